@@ -1,0 +1,249 @@
+# moth's build. `make help` lists the targets; V=1 shows the commands.
+#
+# The public targets run one after the other and start an inner make for what can run in parallel:
+# that one first runs the op generator and then sees its outputs. Everything is built under $(B).
+
+VERSION := $(shell sed -n 's/.*MOTH_VERSION "\(.*\)"/\1/p' src/moth.h 2>/dev/null)
+PREFIX  ?= /usr/local
+B       ?= build
+CC      := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
+CLANG   ?= clang
+LUAJIT  ?= luajit
+BUSTED  ?= /usr/bin/busted
+FUZZ_SECONDS ?= 25
+MAKEFLAGS += --no-print-directory -r
+INNER   := $(filter libs lint-c $(B)/%,$(MAKECMDGOALS))
+SUBMAKE  = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
+Q       := $(if $(V),,@)
+say      = $(if $(V),,@printf '  %-4s %s\n' '$(1)' '$(2)')
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+ifeq ($(INNER),)
+.NOTPARALLEL:
+endif
+
+# ---- what is built ------------------------------------------------------------------------------
+
+DTYPES  := float32 float64 float16 bfloat16 int8 uint8 int16 int32 int64 bool
+ISAS    := generic avx2 avx512
+FLOORS  := src/core src/dispatch src/autograd src/comm src/composite src/graph src/io src/no_cuda kernels/cpu
+GEN     := $(B)/gen
+CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
+LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
+MAIN_C  := src/lua/launcher/main.c
+KERN_C  := $(foreach d,$(DTYPES),$(ISAS:%=$(GEN)/kernels/$(d)_%.c))
+# Other .c files of the generator are known once it has run: see $(GEN)/sources.mk below.
+GEN_C    = $(filter-out $(KERN_C),$(GEN_SOURCES))
+object   = $(patsubst %.c,$(B)/obj/%.o,$(patsubst $(B)/%,%,$(1)))
+CORE_O   = $(call object,$(CORE_C) $(GEN_C) $(KERN_C))
+LUA_O    = $(call object,$(LUA_C))
+MAIN_O  := $(call object,$(MAIN_C))
+
+# ---- flags --------------------------------------------------------------------------------------
+
+WARN     := -Wall -Wextra -Wshadow -Wconversion
+NO_GCC   := -Wno-source-uses-openmp -Wno-unknown-pragmas # clang: it does not know all that gcc does
+ISA_generic := -march=x86-64-v2
+ISA_avx2    := -march=x86-64-v3
+ISA_avx512  := -march=x86-64-v4 -mprefer-vector-width=512
+# -g1: variable tracking costs a third of the time to compile. Type-generic code says x != x of integers, too.
+KERN_FLAGS  := -g1 -Wno-tautological-compare -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv
+isa       = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
+OPT_CORE := $(if $(SAN),-O1,-O2)
+OPT_KERN := $(if $(SAN),-O1,-O3)
+CLANG_CC := $(findstring clang,$(CC))
+OPENMP   := $(if $(CLANG_CC),-fopenmp=libgomp,-fopenmp)
+OMP_H     = -idirafter $(dir $(shell gcc -print-file-name=include/omp.h))
+SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
+  $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=undefined) \
+  $(if $(CLANG_CC),$(NO_GCC) $(OMP_H) $(if $(SAN),-shared-libsan))
+LUAJIT_CFLAGS := $(shell pkg-config luajit --cflags 2>/dev/null || echo -I/usr/include/luajit-2.1)
+INCLUDES := -Isrc -I$(GEN) -I.
+CPPFLAGS_ALL = $(INCLUDES) -D_GNU_SOURCE $(CPPFLAGS)
+CFLAGS_ALL = -std=gnu17 -g -fPIC -fvisibility=hidden $(OPENMP) $(WARN) $(WERROR) $(SAN_FLAGS) $(CFLAGS)
+SHARED   := -shared -Wl,-z,nodelete -Wl,--as-needed
+LIBS     := -ldl -lm -lpthread
+
+# The flags an object depends on: changing them rebuilds, changing the rest of this file does not.
+FLAGS_KEY = $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(OPT_CORE) $(OPT_KERN) $(KERN_FLAGS) $(LUAJIT_CFLAGS)
+
+# ---- inner make ---------------------------------------------------------------------------------
+
+ifneq ($(INNER),)
+# Made before anything else; make then starts again and knows the generated files. The generator
+# leaves a file whose content did not change alone, so that only what changed is compiled again. It
+# also checks the op table against the kernels, shape rules and formulas that are there.
+include $(GEN)/sources.mk
+$(shell mkdir -p $(B) && { echo '$(FLAGS_KEY)' | cmp -s - $(B)/.flags || echo '$(FLAGS_KEY)' > $(B)/.flags; })
+endif
+
+$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/autograd/*.h kernels/cpu/*.c kernels/math*.h)
+	$(call say,GEN,$(GEN))
+	@mkdir -p $(GEN)/kernels
+	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN)
+	@echo "GEN_SOURCES := $$(ls $(GEN)/*.c 2>/dev/null | tr '\n' ' ')" > $@
+
+$(GEN)/%.c: $(GEN)/sources.mk ;
+
+libs: $(B)/libmoth.so $(if $(LUA_C),$(B)/moth_lua.so) $(B)/moth
+	@:
+
+$(B)/libmoth.so: $(CORE_O)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) $(SHARED) -Wl,-z,defs -Wl,-soname,libmoth.so -o $@ $^ $(LDFLAGS) $(LIBS)
+
+$(B)/moth_lua.so: $(LUA_O) $(B)/libmoth.so
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) $(SHARED) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../..' -o $@ $(LUA_O) \
+	  $(B)/libmoth.so $(LDFLAGS) $(LIBS)
+
+$(B)/moth: $(MAIN_O)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ $(LDFLAGS) -lluajit-5.1 $(LIBS)
+
+# compile(where the object is, source pattern, flags): the first rule that fits is taken.
+define compile
+$(B)/obj/$(1)%.o: $(2)%.c $(B)/.flags
+	$$(call say,CC,$$<)
+	@mkdir -p $$(@D)
+	$$(Q)$$(CC) $$(CPPFLAGS_ALL) $$(CFLAGS_ALL) $(3) -MMD -MP -c -o $$@ $$<
+
+endef
+$(eval $(call compile,gen/kernels/,$(GEN)/kernels/,$(OPT_KERN) $(KERN_FLAGS) $$(call isa,$$<)))
+$(eval $(call compile,gen/,$(GEN)/,$(OPT_CORE) $(ISA_generic)))
+$(eval $(call compile,src/lua/,src/lua/,$(OPT_CORE) $(ISA_generic) $(LUAJIT_CFLAGS)))
+$(eval $(call compile,,,$(OPT_CORE) $(ISA_generic)))
+
+# Warnings are errors for both compilers here, and only here: a user's newer compiler may know more.
+LINT_C    = $(CORE_C) $(LUA_C) $(MAIN_C) $(GEN_C) $(KERN_C)
+LINT_OK   = $(patsubst $(B)/%,%,$(LINT_C))
+lint-c: $(LINT_OK:%=$(B)/lint/gcc/%.o) $(LINT_OK:%=$(B)/lint/clang/%.o)
+	@:
+LINT_FLAGS = $(CPPFLAGS_ALL) $(LUAJIT_CFLAGS) -std=gnu17 -fPIC \
+  $(WARN) -Werror $(if $(findstring /kernels/,$<),$(KERN_FLAGS) $(call isa,$<),$(ISA_generic))
+LINT_gcc   = gcc $(LINT_FLAGS) -fopenmp -O1 -c -o $@
+LINT_clang = $(CLANG) $(LINT_FLAGS) -fopenmp=libgomp $(NO_GCC) $(OMP_H) -fsyntax-only
+define lint_rules
+$(B)/lint/$(1)/gen/%.c.o: $(GEN)/%.c
+	$$(call say,LINT,$(1) $$<)
+	@mkdir -p $$(@D)
+	$$(Q)$$(LINT_$(1)) -MMD -MP -MT $$@ -MF $$@.d $$< && touch $$@
+$(B)/lint/$(1)/%.c.o: %.c
+	$$(call say,LINT,$(1) $$<)
+	@mkdir -p $$(@D)
+	$$(Q)$$(LINT_$(1)) -MMD -MP -MT $$@ -MF $$@.d $$< && touch $$@
+endef
+$(eval $(call lint_rules,gcc))
+$(eval $(call lint_rules,clang))
+
+ifneq ($(INNER),)
+-include $(patsubst %.o,%.d,$(CORE_O) $(LUA_O) $(MAIN_O))
+-include $(LINT_OK:%=$(B)/lint/gcc/%.o.d) $(LINT_OK:%=$(B)/lint/clang/%.o.d)
+endif
+
+# ---- building and using -------------------------------------------------------------------------
+
+.PHONY: all libs lint-c check deps deps-dev demo test test-full asan ubsan-clang tsan valgrind lint bench fuzz install uninstall clean help
+
+all: check
+	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
+
+find     = $(if $(2),✓ $(1) $(2),✗ $(1): $(3))
+version  = $(if $(shell command -v $(1)),$(or $(shell $(1) $(2) 2>&1 | grep -o '[0-9]\+\.[0-9][-0-9.a-z]*' | head -n 1),found))
+LUAJIT_H  = $(wildcard $(patsubst -I%,%/lua.h,$(filter -I%,$(LUAJIT_CFLAGS))) /usr/include/luajit-2.1/lua.h)
+OPENBLAS  = $(firstword $(wildcard /usr/lib/*/openblas-openmp/libopenblas.so.0 /usr/lib*/libopenblaso.so.0))
+NVCC      = $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+check:
+	$(info $(call find,gcc,$(call version,$(CC),--version),needed; HINT: make deps))
+	$(info $(call find,luajit,$(call version,$(LUAJIT),-v),needed; HINT: make deps))
+	$(info $(call find,luajit headers,$(firstword $(LUAJIT_H)),needed; HINT: make deps))
+	$(info $(call find,OpenBLAS openmp,$(OPENBLAS),matrix products fall back to slow own code; HINT: make deps))
+	$(info $(call find,nvcc,$(NVCC),built without CUDA))
+	$(info $(call find,busted,$(wildcard $(BUSTED)),no `make test`; HINT: make deps))
+	$(info $(call find,clang,$(call version,$(CLANG),--version),no lint and no fuzzing; HINT: make deps-dev))
+	$(info $(call find,clang-format,$(call version,clang-format,--version),no lint; HINT: make deps-dev))
+	$(info $(call find,luacheck,$(call version,luacheck,--version),no lint; HINT: make deps-dev))
+	@test -n '$(shell command -v $(CC))' -a -n '$(shell command -v $(LUAJIT))' -a -n '$(LUAJIT_H)'
+
+deps deps-dev:
+	@sh .ci/deps build $(if $(filter %-dev,$@),dev)
+
+demo: deps all
+	$(B)/moth examples/fashion_mnist.lua
+
+# The runner sets the module paths for a build folder, starts busted, ends with one line of totals.
+# SPECS is handed to busted: SPECS=spec/io, SPECS=--tags=quick.
+RUN      = $(LUAJIT) spec/runner.lua
+test: deps all
+	@$(RUN) --build=$(B) -- --exclude-tags=slow $(SPECS)
+test-full: deps all
+	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(SPECS)
+
+ASAN    := address,undefined
+NOASAN   = --exclude-tags=noasan,slow $(SPECS)
+# sanitized(target, compiler, sanitizers, its library, arguments of busted)
+define sanitized
+$(1): deps $(if $(findstring clang,$(2)),deps-dev)
+	$$(SUBMAKE) CC=$(2) B=$(B)/$(1) SAN=$(3) libs
+	@$(6) $(RUN) --build=$(B)/$(1) --preload=$$(shell $(2) -print-file-name=$(4)) -- $(5)
+endef
+$(eval $(call sanitized,asan,gcc,$(ASAN),libasan.so,$(NOASAN)))
+$(eval $(call sanitized,ubsan-clang,$(CLANG),$(ASAN),libclang_rt.asan-x86_64.so,$(NOASAN)))
+$(eval $(call sanitized,tsan,gcc,thread,libtsan.so,$(or $(SPECS),--tags=threads),OMP_NUM_THREADS=1))
+valgrind: deps-dev all
+	@MOTH_CPU=generic $(RUN) --build=$(B) --wrap="valgrind -q --error-exitcode=9 --leak-check=full \
+	  --show-leak-kinds=definite --errors-for-leak-kinds=definite" -- $(or $(SPECS),--tags=quick)
+
+C_FILES   = $(shell find src kernels spec -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
+lint: deps-dev
+	luacheck -q --no-color $(wildcard lua spec examples src/ops)
+	@out=$$(clang-format --dry-run -Werror $(C_FILES) 2>&1) || { \
+	  echo "✗ HINT: clang-format -i" $$(printf '%s' "$$out" | sed -n 's/:[0-9]*:[0-9]*: error:.*//p' | sort -u); exit 1; }
+	$(SUBMAKE) lint-c
+
+bench: all
+	LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT) bench/run.lua
+
+FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
+fuzz: deps-dev
+	$(SUBMAKE) $(GEN)/sources.mk
+	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) || exit 1; done
+
+# ---- installing ---------------------------------------------------------------------------------
+
+LIBDIR   := $(DESTDIR)$(PREFIX)/lib
+LUADIR   := $(DESTDIR)$(PREFIX)/share/lua/5.1
+CLUADIR  := $(LIBDIR)/lua/5.1
+INCDIR   := $(DESTDIR)$(PREFIX)/include/moth
+GEN_LUA   = $(shell cd $(GEN) 2>/dev/null && find . -name '*.lua')
+
+install: all
+	install -d $(LIBDIR)/pkgconfig $(CLUADIR) $(LUADIR) $(INCDIR) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(B)/libmoth.so $(LIBDIR)/
+	install -m 755 $(B)/moth_lua.so $(CLUADIR)/
+	install -m 755 $(B)/moth $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(wildcard src/moth.h $(GEN)/*.h) $(INCDIR)/
+	cd lua && find moth -name '*.lua' -exec install -D -m 644 {} $(abspath $(LUADIR))/{} \;
+	$(foreach f,$(GEN_LUA),install -D -m 644 $(GEN)/$(f) $(LUADIR)/$(f);)
+	printf '%s\n' 'prefix=$(PREFIX)' 'Name: moth' 'Description: deep learning under LuaJIT, the C core' \
+	  'Version: $(VERSION)' 'Libs: -L$${prefix}/lib -lmoth' 'Cflags: -I$${prefix}/include/moth' > $(LIBDIR)/pkgconfig/moth.pc
+uninstall:
+	rm -rf $(LUADIR)/moth $(INCDIR)
+	rm -f $(LIBDIR)/libmoth.so $(CLUADIR)/moth_lua.so $(DESTDIR)$(PREFIX)/bin/moth $(LIBDIR)/pkgconfig/moth.pc
+	rm -f $(GEN_LUA:%=$(LUADIR)/%)
+
+clean:
+	rm -rf build
+
+help:
+	@printf '%s\n' 'make             the CPU build, into build/' \
+	  'make deps        install what building and testing need (Debian packages); deps-dev: the tools of lint too' \
+	  'make demo        train a small network on Fashion-MNIST' \
+	  'make test        all specs but the slow ones; test-full: all, with more cases' \
+	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
+	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
+	  'make bench       speed; make fuzz FUZZ_SECONDS=25: the parsers' \
+	  'make install     PREFIX=/usr/local DESTDIR=; uninstall' \
+	  'make clean       remove build/' \
+	  'Variables: V=1 shows commands, B=dir builds elsewhere, CC, CFLAGS, SPECS=spec/io or --tags=quick'

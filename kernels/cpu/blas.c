@@ -1,0 +1,169 @@
+/* GEMM through OpenBLAS's openmp build, opened by its full path at first use.
+ *
+ * Every product is cut into a grid of blocks that depends on its shape alone; each block is one BLAS
+ * call that runs on one thread, so that the bits do not depend on how many threads there are. BLAS is
+ * kept on one thread without touching its own setting (which would also set the host's OpenMP):
+ * inside a parallel region it does not spawn by itself, and outside omp_set_num_threads(1) is put
+ * around the call, for this thread only. */
+#include "kernels/cpu/blas.h"
+
+#include <dlfcn.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/dtype.h"
+#include "core/parallel.h"
+
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
+typedef void (*Sgemm)(int, int, int, int, int, int, float, const float *, int, const float *, int, float,
+                      float *, int);
+typedef void (*Dgemm)(int, int, int, int, int, int, double, const double *, int, const double *, int,
+                      double, double *, int);
+
+static Sgemm sgemm;
+static Dgemm dgemm;
+static const char *name = "none";
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void open_blas(void) {
+  static const char *const paths[] = {
+    NULL, /* $MOTH_BLAS */
+    "/usr/lib/x86_64-linux-gnu/openblas-openmp/libopenblas.so.0",
+    "/usr/lib/aarch64-linux-gnu/openblas-openmp/libopenblas.so.0",
+    "libopenblas.so.0",
+  };
+  for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+    const char *path = i ? paths[i] : getenv("MOTH_BLAS");
+    void *lib = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (!lib)
+      continue;
+    int (*parallel)(void);
+    *(void **)&parallel = dlsym(lib, "openblas_get_parallel");
+    *(void **)&sgemm = dlsym(lib, "cblas_sgemm");
+    *(void **)&dgemm = dlsym(lib, "cblas_dgemm");
+    /* 0: serial, 2: OpenMP. A pthread build beside OpenMP doubles the time of a step. */
+    if (sgemm && dgemm && parallel && parallel() != 1) {
+      name = path;
+      return;
+    }
+    sgemm = NULL;
+    dgemm = NULL;
+    dlclose(lib);
+  }
+}
+
+const char *moth_blas_name(void) {
+  pthread_once(&once, open_blas);
+  return name;
+}
+
+/* Without BLAS, and for dtypes that it has not: columns of C in blocks, sums in k's order. */
+static void plain(const MothGemm *g) {
+  int64_t size = moth_dtype_size((MothDType)g->dtype);
+  bool is_float = moth_dtype_is_float((MothDType)g->dtype);
+  const char *a = g->a, *b = g->b;
+  char *c = g->c;
+  for (int64_t i = 0; i < g->m; i++)
+    for (int64_t j = 0; j < g->n; j++) {
+      char *at = c + (i * g->ldc + j) * size;
+      MothValue old = g->beta != 0 ? moth_dtype_load((MothDType)g->dtype, at) : moth_v_int(0);
+      if (is_float) {
+        double sum = 0;
+        for (int64_t k = 0; k < g->k; k++)
+          sum += moth_dtype_load((MothDType)g->dtype, a + (i * g->a_row + k * g->a_col) * size).u.d *
+                 moth_dtype_load((MothDType)g->dtype, b + (k * g->b_row + j * g->b_col) * size).u.d;
+        sum = g->alpha * sum + (g->beta != 0 ? g->beta * old.u.d : 0);
+        moth_dtype_store((MothDType)g->dtype, at, moth_v_float(sum));
+      } else {
+        uint64_t sum = 0; /* wraps as the dtype does */
+        for (int64_t k = 0; k < g->k; k++)
+          sum += (uint64_t)moth_dtype_load((MothDType)g->dtype, a + (i * g->a_row + k * g->a_col) * size).u.i *
+                 (uint64_t)moth_dtype_load((MothDType)g->dtype, b + (k * g->b_row + j * g->b_col) * size).u.i;
+        sum = (uint64_t)(int64_t)g->alpha * sum + (g->beta != 0 ? (uint64_t)(int64_t)g->beta * (uint64_t)old.u.i : 0);
+        moth_dtype_store((MothDType)g->dtype, at, moth_v_int((int64_t)sum));
+      }
+    }
+}
+
+static void block(const MothGemm *g) {
+  if ((g->dtype != MOTH_FLOAT32 || !sgemm) && (g->dtype != MOTH_FLOAT64 || !dgemm)) {
+    plain(g);
+    return;
+  }
+  bool ta = g->a_col != 1, tb = g->b_col != 1;
+  /* BLAS wants a leading dimension of at least the row length, also where there is one row only. */
+  int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, ldc = g->ldc;
+  int64_t wa = ta ? g->m : g->k, wb = tb ? g->k : g->n;
+  lda = lda < wa ? wa : lda;
+  ldb = ldb < wb ? wb : ldb;
+  ldc = ldc < g->n ? g->n : ldc;
+  if (g->dtype == MOTH_FLOAT32)
+    sgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, (int)g->m, (int)g->n, (int)g->k,
+          (float)g->alpha, g->a, (int)lda, g->b, (int)ldb, (float)g->beta, g->c, (int)ldc);
+  else
+    dgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, (int)g->m, (int)g->n, (int)g->k,
+          g->alpha, g->a, (int)lda, g->b, (int)ldb, g->beta, g->c, (int)ldc);
+}
+
+typedef struct Grid {
+  const MothGemm *g;
+  int64_t rows, cols; /* of blocks */
+  int64_t bm, bn;
+} Grid;
+
+static void grid_range(void *ctx, int64_t begin, int64_t end) {
+  const Grid *grid = ctx;
+  const MothGemm *g = grid->g;
+  int64_t size = moth_dtype_size((MothDType)g->dtype);
+  bool alone = !omp_in_parallel();
+  int keep = alone ? omp_get_max_threads() : 0;
+  if (alone && keep != 1)
+    omp_set_num_threads(1);
+  for (int64_t i = begin; i < end; i++) {
+    int64_t r = i / grid->cols * grid->bm, col = i % grid->cols * grid->bn;
+    MothGemm part = *g;
+    part.m = g->m - r < grid->bm ? g->m - r : grid->bm;
+    part.n = g->n - col < grid->bn ? g->n - col : grid->bn;
+    part.a = (const char *)g->a + r * g->a_row * size;
+    part.b = (const char *)g->b + col * g->b_col * size;
+    part.c = (char *)g->c + (r * g->ldc + col) * size;
+    block(&part);
+  }
+  if (alone && keep != 1)
+    omp_set_num_threads(keep);
+}
+
+/* Into how many blocks: by work alone. Each halving costs the packing of the other operand again. */
+static int64_t blocks_for(double flops) {
+  if (flops < 4e6)
+    return 1;
+  if (flops < 256e6)
+    return 2;
+  return flops < 4e9 ? 4 : 8;
+}
+
+void moth_gemm(const MothGemm *g, bool parallel) {
+  if (!g->m || !g->n)
+    return;
+  pthread_once(&once, open_blas);
+  if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX || !g->k) {
+    plain(g);
+    return;
+  }
+  Grid grid = {g, 1, 1, g->m, g->n};
+  for (int64_t n = blocks_for(2.0 * (double)g->m * (double)g->n * (double)g->k); n > 1; n /= 2) {
+    if (grid.bm >= grid.bn && grid.bm >= 32)
+      grid.bm = (grid.bm / 2 + 15) & ~(int64_t)15;
+    else if (grid.bn >= 32)
+      grid.bn = (grid.bn / 2 + 15) & ~(int64_t)15;
+  }
+  grid.rows = (g->m + grid.bm - 1) / grid.bm;
+  grid.cols = (g->n + grid.bn - 1) / grid.bn;
+  if (parallel)
+    moth_parallel_for(grid.rows * grid.cols, 1, grid_range, &grid);
+  else
+    grid_range(&grid, 0, grid.rows * grid.cols);
+}

@@ -1,0 +1,21 @@
+/* Matrix products on the CPU. */
+#ifndef MOTH_CPU_BLAS_H
+#define MOTH_CPU_BLAS_H
+#include "moth.h"
+
+/* C (m x n, row step ldc) = alpha * A (m x k) * B (k x n) + beta * C. Element (i, j) of A lies at
+ * a[i * a_row + j * a_col], in elements; one of the two steps is 1 (others are copied by the caller).
+ * `parallel`: false inside a parallel loop. Results do not depend on the number of threads. */
+typedef struct MothGemm {
+  int dtype; /* float32, float64; others run through a plain loop */
+  int64_t m, n, k;
+  const void *a, *b;
+  void *c;
+  int64_t a_row, a_col, b_row, b_col, ldc;
+  double alpha, beta;
+} MothGemm;
+
+void moth_gemm(const MothGemm *g, bool parallel);
+/* What BLAS is in use: a path, or "none". */
+MOTH_API const char *moth_blas_name(void);
+#endif

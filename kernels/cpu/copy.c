@@ -1,0 +1,171 @@
+/* Copies, conversions, fills, and the kernels of src/ops/create.lua. */
+#include <string.h>
+
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/parallel.h"
+#include "dispatch/dispatch.h"
+#include "kernels/cpu/iter.h"
+#include "kernels/cpu/util.h"
+#include "unpack.h"
+
+/* --- copies ----------------------------------------------------------------------------------- */
+
+/* Between devices the bytes go row-major, in the source's dtype. */
+static MothStatus copy_across(MothTensor *dst, MothTensor *src) {
+  if (!src->contiguous || !dst->contiguous || src->dtype != dst->dtype || src->ndim != dst->ndim ||
+      src->numel != dst->numel)
+    return moth_fail(MOTH_ERR_VALUE, "a copy between devices needs row-major tensors of one shape and dtype");
+  size_t n = (size_t)(src->numel * moth_itemsize(src));
+  if (dst->device.type == MOTH_CPU)
+    return moth_device_ops(src->device.type)->to_host(dst->data, src->data, n);
+  if (src->device.type == MOTH_CPU)
+    return moth_device_ops(dst->device.type)->from_host(dst->data, src->data, n);
+  return moth_fail(MOTH_ERR_VALUE, "a copy between two devices goes through the cpu: x:cpu():to(device)");
+}
+
+static MothStatus copy_any(MothTensor *dst, MothTensor *src) {
+  if (dst->device.type != src->device.type)
+    return copy_across(dst, src);
+  if (moth_tensor_overlap(dst, src) != 2) {
+    moth_cpu_copy(dst, src);
+    return MOTH_OK;
+  }
+  MothTensor *whole; /* overlapping: the source is read before anything is written */
+  MOTH_TRY(moth_tensor_new(src->ndim, src->shape, (MothDType)src->dtype, src->device, &whole));
+  moth_cpu_copy(whole, src);
+  moth_cpu_copy(dst, whole);
+  moth_tensor_release(whole);
+  return MOTH_OK;
+}
+
+MothStatus moth_cpu_copy_(MothCall *c) { return copy_any(c->results[0].u.t, c->args[1].u.t); }
+MothStatus moth_cpu_clone(MothCall *c) { return copy_any(c->results[0].u.t, c->args[0].u.t); }
+MothStatus moth_cpu_to_copy(MothCall *c) { return copy_any(c->results[0].u.t, c->args[0].u.t); }
+
+/* --- fills ------------------------------------------------------------------------------------ */
+
+typedef struct Fill {
+  char *data;
+  int64_t size;
+  MothParam value;
+  int dtype;
+} Fill;
+
+static void fill_range(void *ctx, int64_t begin, int64_t end) {
+  const Fill *f = ctx;
+  moth_cpu_kernels(f->dtype)->fill(f->data + begin * f->size, end - begin, f->value);
+}
+
+static MothStatus fill(MothTensor *t, MothValue v) {
+  if (t->contiguous) {
+    Fill f = {t->data, moth_itemsize(t), moth_cpu_param(v, (MothDType)t->dtype), t->dtype};
+    moth_parallel_for(t->numel, MOTH_GRAIN, fill_range, &f);
+    return MOTH_OK;
+  }
+  MothIter it;
+  char element[8];
+  moth_dtype_store((MothDType)t->dtype, element, v);
+  moth_iter_init(&it, t->ndim, t->shape);
+  moth_iter_add(&it, t);
+  moth_iter_add_scalar(&it, element);
+  moth_iter_prepare(&it);
+  moth_iter_run(&it, moth_cpu_kernels(t->dtype)->copy_from[t->dtype], NULL, MOTH_GRAIN);
+  return MOTH_OK;
+}
+
+MothStatus moth_cpu_fill_(MothCall *c) {
+  MothValue v = c->args[1];
+  if (v.tag == MOTH_V_TENSOR) {
+    if (v.u.t->ndim != 0)
+      return moth_fail(MOTH_ERR_VALUE, "the value must be a number or a 0-dim tensor");
+    MOTH_TRY(moth_tensor_item(v.u.t, &v));
+  }
+  return fill(c->results[0].u.t, v);
+}
+
+MothStatus moth_cpu_empty(MothCall *c) {
+  (void)c;
+  return MOTH_OK;
+}
+MothStatus moth_cpu_zero_(MothCall *c) { return fill(c->results[0].u.t, moth_v_int(0)); }
+MothStatus moth_cpu_zeros(MothCall *c) { return fill(c->results[0].u.t, moth_v_int(0)); }
+MothStatus moth_cpu_ones(MothCall *c) { return fill(c->results[0].u.t, moth_v_int(1)); }
+MothStatus moth_cpu_full(MothCall *c) { return fill(c->results[0].u.t, c->args[1]); }
+
+MothStatus moth_cpu_arange(MothCall *c) {
+  MothTensor *t = c->results[0].u.t;
+  moth_cpu_kernels(t->dtype)->arange(t->data, t->numel, moth_as_double(c->args[0]),
+                                     moth_as_double(c->args[2]));
+  return MOTH_OK;
+}
+
+MothStatus moth_cpu_linspace(MothCall *c) {
+  MothTensor *t = c->results[0].u.t;
+  double a = moth_as_double(c->args[0]), b = moth_as_double(c->args[1]);
+  int64_t n = t->numel, size = moth_itemsize(t);
+  double step = n > 1 ? (b - a) / (double)(n - 1) : 0;
+  for (int64_t i = 0; i < n; i++) /* from both ends, so that the last one is b */
+    moth_dtype_store((MothDType)t->dtype, t->data + i * size,
+                     moth_v_float(i < n / 2 || n == 1 ? a + step * (double)i
+                                                      : b - step * (double)(n - 1 - i)));
+  return MOTH_OK;
+}
+
+MothStatus moth_cpu_eye(MothCall *c) {
+  MothTensor *t = c->results[0].u.t;
+  MOTH_TRY(fill(t, moth_v_int(0)));
+  int64_t n = t->shape[0] < t->shape[1] ? t->shape[0] : t->shape[1];
+  for (int64_t i = 0; i < n; i++)
+    moth_dtype_store((MothDType)t->dtype, t->data + i * (t->shape[1] + 1) * moth_itemsize(t),
+                     moth_v_int(1));
+  return MOTH_OK;
+}
+
+/* out (base geometry): each element of grad is added where as_strided had read it. Serial: places may
+ * coincide. */
+MothStatus moth_cpu_as_strided_backward(MothCall *c) {
+  MOTH_UNPACK_AS_STRIDED_BACKWARD(c)
+  MothTensor *out = c->results[0].u.t, *grad;
+  MOTH_TRY(fill(out, moth_v_int(0)));
+  /* The base's elements lie at base_offset + index . base_stride; a flat buffer takes the sums. */
+  int64_t reach = 0;
+  for (uint32_t i = 0; i < size.n; i++)
+    reach += size.u.ints[i] > 0 ? (size.u.ints[i] - 1) * stride.u.ints[i] : 0;
+  int64_t base_reach = 0;
+  for (uint32_t i = 0; i < base_size.n; i++)
+    base_reach += base_size.u.ints[i] > 0 ? (base_size.u.ints[i] - 1) * base_stride.u.ints[i] : 0;
+  int64_t n = storage_offset + reach + 1;
+  if (base_offset + base_reach + 1 > n)
+    n = base_offset + base_reach + 1;
+  MothTensor *flat;
+  MothDevice cpu = {MOTH_CPU, 0};
+  MOTH_TRY(moth_tensor_new(1, &n, MOTH_FLOAT64, cpu, &flat));
+  MothStatus s = fill(flat, moth_v_int(0));
+  if (s == MOTH_OK)
+    s = moth_cpu_contiguous_as(grad_output, MOTH_FLOAT64, &grad);
+  if (s == MOTH_OK) {
+    double *f = (double *)flat->data;
+    const double *g = (const double *)grad->data;
+    int64_t index[MOTH_MAX_DIMS] = {0}, at = storage_offset;
+    for (int64_t i = 0; i < grad->numel; i++) {
+      f[at] += g[i];
+      for (int d = (int)size.n - 1; d >= 0; d--) {
+        at += stride.u.ints[d];
+        if (++index[d] < size.u.ints[d])
+          break;
+        at -= stride.u.ints[d] * size.u.ints[d];
+        index[d] = 0;
+      }
+    }
+    moth_tensor_release(grad);
+    MothTensor *view;
+    s = moth_tensor_view(flat, (int)base_size.n, base_size.u.ints, base_stride.u.ints, base_offset, &view);
+    if (s == MOTH_OK) {
+      moth_cpu_copy(out, view);
+      moth_tensor_release(view);
+    }
+  }
+  moth_tensor_release(flat);
+  return s;
+}

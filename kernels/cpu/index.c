@@ -1,0 +1,146 @@
+/* index_select, index_add and index_copy: whole slices along one dimension, of row-major tensors seen
+ * as outer x n x inner. Where slices are summed or written to by index, threads share the columns, and
+ * each goes through the index in order. */
+#include <string.h>
+
+#include "core/parallel.h"
+#include "kernels/cpu/util.h"
+#include "unpack.h"
+
+typedef struct Slices {
+  const MothKernels *k;
+  int64_t itemsize;
+  int64_t n, count, inner; /* size of the dimension, number of indices, elements of a slice */
+  int64_t block, blocks;   /* columns of a task, tasks of a slice */
+  const int64_t *index;
+  char *dst;
+  const char *src;
+} Slices;
+
+/* Slices of one element are worth their own loop: memcpy of 4 bytes costs more than the 4 bytes. */
+#define SELECT(T)                                                                                  \
+  do {                                                                                             \
+    T *d = (T *)s->dst + i;                                                                        \
+    const T *a = (const T *)s->src + o * s->n;                                                     \
+    for (int64_t k = 0; k < m; k++)                                                                \
+      d[k] = a[index[k]];                                                                          \
+  } while (0)
+
+static void select_range(void *ctx, int64_t begin, int64_t end) {
+  const Slices *s = ctx;
+  int64_t bytes = s->inner * s->itemsize;
+  for (int64_t i = begin; i < end;) {
+    int64_t o = i / s->count, j = i % s->count, m = moth_min64(s->count - j, end - i);
+    const int64_t *index = s->index + j;
+    if (s->inner > 1) {
+      const char *a = s->src + o * s->n * bytes;
+      for (int64_t k = 0; k < m; k++)
+        memcpy(s->dst + (i + k) * bytes, a + index[k] * bytes, (size_t)bytes);
+    } else if (s->itemsize == 1) {
+      SELECT(uint8_t);
+    } else if (s->itemsize == 2) {
+      SELECT(uint16_t);
+    } else if (s->itemsize == 4) {
+      SELECT(uint32_t);
+    } else {
+      SELECT(uint64_t);
+    }
+    i += m;
+  }
+}
+
+MothStatus moth_cpu_index_select(MothCall *c) {
+  MOTH_UNPACK_INDEX_SELECT(c)
+  MothTensor *out = c->results[0].u.t, *in;
+  int d;
+  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  int64_t *positions;
+  MOTH_TRY(
+      moth_cpu_index(index, index_base, self->ndim ? self->shape[d] : 1, d, "index", &positions));
+  MothStatus status = moth_cpu_contiguous(self, &in);
+  if (status == MOTH_OK && out->numel) {
+    MothSplit p = moth_cpu_split(in, d);
+    Slices s = {.itemsize = moth_itemsize(in),
+                .n = p.n,
+                .count = index->numel,
+                .inner = p.inner,
+                .index = positions,
+                .dst = out->data,
+                .src = in->data};
+    moth_parallel_for(p.outer * s.count, moth_cpu_grain(s.inner), select_range, &s);
+  }
+  if (status == MOTH_OK)
+    moth_tensor_release(in);
+  moth_cpu_index_free(index, positions);
+  return status;
+}
+
+static void add_range(void *ctx, int64_t begin, int64_t end) {
+  const Slices *s = ctx;
+  for (int64_t i = begin; i < end; i++) {
+    int64_t o = i / s->blocks, from = i % s->blocks * s->block;
+    int64_t width = moth_min64(s->block, s->inner - from);
+    s->k->index_add_rows(s->dst + (o * s->n * s->inner + from) * s->itemsize,
+                         s->src + (o * s->count * s->inner + from) * s->itemsize, s->index,
+                         s->count, width, s->inner);
+  }
+}
+
+static void copy_range(void *ctx, int64_t begin, int64_t end) {
+  const Slices *s = ctx;
+  for (int64_t i = begin; i < end; i++) {
+    int64_t o = i / s->blocks, from = i % s->blocks * s->block;
+    size_t bytes = (size_t)(moth_min64(s->block, s->inner - from) * s->itemsize);
+    char *d = s->dst + (o * s->n * s->inner + from) * s->itemsize;
+    const char *a = s->src + (o * s->count * s->inner + from) * s->itemsize;
+    for (int64_t j = 0; j < s->count; j++)
+      memcpy(d + s->index[j] * s->inner * s->itemsize, a + j * s->inner * s->itemsize, bytes);
+  }
+}
+
+static void put_slices(MothTensor *out, const MothTensor *in, int dim, const int64_t *index,
+                       int64_t count, MothRange range) {
+  MothSplit p = moth_cpu_split(out, dim);
+  Slices s = {.k = moth_cpu_kernels(out->dtype),
+              .itemsize = moth_itemsize(out),
+              .n = p.n,
+              .count = count,
+              .inner = p.inner,
+              .block = moth_min64(p.inner, 256),
+              .index = index,
+              .dst = out->data,
+              .src = in->data};
+  if (in->numel == 0)
+    return;
+  s.blocks = (s.inner + s.block - 1) / s.block;
+  moth_parallel_for(p.outer * s.blocks, moth_cpu_grain(s.count * s.block), range, &s);
+}
+
+static MothStatus put_run(MothCall *c, bool add) {
+  MOTH_UNPACK_INDEX_ADD(c)
+  MothTensor *out = c->results[0].u.t, *in = NULL, *sums = NULL;
+  int64_t *positions = NULL;
+  int d;
+  MothStatus status;
+  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  MOTH_GO(
+      moth_cpu_index(index, index_base, self->ndim ? self->shape[d] : 1, d, "index", &positions));
+  MOTH_GO(moth_cpu_sums_as(out, add, &sums));
+  MOTH_GO(moth_cpu_contiguous_as(source, (MothDType)sums->dtype, &in));
+  moth_cpu_copy(sums, self);
+  put_slices(sums, in, d, positions, index->numel, add ? add_range : copy_range);
+  if (sums != out)
+    moth_cpu_copy(out, sums);
+done:
+  moth_tensor_release(in);
+  moth_tensor_release(sums);
+  moth_cpu_index_free(index, positions);
+  return status;
+}
+
+MothStatus moth_cpu_index_add(MothCall *c) {
+  return put_run(c, true);
+}
+MothStatus moth_cpu_index_copy(MothCall *c) {
+  return put_run(c, false);
+}

@@ -1,0 +1,34 @@
+/* The iterator: walks several tensors over one broadcast shape, so that inner loops see contiguous,
+ * broadcast (stride 0) or strided runs.
+ *
+ * Operands are added with their shapes aligned at the last dimension; dimensions are then ordered by
+ * the strides of operand 0 (the output), merged where all operands step evenly, and run by rows, in
+ * parallel over ranges of the flattened index. */
+#ifndef MOTH_CPU_ITER_H
+#define MOTH_CPU_ITER_H
+#include "core/tensor.h"
+#include "kernels/cpu/table.h"
+
+enum { MOTH_ITER_OPERANDS = 6, MOTH_GRAIN = 32768 };
+
+typedef struct MothIter {
+  int nops, ndim;
+  int64_t numel;
+  int64_t shape[MOTH_MAX_DIMS];
+  int64_t stride[MOTH_ITER_OPERANDS][MOTH_MAX_DIMS]; /* bytes */
+  char *data[MOTH_ITER_OPERANDS];
+} MothIter;
+
+void moth_iter_init(MothIter *it, int ndim, const int64_t *shape);
+/* The tensor's shape must broadcast to the iterator's. */
+void moth_iter_add(MothIter *it, const MothTensor *t);
+/* A single element, the same everywhere. */
+void moth_iter_add_scalar(MothIter *it, void *element);
+/* Raw memory with strides in bytes, one per dimension of the iterator. */
+void moth_iter_add_raw(MothIter *it, void *data, const int64_t *stride);
+void moth_iter_prepare(MothIter *it);
+/* Calls loop(pointers, strides of the inner dimension, n, params) until all is done. `grain`: the
+ * least number of elements that is worth a thread; 0: serial, in row-major order of the prepared
+ * dimensions. */
+void moth_iter_run(const MothIter *it, MothLoop loop, const MothParam *params, int64_t grain);
+#endif

@@ -1,0 +1,45 @@
+/* Which instruction set the kernels use: the best that the CPU has, or what MOTH_CPU says. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "kernels/cpu/table.h"
+
+int moth_isa;
+static const char *const names[MOTH_NISAS] = {"generic", "avx2", "avx512"};
+
+static bool has(int isa) {
+  __builtin_cpu_init();
+  switch (isa) {
+  case MOTH_ISA_AVX2:
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi2");
+  case MOTH_ISA_AVX512:
+    return has(MOTH_ISA_AVX2) && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+  default: return true;
+  }
+}
+
+__attribute__((constructor)) static void level_init(void) {
+  const char *want = getenv("MOTH_CPU");
+  if (want && moth_set_cpu_level(want) == MOTH_OK)
+    return;
+  for (moth_isa = MOTH_NISAS - 1; !has(moth_isa); moth_isa--) {
+  }
+}
+
+const char *moth_cpu_level(void) { return names[moth_isa]; }
+
+MothStatus moth_set_cpu_level(const char *level) {
+  for (int i = 0; i < MOTH_NISAS; i++) {
+    if (strcmp(level, names[i]) != 0)
+      continue;
+    if (!has(i))
+      return moth_fail(MOTH_ERR_VALUE, "set_cpu_level: this CPU has no %s", level);
+    moth_isa = i;
+    return MOTH_OK;
+  }
+  return moth_fail(MOTH_ERR_VALUE, "set_cpu_level: expected generic, avx2 or avx512, got '%s'", level);
+}

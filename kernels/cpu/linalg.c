@@ -1,0 +1,153 @@
+/* mm, bmm, addmm, linear: operands made BLAS-ready, then moth_gemm. float16 and bfloat16 go through
+ * float32. */
+#include "core/dtype.h"
+#include "core/parallel.h"
+#include "dispatch/dispatch.h"
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/util.h"
+#include "unpack.h"
+
+/* The last two dimensions as a matrix that BLAS can read: t itself or a copy (owned either way). */
+static MothStatus readable(MothTensor *t, MothDType dtype, MothTensor **out) {
+  int n = t->ndim;
+  int64_t r = t->stride[n - 2], c = t->stride[n - 1], rows = t->shape[n - 2], cols = t->shape[n - 1];
+  bool fine = (c == 1 && (r >= cols || rows == 1)) || (r == 1 && (c >= rows || cols == 1));
+  if (t->dtype == dtype && fine) {
+    moth_tensor_retain(t);
+    *out = t;
+    return MOTH_OK;
+  }
+  return moth_cpu_contiguous_as(t, dtype, out);
+}
+
+static void set_a(MothGemm *g, const MothTensor *a, int64_t batch) {
+  int n = a->ndim;
+  g->a = a->data + batch * moth_itemsize(a);
+  g->a_row = a->stride[n - 2];
+  g->a_col = a->stride[n - 1];
+  if (g->a_col != 1 && g->a_row != 1) /* one column or one row: the step is not used */
+    g->a_col = 1;
+}
+
+static void set_b(MothGemm *g, const MothTensor *b, int64_t batch) {
+  int n = b->ndim;
+  g->b = b->data + batch * moth_itemsize(b);
+  g->b_row = b->stride[n - 2];
+  g->b_col = b->stride[n - 1];
+  if (g->b_col != 1 && g->b_row != 1)
+    g->b_col = 1;
+}
+
+typedef struct Batch {
+  MothGemm g;
+  const MothTensor *a, *b;
+  MothTensor *out;
+  bool parallel;
+} Batch;
+
+static void batch_range(void *ctx, int64_t begin, int64_t end) {
+  const Batch *w = ctx;
+  for (int64_t i = begin; i < end; i++) {
+    MothGemm g = w->g;
+    set_a(&g, w->a, i * w->a->stride[0]);
+    set_b(&g, w->b, i * w->b->stride[0]);
+    g.c = w->out->data + i * g.m * g.n * moth_itemsize(w->out);
+    moth_gemm(&g, w->parallel);
+  }
+}
+
+/* out = alpha * a @ b + beta * out; a and b are 2-D, or 3-D with a batch in front. */
+static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double alpha, double beta) {
+  MothDType dtype = (MothDType)out->dtype, work = dtype;
+  if (dtype == MOTH_FLOAT16 || dtype == MOTH_BFLOAT16)
+    work = MOTH_FLOAT32;
+  MothTensor *ra = NULL, *rb = NULL, *wide = NULL;
+  MothStatus status = MOTH_OK;
+  if (!out->numel)
+    return MOTH_OK;
+  MOTH_GO(readable(a, work, &ra));
+  MOTH_GO(readable(b, work, &rb));
+  MothTensor *target = out;
+  if (work != dtype) {
+    MOTH_GO(moth_tensor_new(out->ndim, out->shape, work, out->device, &wide));
+    if (beta != 0)
+      moth_cpu_copy(wide, out);
+    target = wide;
+  }
+  int n = out->ndim;
+  MothGemm g = {.dtype = work, .m = out->shape[n - 2], .n = out->shape[n - 1],
+                .k = a->shape[a->ndim - 1], .c = target->data, .ldc = out->shape[n - 1],
+                .alpha = alpha, .beta = beta};
+  if (n == 2) {
+    set_a(&g, ra, 0);
+    set_b(&g, rb, 0);
+    moth_gemm(&g, true);
+  } else {
+    /* Small products in parallel over the batch, large ones one after the other. */
+    double flops = 2.0 * (double)g.m * (double)g.n * (double)g.k;
+    Batch w = {g, ra, rb, target, flops >= 64e6};
+    if (w.parallel)
+      batch_range(&w, 0, out->shape[0]);
+    else
+      moth_parallel_for(out->shape[0], 1 + (int64_t)(1e6 / (flops + 1)), batch_range, &w);
+  }
+  if (wide)
+    moth_cpu_copy(out, wide);
+done:
+  moth_tensor_release(ra);
+  moth_tensor_release(rb);
+  moth_tensor_release(wide);
+  return status;
+}
+
+MothStatus moth_cpu_mm(MothCall *c) {
+  MOTH_UNPACK_MM(c)
+  return product(c->results[0].u.t, self, mat2, 1, 0);
+}
+
+MothStatus moth_cpu_bmm(MothCall *c) {
+  MOTH_UNPACK_BMM(c)
+  return product(c->results[0].u.t, self, mat2, 1, 0);
+}
+
+MothStatus moth_cpu_addmm(MothCall *c) {
+  MOTH_UNPACK_ADDMM(c)
+  MothTensor *out = c->results[0].u.t;
+  double b = moth_as_double(beta);
+  if (b != 0) /* beta = 0 ignores self, NaN included */
+    moth_cpu_copy(out, self);
+  return product(out, mat1, mat2, moth_as_double(alpha), b);
+}
+
+MothStatus moth_cpu_linear(MothCall *c) {
+  MOTH_UNPACK_LINEAR(c)
+  MothTensor *out = c->results[0].u.t, *flat, *out2 = NULL, *in2 = NULL, *wt = NULL;
+  int64_t in = weight->shape[1], width = weight->shape[0], rows = width ? out->numel / width : 0;
+  MothStatus status = MOTH_OK;
+  if (!out->numel)
+    return MOTH_OK;
+  if (bias)
+    moth_cpu_copy(out, bias);
+  if (input->ndim == 2) { /* as it is, a transposed one too */
+    moth_tensor_retain(input);
+    flat = input;
+  } else {
+    MOTH_TRY(moth_cpu_contiguous(input, &flat));
+  }
+  int64_t si[2] = {rows, in}, ti[2] = {in, 1}, so[2] = {rows, width}, to[2] = {width, 1};
+  int64_t sw[2] = {in, width}, tw[2] = {weight->stride[1], weight->stride[0]};
+  if (input->ndim == 2) {
+    ti[0] = input->stride[0];
+    ti[1] = input->stride[1];
+  }
+  MOTH_GO(moth_tensor_view(flat, 2, si, ti, flat->offset, &in2));
+  MOTH_GO(moth_tensor_view(out, 2, so, to, out->offset, &out2));
+  MOTH_GO(moth_tensor_view(weight, 2, sw, tw, weight->offset, &wt));
+  MOTH_GO(product(out2, in2, wt, 1, bias ? 1 : 0));
+done:
+  moth_tensor_release(in2);
+  moth_tensor_release(out2);
+  moth_tensor_release(wt);
+  moth_tensor_release(flat);
+  return status;
+}

@@ -1,0 +1,115 @@
+/* sgd_step and adam_step: all parameters of a call in one parallel region, cut into chunks. A tensor
+ * that is not row-major is worked on in a row-major copy, which goes back afterwards. */
+#include "kernels/cpu/optimizer.h"
+
+#include <math.h>
+
+#include "core/alloc.h"
+#include "core/parallel.h"
+#include "kernels/cpu/util.h"
+#include "unpack.h"
+
+enum { CHUNK = 16384, ROLES = 5 }; /* param, grad, up to three states */
+
+typedef struct Group {
+  MothTensor *t[ROLES]; /* row-major; NULL: not there */
+  int64_t first;        /* number of its first chunk */
+} Group;
+
+typedef struct Step {
+  Group *groups;
+  uint32_t n;
+  int64_t chunks;
+  const MothSgd *sgd; /* else adam */
+  const MothAdam *adam;
+} Step;
+
+static void step_chunk(const Step *s, const Group *g, int64_t from) {
+  int64_t n = moth_min64(CHUNK, g->t[0]->numel - from);
+  from *= moth_itemsize(g->t[0]);
+  char *p[ROLES];
+  for (int i = 0; i < ROLES; i++)
+    p[i] = g->t[i] ? g->t[i]->data + from : NULL;
+  const MothKernels *k = moth_cpu_kernels(g->t[0]->dtype);
+  if (s->sgd)
+    k->sgd_step(p[0], p[1], p[2], n, s->sgd);
+  else
+    k->adam_step(p[0], p[1], p[2], p[3], p[4], n, s->adam);
+}
+
+static void step_range(void *ctx, int64_t begin, int64_t end) {
+  const Step *s = ctx;
+  uint32_t lo = 0, hi = s->n;
+  while (hi - lo > 1) {
+    uint32_t mid = lo + (hi - lo) / 2;
+    if (s->groups[mid].first <= begin)
+      lo = mid;
+    else
+      hi = mid;
+  }
+  for (int64_t i = begin; i < end; i++) {
+    while (lo + 1 < s->n && s->groups[lo + 1].first <= i)
+      lo++;
+    step_chunk(s, &s->groups[lo], (i - s->groups[lo].first) * CHUNK);
+  }
+}
+
+/* lists[0] is written to, lists[1] (the gradients) is not, the others are. */
+static MothStatus step_run(Step *s, const MothValue *lists, int roles) {
+  MothStatus status = MOTH_OK;
+  uint32_t n = lists[0].n;
+  if (!n)
+    return MOTH_OK;
+  s->groups = moth_alloc(n * sizeof(Group));
+  if (!s->groups)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %u parameters", n);
+  for (s->n = 0; s->n < n; s->n++) {
+    Group *g = &s->groups[s->n];
+    *g = (Group){{NULL}, s->chunks};
+    s->chunks += (lists[0].u.tensors[s->n]->numel + CHUNK - 1) / CHUNK;
+    for (int r = 0; r < roles && status == MOTH_OK; r++)
+      if (lists[r].n > s->n)
+        status = moth_cpu_contiguous_as(lists[r].u.tensors[s->n],
+                                        (MothDType)lists[0].u.tensors[s->n]->dtype, &g->t[r]);
+    if (status != MOTH_OK) {
+      s->n++;
+      goto done;
+    }
+  }
+  moth_parallel_for(s->chunks, 1, step_range, s);
+done:
+  for (uint32_t i = 0; i < s->n; i++)
+    for (int r = 0; r < roles; r++) {
+      MothTensor *work = s->groups[i].t[r];
+      if (work && r != 1 && status == MOTH_OK && work != lists[r].u.tensors[i])
+        moth_cpu_copy(lists[r].u.tensors[i], work);
+      moth_tensor_release(work);
+    }
+  moth_free(s->groups, n * sizeof(Group));
+  return status;
+}
+
+MothStatus moth_cpu_sgd_step(MothCall *c) {
+  MOTH_UNPACK_SGD_STEP(c)
+  MothSgd h = {lr, momentum, dampening, weight_decay, nesterov, maximize, first};
+  MothValue lists[3] = {params, grads, momentum_buffers};
+  Step s = {.sgd = &h};
+  return step_run(&s, lists, momentum != 0 ? 3 : 2);
+}
+
+MothStatus moth_cpu_adam_step(MothCall *c) {
+  MOTH_UNPACK_ADAM_STEP(c)
+  MothAdam h = {.lr = lr,
+                .beta1 = beta1,
+                .beta2 = beta2,
+                .eps = eps,
+                .weight_decay = weight_decay,
+                .step_size = lr / (1 - pow(beta1, (double)step)),
+                .root_correction = sqrt(1 - pow(beta2, (double)step)),
+                .decoupled = decoupled,
+                .amsgrad = amsgrad,
+                .maximize = maximize};
+  MothValue lists[ROLES] = {params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs};
+  Step s = {.adam = &h};
+  return step_run(&s, lists, amsgrad ? 5 : 4);
+}

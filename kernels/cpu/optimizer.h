@@ -1,0 +1,16 @@
+/* What the optimizer kernels take beside the tensors. */
+#ifndef MOTH_CPU_OPTIMIZER_H
+#define MOTH_CPU_OPTIMIZER_H
+#include <stdbool.h>
+
+typedef struct MothSgd {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov, maximize, first;
+} MothSgd;
+
+typedef struct MothAdam {
+  double lr, beta1, beta2, eps, weight_decay;
+  double step_size, root_correction; /* lr / (1 - beta1^t), sqrt(1 - beta2^t) */
+  bool decoupled, amsgrad, maximize;
+} MothAdam;
+#endif

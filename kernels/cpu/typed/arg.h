@@ -1,0 +1,122 @@
+/* Positions of the largest and smallest elements (the first of equals; the first NaN wins) and running
+ * sums, along rows (n elements side by side) and columns (n elements, `step` apart). */
+
+#define BEATS_MAX(x, best) (((x) > (best)) | (IS_NAN(x) & !IS_NAN(best)))
+#define BEATS_MIN(x, best) (((x) < (best)) | (IS_NAN(x) & !IS_NAN(best)))
+
+/* The largest (smallest) value of a block, then the block that had it is searched. */
+static void arg_rows(int min, const void *in, int64_t rows, int64_t n, int64_t *pos, void *value) {
+  for (int64_t r = 0; r < rows; r++) {
+    const stored *a = (const stored *)in + r * n;
+    real best = 0;
+    int64_t at = 0;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+      int64_t m = n - i < BLOCK ? n - i : BLOCK;
+      MothParam p = moth_reduce_identity(min ? MOTH_REDUCE_MIN : MOTH_REDUCE_MAX, MOTH_IS_FLOAT);
+      (min ? block_min : block_max)(a + i, m, 0, &p);
+      real x = PARAM(p);
+      if (i == 0 || (min ? BEATS_MIN(x, best) : BEATS_MAX(x, best))) {
+        best = x;
+        at = i;
+      }
+    }
+    int64_t end = n - at < BLOCK ? n : at + BLOCK;
+    for (; at + LANES <= end; at += LANES) {
+      int found = 0;
+      for (int k = 0; k < LANES; k++) {
+        real x = LOAD(a[at + k]);
+        found |= (x == best) | IS_NAN(x);
+      }
+      if (found)
+        break;
+    }
+    for (; at < end - 1; at++) {
+      real x = LOAD(a[at]);
+      if ((x == best) | IS_NAN(x))
+        break;
+    }
+    pos[r] = at;
+    if (value)
+      ((stored *)value)[r] = a[at];
+  }
+}
+
+enum { ARG_COLS = 256, ARG_ROWS = 1 << 30 };
+typedef __typeof__(__builtin_choose_expr(sizeof(real) == 8, (int64_t)0, (int32_t)0)) arg_pos;
+
+#define ARG_COLS_LOOP(BEATS)                                                                       \
+  for (int64_t i = i0; i < i1; i++) {                                                              \
+    arg_pos here = (arg_pos)(i - i0);                                                              \
+    MOTH_VECTOR for (int64_t c = 0; c < m; c++) {                                                  \
+      real x = LOAD(a[i * step + c]);                                                              \
+      int better = BEATS(x, best[c]);                                                              \
+      best[c] = better ? x : best[c];                                                              \
+      at[c] = better ? here : at[c];                                                               \
+    }                                                                                              \
+  }
+
+static void arg_cols(int min, const void *in, int64_t n, int64_t step, int64_t cols, int64_t *pos,
+                     void *value) {
+  for (int64_t from = 0; from < cols; from += ARG_COLS) {
+    int64_t m = cols - from < ARG_COLS ? cols - from : ARG_COLS;
+    const stored *a = (const stored *)in + from;
+    real best[ARG_COLS];
+    arg_pos at[ARG_COLS];
+    for (int64_t c = 0; c < m; c++) {
+      best[c] = LOAD(a[c]);
+      pos[from + c] = 0;
+    }
+    for (int64_t i0 = 0; i0 < n; i0 += ARG_ROWS) {
+      int64_t i1 = n - i0 < ARG_ROWS ? n : i0 + ARG_ROWS;
+      for (int64_t c = 0; c < m; c++)
+        at[c] = -1;
+      if (min) {
+        ARG_COLS_LOOP(BEATS_MIN)
+      } else {
+        ARG_COLS_LOOP(BEATS_MAX)
+      }
+      for (int64_t c = 0; c < m; c++)
+        if (at[c] >= 0)
+          pos[from + c] = i0 + at[c];
+    }
+    for (int64_t c = 0; value && c < m; c++)
+      ((stored *)value)[from + c] = a[pos[from + c] * step + c];
+  }
+}
+
+#if MOTH_IS_FLOAT
+typedef stored sum_stored;
+#define STORE_SUM(x) STORE((real)(x))
+#else
+typedef int64_t sum_stored;
+#define STORE_SUM(x) (x)
+#endif
+
+static void cumsum_rows(void *out, const void *in, int64_t rows, int64_t n) {
+  for (int64_t r = 0; r < rows; r++) {
+    const stored *a = (const stored *)in + r * n;
+    sum_stored *o = (sum_stored *)out + r * n;
+    wide sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+      sum += LOAD(a[i]);
+      o[i] = STORE_SUM(sum);
+    }
+  }
+}
+
+static void cumsum_cols(void *out, const void *in, int64_t n, int64_t step, int64_t cols) {
+  for (int64_t from = 0; from < cols; from += ARG_COLS) {
+    int64_t m = cols - from < ARG_COLS ? cols - from : ARG_COLS;
+    wide sum[ARG_COLS];
+    for (int64_t c = 0; c < m; c++)
+      sum[c] = 0;
+    for (int64_t i = 0; i < n; i++) {
+      const stored *a = (const stored *)in + i * step + from;
+      sum_stored *o = (sum_stored *)out + i * step + from;
+      MOTH_VECTOR for (int64_t c = 0; c < m; c++) {
+        sum[c] += LOAD(a[c]);
+        o[c] = STORE_SUM(sum[c]);
+      }
+    }
+  }
+}

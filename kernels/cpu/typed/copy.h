@@ -1,0 +1,72 @@
+/* Conversions into this dtype from each of the others. Float to integer: towards zero, NaN is 0, out
+ * of range wraps through int64 saturated. Anything but 0 is true. */
+
+#if MOTH_IS_FLOAT
+#define FROM_FLOAT(x) STORE((real)(x))
+#define FROM_INT(x) STORE((real)(x))
+#elif MOTH_REAL_KIND == 5
+#define FROM_FLOAT(x) ((x) != 0)
+#define FROM_INT(x) ((x) != 0)
+#else
+MOTH_FN long long float_to_int(double x) {
+  x = x == x ? x : 0.0;
+  x = x > -9223372036854775808.0 ? x : -9223372036854775808.0;
+  return x < 9223372036854774784.0 ? (long long)x : 9223372036854774784LL;
+}
+#define FROM_FLOAT(x) ((real)float_to_int((double)(x)))
+#define FROM_INT(x) ((real)(x))
+#endif
+
+#define COPY_LOOP(name, from_t, convert)                                                           \
+  static void name(char **p, const int64_t *s, int64_t n, const MothParam *k) {                    \
+    (void)k;                                                                                       \
+    if (s[0] == sizeof(stored) && s[1] == sizeof(from_t)) {                                        \
+      stored *o = (stored *)p[0];                                                                  \
+      const from_t *a = (const from_t *)p[1];                                                      \
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = convert(a[i]);                            \
+    } else {                                                                                       \
+      for (int64_t i = 0; i < n; i++)                                                              \
+        *(stored *)(p[0] + i * s[0]) = convert(*(const from_t *)(p[1] + i * s[1]));                \
+    }                                                                                              \
+  }
+#define FROM_F16(x) FROM_FLOAT(m_f16_to_f32(x))
+#define FROM_BF16(x) FROM_FLOAT(m_bf16_to_f32(x))
+COPY_LOOP(copy_from_float32, float, FROM_FLOAT)
+COPY_LOOP(copy_from_float64, double, FROM_FLOAT)
+COPY_LOOP(copy_from_float16, uint16_t, FROM_F16)
+COPY_LOOP(copy_from_bfloat16, uint16_t, FROM_BF16)
+COPY_LOOP(copy_from_int8, int8_t, FROM_INT)
+COPY_LOOP(copy_from_uint8, uint8_t, FROM_INT)
+COPY_LOOP(copy_from_int16, int16_t, FROM_INT)
+COPY_LOOP(copy_from_int32, int32_t, FROM_INT)
+COPY_LOOP(copy_from_int64, int64_t, FROM_INT)
+COPY_LOOP(copy_from_bool, uint8_t, FROM_INT)
+
+/* The same dtype: bytes. */
+static void copy_same(char **p, const int64_t *s, int64_t n, const MothParam *k) {
+  (void)k;
+  if (s[0] == sizeof(stored) && s[1] == sizeof(stored)) {
+    memmove(p[0], p[1], (size_t)n * sizeof(stored));
+    return;
+  }
+  for (int64_t i = 0; i < n; i++)
+    *(stored *)(p[0] + i * s[0]) = *(const stored *)(p[1] + i * s[1]);
+}
+
+static void fill(void *out, int64_t n, MothParam value) {
+  stored *o = out;
+  stored v = STORE(PARAM(value));
+  for (int64_t i = 0; i < n; i++)
+    o[i] = v;
+}
+
+static void arange(void *out, int64_t n, double start, double step) {
+  stored *o = out;
+#if MOTH_IS_FLOAT
+  for (int64_t i = 0; i < n; i++)
+    o[i] = STORE((real)(start + (double)i * step));
+#else
+  for (int64_t i = 0; i < n; i++)
+    o[i] = STORE((real)((int64_t)start + i * (int64_t)step));
+#endif
+}

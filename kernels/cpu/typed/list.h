@@ -1,0 +1,47 @@
+/* Every structured typed kernel: X(name, return type, parameters...). */
+struct MothSgd; /* kernels/cpu/optimizer.h */
+struct MothAdam;
+
+#define MOTH_TYPED_LIST(X)                                                                         \
+  X(fill, void, void *out, int64_t n, MothParam value)                                             \
+  X(arange, void, void *out, int64_t n, double start, double step)                                 \
+  X(random_uniform, void, void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,   \
+    double lo, double hi)                                                                          \
+  X(random_normal, void, void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,    \
+    double mean, double std)                                                                       \
+  X(random_bernoulli, void, void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset, \
+    double p)                                                                                      \
+  X(random_int, void, void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,       \
+    int64_t lo, int64_t hi)                                                                        \
+  X(dropout, void, void *out, uint8_t *mask, const void *in, int64_t begin, int64_t end,           \
+    uint64_t seed, uint64_t offset, double p) \
+  X(reduce_rows, void, int op, const char *in, int64_t row_stride, int64_t rows, int64_t step,     \
+    int64_t n, const MothParam *shift, MothParam *acc)                                             \
+  X(reduce_cols, void, int op, const char *in, int64_t row_stride, int64_t rows, int64_t step,     \
+    int64_t cols, const MothParam *shift, MothParam *acc)                                          \
+  X(reduce_store, void, char *out, int64_t step, const MothParam *acc, int64_t n, double divisor) \
+  X(arg_rows, void, int min, const void *in, int64_t rows, int64_t n, int64_t *pos, void *value)   \
+  X(arg_cols, void, int min, const void *in, int64_t n, int64_t step, int64_t cols, int64_t *pos,  \
+    void *value)                                                                                   \
+  X(cumsum_rows, void, void *out, const void *in, int64_t rows, int64_t n)                         \
+  X(cumsum_cols, void, void *out, const void *in, int64_t n, int64_t step, int64_t cols)           \
+  X(softmax_rows, void, int log, void *out, const void *in, int64_t rows, int64_t n)               \
+  X(softmax_cols, void, int log, void *out, const void *in, int64_t n, int64_t step, int64_t cols) \
+  X(softmax_backward_rows, void, int log, void *out, const void *grad, const void *y,              \
+    int64_t rows, int64_t n)                                                                       \
+  X(softmax_backward_cols, void, int log, void *out, const void *grad, const void *y, int64_t n,   \
+    int64_t step, int64_t cols)                                                                    \
+  X(cross_entropy_rows, void, const void *in, int64_t rows, int64_t n, const int64_t *target,      \
+    const double *weight, double total, double smoothing, double *loss)                            \
+  X(cross_entropy_grad_rows, void, void *out, const void *in, int64_t rows, int64_t n,             \
+    const int64_t *target, const double *weight, double total, double smoothing,                   \
+    const double *grad, int64_t step)                                                              \
+  X(sgd_step, void, void *param, const void *grad, void *buffer, int64_t n,                        \
+    const struct MothSgd *h)                                                                       \
+  X(adam_step, void, void *param, const void *grad, void *avg, void *avg_sq, void *max_sq,         \
+    int64_t n, const struct MothAdam *h)                                                           \
+  X(scatter_add_lines, void, void *out, int64_t out_step, const int64_t *index,                    \
+    int64_t index_step, const void *src, int64_t src_step, int64_t n, int64_t lines,               \
+    const int64_t *offsets)                                                                        \
+  X(index_add_rows, void, void *out, const void *src, const int64_t *index, int64_t n,             \
+    int64_t width, int64_t step)

@@ -1,0 +1,76 @@
+/* cross_entropy of rows of n logits. A row i with target t (-1: ignored) and class weights w (NULL:
+ * all 1) has the loss
+ *   (1 - s) w[t] (lse - x[t]) + s / n sum_c w[c] (lse - x[c]),   lse = log(sum(exp(x)))
+ * with the label smoothing s; total = sum_c w[c]. */
+
+static void cross_entropy_rows(const void *in, int64_t rows, int64_t n, const int64_t *target,
+                               const double *weight, double total, double smoothing, double *loss) {
+#if MOTH_IS_FLOAT
+  for (int64_t r = 0; r < rows; r++) {
+    const stored *a = (const stored *)in + r * n;
+    int64_t t = target[r];
+    if (t < 0) {
+      loss[r] = 0;
+      continue;
+    }
+    real max = row_max(a, n);
+    double lse = __builtin_log(row_sumexp(a, NULL, n, max)) + (double)max;
+    double w = weight ? weight[t] : 1;
+    double l = (1 - smoothing) * w * (lse - (double)LOAD(a[t]));
+    if (smoothing > 0) {
+      MothParam sum = {.d = 0};
+      if (weight)
+        for (int64_t i = 0; i < n; i++)
+          sum.d += weight[i] * (double)LOAD(a[i]);
+      else
+        for (int64_t i = 0; i < n; i += BLOCK)
+          block_sum(a + i, n - i < BLOCK ? n - i : BLOCK, 0, &sum);
+      l += smoothing / (double)n * (total * lse - sum.d);
+    }
+    loss[r] = l;
+  }
+#else
+  (void)in, (void)rows, (void)n, (void)target, (void)weight, (void)total, (void)smoothing;
+  (void)loss;
+#endif
+}
+
+/* out = the derivative of grad[r * step] * loss[r] by the logits. */
+static void cross_entropy_grad_rows(void *out, const void *in, int64_t rows, int64_t n,
+                                    const int64_t *target, const double *weight, double total,
+                                    double smoothing, const double *grad, int64_t step) {
+#if MOTH_IS_FLOAT
+  for (int64_t r = 0; r < rows; r++) {
+    const stored *a = (const stored *)in + r * n;
+    stored *o = (stored *)out + r * n;
+    int64_t t = target[r];
+    if (t < 0) {
+      memset(o, 0, (size_t)n * sizeof(stored));
+      continue;
+    }
+    double g = grad[r * step], w = weight ? weight[t] : 1, even = g * smoothing / (double)n;
+    real max = row_max(a, n);
+    double sum = row_sumexp(a, o, n, max);
+    double at_target = g * (1 - smoothing) * w;
+    real scale = (real)((at_target + even * total) / sum);
+    real p = m_exp(LOAD(a[t]) - max) * scale - (real)at_target;
+    p -= (real)(even * w);
+    if (weight && smoothing > 0) {
+      for (int64_t i = 0; i < n; i++)
+        o[i] = STORE(m_exp(LOAD(a[i]) - max) * scale - (real)(even * weight[i]));
+    } else {
+      real less = (real)even;
+#if MOTH_STORED == 0
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = o[i] * scale - less;
+#else
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
+          STORE(m_exp(LOAD(a[i]) - max) * scale - less);
+#endif
+    }
+    o[t] = STORE(p);
+  }
+#else
+  (void)out, (void)in, (void)rows, (void)n, (void)target, (void)weight, (void)total;
+  (void)smoothing, (void)grad, (void)step;
+#endif
+}

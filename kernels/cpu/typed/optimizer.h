@@ -1,0 +1,64 @@
+/* Optimizer steps of n elements, each in one pass over memory: PyTorch's formulas, computed in `real`
+ * with factors that were combined in double. */
+#include "kernels/cpu/optimizer.h"
+
+static void sgd_step(void *param, const void *grad, void *buffer, int64_t n,
+                     const struct MothSgd *h) {
+#if MOTH_IS_FLOAT
+  stored *x = param, *b = buffer;
+  const stored *g = grad;
+  real lr = (real)h->lr, decay = (real)h->weight_decay, momentum = (real)h->momentum;
+  real keep = h->first ? 0 : momentum, take = h->first ? 1 : (real)(1 - h->dampening);
+  real sign = h->maximize ? -1 : 1;
+  if (!b) {
+    MOTH_VECTOR for (int64_t i = 0; i < n; i++) {
+      real p = LOAD(x[i]), d = sign * LOAD(g[i]) + decay * p;
+      x[i] = STORE(p - lr * d);
+    }
+    return;
+  }
+  /* The direction is d itself, the buffer, or (nesterov) both. */
+  real of_d = h->nesterov ? 1 : 0, of_b = h->nesterov ? momentum : 1;
+  if (h->first)
+    MOTH_VECTOR for (int64_t i = 0; i < n; i++) b[i] = STORE((real)0);
+  MOTH_VECTOR for (int64_t i = 0; i < n; i++) {
+    real p = LOAD(x[i]), d = sign * LOAD(g[i]) + decay * p;
+    real m = keep * LOAD(b[i]) + take * d;
+    b[i] = STORE(m);
+    x[i] = STORE(p - lr * (of_d * d + of_b * m));
+  }
+#else
+  (void)param, (void)grad, (void)buffer, (void)n, (void)h;
+#endif
+}
+
+static void adam_step(void *param, const void *grad, void *avg, void *avg_sq, void *max_sq,
+                      int64_t n, const struct MothAdam *h) {
+#if MOTH_IS_FLOAT
+  stored *x = param, *m = avg, *v = avg_sq, *top = max_sq;
+  const stored *g = grad;
+  real b1 = (real)(1 - h->beta1), b2 = (real)h->beta2, a2 = (real)(1 - h->beta2);
+  real eps = (real)h->eps, size = (real)h->step_size, root = (real)(1 / h->root_correction);
+  real decay = h->decoupled ? 0 : (real)h->weight_decay;
+  real shrink = h->decoupled ? (real)(1 - h->lr * h->weight_decay) : 1;
+  real sign = h->maximize ? -1 : 1;
+#define ADAM_STEP(CHOOSE)                                                                          \
+  MOTH_VECTOR for (int64_t i = 0; i < n; i++) {                                                    \
+    real p = LOAD(x[i]), d = sign * LOAD(g[i]) + decay * p;                                        \
+    p = p * shrink;                                                                                \
+    real mean = LOAD(m[i]), square = LOAD(v[i]) * b2 + a2 * d * d;                                 \
+    mean = mean + b1 * (d - mean);                                                                 \
+    m[i] = STORE(mean);                                                                            \
+    v[i] = STORE(square);                                                                          \
+    CHOOSE                                                                                         \
+    x[i] = STORE(p - size * mean / (m_sqrt(square) * root + eps));                                 \
+  }
+  if (top) {
+    ADAM_STEP(real old = LOAD(top[i]); square = JOIN_MAX(square, old); top[i] = STORE(square);)
+  } else {
+    ADAM_STEP()
+  }
+#else
+  (void)param, (void)grad, (void)avg, (void)avg_sq, (void)max_sq, (void)n, (void)h;
+#endif
+}

@@ -1,0 +1,41 @@
+/* Included first by every generated kernel file, which has defined
+ *   stored          C type of an element in memory
+ *   real            C type that is computed in
+ *   MOTH_REAL_KIND  1 float32, 2 float64, 3 signed, 4 unsigned, 5 bool
+ *   MOTH_STORED     0 stored is real, 1 float16, 2 bfloat16
+ *   MOTH_SELF       the MothDType
+ * Everything in kernels/cpu/typed is static: its names need no dtype, the file has one. */
+#include <string.h>
+
+#include "kernels/cpu/table.h"
+
+#pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+
+#define MOTH_FN static inline __attribute__((always_inline, unused))
+#include "kernels/math.h"
+
+#if MOTH_STORED == 1
+#define LOAD(x) m_f16_to_f32(x)
+#define STORE(x) m_f32_to_f16(x)
+#elif MOTH_STORED == 2
+#define LOAD(x) m_bf16_to_f32(x)
+#define STORE(x) m_f32_to_bf16(x)
+#elif MOTH_REAL_KIND == 5
+#define LOAD(x) (x)
+#define STORE(x) ((x) != 0)
+#else
+#define LOAD(x) (x)
+#define STORE(x) (x)
+#endif
+
+#define MOTH_IS_FLOAT (MOTH_REAL_KIND <= 2)
+#if MOTH_IS_FLOAT
+#define PARAM(k) ((real)(k).d)
+#else
+#define PARAM(k) ((real)(k).i)
+#endif
+
+/* No dependence between iterations: out may be an input exactly, never partly. */
+#define MOTH_VECTOR _Pragma("GCC ivdep")

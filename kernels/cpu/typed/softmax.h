@@ -1,0 +1,214 @@
+/* softmax, log_softmax and their derivatives along rows (n elements side by side) and along columns
+ * (`cols` of them at a time, n elements each, `step` elements apart). Three passes over a row or a
+ * block of columns that stays in cache: the maximum, the sum of exp(x - maximum), the result. Sums go
+ * over blocks of TMP elements, joined in double. */
+
+#if MOTH_IS_FLOAT
+enum { SOFT_COLS = 512, SHORT = 16, EXPS = 256 };
+
+/* Rows of at most SHORT elements are padded to one vector, with what adds nothing. */
+MOTH_FN void row_short(const stored *a, int64_t n, real *x) {
+  for (int k = 0; k < SHORT; k++)
+    x[k] = REAL_MIN;
+  for (int64_t k = 0; k < n; k++)
+    x[k] = LOAD(a[k]);
+}
+
+static real row_max(const stored *a, int64_t n) {
+  if (n <= SHORT) {
+    real x[SHORT];
+    row_short(a, n, x);
+    for (int half = SHORT / 2; half; half /= 2)
+      for (int k = 0; k < half; k++)
+        x[k] = JOIN_MAX(x[k], x[k + half]);
+    return x[0];
+  }
+  MothParam m = {.d = -__builtin_inf()};
+  for (int64_t i = 0; i < n; i += BLOCK)
+    block_max(a + i, n - i < BLOCK ? n - i : BLOCK, 0, &m);
+  return (real)m.d;
+}
+
+/* The sum of exp(a - max); exp goes to `o` where it is stored as it is computed and o is not NULL. */
+static double row_sumexp(const stored *a, stored *o, int64_t n, real max) {
+  real lane[EXPS];
+#if MOTH_STORED != 0
+  o = NULL;
+#endif
+  if (n <= SHORT) {
+    row_short(a, n, lane);
+    for (int k = 0; k < SHORT; k++)
+      lane[k] = m_exp(lane[k] - max);
+    for (int64_t k = 0; o && k < n; k++)
+      o[k] = STORE(lane[k]);
+    for (int half = SHORT / 2; half; half /= 2)
+      for (int k = 0; k < half; k++)
+        lane[k] += lane[k + half];
+    return (double)lane[0];
+  }
+  double sum = 0;
+  for (int64_t i = 0; i < n; i += BLOCK) {
+    int64_t end = n - i < BLOCK ? n : i + BLOCK;
+    for (int k = 0; k < EXPS; k++)
+      lane[k] = 0;
+    for (int64_t at = i; at < end; at += EXPS) {
+      int64_t m = end - at < EXPS ? end - at : EXPS;
+      const stored *x = a + at;
+      if (o) {
+        stored *e = o + at;
+        MOTH_VECTOR for (int64_t k = 0; k < m; k++) {
+          real y = m_exp(LOAD(x[k]) - max);
+          e[k] = STORE(y);
+          lane[k] += y;
+        }
+      } else {
+        MOTH_VECTOR for (int64_t k = 0; k < m; k++) lane[k] += m_exp(LOAD(x[k]) - max);
+      }
+    }
+    for (int half = EXPS / 2; half; half /= 2)
+      for (int k = 0; k < half; k++)
+        lane[k] += lane[k + half];
+    sum += (double)lane[0];
+  }
+  return sum;
+}
+
+static void softmax_rows(int log, void *out, const void *in, int64_t rows, int64_t n) {
+  for (int64_t r = 0; r < rows; r++) {
+    const stored *a = (const stored *)in + r * n;
+    stored *o = (stored *)out + r * n;
+    real max = row_max(a, n);
+    double sum = row_sumexp(a, log ? NULL : o, n, max);
+    if (log) {
+      real lse = (real)__builtin_log(sum);
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE(LOAD(a[i]) - max - lse);
+      continue;
+    }
+    real scale = (real)(1 / sum);
+#if MOTH_STORED == 0
+    MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] *= scale;
+#else
+    MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE(m_exp(LOAD(a[i]) - max) * scale);
+#endif
+  }
+}
+
+static void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t step,
+                         int64_t cols) {
+  for (int64_t from = 0; from < cols; from += SOFT_COLS) {
+    int64_t m = cols - from < SOFT_COLS ? cols - from : SOFT_COLS;
+    const stored *a = (const stored *)in + from;
+    stored *o = (stored *)out + from;
+    real max[SOFT_COLS], sum[SOFT_COLS], scale[SOFT_COLS];
+    double total[SOFT_COLS];
+    for (int64_t c = 0; c < m; c++) {
+      max[c] = REAL_MIN;
+      sum[c] = 0;
+      total[c] = 0;
+    }
+    for (int64_t i = 0; i < n; i++)
+      MOTH_VECTOR for (int64_t c = 0; c < m; c++) {
+        real x = LOAD(a[i * step + c]);
+        max[c] = JOIN_MAX(x, max[c]);
+      }
+    for (int64_t i = 0; i < n; i++) {
+      MOTH_VECTOR for (int64_t c = 0; c < m; c++) sum[c] += m_exp(LOAD(a[i * step + c]) - max[c]);
+      if (i % FLUSH == FLUSH - 1 || i == n - 1)
+        for (int64_t c = 0; c < m; c++) {
+          total[c] += (double)sum[c];
+          sum[c] = 0;
+        }
+    }
+    for (int64_t c = 0; c < m; c++)
+      scale[c] = (real)(log ? __builtin_log(total[c]) : 1 / total[c]);
+    for (int64_t i = 0; i < n; i++) {
+      if (log)
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * step + c] =
+            STORE(LOAD(a[i * step + c]) - max[c] - scale[c]);
+      else
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * step + c] =
+            STORE(m_exp(LOAD(a[i * step + c]) - max[c]) * scale[c]);
+    }
+  }
+}
+
+/* softmax: (g - sum(g y)) y; log_softmax: g - exp(y) sum(g). */
+static void softmax_backward_rows(int log, void *out, const void *grad, const void *y, int64_t rows,
+                                  int64_t n) {
+  for (int64_t r = 0; r < rows; r++) {
+    const stored *g = (const stored *)grad + r * n, *p = (const stored *)y + r * n;
+    stored *o = (stored *)out + r * n;
+    double total = 0;
+    real tmp[TMP];
+    for (int64_t i = 0; i < n; i += TMP) {
+      int64_t m = n - i < TMP ? n - i : TMP;
+      if (log)
+        for (int64_t k = 0; k < m; k++)
+          tmp[k] = LOAD(g[i + k]);
+      else
+        for (int64_t k = 0; k < m; k++)
+          tmp[k] = LOAD(g[i + k]) * LOAD(p[i + k]);
+      total += (double)lane_sum(tmp, m);
+    }
+    real sum = (real)total;
+    if (log)
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
+          STORE(LOAD(g[i]) - m_exp(LOAD(p[i])) * sum);
+    else
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE((LOAD(g[i]) - sum) * LOAD(p[i]));
+  }
+}
+
+static void softmax_backward_cols(int log, void *out, const void *grad, const void *y, int64_t n,
+                                  int64_t step, int64_t cols) {
+  for (int64_t from = 0; from < cols; from += SOFT_COLS) {
+    int64_t m = cols - from < SOFT_COLS ? cols - from : SOFT_COLS;
+    const stored *g = (const stored *)grad + from, *p = (const stored *)y + from;
+    stored *o = (stored *)out + from;
+    real sum[SOFT_COLS];
+    double total[SOFT_COLS];
+    for (int64_t c = 0; c < m; c++) {
+      sum[c] = 0;
+      total[c] = 0;
+    }
+    for (int64_t i = 0; i < n; i++) {
+      if (log)
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) sum[c] += LOAD(g[i * step + c]);
+      else
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) sum[c] +=
+            LOAD(g[i * step + c]) * LOAD(p[i * step + c]);
+      if (i % FLUSH == FLUSH - 1 || i == n - 1)
+        for (int64_t c = 0; c < m; c++) {
+          total[c] += (double)sum[c];
+          sum[c] = 0;
+        }
+    }
+    for (int64_t c = 0; c < m; c++)
+      sum[c] = (real)total[c];
+    for (int64_t i = 0; i < n; i++) {
+      if (log)
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * step + c] =
+            STORE(LOAD(g[i * step + c]) - m_exp(LOAD(p[i * step + c])) * sum[c]);
+      else
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * step + c] =
+            STORE((LOAD(g[i * step + c]) - sum[c]) * LOAD(p[i * step + c]));
+    }
+  }
+}
+#else
+static void softmax_rows(int log, void *out, const void *in, int64_t rows, int64_t n) {
+  (void)log, (void)out, (void)in, (void)rows, (void)n;
+}
+static void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t step,
+                         int64_t cols) {
+  (void)log, (void)out, (void)in, (void)n, (void)step, (void)cols;
+}
+static void softmax_backward_rows(int log, void *out, const void *grad, const void *y, int64_t rows,
+                                  int64_t n) {
+  (void)log, (void)out, (void)grad, (void)y, (void)rows, (void)n;
+}
+static void softmax_backward_cols(int log, void *out, const void *grad, const void *y, int64_t n,
+                                  int64_t step, int64_t cols) {
+  (void)log, (void)out, (void)grad, (void)y, (void)n, (void)step, (void)cols;
+}
+#endif

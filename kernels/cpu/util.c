@@ -1,0 +1,194 @@
+#include "kernels/cpu/util.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/parallel.h"
+#include "kernels/cpu/iter.h"
+
+MothParam moth_cpu_param(MothValue v, MothDType dtype) {
+  MothParam p;
+  if (moth_dtype_is_float(dtype))
+    p.d = moth_as_double(v);
+  else
+    moth_dtype_store(MOTH_INT64, &p.i, v);
+  if (dtype == MOTH_BOOL && v.tag == MOTH_V_FLOAT)
+    p.i = v.u.d != 0;
+  else if (dtype == MOTH_BOOL)
+    p.i = v.u.i != 0;
+  return p;
+}
+
+/* Transposes: where one side steps along rows and the other along columns, blocks of 16 x 16 keep both
+ * in cache lines. Elements of size 4 or 8 of one dtype only. */
+typedef struct Transpose {
+  char *dst;
+  const char *src;
+  int64_t rows, cols, dst_row, src_col; /* dst[r][c] = src[c][r]; steps in elements */
+  int64_t size;
+} Transpose;
+
+static void transpose_rows(void *ctx, int64_t begin, int64_t end) {
+  const Transpose *t = ctx;
+  enum { B = 16 };
+  for (int64_t r0 = begin; r0 < end; r0 += B)
+    for (int64_t c0 = 0; c0 < t->cols; c0 += B) {
+      int64_t r1 = r0 + B < end ? r0 + B : end, c1 = c0 + B < t->cols ? c0 + B : t->cols;
+      if (t->size == 4) {
+        for (int64_t r = r0; r < r1; r++)
+          for (int64_t c = c0; c < c1; c++)
+            ((uint32_t *)t->dst)[r * t->dst_row + c] =
+                ((const uint32_t *)t->src)[c * t->src_col + r];
+      } else {
+        for (int64_t r = r0; r < r1; r++)
+          for (int64_t c = c0; c < c1; c++)
+            ((uint64_t *)t->dst)[r * t->dst_row + c] =
+                ((const uint64_t *)t->src)[c * t->src_col + r];
+      }
+    }
+}
+
+static bool copy_transposed(MothTensor *dst, const MothTensor *src) {
+  int64_t size = moth_itemsize(src);
+  if (dst->dtype != src->dtype || dst->ndim != 2 || src->ndim != 2 || (size != 4 && size != 8))
+    return false;
+  if (dst->shape[0] != src->shape[0] || dst->shape[1] != src->shape[1] || src->shape[0] < 8 ||
+      src->shape[1] < 8)
+    return false;
+  if (dst->stride[1] != 1 || src->stride[0] != 1 || src->stride[1] < src->shape[0])
+    return false;
+  Transpose t = {dst->data,      src->data,      dst->shape[0], dst->shape[1],
+                 dst->stride[0], src->stride[1], size};
+  moth_parallel_for(t.rows, 16 * (1 + MOTH_GRAIN / 16 / (t.cols + 1)), transpose_rows, &t);
+  return true;
+}
+
+void moth_cpu_copy(MothTensor *dst, const MothTensor *src) {
+  MothIter it;
+  if (!dst->numel || copy_transposed(dst, src))
+    return;
+  moth_iter_init(&it, dst->ndim, dst->shape);
+  moth_iter_add(&it, dst);
+  moth_iter_add(&it, src);
+  moth_iter_prepare(&it);
+  moth_iter_run(&it, moth_cpu_kernels(dst->dtype)->copy_from[src->dtype], NULL, MOTH_GRAIN);
+}
+
+MothStatus moth_cpu_broadcast_as(const MothTensor *t, MothDType dtype, int ndim,
+                                 const int64_t *shape, MothTensor **out) {
+  bool same = ndim == t->ndim && !memcmp(shape, t->shape, sizeof(int64_t) * (size_t)ndim);
+  if (same && t->contiguous && t->dtype == dtype) {
+    *out = (MothTensor *)t;
+    moth_tensor_retain(*out);
+    return MOTH_OK;
+  }
+  MOTH_TRY(moth_tensor_new(ndim, shape, dtype, t->device, out));
+  moth_cpu_copy(*out, t);
+  return MOTH_OK;
+}
+
+MothStatus moth_cpu_contiguous_as(const MothTensor *t, MothDType dtype, MothTensor **out) {
+  return moth_cpu_broadcast_as(t, dtype, t->ndim, t->shape, out);
+}
+
+MothStatus moth_cpu_contiguous(const MothTensor *t, MothTensor **out) {
+  return moth_cpu_broadcast_as(t, (MothDType)t->dtype, t->ndim, t->shape, out);
+}
+
+MothStatus moth_cpu_sums_as(MothTensor *out, bool add, MothTensor **sums) {
+  if (add && (out->dtype == MOTH_FLOAT16 || out->dtype == MOTH_BFLOAT16))
+    return moth_tensor_new(out->ndim, out->shape, MOTH_FLOAT32, out->device, sums);
+  moth_tensor_retain(out);
+  *sums = out;
+  return MOTH_OK;
+}
+
+typedef struct IndexRange {
+  const int64_t *in;
+  int64_t *out;
+  int64_t base, size;
+  _Atomic int64_t first_bad; /* the least place of a value out of range */
+} IndexRange;
+
+static void index_range(void *ctx, int64_t begin, int64_t end) {
+  IndexRange *r = ctx;
+  const int64_t *in = r->in;
+  int64_t *out = r->out;
+  uint64_t base = (uint64_t)r->base, size = (uint64_t)r->size, bad = 0;
+  for (int64_t i = begin; i < end; i++) {
+    uint64_t v = (uint64_t)in[i] - base;
+    out[i] = (int64_t)v;
+    bad |= v >= size;
+  }
+  if (!bad)
+    return;
+  for (int64_t i = begin; i < end; i++)
+    if ((uint64_t)out[i] >= size) {
+      int64_t old = atomic_load(&r->first_bad);
+      while (i < old && !atomic_compare_exchange_weak(&r->first_bad, &old, i))
+        ;
+      return;
+    }
+}
+
+MothStatus moth_cpu_index(const MothTensor *t, int64_t base, int64_t size, int dim,
+                          const char *what, int64_t **out) {
+  MothTensor *wide;
+  MOTH_TRY(moth_cpu_contiguous_as(t, MOTH_INT64, &wide));
+  size_t bytes = (size_t)t->numel * sizeof(int64_t);
+  int64_t *index = moth_alloc(bytes);
+  if (!index) {
+    moth_tensor_release(wide);
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)t->numel);
+  }
+  IndexRange r = {(const int64_t *)wide->data, index, base, size, INT64_MAX};
+  moth_parallel_for(t->numel, MOTH_GRAIN, index_range, &r);
+  MothStatus s = MOTH_OK;
+  if (r.first_bad != INT64_MAX) {
+    char where[80] = "";
+    if (dim >= 0)
+      snprintf(where, sizeof where, " (dimension %lld has size %lld)", (long long)(dim + base),
+               (long long)size);
+    long long bad = (long long)((const int64_t *)wide->data)[r.first_bad];
+    if (size)
+      s = moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: expected %lld to %lld%s", what, bad,
+                    (long long)base, (long long)(size - 1 + base), where);
+    else
+      s = moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: there are no positions%s", what, bad,
+                    where);
+    moth_free(index, bytes);
+    index = NULL;
+  }
+  moth_tensor_release(wide);
+  *out = index;
+  return s;
+}
+
+void moth_cpu_index_free(const MothTensor *t, int64_t *index) {
+  if (index)
+    moth_free(index, (size_t)t->numel * sizeof(int64_t));
+}
+
+MothSplit moth_cpu_split(const MothTensor *t, int dim) {
+  MothSplit s = {1, t->ndim ? t->shape[dim] : 1, 1};
+  for (int i = 0; i < dim; i++)
+    s.outer *= t->shape[i];
+  for (int i = dim + 1; i < t->ndim; i++)
+    s.inner *= t->shape[i];
+  return s;
+}
+
+void moth_walk_init(MothWalk *w, int ndim, const int64_t *size, const int64_t *stride,
+                    int64_t begin) {
+  w->ndim = ndim;
+  w->at = 0;
+  for (int i = ndim - 1; i >= 0; i--) {
+    w->size[i] = size[i];
+    w->stride[i] = stride[i];
+    w->index[i] = size[i] ? begin % size[i] : 0;
+    begin = size[i] ? begin / size[i] : 0;
+    w->at += w->index[i] * stride[i];
+  }
+}

@@ -1,0 +1,76 @@
+/* What the structured CPU kernels share: row-major and converted copies, index tensors as int64
+ * positions, and the view of a row-major tensor as outer x n x inner around one dimension. */
+#ifndef MOTH_CPU_UTIL_H
+#define MOTH_CPU_UTIL_H
+#include "core/dtype.h"
+#include "core/tensor.h"
+#include "dispatch/dispatch.h"
+#include "kernels/cpu/table.h"
+
+/* dst = src, broadcast to dst's shape and converted to its dtype. They must not partly overlap. */
+void moth_cpu_copy(MothTensor *dst, const MothTensor *src);
+/* A number as a parameter of the typed kernels of a dtype. */
+MothParam moth_cpu_param(MothValue v, MothDType dtype);
+/* t itself (retained) if it is row-major, else a row-major copy. The caller releases *out. */
+MothStatus moth_cpu_contiguous(const MothTensor *t, MothTensor **out);
+/* The same in another dtype. */
+MothStatus moth_cpu_contiguous_as(const MothTensor *t, MothDType dtype, MothTensor **out);
+/* The same, broadcast to a shape. */
+MothStatus moth_cpu_broadcast_as(const MothTensor *t, MothDType dtype, int ndim,
+                                 const int64_t *shape, MothTensor **out);
+
+/* Where to add into `out`: a float32 tensor of its shape for float16 and bfloat16, which would lose
+ * what is added one by one, else out itself (retained). */
+MothStatus moth_cpu_sums_as(MothTensor *out, bool add, MothTensor **sums);
+
+/* The values of an integer tensor as positions from 0, row-major (t->numel of them). Error: a value
+ * outside of base .. size - 1 + base, named as it was written; `what` is "index" or "class". `dim`
+ * (from 0; -1: unnamed) is the dimension that they point into. Free with moth_cpu_index_free. */
+MothStatus moth_cpu_index(const MothTensor *t, int64_t base, int64_t size, int dim,
+                          const char *what, int64_t **out);
+void moth_cpu_index_free(const MothTensor *t, int64_t *index);
+
+/* A row-major tensor around dimension dim: element (o, i, k) is at (o * n + i) * inner + k. */
+typedef struct MothSplit {
+  int64_t outer, n, inner;
+} MothSplit;
+
+MothSplit moth_cpu_split(const MothTensor *t, int dim);
+
+/* Positions (bytes) along a set of dimensions, the last one fastest. */
+typedef struct MothWalk {
+  int ndim;
+  int64_t index[MOTH_MAX_DIMS], size[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  int64_t at;
+} MothWalk;
+
+void moth_walk_init(MothWalk *w, int ndim, const int64_t *size, const int64_t *stride,
+                    int64_t begin);
+static inline void moth_walk_next(MothWalk *w) {
+  for (int i = w->ndim - 1; i >= 0; i--) {
+    w->at += w->stride[i];
+    if (++w->index[i] < w->size[i])
+      return;
+    w->at -= w->stride[i] * w->size[i];
+    w->index[i] = 0;
+  }
+}
+
+/* How many units of `cost` elements each are worth a thread. */
+static inline int64_t moth_cpu_grain(int64_t cost) {
+  int64_t grain = 32768 / (cost > 0 ? cost : 1);
+  return grain > 0 ? grain : 1;
+}
+
+static inline int64_t moth_min64(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+static inline int64_t moth_max64(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+/* Arguments by position: the tensor, or NULL where there is none. */
+static inline MothTensor *moth_cpu_tensor(const MothCall *c, int i) {
+  return c->args[i].tag == MOTH_V_TENSOR ? c->args[i].u.t : NULL;
+}
+#endif

@@ -1,0 +1,878 @@
+// Every scalar formula of moth, once.
+//
+// This text is compiled by gcc and clang (CPU kernels), nvcc and NVRTC (CUDA kernels) and is
+// embedded in the library for generated kernels, so it is both C17 and C++ and includes no system
+// header. It is compiled once for each compute type; the includer defines
+//   MOTH_FN         what a function starts with, as static inline __attribute__((always_inline)),
+//   real            the compute type, as float,
+//   MOTH_REAL_KIND  1 float32, 2 float64, 3 signed integer, 4 unsigned integer, 5 bool (0 or 1 in
+//                   an unsigned char),
+// and may define moth_libm_<name> to replace a function of libm. float16 and bfloat16 compute in
+// float32 between the conversions below.
+//
+// Functions are branch-free: specials are selected, never jumped to, so that a loop around one
+// becomes a loop over vectors. The schemes are the classical ones: reduce the argument (exp: whole
+// multiples of ln 2 in two parts, log: the exponent, sin: Payne and Hanek), evaluate a polynomial
+// in Horner form, put the parts together small ones first. Polynomials are minimax fits of our own
+// (Lawson's iteration for float32 with coefficients rounded one by one, Remez with 40 digits for
+// float64). a * b + c is an FMA where there is one (-ffp-contract=fast); nothing depends on that,
+// and x86-64-v2 keeps the same bounds. A trailing _ marks helpers that only these files use.
+//
+// What stops gcc from vectorising a loop: && and || before a call (write & and |), inner loops,
+// and several results stored at a stride in one array (store each in an array of its own).
+// Denormal results are right but cost some hundred cycles each, as they do in hardware.
+//
+// A bound in a comment is what spec/kernels/math_check.c enforces, against libm in the next wider
+// type. Where a bound is relative to something other than the result, the comment says so.
+
+#ifndef MOTH_KERNELS_MATH_H
+#define MOTH_KERNELS_MATH_H
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define MOTH_LIBM_(name) name
+#else
+#define MOTH_LIBM_(name) __builtin_##name
+#endif
+#ifndef moth_libm_sqrt
+#define moth_libm_sqrt MOTH_LIBM_(sqrt)
+#endif
+#ifndef moth_libm_sqrtf
+#define moth_libm_sqrtf MOTH_LIBM_(sqrtf)
+#endif
+#ifndef moth_libm_fabs
+#define moth_libm_fabs MOTH_LIBM_(fabs)
+#endif
+#ifndef moth_libm_fabsf
+#define moth_libm_fabsf MOTH_LIBM_(fabsf)
+#endif
+#ifndef moth_libm_floor
+#define moth_libm_floor MOTH_LIBM_(floor)
+#endif
+#ifndef moth_libm_floorf
+#define moth_libm_floorf MOTH_LIBM_(floorf)
+#endif
+#ifndef moth_libm_ceil
+#define moth_libm_ceil MOTH_LIBM_(ceil)
+#endif
+#ifndef moth_libm_ceilf
+#define moth_libm_ceilf MOTH_LIBM_(ceilf)
+#endif
+#ifndef moth_libm_trunc
+#define moth_libm_trunc MOTH_LIBM_(trunc)
+#endif
+#ifndef moth_libm_truncf
+#define moth_libm_truncf MOTH_LIBM_(truncf)
+#endif
+#ifndef moth_libm_rint
+#define moth_libm_rint MOTH_LIBM_(rint)
+#endif
+#ifndef moth_libm_rintf
+#define moth_libm_rintf MOTH_LIBM_(rintf)
+#endif
+#ifndef moth_libm_copysign
+#define moth_libm_copysign MOTH_LIBM_(copysign)
+#endif
+#ifndef moth_libm_copysignf
+#define moth_libm_copysignf MOTH_LIBM_(copysignf)
+#endif
+#ifndef moth_libm_sin
+#define moth_libm_sin MOTH_LIBM_(sin)
+#endif
+#ifndef moth_libm_cos
+#define moth_libm_cos MOTH_LIBM_(cos)
+#endif
+#ifndef moth_libm_tan
+#define moth_libm_tan MOTH_LIBM_(tan)
+#endif
+#ifndef moth_libm_asin
+#define moth_libm_asin MOTH_LIBM_(asin)
+#endif
+#ifndef moth_libm_acos
+#define moth_libm_acos MOTH_LIBM_(acos)
+#endif
+#ifndef moth_libm_atan
+#define moth_libm_atan MOTH_LIBM_(atan)
+#endif
+#ifndef moth_libm_atan2
+#define moth_libm_atan2 MOTH_LIBM_(atan2)
+#endif
+#ifndef moth_libm_erf
+#define moth_libm_erf MOTH_LIBM_(erf)
+#endif
+#ifndef moth_libm_erfc
+#define moth_libm_erfc MOTH_LIBM_(erfc)
+#endif
+#ifndef moth_libm_hypot
+#define moth_libm_hypot MOTH_LIBM_(hypot)
+#endif
+#ifndef moth_libm_pow
+#define moth_libm_pow MOTH_LIBM_(pow)
+#endif
+#ifndef moth_libm_log
+#define moth_libm_log MOTH_LIBM_(log)
+#endif
+#ifndef moth_libm_fmod
+#define moth_libm_fmod MOTH_LIBM_(fmod)
+#endif
+#ifndef moth_libm_fmodf
+#define moth_libm_fmodf MOTH_LIBM_(fmodf)
+#endif
+#ifndef moth_libm_lgamma
+#define moth_libm_lgamma MOTH_LIBM_(lgamma)
+#endif
+#ifndef moth_libm_lgammaf
+#define moth_libm_lgammaf MOTH_LIBM_(lgammaf)
+#endif
+
+// ---- bits -------------------------------------------------------------------------------------
+
+MOTH_FN unsigned m_f32_bits(float x) {
+  union {
+    float f;
+    unsigned u;
+  } v;
+  v.f = x;
+  return v.u;
+}
+MOTH_FN float m_f32_from_bits(unsigned u) {
+  union {
+    float f;
+    unsigned u;
+  } v;
+  v.u = u;
+  return v.f;
+}
+MOTH_FN unsigned long long m_f64_bits(double x) {
+  union {
+    double f;
+    unsigned long long u;
+  } v;
+  v.f = x;
+  return v.u;
+}
+MOTH_FN double m_f64_from_bits(unsigned long long u) {
+  union {
+    double f;
+    unsigned long long u;
+  } v;
+  v.u = u;
+  return v.f;
+}
+
+// Exact. NaN becomes quiet and keeps its payload, as with the F16C instructions.
+MOTH_FN float m_f16_to_f32(unsigned short h) {
+  unsigned a = h & 0x7fffu, u = (a << 13) + (112u << 23);
+  unsigned tiny = m_f32_bits((float)(int)a * 0x1p-24f); // right for zero and denormals
+  u = a >= 0x7c00u ? u + (112u << 23) : u;
+  u = a > 0x7c00u ? u | 0x400000u : u;
+  u = a < 0x0400u ? tiny : u;
+  return m_f32_from_bits(u | ((unsigned)h & 0x8000u) << 16);
+}
+// Rounds to nearest, ties to even; denormals too, by adding 0.5, whose last place is 2^-24.
+MOTH_FN unsigned short m_f32_to_f16(float x) {
+  unsigned u = m_f32_bits(x), a = u & 0x7fffffffu;
+  unsigned h = (a + 0xfffu + ((a >> 13) & 1u) - (112u << 23)) >> 13;
+  unsigned tiny = m_f32_bits(m_f32_from_bits(a) + 0.5f) - 0x3f000000u;
+  unsigned nan = ((a >> 13) & 0x3ffu) | 0x7e00u;
+  h = a < 0x38800000u ? tiny : h;
+  h = a >= 0x477ff000u ? 0x7c00u : h;
+  h = a > 0x7f800000u ? nan : h;
+  return (unsigned short)(h | (u >> 16 & 0x8000u));
+}
+MOTH_FN float m_bf16_to_f32(unsigned short h) {
+  return m_f32_from_bits((unsigned)h << 16);
+}
+// Rounds to nearest, ties to even; NaN stays NaN.
+MOTH_FN unsigned short m_f32_to_bf16(float x) {
+  unsigned u = m_f32_bits(x);
+  unsigned h = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  h = (u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : h;
+  return (unsigned short)h;
+}
+
+// ---- random bits ------------------------------------------------------------------------------
+
+// Philox-4x32-10 (Salmon et al., 2011): 128 random bits of a key and a counter.
+struct m_philox {
+  unsigned v[4];
+};
+MOTH_FN struct m_philox m_philox_round_(struct m_philox p, unsigned key0, unsigned key1) {
+  unsigned long long a = (unsigned long long)p.v[0] * 0xd2511f53u;
+  unsigned long long b = (unsigned long long)p.v[2] * 0xcd9e8d57u;
+  p.v[0] = (unsigned)(b >> 32) ^ p.v[1] ^ key0;
+  p.v[1] = (unsigned)b;
+  p.v[2] = (unsigned)(a >> 32) ^ p.v[3] ^ key1;
+  p.v[3] = (unsigned)a;
+  return p;
+}
+// Written out to have no inner loop. Vectorises if each word goes to an array of its own.
+MOTH_FN struct m_philox m_philox(unsigned key0, unsigned key1, unsigned c0, unsigned c1,
+                                 unsigned c2, unsigned c3) {
+  const unsigned d0 = 0x9e3779b9u, d1 = 0xbb67ae85u;
+  struct m_philox p;
+  p.v[0] = c0;
+  p.v[1] = c1;
+  p.v[2] = c2;
+  p.v[3] = c3;
+  p = m_philox_round_(p, key0, key1);
+  p = m_philox_round_(p, key0 + 1u * d0, key1 + 1u * d1);
+  p = m_philox_round_(p, key0 + 2u * d0, key1 + 2u * d1);
+  p = m_philox_round_(p, key0 + 3u * d0, key1 + 3u * d1);
+  p = m_philox_round_(p, key0 + 4u * d0, key1 + 4u * d1);
+  p = m_philox_round_(p, key0 + 5u * d0, key1 + 5u * d1);
+  p = m_philox_round_(p, key0 + 6u * d0, key1 + 6u * d1);
+  p = m_philox_round_(p, key0 + 7u * d0, key1 + 7u * d1);
+  p = m_philox_round_(p, key0 + 8u * d0, key1 + 8u * d1);
+  p = m_philox_round_(p, key0 + 9u * d0, key1 + 9u * d1);
+  return p;
+}
+// In [0, 1): the upper 24 bits.
+MOTH_FN float m_uniform_f32(unsigned u) {
+  return (float)(int)(u >> 8) * 0x1p-24f;
+}
+// In [0, 1): 53 bits, 32 of hi and the upper 21 of lo.
+MOTH_FN double m_uniform_f64(unsigned lo, unsigned hi) {
+  double h = m_f64_from_bits(0x4330000000000000ull | hi) - 0x1p52;
+  double l = m_f64_from_bits(0x4330000000000000ull | lo >> 11) - 0x1p52;
+  return h * 0x1p-32 + l * 0x1p-53;
+}
+
+// ---- floating point ---------------------------------------------------------------------------
+
+#if MOTH_REAL_KIND == 1 || MOTH_REAL_KIND == 2
+
+#if MOTH_REAL_KIND == 1
+#define MOTH_REAL_LIBM_(name) moth_libm_##name##f
+MOTH_FN float m_inf(void) {
+  return m_f32_from_bits(0x7f800000u);
+}
+MOTH_FN float m_nan(void) {
+  return m_f32_from_bits(0x7fc00000u);
+}
+#include "math_f32.h"
+#else
+#define MOTH_REAL_LIBM_(name) moth_libm_##name
+MOTH_FN double m_inf(void) {
+  return m_f64_from_bits(0x7ff0000000000000ull);
+}
+MOTH_FN double m_nan(void) {
+  return m_f64_from_bits(0x7ff8000000000000ull);
+}
+#include "math_f64.h"
+#endif
+
+MOTH_FN real m_abs(real x) {
+  return MOTH_REAL_LIBM_(fabs)(x);
+}
+MOTH_FN real m_floor(real x) {
+  return MOTH_REAL_LIBM_(floor)(x);
+}
+MOTH_FN real m_ceil(real x) {
+  return MOTH_REAL_LIBM_(ceil)(x);
+}
+MOTH_FN real m_trunc(real x) {
+  return MOTH_REAL_LIBM_(trunc)(x);
+}
+// Half to even.
+MOTH_FN real m_round(real x) {
+  return MOTH_REAL_LIBM_(rint)(x);
+}
+MOTH_FN real m_frac(real x) {
+  return x - m_trunc(x);
+}
+MOTH_FN real m_copysign(real x, real y) {
+  return MOTH_REAL_LIBM_(copysign)(x, y);
+}
+MOTH_FN real m_sqrt(real x) {
+  return MOTH_REAL_LIBM_(sqrt)(x);
+}
+// <= 1.5 ULP.
+MOTH_FN real m_rsqrt(real x) {
+  return 1 / m_sqrt(x);
+}
+MOTH_FN real m_reciprocal(real x) {
+  return 1 / x;
+}
+MOTH_FN real m_isnan(real x) {
+  return x != x ? (real)1 : (real)0;
+}
+MOTH_FN real m_isinf(real x) {
+  return m_abs(x) == m_inf() ? (real)1 : (real)0;
+}
+MOTH_FN real m_isfinite(real x) {
+  return m_abs(x) < m_inf() ? (real)1 : (real)0;
+}
+// e^|x| / 2.
+MOTH_FN real m_half_exp_(real x) {
+  return m_exp_mul((real)0.5, m_abs(x));
+}
+// <= 2 ULP.
+MOTH_FN real m_cosh(real x) {
+  real e = m_half_exp_(x);
+  return e + (real)0.25 / e;
+}
+// <= 2.5 ULP.
+MOTH_FN real m_sinh(real x) {
+  real a = m_abs(x), s = a > 1 ? 1 : a;
+  real e = m_half_exp_(x), m = m_expm1_core_(s);
+  real big = e - (real)0.25 / e;
+  real small = (real)0.5 * (m + m / (m + 1));
+  return x == 0 ? x : m_copysign(a > 1 || x != x ? big : small, x);
+}
+// <= 2.5 ULP: (e^2a - 1) / (e^2a + 1).
+MOTH_FN real m_tanh(real x) {
+  real a = m_abs(x);
+  real e = m_expm1_core_(a > 20 ? 40 : a + a);
+  return m_copysign(e / (e + 2), x);
+}
+// <= 2.5 ULP.
+MOTH_FN real m_asinh(real x) {
+  real a = m_abs(x), b = a > 268435456 ? 268435456 : a, z = b * b;
+  real t = b + z / (1 + m_sqrt(1 + z));
+  real y =
+      m_log1p_core_(a < 268435456 ? t : a - 1) + (a < 268435456 ? 0 : (real)0.69314718055994531);
+  y = a < m_inf() && a != 0 ? y : a;
+  return m_copysign(y, x);
+}
+// <= 2.5 ULP.
+MOTH_FN real m_acosh(real x) {
+  real t = x - 1, b = t > 268435456 ? 268435456 : t;
+  real z = b + m_sqrt(b + b + b * b);
+  real y = m_log1p_core_(t < 268435456 ? z : t) + (t < 268435456 ? 0 : (real)0.69314718055994531);
+  y = x < m_inf() ? y : x;
+  return t < 0 ? m_nan() : y;
+}
+// <= 2.5 ULP.
+MOTH_FN real m_atanh(real x) {
+  real a = m_abs(x);
+  real y = (real)0.5 * m_log1p((a + a) / (1 - a));
+  return m_copysign(y, x);
+}
+// log(1 + e) for 0 <= e <= 1, where the exponent of 1 + e is 0 or 1: <= 1.5 ULP.
+MOTH_FN real m_log1p_unit_(real e) {
+  int high = e > (real)0.41421356;
+  real f = high ? (real)0.5 * e - (real)0.5 : e;
+  return f + m_log_poly_(f) + (high ? (real)0.69314718055994531 : 0);
+}
+// <= 2.5 ULP.
+MOTH_FN real m_sigmoid(real x) {
+  real e = m_exp(-m_abs(x));
+  return (x < 0 ? e : 1) / (1 + e);
+}
+// <= 3 ULP.
+MOTH_FN real m_log_sigmoid(real x) {
+  return (x < 0 ? x : 0) - m_log1p_unit_(m_exp(-m_abs(x)));
+}
+// x sigmoid(z) for x and z of the same sign, also where sigmoid(z) is denormal.
+MOTH_FN real m_x_sigmoid_(real x, real z) {
+  struct m_exp_parts_ p = m_exp_split_(m_exp_clamp_(-m_abs(z)), 0);
+  real e = (p.q + 1) * p.s1 * p.s2, n = (x * p.q + x) * p.s1 * p.s2;
+  return (x < 0 ? n : x) / (1 + e);
+}
+// <= 3 ULP.
+MOTH_FN real m_silu(real x) {
+  return m_x_sigmoid_(x < -1000 ? -1000 : x, x);
+}
+// log(1 + e^(beta x)) / beta, x where beta x > threshold: <= 4 ULP.
+MOTH_FN real m_softplus(real x, real beta, real threshold) {
+  real z = x * beta;
+  real y = ((z > 0 ? z : 0) + m_log1p_unit_(m_exp(-m_abs(z)))) / beta;
+  return z > threshold ? x : z != z ? z : y;
+}
+// The argument of the sigmoid in gelu_tanh: 2 sqrt(2/pi) (x + 0.044715 x^3).
+MOTH_FN real m_gelu_tanh_arg_(real x) {
+  return x * ((real)0.07135481627260025 * x * x + (real)1.5957691216057308);
+}
+// x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): relative error (3 + 4|u|) ULP.
+MOTH_FN real m_gelu_tanh(real x) {
+  real c = x < -30 ? -30 : x;
+  return m_x_sigmoid_(c, m_gelu_tanh_arg_(c));
+}
+MOTH_FN real m_relu6(real x) {
+  x = x < 0 ? 0 : x;
+  return x > 6 ? 6 : x;
+}
+MOTH_FN real m_leaky_relu(real x, real slope) {
+  return x > 0 ? x : x * slope;
+}
+// <= 2 ULP.
+MOTH_FN real m_elu(real x, real alpha) {
+  return x > 0 ? x : alpha * m_expm1(x);
+}
+// <= 3 ULP.
+MOTH_FN real m_celu(real x, real alpha) {
+  return x > 0 ? x : alpha * m_expm1(x / alpha);
+}
+// <= 3 ULP.
+MOTH_FN real m_selu(real x) {
+  real y = x > 0 ? x : (real)1.6732632423543772848170429916717 * m_expm1(x);
+  return (real)1.0507009873554804934193349852946 * y;
+}
+MOTH_FN real m_hardtanh(real x, real lo, real hi) {
+  x = x < lo ? lo : x;
+  return x > hi ? hi : x;
+}
+// relu6(x + 3) / 6: <= 1 ULP of the larger of result and 0.5.
+MOTH_FN real m_hardsigmoid(real x) {
+  return m_relu6(x + 3) / 6;
+}
+MOTH_FN real m_hardswish(real x) {
+  real c = x < -3 ? -3 : x;
+  return c * (m_relu6(c + 3) / 6);
+}
+// x tanh(softplus(x)) = x w / (w + 2), w = e^x (e^x + 2): <= 4 ULP.
+MOTH_FN real m_mish(real x) {
+  real c = x < -1000 ? -1000 : x, b = c > 20 ? 20 : c;
+  real e = m_exp(b), d = e * (e + 2) + 2;
+  real y = m_exp_mul(c * ((e + 2) / d), b);
+  return x > 20 ? x : y;
+}
+MOTH_FN real m_softsign(real x) {
+  real y = x / (1 + m_abs(x));
+  return m_abs(x) == m_inf() ? m_copysign(1, x) : y;
+}
+// In double for both kinds: float32 <= 1.5 ULP; float64 relative to max(1, |result|) 2^-47.
+// Recurrence up to 10, then the asymptotic series; poles are NaN, as in PyTorch, 0 is -+Inf.
+MOTH_FN real m_digamma(real x) {
+  double d = (double)x, y = 0;
+  if (x == 0)
+    return m_copysign(m_inf(), -x);
+  if (x < 0) {
+    double f = d - moth_libm_rint(d);
+    if (!(m_abs(x) < m_inf()) || f == 0)
+      return m_nan();
+    y = -3.14159265358979324 / moth_libm_tan(3.14159265358979324 * f);
+    d = 1 - d;
+  }
+  for (; d < 10; d += 1)
+    y -= 1 / d;
+  double z = 1 / (d * d);
+  double s =
+      ((((((1.0 / 12 * z - 691.0 / 32760) * z + 1.0 / 132) * z - 1.0 / 240) * z + 1.0 / 252) * z -
+        1.0 / 120) *
+           z +
+       1.0 / 12) *
+      z;
+  return d > 1e100 ? (real)moth_libm_log(d) : (real)(y + (moth_libm_log(d) - 0.5 / d - s));
+}
+// As PyTorch: from the nearer end.
+MOTH_FN real m_lerp(real a, real b, real w) {
+  real d = b - a;
+  return m_abs(w) < (real)0.5 ? a + w * d : b - d * (1 - w);
+}
+// x log(y); 0 where x is 0 unless y is NaN.
+MOTH_FN real m_xlogy(real x, real y) {
+  real r = x * m_log(y);
+  r = x == 0 ? 0 : r;
+  return y != y ? y : r;
+}
+// log(e^a + e^b): <= 2 ULP of max(|a|, |b|, |result|).
+MOTH_FN real m_logaddexp(real a, real b) {
+  real m = a > b ? a : b, d = a == b ? 0 : -m_abs(a - b);
+  return m + m_log1p_unit_(m_exp(d));
+}
+
+// ---- derivatives, g times that of the function ------------------------------------------------
+
+// Where a derivative has a root, terms cancel; those of gelu, gelu_tanh, silu and mish are within
+// 6 ULP of max(|result|, |g| / 2), the others within 3 ULP of the result.
+
+MOTH_FN real m_gelu_tanh_backward(real g, real x) {
+  real c = x < -30 ? -30 : x > 30 ? 30 : x, z = m_gelu_tanh_arg_(c);
+  real s = m_sigmoid(z), dz = (real)0.21406444881780076 * c * c + (real)1.5957691216057308;
+  return g * (s + c * dz * s * m_sigmoid(-z));
+}
+MOTH_FN real m_silu_backward(real g, real x) {
+  real c = x < -1000 ? -1000 : x > 1000 ? 1000 : x, s = m_sigmoid(c);
+  return g * (s + s * (c * m_sigmoid(-c)));
+}
+MOTH_FN real m_softplus_backward(real g, real x, real beta, real threshold) {
+  real z = x * beta;
+  return z > threshold ? g : g * m_sigmoid(z);
+}
+MOTH_FN real m_elu_backward(real g, real x, real alpha) {
+  return x > 0 ? g : g * alpha * m_exp(x);
+}
+MOTH_FN real m_celu_backward(real g, real x, real alpha) {
+  return x > 0 ? g : g * m_exp(x / alpha);
+}
+MOTH_FN real m_selu_backward(real g, real x) {
+  real d = (real)(1.0507009873554804934193349852946 * 1.6732632423543772848170429916717) * m_exp(x);
+  return g * (x > 0 ? (real)1.0507009873554804934193349852946 : d);
+}
+MOTH_FN real m_leaky_relu_backward(real g, real x, real slope) {
+  return x > 0 ? g : g * slope;
+}
+MOTH_FN real m_threshold_backward(real g, real x, real threshold) {
+  return x <= threshold ? 0 : g;
+}
+// The gradient passes where clamp left x as it was.
+MOTH_FN real m_clamp_backward(real g, real x, real lo, real hi) {
+  return ((x >= lo) & (x <= hi)) ? g : 0;
+}
+// dropout's gradient
+MOTH_FN real m_masked_scale(real g, unsigned char mask, real scale) {
+  return mask ? g * scale : 0;
+}
+MOTH_FN real m_hardtanh_backward(real g, real x, real lo, real hi) {
+  return x <= lo || x >= hi ? 0 : g;
+}
+MOTH_FN real m_hardsigmoid_backward(real g, real x) {
+  return x > -3 && x < 3 ? g / 6 : 0;
+}
+MOTH_FN real m_hardswish_backward(real g, real x) {
+  real y = x <= 3 ? g * (x / 3 + (real)0.5) : g;
+  return x < -3 ? 0 : y;
+}
+MOTH_FN real m_mish_backward(real g, real x) {
+  real c = x < -1000 ? -1000 : x > 20 ? 20 : x;
+  real e = m_exp(c), w = e * (e + 2), d = w + 2;
+  real y = g * (w / d + 4 * c * e * (1 + e) / (d * d));
+  return x > 20 ? g : y;
+}
+// The next two take the result y of the function.
+MOTH_FN real m_sigmoid_backward(real g, real y) {
+  return g * (y * (1 - y));
+}
+MOTH_FN real m_tanh_backward(real g, real y) {
+  return g * (1 - y * y);
+}
+MOTH_FN real m_log_sigmoid_backward(real g, real x) {
+  return g * m_sigmoid(-x);
+}
+
+// ---- combine functions of reductions ----------------------------------------------------------
+
+// Mean and sum of squared differences from it, of n values; {0, 0, 0} is the empty one.
+struct m_welford {
+  real mean, m2, n;
+};
+MOTH_FN struct m_welford m_welford_add(struct m_welford a, real x) {
+  real d = x - a.mean;
+  a.n += 1;
+  a.mean += d / a.n;
+  a.m2 += d * (x - a.mean);
+  return a;
+}
+MOTH_FN struct m_welford m_welford_combine(struct m_welford a, struct m_welford b) {
+  struct m_welford r;
+  real d = b.mean - a.mean;
+  r.n = a.n + b.n;
+  real w = r.n == 0 ? 0 : b.n / r.n;
+  r.mean = a.mean + d * w;
+  r.m2 = a.m2 + b.m2 + d * d * (a.n * w);
+  return r;
+}
+// sum * e^max; {-Inf, 0} is the empty one.
+struct m_lse {
+  real max, sum;
+};
+MOTH_FN struct m_lse m_lse_empty(void) {
+  struct m_lse r;
+  r.max = -m_inf();
+  r.sum = 0;
+  return r;
+}
+MOTH_FN struct m_lse m_lse_combine(struct m_lse a, struct m_lse b) {
+  struct m_lse r;
+  r.max = a.max > b.max || a.max != a.max ? a.max : b.max;
+  real sa = a.max == r.max ? a.sum : a.sum * m_exp(a.max - r.max);
+  real sb = b.max == r.max ? b.sum : b.sum * m_exp(b.max - r.max);
+  r.sum = sa + sb;
+  return r;
+}
+MOTH_FN struct m_lse m_lse_add(struct m_lse a, real x) {
+  struct m_lse b;
+  b.max = x;
+  b.sum = 1;
+  return m_lse_combine(a, b);
+}
+// log(sum * e^max).
+MOTH_FN real m_lse_value(struct m_lse a) {
+  return a.max + m_log(a.sum);
+}
+
+// ---- arithmetic, floating point ---------------------------------------------------------------
+
+MOTH_FN real m_add(real a, real b, real alpha) {
+  return a + alpha * b;
+}
+MOTH_FN real m_sub(real a, real b, real alpha) {
+  return a - alpha * b;
+}
+MOTH_FN real m_mul(real a, real b) {
+  return a * b;
+}
+MOTH_FN real m_div(real a, real b) {
+  return a / b;
+}
+MOTH_FN real m_div_trunc(real a, real b) {
+  return m_trunc(a / b);
+}
+// The floor of the exact quotient, rounded (float64: 2 ULP for quotients of 2^50 and more); zero
+// divisors, Inf and NaN as in PyTorch.
+MOTH_FN real m_div_floor(real a, real b) {
+#if MOTH_REAL_KIND == 1
+  double q = (double)a / (double)b; // not whole unless the exact quotient is, below 2^29
+  real f = (real)moth_libm_floor(q);
+  f = m_abs(b) == m_inf() && m_abs(a) > 0 && (a < 0) != (b < 0) ? (real)-1 : f;
+  return b != b || (m_abs(a) == m_inf() && b != 0) ? m_nan() : f;
+#else
+  real m = m_fmod(a, b), d = (a - m) / b, q = a / b;
+  d = m != 0 && (b < 0) != (m < 0) ? d - 1 : d;
+  real f = m_floor(d);
+  f = d - f > (real)0.5 ? f + 1 : f;
+  f = d == 0 ? m_copysign(0, q) : f;
+  return b == 0 ? q : f;
+#endif
+}
+// With the divisor's sign.
+MOTH_FN real m_remainder(real a, real b) {
+  real m = m_fmod(a, b);
+  return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+}
+// NaN propagates through maximum and minimum, and is ignored by fmax and fmin.
+MOTH_FN real m_maximum(real a, real b) {
+  return a > b || a != a ? a : b;
+}
+MOTH_FN real m_minimum(real a, real b) {
+  return a < b || a != a ? a : b;
+}
+MOTH_FN real m_fmax(real a, real b) {
+  return a > b || b != b ? a : b;
+}
+MOTH_FN real m_fmin(real a, real b) {
+  return a < b || b != b ? a : b;
+}
+MOTH_FN real m_neg(real x) {
+  return -x;
+}
+// 0 for NaN, as in PyTorch.
+MOTH_FN real m_sign(real x) {
+  return (real)((x > 0 ? 1 : 0) - (x < 0 ? 1 : 0));
+}
+MOTH_FN real m_addcmul(real a, real b, real c, real value) {
+  return a + value * b * c;
+}
+MOTH_FN real m_addcdiv(real a, real b, real c, real value) {
+  return a + value * b / c;
+}
+
+#elif MOTH_REAL_KIND == 5
+
+// ---- arithmetic, bool: add is or, mul is and --------------------------------------------------
+
+MOTH_FN real m_add(real a, real b, real alpha) {
+  return (real)(a | (b & alpha));
+}
+MOTH_FN real m_sub(real a, real b, real alpha) {
+  return (real)(a ^ (b & alpha));
+}
+MOTH_FN real m_mul(real a, real b) {
+  return (real)(a & b);
+}
+MOTH_FN real m_div_floor(real a, real b) {
+  return (real)(a & b);
+}
+MOTH_FN real m_div_trunc(real a, real b) {
+  return (real)(a & b);
+}
+MOTH_FN real m_remainder(real a, real b) {
+  return (real)(a & b & 0);
+}
+MOTH_FN real m_fmod(real a, real b) {
+  return (real)(a & b & 0);
+}
+MOTH_FN real m_neg(real x) {
+  return x;
+}
+MOTH_FN real m_abs(real x) {
+  return x;
+}
+MOTH_FN real m_sign(real x) {
+  return x;
+}
+MOTH_FN real m_addcmul(real a, real b, real c, real value) {
+  return (real)(a | (b & c & value));
+}
+MOTH_FN real m_bitwise_not(real x) {
+  return (real)(x ^ 1);
+}
+MOTH_FN real m_shift_left(real a, real b) {
+  return (real)(a & (b ^ 1));
+}
+MOTH_FN real m_shift_right(real a, real b) {
+  return (real)(a & (b ^ 1));
+}
+MOTH_FN real m_pow(real a, real b) {
+  return (real)(a | (b ^ 1));
+}
+
+#else
+
+// ---- arithmetic, integers: wraps around, never traps ------------------------------------------
+
+MOTH_FN real m_add(real a, real b, real alpha) {
+  return (real)(a + alpha * b);
+}
+MOTH_FN real m_sub(real a, real b, real alpha) {
+  return (real)(a - alpha * b);
+}
+MOTH_FN real m_mul(real a, real b) {
+  return (real)(a * b);
+}
+MOTH_FN real m_neg(real x) {
+  return (real)(0 - x);
+}
+MOTH_FN real m_addcmul(real a, real b, real c, real value) {
+  return (real)(a + value * b * c);
+}
+MOTH_FN real m_bitwise_not(real x) {
+  return (real)~x;
+}
+#if MOTH_REAL_KIND == 3
+MOTH_FN int m_negative_(real x) {
+  return x < 0;
+}
+#else
+MOTH_FN int m_negative_(real x) {
+  (void)x;
+  return 0;
+}
+#endif
+// Whether x is -1; the quotient by it may overflow, so it is taken as a negation.
+MOTH_FN int m_minus_one_(real x) {
+  return m_negative_(x) && (real)(x + 1) == 0;
+}
+MOTH_FN real m_abs(real x) {
+  return m_negative_(x) ? m_neg(x) : x;
+}
+MOTH_FN real m_sign(real x) {
+  return (real)((x > 0) - m_negative_(x));
+}
+// The integer quotients and remainders by zero are 0.
+MOTH_FN real m_div_trunc(real a, real b) {
+  real d = b == 0 || m_minus_one_(b) ? (real)1 : b;
+  real q = (real)(a / d);
+  q = m_minus_one_(b) ? m_neg(a) : q;
+  return b == 0 ? (real)0 : q;
+}
+// With the dividend's sign.
+MOTH_FN real m_fmod(real a, real b) {
+  real d = b == 0 || m_minus_one_(b) ? (real)1 : b;
+  return (real)(a % d);
+}
+// With the divisor's sign.
+MOTH_FN real m_remainder(real a, real b) {
+  real r = m_fmod(a, b);
+  return r != 0 && m_negative_(r) != m_negative_(b) ? (real)(r + b) : r;
+}
+MOTH_FN real m_div_floor(real a, real b) {
+  real r = m_fmod(a, b), q = m_div_trunc(a, b);
+  return r != 0 && m_negative_(r) != m_negative_(b) ? (real)(q - 1) : q;
+}
+// Shifts by a negative number or by all bits or more leave 0, or -1 of a negative number >> b.
+MOTH_FN real m_shift_left(real a, real b) {
+  int over = m_negative_(b) || b >= (real)(8 * sizeof(real));
+  real s = over ? (real)0 : b;
+  return over ? (real)0 : (real)(a << s);
+}
+MOTH_FN real m_shift_right(real a, real b) {
+  int over = m_negative_(b) || b >= (real)(8 * sizeof(real));
+  real s = over ? (real)(8 * sizeof(real) - 1) : b;
+  return (real)(m_negative_(a) || !over ? a >> s : 0);
+}
+// By squaring. A negative exponent leaves what is left of 1/a^-b: of 1 and -1 their powers, else 0.
+MOTH_FN real m_pow(real a, real b) {
+  real r = 1, x = a, e = b;
+  if (m_negative_(b))
+    return a == 1 ? a : m_minus_one_(a) ? (b & 1 ? a : (real)1) : (real)0;
+  for (; e != 0; e = (real)(e >> 1)) {
+    r = e & 1 ? (real)(r * x) : r;
+    x = (real)(x * x);
+  }
+  return r;
+}
+
+#endif
+
+// ---- all kinds --------------------------------------------------------------------------------
+
+#if MOTH_REAL_KIND >= 3
+MOTH_FN real m_bitwise_and(real a, real b) {
+  return (real)(a & b);
+}
+MOTH_FN real m_bitwise_or(real a, real b) {
+  return (real)(a | b);
+}
+MOTH_FN real m_bitwise_xor(real a, real b) {
+  return (real)(a ^ b);
+}
+MOTH_FN real m_maximum(real a, real b) {
+  return a > b ? a : b;
+}
+MOTH_FN real m_minimum(real a, real b) {
+  return a < b ? a : b;
+}
+MOTH_FN real m_fmax(real a, real b) {
+  return a > b ? a : b;
+}
+MOTH_FN real m_fmin(real a, real b) {
+  return a < b ? a : b;
+}
+#endif
+MOTH_FN real m_square(real x) {
+  return m_mul(x, x);
+}
+#if MOTH_REAL_KIND == 4 || MOTH_REAL_KIND == 5
+MOTH_FN real m_relu(real x) {
+  return x;
+}
+#else
+MOTH_FN real m_relu(real x) {
+  return x < 0 ? 0 : x;
+}
+#endif
+// NaN stays NaN; hi if lo > hi.
+MOTH_FN real m_clamp(real x, real lo, real hi) {
+  x = x < lo ? lo : x;
+  return x > hi ? hi : x;
+}
+MOTH_FN real m_where(unsigned char c, real a, real b) {
+  return c ? a : b;
+}
+MOTH_FN real m_masked_fill(real x, unsigned char mask, real value) {
+  return mask ? value : x;
+}
+MOTH_FN unsigned char m_eq(real a, real b) {
+  return (unsigned char)(a == b);
+}
+MOTH_FN unsigned char m_ne(real a, real b) {
+  return (unsigned char)(a != b);
+}
+MOTH_FN unsigned char m_lt(real a, real b) {
+  return (unsigned char)(a < b);
+}
+MOTH_FN unsigned char m_le(real a, real b) {
+  return (unsigned char)(a <= b);
+}
+MOTH_FN unsigned char m_gt(real a, real b) {
+  return (unsigned char)(a > b);
+}
+MOTH_FN unsigned char m_ge(real a, real b) {
+  return (unsigned char)(a >= b);
+}
+MOTH_FN unsigned char m_logical_and(real a, real b) {
+  return (unsigned char)((a != 0) & (b != 0));
+}
+MOTH_FN unsigned char m_logical_or(real a, real b) {
+  return (unsigned char)((a != 0) | (b != 0));
+}
+MOTH_FN unsigned char m_logical_xor(real a, real b) {
+  return (unsigned char)((a != 0) ^ (b != 0));
+}
+MOTH_FN unsigned char m_logical_not(real x) {
+  return (unsigned char)(x == 0);
+}
+
+#endif

@@ -1,0 +1,187 @@
+--- Automatic differentiation: scopes, gradients, functions with a derivative of their own, checks.
+local B = require "moth_lua"
+local M = {}
+
+local function restore(was, ok, ...)
+  B.set_grad_enabled(was)
+  if not ok then error((...), 0) end
+  return ...
+end
+
+--- Calls fn(...) without recording and returns its results; nests, and restores on error.
+function M.no_grad(fn, ...)
+  return restore(B.set_grad_enabled(false), pcall(fn, ...))
+end
+
+--- Calls fn(...) with recording on, also within no_grad.
+function M.enable_grad(fn, ...)
+  return restore(B.set_grad_enabled(true), pcall(fn, ...))
+end
+
+M.inference_mode = M.no_grad
+
+--- A version of fn that runs under no_grad.
+function M.no_grad_fn(fn)
+  return function(...) return M.no_grad(fn, ...) end
+end
+
+--- Turns recording on or off on this thread; returns what it was.
+function M.set_grad_enabled(on) return B.set_grad_enabled(on) end
+function M.is_grad_enabled() return B.grad_enabled() end
+
+local function list(x, what)
+  if B.is_tensor(x) then return { x } end
+  if type(x) ~= "table" then error("grad: expected a tensor or a table of tensors as " .. what .. ", got " .. type(x), 3) end
+  return x
+end
+
+--- d outputs / d inputs, one return value per input; .grad fields stay as they are.
+-- options: grad_outputs, retain_graph, create_graph, allow_unused.
+function M.grad(outputs, inputs, options)
+  options = options or {}
+  local gradients = options.grad_outputs and list(options.grad_outputs, "grad_outputs") or nil
+  return B.grad(list(outputs, "outputs"), list(inputs, "inputs"), gradients,
+    options.retain_graph or options.create_graph or false, options.create_graph or false, options.allow_unused or false)
+end
+
+--- backward of several tensors at once.
+function M.backward(tensors, gradients, options)
+  options = options or {}
+  B.backward(list(tensors, "tensors"), gradients and list(gradients, "gradients") or nil, options.retain_graph or options.create_graph, options.create_graph)
+end
+
+--- The names of the nodes that a backward from grad_fn would run, in that order.
+function M.topo(fn)
+  local names, seen = {}, {}
+  local function visit(n)
+    for _, s in ipairs(seen) do if s == n then return end end
+    seen[#seen + 1] = n
+    for _, next_fn in ipairs(n:next_functions()) do visit(next_fn) end
+    table.insert(names, 1, n:name())
+  end
+  visit(fn)
+  return names
+end
+
+-- functions written in Lua ------------------------------------------------------------------------
+
+local Context = {}
+Context.__index = Context
+
+--- Keeps tensors for backward, with a check of their versions. Inputs and results only.
+function Context:save_for_backward(...)
+  self.saved = { n = select("#", ...), ... }
+  self.versions = {}
+  for i = 1, self.saved.n do
+    local t = self.saved[i]
+    if t ~= nil then self.versions[i] = B.version(t) end
+  end
+end
+
+--- The saved tensors, as several values.
+function Context:saved_tensors()
+  local saved, out = self.saved or { n = 0 }, {}
+  if self.freed then
+    error("Trying to backward through the graph a second time: call the first backward with {retain_graph = true}", 2)
+  end
+  for i = 1, saved.n do
+    local t = saved[i]
+    if t ~= nil and B.version(t) ~= self.versions[i] then
+      error(("one of the variables needed for gradient computation has been modified by an inplace operation: saved tensor %d is at version %d; expected version %d instead")
+        :format(i, B.version(t), self.versions[i]), 2)
+    end
+    local nr = self.result_of and self.result_of[i]
+    out[i] = nr and self.node and B.reattach(t, self.node, nr) or t
+  end
+  return unpack(out, 1, saved.n)
+end
+Context.saved_values = Context.saved_tensors
+
+--- Says which results have no gradient.
+function Context:mark_non_differentiable(...) self.non_differentiable = { ... } end
+--- Says which inputs forward has changed in place.
+function Context:mark_dirty(...) self.dirty = { ... } end
+
+local function contains(t, x)
+  for i = 1, #t do if t[i] == x then return i end end
+end
+
+local function apply(spec, ...)
+  local nargs, args = select("#", ...), { ... }
+  local ctx = setmetatable({ needs_input_grad = {} }, Context)
+  local record = false
+  for i = 1, nargs do
+    local needs = B.is_tensor(args[i]) and B.requires_grad(args[i]) and B.grad_enabled()
+    ctx.needs_input_grad[i] = needs
+    record = record or needs
+  end
+  local results = { n = 0 }
+  local function keep(...) results = { n = select("#", ...), ... } end
+  keep(M.no_grad(spec.forward, ctx, ...))
+  if not record then return unpack(results, 1, results.n) end
+  -- Results get their history as aliases, so that what ctx has saved does not hold the graph.
+  local outputs, nr_of = {}, {}
+  for i = 1, results.n do
+    local r = results[i]
+    if B.is_tensor(r) and not (ctx.non_differentiable and contains(ctx.non_differentiable, r)) then
+      outputs[#outputs + 1] = B.alias(r, false)
+      nr_of[i] = #outputs
+    end
+  end
+  ctx.result_of = {}
+  for i = 1, ctx.saved and ctx.saved.n or 0 do
+    for k = 1, results.n do
+      if ctx.saved[i] ~= nil and nr_of[k] and ctx.saved[i] == results[k] then ctx.result_of[i] = nr_of[k] end
+    end
+  end
+  if #outputs == 0 then return unpack(results, 1, results.n) end
+  local function backward(node, _, released, ...)
+    ctx.node, ctx.freed = node, released
+    local n, grads = 0, nil
+    local function take(...)
+      n = select("#", ...)
+      grads = { ... }
+    end
+    take(spec.backward(ctx, ...))
+    ctx.node = nil
+    if n ~= nargs then
+      for i = nargs + 1, n do
+        if grads[i] ~= nil then
+          error(("function %s returned an incorrect number of gradients (expected %d, got %d)"):format(spec.name, nargs, n), 0)
+        end
+      end
+      if n < nargs then
+        error(("function %s returned an incorrect number of gradients (expected %d, got %d)"):format(spec.name, nargs, n), 0)
+      end
+    end
+    return grads
+  end
+  B.record(spec.name .. "Backward", backward, args, nargs, outputs)
+  local out = {}
+  for i = 1, results.n do out[i] = nr_of[i] and outputs[nr_of[i]] or results[i] end
+  return unpack(out, 1, results.n)
+end
+
+--- A function with its own derivative.
+-- moth.autograd.Function{ name=, forward = function(ctx, ...) … end, backward = function(ctx, grad) … end } is called
+-- like a function, or by F.apply(...). backward returns one value per input of forward, nil where there is no gradient.
+function M.Function(spec)
+  if type(spec) ~= "table" or type(spec.forward) ~= "function" or type(spec.backward) ~= "function" then
+    error("Function: expected a table with functions 'forward' and 'backward'", 2)
+  end
+  spec = { name = spec.name or "Function", forward = spec.forward, backward = spec.backward }
+  local f = { name = spec.name }
+  function f.apply(...) return apply(spec, ...) end
+  return setmetatable(f, { __call = function(_, ...) return apply(spec, ...) end,
+    __tostring = function() return "<Function " .. spec.name .. ">" end })
+end
+
+local check = {}
+--- gradcheck(fn, {inputs}, {eps=, atol=, rtol=}): the gradients of fn (float64) against finite differences.
+-- Returns true, or raises an error that names input, element and both values.
+function M.gradcheck(...) return require("moth.gradcheck").gradcheck(...) end
+--- The same for the gradients of the gradients.
+function M.gradgradcheck(...) return require("moth.gradcheck").gradgradcheck(...) end
+check = nil
+
+return M

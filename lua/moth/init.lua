@@ -1,0 +1,95 @@
+--- moth: tensors, autograd, networks for LuaJIT.
+-- `require "moth"` gives ops as functions (moth.relu(x)) and methods (x:relu()); modules such as moth.nn are
+-- loaded when first used.
+if not jit then error("moth needs LuaJIT: run `luajit` or `moth`, not plain Lua", 2) end
+
+-- The defaults flush all compiled code once a program has a thousand traces; moth's users have more.
+jit.opt.start("maxtrace=20000", "maxmcode=65536", "maxrecord=20000")
+
+local B = require "moth_lua"
+local here = debug.getinfo(1, "S").source:match("^(@.*)init%.lua$")
+if here then B.library(here) end
+
+local moth = { _VERSION = B.version_string, version = B.version_string }
+
+for name, fn in pairs(B.ops) do
+  if name:sub(-1) ~= "_" then moth[name] = fn end
+end
+
+for _, name in ipairs({ "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool" }) do
+  moth[name] = B.dtype(name)
+end
+moth.float, moth.double, moth.half = moth.float32, moth.float64, moth.float16
+moth.char, moth.byte, moth.short, moth.int, moth.long = moth.int8, moth.uint8, moth.int16, moth.int32, moth.int64
+
+--- A device: moth.device("cpu"), moth.device("cuda:0"). Errors if it cannot be used, saying why.
+moth.device = B.device
+moth.is_tensor = B.is_tensor
+--- True if x is a dtype such as moth.float32.
+moth.is_dtype = B.is_dtype
+moth.promote_types = B.promote
+--- The dtype of an operation between two tensors or numbers.
+moth.result_type = B.result_type
+
+function moth.get_default_dtype() return B.default_dtype() end
+function moth.set_default_dtype(dtype) B.default_dtype(dtype) end
+function moth.get_num_threads() return B.num_threads() end
+function moth.set_num_threads(n) B.num_threads(n) end
+--- "generic", "avx2" or "avx512"; settable for tests (as MOTH_CPU is).
+function moth.cpu_level(level) return B.cpu_level(level) end
+
+local tensor = require "moth.tensor"
+moth.Tensor = B.Tensor
+moth.tensor = tensor.new
+moth.as_tensor = tensor.new
+moth.from_ptr = tensor.from_ptr
+moth.broadcast_shapes = tensor.broadcast_shapes
+moth.finfo, moth.iinfo = tensor.finfo, tensor.iinfo
+moth.allclose = tensor.allclose
+moth.equal = tensor.equal
+for _, name in ipairs({ "arange", "max", "min", "split", "chunk", "unbind", "where" }) do moth[name] = tensor.functions[name] end
+tensor.install(moth)
+
+local autograd = require "moth.autograd"
+for _, name in ipairs({ "no_grad", "no_grad_fn", "enable_grad", "inference_mode", "set_grad_enabled", "is_grad_enabled" }) do
+  moth[name] = autograd[name]
+end
+
+local random = require "moth.random"
+for name, fn in pairs(random) do moth[name] = fn end
+
+moth.cuda = {
+  --- Whether a CUDA device can be used; moth.cuda.why() says why not.
+  is_available = function() return B.cuda_why() == nil end,
+  why = B.cuda_why,
+  device_count = function() return 0 end,
+}
+
+--- Statistics of the allocator: live, peak, cached bytes; allocs, system calls.
+moth.memory = {
+  stats = B.memory_stats, reset_peak = B.reset_peak, empty_cache = B.empty_cache,
+  fail_at = B.fail_at, -- for tests: the n-th allocation from now fails
+}
+
+-- Modules, loaded when first used.
+local lazy = {
+  nn = "moth.nn", optim = "moth.optim", data = "moth.data", datasets = "moth.datasets", transforms = "moth.transforms",
+  utils = "moth.utils", fmt = "moth.fmt", ops = "moth.ops", dispatch = "moth.dispatch", library = "moth.library",
+  testing = "moth.testing", class = "moth.class",
+}
+local from = { -- function -> the module that has it
+  save = "moth.io", load = "moth.io", load_safetensors = "moth.io", save_safetensors = "moth.io",
+  dispatch_mode = "moth.dispatch", fake_mode = "moth.dispatch", autocast = "moth.dispatch",
+  scope = "moth.scope", set_printoptions = "moth.print", describe = "moth.print",
+}
+moth.autograd = autograd
+
+return setmetatable(moth, { __index = function(t, k)
+  local value
+  if lazy[k] then value = require(lazy[k])
+  elseif from[k] then value = require(from[k])[k]
+  elseif k == "F" then value = require("moth.nn").functional
+  end
+  rawset(t, k, value)
+  return value
+end })

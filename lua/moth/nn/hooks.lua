@@ -1,0 +1,118 @@
+--- Hooks of modules. A module without hooks pays one test per call; `_hooks` is `false` then.
+--
+-- Backward hooks see all gradients of a module's inputs (or outputs) together: its inputs and outputs pass
+-- through identity nodes with one backward each, as only one node sees several gradients at once.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local class = require "moth.class"
+
+local M = {}
+
+local kinds = { "forward_pre", "forward", "backward_pre", "backward" }
+
+--- What a registration returns; `remove()` may be called more than once.
+local Handle = class("HookHandle")
+function Handle:__init(module, kind, fn) self.module, self.kind, self.fn = module, kind, fn end
+
+function Handle:remove()
+  local hooks = self.module and self.module._hooks
+  if not hooks then return end
+  local left, any = {}, false
+  for _, h in ipairs(hooks[self.kind]) do -- a copy: the list may be being walked
+    if h ~= self then left[#left + 1] = h end
+  end
+  hooks[self.kind] = left
+  for _, kind in ipairs(kinds) do any = any or #hooks[kind] > 0 end
+  if not any then self.module._hooks = false end
+  self.module = nil
+end
+
+--- Adds `fn` to the hooks of a kind; returns a handle.
+function M.register(module, kind, fn)
+  if type(fn) ~= "function" then check.fail("register_%s_hook: expected a function, got %s", kind, type(fn)) end
+  if not module._hooks then
+    module._hooks = {}
+    for _, k in ipairs(kinds) do module._hooks[k] = {} end
+  end
+  local handle = Handle(module, kind, fn)
+  local list = { unpack(module._hooks[kind]) }
+  list[#list + 1] = handle
+  module._hooks[kind] = list
+  return handle
+end
+
+local function pack(...) return { n = select("#", ...), ... } end
+local function list_of(value)
+  if type(value) == "table" and getmetatable(value) == nil then
+    value.n = value.n or #value
+    return value
+  end
+  return { value, n = 1 }
+end
+
+-- `list` with each tensor that requires grad replaced by the output of one identity node, whose backward
+-- calls on_grad(gradients at the same places) and passes on what that returns. Second result: was there any?
+local function through(name, list, on_grad)
+  local inputs, outputs, places, result = {}, {}, {}, { n = list.n }
+  for i = 1, list.n do
+    local t = list[i]
+    if B.is_tensor(t) and B.requires_grad(t) then
+      local k = #places + 1
+      places[k], inputs[k], outputs[k] = i, t, B.alias(t, false)
+      t = outputs[k]
+    end
+    result[i] = t
+  end
+  if #places == 0 then return list, false end
+  B.record(name, function(_, _, _, ...)
+    local grads, out = { n = list.n }, {}
+    for k, i in ipairs(places) do grads[i] = (select(k, ...)) end
+    grads = on_grad(grads)
+    for k, i in ipairs(places) do out[k] = grads[i] end
+    return out
+  end, inputs, #inputs, outputs)
+  return result, true
+end
+
+-- Runs backward hooks over `grads`, each of which may return others.
+local function run_backward(module, kind, grads, ...)
+  for _, h in ipairs(module._hooks and module._hooks[kind] or {}) do
+    local other = h.fn(module, grads, ...)
+    if other ~= nil then grads = list_of(other) end
+  end
+  return grads
+end
+
+--- The call of a module that has hooks.
+function M.call(module, ...)
+  local hooks, input = module._hooks, pack(...)
+  for _, h in ipairs(hooks.forward_pre) do
+    local other = h.fn(module, input)
+    if other ~= nil then input = list_of(other) end
+  end
+  local watched = (#hooks.backward > 0 or #hooks.backward_pre > 0) and B.grad_enabled()
+  local inputs_watched, grad_output
+  if watched then
+    input, inputs_watched = through("BackwardHook", input, function(grad_input)
+      return run_backward(module, "backward", grad_input, grad_output)
+    end)
+  end
+  local output = pack(module:forward(unpack(input, 1, input.n)))
+  for _, h in ipairs(hooks.forward) do
+    local single = output.n == 1
+    local seen = output
+    if single then seen = output[1] end
+    local other = h.fn(module, input, seen)
+    if other ~= nil then output = single and { other, n = 1 } or list_of(other) end
+  end
+  if watched then
+    output = through("BackwardHook", output, function(grads)
+      grad_output = run_backward(module, "backward_pre", grads)
+      if not inputs_watched then run_backward(module, "backward", { n = input.n }, grad_output) end
+      return grad_output
+    end)
+  end
+  return unpack(output, 1, output.n)
+end
+
+return M

@@ -1,0 +1,39 @@
+--- moth.nn: modules, losses, functional forms, initialisers. Each file is loaded when it is first asked for.
+local class = require "moth.class"
+local check = require "moth.utils.check"
+
+local here = "moth.nn."
+
+-- name -> file, or { file, field }
+local files = {
+  Module = "module", Parameter = "parameter", Sequential = "sequential", ModuleList = "module_list",
+  ModuleDict = "module_dict", Linear = "linear", Dropout = "dropout", Flatten = "flatten", Unflatten = "unflatten",
+  Identity = "identity", Embedding = "embedding", functional = "functional", init = "init_", utils = "utils",
+}
+for _, name in ipairs({ "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Softplus", "Hardtanh", "Sigmoid",
+  "LogSigmoid", "Tanh", "Softmax", "LogSoftmax" }) do
+  files[name] = { "activation", name }
+end
+for _, name in ipairs({ "CrossEntropyLoss", "NLLLoss", "MSELoss", "L1Loss", "BCEWithLogitsLoss" }) do
+  files[name] = { "loss", name }
+end
+
+local nn = {}
+
+--- A module class: `local Net = nn.class("Net")`. @param[opt] base nn.Module or a class made from it
+function nn.class(name, base)
+  local Module = require "moth.nn.module"
+  if base and not base.__module then check.fail("nn.class: the base of '%s' is no module class", tostring(name)) end
+  return class(name, base or Module)
+end
+
+return setmetatable(nn, {
+  __index = function(t, key)
+    local file = files[key]
+    if not file then return nil end
+    local value = require(here .. (type(file) == "table" and file[1] or file))
+    if type(file) == "table" then value = value[file[2]] end
+    rawset(t, key, value)
+    return value
+  end,
+})

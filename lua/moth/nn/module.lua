@@ -1,0 +1,344 @@
+--- nn.Module: the base of everything with parameters.
+--
+--     local Net = nn.class("Net")
+--     function Net:__init(h) self.fc1 = nn.Linear(784, h) end
+--     function Net:forward(x) return self.fc1(x) end
+--     local net = Net(256)
+--     print(net, net:num_parameters())
+--
+-- Assigning a module, a parameter or nil to a field updates the registries `_modules`, `_parameters` and
+-- `_buffers`, ordered maps that hold these values in place of the field; reading the field finds them
+-- there. Other values are plain fields. Lua calls __newindex only where no plain field of that name is; a
+-- module assigned over one (`self.head = false`, later `self.head = nn.Linear(4, 2)`) is moved to its
+-- registry by the next method that walks the module.
+local B = require "moth_lua"
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local Ordered = require "moth.nn.ordered"
+local Parameter = require "moth.nn.parameter"
+local hooks = require "moth.nn.hooks"
+local state_dict = require "moth.nn.state_dict"
+
+local Module = class("Module")
+Module.__module = true -- subclasses have it too: tells modules from other tables
+
+--- Is `x` a module?
+function Module.is(x)
+  local mt = type(x) == "table" and getmetatable(x)
+  return type(mt) == "table" and rawget(mt, "__module") == true
+end
+
+-- The state that is there before __init runs, which therefore need not call a base's.
+function Module.__new()
+  return { training = true, _parameters = Ordered.new(), _buffers = Ordered.new(), _modules = Ordered.new(),
+    _transient = {}, _hooks = false }
+end
+
+function Module.__init() end
+
+function Module:forward()
+  check.fail("%s has no forward; write function %s:forward(x) ... end", self.__name, self.__name)
+end
+
+--- Calling a module runs its hooks and forward; m:forward(x) runs no hooks.
+function Module.__call(self, ...)
+  if not self._hooks then return self:forward(...) end
+  return hooks.call(self, ...)
+end
+
+-- ---- fields ----------------------------------------------------------------------------------------
+
+local registries = { "_parameters", "_modules", "_buffers" }
+local what = { _parameters = "a parameter", _modules = "a module", _buffers = "a buffer" }
+
+function Module.__index(self, key)
+  local value = getmetatable(self)[key]
+  if value ~= nil then return value end
+  value = rawget(rawget(self, "_parameters"), key)
+  if value ~= nil then return value end
+  value = rawget(rawget(self, "_modules"), key)
+  if value ~= nil then return value end
+  return rawget(rawget(self, "_buffers"), key)
+end
+
+local function registry_of(value)
+  if Parameter.is(value) then return "_parameters" end
+  if Module.is(value) then return "_modules" end
+end
+
+local function holder(self, key)
+  for _, r in ipairs(registries) do
+    if rawget(self[r], key) ~= nil then return r end
+  end
+end
+
+local function register(self, registry, key, value)
+  if type(key) ~= "string" or key == "" or key:find(".", 1, true) then
+    check.fail("%s: '%s' cannot name %s; a name is a string without dots", self.__name, tostring(key), what[registry])
+  end
+  if getmetatable(self)[key] ~= nil then
+    check.fail("%s: '%s' is a method of the class and cannot name %s", self.__name, key, what[registry])
+  end
+  local old = holder(self, key)
+  if old and old ~= registry then self[old][key] = nil end
+  self[registry][key] = value
+end
+
+function Module.__newindex(self, key, value)
+  local registry = registry_of(value)
+  if registry then return register(self, registry, key, value) end
+  local old = holder(self, key)
+  if value == nil then
+    if old then self[old][key] = nil end
+  elseif old == "_buffers" and B.is_tensor(value) then
+    self._buffers[key] = value
+  elseif old then
+    check.fail("%s.%s is %s; assign %s or nil, not %s", self.__name, key, what[old],
+      old == "_parameters" and "an nn.Parameter" or "another", class.name(value))
+  else
+    rawset(self, key, value)
+  end
+end
+
+--- A registry after modules and parameters among the plain fields have been moved there.
+function Module:registry(name)
+  local strays
+  for key, value in next, self do
+    if registry_of(value) then
+      strays = strays or {}
+      strays[#strays + 1] = key
+    end
+  end
+  if strays then
+    table.sort(strays)
+    for _, key in ipairs(strays) do
+      local value = rawget(self, key)
+      rawset(self, key, nil)
+      register(self, registry_of(value), key, value)
+    end
+  end
+  return self[name]
+end
+
+--- State that is saved and moved but not trained. o.persistent = false: not saved. `t` may be nil.
+function Module:register_buffer(name, t, o)
+  o = check.options("register_buffer", o, "persistent")
+  if t ~= nil and not B.is_tensor(t) then
+    check.fail("register_buffer: '%s' must be a tensor, got %s", tostring(name), type(t))
+  end
+  if t ~= nil then
+    rawset(self, name, nil)
+    register(self, "_buffers", name, t)
+  end
+  self._transient[name] = o.persistent == false or nil
+end
+
+--- The same as self[name] = p.
+function Module:register_parameter(name, p)
+  if p ~= nil and not Parameter.is(p) then
+    check.fail("register_parameter: '%s' must be an nn.Parameter, got %s", tostring(name), class.name(p))
+  end
+  self[name] = p
+end
+
+--- The same as self[name] = module.
+function Module:add_module(name, module)
+  if module ~= nil and not Module.is(module) then
+    check.fail("add_module: '%s' must be a module, got %s", tostring(name), class.name(module))
+  end
+  self[name] = module
+end
+
+-- ---- walking ---------------------------------------------------------------------------------------
+
+-- { { path, module }, ... }: depth first, each module once.
+local function walk(self, path, seen, out)
+  if seen[self] then return out end
+  seen[self] = true
+  out[#out + 1] = { path, self }
+  for name, child in Ordered.items(self:registry("_modules")) do
+    walk(child, path == "" and name or path .. "." .. name, seen, out)
+  end
+  return out
+end
+
+-- { { path, tensor }, ... } of a registry, each tensor once.
+local function tensors(self, registry, o)
+  o = check.options("named_" .. registry:sub(2), o, "recurse prefix")
+  local modules = o.recurse == false and { { o.prefix or "", self } } or walk(self, o.prefix or "", {}, {})
+  local seen, out = {}, {}
+  for _, m in ipairs(modules) do
+    for name, t in Ordered.items(m[2]:registry(registry)) do
+      if not seen[t] then
+        seen[t] = true
+        out[#out + 1] = { m[1] == "" and name or m[1] .. "." .. name, t }
+      end
+    end
+  end
+  return out
+end
+
+local function children(self)
+  local seen, out = {}, {}
+  for name, child in Ordered.items(self:registry("_modules")) do
+    if not seen[child] then
+      seen[child] = true
+      out[#out + 1] = { name, child }
+    end
+  end
+  return out
+end
+
+local function seconds(list)
+  for i = 1, #list do list[i] = list[i][2] end
+  return list
+end
+
+local function iterate(list)
+  local i = 0
+  return function()
+    i = i + 1
+    local pair = list[i]
+    if pair then return pair[1], pair[2] end
+  end
+end
+
+--- Lists of tensors or modules, and `for name, x in m:named_…() do`. Options: recurse (true), prefix ("").
+function Module:parameters(o) return seconds(tensors(self, "_parameters", o)) end
+function Module:named_parameters(o) return iterate(tensors(self, "_parameters", o)) end
+function Module:buffers(o) return seconds(tensors(self, "_buffers", o)) end
+function Module:named_buffers(o) return iterate(tensors(self, "_buffers", o)) end
+function Module:modules() return seconds(walk(self, "", {}, {})) end
+function Module:named_modules() return iterate(walk(self, "", {}, {})) end
+function Module:children() return seconds(children(self)) end
+function Module:named_children() return iterate(children(self)) end
+
+--- How many numbers the parameters hold; o.trainable = true: of those that require grad.
+function Module:num_parameters(o)
+  o = check.options("num_parameters", o, "trainable")
+  local n = 0
+  for _, p in ipairs(self:parameters()) do
+    if not o.trainable or B.requires_grad(p) then n = n + B.numel(p) end
+  end
+  return n
+end
+
+--- The module at a path such as "net.1"; "" is the module itself.
+function Module:get_submodule(path)
+  local m = self
+  for name in path:gmatch("[^.]+") do
+    m = rawget(m:registry("_modules"), name)
+    if not m then check.fail("%s has no submodule '%s'", self.__name, path) end
+  end
+  return m
+end
+
+--- fn(module) for all submodules and, last, the module itself.
+function Module:apply(fn)
+  for _, child in ipairs(self:children()) do child:apply(fn) end
+  fn(self)
+  return self
+end
+
+-- ---- modes, gradients, conversion ------------------------------------------------------------------
+
+--- Training mode of this and all submodules: matters to Dropout and BatchNorm only.
+function Module:train(mode)
+  mode = mode ~= false
+  for _, m in ipairs(self:modules()) do m.training = mode end
+  return self
+end
+
+function Module:eval() return self:train(false) end
+
+function Module:requires_grad_(flag)
+  for _, p in ipairs(self:parameters()) do B.set_requires_grad(p, flag ~= false) end
+  return self
+end
+
+--- Forgets the gradients; o.set_to_none = false: fills them with zeros.
+function Module:zero_grad(o)
+  o = check.options("zero_grad", o, "set_to_none")
+  Parameter.zero_grads(self:parameters(), o.set_to_none)
+end
+
+--- fn(tensor) -> tensor over all parameters (keeping their handles) and buffers.
+function Module:convert(fn)
+  moth.no_grad(function()
+    for _, m in ipairs(self:modules()) do
+      for _, p in Ordered.items(m:registry("_parameters")) do Parameter.convert(p, fn) end
+      for name, b in Ordered.items(m:registry("_buffers")) do m._buffers[name] = fn(b) end
+    end
+  end)
+  return self
+end
+
+--- Moves and converts in place: m:to("cuda"), m:to(moth.float64), m:to{dtype = …, device = …}, m:to(tensor).
+-- A dtype concerns floating-point parameters and buffers only.
+function Module:to(...)
+  local dtype, device
+  for i = 1, select("#", ...) do
+    local a = select(i, ...)
+    if B.is_dtype(a) then dtype = a
+    elseif B.is_device(a) or type(a) == "string" then device = B.device(a)
+    elseif B.is_tensor(a) then dtype, device = B.tensor_dtype(a), B.tensor_device(a)
+    else
+      local o = check.options("Module:to", a, "dtype device non_blocking")
+      dtype, device = o.dtype or dtype, o.device and B.device(o.device) or device
+    end
+  end
+  dtype = dtype and B.dtype(dtype)
+  if dtype and not dtype.is_floating_point then
+    check.fail("Module:to: parameters take a floating-point dtype, not %s", tostring(dtype))
+  end
+  return self:convert(function(t)
+    local float = B.tensor_dtype(t).is_floating_point
+    return B.ops.to(t, { dtype = float and dtype or nil, device = device })
+  end)
+end
+
+function Module:float() return self:to(B.dtype("float32")) end
+function Module:double() return self:to(B.dtype("float64")) end
+function Module:half() return self:to(B.dtype("float16")) end
+function Module:bfloat16() return self:to(B.dtype("bfloat16")) end
+function Module:cpu() return self:to("cpu") end
+function Module:cuda(index) return self:to(index and "cuda:" .. index or "cuda") end
+
+-- ---- state, hooks, printing ------------------------------------------------------------------------
+
+--- An ordered map name -> tensor, sharing storage; o.prefix stands before all names.
+function Module:state_dict(o)
+  return state_dict.save(self, check.options("state_dict", o, "prefix").prefix)
+end
+
+--- Copies a state dict into this module. Returns the lists of missing and unexpected names, which are errors
+-- unless o.strict is false; other shapes always are.
+function Module:load_state_dict(sd, o)
+  return state_dict.load(self, sd, check.options("load_state_dict", o, "strict").strict ~= false)
+end
+
+--- Hooks; each registration returns a handle with remove(). `input` and gradients are lists; what a hook
+-- returns, if it is not nil, takes the place of what it was shown.
+-- forward_pre: fn(module, input); forward: fn(module, input, output);
+-- full_backward_pre: fn(module, grad_output); full_backward: fn(module, grad_input, grad_output).
+function Module:register_forward_pre_hook(fn) return hooks.register(self, "forward_pre", fn) end
+function Module:register_forward_hook(fn) return hooks.register(self, "forward", fn) end
+function Module:register_full_backward_pre_hook(fn) return hooks.register(self, "backward_pre", fn) end
+function Module:register_full_backward_hook(fn) return hooks.register(self, "backward", fn) end
+
+--- What stands between the parentheses of the listing; subclasses say it.
+function Module.extra_repr() return "" end
+
+--- PyTorch's nested listing, character by character: booleans are True and False, positions count from 0.
+function Module.__tostring(self)
+  local extra, lines = self:extra_repr(), {}
+  for name, child in Ordered.items(self:registry("_modules")) do
+    lines[#lines + 1] = ("(%s): %s"):format(name, (tostring(child):gsub("\n", "\n  ")))
+  end
+  if #lines == 0 and not extra:find("\n", 1, true) then return self.__name .. "(" .. extra .. ")" end
+  if extra ~= "" then table.insert(lines, 1, (extra:gsub("\n", "\n  "))) end
+  return self.__name .. "(\n  " .. table.concat(lines, "\n  ") .. "\n)"
+end
+
+return Module

@@ -1,0 +1,38 @@
+--- nn.ModuleDict: modules by name. `dict.left`, `dict:get("left")`, `for name, m in dict:named_children() do`.
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local Ordered = require "moth.nn.ordered"
+local Module = require "moth.nn.module"
+
+local ModuleDict = class("ModuleDict", Module)
+
+--- @tparam[opt] table t { name = module, … } (taken in alphabetical order) or { { name, module }, … }
+function ModuleDict:__init(t)
+  self:update(t or {})
+end
+
+function ModuleDict:update(t)
+  if Ordered.is(t) then
+    for name, m in Ordered.items(t) do self:add_module(name, m) end
+    return self
+  end
+  local names = {}
+  for name in pairs(t) do
+    if type(name) == "string" then names[#names + 1] = name end
+  end
+  table.sort(names)
+  for i, pair in ipairs(t) do
+    if type(pair) ~= "table" or type(pair[1]) ~= "string" then
+      check.fail("nn.ModuleDict: element %d is no { name, module } but %s", i, class.name(pair))
+    end
+    self:add_module(pair[1], pair[2])
+  end
+  for _, name in ipairs(names) do self:add_module(name, t[name]) end
+  return self
+end
+
+function ModuleDict:get(name) return rawget(self:registry("_modules"), name) end
+function ModuleDict:keys() return Ordered.keys(self:registry("_modules")) end
+function ModuleDict:size() return #self:keys() end
+
+return ModuleDict

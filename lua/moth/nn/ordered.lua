@@ -1,0 +1,56 @@
+--- A table that knows in which order its keys came: what registries and state dicts are made of.
+--
+-- Entries are plain fields (`map.name`, `pairs(map)` in any order); the order is kept beside the table.
+-- `map:keys()`, `map:items()` and `map:len()` follow it. An entry may have a method's name: code that must
+-- not trip over that calls `Ordered.items(map)`.
+local Ordered = {}
+Ordered.__index = Ordered
+
+local orders = setmetatable({}, { __mode = "k" }) -- map -> { key, ..., at = { [key] = true } }
+
+local function remove(list, key)
+  for i = 1, #list do
+    if list[i] == key then return table.remove(list, i) end
+  end
+end
+
+function Ordered.__newindex(map, key, value)
+  if value == nil then return end
+  local list = orders[map]
+  if list.at[key] then remove(list, key) end -- it was set to nil since: comes last again
+  list.at[key] = true
+  list[#list + 1] = key
+  rawset(map, key, value)
+end
+
+--- The keys in order of insertion, as a new list.
+function Ordered.keys(map)
+  local out = {}
+  for _, key in ipairs(orders[map]) do
+    if rawget(map, key) ~= nil then out[#out + 1] = key end
+  end
+  return out
+end
+
+--- `for key, value in map:items() do`: in order of insertion.
+function Ordered.items(map)
+  local list, i = Ordered.keys(map), 0
+  return function()
+    i = i + 1
+    local key = list[i]
+    if key ~= nil then return key, rawget(map, key) end
+  end
+end
+
+function Ordered.len(map) return #Ordered.keys(map) end
+
+--- Is `x` such a map?
+function Ordered.is(x) return type(x) == "table" and getmetatable(x) == Ordered end
+
+function Ordered.new()
+  local map = setmetatable({}, Ordered)
+  orders[map] = { at = {} }
+  return map
+end
+
+return Ordered

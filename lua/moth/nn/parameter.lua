@@ -1,0 +1,46 @@
+--- nn.Parameter: a leaf tensor that a module registers when it is assigned to a field.
+--
+--     self.scale = nn.Parameter(moth.ones(8))
+--     self.frozen = nn.Parameter(moth.ones(8), { requires_grad = false })
+--
+-- A tensor is a userdata and carries no fields, so which of them are parameters stands in a weak table.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+
+local set = setmetatable({}, { __mode = "k" })
+local Parameter = {}
+
+--- Is `x` a parameter?
+function Parameter.is(x) return set[x] == true end
+
+--- A parameter with the bytes of `t` (shared, not copied).
+function Parameter.new(t, o)
+  if not B.is_tensor(t) then check.fail("nn.Parameter: expected a tensor, got %s", type(t)) end
+  o = check.options("nn.Parameter", o, "requires_grad")
+  local p = B.alias(t, true)
+  if o.requires_grad ~= false then B.set_requires_grad(p, true) end
+  set[p] = true
+  return p
+end
+
+--- Forgets the gradients of a list, or fills them with zeros where set_to_none is false.
+function Parameter.zero_grads(list, set_to_none)
+  if set_to_none ~= false then return B.zero_grads(list) end
+  for _, p in ipairs(list) do
+    local grad = B.get_grad(p)
+    if grad then B.set_grad(p, B.ops.zeros_like(grad)) end
+  end
+end
+
+--- Gives `p` and its gradient the bytes of fn(p), in another dtype or on another device. The handle stays the
+-- same object, as optimizers know a parameter by it.
+function Parameter.convert(p, fn)
+  local grad = B.get_grad(p)
+  local data = fn(B.alias(p, false))
+  if B.shares_storage(p, data) then return end
+  B.set_grad(p, nil)
+  B.set_data(p, data)
+  if grad then B.set_grad(p, fn(grad)) end
+end
+
+return setmetatable(Parameter, { __call = function(_, t, o) return Parameter.new(t, o) end })

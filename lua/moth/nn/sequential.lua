@@ -1,0 +1,47 @@
+--- nn.Sequential: runs its children in order.
+--
+--     local seq = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
+--     seq[1]              -- the first: Lua counts from 1 …
+--     seq:state_dict()    -- … but names are PyTorch's: "0.weight", "0.bias", "2.weight", …
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local Module = require "moth.nn.module"
+local ModuleList = require "moth.nn.module_list"
+
+local Sequential = class("Sequential", Module)
+
+--- Modules, or one list of them, or one list of { name, module } pairs.
+function Sequential:__init(...)
+  local list = { ... }
+  if #list == 1 and type(list[1]) == "table" and not Module.is(list[1]) then list = list[1] end
+  for i, m in ipairs(list) do
+    if type(m) == "table" and not Module.is(m) and type(m[1]) == "string" then
+      self:add_module(m[1], m[2])
+    else
+      if not Module.is(m) then
+        check.fail("nn.Sequential: element %d is no module but %s", i, class.name(m))
+      end
+      self:append(m)
+    end
+  end
+end
+
+-- Position -> child, size, iteration and appending are those of a list.
+Sequential.__index, Sequential.__newindex = ModuleList.__index, ModuleList.__newindex
+Sequential.size, Sequential.iter, Sequential.append = ModuleList.size, ModuleList.iter, ModuleList.append
+Sequential.extend = ModuleList.extend
+
+--- x -> last(… second(first(x))). The first child may take several values.
+function Sequential:forward(...)
+  local list = self:children_in_order()
+  local n = #list
+  if n == 0 then return ... end
+  if n == 1 then return list[1](...) end
+  local x = list[1](...)
+  for i = 2, n do x = list[i](x) end
+  return x
+end
+
+Sequential.children_in_order = ModuleList.children_in_order
+
+return Sequential

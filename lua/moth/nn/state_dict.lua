@@ -1,0 +1,78 @@
+--- state_dict and load_state_dict of modules.
+--
+-- A state dict is an ordered map (nn/ordered.lua) from names such as "net.1.weight" to tensors that share
+-- storage with the module's. Names are PyTorch's, in which the children of Sequential count from 0, so that
+-- its checkpoints load. `load` takes any table with such names.
+local B = require "moth_lua"
+local moth = require "moth"
+local Ordered = require "moth.nn.ordered"
+local check = require "moth.utils.check"
+
+local M = {}
+
+local function collect(module, prefix, out)
+  for name, p in Ordered.items(module:registry("_parameters")) do out[prefix .. name] = B.alias(p, false) end
+  for name, b in Ordered.items(module:registry("_buffers")) do
+    if not module._transient[name] then out[prefix .. name] = B.alias(b, false) end
+  end
+  for name, child in Ordered.items(module:registry("_modules")) do collect(child, prefix .. name .. ".", out) end
+  return out
+end
+
+--- All parameters and persistent buffers by name, depth first.
+function M.save(module, prefix) return collect(module, prefix or "", Ordered.new()) end
+
+local function shape(t) return "[" .. table.concat(B.size(t), ", ") .. "]" end
+local function same_shape(a, b) return shape(a) == shape(b) end
+
+local function quoted(keys)
+  local out = {}
+  for i, key in ipairs(keys) do out[i] = '"' .. tostring(key) .. '"' end
+  return table.concat(out, ", ")
+end
+
+local function copy_all(own, source)
+  for name, t in Ordered.items(own) do
+    local from = rawget(source, name)
+    if from ~= nil then t:copy_(from) end
+  end
+end
+
+--- Copies into the module's tensors, after all names and shapes have been compared.
+-- @return missing, unexpected lists of names
+function M.load(module, source, strict)
+  local where = module.__name
+  if type(source) ~= "table" then
+    check.fail("load_state_dict: expected a state dict of %s, got %s", where, type(source))
+  end
+  local own = M.save(module)
+  local missing, unexpected, wrong = {}, {}, {}
+  for name, t in Ordered.items(own) do
+    local from = rawget(source, name)
+    if from == nil then
+      missing[#missing + 1] = name
+    elseif not B.is_tensor(from) then
+      wrong[#wrong + 1] = ("%s: expected a tensor, got %s"):format(name, type(from))
+    elseif not same_shape(t, from) then
+      wrong[#wrong + 1] = ("size mismatch for %s: the checkpoint has shape %s, the model has %s"):format(name,
+        shape(from), shape(t))
+    end
+  end
+  local others = {}
+  for name in pairs(source) do
+    if rawget(own, name) == nil then others[#others + 1] = name end
+  end
+  table.sort(others, function(a, b) return tostring(a) < tostring(b) end)
+  for _, name in ipairs(others) do unexpected[#unexpected + 1] = name end
+  local lines = {}
+  if strict and #missing > 0 then lines[1] = "missing keys: " .. quoted(missing) end
+  if strict and #unexpected > 0 then lines[#lines + 1] = "unexpected keys: " .. quoted(unexpected) end
+  for _, line in ipairs(wrong) do lines[#lines + 1] = line end
+  if #lines > 0 then
+    check.fail("load_state_dict: the state dict does not fit %s:\n  %s", where, table.concat(lines, "\n  "))
+  end
+  moth.no_grad(copy_all, own, source)
+  return missing, unexpected
+end
+
+return M

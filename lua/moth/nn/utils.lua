@@ -1,0 +1,167 @@
+--- nn.utils: gradients of many parameters at once, parameters as one vector, padding, names.
+local B = require "moth_lua"
+local moth = require "moth"
+local check = require "moth.utils.check"
+local Ordered = require "moth.nn.ordered"
+
+local M = {}
+
+local function gradients(where, parameters)
+  if B.is_tensor(parameters) then parameters = { parameters } end
+  if type(parameters) ~= "table" then
+    check.fail("%s: expected a list of parameters, got %s", where, type(parameters))
+  end
+  local grads = {}
+  for _, p in ipairs(parameters) do grads[#grads + 1] = B.get_grad(p) end
+  return grads
+end
+
+local function total_norm(grads, p)
+  if #grads == 0 then return moth.zeros() end
+  local norms = {}
+  for i, g in ipairs(grads) do norms[i] = g:norm(p) end
+  return moth.stack(norms):norm(p)
+end
+
+local function clip(grads, max_norm, p, must_be_finite)
+  local norm = total_norm(grads, p)
+  if must_be_finite and not norm:isfinite():item() then
+    check.fail("clip_grad_norm_: the norm of the gradients is %g", norm:item())
+  end
+  local factor = (max_norm / (norm + 1e-6)):clamp({ max = 1 })
+  for _, g in ipairs(grads) do g:mul_(factor) end
+  return norm
+end
+
+--- Scales the gradients in place so that their norm, taken as one vector, is at most max_norm.
+-- o.norm_type (2, math.huge for the maximum), o.error_if_nonfinite (false)
+-- @return the norm before, a 0-dim tensor
+function M.clip_grad_norm_(parameters, max_norm, o)
+  o = check.options("clip_grad_norm_", o, "norm_type error_if_nonfinite")
+  check.number("clip_grad_norm_", "max_norm", max_norm, 0)
+  return moth.no_grad(clip, gradients("clip_grad_norm_", parameters), max_norm, o.norm_type or 2,
+    o.error_if_nonfinite)
+end
+
+--- The norm of all gradients as one vector, a 0-dim tensor. @param[opt] norm_type 2
+function M.grad_norm(parameters, norm_type)
+  return moth.no_grad(total_norm, gradients("grad_norm", parameters), norm_type or 2)
+end
+
+local function clamp_all(grads, value)
+  for _, g in ipairs(grads) do g:copy_(g:clamp(-value, value)) end
+end
+
+--- Cuts each element of the gradients, in place, to [-value, value].
+function M.clip_grad_value_(parameters, value)
+  check.number("clip_grad_value_", "value", value, 0)
+  moth.no_grad(clamp_all, gradients("clip_grad_value_", parameters), value)
+end
+
+--- All parameters as one vector (a copy, differentiable).
+function M.parameters_to_vector(parameters)
+  local flat = {}
+  for i, p in ipairs(parameters) do flat[i] = p:reshape(-1) end
+  return moth.cat(flat)
+end
+
+--- Writes consecutive parts of a vector into the parameters.
+function M.vector_to_parameters(vector, parameters)
+  local n = 0
+  for _, p in ipairs(parameters) do n = n + B.numel(p) end
+  if n ~= B.numel(vector) then
+    check.fail("vector_to_parameters: the parameters hold %d numbers, the vector %d", n, B.numel(vector))
+  end
+  moth.no_grad(function()
+    local at = 1
+    for _, p in ipairs(parameters) do
+      p:copy_(vector:narrow(1, at, B.numel(p)):view(B.size(p)))
+      at = at + B.numel(p)
+    end
+  end)
+end
+
+--- Sequences (L_i, …) as one tensor (N, L, …), filled up at the end.
+-- o.padding_value (0), o.batch_first (true: moth's default, unlike PyTorch's)
+-- @return the tensor and an int64 tensor of the lengths
+function M.pad_sequence(list, o)
+  o = check.options("pad_sequence", o, "padding_value batch_first")
+  if type(list) ~= "table" or #list == 0 then check.fail("pad_sequence: expected a list of tensors") end
+  local lengths, longest = {}, 0
+  for i, t in ipairs(list) do
+    lengths[i] = t:size(1)
+    longest = math.max(longest, lengths[i])
+  end
+  local shape = { #list, longest }
+  for d = 2, B.dim(list[1]) do shape[d + 1] = B.size(list[1], d) end
+  local out = moth.full(shape, o.padding_value or 0, { dtype = list[1]:dtype(), device = list[1]:device() })
+  for i, t in ipairs(list) do
+    if lengths[i] > 0 then out:select(1, i):narrow(1, 1, lengths[i]):copy_(t) end
+  end
+  if o.batch_first == false then out = out:transpose(1, 2):contiguous() end
+  return out, moth.tensor(lengths, { dtype = moth.int64 })
+end
+
+--- A state dict under other names: remap(sd, { ["^encoder%."] = "backbone." }). The first pattern that fits, in
+-- alphabetical order, is replaced; a replacement by false leaves the entry out.
+function M.remap(sd, patterns)
+  local order, out = {}, Ordered.new()
+  for pattern in pairs(patterns) do order[#order + 1] = pattern end
+  table.sort(order)
+  local names = Ordered.is(sd) and Ordered.keys(sd) or {}
+  if not Ordered.is(sd) then
+    for name in pairs(sd) do names[#names + 1] = name end
+    table.sort(names)
+  end
+  for _, name in ipairs(names) do
+    local new = name
+    for _, pattern in ipairs(order) do
+      if name:find(pattern) then
+        new = patterns[pattern] and name:gsub(pattern, patterns[pattern], 1)
+        break
+      end
+    end
+    if new then
+      if rawget(out, new) ~= nil then check.fail("remap: two entries would be named '%s'", new) end
+      out[new] = rawget(sd, name)
+    end
+  end
+  return out
+end
+
+--- The mean of several state dicts with the same names: model averaging.
+function M.average(list)
+  local out = Ordered.new()
+  moth.no_grad(function()
+    for name, first in Ordered.items(list[1]) do
+      local sum = first:clone()
+      for i = 2, #list do
+        local t = rawget(list[i], name)
+        if t == nil then check.fail("average: state dict %d has no '%s'", i, name) end
+        sum:add_(t)
+      end
+      out[name] = sum:dtype().is_floating_point and sum:div_(#list) or first
+    end
+  end)
+  return out
+end
+
+--- A listing of all modules with the shape and size of their parameters, as a string.
+function M.summary(model)
+  local fmt = require "moth.fmt"
+  local lines = { ("%-36s %-18s %-16s %12s"):format("Module", "Parameter", "Shape", "Numbers") }
+  for path, m in model:named_modules() do
+    local where = ("%s (%s)"):format(path == "" and "." or path, m.__name)
+    local own = false
+    for name, p in m:named_parameters({ recurse = false }) do
+      lines[#lines + 1] = ("%-36s %-18s %-16s %12s"):format(own and "" or where, name,
+        "[" .. table.concat(B.size(p), ", ") .. "]", fmt.commas(B.numel(p)))
+      own = true
+    end
+    if not own then lines[#lines + 1] = where end
+  end
+  lines[#lines + 1] = "Parameters: " .. fmt.commas(model:num_parameters())
+  return table.concat(lines, "\n")
+end
+
+return M

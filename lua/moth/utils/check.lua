@@ -1,0 +1,53 @@
+--- Checks of what a user hands in. An error points at the line of the user's that led here, not at moth's own.
+local M = {}
+
+-- "@…/lua/moth/": where moth's own Lua files lie.
+local own = debug.getinfo(1, "S").source:match("^(.*[/\\])utils[/\\]check%.lua$") or "@?"
+
+--- Raises a formatted message at the nearest line that is not moth's own.
+function M.fail(message, ...)
+  if select("#", ...) > 0 then message = message:format(...) end
+  local level = 2
+  while true do
+    local info = debug.getinfo(level, "Sl")
+    if not info then error(message, 2) end
+    if info.currentline > 0 and info.source:sub(1, #own) ~= own then
+      error(("%s:%d: %s"):format(info.short_src, info.currentline, message), 0)
+    end
+    level = level + 1
+  end
+end
+
+--- An integer of at least `min` (default 0); returns it.
+function M.integer(where, name, value, min)
+  min = min or 0
+  if type(value) ~= "number" or value ~= math.floor(value) or value < min then
+    M.fail("%s: %s must be an integer of at least %d, got %s", where, name, min, tostring(value))
+  end
+  return value
+end
+
+--- A number of at least `min` (if given); returns it.
+function M.number(where, name, value, min)
+  if type(value) ~= "number" or value ~= value or (min and value < min) then
+    M.fail("%s: %s must be a number%s, got %s", where, name, min and (" of at least %g"):format(min) or "",
+      tostring(value))
+  end
+  return value
+end
+
+--- The options table `o` (or an empty one), all of whose keys are in `allowed` ("a b c").
+function M.options(where, o, allowed)
+  if o == nil then return {} end
+  if type(o) ~= "table" then
+    M.fail("%s: expected a table of options (%s), got %s", where, allowed, type(o))
+  end
+  for key in pairs(o) do
+    if type(key) ~= "string" or not (" " .. allowed .. " "):find(" " .. key .. " ", 1, true) then
+      M.fail("%s: unknown option '%s'; there are: %s", where, tostring(key), allowed)
+    end
+  end
+  return o
+end
+
+return M

@@ -1,0 +1,85 @@
+--- A progress bar on stderr.
+--
+--     local bar = progress(#batches, { label = "Epoch 1/10" })
+--     for ... do ...; bar:update(1, ("loss %.4f"):format(loss)) end
+--     bar:finish()
+--
+-- On a terminal one line is redrawn (at most ten times a second) and erased by finish(); elsewhere a plain
+-- line is written every `interval` seconds, so that a short run writes none.
+local ffi = require "ffi"
+local class = require "moth.class"
+local fmt = require "moth.fmt"
+
+pcall(ffi.cdef, "int isatty(int fd);")
+pcall(ffi.cdef, "typedef struct { long s, ns; } moth_clock; int clock_gettime(int id, moth_clock *t);")
+
+local instant = ffi.new("moth_clock")
+local function now() -- seconds of the monotonic clock
+  ffi.C.clock_gettime(1, instant)
+  return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
+end
+
+local WIDTH = 24
+
+local Progress = class("Progress")
+
+--- @tparam[opt] int total how many steps there will be; without it no share and no time to go are shown
+-- @tparam[opt] table o label, unit ("it"), interval (seconds, 10), out (a file, stderr), tty (guessed), clock
+function Progress:__init(total, o)
+  o = o or {}
+  self.total, self.label, self.unit = total, o.label or "", o.unit or "it"
+  self.out, self.clock, self.interval = o.out or io.stderr, o.clock or now, o.interval or 10
+  self.tty = o.tty
+  if self.tty == nil then self.tty = not o.out and ffi.C.isatty(2) == 1 and os.getenv("TERM") ~= "dumb" end
+  self.done, self.message = 0, nil
+  self.start = self.clock()
+  self.next_draw = self.start + (self.tty and 0 or self.interval)
+end
+
+--- `n` more steps are done.
+function Progress:update(n, message)
+  self.done = self.done + (n or 1)
+  if message then self.message = message end
+  local t = self.clock()
+  if t < self.next_draw then return end
+  self.next_draw = t + (self.tty and 0.1 or self.interval)
+  if self.tty then
+    self.out:write("\r", self:line(t), "\27[K")
+  else
+    self.out:write(self:line(t), "\n")
+  end
+  self.out:flush()
+end
+
+--- The line: label, bar, share, count, rate, time to go, message.
+function Progress:line(t)
+  local past = math.max((t or self.clock()) - self.start, 1e-9)
+  local rate = self.done / past
+  local parts = { self.label ~= "" and self.label or nil }
+  if self.total and self.total > 0 then
+    local share = math.min(self.done / self.total, 1)
+    if self.tty then
+      local full = math.floor(share * WIDTH + 0.5)
+      parts[#parts + 1] = "[" .. ("="):rep(full) .. (" "):rep(WIDTH - full) .. "]"
+    end
+    parts[#parts + 1] = ("%3d%%"):format(math.floor(share * 100))
+    parts[#parts + 1] = ("%d/%d"):format(self.done, self.total)
+    parts[#parts + 1] = ("%.*f %s/s"):format(rate < 10 and 1 or 0, rate, self.unit)
+    parts[#parts + 1] = "ETA " .. fmt.duration(rate > 0 and (self.total - self.done) / rate or math.huge)
+  else
+    parts[#parts + 1] = ("%d %s"):format(self.done, self.unit)
+    parts[#parts + 1] = ("%.*f %s/s"):format(rate < 10 and 1 or 0, rate, self.unit)
+  end
+  parts[#parts + 1] = self.message
+  return table.concat(parts, " ")
+end
+
+--- Erases the bar; with a message, leaves that line instead.
+function Progress:finish(message)
+  if self.tty then self.out:write("\r\27[K") end
+  if message then self.out:write(message, "\n") end
+  self.out:flush()
+end
+
+Progress.now = now
+return Progress

@@ -1,0 +1,23 @@
+#!/bin/sh
+# run.sh BUILD NAME SECONDS: builds spec/fuzz/NAME.c with libFuzzer, ASan and UBSan and runs it. New inputs
+# are kept in BUILD/NAME.corpus, crashes in BUILD; seeds are in spec/fuzz/corpus/NAME.
+build=$1 name=$2 seconds=$3
+gen=$(dirname "$build")/gen
+folder=spec/fuzz/corpus/$name
+dict=spec/fuzz/$name.dict
+mkdir -p "$build/$name.corpus" || exit 1
+clang -std=gnu17 -D_GNU_SOURCE -g -O1 -Isrc -I"$gen" -fsanitize=fuzzer,address,undefined \
+  -fno-sanitize-recover=undefined -o "$build/$name" "spec/fuzz/$name.c" spec/fuzz/doubles.c src/core/error.c \
+  src/io/*.c -ldl -lpthread || exit 1
+[ -d "$folder" ] || folder=
+[ -f "$dict" ] && dict=-dict=$dict || dict=
+"$build/$name" -max_total_time="$seconds" -max_len=4096 -timeout=1 -rss_limit_mb=512 -print_final_stats=1 \
+  -artifact_prefix="$build/$name." $dict "$build/$name.corpus" $folder >"$build/$name.log" 2>&1
+status=$?
+executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/$name.log")
+if [ $status != 0 ]; then
+  tail -n 40 "$build/$name.log"
+  echo "✗ $name: exit status $status after ${executions:-?} executions; log: $build/$name.log"
+  exit 1
+fi
+echo "✓ $name: $executions executions in $seconds s"

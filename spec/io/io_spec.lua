@@ -1,0 +1,39 @@
+-- src/io is pure C: its checks are, too (io_check.c), under AddressSanitizer and UBSan.
+
+local build = os.getenv("MOTH_BUILD") or "build"
+
+--- Runs a shell command without the sanitizer that we may run under ourselves. Its output and whether it
+-- went well.
+local function shell(command)
+  local pipe = io.popen("{ unset LD_PRELOAD; " .. command .. "; } 2>&1; echo status=$?")
+  local output = pipe:read("*a")
+  pipe:close()
+  local text, status = output:match("^(.-)status=(%d+)%s*$")
+  return text, status == "0"
+end
+
+describe("io", function()
+  local program = build .. "/spec/io_check"
+
+  setup(function()
+    local text, ok = shell(([[mkdir -p %s/spec && ${CC:-gcc} -std=gnu17 -g -O1 -D_GNU_SOURCE -Isrc -I%s/gen \
+      -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
+      -Wl,--wrap=write,--wrap=fsync,--wrap=renameat,--wrap=fchmod,--wrap=openat \
+      -o %s spec/io/io_check.c spec/fuzz/doubles.c src/core/error.c src/io/*.c -ldl -lpthread]])
+      :format(build, build, program))
+    assert(ok, text)
+  end)
+
+  local groups = { "json", "safetensors_cases", "safetensors_write", "safetensors_damage", "idx", "sha256",
+    "gunzip", "map", "write", "faults", "kill", "signals" }
+  for _, group in ipairs(groups) do
+    it(group .. " #quick", function()
+      local folder = os.tmpname()
+      os.remove(folder)
+      local text, ok = shell(("mkdir %s && %s %s %s"):format(folder, program, group, folder))
+      shell("rm -rf " .. folder)
+      assert(ok, text)
+      assert.is_truthy(tonumber(text:match("(%d+) checks, 0 failures")) > 0, text)
+    end)
+  end
+end)

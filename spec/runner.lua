@@ -1,0 +1,91 @@
+--- Runs the specs in a process of its own and tells how it went.
+--
+--     luajit spec/runner.lua [--build=build] [--preload=libasan.so] [--wrap="valgrind -q"] [-- busted arguments]
+--
+-- busted reports through spec/reporter.lua, which also keeps its counts and the spec now running in a
+-- file: if the process dies, what it was at is known. The last line is always
+-- `N passed, M failed, K skipped`; the exit status is 0 only if nothing failed and something passed.
+-- MOTH_TEST_TIMEOUT (seconds, 1500) ends a run that hangs.
+
+local options = { build = "build" }
+local rest = {}
+local i = 1
+while arg[i] do
+  local key, value = arg[i]:match("^%-%-(%l+)=(.*)$")
+  if arg[i] == "--" then
+    for k = i + 1, #arg do rest[#rest + 1] = arg[k] end
+    break
+  elseif key == "build" or key == "preload" or key == "wrap" then
+    options[key] = value
+  else
+    io.stderr:write("runner: unknown argument " .. arg[i] .. "\n")
+    os.exit(2, true)
+  end
+  i = i + 1
+end
+
+local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+
+local build = options.build
+local state_file = os.tmpname()
+local timeout = tonumber(os.getenv("MOTH_TEST_TIMEOUT")) or 1500
+local environment = {
+  MOTH_BUILD = build,
+  MOTH_STATE = state_file,
+  LUA_PATH = ("lua/?.lua;lua/?/init.lua;%s/gen/?.lua;spec/?.lua;;"):format(build),
+  LUA_CPATH = build .. "/?.so;;",
+  ASAN_OPTIONS = os.getenv("ASAN_OPTIONS") or "detect_leaks=1:allocator_may_return_null=1",
+  UBSAN_OPTIONS = os.getenv("UBSAN_OPTIONS") or "print_stacktrace=1:halt_on_error=1",
+  TSAN_OPTIONS = os.getenv("TSAN_OPTIONS") or "halt_on_error=0:exitcode=66",
+}
+if options.preload and options.preload ~= "" then environment.LD_PRELOAD = options.preload end
+
+local command = { "exec timeout --foreground -k 5", tostring(timeout), "env" }
+for name, value in pairs(environment) do command[#command + 1] = name .. "=" .. quote(value) end
+command[#command + 1] = options.wrap or ""
+command[#command + 1] = quote(os.getenv("LUAJIT") or arg[-1] or "luajit")
+command[#command + 1] = quote(os.getenv("BUSTED") or "/usr/bin/busted")
+command[#command + 1] = "--ignore-lua -o spec/reporter.lua"
+for _, a in ipairs(rest) do command[#command + 1] = quote(a) end
+
+--- The exit status and signal of a wait status, as os.execute gives it (or 5.2's triple).
+local function outcome(status, how, code)
+  if type(status) == "number" then
+    if status % 128 ~= 0 then return nil, status % 128 end
+    code = math.floor(status / 256)
+  elseif how == "signal" then
+    return nil, code
+  end
+  if code > 128 and code < 160 then return nil, code - 128 end
+  return code
+end
+
+local code, signal = outcome(os.execute(table.concat(command, " ")))
+
+local state = { passed = 0, failed = 0, skipped = 0 }
+local file = io.open(state_file)
+if file then
+  for key, value in file:read("*a"):gmatch("(%l+)=([^\n]*)\n") do state[key] = tonumber(value) or value end
+  file:close()
+end
+os.remove(state_file)
+
+local function complain(...)
+  state.failed = state.failed + 1
+  io.write("✗ ", string.format(...), "\n")
+end
+
+local at = state.at and state.at ~= "" and (" in: " .. state.at) or ""
+if signal then
+  complain("the process died of signal %d%s", signal, at)
+elseif code == 124 then
+  complain("no end after %d s%s", timeout, at)
+elseif not state.done then
+  complain("the process ended early with exit status %d%s", code, at)
+elseif code ~= 0 and state.failed == 0 then
+  complain("all specs passed, but the exit status is %d: see the tool's report above", code)
+elseif state.passed + state.failed == 0 then
+  complain("no spec ran")
+end
+io.write(("%d passed, %d failed, %d skipped\n"):format(state.passed, state.failed, state.skipped))
+os.exit(state.failed == 0 and 0 or 1, true)

@@ -1,0 +1,530 @@
+/* The engine: one backward pass.
+ *
+ * 1. From the roots, every node that can be reached is visited once and the edges into each are
+ *    counted (a table from node to its place in the task). With `inputs` given, only nodes that lead to
+ *    one of them take part.
+ * 2. A heap yields the ready node that was recorded last. Its gradients are complete by then: all
+ *    nodes that use its results have run. Hooks see them, captures take them, missing ones become
+ *    zeros, and the node's backward function runs.
+ * 3. What it gives is brought to the shape and dtype of each input and added to what the input's node
+ *    has so far; a leaf's accumulator adds to .grad.
+ *
+ * Everything is dispatched ops: with create_graph they are recorded in turn. No recursion, one thread. */
+#include <string.h>
+
+#include "autograd/formulas.h"
+#include "autograd/node.h"
+#include "core/alloc.h"
+#include "core/dtype.h"
+
+typedef struct Entry {
+  MothNode *node;
+  int64_t waiting; /* edges that have not delivered */
+  int32_t grads;   /* first slot in the task's gradients */
+  int32_t slots;
+  bool needed;
+  bool visited;
+} Entry;
+
+typedef struct Capture {
+  int32_t entry;
+  uint16_t nr;
+} Capture;
+
+typedef struct Task {
+  Entry *entries;
+  int32_t n, room;
+  int32_t *table; /* open addressing: entry + 1 */
+  int32_t table_size;
+  MothTensor **grads;
+  int32_t ngrads;
+  int32_t *heap;
+  int32_t heap_n;
+  bool retain, create;
+} Task;
+
+static void task_free(Task *t) {
+  for (int32_t i = 0; t->grads && i < t->ngrads; i++)
+    moth_tensor_release(t->grads[i]);
+  for (int32_t i = 0; i < t->n; i++)
+    moth_node_release(t->entries[i].node);
+  moth_free(t->entries, sizeof(Entry) * (size_t)t->room);
+  moth_free(t->table, sizeof(int32_t) * (size_t)t->table_size);
+  moth_free(t->grads, sizeof(MothTensor *) * (size_t)(t->ngrads ? t->ngrads : 1));
+  moth_free(t->heap, sizeof(int32_t) * (size_t)t->room);
+}
+
+static uint32_t hash(const void *p) { return (uint32_t)(((uintptr_t)p >> 6) * 0x9E3779B97F4A7C15ull >> 32); }
+
+static int32_t find(const Task *t, const MothNode *n) {
+  for (uint32_t i = hash(n) & (uint32_t)(t->table_size - 1);; i = (i + 1) & (uint32_t)(t->table_size - 1)) {
+    if (!t->table[i])
+      return -1;
+    if (t->entries[t->table[i] - 1].node == n)
+      return t->table[i] - 1;
+  }
+}
+
+static MothStatus no_memory(void) { return moth_fail(MOTH_ERR_MEMORY, "out of memory in backward"); }
+
+static MothStatus grow(Task *t) {
+  int32_t room = t->room ? t->room * 2 : 64, size = room * 2;
+  Entry *entries = moth_alloc(sizeof(Entry) * (size_t)room);
+  int32_t *table = moth_alloc(sizeof(int32_t) * (size_t)size);
+  int32_t *heap = moth_alloc(sizeof(int32_t) * (size_t)room);
+  if (!entries || !table || !heap) {
+    moth_free(entries, sizeof(Entry) * (size_t)room);
+    moth_free(table, sizeof(int32_t) * (size_t)size);
+    moth_free(heap, sizeof(int32_t) * (size_t)room);
+    return no_memory();
+  }
+  if (t->n)
+    memcpy(entries, t->entries, sizeof(Entry) * (size_t)t->n);
+  moth_free(t->entries, sizeof(Entry) * (size_t)t->room);
+  moth_free(t->table, sizeof(int32_t) * (size_t)t->table_size);
+  moth_free(t->heap, sizeof(int32_t) * (size_t)t->room);
+  memset(table, 0, sizeof(int32_t) * (size_t)size);
+  t->entries = entries;
+  t->table = table;
+  t->heap = heap;
+  t->room = room;
+  t->table_size = size;
+  for (int32_t k = 0; k < t->n; k++) {
+    uint32_t i = hash(entries[k].node) & (uint32_t)(size - 1);
+    while (table[i])
+      i = (i + 1) & (uint32_t)(size - 1);
+    table[i] = k + 1;
+  }
+  return MOTH_OK;
+}
+
+static MothStatus add(Task *t, MothNode *n, int32_t *at) {
+  if (t->room) {
+    *at = find(t, n);
+    if (*at >= 0)
+      return MOTH_OK;
+  }
+  if (t->n == t->room)
+    MOTH_TRY(grow(t));
+  Entry *e = &t->entries[t->n];
+  memset(e, 0, sizeof *e);
+  moth_node_retain(n);
+  e->node = n;
+  e->slots = n->nresults > 1 ? n->nresults : 1;
+  e->grads = t->ngrads;
+  t->ngrads += e->slots;
+  uint32_t i = hash(n) & (uint32_t)(t->table_size - 1);
+  while (t->table[i])
+    i = (i + 1) & (uint32_t)(t->table_size - 1);
+  t->table[i] = ++t->n;
+  *at = t->n - 1;
+  return MOTH_OK;
+}
+
+/* Visits all that can be reached from the entries there are. Entries are appended as they are met, so
+ * the list is its own queue. */
+static MothStatus discover(Task *t) {
+  for (int32_t i = 0; i < t->n; i++)
+    for (int k = 0; k < t->entries[i].node->ninputs; k++) {
+      MothNode *to = t->entries[i].node->inputs[k].node;
+      int32_t at;
+      if (!to)
+        continue;
+      MOTH_TRY(add(t, to, &at));
+      t->entries[at].waiting++;
+    }
+  return MOTH_OK;
+}
+
+/* Marks what leads to a capture. A node is recorded after all that its inputs are made of (and
+ * accumulators, which have none, come first), so going by seq upwards settles inputs before users. */
+static MothStatus mark_needed(Task *t) {
+  int32_t *order = t->heap; /* not in use yet */
+  for (int32_t i = 0; i < t->n; i++)
+    order[i] = i;
+  /* heap sort by (is accumulator first, then seq) */
+#define KEY(i) (t->entries[order[i]].node->seq == UINT64_MAX ? 0 : t->entries[order[i]].node->seq)
+  for (int32_t end = t->n, start = t->n / 2; end > 1;) {
+    if (start > 0) {
+      start--;
+    } else {
+      end--;
+      int32_t x = order[end];
+      order[end] = order[0];
+      order[0] = x;
+    }
+    for (int32_t root = start, child; (child = 2 * root + 1) < end; root = child) {
+      if (child + 1 < end && KEY(child) < KEY(child + 1))
+        child++;
+      if (KEY(root) >= KEY(child))
+        break;
+      int32_t x = order[root];
+      order[root] = order[child];
+      order[child] = x;
+    }
+  }
+#undef KEY
+  for (int32_t i = 0; i < t->n; i++) {
+    Entry *e = &t->entries[order[i]];
+    for (int k = 0; k < e->node->ninputs && !e->needed; k++)
+      if (e->node->inputs[k].node)
+        e->needed = t->entries[find(t, e->node->inputs[k].node)].needed;
+  }
+  return MOTH_OK;
+}
+
+/* --- the heap of ready nodes: largest seq first ------------------------------------------------ */
+
+static bool before(const Task *t, int32_t a, int32_t b) {
+  return t->entries[a].node->seq > t->entries[b].node->seq;
+}
+
+static void push(Task *t, int32_t e) {
+  int32_t i = t->heap_n++;
+  while (i > 0 && before(t, e, t->heap[(i - 1) / 2])) {
+    t->heap[i] = t->heap[(i - 1) / 2];
+    i = (i - 1) / 2;
+  }
+  t->heap[i] = e;
+}
+
+static int32_t pop(Task *t) {
+  int32_t top = t->heap[0], last = t->heap[--t->heap_n], i = 0;
+  for (;;) {
+    int32_t c = 2 * i + 1;
+    if (c >= t->heap_n)
+      break;
+    if (c + 1 < t->heap_n && before(t, t->heap[c + 1], t->heap[c]))
+      c++;
+    if (!before(t, t->heap[c], last))
+      break;
+    t->heap[i] = t->heap[c];
+    i = c;
+  }
+  t->heap[i] = last;
+  return top;
+}
+
+/* --- gradients -------------------------------------------------------------------------------- */
+
+/* A tensor that nobody else can see: it may be written to. */
+static bool sole(const MothTensor *t) {
+  return t->refs == 1 && t->storage->refs == 1 && !t->base && t->contiguous && !t->storage->foreign;
+}
+
+/* *slot += grad; takes grad. */
+static MothStatus accumulate(const Task *t, MothTensor **slot, MothTensor *grad) {
+  if (!*slot) {
+    *slot = grad;
+    return MOTH_OK;
+  }
+  MothStatus s;
+  MothTensor *sum = NULL;
+  if (!t->create && sole(*slot)) {
+    s = moth_add_(moth_v_tensor(*slot), moth_v_tensor(grad), moth_v_int(1));
+  } else if (!t->create && sole(grad)) {
+    s = moth_add_(moth_v_tensor(grad), moth_v_tensor(*slot), moth_v_int(1));
+    if (s == MOTH_OK) {
+      sum = grad;
+      grad = *slot;
+      *slot = sum;
+    }
+  } else {
+    s = moth_add(moth_v_tensor(*slot), moth_v_tensor(grad), moth_v_int(1), &sum);
+    if (s == MOTH_OK) {
+      moth_tensor_release(*slot);
+      *slot = sum;
+    }
+  }
+  moth_tensor_release(grad);
+  return s;
+}
+
+/* Brings *grad to the shape and dtype of an input. */
+static MothStatus fit(const MothNode *n, int k, MothTensor **grad) {
+  const MothInput *in = &n->inputs[k];
+  MothTensor *g = *grad;
+  if (g->ndim != in->ndim || memcmp(g->shape, in->shape, sizeof(int64_t) * in->ndim) != 0) {
+    MothValue v = moth_v_none();
+    MothStatus s = moth_grad_sum_to(
+      (MothValue[]){moth_v_tensor(g), moth_v_ints(in->shape, in->ndim)}, &v);
+    if (s != MOTH_OK) {
+      char a[200], b[200];
+      return moth_fail(MOTH_ERR_VALUE, "%s returned a gradient of shape %s for input %d of shape %s", n->name,
+                       moth_shape_format(g->ndim, g->shape, a, sizeof a), k + 1,
+                       moth_shape_format(in->ndim, in->shape, b, sizeof b));
+    }
+    moth_tensor_release(g);
+    *grad = g = v.u.t;
+  }
+  if (g->dtype != in->dtype || g->device.type != in->device.type) {
+    MothTensor *to;
+    MOTH_TRY(moth_to(g, moth_v_dtype((MothDType)in->dtype), moth_v_device(in->device), false, false, &to));
+    moth_tensor_release(g);
+    *grad = to;
+  }
+  return MOTH_OK;
+}
+
+static MothStatus run_hooks(MothHook *hooks, int nr, MothTensor **grad) {
+  for (MothHook *h = hooks, *next; h; h = next) {
+    next = h->next;
+    if (h->nr != nr || !*grad)
+      continue;
+    MothTensor *out = NULL;
+    MOTH_TRY(h->run(h->ctx, *grad, &out));
+    if (out) {
+      moth_tensor_release(*grad);
+      *grad = out;
+    }
+  }
+  return MOTH_OK;
+}
+
+/* .grad of a leaf += grad (taken). */
+static MothStatus accumulate_leaf(const Task *t, MothTensor *leaf, MothTensor *grad) {
+  MothAutogradMeta *m = leaf->grad;
+  MothStatus s = MOTH_OK;
+  MothTensor *g = NULL;
+  if (!m->grad) {
+    if (t->create || sole(grad)) {
+      m->grad = grad;
+      return MOTH_OK;
+    }
+    s = moth_clone(grad, &g); /* someone else sees it, or it is not dense */
+    m->grad = g;
+  } else if (t->create) {
+    s = moth_add(moth_v_tensor(m->grad), moth_v_tensor(grad), moth_v_int(1), &g);
+    if (s == MOTH_OK) {
+      moth_tensor_release(m->grad);
+      m->grad = g;
+    }
+  } else {
+    s = moth_add_(moth_v_tensor(m->grad), moth_v_tensor(grad), moth_v_int(1));
+  }
+  moth_tensor_release(grad);
+  return s;
+}
+
+static MothStatus zeros_for(const MothResultMeta *r, MothTensor **out) {
+  return moth_zeros(r->shape, r->ndim, moth_v_dtype((MothDType)r->dtype), moth_v_device(r->device), out);
+}
+
+/* --- one node --------------------------------------------------------------------------------- */
+
+static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int ncaptures, MothTensor **captured,
+                           bool accumulate_leaves) {
+  Entry *e = &t->entries[at];
+  MothNode *n = e->node;
+  MothTensor **grads = t->grads + e->grads;
+  MothStatus status = MOTH_OK;
+  bool some = false;
+  bool leaf = n->seq == UINT64_MAX;
+  if (leaf && ((MothTensor *)n->ctx)->grad->hooks && grads[0])
+    MOTH_TRY(run_hooks(((MothTensor *)n->ctx)->grad->hooks, 0, &grads[0]));
+  for (int i = 0; i < e->slots; i++) {
+    if (n->hooks && grads[i])
+      MOTH_TRY(run_hooks(n->hooks, i, &grads[i]));
+    some = some || grads[i];
+  }
+  for (int i = 0; i < ncaptures; i++)
+    if (captures[i].entry == at && grads[captures[i].nr]) {
+      captured[i] = grads[captures[i].nr];
+      moth_tensor_retain(captured[i]);
+    }
+  if (leaf) {
+    MothTensor *g = grads[0];
+    grads[0] = NULL;
+    if (!g)
+      return MOTH_OK;
+    if (!accumulate_leaves) {
+      moth_tensor_release(g);
+      return MOTH_OK;
+    }
+    return accumulate_leaf(t, n->ctx, g);
+  }
+  uint32_t need = 0;
+  int nargs = n->op ? n->op->nargs : n->ninputs;
+  MothTensor *few[32] = {NULL}, **out = few;
+  size_t out_size = 0;
+  if (n->ninputs > 32) {
+    out_size = sizeof(MothTensor *) * n->ninputs;
+    out = moth_alloc(out_size);
+    if (!out)
+      return no_memory();
+    memset(out, 0, out_size);
+  }
+  if (some) {
+    for (int i = 0; i < nargs && i < 32; i++) {
+      int first = n->op ? n->edge_of[i] : i;
+      int end = n->op ? (i + 1 < nargs ? n->edge_of[i + 1] : n->ninputs) : i + 1;
+      for (int k = first; k < end; k++)
+        if (n->inputs[k].node && (accumulate_leaves || t->entries[find(t, n->inputs[k].node)].needed))
+          need |= 1u << i;
+    }
+    for (int i = 0; i < e->slots && n->nresults > 1; i++)
+      if (!grads[i] && moth_dtype_is_float((MothDType)n->results[i].dtype))
+        MOTH_GO(zeros_for(&n->results[i], &grads[i]));
+    if (need) {
+      status = n->backward(n, grads, need, out);
+      if (status != MOTH_OK && status != MOTH_ERR_HOST && moth_last_error()[0] != '[')
+        moth_error_prefix("[%s] ", n->name);
+      MOTH_GO(status);
+    }
+  }
+  if (!t->retain)
+    moth_node_release_saved(n);
+  for (int i = 0; i < e->slots; i++) {
+    moth_tensor_release(grads[i]);
+    grads[i] = NULL;
+  }
+  for (int k = 0; k < n->ninputs; k++) {
+    MothNode *to = n->inputs[k].node;
+    if (!to)
+      continue;
+    int32_t j = find(t, to);
+    if (out[k]) {
+      MOTH_GO(fit(n, k, &out[k]));
+      MothTensor *g = out[k];
+      out[k] = NULL;
+      MOTH_GO(accumulate(t, &t->grads[t->entries[j].grads + n->inputs[k].nr], g));
+    }
+    if (--t->entries[j].waiting == 0 && (accumulate_leaves || t->entries[j].needed))
+      push(t, j);
+  }
+done:
+  for (int k = 0; k < n->ninputs; k++)
+    moth_tensor_release(out[k]);
+  if (out != few)
+    moth_free(out, out_size);
+  return status;
+}
+
+/* --- the pass --------------------------------------------------------------------------------- */
+
+static MothStatus seed(Task *t, MothTensor *root, MothTensor *grad, int32_t at, int nr) {
+  char a[256], b[256];
+  MothTensor *g;
+  if (grad) {
+    if (grad->ndim != root->ndim || memcmp(grad->shape, root->shape, sizeof(int64_t) * root->ndim) != 0)
+      return moth_fail(MOTH_ERR_VALUE, "backward: the gradient must have the shape of the tensor: %s and %s",
+                       moth_tensor_format(grad, a, sizeof a), moth_tensor_format(root, b, sizeof b));
+    moth_tensor_retain(grad);
+    g = grad;
+  } else {
+    if (root->numel != 1)
+      return moth_fail(MOTH_ERR_VALUE,
+                       "grad can be implicitly created only for scalar outputs, got %s; give "
+                       "y:backward(gradient)",
+                       moth_tensor_format(root, a, sizeof a));
+    MOTH_TRY(moth_ones(root->shape, root->ndim, moth_v_dtype((MothDType)root->dtype),
+                       moth_v_device(root->device), &g));
+  }
+  return accumulate(t, &t->grads[t->entries[at].grads + nr], g);
+}
+
+static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs, int ninputs,
+                         bool retain, bool create, bool allow_unused, MothTensor **out) {
+  Task t = {.retain = retain || create, .create = create};
+  Capture few[16], *captures = few;
+  size_t captures_size = 0;
+  MothStatus status = MOTH_OK;
+  uint32_t exclude = moth_thread.exclude;
+  bool no_grad = moth_thread.no_grad;
+  moth_thread.no_grad = !create;
+  moth_thread.exclude = create ? exclude & ~(uint32_t)MOTH_KEY_AUTOGRAD : exclude | MOTH_KEY_AUTOGRAD;
+  struct Root {
+    int32_t at;
+    uint16_t nr;
+  } *at = moth_alloc(sizeof(struct Root) * (size_t)(n ? n : 1));
+  if (!at) {
+    status = no_memory();
+    goto done;
+  }
+  for (int i = 0; i < n; i++) {
+    MothNode *node = NULL;
+    MOTH_GO(moth_gradient_edge(roots[i], &node, &at[i].nr));
+    if (!node) {
+      status = moth_fail(MOTH_ERR_STATE, "element %d of tensors does not require grad and does not have a grad_fn",
+                         i);
+      goto done;
+    }
+    status = add(&t, node, &at[i].at);
+    moth_node_release(node);
+    MOTH_GO(status);
+  }
+  if (ninputs > 16) {
+    captures_size = sizeof(Capture) * (size_t)ninputs;
+    captures = moth_alloc(captures_size);
+    if (!captures) {
+      captures = few;
+      status = no_memory();
+      goto done;
+    }
+  }
+  MOTH_GO(discover(&t));
+  for (int i = 0; i < ninputs; i++) {
+    MothNode *node = NULL;
+    out[i] = NULL;
+    MOTH_GO(moth_gradient_edge(inputs[i], &node, &captures[i].nr));
+    captures[i].entry = node ? find(&t, node) : -1;
+    bool requires = node != NULL;
+    moth_node_release(node);
+    if (!requires) {
+      status = moth_fail(MOTH_ERR_STATE, "one of the differentiated tensors (input %d) does not require grad", i + 1);
+      goto done;
+    }
+    if (captures[i].entry >= 0)
+      t.entries[captures[i].entry].needed = true;
+  }
+  if (inputs)
+    MOTH_GO(mark_needed(&t));
+  t.grads = moth_alloc(sizeof(MothTensor *) * (size_t)(t.ngrads ? t.ngrads : 1));
+  if (!t.grads) {
+    status = no_memory();
+    goto done;
+  }
+  memset(t.grads, 0, sizeof(MothTensor *) * (size_t)t.ngrads);
+  for (int i = 0; i < n; i++)
+    MOTH_GO(seed(&t, roots[i], grads ? grads[i] : NULL, at[i].at, at[i].nr));
+  for (int32_t i = 0; i < n; i++) {
+    Entry *e = &t.entries[at[i].at];
+    if (e->waiting == 0 && !e->visited && (!inputs || e->needed)) {
+      e->visited = true;
+      push(&t, at[i].at);
+    }
+  }
+  while (t.heap_n)
+    MOTH_GO(run_node(&t, pop(&t), captures, ninputs, out, !inputs));
+  for (int i = 0; i < ninputs; i++)
+    if (!out[i] && !allow_unused) {
+      status = moth_fail(MOTH_ERR_STATE,
+                         "one of the differentiated tensors (input %d) appears to not have been used in "
+                         "the graph. Set allow_unused = true if this is the desired behavior",
+                         i + 1);
+      goto done;
+    }
+done:
+  if (status != MOTH_OK)
+    for (int i = 0; out && i < ninputs; i++) {
+      moth_tensor_release(out[i]);
+      out[i] = NULL;
+    }
+  task_free(&t);
+  if (captures != few)
+    moth_free(captures, captures_size);
+  moth_free(at, sizeof(struct Root) * (size_t)(n ? n : 1));
+  moth_thread.exclude = exclude;
+  moth_thread.no_grad = no_grad;
+  return status;
+}
+
+MothStatus moth_backward(MothTensor **roots, MothTensor **grads, int n, bool retain_graph, bool create_graph) {
+  return engine(roots, grads, n, NULL, 0, retain_graph, create_graph, true, NULL);
+}
+
+MothStatus moth_grad(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs, int ninputs,
+                     bool retain_graph, bool create_graph, bool allow_unused, MothTensor **out) {
+  memset(out, 0, sizeof(MothTensor *) * (size_t)ninputs);
+  return engine(roots, grads, n, inputs, ninputs, retain_graph, create_graph, allow_unused, out);
+}

@@ -1,0 +1,77 @@
+/* What derivative formulas are made of besides ops: named functions where a formula would need an `if`
+ * or a local. `a` are the values in the order of the formula; *out is owned. */
+#ifndef MOTH_AUTOGRAD_FORMULAS_H
+#define MOTH_AUTOGRAD_FORMULAS_H
+#include "autograd/node.h"
+
+/* Calls op with nargs arguments (defaults fill the rest) and stores its first result. */
+MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothValue *out);
+MothTensor *moth_take(MothValue *v);      /* moves the tensor out */
+MothTensor *moth_keep(MothValue v);       /* retains it */
+void moth_drop_values(MothValue *v, int n); /* releases the tensors among them */
+MothStatus moth_unimplemented(const char *op, const char *arg);
+
+MothValue moth_number_add(MothValue a, MothValue b);
+MothValue moth_number_sub(MothValue a, MothValue b);
+MothValue moth_number_mul(MothValue a, MothValue b);
+MothValue moth_number_div(MothValue a, MothValue b);
+
+/* (x, k) -> x * k, or x itself where k is 1 */
+MothStatus moth_grad_scale(const MothValue *a, MothValue *out);
+/* (x, shape) -> x summed over the dimensions in which shape was broadcast */
+MothStatus moth_grad_sum_to(const MothValue *a, MothValue *out);
+/* (x, dim) -> sum over dim, kept */
+MothStatus moth_grad_sum_keep(const MothValue *a, MothValue *out);
+/* (grad, self, exponent) */
+MothStatus moth_grad_pow_backward_self(const MothValue *a, MothValue *out);
+/* (grad, self, exponent, result) */
+MothStatus moth_grad_pow_backward_exponent(const MothValue *a, MothValue *out);
+/* (grad, dims) */
+MothStatus moth_grad_permute_backward(const MothValue *a, MothValue *out);
+/* (grad, shape, dim, start) */
+MothStatus moth_grad_narrow_backward(const MothValue *a, MothValue *out);
+/* (grad, shape, dim, index) */
+MothStatus moth_grad_select_backward(const MothValue *a, MothValue *out);
+/* (grad, shape, dim, start, stop, step) */
+MothStatus moth_grad_slice_backward(const MothValue *a, MothValue *out);
+/* (grad, shape, offset, dim1, dim2) */
+MothStatus moth_grad_diagonal_backward(const MothValue *a, MothValue *out);
+/* (grad, base shape, base stride, base offset, size, stride, offset or none) */
+MothStatus moth_grad_as_strided_grad(const MothValue *a, MothValue *out);
+MothStatus moth_grad_as_strided_backward_grad(const MothValue *a, MothValue *out);
+/* (grad, shape, dim, keepdim): grad of a sum, expanded */
+MothStatus moth_grad_reduce_expand(const MothValue *a, MothValue *out);
+MothStatus moth_grad_mean_backward(const MothValue *a, MothValue *out);
+/* (grad, self, result, dim, keepdim) */
+MothStatus moth_grad_prod_backward(const MothValue *a, MothValue *out);
+MothStatus moth_grad_amax_backward(const MothValue *a, MothValue *out);
+MothStatus moth_grad_logsumexp_backward(const MothValue *a, MothValue *out);
+/* (grad, self, dim, correction, keepdim) */
+MothStatus moth_grad_var_backward(const MothValue *a, MothValue *out);
+/* (grad, shape, dim, indices, keepdim, index_base): grad of max_dim */
+MothStatus moth_grad_index_backward(const MothValue *a, MothValue *out);
+/* (grad, dim) */
+MothStatus moth_grad_cumsum_backward(const MothValue *a, MothValue *out);
+/* (grad, weight), (grad, input), (grad) */
+MothStatus moth_grad_linear_backward_input(const MothValue *a, MothValue *out);
+MothStatus moth_grad_linear_backward_weight(const MothValue *a, MothValue *out);
+MothStatus moth_grad_linear_backward_bias(const MothValue *a, MothValue *out);
+/* (grad, shape, dim, index, index_base) */
+MothStatus moth_grad_gather_backward(const MothValue *a, MothValue *out);
+MothStatus moth_grad_index_select_backward(const MothValue *a, MothValue *out);
+/* (grad, dim, index, index_base): zeros at the positions */
+MothStatus moth_grad_index_fill_zero(const MothValue *a, MothValue *out);
+/* (grad, shape, mask) */
+MothStatus moth_grad_masked_select_backward(const MothValue *a, MothValue *out);
+/* (grad, mask, shape of source) */
+MothStatus moth_grad_masked_scatter_backward(const MothValue *a, MothValue *out);
+/* (grad, grad_output, output, dim) */
+MothStatus moth_grad_softmax_double_backward(const MothValue *a, MothValue *out);
+/* (grad, self, target, weight, reduction, ignore_index, label_smoothing, index_base) */
+MothStatus moth_grad_cross_entropy_double_backward(const MothValue *a, MothValue *out);
+/* (grad, mask, p) */
+MothStatus moth_grad_native_dropout_grad(const MothValue *a, MothValue *out);
+/* The pieces of grad along dim, one for each input that needs it. */
+MothStatus moth_gradlist_cat_backward(MothNode *node, MothTensor *grad, MothValue dim,
+                                      MothTensor **out);
+#endif

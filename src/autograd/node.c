@@ -1,0 +1,351 @@
+/* Nodes: making, saving, releasing. See node.h.
+ *
+ * A node is one block: its header, then inputs, saved values and (for more than one result) the
+ * results' shapes. Long graphs are freed by a loop, not by recursion: a dead node goes on a list of
+ * this thread that the outermost release works off. */
+#include "autograd/node.h"
+
+#include <string.h>
+
+#include "core/alloc.h"
+
+static _Atomic uint64_t next_seq = 1;
+
+MothAutogradMeta *moth_meta(MothTensor *t) {
+  if (!t->grad) {
+    t->grad = moth_alloc(sizeof *t->grad);
+    if (t->grad)
+      memset(t->grad, 0, sizeof *t->grad);
+    else
+      moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate autograd's part of a tensor");
+  }
+  return t->grad;
+}
+
+MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults) {
+  size_t size = sizeof(MothNode) + sizeof(MothInput) * (size_t)ninputs + sizeof(MothSaved) * (size_t)nsaved +
+                sizeof(MothResultMeta) * (size_t)nresults;
+  MothNode *n = moth_alloc(size);
+  if (!n) {
+    moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate a graph node");
+    return NULL;
+  }
+  memset(n, 0, sizeof *n);
+  n->refs = 1;
+  n->name = name;
+  n->seq = atomic_fetch_add_explicit(&next_seq, 1, memory_order_relaxed);
+  n->size = size;
+  n->inputs = (MothInput *)(n + 1);
+  n->saved = (MothSaved *)(n->inputs + ninputs);
+  n->results = (MothResultMeta *)(n->saved + nsaved);
+  n->ninputs = (uint16_t)ninputs;
+  n->nresults = (uint16_t)nresults;
+  for (int i = 0; i < ninputs; i++) {
+    n->inputs[i].node = NULL;
+    n->inputs[i].geometry = NULL;
+  }
+  return n;
+}
+
+void moth_node_retain(MothNode *n) { atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed); }
+
+static void free_value(MothValue *v) {
+  if (v->tag == MOTH_V_TENSOR)
+    moth_tensor_release(v->u.t);
+  else if (v->tag == MOTH_V_INTS && v->u.ints)
+    moth_free((void *)v->u.ints, sizeof(int64_t) * (v->n ? v->n : 1));
+  else if (v->tag == MOTH_V_STRING)
+    moth_free((void *)v->u.s, strlen(v->u.s) + 1);
+  *v = moth_v_none();
+}
+
+void moth_node_release_saved(MothNode *n) {
+  n->released = true;
+  for (int i = 0; i < n->nsaved; i++)
+    free_value(&n->saved[i].value);
+  n->nsaved = 0;
+}
+
+static void free_hooks(MothHook *h) {
+  while (h) {
+    MothHook *next = h->next;
+    if (h->release)
+      h->release(h->ctx);
+    moth_free(h, sizeof *h);
+    h = next;
+  }
+}
+
+static _Thread_local MothNode *dead;
+static _Thread_local bool freeing;
+
+static void free_node(MothNode *n) {
+  moth_node_release_saved(n);
+  if (n->drop)
+    n->drop(n);
+  free_hooks(n->hooks);
+  for (int i = 0; i < n->ninputs; i++) {
+    if (n->inputs[i].geometry)
+      moth_free(n->inputs[i].geometry, sizeof(int64_t) * (MOTH_MAX_DIMS + 1));
+    moth_node_release(n->inputs[i].node);
+  }
+  moth_free(n, n->size);
+}
+
+void moth_node_release(MothNode *n) {
+  if (!n)
+    return;
+  if (atomic_load_explicit(&n->refs, memory_order_acquire) != 1 &&
+      atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  n->pending = dead;
+  dead = n;
+  if (freeing)
+    return;
+  freeing = true;
+  while (dead) {
+    MothNode *next = dead;
+    dead = next->pending;
+    free_node(next);
+  }
+  freeing = false;
+}
+
+static void drop_grad(MothTensor *t) {
+  MothAutogradMeta *m = t->grad;
+  t->grad = NULL;
+  moth_tensor_release(m->grad);
+  moth_node_release(m->node);
+  free_hooks(m->hooks);
+  moth_free(m, sizeof *m);
+}
+
+__attribute__((constructor)) static void autograd_init(void) {
+  moth_tensor_drop_grad = drop_grad;
+  moth_autograd_step = moth_autograd_record;
+}
+
+/* --- edges ------------------------------------------------------------------------------------ */
+
+MothStatus moth_node_set_input(MothNode *n, int i, MothTensor *t, bool needs) {
+  MothInput *in = &n->inputs[i];
+  in->node = NULL;
+  in->nr = 0;
+  in->dtype = t->dtype;
+  in->ndim = t->ndim;
+  in->device = t->device;
+  in->geometry = NULL;
+  memcpy(in->shape, t->shape, sizeof(int64_t) * t->ndim);
+  if (needs)
+    return moth_gradient_edge(t, &in->node, &in->nr);
+  return MOTH_OK;
+}
+
+void moth_node_set_result(MothNode *n, int i, const MothTensor *t) {
+  MothResultMeta *r = &n->results[i];
+  r->dtype = t->dtype;
+  r->ndim = t->ndim;
+  r->device = t->device;
+  memcpy(r->shape, t->shape, sizeof(int64_t) * t->ndim);
+}
+
+MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr) {
+  MothAutogradMeta *m = moth_meta(t);
+  if (!m)
+    return MOTH_ERR_MEMORY;
+  moth_node_retain(n);
+  moth_node_release(m->node);
+  m->node = n;
+  m->nr = (uint16_t)nr;
+  m->view_version = *moth_version_of(t);
+  t->keys |= MOTH_KEY_AUTOGRAD;
+  return MOTH_OK;
+}
+
+/* --- saved values ----------------------------------------------------------------------------- */
+
+static MothSaved *find_saved(MothNode *n, int slot) {
+  for (int i = 0; i < n->nsaved; i++)
+    if (n->saved[i].slot == slot)
+      return &n->saved[i];
+  return NULL;
+}
+
+static MothStatus unpack(MothNode *n, int slot, MothValue *out) {
+  MothSaved *s = find_saved(n, slot);
+  *out = moth_v_none();
+  if (!s) {
+    if (n->released)
+      return moth_fail(MOTH_ERR_STATE,
+                       "Trying to backward through the graph a second time: %s has freed what it "
+                       "saved. Call the first backward with {retain_graph = true}",
+                       n->name);
+    return MOTH_OK; /* an optional argument that was not given */
+  }
+  *out = s->value;
+  if (s->value.tag != MOTH_V_TENSOR)
+    return MOTH_OK;
+  MothTensor *t = s->value.u.t;
+  int64_t now = *moth_version_of(t);
+  if (now != s->version) {
+    char buf[256];
+    *out = moth_v_none();
+    return moth_fail(MOTH_ERR_STATE,
+                     "one of the variables needed for gradient computation has been modified by an "
+                     "inplace operation: [%s], %s of %s, is at version %lld; expected version %lld "
+                     "instead. clone() it before changing it",
+                     moth_tensor_format(t, buf, sizeof buf), slot < 16 ? "an input" : "a result", n->name,
+                     (long long)now, (long long)s->version);
+  }
+  if (slot >= 16 && s->requires_grad) {
+    MothTensor *alias;
+    *out = moth_v_none();
+    MOTH_TRY(moth_reattach(t, n, slot - 16, &alias));
+    *out = moth_v_tensor(alias);
+    return MOTH_OK;
+  }
+  moth_tensor_retain(t);
+  return MOTH_OK;
+}
+
+MothStatus moth_reattach(MothTensor *alias, MothNode *node, int nr, MothTensor **out) {
+  MothTensor *t;
+  MOTH_TRY(moth_tensor_alias(alias, false, &t));
+  MothStatus s = moth_set_history(t, node, nr);
+  if (s) {
+    moth_tensor_release(t);
+    return s;
+  }
+  *out = t;
+  return MOTH_OK;
+}
+
+MothStatus moth_node_arg(MothNode *n, int arg, MothValue *out) { return unpack(n, arg, out); }
+MothStatus moth_node_result(MothNode *n, int result, MothValue *out) { return unpack(n, 16 + result, out); }
+
+MothValue moth_node_shape(const MothNode *n, int arg) {
+  const MothInput *in = &n->inputs[n->edge_of[arg]];
+  return moth_v_ints(in->shape, in->ndim);
+}
+MothValue moth_node_stride(const MothNode *n, int arg) {
+  const MothInput *in = &n->inputs[n->edge_of[arg]];
+  return moth_v_ints(in->geometry, in->ndim);
+}
+MothValue moth_node_offset(const MothNode *n, int arg) {
+  return moth_v_int(n->inputs[n->edge_of[arg]].geometry[MOTH_MAX_DIMS]);
+}
+
+/* --- public facts ----------------------------------------------------------------------------- */
+
+bool moth_tensor_requires_grad(const MothTensor *t) {
+  return moth_requires_grad(t) || (t->base && moth_requires_grad(t->base) && t->base->grad->node);
+}
+
+MothStatus moth_tensor_set_requires_grad(MothTensor *t, bool on) {
+  char buf[256];
+  if (t->grad && t->grad->node) {
+    if (on)
+      return MOTH_OK;
+    return moth_fail(MOTH_ERR_STATE,
+                     "requires_grad: you can only change requires_grad flags of leaf variables; use "
+                     "detach() to get one that needs no gradient");
+  }
+  if (on && !moth_dtype_is_float((MothDType)t->dtype))
+    return moth_fail(MOTH_ERR_TYPE, "requires_grad: only float tensors can require gradients, got %s",
+                     moth_tensor_format(t, buf, sizeof buf));
+  if (!t->grad && !on)
+    return MOTH_OK;
+  MothAutogradMeta *m = moth_meta(t);
+  if (!m)
+    return MOTH_ERR_MEMORY;
+  m->requires_grad = on;
+  t->keys = on ? t->keys | MOTH_KEY_AUTOGRAD : t->keys & ~(uint32_t)MOTH_KEY_AUTOGRAD;
+  return MOTH_OK;
+}
+
+bool moth_tensor_is_leaf(const MothTensor *t) { return !t->grad || !t->grad->node; }
+MothTensor *moth_tensor_grad(const MothTensor *t) { return t->grad ? t->grad->grad : NULL; }
+
+MothStatus moth_tensor_set_grad(MothTensor *t, MothTensor *grad) {
+  if (grad) {
+    char a[256], b[256];
+    bool same = grad->ndim == t->ndim && grad->dtype == t->dtype && grad->device.type == t->device.type &&
+                !memcmp(grad->shape, t->shape, sizeof(int64_t) * t->ndim);
+    if (!same)
+      return moth_fail(MOTH_ERR_VALUE, "grad: a gradient has the shape, dtype and device of its tensor: "
+                       "expected %s, got %s",
+                       moth_tensor_format(t, a, sizeof a), moth_tensor_format(grad, b, sizeof b));
+    if (grad == t)
+      return moth_fail(MOTH_ERR_VALUE, "grad: a tensor cannot be its own gradient");
+  } else if (!t->grad) {
+    return MOTH_OK;
+  }
+  MothAutogradMeta *m = moth_meta(t);
+  if (!m)
+    return MOTH_ERR_MEMORY;
+  if (grad)
+    moth_tensor_retain(grad);
+  moth_tensor_release(m->grad);
+  m->grad = grad;
+  return MOTH_OK;
+}
+
+MothStatus moth_tensor_retain_grad(MothTensor *t) {
+  if (!moth_requires_grad(t))
+    return moth_fail(MOTH_ERR_STATE, "retain_grad: the tensor does not require grad");
+  if (t->grad->node)
+    t->grad->retain_grad = true;
+  return MOTH_OK;
+}
+
+MothNode *moth_tensor_node(MothTensor *t) { return t->grad ? t->grad->node : NULL; }
+
+bool moth_grad_enabled(void) { return !moth_thread.no_grad; }
+
+bool moth_set_grad_enabled(bool on) {
+  bool was = !moth_thread.no_grad;
+  moth_thread.no_grad = !on;
+  moth_thread.exclude = on ? moth_thread.exclude & ~(uint32_t)MOTH_KEY_AUTOGRAD
+                           : moth_thread.exclude | MOTH_KEY_AUTOGRAD;
+  return was;
+}
+
+/* --- hooks ------------------------------------------------------------------------------------ */
+
+static _Atomic int64_t next_hook = 1;
+
+MothStatus moth_tensor_register_hook(MothTensor *t, MothHook hook, int64_t *id) {
+  if (!moth_requires_grad(t))
+    return moth_fail(MOTH_ERR_STATE, "register_hook: cannot register a hook on a tensor that doesn't require gradient");
+  MothHook *h = moth_alloc(sizeof *h);
+  if (!h)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  *h = hook;
+  h->id = *id = atomic_fetch_add(&next_hook, 1);
+  h->nr = t->grad->nr;
+  h->next = NULL;
+  MothHook **at = t->grad->node ? &t->grad->node->hooks : &t->grad->hooks;
+  while (*at)
+    at = &(*at)->next;
+  *at = h;
+  return MOTH_OK;
+}
+
+static bool remove_from(MothHook **at, int64_t id) {
+  for (; *at; at = &(*at)->next)
+    if ((*at)->id == id) {
+      MothHook *h = *at;
+      *at = h->next;
+      h->next = NULL;
+      free_hooks(h);
+      return true;
+    }
+  return false;
+}
+
+void moth_tensor_remove_hook(MothTensor *t, MothNode *node, int64_t id) {
+  if (t && t->grad && remove_from(&t->grad->hooks, id))
+    return;
+  if (node)
+    remove_from(&node->hooks, id);
+}

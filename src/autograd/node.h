@@ -1,0 +1,116 @@
+/* The graph: nodes, what they save, and what autograd knows of a tensor. */
+#ifndef MOTH_AUTOGRAD_NODE_H
+#define MOTH_AUTOGRAD_NODE_H
+#include "dispatch/dispatch.h"
+
+/* A hook on a gradient. `run` may give a replacement in *out (owned) or leave it NULL. Hooks run on the
+ * thread that called backward; `release` is called when the holder goes. */
+typedef struct MothHook {
+  MothStatus (*run)(void *ctx, MothTensor *grad, MothTensor **out);
+  void (*release)(void *ctx);
+  void *ctx;
+  int64_t id;
+  struct MothHook *next;
+  uint16_t nr; /* on a node: which result */
+} MothHook;
+
+/* One tensor input of a node: where its gradient goes, and what shape and dtype that has. */
+typedef struct MothInput {
+  MothNode *node; /* NULL: needs no gradient */
+  uint16_t nr;    /* which result of that node */
+  uint8_t dtype, ndim;
+  MothDevice device;
+  int64_t *geometry; /* stride[ndim] and offset, for ops that need them */
+  int64_t shape[MOTH_MAX_DIMS];
+} MothInput;
+
+/* A value that backward reads. Lists and strings are copies owned by the node; a tensor is the input
+ * itself, or an alias of a result without history (a result holds its node: that would be a circle). */
+typedef struct MothSaved {
+  MothValue value;
+  int64_t version;
+  uint8_t slot;  /* argument 0..15, or 16 + result */
+  bool requires_grad; /* a result's history is put back when it is unpacked */
+} MothSaved;
+
+typedef struct MothResultMeta {
+  uint8_t dtype, ndim;
+  MothDevice device;
+  int64_t shape[MOTH_MAX_DIMS];
+} MothResultMeta;
+
+struct MothNode {
+  _Atomic int64_t refs;
+  const MothOp *op; /* NULL for accumulators, copy-slices and functions of the host */
+  const char *name;
+  MothBackward backward;
+  void (*drop)(MothNode *node); /* frees ctx */
+  void *ctx;
+  uint64_t seq; /* later nodes run first */
+  MothNode *pending; /* chain of nodes to be freed */
+  MothHook *hooks;
+  MothInput *inputs;
+  MothSaved *saved;
+  MothResultMeta *results;
+  uint16_t ninputs, nsaved, nresults;
+  bool released;
+  uint8_t edge_of[MOTH_MAX_ARGS + 1]; /* first input of each argument */
+  size_t size;
+};
+
+struct MothAutogradMeta {
+  MothTensor *grad;
+  MothNode *node; /* that made the tensor; NULL for leaves */
+  MothNode *accumulator; /* of a leaf; not owned, cleared when it goes */
+  MothHook *hooks;       /* of a leaf */
+  uint16_t nr;
+  bool requires_grad; /* as set by the user on a leaf */
+  bool retain_grad;
+  int64_t view_version; /* of the view when its node was made */
+};
+
+MothAutogradMeta *moth_meta(MothTensor *t); /* made if there is none; NULL: no memory */
+
+static inline bool moth_requires_grad(const MothTensor *t) {
+  return t->keys & MOTH_KEY_AUTOGRAD;
+}
+
+/* The node and result number that t's gradient goes to; an accumulator for a leaf; NULL node if t
+ * needs none. Makes the node of a stale view anew (see view.c). The node is retained. */
+MOTH_API MothStatus moth_gradient_edge(MothTensor *t, MothNode **node, uint16_t *nr);
+
+/* A node with room for its parts. refs = 1. */
+MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults);
+MOTH_API void moth_node_retain(MothNode *n);
+MOTH_API void moth_node_release(MothNode *n);
+/* Fills input i from t: edge (if needed), shape, dtype. */
+MothStatus moth_node_set_input(MothNode *n, int i, MothTensor *t, bool needs);
+void moth_node_set_result(MothNode *n, int i, const MothTensor *t);
+void moth_node_release_saved(MothNode *n);
+/* Makes t the result nr of n (takes no reference of t). */
+MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr);
+
+/* For backward functions: what was saved. Tensors come owned; use moth_drop_values. */
+MothStatus moth_node_arg(MothNode *n, int arg, MothValue *out);
+MothStatus moth_node_result(MothNode *n, int result, MothValue *out);
+MothValue moth_node_shape(const MothNode *n, int arg);
+MothValue moth_node_stride(const MothNode *n, int arg);
+MothValue moth_node_offset(const MothNode *n, int arg);
+static inline int moth_node_edge(const MothNode *n, int arg) { return n->edge_of[arg]; }
+
+/* In-place on a view: the base gets a history that goes through the view (view.c). */
+MothStatus moth_rebase_history(MothTensor *view, MothNode *n);
+/* Records op results: the step of the dispatcher (step.c). */
+MothStatus moth_autograd_record(MothCall *c);
+
+MothStatus moth_hook_add(MothTensor *t, MothHook hook, int64_t *id);
+MOTH_API MothStatus moth_tensor_register_hook(MothTensor *t, MothHook hook, int64_t *id);
+MOTH_API void moth_tensor_remove_hook(MothTensor *t, MothNode *node, int64_t id);
+MOTH_API MothNode *moth_tensor_node(MothTensor *t); /* borrowed; NULL for leaves */
+/* A node of the host's making: `inputs` are what gradients are for, `results` get its history. */
+MOTH_API MothStatus moth_function_record(const char *name, MothBackward backward, void (*drop)(MothNode *),
+                                         void *ctx, MothTensor **inputs, int ninputs,
+                                         MothTensor **results, int nresults, MothNode **out);
+/* An alias of a saved result with its history again (custom functions keep results so). */
+MOTH_API MothStatus moth_reattach(MothTensor *alias, MothNode *node, int nr, MothTensor **out);
+#endif

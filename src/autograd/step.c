@@ -1,0 +1,240 @@
+/* Autograd's step of the dispatcher: runs what is below, then records a node for it. */
+#include <string.h>
+
+#include "autograd/node.h"
+#include "core/alloc.h"
+#include "core/dtype.h"
+
+static bool needs_grad(const MothTensor *t) { return moth_tensor_requires_grad(t); }
+
+/* Copies a non-tensor value so that the node owns it. */
+static MothStatus own(MothValue v, MothValue *out) {
+  *out = v;
+  if (v.tag == MOTH_V_INTS && v.u.ints) {
+    size_t size = sizeof(int64_t) * (v.n ? v.n : 1);
+    int64_t *copy = moth_alloc(size);
+    if (!copy)
+      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    memcpy(copy, v.u.ints, sizeof(int64_t) * v.n);
+    out->u.ints = copy;
+  } else if (v.tag == MOTH_V_STRING) {
+    size_t size = strlen(v.u.s) + 1;
+    char *copy = moth_alloc(size);
+    if (!copy)
+      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    memcpy(copy, v.u.s, size);
+    out->u.s = copy;
+  } else if (v.tag == MOTH_V_TENSORS || v.tag == MOTH_V_GENERATOR) {
+    *out = moth_v_none();
+  }
+  return MOTH_OK;
+}
+
+static MothStatus save(MothNode *n, int slot, MothValue v, bool is_result) {
+  MothSaved *s = &n->saved[n->nsaved];
+  if (v.tag == MOTH_V_NONE)
+    return MOTH_OK;
+  s->slot = (uint8_t)slot;
+  s->requires_grad = is_result;
+  if (v.tag == MOTH_V_TENSOR) {
+    s->version = *moth_version_of(v.u.t);
+    if (is_result) {
+      MothTensor *alias;
+      MOTH_TRY(moth_tensor_alias(v.u.t, false, &alias));
+      s->value = moth_v_tensor(alias);
+      s->requires_grad = moth_dtype_is_float((MothDType)v.u.t->dtype);
+    } else {
+      moth_tensor_retain(v.u.t);
+      s->value = v;
+    }
+  } else {
+    MOTH_TRY(own(v, &s->value));
+  }
+  n->nsaved++;
+  return MOTH_OK;
+}
+
+static MothStatus check_inplace(MothCall *c, MothTensor *self) {
+  if (!needs_grad(self) && !(self->base && moth_requires_grad(self->base)))
+    return MOTH_OK;
+  if (moth_tensor_is_leaf(self) && moth_requires_grad(self))
+    return moth_fail(MOTH_ERR_STATE,
+                     "a leaf Variable that requires grad is being used in an in-place operation; wrap "
+                     "it in moth.no_grad(function() ... end) if no gradient is wanted");
+  if (self->base && moth_tensor_is_leaf(self->base) && moth_requires_grad(self->base))
+    return moth_fail(MOTH_ERR_STATE,
+                     "a view of a leaf Variable that requires grad is being used in an in-place "
+                     "operation; wrap it in moth.no_grad(function() ... end) if no gradient is wanted");
+  (void)c;
+  return MOTH_OK;
+}
+
+static int count_inputs(const MothCall *c) {
+  int n = 0;
+  for (int i = 0; i < c->op->nargs; i++)
+    n += c->op->args[i].type == MOTH_T_TENSORS ? (int)c->args[i].n : 1;
+  return n;
+}
+
+/* Saved arguments are taken before the op runs, when an in-place op has not yet overwritten them:
+ * their version then tells that they are gone. */
+static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
+  const MothOp *op = c->op;
+  uint32_t saves = 0;
+  for (int i = 0; i < op->nargs; i++)
+    if (need >> i & 1)
+      saves |= op->saves_for[i];
+  bool metas = op->nresults > 1;
+  MothNode *n = moth_node_new(op->backward_name, count_inputs(c), __builtin_popcount(saves),
+                              metas ? op->nresults : 0);
+  if (!n)
+    return MOTH_ERR_MEMORY;
+  n->op = op;
+  n->backward = op->backward;
+  int edge = 0;
+  MothStatus status = MOTH_OK;
+  for (int i = 0; i < op->nargs; i++) {
+    MothValue v = c->args[i];
+    bool wanted = need >> i & 1;
+    n->edge_of[i] = (uint8_t)edge;
+    if (v.tag == MOTH_V_TENSOR) {
+      MOTH_GO(moth_node_set_input(n, edge, v.u.t, wanted && needs_grad(v.u.t)));
+      if (op->geometry && wanted) {
+        int64_t *g = moth_alloc(sizeof(int64_t) * (MOTH_MAX_DIMS + 1));
+        if (!g) {
+          status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+          goto done;
+        }
+        memcpy(g, v.u.t->stride, sizeof(int64_t) * v.u.t->ndim);
+        g[MOTH_MAX_DIMS] = v.u.t->offset;
+        n->inputs[edge].geometry = g;
+      }
+      edge++;
+    } else if (op->args[i].type == MOTH_T_TENSORS) {
+      for (uint32_t k = 0; k < v.n; k++, edge++)
+        MOTH_GO(moth_node_set_input(n, edge, v.u.tensors[k], wanted && needs_grad(v.u.tensors[k])));
+    } else {
+      n->inputs[edge].node = NULL;
+      n->inputs[edge].ndim = 0;
+      edge++;
+    }
+    if (saves >> i & 1)
+      MOTH_GO(save(n, i, v, false));
+  }
+done:
+  if (status != MOTH_OK) {
+    moth_node_release(n);
+    return status;
+  }
+  *out = n;
+  return MOTH_OK;
+}
+
+static MothStatus below(MothCall *c) {
+  uint32_t exclude = moth_thread.exclude;
+  moth_thread.exclude |= MOTH_KEY_AUTOGRAD;
+  MothStatus s = moth_redispatch(c);
+  moth_thread.exclude = exclude;
+  return s;
+}
+
+static void drop_results(MothCall *c) {
+  for (int i = 0; i < c->op->nresults; i++) {
+    if (c->results[i].tag == MOTH_V_TENSOR)
+      moth_tensor_release(c->results[i].u.t);
+    c->results[i] = moth_v_none();
+  }
+}
+
+MothStatus moth_autograd_record(MothCall *c) {
+  const MothOp *op = c->op;
+  uint32_t need = 0;
+  for (int i = 0; i < op->nargs; i++) {
+    if (!(op->differentiable >> i & 1))
+      continue;
+    MothValue v = c->args[i];
+    if (v.tag == MOTH_V_TENSOR) {
+      if (needs_grad(v.u.t))
+        need |= 1u << i;
+    } else if (v.tag == MOTH_V_TENSORS) {
+      for (uint32_t k = 0; k < v.n; k++)
+        if (needs_grad(v.u.tensors[k]))
+          need |= 1u << i;
+    }
+  }
+  bool inplace = c->variant == MOTH_INPLACE;
+  if (c->target)
+    for (int i = 0; i < op->nresults; i++)
+      MOTH_TRY(check_inplace(c, c->target[i]));
+  for (int i = 0; i < op->nargs; i++) /* lists that are written to (optimizer steps) */
+    if (op->args[i].mutated && c->args[i].tag == MOTH_V_TENSORS)
+      for (uint32_t k = 0; k < c->args[i].n; k++)
+        MOTH_TRY(check_inplace(c, c->args[i].u.tensors[k]));
+  if (c->variant == MOTH_OUT && need)
+    return moth_fail(MOTH_ERR_STATE, "functions with out arguments don't support automatic "
+                                     "differentiation, but one of the arguments requires grad");
+  if (!need)
+    return below(c);
+  MothNode *n;
+  MOTH_TRY(make_node(c, need, &n));
+  MothStatus status = below(c);
+  if (status != MOTH_OK) {
+    moth_node_release(n);
+    return status;
+  }
+  /* Saved results, each by an alias without history. */
+  uint32_t saves = 0;
+  for (int i = 0; i < op->nargs; i++)
+    if (need >> i & 1)
+      saves |= op->saves_for[i];
+  for (int i = 0; i < op->nresults; i++) {
+    if (n->nresults)
+      moth_node_set_result(n, i, c->results[i].u.t);
+    if (saves >> (16 + i) & 1)
+      MOTH_GO(save(n, 16 + i, c->results[i], true));
+  }
+  for (int i = 0; i < op->nresults; i++) {
+    MothTensor *t = c->results[i].u.t;
+    if (!moth_dtype_is_float((MothDType)t->dtype))
+      continue; /* indices and masks */
+    if (inplace && t->base)
+      MOTH_GO(moth_rebase_history(t, n));
+    else
+      MOTH_GO(moth_set_history(t, n, i));
+  }
+done:
+  moth_node_release(n);
+  if (status != MOTH_OK)
+    drop_results(c);
+  return status;
+}
+
+MothStatus moth_function_record(const char *name, MothBackward backward, void (*drop)(MothNode *),
+                                void *ctx, MothTensor **inputs, int ninputs, MothTensor **results,
+                                int nresults, MothNode **out) {
+  MothNode *n = moth_node_new(name, ninputs, 0, nresults);
+  if (!n)
+    return MOTH_ERR_MEMORY;
+  MothStatus status = MOTH_OK;
+  n->backward = backward;
+  for (int i = 0; i < ninputs; i++) {
+    if (inputs[i])
+      MOTH_GO(moth_node_set_input(n, i, inputs[i], needs_grad(inputs[i])));
+    else
+      n->inputs[i].ndim = 0;
+  }
+  for (int i = 0; i < nresults; i++) {
+    moth_node_set_result(n, i, results[i]);
+    if (moth_dtype_is_float((MothDType)results[i]->dtype))
+      MOTH_GO(moth_set_history(results[i], n, i));
+  }
+done:
+  if (status != MOTH_OK) {
+    moth_node_release(n);
+    return status;
+  }
+  n->drop = drop;
+  n->ctx = ctx;
+  *out = n;
+  return MOTH_OK;
+}

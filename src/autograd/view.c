@@ -1,0 +1,165 @@
+/* Views and in-place ops.
+ *
+ * A view knows its base. When a view is written to in place by a recorded op, the base gets a new
+ * history: a CopySlices node that passes on the base's gradient with the written part replaced by what
+ * the op's backward makes of it. The view itself, and every other view of that base, then has a stale
+ * node; it is made anew, as an as_strided of the base, when it is next asked for (the versions tell). */
+#include <string.h>
+
+#include "autograd/formulas.h"
+#include "autograd/node.h"
+#include "core/alloc.h"
+
+typedef struct Slice {
+  MothNode *fn; /* of the op that wrote */
+  int ndim;
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS], offset;
+} Slice;
+
+static void drop_slice(MothNode *n) {
+  Slice *s = n->ctx;
+  moth_node_release(s->fn);
+  moth_free(s, sizeof *s);
+}
+
+static MothStatus slice_of(const Slice *s, MothTensor *t, MothTensor **out) {
+  return moth_as_strided(t, s->shape, s->ndim, s->stride, s->ndim, moth_v_int(t->offset + s->offset), out);
+}
+
+static MothStatus copy_slices(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
+  Slice *s = n->ctx;
+  MothTensor *whole = NULL, *part = NULL, *dense = NULL;
+  MothTensor *inner[MOTH_MAX_ARGS + 1] = {NULL};
+  MothStatus status = MOTH_OK;
+  if (s->fn->released)
+    return moth_fail(MOTH_ERR_STATE, "Trying to backward through the graph a second time: %s has freed "
+                     "what it saved. Call the first backward with {retain_graph = true}", s->fn->name);
+  MOTH_GO(moth_clone(grads[0], &whole));
+  MOTH_GO(slice_of(s, whole, &part));
+  MOTH_GO(moth_clone(part, &dense));
+  uint32_t all = 0;
+  for (int i = 0; i < n->ninputs; i++)
+    all |= 1u << i;
+  MOTH_GO(s->fn->backward(s->fn, &dense, (need | 1u) & all, inner));
+  if (inner[0]) {
+    MOTH_GO(moth_copy_(part, inner[0], false));
+  } else {
+    MOTH_GO(moth_zero_(part));
+  }
+  out[0] = whole;
+  whole = NULL;
+  for (int i = 1; i < n->ninputs; i++) {
+    out[i] = inner[i];
+    inner[i] = NULL;
+  }
+done:
+  moth_tensor_release(whole);
+  moth_tensor_release(part);
+  moth_tensor_release(dense);
+  for (int i = 0; i < n->ninputs && i <= MOTH_MAX_ARGS; i++)
+    moth_tensor_release(inner[i]);
+  return status;
+}
+
+MothStatus moth_rebase_history(MothTensor *view, MothNode *fn) {
+  MothTensor *base = view->base;
+  if (fn->ninputs > MOTH_MAX_ARGS)
+    return moth_fail(MOTH_ERR_STATE, "too many inputs for an in-place op on a view");
+  Slice *s = moth_alloc(sizeof *s);
+  MothNode *n = s ? moth_node_new("CopySlices", fn->ninputs, 0, 0) : NULL;
+  if (!n) {
+    moth_free(s, sizeof *s);
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  }
+  s->fn = fn;
+  moth_node_retain(fn);
+  s->ndim = view->ndim;
+  memcpy(s->shape, view->shape, sizeof(int64_t) * view->ndim);
+  memcpy(s->stride, view->stride, sizeof(int64_t) * view->ndim);
+  s->offset = view->offset - base->offset;
+  n->ctx = s;
+  n->drop = drop_slice;
+  n->backward = copy_slices;
+  for (int i = 0; i <= MOTH_MAX_ARGS; i++)
+    n->edge_of[i] = (uint8_t)i;
+  MothStatus status = MOTH_OK;
+  MOTH_GO(moth_node_set_input(n, 0, base, moth_requires_grad(base)));
+  for (int i = 1; i < fn->ninputs; i++) {
+    n->inputs[i] = fn->inputs[i];
+    n->inputs[i].geometry = NULL;
+    if (n->inputs[i].node)
+      moth_node_retain(n->inputs[i].node);
+  }
+  MOTH_GO(moth_set_history(base, n, 0));
+  MothNode *again; /* and the view's own, from its base */
+  uint16_t nr;
+  MothAutogradMeta *m = moth_meta(view);
+  if (!m) {
+    status = MOTH_ERR_MEMORY;
+    goto done;
+  }
+  m->view_version = -1;
+  view->keys |= MOTH_KEY_AUTOGRAD;
+  MOTH_GO(moth_gradient_edge(view, &again, &nr));
+  moth_node_release(again);
+done:
+  moth_node_release(n);
+  return status;
+}
+
+/* as_strided of the base, as a node: what the view's history is after someone wrote to the base. */
+static MothStatus view_again(MothTensor *view) {
+  MothTensor *base = view->base, *fresh;
+  uint32_t exclude = moth_thread.exclude;
+  bool no_grad = moth_thread.no_grad;
+  moth_thread.exclude &= ~(uint32_t)MOTH_KEY_AUTOGRAD;
+  moth_thread.no_grad = false;
+  MothStatus s = moth_as_strided(base, view->shape, view->ndim, view->stride, view->ndim,
+                                 moth_v_int(view->offset), &fresh);
+  moth_thread.exclude = exclude;
+  moth_thread.no_grad = no_grad;
+  MOTH_TRY(s);
+  s = fresh->grad && fresh->grad->node ? moth_set_history(view, fresh->grad->node, 0) : MOTH_OK;
+  moth_tensor_release(fresh);
+  return s;
+}
+
+static void drop_accumulator(MothNode *n) {
+  MothTensor *t = n->ctx;
+  t->grad->accumulator = NULL;
+  moth_tensor_release(t);
+}
+
+MothStatus moth_gradient_edge(MothTensor *t, MothNode **node, uint16_t *nr) {
+  *node = NULL;
+  *nr = 0;
+  MothAutogradMeta *m = t->grad;
+  if (t->base && t->base->grad && t->base->grad->node &&
+      (!m || m->view_version != *moth_version_of(t))) {
+    MOTH_TRY(view_again(t));
+    m = t->grad;
+  }
+  if (!m || !moth_requires_grad(t))
+    return MOTH_OK;
+  if (m->node) {
+    moth_node_retain(m->node);
+    *node = m->node;
+    *nr = m->nr;
+    return MOTH_OK;
+  }
+  if (m->accumulator) {
+    moth_node_retain(m->accumulator);
+    *node = m->accumulator;
+    return MOTH_OK;
+  }
+  MothNode *n = moth_node_new("AccumulateGrad", 0, 0, 0);
+  if (!n)
+    return MOTH_ERR_MEMORY;
+  n->seq = UINT64_MAX; /* at once */
+  n->ctx = t;
+  n->drop = drop_accumulator;
+  moth_tensor_retain(t);
+  m->accumulator = n;
+  *node = n;
+  return MOTH_OK;
+}

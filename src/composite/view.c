@@ -1,0 +1,152 @@
+/* Composites of src/ops/view.lua, and stack. */
+#include <string.h>
+
+#include "composite/composite.h"
+#include "dispatch/shape.h"
+
+MothStatus moth_composite_reshape(MothCall *c) {
+  MOTH_UNPACK_RESHAPE(c)
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  MothTensor *out, *whole;
+  MOTH_TRY(moth_infer_size(self, (int)size.n, size.u.ints, shape));
+  if (moth_view_strides(self, (int)size.n, shape, stride)) {
+    MOTH_TRY(moth_view(self, shape, (int)size.n, &out));
+    return moth_give(c, out);
+  }
+  MOTH_TRY(moth_clone(self, &whole));
+  MothStatus s = moth_view(whole, shape, (int)size.n, &out);
+  moth_tensor_release(whole);
+  return s ? s : moth_give(c, out);
+}
+
+MothStatus moth_composite_t(MothCall *c) {
+  MOTH_UNPACK_T(c)
+  MothTensor *out;
+  if (self->ndim > 2)
+    return moth_fail(MOTH_ERR_VALUE, "expected at most 2 dimensions, got %d; use transpose(dim0, dim1)",
+                     self->ndim);
+  if (self->ndim < 2)
+    return moth_give_same(c, self);
+  MOTH_TRY(moth_transpose(self, 0, 1, &out));
+  return moth_give(c, out);
+}
+
+MothStatus moth_composite_expand_as(MothCall *c) {
+  MOTH_UNPACK_EXPAND_AS(c)
+  MothTensor *out;
+  MOTH_TRY(moth_expand(self, other->shape, other->ndim, &out));
+  return moth_give(c, out);
+}
+
+MothStatus moth_composite_flatten(MothCall *c) {
+  MOTH_UNPACK_FLATTEN(c)
+  int a, b;
+  int64_t shape[MOTH_MAX_DIMS], one = 1;
+  MothTensor *out;
+  MOTH_TRY(moth_wrap_dim(start_dim, self->ndim, &a));
+  MOTH_TRY(moth_wrap_dim(end_dim, self->ndim, &b));
+  if (a > b)
+    return moth_fail(MOTH_ERR_VALUE, "start_dim (%d) must not come after end_dim (%d)", a + 1, b + 1);
+  int n = 0;
+  for (int i = 0; i < self->ndim; i++) {
+    if (i > a && i <= b)
+      shape[n - 1] *= self->shape[i];
+    else
+      shape[n++] = self->shape[i];
+  }
+  MOTH_TRY(moth_reshape(self, self->ndim ? shape : &one, self->ndim ? n : 1, &out));
+  return moth_give(c, out);
+}
+
+MothStatus moth_composite_unflatten(MothCall *c) {
+  MOTH_UNPACK_UNFLATTEN(c)
+  int d, n = 0, unknown = -1;
+  int64_t shape[2 * MOTH_MAX_DIMS], known = 1;
+  MothTensor *out;
+  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  if (!self->ndim || self->ndim - 1 + (int)sizes.n > MOTH_MAX_DIMS)
+    return moth_fail(MOTH_ERR_VALUE, "unflatten: %u sizes do not fit", sizes.n);
+  for (uint32_t i = 0; i < sizes.n; i++) {
+    if (sizes.u.ints[i] == -1 && unknown < 0)
+      unknown = (int)i;
+    else if (sizes.u.ints[i] < 0 || __builtin_mul_overflow(known, sizes.u.ints[i], &known))
+      return moth_fail(MOTH_ERR_VALUE, "unflatten: invalid size %lld", (long long)sizes.u.ints[i]);
+  }
+  int64_t whole = self->shape[d];
+  if (unknown >= 0 ? known == 0 || whole % known != 0 : known != whole)
+    return moth_fail(MOTH_ERR_VALUE, "unflatten: the sizes do not multiply to %lld, the size of dimension %d",
+                     (long long)whole, d + 1);
+  for (int i = 0; i < self->ndim; i++) {
+    if (i != d) {
+      shape[n++] = self->shape[i];
+      continue;
+    }
+    for (uint32_t k = 0; k < sizes.n; k++)
+      shape[n++] = (int)k == unknown ? whole / known : sizes.u.ints[k];
+  }
+  MOTH_TRY(moth_reshape(self, shape, n, &out));
+  return moth_give(c, out);
+}
+
+MothStatus moth_composite_movedim(MothCall *c) {
+  MOTH_UNPACK_MOVEDIM(c)
+  int from, to, k = 0;
+  int64_t dims[MOTH_MAX_DIMS];
+  MothTensor *out;
+  MOTH_TRY(moth_wrap_dim(source, self->ndim, &from));
+  MOTH_TRY(moth_wrap_dim(destination, self->ndim, &to));
+  for (int i = 0; i < self->ndim; i++) {
+    if (i == to) {
+      dims[i] = from;
+      continue;
+    }
+    if (k == from)
+      k++;
+    dims[i] = k++;
+  }
+  MOTH_TRY(moth_permute(self, dims, self->ndim, &out));
+  return moth_give(c, out);
+}
+
+MothStatus moth_composite_stack(MothCall *c) {
+  MOTH_UNPACK_STACK(c)
+  enum { FEW = 64 };
+  MothTensor *few[FEW], *out = NULL;
+  MothStatus status = MOTH_OK;
+  uint32_t n = 0;
+  int d;
+  if (!tensors.n)
+    return moth_fail(MOTH_ERR_VALUE, "at least one tensor is needed");
+  MOTH_TRY(moth_wrap_dim(dim, tensors.u.tensors[0]->ndim + 1, &d));
+  for (uint32_t i = 1; i < tensors.n; i++) {
+    const MothTensor *a = tensors.u.tensors[0], *b = tensors.u.tensors[i];
+    if (a->ndim != b->ndim || memcmp(a->shape, b->shape, sizeof(int64_t) * a->ndim) != 0) {
+      char x[200], y[200];
+      return moth_fail(MOTH_ERR_VALUE, "all tensors must be of the same size, got %s and %s (tensor %u)",
+                       moth_shape_format(a->ndim, a->shape, x, sizeof x),
+                       moth_shape_format(b->ndim, b->shape, y, sizeof y), i + 1);
+    }
+  }
+  /* Many tensors in pieces of FEW, each stacked and then joined. */
+  if (tensors.n > FEW) {
+    MothTensor *left = NULL, *right = NULL, *both[2];
+    uint32_t half = tensors.n / 2;
+    MOTH_GO(moth_stack(tensors.u.tensors, (int)half, d, &left));
+    status = moth_stack(tensors.u.tensors + half, (int)(tensors.n - half), d, &right);
+    if (status == MOTH_OK) {
+      both[0] = left;
+      both[1] = right;
+      status = moth_cat(both, 2, d, &out);
+    }
+    moth_tensor_release(left);
+    moth_tensor_release(right);
+    return status ? status : moth_give(c, out);
+  }
+  for (; n < tensors.n; n++)
+    MOTH_GO(moth_unsqueeze(tensors.u.tensors[n], d, &few[n]));
+  MOTH_GO(moth_cat(few, (int)n, d, &out));
+done:
+  for (uint32_t i = 0; i < n; i++)
+    moth_tensor_release(few[i]);
+  return status ? status : moth_give(c, out);
+}

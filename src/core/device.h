@@ -1,0 +1,25 @@
+/* Devices: what the core must be able to do on one, as a table of functions per device type. */
+#ifndef MOTH_CORE_DEVICE_H
+#define MOTH_CORE_DEVICE_H
+#include "moth.h"
+
+typedef struct MothDeviceOps {
+  const char *name;
+  /* Why this device cannot be used, or NULL if it can. */
+  const char *(*why_not)(int index);
+  void *(*alloc)(int index, size_t n);
+  void (*free)(int index, void *p, size_t n);
+  /* n bytes between the device and host memory. */
+  MothStatus (*to_host)(void *host, const void *device, size_t n);
+  MothStatus (*from_host)(void *device, const void *host, size_t n);
+} MothDeviceOps;
+
+MOTH_API const MothDeviceOps *moth_device_ops(MothDeviceType type);
+/* Puts a device type in place; ops must live for ever. */
+MOTH_API void moth_device_register(MothDeviceType type, const MothDeviceOps *ops);
+/* "cpu", "cuda", "cuda:1". Errors: unknown, not built, no such index. */
+MOTH_API MothStatus moth_device_parse(const char *s, MothDevice *out);
+/* Errors if the device cannot be used now. */
+MOTH_API MothStatus moth_device_check(MothDevice d);
+MOTH_API const char *moth_device_format(MothDevice d, char *buf, size_t n);
+#endif

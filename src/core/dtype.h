@@ -1,0 +1,24 @@
+/* Facts about dtypes, all drawn from MOTH_DTYPE_LIST. */
+#ifndef MOTH_CORE_DTYPE_H
+#define MOTH_CORE_DTYPE_H
+#include "moth.h"
+
+enum { MOTH_CLASS_BOOL, MOTH_CLASS_INT, MOTH_CLASS_FLOAT };
+
+int moth_dtype_class(MothDType d);
+/* The code of a name, or -1. */
+MOTH_API int moth_dtype_find(const char *name);
+
+/* A number as the element type reads it: conversions between a value and one element. */
+MOTH_API void moth_dtype_store(MothDType d, void *element, MothValue v);
+MOTH_API MothValue moth_dtype_load(MothDType d, const void *element);
+
+float moth_half_to_float(uint16_t h);
+uint16_t moth_float_to_half(float f);
+float moth_bfloat_to_float(uint16_t h);
+uint16_t moth_float_to_bfloat(float f);
+
+static inline double moth_as_double(MothValue v) {
+  return v.tag == MOTH_V_FLOAT ? v.u.d : (double)v.u.i;
+}
+#endif

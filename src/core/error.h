@@ -1,0 +1,30 @@
+/* Errors: a status and a thread-local message. */
+#ifndef MOTH_CORE_ERROR_H
+#define MOTH_CORE_ERROR_H
+#include "moth.h"
+
+/* Sets the message of this thread and returns status. Arguments may point into the old message. */
+MOTH_API MothStatus moth_fail(MothStatus status, const char *fmt, ...)
+  __attribute__((format(printf, 2, 3)));
+
+/* Appends to, or puts in front of, the message. */
+void moth_error_append(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void moth_error_prefix(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Returns from the enclosing function when the status is not MOTH_OK. */
+#define MOTH_TRY(expr)                                                                             \
+  do {                                                                                             \
+    MothStatus moth_try_status = (expr);                                                           \
+    if (__builtin_expect(moth_try_status != MOTH_OK, 0))                                           \
+      return moth_try_status;                                                                      \
+  } while (0)
+
+/* Jumps to `done` with the status in `status`. */
+#define MOTH_GO(expr)                                                                              \
+  do {                                                                                             \
+    status = (expr);                                                                               \
+    if (__builtin_expect(status != MOTH_OK, 0))                                                    \
+      goto done;                                                                                   \
+  } while (0)
+
+#endif

@@ -1,0 +1,27 @@
+#include "core/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char topics[256];
+
+__attribute__((constructor)) static void log_init(void) { moth_log_set(getenv("MOTH_LOGS")); }
+
+void moth_log_set(const char *s) { snprintf(topics, sizeof topics, ",%s,", s ? s : ""); }
+
+bool moth_log_on(const char *topic) {
+  char word[64];
+  int n = snprintf(word, sizeof word, ",%s,", topic);
+  return n > 0 && strstr(topics, word) != NULL;
+}
+
+void moth_log_write(const char *topic, const char *fmt, ...) {
+  char text[1024];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  fprintf(stderr, "[moth %s] %s\n", topic, text);
+}

@@ -1,0 +1,437 @@
+/* Tensors and storages: making, viewing, counting, describing.
+ *
+ * A fresh small tensor costs two blocks: its header, and one block that holds the storage's header
+ * with the data behind it. Large data (and all data under MOTH_GUARD=1) has a block of its own. */
+#include "core/tensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/device.h"
+#include "core/dtype.h"
+
+enum { EMBED_MAX = 4096, STORAGE_HEADER = 128 };
+_Static_assert(sizeof(MothStorage) <= STORAGE_HEADER, "storage header grew");
+
+void (*moth_tensor_drop_grad)(MothTensor *t);
+
+MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel) {
+  if (ndim < 0 || ndim > MOTH_MAX_DIMS)
+    return moth_fail(MOTH_ERR_VALUE, "a tensor has 0 to %d dimensions, got %d", MOTH_MAX_DIMS, ndim);
+  int64_t n = 1;
+  bool overflow = false, empty = false;
+  for (int i = 0; i < ndim; i++) {
+    if (shape[i] < 0) {
+      char buf[256];
+      return moth_fail(MOTH_ERR_VALUE, "sizes must not be negative, got %s",
+                       moth_shape_format(ndim, shape, buf, sizeof buf));
+    }
+    empty |= shape[i] == 0;
+    overflow |= __builtin_mul_overflow(n, shape[i] ? shape[i] : 1, &n);
+  }
+  int64_t bytes;
+  if (overflow || __builtin_mul_overflow(n, itemsize, &bytes) || bytes > INT64_MAX / 2) {
+    char buf[256];
+    return moth_fail(MOTH_ERR_VALUE, "size %s needs more bytes than can be counted",
+                     moth_shape_format(ndim, shape, buf, sizeof buf));
+  }
+  *numel = empty ? 0 : n;
+  return MOTH_OK;
+}
+
+/* --- storage ---------------------------------------------------------------------------------- */
+
+static MothStatus storage_new(size_t nbytes, MothDevice device, MothStorage **out) {
+  bool embed = device.type == MOTH_CPU && nbytes <= EMBED_MAX && !moth_alloc_guarded();
+  MothStorage *s = moth_alloc(STORAGE_HEADER + (embed ? nbytes : 0));
+  if (!s)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate %zu bytes", nbytes);
+  memset(s, 0, sizeof *s);
+  s->refs = 1;
+  s->nbytes = nbytes;
+  s->device = device;
+  s->embedded = embed;
+  if (embed) {
+    s->data = (char *)s + STORAGE_HEADER;
+  } else {
+    s->data = moth_device_ops(device.type)->alloc(device.index, nbytes);
+    if (!s->data) {
+      moth_free(s, STORAGE_HEADER);
+      MothMemStats st;
+      moth_memory_stats(&st);
+      return moth_fail(MOTH_ERR_MEMORY,
+                       "out of memory: could not allocate %zu bytes on %s (%lld bytes are live, "
+                       "%lld cached)",
+                       nbytes, moth_device_ops(device.type)->name, (long long)st.live,
+                       (long long)st.cached);
+    }
+  }
+  *out = s;
+  return MOTH_OK;
+}
+
+static void storage_release(MothStorage *s) {
+  if (atomic_load_explicit(&s->refs, memory_order_acquire) != 1 &&
+      atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  if (s->foreign) {
+    if (s->release)
+      s->release(s->ctx);
+  } else if (!s->embedded && s->data)
+    moth_device_ops(s->device.type)->free(s->device.index, s->data, s->nbytes);
+  moth_free(s, STORAGE_HEADER + (s->embedded ? s->nbytes : 0));
+}
+
+/* --- tensors ---------------------------------------------------------------------------------- */
+
+/* A header without storage; the fields that every maker sets are left alone. */
+static MothTensor *header_new(void) {
+  MothTensor *t = moth_alloc(sizeof *t);
+  if (!t) {
+    moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate a tensor header");
+    return NULL;
+  }
+  t->refs = 1;
+  t->offset = 0;
+  t->version = NULL;
+  t->base = NULL;
+  t->grad = NULL;
+  return t;
+}
+
+static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, MothDevice device,
+                              bool fake, MothTensor **out) {
+  int64_t numel;
+  MOTH_TRY(moth_shape_numel(ndim, shape, moth_dtype_size(dtype), &numel));
+  MothTensor *t = header_new();
+  if (!t)
+    return MOTH_ERR_MEMORY;
+  MothStatus status;
+  if (fake) {
+    t->storage = moth_alloc(STORAGE_HEADER);
+    status = t->storage ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    if (t->storage) {
+      memset(t->storage, 0, sizeof *t->storage);
+      t->storage->refs = 1;
+      t->storage->nbytes = (size_t)(numel * moth_dtype_size(dtype));
+      t->storage->device = device;
+    }
+  } else {
+    status = storage_new((size_t)(numel * moth_dtype_size(dtype)), device, &t->storage);
+  }
+  if (status) {
+    moth_free(t, sizeof *t);
+    return status;
+  }
+  t->keys = (1u << device.type) | (fake ? MOTH_KEY_FAKE : 0);
+  t->dtype = (uint8_t)dtype;
+  t->device = device;
+  t->ndim = (uint8_t)ndim;
+  t->contiguous = true;
+  t->numel = numel;
+  t->data = t->storage->data;
+  int64_t s = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
+    t->shape[i] = shape[i];
+    t->stride[i] = s;
+    s *= shape[i] > 1 ? shape[i] : 1;
+  }
+  *out = t;
+  return MOTH_OK;
+}
+
+MothStatus moth_tensor_new(int ndim, const int64_t *shape, MothDType dtype, MothDevice device,
+                           MothTensor **out) {
+  if (__builtin_expect(device.type != MOTH_CPU, 0))
+    MOTH_TRY(moth_device_check(device));
+  return tensor_make(ndim, shape, dtype, device, false, out);
+}
+
+MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype, MothDevice device,
+                                MothTensor **out) {
+  return tensor_make(ndim, shape, dtype, device, true, out);
+}
+
+MothStatus moth_tensor_from_ptr(void *data, int ndim, const int64_t *shape, MothDType dtype,
+                                void (*release)(void *ctx), void *ctx, MothTensor **out) {
+  MothTensor *t;
+  MOTH_TRY(tensor_make(ndim, shape, dtype, (MothDevice){MOTH_CPU, 0}, true, &t));
+  t->keys = MOTH_KEY_CPU;
+  t->data = t->storage->data = data;
+  t->storage->foreign = true;
+  t->storage->release = release;
+  t->storage->ctx = ctx;
+  *out = t;
+  return MOTH_OK;
+}
+
+MothStatus moth_tensor_scalar(MothValue v, MothDType dtype, MothDevice device, MothTensor **out) {
+  MothTensor *t;
+  MOTH_TRY(moth_tensor_new(0, NULL, dtype, device, &t));
+  char element[8];
+  moth_dtype_store(dtype, element, v);
+  MothStatus s = moth_device_ops(device.type)->from_host(t->data, element, (size_t)moth_itemsize(t));
+  if (s) {
+    moth_tensor_release(t);
+    return s;
+  }
+  *out = t;
+  return MOTH_OK;
+}
+
+void moth_tensor_retain(MothTensor *t) {
+  atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+}
+
+void moth_tensor_release(MothTensor *t) {
+  /* Bases are chained one deep, gradients through moth_tensor_drop_grad: no deep recursion here. */
+  if (!t)
+    return;
+  if (atomic_load_explicit(&t->refs, memory_order_acquire) != 1 &&
+      atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  if (t->grad)
+    moth_tensor_drop_grad(t);
+  storage_release(t->storage);
+  if (t->version && atomic_fetch_sub(&t->version->refs, 1) == 1)
+    moth_free(t->version, sizeof *t->version);
+  MothTensor *base = t->base;
+  moth_free(t, sizeof *t);
+  if (base)
+    moth_tensor_release(base);
+}
+
+int moth_tensor_ndim(const MothTensor *t) { return t->ndim; }
+const int64_t *moth_tensor_shape(const MothTensor *t) { return t->shape; }
+const int64_t *moth_tensor_stride(const MothTensor *t) { return t->stride; }
+int64_t moth_tensor_offset(const MothTensor *t) { return t->offset; }
+int64_t moth_tensor_numel(const MothTensor *t) { return t->numel; }
+MothDType moth_tensor_dtype(const MothTensor *t) { return (MothDType)t->dtype; }
+MothDevice moth_tensor_device(const MothTensor *t) { return t->device; }
+void *moth_tensor_data(const MothTensor *t) { return t->data; }
+bool moth_tensor_is_contiguous(const MothTensor *t) { return t->contiguous; }
+bool moth_tensor_is_fake(const MothTensor *t) { return t->keys & MOTH_KEY_FAKE; }
+int64_t moth_tensor_version(const MothTensor *t) { return *moth_version_of((MothTensor *)t); }
+
+MothStatus moth_tensor_item(const MothTensor *t, MothValue *out) {
+  char buf[256];
+  if (t->numel != 1)
+    return moth_fail(MOTH_ERR_VALUE, "item: a tensor with one element is needed, got %s",
+                     moth_tensor_format(t, buf, sizeof buf));
+  if (t->keys & MOTH_KEY_FAKE)
+    return moth_fail(MOTH_ERR_STATE, "item: a fake tensor has no values, got %s",
+                     moth_tensor_format(t, buf, sizeof buf));
+  char element[8];
+  MOTH_TRY(moth_device_ops(t->device.type)->to_host(element, t->data, (size_t)moth_itemsize(t)));
+  *out = moth_dtype_load((MothDType)t->dtype, element);
+  return MOTH_OK;
+}
+
+void moth_tensor_update_contiguous(MothTensor *t) {
+  int64_t expected = 1;
+  t->contiguous = true;
+  if (t->numel == 0)
+    return;
+  for (int i = t->ndim - 1; i >= 0; i--) {
+    if (t->shape[i] != 1 && t->stride[i] != expected) {
+      t->contiguous = false;
+      return;
+    }
+    expected *= t->shape[i];
+  }
+}
+
+/* Copies who owns what from src to a new header: storage, version, place. */
+static MothTensor *share(MothTensor *src) {
+  MothTensor *t = header_new();
+  if (!t)
+    return NULL;
+  t->keys = src->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_FAKE);
+  t->dtype = src->dtype;
+  t->device = src->device;
+  t->storage = src->storage;
+  atomic_fetch_add_explicit(&t->storage->refs, 1, memory_order_relaxed);
+  if (src->version) {
+    t->version = src->version;
+    atomic_fetch_add(&t->version->refs, 1);
+  }
+  return t;
+}
+
+MothStatus moth_tensor_view(MothTensor *src, int ndim, const int64_t *shape, const int64_t *stride,
+                            int64_t offset, MothTensor **out) {
+  int64_t numel, itemsize = moth_itemsize(src);
+  MOTH_TRY(moth_shape_numel(ndim, shape, itemsize, &numel));
+  int64_t lo = offset, hi = offset;
+  bool bad = false;
+  for (int i = 0; i < ndim && numel > 0; i++) {
+    int64_t reach;
+    bad |= __builtin_mul_overflow(stride[i], shape[i] - 1, &reach);
+    bad |= __builtin_add_overflow(stride[i] < 0 ? lo : hi, reach, stride[i] < 0 ? &lo : &hi);
+  }
+  int64_t have = (int64_t)src->storage->nbytes / itemsize;
+  if (bad || offset < 0 || (numel > 0 && (lo < 0 || hi >= have))) {
+    char a[256], b[256];
+    return moth_fail(MOTH_ERR_INDEX,
+                     "size %s, stride %s, offset %lld reach outside the storage of %lld elements",
+                     moth_shape_format(ndim, shape, a, sizeof a),
+                     moth_shape_format(ndim, stride, b, sizeof b), (long long)offset,
+                     (long long)have);
+  }
+  MothTensor *t = share(src);
+  if (!t)
+    return MOTH_ERR_MEMORY;
+  t->ndim = (uint8_t)ndim;
+  t->numel = numel;
+  t->offset = offset;
+  t->data = t->storage->data ? (char *)t->storage->data + offset * itemsize : NULL;
+  for (int i = 0; i < ndim; i++) {
+    t->shape[i] = shape[i];
+    t->stride[i] = stride[i];
+  }
+  moth_tensor_update_contiguous(t);
+  t->base = src->base ? src->base : src;
+  moth_tensor_retain(t->base);
+  *out = t;
+  return MOTH_OK;
+}
+
+MothStatus moth_tensor_alias(MothTensor *src, bool fresh_version, MothTensor **out) {
+  MothTensor *t = share(src);
+  if (!t)
+    return MOTH_ERR_MEMORY;
+  t->ndim = src->ndim;
+  t->contiguous = src->contiguous;
+  t->numel = src->numel;
+  t->offset = src->offset;
+  t->data = src->data;
+  memcpy(t->shape, src->shape, sizeof(int64_t) * src->ndim);
+  memcpy(t->stride, src->stride, sizeof(int64_t) * src->ndim);
+  if (fresh_version) {
+    MothVersion *v = moth_alloc(sizeof *v);
+    if (!v) {
+      moth_tensor_release(t);
+      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    }
+    if (t->version)
+      atomic_fetch_sub(&t->version->refs, 1);
+    v->refs = 1;
+    v->value = 0;
+    t->version = v;
+  }
+  *out = t;
+  return MOTH_OK;
+}
+
+/* --- overlap ---------------------------------------------------------------------------------- */
+
+bool moth_tensor_self_overlaps(const MothTensor *t) {
+  if (t->contiguous || t->numel <= 1)
+    return false;
+  /* Sorted by stride, each dimension must step over all that the smaller ones reach. Sufficient for
+   * all tensors but odd as_strided ones, which are refused too. */
+  int order[MOTH_MAX_DIMS], n = 0;
+  for (int i = 0; i < t->ndim; i++)
+    if (t->shape[i] > 1)
+      order[n++] = i;
+  for (int i = 1; i < n; i++)
+    for (int j = i; j > 0 && llabs(t->stride[order[j]]) < llabs(t->stride[order[j - 1]]); j--) {
+      int x = order[j];
+      order[j] = order[j - 1];
+      order[j - 1] = x;
+    }
+  int64_t reach = 0;
+  for (int i = 0; i < n; i++) {
+    int64_t s = llabs(t->stride[order[i]]);
+    if (s <= reach)
+      return true;
+    reach += s * (t->shape[order[i]] - 1);
+  }
+  return false;
+}
+
+int moth_tensor_overlap(const MothTensor *a, const MothTensor *b) {
+  if (a->storage->data != b->storage->data || !a->storage->data || !a->numel || !b->numel)
+    return 0;
+  if (a->data == b->data && a->ndim == b->ndim && a->dtype == b->dtype) {
+    bool same = true;
+    for (int i = 0; i < a->ndim && same; i++)
+      same = a->shape[i] == b->shape[i] && (a->stride[i] == b->stride[i] || a->shape[i] == 1);
+    if (same)
+      return 1;
+  }
+  const MothTensor *ts[2] = {a, b};
+  int64_t lo[2], hi[2];
+  for (int k = 0; k < 2; k++) {
+    lo[k] = hi[k] = ts[k]->offset;
+    for (int i = 0; i < ts[k]->ndim; i++) {
+      int64_t reach = ts[k]->stride[i] * (ts[k]->shape[i] - 1);
+      if (reach < 0)
+        lo[k] += reach;
+      else
+        hi[k] += reach;
+    }
+  }
+  if (hi[0] < lo[1] || hi[1] < lo[0])
+    return 0;
+  /* Interleaved columns of one matrix: same strides, offsets apart by less than a stride. */
+  if (a->ndim == b->ndim && a->ndim > 0) {
+    int64_t shift = llabs(a->offset - b->offset);
+    bool same = true;
+    int64_t least = INT64_MAX;
+    int inner = -1;
+    for (int i = 0; i < a->ndim; i++) {
+      same = same && a->stride[i] == b->stride[i];
+      if (llabs(a->stride[i]) < least && (a->shape[i] > 1 || b->shape[i] > 1)) {
+        least = llabs(a->stride[i]);
+        inner = i;
+      }
+    }
+    if (same && inner >= 0 && shift % least != 0)
+      return 0;
+    /* Disjoint along some dimension: blocks of rows or columns. */
+    if (same && shift != 0) {
+      int64_t rest = shift;
+      for (;;) { /* peel the offset difference by the largest strides */
+        int best = -1;
+        for (int i = 0; i < a->ndim; i++)
+          if (a->stride[i] > 0 && a->stride[i] <= rest && (best < 0 || a->stride[i] > a->stride[best]))
+            best = i;
+        if (best < 0)
+          break;
+        int64_t steps = rest / a->stride[best];
+        const MothTensor *first = a->offset < b->offset ? a : b;
+        if (steps >= first->shape[best])
+          return 0;
+        rest -= steps * a->stride[best];
+        if (!rest)
+          break;
+      }
+    }
+  }
+  return 2;
+}
+
+/* --- describing ------------------------------------------------------------------------------- */
+
+const char *moth_shape_format(int ndim, const int64_t *shape, char *buf, size_t n) {
+  size_t at = 0;
+  buf[0] = 0;
+  at += (size_t)snprintf(buf + at, n - at, "[");
+  for (int i = 0; i < ndim && at + 24 < n; i++)
+    at += (size_t)snprintf(buf + at, n - at, i ? ", %lld" : "%lld", (long long)shape[i]);
+  if (at + 2 < n)
+    snprintf(buf + at, n - at, "]");
+  return buf;
+}
+
+const char *moth_tensor_format(const MothTensor *t, char *buf, size_t n) {
+  char shape[200], device[32];
+  snprintf(buf, n, "%s %s %s%s", moth_dtype_name((MothDType)t->dtype),
+           moth_shape_format(t->ndim, t->shape, shape, sizeof shape),
+           moth_device_format(t->device, device, sizeof device),
+           t->keys & MOTH_KEY_FAKE ? " (fake)" : "");
+  return buf;
+}

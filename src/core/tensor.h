@@ -1,0 +1,104 @@
+/* Storage and tensor: (storage, shape, stride, offset, dtype, device, requires_grad). */
+#ifndef MOTH_CORE_TENSOR_H
+#define MOTH_CORE_TENSOR_H
+#include <stdatomic.h>
+
+#include "core/error.h"
+#include "moth.h"
+
+/* Dispatch keys: one bit for each place that may want to see a call. A tensor carries those that it
+ * asks for; a thread adds and removes some (src/dispatch). */
+enum {
+  MOTH_KEY_CPU = 1u << MOTH_CPU,
+  MOTH_KEY_CUDA = 1u << MOTH_CUDA,
+  MOTH_KEY_USER = 1u << MOTH_USER,
+  MOTH_KEY_FAKE = 1u << 8,
+  MOTH_KEY_BELOW = 1u << 9, /* interceptors below autograd */
+  MOTH_KEY_AUTOGRAD = 1u << 10,
+  MOTH_KEY_AUTOCAST = 1u << 11,
+  MOTH_KEY_ABOVE = 1u << 12, /* interceptors above everything */
+  MOTH_KEYS_DEVICE = 0xff
+};
+
+struct MothStorage {
+  _Atomic int64_t refs;
+  void *data; /* NULL for fake ones */
+  size_t nbytes;
+  MothDevice device;
+  bool embedded;              /* data follows this header in the same block */
+  bool foreign;               /* data is not ours: `release` gives it back, if there is one */
+  int64_t version;           /* bumped by every write through any view */
+  void (*release)(void *ctx); /* foreign memory: called instead of freeing */
+  void *ctx;
+};
+
+/* A version counter of its own, for `.data`, which shares bytes but not versions. */
+typedef struct MothVersion {
+  _Atomic int64_t refs;
+  int64_t value;
+} MothVersion;
+
+typedef struct MothAutogradMeta MothAutogradMeta; /* src/autograd */
+
+struct MothTensor {
+  _Atomic int64_t refs;
+  uint32_t keys;
+  uint8_t dtype;
+  MothDevice device;
+  uint8_t ndim;
+  bool contiguous; /* row-major without gaps: kept true to shape and stride */
+  int64_t numel;
+  int64_t offset;
+  MothStorage *storage;
+  char *data;            /* first element, or NULL */
+  MothVersion *version;  /* NULL: that of the storage */
+  MothTensor *base;      /* the tensor that this is a view of (never itself a view), or NULL */
+  MothAutogradMeta *grad; /* NULL until autograd has to do with it */
+  int64_t shape[MOTH_MAX_DIMS];
+  int64_t stride[MOTH_MAX_DIMS];
+};
+
+/* Set by src/autograd: frees a tensor's MothAutogradMeta. */
+extern void (*moth_tensor_drop_grad)(MothTensor *t);
+
+static inline int64_t moth_itemsize(const MothTensor *t) { return moth_dtype_size((MothDType)t->dtype); }
+
+static inline int64_t *moth_version_of(MothTensor *t) {
+  return t->version ? &t->version->value : &t->storage->version;
+}
+
+/* The number of elements, or an error on negative sizes and overflow (bytes included). */
+MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel);
+
+/* A view of t's storage with a geometry of its own. `checked` geometry must lie inside the storage:
+ * this is verified. The view's base is t or t's base. */
+MOTH_API MothStatus moth_tensor_view(MothTensor *t, int ndim, const int64_t *shape, const int64_t *stride,
+                            int64_t offset, MothTensor **out);
+/* The same bytes without history: detach (shared version) or, with fresh_version, `.data`. */
+MOTH_API MothStatus moth_tensor_alias(MothTensor *t, bool fresh_version, MothTensor **out);
+/* A shape-only tensor. */
+MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype, MothDevice device,
+                                MothTensor **out);
+/* A 0-dim tensor of value v. */
+MothStatus moth_tensor_scalar(MothValue v, MothDType dtype, MothDevice device, MothTensor **out);
+/* Makes t describe what src describes (used by in-place ops that change the geometry). */
+void moth_tensor_update_contiguous(MothTensor *t);
+
+/* Two elements of t share a place (stride 0 or crossing): writing to it would race. */
+bool moth_tensor_self_overlaps(const MothTensor *t);
+/* Whether a and b share bytes: 0 no, 1 exactly the same elements in the same order, 2 partly. */
+MOTH_API int moth_tensor_overlap(const MothTensor *a, const MothTensor *b);
+
+/* Writes "[2, 3]" into buf and returns it. */
+const char *moth_shape_format(int ndim, const int64_t *shape, char *buf, size_t n);
+/* Writes "float32 [2, 3] cpu". */
+MOTH_API const char *moth_tensor_format(const MothTensor *t, char *buf, size_t n);
+
+static inline void moth_contiguous_strides(int ndim, const int64_t *shape, int64_t *stride) {
+  int64_t s = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
+    stride[i] = s;
+    s *= shape[i] > 1 ? shape[i] : 1;
+  }
+}
+#endif

@@ -1,0 +1,424 @@
+/* The way of a call. See dispatch.h. */
+#include "dispatch/dispatch.h"
+
+#include <string.h>
+
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/log.h"
+#include "core/thread.h"
+
+_Thread_local MothThread moth_thread;
+static _Thread_local MothInterceptor *intercept_above, *intercept_below;
+MothStatus (*moth_autograd_step)(MothCall *c);
+
+MothThread *moth_thread_state(void) { return &moth_thread; }
+
+enum { SLOW_KEYS = MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST | MOTH_KEY_ABOVE };
+
+/* --- the floor: shape rule, kernel, target ---------------------------------------------------- */
+
+static void release_results(MothCall *c) {
+  for (int i = 0; i < c->op->nresults; i++) {
+    if (c->results[i].tag == MOTH_V_TENSOR)
+      moth_tensor_release(c->results[i].u.t);
+    c->results[i] = moth_v_none();
+  }
+}
+
+static const char *backend_name(int device_type) { return moth_device_ops((MothDeviceType)device_type)->name; }
+
+static MothStatus no_kernel(const MothCall *c) {
+  char have[128] = "";
+  for (int i = 0; i < MOTH_NDEVICES; i++)
+    if (c->op->kernels[i]) {
+      strcat(have, have[0] ? ", " : "");
+      strcat(have, backend_name(i));
+    }
+  return moth_fail(MOTH_ERR_TYPE,
+                   "could not run 'moth::%s' with arguments from the '%s' backend; there are kernels "
+                   "for: %s",
+                   c->op->name, backend_name(c->device.type), have[0] ? have : "none");
+}
+
+/* copy_ by its table entry: results go to targets of another dtype or layout through it. */
+static MothStatus copy_to(MothTensor *target, MothTensor *result) {
+  MothValue args[MOTH_MAX_ARGS] = {moth_v_tensor(target), moth_v_tensor(result)};
+  MothValue out[1] = {moth_v_none()};
+  uint32_t exclude = moth_thread.exclude;
+  moth_thread.exclude |= SLOW_KEYS;
+  MothStatus s = moth_op_call(&moth_ops[MOTH_OP_copy_], 2, args, out);
+  moth_thread.exclude = exclude;
+  if (s == MOTH_OK)
+    moth_tensor_release(out[0].u.t);
+  return s;
+}
+
+static MothStatus put_in_target(MothCall *c, int i) {
+  MothTensor *target = c->target[i], *result = c->results[i].u.t;
+  char a[200], b[200];
+  if (result == target)
+    return MOTH_OK;
+  if (target->ndim != result->ndim ||
+      memcmp(target->shape, result->shape, sizeof(int64_t) * result->ndim) != 0)
+    return moth_fail(MOTH_ERR_VALUE, "the result has shape %s but is to be written to a tensor of shape %s",
+                     moth_shape_format(result->ndim, result->shape, a, sizeof a),
+                     moth_shape_format(target->ndim, target->shape, b, sizeof b));
+  if (moth_dtype_class((MothDType)result->dtype) > moth_dtype_class((MothDType)target->dtype))
+    return moth_fail(MOTH_ERR_TYPE, "result type %s can't be cast to the desired output type %s",
+                     moth_dtype_name((MothDType)result->dtype),
+                     moth_dtype_name((MothDType)target->dtype));
+  if (!(c->keys & MOTH_KEY_FAKE))
+    MOTH_TRY(copy_to(target, result));
+  moth_tensor_retain(target);
+  c->results[i] = moth_v_tensor(target);
+  moth_tensor_release(result);
+  return MOTH_OK;
+}
+
+static void bump_versions(MothCall *c) {
+  if (c->target)
+    for (int i = 0; i < c->op->nresults; i++)
+      ++*moth_version_of(c->target[i]);
+  for (int i = 0; i < c->op->nargs; i++) {
+    if (!c->op->args[i].mutated || (c->target && i == 0))
+      continue;
+    MothValue v = c->args[i];
+    if (v.tag == MOTH_V_TENSOR)
+      ++*moth_version_of(v.u.t);
+    for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
+      ++*moth_version_of(v.u.tensors[k]);
+  }
+}
+
+static MothStatus run_composite(MothCall *c) {
+  /* Below Autograd: what it is made of must not be recorded a second time. */
+  uint32_t exclude = moth_thread.exclude;
+  moth_thread.exclude |= MOTH_KEY_AUTOGRAD;
+  MothStatus s = c->op->composite(c);
+  moth_thread.exclude = exclude;
+  return s;
+}
+
+static MothStatus run_backend(MothCall *c) {
+  const MothOp *op = c->op;
+  uint32_t devices = c->keys & MOTH_KEYS_DEVICE;
+  if (__builtin_expect(devices != MOTH_KEY_CPU, 0)) {
+    if (!devices && c->op->factory) {
+      for (int i = 0; i < op->nargs; i++)
+        if (op->args[i].type == MOTH_T_DEVICE && c->args[i].tag == MOTH_V_DEVICE)
+          c->device = (MothDevice){(uint8_t)(c->args[i].u.i >> 8), (uint8_t)c->args[i].u.i};
+    } else if (devices & (devices - 1)) {
+      if (!op->cross_device) {
+        char msg[256] = "";
+        for (int i = 0; i < MOTH_NDEVICES; i++)
+          if (devices & (1u << i)) {
+            strcat(msg, msg[0] ? " and " : "");
+            strcat(msg, backend_name(i));
+          }
+        return moth_fail(MOTH_ERR_VALUE,
+                         "Expected all tensors to be on the same device, but found %s; move them "
+                         "with x:to(device)",
+                         msg);
+      }
+      c->device.type = devices & MOTH_KEY_CUDA ? MOTH_CUDA : MOTH_USER;
+    } else if (devices) {
+      c->device.type = (uint8_t)__builtin_ctz(devices);
+    }
+  }
+  if (op->composite && !op->kernels[c->device.type])
+    return run_composite(c);
+  if (op->returns_self && (c->keys & MOTH_KEY_FAKE)) {
+    MOTH_TRY(op->shape(c));
+    bump_versions(c);
+    return MOTH_OK;
+  }
+  if (op->shape)
+    MOTH_TRY(op->shape(c));
+  MothStatus s = MOTH_OK;
+  if (op->kind != MOTH_VIEW && !(c->keys & MOTH_KEY_FAKE)) {
+    MothKernel kernel = op->kernels[c->device.type];
+    s = kernel ? kernel(c) : no_kernel(c);
+  } else if (!op->shape) {
+    s = moth_fail(MOTH_ERR_STATE, "the shape of the result depends on data, which a fake tensor has not");
+  }
+  if (c->target && s == MOTH_OK)
+    for (int i = 0; i < op->nresults && s == MOTH_OK; i++)
+      s = put_in_target(c, i);
+  if (s != MOTH_OK) {
+    release_results(c);
+    return s;
+  }
+  if (c->target || op->returns_self || op->args[0].mutated)
+    bump_versions(c);
+  return MOTH_OK;
+}
+
+/* --- the steps above -------------------------------------------------------------------------- */
+
+static MothStatus intercept(MothCall *c, bool above) {
+  MothThread *t = &moth_thread;
+  uint8_t *at = above ? &c->above_at : &c->below_at;
+  uint8_t *n = above ? &t->nabove : &t->nbelow;
+  uint32_t key = above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW;
+  MothInterceptor i = (above ? intercept_above : intercept_below)[--*at];
+  if (*at == 0)
+    c->keys &= ~key;
+  if (i.observer)
+    return i.fn(c, i.ctx);
+  uint8_t keep = *n;
+  uint32_t include = t->include;
+  *n = *at;
+  if (*at == 0)
+    t->include &= ~key;
+  MothStatus s = i.fn(c, i.ctx);
+  *n = keep;
+  t->include = include;
+  return s;
+}
+
+/* Autocast: float tensors go to the dtype that the op's `amp` policy asks for. */
+static MothStatus autocast(MothCall *c) {
+  c->keys &= ~(uint32_t)MOTH_KEY_AUTOCAST;
+  MothDType low = (MothDType)moth_thread.autocast, to;
+  if (c->op->amp == MOTH_AMP_KEEP || c->variant != MOTH_FUNCTIONAL)
+    return moth_redispatch(c);
+  to = c->op->amp == MOTH_AMP_LOW ? low : MOTH_FLOAT32;
+  if (c->op->amp == MOTH_AMP_WIDEST) {
+    to = low;
+    for (int i = 0; i < c->op->nargs; i++)
+      if (c->args[i].tag == MOTH_V_TENSOR && c->args[i].u.t->dtype == MOTH_FLOAT32)
+        to = MOTH_FLOAT32;
+  }
+  MothValue args[MOTH_MAX_ARGS];
+  MothTensor *mine[MOTH_MAX_ARGS];
+  int nmine = 0;
+  memcpy(args, c->args, sizeof(MothValue) * c->op->nargs);
+  MothStatus s = MOTH_OK;
+  uint32_t include = moth_thread.include;
+  moth_thread.include &= ~(uint32_t)MOTH_KEY_AUTOCAST;
+  for (int i = 0; i < c->op->nargs && s == MOTH_OK; i++) {
+    if (args[i].tag != MOTH_V_TENSOR)
+      continue;
+    MothTensor *t = args[i].u.t;
+    if (!moth_dtype_is_float((MothDType)t->dtype) || t->dtype == MOTH_FLOAT64 || t->dtype == to)
+      continue;
+    MothValue cast[2] = {args[i], moth_v_dtype(to)};
+    s = moth_call1(&moth_ops[MOTH_OP_to], 2, cast, &mine[nmine]);
+    if (s == MOTH_OK)
+      args[i] = moth_v_tensor(mine[nmine++]);
+  }
+  if (s == MOTH_OK) {
+    MothValue *keep = c->args;
+    c->args = args;
+    for (int i = 0; i < nmine; i++)
+      c->keys |= mine[i]->keys & ~moth_thread.exclude & MOTH_KEY_AUTOGRAD;
+    s = moth_redispatch(c);
+    c->args = keep;
+  }
+  moth_thread.include = include;
+  for (int i = 0; i < nmine; i++)
+    moth_tensor_release(mine[i]);
+  return s;
+}
+
+MothStatus moth_redispatch(MothCall *c) {
+  if (__builtin_expect(!(c->keys & SLOW_KEYS), 1))
+    return c->op->composite && !c->op->keep ? c->op->composite(c) : run_backend(c);
+  if (c->keys & MOTH_KEY_ABOVE)
+    return intercept(c, true);
+  if (c->keys & MOTH_KEY_AUTOCAST)
+    return autocast(c);
+  if (c->op->composite && !c->op->keep) /* expanded here: its parts come through the dispatcher */
+    return c->op->composite(c);
+  if (c->keys & MOTH_KEY_AUTOGRAD) {
+    c->keys &= ~(uint32_t)MOTH_KEY_AUTOGRAD;
+    if (moth_autograd_step)
+      return moth_autograd_step(c);
+    return moth_redispatch(c);
+  }
+  return intercept(c, false);
+}
+
+/* "; got self: float32 [2, 3] cpu, other: 3" behind the message of the innermost failing op. */
+static void describe_args(const MothCall *c) {
+  char buf[256];
+  bool first = true;
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    if (v.tag != MOTH_V_TENSOR && v.tag != MOTH_V_TENSORS)
+      continue;
+    for (uint32_t k = 0; k < (v.tag == MOTH_V_TENSORS ? v.n : 1) && k < 4; k++) {
+      MothTensor *t = v.tag == MOTH_V_TENSORS ? v.u.tensors[k] : v.u.t;
+      moth_error_append("%s%s: %s", first ? "; got " : ", ", c->op->args[i].name,
+                        moth_tensor_format(t, buf, sizeof buf));
+      first = false;
+    }
+  }
+}
+
+static MothStatus failed(MothCall *c, MothStatus s) {
+  if (s == MOTH_ERR_HOST || moth_last_error()[0] == '[')
+    return s;
+  moth_error_prefix("[%s%s] ", c->op->name, c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
+  describe_args(c);
+  return s;
+}
+
+MothStatus moth_dispatch(MothCall *c) {
+  uint32_t keys = moth_thread.include;
+  MothDevice device = {MOTH_CPU, 0};
+  for (int i = 0; i < c->op->nargs; i++) {
+    const MothValue *v = &c->args[i];
+    if (v->tag == MOTH_V_TENSOR) {
+      keys |= v->u.t->keys;
+      if (v->u.t->base) /* a view learns through its base that it has a history now */
+        keys |= v->u.t->base->keys & MOTH_KEY_AUTOGRAD;
+      if (v->u.t->device.type != MOTH_CPU)
+        device = v->u.t->device;
+    } else if (v->tag == MOTH_V_TENSORS) {
+      for (uint32_t k = 0; k < v->n; k++) {
+        keys |= v->u.tensors[k]->keys;
+        if (v->u.tensors[k]->device.type != MOTH_CPU)
+          device = v->u.tensors[k]->device;
+      }
+    }
+  }
+  for (int i = 0; i < c->op->nresults; i++)
+    c->results[i] = moth_v_none();
+  if (c->target)
+    for (int i = 0; i < c->op->nresults; i++)
+      keys |= c->target[i]->keys;
+  c->keys = keys & ~moth_thread.exclude;
+  c->device = device;
+  c->above_at = moth_thread.nabove;
+  c->below_at = moth_thread.nbelow;
+  MothStatus s = moth_redispatch(c);
+  return __builtin_expect(s == MOTH_OK, 1) ? MOTH_OK : failed(c, s);
+}
+
+/* --- calling ops ------------------------------------------------------------------------------ */
+
+MothStatus moth_call1(const MothOp *op, int nargs, const MothValue *args, MothTensor **out) {
+  MothValue full[MOTH_MAX_ARGS], result[MOTH_MAX_RESULTS];
+  for (int i = 0; i < op->nargs; i++)
+    full[i] = i < nargs ? args[i] : op->args[i].def;
+  MothTensor *self = op->returns_self ? full[0].u.t : NULL;
+  MothCall c = {.op = op, .args = full, .results = result,
+                .variant = self ? MOTH_INPLACE : MOTH_FUNCTIONAL, .target = self ? &self : NULL};
+  MOTH_TRY(moth_dispatch(&c));
+  *out = result[0].u.t;
+  for (int i = 1; i < op->nresults; i++)
+    moth_tensor_release(result[i].u.t);
+  return MOTH_OK;
+}
+
+MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *args, MothValue *results) {
+  return moth_op_call_variant(op, MOTH_FUNCTIONAL, nargs, args, NULL, results);
+}
+
+MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs,
+                                const MothValue *args, MothTensor **targets, MothValue *results) {
+  MothValue full[MOTH_MAX_ARGS];
+  if (nargs > op->nargs)
+    return moth_fail(MOTH_ERR_TYPE, "[%s] %d arguments are too many: %s", op->name, nargs, op->schema);
+  memcpy(full, args, sizeof(MothValue) * (size_t)nargs);
+  MOTH_TRY(moth_op_check(op, nargs, full));
+  MothTensor *self;
+  if (op->returns_self) {
+    variant = MOTH_INPLACE;
+  } else if (variant == MOTH_INPLACE && !op->inplace) {
+    return moth_fail(MOTH_ERR_TYPE, "[%s] there is no in-place variant", op->name);
+  }
+  if (variant == MOTH_INPLACE) {
+    if (full[0].tag != MOTH_V_TENSOR)
+      return moth_fail(MOTH_ERR_TYPE, "[%s_] the first argument must be a tensor", op->name);
+    self = full[0].u.t;
+    targets = &self;
+  }
+  MothCall c = {.op = op, .args = full, .results = results, .variant = (uint8_t)variant,
+                .target = variant == MOTH_FUNCTIONAL ? NULL : targets};
+  return moth_dispatch(&c);
+}
+
+static bool tag_fits(const MothArg *a, uint32_t tag) {
+  if (tag == MOTH_V_NONE)
+    return a->optional;
+  switch ((MothType)a->type) {
+  case MOTH_T_TENSOR: return tag == MOTH_V_TENSOR;
+  case MOTH_T_OPERAND: return tag == MOTH_V_TENSOR || (tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT);
+  case MOTH_T_SCALAR: return tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT;
+  case MOTH_T_INT:
+  case MOTH_T_DIM:
+  case MOTH_T_INDEX:
+  case MOTH_T_INDEX_BASE: return tag == MOTH_V_INT;
+  case MOTH_T_FLOAT: return tag == MOTH_V_FLOAT;
+  case MOTH_T_BOOL: return tag == MOTH_V_BOOL;
+  case MOTH_T_INTS:
+  case MOTH_T_DIMS: return tag == MOTH_V_INTS;
+  case MOTH_T_TENSORS: return tag == MOTH_V_TENSORS;
+  case MOTH_T_STRING: return tag == MOTH_V_STRING;
+  case MOTH_T_DTYPE: return tag == MOTH_V_DTYPE;
+  case MOTH_T_DEVICE: return tag == MOTH_V_DEVICE;
+  case MOTH_T_GENERATOR: return tag == MOTH_V_GENERATOR;
+  }
+  return false;
+}
+
+MothStatus moth_op_check(const MothOp *op, int given, MothValue *args) {
+  for (int i = 0; i < op->nargs; i++) {
+    if (i >= given || (args[i].tag == MOTH_V_NONE && op->args[i].has_default)) {
+      if (i >= given && !op->args[i].has_default && !op->args[i].optional)
+        return moth_fail(MOTH_ERR_TYPE, "[%s] argument '%s' is missing: %s", op->name,
+                         op->args[i].name, op->schema);
+      args[i] = op->args[i].def;
+    }
+    if (op->args[i].type == MOTH_T_FLOAT && args[i].tag == MOTH_V_INT)
+      args[i] = moth_v_float((double)args[i].u.i);
+    if (!tag_fits(&op->args[i], args[i].tag))
+      return moth_fail(MOTH_ERR_TYPE, "[%s] argument '%s' has a wrong type: %s", op->name,
+                       op->args[i].name, op->schema);
+  }
+  return MOTH_OK;
+}
+
+const MothOp *moth_op_find(const char *name) {
+  for (int i = 0; i < moth_nops; i++)
+    if (!strcmp(moth_ops[i].name, name))
+      return &moth_ops[i];
+  return NULL;
+}
+
+MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel) {
+  MothOp *op = (MothOp *)moth_op_find(name);
+  if (!op)
+    return moth_fail(MOTH_ERR_VALUE, "there is no op named '%s'", name);
+  op->kernels[backend] = kernel;
+  return MOTH_OK;
+}
+
+/* --- interceptors ----------------------------------------------------------------------------- */
+
+MothStatus moth_intercept_push(bool above, MothInterceptor i) {
+  MothThread *t = &moth_thread;
+  uint8_t *n = above ? &t->nabove : &t->nbelow;
+  if (*n >= MOTH_MAX_INTERCEPTORS)
+    return moth_fail(MOTH_ERR_STATE, "more than %d interceptors are nested", MOTH_MAX_INTERCEPTORS);
+  if (!intercept_above) {
+    MothInterceptor *both = moth_thread_calloc(sizeof *both * 2 * MOTH_MAX_INTERCEPTORS);
+    if (!both)
+      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    intercept_above = both;
+    intercept_below = both + MOTH_MAX_INTERCEPTORS;
+  }
+  (above ? intercept_above : intercept_below)[(*n)++] = i;
+  t->include |= above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW;
+  return MOTH_OK;
+}
+
+void moth_intercept_pop(bool above) {
+  MothThread *t = &moth_thread;
+  uint8_t *n = above ? &t->nabove : &t->nbelow;
+  if (*n && --*n == 0)
+    t->include &= ~(uint32_t)(above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW);
+}

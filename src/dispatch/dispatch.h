@@ -1,0 +1,171 @@
+/* The dispatcher: ops, calls, keys, interceptors.
+ *
+ * The way of a call: Intercept (above) -> Autocast -> Autograd -> Intercept (below) -> shape rule ->
+ * backend. `keys` holds the steps that are still to come; a step does its work and calls
+ * moth_redispatch, which goes on below it. One test of one word (the thread's keys OR those of the
+ * tensors) decides whether anything but the backend is needed. */
+#ifndef MOTH_DISPATCH_DISPATCH_H
+#define MOTH_DISPATCH_DISPATCH_H
+#include "core/error.h"
+#include "core/tensor.h"
+#include "moth.h"
+
+enum { MOTH_MAX_ARGS = 16, MOTH_MAX_RESULTS = 4 };
+
+/* Argument types of a schema. OPERAND is a tensor or a number; DIM and DIMS are positions of
+ * dimensions; INDEX_BASE is what indices count from (0 in C, 1 in Lua). */
+typedef enum MothType {
+  MOTH_T_TENSOR,
+  MOTH_T_OPERAND,
+  MOTH_T_SCALAR,
+  MOTH_T_INT,
+  MOTH_T_DIM,
+  MOTH_T_INDEX,
+  MOTH_T_INDEX_BASE,
+  MOTH_T_FLOAT,
+  MOTH_T_BOOL,
+  MOTH_T_INTS,
+  MOTH_T_DIMS,
+  MOTH_T_TENSORS,
+  MOTH_T_STRING,
+  MOTH_T_DTYPE,
+  MOTH_T_DEVICE,
+  MOTH_T_GENERATOR
+} MothType;
+
+typedef struct MothArg {
+  const char *name;
+  uint8_t type; /* MothType */
+  bool optional;    /* may be none ("?") */
+  bool has_default;
+  bool mutated; /* written to ("!") */
+  MothValue def;
+} MothArg;
+
+typedef enum MothKind { MOTH_POINTWISE, MOTH_STRUCTURED, MOTH_VIEW, MOTH_COMPOSITE } MothKind;
+/* SELF: the dtype of the first tensor. */
+typedef enum MothPromote {
+  MOTH_PROMOTE_NONE,
+  MOTH_PROMOTE_SAME,
+  MOTH_PROMOTE_FLOAT,
+  MOTH_PROMOTE_SELF
+} MothPromote;
+typedef enum MothAmp { MOTH_AMP_KEEP, MOTH_AMP_LOW, MOTH_AMP_HIGH, MOTH_AMP_WIDEST } MothAmp;
+
+/* Computes the gradients of the inputs whose bit is set in `need` into out[] (owned; may stay NULL for
+ * zero). grads[i] is that of result i, never NULL. */
+typedef MothStatus (*MothBackward)(MothNode *node, MothTensor *const *grads, uint32_t need,
+                                   MothTensor **out);
+
+struct MothOp {
+  const char *name;
+  const char *schema;
+  const char *place; /* "src/ops/pointwise.lua:41" */
+  const MothArg *args;
+  uint16_t id;
+  uint8_t nargs, nresults;
+  uint8_t kind, promote, amp;
+  bool inplace;      /* has the variant name_ */
+  bool returns_self; /* -> self: writes to and returns its first argument */
+  bool factory;      /* makes tensors from no tensor: dtype, device, requires_grad options */
+  bool keep;         /* a composite that is not expanded at Autograd */
+  bool nondeterministic;
+  bool cross_device;
+  int8_t cond;          /* pointwise: the argument that is a bool mask, or -1 */
+  int16_t pointwise;    /* index into the loop tables, or -1 */
+  int16_t out_dtype;    /* fixed result dtype, or -1 */
+  uint16_t dtypes;      /* mask of compute dtypes */
+  uint32_t differentiable; /* arguments that have a derivative */
+  const uint32_t *saves_for; /* per argument: what its derivative reads, arguments from bit 0, results
+                                from bit 16 */
+  bool geometry;             /* backward reads strides and offsets of inputs (as_strided) */
+  const uint8_t *limits; /* per argument: 1 none means the lowest number, 2 the highest */
+  MothStatus (*shape)(MothCall *c);
+  MothKernel composite;
+  MothBackward backward;
+  const char *backward_name;
+  MothKernel kernels[MOTH_NDEVICES];
+};
+
+typedef enum MothVariant { MOTH_FUNCTIONAL, MOTH_INPLACE, MOTH_OUT } MothVariant;
+
+struct MothCall {
+  const MothOp *op;
+  uint32_t keys;   /* steps still to come */
+  uint8_t variant; /* MothVariant */
+  uint8_t dtype;   /* compute dtype, set by the shape rule of pointwise ops */
+  uint8_t above_at, below_at; /* interceptors still to come */
+  MothDevice device;
+  MothValue *args;     /* nargs of them, borrowed */
+  MothValue *results;  /* nresults of them, owned by the caller after success */
+  MothTensor **target; /* in-place and out: where the results go, borrowed; else NULL */
+};
+
+/* All ops, sorted by id, and their number: generated (build/gen/ops.c). */
+MOTH_API extern MothOp moth_ops[];
+MOTH_API extern const int moth_nops;
+
+/* --- thread state ----------------------------------------------------------------------------- */
+
+typedef struct MothInterceptor {
+  MothStatus (*fn)(MothCall *c, void *ctx);
+  void *ctx;
+  bool observer; /* sees nested calls too; otherwise it is off while its own function runs */
+} MothInterceptor;
+
+enum { MOTH_MAX_INTERCEPTORS = 32 };
+
+typedef struct MothThread {
+  uint32_t include, exclude; /* keys added to and removed from every call */
+  uint8_t nabove, nbelow;
+  uint8_t autocast; /* MothDType */
+  bool no_grad;     /* the user turned recording off */
+} MothThread;
+
+/* Small: the static TLS of a library that is opened at run time is scarce. */
+extern _Thread_local MothThread moth_thread __attribute__((tls_model("initial-exec")));
+MOTH_API MothThread *moth_thread_state(void);
+
+MOTH_API MothStatus moth_intercept_push(bool above, MothInterceptor i);
+MOTH_API void moth_intercept_pop(bool above);
+
+/* --- calling ---------------------------------------------------------------------------------- */
+
+/* Runs a call from the top. args must be complete and of the right tags (moth_op_check does that). */
+MOTH_API MothStatus moth_dispatch(MothCall *c);
+/* Goes on below the step that calls it. */
+MOTH_API MothStatus moth_redispatch(MothCall *c);
+/* Checks tags, fills defaults. args has room for op->nargs. */
+MOTH_API MothStatus moth_op_check(const MothOp *op, int given, MothValue *args);
+/* As moth_op_call with a variant and targets. */
+MOTH_API MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs,
+                                         const MothValue *args, MothTensor **targets,
+                                         MothValue *results);
+/* One result, first arguments given; the one-line call that derivatives and composites are made of. */
+MothStatus moth_call1(const MothOp *op, int nargs, const MothValue *args, MothTensor **out);
+
+/* Autograd's step, set by src/autograd; NULL passes. */
+extern MothStatus (*moth_autograd_step)(MothCall *c);
+
+/* --- for shape rules -------------------------------------------------------------------------- */
+
+/* Allocates result i of the call, or takes its target (pointwise ops; others get a fresh tensor, which
+ * the dispatcher then copies to the target). Results are row-major unless they are targets. */
+MothStatus moth_result(MothCall *c, int i, MothDType dtype, int ndim, const int64_t *shape);
+/* Makes result i a view of t. */
+MothStatus moth_result_view(MothCall *c, int i, MothTensor *t, int ndim, const int64_t *shape,
+                            const int64_t *stride, int64_t offset);
+/* Makes result i the tensor t itself. */
+MothStatus moth_result_same(MothCall *c, int i, MothTensor *t);
+/* dim in [-ndim, ndim) to [0, ndim); a 0-dim tensor counts as one of one dimension. Messages speak in
+ * positions of the C API; the binding names them from 1. */
+MothStatus moth_wrap_dim(int64_t dim, int ndim, int *out);
+/* The shape that a and b broadcast to. */
+MOTH_API MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64_t *b, int *nout,
+                                   int64_t *out);
+/* The common dtype of n values (tensors and numbers) by PyTorch's three categories: tensors with
+ * dimensions, 0-dim tensors, numbers. */
+MOTH_API MothDType moth_result_type(int n, const MothValue *values);
+
+#define MOTH_SIZES 16
+#endif

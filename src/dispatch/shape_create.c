@@ -1,0 +1,159 @@
+/* Rules of src/ops/create.lua and random.lua. */
+#include <math.h>
+#include <string.h>
+
+#include "core/device.h"
+#include "core/dtype.h"
+#include "dispatch/dispatch.h"
+#include "unpack.h"
+
+/* The dtype and device options of a factory. */
+static MothStatus options(MothCall *c, MothDType natural, MothDType *dtype) {
+  *dtype = natural;
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    if (c->op->args[i].type == MOTH_T_DTYPE && v.tag == MOTH_V_DTYPE)
+      *dtype = (MothDType)v.u.i;
+    if (c->op->args[i].type == MOTH_T_DEVICE && v.tag == MOTH_V_DEVICE)
+      c->device = (MothDevice){(uint8_t)(v.u.i >> 8), (uint8_t)v.u.i};
+  }
+  return moth_device_check(c->device);
+}
+
+MothStatus moth_shape_factory(MothCall *c) {
+  MothDType dtype;
+  MothValue size = moth_v_none();
+  for (int i = 0; i < c->op->nargs; i++)
+    if (c->op->args[i].type == MOTH_T_INTS)
+      size = c->args[i];
+  MOTH_TRY(options(c, c->op->id == MOTH_OP_randint ? MOTH_INT64 : moth_default_dtype(), &dtype));
+  return moth_result(c, 0, dtype, (int)size.n, size.u.ints);
+}
+
+MothStatus moth_shape_arange(MothCall *c) {
+  bool integral = true;
+  for (int i = 0; i < 3; i++) {
+    integral = integral && c->args[i].tag != MOTH_V_FLOAT;
+    if (!isfinite(moth_as_double(c->args[i])))
+      return moth_fail(MOTH_ERR_VALUE, "start, stop and step must be finite");
+  }
+  MothDType dtype;
+  MOTH_TRY(options(c, integral ? MOTH_INT64 : moth_default_dtype(), &dtype));
+  double start = moth_as_double(c->args[0]), stop = moth_as_double(c->args[1]),
+         step = moth_as_double(c->args[2]);
+  if (step == 0)
+    return moth_fail(MOTH_ERR_VALUE, "step must not be 0");
+  if ((step > 0 && stop < start) || (step < 0 && stop > start))
+    return moth_fail(MOTH_ERR_VALUE, "the sign of step (%g) does not lead from %g to %g", step, start, stop);
+  double n = ceil((stop - start) / step);
+  if (n > 9e18)
+    return moth_fail(MOTH_ERR_VALUE, "more than 9e18 elements");
+  int64_t size = (int64_t)n;
+  return moth_result(c, 0, dtype, 1, &size);
+}
+
+MothStatus moth_shape_linspace(MothCall *c) {
+  MOTH_UNPACK_LINSPACE(c)
+  MothDType to;
+  if (steps < 0)
+    return moth_fail(MOTH_ERR_VALUE, "steps must not be negative, got %lld", (long long)steps);
+  MOTH_TRY(options(c, moth_default_dtype(), &to));
+  return moth_result(c, 0, to, 1, &steps);
+}
+
+MothStatus moth_shape_eye(MothCall *c) {
+  MOTH_UNPACK_EYE(c)
+  MothDType to;
+  int64_t shape[2] = {n, m.tag == MOTH_V_INT ? m.u.i : n};
+  MOTH_TRY(options(c, moth_default_dtype(), &to));
+  return moth_result(c, 0, to, 2, shape);
+}
+
+MothStatus moth_shape_randperm(MothCall *c) {
+  MOTH_UNPACK_RANDPERM(c)
+  MothDType to;
+  if (n < 0)
+    return moth_fail(MOTH_ERR_VALUE, "n must not be negative, got %lld", (long long)n);
+  MOTH_TRY(options(c, MOTH_INT64, &to));
+  return moth_result(c, 0, to, 1, &n);
+}
+
+MothStatus moth_shape_bernoulli(MothCall *c) {
+  MothTensor *self = c->args[0].u.t;
+  if (!moth_dtype_is_float((MothDType)self->dtype))
+    return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s", moth_dtype_name((MothDType)self->dtype));
+  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+}
+
+MothStatus moth_shape_multinomial(MothCall *c) {
+  MOTH_UNPACK_MULTINOMIAL(c)
+  int64_t shape[2] = {self->shape[0], num_samples};
+  if (self->ndim < 1 || self->ndim > 2 || !moth_dtype_is_float((MothDType)self->dtype))
+    return moth_fail(MOTH_ERR_VALUE, "expected a float vector or matrix of weights");
+  int64_t classes = self->shape[self->ndim - 1];
+  if (num_samples < 1)
+    return moth_fail(MOTH_ERR_VALUE, "num_samples must be positive, got %lld", (long long)num_samples);
+  if (!replacement && num_samples > classes)
+    return moth_fail(MOTH_ERR_VALUE, "cannot draw %lld samples without replacement: more than the %lld classes",
+                     (long long)num_samples, (long long)classes);
+  return moth_result(c, 0, MOTH_INT64, self->ndim, self->ndim == 1 ? shape + 1 : shape);
+}
+
+/* In-place ops: the result is the first argument. */
+MothStatus moth_shape_self(MothCall *c) {
+  MothTensor *self = c->args[0].u.t;
+  if (moth_tensor_self_overlaps(self))
+    return moth_fail(MOTH_ERR_VALUE,
+                     "the tensor written to holds several elements in one place (an expanded view?); "
+                     "clone() it first");
+  return moth_result_same(c, 0, self);
+}
+
+MothStatus moth_shape_copy(MothCall *c) {
+  MothTensor *self = c->args[0].u.t, *src = c->args[1].u.t;
+  int ndim;
+  int64_t shape[MOTH_MAX_DIMS];
+  MOTH_TRY(moth_broadcast(self->ndim, self->shape, src->ndim, src->shape, &ndim, shape));
+  if (ndim != self->ndim || memcmp(shape, self->shape, sizeof(int64_t) * (size_t)ndim) != 0) {
+    char a[200], b[200];
+    return moth_fail(MOTH_ERR_VALUE, "a source of shape %s cannot be broadcast to %s",
+                     moth_shape_format(src->ndim, src->shape, a, sizeof a),
+                     moth_shape_format(self->ndim, self->shape, b, sizeof b));
+  }
+  return moth_shape_self(c);
+}
+
+MothStatus moth_shape_clone(MothCall *c) {
+  MothTensor *self = c->args[0].u.t;
+  c->device = self->device;
+  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+}
+
+MothStatus moth_shape_to_copy(MothCall *c) {
+  MOTH_UNPACK_TO_COPY(c)
+  c->device = self->device;
+  if (device.tag == MOTH_V_DEVICE)
+    c->device = (MothDevice){(uint8_t)(device.u.i >> 8), (uint8_t)device.u.i};
+  MOTH_TRY(moth_device_check(c->device));
+  return moth_result(c, 0, dtype.tag == MOTH_V_DTYPE ? (MothDType)dtype.u.i : (MothDType)self->dtype,
+                     self->ndim, self->shape);
+}
+
+MothStatus moth_shape_as_strided_backward(MothCall *c) {
+  MOTH_UNPACK_AS_STRIDED_BACKWARD(c)
+  if (base_size.n != base_stride.n || size.n != stride.n)
+    return moth_fail(MOTH_ERR_VALUE, "sizes and strides must have the same length");
+  bool same = size.n == grad_output->ndim;
+  for (uint32_t i = 0; i < size.n && same; i++)
+    same = grad_output->shape[i] == size.u.ints[i];
+  if (!same)
+    return moth_fail(MOTH_ERR_VALUE, "grad_output does not have the size of the view");
+  for (uint32_t i = 0; i < size.n + base_size.n; i++) {
+    int64_t s = i < size.n ? stride.u.ints[i] : base_stride.u.ints[i - size.n];
+    if (s < 0)
+      return moth_fail(MOTH_ERR_VALUE, "strides must not be negative");
+  }
+  if (storage_offset < 0 || base_offset < 0)
+    return moth_fail(MOTH_ERR_VALUE, "offsets must not be negative");
+  return moth_result(c, 0, (MothDType)grad_output->dtype, (int)base_size.n, base_size.u.ints);
+}

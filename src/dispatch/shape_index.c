@@ -1,0 +1,174 @@
+/* Shape rules of joining, gathering and scattering. A 0-dim tensor counts as one of one dimension. */
+#include <string.h>
+
+#include "core/dtype.h"
+#include "dispatch/dispatch.h"
+#include "unpack.h"
+
+static MothStatus need_integers(const MothTensor *index) {
+  if (moth_dtype_class((MothDType)index->dtype) == MOTH_CLASS_INT)
+    return MOTH_OK;
+  return moth_fail(MOTH_ERR_TYPE, "index must have an integer dtype, got %s",
+                   moth_dtype_name((MothDType)index->dtype));
+}
+
+static MothStatus need_same_dtype(const MothTensor *self, const char *name, const MothTensor *t) {
+  if (t->dtype == self->dtype)
+    return MOTH_OK;
+  return moth_fail(MOTH_ERR_TYPE, "%s must have the dtype of self, %s, got %s", name,
+                   moth_dtype_name((MothDType)self->dtype), moth_dtype_name((MothDType)t->dtype));
+}
+
+/* Legacy of PyTorch: a vector of no elements joins with anything. */
+static bool skipped(const MothTensor *t) {
+  return t->ndim == 1 && t->shape[0] == 0;
+}
+
+/* cat: (tensors, dim) */
+MothStatus moth_shape_cat(MothCall *c) {
+  MOTH_UNPACK_CAT(c)
+  char a[200], b[200];
+  if (tensors.n == 0)
+    return moth_fail(MOTH_ERR_VALUE, "expected at least one tensor");
+  const MothTensor *first = tensors.u.tensors[0];
+  MothDType dtype = (MothDType)first->dtype;
+  for (uint32_t i = 0; i < tensors.n; i++) {
+    const MothTensor *t = tensors.u.tensors[i];
+    if (t->ndim == 0)
+      return moth_fail(MOTH_ERR_VALUE, "tensor %u has no dimensions and cannot be joined", i + 1);
+    dtype = moth_dtype_promote(dtype, (MothDType)t->dtype);
+    if (skipped(first))
+      first = t;
+  }
+  int d;
+  MOTH_TRY(moth_wrap_dim(dim, first->ndim, &d));
+  int64_t shape[MOTH_MAX_DIMS];
+  memcpy(shape, first->shape, sizeof shape);
+  shape[d] = 0;
+  for (uint32_t i = 0; i < tensors.n; i++) {
+    const MothTensor *t = tensors.u.tensors[i];
+    if (skipped(t))
+      continue;
+    bool fits = t->ndim == first->ndim;
+    for (int k = 0; k < first->ndim && fits; k++)
+      fits = k == d || t->shape[k] == first->shape[k];
+    if (!fits)
+      return moth_fail(MOTH_ERR_VALUE,
+                       "sizes must match except in dimension %d: tensor %u has shape %s, the first "
+                       "one %s",
+                       d + 1, i + 1, moth_shape_format(t->ndim, t->shape, a, sizeof a),
+                       moth_shape_format(first->ndim, first->shape, b, sizeof b));
+    if (__builtin_add_overflow(shape[d], t->shape[d], &shape[d]))
+      return moth_fail(MOTH_ERR_VALUE, "the sizes add up to more than a tensor can have");
+  }
+  return moth_result(c, 0, dtype, first->ndim, shape);
+}
+
+/* index goes over places of `self`: the same number of dimensions, no larger but in `dim`. */
+static MothStatus check_index(const MothTensor *self, int64_t dim, const MothTensor *index,
+                              int *d) {
+  MOTH_TRY(moth_wrap_dim(dim, self->ndim, d));
+  MOTH_TRY(need_integers(index));
+  if ((index->ndim ? index->ndim : 1) != (self->ndim ? self->ndim : 1))
+    return moth_fail(MOTH_ERR_VALUE,
+                     "index must have as many dimensions as self: expected %d, got %d", self->ndim,
+                     index->ndim);
+  for (int k = 0; k < self->ndim && k < index->ndim && index->numel; k++)
+    if (k != *d && index->shape[k] > self->shape[k])
+      return moth_fail(
+          MOTH_ERR_VALUE,
+          "index must not be larger than self but in dimension %d: its size is %lld in "
+          "dimension %d, where self has size %lld",
+          *d + 1, (long long)index->shape[k], k + 1, (long long)self->shape[k]);
+  return MOTH_OK;
+}
+
+/* gather: (self, dim, index, index_base) */
+MothStatus moth_shape_gather(MothCall *c) {
+  MOTH_UNPACK_GATHER(c)
+  int d;
+  MOTH_TRY(check_index(self, dim, index, &d));
+  return moth_result(c, 0, (MothDType)self->dtype, index->ndim, index->shape);
+}
+
+/* scatter, scatter_add: (self, dim, index, src, index_base) */
+MothStatus moth_shape_scatter(MothCall *c) {
+  MOTH_UNPACK_SCATTER(c)
+  int d;
+  MOTH_TRY(check_index(self, dim, index, &d));
+  if (src.tag == MOTH_V_TENSOR) {
+    const MothTensor *t = src.u.t;
+    if ((t->ndim ? t->ndim : 1) != (index->ndim ? index->ndim : 1))
+      return moth_fail(MOTH_ERR_VALUE,
+                       "src must have as many dimensions as index: expected %d, got %d",
+                       index->ndim, t->ndim);
+    for (int k = 0; k < index->ndim && index->numel; k++)
+      if (index->shape[k] > (t->ndim ? t->shape[k] : 1))
+        return moth_fail(MOTH_ERR_VALUE,
+                         "src must not be smaller than index: its size is %lld in dimension %d, "
+                         "where index has size %lld",
+                         (long long)(t->ndim ? t->shape[k] : 1), k + 1, (long long)index->shape[k]);
+    MOTH_TRY(need_same_dtype(self, "src", t));
+  }
+  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+}
+
+static MothStatus need_vector(const MothTensor *index) {
+  MOTH_TRY(need_integers(index));
+  if (index->ndim <= 1)
+    return MOTH_OK;
+  return moth_fail(MOTH_ERR_VALUE, "index must be 1-D, got %d dimensions", index->ndim);
+}
+
+/* index_select: (self, dim, index, index_base) */
+MothStatus moth_shape_index_select(MothCall *c) {
+  MOTH_UNPACK_INDEX_SELECT(c)
+  int d;
+  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  MOTH_TRY(need_vector(index));
+  int64_t shape[MOTH_MAX_DIMS];
+  memcpy(shape, self->shape, sizeof shape);
+  if (self->ndim)
+    shape[d] = index->numel;
+  else if (index->numel != 1)
+    return moth_fail(MOTH_ERR_VALUE, "index must have one element where self has no dimensions");
+  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, shape);
+}
+
+/* index_add, index_copy: (self, dim, index, source, index_base) */
+MothStatus moth_shape_index_put(MothCall *c) {
+  MOTH_UNPACK_INDEX_ADD(c)
+  char a[200], b[200];
+  int d;
+  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  MOTH_TRY(need_vector(index));
+  MOTH_TRY(need_same_dtype(self, "source", source));
+  bool fits = source->ndim == self->ndim;
+  int64_t shape[MOTH_MAX_DIMS];
+  memcpy(shape, self->shape, sizeof shape);
+  shape[d] = index->numel;
+  for (int k = 0; k < self->ndim && fits; k++)
+    fits = source->shape[k] == shape[k];
+  if (self->ndim == 0)
+    fits = source->numel == 1 && source->ndim <= 1 && index->numel == 1;
+  if (!fits)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "source must have the size of self, and that of index in dimension %d: "
+                     "expected shape %s, got %s",
+                     d + 1, moth_shape_format(self->ndim, shape, a, sizeof a),
+                     moth_shape_format(source->ndim, source->shape, b, sizeof b));
+  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+}
+
+/* masked_scatter: (self, mask, source) */
+MothStatus moth_shape_masked_scatter(MothCall *c) {
+  MOTH_UNPACK_MASKED_SCATTER(c)
+  if (mask->dtype != MOTH_BOOL)
+    return moth_fail(MOTH_ERR_TYPE, "mask must be bool, got %s",
+                     moth_dtype_name((MothDType)mask->dtype));
+  MOTH_TRY(need_same_dtype(self, "source", source));
+  int n;
+  int64_t shape[MOTH_MAX_DIMS];
+  MOTH_TRY(moth_broadcast(self->ndim, self->shape, mask->ndim, mask->shape, &n, shape));
+  return moth_result(c, 0, (MothDType)self->dtype, n, shape);
+}

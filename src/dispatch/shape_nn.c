@@ -1,0 +1,152 @@
+/* Shape rules of softmax, losses, dropout and optimizer steps. */
+#include <string.h>
+
+#include "core/dtype.h"
+#include "dispatch/dispatch.h"
+#include "unpack.h"
+
+static MothStatus need_float(MothDType d) {
+  if (moth_dtype_is_float(d))
+    return MOTH_OK;
+  return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s", moth_dtype_name(d));
+}
+
+static bool same_shape(const MothTensor *a, const MothTensor *b) {
+  return a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof(int64_t) * a->ndim);
+}
+
+static MothStatus shapes_differ(const char *na, const MothTensor *a, const char *nb,
+                                const MothTensor *b) {
+  char sa[200], sb[200];
+  return moth_fail(MOTH_ERR_VALUE, "%s must have the shape of %s, %s, got %s", nb, na,
+                   moth_shape_format(a->ndim, a->shape, sa, sizeof sa),
+                   moth_shape_format(b->ndim, b->shape, sb, sizeof sb));
+}
+
+/* softmax, log_softmax: (self, dim, dtype) */
+MothStatus moth_shape_softmax(MothCall *c) {
+  MOTH_UNPACK_SOFTMAX(c)
+  int d;
+  MothDType to = dtype.tag == MOTH_V_DTYPE ? (MothDType)dtype.u.i : (MothDType)self->dtype;
+  MOTH_TRY(need_float(to));
+  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  return moth_result(c, 0, to, self->ndim, self->shape);
+}
+
+/* (log_)softmax_backward: (grad_output, output, dim) */
+MothStatus moth_shape_softmax_backward(MothCall *c) {
+  MOTH_UNPACK_SOFTMAX_BACKWARD(c)
+  int d;
+  MOTH_TRY(need_float((MothDType)grad_output->dtype));
+  MOTH_TRY(need_float((MothDType)output->dtype));
+  if (!same_shape(grad_output, output))
+    return shapes_differ("grad_output", grad_output, "output", output);
+  MOTH_TRY(moth_wrap_dim(dim, output->ndim, &d));
+  return moth_result(c, 0, (MothDType)grad_output->dtype, output->ndim, output->shape);
+}
+
+static MothStatus check_cross_entropy(const MothTensor *self, const MothTensor *target,
+                                      const MothTensor *weight, const char *reduction,
+                                      double smoothing) {
+  char a[200], b[200];
+  MOTH_TRY(need_float((MothDType)self->dtype));
+  if (moth_dtype_class((MothDType)target->dtype) != MOTH_CLASS_INT)
+    return moth_fail(MOTH_ERR_TYPE, "target must hold classes of an integer dtype, got %s",
+                     moth_dtype_name((MothDType)target->dtype));
+  if (self->ndim < 1 || self->ndim > 2 || target->ndim != self->ndim - 1 ||
+      (self->ndim == 2 && self->shape[0] != target->shape[0]))
+    return moth_fail(
+        MOTH_ERR_VALUE,
+        "self of shape (N, C) or (C) goes with target of shape (N) or (), got %s and %s",
+        moth_shape_format(self->ndim, self->shape, a, sizeof a),
+        moth_shape_format(target->ndim, target->shape, b, sizeof b));
+  if (weight) {
+    MOTH_TRY(need_float((MothDType)weight->dtype));
+    if (weight->ndim != 1 || weight->shape[0] != self->shape[self->ndim - 1])
+      return moth_fail(MOTH_ERR_VALUE, "weight must have the shape [%lld] of one number per class",
+                       (long long)self->shape[self->ndim - 1]);
+  }
+  if (strcmp(reduction, "mean") && strcmp(reduction, "sum") && strcmp(reduction, "none"))
+    return moth_fail(MOTH_ERR_VALUE, "reduction must be 'mean', 'sum' or 'none', got '%s'",
+                     reduction);
+  if (!(smoothing >= 0 && smoothing <= 1))
+    return moth_fail(MOTH_ERR_VALUE, "label_smoothing must be between 0 and 1, got %g", smoothing);
+  return MOTH_OK;
+}
+
+MothStatus moth_shape_cross_entropy(MothCall *c) {
+  MOTH_UNPACK_CROSS_ENTROPY(c)
+  MOTH_TRY(check_cross_entropy(self, target, weight, reduction, label_smoothing));
+  int ndim = strcmp(reduction, "none") ? 0 : target->ndim;
+  return moth_result(c, 0, (MothDType)self->dtype, ndim, target->shape);
+}
+
+MothStatus moth_shape_cross_entropy_backward(MothCall *c) {
+  MOTH_UNPACK_CROSS_ENTROPY_BACKWARD(c)
+  MOTH_TRY(check_cross_entropy(self, target, weight, reduction, label_smoothing));
+  MOTH_TRY(need_float((MothDType)grad_output->dtype));
+  if (strcmp(reduction, "none") ? grad_output->ndim != 0 : !same_shape(target, grad_output)) {
+    char a[200], b[200];
+    return moth_fail(MOTH_ERR_VALUE, "grad_output must have the shape of the result, %s, got %s",
+                     strcmp(reduction, "none")
+                         ? "[]"
+                         : moth_shape_format(target->ndim, target->shape, a, sizeof a),
+                     moth_shape_format(grad_output->ndim, grad_output->shape, b, sizeof b));
+  }
+  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+}
+
+MothStatus moth_shape_native_dropout(MothCall *c) {
+  MOTH_UNPACK_NATIVE_DROPOUT(c)
+  MOTH_TRY(need_float((MothDType)self->dtype));
+  if (!(p >= 0 && p <= 1))
+    return moth_fail(MOTH_ERR_VALUE, "p must be between 0 and 1, got %g", p);
+  MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape));
+  return moth_result(c, 1, MOTH_BOOL, self->ndim, self->shape);
+}
+
+/* A list of tensors like the parameters. */
+static MothStatus check_list(MothValue params, MothValue list, const char *name) {
+  if (list.n != params.n)
+    return moth_fail(MOTH_ERR_VALUE, "%s must be as many as params: expected %u, got %u", name,
+                     params.n, list.n);
+  for (uint32_t i = 0; i < list.n; i++) {
+    const MothTensor *p = params.u.tensors[i], *t = list.u.tensors[i];
+    if (!same_shape(p, t))
+      return shapes_differ("params", p, name, t);
+    if (p->dtype != t->dtype)
+      return moth_fail(MOTH_ERR_TYPE, "%s must have the dtype of params, %s, got %s", name,
+                       moth_dtype_name((MothDType)p->dtype), moth_dtype_name((MothDType)t->dtype));
+  }
+  return MOTH_OK;
+}
+
+static MothStatus check_params(MothValue params, MothValue grads) {
+  for (uint32_t i = 0; i < params.n; i++)
+    MOTH_TRY(need_float((MothDType)params.u.tensors[i]->dtype));
+  return check_list(params, grads, "grads");
+}
+
+static MothStatus check_sgd(MothCall *c) {
+  MOTH_UNPACK_SGD_STEP(c)
+  MOTH_TRY(check_params(params, grads));
+  if (nesterov && (momentum <= 0 || dampening != 0))
+    return moth_fail(MOTH_ERR_VALUE, "nesterov needs a momentum and no dampening");
+  return momentum != 0 ? check_list(params, momentum_buffers, "momentum_buffers") : MOTH_OK;
+}
+
+static MothStatus check_adam(MothCall *c) {
+  MOTH_UNPACK_ADAM_STEP(c)
+  MOTH_TRY(check_params(params, grads));
+  MOTH_TRY(check_list(params, exp_avgs, "exp_avgs"));
+  MOTH_TRY(check_list(params, exp_avg_sqs, "exp_avg_sqs"));
+  if (amsgrad)
+    MOTH_TRY(check_list(params, max_exp_avg_sqs, "max_exp_avg_sqs"));
+  if (step < 1)
+    return moth_fail(MOTH_ERR_VALUE, "step counts from 1, got %lld", (long long)step);
+  return MOTH_OK;
+}
+
+MothStatus moth_shape_optimizer(MothCall *c) {
+  return c->op->id == MOTH_OP_sgd_step ? check_sgd(c) : check_adam(c);
+}

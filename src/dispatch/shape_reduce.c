@@ -1,0 +1,131 @@
+/* Shape rules of reductions and scans. */
+#include "core/dtype.h"
+#include "dispatch/dispatch.h"
+
+/* The dimensions that a list names (all without one, or with an empty one), as a mask. */
+static MothStatus reduced_dims(MothValue dims, int ndim, uint32_t *mask) {
+  *mask = 0;
+  if (dims.tag == MOTH_V_NONE || dims.n == 0) {
+    *mask = ndim ? (1u << ndim) - 1 : 0;
+    return MOTH_OK;
+  }
+  for (uint32_t i = 0; i < dims.n; i++) {
+    int d;
+    MOTH_TRY(moth_wrap_dim(dims.u.ints[i], ndim, &d));
+    if (*mask & 1u << d)
+      return moth_fail(MOTH_ERR_VALUE, "dimension %d appears twice in the list of dimensions",
+                       d + 1);
+    *mask |= 1u << d;
+  }
+  return MOTH_OK;
+}
+
+static int reduced_shape(const MothTensor *t, uint32_t mask, bool keepdim, int64_t *shape) {
+  int n = 0;
+  for (int i = 0; i < t->ndim; i++)
+    if (!(mask & 1u << i))
+      shape[n++] = t->shape[i];
+    else if (keepdim)
+      shape[n++] = 1;
+  return n;
+}
+
+static MothStatus reduced_result(MothCall *c, int i, MothDType dtype, uint32_t mask, bool keepdim) {
+  int64_t shape[MOTH_MAX_DIMS];
+  int n = reduced_shape(c->args[0].u.t, mask, keepdim, shape);
+  return moth_result(c, i, dtype, n, shape);
+}
+
+static MothStatus need_float(MothDType d) {
+  if (moth_dtype_is_float(d))
+    return MOTH_OK;
+  return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s", moth_dtype_name(d));
+}
+
+/* Largest, smallest and their positions: there must be something to choose from. */
+static MothStatus need_elements(const MothTensor *t, uint32_t mask) {
+  for (int i = 0; i < t->ndim; i++)
+    if (mask & 1u << i && t->shape[i] == 0)
+      return moth_fail(
+          MOTH_ERR_VALUE,
+          "dimension %d has size 0, and this reduction has no identity for no elements", i + 1);
+  return MOTH_OK;
+}
+
+/* sum, prod: (self, dim, keepdim, dtype) */
+MothStatus moth_shape_sum(MothCall *c) {
+  MothTensor *t = c->args[0].u.t;
+  uint32_t mask;
+  MOTH_TRY(reduced_dims(c->args[1], t->ndim, &mask));
+  MothDType d = (MothDType)t->dtype;
+  if (c->args[3].tag == MOTH_V_DTYPE)
+    d = (MothDType)c->args[3].u.i;
+  else if (!moth_dtype_is_float(d))
+    d = MOTH_INT64;
+  return reduced_result(c, 0, d, mask, c->args[2].u.b);
+}
+
+/* mean: (self, dim, keepdim, dtype), var: (self, dim, correction, keepdim), logsumexp: (self, dim,
+ * keepdim). */
+MothStatus moth_shape_mean(MothCall *c) {
+  MothTensor *t = c->args[0].u.t;
+  uint32_t mask;
+  MothDType d = (MothDType)t->dtype;
+  bool keepdim = c->args[2].u.b;
+  if (c->op->id == MOTH_OP_var)
+    keepdim = c->args[3].u.b;
+  else if (c->op->id == MOTH_OP_mean && c->args[3].tag == MOTH_V_DTYPE)
+    d = (MothDType)c->args[3].u.i;
+  MOTH_TRY(need_float(d));
+  MOTH_TRY(reduced_dims(c->args[1], t->ndim, &mask));
+  return reduced_result(c, 0, d, mask, keepdim);
+}
+
+/* amax, amin: (self, dim, keepdim) */
+MothStatus moth_shape_amax(MothCall *c) {
+  MothTensor *t = c->args[0].u.t;
+  uint32_t mask;
+  MOTH_TRY(reduced_dims(c->args[1], t->ndim, &mask));
+  MOTH_TRY(need_elements(t, mask));
+  return reduced_result(c, 0, (MothDType)t->dtype, mask, c->args[2].u.b);
+}
+
+/* any, all: (self, dim, keepdim) */
+MothStatus moth_shape_anyall(MothCall *c) {
+  uint32_t mask;
+  MOTH_TRY(reduced_dims(c->args[1], c->args[0].u.t->ndim, &mask));
+  return reduced_result(c, 0, MOTH_BOOL, mask, c->args[2].u.b);
+}
+
+/* argmax, argmin: (self, dim, keepdim, index_base) */
+MothStatus moth_shape_argmax(MothCall *c) {
+  MothTensor *t = c->args[0].u.t;
+  uint32_t mask = t->ndim ? (1u << t->ndim) - 1 : 0;
+  if (c->args[1].tag == MOTH_V_INT) {
+    int d;
+    MOTH_TRY(moth_wrap_dim(c->args[1].u.i, t->ndim, &d));
+    mask &= 1u << d;
+  }
+  MOTH_TRY(need_elements(t, mask));
+  return reduced_result(c, 0, MOTH_INT64, mask, c->args[2].u.b);
+}
+
+/* max_dim, min_dim: (self, dim, keepdim, index_base) */
+MothStatus moth_shape_max_dim(MothCall *c) {
+  MothTensor *t = c->args[0].u.t;
+  int d;
+  MOTH_TRY(moth_wrap_dim(c->args[1].u.i, t->ndim, &d));
+  uint32_t mask = t->ndim ? 1u << d : 0;
+  MOTH_TRY(need_elements(t, mask));
+  MOTH_TRY(reduced_result(c, 0, (MothDType)t->dtype, mask, c->args[2].u.b));
+  return reduced_result(c, 1, MOTH_INT64, mask, c->args[2].u.b);
+}
+
+/* cumsum: (self, dim) */
+MothStatus moth_shape_cumsum(MothCall *c) {
+  MothTensor *t = c->args[0].u.t;
+  int d;
+  MOTH_TRY(moth_wrap_dim(c->args[1].u.i, t->ndim, &d));
+  MothDType dtype = moth_dtype_is_float((MothDType)t->dtype) ? (MothDType)t->dtype : MOTH_INT64;
+  return moth_result(c, 0, dtype, t->ndim, t->shape);
+}

@@ -1,0 +1,266 @@
+/* Rules of src/ops/view.lua: a view is its rule. */
+#include <string.h>
+
+#include "dispatch/dispatch.h"
+#include "dispatch/shape.h"
+#include "unpack.h"
+
+MothStatus moth_infer_size(const MothTensor *t, int n, const int64_t *size, int64_t *out) {
+  int64_t known = 1;
+  int unknown = -1;
+  char buf[256];
+  if (n > MOTH_MAX_DIMS)
+    return moth_fail(MOTH_ERR_VALUE, "a tensor has at most %d dimensions, got %d", MOTH_MAX_DIMS, n);
+  bool overflow = false;
+  for (int i = 0; i < n; i++) {
+    out[i] = size[i];
+    if (size[i] == -1) {
+      if (unknown >= 0)
+        return moth_fail(MOTH_ERR_VALUE, "only one dimension can be inferred (-1), got %s",
+                         moth_shape_format(n, size, buf, sizeof buf));
+      unknown = i;
+    } else if (size[i] < 0) {
+      return moth_fail(MOTH_ERR_VALUE, "invalid size %lld in %s", (long long)size[i],
+                       moth_shape_format(n, size, buf, sizeof buf));
+    } else {
+      overflow |= __builtin_mul_overflow(known, size[i], &known);
+    }
+  }
+  if (!overflow && unknown >= 0 && known > 0 && t->numel % known == 0) {
+    out[unknown] = t->numel / known;
+    return MOTH_OK;
+  }
+  if (!overflow && unknown < 0 && known == t->numel)
+    return MOTH_OK;
+  if (unknown >= 0 && known == 0 && t->numel == 0)
+    return moth_fail(MOTH_ERR_VALUE, "cannot infer a size of shape %s for an empty tensor: any would do",
+                     moth_shape_format(n, size, buf, sizeof buf));
+  return moth_fail(MOTH_ERR_VALUE, "shape %s is invalid for input of size %lld",
+                   moth_shape_format(n, size, buf, sizeof buf), (long long)t->numel);
+}
+
+/* The new strides step through the old ones if every new run lies within one evenly stepping group of
+ * old dimensions. */
+bool moth_view_strides(const MothTensor *t, int n, const int64_t *shape, int64_t *stride) {
+  if (t->contiguous || t->numel == 0) {
+    moth_contiguous_strides(n, shape, stride);
+    return true;
+  }
+  int d = n - 1;
+  int64_t chunk = 1, view = 1;
+  int64_t base = t->ndim ? t->stride[t->ndim - 1] : 1;
+  for (int i = t->ndim - 1; i >= 0; i--) {
+    chunk *= t->shape[i];
+    if (i == 0 || (t->shape[i - 1] != 1 && t->stride[i - 1] != chunk * base)) {
+      while (d >= 0 && (view < chunk || shape[d] == 1)) {
+        stride[d] = view * base;
+        view *= shape[d];
+        d--;
+      }
+      if (view != chunk)
+        return false;
+      if (i > 0) {
+        base = t->stride[i - 1];
+        chunk = view = 1;
+      }
+    }
+  }
+  return d < 0;
+}
+
+MothStatus moth_shape_view(MothCall *c) {
+  MOTH_UNPACK_VIEW(c)
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  MOTH_TRY(moth_infer_size(self, (int)size.n, size.u.ints, shape));
+  if (!moth_view_strides(self, (int)size.n, shape, stride))
+    return moth_fail(MOTH_ERR_VALUE,
+                     "view size is not compatible with input tensor's size and stride (at least one "
+                     "dimension spans across two separate ones); use reshape(...) instead");
+  return moth_result_view(c, 0, self, (int)size.n, shape, stride, self->offset);
+}
+
+MothStatus moth_shape_permute(MothCall *c) {
+  MOTH_UNPACK_PERMUTE(c)
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  bool seen[MOTH_MAX_DIMS] = {false};
+  if (dims.n != self->ndim)
+    return moth_fail(MOTH_ERR_VALUE, "%u dimensions are given for a tensor of %d dimensions", dims.n,
+                     self->ndim);
+  for (uint32_t i = 0; i < dims.n; i++) {
+    int d;
+    MOTH_TRY(moth_wrap_dim(dims.u.ints[i], self->ndim, &d));
+    if (seen[d])
+      return moth_fail(MOTH_ERR_VALUE, "dimension %d is named twice", d + 1);
+    seen[d] = true;
+    shape[i] = self->shape[d];
+    stride[i] = self->stride[d];
+  }
+  return moth_result_view(c, 0, self, self->ndim, shape, stride, self->offset);
+}
+
+MothStatus moth_shape_transpose(MothCall *c) {
+  MOTH_UNPACK_TRANSPOSE(c)
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  int a, b;
+  MOTH_TRY(moth_wrap_dim(dim0, self->ndim, &a));
+  MOTH_TRY(moth_wrap_dim(dim1, self->ndim, &b));
+  memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
+  memcpy(stride, self->stride, sizeof(int64_t) * self->ndim);
+  if (self->ndim) {
+    shape[a] = self->shape[b];
+    shape[b] = self->shape[a];
+    stride[a] = self->stride[b];
+    stride[b] = self->stride[a];
+  }
+  return moth_result_view(c, 0, self, self->ndim, shape, stride, self->offset);
+}
+
+MothStatus moth_shape_squeeze(MothCall *c) {
+  MOTH_UNPACK_SQUEEZE(c)
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  int only = -1, n = 0;
+  if (dim.tag == MOTH_V_INT)
+    MOTH_TRY(moth_wrap_dim(dim.u.i, self->ndim, &only));
+  for (int i = 0; i < self->ndim; i++) {
+    if (self->shape[i] == 1 && (only < 0 || only == i))
+      continue;
+    shape[n] = self->shape[i];
+    stride[n++] = self->stride[i];
+  }
+  return moth_result_view(c, 0, self, n, shape, stride, self->offset);
+}
+
+MothStatus moth_shape_unsqueeze(MothCall *c) {
+  MOTH_UNPACK_UNSQUEEZE(c)
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  int at, n = 0;
+  if (self->ndim == MOTH_MAX_DIMS)
+    return moth_fail(MOTH_ERR_VALUE, "a tensor has at most %d dimensions", MOTH_MAX_DIMS);
+  MOTH_TRY(moth_wrap_dim(dim, self->ndim + 1, &at));
+  for (int i = 0; i <= self->ndim; i++) {
+    if (i == at) {
+      shape[n] = 1;
+      stride[n++] = i < self->ndim ? self->shape[i] * self->stride[i] : 1;
+    }
+    if (i < self->ndim) {
+      shape[n] = self->shape[i];
+      stride[n++] = self->stride[i];
+    }
+  }
+  return moth_result_view(c, 0, self, n, shape, stride, self->offset);
+}
+
+MothStatus moth_shape_expand(MothCall *c) {
+  MOTH_UNPACK_EXPAND(c)
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  int n = (int)size.n, shift = n - self->ndim;
+  char buf[256];
+  if (shift < 0)
+    return moth_fail(MOTH_ERR_VALUE, "size %s has fewer dimensions than the tensor",
+                     moth_shape_format(n, size.u.ints, buf, sizeof buf));
+  if (n > MOTH_MAX_DIMS)
+    return moth_fail(MOTH_ERR_VALUE, "a tensor has at most %d dimensions", MOTH_MAX_DIMS);
+  for (int i = 0; i < n; i++) {
+    int64_t have = i < shift ? 1 : self->shape[i - shift], want = size.u.ints[i];
+    if (want == -1 && i >= shift)
+      want = have;
+    if (want < 0 || (have != want && have != 1))
+      return moth_fail(MOTH_ERR_VALUE, "cannot expand size %lld to %lld at dimension %d of %s",
+                       (long long)have, (long long)want, i + 1,
+                       moth_shape_format(n, size.u.ints, buf, sizeof buf));
+    shape[i] = want;
+    stride[i] = i < shift || (have == 1 && want != 1) ? 0 : self->stride[i - shift];
+  }
+  return moth_result_view(c, 0, self, n, shape, stride, self->offset);
+}
+
+/* A view of self with dimension d cut to `length` places from `start`, by `step`. */
+static MothStatus cut(MothCall *c, MothTensor *self, int d, int64_t start, int64_t length, int64_t step) {
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
+  memcpy(stride, self->stride, sizeof(int64_t) * self->ndim);
+  shape[d] = length;
+  stride[d] *= step;
+  return moth_result_view(c, 0, self, self->ndim, shape, stride, self->offset + start * self->stride[d]);
+}
+
+static MothStatus need_dim(const MothTensor *t, int64_t dim, int *d) {
+  if (!t->ndim)
+    return moth_fail(MOTH_ERR_INDEX, "a 0-dim tensor has no dimension to take a part of");
+  return moth_wrap_dim(dim, t->ndim, d);
+}
+
+MothStatus moth_shape_narrow(MothCall *c) {
+  MOTH_UNPACK_NARROW(c)
+  int d;
+  MOTH_TRY(need_dim(self, dim, &d));
+  int64_t n = self->shape[d], from = start < 0 ? start + n : start;
+  if (from < 0 || length < 0 || from > n || length > n - from)
+    return moth_fail(MOTH_ERR_INDEX,
+                     "start %lld with length %lld is out of range for dimension %d of size %lld",
+                     (long long)(start < 0 ? start : start + 1), (long long)length, d + 1, (long long)n);
+  return cut(c, self, d, from, length, 1);
+}
+
+MothStatus moth_shape_select(MothCall *c) {
+  MOTH_UNPACK_SELECT(c)
+  int d;
+  MOTH_TRY(need_dim(self, dim, &d));
+  int64_t n = self->shape[d], at = index < 0 ? index + n : index;
+  if (at < 0 || at >= n)
+    return moth_fail(MOTH_ERR_INDEX, "index %lld is out of range for dimension %d of size %lld",
+                     (long long)(index < 0 ? index : index + 1), d + 1, (long long)n);
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  int k = 0;
+  for (int i = 0; i < self->ndim; i++)
+    if (i != d) {
+      shape[k] = self->shape[i];
+      stride[k++] = self->stride[i];
+    }
+  return moth_result_view(c, 0, self, k, shape, stride, self->offset + at * self->stride[d]);
+}
+
+MothStatus moth_shape_slice(MothCall *c) {
+  MOTH_UNPACK_SLICE(c)
+  int d;
+  MOTH_TRY(need_dim(self, dim, &d));
+  int64_t n = self->shape[d];
+  if (step < 1)
+    return moth_fail(MOTH_ERR_VALUE, "step must be positive, got %lld", (long long)step);
+  if (start < 0 || start > n || stop > n || stop < start)
+    return moth_fail(MOTH_ERR_INDEX, "positions %lld to %lld are out of range for dimension %d of size %lld",
+                     (long long)start + 1, (long long)stop, d + 1, (long long)n);
+  return cut(c, self, d, start, (stop - start + step - 1) / step, step);
+}
+
+MothStatus moth_shape_as_strided(MothCall *c) {
+  MOTH_UNPACK_AS_STRIDED(c)
+  if (size.n != stride.n)
+    return moth_fail(MOTH_ERR_VALUE, "size and stride must have the same length, got %u and %u", size.n,
+                     stride.n);
+  return moth_result_view(c, 0, self, (int)size.n, size.u.ints, stride.u.ints,
+                          storage_offset.tag == MOTH_V_INT ? storage_offset.u.i : self->offset);
+}
+
+MothStatus moth_shape_diagonal(MothCall *c) {
+  MOTH_UNPACK_DIAGONAL(c)
+  int a, b, k = 0;
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  MOTH_TRY(moth_wrap_dim(dim1, self->ndim, &a));
+  MOTH_TRY(moth_wrap_dim(dim2, self->ndim, &b));
+  if (a == b)
+    return moth_fail(MOTH_ERR_VALUE, "dim1 and dim2 must differ, both are %d", a + 1);
+  for (int i = 0; i < self->ndim; i++)
+    if (i != a && i != b) {
+      shape[k] = self->shape[i];
+      stride[k++] = self->stride[i];
+    }
+  int64_t rows = self->shape[a] - (offset < 0 ? -offset : 0), cols = self->shape[b] - (offset > 0 ? offset : 0);
+  int64_t n = rows < cols ? rows : cols;
+  shape[k] = n > 0 ? n : 0;
+  stride[k++] = self->stride[a] + self->stride[b];
+  int64_t at = self->offset;
+  if (n > 0)
+    at += offset < 0 ? -offset * self->stride[a] : offset * self->stride[b];
+  return moth_result_view(c, 0, self, k, shape, stride, at);
+}

@@ -1,0 +1,71 @@
+#include "io/idx.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "core/error.h"
+
+/* The dtype of a type byte, or -1. */
+static int find_dtype(uint8_t type) {
+  switch (type) {
+  case 0x08:
+    return MOTH_UINT8;
+  case 0x09:
+    return MOTH_INT8;
+  case 0x0b:
+    return MOTH_INT16;
+  case 0x0c:
+    return MOTH_INT32;
+  case 0x0d:
+    return MOTH_FLOAT32;
+  case 0x0e:
+    return MOTH_FLOAT64;
+  default:
+    return -1;
+  }
+}
+
+MothStatus moth_idx_parse(const uint8_t *bytes, size_t n, MothIdx *out) {
+  *out = (MothIdx){0};
+  if (n < 4 || n > PTRDIFF_MAX || bytes[0] != 0 || bytes[1] != 0)
+    return moth_fail(MOTH_ERR_VALUE, "idx: not an IDX file: it must begin with two zero bytes");
+  int dtype = find_dtype(bytes[2]);
+  if (dtype < 0)
+    return moth_fail(MOTH_ERR_VALUE, "idx: unknown type 0x%02x", bytes[2]);
+  int ndim = bytes[3];
+  if (ndim < 1 || ndim > MOTH_MAX_DIMS)
+    return moth_fail(MOTH_ERR_VALUE, "idx: %d dimensions; expected 1 to %d", ndim, MOTH_MAX_DIMS);
+  size_t header = 4 + 4 * (size_t)ndim;
+  if (n < header)
+    return moth_fail(MOTH_ERR_VALUE, "idx: the file ends within its header");
+
+  int64_t size = moth_dtype_size((MothDType)dtype);
+  for (int d = 0; d < ndim; d++) {
+    const uint8_t *p = bytes + 4 + 4 * d;
+    out->shape[d] = (int64_t)p[0] << 24 | (int64_t)p[1] << 16 | (int64_t)p[2] << 8 | p[3];
+    if (__builtin_mul_overflow(size, out->shape[d], &size))
+      return moth_fail(MOTH_ERR_VALUE, "idx: the shape is too large");
+  }
+  if (size != (int64_t)(n - header))
+    return moth_fail(MOTH_ERR_VALUE,
+                     "idx: the shape needs %" PRId64 " bytes of data, but there are %zu%s", size,
+                     n - header, size > (int64_t)(n - header) ? " (truncated?)" : "");
+  out->dtype = (MothDType)dtype;
+  out->ndim = ndim;
+  out->data = bytes + header;
+  out->nbytes = size;
+  return MOTH_OK;
+}
+
+void moth_idx_copy(const MothIdx *idx, void *out) {
+  int64_t item = moth_dtype_size(idx->dtype);
+  uint8_t *to = out;
+  if (item == 1 || idx->nbytes == 0) {
+    if (idx->nbytes > 0)
+      memcpy(to, idx->data, (size_t)idx->nbytes);
+    return;
+  }
+  for (int64_t i = 0; i < idx->nbytes; i += item)
+    for (int64_t k = 0; k < item; k++)
+      to[i + k] = idx->data[i + item - 1 - k];
+}

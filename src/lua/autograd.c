@@ -1,0 +1,438 @@
+/* Autograd for Lua: backward, gradients, hooks, functions written in Lua.
+ *
+ * A Lua function that C holds (a hook, the backward of a Function) lies in a table of the registry
+ * until its holder is freed; who frees it only notes the number, and the state removes the value when
+ * it next makes a handle. C calls it with lua_pcall on the state that is running; what it throws is
+ * parked, the engine unwinds by status, and the outermost frame raises the same object again. */
+#include <string.h>
+
+#include "core/alloc.h"
+#include "lua/moth_lua.h"
+
+void moth_lua_push_held(lua_State *L, int ref);
+
+static MothStatus no_state(void) {
+  return moth_fail(MOTH_ERR_STATE, "a Lua function is needed here, but no Lua state is running");
+}
+
+/* Calls the function on the stack under its nargs arguments. */
+static MothStatus call_lua(lua_State *L, int nargs, int nresults) {
+  if (lua_pcall(L, nargs, nresults, 0) == 0)
+    return MOTH_OK;
+  return moth_lua_park(L);
+}
+
+static void retain_push(lua_State *L, MothTensor *t) {
+  moth_tensor_retain(t);
+  moth_lua_push_tensor(L, t);
+}
+
+/* A table of tensors as a C array, in a userdata that stays on the stack. nil elements are NULL where
+ * `holes`; n is given then. */
+static MothTensor **tensor_array(lua_State *L, int idx, int *n, bool holes, const char *what) {
+  luaL_checktype(L, idx, LUA_TTABLE);
+  if (!holes)
+    *n = (int)lua_objlen(L, idx);
+  MothTensor **list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
+  for (int i = 0; i < *n; i++) {
+    lua_rawgeti(L, idx, i + 1);
+    list[i] = holes && !moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR) ? NULL : moth_lua_check_tensor(L, -1, what);
+    lua_pop(L, 1);
+  }
+  return list;
+}
+
+/* backward(roots, gradients, retain_graph, create_graph) */
+static int b_backward(lua_State *L) {
+  int n = 0;
+  lua_settop(L, 4);
+  MothTensor **roots = tensor_array(L, 1, &n, false, "backward");
+  MothTensor **grads = lua_isnoneornil(L, 2) ? NULL : tensor_array(L, 2, &n, true, "backward: gradient");
+  lua_State *outer = moth_lua_current;
+  moth_lua_current = L;
+  MothStatus s = moth_backward(roots, grads, n, lua_toboolean(L, 3), lua_toboolean(L, 4));
+  moth_lua_current = outer;
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+/* grad(outputs, inputs, gradients, retain, create, allow_unused) -> one value per input */
+static int b_grad(lua_State *L) {
+  int n = 0, ninputs = 0;
+  lua_settop(L, 6);
+  MothTensor **roots = tensor_array(L, 1, &n, false, "grad: output");
+  MothTensor **inputs = tensor_array(L, 2, &ninputs, false, "grad: input");
+  MothTensor **grads = lua_isnoneornil(L, 3) ? NULL : tensor_array(L, 3, &n, true, "grad: gradient");
+  MothTensor **out = lua_newuserdata(L, sizeof *out * (size_t)(ninputs ? ninputs : 1));
+  lua_State *outer = moth_lua_current;
+  moth_lua_current = L;
+  MothStatus s = moth_grad(roots, grads, n, inputs, ninputs, lua_toboolean(L, 4), lua_toboolean(L, 5),
+                           lua_toboolean(L, 6), out);
+  moth_lua_current = outer;
+  if (s)
+    return moth_lua_raise(L, s);
+  luaL_checkstack(L, ninputs, "grad");
+  for (int i = 0; i < ninputs; i++) {
+    if (out[i])
+      moth_lua_push_tensor(L, out[i]);
+    else
+      lua_pushnil(L);
+  }
+  return ninputs;
+}
+
+static int b_get_grad(lua_State *L) {
+  MothTensor *g = moth_tensor_grad(moth_lua_check_tensor(L, 1, "grad"));
+  if (!g)
+    return 0;
+  retain_push(L, g);
+  return 1;
+}
+
+static int b_set_grad(lua_State *L) {
+  MothTensor *g = lua_isnoneornil(L, 2) ? NULL : moth_lua_check_tensor(L, 2, "grad");
+  MothStatus s = moth_tensor_set_grad(moth_lua_check_tensor(L, 1, "grad"), g);
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+/* zero_grads(params): sets every .grad of the list to nil, in one call. */
+static int b_zero_grads(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  int n = (int)lua_objlen(L, 1);
+  for (int i = 1; i <= n; i++) {
+    lua_rawgeti(L, 1, i);
+    moth_tensor_set_grad(moth_lua_check_tensor(L, -1, "zero_grad"), NULL);
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
+static int b_requires_grad(lua_State *L) {
+  lua_pushboolean(L, moth_tensor_requires_grad(moth_lua_check_tensor(L, 1, "requires_grad")));
+  return 1;
+}
+static int b_set_requires_grad(lua_State *L) {
+  MothStatus s = moth_tensor_set_requires_grad(moth_lua_check_tensor(L, 1, "requires_grad_"),
+                                               lua_isnoneornil(L, 2) || lua_toboolean(L, 2));
+  if (s)
+    return moth_lua_raise(L, s);
+  lua_settop(L, 1);
+  return 1;
+}
+static int b_is_leaf(lua_State *L) {
+  lua_pushboolean(L, moth_tensor_is_leaf(moth_lua_check_tensor(L, 1, "is_leaf")));
+  return 1;
+}
+static int b_retain_grad(lua_State *L) {
+  MothStatus s = moth_tensor_retain_grad(moth_lua_check_tensor(L, 1, "retain_grad"));
+  return s ? moth_lua_raise(L, s) : 0;
+}
+static int b_grad_enabled(lua_State *L) {
+  lua_pushboolean(L, moth_grad_enabled());
+  return 1;
+}
+static int b_set_grad_enabled(lua_State *L) {
+  lua_pushboolean(L, moth_set_grad_enabled(lua_toboolean(L, 1)));
+  return 1;
+}
+
+/* --- nodes ------------------------------------------------------------------------------------- */
+
+/* A node as Lua sees it: a userdata that holds a reference. */
+static char key_node;
+
+static void push_node(lua_State *L, MothNode *n) {
+  MothNode **box = lua_newuserdata(L, sizeof *box);
+  *box = n;
+  moth_node_retain(n);
+  lua_pushlightuserdata(L, &key_node);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_setmetatable(L, -2);
+}
+
+static MothNode *check_node(lua_State *L) {
+  MothNode **box = lua_touserdata(L, 1);
+  if (lua_type(L, 1) == LUA_TUSERDATA && lua_getmetatable(L, 1)) {
+    lua_pushlightuserdata(L, &key_node);
+    lua_rawget(L, LUA_REGISTRYINDEX);
+    bool same = lua_rawequal(L, -1, -2);
+    lua_pop(L, 2);
+    if (same)
+      return *box;
+  }
+  moth_lua_error(L, "expected a grad_fn, got %s", luaL_typename(L, 1));
+  return NULL;
+}
+
+static int node_gc(lua_State *L) {
+  MothNode **box = lua_touserdata(L, 1);
+  moth_node_release(*box);
+  *box = NULL;
+  return 0;
+}
+static int node_name(lua_State *L) {
+  lua_pushstring(L, check_node(L)->name);
+  return 1;
+}
+static int node_tostring(lua_State *L) {
+  lua_pushfstring(L, "<%s>", check_node(L)->name);
+  return 1;
+}
+static int node_eq(lua_State *L) {
+  MothNode **a = lua_touserdata(L, 1), **b = lua_touserdata(L, 2);
+  lua_pushboolean(L, *a == *b);
+  return 1;
+}
+/* next_functions() -> { node or false, ... } */
+static int node_next(lua_State *L) {
+  MothNode *n = check_node(L);
+  lua_newtable(L);
+  int k = 0;
+  for (int i = 0; i < n->ninputs; i++)
+    if (n->inputs[i].node) {
+      push_node(L, n->inputs[i].node);
+      lua_rawseti(L, -2, ++k);
+    }
+  return 1;
+}
+/* saved() -> { names of what is saved } as "self", "result" */
+static int node_saved(lua_State *L) {
+  MothNode *n = check_node(L);
+  lua_newtable(L);
+  for (int i = 0; i < n->nsaved; i++) {
+    int slot = n->saved[i].slot;
+    if (slot >= 16)
+      lua_pushfstring(L, slot > 16 ? "result%d" : "result", slot - 16);
+    else
+      lua_pushstring(L, n->op ? n->op->args[slot].name : "?");
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+static int b_grad_fn(lua_State *L) {
+  MothTensor *t = moth_lua_check_tensor(L, 1, "grad_fn");
+  MothNode *n;
+  uint16_t nr;
+  if (moth_tensor_is_leaf(t) && !t->base)
+    return 0;
+  MothStatus s = moth_gradient_edge(t, &n, &nr);
+  if (s)
+    return moth_lua_raise(L, s);
+  if (!n)
+    return 0;
+  if (n->seq != UINT64_MAX)
+    push_node(L, n);
+  else
+    lua_pushnil(L);
+  moth_node_release(n);
+  return 1;
+}
+
+/* --- hooks ------------------------------------------------------------------------------------- */
+
+typedef struct LuaHook {
+  int ref;
+} LuaHook;
+
+static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
+  lua_State *L = moth_lua_current;
+  LuaHook *h = ctx;
+  if (!L)
+    return no_state();
+  if (!lua_checkstack(L, 8))
+    return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
+  moth_lua_push_held(L, h->ref);
+  retain_push(L, grad);
+  MOTH_TRY(call_lua(L, 1, 1));
+  MothHandle *r = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
+  MothStatus s = MOTH_OK;
+  if (r && r->u.t) {
+    char a[200], b[200];
+    if (r->u.t->ndim != grad->ndim || memcmp(r->u.t->shape, grad->shape, sizeof(int64_t) * grad->ndim) != 0)
+      s = moth_fail(MOTH_ERR_VALUE, "a hook has changed the size of the gradient: %s became %s",
+                    moth_tensor_format(grad, a, sizeof a), moth_tensor_format(r->u.t, b, sizeof b));
+    else {
+      moth_tensor_retain(r->u.t);
+      *out = r->u.t;
+    }
+  } else if (!lua_isnil(L, -1)) {
+    s = moth_fail(MOTH_ERR_TYPE, "a hook must return a tensor or nothing, got %s", luaL_typename(L, -1));
+  }
+  lua_pop(L, 1);
+  return s;
+}
+
+static void release_hook(void *ctx) {
+  LuaHook *h = ctx;
+  moth_lua_let_go(h->ref);
+  moth_free(h, sizeof *h);
+}
+
+/* register_hook(t, fn) -> id, node (or nil) */
+static int b_register_hook(lua_State *L) {
+  MothTensor *t = moth_lua_check_tensor(L, 1, "register_hook");
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  if (!moth_tensor_requires_grad(t))
+    return moth_lua_error(L, "register_hook: cannot register a hook on a tensor that doesn't require gradient");
+  LuaHook *h = moth_alloc(sizeof *h);
+  if (!h)
+    return moth_lua_error(L, "out of memory");
+  lua_pushvalue(L, 2);
+  h->ref = moth_lua_hold(L);
+  MothHook hook = {.run = run_hook, .release = release_hook, .ctx = h};
+  int64_t id;
+  MothStatus s = moth_tensor_register_hook(t, hook, &id);
+  if (s) {
+    release_hook(h);
+    return moth_lua_raise(L, s);
+  }
+  lua_pushnumber(L, (lua_Number)id);
+  MothNode *n = moth_tensor_node(t);
+  if (n)
+    push_node(L, n);
+  else
+    lua_pushnil(L);
+  return 2;
+}
+
+static int b_remove_hook(lua_State *L) { /* (id, tensor or nil, node or nil) */
+  MothHandle *h = moth_lua_handle(L, 2, MOTH_MAGIC_TENSOR);
+  MothNode *n = NULL;
+  if (lua_type(L, 3) == LUA_TUSERDATA) {
+    MothNode **box = lua_touserdata(L, 3);
+    n = *box;
+  }
+  moth_tensor_remove_hook(h ? h->u.t : NULL, n, (int64_t)luaL_checknumber(L, 1));
+  return 0;
+}
+
+/* --- functions written in Lua ------------------------------------------------------------------ */
+
+typedef struct LuaFunction {
+  int ref; /* of function(node, needs, ...) -> table of gradients */
+  char name[48];
+} LuaFunction;
+
+static void drop_function(MothNode *n) {
+  LuaFunction *f = n->ctx;
+  moth_lua_let_go(f->ref);
+  moth_free(f, sizeof *f);
+}
+
+static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
+  lua_State *L = moth_lua_current;
+  LuaFunction *f = n->ctx;
+  if (!L)
+    return no_state();
+  if (!lua_checkstack(L, n->nresults + 8))
+    return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
+  moth_lua_push_held(L, f->ref);
+  push_node(L, n);
+  lua_pushnumber(L, (lua_Number)need);
+  lua_pushboolean(L, n->released);
+  for (int i = 0; i < n->nresults; i++)
+    retain_push(L, grads[i]);
+  MOTH_TRY(call_lua(L, 3 + n->nresults, 1));
+  MothStatus s = MOTH_OK;
+  if (!lua_istable(L, -1)) {
+    s = moth_fail(MOTH_ERR_TYPE, "the backward of %s returned no table", n->name);
+  } else {
+    for (int i = 0; i < n->ninputs && s == MOTH_OK; i++) {
+      lua_rawgeti(L, -1, i + 1);
+      MothHandle *h = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
+      if (h && h->u.t) {
+        if (n->inputs[i].node) {
+          moth_tensor_retain(h->u.t);
+          out[i] = h->u.t;
+        }
+      } else if (lua_toboolean(L, -1)) {
+        s = moth_fail(MOTH_ERR_TYPE, "the backward of %s returned %s for input %d; expected a tensor or nil", n->name,
+                      luaL_typename(L, -1), i + 1);
+      }
+      lua_pop(L, 1);
+    }
+  }
+  lua_pop(L, 1);
+  return s;
+}
+
+/* record(name, fn, inputs, ninputs, outputs): outputs (fresh tensors) get a history -> node */
+static int b_record(lua_State *L) {
+  size_t len;
+  const char *name = luaL_checklstring(L, 1, &len);
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  lua_settop(L, 5);
+  int n = (int)luaL_checknumber(L, 4), nout = 0;
+  MothTensor **inputs = tensor_array(L, 3, &n, true, "Function");
+  MothTensor **outputs = tensor_array(L, 5, &nout, false, "Function: result");
+  LuaFunction *f = moth_alloc(sizeof *f);
+  if (!f)
+    return moth_lua_error(L, "out of memory");
+  if (len >= sizeof f->name)
+    len = sizeof f->name - 1;
+  memcpy(f->name, name, len);
+  f->name[len] = 0;
+  lua_pushvalue(L, 2);
+  f->ref = moth_lua_hold(L);
+  MothNode *node;
+  MothStatus s = moth_function_record(f->name, backward_function, drop_function, f, inputs, n, outputs, nout, &node);
+  if (s) {
+    moth_lua_let_go(f->ref);
+    moth_free(f, sizeof *f);
+    return moth_lua_raise(L, s);
+  }
+  push_node(L, node);
+  moth_node_release(node);
+  return 1;
+}
+
+/* reattach(alias, node, nr from 1) -> the saved result with its history */
+static int b_reattach(lua_State *L) {
+  MothTensor *t = moth_lua_check_tensor(L, 1, "saved tensor"), *out;
+  lua_pushvalue(L, 1);
+  lua_remove(L, 1);
+  MothNode *n = check_node(L);
+  MothStatus s = moth_reattach(t, n, (int)luaL_checknumber(L, 2) - 1, &out);
+  if (s)
+    return moth_lua_raise(L, s);
+  moth_lua_push_tensor(L, out);
+  return 1;
+}
+
+void moth_lua_open_autograd(lua_State *L) {
+  static const luaL_Reg fns[] = {{"backward", b_backward},
+                                 {"grad", b_grad},
+                                 {"get_grad", b_get_grad},
+                                 {"set_grad", b_set_grad},
+                                 {"zero_grads", b_zero_grads},
+                                 {"requires_grad", b_requires_grad},
+                                 {"set_requires_grad", b_set_requires_grad},
+                                 {"is_leaf", b_is_leaf},
+                                 {"retain_grad", b_retain_grad},
+                                 {"grad_enabled", b_grad_enabled},
+                                 {"set_grad_enabled", b_set_grad_enabled},
+                                 {"grad_fn", b_grad_fn},
+                                 {"register_hook", b_register_hook},
+                                 {"remove_hook", b_remove_hook},
+                                 {"record", b_record},
+                                 {"reattach", b_reattach},
+                                 {NULL, NULL}};
+  static const luaL_Reg node[] = {{"name", node_name},
+                                  {"next_functions", node_next},
+                                  {"saved", node_saved},
+                                  {NULL, NULL}};
+  luaL_register(L, NULL, fns);
+  lua_newtable(L);
+  lua_pushcfunction(L, node_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_pushcfunction(L, node_tostring);
+  lua_setfield(L, -2, "__tostring");
+  lua_pushcfunction(L, node_eq);
+  lua_setfield(L, -2, "__eq");
+  lua_newtable(L);
+  luaL_register(L, NULL, node);
+  lua_setfield(L, -2, "__index");
+  lua_pushlightuserdata(L, &key_node);
+  lua_insert(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}

@@ -1,0 +1,428 @@
+/* Handles: userdata for tensors, dtypes, devices, generators; errors; values held from C; and the
+ * memory policy.
+ *
+ * Memory: LuaJIT does not see native bytes. When a handle is made and the live bytes have grown by
+ * max(64 MB, half of what was live after the last full collection), a full collection runs. */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "lua/moth_lua.h"
+
+_Thread_local lua_State *moth_lua_current;
+
+static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library, key_held;
+
+enum { GROWTH = 64 << 20 };
+
+typedef struct Policy {
+  int64_t live_after; /* bytes after the last full collection */
+  int64_t allowed;
+} Policy;
+static _Thread_local Policy policy = {0, GROWTH};
+
+static void push_metatable(lua_State *L, void *key) {
+  lua_pushlightuserdata(L, key);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+}
+
+static void after_growth(lua_State *L) {
+  int64_t live = moth_alloc_live();
+  if (live < policy.live_after)
+    policy.live_after = live;
+  if (__builtin_expect(live - policy.live_after <= policy.allowed, 1))
+    return;
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  policy.live_after = moth_alloc_live();
+  policy.allowed = policy.live_after / 2 > GROWTH ? policy.live_after / 2 : GROWTH;
+}
+
+void moth_lua_push_tensor(lua_State *L, MothTensor *t) {
+  MothHandle *h = lua_newuserdata(L, sizeof *h);
+  h->magic = MOTH_MAGIC_TENSOR;
+  h->u.t = t;
+  push_metatable(L, &key_tensor);
+  lua_setmetatable(L, -2);
+  after_growth(L);
+  moth_lua_drain(L);
+}
+
+static int tensor_gc(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR);
+  if (h && h->u.t) {
+    MothTensor *t = h->u.t;
+    h->u.t = NULL;
+    moth_tensor_release(t);
+  }
+  return 0;
+}
+
+static int tensor_eq(lua_State *L) {
+  MothHandle *a = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR), *b = moth_lua_handle(L, 2, MOTH_MAGIC_TENSOR);
+  lua_pushboolean(L, a && b && a->u.t && a->u.t == b->u.t);
+  return 1;
+}
+
+MothTensor *moth_lua_check_tensor(lua_State *L, int idx, const char *what) {
+  MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR);
+  if (!h)
+    moth_lua_error(L, "%s: expected a tensor, got %s", what, luaL_typename(L, idx));
+  else if (!h->u.t)
+    moth_lua_error(L, "%s: the tensor was released by free()", what);
+  else
+    return h->u.t;
+  return NULL;
+}
+
+/* --- dtypes, devices, generators --------------------------------------------------------------- */
+
+/* Interned: one userdata per code, in a registry table. */
+static void push_interned(lua_State *L, void *table_key, uint64_t magic, int64_t code) {
+  push_metatable(L, table_key); /* { [code] = userdata, meta = metatable } */
+  lua_pushinteger(L, (lua_Integer)code);
+  lua_rawget(L, -2);
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    MothHandle *h = lua_newuserdata(L, sizeof *h);
+    h->magic = magic;
+    h->u.code = code;
+    lua_getfield(L, -2, "meta");
+    lua_setmetatable(L, -2);
+    lua_pushinteger(L, (lua_Integer)code);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, -4);
+  }
+  lua_remove(L, -2);
+}
+
+void moth_lua_push_dtype(lua_State *L, MothDType d) { push_interned(L, &key_dtypes, MOTH_MAGIC_DTYPE, (int64_t)d); }
+void moth_lua_push_device(lua_State *L, MothDevice d) {
+  push_interned(L, &key_devices, MOTH_MAGIC_DEVICE, (int64_t)d.type << 8 | d.index);
+}
+
+void moth_lua_push_generator(lua_State *L, MothGenerator *g) {
+  MothHandle *h = lua_newuserdata(L, sizeof *h);
+  h->magic = MOTH_MAGIC_GENERATOR;
+  h->u.g = g;
+  push_metatable(L, &key_generator);
+  lua_setmetatable(L, -2);
+}
+
+MothDType moth_lua_check_dtype(lua_State *L, int idx) {
+  MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_DTYPE);
+  if (h)
+    return (MothDType)h->u.code;
+  if (lua_type(L, idx) == LUA_TSTRING) {
+    int d = moth_dtype_find(lua_tostring(L, idx));
+    if (d >= 0)
+      return (MothDType)d;
+    moth_lua_error(L, "'%s' is no dtype; there are float32, float64, float16, bfloat16, int8, uint8, int16, "
+                      "int32, int64, bool", lua_tostring(L, idx));
+  }
+  moth_lua_error(L, "expected a dtype such as moth.float32, got %s", luaL_typename(L, idx));
+  return MOTH_FLOAT32;
+}
+
+MothDevice moth_lua_check_device(lua_State *L, int idx) {
+  MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_DEVICE);
+  MothDevice d = {MOTH_CPU, 0};
+  if (h)
+    return (MothDevice){(uint8_t)(h->u.code >> 8), (uint8_t)h->u.code};
+  if (lua_type(L, idx) != LUA_TSTRING)
+    moth_lua_error(L, "expected a device such as \"cpu\", got %s", luaL_typename(L, idx));
+  MothStatus s = moth_device_parse(lua_tostring(L, idx), &d);
+  if (s)
+    moth_lua_raise(L, s);
+  return d;
+}
+
+static int dtype_tostring(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_DTYPE);
+  lua_pushfstring(L, "moth.%s", h ? moth_dtype_name((MothDType)h->u.code) : "?");
+  return 1;
+}
+
+static int dtype_index(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_DTYPE);
+  const char *k = lua_tostring(L, 2);
+  if (!h || !k)
+    return 0;
+  MothDType d = (MothDType)h->u.code;
+  if (!strcmp(k, "name"))
+    lua_pushstring(L, moth_dtype_name(d));
+  else if (!strcmp(k, "itemsize"))
+    lua_pushinteger(L, (lua_Integer)moth_dtype_size(d));
+  else if (!strcmp(k, "is_floating_point"))
+    lua_pushboolean(L, moth_dtype_is_float(d));
+  else
+    return 0;
+  return 1;
+}
+
+static int device_tostring(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_DEVICE);
+  char buf[64];
+  MothDevice d = {(uint8_t)(h ? h->u.code >> 8 : 0), (uint8_t)(h ? h->u.code : 0)};
+  if (d.index == 0)
+    lua_pushstring(L, moth_device_ops((MothDeviceType)d.type)->name);
+  else
+    lua_pushstring(L, moth_device_format(d, buf, sizeof buf));
+  return 1;
+}
+
+static int device_index(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_DEVICE);
+  const char *k = lua_tostring(L, 2);
+  if (!h || !k)
+    return 0;
+  if (!strcmp(k, "type"))
+    lua_pushstring(L, moth_device_ops((MothDeviceType)(h->u.code >> 8))->name);
+  else if (!strcmp(k, "index"))
+    lua_pushinteger(L, (lua_Integer)(h->u.code & 255));
+  else
+    return 0;
+  return 1;
+}
+
+static int generator_gc(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_GENERATOR);
+  if (h && h->u.g) {
+    moth_generator_release(h->u.g);
+    h->u.g = NULL;
+  }
+  return 0;
+}
+
+/* --- errors ----------------------------------------------------------------------------------- */
+
+/* Pushes "file:line: " of the nearest caller that is a Lua function of the user's, not of moth's own
+ * library; of the nearest Lua function if all are moth's. */
+static void push_where(lua_State *L) {
+  lua_Debug ar;
+  char own[128] = "";
+  push_metatable(L, &key_library);
+  const char *library = lua_tostring(L, -1);
+  for (int level = 1; lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Sl", &ar);
+    if (ar.currentline <= 0)
+      continue;
+    char at[128];
+    snprintf(at, sizeof at, "%s:%d: ", ar.short_src, ar.currentline);
+    if (!library || strncmp(ar.source, library, strlen(library)) != 0) {
+      lua_pop(L, 1);
+      lua_pushstring(L, at);
+      return;
+    }
+    if (!own[0])
+      strcpy(own, at);
+  }
+  lua_pop(L, 1);
+  lua_pushstring(L, own);
+}
+
+int moth_lua_error(lua_State *L, const char *fmt, ...) {
+  char text[2048];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  push_where(L);
+  lua_pushstring(L, text);
+  lua_concat(L, 2);
+  return lua_error(L);
+}
+
+int moth_lua_raise(lua_State *L, MothStatus s) {
+  if (s == MOTH_ERR_HOST) {
+    push_metatable(L, &key_parked);
+    lua_pushlightuserdata(L, &key_parked);
+    lua_pushnil(L);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+    return lua_error(L);
+  }
+  return moth_lua_error(L, "%s", moth_last_error());
+}
+
+MothStatus moth_lua_park(lua_State *L) {
+  lua_pushlightuserdata(L, &key_parked);
+  lua_insert(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  return MOTH_ERR_HOST;
+}
+
+/* --- values held from C ------------------------------------------------------------------------ */
+
+static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct Freed {
+  int refs[256];
+  int n;
+} freed; /* let go, not yet removed; beyond 256 they wait in the table until the state closes */
+static _Atomic int nfreed;
+
+int moth_lua_hold(lua_State *L) {
+  push_metatable(L, &key_held);
+  lua_insert(L, -2);
+  int ref = luaL_ref(L, -2);
+  lua_pop(L, 1);
+  return ref;
+}
+
+void moth_lua_let_go(int ref) {
+  pthread_mutex_lock(&held_lock);
+  if (freed.n < 256)
+    freed.refs[freed.n++] = ref;
+  nfreed = freed.n;
+  pthread_mutex_unlock(&held_lock);
+}
+
+void moth_lua_drain(lua_State *L) {
+  if (__builtin_expect(nfreed == 0, 1))
+    return;
+  struct Freed mine;
+  pthread_mutex_lock(&held_lock);
+  mine = freed;
+  freed.n = 0;
+  nfreed = 0;
+  pthread_mutex_unlock(&held_lock);
+  push_metatable(L, &key_held);
+  for (int i = 0; i < mine.n; i++)
+    luaL_unref(L, -1, mine.refs[i]);
+  lua_pop(L, 1);
+}
+
+/* Pushes the held value. */
+void moth_lua_push_held(lua_State *L, int ref) {
+  push_metatable(L, &key_held);
+  lua_rawgeti(L, -1, ref);
+  lua_remove(L, -2);
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static int b_library(lua_State *L) { /* (path prefix of moth's own Lua files, "@…") */
+  lua_pushlightuserdata(L, &key_library);
+  lua_pushvalue(L, 1);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  return 0;
+}
+
+static int b_dtype(lua_State *L) {
+  moth_lua_push_dtype(L, moth_lua_check_dtype(L, 1));
+  return 1;
+}
+
+static int b_device(lua_State *L) {
+  moth_lua_push_device(L, moth_lua_check_device(L, 1));
+  return 1;
+}
+
+static int b_generator(lua_State *L) {
+  MothGenerator *g = moth_generator_new((uint64_t)luaL_optnumber(L, 1, 42));
+  if (!g)
+    return moth_lua_raise(L, MOTH_ERR_MEMORY);
+  moth_lua_push_generator(L, g);
+  return 1;
+}
+
+static MothGenerator *generator_at(lua_State *L, int idx) {
+  if (lua_isnoneornil(L, idx))
+    return moth_default_generator();
+  MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_GENERATOR);
+  if (!h)
+    moth_lua_error(L, "expected a Generator, got %s", luaL_typename(L, idx));
+  return h ? h->u.g : NULL;
+}
+
+static int b_generator_seed(lua_State *L) {
+  moth_generator_seed(generator_at(L, 1), (uint64_t)luaL_checknumber(L, 2));
+  return 0;
+}
+
+/* State as two numbers pairs of 32 bits each: seed high, seed low, offset high, offset low. */
+static int b_generator_state(lua_State *L) {
+  uint64_t seed, offset;
+  moth_generator_get_state(generator_at(L, 1), &seed, &offset);
+  lua_pushnumber(L, (lua_Number)(seed >> 32));
+  lua_pushnumber(L, (lua_Number)(seed & 0xffffffffu));
+  lua_pushnumber(L, (lua_Number)(offset >> 32));
+  lua_pushnumber(L, (lua_Number)(offset & 0xffffffffu));
+  return 4;
+}
+
+static int b_generator_set_state(lua_State *L) {
+  uint64_t w[4];
+  for (int i = 0; i < 4; i++)
+    w[i] = (uint64_t)luaL_checknumber(L, i + 2);
+  moth_generator_set_state(generator_at(L, 1), w[0] << 32 | w[1], w[2] << 32 | w[3]);
+  return 0;
+}
+
+static int b_is_tensor(lua_State *L) {
+  lua_pushboolean(L, moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR) != NULL);
+  return 1;
+}
+
+static int b_is_dtype(lua_State *L) {
+  lua_pushboolean(L, moth_lua_handle(L, 1, MOTH_MAGIC_DTYPE) != NULL);
+  return 1;
+}
+
+static int b_is_device(lua_State *L) {
+  lua_pushboolean(L, moth_lua_handle(L, 1, MOTH_MAGIC_DEVICE) != NULL);
+  return 1;
+}
+
+static void new_metatable(lua_State *L, void *key, const luaL_Reg *fns, const char *name) {
+  lua_newtable(L);
+  for (; fns->name; fns++) {
+    lua_pushcfunction(L, fns->func);
+    lua_setfield(L, -2, fns->name);
+  }
+  lua_pushstring(L, name);
+  lua_setfield(L, -2, "__name");
+  if (key) {
+    lua_pushlightuserdata(L, key);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+  }
+}
+
+void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
+  static const luaL_Reg tensor[] = {{"__gc", tensor_gc}, {"__eq", tensor_eq}, {NULL, NULL}};
+  static const luaL_Reg dtype[] = {{"__tostring", dtype_tostring}, {"__index", dtype_index}, {NULL, NULL}};
+  static const luaL_Reg device[] = {{"__tostring", device_tostring}, {"__index", device_index}, {NULL, NULL}};
+  static const luaL_Reg generator[] = {{"__gc", generator_gc}, {NULL, NULL}};
+  static const luaL_Reg fns[] = {{"library", b_library},
+                                 {"dtype", b_dtype},
+                                 {"device", b_device},
+                                 {"generator", b_generator},
+                                 {"generator_seed", b_generator_seed},
+                                 {"generator_state", b_generator_state},
+                                 {"generator_set_state", b_generator_set_state},
+                                 {"is_tensor", b_is_tensor},
+                                 {"is_dtype", b_is_dtype},
+                                 {"is_device", b_is_device},
+                                 {NULL, NULL}};
+  luaL_register(L, NULL, fns);
+  new_metatable(L, &key_tensor, tensor, "moth.Tensor");
+  lua_setfield(L, -2, "Tensor");
+  new_metatable(L, &key_generator, generator, "moth.Generator");
+  lua_setfield(L, -2, "Generator");
+  lua_newtable(L);
+  new_metatable(L, NULL, dtype, "moth.dtype");
+  lua_setfield(L, -2, "meta");
+  lua_pushlightuserdata(L, &key_dtypes);
+  lua_insert(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_newtable(L);
+  new_metatable(L, NULL, device, "moth.device");
+  lua_setfield(L, -2, "meta");
+  lua_pushlightuserdata(L, &key_devices);
+  lua_insert(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, &key_held);
+  lua_newtable(L);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}

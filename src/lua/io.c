@@ -1,0 +1,178 @@
+/* Files for Lua: safetensors, IDX, checksums, atomic writing. */
+#include <string.h>
+
+#include "core/alloc.h"
+#include "io/file.h"
+#include "io/gunzip.h"
+#include "io/idx.h"
+#include "io/safetensors.h"
+#include "io/sha256.h"
+#include "lua/moth_lua.h"
+
+enum { GUNZIP_CAP = 1 << 30 };
+
+/* load_safetensors(path) -> { names }, { tensors }, { metadata } */
+static int b_load_safetensors(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  MothFileMap map;
+  MothSafetensors *file = NULL;
+  MothStatus s = moth_file_map(path, &map);
+  if (s)
+    return moth_lua_raise(L, s);
+  s = moth_safetensors_parse(map.bytes, (size_t)map.size, &file);
+  if (s) {
+    char message[1024];
+    strncpy(message, moth_last_error(), sizeof message - 1);
+    message[sizeof message - 1] = 0;
+    moth_file_unmap(&map);
+    return moth_lua_error(L, "%s: %s", path, message);
+  }
+  lua_newtable(L);
+  lua_newtable(L);
+  lua_newtable(L);
+  for (int64_t i = 0; i < file->count && s == MOTH_OK; i++) {
+    const MothSafetensorsEntry *e = &file->entries[i];
+    MothTensor *t;
+    s = moth_tensor_new(e->ndim, e->shape, e->dtype, (MothDevice){MOTH_CPU, 0}, &t);
+    if (s)
+      break;
+    if (e->end > e->begin)
+      memcpy(t->data, map.bytes + e->begin, (size_t)(e->end - e->begin));
+    moth_lua_push_tensor(L, t);
+    lua_rawseti(L, -3, (int)i + 1);
+    lua_pushstring(L, e->name);
+    lua_rawseti(L, -4, (int)i + 1);
+  }
+  for (int64_t i = 0; i < file->metadata_count && s == MOTH_OK; i++) {
+    lua_pushstring(L, file->metadata[i].value);
+    lua_setfield(L, -2, file->metadata[i].key);
+  }
+  moth_safetensors_free(file);
+  moth_file_unmap(&map);
+  return s ? moth_lua_raise(L, s) : 3;
+}
+
+/* save_safetensors(path, { names }, { row-major cpu tensors }, { {key, value}, ... }) */
+static int b_save_safetensors(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  luaL_checktype(L, 4, LUA_TTABLE);
+  size_t n = lua_objlen(L, 2), m = lua_objlen(L, 4);
+  /* All memory is Lua's: whatever is raised below leaks nothing. */
+  MothSafetensorsEntry *entries = lua_newuserdata(L, sizeof *entries * (n + 1));
+  MothSafetensorsPair *pairs = lua_newuserdata(L, sizeof *pairs * (m + 1));
+  MothPiece *pieces = lua_newuserdata(L, sizeof *pieces * (n + 1));
+  memset(entries, 0, sizeof *entries * (n + 1));
+  for (size_t i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, (int)i + 1);
+    entries[i].name = luaL_checkstring(L, -1);
+    lua_pop(L, 1);
+    lua_rawgeti(L, 3, (int)i + 1);
+    MothTensor *t = moth_lua_check_tensor(L, -1, "save");
+    lua_pop(L, 1);
+    if (t->device.type != MOTH_CPU || !t->contiguous || moth_tensor_is_fake(t))
+      return moth_lua_error(L, "save: tensor '%s' must be a row-major cpu tensor", entries[i].name);
+    entries[i].dtype = (MothDType)t->dtype;
+    entries[i].ndim = t->ndim;
+    memcpy(entries[i].shape, t->shape, sizeof(int64_t) * t->ndim);
+    pieces[i + 1].bytes = t->data;
+    pieces[i + 1].n = (size_t)(t->numel * moth_itemsize(t));
+  }
+  for (size_t i = 0; i < m; i++) {
+    lua_rawgeti(L, 4, (int)i + 1);
+    luaL_checktype(L, -1, LUA_TTABLE);
+    lua_rawgeti(L, -1, 1);
+    lua_rawgeti(L, -2, 2);
+    pairs[i].key = luaL_checkstring(L, -2); /* the table keeps both alive */
+    pairs[i].value = luaL_checkstring(L, -1);
+    lua_pop(L, 3);
+  }
+  uint8_t *header;
+  size_t header_n;
+  MothStatus s = moth_safetensors_header(entries, (int64_t)n, pairs, (int64_t)m, &header, &header_n);
+  if (s)
+    return moth_lua_raise(L, s);
+  pieces[0].bytes = header;
+  pieces[0].n = header_n;
+  s = moth_file_write_atomic(path, pieces, (int)n + 1);
+  moth_safetensors_header_free(header);
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+/* load_idx(path) -> tensor; a .gz is expanded */
+static int b_load_idx(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  MothFileMap map;
+  MothStatus s = moth_file_map(path, &map);
+  if (s)
+    return moth_lua_raise(L, s);
+  uint8_t *plain = NULL;
+  size_t n = (size_t)map.size;
+  const uint8_t *bytes = map.bytes;
+  if (n >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) {
+    s = moth_gunzip(map.bytes, n, GUNZIP_CAP, &plain, &n);
+    bytes = plain;
+  }
+  MothIdx idx;
+  MothTensor *t = NULL;
+  if (!s)
+    s = moth_idx_parse(bytes, n, &idx);
+  if (!s)
+    s = moth_tensor_new(idx.ndim, idx.shape, idx.dtype, (MothDevice){MOTH_CPU, 0}, &t);
+  if (!s)
+    moth_idx_copy(&idx, t->data);
+  if (plain)
+    moth_gunzip_free(plain);
+  moth_file_unmap(&map);
+  if (s) {
+    char message[1024];
+    strncpy(message, moth_last_error(), sizeof message - 1);
+    message[sizeof message - 1] = 0;
+    return moth_lua_error(L, "%s: %s", path, message);
+  }
+  moth_lua_push_tensor(L, t);
+  return 1;
+}
+
+static int b_sha256_file(lua_State *L) {
+  MothFileMap map;
+  char hex[65];
+  MothStatus s = moth_file_map(luaL_checkstring(L, 1), &map);
+  if (s)
+    return moth_lua_raise(L, s);
+  moth_sha256_hex(map.bytes, (size_t)map.size, hex);
+  moth_file_unmap(&map);
+  lua_pushstring(L, hex);
+  return 1;
+}
+
+static int b_sha256(lua_State *L) {
+  size_t n;
+  char hex[65];
+  const char *s = luaL_checklstring(L, 1, &n);
+  moth_sha256_hex(s, n, hex);
+  lua_pushstring(L, hex);
+  return 1;
+}
+
+/* write_file(path, string): the old or the new content, never something between */
+static int b_write_file(lua_State *L) {
+  size_t n;
+  const char *text = luaL_checklstring(L, 2, &n);
+  MothPiece piece = {text, n};
+  MothStatus s = moth_file_write_atomic(luaL_checkstring(L, 1), &piece, 1);
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+void moth_lua_open_io(lua_State *L) {
+  static const luaL_Reg fns[] = {{"load_safetensors", b_load_safetensors},
+                                 {"save_safetensors", b_save_safetensors},
+                                 {"load_idx", b_load_idx},
+                                 {"sha256_file", b_sha256_file},
+                                 {"sha256", b_sha256},
+                                 {"write_file", b_write_file},
+                                 {NULL, NULL}};
+  moth_io_init();
+  luaL_register(L, NULL, fns);
+}

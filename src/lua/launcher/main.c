@@ -1,0 +1,374 @@
+/* The `moth` command: LuaJIT with moth's modules in its path.
+ *
+ * It is a Lua host like any other: it links libluajit (moth_lua.so finds the Lua symbols there),
+ * finds the modules from where it stands itself, runs what the command line asks for, and closes
+ * the state. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "moth.h"
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <luajit.h>
+#include <lualib.h>
+
+enum { PATH_SIZE = 4096 };
+
+typedef struct Command {
+  int argc;
+  char **argv;
+  int status;
+} Command;
+
+static const char usage[] =
+    "usage: moth [options] [script [args]]\n"
+    "  -e code    run code, with `moth` loaded as a global\n"
+    "  -l module  require a module; a global of its last name holds it (-l moth.nn sets nn)\n"
+    "  -i         be interactive after the script or -e\n"
+    "  -          run standard input as a script\n"
+    "  --version  print the versions of moth and LuaJIT\n"
+    "  --help     print this\n"
+    "Without a script moth is interactive; if standard input is no terminal, that is the script.\n";
+
+/* ---- calling Lua ------------------------------------------------------------------------------
+ */
+
+static lua_State *running; /* whom Ctrl-C stops */
+
+static void interrupt_hook(lua_State *L, lua_Debug *where) {
+  (void)where;
+  lua_sethook(L, NULL, 0, 0);
+  luaL_error(L, "interrupted");
+}
+
+/* The first Ctrl-C stops Lua at its next step; compiled loops take none, so the second one kills.
+ */
+static void on_interrupt(int signal_number) {
+  signal(signal_number, SIG_DFL);
+  lua_sethook(running, interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+static void on_interrupt_at_prompt(int signal_number) {
+  (void)signal_number;
+}
+
+static void catch_interrupts(void (*handler)(int)) {
+  struct sigaction action = {.sa_handler = handler}; /* no SA_RESTART: a read at the prompt ends */
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, NULL);
+}
+
+static int add_traceback(lua_State *L) {
+  if (!lua_isstring(L, 1)) {
+    if (!luaL_callmeta(L, 1, "__tostring") || !lua_isstring(L, -1))
+      lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
+    lua_replace(L, 1);
+  }
+  lua_settop(L, 1);
+  luaL_traceback(L, L, lua_tostring(L, 1), 1);
+  return 1;
+}
+
+/* Calls the function below nargs arguments. Results, or an error with its traceback, are left. */
+static int call(lua_State *L, int nargs, int nresults) {
+  int base = lua_gettop(L) - nargs;
+  lua_pushcfunction(L, add_traceback);
+  lua_insert(L, base);
+  running = L;
+  catch_interrupts(on_interrupt);
+  int status = lua_pcall(L, nargs, nresults, base);
+  catch_interrupts(SIG_DFL);
+  lua_sethook(L, NULL, 0, 0); /* Ctrl-C may have come too late to be seen */
+  lua_remove(L, base);
+  return status;
+}
+
+/* Prints the error on the stack, if status says that there is one. */
+static int report(lua_State *L, int status) {
+  if (status == 0)
+    return 0;
+  const char *message = lua_tostring(L, -1);
+  fflush(stdout);
+  fprintf(stderr, "moth: %s\n", message ? message : "(no error message)");
+  lua_pop(L, 1);
+  return status;
+}
+
+/* ---- where the modules are --------------------------------------------------------------------
+ */
+
+static void prepend(lua_State *L, const char *field, const char *text) {
+  lua_getglobal(L, "package");
+  lua_getfield(L, -1, field);
+  lua_pushfstring(L, "%s;%s", text, lua_isstring(L, -1) ? lua_tostring(L, -1) : "");
+  lua_setfield(L, -3, field);
+  lua_pop(L, 2);
+}
+
+static bool is_there(lua_State *L, const char *dir, const char *name) {
+  bool found = access(lua_pushfstring(L, "%s/%s", dir, name), R_OK) == 0;
+  lua_pop(L, 1);
+  return found;
+}
+
+/* PREFIX/bin/moth has PREFIX/share/lua/5.1 and PREFIX/lib/lua/5.1 beside it; a build folder holds
+ * the libraries and gen/ itself, and lua/ is one or two floors up (build/, build/asan/). */
+static void set_paths(lua_State *L) {
+  char dir[PATH_SIZE];
+  ssize_t n = readlink("/proc/self/exe", dir, sizeof dir - 1);
+  if (n <= 0)
+    return;
+  dir[n] = 0;
+  char *slash = strrchr(dir, '/');
+  if (!slash)
+    return;
+  *slash = 0;
+  if (is_there(L, dir, "../share/lua/5.1/moth")) {
+    prepend(
+        L, "path",
+        lua_pushfstring(L, "%s/../share/lua/5.1/?.lua;%s/../share/lua/5.1/?/init.lua", dir, dir));
+    prepend(L, "cpath", lua_pushfstring(L, "%s/../lib/lua/5.1/?.so", dir));
+  } else {
+    const char *up = is_there(L, dir, "../lua") ? "../lua" : "../../lua";
+    prepend(L, "path",
+            lua_pushfstring(L, "%s/%s/?.lua;%s/%s/?/init.lua;%s/gen/?.lua", dir, up, dir, up, dir));
+    prepend(L, "cpath", lua_pushfstring(L, "%s/?.so", dir));
+  }
+  lua_pop(L, 2);
+}
+
+/* ---- running ----------------------------------------------------------------------------------
+ */
+
+static int require(lua_State *L, const char *module) {
+  lua_getglobal(L, "require");
+  lua_pushstring(L, module);
+  int status = call(L, 1, 1);
+  if (status == 0) {
+    const char *dot = strrchr(module, '.');
+    lua_setglobal(L, dot ? dot + 1 : module);
+  }
+  return report(L, status);
+}
+
+static int run_code(lua_State *L, const char *code) {
+  int status = luaL_loadbuffer(L, code, strlen(code), "=(command line)");
+  return report(L, status ? status : call(L, 0, 0));
+}
+
+/* Runs a file (NULL: standard input) with the rest of the command line as its arguments. */
+static int run_script(lua_State *L, const char *file, int argc, char **argv) {
+  int status = luaL_loadfile(L, file);
+  if (status == 0) {
+    luaL_checkstack(L, argc + 3, "too many arguments");
+    for (int i = 0; i < argc; i++)
+      lua_pushstring(L, argv[i]);
+    status = call(L, argc, 0);
+  }
+  return report(L, status);
+}
+
+/* ---- the prompt -------------------------------------------------------------------------------
+ */
+
+/* Pushes a line without its end; false at the end of input. Ctrl-C sets *interrupted. */
+static bool read_line(lua_State *L, const char *prompt, bool *interrupted) {
+  char *line = NULL;
+  size_t size = 0;
+  fputs(prompt, stdout);
+  fflush(stdout);
+  catch_interrupts(on_interrupt_at_prompt);
+  ssize_t n = getline(&line, &size, stdin);
+  catch_interrupts(SIG_DFL);
+  *interrupted = n < 0 && !feof(stdin);
+  if (n > 0) {
+    if (line[n - 1] == '\n')
+      n--;
+    lua_pushlstring(L, line, (size_t)n);
+  }
+  clearerr(stdin);
+  free(line);
+  if (n < 0)
+    putchar('\n');
+  return n >= 0;
+}
+
+/* Whether a syntax error says that more lines are needed; if so, it is taken off the stack. */
+static bool is_incomplete(lua_State *L, int status) {
+  static const char mark[] = "'<eof>'";
+  size_t n;
+  const char *message = lua_tolstring(L, -1, &n);
+  if (status != LUA_ERRSYNTAX || !message || n < sizeof mark - 1 ||
+      strcmp(message + n - (sizeof mark - 1), mark) != 0)
+    return false;
+  lua_pop(L, 1);
+  return true;
+}
+
+/* Reads a statement or an expression and pushes its chunk or a syntax error; false at the end. */
+static bool read_chunk(lua_State *L, int *status) {
+  bool interrupted;
+  lua_settop(L, 0);
+  while (!read_line(L, "> ", &interrupted))
+    if (!interrupted)
+      return false;
+  for (;;) {
+    const char *text = lua_tostring(L, 1);
+    bool equals = text[0] == '=';
+    lua_pushfstring(L, "return %s", text + equals);
+    *status = luaL_loadbuffer(L, lua_tostring(L, 2), lua_objlen(L, 2), "=stdin");
+    if (*status == 0)
+      return true;
+    if (!equals) {
+      lua_settop(L, 1);
+      *status = luaL_loadbuffer(L, text, lua_objlen(L, 1), "=stdin");
+    }
+    if (!is_incomplete(L, *status))
+      return true;
+    lua_settop(L, 1);
+    if (read_line(L, ">> ", &interrupted)) {
+      lua_pushliteral(L, "\n");
+      lua_insert(L, -2);
+      lua_concat(L, 3);
+    } else if (interrupted) {
+      lua_settop(L, 0);
+      lua_pushliteral(L, "");
+    } else {
+      return false;
+    }
+  }
+}
+
+static void prompt(lua_State *L) {
+  int status;
+  printf("moth %s, %s. Ctrl-D ends.\n", MOTH_VERSION, LUAJIT_VERSION);
+  while (read_chunk(L, &status)) {
+    lua_replace(L, 1);
+    lua_settop(L, 1);
+    if (status == 0)
+      status = call(L, 0, LUA_MULTRET);
+    if (status == 0 && lua_gettop(L) > 0) {
+      luaL_checkstack(L, 1, "too many results");
+      lua_getglobal(L, "print");
+      lua_insert(L, 1);
+      status = call(L, lua_gettop(L) - 1, 0);
+    }
+    report(L, status);
+  }
+}
+
+/* ---- the command line -------------------------------------------------------------------------
+ */
+
+/* arg[0] is the script, arg[1] … its arguments, arg[-1] … what stands before it. */
+static void set_arg(lua_State *L, int argc, char **argv, int script) {
+  lua_createtable(L, argc, 1);
+  for (int i = 0; i < argc; i++) {
+    lua_pushstring(L, argv[i]);
+    lua_rawseti(L, -2, i - script);
+  }
+  lua_setglobal(L, "arg");
+}
+
+static int fail_usage(const char *what) {
+  fprintf(stderr, "moth: %s\n%s", what, usage);
+  return 1;
+}
+
+/* The first argument that is no option, or argc. Prints what is asked for by --help and the like.
+ */
+static int find_script(int argc, char **argv, bool *done, int *status) {
+  int i = 1;
+  for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
+    const char *option = argv[i];
+    *done = true;
+    if (strcmp(option, "--version") == 0 || strcmp(option, "-v") == 0) {
+      printf("moth %s (%s)\n", MOTH_VERSION, LUAJIT_VERSION);
+      return i;
+    }
+    if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0) {
+      fputs(usage, stdout);
+      return i;
+    }
+    *done = false;
+    if (strcmp(option, "--") == 0)
+      return i + 1;
+    if (strcmp(option, "-i") == 0)
+      continue;
+    if (strcmp(option, "-e") == 0 || strcmp(option, "-l") == 0) {
+      if (++i < argc)
+        continue;
+      *status = fail_usage("-e and -l need an argument");
+    } else {
+      *status = fail_usage("unknown option");
+    }
+    *done = true;
+    return i;
+  }
+  return i;
+}
+
+static int run_command(lua_State *L) {
+  Command *command = lua_touserdata(L, 1);
+  int argc = command->argc;
+  char **argv = command->argv;
+  bool done = false, interactive = false, has_code = false, has_moth = false;
+  lua_settop(L, 0);
+  int script = find_script(argc, argv, &done, &command->status);
+  if (done)
+    return 0;
+
+  lua_gc(L, LUA_GCSTOP, 0);
+  luaL_openlibs(L);
+  lua_gc(L, LUA_GCRESTART, 0);
+  set_paths(L);
+  set_arg(L, argc, argv, script < argc ? script : 0);
+  command->status = 1;
+  for (int i = 1; i < script && argv[i][0] == '-'; i++) {
+    bool is_code = strcmp(argv[i], "-e") == 0;
+    if (strcmp(argv[i], "-i") == 0)
+      interactive = true;
+    if (!is_code && strcmp(argv[i], "-l") != 0)
+      continue;
+    i++;
+    if (is_code && !has_moth && require(L, "moth") != 0)
+      return 0;
+    has_moth = has_moth || is_code;
+    has_code = has_code || is_code;
+    if ((is_code ? run_code(L, argv[i]) : require(L, argv[i])) != 0)
+      return 0;
+  }
+  if (script < argc || (!has_code && !interactive && !isatty(STDIN_FILENO))) {
+    const char *file = script < argc && strcmp(argv[script], "-") != 0 ? argv[script] : NULL;
+    int nargs = script < argc ? argc - script - 1 : 0;
+    if (run_script(L, file, nargs, argv + argc - nargs) != 0)
+      return 0;
+    has_code = true;
+  }
+  if (interactive || !has_code) {
+    if (!has_moth)
+      require(L, "moth"); /* a prompt without it is still a prompt */
+    prompt(L);
+  }
+  command->status = 0;
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  Command command = {.argc = argc, .argv = argv};
+  lua_State *L = luaL_newstate();
+  if (!L) {
+    fputs("moth: not enough memory for a Lua state\n", stderr);
+    return 1;
+  }
+  int status = lua_cpcall(L, run_command, &command);
+  report(L, status);
+  lua_close(L);
+  if (fflush(stdout) != 0)
+    return 1;
+  return status ? 1 : command.status;
+}

@@ -1,0 +1,381 @@
+/* Interceptors for Lua: dispatch modes, counting, logging; fake mode and autocast; kernels in Lua. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "lua/moth_lua.h"
+
+void moth_lua_push_held(lua_State *L, int ref);
+
+/* --- a Lua function that sees calls ------------------------------------------------------------ */
+
+/* Pushes the function object of an op: { name, schema } with __call to the op; cached in the table at
+ * upvalue-free registry key. */
+static char key_functions, key_function_meta;
+
+static int function_call(lua_State *L) { /* (object, ...) */
+  lua_pushliteral(L, "fn");
+  lua_rawget(L, 1);
+  lua_replace(L, 1);
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
+static int function_tostring(lua_State *L) {
+  lua_getfield(L, 1, "name");
+  lua_pushfstring(L, "<op %s>", lua_tostring(L, -1));
+  return 1;
+}
+
+static void push_function(lua_State *L, const MothOp *op, MothVariant variant) {
+  char name[96];
+  snprintf(name, sizeof name, "%s%s", op->name, variant == MOTH_INPLACE && !op->returns_self ? "_" : "");
+  lua_pushlightuserdata(L, &key_functions);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_getfield(L, -1, name);
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    lua_createtable(L, 0, 4);
+    lua_pushstring(L, name);
+    lua_setfield(L, -2, "name");
+    lua_pushstring(L, op->schema);
+    lua_setfield(L, -2, "schema");
+    moth_lua_push_op(L, op, variant == MOTH_OUT ? MOTH_FUNCTIONAL : variant);
+    lua_setfield(L, -2, "fn");
+    lua_pushlightuserdata(L, &key_function_meta);
+    lua_rawget(L, LUA_REGISTRYINDEX);
+    lua_setmetatable(L, -2);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, name);
+  }
+  lua_remove(L, -2);
+}
+
+/* Pushes the arguments of a call as a list, without the trailing ones that have their default. */
+static int push_args(lua_State *L, const MothCall *c) {
+  int n = c->op->nargs;
+  while (n > 0 && (c->op->args[n - 1].type == MOTH_T_INDEX_BASE ||
+                   (c->op->args[n - 1].has_default && c->args[n - 1].tag == c->op->args[n - 1].def.tag &&
+                    c->args[n - 1].u.i == c->op->args[n - 1].def.u.i)))
+    n--;
+  lua_createtable(L, n, 1);
+  for (int i = 0; i < n; i++) {
+    moth_lua_push_value(L, &c->op->args[i], c->args[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_pushinteger(L, n);
+  lua_setfield(L, -2, "n");
+  return n;
+}
+
+/* The tensors that Lua returned become the call's results. */
+static MothStatus take_results(lua_State *L, MothCall *c, int first) {
+  MothStatus s = MOTH_OK;
+  for (int i = 0; i < c->op->nresults && s == MOTH_OK; i++) {
+    MothHandle *h = moth_lua_handle(L, first + i, MOTH_MAGIC_TENSOR);
+    if (!h || !h->u.t) {
+      s = moth_fail(MOTH_ERR_TYPE, "the function that intercepted '%s' must return a tensor, got %s", c->op->name,
+                    luaL_typename(L, first + i));
+      break;
+    }
+    moth_tensor_retain(h->u.t);
+    c->results[i] = moth_v_tensor(h->u.t);
+  }
+  if (s != MOTH_OK)
+    for (int i = 0; i < c->op->nresults; i++) {
+      if (c->results[i].tag == MOTH_V_TENSOR)
+        moth_tensor_release(c->results[i].u.t);
+      c->results[i] = moth_v_none();
+    }
+  return s;
+}
+
+static MothStatus call_with(MothCall *c, int ref) {
+  lua_State *L = moth_lua_current;
+  if (!L)
+    return moth_fail(MOTH_ERR_STATE, "a Lua function intercepts '%s', but no Lua state is running", c->op->name);
+  if (!lua_checkstack(L, 24))
+    return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
+  int top = lua_gettop(L);
+  moth_lua_push_held(L, ref);
+  push_function(L, c->op, (MothVariant)c->variant);
+  push_args(L, c);
+  lua_newtable(L);
+  if (c->variant == MOTH_OUT) {
+    moth_tensor_retain(c->target[0]);
+    moth_lua_push_tensor(L, c->target[0]);
+    lua_setfield(L, -2, "out");
+  }
+  if (lua_pcall(L, 3, c->op->nresults, 0) != 0) {
+    MothStatus s = moth_lua_park(L);
+    lua_settop(L, top);
+    return s;
+  }
+  MothStatus s = take_results(L, c, top + 1);
+  lua_settop(L, top);
+  return s;
+}
+
+static MothStatus mode_run(MothCall *c, void *ctx) { return call_with(c, (int)(intptr_t)ctx); }
+
+/* push_mode(fn) / pop_mode(): fn(func, args, kwargs) sees every op below autograd. */
+static int b_push_mode(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_pushvalue(L, 1);
+  int ref = moth_lua_hold(L);
+  MothStatus s = moth_intercept_push(false, (MothInterceptor){mode_run, (void *)(intptr_t)ref, false});
+  if (s) {
+    moth_lua_let_go(ref);
+    return moth_lua_raise(L, s);
+  }
+  lua_pushinteger(L, ref);
+  return 1;
+}
+static int b_pop_mode(lua_State *L) {
+  moth_intercept_pop(false);
+  moth_lua_let_go((int)luaL_checkinteger(L, 1));
+  return 0;
+}
+
+/* --- counting and logging ---------------------------------------------------------------------- */
+
+static _Thread_local int64_t counted[MOTH_NOPS];
+
+static MothStatus count_run(MothCall *c, void *ctx) {
+  (void)ctx;
+  counted[c->op->id]++;
+  return moth_redispatch(c);
+}
+
+static int b_push_count(lua_State *L) {
+  memset(counted, 0, sizeof counted);
+  MothStatus s = moth_intercept_push(false, (MothInterceptor){count_run, NULL, true});
+  return s ? moth_lua_raise(L, s) : 0;
+}
+/* pop_count() -> total, { name = count } */
+static int b_pop_count(lua_State *L) {
+  int64_t total = 0;
+  moth_intercept_pop(false);
+  lua_newtable(L);
+  for (int i = 0; i < moth_nops; i++) {
+    total += counted[i];
+    if (counted[i]) {
+      lua_pushnumber(L, (lua_Number)counted[i]);
+      lua_setfield(L, -2, moth_ops[i].name);
+    }
+  }
+  lua_pushnumber(L, (lua_Number)total);
+  lua_insert(L, -2);
+  return 2;
+}
+
+/* "dispatch add [Autograd, CPU] self: float32 [2, 3] cpu, other: 2" */
+static void describe_call(const MothCall *c, char *text, size_t n) {
+  static const struct {
+    uint32_t key;
+    const char *name;
+  } keys[] = {{MOTH_KEY_AUTOCAST, "Autocast"}, {MOTH_KEY_AUTOGRAD, "Autograd"}, {MOTH_KEY_BELOW, "Intercept"},
+              {MOTH_KEY_FAKE, "Fake"},         {MOTH_KEY_CPU, "CPU"},           {MOTH_KEY_CUDA, "CUDA"},
+              {MOTH_KEY_USER, "User"}};
+  size_t at = (size_t)snprintf(text, n, "%s%s [", c->op->name,
+                               c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
+  bool first = true;
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    if (c->keys & keys[i].key && at < n) {
+      at += (size_t)snprintf(text + at, n - at, "%s%s", first ? "" : ", ", keys[i].name);
+      first = false;
+    }
+  if (at < n)
+    at += (size_t)snprintf(text + at, n - at, "] %s", c->op->composite && !c->op->keep ? "composite " : "");
+  for (int i = 0; i < c->op->nargs && at < n; i++) {
+    char buf[256];
+    MothValue v = c->args[i];
+    if (v.tag == MOTH_V_TENSOR)
+      at += (size_t)snprintf(text + at, n - at, " %s: %s", c->op->args[i].name, moth_tensor_format(v.u.t, buf, sizeof buf));
+    else if (v.tag == MOTH_V_INT)
+      at += (size_t)snprintf(text + at, n - at, " %s: %lld", c->op->args[i].name, (long long)v.u.i);
+    else if (v.tag == MOTH_V_FLOAT)
+      at += (size_t)snprintf(text + at, n - at, " %s: %g", c->op->args[i].name, v.u.d);
+  }
+}
+
+static MothStatus log_run(MothCall *c, void *ctx) {
+  (void)ctx;
+  char text[1024];
+  describe_call(c, text, sizeof text);
+  moth_log_write("dispatch", "%s  (%s)", text, c->op->place);
+  return moth_redispatch(c);
+}
+
+/* trace: the same lines, collected */
+static MothStatus trace_run(MothCall *c, void *ctx) {
+  lua_State *L = moth_lua_current;
+  char text[1024];
+  describe_call(c, text, sizeof text);
+  if (L && lua_checkstack(L, 4)) {
+    moth_lua_push_held(L, (int)(intptr_t)ctx);
+    lua_pushfstring(L, "%s  (%s)", text, c->op->place);
+    lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
+    lua_pop(L, 1);
+  }
+  return moth_redispatch(c);
+}
+
+static int b_push_trace(lua_State *L) { /* (table) -> ref */
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_pushvalue(L, 1);
+  int ref = moth_lua_hold(L);
+  MothStatus s = moth_intercept_push(true, (MothInterceptor){trace_run, (void *)(intptr_t)ref, true});
+  if (s)
+    return moth_lua_raise(L, s);
+  lua_pushinteger(L, ref);
+  return 1;
+}
+static int b_pop_trace(lua_State *L) {
+  moth_intercept_pop(true);
+  moth_lua_let_go((int)luaL_checkinteger(L, 1));
+  return 0;
+}
+
+/* --- fake mode, autocast ----------------------------------------------------------------------- */
+
+static int b_set_fake(lua_State *L) { /* (on) -> was */
+  lua_pushboolean(L, moth_thread_state()->include & MOTH_KEY_FAKE);
+  if (lua_toboolean(L, 1))
+    moth_thread_state()->include |= MOTH_KEY_FAKE;
+  else
+    moth_thread_state()->include &= ~(uint32_t)MOTH_KEY_FAKE;
+  return 1;
+}
+
+static int b_set_autocast(lua_State *L) { /* (dtype or nil) -> was */
+  if (moth_thread_state()->include & MOTH_KEY_AUTOCAST)
+    moth_lua_push_dtype(L, (MothDType)moth_thread_state()->autocast);
+  else
+    lua_pushnil(L);
+  if (lua_isnil(L, 1)) {
+    moth_thread_state()->include &= ~(uint32_t)MOTH_KEY_AUTOCAST;
+  } else {
+    MothDType d = moth_lua_check_dtype(L, 1);
+    if (d != MOTH_BFLOAT16 && d != MOTH_FLOAT16)
+      return moth_lua_error(L, "autocast: expected bfloat16 or float16, got %s", moth_dtype_name(d));
+    moth_thread_state()->autocast = (uint8_t)d;
+    moth_thread_state()->include |= MOTH_KEY_AUTOCAST;
+  }
+  return 1;
+}
+
+/* --- a backend written in Lua ------------------------------------------------------------------ */
+
+static int user_kernels[MOTH_NOPS];
+
+static MothStatus user_kernel(MothCall *c) {
+  /* The shape rule has allocated results: Lua gets (args, results) and fills them in. */
+  lua_State *L = moth_lua_current;
+  if (!L)
+    return moth_fail(MOTH_ERR_STATE, "a Lua kernel of '%s' needs a running Lua state", c->op->name);
+  if (!lua_checkstack(L, 16))
+    return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
+  int top = lua_gettop(L);
+  moth_lua_push_held(L, user_kernels[c->op->id]);
+  push_args(L, c);
+  lua_createtable(L, c->op->nresults, 0);
+  for (int i = 0; i < c->op->nresults; i++) {
+    moth_tensor_retain(c->results[i].u.t);
+    moth_lua_push_tensor(L, c->results[i].u.t);
+    lua_rawseti(L, -2, i + 1);
+  }
+  MothStatus s = MOTH_OK;
+  if (lua_pcall(L, 2, 0, 0) != 0)
+    s = moth_lua_park(L);
+  lua_settop(L, top);
+  return s;
+}
+
+static const char *user_ready(int index) {
+  return index ? "there is one user device, user:0" : NULL;
+}
+static void *user_alloc(int index, size_t n) {
+  (void)index;
+  return moth_alloc(n);
+}
+static void user_free(int index, void *p, size_t n) {
+  (void)index;
+  moth_free(p, n);
+}
+static MothStatus user_copy(void *to, const void *from, size_t n) {
+  memcpy(to, from, n);
+  return MOTH_OK;
+}
+
+/* register_backend(name): the user device, in host memory */
+static int b_register_backend(lua_State *L) {
+  static char name[32];
+  static MothDeviceOps ops = {name, user_ready, user_alloc, user_free, user_copy, user_copy};
+  snprintf(name, sizeof name, "%s", luaL_checkstring(L, 1));
+  moth_device_register(MOTH_USER, &ops);
+  /* Moving bytes is the same in host memory: the CPU's kernels serve. */
+  static const char *const shared[] = {"copy_", "to_copy", "empty", NULL};
+  for (int i = 0; shared[i]; i++)
+    moth_op_register(shared[i], MOTH_USER, moth_op_find(shared[i])->kernels[MOTH_CPU]);
+  return 0;
+}
+
+/* register_kernel(op, fn(args, results)) for the user device */
+static int b_register_kernel(lua_State *L) {
+  const char *name = luaL_checkstring(L, 1);
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  const MothOp *op = moth_op_find(name);
+  if (!op)
+    return moth_lua_error(L, "there is no op named '%s'", name);
+  lua_pushvalue(L, 2);
+  user_kernels[op->id] = moth_lua_hold(L);
+  moth_op_register(name, MOTH_USER, user_kernel);
+  return 0;
+}
+
+/* kernels(op) -> { key = true } */
+static int b_kernels(lua_State *L) {
+  const MothOp *op = moth_op_find(luaL_checkstring(L, 1));
+  if (!op)
+    return moth_lua_error(L, "there is no op named '%s'", lua_tostring(L, 1));
+  lua_newtable(L);
+  for (int i = 0; i < MOTH_NDEVICES; i++)
+    if (op->kernels[i]) {
+      lua_pushboolean(L, 1);
+      lua_setfield(L, -2, moth_device_ops((MothDeviceType)i)->name);
+    }
+  return 1;
+}
+
+void moth_lua_open_modes(lua_State *L) {
+  static const luaL_Reg fns[] = {{"push_mode", b_push_mode},
+                                 {"pop_mode", b_pop_mode},
+                                 {"push_count", b_push_count},
+                                 {"pop_count", b_pop_count},
+                                 {"push_trace", b_push_trace},
+                                 {"pop_trace", b_pop_trace},
+                                 {"set_fake", b_set_fake},
+                                 {"set_autocast", b_set_autocast},
+                                 {"register_backend", b_register_backend},
+                                 {"register_kernel", b_register_kernel},
+                                 {"kernels", b_kernels},
+                                 {NULL, NULL}};
+  luaL_register(L, NULL, fns);
+  lua_pushlightuserdata(L, &key_functions);
+  lua_newtable(L);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, &key_function_meta);
+  lua_newtable(L);
+  lua_pushcfunction(L, function_call);
+  lua_setfield(L, -2, "__call");
+  lua_pushcfunction(L, function_tostring);
+  lua_setfield(L, -2, "__tostring");
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  static bool logging;
+  if (moth_log_on("dispatch") && !logging) {
+    logging = true;
+    moth_intercept_push(true, (MothInterceptor){log_run, NULL, true});
+  }
+}

@@ -1,0 +1,13 @@
+/* luaopen_moth_lua: the table of everything that lua/moth builds on. */
+#include "lua/moth_lua.h"
+
+__attribute__((visibility("default"))) int luaopen_moth_lua(lua_State *L) {
+  lua_newtable(L);
+  moth_lua_open_handles(L);
+  moth_lua_open_calls(L);
+  moth_lua_open_tensor(L);
+  moth_lua_open_autograd(L);
+  moth_lua_open_modes(L);
+  moth_lua_open_io(L);
+  return 1;
+}

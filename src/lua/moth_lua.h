@@ -1,0 +1,79 @@
+/* The binding: the only C that knows Lua.
+ *
+ * Everything that Lua holds of moth is a full userdata that begins with a magic number: tensors,
+ * dtypes, devices, generators. A wrong userdata is told by its size and magic before anything is read.
+ *
+ * Ops are called through one C function (call.c), whose upvalues are the op and the variant; it reads
+ * the Lua arguments by the op's schema. While a call runs, moth_lua_current is its state, so that
+ * interceptors, hooks and custom functions may call Lua from within. */
+#ifndef MOTH_LUA_H
+#define MOTH_LUA_H
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "autograd/node.h"
+#include "core/device.h"
+#include "core/dtype.h"
+#include "dispatch/dispatch.h"
+#include "moth.h"
+
+#define MOTH_MAGIC_TENSOR 0x6d6f7468546e7372ull
+#define MOTH_MAGIC_DTYPE 0x6d6f746844747970ull
+#define MOTH_MAGIC_DEVICE 0x6d6f746844657669ull
+#define MOTH_MAGIC_GENERATOR 0x6d6f746847656e65ull
+
+typedef struct MothHandle {
+  uint64_t magic;
+  union {
+    MothTensor *t; /* NULL after t:free() */
+    MothGenerator *g;
+    int64_t code;
+  } u;
+} MothHandle;
+
+extern _Thread_local lua_State *moth_lua_current;
+
+/* The handle at idx if it has this magic, else NULL. */
+static inline MothHandle *moth_lua_handle(lua_State *L, int idx, uint64_t magic) {
+  if (lua_type(L, idx) != LUA_TUSERDATA || lua_objlen(L, idx) != sizeof(MothHandle))
+    return NULL;
+  MothHandle *h = lua_touserdata(L, idx);
+  return h->magic == magic ? h : NULL;
+}
+
+/* The tensor at idx; a Lua error that names `what` if there is none. */
+MothTensor *moth_lua_check_tensor(lua_State *L, int idx, const char *what);
+/* Pushes a handle that takes over one reference of t. */
+void moth_lua_push_tensor(lua_State *L, MothTensor *t);
+void moth_lua_push_dtype(lua_State *L, MothDType d);
+void moth_lua_push_device(lua_State *L, MothDevice d);
+void moth_lua_push_generator(lua_State *L, MothGenerator *g); /* takes over a reference */
+MothDType moth_lua_check_dtype(lua_State *L, int idx);
+MothDevice moth_lua_check_device(lua_State *L, int idx);
+
+/* Raises the message of a failed call, at the line of the user who made it. */
+int moth_lua_raise(lua_State *L, MothStatus s);
+/* Raises a message of our own in the same way. */
+int moth_lua_error(lua_State *L, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Parks the error object on top of the stack; moth_lua_raise(L, MOTH_ERR_HOST) raises it again. */
+MothStatus moth_lua_park(lua_State *L);
+
+/* A Lua value held from C: freed at the next chance of its state, from whatever thread. */
+int moth_lua_hold(lua_State *L); /* pops a value */
+void moth_lua_let_go(int ref);
+void moth_lua_drain(lua_State *L);
+
+/* Pushes the values of args as Lua sees them (positions from 1); returns how many. */
+void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v);
+/* Reads results of a Lua function into the call (owned). */
+void moth_lua_push_op(lua_State *L, const MothOp *op, MothVariant variant);
+
+void moth_lua_open_handles(lua_State *L);
+void moth_lua_open_calls(lua_State *L);
+void moth_lua_open_tensor(lua_State *L);
+void moth_lua_open_autograd(lua_State *L);
+void moth_lua_open_modes(lua_State *L);
+void moth_lua_open_io(lua_State *L);
+
+int luaopen_moth_lua(lua_State *L);
+#endif

@@ -1,0 +1,469 @@
+/* Tensors between Lua and C beside the ops: from and to tables, facts, raw memory. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "core/parallel.h"
+#include "core/random.h"
+#include "lua/moth_lua.h"
+#include "no_cuda/cuda.h"
+
+static MothTensor *arg_tensor(lua_State *L, int idx) { return moth_lua_check_tensor(L, idx, "tensor"); }
+
+/* --- from tables ------------------------------------------------------------------------------- */
+
+enum { SAW_BOOL = 1, SAW_NUMBER = 2 };
+
+/* The shape of a nested table, taken from its first elements. */
+static int table_shape(lua_State *L, int idx, int64_t *shape) {
+  int ndim = 0, top = lua_gettop(L);
+  lua_pushvalue(L, idx);
+  while (lua_type(L, -1) == LUA_TTABLE) {
+    if (ndim == MOTH_MAX_DIMS)
+      moth_lua_error(L, "[tensor] the table is nested more than %d deep", MOTH_MAX_DIMS);
+    shape[ndim] = (int64_t)lua_objlen(L, -1);
+    luaL_checkstack(L, 4, "tensor");
+    if (shape[ndim++] == 0) {
+      lua_pushnil(L);
+      if (lua_next(L, -2))
+        moth_lua_error(L, "[tensor] a table without an array part has key '%s'; options go into the second "
+                          "argument", lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?");
+      break;
+    }
+    lua_rawgeti(L, -1, 1);
+  }
+  lua_settop(L, top);
+  return ndim;
+}
+
+typedef struct Fill {
+  MothDType dtype;
+  char *at;
+  int ndim;
+  const int64_t *shape;
+  int saw;
+} Fill;
+
+static void fill_from(lua_State *L, Fill *f, int depth) {
+  if (depth == f->ndim) {
+    int type = lua_type(L, -1);
+    if (type == LUA_TNUMBER) {
+      double d = lua_tonumber(L, -1);
+      MothValue v = moth_v_float(d);
+      if (d == floor(d) && fabs(d) <= 9007199254740992.0)
+        v = moth_v_int((int64_t)d);
+      else if (f->dtype != MOTH_BOOL && !moth_dtype_is_float(f->dtype))
+        moth_lua_error(L, "[tensor] %.14g is not integral and does not go into %s", d, moth_dtype_name(f->dtype));
+      moth_dtype_store(f->dtype, f->at, v);
+      f->saw |= SAW_NUMBER;
+    } else if (type == LUA_TBOOLEAN) {
+      moth_dtype_store(f->dtype, f->at, moth_v_bool(lua_toboolean(L, -1)));
+      f->saw |= SAW_BOOL;
+    } else {
+      moth_lua_error(L, "[tensor] expected a number or boolean, got %s at depth %d", luaL_typename(L, -1), depth);
+    }
+    f->at += moth_dtype_size(f->dtype);
+    return;
+  }
+  if (lua_type(L, -1) != LUA_TTABLE || (int64_t)lua_objlen(L, -1) != f->shape[depth])
+    moth_lua_error(L, "[tensor] ragged table: expected %lld elements at depth %d, got %s%.0f",
+                   (long long)f->shape[depth], depth + 1, lua_type(L, -1) == LUA_TTABLE ? "" : luaL_typename(L, -1),
+                   lua_type(L, -1) == LUA_TTABLE ? (double)lua_objlen(L, -1) : 0.0);
+  for (int64_t i = 1; i <= f->shape[depth]; i++) {
+    lua_rawgeti(L, -1, (int)i);
+    fill_from(L, f, depth + 1);
+    lua_pop(L, 1);
+  }
+}
+
+/* tensor(value, dtype or nil) -> cpu tensor. Booleans give bool, numbers the default dtype. */
+static int b_tensor(lua_State *L) {
+  int64_t shape[MOTH_MAX_DIMS];
+  int ndim = lua_type(L, 1) == LUA_TTABLE ? table_shape(L, 1, shape) : 0;
+  MothDType dtype = moth_default_dtype();
+  if (!lua_isnoneornil(L, 2)) {
+    dtype = moth_lua_check_dtype(L, 2);
+  } else { /* the kind of the first leaf */
+    int top = lua_gettop(L);
+    lua_pushvalue(L, 1);
+    for (int i = 0; i < ndim && lua_type(L, -1) == LUA_TTABLE; i++)
+      lua_rawgeti(L, -1, 1);
+    if (lua_type(L, -1) == LUA_TBOOLEAN)
+      dtype = MOTH_BOOL;
+    lua_settop(L, top);
+  }
+  MothTensor *t;
+  MothStatus s = moth_tensor_new(ndim, shape, dtype, (MothDevice){MOTH_CPU, 0}, &t);
+  if (s)
+    return moth_lua_raise(L, s);
+  moth_lua_push_tensor(L, t);
+  Fill f = {dtype, t->data, ndim, shape, 0};
+  if (t->numel) {
+    lua_pushvalue(L, 1);
+    fill_from(L, &f, 0);
+    lua_pop(L, 1);
+  }
+  if (lua_isnoneornil(L, 2) && f.saw == (SAW_BOOL | SAW_NUMBER))
+    return moth_lua_error(L, "[tensor] the table mixes numbers and booleans; give {dtype = ...}");
+  return 1;
+}
+
+/* --- to Lua ------------------------------------------------------------------------------------ */
+
+static void push_element(lua_State *L, MothDType dtype, const void *p) {
+  MothValue v = moth_dtype_load(dtype, p);
+  if (v.tag == MOTH_V_BOOL)
+    lua_pushboolean(L, v.u.b);
+  else
+    lua_pushnumber(L, v.tag == MOTH_V_FLOAT ? v.u.d : (lua_Number)v.u.i);
+}
+
+/* item(t) -> number or boolean; beyond 2^53 two more numbers: the high and low 32 bits. */
+static int b_item(lua_State *L) {
+  MothValue v;
+  MothStatus s = moth_tensor_item(arg_tensor(L, 1), &v);
+  if (s)
+    return moth_lua_raise(L, s);
+  if (v.tag == MOTH_V_BOOL) {
+    lua_pushboolean(L, v.u.b);
+  } else if (v.tag == MOTH_V_FLOAT) {
+    lua_pushnumber(L, v.u.d);
+  } else {
+    lua_pushnumber(L, (lua_Number)v.u.i);
+    if (v.u.i > 9007199254740992 || v.u.i < -9007199254740992) {
+      lua_pushnumber(L, (lua_Number)(v.u.i >> 32));
+      lua_pushnumber(L, (lua_Number)(v.u.i & 0xffffffff));
+      return 3;
+    }
+  }
+  return 1;
+}
+
+static void push_nested(lua_State *L, const MothTensor *t, int dim, const char *p) {
+  if (dim == t->ndim) {
+    push_element(L, (MothDType)t->dtype, p);
+    return;
+  }
+  luaL_checkstack(L, 4, "totable");
+  lua_createtable(L, (int)t->shape[dim], 0);
+  for (int64_t i = 0; i < t->shape[dim]; i++) {
+    push_nested(L, t, dim + 1, p + i * t->stride[dim] * moth_itemsize(t));
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+}
+
+static void need_values(lua_State *L, const MothTensor *t, const char *what) {
+  if (moth_tensor_is_fake(t))
+    moth_lua_error(L, "%s: a fake tensor has no values", what);
+  if (t->device.type != MOTH_CPU)
+    moth_lua_error(L, "%s: the tensor is on %s; copy it first with x:cpu()", what,
+                   moth_device_ops((MothDeviceType)t->device.type)->name);
+}
+
+static int b_totable(lua_State *L) {
+  MothTensor *t = arg_tensor(L, 1);
+  need_values(L, t, "totable");
+  push_nested(L, t, 0, t->data);
+  return 1;
+}
+
+/* --- facts ------------------------------------------------------------------------------------- */
+
+static int push_list(lua_State *L, int n, const int64_t *list) {
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushnumber(L, (lua_Number)list[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+static int pick_dim(lua_State *L, const MothTensor *t, const int64_t *list) {
+  double d = luaL_checknumber(L, 2);
+  int n = t->ndim ? t->ndim : 0;
+  int i = (int)(d > 0 ? d - 1 : d + n);
+  if (d != floor(d) || d == 0 || i < 0 || i >= n)
+    return moth_lua_error(L, "dimension out of range: expected 1 to %d (or %d to -1), got %g", n, -n, d);
+  lua_pushnumber(L, (lua_Number)list[i]);
+  return 1;
+}
+
+static int b_size(lua_State *L) {
+  MothTensor *t = arg_tensor(L, 1);
+  return lua_isnoneornil(L, 2) ? push_list(L, t->ndim, t->shape) : pick_dim(L, t, t->shape);
+}
+static int b_stride(lua_State *L) {
+  MothTensor *t = arg_tensor(L, 1);
+  return lua_isnoneornil(L, 2) ? push_list(L, t->ndim, t->stride) : pick_dim(L, t, t->stride);
+}
+
+#define NUMBER(name, expr)                                                                         \
+  static int name(lua_State *L) {                                                                  \
+    MothTensor *t = arg_tensor(L, 1);                                                              \
+    lua_pushnumber(L, (lua_Number)(expr));                                                         \
+    return 1;                                                                                      \
+  }
+#define BOOLEAN(name, expr)                                                                        \
+  static int name(lua_State *L) {                                                                  \
+    MothTensor *t = arg_tensor(L, 1);                                                              \
+    lua_pushboolean(L, expr);                                                                      \
+    return 1;                                                                                      \
+  }
+NUMBER(b_dim, t->ndim)
+NUMBER(b_numel, t->numel)
+NUMBER(b_offset, t->offset)
+NUMBER(b_itemsize, moth_itemsize(t))
+NUMBER(b_version, moth_tensor_version(t))
+NUMBER(b_data_ptr, (uintptr_t)t->data)
+NUMBER(b_storage_ptr, (uintptr_t)t->storage->data)
+NUMBER(b_storage_nbytes, t->storage->nbytes)
+NUMBER(b_refs, t->refs)
+BOOLEAN(b_is_contiguous, t->contiguous)
+BOOLEAN(b_is_fake, moth_tensor_is_fake(t))
+
+static int b_tensor_dtype(lua_State *L) {
+  moth_lua_push_dtype(L, (MothDType)arg_tensor(L, 1)->dtype);
+  return 1;
+}
+static int b_tensor_device(lua_State *L) {
+  moth_lua_push_device(L, arg_tensor(L, 1)->device);
+  return 1;
+}
+
+/* free(t): gives the tensor up at once; the handle then says that it was released. */
+static int b_free(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR);
+  if (!h)
+    return moth_lua_error(L, "free: expected a tensor, got %s", luaL_typename(L, 1));
+  MothTensor *t = h->u.t;
+  h->u.t = NULL;
+  moth_tensor_release(t);
+  return 0;
+}
+
+/* The address of the first element, as a light userdata for ffi.cast; the caller keeps t alive. */
+static int b_pointer(lua_State *L) {
+  MothTensor *t = arg_tensor(L, 1);
+  need_values(L, t, "data");
+  lua_pushlightuserdata(L, t->data);
+  return 1;
+}
+
+/* A tensor over a foreign address; `owner` is held until the last view goes. */
+typedef struct Owner {
+  int ref;
+} Owner;
+static void release_owner(void *ctx) {
+  Owner *o = ctx;
+  moth_lua_let_go(o->ref);
+  moth_free(o, sizeof *o);
+}
+static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) */
+  int64_t shape[MOTH_MAX_DIMS];
+  void *p = lua_type(L, 1) == LUA_TLIGHTUSERDATA ? lua_touserdata(L, 1) : (void *)(uintptr_t)luaL_checknumber(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  int n = (int)lua_objlen(L, 2);
+  if (n > MOTH_MAX_DIMS)
+    return moth_lua_error(L, "from_ptr: too many dimensions");
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    shape[i] = (int64_t)luaL_checknumber(L, -1);
+    lua_pop(L, 1);
+  }
+  MothDType dtype = moth_lua_check_dtype(L, 3);
+  Owner *o = NULL;
+  if (!lua_isnoneornil(L, 4)) {
+    o = moth_alloc(sizeof *o);
+    if (!o)
+      return moth_lua_error(L, "out of memory");
+    lua_pushvalue(L, 4);
+    o->ref = moth_lua_hold(L);
+  }
+  MothTensor *t;
+  MothStatus s = moth_tensor_from_ptr(p, n, shape, dtype, o ? release_owner : NULL, o, &t);
+  if (s) {
+    if (o)
+      release_owner(o);
+    return moth_lua_raise(L, s);
+  }
+  moth_lua_push_tensor(L, t);
+  return 1;
+}
+
+/* bytes(t) -> string of a row-major tensor; set_bytes(t, string) */
+static int b_bytes(lua_State *L) {
+  MothTensor *t = arg_tensor(L, 1);
+  need_values(L, t, "bytes");
+  if (!t->contiguous)
+    return moth_lua_error(L, "bytes: the tensor must be row-major; call contiguous()");
+  lua_pushlstring(L, t->data ? t->data : "", (size_t)(t->numel * moth_itemsize(t)));
+  return 1;
+}
+static int b_set_bytes(lua_State *L) {
+  MothTensor *t = arg_tensor(L, 1);
+  size_t n;
+  const char *s = luaL_checklstring(L, 2, &n);
+  need_values(L, t, "set_bytes");
+  if (!t->contiguous || n != (size_t)(t->numel * moth_itemsize(t)))
+    return moth_lua_error(L, "set_bytes: expected %lld bytes for a row-major tensor, got %lld",
+                          (long long)(t->numel * moth_itemsize(t)), (long long)n);
+  if (n)
+    memcpy(t->data, s, n);
+  ++*moth_version_of(t);
+  return 0;
+}
+
+static int b_shares_storage(lua_State *L) {
+  lua_pushboolean(L, arg_tensor(L, 1)->storage == arg_tensor(L, 2)->storage);
+  return 1;
+}
+
+static int b_overlaps(lua_State *L) {
+  lua_pushinteger(L, moth_tensor_overlap(arg_tensor(L, 1), arg_tensor(L, 2)));
+  return 1;
+}
+
+static int b_alias(lua_State *L) { /* (t, fresh_version) */
+  MothTensor *t;
+  MothStatus s = moth_tensor_alias(arg_tensor(L, 1), lua_toboolean(L, 2), &t);
+  if (s)
+    return moth_lua_raise(L, s);
+  moth_lua_push_tensor(L, t);
+  return 1;
+}
+
+/* set_data(t, src): t keeps its handle and history, and from now on stands for src's bytes. */
+static int b_fake(lua_State *L) {
+  MothTensor *t = arg_tensor(L, 1), *out;
+  MothStatus s = moth_tensor_new_fake(t->ndim, t->shape, (MothDType)t->dtype, t->device, &out);
+  if (s)
+    return moth_lua_raise(L, s);
+  moth_lua_push_tensor(L, out);
+  return 1;
+}
+
+/* --- settings ---------------------------------------------------------------------------------- */
+
+static int b_default_dtype(lua_State *L) {
+  if (!lua_isnoneornil(L, 1)) {
+    MothStatus s = moth_set_default_dtype(moth_lua_check_dtype(L, 1));
+    if (s)
+      return moth_lua_raise(L, s);
+  }
+  moth_lua_push_dtype(L, moth_default_dtype());
+  return 1;
+}
+
+static int b_promote(lua_State *L) {
+  moth_lua_push_dtype(L, moth_dtype_promote(moth_lua_check_dtype(L, 1), moth_lua_check_dtype(L, 2)));
+  return 1;
+}
+
+static int b_result_type(lua_State *L) {
+  MothValue v[2];
+  for (int i = 0; i < 2; i++) {
+    MothHandle *h = moth_lua_handle(L, i + 1, MOTH_MAGIC_TENSOR);
+    if (h && h->u.t)
+      v[i] = moth_v_tensor(h->u.t);
+    else {
+      double d = luaL_checknumber(L, i + 1);
+      v[i] = d == floor(d) ? moth_v_int(0) : moth_v_float(d);
+    }
+  }
+  moth_lua_push_dtype(L, moth_result_type(2, v));
+  return 1;
+}
+
+static int b_memory_stats(lua_State *L) {
+  MothMemStats m;
+  moth_memory_stats(&m);
+  lua_createtable(L, 0, 5);
+  lua_pushnumber(L, (lua_Number)m.live);
+  lua_setfield(L, -2, "live");
+  lua_pushnumber(L, (lua_Number)m.peak);
+  lua_setfield(L, -2, "peak");
+  lua_pushnumber(L, (lua_Number)m.cached);
+  lua_setfield(L, -2, "cached");
+  lua_pushnumber(L, (lua_Number)m.allocs);
+  lua_setfield(L, -2, "allocs");
+  lua_pushnumber(L, (lua_Number)m.system);
+  lua_setfield(L, -2, "system");
+  return 1;
+}
+static int b_reset_peak(lua_State *L) {
+  (void)L;
+  moth_memory_reset_peak();
+  return 0;
+}
+static int b_empty_cache(lua_State *L) {
+  (void)L;
+  moth_memory_empty_cache();
+  return 0;
+}
+static int b_fail_at(lua_State *L) {
+  moth_memory_fail_at((int64_t)luaL_checknumber(L, 1), lua_toboolean(L, 2));
+  return 0;
+}
+static int b_num_threads(lua_State *L) {
+  if (!lua_isnoneornil(L, 1)) {
+    MothStatus s = moth_set_num_threads((int)luaL_checknumber(L, 1));
+    if (s)
+      return moth_lua_raise(L, s);
+  }
+  lua_pushinteger(L, moth_num_threads());
+  return 1;
+}
+static int b_cpu_level(lua_State *L) {
+  if (!lua_isnoneornil(L, 1)) {
+    MothStatus s = moth_set_cpu_level(luaL_checkstring(L, 1));
+    if (s)
+      return moth_lua_raise(L, s);
+  }
+  lua_pushstring(L, moth_cpu_level());
+  return 1;
+}
+static int b_cuda_why(lua_State *L) {
+  const char *why = moth_cuda_why();
+  if (why)
+    lua_pushstring(L, why);
+  else
+    lua_pushnil(L);
+  return 1;
+}
+static int b_log(lua_State *L) {
+  moth_log_set(luaL_optstring(L, 1, ""));
+  return 0;
+}
+static int b_log_on(lua_State *L) {
+  lua_pushboolean(L, moth_log_on(luaL_checkstring(L, 1)));
+  return 1;
+}
+
+void moth_lua_open_tensor(lua_State *L) {
+  static const luaL_Reg fns[] = {
+    {"tensor", b_tensor},           {"item", b_item},
+    {"totable", b_totable},         {"size", b_size},
+    {"stride", b_stride},           {"dim", b_dim},
+    {"numel", b_numel},             {"storage_offset", b_offset},
+    {"itemsize", b_itemsize},       {"version", b_version},
+    {"data_ptr", b_data_ptr},       {"storage_ptr", b_storage_ptr},
+    {"storage_nbytes", b_storage_nbytes}, {"refs", b_refs},
+    {"is_contiguous", b_is_contiguous},   {"is_fake", b_is_fake},
+    {"tensor_dtype", b_tensor_dtype},     {"tensor_device", b_tensor_device},
+    {"free", b_free},               {"pointer", b_pointer},
+    {"from_ptr", b_from_ptr},       {"bytes", b_bytes},
+    {"set_bytes", b_set_bytes},     {"shares_storage", b_shares_storage},
+    {"overlaps", b_overlaps},       {"alias", b_alias},
+    {"fake", b_fake},               {"default_dtype", b_default_dtype},
+    {"promote", b_promote},         {"result_type", b_result_type},
+    {"memory_stats", b_memory_stats}, {"reset_peak", b_reset_peak},
+    {"empty_cache", b_empty_cache}, {"fail_at", b_fail_at},
+    {"num_threads", b_num_threads}, {"cpu_level", b_cpu_level},
+    {"cuda_why", b_cuda_why},       {"log", b_log},
+    {"log_on", b_log_on},           {NULL, NULL}};
+  luaL_register(L, NULL, fns);
+  lua_pushliteral(L, MOTH_VERSION);
+  lua_setfield(L, -2, "version_string");
+}

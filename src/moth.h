@@ -1,0 +1,259 @@
+/* moth.h — the public C API of moth, and the only header that a C user needs.
+ *
+ * Conventions
+ *  - Functions that can fail return MothStatus; the message is in moth_last_error() (per thread).
+ *  - Arguments are borrowed, results are owned by the caller: release them with moth_tensor_release.
+ *  - Outputs come last. Sizes, strides and offsets count elements, as int64_t. Positions count from 0
+ *    (the Lua API counts from 1).
+ *  - Nothing here aborts, exits, prints or longjmps.
+ *  - Every op of the op table (src/ops) has an entry moth_<name> in moth_ops.h, included below. */
+#ifndef MOTH_H
+#define MOTH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MOTH_VERSION "0.1.0"
+#define MOTH_API __attribute__((visibility("default")))
+#define MOTH_MAX_DIMS 16
+
+typedef enum MothStatus {
+  MOTH_OK = 0,
+  MOTH_ERR_VALUE,  /* an argument has a wrong value, shape or dtype */
+  MOTH_ERR_TYPE,   /* an argument is of a wrong kind */
+  MOTH_ERR_INDEX,  /* a position is out of range */
+  MOTH_ERR_MEMORY, /* no memory */
+  MOTH_ERR_IO,     /* the system refused: path and errno are in the message */
+  MOTH_ERR_STATE,  /* the call is not possible now (a freed graph, a released tensor) */
+  MOTH_ERR_HOST    /* an error of the host language, parked by the binding */
+} MothStatus;
+
+/* Every dtype, once: X(ENUM, name, C type of an element, compute type, class). Ordered by promotion
+ * within a class. */
+#define MOTH_DTYPE_LIST(X)                                                                         \
+  X(FLOAT32, float32, float, float, FLOAT)                                                         \
+  X(FLOAT64, float64, double, double, FLOAT)                                                       \
+  X(FLOAT16, float16, uint16_t, float, FLOAT)                                                      \
+  X(BFLOAT16, bfloat16, uint16_t, float, FLOAT)                                                    \
+  X(INT8, int8, int8_t, int8_t, INT)                                                               \
+  X(UINT8, uint8, uint8_t, uint8_t, INT)                                                           \
+  X(INT16, int16, int16_t, int16_t, INT)                                                           \
+  X(INT32, int32, int32_t, int32_t, INT)                                                           \
+  X(INT64, int64, int64_t, int64_t, INT)                                                           \
+  X(BOOL, bool, uint8_t, uint8_t, BOOL)
+
+typedef enum MothDType {
+#define MOTH_X(E, name, ctype, compute, cls) MOTH_##E,
+  MOTH_DTYPE_LIST(MOTH_X)
+#undef MOTH_X
+    MOTH_NDTYPES
+} MothDType;
+
+typedef enum MothDeviceType { MOTH_CPU = 0, MOTH_CUDA, MOTH_USER, MOTH_NDEVICES } MothDeviceType;
+
+typedef struct MothDevice {
+  uint8_t type; /* MothDeviceType */
+  uint8_t index;
+} MothDevice;
+
+typedef struct MothStorage MothStorage;
+typedef struct MothTensor MothTensor;
+typedef struct MothGenerator MothGenerator;
+typedef struct MothNode MothNode;
+typedef struct MothOp MothOp;
+typedef struct MothCall MothCall;
+
+/* A value: what ops take and give. 16 bytes. `n` is the length of a list. */
+typedef enum MothTag {
+  MOTH_V_NONE = 0,
+  MOTH_V_BOOL,
+  MOTH_V_INT,
+  MOTH_V_FLOAT,
+  MOTH_V_TENSOR,
+  MOTH_V_INTS,
+  MOTH_V_TENSORS,
+  MOTH_V_STRING,
+  MOTH_V_DTYPE,
+  MOTH_V_DEVICE,
+  MOTH_V_GENERATOR
+} MothTag;
+
+typedef struct MothValue {
+  union {
+    bool b;
+    int64_t i; /* also dtype codes, and devices as type << 8 | index */
+    double d;
+    MothTensor *t;
+    const int64_t *ints;
+    MothTensor **tensors;
+    const char *s;
+    MothGenerator *g;
+  } u;
+  uint32_t tag; /* MothTag */
+  uint32_t n;
+} MothValue;
+
+static inline MothValue moth_v_none(void) {
+  MothValue v = {{.i = 0}, MOTH_V_NONE, 0};
+  return v;
+}
+static inline MothValue moth_v_bool(bool b) {
+  MothValue v = {{.i = b}, MOTH_V_BOOL, 0};
+  return v;
+}
+static inline MothValue moth_v_int(int64_t i) {
+  MothValue v = {{.i = i}, MOTH_V_INT, 0};
+  return v;
+}
+static inline MothValue moth_v_float(double d) {
+  MothValue v = {{.d = d}, MOTH_V_FLOAT, 0};
+  return v;
+}
+/* A NULL tensor is the absent optional argument. */
+static inline MothValue moth_v_tensor(MothTensor *t) {
+  MothValue v = {{.t = t}, MOTH_V_NONE, 0};
+  if (t)
+    v.tag = MOTH_V_TENSOR;
+  return v;
+}
+static inline MothValue moth_v_ints(const int64_t *ints, uint32_t n) {
+  MothValue v = {{.ints = ints}, MOTH_V_INTS, n};
+  return v;
+}
+static inline MothValue moth_v_tensors(MothTensor **tensors, uint32_t n) {
+  MothValue v = {{.tensors = tensors}, MOTH_V_TENSORS, n};
+  return v;
+}
+static inline MothValue moth_v_string(const char *s) {
+  MothValue v = {{.s = s}, MOTH_V_STRING, 0};
+  return v;
+}
+static inline MothValue moth_v_dtype(MothDType d) {
+  MothValue v = {{.i = (int64_t)d}, MOTH_V_DTYPE, 0};
+  return v;
+}
+static inline MothValue moth_v_device(MothDevice d) {
+  MothValue v = {{.i = (int64_t)d.type << 8 | d.index}, MOTH_V_DEVICE, 0};
+  return v;
+}
+static inline MothValue moth_v_generator(MothGenerator *g) {
+  MothValue v = {{.g = g}, MOTH_V_NONE, 0};
+  if (g)
+    v.tag = MOTH_V_GENERATOR;
+  return v;
+}
+
+/* --- errors ----------------------------------------------------------------------------------- */
+
+/* The message of the last failed call on this thread: "[op] what; got ...". Valid until the next one. */
+MOTH_API const char *moth_last_error(void);
+
+/* --- dtypes ----------------------------------------------------------------------------------- */
+
+MOTH_API const char *moth_dtype_name(MothDType d);
+MOTH_API int64_t moth_dtype_size(MothDType d); /* bytes */
+MOTH_API bool moth_dtype_is_float(MothDType d);
+/* The dtype of an operation between a and b: float beats int beats bool; within a class the wider one;
+ * float16 with bfloat16 gives float32, uint8 with int8 gives int16 (as in PyTorch). */
+MOTH_API MothDType moth_dtype_promote(MothDType a, MothDType b);
+MOTH_API MothDType moth_default_dtype(void);
+MOTH_API MothStatus moth_set_default_dtype(MothDType d);
+
+/* --- tensors ---------------------------------------------------------------------------------- */
+
+/* A new uninitialised row-major tensor. Errors: negative sizes, too many dimensions, overflow, memory. */
+MOTH_API MothStatus moth_tensor_new(int ndim, const int64_t *shape, MothDType dtype,
+                                    MothDevice device, MothTensor **out);
+/* A tensor over foreign memory: `release(ctx)` is called when the last view goes (may be NULL). */
+MOTH_API MothStatus moth_tensor_from_ptr(void *data, int ndim, const int64_t *shape,
+                                         MothDType dtype, void (*release)(void *ctx), void *ctx,
+                                         MothTensor **out);
+MOTH_API void moth_tensor_retain(MothTensor *t);
+MOTH_API void moth_tensor_release(MothTensor *t); /* NULL is allowed */
+
+MOTH_API int moth_tensor_ndim(const MothTensor *t);
+MOTH_API const int64_t *moth_tensor_shape(const MothTensor *t);
+MOTH_API const int64_t *moth_tensor_stride(const MothTensor *t);
+MOTH_API int64_t moth_tensor_offset(const MothTensor *t);
+MOTH_API int64_t moth_tensor_numel(const MothTensor *t);
+MOTH_API MothDType moth_tensor_dtype(const MothTensor *t);
+MOTH_API MothDevice moth_tensor_device(const MothTensor *t);
+MOTH_API void *moth_tensor_data(const MothTensor *t); /* first element; NULL if fake or empty */
+MOTH_API bool moth_tensor_is_contiguous(const MothTensor *t);
+MOTH_API bool moth_tensor_is_fake(const MothTensor *t);
+MOTH_API int64_t moth_tensor_version(const MothTensor *t);
+/* The single element as a value (int, float or bool). Errors: numel != 1, fake. */
+MOTH_API MothStatus moth_tensor_item(const MothTensor *t, MothValue *out);
+
+/* --- autograd --------------------------------------------------------------------------------- */
+
+MOTH_API bool moth_tensor_requires_grad(const MothTensor *t);
+MOTH_API MothStatus moth_tensor_set_requires_grad(MothTensor *t, bool on);
+MOTH_API bool moth_tensor_is_leaf(const MothTensor *t);
+MOTH_API MothTensor *moth_tensor_grad(const MothTensor *t);           /* borrowed, may be NULL */
+MOTH_API MothStatus moth_tensor_set_grad(MothTensor *t, MothTensor *grad); /* retains grad */
+MOTH_API MothStatus moth_tensor_retain_grad(MothTensor *t);
+/* Accumulates d(sum of roots * grads)/d(leaf) into the .grad of every leaf. grads[i] may be NULL for a
+ * one-element root. Errors: a freed graph, a saved tensor that was modified, shapes. */
+MOTH_API MothStatus moth_backward(MothTensor **roots, MothTensor **grads, int n, bool retain_graph,
+                                  bool create_graph);
+/* d(sum of roots * grads)/d(inputs) into out[0..ninputs) (owned; NULL where unused and allowed). */
+MOTH_API MothStatus moth_grad(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
+                              int ninputs, bool retain_graph, bool create_graph, bool allow_unused,
+                              MothTensor **out);
+MOTH_API bool moth_grad_enabled(void);
+MOTH_API bool moth_set_grad_enabled(bool on); /* returns what it was; per thread */
+
+/* --- generators ------------------------------------------------------------------------------- */
+
+/* Philox-4x32-10 counters: the bits depend on seed and position only, never on threads or device. */
+MOTH_API MothGenerator *moth_default_generator(void);
+MOTH_API MothGenerator *moth_generator_new(uint64_t seed); /* NULL: no memory */
+MOTH_API void moth_generator_retain(MothGenerator *g);
+MOTH_API void moth_generator_release(MothGenerator *g);
+MOTH_API void moth_generator_seed(MothGenerator *g, uint64_t seed);
+MOTH_API void moth_generator_get_state(const MothGenerator *g, uint64_t *seed, uint64_t *offset);
+MOTH_API void moth_generator_set_state(MothGenerator *g, uint64_t seed, uint64_t offset);
+
+/* --- memory and threads ----------------------------------------------------------------------- */
+
+typedef struct MothMemStats {
+  int64_t live;   /* bytes handed out */
+  int64_t peak;   /* the most that live ever was (since reset) */
+  int64_t cached; /* bytes kept for reuse */
+  int64_t allocs; /* calls */
+  int64_t system; /* calls that went to the system */
+} MothMemStats;
+
+MOTH_API void moth_memory_stats(MothMemStats *out);
+MOTH_API void moth_memory_reset_peak(void);
+MOTH_API void moth_memory_empty_cache(void);
+/* For tests: the n-th allocation from now fails (n = 0: never); with `forever`, all later ones too. */
+MOTH_API void moth_memory_fail_at(int64_t n, bool forever);
+MOTH_API int moth_num_threads(void);
+MOTH_API MothStatus moth_set_num_threads(int n);
+MOTH_API const char *moth_cpu_level(void);                   /* "generic", "avx2" or "avx512" */
+MOTH_API MothStatus moth_set_cpu_level(const char *level); /* an error where the CPU lacks it */
+
+/* --- ops by name ------------------------------------------------------------------------------ */
+
+typedef MothStatus (*MothKernel)(MothCall *c);
+
+MOTH_API const MothOp *moth_op_find(const char *name); /* NULL: no such op */
+/* Calls op with nargs leading arguments (defaults fill the rest); results are owned by the caller. */
+MOTH_API MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *args,
+                                 MothValue *results);
+/* Gives op a kernel for a backend; the dispatcher uses it from then on. */
+MOTH_API MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel);
+
+#include "moth_ops.h"
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,99 @@
+-- The generator: reads the op table, writes build/gen. Run as `luajit src/ops/gen.lua OUT`.
+--   moth_ops.h   op ids and one typed C entry per op (included by moth.h)
+--   unpack.h     for kernels: arguments by name
+--   ops.c        the table of ops, with their entries
+--   backward.c   one backward function per differentiable op
+--   kernels/     per dtype and ISA level: the loops of pointwise ops, and the typed kernels
+--   moth/ops_table.lua   the records as Lua sees them: for describe, docs and specs
+local here = arg[0]:match("^(.*)/[^/]*$") or "."
+package.path = here .. "/?.lua;" .. package.path
+local schema = require "schema"
+local formula = require "formula"
+local writers = require "writers"
+
+local out_dir = assert(arg[1], "usage: luajit gen.lua OUT")
+local root = here:gsub("/?src/ops$", "")
+if root == "" then root = "." end
+
+local function read(path)
+  local f = io.open(path, "rb")
+  if not f then return nil end
+  local s = f:read("*a")
+  f:close()
+  return s
+end
+
+-- A file whose content stays the same keeps its time.
+local function write(name, text)
+  local path = out_dir .. "/" .. name
+  if read(path) == text then return end
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+end
+
+-- All C text of a folder's files, to see that what a record names exists.
+local function sources(...)
+  local parts = {}
+  for _, glob in ipairs({ ... }) do
+    local p = io.popen("cat " .. root .. "/" .. glob .. " 2>/dev/null")
+    parts[#parts + 1] = p:read("*a")
+    p:close()
+  end
+  return table.concat(parts, "\n")
+end
+
+local ops, by_name = schema.load(here)
+local text = {
+  shape = sources("src/dispatch/*.c"),
+  cpu = sources("kernels/cpu/*.c"),
+  composite = sources("src/composite/*.c"),
+  math = sources("kernels/math*.h"),
+  formulas = sources("src/autograd/*.h"),
+}
+
+-- Helpers of derivatives: every moth_grad_<name> and moth_gradlist_<name> that is declared.
+local helpers = {}
+for name in text.formulas:gmatch("moth_grad_([%w_]+)%(") do helpers[name] = true end
+
+local problems = {}
+local function need(op, where, symbol)
+  if not text[where]:find("[%s%*]" .. symbol .. "%(") then
+    problems[#problems + 1] = ("%s: %s: there is no %s in %s"):format(op.place, op.name, symbol,
+      ({ shape = "src/dispatch", cpu = "kernels/cpu", composite = "src/composite", math = "kernels/math.h" })[where])
+  end
+end
+
+for _, op in ipairs(ops) do
+  local stem = op.name:gsub("_$", "")
+  if op.kind == "pointwise" then
+    op.cpu, op.shape = "moth_cpu_pointwise", "pointwise"
+    need(op, "math", "m_" .. op.scalar)
+  elseif op.kind == "composite" then
+    op.composite = "moth_composite_" .. stem
+    need(op, "composite", op.composite)
+  elseif op.kind == "structured" then
+    op.cpu = "moth_cpu_" .. op.name
+    need(op, "cpu", op.cpu)
+  end
+  if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
+  if type(op.grad) == "table" then
+    op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
+  elseif op.grad == "unimplemented" then
+    local g = {}
+    for _, a in ipairs(op.args) do if a.type == "TENSOR" then g[a.name] = "unimplemented" end end
+    op.grad = g
+    op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
+  elseif op.grad ~= "none" and op.grad ~= "composite" then
+    schema.fail(op, "grad must be a table, \"none\", \"composite\" or \"unimplemented\"")
+  elseif op.grad == "composite" and op.kind ~= "composite" then
+    schema.fail(op, "only a composite has the derivative of its parts")
+  end
+end
+if #problems > 0 and not os.getenv("MOTH_GEN_FORCE") then
+  io.stderr:write(table.concat(problems, "\n"), "\n")
+  os.exit(1, true)
+end
+
+os.execute("mkdir -p " .. out_dir .. "/kernels " .. out_dir .. "/moth")
+writers.run(ops, by_name, write)
