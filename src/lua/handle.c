@@ -22,6 +22,8 @@ typedef struct Policy {
   int64_t allowed;
 } Policy;
 static _Thread_local Policy policy = {0, GROWTH};
+static _Thread_local int scopes; /* how many moth.scope are open */
+static char key_scope;           /* registry: the innermost one's list */
 
 static void push_metatable(lua_State *L, void *key) {
   lua_pushlightuserdata(L, key);
@@ -47,6 +49,36 @@ void moth_lua_push_tensor(lua_State *L, MothTensor *t) {
   lua_setmetatable(L, -2);
   after_growth(L);
   moth_lua_drain(L);
+  if (__builtin_expect(scopes > 0, 0)) {
+    push_metatable(L, &key_scope);
+    lua_pushvalue(L, -2);
+    lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
+    lua_pop(L, 1);
+  }
+}
+
+/* scope_begin() -> list that collects the handles made from now on; scope_end(list) goes back to the
+ * scope outside, which takes over the list's handles that are still alive. */
+static int b_scope_begin(lua_State *L) {
+  lua_newtable(L);
+  if (scopes) {
+    push_metatable(L, &key_scope);
+    lua_setfield(L, -2, "outer");
+  }
+  lua_pushlightuserdata(L, &key_scope);
+  lua_pushvalue(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  scopes++;
+  return 1;
+}
+
+static int b_scope_end(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_pushlightuserdata(L, &key_scope);
+  lua_getfield(L, 1, "outer");
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  scopes--;
+  return 0;
 }
 
 static int tensor_gc(lua_State *L) {
@@ -404,6 +436,8 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
                                  {"is_tensor", b_is_tensor},
                                  {"is_dtype", b_is_dtype},
                                  {"is_device", b_is_device},
+                                 {"scope_begin", b_scope_begin},
+                                 {"scope_end", b_scope_end},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
   new_metatable(L, &key_tensor, tensor, "moth.Tensor");

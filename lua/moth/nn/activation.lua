@@ -2,10 +2,11 @@
 --
 -- A row says which op runs and which options there are, in the order in which they may be given by position.
 -- `inplace` is an option of those whose op has an in-place form.
-local moth = require "moth"
+local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local Module = require "moth.nn.module"
+local ops = B.ops
 
 local rows = {
   { "ReLU", "relu", inplace = true, doc = "max(x, 0)" },
@@ -69,10 +70,10 @@ local function make(row)
   end
 
   if name == "GELU" then
-    function cls:forward(x) return self.approximate == "tanh" and moth.gelu_tanh(x) or moth.gelu(x) end
+    function cls:forward(x) return self.approximate == "tanh" and ops.gelu_tanh(x) or ops.gelu(x) end
   else
     local first, second = options[1] and options[1][1], options[2] and options[2][1]
-    local fn, fn_ = moth[op], row.inplace and moth[op .. "_"]
+    local fn, fn_ = ops[op], row.inplace and ops[op .. "_"]
     function cls:forward(x)
       local run = self.inplace and fn_ or fn
       if second then return run(x, self[first], self[second]) end

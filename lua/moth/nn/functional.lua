@@ -14,7 +14,7 @@ local F = {}
 -- Ops as they are: F.relu(x), F.softmax(x, dim), F.linear(input, weight, bias), F.mse_loss(x, y, { reduction }).
 for _, name in ipairs({ "linear", "relu", "relu_", "leaky_relu", "leaky_relu_", "elu", "elu_", "silu", "silu_", "mish",
   "softplus", "hardtanh", "hardtanh_", "sigmoid", "tanh", "softmax", "log_softmax", "mse_loss", "l1_loss" }) do
-  F[name] = moth[name]
+  F[name] = B.ops[name]
 end
 F.logsigmoid = moth.log_sigmoid
 

@@ -265,9 +265,13 @@ end
 
 --- fn(tensor) -> tensor over all parameters (keeping their handles) and buffers.
 function Module:convert(fn)
+  local done = {}
   moth.no_grad(function()
     for _, m in ipairs(self:modules()) do
-      for _, p in Ordered.items(m:registry("_parameters")) do Parameter.convert(p, fn) end
+      for name, p in Ordered.items(m:registry("_parameters")) do
+        done[p] = done[p] or Parameter.convert(p, fn) -- a shared parameter stays one
+        m._parameters[name] = done[p]
+      end
       for name, b in Ordered.items(m:registry("_buffers")) do m._buffers[name] = fn(b) end
     end
   end)

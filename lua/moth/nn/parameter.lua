@@ -32,15 +32,20 @@ function Parameter.zero_grads(list, set_to_none)
   end
 end
 
---- Gives `p` and its gradient the bytes of fn(p), in another dtype or on another device. The handle stays the
--- same object, as optimizers know a parameter by it.
+--- The parameter that has the bytes of fn(p), in another dtype or on another device: `p` itself, as optimizers
+-- know a parameter by its handle.
 function Parameter.convert(p, fn)
   local grad = B.get_grad(p)
   local data = fn(B.alias(p, false))
-  if B.shares_storage(p, data) then return end
+  if B.shares_storage(p, data) then return p end
   B.set_grad(p, nil)
-  B.set_data(p, data)
+  if B.set_data then
+    B.set_data(p, data)
+  else -- another handle: convert a module before its optimizer is made
+    p = Parameter.new(data, { requires_grad = B.requires_grad(p) })
+  end
   if grad then B.set_grad(p, fn(grad)) end
+  return p
 end
 
 return setmetatable(Parameter, { __call = function(_, t, o) return Parameter.new(t, o) end })

@@ -1,0 +1,69 @@
+--- optim.Adam: Kingma and Ba 2015; with amsgrad Reddi et al. 2018. Weight decay is an L2 penalty (see AdamW).
+--
+-- Arguments: params; { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, amsgrad = false,
+-- maximize = false }
+--
+-- For each parameter x with gradient g, in its step t (from 1):
+--   1. g = -g if maximize; g = g + weight_decay x
+--   2. m = beta1 m + (1 - beta1) g             (exp_avg)
+--   3. v = beta2 v + (1 - beta2) g^2           (exp_avg_sq)
+--   4. with amsgrad v' = max(v', v), used for v (max_exp_avg_sq)
+--   5. x = x - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
+local B = require "moth_lua"
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local Optimizer = require "moth.optim.optimizer"
+
+local Adam = class("Adam", Optimizer)
+Adam.decoupled, Adam.default_decay = false, 0
+
+function Adam:__init(params, o)
+  o = self:options(o, "lr betas eps weight_decay amsgrad maximize")
+  local betas = o.betas or { 0.9, 0.999 }
+  for i = 1, 2 do
+    local beta = check.number("optim." .. self.__name, ("betas[%d]"):format(i), betas[i], 0)
+    if beta >= 1 then check.fail("optim.%s: betas[%d] must be less than 1, got %g", self.__name, i, beta) end
+  end
+  Optimizer.__init(self, params, { lr = o.lr or 1e-3, betas = { betas[1], betas[2] }, eps = o.eps or 1e-8,
+    weight_decay = o.weight_decay or self.default_decay, amsgrad = o.amsgrad or false, maximize = o.maximize or false })
+end
+
+local function new_state(p, amsgrad)
+  local s = { step = 0, exp_avg = moth.zeros_like(p), exp_avg_sq = moth.zeros_like(p) }
+  if amsgrad then s.max_exp_avg_sq = moth.zeros_like(p) end
+  return s
+end
+
+-- One op call per number of steps taken: one for all parameters, unless some had no gradient at times.
+function Adam:step_group(group)
+  local by_step, order, state = {}, {}, self.state
+  for _, p in ipairs(group.params) do
+    local grad = B.get_grad(p)
+    if grad then
+      local s = state[p]
+      if not s.step then
+        s = new_state(p, group.amsgrad)
+        state[p] = s
+      end
+      s.step = s.step + 1
+      local lists = by_step[s.step]
+      if not lists then
+        lists = { n = 0, params = {}, grads = {}, avgs = {}, squares = {}, maxima = {} }
+        by_step[s.step] = lists
+        order[#order + 1] = s.step
+      end
+      local n = lists.n + 1
+      lists.n = n
+      lists.params[n], lists.grads[n] = p, grad
+      lists.avgs[n], lists.squares[n], lists.maxima[n] = s.exp_avg, s.exp_avg_sq, s.max_exp_avg_sq
+    end
+  end
+  for _, step in ipairs(order) do
+    local lists = by_step[step]
+    moth.adam_step(lists.params, lists.grads, lists.avgs, lists.squares, lists.maxima, group.lr, group.betas[1],
+      group.betas[2], group.eps, group.weight_decay, step, self.decoupled, group.amsgrad, group.maximize)
+  end
+end
+
+return Adam

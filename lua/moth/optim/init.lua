@@ -1,0 +1,24 @@
+--- moth.optim: optimizers and learning-rate schedules. Each file is loaded when it is first asked for.
+local class = require "moth.class"
+local check = require "moth.utils.check"
+
+local files = { Optimizer = "optimizer", SGD = "sgd", Adam = "adam", AdamW = "adamw", lr_scheduler = "lr_scheduler" }
+
+local optim = {}
+
+--- A class for an optimizer of one's own: `local MySGD = optim.class("MySGD")`; see examples/custom_optimizer.lua.
+function optim.class(name, base) return class(name, base or require "moth.optim.optimizer") end
+
+--- The learning rate for `replicas` times the batch (the linear scaling rule): scale_lr(1e-4, 4) is 4e-4.
+function optim.scale_lr(lr, replicas)
+  return check.number("optim.scale_lr", "lr", lr) * check.integer("optim.scale_lr", "replicas", replicas, 1)
+end
+
+return setmetatable(optim, {
+  __index = function(t, key)
+    if not files[key] then return nil end
+    local value = require("moth.optim." .. files[key])
+    rawset(t, key, value)
+    return value
+  end,
+})

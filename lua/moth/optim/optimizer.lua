@@ -1,0 +1,190 @@
+--- optim.Optimizer: parameter groups, state per parameter, saving and loading.
+--
+--     local MySGD = optim.class("MySGD")
+--     function MySGD:__init(params, o) optim.Optimizer.__init(self, params, { lr = o.lr or 1e-3 }) end
+--     function MySGD:step()
+--       moth.no_grad(function()
+--         for _, group in ipairs(self.param_groups) do
+--           for _, p in ipairs(group.params) do
+--             if p.grad then p:sub_(p.grad, group.lr) end
+--           end
+--         end
+--       end)
+--     end
+--
+-- Fields: param_groups (a list of { params = {…}, lr = …, … }), defaults, state (parameter -> table; reading a
+-- parameter that has none yet makes an empty one).
+local B = require "moth_lua"
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local Parameter = require "moth.nn.parameter"
+
+local Optimizer = class("Optimizer")
+
+local state_meta = {
+  __index = function(t, p)
+    local s = {}
+    rawset(t, p, s)
+    return s
+  end,
+}
+
+--- @param params a list of parameters, or of groups { params = {…}, lr = … }
+-- @tparam table defaults the options of groups that do not set them
+function Optimizer:__init(params, defaults)
+  self.defaults = defaults or {}
+  self.param_groups, self.owned = {}, {}
+  self.state = setmetatable({}, state_meta)
+  if B.is_tensor(params) then
+    check.fail("optim.%s: expected a list of parameters, got one tensor; write { p }", self.__name)
+  end
+  if type(params) ~= "table" or #params == 0 then
+    check.fail("optim.%s: expected a list of parameters, got %s", self.__name,
+      type(params) == "table" and "an empty table" or type(params))
+  end
+  if type(params[1]) ~= "table" then params = { { params = params } } end
+  for _, group in ipairs(params) do self:add_param_group(group) end
+end
+
+--- Options that every class checks in the same way, by name: @tparam table o @tparam string allowed
+function Optimizer:options(o, allowed)
+  o = check.options("optim." .. self.__name, o, allowed)
+  for _, name in ipairs({ "lr", "weight_decay", "momentum", "eps" }) do
+    if o[name] ~= nil then check.number("optim." .. self.__name, name, o[name], 0) end
+  end
+  return o
+end
+
+--- Adds { params = a parameter or a list of them, … }; what it does not say is taken from the defaults.
+function Optimizer:add_param_group(group)
+  local where = "optim." .. self.__name
+  if type(group) ~= "table" or group.params == nil then check.fail("%s: a group is { params = {…}, … }", where) end
+  local new = { params = B.is_tensor(group.params) and { group.params } or group.params }
+  for key, value in pairs(group) do
+    if key ~= "params" then
+      if self.defaults[key] == nil and key ~= "name" and key ~= "initial_lr" then
+        check.fail("%s: unknown option '%s' in a group", where, tostring(key))
+      end
+      new[key] = value
+    end
+  end
+  for key, value in pairs(self.defaults) do
+    if new[key] == nil then new[key] = value end
+  end
+  for i, p in ipairs(new.params) do
+    if not B.is_tensor(p) then check.fail("%s: parameter %d is no tensor but %s", where, i, class.name(p)) end
+    if not B.is_leaf(p) then check.fail("%s: parameter %d is no leaf: it is the result of an op", where, i) end
+    if self.owned[p] then check.fail("%s: parameter %d is given twice", where, i) end
+    self.owned[p] = true
+  end
+  self.param_groups[#self.param_groups + 1] = new
+end
+
+--- Forgets the gradients (one call of C); o.set_to_none = false: fills them with zeros.
+function Optimizer:zero_grad(o)
+  o = check.options("zero_grad", o, "set_to_none")
+  for _, group in ipairs(self.param_groups) do Parameter.zero_grads(group.params, o.set_to_none) end
+end
+
+--- @tparam[opt] function closure computes the loss anew and returns it @return what it returned
+function Optimizer:step(closure)
+  local loss = closure and moth.enable_grad(closure)
+  if self.step_group == nil then check.fail("optim.%s has no step", self.__name) end
+  for _, group in ipairs(self.param_groups) do moth.no_grad(self.step_group, self, group) end
+  return loss
+end
+
+-- ---- saving ----------------------------------------------------------------------------------------
+
+--- { state = { one table per parameter }, param_groups = {…} }: parameters by number, from 1, in the order of
+-- the groups. Tensors are shared with the optimizer's.
+function Optimizer:state_dict()
+  local sd, n = { state = {}, param_groups = {} }, 0
+  for g, group in ipairs(self.param_groups) do
+    local copy = { params = {} }
+    for key, value in pairs(group) do
+      if key ~= "params" then copy[key] = value end
+    end
+    for i, p in ipairs(group.params) do
+      n = n + 1
+      copy.params[i] = n
+      local state = {}
+      for key, value in pairs(rawget(self.state, p) or {}) do state[key] = value end
+      sd.state[n] = state
+    end
+    sd.param_groups[g] = copy
+  end
+  return sd
+end
+
+-- Tensors of a loaded state are copied: of the parameter's dtype (if floating-point) and device.
+local function restored(value, p)
+  if B.is_tensor(value) then
+    local float = B.tensor_dtype(value).is_floating_point
+    return moth.to_copy(value, { dtype = float and B.tensor_dtype(p) or nil, device = B.tensor_device(p) })
+  end
+  if type(value) ~= "table" then return value end
+  local out = {}
+  for k, v in pairs(value) do out[k] = restored(v, p) end
+  return out
+end
+
+--- Takes over what state_dict of an optimizer over the same parameters gave.
+function Optimizer:load_state_dict(sd)
+  local where = "load_state_dict of optim." .. self.__name
+  if type(sd) ~= "table" or type(sd.param_groups) ~= "table" or type(sd.state) ~= "table" then
+    check.fail("%s: expected { state = …, param_groups = … }", where)
+  end
+  if #sd.param_groups ~= #self.param_groups then
+    check.fail("%s: it has %d parameter groups, the optimizer %d", where, #sd.param_groups, #self.param_groups)
+  end
+  for g, group in ipairs(self.param_groups) do
+    local n = #(sd.param_groups[g].params or {})
+    if n ~= #group.params then
+      check.fail("%s: group %d has %d parameters, that of the optimizer %d", where, g, n, #group.params)
+    end
+  end
+  local state = setmetatable({}, state_meta)
+  for g, group in ipairs(self.param_groups) do
+    local saved = sd.param_groups[g]
+    for key, value in pairs(saved) do
+      if key ~= "params" then group[key] = value end
+    end
+    for i, p in ipairs(group.params) do
+      local of = sd.state[saved.params[i]]
+      if of and next(of) ~= nil then
+        for key, value in pairs(of) do
+          if B.is_tensor(value) and B.dim(value) > 0 and tostring(value:size()) ~= tostring(p:size()) then
+            check.fail("%s: %s of parameter %d has shape %s, the parameter %s", where, tostring(key), i,
+              tostring(value:size()), tostring(p:size()))
+          end
+        end
+        state[p] = moth.no_grad(restored, of, p)
+      end
+    end
+  end
+  self.state = state
+end
+
+--- The parameters of each group, and its options in alphabetical order.
+function Optimizer.__tostring(self)
+  local lines = { self.__name .. " (" }
+  for g, group in ipairs(self.param_groups) do
+    lines[#lines + 1] = ("Parameter group %d: %d parameters"):format(g, #group.params)
+    local keys = {}
+    for key in pairs(group) do
+      if key ~= "params" then keys[#keys + 1] = key end
+    end
+    table.sort(keys)
+    for _, key in ipairs(keys) do
+      local value = group[key]
+      if type(value) == "table" then value = "{" .. table.concat(value, ", ") .. "}" end
+      lines[#lines + 1] = ("    %s: %s"):format(key, tostring(value))
+    end
+  end
+  lines[#lines + 1] = ")"
+  return table.concat(lines, "\n")
+end
+
+return Optimizer

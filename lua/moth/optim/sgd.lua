@@ -1,0 +1,59 @@
+--- optim.SGD: gradient descent, with momentum (Sutskever et al. 2013) and weight decay as an L2 penalty.
+--
+-- Arguments: params; { lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false, maximize = false }
+--
+-- For each parameter x with gradient g:
+--   1. g = -g if maximize
+--   2. g = g + weight_decay x
+--   3. b = g in the first step with momentum, later b = momentum b + (1 - dampening) g
+--   4. g = b, or with nesterov g + momentum b (where there is momentum)
+--   5. x = x - lr g
+local B = require "moth_lua"
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local Optimizer = require "moth.optim.optimizer"
+
+local SGD = class("SGD", Optimizer)
+
+function SGD:__init(params, o)
+  o = self:options(o, "lr momentum dampening weight_decay nesterov maximize")
+  if o.nesterov and ((o.momentum or 0) == 0 or (o.dampening or 0) ~= 0) then
+    check.fail("optim.SGD: nesterov needs a momentum and no dampening")
+  end
+  Optimizer.__init(self, params, { lr = o.lr or 1e-3, momentum = o.momentum or 0, dampening = o.dampening or 0,
+    weight_decay = o.weight_decay or 0, nesterov = o.nesterov or false, maximize = o.maximize or false })
+end
+
+local function run(group, lists, first)
+  if #lists.params == 0 then return end
+  moth.sgd_step(lists.params, lists.grads, lists.buffers, group.lr, group.momentum, group.dampening,
+    group.weight_decay, group.nesterov, group.maximize, first)
+end
+
+local function new_lists() return { params = {}, grads = {}, buffers = {} } end
+
+-- One op call over all parameters; a second one over those that have no momentum buffer yet.
+function SGD:step_group(group)
+  local old, new, state = new_lists(), new_lists(), self.state
+  for _, p in ipairs(group.params) do
+    local grad = B.get_grad(p)
+    if grad then
+      local lists = old
+      if group.momentum ~= 0 then
+        local s = state[p]
+        if not s.momentum_buffer then
+          lists = new
+          s.momentum_buffer = moth.empty_like(p)
+        end
+        lists.buffers[#lists.buffers + 1] = s.momentum_buffer
+      end
+      lists.params[#lists.params + 1] = p
+      lists.grads[#lists.grads + 1] = grad
+    end
+  end
+  run(group, old, false)
+  run(group, new, true)
+end
+
+return SGD
