@@ -18,8 +18,8 @@
 extern "C" {
 #endif
 
-#define MOTH_VERSION "0.1.0"
-#define MOTH_API __attribute__((visibility("default")))
+#define MOTH_VERSION  "0.1.0"
+#define MOTH_API      __attribute__((visibility("default")))
 #define MOTH_MAX_DIMS 16
 
 typedef enum MothStatus {
@@ -51,7 +51,7 @@ typedef enum MothDType {
 #define MOTH_X(E, name, ctype, compute, cls) MOTH_##E,
   MOTH_DTYPE_LIST(MOTH_X)
 #undef MOTH_X
-    MOTH_NDTYPES
+      MOTH_NDTYPES
 } MothDType;
 
 typedef enum MothDeviceType { MOTH_CPU = 0, MOTH_CUDA, MOTH_USER, MOTH_NDEVICES } MothDeviceType;
@@ -195,7 +195,7 @@ MOTH_API MothStatus moth_tensor_item(const MothTensor *t, MothValue *out);
 MOTH_API bool moth_tensor_requires_grad(const MothTensor *t);
 MOTH_API MothStatus moth_tensor_set_requires_grad(MothTensor *t, bool on);
 MOTH_API bool moth_tensor_is_leaf(const MothTensor *t);
-MOTH_API MothTensor *moth_tensor_grad(const MothTensor *t);           /* borrowed, may be NULL */
+MOTH_API MothTensor *moth_tensor_grad(const MothTensor *t); /* borrowed, may be NULL */
 MOTH_API MothStatus moth_tensor_set_grad(MothTensor *t, MothTensor *grad); /* retains grad */
 MOTH_API MothStatus moth_tensor_retain_grad(MothTensor *t);
 /* Accumulates d(sum of roots * grads)/d(leaf) into the .grad of every leaf. grads[i] may be NULL for a
@@ -237,7 +237,7 @@ MOTH_API void moth_memory_empty_cache(void);
 MOTH_API void moth_memory_fail_at(int64_t n, bool forever);
 MOTH_API int moth_num_threads(void);
 MOTH_API MothStatus moth_set_num_threads(int n);
-MOTH_API const char *moth_cpu_level(void);                   /* "generic", "avx2" or "avx512" */
+MOTH_API const char *moth_cpu_level(void);                 /* "generic", "avx2" or "avx512" */
 MOTH_API MothStatus moth_set_cpu_level(const char *level); /* an error where the CPU lacks it */
 
 /* --- ops by name ------------------------------------------------------------------------------ */

@@ -18,10 +18,10 @@
 #include "core/parallel.h"
 
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
-typedef void (*Sgemm)(int, int, int, int, int, int, float, const float *, int, const float *, int, float,
-                      float *, int);
-typedef void (*Dgemm)(int, int, int, int, int, int, double, const double *, int, const double *, int,
-                      double, double *, int);
+typedef void (*Sgemm)(int, int, int, int, int, int, float, const float *, int, const float *, int,
+                      float, float *, int);
+typedef void (*Dgemm)(int, int, int, int, int, int, double, const double *, int, const double *,
+                      int, double, double *, int);
 
 static Sgemm sgemm;
 static Dgemm dgemm;
@@ -30,10 +30,10 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void open_blas(void) {
   static const char *const paths[] = {
-    NULL, /* $MOTH_BLAS */
-    "/usr/lib/x86_64-linux-gnu/openblas-openmp/libopenblas.so.0",
-    "/usr/lib/aarch64-linux-gnu/openblas-openmp/libopenblas.so.0",
-    "libopenblas.so.0",
+      NULL, /* $MOTH_BLAS */
+      "/usr/lib/x86_64-linux-gnu/openblas-openmp/libopenblas.so.0",
+      "/usr/lib/aarch64-linux-gnu/openblas-openmp/libopenblas.so.0",
+      "libopenblas.so.0",
   };
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     const char *path = i ? paths[i] : getenv("MOTH_BLAS");
@@ -73,16 +73,22 @@ static void plain(const MothGemm *g) {
       if (is_float) {
         double sum = 0;
         for (int64_t k = 0; k < g->k; k++)
-          sum += moth_dtype_load((MothDType)g->dtype, a + (i * g->a_row + k * g->a_col) * size).u.d *
-                 moth_dtype_load((MothDType)g->dtype, b + (k * g->b_row + j * g->b_col) * size).u.d;
+          sum +=
+              moth_dtype_load((MothDType)g->dtype, a + (i * g->a_row + k * g->a_col) * size).u.d *
+              moth_dtype_load((MothDType)g->dtype, b + (k * g->b_row + j * g->b_col) * size).u.d;
         sum = g->alpha * sum + (g->beta != 0 ? g->beta * old.u.d : 0);
         moth_dtype_store((MothDType)g->dtype, at, moth_v_float(sum));
       } else {
         uint64_t sum = 0; /* wraps as the dtype does */
         for (int64_t k = 0; k < g->k; k++)
-          sum += (uint64_t)moth_dtype_load((MothDType)g->dtype, a + (i * g->a_row + k * g->a_col) * size).u.i *
-                 (uint64_t)moth_dtype_load((MothDType)g->dtype, b + (k * g->b_row + j * g->b_col) * size).u.i;
-        sum = (uint64_t)(int64_t)g->alpha * sum + (g->beta != 0 ? (uint64_t)(int64_t)g->beta * (uint64_t)old.u.i : 0);
+          sum += (uint64_t)moth_dtype_load((MothDType)g->dtype,
+                                           a + (i * g->a_row + k * g->a_col) * size)
+                     .u.i *
+                 (uint64_t)moth_dtype_load((MothDType)g->dtype,
+                                           b + (k * g->b_row + j * g->b_col) * size)
+                     .u.i;
+        sum = (uint64_t)(int64_t)g->alpha * sum +
+              (g->beta != 0 ? (uint64_t)(int64_t)g->beta * (uint64_t)old.u.i : 0);
         moth_dtype_store((MothDType)g->dtype, at, moth_v_int((int64_t)sum));
       }
     }

@@ -15,13 +15,15 @@
 static MothStatus copy_across(MothTensor *dst, MothTensor *src) {
   if (!src->contiguous || !dst->contiguous || src->dtype != dst->dtype || src->ndim != dst->ndim ||
       src->numel != dst->numel)
-    return moth_fail(MOTH_ERR_VALUE, "a copy between devices needs row-major tensors of one shape and dtype");
+    return moth_fail(MOTH_ERR_VALUE,
+                     "a copy between devices needs row-major tensors of one shape and dtype");
   size_t n = (size_t)(src->numel * moth_itemsize(src));
   if (dst->device.type == MOTH_CPU)
     return moth_device_ops(src->device.type)->to_host(dst->data, src->data, n);
   if (src->device.type == MOTH_CPU)
     return moth_device_ops(dst->device.type)->from_host(dst->data, src->data, n);
-  return moth_fail(MOTH_ERR_VALUE, "a copy between two devices goes through the cpu: x:cpu():to(device)");
+  return moth_fail(MOTH_ERR_VALUE,
+                   "a copy between two devices goes through the cpu: x:cpu():to(device)");
 }
 
 static MothStatus copy_any(MothTensor *dst, MothTensor *src) {
@@ -39,9 +41,15 @@ static MothStatus copy_any(MothTensor *dst, MothTensor *src) {
   return MOTH_OK;
 }
 
-MothStatus moth_cpu_copy_(MothCall *c) { return copy_any(c->results[0].u.t, c->args[1].u.t); }
-MothStatus moth_cpu_clone(MothCall *c) { return copy_any(c->results[0].u.t, c->args[0].u.t); }
-MothStatus moth_cpu_to_copy(MothCall *c) { return copy_any(c->results[0].u.t, c->args[0].u.t); }
+MothStatus moth_cpu_copy_(MothCall *c) {
+  return copy_any(c->results[0].u.t, c->args[1].u.t);
+}
+MothStatus moth_cpu_clone(MothCall *c) {
+  return copy_any(c->results[0].u.t, c->args[0].u.t);
+}
+MothStatus moth_cpu_to_copy(MothCall *c) {
+  return copy_any(c->results[0].u.t, c->args[0].u.t);
+}
 
 /* --- fills ------------------------------------------------------------------------------------ */
 
@@ -88,10 +96,18 @@ MothStatus moth_cpu_empty(MothCall *c) {
   (void)c;
   return MOTH_OK;
 }
-MothStatus moth_cpu_zero_(MothCall *c) { return fill(c->results[0].u.t, moth_v_int(0)); }
-MothStatus moth_cpu_zeros(MothCall *c) { return fill(c->results[0].u.t, moth_v_int(0)); }
-MothStatus moth_cpu_ones(MothCall *c) { return fill(c->results[0].u.t, moth_v_int(1)); }
-MothStatus moth_cpu_full(MothCall *c) { return fill(c->results[0].u.t, c->args[1]); }
+MothStatus moth_cpu_zero_(MothCall *c) {
+  return fill(c->results[0].u.t, moth_v_int(0));
+}
+MothStatus moth_cpu_zeros(MothCall *c) {
+  return fill(c->results[0].u.t, moth_v_int(0));
+}
+MothStatus moth_cpu_ones(MothCall *c) {
+  return fill(c->results[0].u.t, moth_v_int(1));
+}
+MothStatus moth_cpu_full(MothCall *c) {
+  return fill(c->results[0].u.t, c->args[1]);
+}
 
 MothStatus moth_cpu_arange(MothCall *c) {
   MothTensor *t = c->results[0].u.t;
@@ -106,9 +122,9 @@ MothStatus moth_cpu_linspace(MothCall *c) {
   int64_t n = t->numel, size = moth_itemsize(t);
   double step = n > 1 ? (b - a) / (double)(n - 1) : 0;
   for (int64_t i = 0; i < n; i++) /* from both ends, so that the last one is b */
-    moth_dtype_store((MothDType)t->dtype, t->data + i * size,
-                     moth_v_float(i < n / 2 || n == 1 ? a + step * (double)i
-                                                      : b - step * (double)(n - 1 - i)));
+    moth_dtype_store(
+        (MothDType)t->dtype, t->data + i * size,
+        moth_v_float(i < n / 2 || n == 1 ? a + step * (double)i : b - step * (double)(n - 1 - i)));
   return MOTH_OK;
 }
 
@@ -160,7 +176,8 @@ MothStatus moth_cpu_as_strided_backward(MothCall *c) {
     }
     moth_tensor_release(grad);
     MothTensor *view;
-    s = moth_tensor_view(flat, (int)base_size.n, base_size.u.ints, base_stride.u.ints, base_offset, &view);
+    s = moth_tensor_view(flat, (int)base_size.n, base_size.u.ints, base_stride.u.ints, base_offset,
+                         &view);
     if (s == MOTH_OK) {
       moth_cpu_copy(out, view);
       moth_tensor_release(view);

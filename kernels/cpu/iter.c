@@ -142,6 +142,16 @@ void moth_iter_run(const MothIter *it, MothLoop loop, const MothParam *params, i
     loop(p, zero, 1, params);
     return;
   }
+  if (it->ndim == 1 && (it->numel <= grain || grain == 0)) { /* one run */
+    int64_t stride[MOTH_ITER_OPERANDS];
+    char *p[MOTH_ITER_OPERANDS];
+    for (int k = 0; k < it->nops; k++) {
+      p[k] = it->data[k];
+      stride[k] = it->stride[k][0];
+    }
+    loop(p, stride, it->numel, params);
+    return;
+  }
   Run r = {it, loop, params};
   if (grain == 0)
     run_range(&r, 0, it->numel);

@@ -18,7 +18,8 @@ static bool has(int isa) {
     return has(MOTH_ISA_AVX2) && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
-  default: return true;
+  default:
+    return true;
   }
 }
 
@@ -30,7 +31,9 @@ __attribute__((constructor)) static void level_init(void) {
   }
 }
 
-const char *moth_cpu_level(void) { return names[moth_isa]; }
+const char *moth_cpu_level(void) {
+  return names[moth_isa];
+}
 
 MothStatus moth_set_cpu_level(const char *level) {
   for (int i = 0; i < MOTH_NISAS; i++) {
@@ -41,5 +44,6 @@ MothStatus moth_set_cpu_level(const char *level) {
     moth_isa = i;
     return MOTH_OK;
   }
-  return moth_fail(MOTH_ERR_VALUE, "set_cpu_level: expected generic, avx2 or avx512, got '%s'", level);
+  return moth_fail(MOTH_ERR_VALUE, "set_cpu_level: expected generic, avx2 or avx512, got '%s'",
+                   level);
 }

@@ -10,7 +10,8 @@
 /* The last two dimensions as a matrix that BLAS can read: t itself or a copy (owned either way). */
 static MothStatus readable(MothTensor *t, MothDType dtype, MothTensor **out) {
   int n = t->ndim;
-  int64_t r = t->stride[n - 2], c = t->stride[n - 1], rows = t->shape[n - 2], cols = t->shape[n - 1];
+  int64_t r = t->stride[n - 2], c = t->stride[n - 1], rows = t->shape[n - 2],
+          cols = t->shape[n - 1];
   bool fine = (c == 1 && (r >= cols || rows == 1)) || (r == 1 && (c >= rows || cols == 1));
   if (t->dtype == dtype && fine) {
     moth_tensor_retain(t);
@@ -57,7 +58,8 @@ static void batch_range(void *ctx, int64_t begin, int64_t end) {
 }
 
 /* out = alpha * a @ b + beta * out; a and b are 2-D, or 3-D with a batch in front. */
-static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double alpha, double beta) {
+static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double alpha,
+                          double beta) {
   MothDType dtype = (MothDType)out->dtype, work = dtype;
   if (dtype == MOTH_FLOAT16 || dtype == MOTH_BFLOAT16)
     work = MOTH_FLOAT32;
@@ -75,9 +77,14 @@ static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double 
     target = wide;
   }
   int n = out->ndim;
-  MothGemm g = {.dtype = work, .m = out->shape[n - 2], .n = out->shape[n - 1],
-                .k = a->shape[a->ndim - 1], .c = target->data, .ldc = out->shape[n - 1],
-                .alpha = alpha, .beta = beta};
+  MothGemm g = {.dtype = work,
+                .m = out->shape[n - 2],
+                .n = out->shape[n - 1],
+                .k = a->shape[a->ndim - 1],
+                .c = target->data,
+                .ldc = out->shape[n - 1],
+                .alpha = alpha,
+                .beta = beta};
   if (n == 2) {
     set_a(&g, ra, 0);
     set_b(&g, rb, 0);

@@ -9,13 +9,27 @@ static MothParam limit(int which, MothDType dtype) {
   MothParam p;
   bool low = which == 1;
   switch (dtype) {
-  case MOTH_INT8: p.i = low ? INT8_MIN : INT8_MAX; break;
-  case MOTH_UINT8: p.i = low ? 0 : UINT8_MAX; break;
-  case MOTH_INT16: p.i = low ? INT16_MIN : INT16_MAX; break;
-  case MOTH_INT32: p.i = low ? INT32_MIN : INT32_MAX; break;
-  case MOTH_INT64: p.i = low ? INT64_MIN : INT64_MAX; break;
-  case MOTH_BOOL: p.i = !low; break;
-  default: p.d = low ? -__builtin_inf() : __builtin_inf(); break;
+  case MOTH_INT8:
+    p.i = low ? INT8_MIN : INT8_MAX;
+    break;
+  case MOTH_UINT8:
+    p.i = low ? 0 : UINT8_MAX;
+    break;
+  case MOTH_INT16:
+    p.i = low ? INT16_MIN : INT16_MAX;
+    break;
+  case MOTH_INT32:
+    p.i = low ? INT32_MIN : INT32_MAX;
+    break;
+  case MOTH_INT64:
+    p.i = low ? INT64_MIN : INT64_MAX;
+    break;
+  case MOTH_BOOL:
+    p.i = !low;
+    break;
+  default:
+    p.d = low ? -__builtin_inf() : __builtin_inf();
+    break;
   }
   return p;
 }

@@ -24,10 +24,18 @@ typedef struct Job {
 static void job_range(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
   switch (j->what) {
-  case UNIFORM: j->k->random_uniform(j->out, begin, end, j->p.seed, j->p.offset, j->a, j->b); break;
-  case NORMAL: j->k->random_normal(j->out, begin, end, j->p.seed, j->p.offset, j->a, j->b); break;
-  case BERNOULLI: j->k->random_bernoulli(j->out, begin, end, j->p.seed, j->p.offset, j->a); break;
-  default: j->k->random_int(j->out, begin, end, j->p.seed, j->p.offset, j->lo, j->hi); break;
+  case UNIFORM:
+    j->k->random_uniform(j->out, begin, end, j->p.seed, j->p.offset, j->a, j->b);
+    break;
+  case NORMAL:
+    j->k->random_normal(j->out, begin, end, j->p.seed, j->p.offset, j->a, j->b);
+    break;
+  case BERNOULLI:
+    j->k->random_bernoulli(j->out, begin, end, j->p.seed, j->p.offset, j->a);
+    break;
+  default:
+    j->k->random_int(j->out, begin, end, j->p.seed, j->p.offset, j->lo, j->hi);
+    break;
   }
 }
 
@@ -50,7 +58,8 @@ static MothStatus run(Job *j, MothTensor *t, MothGenerator *g) {
 
 static MothStatus check_float(const MothTensor *t) {
   if (!moth_dtype_is_float((MothDType)t->dtype))
-    return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s", moth_dtype_name((MothDType)t->dtype));
+    return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s",
+                     moth_dtype_name((MothDType)t->dtype));
   return MOTH_OK;
 }
 
@@ -175,7 +184,8 @@ MothStatus moth_cpu_multinomial(MothCall *c) {
     int64_t positive = 0;
     for (int64_t k = 0; k < classes; k++) {
       if (!(p[k] >= 0) || !isfinite(p[k])) {
-        s = moth_fail(MOTH_ERR_VALUE, "weights must not be negative, infinite or NaN, got %g", p[k]);
+        s = moth_fail(MOTH_ERR_VALUE, "weights must not be negative, infinite or NaN, got %g",
+                      p[k]);
         break;
       }
       total += p[k];

@@ -37,5 +37,7 @@ typedef struct MothKernels {
 extern const MothKernels *const moth_kernels[MOTH_NISAS][MOTH_NDTYPES]; /* generated */
 extern int moth_isa; /* the level in use: kernels/cpu/level.c */
 
-static inline const MothKernels *moth_cpu_kernels(int dtype) { return moth_kernels[moth_isa][dtype]; }
+static inline const MothKernels *moth_cpu_kernels(int dtype) {
+  return moth_kernels[moth_isa][dtype];
+}
 #endif

@@ -31,7 +31,9 @@ function M.is_grad_enabled() return B.grad_enabled() end
 
 local function list(x, what)
   if B.is_tensor(x) then return { x } end
-  if type(x) ~= "table" then error("grad: expected a tensor or a table of tensors as " .. what .. ", got " .. type(x), 3) end
+  if type(x) ~= "table" then
+    error("grad: expected a tensor or a table of tensors as " .. what .. ", got " .. type(x), 3)
+  end
   return x
 end
 
@@ -47,7 +49,8 @@ end
 --- backward of several tensors at once.
 function M.backward(tensors, gradients, options)
   options = options or {}
-  B.backward(list(tensors, "tensors"), gradients and list(gradients, "gradients") or nil, options.retain_graph or options.create_graph, options.create_graph)
+  B.backward(list(tensors, "tensors"), gradients and list(gradients, "gradients") or nil,
+    options.retain_graph or options.create_graph, options.create_graph)
 end
 
 --- The names of the nodes that a backward from grad_fn would run, in that order.
@@ -87,8 +90,9 @@ function Context:saved_tensors()
   for i = 1, saved.n do
     local t = saved[i]
     if t ~= nil and B.version(t) ~= self.versions[i] then
-      error(("one of the variables needed for gradient computation has been modified by an inplace operation: saved tensor %d is at version %d; expected version %d instead")
-        :format(i, B.version(t), self.versions[i]), 2)
+      error(("one of the variables needed for gradient computation has been modified by an inplace operation: "
+        .. "saved tensor %d is at version %d; expected version %d instead"):format(
+        i, B.version(t), self.versions[i]), 2)
     end
     local nr = self.result_of and self.result_of[i]
     out[i] = nr and self.node and B.reattach(t, self.node, nr) or t
@@ -144,15 +148,11 @@ local function apply(spec, ...)
     end
     take(spec.backward(ctx, ...))
     ctx.node = nil
-    if n ~= nargs then
-      for i = nargs + 1, n do
-        if grads[i] ~= nil then
-          error(("function %s returned an incorrect number of gradients (expected %d, got %d)"):format(spec.name, nargs, n), 0)
-        end
-      end
-      if n < nargs then
-        error(("function %s returned an incorrect number of gradients (expected %d, got %d)"):format(spec.name, nargs, n), 0)
-      end
+    local wrong = n < nargs
+    for i = nargs + 1, n do wrong = wrong or grads[i] ~= nil end
+    if wrong then
+      error(("function %s returned an incorrect number of gradients (expected %d, got %d)"):format(
+        spec.name, nargs, n), 0)
     end
     return grads
   end
@@ -176,12 +176,9 @@ function M.Function(spec)
     __tostring = function() return "<Function " .. spec.name .. ">" end })
 end
 
-local check = {}
 --- gradcheck(fn, {inputs}, {eps=, atol=, rtol=}): the gradients of fn (float64) against finite differences.
 -- Returns true, or raises an error that names input, element and both values.
 function M.gradcheck(...) return require("moth.gradcheck").gradcheck(...) end
 --- The same for the gradients of the gradients.
 function M.gradgradcheck(...) return require("moth.gradcheck").gradgradcheck(...) end
-check = nil
-
 return M

@@ -16,7 +16,8 @@ for name, fn in pairs(B.ops) do
   if name:sub(-1) ~= "_" then moth[name] = fn end
 end
 
-for _, name in ipairs({ "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool" }) do
+for _, name in ipairs({ "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64",
+  "bool" }) do
   moth[name] = B.dtype(name)
 end
 moth.float, moth.double, moth.half = moth.float32, moth.float64, moth.float16
@@ -47,11 +48,14 @@ moth.broadcast_shapes = tensor.broadcast_shapes
 moth.finfo, moth.iinfo = tensor.finfo, tensor.iinfo
 moth.allclose = tensor.allclose
 moth.equal = tensor.equal
-for _, name in ipairs({ "arange", "max", "min", "split", "chunk", "unbind", "where" }) do moth[name] = tensor.functions[name] end
+for _, name in ipairs({ "arange", "max", "min", "split", "chunk", "unbind", "where" }) do
+  moth[name] = tensor.functions[name]
+end
 tensor.install(moth)
 
 local autograd = require "moth.autograd"
-for _, name in ipairs({ "no_grad", "no_grad_fn", "enable_grad", "inference_mode", "set_grad_enabled", "is_grad_enabled" }) do
+for _, name in ipairs({ "no_grad", "no_grad_fn", "enable_grad", "inference_mode", "set_grad_enabled",
+  "is_grad_enabled" }) do
   moth[name] = autograd[name]
 end
 

@@ -1,6 +1,7 @@
 --- Saving and loading: safetensors for tensors, JSON for the rest, in one file; written atomically.
--- The file is a plain safetensors file. Tensors are named by their path in the table ("model.net.1.weight"); the table's
--- shape and everything that is no tensor is JSON in its metadata, with a SHA-256 of that text. Loading never runs code.
+-- The file is a plain safetensors file. Tensors are named by their path in the table ("model.net.1.weight"); the
+-- table's shape and everything that is no tensor is JSON in its metadata, with a SHA-256 of that text. Loading never
+-- runs code.
 local B = require "moth_lua"
 local ops = B.ops
 local M = {}
@@ -42,7 +43,8 @@ local function pack_table(t, path, out, seen)
       error(("save: a key of type %s in '%s' cannot be saved; keys are strings or numbers"):format(type(k), path), 0)
     end
     local name = type(k) == "number" and ("%.17g"):format(k) or k
-    node.h[#node.h + 1] = { type(k) == "number" and "n" or "s", name, pack(t[k], path == "" and name or path .. "." .. name, out, seen) }
+    local inner = path == "" and name or path .. "." .. name
+    node.h[#node.h + 1] = { type(k) == "number" and "n" or "s", name, pack(t[k], inner, out, seen) }
   end
   seen[t] = nil
   return node
@@ -65,11 +67,11 @@ function pack(v, path, out, seen)
   if kind == "boolean" then return { k = "b", v = v } end
   if kind == "nil" then return { k = "z" } end
   if B.is_dtype(v) then return { k = "d", v = v.name } end
-  error(("save: a %s at '%s' cannot be saved; tensors, tables, numbers, strings and booleans can"):format(kind, path), 0)
+  error(("save: a %s at '%s' cannot be saved; tensors, tables, numbers, strings, booleans can"):format(kind, path), 0)
 end
 
---- Saves a tensor or a table of tensors, tables, numbers, strings, booleans. The file is the old or the new one at any
--- moment. Errors name what cannot be saved, or path and reason.
+--- Saves a tensor or a table of tensors, tables, numbers, strings, booleans. At any moment the file is the old or the
+-- new one. Errors name what cannot be saved, or path and reason.
 function M.save(value, path)
   if type(path) ~= "string" then error("save: expected (value, path), got " .. type(path) .. " as path", 2) end
   local out = { names = {}, tensors = {}, used = {} }
@@ -77,8 +79,8 @@ function M.save(value, path)
   if not ok then error(tree, 2) end
   local text, err = json().encode(tree)
   if not text then error("save: " .. tostring(err), 2) end
-  B.save_safetensors(path, out.names, out.tensors, { { "format", "moth" }, { "tree", text }, { "tree_sha256", B.sha256(text) },
-    { "tensors_sha256", M.digest(out.names, out.tensors) } })
+  B.save_safetensors(path, out.names, out.tensors, { { "format", "moth" }, { "tree", text },
+    { "tree_sha256", B.sha256(text) }, { "tensors_sha256", M.digest(out.names, out.tensors) } })
 end
 
 --- SHA-256 over the names and bytes of tensors.
@@ -145,7 +147,9 @@ function M.save_safetensors(tensors, path, metadata)
     names[#names + 1] = name
   end
   table.sort(names)
-  for i, name in ipairs(names) do list[i] = ops.contiguous(ops.to(B.alias(tensors[name], false), { device = "cpu" })) end
+  for i, name in ipairs(names) do
+    list[i] = ops.contiguous(ops.to(B.alias(tensors[name], false), { device = "cpu" }))
+  end
   for k, v in pairs(metadata or {}) do pairs_list[#pairs_list + 1] = { k, tostring(v) } end
   B.save_safetensors(path, names, list, pairs_list)
 end

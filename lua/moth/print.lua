@@ -90,8 +90,8 @@ end
 
 local function footer(x)
   local size = B.size(x)
-  local parts = { "moth." .. B.tensor_dtype(x).name, #size == 0 and "0-dim" or table.concat(size, "x"), tostring(B.tensor_device(x)) }
-  local s = "[" .. parts[1] .. " " .. parts[2] .. ", " .. parts[3]
+  local s = ("[moth.%s %s, %s"):format(B.tensor_dtype(x).name, #size == 0 and "0-dim" or table.concat(size, "x"),
+    tostring(B.tensor_device(x)))
   if B.is_fake(x) then s = s .. ", fake" end
   local fn = B.requires_grad(x) and B.grad_fn(x)
   if fn then s = s .. ", grad_fn=" .. tostring(fn) elseif B.requires_grad(x) then s = s .. ", requires_grad" end
@@ -117,8 +117,9 @@ end
 
 --- One line on a tensor's shape, stride, offset and contiguity.
 function M.describe(x)
-  return ("shape [%s], stride [%s], offset %d, %s, %s"):format(table.concat(B.size(x), ", "), table.concat(B.stride(x), ", "),
-    B.storage_offset(x), B.is_contiguous(x) and "contiguous" or "not contiguous", footer(x))
+  return ("shape [%s], stride [%s], offset %d, %s, %s"):format(table.concat(B.size(x), ", "),
+    table.concat(B.stride(x), ", "), B.storage_offset(x),
+    B.is_contiguous(x) and "contiguous" or "not contiguous", footer(x))
 end
 
 return M

@@ -71,7 +71,8 @@ end
 methods.tolist = methods.totable
 
 local ctype = {
-  float32 = "float", float64 = "double", float16 = "uint16_t", bfloat16 = "uint16_t", int8 = "int8_t", uint8 = "uint8_t",
+  float32 = "float", float64 = "double", float16 = "uint16_t", bfloat16 = "uint16_t", int8 = "int8_t",
+  uint8 = "uint8_t",
   int16 = "int16_t", int32 = "int32_t", int64 = "int64_t", bool = "uint8_t",
 }
 local pointer_type = {}
@@ -79,7 +80,7 @@ local pointer_type = {}
 -- Pointers and the tensors they point into: a pointer keeps its tensor alive.
 local anchors = setmetatable({}, { __mode = "k" })
 
---- A typed FFI pointer to the first element; it keeps the tensor alive. Elements of a strided tensor are at their strides.
+--- A typed FFI pointer to the first element; it keeps the tensor alive. Elements lie at their strides.
 function methods.data_pointer(x)
   if B.requires_grad(x) then error("data: the tensor requires grad; use x:detach():data()", 2) end
   local name = B.tensor_dtype(x).name
@@ -91,7 +92,7 @@ end
 
 --- The same bytes without history; in-place changes are seen by autograd (versions are shared).
 function methods.detach(x) return B.alias(x, false) end
-function methods.detach_(x)
+function methods.detach_()
   error("detach_ is not supported: use y = x:detach()", 2)
 end
 --- As x.data: the same bytes with versions of their own: autograd does not see changes. Dangerous.
@@ -120,8 +121,8 @@ function methods.to(x, a, b, c)
   return ops.to(x, a)
 end
 
-for method, name in pairs({ float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16", char = "int8",
-  byte = "uint8", short = "int16", int = "int32", long = "int64", bool = "bool" }) do
+for method, name in pairs({ float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16",
+  char = "int8", byte = "uint8", short = "int16", int = "int32", long = "int64", bool = "bool" }) do
   local dtype = B.dtype(name)
   methods[method] = function(x) return ops.to(x, { dtype = dtype }) end
 end
@@ -212,17 +213,19 @@ function methods.unbind(x, dim)
 end
 M.functions.unbind = methods.unbind
 
+local function like(x) return { dtype = B.tensor_dtype(x), device = B.tensor_device(x) } end
+
 function methods.new_zeros(x, ...)
-  return ops.zeros(type((...)) == "table" and (...) or { ... }, { dtype = B.tensor_dtype(x), device = B.tensor_device(x) })
+  return ops.zeros(type((...)) == "table" and (...) or { ... }, like(x))
 end
 function methods.new_ones(x, ...)
-  return ops.ones(type((...)) == "table" and (...) or { ... }, { dtype = B.tensor_dtype(x), device = B.tensor_device(x) })
+  return ops.ones(type((...)) == "table" and (...) or { ... }, like(x))
 end
 function methods.new_full(x, size, value)
-  return ops.full(size, value, { dtype = B.tensor_dtype(x), device = B.tensor_device(x) })
+  return ops.full(size, value, like(x))
 end
 function methods.new_tensor(x, value)
-  return M.new(value, { dtype = B.tensor_dtype(x), device = B.tensor_device(x) })
+  return M.new(value, like(x))
 end
 function methods.repeat_(x, ...)
   local reps = type((...)) == "table" and (...) or { ... }
@@ -285,7 +288,8 @@ methods.untyped_storage = methods.storage
 function methods.backward(x, gradient, options)
   if type(gradient) == "table" then gradient, options = gradient.gradient, gradient end
   options = options or {}
-  B.backward({ x }, gradient and { gradient } or nil, options.retain_graph or options.create_graph, options.create_graph)
+  B.backward({ x }, gradient and { gradient } or nil, options.retain_graph or options.create_graph,
+    options.create_graph)
 end
 
 local Handle = {}
@@ -451,7 +455,8 @@ local function compare(op, name)
   return function(a, b)
     local n = is_tensor(a) and B.numel(a) or B.numel(b)
     if n ~= 1 then
-      error(("comparison %s of a tensor with %d elements: Lua would make one boolean of it; use x:%s(y)"):format(op, n, name), 2)
+      error(("comparison %s of a tensor with %d elements: Lua would make one boolean of it; use x:%s(y)"):format(
+        op, n, name), 2)
     end
     return ops[name](a, b):item()
   end
@@ -465,7 +470,7 @@ mt.__call = nil
 function M.install(moth)
   methods.type_as = ops.type_as
   for name, fn in pairs(methods) do
-    if moth[name] == nil and (name == "detach" or name == "item" or name == "numel" or name == "allclose") then moth[name] = fn end
+    if moth[name] == nil and (name == "detach" or name == "item" or name == "numel") then moth[name] = fn end
   end
 end
 

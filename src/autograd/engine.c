@@ -54,10 +54,13 @@ static void task_free(Task *t) {
   moth_free(t->heap, sizeof(int32_t) * (size_t)t->room);
 }
 
-static uint32_t hash(const void *p) { return (uint32_t)(((uintptr_t)p >> 6) * 0x9E3779B97F4A7C15ull >> 32); }
+static uint32_t hash(const void *p) {
+  return (uint32_t)(((uintptr_t)p >> 6) * 0x9E3779B97F4A7C15ull >> 32);
+}
 
 static int32_t find(const Task *t, const MothNode *n) {
-  for (uint32_t i = hash(n) & (uint32_t)(t->table_size - 1);; i = (i + 1) & (uint32_t)(t->table_size - 1)) {
+  for (uint32_t i = hash(n) & (uint32_t)(t->table_size - 1);;
+       i = (i + 1) & (uint32_t)(t->table_size - 1)) {
     if (!t->table[i])
       return -1;
     if (t->entries[t->table[i] - 1].node == n)
@@ -65,7 +68,9 @@ static int32_t find(const Task *t, const MothNode *n) {
   }
 }
 
-static MothStatus no_memory(void) { return moth_fail(MOTH_ERR_MEMORY, "out of memory in backward"); }
+static MothStatus no_memory(void) {
+  return moth_fail(MOTH_ERR_MEMORY, "out of memory in backward");
+}
 
 static MothStatus grow(Task *t) {
   int32_t room = t->room ? t->room * 2 : 64, size = room * 2;
@@ -142,7 +147,7 @@ static MothStatus mark_needed(Task *t) {
   int32_t *order = t->heap; /* not in use yet */
   for (int32_t i = 0; i < t->n; i++)
     order[i] = i;
-  /* heap sort by (is accumulator first, then seq) */
+    /* heap sort by (is accumulator first, then seq) */
 #define KEY(i) (t->entries[order[i]].node->seq == UINT64_MAX ? 0 : t->entries[order[i]].node->seq)
   for (int32_t end = t->n, start = t->n / 2; end > 1;) {
     if (start > 0) {
@@ -246,11 +251,12 @@ static MothStatus fit(const MothNode *n, int k, MothTensor **grad) {
   MothTensor *g = *grad;
   if (g->ndim != in->ndim || memcmp(g->shape, in->shape, sizeof(int64_t) * in->ndim) != 0) {
     MothValue v = moth_v_none();
-    MothStatus s = moth_grad_sum_to(
-      (MothValue[]){moth_v_tensor(g), moth_v_ints(in->shape, in->ndim)}, &v);
+    MothStatus s =
+        moth_grad_sum_to((MothValue[]){moth_v_tensor(g), moth_v_ints(in->shape, in->ndim)}, &v);
     if (s != MOTH_OK) {
       char a[200], b[200];
-      return moth_fail(MOTH_ERR_VALUE, "%s returned a gradient of shape %s for input %d of shape %s", n->name,
+      return moth_fail(MOTH_ERR_VALUE,
+                       "%s returned a gradient of shape %s for input %d of shape %s", n->name,
                        moth_shape_format(g->ndim, g->shape, a, sizeof a), k + 1,
                        moth_shape_format(in->ndim, in->shape, b, sizeof b));
     }
@@ -259,7 +265,8 @@ static MothStatus fit(const MothNode *n, int k, MothTensor **grad) {
   }
   if (g->dtype != in->dtype || g->device.type != in->device.type) {
     MothTensor *to;
-    MOTH_TRY(moth_to(g, moth_v_dtype((MothDType)in->dtype), moth_v_device(in->device), false, false, &to));
+    MOTH_TRY(moth_to(g, moth_v_dtype((MothDType)in->dtype), moth_v_device(in->device), false, false,
+                     &to));
     moth_tensor_release(g);
     *grad = to;
   }
@@ -307,13 +314,14 @@ static MothStatus accumulate_leaf(const Task *t, MothTensor *leaf, MothTensor *g
 }
 
 static MothStatus zeros_for(const MothResultMeta *r, MothTensor **out) {
-  return moth_zeros(r->shape, r->ndim, moth_v_dtype((MothDType)r->dtype), moth_v_device(r->device), out);
+  return moth_zeros(r->shape, r->ndim, moth_v_dtype((MothDType)r->dtype), moth_v_device(r->device),
+                    out);
 }
 
 /* --- one node --------------------------------------------------------------------------------- */
 
-static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int ncaptures, MothTensor **captured,
-                           bool accumulate_leaves) {
+static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int ncaptures,
+                           MothTensor **captured, bool accumulate_leaves) {
   Entry *e = &t->entries[at];
   MothNode *n = e->node;
   MothTensor **grads = t->grads + e->grads;
@@ -359,7 +367,8 @@ static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int nca
       int first = n->op ? n->edge_of[i] : i;
       int end = n->op ? (i + 1 < nargs ? n->edge_of[i + 1] : n->ninputs) : i + 1;
       for (int k = first; k < end; k++)
-        if (n->inputs[k].node && (accumulate_leaves || t->entries[find(t, n->inputs[k].node)].needed))
+        if (n->inputs[k].node &&
+            (accumulate_leaves || t->entries[find(t, n->inputs[k].node)].needed))
           need |= 1u << i;
     }
     for (int i = 0; i < e->slots && n->nresults > 1; i++)
@@ -406,9 +415,11 @@ static MothStatus seed(Task *t, MothTensor *root, MothTensor *grad, int32_t at, 
   char a[256], b[256];
   MothTensor *g;
   if (grad) {
-    if (grad->ndim != root->ndim || memcmp(grad->shape, root->shape, sizeof(int64_t) * root->ndim) != 0)
-      return moth_fail(MOTH_ERR_VALUE, "backward: the gradient must have the shape of the tensor: %s and %s",
-                       moth_tensor_format(grad, a, sizeof a), moth_tensor_format(root, b, sizeof b));
+    if (grad->ndim != root->ndim ||
+        memcmp(grad->shape, root->shape, sizeof(int64_t) * root->ndim) != 0)
+      return moth_fail(
+          MOTH_ERR_VALUE, "backward: the gradient must have the shape of the tensor: %s and %s",
+          moth_tensor_format(grad, a, sizeof a), moth_tensor_format(root, b, sizeof b));
     moth_tensor_retain(grad);
     g = grad;
   } else {
@@ -423,8 +434,9 @@ static MothStatus seed(Task *t, MothTensor *root, MothTensor *grad, int32_t at, 
   return accumulate(t, &t->grads[t->entries[at].grads + nr], g);
 }
 
-static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs, int ninputs,
-                         bool retain, bool create, bool allow_unused, MothTensor **out) {
+static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
+                         int ninputs, bool retain, bool create, bool allow_unused,
+                         MothTensor **out) {
   Task t = {.retain = retain || create, .create = create};
   Capture few[16], *captures = few;
   size_t captures_size = 0;
@@ -432,7 +444,8 @@ static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTens
   uint32_t exclude = moth_thread.exclude;
   bool no_grad = moth_thread.no_grad;
   moth_thread.no_grad = !create;
-  moth_thread.exclude = create ? exclude & ~(uint32_t)MOTH_KEY_AUTOGRAD : exclude | MOTH_KEY_AUTOGRAD;
+  moth_thread.exclude =
+      create ? exclude & ~(uint32_t)MOTH_KEY_AUTOGRAD : exclude | MOTH_KEY_AUTOGRAD;
   struct Root {
     int32_t at;
     uint16_t nr;
@@ -445,8 +458,9 @@ static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTens
     MothNode *node = NULL;
     MOTH_GO(moth_gradient_edge(roots[i], &node, &at[i].nr));
     if (!node) {
-      status = moth_fail(MOTH_ERR_STATE, "element %d of tensors does not require grad and does not have a grad_fn",
-                         i);
+      status =
+          moth_fail(MOTH_ERR_STATE,
+                    "element %d of tensors does not require grad and does not have a grad_fn", i);
       goto done;
     }
     status = add(&t, node, &at[i].at);
@@ -471,7 +485,9 @@ static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTens
     bool requires = node != NULL;
     moth_node_release(node);
     if (!requires) {
-      status = moth_fail(MOTH_ERR_STATE, "one of the differentiated tensors (input %d) does not require grad", i + 1);
+      status =
+          moth_fail(MOTH_ERR_STATE,
+                    "one of the differentiated tensors (input %d) does not require grad", i + 1);
       goto done;
     }
     if (captures[i].entry >= 0)
@@ -498,10 +514,11 @@ static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTens
     MOTH_GO(run_node(&t, pop(&t), captures, ninputs, out, !inputs));
   for (int i = 0; i < ninputs; i++)
     if (!out[i] && !allow_unused) {
-      status = moth_fail(MOTH_ERR_STATE,
-                         "one of the differentiated tensors (input %d) appears to not have been used in "
-                         "the graph. Set allow_unused = true if this is the desired behavior",
-                         i + 1);
+      status =
+          moth_fail(MOTH_ERR_STATE,
+                    "one of the differentiated tensors (input %d) appears to not have been used in "
+                    "the graph. Set allow_unused = true if this is the desired behavior",
+                    i + 1);
       goto done;
     }
 done:
@@ -519,12 +536,14 @@ done:
   return status;
 }
 
-MothStatus moth_backward(MothTensor **roots, MothTensor **grads, int n, bool retain_graph, bool create_graph) {
+MothStatus moth_backward(MothTensor **roots, MothTensor **grads, int n, bool retain_graph,
+                         bool create_graph) {
   return engine(roots, grads, n, NULL, 0, retain_graph, create_graph, true, NULL);
 }
 
-MothStatus moth_grad(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs, int ninputs,
-                     bool retain_graph, bool create_graph, bool allow_unused, MothTensor **out) {
+MothStatus moth_grad(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
+                     int ninputs, bool retain_graph, bool create_graph, bool allow_unused,
+                     MothTensor **out) {
   memset(out, 0, sizeof(MothTensor *) * (size_t)ninputs);
   return engine(roots, grads, n, inputs, ninputs, retain_graph, create_graph, allow_unused, out);
 }

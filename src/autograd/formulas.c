@@ -54,7 +54,8 @@ MothValue moth_number_div(MothValue a, MothValue b) {
 
 /* Shorthand: an op on values, its result in v. Temporaries stand in an array that `done` drops. */
 #define OP(name, v, ...)                                                                           \
-  moth_eval(&moth_ops[MOTH_OP_##name], (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)), \
+  moth_eval(&moth_ops[MOTH_OP_##name],                                                             \
+            (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)),                         \
             (MothValue[]){__VA_ARGS__}, v)
 #define TEMPS(n)                                                                                   \
   MothStatus status = MOTH_OK;                                                                     \
@@ -65,7 +66,7 @@ MothValue moth_number_div(MothValue a, MothValue b) {
   done:                                                                                            \
   moth_drop_values(t, NTEMPS);                                                                     \
   return status
-#define INT(x) moth_v_int(x)
+#define INT(x)  moth_v_int(x)
 #define BOOL(x) moth_v_bool(x)
 
 MothStatus moth_grad_scale(const MothValue *a, MothValue *out) {
@@ -111,7 +112,9 @@ MothStatus moth_grad_sum_keep(const MothValue *a, MothValue *out) {
 
 /* --- powers ----------------------------------------------------------------------------------- */
 
-static bool is_number(MothValue v) { return v.tag != MOTH_V_TENSOR; }
+static bool is_number(MothValue v) {
+  return v.tag != MOTH_V_TENSOR;
+}
 
 MothStatus moth_grad_pow_backward_self(const MothValue *a, MothValue *out) {
   TEMPS(5);
@@ -259,7 +262,8 @@ MothStatus moth_grad_as_strided_backward_grad(const MothValue *a, MothValue *out
 /* --- reductions ------------------------------------------------------------------------------- */
 
 /* x with the dimensions that a reduction of `shape` over `dim` took away put back as 1. */
-static MothStatus keep_dims(MothValue x, MothValue shape, MothValue dim, bool keepdim, MothValue *out) {
+static MothStatus keep_dims(MothValue x, MothValue shape, MothValue dim, bool keepdim,
+                            MothValue *out) {
   int64_t kept[MOTH_MAX_DIMS];
   if (keepdim || shape.n == 0) {
     *out = moth_v_tensor(moth_keep(x));
@@ -278,7 +282,9 @@ static MothStatus keep_dims(MothValue x, MothValue shape, MothValue dim, bool ke
   return OP(reshape, out, x, moth_v_ints(kept, shape.n));
 }
 
-static MothValue shape_of(MothValue v) { return moth_v_ints(v.u.t->shape, v.u.t->ndim); }
+static MothValue shape_of(MothValue v) {
+  return moth_v_ints(v.u.t->shape, v.u.t->ndim);
+}
 
 MothStatus moth_grad_reduce_expand(const MothValue *a, MothValue *out) {
   TEMPS(1);
@@ -517,7 +523,8 @@ done:
   return status;
 }
 
-MothStatus moth_gradlist_cat_backward(MothNode *node, MothTensor *grad, MothValue dim, MothTensor **out) {
+MothStatus moth_gradlist_cat_backward(MothNode *node, MothTensor *grad, MothValue dim,
+                                      MothTensor **out) {
   int d;
   int64_t at = 0;
   MOTH_TRY(moth_wrap_dim(dim.u.i, grad->ndim, &d));
@@ -564,7 +571,8 @@ MothStatus moth_grad_cross_entropy_double_backward(const MothValue *a, MothValue
   bool none = !strcmp(a[4].u.s, "none");
   int64_t one_shape = self->ndim == 2 ? self->shape[0] : 1, last = -1;
   uint32_t n = none && self->ndim == 2 ? 1 : 0;
-  MOTH_GO(OP(ones, &t[0], moth_v_ints(&one_shape, n), moth_v_dtype((MothDType)self->dtype), moth_v_device(self->device)));
+  MOTH_GO(OP(ones, &t[0], moth_v_ints(&one_shape, n), moth_v_dtype((MothDType)self->dtype),
+             moth_v_device(self->device)));
   MOTH_GO(OP(cross_entropy_backward, &t[1], t[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]));
   MOTH_GO(OP(mul, &t[2], t[1], a[0]));
   MOTH_GO(OP(sum, out, t[2], n ? moth_v_ints(&last, 1) : moth_v_none()));

@@ -6,8 +6,8 @@
 
 /* Calls op with nargs arguments (defaults fill the rest) and stores its first result. */
 MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothValue *out);
-MothTensor *moth_take(MothValue *v);      /* moves the tensor out */
-MothTensor *moth_keep(MothValue v);       /* retains it */
+MothTensor *moth_take(MothValue *v);        /* moves the tensor out */
+MothTensor *moth_keep(MothValue v);         /* retains it */
 void moth_drop_values(MothValue *v, int n); /* releases the tensors among them */
 MothStatus moth_unimplemented(const char *op, const char *arg);
 

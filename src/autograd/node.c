@@ -23,8 +23,8 @@ MothAutogradMeta *moth_meta(MothTensor *t) {
 }
 
 MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults) {
-  size_t size = sizeof(MothNode) + sizeof(MothInput) * (size_t)ninputs + sizeof(MothSaved) * (size_t)nsaved +
-                sizeof(MothResultMeta) * (size_t)nresults;
+  size_t size = sizeof(MothNode) + sizeof(MothInput) * (size_t)ninputs +
+                sizeof(MothSaved) * (size_t)nsaved + sizeof(MothResultMeta) * (size_t)nresults;
   MothNode *n = moth_alloc(size);
   if (!n) {
     moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate a graph node");
@@ -47,7 +47,9 @@ MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults)
   return n;
 }
 
-void moth_node_retain(MothNode *n) { atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed); }
+void moth_node_retain(MothNode *n) {
+  atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed);
+}
 
 static void free_value(MothValue *v) {
   if (v->tag == MOTH_V_TENSOR)
@@ -194,8 +196,8 @@ static MothStatus unpack(MothNode *n, int slot, MothValue *out) {
                      "one of the variables needed for gradient computation has been modified by an "
                      "inplace operation: [%s], %s of %s, is at version %lld; expected version %lld "
                      "instead. clone() it before changing it",
-                     moth_tensor_format(t, buf, sizeof buf), slot < 16 ? "an input" : "a result", n->name,
-                     (long long)now, (long long)s->version);
+                     moth_tensor_format(t, buf, sizeof buf), slot < 16 ? "an input" : "a result",
+                     n->name, (long long)now, (long long)s->version);
   }
   if (slot >= 16 && s->requires_grad) {
     MothTensor *alias;
@@ -220,8 +222,12 @@ MothStatus moth_reattach(MothTensor *alias, MothNode *node, int nr, MothTensor *
   return MOTH_OK;
 }
 
-MothStatus moth_node_arg(MothNode *n, int arg, MothValue *out) { return unpack(n, arg, out); }
-MothStatus moth_node_result(MothNode *n, int result, MothValue *out) { return unpack(n, 16 + result, out); }
+MothStatus moth_node_arg(MothNode *n, int arg, MothValue *out) {
+  return unpack(n, arg, out);
+}
+MothStatus moth_node_result(MothNode *n, int result, MothValue *out) {
+  return unpack(n, 16 + result, out);
+}
 
 MothValue moth_node_shape(const MothNode *n, int arg) {
   const MothInput *in = &n->inputs[n->edge_of[arg]];
@@ -246,12 +252,14 @@ MothStatus moth_tensor_set_requires_grad(MothTensor *t, bool on) {
   if (t->grad && t->grad->node) {
     if (on)
       return MOTH_OK;
-    return moth_fail(MOTH_ERR_STATE,
-                     "requires_grad: you can only change requires_grad flags of leaf variables; use "
-                     "detach() to get one that needs no gradient");
+    return moth_fail(
+        MOTH_ERR_STATE,
+        "requires_grad: you can only change requires_grad flags of leaf variables; use "
+        "detach() to get one that needs no gradient");
   }
   if (on && !moth_dtype_is_float((MothDType)t->dtype))
-    return moth_fail(MOTH_ERR_TYPE, "requires_grad: only float tensors can require gradients, got %s",
+    return moth_fail(MOTH_ERR_TYPE,
+                     "requires_grad: only float tensors can require gradients, got %s",
                      moth_tensor_format(t, buf, sizeof buf));
   if (!t->grad && !on)
     return MOTH_OK;
@@ -263,16 +271,22 @@ MothStatus moth_tensor_set_requires_grad(MothTensor *t, bool on) {
   return MOTH_OK;
 }
 
-bool moth_tensor_is_leaf(const MothTensor *t) { return !t->grad || !t->grad->node; }
-MothTensor *moth_tensor_grad(const MothTensor *t) { return t->grad ? t->grad->grad : NULL; }
+bool moth_tensor_is_leaf(const MothTensor *t) {
+  return !t->grad || !t->grad->node;
+}
+MothTensor *moth_tensor_grad(const MothTensor *t) {
+  return t->grad ? t->grad->grad : NULL;
+}
 
 MothStatus moth_tensor_set_grad(MothTensor *t, MothTensor *grad) {
   if (grad) {
     char a[256], b[256];
-    bool same = grad->ndim == t->ndim && grad->dtype == t->dtype && grad->device.type == t->device.type &&
+    bool same = grad->ndim == t->ndim && grad->dtype == t->dtype &&
+                grad->device.type == t->device.type &&
                 !memcmp(grad->shape, t->shape, sizeof(int64_t) * t->ndim);
     if (!same)
-      return moth_fail(MOTH_ERR_VALUE, "grad: a gradient has the shape, dtype and device of its tensor: "
+      return moth_fail(MOTH_ERR_VALUE,
+                       "grad: a gradient has the shape, dtype and device of its tensor: "
                        "expected %s, got %s",
                        moth_tensor_format(t, a, sizeof a), moth_tensor_format(grad, b, sizeof b));
     if (grad == t)
@@ -298,9 +312,13 @@ MothStatus moth_tensor_retain_grad(MothTensor *t) {
   return MOTH_OK;
 }
 
-MothNode *moth_tensor_node(MothTensor *t) { return t->grad ? t->grad->node : NULL; }
+MothNode *moth_tensor_node(MothTensor *t) {
+  return t->grad ? t->grad->node : NULL;
+}
 
-bool moth_grad_enabled(void) { return !moth_thread.no_grad; }
+bool moth_grad_enabled(void) {
+  return !moth_thread.no_grad;
+}
 
 bool moth_set_grad_enabled(bool on) {
   bool was = !moth_thread.no_grad;
@@ -316,7 +334,9 @@ static _Atomic int64_t next_hook = 1;
 
 MothStatus moth_tensor_register_hook(MothTensor *t, MothHook hook, int64_t *id) {
   if (!moth_requires_grad(t))
-    return moth_fail(MOTH_ERR_STATE, "register_hook: cannot register a hook on a tensor that doesn't require gradient");
+    return moth_fail(
+        MOTH_ERR_STATE,
+        "register_hook: cannot register a hook on a tensor that doesn't require gradient");
   MothHook *h = moth_alloc(sizeof *h);
   if (!h)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");

@@ -29,7 +29,7 @@ typedef struct MothInput {
 typedef struct MothSaved {
   MothValue value;
   int64_t version;
-  uint8_t slot;  /* argument 0..15, or 16 + result */
+  uint8_t slot;       /* argument 0..15, or 16 + result */
   bool requires_grad; /* a result's history is put back when it is unpacked */
 } MothSaved;
 
@@ -46,7 +46,7 @@ struct MothNode {
   MothBackward backward;
   void (*drop)(MothNode *node); /* frees ctx */
   void *ctx;
-  uint64_t seq; /* later nodes run first */
+  uint64_t seq;      /* later nodes run first */
   MothNode *pending; /* chain of nodes to be freed */
   MothHook *hooks;
   MothInput *inputs;
@@ -60,7 +60,7 @@ struct MothNode {
 
 struct MothAutogradMeta {
   MothTensor *grad;
-  MothNode *node; /* that made the tensor; NULL for leaves */
+  MothNode *node;        /* that made the tensor; NULL for leaves */
   MothNode *accumulator; /* of a leaf; not owned, cleared when it goes */
   MothHook *hooks;       /* of a leaf */
   uint16_t nr;
@@ -96,7 +96,9 @@ MothStatus moth_node_result(MothNode *n, int result, MothValue *out);
 MothValue moth_node_shape(const MothNode *n, int arg);
 MothValue moth_node_stride(const MothNode *n, int arg);
 MothValue moth_node_offset(const MothNode *n, int arg);
-static inline int moth_node_edge(const MothNode *n, int arg) { return n->edge_of[arg]; }
+static inline int moth_node_edge(const MothNode *n, int arg) {
+  return n->edge_of[arg];
+}
 
 /* In-place on a view: the base gets a history that goes through the view (view.c). */
 MothStatus moth_rebase_history(MothTensor *view, MothNode *n);
@@ -108,9 +110,10 @@ MOTH_API MothStatus moth_tensor_register_hook(MothTensor *t, MothHook hook, int6
 MOTH_API void moth_tensor_remove_hook(MothTensor *t, MothNode *node, int64_t id);
 MOTH_API MothNode *moth_tensor_node(MothTensor *t); /* borrowed; NULL for leaves */
 /* A node of the host's making: `inputs` are what gradients are for, `results` get its history. */
-MOTH_API MothStatus moth_function_record(const char *name, MothBackward backward, void (*drop)(MothNode *),
-                                         void *ctx, MothTensor **inputs, int ninputs,
-                                         MothTensor **results, int nresults, MothNode **out);
+MOTH_API MothStatus moth_function_record(const char *name, MothBackward backward,
+                                         void (*drop)(MothNode *), void *ctx, MothTensor **inputs,
+                                         int ninputs, MothTensor **results, int nresults,
+                                         MothNode **out);
 /* An alias of a saved result with its history again (custom functions keep results so). */
 MOTH_API MothStatus moth_reattach(MothTensor *alias, MothNode *node, int nr, MothTensor **out);
 #endif

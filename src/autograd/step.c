@@ -5,7 +5,9 @@
 #include "core/alloc.h"
 #include "core/dtype.h"
 
-static bool needs_grad(const MothTensor *t) { return moth_tensor_requires_grad(t); }
+static bool needs_grad(const MothTensor *t) {
+  return moth_tensor_requires_grad(t);
+}
 
 /* Copies a non-tensor value so that the node owns it. */
 static MothStatus own(MothValue v, MothValue *out) {
@@ -58,13 +60,15 @@ static MothStatus check_inplace(MothCall *c, MothTensor *self) {
   if (!needs_grad(self) && !(self->base && moth_requires_grad(self->base)))
     return MOTH_OK;
   if (moth_tensor_is_leaf(self) && moth_requires_grad(self))
-    return moth_fail(MOTH_ERR_STATE,
-                     "a leaf Variable that requires grad is being used in an in-place operation; wrap "
-                     "it in moth.no_grad(function() ... end) if no gradient is wanted");
+    return moth_fail(
+        MOTH_ERR_STATE,
+        "a leaf Variable that requires grad is being used in an in-place operation; wrap "
+        "it in moth.no_grad(function() ... end) if no gradient is wanted");
   if (self->base && moth_tensor_is_leaf(self->base) && moth_requires_grad(self->base))
-    return moth_fail(MOTH_ERR_STATE,
-                     "a view of a leaf Variable that requires grad is being used in an in-place "
-                     "operation; wrap it in moth.no_grad(function() ... end) if no gradient is wanted");
+    return moth_fail(
+        MOTH_ERR_STATE,
+        "a view of a leaf Variable that requires grad is being used in an in-place "
+        "operation; wrap it in moth.no_grad(function() ... end) if no gradient is wanted");
   (void)c;
   return MOTH_OK;
 }

@@ -23,17 +23,21 @@ static void drop_slice(MothNode *n) {
 }
 
 static MothStatus slice_of(const Slice *s, MothTensor *t, MothTensor **out) {
-  return moth_as_strided(t, s->shape, s->ndim, s->stride, s->ndim, moth_v_int(t->offset + s->offset), out);
+  return moth_as_strided(t, s->shape, s->ndim, s->stride, s->ndim,
+                         moth_v_int(t->offset + s->offset), out);
 }
 
-static MothStatus copy_slices(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
+static MothStatus copy_slices(MothNode *n, MothTensor *const *grads, uint32_t need,
+                              MothTensor **out) {
   Slice *s = n->ctx;
   MothTensor *whole = NULL, *part = NULL, *dense = NULL;
   MothTensor *inner[MOTH_MAX_ARGS + 1] = {NULL};
   MothStatus status = MOTH_OK;
   if (s->fn->released)
-    return moth_fail(MOTH_ERR_STATE, "Trying to backward through the graph a second time: %s has freed "
-                     "what it saved. Call the first backward with {retain_graph = true}", s->fn->name);
+    return moth_fail(MOTH_ERR_STATE,
+                     "Trying to backward through the graph a second time: %s has freed "
+                     "what it saved. Call the first backward with {retain_graph = true}",
+                     s->fn->name);
   MOTH_GO(moth_clone(grads[0], &whole));
   MOTH_GO(slice_of(s, whole, &part));
   MOTH_GO(moth_clone(part, &dense));

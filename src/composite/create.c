@@ -36,15 +36,18 @@ MothStatus moth_composite_ones_like(MothCall *c) {
 }
 MothStatus moth_composite_full_like(MothCall *c) {
   MOTH_UNPACK_FULL_LIKE(c)
-  LIKE(moth_full(self->shape, self->ndim, value, dtype_or(dtype, self), device_or(device, self), &out));
+  LIKE(moth_full(self->shape, self->ndim, value, dtype_or(dtype, self), device_or(device, self),
+                 &out));
 }
 MothStatus moth_composite_rand_like(MothCall *c) {
   MOTH_UNPACK_RAND_LIKE(c)
-  LIKE(moth_rand(self->shape, self->ndim, dtype_or(dtype, self), device_or(device, self), generator, &out));
+  LIKE(moth_rand(self->shape, self->ndim, dtype_or(dtype, self), device_or(device, self), generator,
+                 &out));
 }
 MothStatus moth_composite_randn_like(MothCall *c) {
   MOTH_UNPACK_RANDN_LIKE(c)
-  LIKE(moth_randn(self->shape, self->ndim, dtype_or(dtype, self), device_or(device, self), generator, &out));
+  LIKE(moth_randn(self->shape, self->ndim, dtype_or(dtype, self), device_or(device, self),
+                  generator, &out));
 }
 
 MothStatus moth_composite_contiguous(MothCall *c) {
@@ -71,6 +74,7 @@ MothStatus moth_composite_to(MothCall *c) {
 MothStatus moth_composite_type_as(MothCall *c) {
   MOTH_UNPACK_TYPE_AS(c)
   MothTensor *out;
-  MOTH_TRY(moth_to(self, moth_v_dtype((MothDType)other->dtype), moth_v_device(other->device), false, false, &out));
+  MOTH_TRY(moth_to(self, moth_v_dtype((MothDType)other->dtype), moth_v_device(other->device), false,
+                   false, &out));
   return moth_give(c, out);
 }

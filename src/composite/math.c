@@ -74,7 +74,8 @@ MothStatus moth_composite_dot(MothCall *c) {
   MOTH_TRY(then(sum_over(p, moth_v_none(), false, &out), p));
   if (out->dtype != p->dtype && !moth_dtype_is_float((MothDType)self->dtype)) {
     p = out;
-    MOTH_TRY(then(moth_to(p, moth_v_dtype((MothDType)self->dtype), moth_v_none(), false, false, &out), p));
+    MOTH_TRY(then(
+        moth_to(p, moth_v_dtype((MothDType)self->dtype), moth_v_none(), false, false, &out), p));
   }
   return moth_give(c, out);
 }
@@ -109,7 +110,8 @@ static MothStatus batched(MothTensor *a, MothTensor *b, MothTensor **out) {
   MothStatus status = MOTH_OK;
   int64_t m = a->shape[a->ndim - 2], k = a->shape[a->ndim - 1], w = b->shape[b->ndim - 1];
   if (k != b->shape[b->ndim - 2])
-    return moth_fail(MOTH_ERR_VALUE, "batch1 and batch2 shapes cannot be multiplied (%lldx%lld and %lldx%lld)",
+    return moth_fail(MOTH_ERR_VALUE,
+                     "batch1 and batch2 shapes cannot be multiplied (%lldx%lld and %lldx%lld)",
                      (long long)m, (long long)k, (long long)b->shape[b->ndim - 2], (long long)w);
   if (b->ndim == 2) {
     int64_t two[2] = {-1, k};
@@ -208,14 +210,17 @@ MothStatus moth_composite_one_hot(MothCall *c) {
   int64_t shape[MOTH_MAX_DIMS];
   MothTensor *zeros, *at, *out;
   if (moth_dtype_class((MothDType)self->dtype) != MOTH_CLASS_INT)
-    return moth_fail(MOTH_ERR_TYPE, "expected an integer tensor, got %s", moth_dtype_name((MothDType)self->dtype));
+    return moth_fail(MOTH_ERR_TYPE, "expected an integer tensor, got %s",
+                     moth_dtype_name((MothDType)self->dtype));
   if (num_classes < 1 || self->ndim >= MOTH_MAX_DIMS)
-    return moth_fail(MOTH_ERR_VALUE, "num_classes must be positive, got %lld", (long long)num_classes);
+    return moth_fail(MOTH_ERR_VALUE, "num_classes must be positive, got %lld",
+                     (long long)num_classes);
   memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
   shape[self->ndim] = num_classes;
   uint32_t keep = moth_thread.include;
   moth_thread.include |= self->keys & MOTH_KEY_FAKE;
-  MothStatus s = moth_zeros(shape, self->ndim + 1, moth_v_dtype(MOTH_INT64), moth_v_device(self->device), &zeros);
+  MothStatus s = moth_zeros(shape, self->ndim + 1, moth_v_dtype(MOTH_INT64),
+                            moth_v_device(self->device), &zeros);
   moth_thread.include = keep;
   MOTH_TRY(s);
   s = moth_unsqueeze(self, self->ndim, &at);
@@ -275,7 +280,8 @@ MothStatus moth_composite_nll_loss(MothCall *c) {
   MOTH_UNPACK_NLL_LOSS(c)
   MothTensor *at, *p, *q, *out;
   if (self->ndim != 2 || target->ndim != 1 || self->shape[0] != target->shape[0])
-    return moth_fail(MOTH_ERR_VALUE, "expected log-probabilities of shape [N, C] and classes of shape [N]");
+    return moth_fail(MOTH_ERR_VALUE,
+                     "expected log-probabilities of shape [N, C] and classes of shape [N]");
   MOTH_TRY(moth_unsqueeze(target, 1, &at));
   MOTH_TRY(then(moth_gather(self, 1, at, index_base, &p), at));
   MOTH_TRY(then(moth_squeeze(p, moth_v_int(1), &q), p));

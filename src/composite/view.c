@@ -23,7 +23,8 @@ MothStatus moth_composite_t(MothCall *c) {
   MOTH_UNPACK_T(c)
   MothTensor *out;
   if (self->ndim > 2)
-    return moth_fail(MOTH_ERR_VALUE, "expected at most 2 dimensions, got %d; use transpose(dim0, dim1)",
+    return moth_fail(MOTH_ERR_VALUE,
+                     "expected at most 2 dimensions, got %d; use transpose(dim0, dim1)",
                      self->ndim);
   if (self->ndim < 2)
     return moth_give_same(c, self);
@@ -46,7 +47,8 @@ MothStatus moth_composite_flatten(MothCall *c) {
   MOTH_TRY(moth_wrap_dim(start_dim, self->ndim, &a));
   MOTH_TRY(moth_wrap_dim(end_dim, self->ndim, &b));
   if (a > b)
-    return moth_fail(MOTH_ERR_VALUE, "start_dim (%d) must not come after end_dim (%d)", a + 1, b + 1);
+    return moth_fail(MOTH_ERR_VALUE, "start_dim (%d) must not come after end_dim (%d)", a + 1,
+                     b + 1);
   int n = 0;
   for (int i = 0; i < self->ndim; i++) {
     if (i > a && i <= b)
@@ -74,7 +76,8 @@ MothStatus moth_composite_unflatten(MothCall *c) {
   }
   int64_t whole = self->shape[d];
   if (unknown >= 0 ? known == 0 || whole % known != 0 : known != whole)
-    return moth_fail(MOTH_ERR_VALUE, "unflatten: the sizes do not multiply to %lld, the size of dimension %d",
+    return moth_fail(MOTH_ERR_VALUE,
+                     "unflatten: the sizes do not multiply to %lld, the size of dimension %d",
                      (long long)whole, d + 1);
   for (int i = 0; i < self->ndim; i++) {
     if (i != d) {
@@ -122,7 +125,8 @@ MothStatus moth_composite_stack(MothCall *c) {
     const MothTensor *a = tensors.u.tensors[0], *b = tensors.u.tensors[i];
     if (a->ndim != b->ndim || memcmp(a->shape, b->shape, sizeof(int64_t) * a->ndim) != 0) {
       char x[200], y[200];
-      return moth_fail(MOTH_ERR_VALUE, "all tensors must be of the same size, got %s and %s (tensor %u)",
+      return moth_fail(MOTH_ERR_VALUE,
+                       "all tensors must be of the same size, got %s and %s (tensor %u)",
                        moth_shape_format(a->ndim, a->shape, x, sizeof x),
                        moth_shape_format(b->ndim, b->shape, y, sizeof y), i + 1);
     }

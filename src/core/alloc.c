@@ -117,7 +117,9 @@ __attribute__((constructor)) static void alloc_init(void) {
 #endif
 }
 
-bool moth_alloc_guarded(void) { return guarded; }
+bool moth_alloc_guarded(void) {
+  return guarded;
+}
 int64_t moth_alloc_live(void) {
   return atomic_load_explicit(&live, memory_order_relaxed) + (cache ? cache->live_delta : 0);
 }
@@ -175,7 +177,8 @@ static void *map_block(size_t size) {
   if (size < HUGE_PAGE)
     return aligned_alloc(ALIGN, size);
   /* 2 MB aligned: map more, cut the ends off. */
-  char *p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char *p =
+      mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED)
     return NULL;
   size_t head = (size_t)(-(uintptr_t)p & (HUGE_PAGE - 1));
@@ -295,7 +298,8 @@ void *moth_alloc(size_t n) {
     if (n > (size_t)INT64_MAX - 2 * HUGE_PAGE)
       return NULL;
     size = n ? n : 1;
-    void *p = guarded ? guard_alloc(size) : aligned_alloc(ALIGN, (size + ALIGN - 1) & ~(size_t)(ALIGN - 1));
+    void *p = guarded ? guard_alloc(size)
+                      : aligned_alloc(ALIGN, (size + ALIGN - 1) & ~(size_t)(ALIGN - 1));
     if (p)
       count((int64_t)size);
     return p;

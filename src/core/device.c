@@ -8,7 +8,9 @@
 #include "core/error.h"
 #include "no_cuda/cuda.h"
 
-static const char *cpu_why_not(int index) { return index ? "there is one cpu device, cpu:0" : NULL; }
+static const char *cpu_why_not(int index) {
+  return index ? "there is one cpu device, cpu:0" : NULL;
+}
 static void *cpu_alloc(int index, size_t n) {
   (void)index;
   return moth_alloc(n);
@@ -31,8 +33,12 @@ static const MothDeviceOps cpu = {"cpu", cpu_why_not, cpu_alloc, cpu_free, cpu_c
 static const MothDeviceOps user = {"user", user_why_not, cpu_alloc, cpu_free, cpu_copy, cpu_copy};
 static const MothDeviceOps *devices[MOTH_NDEVICES] = {&cpu, &moth_cuda_device, &user};
 
-const MothDeviceOps *moth_device_ops(MothDeviceType type) { return devices[type]; }
-void moth_device_register(MothDeviceType type, const MothDeviceOps *ops) { devices[type] = ops; }
+const MothDeviceOps *moth_device_ops(MothDeviceType type) {
+  return devices[type];
+}
+void moth_device_register(MothDeviceType type, const MothDeviceOps *ops) {
+  devices[type] = ops;
+}
 
 MothStatus moth_device_check(MothDevice d) {
   const char *why = devices[d.type]->why_not(d.index);
@@ -60,9 +66,9 @@ MothStatus moth_device_parse(const char *s, MothDevice *out) {
     out->index = (uint8_t)index;
     return moth_device_check(*out);
   }
-  return moth_fail(MOTH_ERR_VALUE,
-                   "device '%s': expected cpu, cuda, cuda:N or a registered backend; backend not built",
-                   s);
+  return moth_fail(
+      MOTH_ERR_VALUE,
+      "device '%s': expected cpu, cuda, cuda:N or a registered backend; backend not built", s);
 }
 
 const char *moth_device_format(MothDevice d, char *buf, size_t n) {

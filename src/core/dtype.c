@@ -4,8 +4,8 @@
 
 #include "core/error.h"
 
-#define MOTH_FN static inline __attribute__((unused))
-#define real float
+#define MOTH_FN        static inline __attribute__((unused))
+#define real           float
 #define MOTH_REAL_KIND 1
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -18,16 +18,24 @@ static const struct {
   int class;
 } dtypes[MOTH_NDTYPES] = {
 #define MOTH_X(E, name, ctype, compute, cls) [MOTH_##E] = {#name, sizeof(ctype), MOTH_CLASS_##cls},
-  MOTH_DTYPE_LIST(MOTH_X)
+    MOTH_DTYPE_LIST(MOTH_X)
 #undef MOTH_X
 };
 
 static MothDType default_dtype = MOTH_FLOAT32;
 
-const char *moth_dtype_name(MothDType d) { return dtypes[d].name; }
-int64_t moth_dtype_size(MothDType d) { return dtypes[d].size; }
-bool moth_dtype_is_float(MothDType d) { return dtypes[d].class == MOTH_CLASS_FLOAT; }
-int moth_dtype_class(MothDType d) { return dtypes[d].class; }
+const char *moth_dtype_name(MothDType d) {
+  return dtypes[d].name;
+}
+int64_t moth_dtype_size(MothDType d) {
+  return dtypes[d].size;
+}
+bool moth_dtype_is_float(MothDType d) {
+  return dtypes[d].class == MOTH_CLASS_FLOAT;
+}
+int moth_dtype_class(MothDType d) {
+  return dtypes[d].class;
+}
 
 int moth_dtype_find(const char *name) {
   for (int i = 0; i < MOTH_NDTYPES; i++)
@@ -52,7 +60,9 @@ MothDType moth_dtype_promote(MothDType a, MothDType b) {
   return dtypes[a].size > dtypes[b].size ? a : b;
 }
 
-MothDType moth_default_dtype(void) { return default_dtype; }
+MothDType moth_default_dtype(void) {
+  return default_dtype;
+}
 
 MothStatus moth_set_default_dtype(MothDType d) {
   if ((unsigned)d >= MOTH_NDTYPES || !moth_dtype_is_float(d))
@@ -62,10 +72,18 @@ MothStatus moth_set_default_dtype(MothDType d) {
   return MOTH_OK;
 }
 
-float moth_half_to_float(uint16_t h) { return m_f16_to_f32(h); }
-uint16_t moth_float_to_half(float f) { return m_f32_to_f16(f); }
-float moth_bfloat_to_float(uint16_t h) { return m_bf16_to_f32(h); }
-uint16_t moth_float_to_bfloat(float f) { return m_f32_to_bf16(f); }
+float moth_half_to_float(uint16_t h) {
+  return m_f16_to_f32(h);
+}
+uint16_t moth_float_to_half(float f) {
+  return m_f32_to_f16(f);
+}
+float moth_bfloat_to_float(uint16_t h) {
+  return m_bf16_to_f32(h);
+}
+uint16_t moth_float_to_bfloat(float f) {
+  return m_f32_to_bf16(f);
+}
 
 /* Float to integer as every kernel of moth does it: towards zero, NaN is 0, out of range saturates. */
 static int64_t to_int64(MothValue v) {
@@ -82,35 +100,65 @@ static int64_t to_int64(MothValue v) {
 
 void moth_dtype_store(MothDType d, void *element, MothValue v) {
   switch (d) {
-  case MOTH_FLOAT32: *(float *)element = (float)moth_as_double(v); break;
-  case MOTH_FLOAT64: *(double *)element = moth_as_double(v); break;
-  case MOTH_FLOAT16: *(uint16_t *)element = m_f32_to_f16((float)moth_as_double(v)); break;
-  case MOTH_BFLOAT16: *(uint16_t *)element = m_f32_to_bf16((float)moth_as_double(v)); break;
-  case MOTH_INT8: *(int8_t *)element = (int8_t)to_int64(v); break;
-  case MOTH_UINT8: *(uint8_t *)element = (uint8_t)to_int64(v); break;
-  case MOTH_INT16: *(int16_t *)element = (int16_t)to_int64(v); break;
-  case MOTH_INT32: *(int32_t *)element = (int32_t)to_int64(v); break;
-  case MOTH_INT64: *(int64_t *)element = to_int64(v); break;
+  case MOTH_FLOAT32:
+    *(float *)element = (float)moth_as_double(v);
+    break;
+  case MOTH_FLOAT64:
+    *(double *)element = moth_as_double(v);
+    break;
+  case MOTH_FLOAT16:
+    *(uint16_t *)element = m_f32_to_f16((float)moth_as_double(v));
+    break;
+  case MOTH_BFLOAT16:
+    *(uint16_t *)element = m_f32_to_bf16((float)moth_as_double(v));
+    break;
+  case MOTH_INT8:
+    *(int8_t *)element = (int8_t)to_int64(v);
+    break;
+  case MOTH_UINT8:
+    *(uint8_t *)element = (uint8_t)to_int64(v);
+    break;
+  case MOTH_INT16:
+    *(int16_t *)element = (int16_t)to_int64(v);
+    break;
+  case MOTH_INT32:
+    *(int32_t *)element = (int32_t)to_int64(v);
+    break;
+  case MOTH_INT64:
+    *(int64_t *)element = to_int64(v);
+    break;
   case MOTH_BOOL:
     *(uint8_t *)element = v.tag == MOTH_V_FLOAT ? v.u.d != 0 : v.u.i != 0;
     break;
-  case MOTH_NDTYPES: break;
+  case MOTH_NDTYPES:
+    break;
   }
 }
 
 MothValue moth_dtype_load(MothDType d, const void *element) {
   switch (d) {
-  case MOTH_FLOAT32: return moth_v_float((double)*(const float *)element);
-  case MOTH_FLOAT64: return moth_v_float(*(const double *)element);
-  case MOTH_FLOAT16: return moth_v_float((double)m_f16_to_f32(*(const uint16_t *)element));
-  case MOTH_BFLOAT16: return moth_v_float((double)m_bf16_to_f32(*(const uint16_t *)element));
-  case MOTH_INT8: return moth_v_int(*(const int8_t *)element);
-  case MOTH_UINT8: return moth_v_int(*(const uint8_t *)element);
-  case MOTH_INT16: return moth_v_int(*(const int16_t *)element);
-  case MOTH_INT32: return moth_v_int(*(const int32_t *)element);
-  case MOTH_INT64: return moth_v_int(*(const int64_t *)element);
-  case MOTH_BOOL: return moth_v_bool(*(const uint8_t *)element != 0);
-  case MOTH_NDTYPES: break;
+  case MOTH_FLOAT32:
+    return moth_v_float((double)*(const float *)element);
+  case MOTH_FLOAT64:
+    return moth_v_float(*(const double *)element);
+  case MOTH_FLOAT16:
+    return moth_v_float((double)m_f16_to_f32(*(const uint16_t *)element));
+  case MOTH_BFLOAT16:
+    return moth_v_float((double)m_bf16_to_f32(*(const uint16_t *)element));
+  case MOTH_INT8:
+    return moth_v_int(*(const int8_t *)element);
+  case MOTH_UINT8:
+    return moth_v_int(*(const uint8_t *)element);
+  case MOTH_INT16:
+    return moth_v_int(*(const int16_t *)element);
+  case MOTH_INT32:
+    return moth_v_int(*(const int32_t *)element);
+  case MOTH_INT64:
+    return moth_v_int(*(const int64_t *)element);
+  case MOTH_BOOL:
+    return moth_v_bool(*(const uint8_t *)element != 0);
+  case MOTH_NDTYPES:
+    break;
   }
   return moth_v_none();
 }

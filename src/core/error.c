@@ -17,7 +17,9 @@ static char *buffer(void) {
   return mine ? mine : shared;
 }
 
-const char *moth_last_error(void) { return buffer(); }
+const char *moth_last_error(void) {
+  return buffer();
+}
 
 MothStatus moth_fail(MothStatus status, const char *fmt, ...) {
   char text[MESSAGE_MAX];

@@ -5,7 +5,7 @@
 
 /* Sets the message of this thread and returns status. Arguments may point into the old message. */
 MOTH_API MothStatus moth_fail(MothStatus status, const char *fmt, ...)
-  __attribute__((format(printf, 2, 3)));
+    __attribute__((format(printf, 2, 3)));
 
 /* Appends to, or puts in front of, the message. */
 void moth_error_append(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -7,9 +7,13 @@
 
 static char topics[256];
 
-__attribute__((constructor)) static void log_init(void) { moth_log_set(getenv("MOTH_LOGS")); }
+__attribute__((constructor)) static void log_init(void) {
+  moth_log_set(getenv("MOTH_LOGS"));
+}
 
-void moth_log_set(const char *s) { snprintf(topics, sizeof topics, ",%s,", s ? s : ""); }
+void moth_log_set(const char *s) {
+  snprintf(topics, sizeof topics, ",%s,", s ? s : "");
+}
 
 bool moth_log_on(const char *topic) {
   char word[64];

@@ -25,8 +25,12 @@ __attribute__((constructor)) static void threads_init(void) {
     num_threads = 1;
 }
 
-int moth_num_threads(void) { return serial ? 1 : num_threads; }
-void moth_thread_serial(bool on) { serial = on; }
+int moth_num_threads(void) {
+  return serial ? 1 : num_threads;
+}
+void moth_thread_serial(bool on) {
+  serial = on;
+}
 
 MothStatus moth_set_num_threads(int n) {
   if (n < 1 || n > 1024)
@@ -40,6 +44,10 @@ void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx) {
     return;
   if (grain < 1)
     grain = 1;
+  if (n <= grain) {
+    fn(ctx, 0, n);
+    return;
+  }
   int64_t pieces = (n + grain - 1) / grain;
   int threads = moth_num_threads();
   if (threads > pieces)

@@ -15,7 +15,9 @@ struct MothGenerator {
 /* Lives as long as the process: its count never reaches 0. */
 static MothGenerator default_generator = {1, PTHREAD_MUTEX_INITIALIZER, 42, 0};
 
-MothGenerator *moth_default_generator(void) { return &default_generator; }
+MothGenerator *moth_default_generator(void) {
+  return &default_generator;
+}
 
 MothGenerator *moth_generator_new(uint64_t seed) {
   MothGenerator *g = moth_alloc(sizeof *g);
@@ -30,7 +32,9 @@ MothGenerator *moth_generator_new(uint64_t seed) {
   return g;
 }
 
-void moth_generator_retain(MothGenerator *g) { atomic_fetch_add(&g->refs, 1); }
+void moth_generator_retain(MothGenerator *g) {
+  atomic_fetch_add(&g->refs, 1);
+}
 
 void moth_generator_release(MothGenerator *g) {
   if (g && atomic_fetch_sub(&g->refs, 1) == 1) {
@@ -39,7 +43,9 @@ void moth_generator_release(MothGenerator *g) {
   }
 }
 
-void moth_generator_seed(MothGenerator *g, uint64_t seed) { moth_generator_set_state(g, seed, 0); }
+void moth_generator_seed(MothGenerator *g, uint64_t seed) {
+  moth_generator_set_state(g, seed, 0);
+}
 
 void moth_generator_get_state(const MothGenerator *g, uint64_t *seed, uint64_t *offset) {
   *seed = g->seed;

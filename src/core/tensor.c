@@ -12,14 +12,15 @@
 #include "core/device.h"
 #include "core/dtype.h"
 
-enum { EMBED_MAX = 4096, STORAGE_HEADER = 128 };
+enum { EMBED_MAX = 4096, STORAGE_HEADER = 64 };
 _Static_assert(sizeof(MothStorage) <= STORAGE_HEADER, "storage header grew");
 
 void (*moth_tensor_drop_grad)(MothTensor *t);
 
 MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel) {
   if (ndim < 0 || ndim > MOTH_MAX_DIMS)
-    return moth_fail(MOTH_ERR_VALUE, "a tensor has 0 to %d dimensions, got %d", MOTH_MAX_DIMS, ndim);
+    return moth_fail(MOTH_ERR_VALUE, "a tensor has 0 to %d dimensions, got %d", MOTH_MAX_DIMS,
+                     ndim);
   int64_t n = 1;
   bool overflow = false, empty = false;
   for (int i = 0; i < ndim; i++) {
@@ -172,7 +173,8 @@ MothStatus moth_tensor_scalar(MothValue v, MothDType dtype, MothDevice device, M
   MOTH_TRY(moth_tensor_new(0, NULL, dtype, device, &t));
   char element[8];
   moth_dtype_store(dtype, element, v);
-  MothStatus s = moth_device_ops(device.type)->from_host(t->data, element, (size_t)moth_itemsize(t));
+  MothStatus s =
+      moth_device_ops(device.type)->from_host(t->data, element, (size_t)moth_itemsize(t));
   if (s) {
     moth_tensor_release(t);
     return s;
@@ -203,17 +205,39 @@ void moth_tensor_release(MothTensor *t) {
     moth_tensor_release(base);
 }
 
-int moth_tensor_ndim(const MothTensor *t) { return t->ndim; }
-const int64_t *moth_tensor_shape(const MothTensor *t) { return t->shape; }
-const int64_t *moth_tensor_stride(const MothTensor *t) { return t->stride; }
-int64_t moth_tensor_offset(const MothTensor *t) { return t->offset; }
-int64_t moth_tensor_numel(const MothTensor *t) { return t->numel; }
-MothDType moth_tensor_dtype(const MothTensor *t) { return (MothDType)t->dtype; }
-MothDevice moth_tensor_device(const MothTensor *t) { return t->device; }
-void *moth_tensor_data(const MothTensor *t) { return t->data; }
-bool moth_tensor_is_contiguous(const MothTensor *t) { return t->contiguous; }
-bool moth_tensor_is_fake(const MothTensor *t) { return t->keys & MOTH_KEY_FAKE; }
-int64_t moth_tensor_version(const MothTensor *t) { return *moth_version_of((MothTensor *)t); }
+int moth_tensor_ndim(const MothTensor *t) {
+  return t->ndim;
+}
+const int64_t *moth_tensor_shape(const MothTensor *t) {
+  return t->shape;
+}
+const int64_t *moth_tensor_stride(const MothTensor *t) {
+  return t->stride;
+}
+int64_t moth_tensor_offset(const MothTensor *t) {
+  return t->offset;
+}
+int64_t moth_tensor_numel(const MothTensor *t) {
+  return t->numel;
+}
+MothDType moth_tensor_dtype(const MothTensor *t) {
+  return (MothDType)t->dtype;
+}
+MothDevice moth_tensor_device(const MothTensor *t) {
+  return t->device;
+}
+void *moth_tensor_data(const MothTensor *t) {
+  return t->data;
+}
+bool moth_tensor_is_contiguous(const MothTensor *t) {
+  return t->contiguous;
+}
+bool moth_tensor_is_fake(const MothTensor *t) {
+  return t->keys & MOTH_KEY_FAKE;
+}
+int64_t moth_tensor_version(const MothTensor *t) {
+  return *moth_version_of((MothTensor *)t);
+}
 
 MothStatus moth_tensor_item(const MothTensor *t, MothValue *out) {
   char buf[256];
@@ -397,7 +421,8 @@ int moth_tensor_overlap(const MothTensor *a, const MothTensor *b) {
       for (;;) { /* peel the offset difference by the largest strides */
         int best = -1;
         for (int i = 0; i < a->ndim; i++)
-          if (a->stride[i] > 0 && a->stride[i] <= rest && (best < 0 || a->stride[i] > a->stride[best]))
+          if (a->stride[i] > 0 && a->stride[i] <= rest &&
+              (best < 0 || a->stride[i] > a->stride[best]))
             best = i;
         if (best < 0)
           break;

@@ -27,7 +27,7 @@ struct MothStorage {
   MothDevice device;
   bool embedded;              /* data follows this header in the same block */
   bool foreign;               /* data is not ours: `release` gives it back, if there is one */
-  int64_t version;           /* bumped by every write through any view */
+  int64_t version;            /* bumped by every write through any view */
   void (*release)(void *ctx); /* foreign memory: called instead of freeing */
   void *ctx;
 };
@@ -50,9 +50,9 @@ struct MothTensor {
   int64_t numel;
   int64_t offset;
   MothStorage *storage;
-  char *data;            /* first element, or NULL */
-  MothVersion *version;  /* NULL: that of the storage */
-  MothTensor *base;      /* the tensor that this is a view of (never itself a view), or NULL */
+  char *data;             /* first element, or NULL */
+  MothVersion *version;   /* NULL: that of the storage */
+  MothTensor *base;       /* the tensor that this is a view of (never itself a view), or NULL */
   MothAutogradMeta *grad; /* NULL until autograd has to do with it */
   int64_t shape[MOTH_MAX_DIMS];
   int64_t stride[MOTH_MAX_DIMS];
@@ -61,7 +61,9 @@ struct MothTensor {
 /* Set by src/autograd: frees a tensor's MothAutogradMeta. */
 extern void (*moth_tensor_drop_grad)(MothTensor *t);
 
-static inline int64_t moth_itemsize(const MothTensor *t) { return moth_dtype_size((MothDType)t->dtype); }
+static inline int64_t moth_itemsize(const MothTensor *t) {
+  return moth_dtype_size((MothDType)t->dtype);
+}
 
 static inline int64_t *moth_version_of(MothTensor *t) {
   return t->version ? &t->version->value : &t->storage->version;
@@ -72,13 +74,13 @@ MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, in
 
 /* A view of t's storage with a geometry of its own. `checked` geometry must lie inside the storage:
  * this is verified. The view's base is t or t's base. */
-MOTH_API MothStatus moth_tensor_view(MothTensor *t, int ndim, const int64_t *shape, const int64_t *stride,
-                            int64_t offset, MothTensor **out);
+MOTH_API MothStatus moth_tensor_view(MothTensor *t, int ndim, const int64_t *shape,
+                                     const int64_t *stride, int64_t offset, MothTensor **out);
 /* The same bytes without history: detach (shared version) or, with fresh_version, `.data`. */
 MOTH_API MothStatus moth_tensor_alias(MothTensor *t, bool fresh_version, MothTensor **out);
 /* A shape-only tensor. */
-MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype, MothDevice device,
-                                MothTensor **out);
+MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,
+                                         MothDevice device, MothTensor **out);
 /* A 0-dim tensor of value v. */
 MothStatus moth_tensor_scalar(MothValue v, MothDType dtype, MothDevice device, MothTensor **out);
 /* Makes t describe what src describes (used by in-place ops that change the geometry). */

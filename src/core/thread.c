@@ -18,7 +18,9 @@ static void free_pieces(void *p) {
   }
 }
 
-static void make_key(void) { pthread_key_create(&key, free_pieces); }
+static void make_key(void) {
+  pthread_key_create(&key, free_pieces);
+}
 
 void *moth_thread_calloc(size_t n) {
   pthread_once(&once, make_key);

@@ -12,7 +12,9 @@ _Thread_local MothThread moth_thread;
 static _Thread_local MothInterceptor *intercept_above, *intercept_below;
 MothStatus (*moth_autograd_step)(MothCall *c);
 
-MothThread *moth_thread_state(void) { return &moth_thread; }
+MothThread *moth_thread_state(void) {
+  return &moth_thread;
+}
 
 enum { SLOW_KEYS = MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST | MOTH_KEY_ABOVE };
 
@@ -26,7 +28,9 @@ static void release_results(MothCall *c) {
   }
 }
 
-static const char *backend_name(int device_type) { return moth_device_ops((MothDeviceType)device_type)->name; }
+static const char *backend_name(int device_type) {
+  return moth_device_ops((MothDeviceType)device_type)->name;
+}
 
 static MothStatus no_kernel(const MothCall *c) {
   char have[128] = "";
@@ -35,10 +39,11 @@ static MothStatus no_kernel(const MothCall *c) {
       strcat(have, have[0] ? ", " : "");
       strcat(have, backend_name(i));
     }
-  return moth_fail(MOTH_ERR_TYPE,
-                   "could not run 'moth::%s' with arguments from the '%s' backend; there are kernels "
-                   "for: %s",
-                   c->op->name, backend_name(c->device.type), have[0] ? have : "none");
+  return moth_fail(
+      MOTH_ERR_TYPE,
+      "could not run 'moth::%s' with arguments from the '%s' backend; there are kernels "
+      "for: %s",
+      c->op->name, backend_name(c->device.type), have[0] ? have : "none");
 }
 
 /* copy_ by its table entry: results go to targets of another dtype or layout through it. */
@@ -61,7 +66,8 @@ static MothStatus put_in_target(MothCall *c, int i) {
     return MOTH_OK;
   if (target->ndim != result->ndim ||
       memcmp(target->shape, result->shape, sizeof(int64_t) * result->ndim) != 0)
-    return moth_fail(MOTH_ERR_VALUE, "the result has shape %s but is to be written to a tensor of shape %s",
+    return moth_fail(MOTH_ERR_VALUE,
+                     "the result has shape %s but is to be written to a tensor of shape %s",
                      moth_shape_format(result->ndim, result->shape, a, sizeof a),
                      moth_shape_format(target->ndim, target->shape, b, sizeof b));
   if (moth_dtype_class((MothDType)result->dtype) > moth_dtype_class((MothDType)target->dtype))
@@ -140,7 +146,8 @@ static MothStatus run_backend(MothCall *c) {
     MothKernel kernel = op->kernels[c->device.type];
     s = kernel ? kernel(c) : no_kernel(c);
   } else if (!op->shape) {
-    s = moth_fail(MOTH_ERR_STATE, "the shape of the result depends on data, which a fake tensor has not");
+    s = moth_fail(MOTH_ERR_STATE,
+                  "the shape of the result depends on data, which a fake tensor has not");
   }
   if (c->target && s == MOTH_OK)
     for (int i = 0; i < op->nresults && s == MOTH_OK; i++)
@@ -260,7 +267,8 @@ static void describe_args(const MothCall *c) {
 static MothStatus failed(MothCall *c, MothStatus s) {
   if (s == MOTH_ERR_HOST || moth_last_error()[0] == '[')
     return s;
-  moth_error_prefix("[%s%s] ", c->op->name, c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
+  moth_error_prefix("[%s%s] ", c->op->name,
+                    c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
   describe_args(c);
   return s;
 }
@@ -304,8 +312,11 @@ MothStatus moth_call1(const MothOp *op, int nargs, const MothValue *args, MothTe
   for (int i = 0; i < op->nargs; i++)
     full[i] = i < nargs ? args[i] : op->args[i].def;
   MothTensor *self = op->returns_self ? full[0].u.t : NULL;
-  MothCall c = {.op = op, .args = full, .results = result,
-                .variant = self ? MOTH_INPLACE : MOTH_FUNCTIONAL, .target = self ? &self : NULL};
+  MothCall c = {.op = op,
+                .args = full,
+                .results = result,
+                .variant = self ? MOTH_INPLACE : MOTH_FUNCTIONAL,
+                .target = self ? &self : NULL};
   MOTH_TRY(moth_dispatch(&c));
   *out = result[0].u.t;
   for (int i = 1; i < op->nresults; i++)
@@ -321,7 +332,8 @@ MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs
                                 const MothValue *args, MothTensor **targets, MothValue *results) {
   MothValue full[MOTH_MAX_ARGS];
   if (nargs > op->nargs)
-    return moth_fail(MOTH_ERR_TYPE, "[%s] %d arguments are too many: %s", op->name, nargs, op->schema);
+    return moth_fail(MOTH_ERR_TYPE, "[%s] %d arguments are too many: %s", op->name, nargs,
+                     op->schema);
   memcpy(full, args, sizeof(MothValue) * (size_t)nargs);
   MOTH_TRY(moth_op_check(op, nargs, full));
   MothTensor *self;
@@ -336,7 +348,10 @@ MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs
     self = full[0].u.t;
     targets = &self;
   }
-  MothCall c = {.op = op, .args = full, .results = results, .variant = (uint8_t)variant,
+  MothCall c = {.op = op,
+                .args = full,
+                .results = results,
+                .variant = (uint8_t)variant,
                 .target = variant == MOTH_FUNCTIONAL ? NULL : targets};
   return moth_dispatch(&c);
 }
@@ -345,22 +360,34 @@ static bool tag_fits(const MothArg *a, uint32_t tag) {
   if (tag == MOTH_V_NONE)
     return a->optional;
   switch ((MothType)a->type) {
-  case MOTH_T_TENSOR: return tag == MOTH_V_TENSOR;
-  case MOTH_T_OPERAND: return tag == MOTH_V_TENSOR || (tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT);
-  case MOTH_T_SCALAR: return tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT;
+  case MOTH_T_TENSOR:
+    return tag == MOTH_V_TENSOR;
+  case MOTH_T_OPERAND:
+    return tag == MOTH_V_TENSOR || (tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT);
+  case MOTH_T_SCALAR:
+    return tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT;
   case MOTH_T_INT:
   case MOTH_T_DIM:
   case MOTH_T_INDEX:
-  case MOTH_T_INDEX_BASE: return tag == MOTH_V_INT;
-  case MOTH_T_FLOAT: return tag == MOTH_V_FLOAT;
-  case MOTH_T_BOOL: return tag == MOTH_V_BOOL;
+  case MOTH_T_INDEX_BASE:
+    return tag == MOTH_V_INT;
+  case MOTH_T_FLOAT:
+    return tag == MOTH_V_FLOAT;
+  case MOTH_T_BOOL:
+    return tag == MOTH_V_BOOL;
   case MOTH_T_INTS:
-  case MOTH_T_DIMS: return tag == MOTH_V_INTS;
-  case MOTH_T_TENSORS: return tag == MOTH_V_TENSORS;
-  case MOTH_T_STRING: return tag == MOTH_V_STRING;
-  case MOTH_T_DTYPE: return tag == MOTH_V_DTYPE;
-  case MOTH_T_DEVICE: return tag == MOTH_V_DEVICE;
-  case MOTH_T_GENERATOR: return tag == MOTH_V_GENERATOR;
+  case MOTH_T_DIMS:
+    return tag == MOTH_V_INTS;
+  case MOTH_T_TENSORS:
+    return tag == MOTH_V_TENSORS;
+  case MOTH_T_STRING:
+    return tag == MOTH_V_STRING;
+  case MOTH_T_DTYPE:
+    return tag == MOTH_V_DTYPE;
+  case MOTH_T_DEVICE:
+    return tag == MOTH_V_DEVICE;
+  case MOTH_T_GENERATOR:
+    return tag == MOTH_V_GENERATOR;
   }
   return false;
 }

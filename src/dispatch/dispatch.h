@@ -35,8 +35,8 @@ typedef enum MothType {
 
 typedef struct MothArg {
   const char *name;
-  uint8_t type; /* MothType */
-  bool optional;    /* may be none ("?") */
+  uint8_t type;  /* MothType */
+  bool optional; /* may be none ("?") */
   bool has_default;
   bool mutated; /* written to ("!") */
   MothValue def;
@@ -71,14 +71,15 @@ struct MothOp {
   bool keep;         /* a composite that is not expanded at Autograd */
   bool nondeterministic;
   bool cross_device;
-  int8_t cond;          /* pointwise: the argument that is a bool mask, or -1 */
-  int16_t pointwise;    /* index into the loop tables, or -1 */
-  int16_t out_dtype;    /* fixed result dtype, or -1 */
-  uint16_t dtypes;      /* mask of compute dtypes */
+  int8_t cond;             /* pointwise: the argument that is a bool mask, or -1 */
+  int16_t pointwise;       /* index into the loop tables, or -1 */
+  int16_t out_dtype;       /* fixed result dtype, or -1 */
+  uint16_t dtypes;         /* mask of compute dtypes */
   uint32_t differentiable; /* arguments that have a derivative */
-  const uint32_t *saves_for; /* per argument: what its derivative reads, arguments from bit 0, results
+  const uint32_t
+      *saves_for;        /* per argument: what its derivative reads, arguments from bit 0, results
                                 from bit 16 */
-  bool geometry;             /* backward reads strides and offsets of inputs (as_strided) */
+  bool geometry;         /* backward reads strides and offsets of inputs (as_strided) */
   const uint8_t *limits; /* per argument: 1 none means the lowest number, 2 the highest */
   MothStatus (*shape)(MothCall *c);
   MothKernel composite;
@@ -91,9 +92,9 @@ typedef enum MothVariant { MOTH_FUNCTIONAL, MOTH_INPLACE, MOTH_OUT } MothVariant
 
 struct MothCall {
   const MothOp *op;
-  uint32_t keys;   /* steps still to come */
-  uint8_t variant; /* MothVariant */
-  uint8_t dtype;   /* compute dtype, set by the shape rule of pointwise ops */
+  uint32_t keys;              /* steps still to come */
+  uint8_t variant;            /* MothVariant */
+  uint8_t dtype;              /* compute dtype, set by the shape rule of pointwise ops */
   uint8_t above_at, below_at; /* interceptors still to come */
   MothDevice device;
   MothValue *args;     /* nargs of them, borrowed */

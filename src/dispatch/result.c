@@ -56,7 +56,8 @@ MothStatus moth_wrap_dim(int64_t dim, int ndim, int *out) {
   return MOTH_OK;
 }
 
-MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64_t *b, int *nout, int64_t *out) {
+MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64_t *b, int *nout,
+                          int64_t *out) {
   int n = na > nb ? na : nb;
   for (int i = 0; i < n; i++) { /* from the last dimension */
     int64_t x = i < na ? a[na - 1 - i] : 1, y = i < nb ? b[nb - 1 - i] : 1;
@@ -65,8 +66,8 @@ MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64_t *b, in
       return moth_fail(MOTH_ERR_VALUE,
                        "shapes %s and %s cannot be broadcast together: sizes %lld and %lld at "
                        "dimension %d must match or be 1",
-                       moth_shape_format(na, a, sa, sizeof sa), moth_shape_format(nb, b, sb, sizeof sb),
-                       (long long)x, (long long)y, n - i);
+                       moth_shape_format(na, a, sa, sizeof sa),
+                       moth_shape_format(nb, b, sb, sizeof sb), (long long)x, (long long)y, n - i);
     }
     out[n - 1 - i] = x == 1 ? y : x;
   }
@@ -103,7 +104,8 @@ MothDType moth_result_type(int n, const MothValue *values) {
       continue;
     /* A lower category counts only if it is of a higher class. */
     if (result < 0 || moth_dtype_class((MothDType)best[k]) > moth_dtype_class((MothDType)result))
-      result = result < 0 ? best[k] : (int)moth_dtype_promote((MothDType)result, (MothDType)best[k]);
+      result =
+          result < 0 ? best[k] : (int)moth_dtype_promote((MothDType)result, (MothDType)best[k]);
   }
   return result < 0 ? moth_default_dtype() : (MothDType)result;
 }

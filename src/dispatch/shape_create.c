@@ -44,7 +44,8 @@ MothStatus moth_shape_arange(MothCall *c) {
   if (step == 0)
     return moth_fail(MOTH_ERR_VALUE, "step must not be 0");
   if ((step > 0 && stop < start) || (step < 0 && stop > start))
-    return moth_fail(MOTH_ERR_VALUE, "the sign of step (%g) does not lead from %g to %g", step, start, stop);
+    return moth_fail(MOTH_ERR_VALUE, "the sign of step (%g) does not lead from %g to %g", step,
+                     start, stop);
   double n = ceil((stop - start) / step);
   if (n > 9e18)
     return moth_fail(MOTH_ERR_VALUE, "more than 9e18 elements");
@@ -81,7 +82,8 @@ MothStatus moth_shape_randperm(MothCall *c) {
 MothStatus moth_shape_bernoulli(MothCall *c) {
   MothTensor *self = c->args[0].u.t;
   if (!moth_dtype_is_float((MothDType)self->dtype))
-    return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s", moth_dtype_name((MothDType)self->dtype));
+    return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s",
+                     moth_dtype_name((MothDType)self->dtype));
   return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
 }
 
@@ -92,9 +94,11 @@ MothStatus moth_shape_multinomial(MothCall *c) {
     return moth_fail(MOTH_ERR_VALUE, "expected a float vector or matrix of weights");
   int64_t classes = self->shape[self->ndim - 1];
   if (num_samples < 1)
-    return moth_fail(MOTH_ERR_VALUE, "num_samples must be positive, got %lld", (long long)num_samples);
+    return moth_fail(MOTH_ERR_VALUE, "num_samples must be positive, got %lld",
+                     (long long)num_samples);
   if (!replacement && num_samples > classes)
-    return moth_fail(MOTH_ERR_VALUE, "cannot draw %lld samples without replacement: more than the %lld classes",
+    return moth_fail(MOTH_ERR_VALUE,
+                     "cannot draw %lld samples without replacement: more than the %lld classes",
                      (long long)num_samples, (long long)classes);
   return moth_result(c, 0, MOTH_INT64, self->ndim, self->ndim == 1 ? shape + 1 : shape);
 }
@@ -103,9 +107,10 @@ MothStatus moth_shape_multinomial(MothCall *c) {
 MothStatus moth_shape_self(MothCall *c) {
   MothTensor *self = c->args[0].u.t;
   if (moth_tensor_self_overlaps(self))
-    return moth_fail(MOTH_ERR_VALUE,
-                     "the tensor written to holds several elements in one place (an expanded view?); "
-                     "clone() it first");
+    return moth_fail(
+        MOTH_ERR_VALUE,
+        "the tensor written to holds several elements in one place (an expanded view?); "
+        "clone() it first");
   return moth_result_same(c, 0, self);
 }
 
@@ -135,7 +140,8 @@ MothStatus moth_shape_to_copy(MothCall *c) {
   if (device.tag == MOTH_V_DEVICE)
     c->device = (MothDevice){(uint8_t)(device.u.i >> 8), (uint8_t)device.u.i};
   MOTH_TRY(moth_device_check(c->device));
-  return moth_result(c, 0, dtype.tag == MOTH_V_DTYPE ? (MothDType)dtype.u.i : (MothDType)self->dtype,
+  return moth_result(c, 0,
+                     dtype.tag == MOTH_V_DTYPE ? (MothDType)dtype.u.i : (MothDType)self->dtype,
                      self->ndim, self->shape);
 }
 

@@ -50,10 +50,11 @@ MothStatus moth_shape_pointwise(MothCall *c) {
   for (int i = 0; i < op->nargs; i++)
     if (op->args[i].type == MOTH_T_SCALAR && c->args[i].tag == MOTH_V_FLOAT &&
         !moth_dtype_is_float(dtype))
-      return moth_fail(MOTH_ERR_TYPE,
-                       "argument '%s' is %.6g, but the computation is in %s; convert the tensor with "
-                       "x:float() or give an integer",
-                       op->args[i].name, c->args[i].u.d, moth_dtype_name(dtype));
+      return moth_fail(
+          MOTH_ERR_TYPE,
+          "argument '%s' is %.6g, but the computation is in %s; convert the tensor with "
+          "x:float() or give an integer",
+          op->args[i].name, c->args[i].u.d, moth_dtype_name(dtype));
   c->dtype = (uint8_t)dtype;
   MothDType out = op->out_dtype >= 0 ? (MothDType)op->out_dtype : dtype;
   return moth_result(c, 0, out, ndim, shape);

@@ -10,7 +10,8 @@ MothStatus moth_infer_size(const MothTensor *t, int n, const int64_t *size, int6
   int unknown = -1;
   char buf[256];
   if (n > MOTH_MAX_DIMS)
-    return moth_fail(MOTH_ERR_VALUE, "a tensor has at most %d dimensions, got %d", MOTH_MAX_DIMS, n);
+    return moth_fail(MOTH_ERR_VALUE, "a tensor has at most %d dimensions, got %d", MOTH_MAX_DIMS,
+                     n);
   bool overflow = false;
   for (int i = 0; i < n; i++) {
     out[i] = size[i];
@@ -33,7 +34,8 @@ MothStatus moth_infer_size(const MothTensor *t, int n, const int64_t *size, int6
   if (!overflow && unknown < 0 && known == t->numel)
     return MOTH_OK;
   if (unknown >= 0 && known == 0 && t->numel == 0)
-    return moth_fail(MOTH_ERR_VALUE, "cannot infer a size of shape %s for an empty tensor: any would do",
+    return moth_fail(MOTH_ERR_VALUE,
+                     "cannot infer a size of shape %s for an empty tensor: any would do",
                      moth_shape_format(n, size, buf, sizeof buf));
   return moth_fail(MOTH_ERR_VALUE, "shape %s is invalid for input of size %lld",
                    moth_shape_format(n, size, buf, sizeof buf), (long long)t->numel);
@@ -73,9 +75,10 @@ MothStatus moth_shape_view(MothCall *c) {
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   MOTH_TRY(moth_infer_size(self, (int)size.n, size.u.ints, shape));
   if (!moth_view_strides(self, (int)size.n, shape, stride))
-    return moth_fail(MOTH_ERR_VALUE,
-                     "view size is not compatible with input tensor's size and stride (at least one "
-                     "dimension spans across two separate ones); use reshape(...) instead");
+    return moth_fail(
+        MOTH_ERR_VALUE,
+        "view size is not compatible with input tensor's size and stride (at least one "
+        "dimension spans across two separate ones); use reshape(...) instead");
   return moth_result_view(c, 0, self, (int)size.n, shape, stride, self->offset);
 }
 
@@ -84,8 +87,8 @@ MothStatus moth_shape_permute(MothCall *c) {
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   bool seen[MOTH_MAX_DIMS] = {false};
   if (dims.n != self->ndim)
-    return moth_fail(MOTH_ERR_VALUE, "%u dimensions are given for a tensor of %d dimensions", dims.n,
-                     self->ndim);
+    return moth_fail(MOTH_ERR_VALUE, "%u dimensions are given for a tensor of %d dimensions",
+                     dims.n, self->ndim);
   for (uint32_t i = 0; i < dims.n; i++) {
     int d;
     MOTH_TRY(moth_wrap_dim(dims.u.ints[i], self->ndim, &d));
@@ -175,13 +178,15 @@ MothStatus moth_shape_expand(MothCall *c) {
 }
 
 /* A view of self with dimension d cut to `length` places from `start`, by `step`. */
-static MothStatus cut(MothCall *c, MothTensor *self, int d, int64_t start, int64_t length, int64_t step) {
+static MothStatus cut(MothCall *c, MothTensor *self, int d, int64_t start, int64_t length,
+                      int64_t step) {
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
   memcpy(stride, self->stride, sizeof(int64_t) * self->ndim);
   shape[d] = length;
   stride[d] *= step;
-  return moth_result_view(c, 0, self, self->ndim, shape, stride, self->offset + start * self->stride[d]);
+  return moth_result_view(c, 0, self, self->ndim, shape, stride,
+                          self->offset + start * self->stride[d]);
 }
 
 static MothStatus need_dim(const MothTensor *t, int64_t dim, int *d) {
@@ -196,9 +201,9 @@ MothStatus moth_shape_narrow(MothCall *c) {
   MOTH_TRY(need_dim(self, dim, &d));
   int64_t n = self->shape[d], from = start < 0 ? start + n : start;
   if (from < 0 || length < 0 || from > n || length > n - from)
-    return moth_fail(MOTH_ERR_INDEX,
-                     "start %lld with length %lld is out of range for dimension %d of size %lld",
-                     (long long)(start < 0 ? start : start + 1), (long long)length, d + 1, (long long)n);
+    return moth_fail(
+        MOTH_ERR_INDEX, "start %lld with length %lld is out of range for dimension %d of size %lld",
+        (long long)(start < 0 ? start : start + 1), (long long)length, d + 1, (long long)n);
   return cut(c, self, d, from, length, 1);
 }
 
@@ -228,7 +233,8 @@ MothStatus moth_shape_slice(MothCall *c) {
   if (step < 1)
     return moth_fail(MOTH_ERR_VALUE, "step must be positive, got %lld", (long long)step);
   if (start < 0 || start > n || stop > n || stop < start)
-    return moth_fail(MOTH_ERR_INDEX, "positions %lld to %lld are out of range for dimension %d of size %lld",
+    return moth_fail(MOTH_ERR_INDEX,
+                     "positions %lld to %lld are out of range for dimension %d of size %lld",
                      (long long)start + 1, (long long)stop, d + 1, (long long)n);
   return cut(c, self, d, start, (stop - start + step - 1) / step, step);
 }
@@ -236,8 +242,8 @@ MothStatus moth_shape_slice(MothCall *c) {
 MothStatus moth_shape_as_strided(MothCall *c) {
   MOTH_UNPACK_AS_STRIDED(c)
   if (size.n != stride.n)
-    return moth_fail(MOTH_ERR_VALUE, "size and stride must have the same length, got %u and %u", size.n,
-                     stride.n);
+    return moth_fail(MOTH_ERR_VALUE, "size and stride must have the same length, got %u and %u",
+                     size.n, stride.n);
   return moth_result_view(c, 0, self, (int)size.n, size.u.ints, stride.u.ints,
                           storage_offset.tag == MOTH_V_INT ? storage_offset.u.i : self->offset);
 }
@@ -255,7 +261,8 @@ MothStatus moth_shape_diagonal(MothCall *c) {
       shape[k] = self->shape[i];
       stride[k++] = self->stride[i];
     }
-  int64_t rows = self->shape[a] - (offset < 0 ? -offset : 0), cols = self->shape[b] - (offset > 0 ? offset : 0);
+  int64_t rows = self->shape[a] - (offset < 0 ? -offset : 0),
+          cols = self->shape[b] - (offset > 0 ? offset : 0);
   int64_t n = rows < cols ? rows : cols;
   shape[k] = n > 0 ? n : 0;
   stride[k++] = self->stride[a] + self->stride[b];

@@ -36,7 +36,9 @@ static MothTensor **tensor_array(lua_State *L, int idx, int *n, bool holes, cons
   MothTensor **list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
   for (int i = 0; i < *n; i++) {
     lua_rawgeti(L, idx, i + 1);
-    list[i] = holes && !moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR) ? NULL : moth_lua_check_tensor(L, -1, what);
+    list[i] = holes && !moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR)
+                  ? NULL
+                  : moth_lua_check_tensor(L, -1, what);
     lua_pop(L, 1);
   }
   return list;
@@ -47,7 +49,8 @@ static int b_backward(lua_State *L) {
   int n = 0;
   lua_settop(L, 4);
   MothTensor **roots = tensor_array(L, 1, &n, false, "backward");
-  MothTensor **grads = lua_isnoneornil(L, 2) ? NULL : tensor_array(L, 2, &n, true, "backward: gradient");
+  MothTensor **grads =
+      lua_isnoneornil(L, 2) ? NULL : tensor_array(L, 2, &n, true, "backward: gradient");
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
   MothStatus s = moth_backward(roots, grads, n, lua_toboolean(L, 3), lua_toboolean(L, 4));
@@ -61,12 +64,13 @@ static int b_grad(lua_State *L) {
   lua_settop(L, 6);
   MothTensor **roots = tensor_array(L, 1, &n, false, "grad: output");
   MothTensor **inputs = tensor_array(L, 2, &ninputs, false, "grad: input");
-  MothTensor **grads = lua_isnoneornil(L, 3) ? NULL : tensor_array(L, 3, &n, true, "grad: gradient");
+  MothTensor **grads =
+      lua_isnoneornil(L, 3) ? NULL : tensor_array(L, 3, &n, true, "grad: gradient");
   MothTensor **out = lua_newuserdata(L, sizeof *out * (size_t)(ninputs ? ninputs : 1));
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
-  MothStatus s = moth_grad(roots, grads, n, inputs, ninputs, lua_toboolean(L, 4), lua_toboolean(L, 5),
-                           lua_toboolean(L, 6), out);
+  MothStatus s = moth_grad(roots, grads, n, inputs, ninputs, lua_toboolean(L, 4),
+                           lua_toboolean(L, 5), lua_toboolean(L, 6), out);
   moth_lua_current = outer;
   if (s)
     return moth_lua_raise(L, s);
@@ -248,7 +252,8 @@ static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
   MothStatus s = MOTH_OK;
   if (r && r->u.t) {
     char a[200], b[200];
-    if (r->u.t->ndim != grad->ndim || memcmp(r->u.t->shape, grad->shape, sizeof(int64_t) * grad->ndim) != 0)
+    if (r->u.t->ndim != grad->ndim ||
+        memcmp(r->u.t->shape, grad->shape, sizeof(int64_t) * grad->ndim) != 0)
       s = moth_fail(MOTH_ERR_VALUE, "a hook has changed the size of the gradient: %s became %s",
                     moth_tensor_format(grad, a, sizeof a), moth_tensor_format(r->u.t, b, sizeof b));
     else {
@@ -256,7 +261,8 @@ static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
       *out = r->u.t;
     }
   } else if (!lua_isnil(L, -1)) {
-    s = moth_fail(MOTH_ERR_TYPE, "a hook must return a tensor or nothing, got %s", luaL_typename(L, -1));
+    s = moth_fail(MOTH_ERR_TYPE, "a hook must return a tensor or nothing, got %s",
+                  luaL_typename(L, -1));
   }
   lua_pop(L, 1);
   return s;
@@ -273,7 +279,8 @@ static int b_register_hook(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "register_hook");
   luaL_checktype(L, 2, LUA_TFUNCTION);
   if (!moth_tensor_requires_grad(t))
-    return moth_lua_error(L, "register_hook: cannot register a hook on a tensor that doesn't require gradient");
+    return moth_lua_error(
+        L, "register_hook: cannot register a hook on a tensor that doesn't require gradient");
   LuaHook *h = moth_alloc(sizeof *h);
   if (!h)
     return moth_lua_error(L, "out of memory");
@@ -319,7 +326,8 @@ static void drop_function(MothNode *n) {
   moth_free(f, sizeof *f);
 }
 
-static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
+static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint32_t need,
+                                    MothTensor **out) {
   lua_State *L = moth_lua_current;
   LuaFunction *f = n->ctx;
   if (!L)
@@ -346,8 +354,9 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
           out[i] = h->u.t;
         }
       } else if (lua_toboolean(L, -1)) {
-        s = moth_fail(MOTH_ERR_TYPE, "the backward of %s returned %s for input %d; expected a tensor or nil", n->name,
-                      luaL_typename(L, -1), i + 1);
+        s = moth_fail(MOTH_ERR_TYPE,
+                      "the backward of %s returned %s for input %d; expected a tensor or nil",
+                      n->name, luaL_typename(L, -1), i + 1);
       }
       lua_pop(L, 1);
     }
@@ -375,7 +384,8 @@ static int b_record(lua_State *L) {
   lua_pushvalue(L, 2);
   f->ref = moth_lua_hold(L);
   MothNode *node;
-  MothStatus s = moth_function_record(f->name, backward_function, drop_function, f, inputs, n, outputs, nout, &node);
+  MothStatus s = moth_function_record(f->name, backward_function, drop_function, f, inputs, n,
+                                      outputs, nout, &node);
   if (s) {
     moth_lua_let_go(f->ref);
     moth_free(f, sizeof *f);
@@ -417,10 +427,8 @@ void moth_lua_open_autograd(lua_State *L) {
                                  {"record", b_record},
                                  {"reattach", b_reattach},
                                  {NULL, NULL}};
-  static const luaL_Reg node[] = {{"name", node_name},
-                                  {"next_functions", node_next},
-                                  {"saved", node_saved},
-                                  {NULL, NULL}};
+  static const luaL_Reg node[] = {
+      {"name", node_name}, {"next_functions", node_next}, {"saved", node_saved}, {NULL, NULL}};
   luaL_register(L, NULL, fns);
   lua_newtable(L);
   lua_pushcfunction(L, node_gc);

@@ -27,10 +27,10 @@ static const char *op_name(const MothOp *op, int variant, char *buf, size_t n) {
 static int bad(const Reader *r, const MothArg *a, const char *expected, int idx) {
   lua_State *L = r->L;
   if (lua_type(L, idx) == LUA_TNUMBER)
-    return moth_lua_error(L, "[%s] argument '%s': expected %s, got %.14g; %s", r->op->name, a->name, expected,
-                          lua_tonumber(L, idx), r->op->schema);
-  return moth_lua_error(L, "[%s] argument '%s': expected %s, got %s; %s", r->op->name, a->name, expected,
-                        luaL_typename(L, idx), r->op->schema);
+    return moth_lua_error(L, "[%s] argument '%s': expected %s, got %.14g; %s", r->op->name, a->name,
+                          expected, lua_tonumber(L, idx), r->op->schema);
+  return moth_lua_error(L, "[%s] argument '%s': expected %s, got %s; %s", r->op->name, a->name,
+                        expected, luaL_typename(L, idx), r->op->schema);
 }
 
 static int64_t read_int(const Reader *r, const MothArg *a, int idx) {
@@ -44,8 +44,8 @@ static int64_t read_int(const Reader *r, const MothArg *a, int idx) {
 static int64_t read_position(const Reader *r, const MothArg *a, int idx) {
   int64_t i = read_int(r, a, idx);
   if (i == 0)
-    moth_lua_error(r->L, "[%s] argument '%s' is 0: moth counts from 1 (and from the end by -1)", r->op->name,
-                   a->name);
+    moth_lua_error(r->L, "[%s] argument '%s' is 0: moth counts from 1 (and from the end by -1)",
+                   r->op->name, a->name);
   return i > 0 ? i - 1 : i;
 }
 
@@ -87,13 +87,14 @@ static MothValue read_tensors(Reader *r, const MothArg *a, int idx) {
   if (lua_type(L, idx) != LUA_TTABLE)
     bad(r, a, "a table of tensors", idx);
   size_t n = lua_objlen(L, idx);
-  MothTensor **list = lua_newuserdata(L, sizeof *list * (n ? n : 1)); /* stays on the stack for the call */
+  MothTensor **list =
+      lua_newuserdata(L, sizeof *list * (n ? n : 1)); /* stays on the stack for the call */
   for (size_t i = 0; i < n; i++) {
     lua_rawgeti(L, idx, (int)i + 1);
     MothHandle *h = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
     if (!h || !h->u.t)
-      moth_lua_error(L, "[%s] argument '%s': element %d is %s, not a tensor", r->op->name, a->name, (int)i + 1,
-                     h ? "a released tensor" : luaL_typename(L, -1));
+      moth_lua_error(L, "[%s] argument '%s': element %d is %s, not a tensor", r->op->name, a->name,
+                     (int)i + 1, h ? "a released tensor" : luaL_typename(L, -1));
     else
       list[i] = h->u.t;
     lua_pop(L, 1);
@@ -115,7 +116,8 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last) {
   case MOTH_T_OPERAND: {
     MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR);
     if (h && !h->u.t)
-      moth_lua_error(L, "[%s] argument '%s': the tensor was released by free()", r->op->name, a->name);
+      moth_lua_error(L, "[%s] argument '%s': the tensor was released by free()", r->op->name,
+                     a->name);
     if (h)
       return moth_v_tensor(h->u.t);
     if (a->type == MOTH_T_OPERAND && type == LUA_TNUMBER)
@@ -132,10 +134,13 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last) {
       return moth_v_bool(lua_toboolean(L, idx));
     bad(r, a, "a number", idx);
     break;
-  case MOTH_T_INT: return moth_v_int(read_int(r, a, idx));
+  case MOTH_T_INT:
+    return moth_v_int(read_int(r, a, idx));
   case MOTH_T_DIM:
-  case MOTH_T_INDEX: return moth_v_int(read_position(r, a, idx));
-  case MOTH_T_INDEX_BASE: return moth_v_int(1);
+  case MOTH_T_INDEX:
+    return moth_v_int(read_position(r, a, idx));
+  case MOTH_T_INDEX_BASE:
+    return moth_v_int(1);
   case MOTH_T_FLOAT:
     if (type != LUA_TNUMBER)
       bad(r, a, "a number", idx);
@@ -145,14 +150,18 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last) {
       bad(r, a, "true or false", idx);
     return moth_v_bool(lua_toboolean(L, idx));
   case MOTH_T_INTS:
-  case MOTH_T_DIMS: return read_ints(r, a, idx, last);
-  case MOTH_T_TENSORS: return read_tensors(r, a, idx);
+  case MOTH_T_DIMS:
+    return read_ints(r, a, idx, last);
+  case MOTH_T_TENSORS:
+    return read_tensors(r, a, idx);
   case MOTH_T_STRING:
     if (type != LUA_TSTRING)
       bad(r, a, "a string", idx);
     return moth_v_string(lua_tostring(L, idx));
-  case MOTH_T_DTYPE: return moth_v_dtype(moth_lua_check_dtype(L, idx));
-  case MOTH_T_DEVICE: return moth_v_device(moth_lua_check_device(L, idx));
+  case MOTH_T_DTYPE:
+    return moth_v_dtype(moth_lua_check_dtype(L, idx));
+  case MOTH_T_DEVICE:
+    return moth_v_device(moth_lua_check_device(L, idx));
   case MOTH_T_GENERATOR: {
     MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_GENERATOR);
     if (!h)
@@ -191,8 +200,10 @@ static bool greedy(const MothOp *op, int i) {
   case MOTH_T_DIM:
   case MOTH_T_INDEX:
   case MOTH_T_INTS:
-  case MOTH_T_DIMS: return false;
-  default: return true;
+  case MOTH_T_DIMS:
+    return false;
+  default:
+    return true;
   }
 }
 
@@ -221,15 +232,17 @@ static void read_keywords(Reader *r, int idx, MothValue *args, bool *given, bool
     } else if (k && r->op->factory && !strcmp(k, "pin_memory")) {
       /* page-locked memory is a matter of CUDA; the CPU has nothing to do */
     } else {
-      moth_lua_error(L, "[%s] unknown option '%s'; %s", r->op->name, k ? k : luaL_typename(L, -2), r->op->schema);
+      moth_lua_error(L, "[%s] unknown option '%s'; %s", r->op->name, k ? k : luaL_typename(L, -2),
+                     r->op->schema);
     }
     lua_pop(L, 1);
   }
 }
 
-static MothStatus run(lua_State *L, const MothOp *op, MothVariant variant, MothValue *args, MothTensor **target,
-                      MothValue *results) {
-  MothCall c = {.op = op, .args = args, .results = results, .variant = (uint8_t)variant, .target = target};
+static MothStatus run(lua_State *L, const MothOp *op, MothVariant variant, MothValue *args,
+                      MothTensor **target, MothValue *results) {
+  MothCall c = {
+      .op = op, .args = args, .results = results, .variant = (uint8_t)variant, .target = target};
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
   MothStatus s = moth_dispatch(&c);
@@ -264,7 +277,8 @@ static int op_call(lua_State *L) {
     if (at == top && is_keywords(L, at, a))
       break;
     int last = at;
-    if ((a->type == MOTH_T_INTS || a->type == MOTH_T_DIMS) && lua_type(L, at) == LUA_TNUMBER && greedy(op, i))
+    if ((a->type == MOTH_T_INTS || a->type == MOTH_T_DIMS) && lua_type(L, at) == LUA_TNUMBER &&
+        greedy(op, i))
       while (last < top && lua_type(L, last + 1) == LUA_TNUMBER)
         last++;
     args[i] = read_value(&r, a, at, last);
@@ -294,8 +308,9 @@ static int op_call(lua_State *L) {
   if (variant == MOTH_INPLACE) {
     char name[96];
     if (args[0].tag != MOTH_V_TENSOR)
-      moth_lua_error(L, "[%s] argument '%s': expected a tensor, got %s", op_name(op, variant, name, sizeof name),
-                     op->args[0].name, luaL_typename(L, 1));
+      moth_lua_error(L, "[%s] argument '%s': expected a tensor, got %s",
+                     op_name(op, variant, name, sizeof name), op->args[0].name,
+                     luaL_typename(L, 1));
     self = args[0].u.t;
     target = &self;
   } else if (out) {
@@ -334,10 +349,18 @@ void moth_lua_push_op(lua_State *L, const MothOp *op, MothVariant variant) {
 void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v) {
   bool position = a->type == MOTH_T_DIM || a->type == MOTH_T_INDEX || a->type == MOTH_T_DIMS;
   switch ((MothTag)v.tag) {
-  case MOTH_V_NONE: lua_pushnil(L); break;
-  case MOTH_V_BOOL: lua_pushboolean(L, v.u.b); break;
-  case MOTH_V_INT: lua_pushnumber(L, (lua_Number)(position && v.u.i >= 0 ? v.u.i + 1 : v.u.i)); break;
-  case MOTH_V_FLOAT: lua_pushnumber(L, v.u.d); break;
+  case MOTH_V_NONE:
+    lua_pushnil(L);
+    break;
+  case MOTH_V_BOOL:
+    lua_pushboolean(L, v.u.b);
+    break;
+  case MOTH_V_INT:
+    lua_pushnumber(L, (lua_Number)(position && v.u.i >= 0 ? v.u.i + 1 : v.u.i));
+    break;
+  case MOTH_V_FLOAT:
+    lua_pushnumber(L, v.u.d);
+    break;
   case MOTH_V_TENSOR:
     moth_tensor_retain(v.u.t);
     moth_lua_push_tensor(L, v.u.t);
@@ -357,9 +380,15 @@ void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v) {
       lua_rawseti(L, -2, (int)i + 1);
     }
     break;
-  case MOTH_V_STRING: lua_pushstring(L, v.u.s); break;
-  case MOTH_V_DTYPE: moth_lua_push_dtype(L, (MothDType)v.u.i); break;
-  case MOTH_V_DEVICE: moth_lua_push_device(L, (MothDevice){(uint8_t)(v.u.i >> 8), (uint8_t)v.u.i}); break;
+  case MOTH_V_STRING:
+    lua_pushstring(L, v.u.s);
+    break;
+  case MOTH_V_DTYPE:
+    moth_lua_push_dtype(L, (MothDType)v.u.i);
+    break;
+  case MOTH_V_DEVICE:
+    moth_lua_push_device(L, (MothDevice){(uint8_t)(v.u.i >> 8), (uint8_t)v.u.i});
+    break;
   case MOTH_V_GENERATOR:
     moth_generator_retain(v.u.g);
     moth_lua_push_generator(L, v.u.g);

@@ -92,7 +92,8 @@ static int tensor_gc(lua_State *L) {
 }
 
 static int tensor_eq(lua_State *L) {
-  MothHandle *a = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR), *b = moth_lua_handle(L, 2, MOTH_MAGIC_TENSOR);
+  MothHandle *a = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR),
+             *b = moth_lua_handle(L, 2, MOTH_MAGIC_TENSOR);
   lua_pushboolean(L, a && b && a->u.t && a->u.t == b->u.t);
   return 1;
 }
@@ -129,7 +130,9 @@ static void push_interned(lua_State *L, void *table_key, uint64_t magic, int64_t
   lua_remove(L, -2);
 }
 
-void moth_lua_push_dtype(lua_State *L, MothDType d) { push_interned(L, &key_dtypes, MOTH_MAGIC_DTYPE, (int64_t)d); }
+void moth_lua_push_dtype(lua_State *L, MothDType d) {
+  push_interned(L, &key_dtypes, MOTH_MAGIC_DTYPE, (int64_t)d);
+}
 void moth_lua_push_device(lua_State *L, MothDevice d) {
   push_interned(L, &key_devices, MOTH_MAGIC_DEVICE, (int64_t)d.type << 8 | d.index);
 }
@@ -150,8 +153,11 @@ MothDType moth_lua_check_dtype(lua_State *L, int idx) {
     int d = moth_dtype_find(lua_tostring(L, idx));
     if (d >= 0)
       return (MothDType)d;
-    moth_lua_error(L, "'%s' is no dtype; there are float32, float64, float16, bfloat16, int8, uint8, int16, "
-                      "int32, int64, bool", lua_tostring(L, idx));
+    moth_lua_error(
+        L,
+        "'%s' is no dtype; there are float32, float64, float16, bfloat16, int8, uint8, int16, "
+        "int32, int64, bool",
+        lua_tostring(L, idx));
   }
   moth_lua_error(L, "expected a dtype such as moth.float32, got %s", luaL_typename(L, idx));
   return MOTH_FLOAT32;
@@ -423,8 +429,10 @@ static void new_metatable(lua_State *L, void *key, const luaL_Reg *fns, const ch
 
 void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   static const luaL_Reg tensor[] = {{"__gc", tensor_gc}, {"__eq", tensor_eq}, {NULL, NULL}};
-  static const luaL_Reg dtype[] = {{"__tostring", dtype_tostring}, {"__index", dtype_index}, {NULL, NULL}};
-  static const luaL_Reg device[] = {{"__tostring", device_tostring}, {"__index", device_index}, {NULL, NULL}};
+  static const luaL_Reg dtype[] = {
+      {"__tostring", dtype_tostring}, {"__index", dtype_index}, {NULL, NULL}};
+  static const luaL_Reg device[] = {
+      {"__tostring", device_tostring}, {"__index", device_index}, {NULL, NULL}};
   static const luaL_Reg generator[] = {{"__gc", generator_gc}, {NULL, NULL}};
   static const luaL_Reg fns[] = {{"library", b_library},
                                  {"dtype", b_dtype},

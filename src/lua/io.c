@@ -90,7 +90,8 @@ static int b_save_safetensors(lua_State *L) {
   }
   uint8_t *header;
   size_t header_n;
-  MothStatus s = moth_safetensors_header(entries, (int64_t)n, pairs, (int64_t)m, &header, &header_n);
+  MothStatus s =
+      moth_safetensors_header(entries, (int64_t)n, pairs, (int64_t)m, &header, &header_n);
   if (s)
     return moth_lua_raise(L, s);
   pieces[0].bytes = header;

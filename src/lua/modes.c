@@ -30,7 +30,8 @@ static int function_tostring(lua_State *L) {
 
 static void push_function(lua_State *L, const MothOp *op, MothVariant variant) {
   char name[96];
-  snprintf(name, sizeof name, "%s%s", op->name, variant == MOTH_INPLACE && !op->returns_self ? "_" : "");
+  snprintf(name, sizeof name, "%s%s", op->name,
+           variant == MOTH_INPLACE && !op->returns_self ? "_" : "");
   lua_pushlightuserdata(L, &key_functions);
   lua_rawget(L, LUA_REGISTRYINDEX);
   lua_getfield(L, -1, name);
@@ -55,9 +56,10 @@ static void push_function(lua_State *L, const MothOp *op, MothVariant variant) {
 /* Pushes the arguments of a call as a list, without the trailing ones that have their default. */
 static int push_args(lua_State *L, const MothCall *c) {
   int n = c->op->nargs;
-  while (n > 0 && (c->op->args[n - 1].type == MOTH_T_INDEX_BASE ||
-                   (c->op->args[n - 1].has_default && c->args[n - 1].tag == c->op->args[n - 1].def.tag &&
-                    c->args[n - 1].u.i == c->op->args[n - 1].def.u.i)))
+  while (n > 0 &&
+         (c->op->args[n - 1].type == MOTH_T_INDEX_BASE ||
+          (c->op->args[n - 1].has_default && c->args[n - 1].tag == c->op->args[n - 1].def.tag &&
+           c->args[n - 1].u.i == c->op->args[n - 1].def.u.i)))
     n--;
   lua_createtable(L, n, 1);
   for (int i = 0; i < n; i++) {
@@ -75,7 +77,8 @@ static MothStatus take_results(lua_State *L, MothCall *c, int first) {
   for (int i = 0; i < c->op->nresults && s == MOTH_OK; i++) {
     MothHandle *h = moth_lua_handle(L, first + i, MOTH_MAGIC_TENSOR);
     if (!h || !h->u.t) {
-      s = moth_fail(MOTH_ERR_TYPE, "the function that intercepted '%s' must return a tensor, got %s", c->op->name,
+      s = moth_fail(MOTH_ERR_TYPE,
+                    "the function that intercepted '%s' must return a tensor, got %s", c->op->name,
                     luaL_typename(L, first + i));
       break;
     }
@@ -94,7 +97,8 @@ static MothStatus take_results(lua_State *L, MothCall *c, int first) {
 static MothStatus call_with(MothCall *c, int ref) {
   lua_State *L = moth_lua_current;
   if (!L)
-    return moth_fail(MOTH_ERR_STATE, "a Lua function intercepts '%s', but no Lua state is running", c->op->name);
+    return moth_fail(MOTH_ERR_STATE, "a Lua function intercepts '%s', but no Lua state is running",
+                     c->op->name);
   if (!lua_checkstack(L, 24))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   int top = lua_gettop(L);
@@ -117,14 +121,17 @@ static MothStatus call_with(MothCall *c, int ref) {
   return s;
 }
 
-static MothStatus mode_run(MothCall *c, void *ctx) { return call_with(c, (int)(intptr_t)ctx); }
+static MothStatus mode_run(MothCall *c, void *ctx) {
+  return call_with(c, (int)(intptr_t)ctx);
+}
 
 /* push_mode(fn) / pop_mode(): fn(func, args, kwargs) sees every op below autograd. */
 static int b_push_mode(lua_State *L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
   lua_pushvalue(L, 1);
   int ref = moth_lua_hold(L);
-  MothStatus s = moth_intercept_push(false, (MothInterceptor){mode_run, (void *)(intptr_t)ref, false});
+  MothStatus s =
+      moth_intercept_push(false, (MothInterceptor){mode_run, (void *)(intptr_t)ref, false});
   if (s) {
     moth_lua_let_go(ref);
     return moth_lua_raise(L, s);
@@ -175,8 +182,9 @@ static void describe_call(const MothCall *c, char *text, size_t n) {
   static const struct {
     uint32_t key;
     const char *name;
-  } keys[] = {{MOTH_KEY_AUTOCAST, "Autocast"}, {MOTH_KEY_AUTOGRAD, "Autograd"}, {MOTH_KEY_BELOW, "Intercept"},
-              {MOTH_KEY_FAKE, "Fake"},         {MOTH_KEY_CPU, "CPU"},           {MOTH_KEY_CUDA, "CUDA"},
+  } keys[] = {{MOTH_KEY_AUTOCAST, "Autocast"}, {MOTH_KEY_AUTOGRAD, "Autograd"},
+              {MOTH_KEY_BELOW, "Intercept"},   {MOTH_KEY_FAKE, "Fake"},
+              {MOTH_KEY_CPU, "CPU"},           {MOTH_KEY_CUDA, "CUDA"},
               {MOTH_KEY_USER, "User"}};
   size_t at = (size_t)snprintf(text, n, "%s%s [", c->op->name,
                                c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
@@ -187,12 +195,14 @@ static void describe_call(const MothCall *c, char *text, size_t n) {
       first = false;
     }
   if (at < n)
-    at += (size_t)snprintf(text + at, n - at, "] %s", c->op->composite && !c->op->keep ? "composite " : "");
+    at += (size_t)snprintf(text + at, n - at, "] %s",
+                           c->op->composite && !c->op->keep ? "composite " : "");
   for (int i = 0; i < c->op->nargs && at < n; i++) {
     char buf[256];
     MothValue v = c->args[i];
     if (v.tag == MOTH_V_TENSOR)
-      at += (size_t)snprintf(text + at, n - at, " %s: %s", c->op->args[i].name, moth_tensor_format(v.u.t, buf, sizeof buf));
+      at += (size_t)snprintf(text + at, n - at, " %s: %s", c->op->args[i].name,
+                             moth_tensor_format(v.u.t, buf, sizeof buf));
     else if (v.tag == MOTH_V_INT)
       at += (size_t)snprintf(text + at, n - at, " %s: %lld", c->op->args[i].name, (long long)v.u.i);
     else if (v.tag == MOTH_V_FLOAT)
@@ -226,7 +236,8 @@ static int b_push_trace(lua_State *L) { /* (table) -> ref */
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_pushvalue(L, 1);
   int ref = moth_lua_hold(L);
-  MothStatus s = moth_intercept_push(true, (MothInterceptor){trace_run, (void *)(intptr_t)ref, true});
+  MothStatus s =
+      moth_intercept_push(true, (MothInterceptor){trace_run, (void *)(intptr_t)ref, true});
   if (s)
     return moth_lua_raise(L, s);
   lua_pushinteger(L, ref);
@@ -259,7 +270,8 @@ static int b_set_autocast(lua_State *L) { /* (dtype or nil) -> was */
   } else {
     MothDType d = moth_lua_check_dtype(L, 1);
     if (d != MOTH_BFLOAT16 && d != MOTH_FLOAT16)
-      return moth_lua_error(L, "autocast: expected bfloat16 or float16, got %s", moth_dtype_name(d));
+      return moth_lua_error(L, "autocast: expected bfloat16 or float16, got %s",
+                            moth_dtype_name(d));
     moth_thread_state()->autocast = (uint8_t)d;
     moth_thread_state()->include |= MOTH_KEY_AUTOCAST;
   }

@@ -17,9 +17,9 @@
 #include "dispatch/dispatch.h"
 #include "moth.h"
 
-#define MOTH_MAGIC_TENSOR 0x6d6f7468546e7372ull
-#define MOTH_MAGIC_DTYPE 0x6d6f746844747970ull
-#define MOTH_MAGIC_DEVICE 0x6d6f746844657669ull
+#define MOTH_MAGIC_TENSOR    0x6d6f7468546e7372ull
+#define MOTH_MAGIC_DTYPE     0x6d6f746844747970ull
+#define MOTH_MAGIC_DEVICE    0x6d6f746844657669ull
 #define MOTH_MAGIC_GENERATOR 0x6d6f746847656e65ull
 
 typedef struct MothHandle {

@@ -10,7 +10,9 @@
 #include "lua/moth_lua.h"
 #include "no_cuda/cuda.h"
 
-static MothTensor *arg_tensor(lua_State *L, int idx) { return moth_lua_check_tensor(L, idx, "tensor"); }
+static MothTensor *arg_tensor(lua_State *L, int idx) {
+  return moth_lua_check_tensor(L, idx, "tensor");
+}
 
 /* --- from tables ------------------------------------------------------------------------------- */
 
@@ -28,8 +30,11 @@ static int table_shape(lua_State *L, int idx, int64_t *shape) {
     if (shape[ndim++] == 0) {
       lua_pushnil(L);
       if (lua_next(L, -2))
-        moth_lua_error(L, "[tensor] a table without an array part has key '%s'; options go into the second "
-                          "argument", lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?");
+        moth_lua_error(
+            L,
+            "[tensor] a table without an array part has key '%s'; options go into the second "
+            "argument",
+            lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?");
       break;
     }
     lua_rawgeti(L, -1, 1);
@@ -55,21 +60,24 @@ static void fill_from(lua_State *L, Fill *f, int depth) {
       if (d == floor(d) && fabs(d) <= 9007199254740992.0)
         v = moth_v_int((int64_t)d);
       else if (f->dtype != MOTH_BOOL && !moth_dtype_is_float(f->dtype))
-        moth_lua_error(L, "[tensor] %.14g is not integral and does not go into %s", d, moth_dtype_name(f->dtype));
+        moth_lua_error(L, "[tensor] %.14g is not integral and does not go into %s", d,
+                       moth_dtype_name(f->dtype));
       moth_dtype_store(f->dtype, f->at, v);
       f->saw |= SAW_NUMBER;
     } else if (type == LUA_TBOOLEAN) {
       moth_dtype_store(f->dtype, f->at, moth_v_bool(lua_toboolean(L, -1)));
       f->saw |= SAW_BOOL;
     } else {
-      moth_lua_error(L, "[tensor] expected a number or boolean, got %s at depth %d", luaL_typename(L, -1), depth);
+      moth_lua_error(L, "[tensor] expected a number or boolean, got %s at depth %d",
+                     luaL_typename(L, -1), depth);
     }
     f->at += moth_dtype_size(f->dtype);
     return;
   }
   if (lua_type(L, -1) != LUA_TTABLE || (int64_t)lua_objlen(L, -1) != f->shape[depth])
     moth_lua_error(L, "[tensor] ragged table: expected %lld elements at depth %d, got %s%.0f",
-                   (long long)f->shape[depth], depth + 1, lua_type(L, -1) == LUA_TTABLE ? "" : luaL_typename(L, -1),
+                   (long long)f->shape[depth], depth + 1,
+                   lua_type(L, -1) == LUA_TTABLE ? "" : luaL_typename(L, -1),
                    lua_type(L, -1) == LUA_TTABLE ? (double)lua_objlen(L, -1) : 0.0);
   for (int64_t i = 1; i <= f->shape[depth]; i++) {
     lua_rawgeti(L, -1, (int)i);
@@ -185,7 +193,8 @@ static int pick_dim(lua_State *L, const MothTensor *t, const int64_t *list) {
   int n = t->ndim ? t->ndim : 0;
   int i = (int)(d > 0 ? d - 1 : d + n);
   if (d != floor(d) || d == 0 || i < 0 || i >= n)
-    return moth_lua_error(L, "dimension out of range: expected 1 to %d (or %d to -1), got %g", n, -n, d);
+    return moth_lua_error(L, "dimension out of range: expected 1 to %d (or %d to -1), got %g", n,
+                          -n, d);
   lua_pushnumber(L, (lua_Number)list[i]);
   return 1;
 }
@@ -262,7 +271,8 @@ static void release_owner(void *ctx) {
 }
 static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) */
   int64_t shape[MOTH_MAX_DIMS];
-  void *p = lua_type(L, 1) == LUA_TLIGHTUSERDATA ? lua_touserdata(L, 1) : (void *)(uintptr_t)luaL_checknumber(L, 1);
+  void *p = lua_type(L, 1) == LUA_TLIGHTUSERDATA ? lua_touserdata(L, 1)
+                                                 : (void *)(uintptr_t)luaL_checknumber(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   int n = (int)lua_objlen(L, 2);
   if (n > MOTH_MAX_DIMS)
@@ -357,7 +367,8 @@ static int b_default_dtype(lua_State *L) {
 }
 
 static int b_promote(lua_State *L) {
-  moth_lua_push_dtype(L, moth_dtype_promote(moth_lua_check_dtype(L, 1), moth_lua_check_dtype(L, 2)));
+  moth_lua_push_dtype(L,
+                      moth_dtype_promote(moth_lua_check_dtype(L, 1), moth_lua_check_dtype(L, 2)));
   return 1;
 }
 
@@ -442,27 +453,46 @@ static int b_log_on(lua_State *L) {
 }
 
 void moth_lua_open_tensor(lua_State *L) {
-  static const luaL_Reg fns[] = {
-    {"tensor", b_tensor},           {"item", b_item},
-    {"totable", b_totable},         {"size", b_size},
-    {"stride", b_stride},           {"dim", b_dim},
-    {"numel", b_numel},             {"storage_offset", b_offset},
-    {"itemsize", b_itemsize},       {"version", b_version},
-    {"data_ptr", b_data_ptr},       {"storage_ptr", b_storage_ptr},
-    {"storage_nbytes", b_storage_nbytes}, {"refs", b_refs},
-    {"is_contiguous", b_is_contiguous},   {"is_fake", b_is_fake},
-    {"tensor_dtype", b_tensor_dtype},     {"tensor_device", b_tensor_device},
-    {"free", b_free},               {"pointer", b_pointer},
-    {"from_ptr", b_from_ptr},       {"bytes", b_bytes},
-    {"set_bytes", b_set_bytes},     {"shares_storage", b_shares_storage},
-    {"overlaps", b_overlaps},       {"alias", b_alias},
-    {"fake", b_fake},               {"default_dtype", b_default_dtype},
-    {"promote", b_promote},         {"result_type", b_result_type},
-    {"memory_stats", b_memory_stats}, {"reset_peak", b_reset_peak},
-    {"empty_cache", b_empty_cache}, {"fail_at", b_fail_at},
-    {"num_threads", b_num_threads}, {"cpu_level", b_cpu_level},
-    {"cuda_why", b_cuda_why},       {"log", b_log},
-    {"log_on", b_log_on},           {NULL, NULL}};
+  static const luaL_Reg fns[] = {{"tensor", b_tensor},
+                                 {"item", b_item},
+                                 {"totable", b_totable},
+                                 {"size", b_size},
+                                 {"stride", b_stride},
+                                 {"dim", b_dim},
+                                 {"numel", b_numel},
+                                 {"storage_offset", b_offset},
+                                 {"itemsize", b_itemsize},
+                                 {"version", b_version},
+                                 {"data_ptr", b_data_ptr},
+                                 {"storage_ptr", b_storage_ptr},
+                                 {"storage_nbytes", b_storage_nbytes},
+                                 {"refs", b_refs},
+                                 {"is_contiguous", b_is_contiguous},
+                                 {"is_fake", b_is_fake},
+                                 {"tensor_dtype", b_tensor_dtype},
+                                 {"tensor_device", b_tensor_device},
+                                 {"free", b_free},
+                                 {"pointer", b_pointer},
+                                 {"from_ptr", b_from_ptr},
+                                 {"bytes", b_bytes},
+                                 {"set_bytes", b_set_bytes},
+                                 {"shares_storage", b_shares_storage},
+                                 {"overlaps", b_overlaps},
+                                 {"alias", b_alias},
+                                 {"fake", b_fake},
+                                 {"default_dtype", b_default_dtype},
+                                 {"promote", b_promote},
+                                 {"result_type", b_result_type},
+                                 {"memory_stats", b_memory_stats},
+                                 {"reset_peak", b_reset_peak},
+                                 {"empty_cache", b_empty_cache},
+                                 {"fail_at", b_fail_at},
+                                 {"num_threads", b_num_threads},
+                                 {"cpu_level", b_cpu_level},
+                                 {"cuda_why", b_cuda_why},
+                                 {"log", b_log},
+                                 {"log_on", b_log_on},
+                                 {NULL, NULL}};
   luaL_register(L, NULL, fns);
   lua_pushliteral(L, MOTH_VERSION);
   lua_setfield(L, -2, "version_string");

@@ -2,7 +2,9 @@
 
 #include "core/error.h"
 
-const char *moth_cuda_why(void) { return "moth was built without CUDA"; }
+const char *moth_cuda_why(void) {
+  return "moth was built without CUDA";
+}
 
 static const char *why_not(int index) {
   (void)index;

@@ -53,8 +53,8 @@ local kind_of = {
 -- @return text, saves_for ({ [arg] = mask of arguments (bits 0..15) and results (16..) }), geometry (bool),
 -- differentiable (mask)
 function M.backward(op, by_name, helpers)
-  local saves_for, saved, geometry, differentiable = {}, nil, false, {}
-  local ntemps, body = 0, nil
+  local saves_for, geometry, differentiable = {}, false, {}
+  local ntemps, body, saved = 0, nil, nil -- luacheck: ignore 331 (read by closures)
 
   -- A saved value is loaded at its first use, within the block of the input that needs it.
   local used

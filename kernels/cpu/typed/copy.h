@@ -3,10 +3,10 @@
 
 #if MOTH_IS_FLOAT
 #define FROM_FLOAT(x) STORE((real)(x))
-#define FROM_INT(x) STORE((real)(x))
+#define FROM_INT(x)   STORE((real)(x))
 #elif MOTH_REAL_KIND == 5
 #define FROM_FLOAT(x) ((x) != 0)
-#define FROM_INT(x) ((x) != 0)
+#define FROM_INT(x)   ((x) != 0)
 #else
 MOTH_FN long long float_to_int(double x) {
   x = x == x ? x : 0.0;
@@ -14,7 +14,7 @@ MOTH_FN long long float_to_int(double x) {
   return x < 9223372036854774784.0 ? (long long)x : 9223372036854774784LL;
 }
 #define FROM_FLOAT(x) ((real)float_to_int((double)(x)))
-#define FROM_INT(x) ((real)(x))
+#define FROM_INT(x)   ((real)(x))
 #endif
 
 #define COPY_LOOP(name, from_t, convert)                                                           \
@@ -29,7 +29,7 @@ MOTH_FN long long float_to_int(double x) {
         *(stored *)(p[0] + i * s[0]) = convert(*(const from_t *)(p[1] + i * s[1]));                \
     }                                                                                              \
   }
-#define FROM_F16(x) FROM_FLOAT(m_f16_to_f32(x))
+#define FROM_F16(x)  FROM_FLOAT(m_f16_to_f32(x))
 #define FROM_BF16(x) FROM_FLOAT(m_bf16_to_f32(x))
 COPY_LOOP(copy_from_float32, float, FROM_FLOAT)
 COPY_LOOP(copy_from_float64, double, FROM_FLOAT)

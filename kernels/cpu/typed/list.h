@@ -14,12 +14,12 @@ struct MothAdam;
   X(random_int, void, void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,       \
     int64_t lo, int64_t hi)                                                                        \
   X(dropout, void, void *out, uint8_t *mask, const void *in, int64_t begin, int64_t end,           \
-    uint64_t seed, uint64_t offset, double p) \
+    uint64_t seed, uint64_t offset, double p)                                                      \
   X(reduce_rows, void, int op, const char *in, int64_t row_stride, int64_t rows, int64_t step,     \
     int64_t n, const MothParam *shift, MothParam *acc)                                             \
   X(reduce_cols, void, int op, const char *in, int64_t row_stride, int64_t rows, int64_t step,     \
     int64_t cols, const MothParam *shift, MothParam *acc)                                          \
-  X(reduce_store, void, char *out, int64_t step, const MothParam *acc, int64_t n, double divisor) \
+  X(reduce_store, void, char *out, int64_t step, const MothParam *acc, int64_t n, double divisor)  \
   X(arg_rows, void, int min, const void *in, int64_t rows, int64_t n, int64_t *pos, void *value)   \
   X(arg_cols, void, int min, const void *in, int64_t n, int64_t step, int64_t cols, int64_t *pos,  \
     void *value)                                                                                   \

@@ -6,5 +6,5 @@
 #include "kernels/cpu/typed/list.h"
 
 #define MOTH_X(name, ret, ...) ret (*name)(__VA_ARGS__);
-#define MOTH_TYPED_MEMBERS MOTH_TYPED_LIST(MOTH_X)
+#define MOTH_TYPED_MEMBERS     MOTH_TYPED_LIST(MOTH_X)
 #endif

@@ -17,16 +17,16 @@
 #include "kernels/math.h"
 
 #if MOTH_STORED == 1
-#define LOAD(x) m_f16_to_f32(x)
+#define LOAD(x)  m_f16_to_f32(x)
 #define STORE(x) m_f32_to_f16(x)
 #elif MOTH_STORED == 2
-#define LOAD(x) m_bf16_to_f32(x)
+#define LOAD(x)  m_bf16_to_f32(x)
 #define STORE(x) m_f32_to_bf16(x)
 #elif MOTH_REAL_KIND == 5
-#define LOAD(x) (x)
+#define LOAD(x)  (x)
 #define STORE(x) ((x) != 0)
 #else
-#define LOAD(x) (x)
+#define LOAD(x)  (x)
 #define STORE(x) (x)
 #endif
 

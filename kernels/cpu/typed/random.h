@@ -2,7 +2,8 @@
  * i % 4: any split into ranges gives the same values. Ranges begin at multiples of 4. */
 
 MOTH_FN struct m_philox philox_at(uint64_t seed, uint64_t block) {
-  return m_philox((unsigned)seed, (unsigned)(seed >> 32), (unsigned)block, (unsigned)(block >> 32), 0, 0);
+  return m_philox((unsigned)seed, (unsigned)(seed >> 32), (unsigned)block, (unsigned)(block >> 32),
+                  0, 0);
 }
 
 #if MOTH_REAL_KIND == 2
@@ -56,7 +57,9 @@ static void random_normal(void *out, int64_t begin, int64_t end, uint64_t seed, 
 }
 
 /* A word below `threshold` has probability p. p = 1 takes all. */
-MOTH_FN uint64_t bernoulli_threshold(double p) { return (uint64_t)(p * 4294967296.0); }
+MOTH_FN uint64_t bernoulli_threshold(double p) {
+  return (uint64_t)(p * 4294967296.0);
+}
 
 static void random_bernoulli(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
                              double p) {

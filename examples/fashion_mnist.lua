@@ -1,0 +1,285 @@
+--- The lab: a fully connected network classifies 28x28 images into ten classes.
+--
+--     luajit examples/fashion_mnist.lua [options]
+--       --dataset fashion|mnist|synthetic   default: mnist where $MOTH_DATA/mnist is, else fashion where it is
+--                                           found or can be downloaded, else synthetic images
+--       --data DIR        where data sets are looked for (and downloaded to), before $MOTH_DATA
+--       --epochs 10  --batch-size 64  --lr 1e-3  --hidden 256  --seed 42  --device cpu|cuda
+--       --limit N         use the first N training images only
+--       --clip 1.0        clip the norm of the gradients, and print it before and after
+--       --steplr          train with and without a tenth of the rate after every 5 epochs
+--       --stage overfit   one batch for 100 steps: is the loop right at all?
+--       --stage full      the lab (default)
+--       --stage tune      a few epochs at several learning rates, compared on held-out images
+--       --save PATH       the checkpoint, fashion_classifier_checkpoint.mth
+local moth = require "moth"
+local nn, optim, data, datasets = moth.nn, moth.optim, moth.data, moth.datasets
+local T = moth.transforms
+
+-- ---- options ---------------------------------------------------------------------------------------
+
+local options = {
+  dataset = false, data = false, epochs = 10, batch_size = 64, lr = 1e-3, hidden = 256, seed = 42, limit = 0, clip = 0,
+  steplr = false, stage = "full", device = moth.cuda.is_available() and "cuda" or "cpu",
+  save = "fashion_classifier_checkpoint.mth",
+}
+
+local function usage(message)
+  io.stderr:write(message, "\nHINT: the options stand at the top of ", arg[0], "\n")
+  os.exit(2, true)
+end
+
+do
+  local i = 1
+  while arg[i] do
+    local flag, value = arg[i]:match("^%-%-([%w-]+)=?(.*)$")
+    local name = flag and flag:gsub("-", "_")
+    if not name or options[name] == nil then usage("unknown option " .. arg[i]) end
+    if name == "steplr" then
+      options.steplr = true
+    else
+      if value == "" then
+        i = i + 1
+        value = arg[i] or usage("--" .. flag .. " needs a value")
+      end
+      if type(options[name]) == "number" then value = tonumber(value) or usage("--" .. flag .. " needs a number") end
+      options[name] = value
+    end
+    i = i + 1
+  end
+end
+
+moth.manual_seed(options.seed)
+local device = moth.device(options.device)
+print("Training on: " .. tostring(device))
+
+-- ---- data ------------------------------------------------------------------------------------------
+
+local function say(...) io.stderr:write(string.format(...), "\n") end
+
+-- Training and test set of a kind; the pixels are normalised by the statistics of the set.
+local function open(kind)
+  local function pair(make, mean, std)
+    local t = T.Compose { T.ToTensor(), T.Normalize({ mean }, { std }) }
+    return make(true, t), make(false, t)
+  end
+  local root = options.data or nil
+  if kind == "synthetic" then
+    return pair(function(train, t) return datasets.Synthetic { train = train, transform = t } end, 0.35, 0.27)
+  elseif kind == "mnist" then
+    return pair(function(train, t)
+      return datasets.MNIST(root, { train = train, download = true, transform = t })
+    end, 0.1307, 0.3081)
+  elseif kind == "fashion" then
+    return pair(function(train, t)
+      return datasets.FashionMNIST(root, { train = train, download = true, transform = t })
+    end, 0.2860, 0.3530)
+  end
+  usage("--dataset is fashion, mnist or synthetic, not " .. tostring(kind))
+end
+
+local train_data, test_data
+if options.dataset then
+  train_data, test_data = open(options.dataset)
+elseif datasets.MNIST.available(options.data or nil) then
+  train_data, test_data = open("mnist")
+else
+  local ok, a, b = pcall(open, "fashion")
+  if not ok then
+    say("No FashionMNIST here, and it cannot be downloaded: training on synthetic images instead.\n(%s)", tostring(a))
+    a, b = open("synthetic")
+  end
+  train_data, test_data = a, b
+end
+if options.limit > 0 and options.limit < train_data:size() then
+  train_data = data.Subset(train_data, moth.arange(1, options.limit + 1))
+else
+  say("%s", tostring(train_data))
+end
+local train_loader = data.DataLoader(train_data, { batch_size = options.batch_size, shuffle = true })
+local test_loader = data.DataLoader(test_data, { batch_size = options.batch_size })
+
+-- ---- model -----------------------------------------------------------------------------------------
+
+local FashionClassifier = nn.class("FashionClassifier")
+
+function FashionClassifier:__init(hidden_dim)
+  self.net = nn.Sequential(
+    nn.Flatten(), -- (B, 1, 28, 28) -> (B, 784)
+    nn.Linear(784, hidden_dim),
+    nn.ReLU(),
+    nn.Dropout(0.2),
+    nn.Linear(hidden_dim, hidden_dim),
+    nn.ReLU(),
+    nn.Dropout(0.2),
+    nn.Linear(hidden_dim, 10)
+  )
+end
+
+function FashionClassifier:forward(x) return self.net(x) end
+
+local function new_model()
+  moth.manual_seed(options.seed)
+  return FashionClassifier(options.hidden):to(device)
+end
+
+local criterion = nn.CrossEntropyLoss()
+
+-- ---- training and evaluation -----------------------------------------------------------------------
+
+-- What an epoch adds up, on the device: reading a number every step would wait for it.
+local function new_totals()
+  return { loss = moth.zeros({ dtype = moth.float64, device = device }),
+    correct = moth.zeros({ dtype = moth.int64, device = device }), count = 0 }
+end
+
+local function add(totals, loss, outputs, labels)
+  local n = labels:size(1)
+  totals.loss:add_(loss:detach(), n)
+  totals.correct:add_(outputs:argmax(2):eq(labels):sum())
+  totals.count = totals.count + n
+end
+
+local function means(totals) return totals.loss:item() / totals.count, totals.correct:item() / totals.count end
+
+--- One pass over the loader. Returns mean loss and accuracy (and, with --clip, the norms of the gradients).
+local function train_one_epoch(model, loader, optimizer, label)
+  model:train()
+  local totals, norms = new_totals(), { before = 0, after = 0 }
+  local parameters = model:parameters()
+  local bar = moth.utils.progress(loader:size(), { label = label, unit = "batch" })
+  for images, labels in loader:iter() do
+    images, labels = images:to(device), labels:to(device)
+    optimizer:zero_grad()
+    local outputs = model(images)
+    local loss = criterion(outputs, labels)
+    loss:backward()
+    if options.clip > 0 then
+      norms.before = norms.before + nn.utils.clip_grad_norm_(parameters, options.clip):item()
+      norms.after = norms.after + nn.utils.grad_norm(parameters):item()
+    end
+    optimizer:step()
+    add(totals, loss, outputs, labels)
+    bar:update()
+  end
+  bar:finish()
+  local loss, accuracy = means(totals)
+  return loss, accuracy, norms
+end
+
+--- Mean loss and accuracy without training.
+local function evaluate(model, loader)
+  model:eval()
+  return moth.no_grad(function()
+    local totals = new_totals()
+    for images, labels in loader:iter() do
+      images, labels = images:to(device), labels:to(device)
+      local outputs = model(images)
+      add(totals, criterion(outputs, labels), outputs, labels)
+    end
+    return means(totals)
+  end)
+end
+
+-- ---- stages ----------------------------------------------------------------------------------------
+
+local function overfit()
+  local model = new_model()
+  local optimizer = optim.Adam(model:parameters(), { lr = options.lr })
+  local images, labels = data.DataLoader(train_data, { batch_size = options.batch_size, shuffle = true }):iter()()
+  images, labels = images:to(device), labels:to(device)
+  model:train()
+  for step = 1, 100 do
+    optimizer:zero_grad()
+    local loss = criterion(model(images), labels)
+    loss:backward()
+    optimizer:step()
+    if step % 10 == 0 then print(("Step %3d/100 Loss: %.4f"):format(step, loss:item())) end
+  end
+  model:eval()
+  local loss = moth.no_grad(function() return criterion(model(images), labels):item() end)
+  print(("Loss on the one batch, without dropout: %.4f (%s)"):format(loss,
+    loss < 0.05 and "model and loop can learn" or "it should be near zero: something is wrong"))
+end
+
+local function train(model, steplr)
+  local optimizer = optim.Adam(model:parameters(), { lr = options.lr })
+  local scheduler = steplr and optim.lr_scheduler.StepLR(optimizer, { step_size = 5, gamma = 0.1 })
+  local test_accuracy
+  for epoch = 1, options.epochs do
+    local label = ("Epoch %2d/%d"):format(epoch, options.epochs)
+    local train_loss, train_accuracy, norms = train_one_epoch(model, train_loader, optimizer, label)
+    local test_loss
+    test_loss, test_accuracy = evaluate(model, test_loader)
+    print(("%s Train Loss: %.4f Acc: %.4f Test Loss: %.4f Acc: %.4f"):format(label, train_loss, train_accuracy,
+      test_loss, test_accuracy))
+    if options.clip > 0 then
+      local steps = train_loader:size()
+      print(("Gradient norm (mean of %d steps): %.4f before clipping, %.4f after clipping to %g"):format(steps,
+        norms.before / steps, norms.after / steps, options.clip))
+    end
+    if scheduler then scheduler:step() end
+    io.stdout:flush()
+  end
+  return optimizer, test_accuracy
+end
+
+-- One test image as characters, with what the model takes it for.
+local function show(model, i)
+  local shades, image = " .:-=+*#%@", test_data.images:select(1, i):totable()
+  for r = 1, 28, 2 do
+    local row = {}
+    for c = 1, 28 do
+      local grey = (image[r][c] + image[r + 1][c]) / 2
+      local k = 1 + math.floor(grey / 256 * #shades)
+      row[c] = shades:sub(k, k)
+    end
+    print("  " .. table.concat(row))
+  end
+  local x, y = test_data:get(i)
+  model:eval()
+  local share, class = moth.no_grad(function()
+    return model(x:unsqueeze(1):to(device)):softmax(2):max(2)
+  end)
+  print(("Test image %d: predicted %s (%.1f %%), labelled %s\n"):format(i, test_data.classes[class:item()],
+    100 * share:item(), test_data.classes[y]))
+end
+
+local function full()
+  local model = new_model()
+  print(model)
+  print("Parameters: " .. moth.fmt.commas(model:num_parameters()))
+  local optimizer, accuracy = train(model, false)
+  if options.steplr then
+    local without = accuracy
+    model = new_model()
+    print("With StepLR(step_size = 5, gamma = 0.1):")
+    optimizer, accuracy = train(model, true)
+    print(("Test accuracy: %.4f without StepLR, %.4f with it"):format(without, accuracy))
+  end
+  show(model, 1)
+  moth.save({ model = model:state_dict(), optimizer = optimizer:state_dict(), test_acc = accuracy }, options.save)
+  print(("Model saved. Final test accuracy: %.4f"):format(accuracy))
+end
+
+local function tune()
+  local epochs, best, best_lr = math.min(options.epochs, 3), -1, nil
+  local parts = data.random_split(train_data, { 0.9, 0.1 }, { generator = moth.Generator(options.seed) })
+  local loader = data.DataLoader(parts[1], { batch_size = options.batch_size, shuffle = true })
+  local held_out = data.DataLoader(parts[2], { batch_size = options.batch_size })
+  for _, lr in ipairs({ 1e-2, 3e-3, 1e-3, 3e-4, 1e-4 }) do
+    local model = new_model()
+    local optimizer = optim.Adam(model:parameters(), { lr = lr })
+    for epoch = 1, epochs do
+      train_one_epoch(model, loader, optimizer, ("lr %g, epoch %d/%d"):format(lr, epoch, epochs))
+    end
+    local loss, accuracy = evaluate(model, held_out)
+    print(("lr %-6g held-out loss %.4f accuracy %.4f after %d epochs"):format(lr, loss, accuracy, epochs))
+    if accuracy > best then best, best_lr = accuracy, lr end
+  end
+  print(("Best: --lr %g"):format(best_lr))
+end
+
+local stages = { overfit = overfit, full = full, tune = tune }
+local stage = stages[options.stage] or usage("--stage is overfit, full or tune, not " .. options.stage)
+stage()

@@ -1,0 +1,127 @@
+--- Datasets with random access. The contract is two methods (Lua's # does not ask a table for its length):
+--
+--     local Squares = data.Dataset:subclass("Squares")
+--     function Squares:size() return 100 end
+--     function Squares:get(i) return i, i * i end       -- i from 1 to size(); any number of values
+--
+-- A dataset that has `get_batch(positions)` (an int64 tensor) gives whole batches, collated, in one go: the
+-- DataLoader then makes no samples.
+local B = require "moth_lua"
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+
+local M = {}
+
+local Dataset = class("Dataset")
+M.Dataset = Dataset
+
+function Dataset:size() check.fail("%s has no size; write function %s:size()", self.__name, self.__name) end
+function Dataset:get() check.fail("%s has no get; write function %s:get(i)", self.__name, self.__name) end
+
+--- Checks a position: an integer from 1 to size().
+function Dataset:check_position(i)
+  if type(i) ~= "number" or i ~= math.floor(i) or i < 1 or i > self:size() then
+    check.fail("%s: position %s is out of range: expected 1 to %d", self.__name, tostring(i), self:size())
+  end
+  return i
+end
+
+-- ---- tensors ---------------------------------------------------------------------------------------
+
+--- data.TensorDataset(x, y, …): sample i is x[i], y[i], …
+local TensorDataset = class("TensorDataset", Dataset)
+M.TensorDataset = TensorDataset
+
+function TensorDataset:__init(...)
+  self.tensors = { ... }
+  if #self.tensors == 0 then check.fail("data.TensorDataset: expected at least one tensor") end
+  for k, t in ipairs(self.tensors) do
+    if not B.is_tensor(t) then check.fail("data.TensorDataset: argument %d is no tensor but %s", k, type(t)) end
+    if B.dim(t) == 0 then check.fail("data.TensorDataset: tensor %d has no dimensions", k) end
+    if B.size(t, 1) ~= B.size(self.tensors[1], 1) then
+      check.fail("data.TensorDataset: tensor %d has %d rows, the first has %d", k, B.size(t, 1),
+        B.size(self.tensors[1], 1))
+    end
+  end
+end
+
+function TensorDataset:size() return B.size(self.tensors[1], 1) end
+
+local function each(tensors, fn, ...)
+  local out = {}
+  for k, t in ipairs(tensors) do out[k] = fn(t, 1, ...) end
+  return unpack(out)
+end
+
+function TensorDataset:get(i) return each(self.tensors, moth.select, self:check_position(i)) end
+function TensorDataset:get_batch(positions) return each(self.tensors, moth.index_select, positions) end
+
+-- ---- parts and sums --------------------------------------------------------------------------------
+
+--- The samples of `ds` at `positions` (a list or an int64 tensor).
+local Subset = class("Subset", Dataset)
+M.Subset = Subset
+
+function Subset:__init(ds, positions)
+  if not B.is_tensor(positions) then positions = moth.tensor(positions, { dtype = moth.int64 }) end
+  self.dataset, self.positions = ds, positions
+  if ds.get_batch then
+    self.get_batch = function(this, at) return ds:get_batch(this.positions:index_select(1, at)) end
+  end
+end
+
+function Subset:size() return B.size(self.positions, 1) end
+function Subset:get(i) return self.dataset:get(B.item(self.positions[self:check_position(i)])) end
+
+--- Several datasets, one after the other: data.ConcatDataset{ a, b }.
+local ConcatDataset = class("ConcatDataset", Dataset)
+M.ConcatDataset = ConcatDataset
+
+function ConcatDataset:__init(list)
+  if type(list) ~= "table" or #list == 0 then check.fail("data.ConcatDataset: expected a list of datasets") end
+  self.datasets, self.ends = list, {}
+  local n = 0
+  for k, ds in ipairs(list) do
+    n = n + ds:size()
+    self.ends[k] = n
+  end
+end
+
+function ConcatDataset:size() return self.ends[#self.ends] end
+
+function ConcatDataset:get(i)
+  self:check_position(i)
+  local k = 1
+  while i > self.ends[k] do k = k + 1 end
+  return self.datasets[k]:get(i - (self.ends[k - 1] or 0))
+end
+
+--- Disjoint random parts: random_split(ds, { 80, 20 }) or, as shares, random_split(ds, { 0.8, 0.2 }).
+-- @tparam[opt] table o generator @return a list of Subsets
+function M.random_split(ds, lengths, o)
+  o = check.options("data.random_split", o, "generator")
+  local n, sum = ds:size(), 0
+  for _, l in ipairs(lengths) do sum = sum + check.number("data.random_split", "a length", l, 0) end
+  if sum <= 1 + 1e-9 and n ~= sum then -- shares: what rounding leaves goes round from the first part
+    if math.abs(sum - 1) > 1e-9 then check.fail("data.random_split: the shares add up to %g, not 1", sum) end
+    local counts, left = {}, n
+    for k, share in ipairs(lengths) do
+      counts[k] = math.floor(share * n + 1e-9)
+      left = left - counts[k]
+    end
+    for k = 1, left do counts[(k - 1) % #counts + 1] = counts[(k - 1) % #counts + 1] + 1 end
+    lengths = counts
+  elseif sum ~= n then
+    check.fail("data.random_split: the lengths add up to %g, the dataset has %d samples", sum, n)
+  end
+  local order, parts, at = moth.randperm(n, { generator = o.generator }), {}, 1
+  for k, l in ipairs(lengths) do
+    check.integer("data.random_split", "a length", l)
+    parts[k] = Subset(ds, order:narrow(1, math.min(at, math.max(n, 1)), l):clone())
+    at = at + l
+  end
+  return parts
+end
+
+return M

@@ -1,0 +1,42 @@
+--- moth.datasets: sets of images. A file's 0-based classes become positions: labels are 1..10.
+local B = require "moth_lua"
+local moth = require "moth"
+
+local M = {}
+
+--- The mean and the standard deviation of the pixels, from 0 to 1: stats(train) -> 0.2860, 0.3530 for FashionMNIST.
+-- Of a data set that has `images` (uint8) its raw images are taken, else the first values of its samples.
+function M.stats(ds)
+  local n, sum, squares, scale = 0, 0, 0, 1
+  local function add(x)
+    x = x:to(moth.float64)
+    n, sum, squares = n + x:numel(), sum + x:sum():item(), squares + x:square():sum():item()
+  end
+  local images = ds.images
+  if images then
+    if not B.tensor_dtype(images).is_floating_point then scale = 1 / 255 end
+    for first = 1, images:size(1), 1000 do
+      add(images:narrow(1, first, math.min(1000, images:size(1) - first + 1)))
+    end
+  else
+    for i = 1, ds:size() do add((ds:get(i))) end
+  end
+  local mean = sum / n
+  return mean * scale, math.sqrt(math.max(squares / n - mean * mean, 0)) * scale
+end
+
+local files = {
+  MNIST = { "mnist", "MNIST" }, FashionMNIST = { "mnist", "FashionMNIST" }, Synthetic = { "synthetic" },
+  ImageDataset = { "images" },
+}
+
+return setmetatable(M, {
+  __index = function(t, key)
+    local file = files[key]
+    if not file then return nil end
+    local value = require("moth.datasets." .. file[1])
+    if file[2] then value = value[file[2]] end
+    rawset(t, key, value)
+    return value
+  end,
+})

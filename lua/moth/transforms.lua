@@ -1,0 +1,146 @@
+--- moth.transforms: from images to what a network takes.
+--
+--     local T = moth.transforms
+--     local t = T.Compose{ T.ToTensor(), T.Normalize({0.2860}, {0.3530}) }
+--     local x = t(image)          -- uint8 (28, 28) -> float32 (1, 28, 28)
+--
+-- A transform is called with one image. Those that have `batch(images)` do the same to a whole batch at once,
+-- (N, …) -> (N, …); a Compose has it if all its parts do, and a data set then transforms batches, not samples.
+local B = require "moth_lua"
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+
+local M = {}
+
+local Transform = class("Transform")
+M.Transform = Transform
+
+--- Can it work on whole batches? Subclasses define batch(images) where they can.
+function Transform:batchable() return self.batch ~= nil end
+
+-- ---- composing -------------------------------------------------------------------------------------
+
+local Compose = class("Compose", Transform)
+
+--- One after the other: T.Compose{ a, b, … }. A part may be any function.
+function Compose:__init(list)
+  if type(list) ~= "table" then check.fail("transforms.Compose: expected a list of transforms") end
+  self.transforms = list
+  for i, t in ipairs(list) do
+    if type(t) ~= "function" and not class.is_a(t, Transform) then
+      check.fail("transforms.Compose: element %d is no transform but %s", i, class.name(t))
+    end
+  end
+end
+
+function Compose:batchable()
+  for _, t in ipairs(self.transforms) do
+    if type(t) == "function" or not t:batchable() then return false end
+  end
+  return true
+end
+
+function Compose.__call(self, x)
+  for _, t in ipairs(self.transforms) do x = t(x) end
+  return x
+end
+
+function Compose:batch(x)
+  for _, t in ipairs(self.transforms) do x = t:batch(x) end
+  return x
+end
+
+function Compose.__tostring(self)
+  local lines = {}
+  for i, t in ipairs(self.transforms) do lines[i] = "    " .. tostring(t) end
+  return "Compose(\n" .. table.concat(lines, "\n") .. "\n)"
+end
+
+-- ---- single ones -----------------------------------------------------------------------------------
+
+local ToTensor = class("ToTensor", Transform)
+
+-- Bytes become floats from 0 to 1; floats stay.
+local function scaled(x)
+  if B.tensor_dtype(x).is_floating_point then return x end
+  return x:to(moth.get_default_dtype()):div_(255)
+end
+
+local function need(where, x, ...)
+  if not B.is_tensor(x) then check.fail("transforms.%s: expected a tensor, got %s", where, type(x)) end
+  for i = 1, select("#", ...) do
+    if B.dim(x) == (select(i, ...)) then return end
+  end
+  check.fail("transforms.%s: cannot take an image of shape %s", where, tostring(x:size()))
+end
+
+--- uint8 (H, W) or (H, W, C) in 0..255 -> float (1, H, W) or (C, H, W) in 0..1
+function ToTensor.__call(_, x)
+  need("ToTensor", x, 2, 3)
+  x = B.dim(x) == 2 and x:unsqueeze(1) or x:permute(3, 1, 2)
+  return scaled(x:contiguous())
+end
+
+function ToTensor.batch(_, x)
+  need("ToTensor (batch)", x, 3, 4)
+  x = B.dim(x) == 3 and x:unsqueeze(2) or x:permute(1, 4, 2, 3)
+  return scaled(x:contiguous())
+end
+
+function ToTensor.__tostring() return "ToTensor()" end
+
+local Normalize = class("Normalize", Transform)
+
+--- (x - mean) / std per channel; mean and std are lists with one number per channel.
+function Normalize:__init(mean, std)
+  if type(mean) == "number" then mean = { mean } end
+  if type(std) == "number" then std = { std } end
+  if type(mean) ~= "table" or type(std) ~= "table" or #mean ~= #std or #mean == 0 then
+    check.fail("transforms.Normalize: expected two lists of one number per channel")
+  end
+  for i, s in ipairs(std) do
+    check.number("transforms.Normalize", ("mean[%d]"):format(i), mean[i])
+    if check.number("transforms.Normalize", ("std[%d]"):format(i), s) == 0 then
+      check.fail("transforms.Normalize: std[%d] is 0", i)
+    end
+  end
+  self.mean, self.std = mean, std
+  self.shift = moth.tensor(mean):view(#mean, 1, 1)
+  self.scale = moth.tensor(std):view(#std, 1, 1)
+end
+
+local function normalize(self, x, channel)
+  if not B.is_tensor(x) or B.dim(x) < 3 or not B.tensor_dtype(x).is_floating_point then
+    check.fail("transforms.Normalize: expected a float tensor (…, C, H, W); put ToTensor before it")
+  end
+  if x:size(channel) ~= #self.mean then
+    check.fail("transforms.Normalize: %d means for %d channels", #self.mean, x:size(channel))
+  end
+  if #self.mean == 1 then return x:sub(self.mean[1]):div_(self.std[1]) end
+  return x:sub(self.shift):div_(self.scale)
+end
+
+--- float (C, H, W) -> the same shape; batch: (N, C, H, W)
+function Normalize.__call(self, x) return normalize(self, x, 1) end
+function Normalize:batch(x) return normalize(self, x, 2) end
+
+function Normalize.__tostring(self)
+  return ("Normalize(mean={%s}, std={%s})"):format(table.concat(self.mean, ", "), table.concat(self.std, ", "))
+end
+
+local Lambda = class("Lambda", Transform)
+
+--- A function of one image; o.batch is the same function of whole batches, if there is one.
+function Lambda:__init(fn, o)
+  o = check.options("transforms.Lambda", o, "batch")
+  if type(fn) ~= "function" then check.fail("transforms.Lambda: expected a function, got %s", type(fn)) end
+  self.fn = fn
+  if o.batch then self.batch = function(_, x) return o.batch(x) end end
+end
+
+function Lambda.__call(self, x) return self.fn(x) end
+function Lambda.__tostring() return "Lambda()" end
+
+M.Compose, M.ToTensor, M.Normalize, M.Lambda = Compose, ToTensor, Normalize, Lambda
+return M
