@@ -1,4 +1,4 @@
---- The lab: a fully connected network classifies 28x28 images into ten classes.
+-- The lab: a fully connected network classifies 28x28 images into ten classes.
 --
 --     luajit examples/fashion_mnist.lua [options]
 --       --dataset fashion|mnist|synthetic   default: mnist where $MOTH_DATA/mnist is, else fashion where it is
@@ -38,7 +38,7 @@ do
     if name == "steplr" then
       options.steplr = true
     else
-      if value == "" then
+      if not arg[i]:find("=", 1, true) then
         i = i + 1
         value = arg[i] or usage("--" .. flag .. " needs a value")
       end
@@ -47,6 +47,10 @@ do
     end
     i = i + 1
   end
+end
+
+if not ({ overfit = true, full = true, tune = true })[options.stage] then
+  usage("--stage is overfit, full or tune, not " .. options.stage)
 end
 
 moth.manual_seed(options.seed)
@@ -91,10 +95,9 @@ else
   end
   train_data, test_data = a, b
 end
+say("%s", tostring(train_data))
 if options.limit > 0 and options.limit < train_data:size() then
   train_data = data.Subset(train_data, moth.arange(1, options.limit + 1))
-else
-  say("%s", tostring(train_data))
 end
 local train_loader = data.DataLoader(train_data, { batch_size = options.batch_size, shuffle = true })
 local test_loader = data.DataLoader(test_data, { batch_size = options.batch_size })
@@ -281,5 +284,4 @@ local function tune()
 end
 
 local stages = { overfit = overfit, full = full, tune = tune }
-local stage = stages[options.stage] or usage("--stage is overfit, full or tune, not " .. options.stage)
-stage()
+stages[options.stage]()

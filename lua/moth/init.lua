@@ -6,6 +6,11 @@ if not jit then error("moth needs LuaJIT: run `luajit` or `moth`, not plain Lua"
 -- The defaults flush all compiled code once a program has a thousand traces; moth's users have more.
 jit.opt.start("maxtrace=20000", "maxmcode=65536", "maxrecord=20000")
 
+-- libgomp reads this once, when it is loaded: threads that wait must not spin for long, or a busy machine stalls.
+local ffi = require "ffi"
+ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
+ffi.C.setenv("GOMP_SPINCOUNT", "10000", 0)
+
 local B = require "moth_lua"
 local here = debug.getinfo(1, "S").source:match("^(@.*)init%.lua$")
 if here then B.library(here) end

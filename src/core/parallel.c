@@ -9,13 +9,6 @@
 static int num_threads;
 static _Thread_local bool serial;
 
-/* libgomp reads GOMP_SPINCOUNT when it is loaded, which is before this runs where moth is linked; where
- * the host opens moth at run time it is in time. Waiting threads must not spin for long: a busy worker
- * otherwise stalls a GEMM. */
-__attribute__((constructor(101))) static void before_openmp(void) {
-  setenv("GOMP_SPINCOUNT", "10000", 0);
-}
-
 __attribute__((constructor)) static void threads_init(void) {
   const char *s = getenv("MOTH_NUM_THREADS");
   if (!s)

@@ -97,11 +97,31 @@ static void bump_versions(MothCall *c) {
   }
 }
 
+/* What a composite is made of allocates its results: those of the out variant are copied over. */
+static MothStatus expand(MothCall *c) {
+  MOTH_TRY(c->op->composite(c));
+  if (c->variant != MOTH_OUT)
+    return MOTH_OK;
+  MothStatus s = MOTH_OK;
+  for (int i = 0; i < c->op->nresults && s == MOTH_OK; i++) {
+    if (((c->results[i].u.t->keys | c->target[i]->keys) & MOTH_KEY_AUTOGRAD) && !moth_thread.no_grad)
+      s = moth_fail(MOTH_ERR_STATE, "functions with out arguments don't support automatic "
+                                    "differentiation, but one of the arguments requires grad");
+    else
+      s = put_in_target(c, i);
+  }
+  if (s == MOTH_OK)
+    bump_versions(c);
+  else
+    release_results(c);
+  return s;
+}
+
 static MothStatus run_composite(MothCall *c) {
   /* Below Autograd: what it is made of must not be recorded a second time. */
   uint32_t exclude = moth_thread.exclude;
   moth_thread.exclude |= MOTH_KEY_AUTOGRAD;
-  MothStatus s = c->op->composite(c);
+  MothStatus s = expand(c);
   moth_thread.exclude = exclude;
   return s;
 }
@@ -231,13 +251,13 @@ static MothStatus autocast(MothCall *c) {
 
 MothStatus moth_redispatch(MothCall *c) {
   if (__builtin_expect(!(c->keys & SLOW_KEYS), 1))
-    return c->op->composite && !c->op->keep ? c->op->composite(c) : run_backend(c);
+    return c->op->composite && !c->op->keep ? expand(c) : run_backend(c);
   if (c->keys & MOTH_KEY_ABOVE)
     return intercept(c, true);
   if (c->keys & MOTH_KEY_AUTOCAST)
     return autocast(c);
   if (c->op->composite && !c->op->keep) /* expanded here: its parts come through the dispatcher */
-    return c->op->composite(c);
+    return expand(c);
   if (c->keys & MOTH_KEY_AUTOGRAD) {
     c->keys &= ~(uint32_t)MOTH_KEY_AUTOGRAD;
     if (moth_autograd_step)

@@ -48,8 +48,8 @@ MothStatus moth_shape_pointwise(MothCall *c) {
   if (!(op->dtypes >> dtype & 1))
     return moth_fail(MOTH_ERR_TYPE, "not implemented for %s", moth_dtype_name(dtype));
   for (int i = 0; i < op->nargs; i++)
-    if (op->args[i].type == MOTH_T_SCALAR && c->args[i].tag == MOTH_V_FLOAT &&
-        !moth_dtype_is_float(dtype))
+    if ((op->args[i].type == MOTH_T_SCALAR || op->promote == MOTH_PROMOTE_SELF) &&
+        c->args[i].tag == MOTH_V_FLOAT && !moth_dtype_is_float(dtype))
       return moth_fail(
           MOTH_ERR_TYPE,
           "argument '%s' is %.6g, but the computation is in %s; convert the tensor with "

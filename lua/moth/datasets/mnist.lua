@@ -3,10 +3,10 @@
 --     local train = moth.datasets.FashionMNIST("./data", { train = true, download = true, transform = t })
 --     local x, y = train:get(1)     -- y from 1 to 10; train.classes[y] is its name
 --
--- The four IDX files, gzipped or not, are looked for in the folder given, then in $MOTH_DATA, in each by itself
--- and in a subfolder such as mnist or FashionMNIST/raw. What is missing is downloaded where o.download says so,
--- and compared with a SHA-256 sum. Where there are the t10k files only, they are split: the first 8,000 images
--- are the training set, the last 2,000 the test set.
+-- The four IDX files, gzipped or not, are looked for in the folder given (./data without one), then in $MOTH_DATA,
+-- in each by itself and in a subfolder such as mnist or FashionMNIST/raw. What is missing is downloaded into the
+-- first of these where o.download says so, and compared with a SHA-256 sum. Where there are the t10k files only,
+-- they are split: the first 8,000 images are the training set, the last 2,000 the test set.
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
@@ -52,11 +52,9 @@ end
 
 local function places(source, root)
   local out = {}
-  for _, base in ipairs({ root or false, os.getenv("MOTH_DATA") or false }) do
-    if base then
-      out[#out + 1] = base
-      for _, folder in ipairs(source.folders) do out[#out + 1] = base .. "/" .. folder end
-    end
+  for _, base in ipairs({ root or "data", os.getenv("MOTH_DATA") }) do
+    out[#out + 1] = base
+    for _, folder in ipairs(source.folders) do out[#out + 1] = base .. "/" .. folder end
   end
   return out
 end
@@ -83,8 +81,9 @@ local function fetch(url, path)
   return run(("wget -q -T 30 -t 2 -O %s %s"):format(quoted(path), quoted(url)))
 end
 
--- Downloads a file of a source into `folder`, if it comes with the right sum from one of the mirrors.
-local function download(name, source, folder, file)
+-- Downloads a file of a source into `folder`, if it comes with the right sum from one of the mirrors. Returns why
+-- it did not, or nil.
+local function download(source, folder, file)
   local path, why = folder .. "/" .. file .. ".gz", "no mirror could be reached: this machine is offline, or has " ..
     "neither curl nor wget"
   for _, mirror in ipairs(source.mirrors) do
@@ -92,7 +91,7 @@ local function download(name, source, folder, file)
     if fetch(mirror .. file .. ".gz", part) then
       if B.sha256_file(part) == source.sha256[file] then
         local ok, err = os.rename(part, path)
-        if ok then return end
+        if ok then return nil end
         why = err
       else
         why = mirror .. file .. ".gz has another SHA-256 sum than expected"
@@ -100,16 +99,22 @@ local function download(name, source, folder, file)
     end
     os.remove(part)
   end
-  check.fail("datasets.%s: cannot download %s.gz: %s", name, file, why)
+  return why
 end
 
 local function download_all(name, source, root)
-  local folder = (root or os.getenv("MOTH_DATA") or "data") .. "/" .. source.folders[1]
+  local base = root or "data"
+  local folder, fresh = base .. "/" .. source.folders[1], not run("test -d " .. quoted(base))
   if not run("mkdir -p " .. quoted(folder)) then check.fail("datasets.%s: cannot make %s", name, folder) end
   for _, part in ipairs({ "train", "t10k" }) do
     for _, kind in ipairs({ "images-idx3-ubyte", "labels-idx1-ubyte" }) do
       local file = part .. "-" .. kind
-      if not exists(folder .. "/" .. file .. ".gz") then download(name, source, folder, file) end
+      local why = not exists(folder .. "/" .. file .. ".gz") and download(source, folder, file)
+      if why then
+        run("rmdir " .. quoted(folder)) -- if it is empty
+        if fresh then run("rmdir " .. quoted(base)) end
+        check.fail("datasets.%s: cannot download %s.gz: %s", name, file, why)
+      end
     end
   end
 end
@@ -145,9 +150,8 @@ local function define(name)
     end
     if only_t10k then images_path, labels_path = find(source, root, "t10k") end
     if not images_path then
-      local tried = places(source, root)
-      check.fail("datasets.%s: no files found%s\nHINT: put the IDX files there, set MOTH_DATA, or give download = true",
-        name, #tried > 0 and " in " .. table.concat(tried, ", ") or ": neither a folder nor $MOTH_DATA is given")
+      check.fail("datasets.%s: no files found in %s\nHINT: put the IDX files there, set MOTH_DATA, or give " ..
+        "download = true", name, table.concat(places(source, root), ", "))
     end
     local images, labels = read(name, images_path, labels_path)
     if only_t10k then

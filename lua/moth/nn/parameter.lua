@@ -8,6 +8,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 
 local set = setmetatable({}, { __mode = "k" })
+local optimized = setmetatable({}, { __mode = "k" }) -- those that an optimizer knows by their handle
 local Parameter = {}
 
 --- Is `x` a parameter?
@@ -22,6 +23,9 @@ function Parameter.new(t, o)
   set[p] = true
   return p
 end
+
+--- Notes that an optimizer holds `p`.
+function Parameter.held(p) optimized[p] = true end
 
 --- Forgets the gradients of a list, or fills them with zeros where set_to_none is false.
 function Parameter.zero_grads(list, set_to_none)
@@ -41,7 +45,10 @@ function Parameter.convert(p, fn)
   B.set_grad(p, nil)
   if B.set_data then
     B.set_data(p, data)
-  else -- another handle: convert a module before its optimizer is made
+  else
+    if optimized[p] then
+      check.fail("a parameter that an optimizer holds cannot change dtype or device: convert the module first")
+    end
     p = Parameter.new(data, { requires_grad = B.requires_grad(p) })
   end
   if grad then B.set_grad(p, fn(grad)) end

@@ -22,8 +22,14 @@ end
 --- All parameters and persistent buffers by name, depth first.
 function M.save(module, prefix) return collect(module, prefix or "", Ordered.new()) end
 
+--- A state dict out of a list of names and a table of tensors: what moth.load makes of a saved one.
+function M.from(names, values)
+  local out = Ordered.new()
+  for _, name in ipairs(names) do out[name] = values[name] end
+  return out
+end
+
 local function shape(t) return "[" .. table.concat(B.size(t), ", ") .. "]" end
-local function same_shape(a, b) return shape(a) == shape(b) end
 
 local function quoted(keys)
   local out = {}
@@ -53,7 +59,7 @@ function M.load(module, source, strict)
       missing[#missing + 1] = name
     elseif not B.is_tensor(from) then
       wrong[#wrong + 1] = ("%s: expected a tensor, got %s"):format(name, type(from))
-    elseif not same_shape(t, from) then
+    elseif shape(t) ~= shape(from) then
       wrong[#wrong + 1] = ("size mismatch for %s: the checkpoint has shape %s, the model has %s"):format(name,
         shape(from), shape(t))
     end

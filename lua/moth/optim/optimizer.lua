@@ -77,6 +77,7 @@ function Optimizer:add_param_group(group)
     if not B.is_leaf(p) then check.fail("%s: parameter %d is no leaf: it is the result of an op", where, i) end
     if self.owned[p] then check.fail("%s: parameter %d is given twice", where, i) end
     self.owned[p] = true
+    Parameter.held(p)
   end
   self.param_groups[#self.param_groups + 1] = new
 end

@@ -1,0 +1,10 @@
+/* Between the two files of the floor. The Lua side has its own declarations: bench/floor.lua. */
+#ifndef MOTH_BENCH_FLOOR_H
+#define MOTH_BENCH_FLOOR_H
+#include <stdint.h>
+
+typedef void (*FloorSgemm)(int, int, int, int, int, int, float, const float *, int, const float *, int,
+                           float, float *, int);
+extern FloorSgemm floor_sgemm;
+void floor_blas_threads(int threads);
+#endif

@@ -1,0 +1,204 @@
+--- make bench: moth against its floor (bench/floor.c) and PyTorch, in one run, alternating; see bench/README.md.
+--   luajit bench/run.lua [--quick] [--rows=pattern] [--threads=n] [--no-torch]
+package.path = "./?.lua;" .. package.path
+local ffi = require "ffi"
+
+local quick, only_threads, pattern, use_torch = false, nil, nil, true
+for _, a in ipairs(arg) do
+  local key, value = a:match("^%-%-([%w-]+)=?(.*)$")
+  if key == "quick" then quick = true
+  elseif key == "rows" then pattern = value
+  elseif key == "threads" then only_threads = tonumber(value)
+  elseif key == "no-torch" then use_torch = false
+  else
+    io.stderr:write("bench: unknown option " .. a .. "; there are --quick --rows=pattern --threads=n --no-torch\n")
+    os.exit(2)
+  end
+end
+local SECONDS = quick and 0.006 or 0.025 -- of one repetition
+local REPEAT = quick and 5 or 15
+
+ffi.cdef [[
+struct bench_time { long s, ns; };
+int clock_gettime(int clock, struct bench_time *t);
+int usleep(unsigned us);
+]]
+local clock = ffi.new("struct bench_time")
+local function now()
+  ffi.C.clock_gettime(1, clock)
+  return tonumber(clock.s) + 1e-9 * tonumber(clock.ns)
+end
+
+local function median(list)
+  table.sort(list)
+  local n = #list
+  return n % 2 == 1 and list[(n + 1) / 2] or (list[n / 2] + list[n / 2 + 1]) / 2
+end
+
+local moth = require "moth"
+local rows = require "bench.rows"
+local floor = require "bench.floor"
+moth.manual_seed(1)
+local torch, why
+if use_torch then torch, why = require("bench.torch").start(floor.folder) end
+
+-- measuring ---------------------------------------------------------------------------------------
+
+local function seconds(f, n)
+  local start = now()
+  f(n)
+  return now() - start
+end
+
+-- The count of iterations that takes SECONDS.
+local function calibrate(f)
+  f(2)
+  local n = 1
+  while true do
+    local took = seconds(f, n)
+    if took >= SECONDS / 2 then return n end
+    n = math.max(n + 1, math.floor(n * math.min(10, SECONDS / math.max(took, 1e-9))))
+  end
+end
+
+-- One repetition: a warm-up, so that what ran before is forgotten, then n iterations.
+local function once(f, n)
+  f(math.min(n, 3))
+  return seconds(f, n) / n
+end
+
+-- Medians of the times, and of the ratios within the repetitions.
+local function measure(row, threads)
+  moth.set_num_threads(threads)
+  local r = row.make(threads)
+  r.floor(1)
+  r.moth(1)
+  if not r.check() then error(("bench: %s: moth and the floor do not agree"):format(row.name), 0) end
+  local nm, nf = calibrate(r.moth), calibrate(r.floor)
+  if torch then torch.prepare(row.torch[1], ("%d"):format(row.torch[2]), threads, SECONDS) end
+  local m, f, t, mf, mt = {}, {}, {}, {}, {}
+  for i = 1, quick and REPEAT or row.pairs or REPEAT do
+    m[i], f[i] = once(r.moth, nm), once(r.floor, nf)
+    mf[i] = m[i] / f[i]
+    if torch then
+      if threads > 1 then ffi.C.usleep(2000) end -- until moth's threads have gone to sleep
+      t[i] = torch.run()
+      mt[i] = m[i] / t[i]
+    end
+  end
+  return { moth = median(m), floor = median(f), torch = torch and median(t), moth_floor = median(mf),
+    moth_torch = torch and median(mt) }
+end
+
+-- table -------------------------------------------------------------------------------------------
+
+local scale = { ns = 1e9, us = 1e6, MB = 1, ms = 1 }
+local missed, total = 0, 0
+
+local function number(x, unit)
+  if not x then return "-" end
+  x = x * scale[unit]
+  return (x < 10 and "%.2f %s" or x < 100 and "%.1f %s" or "%.0f %s"):format(x, unit)
+end
+
+local function line(name, threads, m, f, t, mf, mt, goal)
+  print((("%-28s %3s %11s %11s %11s %8s %8s  %s"):format(name, threads, m, f, t, mf, mt, goal):gsub("%s+$", "")))
+  io.flush()
+end
+
+local function ratio(x) return x and ("%.2f"):format(x) or "-" end
+
+-- notes: what was missed, as strings
+local function report(name, threads, unit, r, notes)
+  total = total + 1
+  if #notes > 0 then missed = missed + 1 end
+  line(name, threads, number(r.moth, unit), number(r.floor, unit), number(r.torch, unit), ratio(r.moth_floor),
+    ratio(r.moth_torch), table.concat(notes, ", "))
+end
+
+local function judge(row, r)
+  local notes, goal = {}, row.goal
+  if goal.floor and r.moth_floor > goal.floor then notes[#notes + 1] = ("! > %.2f floor"):format(goal.floor) end
+  if r.moth_torch and r.moth_torch > goal.torch then notes[#notes + 1] = ("! > %.1f torch"):format(goal.torch) end
+  if row.absolute and #notes == 0 and r.moth * 1e9 > row.absolute then
+    return notes, ("(over %d ns)"):format(row.absolute)
+  end
+  return notes
+end
+
+-- processes ---------------------------------------------------------------------------------------
+
+local function luajit() return arg[-1] or "luajit" end
+
+local function read(command)
+  local p = io.popen(command)
+  local text = p:read("*a")
+  p:close()
+  return text
+end
+
+-- Starts a program n times that prints numbers; gives their medians.
+local function fresh(command, n)
+  local columns = {}
+  for _ = 1, n do
+    local k = 0
+    for x in read(command):gmatch("[%d.e+-]+") do
+      k = k + 1
+      columns[k] = columns[k] or {}
+      table.insert(columns[k], tonumber(x))
+    end
+  end
+  local out = {}
+  for k, list in ipairs(columns) do out[k] = median(list) end
+  return out
+end
+
+local function wanted(name) return not pattern or name:find(pattern) end
+
+local function require_rows()
+  local m = fresh(luajit() .. " bench/fresh.lua require", quick and 5 or 15)
+  if not m[2] then error("bench: bench/fresh.lua require failed", 0) end
+  local t = torch and fresh([[python3 -c "
+import time; t = time.perf_counter(); import torch; print((time.perf_counter() - t) * 1e3)
+print(int(open('/proc/self/statm').read().split()[1]) / 256)"]], quick and 1 or 3) or {}
+  for k, unit in ipairs({ "ms", "MB" }) do
+    local limit, notes = k == 1 and 30 or 15, {}
+    if m[k] > limit then notes[1] = ("! > %d %s"):format(limit, unit) end
+    report(k == 1 and "require: time" or "require: resident memory", "-", unit,
+      { moth = m[k], torch = t[k], moth_torch = t[k] and m[k] / t[k] }, notes)
+  end
+end
+
+local function memory_row()
+  local m = fresh(luajit() .. " bench/fresh.lua drop", 1)
+  local f = fresh(luajit() .. " bench/fresh.lua free", 1)
+  if not m[1] or not f[1] then error("bench: bench/fresh.lua failed", 0) end
+  local notes = {}
+  if m[1] > 1.5 * f[1] + 64 then notes[1] = "! > 1.5 floor + 64 MB" end
+  report("200 x 4 MB dropped: peak", "-", "MB", { moth = m[1], floor = f[1], moth_floor = m[1] / f[1] }, notes)
+end
+
+-- main --------------------------------------------------------------------------------------------
+
+local start = now()
+print(("moth %s (%s), PyTorch: %s; medians of %d repetitions of %g ms, ratios pair by pair"):format(moth.version,
+  moth.cpu_level(), torch and torch.version or why or "left out", REPEAT, SECONDS * 1e3))
+line("row", "thr", "moth", "floor", "torch", "m/floor", "m/torch", "")
+for _, row in ipairs(rows) do
+  for _, threads in ipairs(row.threads or { 1 }) do
+    if wanted(row.name) and (not only_threads or threads == only_threads) then
+      local r = measure(row, threads)
+      local notes, remark = judge(row, r)
+      if remark then r.remark = remark end
+      report(row.name, threads, row.unit, r, notes)
+      if remark then print("  " .. remark .. ": the goal was set on a faster machine") end
+      collectgarbage()
+      collectgarbage()
+      moth.memory.empty_cache()
+    end
+  end
+end
+if wanted("require") then require_rows() end
+if wanted("memory") then memory_row() end
+if torch then torch.stop() end
+print(("%d of %d rows reach their goals (!: missed); %.0f s"):format(total - missed, total, now() - start))

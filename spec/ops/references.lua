@@ -1,0 +1,481 @@
+--- Independent float64 results of structured ops: naive loops over flat row-major lists, by op name.
+-- reference(a) takes the arguments by name (tensors as { shape=, data= }, dimensions from 1) and returns one
+-- { shape=, data= } per result.
+local M = {}
+
+local function numel(shape)
+  local n = 1
+  for _, s in ipairs(shape) do n = n * s end
+  return n
+end
+
+local function new(shape, value)
+  local data = {}
+  for i = 1, numel(shape) do data[i] = value or 0 end
+  return { shape = shape, data = data }
+end
+
+local function strides(shape)
+  local out, step = {}, 1
+  for d = #shape, 1, -1 do
+    out[d] = step
+    step = step * shape[d]
+  end
+  return out
+end
+
+-- Calls fn(flat position from 1, coordinates from 0) for every element.
+local function each(shape, fn)
+  local at = {}
+  for d = 1, #shape do at[d] = 0 end
+  for i = 1, numel(shape) do
+    fn(i, at)
+    local d = #shape
+    while d > 0 do
+      at[d] = at[d] + 1
+      if at[d] < shape[d] then break end
+      at[d] = 0
+      d = d - 1
+    end
+  end
+end
+
+local function wrap(dim, n) return dim < 0 and dim + n + 1 or dim end
+
+local function dims_of(dim, n)
+  local set = {}
+  if type(dim) == "number" then dim = { dim } end
+  if dim == nil or #dim == 0 then
+    for d = 1, n do set[d] = true end
+  else
+    for _, d in ipairs(dim) do set[wrap(d, n)] = true end
+  end
+  return set
+end
+
+-- The elements that each result of a reduction is made of: shape, list of lists.
+local function groups(x, dim, keepdim)
+  local set, shape, kept = dims_of(dim, #x.shape), {}, {}
+  for d, s in ipairs(x.shape) do
+    if set[d] then
+      if keepdim then shape[#shape + 1] = 1 end
+    else
+      shape[#shape + 1] = s
+      kept[#kept + 1] = d
+    end
+  end
+  local sizes = {}
+  for i, d in ipairs(kept) do sizes[i] = x.shape[d] end
+  local step, lists = strides(sizes), {}
+  for i = 1, numel(sizes) do lists[i] = {} end
+  each(x.shape, function(i, at)
+    local k = 1
+    for j, d in ipairs(kept) do k = k + at[d] * step[j] end
+    table.insert(lists[k], x.data[i])
+  end)
+  return shape, lists
+end
+
+local function reduction(fn)
+  return function(a)
+    local shape, lists = groups(a.self, a.dim, a.keepdim)
+    local out = new(shape)
+    for i, list in ipairs(lists) do out.data[i] = fn(list, a) end
+    return out
+  end
+end
+
+local function sum(list)
+  local s = 0
+  for _, v in ipairs(list) do s = s + v end
+  return s
+end
+local function max(list)
+  local m = -math.huge
+  for _, v in ipairs(list) do if v > m then m = v end end
+  return m
+end
+local function var(list, a)
+  local mean, s = sum(list) / #list, 0
+  for _, v in ipairs(list) do s = s + (v - mean) ^ 2 end
+  return s / math.max(0, #list - a.correction)
+end
+local function logsumexp(list)
+  local m, s = max(list), 0
+  for _, v in ipairs(list) do s = s + math.exp(v - m) end
+  return m + math.log(s)
+end
+
+M.sum = reduction(sum)
+M.mean = reduction(function(list) return sum(list) / #list end)
+M.prod = reduction(function(list)
+  local p = 1
+  for _, v in ipairs(list) do p = p * v end
+  return p
+end)
+M.amax = reduction(max)
+M.amin = reduction(function(list)
+  local m = math.huge
+  for _, v in ipairs(list) do if v < m then m = v end end
+  return m
+end)
+M.var = reduction(var)
+M.std = reduction(function(list, a) return math.sqrt(var(list, a)) end)
+M.logsumexp = reduction(logsumexp)
+M.any = reduction(function(list)
+  for _, v in ipairs(list) do if v ~= 0 then return 1 end end
+  return 0
+end)
+M.all = reduction(function(list)
+  for _, v in ipairs(list) do if v == 0 then return 0 end end
+  return 1
+end)
+M.count_nonzero = reduction(function(list)
+  local n = 0
+  for _, v in ipairs(list) do if v ~= 0 then n = n + 1 end end
+  return n
+end)
+M.norm = reduction(function(list, a)
+  local s = 0
+  for _, v in ipairs(list) do
+    if a.p == math.huge then s = math.max(s, math.abs(v)) else s = s + math.abs(v) ^ a.p end
+  end
+  return a.p == math.huge and s or s ^ (1 / a.p)
+end)
+
+local function position_of(better)
+  return function(list)
+    local at = 1
+    for i, v in ipairs(list) do if better(v, list[at]) then at = i end end
+    return at
+  end
+end
+local first_max = position_of(function(a, b) return a > b end)
+local first_min = position_of(function(a, b) return a < b end)
+M.argmax, M.argmin = reduction(first_max), reduction(first_min)
+local function pair(first)
+  local values, positions = reduction(function(list) return list[first(list)] end), reduction(first)
+  return function(a) return values(a), positions(a) end
+end
+M.max_dim, M.min_dim = pair(first_max), pair(first_min)
+
+-- along one dimension: fn(list) -> list
+local function along(x, dim, fn)
+  dim = wrap(dim, #x.shape)
+  local out, step, n = new(x.shape), strides(x.shape)[dim], x.shape[dim]
+  each(x.shape, function(i, at)
+    if at[dim] ~= 0 then return end
+    local list = {}
+    for k = 1, n do list[k] = x.data[i + (k - 1) * step] end
+    for k, v in ipairs(fn(list)) do out.data[i + (k - 1) * step] = v end
+  end)
+  return out
+end
+
+function M.cumsum(a)
+  return along(a.self, a.dim, function(list)
+    local s, out = 0, {}
+    for i, v in ipairs(list) do
+      s = s + v
+      out[i] = s
+    end
+    return out
+  end)
+end
+local function softmax(list)
+  local z, out = logsumexp(list), {}
+  for i, v in ipairs(list) do out[i] = math.exp(v - z) end
+  return out
+end
+function M.softmax(a) return along(a.self, a.dim, softmax) end
+function M.log_softmax(a)
+  return along(a.self, a.dim, function(list)
+    local z, out = logsumexp(list), {}
+    for i, v in ipairs(list) do out[i] = v - z end
+    return out
+  end)
+end
+function M.flip(a)
+  local out = a.self
+  for _, d in ipairs(a.dims) do
+    out = along(out, d, function(list)
+      local r = {}
+      for i, v in ipairs(list) do r[#list + 1 - i] = v end
+      return r
+    end)
+  end
+  return out
+end
+
+local function triangle(keep)
+  return function(a)
+    local out, n = new(a.self.shape), #a.self.shape
+    each(a.self.shape, function(i, at)
+      if keep(at[n] - at[n - 1], a.diagonal) then out.data[i] = a.self.data[i] end
+    end)
+    return out
+  end
+end
+M.tril = triangle(function(off, d) return off <= d end)
+M.triu = triangle(function(off, d) return off >= d end)
+
+-- products ----------------------------------------------------------------------------------------
+
+-- (n, k) by (k, m), with offsets into the flat lists
+local function multiply(out, o, x, xo, y, yo, n, k, m)
+  for i = 0, n - 1 do
+    for j = 0, m - 1 do
+      local s = 0
+      for l = 0, k - 1 do s = s + x[xo + i * k + l + 1] * y[yo + l * m + j + 1] end
+      out[o + i * m + j + 1] = s
+    end
+  end
+end
+
+function M.mm(a)
+  local x, y = a.self, a.mat2
+  local n, k, m = x.shape[1], x.shape[2], y.shape[2]
+  local out = new({ n, m })
+  multiply(out.data, 0, x.data, 0, y.data, 0, n, k, m)
+  return out
+end
+function M.bmm(a)
+  local x, y = a.self, a.mat2
+  local b, n, k, m = x.shape[1], x.shape[2], x.shape[3], y.shape[3]
+  local out = new({ b, n, m })
+  for i = 0, b - 1 do multiply(out.data, i * n * m, x.data, i * n * k, y.data, i * k * m, n, k, m) end
+  return out
+end
+
+local function expand(x, shape)
+  local out, step = new(shape), strides(x.shape)
+  each(shape, function(i, at)
+    local k = 1
+    for d = 1, #x.shape do
+      if x.shape[d] > 1 then k = k + at[#shape - #x.shape + d] * step[d] end
+    end
+    out.data[i] = x.data[k]
+  end)
+  return out
+end
+function M.expand(a)
+  local shape, n = {}, #a.size - #a.self.shape
+  for i, s in ipairs(a.size) do shape[i] = s == -1 and a.self.shape[i - n] or s end
+  return expand(a.self, shape)
+end
+
+function M.addmm(a)
+  local out = M.mm { self = a.mat1, mat2 = a.mat2 }
+  local c = expand(a.self, out.shape)
+  for i, v in ipairs(out.data) do out.data[i] = a.beta * c.data[i] + a.alpha * v end
+  return out
+end
+function M.dot(a)
+  local s = 0
+  for i, v in ipairs(a.self.data) do s = s + v * a.other.data[i] end
+  return { shape = {}, data = { s } }
+end
+function M.mv(a)
+  local out = M.mm { self = a.self, mat2 = { shape = { #a.vec.data, 1 }, data = a.vec.data } }
+  return { shape = { a.self.shape[1] }, data = out.data }
+end
+function M.outer(a)
+  local out = M.mm { self = { shape = { #a.self.data, 1 }, data = a.self.data }, mat2 = { shape = { 1, #a.vec2.data }, data = a.vec2.data } }
+  return out
+end
+function M.linear(a)
+  local x, w = a.input, a.weight
+  local k, m = w.shape[2], w.shape[1]
+  local shape = {}
+  for i, s in ipairs(x.shape) do shape[i] = s end
+  shape[#shape] = m
+  local out = new(shape)
+  for i = 0, numel(shape) / m - 1 do
+    for j = 0, m - 1 do
+      local s = a.bias and a.bias.data[j + 1] or 0
+      for l = 1, k do s = s + x.data[i * k + l] * w.data[j * k + l] end
+      out.data[i * m + j + 1] = s
+    end
+  end
+  return out
+end
+
+-- joining and indexing ----------------------------------------------------------------------------
+
+function M.cat(a)
+  local list = a.tensors
+  local dim, shape = wrap(a.dim, #list[1].shape), {}
+  for i, s in ipairs(list[1].shape) do shape[i] = s end
+  shape[dim] = 0
+  for _, t in ipairs(list) do shape[dim] = shape[dim] + t.shape[dim] end
+  local out, step, from = new(shape), strides(shape), 0
+  for _, t in ipairs(list) do
+    each(t.shape, function(i, at)
+      local k = 1
+      for d = 1, #at do k = k + (at[d] + (d == dim and from or 0)) * step[d] end
+      out.data[k] = t.data[i]
+    end)
+    from = from + t.shape[dim]
+  end
+  return out
+end
+function M.gather(a)
+  local dim, step, out = wrap(a.dim, #a.self.shape), strides(a.self.shape), new(a.index.shape)
+  each(a.index.shape, function(i, at)
+    local k = 1
+    for d = 1, #at do k = k + (d == dim and a.index.data[i] - 1 or at[d]) * step[d] end
+    out.data[i] = a.self.data[k]
+  end)
+  return out
+end
+
+local function copy(x)
+  local out = { shape = x.shape, data = {} }
+  for i, v in ipairs(x.data) do out.data[i] = v end
+  return out
+end
+
+local function scattering(put)
+  return function(a)
+    local src = a.src or a.value
+    local dim, step, out = wrap(a.dim, #a.self.shape), strides(a.self.shape), copy(a.self)
+    local from = type(src) == "table" and strides(src.shape)
+    each(a.index.shape, function(i, at)
+      local k, j = 1, 1
+      for d = 1, #at do
+        k = k + (d == dim and a.index.data[i] - 1 or at[d]) * step[d]
+        if from then j = j + at[d] * from[d] end
+      end
+      out.data[k] = put(out.data[k], from and src.data[j] or src)
+    end)
+    return out
+  end
+end
+local function replace(_, v) return v end
+local function add(old, v) return old + v end
+M.scatter, M.scatter_add = scattering(replace), scattering(add)
+
+function M.index_select(a)
+  local dim, shape = wrap(a.dim, #a.self.shape), {}
+  for i, s in ipairs(a.self.shape) do shape[i] = s end
+  shape[dim] = #a.index.data
+  local out, step = new(shape), strides(a.self.shape)
+  each(shape, function(i, at)
+    local k = 1
+    for d = 1, #at do k = k + (d == dim and a.index.data[at[d] + 1] - 1 or at[d]) * step[d] end
+    out.data[i] = a.self.data[k]
+  end)
+  return out
+end
+local function putting(put)
+  return function(a)
+    local dim, step, out = wrap(a.dim, #a.self.shape), strides(a.self.shape), copy(a.self)
+    each(a.source.shape, function(i, at)
+      local k = 1
+      for d = 1, #at do k = k + (d == dim and a.index.data[at[d] + 1] - 1 or at[d]) * step[d] end
+      out.data[k] = put(out.data[k], a.source.data[i])
+    end)
+    return out
+  end
+end
+M.index_add, M.index_copy = putting(add), putting(replace)
+
+function M.masked_select(a)
+  local shape = {}
+  for i = 1, math.max(#a.self.shape, #a.mask.shape) do
+    local x, m = a.self.shape[#a.self.shape + 1 - i] or 1, a.mask.shape[#a.mask.shape + 1 - i] or 1
+    table.insert(shape, 1, x == 1 and m or x)
+  end
+  local x, m, data = expand(a.self, shape), expand(a.mask, shape), {}
+  for i, v in ipairs(x.data) do if m.data[i] ~= 0 then data[#data + 1] = v end end
+  return { shape = { #data }, data = data }
+end
+function M.masked_scatter(a)
+  local out, m, k = copy(a.self), expand(a.mask, a.self.shape), 0
+  for i in ipairs(out.data) do
+    if m.data[i] ~= 0 then
+      k = k + 1
+      out.data[i] = a.source.data[k]
+    end
+  end
+  return out
+end
+function M.nonzero(a)
+  local data, n = {}, 0
+  each(a.self.shape, function(i, at)
+    if a.self.data[i] ~= 0 then
+      n = n + 1
+      for d = 1, #at do data[#data + 1] = at[d] + 1 end
+    end
+  end)
+  return { shape = { n, #a.self.shape }, data = data }
+end
+
+-- shapes ------------------------------------------------------------------------------------------
+
+function M.permute(a)
+  local shape, step, source = {}, strides(a.self.shape), {}
+  for i, d in ipairs(a.dims) do
+    d = wrap(d, #a.self.shape)
+    shape[i], source[i] = a.self.shape[d], step[d]
+  end
+  local out = new(shape)
+  each(shape, function(i, at)
+    local k = 1
+    for d = 1, #at do k = k + at[d] * source[d] end
+    out.data[i] = a.self.data[k]
+  end)
+  return out
+end
+function M.transpose(a)
+  local n, dims = #a.self.shape, {}
+  for i = 1, n do dims[i] = i end
+  local x, y = wrap(a.dim0, n), wrap(a.dim1, n)
+  dims[x], dims[y] = y, x
+  return M.permute { self = a.self, dims = dims }
+end
+
+-- losses ------------------------------------------------------------------------------------------
+
+local function reduced(list, weight, reduction, n)
+  if reduction == "none" then return { shape = { n }, data = list } end
+  local s = sum(list)
+  return { shape = {}, data = { reduction == "sum" and s or s / weight } }
+end
+function M.cross_entropy(a)
+  local n, c, list, total = a.self.shape[1], a.self.shape[2], {}, 0
+  for i = 1, n do
+    local row, class = {}, a.target.data[i]
+    for k = 1, c do row[k] = a.self.data[(i - 1) * c + k] end
+    local z = logsumexp(row)
+    if class == a.ignore_index then
+      list[i] = 0
+    else
+      local w, smooth = a.weight and a.weight.data[class] or 1, 0
+      for k = 1, c do smooth = smooth + (a.weight and a.weight.data[k] or 1) * (z - row[k]) end
+      list[i] = (1 - a.label_smoothing) * w * (z - row[class]) + a.label_smoothing / c * smooth
+      total = total + w
+    end
+  end
+  return reduced(list, total, a.reduction, n)
+end
+function M.nll_loss(a)
+  local n, c, list = a.self.shape[1], a.self.shape[2], {}
+  for i = 1, n do list[i] = -a.self.data[(i - 1) * c + a.target.data[i]] end
+  return reduced(list, n, a.reduction, n)
+end
+local function elementwise_loss(fn)
+  return function(a)
+    local list = {}
+    for i, v in ipairs(a.self.data) do list[i] = fn(v, a.target.data[i]) end
+    if a.reduction == "none" then return { shape = a.self.shape, data = list } end
+    return reduced(list, #list, a.reduction)
+  end
+end
+M.mse_loss = elementwise_loss(function(x, y) return (x - y) ^ 2 end)
+M.l1_loss = elementwise_loss(function(x, y) return math.abs(x - y) end)
+M.binary_cross_entropy_with_logits = elementwise_loss(function(x, y)
+  return math.max(x, 0) - x * y + math.log(1 + math.exp(-math.abs(x)))
+end)
+
+return M
