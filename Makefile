@@ -54,7 +54,8 @@ OPT_CORE := $(if $(SAN),-O1,-O2)
 OPT_KERN := $(if $(SAN),-O1,-O3)
 CLANG_CC := $(findstring clang,$(CC))
 OPENMP   := $(if $(CLANG_CC),-fopenmp=libgomp,-fopenmp)
-OMP_H     = -idirafter $(dir $(shell gcc -print-file-name=include/omp.h))
+# omp.h alone: the folder that it lies in has gcc's own stdatomic.h, which clang must not find.
+OMP_H     = -idirafter $(B)/omp$(shell mkdir -p $(B)/omp; ln -sf "$$(gcc -print-file-name=include/omp.h)" $(B)/omp/omp.h)
 SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
   $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=undefined) \
   $(if $(CLANG_CC),$(NO_GCC) $(OMP_H) $(if $(SAN),-shared-libsan))

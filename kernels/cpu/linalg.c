@@ -77,7 +77,7 @@ static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double 
     target = wide;
   }
   int n = out->ndim;
-  MothGemm g = {.dtype = work,
+  MothGemm g = {.dtype = (int)work,
                 .m = out->shape[n - 2],
                 .n = out->shape[n - 1],
                 .k = a->shape[a->ndim - 1],

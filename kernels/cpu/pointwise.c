@@ -50,7 +50,7 @@ MothStatus moth_cpu_pointwise(MothCall *c) {
   const MothOp *op = c->op;
   MothDType dtype = (MothDType)c->dtype;
   MothTensor *out = c->results[0].u.t;
-  MothLoop loop = moth_cpu_kernels(dtype)->pointwise[op->pointwise];
+  MothLoop loop = moth_cpu_kernels((int)dtype)->pointwise[op->pointwise];
   MothParam params[MOTH_MAX_ARGS];
   double scalars[MOTH_ITER_OPERANDS];
   MothTensor *cast[MOTH_ITER_OPERANDS];

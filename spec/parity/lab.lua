@@ -7,7 +7,8 @@ local nn, optim = moth.nn, moth.optim
 local dtype, path = moth[arg[1]], arg[2]
 local steps, batch = 100, 64
 moth.manual_seed(7)
-local net = nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+local net = nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(),
+  nn.Linear(256, 10))
 local params = net:parameters()
 if dtype ~= moth.float32 then
   net = net:to(dtype)

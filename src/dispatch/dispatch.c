@@ -104,7 +104,8 @@ static MothStatus expand(MothCall *c) {
     return MOTH_OK;
   MothStatus s = MOTH_OK;
   for (int i = 0; i < c->op->nresults && s == MOTH_OK; i++) {
-    if (((c->results[i].u.t->keys | c->target[i]->keys) & MOTH_KEY_AUTOGRAD) && !moth_thread.no_grad)
+    if (((c->results[i].u.t->keys | c->target[i]->keys) & MOTH_KEY_AUTOGRAD) &&
+        !moth_thread.no_grad)
       s = moth_fail(MOTH_ERR_STATE, "functions with out arguments don't support automatic "
                                     "differentiation, but one of the arguments requires grad");
     else

@@ -309,7 +309,7 @@ static int op_call(lua_State *L) {
     char name[96];
     if (args[0].tag != MOTH_V_TENSOR)
       moth_lua_error(L, "[%s] argument '%s': expected a tensor, got %s",
-                     op_name(op, variant, name, sizeof name), op->args[0].name,
+                     op_name(op, (int)variant, name, sizeof name), op->args[0].name,
                      luaL_typename(L, 1));
     self = args[0].u.t;
     target = &self;
