@@ -68,13 +68,14 @@ static inline uint32_t mix(uint32_t x) {
 
 static void bias_relu_dropout(float *h, const float *bias, float p) {
   float scale = 1 / (1 - p);
-  uint32_t limit = (uint32_t)((1 - p) * 0x7fffffffU), first = s.counter;
+  int32_t limit = (int32_t)((1 - (double)p) * 0x7fffffff);
+  uint32_t first = s.counter;
   s.counter += BATCH * HIDDEN;
   for (int r = 0; r < BATCH; r++)
     for (int i = 0; i < HIDDEN; i++) {
       float x = h[r * HIDDEN + i] + bias[i];
       int32_t bits = (int32_t)(mix(first + (uint32_t)(r * HIDDEN + i)) >> 1);
-      h[r * HIDDEN + i] = (x > 0) & (bits <= (int32_t)limit) ? x * scale : 0;
+      h[r * HIDDEN + i] = (x > 0) & (bits <= limit) ? x * scale : 0;
     }
 }
 

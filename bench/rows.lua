@@ -190,7 +190,7 @@ local function same_steps(x, labels, px, plabels, threads)
   end
   local p, t = buffer(tonumber(C.floor_step_size()))
   C.floor_step_params(p)
-  return ((flat(model) - t):abs():mean() < 1e-5):item()
+  return (flat(model) - t):abs():mean():item() < 1e-5
 end
 
 if floor.has_blas then

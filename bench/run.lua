@@ -108,22 +108,19 @@ end
 
 local function ratio(x) return x and ("%.2f"):format(x) or "-" end
 
--- notes: what was missed, as strings
-local function report(name, threads, unit, r, notes)
+-- notes: the goals that were missed; remark: what is worth a word but is no goal on every machine
+local function report(name, threads, unit, r, notes, remark)
   total = total + 1
   if #notes > 0 then missed = missed + 1 end
   line(name, threads, number(r.moth, unit), number(r.floor, unit), number(r.torch, unit), ratio(r.moth_floor),
-    ratio(r.moth_torch), table.concat(notes, ", "))
+    ratio(r.moth_torch), table.concat(notes, ", ") .. (remark or ""))
 end
 
 local function judge(row, r)
   local notes, goal = {}, row.goal
   if goal.floor and r.moth_floor > goal.floor then notes[#notes + 1] = ("! > %.2f floor"):format(goal.floor) end
   if r.moth_torch and r.moth_torch > goal.torch then notes[#notes + 1] = ("! > %.1f torch"):format(goal.torch) end
-  if row.absolute and #notes == 0 and r.moth * 1e9 > row.absolute then
-    return notes, ("(over %d ns)"):format(row.absolute)
-  end
-  return notes
+  return notes, row.absolute and r.moth * 1e9 > row.absolute and ("(over %d ns)"):format(row.absolute)
 end
 
 -- processes ---------------------------------------------------------------------------------------
@@ -181,6 +178,7 @@ end
 -- main --------------------------------------------------------------------------------------------
 
 local start = now()
+print("load of the machine before: " .. (read("cat /proc/loadavg"):match("^%S+") or "?"))
 print(("moth %s (%s), PyTorch: %s; medians of %d repetitions of %g ms, ratios pair by pair"):format(moth.version,
   moth.cpu_level(), torch and torch.version or why or "left out", REPEAT, SECONDS * 1e3))
 line("row", "thr", "moth", "floor", "torch", "m/floor", "m/torch", "")
@@ -188,10 +186,7 @@ for _, row in ipairs(rows) do
   for _, threads in ipairs(row.threads or { 1 }) do
     if wanted(row.name) and (not only_threads or threads == only_threads) then
       local r = measure(row, threads)
-      local notes, remark = judge(row, r)
-      if remark then r.remark = remark end
-      report(row.name, threads, row.unit, r, notes)
-      if remark then print("  " .. remark .. ": the goal was set on a faster machine") end
+      report(row.name, threads, row.unit, r, judge(row, r))
       collectgarbage()
       collectgarbage()
       moth.memory.empty_cache()

@@ -126,8 +126,12 @@ function M.load(path)
   local names, tensors, metadata = B.load_safetensors(path)
   local by_name = {}
   for i, name in ipairs(names) do by_name[name] = tensors[i] end
-  if metadata.format ~= "moth" or not metadata.tree then return by_name end
-  if B.sha256(metadata.tree) ~= metadata.tree_sha256 or M.digest(names, tensors) ~= metadata.tensors_sha256 then
+  -- One sign of a checkpoint of ours is enough to ask for all of them: a damaged name must not pass for another's file.
+  if not (metadata.format == "moth" or metadata.tree or metadata.tree_sha256 or metadata.tensors_sha256) then
+    return by_name
+  end
+  if metadata.format ~= "moth" or not metadata.tree or B.sha256(metadata.tree) ~= metadata.tree_sha256
+    or M.digest(names, tensors) ~= metadata.tensors_sha256 then
     error(("load: %s: checksum mismatch, the file is damaged"):format(path), 2)
   end
   local tree, err = json().decode(metadata.tree)

@@ -233,6 +233,8 @@ MothStatus moth_composite_one_hot(MothCall *c) {
 /* --- losses ----------------------------------------------------------------------------------- */
 
 MothStatus moth_reduce_loss(MothTensor *loss, const char *reduction, MothTensor **out) {
+  if (!moth_dtype_is_float((MothDType)loss->dtype)) /* |a - b| of unsigned integers wraps around */
+    return moth_fail(MOTH_ERR_TYPE, "a loss needs a float dtype, got %s", moth_dtype_name((MothDType)loss->dtype));
   if (!strcmp(reduction, "mean"))
     return moth_mean(loss, moth_v_none(), false, moth_v_none(), out);
   if (!strcmp(reduction, "sum"))

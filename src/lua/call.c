@@ -64,10 +64,14 @@ static void push_int(Reader *r, const MothArg *a, int64_t i) {
 
 static MothValue read_ints(Reader *r, const MothArg *a, int idx, int last) {
   lua_State *L = r->L;
-  int first = r->nints;
+  int first = r->nints, top = lua_gettop(L);
   bool dims = a->type == MOTH_T_DIMS;
   if (lua_type(L, idx) == LUA_TTABLE) {
     int n = (int)lua_objlen(L, idx);
+    lua_pushnil(L);
+    if (n == 0 && lua_next(L, idx)) /* { key = … } is no list */
+      bad(r, a, dims ? "dimensions" : "sizes", idx);
+    lua_settop(L, top);
     for (int i = 1; i <= n; i++) {
       lua_rawgeti(L, idx, i);
       push_int(r, a, dims ? read_position(r, a, -1) : read_int(r, a, -1));

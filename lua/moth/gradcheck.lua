@@ -1,0 +1,217 @@
+--- Gradients against finite differences: gradcheck and gradgradcheck (also moth.autograd.gradcheck).
+-- Inputs are float64: in less, differences are mostly rounding.
+local ffi = require "ffi"
+local B = require "moth_lua"
+local ops = B.ops
+local M = {}
+
+local is_tensor = B.is_tensor
+
+local function pack(...) return { n = select("#", ...), ... } end
+
+local function is_float(x) return B.tensor_dtype(x).is_floating_point end
+
+-- [2, 3] of the k-th element (from 1) of a shape
+local function coordinates(shape, k)
+  local at = {}
+  k = k - 1
+  for d = #shape, 1, -1 do
+    at[d] = k % shape[d] + 1
+    k = math.floor(k / shape[d])
+  end
+  return "[" .. table.concat(at, ", ") .. "]"
+end
+
+local function values(t)
+  local flat = B.alias(t, false)
+  if not B.is_contiguous(flat) then flat = ops.clone(flat) end
+  flat = ops.to(flat, { dtype = "float64" })
+  return ffi.cast("double*", B.pointer(flat)), B.numel(flat), flat -- the tensor keeps the pointer good
+end
+
+-- The outputs of fn that have derivatives, in order.
+local function outputs_of(fn, inputs)
+  local results, out = pack(fn(unpack(inputs, 1, inputs.n))), {}
+  for i = 1, results.n do
+    if is_tensor(results[i]) and is_float(results[i]) then out[#out + 1] = { tensor = results[i], place = i } end
+  end
+  return out
+end
+
+local function fail(level, ...)
+  error(string.format(...), level + 1)
+end
+
+local function options_of(options)
+  options = options or {}
+  for k in pairs(options) do
+    if k ~= "eps" and k ~= "atol" and k ~= "rtol" and k ~= "repeats" then
+      error("gradcheck: unknown option '" .. tostring(k) .. "'; there are eps, atol, rtol, repeats", 3)
+    end
+  end
+  return options.eps or 1e-6, options.atol or 1e-5, options.rtol or 1e-3, options.repeats ~= false
+end
+
+-- Row o of the Jacobian of output `out` by all checked inputs: one pointer (or nil for zeros) per input.
+local function row(out, o, checked)
+  local seed = ops.zeros_like(B.alias(out.tensor, false))
+  ffi.cast("double*", B.pointer(seed))[o - 1] = 1
+  local list = {}
+  for i, c in ipairs(checked) do list[i] = c.tensor end
+  local grads = pack(B.grad({ out.tensor }, list, { seed }, true, false, true))
+  local rows = {}
+  for i = 1, #checked do
+    if grads[i] ~= nil then
+      local p, n, keep = values(grads[i])
+      rows[i] = { p = p, n = n, keep = keep, shape = B.size(grads[i]) }
+    end
+  end
+  return rows
+end
+
+local function check(fn, inputs, options, name, level)
+  local eps, atol, rtol, repeats = options_of(options)
+  if type(fn) ~= "function" and not (type(fn) == "table" and getmetatable(fn) and getmetatable(fn).__call) then
+    error(name .. ": expected a function, got " .. type(fn), level)
+  end
+  if is_tensor(inputs) then inputs = { inputs } end
+  if type(inputs) ~= "table" then error(name .. ": expected a table of inputs, got " .. type(inputs), level) end
+  local n = inputs.n or #inputs
+  local analytic, checked = { n = n }, {}
+  for i = 1, n do
+    analytic[i] = inputs[i]
+    if is_tensor(inputs[i]) and B.requires_grad(inputs[i]) then
+      if B.tensor_dtype(inputs[i]).name ~= "float64" then
+        error(("%s: input %d is %s; differences need float64"):format(name, i, B.tensor_dtype(inputs[i]).name), level)
+      end
+      checked[#checked + 1] = { tensor = inputs[i], place = i }
+    end
+  end
+  if #checked == 0 then error(name .. ": no input requires grad", level) end
+
+  -- by autograd
+  local outs = outputs_of(fn, analytic)
+  local jacobian = {}
+  for o, out in ipairs(outs) do
+    if B.tensor_dtype(out.tensor).name ~= "float64" then
+      error(("%s: output %d is %s; differences need float64"):format(name, out.place, B.tensor_dtype(out.tensor).name), level)
+    end
+    jacobian[o] = {}
+    if B.requires_grad(out.tensor) then
+      for k = 1, B.numel(out.tensor) do jacobian[o][k] = row(out, k, checked) end
+    end
+  end
+
+  -- the same again must give the same bits
+  if repeats then
+    local again = outputs_of(fn, analytic)
+    for o, out in ipairs(again) do
+      local a, na = values(out.tensor)
+      local b, nb = values(outs[o].tensor)
+      if na ~= nb or ffi.string(ffi.cast("char*", a), na * 8) ~= ffi.string(ffi.cast("char*", b), nb * 8) then
+        fail(level, "%s: output %d is not the same on a second run", name, out.place)
+      end
+      if B.requires_grad(out.tensor) and na > 0 then
+        for i, g in pairs(row(out, na, checked)) do
+          local first = jacobian[o][na][i]
+          if not first or ffi.string(ffi.cast("char*", g.p), g.n * 8) ~= ffi.string(ffi.cast("char*", first.p), first.n * 8) then
+            fail(level, "%s: the gradient of input %d is not the same on a second run", name, checked[i].place)
+          end
+        end
+      end
+    end
+  end
+
+  -- by differences: every input gets a copy whose bytes are changed below autograd
+  local numeric = { n = n }
+  for i = 1, n do numeric[i] = inputs[i] end
+  for _, c in ipairs(checked) do
+    local copy = ops.clone(B.alias(c.tensor, false))
+    numeric[c.place] = B.set_requires_grad(copy, true)
+    c.copy = copy
+  end
+  local function run()
+    local list = outputs_of(fn, numeric)
+    for o, out in ipairs(list) do
+      local p, count, keep = values(out.tensor)
+      local copy = ffi.new("double[?]", count)
+      ffi.copy(copy, p, count * 8)
+      list[o], keep = copy, nil -- luacheck: ignore
+    end
+    return list
+  end
+  for i, c in ipairs(checked) do
+    local x, shape = ffi.cast("double*", B.pointer(c.copy)), B.size(c.copy)
+    for o, out in ipairs(outs) do
+      local first = jacobian[o][1] and jacobian[o][1][i]
+      if first and first.n ~= B.numel(c.tensor) then
+        fail(level, "%s: the gradient of input %d by output %d has %d elements, the input %d", name, c.place, out.place, first.n,
+          B.numel(c.tensor))
+      end
+    end
+    for k = 1, B.numel(c.copy) do
+      local was = x[k - 1]
+      x[k - 1] = was + eps
+      local high = run()
+      x[k - 1] = was - eps
+      local low = run()
+      x[k - 1] = was
+      for o, out in ipairs(outs) do
+        local rows = jacobian[o]
+        for m = 1, B.numel(out.tensor) do
+          local want = (high[o][m - 1] - low[o][m - 1]) / (2 * eps)
+          local g = rows[m] and rows[m][i]
+          local got = g and g.p[k - 1] or 0
+          if not (math.abs(got - want) <= atol + rtol * math.abs(want)) then
+            fail(level, "%s: the derivative of output %d%s by input %d%s is %.9g by autograd, %.9g by differences", name,
+              out.place, coordinates(B.size(out.tensor), m), c.place, coordinates(shape, k), got, want)
+          end
+        end
+      end
+    end
+  end
+  return true
+end
+
+--- Compares the gradients of fn(inputs…) by autograd with central differences, element by element.
+-- inputs: a table of float64 tensors (those that require grad are checked; other values are passed on).
+-- options: eps (1e-6), atol (1e-5), rtol (1e-3), repeats (true: a second run must give the same bits).
+-- Returns true; an error names output, input, element and both values.
+function M.gradcheck(fn, inputs, options) return check(fn, inputs, options, "gradcheck", 3) end
+
+--- The same for the gradients of fn: their derivatives by the inputs and by the incoming gradients.
+function M.gradgradcheck(fn, inputs, options)
+  if is_tensor(inputs) then inputs = { inputs } end
+  if type(inputs) ~= "table" then error("gradgradcheck: expected a table of inputs, got " .. type(inputs), 2) end
+  local n = inputs.n or #inputs
+  local places, all = {}, { n = n }
+  for i = 1, n do
+    all[i] = inputs[i]
+    if is_tensor(inputs[i]) and B.requires_grad(inputs[i]) then places[#places + 1] = i end
+  end
+  -- incoming gradients: fixed numbers without a pattern
+  local outs, seeds = outputs_of(fn, all), 0
+  for o, out in ipairs(outs) do
+    local v = ops.clone(B.alias(out.tensor, false))
+    local p = ffi.cast("double*", B.pointer(v))
+    for k = 0, B.numel(v) - 1 do p[k] = math.sin(12.9898 * (k + 1) + 78.233 * o) + 0.1 end
+    all.n = all.n + 1
+    all[all.n] = B.set_requires_grad(v, true)
+    seeds = seeds + 1
+  end
+  local function first(...)
+    local args = { ... }
+    local results, roots, grads, list = outputs_of(function() return fn(unpack(args, 1, n)) end, { n = 0 }), {}, {}, {}
+    for o, out in ipairs(results) do
+      if B.requires_grad(out.tensor) then
+        roots[#roots + 1], grads[#grads + 1] = out.tensor, args[n + o]
+      end
+    end
+    for k, i in ipairs(places) do list[k] = args[i] end
+    if #roots == 0 then return end
+    return B.grad(roots, list, grads, true, true, true)
+  end
+  return check(first, all, options, "gradgradcheck", 3)
+end
+
+return M

@@ -1,0 +1,187 @@
+-- The way of a call: interceptors, fake tensors, autocast, a third backend. Rows M060 to M077.
+local moth = require "moth"
+
+describe("dispatch #quick", function()
+  it("counts the ops that reach a backend #M073", function()
+    local x = moth.randn(3, 4)
+    local total, each = moth.dispatch.count(function() return x:softmax(2):sum() end)
+    assert.equal(2, total)
+    assert.equal(1, each.softmax)
+    assert.equal(0, (moth.dispatch.count(function() end)))
+  end)
+
+  it("counts nested and failing functions and goes back", function()
+    assert.has_error(function() moth.dispatch.count(function() error("x", 0) end) end, "x")
+    local outer = moth.dispatch.count(function()
+      moth.dispatch.count(function() moth.ones(2) end)
+    end)
+    assert.is_number(outer)
+    assert.equal(1, (moth.dispatch.count(function() moth.ones(2) end)))
+  end)
+
+  it("shows every call to a Lua mode, which may redispatch or replace #M063", function()
+    local seen = {}
+    local y = moth.dispatch_mode(function(func, args)
+      seen[#seen + 1] = func.name
+      return func(unpack(args))
+    end, function()
+      local x = moth.ones(2, 2)
+      return (x + x):mul_(3)
+    end)
+    assert.same({ "ones", "add", "mul_" }, seen)
+    assert.equal(6, y[1][1]:item())
+    local z = moth.dispatch_mode(function() return moth.full({ 2 }, 7) end, function() return moth.ones(2) * 5 end)
+    assert.same({ 7, 7 }, z:totable())
+  end)
+
+  it("hands a mode positions that count from 1, and takes them back", function()
+    local dims
+    local x = moth.randn(2, 3)
+    local y = moth.dispatch_mode(function(func, args)
+      if func.name == "transpose" then dims = { args[2], args[3] } end
+      return func(unpack(args))
+    end, function() return x:transpose(1, 2):argmax(1) end)
+    assert.same({ 1, 2 }, dims)
+    assert.is_true(y:equal(x:argmax(2)))
+  end)
+
+  it("records gradients above a mode", function()
+    local x = moth.tensor({ 2, 3 }, { requires_grad = true })
+    local names = {}
+    moth.dispatch_mode(function(func, args)
+      names[#names + 1] = func.name
+      return func(unpack(args))
+    end, function() (x * x):sum():backward() end)
+    assert.same({ 4, 6 }, x.grad:totable())
+    assert.is_true(#names >= 4)
+  end)
+
+  it("nests modes, restores after errors, keeps the error object", function()
+    local order, err = {}, { code = 1 }
+    local function mode(tag)
+      return function(func, args)
+        order[#order + 1] = tag
+        return func(unpack(args))
+      end
+    end
+    moth.dispatch_mode(mode("outer"), function()
+      moth.dispatch_mode(mode("inner"), function() moth.ones(1) end)
+    end)
+    assert.same({ "inner", "outer" }, order)
+    local ok, e = pcall(moth.dispatch_mode, function() error(err) end, function() return moth.ones(1) end)
+    assert.is_false(ok)
+    assert.equal(err, e)
+    assert.has_error(function() moth.dispatch_mode(function() return 3 end, function() return moth.ones(1) end) end)
+    assert.equal(1, moth.ones(1):item())
+  end)
+
+  it("runs a hot loop under a mode (no compiled trace may call back)", function()
+    local n = 0
+    local x = moth.ones(2)
+    moth.dispatch_mode(function(func, args)
+      n = n + 1
+      return func(unpack(args))
+    end, function() for _ = 1, 2000 do x = x + 0 end end)
+    assert.equal(2000, n)
+  end)
+
+  it("traces the path of one call #M071 #M077", function()
+    local w = moth.randn(5, 4, { requires_grad = true })
+    local lines = moth.dispatch.trace(function() moth.linear(moth.ones(3, 4), w) end)
+    assert.truthy(lines[2]:find("linear [Autograd, CPU]", 1, true))
+    assert.truthy(lines[2]:find("src/ops/linalg.lua:%d+"))
+  end)
+
+  it("describes ops and lists kernels #M060 #M068 #M072", function()
+    assert.is_true(#moth.ops.list() >= 90)
+    local text = moth.ops.describe("softmax")
+    assert.truthy(text:find("softmax_backward", 1, true))
+    assert.equal("add: cpu", tostring(moth.dispatch.table("add")):sub(1, 8))
+    assert.has_error(function() moth.ops.describe("nosuch") end)
+  end)
+
+  it("knows the dtype of mixed operands #M075", function()
+    local function result(a, b) return moth.result_type(moth.zeros(1, { dtype = a }), moth.zeros(1, { dtype = b })).name end
+    assert.equal("float32", result("int32", "float32"))
+    assert.equal("float32", result("float16", "bfloat16"))
+    assert.equal("int16", result("int8", "uint8"))
+    assert.equal("int64", moth.result_type(moth.zeros(1, { dtype = "int64" }), 1).name)
+    assert.equal("float32", moth.result_type(moth.zeros(1, { dtype = "int64" }), 1.5).name)
+    assert.equal("float16", moth.result_type(moth.zeros(1, { dtype = "float16" }), moth.zeros({}, { dtype = "float64" })).name)
+  end)
+
+  it("gives one type of tensor with and without grad #M074", function()
+    local a, b = moth.ones(1), moth.ones(1, { requires_grad = true })
+    assert.equal(getmetatable(a), getmetatable(b))
+  end)
+end)
+
+describe("fake tensors #quick", function()
+  it("have shapes and no memory", function()
+    local before = moth.memory.stats().live
+    local y = moth.fake_mode(function()
+      local x = moth.randn(1000, 1000, 1000)
+      return x:sum(1):matmul(moth.randn(1000, 7))
+    end)
+    assert.same({ 1000, 7 }, y:size())
+    assert.is_true(y:is_fake())
+    assert.is_true(moth.memory.stats().live - before < 1e6)
+    assert.has_error(function() y:item() end)
+    assert.truthy(tostring(y):find("fake", 1, true))
+  end)
+
+  it("raise the errors of real ones", function()
+    assert.has_error(function()
+      moth.fake_mode(function() return moth.randn(2, 3):mm(moth.randn(4, 5)) end)
+    end)
+    assert.is_false(moth.ones(1):is_fake())
+  end)
+end)
+
+describe("autocast #quick", function()
+  it("runs products in bfloat16 and losses in float32", function()
+    local x, w = moth.randn(3, 4), moth.randn(4, 5, { requires_grad = true })
+    local y, s = moth.autocast(function()
+      local p = x:mm(w)
+      return p, p:softmax(2)
+    end)
+    assert.equal(moth.bfloat16, y:dtype())
+    assert.equal(moth.float32, s:dtype())
+    y:float():sum():backward()
+    assert.equal(moth.float32, w.grad:dtype())
+    assert.equal(moth.float32, x:mm(w):dtype())
+    assert.equal(moth.float32, moth.autocast({ enabled = false }, function() return x:mm(w) end):dtype())
+  end)
+end)
+
+describe("a backend of the user's #M061", function()
+  it("runs kernels written in Lua and says what is missing #M062", function()
+    local calls = 0
+    moth.library.register_backend("mydev", {
+      add = function(args, results)
+        calls = calls + 1
+        local sum = args[1]:cpu() + (moth.is_tensor(args[2]) and args[2]:cpu() or args[2])
+        results[1]:copy_(sum)
+      end,
+    })
+    local a = moth.tensor({ 1, 2 }):to("mydev")
+    local b = a + a
+    assert.equal(1, calls)
+    assert.equal("mydev", tostring(b:device()))
+    assert.same({ 2, 4 }, b:cpu():totable())
+    local ok, message = pcall(function() return a * a end)
+    assert.is_false(ok)
+    assert.truthy(message:find("could not run 'moth::mul' with arguments from the 'mydev' backend", 1, true))
+    ok, message = pcall(function() return a + moth.ones(2) end)
+    assert.is_false(ok)
+    assert.truthy(message:find("Expected all tensors to be on the same device", 1, true))
+  end)
+
+  it("refuses devices that are not there, clearly #M040", function()
+    for _, name in ipairs({ "cuda", "mps", "xla", "cpu:1", "" }) do
+      assert.has_error(function() moth.device(name) end)
+    end
+    assert.is_false(moth.cuda.is_available())
+    assert.is_string(moth.cuda.why())
+  end)
+end)

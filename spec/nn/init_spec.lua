@@ -1,0 +1,78 @@
+local moth = require "moth"
+local nn = moth.nn
+local init = nn.init
+
+local function spread(t)
+  return t:mean():item(), t:std():item(), t:min():item(), t:max():item()
+end
+
+describe("nn.init #quick #M174", function()
+  before_each(function() moth.manual_seed(0) end)
+
+  it("uniform, normal, constants", function()
+    local mean, std, low, high = spread(init.uniform_(moth.empty(100, 100), -2, 4))
+    assert.is_near(1, mean, 0.05)
+    assert.is_near(6 / math.sqrt(12), std, 0.05)
+    assert.is_true(low >= -2 and high < 4)
+    mean, std = spread(init.normal_(moth.empty(100, 100), 3, 2))
+    assert.is_near(3, mean, 0.1)
+    assert.is_near(2, std, 0.1)
+    assert.equal(7, init.constant_(moth.empty(3), 7):sum():item() / 3)
+    assert.equal(0, init.zeros_(moth.ones(3)):sum():item())
+    assert.equal(3, init.ones_(moth.empty(3)):sum():item())
+    assert.same({ { 1, 0, 0 }, { 0, 1, 0 } }, init.eye_(moth.empty(2, 3)):totable())
+  end)
+
+  it("xavier and kaiming have the right bounds and variances", function()
+    local t = moth.empty(200, 300)
+    local bound = math.sqrt(6 / 500)
+    local _, std, low, high = spread(init.xavier_uniform_(t))
+    assert.is_true(low >= -bound and high <= bound and high > 0.98 * bound)
+    assert.is_near(bound / math.sqrt(3), std, 0.001)
+    _, std = spread(init.xavier_normal_(t, { gain = 2 }))
+    assert.is_near(2 * math.sqrt(2 / 500), std, 0.003)
+    _, _, low, high = spread(init.kaiming_uniform_(t, { nonlinearity = "relu" }))
+    assert.is_true(high <= math.sqrt(6 / 300) and high > 0.98 * math.sqrt(6 / 300) and low < 0)
+    _, std = spread(init.kaiming_normal_(t, { nonlinearity = "relu", mode = "fan_out" }))
+    assert.is_near(math.sqrt(2 / 200), std, 0.003)
+    -- receptive fields count: (out, in, 3, 3)
+    _, std = spread(init.kaiming_normal_(moth.empty(50, 40, 3, 3), { nonlinearity = "linear" }))
+    assert.is_near(1 / math.sqrt(360), std, 0.002)
+  end)
+
+  it("Linear starts within 1 / sqrt(in_features)", function()
+    local m = nn.Linear(100, 200)
+    local _, std, low, high = spread(m.weight:detach())
+    assert.is_true(low >= -0.1 and high <= 0.1)
+    assert.is_near(0.1 / math.sqrt(3), std, 0.001)
+    _, _, low, high = spread(m.bias:detach())
+    assert.is_true(low >= -0.1 and high <= 0.1 and high > 0.08)
+  end)
+
+  it("orthogonal matrices are orthogonal", function()
+    for _, shape in ipairs({ { 30, 20 }, { 20, 30 }, { 7, 7 }, { 1, 5 }, { 6, 2, 3 } }) do
+      local q = init.orthogonal_(moth.empty(shape)):reshape(shape[1], -1)
+      local small = q:size(1) <= q:size(2) and q:matmul(q:t()) or q:t():matmul(q)
+      assert.is_true(small:allclose(moth.eye(small:size(1)), { atol = 1e-5, rtol = 0 }))
+    end
+    assert.is_near(3, init.orthogonal_(moth.empty(4, 4), { gain = 3 }):norm():item() / 2, 1e-5)
+  end)
+
+  it("is repeatable with a generator, and leaves parameters leaves", function()
+    local a = init.normal_(moth.empty(5), { generator = moth.Generator(4) })
+    assert.is_true(a:equal(init.normal_(moth.empty(5), 0, 1, { generator = moth.Generator(4) })))
+    local p = nn.Parameter(moth.zeros(3, 3))
+    assert.is_true(rawequal(p, init.xavier_normal_(p)))
+    assert.is_true(p:is_leaf() and p:requires_grad())
+  end)
+
+  it("gains and errors", function()
+    assert.equal(5 / 3, init.calculate_gain("tanh"))
+    assert.is_near(math.sqrt(2 / 1.04), init.calculate_gain("leaky_relu", 0.2), 1e-12)
+    assert.equal(1, init.calculate_gain("conv2d"))
+    assert.error_matches(function() init.calculate_gain("swish") end, "unknown nonlinearity")
+    assert.error_matches(function() init.kaiming_normal_(moth.empty(3)) end, "at least 2 dimensions")
+    assert.error_matches(function() init.kaiming_normal_(moth.empty(3, 3), { mode = "fan" }) end, "fan_in")
+    assert.error_matches(function() init.zeros_(3) end, "expected a tensor")
+  end)
+end)

@@ -1,0 +1,84 @@
+local moth = require "moth"
+local optim = moth.optim
+local S = optim.lr_scheduler
+
+local function optimizer(lr)
+  return optim.SGD({ moth.nn.Parameter(moth.ones(1)) }, { lr = lr or 1 })
+end
+
+-- The rates of epochs 1..n.
+local function rates(sched, opt, n)
+  local out = {}
+  for i = 1, n do
+    out[i] = opt.param_groups[1].lr
+    assert.same({ out[i] }, sched:get_last_lr())
+    sched:step()
+  end
+  return out
+end
+
+local function check(name, o, expected, lr)
+  local opt = optimizer(lr)
+  local got = rates(S[name](opt, o), opt, #expected)
+  for i = 1, #expected do assert.is_near(expected[i], got[i], 1e-12, name .. " " .. i) end
+end
+
+describe("learning-rate schedules #quick #M208", function()
+  it("StepLR(5, 0.1) from 1e-3 #M209", function()
+    local t = {}
+    for i = 1, 10 do t[i] = i <= 5 and 1e-3 or 1e-4 end
+    check("StepLR", { step_size = 5, gamma = 0.1 }, t, 1e-3)
+  end)
+
+  it("have their closed forms", function()
+    check("MultiStepLR", { milestones = { 2, 3 }, gamma = 0.5 }, { 1, 1, 0.5, 0.25, 0.25 })
+    check("ExponentialLR", { gamma = 0.9 }, { 1, 0.9, 0.81, 0.729 })
+    check("CosineAnnealingLR", { T_max = 4, eta_min = 0.2 }, { 1, 0.6 + 0.4 * math.sqrt(0.5), 0.6,
+      0.6 - 0.4 * math.sqrt(0.5), 0.2 })
+    check("LinearLR", { start_factor = 0.25, total_iters = 3 }, { 0.25, 0.5, 0.75, 1, 1 })
+    check("ConstantLR", { factor = 0.5, total_iters = 2 }, { 0.5, 0.5, 1, 1 })
+    check("LambdaLR", { lr_lambda = function(e) return 1 / (1 + e) end }, { 1, 1 / 2, 1 / 3 })
+  end)
+
+  it("SequentialLR warms up, then decays", function()
+    local opt = optimizer(2)
+    local warm = S.LinearLR(opt, { start_factor = 0.5, total_iters = 2 })
+    local decay = S.ExponentialLR(opt, { gamma = 0.1 })
+    local sched = S.SequentialLR(opt, { schedulers = { warm, decay }, milestones = { 2 } })
+    local got = rates(sched, opt, 5)
+    for i, v in ipairs({ 1, 1.5, 2, 0.2, 0.02 }) do assert.is_near(v, got[i], 1e-12) end
+  end)
+
+  it("save and load #M210", function()
+    local function make()
+      local opt = optimizer(1)
+      local warm, cosine = S.LinearLR(opt, { total_iters = 3 }), S.CosineAnnealingLR(opt, { T_max = 5 })
+      return S.SequentialLR(opt, { schedulers = { warm, cosine }, milestones = { 3 } }), opt
+    end
+    local a, opt = make()
+    for _ = 1, 4 do a:step() end
+    local b, opt2 = make()
+    b:load_state_dict(a:state_dict())
+    assert.equal(opt.param_groups[1].lr, opt2.param_groups[1].lr)
+    assert.same(rates(a, opt, 4), rates(b, opt2, 4))
+  end)
+
+  it("apply to every group", function()
+    local opt = optim.SGD({ { params = { moth.nn.Parameter(moth.ones(1)) } },
+      { params = { moth.nn.Parameter(moth.ones(1)) }, lr = 0.5 } }, { lr = 1 })
+    local sched = S.StepLR(opt, { step_size = 1, gamma = 0.1 })
+    sched:step()
+    assert.same({ 0.1, 0.05 }, sched:get_last_lr())
+    sched = S.LambdaLR(opt, { lr_lambda = { function() return 1 end, function() return 2 end } })
+    assert.same({ 1, 1 }, sched:get_last_lr())
+  end)
+
+  it("say what is wrong", function()
+    local opt = optimizer()
+    assert.error_matches(function() S.StepLR(opt, {}) end, "option 'step_size' is missing")
+    assert.error_matches(function() S.StepLR(opt, { step_size = 0 }) end, "step_size must be an integer of at least 1")
+    assert.error_matches(function() S.StepLR(opt, { step = 1 }) end, "unknown option 'step'")
+    assert.error_matches(function() S.ExponentialLR({}, { gamma = 1 }) end, "expected an optimizer")
+    assert.error_matches(function() S.SequentialLR(opt, { schedulers = {}, milestones = {} }) end, "n %- 1 milestones")
+  end)
+end)
