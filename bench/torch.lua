@@ -7,7 +7,7 @@ function M.start(folder)
   local fifo = folder .. "/torch.fifo"
   os.execute("rm -f " .. fifo .. " && mkfifo " .. fifo)
   -- moth sets GOMP_SPINCOUNT for itself; PyTorch gets its own default.
-  local to = io.popen("exec env -u GOMP_SPINCOUNT python3 bench/torch_server.py > " .. fifo .. " 2> " .. folder
+  local to = io.popen("exec env GOMP_SPINCOUNT=10000 python3 bench/torch_server.py > " .. fifo .. " 2> " .. folder
     .. "/torch.err", "w")
   local from = io.open(fifo, "r")
   os.remove(fifo)

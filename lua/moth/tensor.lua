@@ -98,10 +98,8 @@ end
 --- As x.data: the same bytes with versions of their own: autograd does not see changes. Dangerous.
 function methods.data_unchecked(x) return B.alias(x, true) end
 
--- x:data() is the FFI pointer, x.data (a field) the unchecked alias: one value serves both.
-local function data_of(x)
-  return setmetatable({}, { __call = function() return methods.data_pointer(x) end, __index = B.alias(x, true) })
-end
+-- x.data is the unchecked alias, x:data() the FFI pointer: the alias is called with x.
+local function data_of(x) return B.alias(x, true) end
 
 function methods.share_memory_(x) return x end
 
@@ -464,7 +462,10 @@ end
 mt.__lt, mt.__le = compare("<", "lt"), compare("<=", "le")
 mt.__concat = function(a, b) return tostring(a) .. tostring(b) end
 mt.__tostring = function(x) return require("moth.print").tensor(x) end
-mt.__call = nil
+function mt.__call(alias, x)
+  if not is_tensor(x) or not B.shares_storage(alias, x) then error("attempt to call a tensor", 2) end
+  return methods.data_pointer(x)
+end
 
 -- What needs the finished table of functions.
 function M.install(moth)

@@ -70,7 +70,8 @@ end
 describe("optimizers #quick", function()
   it("SGD follows the reference #M199", function()
     for _, o in ipairs({ { lr = 0.05 }, { lr = 0.05, weight_decay = 0.1 }, { lr = 0.03, momentum = 0.9 },
-      { lr = 0.03, momentum = 0.9, dampening = 0.5 }, { lr = 0.03, momentum = 0.8, nesterov = true, weight_decay = 0.01 },
+      { lr = 0.03, momentum = 0.9, dampening = 0.5 },
+      { lr = 0.03, momentum = 0.8, nesterov = true, weight_decay = 0.01 },
       { lr = 0.001, momentum = 0.5, maximize = true } }) do
       follow("SGD", o, sgd(o))
     end

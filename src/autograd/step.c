@@ -80,8 +80,8 @@ static int count_inputs(const MothCall *c) {
   return n;
 }
 
-/* Saved arguments are taken before the op runs, when an in-place op has not yet overwritten them:
- * their version then tells that they are gone. */
+/* Saved arguments are taken before the op runs, when an in-place op has not yet overwritten them. What
+ * it will overwrite itself is saved as a copy. */
 static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
   const MothOp *op = c->op;
   uint32_t saves = 0;
@@ -122,8 +122,16 @@ static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
       n->inputs[edge].ndim = 0;
       edge++;
     }
-    if (saves >> i & 1)
-      MOTH_GO(save(n, i, v, false));
+    if (saves >> i & 1) {
+      MothTensor *copy = NULL;
+      if (i == 0 && c->variant == MOTH_INPLACE && v.tag == MOTH_V_TENSOR) {
+        MOTH_GO(moth_clone(v.u.t, &copy));
+        v = moth_v_tensor(copy);
+      }
+      status = save(n, i, v, false);
+      moth_tensor_release(copy);
+      MOTH_GO(status);
+    }
   }
 done:
   if (status != MOTH_OK) {

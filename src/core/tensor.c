@@ -349,6 +349,31 @@ MothStatus moth_tensor_alias(MothTensor *src, bool fresh_version, MothTensor **o
   return MOTH_OK;
 }
 
+MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src) {
+  if (t->base)
+    return moth_fail(MOTH_ERR_STATE, "set_data: a view cannot be given other data");
+  MothTensor *alias; /* its parts move into t, t's old ones leave with it */
+  MOTH_TRY(moth_tensor_alias(src, false, &alias));
+  MothStorage *storage = t->storage;
+  MothVersion *version = t->version;
+  t->keys = (t->keys & ~(uint32_t)(MOTH_KEYS_DEVICE | MOTH_KEY_FAKE)) | alias->keys;
+  t->dtype = alias->dtype;
+  t->device = alias->device;
+  t->ndim = alias->ndim;
+  t->contiguous = alias->contiguous;
+  t->numel = alias->numel;
+  t->offset = alias->offset;
+  t->data = alias->data;
+  t->storage = alias->storage;
+  t->version = alias->version;
+  memcpy(t->shape, alias->shape, sizeof(int64_t) * alias->ndim);
+  memcpy(t->stride, alias->stride, sizeof(int64_t) * alias->ndim);
+  alias->storage = storage;
+  alias->version = version;
+  moth_tensor_release(alias);
+  return MOTH_OK;
+}
+
 /* --- overlap ---------------------------------------------------------------------------------- */
 
 bool moth_tensor_self_overlaps(const MothTensor *t) {

@@ -78,6 +78,9 @@ MOTH_API MothStatus moth_tensor_view(MothTensor *t, int ndim, const int64_t *sha
                                      const int64_t *stride, int64_t offset, MothTensor **out);
 /* The same bytes without history: detach (shared version) or, with fresh_version, `.data`. */
 MOTH_API MothStatus moth_tensor_alias(MothTensor *t, bool fresh_version, MothTensor **out);
+/* t stands for src's elements from now on: storage, geometry, dtype and device change, t's identity and
+ * place in the graph stay. For leaves that are no views (modules move their parameters so). */
+MOTH_API MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src);
 /* A shape-only tensor. */
 MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,
                                          MothDevice device, MothTensor **out);

@@ -344,7 +344,21 @@ static int b_alias(lua_State *L) { /* (t, fresh_version) */
   return 1;
 }
 
-/* set_data(t, src): t keeps its handle and history, and from now on stands for src's bytes. */
+/* set_data(t, src): the leaf t keeps its handle, and from now on stands for src's elements. */
+static int b_set_data(lua_State *L) {
+  MothTensor *t = arg_tensor(L, 1), *src = arg_tensor(L, 2);
+  if (!moth_tensor_is_leaf(t))
+    return moth_lua_error(L,
+                          "set_data: only a leaf can be given other data; use copy_ or detach()");
+  if (moth_tensor_requires_grad(t) && !moth_dtype_is_float((MothDType)src->dtype))
+    return moth_lua_error(L, "set_data: a tensor that requires grad must stay float");
+  MothStatus s = moth_tensor_set_grad(t, NULL);
+  if (!s)
+    s = moth_tensor_set_data(t, src);
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+/* fake(t) -> a shape-only tensor like t */
 static int b_fake(lua_State *L) {
   MothTensor *t = arg_tensor(L, 1), *out;
   MothStatus s = moth_tensor_new_fake(t->ndim, t->shape, (MothDType)t->dtype, t->device, &out);
@@ -480,6 +494,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"overlaps", b_overlaps},
                                  {"alias", b_alias},
                                  {"fake", b_fake},
+                                 {"set_data", b_set_data},
                                  {"default_dtype", b_default_dtype},
                                  {"promote", b_promote},
                                  {"result_type", b_result_type},

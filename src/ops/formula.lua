@@ -143,7 +143,8 @@ function M.backward(op, by_name, helpers)
         if not fn then schema.fail(op, "the derivative of a list must be one helper(grad, " .. a.name .. ", …)") end
         local env = environment()
         local p = setfenv(assert(loadstring("return " .. rest)), env)()
-        body[#body + 1] = ("    MOTH_GO(moth_gradlist_%s(node, grads[0], %s, out));"):format(fn, value(p))
+        local c = value(p) -- writes lines of its own
+        body[#body + 1] = ("    MOTH_GO(moth_gradlist_%s(node, grads[0], %s, out));"):format(fn, c)
       else
         local chunk, err = loadstring("return " .. formula, "=" .. op.place)
         if not chunk then schema.fail(op, err) end

@@ -30,11 +30,7 @@ function ModuleList.__newindex(self, key, value)
 end
 
 --- The children as a list, repeated ones too.
-function ModuleList:children_in_order()
-  local out = {}
-  for _, m in Ordered.items(rawget(self, "_modules")) do out[#out + 1] = m end
-  return out
-end
+function ModuleList:children_in_order() return Ordered.values(rawget(self, "_modules")) end
 
 function ModuleList:size() return #self:children_in_order() end
 

@@ -32,6 +32,19 @@ function Ordered.keys(map)
   return out
 end
 
+--- The values in order of insertion, as a new list. No closure: forward of Sequential stays compiled.
+function Ordered.values(map)
+  local list, out, n = orders[map], {}, 0
+  for i = 1, #list do
+    local value = rawget(map, list[i])
+    if value ~= nil then
+      n = n + 1
+      out[n] = value
+    end
+  end
+  return out
+end
+
 --- `for key, value in map:items() do`: in order of insertion.
 function Ordered.items(map)
   local list, i = Ordered.keys(map), 0

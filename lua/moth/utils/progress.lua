@@ -21,6 +21,8 @@ end
 
 local WIDTH = 24
 
+local function per_second(rate, unit) return (rate < 10 and "%.1f %s/s" or "%.0f %s/s"):format(rate, unit) end
+
 local Progress = class("Progress")
 
 --- @tparam[opt] int total how many steps there will be; without it no share and no time to go are shown
@@ -64,11 +66,11 @@ function Progress:line(t)
     end
     parts[#parts + 1] = ("%3d%%"):format(math.floor(share * 100))
     parts[#parts + 1] = ("%d/%d"):format(self.done, self.total)
-    parts[#parts + 1] = ("%.*f %s/s"):format(rate < 10 and 1 or 0, rate, self.unit)
+    parts[#parts + 1] = per_second(rate, self.unit)
     parts[#parts + 1] = "ETA " .. fmt.duration(rate > 0 and (self.total - self.done) / rate or math.huge)
   else
     parts[#parts + 1] = ("%d %s"):format(self.done, self.unit)
-    parts[#parts + 1] = ("%.*f %s/s"):format(rate < 10 and 1 or 0, rate, self.unit)
+    parts[#parts + 1] = per_second(rate, self.unit)
   end
   parts[#parts + 1] = self.message
   return table.concat(parts, " ")

@@ -1,0 +1,109 @@
+local moth = require "moth"
+local data = moth.data
+
+local function rows(n) return data.TensorDataset(moth.arange(1, n + 1):float():view(n, 1), moth.arange(1, n + 1)) end
+
+local function epoch(loader)
+  local out = {}
+  for x, y in loader:iter() do out[#out + 1] = { x, y } end
+  return out
+end
+
+describe("DataLoader #quick", function()
+  it("cuts tensors into batches without making samples", function()
+    local ds, calls = rows(10), 0
+    ds.get = function() calls = calls + 1 end
+    local loader = data.DataLoader(ds, { batch_size = 4 })
+    local batches = epoch(loader)
+    assert.equal(3, loader:size())
+    assert.equal(3, #batches)
+    assert.same({ { 9 }, { 10 } }, batches[3][1]:totable())
+    assert.same({ 5, 6, 7, 8 }, batches[2][2]:totable())
+    assert.equal(0, calls)
+    local n = 0
+    for _ in loader() do n = n + 1 end
+    assert.equal(3, n)
+    loader = data.DataLoader(ds, { batch_size = 4, drop_last = true })
+    assert.equal(2, loader:size())
+    assert.equal(2, #epoch(loader))
+    assert.equal(0, #epoch(data.DataLoader(rows(0))))
+  end)
+
+  it("shuffles anew each epoch, repeatably with a generator", function()
+    local function order(loader)
+      local out = {}
+      for _, b in ipairs(epoch(loader)) do
+        for _, v in ipairs(b[2]:totable()) do out[#out + 1] = v end
+      end
+      return out
+    end
+    local function make() return data.DataLoader(rows(20), { batch_size = 3, shuffle = true,
+      generator = moth.Generator(7) }) end
+    local a, b = make(), make()
+    local first, second = order(a), order(a)
+    assert.is_not.same(first, second)
+    assert.same(first, order(b))
+    table.sort(first)
+    for i = 1, 20 do assert.equal(i, first[i]) end
+  end)
+
+  it("collates samples: tensors, numbers, tables, strings, booleans", function()
+    local D = data.Dataset:subclass("D")
+    function D.size() return 3 end
+    function D.get(_, i)
+      return moth.full({ 2 }, i), i, i + 0.5, { name = "n" .. i, pair = { i, moth.ones(1) } }, i > 1
+    end
+    local x, k, f, t, b = data.DataLoader(D(), { batch_size = 2 }):iter()()
+    assert.same({ { 1, 1 }, { 2, 2 } }, x:totable())
+    assert.equal(moth.int64, k:dtype())
+    assert.same({ 1.5, 2.5 }, f:totable())
+    assert.same({ "n1", "n2" }, t.name)
+    assert.same({ 1, 2 }, t.pair[1]:totable())
+    assert.equal("[2, 1]", tostring(t.pair[2]:size()))
+    assert.same({ false, true }, b:totable())
+  end)
+
+  it("says which sample does not fit", function()
+    local D = data.Dataset:subclass("D")
+    function D.size() return 2 end
+    function D.get(_, i) if i == 1 then return 1 else return "x" end end
+    local function first() return data.DataLoader(D(), { batch_size = 2 }):iter()() end
+    assert.error_matches(first, "sample 2 of a batch has string")
+    function D.get(_, i) if i == 1 then return { a = 1 } else return {} end end
+    assert.error_matches(first, "has no field 'a'")
+  end)
+
+  it("takes a collate function, a sampler, a batch sampler", function()
+    local ragged = data.Dataset:subclass("Ragged")
+    function ragged.size() return 4 end
+    function ragged.get(_, i) return moth.ones(i), i end
+    local loader = data.DataLoader(ragged(), { batch_size = 4, collate_fn = function(samples)
+      local list = {}
+      for i, s in ipairs(samples) do list[i] = s[1] end
+      return moth.nn.utils.pad_sequence(list)
+    end })
+    local x, lengths = loader:iter()()
+    assert.equal("[4, 4]", tostring(x:size()))
+    assert.same({ 1, 2, 3, 4 }, lengths:totable())
+    local plain = { size = function() return 2 end, iter = function()
+      local list, i = { 3, 1 }, 0
+      return function() i = i + 1; return list[i] end
+    end }
+    assert.same({ { 3 }, { 1 } }, epoch(data.DataLoader(rows(3), { sampler = plain, batch_size = 2 }))[1][1]:totable())
+    loader = data.DataLoader(rows(5), { batch_sampler = data.BatchSampler(data.SequentialSampler(5), 2) })
+    assert.equal(3, loader:size())
+    assert.same({ 5 }, epoch(loader)[3][2]:totable())
+  end)
+
+  it("says what is wrong", function()
+    local ds = rows(3)
+    assert.error_matches(function() data.DataLoader(ds, { num_workers = 4 }) end, "worker threads come later")
+    assert.error_matches(function() data.DataLoader(ds, { batch_size = 0 }) end,
+      "batch_size must be an integer of at least 1")
+    assert.error_matches(function() data.DataLoader(ds, { shufle = true }) end, "unknown option 'shufle'")
+    assert.error_matches(function() data.DataLoader(moth.ones(3)) end, "expected a dataset")
+    assert.error_matches(function()
+      data.DataLoader(ds, { shuffle = true, sampler = data.SequentialSampler(3) })
+    end, "one or the other")
+  end)
+end)

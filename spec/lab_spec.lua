@@ -1,0 +1,170 @@
+-- The lab of the course as a whole, on synthetic images: no data, no network, seconds.
+local moth = require "moth"
+local nn, optim, data, datasets, T = moth.nn, moth.optim, moth.data, moth.datasets, moth.transforms
+
+local luajit = os.getenv("LUAJIT") or "luajit"
+
+-- The lines that a script writes to stdout.
+local function run(command)
+  local pipe = assert(io.popen(luajit .. " " .. command .. " 2>/dev/null"))
+  local lines = {}
+  for line in pipe:lines() do lines[#lines + 1] = line end
+  pipe:close()
+  return lines
+end
+
+local function lab(options) return run("examples/fashion_mnist.lua --dataset synthetic --device cpu " .. options) end
+
+local function temporary()
+  local path = os.tmpname()
+  finally(function() os.remove(path) end)
+  return path
+end
+
+local number = "%d+%.%d%d%d%d"
+local epoch_line = ("^Epoch [ %%d]%%d/2 Train Loss: %s Acc: %s Test Loss: %s Acc: %s$"):format(number, number, number,
+  number)
+
+describe("the lab", function()
+  it("is one script with the lab's lines #M518 #M519 #M520 #M525 #M528", function()
+    local path = temporary()
+    local lines = lab("--limit 640 --epochs 2 --save " .. path)
+    assert.equal("Training on: cpu", lines[1])
+    assert.equal("FashionClassifier(", lines[2])
+    assert.equal("    (1): Linear(in_features=784, out_features=256, bias=True)", lines[5])
+    assert.equal("Parameters: 269,322", lines[14])
+    assert.matches(epoch_line, lines[15])
+    assert.matches("^Epoch  1/2 ", lines[15])
+    assert.matches(epoch_line, lines[16])
+    assert.matches("^Model saved%. Final test accuracy: 0%.%d%d%d%d$", lines[#lines])
+    local checkpoint = moth.load(path)
+    assert.equal(tonumber(lines[#lines]:match("[%d.]+$")), tonumber(("%.4f"):format(checkpoint.test_acc)))
+    assert.same({ "net.1.weight", "net.1.bias", "net.4.weight", "net.4.bias", "net.7.weight", "net.7.bias" },
+      checkpoint.model:keys())
+    assert.equal(6, #checkpoint.optimizer.state)
+    assert.equal(20, checkpoint.optimizer.state[1].step)
+    local before = tonumber(lines[15]:match("Train Loss: ([%d.]+)"))
+    assert.is_true(tonumber(lines[16]:match("Train Loss: ([%d.]+)")) < before)
+  end)
+
+  it("prints gradient norms before and after clipping #M532", function()
+    local text = table.concat(lab("--limit 320 --epochs 1 --clip 0.5 --save " .. temporary()), "\n")
+    local before, after = text:match("Gradient norm %(mean of 5 steps%): (%S+) before clipping, (%S+) after")
+    assert.is_true(tonumber(before) > 0.5)
+    assert.is_true(tonumber(after) <= 0.5001)
+  end)
+
+  it("has a stage that overfits one batch, and StepLR to compare #M541 #M530", function()
+    local lines = lab("--limit 64 --stage overfit")
+    local loss = tonumber(lines[#lines]:match("without dropout: ([%d.]+)"))
+    assert.is_true(loss < 0.05)
+    lines = lab("--limit 64 --epochs 1 --hidden 8 --steplr --save " .. temporary())
+    assert.matches("Test accuracy: 0%.%d+ without StepLR, 0%.%d+ with it", table.concat(lines, "\n"))
+  end)
+
+  it("train and evaluate on synthetic images #M526 #M527 #M540", function()
+    moth.manual_seed(42)
+    local t = T.Compose({ T.ToTensor(), T.Normalize({ 0.35 }, { 0.27 }) })
+    local train = data.DataLoader(datasets.Synthetic({ n = 2000, transform = t }), { batch_size = 64, shuffle = true })
+    local test = data.DataLoader(datasets.Synthetic({ n = 500, train = false, transform = t }), { batch_size = 64 })
+    local model = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
+    local criterion, optimizer = nn.CrossEntropyLoss(), optim.Adam(model:parameters(), { lr = 3e-3 })
+    local losses = {}
+    for _ = 1, 3 do
+      local sum = 0
+      for images, labels in train:iter() do
+        optimizer:zero_grad()
+        local outputs = model(images)
+        local loss = criterion(outputs, labels)
+        loss:backward()
+        optimizer:step()
+        sum = sum + loss:item()
+      end
+      losses[#losses + 1] = sum / train:size()
+    end
+    assert.is_true(losses[1] < 2.2 and losses[2] < losses[1] and losses[3] < losses[2])
+    model:eval()
+    local correct = moth.no_grad(function()
+      local n = moth.zeros({ dtype = moth.int64 })
+      for images, labels in test:iter() do n:add_(model(images):argmax(2):eq(labels):sum()) end
+      return n:item()
+    end)
+    assert.is_true(correct / 500 > 0.6)
+  end)
+
+  it("gives the same bits when it is run again", function()
+    local function weights()
+      moth.manual_seed(42)
+      local ds = datasets.Synthetic({ n = 128, transform = T.ToTensor() })
+      local loader = data.DataLoader(ds, { batch_size = 32, shuffle = true })
+      local model = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.Dropout(0.5), nn.Linear(16, 10))
+      local optimizer = optim.AdamW(model:parameters())
+      for x, y in loader() do
+        optimizer:zero_grad()
+        nn.functional.cross_entropy(model(x), y):backward()
+        optimizer:step()
+      end
+      return nn.utils.parameters_to_vector(model:parameters())
+    end
+    assert.is_true(weights():equal(weights()))
+  end)
+end)
+
+describe("the lab's exercises #quick", function()
+  it("shapes: a linear layer, a mean, attention #M534", function()
+    local x = moth.randn(32, 128, 512)
+    assert.equal("[32, 128, 1024]", tostring(nn.Linear(512, 1024)(x):size()))
+    assert.equal("[32, 512]", tostring(x:mean(2):size()))
+    local weights = x:matmul(x:transpose(2, 3)):div(math.sqrt(512)):softmax(3)
+    assert.equal("[32, 128, 512]", tostring(weights:matmul(x):size()))
+  end)
+
+  it("what autograd does: error, 1/12 each, error #M535 #M097", function()
+    assert.error(function() moth.randn(3, 4):mean():backward() end)
+    local x = moth.randn(3, 4, { requires_grad = true })
+    x:mean():backward()
+    assert.is_true(x.grad:allclose(moth.full({ 3, 4 }, 1 / 12)))
+    local y = moth.no_grad(function() return x:mean() end)
+    assert.error(function() y:backward() end)
+  end)
+
+  it("two backwards without zero_grad add up #M538", function()
+    local p = nn.Parameter(moth.tensor({ 2, 3 }))
+    for _ = 1, 2 do (p * p):sum():backward() end
+    assert.same({ 8, 12 }, p.grad:totable())
+  end)
+end)
+
+describe("small examples", function()
+  it("regression in twelve lines #M215 #M536", function()
+    local lines = run("examples/regression12.lua")
+    assert.equal(10, #lines)
+    local first, last = tonumber(lines[1]:match("loss ([%d.]+)")), tonumber(lines[10]:match("loss ([%d.]+)"))
+    assert.matches("^epoch 90 loss", lines[10])
+    assert.is_true(last < first / 5)
+  end)
+
+  it("one batch is overfitted #M529", function()
+    local lines = run("examples/overfit_batch.lua")
+    assert.is_true(tonumber(lines[#lines]:match("-> ([%d.]+) after 100 steps")) < 0.05)
+  end)
+
+  it("AdamW in Lua matches optim.AdamW #M207", function()
+    assert.matches("the same algorithm", run("examples/adamw.lua")[1], 1, true)
+  end)
+
+  it("a two-layer model, a weighted sampler, four silent bugs #M176 #M230 #M537", function()
+    assert.matches("output shape: [32, 10]", table.concat(run("examples/simple_model.lua"), "\n"), 1, true)
+    local lines = run("examples/weighted_sampler.lua")
+    assert.is_near(10, tonumber(lines[1]:match("([%d.]+) %%")), 0.5)
+    assert.is_near(50, tonumber(lines[2]:match("([%d.]+) %%")), 5)
+    lines = run("examples/silent_bugs.lua")
+    assert.is_true(tonumber(lines[5]:match("norm ([%d.]+)")) > 2 * tonumber(lines[2]:match("norm ([%d.]+)")))
+    assert.matches("two passes agree: true", lines[7], 1, true)
+    assert.matches("does not require grad", lines[#lines], 1, true)
+  end)
+
+  it("an optimizer of one's own agrees with optim.SGD #M206", function()
+    assert.matches("agree to the bit", run("examples/custom_optimizer.lua")[1], 1, true)
+  end)
+end)
