@@ -3,8 +3,8 @@
 #define MOTH_BENCH_FLOOR_H
 #include <stdint.h>
 
-typedef void (*FloorSgemm)(int, int, int, int, int, int, float, const float *, int, const float *, int,
-                           float, float *, int);
+typedef void (*FloorSgemm)(int, int, int, int, int, int, float, const float *, int, const float *,
+                           int, float, float *, int);
 extern FloorSgemm floor_sgemm;
 void floor_blas_threads(int threads);
 #endif

@@ -6,7 +6,7 @@ local M = {}
 function M.start(folder)
   local fifo = folder .. "/torch.fifo"
   os.execute("rm -f " .. fifo .. " && mkfifo " .. fifo)
-  -- moth sets GOMP_SPINCOUNT for itself; PyTorch gets its own default.
+  -- The spin count that moth sets for itself: with its own, PyTorch is some times slower on a busy machine.
   local to = io.popen("exec env GOMP_SPINCOUNT=10000 python3 bench/torch_server.py > " .. fifo .. " 2> " .. folder
     .. "/torch.err", "w")
   local from = io.open(fifo, "r")
