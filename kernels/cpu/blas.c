@@ -144,11 +144,11 @@ static void grid_range(void *ctx, int64_t begin, int64_t end) {
 
 /* Into how many blocks: by work alone. Each halving costs the packing of the other operand again. */
 static int64_t blocks_for(double flops) {
-  if (flops < 4e6)
+  if (flops < 8e6)
     return 1;
-  if (flops < 256e6)
+  if (flops < 4e9)
     return 2;
-  return flops < 4e9 ? 4 : 8;
+  return flops < 32e9 ? 4 : 8;
 }
 
 void moth_gemm(const MothGemm *g, bool parallel) {
@@ -162,9 +162,9 @@ void moth_gemm(const MothGemm *g, bool parallel) {
   Grid grid = {g, 1, 1, g->m, g->n};
   for (int64_t n = blocks_for(2.0 * (double)g->m * (double)g->n * (double)g->k); n > 1; n /= 2) {
     if (grid.bm >= grid.bn && grid.bm >= 32)
-      grid.bm = (grid.bm / 2 + 15) & ~(int64_t)15;
+      grid.bm = ((grid.bm + 1) / 2 + 15) & ~(int64_t)15;
     else if (grid.bn >= 32)
-      grid.bn = (grid.bn / 2 + 15) & ~(int64_t)15;
+      grid.bn = ((grid.bn + 1) / 2 + 15) & ~(int64_t)15;
   }
   grid.rows = (g->m + grid.bm - 1) / grid.bm;
   grid.cols = (g->n + grid.bn - 1) / grid.bn;

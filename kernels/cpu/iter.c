@@ -153,8 +153,8 @@ void moth_iter_run(const MothIter *it, MothLoop loop, const MothParam *params, i
     return;
   }
   Run r = {it, loop, params};
-  if (grain == 0)
+  if (it->numel <= grain || grain == 0)
     run_range(&r, 0, it->numel);
-  else
-    moth_parallel_for(it->numel, grain, run_range, &r);
+  else /* what is worth a thread is one thing; how evenly it is cut is another */
+    moth_parallel_for(it->numel, grain > 16 ? grain / 16 : 1, run_range, &r);
 }

@@ -2,6 +2,14 @@
 local B = require "moth_lua"
 local M = {}
 
+local permanent = setmetatable({}, { __mode = "k" })
+
+--- Keeps a tensor out of every scope (optimizers do so with their state, which is made at the first step).
+function M.keep(t)
+  permanent[t] = true
+  return t
+end
+
 --- Calls fn(keep, ...) and frees every tensor that was made with `moth` ops inside and is not among its results.
 -- Tensors stored elsewhere (upvalues, fields) must be protected with keep(t).
 function M.scope(fn, ...)
@@ -18,7 +26,7 @@ function M.scope(fn, ...)
       if B.is_tensor(r) then kept[r] = true end
     end
     for _, t in ipairs(made) do
-      if not kept[t] then B.free(t) end
+      if not kept[t] and not permanent[t] then B.free(t) end
     end
     if not ok then error((...), 0) end
     return ...

@@ -143,3 +143,24 @@ describe("memory", function()
     assert.same({ 1, 1, 1 }, moth.ones(3):totable())
   end)
 end)
+
+describe("scope and optimizers", function()
+  it("lets a whole training step be a scope", function()
+    for _, name in ipairs({ "SGD", "Adam", "AdamW" }) do
+      local w = moth.randn(3, { requires_grad = true })
+      local opt = moth.optim[name]({ w }, { lr = 0.1, momentum = name == "SGD" and 0.9 or nil })
+      local first
+      for _ = 1, 20 do
+        local loss = moth.scope(function()
+          opt:zero_grad()
+          local l = (w * w):sum()
+          l:backward()
+          opt:step()
+          return l
+        end)
+        first = first or loss:item()
+      end
+      assert.is_true((w * w):sum():item() < first)
+    end
+  end)
+end)

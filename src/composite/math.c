@@ -72,10 +72,10 @@ MothStatus moth_composite_dot(MothCall *c) {
                      (long long)self->shape[0], (long long)other->shape[0]);
   MOTH_TRY(moth_mul(moth_v_tensor(self), moth_v_tensor(other), &p));
   MOTH_TRY(then(sum_over(p, moth_v_none(), false, &out), p));
-  if (out->dtype != p->dtype && !moth_dtype_is_float((MothDType)self->dtype)) {
+  if (!moth_dtype_is_float((MothDType)self->dtype)) { /* integer sums are int64 */
+    MothDType dtype = (MothDType)self->dtype;
     p = out;
-    MOTH_TRY(then(
-        moth_to(p, moth_v_dtype((MothDType)self->dtype), moth_v_none(), false, false, &out), p));
+    MOTH_TRY(then(moth_to(p, moth_v_dtype(dtype), moth_v_none(), false, false, &out), p));
   }
   return moth_give(c, out);
 }
@@ -234,7 +234,8 @@ MothStatus moth_composite_one_hot(MothCall *c) {
 
 MothStatus moth_reduce_loss(MothTensor *loss, const char *reduction, MothTensor **out) {
   if (!moth_dtype_is_float((MothDType)loss->dtype)) /* |a - b| of unsigned integers wraps around */
-    return moth_fail(MOTH_ERR_TYPE, "a loss needs a float dtype, got %s", moth_dtype_name((MothDType)loss->dtype));
+    return moth_fail(MOTH_ERR_TYPE, "a loss needs a float dtype, got %s",
+                     moth_dtype_name((MothDType)loss->dtype));
   if (!strcmp(reduction, "mean"))
     return moth_mean(loss, moth_v_none(), false, moth_v_none(), out);
   if (!strcmp(reduction, "sum"))

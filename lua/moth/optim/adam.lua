@@ -10,6 +10,7 @@
 --   4. with amsgrad v' = max(v', v), used for v (max_exp_avg_sq)
 --   5. x = x - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
 local B = require "moth_lua"
+local keep = require("moth.scope").keep
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -30,8 +31,8 @@ function Adam:__init(params, o)
 end
 
 local function new_state(p, amsgrad)
-  local s = { step = 0, exp_avg = moth.zeros_like(p), exp_avg_sq = moth.zeros_like(p) }
-  if amsgrad then s.max_exp_avg_sq = moth.zeros_like(p) end
+  local s = { step = 0, exp_avg = keep(moth.zeros_like(p)), exp_avg_sq = keep(moth.zeros_like(p)) }
+  if amsgrad then s.max_exp_avg_sq = keep(moth.zeros_like(p)) end
   return s
 end
 
@@ -63,6 +64,8 @@ function Adam:step_group(group)
     local lists = by_step[step]
     moth.adam_step(lists.params, lists.grads, lists.avgs, lists.squares, lists.maxima, group.lr, group.betas[1],
       group.betas[2], group.eps, group.weight_decay, step, self.decoupled, group.amsgrad, group.maximize)
+    -- Our handles must not keep the gradients alive until the next collection: zero_grad then gives hot memory back.
+    for i = 1, lists.n do B.free(lists.grads[i]) end
   end
 end
 

@@ -9,6 +9,7 @@
 --   4. g = b, or with nesterov g + momentum b (where there is momentum)
 --   5. x = x - lr g
 local B = require "moth_lua"
+local keep = require("moth.scope").keep
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -44,7 +45,7 @@ function SGD:step_group(group)
         local s = state[p]
         if not s.momentum_buffer then
           lists = new
-          s.momentum_buffer = moth.empty_like(p)
+          s.momentum_buffer = keep(moth.empty_like(p))
         end
         lists.buffers[#lists.buffers + 1] = s.momentum_buffer
       end
@@ -54,6 +55,9 @@ function SGD:step_group(group)
   end
   run(group, old, false)
   run(group, new, true)
+  for _, lists in ipairs({ old, new }) do -- as in Adam: give the memory back at zero_grad
+    for _, grad in ipairs(lists.grads) do B.free(grad) end
+  end
 end
 
 return SGD
