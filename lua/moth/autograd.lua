@@ -146,8 +146,9 @@ local function apply(spec, ...)
       n = select("#", ...)
       grads = { ... }
     end
-    take(spec.backward(ctx, ...))
-    ctx.node = nil
+    local ok, err = pcall(function(...) take(spec.backward(ctx, ...)) end, ...)
+    ctx.node = nil -- else it would hold itself
+    if not ok then error(err, 0) end
     local wrong = n < nargs
     for i = nargs + 1, n do wrong = wrong or grads[i] ~= nil end
     if wrong then

@@ -238,7 +238,7 @@ function methods.repeat_(x, ...)
   end
   local out = {}
   for i = 1, n do out[i] = reps[i] * size[i] end
-  return ops.reshape(ops.expand(ops.reshape(x, inner), shape), out)
+  return ops.reshape(ops.clone(ops.expand(ops.reshape(x, inner), shape)), out) -- a copy, always
 end
 methods.tile = methods.repeat_
 
@@ -286,6 +286,9 @@ methods.untyped_storage = methods.storage
 function methods.backward(x, gradient, options)
   if type(gradient) == "table" then gradient, options = gradient.gradient, gradient end
   options = options or {}
+  if gradient ~= nil and not is_tensor(gradient) then
+    error("backward: expected a tensor as gradient, got " .. type(gradient), 2)
+  end
   B.backward({ x }, gradient and { gradient } or nil, options.retain_graph or options.create_graph,
     options.create_graph)
 end

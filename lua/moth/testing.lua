@@ -51,7 +51,8 @@ function M.assert_close(actual, expected, options, level)
   options, level = options or {}, (level or 1) + 1
   for k in pairs(options) do
     if k ~= "rtol" and k ~= "atol" and k ~= "equal_nan" and k ~= "check_dtype" and k ~= "message" then
-      error("assert_close: unknown option '" .. tostring(k) .. "'; there are rtol, atol, equal_nan, check_dtype, message", level)
+      error("assert_close: unknown option '" .. tostring(k)
+        .. "'; there are rtol, atol, equal_nan, check_dtype, message", level)
     end
   end
   local function other_dtype(x) return B.is_tensor(x) and B.tensor_dtype(x) or nil end

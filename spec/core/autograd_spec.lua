@@ -11,12 +11,18 @@ local function list(t) return t:detach():totable() end
 local function fails(pattern, fn, ...)
   local ok, err = pcall(fn, ...)
   assert(not ok, "no error; expected " .. pattern)
-  assert(tostring(err):find(pattern), ("'%s' does not match '%s'"):format(tostring(err), pattern))
+  local found = false
+  for p in (pattern .. "|"):gmatch("(.-)|") do found = found or tostring(err):find(p) ~= nil end
+  assert(found, ("'%s' does not match '%s'"):format(tostring(err), pattern))
   return err
 end
 
 local function live()
-  for _ = 1, 4 do collectgarbage() end
+  for _ = 1, 4 do
+    collectgarbage()
+    moth.zeros(1) -- lets go of Lua functions that C held
+  end
+  collectgarbage()
   return moth.memory.stats().live
 end
 
@@ -83,7 +89,7 @@ describe("autograd", function()
     assert.is_nil(w.grad)
     assert.equal(29, x.grad:item())
     x:retain_grad() -- a leaf has it anyway
-    fails("requires", function() moth.ones(1):retain_grad() end)
+    fails("require grad", function() moth.ones(1):retain_grad() end)
   end)
 
   it("gradients accumulate #M083 #quick", function()
@@ -167,7 +173,8 @@ describe("autograd", function()
     x.grad = nil;
     (x * x):backward { gradient = moth.ones(2, { dtype = moth.float64 }) }
     assert.same({ 2, 4 }, list(x.grad))
-    moth.autograd.backward({ x * 2, x * 3 }, { moth.ones(2, { dtype = moth.float64 }), moth.ones(2, { dtype = moth.float64 }) })
+    moth.autograd.backward({ x * 2, x * 3 }, { moth.ones(2, { dtype = moth.float64 }), moth.ones(2,
+      { dtype = moth.float64 }) })
     assert.same({ 7, 9 }, list(x.grad))
     fails("tensor", function() y:backward("x") end)
   end)
@@ -335,7 +342,8 @@ describe("autograd", function()
   end)
 
   it("backward without a graph says so #M096", function()
-    fails("element 0 of tensors does not require grad and does not have a grad_fn", function() moth.randn(3, 4):mean():backward() end)
+    fails("element 0 of tensors does not require grad and does not have a grad_fn", function() moth.randn(3,
+      4):mean():backward() end)
     local x = leaf { 1, 2 }
     fails("does not require grad", function() moth.no_grad(function() return (x * x):sum() end):backward() end)
     fails("does not require grad", function() grad(moth.ones(1), x) end)
@@ -434,7 +442,7 @@ describe("autograd", function()
         local z = y:sum()
         z:backward { retain_graph = true }
         local g = grad(z, x, { create_graph = true })
-        g:sum():backward()
+        g:sum():backward { retain_graph = true }
         x.grad = nil
         local v = y:clone()
         v:narrow(1, 1, 3):mul_(2)
@@ -659,7 +667,7 @@ describe("autograd", function()
         forward = function(_, x) return x * 1 end,
         backward = function(_, g)
           local t = leaf(2);
-          (t * t):backward() -- another graph, inside
+          moth.enable_grad(function() (t * t):backward() end) -- another graph, inside
           assert(t.grad:item() == 4)
           return g
         end,
@@ -687,6 +695,7 @@ describe("autograd", function()
         testing.assert_close(a[i].grad or a[i]:detach() * 0, b[i].grad or b[i]:detach() * 0)
       end
       assert.is_true(gradcheck(view_form, a))
+      assert.is_true(moth.autograd.gradgradcheck(view_form, a))
     end
 
     it("a slice of a non-leaf is overwritten #quick", function()
@@ -694,7 +703,8 @@ describe("autograd", function()
         local y = x * 2
         y:narrow(1, 2, 2):copy_(v)
         return y
-      end, function(x, v) return moth.cat { x:narrow(1, 1, 1) * 2, v, x:narrow(1, 4, 1) * 2 } end, { 1, 2, 3, 4 }, { 9, 8 })
+      end, function(x, v) return moth.cat { x:narrow(1, 1, 1) * 2, v, x:narrow(1, 4, 1) * 2 } end, { 1, 2, 3, 4 },
+        { 9, 8 })
       same(function(x, v)
         local y = x * 1
         y[{ {}, 2 }] = v
@@ -742,12 +752,12 @@ describe("autograd", function()
       same(function(x)
         local y = x * 1
         local v = y:t():narrow(1, 2, 2):select(2, 1)
-        v:mul_(v:detach()):add_(1)
+        v:mul_(5):add_(1)
         return y + 0
       end, function(x)
         local mask = moth.zeros_like(x:detach())
         mask[1][2], mask[1][3] = 1, 1
-        return x * (1 - mask) + mask * (x * x:detach() + 1)
+        return x * (1 - mask) + mask * (x * 5 + 1)
       end, { { 1, 2, 3 }, { 4, 5, 6 } })
     end)
 
@@ -772,26 +782,31 @@ describe("autograd", function()
       end, { 1, 2, 3, 4 })
       same(function(x)
         local y = x * 1
-        y[x:gt(2)] = 0
+        y[x:gt(2.5)] = 0
         return y
-      end, function(x) return x * x:le(2):double() end, { 1, 2, 3, 4 })
+      end, function(x) return x * x:le(2.5):double() end, { 1, 2, 3, 4 })
     end)
 
     it("writing to an expanded view is refused", function()
       local y = leaf { { 1 }, { 2 } } * 1
-      fails("several elements in one place|expand", function() y:expand(2, 3):add_(1) end)
+      fails("several elements in one place", function() y:expand(2, 3):add_(1) end)
     end)
 
     it("gradients through every view", function()
       local forms = {
-        function(x) return x:view(3, 4) end, function(x) return x:reshape { -1 } end, function(x) return x:permute(2, 1) end,
+        function(x) return x:view(3, 4) end, function(x) return x:reshape { -1 } end, function(x) return x:permute(2,
+          1) end,
         function(x) return x:transpose(1, 2) end, function(x) return x:t() end, function(x) return x:unsqueeze(1) end,
         function(x) return x:unsqueeze(2):squeeze(2) end, function(x) return x:unsqueeze(1):expand(3, -1, -1) end,
-        function(x) return x:narrow(2, 2, 3) end, function(x) return x:select(1, 2) end, function(x) return x:slice(2, 0, 6, 2) end,
+        function(x) return x:narrow(2, 2, 3) end, function(x) return x:select(1, 2) end,
+          function(x) return x:slice(2, 0, 6, 2) end,
         function(x) return x:as_strided({ 2, 2 }, { 1, 2 }, 1) end, function(x) return x:diagonal() end,
-        function(x) return x:flatten() end, function(x) return x:unflatten(2, { 2, 3 }) end, function(x) return x:movedim(1, 2) end,
-        function(x) return x[2] end, function(x) return x[{ {}, { 2, 5, 3 } }] end, function(x) return x[{ 1, { 2, 3 } }] end,
-        function(x) return x:split(4, 2)[2] end, function(x) return x:chunk(3, 2)[3] end, function(x) return x:unbind(2)[4] end,
+        function(x) return x:flatten() end, function(x) return x:unflatten(2, { 2, 3 }) end,
+          function(x) return x:movedim(1, 2) end,
+        function(x) return x[2] end, function(x) return x[{ {}, { 2, 5, 3 } }] end, function(x) return x[{ 1, { 2,
+          3 } }] end,
+        function(x) return x:split(4, 2)[2] end, function(x) return x:chunk(3, 2)[3] end,
+          function(x) return x:unbind(2)[4] end,
         function(x) return x:detach() * x end, function(x) return x:t():contiguous():view(12) end,
       }
       for i, f in ipairs(forms) do
@@ -819,7 +834,7 @@ describe("autograd", function()
     }
 
     it("names input, element and both values", function()
-      local err = fails("gradcheck: the derivative of output 1%[2%] by input 2%[2%] is 2 by autograd, 8%.", function()
+      local err = fails("gradcheck: the derivative of output 1%[2%] by input 2%[2%] is 2 by autograd, 8", function()
         gradcheck(function(_, x) return Bad(x) end, { 1, leaf { 1, 4 } })
       end)
       assert.truthy(err:find("autograd_spec.lua:%d+"))
@@ -863,6 +878,7 @@ describe("autograd binding", function()
     end
     local t = (x * 2)
     t:free()
-    for _, fn in ipairs { B.grad_fn, B.get_grad, B.is_leaf, B.requires_grad, B.retain_grad } do assert.is_false(pcall(fn, t)) end
+    for _, fn in ipairs { B.grad_fn, B.get_grad, B.is_leaf, B.requires_grad,
+      B.retain_grad } do assert.is_false(pcall(fn, t)) end
   end)
 end)

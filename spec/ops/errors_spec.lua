@@ -26,12 +26,14 @@ end
 -- Values that no argument takes, and those that only some kinds take.
 local function bad_values()
   return {
-    { "io.stdout", io.stdout }, { "newproxy()", newproxy() }, { "newproxy(true)", newproxy(true) }, { "a function", print },
+    { "io.stdout", io.stdout }, { "newproxy()", newproxy() }, { "newproxy(true)", newproxy(true) }, { "a function",
+      print },
     { "a coroutine", coroutine.create(print) }, { "a released tensor", released() },
     { "cdata", require("ffi").new("int[4]") }, { "a string", "surely no dtype or device", STRING = true },
     { "a table", { "x", {} } }, { "an empty table", {}, TENSORS = true, INTS = true, DIMS = true, keywords = true },
     { "a table of options", { surely_unknown = 1 } }, { "NaN", 0 / 0, FLOAT = true, SCALAR = true, OPERAND = true },
-    { "2.5", 2.5, FLOAT = true, SCALAR = true, OPERAND = true }, { "inf", math.huge, FLOAT = true, SCALAR = true, OPERAND = true },
+    { "2.5", 2.5, FLOAT = true, SCALAR = true, OPERAND = true }, { "inf", math.huge, FLOAT = true, SCALAR = true,
+      OPERAND = true },
     { "2^53 + 2", 2 ^ 53 + 2, FLOAT = true, SCALAR = true, OPERAND = true },
     { "false", false, BOOL = true, SCALAR = true, OPERAND = true },
     { "a dtype", B.dtype("float32"), DTYPE = true }, { "a generator", B.generator(1), GENERATOR = true },

@@ -60,7 +60,8 @@ end
 local function compute_dtype(op, args)
   local bound, operands = S.bind(op, args), {}
   for _, a in ipairs(op.args) do
-    if a.type ~= "SCALAR" and not masked(op, a) and bound[a.name] ~= nil then operands[#operands + 1] = bound[a.name] end
+    if a.type ~= "SCALAR" and not masked(op, a)
+      and bound[a.name] ~= nil then operands[#operands + 1] = bound[a.name] end
   end
   local d = op.promote == "self" and dtype_of(operands[1]) or S.result_type(operands)
   if op.promote == "float" and S.class[d] ~= "float" then d = "float32" end
@@ -72,7 +73,8 @@ local function fractional_parameter(op, args)
   local bound = S.bind(op, args)
   for _, a in ipairs(op.args) do
     local v = bound[a.name]
-    if (a.type == "SCALAR" or a.type == "OPERAND" and op.promote == "self") and type(v) == "number" and v ~= math.floor(v) then return true end
+    if (a.type == "SCALAR" or a.type == "OPERAND" and op.promote == "self") and type(v) == "number"
+      and v ~= math.floor(v) then return true end
   end
 end
 
@@ -88,7 +90,8 @@ local function must(text) if text then error(text, 0) end end
 
 local function check_result(op, t, shape, data, dtype, tol)
   if not is_tensor(t) then error("the result is a " .. type(t), 0) end
-  if not S.same_shape(size(t), shape) then error(("shape %s, expected %s"):format(S.show(size(t)), S.show(shape)), 0) end
+  if not S.same_shape(size(t), shape) then error(("shape %s, expected %s"):format(S.show(size(t)), S.show(shape)),
+    0) end
   if dtype and dtype_of(t) ~= dtype then error(("dtype %s, expected %s"):format(dtype_of(t), dtype), 0) end
   must(S.compare(S.values(t), data, dtype_of(t), tol or tolerance(op, dtype_of(t))))
 end
@@ -165,7 +168,8 @@ local function structured_case(op, args, dtype, checks, want)
       count.refused = count.refused + 1
       return
     end
-    if op.kind == "view" and results[2]:find("view size is not compatible", 1, true) and not B.is_contiguous(args[1]) then
+    if op.kind == "view" and results[2]:find("view size is not compatible", 1, true)
+      and not B.is_contiguous(args[1]) then
       count.refused = count.refused + 1
       return
     end
@@ -251,7 +255,8 @@ local function fake_case(op, args)
     local f = fake[i + 1]
     if not B.is_fake(f) then error("the result of fake tensors is not fake", 0) end
     if not S.same_shape(size(f), size(real[i])) or dtype_of(f) ~= dtype_of(real[i]) then
-      error(("fake %s %s, real %s %s"):format(dtype_of(f), S.show(size(f)), dtype_of(real[i]), S.show(size(real[i]))), 0)
+      error(("fake %s %s, real %s %s"):format(dtype_of(f), S.show(size(f)), dtype_of(real[i]),
+        S.show(size(real[i]))), 0)
     end
   end
 end
@@ -303,7 +308,8 @@ local function run_pointwise(op)
     count.case(where(op, i, "fake"), fake_case, op, base)
     -- two dtypes: the second operand in another one
     if #op.args > 1 and is_tensor(base[2]) and not masked(op, op.args[2]) and op.promote ~= "self" then
-      for _, pair in ipairs { { "float32", "int32" }, { "int8", "uint8" }, { "float16", "bfloat16" }, { "bool", "int64" },
+      for _, pair in ipairs { { "float32", "int32" }, { "int8", "uint8" }, { "float16", "bfloat16" }, { "bool",
+        "int64" },
         { "float64", "float32" }, { "uint8", "float16" } } do
         local k = 0
         local mixed = S.map(op, base, function(t, a)
@@ -349,8 +355,10 @@ local function run_nondeterministic(op)
         if mine then
           count.case(where(op, i, dtype, layout), function()
             local r = pack(call(op.name, mine))
-            for j = 1, r.n do if S.class[dtype_of(r[j])] == "float" and dtype_of(r[j]) ~= dtype and not op.factory then error("dtype " .. dtype_of(r[j]), 0) end end
-            for _, intact in ipairs(checks) do if not intact() then error("memory around an operand has changed", 0) end end
+            for j = 1, r.n do if S.class[dtype_of(r[j])] == "float" and dtype_of(r[j]) ~= dtype
+              and not op.factory then error("dtype " .. dtype_of(r[j]), 0) end end
+            for _, intact in ipairs(checks) do if not intact() then error("memory around an operand has changed",
+              0) end end
           end)
         end
       end
@@ -410,6 +418,43 @@ local function run_structured(op)
     end
     fakes = fakes + 1
     count.case(where(op, i, "fake"), fake_case, op, fresh(op, base))
+  end
+end
+
+--- Ops that only write to lists: the written lists against the reference, in every float dtype.
+local function run_writing(op)
+  local function run(base, dtype, layout)
+    local args, checks = laid_out(op, fresh(op, converted(op, base, dtype)), layout)
+    if not args then return end
+    local bound = S.bind(op, args)
+    for k, v in pairs(bound) do bound[k] = plain(v) end
+    local want = references[op.name](bound)
+    call(op.name, args)
+    local k = 0
+    for i, a in ipairs(op.args) do
+      if a.mutated then
+        k = k + 1
+        for j, t in ipairs(args[i]) do
+          must(S.compare(S.values(t), want[k][j].data, dtype, tolerance(op, dtype)))
+        end
+      end
+    end
+    for _, intact in ipairs(checks) do if not intact() then error("memory around an operand has changed", 0) end end
+  end
+  for i, text in ipairs(op.samples) do
+    local base = S.evaluate(text, { seed = S.seed + i })
+    for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
+      for _, layout in ipairs { "contiguous", "transposed", "strided", "offset" } do
+        count.case(where(op, i, dtype, layout), run, base, dtype, layout)
+      end
+    end
+    for _, dtype in ipairs { "int32", "bool" } do
+      count.case(where(op, i, dtype), function()
+        local ok, err = pcall(run, base, dtype, "contiguous")
+        if ok then error("was accepted", 0) end
+        if not is_type_error(err) then error(err, 0) end
+      end)
+    end
   end
 end
 
@@ -477,7 +522,8 @@ local function run_larger(op)
                   local tol = tolerance(op, dtype_of(r[k])) or { 0, 0 }
                   if S.class[dtype_of(r[k])] == "float" and not moth.allclose(a, b, tol[1] * 4, tol[2] * 4, true)
                     or S.class[dtype_of(r[k])] ~= "float" and not moth.equal(a, b) then
-                    worst = level .. " differs from " .. best .. ": " .. moth.Tensor.__index(ops.abs(ops.sub(a, b)), "stats")(ops.abs(ops.sub(a, b)))
+                    worst = level .. " differs from " .. best .. ": " .. moth.Tensor.__index(ops.abs(ops.sub(a, b)),
+                      "stats")(ops.abs(ops.sub(a, b)))
                   end
                 end
               end
@@ -533,18 +579,22 @@ describe("forward", function()
 
   for _, op in ipairs(S.selected()) do
     it(S.title(op), function()
+      local before = count.total
       if op.nondeterministic then run_nondeterministic(op)
+      elseif op.nresults == 0 then run_writing(op)
       elseif op.kind == "pointwise" then run_pointwise(op)
       elseif op.factory then run_factory(op)
       else run_structured(op)
       end
-      run_larger(op)
+      if op.nresults > 0 then run_larger(op) end
       count.check()
+      assert.is_true(count.total > before, "no case ran: the record needs samples")
     end)
   end
 
   it("ran", function()
-    io.write(("  %d forward cases (%d refused as they should, %d variants, %d fake, %d thread, %d level, %d exact)\n"):format(
+    local text = "  %d forward cases (%d refused as they should, %d variants, %d fake, %d thread, %d level, %d exact)\n"
+    io.write(text:format(
       count.total, count.refused, variants, fakes, threads, levels, exact))
     assert.is_true(count.total > 0)
   end)

@@ -280,7 +280,8 @@ function M.mv(a)
   return { shape = { a.self.shape[1] }, data = out.data }
 end
 function M.outer(a)
-  local out = M.mm { self = { shape = { #a.self.data, 1 }, data = a.self.data }, mat2 = { shape = { 1, #a.vec2.data }, data = a.vec2.data } }
+  local out = M.mm { self = { shape = { #a.self.data, 1 }, data = a.self.data }, mat2 = { shape = { 1,
+    #a.vec2.data }, data = a.vec2.data } }
   return out
 end
 function M.linear(a)
@@ -437,10 +438,10 @@ end
 
 -- losses ------------------------------------------------------------------------------------------
 
-local function reduced(list, weight, reduction, n)
-  if reduction == "none" then return { shape = { n }, data = list } end
+local function reduced(list, weight, how, n)
+  if how == "none" then return { shape = { n }, data = list } end
   local s = sum(list)
-  return { shape = {}, data = { reduction == "sum" and s or s / weight } }
+  return { shape = {}, data = { how == "sum" and s or s / weight } }
 end
 function M.cross_entropy(a)
   local n, c, list, total = a.self.shape[1], a.self.shape[2], {}, 0
@@ -477,5 +478,45 @@ M.l1_loss = elementwise_loss(function(x, y) return math.abs(x - y) end)
 M.binary_cross_entropy_with_logits = elementwise_loss(function(x, y)
   return math.max(x, 0) - x * y + math.log(1 + math.exp(-math.abs(x)))
 end)
+
+-- optimizer steps: they change the lists in place and give those that they write to ----------------------
+
+local function each_element(a, fn)
+  for k, p in ipairs(a.params) do
+    for i in ipairs(p.data) do fn(k, i) end
+  end
+end
+function M.sgd_step(a)
+  local buffers = a.momentum_buffers
+  each_element(a, function(k, i)
+    local p = a.params[k].data
+    local d = (a.maximize and -1 or 1) * a.grads[k].data[i] + a.weight_decay * p[i]
+    if buffers[k] then
+      local b = buffers[k].data
+      b[i] = a.first and d or a.momentum * b[i] + (1 - a.dampening) * d
+      d = a.nesterov and d + a.momentum * b[i] or b[i]
+    end
+    p[i] = p[i] - a.lr * d
+  end)
+  return { a.params, buffers }
+end
+function M.adam_step(a)
+  each_element(a, function(k, i)
+    local p, m, v = a.params[k].data, a.exp_avgs[k].data, a.exp_avg_sqs[k].data
+    local d = (a.maximize and -1 or 1) * a.grads[k].data[i]
+    if a.decoupled then p[i] = p[i] * (1 - a.lr * a.weight_decay) else d = d + a.weight_decay * p[i] end
+    m[i] = a.beta1 * m[i] + (1 - a.beta1) * d
+    v[i] = a.beta2 * v[i] + (1 - a.beta2) * d * d
+    local square = v[i]
+    if a.amsgrad then
+      local top = a.max_exp_avg_sqs[k].data
+      top[i] = math.max(top[i], v[i])
+      square = top[i]
+    end
+    local mean, root = m[i] / (1 - a.beta1 ^ a.step), math.sqrt(square / (1 - a.beta2 ^ a.step))
+    p[i] = p[i] - a.lr * mean / (root + a.eps)
+  end)
+  return { a.params, a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs }
+end
 
 return M

@@ -21,9 +21,11 @@ S.dtypes = { "float64", "float32", "float16", "bfloat16", "int8", "uint8", "int1
 S.layouts = { "contiguous", "transposed", "strided", "offset", "expanded" }
 S.class = { float64 = "float", float32 = "float", float16 = "float", bfloat16 = "float", bool = "bool" }
 for _, d in ipairs(S.dtypes) do S.class[d] = S.class[d] or "int" end
-S.tolerance = { float64 = { 1e-7, 1e-7 }, float32 = { 1.3e-6, 1e-5 }, float16 = { 1e-3, 1e-5 }, bfloat16 = { 1.6e-2, 1e-5 } }
+S.tolerance = { float64 = { 1e-7, 1e-7 }, float32 = { 1.3e-6, 1e-5 }, float16 = { 1e-3, 1e-5 }, bfloat16 = { 1.6e-2,
+  1e-5 } }
 S.bits = { int8 = 8, uint8 = 8, int16 = 16, int32 = 32, int64 = 64 }
-local largest = { float64 = math.huge, float32 = 3.4028235677973366e38, float16 = 65520, bfloat16 = 3.3961775292304957e38 }
+local largest = { float64 = math.huge, float32 = 3.4028235677973366e38, float16 = 65520,
+  bfloat16 = 3.3961775292304957e38 }
 
 local is_tensor = B.is_tensor
 local function dtype_of(t) return B.tensor_dtype(t).name end
@@ -40,8 +42,10 @@ end
 
 -- A few ops of every family: run under tools that slow them down a hundredfold.
 local quick = {
-  add = true, div = true, exp = true, where = true, clamp = true, sum = true, amax = true, var = true, mm = true, linear = true,
-  cat = true, gather = true, softmax = true, cross_entropy = true, view = true, index_select = true, copy_ = true, full = true,
+  add = true, div = true, exp = true, where = true, clamp = true, sum = true, amax = true, var = true, mm = true,
+    linear = true,
+  cat = true, gather = true, softmax = true, cross_entropy = true, view = true, index_select = true, copy_ = true,
+    full = true,
 }
 --- The title of an op's spec.
 function S.title(op) return op.name .. (quick[op.name] and " #quick" or "") end
@@ -71,7 +75,8 @@ S.product = product
 
 -- Writes numbers into a row-major CPU tensor, by element.
 local writer = {
-  float64 = "double*", float32 = "float*", int8 = "int8_t*", uint8 = "uint8_t*", int16 = "int16_t*", int32 = "int32_t*",
+  float64 = "double*", float32 = "float*", int8 = "int8_t*", uint8 = "uint8_t*", int16 = "int16_t*",
+    int32 = "int32_t*",
   int64 = "int64_t*", bool = "uint8_t*",
 }
 --- A row-major tensor of this shape and dtype from a flat list of numbers (bool: 0 and 1).
@@ -277,7 +282,8 @@ end
 
 -- promotion, written out once more ----------------------------------------------------------------
 
-local rank = { bool = 1, uint8 = 2, int8 = 3, int16 = 4, int32 = 5, int64 = 6, float16 = 7, bfloat16 = 8, float32 = 9, float64 = 10 }
+local rank = { bool = 1, uint8 = 2, int8 = 3, int16 = 4, int32 = 5, int64 = 6, float16 = 7, bfloat16 = 8,
+  float32 = 9, float64 = 10 }
 local order = { bool = 1, int = 2, float = 3 }
 --- The common dtype of two.
 function S.promote(a, b)
@@ -317,7 +323,8 @@ end
 local function ref_environment(dtype)
   local C = ffi.C
   local lib = { erf = C.erf, expm1 = C.expm1, log1p = C.log1p, round = C.nearbyint, math = math, bit = bit }
-  if dtype == "bool" then lib.bit = { band = bit.band, bor = bit.bor, bxor = bit.bxor, bnot = function(x) return 1 - x end } end
+  if dtype == "bool" then lib.bit = { band = bit.band, bor = bit.bor, bxor = bit.bxor,
+    bnot = function(x) return 1 - x end } end
   return lib
 end
 

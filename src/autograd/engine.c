@@ -313,6 +313,18 @@ static MothStatus accumulate_leaf(const Task *t, MothTensor *leaf, MothTensor *g
   return s;
 }
 
+/* .grad of a non-leaf with retain_grad += grad; a copy, since grad goes on its way. */
+static MothStatus keep_grad(MothAutogradMeta *m, MothTensor *grad) {
+  MothTensor *g;
+  if (m->grad)
+    MOTH_TRY(moth_add(moth_v_tensor(m->grad), moth_v_tensor(grad), moth_v_int(1), &g));
+  else
+    MOTH_TRY(moth_clone(grad, &g));
+  moth_tensor_release(m->grad);
+  m->grad = g;
+  return MOTH_OK;
+}
+
 static MothStatus zeros_for(const MothResultMeta *r, MothTensor **out) {
   return moth_zeros(r->shape, r->ndim, moth_v_dtype((MothDType)r->dtype), moth_v_device(r->device),
                     out);
@@ -335,6 +347,9 @@ static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int nca
       MOTH_TRY(run_hooks(n->hooks, i, &grads[i]));
     some = some || grads[i];
   }
+  for (MothAutogradMeta *m = accumulate_leaves ? n->retained : NULL; m; m = m->next_retained)
+    if (grads[m->nr])
+      MOTH_TRY(keep_grad(m, grads[m->nr]));
   for (int i = 0; i < ncaptures; i++)
     if (captures[i].entry == at && grads[captures[i].nr]) {
       captured[i] = grads[captures[i].nr];
@@ -371,6 +386,10 @@ static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int nca
             (accumulate_leaves || t->entries[find(t, n->inputs[k].node)].needed))
           need |= 1u << i;
     }
+    for (int k = 32; k < n->ninputs && !n->op;
+         k++) /* a function of the host: it only asks for some */
+      if (n->inputs[k].node)
+        need |= 1u << 31;
     for (int i = 0; i < e->slots && n->nresults > 1; i++)
       if (!grads[i] && moth_dtype_is_float((MothDType)n->results[i].dtype))
         MOTH_GO(zeros_for(&n->results[i], &grads[i]));
@@ -437,6 +456,8 @@ static MothStatus seed(Task *t, MothTensor *root, MothTensor *grad, int32_t at, 
 static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
                          int ninputs, bool retain, bool create, bool allow_unused,
                          MothTensor **out) {
+  if (n == 0)
+    return moth_fail(MOTH_ERR_VALUE, "there is no output to differentiate");
   Task t = {.retain = retain || create, .create = create};
   Capture few[16], *captures = few;
   size_t captures_size = 0;
@@ -544,6 +565,8 @@ MothStatus moth_backward(MothTensor **roots, MothTensor **grads, int n, bool ret
 MothStatus moth_grad(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
                      int ninputs, bool retain_graph, bool create_graph, bool allow_unused,
                      MothTensor **out) {
+  if (ninputs == 0)
+    return moth_fail(MOTH_ERR_VALUE, "there is no input to differentiate by");
   memset(out, 0, sizeof(MothTensor *) * (size_t)ninputs);
   return engine(roots, grads, n, inputs, ninputs, retain_graph, create_graph, allow_unused, out);
 }

@@ -47,6 +47,10 @@ MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults)
   return n;
 }
 
+void moth_node_stamp(MothNode *n) {
+  n->seq = atomic_fetch_add_explicit(&next_seq, 1, memory_order_relaxed);
+}
+
 void moth_node_retain(MothNode *n) {
   atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed);
 }
@@ -66,6 +70,8 @@ void moth_node_release_saved(MothNode *n) {
   for (int i = 0; i < n->nsaved; i++)
     free_value(&n->saved[i].value);
   n->nsaved = 0;
+  if (n->inner)
+    moth_node_release_saved(n->inner);
 }
 
 static void free_hooks(MothHook *h) {
@@ -113,9 +119,24 @@ void moth_node_release(MothNode *n) {
   freeing = false;
 }
 
+/* Takes m from its node's list of those whose gradient is kept. */
+static void unlink_retained(MothAutogradMeta *m) {
+  MothAutogradMeta **at = &m->node->retained;
+  while (*at != m)
+    at = &(*at)->next_retained;
+  *at = m->next_retained;
+}
+
+static void link_retained(MothAutogradMeta *m) {
+  m->next_retained = m->node->retained;
+  m->node->retained = m;
+}
+
 static void drop_grad(MothTensor *t) {
   MothAutogradMeta *m = t->grad;
   t->grad = NULL;
+  if (m->retain_grad)
+    unlink_retained(m);
   moth_tensor_release(m->grad);
   moth_node_release(m->node);
   free_hooks(m->hooks);
@@ -155,10 +176,14 @@ MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr) {
   MothAutogradMeta *m = moth_meta(t);
   if (!m)
     return MOTH_ERR_MEMORY;
+  if (m->retain_grad)
+    unlink_retained(m);
   moth_node_retain(n);
   moth_node_release(m->node);
   m->node = n;
   m->nr = (uint16_t)nr;
+  if (m->retain_grad)
+    link_retained(m);
   m->view_version = *moth_version_of(t);
   t->keys |= MOTH_KEY_AUTOGRAD;
   return MOTH_OK;
@@ -307,8 +332,10 @@ MothStatus moth_tensor_set_grad(MothTensor *t, MothTensor *grad) {
 MothStatus moth_tensor_retain_grad(MothTensor *t) {
   if (!moth_requires_grad(t))
     return moth_fail(MOTH_ERR_STATE, "retain_grad: the tensor does not require grad");
-  if (t->grad->node)
+  if (t->grad->node && !t->grad->retain_grad) {
     t->grad->retain_grad = true;
+    link_retained(t->grad);
+  }
   return MOTH_OK;
 }
 

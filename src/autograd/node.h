@@ -49,12 +49,14 @@ struct MothNode {
   uint64_t seq;      /* later nodes run first */
   MothNode *pending; /* chain of nodes to be freed */
   MothHook *hooks;
+  MothAutogradMeta *retained; /* of results whose .grad is kept (retain_grad) */
+  MothNode *inner; /* of a CopySlices: the node of the op that wrote, borrowed from ctx */
   MothInput *inputs;
   MothSaved *saved;
   MothResultMeta *results;
   uint16_t ninputs, nsaved, nresults;
   bool released;
-  uint8_t edge_of[MOTH_MAX_ARGS + 1]; /* first input of each argument */
+  uint16_t edge_of[MOTH_MAX_ARGS + 1]; /* first input of each argument */
   size_t size;
 };
 
@@ -65,7 +67,8 @@ struct MothAutogradMeta {
   MothHook *hooks;       /* of a leaf */
   uint16_t nr;
   bool requires_grad; /* as set by the user on a leaf */
-  bool retain_grad;
+  bool retain_grad;   /* is in the list of its node */
+  MothAutogradMeta *next_retained;
   int64_t view_version; /* of the view when its node was made */
 };
 
@@ -85,6 +88,9 @@ MOTH_API void moth_node_retain(MothNode *n);
 MOTH_API void moth_node_release(MothNode *n);
 /* Fills input i from t: edge (if needed), shape, dtype. */
 MothStatus moth_node_set_input(MothNode *n, int i, MothTensor *t, bool needs);
+/* To be called when all inputs are set: making the edge of a stale view makes a node, and a node must be
+ * later than those that it leads to. */
+void moth_node_stamp(MothNode *n);
 void moth_node_set_result(MothNode *n, int i, const MothTensor *t);
 void moth_node_release_saved(MothNode *n);
 /* Makes t the result nr of n (takes no reference of t). */

@@ -89,6 +89,9 @@ static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
     if (need >> i & 1)
       saves |= op->saves_for[i];
   bool metas = op->nresults > 1;
+  if (count_inputs(c) > UINT16_MAX)
+    return moth_fail(MOTH_ERR_VALUE, "%d tensors are too many for one recorded call",
+                     count_inputs(c));
   MothNode *n = moth_node_new(op->backward_name, count_inputs(c), __builtin_popcount(saves),
                               metas ? op->nresults : 0);
   if (!n)
@@ -100,7 +103,7 @@ static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
   for (int i = 0; i < op->nargs; i++) {
     MothValue v = c->args[i];
     bool wanted = need >> i & 1;
-    n->edge_of[i] = (uint8_t)edge;
+    n->edge_of[i] = (uint16_t)edge;
     if (v.tag == MOTH_V_TENSOR) {
       MOTH_GO(moth_node_set_input(n, edge, v.u.t, wanted && needs_grad(v.u.t)));
       if (op->geometry && wanted) {
@@ -138,6 +141,7 @@ done:
     moth_node_release(n);
     return status;
   }
+  moth_node_stamp(n);
   *out = n;
   return MOTH_OK;
 }
@@ -187,7 +191,7 @@ MothStatus moth_autograd_record(MothCall *c) {
                                      "differentiation, but one of the arguments requires grad");
   if (!need)
     return below(c);
-  MothNode *n;
+  MothNode *n = NULL;
   MOTH_TRY(make_node(c, need, &n));
   MothStatus status = below(c);
   if (status != MOTH_OK) {
@@ -235,6 +239,7 @@ MothStatus moth_function_record(const char *name, MothBackward backward, void (*
     else
       n->inputs[i].ndim = 0;
   }
+  moth_node_stamp(n);
   for (int i = 0; i < nresults; i++) {
     moth_node_set_result(n, i, results[i]);
     if (moth_dtype_is_float((MothDType)results[i]->dtype))

@@ -82,10 +82,11 @@ MothStatus moth_rebase_history(MothTensor *view, MothNode *fn) {
   memcpy(s->stride, view->stride, sizeof(int64_t) * view->ndim);
   s->offset = view->offset - base->offset;
   n->ctx = s;
+  n->inner = fn;
   n->drop = drop_slice;
   n->backward = copy_slices;
   for (int i = 0; i <= MOTH_MAX_ARGS; i++)
-    n->edge_of[i] = (uint8_t)i;
+    n->edge_of[i] = (uint16_t)i;
   MothStatus status = MOTH_OK;
   MOTH_GO(moth_node_set_input(n, 0, base, moth_requires_grad(base)));
   for (int i = 1; i < fn->ninputs; i++) {

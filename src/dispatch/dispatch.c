@@ -160,9 +160,11 @@ static MothStatus run_backend(MothCall *c) {
     bump_versions(c);
     return MOTH_OK;
   }
-  if (op->shape)
-    MOTH_TRY(op->shape(c));
-  MothStatus s = MOTH_OK;
+  MothStatus s = op->shape ? op->shape(c) : MOTH_OK;
+  if (s != MOTH_OK) {
+    release_results(c); /* the first of two may be there */
+    return s;
+  }
   if (op->kind != MOTH_VIEW && !(c->keys & MOTH_KEY_FAKE)) {
     MothKernel kernel = op->kernels[c->device.type];
     s = kernel ? kernel(c) : no_kernel(c);

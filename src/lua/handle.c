@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -294,9 +295,9 @@ MothStatus moth_lua_park(lua_State *L) {
 
 static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct Freed {
-  int refs[256];
-  int n;
-} freed; /* let go, not yet removed; beyond 256 they wait in the table until the state closes */
+  int *refs;
+  int n, room;
+} freed; /* let go, not yet removed */
 static _Atomic int nfreed;
 
 int moth_lua_hold(lua_State *L) {
@@ -309,7 +310,15 @@ int moth_lua_hold(lua_State *L) {
 
 void moth_lua_let_go(int ref) {
   pthread_mutex_lock(&held_lock);
-  if (freed.n < 256)
+  if (freed.n == freed.room) {
+    int room = freed.room ? 2 * freed.room : 256;
+    int *refs = realloc(freed.refs, sizeof *refs * (size_t)room);
+    if (refs) { /* else the value stays until the state closes */
+      freed.refs = refs;
+      freed.room = room;
+    }
+  }
+  if (freed.n < freed.room)
     freed.refs[freed.n++] = ref;
   nfreed = freed.n;
   pthread_mutex_unlock(&held_lock);
@@ -321,12 +330,13 @@ void moth_lua_drain(lua_State *L) {
   struct Freed mine;
   pthread_mutex_lock(&held_lock);
   mine = freed;
-  freed.n = 0;
+  freed = (struct Freed){NULL, 0, 0};
   nfreed = 0;
   pthread_mutex_unlock(&held_lock);
   push_metatable(L, &key_held);
   for (int i = 0; i < mine.n; i++)
     luaL_unref(L, -1, mine.refs[i]);
+  free(mine.refs);
   lua_pop(L, 1);
 }
 

@@ -279,7 +279,10 @@ static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) *
     return moth_lua_error(L, "from_ptr: too many dimensions");
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, 2, i + 1);
-    shape[i] = (int64_t)luaL_checknumber(L, -1);
+    double d = luaL_checknumber(L, -1);
+    if (d != floor(d) || d < 0 || d > 9007199254740992.0)
+      return moth_lua_error(L, "from_ptr: expected sizes that are integers from 0, got %.14g", d);
+    shape[i] = (int64_t)d;
     lua_pop(L, 1);
   }
   MothDType dtype = moth_lua_check_dtype(L, 3);

@@ -128,7 +128,10 @@ return {
 { "sgd_step(Tensor[]! params, Tensor[] grads, Tensor[]! momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool first) -> ()",
   kind = "structured", shape = "optimizer",
   grad = "none",
-  samples = {},
+  samples = {
+    "{randn(3,4), randn(5)}, {randn(3,4), randn(5)}, {}, 0.1, 0, 0, 0.01, false, false, true",
+    "{randn(3,4)}, {randn(3,4)}, {randn(3,4)}, 0.1, 0.9, 0, 0.01, true, false, false",
+    "{randn(7)}, {randn(7)}, {randn(7)}, 0.1, 0.9, 0.1, 0, false, true, true" },
   errors = {
     { "{randn(2)}, {randn(3)}, {}, 0.1, 0, 0, 0, false, false, true", "shape" },
     { "{randn(2)}, {}, {}, 0.1, 0, 0, 0, false, false, true", "as many" }, { "{}", "argument 'grads'" },
@@ -138,7 +141,10 @@ return {
 { "adam_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! max_exp_avg_sqs, float lr, float beta1, float beta2, float eps, float weight_decay, int step, bool decoupled, bool amsgrad, bool maximize) -> ()",
   kind = "structured", shape = "optimizer",
   grad = "none",
-  samples = {},
+  samples = {
+    "{randn(3,4)}, {randn(3,4)}, {randn(3,4)}, {rand(3,4)}, {}, 0.01, 0.9, 0.99, 1e-8, 0.1, 3, false, false, false",
+    "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {}, 0.01, 0.9, 0.99, 1e-8, 0.1, 1, true, false, true",
+    "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {rand(7)}, 0.01, 0.9, 0.99, 1e-8, 0, 2, false, true, false" },
   errors = {
     { "{randn(2)}, {randn(3)}, {randn(2)}, {randn(2)}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 1, false, false, false", "shape" },
     { "{randn(2)}, {}, {}, {}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 1, false, false, false", "as many" },
