@@ -101,13 +101,16 @@ describe("dispatch #quick", function()
   end)
 
   it("knows the dtype of mixed operands #M075", function()
-    local function result(a, b) return moth.result_type(moth.zeros(1, { dtype = a }), moth.zeros(1, { dtype = b })).name end
+    local function result(a, b)
+      return moth.result_type(moth.zeros(1, { dtype = a }), moth.zeros(1, { dtype = b })).name
+    end
     assert.equal("float32", result("int32", "float32"))
     assert.equal("float32", result("float16", "bfloat16"))
     assert.equal("int16", result("int8", "uint8"))
     assert.equal("int64", moth.result_type(moth.zeros(1, { dtype = "int64" }), 1).name)
     assert.equal("float32", moth.result_type(moth.zeros(1, { dtype = "int64" }), 1.5).name)
-    assert.equal("float16", moth.result_type(moth.zeros(1, { dtype = "float16" }), moth.zeros({}, { dtype = "float64" })).name)
+    local zero_dim = moth.zeros({}, { dtype = "float64" })
+    assert.equal("float16", moth.result_type(moth.zeros(1, { dtype = "float16" }), zero_dim).name)
   end)
 
   it("gives one type of tensor with and without grad #M074", function()

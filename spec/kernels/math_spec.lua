@@ -15,7 +15,7 @@ end
 
 -- Runs a shell command, returns its exit status and what it wrote.
 local function sh(command)
-  local pipe = assert(io.popen("{ " .. command .. "\n} 2>&1; echo \"status $?\""))
+  local pipe = assert(io.popen("{ unset LD_PRELOAD; " .. command .. "\n} 2>&1; echo \"status $?\""))
   local text = pipe:read("*a")
   pipe:close()
   local out, status = text:match("^(.*)status (%d+)\n$")

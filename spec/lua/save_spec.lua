@@ -12,7 +12,8 @@ describe("save and load #quick", function()
     local path = temporary()
     local state = { list = { 1, 2.5, "x", true, false }, nested = { deep = { n = 0.1 } }, [10] = "ten", empty = {},
       big = 2 ^ 53, inf = math.huge, dtype = moth.bfloat16 }
-    for _, d in ipairs({ "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool" }) do
+    for _, d in ipairs({ "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64",
+      "bool" }) do
       state[d] = moth.arange(6):reshape(2, 3):to(d)
     end
     state.view = moth.arange(6):reshape(2, 3):t()

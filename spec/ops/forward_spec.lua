@@ -580,13 +580,18 @@ describe("forward", function()
   for _, op in ipairs(S.selected()) do
     it(S.title(op), function()
       local before = count.total
-      if op.nondeterministic then run_nondeterministic(op)
-      elseif op.nresults == 0 then run_writing(op)
-      elseif op.kind == "pointwise" then run_pointwise(op)
-      elseif op.factory then run_factory(op)
-      else run_structured(op)
+      local seed = S.seed
+      for _ = 1, S.rounds do
+        if op.nondeterministic then run_nondeterministic(op)
+        elseif op.nresults == 0 then run_writing(op)
+        elseif op.kind == "pointwise" then run_pointwise(op)
+        elseif op.factory then run_factory(op)
+        else run_structured(op)
+        end
+        if op.nresults > 0 and not S.small then run_larger(op) end
+        S.seed = S.seed + 1000
       end
-      if op.nresults > 0 then run_larger(op) end
+      S.seed = seed
       count.check()
       assert.is_true(count.total > before, "no case ran: the record needs samples")
     end)
@@ -594,8 +599,7 @@ describe("forward", function()
 
   it("ran", function()
     local text = "  %d forward cases (%d refused as they should, %d variants, %d fake, %d thread, %d level, %d exact)\n"
-    io.write(text:format(
-      count.total, count.refused, variants, fakes, threads, levels, exact))
+    io.write(text:format(count.total, count.refused, variants, fakes, threads, levels, exact))
     assert.is_true(count.total > 0)
   end)
 end)

@@ -127,10 +127,12 @@ describe("gradients", function()
     local missing = {}
     for m in pairs(without) do missing[#missing + 1] = m end
     table.sort(missing)
-    io.write(("  gradcheck of %d/%d ops in %d cases, gradgradcheck of %d/%d in %d cases; without second derivative: %s\n"):format(
-      ops_first, ops_total, first.total, #ops_second, ops_total, second.total, table.concat(missing, ", ")))
+    local text = "  gradcheck of %d/%d ops in %d cases, gradgradcheck of %d/%d in %d; without second derivative: %s\n"
+    io.write(text:format(ops_first, ops_total, first.total, #ops_second, ops_total, second.total,
+      table.concat(missing, ", ")))
     assert.is_true(first.total > 0)
-    if not os.getenv("MOTH_OP") then assert.is_true(#ops_second >= 0.8 * ops_total,
-      "gradgradcheck of 80 % of the ops") end
+    if not os.getenv("MOTH_OP") then
+      assert.is_true(#ops_second >= 0.8 * ops_total, "gradgradcheck of 80 % of the ops")
+    end
   end)
 end)

@@ -2,8 +2,8 @@
 --
 -- A record's sample is the text of an argument list. It is evaluated in an environment with seeded makers (randn,
 -- rand, randint, tensor); nothing of it depends on moth's generator. MOTH_SEED changes the data, MOTH_OP=name (or
--- a Lua pattern) restricts a run to some ops, MOTH_CASES sets how many cases of an op are run at least (all of
--- them from 1000 on). A failure is one line that repeats it.
+-- a Lua pattern) restricts a run to some ops, MOTH_CASES=1000 runs all cases with three sets of
+-- data, MOTH_CASES=10 leaves out large tensors. A failure is one line that repeats it.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
@@ -16,7 +16,11 @@ local S = {}
 S.records = require "moth.ops_table"
 S.ops = B.ops
 S.seed = tonumber(os.getenv("MOTH_SEED")) or 1234
-S.limit = tonumber(os.getenv("MOTH_CASES"))
+local wanted = tonumber(os.getenv("MOTH_CASES"))
+--- How often the cases are run, each time with other data.
+S.rounds = wanted and wanted >= 1000 and 3 or 1
+--- Whether large tensors are left out (slow under tools).
+S.small = wanted ~= nil and wanted < 100
 S.dtypes = { "float64", "float32", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool" }
 S.layouts = { "contiguous", "transposed", "strided", "offset", "expanded" }
 S.class = { float64 = "float", float32 = "float", float16 = "float", bfloat16 = "float", bool = "bool" }
@@ -180,7 +184,6 @@ function S.map(op, args, fn)
   return out
 end
 
-local literal = { none = false }
 --- Arguments by name, keywords and defaults included; a missing one is nil.
 function S.bind(op, args)
   local bound, at = {}, 1
@@ -196,9 +199,7 @@ function S.bind(op, args)
       at = at + 1
       if v == nil then v = options[a.name] end
       if v == nil and a.default and a.default ~= "none" then
-        v = literal[a.default]
-        if a.default == "true" then v = true
-        elseif a.default == "false" then v = false
+        if a.default == "true" or a.default == "false" then v = a.default == "true"
         elseif tonumber(a.default) then
           v = tonumber(a.default)
           if (a.type == "DIM" or a.type == "INDEX") and v >= 0 then v = v + 1 end
@@ -344,7 +345,11 @@ function S.reference(op, args, dtype)
   for _, a in ipairs(op.args) do
     local v = bound[a.name]
     if is_tensor(v) then
-      operands[#operands + 1] = { name = a.name, shape = B.size(v), data = S.values(v), mask = op.cond == a.name }
+      local mask = op.cond == a.name
+      -- the kernel brings operands to the compute dtype first
+      if not mask and S.class[dtype] == "float" and dtype_of(v) ~= dtype then v = S.make(B.size(v), dtype,
+        S.values(v)) end
+      operands[#operands + 1] = { name = a.name, shape = B.size(v), data = S.values(v), mask = mask }
       shape = moth.broadcast_shapes(shape, B.size(v))
     elseif a.type == "OPERAND" and v ~= nil then
       env[a.name] = S.values(moth.tensor(v, { dtype = dtype }))[1]

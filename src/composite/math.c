@@ -70,6 +70,16 @@ MothStatus moth_composite_dot(MothCall *c) {
   if (self->shape[0] != other->shape[0])
     return moth_fail(MOTH_ERR_VALUE, "sizes differ: %lld and %lld; the shapes cannot be multiplied",
                      (long long)self->shape[0], (long long)other->shape[0]);
+  if (self->dtype == other->dtype && moth_dtype_is_float((MothDType)self->dtype)) {
+    MothTensor *row, *col; /* a product: it does not round each term to float16 */
+    MOTH_TRY(moth_unsqueeze(self, 0, &row));
+    MothStatus s = moth_unsqueeze(other, 1, &col);
+    if (s == MOTH_OK)
+      s = then(moth_mm(row, col, &p), col);
+    MOTH_TRY(then(s, row));
+    MOTH_TRY(then(moth_squeeze(p, moth_v_none(), &out), p));
+    return moth_give(c, out);
+  }
   MOTH_TRY(moth_mul(moth_v_tensor(self), moth_v_tensor(other), &p));
   MOTH_TRY(then(sum_over(p, moth_v_none(), false, &out), p));
   if (!moth_dtype_is_float((MothDType)self->dtype)) { /* integer sums are int64 */

@@ -91,6 +91,11 @@ static MothValue read_tensors(Reader *r, const MothArg *a, int idx) {
   if (lua_type(L, idx) != LUA_TTABLE)
     bad(r, a, "a table of tensors", idx);
   size_t n = lua_objlen(L, idx);
+  int top = lua_gettop(L);
+  lua_pushnil(L);
+  if (n == 0 && lua_next(L, idx)) /* { key = … } is no list */
+    bad(r, a, "a table of tensors", idx);
+  lua_settop(L, top);
   MothTensor **list =
       lua_newuserdata(L, sizeof *list * (n ? n : 1)); /* stays on the stack for the call */
   for (size_t i = 0; i < n; i++) {
