@@ -80,7 +80,8 @@ local pointer_type = {}
 -- Pointers and the tensors they point into: a pointer keeps its tensor alive.
 local anchors = setmetatable({}, { __mode = "k" })
 
---- A typed FFI pointer to the first element; it keeps the tensor alive. Elements lie at their strides.
+--- A typed FFI pointer to the first element; it keeps the tensor alive (a pointer cast from it does not). Elements lie
+-- at their strides. LuaJIT must not read a NaN with a payload through it: of bytes from elsewhere use item or totable.
 function methods.data_pointer(x)
   if B.requires_grad(x) then error("data: the tensor requires grad; use x:detach():data()", 2) end
   local name = B.tensor_dtype(x).name
