@@ -11,16 +11,7 @@ local function pack(...) return { n = select("#", ...), ... } end
 
 local function is_float(x) return B.tensor_dtype(x).is_floating_point end
 
--- [2, 3] of the k-th element (from 1) of a shape
-local function coordinates(shape, k)
-  local at = {}
-  k = k - 1
-  for d = #shape, 1, -1 do
-    at[d] = k % shape[d] + 1
-    k = math.floor(k / shape[d])
-  end
-  return "[" .. table.concat(at, ", ") .. "]"
-end
+local coordinates = require("moth.testing").coordinates
 
 -- The elements as a C array of its own, and how many.
 local function values(t)

@@ -57,7 +57,7 @@ end
 local function at_user_level(ok, ...)
   if ok then return ... end
   local message = ...
-  if type(message) == "string" and message:find("^index: ") then error(message, 4) end
+  if type(message) == "string" and message:find("^index: ") then B.raise(message) end
   error(message, 0)
 end
 

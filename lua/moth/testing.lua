@@ -23,13 +23,13 @@ local function plain(x, dtype, what, level)
   return x
 end
 
--- The 1-based index of a position (from 1) in the flattened tensor.
-local function index_text(t, k)
-  local size, at = B.size(t), {}
+--- "[2, 3]": the position of the k-th element (from 1) of a shape.
+function M.coordinates(shape, k)
+  local at = {}
   k = k - 1
-  for d = #size, 1, -1 do
-    at[d] = k % size[d] + 1
-    k = math.floor(k / size[d])
+  for d = #shape, 1, -1 do
+    at[d] = k % shape[d] + 1
+    k = math.floor(k / shape[d])
   end
   return "[" .. table.concat(at, ", ") .. "]"
 end
@@ -98,7 +98,8 @@ function M.assert_close(actual, expected, options, level)
   fail(("tensors are not close\n%d of %d elements differ (%.1f %%)\n"
     .. "greatest absolute difference: %.6g at %s (up to %.3g allowed): %s against %s\n"
     .. "greatest relative difference: %.6g at %s (up to %.3g allowed)"):format(count, n, 100 * count / n, most,
-    index_text(a, at), atol, element(a, at), element(b, at), ratio, index_text(a, ratio_at), rtol))
+    M.coordinates(B.size(a), at), atol, element(a, at), element(b, at), ratio, M.coordinates(B.size(a), ratio_at),
+    rtol))
 end
 
 --- A tensor of random numbers that depends on nothing but its arguments: make_tensor({2, 3}, moth.float32, seed).

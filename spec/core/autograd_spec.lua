@@ -8,14 +8,7 @@ local grad = moth.autograd.grad
 local function leaf(v) return moth.tensor(v, { dtype = moth.float64, requires_grad = true }) end
 local function list(t) return t:detach():totable() end
 
-local function fails(pattern, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok, "no error; expected " .. pattern)
-  local found = false
-  for p in (pattern .. "|"):gmatch("(.-)|") do found = found or tostring(err):find(p) ~= nil end
-  assert(found, ("'%s' does not match '%s'"):format(tostring(err), pattern))
-  return err
-end
+local fails = require "fails"
 
 local function live()
   for _ = 1, 4 do

@@ -4,14 +4,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local testing = require "moth.testing"
 
-local function fails(pattern, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok, "no error; expected " .. pattern)
-  local found = false
-  for p in (pattern .. "|"):gmatch("(.-)|") do found = found or tostring(err):find(p) ~= nil end
-  assert(found, ("'%s' does not match '%s'"):format(tostring(err), pattern))
-  return err
-end
+local fails = require "fails"
 
 local function same(expected, t)
   assert.same(expected, moth.is_tensor(t) and t:detach():totable() or t)

@@ -196,19 +196,13 @@ static MothStatus zeros(MothValue grad, MothValue shape, MothValue *out) {
   return s;
 }
 
-/* out = zeros with grad put into the part that the view op `part` takes of it. */
-static MothStatus put(MothValue grad, MothValue whole, MothValue part) {
-  (void)whole;
-  return moth_copy_(part.u.t, grad.u.t, false);
-}
-
 MothStatus moth_grad_narrow_backward(const MothValue *a, MothValue *out) {
   TEMPS(2);
   int d;
   MOTH_TRY(moth_wrap_dim(a[2].u.i, (int)a[1].n, &d));
   MOTH_GO(zeros(a[0], a[1], &t[0]));
   MOTH_GO(OP(narrow, &t[1], t[0], a[2], a[3], INT(a[0].u.t->shape[d])));
-  MOTH_GO(put(a[0], t[0], t[1]));
+  MOTH_GO(moth_copy_(t[1].u.t, a[0].u.t, false));
   FINISH(t[0]);
 }
 
@@ -216,7 +210,7 @@ MothStatus moth_grad_select_backward(const MothValue *a, MothValue *out) {
   TEMPS(2);
   MOTH_GO(zeros(a[0], a[1], &t[0]));
   MOTH_GO(OP(select, &t[1], t[0], a[2], a[3]));
-  MOTH_GO(put(a[0], t[0], t[1]));
+  MOTH_GO(moth_copy_(t[1].u.t, a[0].u.t, false));
   FINISH(t[0]);
 }
 
@@ -224,7 +218,7 @@ MothStatus moth_grad_slice_backward(const MothValue *a, MothValue *out) {
   TEMPS(2);
   MOTH_GO(zeros(a[0], a[1], &t[0]));
   MOTH_GO(OP(slice, &t[1], t[0], a[2], a[3], a[4], a[5]));
-  MOTH_GO(put(a[0], t[0], t[1]));
+  MOTH_GO(moth_copy_(t[1].u.t, a[0].u.t, false));
   FINISH(t[0]);
 }
 
@@ -232,7 +226,7 @@ MothStatus moth_grad_diagonal_backward(const MothValue *a, MothValue *out) {
   TEMPS(2);
   MOTH_GO(zeros(a[0], a[1], &t[0]));
   MOTH_GO(OP(diagonal, &t[1], t[0], a[2], a[3], a[4]));
-  MOTH_GO(put(a[0], t[0], t[1]));
+  MOTH_GO(moth_copy_(t[1].u.t, a[0].u.t, false));
   FINISH(t[0]);
 }
 

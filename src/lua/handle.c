@@ -356,6 +356,11 @@ static int b_library(lua_State *L) { /* (path prefix of moth's own Lua files, "@
   return 0;
 }
 
+/* raise(message): an error at the line of the user, however many frames of moth's lie between. */
+static int b_raise(lua_State *L) {
+  return moth_lua_error(L, "%s", luaL_checkstring(L, 1));
+}
+
 static int b_dtype(lua_State *L) {
   moth_lua_push_dtype(L, moth_lua_check_dtype(L, 1));
   return 1;
@@ -445,6 +450,7 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
       {"__tostring", device_tostring}, {"__index", device_index}, {NULL, NULL}};
   static const luaL_Reg generator[] = {{"__gc", generator_gc}, {NULL, NULL}};
   static const luaL_Reg fns[] = {{"library", b_library},
+                                 {"raise", b_raise},
                                  {"dtype", b_dtype},
                                  {"device", b_device},
                                  {"generator", b_generator},

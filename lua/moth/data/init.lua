@@ -8,13 +8,4 @@ for _, name in ipairs({ "Sampler", "SequentialSampler", "RandomSampler", "Weight
   files[name] = { "sampler", name }
 end
 
-return setmetatable({}, {
-  __index = function(t, key)
-    local file = files[key]
-    if not file then return nil end
-    local value = require("moth.data." .. file[1])
-    if file[2] then value = value[file[2]] end
-    rawset(t, key, value)
-    return value
-  end,
-})
+return require("moth.lazy")({}, "moth.data.", files)

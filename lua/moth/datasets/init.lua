@@ -30,13 +30,4 @@ local files = {
   ImageDataset = { "images" },
 }
 
-return setmetatable(M, {
-  __index = function(t, key)
-    local file = files[key]
-    if not file then return nil end
-    local value = require("moth.datasets." .. file[1])
-    if file[2] then value = value[file[2]] end
-    rawset(t, key, value)
-    return value
-  end,
-})
+return require("moth.lazy")(M, "moth.datasets.", files)

@@ -27,13 +27,4 @@ function nn.class(name, base)
   return class(name, base or Module)
 end
 
-return setmetatable(nn, {
-  __index = function(t, key)
-    local file = files[key]
-    if not file then return nil end
-    local value = require(here .. (type(file) == "table" and file[1] or file))
-    if type(file) == "table" then value = value[file[2]] end
-    rawset(t, key, value)
-    return value
-  end,
-})
+return require("moth.lazy")(nn, here, files)

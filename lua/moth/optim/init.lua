@@ -14,11 +14,4 @@ function optim.scale_lr(lr, replicas)
   return check.number("optim.scale_lr", "lr", lr) * check.integer("optim.scale_lr", "replicas", replicas, 1)
 end
 
-return setmetatable(optim, {
-  __index = function(t, key)
-    if not files[key] then return nil end
-    local value = require("moth.optim." .. files[key])
-    rawset(t, key, value)
-    return value
-  end,
-})
+return require("moth.lazy")(optim, "moth.optim.", files)

@@ -1,12 +1,4 @@
 --- moth.utils: what training scripts need beside tensors. Loaded piece by piece.
-local files = { progress = "moth.utils.progress", fmt = "moth.fmt" }
+local files = { progress = "utils.progress", fmt = "fmt" }
 
-return setmetatable({}, {
-  __index = function(t, key)
-    local file = files[key]
-    if not file then return nil end
-    local value = require(file)
-    rawset(t, key, value)
-    return value
-  end,
-})
+return require("moth.lazy")({}, "moth.", files)
