@@ -12,7 +12,7 @@ LUAJIT  ?= luajit
 BUSTED  ?= /usr/bin/busted
 FUZZ_SECONDS ?= 25
 MAKEFLAGS += --no-print-directory -r
-INNER   := $(filter libs lint-c $(B)/%,$(MAKECMDGOALS))
+INNER   := $(filter libs lint-c cuda-lib emu-lib $(B)/%,$(MAKECMDGOALS))
 SUBMAKE  = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
 Q       := $(if $(V),,@)
 say      = $(if $(V),,@printf '  %-4s %s\n' '$(1)' '$(2)')
@@ -79,9 +79,9 @@ include $(GEN)/sources.mk
 $(shell mkdir -p $(B) && { echo '$(FLAGS_KEY)' | cmp -s - $(B)/.flags || echo '$(FLAGS_KEY)' > $(B)/.flags; })
 endif
 
-$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/autograd/*.h kernels/cpu/*.c kernels/math*.h)
+$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h)
 	$(call say,GEN,$(GEN))
-	@mkdir -p $(GEN)/kernels
+	@mkdir -p $(GEN)/kernels $(GEN)/cuda
 	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN)
 	@echo "GEN_SOURCES := $$(ls $(GEN)/*.c 2>/dev/null | tr '\n' ' ')" > $@
 
@@ -118,6 +118,12 @@ $(eval $(call compile,gen/,$(GEN)/,$(OPT_CORE) $(ISA_generic)))
 $(eval $(call compile,src/lua/,src/lua/,$(OPT_CORE) $(ISA_generic) $(LUAJIT_CFLAGS)))
 $(eval $(call compile,,,$(OPT_CORE) $(ISA_generic)))
 
+include src/cuda/rules.mk
+cuda-lib: $(B)/libmoth_cuda.so
+	@:
+emu-lib: $(B)/libmoth_cudaemu.so
+	@:
+
 # Warnings are errors for both compilers here, and only here: a user's newer compiler may know more.
 # One instruction set of the kernels will do: the others are the same text.
 LINT_C    = $(CORE_C) $(LUA_C) $(MAIN_C) $(GEN_C) $(filter %_avx2.c,$(KERN_C))
@@ -148,10 +154,18 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c check deps deps-dev demo test test-full asan ubsan-clang tsan valgrind lint bench parity fuzz install uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-dev demo test test-full asan ubsan-clang tsan valgrind lint bench parity fuzz install uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
+
+# The CUDA backend, for sm_90a alone; all that nvcc knows in cuda-release. cudaemu: its emulation.
+cuda: all
+	$(SUBMAKE) B=$(B) cuda-lib
+cuda-release: all
+	$(SUBMAKE) B=$(B) CUDA_ARCH="75 80 86 89 90a 100 120" CUDA_PTX=80 cuda-lib
+cudaemu: all
+	$(SUBMAKE) B=$(B) SAN=$(SAN) emu-lib
 
 find     = $(if $(2),✓ $(1) $(2),✗ $(1): $(3))
 version  = $(if $(shell command -v $(1)),$(or $(shell $(1) $(2) 2>&1 | grep -o '[0-9]\+\.[0-9][-0-9.a-z]*' | head -n 1),found))
@@ -199,7 +213,7 @@ valgrind: deps-dev all
 	@MOTH_CPU=generic $(RUN) --build=$(B) --wrap="valgrind -q --error-exitcode=9 --leak-check=full \
 	  --show-leak-kinds=definite --errors-for-leak-kinds=definite" -- $(or $(SPECS),--tags=quick)
 
-C_FILES   = $(shell find src kernels spec -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
+C_FILES   = $(shell find src kernels spec -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc')
 lint: deps-dev
 	luacheck -q --no-color $(wildcard lua spec examples src/ops)
 	@out=$$(clang-format --dry-run -Werror $(C_FILES) 2>&1) || { \

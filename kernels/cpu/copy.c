@@ -13,15 +13,19 @@
 
 /* Between devices the bytes go row-major, in the source's dtype. */
 static MothStatus copy_across(MothTensor *dst, MothTensor *src) {
+  MothDevice far = src->device.type == MOTH_CPU ? dst->device : src->device;
+  const MothDeviceOps *ops = moth_device_ops((MothDeviceType)far.type);
+  if (ops->copy)
+    return ops->copy(dst, src, false);
   if (!src->contiguous || !dst->contiguous || src->dtype != dst->dtype || src->ndim != dst->ndim ||
       src->numel != dst->numel)
     return moth_fail(MOTH_ERR_VALUE,
                      "a copy between devices needs row-major tensors of one shape and dtype");
   size_t n = (size_t)(src->numel * moth_itemsize(src));
   if (dst->device.type == MOTH_CPU)
-    return moth_device_ops(src->device.type)->to_host(dst->data, src->data, n);
+    return ops->to_host(far.index, dst->data, src->data, n);
   if (src->device.type == MOTH_CPU)
-    return moth_device_ops(dst->device.type)->from_host(dst->data, src->data, n);
+    return ops->from_host(far.index, dst->data, src->data, n);
   return moth_fail(MOTH_ERR_VALUE,
                    "a copy between two devices goes through the cpu: x:cpu():to(device)");
 }

@@ -19,14 +19,14 @@ typedef struct MothIter {
   char *data[MOTH_ITER_OPERANDS];
 } MothIter;
 
-void moth_iter_init(MothIter *it, int ndim, const int64_t *shape);
+MOTH_API void moth_iter_init(MothIter *it, int ndim, const int64_t *shape);
 /* The tensor's shape must broadcast to the iterator's. */
-void moth_iter_add(MothIter *it, const MothTensor *t);
+MOTH_API void moth_iter_add(MothIter *it, const MothTensor *t);
 /* A single element, the same everywhere. */
-void moth_iter_add_scalar(MothIter *it, void *element);
+MOTH_API void moth_iter_add_scalar(MothIter *it, void *element);
 /* Raw memory with strides in bytes, one per dimension of the iterator. */
-void moth_iter_add_raw(MothIter *it, void *data, const int64_t *stride);
-void moth_iter_prepare(MothIter *it);
+MOTH_API void moth_iter_add_raw(MothIter *it, void *data, const int64_t *stride);
+MOTH_API void moth_iter_prepare(MothIter *it);
 /* Calls loop(pointers, strides of the inner dimension, n, params) until all is done. `grain`: the
  * least number of elements that is worth a thread; 0: serial, in row-major order of the prepared
  * dimensions. */

@@ -46,6 +46,14 @@ static MothParam clip_param(MothParam p, MothDType dtype) {
   return p;
 }
 
+MothParam moth_pointwise_param(const MothOp *op, int i, MothValue v, MothDType dtype) {
+  int which = op->limits ? op->limits[i] : 0;
+  if (v.tag == MOTH_V_NONE)
+    return limit(which, dtype);
+  MothParam p = moth_cpu_param(v, dtype);
+  return which ? clip_param(p, dtype) : p;
+}
+
 MothStatus moth_cpu_pointwise(MothCall *c) {
   const MothOp *op = c->op;
   MothDType dtype = (MothDType)c->dtype;
@@ -63,10 +71,7 @@ MothStatus moth_cpu_pointwise(MothCall *c) {
   for (int i = 0; i < op->nargs && s == MOTH_OK; i++) {
     MothValue v = c->args[i];
     if (op->args[i].type == MOTH_T_SCALAR) {
-      int which = op->limits ? op->limits[i] : 0;
-      params[nparams++] = v.tag == MOTH_V_NONE ? limit(which, dtype)
-                          : which              ? clip_param(moth_cpu_param(v, dtype), dtype)
-                                               : moth_cpu_param(v, dtype);
+      params[nparams++] = moth_pointwise_param(op, i, v, dtype);
     } else if (v.tag == MOTH_V_TENSOR) {
       MothTensor *t = v.u.t;
       if (t->dtype != dtype && i != op->cond) {

@@ -8,9 +8,11 @@
 #include "kernels/cpu/table.h"
 
 /* dst = src, broadcast to dst's shape and converted to its dtype. They must not partly overlap. */
-void moth_cpu_copy(MothTensor *dst, const MothTensor *src);
+MOTH_API void moth_cpu_copy(MothTensor *dst, const MothTensor *src);
 /* A number as a parameter of the typed kernels of a dtype. */
-MothParam moth_cpu_param(MothValue v, MothDType dtype);
+MOTH_API MothParam moth_cpu_param(MothValue v, MothDType dtype);
+/* Argument i of a pointwise op, a number, for its loop: none is the limit that the record names. */
+MOTH_API MothParam moth_pointwise_param(const MothOp *op, int i, MothValue v, MothDType dtype);
 /* t itself (retained) if it is row-major, else a row-major copy. The caller releases *out. */
 MothStatus moth_cpu_contiguous(const MothTensor *t, MothTensor **out);
 /* The same in another dtype. */

@@ -19,7 +19,8 @@ static void cpu_free(int index, void *p, size_t n) {
   (void)index;
   moth_free(p, n);
 }
-static MothStatus cpu_copy(void *to, const void *from, size_t n) {
+static MothStatus cpu_copy(int index, void *to, const void *from, size_t n) {
+  (void)index;
   memcpy(to, from, n);
   return MOTH_OK;
 }
@@ -29,8 +30,10 @@ static const char *user_why_not(int index) {
   return "no backend was registered for device 'user': call moth.library.register_backend first";
 }
 
-static const MothDeviceOps cpu = {"cpu", cpu_why_not, cpu_alloc, cpu_free, cpu_copy, cpu_copy};
-static const MothDeviceOps user = {"user", user_why_not, cpu_alloc, cpu_free, cpu_copy, cpu_copy};
+static const MothDeviceOps cpu = {"cpu",    cpu_why_not, cpu_alloc, cpu_free,
+                                  cpu_copy, cpu_copy,    NULL};
+static const MothDeviceOps user = {"user",   user_why_not, cpu_alloc, cpu_free,
+                                   cpu_copy, cpu_copy,     NULL};
 static const MothDeviceOps *devices[MOTH_NDEVICES] = {&cpu, &moth_cuda_device, &user};
 
 const MothDeviceOps *moth_device_ops(MothDeviceType type) {

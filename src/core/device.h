@@ -9,9 +9,13 @@ typedef struct MothDeviceOps {
   const char *(*why_not)(int index);
   void *(*alloc)(int index, size_t n);
   void (*free)(int index, void *p, size_t n);
-  /* n bytes between the device and host memory. */
-  MothStatus (*to_host)(void *host, const void *device, size_t n);
-  MothStatus (*from_host)(void *device, const void *host, size_t n);
+  /* n bytes between the device and host memory, done when it returns. */
+  MothStatus (*to_host)(int index, void *host, const void *device, size_t n);
+  MothStatus (*from_host)(int index, void *device, const void *host, size_t n);
+  /* dst = src, converted and broadcast, where one of them at least is on this device and they lie on
+   * different ones. non_blocking: pinned host memory need not have been written or read when it
+   * returns. NULL: only row-major tensors of one dtype are copied, by the two functions above. */
+  MothStatus (*copy)(MothTensor *dst, MothTensor *src, bool non_blocking);
 } MothDeviceOps;
 
 MOTH_API const MothDeviceOps *moth_device_ops(MothDeviceType type);

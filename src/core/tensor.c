@@ -173,8 +173,8 @@ MothStatus moth_tensor_scalar(MothValue v, MothDType dtype, MothDevice device, M
   MOTH_TRY(moth_tensor_new(0, NULL, dtype, device, &t));
   char element[8];
   moth_dtype_store(dtype, element, v);
-  MothStatus s =
-      moth_device_ops(device.type)->from_host(t->data, element, (size_t)moth_itemsize(t));
+  MothStatus s = moth_device_ops(device.type)
+                     ->from_host(device.index, t->data, element, (size_t)moth_itemsize(t));
   if (s) {
     moth_tensor_release(t);
     return s;
@@ -248,7 +248,8 @@ MothStatus moth_tensor_item(const MothTensor *t, MothValue *out) {
     return moth_fail(MOTH_ERR_STATE, "item: a fake tensor has no values, got %s",
                      moth_tensor_format(t, buf, sizeof buf));
   char element[8];
-  MOTH_TRY(moth_device_ops(t->device.type)->to_host(element, t->data, (size_t)moth_itemsize(t)));
+  MOTH_TRY(moth_device_ops(t->device.type)
+               ->to_host(t->device.index, element, t->data, (size_t)moth_itemsize(t)));
   *out = moth_dtype_load((MothDType)t->dtype, element);
   return MOTH_OK;
 }

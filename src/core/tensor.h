@@ -1,10 +1,15 @@
 /* Storage and tensor: (storage, shape, stride, offset, dtype, device, requires_grad). */
 #ifndef MOTH_CORE_TENSOR_H
 #define MOTH_CORE_TENSOR_H
-#include <stdatomic.h>
-
 #include "core/error.h"
 #include "moth.h"
+
+#ifdef __cplusplus /* the .cu files, which leave counts alone */
+typedef int64_t MothRefs;
+#else
+#include <stdatomic.h>
+typedef _Atomic int64_t MothRefs;
+#endif
 
 /* Dispatch keys: one bit for each place that may want to see a call. A tensor carries those that it
  * asks for; a thread adds and removes some (src/dispatch). */
@@ -21,7 +26,7 @@ enum {
 };
 
 struct MothStorage {
-  _Atomic int64_t refs;
+  MothRefs refs;
   void *data; /* NULL for fake ones */
   size_t nbytes;
   MothDevice device;
@@ -34,14 +39,14 @@ struct MothStorage {
 
 /* A version counter of its own, for `.data`, which shares bytes but not versions. */
 typedef struct MothVersion {
-  _Atomic int64_t refs;
+  MothRefs refs;
   int64_t value;
 } MothVersion;
 
 typedef struct MothAutogradMeta MothAutogradMeta; /* src/autograd */
 
 struct MothTensor {
-  _Atomic int64_t refs;
+  MothRefs refs;
   uint32_t keys;
   uint8_t dtype;
   MothDevice device;

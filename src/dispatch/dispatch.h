@@ -124,7 +124,9 @@ typedef struct MothThread {
 } MothThread;
 
 /* Small: the static TLS of a library that is opened at run time is scarce. */
+#ifndef __cplusplus
 extern _Thread_local MothThread moth_thread __attribute__((tls_model("initial-exec")));
+#endif
 MOTH_API MothThread *moth_thread_state(void);
 
 MOTH_API MothStatus moth_intercept_push(bool above, MothInterceptor i);

@@ -4,6 +4,7 @@
 --   ops.c        the table of ops, with their entries
 --   backward.c   one backward function per differentiable op
 --   kernels/     per dtype and ISA level: the loops of pointwise ops, and the typed kernels
+--   cuda/        the same for CUDA, per dtype, and the table of kernels
 --   moth/ops_table.lua   the records as Lua sees them: for describe, docs and specs
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
@@ -47,6 +48,7 @@ local ops, by_name = schema.load(here)
 local text = {
   shape = sources("src/dispatch/*.c"),
   cpu = sources("kernels/cpu/*.c"),
+  cuda = sources("kernels/cuda/*.cu"),
   composite = sources("src/composite/*.c"),
   math = sources("kernels/math*.h"),
   formulas = sources("src/autograd/*.h"),
@@ -60,14 +62,14 @@ local problems = {}
 local function need(op, where, symbol)
   if not text[where]:find("[%s%*]" .. symbol .. "%(") then
     problems[#problems + 1] = ("%s: %s: there is no %s in %s"):format(op.place, op.name, symbol,
-      ({ shape = "src/dispatch", cpu = "kernels/cpu", composite = "src/composite", math = "kernels/math.h" })[where])
+      ({ shape = "src/dispatch", cpu = "kernels/cpu", cuda = "kernels/cuda", composite = "src/composite", math = "kernels/math.h" })[where])
   end
 end
 
 for _, op in ipairs(ops) do
   local stem = op.name:gsub("_$", "")
   if op.kind == "pointwise" then
-    op.cpu, op.shape = "moth_cpu_pointwise", "pointwise"
+    op.cpu, op.cuda_kernel, op.shape = "moth_cpu_pointwise", "moth_cuda_pointwise", "pointwise"
     need(op, "math", "m_" .. op.scalar)
   elseif op.kind == "composite" then
     op.composite = "moth_composite_" .. stem
@@ -75,6 +77,8 @@ for _, op in ipairs(ops) do
   elseif op.kind == "structured" then
     op.cpu = "moth_cpu_" .. op.name
     need(op, "cpu", op.cpu)
+    op.cuda_kernel = "moth_cuda_" .. (op.cuda == "host" and "via_host" or op.name)
+    if not text.cuda:find("[%s%*]" .. op.cuda_kernel .. "%(") then op.cuda_kernel = "moth_cuda_via_host" end
   end
   if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
   if type(op.grad) == "table" then
@@ -95,5 +99,5 @@ if #problems > 0 and not os.getenv("MOTH_GEN_FORCE") then
   os.exit(1, true)
 end
 
-os.execute("mkdir -p " .. out_dir .. "/kernels " .. out_dir .. "/moth")
+os.execute(("mkdir -p %s/kernels %s/cuda %s/moth"):format(out_dir, out_dir, out_dir))
 writers.run(ops, by_name, write)

@@ -323,6 +323,98 @@ local function write_kernels(ops, write)
   write("kernel_tables.c", table.concat(t, "\n"))
 end
 
+-- The same for CUDA: per dtype a function object and a launch for every pointwise op, and apart from
+-- them, so that they compile side by side, the structured typed kernels.
+local function cuda_loop(op, name)
+  local types, args, pass, fields, init = {}, {}, {}, {}, {}
+  for _, a in ipairs(op.args) do
+    if a.type == "SCALAR" then
+      local k = #fields
+      fields[k + 1], init[k + 1], pass[#pass + 1] = ("  real k%d;"):format(k), ("k%d = PARAM(k[%d]);"):format(k, k), "k" .. k
+    else
+      local n = #types + 1
+      types[n] = op.cond == a.name and "uint8_t" or "stored"
+      args[n] = ("%s a%d"):format(types[n], n)
+    end
+  end
+  local reads, n = {}, 0
+  for _, a in ipairs(op.args) do
+    if a.type ~= "SCALAR" then
+      n = n + 1
+      reads[n] = op.cond == a.name and "a" .. n or ("LOAD(a%d)"):format(n)
+    end
+  end
+  for _, x in ipairs(pass) do reads[#reads + 1] = x end
+  local call = ("m_%s(%s)"):format(op.scalar, table.concat(reads, ", "))
+  local out = op.out == "bool" and "uint8_t" or "stored"
+  return ([[
+/* %s */
+struct %s_f {
+%s
+  __device__ __forceinline__ %s operator()(%s) const {
+    return %s;
+  }
+};
+static MothStatus %s(const MothPointwise *p) {
+  %s_f f;
+  %s
+  return pointwise<%s_f, %s>("%s", p, f);
+}
+]]):format(op.place, name, table.concat(fields, "\n"), out, table.concat(args, ", "),
+    op.out == "bool" and "(uint8_t)" .. call or "STORE(" .. call .. ")", name, name,
+    #init > 0 and "const MothParam *k = p->params;\n  f." .. table.concat(init, "\n  f.") or "(void)f;", name,
+    out .. ", " .. table.concat(types, ", "), name)
+end
+
+local function write_cuda(ops, write)
+  for _, d in ipairs(M.dtypes) do
+    local head = ("#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF MOTH_%s\n")
+      :format(d[2], d[3], d[4], d[5], d[1]:upper())
+    local t = { banner, head, '#include "kernels/cuda/typed/prelude.cuh"\nnamespace {\n#include "kernels/cuda/typed/pointwise.cuh"\n#include "kernels/cuda/typed/cast.cuh"\n' }
+    local rows, casts = {}, {}
+    for _, op in ipairs(ops) do
+      if op.kind == "pointwise" then
+        local classes = op.dtypes or (op.promote == "float" and "float") or "float,int,bool"
+        local has = ("," .. classes .. ","):find("," .. d[6] .. ",", 1, true)
+        local name = ("%s_%s_cuda"):format(op.name, d[1])
+        if has then t[#t + 1] = cuda_loop(op, name) end
+        rows[#rows + 1] = ("  %s,"):format(has and name or "nullptr")
+      end
+    end
+    for i, from in ipairs(M.dtypes) do casts[i] = from[1] == d[1] and "cast_same" or "cast_from_" .. from[1] end
+    t[#t + 1] = "} // namespace\n"
+    t[#t + 1] = ("extern const MothCudaLoop moth_cuda_loops_%s[] = {\n%s\n};"):format(d[1], table.concat(rows, "\n"))
+    t[#t + 1] = ("extern const MothCudaLoop moth_cuda_casts_%s[] = {%s};\n"):format(d[1], table.concat(casts, ", "))
+    write(("cuda/%s_pointwise.cu"):format(d[1]), table.concat(t, "\n"))
+    write(("cuda/%s_typed.cu"):format(d[1]), table.concat({ banner, head, '#include "kernels/cuda/typed/all.cuh"\n',
+      ("extern const MothCudaKernels moth_cuda_kernels_%s = {"):format(d[1]), "#define MOTH_X(name, ret, ...) name,",
+      "  MOTH_CUDA_TYPED_LIST(MOTH_X)", "#undef MOTH_X", "};\n" }, "\n"))
+  end
+  local t = { banner, '#include "kernels/cuda/table.h"\n' }
+  for _, d in ipairs(M.dtypes) do
+    t[#t + 1] = ("extern const MothCudaLoop moth_cuda_loops_%s[], moth_cuda_casts_%s[];\nextern const MothCudaKernels moth_cuda_kernels_%s;"):format(d[1], d[1], d[1])
+  end
+  local function list(pattern)
+    local l = {}
+    for i, d in ipairs(M.dtypes) do l[i] = pattern .. d[1] end
+    return table.concat(l, ", ")
+  end
+  t[#t + 1] = ("const MothCudaLoop *const moth_cuda_loops[MOTH_NDTYPES] = {%s};"):format(list("moth_cuda_loops_"))
+  t[#t + 1] = ("const MothCudaLoop *const moth_cuda_casts[MOTH_NDTYPES] = {%s};"):format(list("moth_cuda_casts_"))
+  t[#t + 1] = ("const MothCudaKernels *const moth_cuda_kernels[MOTH_NDTYPES] = {%s};\n"):format(list("&moth_cuda_kernels_"))
+  local seen = {}
+  for _, op in ipairs(ops) do
+    if op.cuda_kernel and not seen[op.cuda_kernel] then
+      seen[op.cuda_kernel] = true
+      t[#t + 1] = ("MothStatus %s(MothCall *c);"):format(op.cuda_kernel)
+    end
+  end
+  t[#t + 1] = "\nextern const MothKernel moth_cuda_kernels_of_ops[MOTH_NOPS];\nconst MothKernel moth_cuda_kernels_of_ops[MOTH_NOPS] = {"
+  for _, op in ipairs(ops) do t[#t + 1] = ("  %s, /* %s */"):format(op.cuda_kernel or "nullptr", op.name) end
+  t[#t + 1] = "};\n"
+  write("cuda/table.cu", table.concat(t, "\n"))
+end
+
 -- The records for Lua.
 local function quote(v)
   if type(v) == "table" then
@@ -345,7 +437,7 @@ local function write_lua(ops, write)
     local r = { name = op.name, schema = op.schema, place = op.place, family = op.family, kind = op.kind, args = args, nresults = op.nresults,
       inplace = op.inplace, returns_self = op.returns_self, factory = op.factory, grad = op.grad, amp = op.amp or "keep", promote = op.promote,
       dtypes = op.dtypes or (op.promote == "float" and "float") or nil, out = op.out, ref = op.ref, samples = op.samples, errors = op.errors,
-      tolerance = op.tolerance, nondeterministic = op.nondeterministic, cond = op.cond, doc = op.doc }
+      tolerance = op.tolerance, nondeterministic = op.nondeterministic, cond = op.cond, cuda = op.cuda, doc = op.doc }
     t[#t + 1] = "  " .. quote(r) .. ","
   end
   t[#t + 1] = "}\n"
@@ -358,6 +450,7 @@ function M.run(ops, _, write)
   write_table(ops, write)
   write_backward(ops, write)
   write_kernels(ops, write)
+  write_cuda(ops, write)
   write_lua(ops, write)
 end
 

@@ -1,0 +1,151 @@
+/* Copies, conversions, fills, and the kernels of src/ops/create.lua. */
+#include "kernels/cuda/util.h"
+
+MothStatus moth_cuda_copy(MothTensor *dst, const MothTensor *src) {
+  cudaStream_t stream = moth_cuda_stream(dst->device.index);
+  MOTH_TRY(moth_cuda_set_device(dst->device.index));
+  if (dst->numel == 0)
+    return MOTH_OK;
+  if (dst->contiguous && src->contiguous && dst->dtype == src->dtype && dst->numel == src->numel) {
+    MOTH_CUDA_TRY(cudaMemcpyAsync(dst->data, src->data, (size_t)(dst->numel * moth_itemsize(dst)),
+                                  cudaMemcpyDeviceToDevice, stream));
+    return MOTH_OK;
+  }
+  MothIter it;
+  moth_iter_init(&it, dst->ndim, dst->shape);
+  moth_iter_add(&it, dst);
+  moth_iter_add(&it, src);
+  moth_iter_prepare(&it);
+  MothPointwise p = {};
+  p.it = &it;
+  p.stream = stream;
+  return moth_cuda_casts[dst->dtype][src->dtype](&p);
+}
+
+MothStatus moth_cuda_fill(MothTensor *t, MothValue v) {
+  MOTH_TRY(moth_cuda_set_device(t->device.index));
+  MothIter it;
+  moth_iter_init(&it, t->ndim, t->shape);
+  moth_iter_add(&it, t);
+  moth_iter_add_scalar(&it, NULL);
+  moth_iter_prepare(&it);
+  MothPointwise p = {};
+  p.it = &it;
+  p.stream = moth_cuda_stream(t->device.index);
+  moth_dtype_store((MothDType)t->dtype, p.number[1], v);
+  return moth_cuda_casts[t->dtype][t->dtype](&p);
+}
+
+MothStatus moth_cuda_broadcast_as(const MothTensor *t, MothDType dtype, int ndim,
+                                  const int64_t *shape, MothTensor **out) {
+  bool same = t->ndim == ndim;
+  for (int i = 0; i < ndim && same; i++)
+    same = t->shape[i] == shape[i];
+  if (same && t->contiguous && t->dtype == dtype) {
+    moth_tensor_retain((MothTensor *)t);
+    *out = (MothTensor *)t;
+    return MOTH_OK;
+  }
+  MothTensor *copy;
+  MOTH_TRY(moth_tensor_new(ndim, shape, dtype, t->device, &copy));
+  MothStatus s = moth_cuda_copy(copy, t);
+  if (s != MOTH_OK)
+    moth_tensor_release(copy);
+  else
+    *out = copy;
+  return s;
+}
+
+MothStatus moth_cuda_contiguous_as(const MothTensor *t, MothDType dtype, MothTensor **out) {
+  return moth_cuda_broadcast_as(t, dtype, t->ndim, t->shape, out);
+}
+
+/* --- between devices ---------------------------------------------------------------------------- */
+
+static MothStatus copy_within(MothTensor *dst, MothTensor *src) {
+  if (dst->device.type == MOTH_CUDA)
+    return moth_cuda_copy(dst, src);
+  moth_cpu_copy(dst, src);
+  return MOTH_OK;
+}
+
+/* The bytes go row-major; what has to be converted or broadcast is so where the source lies, what has
+ * to be scattered where the destination lies. */
+MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_blocking) {
+  (void)non_blocking;
+  MothHold s, d;
+  bool same = src->ndim == dst->ndim && src->dtype == dst->dtype && src->contiguous &&
+              src->numel == dst->numel;
+  if (dst->numel == 0)
+    return MOTH_OK;
+  if (!same) {
+    MOTH_TRY(moth_tensor_new(dst->ndim, dst->shape, (MothDType)dst->dtype, src->device, &s.t));
+    MOTH_TRY(copy_within(s, src));
+    src = s;
+  }
+  MothTensor *to = dst;
+  if (!dst->contiguous) {
+    MOTH_TRY(moth_tensor_new(dst->ndim, dst->shape, (MothDType)dst->dtype, dst->device, &d.t));
+    to = d;
+  }
+  int index = dst->device.type == MOTH_CUDA ? dst->device.index : src->device.index;
+  MOTH_TRY(moth_cuda_memcpy(index, to->data, src->data, (size_t)(to->numel * moth_itemsize(to)),
+                            cudaMemcpyDefault));
+  return to == dst ? MOTH_OK : copy_within(dst, to);
+}
+
+static MothStatus copy_any(MothTensor *dst, MothTensor *src) {
+  if (dst->device.type != src->device.type || dst->device.index != src->device.index)
+    return moth_cuda_copy_across(dst, src, false);
+  if (moth_tensor_overlap(dst, src) != 2)
+    return moth_cuda_copy(dst, src);
+  MothHold whole; /* overlapping: the source is read before anything is written */
+  MOTH_TRY(moth_tensor_new(src->ndim, src->shape, (MothDType)src->dtype, src->device, &whole.t));
+  MOTH_TRY(moth_cuda_copy(whole, src));
+  return moth_cuda_copy(dst, whole);
+}
+
+MothStatus moth_cuda_copy_(MothCall *c) {
+  return copy_any(c->results[0].u.t, c->args[1].u.t);
+}
+MothStatus moth_cuda_clone(MothCall *c) {
+  return copy_any(c->results[0].u.t, c->args[0].u.t);
+}
+MothStatus moth_cuda_to_copy(MothCall *c) {
+  return copy_any(c->results[0].u.t, c->args[0].u.t);
+}
+
+/* --- fills -------------------------------------------------------------------------------------- */
+
+MothStatus moth_cuda_fill_(MothCall *c) {
+  MothValue v = c->args[1];
+  if (v.tag == MOTH_V_TENSOR) {
+    if (v.u.t->ndim != 0)
+      return moth_fail(MOTH_ERR_VALUE, "the value must be a number or a 0-dim tensor");
+    return copy_any(c->results[0].u.t, v.u.t);
+  }
+  return moth_cuda_fill(c->results[0].u.t, v);
+}
+MothStatus moth_cuda_empty(MothCall *c) {
+  (void)c;
+  return MOTH_OK;
+}
+MothStatus moth_cuda_zero_(MothCall *c) {
+  return moth_cuda_fill(c->results[0].u.t, moth_v_int(0));
+}
+MothStatus moth_cuda_zeros(MothCall *c) {
+  return moth_cuda_fill(c->results[0].u.t, moth_v_int(0));
+}
+MothStatus moth_cuda_ones(MothCall *c) {
+  return moth_cuda_fill(c->results[0].u.t, moth_v_int(1));
+}
+MothStatus moth_cuda_full(MothCall *c) {
+  return moth_cuda_fill(c->results[0].u.t, c->args[1]);
+}
+MothStatus moth_cuda_arange(MothCall *c) {
+  MothTensor *t = c->results[0].u.t;
+  cudaStream_t stream;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  return moth_cuda_kernels[t->dtype]->arange(stream, t->data, t->numel, moth_as_double(c->args[0]),
+                                             moth_as_double(c->args[2]));
+}

@@ -1,0 +1,36 @@
+/* The typed kernels of CUDA: one table per dtype, filled by the generated files
+ * build/gen/cuda/<dtype>_*.cu, which include kernels/cuda/typed/. The twin of kernels/cpu/table.h:
+ * what stands in the tables are host functions that launch kernels. */
+#ifndef MOTH_CUDA_TABLE_H
+#define MOTH_CUDA_TABLE_H
+#include "cuda/cuda.h"
+extern "C" {
+#include "kernels/cpu/iter.h"
+#include "kernels/cpu/table.h"
+}
+
+/* One pointwise call. Operand 0 of the iterator is written; of the others, those whose data is NULL are
+ * numbers: an element in stored form each. */
+typedef struct MothPointwise {
+  const MothIter *it;
+  unsigned char number[MOTH_ITER_OPERANDS][8];
+  const MothParam *params;
+  cudaStream_t stream;
+} MothPointwise;
+
+typedef MothStatus (*MothCudaLoop)(const MothPointwise *p);
+
+#include "kernels/cuda/typed/list.h"
+
+typedef struct MothCudaKernels {
+#define MOTH_X(name, ret, ...) ret (*name)(__VA_ARGS__);
+  MOTH_CUDA_TYPED_LIST(MOTH_X)
+#undef MOTH_X
+} MothCudaKernels;
+
+/* By dtype, generated. moth_cuda_loops[dtype][MothOp.pointwise]: NULL where the op has not this dtype. */
+extern const MothCudaLoop *const moth_cuda_loops[MOTH_NDTYPES];
+/* [to][from]: an elementwise copy with conversion. */
+extern const MothCudaLoop *const moth_cuda_casts[MOTH_NDTYPES];
+extern const MothCudaKernels *const moth_cuda_kernels[MOTH_NDTYPES];
+#endif

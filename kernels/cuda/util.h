@@ -1,0 +1,35 @@
+/* What the structured CUDA kernels share: the twin of kernels/cpu/util.h. All work is queued on the
+ * tensors' device's current stream. */
+#ifndef MOTH_CUDA_UTIL_H
+#define MOTH_CUDA_UTIL_H
+#include "kernels/cuda/table.h"
+extern "C" {
+#include "kernels/cpu/util.h"
+#include "unpack.h"
+}
+
+/* dst = src, broadcast to dst's shape and converted to its dtype, on one device. They must not partly
+ * overlap. */
+MothStatus moth_cuda_copy(MothTensor *dst, const MothTensor *src);
+/* All elements of t become v. */
+MothStatus moth_cuda_fill(MothTensor *t, MothValue v);
+/* t itself (retained) if it is row-major and of the dtype, else such a copy. The caller releases it. */
+MothStatus moth_cuda_contiguous_as(const MothTensor *t, MothDType dtype, MothTensor **out);
+/* The same, broadcast to a shape. */
+MothStatus moth_cuda_broadcast_as(const MothTensor *t, MothDType dtype, int ndim,
+                                  const int64_t *shape, MothTensor **out);
+static inline MothStatus moth_cuda_contiguous(const MothTensor *t, MothTensor **out) {
+  return moth_cuda_contiguous_as(t, (MothDType)t->dtype, out);
+}
+/* Runs the CPU's kernel on copies of all arguments and copies the results back: for ops whose records
+ * say cuda = "host". */
+MothStatus moth_cuda_via_host(MothCall *c);
+
+/* A reference to a tensor that is given back at the end of its scope. */
+struct MothHold {
+  MothTensor *t = nullptr;
+  ~MothHold() { moth_tensor_release(t); }
+  MothTensor *operator->() const { return t; }
+  operator MothTensor *() const { return t; }
+};
+#endif

@@ -1,0 +1,106 @@
+/* The device runtime, for CUDA kernels: streams, memory, faults. Include it from .cu files. */
+#ifndef MOTH_CUDA_CUDA_H
+#define MOTH_CUDA_CUDA_H
+#include "cuda/rt.h"
+
+enum { MOTH_CUDA_MAX_DEVICES = 64 };
+
+/* What kernels ask about a device. */
+typedef struct MothCudaProps {
+  int multiprocessors;
+  int major, minor;        /* compute capability */
+  size_t shared_per_block; /* bytes of dynamic shared memory that a block may ask for */
+  size_t l2;               /* bytes */
+  size_t total;            /* bytes of memory */
+  char name[128];
+} MothCudaProps;
+
+const MothCudaProps *moth_cuda_props(int device);
+
+/* The first thing that a kernel's host side does: the call's device becomes current, all its tensors
+ * are checked to be on it, and *stream is that device's current stream of this thread. */
+MothStatus moth_cuda_enter(const MothCall *c, cudaStream_t *stream);
+/* This thread's current stream on a device. */
+cudaStream_t moth_cuda_stream(int device);
+/* Makes a device current for this thread (cached: free when it is so already). */
+MothStatus moth_cuda_set_device(int device);
+
+/* Device memory from the caching allocator, for use on the device's current stream: given back, it can
+ * be handed out again at once on the same stream. NULL: no memory (moth_last_error says). */
+void *moth_cuda_alloc(int device, size_t n);
+void moth_cuda_free(int device, void *p, size_t n);
+
+/* Temporary device memory of a kernel's host side. */
+struct MothScratch {
+  void *p = nullptr;
+  size_t n = 0;
+  int device = 0;
+  MothStatus take(int on, size_t bytes) {
+    device = on;
+    n = bytes ? bytes : 1;
+    p = moth_cuda_alloc(device, n);
+    return p ? MOTH_OK : MOTH_ERR_MEMORY;
+  }
+  template <class T> T *as() const { return static_cast<T *>(p); }
+  ~MothScratch() {
+    if (p)
+      moth_cuda_free(device, p, n);
+  }
+};
+
+/* n bytes; done when it returns. */
+MothStatus moth_cuda_memcpy(int device, void *to, const void *from, size_t n, cudaMemcpyKind kind);
+/* MothDeviceOps.copy: kernels/cuda/copy.cu. */
+MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_blocking);
+
+/* --- faults: errors that only the device can see ------------------------------------------------ */
+
+/* An index out of range is found while a kernel runs. The kernel leaves the element out, writes the
+ * first fault of the device into host memory that it can reach, and goes on; the next synchronising
+ * call raises it, and so does the call itself under MOTH_CUDA_SYNC=1. */
+typedef struct MothFault {
+  unsigned set;
+  int op;          /* MOTH_OP_... */
+  int dim;         /* from 0; -1: unnamed */
+  int what;        /* 0 "index", 1 "class" */
+  long long value; /* as it was written */
+  long long base, size;
+} MothFault;
+
+/* As device code sees it; host side of this device. */
+MothFault *moth_cuda_fault(int device);
+
+__device__ __forceinline__ void moth_fault(MothFault *f, int op, int what, int dim, long long value,
+                                           long long base, long long size) {
+  if (atomicCAS(&f->set, 0u, 1u) == 0u) {
+    f->op = op;
+    f->what = what;
+    f->dim = dim;
+    f->value = value;
+    f->base = base;
+    f->size = size;
+    __threadfence_system();
+  }
+}
+/* value as a position from 0 in [0, size), or -1 after noting the fault. */
+__device__ __forceinline__ long long moth_index(MothFault *f, int op, int what, int dim,
+                                                long long value, long long base, long long size) {
+  long long i = value - base;
+  if (i >= 0 && i < size)
+    return i;
+  moth_fault(f, op, what, dim, value, base, size);
+  return -1;
+}
+
+/* The error of a fault that was noted, once; MOTH_OK if there is none. Call after a synchronisation. */
+MothStatus moth_cuda_take_fault(int device);
+/* To be called last by the host side of kernels that may fault: synchronises and raises when
+ * MOTH_CUDA_SYNC=1 asks for it. */
+MothStatus moth_cuda_leave(const MothCall *c);
+
+/* --- launching ---------------------------------------------------------------------------------- */
+
+static inline int64_t moth_ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+#endif

@@ -1,0 +1,59 @@
+/* The CUDA language and runtime as moth's .cu files see them: NVIDIA's under nvcc, the emulation's
+ * (src/cuda/emu) under g++. The rest of a .cu file is the same text for both.
+ *
+ * Two things are spelled in a way of our own: kernels start through moth_launch, and dynamic shared
+ * memory is named by MOTH_SHARED. */
+#ifndef MOTH_CUDA_RT_H
+#define MOTH_CUDA_RT_H
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+#else
+#include "cuda/emu/cudaemu.h"
+#endif
+
+#include <stdint.h>
+
+extern "C" {
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/error.h"
+#include "core/random.h"
+#include "core/tensor.h"
+#include "dispatch/dispatch.h"
+}
+
+/* The status of a CUDA call, with a message that says what was tried. */
+MothStatus moth_cuda_check(cudaError_t e, const char *what);
+#define MOTH_CUDA_TRY(call) MOTH_TRY(moth_cuda_check((call), #call))
+
+/* Starts kernel(args...) on a stream; a grid of no blocks is no launch. Errors: of the launch, or of an
+ * earlier kernel. */
+#ifdef __CUDACC__
+template <class... P, class... A>
+static inline MothStatus moth_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
+                                     size_t shared, cudaStream_t stream, A... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+    return MOTH_OK;
+  kernel<<<grid, block, shared, stream>>>(static_cast<P>(args)...);
+  cudaError_t e = cudaPeekAtLastError();
+  return e == cudaSuccess ? MOTH_OK : moth_cuda_check(cudaGetLastError(), name);
+}
+/* extern __shared__ memory as an array of T. */
+#define MOTH_SHARED(T, name)                                                                       \
+  extern __shared__ __align__(16) unsigned char moth_dynamic_shared[];                             \
+  T *name = reinterpret_cast<T *>(moth_dynamic_shared)
+#else
+template <class... P, class... A>
+static inline MothStatus moth_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
+                                     size_t shared, cudaStream_t stream, A... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+    return MOTH_OK;
+  return moth_cuda_check(
+      moth_emu_launch(
+          name, [=]() { kernel(static_cast<P>(args)...); }, grid, block, shared, stream),
+      name);
+}
+#define MOTH_SHARED(T, name) T *name = static_cast<T *>(moth_emu_shared())
+#endif
+#endif

@@ -1,0 +1,54 @@
+# The CUDA backend: libmoth_cuda.so by nvcc, and its emulation libmoth_cudaemu.so by g++ from the same
+# sources. Included by the Makefile; both link against libmoth.so, which opens them at run time.
+
+CUDA_ARCH   ?= 90a
+CUDA_PTX    ?=
+CXX         := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
+CUDA_CU      = $(sort $(wildcard src/cuda/*.cu kernels/cuda/*.cu)) $(CUDA_GEN)
+CUDA_GEN     = $(foreach d,$(DTYPES),$(GEN)/cuda/$(d)_pointwise.cu $(GEN)/cuda/$(d)_typed.cu) $(GEN)/cuda/table.cu
+cuda_object  = $(patsubst %,$(B)/$(1)/%.o,$(patsubst $(B)/%,%,$(2)))
+CUDA_O       = $(call cuda_object,cuda,$(CUDA_CU))
+EMU_O        = $(call cuda_object,emu,$(CUDA_CU) $(wildcard src/cuda/emu/*.cc))
+
+# Code for an architecture is compiled for it by name: wgmma and kin exist in 90a alone.
+GENCODE      = $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
+  $(foreach a,$(CUDA_PTX),-gencode=arch=compute_$(a),code=compute_$(a))
+NVCC_FLAGS   = -std=c++20 -O3 $(GENCODE) -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-function \
+  --expt-relaxed-constexpr -diag-suppress 177,20012 $(INCLUDES) -D_GNU_SOURCE
+EMU_FLAGS    = -std=c++20 -g1 -O1 -fPIC -fvisibility=hidden -fwrapv -fno-strict-aliasing -Wall -Wextra \
+  -Wno-unused-function -Wno-unused-parameter -Wno-unknown-pragmas $(WERROR) $(SAN_FLAGS) $(INCLUDES) -D_GNU_SOURCE $(ISA_generic)
+
+$(GEN)/cuda/%.cu: $(GEN)/sources.mk ;
+
+$(B)/cuda/gen/%.cu.o: $(GEN)/%.cu $(B)/.cuda_flags
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+$(B)/cuda/%.cu.o: %.cu $(B)/.cuda_flags
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+$(B)/emu/gen/%.cu.o: $(GEN)/%.cu $(B)/.emu_flags
+	$(call say,EMU,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(EMU_FLAGS) -MMD -MP -MF $(@:.o=.d) -x c++ -c -o $@ $<
+$(B)/emu/%.o: % $(B)/.emu_flags
+	$(call say,EMU,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(EMU_FLAGS) -MMD -MP -MF $(@:.o=.d) -x c++ -c -o $@ $<
+
+# No CUDA library is linked: cudart is static, the others are opened when they are first used.
+$(B)/libmoth_cuda.so: $(CUDA_O) $(B)/libmoth.so
+	$(call say,LD,$@)
+	$(Q)$(NVCC) $(GENCODE) -shared -cudart static -o $@ $(CUDA_O) $(B)/libmoth.so \
+	  -Xlinker -z,nodelete,-z,defs,-rpath,'$$ORIGIN',--exclude-libs,ALL -Xcompiler -static-libstdc++,-static-libgcc -ldl
+$(B)/libmoth_cudaemu.so: $(EMU_O) $(B)/libmoth.so
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(SAN_FLAGS) -shared -Wl,-z,nodelete -Wl,-z,defs -Wl,-rpath,'$$ORIGIN' -o $@ $(EMU_O) $(B)/libmoth.so -ldl
+
+ifneq ($(INNER),)
+keep_flags   = $(shell mkdir -p $(B) && { echo '$(2)' | cmp -s - $(1) || echo '$(2)' > $(1); })
+$(call keep_flags,$(B)/.cuda_flags,$(subst ','"'"',$(NVCC_FLAGS)))
+$(call keep_flags,$(B)/.emu_flags,$(CXX) $(EMU_FLAGS))
+-include $(CUDA_O:.o=.d) $(EMU_O:.o=.d)
+endif
