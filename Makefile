@@ -154,7 +154,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-dev demo test test-full asan ubsan-clang tsan valgrind lint bench parity fuzz install uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind lint bench parity fuzz install uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -184,26 +184,32 @@ check:
 	$(info $(call find,luacheck,$(call version,luacheck,--version),no lint; HINT: make deps-dev))
 	@test -n '$(shell command -v $(CC))' -a -n '$(shell command -v $(LUAJIT))' -a -n '$(LUAJIT_H)'
 
-deps deps-dev:
-	@sh .ci/deps build $(if $(filter %-dev,$@),dev)
+deps deps-test deps-dev:
+	@sh .ci/deps build $(if $(filter-out deps,$@),test) $(if $(filter %-dev,$@),dev)
 
 demo: deps all
 	$(B)/moth examples/fashion_mnist.lua
 
 # The runner sets the module paths for a build folder, starts busted, ends with one line of totals.
 # SPECS is handed to busted: SPECS=spec/io, SPECS=--tags=quick.
+# Without it, all specs run, and those of ops a second time on the emulation of CUDA.
 RUN      = $(LUAJIT) spec/runner.lua
-test: deps all
-	@$(RUN) --build=$(B) -- --exclude-tags=slow $(SPECS)
-test-full: deps all
-	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(SPECS)
+SPECS_CPU = $(filter-out spec/cuda spec/fuzz spec/parity,$(patsubst %/,%,$(wildcard spec/*/))) $(wildcard spec/*_spec.lua)
+# runs(arguments for each)
+runs     = $(1) $(or $(SPECS),$(SPECS_CPU) --with MOTH_CUDA=emu -- $(1) spec/cuda \
+  --with MOTH_CUDA=emu MOTH_CUDA_SYNC=1 MOTH_DEVICE=cuda -- $(1) spec/ops)
+test: deps-test cudaemu
+	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow)
+test-full: deps-test cudaemu
+	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(call runs,)
 
 ASAN    := address,undefined
-NOASAN   = --exclude-tags=noasan,slow $(SPECS)
+NOASAN   = $(call runs,--exclude-tags=noasan$(comma)slow)
+comma    := ,
 # sanitized(target, compiler, sanitizers, its library, arguments of busted)
 define sanitized
 $(1): deps $(if $(findstring clang,$(2)),deps-dev)
-	$$(SUBMAKE) CC=$(2) B=$(B)/$(1) SAN=$(3) libs
+	$$(SUBMAKE) CC=$(2) B=$(B)/$(1) SAN=$(3) libs $(if $(filter gcc,$(2)),$(if $(filter thread,$(3)),,emu-lib))
 	@$(6) $(RUN) --build=$(B)/$(1) --preload=$$(shell $(2) -print-file-name=$(4)) -- $(5)
 endef
 $(eval $(call sanitized,asan,gcc,$(ASAN),libasan.so,$(NOASAN)))
