@@ -66,8 +66,8 @@ local function row(out, o, checked)
   local rows = {}
   for i = 1, #checked do
     if grads[i] ~= nil then
-      local p, n = values(grads[i])
-      rows[i] = { p = p, n = n }
+      local found, count = values(grads[i])
+      rows[i] = { p = found, n = count }
     end
   end
   return rows
