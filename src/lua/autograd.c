@@ -17,9 +17,9 @@ static MothStatus no_state(void) {
 
 /* Calls the function on the stack under its nargs arguments. */
 static MothStatus call_lua(lua_State *L, int nargs, int nresults) {
-  if (lua_pcall(L, nargs, nresults, 0) == 0)
-    return MOTH_OK;
-  return moth_lua_park(L);
+  int status = lua_pcall(L, nargs, nresults, 0);
+  moth_lua_sync(L); /* it may have run coroutines */
+  return status ? moth_lua_park(L) : MOTH_OK;
 }
 
 static void retain_push(lua_State *L, MothTensor *t) {
@@ -47,6 +47,7 @@ static MothTensor **tensor_array(lua_State *L, int idx, int *n, bool holes, cons
 /* backward(roots, gradients, retain_graph, create_graph) */
 static int b_backward(lua_State *L) {
   int n = 0;
+  moth_lua_enter(L);
   lua_settop(L, 4);
   MothTensor **roots = tensor_array(L, 1, &n, false, "backward");
   MothTensor **grads =
@@ -61,6 +62,7 @@ static int b_backward(lua_State *L) {
 /* grad(outputs, inputs, gradients, retain, create, allow_unused) -> one value per input */
 static int b_grad(lua_State *L) {
   int n = 0, ninputs = 0;
+  moth_lua_enter(L);
   lua_settop(L, 6);
   MothTensor **roots = tensor_array(L, 1, &n, false, "grad: output");
   MothTensor **inputs = tensor_array(L, 2, &ninputs, false, "grad: input");
@@ -131,10 +133,12 @@ static int b_retain_grad(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 0;
 }
 static int b_grad_enabled(lua_State *L) {
+  moth_lua_sync(L);
   lua_pushboolean(L, moth_grad_enabled());
   return 1;
 }
 static int b_set_grad_enabled(lua_State *L) {
+  moth_lua_sync(L);
   lua_pushboolean(L, moth_set_grad_enabled(lua_toboolean(L, 1)));
   return 1;
 }

@@ -10,6 +10,7 @@
 #define MOTH_LUA_H
 #include <lauxlib.h>
 #include <lua.h>
+#include <signal.h>
 
 #include "autograd/node.h"
 #include "core/device.h"
@@ -63,6 +64,28 @@ int moth_lua_hold(lua_State *L); /* pops a value */
 void moth_lua_let_go(int ref);
 void moth_lua_drain(lua_State *L);
 
+/* Modes of coroutines (coroutine.c). Whatever reads or changes a mode, and whoever comes back from Lua,
+ * calls moth_lua_sync; an entry that nothing has to be undone for calls moth_lua_enter, which also polls
+ * Ctrl-C: a host keeps a lightuserdata to its `volatile sig_atomic_t` in the registry under this name,
+ * from before moth is opened, and sets it to 1 to have "interrupted" raised. */
+#define MOTH_LUA_INTERRUPT "moth.interrupt"
+extern _Thread_local int moth_lua_records;
+extern const volatile sig_atomic_t *moth_lua_interrupt;
+void moth_lua_switch(lua_State *L);
+void moth_lua_entered(lua_State *L);
+static inline void moth_lua_sync(lua_State *L) {
+  if (__builtin_expect(moth_lua_records, 0))
+    moth_lua_switch(L);
+}
+static inline void moth_lua_enter(lua_State *L) {
+  if (__builtin_expect(moth_lua_records | *moth_lua_interrupt, 0))
+    moth_lua_entered(L);
+}
+/* moth.scope's part of them (handle.c): how many are open; the innermost one's list is kept by key. */
+int moth_lua_save_scopes(lua_State *L, void *key);
+void moth_lua_load_scopes(lua_State *L, void *key, int n);
+void moth_lua_forget_scopes(lua_State *L, void *key);
+
 /* Pushes the values of args as Lua sees them (positions from 1); returns how many. */
 void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v);
 /* Reads results of a Lua function into the call (owned). */
@@ -72,6 +95,7 @@ void moth_lua_open_handles(lua_State *L);
 void moth_lua_open_calls(lua_State *L);
 void moth_lua_open_tensor(lua_State *L);
 void moth_lua_open_autograd(lua_State *L);
+void moth_lua_open_coroutines(lua_State *L);
 void moth_lua_open_modes(lua_State *L);
 void moth_lua_open_io(lua_State *L);
 
