@@ -8,7 +8,7 @@ local function finish(leave, was, ok, ...)
   return ...
 end
 
---- Calls enter(value), then fn(...), then leave with what enter gave, whether fn failed or not; gives back what fn gave.
+--- Calls enter(value), then fn(...), then leave with what enter gave, whether fn failed or not; returns what fn did.
 -- A coroutine that yields inside keeps the mode for itself.
 return function(enter, leave, value, fn, ...)
   B.open_modes()
