@@ -228,7 +228,7 @@ static int b_grad_fn(lua_State *L) {
     return moth_lua_raise(L, s);
   if (!n)
     return 0;
-  if (n->seq != UINT64_MAX)
+  if (n->seq != MOTH_SEQ_LEAF)
     push_node(L, n);
   else
     lua_pushnil(L);
