@@ -21,12 +21,12 @@ describe("threads #threads", function()
     local program, folder = build .. "/spec/threads_check", os.tmpname()
     os.remove(folder)
     finally(function() shell("rm -rf " .. folder) end)
-    local sanitizer = tsan and "-fsanitize=thread" or preload:find("asan", 1, true) and "-fsanitize=address,undefined" or ""
-    if preload:find("clang", 1, true) then sanitizer = sanitizer .. " -shared-libsan" end
-    local compiler = preload:find("clang", 1, true) and "clang" or "gcc"
-    local text, status = shell(([[mkdir -p %s/spec %s && %s -std=gnu17 -g -O1 -D_GNU_SOURCE -Isrc -I%s/gen -Wall -Wextra \
-      %s -o %s spec/core/threads_check.c -L%s -lmoth -lpthread -Wl,-rpath,%s]]):format(build, folder, compiler, build,
-      sanitizer, program, build, build))
+    local compiler, flags = "gcc", "-std=gnu17 -g -O1 -D_GNU_SOURCE -Wall -Wextra"
+    if tsan then flags = flags .. " -fsanitize=thread" end
+    if preload:find("asan", 1, true) then flags = flags .. " -fsanitize=address,undefined" end
+    if preload:find("clang", 1, true) then compiler, flags = "clang", flags .. " -shared-libsan" end
+    local text, status = shell(([[mkdir -p %s/spec %s && %s %s -Isrc -I%s/gen -o %s spec/core/threads_check.c \
+      -L%s -lmoth -lpthread -Wl,-rpath,%s]]):format(build, folder, compiler, flags, build, program, build, build))
     assert.equal("", text)
     assert.equal(0, status)
     text, status = shell(("OMP_NUM_THREADS=1 %s %s"):format(program, folder))

@@ -142,9 +142,10 @@ describe("saving #faults #slow", function()
     math.randomseed(seed)
     local counts = { 0, 0 }
     for i = 1, cases do
-      sh(("timeout --foreground -s KILL %.3f %s/moth %s/save.lua %s"):format(0.06 + 0.1 * math.random(), build, dir, dir))
+      sh(("timeout --foreground -s KILL %.3f %s/moth %s/save.lua %s"):format(0.06 + 0.1 * math.random(), build, dir,
+        dir))
       local ok, model = pcall(moth.load, dir .. "/model")
-      if ok or i > 1 or io.open(dir .. "/model") then -- the very first may have been killed before it saved
+      if ok or i > 1 or io.open(dir .. "/model") then -- the first may have been killed before it saved
         assert.is_true(ok, tostring(model))
         assert.is_true(model.w:eq(model.n):all():item() and model.v:eq(model.n):all():item())
         counts[model.n] = counts[model.n] + 1

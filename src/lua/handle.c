@@ -43,11 +43,15 @@ static void after_growth(lua_State *L) {
 }
 
 void moth_lua_push_tensor(lua_State *L, MothTensor *t) {
+  if (moth_lua_is_leaf(t) && moth_lua_push_leaf(L, t))
+    return;
   MothHandle *h = lua_newuserdata(L, sizeof *h);
   h->magic = MOTH_MAGIC_TENSOR;
   h->u.t = t;
   push_metatable(L, &key_tensor);
   lua_setmetatable(L, -2);
+  if (moth_lua_is_leaf(t))
+    moth_lua_add_leaf(L, t, -1);
   after_growth(L);
   moth_lua_drain(L);
   if (__builtin_expect(scopes | moth_lua_records, 0)) {
@@ -109,6 +113,8 @@ static int tensor_gc(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR);
   if (h && h->u.t) {
     MothTensor *t = h->u.t;
+    if (__builtin_expect(t->grad != NULL, 0) && moth_lua_keep_leaf(L, t, 1))
+      return 0;
     h->u.t = NULL;
     moth_tensor_release(t);
   }

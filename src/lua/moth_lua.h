@@ -86,6 +86,21 @@ int moth_lua_save_scopes(lua_State *L, void *key);
 void moth_lua_load_scopes(lua_State *L, void *key, int n);
 void moth_lua_forget_scopes(lua_State *L, void *key);
 
+/* Leaves (leaf.c): tensors that the user has made require grad. */
+static inline bool moth_lua_is_leaf(const MothTensor *t) {
+  return __builtin_expect(t->grad != NULL, 0) && t->grad->requires_grad;
+}
+/* Pushes t's handle and takes over a reference of t; false if it has none. */
+bool moth_lua_push_leaf(lua_State *L, MothTensor *t);
+/* The handle at idx is t's from now on, if it has none. */
+void moth_lua_add_leaf(lua_State *L, MothTensor *t, int idx);
+/* Pops a function and keeps it with the handle at idx; finds it again while t lives. */
+void moth_lua_set_hook(lua_State *L, int idx, const void *key);
+bool moth_lua_push_hook(lua_State *L, MothTensor *t, const void *key);
+void moth_lua_drop_hook(lua_State *L, MothTensor *t, const void *key);
+/* True if the dying handle at idx, on top, must go on holding t for the hooks that it has. */
+bool moth_lua_keep_leaf(lua_State *L, MothTensor *t, int idx);
+
 /* Pushes the values of args as Lua sees them (positions from 1); returns how many. */
 void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v);
 /* Reads results of a Lua function into the call (owned). */
@@ -96,6 +111,7 @@ void moth_lua_open_calls(lua_State *L);
 void moth_lua_open_tensor(lua_State *L);
 void moth_lua_open_autograd(lua_State *L);
 void moth_lua_open_coroutines(lua_State *L);
+void moth_lua_open_leaves(lua_State *L);
 void moth_lua_open_modes(lua_State *L);
 void moth_lua_open_io(lua_State *L);
 
