@@ -154,7 +154,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind lint bench parity fuzz install uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind faults lint bench parity fuzz install uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -219,6 +219,10 @@ valgrind: deps-dev all
 	@MOTH_CPU=generic $(RUN) --build=$(B) --wrap="valgrind -q --error-exitcode=9 --leak-check=full \
 	  --show-leak-kinds=definite --errors-for-leak-kinds=definite" -- $(or $(SPECS),--tags=quick)
 
+# What fails is the disk, the system, the process: needs strace.
+faults: deps-dev all
+	@$(RUN) --build=$(B) -- $(or $(SPECS),--tags=faults)
+
 C_FILES   = $(shell find src kernels spec -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc')
 lint: deps-dev
 	luacheck -q --no-color $(wildcard lua spec examples src/ops)
@@ -273,6 +277,7 @@ help:
 	  'make demo        train a small network on Fashion-MNIST' \
 	  'make test        all specs but the slow ones; test-full: all, with more cases' \
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
+	  'make faults      saving on full disks, with failing calls, killed at random times (MOTH_CASES=100)' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25: the parsers' \
 	  'make install     PREFIX=/usr/local DESTDIR=; uninstall' \

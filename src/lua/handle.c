@@ -43,14 +43,21 @@ static void after_growth(lua_State *L) {
 }
 
 void moth_lua_push_tensor(lua_State *L, MothTensor *t) {
+  if (moth_lua_is_leaf(t) && moth_lua_push_leaf(L, t))
+    return;
   MothHandle *h = lua_newuserdata(L, sizeof *h);
   h->magic = MOTH_MAGIC_TENSOR;
   h->u.t = t;
   push_metatable(L, &key_tensor);
   lua_setmetatable(L, -2);
+  if (moth_lua_is_leaf(t))
+    moth_lua_add_leaf(L, t, -1);
   after_growth(L);
   moth_lua_drain(L);
-  if (__builtin_expect(scopes > 0, 0)) {
+  if (__builtin_expect(scopes | moth_lua_records, 0)) {
+    moth_lua_sync(L);
+    if (!scopes)
+      return;
     push_metatable(L, &key_scope);
     lua_pushvalue(L, -2);
     lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
@@ -61,6 +68,7 @@ void moth_lua_push_tensor(lua_State *L, MothTensor *t) {
 /* scope_begin() -> list that collects the handles made from now on; scope_end(list) goes back to the
  * scope outside, which takes over the list's handles that are still alive. */
 static int b_scope_begin(lua_State *L) {
+  moth_lua_sync(L);
   lua_newtable(L);
   if (scopes) {
     push_metatable(L, &key_scope);
@@ -74,6 +82,7 @@ static int b_scope_begin(lua_State *L) {
 }
 
 static int b_scope_end(lua_State *L) {
+  moth_lua_sync(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_pushlightuserdata(L, &key_scope);
   lua_getfield(L, 1, "outer");
@@ -82,10 +91,30 @@ static int b_scope_end(lua_State *L) {
   return 0;
 }
 
+int moth_lua_save_scopes(lua_State *L, void *key) {
+  lua_pushlightuserdata(L, key);
+  push_metatable(L, &key_scope);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  return scopes;
+}
+void moth_lua_load_scopes(lua_State *L, void *key, int n) {
+  lua_pushlightuserdata(L, &key_scope);
+  push_metatable(L, key);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  scopes = n;
+}
+void moth_lua_forget_scopes(lua_State *L, void *key) {
+  lua_pushlightuserdata(L, key);
+  lua_pushnil(L);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}
+
 static int tensor_gc(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR);
   if (h && h->u.t) {
     MothTensor *t = h->u.t;
+    if (__builtin_expect(t->grad != NULL, 0) && moth_lua_keep_leaf(L, t, 1))
+      return 0;
     h->u.t = NULL;
     moth_tensor_release(t);
   }

@@ -38,17 +38,20 @@ static const char usage[] =
  */
 
 static lua_State *running; /* whom Ctrl-C stops */
+static volatile sig_atomic_t interrupt;
 
 static void interrupt_hook(lua_State *L, lua_Debug *where) {
   (void)where;
+  interrupt = 0;
   lua_sethook(L, NULL, 0, 0);
   luaL_error(L, "interrupted");
 }
 
-/* The first Ctrl-C stops Lua at its next step; compiled loops take none, so the second one kills.
- */
+/* The first Ctrl-C stops Lua at its next step, and moth at its next op, which is how it gets out of a
+ * compiled loop; a compiled loop that calls no op sees neither, so the second Ctrl-C kills. */
 static void on_interrupt(int signal_number) {
   signal(signal_number, SIG_DFL);
+  interrupt = 1;
   lua_sethook(running, interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
@@ -83,6 +86,7 @@ static int call(lua_State *L, int nargs, int nresults) {
   int status = lua_pcall(L, nargs, nresults, base);
   catch_interrupts(SIG_DFL);
   lua_sethook(L, NULL, 0, 0); /* Ctrl-C may have come too late to be seen */
+  interrupt = 0;
   lua_remove(L, base);
   return status;
 }
@@ -325,6 +329,8 @@ static int run_command(lua_State *L) {
   lua_gc(L, LUA_GCSTOP, 0);
   luaL_openlibs(L);
   lua_gc(L, LUA_GCRESTART, 0);
+  lua_pushlightuserdata(L, (void *)&interrupt); /* the binding looks for it there: moth_lua.h */
+  lua_setfield(L, LUA_REGISTRYINDEX, "moth.interrupt");
   set_paths(L);
   set_arg(L, argc, argv, script < argc ? script : 0);
   command->status = 1;
