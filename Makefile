@@ -31,7 +31,7 @@ FLOORS  := src/core src/dispatch src/autograd src/comm src/composite src/graph s
 GEN     := $(B)/gen
 CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
 LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
-MAIN_C  := src/lua/launcher/main.c
+MAIN_C  := $(sort $(wildcard src/lua/launcher/*.c))
 KERN_C  := $(foreach d,$(DTYPES),$(ISAS:%=$(GEN)/kernels/$(d)_%.c))
 # Other .c files of the generator are known once it has run: see $(GEN)/sources.mk below.
 GEN_C    = $(filter-out $(KERN_C),$(GEN_SOURCES))
