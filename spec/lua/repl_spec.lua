@@ -7,14 +7,13 @@ local complete = require "moth.repl.complete"
 local picture = require "moth.repl.picture"
 
 -- A session fed with lines: what it wrote, and what went to stderr.
-local function session(lines, environment)
+local function session(lines)
   local build = os.getenv("MOTH_BUILD") or "build"
   local path, err = os.tmpname(), os.tmpname()
   local f = assert(io.open(path, "w"))
   f:write(table.concat(lines, "\n"), "\n")
   f:close()
-  local pipe = assert(io.popen(("%s MOTH_HISTORY= TERM=dumb %s/moth -i < %s 2> %s"):format(environment or "", build, path,
-    err)))
+  local pipe = assert(io.popen(("MOTH_HISTORY= TERM=dumb %s/moth -i < %s 2> %s"):format(build, path, err)))
   local out = pipe:read("*a")
   pipe:close()
   f = assert(io.open(err))
@@ -42,7 +41,8 @@ describe("the prompt #quick", function()
         { "if a then local b = 1 elseif c then local d else local e end f = 1", "f" },
       ["for i = 1, 2 do local x = i end repeat local q until true local r = 1"] =
         { "for i = 1, 2 do local x = i end repeat local q until true r = 1", "r" },
-      ["s = 'local x = 1' -- local y\nlocal z = [[local\nw]]"] = { "s = 'local x = 1' -- local y z = [[local w]]", "z" },
+      ["s = 'local x = 1' -- local y\nlocal z = [[local\nw]]"] =
+        { "s = 'local x = 1' -- local y z = [[local w]]", "z" },
       ["t['end'] = 1 local x = 1"] = { "t['end'] = 1 x = 1", "x" },
       ["local x == 1"] = { "x == 1", "x" },
     } do
@@ -68,7 +68,8 @@ describe("the prompt #quick", function()
 
   it("evaluates expressions and statements, over several lines, and goes on after errors", function()
     local out, errors = session {
-      "local x = 20", "x + 1", "=x * 2", "_ + 2", "for i = 1, 2 do", "  print('row', i)", "end", "x.y.z", "local = 3", "'still here'",
+      "local x = 20", "x + 1", "=x * 2", "_ + 2", "for i = 1, 2 do", "  print('row', i)", "end", "x.y.z", "local = 3",
+      "'still here'",
       "moth.ones(2)", "return 1, nil, 'three'",
     }
     assert.matches("21\n", out)
@@ -80,7 +81,7 @@ describe("the prompt #quick", function()
     assert.matches("%[1., 1.%]\n%[moth.float32 2, cpu%]", out)
     assert.matches('1\nnil\n"three"', out)
     assert.matches("stdin:1: attempt to index", errors)
-    assert.matches("<name> expected near '='", errors)
+    assert.matches("'<name>' expected near '='", errors)
     assert.is_nil(out:find("\27", 1, true), "colours in a pipe")
   end)
 
@@ -123,7 +124,8 @@ describe("the prompt #quick", function()
   end)
 
   it("explains ops, functions, classes, modules and values", function()
-    local out = session { "?sigmoid", "?moth.nn.Linear", "?moth.save", "?moth.optim", "local v = 3", "?v", "??logistic", "?surely_nothing",
+    local out = session { "?sigmoid", "?moth.nn.Linear", "?moth.save", "?moth.optim", "local v = 3", "?v", "??logistic",
+      "?surely_nothing",
       "%help", "%who", "%nonsense" }
     assert.matches("sigmoid%(Tensor self%) %-> Tensor", out)
     assert.matches("src/ops/pointwise.lua:%d+", out)
@@ -142,7 +144,8 @@ describe("the prompt #quick", function()
     local f = assert(io.open(path, "w"))
     f:write("#!/usr/bin/env moth\nlocal from_file = 6 * 7\n")
     f:close()
-    local out, errors = session { "%t 1 + 1", "%run " .. path, "from_file", "%plot {1, 4, 9}", "%image moth.ones(4, 4)", "%reset",
+    local out, errors = session { "%t 1 + 1", "%run " .. path, "from_file", "%plot {1, 4, 9}",
+      "%image moth.ones(4, 4)", "%reset",
       "from_file == nil" }
     os.remove(path)
     assert.equal("", errors)

@@ -1,4 +1,5 @@
 --- What is no Lua at the prompt: `?name`, `??word` and the commands that begin with `%`.
+local B = require "moth_lua"
 local M = {}
 
 local function compile(session, code, what)
@@ -18,7 +19,8 @@ local clock = require("moth.utils.system").now
 
 local commands = {}
 
-commands.t = { "%t expr", "time an expression: once if it is slow, else the median of repeated runs", function(session, code)
+local timing = "time an expression: once if it is slow, else the median of repeated runs"
+commands.t = { "%t expr", timing, function(session, code)
   local chunk = compile(session, code, "%t")
   local function run(n)
     local start = clock()
@@ -42,8 +44,7 @@ commands.who = { "%who", "the variables of this session", function(session)
   local show = require "moth.repl.show"
   for _, name in ipairs(session.locals:names()) do
     local value = session.locals.values[name]
-    local text = type(value) == "userdata" and require("moth_lua").is_tensor(value) and require("moth_lua").format(value)
-      or show.value(value):match("^[^\n]*")
+    local text = B.is_tensor(value) and B.format(value) or show.value(value):match("^[^\n]*")
     session.out:write(("  %-16s %s\n"):format(name, #text > 80 and text:sub(1, 80) .. "…" or text))
   end
 end }
@@ -67,7 +68,8 @@ commands.run = { "%run file", "run a script in this session", function(session, 
   setfenv(chunk, session.locals.env)()
 end }
 
-commands.image = { "%image expr", "a tensor as a picture: (H, W), (1 or 3, H, W), values 0 to 1 or 0 to 255", function(session, code)
+local drawing = "a tensor as a picture: (H, W), (1 or 3, H, W), values 0 to 1 or 0 to 255"
+commands.image = { "%image expr", drawing, function(session, code)
   session.out:write(require("moth.repl.picture").image(compile(session, code, "%image")()), "\n")
 end }
 
@@ -108,7 +110,9 @@ end
 --- The command that a line is, as a function of the session; nil: it is Lua.
 function M.find(line)
   local word = line:match("^%s*%?%?%s*(.-)%s*$")
-  if word and word ~= "" then return function(session) session.out:write(require("moth.repl.help").search(word), "\n") end end
+  if word and word ~= "" then
+    return function(session) session.out:write(require("moth.repl.help").search(word), "\n") end
+  end
   local path = line:match("^%s*%?%s*(.-)%s*$") or line:match("^%s*([%a_][%w_%.:]*)%s*%?%s*$")
   if path and path ~= "" then return function(session) return explain(session, path) end end
   local name, rest = line:match("^%s*%%(%a+)%s*(.-)%s*$")

@@ -95,8 +95,8 @@ function M.run(host)
   local session = M.session(host)
   host = session.host
   if host.start then
-    host.start(function(text, line_start) return require("moth.repl.complete").candidates(session, text, line_start) end,
-      require("moth.repl.history").path())
+    local function complete(text) return require("moth.repl.complete").candidates(session, text) end
+    host.start(complete, require("moth.repl.history").path())
   end
   local ok, moth = pcall(require, "moth")
   if ok then session.locals:set("moth", moth) end

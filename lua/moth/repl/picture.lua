@@ -98,8 +98,12 @@ function M.image(x, options)
 end
 
 local function numbers(v, what)
-  if B.is_tensor(v) then v = B.totable(ops.flatten(ops.to(B.alias(v, false), { dtype = "float64", device = "cpu" }))) end
-  if type(v) ~= "table" then error(("plot: %s: expected a table of numbers or a tensor, got %s"):format(what, type(v)), 3) end
+  if B.is_tensor(v) then
+    v = B.totable(ops.flatten(ops.to(B.alias(v, false), { dtype = "float64", device = "cpu" })))
+  end
+  if type(v) ~= "table" then
+    error(("plot: %s: expected a table of numbers or a tensor, got %s"):format(what, type(v)), 3)
+  end
   for i = 1, #v do
     if type(v[i]) ~= "number" then error(("plot: %s[%d] is a %s"):format(what, i, type(v[i])), 3) end
   end

@@ -60,7 +60,8 @@ local function render_table(t, colour, depth, seen)
   for i = 1, math.min(n, M.limits.entries) do add(render(t[i], colour, depth + 1, seen)) end
   for _, k in ipairs(rest) do
     if shown >= M.limits.entries then break end
-    local key = type(k) == "string" and k:find("^[%a_][%w_]*$") and k or "[" .. render(k, colour, depth + 1, seen) .. "]"
+    local named = type(k) == "string" and k:find("^[%a_][%w_]*$")
+    local key = named and k or "[" .. render(k, colour, depth + 1, seen) .. "]"
     add(colour("key", key) .. " = " .. render(rawget(t, k), colour, depth + 1, seen))
   end
   seen[t] = nil
