@@ -400,6 +400,22 @@ static void check_binary(const char *name, binary_loop *ours, wide (*libm)(wide,
            (double)out[worst]);
 }
 
+// m_exp_down gives the bits of m_exp for x <= 0 and NaN: patterns at a fixed stride, and the range in
+// which results are neither 0 nor 1 closely.
+static void check_exp_down(void) {
+  int bad = 0;
+  for (int i = 0; i < SAMPLES; i++) {
+    in_x[i] = i % 2 ? (real)(KIND(-106, -750) * (i / (double)SAMPLES))
+                    : from_bits(KIND(0x80000000ull, 0x8000000000000000ull) +
+                                (unsigned long long)i *
+                                    KIND(0x7fffffffull / SAMPLES, 0x7fffffffffffffffull / SAMPLES));
+    out[i] = m_exp(in_x[i]), in_y[i] = m_exp_down(in_x[i]);
+  }
+  for (int i = 0; i < SAMPLES; i++)
+    bad += out[i] == out[i] ? !!memcmp(&out[i], &in_y[i], sizeof(real)) : in_y[i] == in_y[i];
+  expect("exp_down", bad + (m_exp_down(-m_inf()) != 0) + !isnan(m_exp_down(m_nan())));
+}
+
 // The signs of zeros, which ulps() does not see.
 static void check_signs(void) {
   const real z = 0, i = m_inf();
@@ -459,6 +475,7 @@ static void run_checks(void) {
   check_binary(#name, loop_##name, ref_##name##_, KIND(b32, b64), scale_##name, xlo, xhi, ylo, yhi);
   UNARY_TABLE(UNARY_CHECK)
   BINARY_TABLE(BINARY_CHECK)
+  check_exp_down();
   check_signs();
   check_reductions();
   check_normal();
