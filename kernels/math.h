@@ -190,6 +190,28 @@ MOTH_FN unsigned short m_f32_to_bf16(float x) {
   return (unsigned short)h;
 }
 
+// To float32 with the last place set if anything was cut off ("round to odd"): rounding that once more,
+// to 16 bits, gives what rounding x itself would, ties included.
+MOTH_FN float m_f64_to_odd_(double x) {
+  float near = (float)x;
+  unsigned u = m_f32_bits(near), a = u & 0x7fffffffu;
+  double back = near, size = back < 0 ? -back : back, want = x < 0 ? -x : x;
+  a = size > want ? a - 1 : a;
+  a = back != x ? a | 1u : a;
+  return m_f32_from_bits(a | (u & 0x80000000u));
+}
+MOTH_FN unsigned short m_f64_to_f16(double x) {
+  return m_f32_to_f16(m_f64_to_odd_(x));
+}
+MOTH_FN unsigned short m_f64_to_bf16(double x) {
+  return m_f32_to_bf16(m_f64_to_odd_(x));
+}
+// The same for integers beyond 2^53, on the way to 16 bits.
+MOTH_FN double m_i64_to_odd(long long x) {
+  long long cut = (x & ~0xfffLL) | (x & 0xfff ? 0x1000 : 0);
+  return (double)(x > -(1LL << 53) && x < 1LL << 53 ? x : cut);
+}
+
 // ---- random bits ------------------------------------------------------------------------------
 
 // Philox-4x32-10 (Salmon et al., 2011): 128 random bits of a key and a counter.
