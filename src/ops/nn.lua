@@ -64,9 +64,15 @@ return {
   grad = {
     grad_output = "cross_entropy_double_backward(grad, self, target, weight, reduction, ignore_index, \z
       label_smoothing, index_base)",
-    self = "unimplemented",
+    self = "cross_entropy_backward_self(grad, grad_output, self, target, weight, reduction, ignore_index, \z
+      label_smoothing, index_base)",
   },
-  samples = { "randn(), randn(4,5), randint(1, 6, {4}), nil, 'mean', -100, 0" },
+  samples = {
+    "randn(), randn(4,5), randint(1, 6, {4}), nil, 'mean', -100, 0",
+    "randn(4), randn(4,5), randint(1, 6, {4}), rand(5) + 0.5, 'none', 2, 0.1",
+    "randn(), randn(4,5), randint(1, 6, {4}), rand(5) + 0.5, 'mean', 3, 0.2",
+    "randn(), randn(5), randint(1, 6, {}), nil, 'sum', -100, 0", "randn(), randn(3,1), randint(1, 2, {3}), nil, 'sum', -100, 0",
+  },
   errors = {
     { "randn(3), randn(4,5), randint(1, 6, {4}), nil, 'none', -100, 0", "shape" }, { "randn()", "argument 'self'" },
     { "randn(), randn(4,5)", "argument 'target'" },

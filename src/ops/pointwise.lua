@@ -352,10 +352,16 @@ return {
   doc = "Logarithm of the absolute gamma function." },
 { "digamma(Tensor self) -> Tensor",
   kind = "pointwise", scalar = "digamma", promote = "float", amp = "high",
-  grad = "unimplemented",
+  grad = { self = "grad * polygamma(self, 1)" },
   samples = { "rand(3,4) * 5 + 0.5" },
   errors = { { "3", "argument 'self'" }, { "{}", "argument 'self'" }, { "nil", "argument 'self'" } },
   doc = "Derivative of lgamma." },
+{ "polygamma(Tensor self, Scalar n) -> Tensor",
+  kind = "pointwise", scalar = "polygamma", promote = "float", amp = "high",
+  grad = { self = "grad * polygamma(self, n + 1)" },
+  samples = { "rand(3,4) * 5 + 0.5, 1", "rand(3,4) * -0.8 - 0.1, 2", "rand(3) + 1, 0" },
+  errors = { { "randn(2)", "argument 'n'" }, { "randn(2), randn(2)", "argument 'n'" }, { "nil, 1", "argument 'self'" } },
+  doc = "The n-th derivative of digamma, n >= 0." },
 { "floor(Tensor self) -> Tensor",
   kind = "pointwise", scalar = "floor", promote = "float", inplace = true,
   grad = { self = "zeros_like(grad)" },
@@ -738,7 +744,7 @@ return {
   kind = "pointwise", scalar = "gelu_backward", promote = "same", dtypes = floats,
   grad = {
     grad_output = "gelu_backward(grad, self)",
-    self = "grad * grad_output * (2 - self * self) * exp(self * self * -0.5) * 0.3989422804014327",
+    self = "gelu_double_backward(grad * grad_output, self)",
   },
   ref = "grad_output * (0.5 * (1 + erf(self / math.sqrt(2))) + self * math.exp(-0.5 * self * self) / \z
     math.sqrt(2 * math.pi))",
@@ -750,7 +756,9 @@ return {
   doc = "Derivative of gelu." },
 { "gelu_tanh_backward(Tensor grad_output, Tensor self) -> Tensor",
   kind = "pointwise", scalar = "gelu_tanh_backward", promote = "same", dtypes = floats,
-  grad = "unimplemented",
+  grad = {
+    grad_output = "gelu_tanh_backward(grad, self)", self = "gelu_tanh_double_backward(grad * grad_output, self)",
+  },
   samples = { "randn(5,3), randn(5,3)" },
   errors = {
     { "randn(2)", "argument 'self'" }, { "randn(2), randn(3)", "cannot be broadcast" },
@@ -771,7 +779,9 @@ return {
   doc = "Derivative of silu." },
 { "mish_backward(Tensor grad_output, Tensor self) -> Tensor",
   kind = "pointwise", scalar = "mish_backward", promote = "same", dtypes = floats,
-  grad = "unimplemented",
+  grad = {
+    grad_output = "mish_backward(grad, self)", self = "mish_double_backward(grad * grad_output, self)",
+  },
   samples = { "randn(5,3), randn(5,3)" },
   errors = {
     { "randn(2)", "argument 'self'" }, { "randn(2), randn(3)", "cannot be broadcast" },
