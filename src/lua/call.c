@@ -29,6 +29,9 @@ static int bad(const Reader *r, const MothArg *a, const char *expected, int idx)
   if (lua_type(L, idx) == LUA_TNUMBER)
     return moth_lua_error(L, "[%s] argument '%s': expected %s, got %.14g; %s", r->op->name, a->name,
                           expected, lua_tonumber(L, idx), r->op->schema);
+  if (lua_type(L, idx) == LUA_TSTRING)
+    return moth_lua_error(L, "[%s] argument '%s': expected %s, got the string '%.40s'; %s",
+                          r->op->name, a->name, expected, lua_tostring(L, idx), r->op->schema);
   return moth_lua_error(L, "[%s] argument '%s': expected %s, got %s; %s", r->op->name, a->name,
                         expected, luaL_typename(L, idx), r->op->schema);
 }
@@ -167,8 +170,16 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int 
       bad(r, a, "a string", idx);
     return moth_v_string(lua_tostring(L, idx));
   case MOTH_T_DTYPE:
+    if (type == LUA_TSTRING ? moth_dtype_find(lua_tostring(L, idx)) < 0
+                            : !moth_lua_handle(L, idx, MOTH_MAGIC_DTYPE))
+      bad(r, a, "a dtype (" MOTH_LUA_DTYPES ")", idx);
     return moth_v_dtype(moth_lua_check_dtype(L, idx));
   case MOTH_T_DEVICE:
+    if (type != LUA_TSTRING && !moth_lua_handle(L, idx, MOTH_MAGIC_DEVICE))
+      bad(r, a, "a device such as \"cpu\"", idx);
+    MothDevice device;
+    if (type == LUA_TSTRING && moth_device_parse(lua_tostring(L, idx), &device))
+      moth_lua_error(L, "[%s] argument '%s': %s", r->op->name, a->name, moth_last_error());
     return moth_v_device(moth_lua_check_device(L, idx));
   case MOTH_T_GENERATOR: {
     MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_GENERATOR);

@@ -232,11 +232,7 @@ MothDType moth_lua_check_dtype(lua_State *L, int idx) {
     int d = moth_dtype_find(lua_tostring(L, idx));
     if (d >= 0)
       return (MothDType)d;
-    moth_lua_error(
-        L,
-        "'%s' is no dtype; there are float32, float64, float16, bfloat16, int8, uint8, int16, "
-        "int32, int64, bool",
-        lua_tostring(L, idx));
+    moth_lua_error(L, "'%s' is no dtype; there are " MOTH_LUA_DTYPES, lua_tostring(L, idx));
   }
   moth_lua_error(L, "expected a dtype such as moth.float32, got %s", luaL_typename(L, idx));
   return MOTH_FLOAT32;

@@ -23,6 +23,9 @@
 #define MOTH_MAGIC_DEVICE    0x6d6f746844657669ull
 #define MOTH_MAGIC_GENERATOR 0x6d6f746847656e65ull
 
+#define MOTH_LUA_DTYPES                                                                            \
+  "float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, bool"
+
 typedef struct MothHandle {
   uint64_t magic;
   union {
