@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <functional>
+#include "cuda/emu/api.h"
 
 #define __global__
 #define __device__
@@ -28,10 +28,6 @@
 
 struct uint3 {
   unsigned x, y, z;
-};
-struct dim3 {
-  unsigned x, y, z;
-  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
@@ -190,73 +186,4 @@ struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
 
-/* --- the runtime ------------------------------------------------------------------------------ */
-
-typedef enum cudaError {
-  cudaSuccess = 0,
-  cudaErrorInvalidValue = 1,
-  cudaErrorMemoryAllocation = 2,
-  cudaErrorInvalidConfiguration = 9,
-  cudaErrorInvalidDevice = 101,
-  cudaErrorInvalidResourceHandle = 400,
-  cudaErrorNotReady = 600,
-  cudaErrorIllegalAddress = 700,
-  cudaErrorLaunchFailure = 719,
-  cudaErrorStreamCaptureUnsupported = 900,
-  cudaErrorStreamCaptureInvalidated = 901
-} cudaError_t;
-typedef struct MothEmuStream *cudaStream_t;
-typedef struct MothEmuEvent *cudaEvent_t;
-enum cudaMemcpyKind {
-  cudaMemcpyHostToHost,
-  cudaMemcpyHostToDevice,
-  cudaMemcpyDeviceToHost,
-  cudaMemcpyDeviceToDevice,
-  cudaMemcpyDefault
-};
-enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
-enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
-enum { cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
-struct cudaDeviceProp {
-  char name[256];
-  size_t totalGlobalMem, sharedMemPerBlockOptin;
-  int multiProcessorCount, major, minor, l2CacheSize, maxThreadsPerMultiProcessor, clockRate;
-};
-
-cudaError_t moth_emu_launch(const char *name, std::function<void()> body, dim3 grid, dim3 block,
-                            size_t shared, cudaStream_t stream);
-const char *cudaGetErrorString(cudaError_t e);
-cudaError_t cudaGetLastError(void);
-cudaError_t cudaPeekAtLastError(void);
-cudaError_t cudaGetDeviceCount(int *n);
-cudaError_t cudaSetDevice(int device);
-cudaError_t cudaGetDevice(int *device);
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
-cudaError_t cudaDeviceSynchronize(void);
-cudaError_t cudaMalloc(void **p, size_t n);
-cudaError_t cudaFree(void *p);
-cudaError_t cudaMallocHost(void **p, size_t n);
-cudaError_t cudaHostAlloc(void **p, size_t n, unsigned flags);
-cudaError_t cudaFreeHost(void *p);
-cudaError_t cudaMemGetInfo(size_t *free, size_t *total);
-cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind,
-                            cudaStream_t stream);
-cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t stream);
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority);
-cudaError_t cudaStreamDestroy(cudaStream_t s);
-cudaError_t cudaStreamSynchronize(cudaStream_t s);
-cudaError_t cudaStreamQuery(cudaStream_t s);
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);
-cudaError_t cudaEventDestroy(cudaEvent_t e);
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
-cudaError_t cudaEventQuery(cudaEvent_t e);
-cudaError_t cudaEventSynchronize(cudaEvent_t e);
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b);
-template <class F> static inline cudaError_t cudaFuncSetAttribute(F, int, int) {
-  return cudaSuccess;
-}
-enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 #endif

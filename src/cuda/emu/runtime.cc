@@ -47,7 +47,7 @@ cudaError_t cudaPeekAtLastError(void) {
   return last;
 }
 cudaError_t moth_emu_launch(const char *name, std::function<void()> body, dim3 grid, dim3 block,
-                            size_t shared, cudaStream_t stream) {
+                            size_t shared, cudaStream_t stream, const void *) {
   (void)stream;
   return note(moth_emu_run(name, body, grid, block, shared));
 }
