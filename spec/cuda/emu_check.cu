@@ -11,6 +11,7 @@
 #include "cuda/emu/cudaemu.h"
 
 static bool bug;
+enum { N = 1000 };
 
 #define CHECK(call)                                                                                \
   do {                                                                                             \
@@ -118,6 +119,17 @@ __global__ void store_shared(float *out, bool bug) {
   out[threadIdx.x] = s[threadIdx.x ^ 1];
 }
 
+__global__ void store_static(float *out, bool bug) {
+  __shared__ float s[64];
+  s[threadIdx.x + bug] = (float)threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = s[threadIdx.x ^ 1];
+}
+
+__global__ void number(int *counter, int *out) {
+  out[(threadIdx.z * 8 + threadIdx.y) * 4 + threadIdx.x] = atomicAdd(counter, 1);
+}
+
 __global__ void vectors(const float *x, float *out, int offset) {
   const float4 *v = reinterpret_cast<const float4 *>(x + offset);
   float4 y = v[threadIdx.x];
@@ -139,11 +151,11 @@ __global__ void row_sum(const float *x, float *out, int n, bool bug) {
 }
 
 /* Both halves of a warp sum at the same time, in branches of their own. */
-__global__ void halves(float *out) {
+__global__ void halves(float *out, bool bug) {
   float s = (float)threadIdx.x;
   if (threadIdx.x & 16) {
     for (int d = 8; d; d >>= 1)
-      s += __shfl_xor_sync(0xffff0000u, s, d);
+      s += __shfl_xor_sync(bug ? 0x0000ffffu : 0xffff0000u, s, d);
     s = -s;
   } else {
     for (int d = 8; d; d >>= 1)
@@ -241,9 +253,39 @@ static void missing_lanes() {
 }
 static void disjoint_masks() {
   float *out = device<float>(32);
-  CHECK(launch("halves", halves, 1, 32, 0, nullptr, out));
+  CHECK(launch("halves", halves, 1, 32, 0, nullptr, out, bug));
   std::vector<float> got = to_host(out, 32);
   EXPECT(got[0] == 120 && got[15] == 120 && got[16] == -376 && got[31] == -376);
+}
+static void wrong_mask() {
+  disjoint_masks();
+}
+/* A static array, not the dynamic one. */
+static void out_of_static() {
+  float *out = device<float>(64);
+  CHECK(launch("store_static", store_static, 1, 64, 0, nullptr, out, bug));
+  EXPECT(to_host(out, 64)[63] == 62);
+}
+/* Threads of a block and lanes of a warp begin in an order that is not always the same. */
+static void order() {
+  bool differs = false;
+  std::vector<int> first;
+  for (int i = 0; i < 20; i++) {
+    int *counter = to_device(std::vector<int>(1, 0)), *out = device<int>(256);
+    CHECK(launch("number", number, 1, dim3(4, 8, 8), 0, nullptr, counter, out));
+    std::vector<int> got = to_host(out, 256);
+    differs = differs || (i && got != first);
+    first = got;
+  }
+  EXPECT(differs);
+}
+/* Needs MOTH_CUDA_EMU_PROTECT=1. */
+static void host_access() {
+  float *x = to_device(std::vector<float>(N, 1));
+  cudaStream_t a = stream();
+  CHECK(launch("fill", fill, 4, 256, 0, a, x, N, 2.0f));
+  CHECK(cudaStreamSynchronize(a));
+  EXPECT((bug ? x[0] : to_host(x, N)[0]) == 2);
 }
 static void uninitialised_shared() {
   int *out = device<int>(32);
@@ -254,8 +296,6 @@ static void uninitialised_shared() {
 }
 
 /* --- streams ------------------------------------------------------------------------------------ */
-
-enum { N = 1000 };
 
 /* One stream makes what another reads. */
 static void missing_event() {
@@ -494,6 +534,10 @@ static void errors() {
   X(misaligned)                                                                                    \
   X(missing_lanes)                                                                                 \
   X(disjoint_masks)                                                                                \
+  X(wrong_mask)                                                                                    \
+  X(out_of_static)                                                                                 \
+  X(order)                                                                                         \
+  X(host_access)                                                                                   \
   X(uninitialised_shared)                                                                          \
   X(missing_event)                                                                                 \
   X(missing_record_stream)                                                                         \
