@@ -172,8 +172,8 @@ local function specs(arch)
       for name, counts in pairs(kernels) do
         local excused = false
         for kernel in pairs(may_spill) do excused = excused or name:find(#kernel .. kernel, 1, true) end
-        local said = name .. " touches local memory: " .. text_of(counts)
-        assert.is_true(excused or not (counts.LDL or counts.STL), said)
+        local touches = name .. " touches local memory: " .. text_of(counts)
+        assert.is_true(excused or not (counts.LDL or counts.STL), touches)
       end
       for _, hot in ipairs(structured) do
         is_hot(kernels, hot.loads, hot.stores, hot.any, #hot.kernel .. hot.kernel)

@@ -123,6 +123,12 @@ template <class T> static inline cudaError_t cudaMalloc(T **p, size_t n) {
 cudaError_t cudaFree(void *p);
 cudaError_t cudaMallocHost(void **p, size_t n);
 cudaError_t cudaHostAlloc(void **p, size_t n, unsigned flags);
+template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t n) {
+  return cudaMallocHost((void **)p, n);
+}
+template <class T> static inline cudaError_t cudaHostAlloc(T **p, size_t n, unsigned flags) {
+  return cudaHostAlloc((void **)p, n, flags);
+}
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaHostRegister(void *p, size_t n, unsigned flags);
 cudaError_t cudaHostUnregister(void *p);

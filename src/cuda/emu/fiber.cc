@@ -88,7 +88,6 @@ enum State { FRESH, READY, BLOCK, WARP, DONE };
 struct Thread {
   State state;
   int fiber; /* that waits in it */
-  int group; /* of its warp, while it waits there */
 };
 /* A collective in progress. */
 struct Group {
@@ -99,8 +98,10 @@ struct Group {
 };
 struct Warp {
   Group group[33]; /* each lane can be in one that is open, or about to leave one */
-  unsigned ended;  /* lanes */
-  int ready;       /* threads */
+  int groups;      /* how many of them were ever used */
+  int open;
+  int ready;      /* threads */
+  unsigned ended; /* lanes */
 };
 
 struct Fiber {
@@ -124,6 +125,10 @@ MothEmuRandom rng{moth_emu_seed() ^ 0x5bd1e995};
 
 void set_index(int i) {
   unsigned u = (unsigned)i;
+  if (blockDim.x == (unsigned)nthreads) {
+    threadIdx.x = u;
+    return;
+  }
   threadIdx.x = u % blockDim.x;
   threadIdx.y = u / blockDim.x % blockDim.y;
   threadIdx.z = u / blockDim.x / blockDim.y;
@@ -143,9 +148,12 @@ void wake(int i) {
 
 void complete(int warp, Group *g) {
   g->open = false;
-  for (int i = warp * 32; i < warp * 32 + 32 && i < nthreads; i++)
-    if (threads[i].state == WARP && &warps[warp].group[threads[i].group] == g)
+  warps[warp].open--;
+  for (unsigned lanes = g->arrived; lanes; lanes &= lanes - 1) {
+    int i = warp * 32 + __builtin_ctz(lanes);
+    if (threads[i].state == WARP)
       wake(i);
+  }
 }
 void complete_if_all_came(int warp, Group *g) {
   unsigned absent = g->mask & ~g->arrived;
@@ -157,9 +165,9 @@ void ended(int i) {
   threads[i].state = DONE;
   Warp *w = &warps[i >> 5];
   w->ended |= 1u << (i & 31);
-  for (Group &g : w->group)
-    if (g.open)
-      complete_if_all_came(i >> 5, &g);
+  for (int k = 0; k < w->groups && w->open; k++)
+    if (w->group[k].open)
+      complete_if_all_came(i >> 5, &w->group[k]);
 }
 
 void fiber_main() {
@@ -312,10 +320,9 @@ void say_deadlock() {
 
 void run_block() {
   block_count = 0;
-  memset(threads, 0, sizeof(Thread) * (size_t)nthreads);
+  for (int i = 0; i < nthreads; i++)
+    threads[i].state = FRESH;
   for (int w = 0; w < nwarps; w++) {
-    for (Group &g : warps[w].group)
-      g.open = false, g.left = 0;
     int lanes = nthreads - w * 32;
     warps[w].ended = lanes < 32 ? ~0u << lanes : 0; /* lanes that never were */
     warps[w].ready = 0;
@@ -352,6 +359,7 @@ void abandon() {
   for (Fiber &f : fibers)
     f.made = false;
   nidle = 0;
+  memset(warps, 0, sizeof warps);
 }
 
 } // namespace
@@ -382,19 +390,21 @@ static Group *meet(MothEmuMeeting what, unsigned mask, uint64_t value, bool pred
         names[what], mask);
     wait(WARP);
   }
-  Group *g = nullptr;
-  for (Group &candidate : w->group)
-    if (candidate.open && candidate.mask == mask && !(candidate.arrived >> lane & 1))
-      g = &candidate;
+  Group *g = nullptr, *unused = nullptr;
+  for (Group *c = w->group; c < w->group + w->groups; c++) {
+    if (c->open && c->mask == mask && !(c->arrived >> lane & 1))
+      g = c;
+    else if (!c->open && !c->left)
+      unused = c;
+  }
   if (g && g->what != what) {
     say("lanes of warp %d meet in %s and in %s (mask 0x%08x)", warp, names[g->what], names[what],
         mask);
     wait(WARP);
   }
   if (!g) {
-    for (Group &candidate : w->group)
-      if (!candidate.open && !candidate.left)
-        g = &candidate;
+    g = unused ? unused : &w->group[w->groups++];
+    w->open++;
     g->mask = mask;
     g->arrived = g->left = g->ballot = 0;
     g->open = true;
@@ -405,10 +415,8 @@ static Group *meet(MothEmuMeeting what, unsigned mask, uint64_t value, bool pred
   g->arrived |= 1u << lane;
   g->left |= 1u << lane;
   complete_if_all_came(warp, g);
-  if (g->open) {
-    threads[now].group = (int)(g - w->group);
+  if (g->open)
     wait(WARP);
-  }
   return g;
 }
 
@@ -446,6 +454,7 @@ cudaError_t moth_emu_run(const char *name, const std::function<void()> &f, dim3 
   failed = false;
   nthreads = (int)(block.x * block.y * block.z);
   nwarps = (nthreads + 31) / 32;
+  threadIdx = {0, 0, 0};
   gridDim = grid;
   blockDim = block;
   if (!moth_emu_shared_open(shared))
