@@ -31,7 +31,7 @@ FLOORS  := src/core src/dispatch src/autograd src/comm src/composite src/graph s
 GEN     := $(B)/gen
 CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
 LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
-MAIN_C  := src/lua/launcher/main.c
+MAIN_C  := $(sort $(wildcard src/lua/launcher/*.c))
 KERN_C  := $(foreach d,$(DTYPES),$(ISAS:%=$(GEN)/kernels/$(d)_%.c))
 # Other .c files of the generator are known once it has run: see $(GEN)/sources.mk below.
 GEN_C    = $(filter-out $(KERN_C),$(GEN_SOURCES))
@@ -154,7 +154,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-dev demo test test-full asan ubsan-clang tsan valgrind lint bench parity fuzz install uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind faults lint bench parity fuzz install uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -184,26 +184,32 @@ check:
 	$(info $(call find,luacheck,$(call version,luacheck,--version),no lint; HINT: make deps-dev))
 	@test -n '$(shell command -v $(CC))' -a -n '$(shell command -v $(LUAJIT))' -a -n '$(LUAJIT_H)'
 
-deps deps-dev:
-	@sh .ci/deps build $(if $(filter %-dev,$@),dev)
+deps deps-test deps-dev:
+	@sh .ci/deps build $(if $(filter-out deps,$@),test) $(if $(filter %-dev,$@),dev)
 
 demo: deps all
 	$(B)/moth examples/fashion_mnist.lua
 
 # The runner sets the module paths for a build folder, starts busted, ends with one line of totals.
 # SPECS is handed to busted: SPECS=spec/io, SPECS=--tags=quick.
+# Without it, all specs run, and those of ops a second time on the emulation of CUDA.
 RUN      = $(LUAJIT) spec/runner.lua
-test: deps all
-	@$(RUN) --build=$(B) -- --exclude-tags=slow $(SPECS)
-test-full: deps all
-	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(SPECS)
+SPECS_CPU = $(filter-out spec/cuda spec/fuzz spec/parity,$(patsubst %/,%,$(wildcard spec/*/))) $(wildcard spec/*_spec.lua)
+# runs(arguments for each)
+runs     = $(1) $(or $(SPECS),$(SPECS_CPU) --with MOTH_CUDA=emu -- $(1) spec/cuda \
+  --with MOTH_CUDA=emu MOTH_CUDA_SYNC=1 MOTH_DEVICE=cuda -- $(1) spec/ops)
+test: deps-test cudaemu
+	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow)
+test-full: deps-test cudaemu
+	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(call runs,)
 
 ASAN    := address,undefined
-NOASAN   = --exclude-tags=noasan,slow $(SPECS)
+NOASAN   = $(call runs,--exclude-tags=noasan$(comma)slow)
+comma    := ,
 # sanitized(target, compiler, sanitizers, its library, arguments of busted)
 define sanitized
 $(1): deps $(if $(findstring clang,$(2)),deps-dev)
-	$$(SUBMAKE) CC=$(2) B=$(B)/$(1) SAN=$(3) libs
+	$$(SUBMAKE) CC=$(2) B=$(B)/$(1) SAN=$(3) libs $(if $(filter gcc,$(2)),$(if $(filter thread,$(3)),,emu-lib))
 	@$(6) $(RUN) --build=$(B)/$(1) --preload=$$(shell $(2) -print-file-name=$(4)) -- $(5)
 endef
 $(eval $(call sanitized,asan,gcc,$(ASAN),libasan.so,$(NOASAN)))
@@ -212,6 +218,10 @@ $(eval $(call sanitized,tsan,gcc,thread,libtsan.so,$(or $(SPECS),--tags=threads)
 valgrind: deps-dev all
 	@MOTH_CPU=generic $(RUN) --build=$(B) --wrap="valgrind -q --error-exitcode=9 --leak-check=full \
 	  --show-leak-kinds=definite --errors-for-leak-kinds=definite" -- $(or $(SPECS),--tags=quick)
+
+# What fails is the disk, the system, the process: needs strace.
+faults: deps-dev all
+	@$(RUN) --build=$(B) -- $(or $(SPECS),--tags=faults)
 
 C_FILES   = $(shell find src kernels spec -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc')
 lint: deps-dev
@@ -267,6 +277,7 @@ help:
 	  'make demo        train a small network on Fashion-MNIST' \
 	  'make test        all specs but the slow ones; test-full: all, with more cases' \
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
+	  'make faults      saving on full disks, with failing calls, killed at random times (MOTH_CASES=100)' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25: the parsers' \
 	  'make install     PREFIX=/usr/local DESTDIR=; uninstall' \

@@ -1,21 +1,16 @@
 --- Automatic differentiation: scopes, gradients, functions with a derivative of their own, checks.
 local B = require "moth_lua"
+local within = require "moth.within"
 local M = {}
-
-local function restore(was, ok, ...)
-  B.set_grad_enabled(was)
-  if not ok then error((...), 0) end
-  return ...
-end
 
 --- Calls fn(...) without recording and returns its results; nests, and restores on error.
 function M.no_grad(fn, ...)
-  return restore(B.set_grad_enabled(false), pcall(fn, ...))
+  return within(B.set_grad_enabled, B.set_grad_enabled, false, fn, ...)
 end
 
 --- Calls fn(...) with recording on, also within no_grad.
 function M.enable_grad(fn, ...)
-  return restore(B.set_grad_enabled(true), pcall(fn, ...))
+  return within(B.set_grad_enabled, B.set_grad_enabled, true, fn, ...)
 end
 
 M.inference_mode = M.no_grad

@@ -15,13 +15,20 @@ local coordinates = require("moth.testing").coordinates
 
 -- The elements as a C array of its own, and how many.
 local function values(t)
-  local flat = B.alias(t, false)
+  local flat = ops.to(B.alias(t, false), { dtype = "float64", device = "cpu" })
   if not B.is_contiguous(flat) then flat = ops.clone(flat) end
-  flat = ops.to(flat, { dtype = "float64" })
   local n = B.numel(flat)
   local copy = ffi.new("double[?]", n)
   ffi.copy(copy, B.pointer(flat), n * 8)
   return copy, n, flat -- returned, so that it is alive here
+end
+
+-- A float64 tensor's elements, to be written below autograd: their row-major values on the host, and a function
+-- that brings them to the tensor (on the host they are the tensor's own).
+local function writable(t)
+  if B.tensor_device(t).type == "cpu" then return ffi.cast("double*", B.pointer(t)), function() end end
+  local host, here = ops.to(B.alias(t, false), { device = "cpu" }), B.alias(t, false)
+  return ffi.cast("double*", B.pointer(host)), function() ops.copy_(here, host) end
 end
 
 -- The outputs of fn that have derivatives, in order.
@@ -50,15 +57,17 @@ end
 -- Row o of the Jacobian of output `out` by all checked inputs: one pointer (or nil for zeros) per input.
 local function row(out, o, checked)
   local seed = ops.zeros_like(B.alias(out.tensor, false))
-  ffi.cast("double*", B.pointer(seed))[o - 1] = 1
+  local p, put = writable(seed)
+  p[o - 1] = 1
+  put()
   local list = {}
   for i, c in ipairs(checked) do list[i] = c.tensor end
   local grads = pack(B.grad({ out.tensor }, list, { seed }, true, false, true))
   local rows = {}
   for i = 1, #checked do
     if grads[i] ~= nil then
-      local p, n = values(grads[i])
-      rows[i] = { p = p, n = n }
+      local found, count = values(grads[i])
+      rows[i] = { p = found, n = count }
     end
   end
   return rows
@@ -132,7 +141,8 @@ local function check(fn, inputs, options, name, level)
     return list
   end
   for i, c in ipairs(checked) do
-    local x, shape = ffi.cast("double*", B.pointer(c.copy)), B.size(c.copy)
+    local x, put = writable(c.copy)
+    local shape = B.size(c.copy)
     for o, out in ipairs(outs) do
       local first = jacobian[o][1] and jacobian[o][1][i]
       if first and first.n ~= B.numel(c.tensor) then
@@ -144,10 +154,13 @@ local function check(fn, inputs, options, name, level)
     for k = 1, B.numel(c.copy) do
       local was = x[k - 1]
       x[k - 1] = was + eps
+      put()
       local high = run()
       x[k - 1] = was - eps
+      put()
       local low = run()
       x[k - 1] = was
+      put()
       for o, out in ipairs(outs) do
         local rows = jacobian[o]
         for m = 1, B.numel(out.tensor) do
@@ -189,8 +202,9 @@ function M.gradgradcheck(fn, inputs, options)
   local outs, seeds = outputs_of(fn, all), 0
   for o, out in ipairs(outs) do
     local v = ops.clone(B.alias(out.tensor, false))
-    local p = ffi.cast("double*", B.pointer(v))
+    local p, put = writable(v)
     for k = 0, B.numel(v) - 1 do p[k] = math.sin(12.9898 * (k + 1) + 78.233 * o) + 0.1 end
+    put()
     all.n = all.n + 1
     all[all.n] = B.set_requires_grad(v, true)
     seeds = seeds + 1

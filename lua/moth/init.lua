@@ -94,7 +94,14 @@ local from = { -- function -> the module that has it
 }
 moth.autograd = autograd
 
-return setmetatable(moth, { __index = function(t, k)
+local function names()
+  local list = { "F" }
+  for name in pairs(lazy) do list[#list + 1] = name end
+  for name in pairs(from) do list[#list + 1] = name end
+  return list
+end
+
+return setmetatable(moth, { __names = names, __index = function(t, k)
   local value
   if lazy[k] then value = require(lazy[k])
   elseif from[k] then value = require(from[k])[k]

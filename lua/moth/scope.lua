@@ -1,5 +1,6 @@
 --- moth.scope(fn): temporaries of fn are freed at once when it returns, not when the collector finds them.
 local B = require "moth_lua"
+local within = require "moth.within"
 local M = {}
 
 local permanent = setmetatable({}, { __mode = "k" })
@@ -14,24 +15,25 @@ end
 -- Tensors stored elsewhere (upvalues, fields) must be protected with keep(t).
 function M.scope(fn, ...)
   if type(fn) ~= "function" then error("scope: expected a function, got " .. type(fn), 2) end
-  local made, kept = B.scope_begin(), {}
+  local kept = {}
   local function keep(t)
     kept[t] = true
     return t
   end
-  local function finish(ok, ...)
-    B.scope_end(made)
+  local function collect(...)
     for i = 1, select("#", ...) do
       local r = select(i, ...)
       if B.is_tensor(r) then kept[r] = true end
     end
+    return ...
+  end
+  local function finish(made)
+    B.scope_end(made)
     for _, t in ipairs(made) do
       if not kept[t] and not permanent[t] then B.free(t) end
     end
-    if not ok then error((...), 0) end
-    return ...
   end
-  return finish(pcall(fn, keep, ...))
+  return within(B.scope_begin, finish, nil, function(...) return collect(fn(...)) end, keep, ...)
 end
 
 return M

@@ -744,6 +744,11 @@ static void check_write(void) {
   if (dead == 0)
     _exit(0);
   waitpid(dead, NULL, 0);
+  pid_t zombie = fork();
+  if (zombie == 0)
+    _exit(0);
+  siginfo_t how;
+  waitid(P_PID, (id_t)zombie, &how, WEXITED | WNOWAIT); /* dead, and not reaped */
   static const char *const kept[] = {".file.tmp.1.0", ".file.tmp.x.0", ".file.tmp.4000000",
                                      ".file.tmp.-5.1"};
   char name[64];
@@ -758,8 +763,13 @@ static void check_write(void) {
   char own[64];
   snprintf(own, sizeof own, ".file.tmp.%d.999999", (int)getpid());
   touch(own);
+  char unreaped[64];
+  snprintf(unreaped, sizeof unreaped, ".file.tmp.%d.1", (int)zombie);
+  touch(unreaped);
   CHECK(write_text(path, "swept") == MOTH_OK, "%s", moth_last_error());
   CHECK(!exists(name) && !exists(own), "%s and %s should have been swept", name, own);
+  CHECK(!exists(unreaped), "%s of a zombie should have been swept", unreaped);
+  waitpid(zombie, NULL, 0);
   CHECK(count_files() == 2 + 6, "%d files", count_files());
 }
 

@@ -15,7 +15,7 @@ end
 describe("io", function()
   local program = build .. "/spec/io_check"
 
-  setup(function()
+  lazy_setup(function()
     local text, ok = shell(([[mkdir -p %s/spec && ${CC:-gcc} -std=gnu17 -g -O1 -D_GNU_SOURCE -Isrc -I%s/gen \
       -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
       -Wl,--wrap=write,--wrap=fsync,--wrap=renameat,--wrap=fchmod,--wrap=openat \

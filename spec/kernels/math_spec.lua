@@ -48,7 +48,7 @@ program(5, "unsigned char", "x86-64-v2", INT_CHECKS)
 programs[#programs].name = "math_check_bool_x86-64-v2"
 
 describe("kernels/math.h", function()
-  setup(function()
+  lazy_setup(function()
     -- two compilers at a time; one test each looks at what they said
     local script = { "mkdir -p " .. DIR }
     for i, p in ipairs(programs) do
@@ -63,7 +63,7 @@ describe("kernels/math.h", function()
     assert.equal(0, (sh(table.concat(script, "\n"))))
   end)
 
-  teardown(function()
+  lazy_teardown(function()
     for _, p in ipairs(programs) do
       os.remove(DIR .. p.name)
       os.remove(DIR .. p.name .. ".log")

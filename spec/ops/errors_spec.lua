@@ -57,6 +57,7 @@ describe("errors", function()
         end)
       end
       records.check()
+      if S.device ~= "cpu" then return end -- what follows ends before any device is asked
 
       -- each argument in turn replaced by what it cannot be
       local base = op.samples[1] and S.evaluate(op.samples[1], { dtype = "float32" }) or { n = 0 }
@@ -121,6 +122,6 @@ describe("errors", function()
 
   it("ran", function()
     io.write(("  %d error inputs, %d calls with garbage\n"):format(records.total, garbage.total))
-    assert.is_true(records.total > 0 and garbage.total > 0)
+    assert.is_true(records.total > 0 and (garbage.total > 0 or S.device ~= "cpu"))
   end)
 end)

@@ -131,7 +131,7 @@ describe("gradients", function()
     io.write(text:format(ops_first, ops_total, first.total, #ops_second, ops_total, second.total,
       table.concat(missing, ", ")))
     assert.is_true(first.total > 0)
-    if not os.getenv("MOTH_OP") then
+    if not os.getenv("MOTH_OP") and S.fraction == 1 then
       assert.is_true(#ops_second >= 0.8 * ops_total, "gradgradcheck of 80 % of the ops")
     end
   end)

@@ -3,7 +3,8 @@
 -- A record's sample is the text of an argument list. It is evaluated in an environment with seeded makers (randn,
 -- rand, randint, tensor); nothing of it depends on moth's generator. MOTH_SEED changes the data, MOTH_OP=name (or
 -- a Lua pattern) restricts a run to some ops, MOTH_CASES=1000 runs all cases with three sets of
--- data, MOTH_CASES=10 leaves out large tensors. A failure is one line that repeats it.
+-- data, MOTH_CASES=10 leaves out large tensors. MOTH_DEVICE=cuda puts the tensors there (references stay on the CPU)
+-- and MOTH_FRACTION=0.1 runs a tenth of the cases, chosen by the seed. A failure is one line that repeats it.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
@@ -30,6 +31,10 @@ S.tolerance = { float64 = { 1e-7, 1e-7 }, float32 = { 1.3e-6, 1e-5 }, float16 = 
 S.bits = { int8 = 8, uint8 = 8, int16 = 16, int32 = 32, int64 = 64 }
 local largest = { float64 = math.huge, float32 = 3.4028235677973366e38, float16 = 65520,
   bfloat16 = 3.3961775292304957e38 }
+
+--- Where the operands of all cases lie.
+S.device = os.getenv("MOTH_DEVICE") or "cpu"
+S.fraction = tonumber(os.getenv("MOTH_FRACTION")) or 1
 
 local is_tensor = B.is_tensor
 local function dtype_of(t) return B.tensor_dtype(t).name end
@@ -83,10 +88,13 @@ local writer = {
     int32 = "int32_t*",
   int64 = "int64_t*", bool = "uint8_t*",
 }
+local function on_cpu(t) return B.tensor_device(t).type == "cpu" and t or B.ops.to(t, { device = "cpu" }) end
 --- A row-major tensor of this shape and dtype from a flat list of numbers (bool: 0 and 1).
-function S.make(shape, dtype, data)
+function S.make(shape, dtype, data, device)
+  device = device or S.device
+  if device ~= "cpu" then return B.ops.to(S.make(shape, dtype, data, "cpu"), { device = device }) end
   if not writer[dtype] then
-    return B.ops.to(S.make(shape, "float64", data), { dtype = dtype })
+    return B.ops.to(S.make(shape, "float64", data, "cpu"), { dtype = dtype })
   end
   local t = B.ops.empty(shape, { dtype = dtype })
   local p = ffi.cast(writer[dtype], B.pointer(t))
@@ -106,7 +114,7 @@ local function flatten(v, out)
 end
 --- The elements of any tensor as a flat list of numbers, read one by one (no kernel is involved).
 function S.values(t)
-  return flatten(B.totable(B.requires_grad(t) and B.alias(t, false) or t), {})
+  return flatten(B.totable(on_cpu(B.requires_grad(t) and B.alias(t, false) or t)), {})
 end
 
 -- samples -----------------------------------------------------------------------------------------
@@ -136,8 +144,8 @@ local function environment(options)
     return S.make(shape, "int64", data)
   end
   function env.tensor(v, o)
-    if o then return moth.tensor(v, o) end
-    local t = moth.tensor(v, { dtype = dtype })
+    if o then return B.ops.to(moth.tensor(v, o), { device = S.device }) end
+    local t = B.ops.to(moth.tensor(v, { dtype = dtype }), { device = S.device })
     if options.smooth then -- away from kinks, steps and infinities
       local data = S.values(t)
       for i, x in ipairs(data) do data[i] = (x - x ~= 0 and 1.7 or x) + 0.0371 end
@@ -435,7 +443,7 @@ function S.show(shape) return "[" .. table.concat(shape, ", ") .. "]" end
 
 --- The bytes of a tensor, for comparing bit by bit.
 function S.bytes(t)
-  t = B.alias(t, false)
+  t = on_cpu(B.alias(t, false))
   return dtype_of(t) .. S.show(B.size(t)) .. B.bytes(B.is_contiguous(t) and t or B.ops.clone(t))
 end
 
@@ -444,7 +452,14 @@ end
 --- Collects the cases of a spec file: counter.case(where, fn) runs one; counter.check() raises what failed.
 function S.counter(what)
   local c = { total = 0, refused = 0, failures = {}, here = 0 }
+  -- A case's place in [0, 1): of its name and the seed.
+  local function lot(where)
+    local h = S.seed
+    for k = 1, #where do h = (h * 31 + where:byte(k)) % 2147483647 end
+    return h % 9973 / 9973
+  end
   function c.case(where, fn, ...)
+    if S.fraction < 1 and lot(where) >= S.fraction then return true end
     c.total = c.total + 1
     if os.getenv("MOTH_TRACE") then io.stderr:write(what, ": ", where, "\n") end
     local ok, err = pcall(fn, ...)

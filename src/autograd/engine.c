@@ -148,7 +148,8 @@ static MothStatus mark_needed(Task *t) {
   for (int32_t i = 0; i < t->n; i++)
     order[i] = i;
     /* heap sort by (is accumulator first, then seq) */
-#define KEY(i) (t->entries[order[i]].node->seq == UINT64_MAX ? 0 : t->entries[order[i]].node->seq)
+#define KEY(i)                                                                                     \
+  (t->entries[order[i]].node->seq == MOTH_SEQ_LEAF ? 0 : t->entries[order[i]].node->seq)
   for (int32_t end = t->n, start = t->n / 2; end > 1;) {
     if (start > 0) {
       start--;
@@ -339,7 +340,7 @@ static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int nca
   MothTensor **grads = t->grads + e->grads;
   MothStatus status = MOTH_OK;
   bool some = false;
-  bool leaf = n->seq == UINT64_MAX;
+  bool leaf = n->seq == MOTH_SEQ_LEAF;
   if (leaf && ((MothTensor *)n->ctx)->grad->hooks && grads[0])
     MOTH_TRY(run_hooks(((MothTensor *)n->ctx)->grad->hooks, 0, &grads[0]));
   for (int i = 0; i < e->slots; i++) {

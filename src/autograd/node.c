@@ -103,7 +103,8 @@ static void free_node(MothNode *n) {
 void moth_node_release(MothNode *n) {
   if (!n)
     return;
-  if (atomic_load_explicit(&n->refs, memory_order_acquire) != 1 &&
+  /* The last reference needs no atomic write, unless a leaf may hand out another one just now. */
+  if ((atomic_load_explicit(&n->refs, memory_order_acquire) != 1 || n->seq == MOTH_SEQ_LEAF) &&
       atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) != 1)
     return;
   n->pending = dead;

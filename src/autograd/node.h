@@ -39,6 +39,8 @@ typedef struct MothResultMeta {
   int64_t shape[MOTH_MAX_DIMS];
 } MothResultMeta;
 
+#define MOTH_SEQ_LEAF UINT64_MAX /* an accumulator: runs at once */
+
 struct MothNode {
   _Atomic int64_t refs;
   const MothOp *op; /* NULL for accumulators, copy-slices and functions of the host */
@@ -62,14 +64,16 @@ struct MothNode {
 
 struct MothAutogradMeta {
   MothTensor *grad;
-  MothNode *node;        /* that made the tensor; NULL for leaves */
-  MothNode *accumulator; /* of a leaf; not owned, cleared when it goes */
-  MothHook *hooks;       /* of a leaf */
+  MothNode *node; /* that made the tensor; NULL for leaves */
+  MothNode
+      *accumulator; /* of a leaf; not owned, cleared when it goes; only under the lock (view.c) */
+  MothHook *hooks;  /* of a leaf */
   uint16_t nr;
   bool requires_grad; /* as set by the user on a leaf */
   bool retain_grad;   /* is in the list of its node */
   MothAutogradMeta *next_retained;
   int64_t view_version; /* of the view when its node was made */
+  atomic_flag lock;     /* of accumulator: several threads may use one leaf */
 };
 
 MothAutogradMeta *moth_meta(MothTensor *t); /* made if there is none; NULL: no memory */

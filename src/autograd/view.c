@@ -4,6 +4,7 @@
  * history: a CopySlices node that passes on the base's gradient with the written part replaced by what
  * the op's backward makes of it. The view itself, and every other view of that base, then has a stale
  * node; it is made anew, as an as_strided of the base, when it is next asked for (the versions tell). */
+#include <sched.h>
 #include <string.h>
 
 #include "autograd/formulas.h"
@@ -129,10 +130,52 @@ static MothStatus view_again(MothTensor *view) {
   return s;
 }
 
+/* A leaf finds its accumulator by a pointer that does not own it, while another thread may be giving up
+ * the last reference: looking and clearing exclude each other, and a node whose count has reached zero
+ * is not taken up again but replaced. */
+static void lock(MothAutogradMeta *m) {
+  while (atomic_flag_test_and_set_explicit(&m->lock, memory_order_acquire))
+    sched_yield();
+}
+static void unlock(MothAutogradMeta *m) {
+  atomic_flag_clear_explicit(&m->lock, memory_order_release);
+}
+
+static bool retain_living(MothNode *n) {
+  int64_t refs = atomic_load_explicit(&n->refs, memory_order_relaxed);
+  while (refs > 0)
+    if (atomic_compare_exchange_weak_explicit(&n->refs, &refs, refs + 1, memory_order_relaxed,
+                                              memory_order_relaxed))
+      return true;
+  return false;
+}
+
 static void drop_accumulator(MothNode *n) {
   MothTensor *t = n->ctx;
-  t->grad->accumulator = NULL;
+  lock(t->grad);
+  if (t->grad->accumulator == n)
+    t->grad->accumulator = NULL;
+  unlock(t->grad);
   moth_tensor_release(t);
+}
+
+static MothStatus accumulator_of(MothTensor *t, MothNode **out) {
+  MothAutogradMeta *m = t->grad;
+  MothStatus s = MOTH_OK;
+  lock(m);
+  if (m->accumulator && retain_living(m->accumulator)) {
+    *out = m->accumulator;
+  } else if ((*out = moth_node_new("AccumulateGrad", 0, 0, 0))) {
+    (*out)->seq = MOTH_SEQ_LEAF;
+    (*out)->ctx = t;
+    (*out)->drop = drop_accumulator;
+    moth_tensor_retain(t);
+    m->accumulator = *out;
+  } else {
+    s = MOTH_ERR_MEMORY;
+  }
+  unlock(m);
+  return s;
 }
 
 MothStatus moth_gradient_edge(MothTensor *t, MothNode **node, uint16_t *nr) {
@@ -152,19 +195,5 @@ MothStatus moth_gradient_edge(MothTensor *t, MothNode **node, uint16_t *nr) {
     *nr = m->nr;
     return MOTH_OK;
   }
-  if (m->accumulator) {
-    moth_node_retain(m->accumulator);
-    *node = m->accumulator;
-    return MOTH_OK;
-  }
-  MothNode *n = moth_node_new("AccumulateGrad", 0, 0, 0);
-  if (!n)
-    return MOTH_ERR_MEMORY;
-  n->seq = UINT64_MAX; /* at once */
-  n->ctx = t;
-  n->drop = drop_accumulator;
-  moth_tensor_retain(t);
-  m->accumulator = n;
-  *node = n;
-  return MOTH_OK;
+  return accumulator_of(t, node);
 }

@@ -2,8 +2,8 @@
  * time, and freed when the thread ends. */
 #ifndef MOTH_CORE_THREAD_H
 #define MOTH_CORE_THREAD_H
-#include <stddef.h>
+#include "moth.h"
 
 /* n zero bytes that live as long as this thread; NULL without memory. */
-void *moth_thread_calloc(size_t n);
+MOTH_API void *moth_thread_calloc(size_t n);
 #endif

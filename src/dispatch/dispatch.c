@@ -472,3 +472,19 @@ void moth_intercept_pop(bool above) {
   if (*n && --*n == 0)
     t->include &= ~(uint32_t)(above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW);
 }
+
+void moth_modes_save(MothModes *to) {
+  to->thread = moth_thread;
+  for (int i = 0; i < moth_thread.nabove; i++)
+    to->above[i] = intercept_above[i];
+  for (int i = 0; i < moth_thread.nbelow; i++)
+    to->below[i] = intercept_below[i];
+}
+
+void moth_modes_load(const MothModes *from) {
+  moth_thread = from->thread;
+  for (int i = 0; i < moth_thread.nabove; i++)
+    intercept_above[i] = from->above[i];
+  for (int i = 0; i < moth_thread.nbelow; i++)
+    intercept_below[i] = from->below[i];
+}

@@ -132,6 +132,15 @@ MOTH_API MothThread *moth_thread_state(void);
 MOTH_API MothStatus moth_intercept_push(bool above, MothInterceptor i);
 MOTH_API void moth_intercept_pop(bool above);
 
+/* All that scopes have set on this thread: kept and put back where a thread runs several coroutines. */
+typedef struct MothModes {
+  MothThread thread;
+  MothInterceptor above[MOTH_MAX_INTERCEPTORS], below[MOTH_MAX_INTERCEPTORS];
+} MothModes;
+
+MOTH_API void moth_modes_save(MothModes *to);
+MOTH_API void moth_modes_load(const MothModes *from); /* saved on this thread */
+
 /* --- calling ---------------------------------------------------------------------------------- */
 
 /* Runs a call from the top. args must be complete and of the right tags (moth_op_check does that). */

@@ -1,5 +1,5 @@
 /* Note [Temporary files]: a temporary is called .<base>.tmp.<pid>.<n> and its writer holds a flock
- * on it. It is stale if no such process runs and the lock is free (the lock is what counts where
+ * on it. It is stale if no such process lives and the lock is free (the lock is what counts where
  * processes of other pid namespaces share the folder). One with our own pid may be another thread's
  * or that of a former process of the same number: the lock decides, and opening + locking and
  * sweeping exclude each other. The lock lives until after the rename. */
@@ -95,6 +95,19 @@ typedef struct Target {
   char temp_name[TEMP_MAX]; /* "" until it is there and after it is renamed */
 } Target;
 
+/* Whether the process is dead and only waits to be reaped: for ever, where process 1 of a container does
+ * not do that. */
+static bool is_zombie(pid_t pid) {
+  char path[64], line[512];
+  snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+  FILE *file = fopen(path, "re");
+  if (!file)
+    return false;
+  const char *name_end = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+  fclose(file);
+  return name_end && (name_end[2] == 'Z' || name_end[2] == 'X');
+}
+
 /* Whether the process that is named in a temporary's name is gone. `rest` is what follows ".tmp.".
  */
 static bool has_dead_owner(const char *rest) {
@@ -104,7 +117,7 @@ static bool has_dead_owner(const char *rest) {
   if (errno || end == rest || *end != '.' || pid <= 0 || pid > INT_MAX ||
       end[1 + strspn(end + 1, "0123456789")] != 0)
     return false;
-  return pid == getpid() || (kill((pid_t)pid, 0) != 0 && errno == ESRCH);
+  return pid == getpid() || (kill((pid_t)pid, 0) != 0 && errno == ESRCH) || is_zombie((pid_t)pid);
 }
 
 /* Removes stale temporaries of the target; what cannot be read or removed stays. */

@@ -1,8 +1,8 @@
 /* Autograd for Lua: backward, gradients, hooks, functions written in Lua.
  *
- * A Lua function that C holds (a hook, the backward of a Function) lies in a table of the registry
- * until its holder is freed; who frees it only notes the number, and the state removes the value when
- * it next makes a handle. C calls it with lua_pcall on the state that is running; what it throws is
+ * A hook of a leaf lies with the leaf's handle (leaf.c). A Lua function that a node holds (a hook, the
+ * backward of a Function) lies in a table of the registry until the node is freed; who frees it only notes
+ * the number, and the state removes the value when it next makes a handle. C calls it with lua_pcall on the state that is running; what it throws is
  * parked, the engine unwinds by status, and the outermost frame raises the same object again. */
 #include <string.h>
 
@@ -17,9 +17,9 @@ static MothStatus no_state(void) {
 
 /* Calls the function on the stack under its nargs arguments. */
 static MothStatus call_lua(lua_State *L, int nargs, int nresults) {
-  if (lua_pcall(L, nargs, nresults, 0) == 0)
-    return MOTH_OK;
-  return moth_lua_park(L);
+  int status = lua_pcall(L, nargs, nresults, 0);
+  moth_lua_sync(L); /* it may have run coroutines */
+  return status ? moth_lua_park(L) : MOTH_OK;
 }
 
 static void retain_push(lua_State *L, MothTensor *t) {
@@ -47,6 +47,7 @@ static MothTensor **tensor_array(lua_State *L, int idx, int *n, bool holes, cons
 /* backward(roots, gradients, retain_graph, create_graph) */
 static int b_backward(lua_State *L) {
   int n = 0;
+  moth_lua_enter(L);
   lua_settop(L, 4);
   MothTensor **roots = tensor_array(L, 1, &n, false, "backward");
   MothTensor **grads =
@@ -61,6 +62,7 @@ static int b_backward(lua_State *L) {
 /* grad(outputs, inputs, gradients, retain, create, allow_unused) -> one value per input */
 static int b_grad(lua_State *L) {
   int n = 0, ninputs = 0;
+  moth_lua_enter(L);
   lua_settop(L, 6);
   MothTensor **roots = tensor_array(L, 1, &n, false, "grad: output");
   MothTensor **inputs = tensor_array(L, 2, &ninputs, false, "grad: input");
@@ -120,6 +122,9 @@ static int b_set_requires_grad(lua_State *L) {
   if (s)
     return moth_lua_raise(L, s);
   lua_settop(L, 1);
+  MothTensor *t = moth_lua_check_tensor(L, 1, "requires_grad_");
+  if (moth_lua_is_leaf(t))
+    moth_lua_add_leaf(L, t, 1);
   return 1;
 }
 static int b_is_leaf(lua_State *L) {
@@ -131,10 +136,12 @@ static int b_retain_grad(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 0;
 }
 static int b_grad_enabled(lua_State *L) {
+  moth_lua_sync(L);
   lua_pushboolean(L, moth_grad_enabled());
   return 1;
 }
 static int b_set_grad_enabled(lua_State *L) {
+  moth_lua_sync(L);
   lua_pushboolean(L, moth_set_grad_enabled(lua_toboolean(L, 1)));
   return 1;
 }
@@ -224,7 +231,7 @@ static int b_grad_fn(lua_State *L) {
     return moth_lua_raise(L, s);
   if (!n)
     return 0;
-  if (n->seq != UINT64_MAX)
+  if (n->seq != MOTH_SEQ_LEAF)
     push_node(L, n);
   else
     lua_pushnil(L);
@@ -235,7 +242,8 @@ static int b_grad_fn(lua_State *L) {
 /* --- hooks ------------------------------------------------------------------------------------- */
 
 typedef struct LuaHook {
-  int ref;
+  int ref;          /* of a node */
+  MothTensor *leaf; /* or of a leaf, which holds the hook; not owned */
 } LuaHook;
 
 static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
@@ -245,7 +253,10 @@ static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
     return no_state();
   if (!lua_checkstack(L, 8))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
-  moth_lua_push_held(L, h->ref);
+  if (!h->leaf)
+    moth_lua_push_held(L, h->ref);
+  else if (!moth_lua_push_hook(L, h->leaf, h))
+    return moth_fail(MOTH_ERR_STATE, "a hook of a leaf belongs to another Lua state");
   retain_push(L, grad);
   MOTH_TRY(call_lua(L, 1, 1));
   MothHandle *r = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
@@ -268,9 +279,14 @@ static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
   return s;
 }
 
+static _Thread_local lua_State *removing;
+
 static void release_hook(void *ctx) {
   LuaHook *h = ctx;
-  moth_lua_let_go(h->ref);
+  if (!h->leaf)
+    moth_lua_let_go(h->ref);
+  else if (removing)
+    moth_lua_drop_hook(removing, h->leaf, h);
   moth_free(h, sizeof *h);
 }
 
@@ -284,8 +300,15 @@ static int b_register_hook(lua_State *L) {
   LuaHook *h = moth_alloc(sizeof *h);
   if (!h)
     return moth_lua_error(L, "out of memory");
-  lua_pushvalue(L, 2);
-  h->ref = moth_lua_hold(L);
+  h->leaf = moth_tensor_node(t) ? NULL : t;
+  if (h->leaf) {
+    retain_push(L, t); /* the one handle, which 1 need not be */
+    lua_pushvalue(L, 2);
+    moth_lua_set_hook(L, lua_gettop(L) - 1, h);
+  } else {
+    lua_pushvalue(L, 2);
+    h->ref = moth_lua_hold(L);
+  }
   MothHook hook = {.run = run_hook, .release = release_hook, .ctx = h};
   int64_t id;
   MothStatus s = moth_tensor_register_hook(t, hook, &id);
@@ -309,7 +332,10 @@ static int b_remove_hook(lua_State *L) { /* (id, tensor or nil, node or nil) */
     MothNode **box = lua_touserdata(L, 3);
     n = *box;
   }
-  moth_tensor_remove_hook(h ? h->u.t : NULL, n, (int64_t)luaL_checknumber(L, 1));
+  int64_t id = (int64_t)luaL_checknumber(L, 1);
+  removing = L;
+  moth_tensor_remove_hook(h ? h->u.t : NULL, n, id);
+  removing = NULL;
   return 0;
 }
 

@@ -272,6 +272,7 @@ static int op_call(lua_State *L) {
   bool given[MOTH_MAX_ARGS] = {false}, requires_grad = false;
   MothTensor *self = NULL, *out = NULL;
   Reader r;
+  moth_lua_enter(L);
   r.L = L;
   r.op = op;
   r.nints = 0;

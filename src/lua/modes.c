@@ -111,7 +111,9 @@ static MothStatus call_with(MothCall *c, int ref) {
     moth_lua_push_tensor(L, c->target[0]);
     lua_setfield(L, -2, "out");
   }
-  if (lua_pcall(L, 3, c->op->nresults, 0) != 0) {
+  int failed = lua_pcall(L, 3, c->op->nresults, 0);
+  moth_lua_sync(L); /* it may have run coroutines */
+  if (failed) {
     MothStatus s = moth_lua_park(L);
     lua_settop(L, top);
     return s;
@@ -127,6 +129,7 @@ static MothStatus mode_run(MothCall *c, void *ctx) {
 
 /* push_mode(fn) / pop_mode(): fn(func, args, kwargs) sees every op below autograd. */
 static int b_push_mode(lua_State *L) {
+  moth_lua_sync(L);
   luaL_checktype(L, 1, LUA_TFUNCTION);
   lua_pushvalue(L, 1);
   int ref = moth_lua_hold(L);
@@ -140,6 +143,7 @@ static int b_push_mode(lua_State *L) {
   return 1;
 }
 static int b_pop_mode(lua_State *L) {
+  moth_lua_sync(L);
   moth_intercept_pop(false);
   moth_lua_let_go((int)luaL_checkinteger(L, 1));
   return 0;
@@ -156,12 +160,14 @@ static MothStatus count_run(MothCall *c, void *ctx) {
 }
 
 static int b_push_count(lua_State *L) {
+  moth_lua_sync(L);
   memset(counted, 0, sizeof counted);
   MothStatus s = moth_intercept_push(false, (MothInterceptor){count_run, NULL, true});
   return s ? moth_lua_raise(L, s) : 0;
 }
 /* pop_count() -> total, { name = count } */
 static int b_pop_count(lua_State *L) {
+  moth_lua_sync(L);
   int64_t total = 0;
   moth_intercept_pop(false);
   lua_newtable(L);
@@ -233,6 +239,7 @@ static MothStatus trace_run(MothCall *c, void *ctx) {
 }
 
 static int b_push_trace(lua_State *L) { /* (table) -> ref */
+  moth_lua_sync(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_pushvalue(L, 1);
   int ref = moth_lua_hold(L);
@@ -244,6 +251,7 @@ static int b_push_trace(lua_State *L) { /* (table) -> ref */
   return 1;
 }
 static int b_pop_trace(lua_State *L) {
+  moth_lua_sync(L);
   moth_intercept_pop(true);
   moth_lua_let_go((int)luaL_checkinteger(L, 1));
   return 0;
@@ -252,6 +260,7 @@ static int b_pop_trace(lua_State *L) {
 /* --- fake mode, autocast ----------------------------------------------------------------------- */
 
 static int b_set_fake(lua_State *L) { /* (on) -> was */
+  moth_lua_sync(L);
   lua_pushboolean(L, moth_thread_state()->include & MOTH_KEY_FAKE);
   if (lua_toboolean(L, 1))
     moth_thread_state()->include |= MOTH_KEY_FAKE;
@@ -261,6 +270,7 @@ static int b_set_fake(lua_State *L) { /* (on) -> was */
 }
 
 static int b_set_autocast(lua_State *L) { /* (dtype or nil) -> was */
+  moth_lua_sync(L);
   if (moth_thread_state()->include & MOTH_KEY_AUTOCAST)
     moth_lua_push_dtype(L, (MothDType)moth_thread_state()->autocast);
   else
@@ -299,7 +309,9 @@ static MothStatus user_kernel(MothCall *c) {
     lua_rawseti(L, -2, i + 1);
   }
   MothStatus s = MOTH_OK;
-  if (lua_pcall(L, 2, 0, 0) != 0)
+  int failed = lua_pcall(L, 2, 0, 0);
+  moth_lua_sync(L);
+  if (failed)
     s = moth_lua_park(L);
   lua_settop(L, top);
   return s;

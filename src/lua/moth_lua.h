@@ -10,6 +10,7 @@
 #define MOTH_LUA_H
 #include <lauxlib.h>
 #include <lua.h>
+#include <signal.h>
 
 #include "autograd/node.h"
 #include "core/device.h"
@@ -63,6 +64,43 @@ int moth_lua_hold(lua_State *L); /* pops a value */
 void moth_lua_let_go(int ref);
 void moth_lua_drain(lua_State *L);
 
+/* Modes of coroutines (coroutine.c). Whatever reads or changes a mode, and whoever comes back from Lua,
+ * calls moth_lua_sync; an entry that nothing has to be undone for calls moth_lua_enter, which also polls
+ * Ctrl-C: a host keeps a lightuserdata to its `volatile sig_atomic_t` in the registry under this name,
+ * from before moth is opened, and sets it to 1 to have "interrupted" raised. */
+#define MOTH_LUA_INTERRUPT "moth.interrupt"
+extern _Thread_local int moth_lua_records;
+extern const volatile sig_atomic_t *moth_lua_interrupt;
+void moth_lua_switch(lua_State *L);
+void moth_lua_entered(lua_State *L);
+static inline void moth_lua_sync(lua_State *L) {
+  if (__builtin_expect(moth_lua_records, 0))
+    moth_lua_switch(L);
+}
+static inline void moth_lua_enter(lua_State *L) {
+  if (__builtin_expect(moth_lua_records | *moth_lua_interrupt, 0))
+    moth_lua_entered(L);
+}
+/* moth.scope's part of them (handle.c): how many are open; the innermost one's list is kept by key. */
+int moth_lua_save_scopes(lua_State *L, void *key);
+void moth_lua_load_scopes(lua_State *L, void *key, int n);
+void moth_lua_forget_scopes(lua_State *L, void *key);
+
+/* Leaves (leaf.c): tensors that the user has made require grad. */
+static inline bool moth_lua_is_leaf(const MothTensor *t) {
+  return __builtin_expect(t->grad != NULL, 0) && t->grad->requires_grad;
+}
+/* Pushes t's handle and takes over a reference of t; false if it has none. */
+bool moth_lua_push_leaf(lua_State *L, MothTensor *t);
+/* The handle at idx is t's from now on, if it has none. */
+void moth_lua_add_leaf(lua_State *L, MothTensor *t, int idx);
+/* Pops a function and keeps it with the handle at idx; finds it again while t lives. */
+void moth_lua_set_hook(lua_State *L, int idx, const void *key);
+bool moth_lua_push_hook(lua_State *L, MothTensor *t, const void *key);
+void moth_lua_drop_hook(lua_State *L, MothTensor *t, const void *key);
+/* True if the dying handle at idx, on top, must go on holding t for the hooks that it has. */
+bool moth_lua_keep_leaf(lua_State *L, MothTensor *t, int idx);
+
 /* Pushes the values of args as Lua sees them (positions from 1); returns how many. */
 void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v);
 /* Reads results of a Lua function into the call (owned). */
@@ -72,6 +110,8 @@ void moth_lua_open_handles(lua_State *L);
 void moth_lua_open_calls(lua_State *L);
 void moth_lua_open_tensor(lua_State *L);
 void moth_lua_open_autograd(lua_State *L);
+void moth_lua_open_coroutines(lua_State *L);
+void moth_lua_open_leaves(lua_State *L);
 void moth_lua_open_modes(lua_State *L);
 void moth_lua_open_io(lua_State *L);
 void moth_lua_open_backends(lua_State *L);

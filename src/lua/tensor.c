@@ -247,6 +247,16 @@ static int b_free(lua_State *L) {
   if (!h)
     return moth_lua_error(L, "free: expected a tensor, got %s", luaL_typename(L, 1));
   MothTensor *t = h->u.t;
+  lua_settop(L, 1);
+  if (t && t->grad &&
+      t->grad->hooks) { /* the graph may still want them: another handle takes over */
+    lua_getfenv(L, 1);
+    h->u.t = NULL;
+    moth_lua_push_tensor(L, t);
+    lua_insert(L, -2);
+    lua_setfenv(L, -2);
+    return 0;
+  }
   h->u.t = NULL;
   moth_tensor_release(t);
   return 0;

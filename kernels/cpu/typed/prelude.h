@@ -5,6 +5,10 @@
  *   MOTH_STORED     0 stored is real, 1 float16, 2 bfloat16
  *   MOTH_SELF       the MothDType
  * Everything in kernels/cpu/typed is static: its names need no dtype, the file has one. */
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/table.h"

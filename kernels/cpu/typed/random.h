@@ -1,9 +1,73 @@
 /* Random fills. Element i of an op comes from the Philox block offset + i / 4 (float64: i / 2), lane
  * i % 4: any split into ranges gives the same values. Ranges begin at multiples of 4. */
 
-MOTH_FN struct m_philox philox_at(uint64_t seed, uint64_t block) {
-  return m_philox((unsigned)seed, (unsigned)(seed >> 32), (unsigned)block, (unsigned)(block >> 32),
-                  0, 0);
+/* m_philox on vectors, one block in each 64-bit lane: a lane's product of two 32-bit words is both
+ * words that the round makes of them. gcc does not see that such a product needs the lower halves
+ * only, and multiplies 64 by 64 bits, at several times the cost: so that one step is asked for by
+ * name. Upper halves are not kept clean, the multiplication does not read them. */
+#if defined(__AVX512F__)
+enum { WIDE = 8, CHAINS = 4 };
+#elif defined(__AVX2__)
+enum { WIDE = 4, CHAINS = 2 };
+#else
+enum { WIDE = 2, CHAINS = 2 };
+#endif
+typedef unsigned long long Wide __attribute__((vector_size(8 * WIDE)));
+
+MOTH_FN Wide wide_mul(Wide a, Wide b) {
+#if defined(__AVX512F__)
+  return (Wide)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (Wide)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+  return (Wide)_mm_mul_epu32((__m128i)a, (__m128i)b);
+#else
+  return (a & 0xffffffffu) * b;
+#endif
+}
+
+/* Four words each of the next n <= RUN blocks, in order; `word` has room for RUN and is aligned. The
+ * rounds of a block wait for one another, so CHAINS vectors go side by side. */
+enum { RUN = 64 };
+static void philox_run(uint64_t seed, uint64_t block, int n, unsigned *word) {
+  unsigned long long first[RUN], second[RUN]; /* words 0 and 1, 2 and 3 of each block */
+  static const unsigned long long count[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+  const Wide zero = {0};
+  Wide start;
+  memcpy(&start, count, sizeof start);
+  start += zero + block;
+  for (int b = 0; b < n; b += WIDE * CHAINS) {
+    Wide v0[CHAINS], v1[CHAINS], v2[CHAINS], v3[CHAINS];
+    for (int c = 0; c < CHAINS; c++) {
+      v0[c] = start;
+      v1[c] = start >> 32;
+      v2[c] = v3[c] = zero;
+      start += zero + WIDE;
+    }
+    unsigned key0 = (unsigned)seed, key1 = (unsigned)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+      for (int c = 0; c < CHAINS; c++) {
+        Wide x = wide_mul(v0[c], zero + 0xd2511f53u), y = wide_mul(v2[c], zero + 0xcd9e8d57u);
+        v0[c] = (y >> 32) ^ v1[c] ^ (zero + key0);
+        v1[c] = y;
+        v2[c] = (x >> 32) ^ v3[c] ^ (zero + key1);
+        v3[c] = x;
+      }
+      key0 += 0x9e3779b9u;
+      key1 += 0xbb67ae85u;
+    }
+    for (int c = 0; c < CHAINS; c++) {
+      Wide low = (v0[c] & 0xffffffffu) | v1[c] << 32, high = (v2[c] & 0xffffffffu) | v3[c] << 32;
+      memcpy(first + b + c * WIDE, &low, sizeof low);
+      memcpy(second + b + c * WIDE, &high, sizeof high);
+    }
+  }
+  typedef unsigned long long __attribute__((may_alias)) Pair;
+  Pair *pair = (Pair *)word;
+  for (int b = 0; b < n; b++) {
+    pair[2 * b] = first[b];
+    pair[2 * b + 1] = second[b];
+  }
 }
 
 #if MOTH_REAL_KIND == 2
@@ -12,22 +76,31 @@ enum { WORDS = 2 }; /* 32-bit words that one value takes */
 enum { WORDS = 1 };
 #endif
 
+enum { VALUES = 4 * RUN / WORDS };
+
+/* Words of the values i to i + n, n <= VALUES: as many as are worth it. */
+MOTH_FN void random_words(unsigned *word, int64_t i, int64_t n, uint64_t seed, uint64_t offset) {
+  philox_run(seed, offset + (uint64_t)(i * WORDS / 4), (int)((n * WORDS + 3) / 4), word);
+}
+
 static void random_uniform(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
                            double lo, double hi) {
 #if MOTH_IS_FLOAT
-  stored *o = out;
-  real a = (real)lo, width = (real)(hi - lo);
-  for (int64_t i = begin; i < end; i += 4 / WORDS) {
-    struct m_philox r = philox_at(seed, offset + (uint64_t)(i * WORDS / 4));
-    for (int64_t k = 0; k < 4 / WORDS && i + k < end; k++) {
+  stored *o = out, first = STORE((real)lo);
+  real a = (real)lo, width = (real)(hi - lo), top = width > 0 ? (real)hi : m_inf();
+  for (int64_t i = begin; i < end; i += VALUES) {
+    unsigned word[4 * RUN] __attribute__((aligned(64)));
+    int64_t n = end - i < VALUES ? end - i : VALUES;
+    random_words(word, i, n, seed, offset);
+    MOTH_VECTOR for (int64_t k = 0; k < n; k++) {
 #if MOTH_REAL_KIND == 2
-      real x = a + width * m_uniform_f64(r.v[2 * k], r.v[2 * k + 1]);
+      real x = a + width * m_uniform_f64(word[2 * k], word[2 * k + 1]);
 #else
-      real x = a + width * m_uniform_f32(r.v[k]);
+      real x = a + width * m_uniform_f32(word[k]);
 #endif
       /* rounding to the stored dtype must not reach hi */
       stored y = STORE(x);
-      o[i + k] = LOAD(y) < (real)hi || !(width > 0) ? y : STORE(a);
+      o[i + k] = LOAD(y) < top ? y : first;
     }
   }
 #else
@@ -38,38 +111,51 @@ static void random_uniform(void *out, int64_t begin, int64_t end, uint64_t seed,
 static void random_normal(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
                           double mean, double std) {
 #if MOTH_IS_FLOAT
+  enum { PAIRS = VALUES / 2 };
   stored *o = out;
-  for (int64_t i = begin; i < end; i += 4 / WORDS) {
-    struct m_philox r = philox_at(seed, offset + (uint64_t)(i * WORDS / 4));
-    real z[4];
+  for (int64_t i = begin; i < end; i += VALUES) {
+    unsigned word[4 * RUN] __attribute__((aligned(64)));
+    real z0[PAIRS], z1[PAIRS], z[VALUES];
+    int64_t n = end - i < VALUES ? end - i : VALUES, pairs = (n + 1) / 2;
+    random_words(word, i, n, seed, offset);
+    MOTH_VECTOR for (int64_t k = 0; k < pairs; k++) {
 #if MOTH_REAL_KIND == 2
-    m_normal_f64(r.v[0], r.v[1], r.v[2], r.v[3], &z[0], &z[1]);
+      m_normal_f64(word[4 * k], word[4 * k + 1], word[4 * k + 2], word[4 * k + 3], &z0[k], &z1[k]);
 #else
-    m_normal_f32(r.v[0], r.v[1], &z[0], &z[1]);
-    m_normal_f32(r.v[2], r.v[3], &z[2], &z[3]);
+      m_normal_f32(word[2 * k], word[2 * k + 1], &z0[k], &z1[k]);
 #endif
-    for (int64_t k = 0; k < 4 / WORDS && i + k < end; k++)
-      o[i + k] = STORE((real)mean + (real)std * z[k]);
+    }
+    for (int64_t k = 0; k < pairs; k++) {
+      z[2 * k] = z0[k];
+      z[2 * k + 1] = z1[k];
+    }
+    MOTH_VECTOR for (int64_t k = 0; k < n; k++) o[i + k] = STORE((real)mean + (real)std * z[k]);
   }
 #else
   (void)out, (void)begin, (void)end, (void)seed, (void)offset, (void)mean, (void)std;
 #endif
 }
 
-/* A word below `threshold` has probability p. p = 1 takes all. */
-MOTH_FN uint64_t bernoulli_threshold(double p) {
-  return (uint64_t)(p * 4294967296.0);
+/* A word below the threshold p 2^32 has probability p; p = 1 takes all. */
+typedef struct Threshold {
+  unsigned limit;
+  bool all;
+} Threshold;
+MOTH_FN Threshold threshold_of(double p) {
+  uint64_t t = (uint64_t)(p * 4294967296.0);
+  return (Threshold){(unsigned)t, t > 0xffffffffu};
 }
 
 static void random_bernoulli(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
                              double p) {
-  stored *o = out;
-  uint64_t threshold = bernoulli_threshold(p);
-  stored one = STORE((real)1), zero = STORE((real)0);
-  for (int64_t i = begin; i < end; i += 4) {
-    struct m_philox r = philox_at(seed, offset + (uint64_t)(i / 4));
-    for (int64_t k = 0; k < 4 && i + k < end; k++)
-      o[i + k] = r.v[k] < threshold ? one : zero;
+  stored *o = out, one = STORE((real)1), zero = STORE((real)0);
+  Threshold t = threshold_of(p);
+  zero = t.all ? one : zero;
+  for (int64_t i = begin; i < end; i += 4 * RUN) {
+    unsigned word[4 * RUN] __attribute__((aligned(64)));
+    int64_t n = end - i < 4 * RUN ? end - i : 4 * RUN;
+    philox_run(seed, offset + (uint64_t)(i / 4), (int)((n + 3) / 4), word);
+    MOTH_VECTOR for (int64_t k = 0; k < n; k++) o[i + k] = word[k] < t.limit ? one : zero;
   }
 }
 
@@ -77,10 +163,12 @@ static void random_int(void *out, int64_t begin, int64_t end, uint64_t seed, uin
                        int64_t lo, int64_t hi) {
   stored *o = out;
   uint64_t range = (uint64_t)hi - (uint64_t)lo;
-  for (int64_t i = begin; i < end; i += 2) {
-    struct m_philox r = philox_at(seed, offset + (uint64_t)(i / 2));
-    for (int64_t k = 0; k < 2 && i + k < end; k++) {
-      uint64_t x = (uint64_t)r.v[2 * k] << 32 | r.v[2 * k + 1];
+  for (int64_t i = begin; i < end; i += 2 * RUN) {
+    unsigned word[4 * RUN] __attribute__((aligned(64)));
+    int64_t n = end - i < 2 * RUN ? end - i : 2 * RUN;
+    philox_run(seed, offset + (uint64_t)(i / 2), (int)((n + 1) / 2), word);
+    for (int64_t k = 0; k < n; k++) {
+      uint64_t x = (uint64_t)word[2 * k] << 32 | word[2 * k + 1];
       /* The high half of x * range: even to range / 2^64. */
       int64_t v = (int64_t)((uint64_t)lo + (uint64_t)((unsigned __int128)x * range >> 64));
       o[i + k] = STORE((real)v);
@@ -88,37 +176,21 @@ static void random_int(void *out, int64_t begin, int64_t end, uint64_t seed, uin
   }
 }
 
-/* out = in / (1 - p) where kept, else 0; mask tells which. Eight blocks at a time, so that the rounds
- * of Philox and the choice run as vectors. */
+/* out = in / (1 - p) where kept, else 0; mask tells which. */
 static void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int64_t end,
                     uint64_t seed, uint64_t offset, double p) {
 #if MOTH_IS_FLOAT
-  enum { BLOCKS = 64 };
   stored *o = out;
   const stored *a = in;
-  uint64_t threshold = bernoulli_threshold(p);
-  unsigned limit = (unsigned)(threshold > 0xffffffffu ? 0xffffffffu : threshold);
-  unsigned all = threshold > 0xffffffffu;
+  Threshold t = threshold_of(p);
+  unsigned some = !t.all;
   real scale = p < 1 ? (real)(1 / (1 - p)) : (real)0;
-  for (int64_t i = begin; i < end; i += 4 * BLOCKS) {
-    unsigned w[4][BLOCKS], word[4 * BLOCKS];
-    uint64_t block = offset + (uint64_t)(i / 4);
-    for (int b = 0; b < BLOCKS; b++) {
-      struct m_philox r = philox_at(seed, block + (uint64_t)b);
-      w[0][b] = r.v[0];
-      w[1][b] = r.v[1];
-      w[2][b] = r.v[2];
-      w[3][b] = r.v[3];
-    }
-    for (int b = 0; b < BLOCKS; b++) {
-      word[4 * b] = w[0][b];
-      word[4 * b + 1] = w[1][b];
-      word[4 * b + 2] = w[2][b];
-      word[4 * b + 3] = w[3][b];
-    }
-    int64_t n = end - i < 4 * BLOCKS ? end - i : 4 * BLOCKS;
+  for (int64_t i = begin; i < end; i += 4 * RUN) {
+    unsigned word[4 * RUN] __attribute__((aligned(64)));
+    int64_t n = end - i < 4 * RUN ? end - i : 4 * RUN;
+    philox_run(seed, offset + (uint64_t)(i / 4), (int)((n + 3) / 4), word);
     MOTH_VECTOR for (int64_t k = 0; k < n; k++) {
-      unsigned keep = (unsigned)(word[k] >= limit) & (unsigned)!all;
+      unsigned keep = (unsigned)(word[k] >= t.limit) & some;
       mask[i + k] = (uint8_t)keep;
       o[i + k] = STORE(keep ? LOAD(a[i + k]) * scale : (real)0);
     }

@@ -1,0 +1,21 @@
+--- Runs functions under a mode; what all context managers are made of.
+local B = require "moth_lua"
+
+local function finish(leave, was, ok, ...)
+  leave(was)
+  B.close_modes()
+  if not ok then error((...), 0) end
+  return ...
+end
+
+--- Calls enter(value), then fn(...), then leave with what enter gave, whether fn failed or not; returns what fn did.
+-- A coroutine that yields inside keeps the mode for itself.
+return function(enter, leave, value, fn, ...)
+  B.open_modes()
+  local ok, was = pcall(enter, value)
+  if not ok then
+    B.close_modes()
+    error(was, 0)
+  end
+  return finish(leave, was, pcall(fn, ...))
+end

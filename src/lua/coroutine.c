@@ -1,0 +1,214 @@
+/* Modes of coroutines: no_grad, autocast, dispatch modes, fake tensors, moth.scope.
+ *
+ * The core keeps modes per thread of the system. A coroutine that opens a scope gets a record of its own,
+ * which lives while one of its scopes is open: it may yield inside, find its modes again when it is
+ * resumed, and leaves those of whoever resumed it alone. A coroutine without a record runs under the
+ * modes of the nearest coroutine below it, in the chain of resumes, that has one, else under the main
+ * program's (the base). Lua does not tell when coroutines switch: every entry of the binding looks, at
+ * the cost of one load while no record exists, whether the modes that are loaded (`live`) are those of
+ * the state that calls. Who resumed whom is not to be had either: among the coroutines that are neither
+ * suspended nor dead, the one whose record was loaded last is taken for the nearest.
+ *
+ * The records are the values of a table with weak keys, so that a coroutine that is dropped inside a
+ * scope takes its modes with it.
+ *
+ * Ctrl-C is polled at the same entries: the host says where its flag is. */
+#include <signal.h>
+#include <string.h>
+
+#include "core/thread.h"
+#include "lua/moth_lua.h"
+
+typedef struct Record {
+  MothModes modes;
+  int scopes;    /* moth.scope: how many are open; the innermost one's list is registry[record] */
+  int depth;     /* scopes of all kinds that the coroutine has open */
+  uint64_t seen; /* when it was last loaded */
+} Record;
+
+_Thread_local int moth_lua_records;
+static _Thread_local Record *base, *live; /* live NULL: the base */
+static _Thread_local lua_State
+    *owner; /* whose entries need no look: main or that of the live record */
+static _Thread_local uint64_t clock_now;
+
+static char key_records, key_owner, key_meta;
+
+static void push_records(lua_State *L) {
+  lua_pushlightuserdata(L, &key_records);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+}
+
+static bool is_main(lua_State *L) {
+  bool main = lua_pushthread(L);
+  lua_pop(L, 1);
+  return main;
+}
+
+/* The record of L itself, or NULL. */
+static Record *own(lua_State *L) {
+  push_records(L);
+  lua_pushthread(L);
+  lua_rawget(L, -2);
+  Record *r = lua_touserdata(L, -1);
+  lua_pop(L, 2);
+  return r;
+}
+
+static bool is_active(lua_State *co) {
+  lua_Debug ar;
+  return lua_status(co) == 0 && lua_getstack(co, 0, &ar);
+}
+
+/* The record under which L runs if it has none of its own; NULL is the base. */
+static Record *nearest(lua_State *L) {
+  Record *found = NULL;
+  push_records(L);
+  lua_pushnil(L);
+  while (lua_next(L, -2)) {
+    Record *r = lua_touserdata(L, -1);
+    if (is_active(lua_tothread(L, -2)) && (!found || r->seen > found->seen))
+      found = r;
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return found;
+}
+
+static void load(lua_State *L, Record *to) {
+  Record *r = to ? to : base;
+  moth_modes_load(&r->modes);
+  moth_lua_load_scopes(L, r, r->scopes);
+  r->seen = ++clock_now;
+  live = to;
+}
+
+static void save(lua_State *L) {
+  Record *r = live ? live : base;
+  moth_modes_save(&r->modes);
+  r->scopes = moth_lua_save_scopes(L, r);
+}
+
+/* L is the coroutine of the live record or main (with the base live), or somebody without a claim. */
+static void set_owner(lua_State *L, bool claim) {
+  owner = claim ? L : NULL;
+  lua_pushlightuserdata(L, &key_owner); /* held: another coroutine must not get its address */
+  if (claim)
+    lua_pushthread(L);
+  else
+    lua_pushnil(L);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}
+
+void moth_lua_switch(lua_State *L) {
+  if (L == owner || !lua_checkstack(L, 8))
+    return;
+  bool claim = is_main(L);
+  Record *to = claim ? NULL : own(L);
+  claim = claim || to;
+  if (!claim)
+    to = nearest(L);
+  if (to != live) {
+    save(L);
+    load(L, to);
+  }
+  set_owner(L, claim);
+}
+
+/* open_modes(): to be called before a scope changes a mode; close_modes() after it was put back. */
+static int b_open_modes(lua_State *L) {
+  if (is_main(L))
+    return 0;
+  if (!base && !(base = moth_thread_calloc(sizeof *base)))
+    return moth_lua_error(L, "out of memory");
+  Record *r = own(L);
+  if (r) {
+    r->depth++;
+    return 0;
+  }
+  moth_lua_sync(L);
+  push_records(L);
+  lua_pushthread(L);
+  r = lua_newuserdata(L, sizeof *r);
+  memset(r, 0, sizeof *r);
+  lua_pushlightuserdata(L, &key_meta);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_setmetatable(L, -2);
+  lua_rawset(L, -3);
+  moth_lua_records++;
+  r->depth = 1;
+  save(L); /* of whoever was live; r begins with the same */
+  Record *from = live ? live : base;
+  r->modes = from->modes;
+  r->scopes = moth_lua_save_scopes(L, r);
+  r->seen = ++clock_now;
+  live = r;
+  set_owner(L, true);
+  return 0;
+}
+
+static int b_close_modes(lua_State *L) {
+  Record *r = is_main(L) ? NULL : own(L);
+  if (!r || --r->depth > 0)
+    return 0;
+  push_records(L);
+  lua_pushthread(L);
+  lua_pushnil(L);
+  lua_rawset(L, -3);
+  if (live == r) {
+    load(L, nearest(L));
+    set_owner(L, false);
+  }
+  moth_lua_forget_scopes(L, r);
+  moth_lua_records--;
+  return 0;
+}
+
+static int record_gc(lua_State *L) {
+  Record *r = lua_touserdata(L, 1);
+  if (live == r) { /* dropped while its modes were in force, or the state closes */
+    load(L, NULL);
+    owner = NULL;
+  }
+  if (r->depth > 0) { /* not closed: dropped inside a scope */
+    moth_lua_forget_scopes(L, r);
+    moth_lua_records--;
+  }
+  return 0;
+}
+
+/* --- Ctrl-C ------------------------------------------------------------------------------------ */
+
+static const volatile sig_atomic_t never;
+const volatile sig_atomic_t *moth_lua_interrupt = &never;
+
+void moth_lua_entered(lua_State *L) {
+  if (*moth_lua_interrupt && moth_lua_interrupt != &never) {
+    *(volatile sig_atomic_t *)moth_lua_interrupt = 0;
+    lua_sethook(L, NULL, 0, 0); /* the host's, which would say it once more */
+    moth_lua_error(L, "interrupted");
+  }
+  moth_lua_sync(L);
+}
+
+void moth_lua_open_coroutines(lua_State *L) {
+  static const luaL_Reg fns[] = {
+      {"open_modes", b_open_modes}, {"close_modes", b_close_modes}, {NULL, NULL}};
+  luaL_register(L, NULL, fns);
+  lua_pushlightuserdata(L, &key_records);
+  lua_newtable(L);
+  lua_newtable(L);
+  lua_pushliteral(L, "k");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, &key_meta);
+  lua_newtable(L);
+  lua_pushcfunction(L, record_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_getfield(L, LUA_REGISTRYINDEX, MOTH_LUA_INTERRUPT);
+  if (lua_islightuserdata(L, -1))
+    moth_lua_interrupt = lua_touserdata(L, -1);
+  lua_pop(L, 1);
+}
