@@ -1,7 +1,9 @@
 /* A plain tiled matrix product: where cuBLASLt is missing, and for dtypes that it does not know.
  *
  * A block makes 64 x 64 elements of C out of slices of 16 columns of A and rows of B in shared memory;
- * each of its 256 threads has 4 x 4 of them, 16 apart. Sums are in the order of k. */
+ * each of its 256 threads has 4 x 4 of them, 16 apart. Sums are in the order of k, in parts of GEMM_PART
+ * that are added up: rounding errors grow with the length of a part and the number of parts, not with
+ * k. */
 
 #if MOTH_IS_FLOAT
 typedef accum gemm_sum;
@@ -13,7 +15,7 @@ typedef unsigned long long gemm_sum; /* wraps */
 #define GEMM_SCALE(x) ((gemm_sum)(long long)(x))
 #endif
 
-enum { GEMM_TILE = 64, GEMM_STEP = 16, GEMM_THREADS = 256, GEMM_EACH = 4 };
+enum { GEMM_TILE = 64, GEMM_STEP = 16, GEMM_THREADS = 256, GEMM_EACH = 4, GEMM_PART = 256 };
 
 /* GEMM_STEP x GEMM_TILE elements of an operand into shared memory, zero beyond its edges. `along` is
  * the step between elements of the tile, `deep` the one along k; neighbours in memory go to
@@ -39,7 +41,7 @@ __global__ void __launch_bounds__(GEMM_THREADS)
     int64_t batch = t / tiles, row = t % tiles / tiles_n * GEMM_TILE, col = t % tiles_n * GEMM_TILE;
     const stored *a = static_cast<const stored *>(g.a) + batch * g.a_batch;
     const stored *b = static_cast<const stored *>(g.b) + batch * g.b_batch;
-    gemm_sum sum[GEMM_EACH][GEMM_EACH] = {};
+    gemm_sum sum[GEMM_EACH][GEMM_EACH] = {}, part[GEMM_EACH][GEMM_EACH] = {};
     for (int64_t k = 0; k < g.k; k += GEMM_STEP) {
       gemm_slice(a_slice, a, g.a_row, g.a_col, row, g.m, k, g.k);
       gemm_slice(b_slice, b, g.b_col, g.b_row, col, g.n, k, g.k);
@@ -56,8 +58,16 @@ __global__ void __launch_bounds__(GEMM_THREADS)
         for (int i = 0; i < GEMM_EACH; i++)
 #pragma unroll
           for (int j = 0; j < GEMM_EACH; j++)
-            sum[i][j] += left[i] * right[j];
+            part[i][j] += left[i] * right[j];
       }
+      if (k % GEMM_PART == GEMM_PART - GEMM_STEP || k + GEMM_STEP >= g.k)
+#pragma unroll
+        for (int i = 0; i < GEMM_EACH; i++)
+#pragma unroll
+          for (int j = 0; j < GEMM_EACH; j++) {
+            sum[i][j] += part[i][j];
+            part[i][j] = 0;
+          }
       __syncthreads();
     }
     stored *c = static_cast<stored *>(g.c) + batch * g.c_batch;

@@ -169,10 +169,10 @@ struct Product {
   Sizes s;
 };
 
-/* Sums in T; TF32 keeps 10 bits of the operands' mantissas. */
+/* Sums in T, in parts of 64; TF32 keeps 10 bits of the operands' mantissas. */
 template <class T> static void multiply(const Product &p) {
   const int64_t m = p.s.m, n = p.s.n, k = p.s.k;
-  std::vector<T> a((size_t)(m * k)), b((size_t)(k * n)), sum((size_t)m);
+  std::vector<T> a((size_t)(m * k)), b((size_t)(k * n)), sum((size_t)m), part((size_t)m);
   auto rounded = [&](double x) {
     if (p.d.compute != CUBLAS_COMPUTE_32F_FAST_TF32)
       return (T)x;
@@ -196,11 +196,17 @@ template <class T> static void multiply(const Product &p) {
             batch * p.lb.step + (p.d.trans_b == CUBLAS_OP_T ? j + q * p.lb.ld : q + j * p.lb.ld)));
     for (int64_t j = 0; j < n; j++) {
       sum.assign((size_t)m, 0);
-      for (int64_t q = 0; q < k; q++) {
-        const T *column = &a[(size_t)(q * m)];
-        T x = b[(size_t)(j * k + q)], *to = sum.data();
+      for (int64_t first = 0; first < k; first += 64) {
+        part.assign((size_t)m, 0);
+        T *to = part.data();
+        for (int64_t q = first; q < k && q < first + 64; q++) {
+          const T *column = &a[(size_t)(q * m)];
+          T x = b[(size_t)(j * k + q)];
+          for (int64_t i = 0; i < m; i++)
+            to[i] += column[i] * x;
+        }
         for (int64_t i = 0; i < m; i++)
-          to[i] += column[i] * x;
+          sum[(size_t)i] += to[i];
       }
       for (int64_t i = 0; i < m; i++) {
         int64_t at = batch * p.lc.step + i + j * p.lc.ld;
