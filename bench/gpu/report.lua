@@ -76,7 +76,7 @@ for _, k in ipairs(numbers) do
     rate = ("%.0f /s"):format(1 / m)
   end
   lines[#lines + 1] = { r[3], duration(m), duration(t), m and t and ("%.2f"):format(m / t) or "-", rate, share,
-    tonumber(r[9]) and ("%.1e"):format(r[9]) or "-", r[10] or "" }
+    tonumber(r[9]) and ("%.1e"):format(r[9]) or "-", (r[10] or ""):sub(1, 120) }
 end
 
 local function long(s) return #s:gsub("[\128-\191]", "") end
