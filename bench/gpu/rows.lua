@@ -135,10 +135,13 @@ return function(tiny)
     row { name = ("linear bfloat16 %dx%d to %d"):format(m, k, o), torch = { "linear", m, k, o },
       flops = 2 * m * k * o, kind = "bfloat16", make = function()
         local x, w, b = random({ m, k }, "bfloat16"), random({ o, k }, "bfloat16"), random({ o }, "bfloat16")
-        return { step = function() moth.linear(x, w, b):free() end, error = function()
-          local part = x[{ { 1, 8 } }]
-          return difference(moth.linear(part, w, b), moth.linear(double(part), double(w), double(b)))
-        end }
+        return {
+          step = function() moth.linear(x, w, b):free() end,
+          error = function()
+            local part = x[{ { 1, 8 } }]
+            return difference(moth.linear(part, w, b), moth.linear(double(part), double(w), double(b)))
+          end,
+        }
       end }
   end
 
@@ -149,12 +152,13 @@ return function(tiny)
     if tiny then layers, d = 2, 16 end
     local shapes, numel = { { tiny and 100 or 50257, d }, { tiny and 8 or 1024, d }, { d }, { d } }, 0
     for _ = 1, layers do
-      for _, s in ipairs({ { d }, { d }, { 3 * d, d }, { 3 * d }, { d, d }, { d }, { d }, { d }, { 4 * d, d }, { 4 * d },
-        { d, 4 * d }, { d } }) do shapes[#shapes + 1] = s end
+      for _, s in ipairs({ { d }, { d }, { 3 * d, d }, { 3 * d }, { d, d }, { d }, { d }, { d }, { 4 * d, d },
+        { 4 * d }, { d, 4 * d }, { d } }) do shapes[#shapes + 1] = s end
     end
     for _, s in ipairs(shapes) do numel = numel + s[1] * (s[2] or 1) end
     row { name = ("AdamW, %d tensors, %.1f M"):format(#shapes, numel / 1e6),
-      torch = { "adamw", layers, d, shapes[1][1], shapes[2][1] }, bytes = 28 * numel, kind = "copy", make = function()
+      torch = { "adamw", layers, d, shapes[1][1], shapes[2][1] }, bytes = 28 * numel, kind = "copy",
+      make = function()
       local parameters = {}
       for i, s in ipairs(shapes) do
         parameters[i] = random(s, "float32"):requires_grad_(true)
