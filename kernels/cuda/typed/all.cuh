@@ -4,4 +4,5 @@
 #include "kernels/cuda/typed/prelude.cuh"
 namespace {
 #include "kernels/cuda/typed/create.cuh"
+#include "kernels/cuda/typed/gemm.cuh"
 } // namespace
