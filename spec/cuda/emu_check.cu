@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <thread>
 #include <vector>
 
 #include "cuda/emu/cudaemu.h"
@@ -279,6 +280,25 @@ static void order() {
   }
   EXPECT(differs);
 }
+/* Host threads, each with a stream: kernels of all of them run on the same fibers. */
+static void threads() {
+  std::vector<std::thread> list;
+  for (int t = 0; t < 4; t++)
+    list.emplace_back([t]() {
+      CHECK(cudaSetDevice(t % 2));
+      cudaStream_t a = stream();
+      float *x = device<float>(1024), *y = device<float>(4);
+      for (int i = 0; i < 50; i++) {
+        CHECK(launch("fill", fill, 4, 256, 0, a, x, 1024, (float)(i + t)));
+        CHECK(launch("block_sum", block_sum, 4, 256, 0, a, x, y, false));
+        CHECK(cudaStreamSynchronize(a));
+        EXPECT(to_host(y, 4)[3] == 256 * (float)(i + t));
+      }
+      CHECK(cudaFree(x));
+    });
+  for (std::thread &t : list)
+    t.join();
+}
 /* Needs MOTH_CUDA_EMU_PROTECT=1. */
 static void host_access() {
   float *x = to_device(std::vector<float>(N, 1));
@@ -537,6 +557,7 @@ static void errors() {
   X(wrong_mask)                                                                                    \
   X(out_of_static)                                                                                 \
   X(order)                                                                                         \
+  X(threads)                                                                                       \
   X(host_access)                                                                                   \
   X(uninitialised_shared)                                                                          \
   X(missing_event)                                                                                 \
