@@ -131,6 +131,16 @@ __global__ void number(int *counter, int *out) {
   out[(threadIdx.z * 8 + threadIdx.y) * 4 + threadIdx.x] = atomicAdd(counter, 1);
 }
 
+/* The last warp sets a flag that the others spin for. */
+__global__ void spin(int *flag, int *out) {
+  if (threadIdx.x / 32 == 3)
+    atomicExch(flag, 7);
+  else
+    while (atomicAdd(flag, 0) != 7)
+      __nanosleep(20);
+  out[threadIdx.x] = *flag;
+}
+
 __global__ void vectors(const float *x, float *out, int offset) {
   const float4 *v = reinterpret_cast<const float4 *>(x + offset);
   float4 y = v[threadIdx.x];
@@ -279,6 +289,9 @@ static void order() {
     first = got;
   }
   EXPECT(differs);
+  int *flag = to_device(std::vector<int>(1, 0)), *out = device<int>(128);
+  CHECK(launch("spin", spin, 1, 128, 0, nullptr, flag, out));
+  EXPECT(to_host(out, 128)[0] == 7);
 }
 /* Host threads, each with a stream: kernels of all of them run on the same fibers. */
 static void threads() {
