@@ -76,7 +76,7 @@ for _, k in ipairs(numbers) do
     rate = ("%.0f /s"):format(1 / m)
   end
   lines[#lines + 1] = { r[3], duration(m), duration(t), m and t and ("%.2f"):format(m / t) or "-", rate, share,
-    tonumber(r[9]) and ("%.1e"):format(r[9]) or "-", r[10] or "" }
+    tonumber(r[9]) and ("%.1e"):format(r[9]) or "-", (r[10] or ""):sub(1, 120) }
 end
 
 local function long(s) return #s:gsub("[\128-\191]", "") end
@@ -115,9 +115,11 @@ end)())
 say("")
 if #lines > 0 then emit(title, lines) else say("Nothing was measured.") end
 if #lines > 0 and not finished then say("\nThe measuring did not come to its end: see measure.log.") end
-say("\nTimes are medians of repetitions taken in turn, by CUDA's events; \"queued\" rows are the CPU's time until a step is "
-  .. "queued.\nShares are of the faster of the two copies, or of the maker's figure for dense products. Errors are "
-  .. "largest differences\nfrom float64 on the CPU, as a part of the largest element.")
+say([[
+
+Times are medians of repetitions taken in turn, by CUDA's events; "queued" rows are the CPU's time until a step is
+queued. Shares are of the faster of the two copies, or of the maker's figure for dense products. Errors are the largest
+differences from float64 on the CPU, as a part of the largest element.]])
 
 local all = table.concat(text, "\n") .. "\n"
 io.write(all)

@@ -72,8 +72,8 @@ return function(tiny)
     or { { 8192, 50304, "bfloat16" }, { 65536, 1024, "float32" }, { 4096, 1024, "float32" } }) do
     local r, c, dtype = unpack(s)
     local shape = ("%s %dx%d"):format(dtype, r, c)
-    row { name = "softmax " .. shape, torch = { "softmax", dtype, r, c }, bytes = 2 * size[dtype] * r * c, kind = "copy",
-      make = function()
+    row { name = "softmax " .. shape, torch = { "softmax", dtype, r, c }, bytes = 2 * size[dtype] * r * c,
+      kind = "copy", make = function()
         local a = random({ r, c }, dtype)
         return {
           step = function() moth.softmax(a, 2):free() end,
@@ -132,12 +132,16 @@ return function(tiny)
   do
     local m, k, o = 32768, 768, 3072
     if tiny then m, k, o = 32, 24, 48 end
-    row { name = ("linear bfloat16 %dx%d to %d"):format(m, k, o), torch = { "linear", m, k, o }, flops = 2 * m * k * o,
-      kind = "bfloat16", make = function()
+    row { name = ("linear bfloat16 %dx%d to %d"):format(m, k, o), torch = { "linear", m, k, o },
+      flops = 2 * m * k * o, kind = "bfloat16", make = function()
         local x, w, b = random({ m, k }, "bfloat16"), random({ o, k }, "bfloat16"), random({ o }, "bfloat16")
-        return { step = function() moth.linear(x, w, b):free() end, error = function()
-          return difference(moth.linear(x, w, b)[{ { 1, 8 } }], moth.linear(double(x[{ { 1, 8 } }]), double(w), double(b)))
-        end }
+        return {
+          step = function() moth.linear(x, w, b):free() end,
+          error = function()
+            local part = x[{ { 1, 8 } }]
+            return difference(moth.linear(part, w, b), moth.linear(double(part), double(w), double(b)))
+          end,
+        }
       end }
   end
 
@@ -148,12 +152,13 @@ return function(tiny)
     if tiny then layers, d = 2, 16 end
     local shapes, numel = { { tiny and 100 or 50257, d }, { tiny and 8 or 1024, d }, { d }, { d } }, 0
     for _ = 1, layers do
-      for _, s in ipairs({ { d }, { d }, { 3 * d, d }, { 3 * d }, { d, d }, { d }, { d }, { d }, { 4 * d, d }, { 4 * d },
-        { d, 4 * d }, { d } }) do shapes[#shapes + 1] = s end
+      for _, s in ipairs({ { d }, { d }, { 3 * d, d }, { 3 * d }, { d, d }, { d }, { d }, { d }, { 4 * d, d },
+        { 4 * d }, { d, 4 * d }, { d } }) do shapes[#shapes + 1] = s end
     end
     for _, s in ipairs(shapes) do numel = numel + s[1] * (s[2] or 1) end
-    row { name = ("AdamW, %d tensors, %.1f M"):format(#shapes, numel / 1e6), torch = { "adamw", layers, d, shapes[1][1],
-      shapes[2][1] }, bytes = 28 * numel, kind = "copy", make = function()
+    row { name = ("AdamW, %d tensors, %.1f M"):format(#shapes, numel / 1e6),
+      torch = { "adamw", layers, d, shapes[1][1], shapes[2][1] }, bytes = 28 * numel, kind = "copy",
+      make = function()
       local parameters = {}
       for i, s in ipairs(shapes) do
         parameters[i] = random(s, "float32"):requires_grad_(true)
