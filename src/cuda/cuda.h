@@ -1,6 +1,8 @@
 /* The device runtime, for CUDA kernels: streams, memory, faults. Include it from .cu files. */
 #ifndef MOTH_CUDA_CUDA_H
 #define MOTH_CUDA_CUDA_H
+#include <string.h>
+
 #include "cuda/rt.h"
 
 enum { MOTH_CUDA_MAX_DEVICES = 64 };
@@ -58,11 +60,19 @@ MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_bloc
 /* An index out of range is found while a kernel runs. The kernel leaves the element out, writes the
  * first fault of the device into host memory that it can reach, and goes on; the next synchronising
  * call raises it, and so does the call itself under MOTH_CUDA_SYNC=1. */
+enum {
+  MOTH_FAULT_INDEX,
+  MOTH_FAULT_CLASS,
+  MOTH_FAULT_PROBABILITY, /* value: the bits of a double */
+  MOTH_FAULT_WEIGHT,      /* the same */
+  MOTH_FAULT_SAMPLES,     /* value: how many were asked for; size: how many there are */
+  MOTH_FAULT_SOURCE       /* value: elements that a mask selects; size: those of the source */
+};
 typedef struct MothFault {
   unsigned set;
   int op;          /* MOTH_OP_... */
   int dim;         /* from 0; -1: unnamed */
-  int what;        /* 0 "index", 1 "class" */
+  int what;        /* MOTH_FAULT_... */
   long long value; /* as it was written */
   long long base, size;
 } MothFault;
@@ -82,6 +92,11 @@ __device__ __forceinline__ void moth_fault(MothFault *f, int op, int what, int d
     __threadfence_system();
   }
 }
+__device__ __forceinline__ void moth_fault_number(MothFault *f, int op, int what, double value) {
+  long long bits;
+  memcpy(&bits, &value, sizeof bits);
+  moth_fault(f, op, what, -1, bits, 0, 0);
+}
 /* value as a position from 0 in [0, size), or -1 after noting the fault. */
 __device__ __forceinline__ long long moth_index(MothFault *f, int op, int what, int dim,
                                                 long long value, long long base, long long size) {
@@ -97,6 +112,17 @@ MothStatus moth_cuda_take_fault(int device);
 /* To be called last by the host side of kernels that may fault: synchronises and raises when
  * MOTH_CUDA_SYNC=1 asks for it. */
 MothStatus moth_cuda_leave(const MothCall *c);
+
+/* --- random numbers ------------------------------------------------------------------------------ */
+
+/* MothPhilox for kernels: the block counter begins at offset plus, where it is not NULL, *extra, which
+ * lies on the device, so that a captured graph draws new numbers at each replay. */
+typedef struct MothCudaPhilox {
+  uint64_t seed, offset;
+  const uint64_t *extra;
+} MothCudaPhilox;
+/* Takes `words` 32-bit words from g (NULL: the default generator) for kernels on a device. */
+MothCudaPhilox moth_cuda_philox(int device, MothGenerator *g, int64_t words);
 
 /* --- launching ---------------------------------------------------------------------------------- */
 

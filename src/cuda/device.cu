@@ -58,15 +58,33 @@ MothStatus moth_cuda_take_fault(int device) {
   if (!f.set)
     return MOTH_OK;
   memset(faults[device], 0, sizeof f);
+  const char *late = sync_always ? ""
+                                 : " (found while an earlier call ran on the device; "
+                                   "MOTH_CUDA_SYNC=1 raises it there)";
+  const char *op = moth_ops[f.op].name;
+  double number;
+  memcpy(&number, &f.value, sizeof number);
+  switch (f.what) {
+  case MOTH_FAULT_PROBABILITY:
+    return moth_fail(MOTH_ERR_VALUE, "[%s] the probability must be between 0 and 1, got %g%s", op,
+                     number, late);
+  case MOTH_FAULT_WEIGHT:
+    return moth_fail(MOTH_ERR_VALUE, "[%s] weights must not be negative, infinite or NaN, got %g%s",
+                     op, number, late);
+  case MOTH_FAULT_SAMPLES:
+    return moth_fail(MOTH_ERR_VALUE,
+                     "[%s] cannot draw %lld samples: more than the %lld positive weights%s", op,
+                     f.value, f.size, late);
+  case MOTH_FAULT_SOURCE:
+    return moth_fail(MOTH_ERR_VALUE, "[%s] mask selects %lld elements, but source has only %lld%s",
+                     op, f.value, f.size, late);
+  }
   char dim[48] = "";
   if (f.dim >= 0)
     snprintf(dim, sizeof dim, " of dimension %d", f.dim + 1);
-  return moth_fail(
-      MOTH_ERR_INDEX, "[%s] %s %lld is out of range: expected %lld to %lld%s%s",
-      moth_ops[f.op].name, f.what ? "class" : "index", f.value, f.base, f.size - 1 + f.base, dim,
-      sync_always ? ""
-                  : " (found while an earlier call ran on the device; MOTH_CUDA_SYNC=1 "
-                    "raises it there)");
+  return moth_fail(MOTH_ERR_INDEX, "[%s] %s %lld is out of range: expected %lld to %lld%s%s", op,
+                   f.what == MOTH_FAULT_CLASS ? "class" : "index", f.value, f.base,
+                   f.size - 1 + f.base, dim, late);
 }
 
 MothStatus moth_cuda_leave(const MothCall *c) {

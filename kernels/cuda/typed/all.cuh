@@ -2,6 +2,11 @@
  * it. */
 // clang-format off
 #include "kernels/cuda/typed/prelude.cuh"
+#include "kernels/cuda/optimizer.h"
+#include "kernels/cuda/scatter.h"
 namespace {
 #include "kernels/cuda/typed/create.cuh"
+#include "kernels/cuda/typed/random.cuh"
+#include "kernels/cuda/typed/optimizer.cuh"
+#include "kernels/cuda/typed/scatter.cuh"
 } // namespace
