@@ -92,12 +92,7 @@ MothStatus step_run(MothCall *c, Step *s, const MothValue *scale) {
   if (scale->tag == MOTH_V_TENSOR) {
     MothTensor *t = scale->u.t;
     MothDType dtype = t->dtype == MOTH_FLOAT32 ? MOTH_FLOAT32 : MOTH_FLOAT64;
-    if (t->device.type != MOTH_CUDA) { /* a number that lies on the host */
-      MOTH_TRY(moth_tensor_new(0, nullptr, dtype, c->device, &number.t));
-      MOTH_TRY(moth_cuda_copy_across(number, t, false));
-    } else {
-      MOTH_TRY(moth_cuda_contiguous_as(t, dtype, &number.t));
-    }
+    MOTH_TRY(moth_cuda_contiguous_as(t, dtype, &number.t));
     s->table.scale = number->data;
     s->table.scale_f64 = dtype == MOTH_FLOAT64;
   }
