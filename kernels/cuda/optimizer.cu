@@ -83,16 +83,15 @@ MothStatus step_dtype(Step *s, MothDType dtype) {
   return flush(s, dtype);
 }
 
-MothStatus step_run(MothCall *c, Step *s, const MothValue *scale) {
+MothStatus step_run(MothCall *c, Step *s, const MothTensor *scale) {
   uint32_t dtypes = 0;
   MothHold number;
   MothTensor *p;
   MOTH_TRY(moth_cuda_enter(c, &s->stream));
   s->table = MothStepTable{};
-  if (scale->tag == MOTH_V_TENSOR) {
-    MothTensor *t = scale->u.t;
-    MothDType dtype = t->dtype == MOTH_FLOAT32 ? MOTH_FLOAT32 : MOTH_FLOAT64;
-    MOTH_TRY(moth_cuda_contiguous_as(t, dtype, &number.t));
+  if (scale) {
+    MothDType dtype = scale->dtype == MOTH_FLOAT32 ? MOTH_FLOAT32 : MOTH_FLOAT64;
+    MOTH_TRY(moth_cuda_contiguous_as(scale, dtype, &number.t));
     s->table.scale = number->data;
     s->table.scale_f64 = dtype == MOTH_FLOAT64;
   }
@@ -116,7 +115,7 @@ MothStatus moth_cuda_sgd_step(MothCall *c) {
   s.sgd = &h;
   s.lists = lists;
   s.roles = momentum != 0 ? 3 : 2;
-  return step_run(c, &s, &c->args[10]);
+  return step_run(c, &s, grad_scale);
 }
 
 MothStatus moth_cuda_adam_step(MothCall *c) {
@@ -137,5 +136,5 @@ MothStatus moth_cuda_adam_step(MothCall *c) {
   s.adam = &h;
   s.lists = lists;
   s.roles = amsgrad ? 5 : 4;
-  return step_run(c, &s, &c->args[14]);
+  return step_run(c, &s, grad_scale);
 }
