@@ -3,12 +3,6 @@
 
 #include "kernels/cuda/util.h"
 
-MothCudaPhilox moth_cuda_philox(int device, MothGenerator *g, int64_t words) {
-  (void)device;
-  MothPhilox p = moth_generator_take(g, words);
-  return MothCudaPhilox{p.seed, p.offset, nullptr};
-}
-
 namespace {
 
 enum { UNIFORM, NORMAL, BERNOULLI, INTEGERS };

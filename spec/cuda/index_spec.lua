@@ -97,7 +97,7 @@ describe("index ops on CUDA", function()
       index_add = function() x:index_add(1, bad, x:narrow(1, 1, 2)) end,
       index_copy = function() x:index_copy(1, bad, x:narrow(1, 1, 2)) end,
     } do
-      fails("%[" .. name .. "%] index 4 is out of range: expected 1 to 3 of dimension 1", function()
+      fails("%[" .. name .. "%] index 4 is out of range: expected 1 to 3", function()
         fn()
         x:cpu()
       end)

@@ -50,8 +50,20 @@ struct MothScratch {
   }
 };
 
+/* Another stream uses the block, too: once freed, it is handed out again only when what that stream holds
+ * at the time of the free has run. A block's own stream needs no call. */
+MothStatus moth_cuda_record_stream(int device, void *p, cudaStream_t stream);
+
+/* `later` waits for all that `earlier` holds now; the streams may be on different devices. */
+MothStatus moth_cuda_order(int device, cudaStream_t earlier, int later_device, cudaStream_t later);
+/* Whether calls are recorded into a graph: nothing may wait for the device then. */
+bool moth_cuda_is_capturing(cudaStream_t stream);
+
 /* n bytes; done when it returns. */
 MothStatus moth_cuda_memcpy(int device, void *to, const void *from, size_t n, cudaMemcpyKind kind);
+/* An asynchronous copy on the stream will read or write p. False: p is ordinary host memory, and the copy
+ * must be waited for; true: it is pinned, and kept from reuse until the copy has run. */
+bool moth_cuda_pinned_use(const void *p, int device, cudaStream_t stream);
 /* MothDeviceOps.copy: kernels/cuda/copy.cu. */
 MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_blocking);
 
@@ -75,6 +87,7 @@ typedef struct MothFault {
   int what;        /* MOTH_FAULT_... */
   long long value; /* as it was written */
   long long base, size;
+  unsigned whole; /* set last: the host reads nothing before */
 } MothFault;
 
 /* As device code sees it; host side of this device. */
@@ -90,6 +103,7 @@ __device__ __forceinline__ void moth_fault(MothFault *f, int op, int what, int d
     f->base = base;
     f->size = size;
     __threadfence_system();
+    *(volatile unsigned *)&f->whole = 1;
   }
 }
 __device__ __forceinline__ void moth_fault_number(MothFault *f, int op, int what, double value) {
@@ -113,16 +127,30 @@ MothStatus moth_cuda_take_fault(int device);
  * MOTH_CUDA_SYNC=1 asks for it. */
 MothStatus moth_cuda_leave(const MothCall *c);
 
-/* --- random numbers ------------------------------------------------------------------------------ */
+/* --- random numbers ----------------------------------------------------------------------------- */
 
-/* MothPhilox for kernels: the block counter begins at offset plus, where it is not NULL, *extra, which
- * lies on the device, so that a captured graph draws new numbers at each replay. */
+/* MothPhilox for kernels. In a captured graph the generator's seed and counter are read from the device
+ * when the kernel runs, so that each replay draws new numbers: `extra` holds {counter, seed} then, and
+ * `offset` counts from the graph's beginning; else extra is NULL. Kernels ask the two functions. */
 typedef struct MothCudaPhilox {
   uint64_t seed, offset;
   const uint64_t *extra;
 } MothCudaPhilox;
-/* Takes `words` 32-bit words from g (NULL: the default generator) for kernels on a device. */
+/* Takes `words` 32-bit words from g (NULL: the default generator) for a kernel that will be started next
+ * on the device's current stream. The numbers are those that the CPU draws. */
 MothCudaPhilox moth_cuda_philox(int device, MothGenerator *g, int64_t words);
+
+__device__ __forceinline__ uint64_t moth_philox_offset(const MothCudaPhilox &p) {
+  return p.offset + (p.extra ? p.extra[0] : 0);
+}
+__device__ __forceinline__ uint64_t moth_philox_seed(const MothCudaPhilox &p) {
+  return p.extra ? p.extra[1] : p.seed;
+}
+
+/* --- choices ------------------------------------------------------------------------------------ */
+
+/* Whether results must be the same bits in every run (the default): else an op may use atomic sums. */
+bool moth_cuda_deterministic(void);
 
 /* --- launching ---------------------------------------------------------------------------------- */
 

@@ -9,4 +9,5 @@ namespace {
 #include "kernels/cuda/typed/random.cuh"
 #include "kernels/cuda/typed/optimizer.cuh"
 #include "kernels/cuda/typed/scatter.cuh"
+#include "kernels/cuda/typed/gemm.cuh"
 } // namespace

@@ -24,4 +24,5 @@ struct MothAdam;
     const struct MothSgd *h)                                                                       \
   X(adam_step, MothStatus, cudaStream_t stream, const struct MothStepTable *t,                     \
     const struct MothAdam *h)                                                                      \
-  X(segment_sum, MothStatus, const struct MothSegments *s)
+  X(segment_sum, MothStatus, const struct MothSegments *s)                                         \
+  X(gemm, MothStatus, cudaStream_t stream, const MothCudaGemm *g)

@@ -11,10 +11,11 @@ struct alignas(16) RandomLanes {
 template <int BLOCKS>
 __device__ __forceinline__ void random_words(unsigned (&word)[4 * BLOCKS], const MothCudaPhilox &p,
                                              uint64_t block) {
-  block += p.offset + (p.extra ? *p.extra : 0);
+  uint64_t seed = moth_philox_seed(p);
+  block += moth_philox_offset(p);
 #pragma unroll
   for (int b = 0; b < BLOCKS; b++) {
-    struct m_philox x = m_philox((unsigned)p.seed, (unsigned)(p.seed >> 32), (unsigned)(block + b),
+    struct m_philox x = m_philox((unsigned)seed, (unsigned)(seed >> 32), (unsigned)(block + b),
                                  (unsigned)((block + b) >> 32), 0, 0);
 #pragma unroll
     for (int k = 0; k < 4; k++)
