@@ -142,8 +142,8 @@ function C.Event.__tostring() return "<moth.cuda.Event>" end
 M.memory_stats = C.memory_stats
 --- All segments with their blocks.
 M.memory_snapshot = C.memory_snapshot
-for name, key in pairs({ memory_allocated = "allocated_bytes.all.current", max_memory_allocated = "allocated_bytes.all.peak",
-  memory_reserved = "reserved_bytes.all.current", max_memory_reserved = "reserved_bytes.all.peak" }) do
+for name, key in pairs({ memory_allocated = "allocated_bytes.all.current",
+  max_memory_allocated = "allocated_bytes.all.peak", memory_reserved = "reserved_bytes.all.current", max_memory_reserved = "reserved_bytes.all.peak" }) do
   M[name] = function(device) return C.memory_stats(device)[key] end
 end
 M.reset_peak_memory_stats = C.reset_peak
@@ -170,8 +170,9 @@ end
 function M.memory_summary(device)
   local s = C.memory_stats(device)
   local rule = ("+%s+"):format(("-"):rep(74))
-  local out = { rule, ("| CUDA memory of cuda:%-3d  out of memory: %-6d  cache flushed: %-6d %10s|"):format(
-    C.device(device), s.num_ooms, s.num_alloc_retries, ""), rule,
+  local function line(text) return ("| %-73s|"):format(text:sub(1, 73)) end
+  local out = { rule, line(("CUDA memory of cuda:%d   out of memory: %d   cache flushed: %d"):format(C.device(device),
+    s.num_ooms, s.num_alloc_retries)), rule,
     ("| %-16s |%12s |%12s |%12s |%12s |"):format("", "current", "peak", "allocated", "freed"), rule }
   for _, row in ipairs({ { "allocated", "allocated_bytes", size }, { "active", "active_bytes", size },
     { "requested", "requested_bytes", size }, { "reserved", "reserved_bytes", size },
@@ -198,8 +199,8 @@ function M.memory_summary(device)
   for _, kind in ipairs({ "small", "large", "graphs', small", "graphs', large" }) do
     local k = kinds[kind]
     if k then
-      out[#out + 1] = ("| %-74s|"):format(("%s segments: %d, free in them %s in %d pieces, the largest %s"):format(kind,
-        k.n, size(k.free), k.pieces, size(k.largest))):gsub("^(|.-)|$", function(l) return l:sub(1, 75) .. "|" end)
+      out[#out + 1] = line(("%s segments: %d; free in them: %s in %d pieces, the largest %s"):format(kind, k.n,
+        size(k.free), k.pieces, size(k.largest)))
     end
   end
   out[#out + 1] = rule
@@ -212,7 +213,8 @@ local Graph = C.CUDAGraph
 --- A graph to capture into and to replay: see moth.cuda.graph.
 function M.CUDAGraph() return C.graph_new() end
 Graph.__index = {
-  --- From here to capture_end() what is called on the current stream is recorded, not run. {pool=, capture_error_mode=}
+  --- From here to capture_end() what is called on the current stream is recorded, not run. Options: pool,
+  -- capture_error_mode ("global", "thread_local", "relaxed").
   capture_begin = function(g, o)
     o = check.options("capture_begin", o, "pool capture_error_mode")
     C.graph_begin(g, o.pool, o.capture_error_mode)
