@@ -69,10 +69,23 @@ static MothStatus copy_within(MothTensor *dst, MothTensor *src) {
   return MOTH_OK;
 }
 
+/* Lets devices reach each other's memory, where they can; else CUDA goes through the host. */
+static void connect(int a, int b) {
+  static bool tried[MOTH_CUDA_MAX_DEVICES][MOTH_CUDA_MAX_DEVICES];
+  if (__atomic_exchange_n(&tried[a][b], true, __ATOMIC_RELAXED))
+    return;
+  int can = 0;
+  if (moth_cuda_set_device(a) != MOTH_OK || cudaDeviceCanAccessPeer(&can, a, b) != cudaSuccess ||
+      (can && cudaDeviceEnablePeerAccess(b, 0) != cudaSuccess))
+    cudaGetLastError();
+}
+
 /* The copy runs on the source's stream, between what either stream holds now and what comes next. */
 static MothStatus copy_peer(MothTensor *dst, const MothTensor *src, size_t n) {
   int from = src->device.index, to = dst->device.index;
   cudaStream_t out = moth_cuda_stream(from), in = moth_cuda_stream(to);
+  connect(to, from);
+  connect(from, to);
   MOTH_TRY(moth_cuda_order(to, in, from, out));
   MOTH_TRY(moth_cuda_set_device(from));
   MOTH_CUDA_TRY(cudaMemcpyPeerAsync(dst->data, to, src->data, from, n, out));

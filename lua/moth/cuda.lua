@@ -143,7 +143,8 @@ M.memory_stats = C.memory_stats
 --- All segments with their blocks.
 M.memory_snapshot = C.memory_snapshot
 for name, key in pairs({ memory_allocated = "allocated_bytes.all.current",
-  max_memory_allocated = "allocated_bytes.all.peak", memory_reserved = "reserved_bytes.all.current", max_memory_reserved = "reserved_bytes.all.peak" }) do
+  max_memory_allocated = "allocated_bytes.all.peak", memory_reserved = "reserved_bytes.all.current",
+  max_memory_reserved = "reserved_bytes.all.peak" }) do
   M[name] = function(device) return C.memory_stats(device)[key] end
 end
 M.reset_peak_memory_stats = C.reset_peak
@@ -236,8 +237,8 @@ M.is_current_stream_capturing = C.is_capturing
 local capture_streams = {}
 
 --- Captures what fn does: local g, y = moth.cuda.graph(fn); g:replay() then does it again on the same tensors.
--- moth.cuda.graph(g, fn, {pool=, stream=, capture_error_mode=}) captures into g. Run fn a few times before: what it does
--- once (plans of products, buffers of optimizers) does not belong into the graph. fn must not ask for values.
+-- moth.cuda.graph(g, fn, {pool=, stream=, capture_error_mode=}) captures into g. Run fn a few times before: what it
+-- does once (plans of products, buffers of optimizers) does not belong into the graph. fn must not ask for values.
 -- @return the graph, and what fn returned: tensors that each replay writes anew
 function M.graph(g, fn, o)
   if type(g) == "function" then g, fn, o = C.graph_new(), g, fn end
@@ -265,6 +266,9 @@ function M.graph(g, fn, o)
     return g, ...
   end)(M.stream(s, capture))
 end
+
+--- Functions or modules whose forward and backward are graphs: see lua/moth/cuda_graphed.lua.
+function M.make_graphed_callables(...) return require("moth.cuda_graphed")(...) end
 
 -- marks -------------------------------------------------------------------------------------------
 

@@ -319,6 +319,7 @@ void event_done(Heap *h, Pending *e) {
 void process_events(Heap *h) {
   if (!h->first || moth_cuda_any_capture())
     return;
+  MothRelaxed relaxed;
   enum { SEEN = 8 };
   cudaStream_t busy[SEEN];
   int nbusy = 0;
@@ -405,6 +406,7 @@ bool pool_in_use(uint64_t id) {
 size_t flush(Heap *h) {
   if (moth_cuda_any_capture())
     return 0;
+  MothRelaxed relaxed;
   process_deferred(h);
   wait_events(h);
   size_t freed = 0;

@@ -91,17 +91,12 @@ MothStatus moth_cuda_graph_replay(MothCudaGraph *g);
 MothStatus moth_cuda_graph_reset(MothCudaGraph *g);
 uint64_t moth_cuda_graph_pool(const MothCudaGraph *g);
 
-/* While it lives, this thread may call what a capture forbids: what it calls belongs to no graph. */
+/* While it lives, this thread may call what a capture forbids: what it calls belongs to no graph. (Not
+ * only where a capture is known: another thread may begin one at any time.) */
 struct MothRelaxed {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  bool on;
-  MothRelaxed() : on(moth_cuda_any_capture()) {
-    if (on)
-      cudaThreadExchangeStreamCaptureMode(&mode);
-  }
-  ~MothRelaxed() {
-    if (on)
-      cudaThreadExchangeStreamCaptureMode(&mode);
-  }
+  MothRelaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }
+  ~MothRelaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }
+  MothRelaxed(const MothRelaxed &) = delete;
 };
 #endif
