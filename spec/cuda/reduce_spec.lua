@@ -98,12 +98,13 @@ local cases = 0
 --- scale: what errors are measured against beyond the values themselves.
 local function same(got, want, what, scale)
   cases = cases + 1
-  assert(got.dtype == want.dtype, what .. ": dtype " .. tostring(got.dtype) .. ", expected " .. tostring(want.dtype))
+  local dtype = S.dtype_of(want)
+  assert(S.dtype_of(got) == dtype, what .. ": dtype " .. S.dtype_of(got) .. ", expected " .. dtype)
   assert(got:is_cuda(), what .. ": not on CUDA")
   local a, b = got:size(), want:size()
   assert(#a == #b, what .. ": another number of dimensions")
   for i = 1, #a do assert(a[i] == b[i], what .. ": another shape") end
-  local tolerance = S.tolerance[want.dtype.name] or { 0, 0 }
+  local tolerance = S.tolerance[dtype] or { 0, 0 }
   local rtol, atol = tolerance[1], tolerance[2] * (scale or 1)
   local p, q = got:cpu():to(moth.float64):contiguous(), want:to(moth.float64):contiguous()
   local x, y = ffi.cast("double*", p:data_ptr()), ffi.cast("double*", q:data_ptr())

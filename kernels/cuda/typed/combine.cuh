@@ -73,11 +73,12 @@ __device__ __forceinline__ void put(const MothReduceOut &out, long long i, sum_t
 
 /* The sum of K values (a power of 2) in a tree. */
 template <int K, class T> __device__ __forceinline__ T tree_sum(T *a) {
+  if constexpr (K > 1) {
 #pragma unroll
-  for (int h = K / 2; h; h /= 2)
-#pragma unroll
-    for (int k = 0; k < h; k++)
-      a[k] += a[k + h];
+    for (int k = 0; k < K / 2; k++)
+      a[k] += a[k + K / 2];
+    tree_sum<K / 2>(a);
+  }
   return a[0];
 }
 
@@ -218,45 +219,50 @@ template <bool MIN> struct ArgOp {
 #if MOTH_IS_FLOAT
 /* Count, mean and sum of squared deviations: a chunk is two passes over registers, chunks are joined as
  * in Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
- * variances", 1979. */
-__device__ __forceinline__ float quotient(float a, float b) {
-#ifdef __CUDA_ARCH__
-  return __fdividef(a, b); /* of counts up to a few thousand */
+ * variances", 1979. The mean is in double from the start: one rounded to float32 is off by as much as
+ * the values differ where they are all near a large number. */
+struct Moments {
+  double n, mean, sq;
+};
+/* a / n, whose error scales what little a chunk moves the mean. */
+__device__ __forceinline__ double part_of(double a, double n) {
+#if defined(__CUDA_ARCH__) && MOTH_REAL_KIND == 1
+  return (double)__fdividef((float)a, (float)n);
 #else
-  return a / b;
+  return (double)((real)a / (real)n);
 #endif
 }
-__device__ __forceinline__ double quotient(double a, double b) {
-  return a / b;
-}
-template <class R> struct Moments { R n, mean, sq; };
 struct VarOp {
-  typedef Moments<real> lane;
-  typedef Moments<double> total;
+  typedef Moments lane;
+  typedef Moments total;
   template <class T> static __device__ __forceinline__ T none() { return T{0, 0, 0}; }
-  template <class R>
-  static __device__ __forceinline__ Moments<R> join(const Moments<R> &a, const Moments<R> &b) {
-    R n = a.n + b.n, d = b.mean - a.mean, part = n > 0 ? quotient(b.n, n) : 0;
+  static __device__ __forceinline__ Moments join(const Moments &a, const Moments &b) {
+    double n = a.n + b.n, d = b.mean - a.mean, part = n > 0 ? part_of(b.n, n) : 0;
     return {n, a.mean + d * part, a.sq + b.sq + d * a.n * (d * part)};
   }
   template <int V, int U>
   static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
     constexpr int K = V * U;
-    real a[K];
+    real a[K], sq[K];
 #pragma unroll
     for (int k = 0; k < K; k++)
       a[k] = x[k];
     real mean = tree_sum<K>(a) * ((real)1 / K);
 #pragma unroll
-    for (int k = 0; k < K; k++)
-      a[k] = (x[k] - mean) * (x[k] - mean);
-    return {(real)K, mean, tree_sum<K>(a)};
+    for (int k = 0; k < K; k++) {
+      a[k] = x[k] - mean;
+      sq[k] = a[k] * a[k];
+    }
+    /* what the mean lost in rounding */
+    real rest = tree_sum<K>(a) * ((real)1 / K);
+    return {K, (double)mean + (double)rest, (double)(tree_sum<K>(sq) - rest * rest * K)};
   }
   static __device__ __forceinline__ total widen(const lane &a) {
-    return {(double)a.n, (double)a.mean, (double)a.sq};
+    return a;
   }
   static __device__ __forceinline__ void finish(const MothReduceOut &out, long long i, total a) {
-    put(out, i, out.divisor > 0 && a.n > 0 ? a.sq / out.divisor : (double)m_nan());
+    double sq = a.sq < 0 ? 0 : a.sq;
+    put(out, i, out.divisor > 0 && a.n > 0 ? sq / out.divisor : (double)m_nan());
   }
 };
 

@@ -12,15 +12,35 @@ template <int V> __device__ __forceinline__ void load_pack(const void *p, real *
   for (int k = 0; k < V; k++)
     x[k] = LOAD(q.v[k]);
 }
+/* *p = q in one access: nvcc takes some stores of packs apart. */
+template <class T, int V> __device__ __forceinline__ void put_pack(void *p, const Pack<T, V> &q) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof q == 16) {
+    uint4 w;
+    memcpy(&w, &q, sizeof w);
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)),
+                 "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w)
+                 : "memory");
+    return;
+  }
+  if constexpr (sizeof q == 8) {
+    unsigned long long w;
+    memcpy(&w, &q, sizeof w);
+    asm volatile("st.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(w) : "memory");
+    return;
+  }
+#endif
+  *static_cast<Pack<T, V> *>(p) = q;
+}
 template <int V> __device__ __forceinline__ void store_pack(void *p, const real *x) {
   Pack<stored, V> q;
 #pragma unroll
   for (int k = 0; k < V; k++)
     q.v[k] = STORE(x[k]);
-  *static_cast<Pack<stored, V> *>(p) = q;
+  put_pack(p, q);
 }
 
-/* x of lane (lane xor m); of lane `from`. All 32 lanes must come. */
+/* x of lane (lane xor m). All 32 lanes must come. */
 template <class W, class T> __device__ __forceinline__ T shuffle_words(T x, int m) {
   constexpr int N = (int)((sizeof(T) + sizeof(W) - 1) / sizeof(W));
   W w[N] = {};

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
 #pragma unroll
           for (int k = 0; k < W; k++)
             q.v[k] = STORE_SUM(base + s[v + k]);
-          *reinterpret_cast<Pack<scan_out, W> *>(o + i + v) = q;
+          put_pack(o + i + v, q);
         }
       } else {
 #pragma unroll

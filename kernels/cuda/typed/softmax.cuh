@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll
       for (int v = 0; v < V; v++)
         q.v[v] = STORE(apply(f, r, LOAD(q.v[v]), i + v));
-      *reinterpret_cast<P *>(o + i) = q;
+      put_pack(o + i, q);
     }
   }
 }

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll
       for (int v = 0; v < V; v++)
         p.v[v] = STORE(F::at(LOAD(p.v[v]), LOAD(q.v[v]), sum));
-      *reinterpret_cast<P *>(o + cut.head + j * V) = p;
+      put_pack(o + cut.head + j * V, p);
     }
   }
 }
