@@ -6,7 +6,12 @@
  * read twice. */
 
 #if MOTH_IS_FLOAT
-enum { SHORT_SOFT = 1024, SHARED_USED = 2048 /* by join_block, and what the driver keeps */ };
+/* WRITES: packs that a thread has read before it writes, since in and out may be one. */
+enum {
+  WRITES = 2,
+  SHORT_SOFT = 1024,
+  SHARED_USED = 2048 /* by join_block, and what the driver keeps */
+};
 
 /* A function of a row: open() makes what at() needs of its statistics; at() gets x, or exp(x - max)
  * where EXP says so. */
@@ -191,19 +196,40 @@ static MothStatus row_stats(const char *name, int device, cudaStream_t stream, c
   return reduce_of<Op>(name, &r);
 }
 
-/* Rows with known statistics: block (row, piece of `each` elements). */
-template <class F>
+/* Rows with known statistics: block (row, piece of `each` packs). */
+template <class F, int V>
 __global__ void __launch_bounds__(ROW_THREADS)
     soft_write(F f, stored *out, const stored *in, const Stats *stats, int64_t rows, int64_t n,
                int64_t each) {
+  constexpr int U = WRITES;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     auto r = f.open(row, (real)stats[row].max, (real)stats[row].sum);
     const stored *a = in + row * n;
     stored *o = out + row * n;
-    for (int64_t p = (int64_t)blockIdx.y * each; p < n; p += gridDim.y * each)
-#pragma unroll 4
-      for (int64_t i = p + threadIdx.x; i < p + each && i < n; i += ROW_THREADS)
-        o[i] = STORE(apply(f, r, LOAD(a[i]), i));
+    Cut cut(a, n, V);
+    int64_t one = blockIdx.y ? -1 : cut.single<V>();
+    if (one >= 0)
+      o[one] = STORE(apply(f, r, LOAD(a[one]), one));
+    for (int64_t p = (int64_t)blockIdx.y * each; p < cut.packs; p += gridDim.y * each) {
+      int64_t end = p + each < cut.packs ? p + each : cut.packs;
+      for (int64_t j = p + threadIdx.x; j < end; j += U * ROW_THREADS) {
+        real x[U][V];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+          if (j + u * ROW_THREADS < end)
+            load_pack<V>(a + cut.head + (j + u * ROW_THREADS) * V, x[u]);
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+          int64_t i = cut.head + (j + u * ROW_THREADS) * V;
+          if (j + u * ROW_THREADS >= end)
+            break;
+#pragma unroll
+          for (int v = 0; v < V; v++)
+            x[u][v] = apply(f, r, x[u][v], i + v);
+          store_pack<V>(o + i, x[u]);
+        }
+      }
+    }
   }
 }
 
@@ -254,10 +280,12 @@ template <class F> static MothStatus soft_rows(const char *name, const F &f, con
   MothScratch stats;
   MOTH_TRY(stats.take(s->device, (size_t)s->outer * sizeof(Stats)));
   MOTH_TRY(row_stats<StatsOp>(name, s->device, s->stream, in, s->outer, s->n, stats.p));
-  int64_t each = 16 * ROW_THREADS, pieces = moth_min64(moth_ceil_div(s->n, each), 65535);
-  return moth_launch(name, soft_write<F>, dim3(grid_of(s->outer), (unsigned)pieces),
-                     dim3(ROW_THREADS), 0, s->stream, f, out, in, stats.as<Stats>(), s->outer, s->n,
-                     each);
+  bool packs = same_alignment(in, out);
+  int64_t each = 8 * ROW_THREADS, most = s->n / (packs ? PACK : 1);
+  int64_t pieces = moth_min64(moth_max64(moth_ceil_div(most, each), 1), 65535);
+  return moth_launch(name, packs ? soft_write<F, PACK> : soft_write<F, 1>,
+                     dim3(grid_of(s->outer), (unsigned)pieces), dim3(ROW_THREADS), 0, s->stream, f,
+                     out, in, stats.as<Stats>(), s->outer, s->n, each);
 }
 
 /* --- columns ------------------------------------------------------------------------------------ */
@@ -310,14 +338,21 @@ __global__ void __launch_bounds__(ROW_THREADS)
       __syncthreads();
       r[k] = f.open(0, (real)buf[x].max, (real)buf[x].sum);
     }
-#pragma unroll 4
-    for (i = live ? y : n; i < n; i += ty) {
-      real a[V];
-      load_pack<V>(in + at + i * inner, a);
+    for (i = live ? y : n; i < n; i += WRITES * ty) {
+      real a[WRITES][V];
 #pragma unroll
-      for (int k = 0; k < V; k++)
-        a[k] = apply(f, r[k], a[k], i);
-      store_pack<V>(out + at + i * inner, a);
+      for (int u = 0; u < WRITES; u++)
+        if (i + u * ty < n)
+          load_pack<V>(in + at + (i + u * ty) * inner, a[u]);
+#pragma unroll
+      for (int u = 0; u < WRITES; u++) {
+        if (i + u * ty >= n)
+          break;
+#pragma unroll
+        for (int k = 0; k < V; k++)
+          a[u][k] = apply(f, r[k], a[u][k], i + u * ty);
+        store_pack<V>(out + at + (i + u * ty) * inner, a[u]);
+      }
     }
   }
 }

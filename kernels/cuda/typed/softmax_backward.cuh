@@ -91,35 +91,61 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-/* Rows that shared memory cannot hold: block (row, piece) leaves a partial sum, then the same blocks add
- * all of a row's and write. */
-template <class F>
+/* Rows that shared memory cannot hold: block (row, piece of `each` packs) leaves a partial sum, then the
+ * same blocks add all of a row's and write. */
+template <class F, int V>
 __global__ void __launch_bounds__(ROW_THREADS)
     back_parts(const stored *grad, const stored *back, double *parts, int64_t rows, int64_t n,
                int64_t each) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    int64_t from = (int64_t)blockIdx.y * each, m = n - from < each ? n - from : each;
-    double total = back_sum<F, 1, false>(grad + row * n + from, back + row * n + from,
-                                         (Pack<stored, 1> *)nullptr, nullptr, m);
+    Cut cut(grad + row * n, n, V);
+    int64_t from = (int64_t)blockIdx.y * each,
+            m = cut.packs - from < each ? cut.packs - from : each;
+    int64_t at = row * n + cut.head + from * V, one = blockIdx.y ? -1 : cut.single<V>();
+    double total = back_sum<F, V, false>(grad + at, back + at, (Pack<stored, V> *)nullptr,
+                                         (Pack<stored, V> *)nullptr, m);
+    if (one >= 0)
+      total += (double)F::term(LOAD(grad[row * n + one]), LOAD(back[row * n + one]));
     total = join_block<AddOp>(total);
     if (threadIdx.x == 0)
       parts[row * gridDim.y + blockIdx.y] = total;
   }
 }
-template <class F>
+template <class F, int V>
 __global__ void __launch_bounds__(ROW_THREADS)
     back_write(stored *out, const stored *grad, const stored *back, const double *parts,
                int64_t rows, int64_t n, int64_t each) {
+  constexpr int U = WRITES;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    int64_t from = (int64_t)blockIdx.y * each, to = n - from < each ? n : from + each;
     double total = 0;
     for (unsigned p = threadIdx.x; p < gridDim.y; p += ROW_THREADS)
       total += parts[row * gridDim.y + p];
     real sum = (real)join_block<AddOp>(total);
-    const stored *g = grad + row * n, *y = back + row * n;
-#pragma unroll 4
-    for (int64_t i = from + threadIdx.x; i < to; i += ROW_THREADS)
-      out[row * n + i] = STORE(F::at(LOAD(g[i]), LOAD(y[i]), sum));
+    Cut cut(grad + row * n, n, V);
+    int64_t from = (int64_t)blockIdx.y * each, one = blockIdx.y ? -1 : cut.single<V>();
+    int64_t to = cut.packs - from < each ? cut.packs : from + each;
+    if (one >= 0)
+      out[row * n + one] = STORE(F::at(LOAD(grad[row * n + one]), LOAD(back[row * n + one]), sum));
+    for (int64_t j = from + threadIdx.x; j < to; j += U * ROW_THREADS) {
+      real g[U][V], y[U][V];
+#pragma unroll
+      for (int u = 0; u < U; u++) {
+        int64_t i = row * n + cut.head + (j + u * ROW_THREADS) * V;
+        if (j + u * ROW_THREADS < to) {
+          load_pack<V>(grad + i, g[u]);
+          load_pack<V>(back + i, y[u]);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < U; u++) {
+        if (j + u * ROW_THREADS >= to)
+          break;
+#pragma unroll
+        for (int v = 0; v < V; v++)
+          g[u][v] = F::at(g[u][v], y[u][v], sum);
+        store_pack<V>(out + row * n + cut.head + (j + u * ROW_THREADS) * V, g[u]);
+      }
+    }
   }
 }
 
@@ -193,23 +219,25 @@ template <class F> static MothStatus back_all(const char *name, const MothSoftma
                          : launch_back<F, 32>(name, s);
   size_t bytes = 2 * (size_t)s->n * sizeof(stored) + 16;
   bool few = s->outer < props->multiprocessors / 4 && s->n > 65536;
+  bool packs = same_alignment(in, out) && same_alignment(in, back);
   if (!few && bytes <= props->shared_per_block - SHARED_USED) {
-    bool packs = same_alignment(in, out) && same_alignment(in, back);
     auto kernel = packs ? back_shared<F, PACK> : back_shared<F, 1>;
     MOTH_TRY(allow_shared(kernel, bytes));
     return moth_launch(name, kernel, dim3(grid_of(s->outer)), soft_threads(s->n), bytes, s->stream,
                        out, in, back, s->outer, s->n);
   }
   /* Pieces: enough for all multiprocessors, not more than a row's blocks can add up. */
-  int64_t each = moth_max64(16 * ROW_THREADS, moth_ceil_div(s->n, 4096));
-  int64_t pieces = moth_ceil_div(s->n, each);
+  int64_t most = s->n / (packs ? PACK : 1);
+  int64_t each = moth_max64(4 * ROW_THREADS, moth_ceil_div(most, 4096));
+  int64_t pieces = moth_max64(moth_ceil_div(most, each), 1);
   MothScratch parts;
   MOTH_TRY(parts.take(s->device, (size_t)(s->outer * pieces) * sizeof(double)));
   dim3 grid(grid_of(s->outer), (unsigned)pieces);
-  MOTH_TRY(moth_launch(name, back_parts<F>, grid, dim3(ROW_THREADS), 0, s->stream, in, back,
-                       parts.as<double>(), s->outer, s->n, each));
-  return moth_launch(name, back_write<F>, grid, dim3(ROW_THREADS), 0, s->stream, out, in, back,
-                     parts.as<double>(), s->outer, s->n, each);
+  MOTH_TRY(moth_launch(name, packs ? back_parts<F, PACK> : back_parts<F, 1>, grid,
+                       dim3(ROW_THREADS), 0, s->stream, in, back, parts.as<double>(), s->outer,
+                       s->n, each));
+  return moth_launch(name, packs ? back_write<F, PACK> : back_write<F, 1>, grid, dim3(ROW_THREADS),
+                     0, s->stream, out, in, back, parts.as<double>(), s->outer, s->n, each);
 }
 
 static MothStatus softmax_backward(const MothSoftmax *s) {
