@@ -214,11 +214,18 @@ Arena *find_arena(Heap *h, uint64_t pool, cudaStream_t stream, bool small) {
   return a;
 }
 
+#ifndef __CUDACC__
+/* Of a lost device: the next call says so. */
+void taken(cudaError_t e) {
+  if (e != cudaSuccess)
+    cudaGetLastError();
+}
+#endif
 /* A graph replays into blocks that are free: those of pools stay readable and writable. */
 void mark_free(const Block *b) {
 #ifndef __CUDACC__
   if (!b->segment->arena->pool)
-    moth_emu_stale(b->p, b->size, b->segment->arena->stream);
+    taken(moth_emu_stale(b->p, b->size, b->segment->arena->stream));
 #else
   (void)b;
 #endif
@@ -226,7 +233,7 @@ void mark_free(const Block *b) {
 void mark_used(const Block *b) {
 #ifndef __CUDACC__
   if (!b->segment->arena->pool)
-    moth_emu_fresh(b->p, b->asked, b->segment->arena->stream);
+    taken(moth_emu_fresh(b->p, b->asked, b->segment->arena->stream));
 #else
   (void)b;
 #endif

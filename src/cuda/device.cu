@@ -314,6 +314,18 @@ static MothStatus look_at(int i) {
   return MOTH_OK;
 }
 
+#ifndef __CUDACC__
+/* For specs of the emulation: a kernel that fails, after which the device is lost. */
+static __global__ void fail(int *out) {
+  if (threadIdx.x == 0)
+    *out = __shfl_sync(0xffffffffu, 1, 1);
+}
+extern "C" MOTH_API void moth_cuda_lose(int device) {
+  if (moth_cuda_set_device(device) == MOTH_OK)
+    moth_launch("fail", fail, 1, 2, 0, moth_cuda_stream(device), (int *)faults[device]);
+}
+#endif
+
 /* Called once, by src/no_cuda. Returns why there is no device, or NULL. */
 extern "C" MOTH_API const char *moth_cuda_open(const MothCudaApi **out) {
   cudaError_t e = cudaGetDeviceCount(&device_count);
@@ -332,6 +344,8 @@ extern "C" MOTH_API const char *moth_cuda_open(const MothCudaApi **out) {
       snprintf(why, sizeof why, "%.500s", moth_last_error());
       return why;
     }
+  for (int i = 0; i < device_count; i++)
+    moth_cuda_stream_default(i)->device = i;
   const char *s = getenv("MOTH_CUDA_SYNC");
   moth_cuda_sync_always = s && strcmp(s, "0") != 0;
   for (int i = 0; i < MOTH_NOPS; i++)

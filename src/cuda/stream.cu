@@ -25,7 +25,7 @@ struct Streams {
   cudaEvent_t *events;
   int nevents, room;
 };
-Streams all[MOTH_CUDA_MAX_DEVICES];
+Streams per_device[MOTH_CUDA_MAX_DEVICES];
 
 /* NULL: the device's default stream. */
 thread_local MothCudaStream *current[MOTH_CUDA_MAX_DEVICES];
@@ -33,7 +33,7 @@ thread_local MothCudaStream *current[MOTH_CUDA_MAX_DEVICES];
 } // namespace
 
 MothStatus moth_cuda_streams_open(int device) {
-  Streams *d = &all[device];
+  Streams *d = &per_device[device];
   int least, greatest;
   MOTH_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   d->high = greatest < -1 ? -1 : greatest;
@@ -44,19 +44,19 @@ MothStatus moth_cuda_streams_open(int device) {
 
 MothCudaStream *moth_cuda_stream_of(int device) {
   MothCudaStream *s = current[device];
-  return s ? s : &all[device].main;
+  return s ? s : &per_device[device].main;
 }
 cudaStream_t moth_cuda_stream(int device) {
   return moth_cuda_stream_of(device)->s;
 }
 MothCudaStream *moth_cuda_stream_default(int device) {
-  return &all[device].main;
+  return &per_device[device].main;
 }
 void moth_cuda_stream_set(MothCudaStream *s) {
   current[s->device] = s;
 }
 MothCudaStream *moth_cuda_stream_find(int device, cudaStream_t s) {
-  Streams *d = &all[device];
+  Streams *d = &per_device[device];
   if (d->main.s == s)
     return &d->main;
   for (int p = 0; p < PRIORITIES; p++)
@@ -67,7 +67,7 @@ MothCudaStream *moth_cuda_stream_find(int device, cudaStream_t s) {
 }
 
 MothStatus moth_cuda_stream_new(int device, int priority, MothCudaStream **out) {
-  Streams *d = &all[device];
+  Streams *d = &per_device[device];
   int p = priority < 0;
   MOTH_TRY(moth_cuda_set_device(device));
   MothLock lock(&d->lock);
@@ -104,7 +104,7 @@ MothStatus moth_cuda_stream_wait_stream(MothCudaStream *s, MothCudaStream *for_t
 /* --- events without timing, pooled ------------------------------------------------------------------- */
 
 MothStatus moth_cuda_event_take(int device, cudaEvent_t *e) {
-  Streams *d = &all[device];
+  Streams *d = &per_device[device];
   {
     MothLock lock(&d->lock);
     if (d->nevents > 0) {
@@ -118,7 +118,7 @@ MothStatus moth_cuda_event_take(int device, cudaEvent_t *e) {
   return MOTH_OK;
 }
 void moth_cuda_event_give(int device, cudaEvent_t e) {
-  Streams *d = &all[device];
+  Streams *d = &per_device[device];
   MothLock lock(&d->lock);
   if (d->nevents == d->room) {
     int room = d->room ? 2 * d->room : NEVENTS;

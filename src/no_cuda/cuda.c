@@ -61,9 +61,8 @@ void moth_cuda_modes_save(MothCudaModes *to) {
 void moth_cuda_modes_load(const MothCudaModes *from) {
   if (!api)
     return;
-  for (int i = 0; i < MODES_DEVICES; i++)
-    if (from->streams[i])
-      api->set_stream(from->streams[i]);
+  for (int i = 0; i < MODES_DEVICES && i < api->count(); i++)
+    api->set_stream(from->streams[i] ? from->streams[i] : api->stream_default(i));
   api->set_current(from->device);
 }
 
