@@ -19,17 +19,25 @@ static __device__ __forceinline__ unsigned div_fast(unsigned x, const FastDiv &f
   return (unsigned)(((unsigned long long)__umulhi(x, f.m) + x) >> f.s);
 }
 
-/* x / d for any 0 <= x, 0 < d: fast where both have 32 bits. */
+/* x / d for any 0 <= x < 2^63, 0 < d: the high half of x * m, shifted. m = 0 stands for d = 1. */
 struct WideDiv {
-  FastDiv fast;
   long long d;
+  unsigned long long m;
+  int s;
 };
 static inline WideDiv wide_div(long long d) {
-  return WideDiv{fast_div(d >> 32 ? 1u : (unsigned)d), d};
+  WideDiv f = {d, 0, 0};
+  if (d <= 1)
+    return f;
+  int log = 1;
+  while (log < 63 && 1ll << log < d)
+    log++;
+  unsigned __int128 one = (unsigned __int128)1 << (63 + log);
+  f.m = (unsigned long long)((one + (unsigned __int128)(d - 1)) / (unsigned __int128)d);
+  f.s = log - 1;
+  return f;
 }
 static __device__ __forceinline__ long long div_wide(long long x, const WideDiv &f) {
-  if (((unsigned long long)x | (unsigned long long)f.d) >> 32 == 0)
-    return div_fast((unsigned)x, f.fast);
-  return x / f.d;
+  return f.m ? (long long)(__umul64hi((unsigned long long)x, f.m) >> f.s) : x;
 }
 #endif

@@ -13,14 +13,15 @@ __device__ __forceinline__ int64_t first_of() {
   return (int64_t)blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
 }
 
-template <class T>
+/* N elements a thread, in flight together. */
+template <class T, int N>
 __global__ void __launch_bounds__(THREADS)
     gather_kernel(T *out, const T *in, const __grid_constant__ MothPlaces p) {
-  int64_t first = first_of();
-  T x[UNROLL];
-  bool fine[UNROLL];
+  int64_t first = (int64_t)blockIdx.x * (THREADS * N) + threadIdx.x;
+  T x[N];
+  bool fine[N];
 #pragma unroll
-  for (int u = 0; u < UNROLL; u++) {
+  for (int u = 0; u < N; u++) {
     int64_t i = first + u * THREADS;
     fine[u] = false;
     if (i < p.n) {
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(THREADS)
     }
   }
 #pragma unroll
-  for (int u = 0; u < UNROLL; u++)
+  for (int u = 0; u < N; u++)
     if (fine[u])
       out[first + u * THREADS] = x[u];
 }
@@ -110,6 +111,17 @@ MothStatus scatter_run(const MothCall *c, cudaStream_t stream, MothTensor *out,
 
 } // namespace
 
+MothStatus moth_cuda_gather_places(const char *name, cudaStream_t stream, void *out, const void *in,
+                                   int64_t unit, const MothPlaces *p) {
+  return moth_by_size(unit, [&](auto t) {
+    typedef decltype(t) T;
+    constexpr int N = sizeof(T) == 16 ? 2 : UNROLL; /* more does not fit into registers */
+    return moth_launch(name, gather_kernel<T, N>,
+                       dim3((unsigned)moth_ceil_div(p->n, (int64_t)THREADS * N)), dim3(THREADS), 0,
+                       stream, (T *)out, (const T *)in, *p);
+  });
+}
+
 MothStatus moth_cuda_gather(MothCall *c) {
   MOTH_UNPACK_GATHER(c)
   MothTensor *out = c->results[0].u.t;
@@ -121,11 +133,8 @@ MothStatus moth_cuda_gather(MothCall *c) {
   d = moth_dim_of(dim, self->ndim);
   MOTH_TRY(moth_cuda_contiguous_as(index, MOTH_INT64, &at.t));
   moth_places_of(&p, c, self, at, out, d, index_base);
-  MOTH_TRY(moth_by_size(moth_itemsize(self), [&](auto t) {
-    typedef decltype(t) T;
-    return moth_launch("gather", gather_kernel<T>, grid_of(p.n), dim3(THREADS), 0, stream,
-                       (T *)out->data, (const T *)self->data, p);
-  }));
+  MOTH_TRY(
+      moth_cuda_gather_places("gather", stream, out->data, self->data, moth_itemsize(self), &p));
   return moth_cuda_leave(c);
 }
 

@@ -9,29 +9,6 @@ dim3 grid_of(int64_t n, int unroll) {
   return dim3((unsigned)moth_ceil_div(n, (int64_t)THREADS * unroll));
 }
 
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-    select_kernel(T *out, const T *in, const __grid_constant__ MothPlaces p) {
-  int64_t first = (int64_t)blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
-  T x[UNROLL];
-  bool fine[UNROLL];
-#pragma unroll
-  for (int u = 0; u < UNROLL; u++) {
-    int64_t i = first + u * THREADS;
-    fine[u] = false;
-    if (i < p.n) {
-      MothPlace r = moth_place(p, i);
-      fine[u] = moth_place_find(p, &r);
-      if (fine[u])
-        x[u] = in[r.far];
-    }
-  }
-#pragma unroll
-  for (int u = 0; u < UNROLL; u++)
-    if (fine[u])
-      out[first + u * THREADS] = x[u];
-}
-
 /* Slices of source to their places; of several with one place the last stays. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
@@ -119,11 +96,7 @@ MothStatus moth_cuda_index_select(MothCall *c) {
     p.far_step = self->ndim ? self->stride[d] : 1;
     p.n = out->numel;
   }
-  MOTH_TRY(moth_by_size(unit, [&](auto t) {
-    typedef decltype(t) T;
-    return moth_launch("index_select", select_kernel<T>, grid_of(p.n, UNROLL), dim3(THREADS), 0,
-                       stream, (T *)out->data, (const T *)self->data, p);
-  }));
+  MOTH_TRY(moth_cuda_gather_places("index_select", stream, out->data, self->data, unit, &p));
   return moth_cuda_leave(c);
 }
 

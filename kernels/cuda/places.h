@@ -73,6 +73,10 @@ static inline void moth_places_add(MothPlaces *p, int64_t size, int64_t index, i
   p->near[k] = near;
 }
 
+/* out[i] = in[far of i] for all elements of the index, in units of 1 to 16 bytes; out is row-major. */
+MothStatus moth_cuda_gather_places(const char *name, cudaStream_t stream, void *out, const void *in,
+                                   int64_t unit, const MothPlaces *p);
+
 /* For gather, scatter and scatter_add: near NULL is one number for all. */
 static inline void moth_places_of(MothPlaces *p, const MothCall *c, const MothTensor *far,
                                   const MothTensor *index, const MothTensor *near, int dim,

@@ -4,6 +4,9 @@ struct MothSegments; /* kernels/cuda/scatter.h; host memory, as what follows */
 struct MothStepTable;
 struct MothSgd;
 struct MothAdam;
+struct MothReduce;  /* kernels/cuda/reduce.h; host memory, as are the next */
+struct MothSoftmax; /* kernels/cuda/softmax.h */
+struct MothLoss;
 
 #define MOTH_CUDA_TYPED_LIST(X)                                                                    \
   X(arange, MothStatus, cudaStream_t stream, void *out, int64_t n, double start, double step)      \
@@ -25,4 +28,11 @@ struct MothAdam;
   X(adam_step, MothStatus, cudaStream_t stream, const struct MothStepTable *t,                     \
     const struct MothAdam *h)                                                                      \
   X(segment_sum, MothStatus, const struct MothSegments *s)                                         \
-  X(gemm, MothStatus, cudaStream_t stream, const MothCudaGemm *g)
+  X(gemm, MothStatus, cudaStream_t stream, const MothCudaGemm *g)                                  \
+  X(reduce, MothStatus, const struct MothReduce *r)                                                \
+  X(cumsum, MothStatus, int device, cudaStream_t stream, void *out, const void *in, int64_t outer, \
+    int64_t n, int64_t inner)                                                                      \
+  X(softmax, MothStatus, const struct MothSoftmax *s)                                              \
+  X(softmax_backward, MothStatus, const struct MothSoftmax *s)                                     \
+  X(cross_entropy, MothStatus, const struct MothLoss *l)                                           \
+  X(cross_entropy_backward, MothStatus, const struct MothLoss *l)
