@@ -17,6 +17,8 @@ local function read(path)
   return text
 end
 
+local saved = os.tmpname()
+
 -- What code on a page may use without making it: the names that the pages use in prose.
 local function environment(print)
   moth.manual_seed(0)
@@ -27,16 +29,15 @@ local function environment(print)
     i = moth.tensor({ 1, 3 }, { dtype = moth.int64 }), labels = moth.tensor({ 2, 1, 3 }, { dtype = moth.int64 }),
     w = moth.randn(4, { requires_grad = true }), model = model, p = model[1].weight,
     opt = optim.SGD(model:parameters(), { lr = 0.1 }),
-    dataset = data.TensorDataset(moth.randn(6, 4), moth.arange(6)), path = os.tmpname(),
+    dataset = data.TensorDataset(moth.randn(6, 4), moth.arange(6)), path = saved,
   }
   env.loss = model(env.x):sum()
-  moth.save({ weight = moth.ones(2) }, env.path)
-  return setmetatable(env, { __index = _G }), function() os.remove(env.path) end
+  return setmetatable(env, { __index = _G })
 end
 
 local function run(code, name)
   local printed = {}
-  local env, close = environment(function(...)
+  local env = environment(function(...)
     local parts = {}
     for k = 1, select("#", ...) do parts[k] = tostring((select(k, ...))) end
     printed[#printed + 1] = table.concat(parts, " ")
@@ -44,9 +45,7 @@ local function run(code, name)
   local chunk, message = loadstring(code, "=" .. name)
   assert(chunk, message)
   setfenv(chunk, env)
-  local ok, err = pcall(chunk)
-  close()
-  assert(ok, err)
+  chunk()
   return printed
 end
 
@@ -86,6 +85,9 @@ end
 local function as_chunk(code) return loadstring("return " .. code) and "local _ = " .. code or code end
 
 describe("documentation", function()
+  lazy_setup(function() moth.save({ weight = moth.ones(2) }, saved) end)
+  lazy_teardown(function() os.remove(saved) end)
+
   for _, path in ipairs(pages) do
     local text = read(path)
     if path ~= "README.md" then
