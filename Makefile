@@ -245,6 +245,12 @@ fuzz: deps-dev
 	$(SUBMAKE) $(GEN)/sources.mk
 	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) || exit 1; done
 
+# The reference of the ops, written from their table.
+docs: all
+	@mkdir -p $(B)/docs
+	$(call say,DOC,$(B)/docs/ops.md)
+	$(Q)$(B)/moth -e 'io.write(moth.ops.reference())' > $(B)/docs/ops.md
+
 # ---- installing ---------------------------------------------------------------------------------
 
 # Each folder may be set by itself, as the rock does; DESTDIR goes before them all. moth_lua.so looks for
@@ -288,6 +294,7 @@ help:
 	  'make faults      saving on full disks, with failing calls, killed at random times (MOTH_CASES=100)' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25: the parsers' \
-	  'make install     PREFIX=/usr/local DESTDIR=; uninstall' \
+	  'make docs        the reference of the ops, build/docs/ops.md' \
+	  'make install     PREFIX=/usr/local DESTDIR=; uninstall; the rock: luarocks make rocks/moth-scm-1.rockspec' \
 	  'make clean       remove build/' \
 	  'Variables: V=1 shows commands, B=dir builds elsewhere, CC, CFLAGS, SPECS=spec/io or --tags=quick'
