@@ -158,6 +158,20 @@ describe("in practice", function()
     close(x.grad, leaf({ 3, 3 }):detach()) -- accumulated
   end)
 
+  it("one call seeds all generators #M517", function()
+    local function draw()
+      moth.seed_all(42)
+      local order = {}
+      local set = moth.data.TensorDataset(moth.arange(8))
+      for x in moth.data.DataLoader(set, { batch_size = 1, shuffle = true }):iter() do order[#order + 1] = x:item() end
+      return { math.random(), moth.rand():item(), nn.Linear(2, 2).weight:sum():item(), order }
+    end
+    local once = draw()
+    math.random()
+    moth.rand(5)
+    assert.same(once, draw())
+  end)
+
   it("leading dimensions pass through Linear #M196", function()
     assert.same({ 32, 128, 24 }, { unpack(nn.Linear(16, 24)(moth.randn(32, 128, 16)):size()) })
     assert.same({ 24 }, { unpack(nn.Linear(16, 24)(moth.randn(16)):size()) })
