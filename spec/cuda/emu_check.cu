@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <thread>
 #include <vector>
 
 #include "cuda/emu/cudaemu.h"
@@ -128,6 +129,16 @@ __global__ void store_static(float *out, bool bug) {
 
 __global__ void number(int *counter, int *out) {
   out[(threadIdx.z * 8 + threadIdx.y) * 4 + threadIdx.x] = atomicAdd(counter, 1);
+}
+
+/* The last warp sets a flag that the others spin for. */
+__global__ void spin(int *flag, int *out) {
+  if (threadIdx.x / 32 == 3)
+    atomicExch(flag, 7);
+  else
+    while (atomicAdd(flag, 0) != 7)
+      __nanosleep(20);
+  out[threadIdx.x] = *flag;
 }
 
 __global__ void vectors(const float *x, float *out, int offset) {
@@ -278,6 +289,28 @@ static void order() {
     first = got;
   }
   EXPECT(differs);
+  int *flag = to_device(std::vector<int>(1, 0)), *out = device<int>(128);
+  CHECK(launch("spin", spin, 1, 128, 0, nullptr, flag, out));
+  EXPECT(to_host(out, 128)[0] == 7);
+}
+/* Host threads, each with a stream: kernels of all of them run on the same fibers. */
+static void threads() {
+  std::vector<std::thread> list;
+  for (int t = 0; t < 4; t++)
+    list.emplace_back([t]() {
+      CHECK(cudaSetDevice(t % 2));
+      cudaStream_t a = stream();
+      float *x = device<float>(1024), *y = device<float>(4);
+      for (int i = 0; i < 50; i++) {
+        CHECK(launch("fill", fill, 4, 256, 0, a, x, 1024, (float)(i + t)));
+        CHECK(launch("block_sum", block_sum, 4, 256, 0, a, x, y, false));
+        CHECK(cudaStreamSynchronize(a));
+        EXPECT(to_host(y, 4)[3] == 256 * (float)(i + t));
+      }
+      CHECK(cudaFree(x));
+    });
+  for (std::thread &t : list)
+    t.join();
 }
 /* Needs MOTH_CUDA_EMU_PROTECT=1. */
 static void host_access() {
@@ -537,6 +570,7 @@ static void errors() {
   X(wrong_mask)                                                                                    \
   X(out_of_static)                                                                                 \
   X(order)                                                                                         \
+  X(threads)                                                                                       \
   X(host_access)                                                                                   \
   X(uninitialised_shared)                                                                          \
   X(missing_event)                                                                                 \

@@ -488,9 +488,10 @@ local function each_element(a, fn)
 end
 function M.sgd_step(a)
   local buffers = a.momentum_buffers
+  local scale = (a.maximize and -1 or 1) * (a.grad_scale and a.grad_scale.data[1] or 1)
   each_element(a, function(k, i)
     local p = a.params[k].data
-    local d = (a.maximize and -1 or 1) * a.grads[k].data[i] + a.weight_decay * p[i]
+    local d = scale * a.grads[k].data[i] + a.weight_decay * p[i]
     if buffers[k] then
       local b = buffers[k].data
       b[i] = a.first and d or a.momentum * b[i] + (1 - a.dampening) * d
@@ -501,9 +502,10 @@ function M.sgd_step(a)
   return { a.params, buffers }
 end
 function M.adam_step(a)
+  local scale = (a.maximize and -1 or 1) * (a.grad_scale and a.grad_scale.data[1] or 1)
   each_element(a, function(k, i)
     local p, m, v = a.params[k].data, a.exp_avgs[k].data, a.exp_avg_sqs[k].data
-    local d = (a.maximize and -1 or 1) * a.grads[k].data[i]
+    local d = scale * a.grads[k].data[i]
     if a.decoupled then p[i] = p[i] * (1 - a.lr * a.weight_decay) else d = d + a.weight_decay * p[i] end
     m[i] = a.beta1 * m[i] + (1 - a.beta1) * d
     v[i] = a.beta2 * v[i] + (1 - a.beta2) * d * d

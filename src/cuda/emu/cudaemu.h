@@ -294,7 +294,11 @@ static inline float __fdividef(float a, float b) {
 }
 #define __expf expf /* the C library has functions of these names */
 #define __logf logf
-static inline void __nanosleep(unsigned) {}
+/* The only way for a thread that spins to let others run. */
+void moth_emu_pause(void);
+static inline void __nanosleep(unsigned) {
+  moth_emu_pause();
+}
 static inline long long clock64(void) {
   return 0;
 }

@@ -1,6 +1,6 @@
 /* Kernels of the emulation: the threads of a block as fibers.
  *
- * Blocks run one after the other. A fiber takes threads of the block that have not begun, one after the
+ * Blocks run one after the other, forwards or backwards by chance. A fiber takes threads of the block that have not begun, one after the
  * other, until one of them has to wait: then the fiber is that thread's, and another takes the rest. A
  * kernel without barriers so needs one fiber and hardly a switch. Order of warps and lanes is by chance.
  *
@@ -118,7 +118,7 @@ Thread threads[MAX_THREADS];
 Warp warps[MAX_THREADS / 32];
 int nthreads, nwarps, now, fiber_now;
 int begun, order_start, order_step; /* which thread begins next */
-int block_count, block_result;
+int block_count, block_result, pauses;
 const std::function<void()> *body;
 const char *kernel;
 MothEmuRandom rng{moth_emu_seed() ^ 0x5bd1e995};
@@ -319,7 +319,7 @@ void say_deadlock() {
 /* --- blocks ------------------------------------------------------------------------------------- */
 
 void run_block() {
-  block_count = 0;
+  block_count = pauses = 0;
   for (int i = 0; i < nthreads; i++)
     threads[i].state = FRESH;
   for (int w = 0; w < nwarps; w++) {
@@ -373,6 +373,13 @@ int moth_emu_barrier_count(bool p) {
   block_count += p;
   wait(BLOCK);
   return block_result;
+}
+void moth_emu_pause(void) {
+  if (++pauses > 10000000)
+    say("livelock: thread (%u, %u, %u) has waited too often", threadIdx.x, threadIdx.y,
+        threadIdx.z);
+  warps[now >> 5].ready++;
+  wait(READY);
 }
 int moth_emu_lane(void) {
   return now & 31;
@@ -459,12 +466,13 @@ cudaError_t moth_emu_run(const char *name, const std::function<void()> &f, dim3 
   blockDim = block;
   if (!moth_emu_shared_open(shared))
     return cudaErrorMemoryAllocation;
-  for (unsigned z = 0; z < grid.z && !failed; z++)
-    for (unsigned y = 0; y < grid.y && !failed; y++)
-      for (unsigned x = 0; x < grid.x && !failed; x++) {
-        blockIdx = {x, y, z};
-        run_block();
-      }
+  const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+  const bool backwards = rng.below(2);
+  for (uint64_t k = 0; k < blocks && !failed; k++) {
+    uint64_t at = backwards ? blocks - 1 - k : k, rows = at / grid.x;
+    blockIdx = {(unsigned)(at % grid.x), (unsigned)(rows % grid.y), (unsigned)(rows / grid.y)};
+    run_block();
+  }
   if (failed)
     abandon();
   return failed ? cudaErrorLaunchFailure : cudaSuccess;

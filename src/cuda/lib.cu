@@ -1,0 +1,109 @@
+/* Where CUDA's libraries are looked for. */
+#include "cuda/lib.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char said[256]; /* the loader's last complaint */
+
+static void *try_open(const char *path) {
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!handle)
+    snprintf(said, sizeof said, "%s", dlerror());
+  return handle;
+}
+
+static void *try_pattern(const char *pattern) {
+  glob_t found;
+  void *handle = nullptr;
+  if (glob(pattern, 0, nullptr, &found) == 0)
+    for (size_t i = 0; i < found.gl_pathc && !handle; i++)
+      handle = try_open(found.gl_pathv[i]);
+  globfree(&found);
+  return handle;
+}
+
+/* Python's packages below a prefix: pip puts NVIDIA's libraries there. */
+static void *try_packages(const char *prefix, const char *soname) {
+  char pattern[1024];
+  void *handle = nullptr;
+  for (const char *site : {"site-packages", "dist-packages"}) {
+    snprintf(pattern, sizeof pattern, "%s/lib/python3*/%s/nvidia/*/lib/%s", prefix, site, soname);
+    if (!handle)
+      handle = try_pattern(pattern);
+  }
+  return handle;
+}
+
+/* The packages beside each python3 of $PATH. */
+static void *try_pythons(const char *soname) {
+  const char *venv = getenv("VIRTUAL_ENV"), *path = getenv("PATH");
+  void *handle = venv ? try_packages(venv, soname) : nullptr;
+  while (path && *path && !handle) {
+    size_t n = strcspn(path, ":");
+    char python[512], real[4096];
+    snprintf(python, sizeof python, "%.*s/python3", (int)n, path);
+    if (n < 480 && realpath(python, real)) {
+      /* a virtual environment's python3 is a link to another: both places count */
+      snprintf(python, sizeof python, "%.*s/..", (int)n, path);
+      handle = try_packages(python, soname);
+      char *slash = strrchr(real, '/');
+      if (!handle && slash) {
+        snprintf(slash, sizeof real - (size_t)(slash - real), "/..");
+        handle = try_packages(real, soname);
+      }
+    }
+    path += n + (path[n] == ':');
+  }
+  return handle;
+}
+
+static void *try_in(const char *folder, const char *below, const char *soname) {
+  char path[1024];
+  if (!folder || !*folder)
+    return nullptr;
+  snprintf(path, sizeof path, "%s%s/%s", folder, below, soname);
+  return try_open(path);
+}
+
+static void *find_library(const char *soname) {
+  void *handle = try_in(getenv("MOTH_CUDA_LIB"), "", soname);
+  if (!handle)
+    handle = try_open(soname);
+  for (const char *toolkit : {(const char *)getenv("CUDA_HOME"), (const char *)getenv("CUDA_PATH"),
+                              (const char *)"/usr/local/cuda"})
+    if (!handle)
+      handle = try_in(toolkit, "/lib64", soname);
+  if (!handle)
+    handle = try_pythons(soname);
+  for (const char *home : {getenv("CONDA_PREFIX"), getenv("HOME")})
+    if (!handle && home) {
+      char local[600];
+      snprintf(local, sizeof local, "%.500s%s", home, home == getenv("HOME") ? "/.local" : "");
+      handle = try_packages(local, soname);
+    }
+  if (!handle)
+    handle = try_packages("/opt/*/.venv", soname);
+  return handle ? handle : try_packages("/opt/*", soname);
+}
+
+MothStatus moth_cuda_lib_open(const char *name, const char *const *sonames, void **handle) {
+  char names[256] = "";
+  for (int i = 0; sonames[i]; i++) {
+    if ((*handle = find_library(sonames[i])))
+      return MOTH_OK;
+    size_t n = strlen(names);
+    snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", sonames[i]);
+  }
+  const char *folder = getenv("MOTH_CUDA_LIB");
+  return moth_fail(
+      MOTH_ERR_STATE,
+      "%s is not there: looked for %s in %s%sthe loader's folders, $CUDA_HOME/lib64, "
+      "/usr/local/cuda/lib64, and nvidia/*/lib of the Python packages of $VIRTUAL_ENV, "
+      "of each python3 in $PATH, ~/.local, /opt/* (last said: %s); HINT: name its "
+      "folder in MOTH_CUDA_LIB",
+      name, names, folder ? folder : "", folder ? ", " : "", said);
+}
