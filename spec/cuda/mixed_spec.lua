@@ -13,7 +13,6 @@ describe("tensors of two devices", function()
       mm = function() return a:matmul(b:t()) end,
       linear = function() return moth.nn.Linear(3, 1)(b) end,
       where = function() return moth.where(a:gt(0), b, 0) end,
-      index_select = function() return b[moth.tensor({ 1 }, { dtype = moth.int64 })] end,
       cross_entropy = function() return moth.cross_entropy(b, moth.tensor({ 1, 2 }, { dtype = moth.int64 })) end,
     } do
       local text = message:gsub("OP", op)
