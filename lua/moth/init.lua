@@ -84,6 +84,7 @@ local lazy = {
   nn = "moth.nn", optim = "moth.optim", data = "moth.data", datasets = "moth.datasets", transforms = "moth.transforms",
   utils = "moth.utils", fmt = "moth.fmt", ops = "moth.ops", dispatch = "moth.dispatch", library = "moth.library",
   testing = "moth.testing", class = "moth.class", tensorboard = "moth.tensorboard", plot = "moth.plot",
+  func = "moth.func", tree = "moth.tree",
   backends = "moth.backends", cuda = "moth.cuda",
 }
 local from = { -- function -> the module that has it
