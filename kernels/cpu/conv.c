@@ -386,7 +386,7 @@ typedef struct Dots {
   char *partial;                                     /* [chunks][k][kk of a group] */
   int64_t itemsize, images, groups, m, channels, kk; /* m, channels, kk: of a group */
   int64_t strips, units, chunks, block, blocks, few; /* few: units at a time */
-  int64_t x_plane, y_plane, row_bytes;
+  int64_t x_plane, y_plane, line; /* line: elements of a laid-out row of the gradient */
   _Atomic bool failed;
 } Dots;
 
@@ -396,7 +396,7 @@ static void dots_task(const Dots *d, int64_t chunk, int64_t group, int64_t block
   const Layout *l = &d->layout;
   int64_t c0 = block * d->block, channels = moth_min64(d->block, d->channels - c0);
   int64_t begin = d->units * chunk / d->chunks, end = d->units * (chunk + 1) / d->chunks;
-  int64_t plane_unit = l->plane * l->per_channel * channels, row_unit = d->m * l->length;
+  int64_t plane_unit = l->plane * l->per_channel * channels, row_unit = d->m * d->line;
   for (int64_t u0 = begin; u0 < end; u0 += d->few) {
     int64_t n = moth_min64(d->few, end - u0);
     for (int64_t u = 0; u < n; u++) {
@@ -423,7 +423,7 @@ static void dots_task(const Dots *d, int64_t chunk, int64_t group, int64_t block
                           .row = row,
                           .rows = high,
                           .pitch = l->pitch,
-                          .plane = l->length,
+                          .plane = d->line,
                           .out = rows + u * row_unit * d->itemsize};
       d->k->conv_planes(&q);
     }
@@ -432,7 +432,7 @@ static void dots_task(const Dots *d, int64_t chunk, int64_t group, int64_t block
     MothConvDots dots = {.a = rows,
                          .b = planes,
                          .a_unit = row_unit,
-                         .a_row = l->length,
+                         .a_row = d->line,
                          .b_unit = plane_unit,
                          .at = d->at,
                          .units = n,
@@ -449,7 +449,7 @@ static void dots_range(void *ctx, int64_t begin, int64_t end) {
   Dots *d = ctx;
   const Layout *l = &d->layout;
   int64_t planes = up(d->few * l->plane * l->per_channel * d->block * d->itemsize, 64);
-  size_t bytes = (size_t)(planes + d->few * d->m * l->length * d->itemsize);
+  size_t bytes = (size_t)(planes + d->few * d->m * d->line * d->itemsize);
   char *work = moth_alloc(bytes);
   if (!work) {
     d->failed = true;
@@ -516,12 +516,13 @@ static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const 
   while (rows > 1 && d.m * up(rows * pitch, lanes) * d.itemsize > UNIT_BYTES)
     rows = (rows + 1) / 2;
   d.layout = layout(a, rows, lanes);
+  d.line = up(moth_max64(d.layout.length, rows * pitch), lanes);
   d.strips = ceil_div(a->y.count, rows);
   d.units = g->n * d.strips;
   int64_t plane = d.layout.plane * d.layout.per_channel * d.itemsize;
   d.block = moth_max64(1, moth_min64(d.channels, UNIT_BYTES / moth_max64(plane, 1)));
   d.blocks = ceil_div(d.channels, d.block);
-  int64_t unit = plane * d.block + d.m * d.layout.length * d.itemsize;
+  int64_t unit = plane * d.block + d.m * d.line * d.itemsize;
   d.few = moth_max64(1, moth_min64(d.units, DOTS_BYTES / unit));
   int64_t size = g->k * d.kk * d.itemsize, tasks = d.blocks * d.groups;
   d.chunks = moth_min64(ceil_div(16, tasks), PARTIAL_BYTES / moth_max64(size, 1));

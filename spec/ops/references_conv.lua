@@ -267,7 +267,8 @@ local function in_one_dimension(fn)
       padding = wide(a.padding, 0), dilation = wide(a.dilation, 1), ceil_mode = a.ceil_mode,
       count_include_pad = a.count_include_pad, output_size = wide(a.output_size, 1) }
     local x, y = fn(b)
-    return flat(x), y and flat(y)
+    if not y then return flat(x) end
+    return flat(x), flat(y)
   end
 end
 M.max_pool1d_with_indices, M.max_pool1d = in_one_dimension(max_pool), in_one_dimension(M.max_pool2d)
