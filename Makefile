@@ -31,7 +31,7 @@ FLOORS  := src/core src/dispatch src/autograd src/comm src/composite src/graph s
 GEN     := $(B)/gen
 CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
 LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
-MAIN_C  := src/lua/launcher/main.c
+MAIN_C  := $(sort $(wildcard src/lua/launcher/*.c))
 KERN_C  := $(foreach d,$(DTYPES),$(ISAS:%=$(GEN)/kernels/$(d)_%.c))
 # Other .c files of the generator are known once it has run: see $(GEN)/sources.mk below.
 GEN_C    = $(filter-out $(KERN_C),$(GEN_SOURCES))
@@ -154,7 +154,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind faults lint bench parity fuzz install uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind faults lint bench bundle gpu-check parity fuzz install uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -233,6 +233,12 @@ lint: deps-dev
 bench: all
 	LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT) bench/run.lua
 
+# A relocatable folder with LuaJIT and busted; BUNDLE=openmp: with OpenBLAS. And all that needs a GPU.
+bundle:
+	@sh bench/gpu/bundle.sh $(B)/bundle $(or $(BUNDLE),none)
+gpu-check:
+	@B=$(B) sh bench/gpu/check.sh
+
 # The lab's steps against PyTorch, where python3 has it: a tool of ours, not part of the test.
 parity: all
 	@for d in float64:1e-6 float32:1e-3; do \
@@ -280,6 +286,8 @@ help:
 	  'make faults      saving on full disks, with failing calls, killed at random times (MOTH_CASES=100)' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25: the parsers' \
+	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
+	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
 	  'make install     PREFIX=/usr/local DESTDIR=; uninstall' \
 	  'make clean       remove build/' \
 	  'Variables: V=1 shows commands, B=dir builds elsewhere, CC, CFLAGS, SPECS=spec/io or --tags=quick'

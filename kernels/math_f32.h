@@ -40,6 +40,17 @@ MOTH_FN float m_exp(float x) {
   struct m_exp_parts_ e = m_exp_split_(m_exp_clamp_(x), 0.0f);
   return (e.q + 1.0f) * e.s1 * e.s2;
 }
+// m_exp of x <= 0 and NaN, the same bits: nothing overflows, so that one factor 2^n * 2^64 will do.
+MOTH_FN float m_exp_down(float x) {
+  x = x < -120.0f ? -120.0f : x;
+  float t = x * 1.44269502f + (0x1.8p23f + 191.0f);
+  unsigned kb = m_f32_bits(t);
+  float n = t - (0x1.8p23f + 191.0f);
+  float r = (x - n * 0.693359375f) + n * 0.00021219444f;
+  float p = (((0.00138186966f * r + 0.00836871564f) * r + 0.0416682921f) * r + 0.166665211f) * r +
+            0.49999994f;
+  return (r * r * p + r + 1.0f) * m_f32_from_bits(kb << 23) * 0x1p-64f;
+}
 // <= 1.5 ULP; exact for whole x.
 MOTH_FN float m_exp2(float x) {
   x = x > 130.0f ? 130.0f : x;
@@ -273,20 +284,10 @@ MOTH_FN float m_atan2(float y, float x) {
 
 // ---- error function ---------------------------------------------------------------------------
 
-// e^(a^2/2) times the normal distribution's upper tail at a, 0 <= a <= 14.6: times c.
-MOTH_FN float m_mills_(float c, float a) {
-  float p =
-      (((0.00410876004f * a + 0.0405824371f) * a + 0.183084548f) * a + 0.438091874f) * a + 0.5f;
-  float q = ((((0.010299013f * a + 0.101731591f) * a + 0.469073087f) * a + 1.20187795f) * a +
-             1.67406869f) *
-                a +
-            1.0f;
-  return c * p / q;
-}
-// c * e^(-a^2 * scale) for 0 <= a <= 14.6, scale 1 or 0.5: the square is taken in two parts.
-MOTH_FN float m_exp_square_(float c, float a, float scale) {
+// c * e^(-a^2) for 0 <= a <= 14.6: the square is taken in two parts.
+MOTH_FN float m_exp_square_(float c, float a) {
   float h = m_f32_from_bits(m_f32_bits(a) & 0xfffff000u);
-  return m_exp_mul2_(c, -scale * h * h, scale * (a - h) * (a + h));
+  return m_exp_mul2_(c, -h * h, (a - h) * (a + h));
 }
 // erf(x) - x for |x| < 0.95.
 MOTH_FN float m_erf_small_(float x) {
@@ -330,27 +331,53 @@ MOTH_FN float m_erfc(float x) {
               1.6740686432391791) *
                  a +
              1.0;
-  float y = m_exp_square_((float)(2.0 * p / q), b, 1.0f);
+  float y = m_exp_square_((float)(2.0 * p / q), b);
   y = x < 0.0f ? 2.0f - y : y;
   return moth_libm_fabsf(x) < 0.5f ? (1.0f - x) - m_erf_small_(x) : y;
 }
-// |x| times the upper tail of the normal distribution at |x|.
-MOTH_FN float m_gelu_tail_(float x) {
-  float a = moth_libm_fabsf(x);
-  a = a > 14.6f ? 14.6f : a;
-  return m_exp_square_(m_mills_(a, a), a, 0.5f);
+// |x|, but at most 14.6 (NaN too): as integers one instruction less.
+MOTH_FN float m_gauss_clamp_(float x) {
+  unsigned u = m_f32_bits(x) & 0x7fffffffu, top = 0x4169999au;
+  return m_f32_from_bits(u < top ? u : top);
 }
-// x * Phi(x) = max(x, 0) - |x| Phi(-|x|): <= 6 ULP (mean 0.4), also in the tail.
+// c/2 * e^(a^2/2) times the normal distribution's upper tail at a, 0 <= a <= 14.6. Pairs of terms are
+// joined by a^2, whose rounding cancels in the quotient; q begins with a^5 alone, an addition, which
+// has units of its own beside those of the products.
+MOTH_FN float m_mills_(float c, float a) {
+  float z = a * a;
+  float p =
+      (0.199473485f * z + (1.97021019f * a + 8.88845062f)) * z + (21.2686367f * a + 24.2741699f);
+  float q = ((a + 9.87780094f) * z + (45.5454407f * a + 116.698372f)) * z +
+            (162.546524f * a + 97.0966797f);
+  return c * p / q;
+}
+// 2c * e^(-a^2/2) for 0 <= a <= 14.6. As m_exp_mul2_, but with the doubled rest, r = -a^2 - 2n ln 2
+// and g = 2 (e^(r/2) - 1), and one factor 2^n * 2^64, since n lies in [-154, 0].
+MOTH_FN float m_gauss_mul_(float c, float a) {
+  float h = m_f32_from_bits(m_f32_bits(a) & 0xfffff000u);
+  float hi = h * h, lo = (a - h) * (a + h); // a^2
+  float t = hi * -0.72134751f + (0x1.8p23f + 191.0f);
+  unsigned kb = m_f32_bits(t);
+  float n = (0x1.8p23f + 191.0f) - t; // -n
+  float r = ((n * 1.38671875f - hi) - lo) - n * 0.00042438888f;
+  float p =
+      (((4.31834269e-05f * r + 0.000523044728f) * r + 0.00520853652f) * r + 0.0416663028f) * r +
+      0.24999997f;
+  float g = r * r * p + r;
+  return (c * g + (c + c)) * m_f32_from_bits(kb << 23) * 0x1p-64f;
+}
+// x * Phi(x) = max(x, 0) - |x| Phi(-|x|): <= 7 ULP (mean 0.4), also in the tail.
 MOTH_FN float m_gelu(float x) {
-  return (x < 0.0f ? 0.0f : x) - m_gelu_tail_(x);
+  float a = m_gauss_clamp_(x);
+  return (x < 0.0f ? 0.0f : x) - m_gauss_mul_(m_mills_(a, a), a);
 }
 // g * (Phi(x) + x phi(x)): <= 6 ULP in the tail too, near the root at -0.75 of the value 0.5.
 MOTH_FN float m_gelu_backward(float g, float x) {
-  float a = moth_libm_fabsf(x);
-  a = a > 14.6f ? 14.6f : a;
-  float m = m_mills_(1.0f, a), p = a * 0.39894228f;
-  float d = m_exp_square_(m - p, a, 0.5f); // the derivative at -|x|; at |x| it is 1 - d
-  return g * (x < 0.0f ? d : 1.0f - d);
+  float a = m_gauss_clamp_(x);
+  float m = m_mills_(1.0f, a), p = a * 0.19947114f;
+  float d = m_gauss_mul_(m - p, a); // the derivative at -|x|; at |x| it is 1 - d
+  d = x < 0.0f ? d : 1.0f - d;
+  return g * (x == x ? d : x);
 }
 
 // ---- powers -----------------------------------------------------------------------------------

@@ -43,6 +43,10 @@ MOTH_FN double m_exp(double x) {
   struct m_exp_parts_ e = m_exp_split_(m_exp_clamp_(x), 0.0);
   return (e.q + 1.0) * e.s1 * e.s2;
 }
+// m_exp of x <= 0 and NaN.
+MOTH_FN double m_exp_down(double x) {
+  return m_exp(x);
+}
 // <= 1.5 ULP; exact for whole x.
 MOTH_FN double m_exp2(double x) {
   x = x > 1030.0 ? 1030.0 : x;

@@ -28,7 +28,7 @@ MothStatus moth_cpu_native_dropout(MothCall *c) {
                .mask = (uint8_t *)c->results[1].u.t->data,
                .philox = moth_generator_take(generator, self->numel),
                .p = p};
-  moth_parallel_for(self->numel, 8192, dropout_range, &d);
+  moth_parallel_for(self->numel, moth_cpu_random_grain(self->numel), dropout_range, &d);
   moth_tensor_release(in);
   return MOTH_OK;
 }

@@ -48,7 +48,7 @@ static MothStatus run(Job *j, MothTensor *t, MothGenerator *g) {
   if (!t->contiguous)
     MOTH_TRY(moth_tensor_new(t->ndim, t->shape, (MothDType)t->dtype, t->device, &whole));
   j->out = whole->data;
-  moth_parallel_for(t->numel, 4096, job_range, j);
+  moth_parallel_for(t->numel, moth_cpu_random_grain(t->numel), job_range, j);
   if (whole == t)
     return MOTH_OK;
   moth_cpu_copy(t, whole);

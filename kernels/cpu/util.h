@@ -58,6 +58,12 @@ static inline void moth_walk_next(MothWalk *w) {
   }
 }
 
+/* For n random numbers, at half a nanosecond each: what is worth a thread is one thing, how evenly it
+ * is cut is another. A multiple of 4, as random.h asks for. */
+static inline int64_t moth_cpu_random_grain(int64_t n) {
+  return n <= 16384 ? 16384 : 1024;
+}
+
 /* How many units of `cost` elements each are worth a thread. */
 static inline int64_t moth_cpu_grain(int64_t cost) {
   int64_t grain = 32768 / (cost > 0 ? cost : 1);

@@ -1,6 +1,4 @@
 /* conv2d and its derivatives, im2col and col2im: cuDNN where it is there, else own kernels. */
-#include "kernels/cuda/conv.h"
-
 #include "kernels/cuda/util.h"
 
 static MothStatus product(const MothCall *c, cudaStream_t stream, MothConvMode mode,

@@ -5,7 +5,6 @@
 #define MOTH_CUDA_TABLE_H
 #include "cuda/cuda.h"
 extern "C" {
-#include "dispatch/shape_conv.h"
 #include "kernels/cpu/iter.h"
 #include "kernels/cpu/table.h"
 }
@@ -21,10 +20,8 @@ typedef struct MothPointwise {
 
 typedef MothStatus (*MothCudaLoop)(const MothPointwise *p);
 
-/* What a product of convolution computes: operands a and b are weight and input, weight and gradient, or
- * gradient and input. */
-typedef enum MothConvMode { MOTH_CONV_FORWARD, MOTH_CONV_INPUT, MOTH_CONV_WEIGHT } MothConvMode;
-
+#include "kernels/cuda/conv.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/typed/list.h"
 
 typedef struct MothCudaKernels {

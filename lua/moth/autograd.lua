@@ -50,14 +50,22 @@ end
 
 --- The names of the nodes that a backward from grad_fn would run, in that order.
 function M.topo(fn)
-  local names, seen = {}, {}
-  local function visit(n)
-    for _, s in ipairs(seen) do if s == n then return end end
-    seen[#seen + 1] = n
-    for _, next_fn in ipairs(n:next_functions()) do visit(next_fn) end
-    table.insert(names, 1, n:name())
+  local done, seen = {}, { [fn:id()] = true } -- depth first; a stack of our own, for graphs deeper than Lua's
+  local stack = { { node = fn, next = fn:next_functions(), at = 0 } }
+  while #stack > 0 do
+    local top = stack[#stack]
+    top.at = top.at + 1
+    local n = top.next[top.at]
+    if not n then
+      done[#done + 1] = top.node:name()
+      stack[#stack] = nil
+    elseif not seen[n:id()] then
+      seen[n:id()] = true
+      stack[#stack + 1] = { node = n, next = n:next_functions(), at = 0 }
+    end
   end
-  visit(fn)
+  local names = {}
+  for i = #done, 1, -1 do names[#names + 1] = done[i] end
   return names
 end
 

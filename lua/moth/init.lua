@@ -84,7 +84,8 @@ moth.memory = {
 local lazy = {
   nn = "moth.nn", optim = "moth.optim", data = "moth.data", datasets = "moth.datasets", transforms = "moth.transforms",
   utils = "moth.utils", fmt = "moth.fmt", ops = "moth.ops", dispatch = "moth.dispatch", library = "moth.library",
-  testing = "moth.testing", class = "moth.class",
+  testing = "moth.testing", class = "moth.class", tensorboard = "moth.tensorboard", plot = "moth.plot",
+  backends = "moth.backends",
 }
 local from = { -- function -> the module that has it
   save = "moth.io", load = "moth.io", load_safetensors = "moth.io", save_safetensors = "moth.io",
@@ -94,7 +95,14 @@ local from = { -- function -> the module that has it
 }
 moth.autograd = autograd
 
-return setmetatable(moth, { __index = function(t, k)
+local function names()
+  local list = { "F" }
+  for name in pairs(lazy) do list[#list + 1] = name end
+  for name in pairs(from) do list[#list + 1] = name end
+  return list
+end
+
+return setmetatable(moth, { __names = names, __index = function(t, k)
   local value
   if lazy[k] then value = require(lazy[k])
   elseif from[k] then value = require(from[k])[k]

@@ -2,6 +2,11 @@
 -- files: { Name = "file" } or { Name = { "file", "field" } }, below `prefix`.
 return function(module, prefix, files)
   return setmetatable(module, {
+    __names = function() -- for completion: what could be asked for
+      local list = {}
+      for name in pairs(files) do list[#list + 1] = name end
+      return list
+    end,
     __index = function(t, key)
       local file = files[key]
       if not file then return nil end

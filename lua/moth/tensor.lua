@@ -428,6 +428,13 @@ function mt.__index(x, k)
   return get(x, k)
 end
 
+--- For completion: what can be asked of a tensor.
+function mt.__names()
+  local list = { "grad", "shape", "grad_fn", "data" }
+  for name in pairs(methods) do list[#list + 1] = name end
+  return list
+end
+
 function mt.__newindex(x, k, v)
   if type(k) ~= "string" then return set(x, k, v) end
   if k == "grad" then return B.set_grad(x, v) end

@@ -824,6 +824,12 @@ describe("tensor", function()
     local w = moth.randn(8, 8, { requires_grad = true })
     local index = moth.tensor({ 1, 3, 8 }, { dtype = moth.int64 })
     local target = moth.tensor({ 1, 2, 3, 4, 5, 6, 7, 8 }, { dtype = moth.int64 })
+    local path, saved = os.tmpname(), os.tmpname()
+    moth.save({ x = x, w = w }, saved)
+    lazy_teardown(function()
+      os.remove(path)
+      os.remove(saved)
+    end)
     local calls = {
       zeros = function() return moth.zeros(100) end,
       randn = function() return moth.randn(10, 10) end,
@@ -890,6 +896,22 @@ describe("tensor", function()
         y:sum():backward()
         w.grad = nil
       end,
+      leaf_hooks = function()
+        local v = x:detach():clone():requires_grad_()
+        v:register_hook(function(g) return g * v:detach() end);
+        (v * 2):sum():backward()
+        v:free()
+      end,
+      second = function()
+        local loss = moth.cross_entropy(w * 1, target)
+        return moth.autograd.grad(moth.autograd.grad(loss, w, { create_graph = true }):sum(), w)
+      end,
+      coroutine = function()
+        local co = coroutine.wrap(function() moth.no_grad(function() coroutine.yield(w * 2) end) end)
+        return co(), w * 2
+      end,
+      save = function() moth.save({ x = x, w = w }, path) end,
+      load = function() return moth.load(saved) end,
       functions = function()
         local F = moth.autograd.Function {
           forward = function(ctx, a)

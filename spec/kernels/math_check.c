@@ -164,6 +164,29 @@ static wide ref_digamma(wide x) {
   return y + L(log)(x) - 1 / (2 * x) - s;
 }
 
+// The derivatives of digamma, n = 1 and 2, by the recurrence up to 60, the asymptotic series and reflection.
+static wide ref_polygamma(wide x, int n) {
+  if (x != x || x == -(wide)INFINITY)
+    return (wide)NAN;
+  if (x <= 0) {
+    wide f = x - L(nearbyint)(x), t = (wide)PIW * f;
+    if (f == 0)
+      return n == 1 ? (wide)INFINITY : (wide)NAN;
+    wide cosecant = (wide)PIW / L(sin)(t), square = cosecant * cosecant;
+    if (n == 1)
+      return square - ref_polygamma(1 - x, 1);
+    wide cotangent = L(fabs)(f) == (wide)0.5 ? 0 : 1 / L(tan)(t);
+    return ref_polygamma(1 - x, 2) - 2 * square * (wide)PIW * cotangent;
+  }
+  wide y = 0, z = x;
+  for (; z < 60; z += 1)
+    y += n == 1 ? 1 / (z * z) : -2 / (z * z * z);
+  wide w = 1 / z, v = w * w;
+  if (n == 1)
+    return y + w + v / 2 + w * v * (1 / (wide)6 - v * (1 / (wide)30 - v * (1 / (wide)42 - v / 30)));
+  return y - v - w * v - v * v * (1 / (wide)2 - v * (1 / (wide)6 - v * (1 / (wide)6 - v * 3 / 10)));
+}
+
 // name, ours of real x, libm's of wide x, bound for float, for double, scale, range
 #define UNARY_TABLE(F)                                                                             \
   F(exp, m_exp(x), L(exp)(x), 1.012, 1, 0, -104, 89)                                               \
@@ -192,12 +215,14 @@ static wide ref_digamma(wide x) {
   F(erfc, m_erfc(x), L(erfc)(x), 2.5, 5, 0, -4, 10)                                                \
   F(lgamma, m_lgamma(x), L(lgamma)(x), 5, 8, 0, -10, 30)                                           \
   F(digamma, m_digamma(x), ref_digamma(x), 1.5, 32, KIND(0, 1), -10, 30)                           \
+  F(trigamma, m_polygamma(x, 1), ref_polygamma(x, 1), 1.5, 32, KIND(0, 1), -10, 30)                \
+  F(tetragamma, m_polygamma(x, 2), ref_polygamma(x, 2), 1.5, 200, KIND(0, 1), -10, 30)             \
   F(sigmoid, m_sigmoid(x), SIG(x), 2.5, 2.5, 0, -30, 30)                                           \
   F(log_sigmoid, m_log_sigmoid(x), x == -(wide)INFINITY ? x : -SP(-x), 3, 3, 0, -30, 30)           \
   F(silu, m_silu(x), TAIL(x *SIG(x)), 3, 3, 0, -110, 30)                                           \
   F(softplus, m_softplus(x, 1, 20), x > 20 ? x : SP(x), 3, 3, 0, -30, 30)                          \
   F(softplus_beta, m_softplus(x, 2, 30), x > 15 ? x : SP(2 * x) / 2, 4, 4, 0, -30, 30)             \
-  F(gelu, m_gelu(x), TAIL(x *PHI(x)), 6, 1500, 0, -15, 5)                                          \
+  F(gelu, m_gelu(x), TAIL(x *PHI(x)), 7, 1500, 0, -15, 5)                                          \
   F(gelu_body, m_gelu(x), TAIL(x *PHI(x)), 6, 40, (wide)1e-3L, -5, 5)                              \
   F(gelu_tanh, m_gelu_tanh(x), TAIL(x *SIG(GT(x))), 200, 1600, 0, -12, 5)                          \
   F(gelu_tanh_body, m_gelu_tanh(x), TAIL(x *SIG(GT(x))), 12, 12, (wide)1e-2L, -5, 5)               \
@@ -400,6 +425,22 @@ static void check_binary(const char *name, binary_loop *ours, wide (*libm)(wide,
            (double)out[worst]);
 }
 
+// m_exp_down gives the bits of m_exp for x <= 0 and NaN: patterns at a fixed stride, and the range in
+// which results are neither 0 nor 1 closely.
+static void check_exp_down(void) {
+  int bad = 0;
+  for (int i = 0; i < SAMPLES; i++) {
+    in_x[i] = i % 2 ? (real)(KIND(-106, -750) * (i / (double)SAMPLES))
+                    : from_bits(KIND(0x80000000ull, 0x8000000000000000ull) +
+                                (unsigned long long)i *
+                                    KIND(0x7fffffffull / SAMPLES, 0x7fffffffffffffffull / SAMPLES));
+    out[i] = m_exp(in_x[i]), in_y[i] = m_exp_down(in_x[i]);
+  }
+  for (int i = 0; i < SAMPLES; i++)
+    bad += out[i] == out[i] ? !!memcmp(&out[i], &in_y[i], sizeof(real)) : in_y[i] == in_y[i];
+  expect("exp_down", bad + (m_exp_down(-m_inf()) != 0) + !isnan(m_exp_down(m_nan())));
+}
+
 // The signs of zeros, which ulps() does not see.
 static void check_signs(void) {
   const real z = 0, i = m_inf();
@@ -459,6 +500,7 @@ static void run_checks(void) {
   check_binary(#name, loop_##name, ref_##name##_, KIND(b32, b64), scale_##name, xlo, xhi, ylo, yhi);
   UNARY_TABLE(UNARY_CHECK)
   BINARY_TABLE(BINARY_CHECK)
+  check_exp_down();
   check_signs();
   check_reductions();
   check_normal();

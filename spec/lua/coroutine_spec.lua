@@ -134,7 +134,7 @@ describe("Ctrl-C", function()
     f:write(code)
     f:close()
     local pipe = io.popen(([[%s/moth %s > %s.out 2>&1 & pid=$!
-      for i in $(seq 200); do grep -q ready %s.out && break; sleep 0.05; done
+      for i in $(seq 200); do grep -qs ready %s.out && break; sleep 0.05; done
       for i in $(seq %d); do sleep 0.3; kill -INT $pid; done
       (sleep 20; kill -9 $pid) 2>/dev/null >&2 & watch=$!
       wait $pid; status=$?; kill $watch; cat %s.out; rm -f %s.out; echo status=$status]]):format(

@@ -579,3 +579,104 @@ MothStatus moth_grad_native_dropout_grad(const MothValue *a, MothValue *out) {
   double p = moth_as_double(a[2]);
   return OP(dropout_backward, out, a[0], a[1], moth_v_float(p < 1 ? 1 / (1 - p) : 0));
 }
+
+/* cross_entropy_backward is g S (p - q / S) for each row of logits: p their softmax, q what the target gives
+ * to the classes, S its sum. Its derivative is that of g S p: softmax_backward of g S grad. The loss of equal
+ * logits is S log C, which tells S for every weight, smoothing and ignored class. */
+MothStatus moth_grad_cross_entropy_backward_self(const MothValue *a, MothValue *out) {
+  TEMPS(9);
+  const MothTensor *self = a[2].u.t;
+  MothValue none = moth_v_string("none"), last = moth_v_int(-1);
+  double classes = (double)self->shape[self->ndim - 1];
+  MOTH_GO(OP(zeros_like, &t[0], a[2]));
+  MOTH_GO(OP(cross_entropy, &t[1], t[0], a[3], a[4], none, a[6], a[7], a[8]));
+  if (!strcmp(a[5].u.s, "mean")) { /* the mean is the sum over the weights that count */
+    MOTH_GO(OP(cross_entropy, &t[2], t[0], a[3], a[4], a[5], a[6], a[7], a[8]));
+    MOTH_GO(OP(sum, &t[3], t[1], moth_v_none()));
+    MOTH_GO(OP(div, &t[4], t[2], t[3]));
+  } else {
+    MOTH_GO(OP(ones_like, &t[4], a[1]));
+  }
+  MOTH_GO(OP(mul, &t[5], t[1], t[4]));
+  MOTH_GO(OP(mul, &t[6], t[5], a[1]));
+  /* one class: p is 1 whatever the logits */
+  MOTH_GO(OP(mul, &t[7], t[6], moth_v_float(classes > 1 ? 1 / log(classes) : 0)));
+  moth_tensor_release(moth_take(&t[6]));
+  MOTH_GO(OP(unsqueeze, &t[6], t[7], last));
+  MOTH_GO(OP(mul, &t[8], t[6], a[0]));
+  moth_tensor_release(moth_take(&t[7]));
+  MOTH_GO(OP(softmax, &t[7], a[2], last));
+  MOTH_GO(OP(softmax_backward, out, t[8], t[7], last));
+done:
+  moth_drop_values(t, NTEMPS);
+  return status;
+}
+
+/* Second derivatives of activations. Far out they are 0, where a product of Inf and 0 would be NaN: hence
+ * the clamps.
+ * gelu: (2 - x^2) phi(x) */
+MothStatus moth_grad_gelu_double_backward(const MothValue *a, MothValue *out) {
+  TEMPS(7);
+  MOTH_GO(OP(clamp, &t[0], a[1], moth_v_int(-40), moth_v_int(40)));
+  MOTH_GO(OP(mul, &t[1], t[0], t[0]));
+  MOTH_GO(OP(mul, &t[2], t[1], moth_v_float(-0.5)));
+  MOTH_GO(OP(exp, &t[3], t[2]));
+  MOTH_GO(OP(mul, &t[4], t[3], moth_v_float(0.3989422804014327)));
+  MOTH_GO(OP(sub, &t[5], moth_v_int(2), t[1]));
+  MOTH_GO(OP(mul, &t[6], t[4], t[5]));
+  MOTH_GO(OP(mul, out, a[0], t[6]));
+done:
+  moth_drop_values(t, NTEMPS);
+  return status;
+}
+
+/* x s, s = sigmoid(z), z = b x + c x^3: s (1 - s) (2 z' + x z'' + x z'^2 (1 - 2 s)),
+ * where 2 z' + x z'' = 2 b + 12 c x^2 */
+MothStatus moth_grad_gelu_tanh_double_backward(const MothValue *a, MothValue *out) {
+  enum { X, XX, CXX, Z1, Z, S, DS, C3XX, DZ, DZ2, XDZ2, S2, ODD, TERM, C12XX, EVEN, SUM, N };
+  TEMPS(N);
+  const double b = 1.5957691216057308, c = 0.07135481627260025;
+  MOTH_GO(OP(clamp, &t[X], a[1], moth_v_int(-30), moth_v_int(30)));
+  MOTH_GO(OP(mul, &t[XX], t[X], t[X]));
+  MOTH_GO(OP(mul, &t[CXX], t[XX], moth_v_float(c)));
+  MOTH_GO(OP(add, &t[Z1], t[CXX], moth_v_float(b)));
+  MOTH_GO(OP(mul, &t[Z], t[X], t[Z1]));
+  MOTH_GO(OP(sigmoid, &t[S], t[Z]));
+  MOTH_GO(OP(sigmoid_backward, &t[DS], a[0], t[S]));
+  MOTH_GO(OP(mul, &t[C3XX], t[XX], moth_v_float(3 * c)));
+  MOTH_GO(OP(add, &t[DZ], t[C3XX], moth_v_float(b)));
+  MOTH_GO(OP(mul, &t[DZ2], t[DZ], t[DZ]));
+  MOTH_GO(OP(mul, &t[XDZ2], t[X], t[DZ2]));
+  MOTH_GO(OP(mul, &t[S2], t[S], moth_v_int(2)));
+  MOTH_GO(OP(sub, &t[ODD], moth_v_int(1), t[S2]));
+  MOTH_GO(OP(mul, &t[TERM], t[XDZ2], t[ODD]));
+  MOTH_GO(OP(mul, &t[C12XX], t[XX], moth_v_float(12 * c)));
+  MOTH_GO(OP(add, &t[EVEN], t[C12XX], moth_v_float(2 * b)));
+  MOTH_GO(OP(add, &t[SUM], t[EVEN], t[TERM]));
+  MOTH_GO(OP(mul, out, t[DS], t[SUM]));
+done:
+  moth_drop_values(t, NTEMPS);
+  return status;
+}
+
+/* x t, t = tanh(softplus(x)), s = sigmoid(x): (1 - t^2) s (2 + x (1 - s (1 + 2 t))) */
+MothStatus moth_grad_mish_double_backward(const MothValue *a, MothValue *out) {
+  enum { X, P, T, DT, S, DTS, T2, T21, ST, ODD, XODD, SUM, N };
+  TEMPS(N);
+  MOTH_GO(OP(clamp, &t[X], a[1], moth_v_int(-1000), moth_v_int(1000)));
+  MOTH_GO(OP(softplus, &t[P], t[X]));
+  MOTH_GO(OP(tanh, &t[T], t[P]));
+  MOTH_GO(OP(tanh_backward, &t[DT], a[0], t[T]));
+  MOTH_GO(OP(sigmoid, &t[S], t[X]));
+  MOTH_GO(OP(mul, &t[DTS], t[DT], t[S]));
+  MOTH_GO(OP(mul, &t[T2], t[T], moth_v_int(2)));
+  MOTH_GO(OP(add, &t[T21], t[T2], moth_v_int(1)));
+  MOTH_GO(OP(mul, &t[ST], t[S], t[T21]));
+  MOTH_GO(OP(sub, &t[ODD], moth_v_int(1), t[ST]));
+  MOTH_GO(OP(mul, &t[XODD], t[X], t[ODD]));
+  MOTH_GO(OP(add, &t[SUM], t[XODD], moth_v_int(2)));
+  MOTH_GO(OP(mul, out, t[DTS], t[SUM]));
+done:
+  moth_drop_values(t, NTEMPS);
+  return status;
+}

@@ -69,6 +69,12 @@ MothStatus moth_grad_masked_scatter_backward(const MothValue *a, MothValue *out)
 MothStatus moth_grad_softmax_double_backward(const MothValue *a, MothValue *out);
 /* (grad, self, target, weight, reduction, ignore_index, label_smoothing, index_base) */
 MothStatus moth_grad_cross_entropy_double_backward(const MothValue *a, MothValue *out);
+/* (grad, grad_output, self, target, weight, reduction, ignore_index, label_smoothing, index_base) */
+MothStatus moth_grad_cross_entropy_backward_self(const MothValue *a, MothValue *out);
+/* (grad * grad_output, self): by the second derivative */
+MothStatus moth_grad_gelu_double_backward(const MothValue *a, MothValue *out);
+MothStatus moth_grad_gelu_tanh_double_backward(const MothValue *a, MothValue *out);
+MothStatus moth_grad_mish_double_backward(const MothValue *a, MothValue *out);
 /* (grad, mask, p) */
 MothStatus moth_grad_native_dropout_grad(const MothValue *a, MothValue *out);
 /* (grad): over all but the channels */

@@ -98,6 +98,11 @@ static int64_t to_int64(MothValue v) {
   return (int64_t)v.u.d;
 }
 
+/* For rounding to 16 bits: see math.h. */
+static double to_odd(MothValue v) {
+  return v.tag == MOTH_V_INT ? m_i64_to_odd(v.u.i) : moth_as_double(v);
+}
+
 void moth_dtype_store(MothDType d, void *element, MothValue v) {
   switch (d) {
   case MOTH_FLOAT32:
@@ -107,10 +112,10 @@ void moth_dtype_store(MothDType d, void *element, MothValue v) {
     *(double *)element = moth_as_double(v);
     break;
   case MOTH_FLOAT16:
-    *(uint16_t *)element = m_f32_to_f16((float)moth_as_double(v));
+    *(uint16_t *)element = m_f64_to_f16(to_odd(v));
     break;
   case MOTH_BFLOAT16:
-    *(uint16_t *)element = m_f32_to_bf16((float)moth_as_double(v));
+    *(uint16_t *)element = m_f64_to_bf16(to_odd(v));
     break;
   case MOTH_INT8:
     *(int8_t *)element = (int8_t)to_int64(v);

@@ -20,6 +20,7 @@ static __thread int current_device = -1;
 MothStatus moth_cuda_check(cudaError_t e, const char *what) {
   if (e == cudaSuccess)
     return MOTH_OK;
+  cudaGetLastError(); /* else the next launch would report it again */
   return moth_fail(e == cudaErrorMemoryAllocation ? MOTH_ERR_MEMORY : MOTH_ERR_STATE,
                    "CUDA: %s (%s)", cudaGetErrorString(e), what);
 }

@@ -49,10 +49,10 @@ static inline MothStatus moth_launch(const char *name, void (*kernel)(P...), dim
                                      size_t shared, cudaStream_t stream, A... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0)
     return MOTH_OK;
-  return moth_cuda_check(
-      moth_emu_launch(
-          name, [=]() { kernel(static_cast<P>(args)...); }, grid, block, shared, stream),
-      name);
+  return moth_cuda_check(moth_emu_launch(
+                             name, [=]() { kernel(static_cast<P>(args)...); }, grid, block, shared,
+                             stream, reinterpret_cast<const void *>(kernel)),
+                         name);
 }
 #define MOTH_SHARED(T, name) T *name = static_cast<T *>(moth_emu_shared())
 #endif

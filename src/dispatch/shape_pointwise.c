@@ -1,8 +1,14 @@
 /* The rule of all pointwise ops: one broadcast shape, one compute dtype. */
-#include <string.h>
-
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
+
+/* Whether t has this shape. Shapes are short: a call of memcmp would cost more than it compares. */
+static inline bool has_shape(const MothTensor *t, int ndim, const int64_t *shape) {
+  bool same = t->ndim == ndim;
+  for (int i = 0; same && i < ndim; i++)
+    same = t->shape[i] == shape[i];
+  return same;
+}
 
 MothStatus moth_shape_pointwise(MothCall *c) {
   const MothOp *op = c->op;
@@ -21,8 +27,9 @@ MothStatus moth_shape_pointwise(MothCall *c) {
       MothTensor *t = v->u.t;
       if (ndim < 0) {
         ndim = t->ndim;
-        memcpy(shape, t->shape, sizeof(int64_t) * t->ndim);
-      } else if (ndim != t->ndim || memcmp(shape, t->shape, sizeof(int64_t) * t->ndim) != 0) {
+        for (int k = 0; k < ndim; k++)
+          shape[k] = t->shape[k];
+      } else if (!has_shape(t, ndim, shape)) {
         MOTH_TRY(moth_broadcast(ndim, shape, t->ndim, t->shape, &ndim, shape));
       }
       tensors++;

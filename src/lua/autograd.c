@@ -184,6 +184,11 @@ static int node_name(lua_State *L) {
   lua_pushstring(L, check_node(L)->name);
   return 1;
 }
+/* id() -> a key for tables, the same for every userdata of the node */
+static int node_id(lua_State *L) {
+  lua_pushlightuserdata(L, check_node(L));
+  return 1;
+}
 static int node_tostring(lua_State *L) {
   lua_pushfstring(L, "<%s>", check_node(L)->name);
   return 1;
@@ -453,8 +458,11 @@ void moth_lua_open_autograd(lua_State *L) {
                                  {"record", b_record},
                                  {"reattach", b_reattach},
                                  {NULL, NULL}};
-  static const luaL_Reg node[] = {
-      {"name", node_name}, {"next_functions", node_next}, {"saved", node_saved}, {NULL, NULL}};
+  static const luaL_Reg node[] = {{"name", node_name},
+                                  {"id", node_id},
+                                  {"next_functions", node_next},
+                                  {"saved", node_saved},
+                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
   lua_newtable(L);
   lua_pushcfunction(L, node_gc);

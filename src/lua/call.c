@@ -29,6 +29,9 @@ static int bad(const Reader *r, const MothArg *a, const char *expected, int idx)
   if (lua_type(L, idx) == LUA_TNUMBER)
     return moth_lua_error(L, "[%s] argument '%s': expected %s, got %.14g; %s", r->op->name, a->name,
                           expected, lua_tonumber(L, idx), r->op->schema);
+  if (lua_type(L, idx) == LUA_TSTRING)
+    return moth_lua_error(L, "[%s] argument '%s': expected %s, got the string '%.40s'; %s",
+                          r->op->name, a->name, expected, lua_tostring(L, idx), r->op->schema);
   return moth_lua_error(L, "[%s] argument '%s': expected %s, got %s; %s", r->op->name, a->name,
                         expected, luaL_typename(L, idx), r->op->schema);
 }
@@ -111,10 +114,9 @@ static MothValue read_tensors(Reader *r, const MothArg *a, int idx) {
   return moth_v_tensors(list, (uint32_t)n);
 }
 
-/* The value at idx (to `last` for a list of plain numbers) for argument a. */
-static MothValue read_value(Reader *r, const MothArg *a, int idx, int last) {
+/* The value at idx, of this type (to `last` for a list of plain numbers), for argument a. */
+static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int type) {
   lua_State *L = r->L;
-  int type = lua_type(L, idx);
   if (type == LUA_TNIL) {
     if (!a->optional && !a->has_default)
       bad(r, a, a->type == MOTH_T_TENSOR ? "a tensor" : "a value", idx);
@@ -123,7 +125,7 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last) {
   switch ((MothType)a->type) {
   case MOTH_T_TENSOR:
   case MOTH_T_OPERAND: {
-    MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR);
+    MothHandle *h = moth_lua_handle_of(L, idx, type, MOTH_MAGIC_TENSOR);
     if (h && !h->u.t)
       moth_lua_error(L, "[%s] argument '%s': the tensor was released by free()", r->op->name,
                      a->name);
@@ -168,8 +170,16 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last) {
       bad(r, a, "a string", idx);
     return moth_v_string(lua_tostring(L, idx));
   case MOTH_T_DTYPE:
+    if (type == LUA_TSTRING ? moth_dtype_find(lua_tostring(L, idx)) < 0
+                            : !moth_lua_handle(L, idx, MOTH_MAGIC_DTYPE))
+      bad(r, a, "a dtype (" MOTH_LUA_DTYPES ")", idx);
     return moth_v_dtype(moth_lua_check_dtype(L, idx));
   case MOTH_T_DEVICE:
+    if (type != LUA_TSTRING && !moth_lua_handle(L, idx, MOTH_MAGIC_DEVICE))
+      bad(r, a, "a device such as \"cpu\"", idx);
+    MothDevice device;
+    if (type == LUA_TSTRING && moth_device_parse(lua_tostring(L, idx), &device))
+      moth_lua_error(L, "[%s] argument '%s': %s", r->op->name, a->name, moth_last_error());
     return moth_v_device(moth_lua_check_device(L, idx));
   case MOTH_T_GENERATOR: {
     MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_GENERATOR);
@@ -230,7 +240,7 @@ static void read_keywords(Reader *r, int idx, MothValue *args, bool *given, bool
       if (given[found])
         moth_lua_error(L, "[%s] argument '%s' is given twice; %s", r->op->name, k, r->op->schema);
       int top = lua_gettop(L);
-      args[found] = read_value(r, &r->op->args[found], top, top);
+      args[found] = read_value(r, &r->op->args[found], top, top, lua_type(L, top));
       given[found] = true;
       if (lua_gettop(L) > top) /* a list's memory: it must lie below the key and outlive the loop */
         lua_insert(L, -3);
@@ -265,9 +275,11 @@ static MothStatus run(lua_State *L, const MothOp *op, MothVariant variant, MothV
   return s;
 }
 
+enum { OP = 1, VARIANT, META }; /* op_call's upvalues; META: the metatable of tensors */
+
 static int op_call(lua_State *L) {
-  const MothOp *op = lua_touserdata(L, lua_upvalueindex(1));
-  MothVariant variant = (MothVariant)lua_tointeger(L, lua_upvalueindex(2));
+  const MothOp *op = lua_touserdata(L, lua_upvalueindex(OP));
+  MothVariant variant = (MothVariant)lua_tointeger(L, lua_upvalueindex(VARIANT));
   MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
   bool given[MOTH_MAX_ARGS] = {false}, requires_grad = false;
   MothTensor *self = NULL, *out = NULL;
@@ -284,15 +296,14 @@ static int op_call(lua_State *L) {
       given[i] = true;
       continue;
     }
-    if (at == top && is_keywords(L, at, a))
+    int last = at, type = lua_type(L, at);
+    if (type == LUA_TTABLE && at == top && is_keywords(L, at, a))
       break;
-    int last = at;
-    if ((a->type == MOTH_T_INTS || a->type == MOTH_T_DIMS) && lua_type(L, at) == LUA_TNUMBER &&
-        greedy(op, i))
+    if ((a->type == MOTH_T_INTS || a->type == MOTH_T_DIMS) && type == LUA_TNUMBER && greedy(op, i))
       while (last < top && lua_type(L, last + 1) == LUA_TNUMBER)
         last++;
-    args[i] = read_value(&r, a, at, last);
-    given[i] = lua_type(L, at) != LUA_TNIL;
+    args[i] = read_value(&r, a, at, last, type);
+    given[i] = type != LUA_TNIL;
     at = last + 1;
   }
   if (at == top && is_keywords(L, at, NULL)) {
@@ -339,12 +350,14 @@ static int op_call(lua_State *L) {
   }
   for (i = 0; i < op->nresults; i++) {
     MothTensor *t = results[i].u.t;
-    MothHandle *first = i == 0 ? moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR) : NULL;
+    MothHandle *first = NULL;
+    if (i == 0 && args[0].tag == MOTH_V_TENSOR && args[0].u.t == t)
+      first = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR);
     if (first && first->u.t == t) { /* self: the same handle */
       moth_tensor_release(t);
       lua_pushvalue(L, 1);
     } else {
-      moth_lua_push_tensor(L, t);
+      moth_lua_push_tensor_with(L, t, lua_upvalueindex(META));
     }
   }
   return op->nresults;
@@ -353,7 +366,8 @@ static int op_call(lua_State *L) {
 void moth_lua_push_op(lua_State *L, const MothOp *op, MothVariant variant) {
   lua_pushlightuserdata(L, (void *)op);
   lua_pushinteger(L, (lua_Integer)(op->returns_self ? MOTH_INPLACE : variant));
-  lua_pushcclosure(L, op_call, 2);
+  moth_lua_push_tensor_meta(L);
+  lua_pushcclosure(L, op_call, 3);
 }
 
 void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v) {

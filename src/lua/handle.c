@@ -16,7 +16,7 @@
 #include "core/alloc.h"
 #include "lua/moth_lua.h"
 
-_Thread_local lua_State *moth_lua_current;
+_Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
 
 static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library, key_held;
 
@@ -28,9 +28,9 @@ typedef struct Policy {
   int64_t allowed;
   int64_t cheap_from; /* the time (ns) from which on one more collection is cheap */
 } Policy;
-static _Thread_local Policy policy = {0, SOME_GROWTH, GROWTH, 0};
-static _Thread_local int scopes; /* how many moth.scope are open */
-static char key_scope;           /* registry: the innermost one's list */
+static _Thread_local Policy policy MOTH_LUA_TLS = {0, SOME_GROWTH, GROWTH, 0};
+static _Thread_local int scopes MOTH_LUA_TLS; /* how many moth.scope are open */
+static char key_scope;                        /* registry: the innermost one's list */
 
 static void push_metatable(lua_State *L, void *key) {
   lua_pushlightuserdata(L, key);
@@ -66,16 +66,12 @@ static inline void after_growth(lua_State *L) {
     maybe_collect(L, live - policy.live_after);
 }
 
-void moth_lua_push_tensor(lua_State *L, MothTensor *t) {
-  if (moth_lua_is_leaf(t) && moth_lua_push_leaf(L, t))
-    return;
-  MothHandle *h = lua_newuserdata(L, sizeof *h);
-  h->magic = MOTH_MAGIC_TENSOR;
-  h->u.t = t;
+void moth_lua_push_tensor_meta(lua_State *L) {
   push_metatable(L, &key_tensor);
-  lua_setmetatable(L, -2);
-  if (moth_lua_is_leaf(t))
-    moth_lua_add_leaf(L, t, -1);
+}
+
+/* The handle is on top, its metatable set. */
+static inline void count_handle(lua_State *L) {
   after_growth(L);
   moth_lua_drain(L);
   if (__builtin_expect(scopes | moth_lua_records, 0)) {
@@ -87,6 +83,35 @@ void moth_lua_push_tensor(lua_State *L, MothTensor *t) {
     lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
     lua_pop(L, 1);
   }
+}
+
+static inline void new_handle(lua_State *L, MothTensor *t) {
+  MothHandle *h = lua_newuserdata(L, sizeof *h);
+  h->magic = MOTH_MAGIC_TENSOR;
+  h->u.t = t;
+}
+
+void moth_lua_push_tensor(lua_State *L, MothTensor *t) {
+  bool leaf = moth_lua_is_leaf(t);
+  if (leaf && moth_lua_push_leaf(L, t))
+    return;
+  new_handle(L, t);
+  push_metatable(L, &key_tensor);
+  lua_setmetatable(L, -2);
+  if (leaf)
+    moth_lua_add_leaf(L, t, -1);
+  count_handle(L);
+}
+
+void moth_lua_push_tensor_with(lua_State *L, MothTensor *t, int meta) {
+  if (__builtin_expect(moth_lua_is_leaf(t), 0)) {
+    moth_lua_push_tensor(L, t);
+    return;
+  }
+  new_handle(L, t);
+  lua_pushvalue(L, meta);
+  lua_setmetatable(L, -2);
+  count_handle(L);
 }
 
 /* scope_begin() -> list that collects the handles made from now on; scope_end(list) goes back to the
@@ -207,11 +232,7 @@ MothDType moth_lua_check_dtype(lua_State *L, int idx) {
     int d = moth_dtype_find(lua_tostring(L, idx));
     if (d >= 0)
       return (MothDType)d;
-    moth_lua_error(
-        L,
-        "'%s' is no dtype; there are float32, float64, float16, bfloat16, int8, uint8, int16, "
-        "int32, int64, bool",
-        lua_tostring(L, idx));
+    moth_lua_error(L, "'%s' is no dtype; there are " MOTH_LUA_DTYPES, lua_tostring(L, idx));
   }
   moth_lua_error(L, "expected a dtype such as moth.float32, got %s", luaL_typename(L, idx));
   return MOTH_FLOAT32;

@@ -4,6 +4,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/thread.h"
 #include "lua/moth_lua.h"
 
 void moth_lua_push_held(lua_State *L, int ref);
@@ -151,7 +152,7 @@ static int b_pop_mode(lua_State *L) {
 
 /* --- counting and logging ---------------------------------------------------------------------- */
 
-static _Thread_local int64_t counted[MOTH_NOPS];
+static _Thread_local int64_t *counted MOTH_LUA_TLS; /* MOTH_NOPS of them */
 
 static MothStatus count_run(MothCall *c, void *ctx) {
   (void)ctx;
@@ -161,7 +162,12 @@ static MothStatus count_run(MothCall *c, void *ctx) {
 
 static int b_push_count(lua_State *L) {
   moth_lua_sync(L);
-  memset(counted, 0, sizeof counted);
+  size_t size = sizeof *counted * MOTH_NOPS;
+  if (!counted)
+    counted = moth_thread_calloc(size);
+  if (!counted)
+    return moth_lua_error(L, "out of memory");
+  memset(counted, 0, size);
   MothStatus s = moth_intercept_push(false, (MothInterceptor){count_run, NULL, true});
   return s ? moth_lua_raise(L, s) : 0;
 }
@@ -171,7 +177,7 @@ static int b_pop_count(lua_State *L) {
   int64_t total = 0;
   moth_intercept_pop(false);
   lua_newtable(L);
-  for (int i = 0; i < moth_nops; i++) {
+  for (int i = 0; counted && i < moth_nops; i++) {
     total += counted[i];
     if (counted[i]) {
       lua_pushnumber(L, (lua_Number)counted[i]);

@@ -23,6 +23,9 @@
 #define MOTH_MAGIC_DEVICE    0x6d6f746844657669ull
 #define MOTH_MAGIC_GENERATOR 0x6d6f746847656e65ull
 
+#define MOTH_LUA_DTYPES                                                                            \
+  "float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, bool"
+
 typedef struct MothHandle {
   uint64_t magic;
   union {
@@ -32,20 +35,29 @@ typedef struct MothHandle {
   } u;
 } MothHandle;
 
-extern _Thread_local lua_State *moth_lua_current;
+/* Initial-exec: what every call reads must not cost a call of its own. Small, since the static TLS of a
+ * library that is opened at run time is scarce. */
+#define MOTH_LUA_TLS __attribute__((tls_model("initial-exec")))
+extern _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
 
-/* The handle at idx if it has this magic, else NULL. */
-static inline MothHandle *moth_lua_handle(lua_State *L, int idx, uint64_t magic) {
-  if (lua_type(L, idx) != LUA_TUSERDATA || lua_objlen(L, idx) != sizeof(MothHandle))
+/* The handle at idx, whose type is known, if it has this magic, else NULL. */
+static inline MothHandle *moth_lua_handle_of(lua_State *L, int idx, int type, uint64_t magic) {
+  if (type != LUA_TUSERDATA || lua_objlen(L, idx) != sizeof(MothHandle))
     return NULL;
   MothHandle *h = lua_touserdata(L, idx);
   return h->magic == magic ? h : NULL;
+}
+static inline MothHandle *moth_lua_handle(lua_State *L, int idx, uint64_t magic) {
+  return moth_lua_handle_of(L, idx, lua_type(L, idx), magic);
 }
 
 /* The tensor at idx; a Lua error that names `what` if there is none. */
 MothTensor *moth_lua_check_tensor(lua_State *L, int idx, const char *what);
 /* Pushes a handle that takes over one reference of t. */
 void moth_lua_push_tensor(lua_State *L, MothTensor *t);
+/* The same with the metatable at index `meta` (an upvalue is found faster than the registry's). */
+void moth_lua_push_tensor_with(lua_State *L, MothTensor *t, int meta);
+void moth_lua_push_tensor_meta(lua_State *L);
 void moth_lua_push_dtype(lua_State *L, MothDType d);
 void moth_lua_push_device(lua_State *L, MothDevice d);
 void moth_lua_push_generator(lua_State *L, MothGenerator *g); /* takes over a reference */
@@ -114,6 +126,7 @@ void moth_lua_open_coroutines(lua_State *L);
 void moth_lua_open_leaves(lua_State *L);
 void moth_lua_open_modes(lua_State *L);
 void moth_lua_open_io(lua_State *L);
+void moth_lua_open_backends(lua_State *L);
 
 int luaopen_moth_lua(lua_State *L);
 #endif

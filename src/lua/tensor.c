@@ -462,6 +462,13 @@ static int b_cpu_level(lua_State *L) {
   lua_pushstring(L, moth_cpu_level());
   return 1;
 }
+/* format(t): "float32 [2, 3] cpu", for messages */
+static int b_format(lua_State *L) {
+  char buf[256];
+  lua_pushstring(L, moth_tensor_format(moth_lua_check_tensor(L, 1, "format"), buf, sizeof buf));
+  return 1;
+}
+
 static int b_cuda_why(lua_State *L) {
   const char *why = moth_cuda_why();
   if (why)
@@ -517,6 +524,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"fail_at", b_fail_at},
                                  {"num_threads", b_num_threads},
                                  {"cpu_level", b_cpu_level},
+                                 {"format", b_format},
                                  {"cuda_why", b_cuda_why},
                                  {"log", b_log},
                                  {"log_on", b_log_on},

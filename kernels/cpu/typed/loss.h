@@ -53,18 +53,18 @@ static void cross_entropy_grad_rows(void *out, const void *in, int64_t rows, int
     double sum = row_sumexp(a, o, n, max);
     double at_target = g * (1 - smoothing) * w;
     real scale = (real)((at_target + even * total) / sum);
-    real p = m_exp(LOAD(a[t]) - max) * scale - (real)at_target;
+    real p = m_exp_down(LOAD(a[t]) - max) * scale - (real)at_target;
     p -= (real)(even * w);
     if (weight && smoothing > 0) {
       for (int64_t i = 0; i < n; i++)
-        o[i] = STORE(m_exp(LOAD(a[i]) - max) * scale - (real)(even * weight[i]));
+        o[i] = STORE(m_exp_down(LOAD(a[i]) - max) * scale - (real)(even * weight[i]));
     } else {
       real less = (real)even;
 #if MOTH_STORED == 0
       MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = o[i] * scale - less;
 #else
       MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
-          STORE(m_exp(LOAD(a[i]) - max) * scale - less);
+          STORE(m_exp_down(LOAD(a[i]) - max) * scale - less);
 #endif
     }
     o[t] = STORE(p);

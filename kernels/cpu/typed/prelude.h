@@ -21,17 +21,26 @@
 #include "kernels/math.h"
 
 #if MOTH_STORED == 1
-#define LOAD(x)  m_f16_to_f32(x)
-#define STORE(x) m_f32_to_f16(x)
+#define LOAD(x)      m_f16_to_f32(x)
+#define STORE(x)     m_f32_to_f16(x)
+#define STORE_F64(x) m_f64_to_f16(x)
+#define STORE_I64(x) m_f64_to_f16(m_i64_to_odd(x))
 #elif MOTH_STORED == 2
-#define LOAD(x)  m_bf16_to_f32(x)
-#define STORE(x) m_f32_to_bf16(x)
+#define LOAD(x)      m_bf16_to_f32(x)
+#define STORE(x)     m_f32_to_bf16(x)
+#define STORE_F64(x) m_f64_to_bf16(x)
+#define STORE_I64(x) m_f64_to_bf16(m_i64_to_odd(x))
 #elif MOTH_REAL_KIND == 5
 #define LOAD(x)  (x)
 #define STORE(x) ((x) != 0)
 #else
 #define LOAD(x)  (x)
 #define STORE(x) (x)
+#endif
+/* From wider than real, rounded once. */
+#ifndef STORE_F64
+#define STORE_F64(x) STORE((real)(x))
+#define STORE_I64(x) STORE((real)(x))
 #endif
 
 #define MOTH_IS_FLOAT (MOTH_REAL_KIND <= 2)

@@ -1,10 +1,11 @@
 /* softmax, log_softmax and their derivatives along rows (n elements side by side) and along columns
  * (`cols` of them at a time, n elements each, `step` elements apart). Three passes over a row or a
  * block of columns that stays in cache: the maximum, the sum of exp(x - maximum), the result. Sums go
- * over blocks of TMP elements, joined in double. */
+ * over blocks of BLOCK elements, joined in double. No maximum here cares for NaN: where there is one,
+ * the sum is NaN and all that comes of it. */
 
 #if MOTH_IS_FLOAT
-enum { SOFT_COLS = 512, SHORT = 16, EXPS = 256 };
+enum { SOFT_COLS = 512, SHORT = 16 };
 
 /* Rows of at most SHORT elements are padded to one vector, with what adds nothing. */
 MOTH_FN void row_short(const stored *a, int64_t n, real *x) {
@@ -14,61 +15,82 @@ MOTH_FN void row_short(const stored *a, int64_t n, real *x) {
     x[k] = LOAD(a[k]);
 }
 
+MOTH_FN real lanes_max(real *lane, int n) {
+  for (int half = n / 2; half; half /= 2)
+    for (int k = 0; k < half; k++)
+      lane[k] = lane[k] > lane[k + half] ? lane[k] : lane[k + half];
+  return lane[0];
+}
+
+MOTH_FN real lanes_sum(real *lane, int n) {
+  for (int half = n / 2; half; half /= 2)
+    for (int k = 0; k < half; k++)
+      lane[k] += lane[k + half];
+  return lane[0];
+}
+
 static real row_max(const stored *a, int64_t n) {
+  real lane[LANES];
   if (n <= SHORT) {
-    real x[SHORT];
-    row_short(a, n, x);
-    for (int half = SHORT / 2; half; half /= 2)
-      for (int k = 0; k < half; k++)
-        x[k] = JOIN_MAX(x[k], x[k + half]);
-    return x[0];
+    row_short(a, n, lane);
+    return lanes_max(lane, SHORT);
   }
-  MothParam m = {.d = -__builtin_inf()};
-  for (int64_t i = 0; i < n; i += BLOCK)
-    block_max(a + i, n - i < BLOCK ? n - i : BLOCK, 0, &m);
-  return (real)m.d;
+  int64_t i = 0;
+  for (int k = 0; k < LANES; k++)
+    lane[k] = REAL_MIN;
+  for (; i + LANES <= n; i += LANES)
+    for (int k = 0; k < LANES; k++) {
+      real x = LOAD(a[i + k]);
+      lane[k] = x > lane[k] ? x : lane[k];
+    }
+  for (int64_t k = 0; i + k < n; k++) {
+    real x = LOAD(a[i + k]);
+    lane[k] = x > lane[k] ? x : lane[k];
+  }
+  return lanes_max(lane, LANES);
+}
+
+/* The sum of exp(a - max), n <= BLOCK; exp goes to `e` if `keep`. The lanes stay in registers. */
+MOTH_FN real exps_block(const stored *a, stored *e, bool keep, int64_t n, real max) {
+  real lane[LANES];
+  int64_t i = 0;
+  for (int k = 0; k < LANES; k++)
+    lane[k] = 0;
+  for (; i + LANES <= n; i += LANES)
+    MOTH_VECTOR for (int k = 0; k < LANES; k++) {
+      real y = m_exp_down(LOAD(a[i + k]) - max);
+      if (keep)
+        e[i + k] = STORE(y);
+      lane[k] += y;
+    }
+  MOTH_VECTOR for (int64_t k = 0; k < n - i; k++) {
+    real y = m_exp_down(LOAD(a[i + k]) - max);
+    if (keep)
+      e[i + k] = STORE(y);
+    lane[k] += y;
+  }
+  return lanes_sum(lane, LANES);
 }
 
 /* The sum of exp(a - max); exp goes to `o` where it is stored as it is computed and o is not NULL. */
 static double row_sumexp(const stored *a, stored *o, int64_t n, real max) {
-  real lane[EXPS];
 #if MOTH_STORED != 0
   o = NULL;
 #endif
   if (n <= SHORT) {
+    real lane[SHORT];
     row_short(a, n, lane);
     for (int k = 0; k < SHORT; k++)
-      lane[k] = m_exp(lane[k] - max);
+      lane[k] = m_exp_down(lane[k] - max);
     for (int64_t k = 0; o && k < n; k++)
       o[k] = STORE(lane[k]);
-    for (int half = SHORT / 2; half; half /= 2)
-      for (int k = 0; k < half; k++)
-        lane[k] += lane[k + half];
-    return (double)lane[0];
+    return (double)lanes_sum(lane, SHORT);
   }
   double sum = 0;
   for (int64_t i = 0; i < n; i += BLOCK) {
-    int64_t end = n - i < BLOCK ? n : i + BLOCK;
-    for (int k = 0; k < EXPS; k++)
-      lane[k] = 0;
-    for (int64_t at = i; at < end; at += EXPS) {
-      int64_t m = end - at < EXPS ? end - at : EXPS;
-      const stored *x = a + at;
-      if (o) {
-        stored *e = o + at;
-        MOTH_VECTOR for (int64_t k = 0; k < m; k++) {
-          real y = m_exp(LOAD(x[k]) - max);
-          e[k] = STORE(y);
-          lane[k] += y;
-        }
-      } else {
-        MOTH_VECTOR for (int64_t k = 0; k < m; k++) lane[k] += m_exp(LOAD(x[k]) - max);
-      }
-    }
-    for (int half = EXPS / 2; half; half /= 2)
-      for (int k = 0; k < half; k++)
-        lane[k] += lane[k + half];
-    sum += (double)lane[0];
+    int64_t m = n - i < BLOCK ? n - i : BLOCK;
+    sum += (double)(o ? exps_block(a + i, o + i, true, m, max)
+                      : exps_block(a + i, NULL, false, m, max));
   }
   return sum;
 }
@@ -88,7 +110,7 @@ static void softmax_rows(int log, void *out, const void *in, int64_t rows, int64
 #if MOTH_STORED == 0
     MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] *= scale;
 #else
-    MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE(m_exp(LOAD(a[i]) - max) * scale);
+    MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE(m_exp_down(LOAD(a[i]) - max) * scale);
 #endif
   }
 }
@@ -109,10 +131,11 @@ static void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t 
     for (int64_t i = 0; i < n; i++)
       MOTH_VECTOR for (int64_t c = 0; c < m; c++) {
         real x = LOAD(a[i * step + c]);
-        max[c] = JOIN_MAX(x, max[c]);
+        max[c] = x > max[c] ? x : max[c];
       }
     for (int64_t i = 0; i < n; i++) {
-      MOTH_VECTOR for (int64_t c = 0; c < m; c++) sum[c] += m_exp(LOAD(a[i * step + c]) - max[c]);
+      MOTH_VECTOR for (int64_t c = 0; c < m; c++) sum[c] +=
+          m_exp_down(LOAD(a[i * step + c]) - max[c]);
       if (i % FLUSH == FLUSH - 1 || i == n - 1)
         for (int64_t c = 0; c < m; c++) {
           total[c] += (double)sum[c];
@@ -127,7 +150,7 @@ static void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t 
             STORE(LOAD(a[i * step + c]) - max[c] - scale[c]);
       else
         MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * step + c] =
-            STORE(m_exp(LOAD(a[i * step + c]) - max[c]) * scale[c]);
+            STORE(m_exp_down(LOAD(a[i * step + c]) - max[c]) * scale[c]);
     }
   }
 }

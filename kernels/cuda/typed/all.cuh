@@ -4,6 +4,7 @@
 #include "kernels/cuda/typed/prelude.cuh"
 namespace {
 #include "kernels/cuda/typed/create.cuh"
+#include "kernels/cuda/typed/gemm.cuh"
 #include "kernels/cuda/typed/conv.cuh"
 #include "kernels/cuda/typed/pool.cuh"
 } // namespace

@@ -62,6 +62,15 @@ function Module.__index(self, key)
   return rawget(rawget(self, "_buffers"), key)
 end
 
+--- For completion: names of parameters, submodules and buffers.
+function Module.__names(self)
+  local list = {}
+  for _, r in ipairs(registries) do
+    for name in pairs(rawget(self, r)) do list[#list + 1] = name end
+  end
+  return list
+end
+
 local function registry_of(value)
   if Parameter.is(value) then return "_parameters" end
   if Module.is(value) then return "_modules" end

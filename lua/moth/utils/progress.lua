@@ -6,18 +6,12 @@
 --
 -- On a terminal one line is redrawn (at most ten times a second) and erased by finish(); elsewhere a plain
 -- line is written every `interval` seconds, so that a short run writes none.
-local ffi = require "ffi"
+local system = require "moth.utils.system"
 local class = require "moth.class"
 local fmt = require "moth.fmt"
 
-pcall(ffi.cdef, "int isatty(int fd);")
-pcall(ffi.cdef, "typedef struct { long s, ns; } moth_clock; int clock_gettime(int id, moth_clock *t);")
 
-local instant = ffi.new("moth_clock")
-local function now() -- seconds of the monotonic clock
-  ffi.C.clock_gettime(1, instant)
-  return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
-end
+local now = system.now
 
 local WIDTH = 24
 
@@ -32,7 +26,7 @@ function Progress:__init(total, o)
   self.total, self.label, self.unit = total, o.label or "", o.unit or "it"
   self.out, self.clock, self.interval = o.out or io.stderr, o.clock or now, o.interval or 10
   self.tty = o.tty
-  if self.tty == nil then self.tty = not o.out and ffi.C.isatty(2) == 1 and os.getenv("TERM") ~= "dumb" end
+  if self.tty == nil then self.tty = not o.out and system.is_terminal(2) end
   self.done, self.message = 0, nil
   self.start = self.clock()
   self.next_draw = self.start + (self.tty and 0 or self.interval)

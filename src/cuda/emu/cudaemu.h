@@ -1,4 +1,5 @@
-/* The emulation: as much of CUDA's language and runtime as moth's .cu files use, for g++ and one CPU.
+/* The emulation: as much of CUDA's language as moth's .cu files use, for g++ and one CPU; its runtime is
+ * in api.h.
  *
  * A block runs at a time; each of its threads is a fiber that runs until it reaches a barrier, a
  * shuffle or its end. __shared__ variables are statics. What it cannot do: inline PTX, tensor cores,
@@ -10,15 +11,18 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <functional>
+#include "cuda/emu/api.h"
 
 #define __global__
 #define __device__
 #define __host__
 #define __constant__
-#define __shared__      static
+/* A declaration that begins with it, inside of a function: what it declares holds NaNs when a block
+ * begins. */
+#define __shared__                                                                                 \
+  moth_emu_shared_here(__func__);                                                                  \
+  static
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__    __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
@@ -26,49 +30,25 @@
 #define __restrict__ __restrict
 #endif
 
+/* The shared memory of `function`, and the dynamic one, become fresh once a block. */
+void moth_emu_shared_here(const char *function);
+void *moth_emu_shared(void);
+
 struct uint3 {
   unsigned x, y, z;
-};
-struct dim3 {
-  unsigned x, y, z;
-  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 enum { warpSize = 32 };
 
-/* --- rendezvous ------------------------------------------------------------------------------- */
+/* --- meeting points ----------------------------------------------------------------------------- */
 
 void moth_emu_barrier(void);
-/* Gives this lane's value, returns that of lane `from` (its own if from is out of the warp's threads)
- * once all lanes of `mask` have come. `ballot` gets the bits of all predicates. */
-uint64_t moth_emu_exchange(unsigned mask, uint64_t value, int from, bool predicate,
-                           unsigned *ballot);
-void *moth_emu_shared(void);
-
+/* The barrier with a count of predicates that hold. */
+int moth_emu_barrier_count(bool p);
 static inline void __syncthreads(void) {
   moth_emu_barrier();
 }
-static inline unsigned moth_emu_ballot(unsigned mask, bool p) {
-  unsigned b;
-  moth_emu_exchange(mask, 0, -1, p, &b);
-  return b;
-}
-static inline void __syncwarp(unsigned mask = 0xffffffffu) {
-  moth_emu_ballot(mask, false);
-}
-static inline unsigned __ballot_sync(unsigned mask, int p) {
-  return moth_emu_ballot(mask, p != 0);
-}
-static inline int __any_sync(unsigned mask, int p) {
-  return moth_emu_ballot(mask, p != 0) != 0;
-}
-static inline int __all_sync(unsigned mask, int p) {
-  return moth_emu_ballot(mask, p == 0) == 0;
-}
-int moth_emu_lane(void);
-/* The barrier with a count of predicates that hold. */
-int moth_emu_barrier_count(bool p);
 static inline int __syncthreads_count(int p) {
   return moth_emu_barrier_count(p != 0);
 }
@@ -79,12 +59,48 @@ static inline int __syncthreads_and(int p) {
   return moth_emu_barrier_count(p == 0) == 0;
 }
 
-template <class T> static inline T moth_emu_shuffle(unsigned mask, T x, int from) {
-  static_assert(sizeof(T) <= 8, "shuffles move at most 8 bytes");
+/* Up to ALL, lanes of the mask that have ended are not waited for. */
+enum MothEmuMeeting {
+  MOTH_EMU_SYNC,
+  MOTH_EMU_BALLOT,
+  MOTH_EMU_ANY,
+  MOTH_EMU_ALL,
+  MOTH_EMU_SHUFFLE,
+  MOTH_EMU_REDUCE,
+  MOTH_EMU_MATCH
+};
+/* Each waits for the lanes of `mask`. The predicates' bits; the value that lane `from` gave; all values,
+ * and the mask of lanes that gave one. */
+unsigned moth_emu_vote(MothEmuMeeting what, unsigned mask, bool predicate);
+uint64_t moth_emu_exchange(MothEmuMeeting what, unsigned mask, uint64_t value, int from);
+unsigned moth_emu_gather(MothEmuMeeting what, unsigned mask, uint64_t value, uint64_t *values);
+int moth_emu_lane(void);
+
+static inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  moth_emu_vote(MOTH_EMU_SYNC, mask, false);
+}
+static inline unsigned __ballot_sync(unsigned mask, int p) {
+  return moth_emu_vote(MOTH_EMU_BALLOT, mask, p != 0);
+}
+static inline int __any_sync(unsigned mask, int p) {
+  return moth_emu_vote(MOTH_EMU_ANY, mask, p != 0) != 0;
+}
+static inline int __all_sync(unsigned mask, int p) {
+  return moth_emu_vote(MOTH_EMU_ALL, mask, p == 0) == 0;
+}
+/* Which lanes run together is the hardware's choice: here each runs alone. */
+static inline unsigned __activemask(void) {
+  return 1u << moth_emu_lane();
+}
+
+template <class T> static inline uint64_t moth_emu_bits(T x) {
+  static_assert(sizeof(T) <= 8, "lanes exchange at most 8 bytes");
   uint64_t bits = 0;
   memcpy(&bits, &x, sizeof x);
-  unsigned ballot;
-  bits = moth_emu_exchange(mask, bits, from, false, &ballot);
+  return bits;
+}
+template <class T> static inline T moth_emu_shuffle(unsigned mask, T x, int from) {
+  uint64_t bits = moth_emu_exchange(MOTH_EMU_SHUFFLE, mask, moth_emu_bits(x), from);
   memcpy(&x, &bits, sizeof x);
   return x;
 }
@@ -96,14 +112,48 @@ template <class T> static inline T __shfl_xor_sync(unsigned mask, T x, int m, in
   int lane = moth_emu_lane(), from = lane ^ m;
   return moth_emu_shuffle(mask, x, (from & ~(width - 1)) > (lane & ~(width - 1)) ? lane : from);
 }
-template <class T> static inline T __shfl_down_sync(unsigned mask, T x, int d, int width = 32) {
+template <class T>
+static inline T __shfl_down_sync(unsigned mask, T x, unsigned d, int width = 32) {
   int lane = moth_emu_lane();
-  return moth_emu_shuffle(mask, x, (lane & (width - 1)) + d < width ? lane + d : lane);
+  return moth_emu_shuffle(mask, x, (lane & (width - 1)) + (int)d < width ? lane + (int)d : lane);
 }
-template <class T> static inline T __shfl_up_sync(unsigned mask, T x, int d, int width = 32) {
+template <class T> static inline T __shfl_up_sync(unsigned mask, T x, unsigned d, int width = 32) {
   int lane = moth_emu_lane();
-  return moth_emu_shuffle(mask, x, (lane & (width - 1)) >= d ? lane - d : lane);
+  return moth_emu_shuffle(mask, x, (lane & (width - 1)) >= (int)d ? lane - (int)d : lane);
 }
+template <class T> static inline unsigned __match_any_sync(unsigned mask, T x) {
+  uint64_t values[32], bits = moth_emu_bits(x);
+  unsigned came = moth_emu_gather(MOTH_EMU_MATCH, mask, bits, values), same = 0;
+  for (int l = 0; l < 32; l++)
+    same |= (unsigned)((came >> l & 1) && values[l] == bits) << l;
+  return same;
+}
+template <class T, class F> static inline T moth_emu_reduce(unsigned mask, T x, F f) {
+  uint64_t values[32];
+  unsigned came = moth_emu_gather(MOTH_EMU_REDUCE, mask, moth_emu_bits(x), values);
+  int first = __builtin_ctz(came);
+  T sum, y;
+  memcpy(&sum, &values[first], sizeof sum);
+  for (int l = first + 1; l < 32; l++)
+    if (came >> l & 1) {
+      memcpy(&y, &values[l], sizeof y);
+      sum = f(sum, y);
+    }
+  return sum;
+}
+#define MOTH_EMU_REDUCE_OF(name, type, expression)                                                 \
+  static inline type name(unsigned mask, type x) {                                                 \
+    return moth_emu_reduce(mask, x, [](type a, type b) { return (type)(expression); });            \
+  }
+MOTH_EMU_REDUCE_OF(__reduce_add_sync, unsigned, a + b)
+MOTH_EMU_REDUCE_OF(__reduce_add_sync, int, a + b)
+MOTH_EMU_REDUCE_OF(__reduce_min_sync, unsigned, a < b ? a : b)
+MOTH_EMU_REDUCE_OF(__reduce_min_sync, int, a < b ? a : b)
+MOTH_EMU_REDUCE_OF(__reduce_max_sync, unsigned, a > b ? a : b)
+MOTH_EMU_REDUCE_OF(__reduce_max_sync, int, a > b ? a : b)
+MOTH_EMU_REDUCE_OF(__reduce_and_sync, unsigned, a &b)
+MOTH_EMU_REDUCE_OF(__reduce_or_sync, unsigned, a | b)
+MOTH_EMU_REDUCE_OF(__reduce_xor_sync, unsigned, a ^ b)
 
 /* --- arithmetic and atomics ------------------------------------------------------------------- */
 
@@ -140,15 +190,42 @@ template <class T> static inline T atomicCAS(T *p, T expected, T x) {
     *p = x;
   return old;
 }
-template <class T> static inline T __ldg(const T *p) {
-  return *p;
+template <class T> static inline T atomicSub(T *p, T x) {
+  return atomicAdd(p, (T)-x);
 }
-template <class T> static inline T __ldcs(const T *p) {
-  return *p;
+template <class T> static inline T atomicAnd(T *p, T x) {
+  T old = *p;
+  *p = old & x;
+  return old;
 }
-template <class T> static inline void __stcs(T *p, T x) {
-  *p = x;
+template <class T> static inline T atomicXor(T *p, T x) {
+  T old = *p;
+  *p = old ^ x;
+  return old;
 }
+static inline unsigned atomicInc(unsigned *p, unsigned most) {
+  unsigned old = *p;
+  *p = old >= most ? 0 : old + 1;
+  return old;
+}
+#define MOTH_EMU_LOAD(name)                                                                        \
+  template <class T> static inline T name(const T *p) {                                            \
+    return *p;                                                                                     \
+  }
+MOTH_EMU_LOAD(__ldg)
+MOTH_EMU_LOAD(__ldca)
+MOTH_EMU_LOAD(__ldcg)
+MOTH_EMU_LOAD(__ldcs)
+MOTH_EMU_LOAD(__ldlu)
+MOTH_EMU_LOAD(__ldcv)
+#define MOTH_EMU_STORE(name)                                                                       \
+  template <class T> static inline void name(T *p, T x) {                                          \
+    *p = x;                                                                                        \
+  }
+MOTH_EMU_STORE(__stwb)
+MOTH_EMU_STORE(__stcg)
+MOTH_EMU_STORE(__stcs)
+MOTH_EMU_STORE(__stwt)
 static inline void __threadfence(void) {}
 static inline void __threadfence_block(void) {}
 static inline void __threadfence_system(void) {}
@@ -161,102 +238,94 @@ static inline unsigned long long __umul64hi(unsigned long long a, unsigned long 
 static inline int __popc(unsigned x) {
   return __builtin_popcount(x);
 }
+static inline int __popcll(unsigned long long x) {
+  return __builtin_popcountll(x);
+}
 static inline int __ffs(int x) {
   return __builtin_ffs(x);
+}
+static inline int __ffsll(long long x) {
+  return __builtin_ffsll(x);
 }
 static inline int __clz(int x) {
   return x ? __builtin_clz((unsigned)x) : 32;
 }
+static inline int __clzll(long long x) {
+  return x ? __builtin_clzll((unsigned long long)x) : 64;
+}
+static inline unsigned __brev(unsigned x) {
+  unsigned r = 0;
+  for (int i = 0; i < 32; i++)
+    r |= (x >> i & 1) << (31 - i);
+  return r;
+}
+template <class To, class From> static inline To moth_emu_as(From x) {
+  static_assert(sizeof(To) == sizeof(From), "");
+  To y;
+  memcpy(&y, &x, sizeof y);
+  return y;
+}
 static inline float __int_as_float(int x) {
-  float f;
-  memcpy(&f, &x, sizeof f);
-  return f;
+  return moth_emu_as<float>(x);
 }
-static inline int __float_as_int(float f) {
-  int x;
-  memcpy(&x, &f, sizeof x);
-  return x;
+static inline int __float_as_int(float x) {
+  return moth_emu_as<int>(x);
 }
-struct float2 {
-  float x, y;
-};
-struct alignas(16) float4 {
-  float x, y, z, w;
-};
-struct uint2 {
-  unsigned x, y;
-};
-struct alignas(16) uint4 {
-  unsigned x, y, z, w;
-};
-
-/* --- the runtime ------------------------------------------------------------------------------ */
-
-typedef enum cudaError {
-  cudaSuccess = 0,
-  cudaErrorInvalidValue = 1,
-  cudaErrorMemoryAllocation = 2,
-  cudaErrorInvalidConfiguration = 9,
-  cudaErrorInvalidDevice = 101,
-  cudaErrorInvalidResourceHandle = 400,
-  cudaErrorNotReady = 600,
-  cudaErrorIllegalAddress = 700,
-  cudaErrorLaunchFailure = 719,
-  cudaErrorStreamCaptureUnsupported = 900,
-  cudaErrorStreamCaptureInvalidated = 901
-} cudaError_t;
-typedef struct MothEmuStream *cudaStream_t;
-typedef struct MothEmuEvent *cudaEvent_t;
-enum cudaMemcpyKind {
-  cudaMemcpyHostToHost,
-  cudaMemcpyHostToDevice,
-  cudaMemcpyDeviceToHost,
-  cudaMemcpyDeviceToDevice,
-  cudaMemcpyDefault
-};
-enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
-enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
-enum { cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
-struct cudaDeviceProp {
-  char name[256];
-  size_t totalGlobalMem, sharedMemPerBlockOptin;
-  int multiProcessorCount, major, minor, l2CacheSize, maxThreadsPerMultiProcessor, clockRate;
-};
-
-cudaError_t moth_emu_launch(const char *name, std::function<void()> body, dim3 grid, dim3 block,
-                            size_t shared, cudaStream_t stream);
-const char *cudaGetErrorString(cudaError_t e);
-cudaError_t cudaGetLastError(void);
-cudaError_t cudaPeekAtLastError(void);
-cudaError_t cudaGetDeviceCount(int *n);
-cudaError_t cudaSetDevice(int device);
-cudaError_t cudaGetDevice(int *device);
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
-cudaError_t cudaDeviceSynchronize(void);
-cudaError_t cudaMalloc(void **p, size_t n);
-cudaError_t cudaFree(void *p);
-cudaError_t cudaMallocHost(void **p, size_t n);
-cudaError_t cudaHostAlloc(void **p, size_t n, unsigned flags);
-cudaError_t cudaFreeHost(void *p);
-cudaError_t cudaMemGetInfo(size_t *free, size_t *total);
-cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind,
-                            cudaStream_t stream);
-cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t stream);
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority);
-cudaError_t cudaStreamDestroy(cudaStream_t s);
-cudaError_t cudaStreamSynchronize(cudaStream_t s);
-cudaError_t cudaStreamQuery(cudaStream_t s);
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);
-cudaError_t cudaEventDestroy(cudaEvent_t e);
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
-cudaError_t cudaEventQuery(cudaEvent_t e);
-cudaError_t cudaEventSynchronize(cudaEvent_t e);
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b);
-template <class F> static inline cudaError_t cudaFuncSetAttribute(F, int, int) {
-  return cudaSuccess;
+static inline float __uint_as_float(unsigned x) {
+  return moth_emu_as<float>(x);
 }
-enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+static inline unsigned __float_as_uint(float x) {
+  return moth_emu_as<unsigned>(x);
+}
+static inline double __longlong_as_double(long long x) {
+  return moth_emu_as<double>(x);
+}
+static inline long long __double_as_longlong(double x) {
+  return moth_emu_as<long long>(x);
+}
+static inline float rsqrtf(float x) {
+  return 1.0f / sqrtf(x);
+}
+static inline double rsqrt(double x) {
+  return 1.0 / sqrt(x);
+}
+static inline float __fdividef(float a, float b) {
+  return a / b;
+}
+#define __expf expf /* the C library has functions of these names */
+#define __logf logf
+/* The only way for a thread that spins to let others run. */
+void moth_emu_pause(void);
+static inline void __nanosleep(unsigned) {
+  moth_emu_pause();
+}
+static inline long long clock64(void) {
+  return 0;
+}
+
+/* --- vectors: as CUDA aligns them --------------------------------------------------------------- */
+
+#define MOTH_EMU_VECTORS(T, name)                                                                  \
+  struct alignas(2 * sizeof(T)) name##2 {                                                          \
+    T x, y;                                                                                        \
+  };                                                                                               \
+  struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) name##4 {                                     \
+    T x, y, z, w;                                                                                  \
+  };                                                                                               \
+  static inline name##2 make_##name##2(T x, T y) {                                                 \
+    return {x, y};                                                                                 \
+  }                                                                                                \
+  static inline name##4 make_##name##4(T x, T y, T z, T w) {                                       \
+    return {x, y, z, w};                                                                           \
+  }
+MOTH_EMU_VECTORS(signed char, char)
+MOTH_EMU_VECTORS(unsigned char, uchar)
+MOTH_EMU_VECTORS(short, short)
+MOTH_EMU_VECTORS(unsigned short, ushort)
+MOTH_EMU_VECTORS(int, int)
+MOTH_EMU_VECTORS(unsigned, uint)
+MOTH_EMU_VECTORS(long long, longlong)
+MOTH_EMU_VECTORS(unsigned long long, ulonglong)
+MOTH_EMU_VECTORS(float, float)
+MOTH_EMU_VECTORS(double, double)
 #endif

@@ -1,45 +1,55 @@
-/* Kernels of the emulation: the threads of a block as fibers. See cudaemu.h. */
+/* Kernels of the emulation: the threads of a block as fibers.
+ *
+ * Blocks run one after the other, forwards or backwards by chance. A fiber takes threads of the block that have not begun, one after the
+ * other, until one of them has to wait: then the fiber is that thread's, and another takes the rest. A
+ * kernel without barriers so needs one fiber and hardly a switch. Order of warps and lanes is by chance.
+ *
+ * Collectives of a warp: lanes that come with the same mask form a group, and go on when all of the
+ * mask have come. Groups of disjoint masks can be under way at the same time. Lanes that have ended
+ * count as come for votes and __syncwarp, as the hardware has it; for a shuffle they are missing. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
+#include "cuda/emu/cudaemu.h"
 #include "cuda/emu/emu.h"
+#include "cuda/emu/shared.h"
+#ifdef MOTH_EMU_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
 namespace {
 
-enum State { READY, BLOCK, WARP, DONE };
+enum { MAX_THREADS = 1024, NONE = -1 };
+#ifdef MOTH_EMU_ASAN
+const size_t STACK = 512 << 10;
+#else
+const size_t STACK = 128 << 10;
+#endif
+const size_t PAGE = 4096;
 
-struct Fiber {
+/* --- switching ---------------------------------------------------------------------------------- */
+
+struct Context {
+#ifdef __x86_64__
   void *sp;
-  State state;
-  uint3 index;
+#else
+  ucontext_t u;
+#endif
+  const void *bottom; /* of its stack */
+  size_t size;
+  void *fake; /* AddressSanitizer's */
 };
-/* A collective of a warp in progress. */
-struct Warp {
-  unsigned arrived, departed, mask, ballot;
-  uint64_t value[32];
-};
 
-enum { MAX_THREADS = 1024, STACK = 128 << 10 };
-
-Fiber fibers[MAX_THREADS];
-Warp warps[MAX_THREADS / 32];
-int nthreads, now, block_count, block_result;
-void *scheduler_sp;
-char *stacks;
-alignas(64) char dynamic_shared[256 << 10];
-const std::function<void()> *body;
-uint64_t rng = 88172645463325252ull;
-
-uint64_t next_random() {
-  rng ^= rng << 13;
-  rng ^= rng >> 7;
-  return rng ^= rng << 17;
-}
-
+#ifdef __x86_64__
 extern "C" void moth_emu_switch(void **save, void *to);
 /* rdi: where to keep this stack; rsi: the stack to go on with. */
 __asm__(".text\n.globl moth_emu_switch\n.hidden moth_emu_switch\n.type moth_emu_switch,@function\n"
@@ -47,155 +57,423 @@ __asm__(".text\n.globl moth_emu_switch\n.hidden moth_emu_switch\n.type moth_emu_
         "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
         "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
         "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n");
+#endif
 
-void yield(State s) {
-  Fiber *f = &fibers[now];
-  f->state = s;
-  moth_emu_switch(&f->sp, scheduler_sp);
+Context scheduler;
+
+void go(Context *from, Context *to) {
+#ifdef MOTH_EMU_ASAN
+  __sanitizer_start_switch_fiber(&from->fake, to->bottom, to->size);
+#endif
+#ifdef __x86_64__
+  moth_emu_switch(&from->sp, to->sp);
+#else
+  swapcontext(&from->u, &to->u);
+#endif
+#ifdef MOTH_EMU_ASAN
+  if (from == &scheduler)
+    __sanitizer_finish_switch_fiber(from->fake, nullptr, nullptr);
+  else /* kernels may be run by any thread of the process */
+    __sanitizer_finish_switch_fiber(from->fake, &scheduler.bottom, &scheduler.size);
+#endif
+}
+
+const char *const names[] = {"__syncwarp", "__ballot_sync", "__any_sync",      "__all_sync",
+                             "a shuffle",  "__reduce_sync", "__match_any_sync"};
+
+/* --- the state of a block ----------------------------------------------------------------------- */
+
+enum State { FRESH, READY, BLOCK, WARP, DONE };
+
+struct Thread {
+  State state;
+  int fiber; /* that waits in it */
+};
+/* A collective in progress. */
+struct Group {
+  unsigned mask, arrived, left, ballot;
+  bool open;
+  MothEmuMeeting what;
+  uint64_t value[32];
+};
+struct Warp {
+  Group group[33]; /* each lane can be in one that is open, or about to leave one */
+  int groups;      /* how many of them were ever used */
+  int open;
+  int ready;      /* threads */
+  unsigned ended; /* lanes */
+};
+
+struct Fiber {
+  Context context;
+  bool made;
+};
+
+Fiber fibers[MAX_THREADS + 1];
+int idle[MAX_THREADS + 1], nidle; /* those that wait for threads to begin */
+char *stacks;
+bool failed; /* moth_emu_say has been told */
+
+Thread threads[MAX_THREADS];
+Warp warps[MAX_THREADS / 32];
+int nthreads, nwarps, now, fiber_now;
+int begun, order_start, order_step; /* which thread begins next */
+int block_count, block_result, pauses;
+const std::function<void()> *body;
+const char *kernel;
+MothEmuRandom rng{moth_emu_seed() ^ 0x5bd1e995};
+
+void set_index(int i) {
+  unsigned u = (unsigned)i;
+  if (blockDim.x == (unsigned)nthreads) {
+    threadIdx.x = u;
+    return;
+  }
+  threadIdx.x = u % blockDim.x;
+  threadIdx.y = u / blockDim.x % blockDim.y;
+  threadIdx.z = u / blockDim.x / blockDim.y;
+}
+
+/* The k-th thread to begin: warps in a random rotation, lanes of each upwards or downwards. */
+int fresh_thread(int k) {
+  int w = (order_start + k / 32) % nwarps;
+  int i = w * 32 + (order_step > 0 ? k % 32 : 31 - k % 32);
+  return i < nthreads ? i : NONE;
+}
+
+void wake(int i) {
+  threads[i].state = READY;
+  warps[i >> 5].ready++;
+}
+
+void complete(int warp, Group *g) {
+  g->open = false;
+  warps[warp].open--;
+  for (unsigned lanes = g->arrived; lanes; lanes &= lanes - 1) {
+    int i = warp * 32 + __builtin_ctz(lanes);
+    if (threads[i].state == WARP)
+      wake(i);
+  }
+}
+void complete_if_all_came(int warp, Group *g) {
+  unsigned absent = g->mask & ~g->arrived;
+  if ((absent & ~warps[warp].ended) == 0 && (!absent || g->what <= MOTH_EMU_ALL))
+    complete(warp, g);
+}
+
+void ended(int i) {
+  threads[i].state = DONE;
+  Warp *w = &warps[i >> 5];
+  w->ended |= 1u << (i & 31);
+  for (int k = 0; k < w->groups && w->open; k++)
+    if (w->group[k].open)
+      complete_if_all_came(i >> 5, &w->group[k]);
 }
 
 void fiber_main() {
-  (*body)();
-  yield(DONE);
+#ifdef MOTH_EMU_ASAN
+  __sanitizer_finish_switch_fiber(nullptr, &scheduler.bottom, &scheduler.size);
+#endif
+  int self = fiber_now;
+  for (;;) {
+    while (begun < nwarps * 32) {
+      int i = fresh_thread(begun++);
+      if (i == NONE)
+        continue;
+      now = i;
+      set_index(i);
+      (*body)();
+      ended(now);
+    }
+    idle[nidle++] = self;
+    go(&fibers[self].context, &scheduler);
+  }
 }
 
-void prepare(int i) {
-  char *top = stacks + (size_t)(i + 1) * STACK;
-  void **sp = (void **)top;
+void make(int f) {
+  char *low = stacks + (size_t)f * (STACK + PAGE) + PAGE; /* a page between is never there */
+  mprotect(low, STACK, PROT_READ | PROT_WRITE);
+  ASAN_UNPOISON_MEMORY_REGION(low, STACK);
+  Context *c = &fibers[f].context;
+  c->bottom = low;
+  c->size = STACK;
+  c->fake = nullptr;
+#ifdef __x86_64__
+  void **sp = (void **)(low + STACK);
   *--sp = nullptr; /* keeps the stack aligned as after a call */
   *--sp = (void *)fiber_main;
   for (int k = 0; k < 6; k++)
     *--sp = nullptr;
-  fibers[i].sp = sp;
-  fibers[i].state = READY;
+  c->sp = sp;
+#else
+  getcontext(&c->u);
+  c->u.uc_stack.ss_sp = low;
+  c->u.uc_stack.ss_size = STACK;
+  c->u.uc_link = nullptr;
+  makecontext(&c->u, fiber_main, 0);
+#endif
+  fibers[f].made = true;
 }
 
-/* Runs every fiber that can go on, in a random direction from a random place. True: some did. */
+void resume(int f) {
+  fiber_now = f;
+  go(&scheduler, &fibers[f].context);
+}
+
+/* From a thread: lets others run until it is woken. */
+void wait(State s) {
+  int i = now, f = fiber_now;
+  threads[i].state = s;
+  threads[i].fiber = f;
+  go(&fibers[f].context, &scheduler);
+  now = i;
+  fiber_now = f;
+  set_index(i);
+}
+
+void begin_fresh() {
+  while (begun < nwarps * 32 && !failed) {
+    if (nidle == 0) { /* none left: all are bound to threads, so there is one more to make */
+      for (int f = 0; f <= MAX_THREADS; f++)
+        if (!fibers[f].made) {
+          make(f);
+          idle[nidle++] = f;
+          break;
+        }
+    }
+    resume(idle[--nidle]);
+  }
+}
+
+/* Runs every thread that can go on, once. True: some did. */
 bool pass() {
   bool ran = false;
-  uint64_t r = next_random();
-  int start = (int)(r % (unsigned)nthreads), step = r >> 40 & 1 ? 1 : nthreads - 1;
-  for (int k = 0, i = start; k < nthreads; k++, i = (i + step) % nthreads) {
-    Fiber *f = &fibers[i];
-    if (f->state != READY)
-      continue;
-    now = i;
-    threadIdx = f->index;
-    ran = true;
-    moth_emu_switch(&scheduler_sp, f->sp);
+  int first = (int)rng.below((unsigned)nwarps), down = (int)rng.below(2) * 31;
+  for (int k = 0; k < nwarps; k++) {
+    int w = (first + k) % nwarps;
+    for (int l = 0; l < 32 && warps[w].ready && !failed; l++) {
+      int i = w * 32 + (l ^ down);
+      if (i >= nthreads || threads[i].state != READY)
+        continue;
+      warps[w].ready--;
+      ran = true;
+      resume(threads[i].fiber);
+    }
   }
   return ran;
 }
 
-cudaError_t run_block(const char *name) {
-  block_count = 0;
-  memset(warps, 0, sizeof warps);
-  int i = 0;
-  for (unsigned z = 0; z < blockDim.z; z++)
-    for (unsigned y = 0; y < blockDim.y; y++)
-      for (unsigned x = 0; x < blockDim.x; x++, i++) {
-        prepare(i);
-        fibers[i].index = {x, y, z};
+/* --- what is said of a failure ------------------------------------------------------------------ */
+
+void lanes_text(char *to, size_t size, unsigned lanes) {
+  size_t n = 0;
+  for (int l = 0; l < 32; l++)
+    if (lanes >> l & 1) {
+      int last = l;
+      while (last < 31 && lanes >> (last + 1) & 1)
+        last++;
+      if (n + 16 < size)
+        n += (size_t)snprintf(to + n, size - n, last > l ? "%s%d-%d" : "%s%d", n ? "," : "", l,
+                              last);
+      l = last;
+    }
+}
+
+void say(const char *format, ...) {
+  char text[400];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  if (!failed)
+    moth_emu_say("unspecified launch failure: %s, block (%u, %u, %u): %s", kernel, blockIdx.x,
+                 blockIdx.y, blockIdx.z, text);
+  failed = true;
+}
+
+void say_deadlock() {
+  int at_barrier = 0, waiting = 0;
+  for (int i = 0; i < nthreads; i++) {
+    at_barrier += threads[i].state == BLOCK;
+    waiting += threads[i].state != DONE;
+  }
+  for (int w = 0; w < nwarps; w++)
+    for (const Group &g : warps[w].group)
+      if (g.open) {
+        unsigned absent = g.mask & ~g.arrived;
+        char here[100] = "", missing[100] = "", gone[130] = "";
+        lanes_text(here, sizeof here, g.arrived);
+        lanes_text(missing, sizeof missing, absent);
+        if (absent & warps[w].ended) {
+          strcpy(gone, "; ended: ");
+          lanes_text(gone + 9, sizeof gone - 9, absent & warps[w].ended);
+        }
+        say("deadlock: in warp %d lanes %s wait in %s (mask 0x%08x) for lanes %s%s; %d of %d "
+            "threads wait at __syncthreads",
+            w, here, names[g.what], g.mask, missing, gone, at_barrier, waiting);
+        return;
       }
-  for (;;) {
+  say("deadlock: %d of %d threads wait at __syncthreads", at_barrier, waiting);
+}
+
+/* --- blocks ------------------------------------------------------------------------------------- */
+
+void run_block() {
+  block_count = pauses = 0;
+  for (int i = 0; i < nthreads; i++)
+    threads[i].state = FRESH;
+  for (int w = 0; w < nwarps; w++) {
+    int lanes = nthreads - w * 32;
+    warps[w].ended = lanes < 32 ? ~0u << lanes : 0; /* lanes that never were */
+    warps[w].ready = 0;
+  }
+  moth_emu_shared_begin();
+  begun = 0;
+  order_start = (int)rng.below((unsigned)nwarps);
+  order_step = rng.below(2) ? 1 : -1;
+  begin_fresh();
+  while (!failed) {
     if (pass())
       continue;
     int at_barrier = 0, waiting = 0;
-    for (i = 0; i < nthreads; i++) {
-      at_barrier += fibers[i].state == BLOCK;
-      waiting += fibers[i].state != DONE;
+    for (int i = 0; i < nthreads; i++) {
+      at_barrier += threads[i].state == BLOCK;
+      waiting += threads[i].state != DONE;
     }
     if (!waiting)
-      return cudaSuccess;
+      return;
     if (at_barrier != waiting) {
-      fprintf(
-          stderr,
-          "cuda emulation: deadlock in %s, block (%u, %u, %u): of %d threads that go on, %d wait "
-          "at __syncthreads and %d for lanes of their warp\n",
-          name, blockIdx.x, blockIdx.y, blockIdx.z, waiting, at_barrier, waiting - at_barrier);
-      return cudaErrorLaunchFailure;
+      say_deadlock();
+      return;
     }
     block_result = block_count;
     block_count = 0;
-    for (i = 0; i < nthreads; i++)
-      if (fibers[i].state == BLOCK)
-        fibers[i].state = READY;
+    for (int i = 0; i < nthreads; i++)
+      if (threads[i].state == BLOCK)
+        wake(i);
   }
+}
+
+/* After a failure fibers wait that nobody will wake. */
+void abandon() {
+  for (Fiber &f : fibers)
+    f.made = false;
+  nidle = 0;
+  memset(warps, 0, sizeof warps);
 }
 
 } // namespace
 
+/* --- for the kernels ---------------------------------------------------------------------------- */
+
 void moth_emu_barrier(void) {
-  yield(BLOCK);
+  wait(BLOCK);
 }
 int moth_emu_barrier_count(bool p) {
   block_count += p;
-  yield(BLOCK);
+  wait(BLOCK);
   return block_result;
 }
-void *moth_emu_shared(void) {
-  return dynamic_shared;
+void moth_emu_pause(void) {
+  if (++pauses > 10000000)
+    say("livelock: thread (%u, %u, %u) has waited too often", threadIdx.x, threadIdx.y,
+        threadIdx.z);
+  warps[now >> 5].ready++;
+  wait(READY);
 }
 int moth_emu_lane(void) {
   return now & 31;
 }
 
-static void wake(int warp) {
-  for (int i = warp * 32; i < warp * 32 + 32 && i < nthreads; i++)
-    if (fibers[i].state == WARP)
-      fibers[i].state = READY;
-}
-
-uint64_t moth_emu_exchange(unsigned mask, uint64_t value, int from, bool predicate,
-                           unsigned *ballot) {
+/* Where the lane's group has come together: its values, of the lanes that took part. */
+static Group *meet(MothEmuMeeting what, unsigned mask, uint64_t value, bool predicate) {
   int lane = now & 31, warp = now >> 5;
   Warp *w = &warps[warp];
-  int last = nthreads - warp * 32;
-  if (last < 32)
-    mask &= (1u << last) - 1;
-  while (w->arrived >> lane & 1 || w->departed) /* the one before is not over */
-    yield(WARP);
-  w->mask = mask;
-  w->value[lane] = value;
-  w->ballot = (w->arrived ? w->ballot : 0) | (unsigned)predicate << lane;
-  w->arrived |= 1u << lane;
-  if (w->arrived == mask)
-    wake(warp);
-  while ((w->arrived & mask) != mask)
-    yield(WARP);
-  uint64_t got = from >= 0 && mask >> from & 1 ? w->value[from] : value;
-  *ballot = w->ballot;
-  w->departed |= 1u << lane;
-  if (w->departed == w->arrived) {
-    w->arrived = w->departed = 0;
-    wake(warp);
+  int lanes = nthreads - warp * 32;
+  if (lanes < 32)
+    mask &= (1u << lanes) - 1; /* lanes that never were */
+  if (!(mask >> lane & 1)) {
+    say("lane %d of warp %d calls %s with a mask (0x%08x) that it is not in", lane, warp,
+        names[what], mask);
+    wait(WARP);
   }
+  Group *g = nullptr, *unused = nullptr;
+  for (Group *c = w->group; c < w->group + w->groups; c++) {
+    if (c->open && c->mask == mask && !(c->arrived >> lane & 1))
+      g = c;
+    else if (!c->open && !c->left)
+      unused = c;
+  }
+  if (g && g->what != what) {
+    say("lanes of warp %d meet in %s and in %s (mask 0x%08x)", warp, names[g->what], names[what],
+        mask);
+    wait(WARP);
+  }
+  if (!g) {
+    g = unused ? unused : &w->group[w->groups++];
+    w->open++;
+    g->mask = mask;
+    g->arrived = g->left = g->ballot = 0;
+    g->open = true;
+    g->what = what;
+  }
+  g->value[lane] = value;
+  g->ballot |= (unsigned)predicate << lane;
+  g->arrived |= 1u << lane;
+  g->left |= 1u << lane;
+  complete_if_all_came(warp, g);
+  if (g->open)
+    wait(WARP);
+  return g;
+}
+
+uint64_t moth_emu_exchange(MothEmuMeeting what, unsigned mask, uint64_t value, int from) {
+  int lane = now & 31;
+  Group *g = meet(what, mask, value, false);
+  /* Of a lane that does not take part the hardware gives anything. */
+  uint64_t got = from == lane ? value : g->arrived >> from & 1u ? g->value[from] : ~(uint64_t)0;
+  g->left &= ~(1u << lane);
   return got;
+}
+unsigned moth_emu_vote(MothEmuMeeting what, unsigned mask, bool predicate) {
+  Group *g = meet(what, mask, 0, predicate);
+  g->left &= ~(1u << (now & 31));
+  return g->ballot;
+}
+unsigned moth_emu_gather(MothEmuMeeting what, unsigned mask, uint64_t value, uint64_t *values) {
+  Group *g = meet(what, mask, value, false);
+  memcpy(values, g->value, sizeof g->value);
+  g->left &= ~(1u << (now & 31));
+  return g->arrived;
 }
 
 cudaError_t moth_emu_run(const char *name, const std::function<void()> &f, dim3 grid, dim3 block,
                          size_t shared) {
-  size_t threads = (size_t)block.x * block.y * block.z;
-  if (threads == 0 || threads > MAX_THREADS || shared > sizeof dynamic_shared)
-    return cudaErrorInvalidConfiguration;
   if (!stacks) {
-    void *p = mmap(nullptr, (size_t)MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
+    void *p = mmap(nullptr, (MAX_THREADS + 1) * (STACK + PAGE), PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
       return cudaErrorMemoryAllocation;
     stacks = (char *)p;
   }
   body = &f;
-  nthreads = (int)threads;
+  kernel = name;
+  failed = false;
+  nthreads = (int)(block.x * block.y * block.z);
+  nwarps = (nthreads + 31) / 32;
+  threadIdx = {0, 0, 0};
   gridDim = grid;
   blockDim = block;
-  for (unsigned z = 0; z < grid.z; z++)
-    for (unsigned y = 0; y < grid.y; y++)
-      for (unsigned x = 0; x < grid.x; x++) {
-        blockIdx = {x, y, z};
-        cudaError_t e = run_block(name);
-        if (e != cudaSuccess)
-          return e;
-      }
-  return cudaSuccess;
+  if (!moth_emu_shared_open(shared))
+    return cudaErrorMemoryAllocation;
+  const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+  const bool backwards = rng.below(2);
+  for (uint64_t k = 0; k < blocks && !failed; k++) {
+    uint64_t at = backwards ? blocks - 1 - k : k, rows = at / grid.x;
+    blockIdx = {(unsigned)(at % grid.x), (unsigned)(rows % grid.y), (unsigned)(rows / grid.y)};
+    run_block();
+  }
+  if (failed)
+    abandon();
+  return failed ? cudaErrorLaunchFailure : cudaSuccess;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lua/launcher/edit.h"
 #include "moth.h"
 
 #include <lauxlib.h>
@@ -55,8 +56,11 @@ static void on_interrupt(int signal_number) {
   lua_sethook(running, interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
+static volatile sig_atomic_t prompt_interrupts;
+
 static void on_interrupt_at_prompt(int signal_number) {
   (void)signal_number;
+  prompt_interrupts = (prompt_interrupts + 1) & 0xffff;
 }
 
 static void catch_interrupts(void (*handler)(int)) {
@@ -177,92 +181,54 @@ static int run_script(lua_State *L, const char *file, int argc, char **argv) {
 }
 
 /* ---- the prompt -------------------------------------------------------------------------------
- */
+ * Lua's moth.repl; it is lent line editing (edit.c) and calls that Ctrl-C stops. */
 
-/* Pushes a line without its end; false at the end of input. Ctrl-C sets *interrupted. */
-static bool read_line(lua_State *L, const char *prompt, bool *interrupted) {
-  char *line = NULL;
-  size_t size = 0;
-  fputs(prompt, stdout);
-  fflush(stdout);
-  catch_interrupts(on_interrupt_at_prompt);
-  ssize_t n = getline(&line, &size, stdin);
-  catch_interrupts(SIG_DFL);
-  *interrupted = n < 0 && !feof(stdin);
-  if (n > 0) {
-    if (line[n - 1] == '\n')
-      n--;
-    lua_pushlstring(L, line, (size_t)n);
-  }
-  clearerr(stdin);
-  free(line);
-  if (n < 0)
-    putchar('\n');
-  return n >= 0;
-}
-
-/* Whether a syntax error says that more lines are needed; if so, it is taken off the stack. */
-static bool is_incomplete(lua_State *L, int status) {
-  static const char mark[] = "'<eof>'";
-  size_t n;
-  const char *message = lua_tolstring(L, -1, &n);
-  if (status != LUA_ERRSYNTAX || !message || n < sizeof mark - 1 ||
-      strcmp(message + n - (sizeof mark - 1), mark) != 0)
-    return false;
-  lua_pop(L, 1);
-  return true;
-}
-
-/* Reads a statement or an expression and pushes its chunk or a syntax error; false at the end. */
-static bool read_chunk(lua_State *L, int *status) {
+static int host_read_line(lua_State *L) {
+  const char *prompt_text = luaL_checkstring(L, 1);
   bool interrupted;
-  lua_settop(L, 0);
-  while (!read_line(L, "> ", &interrupted))
-    if (!interrupted)
-      return false;
-  for (;;) {
-    const char *text = lua_tostring(L, 1);
-    bool equals = text[0] == '=';
-    lua_pushfstring(L, "return %s", text + equals);
-    *status = luaL_loadbuffer(L, lua_tostring(L, 2), lua_objlen(L, 2), "=stdin");
-    if (*status == 0)
-      return true;
-    if (!equals) {
-      lua_settop(L, 1);
-      *status = luaL_loadbuffer(L, text, lua_objlen(L, 1), "=stdin");
-    }
-    if (!is_incomplete(L, *status))
-      return true;
-    lua_settop(L, 1);
-    if (read_line(L, ">> ", &interrupted)) {
-      lua_pushliteral(L, "\n");
-      lua_insert(L, -2);
-      lua_concat(L, 3);
-    } else if (interrupted) {
-      lua_settop(L, 0);
-      lua_pushliteral(L, "");
-    } else {
-      return false;
-    }
+  catch_interrupts(on_interrupt_at_prompt);
+  char *line = edit_read_line(L, prompt_text, &interrupted);
+  catch_interrupts(SIG_DFL);
+  if (line) {
+    lua_pushstring(L, line);
+    free(line);
+  } else if (interrupted) {
+    putchar('\n');
+    lua_pushboolean(L, false);
+  } else {
+    putchar('\n');
+    lua_pushnil(L);
   }
+  return 1;
 }
 
-static void prompt(lua_State *L) {
-  int status;
-  printf("moth %s, %s. Ctrl-D ends.\n", MOTH_VERSION, LUAJIT_VERSION);
-  while (read_chunk(L, &status)) {
-    lua_replace(L, 1);
-    lua_settop(L, 1);
-    if (status == 0)
-      status = call(L, 0, LUA_MULTRET);
-    if (status == 0 && lua_gettop(L) > 0) {
-      luaL_checkstack(L, 1, "too many results");
-      lua_getglobal(L, "print");
-      lua_insert(L, 1);
-      status = call(L, lua_gettop(L) - 1, 0);
-    }
-    report(L, status);
+/* call(f): true and its results, or false and the message with a traceback. */
+static int host_call(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_State *before = running;
+  int status = call(L, 0, LUA_MULTRET);
+  running = before;
+  lua_pushboolean(L, status == 0);
+  lua_insert(L, 1);
+  return lua_gettop(L);
+}
+
+static int prompt(lua_State *L) {
+  static const luaL_Reg functions[] = {
+      {"read_line", host_read_line},     {"call", host_call}, {"start", edit_start},
+      {"add_history", edit_add_history}, {"stop", edit_stop}, {NULL, NULL}};
+  edit_count_interrupts(&prompt_interrupts);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moth.repl");
+  int status = lua_pcall(L, 1, 1, 0);
+  if (status == 0) {
+    lua_getfield(L, -1, "run");
+    lua_newtable(L);
+    luaL_register(L, NULL, functions);
+    status = lua_pcall(L, 1, 0, 0);
   }
+  return report(L, status);
 }
 
 /* ---- the command line -------------------------------------------------------------------------
@@ -358,7 +324,8 @@ static int run_command(lua_State *L) {
   if (interactive || !has_code) {
     if (!has_moth)
       require(L, "moth"); /* a prompt without it is still a prompt */
-    prompt(L);
+    if (prompt(L) != 0)
+      return 0;
   }
   command->status = 0;
   return 0;

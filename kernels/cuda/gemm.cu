@@ -1,0 +1,149 @@
+/* mm, bmm, addmm, linear: operands that BLAS can read, then moth_cuda_gemm. */
+#include "kernels/cuda/gemm.h"
+
+#include "kernels/cuda/util.h"
+extern "C" {
+#include "no_cuda/settings.h"
+}
+
+MothStatus moth_cuda_gemm(int device, cudaStream_t stream, const MothCudaGemm *g) {
+  if (!g->m || !g->n || !g->batch)
+    return MOTH_OK;
+  bool done = false;
+  if (g->k && moth_dtype_is_float(g->dtype) && !moth_cuda_settings.own_gemm)
+    MOTH_TRY(moth_cublaslt_gemm(device, stream, g, &done));
+  return done ? MOTH_OK : moth_cuda_kernels[g->dtype]->gemm(stream, g);
+}
+
+/* A matrix, or one per batch, as BLAS can read it: element (r, c) at p + r * row + c * col. */
+struct Operand {
+  MothHold keep;
+  const char *p;
+  int64_t rows, cols, row, col, batch;
+
+  /* Row-major (col is 1, row at least cols) or column-major; false if it is neither. The step of a
+   * dimension of one element is not used: it becomes what BLAS wants to see. */
+  bool settle() {
+    if ((col == 1 || cols == 1) && (row >= cols || rows == 1)) {
+      row = rows == 1 ? cols : row;
+      col = 1;
+      return true;
+    }
+    if ((row == 1 || rows == 1) && (col >= rows || cols == 1)) {
+      col = cols == 1 ? rows : col;
+      row = 1;
+      return true;
+    }
+    return false;
+  }
+  void transpose() {
+    int64_t r = rows, s = row;
+    rows = cols, row = col;
+    cols = r, col = s;
+    settle();
+  }
+  /* The last two dimensions of t, behind at most one of batches: t's own bytes, or a copy of them. */
+  MothStatus take(MothTensor *t) {
+    int n = t->ndim;
+    rows = t->shape[n - 2];
+    cols = t->shape[n - 1];
+    row = t->stride[n - 2];
+    col = t->stride[n - 1];
+    if (settle()) {
+      moth_tensor_retain(t);
+      keep.t = t;
+    } else {
+      MOTH_TRY(moth_cuda_contiguous(t, &keep.t));
+      row = cols;
+      col = 1;
+    }
+    p = keep->data;
+    batch = n == 3 ? keep->stride[0] : 0;
+    return MOTH_OK;
+  }
+};
+
+static MothStatus product(MothCall *c, cudaStream_t stream, MothTensor *out, int64_t batch,
+                          const Operand &a, const Operand &b, const void *bias, double alpha,
+                          double beta) {
+  MothCudaGemm g = {};
+  g.dtype = (MothDType)out->dtype;
+  g.batch = batch;
+  g.m = a.rows, g.n = b.cols, g.k = a.cols;
+  g.a = a.p, g.a_row = a.row, g.a_col = a.col, g.a_batch = a.batch;
+  g.b = b.p, g.b_row = b.row, g.b_col = b.col, g.b_batch = b.batch;
+  g.c = out->data, g.c_row = g.n, g.c_batch = g.m * g.n;
+  g.bias = bias;
+  g.alpha = alpha;
+  g.beta = beta;
+  return moth_cuda_gemm(c->device.index, stream, &g);
+}
+
+static MothStatus multiply(MothCall *c, MothTensor *self, MothTensor *mat2) {
+  MothTensor *out = c->results[0].u.t;
+  cudaStream_t stream;
+  Operand a, b;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  if (!out->numel)
+    return MOTH_OK;
+  MOTH_TRY(a.take(self));
+  MOTH_TRY(b.take(mat2));
+  return product(c, stream, out, out->ndim == 3 ? out->shape[0] : 1, a, b, nullptr, 1, 0);
+}
+
+MothStatus moth_cuda_mm(MothCall *c) {
+  MOTH_UNPACK_MM(c)
+  return multiply(c, self, mat2);
+}
+
+MothStatus moth_cuda_bmm(MothCall *c) {
+  MOTH_UNPACK_BMM(c)
+  return multiply(c, self, mat2);
+}
+
+MothStatus moth_cuda_addmm(MothCall *c) {
+  MOTH_UNPACK_ADDMM(c)
+  MothTensor *out = c->results[0].u.t;
+  cudaStream_t stream;
+  Operand left, right;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  if (!out->numel)
+    return MOTH_OK;
+  double by = moth_as_double(beta);
+  int64_t n = out->shape[1];
+  /* A row that is added as it is, is a bias. */
+  bool row = by == 1 && self->numel == n && n > 1 && self->shape[self->ndim - 1] == n &&
+             self->stride[self->ndim - 1] == 1 && self->dtype == out->dtype;
+  if (by != 0 && !row) /* beta = 0 ignores self, NaN included */
+    MOTH_TRY(moth_cuda_copy(out, self));
+  MOTH_TRY(left.take(mat1));
+  MOTH_TRY(right.take(mat2));
+  return product(c, stream, out, 1, left, right, row ? self->data : nullptr, moth_as_double(alpha),
+                 row ? 0 : by);
+}
+
+MothStatus moth_cuda_linear(MothCall *c) {
+  MOTH_UNPACK_LINEAR(c)
+  MothTensor *out = c->results[0].u.t;
+  cudaStream_t stream;
+  Operand in, w;
+  MothHold added;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  if (!out->numel)
+    return MOTH_OK;
+  if (input->ndim == 2) { /* as it is, a transposed one too */
+    MOTH_TRY(in.take(input));
+  } else { /* all dimensions but the last are rows */
+    MOTH_TRY(moth_cuda_contiguous(input, &in.keep.t));
+    in.p = in.keep->data;
+    in.rows = out->numel / weight->shape[0];
+    in.cols = in.row = weight->shape[1];
+    in.col = 1;
+    in.batch = 0;
+  }
+  MOTH_TRY(w.take(weight));
+  w.transpose();
+  if (bias)
+    MOTH_TRY(moth_cuda_contiguous(bias, &added.t));
+  return product(c, stream, out, 1, in, w, bias ? added->data : nullptr, 1, 0);
+}

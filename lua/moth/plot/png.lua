@@ -1,0 +1,80 @@
+--- PNG, written (ISO/IEC 15948): 8 bits a channel, compressed by zlib, which is opened when first needed.
+local ffi = require "ffi"
+local check = require "moth.utils.check"
+local B = require "moth_lua"
+local ops = B.ops
+local M = {}
+
+ffi.cdef [[
+unsigned long moth_png_crc32(unsigned long, const uint8_t *, unsigned) __asm__("crc32");
+unsigned long moth_png_bound(unsigned long) __asm__("compressBound");
+int moth_png_compress(uint8_t *, unsigned long *, const uint8_t *, unsigned long, int) __asm__("compress2");
+]]
+
+local zlib
+local function library()
+  if not zlib then
+    local ok, lib = pcall(ffi.load, "libz.so.1")
+    if not ok then check.fail("png: zlib (libz.so.1) was not found; HINT: install Debian's zlib1g") end
+    zlib = lib
+  end
+  return zlib
+end
+
+local function big_endian(n)
+  return string.char(math.floor(n / 16777216) % 256, math.floor(n / 65536) % 256, math.floor(n / 256) % 256, n % 256)
+end
+
+local function chunk(kind, data)
+  local body = kind .. data
+  local crc = tonumber(library().moth_png_crc32(0, ffi.cast("const uint8_t *", body), #body))
+  return big_endian(#data) .. body .. big_endian(crc)
+end
+
+local function deflate(data)
+  local lib = library()
+  local size = ffi.new("unsigned long[1]", lib.moth_png_bound(#data))
+  local out = ffi.new("uint8_t[?]", tonumber(size[0]))
+  local status = lib.moth_png_compress(out, size, ffi.cast("const uint8_t *", data), #data, 6)
+  if status ~= 0 then check.fail("png: zlib's compress2 failed with %d", status) end
+  return ffi.string(out, tonumber(size[0]))
+end
+
+local colour_type = { 0, nil, 2, 6 }
+
+--- PNG of raw rows: width * channels bytes each, channels 1 (grey), 3 (RGB) or 4 (RGBA).
+function M.from_bytes(bytes, width, height, channels)
+  local rows, stride = {}, width * channels
+  for r = 0, height - 1 do rows[r + 1] = "\0" .. bytes:sub(r * stride + 1, (r + 1) * stride) end -- filter 0: none
+  local header = big_endian(width) .. big_endian(height) .. string.char(8, colour_type[channels], 0, 0, 0)
+  return "\137PNG\r\n\26\n" .. chunk("IHDR", header) .. chunk("IDAT", deflate(table.concat(rows))) .. chunk("IEND", "")
+end
+
+--- A tensor (H, W) or (C, H, W), C 1, 3 or 4; floats in 0 to 1 (cut to that), integers in 0 to 255, as uint8
+-- (H, W, C) on the CPU.
+function M.pixels(image)
+  if not B.is_tensor(image) then check.fail("expected an image tensor, got %s", type(image)) end
+  local x = ops.to(B.alias(image, false), { device = "cpu" })
+  if B.dim(x) == 2 then x = ops.unsqueeze(x, 1) end
+  if B.dim(x) ~= 3 or not colour_type[B.size(x, 1)] or B.numel(x) == 0 then
+    check.fail("expected an image (H, W) or (1, 3 or 4, H, W) with elements, got %s", B.format(image))
+  end
+  if B.tensor_dtype(x).is_floating_point then
+    x = ops.where(ops.isnan(x), 0, x)
+    x = ops.floor(ops.clamp(ops.to(x, { dtype = "float32" }), 0, 1) * 255 + 0.5)
+  elseif B.tensor_dtype(x).name == "bool" then
+    x = ops.to(x, { dtype = "uint8" }) * 255
+  else
+    x = ops.clamp(x, 0, 255)
+  end
+  return ops.contiguous(ops.to(ops.permute(x, { 2, 3, 1 }), { dtype = "uint8" }))
+end
+
+--- A tensor as PNG: bytes, width, height, channels.
+function M.encode(image)
+  local x = M.pixels(image)
+  local height, width, channels = B.size(x, 1), B.size(x, 2), B.size(x, 3)
+  return M.from_bytes(B.bytes(x), width, height, channels), width, height, channels
+end
+
+return M

@@ -1,0 +1,126 @@
+--- What is no Lua at the prompt: `?name`, `??word` and the commands that begin with `%`.
+local B = require "moth_lua"
+local M = {}
+
+local function compile(session, code, what)
+  local chunk, message = require("moth.repl").compile(session, code)
+  if not chunk then error(what .. ": " .. (message == "more" and "the expression is not complete" or message), 0) end
+  return chunk
+end
+
+local function duration(seconds)
+  for _, unit in ipairs { { 1, "s" }, { 1e-3, "ms" }, { 1e-6, "us" } } do
+    if seconds >= unit[1] then return ("%.3g %s"):format(seconds / unit[1], unit[2]) end
+  end
+  return ("%.3g ns"):format(seconds * 1e9)
+end
+
+local clock = require("moth.utils.system").now
+
+local commands = {}
+
+local timing = "time an expression: once if it is slow, else the median of repeated runs"
+commands.t = { "%t expr", timing, function(session, code)
+  local chunk = compile(session, code, "%t")
+  local function run(n)
+    local start = clock()
+    for _ = 1, n do chunk() end
+    return clock() - start
+  end
+  local first, n = run(1), 1
+  if first > 0.5 then
+    session.out:write(duration(first), ", one run\n")
+    return
+  end
+  while run(n) < 0.02 and n < 1e8 do n = n * 2 end
+  local times = {}
+  for i = 1, 11 do times[i] = run(n) / n end
+  table.sort(times)
+  session.out:write(("%s a run (median of 11 times %d; %s to %s)\n"):format(duration(times[6]), n, duration(times[1]),
+    duration(times[11])))
+end }
+
+commands.who = { "%who", "the variables of this session", function(session)
+  local show = require "moth.repl.show"
+  for _, name in ipairs(session.locals:names()) do
+    local value = session.locals.values[name]
+    local text = B.is_tensor(value) and B.format(value) or show.value(value):match("^[^\n]*")
+    session.out:write(("  %-16s %s\n"):format(name, #text > 80 and text:sub(1, 80) .. "…" or text))
+  end
+end }
+
+commands.reset = { "%reset", "forget the variables of this session", function(session)
+  session.locals:clear()
+  session.locals:set("moth", require "moth")
+end }
+
+commands.run = { "%run file", "run a script in this session", function(session, file)
+  local f, message = io.open(file)
+  if not f then error("%run: " .. message, 0) end
+  local text = f:read("*a")
+  f:close()
+  local locals = require "moth.repl.locals"
+  local rewritten, names = locals.rewrite((text:gsub("^#[^\n]*", "")))
+  local chunk
+  chunk, message = loadstring(rewritten, "@" .. file)
+  if not chunk then error("%run: " .. message, 0) end
+  session.locals:declare(names)
+  setfenv(chunk, session.locals.env)()
+end }
+
+local drawing = "a tensor as a picture: (H, W), (1 or 3, H, W), values 0 to 1 or 0 to 255"
+commands.image = { "%image expr", drawing, function(session, code)
+  session.out:write(require("moth.repl.picture").image(compile(session, code, "%image")()), "\n")
+end }
+
+commands.plot = { "%plot expr", "a curve of a table or 1-D tensor; %plot x, y for both axes", function(session, code)
+  session.out:write(require("moth.repl.picture").curve(compile(session, code, "%plot")()), "\n")
+end }
+
+commands.help = { "%help", "this list", function(session)
+  session.out:write("  ?name            doc, signature and place of an op, function, class, module or value\n",
+    "  ??word           ops that have the word in name or doc\n")
+  local list = {}
+  for _, c in pairs(commands) do list[#list + 1] = ("  %-16s %s\n"):format(c[1], c[2]) end
+  table.sort(list)
+  session.out:write(table.concat(list))
+end }
+
+local function explain(session, path)
+  local value
+  if path:find("^[%a_][%w_%.:]*$") then
+    local chunk = require("moth.repl").compile(session, (path:gsub(":", ".")))
+    local ok, v = pcall(chunk or error)
+    value = ok and v or nil
+  end
+  if value == nil and path:find("^[%a_][%w_]*$") then -- a name of moth's own, as conv2d or Linear
+    local moth = require "moth"
+    for _, place in ipairs { moth, moth.nn, moth.optim } do
+      local ok, v = pcall(function() return place[path] end)
+      if ok and v ~= nil then
+        value = v
+        break
+      end
+    end
+  end
+  session.out:write(require("moth.repl.help").text(path, value) or ("nothing is named '" .. path .. "'; ??" .. path
+    .. " looks through the docs"), "\n")
+end
+
+--- The command that a line is, as a function of the session; nil: it is Lua.
+function M.find(line)
+  local word = line:match("^%s*%?%?%s*(.-)%s*$")
+  if word and word ~= "" then
+    return function(session) session.out:write(require("moth.repl.help").search(word), "\n") end
+  end
+  local path = line:match("^%s*%?%s*(.-)%s*$") or line:match("^%s*([%a_][%w_%.:]*)%s*%?%s*$")
+  if path and path ~= "" then return function(session) return explain(session, path) end end
+  local name, rest = line:match("^%s*%%(%a+)%s*(.-)%s*$")
+  if not name then return nil end
+  return function(session)
+    local command = commands[name] or error("there is no command %" .. name .. "; %help lists them", 0)
+    return command[3](session, rest)
+  end
+end
+
+return M

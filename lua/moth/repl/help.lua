@@ -1,0 +1,116 @@
+--- `?name`: what a thing is, its doc, and where its source stands.
+--
+-- Docs are the comments above a function, read from its source (LDoc's form); of an op they are in the op table; of
+-- a class the comment at the head of its file.
+local M = {}
+
+local function read_lines(path)
+  local f = io.open(path)
+  if not f then return nil end
+  local lines = {}
+  for line in f:lines() do lines[#lines + 1] = line end
+  f:close()
+  return lines
+end
+
+-- The comment that ends above line `at`: its text without dashes.
+local function comment_above(lines, at)
+  local first = at - 1
+  while first >= 1 and lines[first]:find("^%s*%-%-") do first = first - 1 end
+  local out = {}
+  for i = first + 1, at - 1 do out[#out + 1] = (lines[i]:gsub("^%s*%-%-%-?%s?", "")) end
+  return #out > 0 and table.concat(out, "\n") or nil
+end
+
+local function head_comment(lines)
+  local last = 1
+  while lines[last] and lines[last]:find("^%s*%-%-") do last = last + 1 end
+  return comment_above(lines, last)
+end
+
+--- A Lua function: its first line, comment and place.
+function M.of_function(f)
+  local info = debug.getinfo(f, "S")
+  if info.what == "C" then return "a C function" end
+  local path = info.source:match("^@(.*)")
+  local lines = path and read_lines(path)
+  local place = ("%s:%d"):format(info.short_src, info.linedefined)
+  if not lines then return "a function of " .. place end
+  local head = (lines[info.linedefined] or ""):gsub("^%s+", "")
+  local doc = comment_above(lines, info.linedefined)
+  return head .. (doc and "\n" .. doc or "") .. "\n  defined at " .. place
+end
+
+local function op_name(name)
+  local ops = require "moth.ops"
+  return ops.get(name) and name or ops.get((name:gsub("_$", ""))) and name:gsub("_$", "")
+end
+
+local function names_of(value)
+  local list = {}
+  for name in pairs(require("moth.repl.complete").fields(value)) do
+    if not name:find("^_") then list[#list + 1] = name end
+  end
+  table.sort(list)
+  return list
+end
+
+local function wrapped(list)
+  local lines, line = {}, " "
+  for _, name in ipairs(list) do
+    if #line + #name > 98 then
+      lines[#lines + 1] = line
+      line = " "
+    end
+    line = line .. " " .. name
+  end
+  lines[#lines + 1] = line
+  return table.concat(lines, "\n")
+end
+
+-- A class: the head of the file that its __init (or forward) stands in.
+local function of_class(cls, name)
+  local f = rawget(cls, "__init") or rawget(cls, "forward") or rawget(cls, "step")
+  local text = "class " .. name
+  if type(f) == "function" then
+    local info = debug.getinfo(f, "S")
+    local lines = info.source:find("^@") and read_lines(info.source:sub(2))
+    if lines then
+      text = text .. "\n" .. (head_comment(lines) or "") .. "\n  " .. (lines[info.linedefined] or "")
+        .. ("\n  defined at %s:%d"):format(info.short_src, info.linedefined)
+    end
+  end
+  return text .. "\n  fields and methods:\n" .. wrapped(names_of(cls))
+end
+
+--- What `?path` says, given the value that path stands for (or nil).
+function M.text(path, value)
+  local last = path:match("([%w_]+)$") or path
+  local kind = type(value)
+  local op = (kind == "function" or value == nil) and op_name(last)
+  if op then return require("moth.ops").describe(op) end
+  if value == nil then return nil end
+  if kind == "function" then return M.of_function(value) end
+  if kind == "table" and rawget(value, "__name") then return of_class(value, rawget(value, "__name")) end
+  local mt = debug.getmetatable(value)
+  if kind == "table" and not (type(mt) == "table" and rawget(mt, "__tostring")) then
+    return path .. ": a table with\n" .. wrapped(names_of(value))
+  end
+  local shown = require("moth.repl.show").value(value)
+  if kind == "table" or kind == "userdata" then return shown .. "\n  has\n" .. wrapped(names_of(value)) end
+  return path .. " = " .. shown .. " (" .. kind .. ")"
+end
+
+--- Ops whose name or doc has the word: `??word`.
+function M.search(word)
+  local ops, found = require "moth.ops", {}
+  for _, name in ipairs(ops.list()) do
+    local op = ops.get(name)
+    if name:find(word, 1, true) or op.doc:lower():find(word:lower(), 1, true) then
+      found[#found + 1] = ("  %-24s %s"):format(name, op.doc:match("^[^\n]*"))
+    end
+  end
+  return #found > 0 and table.concat(found, "\n") or "no op has '" .. word .. "' in its name or doc"
+end
+
+return M

@@ -1,0 +1,22 @@
+--- Where the history of the prompt is kept: $MOTH_HISTORY, else $XDG_STATE_HOME/moth/history, else
+-- ~/.local/state/moth/history. Made with its folders; nil where there is no place (MOTH_HISTORY= turns it off).
+local M = {}
+
+local function make_folder(path)
+  local quoted = "'" .. path:gsub("'", "'\\''") .. "'"
+  return os.execute("mkdir -m 700 -p " .. quoted .. " 2>/dev/null") == 0
+end
+
+function M.path()
+  local set = os.getenv("MOTH_HISTORY")
+  if set then return set ~= "" and set or nil end
+  local state = os.getenv("XDG_STATE_HOME")
+  if not state or state == "" then
+    local home = os.getenv("HOME")
+    if not home or home == "" then return nil end
+    state = home .. "/.local/state"
+  end
+  return make_folder(state .. "/moth") and state .. "/moth/history" or nil
+end
+
+return M

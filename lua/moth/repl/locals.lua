@@ -1,0 +1,107 @@
+--- Local variables that live from one line of the prompt to the next.
+--
+-- Each line is a chunk of its own, and a chunk's locals end with it. So `local` is taken away from declarations of
+-- the outermost level, and their names belong to a table that stands before the globals: functions of earlier
+-- lines see later assignments, and no global is touched. Inside blocks and functions nothing changes.
+local M = {}
+
+local opens = { ["do"] = true, ["if"] = true, ["function"] = true, ["repeat"] = true }
+local closes = { ["end"] = true, ["until"] = true }
+
+-- Where the comment, string, number, name or sign that begins at i ends.
+local function token_end(text, i)
+  local level = text:match("^%[(=*)%[", i) or text:match("^%-%-%[(=*)%[", i)
+  if level then return select(2, text:find("]" .. level .. "]", i, true)) or #text end
+  if text:find("^%-%-", i) then return (text:find("\n", i, true) or #text + 1) - 1 end
+  local quote = text:match("^[\"']", i)
+  if quote then
+    local k = i + 1
+    while k <= #text and text:sub(k, k) ~= quote do k = k + (text:sub(k, k) == "\\" and 2 or 1) end
+    return k
+  end
+  local word = text:match("^[%w_]+", i)
+  return i + (word and #word or 1) - 1
+end
+
+-- The tokens but for space and comments: { text, first, last }.
+local function tokens(text)
+  local list, i = {}, 1
+  while true do
+    i = text:find("%S", i)
+    if not i then return list end
+    local last = token_end(text, i)
+    if not text:find("^%-%-", i) then list[#list + 1] = { text:sub(i, last), i, last } end
+    i = last + 1
+  end
+end
+
+local function is_name(token) return token and token[1]:find("^[%a_]") end
+
+--- The text without its outermost `local`s, and the names that they declare.
+function M.rewrite(text)
+  local list, names, depth, out, from = tokens(text), {}, 0, {}, 1
+  local function put(first, last, instead) -- text[first..last] becomes instead
+    out[#out + 1] = text:sub(from, first - 1) .. instead
+    from = last + 1
+  end
+  for k, token in ipairs(list) do
+    local word = token[1]
+    if opens[word] then depth = depth + 1
+    elseif closes[word] then depth = depth - 1
+    elseif word == "local" and depth == 0 and is_name(list[k + 1]) then
+      put(token[2], token[3], "")
+      if list[k + 1][1] == "function" then
+        names[#names + 1] = list[k + 2] and list[k + 2][1]
+      else
+        local last = k + 1
+        names[#names + 1] = list[last][1]
+        while list[last + 1] and list[last + 1][1] == "," and is_name(list[last + 2]) do
+          last = last + 2
+          names[#names + 1] = list[last][1]
+        end
+        if not (list[last + 1] and list[last + 1][1] == "=") then put(list[last][3] + 1, list[last][3], " = nil") end
+      end
+    end
+  end
+  out[#out + 1] = text:sub(from)
+  return table.concat(out), names
+end
+
+local Locals = {}
+Locals.__index = Locals
+
+--- A new, empty set: `env` is the environment of chunks.
+function M.new(globals)
+  globals = globals or _G
+  local declared, values = {}, {}
+  local env = setmetatable({}, {
+    __index = function(_, k)
+      if declared[k] then return values[k] end
+      return globals[k]
+    end,
+    __newindex = function(_, k, v)
+      if declared[k] then values[k] = v else globals[k] = v end
+    end,
+  })
+  return setmetatable({ env = env, declared = declared, values = values, globals = globals }, Locals)
+end
+
+function Locals:declare(names)
+  for _, n in ipairs(names) do self.declared[n] = true end
+end
+function Locals:set(name, value)
+  self.declared[name] = true
+  self.values[name] = value
+end
+--- The names that are declared, sorted.
+function Locals:names()
+  local list = {}
+  for n in pairs(self.declared) do list[#list + 1] = n end
+  table.sort(list)
+  return list
+end
+function Locals:clear()
+  for n in pairs(self.declared) do self.declared[n], self.values[n] = nil, nil end
+end
+
+return M

@@ -1,0 +1,33 @@
+--- What the terminal can do: colours, width, pictures.
+local system = require "moth.utils.system"
+local M = {}
+
+local codes = { prompt = "1;32", error = "31", key = "36", string = "33", number = "35", dim = "2", title = "1" }
+
+local function is_terminal(file)
+  return (file == io.stdout or file == io.stderr) and system.is_terminal(file == io.stdout and 1 or 2)
+end
+M.is_terminal = is_terminal
+
+--- colour(kind, text) for a file: plain text where it is no terminal, TERM is dumb or NO_COLOR is set.
+function M.colour(file)
+  local on = is_terminal(file) and not os.getenv("NO_COLOR")
+  if not on then return function(_, text) return text end end
+  return function(kind, text)
+    if kind == "prompt" then return ("\1\27[%sm\2%s\1\27[0m\2"):format(codes[kind], text) end -- \1 \2: no width
+    return ("\27[%sm%s\27[0m"):format(codes[kind], text)
+  end
+end
+
+--- Whether pictures may be sent as sixels: MOTH_SIXEL=1 or 0 decides, else the names of terminals that know them.
+function M.sixel()
+  local set = os.getenv("MOTH_SIXEL")
+  if set then return set ~= "0" end
+  local term = (os.getenv("TERM") or "") .. " " .. (os.getenv("TERM_PROGRAM") or "")
+  for _, name in ipairs { "sixel", "foot", "mlterm", "WezTerm", "contour", "yaft" } do
+    if term:find(name, 1, true) then return true end
+  end
+  return false
+end
+
+return M

@@ -1,0 +1,208 @@
+--- moth.tensorboard: event files that TensorBoard reads.
+--
+--     local w = moth.tensorboard.SummaryWriter("runs/mlp")
+--     w:add_scalar("loss/train", loss:item(), step)
+--     w:add_histogram("weights", layer.weight, step)
+--     w:add_image("sample", image, step)
+--     w:close()
+--
+-- A file is a TFRecord sequence: length, masked CRC-32C of it, an Event message, its CRC. Records are written whole
+-- and flushed after `flush_secs`, so that a killed run leaves a readable file.
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local system = require "moth.utils.system"
+local crc = require "moth.tensorboard.crc32c"
+local pb = require "moth.tensorboard.proto"
+local B = require "moth_lua"
+local ops = B.ops
+
+local M = {}
+
+local Writer = class("SummaryWriter")
+M.SummaryWriter = Writer
+
+local count = 0
+
+--- @tparam[opt] string log_dir the folder (made if missing); runs/<date>-<time> without it
+-- @tparam[opt] table o flush_secs (120), filename_suffix ("")
+function Writer:__init(log_dir, o)
+  o = check.options("SummaryWriter", o, "flush_secs filename_suffix")
+  self.log_dir = log_dir or os.date("runs/%b%d_%H-%M-%S")
+  if type(self.log_dir) ~= "string" then
+    check.fail("SummaryWriter: expected the name of a folder, got %s", class.name(log_dir))
+  end
+  local quoted = "'" .. self.log_dir:gsub("'", "'\\''") .. "'"
+  if os.execute("mkdir -p " .. quoted .. " 2>/dev/null") ~= 0 then
+    check.fail("SummaryWriter: cannot make the folder %s", self.log_dir)
+  end
+  count = count + 1
+  self.path = ("%s/events.out.tfevents.%d.moth.%d.%d%s"):format(self.log_dir, os.time(), system.pid(), count,
+    o.filename_suffix or "")
+  local message
+  self.file, message = io.open(self.path, "ab")
+  if not self.file then check.fail("SummaryWriter: %s", message) end
+  self.flush_secs, self.flushed = o.flush_secs or 120, system.now()
+  self:event(pb.bytes(3, "brain.Event:2"))
+end
+
+local function record(data)
+  local length = pb.fixed64(#data)
+  return length .. pb.fixed32(crc.masked(length)) .. data .. pb.fixed32(crc.masked(data))
+end
+
+-- Writes an Event with the given further fields.
+function Writer:event(fields, step, walltime)
+  if not self.file then check.fail("SummaryWriter: it is closed") end
+  local data = pb.double(1, walltime or system.time()) .. (step and pb.int(2, step) or "") .. fields
+  local ok, message = self.file:write(record(data))
+  if not ok then check.fail("SummaryWriter: %s: %s", self.path, message) end
+  if system.now() - self.flushed > self.flush_secs then self:flush() end
+end
+
+local function step_of(where, step)
+  if step == nil then return 0 end
+  return check.integer(where, "step", step)
+end
+
+local function tag_of(where, tag)
+  if type(tag) ~= "string" or tag == "" then
+    check.fail("%s: the tag must be a string, got %s", where, class.name(tag))
+  end
+  return tag
+end
+
+-- A Summary of one value: its tag and further fields of the Value.
+function Writer:value(tag, fields, step, walltime)
+  self:event(pb.bytes(5, pb.bytes(1, pb.bytes(1, tag) .. fields)), step, walltime)
+end
+
+--- A number, or a tensor of one element.
+function Writer:add_scalar(tag, value, step, walltime)
+  tag_of("add_scalar", tag)
+  if B.is_tensor(value) then value = value:item() end
+  if type(value) ~= "number" then check.fail("add_scalar: '%s': expected a number, got %s", tag, class.name(value)) end
+  self:value(tag, pb.float(2, value), step_of("add_scalar", step), walltime)
+end
+
+--- Several numbers of one chart: { train = 0.1, test = 0.2 }, written under main_tag/<key>.
+function Writer:add_scalars(main_tag, values, step, walltime)
+  tag_of("add_scalars", main_tag)
+  local keys = {}
+  for k in pairs(values) do keys[#keys + 1] = tostring(k) end
+  table.sort(keys)
+  for _, k in ipairs(keys) do self:add_scalar(main_tag .. "/" .. k, values[k], step, walltime) end
+end
+
+-- Borders as TensorBoard's: 1e-12 growing by a tenth, mirrored; made once.
+local borders
+local function default_borders()
+  if borders then return borders end
+  local up, v = {}, 1e-12
+  while v < 1e20 do
+    up[#up + 1] = v
+    v = v * 1.1
+  end
+  borders = {}
+  for i = #up, 1, -1 do borders[#borders + 1] = -up[i] end
+  borders[#borders + 1] = 0
+  for i = 1, #up do borders[#borders + 1] = up[i] end
+  borders[#borders + 1] = math.huge
+  return borders
+end
+
+local function numbers(where, values)
+  if B.is_tensor(values) then
+    return B.totable(ops.flatten(ops.to(B.alias(values, false), { dtype = "float64", device = "cpu" })))
+  end
+  if type(values) ~= "table" then check.fail("%s: expected a tensor or a table of numbers, got %s", where,
+    class.name(values)) end
+  return values
+end
+
+--- How the values of a tensor (or table) lie. Values that are not finite are left out.
+-- @tparam[opt] int bins so many of equal width from least to greatest; without it TensorBoard's exponential ones
+function Writer:add_histogram(tag, values, step, bins, walltime)
+  tag_of("add_histogram", tag)
+  local list, n, sum, squares, low, high = numbers("add_histogram", values), 0, 0, 0, math.huge, -math.huge
+  for i = 1, #list do
+    local v = list[i]
+    if v - v == 0 then
+      n, sum, squares = n + 1, sum + v, squares + v * v
+      low, high = math.min(low, v), math.max(high, v)
+    end
+  end
+  if n == 0 then check.fail("add_histogram: '%s' has no finite value", tag) end
+  local limits
+  if bins then
+    check.integer("add_histogram", "bins", bins, 1)
+    limits = {}
+    for i = 1, bins do limits[i] = i == bins and high or low + (high - low) * i / bins end
+  else
+    limits = default_borders()
+  end
+  local counts = {}
+  for i = 1, #limits do counts[i] = 0 end
+  for i = 1, #list do
+    local v = list[i]
+    if v - v == 0 then
+      local a, b = 1, #limits -- the first border that is not below v
+      while a < b do
+        local mid = math.floor((a + b) / 2)
+        if limits[mid] < v then a = mid + 1 else b = mid end
+      end
+      counts[a] = counts[a] + 1
+    end
+  end
+  local first, last = 1, #counts -- empty ends are not written, but for one
+  while counts[first] == 0 do first = first + 1 end
+  while counts[last] == 0 do last = last - 1 end
+  first = math.max(1, first - 1)
+  local edges, kept = {}, {}
+  for i = first, last do
+    edges[#edges + 1], kept[#kept + 1] = math.min(limits[i], 1.7976931348623157e308), counts[i]
+  end
+  self:value(tag, pb.bytes(5, pb.double(1, low) .. pb.double(2, high) .. pb.double(3, n) .. pb.double(4, sum)
+    .. pb.double(5, squares) .. pb.doubles(6, edges) .. pb.doubles(7, kept)), step_of("add_histogram", step), walltime)
+end
+
+--- An image: (C, H, W) or (H, W), of 1, 3 or 4 channels; floats in 0 to 1, uint8 in 0 to 255.
+function Writer:add_image(tag, image, step, walltime)
+  tag_of("add_image", tag)
+  local png = require "moth.plot.png"
+  local data, width, height, channels = png.encode(image)
+  self:value(tag, pb.bytes(4, pb.int(1, height) .. pb.int(2, width) .. pb.int(3, channels) .. pb.bytes(4, data)),
+    step_of("add_image", step), walltime)
+end
+
+--- A batch (N, C, H, W) as one picture, `nrow` (8) in a row.
+function Writer:add_images(tag, images, step, nrow, walltime)
+  self:add_image(tag, require("moth.plot").make_grid(images, { nrow = nrow }), step, walltime)
+end
+
+--- Markdown.
+function Writer:add_text(tag, text, step, walltime)
+  tag_of("add_text", tag)
+  if type(text) ~= "string" then check.fail("add_text: expected a string, got %s", class.name(text)) end
+  local tensor = pb.int(1, 7) .. pb.bytes(2, pb.bytes(2, pb.int(1, 1))) .. pb.bytes(8, text)
+  local metadata = pb.bytes(1, pb.bytes(1, "text"))
+  self:value(tag .. "/text_summary", pb.bytes(8, tensor) .. pb.bytes(9, metadata), step_of("add_text", step), walltime)
+end
+
+--- The ops that model(input, …) calls, as a graph: a node per op, parameters by their names.
+function Writer:add_graph(model, ...)
+  self:event(pb.bytes(4, require("moth.tensorboard.graph").define(model, ...)))
+end
+
+--- Writes out what is buffered.
+function Writer:flush()
+  if self.file then self.file:flush() end
+  self.flushed = system.now()
+end
+
+--- Ends the file; more calls are errors.
+function Writer:close()
+  if self.file then self.file:close() end
+  self.file = nil
+end
+
+return M

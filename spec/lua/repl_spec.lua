@@ -1,0 +1,176 @@
+-- The prompt: what lives between lines, what is shown, completed, explained. Typing at a terminal is tried by hand.
+local moth = require "moth"
+local repl = require "moth.repl"
+local locals = require "moth.repl.locals"
+local show = require "moth.repl.show"
+local complete = require "moth.repl.complete"
+local picture = require "moth.repl.picture"
+
+-- A session fed with lines: what it wrote, and what went to stderr.
+local function session(lines)
+  local build = os.getenv("MOTH_BUILD") or "build"
+  local path, err = os.tmpname(), os.tmpname()
+  local f = assert(io.open(path, "w"))
+  f:write(table.concat(lines, "\n"), "\n")
+  f:close()
+  local pipe = assert(io.popen(("MOTH_HISTORY= TERM=dumb %s/moth -i < %s 2> %s"):format(build, path, err)))
+  local out = pipe:read("*a")
+  pipe:close()
+  f = assert(io.open(err))
+  local errors = f:read("*a")
+  f:close()
+  os.remove(path)
+  os.remove(err)
+  return out, errors
+end
+
+describe("the prompt #quick", function()
+  it("keeps locals, and leaves globals and blocks alone", function()
+    local function rewritten(text)
+      local out, names = locals.rewrite(text)
+      return out:gsub("%s+", " "):gsub("^ ", ""), table.concat(names, ",")
+    end
+    for text, want in pairs {
+      ["local x = 1"] = { "x = 1", "x" },
+      ["local a, b = f()"] = { "a, b = f()", "a,b" },
+      ["local a , b"] = { "a , b = nil", "a,b" },
+      ["local x local y = 2"] = { "x = nil y = 2", "x,y" },
+      ["local function f() local z = 1 return z end"] = { "function f() local z = 1 return z end", "f" },
+      ["do local x = 1 end local y = 2"] = { "do local x = 1 end y = 2", "y" },
+      ["if a then local b = 1 elseif c then local d else local e end local f = 1"] =
+        { "if a then local b = 1 elseif c then local d else local e end f = 1", "f" },
+      ["for i = 1, 2 do local x = i end repeat local q until true local r = 1"] =
+        { "for i = 1, 2 do local x = i end repeat local q until true r = 1", "r" },
+      ["s = 'local x = 1' -- local y\nlocal z = [[local\nw]]"] =
+        { "s = 'local x = 1' -- local y z = [[local w]]", "z" },
+      ["t['end'] = 1 local x = 1"] = { "t['end'] = 1 x = 1", "x" },
+      ["local x == 1"] = { "x == 1", "x" },
+    } do
+      local out, names = rewritten(text)
+      if text ~= "local x == 1" then assert.equal(want[1], out, text) end
+      assert.equal(want[2], names, text)
+    end
+    local s = locals.new({ print = print, g = 5 })
+    local function run(text)
+      local code, names = locals.rewrite(text)
+      s:declare(names)
+      return setfenv(assert(loadstring(code)), s.env)()
+    end
+    run "local g; local n = 1; function bump() n = n + 1 end"
+    assert.is_nil(run "return g")
+    assert.equal(5, s.globals.g)
+    run "bump() bump()"
+    assert.equal(3, run "return n")
+    run "h = 7"
+    assert.equal(7, s.globals.h)
+    assert.same({ "g", "n" }, s:names())
+  end)
+
+  it("evaluates expressions and statements, over several lines, and goes on after errors", function()
+    local out, errors = session {
+      "local x = 20", "x + 1", "=x * 2", "_ + 2", "for i = 1, 2 do", "  print('row', i)", "end", "x.y.z", "local = 3",
+      "'still here'",
+      "moth.ones(2)", "return 1, nil, 'three'",
+    }
+    assert.matches("21\n", out)
+    assert.matches("40\n", out)
+    assert.matches("42\n", out)
+    assert.matches("row\t1\n", out)
+    assert.matches("row\t2\n", out)
+    assert.matches('"still here"', out)
+    assert.matches("%[1., 1.%]\n%[moth.float32 2, cpu%]", out)
+    assert.matches('1\nnil\n"three"', out)
+    assert.matches("stdin:1: attempt to index", errors)
+    assert.matches("'<name>' expected near '='", errors)
+    assert.is_nil(out:find("\27", 1, true), "colours in a pipe")
+  end)
+
+  it("shows tables, strings, functions", function()
+    assert.equal("{ 1, 2, a = { b = \"q\\n\" } }", show.value { 1, 2, a = { b = "q\n" } })
+    assert.equal("{}", show.value {})
+    local t = {}
+    t.me = t
+    assert.equal("{ me = <seen above> }", show.value(t))
+    assert.matches("… 60 more", show.value(moth.arange(1, 101):totable()))
+    assert.equal("1e+300", show.value(1e300))
+    assert.equal("\"\\0\\255\"", (show.value("\0\255"):gsub("\255", "\\255")))
+    assert.matches("^function at .*repl_spec.lua:%d+$", show.value(session))
+    assert.matches("Linear", show.value(moth.nn.Linear(2, 3)))
+    assert.equal("{ { { {…} } } }", (show.value({ { { { 1 } } } }):gsub("\n%s*", "")))
+  end)
+
+  it("completes through tables, metatables, lazy fields and modules", function()
+    local s = repl.session { call = pcall }
+    s.locals:set("moth", moth)
+    s.locals:set("x", moth.ones(2))
+    s.locals:set("net", moth.nn.Sequential(moth.nn.Linear(2, 3)))
+    local function has(text, ...)
+      local set = {}
+      for _, c in ipairs(complete.candidates(s, text)) do set[c] = true end
+      for _, want in ipairs { ... } do assert.is_true(set[want], text .. " offers " .. want) end
+      return set
+    end
+    has("mo", "moth")
+    has("moth.nn.Lin", "moth.nn.Linear")
+    has("moth.s", "moth.save", "moth.sum", "moth.scope")
+    has("x:sof", "x:softmax")
+    has("x:sq", "x:sqrt", "x:squeeze")
+    has("?x.gr", "?x.grad")
+    has("net:par", "net:parameters")
+    has("whi", "while")
+    assert.is_nil(has("x:gra", "x:grad" ~= "" and nil)["x:grad"], "a field is no method")
+    assert.same({}, complete.candidates(s, "nothing.here."))
+    assert.same({}, complete.candidates(s, "("))
+  end)
+
+  it("explains ops, functions, classes, modules and values", function()
+    local out = session { "?sigmoid", "?moth.nn.Linear", "?moth.save", "?moth.optim", "local v = 3", "?v", "??logistic",
+      "?surely_nothing",
+      "%help", "%who", "%nonsense" }
+    assert.matches("sigmoid%(Tensor self%) %-> Tensor", out)
+    assert.matches("src/ops/pointwise.lua:%d+", out)
+    assert.matches("class Linear", out)
+    assert.matches("defined at .-linear.lua:%d+", out)
+    assert.matches("AdamW", out)
+    assert.matches("v = 3 %(number%)", out)
+    assert.matches("sigmoid +", out)
+    assert.matches("nothing is named 'surely_nothing'", out)
+    assert.matches("%%t expr", out)
+    assert.matches("  v +3\n", out)
+  end)
+
+  it("times, runs files, draws", function()
+    local path = os.tmpname()
+    local f = assert(io.open(path, "w"))
+    f:write("#!/usr/bin/env moth\nlocal from_file = 6 * 7\n")
+    f:close()
+    local out, errors = session { "%t 1 + 1", "%run " .. path, "from_file", "%plot {1, 4, 9}",
+      "%image moth.ones(4, 4)", "%reset",
+      "from_file == nil" }
+    os.remove(path)
+    assert.equal("", errors)
+    assert.matches("a run %(median of 11", out)
+    assert.matches("42\n", out)
+    assert.matches("┤", out)
+    assert.matches("▀", out)
+    assert.matches("true\n", out)
+  end)
+
+  it("draws images in blocks and sixels, curves with gaps", function()
+    local x = moth.tensor { { 0, 1 }, { 1, 0 } }
+    local text = picture.image(x, { sixel = false })
+    assert.equal(2, select(2, text:gsub("▀", "")))
+    assert.matches("38;2;0;0;0m\27%[48;2;255;255;255m", text)
+    local six = picture.image(moth.rand(3, 7, 5), { sixel = true })
+    assert.matches("^\27Pq", six)
+    assert.matches("\27\\$", six)
+    assert.has_error(function() picture.image(moth.ones(2, 3, 4)) end)
+    assert.has_error(function() picture.image(3) end)
+    assert.equal(13, select(2, picture.curve({ 1, 0 / 0, 3, math.huge, 5 }):gsub("\n", "\n")) + 1)
+    assert.matches("nothing to plot", picture.curve { 0 / 0 })
+    assert.matches("┤", picture.curve(moth.arange(1, 10)))
+    assert.matches("┤", picture.curve({ 2 }))
+    assert.has_error(function() picture.curve({ 1, 2 }, { 1 }) end)
+    assert.has_error(function() picture.curve({ "a" }) end)
+  end)
+end)

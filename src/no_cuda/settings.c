@@ -1,0 +1,3 @@
+#include "no_cuda/settings.h"
+
+MothCudaSettings moth_cuda_settings;
