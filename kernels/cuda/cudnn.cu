@@ -22,7 +22,7 @@ extern "C" {
 #include "no_cuda/settings.h"
 }
 
-enum { SETS = 128, WAYS = 4, CONFIGS = 8 };
+enum { SETS = 128, WAYS = 4, CONFIGS = 32 };
 
 #define DNN_FUNCTIONS(X)                                                                           \
   X(cudnnCreate)                                                                                   \
