@@ -12,7 +12,7 @@
 #include "kernels/cpu/util.h"
 #include "unpack.h"
 
-enum { STRIP_BYTES = 384 << 10, UNIT_BYTES = 192 << 10, DOTS_BYTES = 512 << 10 };
+enum { STRIP_BYTES = 384 << 10, DOTS_BYTES = 256 << 10, UNIT_LENGTH = 2048 };
 static const int64_t PARTIAL_BYTES = 32 << 20;
 
 static int64_t up(int64_t n, int64_t to) {
@@ -374,8 +374,9 @@ done:
 
 /* --- the derivative by the weight --------------------------------------------------------------- */
 
-/* A unit is a strip of one image in one group. Tasks are (chunk of units, block of channels); each chunk
- * adds into a partial result of its own, and these are added in order. */
+/* A unit is a strip of one image. The gradient is laid out once, unit by unit; tasks are then (chunk of
+ * units, group, block of channels). Each chunk adds into a partial result of its own, and these are added
+ * in order. */
 typedef struct Dots {
   const MothKernels *k;
   const Axes *axes;
@@ -383,82 +384,95 @@ typedef struct Dots {
   Layout layout;
   const int32_t *at;
   const char *x, *gy;
-  char *partial;                                     /* [chunks][k][kk of a group] */
-  int64_t itemsize, images, groups, m, channels, kk; /* m, channels, kk: of a group */
-  int64_t strips, units, chunks, block, blocks, few; /* few: units at a time */
-  int64_t x_plane, y_plane, line; /* line: elements of a laid-out row of the gradient */
+  char *lines;                     /* [units][k][line] */
+  char *partial;                   /* [chunks][k][kk] */
+  int64_t itemsize, groups, all_m; /* all_m: k */
+  int64_t m, channels, kk;         /* of a group */
+  int64_t strips, units, chunks;
+  int64_t few, block, blocks, m_block; /* units, channels and rows at a time */
+  int64_t x_plane, y_plane, line;
   _Atomic bool failed;
 } Dots;
 
-static void dots_task(const Dots *d, int64_t chunk, int64_t group, int64_t block, char *planes,
-                      char *rows) {
+static int64_t unit_rows(const Dots *d, int64_t unit, int64_t *row) {
+  *row = unit % d->strips * d->layout.rows;
+  return moth_min64(d->layout.rows, d->axes->y.count - *row);
+}
+
+static void lines_range(void *ctx, int64_t begin, int64_t end) {
+  const Dots *d = ctx;
+  for (int64_t u = begin; u < end; u++) {
+    int64_t row, rows = unit_rows(d, u, &row);
+    MothConvPlanes p = {.y = &d->grad.y,
+                        .x = &d->grad.x,
+                        .src = d->gy + u / d->strips * d->all_m * d->y_plane * d->itemsize,
+                        .channels = d->all_m,
+                        .src_plane = d->y_plane,
+                        .row = row,
+                        .rows = rows,
+                        .pitch = d->layout.pitch,
+                        .plane = d->line,
+                        .out = d->lines + u * d->all_m * d->line * d->itemsize};
+    d->k->conv_planes(&p);
+  }
+}
+
+static void dots_task(const Dots *d, int64_t chunk, int64_t group, int64_t block, char *planes) {
   const Axes *a = d->axes;
   const Layout *l = &d->layout;
   int64_t c0 = block * d->block, channels = moth_min64(d->block, d->channels - c0);
   int64_t begin = d->units * chunk / d->chunks, end = d->units * (chunk + 1) / d->chunks;
-  int64_t plane_unit = l->plane * l->per_channel * channels, row_unit = d->m * d->line;
+  int64_t plane_unit = l->plane * l->per_channel * channels;
+  char *out = d->partial + chunk * d->all_m * d->kk * d->itemsize;
+  out += (group * d->m * d->kk + c0 * taps(a)) * d->itemsize;
   for (int64_t u0 = begin; u0 < end; u0 += d->few) {
     int64_t n = moth_min64(d->few, end - u0);
     for (int64_t u = 0; u < n; u++) {
-      int64_t image = (u0 + u) / d->strips, row = (u0 + u) % d->strips * l->rows;
-      int64_t high = moth_min64(l->rows, a->y.count - row);
-      int64_t from = (image * d->groups + group) * d->channels + c0;
+      int64_t row, rows = unit_rows(d, u0 + u, &row);
+      int64_t from = ((u0 + u) / d->strips * d->groups + group) * d->channels + c0;
       MothConvPlanes p = {.y = &a->y,
                           .x = &a->x,
                           .src = d->x + from * d->x_plane * d->itemsize,
                           .channels = channels,
                           .src_plane = d->x_plane,
                           .row = row,
-                          .rows = high,
+                          .rows = rows,
                           .pitch = l->pitch,
                           .plane = l->plane,
                           .out = planes + u * plane_unit * d->itemsize};
       d->k->conv_planes(&p);
-      int64_t to = (image * d->groups + group) * d->m;
-      MothConvPlanes q = {.y = &d->grad.y,
-                          .x = &d->grad.x,
-                          .src = d->gy + to * d->y_plane * d->itemsize,
-                          .channels = d->m,
-                          .src_plane = d->y_plane,
-                          .row = row,
-                          .rows = high,
-                          .pitch = l->pitch,
-                          .plane = d->line,
-                          .out = rows + u * row_unit * d->itemsize};
-      d->k->conv_planes(&q);
     }
-    char *out = d->partial + chunk * d->groups * d->m * d->kk * d->itemsize;
-    out += (group * d->m * d->kk + c0 * taps(a)) * d->itemsize;
-    MothConvDots dots = {.a = rows,
-                         .b = planes,
-                         .a_unit = row_unit,
-                         .a_row = d->line,
-                         .b_unit = plane_unit,
-                         .at = d->at,
-                         .units = n,
-                         .m = d->m,
-                         .kk = channels * taps(a),
-                         .length = l->length,
-                         .out = out,
-                         .out_row = d->kk};
-    d->k->conv_dots(&dots);
+    for (int64_t m = 0; m < d->m; m += d->m_block) {
+      int64_t first = u0 * d->all_m + group * d->m + m;
+      MothConvDots dots = {.a = d->lines + first * d->line * d->itemsize,
+                           .b = planes,
+                           .a_unit = d->all_m * d->line,
+                           .a_row = d->line,
+                           .b_unit = plane_unit,
+                           .at = d->at,
+                           .units = n,
+                           .m = moth_min64(d->m_block, d->m - m),
+                           .kk = channels * taps(a),
+                           .length = l->length,
+                           .out = out + m * d->kk * d->itemsize,
+                           .out_row = d->kk};
+      d->k->conv_dots(&dots);
+    }
   }
 }
 
 static void dots_range(void *ctx, int64_t begin, int64_t end) {
   Dots *d = ctx;
   const Layout *l = &d->layout;
-  int64_t planes = up(d->few * l->plane * l->per_channel * d->block * d->itemsize, 64);
-  size_t bytes = (size_t)(planes + d->few * d->m * d->line * d->itemsize);
-  char *work = moth_alloc(bytes);
-  if (!work) {
+  size_t bytes = (size_t)(d->few * l->plane * l->per_channel * d->block * d->itemsize);
+  char *planes = moth_alloc(bytes);
+  if (!planes) {
     d->failed = true;
     return;
   }
   for (int64_t i = begin; i < end; i++)
-    dots_task(d, i / d->blocks / d->groups, i / d->blocks % d->groups, i % d->blocks, work,
-              work + planes);
-  moth_free(work, bytes);
+    dots_task(d, i / d->blocks / d->groups, i / d->blocks % d->groups, i % d->blocks, planes);
+  moth_free(planes, bytes);
 }
 
 typedef struct Join {
@@ -494,49 +508,50 @@ static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const 
             .gy = gy->data,
             .itemsize = moth_dtype_size(dtype),
             .groups = g->groups,
+            .all_m = g->k,
             .m = g->k / g->groups,
             .channels = g->c / g->groups,
             .x_plane = g->h * g->w,
             .y_plane = g->oh * g->ow};
-  int64_t lanes = 16; /* the same cut for every level of the CPU */
+  enum { LANES = 16 }; /* at least those of any level: the same cut for all */
   d.kk = d.channels * taps(a);
   for (int i = 0; i < 2; i++) {
     MothConvAxis *t = i ? &d.grad.x : &d.grad.y;
-    *t = (MothConvAxis){.count = i ? g->ow : g->oh,
-                        .size = i ? g->ow : g->oh,
-                        .step = 1,
-                        .span = 1,
-                        .to_step = 1,
-                        .nphases = 1,
-                        .ntaps = 1};
+    int64_t n = i ? g->ow : g->oh;
+    *t = (MothConvAxis){.count = n, .size = n, .step = 1, .span = 1, .to_step = 1, .nphases = 1};
     axis_lists(t, identity + 4 * i, 1);
   }
-  /* Rows of the gradient set the height of a strip, planes then the number of channels at a time. */
-  int64_t rows = a->y.count, pitch = layout(a, 1, lanes).pitch;
-  while (rows > 1 && d.m * up(rows * pitch, lanes) * d.itemsize > UNIT_BYTES)
-    rows = (rows + 1) / 2;
-  d.layout = layout(a, rows, lanes);
-  d.line = up(moth_max64(d.layout.length, rows * pitch), lanes);
+  /* Units of some 1000 to 2000 elements, so that adding up the lanes at their end costs little. */
+  int64_t pitch = layout(a, 1, LANES).pitch;
+  int64_t rows = ceil_div(a->y.count, ceil_div(a->y.count * pitch, UNIT_LENGTH));
+  d.layout = layout(a, rows, LANES);
+  d.line = up(moth_max64(d.layout.length, rows * pitch), LANES);
   d.strips = ceil_div(a->y.count, rows);
   d.units = g->n * d.strips;
-  int64_t plane = d.layout.plane * d.layout.per_channel * d.itemsize;
-  d.block = moth_max64(1, moth_min64(d.channels, UNIT_BYTES / moth_max64(plane, 1)));
+  d.few = moth_min64(d.units, ceil_div(UNIT_LENGTH / 2, d.layout.length));
+  int64_t plane = d.layout.plane * d.layout.per_channel * d.itemsize * d.few;
+  d.block = moth_max64(1, moth_min64(d.channels, DOTS_BYTES / plane));
   d.blocks = ceil_div(d.channels, d.block);
-  int64_t unit = plane * d.block + d.m * d.line * d.itemsize;
-  d.few = moth_max64(1, moth_min64(d.units, DOTS_BYTES / unit));
+  d.m_block = moth_max64(16, DOTS_BYTES / (d.few * d.line * d.itemsize) / 16 * 16);
   int64_t size = g->k * d.kk * d.itemsize, tasks = d.blocks * d.groups;
   d.chunks = moth_min64(ceil_div(16, tasks), PARTIAL_BYTES / moth_max64(size, 1));
   d.chunks = moth_max64(1, moth_min64(d.chunks, ceil_div(d.units, d.few)));
-  if (plane * d.block / d.itemsize > INT32_MAX)
+  if (plane / d.itemsize > INT32_MAX)
     return moth_fail(MOTH_ERR_VALUE, "an image is too large");
+  /* Lines that need no layout are the gradient itself. */
+  bool direct = d.strips == 1 && pitch == g->ow && d.line == d.y_plane;
   size_t ints = (size_t)up(d.block * taps(a) * (int64_t)sizeof(int32_t), 64);
-  size_t bytes = ints + (d.chunks > 1 ? (size_t)(d.chunks * size) : 0);
+  size_t lines = direct ? 0 : (size_t)up(d.units * d.all_m * d.line * d.itemsize, 64);
+  size_t bytes = ints + lines + (d.chunks > 1 ? (size_t)(d.chunks * size) : 0);
   char *work = moth_alloc(bytes);
   if (!work)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of partial sums", bytes);
   fill_at(a, &d.layout, d.block, (int32_t *)work);
   d.at = (const int32_t *)work;
-  d.partial = d.chunks > 1 ? work + ints : out->data;
+  d.lines = direct ? gy->data : work + ints;
+  d.partial = d.chunks > 1 ? work + ints + lines : out->data;
+  if (!direct)
+    moth_parallel_for(d.units, moth_cpu_grain(d.all_m * d.line), lines_range, &d);
   memset(d.partial, 0, (size_t)(d.chunks * size));
   moth_parallel_for(tasks * d.chunks, 1, dots_range, &d);
   if (d.chunks > 1) {

@@ -159,11 +159,19 @@ static void conv_strip(const MothConvStrip *s) {
   }
 }
 
+/* All lanes, halves onto halves. */
 static inline real conv_sum(conv_vec v) {
-  real s = 0;
-  for (int i = 0; i < CONV_LANES; i++)
-    s += v[i];
-  return s;
+  typedef real quarter __attribute__((vector_size(16)));
+  enum { N = CONV_BYTES / 16 };
+  quarter q[N];
+  memcpy(q, &v, sizeof v);
+  CONV_UNROLL for (int n = N / 2; n > 0; n /= 2) CONV_UNROLL for (int i = 0; i < n; i++) q[i] +=
+      q[i + n];
+#if MOTH_REAL_KIND == 2
+  return q[0][0] + q[0][1];
+#else
+  return (q[0][0] + q[0][2]) + (q[0][1] + q[0][3]);
+#endif
 }
 
 #define CONV_DOTS(M, K, name)                                                                      \
