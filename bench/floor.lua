@@ -1,4 +1,4 @@
---- Compiles the floor (floor.c, floor_step.c) into build/bench and opens it.
+--- Compiles the floor (floor.c, floor_step.c, floor_conv.c) into build/bench and opens it.
 local ffi = require "ffi"
 
 ffi.cdef [[
@@ -14,6 +14,7 @@ void floor_gemm(float *c, const float *a, const float *b, int n, int threads, in
 int64_t floor_step_size(void);
 void floor_step_init(const float *params);
 void floor_step_params(float *params);
+void floor_products(const int64_t *list, int count, int64_t bytes, int threads, int64_t times);
 float floor_step(const float *x, const int64_t *label, float p, int threads, int64_t times);
 ]]
 
@@ -26,7 +27,7 @@ local function run(command)
 end
 
 run("mkdir -p " .. folder)
-run(("cc %s -o %s/floor.so bench/floor.c bench/floor_step.c -ldl -lm"):format(flags, folder))
+run(("cc %s -o %s/floor.so bench/floor.c bench/floor_step.c bench/floor_conv.c -ldl -lm"):format(flags, folder))
 local C = ffi.load(folder .. "/floor.so")
 
 -- The same file as kernels/cpu/blas.c opens.

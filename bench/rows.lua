@@ -218,4 +218,6 @@ if floor.has_blas then
     end }
 end
 
+for _, r in ipairs(require "bench.rows_conv") do rows[#rows + 1] = r end
+
 return rows

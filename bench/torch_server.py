@@ -101,6 +101,56 @@ def step(_):
     return run
 
 
+conv_shapes = [(64, 1, 28, 32, 3), (64, 32, 14, 64, 3), (8, 64, 56, 64, 3), (8, 256, 14, 256, 3), (8, 256, 28, 128, 1)]
+
+
+def conv(backward):
+    def build(at):
+        n, c, size, k, kernel = conv_shapes[at - 1]
+        x = torch.randn(n, c, size, size, requires_grad=backward)
+        w = torch.randn(k, c, kernel, kernel, requires_grad=backward)
+        pad = (kernel - 1) // 2
+        y = F.conv2d(x, w, None, 1, pad)
+        g = torch.randn_like(y)
+
+        def run(times):
+            for _ in range(times):
+                if backward:
+                    x.grad = w.grad = None
+                    y.backward(g, retain_graph=True)
+                else:
+                    F.conv2d(x, w, None, 1, pad)
+        return run
+    return build
+
+
+def max_pool(_):
+    x = torch.randn(64, 32, 28, 28)
+
+    def run(n):
+        for _ in range(n):
+            F.max_pool2d(x, 2)
+    return run
+
+
+def cnn_step(_):
+    nn = torch.nn
+    net = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1),
+                        nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Dropout(0.25),
+                        nn.Linear(128, 10))
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
+    criterion = nn.CrossEntropyLoss()
+    x = torch.rand(64, 1, 28, 28)
+    labels = torch.randint(0, 10, (64,))
+
+    def run(n):
+        for _ in range(n):
+            optimizer.zero_grad()
+            criterion(net(x), labels).backward()
+            optimizer.step()
+    return run
+
+
 rows = {
     "tiny": lambda _: tiny(False),
     "tiny_grad": lambda _: tiny(True),
@@ -114,6 +164,10 @@ rows = {
     "softmax": matrix(lambda a: torch.softmax(a, 1)),
     "gemm": gemm,
     "step": step,
+    "conv": conv(False),
+    "conv_backward": conv(True),
+    "max_pool": max_pool,
+    "cnn_step": cnn_step,
 }
 
 

@@ -20,6 +20,7 @@ typedef struct MothPointwise {
 
 typedef MothStatus (*MothCudaLoop)(const MothPointwise *p);
 
+#include "kernels/cuda/conv.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/typed/list.h"
 

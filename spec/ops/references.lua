@@ -521,4 +521,6 @@ function M.adam_step(a)
   return { a.params, a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs }
 end
 
+for name, fn in pairs(require "ops.references_conv") do M[name] = fn end
+
 return M

@@ -77,6 +77,18 @@ MothStatus moth_grad_gelu_tanh_double_backward(const MothValue *a, MothValue *ou
 MothStatus moth_grad_mish_double_backward(const MothValue *a, MothValue *out);
 /* (grad, mask, p) */
 MothStatus moth_grad_native_dropout_grad(const MothValue *a, MothValue *out);
+/* (grad): over all but the channels */
+MothStatus moth_grad_conv_bias_grad(const MothValue *a, MothValue *out);
+/* (input, weight, stride, padding, dilation, groups): conv2d without bias */
+MothStatus moth_grad_conv2d_plain(const MothValue *a, MothValue *out);
+/* (grad, shape, kernel_size, dilation, padding, stride) */
+MothStatus moth_grad_im2col_backward(const MothValue *a, MothValue *out);
+/* (grad, indices, index_base): the elements of grad that the windows took */
+MothStatus moth_grad_max_pool2d_pick(const MothValue *a, MothValue *out);
+/* (grad, indices, shape, index_base) */
+MothStatus moth_grad_adaptive_max_pool2d_backward(const MothValue *a, MothValue *out);
+/* (grad, shape): pooled to a result of that shape */
+MothStatus moth_grad_adaptive_avg_pool2d_like(const MothValue *a, MothValue *out);
 /* The pieces of grad along dim, one for each input that needs it. */
 MothStatus moth_gradlist_cat_backward(MothNode *node, MothTensor *grad, MothValue dim,
                                       MothTensor **out);

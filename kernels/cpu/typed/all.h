@@ -10,3 +10,5 @@
 #include "kernels/cpu/typed/loss.h"
 #include "kernels/cpu/typed/optimizer.h"
 #include "kernels/cpu/typed/scatter.h"
+#include "kernels/cpu/typed/conv.h"
+#include "kernels/cpu/typed/pool.h"

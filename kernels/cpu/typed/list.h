@@ -1,6 +1,10 @@
 /* Every structured typed kernel: X(name, return type, parameters...). */
 struct MothSgd; /* kernels/cpu/optimizer.h */
 struct MothAdam;
+struct MothConvPlanes; /* kernels/cpu/conv.h */
+struct MothConvStrip;
+struct MothConvDots;
+struct MothPoolPlanes; /* kernels/cpu/pool.h */
 
 #define MOTH_TYPED_LIST(X)                                                                         \
   X(fill, void, void *out, int64_t n, MothParam value)                                             \
@@ -44,4 +48,14 @@ struct MothAdam;
     int64_t index_step, const void *src, int64_t src_step, int64_t n, int64_t lines,               \
     const int64_t *offsets)                                                                        \
   X(index_add_rows, void, void *out, const void *src, const int64_t *index, int64_t n,             \
-    int64_t width, int64_t step)
+    int64_t width, int64_t step)                                                                   \
+  X(conv_lanes, int64_t, void)                                                                     \
+  X(conv_pack, void, void *out, const void *weight, int64_t row, const int32_t *at, int64_t m,     \
+    int64_t kk)                                                                                    \
+  X(conv_planes, void, const struct MothConvPlanes *p)                                             \
+  X(conv_strip, void, const struct MothConvStrip *s)                                               \
+  X(conv_dots, void, const struct MothConvDots *d)                                                 \
+  X(max_pool_planes, void, const struct MothPoolPlanes *p)                                         \
+  X(max_pool_planes_backward, void, const struct MothPoolPlanes *p)                                \
+  X(avg_pool_planes, void, const struct MothPoolPlanes *p)                                         \
+  X(avg_pool_planes_backward, void, const struct MothPoolPlanes *p)

@@ -20,4 +20,6 @@ namespace {
 #include "kernels/cuda/typed/softmax.cuh"
 #include "kernels/cuda/typed/softmax_backward.cuh"
 #include "kernels/cuda/typed/loss.cuh"
+#include "kernels/cuda/typed/conv.cuh"
+#include "kernels/cuda/typed/pool.cuh"
 } // namespace

@@ -35,4 +35,5 @@ struct MothLoss;
   X(softmax, MothStatus, const struct MothSoftmax *s)                                              \
   X(softmax_backward, MothStatus, const struct MothSoftmax *s)                                     \
   X(cross_entropy, MothStatus, const struct MothLoss *l)                                           \
-  X(cross_entropy_backward, MothStatus, const struct MothLoss *l)
+  X(cross_entropy_backward, MothStatus, const struct MothLoss *l)                                  \
+  MOTH_CUDA_CONV_LIST(X)

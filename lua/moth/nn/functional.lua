@@ -13,7 +13,8 @@ local F = {}
 
 -- Ops as they are: F.relu(x), F.softmax(x, dim), F.linear(input, weight, bias), F.mse_loss(x, y, { reduction }).
 for _, name in ipairs({ "linear", "relu", "relu_", "leaky_relu", "leaky_relu_", "elu", "elu_", "silu", "silu_", "mish",
-  "softplus", "hardtanh", "hardtanh_", "sigmoid", "tanh", "softmax", "log_softmax", "mse_loss", "l1_loss" }) do
+  "softplus", "hardtanh", "hardtanh_", "sigmoid", "tanh", "softmax", "log_softmax", "mse_loss", "l1_loss", "conv_transpose1d", "conv_transpose2d",
+  "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d" }) do
   F[name] = B.ops[name]
 end
 F.logsigmoid = moth.log_sigmoid
@@ -102,5 +103,8 @@ function F.normalize(x, o)
   o = check.options("F.normalize", o, "p dim eps")
   return x / x:norm(o.p or 2, o.dim or 2, true):clamp({ min = o.eps or 1e-12 })
 end
+
+-- Convolution and pooling: lua/moth/nn/functional_conv.lua.
+for name, fn in pairs(require "moth.nn.functional_conv") do F[name] = fn end
 
 return F

@@ -18,6 +18,12 @@ for _, name in ipairs({ "CrossEntropyLoss", "NLLLoss", "MSELoss", "L1Loss", "BCE
   files[name] = { "loss", name }
 end
 
+for _, name in ipairs({ "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d" }) do files[name] = { "conv", name } end
+for _, name in ipairs({ "MaxPool1d", "MaxPool2d", "AvgPool1d", "AvgPool2d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
+  "AdaptiveMaxPool2d", "Unfold", "Fold" }) do
+  files[name] = { "pool", name }
+end
+
 local nn = {}
 
 --- A module class: `local Net = nn.class("Net")`. @param[opt] base nn.Module or a class made from it

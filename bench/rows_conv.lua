@@ -1,0 +1,118 @@
+--- Rows of bench/rows.lua about convolution. Their floor are the products of matrices alone, each image's on its own,
+-- and one pass over the bytes of operands and results.
+local ffi = require "ffi"
+local moth = require "moth"
+local floor = require "bench.floor"
+local C = floor.C
+
+local rows = {}
+local function row(r)
+  r.goal = { torch = 1, floor = 1.25 }
+  r.threads = { 1, 2 }
+  r.unit = "us"
+  rows[#rows + 1] = r
+end
+
+-- products: { { m, n, k, times }, … }
+local function floor_of(products, bytes, threads)
+  local list = ffi.new("int64_t[?]", 4 * #products)
+  for i, p in ipairs(products) do
+    for k = 1, 4 do list[4 * (i - 1) + k - 1] = p[k] end
+  end
+  return function(n) C.floor_products(list, #products, bytes, threads, n) end
+end
+
+-- batch, channels, height and width, results' channels, kernel: padded so that the size stays
+local shapes = {
+  { 64, 1, 28, 32, 3 }, { 64, 32, 14, 64, 3 }, { 8, 64, 56, 64, 3 }, { 8, 256, 14, 256, 3 }, { 8, 256, 28, 128, 1 },
+}
+for at, s in ipairs(floor.has_blas and shapes or {}) do
+  local n, c, size, k, kernel = unpack(s)
+  local pixels, kk, pad = size * size, c * kernel * kernel, (kernel - 1) / 2
+  local bytes = 4 * (n * pixels * (c + k) + k * kk)
+  local name = ("conv %dx%dx%d %d k%d"):format(n, c, size, k, kernel)
+  local function operands()
+    return moth.randn(n, c, size, size), moth.randn(k, c, kernel, kernel)
+  end
+  row { name = name, torch = { "conv", at }, make = function(threads)
+    local x, w = operands()
+    return {
+      moth = function(times)
+        for _ = 1, times do
+          local y = moth.conv2d(x, w, nil, 1, pad)
+          y:free()
+        end
+      end,
+      floor = floor_of({ { k, pixels, kk, n } }, bytes, threads),
+      check = function()
+        local want = w:view(k, kk):matmul(moth.im2col(x, kernel, 1, pad)):view(n, k, size, size)
+        return moth.conv2d(x, w, nil, 1, pad):allclose(want, 1e-4, 1e-3)
+      end,
+    }
+  end }
+  row { name = name .. " back", torch = { "conv_backward", at }, make = function(threads)
+    local x, w = operands()
+    x:requires_grad_(true)
+    w:requires_grad_(true)
+    local y = moth.conv2d(x, w, nil, 1, pad)
+    local g = moth.randn(y:size())
+    return {
+      moth = function(times)
+        for _ = 1, times do
+          x.grad, w.grad = nil, nil
+          y:backward(g, { retain_graph = true })
+        end
+      end,
+      floor = floor_of({ { kk, pixels, k, n }, { k, kk, pixels, n } }, 2 * bytes, threads),
+      check = function() return x.grad ~= nil end,
+    }
+  end }
+end
+
+row { name = "max_pool 64x32x28x28", torch = { "max_pool", 0 }, make = function(threads)
+  local x = moth.randn(64, 32, 28, 28)
+  return {
+    moth = function(times)
+      for _ = 1, times do
+        local y = moth.max_pool2d(x, 2)
+        y:free()
+      end
+    end,
+    floor = floor_of({}, 4 * 64 * 32 * (28 * 28 + 3 * 14 * 14), threads), -- values, and positions of twice their size
+    check = function() return moth.max_pool2d(x, 2):equal(x:view(64, 32, 14, 2, 14, 2):amax({ 4, 6 })) end,
+  }
+end }
+
+-- The network of examples/fashion_cnn.lua, batch 64.
+if floor.has_blas then
+  row { name = "CNN training step", torch = { "cnn_step", 0 }, make = function(threads)
+    local nn = moth.nn
+    local model = nn.Sequential(nn.Conv2d(1, 32, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2),
+      nn.Conv2d(32, 64, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(),
+      nn.Dropout(0.25), nn.Linear(128, 10))
+    local criterion = nn.CrossEntropyLoss()
+    local optimizer = moth.optim.Adam(model:parameters(), { lr = 1e-3 })
+    local x, labels = moth.rand(64, 1, 28, 28), moth.randint(1, 11, { 64 })
+    local activations = 4 * 64 * (784 + 32 * 784 + 32 * 196 + 64 * 196 + 3136)
+    local first, last
+    return {
+      moth = function(times)
+        for _ = 1, times do
+          optimizer:zero_grad()
+          local loss = criterion(model(x), labels)
+          loss:backward()
+          optimizer:step()
+          last = loss:item()
+          first = first or last
+        end
+      end,
+      floor = floor_of({
+        { 32, 784, 9, 64 }, { 32, 9, 784, 64 }, { 64, 196, 288, 64 }, { 288, 196, 64, 64 }, { 64, 288, 196, 64 },
+        { 64, 128, 3136, 1 }, { 64, 3136, 128, 1 }, { 128, 3136, 64, 1 }, { 64, 10, 128, 3 },
+      }, 2 * activations + 7 * 4 * 421642, threads),
+      check = function() return last == last and first < 3 end,
+    }
+  end }
+end
+
+return rows

@@ -1,0 +1,594 @@
+/* conv2d and its derivatives: Note [Convolution by shifts] in conv.h. What is done here is to cut them
+ * into strips of rows that fit a core's cache, to lay out planes and weights for the micro-kernels, and
+ * to hand strips to threads. float16 and bfloat16 go through float32. */
+#include "kernels/cpu/conv.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/parallel.h"
+#include "dispatch/shape_conv.h"
+#include "kernels/cpu/util.h"
+#include "unpack.h"
+
+enum { STRIP_BYTES = 384 << 10, DOTS_BYTES = 256 << 10, UNIT_LENGTH = 2048 };
+static const int64_t PARTIAL_BYTES = 32 << 20;
+
+static int64_t up(int64_t n, int64_t to) {
+  return (n + to - 1) / to * to;
+}
+static int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/* --- axes ------------------------------------------------------------------------------------- */
+
+typedef struct Axes {
+  MothConvAxis y, x;
+  int64_t *lists;
+  size_t bytes;
+} Axes;
+
+/* Numbers of lists of one axis: [offset][tap][phase][shift]. */
+static void axis_lists(MothConvAxis *a, int64_t *lists, int64_t n) {
+  a->offset = lists;
+  a->tap = lists + n;
+  a->phase = lists + 2 * n;
+  a->shift = lists + 3 * n;
+}
+
+static MothStatus axes_open(const MothConv *g, Axes *a) {
+  size_t n = (size_t)(g->kernel[0] + g->kernel[1]);
+  memset(a, 0, sizeof *a);
+  a->bytes = 4 * n * sizeof(int64_t);
+  a->lists = moth_alloc(a->bytes);
+  if (!a->lists)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes", a->bytes);
+  axis_lists(&a->y, a->lists, g->kernel[0]);
+  axis_lists(&a->x, a->lists + 4 * g->kernel[0], g->kernel[1]);
+  return MOTH_OK;
+}
+static void axes_close(Axes *a) {
+  if (a->lists)
+    moth_free(a->lists, a->bytes);
+}
+
+/* Results from the image: position t of the kernel lies at o * stride + t * dilation - padding. */
+static void axis_forward(const MothConv *g, int i, MothConvAxis *a) {
+  a->count = i ? g->ow : g->oh;
+  a->size = i ? g->w : g->h;
+  a->step = g->stride[i];
+  a->to = 0;
+  a->to_step = 1;
+  a->span = 1;
+  a->nphases = 0;
+  a->ntaps = (int)g->kernel[i];
+  for (int64_t t = 0; t < g->kernel[i]; t++) {
+    int64_t at = t * g->dilation[i], offset = at % a->step - g->padding[i];
+    int p = 0;
+    while (p < a->nphases && a->offset[p] != offset)
+      p++;
+    if (p == a->nphases)
+      a->offset[a->nphases++] = offset;
+    a->tap[t] = t;
+    a->phase[t] = p;
+    a->shift[t] = at / a->step;
+    a->span = moth_max64(a->span, a->shift[t] + 1);
+  }
+}
+
+/* Pixels phase + i * stride of the image from the results' gradient: kernel positions t for which
+ * phase + padding - t * dilation is a multiple of the stride, that multiple from i. */
+static void axis_backward(const MothConv *g, int i, int64_t phase, MothConvAxis *a) {
+  int64_t s = g->stride[i], size = i ? g->w : g->h, least = 0;
+  a->count = ceil_div(size - phase, s);
+  a->size = i ? g->ow : g->oh;
+  a->step = 1;
+  a->to = phase;
+  a->to_step = s;
+  a->span = 1;
+  a->nphases = 1;
+  a->ntaps = 0;
+  for (int64_t t = 0; t < g->kernel[i]; t++) {
+    int64_t at = phase + g->padding[i] - t * g->dilation[i];
+    if (at % s != 0)
+      continue;
+    least = a->ntaps ? moth_min64(least, at / s) : at / s;
+    a->tap[a->ntaps] = t;
+    a->phase[a->ntaps] = 0;
+    a->shift[a->ntaps++] = at / s;
+  }
+  a->offset[0] = least;
+  for (int t = 0; t < a->ntaps; t++) {
+    a->shift[t] -= least;
+    a->span = moth_max64(a->span, a->shift[t] + 1);
+  }
+}
+
+/* How planes of strips of `rows` rows lie in memory. */
+typedef struct Layout {
+  int64_t rows, pitch, length, plane, per_channel; /* planes of a channel */
+} Layout;
+
+static Layout layout(const Axes *a, int64_t rows, int64_t lanes) {
+  Layout l;
+  l.rows = rows;
+  l.pitch = a->x.count + a->x.span - 1;
+  l.length = up((rows - 1) * l.pitch + a->x.count, lanes);
+  int64_t last = l.length + (a->y.span - 1) * l.pitch + a->x.span - 1;
+  l.plane = up(moth_max64(last, (rows + a->y.span - 1) * l.pitch), 16);
+  if (l.plane / 16 % 2 == 0) /* channels must not fall on the same cache sets */
+    l.plane += 16;
+  l.per_channel = a->y.nphases * a->x.nphases;
+  return l;
+}
+
+/* As many rows to a strip as fit, in strips of about one size; at least one. */
+static int64_t rows_that_fit(const Axes *a, int64_t channels, int64_t itemsize, int64_t lanes,
+                             int64_t bytes, int64_t least_strips) {
+  int64_t n = moth_max64(1, moth_min64(least_strips, a->y.count));
+  for (; n < a->y.count; n++) {
+    Layout l = layout(a, ceil_div(a->y.count, n), lanes);
+    if (l.plane * l.per_channel * channels * itemsize <= bytes)
+      break;
+    if (ceil_div(a->y.count, n) <= a->y.span) /* halos would cost more than the cache gives */
+      break;
+  }
+  return ceil_div(a->y.count, n);
+}
+
+static int64_t taps(const Axes *a) {
+  return (int64_t)a->y.ntaps * a->x.ntaps;
+}
+
+/* at[c * taps + t]: where the shifted plane of channel c and position t begins */
+static void fill_at(const Axes *a, const Layout *l, int64_t channels, int32_t *at) {
+  for (int64_t c = 0; c < channels; c++)
+    for (int i = 0; i < a->y.ntaps; i++)
+      for (int j = 0; j < a->x.ntaps; j++)
+        *at++ = (int32_t)((c * l->per_channel + a->y.phase[i] * a->x.nphases + a->x.phase[j]) *
+                              l->plane +
+                          a->y.shift[i] * l->pitch + a->x.shift[j]);
+}
+
+/* --- products of the weight with shifted planes ------------------------------------------------ */
+
+/* Sides of one convolution as forward and backward_input see it: `from` channels of the source become
+ * `to` channels of the result, in each group. */
+typedef struct Gather {
+  const MothKernels *k;
+  const Axes *axes;
+  Layout layout;
+  const int32_t *at;
+  const char *weight, *src, *bias; /* weight: packed, a group after the other */
+  char *out;
+  int64_t weight_group; /* bytes */
+  int64_t itemsize, groups, from, to, strips;
+  int64_t src_plane, out_plane, out_width; /* elements */
+  _Atomic bool failed;
+} Gather;
+
+static void gather_range(void *ctx, int64_t begin, int64_t end) {
+  Gather *s = ctx;
+  const Axes *a = s->axes;
+  const Layout *l = &s->layout;
+  size_t bytes = (size_t)(l->plane * l->per_channel * s->from * s->itemsize);
+  char *planes = moth_alloc(bytes);
+  if (!planes) {
+    s->failed = true;
+    return;
+  }
+  for (int64_t i = begin; i < end; i++) {
+    int64_t strip = i % s->strips, image = i / s->strips, group = image % s->groups;
+    int64_t row = strip * l->rows, rows = moth_min64(l->rows, a->y.count - row);
+    MothConvPlanes p = {.y = &a->y,
+                        .x = &a->x,
+                        .src = s->src + image * s->from * s->src_plane * s->itemsize,
+                        .channels = s->from,
+                        .src_plane = s->src_plane,
+                        .row = row,
+                        .rows = rows,
+                        .pitch = l->pitch,
+                        .plane = l->plane,
+                        .out = planes};
+    s->k->conv_planes(&p);
+    int64_t first = (a->y.to + row * a->y.to_step) * s->out_width + a->x.to;
+    MothConvStrip t = {.weight = s->weight + group * s->weight_group,
+                       .bias = s->bias ? s->bias + group * s->to * s->itemsize : NULL,
+                       .planes = planes,
+                       .at = s->at,
+                       .m = s->to,
+                       .kk = s->from * taps(a),
+                       .rows = rows,
+                       .cols = a->x.count,
+                       .pitch = l->pitch,
+                       .out = s->out + (image * s->to * s->out_plane + first) * s->itemsize,
+                       .out_m = s->out_plane,
+                       .out_row = a->y.to_step * s->out_width,
+                       .out_col = a->x.to_step};
+    s->k->conv_strip(&t);
+  }
+  moth_free(planes, bytes);
+}
+
+/* Packs the weight of every group: rows `m_step` apart, channels `c_step` apart, elements of a row of
+ * the kernel side by side. */
+static void pack(const Gather *s, const Axes *a, const MothConv *g, const char *weight,
+                 int64_t m_step, int64_t c_step, int64_t group_step, int32_t *where, char *out) {
+  int32_t *w = where;
+  for (int64_t c = 0; c < s->from; c++)
+    for (int i = 0; i < a->y.ntaps; i++)
+      for (int j = 0; j < a->x.ntaps; j++)
+        *w++ = (int32_t)(c * c_step + a->y.tap[i] * g->kernel[1] + a->x.tap[j]);
+  for (int64_t i = 0; i < s->groups; i++)
+    s->k->conv_pack(out + i * s->weight_group, weight + i * group_step * s->itemsize, m_step, where,
+                    s->to, s->from * taps(a));
+}
+
+/* All of the result that the axes reach. weight is (k, c / groups, kh, kw), row-major. */
+static MothStatus gather(const MothConv *g, const Axes *a, MothDType dtype, bool backward,
+                         const MothTensor *weight, const MothTensor *bias, const MothTensor *src,
+                         MothTensor *out) {
+  int64_t in_channels = g->c / g->groups, out_channels = g->k / g->groups;
+  int64_t area = g->kernel[0] * g->kernel[1];
+  Gather s = {.k = moth_cpu_kernels(dtype),
+              .axes = a,
+              .src = src->data,
+              .bias = bias ? bias->data : NULL,
+              .out = out->data,
+              .itemsize = moth_dtype_size(dtype),
+              .groups = g->groups,
+              .from = backward ? out_channels : in_channels,
+              .to = backward ? in_channels : out_channels,
+              .src_plane = backward ? g->oh * g->ow : g->h * g->w,
+              .out_plane = backward ? g->h * g->w : g->oh * g->ow,
+              .out_width = backward ? g->w : g->ow};
+  int64_t lanes = s.k->conv_lanes(), kk = s.from * taps(a), images = g->n * g->groups;
+  int64_t rows = rows_that_fit(a, s.from, s.itemsize, lanes, STRIP_BYTES, ceil_div(8, images));
+  s.layout = layout(a, rows, lanes);
+  s.strips = ceil_div(a->y.count, rows);
+  s.weight_group = up((s.to + 16) * kk * s.itemsize, 64);
+  if (s.layout.plane * s.layout.per_channel * s.from > INT32_MAX ||
+      g->k * in_channels * area > INT32_MAX)
+    return moth_fail(MOTH_ERR_VALUE, "a row of the image and its channels are too large");
+  size_t ints = (size_t)up(2 * kk * (int64_t)sizeof(int32_t), 64);
+  size_t bytes = ints + (size_t)(s.weight_group * s.groups);
+  char *work = moth_alloc(bytes);
+  if (!work)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of packed weight", bytes);
+  int32_t *at = (int32_t *)work;
+  fill_at(a, &s.layout, s.from, at);
+  s.at = at;
+  s.weight = work + ints;
+  if (backward)
+    pack(&s, a, g, weight->data, area, in_channels * area, out_channels * in_channels * area,
+         at + kk, work + ints);
+  else
+    pack(&s, a, g, weight->data, in_channels * area, area, out_channels * in_channels * area,
+         at + kk, work + ints);
+  int64_t flops = rows * s.layout.pitch * s.to * kk;
+  moth_parallel_for(images * s.strips, ceil_div(400000, flops + 1), gather_range, &s);
+  moth_free(work, bytes);
+  if (s.failed)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: the planes of a strip");
+  return MOTH_OK;
+}
+
+/* The dtype that is computed in. */
+static MothDType work_dtype(const MothTensor *t) {
+  return t->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
+}
+
+/* Where results of the work dtype go: out itself, or a tensor of its shape. */
+static MothStatus work_result(MothTensor *out, MothDType dtype, MothTensor **work) {
+  if (out->dtype == dtype) {
+    moth_tensor_retain(out);
+    *work = out;
+    return MOTH_OK;
+  }
+  return moth_tensor_new(out->ndim, out->shape, dtype, out->device, work);
+}
+
+static void finish(MothTensor *out, MothTensor *work) {
+  if (work && work != out)
+    moth_cpu_copy(out, work);
+}
+
+MothStatus moth_cpu_conv2d(MothCall *c) {
+  MOTH_UNPACK_CONV2D(c)
+  MothTensor *out = c->results[0].u.t, *x = NULL, *w = NULL, *b = NULL, *y = NULL;
+  MothStatus status = MOTH_OK;
+  MothDType dtype = work_dtype(out);
+  MothConv g;
+  Axes axes = {0};
+  MOTH_TRY(moth_conv_geometry(input->ndim, input->shape, weight->ndim, weight->shape, stride,
+                              padding, dilation, groups, &g));
+  if (!out->numel)
+    return MOTH_OK;
+  MOTH_GO(moth_cpu_contiguous_as(input, dtype, &x));
+  MOTH_GO(moth_cpu_contiguous_as(weight, dtype, &w));
+  if (bias)
+    MOTH_GO(moth_cpu_contiguous_as(bias, dtype, &b));
+  MOTH_GO(work_result(out, dtype, &y));
+  MOTH_GO(axes_open(&g, &axes));
+  axis_forward(&g, 0, &axes.y);
+  axis_forward(&g, 1, &axes.x);
+  MOTH_GO(gather(&g, &axes, dtype, false, w, b, x, y));
+  finish(out, y);
+done:
+  axes_close(&axes);
+  moth_tensor_release(x);
+  moth_tensor_release(w);
+  moth_tensor_release(b);
+  moth_tensor_release(y);
+  return status;
+}
+
+/* Whether every pixel's phase along dimension i meets some kernel position: else it gets no gradient. */
+static bool all_phases(const MothConv *g, int i) {
+  int64_t s = g->stride[i], size = i ? g->w : g->h;
+  for (int64_t p = 0; p < moth_min64(s, size); p++) {
+    bool met = false;
+    for (int64_t t = 0; t < g->kernel[i] && !met; t++)
+      met = (p + g->padding[i] - t * g->dilation[i]) % s == 0;
+    if (!met)
+      return false;
+  }
+  return true;
+}
+
+MothStatus moth_cpu_conv2d_backward_input(MothCall *c) {
+  MOTH_UNPACK_CONV2D_BACKWARD_INPUT(c)
+  MothTensor *out = c->results[0].u.t, *gy = NULL, *w = NULL, *gx = NULL;
+  MothStatus status = MOTH_OK;
+  MothDType dtype = work_dtype(out);
+  MothConv g;
+  Axes axes = {0};
+  MOTH_TRY(moth_conv_geometry((int)input_size.n, input_size.u.ints, weight->ndim, weight->shape,
+                              stride, padding, dilation, groups, &g));
+  if (!out->numel)
+    return MOTH_OK;
+  MOTH_GO(moth_cpu_contiguous_as(grad_output, dtype, &gy));
+  MOTH_GO(moth_cpu_contiguous_as(weight, dtype, &w));
+  MOTH_GO(work_result(out, dtype, &gx));
+  MOTH_GO(axes_open(&g, &axes));
+  if (!all_phases(&g, 0) || !all_phases(&g, 1))
+    memset(gx->data, 0, (size_t)(gx->numel * moth_itemsize(gx)));
+  for (int64_t py = 0; py < moth_min64(g.stride[0], g.h); py++) {
+    axis_backward(&g, 0, py, &axes.y);
+    for (int64_t px = 0; px < moth_min64(g.stride[1], g.w) && axes.y.ntaps; px++) {
+      axis_backward(&g, 1, px, &axes.x);
+      if (axes.x.ntaps)
+        MOTH_GO(gather(&g, &axes, dtype, true, w, NULL, gy, gx));
+    }
+  }
+  finish(out, gx);
+done:
+  axes_close(&axes);
+  moth_tensor_release(gy);
+  moth_tensor_release(w);
+  moth_tensor_release(gx);
+  return status;
+}
+
+/* --- the derivative by the weight --------------------------------------------------------------- */
+
+/* A unit is a strip of one image. The gradient is laid out once, unit by unit; tasks are then (chunk of
+ * units, group, block of channels). Each chunk adds into a partial result of its own, and these are added
+ * in order. */
+typedef struct Dots {
+  const MothKernels *k;
+  const Axes *axes;
+  Axes grad; /* that lays out the gradient: one phase, no shift */
+  Layout layout;
+  const int32_t *at;
+  const char *x, *gy;
+  char *lines;                     /* [units][k][line] */
+  char *partial;                   /* [chunks][k][kk] */
+  int64_t itemsize, groups, all_m; /* all_m: k */
+  int64_t m, channels, kk;         /* of a group */
+  int64_t strips, units, chunks;
+  int64_t few, block, blocks, m_block; /* units, channels and rows at a time */
+  int64_t x_plane, y_plane, line;
+  _Atomic bool failed;
+} Dots;
+
+static int64_t unit_rows(const Dots *d, int64_t unit, int64_t *row) {
+  *row = unit % d->strips * d->layout.rows;
+  return moth_min64(d->layout.rows, d->axes->y.count - *row);
+}
+
+static void lines_range(void *ctx, int64_t begin, int64_t end) {
+  const Dots *d = ctx;
+  for (int64_t u = begin; u < end; u++) {
+    int64_t row, rows = unit_rows(d, u, &row);
+    MothConvPlanes p = {.y = &d->grad.y,
+                        .x = &d->grad.x,
+                        .src = d->gy + u / d->strips * d->all_m * d->y_plane * d->itemsize,
+                        .channels = d->all_m,
+                        .src_plane = d->y_plane,
+                        .row = row,
+                        .rows = rows,
+                        .pitch = d->layout.pitch,
+                        .plane = d->line,
+                        .out = d->lines + u * d->all_m * d->line * d->itemsize};
+    d->k->conv_planes(&p);
+  }
+}
+
+static void dots_task(const Dots *d, int64_t chunk, int64_t group, int64_t block, char *planes) {
+  const Axes *a = d->axes;
+  const Layout *l = &d->layout;
+  int64_t c0 = block * d->block, channels = moth_min64(d->block, d->channels - c0);
+  int64_t begin = d->units * chunk / d->chunks, end = d->units * (chunk + 1) / d->chunks;
+  int64_t plane_unit = l->plane * l->per_channel * channels;
+  char *out = d->partial + chunk * d->all_m * d->kk * d->itemsize;
+  out += (group * d->m * d->kk + c0 * taps(a)) * d->itemsize;
+  for (int64_t u0 = begin; u0 < end; u0 += d->few) {
+    int64_t n = moth_min64(d->few, end - u0);
+    for (int64_t u = 0; u < n; u++) {
+      int64_t row, rows = unit_rows(d, u0 + u, &row);
+      int64_t from = ((u0 + u) / d->strips * d->groups + group) * d->channels + c0;
+      MothConvPlanes p = {.y = &a->y,
+                          .x = &a->x,
+                          .src = d->x + from * d->x_plane * d->itemsize,
+                          .channels = channels,
+                          .src_plane = d->x_plane,
+                          .row = row,
+                          .rows = rows,
+                          .pitch = l->pitch,
+                          .plane = l->plane,
+                          .out = planes + u * plane_unit * d->itemsize};
+      d->k->conv_planes(&p);
+    }
+    for (int64_t m = 0; m < d->m; m += d->m_block) {
+      int64_t first = u0 * d->all_m + group * d->m + m;
+      MothConvDots dots = {.a = d->lines + first * d->line * d->itemsize,
+                           .b = planes,
+                           .a_unit = d->all_m * d->line,
+                           .a_row = d->line,
+                           .b_unit = plane_unit,
+                           .at = d->at,
+                           .units = n,
+                           .m = moth_min64(d->m_block, d->m - m),
+                           .kk = channels * taps(a),
+                           .length = l->length,
+                           .out = out + m * d->kk * d->itemsize,
+                           .out_row = d->kk};
+      d->k->conv_dots(&dots);
+    }
+  }
+}
+
+static void dots_range(void *ctx, int64_t begin, int64_t end) {
+  Dots *d = ctx;
+  const Layout *l = &d->layout;
+  size_t bytes = (size_t)(d->few * l->plane * l->per_channel * d->block * d->itemsize);
+  char *planes = moth_alloc(bytes);
+  if (!planes) {
+    d->failed = true;
+    return;
+  }
+  for (int64_t i = begin; i < end; i++)
+    dots_task(d, i / d->blocks / d->groups, i / d->blocks % d->groups, i % d->blocks, planes);
+  moth_free(planes, bytes);
+}
+
+typedef struct Join {
+  const char *partial;
+  char *out;
+  int64_t n, chunks;
+  MothDType dtype;
+} Join;
+
+static void join_range(void *ctx, int64_t begin, int64_t end) {
+  const Join *j = ctx;
+  for (int64_t c = 0; c < j->chunks; c++) {
+    if (j->dtype == MOTH_FLOAT64) {
+      const double *p = (const double *)j->partial + c * j->n;
+      double *o = (double *)j->out;
+      for (int64_t i = begin; i < end; i++)
+        o[i] = c ? o[i] + p[i] : p[i];
+    } else {
+      const float *p = (const float *)j->partial + c * j->n;
+      float *o = (float *)j->out;
+      for (int64_t i = begin; i < end; i++)
+        o[i] = c ? o[i] + p[i] : p[i];
+    }
+  }
+}
+
+static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const MothTensor *gy,
+                       const MothTensor *x, MothTensor *out) {
+  int64_t identity[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+  Dots d = {.k = moth_cpu_kernels(dtype),
+            .axes = a,
+            .x = x->data,
+            .gy = gy->data,
+            .itemsize = moth_dtype_size(dtype),
+            .groups = g->groups,
+            .all_m = g->k,
+            .m = g->k / g->groups,
+            .channels = g->c / g->groups,
+            .x_plane = g->h * g->w,
+            .y_plane = g->oh * g->ow};
+  enum { LANES = 16 }; /* at least those of any level: the same cut for all */
+  d.kk = d.channels * taps(a);
+  for (int i = 0; i < 2; i++) {
+    MothConvAxis *t = i ? &d.grad.x : &d.grad.y;
+    int64_t n = i ? g->ow : g->oh;
+    *t = (MothConvAxis){.count = n, .size = n, .step = 1, .span = 1, .to_step = 1, .nphases = 1};
+    axis_lists(t, identity + 4 * i, 1);
+  }
+  /* Units of some 1000 to 2000 elements, so that adding up the lanes at their end costs little. */
+  int64_t pitch = layout(a, 1, LANES).pitch;
+  int64_t rows = ceil_div(a->y.count, ceil_div(a->y.count * pitch, UNIT_LENGTH));
+  d.layout = layout(a, rows, LANES);
+  d.line = up(moth_max64(d.layout.length, rows * pitch), LANES);
+  d.strips = ceil_div(a->y.count, rows);
+  d.units = g->n * d.strips;
+  d.few = moth_min64(d.units, ceil_div(UNIT_LENGTH / 2, d.layout.length));
+  int64_t plane = d.layout.plane * d.layout.per_channel * d.itemsize * d.few;
+  d.block = moth_max64(1, moth_min64(d.channels, DOTS_BYTES / plane));
+  d.blocks = ceil_div(d.channels, d.block);
+  d.m_block = moth_max64(16, DOTS_BYTES / (d.few * d.line * d.itemsize) / 16 * 16);
+  int64_t size = g->k * d.kk * d.itemsize, tasks = d.blocks * d.groups;
+  d.chunks = moth_min64(ceil_div(16, tasks), PARTIAL_BYTES / moth_max64(size, 1));
+  d.chunks = moth_max64(1, moth_min64(d.chunks, ceil_div(d.units, d.few)));
+  if (plane / d.itemsize > INT32_MAX)
+    return moth_fail(MOTH_ERR_VALUE, "an image is too large");
+  /* Lines that need no layout are the gradient itself. */
+  bool direct = d.strips == 1 && pitch == g->ow && d.line == d.y_plane;
+  size_t ints = (size_t)up(d.block * taps(a) * (int64_t)sizeof(int32_t), 64);
+  size_t lines = direct ? 0 : (size_t)up(d.units * d.all_m * d.line * d.itemsize, 64);
+  size_t bytes = ints + lines + (d.chunks > 1 ? (size_t)(d.chunks * size) : 0);
+  char *work = moth_alloc(bytes);
+  if (!work)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of partial sums", bytes);
+  fill_at(a, &d.layout, d.block, (int32_t *)work);
+  d.at = (const int32_t *)work;
+  d.lines = direct ? gy->data : work + ints;
+  d.partial = d.chunks > 1 ? work + ints + lines : out->data;
+  if (!direct)
+    moth_parallel_for(d.units, moth_cpu_grain(d.all_m * d.line), lines_range, &d);
+  memset(d.partial, 0, (size_t)(d.chunks * size));
+  moth_parallel_for(tasks * d.chunks, 1, dots_range, &d);
+  if (d.chunks > 1) {
+    Join j = {d.partial, out->data, g->k * d.kk, d.chunks, dtype};
+    moth_parallel_for(j.n, moth_cpu_grain(d.chunks), join_range, &j);
+  }
+  moth_free(work, bytes);
+  if (d.failed)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: the planes of a strip");
+  return MOTH_OK;
+}
+
+MothStatus moth_cpu_conv2d_backward_weight(MothCall *c) {
+  MOTH_UNPACK_CONV2D_BACKWARD_WEIGHT(c)
+  MothTensor *out = c->results[0].u.t, *gy = NULL, *x = NULL, *gw = NULL;
+  MothStatus status = MOTH_OK;
+  MothDType dtype = work_dtype(out);
+  MothConv g;
+  Axes axes = {0};
+  MOTH_TRY(moth_conv_geometry(input->ndim, input->shape, (int)weight_size.n, weight_size.u.ints,
+                              stride, padding, dilation, groups, &g));
+  if (!grad_output->numel) {
+    memset(out->data, 0, (size_t)(out->numel * moth_itemsize(out)));
+    return MOTH_OK;
+  }
+  MOTH_GO(moth_cpu_contiguous_as(grad_output, dtype, &gy));
+  MOTH_GO(moth_cpu_contiguous_as(input, dtype, &x));
+  MOTH_GO(work_result(out, dtype, &gw));
+  MOTH_GO(axes_open(&g, &axes));
+  axis_forward(&g, 0, &axes.y);
+  axis_forward(&g, 1, &axes.x);
+  MOTH_GO(dots(&g, &axes, dtype, gy, x, gw));
+  finish(out, gw);
+done:
+  axes_close(&axes);
+  moth_tensor_release(gy);
+  moth_tensor_release(x);
+  moth_tensor_release(gw);
+  return status;
+}

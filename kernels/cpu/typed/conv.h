@@ -1,0 +1,230 @@
+/* The micro-kernels of convolution, float32 and float64: see kernels/cpu/conv.h. */
+#include "kernels/cpu/conv.h"
+
+#if MOTH_IS_FLOAT && MOTH_STORED == 0
+#if defined __AVX512F__
+enum { CONV_BYTES = 64, CONV_M = 8, CONV_V = 3, DOTS_M = 4, DOTS_K = 6 };
+#define CONV_M_TIMES(X) X(8)
+#define DOTS_TIMES(X)   X(4, 6, full) X(1, 6, one)
+#elif defined __AVX2__
+enum { CONV_BYTES = 32, CONV_M = 4, CONV_V = 3, DOTS_M = 2, DOTS_K = 6 };
+#define CONV_M_TIMES(X) X(4)
+#define DOTS_TIMES(X)   X(2, 6, full) X(1, 6, one)
+#else
+enum { CONV_BYTES = 16, CONV_M = 4, CONV_V = 2, DOTS_M = 2, DOTS_K = 4 };
+#define CONV_M_TIMES(X) X(4)
+#define DOTS_TIMES(X)   X(2, 4, full) X(1, 4, one)
+#endif
+enum { CONV_LANES = CONV_BYTES / sizeof(real), CONV_WIDTH = CONV_V * CONV_LANES };
+typedef real conv_vec __attribute__((vector_size(CONV_BYTES), aligned(sizeof(real)), may_alias));
+#define CONV_UNROLL _Pragma("GCC unroll 16")
+
+static int64_t conv_lanes(void) {
+  return CONV_LANES;
+}
+
+/* Rows of the weight come in panels of CONV_M, k first; one or two rows that are left over in panels of
+ * one, more in a panel filled up with zeros. */
+static int64_t conv_panel(int64_t left) {
+  return left >= CONV_M || left > 2 ? CONV_M : 1;
+}
+
+/* out: ((m + CONV_M - 1) / CONV_M * CONV_M) x kk; weight row i, column k at w[i * row + at[k]] */
+static void conv_pack(void *out, const void *weight, int64_t row, const int32_t *at, int64_t m,
+                      int64_t kk) {
+  real *o = out;
+  for (int64_t i = 0; i < m;) {
+    int64_t n = conv_panel(m - i), have = m - i < n ? m - i : n;
+    const real *w = (const real *)weight + i * row;
+    for (int64_t k = 0; k < kk; k++, o += n)
+      for (int64_t r = 0; r < n; r++)
+        o[r] = r < have ? w[r * row + at[k]] : 0;
+    i += n;
+  }
+}
+
+static void conv_planes(const MothConvPlanes *p) {
+  const MothConvAxis *y = p->y, *x = p->x;
+  const real *src = p->src;
+  real *out = p->out;
+  int64_t high = p->rows + y->span - 1, pitch = p->pitch;
+  for (int64_t c = 0; c < p->channels; c++, src += p->src_plane)
+    for (int a = 0; a < y->nphases; a++)
+      for (int b = 0; b < x->nphases; b++, out += p->plane) {
+        int64_t step = x->step, first = x->offset[b];
+        /* columns [from, to) lie inside of the source */
+        int64_t from = first < 0 ? (-first + step - 1) / step : 0;
+        int64_t to = first < x->size ? (x->size - 1 - first) / step + 1 : 0;
+        from = from < pitch ? from : pitch;
+        to = to < pitch ? to : pitch;
+        to = to > from ? to : from;
+        for (int64_t i = 0; i < high; i++) {
+          int64_t sy = (p->row + i) * y->step + y->offset[a];
+          real *o = out + i * pitch;
+          if (sy < 0 || sy >= y->size) {
+            memset(o, 0, (size_t)pitch * sizeof(real));
+            continue;
+          }
+          const real *s = src + sy * x->size + first;
+          for (int64_t j = 0; j < from; j++)
+            o[j] = 0;
+          if (step == 1)
+            memcpy(o + from, s + from, (size_t)(to - from) * sizeof(real));
+          else
+            for (int64_t j = from; j < to; j++)
+              o[j] = s[j * step];
+          for (int64_t j = to; j < pitch; j++)
+            o[j] = 0;
+        }
+        memset(out + high * pitch, 0, (size_t)(p->plane - high * pitch) * sizeof(real));
+      }
+}
+
+/* c[M][V vectors] = bias + a (k x M) times the rows b + at[k] */
+#define CONV_TILE(M, V)                                                                            \
+  static void conv_tile_##M##_##V(real *restrict c, int64_t ldc, const real *restrict a,           \
+                                  const real *restrict b, const int32_t *restrict at, int64_t kk,  \
+                                  const real *bias) {                                              \
+    conv_vec acc[M][V];                                                                            \
+    CONV_UNROLL for (int m = 0; m < M; m++) {                                                      \
+      conv_vec start = (conv_vec){0} + (bias ? bias[m] : 0);                                       \
+      CONV_UNROLL for (int v = 0; v < V; v++) acc[m][v] = start;                                   \
+    }                                                                                              \
+    for (int64_t k = 0; k < kk; k++, a += M) {                                                     \
+      const real *p = b + at[k];                                                                   \
+      conv_vec x[V];                                                                               \
+      CONV_UNROLL for (int v = 0; v < V; v++) x[v] = *(const conv_vec *)(p + v * CONV_LANES);      \
+      CONV_UNROLL for (int m = 0; m < M; m++) CONV_UNROLL for (int v = 0; v < V; v++) acc[m][v] += \
+          a[m] * x[v];                                                                             \
+    }                                                                                              \
+    CONV_UNROLL for (int m = 0; m < M; m++) CONV_UNROLL for (int v = 0; v < V; v++) *              \
+        (conv_vec *)(c + m * ldc + v * CONV_LANES) = acc[m][v];                                    \
+  }
+typedef void (*ConvTile)(real *restrict, int64_t, const real *restrict, const real *restrict,
+                         const int32_t *restrict, int64_t, const real *);
+#define CONV_TILES(M) CONV_TILE(M, 1) CONV_TILE(M, 2) CONV_TILE(M, 3)
+#define CONV_NAMES(M)                                                                              \
+  { conv_tile_##M##_1, conv_tile_##M##_2, conv_tile_##M##_3 }
+CONV_M_TIMES(CONV_TILES)
+CONV_TILES(1)
+static const ConvTile conv_tiles[2][3] = {CONV_NAMES(1), CONV_M_TIMES(CONV_NAMES)};
+
+static void conv_strip(const MothConvStrip *s) {
+  const real *w = s->weight, *planes = s->planes;
+  real tile[CONV_M * CONV_WIDTH];
+  real bias[CONV_M];
+  int64_t length = (s->rows - 1) * s->pitch + s->cols;
+  for (int64_t i = 0; i < s->m;) {
+    int64_t n = conv_panel(s->m - i), have = s->m - i < n ? s->m - i : n;
+    for (int64_t r = 0; s->bias && r < n; r++)
+      bias[r] = r < have ? ((const real *)s->bias)[i + r] : 0;
+    real *out = (real *)s->out + i * s->out_m;
+    int64_t y = 0, x = 0; /* of l */
+    for (int64_t l = 0; l < length; l += CONV_WIDTH) {
+      int64_t left = length - l, width = left < CONV_WIDTH ? left : CONV_WIDTH;
+      int v = (int)((width + CONV_LANES - 1) / CONV_LANES);
+      ConvTile run = conv_tiles[n > 1][v - 1];
+      if (have == n && width == v * CONV_LANES && x + width <= s->cols && s->out_col == 1) {
+        run(out + y * s->out_row + x, s->out_m, w, planes + l, s->at, s->kk, s->bias ? bias : NULL);
+      } else {
+        run(tile, CONV_WIDTH, w, planes + l, s->at, s->kk, s->bias ? bias : NULL);
+        int64_t ty = y, tx = x;
+        for (int64_t from = 0; from < width;) {
+          int64_t run_length = s->pitch - tx < width - from ? s->pitch - tx : width - from;
+          int64_t valid = s->cols - tx < run_length ? s->cols - tx : run_length;
+          real *o = out + ty * s->out_row + tx * s->out_col;
+          for (int64_t r = 0; r < have; r++) {
+            const real *t = tile + r * CONV_WIDTH + from;
+            real *to = o + r * s->out_m;
+            if (s->out_col == 1)
+              for (int64_t j = 0; j < valid; j++)
+                to[j] = t[j];
+            else
+              for (int64_t j = 0; j < valid; j++)
+                to[j * s->out_col] = t[j];
+          }
+          from += run_length;
+          tx = 0;
+          ty++;
+        }
+      }
+      x += width;
+      while (x >= s->pitch) {
+        x -= s->pitch;
+        y++;
+      }
+    }
+    w += n * s->kk;
+    i += n;
+  }
+}
+
+/* All lanes, halves onto halves. */
+static inline real conv_sum(conv_vec v) {
+  typedef real quarter __attribute__((vector_size(16)));
+  enum { N = CONV_BYTES / 16 };
+  quarter q[N];
+  memcpy(q, &v, sizeof v);
+  CONV_UNROLL for (int n = N / 2; n > 0; n /= 2) CONV_UNROLL for (int i = 0; i < n; i++) q[i] +=
+      q[i + n];
+#if MOTH_REAL_KIND == 2
+  return q[0][0] + q[0][1];
+#else
+  return (q[0][0] + q[0][2]) + (q[0][1] + q[0][3]);
+#endif
+}
+
+#define CONV_DOTS(M, K, name)                                                                      \
+  static void conv_dots_##name(const MothConvDots *d, int64_t i, int64_t j) {                      \
+    conv_vec acc[M][K];                                                                            \
+    int64_t at[K];                                                                                 \
+    CONV_UNROLL for (int m = 0; m < M; m++) CONV_UNROLL for (int k = 0; k < K; k++) acc[m][k] =    \
+        (conv_vec){0};                                                                             \
+    for (int k = 0; k < K; k++)                                                                    \
+      at[k] = d->at[j + k < d->kk ? j + k : d->kk - 1];                                            \
+    for (int64_t u = 0; u < d->units; u++) {                                                       \
+      const real *a = (const real *)d->a + u * d->a_unit + i * d->a_row;                           \
+      const real *b = (const real *)d->b + u * d->b_unit;                                          \
+      for (int64_t l = 0; l < d->length; l += CONV_LANES) {                                        \
+        conv_vec y[M];                                                                             \
+        CONV_UNROLL for (int m = 0; m < M; m++) y[m] = *(const conv_vec *)(a + m * d->a_row + l);  \
+        CONV_UNROLL for (int k = 0; k < K; k++) {                                                  \
+          conv_vec x = *(const conv_vec *)(b + at[k] + l);                                         \
+          CONV_UNROLL for (int m = 0; m < M; m++) acc[m][k] += y[m] * x;                           \
+        }                                                                                          \
+      }                                                                                            \
+    }                                                                                              \
+    real *out = (real *)d->out + i * d->out_row + j;                                               \
+    for (int m = 0; m < M; m++)                                                                    \
+      for (int k = 0; k < K && j + k < d->kk; k++)                                                 \
+        out[m * d->out_row + k] += conv_sum(acc[m][k]);                                            \
+  }
+DOTS_TIMES(CONV_DOTS)
+
+static void conv_dots(const MothConvDots *d) {
+  for (int64_t j = 0; j < d->kk; j += DOTS_K) {
+    int64_t i = 0;
+    for (; i + DOTS_M <= d->m; i += DOTS_M)
+      conv_dots_full(d, i, j);
+    for (; i < d->m; i++)
+      conv_dots_one(d, i, j);
+  }
+}
+#else /* other dtypes go through float32 */
+static int64_t conv_lanes(void) {
+  return 1;
+}
+static void conv_pack(void *out, const void *weight, int64_t row, const int32_t *at, int64_t m,
+                      int64_t kk) {
+  (void)out, (void)weight, (void)row, (void)at, (void)m, (void)kk;
+}
+static void conv_planes(const MothConvPlanes *p) {
+  (void)p;
+}
+static void conv_strip(const MothConvStrip *s) {
+  (void)s;
+}
+static void conv_dots(const MothConvDots *d) {
+  (void)d;
+}
+#endif

@@ -1,0 +1,210 @@
+/* Pooling of planes (images one after the other): a row of windows at a time, so that the inner loop
+ * runs over neighbouring windows. Windows of changing size (adaptive) and very wide ones are taken one by
+ * one. */
+#include "kernels/cpu/pool.h"
+
+#if MOTH_IS_FLOAT
+enum { POOL_BLOCK = 256 };
+
+/* For kernel position k of axis x: the windows [*from, *to) of [o0, o1) that have it inside of the
+ * image; window o's lies at (*first) + (o - *from) * stride. */
+static inline int64_t pool_reach(const MothPoolAxis *x, int64_t k, int64_t o0, int64_t o1,
+                                 int64_t *to, int64_t *first) {
+  int64_t shift = k * x->dilation - x->padding, from = o0;
+  if (o0 * x->stride + shift < 0)
+    from = (-shift + x->stride - 1) / x->stride;
+  int64_t end = shift < x->in ? (x->in - 1 - shift) / x->stride + 1 : 0;
+  *to = end < o1 ? end : o1;
+  *first = from * x->stride + shift;
+  return from;
+}
+
+/* Windows [o0, o0 + m) read `line`, a row of the image from the first window's first position on, filled up
+ * to both sides, so that POOL_LANES windows are taken at a time and none asks where the image ends. */
+enum { POOL_LANES = 16, POOL_LINE = 4096 };
+
+/* How many windows of axis x a line has room for; 0: too few to be worth it. */
+static int64_t pool_room(const MothPoolAxis *x) {
+  int64_t span = x->kernel ? x->dilation * (x->kernel - 1) + 1 : POOL_LINE;
+  int64_t room = (POOL_LINE - span) / (x->stride ? x->stride : 1) / POOL_LANES * POOL_LANES;
+  return room > POOL_BLOCK ? POOL_BLOCK : room < POOL_LANES ? 0 : room;
+}
+
+static void pool_line(const MothPoolAxis *x, const stored *row, int64_t o0, int64_t m, real fill,
+                      real *line) {
+  int64_t first = o0 * x->stride - x->padding;
+  int64_t all = (m + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
+  int64_t n = (all - 1) * x->stride + x->dilation * (x->kernel - 1) + 1;
+  int64_t from = first < 0 ? -first : 0, to = x->in - first < n ? x->in - first : n;
+  for (int64_t i = 0; i < from; i++)
+    line[i] = fill;
+  row += first + from;
+  MOTH_VECTOR for (int64_t i = 0; i < to - from; i++) line[from + i] = LOAD(row[i]);
+  for (int64_t i = to > from ? to : from; i < n; i++)
+    line[i] = fill;
+}
+
+#define POOL_MAX_LANES(STRIDE)                                                                     \
+  for (int64_t j = 0; j < m; j += POOL_LANES)                                                      \
+    MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) {                                             \
+      real v = a[(j + i) * (STRIDE)], b = best[j + i];                                             \
+      arg_pos here = row + (arg_pos)((j + i) * (STRIDE));                                          \
+      int better = (v > b) | (IS_NAN(v) & !IS_NAN(b));                                             \
+      best[j + i] = better ? v : b;                                                                \
+      at[j + i] = better ? here : at[j + i];                                                       \
+    }
+
+static void max_pool_row(const MothPoolPlanes *q, const stored *in, int64_t oy, int64_t o0,
+                         int64_t m, real *best, arg_pos *at) {
+  const MothPoolAxis *x = &q->x;
+  real line[POOL_LINE];
+  for (int64_t y = q->y.begin[oy]; y < q->y.end[oy]; y += q->y.dilation) {
+    pool_line(x, in + y * x->in, o0, m, -(real)__builtin_inf(), line);
+    for (int64_t k = 0; k < x->kernel; k++) {
+      const real *a = line + k * x->dilation;
+      arg_pos row = (arg_pos)(y * x->in + o0 * x->stride + k * x->dilation - x->padding);
+      if (x->stride == 1) {
+        POOL_MAX_LANES(1)
+      } else if (x->stride == 2) {
+        POOL_MAX_LANES(2)
+      } else {
+        POOL_MAX_LANES(x->stride)
+      }
+    }
+  }
+}
+
+static void max_pool_planes(const MothPoolPlanes *q) {
+  const MothPoolAxis *y = &q->y, *x = &q->x;
+  const stored *in = q->in;
+  stored *out = q->out;
+  int64_t *positions = q->positions, room = pool_room(x);
+  real best[POOL_BLOCK];
+  arg_pos at[POOL_BLOCK];
+  for (int64_t c = 0; c < q->planes; c++, in += y->in * x->in)
+    for (int64_t oy = 0; oy < y->out; oy++, out += x->out, positions += x->out)
+      for (int64_t o0 = 0, m; o0 < x->out; o0 += m) {
+        m = room ? room : POOL_BLOCK;
+        m = x->out - o0 < m ? x->out - o0 : m;
+        for (int64_t i = 0; i < m; i++)
+          at[i] = (arg_pos)(y->begin[oy] * x->in + x->begin[o0 + i]);
+        for (int64_t i = 0; i < POOL_BLOCK; i++)
+          best[i] = -(real)__builtin_inf();
+        if (room) {
+          max_pool_row(q, in, oy, o0, m, best, at);
+        } else {
+          for (int64_t i = 0; i < m; i++)
+            for (int64_t r = y->begin[oy]; r < y->end[oy]; r += y->dilation)
+              for (int64_t k = x->begin[o0 + i]; k < x->end[o0 + i]; k += x->dilation) {
+                real v = LOAD(in[r * x->in + k]);
+                if ((v > best[i]) | (IS_NAN(v) & !IS_NAN(best[i]))) {
+                  best[i] = v;
+                  at[i] = (arg_pos)(r * x->in + k);
+                }
+              }
+        }
+        MOTH_VECTOR for (int64_t i = 0; i < m; i++) out[o0 + i] = STORE(best[i]);
+        MOTH_VECTOR for (int64_t i = 0; i < m; i++) positions[o0 + i] = at[i] + q->base;
+      }
+}
+
+/* in: gradient of the pooled planes. Positions were checked. */
+static void max_pool_planes_backward(const MothPoolPlanes *q) {
+  int64_t size = q->y.in * q->x.in, n = q->y.out * q->x.out;
+  for (int64_t c = 0; c < q->planes; c++) {
+    const stored *g = (const stored *)q->in + c * n;
+    const int64_t *at = q->positions + c * n;
+    stored *out = (stored *)q->out + c * size;
+    memset(out, 0, (size_t)size * sizeof(stored));
+    for (int64_t i = 0; i < n; i++)
+      out[at[i] - q->base] = STORE(LOAD(out[at[i] - q->base]) + LOAD(g[i]));
+  }
+}
+
+#define POOL_SUM_LANES(STRIDE)                                                                     \
+  for (int64_t j = 0; j < m; j += POOL_LANES)                                                      \
+    MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) sum[j + i] += a[(j + i) * (STRIDE)];
+
+static void avg_pool_planes(const MothPoolPlanes *q) {
+  const MothPoolAxis *y = &q->y, *x = &q->x;
+  const stored *in = q->in;
+  stored *out = q->out;
+  int64_t room = pool_room(x);
+  real sum[POOL_BLOCK], line[POOL_LINE];
+  for (int64_t c = 0; c < q->planes; c++, in += y->in * x->in)
+    for (int64_t oy = 0; oy < y->out; oy++, out += x->out)
+      for (int64_t o0 = 0, m; o0 < x->out; o0 += m) {
+        m = room ? room : POOL_BLOCK;
+        m = x->out - o0 < m ? x->out - o0 : m;
+        for (int64_t i = 0; i < POOL_BLOCK; i++)
+          sum[i] = 0;
+        for (int64_t r = y->begin[oy]; r < y->end[oy]; r++) {
+          const stored *row = in + r * x->in;
+          if (!room) {
+            for (int64_t i = 0; i < m; i++)
+              for (int64_t k = x->begin[o0 + i]; k < x->end[o0 + i]; k++)
+                sum[i] += LOAD(row[k]);
+            continue;
+          }
+          pool_line(x, row, o0, m, 0, line);
+          for (int64_t k = 0; k < x->kernel; k++) {
+            const real *a = line + k;
+            if (x->stride == 1) {
+              POOL_SUM_LANES(1)
+            } else if (x->stride == 2) {
+              POOL_SUM_LANES(2)
+            } else {
+              POOL_SUM_LANES(x->stride)
+            }
+          }
+        }
+        MOTH_VECTOR for (int64_t i = 0; i < m; i++) out[o0 + i] =
+            STORE(sum[i] / (real)(y->count[oy] * x->count[o0 + i]));
+      }
+}
+
+static void avg_pool_planes_backward(const MothPoolPlanes *q) {
+  const MothPoolAxis *y = &q->y, *x = &q->x;
+  const stored *in = q->in;
+  stored *out = q->out;
+  real share[POOL_BLOCK];
+  for (int64_t c = 0; c < q->planes; c++, out += y->in * x->in) {
+    memset(out, 0, (size_t)(y->in * x->in) * sizeof(stored));
+    for (int64_t oy = 0; oy < y->out; oy++, in += x->out)
+      for (int64_t o0 = 0; o0 < x->out; o0 += POOL_BLOCK) {
+        int64_t m = x->out - o0 < POOL_BLOCK ? x->out - o0 : POOL_BLOCK;
+        for (int64_t i = 0; i < m; i++)
+          share[i] = LOAD(in[o0 + i]) / (real)(y->count[oy] * x->count[o0 + i]);
+        for (int64_t r = y->begin[oy]; r < y->end[oy]; r++) {
+          stored *row = out + r * x->in;
+          if (!x->kernel) {
+            for (int64_t i = 0; i < m; i++)
+              for (int64_t k = x->begin[o0 + i]; k < x->end[o0 + i]; k++)
+                row[k] = STORE(LOAD(row[k]) + share[i]);
+            continue;
+          }
+          for (int64_t k = 0; k < x->kernel; k++) {
+            int64_t to, first, from = pool_reach(x, k, o0, o0 + m, &to, &first), n = to - from;
+            stored *a = row + first;
+            const real *s = share + (from - o0);
+            MOTH_VECTOR for (int64_t i = 0; i < n; i++) a[i * x->stride] =
+                STORE(LOAD(a[i * x->stride]) + s[i]);
+          }
+        }
+      }
+  }
+}
+#else
+static void max_pool_planes(const MothPoolPlanes *q) {
+  (void)q;
+}
+static void max_pool_planes_backward(const MothPoolPlanes *q) {
+  (void)q;
+}
+static void avg_pool_planes(const MothPoolPlanes *q) {
+  (void)q;
+}
+static void avg_pool_planes_backward(const MothPoolPlanes *q) {
+  (void)q;
+}
+#endif

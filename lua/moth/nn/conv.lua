@@ -1,0 +1,104 @@
+--- nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d.
+--
+--     nn.Conv2d(1, 32, 3, { padding = 1 })
+--     nn.Conv2d(32, 64, { 3, 5 }, { stride = 2, padding = { 1, 2 }, groups = 4, bias = false })
+local moth = require "moth"
+local B = require "moth_lua"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local Module = require "moth.nn.module"
+local Parameter = require "moth.nn.parameter"
+local functional = require "moth.nn.functional"
+local init = require "moth.nn.init_"
+
+-- Numbers as PyTorch's listing shows a tuple.
+local function tuple(list)
+  return #list == 1 and ("(%d,)"):format(list[1]) or ("(%s)"):format(table.concat(list, ", "))
+end
+
+local function differs(list, value)
+  for _, x in ipairs(list) do if x ~= value then return true end end
+  return false
+end
+
+local function make(name, n, transposed)
+  local cls, where = class(name, Module), "nn." .. name
+  local op = B.ops[(transposed and "conv_transpose" or "conv") .. n .. "d"]
+  local conv = functional["conv" .. n .. "d"]
+
+  --- in_channels, out_channels, kernel_size, and o: stride, padding (a number, a list, "same" or "valid"), dilation,
+  -- groups, bias, dtype, device; transposed ones also output_padding.
+  function cls:__init(in_channels, out_channels, kernel_size, o)
+    o = check.options(where, o, "stride padding dilation groups bias dtype device"
+      .. (transposed and " output_padding" or ""))
+    self.in_channels = check.integer(where, "in_channels", in_channels, 1)
+    self.out_channels = check.integer(where, "out_channels", out_channels, 1)
+    self.groups = check.integer(where, "groups", o.groups or 1, 1)
+    if in_channels % self.groups ~= 0 or out_channels % self.groups ~= 0 then
+      check.fail("%s: groups (%d) must divide in_channels (%d) and out_channels (%d)", where, self.groups, in_channels,
+        out_channels)
+    end
+    self.kernel_size = functional.sizes(where, "kernel_size", kernel_size, n)
+    self.stride = functional.sizes(where, "stride", o.stride, n, 1)
+    self.dilation = functional.sizes(where, "dilation", o.dilation, n, 1)
+    if type(o.padding) == "string" and not transposed then
+      functional.named_padding(where, o.padding, self.kernel_size, self.stride, self.dilation)
+      self.padding = o.padding
+    else
+      self.padding = functional.sizes(where, "padding", o.padding, n, 0)
+    end
+    if transposed then self.output_padding = functional.sizes(where, "output_padding", o.output_padding, n, 0) end
+    local size = { out_channels, in_channels / self.groups, unpack(self.kernel_size) }
+    if transposed then size[1], size[2] = in_channels, out_channels / self.groups end
+    local like = { dtype = o.dtype, device = o.device }
+    self.weight = Parameter(moth.empty(size, like))
+    if o.bias ~= false then self.bias = Parameter(moth.empty({ out_channels }, like)) end
+    self:reset()
+  end
+
+  --- PyTorch's default: both uniform within ±1 / sqrt(fan_in).
+  function cls:reset()
+    init.kaiming_uniform_(self.weight, { a = math.sqrt(5) })
+    if not self.bias then return end
+    local fan_in = B.size(self.weight, 2)
+    for _, k in ipairs(self.kernel_size) do fan_in = fan_in * k end
+    init.uniform_(self.bias, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
+  end
+
+  if transposed then
+    --- (N, C, …) -> (N, K, …)
+    function cls:forward(x)
+      return op(x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+    end
+  else
+    function cls:forward(x)
+      if type(self.padding) == "string" then
+        return conv(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+      end
+      return op(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+    end
+  end
+
+  function cls:extra_repr()
+    local parts = { self.in_channels .. ", " .. self.out_channels, "kernel_size=" .. tuple(self.kernel_size),
+      "stride=" .. tuple(self.stride) }
+    local function add(text, ...) parts[#parts + 1] = text:format(...) end
+    if type(self.padding) == "string" then
+      add("padding=%s", self.padding)
+    elseif differs(self.padding, 0) then
+      add("padding=%s", tuple(self.padding))
+    end
+    if differs(self.dilation, 1) then add("dilation=%s", tuple(self.dilation)) end
+    if transposed and differs(self.output_padding, 0) then add("output_padding=%s", tuple(self.output_padding)) end
+    if self.groups ~= 1 then add("groups=%d", self.groups) end
+    if not self.bias then add("bias=False") end
+    return table.concat(parts, ", ")
+  end
+
+  return cls
+end
+
+return {
+  Conv1d = make("Conv1d", 1), Conv2d = make("Conv2d", 2),
+  ConvTranspose1d = make("ConvTranspose1d", 1, true), ConvTranspose2d = make("ConvTranspose2d", 2, true),
+}

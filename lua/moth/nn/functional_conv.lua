@@ -1,0 +1,113 @@
+--- The part of moth.nn.functional about convolution and pooling: PyTorch's options on the ops of src/ops/conv.lua.
+--
+--     F.conv2d(x, w, b, { stride = 2, padding = 1 })       -- or by position: F.conv2d(x, w, b, 2, 1)
+--     F.conv2d(x, w, b, { padding = "same" })
+--     local y, where = F.max_pool2d(x, 2, { return_indices = true })
+local B = require "moth_lua"
+local moth = require "moth"
+local check = require "moth.utils.check"
+
+local F = {}
+
+--- A number, or a list of n of them, as a list; nil gives `default`.
+function F.sizes(where, name, v, n, default)
+  if v == nil then v = default end
+  local list = type(v) == "table" and v or {}
+  for i = 1, n do
+    if type(v) ~= "table" then list[i] = v end
+    if type(list[i]) ~= "number" or list[i] ~= math.floor(list[i]) then
+      check.fail("%s: %s must be an integer or a list of %d, got %s", where, name, n, tostring(list[i]))
+    end
+  end
+  if #list ~= n then check.fail("%s: %s must have %d numbers, got %d", where, name, n, #list) end
+  return list
+end
+
+--- What padding = "same" or "valid" stands for: a list of numbers, and whether the end gets one more, by dimension
+-- ("same" of an even extent).
+function F.named_padding(where, padding, kernel, stride, dilation)
+  if padding == "valid" then return 0 end
+  if padding ~= "same" then
+    check.fail("%s: padding is a number, a list, 'same' or 'valid', got '%s'", where, tostring(padding))
+  end
+  local pad, more = {}, nil
+  for i = 1, #kernel do
+    if stride[i] ~= 1 then check.fail("%s: padding 'same' needs stride 1, got %d", where, stride[i]) end
+    local total = dilation[i] * (kernel[i] - 1)
+    pad[i] = math.floor(total / 2)
+    if total % 2 == 1 then
+      more = more or {}
+      more[i] = true
+    end
+  end
+  return pad, more
+end
+
+-- x with one more zero behind it along the last n dimensions for which `more` says so.
+local function extended(x, n, more)
+  for i = 1, n do
+    if more[i] then
+      local size, d = B.size(x), B.dim(x) - n + i
+      size[d] = 1
+      x = moth.cat({ x, x:new_zeros(size) }, d)
+    end
+  end
+  return x
+end
+
+local function convolution(name, n)
+  local op = B.ops[name]
+  return function(x, weight, bias, stride, padding, dilation, groups)
+    if type(bias) == "table" then bias, stride = nil, bias end
+    if type(stride) == "table" and #stride == 0 then
+      local o = check.options("F." .. name, stride, "bias stride padding dilation groups")
+      bias, stride, padding, dilation, groups = bias or o.bias, o.stride, o.padding, o.dilation, o.groups
+    end
+    if type(padding) == "string" then
+      local kernel, more = {}, nil
+      for i = 1, n do kernel[i] = B.size(weight, i + 2) end
+      padding, more = F.named_padding("F." .. name, padding, kernel, F.sizes("F." .. name, "stride", stride, n, 1),
+        F.sizes("F." .. name, "dilation", dilation, n, 1))
+      if more then x = extended(x, n, more) end
+    end
+    return op(x, weight, bias, stride, padding, dilation, groups or 1)
+  end
+end
+F.conv1d, F.conv2d = convolution("conv1d", 1), convolution("conv2d", 2)
+
+-- o.stride, o.padding, o.dilation, o.ceil_mode, o.return_indices (positions in the image, flattened), or by position.
+local function max_pool(name)
+  local plain, both = B.ops[name], B.ops[name .. "_with_indices"]
+  return function(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    if type(stride) == "table" and #stride == 0 then
+      local o = check.options("F." .. name, stride, "stride padding dilation ceil_mode return_indices")
+      stride, padding, dilation, ceil_mode, return_indices = o.stride, o.padding, o.dilation, o.ceil_mode,
+        o.return_indices
+    end
+    local run = return_indices and both or plain
+    return run(x, kernel_size, stride, padding, dilation, ceil_mode == true)
+  end
+end
+F.max_pool1d, F.max_pool2d = max_pool("max_pool1d"), max_pool("max_pool2d")
+
+--- output_size: a number or two; -1 keeps a size. o.return_indices
+function F.adaptive_max_pool2d(x, output_size, o)
+  if check.options("F.adaptive_max_pool2d", o, "return_indices").return_indices then
+    return moth.adaptive_max_pool2d_with_indices(x, output_size)
+  end
+  return moth.adaptive_max_pool2d(x, output_size)
+end
+
+--- Windows of (N, C, H, W) as columns (N, C kh kw, L). o.dilation, o.padding, o.stride
+function F.unfold(x, kernel_size, o)
+  o = check.options("F.unfold", o, "dilation padding stride")
+  return moth.im2col(x, kernel_size, o.dilation, o.padding, o.stride)
+end
+
+--- Columns (N, C kh kw, L) added up as images (N, C, *output_size). Options as those of F.unfold.
+function F.fold(x, output_size, kernel_size, o)
+  o = check.options("F.fold", o, "dilation padding stride")
+  return moth.col2im(x, output_size, kernel_size, o.dilation, o.padding, o.stride)
+end
+
+return F
