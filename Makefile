@@ -201,6 +201,7 @@ runs     = $(1) $(or $(SPECS),$(SPECS_CPU) --with MOTH_CUDA=emu -- $(1) spec/cud
 test: deps-test cudaemu
 	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow)
 test-full: deps-test cudaemu
+	+@$(MAKE) asan
 	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(call runs,)
 
 ASAN    := address,undefined
@@ -209,7 +210,7 @@ comma    := ,
 # sanitized(target, compiler, sanitizers, its library, arguments of busted)
 define sanitized
 $(1): deps $(if $(findstring clang,$(2)),deps-dev)
-	$$(SUBMAKE) CC=$(2) B=$(B)/$(1) SAN=$(3) libs $(if $(filter gcc,$(2)),$(if $(filter thread,$(3)),,emu-lib))
+	$$(SUBMAKE) CC=$(2) B=$(B)/$(1) SAN=$(3) libs $(if $(or $(SPECS),$(filter-out gcc,$(2)),$(filter thread,$(3))),,emu-lib)
 	@$(6) $(RUN) --build=$(B)/$(1) --preload=$$(shell $(2) -print-file-name=$(4)) -- $(5)
 endef
 $(eval $(call sanitized,asan,gcc,$(ASAN),libasan.so,$(NOASAN)))
