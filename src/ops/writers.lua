@@ -82,6 +82,7 @@ local function write_header(ops, write)
   for _, op in ipairs(ops) do t[#t + 1] = ("  MOTH_OP_%s = %d, /* %s */"):format(op.name, op.id, op.place) end
   local npointwise = 0
   for _, op in ipairs(ops) do if op.kind == "pointwise" then op.pointwise = npointwise; npointwise = npointwise + 1 end end
+  M.npointwise = npointwise
   t[#t + 1] = ("  MOTH_NOPS = %d,\n  MOTH_NPOINTWISE = %d\n};\n"):format(#ops, npointwise)
   for _, op in ipairs(ops) do
     t[#t + 1] = ("/* %s\n * %s */"):format(op.schema, op.doc:gsub("%*/", "* /"))
@@ -288,7 +289,7 @@ local function write_kernels(ops, write)
   for _, d in ipairs(M.dtypes) do
     for _, isa in ipairs(M.isas) do
       local suffix = ("_%s_%s"):format(d[1], isa)
-      local t = { banner, ("#include <stdint.h>\n#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF MOTH_%s\n#include \"kernels/cpu/typed/all.h\"\n"):format(d[2], d[3], d[4], d[5], d[1]:upper()) }
+      local t = { banner, ("#define MOTH_NO_OPS\n#include <stdint.h>\n#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF MOTH_%s\n#include \"kernels/cpu/typed/all.h\"\n"):format(d[2], d[3], d[4], d[5], d[1]:upper()) }
       local rows = {}
       for _, op in ipairs(ops) do
         if op.kind == "pointwise" then
@@ -300,7 +301,7 @@ local function write_kernels(ops, write)
           end
         end
       end
-      t[#t + 1] = ("static const MothLoop pointwise[MOTH_NPOINTWISE] = {\n%s\n};"):format(table.concat(rows, "\n"))
+      t[#t + 1] = ("static const MothLoop pointwise[%d] = {\n%s\n};"):format(M.npointwise, table.concat(rows, "\n"))
       local copies = {}
       for _, from in ipairs(M.dtypes) do
         copies[#copies + 1] = ("[MOTH_%s] = %s"):format(from[1]:upper(), from[1] == d[1] and "copy_same" or "copy_from_" .. from[1])
