@@ -14,10 +14,9 @@
  * Memory that a graph was captured with stays as it is for the graph's replays: it comes from a pool that
  * nobody else takes from, until the last graph of the pool is gone. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "cuda/runtime.h"
+#include "cuda/heap.h"
 extern "C" {
 #include "core/alloc.h"
 }
@@ -27,165 +26,7 @@ namespace {
 constexpr size_t ROUND = 512, SMALL = 1 << 20, SMALL_SEGMENT = 2 << 20, MEDIUM = 10 << 20,
                  MEDIUM_SEGMENT = 20 << 20, LARGE_ROUND = 2 << 20;
 
-struct Block;
-struct Arena {
-  Arena *next;
-  uint64_t pool;
-  cudaStream_t stream;
-  bool small;
-  Block *root;
-};
-struct Segment {
-  Segment *prev, *next;
-  size_t size;
-  Block *first;
-  Arena *arena;
-};
-struct Use {
-  Use *next;
-  cudaStream_t stream;
-};
-enum State { FREE, USED, WAITING };
-struct Block {
-  char *p;
-  size_t size, asked;
-  Segment *segment;
-  Block *prev, *next;  /* neighbours in the segment */
-  Block *left, *right; /* free: in the arena's tree */
-  uint32_t weight;
-  State state;
-  int events;   /* waiting: how many are out */
-  Use *uses;    /* other streams */
-  Block *chain; /* used: in the table; waiting for a capture to end: in that list */
-};
-struct Pending {
-  Pending *next;
-  Block *block;
-  cudaEvent_t event;
-  cudaStream_t stream;
-};
-
-struct Heap {
-  pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  int device;
-  Arena *arenas;
-  Segment *segments;
-  Block **table; /* used blocks by address */
-  size_t room, count;
-  Pending *first, *last; /* in the order of their events */
-  Block *deferred;       /* freed in a capture, with uses */
-  uint32_t random = 2463534242u;
-  size_t limit; /* of the process; 0: none */
-  MothCudaMemory stats;
-};
 Heap heaps[MOTH_CUDA_MAX_DEVICES];
-
-void add(MothCudaCount *c, int64_t n) {
-  c->current += n;
-  c->allocated += n;
-  if (c->current > c->peak)
-    c->peak = c->current;
-}
-void take(MothCudaCount *c, int64_t n) {
-  c->current -= n;
-  c->freed += n;
-}
-
-/* --- the tree of free blocks: a treap, ordered by size, then address ------------------------------- */
-
-bool before(const Block *a, const Block *b) {
-  return a->size != b->size ? a->size < b->size : a->p < b->p;
-}
-void insert(Heap *h, Block *b) {
-  h->random ^= h->random << 13;
-  h->random ^= h->random >> 17;
-  b->weight = h->random ^= h->random << 5;
-  Block **at = &b->segment->arena->root;
-  while (*at && (*at)->weight >= b->weight)
-    at = before(b, *at) ? &(*at)->left : &(*at)->right;
-  /* what stood here is split around b */
-  Block *rest = *at, **low = &b->left, **high = &b->right;
-  *at = b;
-  while (rest) {
-    if (before(rest, b)) {
-      *low = rest;
-      low = &rest->right;
-      rest = rest->right;
-    } else {
-      *high = rest;
-      high = &rest->left;
-      rest = rest->left;
-    }
-  }
-  *low = *high = nullptr;
-}
-void remove(Block *b) {
-  Block **at = &b->segment->arena->root;
-  while (*at != b)
-    at = before(b, *at) ? &(*at)->left : &(*at)->right;
-  Block *low = b->left, *high = b->right;
-  while (low && high) {
-    if (low->weight > high->weight) {
-      *at = low;
-      at = &low->right;
-      low = low->right;
-    } else {
-      *at = high;
-      at = &high->left;
-      high = high->left;
-    }
-  }
-  *at = low ? low : high;
-  b->left = b->right = nullptr;
-}
-Block *best_fit(const Arena *a, size_t size) {
-  Block *best = nullptr;
-  for (Block *b = a->root; b;) {
-    if (b->size >= size) {
-      best = b;
-      b = b->left;
-    } else {
-      b = b->right;
-    }
-  }
-  return best;
-}
-
-/* --- the table of used blocks ---------------------------------------------------------------------- */
-
-size_t place(const Heap *h, const void *p) {
-  return (size_t)(((uintptr_t)p >> 9) * 0x9e3779b97f4a7c15ull >> 20) & (h->room - 1);
-}
-bool grow(Heap *h) {
-  size_t room = h->room ? h->room * 2 : 1024;
-  Block **table = (Block **)calloc(room, sizeof *table), **old = h->table;
-  if (!table)
-    return h->room != 0; /* longer chains will do */
-  size_t n = h->room;
-  h->table = table;
-  h->room = room;
-  for (size_t i = 0; i < n; i++)
-    for (Block *b = old[i], *next; b; b = next) {
-      next = b->chain;
-      b->chain = table[place(h, b->p)];
-      table[place(h, b->p)] = b;
-    }
-  free(old);
-  return true;
-}
-void put_used(Heap *h, Block *b) {
-  b->chain = h->table[place(h, b->p)];
-  h->table[place(h, b->p)] = b;
-  h->count++;
-}
-Block **find_used(Heap *h, const void *p) {
-  if (!h->room)
-    return nullptr;
-  Block **at = &h->table[place(h, p)];
-  while (*at && (*at)->p != p)
-    at = &(*at)->chain;
-  return *at ? at : nullptr;
-}
 
 /* --- segments and blocks --------------------------------------------------------------------------- */
 
@@ -384,23 +225,7 @@ void process_deferred(Heap *h) {
   }
 }
 
-/* --- pools of graphs --------------------------------------------------------------------------------- */
-
-struct GraphPool {
-  GraphPool *next;
-  uint64_t id;
-  int users;
-};
-pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
-GraphPool *pools;
-
-bool pool_in_use(uint64_t id) {
-  MothLock lock(&pools_lock);
-  for (GraphPool *p = pools; p; p = p->next)
-    if (p->id == id)
-      return p->users > 0;
-  return false;
-}
+/* --- giving back ---------------------------------------------------------------------------------- */
 
 /* Gives whole free segments back to CUDA. */
 size_t flush(Heap *h) {
@@ -413,7 +238,7 @@ size_t flush(Heap *h) {
   for (Segment *s = h->segments, *next; s; s = next) {
     Block *b = s->first;
     next = s->next;
-    if (b->state != FREE || b->next || (s->arena->pool && pool_in_use(s->arena->pool)))
+    if (b->state != FREE || b->next || (s->arena->pool && moth_cuda_pool_in_use(s->arena->pool)))
       continue;
     if (cudaFree(b->p) != cudaSuccess) {
       cudaGetLastError();
@@ -434,7 +259,7 @@ size_t flush(Heap *h) {
   }
   for (Arena **at = &h->arenas; *at;) { /* those of pools that are gone */
     Arena *a = *at;
-    bool holds = !a->pool || a->root || pool_in_use(a->pool);
+    bool holds = !a->pool || a->root || moth_cuda_pool_in_use(a->pool);
     for (Segment *s = h->segments; s && !holds; s = s->next)
       holds = s->arena == a;
     if (holds) {
@@ -634,38 +459,7 @@ void moth_cuda_memory_open(int device) {
   heaps[device].device = device;
 }
 
-/* --- pools, figures -------------------------------------------------------------------------------- */
-
-uint64_t moth_cuda_pool_new(void) {
-  static uint64_t ids;
-  return __atomic_add_fetch(&ids, 1, __ATOMIC_RELAXED);
-}
-MothStatus moth_cuda_pool_hold(uint64_t id) {
-  MothLock lock(&pools_lock);
-  for (GraphPool *p = pools; p; p = p->next)
-    if (p->id == id)
-      return p->users++, MOTH_OK;
-  GraphPool *p = make<GraphPool>();
-  if (!p)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-  p->id = id;
-  p->users = 1;
-  p->next = pools;
-  pools = p;
-  return MOTH_OK;
-}
-void moth_cuda_pool_release(uint64_t id) {
-  MothLock lock(&pools_lock);
-  for (GraphPool **at = &pools; *at; at = &(*at)->next)
-    if ((*at)->id == id) {
-      GraphPool *p = *at;
-      if (--p->users > 0)
-        return;
-      *at = p->next;
-      drop(p);
-      return;
-    }
-}
+/* --- figures -------------------------------------------------------------------------------- */
 
 void moth_cuda_memory_stats(int device, MothCudaMemory *out) {
   MothLock lock(&heaps[device].lock);

@@ -61,6 +61,55 @@ bool moth_cuda_is_capturing(cudaStream_t stream) {
   return moth_cuda_capture_of(stream) != nullptr;
 }
 
+/* --- pools --------------------------------------------------------------------------------- */
+
+struct GraphPool {
+  GraphPool *next;
+  uint64_t id;
+  int users;
+};
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static GraphPool *pools;
+
+bool moth_cuda_pool_in_use(uint64_t id) {
+  MothLock lock(&pools_lock);
+  for (GraphPool *p = pools; p; p = p->next)
+    if (p->id == id)
+      return p->users > 0;
+  return false;
+}
+
+uint64_t moth_cuda_pool_new(void) {
+  static uint64_t ids;
+  return __atomic_add_fetch(&ids, 1, __ATOMIC_RELAXED);
+}
+MothStatus moth_cuda_pool_hold(uint64_t id) {
+  MothLock lock(&pools_lock);
+  for (GraphPool *p = pools; p; p = p->next)
+    if (p->id == id)
+      return p->users++, MOTH_OK;
+  GraphPool *p = (GraphPool *)moth_alloc(sizeof *p);
+  if (!p)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  p->id = id;
+  p->users = 1;
+  p->next = pools;
+  pools = p;
+  return MOTH_OK;
+}
+void moth_cuda_pool_release(uint64_t id) {
+  MothLock lock(&pools_lock);
+  for (GraphPool **at = &pools; *at; at = &(*at)->next)
+    if ((*at)->id == id) {
+      GraphPool *p = *at;
+      if (--p->users > 0)
+        return;
+      *at = p->next;
+      moth_free(p, sizeof *p);
+      return;
+    }
+}
+
 /* --- random numbers ------------------------------------------------------------------------------ */
 
 static Slot *slot_of(MothCudaGraph *graph, int device, MothGenerator *g) {

@@ -29,10 +29,6 @@ void moth_cuda_memory_reset_peak(int device);
 void moth_cuda_memory_reset_accumulated(int device);
 MothStatus moth_cuda_empty_cache(int device);
 void moth_cuda_set_fraction(int device, double fraction);
-/* A pool that a graph's memory comes from: held by graphs, and by nobody else. */
-uint64_t moth_cuda_pool_new(void);
-MothStatus moth_cuda_pool_hold(uint64_t pool);
-void moth_cuda_pool_release(uint64_t pool);
 
 /* --- pinned.cu ---------------------------------------------------------------------------------- */
 
@@ -83,6 +79,11 @@ static inline bool moth_cuda_any_capture(void) {
 /* The graph that the stream's work is recorded into, or NULL; its pool (0: none). */
 MothCudaGraph *moth_cuda_capture_of(cudaStream_t stream);
 uint64_t moth_cuda_capture_pool(cudaStream_t stream);
+/* Pools that graphs' memory comes from, and nobody else's: each graph holds its own. */
+uint64_t moth_cuda_pool_new(void);
+MothStatus moth_cuda_pool_hold(uint64_t pool);
+void moth_cuda_pool_release(uint64_t pool);
+bool moth_cuda_pool_in_use(uint64_t pool);
 MothCudaGraph *moth_cuda_graph_new(void);
 void moth_cuda_graph_free(MothCudaGraph *g);
 MothStatus moth_cuda_graph_begin(MothCudaGraph *g, uint64_t pool, int mode);
