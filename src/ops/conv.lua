@@ -123,7 +123,7 @@ return {
     { "randn(2,3,6,6), 2, 2, 2", "half" }, { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6)", "argument 'kernel_size'" },
     { "randn(2,3,1,6), 2", "larger than the padded input" },
   },
-  doc = "The largest element of every window, and its position in the flattened image (H W), from index_base. NaN wins." },
+  doc = "The largest element of every window, and its position in the flattened image (H W), from index_base. NaN wins, the last of several." },
 { "max_pool2d_backward(Tensor grad_output, Tensor indices, int[] input_size, int[]? kernel_size=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, index_base) -> Tensor",
   kind = "structured", shape = "max_pool2d_backward",
   grad = { grad_output = "max_pool2d_pick(grad, indices, index_base)" },

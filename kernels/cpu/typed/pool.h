@@ -44,24 +44,45 @@ static void pool_line(const MothPoolAxis *x, const stored *row, int64_t o0, int6
     line[i] = fill;
 }
 
+/* A line that lies in the image as it is: nothing to fill up but windows that nobody asks for, which may
+ * read on as long as there is memory. NULL: it has to be made. */
+static const real *pool_lies(const MothPoolAxis *x, const stored *row, int64_t o0, int64_t m,
+                             const stored *end) {
+#if MOTH_STORED == 0
+  int64_t first = o0 * x->stride - x->padding, span = x->dilation * (x->kernel - 1) + 1;
+  int64_t all = (m + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
+  if (first >= 0 && first + (m - 1) * x->stride + span <= x->in &&
+      row + first + (all - 1) * x->stride + span <= end)
+    return row + first;
+#else
+  (void)x, (void)row, (void)o0, (void)m, (void)end;
+#endif
+  return NULL;
+}
+
+/* As PyTorch: of several NaN the last one. */
 #define POOL_MAX_LANES(STRIDE)                                                                     \
   for (int64_t j = 0; j < m; j += POOL_LANES)                                                      \
     MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) {                                             \
       real v = a[(j + i) * (STRIDE)], b = best[j + i];                                             \
       arg_pos here = row + (arg_pos)((j + i) * (STRIDE));                                          \
-      int better = (v > b) | (IS_NAN(v) & !IS_NAN(b));                                             \
+      int better = (v > b) | IS_NAN(v);                                                            \
       best[j + i] = better ? v : b;                                                                \
       at[j + i] = better ? here : at[j + i];                                                       \
     }
 
-static void max_pool_row(const MothPoolPlanes *q, const stored *in, int64_t oy, int64_t o0,
-                         int64_t m, real *best, arg_pos *at) {
+static void max_pool_row(const MothPoolPlanes *q, const stored *in, const stored *end, int64_t oy,
+                         int64_t o0, int64_t m, real *best, arg_pos *at) {
   const MothPoolAxis *x = &q->x;
   real line[POOL_LINE];
   for (int64_t y = q->y.begin[oy]; y < q->y.end[oy]; y += q->y.dilation) {
-    pool_line(x, in + y * x->in, o0, m, -(real)__builtin_inf(), line);
+    const real *from = pool_lies(x, in + y * x->in, o0, m, end);
+    if (!from) {
+      pool_line(x, in + y * x->in, o0, m, -(real)__builtin_inf(), line);
+      from = line;
+    }
     for (int64_t k = 0; k < x->kernel; k++) {
-      const real *a = line + k * x->dilation;
+      const real *a = from + k * x->dilation;
       arg_pos row = (arg_pos)(y * x->in + o0 * x->stride + k * x->dilation - x->padding);
       if (x->stride == 1) {
         POOL_MAX_LANES(1)
@@ -74,38 +95,58 @@ static void max_pool_row(const MothPoolPlanes *q, const stored *in, int64_t oy, 
   }
 }
 
+/* A window at a time. */
+static void max_pool_slow(const MothPoolPlanes *q, const stored *in, int64_t oy, int64_t o0,
+                          int64_t m, real *best, arg_pos *at) {
+  const MothPoolAxis *y = &q->y, *x = &q->x;
+  for (int64_t i = 0; i < m; i++)
+    for (int64_t r = y->begin[oy]; r < y->end[oy]; r += y->dilation)
+      for (int64_t k = x->begin[o0 + i]; k < x->end[o0 + i]; k += x->dilation) {
+        real v = LOAD(in[r * x->in + k]);
+        if ((v > best[i]) | IS_NAN(v)) {
+          best[i] = v;
+          at[i] = (arg_pos)(r * x->in + k);
+        }
+      }
+}
+
 static void max_pool_planes(const MothPoolPlanes *q) {
   const MothPoolAxis *y = &q->y, *x = &q->x;
-  const stored *in = q->in;
-  stored *out = q->out;
-  int64_t *positions = q->positions, room = pool_room(x);
+  int64_t room = pool_room(x), size = y->in * x->in;
   real best[POOL_BLOCK];
-  arg_pos at[POOL_BLOCK];
-  for (int64_t c = 0; c < q->planes; c++, in += y->in * x->in)
-    for (int64_t oy = 0; oy < y->out; oy++, out += x->out, positions += x->out)
-      for (int64_t o0 = 0, m; o0 < x->out; o0 += m) {
-        m = room ? room : POOL_BLOCK;
-        m = x->out - o0 < m ? x->out - o0 : m;
-        for (int64_t i = 0; i < m; i++)
-          at[i] = (arg_pos)(y->begin[oy] * x->in + x->begin[o0 + i]);
-        for (int64_t i = 0; i < POOL_BLOCK; i++)
-          best[i] = -(real)__builtin_inf();
-        if (room) {
-          max_pool_row(q, in, oy, o0, m, best, at);
-        } else {
-          for (int64_t i = 0; i < m; i++)
-            for (int64_t r = y->begin[oy]; r < y->end[oy]; r += y->dilation)
-              for (int64_t k = x->begin[o0 + i]; k < x->end[o0 + i]; k += x->dilation) {
-                real v = LOAD(in[r * x->in + k]);
-                if ((v > best[i]) | (IS_NAN(v) & !IS_NAN(best[i]))) {
-                  best[i] = v;
-                  at[i] = (arg_pos)(r * x->in + k);
-                }
-              }
-        }
-        MOTH_VECTOR for (int64_t i = 0; i < m; i++) out[o0 + i] = STORE(best[i]);
-        MOTH_VECTOR for (int64_t i = 0; i < m; i++) positions[o0 + i] = at[i] + q->base;
+  arg_pos at[POOL_BLOCK], first[POOL_BLOCK];
+  stored values[POOL_BLOCK];
+  int64_t places[POOL_BLOCK];
+  const stored *end = (const stored *)q->in + q->planes * size;
+  for (int64_t o0 = 0, m; o0 < x->out; o0 += m) {
+    m = room ? room : POOL_BLOCK;
+    m = x->out - o0 < m ? x->out - o0 : m;
+    int64_t all = (m + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
+    for (int64_t i = 0; i < all; i++)
+      first[i] = i < m ? (arg_pos)x->begin[o0 + i] : 0;
+    for (int64_t c = 0; c < q->planes; c++)
+      for (int64_t oy = 0; oy < y->out; oy++) {
+        const stored *in = (const stored *)q->in + c * size;
+        int64_t to = (c * y->out + oy) * x->out + o0;
+        arg_pos row = (arg_pos)(y->begin[oy] * x->in);
+        for (int64_t j = 0; j < all; j += POOL_LANES)
+          MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) {
+            best[j + i] = -(real)__builtin_inf();
+            at[j + i] = row + first[j + i];
+          }
+        if (room)
+          max_pool_row(q, in, end, oy, o0, m, best, at);
+        else
+          max_pool_slow(q, in, oy, o0, m, best, at);
+        for (int64_t j = 0; j < all; j += POOL_LANES)
+          MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) {
+            values[j + i] = STORE(best[j + i]);
+            places[j + i] = (int64_t)at[j + i] + q->base;
+          }
+        memcpy((stored *)q->out + to, values, (size_t)m * sizeof(stored));
+        memcpy(q->positions + to, places, (size_t)m * sizeof(int64_t));
       }
+  }
 }
 
 /* in: gradient of the pooled planes. Positions were checked. */

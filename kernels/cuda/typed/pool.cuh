@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(256)
   for (int64_t r = y.begin; r < y.end; r += dy)
     for (int64_t c = x.begin; c < x.end; c += dx) {
       real v = LOAD(plane[r * p.w + c]);
-      if (v > best || (v != v && best == best)) {
+      if (v > best || v != v) {
         best = v;
         where = r * p.w + c;
       }
