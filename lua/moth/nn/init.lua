@@ -18,6 +18,18 @@ for _, name in ipairs({ "CrossEntropyLoss", "NLLLoss", "MSELoss", "L1Loss", "BCE
   files[name] = { "loss", name }
 end
 
+for _, name in ipairs({ "ReLU6", "SELU", "CELU", "Hardsigmoid", "Hardswish", "Softsign", "GLU" }) do
+  files[name] = { "activation", name }
+end
+files.PReLU = "prelu"
+for _, name in ipairs({ "LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d",
+  "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d" }) do
+  files[name] = { "norm", name }
+end
+for _, name in ipairs({ "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad" }) do
+  for n = 1, 3 do files[name .. n .. "d"] = { "padding", name .. n .. "d" } end
+end
+
 local nn = {}
 
 --- A module class: `local Net = nn.class("Net")`. @param[opt] base nn.Module or a class made from it
