@@ -86,6 +86,13 @@ MothStatus moth_composite_logit(MothCall *c) {
   if (!moth_dtype_is_float((MothDType)self->dtype))
     return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s",
                      moth_dtype_name((MothDType)self->dtype));
+  if (moth_itemsize(self) < 4) { /* rounded once */
+    MothValue half = moth_v_dtype((MothDType)self->dtype);
+    MOTH_TRY(moth_to(self, moth_v_dtype(MOTH_FLOAT32), moth_v_none(), false, false, &x));
+    MOTH_TRY(then(moth_logit(x, eps, &y), x));
+    MOTH_TRY(then(moth_to(y, half, moth_v_none(), false, false, &out), y));
+    return moth_give(c, out);
+  }
   if (eps.tag == MOTH_V_NONE) {
     x = self;
     moth_tensor_retain(x);
@@ -146,6 +153,14 @@ MothStatus moth_composite_isclose(MothCall *c) {
   enum { N = 12 };
   MothTensor *t[N] = {NULL};
   MothStatus status = MOTH_OK;
+  if (!moth_dtype_is_float((MothDType)self->dtype) && /* small integers would wrap */
+      !moth_dtype_is_float((MothDType)other->dtype)) {
+    MOTH_GO(moth_to(self, moth_v_dtype(MOTH_INT64), moth_v_none(), false, false, &t[1]));
+    MOTH_GO(moth_to(other, moth_v_dtype(MOTH_INT64), moth_v_none(), false, false, &t[2]));
+    self = t[1];
+    other = t[2];
+    equal_nan = false;
+  }
   MothValue a = moth_v_tensor(self), b = moth_v_tensor(other);
   MOTH_GO(moth_eq(a, b, &t[0]));
   if (equal_nan) {

@@ -6,6 +6,7 @@
 #include "kernels/cuda/scatter.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/softmax.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/util.h"
 namespace {
 #include "kernels/cuda/typed/create.cuh"
@@ -20,4 +21,5 @@ namespace {
 #include "kernels/cuda/typed/softmax.cuh"
 #include "kernels/cuda/typed/softmax_backward.cuh"
 #include "kernels/cuda/typed/loss.cuh"
+#include "kernels/cuda/typed/norm.cuh"
 } // namespace
