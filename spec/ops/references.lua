@@ -557,7 +557,7 @@ local function rows(a, dims, rms)
   for d = 1, n do stat[d] = d <= n - dims and a.self.shape[d] or 1 end
   local out, mean, rstd = normalised(a.self, a.eps, flat(a.self.shape, 1, n - dims), a.weight, a.bias,
     flat(a.self.shape, n - dims + 1, n), rms)
-  return out, { shape = stat, data = mean, dtype = "float32" }, { shape = stat, data = rstd, dtype = "float32" }
+  return out, { shape = stat, data = mean }, { shape = stat, data = rstd }
 end
 function M.native_layer_norm(a) return rows(a, a.dims) end
 function M.layer_norm(a) return (rows(a, #a.normalized_shape)) end
@@ -569,8 +569,8 @@ local function groups(a, n)
   local each_group = a.self.shape[2] / n
   local function key(at) return at[1] * n + math.floor(at[2] / each_group) + 1 end
   local out, mean, rstd = normalised(a.self, a.eps, key, a.weight, a.bias, function(at) return at[2] + 1 end)
-  local stat = { a.self.shape[1], n } -- statistics are float32 at least
-  return out, { shape = stat, data = mean, dtype = "float32" }, { shape = stat, data = rstd, dtype = "float32" }
+  local stat = { a.self.shape[1], n }
+  return out, { shape = stat, data = mean }, { shape = stat, data = rstd }
 end
 function M.native_group_norm(a) return groups(a, a.groups) end
 function M.group_norm(a) return (groups(a, a.num_groups)) end
@@ -580,8 +580,7 @@ local function batch(a)
   local c = { a.self.shape[2] }
   if a.training then
     local out, mean, rstd = normalised(a.self, a.eps, channel, a.weight, a.bias, channel)
-    return out, { shape = c, data = mean, dtype = "float32" },
-      { shape = c, data = rstd, dtype = "float32" }
+    return out, { shape = c, data = mean }, { shape = c, data = rstd }
   end
   local out, rstd = new(a.self.shape), new(c)
   for k, v in ipairs(a.running_var.data) do rstd.data[k] = 1 / math.sqrt(v + a.eps) end
@@ -590,8 +589,7 @@ local function batch(a)
     out.data[i] = (a.self.data[i] - a.running_mean.data[k]) * rstd.data[k] * (a.weight and a.weight.data[k] or 1) +
       (a.bias and a.bias.data[k] or 0)
   end)
-  rstd.dtype = "float32"
-  return out, { shape = c, data = a.running_mean.data, dtype = "float32" }, rstd
+  return out, { shape = c, data = a.running_mean.data }, rstd
 end
 M.native_batch_norm = batch
 function M.batch_norm(a) return (batch(a)) end
