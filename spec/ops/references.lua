@@ -522,5 +522,113 @@ function M.adam_step(a)
 end
 
 for name, fn in pairs(require "ops.references_conv") do M[name] = fn end
+-- normalisation and order -----------------------------------------------------------------------
+
+-- Elements that share key(at) are normalised together; w and b at param(at) (from 1).
+local function normalised(x, eps, key, w, b, param, rms)
+  local lists, out = {}, new(x.shape)
+  each(x.shape, function(i, at)
+    local k = key(at)
+    lists[k] = lists[k] or {}
+    table.insert(lists[k], x.data[i])
+  end)
+  local mean, rstd = {}, {}
+  for k, list in pairs(lists) do
+    mean[k] = rms and 0 or sum(list) / #list
+    local s = 0
+    for _, v in ipairs(list) do s = s + (v - mean[k]) ^ 2 end
+    rstd[k] = 1 / math.sqrt(s / #list + eps)
+  end
+  each(x.shape, function(i, at)
+    local k, p = key(at), param(at)
+    out.data[i] = (x.data[i] - mean[k]) * rstd[k] * (w and w.data[p] or 1) + (b and b.data[p] or 0)
+  end)
+  return out, mean, rstd
+end
+-- The position (from 1) of the first (last) n coordinates.
+local function flat(shape, from, to)
+  return function(at)
+    local k = 0
+    for d = from, to do k = k * shape[d] + at[d] end
+    return k + 1
+  end
+end
+local function rows(a, dims, rms)
+  local n, stat = #a.self.shape, {}
+  for d = 1, n do stat[d] = d <= n - dims and a.self.shape[d] or 1 end
+  local out, mean, rstd = normalised(a.self, a.eps, flat(a.self.shape, 1, n - dims), a.weight, a.bias,
+    flat(a.self.shape, n - dims + 1, n), rms)
+  return out, { shape = stat, data = mean }, { shape = stat, data = rstd }
+end
+function M.native_layer_norm(a) return rows(a, a.dims) end
+function M.layer_norm(a) return (rows(a, #a.normalized_shape)) end
+function M.native_rms_norm(a)
+  local out, _, rstd = rows(a, a.dims, true)
+  return out, rstd
+end
+local function groups(a, n)
+  local each_group = a.self.shape[2] / n
+  local function key(at) return at[1] * n + math.floor(at[2] / each_group) + 1 end
+  local out, mean, rstd = normalised(a.self, a.eps, key, a.weight, a.bias, function(at) return at[2] + 1 end)
+  local stat = { a.self.shape[1], n }
+  return out, { shape = stat, data = mean }, { shape = stat, data = rstd }
+end
+function M.native_group_norm(a) return groups(a, a.groups) end
+function M.group_norm(a) return (groups(a, a.num_groups)) end
+function M.instance_norm(a) return (groups(a, a.self.shape[2])) end
+local function batch(a)
+  local function channel(at) return at[2] + 1 end
+  local c = { a.self.shape[2] }
+  if a.training then
+    local out, mean, rstd = normalised(a.self, a.eps, channel, a.weight, a.bias, channel)
+    return out, { shape = c, data = mean }, { shape = c, data = rstd }
+  end
+  local out, rstd = new(a.self.shape), new(c)
+  for k, v in ipairs(a.running_var.data) do rstd.data[k] = 1 / math.sqrt(v + a.eps) end
+  each(a.self.shape, function(i, at)
+    local k = channel(at)
+    out.data[i] = (a.self.data[i] - a.running_mean.data[k]) * rstd.data[k] * (a.weight and a.weight.data[k] or 1) +
+      (a.bias and a.bias.data[k] or 0)
+  end)
+  return out, { shape = c, data = a.running_mean.data }, rstd
+end
+M.native_batch_norm = batch
+function M.batch_norm(a) return (batch(a)) end
+
+-- The order of a list: values (NaN is the largest) and where they were, stable.
+local function ordered(list, descending)
+  local order = {}
+  for i = 1, #list do order[i] = i end
+  local function less(x, y)
+    if x ~= x then return false end
+    return y ~= y or x < y
+  end
+  for i = 2, #list do -- insertion
+    local at, j = order[i], i
+    local x = list[at]
+    while j > 1 do
+      local y = list[order[j - 1]]
+      local before
+      if descending then before = less(y, x) else before = less(x, y) end
+      if not before then break end
+      order[j] = order[j - 1]
+      j = j - 1
+    end
+    order[j] = at
+  end
+  return order
+end
+local function picked(list, order)
+  local out = {}
+  for i, k in ipairs(order) do out[i] = list[k] end
+  return out
+end
+function M.sort(a)
+  return along(a.self, a.dim, function(list) return picked(list, ordered(list, a.descending)) end),
+    along(a.self, a.dim, function(list) return ordered(list, a.descending) end)
+end
+function M.argsort(a)
+  return along(a.self, a.dim, function(list) return ordered(list, a.descending) end)
+end
 
 return M

@@ -680,3 +680,17 @@ done:
   moth_drop_values(t, NTEMPS);
   return status;
 }
+
+MothStatus moth_grad_scatter_back(const MothValue *a, MothValue *out) {
+  TEMPS(1);
+  const MothTensor *g = a[0].u.t;
+  MOTH_GO(OP(zeros, &t[0], a[1], moth_v_dtype((MothDType)g->dtype), moth_v_device(g->device)));
+  if (g->ndim == 0) {
+    *out = moth_v_tensor(moth_keep(a[0]));
+    goto done;
+  }
+  MOTH_GO(OP(scatter, out, t[0], a[2], a[3], a[0], a[4]));
+done:
+  moth_drop_values(t, NTEMPS);
+  return status;
+}

@@ -1,6 +1,7 @@
 -- Derivative formulas. A formula is one Lua expression over the names of an op's arguments, `grad`, `grad1`
 -- (of results 1, 2 …), `result`, `result1`; its functions are ops of the table or the helpers of
--- src/autograd/formulas.h. It is evaluated here, over proxies that write C.
+-- src/autograd/formulas.h. It is evaluated here, over proxies that write C. A formula `name(…)[i]` is the i-th
+-- gradient that moth_gradset_name gives; it is called once for all inputs whose formulas differ in i alone.
 local schema = require "schema"
 
 local M = {}
@@ -129,10 +130,42 @@ function M.backward(op, by_name, helpers)
     return setmetatable({ c = t, kind = "tensor" }, proxy)
   end
 
-  local text = {}
+  -- One block for all inputs whose gradients come of one call.
+  local function set(name, rest)
+    local mask, takes = 0, {}
+    body, used, saved = {}, {}, {}
+    local base = ntemps
+    for _, a in ipairs(op.args) do
+      local i = op.grad[a.name] and op.grad[a.name]:match("^" .. name .. "%b()%[(%d)%]$")
+      if i then
+        mask = mask + 2 ^ a.at
+        takes[#takes + 1] = ("    if (need & %du)\n      out[moth_node_edge(node, %d)] = moth_take(&v[%d]);"):format(
+          2 ^ a.at, a.at, base + i - 1)
+        ntemps = math.max(ntemps, base + i)
+      end
+    end
+    local env, args = environment(), {}
+    for i, p in ipairs({ setfenv(assert(loadstring("return " .. rest:sub(2, -2))), env)() }) do args[i] = value(p) end
+    body[#body + 1] = ("    MOTH_GO(moth_gradset_%s((MothValue[]){%s}, need, &v[%d]));"):format(name,
+      table.concat(args, ", "), base)
+    local m = 0
+    for at in pairs(saved) do m = m + 2 ^ at end
+    return ("  if (need & %du) { /* %s%s */\n%s\n%s\n  }"):format(mask, name, rest, table.concat(body, "\n"),
+      table.concat(takes, "\n")), m
+  end
+
+  local text, sets = {}, {}
   for _, a in ipairs(op.args) do
     local formula = op.grad[a.name]
-    if formula then
+    local name, rest = (formula or ""):match("^([%w_]+)(%b())%[%d%]$")
+    if name then
+      differentiable[a.at] = true
+      if not sets[name] then
+        local block, m = set(name, rest)
+        text[#text + 1], sets[name] = block, m
+      end
+      saves_for[a.at] = sets[name]
+    elseif formula then
       differentiable[a.at] = true
       body, used, saved = {}, {}, {}
       body[#body + 1] = ("  if (need & %du) { /* %s: %s */"):format(2 ^ a.at, a.name, formula)

@@ -164,7 +164,7 @@ local function write_table(ops, write)
     field("kind", "MOTH_" .. op.kind:upper())
     field("promote", promote_code[op.promote] or "MOTH_PROMOTE_NONE")
     field("amp", amp_code[op.amp] or "MOTH_AMP_KEEP")
-    for _, flag in ipairs({ "inplace", "returns_self", "factory", "keep", "nondeterministic", "cross_device", "geometry" }) do
+    for _, flag in ipairs({ "inplace", "returns_self", "factory", "keep", "nondeterministic", "first_only", "cross_device", "geometry" }) do
       if op[flag] then field(flag, "true") end
     end
     field("cond", cond)
@@ -438,7 +438,7 @@ local function write_lua(ops, write)
     local r = { name = op.name, schema = op.schema, place = op.place, family = op.family, kind = op.kind, args = args, nresults = op.nresults,
       inplace = op.inplace, returns_self = op.returns_self, factory = op.factory, grad = op.grad, amp = op.amp or "keep", promote = op.promote,
       dtypes = op.dtypes or (op.promote == "float" and "float") or nil, out = op.out, ref = op.ref, samples = op.samples, errors = op.errors,
-      tolerance = op.tolerance, nondeterministic = op.nondeterministic, cond = op.cond, cuda = op.cuda, doc = op.doc }
+      tolerance = op.tolerance, nondeterministic = op.nondeterministic, first_only = op.first_only, cond = op.cond, cuda = op.cuda, doc = op.doc }
     t[#t + 1] = "  " .. quote(r) .. ","
   end
   t[#t + 1] = "}\n"

@@ -6,6 +6,7 @@
 #include "kernels/cuda/scatter.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/softmax.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/util.h"
 namespace {
 #include "kernels/cuda/typed/create.cuh"
@@ -22,4 +23,5 @@ namespace {
 #include "kernels/cuda/typed/loss.cuh"
 #include "kernels/cuda/typed/conv.cuh"
 #include "kernels/cuda/typed/pool.cuh"
+#include "kernels/cuda/typed/norm.cuh"
 } // namespace

@@ -7,6 +7,7 @@ struct MothAdam;
 struct MothReduce;  /* kernels/cuda/reduce.h; host memory, as are the next */
 struct MothSoftmax; /* kernels/cuda/softmax.h */
 struct MothLoss;
+struct MothNorm; /* kernels/cuda/norm.h */
 
 #define MOTH_CUDA_TYPED_LIST(X)                                                                    \
   X(arange, MothStatus, cudaStream_t stream, void *out, int64_t n, double start, double step)      \
@@ -36,4 +37,8 @@ struct MothLoss;
   X(softmax_backward, MothStatus, const struct MothSoftmax *s)                                     \
   X(cross_entropy, MothStatus, const struct MothLoss *l)                                           \
   X(cross_entropy_backward, MothStatus, const struct MothLoss *l)                                  \
-  MOTH_CUDA_CONV_LIST(X)
+  MOTH_CUDA_CONV_LIST(X)                                                                           \
+  X(norm_rows, MothStatus, const struct MothNorm *m)                                               \
+  X(norm_back_rows, MothStatus, const struct MothNorm *m)                                          \
+  X(norm_channels, MothStatus, const struct MothNorm *m)                                           \
+  X(norm_back_channels, MothStatus, const struct MothNorm *m)

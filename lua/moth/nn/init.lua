@@ -23,6 +23,17 @@ for _, name in ipairs({ "MaxPool1d", "MaxPool2d", "AvgPool1d", "AvgPool2d", "Ada
   "AdaptiveMaxPool2d", "Unfold", "Fold" }) do
   files[name] = { "pool", name }
 end
+for _, name in ipairs({ "ReLU6", "SELU", "CELU", "Hardsigmoid", "Hardswish", "Softsign", "GLU" }) do
+  files[name] = { "activation", name }
+end
+files.PReLU = "prelu"
+for _, name in ipairs({ "LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d",
+  "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d" }) do
+  files[name] = { "norm", name }
+end
+for _, name in ipairs({ "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad" }) do
+  for n = 1, 3 do files[name .. n .. "d"] = { "padding", name .. n .. "d" } end
+end
 
 local nn = {}
 
