@@ -161,35 +161,40 @@ static void sort_range(void *ctx, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; r++) {
     int64_t from = r / inner * n * inner + r % inner, to = r / inner * k * inner + r % inner;
     int64_t m = n;
-    for (int64_t i = 0; i < n; i++) {
+    bool few = s->part && k > 0 && k <= FEW && k < n / 4;
+    for (int64_t i = 0; few && i < n; i++) { /* the k first so far, in order */
+      uint64_t key = key_of(s->dtype, s->in + (from + i * inner) * s->item);
+      key = s->descending ? ~key & mask : key;
+      int64_t j = i < k ? i : k;
+      if (i >= k && key >= a[k - 1].key)
+        continue;
+      for (j -= i >= k; j > 0 && a[j - 1].key > key; j--)
+        a[j] = a[j - 1];
+      a[j] = (Pair){key, i};
+    }
+    for (int64_t i = 0; !few && i < n; i++) {
       uint64_t key = key_of(s->dtype, s->in + (from + i * inner) * s->item);
       a[i] = (Pair){s->descending ? ~key & mask : key, i};
     }
-    if (s->part && k > 0 && k < n / 4) { /* few of many: only these are put in order */
+    if (s->part && !few && k > 0 && k < n / 4) { /* only these are put in order */
       choose(a, n, k);
       m = k;
     }
     Pair *p = a;
-    if (m < n) { /* by key and position, which choose() has mixed */
-      for (int64_t i = 1; m <= FEW && i < m; i++) {
-        Pair x = a[i];
-        int64_t j = i;
-        for (; j > 0 && before(x, a[j - 1]); j--)
-          a[j] = a[j - 1];
-        a[j] = x;
+    if (few) {
+      m = k;
+    } else if (m < n) { /* by key and position, which choose() has mixed */
+                        /* positions first: a stable sort of keys then keeps them */
+      for (int64_t i = 0; i < m; i++) {
+        uint64_t key = a[i].key;
+        a[i] = (Pair){(uint64_t)a[i].pos, (int64_t)key};
       }
-      if (m > FEW) { /* positions first: a stable sort of keys then keeps them */
-        for (int64_t i = 0; i < m; i++) {
-          uint64_t key = a[i].key;
-          a[i] = (Pair){(uint64_t)a[i].pos, (int64_t)key};
-        }
-        p = radix(a, a + n, m, 8);
-        for (int64_t i = 0; i < m; i++) {
-          uint64_t pos = p[i].key;
-          p[i] = (Pair){(uint64_t)p[i].pos, (int64_t)pos};
-        }
-        p = radix(p, p == a ? a + n : a, m, (int)s->item);
+      p = radix(a, a + n, m, 8);
+      for (int64_t i = 0; i < m; i++) {
+        uint64_t pos = p[i].key;
+        p[i] = (Pair){(uint64_t)p[i].pos, (int64_t)pos};
       }
+      p = radix(p, p == a ? a + n : a, m, (int)s->item);
     } else if (n <= FEW) {
       insertion(a, n);
     } else {

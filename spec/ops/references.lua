@@ -566,16 +566,16 @@ function M.native_rms_norm(a)
   local out, _, rstd = rows(a, a.dims, true)
   return out, rstd
 end
-local function groups(a, n)
+local function by_group(a, n)
   local each_group = a.self.shape[2] / n
   local function key(at) return at[1] * n + math.floor(at[2] / each_group) + 1 end
   local out, mean, rstd = normalised(a.self, a.eps, key, a.weight, a.bias, function(at) return at[2] + 1 end)
   local stat = { a.self.shape[1], n }
   return out, { shape = stat, data = mean }, { shape = stat, data = rstd }
 end
-function M.native_group_norm(a) return groups(a, a.groups) end
-function M.group_norm(a) return (groups(a, a.num_groups)) end
-function M.instance_norm(a) return (groups(a, a.self.shape[2])) end
+function M.native_group_norm(a) return by_group(a, a.groups) end
+function M.group_norm(a) return (by_group(a, a.num_groups)) end
+function M.instance_norm(a) return (by_group(a, a.self.shape[2])) end
 local function batch(a)
   local function channel(at) return at[2] + 1 end
   local c = { a.self.shape[2] }

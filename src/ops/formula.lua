@@ -131,7 +131,7 @@ function M.backward(op, by_name, helpers)
   end
 
   -- One block for all inputs whose gradients come of one call.
-  local function set(name, rest)
+  local function set(name, given)
     local mask, takes = 0, {}
     body, used, saved = {}, {}, {}
     local base = ntemps
@@ -145,12 +145,12 @@ function M.backward(op, by_name, helpers)
       end
     end
     local env, args = environment(), {}
-    for i, p in ipairs({ setfenv(assert(loadstring("return " .. rest:sub(2, -2))), env)() }) do args[i] = value(p) end
+    for i, p in ipairs({ setfenv(assert(loadstring("return " .. given:sub(2, -2))), env)() }) do args[i] = value(p) end
     body[#body + 1] = ("    MOTH_GO(moth_gradset_%s((MothValue[]){%s}, need, &v[%d]));"):format(name,
       table.concat(args, ", "), base)
     local m = 0
     for at in pairs(saved) do m = m + 2 ^ at end
-    return ("  if (need & %du) { /* %s%s */\n%s\n%s\n  }"):format(mask, name, rest, table.concat(body, "\n"),
+    return ("  if (need & %du) { /* %s%s */\n%s\n%s\n  }"):format(mask, name, given, table.concat(body, "\n"),
       table.concat(takes, "\n")), m
   end
 

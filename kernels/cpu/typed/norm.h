@@ -89,6 +89,16 @@ static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t r
       s2 += (double)lane_sum(t2, m);
     }
     real k1 = (real)(s1 / (double)n), k2 = (real)(s2 / (double)n);
+    if (dx && w && dw && db) { /* what networks do: all in one pass */
+      stored *o = (stored *)dx + r * n;
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) {
+        real gi = LOAD(g[i]), xh = (LOAD(a[i]) - c) * s;
+        o[i] = STORE(s * (gi * w[i] - k1 - xh * k2));
+        dw[i] += gi * xh;
+        db[i] += gi;
+      }
+      continue;
+    }
     if (dx) {
       stored *o = (stored *)dx + r * n;
       if (w)

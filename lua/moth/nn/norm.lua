@@ -150,8 +150,8 @@ for size, d in pairs(dims) do
       self.num_batches_tracked:add_(1)
       if self.momentum == false then momentum = 1 / self.num_batches_tracked:item() end
     end
-    local use_batch = self.training or not self.track_running_stats
-    return moth.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, use_batch, momentum, self.eps)
+    local own = self.training or not self.track_running_stats
+    return moth.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, own, momentum, self.eps)
   end
 
   function BatchNorm:extra_repr()
