@@ -38,6 +38,7 @@ typedef struct Attention {
   int64_t mask_step[4]; /* elements */
   bool mask_bool, causal;
   char *lse, *delta;
+  const char *grad_lse; /* NULL: none */
   MothPhilox philox;
   double p, scale;
   int64_t query_blocks, pieces; /* backward: of the keys of a head, each with its own dq */
@@ -83,8 +84,7 @@ static MothStatus prepare(Attention *a, MothTensor *q, MothTensor *k, MothTensor
   if (!mask)
     return MOTH_OK;
   a->mask_bool = mask->dtype == MOTH_BOOL;
-  MOTH_TRY(
-      moth_cpu_contiguous_as(mask, a->mask_bool ? MOTH_BOOL : a->dtype, &a->mask_tensor));
+  MOTH_TRY(moth_cpu_contiguous_as(mask, a->mask_bool ? MOTH_BOOL : a->dtype, &a->mask_tensor));
   a->mask = a->mask_tensor->data;
   for (int i = 0; i < mask->ndim; i++)
     if (mask->shape[i] > 1)
@@ -152,8 +152,8 @@ static MothAttentionTile tile_of(const Attention *a, int64_t b, int64_t h, int64
                 .alpha = a->scale};
   moth_gemm(&g, false);
   if (a->mask) {
-    int64_t at = b * a->mask_step[0] + h * a->mask_step[1] + i * a->mask_step[2] +
-                 j * a->mask_step[3];
+    int64_t at =
+        b * a->mask_step[0] + h * a->mask_step[1] + i * a->mask_step[2] + j * a->mask_step[3];
     t.mask = a->mask + at * (a->mask_bool ? 1 : a->size);
     t.mask_row = a->mask_step[2];
     t.mask_bool = a->mask_bool;
@@ -164,19 +164,18 @@ static MothAttentionTile tile_of(const Attention *a, int64_t b, int64_t h, int64
     uint64_t per_row = (uint64_t)(a->S + 3) / 4;
     uint64_t row = (uint64_t)((b * a->H + h) * a->L + i);
     for (int64_t r = 0; r < rows; r++)
-      a->kernels->random_bernoulli(keep + r * KEYS * a->size, 0, cols, a->philox.seed,
-                                   a->philox.offset + (row + (uint64_t)r) * per_row +
-                                       (uint64_t)j / 4,
-                                   1 - a->p);
+      a->kernels->random_bernoulli(
+          keep + r * KEYS * a->size, 0, cols, a->philox.seed,
+          a->philox.offset + (row + (uint64_t)r) * per_row + (uint64_t)j / 4, 1 - a->p);
     t.keep = keep;
   }
   return t;
 }
 
 /* C = A B + beta C for blocks of a tile. */
-static void multiply(const Attention *a, int64_t m, int64_t n, int64_t k, const void *x, int64_t x_row,
-                     int64_t x_col, const void *y, int64_t y_row, int64_t y_col, void *c,
-                     int64_t ldc, bool more) {
+static void multiply(const Attention *a, int64_t m, int64_t n, int64_t k, const void *x,
+                     int64_t x_row, int64_t x_col, const void *y, int64_t y_row, int64_t y_col,
+                     void *c, int64_t ldc, bool more) {
   MothGemm g = {.dtype = (int)a->dtype,
                 .m = m,
                 .n = n,
@@ -342,10 +341,12 @@ static void backward_range(void *ctx, int64_t begin, int64_t end) {
 static void dots_range(void *ctx, int64_t begin, int64_t end) {
   const Attention *a = ctx;
   for (int64_t bh = begin; bh < end; bh++)
-    for (int64_t i = 0; i < a->L; i++)
-      a->rows->dots(a->delta + (bh * a->L + i) * a->size,
-                    rows_of(&a->grad, bh / a->H, bh % a->H, i, a->size),
-                    rows_of(&a->o, bh / a->H, bh % a->H, i, a->size), 1, a->V);
+    for (int64_t i = 0; i < a->L; i++) {
+      int64_t at = (bh * a->L + i) * a->size;
+      a->rows->dot(a->delta + at, rows_of(&a->grad, bh / a->H, bh % a->H, i, a->size),
+                   rows_of(&a->o, bh / a->H, bh % a->H, i, a->size), a->V,
+                   a->grad_lse ? a->grad_lse + at : NULL);
+    }
 }
 
 static void join_range(void *ctx, int64_t begin, int64_t end) {
@@ -358,7 +359,7 @@ static void join_range(void *ctx, int64_t begin, int64_t end) {
 
 MothStatus moth_cpu_attention_backward(MothCall *c) {
   MOTH_UNPACK_ATTENTION_BACKWARD(c)
-  MothTensor *lse = NULL;
+  MothTensor *lse = NULL, *grad_lse = NULL;
   size_t partial = 0, delta = 0;
   MothStatus status = MOTH_OK;
   Attention a = {0};
@@ -368,6 +369,10 @@ MothStatus moth_cpu_attention_backward(MothCall *c) {
   MOTH_GO(heads_of(&a.grad, grad_output, a.dtype));
   MOTH_GO(heads_of(&a.o, output, a.dtype));
   MOTH_GO(moth_cpu_contiguous_as(logsumexp, a.dtype, &lse));
+  if (grad_logsumexp) {
+    MOTH_GO(moth_cpu_contiguous_as(grad_logsumexp, a.dtype, &grad_lse));
+    a.grad_lse = grad_lse->data;
+  }
   MOTH_GO(result_of(&a.dq, c->results[0].u.t, a.dtype));
   MOTH_GO(result_of(&a.dk, c->results[1].u.t, a.dtype));
   MOTH_GO(result_of(&a.dv, c->results[2].u.t, a.dtype));
@@ -401,6 +406,8 @@ done:
   moth_free(a.partial, a.partial ? partial : 0);
   if (lse)
     moth_tensor_release(lse);
+  if (grad_lse)
+    moth_tensor_release(grad_lse);
   drop(&a);
   return status;
 }

@@ -7,21 +7,21 @@
 /* rows queries x cols keys; scores and what goes with them lie `step` elements apart. */
 typedef struct MothAttentionTile {
   int64_t rows, cols, step;
-  void *score;            /* scaled products; become weights (backward: those that met the values) */
-  void *grad;             /* backward: gradient of the weights; becomes that of the scores */
-  const void *keep;       /* dropout: 1 or 0; NULL: none */
-  double keep_scale;      /* 1 / (1 - p) */
-  const char *mask;       /* of the tile's first element; NULL: none */
-  int64_t mask_row;       /* step of its rows, in elements */
-  bool mask_bool;         /* true or false; else numbers that are added */
-  bool mask_wide;         /* one element per key; else one per row */
-  int64_t visible;        /* row i sees the first visible + i keys of the tile */
-  void *max;              /* per row, so far */
-  double *sum;            /* per row, so far: exp(score - max) */
-  void *out;              /* rows x width: grows with the tiles, each scaled to the maximum */
+  void *score;       /* scaled products; become weights (backward: those that met the values) */
+  void *grad;        /* backward: gradient of the weights; becomes that of the scores */
+  const void *keep;  /* dropout: 1 or 0; NULL: none */
+  double keep_scale; /* 1 / (1 - p) */
+  const char *mask;  /* of the tile's first element; NULL: none */
+  int64_t mask_row;  /* step of its rows, in elements */
+  bool mask_bool;    /* true or false; else numbers that are added */
+  bool mask_wide;    /* one element per key; else one per row */
+  int64_t visible;   /* row i sees the first visible + i keys of the tile */
+  void *max;         /* per row, so far */
+  double *sum;       /* per row, so far: exp(score - max) */
+  void *out;         /* rows x width: grows with the tiles, each scaled to the maximum */
   int64_t width, out_row; /* out_row: elements */
   void *lse;              /* per row: the logarithm of the sum; infinite for one that saw nothing */
-  const void *delta;      /* per row: grad_output . output */
+  const void *delta;      /* per row: grad_output . output, less the gradient of lse */
   double scale;
 } MothAttentionTile;
 
@@ -32,8 +32,8 @@ typedef struct MothAttentionRows {
   void (*finish)(const MothAttentionTile *t);
   /* Scores become weights by lse, grad that of the products before scaling. */
   void (*backward)(const MothAttentionTile *t);
-  /* delta[i] = a row i . b row i, n elements each */
-  void (*dots)(void *delta, const void *a, const void *b, int64_t rows, int64_t n);
+  /* delta = a . b - minus (NULL: 0), n elements each */
+  void (*dot)(void *delta, const void *a, const void *b, int64_t n, const void *minus);
   /* to += from */
   void (*add)(void *to, const void *from, int64_t n);
 } MothAttentionRows;

@@ -139,18 +139,16 @@ static void backward(const MothAttentionTile *t) {
   }
 }
 
-static void dots(void *delta, const void *a, const void *b, int64_t rows, int64_t n) {
-  for (int64_t i = 0; i < rows; i++) {
-    const real *x = (const real *)a + i * n, *y = (const real *)b + i * n;
-    real lane[LANES] = {0};
-    int64_t j = 0;
-    for (; j + LANES <= n; j += LANES)
-      for (int k = 0; k < LANES; k++)
-        lane[k] += x[j + k] * y[j + k];
-    for (int64_t k = 0; j + k < n; k++)
+static void dot(void *delta, const void *a, const void *b, int64_t n, const void *minus) {
+  const real *x = a, *y = b;
+  real lane[LANES] = {0};
+  int64_t j = 0;
+  for (; j + LANES <= n; j += LANES)
+    for (int k = 0; k < LANES; k++)
       lane[k] += x[j + k] * y[j + k];
-    ((real *)delta)[i] = (real)lanes_sum(lane);
-  }
+  for (int64_t k = 0; j + k < n; k++)
+    lane[k] += x[j + k] * y[j + k];
+  *(real *)delta = (real)lanes_sum(lane) - (minus ? *(const real *)minus : (real)0);
 }
 
 static void add(void *to, const void *from, int64_t n) {

@@ -593,6 +593,7 @@ function M.attention_backward(a)
   local dq, dk, dv = new(q), new(k), new(v)
   scores(a, function(b, h, i, row)
     local at, hk, delta = (b * q[2] + h) * q[3] + i, math.floor(h * k[2] / q[2]), 0
+    if a.grad_logsumexp then delta = -a.grad_logsumexp.data[at + 1] end
     for d = 0, v[4] - 1 do
       delta = delta + head_at(a.grad_output, b, h, i, d) * head_at(a.output, b, h, i, d)
     end

@@ -146,8 +146,7 @@ MothStatus moth_composite_scaled_dot_product_attention(MothCall *c) {
     moth_tensor_retain(t[i]);
   if (mask)
     moth_tensor_retain(mask);
-  MothStatus s =
-      attend(t, &mask, dropout_p, is_causal, scale, enable_gqa, generator, &out);
+  MothStatus s = attend(t, &mask, dropout_p, is_causal, scale, enable_gqa, generator, &out);
   for (int i = 0; i < 3; i++)
     moth_tensor_release(t[i]);
   if (mask)

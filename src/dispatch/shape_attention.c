@@ -84,12 +84,16 @@ MothStatus moth_shape_attention_backward(MothCall *c) {
       return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s",
                        moth_dtype_name((MothDType)like[i]->dtype));
   }
-  if (logsumexp->ndim != 3 || memcmp(logsumexp->shape, shape, 3 * sizeof *shape) != 0)
-    return moth_fail(MOTH_ERR_VALUE, "logsumexp must have the shape %s, got %s",
-                     moth_shape_format(3, shape, a, sizeof a), text(logsumexp, &b));
-  if (!moth_dtype_is_float((MothDType)logsumexp->dtype))
-    return moth_fail(MOTH_ERR_TYPE, "logsumexp must be of a float dtype, got %s",
-                     moth_dtype_name((MothDType)logsumexp->dtype));
+  const MothTensor *sums[2] = {logsumexp, grad_logsumexp};
+  for (int i = 0; i < 2 && sums[i]; i++) {
+    const char *name = i ? "grad_logsumexp" : "logsumexp";
+    if (sums[i]->ndim != 3 || memcmp(sums[i]->shape, shape, 3 * sizeof *shape) != 0)
+      return moth_fail(MOTH_ERR_VALUE, "%s must have the shape %s, got %s", name,
+                       moth_shape_format(3, shape, a, sizeof a), text(sums[i], &b));
+    if (!moth_dtype_is_float((MothDType)sums[i]->dtype))
+      return moth_fail(MOTH_ERR_TYPE, "%s must be of a float dtype, got %s", name,
+                       moth_dtype_name((MothDType)sums[i]->dtype));
+  }
   if (state->dtype != MOTH_INT64 || state->numel != 2)
     return moth_fail(MOTH_ERR_VALUE, "state must be two int64, got %s of shape %s",
                      moth_dtype_name((MothDType)state->dtype), text(state, &a));

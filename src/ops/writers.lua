@@ -334,7 +334,7 @@ local function write_attention(write)
       write(("kernels/attention_%s_%s.c"):format(d[1], isa), banner .. ("#include <stdint.h>\n#define stored %s\n\z
         #define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED 0\n#define MOTH_SELF MOTH_%s\n\z
         #include \"kernels/cpu/typed/prelude.h\"\n#include \"kernels/cpu/attention_rows.h\"\n\z
-        extern const MothAttentionRows %s;\nconst MothAttentionRows %s = {weights, finish, backward, dots, add};\n")
+        extern const MothAttentionRows %s;\nconst MothAttentionRows %s = {weights, finish, backward, dot, add};\n")
         :format(d[2], d[3], d[4], d[1]:upper(), name, name))
       table_of[#table_of + 1] = ("extern const MothAttentionRows %s;"):format(name)
       row[#row + 1] = "&" .. name
