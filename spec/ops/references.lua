@@ -526,7 +526,8 @@ local function head_at(t, b, h, i, d)
 end
 local function scores(a, fn) -- fn(b, h, i, { j = score }) for every row
   local q, k, m = a.query.shape, a.key.shape, a.attn_mask
-  local step = m and strides(m.shape)
+  local step, bool = m and strides(m.shape), true
+  for _, v in ipairs(m and m.data or {}) do bool = bool and (v == 0 or v == 1) end -- samples add no such masks
   for b = 0, q[1] - 1 do
     for h = 0, q[2] - 1 do
       for i = 0, q[3] - 1 do
@@ -543,7 +544,7 @@ local function scores(a, fn) -- fn(b, h, i, { j = score }) for every row
               if m.shape[d] > 1 then from = from + at[4 - #m.shape + d] * step[d] end
             end
             local v = m.data[from]
-            if m.dtype == "bool" or a.bool_mask then s = v ~= 0 and s or -math.huge else s = s + v end
+            if bool then s = v ~= 0 and s or -math.huge else s = s + v end
           end
           if a.is_causal and j > i then s = -math.huge end
           row[j] = s
@@ -557,18 +558,18 @@ function M.attention_forward(a)
   local q, v = a.query.shape, a.value.shape
   local out, lse = new({ q[1], q[2], q[3], v[4] }), new({ q[1], q[2], q[3] })
   scores(a, function(b, h, i, row)
-    local max, sum, at = -math.huge, 0, (b * q[2] + h) * q[3] + i
-    for j = 0, v[3] - 1 do max = math.max(max, row[j]) end
-    if max == -math.huge then
+    local top, total, at = -math.huge, 0, (b * q[2] + h) * q[3] + i
+    for j = 0, v[3] - 1 do top = math.max(top, row[j]) end
+    if top == -math.huge then
       lse.data[at + 1] = math.huge
       return
     end
-    for j = 0, v[3] - 1 do sum = sum + math.exp(row[j] - max) end
-    lse.data[at + 1] = max + math.log(sum)
+    for j = 0, v[3] - 1 do total = total + math.exp(row[j] - top) end
+    lse.data[at + 1] = top + math.log(total)
     for d = 0, v[4] - 1 do
       local x = 0
       for j = 0, v[3] - 1 do
-        x = x + math.exp(row[j] - max) / sum * head_at(a.value, b, math.floor(h * v[2] / q[2]), j, d)
+        x = x + math.exp(row[j] - top) / total * head_at(a.value, b, math.floor(h * v[2] / q[2]), j, d)
       end
       out.data[at * v[4] + d + 1] = x
     end
@@ -576,14 +577,13 @@ function M.attention_forward(a)
   return out, lse, new({ 2 })
 end
 function M.scaled_dot_product_attention(a)
-  local function four(t, from)
+  local function four(t)
     local n, lead = t.shape, 1
     for d = 1, #n - 3 do lead = lead * n[d] end
-    return { shape = { lead, #n > 2 and n[#n - 2] or 1, n[#n - 1], n[#n] }, data = t.data, dtype = from }
+    return { shape = { lead, #n > 2 and n[#n - 2] or 1, n[#n - 1], n[#n] }, data = t.data }
   end
   local out = M.attention_forward({ query = four(a.query), key = four(a.key), value = four(a.value),
-    attn_mask = a.attn_mask, bool_mask = a.attn_mask and a.attn_mask.shape[1] == 1, is_causal = a.is_causal,
-    scale = a.scale or 1 / math.sqrt(a.query.shape[#a.query.shape]) })
+    attn_mask = a.attn_mask, is_causal = a.is_causal, scale = a.scale or 1 / math.sqrt(a.query.shape[#a.query.shape]) })
   local shape = { unpack(a.query.shape) }
   shape[#shape] = a.value.shape[#a.value.shape]
   return { shape = shape, data = out.data }
