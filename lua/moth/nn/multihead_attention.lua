@@ -10,7 +10,8 @@ local init = require "moth.nn.init_"
 local MultiheadAttention = class("MultiheadAttention", Module)
 
 --- @tparam int embed_dim @tparam int num_heads a divisor of embed_dim
--- @tparam[opt] table o dropout (0, of the weights), bias (true), kdim, vdim (embed_dim), batch_first (false), dtype, device
+-- @tparam[opt] table o dropout (0, of the weights), bias (true), kdim, vdim (embed_dim), batch_first
+-- (false), dtype, device
 -- in_proj_weight (3 E, E), or q_, k_ and v_proj_weight where kdim or vdim differ; in_proj_bias (3 E); out_proj
 function MultiheadAttention:__init(embed_dim, num_heads, o)
   o = check.options("nn.MultiheadAttention", o, "dropout bias kdim vdim batch_first dtype device")
@@ -59,7 +60,7 @@ end
 local function merge(attn_mask, padding, q)
   local function additive(m)
     if m:dtype() ~= moth.bool then return m end
-    return moth.zeros(m:shape(), { dtype = q:dtype(), device = q:device() }):masked_fill(m, -math.huge)
+    return moth.zeros(m.shape, { dtype = q:dtype(), device = q:device() }):masked_fill(m, -math.huge)
   end
   local mask = attn_mask and additive(attn_mask)
   if mask and mask:dim() == 3 then mask = mask:view(-1, q:size(2), mask:size(2), mask:size(3)) end
@@ -76,7 +77,8 @@ end
 -- @return the result, of query's shape; with need_weights the weights (N, L, S), or (N, heads, L, S), else nil
 function MultiheadAttention:forward(query, key, value, o)
   key, value = key or query, value or key or query
-  o = check.options("nn.MultiheadAttention", o, "attn_mask key_padding_mask is_causal need_weights average_attn_weights")
+  o = check.options("nn.MultiheadAttention", o, "attn_mask key_padding_mask is_causal need_weights \z
+    average_attn_weights")
   local batched = query:dim() == 3
   local x, padding = { query, key, value }, o.key_padding_mask
   for i = 1, 3 do
