@@ -66,13 +66,12 @@ local scheduler = S.LambdaLR(optimizer, { lr_lambda = function(step) -- warm-up,
   local share = math.min(1, (step - options.warmup) / math.max(1, options.steps - options.warmup))
   return 0.1 + 0.45 * (1 + math.cos(math.pi * share))
 end })
-local generator = moth.Generator()
-generator:manual_seed(options.seed)
+local generator = moth.Generator(options.seed)
 local first = 1
 
 local function save(step)
   moth.save({ model = model:state_dict(), optimizer = optimizer:state_dict(), scheduler = scheduler:state_dict(),
-    step = step, batches = generator:get_state(), generator = moth.default_generator:get_state() }, options.save)
+    step = step, batches = generator:get_state(), generator = moth.get_rng_state() }, options.save)
 end
 if options.resume or options.sample then
   local c = moth.load(options.save)
@@ -80,7 +79,7 @@ if options.resume or options.sample then
   optimizer:load_state_dict(c.optimizer)
   scheduler:load_state_dict(c.scheduler)
   generator:set_state(c.batches)
-  moth.default_generator:set_state(c.generator)
+  moth.set_rng_state(c.generator)
   first = c.step + 1
 end
 
