@@ -38,7 +38,8 @@ end
 
 local GPT = nn.class("GPT")
 
---- @tparam table config vocab_size; n_layer (12), n_head (12), n_embd (768), block_size (1024), dropout (0), bias (true)
+--- @tparam table config vocab_size; n_layer (12), n_head (12), n_embd (768), block_size (1024), dropout (0), bias
+-- (true)
 function GPT:__init(config)
   local o = check.options("models.GPT", config, "vocab_size n_layer n_head n_embd block_size dropout bias")
   local c = { vocab_size = check.integer("models.GPT", "vocab_size", o.vocab_size, 1), n_layer = o.n_layer or 12,
