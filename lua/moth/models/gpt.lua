@@ -81,7 +81,7 @@ function GPT:forward(idx, targets)
   end
   local at = moth.arange(1, T + 1, { dtype = moth.int64, device = idx:device() })
   local x = self.drop(self.wte(idx) + self.wpe(at))
-  for _, block in ipairs(self.h) do x = block(x) end
+  for i = 1, self.config.n_layer do x = self.h[i](x) end
   local logits = moth.linear(self.ln_f(x), self.wte.weight)
   if not targets then return logits end
   local flat = logits:view(-1, self.config.vocab_size)
