@@ -32,7 +32,7 @@ GEN     := $(B)/gen
 CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
 LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
 MAIN_C  := $(sort $(wildcard src/lua/launcher/*.c))
-KERN_C  := $(foreach d,$(DTYPES),$(ISAS:%=$(GEN)/kernels/$(d)_%.c))
+KERN_C  := $(foreach d,$(DTYPES) attention_float32 attention_float64,$(ISAS:%=$(GEN)/kernels/$(d)_%.c))
 # Other .c files of the generator are known once it has run: see $(GEN)/sources.mk below.
 GEN_C    = $(filter-out $(KERN_C),$(GEN_SOURCES))
 object   = $(patsubst %.c,$(B)/obj/%.o,$(patsubst $(B)/%,%,$(1)))

@@ -81,7 +81,8 @@ moth.memory = {
 
 -- Modules, loaded when first used.
 local lazy = {
-  nn = "moth.nn", optim = "moth.optim", data = "moth.data", datasets = "moth.datasets", transforms = "moth.transforms",
+  nn = "moth.nn", models = "moth.models", optim = "moth.optim", data = "moth.data", datasets = "moth.datasets",
+  transforms = "moth.transforms",
   utils = "moth.utils", fmt = "moth.fmt", ops = "moth.ops", dispatch = "moth.dispatch", library = "moth.library",
   testing = "moth.testing", class = "moth.class", tensorboard = "moth.tensorboard", plot = "moth.plot",
   func = "moth.func", tree = "moth.tree",

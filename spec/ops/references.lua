@@ -629,6 +629,99 @@ function M.sort(a)
 end
 function M.argsort(a)
   return along(a.self, a.dim, function(list) return ordered(list, a.descending) end)
+-- Attention: element (b, h, i, d) of a (B, H, T, D) list; several heads of query share one of key.
+local function head_at(t, b, h, i, d)
+  local n = t.shape
+  return t.data[((b * n[2] + h) * n[3] + i) * n[4] + d + 1]
+end
+local function scores(a, fn) -- fn(b, h, i, { j = score }) for every row
+  local q, k, m = a.query.shape, a.key.shape, a.attn_mask
+  local step, bool = m and strides(m.shape), true
+  for _, v in ipairs(m and m.data or {}) do bool = bool and (v == 0 or v == 1) end -- samples add no such masks
+  for b = 0, q[1] - 1 do
+    for h = 0, q[2] - 1 do
+      for i = 0, q[3] - 1 do
+        local row = {}
+        for j = 0, k[3] - 1 do
+          local s = 0
+          for d = 0, q[4] - 1 do
+            s = s + head_at(a.query, b, h, i, d) * head_at(a.key, b, math.floor(h * k[2] / q[2]), j, d)
+          end
+          s = s * a.scale
+          if m then
+            local at, from = { b, h, i, j }, 1
+            for d = 1, #m.shape do
+              if m.shape[d] > 1 then from = from + at[4 - #m.shape + d] * step[d] end
+            end
+            local v = m.data[from]
+            if bool then s = v ~= 0 and s or -math.huge else s = s + v end
+          end
+          if a.is_causal and j > i then s = -math.huge end
+          row[j] = s
+        end
+        fn(b, h, i, row)
+      end
+    end
+  end
+end
+function M.attention_forward(a)
+  local q, v = a.query.shape, a.value.shape
+  local out, lse = new({ q[1], q[2], q[3], v[4] }), new({ q[1], q[2], q[3] })
+  scores(a, function(b, h, i, row)
+    local top, total, at = -math.huge, 0, (b * q[2] + h) * q[3] + i
+    for j = 0, v[3] - 1 do top = math.max(top, row[j]) end
+    if top == -math.huge then
+      lse.data[at + 1] = math.huge
+      return
+    end
+    for j = 0, v[3] - 1 do total = total + math.exp(row[j] - top) end
+    lse.data[at + 1] = top + math.log(total)
+    for d = 0, v[4] - 1 do
+      local x = 0
+      for j = 0, v[3] - 1 do
+        x = x + math.exp(row[j] - top) / total * head_at(a.value, b, math.floor(h * v[2] / q[2]), j, d)
+      end
+      out.data[at * v[4] + d + 1] = x
+    end
+  end)
+  return out, lse, new({ 2 })
+end
+function M.scaled_dot_product_attention(a)
+  local function four(t)
+    local n, lead = t.shape, 1
+    for d = 1, #n - 3 do lead = lead * n[d] end
+    return { shape = { lead, #n > 2 and n[#n - 2] or 1, n[#n - 1], n[#n] }, data = t.data }
+  end
+  local out = M.attention_forward({ query = four(a.query), key = four(a.key), value = four(a.value),
+    attn_mask = a.attn_mask, is_causal = a.is_causal, scale = a.scale or 1 / math.sqrt(a.query.shape[#a.query.shape]) })
+  local shape = { unpack(a.query.shape) }
+  shape[#shape] = a.value.shape[#a.value.shape]
+  return { shape = shape, data = out.data }
+end
+function M.attention_backward(a)
+  local q, k, v = a.query.shape, a.key.shape, a.value.shape
+  local dq, dk, dv = new(q), new(k), new(v)
+  scores(a, function(b, h, i, row)
+    local at, hk, delta = (b * q[2] + h) * q[3] + i, math.floor(h * k[2] / q[2]), 0
+    if a.grad_logsumexp then delta = -a.grad_logsumexp.data[at + 1] end
+    for d = 0, v[4] - 1 do
+      delta = delta + head_at(a.grad_output, b, h, i, d) * head_at(a.output, b, h, i, d)
+    end
+    for j = 0, k[3] - 1 do
+      local p, dp, from = math.exp(row[j] - a.logsumexp.data[at + 1]), 0, (b * k[2] + hk) * k[3] + j
+      for d = 0, v[4] - 1 do
+        local g = head_at(a.grad_output, b, h, i, d)
+        dp = dp + g * head_at(a.value, b, hk, j, d)
+        dv.data[from * v[4] + d + 1] = dv.data[from * v[4] + d + 1] + p * g
+      end
+      local ds = p * (dp - delta) * a.scale
+      for d = 0, q[4] - 1 do
+        dq.data[at * q[4] + d + 1] = dq.data[at * q[4] + d + 1] + ds * head_at(a.key, b, hk, j, d)
+        dk.data[from * k[4] + d + 1] = dk.data[from * k[4] + d + 1] + ds * head_at(a.query, b, h, i, d)
+      end
+    end
+  end)
+  return dq, dk, dv
 end
 
 return M

@@ -13,6 +13,10 @@ MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothVal
   return MOTH_OK;
 }
 
+MothStatus moth_eval_all(const MothOp *op, int nargs, const MothValue *args, MothValue *out) {
+  return moth_op_call_variant(op, MOTH_FUNCTIONAL, nargs, args, NULL, out);
+}
+
 MothTensor *moth_take(MothValue *v) {
   MothTensor *t = v->tag == MOTH_V_TENSOR ? v->u.t : NULL;
   *v = moth_v_none();

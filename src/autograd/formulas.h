@@ -6,6 +6,8 @@
 
 /* Calls op with nargs arguments (defaults fill the rest) and stores its first result. */
 MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothValue *out);
+/* The same with all its results, op->nresults of them. */
+MothStatus moth_eval_all(const MothOp *op, int nargs, const MothValue *args, MothValue *out);
 MothTensor *moth_take(MothValue *v);        /* moves the tensor out */
 MothTensor *moth_keep(MothValue v);         /* retains it */
 void moth_drop_values(MothValue *v, int n); /* releases the tensors among them */

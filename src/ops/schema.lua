@@ -8,7 +8,7 @@ M.types = { -- schema type -> { enum, C parameters(name), how a call packs them,
 }
 
 M.families = { "pointwise", "activation", "create", "view", "reduce", "linalg", "index", "sort", "nn", "norm", "conv",
-  "random" }
+  "attention", "random" }
 
 local function fail(op, what)
   error(("%s: %s: %s"):format(op.place or "?", op.name or "?", what), 0)

@@ -324,6 +324,29 @@ local function write_kernels(ops, write)
   write("kernel_tables.c", table.concat(t, "\n"))
 end
 
+-- What attention does between its products, for the types that it computes in.
+local function write_attention(write)
+  local table_of = { banner, '#include "kernels/cpu/attention.h"\n' }
+  local rows = {}
+  for i = 1, 2 do
+    local d, row = M.dtypes[i], {}
+    for _, isa in ipairs(M.isas) do
+      local name = ("moth_attention_rows_%s_%s"):format(d[1], isa)
+      write(("kernels/attention_%s_%s.c"):format(d[1], isa), banner .. ("#include <stdint.h>\n#define stored %s\n\z
+        #define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED 0\n#define MOTH_SELF MOTH_%s\n\z
+        #include \"kernels/cpu/typed/prelude.h\"\n#include \"kernels/cpu/attention_rows.h\"\n\z
+        extern const MothAttentionRows %s;\nconst MothAttentionRows %s = {weights, finish, backward, dot, add};\n")
+        :format(d[2], d[3], d[4], d[1]:upper(), name, name))
+      table_of[#table_of + 1] = ("extern const MothAttentionRows %s;"):format(name)
+      row[#row + 1] = "&" .. name
+    end
+    rows[i] = ("  {%s},"):format(table.concat(row, ", "))
+  end
+  table_of[#table_of + 1] = "const MothAttentionRows *const moth_attention_rows[2][MOTH_NISAS] = {"
+  table_of[#table_of + 1] = table.concat(rows, "\n") .. "\n};\n"
+  write("attention_table.c", table.concat(table_of, "\n"))
+end
+
 -- The same for CUDA: per dtype a function object and a launch for every pointwise op, and apart from
 -- them, so that they compile side by side, the structured typed kernels.
 local function cuda_loop(op, name)
@@ -451,6 +474,7 @@ function M.run(ops, _, write)
   write_table(ops, write)
   write_backward(ops, write)
   write_kernels(ops, write)
+  write_attention(write)
   write_cuda(ops, write)
   write_lua(ops, write)
 end

@@ -8,7 +8,8 @@ local here = "moth.nn."
 local files = {
   Module = "module", Parameter = "parameter", Sequential = "sequential", ModuleList = "module_list",
   ModuleDict = "module_dict", Linear = "linear", Dropout = "dropout", Flatten = "flatten", Unflatten = "unflatten",
-  Identity = "identity", Embedding = "embedding", functional = "functional", init = "init_", utils = "utils",
+  Identity = "identity", Embedding = "embedding", MultiheadAttention = "multihead_attention",
+  functional = "functional", init = "init_", utils = "utils",
 }
 for _, name in ipairs({ "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Softplus", "Hardtanh", "Sigmoid",
   "LogSigmoid", "Tanh", "Softmax", "LogSoftmax" }) do
