@@ -76,41 +76,47 @@ describe("streams of CUDA", function()
     return n
   end
 
-  it("that do not wait read what is not there yet", function()
-    if not emulated() then return end
+  local function read_elsewhere(wait)
     local s = cuda.Stream()
-    local function run(wait)
-      return wrong(6000, function()
-        local x = moth.full({ 1000 }, 3, { device = "cuda" })
-        if wait then s:wait_stream(cuda.current_stream()) end
-        local sum = cuda.stream(s, function() return (x * 2):cpu():sum():item() end)
-        cuda.synchronize()
-        return sum
-      end)
-    end
-    assert.is_true(run(false) > 0)
-    assert.equal(0, run(true))
+    return wrong(6000, function()
+      local x = moth.full({ 1000 }, 3, { device = "cuda" })
+      if wait then s:wait_stream(cuda.current_stream()) end
+      local sum = cuda.stream(s, function() return (x * 2):cpu():sum():item() end)
+      cuda.synchronize()
+      return sum
+    end)
+  end
+  local function free_early(record)
+    local s = cuda.Stream()
+    return wrong(3000, function()
+      local x = moth.full({ 1000 }, 3, { device = "cuda" })
+      s:wait_stream(cuda.current_stream())
+      local y = cuda.stream(s, function() return x + 0 end)
+      if record then x:record_stream(s) end
+      x:free()
+      local z = moth.full({ 1000 }, 7, { device = "cuda" })
+      cuda.current_stream():synchronize()
+      local sum = cuda.stream(s, function() return y:cpu():sum():item() end)
+      z:free()
+      return sum
+    end)
+  end
+
+  it("read what is there if they wait, and blocks in use are not handed out", function()
+    if not there() then return end
+    assert.equal(0, read_elsewhere(true))
+    assert.equal(0, free_early(true))
   end)
 
-  it("that use a freed block without record_stream see it overwritten", function()
+  -- AddressSanitizer ends the process at either of these.
+  it("that do not wait read what is not there yet #noasan", function()
     if not emulated() then return end
-    local s = cuda.Stream()
-    local function run(record)
-      return wrong(3000, function()
-        local x = moth.full({ 1000 }, 3, { device = "cuda" })
-        s:wait_stream(cuda.current_stream())
-        local y = cuda.stream(s, function() return x + 0 end)
-        if record then x:record_stream(s) end
-        x:free()
-        local z = moth.full({ 1000 }, 7, { device = "cuda" })
-        cuda.current_stream():synchronize()
-        local sum = cuda.stream(s, function() return y:cpu():sum():item() end)
-        z:free()
-        return sum
-      end)
-    end
-    assert.is_true(run(false) > 0)
-    assert.equal(0, run(true))
+    assert.is_true(read_elsewhere(false) > 0)
+  end)
+
+  it("that use a freed block without record_stream see it overwritten #noasan", function()
+    if not emulated() then return end
+    assert.is_true(free_early(false) > 0)
   end)
 
   it("can be asked and waited for", function()

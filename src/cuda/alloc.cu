@@ -63,12 +63,13 @@ void taken(cudaError_t e) {
 }
 #endif
 /* A graph replays into blocks that are free: those of pools stay readable and writable. */
-void mark_free(const Block *b) {
+void mark_free(const Block *b, size_t n) {
 #ifndef __CUDACC__
   if (!b->segment->arena->pool)
-    taken(moth_emu_stale(b->p, b->size, b->segment->arena->stream));
+    taken(moth_emu_stale(b->p, n, b->segment->arena->stream));
 #else
   (void)b;
+  (void)n;
 #endif
 }
 void mark_used(const Block *b) {
@@ -85,7 +86,7 @@ void release(Heap *h, Block *b) {
   b->state = FREE;
   b->events = 0;
   take(&h->stats.active, (int64_t)b->size);
-  mark_free(b);
+  mark_free(b, b->asked); /* the rest of it is as it was */
   Block *n = b->next, *p = b->prev;
   if (n && n->state == FREE) {
     remove(n);
@@ -140,7 +141,7 @@ Block *new_segment(Heap *h, Arena *a, size_t size, cudaError_t *e) {
   b->segment = s;
   insert(h, b);
 #ifdef __SANITIZE_ADDRESS__
-  mark_free(b);
+  mark_free(b, size);
 #endif
   add(&h->stats.reserved, (int64_t)size);
   add(&h->stats.segments, 1);
