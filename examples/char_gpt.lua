@@ -35,7 +35,8 @@ local text = options.text ~= "" and assert(read(options.text), "cannot read " ..
 if not text then
   print("no --text FILE and no $MOTH_DATA/tinyshakespeare.txt: a small built-in text is used")
   local lines = { "the sea is calm tonight,", "the tide is full, the moon lies fair", "upon the straits;",
-    "come to the window, sweet is the night air.", "listen! you hear the grating roar", "of pebbles which the waves draw back,",
+    "come to the window, sweet is the night air.", "listen! you hear the grating roar",
+    "of pebbles which the waves draw back,",
     "begin, and cease, and then again begin." }
   local parts = {}
   for i = 1, 700 do parts[i] = lines[(i * i + i) % #lines + 1] end

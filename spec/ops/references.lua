@@ -629,6 +629,8 @@ function M.sort(a)
 end
 function M.argsort(a)
   return along(a.self, a.dim, function(list) return ordered(list, a.descending) end)
+end
+
 -- Attention: element (b, h, i, d) of a (B, H, T, D) list; several heads of query share one of key.
 local function head_at(t, b, h, i, d)
   local n = t.shape

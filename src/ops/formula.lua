@@ -223,10 +223,10 @@ function M.backward(op, by_name, helpers)
       if formula == "unimplemented" then
         body[#body + 1] = ("    MOTH_GO(moth_unimplemented(\"%s\", \"%s\"));"):format(op.name, a.name)
       elseif a.type == "TENSORS" then
-        local fn, rest = formula:match("^([%w_]+)%(grad, " .. a.name .. ", (.+)%)$")
+        local fn, given = formula:match("^([%w_]+)%(grad, " .. a.name .. ", (.+)%)$")
         if not fn then schema.fail(op, "the derivative of a list must be one helper(grad, " .. a.name .. ", …)") end
         local env = environment()
-        local p = setfenv(assert(loadstring("return " .. rest)), env)()
+        local p = setfenv(assert(loadstring("return " .. given)), env)()
         local c = value(p) -- writes lines of its own
         body[#body + 1] = ("    MOTH_GO(moth_gradlist_%s(node, grads[0], %s, out));"):format(fn, c)
       else
