@@ -103,7 +103,7 @@ int main(void) {
       grads[i] = moth_tensor_grad(params[i]); /* borrowed */
     moth_set_grad_enabled(false);             /* the step itself is not to be differentiated */
     check(moth_adam_step(params, PARAMS, grads, PARAMS, mean, PARAMS, square, PARAMS, NULL, 0, 1e-2,
-                         0.9, 0.999, 1e-8, 0, step, false, false, false));
+                         0.9, 0.999, 1e-8, 0, step, false, false, false, NULL));
     moth_set_grad_enabled(true);
     if (step == 1 || step % 50 == 0)
       printf("step %3d  loss %.4f\n", step, item(loss));
