@@ -70,7 +70,7 @@ static MothStatus prepare(Attention *a, MothTensor *q, MothTensor *k, MothTensor
                           MothTensor *mask, double p, bool causal, double scale) {
   a->dtype = q->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
   a->rows = moth_attention_rows[a->dtype == MOTH_FLOAT64][moth_isa];
-  a->kernels = moth_cpu_kernels(a->dtype);
+  a->kernels = moth_cpu_kernels((int)a->dtype);
   a->size = moth_dtype_size(a->dtype);
   a->B = q->shape[0], a->H = q->shape[1], a->L = q->shape[2], a->E = q->shape[3];
   a->K = k->shape[1], a->S = k->shape[2], a->V = v->shape[3];

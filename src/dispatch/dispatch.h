@@ -70,7 +70,7 @@ struct MothOp {
   bool factory;      /* makes tensors from no tensor: dtype, device, requires_grad options */
   bool keep;         /* a composite that is not expanded at Autograd */
   bool nondeterministic;
-  bool first_only;         /* results after the first are statistics without a derivative */
+  bool first_only; /* results after the first are statistics without a derivative */
   bool cross_device;
   int8_t cond;             /* pointwise: the argument that is a bool mask, or -1 */
   int16_t pointwise;       /* index into the loop tables, or -1 */
