@@ -28,7 +28,8 @@ for i = 1, count do
   local kernel, stride, dilation = { pick(1, 4), pick(1, 5) }, { pick(1, 3), pick(1, 3) }, { pick(1, 2), pick(1, 3) }
   local padding = { pick(0, 4), pick(0, 3) }
   local least = { dilation[1] * (kernel[1] - 1) + 1, dilation[2] * (kernel[2] - 1) + 1 }
-  local h, w = math.max(1, least[1] - 2 * padding[1] + pick(0, 17)), math.max(1, least[2] - 2 * padding[2] + pick(0, 40))
+  local h = math.max(1, least[1] - 2 * padding[1] + pick(0, 17))
+  local w = math.max(1, least[2] - 2 * padding[2] + pick(0, 40))
   local n = pick(1, 5)
   local name = ("conv%d"):format(i)
   record(name, { randn(n, c, h, w), randn(k, c / groups, kernel[1], kernel[2]), randn(k) }, function(x, weight, b)

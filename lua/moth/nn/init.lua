@@ -18,7 +18,9 @@ for _, name in ipairs({ "CrossEntropyLoss", "NLLLoss", "MSELoss", "L1Loss", "BCE
   files[name] = { "loss", name }
 end
 
-for _, name in ipairs({ "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d" }) do files[name] = { "conv", name } end
+for _, name in ipairs({ "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d" }) do
+  files[name] = { "conv", name }
+end
 for _, name in ipairs({ "MaxPool1d", "MaxPool2d", "AvgPool1d", "AvgPool2d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
   "AdaptiveMaxPool2d", "Unfold", "Fold" }) do
   files[name] = { "pool", name }

@@ -12,10 +12,11 @@ local max_options = { { "stride" }, { "padding", 0 }, { "dilation", 1 }, { "retu
   { "ceil_mode", false } }
 local avg_options = { { "stride" }, { "padding", 0 }, { "ceil_mode", false }, { "count_include_pad", true },
   { "divisor_override", false } }
+local max_shown = { "stride", "padding", "dilation", "ceil_mode" }
 local fold_options = { { "dilation", 1 }, { "padding", 0 }, { "stride", 1 } }
 local rows = {
-  { "MaxPool1d", "max_pool1d", { "kernel_size" }, max_options, shown = { "stride", "padding", "dilation", "ceil_mode" } },
-  { "MaxPool2d", "max_pool2d", { "kernel_size" }, max_options, shown = { "stride", "padding", "dilation", "ceil_mode" } },
+  { "MaxPool1d", "max_pool1d", { "kernel_size" }, max_options, shown = max_shown },
+  { "MaxPool2d", "max_pool2d", { "kernel_size" }, max_options, shown = max_shown },
   { "AvgPool1d", "avg_pool1d", { "kernel_size" }, { unpack(avg_options, 1, 4) }, shown = { "stride", "padding" },
     tuple = true },
   { "AvgPool2d", "avg_pool2d", { "kernel_size" }, avg_options, shown = { "stride", "padding" } },
@@ -56,7 +57,9 @@ local function make(row)
     local last = given[n]
     if n > #leading and type(last) == "table" and #last == 0 then n, o = n - 1, last end
     o = check.options(where, o, allowed)
-    if n > #leading + math.min(#options, 3) then check.fail("%s: too many arguments; the options are: %s", where, allowed) end
+    if n > #leading + math.min(#options, 3) then
+      check.fail("%s: too many arguments; the options are: %s", where, allowed)
+    end
     for i, argument in ipairs(leading) do self[argument] = check_size(where, argument, given[i]) end
     self.options = {}
     for i, option in ipairs(options) do
@@ -85,8 +88,9 @@ local function make(row)
 
   function cls:extra_repr()
     local parts = {}
-    for _, argument in ipairs(leading) do parts[#parts + 1] = ("%s=%s"):format(argument, show(self[argument], row.tuple)) end
-    for _, option in ipairs(row.shown or {}) do parts[#parts + 1] = ("%s=%s"):format(option, show(self[option], row.tuple)) end
+    local function add(field) parts[#parts + 1] = ("%s=%s"):format(field, show(self[field], row.tuple)) end
+    for _, argument in ipairs(leading) do add(argument) end
+    for _, option in ipairs(row.shown or {}) do add(option) end
     return table.concat(parts, ", ")
   end
 
