@@ -3,7 +3,7 @@
 # The public targets run one after the other and start an inner make for what can run in parallel:
 # that one first runs the op generator and then sees its outputs. Everything is built under $(B).
 
-VERSION := $(shell sed -n 's/.*MOTH_VERSION "\(.*\)"/\1/p' src/moth.h 2>/dev/null)
+VERSION := $(shell sed -n 's/.*MOTH_VERSION *"\(.*\)"/\1/p' src/moth.h 2>/dev/null)
 PREFIX  ?= /usr/local
 B       ?= build
 CC      := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
@@ -32,7 +32,7 @@ GEN     := $(B)/gen
 CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
 LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
 MAIN_C  := $(sort $(wildcard src/lua/launcher/*.c))
-KERN_C  := $(foreach d,$(DTYPES),$(ISAS:%=$(GEN)/kernels/$(d)_%.c))
+KERN_C  := $(foreach d,$(DTYPES) attention_float32 attention_float64,$(ISAS:%=$(GEN)/kernels/$(d)_%.c))
 # Other .c files of the generator are known once it has run: see $(GEN)/sources.mk below.
 GEN_C    = $(filter-out $(KERN_C),$(GEN_SOURCES))
 object   = $(patsubst %.c,$(B)/obj/%.o,$(patsubst $(B)/%,%,$(1)))
@@ -154,7 +154,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind faults lint bench bundle gpu-check parity fuzz install uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind faults lint bench bundle gpu-check parity fuzz docs install install-lua uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -201,6 +201,7 @@ runs     = $(1) $(or $(SPECS),$(SPECS_CPU) --with MOTH_CUDA=emu -- $(1) spec/cud
 test: deps-test cudaemu
 	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow)
 test-full: deps-test cudaemu
+	+@$(MAKE) asan
 	@MOTH_CASES=$${MOTH_CASES:-1000} $(RUN) --build=$(B) -- $(call runs,)
 
 ASAN    := address,undefined
@@ -209,7 +210,7 @@ comma    := ,
 # sanitized(target, compiler, sanitizers, its library, arguments of busted)
 define sanitized
 $(1): deps $(if $(findstring clang,$(2)),deps-dev)
-	$$(SUBMAKE) CC=$(2) B=$(B)/$(1) SAN=$(3) libs $(if $(filter gcc,$(2)),$(if $(filter thread,$(3)),,emu-lib))
+	$$(SUBMAKE) CC=$(2) B=$(B)/$(1) SAN=$(3) libs $(if $(or $(SPECS),$(filter-out gcc,$(2)),$(filter thread,$(3))),,emu-lib)
 	@$(6) $(RUN) --build=$(B)/$(1) --preload=$$(shell $(2) -print-file-name=$(4)) -- $(5)
 endef
 $(eval $(call sanitized,asan,gcc,$(ASAN),libasan.so,$(NOASAN)))
@@ -223,7 +224,7 @@ valgrind: deps-dev all
 faults: deps-dev all
 	@$(RUN) --build=$(B) -- $(or $(SPECS),--tags=faults)
 
-C_FILES   = $(shell find src kernels spec -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc')
+C_FILES   = $(shell find src kernels spec examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc')
 lint: deps-dev
 	luacheck -q --no-color $(wildcard lua spec examples src/ops)
 	@out=$$(clang-format --dry-run -Werror $(C_FILES) 2>&1) || { \
@@ -255,28 +256,42 @@ fuzz: deps-dev
 	$(SUBMAKE) $(GEN)/sources.mk
 	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) || exit 1; done
 
+# The reference of the ops, written from their table.
+docs: all
+	@mkdir -p $(B)/docs
+	$(call say,DOC,$(B)/docs/ops.md)
+	$(Q)$(B)/moth -e 'io.write(moth.ops.reference())' > $(B)/docs/ops.md
+
 # ---- installing ---------------------------------------------------------------------------------
 
-LIBDIR   := $(DESTDIR)$(PREFIX)/lib
-LUADIR   := $(DESTDIR)$(PREFIX)/share/lua/5.1
+# Each folder may be set by itself, as the rock does; DESTDIR goes before them all. moth_lua.so looks for
+# libmoth.so beside itself and two floors up, libmoth.so for libmoth_cuda.so beside itself.
+BINDIR   := $(PREFIX)/bin
+LIBDIR   := $(PREFIX)/lib
+INCDIR   := $(PREFIX)/include/moth
+PKGDIR   := $(LIBDIR)/pkgconfig
+LUADIR   := $(PREFIX)/share/lua/5.1
 CLUADIR  := $(LIBDIR)/lua/5.1
-INCDIR   := $(DESTDIR)$(PREFIX)/include/moth
-GEN_LUA   = $(shell cd $(GEN) 2>/dev/null && find . -name '*.lua')
+INSTALL   = $(Q)install -D -m
 
-install: all
-	install -d $(LIBDIR)/pkgconfig $(CLUADIR) $(LUADIR) $(INCDIR) $(DESTDIR)$(PREFIX)/bin
-	install -m 755 $(B)/libmoth.so $(LIBDIR)/
-	install -m 755 $(B)/moth_lua.so $(CLUADIR)/
-	install -m 755 $(B)/moth $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(wildcard src/moth.h $(GEN)/*.h) $(INCDIR)/
-	cd lua && find moth -name '*.lua' -exec install -D -m 644 {} $(abspath $(LUADIR))/{} \;
-	$(foreach f,$(GEN_LUA),install -D -m 644 $(GEN)/$(f) $(LUADIR)/$(f);)
-	printf '%s\n' 'prefix=$(PREFIX)' 'Name: moth' 'Description: deep learning under LuaJIT, the C core' \
-	  'Version: $(VERSION)' 'Libs: -L$${prefix}/lib -lmoth' 'Cflags: -I$${prefix}/include/moth' > $(LIBDIR)/pkgconfig/moth.pc
+# All that Lua needs; install adds what C does.
+install-lua: all
+	$(call say,PUT,$(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(LIBDIR)/libmoth.so $(DESTDIR)$(BINDIR)/moth)
+	$(INSTALL) 755 -t $(DESTDIR)$(LIBDIR) $(B)/libmoth.so $(wildcard $(B)/libmoth_cuda.so)
+	$(INSTALL) 755 -t $(DESTDIR)$(CLUADIR) $(B)/moth_lua.so
+	$(INSTALL) 755 -t $(DESTDIR)$(BINDIR) $(B)/moth
+	$(Q)for dir in lua $(GEN); do (cd $$dir && find moth -name '*.lua' \
+	  -exec install -D -m 644 {} $(abspath $(DESTDIR)$(LUADIR))/{} \;) || exit 1; done
+install: install-lua
+	$(call say,PUT,$(DESTDIR)$(INCDIR) $(DESTDIR)$(PKGDIR)/moth.pc)
+	$(INSTALL) 644 -t $(DESTDIR)$(INCDIR) src/moth.h $(GEN)/moth_ops.h
+	$(Q)install -d $(DESTDIR)$(PKGDIR)
+	$(Q)printf '%s\n' 'Name: moth' 'Description: deep learning under LuaJIT, the C core' 'Version: $(VERSION)' \
+	  'Libs: -L$(LIBDIR) -lmoth' 'Cflags: -I$(INCDIR)' > $(DESTDIR)$(PKGDIR)/moth.pc
 uninstall:
-	rm -rf $(LUADIR)/moth $(INCDIR)
-	rm -f $(LIBDIR)/libmoth.so $(CLUADIR)/moth_lua.so $(DESTDIR)$(PREFIX)/bin/moth $(LIBDIR)/pkgconfig/moth.pc
-	rm -f $(GEN_LUA:%=$(LUADIR)/%)
+	rm -rf $(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(INCDIR)
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libmoth.so libmoth_cuda.so) $(DESTDIR)$(CLUADIR)/moth_lua.so \
+	  $(DESTDIR)$(BINDIR)/moth $(DESTDIR)$(PKGDIR)/moth.pc
 
 clean:
 	rm -rf build
@@ -292,6 +307,7 @@ help:
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25: the parsers' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
-	  'make install     PREFIX=/usr/local DESTDIR=; uninstall' \
+	  'make docs        the reference of the ops, build/docs/ops.md' \
+	  'make install     PREFIX=/usr/local DESTDIR=; uninstall; the rock: luarocks make rocks/moth-scm-1.rockspec' \
 	  'make clean       remove build/' \
 	  'Variables: V=1 shows commands, B=dir builds elsewhere, CC, CFLAGS, SPECS=spec/io or --tags=quick'

@@ -120,9 +120,6 @@
 #ifndef moth_libm_lgamma
 #define moth_libm_lgamma MOTH_LIBM_(lgamma)
 #endif
-#ifndef moth_libm_lgammaf
-#define moth_libm_lgammaf MOTH_LIBM_(lgammaf)
-#endif
 
 // ---- bits -------------------------------------------------------------------------------------
 

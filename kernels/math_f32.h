@@ -218,8 +218,8 @@ MOTH_FN float m_tan(float x) {
              0.133392558f) *
                 z +
             0.333331376f;
-  float t = r * z * p + r;
-  t = t + (t * t * a.lo + a.lo);
+  float u = r * z * p, s = r + u;
+  float t = r + (u + (s * s * a.lo + a.lo)); // the small parts first: one rounding at the size of t
   float y = (a.quadrant & 1u) ? -1.0f / t : t;
   return x == 0.0f ? x : y;
 }
@@ -440,8 +440,9 @@ MOTH_FN float m_pow(float x, float y) {
 MOTH_FN float m_fmod(float a, float b) {
   return moth_libm_fmodf(a, b);
 }
+// In double: libm's lgammaf has 6 ULP near its roots.
 MOTH_FN float m_lgamma(float x) {
-  return moth_libm_lgammaf(x);
+  return (float)moth_libm_lgamma((double)x);
 }
 
 // ---- normal numbers ---------------------------------------------------------------------------

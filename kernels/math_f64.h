@@ -76,7 +76,7 @@ MOTH_FN double m_expm1_core_(double x) {
   double s = m_f64_from_bits(m_f64_bits(t) << 52);
   return 2.0 * (q * s + (s - 0.5));
 }
-// <= 1.5 ULP.
+// <= 2 ULP.
 MOTH_FN double m_expm1(double x) {
   double c = x < -50.0 ? -50.0 : x;
   c = c > 709.8 ? 709.8 : c;

@@ -251,7 +251,9 @@ MOTH_API MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *a
 /* Gives op a kernel for a backend; the dispatcher uses it from then on. */
 MOTH_API MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel);
 
+#ifndef MOTH_NO_OPS /* the kernels of a dtype: a new op is no reason to compile them again */
 #include "moth_ops.h"
+#endif
 
 #ifdef __cplusplus
 }

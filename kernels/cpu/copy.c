@@ -12,11 +12,11 @@
 /* --- copies ----------------------------------------------------------------------------------- */
 
 /* Between devices the bytes go row-major, in the source's dtype. */
-static MothStatus copy_across(MothTensor *dst, MothTensor *src) {
+static MothStatus copy_across(MothTensor *dst, MothTensor *src, bool non_blocking) {
   MothDevice far = src->device.type == MOTH_CPU ? dst->device : src->device;
   const MothDeviceOps *ops = moth_device_ops((MothDeviceType)far.type);
   if (ops->copy)
-    return ops->copy(dst, src, false);
+    return ops->copy(dst, src, non_blocking);
   if (!src->contiguous || !dst->contiguous || src->dtype != dst->dtype || src->ndim != dst->ndim ||
       src->numel != dst->numel)
     return moth_fail(MOTH_ERR_VALUE,
@@ -30,9 +30,9 @@ static MothStatus copy_across(MothTensor *dst, MothTensor *src) {
                    "a copy between two devices goes through the cpu: x:cpu():to(device)");
 }
 
-static MothStatus copy_any(MothTensor *dst, MothTensor *src) {
+static MothStatus copy_any(MothTensor *dst, MothTensor *src, bool non_blocking) {
   if (dst->device.type != src->device.type)
-    return copy_across(dst, src);
+    return copy_across(dst, src, non_blocking);
   if (moth_tensor_overlap(dst, src) != 2) {
     moth_cpu_copy(dst, src);
     return MOTH_OK;
@@ -46,13 +46,13 @@ static MothStatus copy_any(MothTensor *dst, MothTensor *src) {
 }
 
 MothStatus moth_cpu_copy_(MothCall *c) {
-  return copy_any(c->results[0].u.t, c->args[1].u.t);
+  return copy_any(c->results[0].u.t, c->args[1].u.t, c->args[2].u.b);
 }
 MothStatus moth_cpu_clone(MothCall *c) {
-  return copy_any(c->results[0].u.t, c->args[0].u.t);
+  return copy_any(c->results[0].u.t, c->args[0].u.t, false);
 }
 MothStatus moth_cpu_to_copy(MothCall *c) {
-  return copy_any(c->results[0].u.t, c->args[0].u.t);
+  return copy_any(c->results[0].u.t, c->args[0].u.t, c->args[3].u.b);
 }
 
 /* --- fills ------------------------------------------------------------------------------------ */

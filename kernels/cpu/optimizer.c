@@ -89,9 +89,22 @@ done:
   return status;
 }
 
+/* The number that multiplies the gradients. */
+static MothStatus read_scale(MothTensor *t, double *scale) {
+  MothValue v;
+  *scale = 1;
+  if (!t)
+    return MOTH_OK;
+  MOTH_TRY(moth_tensor_item(t, &v));
+  *scale = moth_as_double(v);
+  return MOTH_OK;
+}
+
 MothStatus moth_cpu_sgd_step(MothCall *c) {
   MOTH_UNPACK_SGD_STEP(c)
-  MothSgd h = {lr, momentum, dampening, weight_decay, nesterov, maximize, first};
+  double scale;
+  MOTH_TRY(read_scale(grad_scale, &scale));
+  MothSgd h = {lr, momentum, dampening, weight_decay, scale, nesterov, maximize, first};
   MothValue lists[3] = {params, grads, momentum_buffers};
   Step s = {.sgd = &h};
   return step_run(&s, lists, momentum != 0 ? 3 : 2);
@@ -99,11 +112,14 @@ MothStatus moth_cpu_sgd_step(MothCall *c) {
 
 MothStatus moth_cpu_adam_step(MothCall *c) {
   MOTH_UNPACK_ADAM_STEP(c)
+  double scale;
+  MOTH_TRY(read_scale(grad_scale, &scale));
   MothAdam h = {.lr = lr,
                 .beta1 = beta1,
                 .beta2 = beta2,
                 .eps = eps,
                 .weight_decay = weight_decay,
+                .grad_scale = scale,
                 .step_size = lr / (1 - pow(beta1, (double)step)),
                 .root_correction = sqrt(1 - pow(beta2, (double)step)),
                 .decoupled = decoupled,

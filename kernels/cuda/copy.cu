@@ -69,34 +69,72 @@ static MothStatus copy_within(MothTensor *dst, MothTensor *src) {
   return MOTH_OK;
 }
 
-/* The bytes go row-major; what has to be converted or broadcast is so where the source lies, what has
- * to be scattered where the destination lies. */
+/* Lets devices reach each other's memory, where they can; else CUDA goes through the host. */
+static void connect(int a, int b) {
+  static bool tried[MOTH_CUDA_MAX_DEVICES][MOTH_CUDA_MAX_DEVICES];
+  if (__atomic_exchange_n(&tried[a][b], true, __ATOMIC_RELAXED))
+    return;
+  int can = 0;
+  if (moth_cuda_set_device(a) != MOTH_OK || cudaDeviceCanAccessPeer(&can, a, b) != cudaSuccess ||
+      (can && cudaDeviceEnablePeerAccess(b, 0) != cudaSuccess))
+    cudaGetLastError();
+}
+
+/* The copy runs on the source's stream, between what either stream holds now and what comes next. */
+static MothStatus copy_peer(MothTensor *dst, const MothTensor *src, size_t n) {
+  int from = src->device.index, to = dst->device.index;
+  cudaStream_t out = moth_cuda_stream(from), in = moth_cuda_stream(to);
+  connect(to, from);
+  connect(from, to);
+  MOTH_TRY(moth_cuda_order(to, in, from, out));
+  MOTH_TRY(moth_cuda_set_device(from));
+  MOTH_CUDA_TRY(cudaMemcpyPeerAsync(dst->data, to, src->data, from, n, out));
+  return moth_cuda_order(from, out, to, in);
+}
+
+/* Of row-major tensors of one dtype. It is done when this returns, but for copies between devices, and
+ * from or to pinned memory where the caller wants that. */
+static MothStatus copy_bytes(MothTensor *dst, MothTensor *src, bool non_blocking) {
+  size_t n = (size_t)(dst->numel * moth_itemsize(dst));
+  if (dst->device.type == MOTH_CUDA && src->device.type == MOTH_CUDA)
+    return copy_peer(dst, src, n);
+  bool in = dst->device.type == MOTH_CUDA;
+  int index = in ? dst->device.index : src->device.index;
+  cudaMemcpyKind kind = in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+  cudaStream_t stream = moth_cuda_stream(index);
+  if (!non_blocking || !moth_cuda_pinned_use(in ? src->data : dst->data, index, stream))
+    return moth_cuda_memcpy(index, dst->data, src->data, n, kind);
+  MOTH_TRY(moth_cuda_set_device(index));
+  MOTH_CUDA_TRY(cudaMemcpyAsync(dst->data, src->data, n, kind, stream));
+  return MOTH_OK;
+}
+
+/* The bytes go row-major. They are broadcast, and if need be brought in order, where the source lies;
+ * converted there by a device, or behind the copy if it goes to one; scattered where they arrive. */
 MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_blocking) {
-  (void)non_blocking;
   MothHold s, d;
-  bool same = src->ndim == dst->ndim && src->dtype == dst->dtype && src->contiguous &&
-              src->numel == dst->numel;
+  MothTensor *to = dst;
+  bool whole = src->contiguous && src->numel == dst->numel;
   if (dst->numel == 0)
     return MOTH_OK;
-  if (!same) {
+  if (!whole || (src->dtype != dst->dtype && src->device.type == MOTH_CUDA)) {
     MOTH_TRY(moth_tensor_new(dst->ndim, dst->shape, (MothDType)dst->dtype, src->device, &s.t));
     MOTH_TRY(copy_within(s, src));
     src = s;
+    if (src->device.type == MOTH_CPU)
+      non_blocking = false; /* it is freed when this returns */
   }
-  MothTensor *to = dst;
-  if (!dst->contiguous) {
-    MOTH_TRY(moth_tensor_new(dst->ndim, dst->shape, (MothDType)dst->dtype, dst->device, &d.t));
+  if (!dst->contiguous || dst->dtype != src->dtype) {
+    MOTH_TRY(moth_tensor_new(dst->ndim, dst->shape, (MothDType)src->dtype, dst->device, &d.t));
     to = d;
   }
-  int index = dst->device.type == MOTH_CUDA ? dst->device.index : src->device.index;
-  MOTH_TRY(moth_cuda_memcpy(index, to->data, src->data, (size_t)(to->numel * moth_itemsize(to)),
-                            cudaMemcpyDefault));
+  MOTH_TRY(copy_bytes(to, src, non_blocking && (to == dst || dst->device.type == MOTH_CUDA)));
   return to == dst ? MOTH_OK : copy_within(dst, to);
 }
 
-static MothStatus copy_any(MothTensor *dst, MothTensor *src) {
+static MothStatus copy_any(MothTensor *dst, MothTensor *src, bool non_blocking) {
   if (dst->device.type != src->device.type || dst->device.index != src->device.index)
-    return moth_cuda_copy_across(dst, src, false);
+    return moth_cuda_copy_across(dst, src, non_blocking);
   if (moth_tensor_overlap(dst, src) != 2)
     return moth_cuda_copy(dst, src);
   MothHold whole; /* overlapping: the source is read before anything is written */
@@ -106,13 +144,13 @@ static MothStatus copy_any(MothTensor *dst, MothTensor *src) {
 }
 
 MothStatus moth_cuda_copy_(MothCall *c) {
-  return copy_any(c->results[0].u.t, c->args[1].u.t);
+  return copy_any(c->results[0].u.t, c->args[1].u.t, c->args[2].u.b);
 }
 MothStatus moth_cuda_clone(MothCall *c) {
-  return copy_any(c->results[0].u.t, c->args[0].u.t);
+  return copy_any(c->results[0].u.t, c->args[0].u.t, false);
 }
 MothStatus moth_cuda_to_copy(MothCall *c) {
-  return copy_any(c->results[0].u.t, c->args[0].u.t);
+  return copy_any(c->results[0].u.t, c->args[0].u.t, c->args[3].u.b);
 }
 
 /* --- fills -------------------------------------------------------------------------------------- */
@@ -122,7 +160,7 @@ MothStatus moth_cuda_fill_(MothCall *c) {
   if (v.tag == MOTH_V_TENSOR) {
     if (v.u.t->ndim != 0)
       return moth_fail(MOTH_ERR_VALUE, "the value must be a number or a 0-dim tensor");
-    return copy_any(c->results[0].u.t, v.u.t);
+    return copy_any(c->results[0].u.t, v.u.t, false);
   }
   return moth_cuda_fill(c->results[0].u.t, v);
 }

@@ -34,7 +34,7 @@ local function views(x, key)
       x = ops.select(x, dim, part)
     elseif B.is_tensor(part) then
       if index then error("index: one tensor index at a time; use gather or index in two steps", 0) end
-      at, index = dim, part
+      at, index = dim, ops.to(part, { device = B.tensor_device(x) })
       dim = dim + (dtype_of(part) == "bool" and B.dim(part) or 1)
     elseif type(part) == "table" then
       if #part > 0 then
@@ -91,7 +91,7 @@ local function set(x, k, v)
     if B.is_tensor(v) then ops.copy_(view, v) else ops.fill_(view, v) end
   elseif dtype_of(index) == "bool" and B.dim(index) == B.dim(view) then
     if B.is_tensor(v) and B.numel(v) ~= 1 then
-      ops.masked_scatter_(view, index, v)
+      ops.masked_scatter_(view, index, ops.to(v, { device = B.tensor_device(view) }))
     else
       ops.masked_fill_(view, index, B.is_tensor(v) and ops.reshape(v, {}) or v)
     end
@@ -101,7 +101,8 @@ local function set(x, k, v)
     local size = B.size(view)
     size[dim] = B.numel(index)
     local source = B.is_tensor(v) and v or B.tensor(v, B.tensor_dtype(view))
-    ops.index_copy_(view, dim, index, ops.to(ops.expand(source, size), { dtype = B.tensor_dtype(view) }))
+    ops.index_copy_(view, dim, index,
+      ops.to(ops.expand(source, size), { dtype = B.tensor_dtype(view), device = B.tensor_device(view) }))
   end
 end
 

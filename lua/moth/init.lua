@@ -41,6 +41,12 @@ function moth.get_default_dtype() return B.default_dtype() end
 function moth.set_default_dtype(dtype) B.default_dtype(dtype) end
 function moth.get_num_threads() return B.num_threads() end
 function moth.set_num_threads(n) B.num_threads(n) end
+--- Whether ops must give the same bits in every run (they do, unless MOTH_DETERMINISTIC=0 or this says otherwise).
+function moth.use_deterministic_algorithms(on)
+  if type(on) ~= "boolean" then error("use_deterministic_algorithms: expected true or false, got " .. type(on), 2) end
+  B.cuda.deterministic(on)
+end
+function moth.are_deterministic_algorithms_enabled() return B.cuda.deterministic() end
 --- "generic", "avx2" or "avx512"; settable for tests (as MOTH_CPU is).
 function moth.cpu_level(level) return B.cpu_level(level) end
 
@@ -67,13 +73,6 @@ end
 local random = require "moth.random"
 for name, fn in pairs(random) do moth[name] = fn end
 
-moth.cuda = {
-  --- Whether a CUDA device can be used; moth.cuda.why() says why not.
-  is_available = function() return B.cuda_why() == nil end,
-  why = B.cuda_why,
-  device_count = function() return 0 end,
-}
-
 --- Statistics of the allocator: live, peak, cached bytes; allocs, system calls.
 moth.memory = {
   stats = B.memory_stats, reset_peak = B.reset_peak, empty_cache = B.empty_cache,
@@ -82,10 +81,12 @@ moth.memory = {
 
 -- Modules, loaded when first used.
 local lazy = {
-  nn = "moth.nn", optim = "moth.optim", data = "moth.data", datasets = "moth.datasets", transforms = "moth.transforms",
+  nn = "moth.nn", models = "moth.models", optim = "moth.optim", data = "moth.data", datasets = "moth.datasets",
+  transforms = "moth.transforms",
   utils = "moth.utils", fmt = "moth.fmt", ops = "moth.ops", dispatch = "moth.dispatch", library = "moth.library",
   testing = "moth.testing", class = "moth.class", tensorboard = "moth.tensorboard", plot = "moth.plot",
-  backends = "moth.backends",
+  func = "moth.func", tree = "moth.tree",
+  backends = "moth.backends", cuda = "moth.cuda",
 }
 local from = { -- function -> the module that has it
   save = "moth.io", load = "moth.io", load_safetensors = "moth.io", save_safetensors = "moth.io",

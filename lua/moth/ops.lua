@@ -44,4 +44,72 @@ function M.describe(name)
   return table.concat(lines, "\n")
 end
 
+-- ---- the reference page ----------------------------------------------------------------------------
+
+local families = { -- in the order of the page; one that is not named here comes after them, by its own name
+  { "create", "Creation" }, { "random", "Random numbers" }, { "pointwise", "Element by element" },
+  { "reduce", "Reductions" }, { "view", "Shapes and views" }, { "index", "Indexing" }, { "linalg", "Linear algebra" },
+  { "nn", "Networks" },
+}
+
+-- The parts that derivatives and optimizers are made of: of interest to those who write backends.
+local function is_part(op) return op.name:find("_backward$") ~= nil or op.name:find("_step$") ~= nil end
+
+local function entry(op, out)
+  local function add(...) out[#out + 1] = string.format(...) end
+  add("### %s\n\n    %s\n\n%s\n", op.name, op.schema, op.doc)
+  local facts = {}
+  local function fact(label, value) if value then facts[#facts + 1] = label .. " " .. value end end
+  fact("In place:", op.inplace and "`" .. op.name .. "_`")
+  fact("Dtypes:", op.dtypes)
+  if op.grad == "none" then
+    facts[#facts + 1] = "No derivative."
+  elseif type(op.grad) == "table" then
+    for _, a in ipairs(op.args) do
+      local formula = op.grad[a.name]
+      if formula then fact("d/d" .. a.name .. ":", "`" .. formula:gsub("%s+", " ") .. "`") end
+    end
+  end
+  local sample = op.samples and op.samples[1]
+  if sample then fact("For example", ("`%s(%s)`."):format(op.name, sample)) end
+  fact("Defined in", op.place)
+  for _, text in ipairs(facts) do add("- %s", text) end
+  add("")
+end
+
+--- The reference of all ops as Markdown, by family: what `make docs` writes to build/docs/ops.md.
+function M.reference()
+  local out, of, order = {}, { parts = {} }, {}
+  for _, family in ipairs(families) do
+    of[family[1]] = {}
+    order[#order + 1] = family
+  end
+  for _, op in ipairs(require "moth.ops_table") do
+    local key = is_part(op) and "parts" or op.family
+    if not of[key] then
+      of[key] = {}
+      order[#order + 1] = { key, key:sub(1, 1):upper() .. key:sub(2) }
+    end
+    table.insert(of[key], op)
+  end
+  order[#order + 1] = { "parts", "Parts of derivatives and of optimizers" }
+  out[1] = "# The ops of moth " .. B.version_string .. [[
+
+
+Generated from the op table, src/ops. An op is a function, `moth.relu(x)`, and if its first argument is a tensor a
+method, `x:relu()`. Arguments with defaults may be given by name in a trailing table. `Dim` and `Index` count from 1.
+]]
+  for _, family in ipairs(order) do
+    table.sort(of[family[1]], function(a, b) return a.name < b.name end)
+    local links = {}
+    for i, op in ipairs(of[family[1]]) do links[i] = ("[%s](#%s)"):format(op.name, op.name) end
+    if #links > 0 then out[#out + 1] = ("**%s:** %s\n"):format(family[2], table.concat(links, ", ")) end
+  end
+  for _, family in ipairs(order) do
+    if #of[family[1]] > 0 then out[#out + 1] = ("## %s\n"):format(family[2]) end
+    for _, op in ipairs(of[family[1]]) do entry(op, out) end
+  end
+  return table.concat(out, "\n")
+end
+
 return M

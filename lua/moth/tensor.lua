@@ -53,8 +53,20 @@ methods.device = B.tensor_device
 
 function methods.is_floating_point(x) return B.tensor_dtype(x).is_floating_point end
 function methods.is_cuda(x) return B.tensor_device(x).type == "cuda" end
-function methods.is_pinned() return false end
-function methods.pin_memory(x) return x end
+--- The device's ordinal; -1 on the cpu.
+function methods.get_device(x)
+  local d = B.tensor_device(x)
+  return d.type == "cpu" and -1 or d.index
+end
+methods.is_pinned = B.cuda.is_pinned
+--- A copy in pinned memory, from and to which CUDA copies without waiting ({non_blocking = true}); x itself if it is
+-- pinned, or where there is no CUDA.
+function methods.pin_memory(x)
+  if B.cuda_why() then return x end
+  return B.cuda.pin(x)
+end
+--- Another stream uses x, too: its memory is not handed out again before what that stream holds then has run.
+function methods.record_stream(x, stream) B.cuda.record_stream(x, stream) end
 
 --- The single element as a number or boolean; an integer beyond 2^53 as an int64_t cdata.
 function methods.item(x)
@@ -66,6 +78,7 @@ end
 --- Nested tables of numbers. A tensor that requires grad must be detached first.
 function methods.totable(x)
   if B.requires_grad(x) then error("totable: the tensor requires grad; use x:detach():totable()", 2) end
+  if B.tensor_device(x).type ~= "cpu" then x = ops.to(x, { device = "cpu" }) end
   return B.totable(x)
 end
 methods.tolist = methods.totable
@@ -130,9 +143,14 @@ methods.type = function(x, dtype)
   return ops.to(x, { dtype = dtype })
 end
 function methods.cpu(x) return ops.to(x, { device = "cpu" }) end
+local function cuda_name(index)
+  if type(index) == "number" then return ("cuda:%.14g"):format(index) end
+  return index or "cuda"
+end
+--- x:cuda(), x:cuda(1), x:cuda{device = 1, non_blocking = true}
 function methods.cuda(x, index)
-  if type(index) == "table" then return ops.to(x, { device = "cuda", non_blocking = index.non_blocking }) end
-  return ops.to(x, { device = index and ("cuda:" .. index) or "cuda" })
+  local o = type(index) == "table" and index or { device = index }
+  return ops.to(x, { device = cuda_name(o.device), non_blocking = o.non_blocking })
 end
 
 -- overloads ---------------------------------------------------------------------------------------
@@ -264,7 +282,7 @@ Storage.numel = Storage.size
 local function flat(self)
   return ops.as_strided(B.alias(self.tensor, false), { self:size() }, { 1 }, 0)
 end
-function Storage:totable() return B.totable(flat(self)) end
+function Storage:totable() return methods.totable(flat(self)) end
 function Storage:__tostring()
   local list, n = {}, self:size()
   for i = 1, math.min(n, 1000) do list[i] = " " .. tostring(flat(self)[i]:item()) end
@@ -355,6 +373,7 @@ function M.new(value, options)
     t = B.tensor(value, options.dtype)
   end
   if options.device and tostring(options.device) ~= "cpu" then t = ops.to(t, { device = options.device }) end
+  if options.pin_memory then t = methods.pin_memory(t) end
   if options.requires_grad then B.set_requires_grad(t, true) end
   return t
 end

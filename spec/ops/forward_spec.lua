@@ -187,7 +187,8 @@ local function structured_case(op, args, dtype, checks, want)
   for i = 1, want.n do
     local got = results[i + 1]
     local d = dtype_of(got)
-    if S.class[dtype] == "float" and d ~= dtype and d ~= want[i].dtype then
+    local kept = i > 1 and d == "float32" and S.bits[dtype] == nil -- sums that backward reads: not rounded
+    if S.class[dtype] == "float" and d ~= dtype and d ~= want[i].dtype and not kept then
       error(("dtype %s, expected %s"):format(d, dtype), 0)
     end
     check_result(op, got, want[i].shape, want[i].data, nil)

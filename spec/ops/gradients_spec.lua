@@ -53,6 +53,7 @@ local function as_function(op, name, text, seed, want)
       full[i] = v
     end
     moth.manual_seed(11)
+    if op.first_only then return (call(name, full)) end
     return call(name, full)
   end
   return fn, inputs
@@ -90,7 +91,8 @@ describe("gradients", function()
                   checked_twice = false
                   first.case(("%s sample %d by %s"):format(name, i, argument), function()
                     local f, list = as_function(op, name, text, seed, function(a) return a == argument or nil end)
-                    local ok, err = pcall(function() B.backward({ ops.sum(f(unpack(list))) }) end)
+                    if #list == 0 then return end -- the sample leaves it out, or has it as bool
+                    local ok, err = pcall(function() B.backward({ ops.sum((f(unpack(list)))) }) end)
                     if ok then error("backward went through", 0) end
                     if not err:find("derivative of .* is not implemented") then error(err, 0) end
                   end)

@@ -488,9 +488,10 @@ local function each_element(a, fn)
 end
 function M.sgd_step(a)
   local buffers = a.momentum_buffers
+  local scale = (a.maximize and -1 or 1) * (a.grad_scale and a.grad_scale.data[1] or 1)
   each_element(a, function(k, i)
     local p = a.params[k].data
-    local d = (a.maximize and -1 or 1) * a.grads[k].data[i] + a.weight_decay * p[i]
+    local d = scale * a.grads[k].data[i] + a.weight_decay * p[i]
     if buffers[k] then
       local b = buffers[k].data
       b[i] = a.first and d or a.momentum * b[i] + (1 - a.dampening) * d
@@ -501,9 +502,10 @@ function M.sgd_step(a)
   return { a.params, buffers }
 end
 function M.adam_step(a)
+  local scale = (a.maximize and -1 or 1) * (a.grad_scale and a.grad_scale.data[1] or 1)
   each_element(a, function(k, i)
     local p, m, v = a.params[k].data, a.exp_avgs[k].data, a.exp_avg_sqs[k].data
-    local d = (a.maximize and -1 or 1) * a.grads[k].data[i]
+    local d = scale * a.grads[k].data[i]
     if a.decoupled then p[i] = p[i] * (1 - a.lr * a.weight_decay) else d = d + a.weight_decay * p[i] end
     m[i] = a.beta1 * m[i] + (1 - a.beta1) * d
     v[i] = a.beta2 * v[i] + (1 - a.beta2) * d * d
@@ -520,5 +522,208 @@ function M.adam_step(a)
 end
 
 for name, fn in pairs(require "ops.references_conv") do M[name] = fn end
+-- normalisation and order -----------------------------------------------------------------------
+
+-- Elements that share key(at) are normalised together; w and b at param(at) (from 1).
+local function normalised(x, eps, key, w, b, param, rms)
+  local lists, out = {}, new(x.shape)
+  each(x.shape, function(i, at)
+    local k = key(at)
+    lists[k] = lists[k] or {}
+    table.insert(lists[k], x.data[i])
+  end)
+  local mean, rstd = {}, {}
+  for k, list in pairs(lists) do
+    mean[k] = rms and 0 or sum(list) / #list
+    local s = 0
+    for _, v in ipairs(list) do s = s + (v - mean[k]) ^ 2 end
+    rstd[k] = 1 / math.sqrt(s / #list + eps)
+  end
+  each(x.shape, function(i, at)
+    local k, p = key(at), param(at)
+    out.data[i] = (x.data[i] - mean[k]) * rstd[k] * (w and w.data[p] or 1) + (b and b.data[p] or 0)
+  end)
+  return out, mean, rstd
+end
+-- The position (from 1) of the first (last) n coordinates.
+local function flat(shape, from, to)
+  return function(at)
+    local k = 0
+    for d = from, to do k = k * shape[d] + at[d] end
+    return k + 1
+  end
+end
+local function rows(a, dims, rms)
+  local n, stat = #a.self.shape, {}
+  for d = 1, n do stat[d] = d <= n - dims and a.self.shape[d] or 1 end
+  local out, mean, rstd = normalised(a.self, a.eps, flat(a.self.shape, 1, n - dims), a.weight, a.bias,
+    flat(a.self.shape, n - dims + 1, n), rms)
+  return out, { shape = stat, data = mean }, { shape = stat, data = rstd }
+end
+function M.native_layer_norm(a) return rows(a, a.dims) end
+function M.layer_norm(a) return (rows(a, #a.normalized_shape)) end
+function M.native_rms_norm(a)
+  local out, _, rstd = rows(a, a.dims, true)
+  return out, rstd
+end
+local function by_group(a, n)
+  local each_group = a.self.shape[2] / n
+  local function key(at) return at[1] * n + math.floor(at[2] / each_group) + 1 end
+  local out, mean, rstd = normalised(a.self, a.eps, key, a.weight, a.bias, function(at) return at[2] + 1 end)
+  local stat = { a.self.shape[1], n }
+  return out, { shape = stat, data = mean }, { shape = stat, data = rstd }
+end
+function M.native_group_norm(a) return by_group(a, a.groups) end
+function M.group_norm(a) return (by_group(a, a.num_groups)) end
+function M.instance_norm(a) return (by_group(a, a.self.shape[2])) end
+local function batch(a)
+  local function channel(at) return at[2] + 1 end
+  local c = { a.self.shape[2] }
+  if a.training then
+    local out, mean, rstd = normalised(a.self, a.eps, channel, a.weight, a.bias, channel)
+    return out, { shape = c, data = mean }, { shape = c, data = rstd }
+  end
+  local out, rstd = new(a.self.shape), new(c)
+  for k, v in ipairs(a.running_var.data) do rstd.data[k] = 1 / math.sqrt(v + a.eps) end
+  each(a.self.shape, function(i, at)
+    local k = channel(at)
+    out.data[i] = (a.self.data[i] - a.running_mean.data[k]) * rstd.data[k] * (a.weight and a.weight.data[k] or 1) +
+      (a.bias and a.bias.data[k] or 0)
+  end)
+  return out, { shape = c, data = a.running_mean.data }, rstd
+end
+M.native_batch_norm = batch
+function M.batch_norm(a) return (batch(a)) end
+
+-- The order of a list: values (NaN is the largest) and where they were, stable.
+local function ordered(list, descending)
+  local order = {}
+  for i = 1, #list do order[i] = i end
+  local function less(x, y)
+    if x ~= x then return false end
+    return y ~= y or x < y
+  end
+  for i = 2, #list do -- insertion
+    local at, j = order[i], i
+    local x = list[at]
+    while j > 1 do
+      local y = list[order[j - 1]]
+      local before
+      if descending then before = less(y, x) else before = less(x, y) end
+      if not before then break end
+      order[j] = order[j - 1]
+      j = j - 1
+    end
+    order[j] = at
+  end
+  return order
+end
+local function picked(list, order)
+  local out = {}
+  for i, k in ipairs(order) do out[i] = list[k] end
+  return out
+end
+function M.sort(a)
+  return along(a.self, a.dim, function(list) return picked(list, ordered(list, a.descending)) end),
+    along(a.self, a.dim, function(list) return ordered(list, a.descending) end)
+end
+function M.argsort(a)
+  return along(a.self, a.dim, function(list) return ordered(list, a.descending) end)
+end
+
+-- Attention: element (b, h, i, d) of a (B, H, T, D) list; several heads of query share one of key.
+local function head_at(t, b, h, i, d)
+  local n = t.shape
+  return t.data[((b * n[2] + h) * n[3] + i) * n[4] + d + 1]
+end
+local function scores(a, fn) -- fn(b, h, i, { j = score }) for every row
+  local q, k, m = a.query.shape, a.key.shape, a.attn_mask
+  local step, bool = m and strides(m.shape), true
+  for _, v in ipairs(m and m.data or {}) do bool = bool and (v == 0 or v == 1) end -- samples add no such masks
+  for b = 0, q[1] - 1 do
+    for h = 0, q[2] - 1 do
+      for i = 0, q[3] - 1 do
+        local row = {}
+        for j = 0, k[3] - 1 do
+          local s = 0
+          for d = 0, q[4] - 1 do
+            s = s + head_at(a.query, b, h, i, d) * head_at(a.key, b, math.floor(h * k[2] / q[2]), j, d)
+          end
+          s = s * a.scale
+          if m then
+            local at, from = { b, h, i, j }, 1
+            for d = 1, #m.shape do
+              if m.shape[d] > 1 then from = from + at[4 - #m.shape + d] * step[d] end
+            end
+            local v = m.data[from]
+            if bool then s = v ~= 0 and s or -math.huge else s = s + v end
+          end
+          if a.is_causal and j > i then s = -math.huge end
+          row[j] = s
+        end
+        fn(b, h, i, row)
+      end
+    end
+  end
+end
+function M.attention_forward(a)
+  local q, v = a.query.shape, a.value.shape
+  local out, lse = new({ q[1], q[2], q[3], v[4] }), new({ q[1], q[2], q[3] })
+  scores(a, function(b, h, i, row)
+    local top, total, at = -math.huge, 0, (b * q[2] + h) * q[3] + i
+    for j = 0, v[3] - 1 do top = math.max(top, row[j]) end
+    if top == -math.huge then
+      lse.data[at + 1] = math.huge
+      return
+    end
+    for j = 0, v[3] - 1 do total = total + math.exp(row[j] - top) end
+    lse.data[at + 1] = top + math.log(total)
+    for d = 0, v[4] - 1 do
+      local x = 0
+      for j = 0, v[3] - 1 do
+        x = x + math.exp(row[j] - top) / total * head_at(a.value, b, math.floor(h * v[2] / q[2]), j, d)
+      end
+      out.data[at * v[4] + d + 1] = x
+    end
+  end)
+  return out, lse, new({ 2 })
+end
+function M.scaled_dot_product_attention(a)
+  local function four(t)
+    local n, lead = t.shape, 1
+    for d = 1, #n - 3 do lead = lead * n[d] end
+    return { shape = { lead, #n > 2 and n[#n - 2] or 1, n[#n - 1], n[#n] }, data = t.data }
+  end
+  local out = M.attention_forward({ query = four(a.query), key = four(a.key), value = four(a.value),
+    attn_mask = a.attn_mask, is_causal = a.is_causal, scale = a.scale or 1 / math.sqrt(a.query.shape[#a.query.shape]) })
+  local shape = { unpack(a.query.shape) }
+  shape[#shape] = a.value.shape[#a.value.shape]
+  return { shape = shape, data = out.data }
+end
+function M.attention_backward(a)
+  local q, k, v = a.query.shape, a.key.shape, a.value.shape
+  local dq, dk, dv = new(q), new(k), new(v)
+  scores(a, function(b, h, i, row)
+    local at, hk, delta = (b * q[2] + h) * q[3] + i, math.floor(h * k[2] / q[2]), 0
+    if a.grad_logsumexp then delta = -a.grad_logsumexp.data[at + 1] end
+    for d = 0, v[4] - 1 do
+      delta = delta + head_at(a.grad_output, b, h, i, d) * head_at(a.output, b, h, i, d)
+    end
+    for j = 0, k[3] - 1 do
+      local p, dp, from = math.exp(row[j] - a.logsumexp.data[at + 1]), 0, (b * k[2] + hk) * k[3] + j
+      for d = 0, v[4] - 1 do
+        local g = head_at(a.grad_output, b, h, i, d)
+        dp = dp + g * head_at(a.value, b, hk, j, d)
+        dv.data[from * v[4] + d + 1] = dv.data[from * v[4] + d + 1] + p * g
+      end
+      local ds = p * (dp - delta) * a.scale
+      for d = 0, q[4] - 1 do
+        dq.data[at * q[4] + d + 1] = dq.data[at * q[4] + d + 1] + ds * head_at(a.key, b, hk, j, d)
+        dk.data[from * k[4] + d + 1] = dk.data[from * k[4] + d + 1] + ds * head_at(a.query, b, h, i, d)
+      end
+    end
+  end)
+  return dq, dk, dv
+end
 
 return M

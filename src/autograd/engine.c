@@ -264,7 +264,8 @@ static MothStatus fit(const MothNode *n, int k, MothTensor **grad) {
     moth_tensor_release(g);
     *grad = g = v.u.t;
   }
-  if (g->dtype != in->dtype || g->device.type != in->device.type) {
+  if (g->dtype != in->dtype || g->device.type != in->device.type ||
+      g->device.index != in->device.index) {
     MothTensor *to;
     MOTH_TRY(moth_to(g, moth_v_dtype((MothDType)in->dtype), moth_v_device(in->device), false, false,
                      &to));

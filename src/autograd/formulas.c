@@ -13,6 +13,10 @@ MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothVal
   return MOTH_OK;
 }
 
+MothStatus moth_eval_all(const MothOp *op, int nargs, const MothValue *args, MothValue *out) {
+  return moth_op_call_variant(op, MOTH_FUNCTIONAL, nargs, args, NULL, out);
+}
+
 MothTensor *moth_take(MothValue *v) {
   MothTensor *t = v->tag == MOTH_V_TENSOR ? v->u.t : NULL;
   *v = moth_v_none();
@@ -676,6 +680,20 @@ MothStatus moth_grad_mish_double_backward(const MothValue *a, MothValue *out) {
   MOTH_GO(OP(mul, &t[XODD], t[X], t[ODD]));
   MOTH_GO(OP(add, &t[SUM], t[XODD], moth_v_int(2)));
   MOTH_GO(OP(mul, out, t[DTS], t[SUM]));
+done:
+  moth_drop_values(t, NTEMPS);
+  return status;
+}
+
+MothStatus moth_grad_scatter_back(const MothValue *a, MothValue *out) {
+  TEMPS(1);
+  const MothTensor *g = a[0].u.t;
+  MOTH_GO(OP(zeros, &t[0], a[1], moth_v_dtype((MothDType)g->dtype), moth_v_device(g->device)));
+  if (g->ndim == 0) {
+    *out = moth_v_tensor(moth_keep(a[0]));
+    goto done;
+  }
+  MOTH_GO(OP(scatter, out, t[0], a[2], a[3], a[0], a[4]));
 done:
   moth_drop_values(t, NTEMPS);
   return status;

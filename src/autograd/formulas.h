@@ -6,6 +6,8 @@
 
 /* Calls op with nargs arguments (defaults fill the rest) and stores its first result. */
 MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothValue *out);
+/* The same with all its results, op->nresults of them. */
+MothStatus moth_eval_all(const MothOp *op, int nargs, const MothValue *args, MothValue *out);
 MothTensor *moth_take(MothValue *v);        /* moves the tensor out */
 MothTensor *moth_keep(MothValue v);         /* retains it */
 void moth_drop_values(MothValue *v, int n); /* releases the tensors among them */
@@ -89,6 +91,17 @@ MothStatus moth_grad_max_pool2d_pick(const MothValue *a, MothValue *out);
 MothStatus moth_grad_adaptive_max_pool2d_backward(const MothValue *a, MothValue *out);
 /* (grad, shape): pooled to a result of that shape */
 MothStatus moth_grad_adaptive_avg_pool2d_like(const MothValue *a, MothValue *out);
+/* (grad, shape, dim, positions, index_base): grad put where sort and topk took values from */
+MothStatus moth_grad_scatter_back(const MothValue *a, MothValue *out);
+/* Gradients of self, weight and bias (bits 0, 1, 2 of need) into out[0..2]; src/autograd/norm.c.
+ * (grad, self, weight, bias, dims, eps, mean, rstd) */
+MothStatus moth_gradset_layer_norm(const MothValue *a, uint32_t need, MothValue *out);
+/* (grad, self, weight, dims, eps, rstd) */
+MothStatus moth_gradset_rms_norm(const MothValue *a, uint32_t need, MothValue *out);
+/* (grad, self, weight, bias, groups, eps, mean, rstd) */
+MothStatus moth_gradset_group_norm(const MothValue *a, uint32_t need, MothValue *out);
+/* (grad, self, weight, bias, training, eps, mean, rstd) */
+MothStatus moth_gradset_batch_norm(const MothValue *a, uint32_t need, MothValue *out);
 /* The pieces of grad along dim, one for each input that needs it. */
 MothStatus moth_gradlist_cat_backward(MothNode *node, MothTensor *grad, MothValue dim,
                                       MothTensor **out);

@@ -213,6 +213,8 @@ MothStatus moth_autograd_record(MothCall *c) {
     MothTensor *t = c->results[i].u.t;
     if (!moth_dtype_is_float((MothDType)t->dtype))
       continue; /* indices and masks */
+    if (i > 0 && op->first_only)
+      break;
     if (inplace && t->base)
       MOTH_GO(moth_rebase_history(t, n));
     else

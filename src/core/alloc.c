@@ -55,7 +55,8 @@ static List large[NLARGE];
 static void *slabs; /* chain of slabs, so that they stay reachable */
 static pthread_key_t thread_key;
 
-static _Atomic int64_t live, peak, cached, allocs, system_allocs;
+static _Atomic int64_t live, device_live, peak, cached, allocs, system_allocs;
+bool (*moth_alloc_collect)(void);
 static _Atomic int64_t fail_countdown;
 static _Atomic bool fail_forever;
 static bool guarded, uncached;
@@ -121,7 +122,11 @@ bool moth_alloc_guarded(void) {
   return guarded;
 }
 int64_t moth_alloc_live(void) {
-  return atomic_load_explicit(&live, memory_order_relaxed) + (cache ? cache->live_delta : 0);
+  return atomic_load_explicit(&live, memory_order_relaxed) +
+         atomic_load_explicit(&device_live, memory_order_relaxed) + (cache ? cache->live_delta : 0);
+}
+void moth_alloc_count_device(int64_t bytes) {
+  atomic_fetch_add_explicit(&device_live, bytes, memory_order_relaxed);
 }
 
 static inline void count(int64_t bytes) {
@@ -144,6 +149,10 @@ static bool should_fail(void) {
   }
   atomic_fetch_sub(&fail_countdown, 1);
   return false;
+}
+
+bool moth_alloc_must_fail(void) {
+  return should_fail();
 }
 
 /* --- size classes ----------------------------------------------------------------------------- */

@@ -10,6 +10,14 @@ MOTH_API void moth_free(void *p, size_t n);
 
 /* True under MOTH_GUARD=1: every block ends at a protected page, and nothing is cached. */
 bool moth_alloc_guarded(void);
-/* Live bytes now: cheap enough to ask at every op (exact to 64 KB per thread). */
+/* Live bytes now, those of other devices included: cheap enough to ask at every op (exact to 64 KB per
+ * thread). */
 MOTH_API int64_t moth_alloc_live(void);
+/* Device allocators: counts bytes that they hand out (or take back); whether moth_memory_fail_at wants
+ * this allocation to fail. */
+MOTH_API void moth_alloc_count_device(int64_t bytes);
+MOTH_API bool moth_alloc_must_fail(void);
+/* Set by the binding: has the collector of this thread's host language free what it can; false where
+ * there is none. Device allocators try it before they give up, with no lock held. */
+MOTH_API extern bool (*moth_alloc_collect)(void);
 #endif

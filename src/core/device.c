@@ -13,7 +13,16 @@ static const char *cpu_why_not(int index) {
 }
 static void *cpu_alloc(int index, size_t n) {
   (void)index;
-  return moth_alloc(n);
+  void *p = moth_alloc(n);
+  if (__builtin_expect(!p, 0)) {
+    MothMemStats st;
+    moth_memory_stats(&st);
+    moth_fail(MOTH_ERR_MEMORY,
+              "out of memory: could not allocate %zu bytes on cpu (%lld bytes are live, "
+              "%lld cached)",
+              n, (long long)st.live, (long long)st.cached);
+  }
+  return p;
 }
 static void cpu_free(int index, void *p, size_t n) {
   (void)index;
@@ -31,10 +40,17 @@ static const char *user_why_not(int index) {
 }
 
 static const MothDeviceOps cpu = {"cpu",    cpu_why_not, cpu_alloc, cpu_free,
-                                  cpu_copy, cpu_copy,    NULL};
+                                  cpu_copy, cpu_copy,    NULL,      NULL};
 static const MothDeviceOps user = {"user",   user_why_not, cpu_alloc, cpu_free,
-                                   cpu_copy, cpu_copy,     NULL};
+                                   cpu_copy, cpu_copy,     NULL,      NULL};
 static const MothDeviceOps *devices[MOTH_NDEVICES] = {&cpu, &moth_cuda_device, &user};
+
+bool moth_deterministic = true;
+
+__attribute__((constructor)) static void read_deterministic(void) {
+  const char *s = getenv("MOTH_DETERMINISTIC");
+  moth_deterministic = !s || strcmp(s, "0") != 0;
+}
 
 const MothDeviceOps *moth_device_ops(MothDeviceType type) {
   return devices[type];
@@ -56,7 +72,7 @@ MothStatus moth_device_parse(const char *s, MothDevice *out) {
     size_t n = strlen(devices[i]->name);
     if (strncmp(s, devices[i]->name, n))
       continue;
-    long index = 0;
+    long index = !s[n] && devices[i]->current ? devices[i]->current() : 0;
     if (s[n] == ':') {
       char *end;
       index = strtol(s + n + 1, &end, 10);

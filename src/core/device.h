@@ -7,6 +7,7 @@ typedef struct MothDeviceOps {
   const char *name;
   /* Why this device cannot be used, or NULL if it can. */
   const char *(*why_not)(int index);
+  /* NULL: no memory, moth_last_error() says why. */
   void *(*alloc)(int index, size_t n);
   void (*free)(int index, void *p, size_t n);
   /* n bytes between the device and host memory, done when it returns. */
@@ -16,6 +17,8 @@ typedef struct MothDeviceOps {
    * different ones. non_blocking: pinned host memory need not have been written or read when it
    * returns. NULL: only row-major tensors of one dtype are copied, by the two functions above. */
   MothStatus (*copy)(MothTensor *dst, MothTensor *src, bool non_blocking);
+  /* The index that a name without one means on this thread. NULL: 0. */
+  int (*current)(void);
 } MothDeviceOps;
 
 MOTH_API const MothDeviceOps *moth_device_ops(MothDeviceType type);
@@ -25,5 +28,8 @@ MOTH_API void moth_device_register(MothDeviceType type, const MothDeviceOps *ops
 MOTH_API MothStatus moth_device_parse(const char *s, MothDevice *out);
 /* Errors if the device cannot be used now. */
 MOTH_API MothStatus moth_device_check(MothDevice d);
+/* Whether every op must give the same bits in every run: true unless MOTH_DETERMINISTIC=0, or
+ * moth.use_deterministic_algorithms(false). */
+MOTH_API extern bool moth_deterministic;
 MOTH_API const char *moth_device_format(MothDevice d, char *buf, size_t n);
 #endif

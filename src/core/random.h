@@ -11,5 +11,5 @@ typedef struct MothPhilox {
 } MothPhilox;
 
 /* g = NULL: the default generator. n: how many 32-bit words the op uses. */
-MothPhilox moth_generator_take(MothGenerator *g, int64_t n);
+MOTH_API MothPhilox moth_generator_take(MothGenerator *g, int64_t n);
 #endif

@@ -60,13 +60,7 @@ static MothStatus storage_new(size_t nbytes, MothDevice device, MothStorage **ou
     s->data = moth_device_ops(device.type)->alloc(device.index, nbytes);
     if (!s->data) {
       moth_free(s, STORAGE_HEADER);
-      MothMemStats st;
-      moth_memory_stats(&st);
-      return moth_fail(MOTH_ERR_MEMORY,
-                       "out of memory: could not allocate %zu bytes on %s (%lld bytes are live, "
-                       "%lld cached)",
-                       nbytes, moth_device_ops(device.type)->name, (long long)st.live,
-                       (long long)st.cached);
+      return MOTH_ERR_MEMORY;
     }
   }
   *out = s;

@@ -1,6 +1,8 @@
 /* The device runtime, for CUDA kernels: streams, memory, faults. Include it from .cu files. */
 #ifndef MOTH_CUDA_CUDA_H
 #define MOTH_CUDA_CUDA_H
+#include <string.h>
+
 #include "cuda/rt.h"
 
 enum { MOTH_CUDA_MAX_DEVICES = 64 };
@@ -48,8 +50,20 @@ struct MothScratch {
   }
 };
 
+/* Another stream uses the block, too: once freed, it is handed out again only when what that stream holds
+ * at the time of the free has run. A block's own stream needs no call. */
+MothStatus moth_cuda_record_stream(int device, void *p, cudaStream_t stream);
+
+/* `later` waits for all that `earlier` holds now; the streams may be on different devices. */
+MothStatus moth_cuda_order(int device, cudaStream_t earlier, int later_device, cudaStream_t later);
+/* Whether calls are recorded into a graph: nothing may wait for the device then. */
+bool moth_cuda_is_capturing(cudaStream_t stream);
+
 /* n bytes; done when it returns. */
 MothStatus moth_cuda_memcpy(int device, void *to, const void *from, size_t n, cudaMemcpyKind kind);
+/* An asynchronous copy on the stream will read or write p. False: p is ordinary host memory, and the copy
+ * must be waited for; true: it is pinned, and kept from reuse until the copy has run. */
+bool moth_cuda_pinned_use(const void *p, int device, cudaStream_t stream);
 /* MothDeviceOps.copy: kernels/cuda/copy.cu. */
 MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_blocking);
 
@@ -58,13 +72,22 @@ MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_bloc
 /* An index out of range is found while a kernel runs. The kernel leaves the element out, writes the
  * first fault of the device into host memory that it can reach, and goes on; the next synchronising
  * call raises it, and so does the call itself under MOTH_CUDA_SYNC=1. */
+enum {
+  MOTH_FAULT_INDEX,
+  MOTH_FAULT_CLASS,
+  MOTH_FAULT_PROBABILITY, /* value: the bits of a double */
+  MOTH_FAULT_WEIGHT,      /* the same */
+  MOTH_FAULT_SAMPLES,     /* value: how many were asked for; size: how many there are */
+  MOTH_FAULT_SOURCE       /* value: elements that a mask selects; size: those of the source */
+};
 typedef struct MothFault {
   unsigned set;
   int op;          /* MOTH_OP_... */
   int dim;         /* from 0; -1: unnamed */
-  int what;        /* 0 "index", 1 "class" */
+  int what;        /* MOTH_FAULT_... */
   long long value; /* as it was written */
   long long base, size;
+  unsigned whole; /* set last: the host reads nothing before */
 } MothFault;
 
 /* As device code sees it; host side of this device. */
@@ -80,7 +103,13 @@ __device__ __forceinline__ void moth_fault(MothFault *f, int op, int what, int d
     f->base = base;
     f->size = size;
     __threadfence_system();
+    *(volatile unsigned *)&f->whole = 1;
   }
+}
+__device__ __forceinline__ void moth_fault_number(MothFault *f, int op, int what, double value) {
+  long long bits;
+  memcpy(&bits, &value, sizeof bits);
+  moth_fault(f, op, what, -1, bits, 0, 0);
 }
 /* value as a position from 0 in [0, size), or -1 after noting the fault. */
 __device__ __forceinline__ long long moth_index(MothFault *f, int op, int what, int dim,
@@ -97,6 +126,31 @@ MothStatus moth_cuda_take_fault(int device);
 /* To be called last by the host side of kernels that may fault: synchronises and raises when
  * MOTH_CUDA_SYNC=1 asks for it. */
 MothStatus moth_cuda_leave(const MothCall *c);
+
+/* --- random numbers ----------------------------------------------------------------------------- */
+
+/* MothPhilox for kernels. In a captured graph the generator's seed and counter are read from the device
+ * when the kernel runs, so that each replay draws new numbers: `extra` holds {counter, seed} then, and
+ * `offset` counts from the graph's beginning; else extra is NULL. Kernels ask the two functions. */
+typedef struct MothCudaPhilox {
+  uint64_t seed, offset;
+  const uint64_t *extra;
+} MothCudaPhilox;
+/* Takes `words` 32-bit words from g (NULL: the default generator) for a kernel that will be started next
+ * on the device's current stream. The numbers are those that the CPU draws. */
+MothCudaPhilox moth_cuda_philox(int device, MothGenerator *g, int64_t words);
+
+__device__ __forceinline__ uint64_t moth_philox_offset(const MothCudaPhilox &p) {
+  return p.offset + (p.extra ? p.extra[0] : 0);
+}
+__device__ __forceinline__ uint64_t moth_philox_seed(const MothCudaPhilox &p) {
+  return p.extra ? p.extra[1] : p.seed;
+}
+
+/* --- choices ------------------------------------------------------------------------------------ */
+
+/* Whether results must be the same bits in every run (the default): else an op may use atomic sums. */
+bool moth_cuda_deterministic(void);
 
 /* --- launching ---------------------------------------------------------------------------------- */
 

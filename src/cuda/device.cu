@@ -1,44 +1,103 @@
-/* Opening the backend: devices, the current device and stream, copies to and from the host, faults.
- * What the core sees of it is the MothDeviceOps at the end. */
+/* Opening the backend: devices, errors, faults, copies to and from the host. What the core sees of it is
+ * the MothDeviceOps and the MothCudaApi at the end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/cuda.h"
-#include "no_cuda/cuda.h"
+#include "cuda/nvtx.h"
+#include "cuda/runtime.h"
 
 extern const MothKernel moth_cuda_kernels_of_ops[MOTH_NOPS]; /* generated */
 
 static int device_count;
 static MothCudaProps props[MOTH_CUDA_MAX_DEVICES];
-static cudaStream_t default_stream[MOTH_CUDA_MAX_DEVICES];
+static MothCudaInfo infos[MOTH_CUDA_MAX_DEVICES];
 static MothFault *faults[MOTH_CUDA_MAX_DEVICES];
-static bool sync_always;
+static pthread_mutex_t faults_lock = PTHREAD_MUTEX_INITIALIZER;
+bool moth_cuda_sync_always;
 static char why[512];
-static __thread int current_device = -1;
+static thread_local int runtime_device = -1; /* CUDA's current device, as we set it */
+static thread_local int chosen_device;       /* what "cuda" means */
 
-MothStatus moth_cuda_check(cudaError_t e, const char *what) {
+/* --- errors ------------------------------------------------------------------------------------- */
+
+/* Errors after which CUDA refuses everything else in this process: ECC, and what kernels do. */
+static bool is_lost(int e) {
+  return e == 214 || e == 700 || e == 702 || e == 710 || (e >= 714 && e <= 719) || e == 721;
+}
+
+MothStatus moth_cuda_check_on(int device, cudaError_t e, const char *what) {
   if (e == cudaSuccess)
     return MOTH_OK;
   cudaGetLastError(); /* else the next launch would report it again */
-  return moth_fail(e == cudaErrorMemoryAllocation ? MOTH_ERR_MEMORY : MOTH_ERR_STATE,
-                   "CUDA: %s (%s)", cudaGetErrorString(e), what);
+  const char *text = cudaGetErrorString(e);
+  if (e == cudaErrorMemoryAllocation)
+    return moth_fail(MOTH_ERR_MEMORY, "CUDA: %s on cuda:%d (%s)", text, device, what);
+  if (is_lost((int)e))
+    return moth_fail(
+        MOTH_ERR_STATE,
+        "CUDA: %s on cuda:%d (seen at %s%s). The device is lost to this process: save nothing from "
+        "it and start anew; HINT: %s",
+        text, device, what, moth_cuda_sync_always ? "" : ", caused there or by an earlier call",
+        moth_cuda_sync_always ? "compute-sanitizer shows the access"
+                              : "with MOTH_CUDA_SYNC=1 the error shows at the call that caused it");
+  if ((int)e >= 900 && (int)e < 910)
+    return moth_fail(MOTH_ERR_STATE,
+                     "CUDA: %s on cuda:%d (%s); HINT: while a graph is captured nothing may wait "
+                     "for the device: no item(), no printing, no copy from or to ordinary memory",
+                     text, device, what);
+  return moth_fail(MOTH_ERR_STATE, "CUDA: %s on cuda:%d (%s)", text, device, what);
+}
+MothStatus moth_cuda_check(cudaError_t e, const char *what) {
+  return e == cudaSuccess ? MOTH_OK
+                          : moth_cuda_check_on(runtime_device < 0 ? 0 : runtime_device, e, what);
 }
 
+MothStatus moth_cuda_launched(const char *name, cudaError_t e, cudaStream_t stream) {
+  if (e == cudaSuccess && moth_cuda_sync_always && !moth_cuda_is_capturing(stream))
+    e = cudaStreamSynchronize(stream);
+  return moth_cuda_check(e, name);
+}
+
+/* --- devices ------------------------------------------------------------------------------------ */
+
+int moth_cuda_device_count(void) {
+  return device_count;
+}
 const MothCudaProps *moth_cuda_props(int device) {
   return &props[device];
 }
 
-MothStatus moth_cuda_set_device(int device) {
-  if (device == current_device)
+/* A device is opened when it is first used: that costs memory on it, and time. */
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool opened[MOTH_CUDA_MAX_DEVICES];
+
+static MothStatus open_device(int device) {
+  void *fault;
+  MothLock lock(&open_lock);
+  if (opened[device])
     return MOTH_OK;
-  MOTH_CUDA_TRY(cudaSetDevice(device));
-  current_device = device;
+  MothRelaxed relaxed;
+  moth_cuda_memory_open(device);
+  MOTH_TRY(moth_cuda_streams_open(device));
+  MOTH_CUDA_TRY(
+      cudaHostAlloc(&fault, sizeof(MothFault), cudaHostAllocPortable | cudaHostAllocMapped));
+  memset(fault, 0, sizeof(MothFault));
+  faults[device] = (MothFault *)fault;
+  __atomic_store_n(&opened[device], true, __ATOMIC_RELEASE);
   return MOTH_OK;
 }
 
-cudaStream_t moth_cuda_stream(int device) {
-  return default_stream[device];
+MothStatus moth_cuda_set_device(int device) {
+  if (device == runtime_device)
+    return MOTH_OK;
+  cudaError_t e = cudaSetDevice(device);
+  if (e != cudaSuccess)
+    return moth_cuda_check_on(device, e, "cudaSetDevice");
+  if (!__atomic_load_n(&opened[device], __ATOMIC_ACQUIRE))
+    MOTH_TRY(open_device(device));
+  runtime_device = device;
+  return MOTH_OK;
 }
 
 MothStatus moth_cuda_enter(const MothCall *c, cudaStream_t *stream) {
@@ -48,6 +107,10 @@ MothStatus moth_cuda_enter(const MothCall *c, cudaStream_t *stream) {
   return MOTH_OK;
 }
 
+bool moth_cuda_deterministic(void) {
+  return moth_deterministic;
+}
+
 /* --- faults ------------------------------------------------------------------------------------- */
 
 MothFault *moth_cuda_fault(int device) {
@@ -55,25 +118,53 @@ MothFault *moth_cuda_fault(int device) {
 }
 
 MothStatus moth_cuda_take_fault(int device) {
-  MothFault f = *faults[device];
-  if (!f.set)
+  if (!faults[device] || !*(volatile unsigned *)&faults[device]->whole)
     return MOTH_OK;
-  memset(faults[device], 0, sizeof f);
-  char dim[48] = "";
+  MothFault f;
+  {
+    MothLock lock(&faults_lock);
+    f = *faults[device];
+    memset(faults[device], 0, sizeof f);
+  }
+  if (!f.whole) /* another thread was first */
+    return MOTH_OK;
+  const char *op = moth_ops[f.op].name;
+  const char *late = moth_cuda_sync_always ? ""
+                                           : " (found while an earlier call ran on the device; "
+                                             "MOTH_CUDA_SYNC=1 raises it there)";
+  double number;
+  memcpy(&number, &f.value, sizeof number);
+  switch (f.what) {
+  case MOTH_FAULT_PROBABILITY:
+    return moth_fail(MOTH_ERR_VALUE, "[%s] the probability must be between 0 and 1, got %g%s", op,
+                     number, late);
+  case MOTH_FAULT_WEIGHT:
+    return moth_fail(MOTH_ERR_VALUE, "[%s] weights must not be negative, infinite or NaN, got %g%s",
+                     op, number, late);
+  case MOTH_FAULT_SAMPLES:
+    return moth_fail(MOTH_ERR_VALUE,
+                     "[%s] cannot draw %lld samples: more than the %lld positive weights%s", op,
+                     f.value, f.size, late);
+  case MOTH_FAULT_SOURCE:
+    return moth_fail(MOTH_ERR_VALUE, "[%s] mask selects %lld elements, but source has only %lld%s",
+                     op, f.value, f.size, late);
+  }
+  const char *what = f.what == MOTH_FAULT_CLASS ? "class" : "index";
+  char dim[80] = "";
   if (f.dim >= 0)
-    snprintf(dim, sizeof dim, " of dimension %d", f.dim + 1);
-  return moth_fail(
-      MOTH_ERR_INDEX, "[%s] %s %lld is out of range: expected %lld to %lld%s%s",
-      moth_ops[f.op].name, f.what ? "class" : "index", f.value, f.base, f.size - 1 + f.base, dim,
-      sync_always ? ""
-                  : " (found while an earlier call ran on the device; MOTH_CUDA_SYNC=1 "
-                    "raises it there)");
+    snprintf(dim, sizeof dim, " (dimension %lld has size %lld)", f.dim + f.base, f.size);
+  if (f.size == 0)
+    return moth_fail(MOTH_ERR_INDEX, "[%s] %s %lld is out of range: there are no positions%s%s", op,
+                     what, f.value, dim, late);
+  return moth_fail(MOTH_ERR_INDEX, "[%s] %s %lld is out of range: expected %lld to %lld%s%s", op,
+                   what, f.value, f.base, f.size - 1 + f.base, dim, late);
 }
 
 MothStatus moth_cuda_leave(const MothCall *c) {
-  if (!sync_always)
+  cudaStream_t stream = moth_cuda_stream(c->device.index);
+  if (!moth_cuda_sync_always || moth_cuda_is_capturing(stream))
     return MOTH_OK;
-  MOTH_CUDA_TRY(cudaStreamSynchronize(moth_cuda_stream(c->device.index)));
+  MOTH_CUDA_TRY(cudaStreamSynchronize(stream));
   return moth_cuda_take_fault(c->device.index);
 }
 
@@ -106,63 +197,160 @@ static MothStatus from_host(int index, void *to, const void *from, size_t n) {
   return moth_cuda_memcpy(index, to, from, n, cudaMemcpyHostToDevice);
 }
 
-static const MothDeviceOps ops = {"cuda",  why_not,   device_alloc,         device_free,
-                                  to_host, from_host, moth_cuda_copy_across};
-
-/* For now without a cache. */
-void *moth_cuda_alloc(int device, size_t n) {
-  void *p;
-  if (moth_cuda_set_device(device) != MOTH_OK ||
-      moth_cuda_check(cudaMalloc(&p, n), "cudaMalloc") != MOTH_OK)
-    return NULL;
-  return p;
-}
-void moth_cuda_free(int device, void *p, size_t n) {
-  (void)device;
-  (void)n;
-  cudaFree(p);
+static int current(void) {
+  return chosen_device;
 }
 
-static MothStatus open_device(int i) {
+static const MothDeviceOps ops = {"cuda",  why_not,   device_alloc,          device_free,
+                                  to_host, from_host, moth_cuda_copy_across, current};
+
+/* --- moth.cuda ------------------------------------------------------------------------------------ */
+
+static void set_current(int device) {
+  chosen_device = device;
+}
+static void info(int device, MothCudaInfo *out) {
+  *out = infos[device];
+}
+static MothStatus synchronize(int device) {
+  MOTH_TRY(moth_cuda_set_device(device));
+  MOTH_CUDA_TRY(cudaDeviceSynchronize());
+  return moth_cuda_take_fault(device);
+}
+static MothStatus mem_get_info(int device, size_t *available, size_t *total) {
+  MOTH_TRY(moth_cuda_set_device(device));
+  MOTH_CUDA_TRY(cudaMemGetInfo(available, total));
+  return MOTH_OK;
+}
+static MothStatus record_stream(MothTensor *t, MothCudaStream *s) {
+  if (t->device.type != MOTH_CUDA || !t->storage->data)
+    return moth_fail(MOTH_ERR_VALUE, "record_stream: expected a CUDA tensor");
+  return moth_cuda_record_stream(t->device.index, t->storage->data, s->s);
+}
+static int stream_device(const MothCudaStream *s) {
+  return s->device;
+}
+static int stream_priority(const MothCudaStream *s) {
+  return s->priority;
+}
+static void *stream_handle(const MothCudaStream *s) {
+  return (void *)s->s;
+}
+static bool is_capturing(int device) {
+  return moth_cuda_is_capturing(moth_cuda_stream(device));
+}
+
+static const MothCudaApi api = {moth_cuda_device_count,
+                                current,
+                                set_current,
+                                info,
+                                synchronize,
+                                mem_get_info,
+                                moth_cuda_memory_stats,
+                                moth_cuda_memory_visit,
+                                moth_cuda_memory_reset_peak,
+                                moth_cuda_memory_reset_accumulated,
+                                moth_cuda_empty_cache,
+                                moth_cuda_set_fraction,
+                                record_stream,
+                                moth_cuda_pin,
+                                moth_cuda_is_pinned,
+                                moth_cuda_pinned_stats,
+                                moth_cuda_pinned_empty,
+                                moth_cuda_stream_new,
+                                moth_cuda_stream_default,
+                                moth_cuda_stream_of,
+                                moth_cuda_stream_set,
+                                stream_device,
+                                stream_priority,
+                                stream_handle,
+                                moth_cuda_stream_synchronize,
+                                moth_cuda_stream_query,
+                                moth_cuda_stream_wait_stream,
+                                moth_cuda_event_new,
+                                moth_cuda_event_free,
+                                moth_cuda_event_record,
+                                moth_cuda_event_wait,
+                                moth_cuda_event_query,
+                                moth_cuda_event_synchronize,
+                                moth_cuda_event_elapsed,
+                                moth_cuda_graph_new,
+                                moth_cuda_graph_free,
+                                moth_cuda_graph_begin,
+                                moth_cuda_graph_end,
+                                moth_cuda_graph_replay,
+                                moth_cuda_graph_reset,
+                                moth_cuda_graph_pool,
+                                moth_cuda_pool_new,
+                                is_capturing,
+                                moth_cuda_nvtx_push,
+                                moth_cuda_nvtx_pop,
+                                moth_cuda_nvtx_mark,
+                                moth_cuda_nvtx_open};
+
+static MothStatus look_at(int i) {
   cudaDeviceProp p;
-  MOTH_TRY(moth_cuda_set_device(i));
-  MOTH_CUDA_TRY(cudaGetDeviceProperties(&p, i));
-  props[i].multiprocessors = p.multiProcessorCount;
-  props[i].major = p.major;
-  props[i].minor = p.minor;
-  props[i].shared_per_block = p.sharedMemPerBlockOptin;
-  props[i].l2 = (size_t)p.l2CacheSize;
-  props[i].total = p.totalGlobalMem;
-  snprintf(props[i].name, sizeof props[i].name, "%.127s", p.name);
-  MOTH_CUDA_TRY(cudaStreamCreateWithFlags(&default_stream[i], cudaStreamNonBlocking));
-  void *f;
-  MOTH_CUDA_TRY(cudaHostAlloc(&f, sizeof(MothFault), cudaHostAllocPortable | cudaHostAllocMapped));
-  memset(f, 0, sizeof(MothFault));
-  faults[i] = (MothFault *)f;
+  MothCudaInfo *f = &infos[i];
+  cudaError_t e = cudaGetDeviceProperties(&p, i);
+  if (e != cudaSuccess)
+    return moth_cuda_check_on(i, e, "cudaGetDeviceProperties");
+  snprintf(f->name, sizeof f->name, "%.127s", p.name);
+  f->major = p.major;
+  f->minor = p.minor;
+  f->multiprocessors = p.multiProcessorCount;
+  f->threads_per_multiprocessor = p.maxThreadsPerMultiProcessor;
+  f->warp = p.warpSize;
+  f->total = p.totalGlobalMem;
+  f->shared_per_block = p.sharedMemPerBlockOptin;
+  f->l2 = (size_t)p.l2CacheSize;
+  MothCudaProps *q = &props[i];
+  memcpy(q->name, f->name, sizeof q->name);
+  q->multiprocessors = f->multiprocessors;
+  q->major = f->major;
+  q->minor = f->minor;
+  q->shared_per_block = f->shared_per_block;
+  q->l2 = f->l2;
+  q->total = f->total;
   return MOTH_OK;
 }
 
+#ifndef __CUDACC__
+/* For specs of the emulation: a kernel that fails, after which the device is lost. */
+static __global__ void fail(int *out) {
+  if (threadIdx.x == 0)
+    *out = __shfl_sync(0xffffffffu, 1, 1);
+}
+extern "C" MOTH_API void moth_cuda_lose(int device) {
+  if (moth_cuda_set_device(device) == MOTH_OK)
+    moth_launch("fail", fail, 1, 2, 0, moth_cuda_stream(device), (int *)faults[device]);
+}
+#endif
+
 /* Called once, by src/no_cuda. Returns why there is no device, or NULL. */
-extern "C" MOTH_API const char *moth_cuda_open(void) {
+extern "C" MOTH_API const char *moth_cuda_open(const MothCudaApi **out) {
   cudaError_t e = cudaGetDeviceCount(&device_count);
   if (e != cudaSuccess || device_count == 0) {
     device_count = 0;
-    snprintf(why, sizeof why, "no CUDA device: %s",
-             e != cudaSuccess ? cudaGetErrorString(e) : "none is visible");
+    snprintf(why, sizeof why, "no CUDA device: %s (error %d)",
+             e != cudaSuccess ? cudaGetErrorString(e) : "none is visible", (int)e);
     cudaGetLastError();
     return why;
   }
   if (device_count > MOTH_CUDA_MAX_DEVICES)
     device_count = MOTH_CUDA_MAX_DEVICES;
   for (int i = device_count - 1; i >= 0; i--)
-    if (open_device(i) != MOTH_OK) {
-      snprintf(why, sizeof why, "%s", moth_last_error());
+    if (look_at(i) != MOTH_OK) {
+      device_count = 0;
+      snprintf(why, sizeof why, "%.500s", moth_last_error());
       return why;
     }
+  for (int i = 0; i < device_count; i++)
+    moth_cuda_stream_default(i)->device = i;
   const char *s = getenv("MOTH_CUDA_SYNC");
-  sync_always = s && strcmp(s, "0") != 0;
+  moth_cuda_sync_always = s && strcmp(s, "0") != 0;
   for (int i = 0; i < MOTH_NOPS; i++)
     moth_ops[i].kernels[MOTH_CUDA] = moth_cuda_kernels_of_ops[i];
   moth_device_register(MOTH_CUDA, &ops);
+  *out = &api;
   return NULL;
 }

@@ -26,11 +26,16 @@ static void *try_pattern(const char *pattern) {
   return handle;
 }
 
+/* Python's packages below a prefix: pip puts NVIDIA's libraries there. */
 static void *try_packages(const char *prefix, const char *soname) {
   char pattern[1024];
-  snprintf(pattern, sizeof pattern, "%s/lib/python3*/site-packages/nvidia/*/lib/%s", prefix,
-           soname);
-  return try_pattern(pattern);
+  void *handle = nullptr;
+  for (const char *site : {"site-packages", "dist-packages"}) {
+    snprintf(pattern, sizeof pattern, "%s/lib/python3*/%s/nvidia/*/lib/%s", prefix, site, soname);
+    if (!handle)
+      handle = try_pattern(pattern);
+  }
+  return handle;
 }
 
 /* The packages beside each python3 of $PATH. */
@@ -56,28 +61,49 @@ static void *try_pythons(const char *soname) {
   return handle;
 }
 
-static void *find_library(const char *soname) {
-  const char *folder = getenv("MOTH_CUDA_LIB");
+static void *try_in(const char *folder, const char *below, const char *soname) {
   char path[1024];
-  void *handle = nullptr;
-  if (folder && *folder) {
-    snprintf(path, sizeof path, "%s/%s", folder, soname);
-    handle = try_open(path);
-  }
+  if (!folder || !*folder)
+    return nullptr;
+  snprintf(path, sizeof path, "%s%s/%s", folder, below, soname);
+  return try_open(path);
+}
+
+static void *find_library(const char *soname) {
+  void *handle = try_in(getenv("MOTH_CUDA_LIB"), "", soname);
   if (!handle)
     handle = try_open(soname);
-  if (!handle) {
-    snprintf(path, sizeof path, "/usr/local/cuda/lib64/%s", soname);
-    handle = try_open(path);
-  }
-  return handle ? handle : try_pythons(soname);
+  for (const char *toolkit : {(const char *)getenv("CUDA_HOME"), (const char *)getenv("CUDA_PATH"),
+                              (const char *)"/usr/local/cuda"})
+    if (!handle)
+      handle = try_in(toolkit, "/lib64", soname);
+  if (!handle)
+    handle = try_pythons(soname);
+  for (const char *home : {getenv("CONDA_PREFIX"), getenv("HOME")})
+    if (!handle && home) {
+      char local[600];
+      snprintf(local, sizeof local, "%.500s%s", home, home == getenv("HOME") ? "/.local" : "");
+      handle = try_packages(local, soname);
+    }
+  if (!handle)
+    handle = try_packages("/opt/*/.venv", soname);
+  return handle ? handle : try_packages("/opt/*", soname);
 }
 
 MothStatus moth_cuda_lib_open(const char *name, const char *const *sonames, void **handle) {
-  for (int i = 0; sonames[i]; i++)
+  char names[256] = "";
+  for (int i = 0; sonames[i]; i++) {
     if ((*handle = find_library(sonames[i])))
       return MOTH_OK;
-  return moth_fail(MOTH_ERR_STATE,
-                   "%s is not there: %s (%s); HINT: name its folder in MOTH_CUDA_LIB", name,
-                   sonames[0], said);
+    size_t n = strlen(names);
+    snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", sonames[i]);
+  }
+  const char *folder = getenv("MOTH_CUDA_LIB");
+  return moth_fail(
+      MOTH_ERR_STATE,
+      "%s is not there: looked for %s in %s%sthe loader's folders, $CUDA_HOME/lib64, "
+      "/usr/local/cuda/lib64, and nvidia/*/lib of the Python packages of $VIRTUAL_ENV, "
+      "of each python3 in $PATH, ~/.local, /opt/* (last said: %s); HINT: name its "
+      "folder in MOTH_CUDA_LIB",
+      name, names, folder ? folder : "", folder ? ", " : "", said);
 }

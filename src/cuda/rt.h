@@ -27,6 +27,11 @@ extern "C" {
 MothStatus moth_cuda_check(cudaError_t e, const char *what);
 #define MOTH_CUDA_TRY(call) MOTH_TRY(moth_cuda_check((call), #call))
 
+/* MOTH_CUDA_SYNC=1: each kernel is waited for, so that an error shows at the call that it belongs to. */
+extern bool moth_cuda_sync_always;
+/* After a launch: e, or under MOTH_CUDA_SYNC=1 what the kernel came to. */
+MothStatus moth_cuda_launched(const char *name, cudaError_t e, cudaStream_t stream);
+
 /* Starts kernel(args...) on a stream; a grid of no blocks is no launch. Errors: of the launch, or of an
  * earlier kernel. */
 #ifdef __CUDACC__
@@ -37,7 +42,7 @@ static inline MothStatus moth_launch(const char *name, void (*kernel)(P...), dim
     return MOTH_OK;
   kernel<<<grid, block, shared, stream>>>(static_cast<P>(args)...);
   cudaError_t e = cudaPeekAtLastError();
-  return e == cudaSuccess ? MOTH_OK : moth_cuda_check(cudaGetLastError(), name);
+  return e == cudaSuccess && !moth_cuda_sync_always ? MOTH_OK : moth_cuda_launched(name, e, stream);
 }
 /* extern __shared__ memory as an array of T. */
 #define MOTH_SHARED(T, name)                                                                       \
@@ -49,10 +54,10 @@ static inline MothStatus moth_launch(const char *name, void (*kernel)(P...), dim
                                      size_t shared, cudaStream_t stream, A... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0)
     return MOTH_OK;
-  return moth_cuda_check(moth_emu_launch(
-                             name, [=]() { kernel(static_cast<P>(args)...); }, grid, block, shared,
-                             stream, reinterpret_cast<const void *>(kernel)),
-                         name);
+  cudaError_t e = moth_emu_launch(
+      name, [=]() { kernel(static_cast<P>(args)...); }, grid, block, shared, stream,
+      reinterpret_cast<const void *>(kernel));
+  return e == cudaSuccess && !moth_cuda_sync_always ? MOTH_OK : moth_cuda_launched(name, e, stream);
 }
 #define MOTH_SHARED(T, name) T *name = static_cast<T *>(moth_emu_shared())
 #endif

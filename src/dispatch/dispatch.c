@@ -127,6 +127,44 @@ static MothStatus run_composite(MothCall *c) {
   return s;
 }
 
+/* All tensors of a call lie on one device. A number in a 0-dim cpu tensor may join a pointwise op. */
+static MothStatus check_devices(MothCall *c) {
+  const MothOp *op = c->op;
+  const MothTensor *first = NULL, *other = NULL;
+  const char *first_name = "", *other_name = "";
+  int nlists = op->nargs + (c->target ? op->nresults : 0);
+  for (int i = 0; i < nlists && !other; i++) {
+    bool target = i >= op->nargs;
+    const char *name = target ? "out" : op->args[i].name;
+    MothValue v = target ? moth_v_tensor(c->target[i - op->nargs]) : c->args[i];
+    uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    for (uint32_t k = 0; k < n && !other; k++) {
+      const MothTensor *t = v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k];
+      bool number = op->kind == MOTH_POINTWISE && t->ndim == 0 && t->device.type == MOTH_CPU;
+      if (number && !target && !(c->target && c->target[0] == t))
+        continue;
+      if (!first) {
+        first = t;
+        first_name = name;
+      } else if (t->device.type != first->device.type || t->device.index != first->device.index) {
+        other = t;
+        other_name = name;
+      }
+    }
+  }
+  if (!other) {
+    c->device = first->device;
+    return MOTH_OK;
+  }
+  char a[32], b[32];
+  return moth_fail(
+      MOTH_ERR_VALUE,
+      "Expected all tensors to be on the same device, but found %s on %s and %s on %s; "
+      "move them with x:to(device)",
+      first_name, moth_device_format(first->device, a, sizeof a), other_name,
+      moth_device_format(other->device, b, sizeof b));
+}
+
 static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
   uint32_t devices = c->keys & MOTH_KEYS_DEVICE;
@@ -135,20 +173,11 @@ static MothStatus run_backend(MothCall *c) {
       for (int i = 0; i < op->nargs; i++)
         if (op->args[i].type == MOTH_T_DEVICE && c->args[i].tag == MOTH_V_DEVICE)
           c->device = (MothDevice){(uint8_t)(c->args[i].u.i >> 8), (uint8_t)c->args[i].u.i};
-    } else if (devices & (devices - 1)) {
-      if (!op->cross_device) {
-        char msg[256] = "";
-        for (int i = 0; i < MOTH_NDEVICES; i++)
-          if (devices & (1u << i)) {
-            strcat(msg, msg[0] ? " and " : "");
-            strcat(msg, backend_name(i));
-          }
-        return moth_fail(MOTH_ERR_VALUE,
-                         "Expected all tensors to be on the same device, but found %s; move them "
-                         "with x:to(device)",
-                         msg);
-      }
-      c->device.type = devices & MOTH_KEY_CUDA ? MOTH_CUDA : MOTH_USER;
+    } else if (devices & (devices - 1) || devices == MOTH_KEY_CUDA) {
+      if (!op->cross_device)
+        MOTH_TRY(check_devices(c));
+      else
+        c->device.type = devices & MOTH_KEY_CUDA ? MOTH_CUDA : MOTH_USER;
     } else if (devices) {
       c->device.type = (uint8_t)__builtin_ctz(devices);
     }

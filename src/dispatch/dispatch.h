@@ -70,6 +70,7 @@ struct MothOp {
   bool factory;      /* makes tensors from no tensor: dtype, device, requires_grad options */
   bool keep;         /* a composite that is not expanded at Autograd */
   bool nondeterministic;
+  bool first_only;         /* results after the first are statistics without a derivative */
   bool cross_device;
   int8_t cond;             /* pointwise: the argument that is a bool mask, or -1 */
   int16_t pointwise;       /* index into the loop tables, or -1 */
@@ -171,7 +172,7 @@ MothStatus moth_result_view(MothCall *c, int i, MothTensor *t, int ndim, const i
 MothStatus moth_result_same(MothCall *c, int i, MothTensor *t);
 /* dim in [-ndim, ndim) to [0, ndim); a 0-dim tensor counts as one of one dimension. Messages speak in
  * positions of the C API; the binding names them from 1. */
-MothStatus moth_wrap_dim(int64_t dim, int ndim, int *out);
+MOTH_API MothStatus moth_wrap_dim(int64_t dim, int ndim, int *out);
 /* The shape that a and b broadcast to. */
 MOTH_API MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64_t *b, int *nout,
                                    int64_t *out);

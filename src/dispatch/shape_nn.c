@@ -127,8 +127,19 @@ static MothStatus check_params(MothValue params, MothValue grads) {
   return check_list(params, grads, "grads");
 }
 
+static MothStatus check_scale(const MothTensor *scale) {
+  if (!scale)
+    return MOTH_OK;
+  MOTH_TRY(need_float((MothDType)scale->dtype));
+  return scale->ndim == 0
+             ? MOTH_OK
+             : moth_fail(MOTH_ERR_VALUE, "grad_scale must be a 0-dim tensor, got %d dimensions",
+                         scale->ndim);
+}
+
 static MothStatus check_sgd(MothCall *c) {
   MOTH_UNPACK_SGD_STEP(c)
+  MOTH_TRY(check_scale(grad_scale));
   MOTH_TRY(check_params(params, grads));
   if (nesterov && (momentum <= 0 || dampening != 0))
     return moth_fail(MOTH_ERR_VALUE, "nesterov needs a momentum and no dampening");
@@ -137,6 +148,7 @@ static MothStatus check_sgd(MothCall *c) {
 
 static MothStatus check_adam(MothCall *c) {
   MOTH_UNPACK_ADAM_STEP(c)
+  MOTH_TRY(check_scale(grad_scale));
   MOTH_TRY(check_params(params, grads));
   MOTH_TRY(check_list(params, exp_avgs, "exp_avgs"));
   MOTH_TRY(check_list(params, exp_avg_sqs, "exp_avg_sqs"));

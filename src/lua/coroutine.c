@@ -1,4 +1,5 @@
-/* Modes of coroutines: no_grad, autocast, dispatch modes, fake tensors, moth.scope.
+/* Modes of coroutines: no_grad, autocast, dispatch modes, fake tensors, CUDA's device and streams,
+ * moth.scope.
  *
  * The core keeps modes per thread of the system. A coroutine that opens a scope gets a record of its own,
  * which lives while one of its scopes is open: it may yield inside, find its modes again when it is
@@ -18,9 +19,11 @@
 
 #include "core/thread.h"
 #include "lua/moth_lua.h"
+#include "no_cuda/cuda.h"
 
 typedef struct Record {
   MothModes modes;
+  MothCudaModes cuda;
   int scopes;    /* moth.scope: how many are open; the innermost one's list is registry[record] */
   int depth;     /* scopes of all kinds that the coroutine has open */
   uint64_t seen; /* when it was last loaded */
@@ -78,6 +81,7 @@ static Record *nearest(lua_State *L) {
 static void load(lua_State *L, Record *to) {
   Record *r = to ? to : base;
   moth_modes_load(&r->modes);
+  moth_cuda_modes_load(&r->cuda);
   moth_lua_load_scopes(L, r, r->scopes);
   r->seen = ++clock_now;
   live = to;
@@ -86,6 +90,7 @@ static void load(lua_State *L, Record *to) {
 static void save(lua_State *L) {
   Record *r = live ? live : base;
   moth_modes_save(&r->modes);
+  moth_cuda_modes_save(&r->cuda);
   r->scopes = moth_lua_save_scopes(L, r);
 }
 
@@ -140,6 +145,7 @@ static int b_open_modes(lua_State *L) {
   save(L); /* of whoever was live; r begins with the same */
   Record *from = live ? live : base;
   r->modes = from->modes;
+  r->cuda = from->cuda;
   r->scopes = moth_lua_save_scopes(L, r);
   r->seen = ++clock_now;
   live = r;

@@ -516,6 +516,15 @@ static void new_metatable(lua_State *L, void *key, const luaL_Reg *fns, const ch
   }
 }
 
+/* For allocators, in the middle of a call: what the state holds of garbage may be what is missing. */
+static bool collect(void) {
+  if (!moth_lua_current)
+    return false;
+  lua_gc(moth_lua_current, LUA_GCCOLLECT, 0);
+  lua_gc(moth_lua_current, LUA_GCCOLLECT, 0);
+  return true;
+}
+
 void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   static const luaL_Reg tensor[] = {{"__gc", tensor_gc}, {"__eq", tensor_eq}, {NULL, NULL}};
   static const luaL_Reg dtype[] = {
@@ -538,6 +547,7 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
                                  {"scope_end", b_scope_end},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
+  moth_alloc_collect = collect;
   new_metatable(L, &key_tensor, tensor, "moth.Tensor");
   lua_setfield(L, -2, "Tensor");
   new_metatable(L, &key_generator, generator, "moth.Generator");

@@ -10,8 +10,11 @@
 
 #include "core/error.h"
 
+enum { MODES_DEVICES = sizeof(((MothCudaModes *)0)->streams) / sizeof(MothCudaStream *) };
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char why[1024];
+static const MothCudaApi *api;
 
 static void open_backend(void) {
   const char *mode = getenv("MOTH_CUDA");
@@ -32,11 +35,35 @@ static void open_backend(void) {
     snprintf(why, sizeof why, "moth was built without CUDA (%.700s)", dlerror());
     return;
   }
-  const char *(*open)(void);
+  const char *(*open)(const MothCudaApi **api);
   *(void **)&open = dlsym(lib, "moth_cuda_open");
-  const char *problem = open ? open() : "moth_cuda_open is missing: another version of moth's?";
+  const char *problem = open ? open(&api) : "moth_cuda_open is missing: another version of moth's?";
   if (problem)
     snprintf(why, sizeof why, "%.1000s", problem);
+}
+
+const MothCudaApi *moth_cuda_api(void) {
+  const char *no = moth_cuda_why();
+  if (!no)
+    return api;
+  moth_fail(MOTH_ERR_STATE, "CUDA cannot be used here: %s", no);
+  return NULL;
+}
+
+/* api is read without the lock: whoever has set something on this thread has opened the backend. */
+void moth_cuda_modes_save(MothCudaModes *to) {
+  if (!api)
+    return;
+  to->device = api->current();
+  for (int i = 0; i < MODES_DEVICES; i++)
+    to->streams[i] = i < api->count() ? api->stream_current(i) : NULL;
+}
+void moth_cuda_modes_load(const MothCudaModes *from) {
+  if (!api)
+    return;
+  for (int i = 0; i < MODES_DEVICES && i < api->count(); i++)
+    api->set_stream(from->streams[i] ? from->streams[i] : api->stream_default(i));
+  api->set_current(from->device);
 }
 
 const char *moth_cuda_why(void) {
@@ -66,4 +93,5 @@ static MothStatus no_copy(int index, void *to, const void *from, size_t n) {
   return moth_fail(MOTH_ERR_STATE, "%s", moth_cuda_why());
 }
 
-const MothDeviceOps moth_cuda_device = {"cuda", why_not, no_alloc, no_free, no_copy, no_copy, NULL};
+const MothDeviceOps moth_cuda_device = {"cuda",  why_not, no_alloc, no_free,
+                                        no_copy, no_copy, NULL,     NULL};

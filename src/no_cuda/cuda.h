@@ -1,5 +1,5 @@
-/* The CUDA backend as the core sees it: libmoth_cuda.so, opened when a CUDA device is first asked for.
- * Where it or a device is missing, everything here says why. */
+/* The CUDA backend as the core and the binding see it: libmoth_cuda.so, opened when a CUDA device is
+ * first asked for. Where it or a device is missing, everything here says why. */
 #ifndef MOTH_NO_CUDA_CUDA_H
 #define MOTH_NO_CUDA_CUDA_H
 #include "core/device.h"
@@ -8,4 +8,104 @@
 extern const MothDeviceOps moth_cuda_device;
 /* Why CUDA cannot be used here, or NULL. Opens the backend. */
 MOTH_API const char *moth_cuda_why(void);
+
+typedef struct MothCudaStream MothCudaStream; /* lives as long as the process */
+typedef struct MothCudaEvent MothCudaEvent;
+typedef struct MothCudaGraph MothCudaGraph;
+
+typedef struct MothCudaInfo {
+  char name[128];
+  int major, minor; /* compute capability */
+  int multiprocessors, threads_per_multiprocessor, warp;
+  size_t total, shared_per_block, l2; /* bytes */
+} MothCudaInfo;
+
+/* Current, peak, and the sums of all that came and went. */
+typedef struct MothCudaCount {
+  int64_t current, peak, allocated, freed;
+} MothCudaCount;
+typedef struct MothCudaMemory {
+  /* bytes: handed out; handed out or waiting for a stream; asked for; taken from CUDA */
+  MothCudaCount allocated, active, requested, reserved;
+  MothCudaCount blocks, segments; /* how many: of those handed out; of those taken from CUDA */
+  int64_t retries;                /* CUDA said no, and the cache was flushed */
+  int64_t ooms;                   /* errors that were raised */
+} MothCudaMemory;
+
+/* A block or what lies between blocks, for a report: state 0 free, 1 in use, 2 waiting for a stream. */
+typedef void (*MothCudaVisit)(void *ctx, const void *segment, size_t segment_size, bool small,
+                              bool is_private, const MothCudaStream *stream, const void *p,
+                              size_t size, int state);
+
+enum { MOTH_CUDA_GLOBAL, MOTH_CUDA_THREAD_LOCAL, MOTH_CUDA_RELAXED }; /* capture modes */
+
+/* What moth.cuda is made of. Devices are indices from 0, checked by the caller (moth_device_check). */
+typedef struct MothCudaApi {
+  /* devices */
+  int (*count)(void);
+  int (*current)(void);
+  void (*set_current)(int device); /* of this thread */
+  void (*info)(int device, MothCudaInfo *out);
+  MothStatus (*synchronize)(int device);
+  /* memory */
+  MothStatus (*mem_get_info)(int device, size_t *available, size_t *total);
+  void (*memory)(int device, MothCudaMemory *out);
+  void (*visit)(int device, MothCudaVisit visit, void *ctx);
+  void (*reset_peak)(int device);
+  void (*reset_accumulated)(int device);
+  MothStatus (*empty_cache)(int device);
+  void (*set_fraction)(int device, double fraction);
+  MothStatus (*record_stream)(MothTensor *t, MothCudaStream *s);
+  /* pinned memory */
+  MothStatus (*pin)(MothTensor *t, MothTensor **out); /* a row-major copy in pinned memory */
+  bool (*is_pinned)(const MothTensor *t);
+  void (*pinned_memory)(int64_t *live, int64_t *cached); /* bytes */
+  MothStatus (*empty_pinned_cache)(void);
+  /* streams: a device has a default one and a few of each priority, handed out in turn */
+  MothStatus (*stream_new)(int device, int priority, MothCudaStream **out);
+  MothCudaStream *(*stream_default)(int device);
+  MothCudaStream *(*stream_current)(int device); /* of this thread */
+  void (*set_stream)(MothCudaStream *s);         /* current on its device, for this thread */
+  int (*stream_device)(const MothCudaStream *s);
+  int (*stream_priority)(const MothCudaStream *s);
+  void *(*stream_handle)(const MothCudaStream *s); /* its cudaStream_t */
+  MothStatus (*stream_synchronize)(MothCudaStream *s);
+  MothStatus (*stream_query)(MothCudaStream *s, bool *done);
+  MothStatus (*stream_wait_stream)(MothCudaStream *s, MothCudaStream *for_this);
+  /* events; they belong to the device of the stream that they are first recorded in */
+  MothCudaEvent *(*event_new)(bool timing); /* NULL: no memory */
+  void (*event_free)(MothCudaEvent *e);
+  MothStatus (*event_record)(MothCudaEvent *e, MothCudaStream *s);
+  MothStatus (*event_wait)(MothCudaEvent *e, MothCudaStream *s); /* s waits */
+  MothStatus (*event_query)(MothCudaEvent *e, bool *done);
+  MothStatus (*event_synchronize)(MothCudaEvent *e);
+  MothStatus (*event_elapsed)(MothCudaEvent *from, MothCudaEvent *to, double *ms);
+  /* graphs; pool 0: one of its own, else as pool_new or graph_pool gave it */
+  MothCudaGraph *(*graph_new)(void);
+  void (*graph_free)(MothCudaGraph *g);
+  MothStatus (*graph_begin)(MothCudaGraph *g, uint64_t pool, int mode); /* on the current stream */
+  MothStatus (*graph_end)(MothCudaGraph *g);
+  MothStatus (*graph_replay)(MothCudaGraph *g); /* on the current stream */
+  MothStatus (*graph_reset)(MothCudaGraph *g);
+  uint64_t (*graph_pool)(const MothCudaGraph *g);
+  uint64_t (*pool_new)(void);
+  bool (*is_capturing)(int device); /* this thread's current stream is */
+  /* marks for profilers; false: there is no library that would take them */
+  bool (*nvtx_push)(const char *text);
+  bool (*nvtx_pop)(void);
+  bool (*nvtx_mark)(const char *text);
+  MothStatus (*nvtx_open)(void);
+} MothCudaApi;
+
+/* Opens the backend. NULL: it cannot be used, moth_last_error() says why. */
+MOTH_API const MothCudaApi *moth_cuda_api(void);
+
+/* What scopes of moth.cuda have set on this thread: kept and put back where a thread runs several
+ * coroutines. Costs nothing while the backend is not open. */
+typedef struct MothCudaModes {
+  int device;
+  MothCudaStream *streams[8]; /* of the first devices */
+} MothCudaModes;
+MOTH_API void moth_cuda_modes_save(MothCudaModes *to);
+MOTH_API void moth_cuda_modes_load(const MothCudaModes *from);
 #endif

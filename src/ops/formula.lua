@@ -1,6 +1,9 @@
 -- Derivative formulas. A formula is one Lua expression over the names of an op's arguments, `grad`, `grad1`
 -- (of results 1, 2 …), `result`, `result1`; its functions are ops of the table or the helpers of
--- src/autograd/formulas.h. It is evaluated here, over proxies that write C.
+-- src/autograd/formulas.h. It is evaluated here, over proxies that write C. A formula `name(…)[i]` is the i-th
+-- gradient that moth_gradset_name gives; it is called once for all inputs whose formulas differ in i alone.
+-- One formula for several arguments, `["query, key"] = "op(…)"`, is one call of an op whose results are their
+-- gradients, in order.
 local schema = require "schema"
 
 local M = {}
@@ -129,20 +132,101 @@ function M.backward(op, by_name, helpers)
     return setmetatable({ c = t, kind = "tensor" }, proxy)
   end
 
-  local text = {}
+  local function mask_of(set)
+    local m = 0
+    for at in pairs(set) do m = m + 2 ^ at end
+    return m
+  end
+
+  -- One block for all inputs whose gradients come of one call.
+  local function set(name, given)
+    local mask, takes = 0, {}
+    body, used, saved = {}, {}, {}
+    local base = ntemps
+    for _, a in ipairs(op.args) do
+      local i = op.grad[a.name] and op.grad[a.name]:match("^" .. name .. "%b()%[(%d)%]$")
+      if i then
+        mask = mask + 2 ^ a.at
+        takes[#takes + 1] = ("    if (need & %du)\n      out[moth_node_edge(node, %d)] = moth_take(&v[%d]);"):format(
+          2 ^ a.at, a.at, base + i - 1)
+        ntemps = math.max(ntemps, base + i)
+      end
+    end
+    local env, args = environment(), {}
+    for i, p in ipairs({ setfenv(assert(loadstring("return " .. given:sub(2, -2))), env)() }) do args[i] = value(p) end
+    body[#body + 1] = ("    MOTH_GO(moth_gradset_%s((MothValue[]){%s}, need, &v[%d]));"):format(name,
+      table.concat(args, ", "), base)
+    return ("  if (need & %du) { /* %s%s */\n%s\n%s\n  }"):format(mask, name, given, table.concat(body, "\n"),
+      table.concat(takes, "\n")), mask_of(saved)
+  end
+
+  local text, sets = {}, {}
+  -- Joint formulas; each of the arguments then has it as its own, for those who read the record.
+  local joint, alone = {}, {}
+  for names, formula in pairs(op.grad) do
+    if names:find(",", 1, true) then joint[#joint + 1] = { names, formula } else alone[names] = formula end
+  end
+  table.sort(joint, function(a, b) return a[1] < b[1] end)
+  for _, j in ipairs(joint) do
+    local args, needed = {}, 0
+    for name in j[1]:gmatch("[%w_]+") do
+      local a = op.index[name] or schema.fail(op, "grad names '" .. name .. "', which is no argument")
+      args[#args + 1] = a
+      needed = needed + 2 ^ a.at
+    end
+    local target = by_name[j[2]:match("^([%w_]+)%(")]
+    if not target or target.nresults ~= #args then
+      schema.fail(op, "the derivative by " .. j[1] .. " must be a call of an op with as many results")
+    end
+    body, used, saved = {}, {}, {}
+    body[1] = ("  if (need & %du) { /* %s: %s */"):format(needed, j[1], j[2])
+    local plain = emit
+    local at
+    emit = function(name, values)
+      if name ~= target.name then return plain(name, values) end
+      at = ntemps
+      ntemps = ntemps + #args
+      body[#body + 1] = ("    MOTH_GO(moth_eval_all(&moth_ops[MOTH_OP_%s], %d, (MothValue[]){%s}, v + %d));"):format(
+        name, #values, table.concat(values, ", "), at)
+      return setmetatable({ c = ("v[%d]"):format(at), kind = "tensor" }, proxy)
+    end
+    local chunk = assert(loadstring("return " .. j[2], "=" .. op.place))
+    local ok, err = pcall(setfenv(chunk, environment()))
+    if not ok then schema.fail(op, "derivative of " .. j[1] .. ": " .. tostring(err)) end
+    for i, a in ipairs(args) do
+      body[#body + 1] = ("    if (need & %du)\n      out[moth_node_edge(node, %d)] = moth_take(&v[%d]);"):format(
+        2 ^ a.at, a.at, at + i - 1)
+      differentiable[a.at] = true
+      saves_for[a.at] = mask_of(saved)
+      op.grad[a.name] = j[2]
+    end
+    op.grad[j[1]] = nil
+    body[#body + 1] = "  }"
+    text[#text + 1] = table.concat(body, "\n")
+    emit = plain
+  end
+
   for _, a in ipairs(op.args) do
-    local formula = op.grad[a.name]
-    if formula then
+    local formula = alone[a.name]
+    local name, rest = (formula or ""):match("^([%w_]+)(%b())%[%d%]$")
+    if name then
+      differentiable[a.at] = true
+      if not sets[name] then
+        local block, m = set(name, rest)
+        text[#text + 1], sets[name] = block, m
+      end
+      saves_for[a.at] = sets[name]
+    elseif formula then
       differentiable[a.at] = true
       body, used, saved = {}, {}, {}
       body[#body + 1] = ("  if (need & %du) { /* %s: %s */"):format(2 ^ a.at, a.name, formula)
       if formula == "unimplemented" then
         body[#body + 1] = ("    MOTH_GO(moth_unimplemented(\"%s\", \"%s\"));"):format(op.name, a.name)
       elseif a.type == "TENSORS" then
-        local fn, rest = formula:match("^([%w_]+)%(grad, " .. a.name .. ", (.+)%)$")
+        local fn, given = formula:match("^([%w_]+)%(grad, " .. a.name .. ", (.+)%)$")
         if not fn then schema.fail(op, "the derivative of a list must be one helper(grad, " .. a.name .. ", …)") end
         local env = environment()
-        local p = setfenv(assert(loadstring("return " .. rest)), env)()
+        local p = setfenv(assert(loadstring("return " .. given)), env)()
         local c = value(p) -- writes lines of its own
         body[#body + 1] = ("    MOTH_GO(moth_gradlist_%s(node, grads[0], %s, out));"):format(fn, c)
       else
@@ -155,9 +239,7 @@ function M.backward(op, by_name, helpers)
       end
       body[#body + 1] = "  }"
       text[#text + 1] = table.concat(body, "\n")
-      local m = 0
-      for at in pairs(saved) do m = m + 2 ^ at end
-      saves_for[a.at] = m
+      saves_for[a.at] = mask_of(saved)
     end
   end
   as_value = plain_as_value
@@ -172,9 +254,7 @@ function M.backward(op, by_name, helpers)
     ("  MothStatus status = MOTH_OK;\n  MothValue v[%d] = {{{0}, 0, 0}};\n  (void)node, (void)grads, (void)need, (void)out;"):format(n),
     table.concat(text, "\n"),
     ("  goto done;\ndone:\n  moth_drop_values(v, %d);\n  return status;\n}\n"):format(n) }
-  local mask = 0
-  for at in pairs(differentiable) do mask = mask + 2 ^ at end
-  return table.concat(c, "\n"), saves_for, geometry, mask
+  return table.concat(c, "\n"), saves_for, geometry, mask_of(differentiable)
 end
 
 return M

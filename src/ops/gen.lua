@@ -78,7 +78,7 @@ for _, op in ipairs(ops) do
     op.cpu = "moth_cpu_" .. op.name
     need(op, "cpu", op.cpu)
     op.cuda_kernel = "moth_cuda_" .. (op.cuda == "host" and "via_host" or op.name)
-    if not text.cuda:find("[%s%*]" .. op.cuda_kernel .. "%(") then op.cuda_kernel = "moth_cuda_via_host" end
+    need(op, "cuda", op.cuda_kernel)
   end
   if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
   if type(op.grad) == "table" then

@@ -102,29 +102,36 @@ return {
   samples = { "randn(4,5), 0.3", "randn(4,5), 0.3, false" },
   errors = { { "randn(2), 1.5", "between 0 and 1" } },
   doc = "native_dropout in training, self otherwise." },
-{ "sgd_step(Tensor[]! params, Tensor[] grads, Tensor[]! momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool first) -> ()",
+{ "sgd_step(Tensor[]! params, Tensor[] grads, Tensor[]! momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool first, Tensor? grad_scale=none) -> ()",
   kind = "structured", shape = "optimizer",
   grad = "none",
   samples = {
     "{randn(3,4), randn(5)}, {randn(3,4), randn(5)}, {}, 0.1, 0, 0, 0.01, false, false, true",
     "{randn(3,4)}, {randn(3,4)}, {randn(3,4)}, 0.1, 0.9, 0, 0.01, true, false, false",
-    "{randn(7)}, {randn(7)}, {randn(7)}, 0.1, 0.9, 0.1, 0, false, true, true" },
+    "{randn(7)}, {randn(7)}, {randn(7)}, 0.1, 0.9, 0.1, 0, false, true, true",
+    "{randn(7)}, {randn(7)}, {randn(7)}, 0.1, 0.9, 0, 0.1, false, false, false, rand()" },
   errors = {
     { "{randn(2)}, {randn(3)}, {}, 0.1, 0, 0, 0, false, false, true", "shape" },
     { "{randn(2)}, {}, {}, 0.1, 0, 0, 0, false, false, true", "as many" },
+    { "{randn(2)}, {randn(2)}, {}, 0.1, 0, 0, 0, false, false, true, randn(2)", "0%-dim" },
   },
   doc = "One SGD step over all parameters, in place. momentum_buffers may be empty without momentum; \z
-    `first` fills them with the gradient." },
-{ "adam_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! max_exp_avg_sqs, float lr, float beta1, float beta2, float eps, float weight_decay, int step, bool decoupled, bool amsgrad, bool maximize) -> ()",
+    `first` fills them with the gradient. grad_scale, a 0-dim float tensor, multiplies the gradients; \z
+    on a device it is read there." },
+{ "adam_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! max_exp_avg_sqs, float lr, float beta1, float beta2, float eps, float weight_decay, int step, bool decoupled, bool amsgrad, bool maximize, Tensor? grad_scale=none) -> ()",
   kind = "structured", shape = "optimizer",
   grad = "none",
   samples = {
     "{randn(3,4)}, {randn(3,4)}, {randn(3,4)}, {rand(3,4)}, {}, 0.01, 0.9, 0.99, 1e-8, 0.1, 3, false, false, false",
     "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {}, 0.01, 0.9, 0.99, 1e-8, 0.1, 1, true, false, true",
-    "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {rand(7)}, 0.01, 0.9, 0.99, 1e-8, 0, 2, false, true, false" },
+    "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {rand(7)}, 0.01, 0.9, 0.99, 1e-8, 0, 2, false, true, false",
+    "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {}, 0.01, 0.9, 0.99, 1e-8, 0.1, 2, true, false, false, rand()" },
   errors = {
     { "{randn(2)}, {randn(3)}, {randn(2)}, {randn(2)}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 1, false, false, false", "shape" },
     { "{randn(2)}, {}, {}, {}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 1, false, false, false", "as many" },
+    { "{randn(2)}, {randn(2)}, {randn(2)}, {rand(2)}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 1, false, false, false, \z
+       tensor(2, {dtype=int64})", "float" },
   },
-  doc = "One Adam (decoupled = false) or AdamW step over all parameters, in place; `step` counts from 1." },
+  doc = "One Adam (decoupled = false) or AdamW step over all parameters, in place; `step` counts from 1. \z
+    grad_scale as for sgd_step." },
 }

@@ -7,7 +7,8 @@ M.types = { -- schema type -> { enum, C parameters(name), how a call packs them,
   ["Tensor[]"] = "TENSORS", string = "STRING", dtype = "DTYPE", device = "DEVICE", Generator = "GENERATOR",
 }
 
-M.families = { "pointwise", "create", "view", "reduce", "linalg", "index", "nn", "conv", "random" }
+M.families = { "pointwise", "activation", "create", "view", "reduce", "linalg", "index", "sort", "nn", "norm", "conv",
+  "attention", "random" }
 
 local function fail(op, what)
   error(("%s: %s: %s"):format(op.place or "?", op.name or "?", what), 0)

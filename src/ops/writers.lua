@@ -82,6 +82,7 @@ local function write_header(ops, write)
   for _, op in ipairs(ops) do t[#t + 1] = ("  MOTH_OP_%s = %d, /* %s */"):format(op.name, op.id, op.place) end
   local npointwise = 0
   for _, op in ipairs(ops) do if op.kind == "pointwise" then op.pointwise = npointwise; npointwise = npointwise + 1 end end
+  M.npointwise = npointwise
   t[#t + 1] = ("  MOTH_NOPS = %d,\n  MOTH_NPOINTWISE = %d\n};\n"):format(#ops, npointwise)
   for _, op in ipairs(ops) do
     t[#t + 1] = ("/* %s\n * %s */"):format(op.schema, op.doc:gsub("%*/", "* /"))
@@ -163,7 +164,7 @@ local function write_table(ops, write)
     field("kind", "MOTH_" .. op.kind:upper())
     field("promote", promote_code[op.promote] or "MOTH_PROMOTE_NONE")
     field("amp", amp_code[op.amp] or "MOTH_AMP_KEEP")
-    for _, flag in ipairs({ "inplace", "returns_self", "factory", "keep", "nondeterministic", "cross_device", "geometry" }) do
+    for _, flag in ipairs({ "inplace", "returns_self", "factory", "keep", "nondeterministic", "first_only", "cross_device", "geometry" }) do
       if op[flag] then field(flag, "true") end
     end
     field("cond", cond)
@@ -288,7 +289,7 @@ local function write_kernels(ops, write)
   for _, d in ipairs(M.dtypes) do
     for _, isa in ipairs(M.isas) do
       local suffix = ("_%s_%s"):format(d[1], isa)
-      local t = { banner, ("#include <stdint.h>\n#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF MOTH_%s\n#include \"kernels/cpu/typed/all.h\"\n"):format(d[2], d[3], d[4], d[5], d[1]:upper()) }
+      local t = { banner, ("#define MOTH_NO_OPS\n#include <stdint.h>\n#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF MOTH_%s\n#include \"kernels/cpu/typed/all.h\"\n"):format(d[2], d[3], d[4], d[5], d[1]:upper()) }
       local rows = {}
       for _, op in ipairs(ops) do
         if op.kind == "pointwise" then
@@ -300,7 +301,7 @@ local function write_kernels(ops, write)
           end
         end
       end
-      t[#t + 1] = ("static const MothLoop pointwise[MOTH_NPOINTWISE] = {\n%s\n};"):format(table.concat(rows, "\n"))
+      t[#t + 1] = ("static const MothLoop pointwise[%d] = {\n%s\n};"):format(M.npointwise, table.concat(rows, "\n"))
       local copies = {}
       for _, from in ipairs(M.dtypes) do
         copies[#copies + 1] = ("[MOTH_%s] = %s"):format(from[1]:upper(), from[1] == d[1] and "copy_same" or "copy_from_" .. from[1])
@@ -321,6 +322,29 @@ local function write_kernels(ops, write)
   end
   t[#t + 1] = "};\n"
   write("kernel_tables.c", table.concat(t, "\n"))
+end
+
+-- What attention does between its products, for the types that it computes in.
+local function write_attention(write)
+  local table_of = { banner, '#include "kernels/cpu/attention.h"\n' }
+  local rows = {}
+  for i = 1, 2 do
+    local d, row = M.dtypes[i], {}
+    for _, isa in ipairs(M.isas) do
+      local name = ("moth_attention_rows_%s_%s"):format(d[1], isa)
+      write(("kernels/attention_%s_%s.c"):format(d[1], isa), banner .. ("#include <stdint.h>\n#define stored %s\n\z
+        #define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED 0\n#define MOTH_SELF MOTH_%s\n\z
+        #include \"kernels/cpu/typed/prelude.h\"\n#include \"kernels/cpu/attention_rows.h\"\n\z
+        extern const MothAttentionRows %s;\nconst MothAttentionRows %s = {weights, finish, backward, dot, add};\n")
+        :format(d[2], d[3], d[4], d[1]:upper(), name, name))
+      table_of[#table_of + 1] = ("extern const MothAttentionRows %s;"):format(name)
+      row[#row + 1] = "&" .. name
+    end
+    rows[i] = ("  {%s},"):format(table.concat(row, ", "))
+  end
+  table_of[#table_of + 1] = "const MothAttentionRows *const moth_attention_rows[2][MOTH_NISAS] = {"
+  table_of[#table_of + 1] = table.concat(rows, "\n") .. "\n};\n"
+  write("attention_table.c", table.concat(table_of, "\n"))
 end
 
 -- The same for CUDA: per dtype a function object and a launch for every pointwise op, and apart from
@@ -437,7 +461,7 @@ local function write_lua(ops, write)
     local r = { name = op.name, schema = op.schema, place = op.place, family = op.family, kind = op.kind, args = args, nresults = op.nresults,
       inplace = op.inplace, returns_self = op.returns_self, factory = op.factory, grad = op.grad, amp = op.amp or "keep", promote = op.promote,
       dtypes = op.dtypes or (op.promote == "float" and "float") or nil, out = op.out, ref = op.ref, samples = op.samples, errors = op.errors,
-      tolerance = op.tolerance, nondeterministic = op.nondeterministic, cond = op.cond, cuda = op.cuda, doc = op.doc }
+      tolerance = op.tolerance, nondeterministic = op.nondeterministic, first_only = op.first_only, cond = op.cond, cuda = op.cuda, doc = op.doc }
     t[#t + 1] = "  " .. quote(r) .. ","
   end
   t[#t + 1] = "}\n"
@@ -450,6 +474,7 @@ function M.run(ops, _, write)
   write_table(ops, write)
   write_backward(ops, write)
   write_kernels(ops, write)
+  write_attention(write)
   write_cuda(ops, write)
   write_lua(ops, write)
 end

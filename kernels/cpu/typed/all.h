@@ -8,6 +8,7 @@
 #include "kernels/cpu/typed/arg.h"
 #include "kernels/cpu/typed/softmax.h"
 #include "kernels/cpu/typed/loss.h"
+#include "kernels/cpu/typed/norm.h"
 #include "kernels/cpu/typed/optimizer.h"
 #include "kernels/cpu/typed/scatter.h"
 #include "kernels/cpu/typed/conv.h"

@@ -58,4 +58,19 @@ struct MothPoolPlanes; /* kernels/cpu/pool.h */
   X(max_pool_planes, void, const struct MothPoolPlanes *p)                                         \
   X(max_pool_planes_backward, void, const struct MothPoolPlanes *p)                                \
   X(avg_pool_planes, void, const struct MothPoolPlanes *p)                                         \
-  X(avg_pool_planes_backward, void, const struct MothPoolPlanes *p)
+  X(avg_pool_planes_backward, void, const struct MothPoolPlanes *p)                                \
+  X(norm_rows, void, void *out, const void *in, int64_t rows, int64_t n, const void *weight,       \
+    const void *bias, double eps, int rms, void *mean, void *rstd)                                 \
+  X(norm_back_rows, void, void *dx, const void *grad, const void *in, int64_t rows, int64_t n,     \
+    const void *weight, int rms, const void *mean, const void *rstd, void *dweight, void *dbias)   \
+  X(norm_moments, void, const void *in, int64_t lines, int64_t n, double *mean, double *m2)        \
+  X(norm_dots, void, const void *grad, const void *in, int64_t lines, int64_t n,                   \
+    const double *center, double *sum, double *dot)                                                \
+  X(norm_lines, void, void *out, const void *grad, const void *in, int64_t lines, int64_t n,       \
+    const double *k)                                                                               \
+  X(norm_moments_cols, void, const void *in, int64_t n, int64_t step, int64_t cols, double *mean,  \
+    double *m2)                                                                                    \
+  X(norm_dots_cols, void, const void *grad, const void *in, int64_t n, int64_t step, int64_t cols, \
+    const double *center, double *sum, double *dot)                                                \
+  X(norm_cols, void, void *out, const void *grad, const void *in, int64_t n, int64_t step,         \
+    int64_t cols, const double *k)

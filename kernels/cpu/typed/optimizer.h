@@ -9,7 +9,7 @@ static void sgd_step(void *param, const void *grad, void *buffer, int64_t n,
   const stored *g = grad;
   real lr = (real)h->lr, decay = (real)h->weight_decay, momentum = (real)h->momentum;
   real keep = h->first ? 0 : momentum, take = h->first ? 1 : (real)(1 - h->dampening);
-  real sign = h->maximize ? -1 : 1;
+  real sign = (real)(h->maximize ? -h->grad_scale : h->grad_scale);
   if (!b) {
     MOTH_VECTOR for (int64_t i = 0; i < n; i++) {
       real p = LOAD(x[i]), d = sign * LOAD(g[i]) + decay * p;
@@ -41,7 +41,7 @@ static void adam_step(void *param, const void *grad, void *avg, void *avg_sq, vo
   real eps = (real)h->eps, size = (real)h->step_size, root = (real)(1 / h->root_correction);
   real decay = h->decoupled ? 0 : (real)h->weight_decay;
   real shrink = h->decoupled ? (real)(1 - h->lr * h->weight_decay) : 1;
-  real sign = h->maximize ? -1 : 1;
+  real sign = (real)(h->maximize ? -h->grad_scale : h->grad_scale);
 #define ADAM_STEP(CHOOSE)                                                                          \
   MOTH_VECTOR for (int64_t i = 0; i < n; i++) {                                                    \
     real p = LOAD(x[i]), d = sign * LOAD(g[i]) + decay * p;                                        \

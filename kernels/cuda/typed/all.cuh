@@ -2,9 +2,26 @@
  * it. */
 // clang-format off
 #include "kernels/cuda/typed/prelude.cuh"
+#include "kernels/cuda/optimizer.h"
+#include "kernels/cuda/scatter.h"
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/softmax.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/util.h"
 namespace {
 #include "kernels/cuda/typed/create.cuh"
+#include "kernels/cuda/typed/random.cuh"
+#include "kernels/cuda/typed/optimizer.cuh"
+#include "kernels/cuda/typed/scatter.cuh"
 #include "kernels/cuda/typed/gemm.cuh"
+#include "kernels/cuda/typed/lanes.cuh"
+#include "kernels/cuda/typed/combine.cuh"
+#include "kernels/cuda/typed/reduce.cuh"
+#include "kernels/cuda/typed/scan.cuh"
+#include "kernels/cuda/typed/softmax.cuh"
+#include "kernels/cuda/typed/softmax_backward.cuh"
+#include "kernels/cuda/typed/loss.cuh"
 #include "kernels/cuda/typed/conv.cuh"
 #include "kernels/cuda/typed/pool.cuh"
+#include "kernels/cuda/typed/norm.cuh"
 } // namespace

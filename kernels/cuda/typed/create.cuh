@@ -15,3 +15,38 @@ static MothStatus arange(cudaStream_t stream, void *out, int64_t n, double start
   return moth_launch("arange", arange_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0,
                      stream, (stored *)out, n, start, step);
 }
+
+/* From both ends, so that the last one is b. The product is rounded before the sum, as on the CPU:
+ * integers are cut towards zero. */
+__device__ __forceinline__ double linspace_at(double a, double step, double i) {
+#ifdef __CUDA_ARCH__
+  return __dadd_rn(a, __dmul_rn(step, i));
+#else
+  double d = step * i;
+  return a + d;
+#endif
+}
+__device__ __forceinline__ stored linspace_store(double x) {
+#if MOTH_IS_FLOAT
+  return STORE((real)x);
+#elif MOTH_REAL_KIND == 5
+  return (stored)(x != 0);
+#else
+  x = x == x ? x : 0.0;
+  x = x > -9223372036854775808.0 ? x : -9223372036854775808.0;
+  return (stored)(x < 9223372036854774784.0 ? (long long)x : 9223372036854774784LL);
+#endif
+}
+__global__ void __launch_bounds__(256)
+    linspace_kernel(stored *out, int64_t n, double a, double b, double step) {
+  int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n)
+    return;
+  out[i] = linspace_store(i < n / 2 || n == 1 ? linspace_at(a, step, (double)i)
+                                              : linspace_at(b, -step, (double)(n - 1 - i)));
+}
+static MothStatus linspace(cudaStream_t stream, void *out, int64_t n, double a, double b) {
+  double step = n > 1 ? (b - a) / (double)(n - 1) : 0;
+  return moth_launch("linspace", linspace_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256),
+                     0, stream, (stored *)out, n, a, b, step);
+}

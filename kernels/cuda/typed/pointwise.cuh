@@ -2,8 +2,7 @@
  *
  * A flat kernel for operands that are row-major or one number: 16 bytes a thread and access, UNROLL
  * accesses in flight. A strided one for everything else, whose positions are found by division with
- * constants made on the host (Granlund and Montgomery, "Division by invariant integers using
- * multiplication", 1994). */
+ * constants made on the host (fastdiv.h). */
 enum { BLOCK = 256, UNROLL = 2 };
 
 template <class T, int V> struct alignas(sizeof(T) * V) Lane { T v[V]; };
@@ -78,21 +77,6 @@ template <int V, class F, class Out, class... In>
 __global__ void __launch_bounds__(BLOCK)
     pointwise_flat(F f, Flat<(int)sizeof...(In)> a, int64_t n) {
   flat_body<V, F, Out, In...>(f, a, n, std::index_sequence_for<In...>());
-}
-
-/* x / d for 32-bit x: the high half of x * m, plus x, shifted. */
-struct FastDiv {
-  unsigned d, m, s;
-};
-static inline FastDiv fast_div(unsigned d) {
-  FastDiv f = {d, 0, 0};
-  while (f.s < 32 && (1ull << f.s) < d)
-    f.s++;
-  f.m = (unsigned)(((1ull << 32) * ((1ull << f.s) - d)) / d + 1);
-  return f;
-}
-__device__ __forceinline__ unsigned div_fast(unsigned x, const FastDiv &f) {
-  return (unsigned)(((unsigned long long)__umulhi(x, f.m) + x) >> f.s);
 }
 
 template <int N> struct Strided {

@@ -7,6 +7,7 @@
  * Everything after it stands in a nameless namespace: its names need no dtype, the file has one. */
 #include <utility>
 
+#include "kernels/cuda/fastdiv.h"
 #include "kernels/cuda/table.h"
 
 #define MOTH_FN static __host__ __device__ __forceinline__

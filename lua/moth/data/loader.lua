@@ -6,6 +6,7 @@
 --
 -- Where the dataset has get_batch and no collate_fn is given, a batch is made in one go (one index_select per
 -- tensor of a TensorDataset); otherwise from single samples.
+local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -16,7 +17,8 @@ local DataLoader = class("DataLoader")
 
 --- @param dataset with size() and get(i)
 -- @tparam[opt] table o batch_size (1), shuffle (false), drop_last (false), generator, sampler, batch_sampler,
--- collate_fn (list of samples { n = …, … } -> values of the batch), num_workers (0)
+-- collate_fn (list of samples { n = …, … } -> values of the batch), num_workers (0), pin_memory (false: true puts the
+-- tensors of batches into pinned memory where there is CUDA, for x:cuda{non_blocking = true})
 function DataLoader:__init(dataset, o)
   local where = "data.DataLoader"
   o = check.options(where, o,
@@ -34,6 +36,7 @@ function DataLoader:__init(dataset, o)
   self.dataset, self.collate_fn, self.batch_sampler = dataset, o.collate_fn, o.batch_sampler
   self.batch_size = check.integer(where, "batch_size", o.batch_size or 1, 1)
   self.drop_last = o.drop_last == true
+  self.pin_memory = o.pin_memory == true and moth.cuda.is_available()
   self.sampler = o.sampler or o.shuffle and sampler.RandomSampler(dataset, { generator = o.generator })
     or sampler.SequentialSampler(dataset)
 end
@@ -66,8 +69,28 @@ local function iter_tensor(self, positions)
   end
 end
 
+local function pin(v)
+  if B.is_tensor(v) then return v:pin_memory() end
+  if type(v) ~= "table" or getmetatable(v) then return v end
+  local out = {}
+  for key, value in pairs(v) do out[key] = pin(value) end
+  return out
+end
+local function pinned(...)
+  local values = pack(...)
+  for k = 1, values.n do values[k] = pin(values[k]) end
+  return unpack(values, 1, values.n)
+end
+
 --- An iterator over one epoch, for `for x, y in loader:iter() do`.
 function DataLoader:iter()
+  local next_batch = self:batches()
+  if not self.pin_memory then return next_batch end
+  return function() return pinned(next_batch()) end
+end
+
+-- The same before pinning.
+function DataLoader:batches()
   local whole = self.dataset.get_batch and not self.collate_fn
   if whole and not self.batch_sampler and self.sampler.positions then
     return iter_tensor(self, self.sampler:positions())

@@ -20,6 +20,13 @@ local rows = {
   { "Sigmoid", "sigmoid", doc = "1 / (1 + exp(-x))" },
   { "LogSigmoid", "log_sigmoid", doc = "log(sigmoid(x))" },
   { "Tanh", "tanh", doc = "tanh(x)" },
+  { "ReLU6", "relu6", inplace = true, doc = "x cut to [0, 6]" },
+  { "SELU", "selu", inplace = true, doc = "1.0507 (x, or 1.6733 (exp(x) - 1) below 0)" },
+  { "CELU", "celu", { "alpha", 1 }, inplace = true, doc = "x, or alpha (exp(x / alpha) - 1) below 0" },
+  { "Hardsigmoid", "hardsigmoid", inplace = true, doc = "relu6(x + 3) / 6" },
+  { "Hardswish", "hardswish", inplace = true, doc = "x relu6(x + 3) / 6" },
+  { "Softsign", "softsign", doc = "x / (1 + |x|)" },
+  { "GLU", "glu", { "dim", -1 }, doc = "the first half along dim times the sigmoid of the second" },
   { "Softmax", "softmax", { "dim" }, doc = "exp(x) normalised to sum 1 along dim (counted from 1)" },
   { "LogSoftmax", "log_softmax", { "dim" }, doc = "log(softmax(x)) along dim" },
 }

@@ -8,7 +8,8 @@ local here = "moth.nn."
 local files = {
   Module = "module", Parameter = "parameter", Sequential = "sequential", ModuleList = "module_list",
   ModuleDict = "module_dict", Linear = "linear", Dropout = "dropout", Flatten = "flatten", Unflatten = "unflatten",
-  Identity = "identity", Embedding = "embedding", functional = "functional", init = "init_", utils = "utils",
+  Identity = "identity", Embedding = "embedding", MultiheadAttention = "multihead_attention",
+  functional = "functional", init = "init_", utils = "utils",
 }
 for _, name in ipairs({ "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Softplus", "Hardtanh", "Sigmoid",
   "LogSigmoid", "Tanh", "Softmax", "LogSoftmax" }) do
@@ -24,6 +25,17 @@ end
 for _, name in ipairs({ "MaxPool1d", "MaxPool2d", "AvgPool1d", "AvgPool2d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
   "AdaptiveMaxPool2d", "Unfold", "Fold" }) do
   files[name] = { "pool", name }
+end
+for _, name in ipairs({ "ReLU6", "SELU", "CELU", "Hardsigmoid", "Hardswish", "Softsign", "GLU" }) do
+  files[name] = { "activation", name }
+end
+files.PReLU = "prelu"
+for _, name in ipairs({ "LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d",
+  "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d" }) do
+  files[name] = { "norm", name }
+end
+for _, name in ipairs({ "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad" }) do
+  for n = 1, 3 do files[name .. n .. "d"] = { "padding", name .. n .. "d" } end
 end
 
 local nn = {}

@@ -1,0 +1,413 @@
+/* scaled_dot_product_attention: tiles of QUERIES x KEYS scores, made by one matrix product and used up
+ * by others while they are in cache; no L x S matrix exists. Forward is the softmax that goes on (Milakov
+ * and Gimelshein): each row keeps its maximum and sum so far, and its result is scaled when the maximum
+ * moves. Backward makes the weights again from scores and the logarithm of the sum (Dao et al.,
+ * "FlashAttention").
+ *
+ * Tiles and tasks depend on shapes alone, each result is written by one task, and a task's tiles come in
+ * order: the same bits for any number of threads. float16 and bfloat16 go through float32. */
+#include "kernels/cpu/attention.h"
+
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/parallel.h"
+#include "core/random.h"
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/util.h"
+#include "unpack.h"
+
+enum { QUERIES = 128, KEYS = 256, PIECES = 8 };
+
+/* (B, H, T, D) in the compute dtype, rows of D elements side by side. */
+typedef struct Heads {
+  MothTensor *t;
+  char *data;
+  int64_t batch, head, row; /* steps, in bytes; row: in elements */
+} Heads;
+
+typedef struct Attention {
+  const MothAttentionRows *rows;
+  const MothKernels *kernels; /* of dtype: for dropout's numbers */
+  MothDType dtype;
+  int64_t size, B, H, K, L, S, E, V;
+  Heads q, k, v, o, grad; /* o: output; grad: of the output */
+  Heads dq, dk, dv;
+  MothTensor *mask_tensor;
+  const char *mask;
+  int64_t mask_step[4]; /* elements */
+  bool mask_bool, causal;
+  char *lse, *delta;
+  const char *grad_lse; /* NULL: none */
+  MothPhilox philox;
+  double p, scale;
+  int64_t query_blocks, pieces; /* backward: of the keys of a head, each with its own dq */
+  char *partial;
+  bool failed;
+} Attention;
+
+static MothStatus heads_of(Heads *h, MothTensor *t, MothDType dtype) {
+  int64_t size = moth_dtype_size(dtype);
+  if (t->dtype == dtype && (t->stride[3] == 1 || t->shape[3] <= 1) &&
+      (t->stride[2] >= t->shape[3] || t->shape[2] <= 1)) {
+    moth_tensor_retain(t);
+    h->t = t;
+  } else {
+    MOTH_TRY(moth_cpu_contiguous_as(t, dtype, &h->t));
+  }
+  h->data = h->t->data;
+  h->batch = h->t->stride[0] * size;
+  h->head = h->t->stride[1] * size;
+  h->row = moth_max64(h->t->stride[2], h->t->shape[3]);
+  return MOTH_OK;
+}
+
+static char *rows_of(const Heads *h, int64_t b, int64_t head, int64_t row, int64_t size) {
+  return h->data + b * h->batch + head * h->head + row * h->row * size;
+}
+
+static MothStatus prepare(Attention *a, MothTensor *q, MothTensor *k, MothTensor *v,
+                          MothTensor *mask, double p, bool causal, double scale) {
+  a->dtype = q->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
+  a->rows = moth_attention_rows[a->dtype == MOTH_FLOAT64][moth_isa];
+  a->kernels = moth_cpu_kernels(a->dtype);
+  a->size = moth_dtype_size(a->dtype);
+  a->B = q->shape[0], a->H = q->shape[1], a->L = q->shape[2], a->E = q->shape[3];
+  a->K = k->shape[1], a->S = k->shape[2], a->V = v->shape[3];
+  a->p = p;
+  a->causal = causal;
+  a->scale = scale;
+  a->query_blocks = (a->L + QUERIES - 1) / QUERIES;
+  MOTH_TRY(heads_of(&a->q, q, a->dtype));
+  MOTH_TRY(heads_of(&a->k, k, a->dtype));
+  MOTH_TRY(heads_of(&a->v, v, a->dtype));
+  if (!mask)
+    return MOTH_OK;
+  a->mask_bool = mask->dtype == MOTH_BOOL;
+  MOTH_TRY(moth_cpu_contiguous_as(mask, a->mask_bool ? MOTH_BOOL : a->dtype, &a->mask_tensor));
+  a->mask = a->mask_tensor->data;
+  for (int i = 0; i < mask->ndim; i++)
+    if (mask->shape[i] > 1)
+      a->mask_step[4 - mask->ndim + i] = a->mask_tensor->stride[i];
+  return MOTH_OK;
+}
+
+/* A result in the compute dtype: the tensor itself, or one that is copied to it later. */
+static MothStatus result_of(Heads *h, MothTensor *out, MothDType dtype) {
+  if (out->dtype != dtype) {
+    MOTH_TRY(moth_tensor_new(4, out->shape, dtype, out->device, &h->t));
+  } else {
+    moth_tensor_retain(out);
+    h->t = out;
+  }
+  int64_t size = moth_dtype_size(dtype);
+  h->data = h->t->data;
+  h->row = out->shape[3];
+  h->head = out->shape[2] * h->row * size;
+  h->batch = out->shape[1] * h->head;
+  return MOTH_OK;
+}
+
+static void give(Heads *h, MothTensor *out) {
+  if (h->t != out)
+    moth_cpu_copy(out, h->t);
+}
+
+static void drop(Attention *a) {
+  Heads *all[] = {&a->q, &a->k, &a->v, &a->o, &a->grad, &a->dq, &a->dk, &a->dv};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (all[i]->t)
+      moth_tensor_release(all[i]->t);
+  if (a->mask_tensor)
+    moth_tensor_release(a->mask_tensor);
+}
+
+/* How many keys query `row` and those before it see. */
+static int64_t seen_by(const Attention *a, int64_t row) {
+  return a->causal ? moth_min64(a->S, row + 1) : a->S;
+}
+
+/* The tile of queries i.. and keys j.. of head (b, h): scores, mask and dropout. */
+static MothAttentionTile tile_of(const Attention *a, int64_t b, int64_t h, int64_t i, int64_t rows,
+                                 int64_t j, int64_t cols, char *score, char *keep) {
+  MothAttentionTile t = {.rows = rows,
+                         .cols = cols,
+                         .step = KEYS,
+                         .score = score,
+                         .keep_scale = a->p < 1 ? 1 / (1 - a->p) : 0,
+                         .visible = a->causal ? i + 1 - j : cols,
+                         .scale = a->scale};
+  MothGemm g = {.dtype = (int)a->dtype,
+                .m = rows,
+                .n = cols,
+                .k = a->E,
+                .a = rows_of(&a->q, b, h, i, a->size),
+                .b = rows_of(&a->k, b, h / (a->H / a->K), j, a->size),
+                .c = score,
+                .a_row = a->q.row,
+                .a_col = 1,
+                .b_row = 1,
+                .b_col = a->k.row,
+                .ldc = KEYS,
+                .alpha = a->scale};
+  moth_gemm(&g, false);
+  if (a->mask) {
+    int64_t at =
+        b * a->mask_step[0] + h * a->mask_step[1] + i * a->mask_step[2] + j * a->mask_step[3];
+    t.mask = a->mask + at * (a->mask_bool ? 1 : a->size);
+    t.mask_row = a->mask_step[2];
+    t.mask_bool = a->mask_bool;
+    t.mask_wide = a->mask_step[3] != 0 || a->S == 1;
+  }
+  if (a->p > 0) {
+    /* Word (row of all, key) of the op's numbers: each row begins at a counter of its own. */
+    uint64_t per_row = (uint64_t)(a->S + 3) / 4;
+    uint64_t row = (uint64_t)((b * a->H + h) * a->L + i);
+    for (int64_t r = 0; r < rows; r++)
+      a->kernels->random_bernoulli(
+          keep + r * KEYS * a->size, 0, cols, a->philox.seed,
+          a->philox.offset + (row + (uint64_t)r) * per_row + (uint64_t)j / 4, 1 - a->p);
+    t.keep = keep;
+  }
+  return t;
+}
+
+/* C = A B + beta C for blocks of a tile. */
+static void multiply(const Attention *a, int64_t m, int64_t n, int64_t k, const void *x,
+                     int64_t x_row, int64_t x_col, const void *y, int64_t y_row, int64_t y_col,
+                     void *c, int64_t ldc, bool more) {
+  MothGemm g = {.dtype = (int)a->dtype,
+                .m = m,
+                .n = n,
+                .k = k,
+                .a = x,
+                .b = y,
+                .c = c,
+                .a_row = x_row,
+                .a_col = x_col,
+                .b_row = y_row,
+                .b_col = y_col,
+                .ldc = ldc,
+                .alpha = 1,
+                .beta = more ? 1 : 0};
+  moth_gemm(&g, false);
+}
+
+/* One block of queries of one head. */
+static void forward_block(const Attention *a, int64_t bh, int64_t block, char *score, char *keep) {
+  int64_t b = bh / a->H, h = bh % a->H, i = block * QUERIES;
+  int64_t rows = moth_min64(QUERIES, a->L - i), end = seen_by(a, i + rows - 1);
+  char *out = rows_of(&a->o, b, h, i, a->size);
+  double sum[QUERIES] = {0}, max[QUERIES]; /* max: room for either type */
+  MothAttentionTile t = {.rows = rows, .keep_scale = a->p < 1 ? 1 / (1 - a->p) : 0};
+  for (int64_t r = 0; r < rows; r++)
+    if (a->dtype == MOTH_FLOAT64)
+      max[r] = -__builtin_inf();
+    else
+      ((float *)max)[r] = -__builtin_inff();
+  for (int64_t j = 0; j < end; j += KEYS) {
+    t = tile_of(a, b, h, i, rows, j, moth_min64(KEYS, end - j), score, keep);
+    t.max = max;
+    t.sum = sum;
+    t.out = j ? out : NULL;
+    t.width = t.out_row = a->V;
+    a->rows->weights(&t);
+    multiply(a, rows, a->V, t.cols, score, KEYS, 1,
+             rows_of(&a->v, b, h / (a->H / a->K), j, a->size), a->v.row, 1, out, a->V, j > 0);
+  }
+  if (!end)
+    memset(out, 0, (size_t)(rows * a->V * a->size));
+  t.max = max;
+  t.sum = sum;
+  t.out = out;
+  t.width = t.out_row = a->V;
+  t.lse = a->lse + (bh * a->L + i) * a->size;
+  a->rows->finish(&t);
+}
+
+static void forward_range(void *ctx, int64_t begin, int64_t end) {
+  Attention *a = ctx;
+  size_t tile = (size_t)(QUERIES * KEYS * a->size), n = a->p > 0 ? 2 * tile : tile;
+  char *score = moth_alloc(n);
+  if (!score) {
+    __atomic_store_n(&a->failed, true, __ATOMIC_RELAXED);
+    return;
+  }
+  for (int64_t i = begin; i < end; i++) {
+    /* The last blocks see the most keys: from both ends in turn, so that halves weigh the same. */
+    int64_t nb = a->query_blocks, at = i % nb;
+    forward_block(a, i / nb, at % 2 ? nb - 1 - at / 2 : at / 2, score, score + tile);
+  }
+  moth_free(score, n);
+}
+
+MothStatus moth_cpu_attention_forward(MothCall *c) {
+  MOTH_UNPACK_ATTENTION_FORWARD(c)
+  MothTensor *out = c->results[0].u.t, *lse = c->results[1].u.t;
+  int64_t *state = (int64_t *)c->results[2].u.t->data;
+  Attention a = {0};
+  state[0] = state[1] = 0;
+  if (dropout_p > 0) {
+    a.philox = moth_generator_take(generator, 4 * lse->numel * ((key->shape[2] + 3) / 4));
+    memcpy(state, &a.philox.seed, sizeof *state);
+    memcpy(state + 1, &a.philox.offset, sizeof *state);
+  }
+  if (!lse->numel)
+    return MOTH_OK;
+  MothStatus status = MOTH_OK;
+  MOTH_GO(prepare(&a, query, key, value, attn_mask, dropout_p, is_causal, scale));
+  MOTH_GO(result_of(&a.o, out, a.dtype));
+  a.lse = lse->data;
+  moth_parallel_for(a.B * a.H * a.query_blocks, 1, forward_range, &a);
+  if (a.failed)
+    MOTH_GO(MOTH_ERR_MEMORY);
+  give(&a.o, out);
+done:
+  drop(&a);
+  return status;
+}
+
+/* --- backward ---------------------------------------------------------------------------------- */
+
+/* Where the queries of piece `piece` of (b, h) add up their gradient. */
+static char *dq_of(const Attention *a, int64_t b, int64_t h, int64_t i, int64_t piece) {
+  if (piece == 0)
+    return rows_of(&a->dq, b, h, i, a->size);
+  int64_t rows = a->B * a->H * a->L;
+  return a->partial + (((piece - 1) * rows) + (b * a->H + h) * a->L + i) * a->E * a->size;
+}
+
+/* Keys [from, to) of key head (b, hk), with all queries of its group. */
+static void backward_piece(const Attention *a, int64_t b, int64_t hk, int64_t piece, char *score) {
+  int64_t tile = QUERIES * KEYS * a->size, group = a->H / a->K;
+  int64_t blocks = (a->S + KEYS - 1) / KEYS;
+  int64_t from = blocks * piece / a->pieces * KEYS;
+  int64_t to = moth_min64(blocks * (piece + 1) / a->pieces * KEYS, a->S);
+  char *grad = score + tile, *keep = grad + tile;
+  for (int64_t h = hk * group; h < (hk + 1) * group; h++)
+    memset(dq_of(a, b, h, 0, piece), 0, (size_t)(a->L * a->E * a->size));
+  for (int64_t j = from; j < to; j += KEYS) {
+    int64_t cols = moth_min64(KEYS, to - j);
+    char *k = rows_of(&a->k, b, hk, j, a->size), *v = rows_of(&a->v, b, hk, j, a->size);
+    char *dk = rows_of(&a->dk, b, hk, j, a->size), *dv = rows_of(&a->dv, b, hk, j, a->size);
+    bool more = false;
+    for (int64_t h = hk * group; h < (hk + 1) * group; h++)
+      for (int64_t i = 0; i < a->L; i += QUERIES) {
+        int64_t rows = moth_min64(QUERIES, a->L - i);
+        int64_t n = moth_min64(cols, seen_by(a, i + rows - 1) - j);
+        if (n <= 0)
+          continue;
+        char *dout = rows_of(&a->grad, b, h, i, a->size), *q = rows_of(&a->q, b, h, i, a->size);
+        MothAttentionTile t = tile_of(a, b, h, i, rows, j, n, score, keep);
+        int64_t row = (b * a->H + h) * a->L + i;
+        multiply(a, rows, n, a->V, dout, a->grad.row, 1, v, 1, a->v.row, grad, KEYS, false);
+        t.grad = grad;
+        t.lse = a->lse + row * a->size;
+        t.delta = a->delta + row * a->size;
+        a->rows->backward(&t);
+        if (!more && n < cols) {
+          memset(dv, 0, (size_t)(cols * a->V * a->size));
+          memset(dk, 0, (size_t)(cols * a->E * a->size));
+          more = true;
+        }
+        multiply(a, n, a->V, rows, score, 1, KEYS, dout, a->grad.row, 1, dv, a->V, more);
+        multiply(a, n, a->E, rows, grad, 1, KEYS, q, a->q.row, 1, dk, a->E, more);
+        multiply(a, rows, a->E, n, grad, KEYS, 1, k, a->k.row, 1, dq_of(a, b, h, i, piece), a->E,
+                 true);
+        more = true;
+      }
+    if (!more) { /* no query sees them */
+      memset(dv, 0, (size_t)(cols * a->V * a->size));
+      memset(dk, 0, (size_t)(cols * a->E * a->size));
+    }
+  }
+}
+
+static void backward_range(void *ctx, int64_t begin, int64_t end) {
+  Attention *a = ctx;
+  size_t tile = (size_t)(QUERIES * KEYS * a->size), n = a->p > 0 ? 3 * tile : 2 * tile;
+  char *score = moth_alloc(n);
+  if (!score) {
+    __atomic_store_n(&a->failed, true, __ATOMIC_RELAXED);
+    return;
+  }
+  for (int64_t i = begin; i < end; i++) {
+    int64_t bk = i / a->pieces, at = i % a->pieces;
+    backward_piece(a, bk / a->K, bk % a->K, at, score);
+  }
+  moth_free(score, n);
+}
+
+static void dots_range(void *ctx, int64_t begin, int64_t end) {
+  const Attention *a = ctx;
+  for (int64_t bh = begin; bh < end; bh++)
+    for (int64_t i = 0; i < a->L; i++) {
+      int64_t at = (bh * a->L + i) * a->size;
+      a->rows->dot(a->delta + at, rows_of(&a->grad, bh / a->H, bh % a->H, i, a->size),
+                   rows_of(&a->o, bh / a->H, bh % a->H, i, a->size), a->V,
+                   a->grad_lse ? a->grad_lse + at : NULL);
+    }
+}
+
+static void join_range(void *ctx, int64_t begin, int64_t end) {
+  const Attention *a = ctx;
+  int64_t per = a->L * a->E, all = a->B * a->H * per;
+  for (int64_t p = 1; p < a->pieces; p++)
+    a->rows->add(a->dq.data + begin * per * a->size,
+                 a->partial + ((p - 1) * all + begin * per) * a->size, (end - begin) * per);
+}
+
+MothStatus moth_cpu_attention_backward(MothCall *c) {
+  MOTH_UNPACK_ATTENTION_BACKWARD(c)
+  MothTensor *lse = NULL, *grad_lse = NULL;
+  size_t partial = 0, delta = 0;
+  MothStatus status = MOTH_OK;
+  Attention a = {0};
+  MOTH_GO(prepare(&a, query, key, value, attn_mask, dropout_p, is_causal, scale));
+  memcpy(&a.philox.seed, state->data, sizeof a.philox.seed);
+  memcpy(&a.philox.offset, (char *)state->data + state->stride[0] * 8, sizeof a.philox.offset);
+  MOTH_GO(heads_of(&a.grad, grad_output, a.dtype));
+  MOTH_GO(heads_of(&a.o, output, a.dtype));
+  MOTH_GO(moth_cpu_contiguous_as(logsumexp, a.dtype, &lse));
+  if (grad_logsumexp) {
+    MOTH_GO(moth_cpu_contiguous_as(grad_logsumexp, a.dtype, &grad_lse));
+    a.grad_lse = grad_lse->data;
+  }
+  MOTH_GO(result_of(&a.dq, c->results[0].u.t, a.dtype));
+  MOTH_GO(result_of(&a.dk, c->results[1].u.t, a.dtype));
+  MOTH_GO(result_of(&a.dv, c->results[2].u.t, a.dtype));
+  a.lse = lse->data;
+  if (!lse->numel || !a.S) {
+    memset(a.dq.data, 0, (size_t)(a.dq.t->numel * a.size));
+    memset(a.dk.data, 0, (size_t)(a.dk.t->numel * a.size));
+    memset(a.dv.data, 0, (size_t)(a.dv.t->numel * a.size));
+  } else {
+    /* Few heads: their keys are cut, for threads to have something to do. */
+    int64_t blocks = (a.S + KEYS - 1) / KEYS;
+    a.pieces = moth_max64(1, moth_min64(blocks, PIECES / (a.B * a.K)));
+    partial = (size_t)((a.pieces - 1) * a.B * a.H * a.L * a.E * a.size);
+    delta = (size_t)(lse->numel * a.size);
+    a.delta = moth_alloc(delta);
+    a.partial = partial ? moth_alloc(partial) : NULL;
+    if (!a.delta || (partial && !a.partial))
+      MOTH_GO(MOTH_ERR_MEMORY);
+    moth_parallel_for(a.B * a.H, moth_cpu_grain(a.L * a.V), dots_range, &a);
+    moth_parallel_for(a.B * a.K * a.pieces, 1, backward_range, &a);
+    if (a.failed)
+      MOTH_GO(MOTH_ERR_MEMORY);
+    if (partial)
+      moth_parallel_for(a.B * a.H, 1, join_range, &a);
+  }
+  give(&a.dq, c->results[0].u.t);
+  give(&a.dk, c->results[1].u.t);
+  give(&a.dv, c->results[2].u.t);
+done:
+  moth_free(a.delta, a.delta ? delta : 0);
+  moth_free(a.partial, a.partial ? partial : 0);
+  if (lse)
+    moth_tensor_release(lse);
+  if (grad_lse)
+    moth_tensor_release(grad_lse);
+  drop(&a);
+  return status;
+}

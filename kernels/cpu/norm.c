@@ -1,0 +1,477 @@
+/* Normalisation: how rows, groups and channels are cut into tasks, and how the statistics of pieces are
+ * joined. Pieces are fixed by shapes alone, so that threads change no bit. */
+#include <math.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/parallel.h"
+#include "kernels/cpu/util.h"
+#include "unpack.h"
+
+enum { COLS = 256, MOST_CHUNKS = 64, LEAST_ROWS = 16 };
+
+static MothDType stat_dtype(int dtype) {
+  return dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
+}
+/* An optional tensor, row-major in a dtype; NULL stays NULL. */
+static MothStatus hold(const MothTensor *t, MothDType dtype, MothTensor **out) {
+  *out = NULL;
+  return t ? moth_cpu_contiguous_as(t, dtype, out) : MOTH_OK;
+}
+static void *data_of(const MothTensor *t) {
+  return t ? t->data : NULL;
+}
+static double get(const MothTensor *t, int64_t i) {
+  return t->dtype == MOTH_FLOAT64 ? ((double *)t->data)[i] : (double)((float *)t->data)[i];
+}
+static void put(MothTensor *t, int64_t i, double x) {
+  if (t->dtype == MOTH_FLOAT64)
+    ((double *)t->data)[i] = x;
+  else
+    ((float *)t->data)[i] = (float)x;
+}
+/* `count` zeros for the time of a call. */
+typedef struct Scratch {
+  void *p;
+  size_t bytes;
+} Scratch;
+static MothStatus take(Scratch *s, int64_t count, size_t size) {
+  s->bytes = (size_t)(count > 0 ? count : 1) * size;
+  if (!(s->p = moth_alloc(s->bytes)))
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  memset(s->p, 0, s->bytes);
+  return MOTH_OK;
+}
+static void drop(Scratch *s) {
+  if (s->p)
+    moth_free(s->p, s->bytes);
+}
+
+/* --- rows --------------------------------------------------------------------------------------- */
+
+typedef struct Rows {
+  const MothKernels *k;
+  int64_t n, rows, chunk, item, real;
+  double eps;
+  bool rms, want_w, want_b;
+  const char *grad, *in, *weight, *bias;
+  char *out, *mean, *rstd, *dw, *db; /* dw, db: [chunks][n] */
+} Rows;
+
+static char *at(const char *p, int64_t offset) {
+  return p ? (char *)(uintptr_t)p + offset : NULL;
+}
+
+static void rows_range(void *ctx, int64_t begin, int64_t end) {
+  const Rows *r = ctx;
+  int64_t from = begin * r->n * r->item;
+  r->k->norm_rows(r->out + from, r->in + from, end - begin, r->n, r->weight, r->bias, r->eps,
+                  r->rms, at(r->mean, begin * r->real), r->rstd + begin * r->real);
+}
+
+static MothStatus forward_rows(const MothTensor *self, const MothTensor *weight,
+                               const MothTensor *bias, double eps, MothTensor *out,
+                               MothTensor *mean, MothTensor *rstd) {
+  MothTensor *in = NULL, *w = NULL, *b = NULL;
+  MothStatus status = MOTH_OK;
+  MothDType real = stat_dtype(self->dtype);
+  MOTH_GO(moth_cpu_contiguous(self, &in));
+  MOTH_GO(hold(weight, real, &w));
+  MOTH_GO(hold(bias, real, &b));
+  Rows r = {.k = moth_cpu_kernels(self->dtype),
+            .rows = rstd->numel,
+            .item = moth_itemsize(self),
+            .real = moth_itemsize(rstd),
+            .eps = eps,
+            .rms = !mean,
+            .in = in->data,
+            .weight = data_of(w),
+            .bias = data_of(b),
+            .out = out->data,
+            .mean = data_of(mean),
+            .rstd = rstd->data};
+  r.n = r.rows ? self->numel / r.rows : 0;
+  if (r.rows)
+    moth_parallel_for(r.rows, moth_cpu_grain(r.n), rows_range, &r);
+done:
+  moth_tensor_release(in);
+  moth_tensor_release(w);
+  moth_tensor_release(b);
+  return status;
+}
+
+MothStatus moth_cpu_native_layer_norm(MothCall *c) {
+  MOTH_UNPACK_NATIVE_LAYER_NORM(c)
+  return forward_rows(self, weight, bias, eps, c->results[0].u.t, c->results[1].u.t,
+                      c->results[2].u.t);
+}
+MothStatus moth_cpu_native_rms_norm(MothCall *c) {
+  MOTH_UNPACK_NATIVE_RMS_NORM(c)
+  return forward_rows(self, weight, NULL, eps, c->results[0].u.t, NULL, c->results[1].u.t);
+}
+
+static void back_range(void *ctx, int64_t begin, int64_t end) {
+  const Rows *r = ctx;
+  for (int64_t i = begin; i < end; i++) {
+    int64_t first = i * r->chunk, rows = moth_min64(r->chunk, r->rows - first);
+    int64_t from = first * r->n * r->item, sums = i * r->n * r->real;
+    r->k->norm_back_rows(at(r->out, from), r->grad + from, r->in + from, rows, r->n, r->weight,
+                         r->rms, at(r->mean, first * r->real), r->rstd + first * r->real,
+                         at(r->dw, sums), at(r->db, sums));
+  }
+}
+
+/* The sums of chunks, in order, into a result. */
+static MothStatus join_chunks(const char *parts, MothDType real, int64_t chunks, int64_t n,
+                              MothTensor *out) {
+  MothTensor *sums;
+  MOTH_TRY(moth_tensor_new(out->ndim, out->shape, real, out->device, &sums));
+  for (int64_t k = 0; k < n; k++) {
+    double s = 0;
+    for (int64_t i = 0; i < chunks; i++)
+      s += real == MOTH_FLOAT64 ? ((const double *)parts)[i * n + k]
+                                : (double)((const float *)parts)[i * n + k];
+    put(sums, k, s);
+  }
+  moth_cpu_copy(out, sums);
+  moth_tensor_release(sums);
+  return MOTH_OK;
+}
+
+static MothStatus backward_rows(const MothTensor *grad, const MothTensor *self,
+                                const MothTensor *mean, const MothTensor *rstd,
+                                const MothTensor *weight, int64_t need, MothTensor *dx,
+                                MothTensor *dw, MothTensor *db) {
+  MothTensor *g = NULL, *in = NULL, *w = NULL, *mu = NULL, *rs = NULL;
+  MothStatus status = MOTH_OK;
+  MothDType real = stat_dtype(self->dtype);
+  Scratch sums[2] = {{0}};
+  Rows r = {.k = moth_cpu_kernels(self->dtype), .rms = !mean};
+  MOTH_GO(moth_cpu_contiguous_as(grad, (MothDType)self->dtype, &g));
+  MOTH_GO(moth_cpu_contiguous(self, &in));
+  MOTH_GO(hold(weight, real, &w));
+  MOTH_GO(hold(mean, real, &mu));
+  MOTH_GO(hold(rstd, real, &rs));
+  r.rows = rs->numel;
+  r.n = r.rows ? self->numel / r.rows : (dw && need & 2) ? dw->numel : db ? db->numel : 0;
+  r.item = moth_itemsize(self);
+  r.real = moth_itemsize(rs);
+  r.grad = g->data;
+  r.in = in->data;
+  r.weight = data_of(w);
+  r.mean = data_of(mu);
+  r.rstd = rs->data;
+  r.out = need & 1 ? dx->data : NULL;
+  r.chunk = moth_max64(LEAST_ROWS, (r.rows + MOST_CHUNKS - 1) / MOST_CHUNKS);
+  if (!(need & 6))
+    r.chunk = moth_min64(r.chunk, LEAST_ROWS);
+  int64_t chunks = (r.rows + r.chunk - 1) / r.chunk;
+  for (int i = 1; i <= 2; i++)
+    if (need >> i & 1) {
+      MOTH_GO(take(&sums[i - 1], chunks * r.n, (size_t)r.real));
+      *(i == 1 ? &r.dw : &r.db) = sums[i - 1].p;
+    }
+  if (chunks)
+    moth_parallel_for(chunks, moth_cpu_grain(r.chunk * r.n), back_range, &r);
+  if (r.dw)
+    MOTH_GO(join_chunks(r.dw, real, chunks, dw->numel, dw));
+  if (r.db)
+    MOTH_GO(join_chunks(r.db, real, chunks, db->numel, db));
+done:
+  drop(&sums[0]);
+  drop(&sums[1]);
+  moth_tensor_release(g);
+  moth_tensor_release(in);
+  moth_tensor_release(w);
+  moth_tensor_release(mu);
+  moth_tensor_release(rs);
+  return status;
+}
+
+MothStatus moth_cpu_layer_norm_backward(MothCall *c) {
+  MOTH_UNPACK_LAYER_NORM_BACKWARD(c)
+  return backward_rows(grad_output, self, mean, rstd, weight, need, c->results[0].u.t,
+                       c->results[1].u.t, c->results[2].u.t);
+}
+MothStatus moth_cpu_rms_norm_backward(MothCall *c) {
+  MOTH_UNPACK_RMS_NORM_BACKWARD(c)
+  return backward_rows(grad_output, self, NULL, rstd, weight, need, c->results[0].u.t,
+                       c->results[1].u.t, NULL);
+}
+
+/* --- groups and channels ------------------------------------------------------------------------ */
+
+/* (N, C, inner): line (n, c) has two sums; `k` four numbers for each line, or column (inner = 1). */
+typedef struct Lines {
+  const MothKernels *k;
+  int64_t batch, channels, inner, item;
+  bool
+      cols; /* channels are joined over the batch and inner is 1: two sums and numbers per channel */
+  const char *grad, *in;
+  char *out;
+  double *center, *a, *b, *numbers;
+  Scratch scratch;
+} Lines;
+
+static MothStatus lines_init(Lines *l, const MothTensor *self, bool by_channel) {
+  *l = (Lines){.k = moth_cpu_kernels(self->dtype),
+               .batch = self->shape[0],
+               .channels = self->shape[1],
+               .inner = 1,
+               .item = moth_itemsize(self)};
+  for (int i = 2; i < self->ndim; i++)
+    l->inner *= self->shape[i];
+  l->cols = by_channel && l->inner == 1;
+  int64_t lines = l->channels * (l->cols ? 1 : l->batch);
+  MOTH_TRY(take(&l->scratch, 7 * lines, sizeof(double)));
+  double *p = l->scratch.p;
+  l->a = p;
+  l->b = p + lines;
+  l->center = p + 2 * lines;
+  l->numbers = p + 3 * lines;
+  return MOTH_OK;
+}
+static int64_t lines_count(const Lines *l) {
+  return l->channels * (l->cols ? 1 : l->batch);
+}
+
+static void sums_range(void *ctx, int64_t begin, int64_t end) {
+  const Lines *l = ctx;
+  for (int64_t i = begin; l->cols && i < end; i++) {
+    int64_t c = i * COLS, n = moth_min64(COLS, l->channels - c), from = c * l->item;
+    if (l->grad)
+      l->k->norm_dots_cols(l->grad + from, l->in + from, l->batch, l->channels, n, l->center + c,
+                           l->a + c, l->b + c);
+    else
+      l->k->norm_moments_cols(l->in + from, l->batch, l->channels, n, l->a + c, l->b + c);
+  }
+  if (l->cols)
+    return;
+  int64_t from = begin * l->inner * l->item;
+  if (l->grad)
+    l->k->norm_dots(l->grad + from, l->in + from, end - begin, l->inner, l->center + begin,
+                    l->a + begin, l->b + begin);
+  else
+    l->k->norm_moments(l->in + from, end - begin, l->inner, l->a + begin, l->b + begin);
+}
+static void apply_range(void *ctx, int64_t begin, int64_t end) {
+  const Lines *l = ctx;
+  for (int64_t i = begin; l->cols && i < end; i++) {
+    int64_t c = i * COLS, n = moth_min64(COLS, l->channels - c), from = c * l->item;
+    l->k->norm_cols(l->out + from, at(l->grad, from), l->in + from, l->batch, l->channels, n,
+                    l->numbers + 4 * c);
+  }
+  if (l->cols)
+    return;
+  int64_t from = begin * l->inner * l->item;
+  l->k->norm_lines(l->out + from, at(l->grad, from), l->in + from, end - begin, l->inner,
+                   l->numbers + 4 * begin);
+}
+static void lines_run(Lines *l, MothRange fn) {
+  int64_t lines = l->cols ? (l->channels + COLS - 1) / COLS : l->batch * l->channels;
+  int64_t cost = l->cols ? l->batch * COLS : l->inner;
+  if (lines && l->inner && l->batch)
+    moth_parallel_for(lines, moth_cpu_grain(cost), fn, l);
+}
+
+/* Joins the moments (mean, m2) of n elements each of `count` lines, `step` apart. */
+static void join_moments(const Lines *l, int64_t first, int64_t step, int64_t count, double n,
+                         double *mean, double *m2) {
+  double total = 0, mu = 0, sq = 0;
+  for (int64_t i = 0; i < count; i++) {
+    double d = l->a[first + i * step] - mu, sum = total + n;
+    mu += d * n / sum;
+    sq += l->b[first + i * step] + d * d * total * n / sum;
+    total = sum;
+  }
+  *mean = mu;
+  *m2 = sq;
+}
+
+static void four(double *k, double kg, double kx, double center, double shift) {
+  k[0] = kg;
+  k[1] = kx;
+  k[2] = center;
+  k[3] = shift;
+}
+
+MothStatus moth_cpu_native_group_norm(MothCall *c) {
+  MOTH_UNPACK_NATIVE_GROUP_NORM(c)
+  MothTensor *in = NULL, *w = NULL, *b = NULL;
+  MothTensor *mean = c->results[1].u.t, *rstd = c->results[2].u.t;
+  MothStatus status = MOTH_OK;
+  Lines l;
+  MOTH_TRY(lines_init(&l, self, false));
+  MOTH_GO(moth_cpu_contiguous(self, &in));
+  MOTH_GO(hold(weight, stat_dtype(self->dtype), &w));
+  MOTH_GO(hold(bias, stat_dtype(self->dtype), &b));
+  l.in = in->data;
+  l.out = c->results[0].u.t->data;
+  int64_t each = l.channels / groups; /* lines of a group stand side by side: they are one line */
+  Lines whole = l;
+  whole.channels = groups;
+  whole.inner = l.inner * each;
+  lines_run(&whole, sums_range);
+  for (int64_t i = 0; i < l.batch * groups; i++) {
+    double n = (double)whole.inner, mu = n > 0 ? l.a[i] : 0;
+    double rs = 1 / sqrt((n > 0 ? l.b[i] / n : 0) + eps);
+    put(mean, i, mu);
+    put(rstd, i, rs);
+    for (int64_t k = 0; k < each; k++) {
+      int64_t ch = i % groups * each + k;
+      four(l.numbers + 4 * (i * each + k), 0, w ? rs * get(w, ch) : rs, mu, b ? get(b, ch) : 0);
+    }
+  }
+  lines_run(&l, apply_range);
+done:
+  drop(&l.scratch);
+  moth_tensor_release(in);
+  moth_tensor_release(w);
+  moth_tensor_release(b);
+  return status;
+}
+
+/* running = (1 - momentum) running + momentum x */
+static MothStatus move_running(MothTensor *running, const double *x, double momentum) {
+  MothTensor *r;
+  MOTH_TRY(moth_tensor_new(1, running->shape, MOTH_FLOAT64, running->device, &r));
+  moth_cpu_copy(r, running);
+  for (int64_t i = 0; i < r->numel; i++)
+    put(r, i, (1 - momentum) * get(r, i) + momentum * x[i]);
+  moth_cpu_copy(running, r);
+  moth_tensor_release(r);
+  return MOTH_OK;
+}
+
+MothStatus moth_cpu_native_batch_norm(MothCall *c) {
+  MOTH_UNPACK_NATIVE_BATCH_NORM(c)
+  MothTensor *in = NULL, *w = NULL, *b = NULL, *rm = NULL, *rv = NULL;
+  MothTensor *mean = c->results[1].u.t, *rstd = c->results[2].u.t;
+  MothStatus status = MOTH_OK;
+  Lines l;
+  Scratch moments = {0};
+  MOTH_TRY(lines_init(&l, self, true));
+  int64_t count = l.batch * l.inner;
+  MOTH_GO(moth_cpu_contiguous(self, &in));
+  MOTH_GO(hold(weight, stat_dtype(self->dtype), &w));
+  MOTH_GO(hold(bias, stat_dtype(self->dtype), &b));
+  if (!training) {
+    MOTH_GO(hold(running_mean, MOTH_FLOAT64, &rm));
+    MOTH_GO(hold(running_var, MOTH_FLOAT64, &rv));
+  }
+  MOTH_GO(take(&moments, 2 * l.channels, sizeof(double)));
+  double *unbiased = moments.p;
+  l.in = in->data;
+  l.out = c->results[0].u.t->data;
+  if (training)
+    lines_run(&l, sums_range);
+  for (int64_t i = 0; i < l.channels; i++) {
+    double mu = 0, m2 = 0, var = 0;
+    if (!training) {
+      mu = get(rm, i);
+      var = get(rv, i);
+    } else if (count) {
+      if (l.cols) {
+        mu = l.a[i];
+        m2 = l.b[i];
+      } else {
+        join_moments(&l, i, l.channels, l.batch, (double)l.inner, &mu, &m2);
+      }
+      var = m2 / (double)count;
+    }
+    double rs = 1 / sqrt(var + eps);
+    put(mean, i, mu);
+    put(rstd, i, rs);
+    unbiased[i] = mu;
+    unbiased[l.channels + i] = m2 / (double)(count - 1);
+    for (int64_t n = 0; n < (l.cols ? 1 : l.batch); n++)
+      four(l.numbers + 4 * (n * l.channels + i), 0, w ? rs * get(w, i) : rs, mu, b ? get(b, i) : 0);
+  }
+  lines_run(&l, apply_range);
+  if (training && running_mean && count > 1) {
+    MOTH_GO(move_running(running_mean, unbiased, momentum));
+    MOTH_GO(move_running(running_var, unbiased + l.channels, momentum));
+  }
+done:
+  drop(&l.scratch);
+  drop(&moments);
+  moth_tensor_release(in);
+  moth_tensor_release(w);
+  moth_tensor_release(b);
+  moth_tensor_release(rm);
+  moth_tensor_release(rv);
+  return status;
+}
+
+/* Of either: groups > 0, or the batch's channels with or without their own statistics. Of line (n, c)
+ * with statistics s: dx = rstd w g - rstd (s1 + xhat s2) / count, s1 and s2 the sums of w g and of
+ * w g xhat over all that shares s. */
+static MothStatus backward_lines(MothCall *c, const MothTensor *grad, const MothTensor *self,
+                                 const MothTensor *mean, const MothTensor *rstd,
+                                 const MothTensor *weight, int64_t groups, bool own, int64_t need) {
+  MothTensor *g = NULL, *in = NULL, *w = NULL, *mu = NULL, *rs = NULL, *dw = NULL, *db = NULL;
+  MothStatus status = MOTH_OK;
+  Scratch joined = {0};
+  Lines l;
+  MOTH_TRY(lines_init(&l, self, groups == 0));
+  int64_t each = groups ? l.channels / groups : 1, stats = groups ? l.batch * groups : l.channels;
+  int64_t lines = lines_count(&l);
+  MOTH_GO(moth_cpu_contiguous_as(grad, (MothDType)self->dtype, &g));
+  MOTH_GO(moth_cpu_contiguous(self, &in));
+  MOTH_GO(hold(weight, MOTH_FLOAT64, &w));
+  MOTH_GO(hold(mean, MOTH_FLOAT64, &mu));
+  MOTH_GO(hold(rstd, MOTH_FLOAT64, &rs));
+  MOTH_GO(moth_tensor_new(1, self->shape + 1, MOTH_FLOAT64, self->device, &dw));
+  MOTH_GO(moth_tensor_new(1, self->shape + 1, MOTH_FLOAT64, self->device, &db));
+  MOTH_GO(take(&joined, 2 * stats, sizeof(double)));
+  double *s = joined.p;
+  memset(dw->data, 0, sizeof(double) * (size_t)l.channels);
+  memset(db->data, 0, sizeof(double) * (size_t)l.channels);
+  l.grad = g->data;
+  l.in = in->data;
+  l.out = c->results[0].u.t->data;
+  for (int64_t i = 0; i < lines; i++)
+    l.center[i] = get(mu, groups ? i / each : i % l.channels);
+  lines_run(&l, sums_range);
+  for (int64_t i = 0; i < lines; i++) {
+    int64_t ch = i % l.channels, st = groups ? i / each : ch;
+    double wc = w ? get(w, ch) : 1, dot = l.b[i] * get(rs, st);
+    ((double *)dw->data)[ch] += dot;
+    ((double *)db->data)[ch] += l.a[i];
+    s[2 * st] += wc * l.a[i];
+    s[2 * st + 1] += wc * dot;
+  }
+  double count = (double)(l.inner * (groups ? each : l.batch));
+  for (int64_t i = 0; i < lines; i++) {
+    int64_t ch = i % l.channels, st = groups ? i / each : ch;
+    double r = get(rs, st), scale = own && count > 0 ? r / count : 0;
+    four(l.numbers + 4 * i, w ? r * get(w, ch) : r, -scale * s[2 * st + 1] * r, l.center[i],
+         -scale * s[2 * st]);
+  }
+  if (need & 1)
+    lines_run(&l, apply_range);
+  if (need & 2)
+    moth_cpu_copy(c->results[1].u.t, dw);
+  if (need & 4)
+    moth_cpu_copy(c->results[2].u.t, db);
+done:
+  drop(&l.scratch);
+  drop(&joined);
+  moth_tensor_release(g);
+  moth_tensor_release(in);
+  moth_tensor_release(w);
+  moth_tensor_release(mu);
+  moth_tensor_release(rs);
+  moth_tensor_release(dw);
+  moth_tensor_release(db);
+  return status;
+}
+
+MothStatus moth_cpu_group_norm_backward(MothCall *c) {
+  MOTH_UNPACK_GROUP_NORM_BACKWARD(c)
+  return backward_lines(c, grad_output, self, mean, rstd, weight, groups, true, need);
+}
+MothStatus moth_cpu_batch_norm_backward(MothCall *c) {
+  MOTH_UNPACK_BATCH_NORM_BACKWARD(c)
+  return backward_lines(c, grad_output, self, mean, rstd, weight, 0, training, need);
+}

@@ -1,0 +1,283 @@
+/* Normalisation. Rows: statistics and result of a row while it is in cache. Lines: a row-major tensor
+ * (N, C, inner) as N * C lines of `inner`, whose statistics the caller joins to those of groups or
+ * channels; columns: the same for inner = 1, where lines would be one element long. Deviations are taken
+ * from the mean, never as a difference of large squares. Affine parameters and statistics are `real`. */
+#if MOTH_IS_FLOAT
+/* Mean of a line and the sum of squared differences from it. */
+static void line_moments(const stored *a, int64_t n, double *mean, double *m2) {
+  real tmp[TMP];
+  double sum = 0, sq = 0;
+  for (int64_t i = 0; i < n; i += TMP) {
+    int64_t m = n - i < TMP ? n - i : TMP;
+    MOTH_VECTOR for (int64_t k = 0; k < m; k++) tmp[k] = LOAD(a[i + k]);
+    sum += (double)lane_sum(tmp, m);
+  }
+  *mean = n ? sum / (double)n : 0;
+  real c = (real)*mean;
+  for (int64_t i = 0; i < n; i += TMP) {
+    int64_t m = n - i < TMP ? n - i : TMP;
+    MOTH_VECTOR for (int64_t k = 0; k < m; k++) {
+      real d = LOAD(a[i + k]) - c;
+      tmp[k] = d * d;
+    }
+    sq += (double)lane_sum(tmp, m);
+  }
+  double off = *mean - (double)c; /* what rounding the mean adds */
+  sq -= (double)n * off * off;
+  *m2 = sq < 0 ? 0 : sq;
+}
+
+static double line_square(const stored *a, int64_t n) {
+  real tmp[TMP];
+  double sum = 0;
+  for (int64_t i = 0; i < n; i += TMP) {
+    int64_t m = n - i < TMP ? n - i : TMP;
+    MOTH_VECTOR for (int64_t k = 0; k < m; k++) {
+      real x = LOAD(a[i + k]);
+      tmp[k] = x * x;
+    }
+    sum += (double)lane_sum(tmp, m);
+  }
+  return sum;
+}
+
+/* out = (in - mean) rstd weight + bias by rows; rms: without mean. weight, bias [n] or NULL. */
+static void norm_rows(void *out, const void *in, int64_t rows, int64_t n, const void *weight,
+                      const void *bias, double eps, int rms, void *mean, void *rstd) {
+  const real *w = weight, *b = bias;
+  for (int64_t r = 0; r < rows; r++) {
+    const stored *a = (const stored *)in + r * n;
+    stored *o = (stored *)out + r * n;
+    double mu = 0, m2 = 0;
+    if (rms)
+      m2 = line_square(a, n);
+    else
+      line_moments(a, n, &mu, &m2);
+    real c = (real)mu, s = (real)(1 / __builtin_sqrt(m2 / (double)n + eps));
+    if (mean)
+      ((real *)mean)[r] = c;
+    ((real *)rstd)[r] = s;
+    if (w && b)
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE((LOAD(a[i]) - c) * s * w[i] + b[i]);
+    else if (w)
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE((LOAD(a[i]) - c) * s * w[i]);
+    else if (b)
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE((LOAD(a[i]) - c) * s + b[i]);
+    else
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE((LOAD(a[i]) - c) * s);
+  }
+}
+
+/* dx (unless NULL) by rows; what the rows add to dweight and dbias [n] (unless NULL). */
+static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t rows, int64_t n,
+                           const void *weight, int rms, const void *mean, const void *rstd,
+                           void *dweight, void *dbias) {
+  const real *w = weight;
+  real *dw = dweight, *db = dbias, t1[TMP], t2[TMP];
+  for (int64_t r = 0; r < rows; r++) {
+    const stored *g = (const stored *)grad + r * n, *a = (const stored *)in + r * n;
+    real c = mean ? ((const real *)mean)[r] : 0, s = ((const real *)rstd)[r];
+    double s1 = 0, s2 = 0;
+    for (int64_t i = 0; dx && i < n; i += TMP) {
+      int64_t m = n - i < TMP ? n - i : TMP;
+      MOTH_VECTOR for (int64_t k = 0; k < m; k++) {
+        real gw = LOAD(g[i + k]) * (w ? w[i + k] : 1);
+        t1[k] = gw;
+        t2[k] = gw * ((LOAD(a[i + k]) - c) * s);
+      }
+      s1 += rms ? 0 : (double)lane_sum(t1, m);
+      s2 += (double)lane_sum(t2, m);
+    }
+    real k1 = (real)(s1 / (double)n), k2 = (real)(s2 / (double)n);
+    if (dx && w && dw && db) { /* what networks do: all in one pass */
+      stored *o = (stored *)dx + r * n;
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) {
+        real gi = LOAD(g[i]), xh = (LOAD(a[i]) - c) * s;
+        o[i] = STORE(s * (gi * w[i] - k1 - xh * k2));
+        dw[i] += gi * xh;
+        db[i] += gi;
+      }
+      continue;
+    }
+    if (dx) {
+      stored *o = (stored *)dx + r * n;
+      if (w)
+        MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
+            STORE(s * (LOAD(g[i]) * w[i] - k1 - (LOAD(a[i]) - c) * s * k2));
+      else
+        MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
+            STORE(s * (LOAD(g[i]) - k1 - (LOAD(a[i]) - c) * s * k2));
+    }
+    if (dw)
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) dw[i] += LOAD(g[i]) * ((LOAD(a[i]) - c) * s);
+    if (db)
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) db[i] += LOAD(g[i]);
+  }
+}
+
+static void norm_moments(const void *in, int64_t lines, int64_t n, double *mean, double *m2) {
+  for (int64_t i = 0; i < lines; i++)
+    line_moments((const stored *)in + i * n, n, &mean[i], &m2[i]);
+}
+
+/* Of each line: the sums of g and of g (x - center). */
+static void norm_dots(const void *grad, const void *in, int64_t lines, int64_t n,
+                      const double *center, double *sum, double *dot) {
+  real t1[TMP], t2[TMP];
+  for (int64_t l = 0; l < lines; l++) {
+    const stored *g = (const stored *)grad + l * n, *a = (const stored *)in + l * n;
+    real c = (real)center[l];
+    double s1 = 0, s2 = 0;
+    for (int64_t i = 0; i < n; i += TMP) {
+      int64_t m = n - i < TMP ? n - i : TMP;
+      MOTH_VECTOR for (int64_t k = 0; k < m; k++) {
+        t1[k] = LOAD(g[i + k]);
+        t2[k] = t1[k] * (LOAD(a[i + k]) - c);
+      }
+      s1 += (double)lane_sum(t1, m);
+      s2 += (double)lane_sum(t2, m);
+    }
+    sum[l] = s1;
+    dot[l] = s2;
+  }
+}
+
+/* out = kg g + kx (x - center) + shift, with four numbers (kg, kx, center, shift) per line; g may be
+ * NULL. */
+static void norm_lines(void *out, const void *grad, const void *in, int64_t lines, int64_t n,
+                       const double *k) {
+  for (int64_t l = 0; l < lines; l++, k += 4) {
+    const stored *g = (const stored *)grad + l * n, *a = (const stored *)in + l * n;
+    stored *o = (stored *)out + l * n;
+    real kg = (real)k[0], kx = (real)k[1], c = (real)k[2], b = (real)k[3];
+    if (grad)
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
+          STORE(kg * LOAD(g[i]) + kx * (LOAD(a[i]) - c) + b);
+    else
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE(kx * (LOAD(a[i]) - c) + b);
+  }
+}
+
+/* Columns `step` apart, up to NORM_COLS of them, n elements each. */
+enum { NORM_COLS = 256 };
+
+static void norm_moments_cols(const void *in, int64_t n, int64_t step, int64_t cols, double *mean,
+                              double *m2) {
+  const stored *a = in;
+  real acc[NORM_COLS], c[NORM_COLS];
+  for (int64_t k = 0; k < cols; k++) {
+    acc[k] = 0;
+    mean[k] = m2[k] = 0;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    MOTH_VECTOR for (int64_t k = 0; k < cols; k++) acc[k] += LOAD(a[i * step + k]);
+    if (i % FLUSH == FLUSH - 1 || i == n - 1)
+      for (int64_t k = 0; k < cols; k++) {
+        mean[k] += (double)acc[k];
+        acc[k] = 0;
+      }
+  }
+  for (int64_t k = 0; k < cols; k++) {
+    mean[k] /= (double)n;
+    c[k] = (real)mean[k];
+  }
+  for (int64_t i = 0; i < n; i++) {
+    MOTH_VECTOR for (int64_t k = 0; k < cols; k++) {
+      real d = LOAD(a[i * step + k]) - c[k];
+      acc[k] += d * d;
+    }
+    if (i % FLUSH == FLUSH - 1 || i == n - 1)
+      for (int64_t k = 0; k < cols; k++) {
+        m2[k] += (double)acc[k];
+        acc[k] = 0;
+      }
+  }
+  for (int64_t k = 0; k < cols; k++) {
+    double off = mean[k] - (double)c[k];
+    m2[k] -= (double)n * off * off;
+    m2[k] = m2[k] < 0 ? 0 : m2[k];
+  }
+}
+
+static void norm_dots_cols(const void *grad, const void *in, int64_t n, int64_t step, int64_t cols,
+                           const double *center, double *sum, double *dot) {
+  const stored *g = grad, *a = in;
+  real s1[NORM_COLS], s2[NORM_COLS], c[NORM_COLS];
+  for (int64_t k = 0; k < cols; k++) {
+    c[k] = (real)center[k];
+    s1[k] = s2[k] = 0;
+    sum[k] = dot[k] = 0;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    MOTH_VECTOR for (int64_t k = 0; k < cols; k++) {
+      real x = LOAD(g[i * step + k]);
+      s1[k] += x;
+      s2[k] += x * (LOAD(a[i * step + k]) - c[k]);
+    }
+    if (i % FLUSH == FLUSH - 1 || i == n - 1)
+      for (int64_t k = 0; k < cols; k++) {
+        sum[k] += (double)s1[k];
+        dot[k] += (double)s2[k];
+        s1[k] = s2[k] = 0;
+      }
+  }
+}
+
+/* As norm_lines, with numbers per column. */
+static void norm_cols(void *out, const void *grad, const void *in, int64_t n, int64_t step,
+                      int64_t cols, const double *k) {
+  const stored *g = grad, *a = in;
+  stored *o = out;
+  real kg[NORM_COLS], kx[NORM_COLS], c[NORM_COLS], b[NORM_COLS];
+  for (int64_t j = 0; j < cols; j++) {
+    kg[j] = (real)k[4 * j];
+    kx[j] = (real)k[4 * j + 1];
+    c[j] = (real)k[4 * j + 2];
+    b[j] = (real)k[4 * j + 3];
+  }
+  for (int64_t i = 0; i < n; i++) {
+    int64_t at = i * step;
+    if (g)
+      MOTH_VECTOR for (int64_t j = 0; j < cols; j++) o[at + j] =
+          STORE(kg[j] * LOAD(g[at + j]) + kx[j] * (LOAD(a[at + j]) - c[j]) + b[j]);
+    else
+      MOTH_VECTOR for (int64_t j = 0; j < cols; j++) o[at + j] =
+          STORE(kx[j] * (LOAD(a[at + j]) - c[j]) + b[j]);
+  }
+}
+#else
+static void norm_rows(void *out, const void *in, int64_t rows, int64_t n, const void *weight,
+                      const void *bias, double eps, int rms, void *mean, void *rstd) {
+  (void)out, (void)in, (void)rows, (void)n, (void)weight, (void)bias, (void)eps, (void)rms;
+  (void)mean, (void)rstd;
+}
+static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t rows, int64_t n,
+                           const void *weight, int rms, const void *mean, const void *rstd,
+                           void *dweight, void *dbias) {
+  (void)dx, (void)grad, (void)in, (void)rows, (void)n, (void)weight, (void)rms, (void)mean;
+  (void)rstd, (void)dweight, (void)dbias;
+}
+static void norm_moments(const void *in, int64_t lines, int64_t n, double *mean, double *m2) {
+  (void)in, (void)lines, (void)n, (void)mean, (void)m2;
+}
+static void norm_dots(const void *grad, const void *in, int64_t lines, int64_t n,
+                      const double *center, double *sum, double *dot) {
+  (void)grad, (void)in, (void)lines, (void)n, (void)center, (void)sum, (void)dot;
+}
+static void norm_lines(void *out, const void *grad, const void *in, int64_t lines, int64_t n,
+                       const double *k) {
+  (void)out, (void)grad, (void)in, (void)lines, (void)n, (void)k;
+}
+static void norm_moments_cols(const void *in, int64_t n, int64_t step, int64_t cols, double *mean,
+                              double *m2) {
+  (void)in, (void)n, (void)step, (void)cols, (void)mean, (void)m2;
+}
+static void norm_dots_cols(const void *grad, const void *in, int64_t n, int64_t step, int64_t cols,
+                           const double *center, double *sum, double *dot) {
+  (void)grad, (void)in, (void)n, (void)step, (void)cols, (void)center, (void)sum, (void)dot;
+}
+static void norm_cols(void *out, const void *grad, const void *in, int64_t n, int64_t step,
+                      int64_t cols, const double *k) {
+  (void)out, (void)grad, (void)in, (void)n, (void)step, (void)cols, (void)k;
+}
+#endif

@@ -1,0 +1,209 @@
+/* gather, scatter and scatter_add. Of several writes to one place the last in the index's order stays,
+ * and sums are taken in that order: as on the CPU, whatever the order of threads. */
+#include "kernels/cuda/places.h"
+
+namespace {
+
+enum { THREADS = 256, UNROLL = 4 };
+
+dim3 grid_of(int64_t n) {
+  return dim3((unsigned)moth_ceil_div(n, (int64_t)THREADS * UNROLL));
+}
+__device__ __forceinline__ int64_t first_of() {
+  return (int64_t)blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
+}
+
+/* N elements a thread, in flight together. */
+template <class T, int N>
+__global__ void __launch_bounds__(THREADS)
+    gather_kernel(T *out, const T *in, const __grid_constant__ MothPlaces p) {
+  int64_t first = (int64_t)blockIdx.x * (THREADS * N) + threadIdx.x;
+  T x[N];
+  bool fine[N];
+#pragma unroll
+  for (int u = 0; u < N; u++) {
+    int64_t i = first + u * THREADS;
+    fine[u] = false;
+    if (i < p.n) {
+      MothPlace r = moth_place(p, i);
+      fine[u] = moth_place_find(p, &r);
+      if (fine[u])
+        x[u] = in[r.far];
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < N; u++)
+    if (fine[u])
+      out[first + u * THREADS] = x[u];
+}
+
+/* The number of the last writer to each place. */
+template <class W>
+__global__ void __launch_bounds__(THREADS)
+    writer_kernel(W *writer, const __grid_constant__ MothPlaces p) {
+  int64_t first = first_of();
+#pragma unroll
+  for (int u = 0; u < UNROLL; u++) {
+    int64_t i = first + u * THREADS;
+    if (i >= p.n)
+      return;
+    MothPlace r = moth_place(p, i);
+    if (moth_place_find(p, &r))
+      atomicMax(&writer[r.far], (W)i);
+  }
+}
+
+/* Writes of which that of `writer` stays; writer NULL: all are of one number. */
+template <class T, class W>
+__global__ void __launch_bounds__(THREADS)
+    scatter_kernel(T *out, const T *src, T number, const W *writer,
+                   const __grid_constant__ MothPlaces p) {
+  int64_t first = first_of();
+#pragma unroll
+  for (int u = 0; u < UNROLL; u++) {
+    int64_t i = first + u * THREADS;
+    if (i >= p.n)
+      return;
+    MothPlace r = moth_place(p, i);
+    if (!moth_place_find(p, &r))
+      continue;
+    if (!writer)
+      out[r.far] = number;
+    else if (writer[r.far] == (W)i)
+      out[r.far] = src[r.near];
+  }
+}
+
+/* Pairs of place and source for the sums; places out of range become `none`. */
+template <class U>
+__global__ void __launch_bounds__(THREADS)
+    pairs_kernel(U *key, U *pos, U none, const __grid_constant__ MothPlaces p) {
+  int64_t first = first_of();
+#pragma unroll
+  for (int u = 0; u < UNROLL; u++) {
+    int64_t i = first + u * THREADS;
+    if (i >= p.n)
+      return;
+    MothPlace r = moth_place(p, i);
+    bool fine = moth_place_find(p, &r);
+    key[i] = fine ? (U)r.far : none;
+    pos[i] = (U)r.near;
+  }
+}
+
+template <class T, class W>
+MothStatus scatter_run(const MothCall *c, cudaStream_t stream, MothTensor *out,
+                       const MothTensor *src, const T &number, const MothPlaces &p) {
+  MothScratch room;
+  W *writer = nullptr;
+  if (src) {
+    size_t bytes = (size_t)out->numel * sizeof(W);
+    MOTH_TRY(room.take(c->device.index, bytes));
+    writer = room.as<W>();
+    MOTH_CUDA_TRY(cudaMemsetAsync(writer, 0xff, bytes, stream)); /* -1: nobody */
+    MOTH_TRY(moth_launch("scatter", writer_kernel<W>, grid_of(p.n), dim3(THREADS), 0, stream,
+                         writer, p));
+  }
+  return moth_launch("scatter", scatter_kernel<T, W>, grid_of(p.n), dim3(THREADS), 0, stream,
+                     (T *)out->data, src ? (const T *)src->data : nullptr, number,
+                     (const W *)writer, p);
+}
+
+} // namespace
+
+MothStatus moth_cuda_gather_places(const char *name, cudaStream_t stream, void *out, const void *in,
+                                   int64_t unit, const MothPlaces *p) {
+  return moth_by_size(unit, [&](auto t) {
+    typedef decltype(t) T;
+    constexpr int N = sizeof(T) == 16 ? 2 : UNROLL; /* more does not fit into registers */
+    return moth_launch(name, gather_kernel<T, N>,
+                       dim3((unsigned)moth_ceil_div(p->n, (int64_t)THREADS * N)), dim3(THREADS), 0,
+                       stream, (T *)out, (const T *)in, *p);
+  });
+}
+
+MothStatus moth_cuda_gather(MothCall *c) {
+  MOTH_UNPACK_GATHER(c)
+  MothTensor *out = c->results[0].u.t;
+  cudaStream_t stream;
+  MothHold at;
+  MothPlaces p;
+  int d;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  d = moth_dim_of(dim, self->ndim);
+  MOTH_TRY(moth_cuda_contiguous_as(index, MOTH_INT64, &at.t));
+  moth_places_of(&p, c, self, at, out, d, index_base);
+  MOTH_TRY(
+      moth_cuda_gather_places("gather", stream, out->data, self->data, moth_itemsize(self), &p));
+  return moth_cuda_leave(c);
+}
+
+MothStatus moth_cuda_scatter(MothCall *c) {
+  MOTH_UNPACK_SCATTER(c)
+  MothTensor *out = c->results[0].u.t, *values = src.tag == MOTH_V_TENSOR ? src.u.t : nullptr;
+  cudaStream_t stream;
+  MothHold at;
+  MothPlaces p;
+  unsigned char number[16] = {0};
+  int d;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  d = moth_dim_of(dim, self->ndim);
+  if (values && values->device.type != MOTH_CUDA) { /* a 0-dim one on the host */
+    MothValue v;
+    MOTH_TRY(moth_tensor_item(values, &v));
+    moth_dtype_store((MothDType)out->dtype, number, v);
+    values = nullptr;
+  } else if (!values) {
+    moth_dtype_store((MothDType)out->dtype, number, src);
+  }
+  MOTH_TRY(moth_cuda_contiguous_as(index, MOTH_INT64, &at.t));
+  MOTH_TRY(moth_cuda_copy(out, self));
+  if (at->numel == 0)
+    return MOTH_OK;
+  moth_places_of(&p, c, out, at, values, d, index_base);
+  MOTH_TRY(moth_by_size(moth_itemsize(out), [&](auto t) {
+    typedef decltype(t) T;
+    T x;
+    memcpy(&x, number, sizeof x);
+    if (p.n <= 0x7fffffff)
+      return scatter_run<T, int>(c, stream, out, values, x, p);
+    return scatter_run<T, long long>(c, stream, out, values, x, p);
+  }));
+  return moth_cuda_leave(c);
+}
+
+MothStatus moth_cuda_scatter_add(MothCall *c) {
+  MOTH_UNPACK_SCATTER_ADD(c)
+  MothTensor *out = c->results[0].u.t;
+  cudaStream_t stream;
+  MothHold at;
+  MothPlaces p;
+  MothScratch room;
+  MothPairs pairs, spare;
+  int d, device = c->device.index;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  d = moth_dim_of(dim, self->ndim);
+  MOTH_TRY(moth_cuda_contiguous_as(index, MOTH_INT64, &at.t));
+  MOTH_TRY(moth_cuda_copy(out, self));
+  if (at->numel == 0)
+    return MOTH_OK;
+  moth_places_of(&p, c, out, at, src, d, index_base);
+  int64_t reach = 0; /* of positions in src */
+  for (int i = 0; i < src->ndim; i++)
+    reach += (src->shape[i] - 1) * src->stride[i];
+  bool wide = out->numel >= 0xffffffff || reach >= 0xffffffff || p.n >= 0xffffffff;
+  MOTH_TRY(moth_pairs_take(&room, device, p.n, wide, &pairs, &spare));
+  if (wide)
+    MOTH_TRY(moth_launch("scatter_add", pairs_kernel<uint64_t>, grid_of(p.n), dim3(THREADS), 0,
+                         stream, (uint64_t *)pairs.key, (uint64_t *)pairs.pos, (uint64_t)out->numel,
+                         p));
+  else
+    MOTH_TRY(moth_launch("scatter_add", pairs_kernel<uint32_t>, grid_of(p.n), dim3(THREADS), 0,
+                         stream, (uint32_t *)pairs.key, (uint32_t *)pairs.pos, (uint32_t)out->numel,
+                         p));
+  MothSegments s = {device, stream, pairs, 1, 1, out->numel, 0, out->data, src->data};
+  MOTH_TRY(
+      moth_cuda_sort_pairs(device, stream, &pairs, &spare, moth_key_bits(out->numel), &s.pairs));
+  MOTH_TRY(moth_cuda_kernels[out->dtype]->segment_sum(&s));
+  return moth_cuda_leave(c);
+}

@@ -1,0 +1,56 @@
+/* cross_entropy and its derivative. The twin of kernels/cpu/loss.c. */
+#include <string.h>
+
+#include "kernels/cuda/softmax.h"
+#include "kernels/cuda/util.h"
+
+/* Row-major arguments: kept by `hold` until the kernels are queued. */
+static MothStatus loss_open(MothLoss *l, MothCall *c, MothHold hold[3], const MothTensor *self,
+                            const MothTensor *target, const MothTensor *weight,
+                            const char *reduction, int64_t ignore, double smoothing, int64_t base) {
+  memset(l, 0, sizeof *l);
+  MOTH_TRY(moth_cuda_enter(c, &l->stream));
+  MOTH_TRY(moth_cuda_contiguous(self, &hold[0].t));
+  MOTH_TRY(moth_cuda_contiguous_as(target, MOTH_INT64, &hold[1].t));
+  if (weight)
+    MOTH_TRY(moth_cuda_contiguous_as(weight, MOTH_FLOAT64, &hold[2].t));
+  l->device = c->device.index;
+  l->op = c->op->id;
+  l->fault = moth_cuda_fault(l->device);
+  l->in = hold[0]->data;
+  l->rows = target->numel;
+  l->n = self->shape[self->ndim - 1];
+  l->target = reinterpret_cast<const long long *>(hold[1]->data);
+  l->weight = weight ? reinterpret_cast<const double *>(hold[2]->data) : NULL;
+  l->ignore = ignore;
+  l->base = base;
+  l->smoothing = smoothing;
+  l->none = !strcmp(reduction, "none");
+  l->mean = !strcmp(reduction, "mean");
+  l->out = c->results[0].u.t->data;
+  return MOTH_OK;
+}
+
+MothStatus moth_cuda_cross_entropy(MothCall *c) {
+  MOTH_UNPACK_CROSS_ENTROPY(c)
+  MothHold hold[3];
+  MothLoss l;
+  MOTH_TRY(loss_open(&l, c, hold, self, target, moth_cpu_tensor(c, 2), reduction, ignore_index,
+                     label_smoothing, index_base));
+  MOTH_TRY(moth_cuda_kernels[self->dtype]->cross_entropy(&l));
+  return moth_cuda_leave(c);
+}
+
+MothStatus moth_cuda_cross_entropy_backward(MothCall *c) {
+  MOTH_UNPACK_CROSS_ENTROPY_BACKWARD(c)
+  MothHold hold[3], grad;
+  MothLoss l;
+  MOTH_TRY(loss_open(&l, c, hold, self, target, moth_cpu_tensor(c, 3), reduction, ignore_index,
+                     label_smoothing, index_base));
+  MOTH_TRY(moth_cuda_contiguous_as(grad_output, MOTH_FLOAT64, &grad.t));
+  l.grad = reinterpret_cast<const double *>(grad->data);
+  if (self->numel == 0)
+    return MOTH_OK;
+  MOTH_TRY(moth_cuda_kernels[self->dtype]->cross_entropy_backward(&l));
+  return moth_cuda_leave(c);
+}

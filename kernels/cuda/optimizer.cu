@@ -1,0 +1,140 @@
+/* sgd_step and adam_step: many tensors a launch. A tensor that is not row-major is worked on in a
+ * row-major copy, which goes back afterwards; its gradient is read in such a copy. */
+#include "kernels/cuda/optimizer.h"
+
+#include <math.h>
+
+#include "kernels/cuda/util.h"
+
+namespace {
+
+struct Step {
+  const MothSgd *sgd; /* else adam */
+  const MothAdam *adam;
+  const MothValue *lists; /* params, grads, states */
+  int roles;
+  cudaStream_t stream;
+  MothStepTable table;
+};
+
+MothStatus flush(Step *s, MothDType dtype) {
+  const MothCudaKernels *k = moth_cuda_kernels[dtype];
+  if (s->table.n == 0)
+    return MOTH_OK;
+  MothStatus status = s->sgd ? k->sgd_step(s->stream, &s->table, s->sgd)
+                             : k->adam_step(s->stream, &s->table, s->adam);
+  s->table.n = 0;
+  return status;
+}
+
+/* Copies live until their launch and the copy back are queued: a tensor that needs them has a launch of
+ * its own. */
+MothStatus step_alone(Step *s, uint32_t i) {
+  MothTensor *param = s->lists[0].u.tensors[i];
+  MothStepTable *t = &s->table;
+  MothHold work[MOTH_STEP_ROLES];
+  int64_t n = param->numel;
+  bool aligned = true;
+  for (int r = 0; r < s->roles; r++) {
+    MOTH_TRY(
+        moth_cuda_contiguous_as(s->lists[r].u.tensors[i], (MothDType)param->dtype, &work[r].t));
+    t->p[r][0] = work[r]->data;
+    aligned = aligned && (uintptr_t)work[r]->data % 16 == 0;
+  }
+  t->n = 1;
+  t->first[0] = 0;
+  t->first[1] = (unsigned)moth_ceil_div(n, MOTH_STEP_CHUNK);
+  t->numel[0] = aligned ? n : -n;
+  MOTH_TRY(flush(s, (MothDType)param->dtype));
+  for (int r = 0; r < s->roles; r++)
+    if (r != 1 && work[r].t != s->lists[r].u.tensors[i])
+      MOTH_TRY(moth_cuda_copy(s->lists[r].u.tensors[i], work[r]));
+  return MOTH_OK;
+}
+
+/* All tensors of one dtype that are row-major. */
+MothStatus step_dtype(Step *s, MothDType dtype) {
+  MothStepTable *t = &s->table;
+  for (uint32_t i = 0; i < s->lists[0].n; i++) {
+    const MothTensor *param = s->lists[0].u.tensors[i];
+    if (param->dtype != dtype || param->numel == 0)
+      continue;
+    bool whole = true, aligned = true;
+    for (int r = 0; r < s->roles; r++) {
+      const MothTensor *x = s->lists[r].u.tensors[i];
+      whole = whole && x->contiguous && x->dtype == dtype;
+      aligned = aligned && (uintptr_t)x->data % 16 == 0;
+    }
+    int64_t chunks = moth_ceil_div(param->numel, MOTH_STEP_CHUNK);
+    if (!whole || t->n == MOTH_STEP_SLOTS || (t->n > 0 && chunks + t->first[t->n] > 0x7fffffff))
+      MOTH_TRY(flush(s, dtype));
+    if (!whole) {
+      MOTH_TRY(step_alone(s, i));
+      continue;
+    }
+    if (t->n == 0)
+      t->first[0] = 0;
+    for (int r = 0; r < s->roles; r++)
+      t->p[r][t->n] = s->lists[r].u.tensors[i]->data;
+    t->numel[t->n] = aligned ? param->numel : -param->numel;
+    t->first[t->n + 1] = t->first[t->n] + (unsigned)chunks;
+    t->n++;
+  }
+  return flush(s, dtype);
+}
+
+MothStatus step_run(MothCall *c, Step *s, const MothTensor *scale) {
+  uint32_t dtypes = 0;
+  MothHold number;
+  MothTensor *p;
+  MOTH_TRY(moth_cuda_enter(c, &s->stream));
+  s->table = MothStepTable{};
+  if (scale) {
+    MothDType dtype = scale->dtype == MOTH_FLOAT32 ? MOTH_FLOAT32 : MOTH_FLOAT64;
+    MOTH_TRY(moth_cuda_contiguous_as(scale, dtype, &number.t));
+    s->table.scale = number->data;
+    s->table.scale_f64 = dtype == MOTH_FLOAT64;
+  }
+  for (uint32_t i = 0; i < s->lists[0].n; i++) {
+    p = s->lists[0].u.tensors[i];
+    dtypes |= 1u << p->dtype;
+  }
+  for (int d = 0; d < MOTH_NDTYPES; d++)
+    if (dtypes >> d & 1)
+      MOTH_TRY(step_dtype(s, (MothDType)d));
+  return MOTH_OK;
+}
+
+} // namespace
+
+MothStatus moth_cuda_sgd_step(MothCall *c) {
+  MOTH_UNPACK_SGD_STEP(c)
+  MothSgd h = {lr, momentum, dampening, weight_decay, 1, nesterov, maximize, first};
+  MothValue lists[3] = {params, grads, momentum_buffers};
+  Step s = {};
+  s.sgd = &h;
+  s.lists = lists;
+  s.roles = momentum != 0 ? 3 : 2;
+  return step_run(c, &s, grad_scale);
+}
+
+MothStatus moth_cuda_adam_step(MothCall *c) {
+  MOTH_UNPACK_ADAM_STEP(c)
+  MothAdam h = {};
+  h.lr = lr;
+  h.beta1 = beta1;
+  h.beta2 = beta2;
+  h.eps = eps;
+  h.weight_decay = weight_decay;
+  h.step_size = lr / (1 - pow(beta1, (double)step));
+  h.root_correction = sqrt(1 - pow(beta2, (double)step));
+  h.decoupled = decoupled;
+  h.amsgrad = amsgrad;
+  h.maximize = maximize;
+  MothValue lists[MOTH_STEP_ROLES] = {params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs};
+  Step s = {};
+  s.adam = &h;
+  s.lists = lists;
+  s.roles = amsgrad ? 5 : 4;
+  return step_run(c, &s, grad_scale);
+}

@@ -1,0 +1,232 @@
+/* Random fills: the bits are those of kernels/cpu/random.c. */
+#include <math.h>
+
+#include "kernels/cuda/util.h"
+
+namespace {
+
+enum { UNIFORM, NORMAL, BERNOULLI, INTEGERS };
+struct Job {
+  int what;
+  double a = 0, b = 1;
+  int64_t lo = 0, hi = 0;
+};
+
+/* Fills t; a strided t through a row-major temporary, so that the values do not depend on strides. */
+MothStatus run(const MothCall *c, const Job &j, MothTensor *t, MothGenerator *g) {
+  cudaStream_t stream;
+  MothHold whole;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  int64_t words = j.what == INTEGERS || (t->dtype == MOTH_FLOAT64 && j.what != BERNOULLI) ? 2 : 1;
+  MothCudaPhilox p = moth_cuda_philox(t->device.index, g, t->numel * words);
+  if (t->numel == 0)
+    return MOTH_OK;
+  if (!t->contiguous)
+    MOTH_TRY(moth_tensor_new(t->ndim, t->shape, (MothDType)t->dtype, t->device, &whole.t));
+  void *out = t->contiguous ? t->data : whole->data;
+  const MothCudaKernels *k = moth_cuda_kernels[t->dtype];
+  switch (j.what) {
+  case UNIFORM:
+    MOTH_TRY(k->random_uniform(stream, out, t->numel, p, j.a, j.b));
+    break;
+  case NORMAL:
+    MOTH_TRY(k->random_normal(stream, out, t->numel, p, j.a, j.b));
+    break;
+  case BERNOULLI:
+    MOTH_TRY(k->random_bernoulli(stream, out, t->numel, p, j.a));
+    break;
+  default:
+    MOTH_TRY(k->random_int(stream, out, t->numel, p, j.lo, j.hi));
+  }
+  return t->contiguous ? MOTH_OK : moth_cuda_copy(t, whole);
+}
+
+MothStatus check_float(const MothTensor *t) {
+  if (!moth_dtype_is_float((MothDType)t->dtype))
+    return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s",
+                     moth_dtype_name((MothDType)t->dtype));
+  return MOTH_OK;
+}
+
+} // namespace
+
+MothStatus moth_cuda_rand(MothCall *c) {
+  MOTH_TRY(check_float(c->results[0].u.t));
+  return run(c, Job{UNIFORM}, c->results[0].u.t, c->args[3].u.g);
+}
+
+MothStatus moth_cuda_randn(MothCall *c) {
+  MOTH_TRY(check_float(c->results[0].u.t));
+  return run(c, Job{NORMAL}, c->results[0].u.t, c->args[3].u.g);
+}
+
+MothStatus moth_cuda_randint(MothCall *c) {
+  MOTH_UNPACK_RANDINT(c)
+  if (low >= high)
+    return moth_fail(MOTH_ERR_VALUE, "low must be below high, got %lld and %lld", (long long)low,
+                     (long long)high);
+  return run(c, Job{INTEGERS, 0, 1, low, high}, c->results[0].u.t, generator);
+}
+
+MothStatus moth_cuda_uniform_(MothCall *c) {
+  MOTH_UNPACK_UNIFORM_(c)
+  MOTH_TRY(check_float(self));
+  if (!(from <= to) || !isfinite(to - from))
+    return moth_fail(MOTH_ERR_VALUE, "'from' must not be above 'to', got %g and %g", from, to);
+  return run(c, Job{UNIFORM, from, to}, self, generator);
+}
+
+MothStatus moth_cuda_normal_(MothCall *c) {
+  MOTH_UNPACK_NORMAL_(c)
+  MOTH_TRY(check_float(self));
+  if (!(std >= 0))
+    return moth_fail(MOTH_ERR_VALUE, "std must not be negative, got %g", std);
+  return run(c, Job{NORMAL, mean, std}, self, generator);
+}
+
+MothStatus moth_cuda_bernoulli_(MothCall *c) {
+  MOTH_UNPACK_BERNOULLI_(c)
+  if (!(p >= 0 && p <= 1))
+    return moth_fail(MOTH_ERR_VALUE, "the probability must be between 0 and 1, got %g", p);
+  return run(c, Job{BERNOULLI, p}, self, generator);
+}
+
+MothStatus moth_cuda_bernoulli(MothCall *c) {
+  MOTH_UNPACK_BERNOULLI(c)
+  MothTensor *out = c->results[0].u.t;
+  cudaStream_t stream;
+  MothHold p;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  int device = out->device.index;
+  MothCudaPhilox philox = moth_cuda_philox(device, generator, out->numel * 2);
+  MOTH_TRY(moth_cuda_contiguous(self, &p.t));
+  MOTH_TRY(moth_cuda_kernels[out->dtype]->bernoulli_each(
+      stream, out->data, p->data, out->numel, philox, moth_cuda_fault(device), c->op->id));
+  return moth_cuda_leave(c);
+}
+
+/* --- multinomial -------------------------------------------------------------------------------- */
+
+namespace {
+
+enum { DRAW_THREADS = 256 };
+
+struct Draw {
+  double *weight; /* rows of `classes`; those that were drawn become 0 */
+  const double *u;
+  int64_t *out;
+  int64_t classes, samples;
+  bool replacement;
+  int64_t base;
+  MothFault *fault;
+  int op;
+};
+
+/* A block for each row. A thread keeps the sum of a range of the classes; a draw finds the range, and
+ * in it the class, by subtracting weights in order, as on the CPU. */
+__global__ void __launch_bounds__(DRAW_THREADS) multinomial_kernel(Draw d) {
+  __shared__ double sum[DRAW_THREADS];
+  __shared__ long long positive[DRAW_THREADS];
+  __shared__ long long drawn;
+  __shared__ bool bad;
+  int t = (int)threadIdx.x;
+  double *p = d.weight + (int64_t)blockIdx.x * d.classes;
+  const double *u = d.u + (int64_t)blockIdx.x * d.samples;
+  int64_t *out = d.out + (int64_t)blockIdx.x * d.samples;
+  int64_t size = (d.classes + DRAW_THREADS - 1) / DRAW_THREADS;
+  int64_t begin = size * t < d.classes ? size * t : d.classes;
+  int64_t end = begin + size < d.classes ? begin + size : d.classes;
+  if (t == 0)
+    bad = false;
+  __syncthreads();
+  double mine = 0;
+  long long count = 0;
+  for (int64_t k = begin; k < end; k++) {
+    double x = p[k];
+    if (!(x >= 0 && x <= 1.7976931348623157e308)) {
+      moth_fault_number(d.fault, d.op, MOTH_FAULT_WEIGHT, x);
+      bad = true;
+    }
+    mine += x;
+    count += x > 0;
+  }
+  sum[t] = mine;
+  positive[t] = count;
+  __syncthreads();
+  for (int64_t i = 0; i < d.samples; i++) {
+    if (t == 0) {
+      double total = 0;
+      long long left = 0;
+      for (int k = 0; k < DRAW_THREADS; k++) {
+        total += sum[k];
+        left += positive[k];
+      }
+      if (i == 0 && !bad && (total <= 0 || (!d.replacement && left < d.samples))) {
+        moth_fault(d.fault, d.op, MOTH_FAULT_SAMPLES, -1, d.samples, 0, left);
+        bad = true;
+      }
+      double x = u[i] * total;
+      int at = 0, last = 0;
+      for (; at < DRAW_THREADS; at++) {
+        if (positive[at])
+          last = at;
+        if (x < sum[at])
+          break;
+        x -= sum[at];
+      }
+      if (at == DRAW_THREADS) { /* rounding */
+        at = last;
+        x = sum[at];
+      }
+      int64_t from = size * at < d.classes ? size * at : d.classes;
+      int64_t to = from + size < d.classes ? from + size : d.classes, k = from, choice = from;
+      for (; k < to; k++) {
+        if (p[k] > 0)
+          choice = k;
+        if (x < p[k])
+          break;
+        x -= p[k];
+      }
+      drawn = bad ? 0 : choice;
+      out[i] = drawn + d.base;
+    }
+    __syncthreads();
+    if (!d.replacement && drawn >= begin && drawn < end) {
+      p[drawn] = 0;
+      mine = 0;
+      for (int64_t k = begin; k < end; k++)
+        mine += p[k];
+      sum[t] = mine;
+      positive[t]--;
+    }
+    __syncthreads();
+  }
+}
+
+} // namespace
+
+MothStatus moth_cuda_multinomial(MothCall *c) {
+  MOTH_UNPACK_MULTINOMIAL(c)
+  MothTensor *out = c->results[0].u.t;
+  cudaStream_t stream;
+  MothHold w, u;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  int64_t classes = self->shape[self->ndim - 1], rows = classes ? self->numel / classes : 0;
+  int device = out->device.index;
+  MOTH_TRY(moth_tensor_new(self->ndim, self->shape, MOTH_FLOAT64, self->device, &w.t));
+  MOTH_TRY(moth_cuda_copy(w, self));
+  MOTH_TRY(moth_tensor_new(1, &out->numel, MOTH_FLOAT64, self->device, &u.t));
+  MOTH_TRY(run(c, Job{UNIFORM}, u, generator));
+  Draw d = {(double *)w->data,
+            (const double *)u->data,
+            (int64_t *)out->data,
+            classes,
+            num_samples,
+            replacement,
+            index_base,
+            moth_cuda_fault(device),
+            c->op->id};
+  MOTH_TRY(moth_launch("multinomial", multinomial_kernel, dim3((unsigned)rows), dim3(DRAW_THREADS),
+                       0, stream, d));
+  return moth_cuda_leave(c);
+}

@@ -1,0 +1,81 @@
+/* softmax, log_softmax and their derivatives. The twin of kernels/cpu/softmax.c. */
+#include "kernels/cuda/softmax.h"
+
+#include "kernels/cuda/split.h"
+
+MothStatus moth_cuda_turn(int device, MothDType dtype, void *to, const void *from,
+                          const MothSplit &s, bool back) {
+  int64_t item = moth_dtype_size(dtype), shape[3] = {s.outer, s.inner, s.n};
+  int64_t rows[3] = {s.n * s.inner * item, s.n * item, item};
+  int64_t cols[3] = {s.n * s.inner * item, item, s.inner * item};
+  MothIter it;
+  moth_iter_init(&it, 3, shape);
+  moth_iter_add_raw(&it, to, back ? cols : rows);
+  moth_iter_add_raw(&it, const_cast<void *>(from), back ? rows : cols);
+  moth_iter_prepare(&it);
+  MothPointwise p = {};
+  p.it = &it;
+  p.stream = moth_cuda_stream(device);
+  return moth_cuda_casts[dtype][dtype](&p);
+}
+
+static MothStatus softmax_run(MothCall *c, const MothTensor *in, const MothTensor *back,
+                              int64_t dim, bool log) {
+  const MothTensor *out = c->results[0].u.t;
+  MothDType dtype = (MothDType)out->dtype;
+  const MothCudaKernels *k = moth_cuda_kernels[dtype];
+  MothSoftmax s = {};
+  MothHold a, b;
+  int d;
+  MOTH_TRY(moth_cuda_enter(c, &s.stream));
+  if (out->numel == 0)
+    return MOTH_OK;
+  MOTH_TRY(moth_wrap_dim(dim, out->ndim, &d));
+  MOTH_TRY(moth_cuda_contiguous_as(in, dtype, &a.t));
+  s.device = c->device.index;
+  s.log = log;
+  s.out = out->data;
+  s.in = a->data;
+  if (back) {
+    MOTH_TRY(moth_cuda_contiguous_as(back, dtype, &b.t));
+    s.back = b->data;
+  }
+  MothSplit split = moth_cuda_split(out, d);
+  s.outer = split.outer;
+  s.n = split.n;
+  s.inner = split.inner;
+  if (!moth_cuda_should_turn(split, s.device))
+    return back ? k->softmax_backward(&s) : k->softmax(&s);
+  MothScratch turned, turned_back;
+  MOTH_TRY(turned.take(s.device, (size_t)(out->numel * moth_itemsize(out))));
+  MOTH_TRY(moth_cuda_turn(s.device, dtype, turned.p, s.in, split, false));
+  if (back) {
+    MOTH_TRY(turned_back.take(s.device, (size_t)(out->numel * moth_itemsize(out))));
+    MOTH_TRY(moth_cuda_turn(s.device, dtype, turned_back.p, s.back, split, false));
+    s.back = turned_back.p;
+  }
+  s.in = s.out = turned.p; /* a thread writes what it has read, statistics are done before */
+  s.outer *= s.inner;
+  s.inner = 1;
+  MOTH_TRY(back ? k->softmax_backward(&s) : k->softmax(&s));
+  return moth_cuda_turn(s.device, dtype, out->data, turned.p, split, true);
+}
+
+static MothStatus forward(MothCall *c, bool log) {
+  return softmax_run(c, c->args[0].u.t, NULL, c->args[1].u.i, log);
+}
+static MothStatus backward(MothCall *c, bool log) {
+  return softmax_run(c, c->args[0].u.t, c->args[1].u.t, c->args[2].u.i, log);
+}
+MothStatus moth_cuda_softmax(MothCall *c) {
+  return forward(c, false);
+}
+MothStatus moth_cuda_log_softmax(MothCall *c) {
+  return forward(c, true);
+}
+MothStatus moth_cuda_softmax_backward(MothCall *c) {
+  return backward(c, false);
+}
+MothStatus moth_cuda_log_softmax_backward(MothCall *c) {
+  return backward(c, true);
+}

@@ -1,0 +1,166 @@
+/* Optimizer steps: the formulas of kernels/cpu/typed/optimizer.h, one pass over memory, 16 bytes an
+ * access. */
+enum { STEP_THREADS = 256, STEP_LANES = 16 / (int)sizeof(stored) };
+
+struct alignas(16) StepLanes {
+  stored v[STEP_LANES];
+};
+
+#if MOTH_IS_FLOAT
+__device__ __forceinline__ real step_scale(const MothStepTable &t, real sign) {
+  if (!t.scale)
+    return sign;
+  return sign * (t.scale_f64 ? (real) * (const double *)t.scale : (real) * (const float *)t.scale);
+}
+
+/* F::READS roles are read, those in F::WRITES written, by f(scale, values). */
+template <class F>
+__global__ void __launch_bounds__(STEP_THREADS)
+    step_kernel(const F f, const __grid_constant__ MothStepTable t) {
+  int lo = 0, hi = t.n;
+  while (hi - lo > 1) {
+    int mid = (lo + hi) / 2;
+    if (t.first[mid] <= blockIdx.x)
+      lo = mid;
+    else
+      hi = mid;
+  }
+  int64_t n = t.numel[lo];
+  bool aligned = n >= 0;
+  n = aligned ? n : -n;
+  int64_t begin = (int64_t)(blockIdx.x - t.first[lo]) * MOTH_STEP_CHUNK;
+  int64_t rest = n - begin;
+  int m = rest < MOTH_STEP_CHUNK ? (int)rest : (int)MOTH_STEP_CHUNK;
+  stored *p[F::ROLES];
+#pragma unroll
+  for (int r = 0; r < F::ROLES; r++)
+    p[r] = (stored *)t.p[r][lo] + begin;
+  real scale = step_scale(t, f.sign);
+  int vectors = aligned ? m / STEP_LANES : 0;
+  for (int i = threadIdx.x; i < vectors; i += STEP_THREADS) {
+    StepLanes x[F::ROLES];
+#pragma unroll
+    for (int r = 0; r < F::ROLES; r++)
+      if (!(f.first && r == F::FRESH))
+        x[r] = reinterpret_cast<const StepLanes *>(p[r])[i];
+      else
+        x[r] = StepLanes{};
+#pragma unroll
+    for (int k = 0; k < STEP_LANES; k++) {
+      stored y[F::ROLES];
+#pragma unroll
+      for (int r = 0; r < F::ROLES; r++)
+        y[r] = x[r].v[k];
+      f(scale, y);
+#pragma unroll
+      for (int r = 0; r < F::ROLES; r++)
+        x[r].v[k] = y[r];
+    }
+#pragma unroll
+    for (int r = 0; r < F::ROLES; r++)
+      if (r != 1)
+        reinterpret_cast<StepLanes *>(p[r])[i] = x[r];
+  }
+  for (int i = vectors * STEP_LANES + (int)threadIdx.x; i < m; i += STEP_THREADS) {
+    stored y[F::ROLES];
+#pragma unroll
+    for (int r = 0; r < F::ROLES; r++)
+      y[r] = f.first && r == F::FRESH ? STORE((real)0) : p[r][i];
+    f(scale, y);
+#pragma unroll
+    for (int r = 0; r < F::ROLES; r++)
+      if (r != 1)
+        p[r][i] = y[r];
+  }
+}
+
+template <class F>
+static MothStatus step_run(const char *name, cudaStream_t stream, const F &f,
+                           const MothStepTable *t) {
+  return moth_launch(name, step_kernel<F>, dim3(t->first[t->n]), dim3(STEP_THREADS), 0, stream, f,
+                     *t);
+}
+
+struct SgdPlain {
+  enum { ROLES = 2, FRESH = -1 };
+  real lr, decay, sign;
+  bool first;
+  __device__ __forceinline__ void operator()(real scale, stored *y) const {
+    real p = LOAD(y[0]), d = scale * LOAD(y[1]) + decay * p;
+    y[0] = STORE(p - lr * d);
+  }
+};
+/* The direction is of_d times the gradient and of_b times the buffer. */
+struct SgdMomentum {
+  enum { ROLES = 3, FRESH = 2 }; /* the first step does not read the buffer */
+  real lr, decay, sign, keep, take, of_d, of_b;
+  bool first;
+  __device__ __forceinline__ void operator()(real scale, stored *y) const {
+    real p = LOAD(y[0]), d = scale * LOAD(y[1]) + decay * p;
+    real m = keep * LOAD(y[2]) + take * d;
+    y[2] = STORE(m);
+    y[0] = STORE(p - lr * (of_d * d + of_b * m));
+  }
+};
+template <bool AMSGRAD> struct Adam {
+  enum { ROLES = AMSGRAD ? 5 : 4, FRESH = -1 };
+  real b1, b2, a2, eps, size, root, decay, shrink, sign;
+  bool first;
+  __device__ __forceinline__ void operator()(real scale, stored *y) const {
+    real p = LOAD(y[0]), d = scale * LOAD(y[1]) + decay * p;
+    p = p * shrink;
+    real mean = LOAD(y[2]), square = LOAD(y[3]) * b2 + a2 * d * d;
+    mean = mean + b1 * (d - mean);
+    y[2] = STORE(mean);
+    y[3] = STORE(square);
+    if (AMSGRAD) {
+      real old = LOAD(y[ROLES - 1]);
+      square = square != square || square > old ? square : old;
+      y[ROLES - 1] = STORE(square);
+    }
+    y[0] = STORE(p - size * mean / (m_sqrt(square) * root + eps));
+  }
+};
+#endif
+
+static MothStatus sgd_step(cudaStream_t stream, const MothStepTable *t, const MothSgd *h) {
+#if MOTH_IS_FLOAT
+  real lr = (real)h->lr, decay = (real)h->weight_decay, momentum = (real)h->momentum;
+  real sign = h->maximize ? -1 : 1;
+  if (!t->p[2][0])
+    return step_run("sgd_step", stream, SgdPlain{lr, decay, sign, false}, t);
+  return step_run("sgd_step", stream,
+                  SgdMomentum{lr, decay, sign, h->first ? 0 : momentum,
+                              h->first ? 1 : (real)(1 - h->dampening), (real)(h->nesterov ? 1 : 0),
+                              h->nesterov ? momentum : 1, h->first},
+                  t);
+#else
+  (void)stream, (void)t, (void)h;
+  return moth_fail(MOTH_ERR_TYPE, "expected float dtypes");
+#endif
+}
+
+#if MOTH_IS_FLOAT
+template <bool AMSGRAD>
+static MothStatus adam_run(cudaStream_t stream, const MothStepTable *t, const MothAdam *h) {
+  Adam<AMSGRAD> f = {(real)(1 - h->beta1),
+                     (real)h->beta2,
+                     (real)(1 - h->beta2),
+                     (real)h->eps,
+                     (real)h->step_size,
+                     (real)(1 / h->root_correction),
+                     h->decoupled ? 0 : (real)h->weight_decay,
+                     h->decoupled ? (real)(1 - h->lr * h->weight_decay) : 1,
+                     (real)(h->maximize ? -1 : 1),
+                     false};
+  return step_run("adam_step", stream, f, t);
+}
+#endif
+static MothStatus adam_step(cudaStream_t stream, const MothStepTable *t, const MothAdam *h) {
+#if MOTH_IS_FLOAT
+  return h->amsgrad ? adam_run<true>(stream, t, h) : adam_run<false>(stream, t, h);
+#else
+  (void)stream, (void)t, (void)h;
+  return moth_fail(MOTH_ERR_TYPE, "expected float dtypes");
+#endif
+}

@@ -1,0 +1,287 @@
+--- moth.cuda: devices, streams, events, memory, graphs, marks for profilers. PyTorch's names; ordinals count from 0.
+--
+--     if not moth.cuda.is_available() then print(moth.cuda.why()) end
+--     local s = moth.cuda.Stream()
+--     s:wait_stream(moth.cuda.current_stream())
+--     local y = moth.cuda.stream(s, function() return x:matmul(w) end)
+--     moth.cuda.current_stream():wait_stream(s)
+--     y:record_stream(moth.cuda.current_stream())    -- y's memory is not reused before this stream is done with it
+local B = require "moth_lua"
+local within = require "moth.within"
+local check = require "moth.utils.check"
+local C = B.cuda
+
+local M = {}
+
+-- devices -----------------------------------------------------------------------------------------
+
+--- Whether a CUDA device can be used; why() says why not.
+function M.is_available() return B.cuda_why() == nil end
+M.why = B.cuda_why
+--- How many devices there are: 0 where CUDA cannot be used.
+M.device_count = C.count
+function M.init() C.device() end
+function M.is_initialized() return M.is_available() end
+
+--- The device that "cuda" means in this thread (and coroutine scope).
+function M.current_device() return C.device() end
+--- Makes a device (an ordinal, "cuda:1", a device) the current one of this thread.
+M.set_device = C.set_device
+
+--- Calls fn(...) with another current device: moth.cuda.device(1, function() … end).
+function M.device(device, fn, ...)
+  return within(function(d)
+    local was = C.device()
+    C.set_device(d)
+    return was
+  end, C.set_device, C.device(device), fn, ...)
+end
+
+--- A table: name, major, minor, total_memory, multi_processor_count, …
+M.get_device_properties = C.properties
+function M.get_device_name(device) return C.properties(device).name end
+--- The compute capability: 9, 0.
+function M.get_device_capability(device)
+  local p = C.properties(device)
+  return p.major, p.minor
+end
+--- Waits for all that the device was given; raises what went wrong there.
+M.synchronize = C.synchronize
+
+-- random numbers: one generator serves all devices --------------------------------------------------
+
+--- Seeds moth's generator: that of the CPU and of every device, which give the same numbers.
+function M.manual_seed(n) require("moth.random").manual_seed(n) end
+M.manual_seed_all = M.manual_seed
+function M.get_rng_state() return require("moth.random").get_rng_state() end
+function M.set_rng_state(state) require("moth.random").set_rng_state(state) end
+
+-- streams -----------------------------------------------------------------------------------------
+
+local Stream = C.Stream
+
+--- moth.cuda.Stream{device=, priority=}: one of the device's streams; priority -1 runs before 0.
+function M.Stream(o)
+  o = check.options("cuda.Stream", o, "device priority")
+  return C.stream_new(o.device, o.priority)
+end
+local stream_methods = {
+  --- Waits until the stream is done; raises what went wrong.
+  synchronize = C.stream_synchronize,
+  --- Whether it is done.
+  query = C.stream_query,
+  --- What comes next on this stream comes after what the event marks, or the other stream holds now.
+  wait_event = function(s, e) C.event_wait(e, s) end,
+  wait_stream = C.stream_wait_stream,
+  --- Records an event (a new one if none is given); returns it.
+  record_event = function(s, e)
+    e = e or M.Event()
+    C.event_record(e, s)
+    return e
+  end,
+}
+local stream_fields = {
+  device = function(s) return B.device("cuda:" .. C.stream_facts(s)) end,
+  priority = function(s) return (select(2, C.stream_facts(s))) end,
+  cuda_stream = function(s) return (select(3, C.stream_facts(s))) end,
+}
+function Stream.__index(s, k)
+  if stream_fields[k] then return stream_fields[k](s) end
+  return stream_methods[k]
+end
+function Stream.__tostring(s)
+  local device, priority, handle = C.stream_facts(s)
+  return ("<moth.cuda.Stream device=cuda:%d priority=%d cuda_stream=0x%x>"):format(device, priority, handle)
+end
+
+M.current_stream = C.stream_current
+M.default_stream = C.stream_default
+
+--- Makes s the current stream of its device, and that the current device.
+function M.set_stream(s)
+  C.set_stream(s)
+  C.set_device((C.stream_facts(s)))
+end
+
+local function enter_stream(s)
+  local device = C.stream_facts(s)
+  local was = { C.device(), C.stream_current(device) }
+  M.set_stream(s)
+  return was
+end
+local function leave_stream(was)
+  C.set_stream(was[2])
+  C.set_device(was[1])
+end
+--- Calls fn(...) with s as the current stream: moth.cuda.stream(s, function() … end). Without a stream, just fn(...).
+function M.stream(s, fn, ...)
+  if s == nil then return fn(...) end
+  return within(enter_stream, leave_stream, s, fn, ...)
+end
+
+-- events ------------------------------------------------------------------------------------------
+
+--- moth.cuda.Event{enable_timing=}: a mark in a stream that others can wait for.
+function M.Event(o)
+  o = check.options("cuda.Event", o, "enable_timing")
+  return C.event_new(o.enable_timing)
+end
+C.Event.__index = {
+  record = C.event_record, -- ([stream])
+  wait = C.event_wait, -- ([stream]): it waits for the event
+  query = C.event_query,
+  synchronize = C.event_synchronize,
+  --- Milliseconds from this event to a later one.
+  elapsed_time = C.event_elapsed,
+}
+function C.Event.__tostring() return "<moth.cuda.Event>" end
+
+-- memory ------------------------------------------------------------------------------------------
+
+--- Current, peak, allocated (in sum) and freed of bytes and counts, as "allocated_bytes.all.peak".
+M.memory_stats = C.memory_stats
+--- All segments with their blocks.
+M.memory_snapshot = C.memory_snapshot
+for name, key in pairs({ memory_allocated = "allocated_bytes.all.current",
+  max_memory_allocated = "allocated_bytes.all.peak", memory_reserved = "reserved_bytes.all.current",
+  max_memory_reserved = "reserved_bytes.all.peak" }) do
+  M[name] = function(device) return C.memory_stats(device)[key] end
+end
+M.reset_peak_memory_stats = C.reset_peak
+M.reset_max_memory_allocated = C.reset_peak
+M.reset_accumulated_memory_stats = C.reset_accumulated
+--- Gives unused memory back to CUDA, so that others can have it.
+M.empty_cache = C.empty_cache
+--- Free and total bytes of the device, as CUDA counts them.
+M.mem_get_info = C.mem_get_info
+--- No more than this share of the device's memory: set_per_process_memory_fraction(0.5, device).
+M.set_per_process_memory_fraction = C.set_fraction
+--- Bytes of pinned host memory: those in use, those kept for reuse.
+M.pinned_memory = C.pinned_memory
+M.empty_pinned_cache = C.empty_pinned_cache
+
+local function size(n)
+  for _, unit in ipairs({ "B", "KiB", "MiB", "GiB" }) do
+    if n < 10240 or unit == "GiB" then return ("%.0f %s"):format(n, unit) end
+    n = n / 1024
+  end
+end
+
+--- The figures as a table to print, and what the cache consists of.
+function M.memory_summary(device)
+  local s = C.memory_stats(device)
+  local rule = ("+%s+"):format(("-"):rep(74))
+  local function line(text) return ("| %-73s|"):format(text:sub(1, 73)) end
+  local out = { rule, line(("CUDA memory of cuda:%d   out of memory: %d   cache flushed: %d"):format(C.device(device),
+    s.num_ooms, s.num_alloc_retries)), rule,
+    ("| %-16s |%12s |%12s |%12s |%12s |"):format("", "current", "peak", "allocated", "freed"), rule }
+  for _, row in ipairs({ { "allocated", "allocated_bytes", size }, { "active", "active_bytes", size },
+    { "requested", "requested_bytes", size }, { "reserved", "reserved_bytes", size },
+    { "tensors", "allocation", tostring }, { "segments", "segment", tostring } }) do
+    local cells = {}
+    for i, what in ipairs({ "current", "peak", "allocated", "freed" }) do
+      cells[i] = row[3](s[row[2] .. ".all." .. what])
+    end
+    out[#out + 1] = ("| %-16s |%12s |%12s |%12s |%12s |"):format(row[1], unpack(cells))
+  end
+  local kinds = {}
+  for _, segment in ipairs(C.memory_snapshot(device)) do
+    local kind = (segment.is_private and "graphs', " or "") .. segment.segment_type
+    local k = kinds[kind] or { n = 0, free = 0, pieces = 0, largest = 0 }
+    kinds[kind] = k
+    k.n = k.n + 1
+    for _, b in ipairs(segment.blocks) do
+      if b.state == "inactive" then
+        k.free, k.pieces, k.largest = k.free + b.size, k.pieces + 1, math.max(k.largest, b.size)
+      end
+    end
+  end
+  out[#out + 1] = rule
+  for _, kind in ipairs({ "small", "large", "graphs', small", "graphs', large" }) do
+    local k = kinds[kind]
+    if k then
+      out[#out + 1] = line(("%s segments: %d; free in them: %s in %d pieces, the largest %s"):format(kind, k.n,
+        size(k.free), k.pieces, size(k.largest)))
+    end
+  end
+  out[#out + 1] = rule
+  return table.concat(out, "\n")
+end
+
+-- graphs ------------------------------------------------------------------------------------------
+
+local Graph = C.CUDAGraph
+--- A graph to capture into and to replay: see moth.cuda.graph.
+function M.CUDAGraph() return C.graph_new() end
+Graph.__index = {
+  --- From here to capture_end() what is called on the current stream is recorded, not run. Options: pool,
+  -- capture_error_mode ("global", "thread_local", "relaxed").
+  capture_begin = function(g, o)
+    o = check.options("capture_begin", o, "pool capture_error_mode")
+    C.graph_begin(g, o.pool, o.capture_error_mode)
+  end,
+  capture_end = C.graph_end,
+  --- Runs what was captured, on the current stream. Random ops draw new numbers.
+  replay = C.graph_replay,
+  --- Forgets what was captured, and gives its memory free.
+  reset = C.graph_reset,
+  --- What another graph's {pool = …} takes, to share memory with this one.
+  pool = C.graph_pool,
+}
+function Graph.__tostring() return "<moth.cuda.CUDAGraph>" end
+
+--- A pool for several graphs that never run at once.
+M.graph_pool_handle = C.pool_new
+M.is_current_stream_capturing = C.is_capturing
+
+local capture_streams = {}
+
+--- Captures what fn does: local g, y = moth.cuda.graph(fn); g:replay() then does it again on the same tensors.
+-- moth.cuda.graph(g, fn, {pool=, stream=, capture_error_mode=}) captures into g. Run fn a few times before: what it
+-- does once (plans of products, buffers of optimizers) does not belong into the graph. fn must not ask for values.
+-- @return the graph, and what fn returned: tensors that each replay writes anew
+function M.graph(g, fn, o)
+  if type(g) == "function" then g, fn, o = C.graph_new(), g, fn end
+  if type(fn) ~= "function" then check.fail("cuda.graph: expected a function, got %s", type(fn)) end
+  o = check.options("cuda.graph", o, "pool stream capture_error_mode")
+  local device = C.device()
+  capture_streams[device] = capture_streams[device] or C.stream_new(device)
+  local s = o.stream or capture_streams[device]
+  C.synchronize()
+  collectgarbage()
+  collectgarbage()
+  C.empty_cache()
+  s:wait_stream(C.stream_current())
+  local function capture()
+    C.graph_begin(g, o.pool, o.capture_error_mode)
+    return (function(ok, ...)
+      local ended, message = pcall(C.graph_end, g)
+      if not ok then error((...), 0) end
+      if not ended then error(message, 0) end
+      return ...
+    end)(pcall(fn))
+  end
+  return (function(...)
+    C.stream_current():wait_stream(s)
+    return g, ...
+  end)(M.stream(s, capture))
+end
+
+--- Functions or modules whose forward and backward are graphs: see lua/moth/cuda_graphed.lua.
+function M.make_graphed_callables(...) return require("moth.cuda_graphed")(...) end
+
+-- marks -------------------------------------------------------------------------------------------
+
+--- Ranges and marks that Nsight shows. Without NVIDIA's library they do nothing; nvtx.why() says what was looked for.
+M.nvtx = {
+  range_push = function(text) return C.nvtx("push", text) end,
+  range_pop = function() return C.nvtx("pop") end,
+  mark = function(text) return C.nvtx("mark", text) end,
+  --- Calls fn(...) inside of a range.
+  range = function(text, fn, ...)
+    return within(function() C.nvtx("push", text) end, function() C.nvtx("pop") end, nil, fn, ...)
+  end,
+  why = C.nvtx_why,
+}
+
+return M

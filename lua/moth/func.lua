@@ -1,0 +1,173 @@
+--- Functions of functions: models as functions of their parameters, and derivatives as functions. `moth.func`.
+--
+--     local params = {}
+--     for name, p in model:named_parameters() do params[name] = p - 0.1 * gradient[name] end
+--     local y = moth.func.functional_call(model, params, x) -- differentiable by whatever params were made of
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local ops = B.ops
+local M = {}
+
+local function pack(...) return { n = select("#", ...), ... } end
+
+-- where[path] = { { registry, name }, … }: every place that holds the parameter or buffer of that path. A tied
+-- one has several, under any of its paths.
+local function places(model)
+  local where, of = {}, {}
+  local function visit(registry, path, m, name, t)
+    of[t] = of[t] or {}
+    table.insert(of[t], { m[registry], name })
+    where[path == "" and name or path .. "." .. name] = of[t]
+  end
+  local function walk(m, path, above)
+    if above[m] then check.fail("functional_call: the module at '%s' holds itself", path) end
+    above[m] = true
+    for _, registry in ipairs({ "_parameters", "_buffers" }) do
+      for name, t in pairs(m:registry(registry)) do visit(registry, path, m, name, t) end
+    end
+    for name, child in pairs(m:registry("_modules")) do
+      walk(child, path == "" and name or path .. "." .. name, above)
+    end
+    above[m] = nil
+  end
+  walk(model, "", {})
+  return where
+end
+
+local function put(changes)
+  for i, c in ipairs(changes) do
+    local map, name, value = c[1], c[2], c[3]
+    changes[i] = { map, name, rawget(map, name) }
+    rawset(map, name, value)
+  end
+  return changes
+end
+
+local function restore(changes)
+  for i = #changes, 1, -1 do rawset(changes[i][1], changes[i][2], changes[i][3]) end
+end
+
+--- Calls model(...) with other tensors for its parameters and buffers: `params` maps their names, as in a state
+-- dict, to tensors; those it leaves out stay. The model itself is as before when it returns or fails.
+function M.functional_call(model, params, ...)
+  if not require("moth.nn").Module.is(model) then
+    check.fail("functional_call: expected a module, got %s", type(model))
+  end
+  if type(params) ~= "table" then
+    check.fail("functional_call: expected a table of tensors by name, got %s", type(params))
+  end
+  local where, changes = places(model), {}
+  for path, t in pairs(params) do
+    if not where[path] then check.fail("functional_call: the model has no parameter or buffer '%s'", tostring(path)) end
+    if not B.is_tensor(t) then check.fail("functional_call: '%s' must be a tensor, got %s", path, type(t)) end
+    for _, place in ipairs(where[path]) do changes[#changes + 1] = { place[1], place[2], t } end
+  end
+  put(changes)
+  local results = pack(pcall(model, ...))
+  restore(changes)
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, results.n)
+end
+
+local function positions(argnums, n)
+  local list = type(argnums) == "table" and argnums or { argnums or 1 }
+  for _, i in ipairs(list) do
+    if type(i) ~= "number" or i < 1 or i > n then
+      check.fail("func: there is no argument %s to differentiate by; got %d arguments", tostring(i), n)
+    end
+  end
+  return list
+end
+
+-- An argument as a variable of this call's: a fresh leaf, or a view of what has a history, so that functions nest.
+local function variable(t)
+  if not B.is_tensor(t) then check.fail("func: an argument to differentiate by must be a tensor, got %s", type(t)) end
+  if B.requires_grad(t) then return ops.view(t, B.size(t)) end
+  t = B.alias(t, false)
+  B.set_requires_grad(t, true)
+  return t
+end
+
+local frames = {} -- of the calls that are running, innermost last: the leaves that each has made
+
+-- Calls f with recording on; what it returns, and all leaves that were made for it and for calls within it.
+local function record(f, args, inputs)
+  local frame = { unpack(inputs) }
+  frames[#frames + 1] = frame
+  local ok, value = pcall(require("moth.autograd").enable_grad, f, unpack(args, 1, args.n))
+  frames[#frames] = nil
+  if not ok then error(value, 0) end
+  local outer = frames[#frames]
+  if outer then
+    for _, leaf in ipairs(frame) do outer[#outer + 1] = leaf end
+  end
+  return value, frame
+end
+
+local function accumulator(leaf) return ops.view(leaf, B.size(leaf)).grad_fn:next_functions()[1]:id() end
+
+-- Whether value depends on a leaf that is none of `leaves`: on a variable of a function around this one, or on a
+-- parameter of the user's. Only then is the derivative to have a history.
+local function depends_on_others(value, leaves)
+  local seen, stack = {}, { value.grad_fn }
+  for _, x in ipairs(leaves) do
+    if B.is_leaf(x) then seen[accumulator(x)] = true end
+  end
+  while #stack > 0 do
+    local node = table.remove(stack)
+    for _, n in ipairs(node:next_functions()) do
+      if not seen[n:id()] then
+        if n:name() == "AccumulateGrad" then return true end
+        seen[n:id()] = true
+        stack[#stack + 1] = n
+      end
+    end
+  end
+  return false
+end
+
+--- grad_and_value(f, argnums): a function of f's arguments that returns the gradient by argument number `argnums`
+-- (default 1; a list: a table of gradients) and what f returned, a tensor of one element.
+function M.grad_and_value(f, argnums)
+  return function(...)
+    local args, recording = pack(...), B.grad_enabled()
+    local inputs = {}
+    for k, i in ipairs(positions(argnums, args.n)) do
+      args[i] = variable(args[i])
+      inputs[k] = args[i]
+    end
+    local value, leaves = record(f, args, inputs)
+    if not B.is_tensor(value) or B.numel(value) ~= 1 then
+      check.fail("func.grad: the function must return a tensor of one element; see func.vjp for others")
+    end
+    local gradients = {}
+    if B.requires_grad(value) then
+      recording = recording and depends_on_others(value, leaves)
+      gradients = { B.grad({ value }, inputs, nil, recording, recording, true) }
+      if not recording then value = B.alias(value, false) end
+    end
+    for k = 1, #inputs do gradients[k] = gradients[k] or B.alias(ops.zeros_like(inputs[k]), false) end
+    return type(argnums) == "table" and gradients or gradients[1], value
+  end
+end
+
+--- grad(f, argnums): a function that returns the gradient of f. It nests: grad(grad(f)) is the second derivative.
+function M.grad(f, argnums)
+  local g = M.grad_and_value(f, argnums)
+  return function(...) return (g(...)) end
+end
+
+--- vjp(f, x, …): f's result y at x, …, and a function that takes v (y's shape) to the products v·dy/dx, ….
+function M.vjp(f, ...)
+  local args = pack(...)
+  for i = 1, args.n do args[i] = variable(args[i]) end
+  local y, leaves = record(f, args, args)
+  local recording = B.grad_enabled() and B.requires_grad(y) and depends_on_others(y, leaves)
+  return recording and y or B.alias(y, false), function(v)
+    local out = B.requires_grad(y) and { B.grad({ y }, args, { v }, true, recording, true) } or {}
+    for i = 1, args.n do out[i] = out[i] or ops.zeros_like(args[i]) end
+    return unpack(out, 1, args.n)
+  end
+end
+
+return M

@@ -1,0 +1,50 @@
+--- Padding as modules: nn.ZeroPad1d … 3d, ConstantPad, ReflectionPad, ReplicationPad, CircularPad.
+--
+-- The padding is one number for all sides, or a table { before, after, … } from the last dimension on.
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local Module = require "moth.nn.module"
+
+local M = {}
+
+local kinds = {
+  ZeroPad = "constant", ConstantPad = "constant", ReflectionPad = "reflect", ReplicationPad = "replicate",
+  CircularPad = "circular",
+}
+
+for kind, mode in pairs(kinds) do
+  for n = 1, 3 do
+    local name = kind .. n .. "d"
+    local Pad = class(name, Module)
+    M[name] = Pad
+
+    --- @tparam int|table padding @tparam[opt] number value of ConstantPad
+    function Pad:__init(padding, value)
+      if type(padding) == "number" then
+        local list = {}
+        for i = 1, 2 * n do list[i] = padding end
+        padding = list
+      end
+      if type(padding) ~= "table" or #padding ~= 2 * n then
+        check.fail("nn.%s: padding is a number or a table of %d numbers", name, 2 * n)
+      end
+      for i = 1, 2 * n do
+        if type(padding[i]) ~= "number" or padding[i] % 1 ~= 0 then
+          check.fail("nn.%s: padding holds integers, got %s", name, tostring(padding[i]))
+        end
+      end
+      self.padding = padding
+      if kind == "ConstantPad" then self.value = check.number("nn." .. name, "value", value) end
+    end
+
+    function Pad:forward(x) return moth.pad(x, self.padding, mode, self.value or 0) end
+
+    function Pad:extra_repr()
+      local list = "(" .. table.concat(self.padding, ", ") .. ")"
+      return self.value and ("padding=%s, value=%.14g"):format(list, self.value) or list
+    end
+  end
+end
+
+return M

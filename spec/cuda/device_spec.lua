@@ -1,0 +1,184 @@
+-- Devices, faults that only the device sees, errors after which it is lost.
+local moth = require "moth"
+local fails = require "fails"
+local cuda = moth.cuda
+local luajit = os.getenv("LUAJIT") or "luajit"
+
+local function there() return cuda.is_available() or pending(cuda.why()) end
+local function two() return there() and (cuda.device_count() > 1 or pending("there is one device")) end
+
+-- What a script says in a process of its own.
+local function run(environment, script)
+  local path = os.tmpname()
+  local f = assert(io.open(path, "w"))
+  f:write(script)
+  f:close()
+  local pipe = io.popen(("%s %s %s 2>&1"):format(environment, luajit, path))
+  local text = pipe:read("*a")
+  pipe:close()
+  os.remove(path)
+  return text
+end
+
+describe("CUDA devices", function()
+  it("have names and figures", function()
+    if not there() then return end
+    local p = cuda.get_device_properties()
+    assert.equal(p.name, cuda.get_device_name(0))
+    assert.same({ p.major, p.minor }, { cuda.get_device_capability("cuda:0") })
+    assert.is_true(p.total_memory > 0 and p.multi_processor_count > 0)
+    assert.equal(32, p.warp_size)
+    fails("there are %d+ CUDA devices", cuda.get_device_name, 63)
+    fails("expected a CUDA device", cuda.get_device_name, "cpu")
+    fails("expected a device's index", cuda.get_device_name, 0.5)
+  end)
+
+  it("'cuda' is the current one", function()
+    if not two() then return end
+    assert.equal(0, cuda.current_device())
+    local x, y = cuda.device(1, function()
+      assert.equal(1, cuda.current_device())
+      return moth.ones({ 2 }, { device = "cuda" }), moth.ones(2):cuda()
+    end)
+    assert.equal(0, cuda.current_device())
+    assert.equal(1, x:get_device())
+    assert.equal(1, y:get_device())
+    assert.same({ 2, 2 }, (x + y):totable())
+    pcall(cuda.device, 1, error, "x")
+    assert.equal(0, cuda.current_device())
+    cuda.set_device("cuda:1")
+    assert.equal(1, moth.device("cuda").index)
+    cuda.set_device(0)
+    local s = cuda.Stream { device = 1 }
+    cuda.stream(s, function() assert.equal(1, cuda.current_device()) end)
+    assert.equal(0, cuda.current_device())
+  end)
+
+  it("work side by side", function()
+    if not two() then return end
+    local a, b = moth.full({ 100 }, 2, { device = "cuda:0" }), moth.full({ 100 }, 3, { device = "cuda:1" })
+    for _ = 1, 10 do a, b = a + b:cuda(0), b + a:cuda(1) end
+    local x, y = 2, 3
+    for _ = 1, 10 do x, y = x + y, y + x end
+    assert.equal(100 * x, a:sum():item())
+    assert.equal(100 * y, b:sum():item())
+    assert.equal("cuda:1", tostring(b:device()))
+    assert.is_true(cuda.memory_allocated(1) > 0)
+  end)
+
+  it("give the CPU's random numbers", function()
+    if not there() then return end
+    cuda.manual_seed(11)
+    local x = moth.rand({ 500 }, { device = "cuda" }):totable()
+    moth.manual_seed(11)
+    assert.same(moth.rand(500):totable(), x)
+    local state = cuda.get_rng_state()
+    local y = moth.randint(0, 1000, { 50 }, { device = "cuda" }):totable()
+    cuda.set_rng_state(state)
+    assert.same(y, moth.randint(0, 1000, { 50 }):totable())
+  end)
+
+  it("take marks for profilers, or say why not", function()
+    if not there() then return end
+    local seen = cuda.nvtx.range_push("a")
+    cuda.nvtx.mark("b")
+    cuda.nvtx.range_pop()
+    assert.equal(3, cuda.nvtx.range("c", function() return 3 end))
+    assert.equal(not seen, cuda.nvtx.why() ~= nil)
+  end)
+
+  it("can be asked for speed instead of the same bits", function()
+    assert.is_true(moth.are_deterministic_algorithms_enabled())
+    moth.use_deterministic_algorithms(false)
+    assert.is_false(moth.are_deterministic_algorithms_enabled())
+    moth.use_deterministic_algorithms(true)
+    fails("expected true or false", moth.use_deterministic_algorithms, 1)
+  end)
+end)
+
+describe("faults that a device finds", function()
+  local function bad_index()
+    local x = moth.arange(1, 5, 1, { device = "cuda" })
+    return x:index_select(1, moth.tensor({ 2, 7 }, { dtype = moth.int64, device = "cuda" }))
+  end
+
+  it("are raised by the next call that waits, once", function()
+    if not there() or os.getenv("MOTH_CUDA_SYNC") == "1" then return pending("MOTH_CUDA_SYNC=1") end
+    for _, wait in ipairs {
+      function() cuda.synchronize() end,
+      function() cuda.current_stream():synchronize() end,
+      function(y) y:sum():item() end,
+      function(y) y:cpu() end,
+    } do
+      local y = bad_index()
+      fails("%[index_select%] index 7 is out of range: expected 1 to 4 %(dimension 1 has size 4%) "
+        .. "%(found while an earlier call ran on the device; MOTH_CUDA_SYNC=1 raises it there%)", wait, y)
+      cuda.synchronize()
+    end
+    local e = (function()
+      bad_index()
+      return cuda.current_stream():record_event()
+    end)()
+    fails("index 7", e.synchronize, e)
+  end)
+
+  it("are raised at the call under MOTH_CUDA_SYNC=1", function()
+    if not there() then return end
+    local text = run("MOTH_CUDA_SYNC=1", [[
+      local moth = require "moth"
+      local x = moth.arange(1, 5, 1, { device = "cuda" })
+      print(pcall(x.index_select, x, 1, moth.tensor({ 2, 7 }, { dtype = moth.int64, device = "cuda" })))
+      print(x:sum():item())]])
+    assert.matches("index 7 is out of range: expected 1 to 4 %(dimension 1 has size 4%)", text)
+    assert.is_nil(text:find("earlier call", 1, true), text)
+    assert.matches("\n10\n$", text)
+  end)
+
+  it("belong to their device", function()
+    if not two() or os.getenv("MOTH_CUDA_SYNC") == "1" then return end
+    bad_index()
+    cuda.synchronize(1)
+    assert.equal(2, moth.ones({ 2 }, { device = "cuda:1" }):sum():item())
+    fails("index 7", cuda.synchronize, 0)
+  end)
+end)
+
+describe("without CUDA", function()
+  it("moth works, and says why there is none", function()
+    local text = run("MOTH_CUDA=off", [[
+      local moth = require "moth"
+      print(moth.cuda.is_available(), moth.cuda.device_count(), moth.cuda.why())
+      print(pcall(moth.cuda.current_stream))
+      print(pcall(moth.cuda.memory_allocated))
+      print(pcall(function() return moth.ones(2):cuda() end))
+      local x = moth.ones(2):pin_memory()
+      print(x:is_pinned(), moth.cuda.nvtx.mark("x"))
+      for b in moth.data.DataLoader(moth.data.TensorDataset(moth.ones(2, 1)), { pin_memory = true }):iter() do
+        print(b:sum():item())
+      end]])
+    assert.matches("^false%s+0%s+CUDA is turned off: MOTH_CUDA=off\n", text)
+    local n = select(2, text:gsub("false%s+%S+:%d+: CUDA cannot be used here: CUDA is turned off", ""))
+    assert.equal(2, n, text)
+    assert.matches("cannot be used: CUDA is turned off", text)
+    assert.matches("false%s+false\n1\n1\n$", text)
+  end)
+end)
+
+describe("a device that is lost", function()
+  it("makes errors that say so, and the process ends in order", function()
+    if not there() then return end
+    if not cuda.get_device_name():find("emulated") then return pending("it would be lost to the other specs, too") end
+    local text = run("MOTH_CUDA_EMU_DEVICES=2", [[
+      local moth = require "moth"
+      local ffi = require "ffi"
+      local x = moth.ones({ 4 }, { device = "cuda" })
+      local lib = ffi.load(package.cpath:match("[^;?]*%?"):sub(1, -2) .. "libmoth_cudaemu.so")
+      ffi.cdef "void moth_cuda_lose(int device);"
+      lib.moth_cuda_lose(0)
+      print(pcall(moth.cuda.synchronize))
+      print(pcall(function() return x + 1 end))
+      print(moth.ones({ 3 }, { device = "cuda:1" }):sum():item())]])
+    assert.matches("cuda:0.-The device is lost to this process", text)
+    assert.matches("\n3\n$", text)
+  end)
+end)

@@ -1,0 +1,95 @@
+-- sgd_step and adam_step on the device against the CPU: many tensors of mixed sizes, dtypes and layouts in one call,
+-- and the scale of the gradients that is read on the device.
+local moth = require "moth"
+
+local tolerance = { float32 = 1e-5, float64 = 1e-12, float16 = 4e-3, bfloat16 = 3e-2 }
+
+-- Lists for one call: `count` lists of the same tensors' shapes, on the CPU and the device.
+local function lists(count, dtypes)
+  local shapes = { {}, { 0 }, { 1 }, { 3 }, { 17, 5 }, { 8192 }, { 8193 }, { 3, 5000 } }
+  for i = 1, 70 do shapes[#shapes + 1] = { i } end -- more than one launch takes
+  local here, there = {}, {}
+  for k = 1, count do
+    here[k], there[k] = {}, {}
+    for i, shape in ipairs(shapes) do
+      local dtype = dtypes[i % #dtypes + 1]
+      local t = (k < 3 and moth.randn or moth.rand)(shape):to(dtype)
+      if k == 3 then t = t * 0.1 end
+      here[k][i] = t
+      local far = t:to "cuda"
+      if i % 5 == 0 and #shape == 1 then -- with gaps
+        far = moth.stack({ far, far }, 2):select(2, 1)
+      elseif i % 5 == 1 and #shape == 1 then -- at an odd address
+        far = moth.cat({ far, far }, 1):narrow(1, t:numel() + 1, t:numel())
+      end
+      there[k][i] = far
+    end
+  end
+  return here, there
+end
+local function compare(a, b)
+  for k = 1, #a do
+    for i = 1, #a[k] do
+      local x, y = a[k][i], b[k][i]:cpu()
+      local e = tolerance[x:dtype().name]
+      assert(moth.allclose(x:to "float64", y:to "float64", { rtol = e, atol = e }),
+        ("list %d, tensor %d (%s) differs"):format(k, i, x:dtype().name))
+    end
+  end
+end
+
+describe("optimizer steps on CUDA", function()
+  if not moth.cuda.is_available() then
+    it("are the CPU's", function() pending(moth.cuda.why()) end)
+    return
+  end
+  local dtypes = { { "float32" }, { "float64" }, { "float16" }, { "bfloat16" }, { "float32", "float64", "bfloat16" } }
+
+  it("sgd", function()
+    for _, d in ipairs(dtypes) do
+      for _, o in ipairs {
+        { 0.1, 0, 0, 0.01, false, false, true }, { 0.1, 0.9, 0.1, 0.01, false, true, false },
+        { 0.1, 0.9, 0, 0, true, false, false }, { 0.1, 0.9, 0, 0, true, false, true },
+      } do
+        local a, b = lists(3, d)
+        if o[7] then -- the first step does not read the buffers
+          for i = 1, #a[3] do
+            a[3][i]:fill_(0 / 0)
+            b[3][i]:fill_(0 / 0)
+          end
+        end
+        local with = o[2] ~= 0
+        moth.sgd_step(a[1], a[2], with and a[3] or {}, unpack(o))
+        moth.sgd_step(b[1], b[2], with and b[3] or {}, unpack(o))
+        if not with then a[3], b[3] = nil, nil end
+        compare(a, b)
+      end
+    end
+  end)
+  it("adam", function()
+    for _, d in ipairs(dtypes) do
+      for _, o in ipairs {
+        { 0.01, 0.9, 0.99, 1e-6, 0.1, 3, false, false, false }, { 0.01, 0.9, 0.99, 1e-6, 0.1, 1, true, false, true },
+        { 0.01, 0.9, 0.99, 1e-6, 0, 2, false, true, false },
+      } do
+        local a, b = lists(5, d)
+        moth.adam_step(a[1], a[2], a[3], a[4], o[8] and a[5] or {}, unpack(o))
+        moth.adam_step(b[1], b[2], b[3], b[4], o[8] and b[5] or {}, unpack(o))
+        compare(a, b)
+      end
+    end
+  end)
+  it("the gradients' scale is a tensor, of any float dtype", function()
+    for _, dtype in ipairs { "float32", "float64", "float16" } do
+      local a, b = lists(4, { "float32", "float64" })
+      local scale = moth.tensor(0.25):to(dtype):to "cuda"
+      for i = 1, #a[2] do a[2][i]:mul_(0.25) end
+      moth.sgd_step(a[1], a[2], {}, 0.1, 0, 0, 0.1, false, false, true)
+      moth.sgd_step(b[1], b[2], {}, 0.1, 0, 0, 0.1, false, false, true, scale)
+      moth.adam_step(a[1], a[2], a[3], a[4], {}, 0.01, 0.9, 0.99, 1e-6, 0.1, 2, true, false, true)
+      moth.adam_step(b[1], b[2], b[3], b[4], {}, 0.01, 0.9, 0.99, 1e-6, 0.1, 2, true, false, true, scale)
+      a[2], b[2] = {}, {}
+      compare(a, b)
+    end
+  end)
+end)

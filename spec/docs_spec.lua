@@ -1,0 +1,134 @@
+-- What docs/ and the README say in Lua is run: each ```lua block by itself, with what its prints must give written
+-- behind them (`print(x) --> 3`), and each piece of code in the column "moth" of a table.
+local moth = require "moth"
+local nn, optim, data = moth.nn, moth.optim, moth.data
+
+local pages = { "README.md" }
+do
+  local pipe = io.popen("ls docs/*.md")
+  for path in pipe:lines() do pages[#pages + 1] = path end
+  pipe:close()
+end
+
+local function read(path)
+  local f = assert(io.open(path, "rb"))
+  local text = f:read("*a")
+  f:close()
+  return text
+end
+
+local saved = os.tmpname()
+
+-- What code on a page may use without making it: the names that the pages use in prose.
+local function environment(print)
+  moth.manual_seed(0)
+  local model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+  local env = {
+    moth = moth, nn = nn, optim = optim, data = data, F = nn.functional, print = print,
+    x = moth.randn(3, 4), y = moth.randn(3, 4), m = moth.randn(4, 5), v = moth.rand(4), a = moth.ones(2, 3, 4),
+    i = moth.tensor({ 1, 3 }, { dtype = moth.int64 }), labels = moth.tensor({ 2, 1, 3 }, { dtype = moth.int64 }),
+    w = moth.randn(4, { requires_grad = true }), model = model, p = model[1].weight,
+    opt = optim.SGD(model:parameters(), { lr = 0.1 }),
+    dataset = data.TensorDataset(moth.randn(6, 4), moth.arange(6)), path = saved,
+  }
+  env.loss = model(env.x):sum()
+  return setmetatable(env, { __index = _G })
+end
+
+local function run(code, name)
+  local printed = {}
+  local env = environment(function(...)
+    local parts = {}
+    for k = 1, select("#", ...) do parts[k] = tostring((select(k, ...))) end
+    printed[#printed + 1] = table.concat(parts, " ")
+  end)
+  local chunk, message = loadstring(code, "=" .. name)
+  assert(chunk, message)
+  setfenv(chunk, env)
+  chunk()
+  return printed
+end
+
+-- { { line, code }, … }
+local function blocks(text)
+  local out, at, lines = {}, nil, nil
+  local n = 0
+  for line in (text .. "\n"):gmatch("(.-)\n") do
+    n = n + 1
+    if line == "```lua" then
+      at, lines = n, {}
+    elseif line == "```" and lines then
+      out[#out + 1], lines = { at, table.concat(lines, "\n") }, nil
+    elseif lines then
+      lines[#lines + 1] = line
+    end
+  end
+  return out
+end
+
+-- The code in the last column of the tables whose last column is called moth: { { line, code }, … }
+local function cells(text)
+  local out, n, inside = {}, 0, false
+  for line in (text .. "\n"):gmatch("(.-)\n") do
+    n = n + 1
+    local last = line:match("^|.*|%s*(.-)%s*|$")
+    if not last then inside = false
+    elseif last == "moth" then inside = true
+    elseif inside then
+      for code in last:gmatch("`([^`]+)`") do out[#out + 1] = { n, code } end
+    end
+  end
+  return out
+end
+
+-- An expression, or statements.
+local function as_chunk(code) return loadstring("return " .. code) and "local _ = " .. code or code end
+
+describe("documentation #M057", function()
+  lazy_setup(function() moth.save({ weight = moth.ones(2) }, saved) end)
+  lazy_teardown(function() os.remove(saved) end)
+
+  for _, path in ipairs(pages) do
+    local text = read(path)
+    if path ~= "README.md" then
+      it(path .. ": the blocks run and print what they say", function()
+        local found = blocks(text)
+        assert.is_true(#found > 0)
+        for _, block in ipairs(found) do
+          local expected = {}
+          for said in block[2]:gmatch("%-%-> ([^\n]*)") do expected[#expected + 1] = said end
+          local printed = run(("\n"):rep(block[1]) .. block[2], path)
+          if #expected > 0 then assert.same(expected, printed, ("%s:%d"):format(path, block[1])) end
+        end
+      end)
+      it(path .. ": every spelling in its tables is one", function()
+        local found = cells(text)
+        assert.is_true(#found > 0)
+        for _, cell in ipairs(found) do run(("\n"):rep(cell[1] - 1) .. as_chunk(cell[2]), path) end
+      end)
+    end
+
+    it(path .. ": its links lead somewhere", function()
+      local folder = path:match("^(.*/)") or ""
+      for target in text:gmatch("%]%(([^)#:]+)%)") do
+        local f = io.open(folder .. target)
+        assert.is_truthy(f, path .. ": " .. target)
+        f:close()
+      end
+    end)
+  end
+
+  it("the reference of the ops has every op, once, with what its record says", function()
+    local text, seen = moth.ops.reference(), {}
+    for name in text:gmatch("\n### ([%w_]+)\n") do
+      assert.is_nil(seen[name])
+      seen[name] = true
+    end
+    for _, name in ipairs(moth.ops.list()) do
+      local op = moth.ops.get(name)
+      assert.is_true(seen[name], name)
+      assert.is_truthy(text:find(("\n### %s\n\n    %s\n\n%s\n"):format(name, op.schema, op.doc), 1, true), name)
+      assert.is_truthy(text:find(("](#%s)"):format(name), 1, true), name)
+    end
+  end)
+end)

@@ -1,0 +1,107 @@
+-- The examples in a short form, each started by `moth` from another directory; what they print is what they show.
+-- Those of the course's lab are run in lab_spec.lua.
+local function output(command)
+  local pipe = assert(io.popen(command .. " 2>&1; echo $?"))
+  local text = pipe:read("*a")
+  pipe:close()
+  return text:match("^(.-)(%d+)\n$")
+end
+
+local here = output("pwd"):match("[^\n]+")
+local build = os.getenv("MOTH_BUILD") or "build"
+if build:sub(1, 1) ~= "/" then build = here .. "/" .. build end
+
+local function example(name, ...)
+  local text, status = output(("cd / && env -u LUA_PATH -u LUA_CPATH %s/moth %s/examples/%s.lua %s"):format(build, here,
+    name, table.concat({ ... }, " ")))
+  assert.equal("0", status, text)
+  return text
+end
+
+local function has(text, ...)
+  for _, part in ipairs { ... } do
+    assert.is_truthy(text:find(part, 1, true), ("expected %q in\n%s"):format(part, text))
+  end
+end
+
+-- The number behind a text, as in "loss 0.25".
+local function number(text, before)
+  local at = assert(select(2, text:find(before, 1, true)), before .. " is not in\n" .. text)
+  return tonumber(text:match("^%s*([%d.e+-]+)", at + 1))
+end
+
+describe("example", function()
+  it("stride_explorer: shape, stride, offset, places by hand #M046 #M048", function()
+    has(example("stride_explorer"), "x:permute(3, 1, 2)                 shape [4, 2, 3], stride [1, 12, 4], offset 0",
+      "use reshape(...) instead", "does that share x's storage?     false",
+      "80 of 80 places computed by hand are right")
+  end)
+
+  it("view_or_copy: what shares storage #M047", function()
+    local text = example("view_or_copy")
+    assert.is_truthy(text:find("x:view%(12%) +view"))
+    assert.is_truthy(text:find("x:t%(%):reshape%(12%) +COPY"))
+    has(text, "[  7.,   9.,  10., -11.]", "x is as before: true")
+  end)
+
+  it("dtype_precision: a million small numbers #M049", function()
+    local text = example("dtype_precision", "--quick")
+    local off = {}
+    for name, naive, own in text:gmatch("(%w+) +[%d.]+ %( *([%d.+-]+) %%%) +[%d.]+ %( *([%d.+-]+) %%%)") do
+      off[name] = { tonumber(naive), tonumber(own) }
+    end
+    for name, least in pairs { float16 = 80, bfloat16 = 80 } do
+      assert.is_true(off[name][1] < -least, text)
+      assert.is_true(math.abs(off[name][2]) == 0, text)
+    end
+    assert.is_truthy(text:find("float16 +0\n"))
+  end)
+
+  it("broadcasting_bugs: five, with the rule #M050", function()
+    local text = "\n" .. example("broadcasting_bugs")
+    for i = 1, 5 do has(text, "\n" .. i .. ". ") end
+    has(text, "as written: (4, 4)     as meant: (4, 1)", "cannot be broadcast together")
+  end)
+
+  it("micrograd: an engine in Lua, whose gradients are moth's #M111", function()
+    has(example("micrograd", "--quick"), "(they agree)")
+  end)
+
+  it("manual_backprop: gradients by hand equal autograd's at each step #M112", function()
+    local text = example("manual_backprop", "--quick")
+    has(text, "(they are equal)")
+    local first, last = text:match("loss ([%d.]+) %-> ([%d.]+)")
+    assert.is_true(tonumber(last) < tonumber(first))
+  end)
+
+  it("custom_function: ReLU, sigmoid, straight-through rounding #M104 #M113 #M114 #M123", function()
+    local text = example("custom_function", "--quick")
+    for _, name in ipairs { "MyReLU    ", "MySigmoid " } do
+      has(text, name .. " equals moth's: true  its gradient too: true  gradcheck: true  gradgradcheck: true")
+    end
+    has(text, "is 1 by autograd, 0 by differences", "weights 0, 0, 0", "weights 2, -3, 1")
+  end)
+
+  it("maml: second-order meta-gradients pay #M107", function()
+    local text = example("maml", "--quick")
+    local function after(name) return tonumber(text:match(name .. " +[%d.]+ +([%d.]+)")) end
+    assert.is_true(after("MAML") < 0.6 * after("trained on all waves"), text)
+    assert.is_true(after("MAML") < after("first order"), text)
+  end)
+
+  it("hooks: vanishing gradients, statistics, clipping #M108 #M450", function()
+    local text = example("hooks")
+    assert.is_true(number(text, "ratio of the ends") < 1e-5, text) -- of the first network, whose activation is sigmoid
+    local six = "%d%.%d%d%d%d%d%d"
+    assert.is_truthy(text:find("\n   0%.weight" .. (" "):rep(13) .. "grad mean=%-?" .. six .. " std=" .. six .. "\n"))
+    has(text, "features [64, 16]", "after doubling: 4, 8", "after doubling: 2, 4", "limit inf   nan")
+    assert.is_true(number(text, "limit 0.1") < 1)
+  end)
+
+  it("gradient_accumulation: the large batch on less memory #M084 #M115", function()
+    local text = example("gradient_accumulation")
+    has(text, "(the same training)")
+    assert.is_true(number(text, "scaled       loss") == number(text, "one batch of 512             loss"))
+    assert.is_true(number(text:match("\n8 parts[^\n]*"), "peak") < 0.6 * number(text, "peak"), text)
+  end)
+end)

@@ -1,0 +1,121 @@
+-- What `make install` and the rock put where, and that it works from there: from any directory, for C alone too.
+local build = os.getenv("MOTH_BUILD") or "build"
+local luajit = os.getenv("LUAJIT") or "luajit"
+
+-- What a command prints, in the order of its writing, and whether it succeeded. It has no module path of the specs',
+-- and no variable of a make around this.
+local function run(command, ...)
+  command = command:format(...)
+  local pipe = assert(io.popen(("{ unset LUA_PATH LUA_CPATH LD_PRELOAD MAKEFLAGS MFLAGS MAKELEVEL; %s; } 2>&1; echo $?")
+    :format(command)))
+  local text = pipe:read("*a")
+  pipe:close()
+  local output, status = text:match("^(.-)(%d+)\n$")
+  return output, status == "0"
+end
+
+local function must(command, ...)
+  local output, ok = run(command, ...)
+  assert.is_true(ok, command:format(...) .. "\n" .. output)
+  return output
+end
+
+local function files(dir) return run("find %s ! -type d | sort", dir) end
+
+-- A program of moth's without a path of its own, and what it must print.
+local program = [[local moth = require "moth"
+  local model = moth.nn.Sequential(moth.nn.Linear(3, 2), moth.nn.ReLU())
+  model(moth.ones(4, 3)):sum():backward()
+  print(moth.version, model[1].weight.grad:size(), (moth.ops.describe "relu"):match "^%S+")]]
+local expected = require("moth").version .. "\t[2, 3]\trelu(Tensor\n"
+
+-- These run make, which would bring a build up to date: not one that lies elsewhere, and may be another tree's.
+local foreign = build:sub(1, 1) == "/"
+
+describe("make install #noasan", function()
+  if foreign then
+    pending("the build is not in this tree")
+    return
+  end
+  local prefix
+  lazy_setup(function()
+    prefix = must("mktemp -d"):match("%S+")
+  end)
+  lazy_teardown(function()
+    run("rm -rf %s", prefix)
+  end)
+
+  it("compiles nothing where the build is there, and installs a moth that runs anywhere #M511", function()
+    local output = must("make install B=%s PREFIX=%s", build, prefix)
+    assert.is_nil(output:match("  CC "))
+    assert.matches("PUT", output, 1, true)
+    assert.equal(expected, must("cd / && %s/bin/moth -e '%s'", prefix, program))
+    assert.equal(expected, must("cd / && env LUA_PATH='%s/share/lua/5.1/?.lua;%s/share/lua/5.1/?/init.lua' "
+      .. "LUA_CPATH='%s/lib/lua/5.1/?.so' %s -e '%s'", prefix, prefix, prefix, luajit, program))
+  end)
+
+  it("a C program builds against it by pkg-config, and trains without Lua", function()
+    if not run("command -v pkg-config"):match("%S") then return pending("needs pkg-config") end
+    must("make install B=%s PREFIX=%s", build, prefix)
+    local pkg_config = ("PKG_CONFIG_PATH=%s/lib/pkgconfig pkg-config"):format(prefix)
+    assert.equal(require("moth").version .. "\n", must("%s --modversion moth", pkg_config))
+    -- Outside of the tree: only what is installed can be found.
+    must("cp examples/c/train.c %s && cd %s && gcc -std=c99 -Wall -Wextra -Werror -O1 -o train train.c "
+      .. "$(%s --cflags --libs moth) -Wl,-rpath,%s/lib", prefix, prefix, pkg_config, prefix)
+    assert.is_nil(must("ldd %s/train", prefix):match("lua"))
+    local output = must("cd / && %s/train", prefix)
+    local first = tonumber(output:match("step   1  loss ([%d.]+)"))
+    local last = tonumber(output:match("step 200  loss ([%d.]+)"))
+    assert.is_true(first > 0.5 and last < 0.1, output)
+    assert.is_true(tonumber(output:match("on new points ([%d.]+)")) > 0.95, output)
+    assert.equal(output, must("cd / && OMP_NUM_THREADS=1 %s/train", prefix)) -- to the bit, for any number of threads
+  end)
+
+  it("goes through DESTDIR, whose name is in no file, and uninstall leaves nothing", function()
+    local dest = prefix .. "/dest"
+    must("make install B=%s PREFIX=/usr DESTDIR=%s", build, dest)
+    assert.matches("\n" .. dest .. "/usr/bin/moth\n", "\n" .. files(dest), 1, true)
+    assert.equal("Libs: -L/usr/lib -lmoth\n", must("grep ^Libs %s/usr/lib/pkgconfig/moth.pc", dest))
+    assert.equal("", run("find %s/usr ! -perm -o=r", dest)) -- for every user
+    assert.equal("", run("grep -rlF %s %s", dest, dest))
+    must("make uninstall B=%s PREFIX=/usr DESTDIR=%s", build, dest)
+    assert.equal("", files(dest))
+  end)
+end)
+
+describe("the rock #noasan", function()
+  if foreign or not run("command -v luarocks"):match("luarocks") then
+    pending(foreign and "the build is not in this tree" or "needs luarocks")
+    return
+  end
+
+  it("is made from the tree without a network, runs from anywhere, and leaves nothing #M510", function()
+    local tree = must("mktemp -d"):match("%S+")
+    finally(function() run("rm -rf %s", tree) end)
+    local luarocks = "luarocks --lua-version=5.1 --tree=" .. tree
+    local offline = "http_proxy=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9"
+    must("B=%s %s %s make rocks/moth-scm-1.rockspec", build, offline, luarocks)
+    assert.equal(expected, must("cd / && %s/bin/moth -e '%s'", tree, program))
+    assert.equal(expected, must("cd / && eval $(%s path) && %s -e '%s'", luarocks, luajit, program))
+    assert.matches("scm%-1", must("%s show moth", luarocks))
+    must("%s remove moth", luarocks)
+    local left = files(tree):gsub("[^\n]*/manifest[^\n]*\n", "") -- luarocks' own list
+    assert.equal("", left)
+  end)
+end)
+
+describe("the tree", function()
+  it("has nothing at its top but what belongs there #M513", function()
+    local listing, ok = run("git ls-files")
+    if not ok then return pending("not a git checkout") end
+    local top, names = {}, {}
+    for path in listing:gmatch("[^\n]+") do
+      local name = path:match("^[^/]+")
+      if not top[name] and name:sub(1, 1) ~= "." then names[#names + 1] = name end
+      top[name] = true
+    end
+    table.sort(names)
+    assert.same({ "LICENSE", "Makefile", "README.md", "bench", "docs", "examples", "kernels", "lua", "rocks", "spec",
+      "src" }, names)
+  end)
+end)

@@ -1,0 +1,217 @@
+/* Composites of src/ops/sort.lua: pad, roll, argsort, kthvalue. */
+#include <string.h>
+
+#include "composite/composite.h"
+#include "core/dtype.h"
+
+static MothStatus then(MothStatus s, MothTensor *used) {
+  moth_tensor_release(used);
+  return s;
+}
+
+MothStatus moth_composite_argsort(MothCall *c) {
+  MOTH_UNPACK_ARGSORT(c)
+  MothTensor *values, *pos;
+  MOTH_TRY(moth_sort(self, dim, descending, index_base, &values, &pos));
+  moth_tensor_release(values);
+  return moth_give(c, pos);
+}
+
+/* The k smallest in order; the last of them. */
+MothStatus moth_composite_kthvalue(MothCall *c) {
+  MOTH_UNPACK_KTHVALUE(c)
+  MothTensor *values, *pos, *v, *p = NULL;
+  int d;
+  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  int64_t n = self->ndim ? self->shape[d] : 1;
+  if (k < 1 || k > n)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "k must be between 1 and the %lld elements along dim, got %lld", (long long)n,
+                     (long long)k);
+  MOTH_TRY(moth_topk(self, k, dim, false, true, index_base, &values, &pos));
+  if (self->ndim == 0) {
+    c->results[0] = moth_v_tensor(values);
+    c->results[1] = moth_v_tensor(pos);
+    return MOTH_OK;
+  }
+  MothStatus s = keepdim ? moth_narrow(values, d, k - 1, 1, &v) : moth_select(values, d, k - 1, &v);
+  if (s == MOTH_OK) {
+    s = keepdim ? moth_narrow(pos, d, k - 1, 1, &p) : moth_select(pos, d, k - 1, &p);
+    if (s != MOTH_OK)
+      moth_tensor_release(v);
+  }
+  moth_tensor_release(values);
+  MOTH_TRY(then(s, pos));
+  c->results[0] = moth_v_tensor(v);
+  c->results[1] = moth_v_tensor(p);
+  return MOTH_OK;
+}
+
+/* Positions 0 .. n + before + after - 1, less `before`, brought back into 0 .. n - 1. */
+static MothStatus sources(char mode, int64_t n, int64_t before, int64_t after, MothDevice device,
+                          MothTensor **out) {
+  MothTensor *i, *a, *b;
+  MOTH_TRY(moth_arange(moth_v_int(-before), moth_v_int(n + after), moth_v_int(1),
+                       moth_v_dtype(MOTH_INT64), moth_v_device(device), &i));
+  if (mode == 'r')
+    return then(moth_clamp(i, moth_v_int(0), moth_v_int(n - 1), out), i);
+  if (mode == 'c')
+    return then(moth_remainder(moth_v_tensor(i), moth_v_int(n), out), i);
+  MOTH_TRY(then(moth_abs(i, &a), i)); /* n - 1 - |n - 1 - |i|| */
+  MOTH_TRY(then(moth_sub(moth_v_int(n - 1), moth_v_tensor(a), moth_v_int(1), &b), a));
+  MOTH_TRY(then(moth_abs(b, &a), b));
+  return then(moth_sub(moth_v_int(n - 1), moth_v_tensor(a), moth_v_int(1), out), a);
+}
+
+static MothStatus constant(MothTensor *x, int n, const int64_t *pad, MothValue value,
+                           MothTensor **out) {
+  int64_t shape[MOTH_MAX_DIMS];
+  MothTensor *full, *part, *next;
+  memcpy(shape, x->shape, sizeof(int64_t) * (size_t)x->ndim);
+  for (int i = 0; i < n / 2; i++)
+    shape[x->ndim - 1 - i] += pad[2 * i] + pad[2 * i + 1];
+  if (moth_tensor_is_fake(x))
+    return moth_tensor_new_fake(x->ndim, shape, (MothDType)x->dtype, x->device, out);
+  MOTH_TRY(moth_full(shape, x->ndim, value, moth_v_dtype((MothDType)x->dtype),
+                     moth_v_device(x->device), &full));
+  part = full;
+  moth_tensor_retain(part);
+  for (int i = 0; i < n / 2; i++) {
+    int d = x->ndim - 1 - i;
+    MothStatus s = then(moth_narrow(part, d, pad[2 * i], x->shape[d], &next), part);
+    if (s != MOTH_OK)
+      return then(s, full);
+    part = next;
+  }
+  MothStatus s = then(moth_copy_(part, x, false), part);
+  if (s != MOTH_OK)
+    return then(s, full);
+  *out = full;
+  return MOTH_OK;
+}
+
+static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t *pad,
+                         const char *mode, MothValue value) {
+  MothTensor *x = self, *out, *index;
+  int64_t grow[2 * MOTH_MAX_DIMS];
+  bool any = false;
+  char m = !strcmp(mode, "constant")    ? 'k'
+           : !strcmp(mode, "reflect")   ? 'm'
+           : !strcmp(mode, "replicate") ? 'r'
+           : !strcmp(mode, "circular")  ? 'c'
+                                        : 0;
+  if (!m)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "mode must be 'constant', 'reflect', 'replicate' or 'circular', got '%s'",
+                     mode);
+  if (n_pad % 2)
+    return moth_fail(MOTH_ERR_VALUE, "pad must hold an even number of sizes, got %d", n_pad);
+  if (n_pad / 2 > self->ndim)
+    return moth_fail(MOTH_ERR_VALUE, "pad is for %d dimensions, self has %d", n_pad / 2,
+                     self->ndim);
+  for (int i = 0; i < n_pad; i++) {
+    int d = self->ndim - 1 - i / 2;
+    int64_t n = self->shape[d], before = pad[i & ~1], after = pad[i | 1];
+    if (n + before + after < 0 || n + (before < 0 ? before : 0) + (after < 0 ? after : 0) < 0)
+      return moth_fail(MOTH_ERR_VALUE,
+                       "pad %lld and %lld of a dimension of %lld elements make a negative size",
+                       (long long)before, (long long)after, (long long)n);
+    if (m == 'm' && pad[i] >= n && pad[i] > 0)
+      return moth_fail(MOTH_ERR_VALUE,
+                       "reflected padding must be smaller than the dimension, got %lld for %lld "
+                       "elements",
+                       (long long)pad[i], (long long)n);
+    if (m == 'c' && pad[i] > n)
+      return moth_fail(MOTH_ERR_VALUE,
+                       "circular padding must not be larger than the dimension, got %lld for %lld "
+                       "elements",
+                       (long long)pad[i], (long long)n);
+    if (m == 'r' && n == 0 && pad[i] > 0)
+      return moth_fail(MOTH_ERR_VALUE, "an empty dimension has no edge to replicate");
+    grow[i] = pad[i] > 0 ? pad[i] : 0;
+    any |= grow[i] > 0;
+  }
+  moth_tensor_retain(x);
+  for (int i = 0; i < n_pad; i += 2) { /* cut */
+    int d = self->ndim - 1 - i / 2;
+    int64_t lo = pad[i] < 0 ? -pad[i] : 0, hi = pad[i + 1] < 0 ? -pad[i + 1] : 0;
+    if (!lo && !hi)
+      continue;
+    MOTH_TRY(then(moth_narrow(x, d, lo, x->shape[d] - lo - hi, &out), x));
+    x = out;
+  }
+  if (m == 'k') {
+    if (any)
+      MOTH_TRY(then(constant(x, n_pad, grow, value, &out), x));
+    else
+      MOTH_TRY(then(moth_clone(x, &out), x));
+    return moth_give(c, out);
+  }
+  for (int i = 0; i < n_pad; i += 2) {
+    int d = self->ndim - 1 - i / 2;
+    if (!grow[i] && !grow[i + 1])
+      continue;
+    MothStatus s = sources(m, x->shape[d], grow[i], grow[i + 1], x->device, &index);
+    if (s == MOTH_OK)
+      s = then(moth_index_select(x, d, index, 0, &out), index);
+    MOTH_TRY(then(s, x));
+    x = out;
+    any = true;
+  }
+  if (!any) {
+    MOTH_TRY(then(moth_clone(x, &out), x));
+    x = out;
+  }
+  return moth_give(c, x);
+}
+
+MothStatus moth_composite_pad(MothCall *c) {
+  MOTH_UNPACK_PAD(c)
+  return pad_by(c, self, (int)pad.n, pad.u.ints, mode, value);
+}
+
+/* x with its last `shift` elements along d first. */
+static MothStatus roll_one(MothTensor *x, int d, int64_t shift, MothTensor **out) {
+  int64_t n = x->shape[d];
+  if (n == 0)
+    return moth_clone(x, out);
+  shift = (shift % n + n) % n;
+  MothTensor *parts[2];
+  MOTH_TRY(moth_narrow(x, d, n - shift, shift, &parts[0]));
+  MothStatus s = moth_narrow(x, d, 0, n - shift, &parts[1]);
+  if (s == MOTH_OK)
+    s = then(moth_cat(parts, 2, d, out), parts[1]);
+  return then(s, parts[0]);
+}
+
+MothStatus moth_composite_roll(MothCall *c) {
+  MOTH_UNPACK_ROLL(c)
+  MothTensor *x, *out;
+  if (dims.tag == MOTH_V_NONE) {
+    int64_t flat = self->numel;
+    if ((int)shifts.n != 1)
+      return moth_fail(MOTH_ERR_VALUE, "without dims one shift is expected, got %d", (int)shifts.n);
+    MOTH_TRY(moth_reshape(self, &flat, 1, &x));
+    MOTH_TRY(then(roll_one(x, 0, shifts.u.ints[0], &out), x));
+    MOTH_TRY(then(moth_view(out, self->shape, self->ndim, &x), out));
+    return moth_give(c, x);
+  }
+  const int64_t *list = dims.tag == MOTH_V_INTS ? dims.u.ints : &dims.u.i;
+  int n = dims.tag == MOTH_V_INTS ? (int)dims.n : 1;
+  if (n != (int)shifts.n)
+    return moth_fail(MOTH_ERR_VALUE, "shifts and dims must be as many, got %d and %d",
+                     (int)shifts.n, n);
+  x = self;
+  moth_tensor_retain(x);
+  for (int i = 0; i < n; i++) {
+    int d;
+    MothStatus s = moth_wrap_dim(list[i], self->ndim, &d);
+    if (s == MOTH_OK && self->ndim == 0)
+      s = moth_clone(x, &out);
+    else if (s == MOTH_OK)
+      s = roll_one(x, d, shifts.u.ints[i], &out);
+    MOTH_TRY(then(s, x));
+    x = out;
+  }
+  return moth_give(c, x);
+}

@@ -1,0 +1,103 @@
+/* Between the parts of the CUDA runtime: device.cu opens it, alloc.cu and pinned.cu hold memory,
+ * stream.cu streams and events, graph.cu captures. Kernels need cuda.h only. */
+#ifndef MOTH_CUDA_RUNTIME_H
+#define MOTH_CUDA_RUNTIME_H
+#include <pthread.h>
+
+#include "cuda/cuda.h"
+extern "C" {
+#include "no_cuda/cuda.h"
+}
+
+struct MothLock {
+  pthread_mutex_t *m;
+  explicit MothLock(pthread_mutex_t *mutex) : m(mutex) { pthread_mutex_lock(m); }
+  ~MothLock() { pthread_mutex_unlock(m); }
+  MothLock(const MothLock &) = delete;
+};
+
+int moth_cuda_device_count(void);
+/* What is known of a failed call on a device: moth_cuda_check names the current one. */
+MothStatus moth_cuda_check_on(int device, cudaError_t e, const char *what);
+
+/* --- alloc.cu ----------------------------------------------------------------------------------- */
+
+void moth_cuda_memory_open(int device);
+void moth_cuda_memory_stats(int device, MothCudaMemory *out);
+void moth_cuda_memory_visit(int device, MothCudaVisit visit, void *ctx);
+void moth_cuda_memory_reset_peak(int device);
+void moth_cuda_memory_reset_accumulated(int device);
+MothStatus moth_cuda_empty_cache(int device);
+void moth_cuda_set_fraction(int device, double fraction);
+
+/* --- pinned.cu ---------------------------------------------------------------------------------- */
+
+/* Pinned host memory, or NULL with the reason in moth_last_error(). */
+void *moth_cuda_pinned_alloc(size_t n);
+void moth_cuda_pinned_free(void *p);
+MothStatus moth_cuda_pin(MothTensor *t, MothTensor **out);
+/* An uninitialised row-major tensor in pinned memory. */
+MothStatus moth_cuda_pinned_new(int ndim, const int64_t *shape, MothDType dtype, MothTensor **out);
+bool moth_cuda_is_pinned(const MothTensor *t);
+void moth_cuda_pinned_stats(int64_t *live, int64_t *cached);
+MothStatus moth_cuda_pinned_empty(void);
+
+/* --- stream.cu ---------------------------------------------------------------------------------- */
+
+struct MothCudaStream {
+  cudaStream_t s;
+  int device, priority;
+};
+
+MothStatus moth_cuda_streams_open(int device);
+MothCudaStream *moth_cuda_stream_of(int device); /* this thread's current one */
+MothCudaStream *moth_cuda_stream_find(int device, cudaStream_t s);
+MothStatus moth_cuda_stream_new(int device, int priority, MothCudaStream **out);
+MothCudaStream *moth_cuda_stream_default(int device);
+void moth_cuda_stream_set(MothCudaStream *s);
+MothStatus moth_cuda_stream_synchronize(MothCudaStream *s);
+MothStatus moth_cuda_stream_query(MothCudaStream *s, bool *done);
+MothStatus moth_cuda_stream_wait_stream(MothCudaStream *s, MothCudaStream *for_this);
+/* Events without timing, from a pool of each device. */
+MothStatus moth_cuda_event_take(int device, cudaEvent_t *e);
+void moth_cuda_event_give(int device, cudaEvent_t e);
+MothCudaEvent *moth_cuda_event_new(bool timing);
+void moth_cuda_event_free(MothCudaEvent *e);
+MothStatus moth_cuda_event_record(MothCudaEvent *e, MothCudaStream *s);
+MothStatus moth_cuda_event_wait(MothCudaEvent *e, MothCudaStream *s);
+MothStatus moth_cuda_event_query(MothCudaEvent *e, bool *done);
+MothStatus moth_cuda_event_synchronize(MothCudaEvent *e);
+MothStatus moth_cuda_event_elapsed(MothCudaEvent *from, MothCudaEvent *to, double *ms);
+
+/* --- graph.cu ----------------------------------------------------------------------------------- */
+
+/* How many captures are under way: 0 is the fast answer to all questions below. */
+extern int moth_cuda_captures;
+static inline bool moth_cuda_any_capture(void) {
+  return __atomic_load_n(&moth_cuda_captures, __ATOMIC_ACQUIRE) != 0;
+}
+/* The graph that the stream's work is recorded into, or NULL; its pool (0: none). */
+MothCudaGraph *moth_cuda_capture_of(cudaStream_t stream);
+uint64_t moth_cuda_capture_pool(cudaStream_t stream);
+/* Pools that graphs' memory comes from, and nobody else's: each graph holds its own. */
+uint64_t moth_cuda_pool_new(void);
+MothStatus moth_cuda_pool_hold(uint64_t pool);
+void moth_cuda_pool_release(uint64_t pool);
+bool moth_cuda_pool_in_use(uint64_t pool);
+MothCudaGraph *moth_cuda_graph_new(void);
+void moth_cuda_graph_free(MothCudaGraph *g);
+MothStatus moth_cuda_graph_begin(MothCudaGraph *g, uint64_t pool, int mode);
+MothStatus moth_cuda_graph_end(MothCudaGraph *g);
+MothStatus moth_cuda_graph_replay(MothCudaGraph *g);
+MothStatus moth_cuda_graph_reset(MothCudaGraph *g);
+uint64_t moth_cuda_graph_pool(const MothCudaGraph *g);
+
+/* While it lives, this thread may call what a capture forbids: what it calls belongs to no graph. (Not
+ * only where a capture is known: another thread may begin one at any time.) */
+struct MothRelaxed {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  MothRelaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }
+  ~MothRelaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }
+  MothRelaxed(const MothRelaxed &) = delete;
+};
+#endif

@@ -1,0 +1,541 @@
+/* CUDA for Lua: what lua/moth/cuda.lua is made of. Streams, events and graphs are userdata that begin
+ * with a magic number, as all handles do. Devices are numbers from 0. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/device.h"
+#include "lua/moth_lua.h"
+#include "no_cuda/cuda.h"
+
+#define MAGIC_STREAM 0x6d6f746873747265ull
+#define MAGIC_EVENT  0x6d6f746865766e74ull
+#define MAGIC_GRAPH  0x6d6f746867726170ull
+
+typedef struct Handle { /* of the size of a MothHandle */
+  uint64_t magic;
+  union {
+    MothCudaStream *stream;
+    MothCudaEvent *event;
+    MothCudaGraph *graph;
+  } u;
+} Handle;
+_Static_assert(sizeof(Handle) == sizeof(MothHandle), "handles have one size");
+
+static char key_stream, key_event, key_graph;
+
+static const MothCudaApi *need(lua_State *L) {
+  const MothCudaApi *api = moth_cuda_api();
+  if (!api)
+    moth_lua_raise(L, MOTH_ERR_STATE);
+  return api;
+}
+static int done(lua_State *L, MothStatus s) {
+  return s == MOTH_OK ? 0 : moth_lua_raise(L, s);
+}
+
+/* A device index, or nothing: the current one. */
+static int device_at(lua_State *L, int idx) {
+  const MothCudaApi *api = need(L);
+  if (lua_isnoneornil(L, idx))
+    return api->current();
+  MothDevice d = {MOTH_CUDA, 0};
+  if (lua_type(L, idx) == LUA_TNUMBER) {
+    double n = lua_tonumber(L, idx);
+    if (n != (double)(int)n || n < 0 || n > 255)
+      moth_lua_error(L, "expected a device's index from 0, got %.14g", n);
+    d.index = (uint8_t)n;
+  } else {
+    d = moth_lua_check_device(L, idx);
+    if (d.type != MOTH_CUDA)
+      moth_lua_error(L, "expected a CUDA device such as \"cuda:0\" or 0");
+  }
+  done(L, moth_device_check(d));
+  return d.index;
+}
+
+static Handle *handle_at(lua_State *L, int idx, uint64_t magic, const char *what) {
+  Handle *h = (Handle *)moth_lua_handle(L, idx, magic);
+  if (!h)
+    moth_lua_error(L, "expected a %s, got %s", what, luaL_typename(L, idx));
+  return h;
+}
+static Handle *new_handle(lua_State *L, uint64_t magic, void *key) {
+  Handle *h = lua_newuserdata(L, sizeof *h);
+  h->magic = magic;
+  h->u.stream = NULL;
+  lua_pushlightuserdata(L, key);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_setmetatable(L, -2);
+  return h;
+}
+static int push_stream(lua_State *L, MothCudaStream *s) {
+  new_handle(L, MAGIC_STREAM, &key_stream)->u.stream = s;
+  return 1;
+}
+static MothCudaStream *stream_at(lua_State *L, int idx) {
+  if (lua_isnoneornil(L, idx)) {
+    const MothCudaApi *api = need(L);
+    return api->stream_current(api->current());
+  }
+  return handle_at(L, idx, MAGIC_STREAM, "moth.cuda.Stream")->u.stream;
+}
+
+/* --- devices ------------------------------------------------------------------------------------ */
+
+static int b_count(lua_State *L) {
+  const MothCudaApi *api = moth_cuda_api();
+  lua_pushinteger(L, api ? api->count() : 0);
+  return 1;
+}
+static int b_device(lua_State *L) { /* ([device]) -> the index that it means */
+  lua_pushinteger(L, device_at(L, 1));
+  return 1;
+}
+static int b_set_device(lua_State *L) {
+  moth_lua_sync(L);
+  need(L)->set_current(device_at(L, 1));
+  return 0;
+}
+static void field(lua_State *L, const char *name, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, name);
+}
+static int b_properties(lua_State *L) {
+  MothCudaInfo f;
+  int device = device_at(L, 1);
+  need(L)->info(device, &f);
+  lua_createtable(L, 0, 9);
+  lua_pushstring(L, f.name);
+  lua_setfield(L, -2, "name");
+  field(L, "major", f.major);
+  field(L, "minor", f.minor);
+  field(L, "total_memory", (double)f.total);
+  field(L, "multi_processor_count", f.multiprocessors);
+  field(L, "max_threads_per_multi_processor", f.threads_per_multiprocessor);
+  field(L, "warp_size", f.warp);
+  field(L, "shared_memory_per_block", (double)f.shared_per_block);
+  field(L, "L2_cache_size", (double)f.l2);
+  return 1;
+}
+static int b_synchronize(lua_State *L) {
+  int device = device_at(L, 1);
+  return done(L, need(L)->synchronize(device));
+}
+
+/* --- memory ------------------------------------------------------------------------------------- */
+
+static int b_mem_get_info(lua_State *L) {
+  size_t available, total;
+  int device = device_at(L, 1);
+  done(L, need(L)->mem_get_info(device, &available, &total));
+  lua_pushnumber(L, (lua_Number)available);
+  lua_pushnumber(L, (lua_Number)total);
+  return 2;
+}
+
+static void counts(lua_State *L, const char *name, MothCudaCount c) {
+  struct {
+    const char *what;
+    int64_t n;
+  } part[] = {
+      {"current", c.current}, {"peak", c.peak}, {"allocated", c.allocated}, {"freed", c.freed}};
+  for (int i = 0; i < 4; i++) {
+    char key[64];
+    snprintf(key, sizeof key, "%s.all.%s", name, part[i].what);
+    field(L, key, (double)part[i].n);
+  }
+}
+/* memory_stats([device]) -> { ["allocated_bytes.all.current"] = …, … } */
+static int b_memory_stats(lua_State *L) {
+  MothCudaMemory m;
+  int device = device_at(L, 1);
+  need(L)->memory(device, &m);
+  lua_createtable(L, 0, 32);
+  counts(L, "allocated_bytes", m.allocated);
+  counts(L, "active_bytes", m.active);
+  counts(L, "requested_bytes", m.requested);
+  counts(L, "reserved_bytes", m.reserved);
+  counts(L, "allocation", m.blocks);
+  counts(L, "segment", m.segments);
+  field(L, "num_alloc_retries", (double)m.retries);
+  field(L, "num_ooms", (double)m.ooms);
+  return 1;
+}
+
+typedef struct Block {
+  const void *segment, *p;
+  size_t segment_size, size;
+  void *stream;
+  bool small, is_private;
+  uint8_t state;
+} Block;
+typedef struct Blocks {
+  const MothCudaApi *api;
+  Block *list;
+  size_t n, room;
+} Blocks;
+
+static void note_block(void *ctx, const void *segment, size_t segment_size, bool small,
+                       bool is_private, const MothCudaStream *stream, const void *p, size_t size,
+                       int state) {
+  Blocks *b = ctx;
+  if (b->n < b->room)
+    b->list[b->n] = (Block){
+        segment, p,          segment_size,  size, stream ? b->api->stream_handle(stream) : NULL,
+        small,   is_private, (uint8_t)state};
+  b->n++;
+}
+/* memory_snapshot([device]) -> list of segments, with a list of blocks each. The heap is locked while it
+ * is looked at: nothing of Lua's is made before it is done. */
+static int b_memory_snapshot(lua_State *L) {
+  static const char *const states[] = {"inactive", "active_allocated", "active_pending_free"};
+  int device = device_at(L, 1);
+  Blocks b = {need(L), NULL, 0, 0};
+  do {
+    b.room = b.n + 64;
+    b.n = 0;
+    b.list = lua_newuserdata(L, b.room * sizeof *b.list);
+    b.api->visit(device, note_block, &b);
+  } while (b.n > b.room);
+  lua_newtable(L);
+  const void *segment = NULL;
+  int segments = 0, blocks = 0;
+  for (size_t i = 0; i < b.n; i++) {
+    Block *k = &b.list[i];
+    if (k->segment != segment) {
+      if (segment) {
+        lua_setfield(L, -2, "blocks");
+        lua_rawseti(L, -2, ++segments);
+      }
+      segment = k->segment;
+      blocks = 0;
+      lua_createtable(L, 0, 8);
+      field(L, "address", (double)(uintptr_t)k->segment);
+      field(L, "total_size", (double)k->segment_size);
+      field(L, "device", device);
+      field(L, "stream", (double)(uintptr_t)k->stream);
+      lua_pushstring(L, k->small ? "small" : "large");
+      lua_setfield(L, -2, "segment_type");
+      lua_pushboolean(L, k->is_private);
+      lua_setfield(L, -2, "is_private");
+      lua_newtable(L);
+    }
+    lua_createtable(L, 0, 3);
+    field(L, "address", (double)(uintptr_t)k->p);
+    field(L, "size", (double)k->size);
+    lua_pushstring(L, states[k->state]);
+    lua_setfield(L, -2, "state");
+    lua_rawseti(L, -2, ++blocks);
+  }
+  if (segment) {
+    lua_setfield(L, -2, "blocks");
+    lua_rawseti(L, -2, ++segments);
+  }
+  return 1;
+}
+
+static int b_reset_peak(lua_State *L) {
+  int device = device_at(L, 1);
+  need(L)->reset_peak(device);
+  return 0;
+}
+static int b_reset_accumulated(lua_State *L) {
+  int device = device_at(L, 1);
+  need(L)->reset_accumulated(device);
+  return 0;
+}
+static int b_empty_cache(lua_State *L) { /* of all devices, as nothing is said of one */
+  const MothCudaApi *api = need(L);
+  MothStatus s = MOTH_OK;
+  for (int i = 0; i < api->count() && s == MOTH_OK; i++) {
+    MothCudaMemory m;
+    api->memory(i, &m);
+    if (m.reserved.current)
+      s = api->empty_cache(i);
+  }
+  return done(L, s);
+}
+static int b_set_fraction(lua_State *L) { /* (fraction[, device]) */
+  double fraction = luaL_checknumber(L, 1);
+  int device = device_at(L, 2);
+  if (!(fraction > 0 && fraction <= 1))
+    return moth_lua_error(L, "expected a fraction above 0, up to 1, got %g", fraction);
+  need(L)->set_fraction(device, fraction);
+  return 0;
+}
+static int b_record_stream(lua_State *L) { /* (tensor, stream) */
+  MothTensor *t = moth_lua_check_tensor(L, 1, "record_stream");
+  return done(L, need(L)->record_stream(t, stream_at(L, 2)));
+}
+
+/* pin(t) -> a copy in pinned memory, or t itself if it is pinned */
+static int b_pin(lua_State *L) {
+  MothTensor *t = moth_lua_check_tensor(L, 1, "pin_memory"), *out;
+  const MothCudaApi *api = need(L);
+  if (moth_tensor_is_fake(t) || api->is_pinned(t)) {
+    lua_pushvalue(L, 1);
+    return 1;
+  }
+  if (t->device.type != MOTH_CPU)
+    return moth_lua_error(L, "pin_memory: only tensors on the cpu can be pinned, this one is on %s",
+                          moth_device_ops((MothDeviceType)t->device.type)->name);
+  MothStatus s = api->pin(t, &out);
+  if (s)
+    return moth_lua_raise(L, s);
+  moth_lua_push_tensor(L, out);
+  return 1;
+}
+static int b_is_pinned(lua_State *L) {
+  MothTensor *t = moth_lua_check_tensor(L, 1, "is_pinned");
+  /* only the backend makes pinned memory; what is not foreign is not pinned */
+  bool maybe = t->device.type == MOTH_CPU && t->storage->foreign && !moth_cuda_why();
+  lua_pushboolean(L, maybe && need(L)->is_pinned(t));
+  return 1;
+}
+static int b_pinned_memory(lua_State *L) {
+  int64_t live, cached;
+  need(L)->pinned_memory(&live, &cached);
+  lua_pushnumber(L, (lua_Number)live);
+  lua_pushnumber(L, (lua_Number)cached);
+  return 2;
+}
+static int b_empty_pinned_cache(lua_State *L) {
+  return done(L, need(L)->empty_pinned_cache());
+}
+
+/* --- streams ------------------------------------------------------------------------------------ */
+
+static int b_stream_new(lua_State *L) { /* (device, priority) */
+  MothCudaStream *s;
+  int device = device_at(L, 1);
+  done(L, need(L)->stream_new(device, (int)luaL_optinteger(L, 2, 0), &s));
+  return push_stream(L, s);
+}
+static int b_stream_default(lua_State *L) {
+  int device = device_at(L, 1);
+  return push_stream(L, need(L)->stream_default(device));
+}
+static int b_stream_current(lua_State *L) {
+  moth_lua_sync(L);
+  int device = device_at(L, 1);
+  return push_stream(L, need(L)->stream_current(device));
+}
+static int b_set_stream(lua_State *L) {
+  moth_lua_sync(L);
+  need(L)->set_stream(stream_at(L, 1));
+  return 0;
+}
+static int b_stream_facts(lua_State *L) { /* -> device, priority, handle */
+  MothCudaStream *s = stream_at(L, 1);
+  const MothCudaApi *api = need(L);
+  lua_pushinteger(L, api->stream_device(s));
+  lua_pushinteger(L, api->stream_priority(s));
+  lua_pushnumber(L, (lua_Number)(uintptr_t)api->stream_handle(s));
+  return 3;
+}
+static int b_stream_synchronize(lua_State *L) {
+  return done(L, need(L)->stream_synchronize(stream_at(L, 1)));
+}
+static int b_stream_query(lua_State *L) {
+  bool is;
+  done(L, need(L)->stream_query(stream_at(L, 1), &is));
+  lua_pushboolean(L, is);
+  return 1;
+}
+static int b_stream_wait_stream(lua_State *L) { /* (stream that waits, for this one) */
+  MothCudaStream *s = stream_at(L, 1);
+  return done(L, need(L)->stream_wait_stream(s, stream_at(L, 2)));
+}
+static int stream_eq(lua_State *L) {
+  Handle *a = (Handle *)moth_lua_handle(L, 1, MAGIC_STREAM),
+         *b = (Handle *)moth_lua_handle(L, 2, MAGIC_STREAM);
+  lua_pushboolean(L, a && b && a->u.stream == b->u.stream);
+  return 1;
+}
+
+/* --- events ------------------------------------------------------------------------------------- */
+
+static MothCudaEvent *event_at(lua_State *L, int idx) {
+  return handle_at(L, idx, MAGIC_EVENT, "moth.cuda.Event")->u.event;
+}
+static int b_event_new(lua_State *L) { /* (timing) */
+  const MothCudaApi *api = need(L);
+  Handle *h = new_handle(L, MAGIC_EVENT, &key_event);
+  h->u.event = api->event_new(lua_toboolean(L, 1));
+  return h->u.event ? 1 : moth_lua_error(L, "out of memory");
+}
+static int event_gc(lua_State *L) {
+  Handle *h = (Handle *)moth_lua_handle(L, 1, MAGIC_EVENT);
+  if (h && h->u.event)
+    need(L)->event_free(h->u.event);
+  if (h)
+    h->u.event = NULL;
+  return 0;
+}
+static int b_event_record(lua_State *L) { /* (event[, stream]) */
+  MothCudaEvent *e = event_at(L, 1);
+  return done(L, need(L)->event_record(e, stream_at(L, 2)));
+}
+static int b_event_wait(lua_State *L) { /* (event[, stream]): the stream waits */
+  MothCudaEvent *e = event_at(L, 1);
+  return done(L, need(L)->event_wait(e, stream_at(L, 2)));
+}
+static int b_event_query(lua_State *L) {
+  bool is;
+  done(L, need(L)->event_query(event_at(L, 1), &is));
+  lua_pushboolean(L, is);
+  return 1;
+}
+static int b_event_synchronize(lua_State *L) {
+  return done(L, need(L)->event_synchronize(event_at(L, 1)));
+}
+static int b_event_elapsed(lua_State *L) {
+  double ms;
+  MothCudaEvent *from = event_at(L, 1);
+  done(L, need(L)->event_elapsed(from, event_at(L, 2), &ms));
+  lua_pushnumber(L, ms);
+  return 1;
+}
+
+/* --- graphs ------------------------------------------------------------------------------------- */
+
+static MothCudaGraph *graph_at(lua_State *L, int idx) {
+  return handle_at(L, idx, MAGIC_GRAPH, "moth.cuda.CUDAGraph")->u.graph;
+}
+static int b_graph_new(lua_State *L) {
+  const MothCudaApi *api = need(L);
+  Handle *h = new_handle(L, MAGIC_GRAPH, &key_graph);
+  h->u.graph = api->graph_new();
+  return h->u.graph ? 1 : moth_lua_raise(L, MOTH_ERR_MEMORY);
+}
+static int graph_gc(lua_State *L) {
+  Handle *h = (Handle *)moth_lua_handle(L, 1, MAGIC_GRAPH);
+  if (h && h->u.graph)
+    need(L)->graph_free(h->u.graph);
+  if (h)
+    h->u.graph = NULL;
+  return 0;
+}
+static int b_graph_begin(lua_State *L) { /* (graph, pool or 0, mode) */
+  static const char *const modes[] = {"global", "thread_local", "relaxed", NULL};
+  MothCudaGraph *g = graph_at(L, 1);
+  double pool = luaL_optnumber(L, 2, 0);
+  int mode = luaL_checkoption(L, 3, "global", modes);
+  return done(L, need(L)->graph_begin(g, (uint64_t)pool, mode));
+}
+static int b_graph_end(lua_State *L) {
+  return done(L, need(L)->graph_end(graph_at(L, 1)));
+}
+static int b_graph_replay(lua_State *L) {
+  moth_lua_enter(L);
+  return done(L, need(L)->graph_replay(graph_at(L, 1)));
+}
+static int b_graph_reset(lua_State *L) {
+  return done(L, need(L)->graph_reset(graph_at(L, 1)));
+}
+static int b_graph_pool(lua_State *L) {
+  lua_pushnumber(L, (lua_Number)need(L)->graph_pool(graph_at(L, 1)));
+  return 1;
+}
+static int b_pool_new(lua_State *L) {
+  lua_pushnumber(L, (lua_Number)need(L)->pool_new());
+  return 1;
+}
+static int b_is_capturing(lua_State *L) {
+  int device = device_at(L, 1);
+  lua_pushboolean(L, need(L)->is_capturing(device));
+  return 1;
+}
+
+/* --- marks, choices ----------------------------------------------------------------------------- */
+
+static int
+b_nvtx(lua_State *L) { /* ("push" | "pop" | "mark", text) -> whether somebody has seen it */
+  static const char *const names[] = {"push", "pop", "mark", NULL};
+  int what = luaL_checkoption(L, 1, NULL, names);
+  const char *text = what == 1 ? "" : luaL_checkstring(L, 2);
+  const MothCudaApi *api = moth_cuda_api();
+  lua_pushboolean(L, api && (what == 0   ? api->nvtx_push(text)
+                             : what == 1 ? api->nvtx_pop()
+                                         : api->nvtx_mark(text)));
+  return 1;
+}
+static int b_nvtx_why(lua_State *L) {
+  const MothCudaApi *api = moth_cuda_api();
+  if (api && api->nvtx_open() == MOTH_OK)
+    return 0;
+  lua_pushstring(L, moth_last_error());
+  return 1;
+}
+static int b_deterministic(lua_State *L) { /* ([on]) -> what it was */
+  lua_pushboolean(L, moth_deterministic);
+  if (!lua_isnoneornil(L, 1))
+    moth_deterministic = lua_toboolean(L, 1);
+  return 1;
+}
+
+static void new_class(lua_State *L, void *key, const char *name, const char *event,
+                      lua_CFunction fn) {
+  lua_newtable(L);
+  lua_pushcfunction(L, fn);
+  lua_setfield(L, -2, event);
+  lua_pushfstring(L, "moth.cuda.%s", name);
+  lua_setfield(L, -2, "__name");
+  lua_pushlightuserdata(L, key);
+  lua_pushvalue(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_setfield(L, -2, name);
+}
+
+void moth_lua_open_cuda(
+    lua_State *L) { /* the binding's table is on top: all goes into its field cuda */
+  static const luaL_Reg fns[] = {{"count", b_count},
+                                 {"device", b_device},
+                                 {"set_device", b_set_device},
+                                 {"properties", b_properties},
+                                 {"synchronize", b_synchronize},
+                                 {"mem_get_info", b_mem_get_info},
+                                 {"memory_stats", b_memory_stats},
+                                 {"memory_snapshot", b_memory_snapshot},
+                                 {"reset_peak", b_reset_peak},
+                                 {"reset_accumulated", b_reset_accumulated},
+                                 {"empty_cache", b_empty_cache},
+                                 {"set_fraction", b_set_fraction},
+                                 {"record_stream", b_record_stream},
+                                 {"pin", b_pin},
+                                 {"is_pinned", b_is_pinned},
+                                 {"pinned_memory", b_pinned_memory},
+                                 {"empty_pinned_cache", b_empty_pinned_cache},
+                                 {"stream_new", b_stream_new},
+                                 {"stream_default", b_stream_default},
+                                 {"stream_current", b_stream_current},
+                                 {"set_stream", b_set_stream},
+                                 {"stream_facts", b_stream_facts},
+                                 {"stream_synchronize", b_stream_synchronize},
+                                 {"stream_query", b_stream_query},
+                                 {"stream_wait_stream", b_stream_wait_stream},
+                                 {"event_new", b_event_new},
+                                 {"event_record", b_event_record},
+                                 {"event_wait", b_event_wait},
+                                 {"event_query", b_event_query},
+                                 {"event_synchronize", b_event_synchronize},
+                                 {"event_elapsed", b_event_elapsed},
+                                 {"graph_new", b_graph_new},
+                                 {"graph_begin", b_graph_begin},
+                                 {"graph_end", b_graph_end},
+                                 {"graph_replay", b_graph_replay},
+                                 {"graph_reset", b_graph_reset},
+                                 {"graph_pool", b_graph_pool},
+                                 {"pool_new", b_pool_new},
+                                 {"is_capturing", b_is_capturing},
+                                 {"nvtx", b_nvtx},
+                                 {"nvtx_why", b_nvtx_why},
+                                 {"deterministic", b_deterministic},
+                                 {NULL, NULL}};
+  lua_newtable(L);
+  luaL_register(L, NULL, fns);
+  new_class(L, &key_stream, "Stream", "__eq", stream_eq);
+  new_class(L, &key_event, "Event", "__gc", event_gc);
+  new_class(L, &key_graph, "CUDAGraph", "__gc", graph_gc);
+  lua_setfield(L, -2, "cuda");
+}

@@ -1,0 +1,53 @@
+-- Sorting, and padding. Positions count from index_base.
+return {
+{ "sort(Tensor self, Dim dim=-1, bool descending=false, index_base) -> (Tensor, Tensor)",
+  kind = "structured", shape = "sort", cuda = "host",
+  grad = { self = "scatter_back(grad, self.shape, dim, result1, index_base)" },
+  samples = {
+    "randn(3,4)", "randn(3,4), 1, true", "randint(0, 3, {4,7}), 2", "randn(0,3)",
+  },
+  errors = { { "randn(2), 2", "out of range" } },
+  doc = "Values in order along dim and the positions that they come from; equal ones keep their order. \z
+    NaN counts as larger than all numbers." },
+{ "argsort(Tensor self, Dim dim=-1, bool descending=false, index_base) -> Tensor",
+  kind = "composite",
+  grad = "none",
+  samples = {
+    "randn(3,4)", "randn(3,4), 1, true", "tensor{3, 0/0, 1, -inf, 2}", "tensor{3, 0/0, 1, inf, 2}, 1, true",
+  },
+  errors = { { "randn(2), 2", "out of range" } },
+  doc = "The positions that sort gives." },
+{ "topk(Tensor self, int k, Dim dim=-1, bool largest=true, bool sorted=true, index_base) -> (Tensor, Tensor)",
+  kind = "structured", shape = "topk", cuda = "host",
+  grad = { self = "scatter_back(grad, self.shape, dim, result1, index_base)" },
+  samples = { "randn(3,6), 2", "randn(4,3), 2, 1, false", "randn(3,4), 4", "randn(3,4), 0" },
+  errors = { { "randn(2), 1, 2", "out of range" }, { "randn(2), 3", "k must be" }, { "randn(2), -1", "k must be" } },
+  doc = "The k largest (smallest) elements along dim, in order, and their positions. Of equal ones the first is taken." },
+{ "kthvalue(Tensor self, int k, Dim dim=-1, bool keepdim=false, index_base) -> (Tensor, Tensor)",
+  kind = "composite",
+  grad = "composite",
+  samples = { "randn(3,6), 2", "randn(4,3), 3, 1, true" },
+  errors = { { "randn(2), 1, 2", "out of range" }, { "randn(2), 3", "k must be" }, { "randn(2), 0", "k must be" } },
+  doc = "The k-th smallest element along dim (k counts from 1), and its position." },
+{ "pad(Tensor self, int[] pad, string mode='constant', Scalar value=0) -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = {
+    "randn(3,4), {1,2}", "randn(3,4), {1,0,0,2}, 'constant', 2.5", "randn(3,4), {-1,1}", "randn(2,3,4), {2,3}, 'reflect'",
+    "randn(2,3,4), {1,2,2,0}, 'replicate'", "randn(2,3,4), {3,1}, 'circular'",
+  },
+  errors = {
+    { "randn(3), {1}", "even" }, { "randn(3), {1,1,1,1}", "dimensions" }, { "randn(3), {3,0}, 'reflect'", "smaller" },
+    { "randn(3), {1,1}, 'mirror'", "mode" }, { "randn(3), {4,0}, 'circular'", "larger" }, { "randn(3), {-2,-2}", "negative" },
+  },
+  doc = "self with pad[1] elements before and pad[2] after along its last dimension, pad[3] and pad[4] along the \z
+    one before, and so on. mode: constant, reflect (the edge is not repeated), replicate or circular. \z
+    Negative numbers cut." },
+{ "roll(Tensor self, int[] shifts, Dim[]? dims=none) -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = { "randn(3,4), 1", "randn(3,4), {1,-2}, {1,2}", "randn(0,4), 1, 2" },
+  errors = { { "randn(3), {1,2}, 1", "as many" }, { "randn(3), 1, 2", "out of range" } },
+  doc = "Elements moved by shifts along dims, those that fall out come in on the other side; without dims: of \z
+    the flattened tensor." },
+}
