@@ -14,14 +14,10 @@ local F = {}
 -- Ops as they are: F.relu(x), F.softmax(x, dim), F.linear(input, weight, bias), F.mse_loss(x, y, { reduction }).
 for _, name in ipairs({ "linear", "relu", "relu_", "leaky_relu", "leaky_relu_", "elu", "elu_", "silu", "silu_", "mish",
   "softplus", "hardtanh", "hardtanh_", "sigmoid", "tanh", "softmax", "log_softmax", "mse_loss", "l1_loss",
-<<<<<<< HEAD
-  "conv_transpose1d", "conv_transpose2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d" }) do
-=======
   "relu6", "relu6_", "selu", "selu_", "celu", "celu_", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_",
   "softsign", "glu", "prelu", "layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "pad",
   "conv_transpose1d", "conv_transpose2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d",
   "adaptive_avg_pool2d" }) do
->>>>>>> main
   F[name] = B.ops[name]
 end
 F.logsigmoid = moth.log_sigmoid

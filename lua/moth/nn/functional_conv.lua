@@ -64,11 +64,7 @@ local function convolution(name, n)
       bias, stride, padding, dilation, groups = bias or o.bias, o.stride, o.padding, o.dilation, o.groups
     end
     if type(padding) == "string" then
-<<<<<<< HEAD
-      local kernel, more = {} -- luacheck: ignore 221
-=======
       local kernel, more = {}
->>>>>>> main
       for i = 1, n do kernel[i] = B.size(weight, i + 2) end
       padding, more = F.named_padding("F." .. name, padding, kernel, F.sizes("F." .. name, "stride", stride, n, 1),
         F.sizes("F." .. name, "dilation", dilation, n, 1))
