@@ -232,7 +232,7 @@ static MothStatus gather(const MothConv *g, const Axes *a, MothDType dtype, bool
                          MothTensor *out) {
   int64_t in_channels = g->c / g->groups, out_channels = g->k / g->groups;
   int64_t area = g->kernel[0] * g->kernel[1];
-  Gather s = {.k = moth_cpu_kernels(dtype),
+  Gather s = {.k = moth_cpu_kernels((int)dtype),
               .axes = a,
               .src = src->data,
               .bias = bias ? bias->data : NULL,
@@ -502,7 +502,7 @@ static void join_range(void *ctx, int64_t begin, int64_t end) {
 static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const MothTensor *gy,
                        const MothTensor *x, MothTensor *out) {
   int64_t identity[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-  Dots d = {.k = moth_cpu_kernels(dtype),
+  Dots d = {.k = moth_cpu_kernels((int)dtype),
             .axes = a,
             .x = x->data,
             .gy = gy->data,

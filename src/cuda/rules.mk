@@ -16,7 +16,7 @@ GENCODE      = $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a))
 # Code for many is packed tighter: a third of the size.
 NVCC_FLAGS   = -std=c++20 -O3 $(GENCODE) $(if $(word 2,$(CUDA_ARCH)),--compress-mode=size) \
   -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-function \
-  --expt-relaxed-constexpr -diag-suppress 177,20012 $(INCLUDES) -D_GNU_SOURCE
+  --expt-relaxed-constexpr -diag-suppress 177,550,20012 $(INCLUDES) -D_GNU_SOURCE
 EMU_FLAGS    = -std=c++20 -g1 -O1 -fPIC -fvisibility=hidden -fwrapv -fno-strict-aliasing -Wall -Wextra \
   -Wno-unused-function -Wno-unused-parameter -Wno-unknown-pragmas $(WERROR) $(SAN_FLAGS) $(INCLUDES) -D_GNU_SOURCE $(ISA_generic)
 

@@ -23,10 +23,29 @@ static inline int64_t pool_reach(const MothPoolAxis *x, int64_t k, int64_t o0, i
  * to both sides, so that POOL_LANES windows are taken at a time and none asks where the image ends. */
 enum { POOL_LANES = 16, POOL_LINE = 4096 };
 
+typedef real pool_vec __attribute__((vector_size(POOL_LANES * sizeof(real))));
+typedef arg_pos pool_at __attribute__((vector_size(POOL_LANES * sizeof(real))));
+
+/* POOL_LANES elements of a line, `step` apart. Vectors by name: the compiler would leave the last elements
+ * of a loop of step 2 to scalar code, as the one behind them is not known to be there. A line has it. */
+static inline void pool_load(const real *a, int64_t step, pool_vec *out) {
+  pool_vec low, high;
+  memcpy(&low, a, sizeof low);
+  if (step == 2) {
+    memcpy(&high, a + POOL_LANES, sizeof high);
+    low = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
+                                  30);
+  } else if (step != 1) {
+    for (int i = 0; i < POOL_LANES; i++)
+      low[i] = a[i * step];
+  }
+  *out = low;
+}
+
 /* How many windows of axis x a line has room for; 0: too few to be worth it. */
 static int64_t pool_room(const MothPoolAxis *x) {
   int64_t span = x->kernel ? x->dilation * (x->kernel - 1) + 1 : POOL_LINE;
-  int64_t room = (POOL_LINE - span) / (x->stride ? x->stride : 1) / POOL_LANES * POOL_LANES;
+  int64_t room = (POOL_LINE - 1 - span) / (x->stride ? x->stride : 1) / POOL_LANES * POOL_LANES;
   return room > POOL_BLOCK ? POOL_BLOCK : room < POOL_LANES ? 0 : room;
 }
 
@@ -34,7 +53,7 @@ static void pool_line(const MothPoolAxis *x, const stored *row, int64_t o0, int6
                       real *line) {
   int64_t first = o0 * x->stride - x->padding;
   int64_t all = (m + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
-  int64_t n = (all - 1) * x->stride + x->dilation * (x->kernel - 1) + 1;
+  int64_t n = (all - 1) * x->stride + x->dilation * (x->kernel - 1) + 2;
   int64_t from = first < 0 ? -first : 0, to = x->in - first < n ? x->in - first : n;
   for (int64_t i = 0; i < from; i++)
     line[i] = fill;
@@ -52,7 +71,7 @@ static const real *pool_lies(const MothPoolAxis *x, const stored *row, int64_t o
   int64_t first = o0 * x->stride - x->padding, span = x->dilation * (x->kernel - 1) + 1;
   int64_t all = (m + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
   if (first >= 0 && first + (m - 1) * x->stride + span <= x->in &&
-      row + first + (all - 1) * x->stride + span <= end)
+      row + first + (all - 1) * x->stride + span + 1 <= end)
     return row + first;
 #else
   (void)x, (void)row, (void)o0, (void)m, (void)end;
@@ -61,19 +80,23 @@ static const real *pool_lies(const MothPoolAxis *x, const stored *row, int64_t o
 }
 
 /* As PyTorch: of several NaN the last one. */
-#define POOL_MAX_LANES(STRIDE)                                                                     \
-  for (int64_t j = 0; j < m; j += POOL_LANES)                                                      \
-    MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) {                                             \
-      real v = a[(j + i) * (STRIDE)], b = best[j + i];                                             \
-      arg_pos here = row + (arg_pos)((j + i) * (STRIDE));                                          \
-      int better = (v > b) | IS_NAN(v);                                                            \
-      best[j + i] = better ? v : b;                                                                \
-      at[j + i] = better ? here : at[j + i];                                                       \
-    }
+static inline void pool_max_lanes(const pool_vec *lanes, const pool_at *here, real *best,
+                                  arg_pos *at) {
+  pool_vec b, v = *lanes;
+  pool_at p;
+  memcpy(&b, best, sizeof b);
+  memcpy(&p, at, sizeof p);
+  pool_at better = (pool_at)(v > b) | (pool_at)(v != v);
+  b = (pool_vec)(((pool_at)v & better) | ((pool_at)b & ~better));
+  p = (*here & better) | (p & ~better);
+  memcpy(best, &b, sizeof b);
+  memcpy(at, &p, sizeof p);
+}
 
 static void max_pool_row(const MothPoolPlanes *q, const stored *in, const stored *end, int64_t oy,
                          int64_t o0, int64_t m, real *best, arg_pos *at) {
   const MothPoolAxis *x = &q->x;
+  const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   real line[POOL_LINE];
   for (int64_t y = q->y.begin[oy]; y < q->y.end[oy]; y += q->y.dilation) {
     const real *from = pool_lies(x, in + y * x->in, o0, m, end);
@@ -84,12 +107,11 @@ static void max_pool_row(const MothPoolPlanes *q, const stored *in, const stored
     for (int64_t k = 0; k < x->kernel; k++) {
       const real *a = from + k * x->dilation;
       arg_pos row = (arg_pos)(y * x->in + o0 * x->stride + k * x->dilation - x->padding);
-      if (x->stride == 1) {
-        POOL_MAX_LANES(1)
-      } else if (x->stride == 2) {
-        POOL_MAX_LANES(2)
-      } else {
-        POOL_MAX_LANES(x->stride)
+      for (int64_t j = 0; j < m; j += POOL_LANES) {
+        pool_at here = lane * (arg_pos)x->stride + (row + (arg_pos)(j * x->stride));
+        pool_vec v;
+        pool_load(a + j * x->stride, x->stride, &v);
+        pool_max_lanes(&v, &here, best + j, at + j);
       }
     }
   }
@@ -129,11 +151,14 @@ static void max_pool_planes(const MothPoolPlanes *q) {
         const stored *in = (const stored *)q->in + c * size;
         int64_t to = (c * y->out + oy) * x->out + o0;
         arg_pos row = (arg_pos)(y->begin[oy] * x->in);
-        for (int64_t j = 0; j < all; j += POOL_LANES)
-          MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) {
-            best[j + i] = -(real)__builtin_inf();
-            at[j + i] = row + first[j + i];
-          }
+        for (int64_t j = 0; j < all; j += POOL_LANES) {
+          pool_vec least = (pool_vec){0} - (real)__builtin_inf();
+          pool_at p;
+          memcpy(&p, first + j, sizeof p);
+          p += row;
+          memcpy(best + j, &least, sizeof least);
+          memcpy(at + j, &p, sizeof p);
+        }
         if (room)
           max_pool_row(q, in, end, oy, o0, m, best, at);
         else
@@ -162,10 +187,6 @@ static void max_pool_planes_backward(const MothPoolPlanes *q) {
   }
 }
 
-#define POOL_SUM_LANES(STRIDE)                                                                     \
-  for (int64_t j = 0; j < m; j += POOL_LANES)                                                      \
-    MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) sum[j + i] += a[(j + i) * (STRIDE)];
-
 static void avg_pool_planes(const MothPoolPlanes *q) {
   const MothPoolAxis *y = &q->y, *x = &q->x;
   const stored *in = q->in;
@@ -190,12 +211,12 @@ static void avg_pool_planes(const MothPoolPlanes *q) {
           pool_line(x, row, o0, m, 0, line);
           for (int64_t k = 0; k < x->kernel; k++) {
             const real *a = line + k;
-            if (x->stride == 1) {
-              POOL_SUM_LANES(1)
-            } else if (x->stride == 2) {
-              POOL_SUM_LANES(2)
-            } else {
-              POOL_SUM_LANES(x->stride)
+            for (int64_t j = 0; j < m; j += POOL_LANES) {
+              pool_vec t, v;
+              memcpy(&t, sum + j, sizeof t);
+              pool_load(a + j * x->stride, x->stride, &v);
+              t += v;
+              memcpy(sum + j, &t, sizeof t);
             }
           }
         }

@@ -12,12 +12,11 @@ local max_options = { { "stride" }, { "padding", 0 }, { "dilation", 1 }, { "retu
   { "ceil_mode", false } }
 local avg_options = { { "stride" }, { "padding", 0 }, { "ceil_mode", false }, { "count_include_pad", true },
   { "divisor_override", false } }
+local max_shown = { "stride", "padding", "dilation", "ceil_mode" }
 local fold_options = { { "dilation", 1 }, { "padding", 0 }, { "stride", 1 } }
 local rows = {
-  { "MaxPool1d", "max_pool1d", { "kernel_size" }, max_options,
-    shown = { "stride", "padding", "dilation", "ceil_mode" } },
-  { "MaxPool2d", "max_pool2d", { "kernel_size" }, max_options,
-    shown = { "stride", "padding", "dilation", "ceil_mode" } },
+  { "MaxPool1d", "max_pool1d", { "kernel_size" }, max_options, shown = max_shown },
+  { "MaxPool2d", "max_pool2d", { "kernel_size" }, max_options, shown = max_shown },
   { "AvgPool1d", "avg_pool1d", { "kernel_size" }, { unpack(avg_options, 1, 4) }, shown = { "stride", "padding" },
     tuple = true },
   { "AvgPool2d", "avg_pool2d", { "kernel_size" }, avg_options, shown = { "stride", "padding" } },
@@ -89,7 +88,7 @@ local function make(row)
 
   function cls:extra_repr()
     local parts = {}
-    local function add(key) parts[#parts + 1] = ("%s=%s"):format(key, show(self[key], row.tuple)) end
+    local function add(field) parts[#parts + 1] = ("%s=%s"):format(field, show(self[field], row.tuple)) end
     for _, argument in ipairs(leading) do add(argument) end
     for _, option in ipairs(row.shown or {}) do add(option) end
     return table.concat(parts, ", ")
