@@ -250,6 +250,10 @@ parity: all
 	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
 	    $(LUAJIT) spec/parity/conv.lua $${d%:*} $(B)/parity_conv.safetensors && \
 	  python3 spec/parity/conv.py $(B)/parity_conv.safetensors $${d#*:} || exit 1; done
+	@for d in float64:1e-6 float32:1e-3; do \
+	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
+	    $(LUAJIT) spec/parity/gpt.lua $${d%:*} $(B)/parity_gpt.safetensors && \
+	  python3 spec/parity/gpt.py $(B)/parity_gpt.safetensors $${d#*:} || exit 1; done
 
 FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
 fuzz: deps-dev

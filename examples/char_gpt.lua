@@ -2,6 +2,7 @@
 -- checkpoint stands, to the bit; --sample only writes text from it.
 local moth = require "moth"
 local nn, optim = moth.nn, moth.optim
+local now = moth.utils.system.now
 
 local options = { text = "", save = "char_gpt.mth", steps = 2000, layers = 4, width = 256, heads = 8, context = 128,
   batch = 16, lr = 1e-3, warmup = 100, clip = 1, dropout = 0, seed = 1, log = 100, resume = false, sample = false,
@@ -12,7 +13,7 @@ while arg[at] do
   local default = options[name]
   if default == nil then
     io.stderr:write("unknown option ", arg[at], "\nHINT: the options stand at the top of ", arg[0], "\n")
-    os.exit(1)
+    os.exit(1, true)
   end
   if default == false then
     options[name] = true
@@ -105,7 +106,7 @@ local function evaluate()
 end
 
 if not options.sample then
-  local clock, since = os.time(), first
+  local clock, since = now(), first
   for step = first, options.steps do
     local _, loss = model(batch(train))
     optimizer:zero_grad()
@@ -114,11 +115,11 @@ if not options.sample then
     optimizer:step()
     scheduler:step()
     if step % options.log == 0 or step == options.steps or step == options.stop then
-      local seconds = math.max(1, os.time() - clock)
+      local seconds = now() - clock
       print(("step %d  train %.4f  validation %.4f  %d tokens/s"):format(step, loss:item(), evaluate(),
         (step - since + 1) * options.batch * options.context / seconds))
       save(step)
-      clock, since = os.time(), step + 1
+      clock, since = now(), step + 1
       if step == options.stop then return end
     end
   end

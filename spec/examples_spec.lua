@@ -37,6 +37,30 @@ describe("example", function()
       "80 of 80 places computed by hand are right")
   end)
 
+  it("char_gpt: stopped, resumed, it goes through the same losses and writes the same text", function()
+    local paths = { os.tmpname(), os.tmpname() }
+    finally(function() for _, p in ipairs(paths) do os.remove(p) end end)
+    local function run(path, ...)
+      return example("char_gpt", "--layers 2 --width 32 --heads 2 --context 16 --batch 4 --warmup 2 --log 2",
+        "--length 40 --dropout 0.1 --steps 6 --save", path, ...)
+    end
+    local function losses(text)
+      local list = {}
+      for step, a, b in text:gmatch("step (%d+)  train (%S+)  validation (%S+)") do
+        list[tonumber(step)] = a .. " " .. b
+      end
+      return list, text:match("tokens/s\n([^\n]*\n.*)$"):gsub("step[^\n]*\n", "")
+    end
+    local whole, text = losses(run(paths[1]))
+    run(paths[2], "--stop 3")
+    local rest, again = losses(run(paths[2], "--resume"))
+    assert.equal(whole[4], rest[4])
+    assert.equal(whole[6], rest[6])
+    assert.equal(text, again)
+    assert.is_true(#text > 20)
+    assert.is_true(tonumber(whole[6]:match("%S+")) < tonumber(whole[2]:match("%S+")))
+  end)
+
   it("view_or_copy: what shares storage #M047", function()
     local text = example("view_or_copy")
     assert.is_truthy(text:find("x:view%(12%) +view"))
