@@ -155,8 +155,7 @@ static void set_paths(lua_State *L) {
     if (!realpath(lua_pushfstring(L, up, dir), lua))
       lua[0] = 0;
     lua_pop(L, 1);
-    prepend(L, "path",
-            lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s/gen/?.lua", lua, lua, dir));
+    prepend(L, "path", lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s/gen/?.lua", lua, lua, dir));
     prepend(L, "cpath", lua_pushfstring(L, "%s/?.so", dir));
   }
   lua_pop(L, 2);
