@@ -254,6 +254,9 @@ parity: all
 	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
 	    $(LUAJIT) spec/parity/gpt.lua $${d%:*} $(B)/parity_gpt.safetensors && \
 	  python3 spec/parity/gpt.py $(B)/parity_gpt.safetensors $${d#*:} || exit 1; done
+	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
+	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
+	    $(LUAJIT) spec/parity/modules.lua $(B)/parity_modules.json
 
 FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
 fuzz: deps-dev

@@ -113,7 +113,7 @@ done:
 /* log(x), not below -100. What log gets is not 0: a derivative of infinity times 0 would be NaN. */
 static MothStatus bounded_log(MothTensor *x, MothTensor **out) {
   MothTensor *a, *b;
-  MOTH_TRY(moth_clamp(x, moth_v_float(exp(-100)), moth_v_none(), &a));
+  MOTH_TRY(moth_clamp(x, moth_v_float(exp(-102)), moth_v_none(), &a));
   MOTH_TRY(then(moth_log(a, &b), a));
   return then(moth_clamp(b, moth_v_int(-100), moth_v_none(), out), b);
 }
