@@ -70,6 +70,27 @@ function pack(v, path, out, seen)
   error(("save: a %s at '%s' cannot be saved; tensors, tables, numbers, strings, booleans can"):format(kind, path), 0)
 end
 
+-- The JSON of what pack gave. Its keys stand in one order, so that equal values make equal files (cjson's order is that
+-- of its hash).
+local function text_of(node, quote, depth)
+  if depth > 100 then error("save: tables are nested too deeply", 0) end
+  local parts = { '{"k":', quote(node.k) }
+  if node.v ~= nil then parts[#parts + 1] = ',"v":' .. quote(node.v) end
+  if node.g ~= nil then parts[#parts + 1] = ',"g":' .. quote(node.g) end
+  if node.a then
+    local list = {}
+    for i, v in ipairs(node.a) do list[i] = text_of(v, quote, depth + 2) end
+    parts[#parts + 1] = ',"a":[' .. table.concat(list, ",") .. "]"
+    list = {}
+    for i, e in ipairs(node.h) do
+      list[i] = ("[%s,%s,%s]"):format(quote(e[1]), quote(e[2]), text_of(e[3], quote, depth + 3))
+    end
+    parts[#parts + 1] = ',"h":[' .. table.concat(list, ",") .. "]"
+  end
+  parts[#parts + 1] = "}"
+  return table.concat(parts)
+end
+
 --- Saves a tensor or a table of tensors, tables, numbers, strings, booleans. At any moment the file is the old or the
 -- new one. Errors name what cannot be saved, or path and reason.
 function M.save(value, path)
@@ -77,8 +98,9 @@ function M.save(value, path)
   local out = { names = {}, tensors = {}, used = {} }
   local ok, tree = pcall(pack, value, "", out, {})
   if not ok then error(tree, 2) end
-  local text, err = json().encode(tree)
-  if not text then error("save: " .. tostring(err), 2) end
+  local text
+  ok, text = pcall(text_of, tree, json().encode, 1)
+  if not ok then error(text, 2) end
   B.save_safetensors(path, out.names, out.tensors, { { "format", "moth" }, { "tree", text },
     { "tree_sha256", B.sha256(text) }, { "tensors_sha256", M.digest(out.names, out.tensors) } })
 end
