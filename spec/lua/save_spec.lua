@@ -52,7 +52,7 @@ describe("save and load #quick", function()
     assert.is_true(seen[1] == seen[2] and seen[2] == seen[3])
     local deep = {}
     for _ = 1, 60 do deep = { deep } end
-    assert.error_matches(function() moth.save(deep, os.tmpname()) end, "nested too deeply")
+    assert.error_matches(function() moth.save(deep, temporary()) end, "nested too deeply")
   end)
 
   it("refuses what cannot be saved, by its path", function()
