@@ -50,8 +50,13 @@ end
 
 --- The names of the nodes that a backward from grad_fn would run, in that order.
 function M.topo(fn)
+  local function following(node)
+    local list = {}
+    for _, edge in ipairs(node:next_functions()) do list[#list + 1] = edge[1] end
+    return list
+  end
   local done, seen = {}, { [fn:id()] = true } -- depth first; a stack of our own, for graphs deeper than Lua's
-  local stack = { { node = fn, next = fn:next_functions(), at = 0 } }
+  local stack = { { node = fn, next = following(fn), at = 0 } }
   while #stack > 0 do
     local top = stack[#stack]
     top.at = top.at + 1
@@ -61,7 +66,7 @@ function M.topo(fn)
       stack[#stack] = nil
     elseif not seen[n:id()] then
       seen[n:id()] = true
-      stack[#stack + 1] = { node = n, next = n:next_functions(), at = 0 }
+      stack[#stack + 1] = { node = n, next = following(n), at = 0 }
     end
   end
   local names = {}

@@ -104,7 +104,7 @@ local function record(f, args, inputs)
   return value, frame
 end
 
-local function accumulator(leaf) return ops.view(leaf, B.size(leaf)).grad_fn:next_functions()[1]:id() end
+local function accumulator(leaf) return ops.view(leaf, B.size(leaf)).grad_fn:next_functions()[1][1]:id() end
 
 -- Whether value depends on a leaf that is none of `leaves`: on a variable of a function around this one, or on a
 -- parameter of the user's. Only then is the derivative to have a history.
@@ -115,8 +115,9 @@ local function depends_on_others(value, leaves)
   end
   while #stack > 0 do
     local node = table.remove(stack)
-    for _, n in ipairs(node:next_functions()) do
-      if not seen[n:id()] then
+    for _, edge in ipairs(node:next_functions()) do
+      local n = edge[1]
+      if n and not seen[n:id()] then
         if n:name() == "AccumulateGrad" then return true end
         seen[n:id()] = true
         stack[#stack + 1] = n
