@@ -235,6 +235,19 @@ static int node_index(lua_State *L) {
   }
   return 1;
 }
+/* For completion: the names of the methods and fields. */
+static int node_names(lua_State *L) {
+  int n = 0;
+  lua_newtable(L);
+  lua_pushliteral(L, "variable");
+  lua_rawseti(L, -2, ++n);
+  for (lua_pushnil(L); lua_next(L, lua_upvalueindex(1));) {
+    lua_pop(L, 1);
+    lua_pushvalue(L, -1);
+    lua_rawseti(L, -3, ++n);
+  }
+  return 1;
+}
 /* saved() -> { names of what is saved } as "self", "result" */
 static int node_saved(lua_State *L) {
   MothNode *n = check_node(L);
@@ -498,6 +511,9 @@ void moth_lua_open_autograd(lua_State *L) {
   lua_setfield(L, -2, "__eq");
   lua_newtable(L);
   luaL_register(L, NULL, node);
+  lua_pushvalue(L, -1);
+  lua_pushcclosure(L, node_names, 1);
+  lua_setfield(L, -3, "__names");
   lua_pushcclosure(L, node_index, 1);
   lua_setfield(L, -2, "__index");
   lua_pushlightuserdata(L, &key_node);
