@@ -5,8 +5,8 @@ local now = require("moth.utils.system").now
 
 local M = {}
 
---- The product of two n x n matrices: { n, seconds, gflops }, the median of `repeats` (5) runs after one to warm up. Twice
--- the n takes about eight times as long: 2 n^3 operations. @tparam[opt] table o repeats, dtype, device
+--- The product of two n x n matrices: { n, seconds, gflops }, the median of `repeats` (5) runs after one to warm up.
+-- Twice the n takes about eight times as long: 2 n^3 operations. @tparam[opt] table o repeats, dtype, device
 function M.matmul(n, o)
   o = check.options("bench.matmul", o, "repeats dtype device")
   check.integer("bench.matmul", "n", n, 1)

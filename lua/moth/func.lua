@@ -144,7 +144,7 @@ function M.grad_and_value(f, argnums)
     local gradients = {}
     if B.requires_grad(value) then
       recording = recording and depends_on_others(value, leaves)
-      gradients = { B.grad({ value }, inputs, nil, recording, recording, true) }
+      gradients = { require("moth.autograd").collect({ value }, inputs, nil, recording, recording, true) }
       if not recording then value = B.alias(value, false) end
     end
     for k = 1, #inputs do gradients[k] = gradients[k] or B.alias(ops.zeros_like(inputs[k]), false) end
@@ -165,7 +165,7 @@ function M.vjp(f, ...)
   local y, leaves = record(f, args, args)
   local recording = B.grad_enabled() and B.requires_grad(y) and depends_on_others(y, leaves)
   return recording and y or B.alias(y, false), function(v)
-    local out = B.requires_grad(y) and { B.grad({ y }, args, { v }, true, recording, true) } or {}
+    local out = B.requires_grad(y) and { require("moth.autograd").collect({ y }, args, { v }, true, recording, true) } or {}
     for i = 1, args.n do out[i] = out[i] or ops.zeros_like(args[i]) end
     return unpack(out, 1, args.n)
   end
