@@ -79,7 +79,7 @@ end
 
 local function write_header(ops, write)
   local t = { banner, "#ifndef MOTH_OPS_H\n#define MOTH_OPS_H\n", "enum {" }
-  for _, op in ipairs(ops) do t[#t + 1] = ("  MOTH_OP_%s = %d, /* %s */"):format(op.name, op.id, op.place) end
+  for _, op in ipairs(ops) do t[#t + 1] = ("  MOTH_OP_%s = %d,"):format(op.name, op.id) end
   local npointwise = 0
   for _, op in ipairs(ops) do if op.kind == "pointwise" then op.pointwise = npointwise; npointwise = npointwise + 1 end end
   M.npointwise = npointwise
