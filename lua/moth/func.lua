@@ -165,7 +165,8 @@ function M.vjp(f, ...)
   local y, leaves = record(f, args, args)
   local recording = B.grad_enabled() and B.requires_grad(y) and depends_on_others(y, leaves)
   return recording and y or B.alias(y, false), function(v)
-    local out = B.requires_grad(y) and { require("moth.autograd").collect({ y }, args, { v }, true, recording, true) } or {}
+    local out = {}
+    if B.requires_grad(y) then out = { require("moth.autograd").collect({ y }, args, { v }, true, recording, true) } end
     for i = 1, args.n do out[i] = out[i] or ops.zeros_like(args[i]) end
     return unpack(out, 1, args.n)
   end
