@@ -258,7 +258,7 @@ parity: all
 FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
 fuzz: deps-dev
 	$(SUBMAKE) $(GEN)/sources.mk
-	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) || exit 1; done
+	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) $(FUZZ_RUNS) || exit 1; done
 
 # The reference of the ops, written from their table.
 docs: all
@@ -308,7 +308,7 @@ help:
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
 	  'make faults      saving on full disks, with failing calls, killed at random times (MOTH_CASES=100)' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
-	  'make bench       speed; make fuzz FUZZ_SECONDS=25: the parsers' \
+	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=10000000: the parsers' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
 	  'make docs        the reference of the ops, build/docs/ops.md' \
