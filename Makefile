@@ -222,7 +222,7 @@ valgrind: deps-dev all
 
 # What fails is the disk, the system, the process: needs strace.
 faults: deps-dev all
-	@$(RUN) --build=$(B) -- $(or $(SPECS),--tags=faults)
+	@MOTH_CASES=$${MOTH_CASES:-1000} MOTH_VERBOSE=1 $(RUN) --build=$(B) -- $(or $(SPECS),--tags=faults)
 
 C_FILES   = $(shell find src kernels spec examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc')
 lint: deps-dev
@@ -306,7 +306,7 @@ help:
 	  'make demo        train a small network on Fashion-MNIST' \
 	  'make test        all specs but the slow ones; test-full: all, with more cases' \
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
-	  'make faults      saving on full disks, with failing calls, killed at random times (MOTH_CASES=100)' \
+	  'make faults      saving on full disks, with failing calls, killed at random points (MOTH_CASES=1000)' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=10000000: the parsers' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
