@@ -158,7 +158,7 @@ function unpack_value(node, from)
   local k = type(node) == "table" and node.k
   if k == "x" then
     local t = from.tensors[node.v]
-    if not t then error(("load: %s: tensor '%s' is missing"):format(from.path, tostring(node.v)), 0) end
+    if not t then check.fail("load: %s: tensor '%s' is missing", from.path, tostring(node.v)) end
     t = from.place and from.place(t) or t
     if node.g then B.set_requires_grad(t, true) end
     return t
@@ -170,7 +170,7 @@ function unpack_value(node, from)
   elseif k == "d" then return B.dtype(node.v)
   elseif k == "t" or k == "sd" then return unpack_table(node, from)
   end
-  error(("load: %s: the description of the table is damaged"):format(from.path), 0)
+  check.fail("load: %s: the description of the table is damaged", from.path)
 end
 
 local function by_name(names, tensors)
@@ -187,7 +187,7 @@ local function load_safetensors(path, place)
     return named
   end
   local tree, err = json().decode(metadata["moth.tree"] or "")
-  if not tree then error(("load: %s: %s"):format(path, tostring(err)), 0) end
+  if not tree then check.fail("load: %s: %s", path, tostring(err)) end
   return unpack_value(tree, { path = path, tensors = named, place = place })
 end
 
@@ -207,14 +207,8 @@ function M.load(path, o)
   end
   local kind, why = B.file_kind(path)
   if not kind then check.fail("load: %s: %s", path, why) end
-  local ok, value
-  if kind == "safetensors" then
-    ok, value = pcall(load_safetensors, path, place)
-  else
-    ok, value = pcall(require("moth.interop").load, kind, path, place, o.max_expanded)
-  end
-  if not ok then error(value, 2) end
-  return value
+  if kind == "safetensors" then return load_safetensors(path, place) end
+  return (require("moth.interop").load(kind, path, place, o.max_expanded))
 end
 
 --- Saves { name = tensor } as plain safetensors; metadata is { key = string }.

@@ -77,6 +77,7 @@ plain = {
     "expanded": x[0].expand(4, 3),
     "scalar": torch.tensor(2.5),
     "empty": torch.zeros(0, 3),
+    "empty_view": torch.zeros(0, 3, 2)[..., 1],
     "parameter": torch.nn.Parameter(torch.ones(2)),
     "list": [1, -300, 70000, 2**40, -(2**40), 2**60, True, False, None, "text é", 0.1],
     "tuple": (1, (2, (3,))),

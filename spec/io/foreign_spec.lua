@@ -74,8 +74,12 @@ describe("npy", function()
   end)
 
   it("is written, and read again", function()
-    local path = os.tmpname() .. ".npy"
-    finally(function() os.remove(path) end)
+    local temporary = os.tmpname()
+    local path = temporary .. ".npy"
+    finally(function()
+      os.remove(temporary)
+      os.remove(path)
+    end)
     for _, t in ipairs { moth.randn(3, 4):t(), moth.zeros(0, 2), moth.tensor(3), counting:gt(2), moth.randn(5):half(),
       moth.arange(3) } do
       moth.save(t, path)
@@ -166,6 +170,7 @@ describe("PyTorch's files #M197", function()
     t.row:copy_(moth.tensor { 3, 4, 5 })
     assert.equal(2.5, t.scalar:item())
     assert.equal("[0, 3]", tostring(t.empty:size()))
+    assert.equal("[0, 3]", tostring(t.empty_view:size()))
     assert.is_true(t.parameter:requires_grad() and t.parameter:is_leaf())
     assert.is_false(t.x:requires_grad())
     local l = t.list

@@ -350,19 +350,21 @@ static MothStatus load_storage(Machine *m) {
   return push(m, (MothPickleValue){.kind = MOTH_PICKLE_STORAGE, .n = p->storage_count++});
 }
 
-/* Whether the elements of a tensor all lie within the storage. */
-static bool reaches_within(const MothPickleTensor *t, const int64_t *dims, int64_t numel) {
+/* Whether the elements of a tensor all lie within the storage. The offset of one that has none may be
+ * anything in PyTorch: it is made 0. */
+static bool reaches_within(MothPickleTensor *t, const int64_t *dims, int64_t numel) {
   int64_t last = t->offset, count = 1;
-  bool empty = false;
+  bool empty = false, sound = t->offset >= 0;
   for (int d = 0; d < t->ndim; d++) {
-    int64_t size = dims[d], stride = dims[t->ndim + d], reach;
-    if (size < 0 || stride < 0 || __builtin_mul_overflow(count, size ? size : 1, &count) ||
-        __builtin_mul_overflow(size ? size - 1 : 0, stride, &reach) ||
-        __builtin_add_overflow(last, reach, &last))
-      return false;
+    int64_t size = dims[d], stride = dims[t->ndim + d], reach = 0;
+    sound &= size >= 0 && stride >= 0 && !__builtin_mul_overflow(count, size ? size : 1, &count);
+    sound &= !__builtin_mul_overflow(size ? size - 1 : 0, stride, &reach) &&
+             !__builtin_add_overflow(last, reach, &last);
     empty |= size == 0;
   }
-  return t->offset >= 0 && t->offset <= numel && count <= INT64_MAX / 16 && (empty || last < numel);
+  if (empty)
+    t->offset = 0;
+  return sound && count <= INT64_MAX / 16 && (empty || last < numel);
 }
 
 /* (storage, offset, sizes, strides, requires_grad, hooks, metadata); the old function has four */

@@ -80,6 +80,7 @@ static int b_save_safetensors(lua_State *L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   luaL_checktype(L, 3, LUA_TTABLE);
   luaL_checktype(L, 4, LUA_TTABLE);
+  lua_settop(L, 5);
   size_t n = lua_objlen(L, 2), m = lua_objlen(L, 4);
   /* All memory is Lua's: whatever is raised below leaks nothing. */
   MothSafetensorsEntry *entries = lua_newuserdata(L, sizeof *entries * (n + 1));
