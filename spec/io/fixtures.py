@@ -121,10 +121,10 @@ class Call:
         return self.call
 
 
-def hostile(name, obj, protocol=2, raw=None):
+def hostile(name, obj, protocol=2, raw=None, method=zipfile.ZIP_STORED):
     content = raw if raw is not None else pickle.dumps(obj, protocol)
     with zipfile.ZipFile(path(name), "w") as z:
-        z.writestr(zipfile.ZipInfo("a/data.pkl"), content)
+        z.writestr(zipfile.ZipInfo("a/data.pkl"), content, method)
         z.writestr(zipfile.ZipInfo("a/byteorder"), b"little")
 
 
@@ -149,6 +149,12 @@ wide = [1]  # 2^40 values, if tables that are held twice were copied
 for _ in range(40):
     wide = [wide, wide]
 hostile("bomb.pt", wide)
+# long texts that are compared again and again: quadratic time, if nothing is done
+text = b"X" + (1 << 20).to_bytes(4, "little") + b"x" * (1 << 20) + b"q\x00"
+hostile("strings.pt", None, raw=b"\x80\x02" + text + b"0](" + b"h\x00" * 400000 + b"e.", method=zipfile.ZIP_DEFLATED)
+one = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nh\x00X\x03\x00\x00\x00cpuK\x00tQ"
+hostile("keys.pt", None, raw=b"\x80\x02" + text + b"0](" + one * 2 + b"e.", method=zipfile.ZIP_DEFLATED)
+hostile("values.pt", None, raw=b"\x80\x02(" + b"N" * 3000000 + b"t.", method=zipfile.ZIP_DEFLATED)
 hostile("protocol0.pt", None, raw=pickle.dumps({"a": 1}, 0))
 hostile("long4.pt", None, raw=b"\x80\x02\x8b\xff\xff\xff\x7f" + b"1" * 20 + b".")
 hostile("string.pt", None, raw=b"\x80\x02X\xff\xff\xff\xffabc.")
@@ -181,9 +187,9 @@ with zipfile.ZipFile(b) as z, zipfile.ZipFile(path("script.pt"), "w", zipfile.ZI
     for i in z.infolist():
         if "debug_pkl" not in i.filename:
             o.writestr(zipfile.ZipInfo(i.filename), z.read(i), zipfile.ZIP_DEFLATED)
-# one member of 4 MB of zeros in 4 KB
+# one member of 2 MB of zeros in 2 KB
 with zipfile.ZipFile(b := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as z:
-    z.writestr(zipfile.ZipInfo("a.npy"), b"\0" * (4 << 20), zipfile.ZIP_DEFLATED)
+    z.writestr(zipfile.ZipInfo("a.npy"), b"\0" * (2 << 20), zipfile.ZIP_DEFLATED)
 write("bomb.zip", b.getvalue())
 
 # safetensors with other metadata, and a dtype that moth does not have

@@ -148,7 +148,7 @@ describe("npz", function()
     assert.error_matches(function() load("other.zip") end, '"readme.txt" is no array')
     assert.error_matches(function() load("bomb.zip", { max_expanded = 1e6 }) end,
       "expand to more than the allowed 1000000 bytes")
-    assert.error_matches(function() load("bomb.zip") end, "not a %.npy file") -- its 4 MB are allowed
+    assert.error_matches(function() load("bomb.zip") end, "not a %.npy file") -- its 2 MB are allowed
   end)
 end)
 
@@ -244,6 +244,16 @@ describe("PyTorch's files #M197", function()
       t, n = t[1], n + 1
     end
     assert.equal(40, n)
+  end)
+
+  it("take no long time over long texts that are meant many times, and no more memory than they may", function()
+    local now = moth.utils.system.now
+    local begun = now()
+    local t = load("strings.pt")
+    assert.is_true(#t == 400000 and #t[400000] == 2 ^ 20)
+    assert.error_matches(function() load("keys.pt") end, "something else than a storage")
+    assert.error_matches(function() load("values.pt") end, "needs more memory than moth gives it")
+    assert.is_true(now() - begun < 5)
   end)
 
   it("and plain pickles, tar and gzip files are told from each other", function()

@@ -339,7 +339,8 @@ static MothStatus load_storage(Machine *m) {
       item[0].n != 7 || memcmp(item[0].u.text, "storage", 7) != 0 ||
       item[1].kind != MOTH_PICKLE_CLASS || item[2].kind != MOTH_PICKLE_STRING ||
       item[3].kind != MOTH_PICKLE_STRING || item[4].kind != MOTH_PICKLE_INT || item[4].u.i < 0 ||
-      item[4].u.i > INT64_MAX / 16 || memchr(item[2].u.text, 0, item[2].n))
+      item[4].u.i > INT64_MAX / 16 || item[2].n > NAME_MAX_BYTES ||
+      memchr(item[2].u.text, 0, item[2].n))
     return damaged(m, "something else than a storage outside of the pickle");
   MOTH_TRY(reserve(m, &p->storages, p->storage_count, &m->storage_room, 1, sizeof *p->storages));
   p->storages[p->storage_count] = (MothPickleStorage){.key = item[2].u.text,

@@ -147,7 +147,8 @@ static int load_npz(lua_State *L, Source *s) {
 /* ---- PyTorch ----------------------------------------------------------------------------------
  */
 
-enum { PATH = 1, CALLBACKS, CAP, SOURCE, SEEN, TENSORS, STORAGES, FIXED }; /* the stack */
+/* The stack. STORAGES has long strings, too, by their addresses. */
+enum { PATH = 1, CALLBACKS, CAP, SOURCE, SEEN, TENSORS, STORAGES, FIXED };
 
 static void push_callback(lua_State *L, const char *name) {
   lua_getfield(L, CALLBACKS, name);
@@ -222,6 +223,25 @@ static void push_integer(lua_State *L, int64_t i) {
   lua_call(L, 2, 1);
 }
 
+/* A string that the file has once may be meant a million times: what is long is made once. */
+static void push_string(lua_State *L, MothPickleValue v) {
+  enum { SHORT = 64 };
+  void *key = (void *)(uintptr_t)v.u.text;
+  if (v.n <= SHORT) {
+    lua_pushlstring(L, v.u.text, v.n);
+    return;
+  }
+  lua_pushlightuserdata(L, key);
+  lua_rawget(L, STORAGES);
+  if (!lua_isnil(L, -1))
+    return;
+  lua_pop(L, 1);
+  lua_pushlstring(L, v.u.text, v.n);
+  lua_pushlightuserdata(L, key);
+  lua_pushvalue(L, -2);
+  lua_rawset(L, STORAGES);
+}
+
 static void push_value(lua_State *L, const Source *s, MothPickleValue v);
 
 static void push_list(lua_State *L, const Source *s, const MothPickleContainer *c) {
@@ -279,7 +299,7 @@ static void push_value(lua_State *L, const Source *s, MothPickleValue v) {
     lua_pushnumber(L, v.u.d);
     return;
   case MOTH_PICKLE_STRING:
-    lua_pushlstring(L, v.u.text, v.n);
+    push_string(L, v);
     return;
   case MOTH_PICKLE_DTYPE:
     moth_lua_push_dtype(L, (MothDType)v.n);
