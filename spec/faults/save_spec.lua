@@ -170,7 +170,8 @@ describe("saving #faults #M433", function()
     math.randomseed(seed)
     local between, temporaries = 0, 0
     for i = 1, cases do
-      -- Small files are mostly syncing, large ones mostly writing. A run starts at 1: the one before may have got further.
+      -- Small files are mostly syncing, large ones mostly writing. A run starts at 1; the one before may have got
+      -- further.
       os.remove(path)
       local said = save_and_kill(dir, i % 2 == 0 and 300000 or 100, 1, math.random(0, 30000))
       local ok, model = pcall(moth.load, path)
@@ -199,8 +200,8 @@ describe("saving #faults #M433", function()
     local killed = 0
     for _, call in ipairs { "write", "fsync", "fchmod", "renameat", "flock" } do
       for k = 1, 12 do
-        local _, status = sh(("strace -qq -o %s/log -e trace=%s -e inject=%s:signal=KILL:when=%d -- %s/moth %s/save.lua "
-          .. "%s 1000 x"):format(dir, call, call, k, build, dir, dir))
+        local _, status = sh(("strace -qq -o %s/log -e trace=%s -e inject=%s:signal=KILL:when=%d -- %s/moth "
+          .. "%s/save.lua %s 1000 x"):format(dir, call, call, k, build, dir, dir))
         sh("rm -f " .. dir .. "/log")
         if status == 10 then break end -- it makes no more such calls
         killed = killed + 1

@@ -79,8 +79,8 @@ describe("save and load #quick", function()
       [""] = moth.ones(5), bytes = ("\0\1\128\255"):rep(3), text = "é \n\t\"", zero = -0.0,
       int64 = 2LL ^ 62 + 1, uint64 = 18446744073709551615ULL, least = -9223372036854775807LL - 1LL,
       tiny = 5e-324, inf = -math.huge, keys = { keys = moth.ones(6) }, list = { {}, { {} } } }
-    local deep, node = {}, nil
-    node = deep
+    local deep = {}
+    local node = deep
     for _ = 1, 200 do
       node.x = {}
       node = node.x
@@ -194,7 +194,8 @@ describe("a checkpoint of everything #M210 #M434", function()
 
   for _, o in ipairs { { optim = "SGD", own = true }, { optim = "Adam", own = false }, { optim = "AdamW", own = true },
     { optim = "AdamW", own = false, collate = function(samples) return data.default_collate(samples) end } } do
-    it(("goes on bit by bit within an epoch: %s, %s generator"):format(o.optim, o.own and "own" or "default"), function()
+    local name = ("goes on to the bit within an epoch: %s, %s generator"):format(o.optim, o.own and "own" or "default")
+    it(name, function()
       local path = temporary()
       local whole = run(o)
       go_on(whole, 10) -- an epoch has 7
@@ -216,8 +217,8 @@ describe("a checkpoint of everything #M210 #M434", function()
         local got = i <= 10 and whole.losses[i] or again.losses[i]
         assert.is_true(unbroken.losses[i] == got, ("step %d: %.17g, resumed %.17g"):format(i, unbroken.losses[i], got))
       end
-      for name, t in unbroken.model:state_dict():items() do
-        assert.is_true(t:equal(again.model:state_dict()[name]), name)
+      for key, t in unbroken.model:state_dict():items() do
+        assert.is_true(t:equal(again.model:state_dict()[key]), key)
       end
     end)
   end

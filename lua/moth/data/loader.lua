@@ -91,16 +91,15 @@ end
 
 --- An iterator over one epoch, for `for x, y in loader:iter() do`.
 function DataLoader:iter()
-  local resume, skip = self.resume, 0
+  local resume = self.resume
   self.resume = nil
   local epoch = { start = rng(self), given = 0 }
   local next_batch
   if resume and resume.start then -- the order of the epoch that was broken off, drawn as it was then
-    skip = resume.given
-    epoch = { start = resume.start, given = skip }
+    epoch = { start = resume.start, given = resume.given }
     local now = rng(self)
     set_rng(self, resume.start)
-    next_batch = self:batches(skip)
+    next_batch = self:batches(resume.given)
     set_rng(self, now)
   else
     next_batch = self:batches(0)
@@ -150,7 +149,9 @@ end
 -- of the default generator). Samplers of one's own must draw their order when iter() is called.
 function DataLoader:load_state_dict(sd)
   local where = "load_state_dict of data.DataLoader"
-  if type(sd) ~= "table" or type(sd.generator) ~= "table" then check.fail("%s: expected what state_dict gave", where) end
+  if type(sd) ~= "table" or type(sd.generator) ~= "table" then
+    check.fail("%s: expected what state_dict gave", where)
+  end
   for name, own in pairs({ size = self.dataset:size(), batch_size = self.batch_size }) do
     if sd[name] ~= own then
       check.fail("%s: its %s is %s, that of the loader %s", where, name, tostring(sd[name]), tostring(own))

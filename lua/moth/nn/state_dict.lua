@@ -70,7 +70,8 @@ local function hint(own, source)
     end
   end
   if not prefix then return nil end
-  return ('HINT: all names begin with "%s": moth.remap(sd, { ["^%s"] = "" })'):format(prefix, (prefix:gsub("%.", "%%.")))
+  local pattern = prefix:gsub("%p", "%%%0")
+  return ('HINT: all names begin with "%s": moth.remap(sd, { ["^%s"] = "" })'):format(prefix, pattern)
 end
 
 local function copy_all(own, source, skipped)
