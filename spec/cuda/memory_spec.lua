@@ -146,7 +146,7 @@ describe("pinned memory", function()
     assert.same(x:t():totable(), p:totable())
     assert.is_true(moth.tensor({ 1, 2 }, { pin_memory = true }):is_pinned())
     local made = moth.full({ 2, 3 }, 7, { pin_memory = true, requires_grad = true })
-    assert.is_true(made:is_pinned() and made.requires_grad)
+    assert.is_true(made:is_pinned() and made:requires_grad())
     assert.equal(42, made:sum():item())
     for _, f in ipairs { moth.empty, moth.zeros, moth.randn } do assert.is_true(f({ 5 }, { pin_memory = true }):is_pinned()) end
     assert.is_false(moth.empty({ 5 }, { pin_memory = false }):is_pinned())
