@@ -37,6 +37,12 @@ describe("example", function()
       "80 of 80 places computed by hand are right")
   end)
 
+  it("resume: stopped within an epoch, it ends with the same bits #M434", function()
+    local text = example("resume")
+    assert.equal(number(text, "whole:   loss"), number(text, "resumed: loss"))
+    has(text, "all weights are the same bits: true")
+  end)
+
   it("char_gpt: stopped, resumed, it goes through the same losses, writes the same text and checkpoint", function()
     local paths = { os.tmpname(), os.tmpname() }
     finally(function() for _, p in ipairs(paths) do os.remove(p) end end)

@@ -86,7 +86,7 @@ local lazy = {
   transforms = "moth.transforms",
   utils = "moth.utils", fmt = "moth.fmt", ops = "moth.ops", dispatch = "moth.dispatch", library = "moth.library",
   testing = "moth.testing", class = "moth.class", tensorboard = "moth.tensorboard", plot = "moth.plot",
-  func = "moth.func", tree = "moth.tree", bench = "moth.bench",
+  func = "moth.func", tree = "moth.tree", interop = "moth.interop", bench = "moth.bench",
   backends = "moth.backends", cuda = "moth.cuda",
 }
 local from = { -- function -> the module that has it
