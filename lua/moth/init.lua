@@ -92,6 +92,7 @@ local lazy = {
 local from = { -- function -> the module that has it
   save = "moth.io", load = "moth.io", load_safetensors = "moth.io", save_safetensors = "moth.io",
   dispatch_mode = "moth.dispatch", fake_mode = "moth.dispatch", autocast = "moth.dispatch",
+  tensor_subclass = "moth.subclass", make_subclass = "moth.subclass", type = "moth.subclass",
   scope = "moth.scope", remap = "moth.nn.utils", summary = "moth.nn.utils",
   set_printoptions = "moth.print", describe = "moth.print",
 }

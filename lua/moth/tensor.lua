@@ -443,6 +443,8 @@ function mt.__index(x, k)
   if k == "grad_fn" then return B.grad_fn(x) end
   if k == "data" then return data_of(x) end
   if type(k) == "string" then
+    local cls = B.class_of(x)
+    if cls and cls[k] ~= nil then return cls[k] end
     error(("a tensor has no method or field '%s'"):format(k), 2)
   end
   return get(x, k)

@@ -70,8 +70,9 @@ describe("the generator", function()
   end
 
   it("makes entry, kernel table, derivative, unpacking and description of one record #M069", function()
-    local output, status, files = generated [[{ "twice_relu(Tensor self) -> Tensor", kind = "pointwise", scalar = "relu",
-      promote = "same", grad = { self = "threshold_backward(grad, result, 0)" }, samples = { "randn(2)" }, doc = "x" },]]
+    local output, status, files = generated [[{ "twice_relu(Tensor self) -> Tensor", kind = "pointwise",
+      scalar = "relu", promote = "same", grad = { self = "threshold_backward(grad, result, 0)" },
+      samples = { "randn(2)" }, doc = "x" },]]
     assert.equal(0, status, output)
     assert.matches("MothStatus moth_twice_relu(MothTensor *self, MothTensor **out)", files.header, 1, true)
     assert.matches("\"twice_relu\"", files.ops, 1, true)
@@ -102,8 +103,8 @@ end)
 
 describe("the floors", function()
   it("below include nothing of those above #M070", function()
-    local above = { core = "dispatch/ autograd/ composite/ comm/ graph/ lua/ ops/", dispatch = "autograd/ composite/ lua/",
-      autograd = "composite/ lua/", composite = "lua/" }
+    local above = { core = "dispatch/ autograd/ composite/ comm/ graph/ lua/ ops/",
+      dispatch = "autograd/ composite/ lua/", autograd = "composite/ lua/", composite = "lua/" }
     for floor, list in pairs(above) do
       local text = must("grep -rn '^ *# *include' src/%s", floor)
       assert.matches("#include", text)
