@@ -1,9 +1,8 @@
 -- Derivative formulas. A formula is one Lua expression over the names of an op's arguments, `grad`, `grad1`
 -- (of results 1, 2 …), `result`, `result1`; its functions are ops of the table or the helpers of
--- src/autograd/formulas.h. It is evaluated here, over proxies that write C. A formula `name(…)[i]` is the i-th
--- gradient that moth_gradset_name gives; it is called once for all inputs whose formulas differ in i alone.
--- One formula for several arguments, `["query, key"] = "op(…)"`, is one call of an op whose results are their
--- gradients, in order.
+-- src/autograd/formulas.h. It is evaluated here, over proxies that write C. One formula for several arguments,
+-- `["query, key"] = "name(…)"`, is one call of an op whose results are their gradients, in order, or of
+-- moth_gradset_name, which makes those that are needed.
 local schema = require "schema"
 
 local M = {}
@@ -138,29 +137,7 @@ function M.backward(op, by_name, helpers)
     return m
   end
 
-  -- One block for all inputs whose gradients come of one call.
-  local function set(name, given)
-    local mask, takes = 0, {}
-    body, used, saved = {}, {}, {}
-    local base = ntemps
-    for _, a in ipairs(op.args) do
-      local i = op.grad[a.name] and op.grad[a.name]:match("^" .. name .. "%b()%[(%d)%]$")
-      if i then
-        mask = mask + 2 ^ a.at
-        takes[#takes + 1] = ("    if (need & %du)\n      out[moth_node_edge(node, %d)] = moth_take(&v[%d]);"):format(
-          2 ^ a.at, a.at, base + i - 1)
-        ntemps = math.max(ntemps, base + i)
-      end
-    end
-    local env, args = environment(), {}
-    for i, p in ipairs({ setfenv(assert(loadstring("return " .. given:sub(2, -2))), env)() }) do args[i] = value(p) end
-    body[#body + 1] = ("    MOTH_GO(moth_gradset_%s((MothValue[]){%s}, need, &v[%d]));"):format(name,
-      table.concat(args, ", "), base)
-    return ("  if (need & %du) { /* %s%s */\n%s\n%s\n  }"):format(mask, name, given, table.concat(body, "\n"),
-      table.concat(takes, "\n")), mask_of(saved)
-  end
-
-  local text, sets = {}, {}
+  local text = {}
   -- Joint formulas; each of the arguments then has it as its own, for those who read the record.
   local joint, alone = {}, {}
   for names, formula in pairs(op.grad) do
@@ -174,20 +151,22 @@ function M.backward(op, by_name, helpers)
       args[#args + 1] = a
       needed = needed + 2 ^ a.at
     end
-    local target = by_name[j[2]:match("^([%w_]+)%(")]
-    if not target or target.nresults ~= #args then
-      schema.fail(op, "the derivative by " .. j[1] .. " must be a call of an op with as many results")
+    local target = j[2]:match("^([%w_]+)%(.*%)$")
+    local set = helpers["set " .. tostring(target)]
+    if not set and not (by_name[target] and by_name[target].nresults == #args) then
+      schema.fail(op, "the derivative by " .. j[1] .. " must be a call of an op with as many results, or of a gradset")
     end
     body, used, saved = {}, {}, {}
     body[1] = ("  if (need & %du) { /* %s: %s */"):format(needed, j[1], j[2])
     local plain = emit
     local at
     emit = function(name, values)
-      if name ~= target.name then return plain(name, values) end
+      if name ~= target then return plain(name, values) end
       at = ntemps
       ntemps = ntemps + #args
-      body[#body + 1] = ("    MOTH_GO(moth_eval_all(&moth_ops[MOTH_OP_%s], %d, (MothValue[]){%s}, v + %d));"):format(
-        name, #values, table.concat(values, ", "), at)
+      local list = ("(MothValue[]){%s}"):format(table.concat(values, ", "))
+      body[#body + 1] = set and ("    MOTH_GO(moth_gradset_%s(%s, need, v + %d));"):format(name, list, at)
+        or ("    MOTH_GO(moth_eval_all(&moth_ops[MOTH_OP_%s], %d, %s, v + %d));"):format(name, #values, list, at)
       return setmetatable({ c = ("v[%d]"):format(at), kind = "tensor" }, proxy)
     end
     local chunk = assert(loadstring("return " .. j[2], "=" .. op.place))
@@ -208,15 +187,7 @@ function M.backward(op, by_name, helpers)
 
   for _, a in ipairs(op.args) do
     local formula = alone[a.name]
-    local name, rest = (formula or ""):match("^([%w_]+)(%b())%[%d%]$")
-    if name then
-      differentiable[a.at] = true
-      if not sets[name] then
-        local block, m = set(name, rest)
-        text[#text + 1], sets[name] = block, m
-      end
-      saves_for[a.at] = sets[name]
-    elseif formula then
+    if formula then
       differentiable[a.at] = true
       body, used, saved = {}, {}, {}
       body[#body + 1] = ("  if (need & %du) { /* %s: %s */"):format(2 ^ a.at, a.name, formula)

@@ -54,9 +54,10 @@ local text = {
   formulas = sources("src/autograd/*.h"),
 }
 
--- Helpers of derivatives: every moth_grad_<name> and moth_gradlist_<name> that is declared.
+-- Helpers of derivatives: every moth_grad_<name>, moth_gradset_<name> and moth_gradlist_<name> that is declared.
 local helpers = {}
 for name in text.formulas:gmatch("moth_grad_([%w_]+)%(") do helpers[name] = true end
+for name in text.formulas:gmatch("moth_gradset_([%w_]+)%(") do helpers["set " .. name] = true end
 
 local problems = {}
 local function need(op, where, symbol)

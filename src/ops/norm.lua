@@ -9,7 +9,7 @@ local batch = "batch_norm(grad, self, weight, bias, training, eps, result1, resu
 return {
 { "native_layer_norm(Tensor self, Tensor? weight, Tensor? bias, int dims, float eps) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "layer_norm", first_only = true, amp = "high",
-  grad = { self = layer .. "[1]", weight = layer .. "[2]", bias = layer .. "[3]" },
+  grad = { ["self, weight, bias"] = layer },
   samples = {
     "randn(4,5), rand(5), randn(5), 1, 1e-5", "randn(2,3,4), nil, nil, 2, 1e-5", "randn(3,4), rand(4), nil, 1, 1e-5",
     "randn(3,4), nil, rand(4), 1, 0.1",
@@ -42,7 +42,7 @@ return {
   doc = "self normalised over its last dimensions, normalized_shape, then times weight plus bias." },
 { "native_rms_norm(Tensor self, Tensor? weight, int dims, float eps) -> (Tensor, Tensor)",
   kind = "structured", shape = "rms_norm", first_only = true, amp = "high",
-  grad = { self = rms .. "[1]", weight = rms .. "[2]" },
+  grad = { ["self, weight"] = rms },
   samples = { "randn(4,5), rand(5), 1, 1e-5", "randn(2,3,4), nil, 2, 1e-5" },
   errors = {
     { "randn(2,3), rand(2), 1, 1e-5", "weight must have the shape" },
@@ -68,7 +68,7 @@ return {
   doc = "self / sqrt(mean of its squares over the last dimensions + eps), times weight; eps is the dtype's by default." },
 { "native_group_norm(Tensor self, Tensor? weight, Tensor? bias, int groups, float eps) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "group_norm", first_only = true, amp = "high",
-  grad = { self = group .. "[1]", weight = group .. "[2]", bias = group .. "[3]" },
+  grad = { ["self, weight, bias"] = group },
   samples = {
     "randn(2,4,3), rand(4), randn(4), 2, 1e-5", "randn(3,6), nil, nil, 2, 1e-5", "randn(2,4,2,3), rand(4), nil, 4, 1e-5",
   },
@@ -96,7 +96,7 @@ return {
   doc = "self (N, C, …) normalised over each of num_groups groups of channels, then scaled and shifted by channel." },
 { "native_batch_norm(Tensor self, Tensor? weight, Tensor? bias, Tensor!? running_mean, Tensor!? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "batch_norm", first_only = true, amp = "high",
-  grad = { self = batch .. "[1]", weight = batch .. "[2]", bias = batch .. "[3]" },
+  grad = { ["self, weight, bias"] = batch },
   samples = {
     "randn(4,3), rand(3), randn(3), randn(3), rand(3), true, 0.1, 1e-5", "randn(2,3,4), nil, nil, nil, nil, true, 0.1, 1e-5",
     "randn(2,3,2,2), rand(3), nil, randn(3), rand(3) + 0.5, false, 0.1, 1e-5",

@@ -79,7 +79,7 @@ end
 
 local function write_header(ops, write)
   local t = { banner, "#ifndef MOTH_OPS_H\n#define MOTH_OPS_H\n", "enum {" }
-  for _, op in ipairs(ops) do t[#t + 1] = ("  MOTH_OP_%s = %d, /* %s */"):format(op.name, op.id, op.place) end
+  for _, op in ipairs(ops) do t[#t + 1] = ("  MOTH_OP_%s = %d,"):format(op.name, op.id) end
   local npointwise = 0
   for _, op in ipairs(ops) do if op.kind == "pointwise" then op.pointwise = npointwise; npointwise = npointwise + 1 end end
   M.npointwise = npointwise
@@ -285,18 +285,32 @@ local function loop(op, name)
   return table.concat(t, "\n")
 end
 
+-- The same for a 16-bit dtype: by the loop for float32.
+local function loop_through_float32(op, name, isa)
+  local inputs, bytes = 0, op.out == "bool" and 1 or 0
+  for _, a in ipairs(op.args) do
+    if a.type ~= "SCALAR" then
+      inputs = inputs + 1
+      if op.cond == a.name then bytes = bytes + 2 ^ inputs end
+    end
+  end
+  return ("static void %s(char **p, const int64_t *s, int64_t n, const MothParam *k) {\n\z
+    \32 through_float32(moth_kernels_float32_%s.pointwise[%d], %d, %du, p, s, n, k);\n}\n"):format(name, isa, op.pointwise, inputs, bytes)
+end
+
 local function write_kernels(ops, write)
   for _, d in ipairs(M.dtypes) do
     for _, isa in ipairs(M.isas) do
       local suffix = ("_%s_%s"):format(d[1], isa)
       local t = { banner, ("#define MOTH_NO_OPS\n#include <stdint.h>\n#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF MOTH_%s\n#include \"kernels/cpu/typed/all.h\"\n"):format(d[2], d[3], d[4], d[5], d[1]:upper()) }
+      if d[5] ~= 0 then t[#t + 1] = ("extern const MothKernels moth_kernels_float32_%s;"):format(isa) end
       local rows = {}
       for _, op in ipairs(ops) do
         if op.kind == "pointwise" then
           local classes = op.dtypes or (op.promote == "float" and "float") or "float,int,bool"
           if ("," .. classes .. ","):find("," .. d[6] .. ",", 1, true) then
             t[#t + 1] = ("/* %s */"):format(op.place)
-            t[#t + 1] = loop(op, op.name .. suffix)
+            t[#t + 1] = d[5] == 0 and loop(op, op.name .. suffix) or loop_through_float32(op, op.name .. suffix, isa)
             rows[#rows + 1] = ("  [%d] = %s,"):format(op.pointwise, op.name .. suffix)
           end
         end
