@@ -259,6 +259,13 @@ parity: all
 	@d=$(B)/parity_files; rm -rf $$d; mkdir -p $$d; python3 spec/parity/files.py make $$d && f=$$(cd $$d && ls) && \
 	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT) spec/parity/files.lua $$d $$f && \
 	  python3 spec/parity/files.py check $$d $$f
+	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
+	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
+	    $(LUAJIT) spec/parity/modules.lua $(B)/parity_modules.json
+	@rm -rf $(B)/parity_events
+	@LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
+	    $(LUAJIT) spec/parity/events.lua $(B)/parity_events
+	@python3 spec/parity/events.py $(B)/parity_events
 
 FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
 fuzz: deps-dev

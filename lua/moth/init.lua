@@ -62,6 +62,7 @@ moth.equal = tensor.equal
 for _, name in ipairs({ "arange", "max", "min", "split", "chunk", "unbind", "where" }) do
   moth[name] = tensor.functions[name]
 end
+for name, fn in pairs(require("moth.functions").functions) do moth[name] = fn end
 tensor.install(moth)
 
 local autograd = require "moth.autograd"

@@ -107,6 +107,26 @@ function pack(v, path, out, depth)
   error(("save: a %s at '%s' cannot be saved; tensors, tables, numbers, strings, booleans can"):format(kind, path), 0)
 end
 
+-- The JSON of what pack gave. Its keys stand in one order, so that equal values make equal files (cjson's order is that
+-- of its hash).
+local function text_of(node, quote)
+  local parts = { '{"k":', quote(node.k) }
+  if node.v ~= nil then parts[#parts + 1] = ',"v":' .. quote(node.v) end
+  if node.g ~= nil then parts[#parts + 1] = ',"g":' .. quote(node.g) end
+  if node.a then
+    local list = {}
+    for i, v in ipairs(node.a) do list[i] = text_of(v, quote) end
+    parts[#parts + 1] = ',"a":[' .. table.concat(list, ",") .. "]"
+    list = {}
+    for i, e in ipairs(node.h) do
+      list[i] = ("[%s,%s,%s]"):format(quote(e[1]), quote(e[2]), text_of(e[3], quote))
+    end
+    parts[#parts + 1] = ',"h":[' .. table.concat(list, ",") .. "]"
+  end
+  parts[#parts + 1] = "}"
+  return table.concat(parts)
+end
+
 local function save_npy(value, path)
   if not B.is_tensor(value) then
     error(("save: %s: a .npy file holds one tensor, got a %s"):format(path, type(value)), 3)
@@ -123,8 +143,7 @@ function M.save(value, path)
   local out = { names = {}, tensors = {}, used = {}, seen = {} }
   local ok, tree = pcall(pack, value, "", out, 1)
   if not ok then error(tree, 2) end
-  local text, err = json().encode(tree)
-  if not text then error("save: " .. tostring(err), 2) end
+  local text = text_of(tree, json().encode)
   B.save_safetensors(path, out.names, out.tensors,
     { { "moth.sha256", ("0"):rep(64) }, { "format", "moth" }, { "moth.tree", text } }, true)
 end

@@ -39,6 +39,24 @@ describe("save and load #quick", function()
     assert.is_true(back.leaf:requires_grad())
   end)
 
+  it("writes equal bytes for equal values, in every process", function()
+    local build = os.getenv("MOTH_BUILD") or "build"
+    local code = [[moth.save({ a = { 1, { b = moth.arange(3), c = "q" } }, d = {}, e = true, [7] = false }, "%s")]]
+    local seen = {}
+    for i = 1, 3 do
+      local path = os.tmpname()
+      assert.equal(0, os.execute(("%s/moth -e '%s'"):format(build, code:format(path))))
+      local f = assert(io.open(path, "rb"))
+      seen[i] = f:read("*a")
+      f:close()
+      os.remove(path)
+    end
+    assert.is_true(seen[1] == seen[2] and seen[2] == seen[3])
+    local deep = {}
+    for _ = 1, 400 do deep = { deep } end
+    assert.error_matches(function() moth.save(deep, temporary()) end, "tables nest deeper than")
+  end)
+
   it("refuses what cannot be saved, by its path", function()
     local path = temporary()
     assert.error_matches(function() moth.save({ a = { f = print } }, path) end, "function at 'a%.f'")

@@ -17,6 +17,7 @@
 #include "lua/moth_lua.h"
 
 _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
+_Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
 static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library, key_held;
 
@@ -526,6 +527,7 @@ static bool collect(void) {
     return false;
   lua_gc(moth_lua_current, LUA_GCCOLLECT, 0);
   lua_gc(moth_lua_current, LUA_GCCOLLECT, 0);
+  moth_lua_collected = true;
   return true;
 }
 

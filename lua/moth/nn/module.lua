@@ -332,6 +332,9 @@ function Module:load_state_dict(sd, o)
   return state_dict.load(self, sd, check.options("load_state_dict", o, "strict ignore_mismatched_sizes"))
 end
 
+--- A module like this one with parameters and buffers of its own: what copy.deepcopy(model) is in Python.
+function Module:clone() return require "moth.nn.clone"(self) end
+
 --- Hooks; each registration returns a handle with remove(). `input` and gradients are lists; what a hook
 -- returns, if it is not nil, takes the place of what it was shown.
 -- forward_pre: fn(module, input); forward: fn(module, input, output);
