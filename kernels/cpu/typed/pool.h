@@ -117,6 +117,44 @@ static void max_pool_row(const MothPoolPlanes *q, const stored *in, const stored
   }
 }
 
+/* A row of windows whose lines lie in the image, straight into the results: whole vectors, of which the
+ * last may reach into the next row, which comes after. False: one of the two cannot be. */
+static bool max_pool_lying(const MothPoolPlanes *q, const stored *in, const stored *end, int64_t oy,
+                           const arg_pos *first, stored *out, int64_t *places, int64_t left) {
+#if MOTH_STORED == 0
+  const MothPoolAxis *y = &q->y, *x = &q->x;
+  const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  int64_t top = y->begin[oy], rows = (y->end[oy] - top + y->dilation - 1) / y->dilation;
+  int64_t all = (x->out + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
+  int64_t lowest = top + (rows - 1) * y->dilation;
+  if (all > left || rows < 1 || !pool_lies(x, in + lowest * x->in, 0, x->out, end))
+    return false;
+  for (int64_t j = 0; j < all; j += POOL_LANES) {
+    pool_vec best = (pool_vec){0} - (real)__builtin_inf();
+    pool_at at;
+    memcpy(&at, first + j, sizeof at);
+    at += (arg_pos)(top * x->in);
+    for (int64_t r = 0; r < rows; r++) {
+      int64_t from = (top + r * y->dilation) * x->in + j * x->stride - x->padding;
+      for (int64_t k = 0; k < x->kernel; k++, from += x->dilation) {
+        pool_at here = lane * (arg_pos)x->stride + (arg_pos)from;
+        pool_vec v;
+        pool_load(in + from, x->stride, &v);
+        pool_max_lanes(&v, &here, (real *)&best, (arg_pos *)&at);
+      }
+    }
+    memcpy(out + j, &best, sizeof best);
+    arg_pos place[POOL_LANES];
+    memcpy(place, &at, sizeof at);
+    MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) places[j + i] = (int64_t)place[i] + q->base;
+  }
+  return true;
+#else
+  (void)q, (void)in, (void)end, (void)oy, (void)first, (void)out, (void)places, (void)left;
+  return false;
+#endif
+}
+
 /* A window at a time. */
 static void max_pool_slow(const MothPoolPlanes *q, const stored *in, int64_t oy, int64_t o0,
                           int64_t m, real *best, arg_pos *at) {
@@ -151,6 +189,10 @@ static void max_pool_planes(const MothPoolPlanes *q) {
         const stored *in = (const stored *)q->in + c * size;
         int64_t to = (c * y->out + oy) * x->out + o0;
         arg_pos row = (arg_pos)(y->begin[oy] * x->in);
+        if (room && m == x->out &&
+            max_pool_lying(q, in, end, oy, first, (stored *)q->out + to, q->positions + to,
+                           q->planes * y->out * x->out - to))
+          continue;
         for (int64_t j = 0; j < all; j += POOL_LANES) {
           pool_vec least = (pool_vec){0} - (real)__builtin_inf();
           pool_at p;
