@@ -1,7 +1,7 @@
 /* Random fills: the bits are those of kernels/cpu/random.c. */
 #include <math.h>
 
-#include "kernels/cuda/util.h"
+#include "kernels/cuda/places.h"
 
 namespace {
 
@@ -229,4 +229,96 @@ MothStatus moth_cuda_multinomial(MothCall *c) {
   MOTH_TRY(moth_launch("multinomial", multinomial_kernel, dim3((unsigned)rows), dim3(DRAW_THREADS),
                        0, stream, d));
   return moth_cuda_leave(c);
+}
+
+/* --- randperm ----------------------------------------------------------------------------------- */
+
+/* The CPU swaps elements i and h(i) <= i for i from n - 1 down to 1. What stands at place k before swap i
+ * was brought there by the swap m > i with h(m) = k that came last, the smallest such m, which took it
+ * from place m: or it is k itself, where no swap came. So all follows from each place's swaps in order,
+ * and a thread finds an element by going from swap to swap, a few steps (their expected number is at
+ * most the logarithm of n). */
+namespace {
+
+enum { PERM_THREADS = 256 };
+
+template <class U>
+__global__ void __launch_bounds__(PERM_THREADS)
+    swaps_kernel(U *place, U *number, const uint64_t *random, int64_t n) {
+  int64_t i = (int64_t)blockIdx.x * PERM_THREADS + threadIdx.x;
+  if (i >= n)
+    return;
+  uint64_t high = __umul64hi(random[i], (uint64_t)(i + 1));
+  uint64_t low = random[i] * (uint64_t)(i + 1);
+  place[i] = (U)(high << 1 | low >> 63);
+  number[i] = (U)i;
+}
+/* first[k]: the smallest m > k with h(m) = k; next[i]: the smallest m > i with h(m) = h(i); -1: none. */
+template <class U>
+__global__ void __launch_bounds__(PERM_THREADS)
+    chains_kernel(int64_t *first, int64_t *next, const U *place, const U *number, int64_t n) {
+  int64_t s = (int64_t)blockIdx.x * PERM_THREADS + threadIdx.x;
+  if (s >= n)
+    return;
+  int64_t k = (int64_t)place[s], i = (int64_t)number[s];
+  int64_t after = s + 1 < n && (int64_t)place[s + 1] == k ? (int64_t)number[s + 1] : -1;
+  next[i] = after;
+  if (s == 0 || (int64_t)place[s - 1] != k)
+    first[k] = i == k ? after : i;
+}
+__global__ void __launch_bounds__(PERM_THREADS)
+    perm_kernel(int64_t *out, const int64_t *first, const int64_t *next, const uint64_t *random,
+                int64_t n, int64_t base) {
+  int64_t i = (int64_t)blockIdx.x * PERM_THREADS + threadIdx.x;
+  if (i >= n)
+    return;
+  int64_t at = next[i];
+  if (at < 0) {
+    uint64_t low = random[i] * (uint64_t)(i + 1);
+    at = (int64_t)(__umul64hi(random[i], (uint64_t)(i + 1)) << 1 | low >> 63);
+  } else {
+    while (first[at] >= 0)
+      at = first[at];
+  }
+  out[i] = at + base;
+}
+
+template <class U>
+MothStatus permute(int device, cudaStream_t stream, int64_t *out, const uint64_t *random, int64_t n,
+                   int64_t base) {
+  MothScratch room, links;
+  MothPairs pairs, spare, sorted;
+  dim3 grid((unsigned)moth_ceil_div(n, PERM_THREADS)), block(PERM_THREADS);
+  MOTH_TRY(moth_pairs_take(&room, device, n, sizeof(U) == 8, &pairs, &spare));
+  MOTH_TRY(links.take(device, (size_t)n * 16));
+  int64_t *first = links.as<int64_t>(), *next = first + n;
+  MOTH_CUDA_TRY(cudaMemsetAsync(first, 0xff, (size_t)n * 8, stream));
+  MOTH_TRY(moth_launch("randperm", swaps_kernel<U>, grid, block, 0, stream, (U *)pairs.key,
+                       (U *)pairs.pos, random, n));
+  MOTH_TRY(moth_cuda_sort_pairs(device, stream, &pairs, &spare, moth_key_bits(n - 1), &sorted));
+  MOTH_TRY(moth_launch("randperm", chains_kernel<U>, grid, block, 0, stream, first, next,
+                       (const U *)sorted.key, (const U *)sorted.pos, n));
+  return moth_launch("randperm", perm_kernel, grid, block, 0, stream, out, (const int64_t *)first,
+                     (const int64_t *)next, random, n, base);
+}
+
+} // namespace
+
+MothStatus moth_cuda_randperm(MothCall *c) {
+  MOTH_UNPACK_RANDPERM(c)
+  MothTensor *out = c->results[0].u.t;
+  cudaStream_t stream;
+  MothHold random, whole;
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  MOTH_TRY(moth_tensor_new(1, &n, MOTH_INT64, out->device, &random.t));
+  MOTH_TRY(run(c, Job{INTEGERS, 0, 1, 0, INT64_MAX}, random, generator));
+  if (n == 0)
+    return MOTH_OK;
+  MOTH_TRY(moth_tensor_new(1, &n, MOTH_INT64, out->device, &whole.t));
+  const uint64_t *numbers = (const uint64_t *)random->data;
+  int64_t *to = (int64_t *)whole->data;
+  int on = out->device.index;
+  MOTH_TRY(n < 0xffffffff ? permute<uint32_t>(on, stream, to, numbers, n, index_base)
+                          : permute<uint64_t>(on, stream, to, numbers, n, index_base));
+  return moth_cuda_copy(out, whole);
 }

@@ -136,16 +136,18 @@ describe("the allocator of CUDA memory", function()
     local total = cuda.get_device_properties().total_memory
     cuda.set_per_process_memory_fraction(64 * MiB / total)
     local kept = bytes(8 * MiB)
+    local ooms = cuda.memory_stats().num_ooms
     local ok, message = pcall(bytes, 100 * MiB)
     cuda.set_per_process_memory_fraction(1)
     assert.is_false(ok)
     assert.matches("%[empty%] CUDA out of memory: tried to allocate 100.00 MiB on cuda:0; total [%d.]+ %a+, "
       .. "64.00 MiB allowed to this process, [%d.]+ %a+ free, [%d.]+ %a+ live in %d+ tensors, [%d.]+ %a+ cached, "
       .. "%d+ retries; HINT: ", message)
-    assert.is_true(cuda.memory_stats().num_ooms > 0)
+    assert.equal(ooms + 1, cuda.memory_stats().num_ooms) -- each error once
     kept:free()
     assert.equal(8 * MiB, bytes(8 * MiB):numel()) -- the process goes on
     fails("out of memory", bytes, 2 ^ 52)
+    assert.equal(ooms + 2, cuda.memory_stats().num_ooms)
   end)
 
   it("flushes the cache and tries again", function()

@@ -52,6 +52,52 @@ describe("streams of CUDA", function()
     assert.equal(default, cuda.current_stream())
   end)
 
+  it("run a node's backward where its forward ran, and the caller waits for what it sees", function()
+    if not there() then return end
+    local s, default = cuda.Stream(), cuda.current_stream()
+    for round = 1, 20 do
+      local x = moth.linspace(-1, 1, 1000):to("cuda"):requires_grad_(true)
+      local w = moth.full({ 1000 }, 2, { device = "cuda" }):requires_grad_(true)
+      local here, there_, seen, kept = x * 3
+      s:wait_stream(default)
+      cuda.stream(s, function()
+        there_ = (x * w):exp()
+        there_:retain_grad()
+        here:record_stream(s)
+      end)
+      default:wait_stream(s)
+      there_:record_stream(default)
+      there_:register_hook(function() seen = cuda.current_stream() end)
+      local y = (here + there_):sum()
+      if round % 2 == 0 then
+        cuda.stream(cuda.Stream(), function()
+          cuda.current_stream():wait_stream(default)
+          y:backward()
+          default:wait_stream(cuda.current_stream())
+        end)
+      else
+        y:backward()
+      end
+      assert.equal(s, seen)
+      assert.equal(default, cuda.current_stream())
+      kept = there_.grad
+      local e, xs = (x:cpu() * 2):exp(), x:detach():cpu()
+      assert(moth.allclose(x.grad:cpu(), e * 2 + 3, { rtol = 1e-5, atol = 1e-5 }))
+      assert(moth.allclose(w.grad:cpu(), e * xs, { rtol = 1e-5, atol = 1e-5 }))
+      assert.equal(1000, kept:cpu():sum():item())
+      local mid, z -- of a node on the other stream
+      s:wait_stream(default)
+      cuda.stream(s, function()
+        mid = x * w
+        z = (mid * mid):sum()
+      end)
+      default:wait_stream(s)
+      z:record_stream(default)
+      local g = moth.autograd.grad(z, mid)
+      assert(moth.allclose(g:cpu(), xs * 4, { rtol = 1e-5, atol = 1e-5 }))
+    end
+  end)
+
   it("wait for each other", function()
     if not there() then return end
     for _ = 1, 30 do

@@ -9,12 +9,17 @@
  * 3. What it gives is brought to the shape and dtype of each input and added to what the input's node
  *    has so far; a leaf's accumulator adds to .grad.
  *
+ * A node runs on the stream that its op ran on, leaves accumulate on the caller's. A gradient belongs to the
+ * stream that it was made on: whoever takes it on another one waits for that (meet), and the caller's
+ * streams wait for all at the end.
+ *
  * Everything is dispatched ops: with create_graph they are recorded in turn. No recursion, one thread. */
 #include <string.h>
 
 #include "autograd/formulas.h"
 #include "autograd/node.h"
 #include "core/alloc.h"
+#include "core/device.h"
 #include "core/dtype.h"
 
 typedef struct Entry {
@@ -37,7 +42,9 @@ typedef struct Task {
   int32_t *table; /* open addressing: entry + 1 */
   int32_t table_size;
   MothTensor **grads;
-  int32_t ngrads;
+  void **streams; /* of each gradient: the one that it was made on; NULL: its device has none */
+  void **met;     /* streams that nodes ran on */
+  int32_t ngrads, nmet, room_met;
   int32_t *heap;
   int32_t heap_n;
   bool retain, create;
@@ -50,7 +57,8 @@ static void task_free(Task *t) {
     moth_node_release(t->entries[i].node);
   moth_free(t->entries, sizeof(Entry) * (size_t)t->room);
   moth_free(t->table, sizeof(int32_t) * (size_t)t->table_size);
-  moth_free(t->grads, sizeof(MothTensor *) * (size_t)(t->ngrads ? t->ngrads : 1));
+  moth_free(t->grads, 2 * sizeof(MothTensor *) * (size_t)(t->ngrads ? t->ngrads : 1));
+  moth_free(t->met, sizeof(void *) * (size_t)t->room_met);
   moth_free(t->heap, sizeof(int32_t) * (size_t)t->room);
 }
 
@@ -218,6 +226,50 @@ static bool sole(const MothTensor *t) {
   return t->refs == 1 && t->storage->refs == 1 && !t->base && t->contiguous && !t->storage->foreign;
 }
 
+/* --- streams ---------------------------------------------------------------------------------- */
+
+static const MothDeviceOps *ops_of(const MothTensor *t) {
+  return moth_device_ops((MothDeviceType)t->device.type);
+}
+/* Where work on t's device goes now; NULL: there are no streams. */
+static void *current_stream(const MothTensor *t) {
+  const MothDeviceOps *ops = t->device.type == MOTH_CPU ? NULL : ops_of(t);
+  return ops && ops->stream ? ops->stream(t->device.index) : NULL;
+}
+/* t was made on one stream and will be used on another. */
+static MothStatus meet(MothTensor *t, void *made, void *use) {
+  if (made == use || !made || !use)
+    return MOTH_OK;
+  MOTH_TRY(ops_of(t)->order(made, use));
+  return ops_of(t)->record_stream(t, use);
+}
+/* The stream that node n takes gradient g on. */
+static void *stream_for(const MothNode *n, const MothTensor *g) {
+  return n->stream && n->stream_type == g->device.type ? n->stream : current_stream(g);
+}
+static void *swap_stream(const MothNode *n, void *stream) {
+  return moth_device_ops((MothDeviceType)n->stream_type)->swap_stream(stream);
+}
+/* A stream that the caller's must wait for at the end. */
+static MothStatus note_stream(Task *t, void *stream) {
+  for (int32_t i = t->nmet - 1; i >= 0; i--)
+    if (t->met[i] == stream)
+      return MOTH_OK;
+  if (t->nmet == t->room_met) {
+    int32_t room = t->room_met ? 2 * t->room_met : 8;
+    void **met = moth_alloc(sizeof(void *) * (size_t)room);
+    if (!met)
+      return no_memory();
+    if (t->nmet)
+      memcpy(met, t->met, sizeof(void *) * (size_t)t->nmet);
+    moth_free(t->met, sizeof(void *) * (size_t)t->room_met);
+    t->met = met;
+    t->room_met = room;
+  }
+  t->met[t->nmet++] = stream;
+  return MOTH_OK;
+}
+
 /* *slot += grad; takes grad. */
 static MothStatus accumulate(const Task *t, MothTensor **slot, MothTensor *grad) {
   if (!*slot) {
@@ -344,8 +396,33 @@ static MothTensor *sum_of_parts(const Task *t, const MothNode *n) {
 
 /* --- one node --------------------------------------------------------------------------------- */
 
-static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int ncaptures,
-                           MothTensor **captured, bool accumulate_leaves) {
+/* grad, just made, goes to a slot of node `to`. Taken. */
+static MothStatus deliver(Task *t, int32_t slot, const MothNode *to, MothTensor *grad) {
+  void *made = current_stream(grad);
+  MothTensor **have = &t->grads[slot];
+  if (!*have || !made || (t->streams[slot] == made && stream_for(to, grad) == made)) {
+    t->streams[slot] = made;
+    return accumulate(t, have, grad);
+  }
+  /* Of several streams: added up where it is used. */
+  void *use = stream_for(to, grad);
+  const MothDeviceOps *ops = ops_of(grad);
+  MothStatus s = meet(*have, t->streams[slot], use);
+  if (s == MOTH_OK)
+    s = meet(grad, made, use);
+  if (s != MOTH_OK) {
+    moth_tensor_release(grad);
+    return s;
+  }
+  void *before = ops->swap_stream(use);
+  s = accumulate(t, have, grad);
+  ops->swap_stream(before);
+  t->streams[slot] = use;
+  return s;
+}
+
+static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, int ncaptures,
+                                MothTensor **captured, bool accumulate_leaves) {
   Entry *e = &t->entries[at];
   MothNode *n = e->node;
   MothTensor **grads = t->grads + e->grads;
@@ -432,7 +509,7 @@ static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int nca
       MOTH_GO(fit(n, k, &out[k]));
       MothTensor *g = out[k];
       out[k] = NULL;
-      MOTH_GO(accumulate(t, &t->grads[t->entries[j].grads + n->inputs[k].nr], g));
+      MOTH_GO(deliver(t, t->entries[j].grads + n->inputs[k].nr, to, g));
     }
     if (--t->entries[j].waiting == 0 && (accumulate_leaves || t->entries[j].needed))
       push(t, j);
@@ -443,6 +520,33 @@ done:
   if (out != few)
     moth_free(out, out_size);
   return status;
+}
+
+/* Gradients are brought to the node's stream, and what the caller sees of it to the caller's. */
+static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int ncaptures,
+                           MothTensor **captured, bool accumulate_leaves) {
+  Entry *e = &t->entries[at];
+  MothNode *n = e->node;
+  for (int i = 0; i < e->slots; i++) {
+    MothTensor *g = t->grads[e->grads + i];
+    if (g && t->streams[e->grads + i])
+      MOTH_TRY(meet(g, t->streams[e->grads + i], stream_for(n, g)));
+  }
+  void *before = n->stream ? swap_stream(n, n->stream) : NULL;
+  if (before == n->stream) /* as nearly always */
+    return run_node_here(t, at, captures, ncaptures, captured, accumulate_leaves);
+  MothStatus s = note_stream(t, n->stream);
+  if (s == MOTH_OK)
+    s = run_node_here(t, at, captures, ncaptures, captured, accumulate_leaves);
+  swap_stream(n, before);
+  for (int i = 0; i < ncaptures && s == MOTH_OK; i++)
+    if (captures[i].entry == at && captured[i])
+      s = meet(captured[i], n->stream, current_stream(captured[i]));
+  for (MothAutogradMeta *m = accumulate_leaves ? n->retained : NULL; m && s == MOTH_OK;
+       m = m->next_retained)
+    if (m->grad)
+      s = meet(m->grad, n->stream, current_stream(m->grad));
+  return s;
 }
 
 /* --- the pass --------------------------------------------------------------------------------- */
@@ -467,7 +571,7 @@ static MothStatus seed(Task *t, MothTensor *root, MothTensor *grad, int32_t at, 
     MOTH_TRY(moth_ones(root->shape, root->ndim, moth_v_dtype((MothDType)root->dtype),
                        moth_v_device(root->device), &g));
   }
-  return accumulate(t, &t->grads[t->entries[at].grads + nr], g);
+  return deliver(t, t->entries[at].grads + nr, t->entries[at].node, g);
 }
 
 static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
@@ -533,12 +637,13 @@ static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTens
   }
   if (inputs)
     MOTH_GO(mark_needed(&t));
-  t.grads = moth_alloc(sizeof(MothTensor *) * (size_t)(t.ngrads ? t.ngrads : 1));
+  t.grads = moth_alloc(2 * sizeof(MothTensor *) * (size_t)(t.ngrads ? t.ngrads : 1));
   if (!t.grads) {
     status = no_memory();
     goto done;
   }
-  memset(t.grads, 0, sizeof(MothTensor *) * (size_t)t.ngrads);
+  memset(t.grads, 0, 2 * sizeof(MothTensor *) * (size_t)t.ngrads);
+  t.streams = (void **)(t.grads + t.ngrads);
   for (int i = 0; i < n; i++)
     MOTH_GO(seed(&t, roots[i], grads ? grads[i] : NULL, at[i].at, at[i].nr));
   for (int32_t i = 0; i < n; i++) {
@@ -565,6 +670,10 @@ done:
       moth_tensor_release(out[i]);
       out[i] = NULL;
     }
+  for (int32_t i = 0; i < t.nmet; i++) { /* streams belong to one type of device */
+    MothStatus s = moth_device_ops(MOTH_CUDA)->order(t.met[i], NULL);
+    status = status == MOTH_OK ? s : status;
+  }
   task_free(&t);
   if (captures != few)
     moth_free(captures, captures_size);

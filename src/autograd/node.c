@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/device.h"
 
 static _Atomic uint64_t next_seq = 1;
 
@@ -187,6 +188,11 @@ MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr) {
     link_retained(m);
   m->view_version = *moth_version_of(t);
   t->keys |= MOTH_KEY_AUTOGRAD;
+  if (t->device.type != MOTH_CPU && !n->stream) {
+    const MothDeviceOps *ops = moth_device_ops((MothDeviceType)t->device.type);
+    n->stream = ops->stream ? ops->stream(t->device.index) : NULL;
+    n->stream_type = (uint8_t)t->device.type;
+  }
   return MOTH_OK;
 }
 

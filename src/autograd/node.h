@@ -52,6 +52,8 @@ struct MothNode {
   MothNode *pending; /* chain of nodes to be freed */
   MothHook *hooks;
   MothAutogradMeta *retained; /* of results whose .grad is kept (retain_grad) */
+  void *stream; /* of the device that the op ran on: backward runs there; NULL: the current one */
+  uint8_t stream_type;
   MothNode *inner; /* of a CopySlices: the node of the op that wrote, borrowed from ctx */
   MothInput *inputs;
   MothSaved *saved;

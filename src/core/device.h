@@ -19,6 +19,14 @@ typedef struct MothDeviceOps {
   MothStatus (*copy)(MothTensor *dst, MothTensor *src, bool non_blocking);
   /* The index that a name without one means on this thread. NULL: 0. */
   int (*current)(void);
+  /* Streams: queues of work, for the life of the process. NULL, all of them: there are none. The current
+   * one of this thread; makes one current on its device and gives the one before; `later` (NULL: the
+   * current one of the same device) waits for what `earlier` holds now; t is used on a stream, too, and
+   * its memory must not be reused before that is done. */
+  void *(*stream)(int index);
+  void *(*swap_stream)(void *stream);
+  MothStatus (*order)(void *earlier, void *later);
+  MothStatus (*record_stream)(MothTensor *t, void *stream);
 } MothDeviceOps;
 
 MOTH_API const MothDeviceOps *moth_device_ops(MothDeviceType type);

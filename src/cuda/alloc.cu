@@ -377,19 +377,13 @@ void *moth_cuda_alloc(int device, size_t n) {
   cudaStream_t stream = moth_cuda_stream(device);
   uint64_t pool = moth_cuda_any_capture() ? moth_cuda_capture_pool(stream) : 0;
   n = n ? n : 1;
-  bool may_collect = true;
-  if (n > SIZE_MAX / 4 || moth_alloc_must_fail()) {
-    MothLock lock(&h->lock);
-    h->stats.ooms++;
-    out_of_memory(h, n, pool);
-    return nullptr;
-  }
   size_t size = (n + ROUND - 1) / ROUND * ROUND;
-  for (;;) {
+  for (bool collected = false;; collected = true) {
     {
       MothLock lock(&h->lock);
-      cudaError_t e;
-      Block *b = obtain(h, pool, stream, size, &e);
+      cudaError_t e = cudaErrorMemoryAllocation;
+      bool refused = n > SIZE_MAX / 4 || moth_alloc_must_fail();
+      Block *b = refused ? nullptr : obtain(h, pool, stream, size, &e);
       if (b) {
         use(h, b, size, n);
         return b->p;
@@ -398,14 +392,14 @@ void *moth_cuda_alloc(int device, size_t n) {
         moth_cuda_check_on(device, e, "cudaMalloc");
         return nullptr;
       }
-      if (!may_collect || !moth_alloc_collect) {
+      if (collected) {
         h->stats.ooms++;
         out_of_memory(h, n, pool);
         return nullptr;
       }
     }
-    moth_alloc_collect();
-    may_collect = false;
+    if (moth_alloc_collect)
+      moth_alloc_collect();
   }
 }
 

@@ -201,8 +201,6 @@ static int current(void) {
   return chosen_device;
 }
 
-static const MothDeviceOps ops = {"cuda",  why_not,   device_alloc,          device_free,
-                                  to_host, from_host, moth_cuda_copy_across, current};
 
 /* --- moth.cuda ------------------------------------------------------------------------------------ */
 
@@ -227,6 +225,26 @@ static MothStatus record_stream(MothTensor *t, MothCudaStream *s) {
     return moth_fail(MOTH_ERR_VALUE, "record_stream: expected a CUDA tensor");
   return moth_cuda_record_stream(t->device.index, t->storage->data, s->s);
 }
+
+static void *ops_stream(int index) {
+  return moth_cuda_stream_of(index);
+}
+static void *ops_swap_stream(void *stream) {
+  MothCudaStream *s = (MothCudaStream *)stream, *before = moth_cuda_stream_of(s->device);
+  moth_cuda_stream_set(s);
+  return before;
+}
+static MothStatus ops_order(void *earlier, void *later) {
+  MothCudaStream *a = (MothCudaStream *)earlier, *b = (MothCudaStream *)later;
+  return moth_cuda_stream_wait_stream(b ? b : moth_cuda_stream_of(a->device), a);
+}
+static MothStatus ops_record_stream(MothTensor *t, void *stream) {
+  return t->storage->data ? record_stream(t, (MothCudaStream *)stream) : MOTH_OK;
+}
+static const MothDeviceOps ops = {"cuda",     why_not,         device_alloc,          device_free,
+                                  to_host,    from_host,       moth_cuda_copy_across, current,
+                                  ops_stream, ops_swap_stream, ops_order,             ops_record_stream};
+
 static int stream_device(const MothCudaStream *s) {
   return s->device;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lua/moth_lua.h"
+#include "no_cuda/cuda.h"
 
 enum { MAX_INTS = 96 };
 
@@ -227,7 +228,7 @@ static bool greedy(const MothOp *op, int i) {
 }
 
 static void read_keywords(Reader *r, int idx, MothValue *args, bool *given, bool *requires_grad,
-                          MothTensor **out) {
+                          bool *pinned, MothTensor **out) {
   lua_State *L = r->L;
   lua_pushnil(L);
   while (lua_next(L, idx)) {
@@ -249,7 +250,7 @@ static void read_keywords(Reader *r, int idx, MothValue *args, bool *given, bool
     } else if (k && !strcmp(k, "out") && r->op->nresults == 1) {
       *out = moth_lua_check_tensor(L, -1, "option 'out'");
     } else if (k && r->op->factory && !strcmp(k, "pin_memory")) {
-      /* page-locked memory is a matter of CUDA; the CPU has nothing to do */
+      *pinned = lua_toboolean(L, -1);
     } else {
       moth_lua_error(L, "[%s] unknown option '%s'; %s", r->op->name, k ? k : luaL_typename(L, -2),
                      r->op->schema);
@@ -264,8 +265,10 @@ static MothStatus run(lua_State *L, const MothOp *op, MothVariant variant, MothV
       .op = op, .args = args, .results = results, .variant = (uint8_t)variant, .target = target};
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
+  moth_lua_collected = false;
   MothStatus s = moth_dispatch(&c);
-  if (__builtin_expect(s == MOTH_ERR_MEMORY, 0)) { /* garbage may hold what is missing */
+  /* Garbage may hold what is missing; a device's allocator has looked there itself. */
+  if (__builtin_expect(s == MOTH_ERR_MEMORY, 0) && !moth_lua_collected) {
     lua_gc(L, LUA_GCCOLLECT, 0);
     lua_gc(L, LUA_GCCOLLECT, 0);
     moth_memory_empty_cache();
@@ -275,13 +278,29 @@ static MothStatus run(lua_State *L, const MothOp *op, MothVariant variant, MothV
   return s;
 }
 
+/* What a factory made with {pin_memory = true}, in pinned memory where there is CUDA. */
+static MothStatus pin(MothTensor **t) {
+  const MothCudaApi *api = moth_cuda_why() ? NULL : moth_cuda_api();
+  MothTensor *there;
+  if (!api || moth_tensor_is_fake(*t))
+    return MOTH_OK;
+  if ((*t)->device.type != MOTH_CPU)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "pin_memory: only tensors on the cpu can be pinned, this one is on %s",
+                     moth_device_ops((MothDeviceType)(*t)->device.type)->name);
+  MOTH_TRY(api->pin(*t, &there));
+  moth_tensor_release(*t);
+  *t = there;
+  return MOTH_OK;
+}
+
 enum { OP = 1, VARIANT, META }; /* op_call's upvalues; META: the metatable of tensors */
 
 static int op_call(lua_State *L) {
   const MothOp *op = lua_touserdata(L, lua_upvalueindex(OP));
   MothVariant variant = (MothVariant)lua_tointeger(L, lua_upvalueindex(VARIANT));
   MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
-  bool given[MOTH_MAX_ARGS] = {false}, requires_grad = false;
+  bool given[MOTH_MAX_ARGS] = {false}, requires_grad = false, pinned = false;
   MothTensor *self = NULL, *out = NULL;
   Reader r;
   moth_lua_enter(L);
@@ -307,7 +326,7 @@ static int op_call(lua_State *L) {
     at = last + 1;
   }
   if (at == top && is_keywords(L, at, NULL)) {
-    read_keywords(&r, at, args, given, &requires_grad, &out);
+    read_keywords(&r, at, args, given, &requires_grad, &pinned, &out);
     at++;
   }
   if (at <= top && !(at == top && lua_isnil(L, at)))
@@ -341,6 +360,13 @@ static int op_call(lua_State *L) {
   MothStatus s = run(L, op, variant, args, target, results);
   if (__builtin_expect(s != MOTH_OK, 0))
     return moth_lua_raise(L, s);
+  if (pinned) {
+    s = pin(&results[0].u.t);
+    if (s) {
+      moth_tensor_release(results[0].u.t);
+      return moth_lua_raise(L, s);
+    }
+  }
   if (requires_grad) {
     s = moth_tensor_set_requires_grad(results[0].u.t, true);
     if (s) {

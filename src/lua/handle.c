@@ -17,6 +17,7 @@
 #include "lua/moth_lua.h"
 
 _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
+_Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
 static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library, key_held;
 
@@ -480,8 +481,12 @@ static int b_generator_state(lua_State *L) {
 
 static int b_generator_set_state(lua_State *L) {
   uint64_t w[4];
-  for (int i = 0; i < 4; i++)
-    w[i] = (uint64_t)luaL_checknumber(L, i + 2);
+  for (int i = 0; i < 4; i++) {
+    lua_Number x = luaL_checknumber(L, i + 2); /* it may come from a file */
+    if (!(x >= 0 && x <= UINT32_MAX))
+      return moth_lua_error(L, "set_state: expected what get_state gave");
+    w[i] = (uint64_t)x;
+  }
   moth_generator_set_state(generator_at(L, 1), w[0] << 32 | w[1], w[2] << 32 | w[3]);
   return 0;
 }
@@ -522,6 +527,7 @@ static bool collect(void) {
     return false;
   lua_gc(moth_lua_current, LUA_GCCOLLECT, 0);
   lua_gc(moth_lua_current, LUA_GCCOLLECT, 0);
+  moth_lua_collected = true;
   return true;
 }
 

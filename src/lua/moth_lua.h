@@ -39,6 +39,8 @@ typedef struct MothHandle {
  * library that is opened at run time is scarce. */
 #define MOTH_LUA_TLS __attribute__((tls_model("initial-exec")))
 extern _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
+/* Whether a device's allocator has had garbage collected during this call. */
+extern _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
 /* The handle at idx, whose type is known, if it has this magic, else NULL. */
 static inline MothHandle *moth_lua_handle_of(lua_State *L, int idx, int type, uint64_t magic) {
@@ -126,6 +128,7 @@ void moth_lua_open_coroutines(lua_State *L);
 void moth_lua_open_leaves(lua_State *L);
 void moth_lua_open_modes(lua_State *L);
 void moth_lua_open_io(lua_State *L);
+void moth_lua_open_foreign(lua_State *L);
 void moth_lua_open_backends(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
 

@@ -94,4 +94,5 @@ static MothStatus no_copy(int index, void *to, const void *from, size_t n) {
 }
 
 const MothDeviceOps moth_cuda_device = {"cuda",  why_not, no_alloc, no_free,
-                                        no_copy, no_copy, NULL,     NULL};
+                                        no_copy, no_copy, NULL,     NULL,
+                                        NULL,    NULL,    NULL,     NULL};

@@ -25,7 +25,7 @@ return {
     sees 1 to i. Rows that see nothing are 0. enable_gqa: the heads (third dimension from the end) of key and value \z
     are shared by groups of those of query. attn_mask may need a gradient (then the weights are kept as a whole)." },
 { "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float scale, Generator? generator=none) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", cuda = "host", shape = "attention_forward", amp = "low",
+  kind = "structured", shape = "attention_forward", amp = "low",
   grad = {
     ["query, key, value"] = "attention_backward(grad, grad1, query, key, value, attn_mask, result, result1, result2, \z
       dropout_p, is_causal, scale)",
@@ -47,7 +47,7 @@ return {
     the result, the logarithm of each row's sum of exponentials (B, H, L), and the state of the random numbers that \z
     dropout took." },
 { "attention_backward(Tensor grad_output, Tensor? grad_logsumexp, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor output, Tensor logsumexp, Tensor state, float dropout_p, bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", cuda = "host", shape = "attention_backward",
+  kind = "structured", shape = "attention_backward",
   grad = "unimplemented",
   samples = {
     "randn(2,3,5,4), nil, randn(2,3,5,4), randn(2,3,5,4), randn(2,3,5,4), nil, randn(2,3,5,4), randn(2,3,5) + 6, \z

@@ -19,7 +19,7 @@ return {
   errors = { { "5, 5, {2}", "low" }, { "0, 2.5, {2}", "integ" }, { "0, 3, {-2}", "must not be negative" } },
   doc = "Integers in [low, high), int64 by default." },
 { "randperm(int n, dtype? dtype=none, device? device=none, Generator? generator=none, index_base) -> Tensor",
-  kind = "structured", shape = "randperm", factory = true, nondeterministic = true, cuda = "host", -- serial: the order of the swaps is the permutation
+  kind = "structured", shape = "randperm", factory = true, nondeterministic = true,
   grad = "none",
   samples = { "10", "0" },
   errors = { { "-1", "must not be negative" }, { "2.5", "integ" } },

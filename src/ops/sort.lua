@@ -1,7 +1,7 @@
 -- Sorting, and padding. Positions count from index_base.
 return {
 { "sort(Tensor self, Dim dim=-1, bool descending=false, index_base) -> (Tensor, Tensor)",
-  kind = "structured", shape = "sort", cuda = "host",
+  kind = "structured", shape = "sort",
   grad = { self = "scatter_back(grad, self.shape, dim, result1, index_base)" },
   samples = {
     "randn(3,4)", "randn(3,4), 1, true", "randint(0, 3, {4,7}), 2", "randn(0,3)",
@@ -18,7 +18,7 @@ return {
   errors = { { "randn(2), 2", "out of range" } },
   doc = "The positions that sort gives." },
 { "topk(Tensor self, int k, Dim dim=-1, bool largest=true, bool sorted=true, index_base) -> (Tensor, Tensor)",
-  kind = "structured", shape = "topk", cuda = "host",
+  kind = "structured", shape = "topk",
   grad = { self = "scatter_back(grad, self.shape, dim, result1, index_base)" },
   samples = { "randn(3,6), 2", "randn(4,3), 2, 1, false", "randn(3,4), 4", "randn(3,4), 0" },
   errors = { { "randn(2), 1, 2", "out of range" }, { "randn(2), 3", "k must be" }, { "randn(2), -1", "k must be" } },
@@ -50,4 +50,11 @@ return {
   errors = { { "randn(3), {1,2}, 1", "as many" }, { "randn(3), 1, 2", "out of range" } },
   doc = "Elements moved by shifts along dims, those that fall out come in on the other side; without dims: of \z
     the flattened tensor." },
+{ "repeat_interleave(Tensor self, int repeats, Dim? dim=none) -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = { "randn(3,4), 2", "randn(3,4), 3, 1", "randn(2,3,2), 2, -2", "randn(3), 0", "randn(0,2), 2, 1" },
+  errors = { { "randn(3), -1", "negative" }, { "randn(3), 2, 2", "out of range" } },
+  doc = "Each element (along dim: each slice) repeats times in a row; without dim of the flattened tensor. A tensor \z
+    of repeats, one for each slice, may be given in Lua." },
 }

@@ -427,8 +427,19 @@ local function write_cuda(ops, write)
     write(("cuda/%s_typed.cu"):format(d[1]), table.concat({ banner, head, '#include "kernels/cuda/typed/all.cuh"\n',
       ("extern const MothCudaKernels moth_cuda_kernels_%s = {"):format(d[1]), "#define MOTH_X(name, ret, ...) name,",
       "  MOTH_CUDA_TYPED_LIST(MOTH_X)", "#undef MOTH_X", "};\n" }, "\n"))
+    if d[6] == "float" then
+      write(("cuda/%s_attention.cu"):format(d[1]), table.concat({ banner, head,
+        '#include "kernels/cuda/typed/prelude.cuh"\n#include "kernels/cuda/attention.h"\n#include "kernels/cuda/util.h"',
+        'namespace {\n#include "kernels/cuda/typed/lanes.cuh"\n#include "kernels/cuda/typed/attention.cuh"\n} // namespace\n',
+        ("extern const MothCudaAttentionKernels moth_cuda_attention_%s = {forward, backward};\n"):format(d[1]) }, "\n"))
+    end
   end
-  local t = { banner, '#include "kernels/cuda/table.h"\n' }
+  local t = { banner, '#include "kernels/cuda/table.h"\n#include "kernels/cuda/attention.h"\n' }
+  local attention = {}
+  for i, d in ipairs(M.dtypes) do
+    attention[i] = d[6] == "float" and "&moth_cuda_attention_" .. d[1] or "nullptr"
+    if d[6] == "float" then t[#t + 1] = ("extern const MothCudaAttentionKernels moth_cuda_attention_%s;"):format(d[1]) end
+  end
   for _, d in ipairs(M.dtypes) do
     t[#t + 1] = ("extern const MothCudaLoop moth_cuda_loops_%s[], moth_cuda_casts_%s[];\nextern const MothCudaKernels moth_cuda_kernels_%s;"):format(d[1], d[1], d[1])
   end
@@ -439,7 +450,9 @@ local function write_cuda(ops, write)
   end
   t[#t + 1] = ("const MothCudaLoop *const moth_cuda_loops[MOTH_NDTYPES] = {%s};"):format(list("moth_cuda_loops_"))
   t[#t + 1] = ("const MothCudaLoop *const moth_cuda_casts[MOTH_NDTYPES] = {%s};"):format(list("moth_cuda_casts_"))
-  t[#t + 1] = ("const MothCudaKernels *const moth_cuda_kernels[MOTH_NDTYPES] = {%s};\n"):format(list("&moth_cuda_kernels_"))
+  t[#t + 1] = ("const MothCudaKernels *const moth_cuda_kernels[MOTH_NDTYPES] = {%s};"):format(list("&moth_cuda_kernels_"))
+  t[#t + 1] = ("const MothCudaAttentionKernels *const moth_cuda_attention[MOTH_NDTYPES] = {%s};\n")
+    :format(table.concat(attention, ", "))
   local seen = {}
   for _, op in ipairs(ops) do
     if op.cuda_kernel and not seen[op.cuda_kernel] then
