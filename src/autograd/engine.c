@@ -390,8 +390,13 @@ static MothTensor *sum_of_parts(const Task *t, const MothNode *n) {
   if (t->create || (id != MOTH_OP_narrow && id != MOTH_OP_select && id != MOTH_OP_slice) ||
       !n->inputs[0].node)
     return NULL;
-  MothTensor *so_far = t->grads[t->entries[find(t, n->inputs[0].node)].grads + n->inputs[0].nr];
-  return so_far && sole(so_far) ? so_far : NULL;
+  const MothNode *to = n->inputs[0].node;
+  int32_t slot = t->entries[find(t, to)].grads + n->inputs[0].nr;
+  MothTensor *so_far = t->grads[slot];
+  if (!so_far || !sole(so_far))
+    return NULL;
+  void *now = current_stream(so_far); /* of one stream with it: see deliver */
+  return !now || (t->streams[slot] == now && stream_for(to, so_far) == now) ? so_far : NULL;
 }
 
 /* --- one node --------------------------------------------------------------------------------- */

@@ -206,7 +206,8 @@ _Thread_local MothTensor *moth_view_sum __attribute__((tls_model("initial-exec")
 static MothStatus whole_of(MothValue grad, MothValue shape, bool *sum, MothValue *out) {
   MothTensor *w = moth_view_sum;
   moth_view_sum = NULL;
-  *sum = w && w->dtype == grad.u.t->dtype && w->ndim == (int)shape.n &&
+  *sum = w && w->dtype == grad.u.t->dtype && w->device.type == grad.u.t->device.type &&
+         w->device.index == grad.u.t->device.index && w->ndim == (int)shape.n &&
          !memcmp(w->shape, shape.u.ints, sizeof(int64_t) * shape.n);
   if (!*sum)
     return zeros(grad, shape, out);
