@@ -23,7 +23,8 @@ describe("convolution modules #quick", function()
   it("of one pixel are products, whatever the groups, images and threads", function()
     moth.manual_seed(5)
     local threads = moth.get_num_threads()
-    for _, o in ipairs({ { 1, 64, 40, 1 }, { 9, 32, 33, 1 }, { 17, 64, 48, 2 }, { 3, 16, 17, 1 } }) do -- the last: too small
+    -- the last is too small
+    for _, o in ipairs({ { 1, 64, 40, 1 }, { 9, 32, 33, 1 }, { 17, 64, 48, 2 }, { 3, 16, 17, 1 } }) do
       local n, c, k, groups = unpack(o)
       for _, dtype in ipairs({ moth.float32, moth.float64 }) do
         local like = { dtype = dtype }

@@ -82,6 +82,14 @@ static const real *pool_lies(const MothPoolAxis *x, const stored *row, int64_t o
 /* As PyTorch: of several NaN the last one. */
 static inline void pool_max_lanes(const pool_vec *lanes, const pool_at *here, real *best,
                                   arg_pos *at) {
+#if defined(__AVX512F__) &&                                                                        \
+    MOTH_REAL_KIND == 1 /* by name: gcc makes vectors of the two masks first */
+  __m512 v = (__m512)*lanes, b = _mm512_loadu_ps(best);
+  __mmask16 better = _mm512_cmp_ps_mask(v, b, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  __m512i p = _mm512_mask_mov_epi32(_mm512_loadu_si512(at), better, (__m512i)*here);
+  _mm512_storeu_ps(best, _mm512_mask_mov_ps(b, better, v));
+  _mm512_storeu_si512(at, p);
+#else
   pool_vec b, v = *lanes;
   pool_at p;
   memcpy(&b, best, sizeof b);
@@ -91,6 +99,7 @@ static inline void pool_max_lanes(const pool_vec *lanes, const pool_at *here, re
   p = (*here & better) | (p & ~better);
   memcpy(best, &b, sizeof b);
   memcpy(at, &p, sizeof p);
+#endif
 }
 
 static void max_pool_row(const MothPoolPlanes *q, const stored *in, const stored *end, int64_t oy,
@@ -115,6 +124,21 @@ static void max_pool_row(const MothPoolPlanes *q, const stored *in, const stored
       }
     }
   }
+}
+
+/* Positions as they are given out. By name, where there is one: gcc takes the lanes out one by one. */
+static inline void pool_put_places(const pool_at *at, int64_t base, int64_t *places) {
+#if defined(__AVX512F__) && MOTH_REAL_KIND == 1
+  __m512i from = _mm512_set1_epi64(base);
+  __m256i low = _mm512_castsi512_si256((__m512i)*at);
+  __m256i high = _mm512_extracti64x4_epi64((__m512i)*at, 1);
+  _mm512_storeu_si512(places, _mm512_add_epi64(_mm512_cvtepi32_epi64(low), from));
+  _mm512_storeu_si512(places + 8, _mm512_add_epi64(_mm512_cvtepi32_epi64(high), from));
+#else
+  arg_pos place[POOL_LANES];
+  memcpy(place, at, sizeof *at);
+  MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) places[i] = (int64_t)place[i] + base;
+#endif
 }
 
 /* A row of windows whose lines lie in the image, straight into the results: whole vectors, of which the
@@ -144,9 +168,7 @@ static bool max_pool_lying(const MothPoolPlanes *q, const stored *in, const stor
       }
     }
     memcpy(out + j, &best, sizeof best);
-    arg_pos place[POOL_LANES];
-    memcpy(place, &at, sizeof at);
-    MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) places[j + i] = (int64_t)place[i] + q->base;
+    pool_put_places(&at, q->base, places + j);
   }
   return true;
 #else
