@@ -178,6 +178,44 @@ describe("autograd", function()
     testing.assert_close(grad(jv:sum(), v), s:detach():exp())
   end)
 
+  it("parts of a tensor add their gradients to one whole", function()
+    local like = { dtype = moth.float64 }
+    local x, w = moth.randn(6, 4, like):requires_grad_(true), moth.randn(6, 4, like)
+    local function loss(y)
+      local function part(p, q) return (p * q):square():sum() end
+      return part(y:narrow(1, 1, 3), w:narrow(1, 1, 3)) + part(y:narrow(1, 2, 5), w:narrow(1, 2, 5))
+        + part(y:select(2, 3), w:select(2, 1)) + part(y[{ { 1, 6, 2 } }], w[{ { 1, 6, 2 } }]) + part(y[2], w[3])
+    end
+    local want = moth.zeros(6, 4, like)
+    for i = 1, 6 do
+      for j = 1, 4 do
+        local k = 0
+        local function add(v) k = k + 2 * v ^ 2 * x[i][j]:item() end
+        if i <= 3 then add(w[i][j]:item()) end
+        if i >= 2 then add(w[i][j]:item()) end
+        if j == 3 then add(w[i][1]:item()) end
+        if i % 2 == 1 then add(w[i][j]:item()) end
+        if i == 2 then add(w[3][j]:item()) end
+        want[i][j] = k
+      end
+    end
+    loss(x):backward() -- into a leaf
+    assert.is_true(x.grad:allclose(want))
+    local whole = moth.autograd.grad(loss(x * 1), x)
+    assert.is_true(whole:allclose(want))
+    local y = x * 1 -- others may hold the sum so far
+    local seen
+    y:register_hook(function(g) seen = g end)
+    y:retain_grad()
+    x.grad = nil
+    loss(y):backward()
+    assert.is_true(x.grad:allclose(want) and seen:allclose(want) and y.grad:allclose(want))
+    assert.is_true(moth.autograd.gradgradcheck(function(t) return loss(t * 2) end, { x }))
+    local z = moth.randn(3, 100, { requires_grad = true }) * 1
+    local s = z:select(1, 1):sum() + z:select(1, 2):sum() + z:select(1, 3):sum()
+    assert.equal(1, select(2, moth.dispatch.count(function() s:backward() end)).zeros)
+  end)
+
   it("a second backward needs retain_graph #M086 #quick", function()
     local x = leaf(2)
     local y = (x * x):exp()
