@@ -224,7 +224,7 @@ valgrind: deps-dev all
 
 # What fails is the disk, the system, the process: needs strace.
 faults: deps-dev all
-	@$(RUN) --build=$(B) -- $(or $(SPECS),--tags=faults)
+	@MOTH_CASES=$${MOTH_CASES:-1000} MOTH_VERBOSE=1 $(RUN) --build=$(B) -- $(or $(SPECS),--tags=faults)
 
 C_FILES   = $(shell find src kernels spec examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc')
 lint: deps-dev
@@ -256,11 +256,21 @@ parity: all
 	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
 	    $(LUAJIT) spec/parity/gpt.lua $${d%:*} $(B)/parity_gpt.safetensors && \
 	  python3 spec/parity/gpt.py $(B)/parity_gpt.safetensors $${d#*:} || exit 1; done
+	@d=$(B)/parity_files; rm -rf $$d; mkdir -p $$d; python3 spec/parity/files.py make $$d && f=$$(cd $$d && ls) && \
+	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT) spec/parity/files.lua $$d $$f && \
+	  python3 spec/parity/files.py check $$d $$f
+	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
+	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
+	    $(LUAJIT) spec/parity/modules.lua $(B)/parity_modules.json
+	@rm -rf $(B)/parity_events
+	@LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
+	    $(LUAJIT) spec/parity/events.lua $(B)/parity_events
+	@python3 spec/parity/events.py $(B)/parity_events
 
 FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
 fuzz: deps-dev
 	$(SUBMAKE) $(GEN)/sources.mk
-	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) || exit 1; done
+	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) $(FUZZ_RUNS) || exit 1; done
 
 # The reference of the ops, written from their table.
 docs: all
@@ -308,9 +318,9 @@ help:
 	  'make demo        train a small network on Fashion-MNIST' \
 	  'make test        all specs but the slow ones; test-full: all, with more cases' \
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
-	  'make faults      saving on full disks, with failing calls, killed at random times (MOTH_CASES=100)' \
+	  'make faults      saving on full disks, with failing calls, killed at random points (MOTH_CASES=1000)' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
-	  'make bench       speed; make fuzz FUZZ_SECONDS=25: the parsers' \
+	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=10000000: the parsers' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
 	  'make docs        the reference of the ops, build/docs/ops.md' \

@@ -38,4 +38,13 @@ local paths = {
 local has_blas = false
 for _, path in ipairs(paths) do has_blas = has_blas or C.floor_open_blas(path) ~= 0 end
 
-return { C = C, folder = folder, has_blas = has_blas }
+--- A floor that is products of matrices and one pass over some bytes. products: { { m, n, k, times }, … }
+local function products(list, bytes, threads)
+  local c = ffi.new("int64_t[?]", 4 * #list + 1)
+  for i, p in ipairs(list) do
+    for k = 1, 4 do c[4 * (i - 1) + k - 1] = p[k] end
+  end
+  return function(n) C.floor_products(c, #list, bytes, threads, n) end
+end
+
+return { C = C, folder = folder, has_blas = has_blas, products = products }

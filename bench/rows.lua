@@ -218,6 +218,8 @@ if floor.has_blas then
     end }
 end
 
-for _, r in ipairs(require "bench.rows_conv") do rows[#rows + 1] = r end
+for _, file in ipairs { "bench.rows_conv", "bench.rows_nn" } do
+  for _, r in ipairs(require(file)) do rows[#rows + 1] = r end
+end
 
 return rows

@@ -1,9 +1,7 @@
 --- Rows of bench/rows.lua about convolution. Their floor are the products of matrices alone, each image's on its own,
 -- and one pass over the bytes of operands and results.
-local ffi = require "ffi"
 local moth = require "moth"
 local floor = require "bench.floor"
-local C = floor.C
 
 local rows = {}
 local function row(r)
@@ -13,14 +11,7 @@ local function row(r)
   rows[#rows + 1] = r
 end
 
--- products: { { m, n, k, times }, … }
-local function floor_of(products, bytes, threads)
-  local list = ffi.new("int64_t[?]", 4 * #products)
-  for i, p in ipairs(products) do
-    for k = 1, 4 do list[4 * (i - 1) + k - 1] = p[k] end
-  end
-  return function(n) C.floor_products(list, #products, bytes, threads, n) end
-end
+local floor_of = floor.products
 
 -- batch, channels, height and width, results' channels, kernel: padded so that the size stays
 local shapes = {
@@ -83,26 +74,15 @@ row { name = "max_pool 64x32x28x28", torch = { "max_pool", 0 }, make = function(
   }
 end }
 
--- The network of examples/fashion_cnn.lua, batch 64.
 if floor.has_blas then
   row { name = "CNN training step", torch = { "cnn_step", 0 }, make = function(threads)
-    local nn = moth.nn
-    local model = nn.Sequential(nn.Conv2d(1, 32, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2),
-      nn.Conv2d(32, 64, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(),
-      nn.Dropout(0.25), nn.Linear(128, 10))
-    local criterion = nn.CrossEntropyLoss()
-    local optimizer = moth.optim.Adam(model:parameters(), { lr = 1e-3 })
-    local x, labels = moth.rand(64, 1, 28, 28), moth.randint(1, 11, { 64 })
+    local step = require("bench.steps").cnn()
     local activations = 4 * 64 * (784 + 32 * 784 + 32 * 196 + 64 * 196 + 3136)
     local first, last
     return {
       moth = function(times)
         for _ = 1, times do
-          optimizer:zero_grad()
-          local loss = criterion(model(x), labels)
-          loss:backward()
-          optimizer:step()
-          last = loss:item()
+          last = step()
           first = first or last
         end
       end,

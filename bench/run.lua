@@ -175,6 +175,20 @@ local function memory_row()
   report("200 x 4 MB dropped: peak", "-", "MB", { moth = m[1], floor = f[1], moth_floor = m[1] / f[1] }, notes)
 end
 
+-- Peak bytes of tensors of whole training steps, PyTorch's by its profiler.
+local function peak_rows()
+  for _, r in ipairs { { "cnn", "CNN training step: peak" }, { "gpt", "char_gpt step: peak" } } do
+    if wanted(r[2]) then
+      local m = fresh(luajit() .. " bench/fresh.lua " .. r[1], 1)[1]
+      local t = torch and fresh("python3 bench/torch_server.py peak " .. r[1] .. "_step 2> /dev/null", 1)[1]
+      if not m then error("bench: bench/fresh.lua " .. r[1] .. " failed", 0) end
+      local ratio_torch = t and m / t
+      report(r[2], "-", "MB", { moth = m, torch = t, moth_torch = ratio_torch },
+        { ratio_torch and ratio_torch > 1.5 and "! > 1.5 torch" or nil })
+    end
+  end
+end
+
 -- main --------------------------------------------------------------------------------------------
 
 local start = now()
@@ -193,6 +207,7 @@ for _, row in ipairs(rows) do
     end
   end
 end
+peak_rows()
 if wanted("require") then require_rows() end
 if wanted("memory") then memory_row() end
 if torch then torch.stop() end

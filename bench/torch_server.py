@@ -3,8 +3,11 @@
     prepare ROW SIZE THREADS SECONDS   sets a row up, finds the count that takes SECONDS; answers "ok"
     run                                runs the row once; answers the seconds of one iteration
 Anything else ends it. Times are time.perf_counter around a plain Python loop.
+
+    torch_server.py peak ROW           prints the most MB of tensors at a time, in setting up and three iterations
 """
 import gc
+import math
 import sys
 import time
 
@@ -146,12 +149,125 @@ def cnn_step(_):
     def run(n):
         for _ in range(n):
             optimizer.zero_grad()
-            criterion(net(x), labels).backward()
+            loss = criterion(net(x), labels)
+            loss.backward()
+            optimizer.step()
+            loss.item()
+    return run
+
+
+def layer_norm(backward):
+    def build(_):
+        x = torch.randn(4096, 1024, requires_grad=backward)
+        w = torch.rand(1024, requires_grad=backward)
+        b = torch.randn(1024, requires_grad=backward)
+        y = F.layer_norm(x, (1024,), w, b)
+        g = torch.randn(4096, 1024)
+
+        def run(times):
+            for _ in range(times):
+                if backward:
+                    x.grad = w.grad = b.grad = None
+                    y.backward(g, retain_graph=True)
+                else:
+                    F.layer_norm(x, (1024,), w, b)
+        return run
+    return build
+
+
+attention_shapes = [(16, 8, 128, 32), (4, 8, 512, 64), (2, 8, 1024, 64), (1, 2, 4096, 64)]
+
+
+def attention(backward):
+    def build(at):
+        q, k, v = (torch.randn(attention_shapes[at - 1], requires_grad=backward) for _ in range(3))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        g = torch.randn_like(y)
+
+        def run(times):
+            for _ in range(times):
+                if backward:
+                    q.grad = k.grad = v.grad = None
+                    y.backward(g, retain_graph=True)
+                else:
+                    F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return run
+    return build
+
+
+def adamw(count):
+    ps = [torch.randn(64, 64, requires_grad=True) for _ in range(count)]
+    for p in ps:
+        p.grad = torch.randn(64, 64)
+    optimizer = torch.optim.AdamW(ps, lr=1e-3, fused=True)
+
+    def run(n):
+        for _ in range(n):
             optimizer.step()
     return run
 
 
+class Block(torch.nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        nn = torch.nn
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.c_fc, self.c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = self.c_attn(self.ln_1(x)).view(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.c_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT(torch.nn.Module):
+    def __init__(self, vocabulary, layers, heads, width, context):
+        super().__init__()
+        nn = torch.nn
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.h = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.ln_f = nn.LayerNorm(width)
+        for name, p in self.named_parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, 0, 0.02 / math.sqrt(2 * layers) if "proj" in name or "out" in name else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(p)
+
+    def forward(self, idx, targets):
+        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
+        logits = F.linear(self.ln_f(self.h(x)), self.wte.weight)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def gpt_step(_):
+    net = GPT(65, 4, 8, 256, 128)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
+    x, y = torch.randint(0, 65, (16, 128)), torch.randint(0, 65, (16, 128))
+
+    def run(n):
+        for _ in range(n):
+            loss = net(x, y)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1)
+            optimizer.step()
+            loss.item()
+    return run
+
+
 rows = {
+    "layer_norm": layer_norm(False),
+    "layer_norm_backward": layer_norm(True),
+    "dropout": matrix(lambda a: F.dropout(a, 0.2)),
+    "attention": attention(False),
+    "attention_backward": attention(True),
+    "topk": matrix(lambda a: torch.topk(a, 32, 1)),
+    "adamw": adamw,
+    "gpt_step": gpt_step,
     "tiny": lambda _: tiny(False),
     "tiny_grad": lambda _: tiny(True),
     "chain": lambda _: chain(True),
@@ -205,4 +321,20 @@ def main():
             break
 
 
-main()
+def peak(row):
+    """From the profiler's notes of what was allocated and freed."""
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p:
+        rows[row](0)(3)
+    events = [e for e in p.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = most = 0
+    for e in sorted(events, key=lambda e: e.start_ns()):
+        live += e.nbytes()
+        most = max(most, live)
+    print(most / 2**20)
+
+
+if sys.argv[1:2] == ["peak"]:
+    peak(sys.argv[2])
+else:
+    main()

@@ -2,6 +2,7 @@
 -- checkpoint stands, to the bit; --sample only writes text from it.
 local moth = require "moth"
 local nn, optim = moth.nn, moth.optim
+io.stdout:setvbuf "line" -- so that a log file can be watched
 local now = moth.utils.system.now
 
 local options = { text = "", save = "char_gpt.mth", steps = 2000, layers = 4, width = 256, heads = 8, context = 128,

@@ -86,7 +86,10 @@ local function as_chunk(code) return loadstring("return " .. code) and "local _ 
 
 describe("documentation #M057", function()
   lazy_setup(function() moth.save({ weight = moth.ones(2) }, saved) end)
-  lazy_teardown(function() os.remove(saved) end)
+  lazy_teardown(function()
+    os.remove(saved)
+    os.remove(saved .. ".npy")
+  end)
 
   for _, path in ipairs(pages) do
     local text = read(path)

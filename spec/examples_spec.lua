@@ -37,7 +37,13 @@ describe("example", function()
       "80 of 80 places computed by hand are right")
   end)
 
-  it("char_gpt: stopped, resumed, it goes through the same losses and writes the same text", function()
+  it("resume: stopped within an epoch, it ends with the same bits #M434", function()
+    local text = example("resume")
+    assert.equal(number(text, "whole:   loss"), number(text, "resumed: loss"))
+    has(text, "all weights are the same bits: true")
+  end)
+
+  it("char_gpt: stopped, resumed, it goes through the same losses, writes the same text and checkpoint", function()
     local paths = { os.tmpname(), os.tmpname() }
     finally(function() for _, p in ipairs(paths) do os.remove(p) end end)
     local function run(path, ...)
@@ -57,6 +63,13 @@ describe("example", function()
     assert.equal(whole[4], rest[4])
     assert.equal(whole[6], rest[6])
     assert.equal(text, again)
+    local function bytes(path)
+      local f = assert(io.open(path, "rb"))
+      local all = f:read("*a")
+      f:close()
+      return all
+    end
+    assert.is_true(bytes(paths[1]) == bytes(paths[2]))
     assert.is_true(#text > 20)
     assert.is_true(tonumber(whole[6]:match("%S+")) < tonumber(whole[2]:match("%S+")))
   end)

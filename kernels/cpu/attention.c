@@ -13,11 +13,11 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "core/random.h"
-#include "kernels/cpu/blas.h"
 #include "kernels/cpu/util.h"
 #include "unpack.h"
 
-enum { QUERIES = 128, KEYS = 256, PIECES = 8 };
+/* STEP: between rows of scores, away from powers of two */
+enum { QUERIES = 128, KEYS = 256, STEP = KEYS + 32, PIECES = 8 };
 
 /* (B, H, T, D) in the compute dtype, rows of D elements side by side. */
 typedef struct Heads {
@@ -45,6 +45,27 @@ typedef struct Attention {
   char *partial;
   bool failed;
 } Attention;
+
+/* What a thread needs for a tile, in one block. */
+typedef struct Room {
+  char *p, *score, *grad, *keep, *k_turned, *v_turned, *whole;
+  size_t bytes;
+} Room;
+
+static bool room_take(const Attention *a, Room *r, bool backward) {
+  int64_t tile = QUERIES * STEP, keys = moth_attention_turned(KEYS, a->E);
+  int64_t values = backward ? moth_attention_turned(KEYS, a->V) : 0;
+  int64_t whole = moth_attention_whole(moth_max64(KEYS, QUERIES), a->E, a->V);
+  r->bytes = (size_t)((tile * (1 + backward + (a->p > 0)) + keys + values + whole) * a->size);
+  r->p = moth_alloc(r->bytes);
+  r->score = r->p;
+  r->grad = r->score + tile * a->size;
+  r->k_turned = r->grad + (backward ? tile : 0) * a->size;
+  r->v_turned = r->k_turned + keys * a->size;
+  r->whole = r->v_turned + values * a->size;
+  r->keep = r->whole + whole * a->size;
+  return r->p;
+}
 
 static MothStatus heads_of(Heads *h, MothTensor *t, MothDType dtype) {
   int64_t size = moth_dtype_size(dtype);
@@ -127,30 +148,30 @@ static int64_t seen_by(const Attention *a, int64_t row) {
   return a->causal ? moth_min64(a->S, row + 1) : a->S;
 }
 
-/* The tile of queries i.. and keys j.. of head (b, h): scores, mask and dropout. */
-static MothAttentionTile tile_of(const Attention *a, int64_t b, int64_t h, int64_t i, int64_t rows,
-                                 int64_t j, int64_t cols, char *score, char *keep) {
+/* The tile of queries i.. and keys j.. of head (b, h): operands, mask and dropout. */
+static MothAttentionTile tile_of(const Attention *a, const Room *room, int64_t b, int64_t h,
+                                 int64_t i, int64_t rows, int64_t j, int64_t cols) {
+  int64_t hk = h / (a->H / a->K);
   MothAttentionTile t = {.rows = rows,
                          .cols = cols,
-                         .step = KEYS,
-                         .score = score,
+                         .step = STEP,
+                         .depth = a->E,
+                         .width = a->V,
+                         .q = rows_of(&a->q, b, h, i, a->size),
+                         .k = rows_of(&a->k, b, hk, j, a->size),
+                         .v = rows_of(&a->v, b, hk, j, a->size),
+                         .q_row = a->q.row,
+                         .k_row = a->k.row,
+                         .v_row = a->v.row,
+                         .fresh = true,
+                         .k_turned = room->k_turned,
+                         .v_turned = room->v_turned,
+                         .whole = room->whole,
+                         .score = room->score,
+                         .grad = room->grad,
                          .keep_scale = a->p < 1 ? 1 / (1 - a->p) : 0,
                          .visible = a->causal ? i + 1 - j : cols,
                          .scale = a->scale};
-  MothGemm g = {.dtype = (int)a->dtype,
-                .m = rows,
-                .n = cols,
-                .k = a->E,
-                .a = rows_of(&a->q, b, h, i, a->size),
-                .b = rows_of(&a->k, b, h / (a->H / a->K), j, a->size),
-                .c = score,
-                .a_row = a->q.row,
-                .a_col = 1,
-                .b_row = 1,
-                .b_col = a->k.row,
-                .ldc = KEYS,
-                .alpha = a->scale};
-  moth_gemm(&g, false);
   if (a->mask) {
     int64_t at =
         b * a->mask_step[0] + h * a->mask_step[1] + i * a->mask_step[2] + j * a->mask_step[3];
@@ -165,80 +186,56 @@ static MothAttentionTile tile_of(const Attention *a, int64_t b, int64_t h, int64
     uint64_t row = (uint64_t)((b * a->H + h) * a->L + i);
     for (int64_t r = 0; r < rows; r++)
       a->kernels->random_bernoulli(
-          keep + r * KEYS * a->size, 0, cols, a->philox.seed,
+          room->keep + r * STEP * a->size, 0, cols, a->philox.seed,
           a->philox.offset + (row + (uint64_t)r) * per_row + (uint64_t)j / 4, 1 - a->p);
-    t.keep = keep;
+    t.keep = room->keep;
   }
   return t;
 }
 
-/* C = A B + beta C for blocks of a tile. */
-static void multiply(const Attention *a, int64_t m, int64_t n, int64_t k, const void *x,
-                     int64_t x_row, int64_t x_col, const void *y, int64_t y_row, int64_t y_col,
-                     void *c, int64_t ldc, bool more) {
-  MothGemm g = {.dtype = (int)a->dtype,
-                .m = m,
-                .n = n,
-                .k = k,
-                .a = x,
-                .b = y,
-                .c = c,
-                .a_row = x_row,
-                .a_col = x_col,
-                .b_row = y_row,
-                .b_col = y_col,
-                .ldc = ldc,
-                .alpha = 1,
-                .beta = more ? 1 : 0};
-  moth_gemm(&g, false);
-}
-
 /* One block of queries of one head. */
-static void forward_block(const Attention *a, int64_t bh, int64_t block, char *score, char *keep) {
+static void forward_block(const Attention *a, const Room *room, int64_t bh, int64_t block) {
   int64_t b = bh / a->H, h = bh % a->H, i = block * QUERIES;
   int64_t rows = moth_min64(QUERIES, a->L - i), end = seen_by(a, i + rows - 1);
   char *out = rows_of(&a->o, b, h, i, a->size);
-  double sum[QUERIES] = {0}, max[QUERIES]; /* max: room for either type */
-  MothAttentionTile t = {.rows = rows, .keep_scale = a->p < 1 ? 1 / (1 - a->p) : 0};
-  for (int64_t r = 0; r < rows; r++)
-    if (a->dtype == MOTH_FLOAT64)
-      max[r] = -__builtin_inf();
-    else
-      ((float *)max)[r] = -__builtin_inff();
+  char *lse = a->lse + (bh * a->L + i) * a->size;
+  double sum[QUERIES], max[QUERIES]; /* max: room for either type */
+  MothAttentionTile t = {0};
   for (int64_t j = 0; j < end; j += KEYS) {
-    t = tile_of(a, b, h, i, rows, j, moth_min64(KEYS, end - j), score, keep);
+    t = tile_of(a, room, b, h, i, rows, j, moth_min64(KEYS, end - j));
     t.max = max;
     t.sum = sum;
-    t.out = j ? out : NULL;
-    t.width = t.out_row = a->V;
+    t.out = out;
+    t.out_row = a->V;
+    t.first = !j;
+    t.lse = lse;
     a->rows->weights(&t);
-    multiply(a, rows, a->V, t.cols, score, KEYS, 1,
-             rows_of(&a->v, b, h / (a->H / a->K), j, a->size), a->v.row, 1, out, a->V, j > 0);
   }
-  if (!end)
-    memset(out, 0, (size_t)(rows * a->V * a->size));
-  t.max = max;
-  t.sum = sum;
-  t.out = out;
-  t.width = t.out_row = a->V;
-  t.lse = a->lse + (bh * a->L + i) * a->size;
-  a->rows->finish(&t);
+  if (end) {
+    a->rows->finish(&t);
+    return;
+  }
+  memset(out, 0, (size_t)(rows * a->V * a->size));
+  for (int64_t r = 0; r < rows; r++)
+    if (a->dtype == MOTH_FLOAT64)
+      ((double *)lse)[r] = __builtin_inf();
+    else
+      ((float *)lse)[r] = __builtin_inff();
 }
 
 static void forward_range(void *ctx, int64_t begin, int64_t end) {
   Attention *a = ctx;
-  size_t tile = (size_t)(QUERIES * KEYS * a->size), n = a->p > 0 ? 2 * tile : tile;
-  char *score = moth_alloc(n);
-  if (!score) {
+  Room room;
+  if (!room_take(a, &room, false)) {
     __atomic_store_n(&a->failed, true, __ATOMIC_RELAXED);
     return;
   }
   for (int64_t i = begin; i < end; i++) {
     /* The last blocks see the most keys: from both ends in turn, so that halves weigh the same. */
     int64_t nb = a->query_blocks, at = i % nb;
-    forward_block(a, i / nb, at % 2 ? nb - 1 - at / 2 : at / 2, score, score + tile);
+    forward_block(a, &room, i / nb, at % 2 ? nb - 1 - at / 2 : at / 2);
   }
-  moth_free(score, n);
+  moth_free(room.p, room.bytes);
 }
 
 MothStatus moth_cpu_attention_forward(MothCall *c) {
@@ -278,45 +275,37 @@ static char *dq_of(const Attention *a, int64_t b, int64_t h, int64_t i, int64_t 
 }
 
 /* Keys [from, to) of key head (b, hk), with all queries of its group. */
-static void backward_piece(const Attention *a, int64_t b, int64_t hk, int64_t piece, char *score) {
-  int64_t tile = QUERIES * KEYS * a->size, group = a->H / a->K;
-  int64_t blocks = (a->S + KEYS - 1) / KEYS;
+static void backward_piece(const Attention *a, const Room *room, int64_t b, int64_t hk,
+                           int64_t piece) {
+  int64_t group = a->H / a->K, blocks = (a->S + KEYS - 1) / KEYS;
   int64_t from = blocks * piece / a->pieces * KEYS;
   int64_t to = moth_min64(blocks * (piece + 1) / a->pieces * KEYS, a->S);
-  char *grad = score + tile, *keep = grad + tile;
   for (int64_t h = hk * group; h < (hk + 1) * group; h++)
     memset(dq_of(a, b, h, 0, piece), 0, (size_t)(a->L * a->E * a->size));
   for (int64_t j = from; j < to; j += KEYS) {
     int64_t cols = moth_min64(KEYS, to - j);
-    char *k = rows_of(&a->k, b, hk, j, a->size), *v = rows_of(&a->v, b, hk, j, a->size);
     char *dk = rows_of(&a->dk, b, hk, j, a->size), *dv = rows_of(&a->dv, b, hk, j, a->size);
-    bool more = false;
+    bool any = false;
     for (int64_t h = hk * group; h < (hk + 1) * group; h++)
       for (int64_t i = 0; i < a->L; i += QUERIES) {
         int64_t rows = moth_min64(QUERIES, a->L - i);
-        int64_t n = moth_min64(cols, seen_by(a, i + rows - 1) - j);
-        if (n <= 0)
+        if (seen_by(a, i + rows - 1) <= j)
           continue;
-        char *dout = rows_of(&a->grad, b, h, i, a->size), *q = rows_of(&a->q, b, h, i, a->size);
-        MothAttentionTile t = tile_of(a, b, h, i, rows, j, n, score, keep);
+        MothAttentionTile t = tile_of(a, room, b, h, i, rows, j, cols);
         int64_t row = (b * a->H + h) * a->L + i;
-        multiply(a, rows, n, a->V, dout, a->grad.row, 1, v, 1, a->v.row, grad, KEYS, false);
-        t.grad = grad;
+        t.fresh = !any;
+        t.more = any;
+        t.dout = rows_of(&a->grad, b, h, i, a->size);
+        t.dout_row = a->grad.row;
         t.lse = a->lse + row * a->size;
         t.delta = a->delta + row * a->size;
+        t.dq = dq_of(a, b, h, i, piece);
+        t.dk = dk;
+        t.dv = dv;
         a->rows->backward(&t);
-        if (!more && n < cols) {
-          memset(dv, 0, (size_t)(cols * a->V * a->size));
-          memset(dk, 0, (size_t)(cols * a->E * a->size));
-          more = true;
-        }
-        multiply(a, n, a->V, rows, score, 1, KEYS, dout, a->grad.row, 1, dv, a->V, more);
-        multiply(a, n, a->E, rows, grad, 1, KEYS, q, a->q.row, 1, dk, a->E, more);
-        multiply(a, rows, a->E, n, grad, KEYS, 1, k, a->k.row, 1, dq_of(a, b, h, i, piece), a->E,
-                 true);
-        more = true;
+        any = true;
       }
-    if (!more) { /* no query sees them */
+    if (!any) { /* no query sees them */
       memset(dv, 0, (size_t)(cols * a->V * a->size));
       memset(dk, 0, (size_t)(cols * a->E * a->size));
     }
@@ -325,17 +314,16 @@ static void backward_piece(const Attention *a, int64_t b, int64_t hk, int64_t pi
 
 static void backward_range(void *ctx, int64_t begin, int64_t end) {
   Attention *a = ctx;
-  size_t tile = (size_t)(QUERIES * KEYS * a->size), n = a->p > 0 ? 3 * tile : 2 * tile;
-  char *score = moth_alloc(n);
-  if (!score) {
+  Room room;
+  if (!room_take(a, &room, true)) {
     __atomic_store_n(&a->failed, true, __ATOMIC_RELAXED);
     return;
   }
   for (int64_t i = begin; i < end; i++) {
     int64_t bk = i / a->pieces, at = i % a->pieces;
-    backward_piece(a, bk / a->K, bk % a->K, at, score);
+    backward_piece(a, &room, bk / a->K, bk % a->K, at);
   }
-  moth_free(score, n);
+  moth_free(room.p, room.bytes);
 }
 
 static void dots_range(void *ctx, int64_t begin, int64_t end) {

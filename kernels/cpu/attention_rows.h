@@ -2,8 +2,17 @@
  * after kernels/cpu/typed/prelude.h. Sums of a row go over lanes of a vector register or two, added up
  * in one order: the same bits wherever a tile is computed. */
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_product.h"
 
-enum { LANES = 32 };
+enum { LANES = 32, FEW = 16 };
+
+/* Joins lanes [half, 2 half) to the first, down to one; each step has a size known to the compiler. */
+#define HALVE(size, JOIN)                                                                          \
+  {                                                                                                \
+    enum { half = size };                                                                          \
+    PART_UNROLL for (int k = 0; k < half; k++) JOIN                                                \
+  }
+#define HALVES(JOIN) HALVE(16, JOIN) HALVE(8, JOIN) HALVE(4, JOIN) HALVE(2, JOIN) HALVE(1, JOIN)
 
 static inline int64_t visible(const MothAttentionTile *t, int64_t row) {
   int64_t n = t->visible + row;
@@ -30,70 +39,119 @@ static inline void apply_mask(const MothAttentionTile *t, real *s, int64_t row, 
   }
 }
 
+/* Of the n first elements and what fills the last LANES up. */
 static inline real row_max(const real *s, int64_t n) {
-  real lane[LANES], max = -m_inf();
-  int64_t j = 0;
+  real lane[LANES];
   for (int k = 0; k < LANES; k++)
-    lane[k] = max;
-  for (; j + LANES <= n; j += LANES)
+    lane[k] = -m_inf();
+  for (int64_t j = 0; j < n; j += LANES)
     for (int k = 0; k < LANES; k++)
       lane[k] = s[j + k] > lane[k] ? s[j + k] : lane[k];
-  for (int64_t k = 0; j + k < n; k++)
-    lane[k] = s[j + k] > lane[k] ? s[j + k] : lane[k];
-  for (int k = 0; k < LANES; k++)
-    max = lane[k] > max ? lane[k] : max;
-  return max;
+  HALVES(lane[k] = lane[k] > lane[k + half] ? lane[k] : lane[k + half];)
+  return lane[0];
 }
 
 static inline double lanes_sum(real *lane) {
-  for (int half = LANES / 2; half; half /= 2)
-    for (int k = 0; k < half; k++)
-      lane[k] += lane[k + half];
+  HALVES(lane[k] += lane[k + half];)
   return (double)lane[0];
 }
 
 static inline double exps(real *s, int64_t n, real shift) {
   real lane[LANES];
-  int64_t j = 0;
   for (int k = 0; k < LANES; k++)
     lane[k] = 0;
-  for (; j + LANES <= n; j += LANES)
+  for (int64_t j = 0; j < n; j += LANES)
     MOTH_VECTOR for (int k = 0; k < LANES; k++) {
       real y = m_exp_down(s[j + k] - shift);
       s[j + k] = y;
       lane[k] += y;
     }
-  MOTH_VECTOR for (int64_t k = 0; k < n - j; k++) {
-    real y = m_exp_down(s[j + k] - shift);
-    s[j + k] = y;
-    lane[k] += y;
-  }
   return lanes_sum(lane);
 }
 
-static void weights(const MothAttentionTile *t) {
-  real *max = t->max;
-  for (int64_t i = 0; i < t->rows; i++) {
-    real *s = (real *)t->score + i * t->step;
-    int64_t n = visible(t, i);
-    if (t->mask)
-      apply_mask(t, s, i, n);
-    real old = max[i], top = row_max(s, n);
-    top = top > old ? top : old;
-    /* nothing seen: any shift will do */
-    real shift = top == -m_inf() ? (real)0 : top;
+/* What stands behind the n elements that a row sees, as far as it is read: whole LANES of it at once, there
+ * is room. Gives the whole LANES that n elements are part of. */
+static inline int64_t fill_up(real *s, int64_t n, real with) {
+  MOTH_VECTOR for (int k = 0; k < LANES; k++) s[n + k] = with;
+  return (n + LANES - 1) / LANES * LANES;
+}
+
+static inline Product scores_of(const MothAttentionTile *t) {
+  if (t->fresh)
+    turn(t->k_turned, t->k, t->k_row, t->cols, t->depth);
+  return (Product){.m = t->rows,
+                   .n = t->cols,
+                   .k = t->depth,
+                   .a = t->q,
+                   .a_row = t->q_row,
+                   .a_col = 1,
+                   .b = t->k_turned,
+                   .b_row = PART_WIDTH,
+                   .b_part = t->depth * PART_WIDTH,
+                   .c = t->score,
+                   .c_row = t->step,
+                   .alpha = (real)t->scale,
+                   .room = true,
+                   .cut = CUT_COLS,
+                   .visible = t->visible};
+}
+
+/* Of row i. */
+static inline void weights_row(const MothAttentionTile *t, int64_t i) {
+  real *s = (real *)t->score + i * t->step, *max = t->max;
+  int64_t n = visible(t, i);
+  if (t->mask)
+    apply_mask(t, s, i, n);
+  int64_t all = fill_up(s, n, -m_inf());
+  real old = t->first ? -m_inf() : max[i], top = row_max(s, all);
+  top = top > old ? top : old;
+  /* nothing seen: any shift will do */
+  real shift = top == -m_inf() ? (real)0 : top;
+  double sum = exps(s, all, shift);
+  if (t->first) {
+    t->sum[i] = sum;
+  } else {
     real factor = old == -m_inf() ? (real)0 : m_exp_down(old - shift);
-    t->sum[i] = t->sum[i] * (double)factor + exps(s, n, shift);
-    max[i] = top;
-    memset(s + n, 0, (size_t)(t->cols - n) * sizeof *s);
-    if (t->keep) {
-      const real *keep = (const real *)t->keep + i * t->step;
-      MOTH_VECTOR for (int64_t j = 0; j < n; j++) s[j] = keep[j] != 0 ? s[j] : (real)0;
-    }
-    if (t->out && factor != 1) {
+    t->sum[i] = t->sum[i] * (double)factor + sum;
+    if (factor != 1) {
       real *o = (real *)t->out + i * t->out_row;
       MOTH_VECTOR for (int64_t j = 0; j < t->width; j++) o[j] *= factor;
     }
+  }
+  max[i] = top;
+  (void)fill_up(s, all, 0); /* rows of the same part see more */
+  if (t->keep) {
+    const real *keep = (const real *)t->keep + i * t->step;
+    MOTH_VECTOR for (int64_t j = 0; j < n; j++) s[j] = keep[j] != 0 ? s[j] : (real)0;
+  }
+}
+
+static void weights(const MothAttentionTile *t) {
+  Product scores = scores_of(t);
+  Product values = {.n = t->width,
+                    .k = t->cols,
+                    .a_row = t->step,
+                    .a_col = 1,
+                    .b_row = t->v_row,
+                    .b_part = PART_WIDTH,
+                    .c_row = t->out_row,
+                    .alpha = 1,
+                    .add = !t->first,
+                    .cut = CUT_DEPTH};
+  values.b = whole_rows(t->v, &values.b_row, t->cols, t->width, t->whole);
+  /* As many rows at a time as stay in the nearest cache with their scores. */
+  for (int64_t i = 0; i < t->rows; i += FEW) {
+    int64_t rows = t->rows - i < FEW ? t->rows - i : FEW;
+    scores.m = values.m = rows;
+    scores.a = (const real *)t->q + i * t->q_row;
+    scores.c = (real *)t->score + i * t->step;
+    scores.visible = values.visible = t->visible + i;
+    values.a = scores.c;
+    values.c = (real *)t->out + i * t->out_row;
+    product(&scores);
+    for (int64_t r = i; r < i + rows; r++)
+      weights_row(t, r);
+    product(&values);
   }
 }
 
@@ -105,38 +163,90 @@ static void finish(const MothAttentionTile *t) {
     bool seen = max[i] != -m_inf();
     real by = (real)(seen ? t->keep_scale / t->sum[i] : 0);
     MOTH_VECTOR for (int64_t j = 0; j < t->width; j++) o[j] *= by;
-    lse[i] = seen ? (real)((double)max[i] + __builtin_log(t->sum[i])) : m_inf();
+  }
+  MOTH_VECTOR for (int64_t i = 0; i < t->rows; i++) {
+    real l = max[i] + m_log((real)t->sum[i]);
+    lse[i] = max[i] != -m_inf() ? l : m_inf();
+  }
+}
+
+static inline void backward_row(const MothAttentionTile *t, int64_t i) {
+  const real scale = (real)t->scale, by = (real)t->keep_scale;
+  real *s = (real *)t->score + i * t->step, *g = (real *)t->grad + i * t->step;
+  real l = ((const real *)t->lse)[i], d = ((const real *)t->delta)[i];
+  int64_t n = visible(t, i);
+  if (t->mask)
+    apply_mask(t, s, i, n);
+  if (t->keep) {
+    const real *keep = (const real *)t->keep + i * t->step;
+    MOTH_VECTOR for (int64_t j = 0; j < n; j++) {
+      real p = m_exp_down(s[j] - l), k = keep[j] * by;
+      s[j] = p * k;
+      g[j] = p * (k * g[j] - d) * scale;
+    }
+  } else {
+    int64_t all = fill_up(s, n, -m_inf());
+    for (int64_t j = 0; j < all; j += LANES)
+      MOTH_VECTOR for (int k = 0; k < LANES; k++) {
+        real p = m_exp_down(s[j + k] - l);
+        s[j + k] = p;
+        g[j + k] = p * (g[j + k] - d) * scale;
+      }
+  }
+  for (int64_t from = l == m_inf() ? 0 : n; from < n + LANES;
+       from += LANES) { /* or nothing at all was seen */
+    (void)fill_up(s, from, 0);
+    (void)fill_up(g, from, 0);
   }
 }
 
 static void backward(const MothAttentionTile *t) {
-  const real *lse = t->lse, *delta = t->delta;
-  const real scale = (real)t->scale, by = (real)t->keep_scale;
-  for (int64_t i = 0; i < t->rows; i++) {
-    real *s = (real *)t->score + i * t->step, *g = (real *)t->grad + i * t->step;
-    int64_t n = visible(t, i);
-    real l = lse[i], d = delta[i];
-    if (t->mask)
-      apply_mask(t, s, i, n);
-    if (l == m_inf()) {
-      n = 0;
-    } else if (t->keep) {
-      const real *keep = (const real *)t->keep + i * t->step;
-      MOTH_VECTOR for (int64_t j = 0; j < n; j++) {
-        real p = m_exp_down(s[j] - l), k = keep[j] * by;
-        s[j] = p * k;
-        g[j] = p * (k * g[j] - d) * scale;
-      }
-    } else {
-      MOTH_VECTOR for (int64_t j = 0; j < n; j++) {
-        real p = m_exp_down(s[j] - l);
-        s[j] = p;
-        g[j] = p * (g[j] - d) * scale;
-      }
-    }
-    memset(s + n, 0, (size_t)(t->cols - n) * sizeof *s);
-    memset(g + n, 0, (size_t)(t->cols - n) * sizeof *g);
-  }
+  Product p = scores_of(t);
+  product(&p);
+  if (t->fresh)
+    turn(t->v_turned, t->v, t->v_row, t->cols, t->width);
+  p.a = t->dout;
+  p.a_row = t->dout_row;
+  p.k = t->width;
+  p.b = t->v_turned;
+  p.b_part = t->width * PART_WIDTH;
+  p.c = t->grad;
+  p.alpha = 1;
+  product(&p);
+  for (int64_t i = 0; i < t->rows; i++)
+    backward_row(t, i);
+  Product sums = {.m = t->cols,
+                  .n = t->width,
+                  .k = t->rows,
+                  .a = t->score,
+                  .a_row = 1,
+                  .a_col = t->step,
+                  .b_row = t->dout_row,
+                  .b_part = PART_WIDTH,
+                  .c = t->dv,
+                  .c_row = t->width,
+                  .alpha = 1,
+                  .add = t->more,
+                  .cut = CUT_START,
+                  .visible = t->visible};
+  sums.b = whole_rows(t->dout, &sums.b_row, t->rows, t->width, t->whole);
+  product(&sums);
+  sums.n = sums.c_row = t->depth;
+  sums.a = t->grad;
+  sums.b_row = t->q_row;
+  sums.b = whole_rows(t->q, &sums.b_row, t->rows, t->depth, t->whole);
+  sums.c = t->dk;
+  product(&sums);
+  sums.m = t->rows;
+  sums.k = t->cols;
+  sums.a_row = t->step;
+  sums.a_col = 1;
+  sums.b_row = t->k_row;
+  sums.b = whole_rows(t->k, &sums.b_row, t->cols, t->depth, t->whole);
+  sums.c = t->dq;
+  sums.add = true;
+  sums.cut = CUT_DEPTH;
+  product(&sums);
 }
 
 static void dot(void *delta, const void *a, const void *b, int64_t n, const void *minus) {

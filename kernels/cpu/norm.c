@@ -126,12 +126,16 @@ static MothStatus join_chunks(const char *parts, MothDType real, int64_t chunks,
                               MothTensor *out) {
   MothTensor *sums;
   MOTH_TRY(moth_tensor_new(out->ndim, out->shape, real, out->device, &sums));
-  for (int64_t k = 0; k < n; k++) {
-    double s = 0;
-    for (int64_t i = 0; i < chunks; i++)
-      s += real == MOTH_FLOAT64 ? ((const double *)parts)[i * n + k]
-                                : (double)((const float *)parts)[i * n + k];
-    put(sums, k, s);
+  for (int64_t k = 0; k < n; k += COLS) { /* as many as stay in cache, chunk by chunk */
+    double s[COLS] = {0};
+    int64_t m = moth_min64(COLS, n - k);
+    for (int64_t i = 0; i < chunks; i++) {
+      const char *p = parts + (i * n + k) * moth_dtype_size(real);
+      for (int64_t j = 0; j < m; j++)
+        s[j] += real == MOTH_FLOAT64 ? ((const double *)p)[j] : (double)((const float *)p)[j];
+    }
+    for (int64_t j = 0; j < m; j++)
+      put(sums, k + j, s[j]);
   }
   moth_cpu_copy(out, sums);
   moth_tensor_release(sums);

@@ -1,6 +1,7 @@
-/* sort and topk along rows. Elements become unsigned keys whose order is theirs (NaN above all numbers,
- * -0 as 0), complemented for descending order; pairs of key and position are sorted: by insertion where
- * there are few, else by a stable radix sort that leaves out digits in which all keys agree. */
+/* sort and topk along rows. Elements become unsigned keys (kernels/cpu/typed/sort.h); pairs of key and
+ * position are sorted: by insertion where there are few, else by a stable radix sort that leaves out
+ * digits in which all keys agree. topk keeps those that may be among the first, and when they are twice
+ * as many as asked for drops the others: no more steps than a few per element, in any order of them. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -13,67 +14,17 @@ typedef struct Pair {
   int64_t pos;
 } Pair;
 
-enum { FEW = 48 };
+enum { FEW = 48, KEYS = 256 };
 
-static uint64_t float_key(uint64_t bits, int width) {
-  uint64_t sign = (uint64_t)1 << (width - 1);
-  return bits & sign ? ~bits & (sign | (sign - 1)) : bits | sign;
-}
-
-/* The key of an element, and how many bits keys have. */
-static uint64_t key_of(int dtype, const char *p) {
-  switch (dtype) {
-  case MOTH_FLOAT64: {
-    double x;
-    uint64_t u;
-    memcpy(&x, p, sizeof x);
-    x = x == 0 ? 0 : x;
-    memcpy(&u, &x, sizeof u);
-    return x != x ? UINT64_MAX : float_key(u, 64);
-  }
-  case MOTH_FLOAT32: {
-    float x;
-    uint32_t u;
-    memcpy(&x, p, sizeof x);
-    x = x == 0 ? 0 : x;
-    memcpy(&u, &x, sizeof u);
-    return x != x ? UINT32_MAX : float_key(u, 32);
-  }
-  case MOTH_FLOAT16:
-  case MOTH_BFLOAT16: {
-    uint16_t u, inf = dtype == MOTH_FLOAT16 ? 0x7c00 : 0x7f80;
-    memcpy(&u, p, sizeof u);
-    if ((u & 0x7fff) == 0)
-      u = 0;
-    return (u & 0x7fff) > inf ? UINT16_MAX : float_key(u, 16);
-  }
-  case MOTH_INT64: {
-    int64_t x;
-    memcpy(&x, p, sizeof x);
-    return (uint64_t)x ^ (uint64_t)1 << 63;
-  }
-  case MOTH_INT32: {
-    int32_t x;
-    memcpy(&x, p, sizeof x);
-    return (uint32_t)x ^ (uint32_t)1 << 31;
-  }
-  case MOTH_INT16: {
-    int16_t x;
-    memcpy(&x, p, sizeof x);
-    return (uint64_t)(x + 32768);
-  }
-  case MOTH_INT8:
-    return (uint64_t)(*(const int8_t *)p + 128);
-  default:
-    return *(const uint8_t *)p;
-  }
+static bool before(Pair a, Pair b) {
+  return a.key < b.key || (a.key == b.key && a.pos < b.pos);
 }
 
 static void insertion(Pair *a, int64_t n) {
   for (int64_t i = 1; i < n; i++) {
     Pair x = a[i];
     int64_t j = i;
-    for (; j > 0 && a[j - 1].key > x.key; j--)
+    for (; j > 0 && before(x, a[j - 1]); j--)
       a[j] = a[j - 1];
     a[j] = x;
   }
@@ -102,9 +53,6 @@ static Pair *radix(Pair *a, Pair *spare, int64_t n, int bytes) {
   return a;
 }
 
-static bool before(Pair a, Pair b) {
-  return a.key < b.key || (a.key == b.key && a.pos < b.pos);
-}
 /* Moves the k first of n pairs to the front, in any order. */
 static void choose(Pair *a, int64_t n, int64_t k) {
   int64_t lo = 0, hi = n - 1;
@@ -138,72 +86,99 @@ static void choose(Pair *a, int64_t n, int64_t k) {
 }
 
 typedef struct Sort {
+  const MothKernels *kernels;
   const char *in;
   char *values;
   int64_t *pos;
   MothSplit split; /* of the input */
   int64_t k, item, base;
-  int dtype;
   bool descending, part;
   bool failed;
 } Sort;
 
+/* Puts n pairs, in any order, in that of key and position; they end up in a or in spare. */
+static Pair *in_order(Pair *a, Pair *spare, int64_t n, int bytes) {
+  if (n <= FEW) {
+    insertion(a, n);
+    return a;
+  }
+  /* positions first: a stable sort of keys then keeps them */
+  for (int64_t i = 0; i < n; i++)
+    a[i] = (Pair){(uint64_t)a[i].pos, (int64_t)a[i].key};
+  Pair *p = radix(a, spare, n, 8);
+  for (int64_t i = 0; i < n; i++)
+    p[i] = (Pair){(uint64_t)p[i].pos, (int64_t)p[i].key};
+  return radix(p, p == a ? spare : a, n, bytes);
+}
+
+/* All pairs of a row, in order. */
+static Pair *sort_row(const Sort *s, const char *row, Pair *a, Pair *spare) {
+  uint64_t keys[KEYS];
+  int64_t n = s->split.n;
+  for (int64_t i = 0; i < n; i += KEYS) {
+    int64_t m = moth_min64(KEYS, n - i);
+    s->kernels->sort_keys(keys, row + i * s->split.inner * s->item, s->split.inner, m,
+                          s->descending);
+    for (int64_t j = 0; j < m; j++)
+      a[i + j] = (Pair){keys[j], i + j};
+  }
+  if (n > FEW)
+    return radix(a, spare, n, (int)s->item);
+  insertion(a, n);
+  return a;
+}
+
+/* How many candidates there may be. */
+static int64_t room_for(const Sort *s) {
+  return 2 * s->k + 64;
+}
+
+/* The first k pairs of a row, in order: room_for(s) <= its length. */
+static Pair *first_of_row(const Sort *s, const char *row, Pair *a, Pair *spare) {
+  uint64_t keys[KEYS],
+      limit = UINT64_MAX; /* of the k first so far: what is not below does not count */
+  int64_t n = s->split.n, room = room_for(s), have = 0;
+  bool full = false;
+  for (int64_t i = 0; i < n; i += KEYS) {
+    int64_t m = moth_min64(KEYS, n - i);
+    s->kernels->sort_keys(keys, row + i * s->split.inner * s->item, s->split.inner, m,
+                          s->descending);
+    for (int64_t j = 0; j < m; j++) {
+      if (full && keys[j] >= limit)
+        continue;
+      a[have++] = (Pair){keys[j], i + j};
+      if (have < room)
+        continue;
+      choose(a, have, s->k);
+      have = s->k;
+      full = true;
+      limit = 0;
+      for (int64_t c = 0; c < have; c++)
+        limit = a[c].key > limit ? a[c].key : limit;
+    }
+  }
+  choose(a, have, s->k);
+  return in_order(a, spare, s->k, (int)s->item);
+}
+
 static void sort_range(void *ctx, int64_t begin, int64_t end) {
   Sort *s = ctx;
   int64_t n = s->split.n, inner = s->split.inner, k = s->k;
-  size_t bytes = (size_t)n * sizeof(Pair) * 2;
+  bool some = s->part && room_for(s) <= n;
+  int64_t room = some ? room_for(s) : n;
+  size_t bytes = (size_t)room * sizeof(Pair) * 2;
   Pair *a = moth_alloc(bytes);
   if (!a) {
     __atomic_store_n(&s->failed, true, __ATOMIC_RELAXED);
     return;
   }
-  uint64_t mask = s->item == 8 ? UINT64_MAX : ((uint64_t)1 << 8 * s->item) - 1;
   for (int64_t r = begin; r < end; r++) {
     int64_t from = r / inner * n * inner + r % inner, to = r / inner * k * inner + r % inner;
-    int64_t m = n;
-    bool few = s->part && k > 0 && k <= FEW && k < n / 4;
-    for (int64_t i = 0; few && i < n; i++) { /* the k first so far, in order */
-      uint64_t key = key_of(s->dtype, s->in + (from + i * inner) * s->item);
-      key = s->descending ? ~key & mask : key;
-      int64_t j = i < k ? i : k;
-      if (i >= k && key >= a[k - 1].key)
-        continue;
-      for (j -= i >= k; j > 0 && a[j - 1].key > key; j--)
-        a[j] = a[j - 1];
-      a[j] = (Pair){key, i};
-    }
-    for (int64_t i = 0; !few && i < n; i++) {
-      uint64_t key = key_of(s->dtype, s->in + (from + i * inner) * s->item);
-      a[i] = (Pair){s->descending ? ~key & mask : key, i};
-    }
-    if (s->part && !few && k > 0 && k < n / 4) { /* only these are put in order */
-      choose(a, n, k);
-      m = k;
-    }
-    Pair *p = a;
-    if (few) {
-      m = k;
-    } else if (m < n) { /* by key and position, which choose() has mixed */
-                        /* positions first: a stable sort of keys then keeps them */
-      for (int64_t i = 0; i < m; i++) {
-        uint64_t key = a[i].key;
-        a[i] = (Pair){(uint64_t)a[i].pos, (int64_t)key};
-      }
-      p = radix(a, a + n, m, 8);
-      for (int64_t i = 0; i < m; i++) {
-        uint64_t pos = p[i].key;
-        p[i] = (Pair){(uint64_t)p[i].pos, (int64_t)pos};
-      }
-      p = radix(p, p == a ? a + n : a, m, (int)s->item);
-    } else if (n <= FEW) {
-      insertion(a, n);
-    } else {
-      p = radix(a, a + n, n, (int)s->item);
-    }
+    const char *row = s->in + from * s->item;
+    Pair *p = some ? first_of_row(s, row, a, a + room) : sort_row(s, row, a, a + room);
     for (int64_t i = 0; i < k; i++) {
       int64_t at = to + i * inner;
-      memcpy(s->values + at * s->item, s->in + (from + p[i].pos * inner) * s->item,
-             (size_t)s->item);
+      memcpy(s->values + at * s->item, row + p[i].pos * inner * s->item, (size_t)s->item);
       s->pos[at] = p[i].pos + s->base;
     }
   }
@@ -222,7 +197,7 @@ static MothStatus run(MothCall *c, const MothTensor *self, int64_t dim, int64_t 
             .split = {1, 1, 1},
             .item = moth_itemsize(self),
             .base = base,
-            .dtype = self->dtype,
+            .kernels = moth_cpu_kernels(self->dtype),
             .descending = descending,
             .part = part};
   if (self->ndim)
@@ -230,7 +205,7 @@ static MothStatus run(MothCall *c, const MothTensor *self, int64_t dim, int64_t 
   s.k = k < 0 ? s.split.n : k;
   int64_t rows = s.split.outer * s.split.inner;
   if (c->results[0].u.t->numel)
-    moth_parallel_for(rows, moth_cpu_grain(16 * s.split.n), sort_range, &s);
+    moth_parallel_for(rows, moth_cpu_grain((part ? 4 : 16) * s.split.n), sort_range, &s);
   moth_tensor_release(in);
   return s.failed ? moth_fail(MOTH_ERR_MEMORY, "out of memory") : MOTH_OK;
 }

@@ -62,6 +62,7 @@ moth.equal = tensor.equal
 for _, name in ipairs({ "arange", "max", "min", "split", "chunk", "unbind", "where" }) do
   moth[name] = tensor.functions[name]
 end
+for name, fn in pairs(require("moth.functions").functions) do moth[name] = fn end
 tensor.install(moth)
 
 local autograd = require "moth.autograd"
@@ -85,7 +86,7 @@ local lazy = {
   transforms = "moth.transforms",
   utils = "moth.utils", fmt = "moth.fmt", ops = "moth.ops", dispatch = "moth.dispatch", library = "moth.library",
   testing = "moth.testing", class = "moth.class", tensorboard = "moth.tensorboard", plot = "moth.plot",
-  func = "moth.func", tree = "moth.tree",
+  func = "moth.func", tree = "moth.tree", interop = "moth.interop",
   backends = "moth.backends", cuda = "moth.cuda",
 }
 local from = { -- function -> the module that has it

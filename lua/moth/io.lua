@@ -1,34 +1,58 @@
 --- Saving and loading: safetensors for tensors, JSON for the rest, in one file; written atomically.
 -- The file is a plain safetensors file. Tensors are named by their path in the table ("model.net.1.weight"); the
--- table's shape and everything that is no tensor is JSON in its metadata, with a SHA-256 of that text. Loading never
--- runs code.
+-- table's shape and everything that is no tensor is JSON in its metadata, and SHA-256 of the whole file stands in
+-- front. Loading never runs code. Files of others: interop.lua.
+local ffi = require "ffi"
 local B = require "moth_lua"
+local check = require "moth.utils.check"
+local Ordered = require "moth.nn.ordered"
 local ops = B.ops
 local M = {}
+
+local MAX_DEPTH = 300 -- of tables in tables
 
 local function json()
   local ok, cjson = pcall(require, "cjson.safe")
   if not ok then error("moth.save and moth.load need lua-cjson (Debian: lua-cjson)", 3) end
   cjson = cjson.new()
   cjson.encode_sparse_array(false, 1, 0)
-  cjson.encode_max_depth(100)
-  cjson.decode_max_depth(200)
+  cjson.encode_max_depth(4 * MAX_DEPTH) -- three of JSON's brackets for one of Lua's
+  cjson.decode_max_depth(4 * MAX_DEPTH)
   return cjson
 end
 
--- A value as JSON can hold it: tables become {k="t", a={…}, h={{key, value}, …}}, numbers strings that lose nothing.
+local function hex(s) return (s:gsub(".", function(c) return ("%02x"):format(c:byte()) end)) end
+local function unhex(s) return (s:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end)) end
+
+-- A value as JSON can hold it: tables become {k="t", a={…}, h={{kind, key, value}, …}}, numbers strings that lose
+-- nothing, and strings that are not text their bytes in hexadecimal.
 local pack
 
-local function pack_table(t, path, out, seen)
-  if seen[t] then error(("save: the table at '%s' contains itself"):format(path), 0) end
-  seen[t] = true
-  local n = #t
-  local node = { k = "t", a = {}, h = {} }
-  for i = 1, n do node.a[i] = pack(t[i], path == "" and tostring(i) or path .. "." .. i, out, seen) end
+local function pack_key(key)
+  local kind = type(key)
+  if kind == "number" then return "n", ("%.17g"):format(key) end
+  if kind == "boolean" then return "b", tostring(key) end
+  if kind ~= "string" then return nil end
+  if B.is_text(key) then return "s", key end
+  return "h", hex(key)
+end
+
+local function pack_table(t, path, out, depth)
+  if out.seen[t] then error(("save: the table at '%s' contains itself"):format(path), 0) end
+  if depth > MAX_DEPTH then error(("save: tables nest deeper than %d at '%s'"):format(MAX_DEPTH, path), 0) end
+  local meta = getmetatable(t)
+  local ordered = Ordered.is(t)
+  if not ordered and type(meta) == "table" and rawget(meta, "__name") then
+    error(("save: a %s at '%s' cannot be saved%s"):format(meta.__name, path,
+      type(t.state_dict) == "function" and "; save its :state_dict()" or ""), 0)
+  end
+  out.seen[t] = true
+  local n = ordered and 0 or #t
+  local node = { k = ordered and "sd" or "t", a = {}, h = {} }
+  for i = 1, n do node.a[i] = pack(t[i], path == "" and tostring(i) or path .. "." .. i, out, depth + 1) end
   local keys = {}
-  if type(t.keys) == "function" and getmetatable(t) then -- an ordered state dict
-    node.k = "sd"
-    for _, k in ipairs(t:keys()) do keys[#keys + 1] = k end
+  if ordered then
+    keys = Ordered.keys(t)
   else
     for k in pairs(t) do
       if not (type(k) == "number" and k >= 1 and k <= n and k == math.floor(k)) then keys[#keys + 1] = k end
@@ -39,106 +63,171 @@ local function pack_table(t, path, out, seen)
     end)
   end
   for _, k in ipairs(keys) do
-    if type(k) ~= "string" and type(k) ~= "number" then
-      error(("save: a key of type %s in '%s' cannot be saved; keys are strings or numbers"):format(type(k), path), 0)
+    local kind, name = pack_key(k)
+    if not kind then
+      error(("save: a key of type %s in '%s' cannot be saved; keys are strings, numbers or booleans"):format(type(k),
+        path), 0)
     end
-    local name = type(k) == "number" and ("%.17g"):format(k) or k
-    local inner = path == "" and name or path .. "." .. name
-    node.h[#node.h + 1] = { type(k) == "number" and "n" or "s", name, pack(t[k], inner, out, seen) }
+    node.h[#node.h + 1] = { kind, name, pack(rawget(t, k), path == "" and name or path .. "." .. name, out, depth + 1) }
   end
-  seen[t] = nil
+  out.seen[t] = nil
   return node
 end
 
-function pack(v, path, out, seen)
-  if B.is_tensor(v) then
-    local name = path == "" and "tensor" or path
-    while out.used[name] do name = name .. "_" end
-    out.used[name] = true
-    out.names[#out.names + 1] = name
-    local plain = ops.contiguous(ops.to(B.alias(v, false), { device = "cpu" }))
-    out.tensors[#out.tensors + 1] = plain
-    return { k = "x", v = name, g = B.requires_grad(v) and B.is_leaf(v) or nil }
+-- A name for a tensor that no other has and that safetensors can hold.
+local function name_for(path, out)
+  local name = B.is_text(path) and path ~= "" and path ~= "__metadata__" and path or "tensor"
+  local unique = name
+  while out.used[unique] do
+    out.used[name] = out.used[name] + 1
+    unique = name .. "_" .. out.used[name]
   end
+  out.used[unique] = 1
+  return unique
+end
+
+local function pack_tensor(t, path, out)
+  local name = name_for(path, out)
+  out.names[#out.names + 1] = name
+  out.tensors[#out.tensors + 1] = ops.contiguous(ops.to(B.alias(t, false), { device = "cpu" }))
+  return { k = "x", v = name, g = B.requires_grad(t) and B.is_leaf(t) or nil }
+end
+
+function pack(v, path, out, depth)
+  if B.is_tensor(v) then return pack_tensor(v, path, out) end
   local kind = type(v)
-  if kind == "table" then return pack_table(v, path, out, seen) end
+  if kind == "table" then return pack_table(v, path, out, depth) end
   if kind == "number" then return { k = "n", v = ("%.17g"):format(v) } end
-  if kind == "string" then return { k = "s", v = v } end
+  if kind == "string" then return B.is_text(v) and { k = "s", v = v } or { k = "h", v = hex(v) } end
   if kind == "boolean" then return { k = "b", v = v } end
   if kind == "nil" then return { k = "z" } end
   if B.is_dtype(v) then return { k = "d", v = v.name } end
+  if ffi.istype("int64_t", v) then return { k = "i", v = tostring(v) } end -- "-12LL"
+  if ffi.istype("uint64_t", v) then return { k = "i", v = tostring(v) } end -- "12ULL"
   error(("save: a %s at '%s' cannot be saved; tensors, tables, numbers, strings, booleans can"):format(kind, path), 0)
 end
 
---- Saves a tensor or a table of tensors, tables, numbers, strings, booleans. At any moment the file is the old or the
--- new one. Errors name what cannot be saved, or path and reason.
+-- The JSON of what pack gave. Its keys stand in one order, so that equal values make equal files (cjson's order is that
+-- of its hash).
+local function text_of(node, quote)
+  local parts = { '{"k":', quote(node.k) }
+  if node.v ~= nil then parts[#parts + 1] = ',"v":' .. quote(node.v) end
+  if node.g ~= nil then parts[#parts + 1] = ',"g":' .. quote(node.g) end
+  if node.a then
+    local list = {}
+    for i, v in ipairs(node.a) do list[i] = text_of(v, quote) end
+    parts[#parts + 1] = ',"a":[' .. table.concat(list, ",") .. "]"
+    list = {}
+    for i, e in ipairs(node.h) do
+      list[i] = ("[%s,%s,%s]"):format(quote(e[1]), quote(e[2]), text_of(e[3], quote))
+    end
+    parts[#parts + 1] = ',"h":[' .. table.concat(list, ",") .. "]"
+  end
+  parts[#parts + 1] = "}"
+  return table.concat(parts)
+end
+
+local function save_npy(value, path)
+  if not B.is_tensor(value) then
+    error(("save: %s: a .npy file holds one tensor, got a %s"):format(path, type(value)), 3)
+  end
+  B.save_npy(path, ops.contiguous(ops.to(B.alias(value, false), { device = "cpu" })))
+end
+
+--- Saves a tensor or a table of tensors, tables, numbers, strings, booleans, dtypes. At any moment the file is the old
+-- or the new one. A tensor saved to a name that ends in .npy gives a file of NumPy's. Errors name what cannot be saved,
+-- or path and reason.
 function M.save(value, path)
   if type(path) ~= "string" then error("save: expected (value, path), got " .. type(path) .. " as path", 2) end
-  local out = { names = {}, tensors = {}, used = {} }
-  local ok, tree = pcall(pack, value, "", out, {})
+  if path:sub(-4) == ".npy" then return save_npy(value, path) end
+  local out = { names = {}, tensors = {}, used = {}, seen = {} }
+  local ok, tree = pcall(pack, value, "", out, 1)
   if not ok then error(tree, 2) end
-  local text, err = json().encode(tree)
-  if not text then error("save: " .. tostring(err), 2) end
-  B.save_safetensors(path, out.names, out.tensors, { { "format", "moth" }, { "tree", text },
-    { "tree_sha256", B.sha256(text) }, { "tensors_sha256", M.digest(out.names, out.tensors) } })
+  local text = text_of(tree, json().encode)
+  B.save_safetensors(path, out.names, out.tensors,
+    { { "moth.sha256", ("0"):rep(64) }, { "format", "moth" }, { "moth.tree", text } }, true)
 end
 
---- SHA-256 over the names and bytes of tensors.
-function M.digest(names, tensors)
-  local parts = {}
-  for i, name in ipairs(names) do parts[i] = name .. " " .. B.sha256(B.bytes(tensors[i])) end
-  table.sort(parts)
-  return B.sha256(table.concat(parts, "\n"))
+-- The exact int64_t or uint64_t of "-12LL", "12ULL".
+local function integer(text)
+  local sign, digits, suffix = text:match("^(-?)(%d+)(U?)LL$")
+  local value = suffix == "U" and 0ULL or 0LL
+  for d in digits:gmatch("%d") do value = value * 10 + tonumber(d) end
+  return sign == "-" and -value or value
 end
 
-local function unpack_value(node, tensors, path)
+local unpack_value
+
+local function unpack_table(node, from)
+  local out, order = {}, {}
+  for i, v in ipairs(node.a or {}) do out[i] = unpack_value(v, from) end
+  for _, e in ipairs(node.h or {}) do
+    local key = e[2]
+    if e[1] == "n" then key = tonumber(key)
+    elseif e[1] == "h" then key = unhex(key)
+    elseif e[1] == "b" then key = key == "true"
+    end
+    out[key] = unpack_value(e[3], from)
+    order[#order + 1] = key
+  end
+  return node.k == "sd" and require("moth.nn.state_dict").from(order, out) or out
+end
+
+function unpack_value(node, from)
   local k = type(node) == "table" and node.k
   if k == "x" then
-    local t = tensors[node.v]
-    if not t then error(("load: %s: tensor '%s' is missing"):format(path, tostring(node.v)), 0) end
+    local t = from.tensors[node.v]
+    if not t then check.fail("load: %s: tensor '%s' is missing", from.path, tostring(node.v)) end
+    t = from.place and from.place(t) or t
     if node.g then B.set_requires_grad(t, true) end
     return t
   elseif k == "n" then return tonumber(node.v)
   elseif k == "s" or k == "b" then return node.v
+  elseif k == "h" then return unhex(node.v)
+  elseif k == "i" then return integer(node.v)
   elseif k == "z" then return nil
   elseif k == "d" then return B.dtype(node.v)
-  elseif k == "t" or k == "sd" then
-    local out, order = {}, {}
-    for i, v in ipairs(node.a or {}) do out[i] = unpack_value(v, tensors, path) end
-    for _, e in ipairs(node.h or {}) do
-      local key = e[2]
-      if e[1] == "n" then key = tonumber(key) end
-      out[key] = unpack_value(e[3], tensors, path)
-      order[#order + 1] = key
-    end
-    if k == "sd" then
-      local found, state = pcall(require, "moth.nn.state_dict")
-      if found then return state.from(order, out) end
-    end
-    return out
+  elseif k == "t" or k == "sd" then return unpack_table(node, from)
   end
-  error(("load: %s: the description of the table is damaged"):format(path), 0)
+  check.fail("load: %s: the description of the table is damaged", from.path)
 end
 
---- Loads what save wrote; a safetensors file from elsewhere gives a table of tensors by name.
-function M.load(path)
+local function by_name(names, tensors)
+  local out = {}
+  for i, name in ipairs(names) do out[name] = tensors[i] end
+  return out
+end
+
+local function load_safetensors(path, place)
+  local names, tensors, metadata, own = B.load_safetensors(path)
+  local named = by_name(names, tensors)
+  if not own then
+    for name, t in pairs(named) do named[name] = place and place(t) or t end
+    return named
+  end
+  local tree, err = json().decode(metadata["moth.tree"] or "")
+  if not tree then check.fail("load: %s: %s", path, tostring(err)) end
+  return unpack_value(tree, { path = path, tensors = named, place = place })
+end
+
+--- Loads what save wrote, a safetensors file from elsewhere (a table of tensors by name), NumPy's .npy (a tensor) and
+-- .npz (a table of tensors), PyTorch's .pt (what was saved, tensors and plain values only): the file's content tells
+-- which, not its name. No code in a file is ever run; what cannot be loaded without is refused, with the reason.
+-- @tparam string path
+-- @tparam[opt] table o map_location: the device that tensors go to (the CPU); max_expanded: how many bytes compressed
+-- members of an archive may have together (2^30)
+function M.load(path, o)
   if type(path) ~= "string" then error("load: expected a path, got " .. type(path), 2) end
-  local names, tensors, metadata = B.load_safetensors(path)
-  local by_name = {}
-  for i, name in ipairs(names) do by_name[name] = tensors[i] end
-  -- One sign of a checkpoint of ours is enough to ask for all of them: a damaged name must not pass for another's file.
-  if not (metadata.format == "moth" or metadata.tree or metadata.tree_sha256 or metadata.tensors_sha256) then
-    return by_name
+  o = check.options("load", o, "map_location max_expanded")
+  local place
+  if o.map_location ~= nil then
+    local device = B.device(o.map_location)
+    place = function(t) return ops.to(t, { device = device }) end
   end
-  if metadata.format ~= "moth" or not metadata.tree or B.sha256(metadata.tree) ~= metadata.tree_sha256
-    or M.digest(names, tensors) ~= metadata.tensors_sha256 then
-    error(("load: %s: checksum mismatch, the file is damaged"):format(path), 2)
-  end
-  local tree, err = json().decode(metadata.tree)
-  if not tree then error(("load: %s: %s"):format(path, tostring(err)), 2) end
-  local ok, value = pcall(unpack_value, tree, by_name, path)
-  if not ok then error(value, 2) end
-  return value
+  local kind, why = B.file_kind(path)
+  if not kind then check.fail("load: %s: %s", path, why) end
+  if kind == "safetensors" then return load_safetensors(path, place) end
+  return (require("moth.interop").load(kind, path, place, o.max_expanded))
 end
 
 --- Saves { name = tensor } as plain safetensors; metadata is { key = string }.
@@ -161,9 +250,7 @@ end
 --- { name = tensor }, metadata of a safetensors file.
 function M.load_safetensors(path)
   local names, tensors, metadata = B.load_safetensors(path)
-  local out = {}
-  for i, name in ipairs(names) do out[name] = tensors[i] end
-  return out, metadata
+  return by_name(names, tensors), metadata
 end
 
 return M

@@ -41,6 +41,9 @@ end
 M.seed_all = M.manual_seed
 
 function M.get_rng_state() return { B.generator_state() } end
-function M.set_rng_state(state) B.generator_set_state(nil, unpack(state)) end
+function M.set_rng_state(state)
+  if type(state) ~= "table" or #state ~= 4 then error("set_rng_state: expected what get_rng_state gave", 2) end
+  B.generator_set_state(nil, unpack(state))
+end
 
 return M

@@ -500,6 +500,7 @@ end
 -- What needs the finished table of functions.
 function M.install(moth)
   methods.type_as = ops.type_as
+  for name, fn in pairs(require("moth.functions").methods) do methods[name] = fn end
   for name, fn in pairs(methods) do
     if moth[name] == nil and (name == "detach" or name == "item" or name == "numel") then moth[name] = fn end
   end

@@ -1,5 +1,7 @@
+local ffi = require "ffi"
 local moth = require "moth"
 local T, datasets = moth.transforms, moth.datasets
+ffi.cdef "int setenv(const char *name, const char *value, int replace); int unsetenv(const char *name);"
 
 describe("transforms #quick #M244", function()
   it("ToTensor scales bytes and puts channels first", function()
@@ -101,6 +103,9 @@ describe("image sets #quick", function()
 
   it("say where they looked", function()
     local path = folder()
+    local data = os.getenv("MOTH_DATA")
+    ffi.C.unsetenv("MOTH_DATA")
+    finally(function() if data then ffi.C.setenv("MOTH_DATA", data, 1) end end)
     assert.error_matches(function() datasets.MNIST(path .. "/none") end, "no files found in .*/none/mnist.*HINT")
     write_part(path, "t10k", 4)
     write_idx(path .. "/mnist/t10k-labels-idx1-ubyte", { 3 }, "\0\0\0")

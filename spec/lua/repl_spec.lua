@@ -83,6 +83,26 @@ describe("the prompt #quick", function()
     assert.matches("stdin:1: attempt to index", errors)
     assert.matches("'<name>' expected near '='", errors)
     assert.is_nil(out:find("\27", 1, true), "colours in a pipe")
+    assert.is_nil(out:find("> ", 1, true) or out:find("Ctrl-D", 1, true), "prompts in a pipe")
+  end)
+
+  it("points at the line typed, and shows no frame of its own", function()
+    local _, errors = session { "moth.nn.Linear(2, 3)(moth.ones(4))", "%run no_such_file", "%plot", "%plot nil" }
+    assert.matches("^stdin:1: %[linear%] mat1 and mat2", errors)
+    assert.matches("\n%%run: no_such_file: No such file or directory\nusage: %%plot expr: ", errors)
+    assert.is_nil(errors:find("repl/init", 1, true))
+    assert.is_nil(errors:find("in function 'error'", 1, true))
+    assert.same("nil\n3\nnil\n", (session { "select(2, 1, nil, 3, nil)" }))
+    assert.same("a\nb\n", (session { "'a\\nb'" }))
+    assert.matches("module moth.nn: %?moth.nn lists it", (session { "moth.nn" }))
+  end)
+
+  it("keeps what was typed as one line of the history, if that means the same", function()
+    assert.equal(" for i = 1, 2 do print(i) end",
+      locals.one_line("-- twice\nfor i = 1, 2 do -- comment\n print(i)\nend --[[ x ]]"))
+    assert.equal("x = 'a -- b'", locals.one_line("x = 'a -- b'"))
+    assert.is_nil(locals.one_line("x = [[a\nb]]"))
+    assert.equal("a.b(1 - -2)", locals.one_line("a.b(1 - -2)"))
   end)
 
   it("shows tables, strings, functions", function()
@@ -125,7 +145,7 @@ describe("the prompt #quick", function()
 
   it("explains ops, functions, classes, modules and values", function()
     local out = session { "?sigmoid", "?moth.nn.Linear", "?moth.save", "?moth.optim", "local v = 3", "?v", "??logistic",
-      "?surely_nothing",
+      "?surely_nothing", "?nn.Conv2d", "?StepLR", "?",
       "%help", "%who", "%nonsense" }
     assert.matches("sigmoid%(Tensor self%) %-> Tensor", out)
     assert.matches("src/ops/pointwise.lua:%d+", out)
@@ -135,6 +155,8 @@ describe("the prompt #quick", function()
     assert.matches("v = 3 %(number%)", out)
     assert.matches("sigmoid +", out)
     assert.matches("nothing is named 'surely_nothing'", out)
+    assert.matches("class Conv2d.-conv.lua:%d+", out)
+    assert.matches("class StepLR", out)
     assert.matches("%%t expr", out)
     assert.matches("  v +3\n", out)
   end)

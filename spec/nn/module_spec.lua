@@ -269,6 +269,39 @@ describe("state dicts #quick", function()
     assert.error_matches(function() m:load_state_dict(3) end, "expected a state dict")
   end)
 
+  it("load what fits of another model, and say what does not #M190", function()
+    local m = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 4))
+    local before = m[2].weight:detach():clone()
+    local sd = { ["0.weight"] = moth.ones(2, 3), ["0.bias"] = moth.ones(2), ["1.weight"] = moth.ones(5, 2),
+      ["head.weight"] = moth.ones(1) }
+    local missing, unexpected, mismatched = m:load_state_dict(sd, { strict = false, ignore_mismatched_sizes = true })
+    assert.same({ "1.bias" }, missing)
+    assert.same({ "head.weight" }, unexpected)
+    assert.equal(1, #mismatched)
+    assert.equal("1.weight", mismatched[1].name)
+    assert.equal("[5, 2]", tostring(mismatched[1].checkpoint))
+    assert.equal("[4, 2]", tostring(mismatched[1].model))
+    assert.is_true(m[1].weight:eq(1):all():item() and before:equal(m[2].weight))
+    local ok, message = pcall(m.load_state_dict, m, sd, { ignore_mismatched_sizes = true })
+    assert.is_false(ok)
+    assert.matches('missing keys: "1.bias"', message, 1, true)
+    assert.is_nil(message:find("size mismatch", 1, true))
+    local text = { ["0.weight"] = "text" }
+    assert.error_matches(function() m:load_state_dict(text, { strict = false }) end, "expected a tensor, got string")
+  end)
+
+  it("say how names of a wrapped model are taken back #M191", function()
+    local m, wrapped = nn.Linear(3, 2), {}
+    for name, t in m:state_dict():items() do wrapped["module." .. name] = t end
+    local ok, message = pcall(m.load_state_dict, m, wrapped)
+    assert.is_false(ok)
+    assert.matches('HINT: all names begin with "module.": moth.remap(sd, { ["^module%."] = "" })', message, 1, true)
+    m:load_state_dict(moth.remap(wrapped, { ["^module%."] = "" }))
+    wrapped["other.weight"] = moth.ones(1)
+    ok, message = pcall(m.load_state_dict, m, wrapped)
+    assert.is_true(not ok and not message:find("HINT", 1, true))
+  end)
+
   it("can be renamed and averaged #M191", function()
     local a, b = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
     local renamed = nn.utils.remap(a:state_dict(), { ["^0%."] = "backbone.0.", bias = false })

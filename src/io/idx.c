@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "io/elements.h"
 
 /* The dtype of a type byte, or -1. */
 static int find_dtype(uint8_t type) {
@@ -58,14 +59,6 @@ MothStatus moth_idx_parse(const uint8_t *bytes, size_t n, MothIdx *out) {
 }
 
 void moth_idx_copy(const MothIdx *idx, void *out) {
-  int64_t item = moth_dtype_size(idx->dtype);
-  uint8_t *to = out;
-  if (item == 1 || idx->nbytes == 0) {
-    if (idx->nbytes > 0)
-      memcpy(to, idx->data, (size_t)idx->nbytes);
-    return;
-  }
-  for (int64_t i = 0; i < idx->nbytes; i += item)
-    for (int64_t k = 0; k < item; k++)
-      to[i + k] = idx->data[i + item - 1 - k];
+  const uint16_t one = 1;
+  moth_elements_copy(idx->dtype, *(const uint8_t *)&one == 1, out, idx->data, idx->nbytes);
 }

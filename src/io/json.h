@@ -63,7 +63,7 @@ MothStatus moth_json_skip(MothJson *json);
 MothStatus moth_json_end(MothJson *json);
 
 /* Whether n bytes are valid UTF-8 (no overlong forms, no surrogates, at most U+10FFFF). */
-bool moth_utf8_is_valid(const char *text, size_t n);
+MOTH_API bool moth_utf8_is_valid(const char *text, size_t n);
 
 /* Bytes that moth_json_quote writes for a text, and the writing: a JSON string with its quotes, no
  * NUL behind it. The text must be valid UTF-8. Returns the end of what was written. */

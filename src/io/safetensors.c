@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "io/elements.h"
 #include "io/json.h"
 
 enum { PREFIX = 8 };
@@ -63,18 +64,11 @@ static MothStatus check_unique(const void *first, int64_t count, size_t stride, 
   return status;
 }
 
-/* shape[0] * … * item size, in bytes. */
 static MothStatus count_bytes(const MothSafetensorsEntry *entry, int64_t *out) {
-  int64_t size = moth_dtype_size(entry->dtype);
-  bool empty = false;
-  for (int d = 0; d < entry->ndim; d++)
-    empty = empty || entry->shape[d] == 0;
-  for (int d = 0; d < entry->ndim && !empty; d++)
-    if (__builtin_mul_overflow(size, entry->shape[d], &size))
-      return moth_fail(MOTH_ERR_VALUE, "safetensors: the shape of \"%.200s\" is too large",
-                       entry->name);
-  *out = empty ? 0 : size;
-  return MOTH_OK;
+  if (moth_elements_count(entry->dtype, entry->ndim, entry->shape, out))
+    return MOTH_OK;
+  return moth_fail(MOTH_ERR_VALUE, "safetensors: the shape of \"%.200s\" is too large",
+                   entry->name);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------

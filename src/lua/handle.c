@@ -481,8 +481,12 @@ static int b_generator_state(lua_State *L) {
 
 static int b_generator_set_state(lua_State *L) {
   uint64_t w[4];
-  for (int i = 0; i < 4; i++)
-    w[i] = (uint64_t)luaL_checknumber(L, i + 2);
+  for (int i = 0; i < 4; i++) {
+    lua_Number x = luaL_checknumber(L, i + 2); /* it may come from a file */
+    if (!(x >= 0 && x <= UINT32_MAX))
+      return moth_lua_error(L, "set_state: expected what get_state gave");
+    w[i] = (uint64_t)x;
+  }
   moth_generator_set_state(generator_at(L, 1), w[0] << 32 | w[1], w[2] << 32 | w[3]);
   return 0;
 }

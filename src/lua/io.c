@@ -2,16 +2,31 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "io/elements.h"
 #include "io/file.h"
 #include "io/gunzip.h"
 #include "io/idx.h"
+#include "io/json.h"
 #include "io/safetensors.h"
+#include "io/seal.h"
 #include "io/sha256.h"
 #include "lua/moth_lua.h"
 
 enum { GUNZIP_CAP = 1 << 30 };
 
-/* load_safetensors(path) -> { names }, { tensors }, { metadata } */
+/* Whether moth has written it: one sign is enough to ask for the seal, so that a damaged name does not
+ * pass for another's file. */
+static bool is_own(const MothSafetensors *file) {
+  for (int64_t i = 0; i < file->metadata_count; i++) {
+    const MothSafetensorsPair *pair = &file->metadata[i];
+    if (strncmp(pair->key, "moth.", 5) == 0 ||
+        (strcmp(pair->key, "format") == 0 && strcmp(pair->value, "moth") == 0))
+      return true;
+  }
+  return false;
+}
+
+/* load_safetensors(path) -> { names }, { tensors }, { metadata }, whether it is a checkpoint of moth's */
 static int b_load_safetensors(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
   MothFileMap map;
@@ -20,10 +35,14 @@ static int b_load_safetensors(lua_State *L) {
   if (s)
     return moth_lua_raise(L, s);
   s = moth_safetensors_parse(map.bytes, (size_t)map.size, &file);
+  bool own = !s && is_own(file);
+  if (own)
+    s = moth_seal_check(map.bytes, (size_t)map.size);
   if (s) {
     char message[1024];
     strncpy(message, moth_last_error(), sizeof message - 1);
     message[sizeof message - 1] = 0;
+    moth_safetensors_free(file);
     moth_file_unmap(&map);
     return moth_lua_error(L, "%s: %s", path, message);
   }
@@ -36,8 +55,7 @@ static int b_load_safetensors(lua_State *L) {
     s = moth_tensor_new(e->ndim, e->shape, e->dtype, (MothDevice){MOTH_CPU, 0}, &t);
     if (s)
       break;
-    if (e->end > e->begin)
-      memcpy(t->data, map.bytes + e->begin, (size_t)(e->end - e->begin));
+    moth_elements_copy(e->dtype, false, t->data, map.bytes + e->begin, e->end - e->begin);
     moth_lua_push_tensor(L, t);
     lua_rawseti(L, -3, (int)i + 1);
     lua_pushstring(L, e->name);
@@ -49,15 +67,20 @@ static int b_load_safetensors(lua_State *L) {
   }
   moth_safetensors_free(file);
   moth_file_unmap(&map);
-  return s ? moth_lua_raise(L, s) : 3;
+  if (s)
+    return moth_lua_raise(L, s);
+  lua_pushboolean(L, own);
+  return 4;
 }
 
-/* save_safetensors(path, { names }, { row-major cpu tensors }, { {key, value}, ... }) */
+/* save_safetensors(path, { names }, { row-major cpu tensors }, { {key, value}, ... }, sealed);
+ * sealed: the first metadata is the seal's */
 static int b_save_safetensors(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   luaL_checktype(L, 3, LUA_TTABLE);
   luaL_checktype(L, 4, LUA_TTABLE);
+  lua_settop(L, 5);
   size_t n = lua_objlen(L, 2), m = lua_objlen(L, 4);
   /* All memory is Lua's: whatever is raised below leaks nothing. */
   MothSafetensorsEntry *entries = lua_newuserdata(L, sizeof *entries * (n + 1));
@@ -96,6 +119,8 @@ static int b_save_safetensors(lua_State *L) {
     return moth_lua_raise(L, s);
   pieces[0].bytes = header;
   pieces[0].n = header_n;
+  if (lua_toboolean(L, 5))
+    moth_seal_set(header, pieces, (int)n + 1);
   s = moth_file_write_atomic(path, pieces, (int)n + 1);
   moth_safetensors_header_free(header);
   return s ? moth_lua_raise(L, s) : 0;
@@ -148,6 +173,14 @@ static int b_sha256_file(lua_State *L) {
   return 1;
 }
 
+/* is_text(string): whether it is valid UTF-8 without NUL, as names in files must be */
+static int b_is_text(lua_State *L) {
+  size_t n;
+  const char *s = luaL_checklstring(L, 1, &n);
+  lua_pushboolean(L, strlen(s) == n && moth_utf8_is_valid(s, n));
+  return 1;
+}
+
 static int b_sha256(lua_State *L) {
   size_t n;
   char hex[65];
@@ -172,6 +205,7 @@ void moth_lua_open_io(lua_State *L) {
                                  {"load_idx", b_load_idx},
                                  {"sha256_file", b_sha256_file},
                                  {"sha256", b_sha256},
+                                 {"is_text", b_is_text},
                                  {"write_file", b_write_file},
                                  {NULL, NULL}};
   moth_io_init();

@@ -128,6 +128,7 @@ void moth_lua_open_coroutines(lua_State *L);
 void moth_lua_open_leaves(lua_State *L);
 void moth_lua_open_modes(lua_State *L);
 void moth_lua_open_io(lua_State *L);
+void moth_lua_open_foreign(lua_State *L);
 void moth_lua_open_backends(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
 

@@ -235,4 +235,27 @@ return {
     { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6), {1,2,3}", "output_size" }, { "randn(2,3,6,6)", "argument 'output_size'" },
   },
   doc = "adaptive_max_pool2d_with_indices without the positions." },
+{ "upsample_nearest(Tensor self, int[] size) -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = { "randn(2,3,4), {7}", "randn(1,2,3,5), {6,3}", "randn(1,1,2,3,2), {3,3,3}", "randn(0,2,3), {4}" },
+  errors = {
+    { "randn(2,3,4), {4,4}", "size must hold" }, { "randn(3,4), {4}", "size must hold" },
+    { "randn(2,3,4), {0}", "positive" }, { "randn(2,3,0), {2}", "empty" },
+  },
+  doc = "(N, C, d1, ...) in the sizes given for d1, ...: element i is element floor(i d / size) from 0. \z
+    F.interpolate's mode 'nearest'." },
+{ "upsample_linear(Tensor self, int[] size, bool align_corners=false) -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = {
+    "randn(2,3,4), {7}", "randn(1,2,3,5), {6,3}", "randn(1,2,3,5), {5,1}, true", "randn(1,1,2,3,2), {3,3,3}, true",
+  },
+  errors = {
+    { "randn(2,3,4), {4,4}", "size must hold" }, { "randn(2,3,4), {-1}", "positive" },
+    { "randint(0, 5, {1,1,4}), {2}", "float" }, { "randn(2,3,0), {2}", "empty" },
+  },
+  doc = "(N, C, d1, ...) in the sizes given for d1, ...: between the elements on both sides, along one dimension \z
+    after the other. align_corners: the first and the last element stay where they are; else the edges of the whole \z
+    do. F.interpolate's modes 'linear', 'bilinear', 'trilinear'." },
 }

@@ -134,4 +134,45 @@ return {
   },
   doc = "One Adam (decoupled = false) or AdamW step over all parameters, in place; `step` counts from 1. \z
     grad_scale as for sgd_step." },
+{ "smooth_l1_loss(Tensor self, Tensor target, string reduction='mean', float beta=1) -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = { "randn(4,5) * 2, randn(4,5)", "randn(4,5), randn(5), 'none', 0.5", "randn(4,5), randn(4,5), 'sum', 0" },
+  errors = {
+    { "randn(2,3), randn(4)", "broadcast" }, { "randn(2), randn(2), 'avg'", "reduction" },
+    { "randn(2), randn(2), 'mean', -1", "beta" },
+  },
+  doc = "d^2 / (2 beta) where d = |self - target| is below beta, else d - beta / 2; reduction: mean, sum, none." },
+{ "huber_loss(Tensor self, Tensor target, string reduction='mean', float delta=1) -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = { "randn(4,5) * 2, randn(4,5)", "randn(4,5), randn(5), 'none', 0.5" },
+  errors = {
+    { "randn(2,3), randn(4)", "broadcast" }, { "randn(2), randn(2), 'avg'", "reduction" },
+    { "randn(2), randn(2), 'mean', 0", "delta" },
+  },
+  doc = "d^2 / 2 where d = |self - target| is below delta, else delta (d - delta / 2); reduction: mean, sum, none." },
+{ "kl_div(Tensor self, Tensor target, string reduction='mean', bool log_target=false) -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = {
+    "randn(4,5):log_softmax(2), rand(4,5) + 0.1", "randn(4,5), randn(4,5), 'batchmean', true",
+    "randn(4,5), rand(4,5), 'none'",
+  },
+  errors = {
+    { "randn(2,3), rand(4)", "broadcast" }, { "randn(2), rand(2), 'avg'", "reduction" },
+    { "randn(2), tensor({0,1},{dtype=int64})", "float" },
+  },
+  doc = "target (log(target) - self), self being log-probabilities; 0 where target is 0. log_target: target is \z
+    logarithms, too. reduction: mean, sum, none, or batchmean, the sum divided by the first size." },
+{ "binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=none, string reduction='mean') -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = { "rand(4,5) * 0.8 + 0.1, rand(4,5)", "rand(4,5) * 0.8 + 0.1, rand(4,5), rand(5), 'none'" },
+  errors = {
+    { "rand(2,3), rand(4)", "broadcast" }, { "rand(2), rand(2), nil, 'avg'", "reduction" },
+    { "tensor({0,1},{dtype=int64}), rand(2)", "float" },
+  },
+  doc = "Cross-entropy of probabilities against target in [0, 1], times weight; logarithms are not below -100. With \z
+    logits binary_cross_entropy_with_logits is the stable way." },
 }

@@ -103,4 +103,10 @@ return {
   samples = { "randn(3,4), 1", "randn(3,4), 2" },
   errors = { { "randn(2), 2", "out of range" } },
   doc = "Running sum along dim." },
+{ "cumprod(Tensor self, Dim dim) -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = { "randn(3,4), 1", "randn(3,7), 2", "tensor{2, 0, -1, 0, 3}, 1" },
+  errors = { { "randn(2), 2", "out of range" } },
+  doc = "Running product along dim; of integers as int64." },
 }

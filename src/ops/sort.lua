@@ -50,4 +50,11 @@ return {
   errors = { { "randn(3), {1,2}, 1", "as many" }, { "randn(3), 1, 2", "out of range" } },
   doc = "Elements moved by shifts along dims, those that fall out come in on the other side; without dims: of \z
     the flattened tensor." },
+{ "repeat_interleave(Tensor self, int repeats, Dim? dim=none) -> Tensor",
+  kind = "composite",
+  grad = "composite",
+  samples = { "randn(3,4), 2", "randn(3,4), 3, 1", "randn(2,3,2), 2, -2", "randn(3), 0", "randn(0,2), 2, 1" },
+  errors = { { "randn(3), -1", "negative" }, { "randn(3), 2, 2", "out of range" } },
+  doc = "Each element (along dim: each slice) repeats times in a row; without dim of the flattened tensor. A tensor \z
+    of repeats, one for each slice, may be given in Lua." },
 }

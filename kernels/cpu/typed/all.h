@@ -14,3 +14,4 @@
 #include "kernels/cpu/typed/scatter.h"
 #include "kernels/cpu/typed/conv.h"
 #include "kernels/cpu/typed/pool.h"
+#include "kernels/cpu/typed/sort.h"

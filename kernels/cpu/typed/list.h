@@ -59,6 +59,7 @@ struct MothPoolPlanes; /* kernels/cpu/pool.h */
   X(max_pool_planes_backward, void, const struct MothPoolPlanes *p)                                \
   X(avg_pool_planes, void, const struct MothPoolPlanes *p)                                         \
   X(avg_pool_planes_backward, void, const struct MothPoolPlanes *p)                                \
+  X(sort_keys, void, uint64_t *keys, const void *in, int64_t step, int64_t n, int descending)      \
   X(norm_rows, void, void *out, const void *in, int64_t rows, int64_t n, const void *weight,       \
     const void *bias, double eps, int rms, void *mean, void *rstd)                                 \
   X(norm_back_rows, void, void *dx, const void *grad, const void *in, int64_t rows, int64_t n,     \

@@ -3,41 +3,36 @@
  * channels; columns: the same for inner = 1, where lines would be one element long. Deviations are taken
  * from the mean, never as a difference of large squares. Affine parameters and statistics are `real`. */
 #if MOTH_IS_FLOAT
+/* total += the sum of X over elements i + k of [0, n): lanes stay in registers, blocks are joined in
+ * double. X names element i + k. */
+#define NORM_SUM(n, total, X)                                                                      \
+  for (int64_t from = 0; from < (n); from += BLOCK) {                                              \
+    int64_t end = (n)-from < BLOCK ? (n) : from + BLOCK, i = from;                                 \
+    real lane[LANES];                                                                              \
+    for (int k = 0; k < LANES; k++)                                                                \
+      lane[k] = 0;                                                                                 \
+    for (; i + LANES <= end; i += LANES)                                                           \
+      MOTH_VECTOR for (int k = 0; k < LANES; k++) lane[k] += X;                                    \
+    for (int64_t k = 0; k < end - i; k++)                                                          \
+      lane[k] += X;                                                                                \
+    total += (double)lanes_sum(lane, LANES);                                                       \
+  }
+
 /* Mean of a line and the sum of squared differences from it. */
 static void line_moments(const stored *a, int64_t n, double *mean, double *m2) {
-  real tmp[TMP];
   double sum = 0, sq = 0;
-  for (int64_t i = 0; i < n; i += TMP) {
-    int64_t m = n - i < TMP ? n - i : TMP;
-    MOTH_VECTOR for (int64_t k = 0; k < m; k++) tmp[k] = LOAD(a[i + k]);
-    sum += (double)lane_sum(tmp, m);
-  }
+  NORM_SUM(n, sum, LOAD(a[i + k]))
   *mean = n ? sum / (double)n : 0;
   real c = (real)*mean;
-  for (int64_t i = 0; i < n; i += TMP) {
-    int64_t m = n - i < TMP ? n - i : TMP;
-    MOTH_VECTOR for (int64_t k = 0; k < m; k++) {
-      real d = LOAD(a[i + k]) - c;
-      tmp[k] = d * d;
-    }
-    sq += (double)lane_sum(tmp, m);
-  }
+  NORM_SUM(n, sq, (LOAD(a[i + k]) - c) * (LOAD(a[i + k]) - c))
   double off = *mean - (double)c; /* what rounding the mean adds */
   sq -= (double)n * off * off;
   *m2 = sq < 0 ? 0 : sq;
 }
 
 static double line_square(const stored *a, int64_t n) {
-  real tmp[TMP];
   double sum = 0;
-  for (int64_t i = 0; i < n; i += TMP) {
-    int64_t m = n - i < TMP ? n - i : TMP;
-    MOTH_VECTOR for (int64_t k = 0; k < m; k++) {
-      real x = LOAD(a[i + k]);
-      tmp[k] = x * x;
-    }
-    sum += (double)lane_sum(tmp, m);
-  }
+  NORM_SUM(n, sum, LOAD(a[i + k]) * LOAD(a[i + k]))
   return sum;
 }
 
@@ -68,48 +63,83 @@ static void norm_rows(void *out, const void *in, int64_t rows, int64_t n, const 
   }
 }
 
+/* What of a row's gradient goes back through its mean and its deviation. */
+MOTH_FN void norm_back_sums(const stored *g, const stored *a, int64_t n, const real *w, int rms,
+                            real c, real s, real *k1, real *k2) {
+  double s1 = 0, s2 = 0;
+  for (int64_t from = 0; from < n; from += BLOCK) {
+    int64_t end = n - from < BLOCK ? n : from + BLOCK, i = from;
+    real l1[LANES], l2[LANES];
+    for (int k = 0; k < LANES; k++)
+      l1[k] = l2[k] = 0;
+    for (; i + LANES <= end; i += LANES)
+      MOTH_VECTOR for (int k = 0; k < LANES; k++) {
+        real gw = w ? LOAD(g[i + k]) * w[i + k] : LOAD(g[i + k]);
+        l1[k] += gw;
+        l2[k] += gw * ((LOAD(a[i + k]) - c) * s);
+      }
+    for (int64_t k = 0; k < end - i; k++) {
+      real gw = w ? LOAD(g[i + k]) * w[i + k] : LOAD(g[i + k]);
+      l1[k] += gw;
+      l2[k] += gw * ((LOAD(a[i + k]) - c) * s);
+    }
+    s1 += rms ? 0 : (double)lanes_sum(l1, LANES);
+    s2 += (double)lanes_sum(l2, LANES);
+  }
+  *k1 = (real)(s1 / (double)n);
+  *k2 = (real)(s2 / (double)n);
+}
+
 /* dx (unless NULL) by rows; what the rows add to dweight and dbias [n] (unless NULL). */
 static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t rows, int64_t n,
                            const void *weight, int rms, const void *mean, const void *rstd,
                            void *dweight, void *dbias) {
-  const real *w = weight;
-  real *dw = dweight, *db = dbias, t1[TMP], t2[TMP];
-  for (int64_t r = 0; r < rows; r++) {
+  const real *w = weight, *mu = mean, *rs = rstd;
+  real *dw = dweight, *db = dbias;
+  enum { ROWS = 4 };
+  for (int64_t r = 0, m; r < rows; r += m) {
     const stored *g = (const stored *)grad + r * n, *a = (const stored *)in + r * n;
-    real c = mean ? ((const real *)mean)[r] : 0, s = ((const real *)rstd)[r];
-    double s1 = 0, s2 = 0;
-    for (int64_t i = 0; dx && i < n; i += TMP) {
-      int64_t m = n - i < TMP ? n - i : TMP;
-      MOTH_VECTOR for (int64_t k = 0; k < m; k++) {
-        real gw = LOAD(g[i + k]) * (w ? w[i + k] : 1);
-        t1[k] = gw;
-        t2[k] = gw * ((LOAD(a[i + k]) - c) * s);
-      }
-      s1 += rms ? 0 : (double)lane_sum(t1, m);
-      s2 += (double)lane_sum(t2, m);
+    stored *o = dx ? (stored *)dx + r * n : NULL;
+    bool all = dx && w && dw && db && rows - r >= ROWS; /* what networks do */
+    real c[ROWS], s[ROWS], k1[ROWS], k2[ROWS];
+    m = all ? ROWS : 1;
+    for (int64_t k = 0; k < m; k++) {
+      c[k] = mu ? mu[r + k] : 0;
+      s[k] = rs[r + k];
+      if (dx && w)
+        norm_back_sums(g + k * n, a + k * n, n, w, rms, c[k], s[k], &k1[k], &k2[k]);
+      else if (dx)
+        norm_back_sums(g + k * n, a + k * n, n, NULL, rms, c[k], s[k], &k1[k], &k2[k]);
     }
-    real k1 = (real)(s1 / (double)n), k2 = (real)(s2 / (double)n);
-    if (dx && w && dw && db) { /* what networks do: all in one pass */
-      stored *o = (stored *)dx + r * n;
+    if (all) { /* some rows in one pass: their sums are read and written once */
       MOTH_VECTOR for (int64_t i = 0; i < n; i++) {
-        real gi = LOAD(g[i]), xh = (LOAD(a[i]) - c) * s;
-        o[i] = STORE(s * (gi * w[i] - k1 - xh * k2));
-        dw[i] += gi * xh;
-        db[i] += gi;
+        real sw = dw[i], sb = db[i], wi = w[i];
+#define NORM_ROW(k)                                                                                \
+  {                                                                                                \
+    real gi = LOAD(g[k * n + i]), xh = (LOAD(a[k * n + i]) - c[k]) * s[k];                         \
+    o[k * n + i] = STORE(s[k] * (gi * wi - k1[k] - xh * k2[k]));                                   \
+    sw += gi * xh;                                                                                 \
+    sb += gi;                                                                                      \
+  }
+        NORM_ROW(0)
+        NORM_ROW(1) NORM_ROW(2) NORM_ROW(3)
+#undef NORM_ROW
+            dw[i] = sw;
+        db[i] = sb;
       }
       continue;
     }
-    if (dx) {
-      stored *o = (stored *)dx + r * n;
+    if (o) {
       if (w)
         MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
-            STORE(s * (LOAD(g[i]) * w[i] - k1 - (LOAD(a[i]) - c) * s * k2));
+            STORE(s[0] * (LOAD(g[i]) * w[i] - k1[0] - (LOAD(a[i]) - c[0]) * s[0] * k2[0]));
       else
         MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
-            STORE(s * (LOAD(g[i]) - k1 - (LOAD(a[i]) - c) * s * k2));
+            STORE(s[0] * (LOAD(g[i]) - k1[0] - (LOAD(a[i]) - c[0]) * s[0] * k2[0]));
     }
     if (dw)
-      MOTH_VECTOR for (int64_t i = 0; i < n; i++) dw[i] += LOAD(g[i]) * ((LOAD(a[i]) - c) * s);
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) dw[i] +=
+          LOAD(g[i]) * ((LOAD(a[i]) - c[0]) * s[0]);
     if (db)
       MOTH_VECTOR for (int64_t i = 0; i < n; i++) db[i] += LOAD(g[i]);
   }
@@ -123,20 +153,12 @@ static void norm_moments(const void *in, int64_t lines, int64_t n, double *mean,
 /* Of each line: the sums of g and of g (x - center). */
 static void norm_dots(const void *grad, const void *in, int64_t lines, int64_t n,
                       const double *center, double *sum, double *dot) {
-  real t1[TMP], t2[TMP];
   for (int64_t l = 0; l < lines; l++) {
     const stored *g = (const stored *)grad + l * n, *a = (const stored *)in + l * n;
     real c = (real)center[l];
     double s1 = 0, s2 = 0;
-    for (int64_t i = 0; i < n; i += TMP) {
-      int64_t m = n - i < TMP ? n - i : TMP;
-      MOTH_VECTOR for (int64_t k = 0; k < m; k++) {
-        t1[k] = LOAD(g[i + k]);
-        t2[k] = t1[k] * (LOAD(a[i + k]) - c);
-      }
-      s1 += (double)lane_sum(t1, m);
-      s2 += (double)lane_sum(t2, m);
-    }
+    NORM_SUM(n, s1, LOAD(g[i + k]))
+    NORM_SUM(n, s2, LOAD(g[i + k]) * (LOAD(a[i + k]) - c))
     sum[l] = s1;
     dot[l] = s2;
   }

@@ -37,6 +37,7 @@ function DataLoader:__init(dataset, o)
   self.batch_size = check.integer(where, "batch_size", o.batch_size or 1, 1)
   self.drop_last = o.drop_last == true
   self.pin_memory = o.pin_memory == true and moth.cuda.is_available()
+  self.generator = o.generator or (o.sampler or {}).generator or (o.batch_sampler or {}).generator
   self.sampler = o.sampler or o.shuffle and sampler.RandomSampler(dataset, { generator = o.generator })
     or sampler.SequentialSampler(dataset)
 end
@@ -48,6 +49,12 @@ function DataLoader:size()
   return self.drop_last and math.floor(n) or math.ceil(n)
 end
 
+-- The state of the generator that shuffles: the loader's own, else the default one.
+local function rng(self) return self.generator and self.generator:get_state() or moth.get_rng_state() end
+local function set_rng(self, state)
+  if self.generator then self.generator:set_state(state) else moth.set_rng_state(state) end
+end
+
 local function pack(...) return { n = select("#", ...), ... } end
 
 -- The values of a batch, given a list of positions.
@@ -57,9 +64,9 @@ local function from_samples(self, positions)
   return (self.collate_fn or collate.default)(samples)
 end
 
--- Batches by get_batch, out of one tensor of positions.
-local function iter_tensor(self, positions)
-  local n, at = positions:size(1), 1
+-- Batches by get_batch, out of one tensor of positions, without the first `skip`.
+local function iter_tensor(self, positions, skip)
+  local n, at = positions:size(1), 1 + skip * self.batch_size
   return function()
     local count = math.min(self.batch_size, n - at + 1)
     if count <= 0 or (self.drop_last and count < self.batch_size) then return nil end
@@ -84,20 +91,42 @@ end
 
 --- An iterator over one epoch, for `for x, y in loader:iter() do`.
 function DataLoader:iter()
-  local next_batch = self:batches()
-  if not self.pin_memory then return next_batch end
-  return function() return pinned(next_batch()) end
+  local resume = self.resume
+  self.resume = nil
+  local epoch = { start = rng(self), given = 0 }
+  local next_batch
+  if resume and resume.start then -- the order of the epoch that was broken off, drawn as it was then
+    epoch = { start = resume.start, given = resume.given }
+    local now = rng(self)
+    set_rng(self, resume.start)
+    next_batch = self:batches(resume.given)
+    set_rng(self, now)
+  else
+    next_batch = self:batches(0)
+  end
+  self.epoch = epoch
+  local function count(...)
+    if (...) == nil then
+      if self.epoch == epoch then self.epoch = nil end -- the next epoch has an order of its own
+    else
+      epoch.given = epoch.given + 1
+    end
+    return ...
+  end
+  if not self.pin_memory then return function() return count(next_batch()) end end
+  return function() return count(pinned(next_batch())) end
 end
 
--- The same before pinning.
-function DataLoader:batches()
+-- The same before pinning, without the first `skip` batches.
+function DataLoader:batches(skip)
   local whole = self.dataset.get_batch and not self.collate_fn
   if whole and not self.batch_sampler and self.sampler.positions then
-    return iter_tensor(self, self.sampler:positions())
+    return iter_tensor(self, self.sampler:positions(), skip)
   end
   local batches = self.batch_sampler or sampler.BatchSampler(self.sampler, self.batch_size,
     { drop_last = self.drop_last })
   local next_batch = batches:iter()
+  for _ = 1, skip do next_batch() end
   return function()
     local positions = next_batch()
     if positions == nil then return nil end
@@ -107,5 +136,31 @@ function DataLoader:batches()
 end
 
 function DataLoader.__call(self) return self:iter() end
+
+--- Where the loader stands, within an epoch, too: a plain table for moth.save. The next iter() of a loader that has
+-- loaded it gives the batches that are still due, and epochs after it are shuffled as they would have been.
+function DataLoader:state_dict()
+  local epoch = self.epoch or {}
+  return { start = epoch.start, given = epoch.given, generator = rng(self), size = self.dataset:size(),
+    batch_size = self.batch_size, epoch = self.sampler.epoch }
+end
+
+--- Goes on where another loader over the same data stood. Sets the state of its generator (without one of its own:
+-- of the default generator). Samplers of one's own must draw their order when iter() is called.
+function DataLoader:load_state_dict(sd)
+  local where = "load_state_dict of data.DataLoader"
+  if type(sd) ~= "table" or type(sd.generator) ~= "table" then
+    check.fail("%s: expected what state_dict gave", where)
+  end
+  for name, own in pairs({ size = self.dataset:size(), batch_size = self.batch_size }) do
+    if sd[name] ~= own then
+      check.fail("%s: its %s is %s, that of the loader %s", where, name, tostring(sd[name]), tostring(own))
+    end
+  end
+  self.resume, self.epoch = { start = sd.start, given = sd.given }, nil
+  if sd.epoch and self.sampler.set_epoch then self.sampler:set_epoch(sd.epoch) end
+  set_rng(self, sd.generator)
+  if sd.start then self.epoch = { start = sd.start, given = sd.given } end -- saved again before it goes on
+end
 
 return DataLoader

@@ -27,6 +27,11 @@ local rows = {
   { "Hardswish", "hardswish", inplace = true, doc = "x relu6(x + 3) / 6" },
   { "Softsign", "softsign", doc = "x / (1 + |x|)" },
   { "GLU", "glu", { "dim", -1 }, doc = "the first half along dim times the sigmoid of the second" },
+  { "Hardshrink", "hardshrink", { "lambd", 0.5 }, doc = "x, 0 where |x| <= lambd" },
+  { "Softshrink", "softshrink", { "lambd", 0.5 }, doc = "x moved towards 0 by lambd" },
+  { "Tanhshrink", "tanhshrink", doc = "x - tanh(x)" },
+  { "Threshold", "threshold", { "threshold" }, { "value" }, doc = "x, value where x <= threshold" },
+  { "Softmin", "softmin", { "dim" }, doc = "softmax(-x) along dim" },
   { "Softmax", "softmax", { "dim" }, doc = "exp(x) normalised to sum 1 along dim (counted from 1)" },
   { "LogSoftmax", "log_softmax", { "dim" }, doc = "log(softmax(x)) along dim" },
 }
@@ -80,7 +85,7 @@ local function make(row)
     function cls:forward(x) return self.approximate == "tanh" and ops.gelu_tanh(x) or ops.gelu(x) end
   else
     local first, second = options[1] and options[1][1], options[2] and options[2][1]
-    local fn, fn_ = ops[op], row.inplace and ops[op .. "_"]
+    local fn, fn_ = ops[op] or require("moth.nn.functional")[op], row.inplace and ops[op .. "_"]
     function cls:forward(x)
       local run = self.inplace and fn_ or fn
       if second then return run(x, self[first], self[second]) end

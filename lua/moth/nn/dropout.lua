@@ -23,4 +23,16 @@ end
 
 function Dropout:extra_repr() return ("p=%.14g, inplace=%s"):format(self.p, self.inplace and "True" or "False") end
 
-return Dropout
+--- nn.Dropout1d, 2d, 3d: the same of whole channels of (N, C, d1, …) or (C, d1, …).
+local M = { Dropout = Dropout }
+for n = 1, 3 do
+  local name = ("Dropout%dd"):format(n)
+  M[name] = class(name, Dropout)
+  local fn = functional[("dropout%dd"):format(n)]
+  M[name].forward = function(self, x)
+    if not self.training then return x end
+    return fn(x, { p = self.p, inplace = self.inplace })
+  end
+end
+
+return M

@@ -17,7 +17,7 @@ for _, name in ipairs({ "linear", "relu", "relu_", "leaky_relu", "leaky_relu_", 
   "relu6", "relu6_", "selu", "selu_", "celu", "celu_", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_",
   "softsign", "glu", "prelu", "layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "pad",
   "conv_transpose1d", "conv_transpose2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d",
-  "adaptive_avg_pool2d" }) do
+  "adaptive_avg_pool2d", "scaled_dot_product_attention", "hardshrink", "softshrink", "tanhshrink", "threshold" }) do
   F[name] = B.ops[name]
 end
 F.logsigmoid = moth.log_sigmoid
@@ -107,7 +107,9 @@ function F.normalize(x, o)
   return x / x:norm(o.p or 2, o.dim or 2, true):clamp({ min = o.eps or 1e-12 })
 end
 
--- Convolution and pooling: lua/moth/nn/functional_conv.lua.
-for name, fn in pairs(require "moth.nn.functional_conv") do F[name] = fn end
+-- Convolution and pooling, other losses, other sizes.
+for _, part in ipairs({ "conv", "loss", "resize" }) do
+  for name, fn in pairs(require("moth.nn.functional_" .. part)) do F[name] = fn end
+end
 
 return F

@@ -7,7 +7,7 @@ local here = "moth.nn."
 -- name -> file, or { file, field }
 local files = {
   Module = "module", Parameter = "parameter", Sequential = "sequential", ModuleList = "module_list",
-  ModuleDict = "module_dict", Linear = "linear", Dropout = "dropout", Flatten = "flatten", Unflatten = "unflatten",
+  ModuleDict = "module_dict", Linear = "linear", Flatten = "flatten", Unflatten = "unflatten",
   Identity = "identity", Embedding = "embedding", MultiheadAttention = "multihead_attention",
   functional = "functional", init = "init_", utils = "utils",
 }
@@ -15,7 +15,10 @@ for _, name in ipairs({ "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Sof
   "LogSigmoid", "Tanh", "Softmax", "LogSoftmax" }) do
   files[name] = { "activation", name }
 end
-for _, name in ipairs({ "CrossEntropyLoss", "NLLLoss", "MSELoss", "L1Loss", "BCEWithLogitsLoss" }) do
+for _, name in ipairs({ "CrossEntropyLoss", "NLLLoss", "MSELoss", "L1Loss", "BCEWithLogitsLoss", "BCELoss",
+  "SmoothL1Loss", "HuberLoss", "KLDivLoss", "SoftMarginLoss", "HingeEmbeddingLoss", "PoissonNLLLoss",
+  "MarginRankingLoss", "CosineEmbeddingLoss", "TripletMarginLoss", "GaussianNLLLoss", "CosineSimilarity",
+  "PairwiseDistance" }) do
   files[name] = { "loss", name }
 end
 
@@ -30,6 +33,13 @@ for _, name in ipairs({ "ReLU6", "SELU", "CELU", "Hardsigmoid", "Hardswish", "So
   files[name] = { "activation", name }
 end
 files.PReLU = "prelu"
+for _, name in ipairs({ "Dropout", "Dropout1d", "Dropout2d", "Dropout3d" }) do files[name] = { "dropout", name } end
+for _, name in ipairs({ "Upsample", "PixelShuffle", "PixelUnshuffle" }) do files[name] = { "resize", name } end
+for _, name in ipairs({ "RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell" }) do files[name] = { "rnn", name } end
+for _, name in ipairs({ "TransformerEncoderLayer", "TransformerEncoder", "TransformerDecoderLayer",
+  "TransformerDecoder", "Transformer" }) do
+  files[name] = { "transformer", name }
+end
 for _, name in ipairs({ "LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d",
   "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d" }) do
   files[name] = { "norm", name }

@@ -16,17 +16,32 @@ local rows = {
   { "L1Loss", "l1_loss", "reduction", {} },
   { "BCEWithLogitsLoss", "binary_cross_entropy_with_logits", "weight pos_weight reduction",
     { weight = true, pos_weight = true } },
+  { "BCELoss", "binary_cross_entropy", "weight reduction", { weight = true } },
+  { "SmoothL1Loss", "smooth_l1_loss", "beta reduction", {} },
+  { "HuberLoss", "huber_loss", "delta reduction", {} },
+  { "KLDivLoss", "kl_div", "log_target reduction", {}, { batchmean = true } },
+  { "SoftMarginLoss", "soft_margin_loss", "reduction", {} },
+  { "HingeEmbeddingLoss", "hinge_embedding_loss", "margin reduction", {} },
+  { "PoissonNLLLoss", "poisson_nll_loss", "log_input full eps reduction", {} },
+  -- of three tensors
+  { "MarginRankingLoss", "margin_ranking_loss", "margin reduction", {} },
+  { "CosineEmbeddingLoss", "cosine_embedding_loss", "margin reduction", {} },
+  { "TripletMarginLoss", "triplet_margin_loss", "margin p eps swap reduction", {} },
+  { "GaussianNLLLoss", "gaussian_nll_loss", "full eps reduction", {} },
+  -- no losses, but made alike
+  { "CosineSimilarity", "cosine_similarity", "dim eps", {} },
+  { "PairwiseDistance", "pairwise_distance", "p eps keepdim", {} },
 }
 
 local reductions = { mean = true, sum = true, none = true }
 
-local function make(name, form, allowed, tensors)
+local function make(name, form, allowed, tensors, more)
   local cls = class(name, Module)
   local fn = functional[form]
 
   function cls:__init(o)
     o = check.options("nn." .. name, o, allowed)
-    if o.reduction ~= nil and not reductions[o.reduction] then
+    if o.reduction ~= nil and not (reductions[o.reduction] or more and more[o.reduction]) then
       check.fail("nn.%s: reduction must be 'mean', 'sum' or 'none', got %s", name, tostring(o.reduction))
     end
     self.options = {}
@@ -40,9 +55,10 @@ local function make(name, form, allowed, tensors)
     end
   end
 
-  function cls:forward(input, target)
+  function cls:forward(input, target, third)
     local o = self.options
     for key in pairs(tensors) do o[key] = self[key] end
+    if third ~= nil then return fn(input, target, third, o) end
     return fn(input, target, o)
   end
 
@@ -50,5 +66,5 @@ local function make(name, form, allowed, tensors)
 end
 
 local M = {}
-for _, row in ipairs(rows) do M[row[1]] = make(row[1], row[2], row[3], row[4]) end
+for _, row in ipairs(rows) do M[row[1]] = make(unpack(row)) end
 return M

@@ -326,10 +326,14 @@ function Module:state_dict(o)
 end
 
 --- Copies a state dict into this module. Returns the lists of missing and unexpected names, which are errors
--- unless o.strict is false; other shapes always are.
+-- unless o.strict is false, and of mismatched shapes { name, checkpoint, model }, which are errors unless
+-- o.ignore_mismatched_sizes is true.
 function Module:load_state_dict(sd, o)
-  return state_dict.load(self, sd, check.options("load_state_dict", o, "strict").strict ~= false)
+  return state_dict.load(self, sd, check.options("load_state_dict", o, "strict ignore_mismatched_sizes"))
 end
+
+--- A module like this one with parameters and buffers of its own: what copy.deepcopy(model) is in Python.
+function Module:clone() return require "moth.nn.clone"(self) end
 
 --- Hooks; each registration returns a handle with remove(). `input` and gradients are lists; what a hook
 -- returns, if it is not nil, takes the place of what it was shown.

@@ -37,22 +37,9 @@ local function quoted(keys)
   return table.concat(out, ", ")
 end
 
-local function copy_all(own, source)
-  for name, t in Ordered.items(own) do
-    local from = rawget(source, name)
-    if from ~= nil then t:copy_(from) end
-  end
-end
-
---- Copies into the module's tensors, after all names and shapes have been compared.
--- @return missing, unexpected lists of names
-function M.load(module, source, strict)
-  local where = module.__name
-  if type(source) ~= "table" then
-    check.fail("load_state_dict: expected a state dict of %s, got %s", where, type(source))
-  end
-  local own = M.save(module)
-  local missing, unexpected, wrong = {}, {}, {}
+-- What of the two does not fit: names of one alone, other shapes, and what is no tensor at all.
+local function compare(own, source)
+  local missing, unexpected, mismatched, wrong = {}, {}, {}, {}
   for name, t in Ordered.items(own) do
     local from = rawget(source, name)
     if from == nil then
@@ -60,25 +47,69 @@ function M.load(module, source, strict)
     elseif not B.is_tensor(from) then
       wrong[#wrong + 1] = ("%s: expected a tensor, got %s"):format(name, type(from))
     elseif shape(t) ~= shape(from) then
-      wrong[#wrong + 1] = ("size mismatch for %s: the checkpoint has shape %s, the model has %s"):format(name,
-        shape(from), shape(t))
+      mismatched[#mismatched + 1] = { name = name, checkpoint = from:size(), model = t:size() }
     end
   end
-  local others = {}
   for name in pairs(source) do
-    if rawget(own, name) == nil then others[#others + 1] = name end
+    if rawget(own, name) == nil then unexpected[#unexpected + 1] = name end
   end
-  table.sort(others, function(a, b) return tostring(a) < tostring(b) end)
-  for _, name in ipairs(others) do unexpected[#unexpected + 1] = name end
-  local lines = {}
-  if strict and #missing > 0 then lines[1] = "missing keys: " .. quoted(missing) end
-  if strict and #unexpected > 0 then lines[#lines + 1] = "unexpected keys: " .. quoted(unexpected) end
+  table.sort(unexpected, function(a, b) return tostring(a) < tostring(b) end)
+  return missing, unexpected, mismatched, wrong
+end
+
+-- All names of the checkpoint with the same start that the model's do not have (or the other way round), as wrappers
+-- of models leave them: what to do about it.
+local function hint(own, source)
+  local prefix
+  for name in pairs(source) do
+    local start = type(name) == "string" and name:match("^(.-%.)") or ""
+    prefix = prefix or start
+    if start ~= prefix or start == "" or rawget(own, name:sub(#start + 1)) == nil then
+      prefix = nil
+      break
+    end
+  end
+  if not prefix then return nil end
+  local pattern = prefix:gsub("%p", "%%%0")
+  return ('HINT: all names begin with "%s": moth.remap(sd, { ["^%s"] = "" })'):format(prefix, pattern)
+end
+
+local function copy_all(own, source, skipped)
+  for name, t in Ordered.items(own) do
+    local from = rawget(source, name)
+    if from ~= nil and not skipped[name] then t:copy_(from) end
+  end
+end
+
+--- Copies into the module's tensors, after all names and shapes have been compared.
+-- @tparam table o strict (true: missing and unexpected names are errors), ignore_mismatched_sizes (false: other shapes
+-- are errors; true: those entries are left as they are)
+-- @return missing, unexpected: lists of names; mismatched: a list of { name =, checkpoint = size, model = size }
+function M.load(module, source, o)
+  local where = module.__name
+  if type(source) ~= "table" then
+    check.fail("load_state_dict: expected a state dict of %s, got %s", where, type(source))
+  end
+  local own = M.save(module)
+  local missing, unexpected, mismatched, wrong = compare(own, source)
+  local lines, skipped = {}, {}
+  if o.strict ~= false and #missing > 0 then lines[1] = "missing keys: " .. quoted(missing) end
+  if o.strict ~= false and #unexpected > 0 then lines[#lines + 1] = "unexpected keys: " .. quoted(unexpected) end
+  for _, m in ipairs(mismatched) do
+    skipped[m.name] = true
+    if not o.ignore_mismatched_sizes then
+      lines[#lines + 1] = ("size mismatch for %s: the checkpoint has shape %s, the model has %s"):format(m.name,
+        tostring(m.checkpoint), tostring(m.model))
+    end
+  end
   for _, line in ipairs(wrong) do lines[#lines + 1] = line end
   if #lines > 0 then
-    check.fail("load_state_dict: the state dict does not fit %s:\n  %s", where, table.concat(lines, "\n  "))
+    lines[#lines + 1] = #missing > 0 and hint(own, source) or nil
+    check.fail("%s", ("load_state_dict: the state dict does not fit %s:\n  %s"):format(where,
+      table.concat(lines, "\n  ")))
   end
-  moth.no_grad(copy_all, own, source)
-  return missing, unexpected
+  moth.no_grad(copy_all, own, source, skipped)
+  return missing, unexpected, mismatched
 end
 
 return M

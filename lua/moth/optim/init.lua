@@ -2,7 +2,8 @@
 local class = require "moth.class"
 local check = require "moth.utils.check"
 
-local files = { Optimizer = "optimizer", SGD = "sgd", Adam = "adam", AdamW = "adamw", lr_scheduler = "lr_scheduler" }
+local files = { Optimizer = "optimizer", SGD = "sgd", Adam = "adam", AdamW = "adamw", RMSprop = "rmsprop",
+  Adagrad = "adagrad", lr_scheduler = "lr_scheduler" }
 
 local optim = {}
 

@@ -143,6 +143,105 @@ end, function(self, base, epoch, i)
   return base * fn(epoch)
 end)
 
+--- base (1 - epoch / total_iters)^power, 0 after total_iters epochs.
+define("PolynomialLR", { total_iters = 5, power = 1 }, function(self, where)
+  check.integer(where, "total_iters", self.total_iters, 1)
+  check.number(where, "power", self.power)
+end, function(self, base, epoch)
+  return base * (1 - math.min(epoch, self.total_iters) / self.total_iters) ^ self.power
+end)
+
+--- Half a cosine from base to eta_min in T_0 epochs, then again in T_0 T_mult, … (Loshchilov and Hutter 2017).
+define("CosineAnnealingWarmRestarts", { T_0 = M, T_mult = 1, eta_min = 0 }, function(self, where)
+  check.integer(where, "T_0", self.T_0, 1)
+  check.integer(where, "T_mult", self.T_mult, 1)
+  check.number(where, "eta_min", self.eta_min)
+end, function(self, base, epoch)
+  local length, since = self.T_0, epoch
+  if self.T_mult == 1 then
+    since = since % length
+  else
+    while since >= length do since, length = since - length, length * self.T_mult end
+  end
+  return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * since / length)) / 2
+end)
+
+--- One cycle (Smith and Topin 2018), by steps: from max_lr / div_factor up to max_lr in pct_start of total_steps, and
+-- down to the first rate / final_div_factor; along half cosines (anneal_strategy "cos") or lines ("linear").
+define("OneCycleLR", { max_lr = M, total_steps = M, pct_start = 0.3, div_factor = 25, final_div_factor = 1e4,
+  anneal_strategy = "cos" }, function(self, where)
+  check.number(where, "max_lr", self.max_lr, 0)
+  check.integer(where, "total_steps", self.total_steps, 1)
+  check.number(where, "pct_start", self.pct_start, 0)
+  if self.anneal_strategy ~= "cos" and self.anneal_strategy ~= "linear" then
+    check.fail("%s: anneal_strategy is 'cos' or 'linear', got '%s'", where, tostring(self.anneal_strategy))
+  end
+end, function(self, _, epoch)
+  local low, top = self.max_lr / self.div_factor, self.pct_start * self.total_steps - 1
+  local from, to, share
+  if epoch <= top then
+    from, to, share = low, self.max_lr, epoch / top
+  else
+    from, to = self.max_lr, low / self.final_div_factor
+    share = math.min(1, (epoch - top) / (self.total_steps - 1 - top))
+  end
+  if self.anneal_strategy == "linear" then return from + (to - from) * share end
+  return to + (from - to) * (1 + math.cos(math.pi * share)) / 2
+end)
+
+-- ---- by what is measured -----------------------------------------------------------------------------
+
+--- ReduceLROnPlateau(opt, { mode = "min", factor = 0.1, patience = 10, threshold = 1e-4, threshold_mode = "rel",
+-- cooldown = 0, min_lr = 0, eps = 1e-8 }); sched:step(validation_loss): times factor when it has not become better for
+-- more than `patience` epochs.
+local Plateau = class("ReduceLROnPlateau", LRScheduler)
+M.ReduceLROnPlateau = Plateau
+
+function Plateau:__init(optimizer, o)
+  local where = "lr_scheduler.ReduceLROnPlateau"
+  o = check.options(where, o, "mode factor patience threshold threshold_mode cooldown min_lr eps")
+  self.mode, self.factor, self.patience = o.mode or "min", o.factor or 0.1, o.patience or 10
+  self.threshold, self.threshold_mode = o.threshold or 1e-4, o.threshold_mode or "rel"
+  self.cooldown, self.min_lr, self.eps = o.cooldown or 0, o.min_lr or 0, o.eps or 1e-8
+  if self.mode ~= "min" and self.mode ~= "max" then check.fail("%s: mode is 'min' or 'max'", where) end
+  if self.threshold_mode ~= "rel" and self.threshold_mode ~= "abs" then
+    check.fail("%s: threshold_mode is 'rel' or 'abs'", where)
+  end
+  check.number(where, "factor", self.factor, 0)
+  if self.factor >= 1 then check.fail("%s: factor must be below 1, got %g", where, self.factor) end
+  self.best, self.bad, self.waiting = self.mode == "min" and math.huge or -math.huge, 0, 0
+  LRScheduler.__init(self, optimizer)
+end
+
+-- Kept as rates, not as a power of the factor: a group's rate may have met min_lr.
+function Plateau:apply()
+  self.last_lr = self.last_lr or {}
+  for i, group in ipairs(self.optimizer.param_groups) do
+    group.lr = self.last_lr[i] or group.lr
+    self.last_lr[i] = group.lr
+  end
+end
+
+--- @tparam number metric what is to become smaller (mode "min") or larger; a tensor of one element is taken, too
+function Plateau:step(metric)
+  if type(metric) == "userdata" then metric = metric:item() end
+  check.number("ReduceLROnPlateau:step", "metric", metric == metric and metric or self.best) -- NaN is no improvement
+  self.last_epoch = self.last_epoch + 1
+  local sign, best = self.mode == "min" and 1 or -1, self.best
+  local slack = self.threshold_mode == "rel" and self.threshold * math.abs(best) or self.threshold
+  if math.abs(best) == math.huge then slack = 0 end
+  if sign * metric < sign * best - slack then self.best, self.bad = metric, 0 else self.bad = self.bad + 1 end
+  if self.waiting > 0 then self.waiting, self.bad = self.waiting - 1, 0 end
+  if self.bad > self.patience then
+    for i, lr in ipairs(self.last_lr) do
+      local lower = math.max(lr * self.factor, self.min_lr)
+      if lr - lower > self.eps then self.last_lr[i] = lower end
+    end
+    self.waiting, self.bad = self.cooldown, 0
+  end
+  self:apply()
+end
+
 -- ---- several in a row ------------------------------------------------------------------------------
 
 --- { schedulers = { a, b, … }, milestones = { when b begins, … } }: each counts its epochs from 0.

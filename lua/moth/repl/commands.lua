@@ -89,18 +89,12 @@ end }
 local function explain(session, path)
   local value
   if path:find("^[%a_][%w_%.:]*$") then
-    local chunk = require("moth.repl").compile(session, (path:gsub(":", ".")))
-    local ok, v = pcall(chunk or error)
-    value = ok and v or nil
-  end
-  if value == nil and path:find("^[%a_][%w_]*$") then -- a name of moth's own, as conv2d or Linear
     local moth = require "moth"
-    for _, place in ipairs { moth, moth.nn, moth.optim } do
-      local ok, v = pcall(function() return place[path] end)
-      if ok and v ~= nil then
-        value = v
-        break
-      end
+    -- A name of the session's, else of moth's own: conv2d, nn.Conv2d, StepLR.
+    for _, place in ipairs { session.locals.env, moth, moth.nn, moth.optim, moth.optim.lr_scheduler, moth.data,
+      moth.nn.utils, moth.autograd } do
+      value = require("moth.repl.complete").resolve(place, path)
+      if value ~= nil then break end
     end
   end
   session.out:write(require("moth.repl.help").text(path, value) or ("nothing is named '" .. path .. "'; ??" .. path
@@ -109,6 +103,7 @@ end
 
 --- The command that a line is, as a function of the session; nil: it is Lua.
 function M.find(line)
+  if line:match("^%s*%?+%s*$") then line = "%help" end
   local word = line:match("^%s*%?%?%s*(.-)%s*$")
   if word and word ~= "" then
     return function(session) session.out:write(require("moth.repl.help").search(word), "\n") end
@@ -119,6 +114,7 @@ function M.find(line)
   if not name then return nil end
   return function(session)
     local command = commands[name] or error("there is no command %" .. name .. "; %help lists them", 0)
+    if rest == "" and command[1]:find(" ", 1, true) then error("usage: " .. command[1] .. ": " .. command[2], 0) end
     return command[3](session, rest)
   end
 end

@@ -30,8 +30,8 @@ function M.fields(value)
   return set
 end
 
--- The value that a path "a.b.c" names, or nil.
-local function resolve(env, path)
+--- The value that a path "a.b.c" names in a table of names, or nil.
+function M.resolve(env, path)
   local value = env
   for name in path:gmatch("[%a_][%w_]*") do
     local ok, next_value = pcall(function() return value[name] end)
@@ -58,7 +58,7 @@ function M.candidates(session, text)
   local path, sign, prefix = text:match("^%??([%a_][%w_%.]*)([%.:])([%w_]*)$")
   local mark = text:match("^%??")
   if path then
-    local value = resolve(session.locals.env, path)
+    local value = M.resolve(session.locals.env, path)
     if value == nil then return {} end
     local set = M.fields(value)
     return sorted(set, prefix, mark .. path .. sign, sign == ":" and function(name)

@@ -24,11 +24,18 @@ local plain = {
 local function pack(...) return { n = select("#", ...), ... } end
 
 --- Compiles what was typed: a chunk in the session's environment, or nil, "more" | a message.
--- An expression's chunk returns its values.
+-- An expression's chunk returns its values; it makes no tail call, so that errors point at the line typed.
 function M.compile(session, text)
   local expression = text:match("^%s*=%s*(.*)") or text
   local chunk, message = loadstring("return " .. expression, "=stdin")
-  if not chunk and expression == text then
+  if chunk then
+    local values = setfenv(loadstring(("local r = (...)(%s\n) return r"):format(expression), "=stdin") or chunk,
+      session.locals.env)
+    return function()
+      local r = values(pack)
+      return unpack(r, 1, r.n)
+    end
+  elseif expression == text then
     local rewritten, names = locals.rewrite(text)
     chunk, message = loadstring(rewritten, "=stdin")
     if chunk then session.locals:declare(names) end
@@ -43,18 +50,30 @@ function M.session(host, out)
   return { host = host, locals = locals.new(), out = out or io.stdout, colour = terminal.colour(out or io.stdout) }
 end
 
+-- A message with its traceback, without what stands below the prompt and frames that say nothing.
+local function own_frames(text)
+  local message, frames = text:match("^(.*)\nstack traceback:\n?(.*)$")
+  if not message then return text end
+  local kept = {}
+  for frame in frames:gmatch("[^\n]+") do
+    if frame:find("moth/repl/", 1, true) or frame:find("%[C%]: in function 'call'") then break end
+    if not frame:find("%[C%]: in function 'error'") and not frame:find("^%s*%[[Cbuiltin#%d]+%]: at ") then
+      kept[#kept + 1] = frame
+    end
+  end
+  return #kept > 0 and message .. "\nstack traceback:\n" .. table.concat(kept, "\n") or message
+end
+
 --- Runs a chunk and shows what it returns; the first value is kept in `_`. True if there was no error.
 function M.evaluate(session, chunk)
   local results = pack(session.host.call(chunk))
   if not results[1] then
     session.out:flush()
-    local text = tostring(results[2]):gsub("\n%s*%[C%]: in function 'call'.*$", "") -- what stands below the prompt
-    text = text:gsub("\nstack traceback:%s*$", ""):gsub("\nstack traceback:\n%s*%[builtin#%d+%]: at [^\n]*$", "")
-    io.stderr:write(session.colour("error", text), "\n")
+    io.stderr:write(session.colour("error", own_frames(tostring(results[2]))), "\n")
     return false
   end
   for i = 2, results.n do
-    local ok, text = session.host.call(function() return show.value(results[i], session.colour) end)
+    local ok, text = session.host.call(function() return show.result(results[i], session.colour) end)
     session.out:write(tostring(text), "\n")
     if not ok then return false end
   end
@@ -62,13 +81,21 @@ function M.evaluate(session, chunk)
   return true
 end
 
+-- What was typed becomes one line of the history, or its lines if that would not mean the same.
 local function remember(session, text)
-  if session.host.add_history then session.host.add_history((text:gsub("\n", " "))) end
+  local add = session.host.add_history
+  if not add then return end
+  local one = locals.one_line(text)
+  if one then return add(one) end
+  for line in text:gmatch("[^\n]+") do add(line) end
 end
 
 -- Reads lines until they make a chunk: the chunk, or nil, a message; or "end", "nothing".
 local function read_chunk(session)
-  local line = session.host.read_line(session.colour("prompt", "> "))
+  local function read(prompt)
+    return session.host.read_line(session.quiet and "" or session.colour("prompt", prompt))
+  end
+  local line = read "> "
   if line == nil then return "end" end
   if not line or line:match("^%s*$") then return "nothing" end
   local command = require("moth.repl.commands").find(line)
@@ -83,7 +110,7 @@ local function read_chunk(session)
       remember(session, text)
       return chunk, message
     end
-    line = session.host.read_line(session.colour("prompt", ">> "))
+    line = read ">> "
     if line == nil then return "end" end
     if not line then return "nothing" end
     text = text .. "\n" .. line
@@ -100,8 +127,11 @@ function M.run(host)
   end
   local ok, moth = pcall(require, "moth")
   if ok then session.locals:set("moth", moth) end
-  session.out:write(("moth %s, %s. ?name explains, %%help lists commands, Ctrl-D ends.\n"):format(
-    ok and moth.version or "", jit.version))
+  session.quiet = not require("moth.utils.system").is_terminal(0) -- a pipe gets results and nothing else
+  if not session.quiet then
+    session.out:write(("moth %s, %s. ?name explains, %%help lists commands, Ctrl-D ends.\n"):format(
+      ok and moth.version or "", jit.version))
+  end
   while true do
     local chunk, message = read_chunk(session)
     if chunk == "end" then break end

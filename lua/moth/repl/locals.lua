@@ -67,6 +67,21 @@ function M.rewrite(text)
   return table.concat(out), names
 end
 
+--- The text on one line, without its comments; nil if a string of it has several lines.
+function M.one_line(text)
+  local out, from = {}, 1
+  for _, token in ipairs(tokens(text)) do
+    if token[1]:find("\n", 1, true) then return nil end
+    -- What stands between two tokens: space, comments, line ends.
+    local between = text:sub(from, token[2] - 1)
+    if between:find("[%-\n]") then between = " " end
+    out[#out + 1] = (#out > 0 or not between:find("\n")) and between or ""
+    out[#out + 1] = token[1]
+    from = token[3] + 1
+  end
+  return table.concat(out)
+end
+
 local Locals = {}
 Locals.__index = Locals
 

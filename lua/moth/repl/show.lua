@@ -86,4 +86,23 @@ function M.value(v, colour)
   return render(v, colour or function(_, text) return text end, 0, {})
 end
 
+-- The name of a module that is loaded, as "moth.nn".
+local function module_name(t)
+  local found
+  for name, module in pairs(package.loaded) do
+    if module == t and (not found or #name < #found) then found = name end
+  end
+  return found
+end
+
+--- A result as the prompt shows it: a text of several lines as it reads, a module by its name, else its value.
+function M.result(v, colour)
+  if type(v) == "string" and v:find("\n", 1, true) and #v <= M.limits.string and not v:find("[%z\1-\8\11-\31]") then
+    return v
+  end
+  local name = type(v) == "table" and is_plain(v) and module_name(v)
+  if name then return ("module %s: ?%s lists it"):format(name, name) end
+  return M.value(v, colour)
+end
+
 return M

@@ -3,10 +3,11 @@
 #include "lua/launcher/edit.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <lauxlib.h>
@@ -20,8 +21,7 @@ static struct {
   bool tried, ready;
   char *(*readline)(const char *prompt);
   int (*add_history)(const char *line);
-  int (*read_history)(const char *path);
-  int (*write_history)(const char *path);
+  int (*truncate_history)(const char *path, int lines);
   void (*stifle_history)(int lines);
   char **(*completion_matches)(const char *text, Generator *next);
   Completer **attempted_completion;
@@ -71,6 +71,9 @@ static bool open_library(void) {
   edit.tried = true;
   if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
     return false;
+  /* What is typed is UTF-8, if the environment says nothing else; Lua itself heeds no locale. */
+  if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
+    setlocale(LC_CTYPE, "C.UTF-8");
   void *lib = NULL;
   static const char *const names[] = {"libedit.so.2", "libedit.so.0", "libedit.so", NULL};
   for (int i = 0; names[i] && !lib; i++)
@@ -82,8 +85,7 @@ static bool open_library(void) {
     void *to;
   } symbols[] = {{"readline", &edit.readline},
                  {"add_history", &edit.add_history},
-                 {"read_history", &edit.read_history},
-                 {"write_history", &edit.write_history},
+                 {"history_truncate_file", &edit.truncate_history},
                  {"stifle_history", &edit.stifle_history},
                  {"rl_completion_matches", &edit.completion_matches},
                  {"rl_attempted_completion_function", &edit.attempted_completion},
@@ -144,6 +146,34 @@ void edit_count_interrupts(volatile sig_atomic_t *count) {
   interrupts = count;
 }
 
+/* The file of the history has a line for each, plainly. */
+static void read_history(const char *path) {
+  FILE *file = fopen(path, "r");
+  char *line = NULL;
+  size_t size = 0;
+  for (ssize_t n; file && (n = getline(&line, &size, file)) > 0;) {
+    line[n - (line[n - 1] == '\n')] = 0;
+    edit.add_history(line);
+  }
+  free(line);
+  if (file)
+    fclose(file);
+}
+
+/* At once, for a crash must not lose it, and behind what other prompts write there. */
+static void append_history(const char *path, const char *line) {
+  int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0)
+    return;
+  FILE *file = fdopen(fd, "a");
+  if (file) {
+    fprintf(file, "%s\n", line);
+    fclose(file);
+  } else {
+    close(fd);
+  }
+}
+
 int edit_start(lua_State *L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
   const char *path = luaL_optstring(L, 2, NULL);
@@ -154,7 +184,8 @@ int edit_start(lua_State *L) {
   edit.stifle_history(HISTORY_LINES);
   if (path) {
     history_path = strdup(path);
-    edit.read_history(path);
+    edit.truncate_history(path, HISTORY_LINES);
+    read_history(path);
   }
   return 0;
 }
@@ -166,11 +197,8 @@ int edit_add_history(lua_State *L) {
   free(last_line);
   last_line = strdup(line);
   edit.add_history(line);
-  if (history_path) { /* at once: a crash must not lose it */
-    mode_t mask = umask(077);
-    edit.write_history(history_path);
-    umask(mask);
-  }
+  if (history_path)
+    append_history(history_path, line);
   return 0;
 }
 

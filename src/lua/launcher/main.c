@@ -48,10 +48,19 @@ static void interrupt_hook(lua_State *L, lua_Debug *where) {
   luaL_error(L, "interrupted");
 }
 
+static bool at_prompt; /* what runs was typed: there are variables to lose */
+
 /* The first Ctrl-C stops Lua at its next step, and moth at its next op, which is how it gets out of a
- * compiled loop; a compiled loop that calls no op sees neither, so the second Ctrl-C kills. */
+ * compiled loop. A compiled loop that calls no op sees neither: it ends with the process, at the second
+ * Ctrl-C; at a prompt that one says so, and the third ends it. */
 static void on_interrupt(int signal_number) {
-  signal(signal_number, SIG_DFL);
+  static const char warning[] =
+      "\n(a compiled loop that calls no op of moth's cannot be stopped; Ctrl-C again ends moth)\n";
+  bool warn = at_prompt && interrupt;
+  if (!at_prompt || interrupt)
+    signal(signal_number, SIG_DFL);
+  if (warn && write(STDERR_FILENO, warning, sizeof warning - 1) < 0)
+    return;
   interrupt = 1;
   lua_sethook(running, interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
@@ -141,9 +150,12 @@ static void set_paths(lua_State *L) {
         lua_pushfstring(L, "%s/../share/lua/5.1/?.lua;%s/../share/lua/5.1/?/init.lua", dir, dir));
     prepend(L, "cpath", lua_pushfstring(L, "%s/../lib/lua/5.1/?.so", dir));
   } else {
-    const char *up = is_there(L, dir, "../lua") ? "../lua" : "../../lua";
-    prepend(L, "path",
-            lua_pushfstring(L, "%s/%s/?.lua;%s/%s/?/init.lua;%s/gen/?.lua", dir, up, dir, up, dir));
+    char lua[PATH_SIZE]; /* without "..": errors name files in it */
+    const char *up = is_there(L, dir, "../lua") ? "%s/../lua" : "%s/../../lua";
+    if (!realpath(lua_pushfstring(L, up, dir), lua))
+      lua[0] = 0;
+    lua_pop(L, 1);
+    prepend(L, "path", lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s/gen/?.lua", lua, lua, dir));
     prepend(L, "cpath", lua_pushfstring(L, "%s/?.so", dir));
   }
   lua_pop(L, 2);
@@ -192,13 +204,14 @@ static int host_read_line(lua_State *L) {
   if (line) {
     lua_pushstring(L, line);
     free(line);
-  } else if (interrupted) {
-    putchar('\n');
-    lua_pushboolean(L, false);
-  } else {
-    putchar('\n');
-    lua_pushnil(L);
+    return 1;
   }
+  if (isatty(STDIN_FILENO))
+    putchar('\n');
+  if (interrupted)
+    lua_pushboolean(L, false);
+  else
+    lua_pushnil(L);
   return 1;
 }
 
@@ -219,6 +232,7 @@ static int prompt(lua_State *L) {
       {"read_line", host_read_line},     {"call", host_call}, {"start", edit_start},
       {"add_history", edit_add_history}, {"stop", edit_stop}, {NULL, NULL}};
   edit_count_interrupts(&prompt_interrupts);
+  at_prompt = true;
   lua_getglobal(L, "require");
   lua_pushliteral(L, "moth.repl");
   int status = lua_pcall(L, 1, 1, 0);

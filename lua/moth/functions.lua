@@ -1,0 +1,392 @@
+--- Functions and methods made of ops in Lua: what takes a list of tensors, reads values to know its size, or is
+-- another name of an op.
+local B = require "moth_lua"
+local ops = B.ops
+local check = require "moth.utils.check"
+
+local M = { functions = {}, methods = {} }
+local F, methods = M.functions, M.methods
+local is_tensor = B.is_tensor
+
+-- As function and method.
+local function both(name, fn)
+  F[name], methods[name] = fn, fn
+end
+
+local function tensors(where, ...)
+  local list = { ... }
+  local options = #list > 1 and not is_tensor(list[#list]) and table.remove(list) or nil
+  if #list == 1 and type(list[1]) == "table" then list = list[1] end
+  for i, t in ipairs(list) do
+    if not is_tensor(t) then check.fail("%s: expected tensors, got %s as argument %d", where, type(t), i) end
+  end
+  if #list == 0 then check.fail("%s: expected at least one tensor", where) end
+  return list, options or {}
+end
+
+-- ---- other names -----------------------------------------------------------------------------------
+
+for name, op in pairs({ absolute = "abs", clip = "clamp", multiply = "mul", divide = "div", true_divide = "div",
+  subtract = "sub", negative = "neg", greater = "gt", greater_equal = "ge", less = "lt", less_equal = "le",
+  not_equal = "ne", arcsin = "asin", arccos = "acos", arctan = "atan", arctan2 = "atan2", concat = "cat",
+  swapaxes = "transpose", swapdims = "transpose", broadcast_to = "expand",
+  moveaxis = "movedim" }) do
+  both(name, ops[op])
+end
+--- gather, with dim last.
+both("take_along_dim", function(x, index, dim) return ops.gather(x, dim, index) end)
+
+-- ---- several tensors -------------------------------------------------------------------------------
+
+--- Coordinates of a grid: moth.meshgrid(x, y, …, { indexing = "ij" | "xy" }) of 1-D (or 0-dim) tensors of sizes
+-- X, Y, … gives as many tensors (X, Y, …); with "xy" the first two dimensions are swapped. Views.
+function F.meshgrid(...)
+  local list, o = tensors("meshgrid", ...)
+  local how = check.options("meshgrid", o, "indexing").indexing or "ij"
+  if how ~= "ij" and how ~= "xy" then check.fail("meshgrid: indexing is 'ij' or 'xy', got '%s'", tostring(how)) end
+  local shape, out = {}, {}
+  for i, t in ipairs(list) do
+    if B.dim(t) > 1 then check.fail("meshgrid: tensor %d has %d dimensions, expected 1", i, B.dim(t)) end
+    shape[i] = B.numel(t)
+  end
+  for i, t in ipairs(list) do
+    local own = {}
+    for d = 1, #list do own[d] = d == i and shape[i] or 1 end
+    out[i] = ops.expand(ops.reshape(t, own), shape)
+    if how == "xy" and #list > 1 then out[i] = ops.transpose(out[i], 1, 2) end
+  end
+  return unpack(out)
+end
+
+--- Tensors expanded to their common shape, as several values.
+function F.broadcast_tensors(...)
+  local list, shapes = tensors("broadcast_tensors", ...), {}
+  for i, t in ipairs(list) do shapes[i] = B.size(t) end
+  local shape = require("moth.tensor").broadcast_shapes(unpack(shapes))
+  for i, t in ipairs(list) do list[i] = ops.expand(t, shape) end
+  return unpack(list)
+end
+
+-- hstack, vstack, dstack: tensors of at least `least` dimensions joined along one.
+local function stacking(name, least, dim_of)
+  F[name] = function(...)
+    local list = tensors(name, ...)
+    for i, t in ipairs(list) do
+      if B.dim(t) == 0 then t = ops.reshape(t, { 1 }) end
+      if least >= 2 and B.dim(t) == 1 then t = ops.unsqueeze(t, 1) end
+      if least == 3 and B.dim(t) == 2 then t = ops.unsqueeze(t, 3) end
+      list[i] = t
+    end
+    return ops.cat(list, dim_of(list[1]))
+  end
+end
+stacking("hstack", 1, function(t) return B.dim(t) == 1 and 1 or 2 end)
+stacking("vstack", 2, function() return 1 end)
+stacking("dstack", 3, function() return 3 end)
+
+--- All combinations of one element of each 1-D tensor: (the product of the sizes, their number).
+function F.cartesian_prod(...)
+  local list = tensors("cartesian_prod", ...)
+  if #list == 1 then return list[1] end
+  local grids = { F.meshgrid(list) }
+  for i, g in ipairs(grids) do grids[i] = ops.reshape(g, { -1 }) end
+  return ops.stack(grids, 2)
+end
+
+-- ---- sums over indices -------------------------------------------------------------------------------
+
+-- "ij,jk" -> { { "i", "j" }, { "j", "k" } }; "..." stands for as many letters as the tensors have more.
+local function letters(equation, list)
+  local left, right = equation:gsub("%s+", ""):match("^([^>]-)%->(.*)$")
+  left = left or equation:gsub("%s+", "")
+  local terms, most = {}, 0
+  for term in (left .. ","):gmatch("(.-),") do terms[#terms + 1] = term end
+  if #terms ~= #list then check.fail("einsum: '%s' is for %d tensors, got %d", equation, #terms, #list) end
+  for i, term in ipairs(terms) do
+    if term:find("...", 1, true) then most = math.max(most, B.dim(list[i]) - (#term - 3)) end
+  end
+  local function read(term, dims)
+    local out, rest = {}, dims and (term:find("...", 1, true) and dims - (#term - 3) or 0) or most
+    for part in term:gsub("%.%.%.", "@"):gmatch(".") do
+      if part == "@" then
+        for k = most - rest + 1, most do out[#out + 1] = "." .. k end
+      elseif part:find("%a") then
+        out[#out + 1] = part
+      else
+        check.fail("einsum: '%s' in '%s' is no letter", part, equation)
+      end
+    end
+    return out
+  end
+  local count, order = {}, {}
+  for i, term in ipairs(terms) do
+    terms[i] = read(term, B.dim(list[i]))
+    if #terms[i] ~= B.dim(list[i]) then
+      check.fail("einsum: '%s' names %d dimensions of tensor %d, which has %d", equation, #terms[i], i, B.dim(list[i]))
+    end
+    for _, l in ipairs(terms[i]) do
+      if not count[l] then order[#order + 1] = l end
+      count[l] = (count[l] or 0) + 1
+    end
+  end
+  local result
+  if right then
+    result = read(right)
+    local seen = {}
+    for _, l in ipairs(result) do
+      if not count[l] then check.fail("einsum: '%s' of the result stands for no dimension in '%s'", l, equation) end
+      if seen[l] then check.fail("einsum: '%s' stands twice in the result of '%s'", l, equation) end
+      seen[l] = true
+    end
+  else -- those that stand once, in alphabetical order; "..." first
+    result = {}
+    for _, l in ipairs(order) do if count[l] == 1 or l:sub(1, 1) == "." then result[#result + 1] = l end end
+    table.sort(result)
+  end
+  return terms, result
+end
+
+-- A letter that stands twice in one tensor: its diagonal.
+local function without_twins(t, term)
+  local i = 1
+  while i <= #term do
+    for j = i + 1, #term do
+      if term[i] == term[j] then
+        t = ops.diagonal(t, 0, i, j)
+        local l = term[i]
+        table.remove(term, j)
+        table.remove(term, i)
+        term[#term + 1] = l
+        return without_twins(t, term)
+      end
+    end
+    i = i + 1
+  end
+  return t
+end
+
+local function set_of(list)
+  local set = {}
+  for i, l in ipairs(list) do set[l] = i end
+  return set
+end
+
+-- t with the dimensions of `term` in the order of `want`.
+local function ordered(t, term, want)
+  local at, dims = set_of(term), {}
+  for i, l in ipairs(want) do dims[i] = at[l] end
+  return #dims > 1 and ops.permute(t, dims) or t
+end
+
+-- The product of two tensors, summed over the letters that nothing after it needs: one batched matrix product.
+local function contract(a, of_a, b, of_b, needed)
+  local in_a, in_b, size = set_of(of_a), set_of(of_b), {}
+  local batch, left, inner, right = {}, {}, {}, {}
+  for i, l in ipairs(of_a) do
+    size[l] = B.size(a, i)
+    if not in_b[l] then left[#left + 1] = l
+    elseif needed[l] then batch[#batch + 1] = l
+    else inner[#inner + 1] = l end
+  end
+  for i, l in ipairs(of_b) do
+    local n = B.size(b, i)
+    if not in_a[l] then right[#right + 1] = l end
+    if size[l] and size[l] ~= n and size[l] ~= 1 and n ~= 1 then
+      check.fail("einsum: '%s' stands for dimensions of %d and of %d elements", l, size[l], n)
+    end
+    if not size[l] or size[l] == 1 then size[l] = n end
+  end
+  local function three(t, term, x, y)
+    local want, shape, full = {}, { 1, 1, 1 }, {}
+    for k, group in ipairs({ batch, x, y }) do
+      for _, l in ipairs(group) do
+        want[#want + 1], full[#full + 1] = l, size[l]
+        shape[k] = shape[k] * size[l]
+      end
+    end
+    t = ordered(t, term, want)
+    if #full > 0 then t = ops.expand(t, full) end
+    return ops.reshape(t, shape)
+  end
+  local c = ops.bmm(three(a, of_a, left, inner), three(b, of_b, inner, right))
+  local term, shape = {}, {}
+  for _, group in ipairs({ batch, left, right }) do
+    for _, l in ipairs(group) do term[#term + 1], shape[#shape + 1] = l, size[l] end
+  end
+  return ops.reshape(c, shape), term
+end
+
+-- t without the letters that nothing needs any more.
+local function summed(t, term, needed)
+  local dims, left = {}, {}
+  for i, l in ipairs(term) do
+    if needed[l] then left[#left + 1] = l else dims[#dims + 1] = i end
+  end
+  if #dims > 0 then t = ops.sum(t, dims, false, B.tensor_dtype(t)) end
+  return t, left
+end
+
+--- Sums of products, by letters for dimensions: moth.einsum("bij,bjk->bik", x, y). A letter that the result lacks is
+-- summed over, one that stands twice in a tensor is its diagonal, "..." is any leading dimensions. Without "->" the
+-- result has the letters that stand once.
+function F.einsum(equation, ...)
+  if type(equation) ~= "string" then check.fail("einsum: expected a text as 'ij,jk->ik', got %s", type(equation)) end
+  local list = tensors("einsum", ...)
+  local terms, result = letters(equation, list)
+  local t, term
+  for i = 1, #list do
+    local needed = set_of(result)
+    for k = i + 1, #list do for _, l in ipairs(terms[k]) do needed[l] = needed[l] or true end end
+    local own = without_twins(list[i], terms[i])
+    if i == 1 then
+      t, term = summed(own, terms[1], needed)
+    else
+      local with = set_of(term)
+      for l in pairs(needed) do with[l] = true end
+      own, terms[i] = summed(own, terms[i], with)
+      t, term = contract(t, term, own, terms[i], needed)
+      t, term = summed(t, term, needed)
+    end
+  end
+  return ordered(t, term, result)
+end
+
+-- ---- statistics ------------------------------------------------------------------------------------
+
+--- x:median() the median of all elements (of two the lower one); x:median(dim, keepdim) and its position. NaN counts
+-- as larger than all numbers.
+both("median", function(x, dim, keepdim)
+  if type(dim) == "table" then dim, keepdim = dim.dim, dim.keepdim end
+  if dim == nil then
+    local flat = ops.reshape(x, { -1 })
+    return (ops.kthvalue(flat, math.floor((B.numel(x) + 1) / 2), 1))
+  end
+  return ops.kthvalue(x, math.floor(((B.dim(x) > 0 and B.size(x, dim) or 1) + 1) / 2), dim, keepdim or false)
+end)
+
+--- Variance (deviation) and mean; arguments as those of var.
+both("var_mean", function(x, dim, correction, keepdim)
+  if type(dim) == "table" and #dim == 0 then dim, correction, keepdim = dim.dim, dim.correction, dim.keepdim end
+  return ops.var(x, dim, correction or 1, keepdim or false), ops.mean(x, dim, keepdim or false)
+end)
+both("std_mean", function(x, ...)
+  local v, m = F.var_mean(x, ...)
+  return ops.sqrt(v), m
+end)
+
+--- Least and largest element (along dim).
+both("aminmax", function(x, dim, keepdim)
+  if type(dim) == "table" and #dim == 0 then dim, keepdim = dim.dim, dim.keepdim end
+  return ops.amin(x, dim, keepdim or false), ops.amax(x, dim, keepdim or false)
+end)
+
+--- Differences of neighbours along dim (the last), n times.
+both("diff", function(x, n, dim)
+  dim = dim or -1
+  for _ = 1, n or 1 do
+    local size = B.size(x, dim)
+    if size < 2 then return ops.narrow(x, dim, 1, 0) end
+    local after, before = ops.narrow(x, dim, 2, size - 1), ops.narrow(x, dim, 1, size - 1)
+    x = B.tensor_dtype(x).name == "bool" and ops.logical_xor(after, before) or ops.sub(after, before)
+  end
+  return x
+end)
+
+--- How often each position occurs in a 1-D integer tensor of positions (from 1): (largest or minlength), int64; or the
+-- sums of weights (of its size). o: weights, minlength.
+both("bincount", function(x, o)
+  o = check.options("bincount", o, "weights minlength")
+  if B.dim(x) ~= 1 or B.tensor_dtype(x).is_floating_point or B.tensor_dtype(x).name == "bool" then
+    check.fail("bincount: expected a 1-D integer tensor, got %s", B.format(x))
+  end
+  if B.numel(x) > 0 and ops.amin(x):item() < 1 then check.fail("bincount: positions count from 1") end
+  local n = math.max(o.minlength or 0, B.numel(x) > 0 and ops.amax(x):item() or 0)
+  local values = o.weights or ops.ones(B.size(x), { dtype = "int64", device = B.tensor_device(x) })
+  local zeros = ops.zeros({ n }, { dtype = B.tensor_dtype(values), device = B.tensor_device(x) })
+  return ops.index_add(zeros, 1, x, values)
+end)
+
+--- The different elements, in order; with return_inverse where in them each element of x is, with return_counts how
+-- often each occurs: unique(x, { return_inverse = true, return_counts = true }) gives three values.
+both("unique", function(x, o)
+  o = check.options("unique", o, "return_inverse return_counts sorted")
+  local flat = ops.reshape(x, { -1 })
+  local n = B.numel(flat)
+  local int = { dtype = "int64", device = B.tensor_device(x) }
+  if n == 0 then
+    local inverse, counts = ops.zeros(B.size(x), int), ops.zeros({ 0 }, int)
+    if o.return_inverse then return flat, inverse, o.return_counts and counts or nil end
+    return flat, o.return_counts and counts or nil
+  end
+  local values, order = ops.sort(flat, 1)
+  local fresh = ops.cat({ ops.ones({ 1 }, { dtype = "bool", device = B.tensor_device(x) }),
+    ops.ne(ops.narrow(values, 1, 2, n - 1), ops.narrow(values, 1, 1, n - 1)) })
+  local out = ops.masked_select(values, fresh)
+  local inverse, counts
+  if o.return_inverse or o.return_counts then
+    local place = ops.cumsum(ops.to(fresh, { dtype = "int64" }), 1)
+    if o.return_inverse then
+      inverse = ops.reshape(ops.scatter(ops.zeros({ n }, int), 1, order, place), B.size(x))
+    end
+    if o.return_counts then counts = F.bincount(place, { minlength = B.numel(out) }) end
+  end
+  if o.return_inverse then return out, inverse, counts end
+  return out, counts
+end)
+
+--- Which elements of x are among those of `values`: a bool tensor of x's shape.
+both("isin", function(x, values)
+  if not is_tensor(values) then values = require("moth.tensor").new(values, { dtype = B.tensor_dtype(x) }) end
+  return ops.any(ops.eq(ops.unsqueeze(x, -1), ops.reshape(values, { -1 })), -1)
+end)
+
+-- ---- elements ----------------------------------------------------------------------------------------
+
+--- Each slice along dim repeated; `repeats` is a number, or a 1-D integer tensor with one for each slice.
+both("repeat_interleave", function(x, repeats, dim)
+  if not is_tensor(repeats) then return ops.repeat_interleave(x, repeats, dim) end
+  if dim == nil then x, dim = ops.reshape(x, { -1 }), 1 end
+  local n = B.size(x, dim)
+  if B.dim(repeats) ~= 1 or (B.numel(repeats) ~= n and B.numel(repeats) ~= 1)
+    or B.tensor_dtype(repeats).is_floating_point then
+    check.fail("repeat_interleave: repeats must hold an integer for each of %d slices, got %s", n, B.format(repeats))
+  end
+  if n == 0 then return ops.clone(x) end
+  if ops.amin(repeats):item() < 0 then check.fail("repeat_interleave: repeats must not be negative") end
+  local ends = ops.cumsum(ops.expand(ops.to(repeats, { dtype = "int64" }), { n }), 1)
+  local total = ends[n]:item()
+  -- Position k of the result is of the slice after those that end before it.
+  local marks = ops.zeros({ total + 1 }, { dtype = "int64", device = B.tensor_device(x) })
+  local ones = ops.ones({ n }, { dtype = "int64", device = B.tensor_device(x) })
+  local index = ops.cumsum(ops.index_add(marks, 1, ops.add(ends, 1), ones), 1)
+  return ops.index_select(x, dim, ops.add(ops.narrow(index, 1, 1, total), 1))
+end)
+
+--- x with NaN replaced by `nan` (0) and infinities by posinf and neginf (the largest and least of the dtype).
+both("nan_to_num", function(x, o)
+  o = check.options("nan_to_num", o, "nan posinf neginf")
+  if not B.tensor_dtype(x).is_floating_point then return ops.clone(x) end
+  local limit = require("moth.tensor").finfo(B.tensor_dtype(x)).max
+  local y = ops.masked_fill(x, ops.isnan(x), o.nan or 0)
+  y = ops.masked_fill(y, ops.eq(x, math.huge), o.posinf or limit)
+  return ops.masked_fill(y, ops.eq(x, -math.huge), o.neginf or -limit)
+end)
+
+--- x in one dimension; a view where strides allow.
+both("ravel", function(x) return ops.reshape(x, { -1 }) end)
+both("fliplr", function(x) return ops.flip(x, 2) end)
+both("flipud", function(x) return ops.flip(x, 1) end)
+
+--- base ^ linspace(start, stop, steps)
+function F.logspace(start, stop, steps, base, o)
+  if type(base) == "table" then base, o = base.base, base end
+  local options = o and { dtype = o.dtype, device = o.device } or nil
+  return ops.pow(base or 10, ops.linspace(start, stop, steps, options))
+end
+
+--- Distances between the rows of x (…, P, M) and y (…, R, M): (…, P, R). p (2)
+both("cdist", function(x, y, p)
+  return ops.norm(ops.sub(ops.unsqueeze(x, -2), ops.unsqueeze(y, -3)), p or 2, -1)
+end)
+
+return M

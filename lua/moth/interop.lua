@@ -1,0 +1,57 @@
+--- Files of others: `moth.interop`. moth.load knows them by their content; these ask for one kind.
+--
+--     local sd = moth.interop.load_pth("resnet18.pth")
+--     local missing, unexpected = model:load_state_dict(sd, { strict = false })
+--
+-- PyTorch's .pt is a Python program (a pickle) in an archive; moth reads it by a fixed list of names that make tensors
+-- and plain values, and refuses every other by name. Dictionaries become tables (keys as they are: PyTorch counts from
+-- 0), an OrderedDict a state dict, lists and tuples lists (None leaves a hole, and n is set), integers beyond 2^53
+-- int64_t. Tensors of one storage share it.
+local ffi = require "ffi"
+local B = require "moth_lua"
+local M = {}
+
+local MAX_EXPANDED = 2 ^ 30
+
+local callbacks = {
+  ordered = function(keys, values) return require("moth.nn.state_dict").from(keys, values) end,
+  integer = function(high, low) return ffi.cast("int64_t", high) * 2LL ^ 32 + ffi.cast("int64_t", low) end,
+  leaf = function(t) B.set_requires_grad(t, true) end,
+}
+
+--- What moth.load does for a kind of file ("zip", "npy"). place(t) moves a tensor to its device (nil: it stays).
+function M.load(kind, path, place, max_expanded)
+  if kind == "npy" then
+    local t = B.ops.contiguous(B.load_npy(path))
+    return place and place(t) or t
+  end
+  local with = { place = place }
+  for name, fn in pairs(callbacks) do with[name] = fn end
+  local what, value = B.load_zip(path, with, max_expanded or MAX_EXPANDED)
+  if what == "npz" then
+    for name, t in pairs(value) do value[name] = place and place(B.ops.contiguous(t)) or B.ops.contiguous(t) end
+  end
+  return value, what
+end
+
+-- A loader of one kind of file.
+local function only(expected, fn)
+  return function(path)
+    if type(path) ~= "string" then error(fn .. ": expected a path, got " .. type(path), 2) end
+    local kind, why = B.file_kind(path)
+    if not kind then error(("%s: %s: %s"):format(fn, path, why), 2) end
+    local value, what = nil, kind
+    if kind == "zip" then value, what = M.load(kind, path) elseif kind == "npy" then value = M.load(kind, path) end
+    if what ~= expected then error(("%s: %s: this is a file of another kind: %s"):format(fn, path, what), 2) end
+    return value
+  end
+end
+
+--- What torch.save wrote: tensors, and tables, numbers and strings around them.
+M.load_pth = only("pth", "load_pth")
+--- The tensor of a .npy file.
+M.load_npy = only("npy", "load_npy")
+--- { name = tensor } of a .npz file.
+M.load_npz = only("npz", "load_npz")
+
+return M

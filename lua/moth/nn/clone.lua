@@ -1,0 +1,41 @@
+--- module:clone(): a module like it with parameters and buffers of its own (Python's copy.deepcopy).
+--
+-- Everything that its fields reach is copied once, so that what was shared within (tied weights) is shared in the copy;
+-- functions, classes, generators and other values that are no tables are the same ones. Hooks come along.
+local B = require "moth_lua"
+local Ordered = require "moth.nn.ordered"
+local Parameter = require "moth.nn.parameter"
+
+local copy
+
+local function copy_tensor(t)
+  local data = B.ops.clone(B.alias(t, false))
+  if Parameter.is(t) then return Parameter.new(data, { requires_grad = B.requires_grad(t) }) end
+  return data
+end
+
+local function copy_table(t, seen)
+  if rawget(t, "__name") ~= nil then return t end -- a class
+  local out
+  if Ordered.is(t) then
+    out = Ordered.new()
+    seen[t] = out
+    for key, value in Ordered.items(t) do out[key] = copy(value, seen) end
+    return out
+  end
+  out = setmetatable({}, getmetatable(t))
+  seen[t] = out
+  for key, value in next, t do rawset(out, copy(key, seen), copy(value, seen)) end
+  return out
+end
+
+function copy(v, seen)
+  if seen[v] ~= nil then return seen[v] end
+  if B.is_tensor(v) then
+    seen[v] = copy_tensor(v)
+    return seen[v]
+  end
+  return type(v) == "table" and copy_table(v, seen) or v
+end
+
+return function(module) return copy(module, {}) end

@@ -1,0 +1,44 @@
+--- optim.Adagrad: steps divided by the root of the sum of all squared gradients (Duchi, Hazan and Singer 2011).
+--
+-- Arguments: params; { lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10,
+-- maximize = false }
+--
+-- For each parameter x with gradient g, in step t:
+--   1. g = -g if maximize; g = g + weight_decay x
+--   2. s = s + g^2
+--   3. x = x - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps)
+local B = require "moth_lua"
+local keep = require("moth.scope").keep
+local moth = require "moth"
+local class = require "moth.class"
+local check = require "moth.utils.check"
+local Optimizer = require "moth.optim.optimizer"
+
+local Adagrad = class("Adagrad", Optimizer)
+
+function Adagrad:__init(params, o)
+  o = self:options(o, "lr lr_decay weight_decay initial_accumulator_value eps maximize")
+  Optimizer.__init(self, params, { lr = o.lr or 1e-2, eps = o.eps or 1e-10, weight_decay = o.weight_decay or 0,
+    lr_decay = check.number("optim.Adagrad", "lr_decay", o.lr_decay or 0, 0), maximize = o.maximize or false,
+    initial_accumulator_value = check.number("optim.Adagrad", "initial_accumulator_value",
+      o.initial_accumulator_value or 0, 0) })
+end
+
+function Adagrad:step_group(group)
+  for _, p in ipairs(group.params) do
+    local grad = B.get_grad(p)
+    if grad then
+      local s, g = self.state[p], grad
+      if not s.sum then
+        s.sum, s.step = keep(moth.full_like(p, group.initial_accumulator_value)), 0
+      end
+      s.step = s.step + 1
+      if group.maximize then g = g:neg() end
+      if group.weight_decay ~= 0 then g = g:add(p, group.weight_decay) end
+      s.sum:addcmul_(g, g)
+      p:addcdiv_(g, s.sum:sqrt():add_(group.eps), -group.lr / (1 + (s.step - 1) * group.lr_decay))
+    end
+  end
+end
+
+return Adagrad

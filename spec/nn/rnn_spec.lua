@@ -1,0 +1,132 @@
+-- Recurrent layers against their formulas in plain numbers, and the layers against their cells. Against PyTorch:
+-- spec/parity/modules.lua.
+local moth = require "moth"
+local nn = moth.nn
+
+local function close(a, b) assert.is_true(moth.allclose(a, b, 1e-5, 1e-6)) end
+local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
+
+-- The parameters of a cell of one input and one unit become numbers: gate k has weights k / 10, -k / 20 and biases
+-- 0.1 k, 0.2.
+local function numbers(cell, gates)
+  moth.no_grad(function()
+    for k = 1, gates do
+      cell.weight_ih[{ k, 1 }], cell.weight_hh[{ k, 1 }] = k / 10, -k / 20
+      cell.bias_ih[k], cell.bias_hh[k] = 0.1 * k, 0.2
+    end
+  end)
+  return function(k, x, h) return k / 10 * x + 0.1 * k, -k / 20 * h + 0.2 end -- of the input, of the state
+end
+
+describe("recurrent cells #quick", function()
+  local x, h, c = 0.7, -0.4, 0.3
+  local X, H, C = moth.tensor { { x } }, moth.tensor { { h } }, moth.tensor { { c } }
+
+  it("RNNCell", function()
+    local cell = nn.RNNCell(1, 1)
+    local part = numbers(cell, 1)
+    local a, b = part(1, x, h)
+    assert.is_near(math.tanh(a + b), cell(X, H):item(), 1e-6)
+    cell = nn.RNNCell(1, 1, { nonlinearity = "relu" })
+    numbers(cell, 1)
+    assert.is_near(math.max(0, a + b), cell(X, H):item(), 1e-6)
+  end)
+
+  it("LSTMCell", function()
+    local cell = nn.LSTMCell(1, 1)
+    local part, gate = numbers(cell, 4), {}
+    for k = 1, 4 do
+      local a, b = part(k, x, h)
+      gate[k] = k == 3 and math.tanh(a + b) or sigmoid(a + b)
+    end
+    local state = cell(X, { H, C })
+    local want = gate[2] * c + gate[1] * gate[3]
+    assert.is_near(want, state[2]:item(), 1e-6)
+    assert.is_near(gate[4] * math.tanh(want), state[1]:item(), 1e-6)
+  end)
+
+  it("GRUCell", function()
+    local cell = nn.GRUCell(1, 1)
+    local part = numbers(cell, 3)
+    local a, b = part(1, x, h)
+    local r = sigmoid(a + b)
+    a, b = part(2, x, h)
+    local z = sigmoid(a + b)
+    a, b = part(3, x, h)
+    local n = math.tanh(a + r * b)
+    assert.is_near((1 - z) * n + z * h, cell(X, H):item(), 1e-6)
+  end)
+end)
+
+describe("recurrent layers", function()
+  for _, kind in ipairs { "RNN", "LSTM", "GRU" } do
+    it(kind .. " is its cell at every step; layers and directions follow", function()
+      local T, N, I, H = 5, 3, 4, 6
+      local m, cell = nn[kind](I, H), nn[kind .. "Cell"](I, H)
+      for _, name in ipairs { "weight_ih", "weight_hh", "bias_ih", "bias_hh" } do cell[name] = m[name .. "_l0"] end
+      local x, state = moth.randn(T, N, I), nil
+      local out, last = m(x)
+      for t = 1, T do
+        state = cell(x[t], state)
+        close(out[t], kind == "LSTM" and state[1] or state)
+      end
+      local h, c = last, nil
+      if kind == "LSTM" then h, c = unpack(last) end
+      close(h[1], out[T])
+      if c then close(c[1], state[2]) end
+      -- In two pieces, the state handed on.
+      local first, between = m(x:narrow(1, 1, 2))
+      close(moth.cat({ first, (m(x:narrow(1, 3, 3), between)) }), out)
+      -- Both directions: the second is the first of the sequence from its end.
+      local both = nn[kind](I, H, { bidirectional = true })
+      local y = both(x)
+      for _, name in ipairs { "weight_ih", "weight_hh", "bias_ih", "bias_hh" } do
+        m[name .. "_l0"] = both[name .. "_l0_reverse"]
+      end
+      close(y:narrow(3, H + 1, H), m(x:flip(1)):flip(1))
+      -- Two layers.
+      local deep = nn[kind](I, H, { num_layers = 2 })
+      local one, two = nn[kind](I, H), nn[kind](H, H)
+      for _, name in ipairs { "weight_ih", "weight_hh", "bias_ih", "bias_hh" } do
+        one[name .. "_l0"], two[name .. "_l0"] = deep[name .. "_l0"], deep[name .. "_l1"]
+      end
+      close((deep(x)), (two((one(x)))))
+      -- batch_first, and without a batch.
+      local b = nn[kind](I, H, { batch_first = true })
+      b:load_state_dict(one:state_dict())
+      close((b(x:transpose(1, 2))):transpose(1, 2), (one(x)))
+      close((one(x[{ {}, 1 }])), (one(x))[{ {}, 1 }])
+    end)
+  end
+
+  it("learn to add what they have seen", function()
+    moth.manual_seed(3)
+    local x = moth.randn(32, 4, 1)
+    local want = x:sum(2)
+    local m, head = nn.LSTM(1, 16, { batch_first = true }), nn.Linear(16, 1)
+    local params = m:parameters()
+    for _, p in ipairs(head:parameters()) do params[#params + 1] = p end
+    local opt, loss = moth.optim.Adam(params, { lr = 1e-2 }), nil
+    for _ = 1, 120 do
+      opt:zero_grad()
+      local out = m(x)
+      loss = moth.mse_loss(head(out[{ {}, -1 }]), want)
+      loss:backward()
+      opt:step()
+    end
+    assert.is_true(loss:item() < 0.05 * want:var():item(), tostring(loss:item()))
+  end)
+
+  it("say what they cannot do", function()
+    local m = nn.LSTM(3, 4)
+    assert.error_matches(function() m(moth.ones(2, 1, 5)) end, "input_size %(3%)")
+    assert.error_matches(function() m(moth.ones(2)) end, "2 or 3 dimensions")
+    assert.error_matches(function() m(moth.ones(0, 1, 3)) end, "empty")
+    assert.error_matches(function() m(moth.ones(2, 1, 3), moth.ones(1, 1, 4)) end, "{ h, c }")
+    assert.error_matches(function() m(moth.ones(2, 1, 3), { moth.ones(1, 2, 4), moth.ones(1, 1, 4) }) end,
+      "state of shape %[1, 1, 4%]")
+    assert.error_matches(function() nn.RNN(3, 4, { nonlinearity = "gelu" }) end, "tanh")
+    assert.equal("LSTM(3, 4, num_layers=2, batch_first=True)",
+      tostring(nn.LSTM(3, 4, { num_layers = 2, batch_first = true })))
+  end)
+end)

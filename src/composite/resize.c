@@ -1,0 +1,189 @@
+/* Composites that change sizes: interpolation, repetition; and running products. */
+#include <math.h>
+#include <string.h>
+
+#include "composite/composite.h"
+#include "core/dtype.h"
+
+static MothStatus then(MothStatus s, MothTensor *used) {
+  moth_tensor_release(used);
+  return s;
+}
+
+/* Factories take no tensor, so that fakeness must be handed on. */
+static MothStatus range(const MothTensor *like, int64_t n, MothDType dtype, MothTensor **out) {
+  uint32_t keep = moth_thread.include;
+  moth_thread.include |= like->keys & MOTH_KEY_FAKE;
+  MothStatus s = moth_arange(moth_v_int(0), moth_v_int(n), moth_v_int(1), moth_v_dtype(dtype),
+                             moth_v_device(like->device), out);
+  moth_thread.include = keep;
+  return s;
+}
+
+static MothStatus as_dtype(MothTensor *t, MothDType dtype, MothTensor **out) {
+  return moth_to(t, moth_v_dtype(dtype), moth_v_none(), false, false, out);
+}
+
+/* --- interpolation ---------------------------------------------------------------------------- */
+
+static MothStatus check_sizes(const MothTensor *self, MothValue size) {
+  int spatial = self->ndim - 2;
+  if (spatial < 1 || (int)size.n != spatial)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "size must hold one number for each dimension after (N, C), got %u for %d "
+                     "dimensions",
+                     size.n, self->ndim);
+  for (int i = 0; i < spatial; i++) {
+    if (size.u.ints[i] < 1)
+      return moth_fail(MOTH_ERR_VALUE, "size must be positive, got %lld",
+                       (long long)size.u.ints[i]);
+    if (self->shape[2 + i] < 1)
+      return moth_fail(MOTH_ERR_VALUE, "dimension %d is empty: there is nothing to interpolate",
+                       3 + i);
+  }
+  return MOTH_OK;
+}
+
+/* Position i of `to` is position i * from / to, rounded down. */
+static MothStatus nearest_along(MothTensor *x, int d, int64_t to, MothTensor **out) {
+  int64_t from = x->shape[d];
+  MothTensor *i, *scaled, *index;
+  MOTH_TRY(range(x, to, MOTH_INT64, &i));
+  MOTH_TRY(then(moth_mul(moth_v_tensor(i), moth_v_int(from), &scaled), i));
+  MOTH_TRY(then(moth_floor_divide(moth_v_tensor(scaled), moth_v_int(to), &index), scaled));
+  return then(moth_index_select(x, d, index, 0, out), index);
+}
+
+MothStatus moth_composite_upsample_nearest(MothCall *c) {
+  MOTH_UNPACK_UPSAMPLE_NEAREST(c)
+  MothTensor *x = self, *next;
+  MOTH_TRY(check_sizes(self, size));
+  moth_tensor_retain(x);
+  for (uint32_t i = 0; i < size.n; i++) {
+    MOTH_TRY(then(nearest_along(x, 2 + (int)i, size.u.ints[i], &next), x));
+    x = next;
+  }
+  return moth_give(c, x);
+}
+
+/* Between the elements on both sides of the place that an element of the result comes from. */
+static MothStatus linear_along(MothTensor *x, int d, int64_t to, bool corners, MothTensor **out) {
+  enum { N = 12 };
+  MothTensor *t[N] = {NULL};
+  MothStatus status = MOTH_OK;
+  int64_t from = x->shape[d], shape[MOTH_MAX_DIMS];
+  double step = !corners ? (double)from / (double)to
+                : to > 1 ? (double)(from - 1) / (double)(to - 1)
+                         : 0;
+  double first = corners ? 0 : 0.5 * step - 0.5;
+  MOTH_GO(range(x, to, MOTH_FLOAT64, &t[0]));
+  MOTH_GO(moth_mul(moth_v_tensor(t[0]), moth_v_float(step), &t[1]));
+  MOTH_GO(moth_add(moth_v_tensor(t[1]), moth_v_float(first), moth_v_int(1), &t[2]));
+  MOTH_GO(moth_clamp(t[2], moth_v_int(0), moth_v_int(from - 1), &t[3]));
+  MOTH_GO(moth_floor(t[3], &t[4]));
+  MOTH_GO(moth_sub(moth_v_tensor(t[3]), moth_v_tensor(t[4]), moth_v_int(1), &t[5]));
+  MOTH_GO(as_dtype(t[4], MOTH_INT64, &t[6]));
+  MOTH_GO(moth_add(moth_v_tensor(t[6]), moth_v_int(1), moth_v_int(1), &t[7]));
+  MOTH_GO(moth_clamp(t[7], moth_v_none(), moth_v_int(from - 1), &t[8]));
+  for (int i = 0; i < x->ndim - d; i++)
+    shape[i] = i ? 1 : to;
+  MOTH_GO(moth_view(t[5], shape, x->ndim - d, &t[9]));
+  MOTH_GO(moth_index_select(x, d, t[6], 0, &t[10]));
+  MOTH_GO(moth_index_select(x, d, t[8], 0, &t[11]));
+  MothTensor *weight;
+  MOTH_GO(as_dtype(t[9], (MothDType)x->dtype, &weight));
+  status = then(moth_lerp(t[10], moth_v_tensor(t[11]), moth_v_tensor(weight), out), weight);
+done:
+  for (int i = 0; i < N; i++)
+    moth_tensor_release(t[i]);
+  return status;
+}
+
+MothStatus moth_composite_upsample_linear(MothCall *c) {
+  MOTH_UNPACK_UPSAMPLE_LINEAR(c)
+  MothDType dtype = (MothDType)self->dtype;
+  MothTensor *x, *next;
+  MOTH_TRY(check_sizes(self, size));
+  if (!moth_dtype_is_float(dtype))
+    return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s", moth_dtype_name(dtype));
+  /* Halves are rounded once. */
+  MOTH_TRY(as_dtype(self, moth_itemsize(self) < 4 ? MOTH_FLOAT32 : dtype, &x));
+  for (uint32_t i = 0; i < size.n; i++) {
+    MOTH_TRY(then(linear_along(x, 2 + (int)i, size.u.ints[i], align_corners, &next), x));
+    x = next;
+  }
+  MOTH_TRY(then(as_dtype(x, dtype, &next), x));
+  return moth_give(c, next);
+}
+
+/* --- repetition ------------------------------------------------------------------------------- */
+
+MothStatus moth_composite_repeat_interleave(MothCall *c) {
+  MOTH_UNPACK_REPEAT_INTERLEAVE(c)
+  MothTensor *x, *wide, *full, *out;
+  int64_t shape[MOTH_MAX_DIMS + 1], flat = self->numel;
+  int d = 0;
+  if (repeats < 0)
+    return moth_fail(MOTH_ERR_VALUE, "repeats must not be negative, got %lld", (long long)repeats);
+  if (dim.tag == MOTH_V_NONE || self->ndim == 0) {
+    if (dim.tag != MOTH_V_NONE)
+      MOTH_TRY(moth_wrap_dim(dim.u.i, 0, &d));
+    MOTH_TRY(moth_reshape(self, &flat, 1, &x));
+  } else {
+    MOTH_TRY(moth_wrap_dim(dim.u.i, self->ndim, &d));
+    if (self->ndim == MOTH_MAX_DIMS)
+      return moth_fail(MOTH_ERR_VALUE, "self has too many dimensions");
+    x = self;
+    moth_tensor_retain(x);
+  }
+  memcpy(shape, x->shape, sizeof(int64_t) * (size_t)(d + 1));
+  shape[d + 1] = repeats;
+  memcpy(shape + d + 2, x->shape + d + 1, sizeof(int64_t) * (size_t)(x->ndim - d - 1));
+  int n = x->ndim;
+  MOTH_TRY(then(moth_unsqueeze(x, d + 1, &wide), x));
+  MOTH_TRY(then(moth_expand(wide, shape, n + 1, &full), wide));
+  if (__builtin_mul_overflow(shape[d], repeats, &shape[d])) {
+    moth_tensor_release(full);
+    return moth_fail(MOTH_ERR_VALUE, "repeats is too large: %lld", (long long)repeats);
+  }
+  memmove(shape + d + 1, shape + d + 2, sizeof(int64_t) * (size_t)(n - d - 1));
+  MOTH_TRY(then(moth_clone(full, &wide), full)); /* a copy, even of one repetition */
+  MOTH_TRY(then(moth_view(wide, shape, n, &out), wide));
+  return moth_give(c, out);
+}
+
+/* --- running products ------------------------------------------------------------------------- */
+
+/* In log2(n) steps, each of which multiplies by what stands `step` before: the derivative of that holds
+ * for zeros, too. */
+MothStatus moth_composite_cumprod(MothCall *c) {
+  MOTH_UNPACK_CUMPROD(c)
+  MothDType dtype = (MothDType)self->dtype;
+  MothTensor *x, *parts[2], *a, *b, *next;
+  int d;
+  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  bool half = moth_dtype_is_float(dtype) && moth_itemsize(self) < 4; /* rounded once */
+  if (!moth_dtype_is_float(dtype))
+    dtype = MOTH_INT64;
+  MOTH_TRY(
+      moth_to(self, moth_v_dtype(half ? MOTH_FLOAT32 : dtype), moth_v_none(), false, true, &x));
+  int64_t n = self->ndim ? self->shape[d] : 1;
+  for (int64_t step = 1; step < n; step *= 2) {
+    MothStatus status = MOTH_OK;
+    parts[0] = parts[1] = a = b = NULL;
+    MOTH_GO(moth_narrow(x, d, 0, step, &parts[0]));
+    MOTH_GO(moth_narrow(x, d, step, n - step, &a));
+    MOTH_GO(moth_narrow(x, d, 0, n - step, &b));
+    MOTH_GO(moth_mul(moth_v_tensor(a), moth_v_tensor(b), &parts[1]));
+    MOTH_GO(moth_cat(parts, 2, d, &next));
+  done:
+    moth_tensor_release(parts[0]);
+    moth_tensor_release(parts[1]);
+    moth_tensor_release(a);
+    moth_tensor_release(b);
+    MOTH_TRY(then(status, x));
+    x = next;
+  }
+  MOTH_TRY(then(as_dtype(x, dtype, &next), x));
+  return moth_give(c, next);
+}

@@ -1,0 +1,18 @@
+/* Elements as files have them, into a tensor's memory. */
+#ifndef MOTH_IO_ELEMENTS_H
+#define MOTH_IO_ELEMENTS_H
+#include <stddef.h>
+
+#include "moth.h"
+
+/* Copies nbytes (a multiple of the item size) from `from`, which may be unaligned, to `out`; with
+ * swap, the bytes of each element in reverse. The two may be the same place. What is not zero is
+ * written as 1 for bool: kernels count on that, files need not keep to it. Cannot fail. */
+MOTH_API void moth_elements_copy(MothDType dtype, bool swap, void *out, const uint8_t *from,
+                                 int64_t nbytes);
+
+/* shape[0] * … * item size in bytes; 0 if one of the sizes is 0, whatever the others are. False on a
+ * negative size and on overflow. */
+bool moth_elements_count(MothDType dtype, int ndim, const int64_t *shape, int64_t *nbytes);
+
+#endif

@@ -1,0 +1,88 @@
+/* The part of Python's pickle format that PyTorch's files of tensors are written in.
+ *
+ * A pickle is a program for a stack machine that can name and call any Python function. This reader
+ * knows the operations that build numbers, strings, tuples, lists and dictionaries, and a fixed
+ * list of names, each of which makes one kind of plain data here; there is nothing that could be
+ * called. The first other name ends the reading with an error that has it.
+ * https://docs.python.org/3/library/pickletools.html, protocols 2 to 5. */
+#ifndef MOTH_IO_PICKLE_H
+#define MOTH_IO_PICKLE_H
+#include <stddef.h>
+
+#include "moth.h"
+
+#define MOTH_PICKLE_MAX_DEPTH 100
+
+typedef enum MothPickleKind {
+  MOTH_PICKLE_NOTHING, /* no value: not in a result */
+  MOTH_PICKLE_NONE,
+  MOTH_PICKLE_BOOL,   /* u.i */
+  MOTH_PICKLE_INT,    /* u.i */
+  MOTH_PICKLE_FLOAT,  /* u.d */
+  MOTH_PICKLE_STRING, /* u.text, of n bytes: text or bytes */
+  MOTH_PICKLE_DTYPE,  /* n */
+  MOTH_PICKLE_TUPLE,  /* n: containers[n], as of the next three */
+  MOTH_PICKLE_LIST,
+  MOTH_PICKLE_DICT,    /* its cells are key, value, key, value, … */
+  MOTH_PICKLE_ORDERED, /* collections.OrderedDict: the same */
+  MOTH_PICKLE_TENSOR,  /* n: tensors[n] */
+  /* Of the machine, not in a result: */
+  MOTH_PICKLE_STORAGE,
+  MOTH_PICKLE_MARK,
+  MOTH_PICKLE_CLASS,
+  MOTH_PICKLE_GLOBAL
+} MothPickleKind;
+
+typedef struct MothPickleValue {
+  uint32_t kind, n;
+  union {
+    int64_t i;
+    double d;
+    const char *text; /* points into the bytes given; no NUL behind it */
+  } u;
+} MothPickleValue;
+
+#define MOTH_PICKLE_END UINT32_MAX
+
+typedef struct MothPickleCell {
+  MothPickleValue value;
+  uint32_t next; /* cells[next], or MOTH_PICKLE_END */
+} MothPickleCell;
+
+typedef struct MothPickleContainer {
+  uint32_t kind, first, last, count; /* cells; END if there are none */
+} MothPickleContainer;
+
+typedef struct MothPickleStorage {
+  const char *key;      /* key_n bytes, which name the member that has the elements */
+  uint32_t key_n, same; /* same: the first storage of this key, itself if it is that */
+  MothDType dtype;
+  int64_t numel;
+} MothPickleStorage;
+
+typedef struct MothPickleTensor {
+  uint32_t storage, dims; /* storages[storage]; dims[dims …]: ndim sizes, then ndim strides */
+  uint8_t ndim;
+  bool requires_grad;
+  int64_t offset; /* elements */
+} MothPickleTensor;
+
+typedef struct MothPickle {
+  MothPickleValue root;
+  MothPickleCell *cells;
+  MothPickleContainer *containers;
+  MothPickleStorage *storages;
+  MothPickleTensor *tensors;
+  int64_t *dims;
+  uint32_t cell_count, container_count, storage_count, tensor_count, dim_count;
+} MothPickle;
+
+/* Reads a whole pickle of n bytes, which must outlive the result. What comes out of it is sound:
+ * indices are in range, tensors lie within the declared elements of their storages, no container
+ * holds itself and none nests deeper than MOTH_PICKLE_MAX_DEPTH (one may be held twice). Memory is
+ * at most 64 MB + 4 n. On success *out is to be freed by moth_pickle_free. Errors: MOTH_ERR_VALUE
+ * (what, at which byte; *out is NULL), MOTH_ERR_MEMORY. */
+MOTH_API MothStatus moth_pickle_parse(const uint8_t *bytes, size_t n, MothPickle **out);
+MOTH_API void moth_pickle_free(MothPickle *pickle); /* NULL is allowed */
+
+#endif
