@@ -1,7 +1,9 @@
 -- Large products in float32: whole numbers must come out exact whatever library makes them, from shapes on both
 -- sides of the limits below which oneDNN is not asked (kernels/cpu/blas.c), and for any number of threads.
 local moth = require "moth"
-local shapes = { { 47, 128, 100 }, { 48, 48, 217 }, { 49, 53, 211 }, { 128, 96, 64 }, { 257, 65, 130 }, { 300, 301, 299 } }
+local shapes = {
+  { 47, 128, 100 }, { 48, 48, 217 }, { 49, 53, 211 }, { 128, 96, 64 }, { 257, 65, 130 }, { 300, 301, 299 },
+}
 
 local function whole(...) return moth.randint(-8, 9, { ... }):to("float32") end
 
@@ -41,8 +43,13 @@ describe("products in float32", function()
   it("are exact without oneDNN too", function()
     if os.getenv("MOTH_ONEDNN") == "0" then return end
     local luajit = os.getenv("LUAJIT") or "luajit"
-    local code = "describe = function(_, f) f() end local n = 0 it = function(_, f) n = n + 1 f() end assert = setmetatable({ is_true = assert }, "
-      .. "{ __call = function(_, ...) local ok, why = ... if not ok then error(why) end return ... end }) dofile 'spec/kernels/gemm_spec.lua' print(n)"
+    local code = [[
+      describe = function(_, f) f() end
+      local n = 0
+      it = function(_, f) n = n + 1 f() end
+      assert = setmetatable({ is_true = assert }, { __call = function(_, ok, why) if not ok then error(why) end end })
+      dofile 'spec/kernels/gemm_spec.lua'
+      print(n)]]
     local pipe = io.popen(('MOTH_ONEDNN=0 %s -e "%s" 2>&1'):format(luajit, code))
     local out = pipe:read("*a")
     pipe:close()
