@@ -343,9 +343,8 @@ static MothStatus user_copy(int index, void *to, const void *from, size_t n) {
 /* register_backend(name): the user device, in host memory */
 static int b_register_backend(lua_State *L) {
   static char name[32];
-  static MothDeviceOps ops = {name,      user_ready, user_alloc, user_free,
-                              user_copy, user_copy,  NULL,       NULL,
-                              NULL,      NULL,       NULL,       NULL};
+  static MothDeviceOps ops = {name, user_ready, user_alloc, user_free, user_copy, user_copy,
+                              NULL, NULL,       NULL,       NULL,      NULL,      NULL};
   snprintf(name, sizeof name, "%s", luaL_checkstring(L, 1));
   moth_device_register(MOTH_USER, &ops);
   /* Moving bytes is the same in host memory: the CPU's kernels serve. */
