@@ -1,6 +1,6 @@
 --- What must be measured in a process of its own: prints numbers for bench/run.lua.
 --   require   the milliseconds of require "moth" and the process's resident MB
---   cnn, gpt  peak MB of three steps of bench/steps.lua, the model and all
+--   cnn, gpt  peak MB of thirty steps of bench/steps.lua, the model and all
 --   drop      peak MB of ten steps of 200 temporaries of 4 MB that are dropped; free: that are freed
 local ffi = require "ffi"
 ffi.cdef [[
@@ -28,7 +28,7 @@ end
 if arg[1] == "cnn" or arg[1] == "gpt" then
   package.path = "./?.lua;" .. package.path
   local step = require("bench.steps")[arg[1]]()
-  for _ = 1, 3 do step() end
+  for _ = 1, 30 do step() end
   print(moth.memory.stats().peak / 2 ^ 20)
   return
 end

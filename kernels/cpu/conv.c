@@ -1,6 +1,6 @@
 /* conv2d and its derivatives: Note [Convolution by shifts] in conv.h. What is done here is to cut them
  * into strips of rows that fit a core's cache, to lay out planes and weights for the micro-kernels, and
- * to hand strips to threads. float16 and bfloat16 go through float32. */
+ * to hand strips to threads; kernels of one pixel go to conv_product.c. float16 and bfloat16 go through float32. */
 #include "kernels/cpu/conv.h"
 
 #include <stdatomic.h>
@@ -8,7 +8,7 @@
 
 #include "core/alloc.h"
 #include "core/parallel.h"
-#include "dispatch/shape_conv.h"
+#include "kernels/cpu/conv_product.h"
 #include "kernels/cpu/util.h"
 #include "unpack.h"
 
@@ -311,10 +311,14 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
   if (bias)
     MOTH_GO(moth_cpu_contiguous_as(bias, dtype, &b));
   MOTH_GO(work_result(out, dtype, &y));
-  MOTH_GO(axes_open(&g, &axes));
-  axis_forward(&g, 0, &axes.y);
-  axis_forward(&g, 1, &axes.x);
-  MOTH_GO(gather(&g, &axes, dtype, false, w, b, x, y));
+  if (moth_conv_is_product(&g)) {
+    moth_conv_product(&g, dtype, false, w, b, x, y);
+  } else {
+    MOTH_GO(axes_open(&g, &axes));
+    axis_forward(&g, 0, &axes.y);
+    axis_forward(&g, 1, &axes.x);
+    MOTH_GO(gather(&g, &axes, dtype, false, w, b, x, y));
+  }
   finish(out, y);
 done:
   axes_close(&axes);
@@ -352,6 +356,11 @@ MothStatus moth_cpu_conv2d_backward_input(MothCall *c) {
   MOTH_GO(moth_cpu_contiguous_as(grad_output, dtype, &gy));
   MOTH_GO(moth_cpu_contiguous_as(weight, dtype, &w));
   MOTH_GO(work_result(out, dtype, &gx));
+  if (moth_conv_is_product(&g)) {
+    moth_conv_product(&g, dtype, true, w, NULL, gy, gx);
+    finish(out, gx);
+    goto done;
+  }
   MOTH_GO(axes_open(&g, &axes));
   if (!all_phases(&g, 0) || !all_phases(&g, 1))
     memset(gx->data, 0, (size_t)(gx->numel * moth_itemsize(gx)));
@@ -580,10 +589,14 @@ MothStatus moth_cpu_conv2d_backward_weight(MothCall *c) {
   MOTH_GO(moth_cpu_contiguous_as(grad_output, dtype, &gy));
   MOTH_GO(moth_cpu_contiguous_as(input, dtype, &x));
   MOTH_GO(work_result(out, dtype, &gw));
-  MOTH_GO(axes_open(&g, &axes));
-  axis_forward(&g, 0, &axes.y);
-  axis_forward(&g, 1, &axes.x);
-  MOTH_GO(dots(&g, &axes, dtype, gy, x, gw));
+  if (moth_conv_is_product(&g)) {
+    MOTH_GO(moth_conv_product_weight(&g, dtype, gy, x, gw));
+  } else {
+    MOTH_GO(axes_open(&g, &axes));
+    axis_forward(&g, 0, &axes.y);
+    axis_forward(&g, 1, &axes.x);
+    MOTH_GO(dots(&g, &axes, dtype, gy, x, gw));
+  }
   finish(out, gw);
 done:
   axes_close(&axes);

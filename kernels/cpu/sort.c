@@ -1,7 +1,8 @@
 /* sort and topk along rows. Elements become unsigned keys (kernels/cpu/typed/sort.h); pairs of key and
  * position are sorted: by insertion where there are few, else by a stable radix sort that leaves out
- * digits in which all keys agree. topk keeps those that may be among the first, and when they are twice
- * as many as asked for drops the others: no more steps than a few per element, in any order of them. */
+ * digits in which all keys agree. topk of a few keeps the first so far in order; of more, those that may
+ * be among them, and when they are twice as many as asked for drops the others: no more steps than a few
+ * per element, in any order of them. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -133,6 +134,26 @@ static int64_t room_for(const Sort *s) {
   return 2 * s->k + 64;
 }
 
+/* The first k <= FEW pairs of a row: the first so far are kept in order. */
+static Pair *few_of_row(const Sort *s, const char *row, Pair *a) {
+  uint64_t keys[KEYS];
+  int64_t n = s->split.n, k = s->k, have = 0;
+  for (int64_t i = 0; i < n; i += KEYS) {
+    int64_t m = moth_min64(KEYS, n - i);
+    s->kernels->sort_keys(keys, row + i * s->split.inner * s->item, s->split.inner, m,
+                          s->descending);
+    for (int64_t j = 0; j < m; j++) {
+      if (have == k && keys[j] >= a[k - 1].key)
+        continue;
+      int64_t at = have < k ? have++ : k - 1;
+      for (; at > 0 && a[at - 1].key > keys[j]; at--)
+        a[at] = a[at - 1];
+      a[at] = (Pair){keys[j], i + j};
+    }
+  }
+  return a;
+}
+
 /* The first k pairs of a row, in order: room_for(s) <= its length. */
 static Pair *first_of_row(const Sort *s, const char *row, Pair *a, Pair *spare) {
   uint64_t keys[KEYS],
@@ -175,7 +196,9 @@ static void sort_range(void *ctx, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; r++) {
     int64_t from = r / inner * n * inner + r % inner, to = r / inner * k * inner + r % inner;
     const char *row = s->in + from * s->item;
-    Pair *p = some ? first_of_row(s, row, a, a + room) : sort_row(s, row, a, a + room);
+    Pair *p = !some      ? sort_row(s, row, a, a + room)
+              : k <= FEW ? few_of_row(s, row, a)
+                         : first_of_row(s, row, a, a + room);
     for (int64_t i = 0; i < k; i++) {
       int64_t at = to + i * inner;
       memcpy(s->values + at * s->item, row + p[i].pos * inner * s->item, (size_t)s->item);

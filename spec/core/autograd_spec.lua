@@ -50,9 +50,44 @@ describe("autograd", function()
     assert.equal("<PowBackward0>", tostring(y.grad_fn))
     assert.equal("<MulBackward0>", tostring(z.grad_fn))
     assert.equal("MulBackward0", z.grad_fn:name())
-    assert.is_true(z.grad_fn:next_functions()[1] == y.grad_fn)
+    assert.is_true(z.grad_fn:next_functions()[1][1] == y.grad_fn)
     assert.equal("<LogSoftmaxBackward0>", tostring(leaf { 1, 2 }:log_softmax(1).grad_fn))
     assert.truthy(tostring(z):find("grad_fn=<MulBackward0>", 1, true))
+  end)
+
+  it("next_functions leads to the leaves, which know their tensors #M109 #M110", function()
+    local x, y = leaf { 1, 2 }, leaf { 3, 4 }
+    local lines = {}
+    local function walk(node, depth)
+      local shape = node.variable and " " .. tostring(node.variable:size()) or ""
+      lines[#lines + 1] = (" "):rep(depth) .. node:name() .. shape
+      for _, e in ipairs(node:next_functions()) do
+        local inner, idx = e[1], e[2]
+        assert.equal(1, idx)
+        walk(inner, depth + 1)
+      end
+    end
+    local z = (x * y):sum()
+    walk(z.grad_fn, 0)
+    assert.same({ "SumBackward0", " MulBackward0", "  AccumulateGrad [2]", "  AccumulateGrad [2]" }, lines)
+    local ends = z.grad_fn:next_functions()[1][1]:next_functions()
+    assert.is_true(rawequal(ends[1][1].variable, x))
+    assert.is_true(rawequal(ends[2][1].variable, y))
+    assert.is_nil(z.grad_fn.variable)
+    -- Which result of the node: the second of sort is none that has a gradient, the second piece of a function is.
+    local two = moth.autograd.Function {
+      forward = function(_, t) return t * 1, t * 2 end,
+      backward = function(_, a, b) return a + b * 2 end,
+    }
+    local _, second = two(x)
+    local edge = (second * 3):sum().grad_fn:next_functions()[1][1]:next_functions()[1]
+    assert.equal(2, edge[2])
+    -- An input that needs no gradient has no node.
+    local inputs = (x * leaf({ 1, 1 }):detach()).grad_fn:next_functions()
+    assert.equal(2, #inputs)
+    assert.is_nil(inputs[2][1])
+    collectgarbage()
+    assert.is_true(rawequal(ends[1][1].variable, x))
   end)
 
   it("leaves are what the user made #M081", function()
@@ -141,6 +176,44 @@ describe("autograd", function()
     local s = leaf { 1, 2 }
     local jv = grad(s:exp(), s, { grad_outputs = v, create_graph = true })
     testing.assert_close(grad(jv:sum(), v), s:detach():exp())
+  end)
+
+  it("parts of a tensor add their gradients to one whole", function()
+    local like = { dtype = moth.float64 }
+    local x, w = moth.randn(6, 4, like):requires_grad_(true), moth.randn(6, 4, like)
+    local function loss(y)
+      local function part(p, q) return (p * q):square():sum() end
+      return part(y:narrow(1, 1, 3), w:narrow(1, 1, 3)) + part(y:narrow(1, 2, 5), w:narrow(1, 2, 5))
+        + part(y:select(2, 3), w:select(2, 1)) + part(y[{ { 1, 6, 2 } }], w[{ { 1, 6, 2 } }]) + part(y[2], w[3])
+    end
+    local want = moth.zeros(6, 4, like)
+    for i = 1, 6 do
+      for j = 1, 4 do
+        local k = 0
+        local function add(v) k = k + 2 * v ^ 2 * x[i][j]:item() end
+        if i <= 3 then add(w[i][j]:item()) end
+        if i >= 2 then add(w[i][j]:item()) end
+        if j == 3 then add(w[i][1]:item()) end
+        if i % 2 == 1 then add(w[i][j]:item()) end
+        if i == 2 then add(w[3][j]:item()) end
+        want[i][j] = k
+      end
+    end
+    loss(x):backward() -- into a leaf
+    assert.is_true(x.grad:allclose(want))
+    local whole = moth.autograd.grad(loss(x * 1), x)
+    assert.is_true(whole:allclose(want))
+    local y = x * 1 -- others may hold the sum so far
+    local seen
+    y:register_hook(function(g) seen = g end)
+    y:retain_grad()
+    x.grad = nil
+    loss(y):backward()
+    assert.is_true(x.grad:allclose(want) and seen:allclose(want) and y.grad:allclose(want))
+    assert.is_true(moth.autograd.gradgradcheck(function(t) return loss(t * 2) end, { x }))
+    local z = moth.randn(3, 100, { requires_grad = true }) * 1
+    local s = z:select(1, 1):sum() + z:select(1, 2):sum() + z:select(1, 3):sum()
+    assert.equal(1, select(2, moth.dispatch.count(function() s:backward() end)).zeros)
   end)
 
   it("a second backward needs retain_graph #M086 #quick", function()

@@ -20,6 +20,62 @@ describe("convolution modules #quick", function()
     shows("AdaptiveAvgPool2d(output_size=(7, None))", nn.AdaptiveAvgPool2d({ 7, -1 }))
   end)
 
+  it("of one pixel are products, whatever the groups, images and threads", function()
+    moth.manual_seed(5)
+    local threads = moth.get_num_threads()
+    -- the last is too small
+    for _, o in ipairs({ { 1, 64, 40, 1 }, { 9, 32, 33, 1 }, { 17, 64, 48, 2 }, { 3, 16, 17, 1 } }) do
+      local n, c, k, groups = unpack(o)
+      for _, dtype in ipairs({ moth.float32, moth.float64 }) do
+        local like = { dtype = dtype }
+        local x = moth.randn(n, c, 18, 17, like):requires_grad_(true)
+        local w = moth.randn(k, c / groups, 1, 1, like):requires_grad_(true)
+        local b, g = moth.randn(k, like):requires_grad_(true), moth.randn(n, k, 18, 17, like)
+        local function all(f)
+          x.grad, w.grad, b.grad = nil, nil, nil
+          local y = f()
+          y:backward(g)
+          return { y:detach(), x.grad, w.grad, b.grad }
+        end
+        local want, first = all(function()
+          local parts = {}
+          for i = 1, groups do
+            local from, to = c / groups, k / groups
+            parts[i] = w:narrow(1, (i - 1) * to + 1, to):view(to, from)
+              :matmul(x:narrow(2, (i - 1) * from + 1, from):reshape(n, from, -1))
+          end
+          return moth.cat(parts, 2):view(n, k, 18, 17) + b:view(k, 1, 1)
+        end), nil
+        for _, count in ipairs({ 1, 2, 3 }) do
+          moth.set_num_threads(count)
+          local got = all(function() return F.conv2d(x, w, b, { groups = groups }) end)
+          for i = 1, 4 do
+            assert.is_true(got[i]:allclose(want[i], 1e-3, dtype == moth.float32 and 1e-3 or 1e-9))
+            assert.is_true(not first or got[i]:equal(first[i]))
+          end
+          first = got
+        end
+        moth.set_num_threads(threads)
+      end
+    end
+  end)
+
+  it("max pooling takes whole vectors to the ends of rows, planes and memory", function()
+    moth.manual_seed(6)
+    for _, o in ipairs({ { 1, 2, 2 }, { 3, 5, 4 }, { 2, 28, 28 }, { 5, 14, 14 }, { 1, 7, 33 }, { 2, 66, 70 } }) do
+      for _, stride in ipairs({ 1, 2, 3 }) do
+        for _, dtype in ipairs({ moth.float32, moth.float64, moth.bfloat16 }) do
+          local x = moth.randn(2, o[1], o[2], o[3]):to(dtype)
+          x[1][1][2][2] = 0 / 0
+          local y, at = F.max_pool2d(x, 2, { stride = stride, return_indices = true })
+          local cols = moth.im2col(x:float(), 2, 1, 0, stride):view(2, o[1], 4, y:size(3), y:size(4))
+          assert.is_true(moth.allclose(y:float(), cols:amax(3), 0, 0, true))
+          assert.is_true(moth.allclose(x:flatten(3):gather(3, at:flatten(3)):float(), y:flatten(3):float(), 0, 0, true))
+        end
+      end
+    end
+  end)
+
   it("start uniform within 1 / sqrt(fan_in) #M174", function()
     moth.manual_seed(1)
     for _, m in ipairs { nn.Conv2d(16, 64, 3), nn.Conv2d(16, 64, 3, { groups = 4 }), nn.ConvTranspose2d(64, 16, 3) } do

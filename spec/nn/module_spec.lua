@@ -226,6 +226,52 @@ FashionClassifier(
 end)
 
 describe("state dicts #quick", function()
+  it("nn.Sequential frees what goes from one child to the next, and only what nobody else may hold", function()
+    local Keeper = nn.class("Keeper")
+    function Keeper:forward(x)
+      self.seen, self.made = x, x * 2
+      return self.made
+    end
+    local Mine = nn.class("ReLU", nn.ReLU) -- a user's, whatever its name
+    function Mine:forward(x)
+      self.made = nn.ReLU.forward(self, x)
+      return self.made
+    end
+    local x = moth.randn(4, 3)
+    local function usable(t) return t:sum():item() == t:sum():item() end
+    local keeper, mine, kept = Keeper(), Mine(), nil
+    local hooked = nn.ReLU()
+    hooked:register_forward_hook(function(_, _, y) kept = y end)
+    local net = nn.Sequential(nn.Identity(), nn.Dropout(0), keeper, nn.Linear(3, 3), mine, nn.Flatten(), hooked,
+      nn.ReLU{ inplace = true }, nn.Linear(3, 2), nn.Sequential(Keeper(), nn.Identity()), nn.Identity())
+    for _, mode in ipairs({ "train", "eval" }) do
+      net[mode](net)
+      local seen = {}
+      local y = moth.dispatch.dispatch_mode(function(f, args, kwargs)
+        local r = f(unpack(args))
+        seen[#seen + 1] = r
+        return r, kwargs and nil
+      end, function() return net(x) end)
+      assert.is_true(usable(y) and usable(x) and usable(keeper.seen) and usable(keeper.made) and usable(mine.made))
+      assert.is_true(usable(kept) and usable(net[10][1].made))
+      for _, t in ipairs(seen) do assert.is_true(usable(t)) end
+      assert.is_true(usable(moth.no_grad(function() return net(x) end)))
+    end
+
+    local deep = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
+    local big = moth.randn(256, 256)
+    moth.no_grad(function()
+      deep(big)
+      collectgarbage()
+      collectgarbage()
+      collectgarbage("stop")
+      local before = moth.memory.stats().live
+      deep(big)
+      collectgarbage("restart")
+      assert.is_true(moth.memory.stats().live - before < 1.5 * 256 * 1024)
+    end)
+  end)
+
   it("are ordered, named as PyTorch's, and share storage #M189 #M177", function()
     local m = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     local sd = m:state_dict()

@@ -384,6 +384,21 @@ static MothStatus zeros_for(const MothResultMeta *r, MothTensor **out) {
                     out);
 }
 
+/* The gradient so far of what a part was taken from, if the part can be added to it: moth_view_sum. */
+static MothTensor *sum_of_parts(const Task *t, const MothNode *n) {
+  int id = n->op ? (int)n->op->id : -1;
+  if (t->create || (id != MOTH_OP_narrow && id != MOTH_OP_select && id != MOTH_OP_slice) ||
+      !n->inputs[0].node)
+    return NULL;
+  const MothNode *to = n->inputs[0].node;
+  int32_t slot = t->entries[find(t, to)].grads + n->inputs[0].nr;
+  MothTensor *so_far = t->grads[slot];
+  if (!so_far || !sole(so_far))
+    return NULL;
+  void *now = current_stream(so_far); /* of one stream with it: see deliver */
+  return !now || (t->streams[slot] == now && stream_for(to, so_far) == now) ? so_far : NULL;
+}
+
 /* --- one node --------------------------------------------------------------------------------- */
 
 /* grad, just made, goes to a slot of node `to`. Taken. */
@@ -447,7 +462,7 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
   }
   uint32_t need = 0;
   int nargs = n->op ? n->op->nargs : n->ninputs;
-  MothTensor *few[32] = {NULL}, **out = few;
+  MothTensor *few[32] = {NULL}, **out = few, *sum = NULL;
   size_t out_size = 0;
   if (n->ninputs > 32) {
     out_size = sizeof(MothTensor *) * n->ninputs;
@@ -473,7 +488,9 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
       if (!grads[i] && moth_dtype_is_float((MothDType)n->results[i].dtype))
         MOTH_GO(zeros_for(&n->results[i], &grads[i]));
     if (need) {
+      sum = moth_view_sum = sum_of_parts(t, n);
       status = n->backward(n, grads, need, out);
+      moth_view_sum = NULL;
       if (status != MOTH_OK && status != MOTH_ERR_HOST && moth_last_error()[0] != '[')
         moth_error_prefix("[%s] ", n->name);
       MOTH_GO(status);
@@ -490,7 +507,10 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
     if (!to)
       continue;
     int32_t j = find(t, to);
-    if (out[k]) {
+    if (sum && out[k] == sum) { /* it is in there */
+      moth_tensor_release(out[k]);
+      out[k] = NULL;
+    } else if (out[k]) {
       MOTH_GO(fit(n, k, &out[k]));
       MothTensor *g = out[k];
       out[k] = NULL;

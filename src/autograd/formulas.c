@@ -200,29 +200,51 @@ static MothStatus zeros(MothValue grad, MothValue shape, MothValue *out) {
   return s;
 }
 
+_Thread_local MothTensor *moth_view_sum __attribute__((tls_model("initial-exec")));
+
+/* Where a part of a tensor has its gradient added: the sum so far (see formulas.h), else zeros. */
+static MothStatus whole_of(MothValue grad, MothValue shape, bool *sum, MothValue *out) {
+  MothTensor *w = moth_view_sum;
+  moth_view_sum = NULL;
+  *sum = w && w->dtype == grad.u.t->dtype && w->device.type == grad.u.t->device.type &&
+         w->device.index == grad.u.t->device.index && w->ndim == (int)shape.n &&
+         !memcmp(w->shape, shape.u.ints, sizeof(int64_t) * shape.n);
+  if (!*sum)
+    return zeros(grad, shape, out);
+  moth_tensor_retain(w);
+  *out = moth_v_tensor(w);
+  return MOTH_OK;
+}
+static MothStatus put(MothValue part, MothValue grad, bool sum) {
+  return sum ? moth_add_(part, grad, moth_v_int(1)) : moth_copy_(part.u.t, grad.u.t, false);
+}
+
 MothStatus moth_grad_narrow_backward(const MothValue *a, MothValue *out) {
   TEMPS(2);
   int d;
+  bool sum;
   MOTH_TRY(moth_wrap_dim(a[2].u.i, (int)a[1].n, &d));
-  MOTH_GO(zeros(a[0], a[1], &t[0]));
+  MOTH_GO(whole_of(a[0], a[1], &sum, &t[0]));
   MOTH_GO(OP(narrow, &t[1], t[0], a[2], a[3], INT(a[0].u.t->shape[d])));
-  MOTH_GO(moth_copy_(t[1].u.t, a[0].u.t, false));
+  MOTH_GO(put(t[1], a[0], sum));
   FINISH(t[0]);
 }
 
 MothStatus moth_grad_select_backward(const MothValue *a, MothValue *out) {
   TEMPS(2);
-  MOTH_GO(zeros(a[0], a[1], &t[0]));
+  bool sum;
+  MOTH_GO(whole_of(a[0], a[1], &sum, &t[0]));
   MOTH_GO(OP(select, &t[1], t[0], a[2], a[3]));
-  MOTH_GO(moth_copy_(t[1].u.t, a[0].u.t, false));
+  MOTH_GO(put(t[1], a[0], sum));
   FINISH(t[0]);
 }
 
 MothStatus moth_grad_slice_backward(const MothValue *a, MothValue *out) {
   TEMPS(2);
-  MOTH_GO(zeros(a[0], a[1], &t[0]));
+  bool sum;
+  MOTH_GO(whole_of(a[0], a[1], &sum, &t[0]));
   MOTH_GO(OP(slice, &t[1], t[0], a[2], a[3], a[4], a[5]));
-  MOTH_GO(moth_copy_(t[1].u.t, a[0].u.t, false));
+  MOTH_GO(put(t[1], a[0], sum));
   FINISH(t[0]);
 }
 

@@ -28,6 +28,11 @@ MothStatus moth_grad_sum_keep(const MothValue *a, MothValue *out);
 MothStatus moth_grad_pow_backward_self(const MothValue *a, MothValue *out);
 /* (grad, self, exponent, result) */
 MothStatus moth_grad_pow_backward_exponent(const MothValue *a, MothValue *out);
+/* Set by the engine while it runs narrow, select or slice: what has come so far for their input, which
+ * nobody else sees. Their formulas then add the part to it and give it back, instead of a tensor of zeros
+ * with the part in it: the parts of a tensor that was split would be as many whole ones. */
+extern _Thread_local MothTensor *moth_view_sum __attribute__((tls_model("initial-exec")));
+
 /* (grad, dims) */
 MothStatus moth_grad_permute_backward(const MothValue *a, MothValue *out);
 /* (grad, shape, dim, start) */

@@ -121,10 +121,12 @@ static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t r
     sw += gi * xh;                                                                                 \
     sb += gi;                                                                                      \
   }
-        NORM_ROW(0)
-        NORM_ROW(1) NORM_ROW(2) NORM_ROW(3)
+        NORM_ROW(0);
+        NORM_ROW(1);
+        NORM_ROW(2);
+        NORM_ROW(3);
 #undef NORM_ROW
-            dw[i] = sw;
+        dw[i] = sw;
         db[i] = sb;
       }
       continue;

@@ -82,6 +82,14 @@ static const real *pool_lies(const MothPoolAxis *x, const stored *row, int64_t o
 /* As PyTorch: of several NaN the last one. */
 static inline void pool_max_lanes(const pool_vec *lanes, const pool_at *here, real *best,
                                   arg_pos *at) {
+#if defined(__AVX512F__) &&                                                                        \
+    MOTH_REAL_KIND == 1 /* by name: gcc makes vectors of the two masks first */
+  __m512 v = (__m512)*lanes, b = _mm512_loadu_ps(best);
+  __mmask16 better = _mm512_cmp_ps_mask(v, b, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  __m512i p = _mm512_mask_mov_epi32(_mm512_loadu_si512(at), better, (__m512i)*here);
+  _mm512_storeu_ps(best, _mm512_mask_mov_ps(b, better, v));
+  _mm512_storeu_si512(at, p);
+#else
   pool_vec b, v = *lanes;
   pool_at p;
   memcpy(&b, best, sizeof b);
@@ -91,6 +99,7 @@ static inline void pool_max_lanes(const pool_vec *lanes, const pool_at *here, re
   p = (*here & better) | (p & ~better);
   memcpy(best, &b, sizeof b);
   memcpy(at, &p, sizeof p);
+#endif
 }
 
 static void max_pool_row(const MothPoolPlanes *q, const stored *in, const stored *end, int64_t oy,
@@ -115,6 +124,57 @@ static void max_pool_row(const MothPoolPlanes *q, const stored *in, const stored
       }
     }
   }
+}
+
+/* Positions as they are given out. By name, where there is one: gcc takes the lanes out one by one. */
+static inline void pool_put_places(const pool_at *at, int64_t base, int64_t *places) {
+#if defined(__AVX512F__) && MOTH_REAL_KIND == 1
+  __m512i from = _mm512_set1_epi64(base);
+  __m256i low = _mm512_castsi512_si256((__m512i)*at);
+  __m256i high = _mm512_extracti64x4_epi64((__m512i)*at, 1);
+  _mm512_storeu_si512(places, _mm512_add_epi64(_mm512_cvtepi32_epi64(low), from));
+  _mm512_storeu_si512(places + 8, _mm512_add_epi64(_mm512_cvtepi32_epi64(high), from));
+#else
+  arg_pos place[POOL_LANES];
+  memcpy(place, at, sizeof *at);
+  MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) places[i] = (int64_t)place[i] + base;
+#endif
+}
+
+/* A row of windows whose lines lie in the image, straight into the results: whole vectors, of which the
+ * last may reach into the next row, which comes after. False: one of the two cannot be. */
+static bool max_pool_lying(const MothPoolPlanes *q, const stored *in, const stored *end, int64_t oy,
+                           const arg_pos *first, stored *out, int64_t *places, int64_t left) {
+#if MOTH_STORED == 0
+  const MothPoolAxis *y = &q->y, *x = &q->x;
+  const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  int64_t top = y->begin[oy], rows = (y->end[oy] - top + y->dilation - 1) / y->dilation;
+  int64_t all = (x->out + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
+  int64_t lowest = top + (rows - 1) * y->dilation;
+  if (all > left || rows < 1 || !pool_lies(x, in + lowest * x->in, 0, x->out, end))
+    return false;
+  for (int64_t j = 0; j < all; j += POOL_LANES) {
+    pool_vec best = (pool_vec){0} - (real)__builtin_inf();
+    pool_at at;
+    memcpy(&at, first + j, sizeof at);
+    at += (arg_pos)(top * x->in);
+    for (int64_t r = 0; r < rows; r++) {
+      int64_t from = (top + r * y->dilation) * x->in + j * x->stride - x->padding;
+      for (int64_t k = 0; k < x->kernel; k++, from += x->dilation) {
+        pool_at here = lane * (arg_pos)x->stride + (arg_pos)from;
+        pool_vec v;
+        pool_load(in + from, x->stride, &v);
+        pool_max_lanes(&v, &here, (real *)&best, (arg_pos *)&at);
+      }
+    }
+    memcpy(out + j, &best, sizeof best);
+    pool_put_places(&at, q->base, places + j);
+  }
+  return true;
+#else
+  (void)q, (void)in, (void)end, (void)oy, (void)first, (void)out, (void)places, (void)left;
+  return false;
+#endif
 }
 
 /* A window at a time. */
@@ -151,6 +211,10 @@ static void max_pool_planes(const MothPoolPlanes *q) {
         const stored *in = (const stored *)q->in + c * size;
         int64_t to = (c * y->out + oy) * x->out + o0;
         arg_pos row = (arg_pos)(y->begin[oy] * x->in);
+        if (room && m == x->out &&
+            max_pool_lying(q, in, end, oy, first, (stored *)q->out + to, q->positions + to,
+                           q->planes * y->out * x->out - to))
+          continue;
         for (int64_t j = 0; j < all; j += POOL_LANES) {
           pool_vec least = (pool_vec){0} - (real)__builtin_inf();
           pool_at p;

@@ -3,6 +3,7 @@
 --     local seq = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
 --     seq[1]              -- the first: Lua counts from 1 …
 --     seq:state_dict()    -- … but names are PyTorch's: "0.weight", "0.bias", "2.weight", …
+local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local Module = require "moth.nn.module"
@@ -31,14 +32,35 @@ Sequential.__index, Sequential.__newindex = ModuleList.__index, ModuleList.__new
 Sequential.size, Sequential.iter, Sequential.append = ModuleList.size, ModuleList.iter, ModuleList.append
 Sequential.extend = ModuleList.extend
 
+-- Modules of moth.nn itself, without children and hooks, keep neither what they take nor what they give, so that what
+-- goes from one to the next is ours. Whether a class is one of them:
+local plain = setmetatable({}, { __mode = "k", __index = function(t, cls)
+  local nn = require "moth.nn"
+  t[cls] = rawget(nn, cls.__name) == cls
+  return t[cls]
+end })
+
+local function keeps_nothing(m)
+  return not m._hooks and plain[getmetatable(m)] and not next(m._modules) and not rawget(m, "forward")
+end
+
 --- x -> last(… second(first(x))). The first child may take several values.
+-- A result between two children that keep nothing is freed here (autograd holds what it needs), not by the collector.
 function Sequential:forward(...)
   local list = self:children_in_order()
   local n = #list
   if n == 0 then return ... end
   if n == 1 then return list[1](...) end
   local x = list[1](...)
-  for i = 2, n do x = list[i](x) end
+  -- What does nothing, or works in place, gives what it took.
+  local ours = keeps_nothing(list[1]) and not rawequal(x, (...))
+  for i = 2, n do
+    local clean = keeps_nothing(list[i])
+    local y = list[i](x)
+    local same = rawequal(x, y)
+    if ours and clean and not same and B.is_tensor(x) then B.free(x) end
+    x, ours = y, clean and (ours or not same)
+  end
   return x
 end
 

@@ -1,0 +1,171 @@
+/* Convolutions with a kernel of one pixel, without padding and stride, are products of matrices as they
+ * lie: of an image (c x pixels) with the weight (k x c), in each group. BLAS is half as long at it as the
+ * micro-kernels of kernels/cpu/typed/conv.h, which are made for shifts.
+ *
+ * An image is one product, whose cut depends on its shape; the weight's derivative adds up chunks of
+ * images, joined in order: the same bits for any number of threads. */
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/dtype.h"
+#include "core/parallel.h"
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/conv_product.h"
+#include "kernels/cpu/util.h"
+
+enum { CHUNKS = 8 };
+static const int64_t PARTIAL_BYTES = 32 << 20;
+
+bool moth_conv_is_product(const MothConv *g) {
+  for (int i = 0; i < 2; i++)
+    if (g->kernel[i] != 1 || g->stride[i] != 1 || g->padding[i] != 0)
+      return false;
+  double c = (double)(g->c / g->groups), k = (double)(g->k / g->groups);
+  /* Small ones are not worth a call. */
+  return c >= 16 && k >= 16 && c * k * (double)(g->h * g->w) >= 5e5 &&
+         strcmp(moth_blas_name(), "none") != 0;
+}
+
+typedef struct Images {
+  MothGemm gemm; /* of the first image and group */
+  int64_t groups, count, size;
+  int64_t a_image, b_image, c_image, a_group, b_group, c_group; /* elements */
+  const char *bias;
+  int64_t chunks; /* the weight's derivative: of images; else 0 */
+  char *partial;
+} Images;
+
+static MothGemm product_of(const Images *s, int64_t image, int64_t group) {
+  MothGemm g = s->gemm;
+  g.a = (const char *)g.a + (image * s->a_image + group * s->a_group) * s->size;
+  g.b = (const char *)g.b + (image * s->b_image + group * s->b_group) * s->size;
+  g.c = (char *)g.c + (image * s->c_image + group * s->c_group) * s->size;
+  return g;
+}
+
+/* Rows of c become their bias, which the product then adds to. */
+static void start_with_bias(const Images *s, MothGemm *g, int64_t group) {
+  if (!s->bias)
+    return;
+  for (int64_t i = 0; i < g->m; i++) {
+    char *row = (char *)g->c + i * g->ldc * s->size;
+    int64_t at = group * g->m + i;
+    for (int64_t j = 0; j < g->n; j++)
+      if (g->dtype == MOTH_FLOAT64)
+        ((double *)row)[j] = ((const double *)s->bias)[at];
+      else
+        ((float *)row)[j] = ((const float *)s->bias)[at];
+  }
+  g->beta = 1;
+}
+
+static void images_range(void *ctx, int64_t begin, int64_t end) {
+  const Images *s = ctx;
+  for (int64_t i = begin; i < end; i++) {
+    MothGemm g = product_of(s, i / s->groups, i % s->groups);
+    start_with_bias(s, &g, i % s->groups);
+    moth_gemm(&g, false);
+  }
+}
+
+static void images_run(Images *s) {
+  if (s->count * s->groups >= CHUNKS) {
+    moth_parallel_for(s->count * s->groups, 1, images_range, s);
+    return;
+  }
+  for (int64_t i = 0; i < s->count * s->groups; i++) { /* few: threads share one */
+    MothGemm g = product_of(s, i / s->groups, i % s->groups);
+    start_with_bias(s, &g, i % s->groups);
+    moth_gemm(&g, true);
+  }
+}
+
+void moth_conv_product(const MothConv *g, MothDType dtype, bool backward, const MothTensor *weight,
+                       const MothTensor *bias, const MothTensor *src, MothTensor *out) {
+  int64_t c = g->c / g->groups, k = g->k / g->groups, pixels = g->h * g->w;
+  int64_t from = backward ? k : c, to = backward ? c : k;
+  Images s = {.gemm = {.dtype = (int)dtype,
+                       .m = to,
+                       .n = pixels,
+                       .k = from,
+                       .a = weight->data,
+                       .b = src->data,
+                       .c = out->data,
+                       .a_row = backward ? 1 : c,
+                       .a_col = backward ? c : 1,
+                       .b_row = pixels,
+                       .b_col = 1,
+                       .ldc = pixels,
+                       .alpha = 1},
+              .groups = g->groups,
+              .count = g->n,
+              .size = moth_dtype_size(dtype),
+              .b_image = g->groups * from * pixels,
+              .c_image = g->groups * to * pixels,
+              .a_group = k * c,
+              .b_group = from * pixels,
+              .c_group = to * pixels,
+              .bias = bias ? bias->data : NULL};
+  images_run(&s);
+}
+
+static void chunks_range(void *ctx, int64_t begin, int64_t end) {
+  const Images *s = ctx;
+  for (int64_t i = begin; i < end; i++) {
+    int64_t chunk = i / s->groups, group = i % s->groups;
+    int64_t from = s->count * chunk / s->chunks, to = s->count * (chunk + 1) / s->chunks;
+    for (int64_t image = from; image < to; image++) {
+      MothGemm g = product_of(s, image, group);
+      g.c = s->partial + (chunk * s->groups + group) * s->c_group * s->size;
+      g.beta = image > from ? 1 : 0;
+      moth_gemm(&g, false);
+    }
+  }
+}
+
+MothStatus moth_conv_product_weight(const MothConv *g, MothDType dtype, const MothTensor *gy,
+                                    const MothTensor *x, MothTensor *out) {
+  int64_t c = g->c / g->groups, k = g->k / g->groups, pixels = g->h * g->w;
+  int64_t size = moth_dtype_size(dtype), all = g->k * c;
+  Images s = {.gemm = {.dtype = (int)dtype,
+                       .m = k,
+                       .n = c,
+                       .k = pixels,
+                       .a = gy->data,
+                       .b = x->data,
+                       .a_row = pixels,
+                       .a_col = 1,
+                       .b_row = 1,
+                       .b_col = pixels,
+                       .ldc = c,
+                       .alpha = 1},
+              .groups = g->groups,
+              .count = g->n,
+              .size = size,
+              .a_image = g->k * pixels,
+              .b_image = g->c * pixels,
+              .a_group = k * pixels,
+              .b_group = c * pixels,
+              .c_group = k * c};
+  s.chunks = moth_min64(CHUNKS, PARTIAL_BYTES / (all * size));
+  s.chunks = moth_max64(1, moth_min64(s.chunks, g->n));
+  size_t bytes = (size_t)((s.chunks - 1) * all * size);
+  char *more = bytes ? moth_alloc(bytes + (size_t)(all * size)) : NULL;
+  if (bytes && !more)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of partial sums", bytes);
+  s.partial = more ? more : out->data;
+  moth_parallel_for(s.chunks * g->groups, 1, chunks_range, &s);
+  if (more) {
+    memcpy(out->data, more, (size_t)(all * size));
+    for (int64_t i = 1; i < s.chunks; i++) {
+      const char *p = more + i * all * size;
+      for (int64_t j = 0; j < all; j++)
+        if (dtype == MOTH_FLOAT64)
+          ((double *)out->data)[j] += ((const double *)p)[j];
+        else
+          ((float *)out->data)[j] += ((const float *)p)[j];
+    }
+    moth_free(more, bytes + (size_t)(all * size));
+  }
+  return MOTH_OK;
+}
