@@ -66,7 +66,10 @@ for _, k in ipairs(numbers) do
   local r = rows[k]
   local kind, bytes, flops, m, t = r[4], tonumber(r[5]), tonumber(r[6]), tonumber(r[7]), tonumber(r[8])
   local rate, share = "-", "-"
-  if m and flops > 0 then
+  if m and kind == "tokens" then
+    rate = ("%.0f tokens/s"):format(bytes / m)
+    if peak.bfloat16 then share = ("%.0f %% of %g"):format(100 * flops / m / 1e12 / peak.bfloat16, peak.bfloat16) end
+  elseif m and flops > 0 then
     rate = ("%.1f TFLOP/s"):format(flops / m / 1e12)
     if peak[kind] then share = ("%.0f %% of %g"):format(100 * flops / m / 1e12 / peak[kind], peak[kind]) end
   elseif m and bytes > 0 then

@@ -1,6 +1,7 @@
 --- What bench/gpu/measure.lua measures. Each row has: name; torch, the command for torch_server.py; bytes or flops of
 -- one step (bytes: what it must move at least) and kind, the limit that it is held against ("copy", "float32", "tf32",
--- "bfloat16", or "host": the time that the CPU needs to queue a step, nothing waited for); and make(), which gives
+-- "bfloat16", or "host": the time that the CPU needs to queue a step, nothing waited for; "tokens": a training step in
+-- bfloat16, of which `bytes` are the tokens); and make(), which gives
 -- step() and, where there is something to compare, error(): the largest difference from float64 on the CPU, as a part
 -- of the largest element.
 local moth = require "moth"
@@ -145,6 +146,75 @@ return function(tiny)
       end }
   end
 
+  -- convolution -------------------------------------------------------------------------------------
+
+  for _, s in ipairs(tiny and { { 1, 4, 6, 8, 3, 1 } } or { { 64, 64, 56, 64, 3, 1 }, { 64, 256, 14, 256, 3, 1 },
+    { 64, 512, 28, 1024, 1, 2 }, { 64, 3, 224, 64, 7, 2 } }) do
+    local batch, c, side_, k, window, stride = unpack(s)
+    local padding, out = (window - 1) / 2, math.ceil(side_ / stride)
+    local flops = 2 * batch * k * out * out * c * window * window
+    for _, dtype in ipairs { "bfloat16", "float32" } do
+      for _, both in ipairs { false, true } do
+        row { name = ("conv %s %dx%dx%d^2 to %d, %d^2/%d%s"):format(dtype, batch, c, side_, k, window, stride,
+          both and ", both ways" or ""), torch = { "conv", dtype, batch, c, side_, k, window, stride, both and 1 or 0 },
+          flops = (both and 3 or 1) * flops, kind = dtype, make = function()
+            local x = random({ batch, c, side_, side_ }, dtype):requires_grad_(both)
+            local w = random({ k, c, window, window }, dtype):requires_grad_(both)
+            local grad = both and random({ batch, k, out, out }, dtype)
+            return {
+              step = function()
+                if not both then return moth.conv2d(x, w, nil, stride, padding):free() end
+                x.grad, w.grad = nil, nil
+                moth.conv2d(x, w, nil, stride, padding):backward(grad)
+              end,
+              error = function()
+                local part = x:detach()[{ { 1, 1 } }]
+                return difference(moth.conv2d(part, w:detach(), nil, stride, padding),
+                  moth.conv2d(double(part), double(w), nil, stride, padding))
+              end,
+            }
+          end }
+      end
+    end
+  end
+
+  -- attention -----------------------------------------------------------------------------------------
+
+  -- Batch x heads, positions, head size; causal: half of the products count. Beside PyTorch's own choice, and beside
+  -- cuDNN's kernels alone.
+  for _, s in ipairs(tiny and { { 1, 2, 40, 16, "bfloat16" }, { 1, 2, 40, 16, "float32" } }
+    or { { 8, 12, 1024, 64, "bfloat16" }, { 2, 16, 4096, 64, "bfloat16" }, { 2, 16, 4096, 128, "bfloat16" },
+      { 1, 16, 16384, 128, "bfloat16" }, { 8, 12, 1024, 64, "float32" } }) do
+    local b, h, t, d, dtype = unpack(s)
+    local flops = 2 * b * h * t * t * d
+    for _, both in ipairs { false, true } do
+      for _, beside in ipairs(dtype == "bfloat16" and { "any", "cudnn" } or { "any" }) do
+        row { name = ("attention %s %dx%d, %d positions of %d%s%s"):format(dtype, b, h, t, d,
+          both and ", both ways" or "", beside == "cudnn" and ", beside cuDNN" or ""),
+          torch = { "attention", dtype, b, h, t, d, both and 1 or 0, beside },
+          flops = (both and 3.5 or 1) * flops, kind = dtype, make = function()
+            local q, k, v = random({ b, h, t, d }, dtype), random({ b, h, t, d }, dtype), random({ b, h, t, d }, dtype)
+            for _, x in ipairs { q, k, v } do x:requires_grad_(both) end
+            local grad, causal = both and random({ b, h, t, d }, dtype), { is_causal = true }
+            return {
+              step = function()
+                local y = moth.scaled_dot_product_attention(q, k, v, causal)
+                if not both then return y:free() end
+                q.grad, k.grad, v.grad = nil, nil, nil
+                y:backward(grad)
+              end,
+              error = function() -- the first positions see each other only
+                local seen = math.min(t, 512)
+                local function part(x) return x:detach()[{ 1, 1, { 1, seen } }] end
+                return difference(part(moth.scaled_dot_product_attention(q:detach(), k:detach(), v:detach(), causal)),
+                  moth.scaled_dot_product_attention(double(part(q)), double(part(k)), double(part(v)), causal))
+              end,
+            }
+          end }
+      end
+    end
+  end
+
   -- optimizer -----------------------------------------------------------------------------------------
 
   do -- the parameters of GPT-2, 124 million
@@ -204,6 +274,33 @@ return function(tiny)
     local graph = moth.cuda.graph(step)
     return { step = function() graph:replay() end }
   end }
+
+  -- GPT-2 ---------------------------------------------------------------------------------------------
+
+  do -- 124 million parameters, bfloat16 by autocast, AdamW
+    local c = { vocab_size = 50304, n_layer = 12, n_head = 12, n_embd = 768, block_size = 1024, batch = 16 }
+    if tiny then c = { vocab_size = 64, n_layer = 2, n_head = 2, n_embd = 32, block_size = 16, batch = 2 } end
+    local tokens = c.batch * c.block_size
+    local parameters = c.vocab_size * c.n_embd + 12 * c.n_layer * c.n_embd ^ 2
+    local flops = tokens * (6 * parameters + 6 * c.n_layer * c.n_embd * c.block_size)
+    for _, how in ipairs { "eager", "compiled" } do
+      row { name = ("GPT-2 %.0fM step, %d tokens, beside PyTorch %s"):format(parameters / 1e6, tokens, how),
+        torch = { "gpt", c.vocab_size, c.n_layer, c.n_head, c.n_embd, c.block_size, c.batch, how }, bytes = tokens,
+        flops = flops, kind = "tokens", make = function()
+          local model = moth.models.GPT({ vocab_size = c.vocab_size, n_layer = c.n_layer, n_head = c.n_head,
+            n_embd = c.n_embd, block_size = c.block_size }):to("cuda")
+          local optimizer = moth.optim.AdamW(model:parameters(), { lr = 6e-4, weight_decay = 0.1 })
+          local function draw() return moth.randint(1, c.vocab_size + 1, { c.batch, c.block_size }):to("cuda") end
+          local x, y = draw(), draw()
+          return { step = function()
+            optimizer:zero_grad()
+            local _, loss = moth.autocast({ dtype = moth.bfloat16 }, function() return model(x, y) end)
+            loss:backward()
+            optimizer:step()
+          end }
+        end }
+    end
+  end
 
   return rows
 end

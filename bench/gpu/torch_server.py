@@ -73,6 +73,87 @@ def linear(m, k, o):
     return lambda: F.linear(x, w, b)
 
 
+def conv(dtype, n, c, side, k, window, stride, both):
+    n, c, side, k, window, stride, both = map(int, (n, c, side, k, window, stride, both))
+    x, w = random((n, c, side, side), dtype), random((k, c, window, window), dtype)
+    x.requires_grad_(bool(both))
+    w.requires_grad_(bool(both))
+    grad = torch.randn_like(F.conv2d(x, w, None, stride, (window - 1) // 2)) if both else None
+
+    def step():
+        x.grad = w.grad = None
+        y = F.conv2d(x, w, None, stride, (window - 1) // 2)
+        if both:
+            y.backward(grad)
+    return step
+
+
+def attention(dtype, b, h, t, d, both, beside):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    both = both == "1"
+    q, k, v = (random((int(b), int(h), int(t), int(d)), dtype).requires_grad_(both) for _ in range(3))
+    grad = torch.randn_like(q)
+    every = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION]
+
+    def step():
+        q.grad = k.grad = v.grad = None
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION] if beside == "cudnn" else every):
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if both:
+            y.backward(grad)
+    return step
+
+
+class Block(torch.nn.Module):
+    def __init__(self, heads, d):
+        super().__init__()
+        nn = torch.nn
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.c_attn, self.c_out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.c_fc, self.c_proj = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = self.c_attn(self.ln_1(x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.c_out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.c_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT(torch.nn.Module):
+    def __init__(self, vocabulary, layers, heads, d, positions):
+        super().__init__()
+        nn = torch.nn
+        self.wte, self.wpe = nn.Embedding(vocabulary, d), nn.Embedding(positions, d)
+        self.h = nn.ModuleList(Block(heads, d) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(d)
+
+    def forward(self, x, y):
+        h = self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device))
+        for block in self.h:
+            h = block(h)
+        logits = F.linear(self.ln_f(h), self.wte.weight)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), y.view(-1))
+
+
+def gpt(vocabulary, layers, heads, d, positions, batch, how):
+    vocabulary, positions, batch = int(vocabulary), int(positions), int(batch)
+    model = GPT(vocabulary, int(layers), int(heads), int(d), positions).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, weight_decay=0.1, fused=True)
+    if how == "compiled":
+        model = torch.compile(model)
+    x, y = (torch.randint(0, vocabulary, (batch, positions), device=device) for _ in range(2))
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            loss = model(x, y)
+        loss.backward()
+        optimizer.step()
+    return step
+
+
 def adamw(layers, d, vocabulary, positions):
     d = int(d)
     shapes = [(int(vocabulary), d), (int(positions), d), (d,), (d,)]
@@ -129,6 +210,9 @@ rows = {
     "cross_entropy_both": cross_entropy(True),
     "mm": mm,
     "linear": linear,
+    "conv": conv,
+    "attention": attention,
+    "gpt": gpt,
     "adamw": adamw,
     "tiny": tiny,
     "lab": lab,

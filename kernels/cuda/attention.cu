@@ -82,8 +82,8 @@ MothStatus moth_cuda_attention_forward(MothCall *c) {
   Inputs in;
   MOTH_TRY(moth_cuda_enter(c, &a.stream));
   if (dropout_p > 0) {
-    MothCudaPhilox philox = moth_cuda_philox(out->device.index, generator,
-                                             4 * lse->numel * ((key->shape[2] + 3) / 4));
+    MothCudaPhilox philox =
+        moth_cuda_philox(out->device.index, generator, 4 * lse->numel * ((key->shape[2] + 3) / 4));
     MOTH_TRY(moth_launch("attention_forward", state_kernel, dim3(1), dim3(1), 0, a.stream,
                          (uint64_t *)state->data, philox));
   } else {

@@ -15,15 +15,15 @@ typedef struct MothAttention {
   int device;
   cudaStream_t stream;
   int64_t B, H, K, L, S, E, V;
-  MothHeads q, k, v, o;         /* o: the result; backward: as it came out */
-  MothHeads grad, dq, dk, dv;   /* backward: gradient of o; the results */
-  void *lse;                    /* (B, H, L) in float, of float64 in double */
-  const void *grad_lse;         /* the same; NULL: none */
-  void *delta;                  /* backward: room, as lse */
-  const uint8_t *mask_bool;     /* one of the two or none */
-  const void *mask_add;         /* in lse's type */
-  int64_t mask[4];              /* steps, 0 where it is broadcast */
-  const uint64_t *state;        /* seed and counter of dropout's numbers, on the device */
+  MothHeads q, k, v, o;       /* o: the result; backward: as it came out */
+  MothHeads grad, dq, dk, dv; /* backward: gradient of o; the results */
+  void *lse;                  /* (B, H, L) in float, of float64 in double */
+  const void *grad_lse;       /* the same; NULL: none */
+  void *delta;                /* backward: room, as lse */
+  const uint8_t *mask_bool;   /* one of the two or none */
+  const void *mask_add;       /* in lse's type */
+  int64_t mask[4];            /* steps, 0 where it is broadcast */
+  const uint64_t *state;      /* seed and counter of dropout's numbers, on the device */
   double p, scale;
   bool causal;
 } MothAttention;

@@ -71,8 +71,8 @@ uint8_t moth_dnn_alignment(const void *p) {
   return n;
 }
 
-void moth_dnn_tensor(Desc *t, int64_t id, cudnnDataType_t type, int64_t align, const int64_t size[4],
-                     const int64_t stride[4]) {
+void moth_dnn_tensor(Desc *t, int64_t id, cudnnDataType_t type, int64_t align,
+                     const int64_t size[4], const int64_t stride[4]) {
   t->set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
   t->set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
   t->set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);

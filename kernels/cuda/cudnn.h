@@ -66,8 +66,8 @@ struct Desc {
 };
 
 /* A row-major or strided tensor of a graph. */
-void moth_dnn_tensor(Desc *t, int64_t id, cudnnDataType_t type, int64_t align, const int64_t size[4],
-                     const int64_t stride[4]);
+void moth_dnn_tensor(Desc *t, int64_t id, cudnnDataType_t type, int64_t align,
+                     const int64_t size[4], const int64_t stride[4]);
 
 /* What a plan was made for; bytes are compared. number[0] tells uses apart. */
 struct MothDnnKey {
@@ -97,7 +97,8 @@ struct MothDnnSession {
   /* The first engine that cuDNN's heuristics name (mode A, then the fallback list), that fits the limits
    * and for which a plan can be made. */
   bool choose(const Desc &graph, const MothDnnLimits &limits, MothDnnPlan *p);
-  MothStatus run(int device, const MothDnnPlan *p, int n, const int64_t *ids, const void *const *data);
+  MothStatus run(int device, const MothDnnPlan *p, int n, const int64_t *ids,
+                 const void *const *data);
 };
 #endif
 #endif

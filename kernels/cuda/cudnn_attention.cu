@@ -54,7 +54,7 @@ struct Graph {
     Desc d(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     bool yes = true;
     cudnnBackendTensorReordering_t order = CUDNN_TENSOR_REORDERING_F16x16;
-    moth_dnn_tensor(&d, id ? id : next++, type, number ? 4 : 16, s.size, s.stride);
+    moth_dnn_tensor(&d, id ? id : next++, type, 16, s.size, s.stride);
     if (!id)
       d.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
     if (number)
@@ -248,7 +248,7 @@ MothStatus moth_cudnn_attention(MothDType dtype, const MothAttention *a, bool ba
   *done = false;
   const MothHeads *wide[5] = {&a->v, &a->o, &a->grad, &a->dv, nullptr};
   const MothHeads *narrow[5] = {&a->q, &a->k, &a->dq, &a->dk, nullptr};
-  if ((backward && a->grad_lse) || !moth_dnn_open())
+  if ((backward && a->grad_lse) || (uintptr_t)a->lse % 16 || !moth_dnn_open())
     return MOTH_OK;
   for (int i = 0; i < (backward ? 4 : 2); i++)
     if (!fits(*wide[i], a->V) || !fits(*narrow[i], a->E))
@@ -263,7 +263,8 @@ MothStatus moth_cudnn_attention(MothDType dtype, const MothAttention *a, bool ba
       key.number[n++] = h->head;
       key.number[n++] = h->row;
     }
-  float scale = (float)a->scale, lowest = -FLT_MAX, one = 1;
+  alignas(16) float scale = (float)a->scale;
+  alignas(16) float lowest = -FLT_MAX, one = 1;
   MothScratch sum;
   if (any_order) {
     size_t bytes = (size_t)(a->B * a->H * a->L * a->E) * sizeof(float);

@@ -24,9 +24,7 @@ static void make_plan(MothDnnSession *session, const MothConv *g, int mode, Moth
   /* which of a, b and out they are */
   int64_t ax = mode == MOTH_CONV_INPUT ? align_out : align_b;
   int64_t aw = mode == MOTH_CONV_WEIGHT ? align_out : align_a;
-  int64_t ay = mode == MOTH_CONV_FORWARD ? align_out
-               : mode == MOTH_CONV_INPUT ? align_b
-                                         : align_a;
+  int64_t ay = mode == MOTH_CONV_FORWARD ? align_out : mode == MOTH_CONV_INPUT ? align_b : align_a;
   Desc x(CUDNN_BACKEND_TENSOR_DESCRIPTOR), w(CUDNN_BACKEND_TENSOR_DESCRIPTOR),
       y(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   tensor(&x, 1, dtype, ax, x_size);
@@ -102,9 +100,30 @@ MothStatus moth_cudnn_conv(int device, cudaStream_t stream, MothConvMode mode, M
     return MOTH_OK;
   bool tf32 = dtype == MOTH_FLOAT32 && moth_cuda_settings.allow_tf32;
   int64_t align[3] = {moth_dnn_alignment(a), moth_dnn_alignment(b), moth_dnn_alignment(out)};
-  MothDnnKey key = {{1, device, dtype, mode, tf32, align[0], align[1], align[2], g->n, g->c, g->h,
-                     g->w, g->k, g->oh, g->ow, g->groups, g->kernel[0], g->kernel[1], g->stride[0],
-                     g->stride[1], g->padding[0], g->padding[1], g->dilation[0], g->dilation[1]}};
+  MothDnnKey key = {{1,
+                     device,
+                     dtype,
+                     mode,
+                     tf32,
+                     align[0],
+                     align[1],
+                     align[2],
+                     g->n,
+                     g->c,
+                     g->h,
+                     g->w,
+                     g->k,
+                     g->oh,
+                     g->ow,
+                     g->groups,
+                     g->kernel[0],
+                     g->kernel[1],
+                     g->stride[0],
+                     g->stride[1],
+                     g->padding[0],
+                     g->padding[1],
+                     g->dilation[0],
+                     g->dilation[1]}};
   const void *data[3] = {mode == MOTH_CONV_INPUT ? out : b, mode == MOTH_CONV_WEIGHT ? out : a,
                          mode == MOTH_CONV_FORWARD ? out
                          : mode == MOTH_CONV_INPUT ? b

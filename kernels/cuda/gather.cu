@@ -1,5 +1,6 @@
 /* gather, scatter and scatter_add. Of several writes to one place the last in the index's order stays,
- * and sums are taken in that order: as on the CPU, whatever the order of threads. */
+ * and sums are taken in that order: as on the CPU, whatever the order of threads (but see
+ * moth_cuda_sum_segments in scatter.h). */
 #include "kernels/cuda/places.h"
 
 namespace {
@@ -111,6 +112,17 @@ MothStatus scatter_run(const MothCall *c, cudaStream_t stream, MothTensor *out,
 
 } // namespace
 
+MothStatus moth_cuda_sum_segments(MothDType dtype, const MothSegments *g, const MothPairs *spare) {
+  MothSegments s = *g;
+  bool done = false;
+  MOTH_TRY(moth_cuda_kernels[dtype]->segment_atomic(g, &done));
+  if (done)
+    return MOTH_OK;
+  MOTH_TRY(moth_cuda_sort_pairs(g->device, g->stream, &g->pairs, spare, moth_key_bits(g->keys),
+                                &s.pairs));
+  return moth_cuda_kernels[dtype]->segment_sum(&s);
+}
+
 MothStatus moth_cuda_gather_places(const char *name, cudaStream_t stream, void *out, const void *in,
                                    int64_t unit, const MothPlaces *p) {
   return moth_by_size(unit, [&](auto t) {
@@ -202,8 +214,6 @@ MothStatus moth_cuda_scatter_add(MothCall *c) {
                          stream, (uint32_t *)pairs.key, (uint32_t *)pairs.pos, (uint32_t)out->numel,
                          p));
   MothSegments s = {device, stream, pairs, 1, 1, out->numel, 0, out->data, src->data};
-  MOTH_TRY(
-      moth_cuda_sort_pairs(device, stream, &pairs, &spare, moth_key_bits(out->numel), &s.pairs));
-  MOTH_TRY(moth_cuda_kernels[out->dtype]->segment_sum(&s));
+  MOTH_TRY(moth_cuda_sum_segments((MothDType)out->dtype, &s, &spare));
   return moth_cuda_leave(c);
 }

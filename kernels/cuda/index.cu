@@ -164,7 +164,6 @@ MothStatus moth_cuda_index_add(MothCall *c) {
                          stream, (uint32_t *)pairs.key, (uint32_t *)pairs.pos, where, n, index_base,
                          s.n, d, c->op->id, moth_cuda_fault(device)));
   MothSegments g = {device, stream, pairs, s.outer, s.inner, s.n, n, out->data, in->data};
-  MOTH_TRY(moth_cuda_sort_pairs(device, stream, &pairs, &spare, moth_key_bits(s.n), &g.pairs));
-  MOTH_TRY(moth_cuda_kernels[out->dtype]->segment_sum(&g));
+  MOTH_TRY(moth_cuda_sum_segments((MothDType)out->dtype, &g, &spare));
   return moth_cuda_leave(c);
 }

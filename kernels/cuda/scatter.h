@@ -21,9 +21,15 @@ MothStatus moth_cuda_sort_pairs(int device, cudaStream_t stream, const MothPairs
 typedef struct MothSegments {
   int device;
   cudaStream_t stream;
-  MothPairs pairs; /* sorted */
+  MothPairs pairs; /* for segment_sum: sorted */
   int64_t outer, inner, keys, positions;
   void *out;
   const void *src;
 } MothSegments;
+
+/* The sums of g, whose pairs lie in any order; `spare` is room for as many. Sorted and added up segment
+ * by segment, so that every run gives the same bits; by atomic sums where order cannot change the bits
+ * (int32, int64), and for float32 and float64 after moth.use_deterministic_algorithms(false). 16-bit
+ * floats are always sorted: their atomic sums would round at every step. */
+MothStatus moth_cuda_sum_segments(MothDType dtype, const MothSegments *g, const MothPairs *spare);
 #endif

@@ -218,8 +218,7 @@ MothStatus moth_cuda_as_strided_backward(MothCall *c) {
                            dim3(THREADS), 0, stream, (uint32_t *)pairs.key, (uint32_t *)pairs.pos,
                            storage_offset, p));
     MothSegments s = {device, stream, pairs, 1, 1, n, 0, flat->data, grad->data};
-    MOTH_TRY(moth_cuda_sort_pairs(device, stream, &pairs, &spare, moth_key_bits(n), &s.pairs));
-    MOTH_TRY(moth_cuda_kernels[out->dtype]->segment_sum(&s));
+    MOTH_TRY(moth_cuda_sum_segments((MothDType)out->dtype, &s, &spare));
   }
   MOTH_TRY(moth_tensor_view(flat, (int)base_size.n, base_size.u.ints, base_stride.u.ints,
                             base_offset, &view.t));

@@ -31,20 +31,17 @@ KeyRule key_rule(MothDType dtype, bool descending) {
   return r;
 }
 
-template <class T> struct KeyOf {
-  typedef uint32_t type;
-};
-template <> struct KeyOf<uint64_t> {
-  typedef uint64_t type;
-};
+template <class T> struct KeyOf { typedef uint32_t type; };
+template <> struct KeyOf<uint64_t> { typedef uint64_t type; };
 template <class T, class U = typename KeyOf<T>::type>
 __device__ __forceinline__ U key_of(T bits, const KeyRule &r) {
   T sign = (T)r.sign, key;
   if (r.floats) {
     T size = (T)(bits & (T)~sign);
-    key = size == 0                ? sign
-          : size > (T)r.inf        ? (T)~(T)0
-          : (bits & sign) ? (T)~bits : (T)(bits | sign);
+    key = size == 0         ? sign
+          : size > (T)r.inf ? (T) ~(T)0
+          : (bits & sign)   ? (T)~bits
+                            : (T)(bits | sign);
   } else {
     key = (T)(bits ^ sign);
   }
@@ -106,7 +103,8 @@ __global__ void __launch_bounds__(SHORT / 2) short_kernel(const Rows<T> r, int e
     bool turned = r.inner.d > 1; /* neighbours in memory are of neighbouring rows */
     int line = turned ? s % lines : s / each, i = turned ? s / lines : s % each;
     bool there = first + line < r.rows && i < r.n;
-    key[line * each + i] = there ? key_of<T>(r.in[r.from(first + line, i, r.n)], r.rule) : (U)~(U)0;
+    key[line * each + i] =
+        there ? key_of<T>(r.in[r.from(first + line, i, r.n)], r.rule) : (U) ~(U)0;
     pos[line * each + i] = i;
   }
   bitonic(key, pos, each);
@@ -126,8 +124,8 @@ template <class T> __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(c
   __shared__ int pos[SHORT];
   __shared__ unsigned count[256];
   __shared__ unsigned before[WARPS];
-  __shared__ unsigned taken;  /* places of the list in use */
-  __shared__ unsigned digit;  /* of the k-th key */
+  __shared__ unsigned taken;   /* places of the list in use */
+  __shared__ unsigned digit;   /* of the k-th key */
   __shared__ unsigned lacking; /* how many to take of those that agree with it so far */
   int t = (int)threadIdx.x, lane = t % 32, warp = t / 32;
   const T *in = r.in + (int64_t)blockIdx.x * r.n;
@@ -160,13 +158,13 @@ template <class T> __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(c
   if (t == 0)
     taken = 0;
   for (int s = t; s < SHORT; s += PICK_THREADS) {
-    key[s] = (U)~(U)0;
+    key[s] = (U) ~(U)0;
     pos[s] = 0x7fffffff;
   }
   __syncthreads();
   for (int64_t begin = 0; begin < r.n; begin += PICK_THREADS) {
     int64_t i = begin + t;
-    U k = i < r.n ? key_of<T>(in[i], r.rule) : (U)~(U)0;
+    U k = i < r.n ? key_of<T>(in[i], r.rule) : (U) ~(U)0;
     if (i < r.n && k < prefix) {
       unsigned at = atomicAdd(&taken, 1u);
       key[at] = k;
@@ -249,8 +247,8 @@ MothStatus radix_rows(const char *name, int device, cudaStream_t stream, const R
   MOTH_TRY(moth_pairs_take(&room, device, n, sizeof(U) == 8, &pairs, &spare));
   MOTH_TRY(moth_launch(name, pairs_kernel<T, U>, grid_of(n), dim3(THREADS), 0, stream,
                        (U *)pairs.key, (U *)pairs.pos, r, length, lines));
-  MOTH_TRY(moth_cuda_sort_pairs(device, stream, &pairs, &spare, lines ? bits + above : bits,
-                                &sorted));
+  MOTH_TRY(
+      moth_cuda_sort_pairs(device, stream, &pairs, &spare, lines ? bits + above : bits, &sorted));
   if (r.rows > 1 && !lines) { /* of 64-bit elements: by row, which keeps the order inside of it */
     MothPairs other = sorted.key == pairs.key ? spare : pairs;
     pairs = sorted;
@@ -263,7 +261,8 @@ MothStatus radix_rows(const char *name, int device, cudaStream_t stream, const R
 }
 
 template <class T>
-MothStatus sort_rows(const char *name, int device, cudaStream_t stream, MothDType dtype, Rows<T> r) {
+MothStatus sort_rows(const char *name, int device, cudaStream_t stream, MothDType dtype,
+                     Rows<T> r) {
   if (r.n <= SHORT) {
     int each = 1;
     while (each < r.n)

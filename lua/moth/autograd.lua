@@ -32,14 +32,28 @@ local function list(x, what)
   return x
 end
 
+local collecting = false
+local function set_collecting(on)
+  local was = collecting
+  collecting = on
+  return was
+end
+
+--- The binding's grad(outputs, inputs, gradients, retain_graph, create_graph, allow_unused): what else calls it should
+-- do so by this, for functions in Lua that write to .grad themselves.
+function M.collect(...) return within(set_collecting, set_collecting, true, B.grad, ...) end
+
 --- d outputs / d inputs, one return value per input; .grad fields stay as they are.
 -- options: grad_outputs, retain_graph, create_graph, allow_unused.
 function M.grad(outputs, inputs, options)
   options = options or {}
   local gradients = options.grad_outputs and list(options.grad_outputs, "grad_outputs") or nil
-  return B.grad(list(outputs, "outputs"), list(inputs, "inputs"), gradients,
+  return M.collect(list(outputs, "outputs"), list(inputs, "inputs"), gradients,
     options.retain_graph or options.create_graph or false, options.create_graph or false, options.allow_unused or false)
 end
+
+--- Whether grad, which leaves .grad as it is, is running.
+function M.collecting() return collecting end
 
 --- backward of several tensors at once.
 function M.backward(tensors, gradients, options)
@@ -50,8 +64,13 @@ end
 
 --- The names of the nodes that a backward from grad_fn would run, in that order.
 function M.topo(fn)
+  local function following(node)
+    local nodes = {}
+    for _, edge in ipairs(node:next_functions()) do nodes[#nodes + 1] = edge[1] end
+    return nodes
+  end
   local done, seen = {}, { [fn:id()] = true } -- depth first; a stack of our own, for graphs deeper than Lua's
-  local stack = { { node = fn, next = fn:next_functions(), at = 0 } }
+  local stack = { { node = fn, next = following(fn), at = 0 } }
   while #stack > 0 do
     local top = stack[#stack]
     top.at = top.at + 1
@@ -61,7 +80,7 @@ function M.topo(fn)
       stack[#stack] = nil
     elseif not seen[n:id()] then
       seen[n:id()] = true
-      stack[#stack + 1] = { node = n, next = n:next_functions(), at = 0 }
+      stack[#stack + 1] = { node = n, next = following(n), at = 0 }
     end
   end
   local names = {}

@@ -104,7 +104,7 @@ local function record(f, args, inputs)
   return value, frame
 end
 
-local function accumulator(leaf) return ops.view(leaf, B.size(leaf)).grad_fn:next_functions()[1]:id() end
+local function accumulator(leaf) return ops.view(leaf, B.size(leaf)).grad_fn:next_functions()[1][1]:id() end
 
 -- Whether value depends on a leaf that is none of `leaves`: on a variable of a function around this one, or on a
 -- parameter of the user's. Only then is the derivative to have a history.
@@ -115,8 +115,9 @@ local function depends_on_others(value, leaves)
   end
   while #stack > 0 do
     local node = table.remove(stack)
-    for _, n in ipairs(node:next_functions()) do
-      if not seen[n:id()] then
+    for _, edge in ipairs(node:next_functions()) do
+      local n = edge[1]
+      if n and not seen[n:id()] then
         if n:name() == "AccumulateGrad" then return true end
         seen[n:id()] = true
         stack[#stack + 1] = n
@@ -143,7 +144,7 @@ function M.grad_and_value(f, argnums)
     local gradients = {}
     if B.requires_grad(value) then
       recording = recording and depends_on_others(value, leaves)
-      gradients = { B.grad({ value }, inputs, nil, recording, recording, true) }
+      gradients = { require("moth.autograd").collect({ value }, inputs, nil, recording, recording, true) }
       if not recording then value = B.alias(value, false) end
     end
     for k = 1, #inputs do gradients[k] = gradients[k] or B.alias(ops.zeros_like(inputs[k]), false) end
@@ -164,7 +165,8 @@ function M.vjp(f, ...)
   local y, leaves = record(f, args, args)
   local recording = B.grad_enabled() and B.requires_grad(y) and depends_on_others(y, leaves)
   return recording and y or B.alias(y, false), function(v)
-    local out = B.requires_grad(y) and { B.grad({ y }, args, { v }, true, recording, true) } or {}
+    local out = {}
+    if B.requires_grad(y) then out = { require("moth.autograd").collect({ y }, args, { v }, true, recording, true) } end
     for i = 1, args.n do out[i] = out[i] or ops.zeros_like(args[i]) end
     return unpack(out, 1, args.n)
   end

@@ -372,6 +372,9 @@ both("nan_to_num", function(x, o)
   return ops.masked_fill(y, ops.eq(x, -math.huge), o.neginf or -limit)
 end)
 
+--- Whether x is a row gradient (moth.row_grad): no tensor is.
+methods.is_sparse = function() return false end
+
 --- x in one dimension; a view where strides allow.
 both("ravel", function(x) return ops.reshape(x, { -1 }) end)
 both("fliplr", function(x) return ops.flip(x, 2) end)

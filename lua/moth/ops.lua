@@ -44,6 +44,67 @@ function M.describe(name)
   return table.concat(lines, "\n")
 end
 
+-- ---- ops as objects --------------------------------------------------------------------------------
+
+--     moth.ops.moth.add.Tensor(x, y)      -- x + y, both tensors
+--     moth.ops.moth.add.Scalar(x, 2)
+--     moth.ops.moth.relu(x)
+--
+-- An op has name, schema, tags (its kind, "inplace", "nondeterministic") and is called as the function of its name. One
+-- whose operand may be a tensor or a number has the overloads Tensor and Scalar, any other `default`; an overload is an
+-- op that takes only that.
+local Op = {}
+Op.__index = Op
+
+function Op.__call(self, ...)
+  local at = self.operand
+  if at then
+    local given = (select(at, ...))
+    if B.is_tensor(given) ~= (self.overload == "Tensor") then
+      error(("%s: %s must be a %s, got %s"):format(self.name, self.operand_name,
+        self.overload == "Tensor" and "tensor" or "number", B.is_tensor(given) and "a tensor" or type(given)), 2)
+    end
+  end
+  return self.fn(...)
+end
+
+function Op:__tostring() return "moth::" .. self.name end
+
+-- The first argument after `self` that is a tensor or a number, and its place.
+local function operand_of(record)
+  for i, a in ipairs(record.args) do
+    if i > 1 and a.type == "OPERAND" then return i, a.name end
+  end
+end
+
+local function new_op(record, name, overload)
+  local tags = { record.kind }
+  if name ~= record.name then tags[#tags + 1] = "inplace" end
+  if record.nondeterministic then tags[#tags + 1] = "nondeterministic" end
+  local op = { name = overload and name .. "." .. overload or name, overload = overload, schema = record.schema,
+    tags = tags, fn = B.ops[name] }
+  local at, operand = operand_of(record)
+  if not overload then
+    for _, o in ipairs(at and { "Tensor", "Scalar" } or { "default" }) do op[o] = new_op(record, name, o) end
+  elseif at then
+    op.operand, op.operand_name = at, operand
+  end
+  return setmetatable(op, Op)
+end
+
+--- All ops as objects, by name; those that end in _ work in place.
+M.moth = setmetatable({}, {
+  __names = function() return M.list() end,
+  __index = function(t, name)
+    if not B.ops[name] then return nil end
+    local record = records()[name] or records()[(name:gsub("_$", ""))]
+    if not record then return nil end
+    local op = new_op(record, name)
+    rawset(t, name, op)
+    return op
+  end,
+})
+
 -- ---- the reference page ----------------------------------------------------------------------------
 
 local families = { -- in the order of the page; one that is not named here comes after them, by its own name

@@ -433,15 +433,18 @@ end
 
 local index = require "moth.index"
 local get, set = index.get, index.set
+local rows = require "moth.row_grad"
 
 function mt.__index(x, k)
   local method = methods[k]
   if method ~= nil then return method end
-  if k == "grad" then return B.get_grad(x) end
+  if k == "grad" then return rows.get(x) end
   if k == "shape" then return methods.size(x) end
   if k == "grad_fn" then return B.grad_fn(x) end
   if k == "data" then return data_of(x) end
   if type(k) == "string" then
+    local cls = B.class_of(x)
+    if cls and cls[k] ~= nil then return cls[k] end
     error(("a tensor has no method or field '%s'"):format(k), 2)
   end
   return get(x, k)
@@ -456,7 +459,7 @@ end
 
 function mt.__newindex(x, k, v)
   if type(k) ~= "string" then return set(x, k, v) end
-  if k == "grad" then return B.set_grad(x, v) end
+  if k == "grad" then return rows.set(x, v) end
   if k == "data" then
     if not is_tensor(v) then error("x.data = v: expected a tensor, got " .. type(v), 2) end
     return ops.copy_(B.alias(x, true), v)

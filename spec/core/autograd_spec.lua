@@ -50,9 +50,44 @@ describe("autograd", function()
     assert.equal("<PowBackward0>", tostring(y.grad_fn))
     assert.equal("<MulBackward0>", tostring(z.grad_fn))
     assert.equal("MulBackward0", z.grad_fn:name())
-    assert.is_true(z.grad_fn:next_functions()[1] == y.grad_fn)
+    assert.is_true(z.grad_fn:next_functions()[1][1] == y.grad_fn)
     assert.equal("<LogSoftmaxBackward0>", tostring(leaf { 1, 2 }:log_softmax(1).grad_fn))
     assert.truthy(tostring(z):find("grad_fn=<MulBackward0>", 1, true))
+  end)
+
+  it("next_functions leads to the leaves, which know their tensors #M109 #M110", function()
+    local x, y = leaf { 1, 2 }, leaf { 3, 4 }
+    local lines = {}
+    local function walk(node, depth)
+      local shape = node.variable and " " .. tostring(node.variable:size()) or ""
+      lines[#lines + 1] = (" "):rep(depth) .. node:name() .. shape
+      for _, e in ipairs(node:next_functions()) do
+        local inner, idx = e[1], e[2]
+        assert.equal(1, idx)
+        walk(inner, depth + 1)
+      end
+    end
+    local z = (x * y):sum()
+    walk(z.grad_fn, 0)
+    assert.same({ "SumBackward0", " MulBackward0", "  AccumulateGrad [2]", "  AccumulateGrad [2]" }, lines)
+    local ends = z.grad_fn:next_functions()[1][1]:next_functions()
+    assert.is_true(rawequal(ends[1][1].variable, x))
+    assert.is_true(rawequal(ends[2][1].variable, y))
+    assert.is_nil(z.grad_fn.variable)
+    -- Which result of the node: the second of sort is none that has a gradient, the second piece of a function is.
+    local two = moth.autograd.Function {
+      forward = function(_, t) return t * 1, t * 2 end,
+      backward = function(_, a, b) return a + b * 2 end,
+    }
+    local _, second = two(x)
+    local edge = (second * 3):sum().grad_fn:next_functions()[1][1]:next_functions()[1]
+    assert.equal(2, edge[2])
+    -- An input that needs no gradient has no node.
+    local inputs = (x * leaf({ 1, 1 }):detach()).grad_fn:next_functions()
+    assert.equal(2, #inputs)
+    assert.is_nil(inputs[2][1])
+    collectgarbage()
+    assert.is_true(rawequal(ends[1][1].variable, x))
   end)
 
   it("leaves are what the user made #M081", function()

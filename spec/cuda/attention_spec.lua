@@ -67,13 +67,14 @@ describe("attention on CUDA", function()
   end)
   it("groups of heads that share keys and values", function()
     for _, dtype in ipairs(dtypes) do
-      compare("6 heads over 2", dtype, heads(dtype, 2, 6, 35, 16), heads(dtype, 2, 2, 40, 16), heads(dtype, 2, 2, 40, 16),
-        nil, { gqa = true, causal = true })
+      compare("6 heads over 2", dtype, heads(dtype, 2, 6, 35, 16), heads(dtype, 2, 2, 40, 16),
+        heads(dtype, 2, 2, 40, 16), nil, { gqa = true, causal = true })
     end
   end)
   it("masks: bool and added, of every shape that broadcasts; rows that see nothing", function()
     for _, dtype in ipairs(dtypes) do
-      for _, shape in ipairs { { 34, 35 }, { 35 }, { 34, 1 }, { 3, 34, 35 }, { 2, 1, 1, 35 }, { 2, 3, 34, 35 }, { 1 } } do
+      for _, shape in ipairs { { 34, 35 }, { 35 }, { 34, 1 }, { 3, 34, 35 }, { 2, 1, 1, 35 }, { 2, 3, 34, 35 },
+        { 1 } } do
         local q, k, v = heads(dtype, 2, 3, 34, 8), heads(dtype, 2, 3, 35, 8), heads(dtype, 2, 3, 35, 8)
         local what = "mask " .. table.concat(shape, "x")
         local seen = moth.rand(unpack(shape)):gt(0.4)
@@ -93,8 +94,8 @@ describe("attention on CUDA", function()
     for _, dtype in ipairs(dtypes) do
       for _, p in ipairs { 0.3, 1 } do
         for _, keys in ipairs { 37, 70 } do
-          compare(("dropout %g of %d keys"):format(p, keys), dtype, heads(dtype, 2, 4, 39, 8), heads(dtype, 2, 2, keys, 8),
-            heads(dtype, 2, 2, keys, 8), nil, { p = p, gqa = true, causal = keys == 70 })
+          compare(("dropout %g of %d keys"):format(p, keys), dtype, heads(dtype, 2, 4, 39, 8),
+            heads(dtype, 2, 2, keys, 8), heads(dtype, 2, 2, keys, 8), nil, { p = p, gqa = true, causal = keys == 70 })
         end
       end
     end
@@ -102,7 +103,8 @@ describe("attention on CUDA", function()
   it("heads as a projection leaves them: rows far apart, addresses that are no multiple of 16", function()
     local function across(t) return t:transpose(2, 3):contiguous():transpose(2, 3) end
     local function gaps(t)
-      local wide = moth.zeros(t:size(1), t:size(2), t:size(3), t:size(4) + 1, { dtype = t:dtype(), device = t:device() })
+      local wide = moth.zeros(t:size(1), t:size(2), t:size(3), t:size(4) + 1,
+        { dtype = t:dtype(), device = t:device() })
       local part = wide:narrow(4, 2, t:size(4))
       part:copy_(t)
       return part
@@ -121,7 +123,8 @@ describe("attention on CUDA", function()
       compare(table.concat(s, ","), "float32", heads("float32", 2, 1, l, e), heads("float32", 2, 1, n, e),
         heads("float32", 2, 1, n, w), nil, { scale = 1 })
     end
-    compare("no batch", "float32", heads("float32", 0, 2, 3, 4), heads("float32", 0, 2, 3, 4), heads("float32", 0, 2, 3, 4))
+    compare("no batch", "float32", heads("float32", 0, 2, 3, 4), heads("float32", 0, 2, 3, 4),
+      heads("float32", 0, 2, 3, 4))
   end)
   it("the same bits in every run, forward and backward", function()
     for _, dtype in ipairs { "float32", "bfloat16" } do

@@ -86,6 +86,38 @@ describe("index ops on CUDA", function()
       end
     end
   end)
+  it("sums by atomics where any order will do: every dtype, hot places, gaps in the source", function()
+    local was = moth.are_deterministic_algorithms_enabled()
+    moth.use_deterministic_algorithms(false)
+    local ok, e = pcall(function()
+      for _, dtype in ipairs(all) do
+        for _, places in ipairs { 1, 5, 1000 } do
+          local x, n = random(dtype, places), 777
+          local index, src = moth.randint(1, places + 1, { n }), random(dtype, n)
+          same("scatter_add " .. dtype .. places, x:scatter_add(1, index, src),
+            cuda(x):scatter_add(1, cuda(index), awkward(cuda(src))))
+          if dtype ~= "float16" and dtype ~= "bfloat16" then
+            local table_, rows = random(dtype, 2, places, 3), random(dtype, 2, n, 3)
+            same(("index_add %s %d"):format(dtype, places), table_:index_add(2, index, rows),
+              cuda(table_):index_add(2, cuda(index), cuda(rows)))
+          end
+        end
+      end
+      local grads = {} -- embedding's gradient: whole numbers, so that any order gives the same
+      for i, device in ipairs { "cpu", "cuda" } do
+        local w = moth.ones(50, 16, { device = device, requires_grad = true })
+        moth.embedding(w, moth.arange(0, 300):remainder(50):add(1):to(moth.int64):to(device)):sum():backward()
+        grads[i] = w.grad
+      end
+      same("embedding", grads[1], grads[2])
+      local bad = moth.tensor({ 1, 9 }, { dtype = moth.int64 }):to "cuda"
+      fails("index 9 is out of range", function()
+        moth.zeros(3, { device = "cuda" }):index_add(1, bad, moth.ones(2, { device = "cuda" })):cpu()
+      end)
+    end)
+    moth.use_deterministic_algorithms(was)
+    assert(ok, e)
+  end)
   it("index out of range: the op, the index and the range", function()
     local x = moth.zeros(3, 2, { device = "cuda" })
     local bad = moth.tensor({ 1, 4 }, { dtype = moth.int64 }):to "cuda"

@@ -19,11 +19,23 @@ local nvcc = capture(clean .. "sh -c 'command -v nvcc || ls /usr/local/cuda/bin/
 -- ops of src/ops/pointwise.lua whose flat kernels are looked at
 local pointwise = { "add", "mul", "exp", "gelu" }
 
--- Hot kernels of the typed files, to be extended: the name of the kernel's function, how many 128-bit
--- loads and stores each instance has at least (with `any`: one of the instances).
+-- Hot kernels of the typed files (attention: of the attention files): the name of the kernel's function, what else
+-- the mangled name of its instances has, how many 128-bit loads and stores each instance has at least (with `any`: one
+-- of the instances).
 local structured = {
-  -- { kernel = "softmax_row", loads = 1, stores = 1, any = true },
+  { kernel = "soft_short", has = "SoftmaxOf", loads = 1, stores = 1, any = true },
+  { kernel = "soft_shared", has = "SoftmaxOf", loads = 1, stores = 1, any = true },
+  { kernel = "back_short", loads = 2, stores = 1, any = true },
+  { kernel = "back_shared", loads = 2, stores = 1, any = true },
+  -- cross_entropy: rows of logits are read by a reduction, and its gradient is written by softmax's kernels
+  { kernel = "soft_shared", has = "LossGrad", loads = 1, stores = 1, any = true },
+  { kernel = "reduce_short", has = "StatsOp", loads = 1, stores = 0, any = true },
+  -- layer_norm
+  { kernel = "norm_short", loads = 1, stores = 1, any = true },
+  { kernel = "norm_back_short", loads = 2, stores = 1, any = true },
 }
+-- A thread writes as many columns as its products leave it: 16 bytes in float32 only.
+local attention = { { kernel = "attention_kernel", loads = 2, stores = 0, any = true } }
 
 -- No kernel of the typed files touches local memory, but for these, each with its reason.
 local may_spill = {
@@ -164,7 +176,10 @@ local function specs(arch)
 
   it("structured kernels spill nothing, the hot ones move 16 bytes at a time", function()
     local list = {}
-    for dtype in pairs(typed) do list[#list + 1] = ("%s/gen/cuda/%s_typed.cu"):format(build, dtype) end
+    for dtype in pairs(typed) do
+      list[#list + 1] = ("%s/gen/cuda/%s_typed.cu"):format(build, dtype)
+      list[#list + 1] = ("%s/gen/cuda/%s_attention.cu"):format(build, dtype)
+    end
     local said = compile(list, arch)
     assert.is_nil(said:find("nvcc failed", 1, true), said)
     for _, source in ipairs(list) do
@@ -175,8 +190,8 @@ local function specs(arch)
         local touches = name .. " touches local memory: " .. text_of(counts)
         assert.is_true(excused or not (counts.LDL or counts.STL), touches)
       end
-      for _, hot in ipairs(structured) do
-        is_hot(kernels, hot.loads, hot.stores, hot.any, #hot.kernel .. hot.kernel)
+      for _, hot in ipairs(source:find("_attention", 1, true) and attention or structured) do
+        is_hot(kernels, hot.loads, hot.stores, hot.any, #hot.kernel .. hot.kernel, hot.has or "")
       end
     end
   end)

@@ -148,7 +148,9 @@ describe("pinned memory", function()
     local made = moth.full({ 2, 3 }, 7, { pin_memory = true, requires_grad = true })
     assert.is_true(made:is_pinned() and made:requires_grad())
     assert.equal(42, made:sum():item())
-    for _, f in ipairs { moth.empty, moth.zeros, moth.randn } do assert.is_true(f({ 5 }, { pin_memory = true }):is_pinned()) end
+    for _, f in ipairs { moth.empty, moth.zeros, moth.randn } do
+      assert.is_true(f({ 5 }, { pin_memory = true }):is_pinned())
+    end
     assert.is_false(moth.empty({ 5 }, { pin_memory = false }):is_pinned())
     fails("only tensors on the cpu", moth.empty, { 5 }, { pin_memory = true, device = "cuda" })
     assert.equal(0, moth.empty({ 0, 3 }):pin_memory():numel())

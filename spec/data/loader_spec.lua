@@ -106,4 +106,42 @@ describe("DataLoader #quick", function()
       data.DataLoader(ds, { shuffle = true, sampler = data.SequentialSampler(3) })
     end, "one or the other")
   end)
+
+  it("goes on where another stood, within an epoch and after it", function()
+    local function labels(iterator, n)
+      local out = {}
+      for _, y in iterator do
+        for _, v in ipairs(y:totable()) do out[#out + 1] = v end
+        if n and #out >= n then break end
+      end
+      return out
+    end
+    local makers = {
+      function() return { batch_size = 3, shuffle = true, generator = moth.Generator(4) } end,
+      function() return { batch_size = 3, shuffle = true } end,
+      function() return { batch_size = 3, sampler = data.WeightedRandomSampler(moth.ones(20), 20) } end,
+      function() return { batch_size = 2, sampler = data.DistributedSampler(20, { num_replicas = 2, rank = 1 }) } end,
+      function()
+        return { batch_sampler = data.BatchSampler(data.RandomSampler(20, { generator = moth.Generator(4) }), 3) }
+      end,
+    }
+    for i, options in ipairs(makers) do
+      moth.manual_seed(i)
+      local a, b = data.DataLoader(rows(20), options()), data.DataLoader(rows(20), options())
+      if a.sampler.set_epoch then a.sampler:set_epoch(7) end
+      labels(a:iter()) -- an epoch before
+      local iterator = a:iter()
+      labels(iterator, 6)
+      local sd, rng = a:state_dict(), moth.get_rng_state()
+      local rest = labels(iterator)
+      local after = labels(a:iter())
+      moth.manual_seed(99)
+      b:load_state_dict(sd)
+      assert.same(sd, b:state_dict()) -- saved again before it went on
+      if not b.order.generator then assert.same(rng, moth.get_rng_state()) end
+      assert.same(rest, labels(b:iter()), "case " .. i)
+      assert.same(after, labels(b:iter()), "case " .. i)
+      assert.is_nil(b:state_dict().start) -- between epochs
+    end
+  end)
 end)

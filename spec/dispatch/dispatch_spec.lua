@@ -34,6 +34,53 @@ describe("dispatch #quick", function()
     assert.same({ 7, 7 }, z:totable())
   end)
 
+  it("lets a tensor subclass see the calls that it is in #M064 #M065", function()
+    local lines = {}
+    local Logging = moth.tensor_subclass("LoggingTensor", {
+      dispatch = function(cls, func, types, args)
+        lines[#lines + 1] = "Calling: " .. func.name
+        assert.equal(cls, types[1])
+        return func(unpack(args, 1, args.n))
+      end,
+      twice = function(self) return self + self end,
+    })
+    local elem = moth.randn(3, 3)
+    local x = Logging(elem)
+    local y = x + x
+    assert.same({ "Calling: add.Tensor" }, lines)
+    assert.is_true(moth.equal(y, elem * 2))
+    assert.is_true(x:shares_storage(elem))
+    assert.equal("LoggingTensor", moth.type(x))
+    assert.equal("Tensor", moth.type(elem))
+    assert.equal("Tensor", moth.type(y))
+    lines = {}
+    assert.is_true(moth.equal(x:twice(), y))
+    x:exp()
+    local three = x * 3
+    x:add_(1)
+    moth.cat { x, three }
+    assert.same({ "Calling: add.Tensor", "Calling: exp.default", "Calling: mul.Scalar", "Calling: add_.Scalar",
+      "Calling: cat.default" }, lines)
+    assert.is_true(moth.allclose(elem, y / 2 + 1))
+    assert.error_matches(function() return x.nonsense end, "no method or field 'nonsense'")
+    -- Below autograd: what it does is recorded by the op's own derivative, and seen in backward.
+    local leaf = Logging(moth.tensor({ 2, 3 }, { requires_grad = true }))
+    lines = {};
+    (leaf * leaf):sum():backward()
+    assert.same({ 4, 6 }, leaf.grad:totable())
+    assert.equal("Calling: mul.Tensor", lines[1])
+    -- Replacing results, wrapping them, errors.
+    local Seven = moth.tensor_subclass("Seven", { dispatch = function(cls) return cls(moth.full({ 2 }, 7)) end })
+    local seven = Seven(moth.ones(2)) + 1
+    assert.same({ 7, 7 }, seven:totable())
+    assert.equal("Seven", moth.type(seven))
+    local Bad = moth.tensor_subclass("Bad", { dispatch = function() error("refused", 0) end })
+    assert.error_matches(function() return Bad(moth.ones(2)):exp() end, "refused")
+    assert.same({ 7, 7 }, (seven * 2):totable())
+    assert.error_matches(function() moth.make_subclass({}, elem) end, "expected a class")
+    assert.error_matches(function() moth.tensor_subclass("x", {}) end, "dispatch")
+  end)
+
   it("hands a mode positions that count from 1, and takes them back", function()
     local dims
     local x = moth.randn(2, 3)

@@ -3,10 +3,13 @@
 spec/io/foreign_spec.lua reads them; they are kept, since the specs run where neither is installed."""
 import collections
 import io
+import json
 import os
 import pickle
+import struct
 import sys
 import zipfile
+import zlib
 
 import numpy as np
 import torch
@@ -192,10 +195,32 @@ with zipfile.ZipFile(b := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as z:
     z.writestr(zipfile.ZipInfo("a.npy"), b"\0" * (2 << 20), zipfile.ZIP_DEFLATED)
 write("bomb.zip", b.getvalue())
 
-# safetensors with other metadata, and a dtype that moth does not have
-import json
-import struct
 
+# zip64 as archives of more than 4 GB have it: sizes and places in extra fields, an end record of its own
+def zip64(name, members):
+    body, directory = b"", b""
+    for n, content in members:
+        n, crc, size = n.encode(), zlib.crc32(content), len(content)
+        at = len(body)
+        extra = struct.pack("<HHQQ", 1, 16, size, size)
+        body += struct.pack("<IHHHHHIIIHH", 0x04034B50, 45, 0, 0, 0, 0, crc, M, M, len(n), len(extra)) + n + extra + content
+        extra = struct.pack("<HHQQQ", 1, 24, size, size, at)
+        head = struct.pack("<IHHHHHHIIIHHHHHII", 0x02014B50, 45, 45, 0, 0, 0, 0, crc, M, M, len(n), len(extra), 0, 0, 0, 0, M)
+        directory += head + n + extra
+    count, at = len(members), len(body)
+    end64 = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, count, count, len(directory), at)
+    locator = struct.pack("<IIQI", 0x07064B50, 0, at + len(directory), 1)
+    end = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0xFFFF, 0xFFFF, M, M, 0)
+    write(name, body + directory + end64 + locator + end)
+    with zipfile.ZipFile(path(name)) as z:
+        assert z.testzip() is None and len(z.namelist()) == count
+
+
+M = 0xFFFFFFFF
+zip64("zip64.npz", [("w.npy", open(path("f4.npy"), "rb").read()), ("n.npy", open(path("scalar.npy"), "rb").read())])
+
+
+# safetensors with other metadata, and a dtype that moth does not have
 
 def safetensors(name, header, data):
     text = json.dumps(header).encode()

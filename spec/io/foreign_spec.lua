@@ -136,6 +136,8 @@ describe("npz", function()
     assert.equal(3, t.n:item())
     t = load("deflated.npz")
     assert.is_true(t.w:equal(counting:float()) and t.zeros:eq(0):all():item() and t.zeros:numel() == 1000)
+    t = load("zip64.npz")
+    assert.is_true(t.w:equal(counting:float()) and t.n:item() == 2.5)
     assert.is_true(moth.interop.load_npz(DIR .. "stored.npz").w:equal(counting:float()))
     assert.error_matches(function() moth.interop.load_npz(DIR .. "tensor.pt") end, "another kind: pth")
     assert.error_matches(function() moth.interop.load_npy(DIR .. "stored.npz") end, "another kind: npz")
@@ -268,7 +270,7 @@ describe("PyTorch's files #M197", function()
   it("are refused at every truncation; a flipped bit is refused or changes nothing", function()
     local path = os.tmpname()
     finally(function() os.remove(path) end)
-    for _, name in ipairs { "tensor.pt", "deflated.npz", "stored.npz" } do
+    for _, name in ipairs { "tensor.pt", "deflated.npz", "stored.npz", "zip64.npz" } do
       local text, good, passed = read(DIR .. name), load(name), 0
       damage.truncations(path, text, function(n)
         if pcall(moth.load, path) then error(("%s: accepted at %d bytes"):format(name, n)) end

@@ -148,6 +148,45 @@ describe("save and load #quick", function()
     assert.error_matches(function() moth.save(deep, path) end, "nest deeper than 300")
   end)
 
+  it("refuses a description that is sealed but makes no sense, and survives it", function()
+    local B = require "moth_lua"
+    local path = temporary()
+    local function tree(text)
+      B.save_safetensors(path, { "w" }, { moth.ones(2):long() }, { { "moth.sha256", ("0"):rep(64) },
+        { "format", "moth" }, { "moth.tree", text } }, true)
+      return pcall(moth.load, path)
+    end
+    assert.is_true(tree('{"k":"n","v":"1"}'))
+    for _, text in ipairs { "", "[", "1", "null", '"x"', "[]", '{"k":"?"}', '{"k":"x","v":"none"}', '{"k":"x"}',
+      '{"k":"x","v":{}}', '{"k":"t","h":[1]}', '{"k":"t","h":[["n","nan",{"k":"z"}]]}', '{"k":"t","h":[["s"]]}',
+      '{"k":"t","a":1}', '{"k":"t","h":[["h",{},{"k":"z"}]]}', '{"k":"d","v":"float99"}', '{"k":"i","v":"x"}',
+      '{"k":"i"}', '{"k":"h"}', '{"k":"x","v":"w","g":true}', '{"k":"sd","h":[["n","x",{"k":"b","v":true}]]}',
+      ('{"k":"t","a":['):rep(2000) .. ("]}"):rep(2000) } do
+      local ok, message = tree(text)
+      assert.is_false(ok, text:sub(1, 60))
+      assert.is_string(message)
+    end
+  end)
+
+  it("says that there is no memory, wherever it ends, and goes on", function()
+    local path = temporary()
+    moth.save({ a = moth.ones(3), b = moth.ones(2000) }, path)
+    for _, file in ipairs { path, "spec/io/fixtures/plain.pt", "spec/io/fixtures/deflated.npz",
+      "spec/io/fixtures/fortran.npy", "spec/io/fixtures/hf.safetensors" } do
+      local good, n = false, 0
+      while not good do
+        n = n + 1
+        moth.memory.fail_at(n, true)
+        local ok, message = pcall(moth.load, file)
+        moth.memory.fail_at(0)
+        good = ok
+        assert.is_true(ok or message:find("out of memory", 1, true) ~= nil, message)
+        assert.is_true(n < 500)
+      end
+      assert.is_true(n > 1)
+    end
+  end)
+
   it("writes plain safetensors for others, byte for byte what the format says", function()
     local path = temporary()
     moth.save_safetensors({ w = moth.tensor { 1, 2 } }, path, { format = "pt" })
@@ -167,7 +206,7 @@ describe("save and load #quick", function()
     assert.is_true(back.w:requires_grad() and back.w:is_leaf())
     assert.error_matches(function() moth.load(path, { map = "cpu" }) end, "unknown option 'map'")
     if moth.cuda.is_available() then
-      assert.equal("cuda:0", tostring(moth.load(path, { map_location = "cuda" }).w:device()))
+      assert.equal("cuda", tostring(moth.load(path, { map_location = "cuda" }).w:device()))
     end
   end)
 

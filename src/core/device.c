@@ -39,12 +39,10 @@ static const char *user_why_not(int index) {
   return "no backend was registered for device 'user': call moth.library.register_backend first";
 }
 
-static const MothDeviceOps cpu = {"cpu",    cpu_why_not, cpu_alloc, cpu_free,
-                                  cpu_copy, cpu_copy,    NULL,      NULL,
-                                  NULL,     NULL,        NULL,      NULL};
-static const MothDeviceOps user = {"user",   user_why_not, cpu_alloc, cpu_free,
-                                   cpu_copy, cpu_copy,     NULL,      NULL,
-                                   NULL,     NULL,         NULL,      NULL};
+static const MothDeviceOps cpu = {"cpu", cpu_why_not, cpu_alloc, cpu_free, cpu_copy, cpu_copy,
+                                  NULL,  NULL,        NULL,      NULL,     NULL,     NULL};
+static const MothDeviceOps user = {"user", user_why_not, cpu_alloc, cpu_free, cpu_copy, cpu_copy,
+                                   NULL,   NULL,         NULL,      NULL,     NULL,     NULL};
 static const MothDeviceOps *devices[MOTH_NDEVICES] = {&cpu, &moth_cuda_device, &user};
 
 bool moth_deterministic = true;

@@ -201,7 +201,6 @@ static int current(void) {
   return chosen_device;
 }
 
-
 /* --- moth.cuda ------------------------------------------------------------------------------------ */
 
 static void set_current(int device) {
@@ -241,9 +240,18 @@ static MothStatus ops_order(void *earlier, void *later) {
 static MothStatus ops_record_stream(MothTensor *t, void *stream) {
   return t->storage->data ? record_stream(t, (MothCudaStream *)stream) : MOTH_OK;
 }
-static const MothDeviceOps ops = {"cuda",     why_not,         device_alloc,          device_free,
-                                  to_host,    from_host,       moth_cuda_copy_across, current,
-                                  ops_stream, ops_swap_stream, ops_order,             ops_record_stream};
+static const MothDeviceOps ops = {"cuda",
+                                  why_not,
+                                  device_alloc,
+                                  device_free,
+                                  to_host,
+                                  from_host,
+                                  moth_cuda_copy_across,
+                                  current,
+                                  ops_stream,
+                                  ops_swap_stream,
+                                  ops_order,
+                                  ops_record_stream};
 
 static int stream_device(const MothCudaStream *s) {
   return s->device;

@@ -7,16 +7,21 @@
 #include "core/dtype.h"
 #include "core/log.h"
 #include "core/thread.h"
+#include "dispatch/subclass.h"
 
 _Thread_local MothThread moth_thread;
 static _Thread_local MothInterceptor *intercept_above, *intercept_below;
 MothStatus (*moth_autograd_step)(MothCall *c);
+MothStatus (*moth_subclass_step)(MothCall *c);
 
 MothThread *moth_thread_state(void) {
   return &moth_thread;
 }
 
-enum { SLOW_KEYS = MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST | MOTH_KEY_ABOVE };
+enum {
+  SLOW_KEYS =
+      MOTH_KEY_SUBCLASS | MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST | MOTH_KEY_ABOVE
+};
 
 /* --- the floor: shape rule, kernel, target ---------------------------------------------------- */
 
@@ -296,7 +301,16 @@ MothStatus moth_redispatch(MothCall *c) {
       return moth_autograd_step(c);
     return moth_redispatch(c);
   }
-  return intercept(c, false);
+  if (c->keys & MOTH_KEY_BELOW)
+    return intercept(c, false);
+  c->keys &= ~(uint32_t)MOTH_KEY_SUBCLASS;
+  if (!moth_subclass_step)
+    return moth_redispatch(c);
+  uint32_t exclude = moth_thread.exclude;
+  moth_thread.exclude |= MOTH_KEY_SUBCLASS;
+  MothStatus s = moth_subclass_step(c);
+  moth_thread.exclude = exclude;
+  return s;
 }
 
 /* "; got self: float32 [2, 3] cpu, other: 3" behind the message of the innermost failing op. */

@@ -161,10 +161,10 @@ static MothStatus check_kind(const uint8_t *central, const char *name) {
 /* Compares a member's local header with what the directory says; sets data and the place. */
 static MothStatus read_local(const Archive *a, const uint8_t *central, uint64_t at,
                              MothZipEntry *entry, Place *place) {
-  const uint8_t *local = a->bytes + at;
   size_t name_n = strlen(entry->name);
-  if (at > a->directory || a->directory - at < LOCAL || get32(local) != 0x04034b50)
+  if (at > a->directory || a->directory - at < LOCAL || get32(a->bytes + at) != 0x04034b50)
     return damaged("a member is not where the directory says");
+  const uint8_t *local = a->bytes + at;
   uint64_t begin = at + LOCAL + get16(local + 26) + get16(local + 28);
   if (begin > a->directory || (uint64_t)entry->packed > a->directory - begin)
     return moth_fail(MOTH_ERR_VALUE,

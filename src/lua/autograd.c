@@ -198,16 +198,54 @@ static int node_eq(lua_State *L) {
   lua_pushboolean(L, *a == *b);
   return 1;
 }
-/* next_functions() -> { node or false, ... } */
+/* next_functions() -> { { node, n }, ... }, one for each input: its gradient goes to the node, whose n-th
+ * result (from 1) the input is; node is nil if the input needs no gradient. */
 static int node_next(lua_State *L) {
   MothNode *n = check_node(L);
-  lua_newtable(L);
-  int k = 0;
-  for (int i = 0; i < n->ninputs; i++)
-    if (n->inputs[i].node) {
-      push_node(L, n->inputs[i].node);
+  lua_createtable(L, n->ninputs, 0);
+  int k = 0, nargs = n->op ? n->op->nargs : 1;
+  for (int a = 0; a < nargs; a++) {
+    int first = n->op ? n->edge_of[a] : 0;
+    int last = n->op && a + 1 < nargs ? n->edge_of[a + 1] : n->ninputs;
+    int type = n->op ? n->op->args[a].type : MOTH_T_TENSOR;
+    if (type != MOTH_T_TENSOR && type != MOTH_T_OPERAND && type != MOTH_T_TENSORS)
+      continue; /* numbers and the like have places, too */
+    for (int i = first; i < last; i++) {
+      lua_createtable(L, 2, 0);
+      if (n->inputs[i].node) {
+        push_node(L, n->inputs[i].node);
+        lua_rawseti(L, -2, 1);
+      }
+      lua_pushinteger(L, n->inputs[i].nr + 1);
+      lua_rawseti(L, -2, 2);
       lua_rawseti(L, -2, ++k);
     }
+  }
+  return 1;
+}
+/* Methods; and the field `variable`: the leaf that an accumulator adds to. */
+static int node_index(lua_State *L) {
+  MothNode *n = check_node(L);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(1));
+  const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
+  if (lua_isnil(L, -1) && n->seq == MOTH_SEQ_LEAF && strcmp(key, "variable") == 0) {
+    moth_tensor_retain(n->ctx);
+    moth_lua_push_tensor(L, n->ctx);
+  }
+  return 1;
+}
+/* For completion: the names of the methods and fields. */
+static int node_names(lua_State *L) {
+  int n = 0;
+  lua_newtable(L);
+  lua_pushliteral(L, "variable");
+  lua_rawseti(L, -2, ++n);
+  for (lua_pushnil(L); lua_next(L, lua_upvalueindex(1));) {
+    lua_pop(L, 1);
+    lua_pushvalue(L, -1);
+    lua_rawseti(L, -3, ++n);
+  }
   return 1;
 }
 /* saved() -> { names of what is saved } as "self", "result" */
@@ -473,6 +511,10 @@ void moth_lua_open_autograd(lua_State *L) {
   lua_setfield(L, -2, "__eq");
   lua_newtable(L);
   luaL_register(L, NULL, node);
+  lua_pushvalue(L, -1);
+  lua_pushcclosure(L, node_names, 1);
+  lua_setfield(L, -3, "__names");
+  lua_pushcclosure(L, node_index, 1);
   lua_setfield(L, -2, "__index");
   lua_pushlightuserdata(L, &key_node);
   lua_insert(L, -2);

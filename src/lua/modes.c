@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/thread.h"
+#include "dispatch/subclass.h"
 #include "lua/moth_lua.h"
 
 void moth_lua_push_held(lua_State *L, int ref);
@@ -95,7 +96,9 @@ static MothStatus take_results(lua_State *L, MothCall *c, int first) {
   return s;
 }
 
-static MothStatus call_with(MothCall *c, int ref) {
+/* Calls fn(func, args, kwargs), or with `types` fn(types, func, args, kwargs), for its results. */
+static MothStatus call_with(MothCall *c, int ref,
+                            MothStatus (*push_types)(lua_State *, MothCall *)) {
   lua_State *L = moth_lua_current;
   if (!L)
     return moth_fail(MOTH_ERR_STATE, "a Lua function intercepts '%s', but no Lua state is running",
@@ -104,6 +107,8 @@ static MothStatus call_with(MothCall *c, int ref) {
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   int top = lua_gettop(L);
   moth_lua_push_held(L, ref);
+  if (push_types)
+    push_types(L, c);
   push_function(L, c->op, (MothVariant)c->variant);
   push_args(L, c);
   lua_newtable(L);
@@ -112,7 +117,7 @@ static MothStatus call_with(MothCall *c, int ref) {
     moth_lua_push_tensor(L, c->target[0]);
     lua_setfield(L, -2, "out");
   }
-  int failed = lua_pcall(L, 3, c->op->nresults, 0);
+  int failed = lua_pcall(L, push_types ? 4 : 3, c->op->nresults, 0);
   moth_lua_sync(L); /* it may have run coroutines */
   if (failed) {
     MothStatus s = moth_lua_park(L);
@@ -125,7 +130,7 @@ static MothStatus call_with(MothCall *c, int ref) {
 }
 
 static MothStatus mode_run(MothCall *c, void *ctx) {
-  return call_with(c, (int)(intptr_t)ctx);
+  return call_with(c, (int)(intptr_t)ctx, NULL);
 }
 
 /* push_mode(fn) / pop_mode(): fn(func, args, kwargs) sees every op below autograd. */
@@ -148,6 +153,76 @@ static int b_pop_mode(lua_State *L) {
   moth_intercept_pop(false);
   moth_lua_let_go((int)luaL_checkinteger(L, 1));
   return 0;
+}
+
+/* --- subclasses ---------------------------------------------------------------------------------
+ *
+ * Which class a tensor is of stands in a table of the registry, by its address: an entry whose tensor is
+ * gone is not looked at, for only tensors with the key are, and these set it when they are made. */
+
+static char key_classes;
+static int subclass_ref;
+
+/* Pushes the class of t, or nil. */
+static void push_class(lua_State *L, MothTensor *t) {
+  if (!(t->keys & MOTH_KEY_SUBCLASS)) {
+    lua_pushnil(L);
+    return;
+  }
+  lua_pushlightuserdata(L, &key_classes);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, t);
+  lua_rawget(L, -2);
+  lua_remove(L, -2);
+}
+
+/* The classes among the arguments, in their order. */
+static MothStatus push_types(lua_State *L, MothCall *c) {
+  lua_newtable(L);
+  for (int i = 0, n = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    for (uint32_t k = 0; k < (v.tag == MOTH_V_TENSORS ? v.n : v.tag == MOTH_V_TENSOR); k++) {
+      push_class(L, v.tag == MOTH_V_TENSORS ? v.u.tensors[k] : v.u.t);
+      if (lua_isnil(L, -1))
+        lua_pop(L, 1);
+      else
+        lua_rawseti(L, -2, ++n);
+    }
+  }
+  return MOTH_OK;
+}
+
+static MothStatus subclass_run(MothCall *c) {
+  return call_with(c, subclass_ref, push_types);
+}
+
+/* on_subclass(fn): fn(types, func, args, kwargs) handles the calls of subclassed tensors. */
+static int b_on_subclass(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_pushvalue(L, 1);
+  subclass_ref = moth_lua_hold(L);
+  moth_subclass_step = subclass_run;
+  return 0;
+}
+/* make_subclass(t, class) -> a tensor of that class over the elements of t */
+static int b_make_subclass(lua_State *L) {
+  MothTensor *t = moth_lua_check_tensor(L, 1, "make_subclass"), *out;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  MothStatus s = moth_tensor_alias(t, false, &out);
+  if (s)
+    return moth_lua_raise(L, s);
+  out->keys |= MOTH_KEY_SUBCLASS;
+  lua_pushlightuserdata(L, &key_classes);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, out);
+  lua_pushvalue(L, 2);
+  lua_rawset(L, -3);
+  moth_lua_push_tensor(L, out);
+  return 1;
+}
+static int b_class_of(lua_State *L) {
+  push_class(L, moth_lua_check_tensor(L, 1, "class_of"));
+  return 1;
 }
 
 /* --- counting and logging ---------------------------------------------------------------------- */
@@ -343,9 +418,8 @@ static MothStatus user_copy(int index, void *to, const void *from, size_t n) {
 /* register_backend(name): the user device, in host memory */
 static int b_register_backend(lua_State *L) {
   static char name[32];
-  static MothDeviceOps ops = {name,      user_ready, user_alloc, user_free,
-                              user_copy, user_copy,  NULL,       NULL,
-                              NULL,      NULL,       NULL,       NULL};
+  static MothDeviceOps ops = {name, user_ready, user_alloc, user_free, user_copy, user_copy,
+                              NULL, NULL,       NULL,       NULL,      NULL,      NULL};
   snprintf(name, sizeof name, "%s", luaL_checkstring(L, 1));
   moth_device_register(MOTH_USER, &ops);
   /* Moving bytes is the same in host memory: the CPU's kernels serve. */
@@ -385,6 +459,9 @@ static int b_kernels(lua_State *L) {
 void moth_lua_open_modes(lua_State *L) {
   static const luaL_Reg fns[] = {{"push_mode", b_push_mode},
                                  {"pop_mode", b_pop_mode},
+                                 {"on_subclass", b_on_subclass},
+                                 {"make_subclass", b_make_subclass},
+                                 {"class_of", b_class_of},
                                  {"push_count", b_push_count},
                                  {"pop_count", b_pop_count},
                                  {"push_trace", b_push_trace},
@@ -397,6 +474,9 @@ void moth_lua_open_modes(lua_State *L) {
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
   lua_pushlightuserdata(L, &key_functions);
+  lua_newtable(L);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, &key_classes);
   lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
   lua_pushlightuserdata(L, &key_function_meta);

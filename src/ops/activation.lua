@@ -141,5 +141,6 @@ return {
   kind = "composite",
   grad = "composite",
   samples = { "randn(5,3), 0.1, 20", "randn(5,3), 0, -7" },
+  errors = { { "randn(2), randn(2), 0", "expected a number" } },
   doc = "self, or value where self <= threshold." },
 }

@@ -21,7 +21,9 @@ typedef Pack<real, MICRO> Quad;
 enum { ATT_FORWARD, ATT_QUERIES, ATT_KEYS };
 
 template <int WIDTH> struct AttRoom {
-  enum { DEPTH = 4096 / WIDTH < TILE ? 4096 / WIDTH : TILE }; /* rows of a piece of the second factor */
+  enum {
+    DEPTH = 4096 / WIDTH < TILE ? 4096 / WIDTH : TILE
+  }; /* rows of a piece of the second factor */
   union {
     struct {
       alignas(16) real a[EDGE * ATT_STEP], b[EDGE * ATT_STEP];
@@ -151,7 +153,8 @@ __device__ __forceinline__ void att_add(real (&acc)[MICRO][WIDTH / 16], AttRoom<
       Quad p[MICRO];
 #pragma unroll
       for (int i = 0; i < MICRO; i++)
-        p[i] = *reinterpret_cast<const Quad *>(room.weight + (ty * MICRO + i) * ATT_STEP + from + k);
+        p[i] =
+            *reinterpret_cast<const Quad *>(room.weight + (ty * MICRO + i) * ATT_STEP + from + k);
 #pragma unroll
       for (int u = 0; u < MICRO; u++)
 #pragma unroll
@@ -228,7 +231,8 @@ struct AttDrop {
   /* Whether keys j.. (a multiple of MICRO) of a row are kept. */
   __device__ __forceinline__ void row(const MothAttention &a, bool (&keep)[MICRO], uint64_t row,
                                       int j) const {
-    uint64_t seed = a.state[0], block = a.state[1] + row * ((uint64_t)(a.S + 3) / 4) + (uint64_t)j / 4;
+    uint64_t seed = a.state[0],
+             block = a.state[1] + row * ((uint64_t)(a.S + 3) / 4) + (uint64_t)j / 4;
     struct m_philox x = m_philox((unsigned)seed, (unsigned)(seed >> 32), (unsigned)block,
                                  (unsigned)(block >> 32), 0, 0);
 #pragma unroll
@@ -242,10 +246,9 @@ struct AttDrop {
 /* The weights of a thread's part of a tile, as backward needs them: w met the values, d is the gradient
  * of scores (of the products before scaling). QUERIES: rows are queries; else columns are. */
 template <bool QUERIES, bool PLAIN>
-__device__ __forceinline__ void att_backward_weights(const MothAttention &a, const AttDrop &drop,
-                                                     int64_t mask_at, int64_t head_row, int first,
-                                                     int other, real (&s)[MICRO][MICRO],
-                                                     real (&d)[MICRO][MICRO]) {
+__device__ __forceinline__ void
+att_backward_weights(const MothAttention &a, const AttDrop &drop, int64_t mask_at, int64_t head_row,
+                     int first, int other, real (&s)[MICRO][MICRO], real (&d)[MICRO][MICRO]) {
   int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
   int r0 = first + ty * MICRO, c0 = other + tx * MICRO;
   int i0 = QUERIES ? r0 : c0, j0 = QUERIES ? c0 : r0;
@@ -409,7 +412,8 @@ __global__ void __launch_bounds__(ATT_THREADS)
   int64_t bh = row / a.L, i = row - bh * a.L, b = bh / a.H, h = bh - b * a.H;
   const stored *g = static_cast<const stored *>(a.grad.data) + b * a.grad.batch + h * a.grad.head +
                     i * a.grad.row;
-  const stored *o = static_cast<const stored *>(a.o.data) + b * a.o.batch + h * a.o.head + i * a.o.row;
+  const stored *o =
+      static_cast<const stored *>(a.o.data) + b * a.o.batch + h * a.o.head + i * a.o.row;
   real sum = 0;
   for (int64_t c = lane; c < a.V; c += 32)
     sum += (real)LOAD(g[c]) * (real)LOAD(o[c]);

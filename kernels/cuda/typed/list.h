@@ -29,6 +29,7 @@ struct MothNorm; /* kernels/cuda/norm.h */
   X(adam_step, MothStatus, cudaStream_t stream, const struct MothStepTable *t,                     \
     const struct MothAdam *h)                                                                      \
   X(segment_sum, MothStatus, const struct MothSegments *s)                                         \
+  X(segment_atomic, MothStatus, const struct MothSegments *s, bool *done)                          \
   X(gemm, MothStatus, cudaStream_t stream, const MothCudaGemm *g)                                  \
   X(reduce, MothStatus, const struct MothReduce *r)                                                \
   X(cumsum, MothStatus, int device, cudaStream_t stream, void *out, const void *in, int64_t outer, \

@@ -1,5 +1,6 @@
 /* Normalisation. A block takes a row (a group, a channel): its statistics are taken in two passes, the
- * second of which finds what a block can hold in the L1 cache. Sums are joined in a fixed order. */
+ * second of which finds what a block can hold in the L1 cache. Rows that threads can hold in up to 4 packs
+ * each (layer_norm's, as a rule) are read once. Sums are joined in a fixed order. */
 #if MOTH_IS_FLOAT
 enum { NORM_ROWS = 8, NORM_COLS = 32, NORM_CHUNKS = 128 };
 
@@ -86,6 +87,134 @@ __global__ void norm_back_rows_kernel(MothNorm m) {
   }
 }
 
+/* n numbers, 16 bytes at a time, or one number for all where there are none. */
+template <int V>
+__device__ __forceinline__ void load_reals(const real *p, int64_t i, real none, real *x) {
+  constexpr int W = 16 / (int)sizeof(real) < V ? 16 / (int)sizeof(real) : V;
+#pragma unroll
+  for (int k = 0; k < V; k += W) {
+    Pack<real, W> q;
+    if (p)
+      q = *reinterpret_cast<const Pack<real, W> *>(p + i + k);
+#pragma unroll
+    for (int w = 0; w < W; w++)
+      x[k + w] = p ? q.v[w] : none;
+  }
+}
+/* Rows held in registers, R packs a thread. */
+template <int R>
+__global__ void __launch_bounds__(512) norm_short(const __grid_constant__ MothNorm m) {
+  int packs = (int)(m.n / PACK);
+  for (int64_t row = blockIdx.x; row < m.rows; row += gridDim.x) {
+    const stored *in = (const stored *)m.in + row * m.n;
+    stored *out = (stored *)m.out + row * m.n;
+    real x[R][PACK];
+    double sum = 0, mean = 0;
+#pragma unroll
+    for (int u = 0; u < R; u++) {
+      int j = (int)threadIdx.x + u * (int)blockDim.x;
+      accum part = 0;
+#pragma unroll
+      for (int k = 0; k < PACK; k++)
+        x[u][k] = 0;
+      if (j < packs)
+        load_pack<PACK>(in + j * PACK, x[u]);
+#pragma unroll
+      for (int k = 0; k < PACK; k++)
+        part += x[u][k];
+      sum += (double)part;
+    }
+    if (!m.rms)
+      mean = block_sum(sum) / (double)m.n;
+    real c = (real)mean;
+    double off = mean - (double)c; /* what rounding the mean adds */
+    sum = 0;
+#pragma unroll
+    for (int u = 0; u < R; u++) {
+      accum part = 0;
+#pragma unroll
+      for (int k = 0; k < PACK; k++) {
+        x[u][k] -= c;
+        part += x[u][k] * x[u][k];
+      }
+      if ((int)threadIdx.x + u * (int)blockDim.x < packs)
+        sum += (double)part;
+    }
+    double var = block_sum(sum) / (double)m.n - off * off;
+    real s = (real)(1 / sqrt((var < 0 ? 0 : var) + m.eps));
+#pragma unroll
+    for (int u = 0; u < R; u++) {
+      int j = (int)threadIdx.x + u * (int)blockDim.x;
+      if (j >= packs)
+        continue;
+      real w[PACK], b[PACK];
+      load_reals<PACK>((const real *)m.weight, (int64_t)j * PACK, 1, w);
+      load_reals<PACK>((const real *)m.bias, (int64_t)j * PACK, 0, b);
+#pragma unroll
+      for (int k = 0; k < PACK; k++)
+        x[u][k] = x[u][k] * s * w[k] + b[k];
+      store_pack<PACK>(out + j * PACK, x[u]);
+    }
+    if (threadIdx.x == 0) {
+      ((real *)m.rstd)[row] = s;
+      if (m.mean)
+        ((real *)m.mean)[row] = c;
+    }
+  }
+}
+template <int R>
+__global__ void __launch_bounds__(512) norm_back_short(const __grid_constant__ MothNorm m) {
+  const real *mean = (const real *)m.mean;
+  int packs = (int)(m.n / PACK);
+  for (int64_t row = blockIdx.x; row < m.rows; row += gridDim.x) {
+    real x[R][PACK], g[R][PACK], c = mean ? mean[row] : 0, s = ((const real *)m.rstd)[row];
+    double s1 = 0, s2 = 0;
+#pragma unroll
+    for (int u = 0; u < R; u++) {
+      int j = (int)threadIdx.x + u * (int)blockDim.x;
+      if (j >= packs)
+        continue;
+      real w[PACK];
+      accum p1 = 0, p2 = 0;
+      load_pack<PACK>((const stored *)m.in + row * m.n + j * PACK, x[u]);
+      load_pack<PACK>((const stored *)m.grad + row * m.n + j * PACK, g[u]);
+      load_reals<PACK>((const real *)m.weight, (int64_t)j * PACK, 1, w);
+#pragma unroll
+      for (int k = 0; k < PACK; k++) {
+        g[u][k] *= w[k];
+        x[u][k] = (x[u][k] - c) * s;
+        p1 += g[u][k];
+        p2 += g[u][k] * x[u][k];
+      }
+      s1 += (double)p1;
+      s2 += (double)p2;
+    }
+    real k1 = m.rms ? 0 : (real)(block_sum(s1) / (double)m.n);
+    real k2 = (real)(block_sum(s2) / (double)m.n);
+#pragma unroll
+    for (int u = 0; u < R; u++) {
+      int j = (int)threadIdx.x + u * (int)blockDim.x;
+      if (j >= packs)
+        continue;
+#pragma unroll
+      for (int k = 0; k < PACK; k++)
+        g[u][k] = s * (g[u][k] - k1 - x[u][k] * k2);
+      store_pack<PACK>((stored *)m.out + row * m.n + j * PACK, g[u]);
+    }
+  }
+}
+/* How many threads hold a row in up to 4 packs each; 0: it is not for them. */
+static int norm_short_threads(const MothNorm *m) {
+  uintptr_t all = (uintptr_t)m->in | (uintptr_t)m->grad | (uintptr_t)m->out | (uintptr_t)m->weight |
+                  (uintptr_t)m->bias;
+  int threads = 32;
+  if (m->n % PACK || all % 16 || m->n == 0 || m->n / PACK > 4 * 512)
+    return 0;
+  while (threads < 512 && threads * (threads < 128 ? 1 : 2) < m->n / PACK)
+    threads *= 2;
+  return threads;
+}
+
 /* Gradients of parameters: NORM_COLS columns of a chunk of rows by a block; parts [chunks][2][n]. */
 __global__ void norm_params_kernel(MothNorm m, double *parts, int64_t each) {
   __shared__ double sw[NORM_ROWS][NORM_COLS], sb[NORM_ROWS][NORM_COLS];
@@ -131,11 +260,28 @@ __global__ void norm_params_join(MothNorm m, const double *parts, int64_t chunks
 }
 
 static MothStatus norm_rows(const MothNorm *m) {
+  int threads = norm_short_threads(m);
+  if (threads) {
+    int64_t each = moth_ceil_div(m->n / PACK, threads);
+    return moth_launch("norm_rows",
+                       each <= 1   ? norm_short<1>
+                       : each <= 2 ? norm_short<2>
+                                   : norm_short<4>,
+                       dim3(grid_of(m->rows)), dim3((unsigned)threads), 0, m->stream, *m);
+  }
   return moth_launch("norm_rows", norm_rows_kernel, dim3(grid_of(m->rows)), norm_threads(m->n), 0,
                      m->stream, *m);
 }
 static MothStatus norm_back_rows(const MothNorm *m) {
-  if (m->out)
+  int threads = m->out ? norm_short_threads(m) : 0;
+  int64_t packs = threads ? moth_ceil_div(m->n / PACK, threads) : 0;
+  if (threads)
+    MOTH_TRY(moth_launch("norm_back_rows",
+                         packs <= 1   ? norm_back_short<1>
+                         : packs <= 2 ? norm_back_short<2>
+                                      : norm_back_short<4>,
+                         dim3(grid_of(m->rows)), dim3((unsigned)threads), 0, m->stream, *m));
+  else if (m->out)
     MOTH_TRY(moth_launch("norm_back_rows", norm_back_rows_kernel, dim3(grid_of(m->rows)),
                          norm_threads(m->n), 0, m->stream, *m));
   if (!m->dweight && !m->dbias)

@@ -152,3 +152,51 @@ static MothStatus segment_sum(const MothSegments *s) {
     return lanes ? segment_run<SEGMENT_LANES, uint64_t>(s) : segment_run<1, uint64_t>(s);
   return lanes ? segment_run<SEGMENT_LANES, uint32_t>(s) : segment_run<1, uint32_t>(s);
 }
+
+/* The same by atomic sums: pairs in any order, a thread for each element of the source. *done is false, and
+ * nothing was queued, where that is not for this dtype, or not allowed. */
+#if MOTH_STORED == 0 && MOTH_REAL_KIND <= 3
+template <class T> __device__ __forceinline__ void segment_add_atomic(T *p, T x) {
+  if constexpr (sizeof(T) == 8 && MOTH_REAL_KIND == 3)
+    atomicAdd(reinterpret_cast<unsigned long long *>(p), (unsigned long long)x);
+  else if constexpr (sizeof(T) >= 4)
+    atomicAdd(p, x);
+}
+template <class U>
+__global__ void __launch_bounds__(SEGMENT_THREADS)
+    segment_atomics(stored *out, const stored *src, const SegmentPlan<U> s, WideDiv columns,
+                    WideDiv inner) {
+  int64_t at = (int64_t)blockIdx.x * SEGMENT_THREADS + threadIdx.x;
+  int64_t j = div_wide(at, columns), column = at - j * columns.d;
+  if (j >= s.n || s.key[j] >= (U)s.keys)
+    return;
+  int64_t o = div_wide(column, inner), c = column - o * inner.d;
+  segment_add_atomic(out + (o * s.keys + (int64_t)s.key[j]) * s.inner + c,
+                     src[(o * s.positions + (int64_t)s.pos[j]) * s.inner + c]);
+}
+template <class U> static MothStatus segment_atomic_run(const MothSegments *s) {
+  SegmentPlan<U> p = {(const U *)s->pairs.key,
+                      (const U *)s->pairs.pos,
+                      s->pairs.n,
+                      s->outer * s->inner,
+                      s->inner,
+                      s->keys,
+                      s->positions};
+  return moth_launch("segment_atomics", segment_atomics<U>,
+                     dim3((unsigned)moth_ceil_div(p.n * p.columns, SEGMENT_THREADS)),
+                     dim3(SEGMENT_THREADS), 0, s->stream, (stored *)s->out, (const stored *)s->src,
+                     p, wide_div(p.columns), wide_div(p.inner));
+}
+#endif
+static MothStatus segment_atomic(const MothSegments *s, bool *done) {
+  *done = false;
+#if MOTH_STORED == 0 && MOTH_REAL_KIND <= 3
+  if (sizeof(stored) < 4 || (MOTH_IS_FLOAT && moth_cuda_deterministic()))
+    return MOTH_OK;
+  *done = true;
+  if (s->pairs.n > 0 && s->outer * s->inner > 0)
+    return s->pairs.wide ? segment_atomic_run<uint64_t>(s) : segment_atomic_run<uint32_t>(s);
+#endif
+  (void)s;
+  return MOTH_OK;
+}

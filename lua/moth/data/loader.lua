@@ -37,9 +37,9 @@ function DataLoader:__init(dataset, o)
   self.batch_size = check.integer(where, "batch_size", o.batch_size or 1, 1)
   self.drop_last = o.drop_last == true
   self.pin_memory = o.pin_memory == true and moth.cuda.is_available()
-  self.generator = o.generator or (o.sampler or {}).generator or (o.batch_sampler or {}).generator
   self.sampler = o.sampler or o.shuffle and sampler.RandomSampler(dataset, { generator = o.generator })
     or sampler.SequentialSampler(dataset)
+  self.order = o.batch_sampler and (o.batch_sampler.sampler or o.batch_sampler) or self.sampler -- what draws the order
 end
 
 --- How many batches an epoch has.
@@ -50,9 +50,13 @@ function DataLoader:size()
 end
 
 -- The state of the generator that shuffles: the loader's own, else the default one.
-local function rng(self) return self.generator and self.generator:get_state() or moth.get_rng_state() end
+local function rng(self)
+  local own = self.order.generator
+  return own and own:get_state() or moth.get_rng_state()
+end
 local function set_rng(self, state)
-  if self.generator then self.generator:set_state(state) else moth.set_rng_state(state) end
+  local own = self.order.generator
+  if own then own:set_state(state) else moth.set_rng_state(state) end
 end
 
 local function pack(...) return { n = select("#", ...), ... } end
@@ -142,7 +146,7 @@ function DataLoader.__call(self) return self:iter() end
 function DataLoader:state_dict()
   local epoch = self.epoch or {}
   return { start = epoch.start, given = epoch.given, generator = rng(self), size = self.dataset:size(),
-    batch_size = self.batch_size, epoch = self.sampler.epoch }
+    batch_size = self.batch_size, epoch = self.order.epoch }
 end
 
 --- Goes on where another loader over the same data stood. Sets the state of its generator (without one of its own:
@@ -158,7 +162,7 @@ function DataLoader:load_state_dict(sd)
     end
   end
   self.resume, self.epoch = { start = sd.start, given = sd.given }, nil
-  if sd.epoch and self.sampler.set_epoch then self.sampler:set_epoch(sd.epoch) end
+  if sd.epoch and self.order.set_epoch then self.order:set_epoch(sd.epoch) end
   set_rng(self, sd.generator)
   if sd.start then self.epoch = { start = sd.start, given = sd.given } end -- saved again before it goes on
 end

@@ -10,10 +10,11 @@ local init = require "moth.nn.init_"
 local Embedding = class("Embedding", Module)
 
 --- @tparam int num_embeddings @tparam int embedding_dim
--- @tparam[opt] table o padding_idx (this row starts as zeros and gets no gradient), dtype, device
+-- @tparam[opt] table o padding_idx (this row starts as zeros and gets no gradient), sparse (false: the gradient of the
+-- weight holds the rows read only, see moth.row_grad), dtype, device
 -- weight (num_embeddings, embedding_dim)
 function Embedding:__init(num_embeddings, embedding_dim, o)
-  o = check.options("nn.Embedding", o, "padding_idx dtype device")
+  o = check.options("nn.Embedding", o, "padding_idx sparse dtype device")
   self.num_embeddings = check.integer("nn.Embedding", "num_embeddings", num_embeddings)
   self.embedding_dim = check.integer("nn.Embedding", "embedding_dim", embedding_dim)
   local pad = o.padding_idx
@@ -26,6 +27,7 @@ function Embedding:__init(num_embeddings, embedding_dim, o)
     self.padding_idx = pad
   end
   self.weight = Parameter(moth.empty({ num_embeddings, embedding_dim }, { dtype = o.dtype, device = o.device }))
+  self.sparse = o.sparse == true
   self:reset()
 end
 
@@ -37,12 +39,12 @@ end
 
 --- index (…) of an integer dtype -> (…, embedding_dim)
 function Embedding:forward(index)
-  return functional.embedding(index, self.weight, { padding_idx = self.padding_idx })
+  return functional.embedding(index, self.weight, { padding_idx = self.padding_idx, sparse = self.sparse })
 end
 
 function Embedding:extra_repr()
   local pad = self.padding_idx and (", padding_idx=%d"):format(self.padding_idx - 1) or "" -- PyTorch's listing
-  return ("%d, %d%s"):format(self.num_embeddings, self.embedding_dim, pad)
+  return ("%d, %d%s%s"):format(self.num_embeddings, self.embedding_dim, pad, self.sparse and ", sparse=True" or "")
 end
 
 return Embedding

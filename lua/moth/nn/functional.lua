@@ -86,9 +86,13 @@ function F.binary_cross_entropy_with_logits(input, target, o)
   return reduce(loss, o.reduction, "F.binary_cross_entropy_with_logits")
 end
 
---- index (…) of positions, weight (V, D) -> (…, D). Row o.padding_idx gets no gradient.
+--- index (…) of positions, weight (V, D) -> (…, D). Row o.padding_idx gets no gradient. o.sparse: the gradient of
+-- weight, if that is a leaf, is a row gradient (moth.row_grad).
 function F.embedding(index, weight, o)
-  o = check.options("F.embedding", o, "padding_idx")
+  o = check.options("F.embedding", o, "padding_idx sparse")
+  if o.sparse and B.is_leaf(weight) and B.requires_grad(weight) and B.grad_enabled() then
+    return require("moth.row_grad").embedding(weight, index, o.padding_idx)
+  end
   local out = moth.embedding(weight, index)
   if o.padding_idx and B.requires_grad(out) then
     return moth.where(index:eq(o.padding_idx):unsqueeze(-1), out:detach(), out)

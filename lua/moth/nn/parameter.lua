@@ -6,6 +6,7 @@
 -- A tensor is a userdata and carries no fields, so which of them are parameters stands in a weak table.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local rows = require "moth.row_grad"
 
 local set = setmetatable({}, { __mode = "k" })
 local optimized = setmetatable({}, { __mode = "k" }) -- those that an optimizer knows by their handle
@@ -29,6 +30,7 @@ function Parameter.held(p) optimized[p] = true end
 
 --- Forgets the gradients of a list, or fills them with zeros where set_to_none is false.
 function Parameter.zero_grads(list, set_to_none)
+  rows.clear(list)
   if set_to_none ~= false then return B.zero_grads(list) end
   for _, p in ipairs(list) do
     local grad = B.get_grad(p)

@@ -3,6 +3,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
 local Ordered = require "moth.nn.ordered"
+local rows = require "moth.row_grad"
 
 local M = {}
 
@@ -12,7 +13,10 @@ local function gradients(where, parameters)
     check.fail("%s: expected a list of parameters, got %s", where, type(parameters))
   end
   local grads = {}
-  for _, p in ipairs(parameters) do grads[#grads + 1] = B.get_grad(p) end
+  for _, p in ipairs(parameters) do
+    local sparse = rows.rows(p)
+    grads[#grads + 1] = sparse and sparse:coalesce():values() or B.get_grad(p)
+  end
   return grads
 end
 

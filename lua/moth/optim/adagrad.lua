@@ -24,6 +24,20 @@ function Adagrad:__init(params, o)
       o.initial_accumulator_value or 0, 0) })
 end
 
+-- The same of the rows that were read, alone.
+function Adagrad:step_row(group, p, g)
+  if group.weight_decay ~= 0 then
+    check.fail("optim.Adagrad: row gradients (of an embedding with sparse = true) are taken without weight_decay only")
+  end
+  local s, i, v = self.state[p], g:indices(), g:values()
+  if not s.sum then s.sum, s.step = keep(moth.full_like(p, group.initial_accumulator_value)), 0 end
+  s.step = s.step + 1
+  if group.maximize then v = v:neg() end
+  s.sum:index_add_(1, i, v:square())
+  local root = s.sum:index_select(1, i):sqrt():add_(group.eps)
+  p:index_add_(1, i, v / root * (-group.lr / (1 + (s.step - 1) * group.lr_decay)))
+end
+
 function Adagrad:step_group(group)
   for _, p in ipairs(group.params) do
     local grad = B.get_grad(p)

@@ -19,6 +19,7 @@ local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local Parameter = require "moth.nn.parameter"
+local rows = require "moth.row_grad"
 
 local Optimizer = class("Optimizer")
 
@@ -92,8 +93,24 @@ end
 function Optimizer:step(closure)
   local loss = closure and moth.enable_grad(closure)
   if self.step_group == nil then check.fail("optim.%s has no step", self.__name) end
-  for _, group in ipairs(self.param_groups) do moth.no_grad(self.step_group, self, group) end
+  for _, group in ipairs(self.param_groups) do
+    moth.no_grad(self.step_rows, self, group)
+    moth.no_grad(self.step_group, self, group)
+  end
   return loss
+end
+
+-- Parameters with row gradients: step_row(group, p, row gradient) of those optimizers that can.
+function Optimizer:step_rows(group)
+  if not rows.any() then return end
+  for _, p in ipairs(group.params) do
+    local g = rows.rows(p)
+    if g and not self.step_row then
+      check.fail("optim.%s does not take row gradients (of an embedding with sparse = true): use optim.SGD or \z
+        optim.Adagrad, or sparse = false", self.__name)
+    end
+    if g then self:step_row(group, p, g:coalesce()) end
+  end
 end
 
 -- ---- saving ----------------------------------------------------------------------------------------

@@ -26,6 +26,15 @@ function SGD:__init(params, o)
     weight_decay = o.weight_decay or 0, nesterov = o.nesterov or false, maximize = o.maximize or false })
 end
 
+-- Only the rows that were read: x[i] = x[i] - lr g[i].
+function SGD:step_row(group, p, g) -- luacheck: ignore self
+  if group.momentum ~= 0 or group.weight_decay ~= 0 then
+    check.fail("optim.SGD: row gradients (of an embedding with sparse = true) are taken without momentum and \z
+      weight_decay only")
+  end
+  p:index_add_(1, g:indices(), g:values() * (group.maximize and group.lr or -group.lr))
+end
+
 local function run(group, lists, first)
   if #lists.params == 0 then return end
   moth.sgd_step(lists.params, lists.grads, lists.buffers, group.lr, group.momentum, group.dampening,

@@ -44,7 +44,7 @@ commands.who = { "%who", "the variables of this session", function(session)
   local show = require "moth.repl.show"
   for _, name in ipairs(session.locals:names()) do
     local value = session.locals.values[name]
-    local text = B.is_tensor(value) and B.format(value) or show.value(value):match("^[^\n]*")
+    local text = B.is_tensor(value) and B.format(value) or show.result(value):gsub("%s*\n%s*", " ")
     session.out:write(("  %-16s %s\n"):format(name, #text > 80 and text:sub(1, 80) .. "…" or text))
   end
 end }
@@ -92,13 +92,14 @@ local function explain(session, path)
     local moth = require "moth"
     -- A name of the session's, else of moth's own: conv2d, nn.Conv2d, StepLR.
     for _, place in ipairs { session.locals.env, moth, moth.nn, moth.optim, moth.optim.lr_scheduler, moth.data,
-      moth.nn.utils, moth.autograd } do
+      moth.nn.functional, moth.nn.utils, moth.autograd } do
       value = require("moth.repl.complete").resolve(place, path)
       if value ~= nil then break end
     end
   end
-  session.out:write(require("moth.repl.help").text(path, value) or ("nothing is named '" .. path .. "'; ??" .. path
-    .. " looks through the docs"), "\n")
+  local help = require "moth.repl.help"
+  local text = help.text(path, value) or ("nothing is named '" .. path .. "'; ??" .. path .. " looks through the docs")
+  session.out:write(help.fitted(text, require("moth.repl.terminal").columns(session.out)), "\n")
 end
 
 --- The command that a line is, as a function of the session; nil: it is Lua.

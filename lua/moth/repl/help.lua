@@ -13,12 +13,24 @@ local function read_lines(path)
   return lines
 end
 
--- The comment that ends above line `at`: its text without dashes.
+-- LDoc's marks as words.
+local function plain_words(line)
+  if not line:find("^@") then return line end
+  line = line:gsub("@tparam%[?[^%] ]*%]? table o ", "o: "):gsub("@tparam%[?[^%] ]*%]? (%S+) ([%w_]+)", "%2 (%1)")
+  return (line:gsub("@param%[?[^%] ]*%]? ([%w_]+)", "%1:"):gsub("^@return ", "returns "))
+end
+
+-- The comment that ends above line `at`, without dashes: lines of a paragraph as one, indented ones as they are.
 local function comment_above(lines, at)
   local first = at - 1
   while first >= 1 and lines[first]:find("^%s*%-%-") do first = first - 1 end
-  local out = {}
-  for i = first + 1, at - 1 do out[#out + 1] = (lines[i]:gsub("^%s*%-%-%-?%s?", "")) end
+  local out, open = {}, false
+  for i = first + 1, at - 1 do
+    local line = lines[i]:gsub("^%s*%-%-%-?%s?", "")
+    local prose = line:find("^[^%s@]") ~= nil
+    if prose and open then out[#out] = out[#out] .. " " .. line else out[#out + 1] = plain_words(line) end
+    open = prose or line:find("^@") ~= nil
+  end
   return #out > 0 and table.concat(out, "\n") or nil
 end
 
@@ -34,7 +46,7 @@ function M.of_function(f)
   if info.what == "C" then return "a C function" end
   local path = info.source:match("^@(.*)")
   local lines = path and read_lines(path)
-  local place = ("%s:%d"):format(info.short_src, info.linedefined)
+  local place = ("%s:%d"):format(path or info.short_src, info.linedefined)
   if not lines then return "a function of " .. place end
   local head = (lines[info.linedefined] or ""):gsub("^%s+", "")
   local doc = comment_above(lines, info.linedefined)
@@ -76,8 +88,11 @@ local function of_class(cls, name)
     local info = debug.getinfo(f, "S")
     local lines = info.source:find("^@") and read_lines(info.source:sub(2))
     if lines then
-      text = text .. "\n" .. (head_comment(lines) or "") .. "\n  " .. (lines[info.linedefined] or "")
-        .. ("\n  defined at %s:%d"):format(info.short_src, info.linedefined)
+      -- How it is called, then what stands above its __init (or at the head of the file, if that has one class).
+      local arguments = (lines[info.linedefined] or ""):match("__init(%b())") or "(…)"
+      local own, head = comment_above(lines, info.linedefined), head_comment(lines)
+      text = "class " .. name .. arguments .. "\n" .. table.concat({ head or own or "", head and own or nil }, "\n")
+        .. ("\n  defined at %s:%d"):format(info.source:sub(2), info.linedefined)
     end
   end
   return text .. "\n  fields and methods:\n" .. wrapped(names_of(cls))
@@ -99,6 +114,22 @@ function M.text(path, value)
   local shown = require("moth.repl.show").value(value)
   if kind == "table" or kind == "userdata" then return shown .. "\n  has\n" .. wrapped(names_of(value)) end
   return path .. " = " .. shown .. " (" .. kind .. ")"
+end
+
+--- Lines longer than `columns` broken between words; the rest of an indented one is indented by two more.
+function M.fitted(text, columns)
+  local out = {}
+  for line in (text .. "\n"):gmatch("(.-)\n") do
+    local indent = line:match("^%s*")
+    while #line > columns do
+      local at = line:sub(1, columns):match("^.*() ")
+      if not at or at <= #indent + 2 then break end
+      out[#out + 1] = line:sub(1, at - 1)
+      line = (indent ~= "" and indent .. "  " or "") .. line:sub(at + 1)
+    end
+    out[#out + 1] = line
+  end
+  return table.concat(out, "\n")
 end
 
 --- Ops whose name or doc has the word: `??word`.

@@ -1,4 +1,5 @@
 --- What the terminal can do: colours, width, pictures.
+local ffi = require "ffi"
 local system = require "moth.utils.system"
 local M = {}
 
@@ -8,6 +9,18 @@ local function is_terminal(file)
   return (file == io.stdout or file == io.stderr) and system.is_terminal(file == io.stdout and 1 or 2)
 end
 M.is_terminal = is_terminal
+
+ffi.cdef "struct moth_winsize { unsigned short rows, columns, x, y; }; int ioctl(int fd, unsigned long request, ...);"
+local TIOCGWINSZ = 0x5413
+
+--- How many columns a file's terminal has; 100 of what is none.
+function M.columns(file)
+  local size = ffi.new "struct moth_winsize"
+  if not is_terminal(file) or ffi.C.ioctl(file == io.stdout and 1 or 2, TIOCGWINSZ, size) ~= 0 or size.columns < 20 then
+    return 100
+  end
+  return size.columns
+end
 
 --- colour(kind, text) for a file: plain text where it is no terminal, TERM is dumb or NO_COLOR is set.
 function M.colour(file)

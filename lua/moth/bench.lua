@@ -1,0 +1,28 @@
+--- moth.bench: what this machine does. Times are medians; other work on the machine disturbs them.
+local moth = require "moth"
+local check = require "moth.utils.check"
+local now = require("moth.utils.system").now
+
+local M = {}
+
+--- The product of two n x n matrices: { n, seconds, gflops }, the median of `repeats` (5) runs after one to warm up.
+-- Twice the n takes about eight times as long: 2 n^3 operations. @tparam[opt] table o repeats, dtype, device
+function M.matmul(n, o)
+  o = check.options("bench.matmul", o, "repeats dtype device")
+  check.integer("bench.matmul", "n", n, 1)
+  local like = { dtype = o.dtype or moth.float32, device = o.device }
+  local a, b = moth.rand({ n, n }, like), moth.rand({ n, n }, like)
+  local times = {}
+  for i = 0, check.integer("bench.matmul", "repeats", o.repeats or 5, 1) do
+    local start = now()
+    local c = a:mm(b)
+    if a:is_cuda() then moth.cuda.synchronize() end
+    times[i] = now() - start
+    c:free()
+  end
+  table.sort(times) -- the warm-up run is times[0]
+  local seconds = times[math.ceil(#times / 2)]
+  return { n = n, seconds = seconds, gflops = 2 * n ^ 3 / seconds / 1e9 }
+end
+
+return M

@@ -1,0 +1,71 @@
+--- Tensor subclasses: tensors that see every op that they are in, below autograd.
+--
+--     local Logging = moth.tensor_subclass("LoggingTensor", {
+--       dispatch = function(cls, func, types, args, kwargs)
+--         print("Calling: " .. func.name)                --> Calling: add.Tensor
+--         return func(unpack(args, 1, args.n))
+--       end,
+--     })
+--     local x = Logging(moth.randn(3, 3))
+--     local y = x + x
+--
+-- dispatch gets the class, the op as an object of moth.ops.moth (an overload, with name and schema), the classes among
+-- the arguments, the arguments as a list and kwargs.out; what it returns is the result. While it runs, its class sees
+-- nothing: func(...) goes on to the backend. Results are plain tensors unless it wraps them: cls(func(...)). Composites
+-- come as their parts. Other fields of the table are methods of the tensors: x:name().
+local B = require "moth_lua"
+local M = {}
+
+local Class = {}
+
+-- func of the binding as the overload that fits the arguments.
+local function overload(func, args)
+  local op = require("moth.ops").moth[func.name]
+  if not op.Tensor then return op.default end
+  return B.is_tensor(args[op.Tensor.operand]) and op.Tensor or op.Scalar
+end
+
+local function run(types, func, args, kwargs)
+  local cls = types[1]
+  return cls.dispatch(cls, overload(func, args), types, args, kwargs)
+end
+
+--- A class of tensors; called with a tensor it gives one of the class over the same elements.
+-- @tparam string name @tparam table fields dispatch (see above), methods
+function M.tensor_subclass(name, fields)
+  if type(name) ~= "string" or type(fields) ~= "table" or type(fields.dispatch) ~= "function" then
+    error("tensor_subclass: expected (name, { dispatch = function(cls, func, types, args, kwargs) … end })", 2)
+  end
+  local cls = { __name = name }
+  for key, value in pairs(fields) do cls[key] = value end
+  if not M.ready then
+    B.on_subclass(run)
+    M.ready = true
+  end
+  return setmetatable(cls, Class)
+end
+
+--- A tensor of class cls over the elements of a tensor, not copied.
+function M.make_subclass(cls, elem)
+  if getmetatable(cls) ~= Class then
+    error("make_subclass: expected a class of tensor_subclass, got " .. type(cls), 2)
+  end
+  if not B.is_tensor(elem) then error("make_subclass: expected a tensor, got " .. type(elem), 2) end
+  local t = B.make_subclass(elem, cls)
+  if B.requires_grad(elem) and B.is_leaf(elem) then B.set_requires_grad(t, true) end
+  return t
+end
+
+Class.__call = M.make_subclass
+function Class.__tostring(cls) return "class " .. cls.__name end
+
+--- What a value is: "Tensor" or the name of its subclass, the name of an object's class, else Lua's type.
+function M.type(x)
+  if B.is_tensor(x) then
+    local cls = B.class_of(x)
+    return cls and cls.__name or "Tensor"
+  end
+  return require("moth.class").name(x)
+end
+
+return M
