@@ -43,6 +43,40 @@ static void conv_pack(void *out, const void *weight, int64_t row, const int32_t 
   }
 }
 
+/* Rows are short: a call of memcpy and loops over what is left take longer than to move them. Masked
+ * vectors do without either. */
+#if defined __AVX512F__ && MOTH_REAL_KIND == 1
+/* The lanes of [from, to) among those of vector j.. */
+static inline __mmask16 conv_mask(int64_t j, int64_t from, int64_t to) {
+  int64_t lo = from - j < 0 ? 0 : from - j, hi = to - j > 16 ? 16 : to - j;
+  return hi <= lo ? 0 : (__mmask16)((1u << hi) - (1u << lo));
+}
+static inline void conv_copy(real *to, const real *from, int64_t n) {
+  for (int64_t j = 0; j < n; j += 16) {
+    __mmask16 k = conv_mask(j, 0, n);
+    _mm512_mask_storeu_ps(to + j, k, _mm512_maskz_loadu_ps(k, from + j));
+  }
+}
+/* o[0, n): s in [from, to), else 0 */
+static inline void conv_padded(real *o, const real *s, int64_t from, int64_t to, int64_t n) {
+  for (int64_t j = 0; j < n; j += 16)
+    _mm512_mask_storeu_ps(o + j, conv_mask(j, 0, n),
+                          _mm512_maskz_loadu_ps(conv_mask(j, from, to), s + j));
+}
+#else
+static inline void conv_copy(real *to, const real *from, int64_t n) {
+  for (int64_t j = 0; j < n; j++)
+    to[j] = from[j];
+}
+static inline void conv_padded(real *o, const real *s, int64_t from, int64_t to, int64_t n) {
+  for (int64_t j = 0; j < from; j++)
+    o[j] = 0;
+  memcpy(o + from, s + from, (size_t)(to - from) * sizeof(real));
+  for (int64_t j = to; j < n; j++)
+    o[j] = 0;
+}
+#endif
+
 static void conv_planes(const MothConvPlanes *p) {
   const MothConvAxis *y = p->y, *x = p->x;
   const real *src = p->src;
@@ -66,13 +100,14 @@ static void conv_planes(const MothConvPlanes *p) {
             continue;
           }
           const real *s = src + sy * x->size + first;
+          if (step == 1) {
+            conv_padded(o, s, from, to, pitch);
+            continue;
+          }
           for (int64_t j = 0; j < from; j++)
             o[j] = 0;
-          if (step == 1)
-            memcpy(o + from, s + from, (size_t)(to - from) * sizeof(real));
-          else
-            for (int64_t j = from; j < to; j++)
-              o[j] = s[j * step];
+          for (int64_t j = from; j < to; j++)
+            o[j] = s[j * step];
           for (int64_t j = to; j < pitch; j++)
             o[j] = 0;
         }
@@ -137,8 +172,7 @@ static void conv_strip(const MothConvStrip *s) {
             const real *t = tile + r * CONV_WIDTH + from;
             real *to = o + r * s->out_m;
             if (s->out_col == 1)
-              for (int64_t j = 0; j < valid; j++)
-                to[j] = t[j];
+              conv_copy(to, t, valid);
             else
               for (int64_t j = 0; j < valid; j++)
                 to[j * s->out_col] = t[j];
