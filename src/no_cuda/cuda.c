@@ -93,6 +93,5 @@ static MothStatus no_copy(int index, void *to, const void *from, size_t n) {
   return moth_fail(MOTH_ERR_STATE, "%s", moth_cuda_why());
 }
 
-const MothDeviceOps moth_cuda_device = {"cuda",  why_not, no_alloc, no_free,
-                                        no_copy, no_copy, NULL,     NULL,
-                                        NULL,    NULL,    NULL,     NULL};
+const MothDeviceOps moth_cuda_device = {"cuda", why_not, no_alloc, no_free, no_copy, no_copy,
+                                        NULL,   NULL,    NULL,     NULL,    NULL,    NULL};
