@@ -42,6 +42,8 @@ function moth.set_default_dtype(dtype) B.default_dtype(dtype) end
 function moth.get_num_threads() return B.num_threads() end
 function moth.set_num_threads(n) B.num_threads(n) end
 --- Whether ops must give the same bits in every run (they do, unless MOTH_DETERMINISTIC=0 or this says otherwise).
+-- With false, on CUDA: index_add, scatter_add and what goes through them (embedding's gradient) add float32 and float64
+-- by atomic sums instead of sorting first, and cuDNN may do so in attention's gradients.
 function moth.use_deterministic_algorithms(on)
   if type(on) ~= "boolean" then error("use_deterministic_algorithms: expected true or false, got " .. type(on), 2) end
   B.cuda.deterministic(on)

@@ -276,8 +276,11 @@ att_backward_weights(const MothAttention &a, const AttDrop &drop, int64_t mask_a
   }
 }
 
-/* Blocks that a multiprocessor is to hold: registers are what they share. */
+/* Blocks that a multiprocessor is to hold: registers are what they share. Before sm_90 two would spill. */
 constexpr int att_blocks(int width, int mode, bool plain) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  plain = false;
+#endif
   return plain && (width == 64 || (width == 128 && mode != ATT_KEYS)) ? 2 : 1;
 }
 template <int WIDTH, int MODE, bool PLAIN>
