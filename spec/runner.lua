@@ -73,9 +73,9 @@ local function execute(command)
   local status, report = os.tmpname(), os.tmpname()
   os.execute(("{ { %s; echo $? > %s; } 2>&1 >&3 3>&- | tee %s >&2; } 3>&1"):format(command, status, report))
   local text = {}
-  for i, path in ipairs({ status, report }) do
+  for k, path in ipairs({ status, report }) do
     local file = assert(io.open(path))
-    text[i] = file:read("*a")
+    text[k] = file:read("*a")
     file:close()
     os.remove(path)
   end
