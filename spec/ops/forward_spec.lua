@@ -469,6 +469,14 @@ end
 
 -- larger data -------------------------------------------------------------------------------------
 
+-- Of the largest result; 0 if fake tensors cannot tell.
+local function fake_numel(op, args)
+  local most, results = 0, pack(pcall(call, op.name, S.map(op, args, B.fake)))
+  if not results[1] then return 0 end
+  for i = 1, op.nresults do most = math.max(most, B.numel(results[i + 1])) end
+  return most
+end
+
 --- A mapping of sizes that keeps equal ones equal, so that shapes still fit; odd sizes reach tile remainders.
 local function larger(op, text, integers, want)
   local ndim = 1
@@ -479,8 +487,13 @@ local function larger(op, text, integers, want)
   local factor = ({ 30011, 60, 14, 6 })[ndim] or 5
   if want then factor = ({ 401, 13, 5, 3 })[ndim] or 3 end
   local function scale(n) return n < 2 and n or factor * n - 7 % n end
-  local ok, args = pcall(S.evaluate, text, { seed = S.seed, scale = scale, integers = integers })
-  if not ok then return nil end
+  local ok, args
+  repeat
+    ok, args = pcall(S.evaluate, text, { seed = S.seed, scale = scale, integers = integers })
+    if not ok then return nil end
+    local fits = factor < 4 or op.factory or fake_numel(op, args) <= 2 ^ 24
+    if not fits then factor = math.floor(math.sqrt(factor)) end -- a matrix of a vector, say
+  until fits
   if op.factory then -- its sizes stand in the sample
     local sizes
     for k = 1, args.n do sizes = sizes or (type(args[k]) == "table" and args[k]) end
