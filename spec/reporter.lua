@@ -59,13 +59,13 @@ return function()
     return nil, true
   end
 
-  local function test_end(_, _, status)
+  local function test_end(element, _, status)
     if status == "success" then
       count.passed = count.passed + 1
     elseif status == "pending" then
       count.skipped = count.skipped + 1
       local reason = handler.pendings[#handler.pendings].message
-      reason = type(reason) == "string" and reason or "no reason given"
+      reason = type(reason) == "string" and reason or element.name or "no reason given" -- outside of an `it` it is the name
       reason = reason:gsub("^[^%s:]+:%d+: ", "")
       if not reasons[reason] then order[#order + 1] = reason end
       reasons[reason] = (reasons[reason] or 0) + 1
