@@ -65,7 +65,8 @@ return function()
     elseif status == "pending" then
       count.skipped = count.skipped + 1
       local reason = handler.pendings[#handler.pendings].message
-      reason = type(reason) == "string" and reason or element.name or "no reason given" -- outside of an `it` it is the name
+      -- Outside of an `it` it is the element's name.
+      reason = type(reason) == "string" and reason or element.name or "no reason given"
       reason = reason:gsub("^[^%s:]+:%d+: ", "")
       if not reasons[reason] then order[#order + 1] = reason end
       reasons[reason] = (reasons[reason] or 0) + 1
