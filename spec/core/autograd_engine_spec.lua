@@ -8,15 +8,7 @@ local function leaf(v) return moth.tensor(v, { dtype = moth.float64, requires_gr
 local function list(t) return t:detach():totable() end
 
 local fails = require "fails"
-
-local function live()
-  for _ = 1, 4 do
-    collectgarbage()
-    moth.zeros(1) -- lets go of Lua functions that C held
-  end
-  collectgarbage()
-  return moth.memory.stats().live
-end
+local live = require "live"
 
 describe("autograd", function()
   describe("engine", function()

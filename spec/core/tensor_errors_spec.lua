@@ -4,17 +4,9 @@ local B = require "moth_lua"
 local moth = require "moth"
 
 local fails = require "fails"
+local live = require "live"
 
 local function shape(expected, t) assert.equal("[" .. table.concat(expected, ", ") .. "]", tostring(t:size())) end
-
-local function live()
-  for _ = 1, 4 do
-    collectgarbage()
-    moth.zeros(1)
-  end
-  collectgarbage()
-  return moth.memory.stats().live
-end
 
 describe("tensor", function()
   describe("printing", function()

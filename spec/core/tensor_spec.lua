@@ -3,20 +3,12 @@ local moth = require "moth"
 local testing = require "moth.testing"
 
 local fails = require "fails"
+local live = require "live"
 
 local function same(expected, t)
   assert.same(expected, moth.is_tensor(t) and t:detach():totable() or t)
 end
 local function shape(expected, t) assert.equal("[" .. table.concat(expected, ", ") .. "]", tostring(t:size())) end
-
-local function live()
-  for _ = 1, 4 do
-    collectgarbage()
-    moth.zeros(1)
-  end
-  collectgarbage()
-  return moth.memory.stats().live
-end
 
 describe("tensor", function()
   it("members can be read #M002 #quick", function()
