@@ -226,35 +226,31 @@ MothStatus moth_composite_trace(MothCall *c) {
 /* Of a vector the matrix that has it on a diagonal, of a matrix a copy of the diagonal. */
 MothStatus moth_composite_diag(MothCall *c) {
   MOTH_UNPACK_DIAG(c)
-  enum { N = 7 };
-  MothTensor *t[N] = {NULL}, *out = NULL;
-  MothStatus status = MOTH_OK;
+  MothTensor *part = NULL, *out = NULL;
   if (self->ndim == 2) {
-    MOTH_TRY(moth_diagonal(self, diagonal, 0, 1, &t[0]));
-    MOTH_TRY(then(moth_clone(t[0], &out), t[0]));
+    MOTH_TRY(moth_diagonal(self, diagonal, 0, 1, &part));
+    MOTH_TRY(then(moth_clone(part, &out), part));
     return moth_give(c, out);
   }
   if (self->ndim != 1)
     return moth_fail(MOTH_ERR_VALUE, "expected a 1-D or a 2-D tensor, got %d dimensions",
                      self->ndim);
-  int64_t n = self->shape[0], offset = diagonal < 0 ? -diagonal : diagonal, m;
-  if (diagonal == INT64_MIN || __builtin_add_overflow(n, offset, &m))
+  int64_t n = self->shape[0], m;
+  if (diagonal == INT64_MIN || __builtin_add_overflow(n, diagonal < 0 ? -diagonal : diagonal, &m))
     return moth_fail(MOTH_ERR_VALUE, "diagonal is too large: %lld", (long long)diagonal);
-  int64_t after[2] = {0, offset}, shape[2] = {m, m};
+  int64_t shape[2] = {m, m};
   uint32_t keep = moth_thread.include;
   moth_thread.include |= self->keys & MOTH_KEY_FAKE;
-  MothStatus s = moth_arange(moth_v_int(0), moth_v_int(m), ONE, moth_v_dtype(MOTH_INT64),
-                             moth_v_device(self->device), &t[0]);
+  MothStatus s =
+      moth_zeros(shape, 2, moth_v_dtype((MothDType)self->dtype), moth_v_device(self->device), &out);
   moth_thread.include = keep;
   MOTH_TRY(s);
-  MOTH_GO(moth_unsqueeze(t[0], 1, &t[1]));
-  MOTH_GO(moth_add(T(t[1]), moth_v_int(diagonal), ONE, &t[2]));
-  MOTH_GO(moth_ne(T(t[2]), T(t[0]), &t[3])); /* on it: row + diagonal = column */
-  MOTH_GO(moth_pad(self, after, 2, "constant", moth_v_int(0), &t[4]));
-  MOTH_GO(moth_unsqueeze(t[4], diagonal < 0 ? 0 : 1, &t[5]));
-  MOTH_GO(moth_expand(t[5], shape, 2, &t[6]));
-  MOTH_GO(moth_masked_fill(t[6], t[3], moth_v_int(0), &out));
-done:
-  release_all(t, N);
-  return status ? status : moth_give(c, out);
+  s = moth_diagonal(out, diagonal, 0, 1, &part);
+  if (s == MOTH_OK)
+    s = then(moth_copy_(part, self, false), part);
+  if (s != MOTH_OK) {
+    moth_tensor_release(out);
+    return s;
+  }
+  return moth_give(c, out);
 }
