@@ -58,13 +58,15 @@ static bool room_take(const Attention *a, Room *r, bool backward) {
   int64_t whole = moth_attention_whole(moth_max64(KEYS, QUERIES), a->E, a->V);
   r->bytes = (size_t)((tile * (1 + backward + (a->p > 0)) + keys + values + whole) * a->size);
   r->p = moth_alloc(r->bytes);
+  if (!r->p)
+    return false;
   r->score = r->p;
   r->grad = r->score + tile * a->size;
   r->k_turned = r->grad + (backward ? tile : 0) * a->size;
   r->v_turned = r->k_turned + keys * a->size;
   r->whole = r->v_turned + values * a->size;
   r->keep = r->whole + whole * a->size;
-  return r->p;
+  return true;
 }
 
 static MothStatus heads_of(Heads *h, MothTensor *t, MothDType dtype) {
