@@ -225,6 +225,12 @@ static void forward_block(const Attention *a, const Room *room, int64_t bh, int6
       ((float *)lse)[r] = __builtin_inff();
 }
 
+/* For so many products of queries by keys, shared by so many tasks. */
+static int64_t flops_grain(const Attention *a, int products, int64_t tasks) {
+  double flops = 2.0 * (double)(a->B * a->H * a->L) * (double)a->S * (double)moth_max64(a->E, a->V);
+  return moth_cpu_flops_grain(products * flops / (double)tasks);
+}
+
 static void forward_range(void *ctx, int64_t begin, int64_t end) {
   Attention *a = ctx;
   Room room;
@@ -257,7 +263,8 @@ MothStatus moth_cpu_attention_forward(MothCall *c) {
   MOTH_GO(prepare(&a, query, key, value, attn_mask, dropout_p, is_causal, scale));
   MOTH_GO(result_of(&a.o, out, a.dtype));
   a.lse = lse->data;
-  moth_parallel_for(a.B * a.H * a.query_blocks, 1, forward_range, &a);
+  int64_t tasks = a.B * a.H * a.query_blocks;
+  moth_parallel_for(tasks, flops_grain(&a, 2, tasks), forward_range, &a);
   if (a.failed)
     MOTH_GO(MOTH_ERR_MEMORY);
   give(&a.o, out);
@@ -382,11 +389,12 @@ MothStatus moth_cpu_attention_backward(MothCall *c) {
     if (!a.delta || (partial && !a.partial))
       MOTH_GO(MOTH_ERR_MEMORY);
     moth_parallel_for(a.B * a.H, moth_cpu_grain(a.L * a.V), dots_range, &a);
-    moth_parallel_for(a.B * a.K * a.pieces, 1, backward_range, &a);
+    int64_t tasks = a.B * a.K * a.pieces;
+    moth_parallel_for(tasks, flops_grain(&a, 5, tasks), backward_range, &a);
     if (a.failed)
       MOTH_GO(MOTH_ERR_MEMORY);
     if (partial)
-      moth_parallel_for(a.B * a.H, 1, join_range, &a);
+      moth_parallel_for(a.B * a.H, moth_cpu_grain(a.pieces * a.L * a.E), join_range, &a);
   }
   give(&a.dq, c->results[0].u.t);
   give(&a.dk, c->results[1].u.t);

@@ -267,8 +267,8 @@ static MothStatus gather(const MothConv *g, const Axes *a, MothDType dtype, bool
   else
     pack(&s, a, g, weight->data, in_channels * area, area, out_channels * in_channels * area,
          at + kk, work + ints);
-  int64_t flops = rows * s.layout.pitch * s.to * kk;
-  moth_parallel_for(images * s.strips, ceil_div(400000, flops + 1), gather_range, &s);
+  double flops = 2.0 * (double)(rows * s.layout.pitch) * (double)(s.to * kk);
+  moth_parallel_for(images * s.strips, moth_cpu_flops_grain(flops), gather_range, &s);
   moth_free(work, bytes);
   if (s.failed)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: the planes of a strip");
@@ -562,7 +562,9 @@ static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const 
   if (!direct)
     moth_parallel_for(d.units, moth_cpu_grain(d.all_m * d.line), lines_range, &d);
   memset(d.partial, 0, (size_t)(d.chunks * size));
-  moth_parallel_for(tasks * d.chunks, 1, dots_range, &d);
+  double flops = 2.0 * (double)(g->n * d.y_plane) * (double)(g->k * d.kk);
+  moth_parallel_for(tasks * d.chunks, moth_cpu_flops_grain(flops / (double)(tasks * d.chunks)),
+                    dots_range, &d);
   if (d.chunks > 1) {
     Join j = {d.partial, out->data, g->k * d.kk, d.chunks, dtype};
     moth_parallel_for(j.n, moth_cpu_grain(d.chunks), join_range, &j);

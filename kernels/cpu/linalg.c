@@ -96,7 +96,7 @@ static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double 
     if (w.parallel)
       batch_range(&w, 0, out->shape[0]);
     else
-      moth_parallel_for(out->shape[0], 1 + (int64_t)(1e6 / (flops + 1)), batch_range, &w);
+      moth_parallel_for(out->shape[0], moth_cpu_flops_grain(flops), batch_range, &w);
   }
   if (wide)
     moth_cpu_copy(out, wide);

@@ -58,6 +58,7 @@ static void step_range(void *ctx, int64_t begin, int64_t end) {
 static MothStatus step_run(Step *s, const MothValue *lists, int roles) {
   MothStatus status = MOTH_OK;
   uint32_t n = lists[0].n;
+  int64_t numel = 0;
   if (!n)
     return MOTH_OK;
   s->groups = moth_alloc(n * sizeof(Group));
@@ -67,6 +68,7 @@ static MothStatus step_run(Step *s, const MothValue *lists, int roles) {
     Group *g = &s->groups[s->n];
     *g = (Group){{NULL}, s->chunks};
     s->chunks += (lists[0].u.tensors[s->n]->numel + CHUNK - 1) / CHUNK;
+    numel += lists[0].u.tensors[s->n]->numel;
     for (int r = 0; r < roles && status == MOTH_OK; r++)
       if (lists[r].n > s->n)
         status = moth_cpu_contiguous_as(lists[r].u.tensors[s->n],
@@ -76,7 +78,7 @@ static MothStatus step_run(Step *s, const MothValue *lists, int roles) {
       goto done;
     }
   }
-  moth_parallel_for(s->chunks, 1, step_range, s);
+  moth_parallel_for(s->chunks, moth_cpu_grain(numel / moth_max64(s->chunks, 1)), step_range, s);
 done:
   for (uint32_t i = 0; i < s->n; i++)
     for (int r = 0; r < roles; r++) {

@@ -70,6 +70,11 @@ static inline int64_t moth_cpu_grain(int64_t cost) {
   return grain > 0 ? grain : 1;
 }
 
+/* How many tasks of so many flops each are worth a thread: some 10 us of products. */
+static inline int64_t moth_cpu_flops_grain(double flops) {
+  return 1 + (int64_t)(5e5 / (flops + 1));
+}
+
 static inline int64_t moth_min64(int64_t a, int64_t b) {
   return a < b ? a : b;
 }

@@ -467,13 +467,8 @@ function mt.__newindex(x, k, v)
   error(("a tensor has no settable field '%s'"):format(k), 2)
 end
 
-mt.__add = function(a, b) return ops.add(a, b) end
-mt.__sub = function(a, b) return ops.sub(a, b) end
-mt.__mul = function(a, b) return ops.mul(a, b) end
-mt.__div = function(a, b) return ops.div(a, b) end
-mt.__mod = function(a, b) return ops.remainder(a, b) end
-mt.__pow = function(a, b) return ops.pow(a, b) end
-mt.__unm = function(a) return ops.neg(a) end
+mt.__add, mt.__sub, mt.__mul, mt.__div, mt.__mod, mt.__pow = ops.add, ops.sub, ops.mul, ops.div, ops.remainder, ops.pow
+mt.__unm = function(a) return ops.neg(a) end -- it is given its operand twice
 
 --- #x is the size of the first dimension.
 function mt.__len(x)
