@@ -38,7 +38,7 @@ MOTH_FN float m_exp_mul(float c, float x) {
 // <= 1 ULP of all floats; without FMA 1.012 ULP at 18 of them.
 MOTH_FN float m_exp(float x) {
   struct m_exp_parts_ e = m_exp_split_(m_exp_clamp_(x), 0.0f);
-  return (e.q + 1.0f) * e.s1 * e.s2;
+  return (e.q * e.s1 + e.s1) * e.s2;
 }
 // m_exp of x <= 0 and NaN, the same bits: nothing overflows, so that one factor 2^n * 2^64 will do.
 MOTH_FN float m_exp_down(float x) {
@@ -49,7 +49,8 @@ MOTH_FN float m_exp_down(float x) {
   float r = (x - n * 0.693359375f) + n * 0.00021219444f;
   float p = (((0.00138186966f * r + 0.00836871564f) * r + 0.0416682921f) * r + 0.166665211f) * r +
             0.49999994f;
-  return (r * r * p + r + 1.0f) * m_f32_from_bits(kb << 23) * 0x1p-64f;
+  float s = m_f32_from_bits(kb << 23);
+  return ((r * r * p + r) * s + s) * 0x1p-64f;
 }
 // <= 1.5 ULP; exact for whole x.
 MOTH_FN float m_exp2(float x) {

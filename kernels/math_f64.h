@@ -41,7 +41,7 @@ MOTH_FN double m_exp_mul(double c, double x) {
 // <= 1 ULP.
 MOTH_FN double m_exp(double x) {
   struct m_exp_parts_ e = m_exp_split_(m_exp_clamp_(x), 0.0);
-  return (e.q + 1.0) * e.s1 * e.s2;
+  return (e.q * e.s1 + e.s1) * e.s2;
 }
 // m_exp of x <= 0 and NaN.
 MOTH_FN double m_exp_down(double x) {
