@@ -116,7 +116,8 @@ static Layout layout(const Axes *a, int64_t rows, int64_t lanes) {
   l.rows = rows;
   l.pitch = a->x.count + a->x.span - 1;
   l.length = up((rows - 1) * l.pitch + a->x.count, lanes);
-  int64_t last = l.length + (a->y.span - 1) * l.pitch + a->x.span - 1;
+  int64_t read = (rows - 1) * l.pitch + up(a->x.count, lanes); /* row by row */
+  int64_t last = moth_max64(l.length, read) + (a->y.span - 1) * l.pitch + a->x.span - 1;
   l.plane = up(moth_max64(last, (rows + a->y.span - 1) * l.pitch), 16);
   if (l.plane / 16 % 2 == 0) /* channels must not fall on the same cache sets */
     l.plane += 16;

@@ -15,7 +15,7 @@ enum { CONV_BYTES = 16, CONV_M = 4, CONV_V = 2, DOTS_M = 2, DOTS_K = 4 };
 #define CONV_M_TIMES(X) X(4)
 #define DOTS_TIMES(X)   X(2, 4, full) X(1, 4, one)
 #endif
-enum { CONV_LANES = CONV_BYTES / sizeof(real), CONV_WIDTH = CONV_V * CONV_LANES };
+enum { CONV_LANES = CONV_BYTES / sizeof(real), CONV_WIDTH = CONV_V * CONV_LANES, CONV_FEW = 64 };
 typedef real conv_vec __attribute__((vector_size(CONV_BYTES), aligned(sizeof(real)), may_alias));
 #define CONV_UNROLL _Pragma("GCC unroll 16")
 
@@ -144,9 +144,35 @@ CONV_M_TIMES(CONV_TILES)
 CONV_TILES(1)
 static const ConvTile conv_tiles[2][3] = {CONV_NAMES(1), CONV_M_TIMES(CONV_NAMES)};
 
+/* n channels, row by row: what a vector has beyond the end of a row falls onto the next one, which is
+ * written later. The last row goes through a tile. */
+static void conv_rows(const MothConvStrip *s, int64_t n, const real *w, const real *bias,
+                      real *out) {
+  const real *planes = s->planes;
+  real tile[CONV_M * CONV_WIDTH];
+  for (int64_t y = 0; y < s->rows; y++)
+    for (int64_t x = 0; x < s->cols; x += CONV_WIDTH) {
+      int64_t left = s->cols - x, width = left < CONV_WIDTH ? left : CONV_WIDTH;
+      int v = (int)((width + CONV_LANES - 1) / CONV_LANES);
+      ConvTile run = conv_tiles[n > 1][v - 1];
+      const real *from = planes + y * s->pitch + x;
+      real *to = out + y * s->out_row + x;
+      if (width == v * CONV_LANES || y + 1 < s->rows) {
+        run(to, s->out_m, w, from, s->at, s->kk, bias);
+        continue;
+      }
+      run(tile, CONV_WIDTH, w, from, s->at, s->kk, bias);
+      for (int64_t r = 0; r < n; r++)
+        conv_copy(to + r * s->out_m, tile + r * CONV_WIDTH, width);
+    }
+}
+
 static void conv_strip(const MothConvStrip *s) {
   const real *w = s->weight, *planes = s->planes;
   real tile[CONV_M * CONV_WIDTH];
+  /* Vectors over the ends of rows must be cut up afterwards: not worth it where there is little to sum. */
+  bool by_rows =
+      s->kk <= CONV_FEW && s->out_col == 1 && s->out_row == s->cols && s->cols >= CONV_LANES;
   real bias[CONV_M];
   int64_t length = (s->rows - 1) * s->pitch + s->cols;
   for (int64_t i = 0; i < s->m;) {
@@ -154,8 +180,11 @@ static void conv_strip(const MothConvStrip *s) {
     for (int64_t r = 0; s->bias && r < n; r++)
       bias[r] = r < have ? ((const real *)s->bias)[i + r] : 0;
     real *out = (real *)s->out + i * s->out_m;
+    bool rows = by_rows && have == n;
+    if (rows)
+      conv_rows(s, n, w, s->bias ? bias : NULL, out);
     int64_t y = 0, x = 0; /* of l */
-    for (int64_t l = 0; l < length; l += CONV_WIDTH) {
+    for (int64_t l = 0; !rows && l < length; l += CONV_WIDTH) {
       int64_t left = length - l, width = left < CONV_WIDTH ? left : CONV_WIDTH;
       int v = (int)((width + CONV_LANES - 1) / CONV_LANES);
       ConvTile run = conv_tiles[n > 1][v - 1];
