@@ -54,8 +54,10 @@ static void axes_close(Axes *a) {
     moth_free(a->lists, a->bytes);
 }
 
-/* Results from the image: position t of the kernel lies at o * stride + t * dilation - padding. */
-static void axis_forward(const MothConv *g, int i, MothConvAxis *a) {
+/* Results from the image: position t of the kernel lies at o * stride + t * dilation - padding. Positions
+ * that are whole strides apart share a phase, and are shifts of its plane; or (`apart`) each has one of
+ * its own, as wide as the result. */
+static void axis_forward(const MothConv *g, int i, bool apart, MothConvAxis *a) {
   a->count = i ? g->ow : g->oh;
   a->size = i ? g->w : g->h;
   a->step = g->stride[i];
@@ -65,7 +67,8 @@ static void axis_forward(const MothConv *g, int i, MothConvAxis *a) {
   a->nphases = 0;
   a->ntaps = (int)g->kernel[i];
   for (int64_t t = 0; t < g->kernel[i]; t++) {
-    int64_t at = t * g->dilation[i], offset = at % a->step - g->padding[i];
+    int64_t at = t * g->dilation[i], shift = apart ? 0 : at / a->step;
+    int64_t offset = at - shift * a->step - g->padding[i];
     int p = 0;
     while (p < a->nphases && a->offset[p] != offset)
       p++;
@@ -73,7 +76,7 @@ static void axis_forward(const MothConv *g, int i, MothConvAxis *a) {
       a->offset[a->nphases++] = offset;
     a->tap[t] = t;
     a->phase[t] = p;
-    a->shift[t] = at / a->step;
+    a->shift[t] = shift;
     a->span = moth_max64(a->span, a->shift[t] + 1);
   }
 }
@@ -316,8 +319,8 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
     moth_conv_product(&g, dtype, false, w, b, x, y);
   } else {
     MOTH_GO(axes_open(&g, &axes));
-    axis_forward(&g, 0, &axes.y);
-    axis_forward(&g, 1, &axes.x);
+    axis_forward(&g, 0, false, &axes.y);
+    axis_forward(&g, 1, false, &axes.x);
     MOTH_GO(gather(&g, &axes, dtype, false, w, b, x, y));
   }
   finish(out, y);
@@ -596,8 +599,10 @@ MothStatus moth_cpu_conv2d_backward_weight(MothCall *c) {
     MOTH_GO(moth_conv_product_weight(&g, dtype, gy, x, gw));
   } else {
     MOTH_GO(axes_open(&g, &axes));
-    axis_forward(&g, 0, &axes.y);
-    axis_forward(&g, 1, &axes.x);
+    /* Few planes, even with one for each position: then the gradient need not be laid out like them. */
+    bool apart = g.c * g.kernel[0] * g.kernel[1] <= g.k;
+    axis_forward(&g, 0, apart, &axes.y);
+    axis_forward(&g, 1, apart, &axes.x);
     MOTH_GO(dots(&g, &axes, dtype, gy, x, gw));
   }
   finish(out, gw);

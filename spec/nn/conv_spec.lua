@@ -60,6 +60,45 @@ describe("convolution modules #quick", function()
     end
   end)
 
+  it("of few channels: row by row, positions apart, at the widths where vectors end", function()
+    moth.manual_seed(7)
+    -- images, channels, results, height, width, kernel, stride, padding, dilation
+    for _, o in ipairs({ { 3, 1, 32, 28, 28, 3, 1, 1, 1 }, { 2, 1, 16, 9, 18, 3, 1, 0, 1 },
+      { 2, 3, 30, 21, 33, 3, 1, 1, 1 }, { 2, 1, 27, 23, 47, 5, 2, 2, 1 }, { 1, 2, 24, 19, 66, 3, 1, 2, 2 }, { 2, 1, 9, 5, 100, 3, 2, 1, 1 },
+      { 2, 7, 17, 6, 50, 3, 1, 1, 1 } }) do
+      local n, c, k, height, width, size, stride, padding, dilation = unpack(o)
+      for _, dtype in ipairs({ moth.float32, moth.float64, moth.bfloat16 }) do
+        local x = moth.randn(n, c, height, width):to(dtype):requires_grad_(true)
+        local w = moth.randn(k, c, size, size):to(dtype):requires_grad_(true)
+        local b = moth.randn(k):to(dtype):requires_grad_(true)
+        local y = F.conv2d(x, w, b, { stride = stride, padding = padding, dilation = dilation })
+        local wx, ww, wb = x:detach():double(), w:detach():double(), b:detach():double()
+        for _, t in ipairs({ wx, ww, wb }) do t:requires_grad_(true) end
+        local padded = F.pad(wx, { padding, padding, padding, padding })
+        local rows, cols = moth.arange(y:size(3)), moth.arange(y:size(4))
+        local want = wb:view(k, 1, 1)
+        for i = 0, size - 1 do
+          for j = 0, size - 1 do
+            local part = padded:index_select(3, (rows * stride + i * dilation):long() + 1)
+              :index_select(4, (cols * stride + j * dilation):long() + 1)
+            want = want + moth.einsum("kc,nchw->nkhw", ww:select(3, i + 1):select(3, j + 1), part)
+          end
+        end
+        local g = moth.randn(y:size()):to(dtype)
+        y:backward(g)
+        want:backward(g:double())
+        local near = dtype == moth.float64 and 1e-9 or dtype == moth.float32 and 1e-4 or 2e-2
+        for what, pair in pairs({ y = { y, want }, x = { x.grad, wx.grad }, w = { w.grad, ww.grad },
+          b = { b.grad, wb.grad } }) do
+          local off = (pair[1]:detach():double() - pair[2]:detach()):abs():max():item()
+          local largest = pair[2]:detach():abs():max():item()
+          assert.is_true(off <= near * largest, ("%s of %s %s is off by %g of %g"):format(what, table.concat(o, " "),
+            tostring(dtype), off, largest))
+        end
+      end
+    end
+  end)
+
   it("max pooling takes whole vectors to the ends of rows, planes and memory", function()
     moth.manual_seed(6)
     for _, o in ipairs({ { 1, 2, 2 }, { 3, 5, 4 }, { 2, 28, 28 }, { 5, 14, 14 }, { 1, 7, 33 }, { 2, 66, 70 } }) do
