@@ -5,8 +5,9 @@ local moth = require "moth"
 local build = os.getenv("MOTH_BUILD") or "build"
 local luajit = os.getenv("LUAJIT") or "luajit"
 
+-- Without a sanitizer that is preloaded: it would find what mktemp and gcc leave to their end.
 local function shell(command, ...)
-  local pipe = assert(io.popen(("{ %s; } 2>&1; echo status=$?"):format(command:format(...))))
+  local pipe = assert(io.popen(("unset LD_PRELOAD; { %s; } 2>&1; echo status=$?"):format(command:format(...))))
   local text, status = pipe:read("*a"):match("^(.-)status=(%d+)%s*$")
   pipe:close()
   return text, tonumber(status)

@@ -95,7 +95,8 @@ describe("plot", function()
     fails("expected a %(C, C%) tensor", function() plot.confusion_matrix(moth.ones(2, 3)) end)
   end)
 
-  it("saves files by their ending", function()
+  -- fontconfig loses 652 bytes of its own with the first font that cairo asks it for.
+  it("saves files by their ending #noasan", function()
     local base = os.tmpname()
     finally(function()
       for _, e in ipairs { "", ".svg", ".png" } do os.remove(base .. e) end

@@ -40,9 +40,11 @@ void cairo_select_font_face(moth_cairo *, const char *, int, int);
 void cairo_set_font_size(moth_cairo *, double);
 void cairo_text_extents(moth_cairo *, const char *, moth_cairo_extents *);
 void cairo_show_text(moth_cairo *, const char *);
+void *dlopen(const char *path, int mode);
 ]]
 
 local RGB24, NEAREST, ROUND = 1, 3, 1
+local LAZY, NODELETE = 1, 0x1000
 
 local cairo
 local function library()
@@ -52,6 +54,8 @@ local function library()
       check.fail("plot: PNG needs cairo (libcairo.so.2), which was not found; HINT: install Debian's libcairo2, "
         .. "or save as .svg")
     end
+    -- What cairo keeps for later would be lost with every Lua state that closes the library.
+    ffi.C.dlopen("libcairo.so.2", LAZY + NODELETE)
     cairo = lib
   end
   return cairo
