@@ -530,8 +530,8 @@ local function run_larger(op)
             local tol = tolerance(op, d) -- of one result: here each of the two is off
             local values = S.values(want[k])
             -- A sum's error is that of its terms, however little of them is left: the average tells their size.
-            local size = op.kind == "pointwise" and 0 or average(values)
-            must(S.compare(S.values(got[k]), values, d, tol and { tol[1] * 4, (tol[2] + tol[1] * size) * 4 }))
+            local typical = op.kind == "pointwise" and 0 or average(values)
+            must(S.compare(S.values(got[k]), values, d, tol and { tol[1] * 4, (tol[2] + tol[1] * typical) * 4 }))
           end
         end)
       end
