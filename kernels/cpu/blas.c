@@ -1,5 +1,5 @@
 /* GEMM through OpenBLAS's openmp build, opened by its full path at first use, and, for float32 products
- * that are large enough, through oneDNN's where it is installed (0.67 to 0.84 of the time on AVX-512;
+ * that are large enough, on AVX-512 through oneDNN's where it is installed (0.67 to 0.84 of the time;
  * the first such product spends 0.1 s on generating its code). MOTH_ONEDNN=0 does without.
  *
  * Every product is cut into a grid of blocks that depends on its shape alone; each block is one BLAS
@@ -18,6 +18,7 @@
 #include "core/alloc.h"
 #include "core/dtype.h"
 #include "core/parallel.h"
+#include "kernels/cpu/table.h"
 
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
 typedef void (*Sgemm)(int, int, int, int, int, int, float, const float *, int, const float *, int,
@@ -71,10 +72,11 @@ static void open_onednn(void) {
     *(void **)&onednn = dlsym(lib, "dnnl_sgemm");
 }
 
-/* Below, its packing and its call cost more than its kernels gain. By shape alone, as the blocks are. */
+/* Below, its packing and its call cost more than its kernels gain. By shape alone, as the blocks are; and
+ * for AVX-512 alone: its kernels for AVX2 read beyond the end of what they pack. */
 static bool suits_onednn(const MothGemm *g) {
   static pthread_once_t first = PTHREAD_ONCE_INIT;
-  if (g->dtype != MOTH_FLOAT32 || g->m < 48 || g->n < 48 ||
+  if (moth_isa != MOTH_ISA_AVX512 || g->dtype != MOTH_FLOAT32 || g->m < 48 || g->n < 48 ||
       2.0 * (double)g->m * (double)g->n * (double)g->k < 1e6)
     return false;
   pthread_once(&first, open_onednn);

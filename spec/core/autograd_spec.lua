@@ -72,6 +72,11 @@ describe("autograd", function()
       backward = function(_, a, b) return a + b * 2 end,
     }
     local _, second = two(x)
+    for _ = 1, 20 do -- where there is no node, the number is 1, whatever lay in the memory before
+      local none = (second * 3).grad_fn:next_functions()[2]
+      assert.is_nil(none[1])
+      assert.equal(1, none[2])
+    end
     local edge = (second * 3):sum().grad_fn:next_functions()[1][1]:next_functions()[1]
     assert.equal(2, edge[2])
     -- An input that needs no gradient has no node.

@@ -43,6 +43,7 @@ MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults)
   n->nresults = (uint16_t)nresults;
   for (int i = 0; i < ninputs; i++) {
     n->inputs[i].node = NULL;
+    n->inputs[i].nr = 0;
     n->inputs[i].geometry = NULL;
   }
   return n;
