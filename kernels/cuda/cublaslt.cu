@@ -63,12 +63,8 @@ static void note(const char *what) {
 
 static void open_library(void) {
 #ifdef __CUDACC__
-#define LT_TEXT2(x) #x
-#define LT_TEXT(x)  LT_TEXT2(x)
-  static const char *const sonames[] = {"libcublasLt.so." LT_TEXT(CUBLAS_VER_MAJOR),
-                                        "libcublasLt.so", nullptr};
   void *library;
-  if (moth_cuda_lib_open("cuBLASLt", sonames, &library) != MOTH_OK) {
+  if (moth_cuda_lib_open(MOTH_CUDA_CUBLASLT, &library) != MOTH_OK) {
     missing = true;
     note(moth_last_error());
     return;

@@ -28,12 +28,9 @@ static MothDnnPlan plans[SETS][WAYS];
 static uint8_t oldest[SETS];
 
 static void open_library(void) {
-#define DNN_TEXT2(x) #x
-#define DNN_TEXT(x)  DNN_TEXT2(x)
-  static const char *const sonames[] = {"libcudnn.so." DNN_TEXT(CUDNN_MAJOR), "libcudnn.so",
-                                        nullptr};
+  static_assert(CUDNN_MAJOR == 9, "src/cuda/lib.cu opens cuDNN 9");
   void *library;
-  if (moth_cuda_lib_open("cuDNN", sonames, &library) != MOTH_OK) {
+  if (moth_cuda_lib_open(MOTH_CUDA_CUDNN, &library) != MOTH_OK) {
     moth_log_write("cuda", "convolution and attention by our own kernels: %s", moth_last_error());
     missing = true;
     return;

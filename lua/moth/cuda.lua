@@ -270,6 +270,18 @@ end
 --- Functions or modules whose forward and backward are graphs: see lua/moth/cuda_graphed.lua.
 function M.make_graphed_callables(...) return require("moth.cuda_graphed")(...) end
 
+--- Opens the libraries of CUDA that moth uses where they are: { NCCL = 22807, NVRTC = 13000, ... } by name their
+-- versions as they count themselves (0: it does not tell), and as second result { name = where it was looked for } of
+-- those that are not there. An error without a device.
+function M.libraries()
+  local found, missing, i = {}, {}, 1
+  while true do
+    local name, version, why = C.library(i)
+    if not name then return found, missing end
+    found[name], missing[name], i = version, why, i + 1
+  end
+end
+
 -- marks -------------------------------------------------------------------------------------------
 
 --- Ranges and marks that Nsight shows. Without NVIDIA's library they do nothing; nvtx.why() says what was looked for.

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/lib.h"
 #include "cuda/nvtx.h"
 #include "cuda/runtime.h"
 
@@ -312,7 +313,8 @@ static const MothCudaApi api = {moth_cuda_device_count,
                                 moth_cuda_nvtx_push,
                                 moth_cuda_nvtx_pop,
                                 moth_cuda_nvtx_mark,
-                                moth_cuda_nvtx_open};
+                                moth_cuda_nvtx_open,
+                                moth_cuda_library};
 
 static MothStatus look_at(int i) {
   cudaDeviceProp p;

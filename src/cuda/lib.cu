@@ -90,7 +90,34 @@ static void *find_library(const char *soname) {
   return handle ? handle : try_packages("/opt/*", soname);
 }
 
-MothStatus moth_cuda_lib_open(const char *name, const char *const *sonames, void **handle) {
+#define TEXT2(x) #x
+#define TEXT(x)  TEXT2(x)
+#ifdef __CUDACC_VER_MAJOR__
+#define TOOLKIT TEXT(__CUDACC_VER_MAJOR__)
+#else
+#define TOOLKIT "13"
+#endif
+
+/* version: of the functions below, by what it takes and gives */
+enum Version { NONE, RESULT, ONE, TWO };
+static const struct {
+  const char *name, *sonames[5];
+  Version how;
+  const char *version;
+} libraries[MOTH_CUDA_NLIBS] = {
+    {"cuBLASLt", {"libcublasLt.so." TOOLKIT, "libcublasLt.so"}, RESULT, "cublasLtGetVersion"},
+    {"cuDNN", {"libcudnn.so.9", "libcudnn.so"}, RESULT, "cudnnGetVersion"},
+    {"NVRTC", {"libnvrtc.so." TOOLKIT, "libnvrtc.so"}, TWO, "nvrtcVersion"},
+    {"NCCL", {"libnccl.so.2", "libnccl.so"}, ONE, "ncclGetVersion"},
+    {"CUPTI", {"libcupti.so." TOOLKIT, "libcupti.so"}, ONE, "cuptiGetVersion"},
+    {"NVTX",
+     {"libnvtx3interop.so.1", "libnvtx3interop.so", "libnvToolsExt.so.1", "libnvToolsExt.so"},
+     NONE,
+     nullptr},
+};
+
+MothStatus moth_cuda_lib_open(MothCudaLib which, void **handle) {
+  const char *const *sonames = libraries[which].sonames;
   char names[256] = "";
   for (int i = 0; sonames[i]; i++) {
     if ((*handle = find_library(sonames[i])))
@@ -105,5 +132,26 @@ MothStatus moth_cuda_lib_open(const char *name, const char *const *sonames, void
       "/usr/local/cuda/lib64, and nvidia/*/lib of the Python packages of $VIRTUAL_ENV, "
       "of each python3 in $PATH, ~/.local, /opt/* (last said: %s); HINT: name its "
       "folder in MOTH_CUDA_LIB",
-      name, names, folder ? folder : "", folder ? ", " : "", said);
+      libraries[which].name, names, folder ? folder : "", folder ? ", " : "", said);
+}
+
+MothStatus moth_cuda_library(int i, const char **name, int64_t *version) {
+  void *handle;
+  *name = i < MOTH_CUDA_NLIBS ? libraries[i].name : nullptr;
+  *version = 0;
+  if (!*name)
+    return MOTH_OK;
+  MOTH_TRY(moth_cuda_lib_open((MothCudaLib)i, &handle));
+  void *f = libraries[i].version ? dlsym(handle, libraries[i].version) : nullptr;
+  int major = 0, minor = 0;
+  if (f && libraries[i].how == RESULT) {
+    *version = (int64_t) reinterpret_cast<size_t (*)(void)>(f)();
+  } else if (f && libraries[i].how == ONE) {
+    reinterpret_cast<int (*)(int *)>(f)(&major);
+    *version = major;
+  } else if (f) {
+    reinterpret_cast<int (*)(int *, int *)>(f)(&major, &minor);
+    *version = 1000 * major + 10 * minor;
+  }
+  return MOTH_OK;
 }

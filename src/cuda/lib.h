@@ -3,8 +3,22 @@
 #define MOTH_CUDA_LIB_H
 #include "cuda/rt.h"
 
-/* Opens the first of the sonames (NULL ends them) that is found: in the folder $MOTH_CUDA_LIB, where the
- * system looks, in the toolkit's folder, among Python's packages. The handle stays open. Error: the
- * names that were tried, and what the loader said. */
-MothStatus moth_cuda_lib_open(const char *name, const char *const *sonames, void **handle);
+typedef enum MothCudaLib {
+  MOTH_CUDA_CUBLASLT,
+  MOTH_CUDA_CUDNN,
+  MOTH_CUDA_NVRTC,
+  MOTH_CUDA_NCCL,
+  MOTH_CUDA_CUPTI,
+  MOTH_CUDA_NVTX,
+  MOTH_CUDA_NLIBS
+} MothCudaLib;
+
+/* Opens a library of the major version that moth was built for: from the folder $MOTH_CUDA_LIB, where the
+ * system looks, the toolkit's folder, among Python's packages. The handle stays open. Error: the names
+ * that were tried, and what the loader said. */
+MothStatus moth_cuda_lib_open(MothCudaLib which, void **handle);
+
+/* Opens library i, from 0: its name, NULL behind the last, and its version as it counts itself, 0 if it
+ * does not tell. Error: as above, the name is given all the same. */
+MothStatus moth_cuda_library(int i, const char **name, int64_t *version);
 #endif

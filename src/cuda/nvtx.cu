@@ -13,10 +13,8 @@ static void (*mark)(const char *);
 static char problem[512];
 
 static void open_library(void) {
-  static const char *const sonames[] = {"libnvtx3interop.so.1", "libnvtx3interop.so",
-                                        "libnvToolsExt.so.1", "libnvToolsExt.so", NULL};
   void *lib;
-  if (moth_cuda_lib_open("NVTX", sonames, &lib) != MOTH_OK) {
+  if (moth_cuda_lib_open(MOTH_CUDA_NVTX, &lib) != MOTH_OK) {
     snprintf(problem, sizeof problem, "%.500s", moth_last_error());
     return;
   }

@@ -467,6 +467,20 @@ static int b_nvtx_why(lua_State *L) {
   lua_pushstring(L, moth_last_error());
   return 1;
 }
+static int
+b_library(lua_State *L) { /* (i, from 1) -> name, version or nil, why not; nil at the end */
+  const char *name;
+  int64_t version;
+  MothStatus s = need(L)->library((int)luaL_checkinteger(L, 1) - 1, &name, &version);
+  lua_pushstring(L, name); /* or nil */
+  if (s == MOTH_OK) {
+    lua_pushnumber(L, (lua_Number)version);
+    return 2;
+  }
+  lua_pushnil(L);
+  lua_pushstring(L, moth_last_error());
+  return 3;
+}
 static int b_deterministic(lua_State *L) { /* ([on]) -> what it was */
   lua_pushboolean(L, moth_deterministic);
   if (!lua_isnoneornil(L, 1))
@@ -530,6 +544,7 @@ void moth_lua_open_cuda(
                                  {"is_capturing", b_is_capturing},
                                  {"nvtx", b_nvtx},
                                  {"nvtx_why", b_nvtx_why},
+                                 {"library", b_library},
                                  {"deterministic", b_deterministic},
                                  {NULL, NULL}};
   lua_newtable(L);

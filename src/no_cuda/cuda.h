@@ -95,6 +95,9 @@ typedef struct MothCudaApi {
   bool (*nvtx_pop)(void);
   bool (*nvtx_mark)(const char *text);
   MothStatus (*nvtx_open)(void);
+  /* opens CUDA's library i, from 0: its name (NULL behind the last), and its version as it counts itself;
+   * error: where it was looked for */
+  MothStatus (*library)(int i, const char **name, int64_t *version);
 } MothCudaApi;
 
 /* Opens the backend. NULL: it cannot be used, moth_last_error() says why. */
