@@ -53,7 +53,9 @@ isa       = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
 OPT_CORE := $(if $(SAN),-O1,-O2)
 # No jump threading: gcc makes several selects of one clamp then, and exp takes 8 % longer.
 OPT_KERN := $(if $(SAN),-O1,-O3 $(if $(findstring clang,$(CC)),,-fno-thread-jumps))
-OPT_generic := $(if $(SAN),-O1,-O2 -ftree-vectorize -fvect-cost-model=dynamic) # for machines from before 2013: half the time to compile
+# For machines from before 2013: half the time to compile.
+OPT_generic := $(if $(SAN),-O1,-O2 -ftree-vectorize -fvect-cost-model=dynamic)
+opt_kern  = $(if $(findstring _generic,$(1)),$(OPT_generic),$(OPT_KERN))
 CLANG_CC := $(findstring clang,$(CC))
 OPENMP   := $(if $(CLANG_CC),-fopenmp=libgomp,-fopenmp)
 # omp.h alone: the folder that it lies in has gcc's own stdatomic.h, which clang must not find.
@@ -69,7 +71,7 @@ SHARED   := -shared -Wl,-z,nodelete -Wl,--as-needed -Wl,-Bsymbolic-functions
 LIBS     := -ldl -lm -lpthread
 
 # The flags an object depends on: changing them rebuilds, changing the rest of this file does not.
-FLAGS_KEY = $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(OPT_CORE) $(OPT_KERN) $(KERN_FLAGS) $(LUAJIT_CFLAGS)
+FLAGS_KEY = $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(OPT_CORE) $(OPT_KERN) $(OPT_generic) $(KERN_FLAGS) $(LUAJIT_CFLAGS)
 
 # ---- inner make ---------------------------------------------------------------------------------
 
@@ -115,7 +117,7 @@ $(B)/obj/$(1)%.o: $(2)%.c $(B)/.flags
 	$$(Q)$$(CC) $$(CPPFLAGS_ALL) $$(CFLAGS_ALL) $(3) -MMD -MP -c -o $$@ $$<
 
 endef
-$(eval $(call compile,gen/kernels/,$(GEN)/kernels/,$(OPT_KERN) $(KERN_FLAGS) $$(call isa,$$<) $$(OPT$$(findstring _generic,$$<))))
+$(eval $(call compile,gen/kernels/,$(GEN)/kernels/,$$(call opt_kern,$$<) $(KERN_FLAGS) $$(call isa,$$<)))
 $(eval $(call compile,gen/,$(GEN)/,$(OPT_CORE) $(ISA_generic)))
 $(eval $(call compile,src/lua/,src/lua/,$(OPT_CORE) -fno-plt $(ISA_generic) $(LUAJIT_CFLAGS)))
 $(eval $(call compile,,,$(OPT_CORE) $(ISA_generic)))

@@ -27,7 +27,7 @@ local function run(command)
 end
 
 run("mkdir -p " .. folder)
-run(("cc %s -o %s/floor.so bench/floor.c bench/floor_step.c bench/floor_conv.c -ldl -lm"):format(flags, folder))
+run(("gcc %s -o %s/floor.so bench/floor.c bench/floor_step.c bench/floor_conv.c -ldl -lm"):format(flags, folder))
 local C = ffi.load(folder .. "/floor.so")
 
 -- The same file as kernels/cpu/blas.c opens.

@@ -12,7 +12,7 @@ for _, a in ipairs(arg) do
   elseif key == "no-torch" then use_torch = false
   else
     io.stderr:write("bench: unknown option " .. a .. "; there are --quick --rows=pattern --threads=n --no-torch\n")
-    os.exit(2)
+    os.exit(2, true)
   end
 end
 local SECONDS = quick and 0.006 or 0.025 -- of one repetition

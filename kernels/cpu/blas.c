@@ -191,7 +191,7 @@ void moth_gemm(const MothGemm *g, bool parallel) {
     return;
   }
   Grid grid = {g, 1, 1, g->m, g->n};
-  for (int64_t n = blocks_for(2.0 * (double)g->m * (double)g->n * (double)g->k); n > 1; n /= 2) {
+  for (int64_t n = blocks_for(moth_gemm_flops(g)); n > 1; n /= 2) {
     if (grid.bm >= grid.bn && grid.bm >= 32)
       grid.bm = ((grid.bm + 1) / 2 + 15) & ~(int64_t)15;
     else if (grid.bn >= 32)

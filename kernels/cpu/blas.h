@@ -15,6 +15,10 @@ typedef struct MothGemm {
   double alpha, beta;
 } MothGemm;
 
+static inline double moth_gemm_flops(const MothGemm *g) {
+  return 2.0 * (double)g->m * (double)g->n * (double)g->k;
+}
+
 void moth_gemm(const MothGemm *g, bool parallel);
 /* What BLAS is in use: a path, or "none". */
 MOTH_API const char *moth_blas_name(void);

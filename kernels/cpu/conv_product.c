@@ -59,10 +59,6 @@ static void start_with_bias(const Images *s, MothGemm *g, int64_t group) {
   g->beta = 1;
 }
 
-static double flops_of(const MothGemm *g) {
-  return 2.0 * (double)g->m * (double)g->n * (double)g->k;
-}
-
 static void images_range(void *ctx, int64_t begin, int64_t end) {
   const Images *s = ctx;
   for (int64_t i = begin; i < end; i++) {
@@ -74,7 +70,7 @@ static void images_range(void *ctx, int64_t begin, int64_t end) {
 
 static void images_run(Images *s) {
   if (s->count * s->groups >= CHUNKS) {
-    moth_parallel_for(s->count * s->groups, moth_cpu_flops_grain(flops_of(&s->gemm)), images_range,
+    moth_parallel_for(s->count * s->groups, moth_cpu_flops_grain(moth_gemm_flops(&s->gemm)), images_range,
                       s);
     return;
   }
@@ -160,7 +156,7 @@ MothStatus moth_conv_product_weight(const MothConv *g, MothDType dtype, const Mo
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of partial sums", bytes);
   s.partial = more ? more : out->data;
   moth_parallel_for(s.chunks * g->groups,
-                    moth_cpu_flops_grain(flops_of(&s.gemm) * (double)g->n / (double)s.chunks),
+                    moth_cpu_flops_grain(moth_gemm_flops(&s.gemm) * (double)g->n / (double)s.chunks),
                     chunks_range, &s);
   if (more) {
     memcpy(out->data, more, (size_t)(all * size));

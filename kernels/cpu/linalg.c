@@ -91,7 +91,7 @@ static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double 
     moth_gemm(&g, true);
   } else {
     /* Small products in parallel over the batch, large ones one after the other. */
-    double flops = 2.0 * (double)g.m * (double)g.n * (double)g.k;
+    double flops = moth_gemm_flops(&g);
     Batch w = {g, ra, rb, target, flops >= 64e6};
     if (w.parallel)
       batch_range(&w, 0, out->shape[0]);

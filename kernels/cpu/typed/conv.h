@@ -167,56 +167,66 @@ static void conv_rows(const MothConvStrip *s, int64_t n, const real *w, const re
     }
 }
 
-static void conv_strip(const MothConvStrip *s) {
-  const real *w = s->weight, *planes = s->planes;
+/* What is valid of `width` columns of a tile from (y, x) of the planes on, to rows of the result. */
+static void conv_put(const MothConvStrip *s, int64_t rows, const real *tile, int64_t y, int64_t x,
+                     int64_t width, real *out) {
+  for (int64_t from = 0; from < width; y++, x = 0) {
+    int64_t run = s->pitch - x < width - from ? s->pitch - x : width - from;
+    int64_t valid = s->cols - x < run ? s->cols - x : run;
+    real *o = out + y * s->out_row + x * s->out_col;
+    for (int64_t r = 0; r < rows; r++) {
+      const real *t = tile + r * CONV_WIDTH + from;
+      real *to = o + r * s->out_m;
+      if (s->out_col == 1)
+        conv_copy(to, t, valid);
+      else
+        for (int64_t j = 0; j < valid; j++)
+          to[j * s->out_col] = t[j];
+    }
+    from += run;
+  }
+}
+
+/* `have` of a panel's n channels, the planes as one run: vectors reach over the ends of rows. */
+static void conv_flat(const MothConvStrip *s, int64_t n, int64_t have, const real *w,
+                      const real *bias, real *out) {
+  const real *planes = s->planes;
   real tile[CONV_M * CONV_WIDTH];
+  int64_t length = (s->rows - 1) * s->pitch + s->cols;
+  int64_t y = 0, x = 0; /* of l */
+  for (int64_t l = 0; l < length; l += CONV_WIDTH) {
+    int64_t left = length - l, width = left < CONV_WIDTH ? left : CONV_WIDTH;
+    int v = (int)((width + CONV_LANES - 1) / CONV_LANES);
+    ConvTile run = conv_tiles[n > 1][v - 1];
+    if (have == n && width == v * CONV_LANES && x + width <= s->cols && s->out_col == 1) {
+      run(out + y * s->out_row + x, s->out_m, w, planes + l, s->at, s->kk, bias);
+    } else {
+      run(tile, CONV_WIDTH, w, planes + l, s->at, s->kk, bias);
+      conv_put(s, have, tile, y, x, width, out);
+    }
+    x += width;
+    while (x >= s->pitch) {
+      x -= s->pitch;
+      y++;
+    }
+  }
+}
+
+static void conv_strip(const MothConvStrip *s) {
+  const real *w = s->weight;
   /* Vectors over the ends of rows must be cut up afterwards: not worth it where there is little to sum. */
   bool by_rows =
       s->kk <= CONV_FEW && s->out_col == 1 && s->out_row == s->cols && s->cols >= CONV_LANES;
   real bias[CONV_M];
-  int64_t length = (s->rows - 1) * s->pitch + s->cols;
   for (int64_t i = 0; i < s->m;) {
     int64_t n = conv_panel(s->m - i), have = s->m - i < n ? s->m - i : n;
     for (int64_t r = 0; s->bias && r < n; r++)
       bias[r] = r < have ? ((const real *)s->bias)[i + r] : 0;
     real *out = (real *)s->out + i * s->out_m;
-    bool rows = by_rows && have == n;
-    if (rows)
+    if (by_rows && have == n)
       conv_rows(s, n, w, s->bias ? bias : NULL, out);
-    int64_t y = 0, x = 0; /* of l */
-    for (int64_t l = 0; !rows && l < length; l += CONV_WIDTH) {
-      int64_t left = length - l, width = left < CONV_WIDTH ? left : CONV_WIDTH;
-      int v = (int)((width + CONV_LANES - 1) / CONV_LANES);
-      ConvTile run = conv_tiles[n > 1][v - 1];
-      if (have == n && width == v * CONV_LANES && x + width <= s->cols && s->out_col == 1) {
-        run(out + y * s->out_row + x, s->out_m, w, planes + l, s->at, s->kk, s->bias ? bias : NULL);
-      } else {
-        run(tile, CONV_WIDTH, w, planes + l, s->at, s->kk, s->bias ? bias : NULL);
-        int64_t ty = y, tx = x;
-        for (int64_t from = 0; from < width;) {
-          int64_t run_length = s->pitch - tx < width - from ? s->pitch - tx : width - from;
-          int64_t valid = s->cols - tx < run_length ? s->cols - tx : run_length;
-          real *o = out + ty * s->out_row + tx * s->out_col;
-          for (int64_t r = 0; r < have; r++) {
-            const real *t = tile + r * CONV_WIDTH + from;
-            real *to = o + r * s->out_m;
-            if (s->out_col == 1)
-              conv_copy(to, t, valid);
-            else
-              for (int64_t j = 0; j < valid; j++)
-                to[j * s->out_col] = t[j];
-          }
-          from += run_length;
-          tx = 0;
-          ty++;
-        }
-      }
-      x += width;
-      while (x >= s->pitch) {
-        x -= s->pitch;
-        y++;
-      }
-    }
+    else
+      conv_flat(s, n, have, w, s->bias ? bias : NULL, out);
     w += n * s->kk;
     i += n;
   }
