@@ -70,8 +70,8 @@ static void images_range(void *ctx, int64_t begin, int64_t end) {
 
 static void images_run(Images *s) {
   if (s->count * s->groups >= CHUNKS) {
-    moth_parallel_for(s->count * s->groups, moth_cpu_flops_grain(moth_gemm_flops(&s->gemm)), images_range,
-                      s);
+    moth_parallel_for(s->count * s->groups, moth_cpu_flops_grain(moth_gemm_flops(&s->gemm)),
+                      images_range, s);
     return;
   }
   for (int64_t i = 0; i < s->count * s->groups; i++) { /* few: threads share one */
@@ -155,9 +155,10 @@ MothStatus moth_conv_product_weight(const MothConv *g, MothDType dtype, const Mo
   if (bytes && !more)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of partial sums", bytes);
   s.partial = more ? more : out->data;
-  moth_parallel_for(s.chunks * g->groups,
-                    moth_cpu_flops_grain(moth_gemm_flops(&s.gemm) * (double)g->n / (double)s.chunks),
-                    chunks_range, &s);
+  moth_parallel_for(
+      s.chunks * g->groups,
+      moth_cpu_flops_grain(moth_gemm_flops(&s.gemm) * (double)g->n / (double)s.chunks),
+      chunks_range, &s);
   if (more) {
     memcpy(out->data, more, (size_t)(all * size));
     for (int64_t i = 1; i < s.chunks; i++) {
