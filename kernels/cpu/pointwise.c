@@ -62,12 +62,17 @@ MothStatus moth_cpu_pointwise(MothCall *c) {
   MothParam params[MOTH_MAX_ARGS];
   double scalars[MOTH_ITER_OPERANDS];
   MothTensor *cast[MOTH_ITER_OPERANDS];
-  const MothTensor *operand[MOTH_ITER_OPERANDS]; /* NULL: scalars[k] */
-  int nparams = 0, ncast = 0, n = 0;
-  bool flat = out->contiguous;
+  const MothTensor *operand[MOTH_ITER_OPERANDS]; /* NULL: a number, at data[k] */
+  char *data[MOTH_ITER_OPERANDS];
+  int64_t step[MOTH_ITER_OPERANDS];
+  int nparams = 0, ncast = 0, n = 1;
+  bool flat = out->contiguous; /* all row-major and of one size */
   MothStatus s = MOTH_OK;
   if (out->numel == 0)
     return MOTH_OK;
+  operand[0] = out;
+  data[0] = out->data;
+  step[0] = moth_itemsize(out);
   for (int i = 0; i < op->nargs && s == MOTH_OK; i++) {
     MothValue v = c->args[i];
     if (op->args[i].type == MOTH_T_SCALAR) {
@@ -76,41 +81,34 @@ MothStatus moth_cpu_pointwise(MothCall *c) {
       MothTensor *t = v.u.t;
       if (t->dtype != dtype && i != op->cond) {
         s = moth_tensor_new(t->ndim, t->shape, dtype, t->device, &cast[ncast]);
-        if (s == MOTH_OK) {
-          t = cast[ncast++];
-          moth_cpu_copy(t, v.u.t);
-        }
+        if (s != MOTH_OK)
+          break;
+        t = cast[ncast++];
+        moth_cpu_copy(t, v.u.t);
       }
-      operand[n++] = t;
       flat = flat && t->contiguous && t->numel == out->numel;
+      operand[n] = t;
+      data[n] = t->data;
+      step[n++] = moth_itemsize(t);
     } else {
       moth_dtype_store(dtype, &scalars[n], v);
-      operand[n++] = NULL;
+      operand[n] = NULL;
+      data[n] = (char *)&scalars[n];
+      step[n++] = 0;
     }
   }
-  if (s == MOTH_OK) {
+  if (s == MOTH_OK && flat && out->numel <= MOTH_GRAIN) {
+    loop(data, step, out->numel, params);
+  } else if (s == MOTH_OK) {
     MothIter it;
-    if (flat) { /* all row-major and of one size: one run */
-      it.nops = 0;
-      it.ndim = 1;
-      it.numel = it.shape[0] = out->numel;
-      it.data[it.nops] = out->data;
-      it.stride[it.nops++][0] = moth_itemsize(out);
-      for (int k = 0; k < n; k++) {
-        it.data[it.nops] = operand[k] ? operand[k]->data : (char *)&scalars[k];
-        it.stride[it.nops++][0] = operand[k] ? moth_itemsize(operand[k]) : 0;
-      }
-    } else {
-      moth_iter_init(&it, out->ndim, out->shape);
-      moth_iter_add(&it, out);
-      for (int k = 0; k < n; k++) {
-        if (operand[k])
-          moth_iter_add(&it, operand[k]);
-        else
-          moth_iter_add_scalar(&it, &scalars[k]);
-      }
-      moth_iter_prepare(&it);
+    moth_iter_init(&it, out->ndim, out->shape);
+    for (int k = 0; k < n; k++) {
+      if (operand[k])
+        moth_iter_add(&it, operand[k]);
+      else
+        moth_iter_add_scalar(&it, data[k]);
     }
+    moth_iter_prepare(&it);
     moth_iter_run(&it, loop, params, MOTH_GRAIN);
   }
   for (int k = 0; k < ncast; k++)

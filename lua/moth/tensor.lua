@@ -495,6 +495,11 @@ function mt.__call(alias, x)
   return methods.data_pointer(x)
 end
 
+-- A tensor that free() has released answers as any other, but needs no finalizer.
+for k, v in pairs(mt) do
+  if k ~= "__gc" then B.Released[k] = v end
+end
+
 -- What needs the finished table of functions.
 function M.install(moth)
   methods.type_as = ops.type_as

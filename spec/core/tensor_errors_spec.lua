@@ -111,10 +111,18 @@ describe("tensor", function()
         function() return #x end,
       function() return x:backward() end, function() return x.grad end, function() return x:storage():nbytes() end,
       function() return moth.cat { x, x } end, function() return x:data() end, function() return x:version() end,
-      function() return moth.add(1, 1, { out = x }) end, function() return x:detach() end } do
+      function() return moth.add(1, 1, { out = x }) end, function() return x:detach() end,
+      function() return 1 + x end, function() return moth.ones(1) + x end, function() return -x end,
+      function() return x.shape end } do
       fails("released|expected a tensor", f)
     end
     assert.is_false(x == moth.ones(1))
+    -- Nothing is left to finalize; whatever a tensor's handle can do, this one can (and says so).
+    local of_live = getmetatable(moth.ones(1))
+    for k, v in pairs(of_live) do
+      if k ~= "__gc" then assert.equal(v, getmetatable(x)[k], k) end
+    end
+    assert.is_nil(getmetatable(x).__gc)
   end)
 
   describe("out of memory", function()

@@ -60,8 +60,10 @@ bool (*moth_alloc_collect)(void);
 static _Atomic int64_t fail_countdown;
 static _Atomic bool fail_forever;
 static bool guarded, uncached;
+static _Atomic bool plain =
+    true; /* cached, and no failure is asked for: the usual way, in one test */
 
-static void flush_counts(Cache *c) {
+static __attribute__((noinline)) void flush_counts(Cache *c) {
   int64_t now = atomic_fetch_add(&live, c->live_delta) + c->live_delta;
   atomic_fetch_add(&allocs, c->allocs_delta);
   c->live_delta = c->allocs_delta = 0;
@@ -116,6 +118,7 @@ __attribute__((constructor)) static void alloc_init(void) {
   uncached = true;
 #endif
 #endif
+  plain = !guarded && !uncached;
 }
 
 bool moth_alloc_guarded(void) {
@@ -129,14 +132,17 @@ void moth_alloc_count_device(int64_t bytes) {
   atomic_fetch_add_explicit(&device_live, bytes, memory_order_relaxed);
 }
 
-static inline void count(int64_t bytes) {
-  Cache *c = my_cache();
-  if (!c)
-    return;
+static inline void count_in(Cache *c, int64_t bytes) {
   c->live_delta += bytes;
   c->allocs_delta += bytes > 0;
   if (__builtin_expect(c->live_delta > COUNT_STEP || c->live_delta < -COUNT_STEP, 0))
     flush_counts(c);
+}
+
+static void count(int64_t bytes) {
+  Cache *c = my_cache();
+  if (c)
+    count_in(c, bytes);
 }
 
 static bool should_fail(void) {
@@ -259,7 +265,7 @@ static void *refill(Cache *c, int k, size_t size) {
   return b;
 }
 
-static void share_half(Cache *c, int k) {
+static __attribute__((noinline)) void share_half(Cache *c, int k) {
   List *l = &c->lists[k];
   pthread_mutex_lock(&lock);
   for (int n = l->n / 2; n > 0; n--) {
@@ -271,6 +277,24 @@ static void share_half(Cache *c, int k) {
     shared[k].n++;
   }
   pthread_mutex_unlock(&lock);
+}
+
+static inline void *pop(List *l) {
+  Block *b = l->head;
+  if (b) {
+    l->head = b->next;
+    l->n--;
+  }
+  return b;
+}
+
+static inline void push(Cache *c, int k, size_t size, void *p) {
+  List *l = &c->lists[k];
+  Block *b = p;
+  b->next = l->head;
+  l->head = b;
+  if (__builtin_expect(++l->n * (int64_t)size > THREAD_KEEP && l->n > 8, 0))
+    share_half(c, k);
 }
 
 /* --- large ------------------------------------------------------------------------------------ */
@@ -299,37 +323,33 @@ static void *large_alloc(size_t n, size_t *size) {
   return p;
 }
 
-void *moth_alloc(size_t n) {
-  if (should_fail())
-    return NULL;
+static void *alloc_apart(size_t size) {
+  void *p =
+      guarded ? guard_alloc(size) : aligned_alloc(ALIGN, (size + ALIGN - 1) & ~(size_t)(ALIGN - 1));
+  if (p)
+    count((int64_t)size);
+  return p;
+}
+
+static __attribute__((noinline)) void *alloc_any(size_t n) {
   size_t size;
-  if (__builtin_expect(guarded || uncached, 0)) {
-    if (n > (size_t)INT64_MAX - 2 * HUGE_PAGE)
+  if (!atomic_load_explicit(&plain, memory_order_relaxed)) {
+    if (should_fail() || n > (size_t)INT64_MAX - 2 * HUGE_PAGE)
       return NULL;
-    size = n ? n : 1;
-    void *p = guarded ? guard_alloc(size)
-                      : aligned_alloc(ALIGN, (size + ALIGN - 1) & ~(size_t)(ALIGN - 1));
-    if (p)
-      count((int64_t)size);
-    return p;
+    if (guarded || uncached)
+      return alloc_apart(n ? n : 1);
   }
   if (n <= SMALL_MAX) {
     Cache *c = my_cache();
     if (!c)
       return NULL;
     int k = small_class(n, &size);
-    List *l = &c->lists[k];
-    Block *b = l->head;
-    if (__builtin_expect(b != NULL, 1)) {
-      l->head = b->next;
-      l->n--;
-    } else {
-      b = refill(c, k, size);
-      if (!b)
-        return NULL;
-    }
-    count((int64_t)size);
-    return b;
+    void *p = pop(&c->lists[k]);
+    if (!p)
+      p = refill(c, k, size);
+    if (p)
+      count_in(c, (int64_t)size);
+    return p;
   }
   if (n > (size_t)INT64_MAX / 4)
     return NULL;
@@ -339,11 +359,11 @@ void *moth_alloc(size_t n) {
   return p;
 }
 
-void moth_free(void *p, size_t n) {
+static __attribute__((noinline)) void free_any(void *p, size_t n) {
+  size_t size;
   if (!p)
     return;
-  size_t size;
-  if (__builtin_expect(guarded || uncached, 0)) {
+  if (guarded || uncached) {
     size = n ? n : 1;
     count(-(int64_t)size);
     if (guarded)
@@ -352,29 +372,53 @@ void moth_free(void *p, size_t n) {
       free(p);
     return;
   }
-  Block *b = p;
   if (n <= SMALL_MAX) {
     Cache *c = my_cache();
     if (!c)
       return; /* the block stays in its slab */
     int k = small_class(n, &size);
-    count(-(int64_t)size);
-    List *l = &c->lists[k];
-    b->next = l->head;
-    l->head = b;
-    if (__builtin_expect(++l->n * (int64_t)size > THREAD_KEEP && l->n > 8, 0)) {
-      share_half(c, k);
-    }
+    count_in(c, -(int64_t)size);
+    push(c, k, size, p);
     return;
   }
   int k = large_class(n, &size);
   count(-(int64_t)size);
   atomic_fetch_add(&cached, (int64_t)size);
   pthread_mutex_lock(&lock);
+  Block *b = p;
   b->next = large[k].head;
   large[k].head = b;
   large[k].n++;
   pthread_mutex_unlock(&lock);
+}
+
+/* Headers and small data, twice for each op: the classes by 64 bytes, without a call. */
+static inline bool is_tiny(const Cache *c, size_t n) {
+  return c && n - 1 < 1024 && atomic_load_explicit(&plain, memory_order_relaxed);
+}
+
+void *moth_alloc(size_t n) {
+  Cache *c = cache;
+  if (__builtin_expect(is_tiny(c, n), 1)) {
+    size_t k = (n - 1) / 64;
+    void *p = pop(&c->lists[k]);
+    if (__builtin_expect(p != NULL, 1)) {
+      count_in(c, 64 * (int64_t)(k + 1));
+      return p;
+    }
+  }
+  return alloc_any(n);
+}
+
+void moth_free(void *p, size_t n) {
+  Cache *c = cache;
+  if (__builtin_expect(p && is_tiny(c, n), 1)) {
+    size_t k = (n - 1) / 64, size = 64 * (k + 1);
+    count_in(c, -(int64_t)size);
+    push(c, (int)k, size, p);
+    return;
+  }
+  free_any(p, n);
 }
 
 /* --- public ----------------------------------------------------------------------------------- */
@@ -413,4 +457,5 @@ void moth_memory_empty_cache(void) {
 void moth_memory_fail_at(int64_t n, bool forever) {
   atomic_store(&fail_forever, forever);
   atomic_store(&fail_countdown, n > 0 ? n : 0);
+  atomic_store(&plain, n <= 0 && !guarded && !uncached);
 }

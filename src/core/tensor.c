@@ -17,7 +17,8 @@ _Static_assert(sizeof(MothStorage) <= STORAGE_HEADER, "storage header grew");
 
 void (*moth_tensor_drop_grad)(MothTensor *t);
 
-MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel) {
+static inline __attribute__((always_inline)) MothStatus
+count_elements(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel) {
   if (ndim < 0 || ndim > MOTH_MAX_DIMS)
     return moth_fail(MOTH_ERR_VALUE, "a tensor has 0 to %d dimensions, got %d", MOTH_MAX_DIMS,
                      ndim);
@@ -40,6 +41,10 @@ MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, in
   }
   *numel = empty ? 0 : n;
   return MOTH_OK;
+}
+
+MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel) {
+  return count_elements(ndim, shape, itemsize, numel);
 }
 
 /* --- storage ---------------------------------------------------------------------------------- */
@@ -98,8 +103,8 @@ static MothTensor *header_new(void) {
 
 static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, MothDevice device,
                               bool fake, MothTensor **out) {
-  int64_t numel;
-  MOTH_TRY(moth_shape_numel(ndim, shape, moth_dtype_size(dtype), &numel));
+  int64_t numel = 0, itemsize = moth_dtype_size(dtype);
+  MOTH_TRY(count_elements(ndim, shape, itemsize, &numel));
   MothTensor *t = header_new();
   if (!t)
     return MOTH_ERR_MEMORY;
@@ -110,11 +115,11 @@ static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, M
     if (t->storage) {
       memset(t->storage, 0, sizeof *t->storage);
       t->storage->refs = 1;
-      t->storage->nbytes = (size_t)(numel * moth_dtype_size(dtype));
+      t->storage->nbytes = (size_t)(numel * itemsize);
       t->storage->device = device;
     }
   } else {
-    status = storage_new((size_t)(numel * moth_dtype_size(dtype)), device, &t->storage);
+    status = storage_new((size_t)(numel * itemsize), device, &t->storage);
   }
   if (status) {
     moth_free(t, sizeof *t);
@@ -127,12 +132,9 @@ static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, M
   t->contiguous = true;
   t->numel = numel;
   t->data = t->storage->data;
-  int64_t s = 1;
-  for (int i = ndim - 1; i >= 0; i--) {
+  for (int i = 0; i < ndim; i++)
     t->shape[i] = shape[i];
-    t->stride[i] = s;
-    s *= shape[i] > 1 ? shape[i] : 1;
-  }
+  moth_contiguous_strides(ndim, shape, t->stride);
   *out = t;
   return MOTH_OK;
 }
@@ -281,7 +283,7 @@ static MothTensor *share(MothTensor *src) {
 
 MothStatus moth_tensor_view(MothTensor *src, int ndim, const int64_t *shape, const int64_t *stride,
                             int64_t offset, MothTensor **out) {
-  int64_t numel, itemsize = moth_itemsize(src);
+  int64_t numel = 0, itemsize = moth_itemsize(src);
   MOTH_TRY(moth_shape_numel(ndim, shape, itemsize, &numel));
   int64_t lo = offset, hi = offset;
   bool bad = false;

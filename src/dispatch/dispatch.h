@@ -15,7 +15,7 @@ enum { MOTH_MAX_ARGS = 16, MOTH_MAX_RESULTS = 4 };
 /* Argument types of a schema. OPERAND is a tensor or a number; DIM and DIMS are positions of
  * dimensions; INDEX_BASE is what indices count from (0 in C, 1 in Lua). */
 typedef enum MothType {
-  MOTH_T_TENSOR,
+  MOTH_T_TENSOR, /* these two first: both may be tensors */
   MOTH_T_OPERAND,
   MOTH_T_SCALAR,
   MOTH_T_INT,

@@ -10,58 +10,86 @@ static inline bool has_shape(const MothTensor *t, int ndim, const int64_t *shape
   return same;
 }
 
-MothStatus moth_shape_pointwise(MothCall *c) {
-  const MothOp *op = c->op;
-  int ndim = -1;
-  int64_t shape[MOTH_MAX_DIMS];
+/* Whether this argument takes part in promotion: parameters (alpha) and masks do not. */
+static inline bool promotes(const MothOp *op, int i) {
+  return op->args[i].type != MOTH_T_SCALAR && i != op->cond;
+}
+
+static MothStatus broadcast_all(const MothCall *c, int *ndim, int64_t *shape) {
+  *ndim = 0;
+  for (int i = 0; i < c->op->nargs; i++)
+    if (c->args[i].tag == MOTH_V_TENSOR && c->op->args[i].type != MOTH_T_SCALAR) {
+      const MothTensor *t = c->args[i].u.t;
+      MOTH_TRY(moth_broadcast(*ndim, shape, t->ndim, t->shape, ndim, shape));
+    }
+  return MOTH_OK;
+}
+
+static MothDType promoted(const MothCall *c) {
   MothValue typed[MOTH_MAX_ARGS];
-  int ntyped = 0, tensors = 0;
-  bool same = true; /* all tensors so far have one dtype */
-  for (int i = 0; i < op->nargs; i++) {
-    const MothValue *v = &c->args[i];
-    if (op->args[i].type == MOTH_T_SCALAR) {
-      /* A parameter promotes too: int_tensor:add(x, 0.5) with alpha is refused below. */
-      continue;
-    }
-    if (v->tag == MOTH_V_TENSOR) {
-      MothTensor *t = v->u.t;
-      if (ndim < 0) {
-        ndim = t->ndim;
-        for (int k = 0; k < ndim; k++)
-          shape[k] = t->shape[k];
-      } else if (!has_shape(t, ndim, shape)) {
-        MOTH_TRY(moth_broadcast(ndim, shape, t->ndim, t->shape, &ndim, shape));
-      }
-      tensors++;
-    }
-    if (i == op->cond) {
-      if (v->u.t->dtype != MOTH_BOOL)
-        return moth_fail(MOTH_ERR_TYPE, "'%s' must be bool, got %s; compare first, as in x:ne(0)",
-                         op->args[i].name, moth_dtype_name((MothDType)v->u.t->dtype));
-      continue;
-    }
-    typed[ntyped++] = *v;
-    same = same && v->tag == MOTH_V_TENSOR && v->u.t->dtype == typed[0].u.t->dtype;
-  }
-  if (!tensors)
-    return moth_fail(MOTH_ERR_TYPE, "at least one argument must be a tensor");
-  MothDType dtype;
-  if (same || op->promote == MOTH_PROMOTE_SELF)
-    dtype = (MothDType)typed[0].u.t->dtype;
-  else
-    dtype = moth_result_type(ntyped, typed);
-  if (op->promote == MOTH_PROMOTE_FLOAT && !moth_dtype_is_float(dtype))
-    dtype = moth_default_dtype();
-  if (!(op->dtypes >> dtype & 1))
-    return moth_fail(MOTH_ERR_TYPE, "not implemented for %s", moth_dtype_name(dtype));
+  int n = 0;
+  for (int i = 0; i < c->op->nargs; i++)
+    if (promotes(c->op, i))
+      typed[n++] = c->args[i];
+  return moth_result_type(n, typed);
+}
+
+/* Numbers that the computation cannot hold. */
+static MothStatus check_numbers(const MothCall *c, MothDType dtype) {
+  const MothOp *op = c->op;
   for (int i = 0; i < op->nargs; i++)
     if ((op->args[i].type == MOTH_T_SCALAR || op->promote == MOTH_PROMOTE_SELF) &&
-        c->args[i].tag == MOTH_V_FLOAT && !moth_dtype_is_float(dtype))
+        c->args[i].tag == MOTH_V_FLOAT)
       return moth_fail(
           MOTH_ERR_TYPE,
           "argument '%s' is %.6g, but the computation is in %s; convert the tensor with "
           "x:float() or give an integer",
           op->args[i].name, c->args[i].u.d, moth_dtype_name(dtype));
+  return MOTH_OK;
+}
+
+MothStatus moth_shape_pointwise(MothCall *c) {
+  const MothOp *op = c->op;
+  const MothTensor *first = NULL;
+  int typed = -1; /* the dtype of the first that promotes */
+  bool one_shape = true, one_dtype = true;
+  for (int i = 0; i < op->nargs; i++) {
+    if (op->args[i].type == MOTH_T_SCALAR)
+      continue;
+    const MothTensor *t = c->args[i].tag == MOTH_V_TENSOR ? c->args[i].u.t : NULL;
+    if (!first)
+      first = t;
+    else if (t && one_shape)
+      one_shape = has_shape(t, first->ndim, first->shape);
+    if (i == op->cond) {
+      if (t->dtype != MOTH_BOOL)
+        return moth_fail(MOTH_ERR_TYPE, "'%s' must be bool, got %s; compare first, as in x:ne(0)",
+                         op->args[i].name, moth_dtype_name((MothDType)t->dtype));
+      continue;
+    }
+    if (t && typed < 0)
+      typed = t->dtype;
+    one_dtype = one_dtype && t && t->dtype == typed;
+  }
+  if (!first)
+    return moth_fail(MOTH_ERR_TYPE, "at least one argument must be a tensor");
+  int ndim = first->ndim;
+  const int64_t *shape = first->shape;
+  int64_t wide[MOTH_MAX_DIMS];
+  if (!one_shape) {
+    MOTH_TRY(broadcast_all(c, &ndim, wide));
+    shape = wide;
+  }
+  MothDType dtype = one_dtype || op->promote == MOTH_PROMOTE_SELF ? (MothDType)typed : promoted(c);
+  bool is_float = moth_dtype_is_float(dtype);
+  if (op->promote == MOTH_PROMOTE_FLOAT && !is_float) {
+    dtype = moth_default_dtype();
+    is_float = true;
+  }
+  if (!(op->dtypes >> dtype & 1))
+    return moth_fail(MOTH_ERR_TYPE, "not implemented for %s", moth_dtype_name(dtype));
+  if (!is_float)
+    MOTH_TRY(check_numbers(c, dtype));
   c->dtype = (uint8_t)dtype;
   MothDType out = op->out_dtype >= 0 ? (MothDType)op->out_dtype : dtype;
   return moth_result(c, 0, out, ndim, shape);

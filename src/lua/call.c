@@ -126,7 +126,7 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int 
   switch ((MothType)a->type) {
   case MOTH_T_TENSOR:
   case MOTH_T_OPERAND: {
-    MothHandle *h = moth_lua_handle_of(L, idx, type, MOTH_MAGIC_TENSOR);
+    MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR);
     if (h && !h->u.t)
       moth_lua_error(L, "[%s] argument '%s': the tensor was released by free()", r->op->name,
                      a->name);
@@ -294,11 +294,17 @@ static MothStatus pin(MothTensor **t) {
   return MOTH_OK;
 }
 
-enum { OP = 1, VARIANT, META }; /* op_call's upvalues; META: the metatable of tensors */
+enum { ENTRY = 1, META }; /* op_call's upvalues; META: the metatable of tensors */
+
+typedef struct Entry {
+  const MothOp *op;
+  MothVariant variant;
+} Entry;
 
 static int op_call(lua_State *L) {
-  const MothOp *op = lua_touserdata(L, lua_upvalueindex(OP));
-  MothVariant variant = (MothVariant)lua_tointeger(L, lua_upvalueindex(VARIANT));
+  const Entry *entry = lua_touserdata(L, lua_upvalueindex(ENTRY));
+  const MothOp *op = entry->op;
+  MothVariant variant = entry->variant;
   MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
   bool given[MOTH_MAX_ARGS] = {false}, requires_grad = false, pinned = false;
   MothTensor *self = NULL, *out = NULL;
@@ -310,6 +316,13 @@ static int op_call(lua_State *L) {
   int top = lua_gettop(L), at = 1, i = 0;
   for (; i < op->nargs && at <= top; i++) {
     const MothArg *a = &op->args[i];
+    MothHandle *h;
+    if (a->type <= MOTH_T_OPERAND && (h = moth_lua_handle(L, at, MOTH_MAGIC_TENSOR)) && h->u.t) {
+      args[i] = moth_v_tensor(h->u.t); /* the most usual, in the fewest calls */
+      given[i] = true;
+      at++;
+      continue;
+    }
     if (a->type == MOTH_T_INDEX_BASE) {
       args[i] = moth_v_int(1);
       given[i] = true;
@@ -390,10 +403,10 @@ static int op_call(lua_State *L) {
 }
 
 void moth_lua_push_op(lua_State *L, const MothOp *op, MothVariant variant) {
-  lua_pushlightuserdata(L, (void *)op);
-  lua_pushinteger(L, (lua_Integer)(op->returns_self ? MOTH_INPLACE : variant));
+  Entry *entry = lua_newuserdata(L, sizeof *entry);
+  *entry = (Entry){op, op->returns_self ? MOTH_INPLACE : variant};
   moth_lua_push_tensor_meta(L);
-  lua_pushcclosure(L, op_call, 3);
+  lua_pushcclosure(L, op_call, 2);
 }
 
 void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v) {

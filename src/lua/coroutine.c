@@ -29,7 +29,7 @@ typedef struct Record {
   uint64_t seen; /* when it was last loaded */
 } Record;
 
-_Thread_local int moth_lua_records;
+_Thread_local int moth_lua_records MOTH_LUA_TLS;
 static _Thread_local Record *base, *live; /* live NULL: the base */
 static _Thread_local lua_State
     *owner; /* whose entries need no look: main or that of the live record */

@@ -42,15 +42,10 @@ extern _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
 /* Whether a device's allocator has had garbage collected during this call. */
 extern _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
-/* The handle at idx, whose type is known, if it has this magic, else NULL. */
-static inline MothHandle *moth_lua_handle_of(lua_State *L, int idx, int type, uint64_t magic) {
-  if (type != LUA_TUSERDATA || lua_objlen(L, idx) != sizeof(MothHandle))
-    return NULL;
-  MothHandle *h = lua_touserdata(L, idx);
-  return h->magic == magic ? h : NULL;
-}
+/* The handle at idx if it has this magic, else NULL. (A light userdata has no length.) */
 static inline MothHandle *moth_lua_handle(lua_State *L, int idx, uint64_t magic) {
-  return moth_lua_handle_of(L, idx, lua_type(L, idx), magic);
+  MothHandle *h = lua_touserdata(L, idx);
+  return h && lua_objlen(L, idx) == sizeof *h && h->magic == magic ? h : NULL;
 }
 
 /* The tensor at idx; a Lua error that names `what` if there is none. */
@@ -83,7 +78,7 @@ void moth_lua_drain(lua_State *L);
  * Ctrl-C: a host keeps a lightuserdata to its `volatile sig_atomic_t` in the registry under this name,
  * from before moth is opened, and sets it to 1 to have "interrupted" raised. */
 #define MOTH_LUA_INTERRUPT "moth.interrupt"
-extern _Thread_local int moth_lua_records;
+extern _Thread_local int moth_lua_records MOTH_LUA_TLS;
 extern const volatile sig_atomic_t *moth_lua_interrupt;
 void moth_lua_switch(lua_State *L);
 void moth_lua_entered(lua_State *L);

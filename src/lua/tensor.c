@@ -247,9 +247,9 @@ static int b_free(lua_State *L) {
   if (!h)
     return moth_lua_error(L, "free: expected a tensor, got %s", luaL_typename(L, 1));
   MothTensor *t = h->u.t;
-  lua_settop(L, 1);
   if (t && t->grad &&
       t->grad->hooks) { /* the graph may still want them: another handle takes over */
+    lua_settop(L, 1);
     lua_getfenv(L, 1);
     h->u.t = NULL;
     moth_lua_push_tensor(L, t);
@@ -259,6 +259,8 @@ static int b_free(lua_State *L) {
   }
   h->u.t = NULL;
   moth_tensor_release(t);
+  lua_pushvalue(L, lua_upvalueindex(1)); /* nothing is left for a finalizer to do */
+  lua_setmetatable(L, 1);
   return 0;
 }
 
@@ -505,7 +507,6 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"is_fake", b_is_fake},
                                  {"tensor_dtype", b_tensor_dtype},
                                  {"tensor_device", b_tensor_device},
-                                 {"free", b_free},
                                  {"pointer", b_pointer},
                                  {"from_ptr", b_from_ptr},
                                  {"bytes", b_bytes},
@@ -530,6 +531,12 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"log_on", b_log_on},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
+  lua_newtable(
+      L); /* the metatable of released tensors: Lua makes it that of tensors without __gc */
+  lua_pushvalue(L, -1);
+  lua_setfield(L, -3, "Released");
+  lua_pushcclosure(L, b_free, 1);
+  lua_setfield(L, -2, "free");
   lua_pushliteral(L, MOTH_VERSION);
   lua_setfield(L, -2, "version_string");
 }
