@@ -51,6 +51,7 @@ local text = {
   cuda = sources("kernels/cuda/*.cu"),
   composite = sources("src/composite/*.c"),
   math = sources("kernels/math*.h"),
+  lanes = sources("kernels/cpu/typed/lanes.h"),
   formulas = sources("src/autograd/*.h"),
 }
 
@@ -72,6 +73,7 @@ for _, op in ipairs(ops) do
   if op.kind == "pointwise" then
     op.cpu, op.cuda_kernel, op.shape = "moth_cpu_pointwise", "moth_cuda_pointwise", "pointwise"
     need(op, "math", "m_" .. op.scalar)
+    op.lanes = text.lanes:find("LANES_m_" .. op.scalar .. "(", 1, true) and "LANES_m_" .. op.scalar
   elseif op.kind == "composite" then
     op.composite = "moth_composite_" .. stem
     need(op, "composite", op.composite)

@@ -267,8 +267,9 @@ local function loop(op, name)
     t[#t + 1] = ("  if (%s) {"):format(table.concat(cond, " && "))
     t[#t + 1] = ("    %s *o = (%s *)p[0];"):format(out_type, out_type)
     t[#t + 1] = table.concat(head, "\n")
-    t[#t + 1] = ("    MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = %s;"):format(expr(reads))
-    t[#t + 1] = "    return;\n  }"
+    local text = ("    MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = %s;"):format(expr(reads))
+    if op.lanes then text = ("#ifdef %s\n    %s(o, a1, n);\n#else\n%s\n#endif"):format(op.lanes, op.lanes, text) end
+    t[#t + 1] = text .. "\n    return;\n  }"
   end
   fast({})
   if n == 2 then

@@ -4,6 +4,7 @@
 #include "kernels/cpu/typed/prelude.h"
 #include "kernels/cpu/typed/copy.h"
 #include "kernels/cpu/typed/half.h"
+#include "kernels/cpu/typed/lanes.h"
 #include "kernels/cpu/typed/random.h"
 #include "kernels/cpu/typed/reduce.h"
 #include "kernels/cpu/typed/arg.h"
