@@ -22,6 +22,9 @@ ffi.cdef [[
 struct bench_time { long s, ns; };
 int clock_gettime(int clock, struct bench_time *t);
 int usleep(unsigned us);
+int sched_getcpu(void);
+int sched_getaffinity(int pid, size_t size, uint64_t *mask);
+int sched_setaffinity(int pid, size_t size, const uint64_t *mask);
 ]]
 local clock = ffi.new("struct bench_time")
 local function now()
@@ -43,6 +46,24 @@ local torch, why
 if use_torch then torch, why = require("bench.torch").start(floor.folder) end
 
 -- measuring ---------------------------------------------------------------------------------------
+
+-- One thread: moth and PyTorch take turns on one core, which never sleeps so; a core that is woken is slow for a while.
+-- Gives that core, or nil where all are in use.
+local all_cores, core = ffi.new("uint64_t[16]"), nil
+local known = ffi.C.sched_getaffinity(0, 128, all_cores) > 0
+local function place(threads)
+  if not known then return nil end
+  if threads > 1 then
+    core = nil
+    ffi.C.sched_setaffinity(0, 128, all_cores)
+  elseif not core then
+    local mask = ffi.new("uint64_t[16]")
+    core = ffi.C.sched_getcpu()
+    mask[math.floor(core / 64)] = 2ULL ^ (core % 64)
+    ffi.C.sched_setaffinity(0, 128, mask)
+  end
+  return core
+end
 
 local function seconds(f, n)
   local start = now()
@@ -70,12 +91,13 @@ end
 -- Medians of the times, and of the ratios within the repetitions.
 local function measure(row, threads)
   moth.set_num_threads(threads)
+  local on = place(threads)
   local r = row.make(threads)
   r.floor(1)
   r.moth(1)
   if not r.check() then error(("bench: %s: moth and the floor do not agree"):format(row.name), 0) end
   local nm, nf = calibrate(r.moth), calibrate(r.floor)
-  if torch then torch.prepare(row.torch[1], ("%d"):format(row.torch[2]), threads, SECONDS) end
+  if torch then torch.prepare(row.torch[1], ("%d"):format(row.torch[2]), threads, SECONDS, on or "any") end
   local m, f, t, mf, mt = {}, {}, {}, {}, {}
   for i = 1, quick and REPEAT or row.pairs or REPEAT do
     m[i], f[i] = once(r.moth, nm), once(r.floor, nf)
@@ -207,6 +229,7 @@ for _, row in ipairs(rows) do
     end
   end
 end
+place(math.huge)
 peak_rows()
 if wanted("require") then require_rows() end
 if wanted("memory") then memory_row() end

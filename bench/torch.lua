@@ -23,7 +23,7 @@ function M.start(folder)
     to:flush()
     return from:read("*l") or error("bench: torch_server.py ended: see " .. folder .. "/torch.err", 0)
   end
-  function server.prepare(row, size, threads, seconds) ask("prepare", row, size, threads, seconds) end
+  function server.prepare(...) ask("prepare", ...) end -- row, size, threads, seconds, core or "any"
   function server.run() return tonumber(ask("run")) end
   function server.stop()
     to:close()

@@ -1,19 +1,22 @@
 """PyTorch's side of bench/run.lua: one process that answers commands on stdin, one line each.
 
-    prepare ROW SIZE THREADS SECONDS   sets a row up, finds the count that takes SECONDS; answers "ok"
-    run                                runs the row once; answers the seconds of one iteration
+    prepare ROW SIZE THREADS SECONDS CORE   sets a row up on this core or on "any", finds the count that takes
+                                            SECONDS; answers "ok"
+    run                                     runs the row once; answers the seconds of one iteration
 Anything else ends it. Times are time.perf_counter around a plain Python loop.
 
     torch_server.py peak ROW           prints the most MB of tensors at a time, in setting up and three iterations
 """
 import gc
 import math
+import os
 import sys
 import time
 
 import torch
 
 F = torch.nn.functional
+all_cores = os.sched_getaffinity(0)
 
 
 def tiny(grad):
@@ -306,6 +309,7 @@ def main():
             run = None
             gc.collect()
             torch.set_num_threads(int(word[3]))
+            os.sched_setaffinity(0, all_cores if word[5] == "any" else {int(word[5])})
             run, count, target = rows[word[1]](int(word[2])), 1, float(word[4])
             run(2)
             while (took := seconds(run, count)) < target / 2:
