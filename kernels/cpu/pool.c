@@ -87,7 +87,7 @@ static MothStatus forward(MothCall *c, bool max) {
 }
 
 /* Sums are kept in float32 where the dtype is narrower. */
-static MothStatus backward(MothCall *c, const int64_t *positions, int64_t base) {
+static MothStatus backward(MothCall *c, const MothTensor *positions, int64_t base) {
   MothTensor *out = c->results[0].u.t, *in = NULL, *sums = NULL;
   MothStatus status = MOTH_OK;
   MothPool g;
@@ -97,7 +97,7 @@ static MothStatus backward(MothCall *c, const int64_t *positions, int64_t base) 
   MOTH_GO(moth_cpu_sums_as(out, true, &sums));
   MOTH_GO(moth_cpu_contiguous_as(c->args[0].u.t, (MothDType)sums->dtype, &in));
   const MothKernels *k = moth_cpu_kernels(sums->dtype);
-  MOTH_GO(run(&g, in, sums, true, (int64_t *)(uintptr_t)positions, base,
+  MOTH_GO(run(&g, in, sums, true, positions ? (int64_t *)positions->data : NULL, base,
               positions ? k->max_pool_planes_backward : k->avg_pool_planes_backward));
   if (sums != out)
     moth_cpu_copy(out, sums);
@@ -129,9 +129,10 @@ MothStatus moth_cpu_adaptive_avg_pool2d_backward(MothCall *c) {
 MothStatus moth_cpu_max_pool2d_backward(MothCall *c) {
   MOTH_UNPACK_MAX_POOL2D_BACKWARD(c)
   const MothTensor *out = c->results[0].u.t;
-  int64_t *index, size = out->shape[out->ndim - 2] * out->shape[out->ndim - 1];
-  MOTH_TRY(moth_cpu_index(indices, index_base, size, -1, "index", &index));
-  MothStatus s = backward(c, index, 0);
-  moth_cpu_index_free(indices, index);
+  int64_t size = out->shape[out->ndim - 2] * out->shape[out->ndim - 1];
+  MothTensor *positions;
+  MOTH_TRY(moth_cpu_index_checked(indices, index_base, size, -1, "index", &positions));
+  MothStatus s = backward(c, positions, index_base);
+  moth_tensor_release(positions);
   return s;
 }

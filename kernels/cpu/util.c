@@ -112,20 +112,16 @@ typedef struct IndexRange {
   _Atomic int64_t first_bad; /* the least place of a value out of range */
 } IndexRange;
 
-static void index_range(void *ctx, int64_t begin, int64_t end) {
+static void check_range(void *ctx, int64_t begin, int64_t end) {
   IndexRange *r = ctx;
   const int64_t *in = r->in;
-  int64_t *out = r->out;
   uint64_t base = (uint64_t)r->base, size = (uint64_t)r->size, bad = 0;
-  for (int64_t i = begin; i < end; i++) {
-    uint64_t v = (uint64_t)in[i] - base;
-    out[i] = (int64_t)v;
-    bad |= v >= size;
-  }
+  for (int64_t i = begin; i < end; i++)
+    bad |= (uint64_t)in[i] - base >= size;
   if (!bad)
     return;
   for (int64_t i = begin; i < end; i++)
-    if ((uint64_t)out[i] >= size) {
+    if ((uint64_t)in[i] - base >= size) {
       int64_t old = atomic_load(&r->first_bad);
       while (i < old && !atomic_compare_exchange_weak(&r->first_bad, &old, i))
         ;
@@ -133,37 +129,46 @@ static void index_range(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
+static void shift_range(void *ctx, int64_t begin, int64_t end) {
+  const IndexRange *r = ctx;
+  for (int64_t i = begin; i < end; i++)
+    r->out[i] = r->in[i] - r->base;
+}
+
+MothStatus moth_cpu_index_checked(const MothTensor *t, int64_t base, int64_t size, int dim,
+                                  const char *what, MothTensor **out) {
+  MothTensor *wide;
+  MOTH_TRY(moth_cpu_contiguous_as(t, MOTH_INT64, &wide));
+  IndexRange r = {(const int64_t *)wide->data, NULL, base, size, INT64_MAX};
+  moth_parallel_for(t->numel, MOTH_GRAIN, check_range, &r);
+  *out = wide;
+  if (r.first_bad == INT64_MAX)
+    return MOTH_OK;
+  char where[80] = "";
+  if (dim >= 0)
+    snprintf(where, sizeof where, " (dimension %lld has size %lld)", (long long)(dim + base),
+             (long long)size);
+  long long bad = (long long)r.in[r.first_bad];
+  moth_tensor_release(wide);
+  if (!size)
+    return moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: there are no positions%s", what, bad,
+                     where);
+  return moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: expected %lld to %lld%s", what, bad,
+                   (long long)base, (long long)(size - 1 + base), where);
+}
+
 MothStatus moth_cpu_index(const MothTensor *t, int64_t base, int64_t size, int dim,
                           const char *what, int64_t **out) {
   MothTensor *wide;
-  MOTH_TRY(moth_cpu_contiguous_as(t, MOTH_INT64, &wide));
-  size_t bytes = (size_t)t->numel * sizeof(int64_t);
-  int64_t *index = moth_alloc(bytes);
-  if (!index) {
-    moth_tensor_release(wide);
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)t->numel);
-  }
-  IndexRange r = {(const int64_t *)wide->data, index, base, size, INT64_MAX};
-  moth_parallel_for(t->numel, MOTH_GRAIN, index_range, &r);
-  MothStatus s = MOTH_OK;
-  if (r.first_bad != INT64_MAX) {
-    char where[80] = "";
-    if (dim >= 0)
-      snprintf(where, sizeof where, " (dimension %lld has size %lld)", (long long)(dim + base),
-               (long long)size);
-    long long bad = (long long)((const int64_t *)wide->data)[r.first_bad];
-    if (size)
-      s = moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: expected %lld to %lld%s", what, bad,
-                    (long long)base, (long long)(size - 1 + base), where);
-    else
-      s = moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: there are no positions%s", what, bad,
-                    where);
-    moth_free(index, bytes);
-    index = NULL;
-  }
+  MOTH_TRY(moth_cpu_index_checked(t, base, size, dim, what, &wide));
+  int64_t *index = moth_alloc((size_t)t->numel * sizeof(int64_t));
+  IndexRange r = {(const int64_t *)wide->data, index, base, size, 0};
+  if (index)
+    moth_parallel_for(t->numel, MOTH_GRAIN, shift_range, &r);
   moth_tensor_release(wide);
   *out = index;
-  return s;
+  return index ? MOTH_OK
+               : moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)t->numel);
 }
 
 void moth_cpu_index_free(const MothTensor *t, int64_t *index) {

@@ -30,6 +30,9 @@ MothStatus moth_cpu_sums_as(MothTensor *out, bool add, MothTensor **sums);
  * (from 0; -1: unnamed) is the dimension that they point into. Free with moth_cpu_index_free. */
 MothStatus moth_cpu_index(const MothTensor *t, int64_t base, int64_t size, int dim,
                           const char *what, int64_t **out);
+/* The same without a copy where t is row-major int64: positions from base. The caller releases *out. */
+MothStatus moth_cpu_index_checked(const MothTensor *t, int64_t base, int64_t size, int dim,
+                                  const char *what, MothTensor **out);
 void moth_cpu_index_free(const MothTensor *t, int64_t *index);
 
 /* A row-major tensor around dimension dim: element (o, i, k) is at (o * n + i) * inner + k. */

@@ -141,38 +141,53 @@ static inline void pool_put_places(const pool_at *at, int64_t base, int64_t *pla
 #endif
 }
 
+#if MOTH_STORED == 0
+/* A row of windows of rows x kernel elements whose lines lie in the image, from `in` on at position
+ * `from`, whole vectors at a time. */
+static inline __attribute__((always_inline)) void
+max_pool_windows(const MothPoolPlanes *q, const stored *in, arg_pos from, int64_t rows,
+                 int64_t kernel, int64_t stride, int64_t dilation, int64_t all, stored *out,
+                 int64_t *places) {
+  const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (int64_t j = 0; j < all; j += POOL_LANES) {
+    const stored *a = in + j * stride;
+    pool_at start = lane * (arg_pos)stride + (from + (arg_pos)(j * stride)), at = start;
+    pool_vec best;
+    pool_load(a, stride, &best);
+    for (int64_t r = 0; r < rows; r++)
+      for (int64_t k = r ? 0 : 1; k < kernel; k++) {
+        int64_t step = r * q->y.dilation * q->x.in + k * dilation;
+        pool_at here = start + (arg_pos)step;
+        pool_vec v;
+        pool_load(a + step, stride, &v);
+        pool_max_lanes(&v, &here, (real *)&best, (arg_pos *)&at);
+      }
+    memcpy(out + j, &best, sizeof best);
+    pool_put_places(&at, q->base, places + j);
+  }
+}
+#endif
+
 /* A row of windows whose lines lie in the image, straight into the results: whole vectors, of which the
  * last may reach into the next row, which comes after. False: one of the two cannot be. */
 static bool max_pool_lying(const MothPoolPlanes *q, const stored *in, const stored *end, int64_t oy,
-                           const arg_pos *first, stored *out, int64_t *places, int64_t left) {
+                           stored *out, int64_t *places, int64_t left) {
 #if MOTH_STORED == 0
   const MothPoolAxis *y = &q->y, *x = &q->x;
-  const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   int64_t top = y->begin[oy], rows = (y->end[oy] - top + y->dilation - 1) / y->dilation;
   int64_t all = (x->out + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
   int64_t lowest = top + (rows - 1) * y->dilation;
   if (all > left || rows < 1 || !pool_lies(x, in + lowest * x->in, 0, x->out, end))
     return false;
-  for (int64_t j = 0; j < all; j += POOL_LANES) {
-    pool_vec best = (pool_vec){0} - (real)__builtin_inf();
-    pool_at at;
-    memcpy(&at, first + j, sizeof at);
-    at += (arg_pos)(top * x->in);
-    for (int64_t r = 0; r < rows; r++) {
-      int64_t from = (top + r * y->dilation) * x->in + j * x->stride - x->padding;
-      for (int64_t k = 0; k < x->kernel; k++, from += x->dilation) {
-        pool_at here = lane * (arg_pos)x->stride + (arg_pos)from;
-        pool_vec v;
-        pool_load(in + from, x->stride, &v);
-        pool_max_lanes(&v, &here, (real *)&best, (arg_pos *)&at);
-      }
-    }
-    memcpy(out + j, &best, sizeof best);
-    pool_put_places(&at, q->base, places + j);
-  }
+  int64_t from = top * x->in - x->padding;
+  if (rows == 2 && x->kernel == 2 && x->stride == 2 && x->dilation == 1)
+    max_pool_windows(q, in + from, (arg_pos)from, 2, 2, 2, 1, all, out, places);
+  else
+    max_pool_windows(q, in + from, (arg_pos)from, rows, x->kernel, x->stride, x->dilation, all, out,
+                     places);
   return true;
 #else
-  (void)q, (void)in, (void)end, (void)oy, (void)first, (void)out, (void)places, (void)left;
+  (void)q, (void)in, (void)end, (void)oy, (void)out, (void)places, (void)left;
   return false;
 #endif
 }
@@ -212,7 +227,7 @@ static void max_pool_planes(const MothPoolPlanes *q) {
         int64_t to = (c * y->out + oy) * x->out + o0;
         arg_pos row = (arg_pos)(y->begin[oy] * x->in);
         if (room && m == x->out &&
-            max_pool_lying(q, in, end, oy, first, (stored *)q->out + to, q->positions + to,
+            max_pool_lying(q, in, end, oy, (stored *)q->out + to, q->positions + to,
                            q->planes * y->out * x->out - to))
           continue;
         for (int64_t j = 0; j < all; j += POOL_LANES) {
