@@ -52,14 +52,21 @@ static void norm_rows(void *out, const void *in, int64_t rows, int64_t n, const 
     if (mean)
       ((real *)mean)[r] = c;
     ((real *)rstd)[r] = s;
-    if (w && b)
-      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE((LOAD(a[i]) - c) * s * w[i] + b[i]);
-    else if (w)
-      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE((LOAD(a[i]) - c) * s * w[i]);
-    else if (b)
-      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE((LOAD(a[i]) - c) * s + b[i]);
-    else
-      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE((LOAD(a[i]) - c) * s);
+    PIECES(PIECE, n, from, end) {
+      if (r + 1 < rows) {
+        fetch(a + n, from, end);
+        fetch_to_write(o + n, from, end);
+      }
+      if (w && b)
+        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] =
+            STORE((LOAD(a[i]) - c) * s * w[i] + b[i]);
+      else if (w)
+        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] = STORE((LOAD(a[i]) - c) * s * w[i]);
+      else if (b)
+        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] = STORE((LOAD(a[i]) - c) * s + b[i]);
+      else
+        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] = STORE((LOAD(a[i]) - c) * s);
+    }
   }
 }
 
@@ -112,8 +119,14 @@ static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t r
         norm_back_sums(g + k * n, a + k * n, n, NULL, rms, c[k], s[k], &k1[k], &k2[k]);
     }
     if (all) { /* some rows in one pass: their sums are read and written once */
-      MOTH_VECTOR for (int64_t i = 0; i < n; i++) {
-        real sw = dw[i], sb = db[i], wi = w[i];
+      PIECES(PIECE / ROWS, n, from, end) {
+        for (int64_t k = m; k < 2 * m && r + k < rows; k++) {
+          fetch(g + k * n, from, end);
+          fetch(a + k * n, from, end);
+          fetch_to_write(o + k * n, from, end);
+        }
+        MOTH_VECTOR for (int64_t i = from; i < end; i++) {
+          real sw = dw[i], sb = db[i], wi = w[i];
 #define NORM_ROW(k)                                                                                \
   {                                                                                                \
     real gi = LOAD(g[k * n + i]), xh = (LOAD(a[k * n + i]) - c[k]) * s[k];                         \
@@ -121,22 +134,28 @@ static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t r
     sw += gi * xh;                                                                                 \
     sb += gi;                                                                                      \
   }
-        NORM_ROW(0);
-        NORM_ROW(1);
-        NORM_ROW(2);
-        NORM_ROW(3);
+          NORM_ROW(0);
+          NORM_ROW(1);
+          NORM_ROW(2);
+          NORM_ROW(3);
 #undef NORM_ROW
-        dw[i] = sw;
-        db[i] = sb;
+          dw[i] = sw;
+          db[i] = sb;
+        }
       }
       continue;
     }
-    if (o) {
+    PIECES(PIECE, o ? n : 0, from, end) {
+      if (r + 1 < rows) {
+        fetch(g + n, from, end);
+        fetch(a + n, from, end);
+        fetch_to_write(o + n, from, end);
+      }
       if (w)
-        MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
+        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] =
             STORE(s[0] * (LOAD(g[i]) * w[i] - k1[0] - (LOAD(a[i]) - c[0]) * s[0] * k2[0]));
       else
-        MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
+        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] =
             STORE(s[0] * (LOAD(g[i]) - k1[0] - (LOAD(a[i]) - c[0]) * s[0] * k2[0]));
     }
     if (dw)

@@ -52,3 +52,19 @@
 
 /* No dependence between iterations: out may be an input exactly, never partly. */
 #define MOTH_VECTOR _Pragma("GCC ivdep")
+
+/* Rows that are summed up before they are written: while one is written, a piece at a time, the memory of
+ * the next one is asked for, of what is read and of what will be. Otherwise the stores' lines are fetched
+ * only when their time has come; layer_norm of 16 MB took 1.36 times a memcpy, and takes 1.08. */
+enum { PIECE = 256 };
+#define PIECES(piece, n, from, end)                                                                \
+  for (int64_t from = 0, end; from < (n); from = end)                                              \
+    if (end = (n)-from < (piece) ? (n) : from + (piece), 1)
+MOTH_FN void fetch(const stored *p, int64_t from, int64_t end) {
+  for (int64_t i = from; i < end; i += 64 / (int64_t)sizeof *p)
+    __builtin_prefetch(p + i, 0);
+}
+MOTH_FN void fetch_to_write(const stored *p, int64_t from, int64_t end) {
+  for (int64_t i = from; i < end; i += 64 / (int64_t)sizeof *p)
+    __builtin_prefetch(p + i, 1);
+}
