@@ -26,6 +26,17 @@ MOTH_FN Wide wide_mul(Wide a, Wide b) {
 #endif
 }
 
+/* The upper words, as lower ones. Shuffles and shifts wait for different ports: every other one is this. */
+MOTH_FN Wide wide_high(Wide a) {
+#if defined(__AVX512F__)
+  return (Wide)_mm512_shuffle_epi32((__m512i)a, 0xf5);
+#elif defined(__AVX2__)
+  return (Wide)_mm256_shuffle_epi32((__m256i)a, 0xf5);
+#else
+  return a >> 32;
+#endif
+}
+
 /* Four words each of the next n <= RUN blocks, in order; `word` has room for RUN and is aligned. The
  * rounds of a block wait for one another, so CHAINS vectors go side by side. */
 enum { RUN = 64 };
@@ -44,16 +55,16 @@ static void philox_run(uint64_t seed, uint64_t block, int n, unsigned *word) {
       v2[c] = v3[c] = zero;
       start += zero + WIDE;
     }
-    unsigned key0 = (unsigned)seed, key1 = (unsigned)(seed >> 32);
+    Wide key0 = zero + (unsigned)seed, key1 = zero + (unsigned)(seed >> 32);
     for (int round = 0; round < 10; round++) {
       for (int c = 0; c < CHAINS; c++) {
         Wide x = wide_mul(v0[c], zero + 0xd2511f53u), y = wide_mul(v2[c], zero + 0xcd9e8d57u);
-        v0[c] = (y >> 32) ^ v1[c] ^ (zero + key0);
+        v0[c] = wide_high(y) ^ v1[c] ^ key0;
         v1[c] = y;
-        v2[c] = (x >> 32) ^ v3[c] ^ (zero + key1);
+        v2[c] = (x >> 32) ^ v3[c] ^ key1;
         v3[c] = x;
       }
-      key0 += 0x9e3779b9u;
+      key0 += 0x9e3779b9u; /* what is carried into the upper words does not matter */
       key1 += 0xbb67ae85u;
     }
     for (int c = 0; c < CHAINS; c++) {
@@ -188,6 +199,8 @@ static void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int
   for (int64_t i = begin; i < end; i += 4 * RUN) {
     unsigned word[4 * RUN] __attribute__((aligned(64)));
     int64_t n = end - i < 4 * RUN ? end - i : 4 * RUN;
+    fetch(a, i, i + n); /* on its way while the words are made */
+    fetch_to_write(o, i, i + n);
     philox_run(seed, offset + (uint64_t)(i / 4), (int)((n + 3) / 4), word);
     MOTH_VECTOR for (int64_t k = 0; k < n; k++) {
       unsigned keep = (unsigned)(word[k] >= t.limit) & some;
