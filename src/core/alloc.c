@@ -41,6 +41,22 @@ typedef struct List {
   int n;
 } List;
 
+static inline void *take(List *l) { /* NULL: it is empty */
+  Block *b = l->head;
+  if (b) {
+    l->head = b->next;
+    l->n--;
+  }
+  return b;
+}
+
+static inline void put(List *l, void *p) {
+  Block *b = p;
+  b->next = l->head;
+  l->head = b;
+  l->n++;
+}
+
 typedef struct Cache {
   List lists[NSMALL];
   int64_t live_delta;
@@ -77,14 +93,8 @@ static void thread_exit(void *p) {
   flush_counts(c);
   pthread_mutex_lock(&lock);
   for (int i = 0; i < NSMALL; i++) {
-    while (c->lists[i].head) {
-      Block *b = c->lists[i].head;
-      c->lists[i].head = b->next;
-      b->next = shared[i].head;
-      shared[i].head = b;
-      shared[i].n++;
-    }
-    c->lists[i].n = 0;
+    while (c->lists[i].head)
+      put(&shared[i], take(&c->lists[i]));
   }
   pthread_mutex_unlock(&lock);
   cache = NULL;
@@ -241,59 +251,29 @@ static void *refill(Cache *c, int k, size_t size) {
     atomic_fetch_add(&system_allocs, 1);
     *(void **)slab = slabs;
     slabs = slab;
-    for (size_t at = ALIGN; at + size <= SLAB; at += size) {
-      Block *b = (Block *)(slab + at);
-      b->next = shared[k].head;
-      shared[k].head = b;
-      shared[k].n++;
-    }
+    for (size_t at = ALIGN; at + size <= SLAB; at += size)
+      put(&shared[k], slab + at);
   }
   int want = (int)(THREAD_KEEP / 2 / size) + 1;
   List *l = &c->lists[k];
-  while (want-- > 0 && shared[k].head) {
-    Block *b = shared[k].head;
-    shared[k].head = b->next;
-    shared[k].n--;
-    b->next = l->head;
-    l->head = b;
-    l->n++;
-  }
+  while (want-- > 0 && shared[k].head)
+    put(l, take(&shared[k]));
   pthread_mutex_unlock(&lock);
-  Block *b = l->head;
-  l->head = b->next;
-  l->n--;
-  return b;
+  return take(l);
 }
 
 static __attribute__((noinline)) void share_half(Cache *c, int k) {
   List *l = &c->lists[k];
   pthread_mutex_lock(&lock);
-  for (int n = l->n / 2; n > 0; n--) {
-    Block *b = l->head;
-    l->head = b->next;
-    l->n--;
-    b->next = shared[k].head;
-    shared[k].head = b;
-    shared[k].n++;
-  }
+  for (int n = l->n / 2; n > 0; n--)
+    put(&shared[k], take(l));
   pthread_mutex_unlock(&lock);
-}
-
-static inline void *pop(List *l) {
-  Block *b = l->head;
-  if (b) {
-    l->head = b->next;
-    l->n--;
-  }
-  return b;
 }
 
 static inline void push(Cache *c, int k, size_t size, void *p) {
   List *l = &c->lists[k];
-  Block *b = p;
-  b->next = l->head;
-  l->head = b;
-  if (__builtin_expect(++l->n * (int64_t)size > THREAD_KEEP && l->n > 8, 0))
+  put(l, p);
+  if (__builtin_expect(l->n * (int64_t)size > THREAD_KEEP && l->n > 8, 0))
     share_half(c, k);
 }
 
@@ -304,18 +284,14 @@ static void *large_alloc(size_t n, size_t *size) {
   if (k >= NLARGE)
     return NULL;
   pthread_mutex_lock(&lock);
-  Block *b = large[k].head;
-  if (b) {
-    large[k].head = b->next;
-    large[k].n--;
-  }
+  void *p = take(&large[k]);
   pthread_mutex_unlock(&lock);
-  if (b) {
+  if (p) {
     atomic_fetch_sub(&cached, (int64_t)*size);
-    return b;
+    return p;
   }
   atomic_fetch_add(&system_allocs, 1);
-  void *p = map_block(*size);
+  p = map_block(*size);
   if (!p && atomic_load(&cached) > 0) {
     moth_memory_empty_cache();
     p = map_block(*size);
@@ -344,7 +320,7 @@ static __attribute__((noinline)) void *alloc_any(size_t n) {
     if (!c)
       return NULL;
     int k = small_class(n, &size);
-    void *p = pop(&c->lists[k]);
+    void *p = take(&c->lists[k]);
     if (!p)
       p = refill(c, k, size);
     if (p)
@@ -385,10 +361,7 @@ static __attribute__((noinline)) void free_any(void *p, size_t n) {
   count(-(int64_t)size);
   atomic_fetch_add(&cached, (int64_t)size);
   pthread_mutex_lock(&lock);
-  Block *b = p;
-  b->next = large[k].head;
-  large[k].head = b;
-  large[k].n++;
+  put(&large[k], p);
   pthread_mutex_unlock(&lock);
 }
 
@@ -401,7 +374,7 @@ void *moth_alloc(size_t n) {
   Cache *c = cache;
   if (__builtin_expect(is_tiny(c, n), 1)) {
     size_t k = (n - 1) / 64;
-    void *p = pop(&c->lists[k]);
+    void *p = take(&c->lists[k]);
     if (__builtin_expect(p != NULL, 1)) {
       count_in(c, 64 * (int64_t)(k + 1));
       return p;
@@ -444,11 +417,8 @@ void moth_memory_empty_cache(void) {
   for (int k = 0; k < NLARGE; k++) {
     size_t size = ((size_t)1 << (k / 8 + 15)) + (size_t)(k % 8 + 1) * ((size_t)1 << (k / 8 + 12));
     while (large[k].head) {
-      Block *b = large[k].head;
-      large[k].head = b->next;
-      large[k].n--;
       atomic_fetch_sub(&cached, (int64_t)size);
-      unmap_block(b, size);
+      unmap_block(take(&large[k]), size);
     }
   }
   pthread_mutex_unlock(&lock);
