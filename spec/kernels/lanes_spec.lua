@@ -1,5 +1,6 @@
 -- Loops written for AVX-512 (kernels/cpu/typed/lanes.h) give the bits of the formulas in kernels/math_f32.h, which
--- the other levels run.
+-- the other levels run, but where the compiler joins another product with another sum than here: not when it
+-- optimises, and then by one unit in the last place.
 local moth = require "moth"
 local B = require "moth_lua"
 
@@ -33,11 +34,14 @@ describe("loops for AVX-512", function()
       for _, first in ipairs { 0, 12345 % (2 ^ 32 / cases) } do
         local x = patterns(first, cases)
         local fast, slow = x[name](x), at_level("avx2", function() return x[name](x) end)
-        local f, g, differ = bits(fast), bits(slow), 0
+        local f, g, differ, worst = bits(fast), bits(slow), 0, 0
         for i = 0, cases - 1 do
-          if f[i] ~= g[i] and not (is_nan(f[i]) and is_nan(g[i])) then differ = differ + 1 end
+          if f[i] ~= g[i] and not (is_nan(f[i]) and is_nan(g[i])) then
+            differ = differ + 1
+            worst = math.max(worst, math.abs(tonumber(f[i]) - tonumber(g[i])))
+          end
         end
-        assert.equal(0, differ)
+        assert.is_true(worst <= 1 and differ < cases / 1000, ("%d differ, by %d units at most"):format(differ, worst))
       end
       -- Whatever the length and the place in memory, and nothing is written beyond the end.
       local x = moth.randn(200) * 40
@@ -47,7 +51,7 @@ describe("loops for AVX-512", function()
           local out = moth.full({ 100 }, -1)
           local part, place = x[{ { start, start + n - 1 } }], out[{ { start, start + n - 1 } }]
           moth[name](part, { out = place })
-          assert.is_true(moth.equal(place, all[{ { start, start + n - 1 } }]))
+          assert.is_true(moth.allclose(place, all[{ { start, start + n - 1 } }], 2e-7, 0))
           assert.equal(100 - n, out:eq(-1):sum():item())
         end
       end

@@ -451,7 +451,7 @@ end
 
 --- Collects the cases of a spec file: counter.case(where, fn) runs one; counter.check() raises what failed.
 function S.counter(what)
-  local c = { total = 0, refused = 0, failures = {}, here = 0 }
+  local c = { known = 0, total = 0, refused = 0, failures = {}, here = 0 }
   -- A case's place in [0, 1): of its name and the seed.
   local function lot(where)
     local h = S.seed
@@ -459,6 +459,7 @@ function S.counter(what)
     return h % 9973 / 9973
   end
   function c.case(where, fn, ...)
+    c.known = c.known + 1
     if S.fraction < 1 and lot(where) >= S.fraction then return true end
     c.total = c.total + 1
     if os.getenv("MOTH_TRACE") then io.stderr:write(what, ": ", where, "\n") end
