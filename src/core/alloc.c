@@ -76,8 +76,8 @@ bool (*moth_alloc_collect)(void);
 static _Atomic int64_t fail_countdown;
 static _Atomic bool fail_forever;
 static bool guarded, uncached;
-static _Atomic bool plain =
-    true; /* cached, and no failure is asked for: the usual way, in one test */
+/* Cached, and no failure is asked for: the usual way, in one test. */
+static _Atomic bool plain = true;
 
 static __attribute__((noinline)) void flush_counts(Cache *c) {
   int64_t now = atomic_fetch_add(&live, c->live_delta) + c->live_delta;
