@@ -77,7 +77,7 @@ static void open_onednn(void) {
 static bool suits_onednn(const MothGemm *g) {
   static pthread_once_t first = PTHREAD_ONCE_INIT;
   if (moth_isa != MOTH_ISA_AVX512 || g->dtype != MOTH_FLOAT32 || g->m < 48 || g->n < 48 ||
-      2.0 * (double)g->m * (double)g->n * (double)g->k < 1e6)
+      moth_gemm_flops(g) < 1e6)
     return false;
   pthread_once(&first, open_onednn);
   return onednn != NULL;

@@ -112,12 +112,20 @@ typedef struct IndexRange {
   _Atomic int64_t first_bad; /* the least place of a value out of range */
 } IndexRange;
 
-static void check_range(void *ctx, int64_t begin, int64_t end) {
+static void index_range(void *ctx, int64_t begin, int64_t end) {
   IndexRange *r = ctx;
   const int64_t *in = r->in;
+  int64_t *out = r->out;
   uint64_t base = (uint64_t)r->base, size = (uint64_t)r->size, bad = 0;
-  for (int64_t i = begin; i < end; i++)
-    bad |= (uint64_t)in[i] - base >= size;
+  if (out)
+    for (int64_t i = begin; i < end; i++) {
+      uint64_t v = (uint64_t)in[i] - base;
+      out[i] = (int64_t)v;
+      bad |= v >= size;
+    }
+  else
+    for (int64_t i = begin; i < end; i++)
+      bad |= (uint64_t)in[i] - base >= size;
   if (!bad)
     return;
   for (int64_t i = begin; i < end; i++)
@@ -129,19 +137,12 @@ static void check_range(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-static void shift_range(void *ctx, int64_t begin, int64_t end) {
-  const IndexRange *r = ctx;
-  for (int64_t i = begin; i < end; i++)
-    r->out[i] = r->in[i] - r->base;
-}
-
-MothStatus moth_cpu_index_checked(const MothTensor *t, int64_t base, int64_t size, int dim,
-                                  const char *what, MothTensor **out) {
-  MothTensor *wide;
-  MOTH_TRY(moth_cpu_contiguous_as(t, MOTH_INT64, &wide));
-  IndexRange r = {(const int64_t *)wide->data, NULL, base, size, INT64_MAX};
-  moth_parallel_for(t->numel, MOTH_GRAIN, check_range, &r);
-  *out = wide;
+/* Checks the values of t, which come as row-major int64 in *wide and, from 0, in `from_0` unless NULL. */
+static MothStatus check_index(const MothTensor *t, int64_t base, int64_t size, int dim,
+                              const char *what, int64_t *from_0, MothTensor **wide) {
+  MOTH_TRY(moth_cpu_contiguous_as(t, MOTH_INT64, wide));
+  IndexRange r = {(const int64_t *)(*wide)->data, from_0, base, size, INT64_MAX};
+  moth_parallel_for(t->numel, MOTH_GRAIN, index_range, &r);
   if (r.first_bad == INT64_MAX)
     return MOTH_OK;
   char where[80] = "";
@@ -149,7 +150,7 @@ MothStatus moth_cpu_index_checked(const MothTensor *t, int64_t base, int64_t siz
     snprintf(where, sizeof where, " (dimension %lld has size %lld)", (long long)(dim + base),
              (long long)size);
   long long bad = (long long)r.in[r.first_bad];
-  moth_tensor_release(wide);
+  moth_tensor_release(*wide);
   if (!size)
     return moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: there are no positions%s", what, bad,
                      where);
@@ -157,18 +158,26 @@ MothStatus moth_cpu_index_checked(const MothTensor *t, int64_t base, int64_t siz
                    (long long)base, (long long)(size - 1 + base), where);
 }
 
+MothStatus moth_cpu_index_checked(const MothTensor *t, int64_t base, int64_t size, int dim,
+                                  const char *what, MothTensor **out) {
+  return check_index(t, base, size, dim, what, NULL, out);
+}
+
 MothStatus moth_cpu_index(const MothTensor *t, int64_t base, int64_t size, int dim,
                           const char *what, int64_t **out) {
   MothTensor *wide;
-  MOTH_TRY(moth_cpu_index_checked(t, base, size, dim, what, &wide));
   int64_t *index = moth_alloc((size_t)t->numel * sizeof(int64_t));
-  IndexRange r = {(const int64_t *)wide->data, index, base, size, 0};
-  if (index)
-    moth_parallel_for(t->numel, MOTH_GRAIN, shift_range, &r);
+  *out = NULL;
+  if (!index)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)t->numel);
+  MothStatus s = check_index(t, base, size, dim, what, index, &wide);
+  if (s != MOTH_OK) {
+    moth_cpu_index_free(t, index);
+    return s;
+  }
   moth_tensor_release(wide);
   *out = index;
-  return index ? MOTH_OK
-               : moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)t->numel);
+  return MOTH_OK;
 }
 
 void moth_cpu_index_free(const MothTensor *t, int64_t *index) {

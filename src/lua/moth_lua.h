@@ -3,7 +3,7 @@
  * Everything that Lua holds of moth is a full userdata that begins with a magic number: tensors,
  * dtypes, devices, generators. A wrong userdata is told by its size and magic before anything is read.
  *
- * Ops are called through one C function (call.c), whose upvalues are the op and the variant; it reads
+ * Ops are called through one C function (call.c), whose first upvalue says op and variant; it reads
  * the Lua arguments by the op's schema. While a call runs, moth_lua_current is its state, so that
  * interceptors, hooks and custom functions may call Lua from within. */
 #ifndef MOTH_LUA_H

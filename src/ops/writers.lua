@@ -268,7 +268,7 @@ local function loop(op, name)
     t[#t + 1] = ("    %s *o = (%s *)p[0];"):format(out_type, out_type)
     t[#t + 1] = table.concat(head, "\n")
     local text = ("    MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = %s;"):format(expr(reads))
-    if op.lanes then text = ("#ifdef %s\n    %s(o, a1, n);\n#else\n%s\n#endif"):format(op.lanes, op.lanes, text) end
+    if op.lanes and n == 1 and #params == 0 then text = ("#ifdef %s\n    %s(o, a1, n);\n#else\n%s\n#endif"):format(op.lanes, op.lanes, text) end
     t[#t + 1] = text .. "\n    return;\n  }"
   end
   fast({})

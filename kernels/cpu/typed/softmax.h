@@ -105,22 +105,17 @@ static void softmax_rows(int log, void *out, const void *in, int64_t rows, int64
     stored *o = (stored *)out + r * n;
     real max = row_max(a, n);
     double sum = row_sumexp(a, log ? NULL : o, n, max);
-    real lse = (real)__builtin_log(sum), scale = (real)(1 / sum);
-    PIECES(PIECE, n, from, end) {
-      if (r + 1 < rows) {
-        fetch(a + n, from, end);
-        fetch_to_write(o + n, from, end);
-      }
-      if (log)
-        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] = STORE(LOAD(a[i]) - max - lse);
-      else
-#if MOTH_STORED == 0
-        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] *= scale;
-#else
-        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] =
-            STORE(m_exp_down(LOAD(a[i]) - max) * scale);
-#endif
+    if (log) {
+      real lse = (real)__builtin_log(sum);
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE(LOAD(a[i]) - max - lse);
+      continue;
     }
+    real scale = (real)(1 / sum);
+#if MOTH_STORED == 0
+    MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] *= scale;
+#else
+    MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE(m_exp_down(LOAD(a[i]) - max) * scale);
+#endif
   }
 }
 
@@ -183,19 +178,11 @@ static void softmax_backward_rows(int log, void *out, const void *grad, const vo
       total += (double)lane_sum(tmp, m);
     }
     real sum = (real)total;
-    PIECES(PIECE, n, from, end) {
-      if (r + 1 < rows) {
-        fetch(g + n, from, end);
-        fetch(p + n, from, end);
-        fetch_to_write(o + n, from, end);
-      }
-      if (log)
-        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] =
-            STORE(LOAD(g[i]) - m_exp(LOAD(p[i])) * sum);
-      else
-        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] =
-            STORE((LOAD(g[i]) - sum) * LOAD(p[i]));
-    }
+    if (log)
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
+          STORE(LOAD(g[i]) - m_exp(LOAD(p[i])) * sum);
+    else
+      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = STORE((LOAD(g[i]) - sum) * LOAD(p[i]));
   }
 }
 
