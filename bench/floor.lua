@@ -19,7 +19,8 @@ float floor_step(const float *x, const int64_t *label, float p, int threads, int
 ]]
 
 local folder = "build/bench"
-local flags = "-std=gnu17 -O3 -march=native -mprefer-vector-width=512 -fno-thread-jumps -fopenmp "
+local flags = "-std=gnu17 -O3 -march=native -mprefer-vector-width=512 -fno-thread-jumps -fschedule-insns "
+  .. "-fsched-pressure -fopenmp "
   .. "-ffp-contract=fast -fno-math-errno -fno-trapping-math -fPIC -shared -I. -D_GNU_SOURCE"
 
 local function run(command)

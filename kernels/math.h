@@ -39,6 +39,9 @@
 #ifndef moth_libm_sqrtf
 #define moth_libm_sqrtf MOTH_LIBM_(sqrtf)
 #endif
+#ifndef moth_libm_fmaf
+#define moth_libm_fmaf MOTH_LIBM_(fmaf)
+#endif
 #ifndef moth_libm_fabs
 #define moth_libm_fabs MOTH_LIBM_(fabs)
 #endif
@@ -341,8 +344,8 @@ MOTH_FN real m_sinh(real x) {
 // <= 2.5 ULP: (e^2a - 1) / (e^2a + 1).
 MOTH_FN real m_tanh(real x) {
   real a = m_abs(x);
-  real e = m_expm1_core_(a > 20 ? 40 : a + a);
-  return m_copysign(e / (e + 2), x);
+  real h = m_expm1_half_(a > 20 ? 20 : a);
+  return m_copysign(h / (h + 1), x);
 }
 // <= 2.5 ULP.
 MOTH_FN real m_asinh(real x) {

@@ -78,6 +78,18 @@ MOTH_FN float m_expm1_core_(float x) {
   float s = m_f32_from_bits(m_f32_bits(t) << 23);
   return 2.0f * ((r * r * p + r) * s + (s - 0.5f));
 }
+// (e^2x - 1) / 2 for 0 <= x < 44: m_expm1_core_ of 2x with its r halved, the same bits.
+MOTH_FN float m_expm1_half_(float x) {
+  float t = x * (2 * 1.44269502f) + (0x1.8p23f + 127.0f);
+  float n = t - (0x1.8p23f + 127.0f);
+  float r = (x - n * (0.693359375f / 2)) + n * (0.00021219444f / 2);
+  float p = (((32 * 0.00138186966f * r + 16 * 0.00836871564f) * r + 8 * 0.0416682921f) * r +
+             4 * 0.166665211f) *
+                r +
+            2 * 0.49999994f;
+  float s = m_f32_from_bits(m_f32_bits(t) << 23);
+  return (r * r * p + r) * s + (s * 0.5f - 0.5f);
+}
 // <= 1.5 ULP.
 MOTH_FN float m_expm1(float x) {
   float c = x < -30.0f ? -30.0f : x;
@@ -285,10 +297,26 @@ MOTH_FN float m_atan2(float y, float x) {
 
 // ---- error function ---------------------------------------------------------------------------
 
-// c * e^(-a^2) for 0 <= a <= 14.6: the square is taken in two parts.
-MOTH_FN float m_exp_square_(float c, float a) {
+// a^2 in two parts, hi + lo: what the product rounds off, or products of a's upper half, which are exact.
+struct m_square_ {
+  float hi, lo;
+};
+MOTH_FN struct m_square_ m_square_split_(float a) {
+  struct m_square_ s;
+#ifdef __FMA__
+  s.hi = a * a;
+  s.lo = moth_libm_fmaf(a, a, -s.hi);
+#else
   float h = m_f32_from_bits(m_f32_bits(a) & 0xfffff000u);
-  return m_exp_mul2_(c, -h * h, (a - h) * (a + h));
+  s.hi = h * h;
+  s.lo = (a - h) * (a + h);
+#endif
+  return s;
+}
+// c * e^(-a^2) for 0 <= a <= 14.6.
+MOTH_FN float m_exp_square_(float c, float a) {
+  struct m_square_ s = m_square_split_(a);
+  return m_exp_mul2_(c, -s.hi, s.lo);
 }
 // erf(x) - x for |x| < 0.95.
 MOTH_FN float m_erf_small_(float x) {
@@ -355,12 +383,11 @@ MOTH_FN float m_mills_(float c, float a) {
 // 2c * e^(-a^2/2) for 0 <= a <= 14.6. As m_exp_mul2_, but with the doubled rest, r = -a^2 - 2n ln 2
 // and g = 2 (e^(r/2) - 1), and one factor 2^n * 2^64, since n lies in [-154, 0].
 MOTH_FN float m_gauss_mul_(float c, float a) {
-  float h = m_f32_from_bits(m_f32_bits(a) & 0xfffff000u);
-  float hi = h * h, lo = (a - h) * (a + h); // a^2
-  float t = hi * -0.72134751f + (0x1.8p23f + 191.0f);
+  struct m_square_ s = m_square_split_(a);
+  float t = s.hi * -0.72134751f + (0x1.8p23f + 191.0f);
   unsigned kb = m_f32_bits(t);
   float n = (0x1.8p23f + 191.0f) - t; // -n
-  float r = ((n * 1.38671875f - hi) - lo) - n * 0.00042438888f;
+  float r = ((n * 1.38671875f - s.hi) - s.lo) - n * 0.00042438888f;
   float p =
       (((4.31834269e-05f * r + 0.000523044728f) * r + 0.00520853652f) * r + 0.0416663028f) * r +
       0.24999997f;

@@ -76,6 +76,9 @@ MOTH_FN double m_expm1_core_(double x) {
   double s = m_f64_from_bits(m_f64_bits(t) << 52);
   return 2.0 * (q * s + (s - 0.5));
 }
+MOTH_FN double m_expm1_half_(double x) {
+  return 0.5 * m_expm1_core_(x + x);
+}
 // <= 2 ULP.
 MOTH_FN double m_expm1(double x) {
   double c = x < -50.0 ? -50.0 : x;

@@ -224,6 +224,12 @@ local function write_backward(ops, write)
   write("backward.c", table.concat(t, "\n") .. "\n")
 end
 
+-- The loop over contiguous elements of a unary op, or the one written by hand (kernels/cpu/typed/lanes.h).
+local function row_function(op, name, out_type, text)
+  local t = ("static __attribute__((noinline)) void %s(%s *o, const stored *a1, int64_t n) {\n%s\n}\n"):format(name, out_type, text)
+  return op.lanes and ("#ifdef %s\n#define %s %s\n#else\n%s#endif\n"):format(op.lanes, name, op.lanes, t) or t
+end
+
 -- The loop of one pointwise op in one dtype and level: contiguous, with scalars, and strided.
 local function loop(op, name)
   local operands, params = {}, {}
@@ -267,8 +273,12 @@ local function loop(op, name)
     t[#t + 1] = ("  if (%s) {"):format(table.concat(cond, " && "))
     t[#t + 1] = ("    %s *o = (%s *)p[0];"):format(out_type, out_type)
     t[#t + 1] = table.concat(head, "\n")
-    local text = ("    MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = %s;"):format(expr(reads))
-    if op.lanes and n == 1 and #params == 0 then text = ("#ifdef %s\n    %s(o, a1, n);\n#else\n%s\n#endif"):format(op.lanes, op.lanes, text) end
+    local vector = n == 1 and #params == 0 and "MOTH_VECTOR_LONG" or "MOTH_VECTOR"
+    local text = ("    %s for (int64_t i = 0; i < n; i++) o[i] = %s;"):format(vector, expr(reads))
+    if vector == "MOTH_VECTOR_LONG" then -- in a function of its own: constants stay in memory, and registers are free
+      table.insert(t, 1, row_function(op, name .. "_row", out_type, text))
+      text = ("    %s_row(o, a1, n);"):format(name)
+    end
     t[#t + 1] = text .. "\n    return;\n  }"
   end
   fast({})

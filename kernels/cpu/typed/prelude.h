@@ -52,6 +52,13 @@
 
 /* No dependence between iterations: out may be an input exactly, never partly. */
 #define MOTH_VECTOR _Pragma("GCC ivdep")
+/* And the formula may be long: four vectors side by side, since the processor looks ahead by only one or
+ * two such formulas (with -fschedule-insns, which joins them). */
+#if MOTH_IS_FLOAT
+#define MOTH_VECTOR_LONG MOTH_VECTOR _Pragma("GCC unroll 4")
+#else
+#define MOTH_VECTOR_LONG MOTH_VECTOR
+#endif
 
 /* Rows that are summed up before they are written: while one is written, a piece at a time, the memory of
  * the next one is asked for, of what is read and of what will be. Otherwise the stores' lines are fetched
