@@ -52,9 +52,8 @@ ISA_avx512  := -march=x86-64-v4 -mprfchw -mprefer-vector-width=512
 KERN_FLAGS  := -g1 -Wno-tautological-compare -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv
 isa       = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
 OPT_CORE := $(if $(SAN),-O1,-O2)
-# No jump threading: gcc makes several selects of one clamp then, and exp takes 8 % longer. Scheduling before
-# registers are given out, without which the parts of an unrolled loop run one after the other.
-OPT_KERN := $(if $(SAN),-O1,-O3 $(if $(findstring clang,$(CC)),,-fno-thread-jumps -fschedule-insns -fsched-pressure))
+# No jump threading: gcc makes several selects of one clamp then, and exp takes 8 % longer.
+OPT_KERN := $(if $(SAN),-O1,-O3 $(if $(findstring clang,$(CC)),,-fno-thread-jumps))
 # For machines from before 2013: half the time to compile.
 OPT_generic := $(if $(SAN),-O1,-O2 -ftree-vectorize -fvect-cost-model=dynamic)
 opt_kern  = $(if $(findstring _generic,$(1)),$(OPT_generic),$(OPT_KERN))

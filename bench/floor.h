@@ -6,5 +6,7 @@
 typedef void (*FloorSgemm)(int, int, int, int, int, int, float, const float *, int, const float *,
                            int, float, float *, int);
 extern FloorSgemm floor_sgemm;
+void *floor_buffer(int64_t bytes);
+void floor_release(void *p);
 void floor_blas_threads(int threads);
 #endif

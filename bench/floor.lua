@@ -1,4 +1,4 @@
---- Compiles the floor (floor.c, floor_step.c, floor_conv.c) into build/bench and opens it.
+--- Compiles the floor (floor.c, floor_step.c, floor_products.c) into build/bench and opens it.
 local ffi = require "ffi"
 
 ffi.cdef [[
@@ -14,13 +14,13 @@ void floor_gemm(float *c, const float *a, const float *b, int n, int threads, in
 int64_t floor_step_size(void);
 void floor_step_init(const float *params);
 void floor_step_params(float *params);
-void floor_products(const int64_t *list, int count, int64_t bytes, int threads, int64_t times);
+void floor_products(const int64_t *products, int n_products, const int64_t *passes, int n_passes, int threads,
+  int64_t times);
 float floor_step(const float *x, const int64_t *label, float p, int threads, int64_t times);
 ]]
 
 local folder = "build/bench"
-local flags = "-std=gnu17 -O3 -march=native -mprefer-vector-width=512 -fno-thread-jumps -fschedule-insns "
-  .. "-fsched-pressure -fopenmp "
+local flags = "-std=gnu17 -O3 -march=native -mprefer-vector-width=512 -fno-thread-jumps -fopenmp "
   .. "-ffp-contract=fast -fno-math-errno -fno-trapping-math -fPIC -shared -I. -D_GNU_SOURCE"
 
 local function run(command)
@@ -28,7 +28,7 @@ local function run(command)
 end
 
 run("mkdir -p " .. folder)
-run(("gcc %s -o %s/floor.so bench/floor.c bench/floor_step.c bench/floor_conv.c -ldl -lm"):format(flags, folder))
+run(("gcc %s -o %s/floor.so bench/floor.c bench/floor_step.c bench/floor_products.c -ldl -lm"):format(flags, folder))
 local C = ffi.load(folder .. "/floor.so")
 
 -- The same file as kernels/cpu/blas.c opens.
@@ -39,13 +39,19 @@ local paths = {
 local has_blas = false
 for _, path in ipairs(paths) do has_blas = has_blas or C.floor_open_blas(path) ~= 0 end
 
---- A floor that is products of matrices and one pass over some bytes. products: { { m, n, k, times }, … }
-local function products(list, bytes, threads)
-  local c = ffi.new("int64_t[?]", 4 * #list + 1)
+local function numbers(list, columns)
+  local c = ffi.new("int64_t[?]", columns * #list + 1)
   for i, p in ipairs(list) do
-    for k = 1, 4 do c[4 * (i - 1) + k - 1] = p[k] end
+    for k = 1, columns do c[columns * (i - 1) + k - 1] = p[k] or 0 end
   end
-  return function(n) C.floor_products(c, #list, bytes, threads, n) end
+  return c
+end
+
+--- A floor that is products of matrices and passes over memory. products: { { m, n, k, times }, … }; passes: { { floats
+-- that are read, floats that are written, 1 if where they were read }, … }
+local function products(list, passes, threads)
+  local p, m = numbers(list, 4), numbers(passes, 3)
+  return function(n) C.floor_products(p, #list, m, #passes, threads, n) end
 end
 
 return { C = C, folder = folder, has_blas = has_blas, products = products }

@@ -1,5 +1,5 @@
 --- Rows of bench/rows.lua about parts of networks: norms, dropout, attention, AdamW over many tensors, a GPT's step.
--- Their floor are the products of matrices alone and one pass over the bytes of what is read and written.
+-- Their floor are the products of matrices alone and one pass over what is read and written.
 local moth = require "moth"
 local floor = require "bench.floor"
 local steps = require "bench.steps"
@@ -7,7 +7,7 @@ local steps = require "bench.steps"
 local rows = {}
 local function row(r) rows[#rows + 1] = r end
 
-local MATRIX = 4 * 4096 * 1024
+local MATRIX = 4096 * 1024
 
 row { name = "layer_norm 4096x1024", torch = { "layer_norm", 0 }, make = function(threads)
   local x, w, b = moth.randn(4096, 1024), moth.rand(1024), moth.randn(1024)
@@ -19,7 +19,7 @@ row { name = "layer_norm 4096x1024", torch = { "layer_norm", 0 }, make = functio
         y:free()
       end
     end,
-    floor = floor.products({}, 2 * MATRIX, threads),
+    floor = floor.products({}, { { MATRIX, MATRIX } }, threads),
     check = function()
       local d = x - x:mean(2, true)
       return f():allclose(d / (d:square():mean(2, true) + 1e-5):sqrt() * w + b, 1e-4, 1e-4)
@@ -38,7 +38,7 @@ row { name = "layer_norm 4096x1024 back", torch = { "layer_norm_backward", 0 }, 
         y:backward(g, { retain_graph = true })
       end
     end,
-    floor = floor.products({}, 3 * MATRIX, threads),
+    floor = floor.products({}, { { 2 * MATRIX, MATRIX } }, threads),
     check = function() return b.grad:allclose(g:sum(1), 1e-3, 1e-3) end,
   }
 end }
@@ -52,7 +52,7 @@ row { name = "dropout 4096x1024", torch = { "dropout", 0 }, make = function(thre
         y:free()
       end
     end,
-    floor = floor.products({}, 2 * MATRIX, threads),
+    floor = floor.products({}, { { MATRIX, MATRIX * 5 / 4 } }, threads), -- with the mask, a byte each
     check = function()
       local kept = moth.nn.functional.dropout(x, { p = 0.2 }):ne(0):float():mean():item()
       return math.abs(kept - 0.8) < 1e-2
@@ -70,19 +70,20 @@ row { name = "topk 32 of 4096x1024", torch = { "topk", 0 }, make = function(thre
         i:free()
       end
     end,
-    floor = floor.products({}, MATRIX, threads),
+    floor = floor.products({}, { { MATRIX, 4096 * 32 * 3 } }, threads),
     check = function() return (moth.topk(x, 32, 2)):equal(moth.sort(x, 2, true):narrow(2, 1, 32)) end,
   }
 end }
 
 -- attention: batch, heads, length, width of a head; the first is char_gpt's. Causal: the floor has the products of the
--- tiles that are seen, and of one that is cut by the diagonal the half.
-local function tiles(s, products)
+-- tiles of 128x128 scores that are seen, in part or whole: each = { scores, others } of a tile, moved = matrices that are
+-- { read, written }.
+local function tiles(s, each, moved, threads)
   local B, H, T, D = unpack(s)
-  local side = math.min(T, 128)
-  local count = B * H * (T / side) * (T / side) / 2
-  return floor.products({ { side, side, D, products[1] * count }, { side, D, side, products[2] * count } },
-    4 * (products[1] + products[2]) * 2 * B * H * T * D, products.threads)
+  local side, n = math.min(T, 128), B * H * T * D
+  local count = B * H * (T / side) * (T / side + 1) / 2
+  return floor.products({ { side, side, D, each[1] * count }, { side, D, side, each[2] * count } },
+    { { moved[1] * n, moved[2] * n } }, threads)
 end
 
 for at, s in ipairs(floor.has_blas and { { 16, 8, 128, 32 }, { 4, 8, 512, 64 }, { 2, 8, 1024, 64 }, { 1, 2, 4096, 64 } }
@@ -108,7 +109,7 @@ for at, s in ipairs(floor.has_blas and { { 16, 8, 128, 32 }, { 4, 8, 512, 64 }, 
           y:free()
         end
       end,
-      floor = tiles(s, { 1, 1, threads = threads }),
+      floor = tiles(s, { 1, 1 }, { 3, 1 }, threads),
       check = function()
         return moth.scaled_dot_product_attention(q, k, v, causal):allclose(plain(q, k, v), 1e-3, 1e-4)
       end,
@@ -124,7 +125,7 @@ for at, s in ipairs(floor.has_blas and { { 16, 8, 128, 32 }, { 4, 8, 512, 64 }, 
           y:backward(g, { retain_graph = true })
         end
       end,
-      floor = tiles(s, { 2, 3, threads = threads }),
+      floor = tiles(s, { 2, 3 }, { 5, 3 }, threads),
       check = function()
         local dq = q.grad
         q.grad = nil
@@ -146,7 +147,8 @@ row { name = "AdamW 1000 tensors of 64x64", torch = { "adamw", 1000 }, make = fu
     moth = function(n)
       for _ = 1, n do optimizer:step() end
     end,
-    floor = floor.products({}, 7 * 4 * 64 * 64 * 1000, threads), -- four are read, three written
+    -- p, g, m, v are read, all but g written
+    floor = floor.products({}, { { 4 * 4096 * 1000, 3 * 4096 * 1000, 1 } }, threads),
     check = function() return math.abs((params[1]:detach() - before):abs():mean():item() - 1e-3) < 1e-4 end,
   }
 end }
@@ -168,8 +170,8 @@ if floor.has_blas then
     list[#list + 1] = { T, C / s.heads, T, 4 * heads }
     -- Of a block: two norms, q, k, v, attention, two times four widths, two sums; each is read and written once, and
     -- so is its gradient. AdamW reads four times the parameters and writes them three times.
-    local activations = 4 * N * (16 * C * s.layers + 2 * C + 2 * V)
-    local parameters = 4 * (s.layers * (12 * C * C + 13 * C) + (V + T + 2) * C)
+    local activations = N * (16 * C * s.layers + 2 * C + 2 * V)
+    local parameters = s.layers * (12 * C * C + 13 * C) + (V + T + 2) * C
     local first, last
     return {
       moth = function(n)
@@ -178,7 +180,8 @@ if floor.has_blas then
           first = first or last
         end
       end,
-      floor = floor.products(list, 4 * activations + 7 * parameters, threads),
+      floor = floor.products(list, { { 2 * activations, 2 * activations }, { 4 * parameters, 3 * parameters, 1 } },
+        threads),
       check = function() return math.abs(first - math.log(V)) < 0.3 and last == last end,
     }
   end }

@@ -3,16 +3,9 @@
  * in one order: the same bits wherever a tile is computed. */
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_product.h"
+#include "kernels/cpu/typed/fold.h"
 
 enum { LANES = 32, FEW = 16 };
-
-/* Joins lanes [half, 2 half) to the first, down to one; each step has a size known to the compiler. */
-#define HALVE(size, JOIN)                                                                          \
-  {                                                                                                \
-    enum { half = size };                                                                          \
-    PART_UNROLL for (int k = 0; k < half; k++) JOIN                                                \
-  }
-#define HALVES(JOIN) HALVE(16, JOIN) HALVE(8, JOIN) HALVE(4, JOIN) HALVE(2, JOIN) HALVE(1, JOIN)
 
 static inline int64_t visible(const MothAttentionTile *t, int64_t row) {
   int64_t n = t->visible + row;
@@ -39,41 +32,52 @@ static inline void apply_mask(const MothAttentionTile *t, real *s, int64_t row, 
   }
 }
 
-/* Of the n first elements and what fills the last LANES up. */
+/* Of a row's n elements the last rest = n % LANES are taken as a whole LANES: there is room, and what stands
+ * behind them counts for nothing. */
 static inline real row_max(const real *s, int64_t n) {
   real lane[LANES];
+  const int rest = (int)(n % LANES);
   for (int k = 0; k < LANES; k++)
     lane[k] = -m_inf();
-  for (int64_t j = 0; j < n; j += LANES)
+  int64_t j = 0;
+  for (; j + LANES <= n; j += LANES)
     for (int k = 0; k < LANES; k++)
       lane[k] = s[j + k] > lane[k] ? s[j + k] : lane[k];
-  HALVES(lane[k] = lane[k] > lane[k + half] ? lane[k] : lane[k + half];)
-  return lane[0];
+  if (rest)
+    for (int k = 0; k < LANES; k++) {
+      real x = k < rest ? s[j + k] : lane[k];
+      lane[k] = x > lane[k] ? x : lane[k];
+    }
+  return lanes_max(lane, LANES);
 }
 
-static inline double lanes_sum(real *lane) {
-  HALVES(lane[k] += lane[k + half];)
-  return (double)lane[0];
-}
-
-static inline double exps(real *s, int64_t n, real shift) {
-  real lane[LANES];
+/* s becomes e^(s - shift), whose sum is that of the lanes. What fills up the last LANES becomes 0. */
+static inline void exps(real *s, int64_t n, real shift, real *restrict lane) {
+  const int rest = (int)(n % LANES);
+  real sum[LANES];
   for (int k = 0; k < LANES; k++)
-    lane[k] = 0;
-  for (int64_t j = 0; j < n; j += LANES)
+    sum[k] = 0;
+  int64_t j = 0;
+  for (; j + LANES <= n; j += LANES)
     MOTH_VECTOR for (int k = 0; k < LANES; k++) {
       real y = m_exp_down(s[j + k] - shift);
       s[j + k] = y;
-      lane[k] += y;
+      sum[k] += y;
     }
-  return lanes_sum(lane);
+  if (rest)
+    MOTH_VECTOR for (int k = 0; k < LANES; k++) {
+      real y = m_exp_down(s[j + k] - shift);
+      y = k < rest ? y : 0;
+      s[j + k] = y;
+      sum[k] += y;
+    }
+  for (int k = 0; k < LANES; k++)
+    lane[k] = sum[k];
 }
 
-/* What stands behind the n elements that a row sees, as far as it is read: whole LANES of it at once, there
- * is room. Gives the whole LANES that n elements are part of. */
-static inline int64_t fill_up(real *s, int64_t n, real with) {
-  MOTH_VECTOR for (int k = 0; k < LANES; k++) s[n + k] = with;
-  return (n + LANES - 1) / LANES * LANES;
+/* LANES elements from s on: there is room behind a row. */
+static inline void fill(real *s, real with) {
+  MOTH_VECTOR for (int k = 0; k < LANES; k++) s[k] = with;
 }
 
 static inline Product scores_of(const MothAttentionTile *t) {
@@ -96,34 +100,42 @@ static inline Product scores_of(const MothAttentionTile *t) {
                    .visible = t->visible};
 }
 
-/* Of row i. */
-static inline void weights_row(const MothAttentionTile *t, int64_t i) {
-  real *s = (real *)t->score + i * t->step, *max = t->max;
+/* Of row i: its scores as the mask leaves them; the maximum so far. */
+static inline real top_of_row(const MothAttentionTile *t, int64_t i) {
+  real *s = (real *)t->score + i * t->step;
   int64_t n = visible(t, i);
   if (t->mask)
     apply_mask(t, s, i, n);
-  int64_t all = fill_up(s, n, -m_inf());
-  real old = t->first ? -m_inf() : max[i], top = row_max(s, all);
-  top = top > old ? top : old;
-  /* nothing seen: any shift will do */
-  real shift = top == -m_inf() ? (real)0 : top;
-  double sum = exps(s, all, shift);
-  if (t->first) {
-    t->sum[i] = sum;
-  } else {
-    real factor = old == -m_inf() ? (real)0 : m_exp_down(old - shift);
-    t->sum[i] = t->sum[i] * (double)factor + sum;
+  real old = t->first ? -m_inf() : ((const real *)t->max)[i], top = row_max(s, n);
+  return top > old ? top : old;
+}
+
+/* Its scores become weights, whose sum is that of the lanes. */
+static inline void weights_of_row(const MothAttentionTile *t, int64_t i, real top, real *lane) {
+  real *s = (real *)t->score + i * t->step;
+  int64_t n = visible(t, i);
+  exps(s, n, top == -m_inf() ? (real)0 : top, lane); /* nothing seen: any shift will do */
+  fill(s + (n + LANES - 1) / LANES * LANES, 0);      /* rows of the same part see more */
+  if (t->keep) {
+    const real *keep = (const real *)t->keep + i * t->step;
+    MOTH_VECTOR for (int64_t j = 0; j < n; j++) s[j] = keep[j] != 0 ? s[j] : (real)0;
+  }
+}
+
+/* Sum and output so far, and the maximum, follow `top`. */
+static inline void sum_of_row(const MothAttentionTile *t, int64_t i, real top, const real *lane) {
+  real *max = t->max;
+  double sum = (double)lanes_sum(lane, LANES);
+  if (!t->first) {
+    real factor = max[i] == -m_inf() ? (real)0 : m_exp_down(max[i] - top);
+    sum += t->sum[i] * (double)factor;
     if (factor != 1) {
       real *o = (real *)t->out + i * t->out_row;
       MOTH_VECTOR for (int64_t j = 0; j < t->width; j++) o[j] *= factor;
     }
   }
+  t->sum[i] = sum;
   max[i] = top;
-  (void)fill_up(s, all, 0); /* rows of the same part see more */
-  if (t->keep) {
-    const real *keep = (const real *)t->keep + i * t->step;
-    MOTH_VECTOR for (int64_t j = 0; j < n; j++) s[j] = keep[j] != 0 ? s[j] : (real)0;
-  }
 }
 
 static void weights(const MothAttentionTile *t) {
@@ -149,8 +161,14 @@ static void weights(const MothAttentionTile *t) {
     values.a = scores.c;
     values.c = (real *)t->out + i * t->out_row;
     product(&scores);
-    for (int64_t r = i; r < i + rows; r++)
-      weights_row(t, r);
+    real top[FEW],
+        lane[FEW][LANES]; /* step by step: no row waits for another's lanes to be joined */
+    for (int64_t r = 0; r < rows; r++)
+      top[r] = top_of_row(t, i + r);
+    for (int64_t r = 0; r < rows; r++)
+      weights_of_row(t, i + r, top[r], lane[r]);
+    for (int64_t r = 0; r < rows; r++)
+      sum_of_row(t, i + r, top[r], lane[r]);
     product(&values);
   }
 }
@@ -185,8 +203,8 @@ static inline void backward_row(const MothAttentionTile *t, int64_t i) {
       g[j] = p * (k * g[j] - d) * scale;
     }
   } else {
-    int64_t all = fill_up(s, n, -m_inf());
-    for (int64_t j = 0; j < all; j += LANES)
+    fill(s + n, -m_inf());
+    for (int64_t j = 0; j < n; j += LANES)
       MOTH_VECTOR for (int k = 0; k < LANES; k++) {
         real p = m_exp_down(s[j + k] - l);
         s[j + k] = p;
@@ -195,8 +213,8 @@ static inline void backward_row(const MothAttentionTile *t, int64_t i) {
   }
   for (int64_t from = l == m_inf() ? 0 : n; from < n + LANES;
        from += LANES) { /* or nothing at all was seen */
-    (void)fill_up(s, from, 0);
-    (void)fill_up(g, from, 0);
+    fill(s + from, 0);
+    fill(g + from, 0);
   }
 }
 
@@ -258,7 +276,7 @@ static void dot(void *delta, const void *a, const void *b, int64_t n, const void
       lane[k] += x[j + k] * y[j + k];
   for (int64_t k = 0; j + k < n; k++)
     lane[k] += x[j + k] * y[j + k];
-  *(real *)delta = (real)lanes_sum(lane) - (minus ? *(const real *)minus : (real)0);
+  *(real *)delta = lanes_sum(lane, LANES) - (minus ? *(const real *)minus : (real)0);
 }
 
 static void add(void *to, const void *from, int64_t n) {

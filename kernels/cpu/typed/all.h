@@ -3,6 +3,7 @@
 // clang-format off
 #include "kernels/cpu/typed/prelude.h"
 #include "kernels/cpu/typed/copy.h"
+#include "kernels/cpu/typed/fold.h"
 #include "kernels/cpu/typed/half.h"
 #include "kernels/cpu/typed/lanes.h"
 #include "kernels/cpu/typed/random.h"

@@ -5,6 +5,7 @@
 
 #if MOTH_IS_FLOAT
 enum { POOL_BLOCK = 256 };
+#define POOL_UNROLL _Pragma("GCC unroll 2")
 
 /* For kernel position k of axis x: the windows [*from, *to) of [o0, o1) that have it inside of the
  * image; window o's lies at (*first) + (o - *from) * stride. */
@@ -141,55 +142,61 @@ static inline void pool_put_places(const pool_at *at, int64_t base, int64_t *pla
 #endif
 }
 
+/* Windows of rows x cols elements that all lie in their images, straight into the results: whole vectors, of which a
+ * row's last may reach into the next row, which comes after. Gives how many rows of windows, from the first on,
+ * have what they reach; the others are left. */
+MOTH_FN int64_t max_pool_windows(const MothPoolPlanes *q, int64_t rows, int64_t cols,
+                                 int64_t stride, int64_t down, int64_t across) {
 #if MOTH_STORED == 0
-/* A row of windows of rows x kernel elements whose lines lie in the image, from `in` on at position
- * `from`, whole vectors at a time. */
-static inline __attribute__((always_inline)) void
-max_pool_windows(const MothPoolPlanes *q, const stored *in, arg_pos from, int64_t rows,
-                 int64_t kernel, int64_t stride, int64_t dilation, int64_t all, stored *out,
-                 int64_t *places) {
   const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  for (int64_t j = 0; j < all; j += POOL_LANES) {
-    const stored *a = in + j * stride;
-    pool_at start = lane * (arg_pos)stride + (from + (arg_pos)(j * stride)), at = start;
-    pool_vec best;
-    pool_load(a, stride, &best);
-    for (int64_t r = 0; r < rows; r++)
-      for (int64_t k = r ? 0 : 1; k < kernel; k++) {
-        int64_t step = r * q->y.dilation * q->x.in + k * dilation;
-        pool_at here = start + (arg_pos)step;
-        pool_vec v;
-        pool_load(a + step, stride, &v);
-        pool_max_lanes(&v, &here, (real *)&best, (arg_pos *)&at);
+  const int64_t width = q->x.in, cells = q->x.out, high = q->y.out, size = q->y.in * width;
+  const int64_t all = (cells + POOL_LANES - 1) / POOL_LANES * POOL_LANES,
+                step = q->y.stride * width;
+  const int64_t reach = (rows - 1) * down * width + (all - 1) * stride + (cols - 1) * across + 2;
+  const int64_t have = q->planes * size, room = q->planes * high * cells, base = q->base;
+  const stored *in = q->in;
+  stored *out = q->out;
+  int64_t *places = q->positions, to = 0;
+  for (int64_t c = 0; c < q->planes; c++)
+    for (int64_t oy = 0; oy < high; oy++, to += cells) {
+      if (c * size + oy * step + reach > have || to + all > room)
+        return c * high + oy;
+      for (int64_t j = 0; j < all; j += POOL_LANES) {
+        const stored *a = in + c * size + oy * step + j * stride;
+        pool_at start = lane * (arg_pos)stride + (arg_pos)(oy * step + j * stride), at = start;
+        pool_vec best;
+        pool_load(a, stride, &best);
+        POOL_UNROLL for (int64_t r = 0; r < rows; r++)
+            POOL_UNROLL for (int64_t k = r ? 0 : 1; k < cols; k++) {
+          int64_t from = r * down * width + k * across;
+          pool_at here = start + (arg_pos)from;
+          pool_vec v;
+          pool_load(a + from, stride, &v);
+          pool_max_lanes(&v, &here, (real *)&best, (arg_pos *)&at);
+        }
+        memcpy(out + to + j, &best, sizeof best);
+        pool_put_places(&at, base, places + to + j);
       }
-    memcpy(out + j, &best, sizeof best);
-    pool_put_places(&at, q->base, places + j);
-  }
-}
-#endif
-
-/* A row of windows whose lines lie in the image, straight into the results: whole vectors, of which the
- * last may reach into the next row, which comes after. False: one of the two cannot be. */
-static bool max_pool_lying(const MothPoolPlanes *q, const stored *in, const stored *end, int64_t oy,
-                           stored *out, int64_t *places, int64_t left) {
-#if MOTH_STORED == 0
-  const MothPoolAxis *y = &q->y, *x = &q->x;
-  int64_t top = y->begin[oy], rows = (y->end[oy] - top + y->dilation - 1) / y->dilation;
-  int64_t all = (x->out + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
-  int64_t lowest = top + (rows - 1) * y->dilation;
-  if (all > left || rows < 1 || !pool_lies(x, in + lowest * x->in, 0, x->out, end))
-    return false;
-  int64_t from = top * x->in - x->padding;
-  if (rows == 2 && x->kernel == 2 && x->stride == 2 && x->dilation == 1)
-    max_pool_windows(q, in + from, (arg_pos)from, 2, 2, 2, 1, all, out, places);
-  else
-    max_pool_windows(q, in + from, (arg_pos)from, rows, x->kernel, x->stride, x->dilation, all, out,
-                     places);
-  return true;
+    }
+  return q->planes * high;
 #else
-  (void)q, (void)in, (void)end, (void)oy, (void)out, (void)places, (void)left;
-  return false;
+  (void)q, (void)rows, (void)cols, (void)stride, (void)down, (void)across;
+  return 0;
 #endif
+}
+
+static bool pool_inside(const MothPoolAxis *a) {
+  return a->kernel > 0 && !a->padding &&
+         (a->out - 1) * a->stride + (a->kernel - 1) * a->dilation < a->in;
+}
+
+static int64_t max_pool_inside(const MothPoolPlanes *q) {
+  const MothPoolAxis *y = &q->y, *x = &q->x;
+  if (!pool_inside(y) || !pool_inside(x))
+    return 0;
+  if (y->kernel == 2 && x->kernel == 2 && x->stride == 2 && y->dilation * x->dilation == 1)
+    return max_pool_windows(q, 2, 2, 2, 1, 1);
+  return max_pool_windows(q, y->kernel, x->kernel, x->stride, y->dilation, x->dilation);
 }
 
 /* A window at a time. */
@@ -215,41 +222,38 @@ static void max_pool_planes(const MothPoolPlanes *q) {
   stored values[POOL_BLOCK];
   int64_t places[POOL_BLOCK];
   const stored *end = (const stored *)q->in + q->planes * size;
+  int64_t done = max_pool_inside(q);
   for (int64_t o0 = 0, m; o0 < x->out; o0 += m) {
     m = room ? room : POOL_BLOCK;
     m = x->out - o0 < m ? x->out - o0 : m;
     int64_t all = (m + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
     for (int64_t i = 0; i < all; i++)
       first[i] = i < m ? (arg_pos)x->begin[o0 + i] : 0;
-    for (int64_t c = 0; c < q->planes; c++)
-      for (int64_t oy = 0; oy < y->out; oy++) {
-        const stored *in = (const stored *)q->in + c * size;
-        int64_t to = (c * y->out + oy) * x->out + o0;
-        arg_pos row = (arg_pos)(y->begin[oy] * x->in);
-        if (room && m == x->out &&
-            max_pool_lying(q, in, end, oy, (stored *)q->out + to, q->positions + to,
-                           q->planes * y->out * x->out - to))
-          continue;
-        for (int64_t j = 0; j < all; j += POOL_LANES) {
-          pool_vec least = (pool_vec){0} - (real)__builtin_inf();
-          pool_at p;
-          memcpy(&p, first + j, sizeof p);
-          p += row;
-          memcpy(best + j, &least, sizeof least);
-          memcpy(at + j, &p, sizeof p);
-        }
-        if (room)
-          max_pool_row(q, in, end, oy, o0, m, best, at);
-        else
-          max_pool_slow(q, in, oy, o0, m, best, at);
-        for (int64_t j = 0; j < all; j += POOL_LANES)
-          MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) {
-            values[j + i] = STORE(best[j + i]);
-            places[j + i] = (int64_t)at[j + i] + q->base;
-          }
-        memcpy((stored *)q->out + to, values, (size_t)m * sizeof(stored));
-        memcpy(q->positions + to, places, (size_t)m * sizeof(int64_t));
+    for (int64_t line = done; line < q->planes * y->out; line++) {
+      int64_t c = line / y->out, oy = line % y->out;
+      const stored *in = (const stored *)q->in + c * size;
+      int64_t to = line * x->out + o0;
+      arg_pos row = (arg_pos)(y->begin[oy] * x->in);
+      for (int64_t j = 0; j < all; j += POOL_LANES) {
+        pool_vec least = (pool_vec){0} - (real)__builtin_inf();
+        pool_at p;
+        memcpy(&p, first + j, sizeof p);
+        p += row;
+        memcpy(best + j, &least, sizeof least);
+        memcpy(at + j, &p, sizeof p);
       }
+      if (room)
+        max_pool_row(q, in, end, oy, o0, m, best, at);
+      else
+        max_pool_slow(q, in, oy, o0, m, best, at);
+      for (int64_t j = 0; j < all; j += POOL_LANES)
+        MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) {
+          values[j + i] = STORE(best[j + i]);
+          places[j + i] = (int64_t)at[j + i] + q->base;
+        }
+      memcpy((stored *)q->out + to, values, (size_t)m * sizeof(stored));
+      memcpy(q->positions + to, places, (size_t)m * sizeof(int64_t));
+    }
   }
 }
 

@@ -52,12 +52,15 @@
 
 /* No dependence between iterations: out may be an input exactly, never partly. */
 #define MOTH_VECTOR _Pragma("GCC ivdep")
-/* And the formula may be long: four vectors side by side, since the processor looks ahead by only one or
- * two such formulas (with -fschedule-insns, which joins them). */
-#if MOTH_IS_FLOAT
+/* And the formula may be long: four vectors side by side, in a function whose instructions are ordered before
+ * registers are given out, so that the processor, which looks ahead by one or two formulas only, finds the next
+ * ones. Not for all of the file: products of matrices spill then, and take twice as long. */
+#if MOTH_IS_FLOAT && defined(__OPTIMIZE__) && defined(__GNUC__) && !defined(__clang__)
 #define MOTH_VECTOR_LONG MOTH_VECTOR _Pragma("GCC unroll 4")
+#define MOTH_ROW         __attribute__((noinline, optimize("schedule-insns", "sched-pressure")))
 #else
 #define MOTH_VECTOR_LONG MOTH_VECTOR
+#define MOTH_ROW         __attribute__((noinline))
 #endif
 
 /* Rows that are summed up before they are written: while one is written, a piece at a time, the memory of

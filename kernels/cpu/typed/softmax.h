@@ -15,24 +15,6 @@ MOTH_FN void row_short(const stored *a, int64_t n, real *x) {
     x[k] = LOAD(a[k]);
 }
 
-/* Joins lanes [half, 2 half) to the first, down to one; sizes are known to the compiler. */
-#define HALVE(half, JOIN)                                                                          \
-  if (n > half)                                                                                    \
-    _Pragma("GCC unroll 64") for (int k = 0; k < half; k++) lane[k] = JOIN(lane[k], lane[k + half]);
-#define HALVES(JOIN)                                                                               \
-  HALVE(32, JOIN) HALVE(16, JOIN) HALVE(8, JOIN) HALVE(4, JOIN) HALVE(2, JOIN) HALVE(1, JOIN)
-#define GREATER(a, b) ((a) > (b) ? (a) : (b))
-#define PLUS(a, b)    ((a) + (b))
-
-MOTH_FN real lanes_max(real *lane, int n) {
-  HALVES(GREATER)
-  return lane[0];
-}
-MOTH_FN real lanes_sum(real *lane, int n) {
-  HALVES(PLUS)
-  return lane[0];
-}
-
 static real row_max(const stored *a, int64_t n) {
   real lane[LANES];
   if (n <= SHORT) {
