@@ -19,7 +19,8 @@ local function expected(x, h, w, kernel, stride, dilation)
     for k = 0, kernel[2] - 1 do
       local top, left = 1 + r * dilation[1], 1 + k * dilation[2]
       local rows = x:narrow(2, top, (oh - 1) * stride[1] + 1):index_select(2, moth.tensor(h, { dtype = moth.int64 }))
-      local part = rows:narrow(3, left, (ow - 1) * stride[2] + 1):index_select(3, moth.tensor(w, { dtype = moth.int64 }))
+      local part = rows:narrow(3, left, (ow - 1) * stride[2] + 1)
+      part = part:index_select(3, moth.tensor(w, { dtype = moth.int64 }))
       best = best and moth.maximum(best, part) or part
     end
   end

@@ -224,9 +224,10 @@ local function write_backward(ops, write)
   write("backward.c", table.concat(t, "\n") .. "\n")
 end
 
--- The loop over contiguous elements of a unary op, or the one written by hand (kernels/cpu/typed/lanes.h).
+-- `restrict` lets loads go before stores of other elements; that of an element itself waits for its load, so that out may
+-- be the input exactly. The loop over contiguous elements of a unary op, or the one written by hand (kernels/cpu/typed/lanes.h).
 local function row_function(op, name, out_type, text)
-  local t = ("static MOTH_ROW void %s(%s *o, const stored *a1, int64_t n) {\n%s\n}\n"):format(name, out_type, text)
+  local t = ("static MOTH_ROW void %s(%s *restrict o, const stored *restrict a1, int64_t n) {\n%s\n}\n"):format(name, out_type, text)
   return op.lanes and ("#ifdef %s\n#define %s %s\n#else\n%s#endif\n"):format(op.lanes, name, op.lanes, t) or t
 end
 
