@@ -115,18 +115,10 @@ typedef struct IndexRange {
 static void index_range(void *ctx, int64_t begin, int64_t end) {
   IndexRange *r = ctx;
   const int64_t *in = r->in;
-  int64_t *out = r->out;
-  uint64_t base = (uint64_t)r->base, size = (uint64_t)r->size, bad = 0;
-  if (out)
-    for (int64_t i = begin; i < end; i++) {
-      uint64_t v = (uint64_t)in[i] - base;
-      out[i] = (int64_t)v;
-      bad |= v >= size;
-    }
-  else
-    for (int64_t i = begin; i < end; i++)
-      bad |= (uint64_t)in[i] - base >= size;
-  if (!bad)
+  uint64_t base = (uint64_t)r->base, size = (uint64_t)r->size;
+  if (!moth_cpu_kernels(MOTH_INT64)
+           ->index_outside(in + begin, end - begin, r->base, r->size,
+                           r->out ? r->out + begin : NULL))
     return;
   for (int64_t i = begin; i < end; i++)
     if ((uint64_t)in[i] - base >= size) {

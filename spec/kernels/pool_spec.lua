@@ -1,5 +1,6 @@
 -- Max pooling of images whose windows all lie inside of them, where rows of windows go straight into the results by
--- whole vectors: against maxima of shifted slices, at sizes around a vector's, and at every level of kernels.
+-- whole vectors: against maxima of shifted slices, at sizes around a vector's, and at every level of kernels; its
+-- gradient against a scatter_add.
 local moth = require "moth"
 local B = require "moth_lua"
 
@@ -9,7 +10,8 @@ local shapes = {
   { 5, 7, 33, { 2, 2 }, { 2, 2 }, { 1, 1 } }, { 2, 4, 64, { 2, 2 }, { 2, 2 }, { 1, 1 } },
   { 2, 9, 40, { 3, 3 }, { 2, 2 }, { 1, 1 } }, { 4, 6, 35, { 2, 3 }, { 1, 1 }, { 2, 1 } },
   { 1, 5, 70, { 1, 4 }, { 3, 3 }, { 1, 2 } }, { 2, 8, 18, { 2, 2 }, { 3, 1 }, { 1, 1 } },
-  { 7, 3, 3, { 3, 3 }, { 1, 1 }, { 1, 1 } }, { 2, 3, 600, { 2, 2 }, { 2, 2 }, { 1, 1 } },
+  { 3, 5, 34, { 2, 2 }, { 2, 2 }, { 1, 1 } }, { 3, 9, 65, { 2, 2 }, { 2, 2 }, { 1, 1 } },
+  { 40, 3, 3, { 2, 2 }, { 2, 2 }, { 1, 1 } }, { 7, 3, 3, { 3, 3 }, { 1, 1 }, { 1, 1 } }, { 2, 3, 600, { 2, 2 }, { 2, 2 }, { 1, 1 } },
 }
 
 local function expected(x, h, w, kernel, stride, dilation)
@@ -53,6 +55,12 @@ describe("max_pool2d inside of its images", function()
           assert.is_true(moth.allclose(y, want, 0, 0, true), name)
           local taken = x:view(planes, -1):gather(2, at:view(planes, -1)):view(y:size())
           assert.is_true(moth.allclose(taken, want, 0, 0, true), name)
+          local g = moth.randint(-8, 9, y:size()):to(dtype) -- sums of small whole numbers are exact
+          local into = moth.zeros(planes, height * width, { dtype = dtype })
+          into = into:scatter_add(2, at:view(planes, -1), g:view(planes, -1)):view(x:size())
+          x:requires_grad_(true)
+          moth.max_pool2d(x, kernel, stride, 0, dilation):backward(g)
+          assert.is_true(x.grad:equal(into), name)
         end
       end
     end)

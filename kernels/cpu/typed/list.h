@@ -44,6 +44,7 @@ struct MothPoolPlanes; /* kernels/cpu/pool.h */
     const struct MothSgd *h)                                                                       \
   X(adam_step, void, void *param, const void *grad, void *avg, void *avg_sq, void *max_sq,         \
     int64_t n, const struct MothAdam *h)                                                           \
+  X(index_outside, bool, const void *in, int64_t n, int64_t base, int64_t size, int64_t *from_0)   \
   X(scatter_add_lines, void, void *out, int64_t out_step, const int64_t *index,                    \
     int64_t index_step, const void *src, int64_t src_step, int64_t n, int64_t lines,               \
     const int64_t *offsets)                                                                        \

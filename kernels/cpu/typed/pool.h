@@ -257,16 +257,83 @@ static void max_pool_planes(const MothPoolPlanes *q) {
   }
 }
 
+/* The inverse of pool_put_places. */
+static inline void pool_get_places(const int64_t *places, int64_t base, pool_at *at) {
+#if defined(__AVX512F__) && MOTH_REAL_KIND == 1
+  __m512i from = _mm512_set1_epi64(base);
+  __m256i low = _mm512_cvtepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(places), from));
+  __m256i high = _mm512_cvtepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(places + 8), from));
+  *at = (pool_at)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+#else
+  for (int i = 0; i < POOL_LANES; i++)
+    (*at)[i] = (arg_pos)(places[i] - base);
+#endif
+}
+
+/* Windows of 2x2 side by side: two rows of the gradient for each row of windows, whole vectors at a time. What
+ * goes beyond a row is written before what belongs there. Gives how many rows of windows are done. */
+static int64_t max_pool_back_pairs(const MothPoolPlanes *q) {
+#if MOTH_STORED == 0
+  const MothPoolAxis *y = &q->y, *x = &q->x;
+  if (!pool_inside(y) || !pool_inside(x) || y->kernel != 2 || x->kernel != 2 || y->stride != 2 ||
+      x->stride != 2 || y->dilation != 1 || x->dilation != 1)
+    return 0;
+  const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const int64_t width = x->in, cells = x->out, high = y->out, size = y->in * width, base = q->base;
+  const int64_t all = (cells + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
+  const int64_t have = q->planes * size, room = q->planes * high * cells;
+  const stored *g = q->in;
+  const int64_t *places = q->positions;
+  stored *out = q->out;
+  int64_t from = 0;
+  for (int64_t c = 0; c < q->planes; c++) {
+    for (int64_t oy = 0; oy < high; oy++, from += cells) {
+      int64_t top = 2 * oy * width, to = c * size + top;
+      if (to + width + 2 * all > have || from + all > room)
+        return c * high + oy;
+      for (int64_t row = 0; row < 2; row++)
+        for (int64_t j = 0; j < all; j += POOL_LANES) {
+          pool_at here = 2 * lane + (arg_pos)(top + row * width + 2 * j);
+          pool_at at;
+          pool_vec v;
+          pool_get_places(places + from + j, base, &at);
+          memcpy(&v, g + from + j, sizeof v);
+          at |= lane >= (arg_pos)(cells - j); /* -1: of the next row */
+          pool_vec even = (pool_vec)((pool_at)v & (at == here));
+          pool_vec odd = (pool_vec)((pool_at)v & (at == here + 1));
+          pool_vec low = __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
+                                                 21, 6, 22, 7, 23);
+          pool_vec up = __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
+                                                29, 14, 30, 15, 31);
+          memcpy(out + to + row * width + 2 * j, &low, sizeof low);
+          memcpy(out + to + row * width + 2 * j + POOL_LANES, &up, sizeof up);
+        }
+      if (2 * all < width) /* the last of an odd width */
+        out[to + width - 1] = out[to + 2 * width - 1] = 0;
+    }
+    memset(out + c * size + 2 * high * width, 0,
+           (size_t)(size - 2 * high * width) * sizeof(stored));
+  }
+  return q->planes * high;
+#else
+  (void)q;
+  return 0;
+#endif
+}
+
 /* in: gradient of the pooled planes. Positions were checked. */
 static void max_pool_planes_backward(const MothPoolPlanes *q) {
-  int64_t size = q->y.in * q->x.in, n = q->y.out * q->x.out;
-  for (int64_t c = 0; c < q->planes; c++) {
+  int64_t high = q->y.out, size = q->y.in * q->x.in, n = high * q->x.out;
+  int64_t done = max_pool_back_pairs(q);
+  for (int64_t c = high ? done / high : 0; c < q->planes; c++) {
+    int64_t rows = high ? done % high : 0, first = 2 * rows * q->x.in;
     const stored *g = (const stored *)q->in + c * n;
     const int64_t *at = q->positions + c * n;
     stored *out = (stored *)q->out + c * size;
-    memset(out, 0, (size_t)size * sizeof(stored));
-    for (int64_t i = 0; i < n; i++)
+    memset(out + first, 0, (size_t)(size - first) * sizeof(stored));
+    for (int64_t i = rows * q->x.out; i < n; i++)
       out[at[i] - q->base] = STORE(LOAD(out[at[i] - q->base]) + LOAD(g[i]));
+    done = 0;
   }
 }
 

@@ -7,6 +7,22 @@
 #define ADD_TO(o, x) (o) = STORE((real)(LOAD(o) + LOAD(x)))
 #endif
 
+/* Integers: whether one of n indices is not in [base, base + size). They go, less base, to `from_0` unless NULL. */
+static bool index_outside(const void *in, int64_t n, int64_t base, int64_t size, int64_t *from_0) {
+  const stored *a = in;
+  uint64_t bad = 0;
+  if (from_0)
+    MOTH_VECTOR for (int64_t i = 0; i < n; i++) {
+      uint64_t v = (uint64_t)(int64_t)a[i] - (uint64_t)base;
+      from_0[i] = (int64_t)v;
+      bad |= v >= (uint64_t)size;
+    }
+  else
+    for (int64_t i = 0; i < n; i++)
+      bad |= (uint64_t)(int64_t)a[i] - (uint64_t)base >= (uint64_t)size;
+  return bad != 0;
+}
+
 /* `lines` independent lines of n additions: out[index[j * step]] += src[j * src_step] within a line,
  * which begins at offsets[0] (out), [1] (index), [2] (src), three for each line. */
 static void scatter_add_lines(void *out, int64_t out_step, const int64_t *index, int64_t index_step,
