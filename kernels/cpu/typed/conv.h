@@ -57,61 +57,69 @@ static inline void conv_copy(real *to, const real *from, int64_t n) {
     _mm512_mask_storeu_ps(to + j, k, _mm512_maskz_loadu_ps(k, from + j));
   }
 }
-/* o[0, n): s in [from, to), else 0 */
-static inline void conv_padded(real *o, const real *s, int64_t from, int64_t to, int64_t n) {
-  for (int64_t j = 0; j < n; j += 16)
-    _mm512_mask_storeu_ps(o + j, conv_mask(j, 0, n),
-                          _mm512_maskz_loadu_ps(conv_mask(j, from, to), s + j));
+/* rows of o[0, n): s in [from, to), else 0 */
+static inline void conv_padded(real *o, const real *s, int64_t s_row, int64_t rows, int64_t from,
+                               int64_t to, int64_t n) {
+  for (int64_t j = 0; j < n; j += 16) {
+    __mmask16 all = conv_mask(j, 0, n), in = conv_mask(j, from, to);
+    for (int64_t i = 0; i < rows; i++)
+      _mm512_mask_storeu_ps(o + i * n + j, all, _mm512_maskz_loadu_ps(in, s + i * s_row + j));
+  }
 }
 #else
 static inline void conv_copy(real *to, const real *from, int64_t n) {
   for (int64_t j = 0; j < n; j++)
     to[j] = from[j];
 }
-static inline void conv_padded(real *o, const real *s, int64_t from, int64_t to, int64_t n) {
-  for (int64_t j = 0; j < from; j++)
-    o[j] = 0;
-  memcpy(o + from, s + from, (size_t)(to - from) * sizeof(real));
-  for (int64_t j = to; j < n; j++)
-    o[j] = 0;
+static inline void conv_padded(real *o, const real *s, int64_t s_row, int64_t rows, int64_t from,
+                               int64_t to, int64_t n) {
+  for (int64_t i = 0; i < rows; i++, o += n, s += s_row) {
+    for (int64_t j = 0; j < from; j++)
+      o[j] = 0;
+    memcpy(o + from, s + from, (size_t)(to - from) * sizeof(real));
+    for (int64_t j = to; j < n; j++)
+      o[j] = 0;
+  }
 }
 #endif
+
+/* Which i of [0, n) have first + i * step in [0, size): [*from, *to). */
+static inline void conv_inside(int64_t first, int64_t step, int64_t size, int64_t n, int64_t *from,
+                               int64_t *to) {
+  int64_t lo = first < 0 ? (-first + step - 1) / step : 0;
+  int64_t hi = first < size ? (size - 1 - first) / step + 1 : 0;
+  *from = lo < n ? lo : n;
+  hi = hi < n ? hi : n;
+  *to = hi > *from ? hi : *from;
+}
 
 static void conv_planes(const MothConvPlanes *p) {
   const MothConvAxis *y = p->y, *x = p->x;
   const real *src = p->src;
   real *out = p->out;
-  int64_t high = p->rows + y->span - 1, pitch = p->pitch;
+  const int64_t high = p->rows + y->span - 1, pitch = p->pitch, step = x->step;
+  const int64_t down = y->step * x->size;
   for (int64_t c = 0; c < p->channels; c++, src += p->src_plane)
     for (int a = 0; a < y->nphases; a++)
       for (int b = 0; b < x->nphases; b++, out += p->plane) {
-        int64_t step = x->step, first = x->offset[b];
-        /* columns [from, to) lie inside of the source */
-        int64_t from = first < 0 ? (-first + step - 1) / step : 0;
-        int64_t to = first < x->size ? (x->size - 1 - first) / step + 1 : 0;
-        from = from < pitch ? from : pitch;
-        to = to < pitch ? to : pitch;
-        to = to > from ? to : from;
-        for (int64_t i = 0; i < high; i++) {
-          int64_t sy = (p->row + i) * y->step + y->offset[a];
-          real *o = out + i * pitch;
-          if (sy < 0 || sy >= y->size) {
-            memset(o, 0, (size_t)pitch * sizeof(real));
-            continue;
+        int64_t first = x->offset[b], top = p->row * y->step + y->offset[a], from, to, lo, hi;
+        conv_inside(first, step, x->size, pitch, &from, &to);
+        conv_inside(top, y->step, y->size, high, &lo, &hi);
+        const real *s = src + (top + lo * y->step) * x->size + first;
+        real *o = out + lo * pitch;
+        memset(out, 0, (size_t)(lo * pitch) * sizeof(real));
+        if (step == 1)
+          conv_padded(o, s, down, hi - lo, from, to, pitch);
+        else
+          for (int64_t i = lo; i < hi; i++, o += pitch, s += down) {
+            for (int64_t j = 0; j < from; j++)
+              o[j] = 0;
+            for (int64_t j = from; j < to; j++)
+              o[j] = s[j * step];
+            for (int64_t j = to; j < pitch; j++)
+              o[j] = 0;
           }
-          const real *s = src + sy * x->size + first;
-          if (step == 1) {
-            conv_padded(o, s, from, to, pitch);
-            continue;
-          }
-          for (int64_t j = 0; j < from; j++)
-            o[j] = 0;
-          for (int64_t j = from; j < to; j++)
-            o[j] = s[j * step];
-          for (int64_t j = to; j < pitch; j++)
-            o[j] = 0;
-        }
-        memset(out + high * pitch, 0, (size_t)(p->plane - high * pitch) * sizeof(real));
+        memset(out + hi * pitch, 0, (size_t)(p->plane - hi * pitch) * sizeof(real));
       }
 }
 
