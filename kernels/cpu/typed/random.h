@@ -40,7 +40,15 @@ MOTH_FN Wide wide_high(Wide a) {
 /* Four words each of the next n <= RUN blocks, in order; `word` has room for RUN and is aligned. The
  * rounds of a block wait for one another, so CHAINS vectors go side by side. */
 enum { RUN = 64 };
-static void philox_run(uint64_t seed, uint64_t block, int n, unsigned *word) {
+
+/* What the caller reads and writes next, an element for each word: lines of both are asked for between the
+ * rounds, one at a time, so that memory has something to do all the while. NULL, NULL: nothing. */
+typedef struct Ahead {
+  const stored *in, *out;
+} Ahead;
+
+MOTH_FN void philox_ahead(uint64_t seed, uint64_t block, int n, unsigned *word, Ahead ahead) {
+  enum { LINE = 64 / sizeof(stored), LINES = 4 * WIDE * CHAINS / LINE }; /* of a turn of the loop */
   unsigned long long first[RUN], second[RUN]; /* words 0 and 1, 2 and 3 of each block */
   static const unsigned long long count[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   const Wide zero = {0};
@@ -57,6 +65,10 @@ static void philox_run(uint64_t seed, uint64_t block, int n, unsigned *word) {
     }
     Wide key0 = zero + (unsigned)seed, key1 = zero + (unsigned)(seed >> 32);
     for (int round = 0; round < 10; round++) {
+      if (ahead.in && round < LINES) {
+        __builtin_prefetch(ahead.in + (4 * b + round * LINE), 0);
+        __builtin_prefetch(ahead.out + (4 * b + round * LINE), 1);
+      }
       for (int c = 0; c < CHAINS; c++) {
         Wide x = wide_mul(v0[c], zero + 0xd2511f53u), y = wide_mul(v2[c], zero + 0xcd9e8d57u);
         v0[c] = wide_high(y) ^ v1[c] ^ key0;
@@ -79,6 +91,10 @@ static void philox_run(uint64_t seed, uint64_t block, int n, unsigned *word) {
     pair[2 * b] = first[b];
     pair[2 * b + 1] = second[b];
   }
+}
+
+static void philox_run(uint64_t seed, uint64_t block, int n, unsigned *word) {
+  philox_ahead(seed, block, n, word, (Ahead){NULL, NULL});
 }
 
 #if MOTH_REAL_KIND == 2
@@ -199,9 +215,8 @@ static void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int
   for (int64_t i = begin; i < end; i += 4 * RUN) {
     unsigned word[4 * RUN] __attribute__((aligned(64)));
     int64_t n = end - i < 4 * RUN ? end - i : 4 * RUN;
-    fetch(a, i, i + n); /* on its way while the words are made */
-    fetch_to_write(o, i, i + n);
-    philox_run(seed, offset + (uint64_t)(i / 4), (int)((n + 3) / 4), word);
+    philox_ahead(seed, offset + (uint64_t)(i / 4), (int)((n + 3) / 4), word,
+                 (Ahead){a + i + 4 * RUN, o + i + 4 * RUN});
     MOTH_VECTOR for (int64_t k = 0; k < n; k++) {
       unsigned keep = (unsigned)(word[k] >= t.limit) & some;
       mask[i + k] = (uint8_t)keep;
