@@ -129,6 +129,9 @@ function Module:registry(name)
   end
   return self[name]
 end
+-- LuaJIT (Debian 12's, of March 2022) compiles this loop over fields of all kinds wrongly: traces that branch off from
+-- it load from addresses cut to 32 bits, in one of fifteen processes that walk over many modules.
+jit.off(Module.registry)
 
 --- State that is saved and moved but not trained. o.persistent = false: not saved. `t` may be nil.
 function Module:register_buffer(name, t, o)
