@@ -161,8 +161,8 @@ static void weights(const MothAttentionTile *t) {
     values.a = scores.c;
     values.c = (real *)t->out + i * t->out_row;
     product(&scores);
-    real top[FEW],
-        lane[FEW][LANES]; /* step by step: no row waits for another's lanes to be joined */
+    /* Step by step: no row waits for another's lanes to be joined. */
+    real top[FEW], lane[FEW][LANES];
     for (int64_t r = 0; r < rows; r++)
       top[r] = top_of_row(t, i + r);
     for (int64_t r = 0; r < rows; r++)

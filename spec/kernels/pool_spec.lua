@@ -59,6 +59,11 @@ describe("max_pool2d inside of its images", function()
           local g = moth.randint(-8, 9, y:size()):to(dtype) -- sums of small whole numbers are exact
           local into = moth.zeros(planes, height * width, { dtype = dtype })
           into = into:scatter_add(2, at:view(planes, -1), g:view(planes, -1)):view(x:size())
+          -- positions of a caller's own, most of them outside of their windows
+          local own = moth.randint(1, height * width + 1, y:size())
+          local sums = moth.zeros(planes, height * width, { dtype = dtype })
+          sums = sums:scatter_add(2, own:view(planes, -1), g:view(planes, -1)):view(x:size())
+          assert.is_true(moth.max_pool2d_backward(g, own, x:size(), kernel, stride, 0, dilation):equal(sums), name)
           x:requires_grad_(true)
           moth.max_pool2d(x, kernel, stride, 0, dilation):backward(g)
           assert.is_true(x.grad:equal(into), name)

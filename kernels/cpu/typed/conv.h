@@ -83,16 +83,6 @@ static inline void conv_padded(real *o, const real *s, int64_t s_row, int64_t ro
 }
 #endif
 
-/* Which i of [0, n) have first + i * step in [0, size): [*from, *to). */
-static inline void conv_inside(int64_t first, int64_t step, int64_t size, int64_t n, int64_t *from,
-                               int64_t *to) {
-  int64_t lo = first < 0 ? (-first + step - 1) / step : 0;
-  int64_t hi = first < size ? (size - 1 - first) / step + 1 : 0;
-  *from = lo < n ? lo : n;
-  hi = hi < n ? hi : n;
-  *to = hi > *from ? hi : *from;
-}
-
 static void conv_planes(const MothConvPlanes *p) {
   const MothConvAxis *y = p->y, *x = p->x;
   const real *src = p->src;
@@ -103,8 +93,8 @@ static void conv_planes(const MothConvPlanes *p) {
     for (int a = 0; a < y->nphases; a++)
       for (int b = 0; b < x->nphases; b++, out += p->plane) {
         int64_t first = x->offset[b], top = p->row * y->step + y->offset[a], from, to, lo, hi;
-        conv_inside(first, step, x->size, pitch, &from, &to);
-        conv_inside(top, y->step, y->size, high, &lo, &hi);
+        inside(first, step, x->size, pitch, &from, &to);
+        inside(top, y->step, y->size, high, &lo, &hi);
         const real *s = src + (top + lo * y->step) * x->size + first;
         real *o = out + lo * pitch;
         memset(out, 0, (size_t)(lo * pitch) * sizeof(real));

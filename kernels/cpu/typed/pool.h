@@ -7,19 +7,6 @@
 enum { POOL_BLOCK = 256 };
 #define POOL_UNROLL _Pragma("GCC unroll 2")
 
-/* For kernel position k of axis x: the windows [*from, *to) of [o0, o1) that have it inside of the
- * image; window o's lies at (*first) + (o - *from) * stride. */
-static inline int64_t pool_reach(const MothPoolAxis *x, int64_t k, int64_t o0, int64_t o1,
-                                 int64_t *to, int64_t *first) {
-  int64_t shift = k * x->dilation - x->padding, from = o0;
-  if (o0 * x->stride + shift < 0)
-    from = (-shift + x->stride - 1) / x->stride;
-  int64_t end = shift < x->in ? (x->in - 1 - shift) / x->stride + 1 : 0;
-  *to = end < o1 ? end : o1;
-  *first = from * x->stride + shift;
-  return from;
-}
-
 /* Windows [o0, o0 + m) read `line`, a row of the image from the first window's first position on, filled up
  * to both sides, so that POOL_LANES windows are taken at a time and none asks where the image ends. */
 enum { POOL_LANES = 16, POOL_LINE = 4096 };
@@ -271,7 +258,8 @@ static inline void pool_get_places(const int64_t *places, int64_t base, pool_at 
 }
 
 /* Windows of 2x2 side by side: two rows of the gradient for each row of windows, whole vectors at a time. What
- * goes beyond a row is written before what belongs there. Gives how many rows of windows are done. */
+ * goes beyond a row is written before what belongs there. Gives how many rows of windows are done: up to the
+ * first that has a position outside of its window (a caller's own; the op adds wherever they say). */
 static int64_t max_pool_back_pairs(const MothPoolPlanes *q) {
 #if MOTH_STORED == 0
   const MothPoolAxis *y = &q->y, *x = &q->x;
@@ -291,6 +279,7 @@ static int64_t max_pool_back_pairs(const MothPoolPlanes *q) {
       int64_t top = 2 * oy * width, to = c * size + top;
       if (to + width + 2 * all > have || from + all > room)
         return c * high + oy;
+      pool_at foreign = {0};
       for (int64_t row = 0; row < 2; row++)
         for (int64_t j = 0; j < all; j += POOL_LANES) {
           pool_at here = 2 * lane + (arg_pos)(top + row * width + 2 * j);
@@ -298,7 +287,12 @@ static int64_t max_pool_back_pairs(const MothPoolPlanes *q) {
           pool_vec v;
           pool_get_places(places + from + j, base, &at);
           memcpy(&v, g + from + j, sizeof v);
-          at |= lane >= (arg_pos)(cells - j); /* -1: of the next row */
+          pool_at beyond = lane >= (arg_pos)(cells - j); /* of the next row */
+          at |= beyond;
+          pool_at down = at - here; /* as seen from the upper row */
+          if (row == 0)
+            foreign |= ~(beyond | (down == 0) | (down == 1) | (down == (arg_pos)width) |
+                         (down == (arg_pos)width + 1));
           pool_vec even = (pool_vec)((pool_at)v & (at == here));
           pool_vec odd = (pool_vec)((pool_at)v & (at == here + 1));
           pool_vec low = __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
@@ -308,6 +302,8 @@ static int64_t max_pool_back_pairs(const MothPoolPlanes *q) {
           memcpy(out + to + row * width + 2 * j, &low, sizeof low);
           memcpy(out + to + row * width + 2 * j + POOL_LANES, &up, sizeof up);
         }
+      if (memcmp(&foreign, &(pool_at){0}, sizeof foreign) != 0)
+        return c * high + oy;
       if (2 * all < width) /* the last of an odd width */
         out[to + width - 1] = out[to + 2 * width - 1] = 0;
     }
@@ -396,10 +392,11 @@ static void avg_pool_planes_backward(const MothPoolPlanes *q) {
             continue;
           }
           for (int64_t k = 0; k < x->kernel; k++) {
-            int64_t to, first, from = pool_reach(x, k, o0, o0 + m, &to, &first), n = to - from;
-            stored *a = row + first;
-            const real *s = share + (from - o0);
-            MOTH_VECTOR for (int64_t i = 0; i < n; i++) a[i * x->stride] =
+            int64_t first = o0 * x->stride + k * x->dilation - x->padding, from, to;
+            inside(first, x->stride, x->in, m, &from, &to);
+            stored *a = row + (first + from * x->stride);
+            const real *s = share + from;
+            MOTH_VECTOR for (int64_t i = 0; i < to - from; i++) a[i * x->stride] =
                 STORE(LOAD(a[i * x->stride]) + s[i]);
           }
         }

@@ -78,3 +78,13 @@ MOTH_FN void fetch_to_write(const stored *p, int64_t from, int64_t end) {
   for (int64_t i = from; i < end; i += 64 / (int64_t)sizeof *p)
     __builtin_prefetch(p + i, 1);
 }
+
+/* Which i of [0, n) have first + i * step in [0, size): [*from, *to). */
+MOTH_FN void inside(int64_t first, int64_t step, int64_t size, int64_t n, int64_t *from,
+                    int64_t *to) {
+  int64_t lo = first < 0 ? (-first + step - 1) / step : 0;
+  int64_t hi = first < size ? (size - 1 - first) / step + 1 : 0;
+  *from = lo < n ? lo : n;
+  hi = hi < n ? hi : n;
+  *to = hi > *from ? hi : *from;
+}
