@@ -274,9 +274,17 @@ local function loop(op, name)
     t[#t + 1] = ("  if (%s) {"):format(table.concat(cond, " && "))
     t[#t + 1] = ("    %s *o = (%s *)p[0];"):format(out_type, out_type)
     t[#t + 1] = table.concat(head, "\n")
-    local vector = n == 1 and #params == 0 and "MOTH_VECTOR_LONG" or "MOTH_VECTOR"
-    local text = ("    %s for (int64_t i = 0; i < n; i++) o[i] = %s;"):format(vector, expr(reads))
-    if vector == "MOTH_VECTOR_LONG" then -- in a function of its own: constants stay in memory, and registers are free
+    local long = n == 1 and #params == 0 and (op.dtypes == "float" or op.promote == "float")
+    local text = ("    MOTH_VECTOR%s for (int64_t i = 0; i < n; i++) o[i] = %s;"):format(long and "_LONG" or "", expr(reads))
+    if not long then -- what it waits for is memory
+      local asked = { "ASK_AHEAD_OUT(o, from);" }
+      for i = 1, n do
+        if not scalar[i] then asked[#asked + 1] = ("ASK_AHEAD(a%d, from);"):format(i) end
+      end
+      text = ("    STRETCHES(o, n, from, end) {\n      if (far) {\n        %s\n      }\n\z
+        \32     MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] = %s;\n    }"):format(table.concat(asked, "\n        "), expr(reads))
+    end
+    if long then -- in a function of its own: constants stay in memory, and registers are free
       table.insert(t, 1, row_function(op, name .. "_row", out_type, text))
       text = ("    %s_row(o, a1, n);"):format(name)
     end

@@ -26,7 +26,13 @@ MOTH_FN long long float_to_int(double x) {
     if (s[0] == sizeof(stored) && s[1] == sizeof(from_t)) {                                        \
       stored *o = (stored *)p[0];                                                                  \
       const from_t *a = (const from_t *)p[1];                                                      \
-      MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] = convert(a[i]);                            \
+      STRETCHES(o, n, from, end) {                                                                 \
+        if (far) {                                                                                 \
+          ASK_AHEAD_OUT(o, from);                                                                  \
+          ASK_AHEAD(a, from);                                                                      \
+        }                                                                                          \
+        MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] = convert(a[i]);                     \
+      }                                                                                            \
     } else {                                                                                       \
       for (int64_t i = 0; i < n; i++)                                                              \
         *(stored *)(p[0] + i * s[0]) = convert(*(const from_t *)(p[1] + i * s[1]));                \

@@ -17,8 +17,15 @@ static inline __attribute__((always_inline)) __m512 exp_lanes(__m512 x) {
   return _mm512_scalef_ps(_mm512_add_ps(q, _mm512_set1_ps(1.0f)), n);
 }
 static void LANES_m_exp(float *out, const float *in, int64_t n) {
+  enum { LINE = 16, CACHED = 1 << 14 };
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16)
+  if (n > CACHED)
+    for (; i + LINE <= n; i += LINE) {
+      __builtin_prefetch(out + i + AHEAD, 1);
+      __builtin_prefetch(in + i + AHEAD, 0);
+      _mm512_storeu_ps(out + i, exp_lanes(_mm512_loadu_ps(in + i)));
+    }
+  for (; i + LINE <= n; i += LINE)
     _mm512_storeu_ps(out + i, exp_lanes(_mm512_loadu_ps(in + i)));
   __mmask16 rest = (__mmask16)((1u << (n - i)) - 1);
   _mm512_mask_storeu_ps(out + i, rest, exp_lanes(_mm512_maskz_loadu_ps(rest, in + i)));

@@ -54,8 +54,8 @@ static void norm_rows(void *out, const void *in, int64_t rows, int64_t n, const 
     ((real *)rstd)[r] = s;
     PIECES(PIECE, n, from, end) {
       if (r + 1 < rows) {
-        fetch(a + n, from, end);
-        fetch_to_write(o + n, from, end);
+        FETCH(a + n, from, end);
+        FETCH_TO_WRITE(o + n, from, end);
       }
       if (w && b)
         MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] =
@@ -121,9 +121,9 @@ static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t r
     if (all) { /* some rows in one pass: their sums are read and written once */
       PIECES(PIECE / ROWS, n, from, end) {
         for (int64_t k = m; k < 2 * m && r + k < rows; k++) {
-          fetch(g + k * n, from, end);
-          fetch(a + k * n, from, end);
-          fetch_to_write(o + k * n, from, end);
+          FETCH(g + k * n, from, end);
+          FETCH(a + k * n, from, end);
+          FETCH_TO_WRITE(o + k * n, from, end);
         }
         MOTH_VECTOR for (int64_t i = from; i < end; i++) {
           real sw = dw[i], sb = db[i], wi = w[i];
@@ -147,9 +147,9 @@ static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t r
     }
     PIECES(PIECE, o ? n : 0, from, end) {
       if (r + 1 < rows) {
-        fetch(g + n, from, end);
-        fetch(a + n, from, end);
-        fetch_to_write(o + n, from, end);
+        FETCH(g + n, from, end);
+        FETCH(a + n, from, end);
+        FETCH_TO_WRITE(o + n, from, end);
       }
       if (w)
         MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] =
