@@ -37,6 +37,12 @@ describe("launcher #quick", function()
     assert.equals("", (run([[$M < /dev/null]])))
   end)
 
+  it("collects earlier than LuaJIT, but as a program has chosen", function()
+    local ask = [[echo '%s require "moth"; print(collectgarbage("setpause", 200))' > $F; luajit $F]]
+    assert.equals("150\n", (run(ask:format(""))))
+    assert.equals("300\n", (run(ask:format('collectgarbage("setpause", 300)'))))
+  end)
+
   it("requires modules by their last name", function()
     assert.equals("function\n", (run([[echo 'print(type(util.traceinfo))' > $F; $M -l jit.util $F]])))
   end)
