@@ -159,7 +159,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind faults lint bench bundle gpu-check parity fuzz docs install install-lua uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind faults soak lint bench bundle gpu-check parity fuzz docs install install-lua uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -231,6 +231,10 @@ valgrind: deps-dev all
 # What fails is the disk, the system, the process: needs strace.
 faults: deps-dev all
 	@MOTH_CASES=$${MOTH_CASES:-1000} MOTH_VERBOSE=1 $(RUN) --build=$(B) -- $(or $(SPECS),--tags=faults)
+
+# A million steps of a training: memory, descriptors and threads stay.
+soak: deps-test all
+	@MOTH_TEST_TIMEOUT=3000 $(RUN) --build=$(B) -- spec/soak.lua
 
 C_FILES   = $(shell find src kernels spec examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc')
 lint: deps-dev
@@ -325,7 +329,8 @@ help:
 	  'make test        all specs but the slow ones; test-full: all, with more cases' \
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
 	  'make faults      saving on full disks, with failing calls, killed at random points (MOTH_CASES=1000)' \
-	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
+	  'make soak        a million steps of a training: what the process holds stays (MOTH_SOAK=1000000)' \
+  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=10000000: the parsers' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
