@@ -159,7 +159,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev demo test test-full asan ubsan-clang tsan valgrind faults soak lint bench bundle gpu-check parity fuzz docs install install-lua uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bundle gpu-check parity fuzz docs install install-lua uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -191,8 +191,8 @@ check:
 	$(info $(call find,luacheck,$(call version,luacheck,--version),no lint; HINT: make deps-dev))
 	@test -n '$(shell command -v $(CC))' -a -n '$(shell command -v $(LUAJIT))' -a -n '$(LUAJIT_H)'
 
-deps deps-test deps-dev:
-	@sh .ci/deps build $(if $(filter-out deps,$@),test) $(if $(filter %-dev,$@),dev)
+deps deps-test deps-dev deps-cover:
+	@sh .ci/deps build $(if $(filter-out deps,$@),test) $(if $(filter %-dev,$@),dev) $(if $(filter %-cover,$@),cover)
 
 demo: deps all
 	$(B)/moth examples/fashion_mnist.lua
@@ -227,6 +227,16 @@ $(eval $(call sanitized,tsan,gcc,thread,libtsan.so,$(or $(SPECS),--tags=threads)
 valgrind: deps-dev all
 	@MOTH_CPU=generic $(RUN) --build=$(B) --wrap="valgrind -q --error-exitcode=9 --leak-check=full \
 	  --show-leak-kinds=definite --errors-for-leak-kinds=definite" -- $(or $(SPECS),--tags=quick)
+
+# Lines and branches of src/ and kernels/ that the specs reach, the emulation of CUDA among them.
+COVERED  := --quiet --rc lcov_branch_coverage=1
+coverage: deps-cover
+	$(SUBMAKE) B=$(B)/coverage CFLAGS="--coverage -fprofile-update=atomic" OPT_CORE=-O1 OPT_KERN=-O1 OPT_generic=-O1 libs emu-lib
+	@find $(B)/coverage -name '*.gcda' -delete
+	@$(RUN) --build=$(B)/coverage -- $(call runs,--exclude-tags=noasan$(comma)slow,MOTH_FRACTION=0.3)
+	@lcov $(COVERED) --capture -d $(B)/coverage/obj -b . --no-external -o $(B)/coverage/all.info 2>/dev/null
+	@lcov $(COVERED) --extract $(B)/coverage/all.info '$(CURDIR)/src/*' '$(CURDIR)/kernels/*' -o $(B)/coverage/moth.info
+	@lcov $(COVERED) --list $(B)/coverage/moth.info
 
 # What fails is the disk, the system, the process: needs strace.
 faults: deps-dev all
@@ -330,6 +340,7 @@ help:
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
 	  'make faults      saving on full disks, with failing calls, killed at random points (MOTH_CASES=1000)' \
 	  'make soak        a million steps of a training: what the process holds stays (MOTH_SOAK=1000000)' \
+  'make coverage    lines and branches of the C core that the specs reach' \
   'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=10000000: the parsers' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \

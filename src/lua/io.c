@@ -190,15 +190,6 @@ static int b_sha256(lua_State *L) {
   return 1;
 }
 
-/* write_file(path, string): the old or the new content, never something between */
-static int b_write_file(lua_State *L) {
-  size_t n;
-  const char *text = luaL_checklstring(L, 2, &n);
-  MothPiece piece = {text, n};
-  MothStatus s = moth_file_write_atomic(luaL_checkstring(L, 1), &piece, 1);
-  return s ? moth_lua_raise(L, s) : 0;
-}
-
 void moth_lua_open_io(lua_State *L) {
   static const luaL_Reg fns[] = {{"load_safetensors", b_load_safetensors},
                                  {"save_safetensors", b_save_safetensors},
@@ -206,7 +197,6 @@ void moth_lua_open_io(lua_State *L) {
                                  {"sha256_file", b_sha256_file},
                                  {"sha256", b_sha256},
                                  {"is_text", b_is_text},
-                                 {"write_file", b_write_file},
                                  {NULL, NULL}};
   moth_io_init();
   luaL_register(L, NULL, fns);

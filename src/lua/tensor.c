@@ -228,7 +228,6 @@ NUMBER(b_version, moth_tensor_version(t))
 NUMBER(b_data_ptr, (uintptr_t)t->data)
 NUMBER(b_storage_ptr, (uintptr_t)t->storage->data)
 NUMBER(b_storage_nbytes, t->storage->nbytes)
-NUMBER(b_refs, t->refs)
 BOOLEAN(b_is_contiguous, t->contiguous)
 BOOLEAN(b_is_fake, moth_tensor_is_fake(t))
 
@@ -326,27 +325,9 @@ static int b_bytes(lua_State *L) {
   lua_pushlstring(L, t->data ? t->data : "", (size_t)(t->numel * moth_itemsize(t)));
   return 1;
 }
-static int b_set_bytes(lua_State *L) {
-  MothTensor *t = arg_tensor(L, 1);
-  size_t n;
-  const char *s = luaL_checklstring(L, 2, &n);
-  need_values(L, t, "set_bytes");
-  if (!t->contiguous || n != (size_t)(t->numel * moth_itemsize(t)))
-    return moth_lua_error(L, "set_bytes: expected %lld bytes for a row-major tensor, got %lld",
-                          (long long)(t->numel * moth_itemsize(t)), (long long)n);
-  if (n)
-    memcpy(t->data, s, n);
-  ++*moth_version_of(t);
-  return 0;
-}
 
 static int b_shares_storage(lua_State *L) {
   lua_pushboolean(L, arg_tensor(L, 1)->storage == arg_tensor(L, 2)->storage);
-  return 1;
-}
-
-static int b_overlaps(lua_State *L) {
-  lua_pushinteger(L, moth_tensor_overlap(arg_tensor(L, 1), arg_tensor(L, 2)));
   return 1;
 }
 
@@ -483,10 +464,6 @@ static int b_log(lua_State *L) {
   moth_log_set(luaL_optstring(L, 1, ""));
   return 0;
 }
-static int b_log_on(lua_State *L) {
-  lua_pushboolean(L, moth_log_on(luaL_checkstring(L, 1)));
-  return 1;
-}
 
 void moth_lua_open_tensor(lua_State *L) {
   static const luaL_Reg fns[] = {{"tensor", b_tensor},
@@ -502,7 +479,6 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"data_ptr", b_data_ptr},
                                  {"storage_ptr", b_storage_ptr},
                                  {"storage_nbytes", b_storage_nbytes},
-                                 {"refs", b_refs},
                                  {"is_contiguous", b_is_contiguous},
                                  {"is_fake", b_is_fake},
                                  {"tensor_dtype", b_tensor_dtype},
@@ -510,9 +486,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"pointer", b_pointer},
                                  {"from_ptr", b_from_ptr},
                                  {"bytes", b_bytes},
-                                 {"set_bytes", b_set_bytes},
                                  {"shares_storage", b_shares_storage},
-                                 {"overlaps", b_overlaps},
                                  {"alias", b_alias},
                                  {"fake", b_fake},
                                  {"set_data", b_set_data},
@@ -528,7 +502,6 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"format", b_format},
                                  {"cuda_why", b_cuda_why},
                                  {"log", b_log},
-                                 {"log_on", b_log_on},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
   lua_newtable(
