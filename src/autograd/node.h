@@ -117,7 +117,6 @@ MothStatus moth_rebase_history(MothTensor *view, MothNode *n);
 /* Records op results: the step of the dispatcher (step.c). */
 MothStatus moth_autograd_record(MothCall *c);
 
-MothStatus moth_hook_add(MothTensor *t, MothHook hook, int64_t *id);
 MOTH_API MothStatus moth_tensor_register_hook(MothTensor *t, MothHook hook, int64_t *id);
 MOTH_API void moth_tensor_remove_hook(MothTensor *t, MothNode *node, int64_t id);
 MOTH_API MothNode *moth_tensor_node(MothTensor *t); /* borrowed; NULL for leaves */

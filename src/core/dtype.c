@@ -72,19 +72,6 @@ MothStatus moth_set_default_dtype(MothDType d) {
   return MOTH_OK;
 }
 
-float moth_half_to_float(uint16_t h) {
-  return m_f16_to_f32(h);
-}
-uint16_t moth_float_to_half(float f) {
-  return m_f32_to_f16(f);
-}
-float moth_bfloat_to_float(uint16_t h) {
-  return m_bf16_to_f32(h);
-}
-uint16_t moth_float_to_bfloat(float f) {
-  return m_f32_to_bf16(f);
-}
-
 /* Float to integer as every kernel of moth does it: towards zero, NaN is 0, out of range saturates. */
 static int64_t to_int64(MothValue v) {
   if (v.tag != MOTH_V_FLOAT)

@@ -13,11 +13,6 @@ MOTH_API int moth_dtype_find(const char *name);
 MOTH_API void moth_dtype_store(MothDType d, void *element, MothValue v);
 MOTH_API MothValue moth_dtype_load(MothDType d, const void *element);
 
-float moth_half_to_float(uint16_t h);
-uint16_t moth_float_to_half(float f);
-float moth_bfloat_to_float(uint16_t h);
-uint16_t moth_float_to_bfloat(float f);
-
 static inline double moth_as_double(MothValue v) {
   return v.tag == MOTH_V_FLOAT ? v.u.d : (double)v.u.i;
 }

@@ -7,7 +7,6 @@
 #include "core/error.h"
 
 static int num_threads;
-static _Thread_local bool serial;
 
 __attribute__((constructor)) static void threads_init(void) {
   const char *s = getenv("MOTH_NUM_THREADS");
@@ -19,10 +18,7 @@ __attribute__((constructor)) static void threads_init(void) {
 }
 
 int moth_num_threads(void) {
-  return serial ? 1 : num_threads;
-}
-void moth_thread_serial(bool on) {
-  serial = on;
+  return num_threads;
 }
 
 MothStatus moth_set_num_threads(int n) {

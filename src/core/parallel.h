@@ -8,6 +8,4 @@ typedef void (*MothRange)(void *ctx, int64_t begin, int64_t end);
 /* Calls fn on ranges that cover [0, n), each a multiple of `grain` long but the last. What a range
  * computes must not depend on where ranges end; sums go over fixed chunks instead (kernels/cpu). */
 MOTH_API void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx);
-/* Makes all parallel loops of this thread serial (worker threads do so). */
-MOTH_API void moth_thread_serial(bool on);
 #endif

@@ -164,21 +164,6 @@ MothStatus moth_tensor_from_ptr(void *data, int ndim, const int64_t *shape, Moth
   return MOTH_OK;
 }
 
-MothStatus moth_tensor_scalar(MothValue v, MothDType dtype, MothDevice device, MothTensor **out) {
-  MothTensor *t;
-  MOTH_TRY(moth_tensor_new(0, NULL, dtype, device, &t));
-  char element[8];
-  moth_dtype_store(dtype, element, v);
-  MothStatus s = moth_device_ops(device.type)
-                     ->from_host(device.index, t->data, element, (size_t)moth_itemsize(t));
-  if (s) {
-    moth_tensor_release(t);
-    return s;
-  }
-  *out = t;
-  return MOTH_OK;
-}
-
 void moth_tensor_retain(MothTensor *t) {
   atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
 }

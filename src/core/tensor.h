@@ -89,8 +89,6 @@ MOTH_API MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src);
 /* A shape-only tensor. */
 MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,
                                          MothDevice device, MothTensor **out);
-/* A 0-dim tensor of value v. */
-MothStatus moth_tensor_scalar(MothValue v, MothDType dtype, MothDevice device, MothTensor **out);
 /* Makes t describe what src describes (used by in-place ops that change the geometry). */
 void moth_tensor_update_contiguous(MothTensor *t);
 
