@@ -139,6 +139,23 @@ describe("dispatch #quick", function()
     assert.truthy(lines[2]:find("src/ops/linalg.lua:%d+"))
   end)
 
+  it("shows arguments of every kind in a trace, positions from 1", function()
+    local x = moth.ones(2, 3)
+    local function line(fn) return (moth.dispatch.trace(fn)[1]:gsub("  %(src/.*", "")) end
+    assert.equal("zeros []  size: {2, 0}, dtype: int64, device: cpu",
+      line(function() moth.zeros(2, 0, { dtype = moth.int64, device = "cpu" }) end))
+    assert.equal("cat [CPU]  tensors: {float32 [2, 3] cpu, float32 [2, 3] cpu}, dim: 2",
+      line(function() moth.cat({ x, x }, 2) end))
+    assert.equal("sum [CPU]  self: float32 [2, 3] cpu, dim: {1, -1}, keepdim: true",
+      line(function() x:sum({ 1, -1 }, true) end))
+    assert.equal("mul_ [CPU]  self: float32 [2, 3] cpu, other: 0.5", line(function() x:mul_(0.5) end))
+    local many = {}
+    for i = 1, 200 do many[i] = x end
+    local long = line(function() moth.cat(many, 1) end) -- as much as fits
+    assert.matches("^cat %[CPU%]  tensors: {float32", long)
+    assert.is_true(#long > 500 and #long < 1100)
+  end)
+
   it("describes ops and lists kernels #M060 #M068 #M072", function()
     assert.is_true(#moth.ops.list() >= 90)
     local text = moth.ops.describe("softmax")

@@ -43,6 +43,13 @@ describe("launcher #quick", function()
     assert.equals("300\n", (run(ask:format('collectgarbage("setpause", 300)'))))
   end)
 
+  it("logs calls where MOTH_LOGS says so", function()
+    local text = run([[MOTH_LOGS=x,dispatch $M -e 'x = moth.ones(2) + 1']])
+    assert.matches("^%[moth dispatch%] ones %[%]  size: {2}  %(src/ops/create.lua:%d+%)\n" ..
+      "%[moth dispatch%] add %[CPU%]  self: float32 %[2%] cpu, other: 1, alpha: 1  %(src/ops/pointwise.lua:%d+%)\n$", text)
+    assert.equals("", (run([[MOTH_LOGS=other $M -e 'x = moth.ones(2) + 1']])))
+  end)
+
   it("requires modules by their last name", function()
     assert.equals("function\n", (run([[echo 'print(type(util.traceinfo))' > $F; $M -l jit.util $F]])))
   end)

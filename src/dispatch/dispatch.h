@@ -148,6 +148,8 @@ MOTH_API void moth_modes_load(const MothModes *from); /* saved on this thread */
 MOTH_API MothStatus moth_dispatch(MothCall *c);
 /* Goes on below the step that calls it. */
 MOTH_API MothStatus moth_redispatch(MothCall *c);
+/* "add [Autograd, CPU]  self: float32 [2, 3] cpu, other: 2, alpha: 1": as much as fits into n bytes. */
+MOTH_API void moth_call_describe(const MothCall *c, char *text, size_t n);
 /* Checks tags, fills defaults. args has room for op->nargs. */
 MOTH_API MothStatus moth_op_check(const MothOp *op, int given, MothValue *args);
 /* As moth_op_call with a variant and targets. */

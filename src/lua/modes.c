@@ -264,43 +264,10 @@ static int b_pop_count(lua_State *L) {
   return 2;
 }
 
-/* "dispatch add [Autograd, CPU] self: float32 [2, 3] cpu, other: 2" */
-static void describe_call(const MothCall *c, char *text, size_t n) {
-  static const struct {
-    uint32_t key;
-    const char *name;
-  } keys[] = {{MOTH_KEY_AUTOCAST, "Autocast"}, {MOTH_KEY_AUTOGRAD, "Autograd"},
-              {MOTH_KEY_BELOW, "Intercept"},   {MOTH_KEY_FAKE, "Fake"},
-              {MOTH_KEY_CPU, "CPU"},           {MOTH_KEY_CUDA, "CUDA"},
-              {MOTH_KEY_USER, "User"}};
-  size_t at = (size_t)snprintf(text, n, "%s%s [", c->op->name,
-                               c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
-  bool first = true;
-  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-    if (c->keys & keys[i].key && at < n) {
-      at += (size_t)snprintf(text + at, n - at, "%s%s", first ? "" : ", ", keys[i].name);
-      first = false;
-    }
-  if (at < n)
-    at += (size_t)snprintf(text + at, n - at, "] %s",
-                           c->op->composite && !c->op->keep ? "composite " : "");
-  for (int i = 0; i < c->op->nargs && at < n; i++) {
-    char buf[256];
-    MothValue v = c->args[i];
-    if (v.tag == MOTH_V_TENSOR)
-      at += (size_t)snprintf(text + at, n - at, " %s: %s", c->op->args[i].name,
-                             moth_tensor_format(v.u.t, buf, sizeof buf));
-    else if (v.tag == MOTH_V_INT)
-      at += (size_t)snprintf(text + at, n - at, " %s: %lld", c->op->args[i].name, (long long)v.u.i);
-    else if (v.tag == MOTH_V_FLOAT)
-      at += (size_t)snprintf(text + at, n - at, " %s: %g", c->op->args[i].name, v.u.d);
-  }
-}
-
 static MothStatus log_run(MothCall *c, void *ctx) {
   (void)ctx;
   char text[1024];
-  describe_call(c, text, sizeof text);
+  moth_call_describe(c, text, sizeof text);
   moth_log_write("dispatch", "%s  (%s)", text, c->op->place);
   return moth_redispatch(c);
 }
@@ -309,7 +276,7 @@ static MothStatus log_run(MothCall *c, void *ctx) {
 static MothStatus trace_run(MothCall *c, void *ctx) {
   lua_State *L = moth_lua_current;
   char text[1024];
-  describe_call(c, text, sizeof text);
+  moth_call_describe(c, text, sizeof text);
   if (L && lua_checkstack(L, 4)) {
     moth_lua_push_held(L, (int)(intptr_t)ctx);
     lua_pushfstring(L, "%s  (%s)", text, c->op->place);
