@@ -9,6 +9,7 @@
 -- A class is the metatable of its instances, so metamethods are written as methods (`Point:__tostring`).
 -- A subclass has those that its base had when it was made. `Class.__new(cls)`, where there is one, makes
 -- the bare instance before `__init` runs: state that must be there even if `__init` calls no base.
+local each = require "moth.each"
 
 local Object = { __name = "Object" }
 Object.__index = Object
@@ -38,7 +39,7 @@ local function class(name, base)
   if type(name) ~= "string" then error("class: expected a name, got " .. type(name), 2) end
   base = base or Object
   local cls = { super = base }
-  for key, value in pairs(base) do
+  for key, value in each(base) do
     if type(key) == "string" and key:find("^__") then cls[key] = value end
   end
   cls.__name, cls.__init, cls.__new = name, nil, nil -- the last two are found through the base

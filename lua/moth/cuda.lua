@@ -9,6 +9,7 @@
 local B = require "moth_lua"
 local within = require "moth.within"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local C = B.cuda
 
 local M = {}
@@ -142,7 +143,7 @@ function C.Event.__tostring() return "<moth.cuda.Event>" end
 M.memory_stats = C.memory_stats
 --- All segments with their blocks.
 M.memory_snapshot = C.memory_snapshot
-for name, key in pairs({ memory_allocated = "allocated_bytes.all.current",
+for name, key in each({ memory_allocated = "allocated_bytes.all.current",
   max_memory_allocated = "allocated_bytes.all.peak", memory_reserved = "reserved_bytes.all.current",
   max_memory_reserved = "reserved_bytes.all.peak" }) do
   M[name] = function(device) return C.memory_stats(device)[key] end

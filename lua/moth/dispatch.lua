@@ -1,6 +1,7 @@
 --- Looking into and changing the way of calls: modes, counting, tracing, fake tensors, autocast.
 local B = require "moth_lua"
 local within = require "moth.within"
+local each = require "moth.each"
 local M = {}
 
 --- Every op called in fn(...) goes to handler(func, args, kwargs), which returns its result: func is callable and has
@@ -14,9 +15,9 @@ end
 
 --- How many ops reach a backend while fn(...) runs (composites count as their parts); and how many of each.
 function M.count(fn, ...)
-  local total, each
-  within(B.push_count, function() total, each = B.pop_count() end, nil, fn, ...)
-  return total, each
+  local total, by_name
+  within(B.push_count, function() total, by_name = B.pop_count() end, nil, fn, ...)
+  return total, by_name
 end
 
 --- The lines that MOTH_LOGS=dispatch would print while fn(...) runs: op, keys, arguments, place of the record.
@@ -29,7 +30,7 @@ end
 --- The kernels of an op by backend: { cpu = true, … }; printed as a line.
 function M.table(name)
   local have, keys = B.kernels(name), {}
-  for k in pairs(have) do keys[#keys + 1] = k end
+  for k in each(have) do keys[#keys + 1] = k end
   table.sort(keys)
   return setmetatable(have, { __tostring = function() return name .. ": " .. table.concat(keys, ", ") end })
 end

@@ -5,6 +5,7 @@
 --     local y = moth.func.functional_call(model, params, x) -- differentiable by whatever params were made of
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local ops = B.ops
 local M = {}
 
@@ -23,9 +24,9 @@ local function places(model)
     if above[m] then check.fail("functional_call: the module at '%s' holds itself", path) end
     above[m] = true
     for _, registry in ipairs({ "_parameters", "_buffers" }) do
-      for name, t in pairs(m:registry(registry)) do visit(registry, path, m, name, t) end
+      for name, t in each(m:registry(registry)) do visit(registry, path, m, name, t) end
     end
-    for name, child in pairs(m:registry("_modules")) do
+    for name, child in each(m:registry("_modules")) do
       walk(child, path == "" and name or path .. "." .. name, above)
     end
     above[m] = nil
@@ -57,7 +58,7 @@ function M.functional_call(model, params, ...)
     check.fail("functional_call: expected a table of tensors by name, got %s", type(params))
   end
   local where, changes = places(model), {}
-  for path, t in pairs(params) do
+  for path, t in each(params) do
     if not where[path] then check.fail("functional_call: the model has no parameter or buffer '%s'", tostring(path)) end
     if not B.is_tensor(t) then check.fail("functional_call: '%s' must be a tensor, got %s", path, type(t)) end
     for _, place in ipairs(where[path]) do changes[#changes + 1] = { place[1], place[2], t } end

@@ -3,6 +3,7 @@
 local B = require "moth_lua"
 local ops = B.ops
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local M = { functions = {}, methods = {} }
 local F, methods = M.functions, M.methods
@@ -26,7 +27,7 @@ end
 
 -- ---- other names -----------------------------------------------------------------------------------
 
-for name, op in pairs({ absolute = "abs", clip = "clamp", multiply = "mul", divide = "div", true_divide = "div",
+for name, op in each({ absolute = "abs", clip = "clamp", multiply = "mul", divide = "div", true_divide = "div",
   subtract = "sub", negative = "neg", greater = "gt", greater_equal = "ge", less = "lt", less_equal = "le",
   not_equal = "ne", arcsin = "asin", arccos = "acos", arctan = "atan", arctan2 = "atan2", concat = "cat",
   swapaxes = "transpose", swapdims = "transpose", broadcast_to = "expand",
@@ -242,7 +243,7 @@ function F.einsum(equation, ...)
       t, term = summed(own, terms[1], needed)
     else
       local with = set_of(term)
-      for l in pairs(needed) do with[l] = true end
+      for l in each(needed) do with[l] = true end
       own, terms[i] = summed(own, terms[i], with)
       t, term = contract(t, term, own, terms[i], needed)
       t, term = summed(t, term, needed)

@@ -2,6 +2,7 @@
 -- Inputs are float64: in less, differences are mostly rounding.
 local ffi = require "ffi"
 local B = require "moth_lua"
+local each = require "moth.each"
 local ops = B.ops
 local M = {}
 
@@ -46,7 +47,7 @@ end
 
 local function options_of(options)
   options = options or {}
-  for k in pairs(options) do
+  for k in each(options) do
     if k ~= "eps" and k ~= "atol" and k ~= "rtol" and k ~= "repeats" then
       error("gradcheck: unknown option '" .. tostring(k) .. "'; there are eps, atol, rtol, repeats", 3)
     end
@@ -117,7 +118,7 @@ local function check(fn, inputs, options, name, level)
         fail(level, "%s: output %d is not the same on a second run", name, out.place)
       end
       if B.requires_grad(out.tensor) and na > 0 then
-        for i, g in pairs(row(out, na, checked)) do
+        for i, g in each(row(out, na, checked)) do
           local first = jacobian[o][na][i]
           if not first or ffi.string(g.p, g.n * 8) ~= ffi.string(first.p, first.n * 8) then
             fail(level, "%s: the gradient of input %d is not the same on a second run", name, checked[i].place)

@@ -8,6 +8,7 @@ jit.opt.start("maxtrace=20000", "maxmcode=65536", "maxrecord=20000")
 
 -- libgomp reads this once, when it is loaded: threads that wait must not spin for long, or a busy machine stalls.
 local ffi = require "ffi"
+local each = require "moth.each"
 ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
 ffi.C.setenv("GOMP_SPINCOUNT", "10000", 0)
 
@@ -17,7 +18,7 @@ if here then B.library(here) end
 
 local moth = { _VERSION = B.version_string, version = B.version_string }
 
-for name, fn in pairs(B.ops) do
+for name, fn in each(B.ops) do
   if name:sub(-1) ~= "_" then moth[name] = fn end
 end
 
@@ -64,7 +65,7 @@ moth.equal = tensor.equal
 for _, name in ipairs({ "arange", "max", "min", "split", "chunk", "unbind", "where" }) do
   moth[name] = tensor.functions[name]
 end
-for name, fn in pairs(require("moth.functions").functions) do moth[name] = fn end
+for name, fn in each(require("moth.functions").functions) do moth[name] = fn end
 tensor.install(moth)
 
 local autograd = require "moth.autograd"
@@ -74,7 +75,7 @@ for _, name in ipairs({ "no_grad", "no_grad_fn", "enable_grad", "inference_mode"
 end
 
 local random = require "moth.random"
-for name, fn in pairs(random) do moth[name] = fn end
+for name, fn in each(random) do moth[name] = fn end
 
 --- Statistics of the allocator: live, peak, cached bytes; allocs, system calls.
 moth.memory = {
@@ -102,8 +103,8 @@ moth.autograd = autograd
 
 local function names()
   local list = { "F" }
-  for name in pairs(lazy) do list[#list + 1] = name end
-  for name in pairs(from) do list[#list + 1] = name end
+  for name in each(lazy) do list[#list + 1] = name end
+  for name in each(from) do list[#list + 1] = name end
   return list
 end
 

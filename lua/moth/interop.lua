@@ -9,6 +9,7 @@
 -- int64_t. Tensors of one storage share it.
 local ffi = require "ffi"
 local B = require "moth_lua"
+local each = require "moth.each"
 local M = {}
 
 local MAX_EXPANDED = 2 ^ 30
@@ -26,10 +27,10 @@ function M.load(kind, path, place, max_expanded)
     return place and place(t) or t
   end
   local with = { place = place }
-  for name, fn in pairs(callbacks) do with[name] = fn end
+  for name, fn in each(callbacks) do with[name] = fn end
   local what, value = B.load_zip(path, with, max_expanded or MAX_EXPANDED)
   if what == "npz" then
-    for name, t in pairs(value) do value[name] = place and place(B.ops.contiguous(t)) or B.ops.contiguous(t) end
+    for name, t in each(value) do value[name] = place and place(B.ops.contiguous(t)) or B.ops.contiguous(t) end
   end
   return value, what
 end

@@ -6,6 +6,7 @@ local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local Ordered = require "moth.nn.ordered"
+local each = require "moth.each"
 local ops = B.ops
 local M = {}
 
@@ -54,7 +55,7 @@ local function pack_table(t, path, out, depth)
   if ordered then
     keys = Ordered.keys(t)
   else
-    for k in pairs(t) do
+    for k in each(t) do
       if not (type(k) == "number" and k >= 1 and k <= n and k == math.floor(k)) then keys[#keys + 1] = k end
     end
     table.sort(keys, function(a, b)
@@ -202,7 +203,7 @@ local function load_safetensors(path, place)
   local names, tensors, metadata, own = B.load_safetensors(path)
   local named = by_name(names, tensors)
   if not own then
-    for name, t in pairs(named) do named[name] = place and place(t) or t end
+    for name, t in each(named) do named[name] = place and place(t) or t end
     return named
   end
   local tree, err = json().decode(metadata["moth.tree"] or "")
@@ -233,7 +234,7 @@ end
 --- Saves { name = tensor } as plain safetensors; metadata is { key = string }.
 function M.save_safetensors(tensors, path, metadata)
   local names, list, pairs_list = {}, {}, {}
-  for name in pairs(tensors) do
+  for name in each(tensors) do
     if type(name) ~= "string" or not B.is_tensor(tensors[name]) then
       error("save_safetensors: expected a table of tensors by name", 2)
     end
@@ -243,7 +244,7 @@ function M.save_safetensors(tensors, path, metadata)
   for i, name in ipairs(names) do
     list[i] = ops.contiguous(ops.to(B.alias(tensors[name], false), { device = "cpu" }))
   end
-  for k, v in pairs(metadata or {}) do pairs_list[#pairs_list + 1] = { k, tostring(v) } end
+  for k, v in each(metadata or {}) do pairs_list[#pairs_list + 1] = { k, tostring(v) } end
   B.save_safetensors(path, names, list, pairs_list)
 end
 

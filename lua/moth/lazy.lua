@@ -1,10 +1,12 @@
 --- Modules that are loaded piece by piece: a missing field is looked up in `files` and required when first asked for.
 -- files: { Name = "file" } or { Name = { "file", "field" } }, below `prefix`.
+local each = require "moth.each"
+
 return function(module, prefix, files)
   return setmetatable(module, {
     __names = function() -- for completion: what could be asked for
       local list = {}
-      for name in pairs(files) do list[#list + 1] = name end
+      for name in each(files) do list[#list + 1] = name end
       return list
     end,
     __index = function(t, key)

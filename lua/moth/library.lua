@@ -1,5 +1,6 @@
 --- A third backend: a device of the user's, with kernels for ops.
 local B = require "moth_lua"
+local each = require "moth.each"
 local M = {}
 
 --- Names the user device and gives it kernels: register_backend("mydev", { add = function(args, results) … end }).
@@ -10,7 +11,7 @@ function M.register_backend(name, kernels)
     error("register_backend: expected a name such as 'mydev', got " .. tostring(name), 2)
   end
   B.register_backend(name)
-  for op, fn in pairs(kernels or {}) do B.register_kernel(op, fn) end
+  for op, fn in each(kernels or {}) do B.register_kernel(op, fn) end
 end
 
 --- A kernel in Lua for one op of the user device.

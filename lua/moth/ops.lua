@@ -1,5 +1,6 @@
 --- The op table, as data: moth.ops.list(), moth.ops.describe "sigmoid".
 local B = require "moth_lua"
+local each = require "moth.each"
 local M = {}
 
 local by_name
@@ -17,7 +18,7 @@ function M.get(name) return records()[name] end
 --- The names of all ops, sorted.
 function M.list()
   local names = {}
-  for name in pairs(records()) do names[#names + 1] = name end
+  for name in each(records()) do names[#names + 1] = name end
   table.sort(names)
   return names
 end
@@ -29,7 +30,7 @@ function M.describe(name)
   local lines = { op.schema, "  " .. op.doc, "  defined at " .. op.place .. " (" .. op.kind .. ")" }
   local function add(label, value) if value then lines[#lines + 1] = ("  %-12s %s"):format(label, value) end end
   local kernels = {}
-  for k in pairs(B.kernels(name)) do kernels[#kernels + 1] = k end
+  for k in each(B.kernels(name)) do kernels[#kernels + 1] = k end
   table.sort(kernels)
   add("kernels", #kernels > 0 and table.concat(kernels, ", ") or "made of other ops")
   add("promotion", op.promote)

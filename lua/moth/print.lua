@@ -1,5 +1,6 @@
 --- How tensors print: aligned, long ones by head and tail, and a footer with dtype, shape and device.
 local B = require "moth_lua"
+local each = require "moth.each"
 local ops = B.ops
 local M = {}
 
@@ -7,7 +8,7 @@ local options = { precision = 4, threshold = 1000, edgeitems = 3, linewidth = 80
 
 --- set_printoptions{precision=, threshold=, edgeitems=, linewidth=}
 function M.set_printoptions(o)
-  for k, v in pairs(o) do
+  for k, v in each(o) do
     if options[k] == nil then error("set_printoptions: unknown option '" .. tostring(k) .. "'", 2) end
     options[k] = v
   end

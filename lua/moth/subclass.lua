@@ -14,6 +14,7 @@
 -- nothing: func(...) goes on to the backend. Results are plain tensors unless it wraps them: cls(func(...)). Composites
 -- come as their parts. Other fields of the table are methods of the tensors: x:name().
 local B = require "moth_lua"
+local each = require "moth.each"
 local M = {}
 
 local Class = {}
@@ -37,7 +38,7 @@ function M.tensor_subclass(name, fields)
     error("tensor_subclass: expected (name, { dispatch = function(cls, func, types, args, kwargs) … end })", 2)
   end
   local cls = { __name = name }
-  for key, value in pairs(fields) do cls[key] = value end
+  for key, value in each(fields) do cls[key] = value end
   if not M.ready then
     B.on_subclass(run)
     M.ready = true

@@ -2,6 +2,7 @@
 -- Fields: x.grad, x.grad_fn, x.data, x.shape. All else is a method.
 local ffi = require "ffi"
 local B = require "moth_lua"
+local each = require "moth.each"
 local ops = B.ops
 
 local M = { functions = {} }
@@ -9,7 +10,7 @@ local mt = B.Tensor
 local methods = {}
 M.methods = methods
 
-for name, fn in pairs(ops) do methods[name] = fn end
+for name, fn in each(ops) do methods[name] = fn end
 
 local is_tensor, is_dtype, is_device = B.is_tensor, B.is_dtype, B.is_device
 
@@ -133,7 +134,7 @@ function methods.to(x, a, b, c)
   return ops.to(x, a)
 end
 
-for method, name in pairs({ float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16",
+for method, name in each({ float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16",
   char = "int8", byte = "uint8", short = "int16", int = "int32", long = "int64", bool = "bool" }) do
   local dtype = B.dtype(name)
   methods[method] = function(x) return ops.to(x, { dtype = dtype }) end
@@ -361,7 +362,7 @@ methods.equal = M.equal
 function M.new(value, options)
   options = options or {}
   if type(options) ~= "table" then error("[tensor] options must be a table such as {dtype = moth.float64}", 2) end
-  for k in pairs(options) do
+  for k in each(options) do
     if k ~= "dtype" and k ~= "device" and k ~= "requires_grad" and k ~= "pin_memory" then
       error("[tensor] unknown option '" .. tostring(k) .. "'; there are dtype, device, requires_grad", 2)
     end
@@ -414,7 +415,7 @@ local finfo = {
   float16 = { bits = 16, eps = 2 ^ -10, max = 65504, tiny = 2 ^ -14 },
   bfloat16 = { bits = 16, eps = 2 ^ -7, max = (2 - 2 ^ -7) * 2 ^ 127, tiny = 2 ^ -126 },
 }
-for _, f in pairs(finfo) do f.min, f.smallest_normal = -f.max, f.tiny end
+for _, f in each(finfo) do f.min, f.smallest_normal = -f.max, f.tiny end
 --- Limits of a float dtype: bits, eps, max, min, tiny.
 function M.finfo(dtype)
   return finfo[B.dtype(dtype).name] or error("finfo: expected a float dtype, got " .. tostring(dtype), 2)
@@ -453,7 +454,7 @@ end
 --- For completion: what can be asked of a tensor.
 function mt.__names()
   local list = { "grad", "shape", "grad_fn", "data" }
-  for name in pairs(methods) do list[#list + 1] = name end
+  for name in each(methods) do list[#list + 1] = name end
   return list
 end
 
@@ -496,15 +497,15 @@ function mt.__call(alias, x)
 end
 
 -- A tensor that free() has released answers as any other, but needs no finalizer.
-for k, v in pairs(mt) do
+for k, v in each(mt) do
   if k ~= "__gc" then B.Released[k] = v end
 end
 
 -- What needs the finished table of functions.
 function M.install(moth)
   methods.type_as = ops.type_as
-  for name, fn in pairs(require("moth.functions").methods) do methods[name] = fn end
-  for name, fn in pairs(methods) do
+  for name, fn in each(require("moth.functions").methods) do methods[name] = fn end
+  for name, fn in each(methods) do
     if moth[name] == nil and (name == "detach" or name == "item" or name == "numel") then moth[name] = fn end
   end
 end

@@ -1,6 +1,7 @@
 --- For specs: comparing tensors, making them. `moth.testing`.
 local B = require "moth_lua"
 local tensor = require "moth.tensor"
+local each = require "moth.each"
 local ops = B.ops
 local M = {}
 
@@ -49,7 +50,7 @@ end
 -- The error says how many elements differ, and the greatest absolute and relative difference with their indices.
 function M.assert_close(actual, expected, options, level)
   options, level = options or {}, (level or 1) + 1
-  for k in pairs(options) do
+  for k in each(options) do
     if k ~= "rtol" and k ~= "atol" and k ~= "equal_nan" and k ~= "check_dtype" and k ~= "message" then
       error("assert_close: unknown option '" .. tostring(k)
         .. "'; there are rtol, atol, equal_nan, check_dtype, message", level)

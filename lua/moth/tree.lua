@@ -7,13 +7,14 @@
 -- A table without a metatable is a branch; all else is an end. Fields come in one order: 1, 2, … first, then the
 -- others by type and name.
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local M = {}
 
 local function is_branch(x) return type(x) == "table" and getmetatable(x) == nil end
 
 local function keys(t)
   local list = {}
-  for key in pairs(t) do list[#list + 1] = key end
+  for key in each(t) do list[#list + 1] = key end
   table.sort(list, function(a, b)
     local ka, kb = type(a), type(b)
     if ka ~= kb then return ka < kb end -- "number" < "string"

@@ -2,6 +2,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local M = {}
 
@@ -27,7 +28,7 @@ function M.values(list)
   if kind == "boolean" then return moth.tensor(list) end
   if kind ~= "table" then return list end
   local out = {}
-  for key in pairs(first) do
+  for key in each(first) do
     local column = {}
     for i, sample in ipairs(list) do
       if sample[key] == nil then check.fail("data: sample %d of a batch has no field '%s'", i, tostring(key)) end

@@ -12,6 +12,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local collate = require "moth.data.collate"
 local sampler = require "moth.data.sampler"
+local each = require "moth.each"
 
 local DataLoader = class("DataLoader")
 
@@ -84,7 +85,7 @@ local function pin(v)
   if B.is_tensor(v) then return v:pin_memory() end
   if type(v) ~= "table" or getmetatable(v) then return v end
   local out = {}
-  for key, value in pairs(v) do out[key] = pin(value) end
+  for key, value in each(v) do out[key] = pin(value) end
   return out
 end
 local function pinned(...)
@@ -156,7 +157,7 @@ function DataLoader:load_state_dict(sd)
   if type(sd) ~= "table" or type(sd.generator) ~= "table" then
     check.fail("%s: expected what state_dict gave", where)
   end
-  for name, own in pairs({ size = self.dataset:size(), batch_size = self.batch_size }) do
+  for name, own in each({ size = self.dataset:size(), batch_size = self.batch_size }) do
     if sd[name] ~= own then
       check.fail("%s: its %s is %s, that of the loader %s", where, name, tostring(sd[name]), tostring(own))
     end

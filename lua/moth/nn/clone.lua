@@ -5,6 +5,7 @@
 local B = require "moth_lua"
 local Ordered = require "moth.nn.ordered"
 local Parameter = require "moth.nn.parameter"
+local each = require "moth.each"
 
 local copy
 
@@ -25,7 +26,7 @@ local function copy_table(t, seen)
   end
   out = setmetatable({}, getmetatable(t))
   seen[t] = out
-  for key, value in next, t do rawset(out, copy(key, seen), copy(value, seen)) end
+  for key, value in each(t) do rawset(out, copy(key, seen), copy(value, seen)) end
   return out
 end
 

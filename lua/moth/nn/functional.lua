@@ -8,6 +8,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local F = {}
 
@@ -113,7 +114,7 @@ end
 
 -- Convolution and pooling, other losses, other sizes.
 for _, part in ipairs({ "conv", "loss", "resize" }) do
-  for name, fn in pairs(require("moth.nn.functional_" .. part)) do F[name] = fn end
+  for name, fn in each(require("moth.nn.functional_" .. part)) do F[name] = fn end
 end
 
 return F

@@ -7,6 +7,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local Module = require "moth.nn.module"
 local functional = require "moth.nn.functional"
+local each = require "moth.each"
 
 -- class, functional form, options; those marked are tensors that move with the module
 local rows = {
@@ -45,7 +46,7 @@ local function make(name, form, allowed, tensors, more)
       check.fail("nn.%s: reduction must be 'mean', 'sum' or 'none', got %s", name, tostring(o.reduction))
     end
     self.options = {}
-    for key, value in pairs(o) do
+    for key, value in each(o) do
       if tensors[key] then
         if not B.is_tensor(value) then check.fail("nn.%s: %s must be a tensor, got %s", name, key, type(value)) end
         self:register_buffer(key, value)
@@ -57,7 +58,7 @@ local function make(name, form, allowed, tensors, more)
 
   function cls:forward(input, target, third)
     local o = self.options
-    for key in pairs(tensors) do o[key] = self[key] end
+    for key in each(tensors) do o[key] = self[key] end
     if third ~= nil then return fn(input, target, third, o) end
     return fn(input, target, o)
   end

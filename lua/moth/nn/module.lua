@@ -19,6 +19,7 @@ local Ordered = require "moth.nn.ordered"
 local Parameter = require "moth.nn.parameter"
 local hooks = require "moth.nn.hooks"
 local state_dict = require "moth.nn.state_dict"
+local each = require "moth.each"
 
 local Module = class("Module")
 Module.__module = true -- subclasses have it too: tells modules from other tables
@@ -66,7 +67,7 @@ end
 function Module.__names(self)
   local list = {}
   for _, r in ipairs(registries) do
-    for name in pairs(rawget(self, r)) do list[#list + 1] = name end
+    for name in each(rawget(self, r)) do list[#list + 1] = name end
   end
   return list
 end
@@ -113,7 +114,7 @@ end
 --- A registry after modules and parameters among the plain fields have been moved there.
 function Module:registry(name)
   local strays
-  for key, value in next, self do
+  for key, value in each(self) do
     if registry_of(value) then
       strays = strays or {}
       strays[#strays + 1] = key
@@ -129,9 +130,6 @@ function Module:registry(name)
   end
   return self[name]
 end
--- LuaJIT (Debian 12's, of March 2022) compiles this loop over fields of all kinds wrongly: traces that branch off from
--- it load from addresses cut to 32 bits, in one of fifteen processes that walk over many modules.
-jit.off(Module.registry)
 
 --- State that is saved and moved but not trained. o.persistent = false: not saved. `t` may be nil.
 function Module:register_buffer(name, t, o)

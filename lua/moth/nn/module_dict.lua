@@ -3,6 +3,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local Ordered = require "moth.nn.ordered"
 local Module = require "moth.nn.module"
+local each = require "moth.each"
 
 local ModuleDict = class("ModuleDict", Module)
 
@@ -17,7 +18,7 @@ function ModuleDict:update(t)
     return self
   end
   local names = {}
-  for name in pairs(t) do
+  for name in each(t) do
     if type(name) == "string" then names[#names + 1] = name end
   end
   table.sort(names)

@@ -5,6 +5,7 @@ local check = require "moth.utils.check"
 local Module = require "moth.nn.module"
 local Parameter = require "moth.nn.parameter"
 local init = require "moth.nn.init_"
+local each = require "moth.each"
 
 local M = {}
 
@@ -103,7 +104,7 @@ end
 -- The number of dimensions that the input of a class may have.
 local dims = { ["1d"] = { 2, 3 }, ["2d"] = { 4, 4 }, ["3d"] = { 5, 5 } }
 
-for size, d in pairs(dims) do
+for size, d in each(dims) do
   local name = "BatchNorm" .. size
   local BatchNorm = class(name, Module)
   M[name] = BatchNorm

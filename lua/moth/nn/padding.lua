@@ -5,6 +5,7 @@ local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local Module = require "moth.nn.module"
+local each = require "moth.each"
 
 local M = {}
 
@@ -13,7 +14,7 @@ local kinds = {
   CircularPad = "circular",
 }
 
-for kind, mode in pairs(kinds) do
+for kind, mode in each(kinds) do
   for n = 1, 3 do
     local name = kind .. n .. "d"
     local Pad = class(name, Module)

@@ -3,6 +3,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local Module = require "moth.nn.module"
 local functional = require "moth.nn.functional"
+local each = require "moth.each"
 
 local M = {}
 
@@ -24,7 +25,7 @@ function Upsample:extra_repr()
   return ("%s=%s, mode='%s'"):format(what, v, o.mode or "nearest")
 end
 
-for name, form in pairs({ PixelShuffle = "pixel_shuffle", PixelUnshuffle = "pixel_unshuffle" }) do
+for name, form in each({ PixelShuffle = "pixel_shuffle", PixelUnshuffle = "pixel_unshuffle" }) do
   local cls = class(name, Module)
   local argument = name == "PixelShuffle" and "upscale_factor" or "downscale_factor"
   function cls:__init(factor) self[argument] = check.integer("nn." .. name, argument, factor, 1) end

@@ -7,6 +7,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local Ordered = require "moth.nn.ordered"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local M = {}
 
@@ -50,7 +51,7 @@ local function compare(own, source)
       mismatched[#mismatched + 1] = { name = name, checkpoint = from:size(), model = t:size() }
     end
   end
-  for name in pairs(source) do
+  for name in each(source) do
     if rawget(own, name) == nil then unexpected[#unexpected + 1] = name end
   end
   table.sort(unexpected, function(a, b) return tostring(a) < tostring(b) end)
@@ -61,7 +62,7 @@ end
 -- of models leave them: what to do about it.
 local function hint(own, source)
   local prefix
-  for name in pairs(source) do
+  for name in each(source) do
     local start = type(name) == "string" and name:match("^(.-%.)") or ""
     prefix = prefix or start
     if start ~= prefix or start == "" or rawget(own, name:sub(#start + 1)) == nil then

@@ -4,6 +4,7 @@ local moth = require "moth"
 local check = require "moth.utils.check"
 local Ordered = require "moth.nn.ordered"
 local rows = require "moth.row_grad"
+local each = require "moth.each"
 
 local M = {}
 
@@ -110,11 +111,11 @@ end
 -- alphabetical order, is replaced; a replacement by false leaves the entry out.
 function M.remap(sd, patterns)
   local order, out = {}, Ordered.new()
-  for pattern in pairs(patterns) do order[#order + 1] = pattern end
+  for pattern in each(patterns) do order[#order + 1] = pattern end
   table.sort(order)
   local names = Ordered.is(sd) and Ordered.keys(sd) or {}
   if not Ordered.is(sd) then
-    for name in pairs(sd) do names[#names + 1] = name end
+    for name in each(sd) do names[#names + 1] = name end
     table.sort(names)
   end
   for _, name in ipairs(names) do

@@ -7,6 +7,7 @@
 -- steps taken: closed forms, so that a loaded schedule continues to the bit. SequentialLR puts them in a row.
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local M = {}
 
@@ -50,7 +51,7 @@ function LRScheduler:get_last_lr() return { unpack(self.last_lr) } end
 --- All plain values; functions (LambdaLR's) are not saved.
 function LRScheduler:state_dict()
   local sd = {}
-  for key, value in pairs(self) do
+  for key, value in each(self) do
     if key ~= "optimizer" and key ~= "schedulers" and type(value) ~= "function" and key ~= "lambdas" then
       sd[key] = type(value) == "table" and { unpack(value) } or value
     end
@@ -59,7 +60,7 @@ function LRScheduler:state_dict()
 end
 
 function LRScheduler:load_state_dict(sd)
-  for key, value in pairs(sd) do self[key] = type(value) == "table" and { unpack(value) } or value end
+  for key, value in each(sd) do self[key] = type(value) == "table" and { unpack(value) } or value end
   self:apply()
 end
 
@@ -67,13 +68,13 @@ end
 local function define(name, defaults, verify, rate)
   local cls = class(name, LRScheduler)
   local allowed = {}
-  for key in pairs(defaults) do allowed[#allowed + 1] = key end
+  for key in each(defaults) do allowed[#allowed + 1] = key end
   table.sort(allowed)
   allowed = table.concat(allowed, " ")
   function cls:__init(optimizer, o)
     local where = "lr_scheduler." .. name
     o = check.options(where, o, allowed)
-    for key, default in pairs(defaults) do
+    for key, default in each(defaults) do
       local value = o[key]
       if value == nil then value = default end
       if value == M then check.fail("%s: option '%s' is missing", where, key) end
@@ -287,7 +288,7 @@ end
 function SequentialLR:load_state_dict(sd)
   for i, s in ipairs(sd.schedulers or {}) do self.schedulers[i]:load_state_dict(s) end
   local plain = {}
-  for key, value in pairs(sd) do
+  for key, value in each(sd) do
     if key ~= "schedulers" then plain[key] = value end
   end
   LRScheduler.load_state_dict(self, plain)

@@ -20,6 +20,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local Parameter = require "moth.nn.parameter"
 local rows = require "moth.row_grad"
+local each = require "moth.each"
 
 local Optimizer = class("Optimizer")
 
@@ -62,7 +63,7 @@ function Optimizer:add_param_group(group)
   local where = "optim." .. self.__name
   if type(group) ~= "table" or group.params == nil then check.fail("%s: a group is { params = {…}, … }", where) end
   local new = { params = B.is_tensor(group.params) and { group.params } or group.params }
-  for key, value in pairs(group) do
+  for key, value in each(group) do
     if key ~= "params" then
       if self.defaults[key] == nil and key ~= "name" and key ~= "initial_lr" then
         check.fail("%s: unknown option '%s' in a group", where, tostring(key))
@@ -70,7 +71,7 @@ function Optimizer:add_param_group(group)
       new[key] = value
     end
   end
-  for key, value in pairs(self.defaults) do
+  for key, value in each(self.defaults) do
     if new[key] == nil then new[key] = value end
   end
   for i, p in ipairs(new.params) do
@@ -121,14 +122,14 @@ function Optimizer:state_dict()
   local sd, n = { state = {}, param_groups = {} }, 0
   for g, group in ipairs(self.param_groups) do
     local copy = { params = {} }
-    for key, value in pairs(group) do
+    for key, value in each(group) do
       if key ~= "params" then copy[key] = value end
     end
     for i, p in ipairs(group.params) do
       n = n + 1
       copy.params[i] = n
       local state = {}
-      for key, value in pairs(rawget(self.state, p) or {}) do state[key] = value end
+      for key, value in each(rawget(self.state, p) or {}) do state[key] = value end
       sd.state[n] = state
     end
     sd.param_groups[g] = copy
@@ -144,7 +145,7 @@ local function restored(value, p)
   end
   if type(value) ~= "table" then return value end
   local out = {}
-  for k, v in pairs(value) do out[k] = restored(v, p) end
+  for k, v in each(value) do out[k] = restored(v, p) end
   return out
 end
 
@@ -166,13 +167,13 @@ function Optimizer:load_state_dict(sd)
   local state = setmetatable({}, state_meta)
   for g, group in ipairs(self.param_groups) do
     local saved = sd.param_groups[g]
-    for key, value in pairs(saved) do
+    for key, value in each(saved) do
       if key ~= "params" then group[key] = value end
     end
     for i, p in ipairs(group.params) do
       local of = sd.state[saved.params[i]]
       if of and next(of) ~= nil then
-        for key, value in pairs(of) do
+        for key, value in each(of) do
           if B.is_tensor(value) and B.dim(value) > 0 and tostring(value:size()) ~= tostring(p:size()) then
             check.fail("%s: %s of parameter %d has shape %s, the parameter %s", where, tostring(key), i,
               tostring(value:size()), tostring(p:size()))
@@ -191,7 +192,7 @@ function Optimizer.__tostring(self)
   for g, group in ipairs(self.param_groups) do
     lines[#lines + 1] = ("Parameter group %d: %d parameters"):format(g, #group.params)
     local keys = {}
-    for key in pairs(group) do
+    for key in each(group) do
       if key ~= "params" then keys[#keys + 1] = key end
     end
     table.sort(keys)

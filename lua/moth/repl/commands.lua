@@ -1,5 +1,6 @@
 --- What is no Lua at the prompt: `?name`, `??word` and the commands that begin with `%`.
 local B = require "moth_lua"
+local each = require "moth.each"
 local M = {}
 
 local function compile(session, code, what)
@@ -81,7 +82,7 @@ commands.help = { "%help", "this list", function(session)
   session.out:write("  ?name            doc, signature and place of an op, function, class, module or value\n",
     "  ??word           ops that have the word in name or doc\n")
   local list = {}
-  for _, c in pairs(commands) do list[#list + 1] = ("  %-16s %s\n"):format(c[1], c[2]) end
+  for _, c in each(commands) do list[#list + 1] = ("  %-16s %s\n"):format(c[1], c[2]) end
   table.sort(list)
   session.out:write(table.concat(list))
 end }

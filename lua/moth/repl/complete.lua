@@ -1,5 +1,6 @@
 --- Completion: the names that may follow what has been typed, through tables, metatables and lists of lazily loaded
 -- fields. A metatable may say `__names(x)`: a list of the fields of x that cannot be seen otherwise.
+local each = require "moth.each"
 local M = {}
 
 local keywords = { "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in",
@@ -7,7 +8,7 @@ local keywords = { "and", "break", "do", "else", "elseif", "end", "false", "for"
 
 local function add_names(set, t)
   if type(t) ~= "table" then return end
-  for k in next, t do if type(k) == "string" then set[k] = true end end
+  for k in each(t) do if type(k) == "string" then set[k] = true end end
 end
 
 --- All fields of a value that can be found without calling its __index: { name = true }.
@@ -43,7 +44,7 @@ end
 
 local function sorted(set, prefix, before, fits)
   local list = {}
-  for name in pairs(set) do
+  for name in each(set) do
     if name:sub(1, #prefix) == prefix and (prefix ~= "" or not name:find("^_")) and name:find("^[%a_][%w_]*$")
       and (not fits or fits(name)) then
       list[#list + 1] = before .. name

@@ -2,6 +2,7 @@
 --
 -- Docs are the comments above a function, read from its source (LDoc's form); of an op they are in the op table; of
 -- a class the comment at the head of its file.
+local each = require "moth.each"
 local M = {}
 
 local function read_lines(path)
@@ -60,7 +61,7 @@ end
 
 local function names_of(value)
   local list = {}
-  for name in pairs(require("moth.repl.complete").fields(value)) do
+  for name in each(require("moth.repl.complete").fields(value)) do
     if not name:find("^_") then list[#list + 1] = name end
   end
   table.sort(list)

@@ -3,6 +3,7 @@
 -- Each line is a chunk of its own, and a chunk's locals end with it. So `local` is taken away from declarations of
 -- the outermost level, and their names belong to a table that stands before the globals: functions of earlier
 -- lines see later assignments, and no global is touched. Inside blocks and functions nothing changes.
+local each = require "moth.each"
 local M = {}
 
 local opens = { ["do"] = true, ["if"] = true, ["function"] = true, ["repeat"] = true }
@@ -111,12 +112,12 @@ end
 --- The names that are declared, sorted.
 function Locals:names()
   local list = {}
-  for n in pairs(self.declared) do list[#list + 1] = n end
+  for n in each(self.declared) do list[#list + 1] = n end
   table.sort(list)
   return list
 end
 function Locals:clear()
-  for n in pairs(self.declared) do self.declared[n], self.values[n] = nil, nil end
+  for n in each(self.declared) do self.declared[n], self.values[n] = nil, nil end
 end
 
 return M

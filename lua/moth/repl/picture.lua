@@ -1,6 +1,7 @@
 --- Pictures in the terminal: images by half blocks in 24-bit colours, or as sixels; curves by braille dots.
 local terminal = require "moth.repl.terminal"
 local B = require "moth_lua"
+local each = require "moth.each"
 local ops = B.ops
 local M = {}
 
@@ -69,7 +70,7 @@ local function sixels(height, width, get, zoom)
         end
       end
     end
-    for id, columns in pairs(used) do
+    for id, columns in each(used) do
       out[#out + 1] = "#" .. id
       local x = 0
       while x < width * zoom do

@@ -1,5 +1,6 @@
 --- Values as the prompt shows them: strings quoted, tables by their keys (nested to a depth, long ones cut),
 -- whatever has a __tostring by it.
+local each = require "moth.each"
 local M = {}
 
 --- How much of tables is shown.
@@ -33,7 +34,7 @@ end
 -- The keys 1..n first, then the others by kind and name.
 local function keys_of(t)
   local n, list = #t, {}
-  for k in pairs(t) do
+  for k in each(t) do
     if not (type(k) == "number" and k >= 1 and k <= n and k == math.floor(k)) then list[#list + 1] = k end
   end
   table.sort(list, function(a, b)
@@ -89,7 +90,7 @@ end
 -- The name of a module that is loaded, as "moth.nn".
 local function module_name(t)
   local found
-  for name, module in pairs(package.loaded) do
+  for name, module in each(package.loaded) do
     if module == t and (not found or #name < #found) then found = name end
   end
   return found

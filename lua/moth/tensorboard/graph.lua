@@ -2,6 +2,7 @@
 local pb = require "moth.tensorboard.proto"
 local class = require "moth.class"
 local B = require "moth_lua"
+local each = require "moth.each"
 local M = {}
 
 local function node(name, op, inputs, shape)
@@ -39,7 +40,7 @@ function M.define(model, ...)
     if B.is_tensor(a) then name_tensor(a, unique("input" .. (i > 1 and i or "")), "Placeholder", {}) end
   end
   local function inputs_of(values, out)
-    for _, v in pairs(values) do
+    for _, v in each(values) do
       if B.is_tensor(v) then out[#out + 1] = names[id(v)]
       elseif type(v) == "table" then inputs_of(v, out) end
     end

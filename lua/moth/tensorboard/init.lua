@@ -14,6 +14,7 @@ local system = require "moth.utils.system"
 local crc = require "moth.tensorboard.crc32c"
 local pb = require "moth.tensorboard.proto"
 local B = require "moth_lua"
+local each = require "moth.each"
 local ops = B.ops
 
 local M = {}
@@ -88,7 +89,7 @@ end
 function Writer:add_scalars(main_tag, values, step, walltime)
   tag_of("add_scalars", main_tag)
   local keys = {}
-  for k in pairs(values) do keys[#keys + 1] = tostring(k) end
+  for k in each(values) do keys[#keys + 1] = tostring(k) end
   table.sort(keys)
   for _, k in ipairs(keys) do self:add_scalar(main_tag .. "/" .. k, values[k], step, walltime) end
 end

@@ -1,4 +1,5 @@
 --- Checks of what a user hands in. An error points at the line of the user's that led here, not at moth's own.
+local each = require "moth.each"
 local M = {}
 
 -- "@…/lua/moth/": where moth's own Lua files lie.
@@ -42,7 +43,7 @@ function M.options(where, o, allowed)
   if type(o) ~= "table" then
     M.fail("%s: expected a table of options (%s), got %s", where, allowed, type(o))
   end
-  for key in pairs(o) do
+  for key in each(o) do
     if type(key) ~= "string" or not (" " .. allowed .. " "):find(" " .. key .. " ", 1, true) then
       M.fail("%s: unknown option '%s'; there are: %s", where, tostring(key), allowed)
     end

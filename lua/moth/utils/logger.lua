@@ -8,6 +8,7 @@
 -- (a CSV file only if its columns are the same ones).
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local is_tensor = require("moth_lua").is_tensor
 
 local M = {}
@@ -15,7 +16,7 @@ local M = {}
 local function plain(row)
   if type(row) ~= "table" then check.fail("log: expected a table { name = value }, got %s", class.name(row)) end
   local out, keys = {}, {}
-  for k, v in pairs(row) do
+  for k, v in each(row) do
     if type(k) ~= "string" then check.fail("log: names are strings, got %s", tostring(k)) end
     out[k] = is_tensor(v) and v:item() or v
     keys[#keys + 1] = k
@@ -50,7 +51,7 @@ function JSONL:__init(path) self.path, self.file = path, open(path, "ab") end
 --- One JSON object a line; numbers that JSON has not (nan, inf) become strings.
 function JSONL:log(row)
   row = plain(row)
-  for k, v in pairs(row) do
+  for k, v in each(row) do
     if type(v) == "number" and v - v ~= 0 then row[k] = tostring(v) end
   end
   self:write(require("cjson").encode(row))
