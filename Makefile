@@ -234,7 +234,8 @@ coverage: deps-cover
 	$(SUBMAKE) B=$(B)/coverage CFLAGS="--coverage -fprofile-update=atomic" OPT_CORE=-O1 OPT_KERN=-O1 OPT_generic=-O1 libs emu-lib
 	@find $(B)/coverage -name '*.gcda' -delete
 	@$(RUN) --build=$(B)/coverage -- $(call runs,--exclude-tags=noasan$(comma)slow,MOTH_FRACTION=0.3)
-	@lcov $(COVERED) --capture -d $(B)/coverage/obj -b . --no-external -o $(B)/coverage/all.info 2>/dev/null
+	@lcov $(COVERED) --capture -d $(B)/coverage/obj -b . --no-external -o $(B)/coverage/all.info \
+	  2>$(B)/coverage/lcov.log || { cat $(B)/coverage/lcov.log; exit 1; } # it warns of itself
 	@lcov $(COVERED) --extract $(B)/coverage/all.info '$(CURDIR)/src/*' '$(CURDIR)/kernels/*' -o $(B)/coverage/moth.info
 	@lcov $(COVERED) --list $(B)/coverage/moth.info
 
@@ -340,8 +341,8 @@ help:
 	  'make asan        the specs under AddressSanitizer and UBSan (gcc); ubsan-clang, tsan, valgrind' \
 	  'make faults      saving on full disks, with failing calls, killed at random points (MOTH_CASES=1000)' \
 	  'make soak        a million steps of a training: what the process holds stays (MOTH_SOAK=1000000)' \
-  'make coverage    lines and branches of the C core that the specs reach' \
-  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
+	  'make coverage    lines and branches of the C core that the specs reach' \
+	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=10000000: the parsers' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \

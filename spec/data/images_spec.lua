@@ -129,6 +129,27 @@ describe("image sets #quick", function()
     end
   end)
 
+  it("downloads that fail, or bring something else, are errors and leave nothing", function()
+    local path, was = folder(), { PATH = os.getenv("PATH"), MOTH_DATA = os.getenv("MOTH_DATA") }
+    finally(function()
+      for name, value in pairs(was) do ffi.C.setenv(name, value, 1) end
+    end)
+    ffi.C.unsetenv("MOTH_DATA")
+    ffi.C.setenv("PATH", path .. ":" .. was.PATH, 1)
+    local function curl(text) -- in the place of the real one
+      local f = assert(io.open(path .. "/curl", "w"))
+      f:write("#!/bin/sh\n", text, "\n")
+      f:close()
+      assert(os.execute(("chmod +x %s/curl"):format(path)) == 0)
+    end
+    local function get() return datasets.FashionMNIST(path .. "/new", { download = true }) end
+    curl("exit 6")
+    assert.error_matches(get, "FashionMNIST: cannot download train%-images%-idx3%-ubyte.gz: no mirror could be reached")
+    curl([[while [ "$1" != -o ]; do shift; done; echo something else > "$2"]])
+    assert.error_matches(get, "cannot download .*train%-images%-idx3%-ubyte.gz has another SHA%-256 sum than expected")
+    assert.is_nil(io.open(path .. "/new"))
+  end)
+
   it("say where they looked", function()
     local path = folder()
     local data = os.getenv("MOTH_DATA")

@@ -43,6 +43,15 @@ describe("launcher #quick", function()
     assert.equals("300\n", (run(ask:format('collectgarbage("setpause", 300)'))))
   end)
 
+  it("under MOTH_GUARD=1 works as ever, and ends where something writes behind a tensor", function()
+    local work = "local x = moth.randn(7, 5, { requires_grad = true }); (x:t() * 2):exp():sum():backward(); " ..
+      "print(x.grad:isfinite():all():item())"
+    assert.equals("true\n", (run(("MOTH_GUARD=1 $M -e '%s'"):format(work))))
+    local write = "MOTH_GUARD=1 $M -e 'local x = moth.ones(5); x:data()[%d] = 1' 2> /dev/null"
+    assert.equals(0, (select(2, run(write:format(4)))))
+    assert.not_equals(0, (select(2, run(write:format(5)))))
+  end)
+
   it("logs calls where MOTH_LOGS says so", function()
     local text = run([[MOTH_LOGS=x,dispatch $M -e 'x = moth.ones(2) + 1']])
     local ones, add = text:match("^(%[moth dispatch%] ones [^\n]*)\n(%[moth dispatch%] add [^\n]*)\n$")

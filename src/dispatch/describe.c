@@ -26,8 +26,7 @@ static void put_tensor(Text *t, const MothTensor *x) {
 }
 
 static void put_int(Text *t, const MothArg *a, int64_t i) {
-  bool position = a->type == MOTH_T_DIM || a->type == MOTH_T_INDEX || a->type == MOTH_T_DIMS;
-  put(t, "%lld", (long long)(position && i >= 0 ? i + 1 : i));
+  put(t, "%lld", (long long)moth_as_lua_counts(a, i));
 }
 
 static void put_value(Text *t, const MothArg *a, MothValue v) {

@@ -148,6 +148,11 @@ MOTH_API void moth_modes_load(const MothModes *from); /* saved on this thread */
 MOTH_API MothStatus moth_dispatch(MothCall *c);
 /* Goes on below the step that calls it. */
 MOTH_API MothStatus moth_redispatch(MothCall *c);
+/* An integer of argument a as Lua sees it: positions count from 1 there. */
+static inline int64_t moth_as_lua_counts(const MothArg *a, int64_t i) {
+  bool position = a->type == MOTH_T_DIM || a->type == MOTH_T_INDEX || a->type == MOTH_T_DIMS;
+  return position && i >= 0 ? i + 1 : i;
+}
 /* "add [Autograd, CPU]  self: float32 [2, 3] cpu, other: 2, alpha: 1": as much as fits into n bytes. */
 MOTH_API void moth_call_describe(const MothCall *c, char *text, size_t n);
 /* Checks tags, fills defaults. args has room for op->nargs. */

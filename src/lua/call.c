@@ -410,7 +410,6 @@ void moth_lua_push_op(lua_State *L, const MothOp *op, MothVariant variant) {
 }
 
 void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v) {
-  bool position = a->type == MOTH_T_DIM || a->type == MOTH_T_INDEX || a->type == MOTH_T_DIMS;
   switch ((MothTag)v.tag) {
   case MOTH_V_NONE:
     lua_pushnil(L);
@@ -419,7 +418,7 @@ void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v) {
     lua_pushboolean(L, v.u.b);
     break;
   case MOTH_V_INT:
-    lua_pushnumber(L, (lua_Number)(position && v.u.i >= 0 ? v.u.i + 1 : v.u.i));
+    lua_pushnumber(L, (lua_Number)moth_as_lua_counts(a, v.u.i));
     break;
   case MOTH_V_FLOAT:
     lua_pushnumber(L, v.u.d);
@@ -431,7 +430,7 @@ void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v) {
   case MOTH_V_INTS:
     lua_createtable(L, (int)v.n, 0);
     for (uint32_t i = 0; i < v.n; i++) {
-      lua_pushnumber(L, (lua_Number)(position && v.u.ints[i] >= 0 ? v.u.ints[i] + 1 : v.u.ints[i]));
+      lua_pushnumber(L, (lua_Number)moth_as_lua_counts(a, v.u.ints[i]));
       lua_rawseti(L, -2, (int)i + 1);
     }
     break;
