@@ -72,8 +72,8 @@ local function perform(run)
     LUA_PATH = ("lua/?.lua;lua/?/init.lua;%s/gen/?.lua;spec/?.lua;;"):format(build),
     LUA_CPATH = build .. "/?.so;;",
     -- The last one: of the thread-local data of a library loaded late ASan guesses the place by a header of an older
-    -- glibc, and takes its own for one where a block stands at 16 bytes past a page; the search for leaks then walks from
-    -- an address that is none ("Tracer caught signal 11"). Other blocks it passes over, so nothing is looked at less.
+    -- glibc, and takes its own for one where a block stands at 16 bytes past a page; the search for leaks then walks
+    -- from an address that is none ("Tracer caught signal 11"). Other blocks it passes over: nothing is looked at less.
     ASAN_OPTIONS = os.getenv("ASAN_OPTIONS")
       or "detect_leaks=1:allocator_may_return_null=1:intercept_tls_get_addr=0",
     UBSAN_OPTIONS = os.getenv("UBSAN_OPTIONS") or "print_stacktrace=1:halt_on_error=1",

@@ -1,4 +1,4 @@
--- src/io is pure C: its checks are, too (io_check.c), under AddressSanitizer and UBSan.
+-- src/io is pure C: its checks are, too (*_check.c), under AddressSanitizer and UBSan.
 
 local build = os.getenv("MOTH_BUILD") or "build"
 
@@ -19,7 +19,7 @@ describe("io", function()
     local text, ok = shell(([[mkdir -p %s/spec && ${CC:-gcc} -std=gnu17 -g -O1 -D_GNU_SOURCE -Isrc -I%s/gen \
       -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
       -Wl,--wrap=write,--wrap=fsync,--wrap=renameat,--wrap=fchmod,--wrap=openat \
-      -o %s spec/io/io_check.c spec/fuzz/doubles.c src/core/error.c src/core/thread.c src/io/*.c -ldl -lpthread]])
+      -o %s spec/io/*_check.c spec/fuzz/doubles.c src/core/error.c src/core/thread.c src/io/*.c -ldl -lpthread]])
       :format(build, build, program))
     assert(ok, text)
   end)

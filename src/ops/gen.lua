@@ -64,7 +64,7 @@ local problems = {}
 local function need(op, where, symbol)
   if not text[where]:find("[%s%*]" .. symbol .. "%(") then
     problems[#problems + 1] = ("%s: %s: there is no %s in %s"):format(op.place, op.name, symbol,
-      ({ shape = "src/dispatch", cpu = "kernels/cpu", cuda = "kernels/cuda", composite = "src/composite", math = "kernels/math.h" })[where])
+      ({ shape = "src/dispatch", cpu = "kernels/cpu", cuda = "kernels/cuda", composite = "src/composite", math = "kernels/math*.h" })[where])
   end
 end
 

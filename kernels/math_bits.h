@@ -1,0 +1,137 @@
+// What works on bits, the same for every compute type: reinterpreting, float16 and bfloat16, Philox and uniform
+// numbers.
+
+// ---- bits -------------------------------------------------------------------------------------
+
+MOTH_FN unsigned m_f32_bits(float x) {
+  union {
+    float f;
+    unsigned u;
+  } v;
+  v.f = x;
+  return v.u;
+}
+MOTH_FN float m_f32_from_bits(unsigned u) {
+  union {
+    float f;
+    unsigned u;
+  } v;
+  v.u = u;
+  return v.f;
+}
+MOTH_FN unsigned long long m_f64_bits(double x) {
+  union {
+    double f;
+    unsigned long long u;
+  } v;
+  v.f = x;
+  return v.u;
+}
+MOTH_FN double m_f64_from_bits(unsigned long long u) {
+  union {
+    double f;
+    unsigned long long u;
+  } v;
+  v.u = u;
+  return v.f;
+}
+
+// Exact. NaN becomes quiet and keeps its payload, as with the F16C instructions.
+MOTH_FN float m_f16_to_f32(unsigned short h) {
+  unsigned a = h & 0x7fffu, u = (a << 13) + (112u << 23);
+  unsigned tiny = m_f32_bits((float)(int)a * 0x1p-24f); // right for zero and denormals
+  u = a >= 0x7c00u ? u + (112u << 23) : u;
+  u = a > 0x7c00u ? u | 0x400000u : u;
+  u = a < 0x0400u ? tiny : u;
+  return m_f32_from_bits(u | ((unsigned)h & 0x8000u) << 16);
+}
+// Rounds to nearest, ties to even; denormals too, by adding 0.5, whose last place is 2^-24.
+MOTH_FN unsigned short m_f32_to_f16(float x) {
+  unsigned u = m_f32_bits(x), a = u & 0x7fffffffu;
+  unsigned h = (a + 0xfffu + ((a >> 13) & 1u) - (112u << 23)) >> 13;
+  unsigned tiny = m_f32_bits(m_f32_from_bits(a) + 0.5f) - 0x3f000000u;
+  unsigned nan = ((a >> 13) & 0x3ffu) | 0x7e00u;
+  h = a < 0x38800000u ? tiny : h;
+  h = a >= 0x477ff000u ? 0x7c00u : h;
+  h = a > 0x7f800000u ? nan : h;
+  return (unsigned short)(h | (u >> 16 & 0x8000u));
+}
+MOTH_FN float m_bf16_to_f32(unsigned short h) {
+  return m_f32_from_bits((unsigned)h << 16);
+}
+// Rounds to nearest, ties to even; NaN stays NaN.
+MOTH_FN unsigned short m_f32_to_bf16(float x) {
+  unsigned u = m_f32_bits(x);
+  unsigned h = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  h = (u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : h;
+  return (unsigned short)h;
+}
+
+// To float32 with the last place set if anything was cut off ("round to odd"): rounding that once more,
+// to 16 bits, gives what rounding x itself would, ties included.
+MOTH_FN float m_f64_to_odd_(double x) {
+  float near = (float)x;
+  unsigned u = m_f32_bits(near), a = u & 0x7fffffffu;
+  double back = near, size = back < 0 ? -back : back, want = x < 0 ? -x : x;
+  a = size > want ? a - 1 : a;
+  a = back != x ? a | 1u : a;
+  return m_f32_from_bits(a | (u & 0x80000000u));
+}
+MOTH_FN unsigned short m_f64_to_f16(double x) {
+  return m_f32_to_f16(m_f64_to_odd_(x));
+}
+MOTH_FN unsigned short m_f64_to_bf16(double x) {
+  return m_f32_to_bf16(m_f64_to_odd_(x));
+}
+// The same for integers beyond 2^53, on the way to 16 bits.
+MOTH_FN double m_i64_to_odd(long long x) {
+  long long cut = (x & ~0xfffLL) | (x & 0xfff ? 0x1000 : 0);
+  return (double)(x > -(1LL << 53) && x < 1LL << 53 ? x : cut);
+}
+
+// ---- random bits ------------------------------------------------------------------------------
+
+// Philox-4x32-10 (Salmon et al., 2011): 128 random bits of a key and a counter.
+struct m_philox {
+  unsigned v[4];
+};
+MOTH_FN struct m_philox m_philox_round_(struct m_philox p, unsigned key0, unsigned key1) {
+  unsigned long long a = (unsigned long long)p.v[0] * 0xd2511f53u;
+  unsigned long long b = (unsigned long long)p.v[2] * 0xcd9e8d57u;
+  p.v[0] = (unsigned)(b >> 32) ^ p.v[1] ^ key0;
+  p.v[1] = (unsigned)b;
+  p.v[2] = (unsigned)(a >> 32) ^ p.v[3] ^ key1;
+  p.v[3] = (unsigned)a;
+  return p;
+}
+// Written out to have no inner loop. Vectorises if each word goes to an array of its own.
+MOTH_FN struct m_philox m_philox(unsigned key0, unsigned key1, unsigned c0, unsigned c1,
+                                 unsigned c2, unsigned c3) {
+  const unsigned d0 = 0x9e3779b9u, d1 = 0xbb67ae85u;
+  struct m_philox p;
+  p.v[0] = c0;
+  p.v[1] = c1;
+  p.v[2] = c2;
+  p.v[3] = c3;
+  p = m_philox_round_(p, key0, key1);
+  p = m_philox_round_(p, key0 + 1u * d0, key1 + 1u * d1);
+  p = m_philox_round_(p, key0 + 2u * d0, key1 + 2u * d1);
+  p = m_philox_round_(p, key0 + 3u * d0, key1 + 3u * d1);
+  p = m_philox_round_(p, key0 + 4u * d0, key1 + 4u * d1);
+  p = m_philox_round_(p, key0 + 5u * d0, key1 + 5u * d1);
+  p = m_philox_round_(p, key0 + 6u * d0, key1 + 6u * d1);
+  p = m_philox_round_(p, key0 + 7u * d0, key1 + 7u * d1);
+  p = m_philox_round_(p, key0 + 8u * d0, key1 + 8u * d1);
+  p = m_philox_round_(p, key0 + 9u * d0, key1 + 9u * d1);
+  return p;
+}
+// In [0, 1): the upper 24 bits.
+MOTH_FN float m_uniform_f32(unsigned u) {
+  return (float)(int)(u >> 8) * 0x1p-24f;
+}
+// In [0, 1): 53 bits, 32 of hi and the upper 21 of lo.
+MOTH_FN double m_uniform_f64(unsigned lo, unsigned hi) {
+  double h = m_f64_from_bits(0x4330000000000000ull | hi) - 0x1p52;
+  double l = m_f64_from_bits(0x4330000000000000ull | lo >> 11) - 0x1p52;
+  return h * 0x1p-32 + l * 0x1p-53;
+}

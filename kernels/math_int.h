@@ -1,0 +1,139 @@
+// Formulas of integers and bool. Only math.h includes this.
+
+#if MOTH_REAL_KIND == 5
+
+// ---- bool: add is or, mul is and --------------------------------------------------------------
+
+MOTH_FN real m_add(real a, real b, real alpha) {
+  return (real)(a | (b & alpha));
+}
+MOTH_FN real m_sub(real a, real b, real alpha) {
+  return (real)(a ^ (b & alpha));
+}
+MOTH_FN real m_mul(real a, real b) {
+  return (real)(a & b);
+}
+MOTH_FN real m_div_floor(real a, real b) {
+  return (real)(a & b);
+}
+MOTH_FN real m_div_trunc(real a, real b) {
+  return (real)(a & b);
+}
+MOTH_FN real m_remainder(real a, real b) {
+  return (real)(a & b & 0);
+}
+MOTH_FN real m_fmod(real a, real b) {
+  return (real)(a & b & 0);
+}
+MOTH_FN real m_neg(real x) {
+  return x;
+}
+MOTH_FN real m_abs(real x) {
+  return x;
+}
+MOTH_FN real m_sign(real x) {
+  return x;
+}
+MOTH_FN real m_addcmul(real a, real b, real c, real value) {
+  return (real)(a | (b & c & value));
+}
+MOTH_FN real m_bitwise_not(real x) {
+  return (real)(x ^ 1);
+}
+MOTH_FN real m_shift_left(real a, real b) {
+  return (real)(a & (b ^ 1));
+}
+MOTH_FN real m_shift_right(real a, real b) {
+  return (real)(a & (b ^ 1));
+}
+MOTH_FN real m_pow(real a, real b) {
+  return (real)(a | (b ^ 1));
+}
+
+#else
+
+// ---- integers: wraps around, never traps ------------------------------------------------------
+
+MOTH_FN real m_add(real a, real b, real alpha) {
+  return (real)(a + alpha * b);
+}
+MOTH_FN real m_sub(real a, real b, real alpha) {
+  return (real)(a - alpha * b);
+}
+MOTH_FN real m_mul(real a, real b) {
+  return (real)(a * b);
+}
+MOTH_FN real m_neg(real x) {
+  return (real)(0 - x);
+}
+MOTH_FN real m_addcmul(real a, real b, real c, real value) {
+  return (real)(a + value * b * c);
+}
+MOTH_FN real m_bitwise_not(real x) {
+  return (real)~x;
+}
+#if MOTH_REAL_KIND == 3
+MOTH_FN int m_negative_(real x) {
+  return x < 0;
+}
+#else
+MOTH_FN int m_negative_(real x) {
+  (void)x;
+  return 0;
+}
+#endif
+// Whether x is -1; the quotient by it may overflow, so it is taken as a negation.
+MOTH_FN int m_minus_one_(real x) {
+  return m_negative_(x) && (real)(x + 1) == 0;
+}
+MOTH_FN real m_abs(real x) {
+  return m_negative_(x) ? m_neg(x) : x;
+}
+MOTH_FN real m_sign(real x) {
+  return (real)((x > 0) - m_negative_(x));
+}
+// The integer quotients and remainders by zero are 0.
+MOTH_FN real m_div_trunc(real a, real b) {
+  real d = b == 0 || m_minus_one_(b) ? (real)1 : b;
+  real q = (real)(a / d);
+  q = m_minus_one_(b) ? m_neg(a) : q;
+  return b == 0 ? (real)0 : q;
+}
+// With the dividend's sign.
+MOTH_FN real m_fmod(real a, real b) {
+  real d = b == 0 || m_minus_one_(b) ? (real)1 : b;
+  return (real)(a % d);
+}
+// With the divisor's sign.
+MOTH_FN real m_remainder(real a, real b) {
+  real r = m_fmod(a, b);
+  return r != 0 && m_negative_(r) != m_negative_(b) ? (real)(r + b) : r;
+}
+MOTH_FN real m_div_floor(real a, real b) {
+  real r = m_fmod(a, b), q = m_div_trunc(a, b);
+  return r != 0 && m_negative_(r) != m_negative_(b) ? (real)(q - 1) : q;
+}
+// Shifts by a negative number or by all bits or more leave 0, or -1 of a negative number >> b.
+MOTH_FN real m_shift_left(real a, real b) {
+  int over = m_negative_(b) || b >= (real)(8 * sizeof(real));
+  real s = over ? (real)0 : b;
+  return over ? (real)0 : (real)(a << s);
+}
+MOTH_FN real m_shift_right(real a, real b) {
+  int over = m_negative_(b) || b >= (real)(8 * sizeof(real));
+  real s = over ? (real)(8 * sizeof(real) - 1) : b;
+  return (real)(m_negative_(a) || !over ? a >> s : 0);
+}
+// By squaring. A negative exponent leaves what is left of 1/a^-b: of 1 and -1 their powers, else 0.
+MOTH_FN real m_pow(real a, real b) {
+  real r = 1, x = a, e = b;
+  if (m_negative_(b))
+    return a == 1 ? a : m_minus_one_(a) ? (b & 1 ? a : (real)1) : (real)0;
+  for (; e != 0; e = (real)(e >> 1)) {
+    r = e & 1 ? (real)(r * x) : r;
+    x = (real)(x * x);
+  }
+  return r;
+}
+
+#endif

@@ -1,0 +1,272 @@
+/* The names that PyTorch's files may ask for, and the tensors that are made by them. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "io/json.h"
+#include "io/pickle_machine.h"
+
+/* Names that are known. Each dtype has two, too: torch.FloatStorage and torch.float32. */
+typedef enum Global {
+  ORDERED_DICT,
+  REBUILD_TENSOR,
+  REBUILD_TENSOR_V2,
+  REBUILD_PARAMETER,
+  SIZE,
+  DEVICE,
+  NGLOBALS
+} Global;
+
+static const char *const globals[NGLOBALS] = {
+    [ORDERED_DICT] = "collections.OrderedDict",
+    [REBUILD_TENSOR] = "torch._utils._rebuild_tensor",
+    [REBUILD_TENSOR_V2] = "torch._utils._rebuild_tensor_v2",
+    [REBUILD_PARAMETER] = "torch._utils._rebuild_parameter",
+    [SIZE] = "torch.Size",
+    [DEVICE] = "torch.device",
+};
+
+static const struct {
+  const char *storage;
+  MothDType dtype;
+  const char *name;
+} dtypes[] = {
+    {"torch.FloatStorage", MOTH_FLOAT32, "torch.float32"},
+    {"torch.DoubleStorage", MOTH_FLOAT64, "torch.float64"},
+    {"torch.HalfStorage", MOTH_FLOAT16, "torch.float16"},
+    {"torch.BFloat16Storage", MOTH_BFLOAT16, "torch.bfloat16"},
+    {"torch.CharStorage", MOTH_INT8, "torch.int8"},
+    {"torch.ByteStorage", MOTH_UINT8, "torch.uint8"},
+    {"torch.ShortStorage", MOTH_INT16, "torch.int16"},
+    {"torch.IntStorage", MOTH_INT32, "torch.int32"},
+    {"torch.LongStorage", MOTH_INT64, "torch.int64"},
+    {"torch.BoolStorage", MOTH_BOOL, "torch.bool"},
+};
+
+/* Names that PyTorch itself writes for what moth does not have. */
+static const struct {
+  const char *start, *why;
+} refusals[] = {
+    {"torch._utils._rebuild_tensor_v3", "a tensor of a dtype that moth does not have"},
+    {"torch.storage.UntypedStorage", "a storage without a dtype; save tensors"},
+    {"torch._utils._rebuild_sparse", "a sparse tensor; save x.to_dense()"},
+    {"torch._utils._rebuild_qtensor", "a quantized tensor; save x.dequantize()"},
+    {"torch._utils._rebuild_", "a kind of tensor that moth does not have"},
+    {"torch.Complex", "complex numbers; save torch.view_as_real(x)"},
+    {"torch.complex", "a dtype that moth does not have"},
+    {"torch.Q", "a quantized tensor; save x.dequantize()"},
+    {"torch.uint", "a dtype that moth does not have"},
+    {"torch.float8", "a dtype that moth does not have"},
+    {"numpy.", "a NumPy value; save .item() of it, or a tensor"},
+    {"__builtin__.set", "a set; save a list"},
+    {"builtins.set", "a set; save a list"},
+};
+
+enum {
+  NAME_MAX_BYTES = 200,
+  STORED_TUPLE = 5 /* ("storage", class, key, place, numel) */
+};
+
+/* ---- names ------------------------------------------------------------------------------------
+ */
+
+static bool starts(const char *name, const char *start) {
+  return strncmp(name, start, strlen(start)) == 0;
+}
+
+MothStatus moth_pickle_push_name(MothPickleMachine *m, const char *module, size_t module_n,
+                                 const char *name, size_t name_n) {
+  char whole[NAME_MAX_BYTES + 2];
+  if (module_n + name_n > NAME_MAX_BYTES || !moth_utf8_is_valid(module, module_n) ||
+      !moth_utf8_is_valid(name, name_n))
+    return moth_pickle_damaged(m, "a name that is too long or no text");
+  memcpy(whole, module, module_n);
+  whole[module_n] = '.';
+  memcpy(whole + module_n + 1, name, name_n);
+  whole[module_n + 1 + name_n] = 0;
+  for (uint32_t i = 0; i < NGLOBALS; i++)
+    if (strcmp(whole, globals[i]) == 0)
+      return moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_GLOBAL, .n = i});
+  for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+    if (strcmp(whole, dtypes[i].storage) == 0)
+      return moth_pickle_push(m,
+                              (MothPickleValue){.kind = MOTH_PICKLE_CLASS, .n = dtypes[i].dtype});
+    if (strcmp(whole, dtypes[i].name) == 0)
+      return moth_pickle_push(m,
+                              (MothPickleValue){.kind = MOTH_PICKLE_DTYPE, .n = dtypes[i].dtype});
+  }
+  for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
+    if (starts(whole, refusals[i].start))
+      return moth_fail(MOTH_ERR_VALUE, "pickle: the file has %s (%s, at byte %td)", refusals[i].why,
+                       whole, m->at - m->bytes);
+  return moth_fail(MOTH_ERR_VALUE,
+                   "pickle: the file asks for %s, at byte %td, which is not among the names of "
+                   "tensors and plain values; nothing was run. HINT: in Python, save "
+                   "model.state_dict() alone",
+                   whole, m->at - m->bytes);
+}
+
+/* ---- tensors ----------------------------------------------------------------------------------
+ */
+
+/* The items of a tuple, at most `max` of them; their number, or -1. */
+static int items_of(const MothPickleMachine *m, MothPickleValue tuple, MothPickleValue *items,
+                    int max) {
+  const MothPickle *p = m->out;
+  if (tuple.kind != MOTH_PICKLE_TUPLE || p->containers[tuple.n].count > (uint32_t)max)
+    return -1;
+  int n = 0;
+  for (uint32_t i = p->containers[tuple.n].first; i != MOTH_PICKLE_END; i = p->cells[i].next)
+    items[n++] = p->cells[i].value;
+  return n;
+}
+
+static bool is_empty(const MothPickleMachine *m, MothPickleValue v) {
+  return v.kind == MOTH_PICKLE_NONE ||
+         ((v.kind == MOTH_PICKLE_DICT || v.kind == MOTH_PICKLE_ORDERED) &&
+          m->out->containers[v.n].count == 0);
+}
+
+MothStatus moth_pickle_load_storage(MothPickleMachine *m) {
+  MothPickleValue id, item[STORED_TUPLE];
+  MothPickle *p = m->out;
+  MOTH_TRY(moth_pickle_pop(m, &id));
+  if (items_of(m, id, item, STORED_TUPLE) != STORED_TUPLE || item[0].kind != MOTH_PICKLE_STRING ||
+      item[0].n != 7 || memcmp(item[0].u.text, "storage", 7) != 0 ||
+      item[1].kind != MOTH_PICKLE_CLASS || item[2].kind != MOTH_PICKLE_STRING ||
+      item[3].kind != MOTH_PICKLE_STRING || item[4].kind != MOTH_PICKLE_INT || item[4].u.i < 0 ||
+      item[4].u.i > INT64_MAX / 16 || item[2].n > NAME_MAX_BYTES ||
+      memchr(item[2].u.text, 0, item[2].n))
+    return moth_pickle_damaged(m, "something else than a storage outside of the pickle");
+  MOTH_TRY(moth_pickle_reserve(m, &p->storages, p->storage_count, &m->storage_room, 1,
+                               sizeof *p->storages));
+  p->storages[p->storage_count] = (MothPickleStorage){.key = item[2].u.text,
+                                                      .key_n = item[2].n,
+                                                      .same = p->storage_count,
+                                                      .dtype = (MothDType)item[1].n,
+                                                      .numel = item[4].u.i};
+  return moth_pickle_push(m,
+                          (MothPickleValue){.kind = MOTH_PICKLE_STORAGE, .n = p->storage_count++});
+}
+
+/* Whether the elements of a tensor all lie within the storage. The offset of one that has none may be
+ * anything in PyTorch: it is made 0. */
+static bool reaches_within(MothPickleTensor *t, const int64_t *dims, int64_t numel) {
+  int64_t last = t->offset, count = 1;
+  bool empty = false, sound = t->offset >= 0;
+  for (int d = 0; d < t->ndim; d++) {
+    int64_t size = dims[d], stride = dims[t->ndim + d], reach = 0;
+    sound &= size >= 0 && stride >= 0 && !__builtin_mul_overflow(count, size ? size : 1, &count);
+    sound &= !__builtin_mul_overflow(size ? size - 1 : 0, stride, &reach) &&
+             !__builtin_add_overflow(last, reach, &last);
+    empty |= size == 0;
+  }
+  if (empty)
+    t->offset = 0;
+  return sound && count <= INT64_MAX / 16 && (empty || last < numel);
+}
+
+/* (storage, offset, sizes, strides, requires_grad, hooks, metadata); the old function has four */
+static MothStatus rebuild_tensor(MothPickleMachine *m, MothPickleValue arguments) {
+  MothPickleValue item[7], size[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  MothPickle *p = m->out;
+  int n = items_of(m, arguments, item, 7);
+  if (n < 4 || n == 5 || item[0].kind != MOTH_PICKLE_STORAGE || item[1].kind != MOTH_PICKLE_INT ||
+      item[2].kind != MOTH_PICKLE_TUPLE || item[3].kind != MOTH_PICKLE_TUPLE ||
+      (n > 4 && item[4].kind != MOTH_PICKLE_BOOL))
+    return moth_pickle_damaged(m, "a tensor that is not described as PyTorch does");
+  if ((n > 5 && !is_empty(m, item[5])) || (n > 6 && !is_empty(m, item[6])))
+    return moth_fail(MOTH_ERR_VALUE,
+                     "pickle: a tensor with hooks or metadata at byte %td; save x.detach().clone()",
+                     m->at - m->bytes);
+  int ndim = items_of(m, item[2], size, MOTH_MAX_DIMS);
+  if (ndim < 0)
+    return moth_fail(MOTH_ERR_VALUE, "pickle: a tensor of more than %d dimensions at byte %td",
+                     MOTH_MAX_DIMS, m->at - m->bytes);
+  if (items_of(m, item[3], stride, MOTH_MAX_DIMS) != ndim)
+    return moth_pickle_damaged(m, "a tensor with other than one stride for each size");
+  MOTH_TRY(
+      moth_pickle_reserve(m, &p->tensors, p->tensor_count, &m->tensor_room, 1, sizeof *p->tensors));
+  MOTH_TRY(moth_pickle_reserve(m, &p->dims, p->dim_count, &m->dim_room, 2 * (uint32_t)ndim,
+                               sizeof *p->dims));
+  MothPickleTensor t = {.storage = item[0].n,
+                        .dims = p->dim_count,
+                        .ndim = (uint8_t)ndim,
+                        .requires_grad = n > 4 && item[4].u.i,
+                        .offset = item[1].u.i};
+  int64_t *dims = p->dims ? p->dims + p->dim_count : NULL;
+  for (int d = 0; d < ndim; d++) {
+    if (size[d].kind != MOTH_PICKLE_INT || stride[d].kind != MOTH_PICKLE_INT)
+      return moth_pickle_damaged(m, "a size or stride that is no integer");
+    dims[d] = size[d].u.i;
+    dims[ndim + d] = stride[d].u.i;
+  }
+  if (!reaches_within(&t, dims, p->storages[t.storage].numel))
+    return moth_fail(MOTH_ERR_VALUE,
+                     "pickle: a tensor reaches beyond the %" PRId64
+                     " elements of its storage, at byte %td",
+                     p->storages[t.storage].numel, m->at - m->bytes);
+  p->dim_count += 2 * (uint32_t)ndim;
+  p->tensors[p->tensor_count] = t;
+  return moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_TENSOR, .n = p->tensor_count++});
+}
+
+/* (tensor, requires_grad, hooks): the tensor, which may be said to require gradients. */
+static MothStatus rebuild_parameter(MothPickleMachine *m, MothPickleValue arguments) {
+  MothPickleValue item[3];
+  MothPickle *p = m->out;
+  if (items_of(m, arguments, item, 3) != 3 || item[0].kind != MOTH_PICKLE_TENSOR ||
+      item[1].kind != MOTH_PICKLE_BOOL || !is_empty(m, item[2]))
+    return moth_pickle_damaged(m, "a parameter that is not described as PyTorch does");
+  MOTH_TRY(
+      moth_pickle_reserve(m, &p->tensors, p->tensor_count, &m->tensor_room, 1, sizeof *p->tensors));
+  MothPickleTensor t = p->tensors[item[0].n];
+  t.requires_grad = item[1].u.i;
+  p->tensors[p->tensor_count] = t;
+  return moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_TENSOR, .n = p->tensor_count++});
+}
+
+/* REDUCE: calls one of the known names. */
+MothStatus moth_pickle_reduce(MothPickleMachine *m) {
+  MothPickleValue arguments, callee, item[2], made;
+  MOTH_TRY(moth_pickle_pop(m, &arguments));
+  MOTH_TRY(moth_pickle_pop(m, &callee));
+  if (callee.kind != MOTH_PICKLE_GLOBAL || arguments.kind != MOTH_PICKLE_TUPLE)
+    return moth_pickle_damaged(m, "a call of something that cannot be called");
+  switch ((Global)callee.n) {
+  case ORDERED_DICT:
+    if (items_of(m, arguments, item, 0) != 0)
+      return moth_pickle_damaged(m, "an OrderedDict that is not made empty");
+    MOTH_TRY(moth_pickle_new_container(m, MOTH_PICKLE_ORDERED, &made));
+    return moth_pickle_push(m, made);
+  case REBUILD_TENSOR:
+  case REBUILD_TENSOR_V2:
+    return rebuild_tensor(m, arguments);
+  case REBUILD_PARAMETER:
+    return rebuild_parameter(m, arguments);
+  case SIZE:
+    if (items_of(m, arguments, item, 1) != 1 || item[0].kind != MOTH_PICKLE_TUPLE)
+      return moth_pickle_damaged(m, "a torch.Size of something else than a tuple");
+    return moth_pickle_push(m, item[0]);
+  case DEVICE: {
+    int n = items_of(m, arguments, item, 2);
+    if (n < 1 || item[0].kind != MOTH_PICKLE_STRING)
+      return moth_pickle_damaged(m, "a torch.device without a name");
+    return moth_pickle_push(m, item[0]);
+  }
+  case NGLOBALS:
+    break;
+  }
+  return moth_pickle_damaged(m, "a call of something that cannot be called");
+}
+
+/* BUILD sets attributes. PyTorch writes it for the versions of a state dict's modules, which have no
+ * place in a plain table: they are dropped. */
+MothStatus moth_pickle_build(MothPickleMachine *m) {
+  MothPickleValue state;
+  MOTH_TRY(moth_pickle_pop(m, &state));
+  if (!moth_pickle_top(m) || moth_pickle_top(m)->kind != MOTH_PICKLE_ORDERED ||
+      state.kind != MOTH_PICKLE_DICT)
+    return moth_pickle_damaged(m, "attributes for something else than an OrderedDict");
+  return MOTH_OK;
+}
