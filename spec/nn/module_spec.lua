@@ -284,6 +284,13 @@ describe("state dicts #quick", function()
     assert.same({ "net.0.weight" }, { m:state_dict({ prefix = "net." }):keys()[1] })
   end)
 
+  it("print what they hold, an entry a line #M189", function()
+    local sd = nn.Linear(2, 3):state_dict()
+    sd.epoch = 3
+    assert.equal("{\n  weight: float32 [3, 2] cpu\n  bias: float32 [3] cpu\n  epoch: 3\n}", tostring(sd))
+    assert.equal("{}", tostring(nn.ReLU():state_dict()))
+  end)
+
   it("load in place, from any table of tensors #M189", function()
     local a, b = nn.Linear(3, 2), nn.Linear(3, 2)
     local handle, at = b.weight, b.weight:data_ptr()

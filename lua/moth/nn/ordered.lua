@@ -3,6 +3,8 @@
 -- Entries are plain fields (`map.name`, `pairs(map)` in any order); the order is kept beside the table.
 -- `map:keys()`, `map:items()` and `map:len()` follow it. An entry may have a method's name: code that must
 -- not trip over that calls `Ordered.items(map)`.
+local B = require "moth_lua"
+
 local Ordered = {}
 Ordered.__index = Ordered
 
@@ -56,6 +58,15 @@ function Ordered.items(map)
 end
 
 function Ordered.len(map) return #Ordered.keys(map) end
+
+--- An entry a line, in order: tensors by dtype and shape, all else as tostring has it.
+function Ordered.__tostring(map)
+  local lines = {}
+  for key, value in Ordered.items(map) do
+    lines[#lines + 1] = ("  %s: %s\n"):format(key, B.is_tensor(value) and B.format(value) or tostring(value))
+  end
+  return #lines == 0 and "{}" or "{\n" .. table.concat(lines) .. "}"
+end
 
 --- Is `x` such a map?
 function Ordered.is(x) return type(x) == "table" and getmetatable(x) == Ordered end
