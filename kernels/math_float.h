@@ -328,9 +328,9 @@ MOTH_FN real m_leaky_relu_backward(real g, real x, real slope) {
 MOTH_FN real m_threshold_backward(real g, real x, real threshold) {
   return x <= threshold ? 0 : g;
 }
-// The gradient passes where clamp left x as it was.
+// The gradient passes where x is between the bounds.
 MOTH_FN real m_clamp_backward(real g, real x, real lo, real hi) {
-  return ((x >= lo) & (x <= hi)) ? g : 0;
+  return ((x > lo) & (x < hi)) ? g : 0;
 }
 // dropout's gradient
 MOTH_FN real m_masked_scale(real g, unsigned char mask, real scale) {
@@ -343,8 +343,8 @@ MOTH_FN real m_hardsigmoid_backward(real g, real x) {
   return x > -3 && x < 3 ? g / 6 : 0;
 }
 MOTH_FN real m_hardswish_backward(real g, real x) {
-  real y = x <= 3 ? g * (x / 3 + (real)0.5) : g;
-  return x < -3 ? 0 : y;
+  real y = x < 3 ? g * (x / 3 + (real)0.5) : g;
+  return x <= -3 ? 0 : y;
 }
 MOTH_FN real m_mish_backward(real g, real x) {
   real c = x < -1000 ? -1000 : x > 20 ? 20 : x;

@@ -254,26 +254,35 @@ end
 
 -- ---- statistics ------------------------------------------------------------------------------------
 
---- x:median() the median of all elements (of two the lower one); x:median(dim, keepdim) and its position. NaN counts
--- as larger than all numbers.
+-- NaN where there is one, as for the largest.
+local function nan_first(x, dim, keepdim, value, place)
+  if not B.tensor_dtype(x).is_floating_point then return value, place end
+  local top, at = ops.max_dim(x, dim, keepdim)
+  local bad = ops.isnan(top)
+  return ops.where(bad, top, value), ops.where(bad, at, place)
+end
+
+--- x:median() the median of all elements (of two the lower one); x:median(dim, keepdim) and its position. NaN if there
+-- is one among them.
 both("median", function(x, dim, keepdim)
   if type(dim) == "table" then dim, keepdim = dim.dim, dim.keepdim end
-  if dim == nil then
-    local flat = ops.reshape(x, { -1 })
-    return (ops.kthvalue(flat, math.floor((B.numel(x) + 1) / 2), 1))
-  end
-  return ops.kthvalue(x, math.floor(((B.dim(x) > 0 and B.size(x, dim) or 1) + 1) / 2), dim, keepdim or false)
+  local all = dim == nil
+  if all then x, dim = ops.reshape(x, { -1 }), 1 end
+  local n = B.dim(x) > 0 and B.size(x, dim) or 1
+  keepdim = keepdim or false
+  local value, place = nan_first(x, dim, keepdim, ops.kthvalue(x, math.floor((n + 1) / 2), dim, keepdim))
+  if all then return value end
+  return value, place
 end)
 
---- Variance (deviation) and mean; arguments as those of var.
-both("var_mean", function(x, dim, correction, keepdim)
-  if type(dim) == "table" and #dim == 0 then dim, correction, keepdim = dim.dim, dim.correction, dim.keepdim end
-  return ops.var(x, dim, correction or 1, keepdim or false), ops.mean(x, dim, keepdim or false)
-end)
-both("std_mean", function(x, ...)
-  local v, m = F.var_mean(x, ...)
-  return ops.sqrt(v), m
-end)
+local function with_mean(op)
+  return function(x, dim, correction, keepdim)
+    if type(dim) == "table" and #dim == 0 then dim, correction, keepdim = dim.dim, dim.correction, dim.keepdim end
+    return op(x, dim, correction or 1, keepdim or false), ops.mean(x, dim, keepdim or false)
+  end
+end
+both("var_mean", with_mean(ops.var))
+both("std_mean", with_mean(ops.std))
 
 --- Least and largest element (along dim).
 both("aminmax", function(x, dim, keepdim)
@@ -390,6 +399,9 @@ end
 
 --- Distances between the rows of x (…, P, M) and y (…, R, M): (…, P, R). p (2)
 both("cdist", function(x, y, p)
+  if B.dim(x) < 2 or B.dim(y) < 2 or B.size(x, -1) ~= B.size(y, -1) then
+    check.fail("cdist: expected (…, P, M) and (…, R, M), got %s and %s", B.format(x), B.format(y))
+  end
   return ops.norm(ops.sub(ops.unsqueeze(x, -2), ops.unsqueeze(y, -3)), p or 2, -1)
 end)
 

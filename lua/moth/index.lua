@@ -81,12 +81,20 @@ local function get(x, k)
   return ops.index_select(view, dim, ops.reshape(ops.nonzero(index), { -1 }))
 end
 
+-- What is assigned may have more dimensions than its place, of size 1 in front.
+local function without_ones(v, dims)
+  local size = B.dim(v) > dims and B.size(v)
+  while size and #size > dims and size[1] == 1 do table.remove(size, 1) end
+  return size and ops.reshape(v, size) or v
+end
+
 local function set(x, k, v)
   local view, dim, index = views(x, as_key(k))
   if type(v) == "table" then v = B.tensor(v, B.tensor_dtype(x)) end
   if type(v) ~= "number" and type(v) ~= "boolean" and not B.is_tensor(v) then
     error("index: expected a number or a tensor to assign, got " .. type(v), 0)
   end
+  if B.is_tensor(v) then v = without_ones(v, B.dim(view)) end
   if not index then
     if B.is_tensor(v) then ops.copy_(view, v) else ops.fill_(view, v) end
   elseif dtype_of(index) == "bool" and B.dim(index) == B.dim(view) then

@@ -120,6 +120,49 @@ describe("autograd", function()
       fails("several elements in one place", function() y:expand(2, 3):add_(1) end)
     end)
 
+    it("a leaf that is a view is not written to through its views", function()
+      local w = moth.zeros(6):view(2, 3):requires_grad_()
+      fails("view of a leaf", function() w[1] = 5 end)
+      fails("view of a leaf", function() w:t():mul_(2) end)
+      assert.is_true(w:is_leaf())
+      moth.no_grad(function() w[1] = 5 end)
+      w:t():sum():backward()
+      assert.same({ { 1, 1, 1 }, { 1, 1, 1 } }, w.grad:tolist())
+    end)
+
+    it("a view whose base was written to is no leaf", function()
+      local base, x = moth.zeros(4), moth.ones(4, { requires_grad = true })
+      local v, detached = base:view(2, 2), base:detach()
+      assert.is_true(v:is_leaf())
+      base:add_(x)
+      assert.is_true(v:requires_grad())
+      assert.is_false(v:is_leaf())
+      assert.is_true(detached:is_leaf())
+      assert.is_false(detached:requires_grad())
+      v:mul_(2)
+      base:sum():backward()
+      assert.same({ 2, 2, 2, 2 }, x.grad:tolist())
+    end)
+
+    it("flatten of one dimension is the tensor", function()
+      local x = leaf { 1, 2, 3 }
+      assert.is_true(x:flatten():is_leaf())
+      assert.same({ 2, 3 }, x:flatten():size() and leaf({ { 1, 2, 3 }, { 4, 5, 6 } }):flatten(2):size())
+    end)
+
+    it("what is assigned may have more dimensions, of size 1", function()
+      same(function(x, v)
+        local y = x * 1
+        y[2] = v
+        y[{ {}, moth.tensor({ 1 }, { dtype = moth.int64 }) }] = v[{ {}, { 1, 2 } }]:t():reshape(1, 2, 1)
+        return y
+      end, function(x, v)
+        return moth.stack({ v[1][{ { 1, 2 } }], moth.stack({ x[1][2], v[1][2] }), moth.stack({ x[1][3], v[1][3] }) }, 2)
+      end, { { 1, 2, 3 }, { 4, 5, 6 } }, { { 7, 8, 9 } })
+      local z = moth.zeros(2, 3)
+      fails("cannot be broadcast", function() z[1] = moth.ones(2, 3) end)
+    end)
+
     it("gradients through every view", function()
       local forms = {
         function(x) return x:view(3, 4) end, function(x) return x:reshape { -1 } end, function(x) return x:permute(2,

@@ -255,7 +255,7 @@ static wide ref_polygamma(wide x, int n) {
   F(abs, m_abs(x), L(fabs)(x), 0, 0, 0, -9, 9)                                                     \
   F(sign, m_sign(x), (x > 0) - (x < 0), 0, 0, 0, -9, 9)                                            \
   F(clamp, m_clamp(x, -1, 2), x<-1 ? -1 : x> 2 ? 2 : x, 0, 0, 0, -3, 3)                            \
-  F(clamp_backward, m_clamp_backward(3, x, -1, 2), x >= -1 && x <= 2 ? 3 : 0, 0, 0, 0, -3, 3)      \
+  F(clamp_backward, m_clamp_backward(3, x, -1, 2), x > -1 && x < 2 ? 3 : 0, 0, 0, 0, -3, 3)        \
   F(masked_scale, m_masked_scale(x, x > 0, 2), x > 0 ? 2 * x : 0, 0, 0, 0, -3, 3)                  \
   F(gelu_backward, m_gelu_backward(1, x), PHI(x) + LIM(x, 99) * DENS(LIM(x, 99)), 6, 4, (wide)0.5, \
     -15, 15)                                                                                       \
@@ -283,9 +283,9 @@ static wide ref_polygamma(wide x, int n) {
     3)                                                                                             \
   F(hardsigmoid_backward, m_hardsigmoid_backward(3, x), x > -3 && x < 3 ? 0.5 : 0, 0, 0, 0, -4, 4) \
   F(hardswish_backward, m_hardswish_backward(1, x),                                                \
-    x < -3   ? 0                                                                                   \
-    : x <= 3 ? x / 3 + (wide)0.5                                                                   \
-             : 1,                                                                                  \
+    x <= -3 ? 0                                                                                    \
+    : x < 3 ? x / 3 + (wide)0.5                                                                    \
+            : 1,                                                                                   \
     2, 2, (wide)0.5, -4, 4)                                                                        \
   F(mish_backward, m_mish_backward(1, x),                                                          \
     L(tanh)(SP(x)) + LIM(x, 9999) * SIG(x) * (1 - L(tanh)(SP(x)) * L(tanh)(SP(x))), 6, 6,          \

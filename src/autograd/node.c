@@ -68,10 +68,17 @@ static void free_value(MothValue *v) {
 }
 
 void moth_node_release_saved(MothNode *n) {
-  n->released = true;
-  for (int i = 0; i < n->nsaved; i++)
-    free_value(&n->saved[i].value);
-  n->nsaved = 0;
+  int kept = 0;
+  n->released |= !n->op; /* what a function of the host keeps is its own to tell */
+  for (int i = 0; i < n->nsaved; i++) {
+    if (n->saved[i].value.tag == MOTH_V_TENSOR) {
+      free_value(&n->saved[i].value);
+      n->released = true;
+    } else {
+      n->saved[kept++] = n->saved[i];
+    }
+  }
+  n->nsaved = (uint16_t)kept;
   if (n->inner)
     moth_node_release_saved(n->inner);
 }
@@ -90,7 +97,8 @@ static _Thread_local MothNode *dead;
 static _Thread_local bool freeing;
 
 static void free_node(MothNode *n) {
-  moth_node_release_saved(n);
+  for (int i = 0; i < n->nsaved; i++)
+    free_value(&n->saved[i].value);
   if (n->drop)
     n->drop(n);
   free_hooks(n->hooks);
@@ -305,7 +313,7 @@ MothStatus moth_tensor_set_requires_grad(MothTensor *t, bool on) {
 }
 
 bool moth_tensor_is_leaf(const MothTensor *t) {
-  return !t->grad || !t->grad->node;
+  return (!t->grad || !t->grad->node) && !moth_view_is_stale(t);
 }
 MothTensor *moth_tensor_grad(const MothTensor *t) {
   return t->grad ? t->grad->grad : NULL;

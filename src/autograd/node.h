@@ -84,6 +84,8 @@ static inline bool moth_requires_grad(const MothTensor *t) {
   return t->keys & MOTH_KEY_AUTOGRAD;
 }
 
+bool moth_view_is_stale(const MothTensor *t);
+
 /* The node and result number that t's gradient goes to; an accumulator for a leaf; NULL node if t
  * needs none. Makes the node of a stale view anew (see view.c). The node is retained. */
 MOTH_API MothStatus moth_gradient_edge(MothTensor *t, MothNode **node, uint16_t *nr);
@@ -98,7 +100,7 @@ MothStatus moth_node_set_input(MothNode *n, int i, MothTensor *t, bool needs);
  * later than those that it leads to. */
 void moth_node_stamp(MothNode *n);
 void moth_node_set_result(MothNode *n, int i, const MothTensor *t);
-void moth_node_release_saved(MothNode *n);
+void moth_node_release_saved(MothNode *n); /* the tensors among it */
 /* Makes t the result nr of n (takes no reference of t). */
 MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr);
 

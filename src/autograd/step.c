@@ -64,7 +64,9 @@ static MothStatus check_inplace(MothCall *c, MothTensor *self) {
         MOTH_ERR_STATE,
         "a leaf Variable that requires grad is being used in an in-place operation; wrap "
         "it in moth.no_grad(function() ... end) if no gradient is wanted");
-  if (self->base && moth_tensor_is_leaf(self->base) && moth_requires_grad(self->base))
+  /* The base may be one that requires none itself: of a leaf that is a view, as zeros(6):view(2, 3). */
+  if (self->base && moth_tensor_is_leaf(self->base) &&
+      (moth_requires_grad(self->base) || moth_requires_grad(self)))
     return moth_fail(
         MOTH_ERR_STATE,
         "a view of a leaf Variable that requires grad is being used in an in-place "

@@ -178,12 +178,17 @@ static MothStatus accumulator_of(MothTensor *t, MothNode **out) {
   return s;
 }
 
+/* Its base has been written to by a recorded op since the view's node was made (or not made). */
+bool moth_view_is_stale(const MothTensor *t) {
+  return t->base && t->base->grad && t->base->grad->node &&
+         (!t->grad || t->grad->view_version != *moth_version_of((MothTensor *)t));
+}
+
 MothStatus moth_gradient_edge(MothTensor *t, MothNode **node, uint16_t *nr) {
   *node = NULL;
   *nr = 0;
   MothAutogradMeta *m = t->grad;
-  if (t->base && t->base->grad && t->base->grad->node &&
-      (!m || m->view_version != *moth_version_of(t))) {
+  if (moth_view_is_stale(t)) {
     MOTH_TRY(view_again(t));
     m = t->grad;
   }

@@ -164,13 +164,19 @@ MothStatus moth_composite_hardshrink(MothCall *c) {
 
 MothStatus moth_composite_softshrink(MothCall *c) {
   MOTH_UNPACK_SOFTSHRINK(c)
-  MothTensor *a, *out;
+  MothTensor *a, *above, *below, *out;
   double l = moth_as_double(lambd);
   MOTH_TRY(check_float(self));
   if (!(l >= 0))
     return moth_fail(MOTH_ERR_VALUE, "lambd must not be negative, got %g", l);
-  MOTH_TRY(moth_clamp(self, moth_v_float(-l), moth_v_float(l), &a));
-  MOTH_TRY(then(moth_sub(T(self), T(a), ONE, &out), a));
+  MOTH_TRY(moth_sub(T(self), moth_v_float(l), ONE, &a));
+  MOTH_TRY(then(moth_relu(a, &above), a));
+  MothStatus s = moth_sub(moth_v_float(-l), T(self), ONE, &a);
+  if (s == MOTH_OK)
+    s = then(moth_relu(a, &below), a);
+  if (s == MOTH_OK)
+    s = then(moth_sub(T(above), T(below), ONE, &out), below);
+  MOTH_TRY(then(s, above));
   return moth_give(c, out);
 }
 

@@ -24,22 +24,69 @@ MothStatus moth_composite_count_nonzero(MothCall *c) {
   return moth_give(c, out);
 }
 
+/* t in float32 if it is a half: a square would not fit there, and what is made of it is rounded once. */
+static MothStatus widened(MothTensor *t, MothTensor **out) {
+  bool half = moth_dtype_is_float((MothDType)t->dtype) && moth_itemsize(t) < 4;
+  return moth_to(t, moth_v_dtype(half ? MOTH_FLOAT32 : (MothDType)t->dtype), moth_v_none(), false,
+                 false, out);
+}
+static MothStatus narrowed(MothTensor *t, const MothTensor *as, MothTensor **out) {
+  bool half = moth_dtype_is_float((MothDType)as->dtype) && moth_itemsize(as) < 4;
+  return moth_to(t, moth_v_dtype((MothDType)(half ? as->dtype : t->dtype)), moth_v_none(), false,
+                 false, out);
+}
+
+static MothStatus power(MothTensor *t, double p, MothTensor **out) {
+  return p == 0.5 ? moth_sqrt(t, out) : moth_pow(moth_v_tensor(t), moth_v_float(p), out);
+}
+
+/* t to the power of p, with the derivative 0 where t is 0, in place of infinity (whose product with the 0 that comes
+ * next would be NaN). */
+static MothStatus flat_power(MothTensor *t, double p, MothTensor **out) {
+  MothTensor *zero, *other, *raised = NULL;
+  if (p >= 1 || p <= 0 || !moth_tensor_requires_grad(t))
+    return power(t, p, out);
+  MOTH_TRY(moth_eq(moth_v_tensor(t), moth_v_int(0), &zero));
+  MothStatus s = moth_masked_fill(t, zero, moth_v_int(1), &other);
+  if (s == MOTH_OK)
+    s = then(power(other, p, &raised), other);
+  if (s == MOTH_OK)
+    s = then(moth_masked_fill(raised, zero, moth_v_int(0), out), raised);
+  return then(s, zero);
+}
+
 MothStatus moth_composite_std(MothCall *c) {
   MOTH_UNPACK_STD(c)
-  MothTensor *v, *out;
-  MOTH_TRY(moth_var(self, dim, correction, keepdim, &v));
-  MOTH_TRY(then(moth_sqrt(v, &out), v));
+  MothTensor *x, *v, *root, *out;
+  MOTH_TRY(widened(self, &x));
+  MOTH_TRY(then(moth_var(x, dim, correction, keepdim, &v), x));
+  MOTH_TRY(then(flat_power(v, 0.5, &root), v));
+  MOTH_TRY(then(narrowed(root, self, &out), root));
   return moth_give(c, out);
+}
+
+/* The sum of |x|^q over dim, raised to 1 / q. */
+static MothStatus power_norm(MothTensor *x, double q, MothValue dim, bool keepdim,
+                             MothTensor **out) {
+  MothTensor *a, *b;
+  if (q == 2) {
+    MOTH_TRY(moth_square(x, &b));
+  } else {
+    MOTH_TRY(moth_abs(x, &a));
+    MOTH_TRY(then(flat_power(a, q, &b), a));
+  }
+  MOTH_TRY(then(sum_over(b, dim, keepdim, &a), b));
+  return then(flat_power(a, 1 / q, out), a);
 }
 
 MothStatus moth_composite_norm(MothCall *c) {
   MOTH_UNPACK_NORM(c)
   MothTensor *a, *b, *out;
   double q = moth_as_double(p);
-  if (q == 2) {
-    MOTH_TRY(moth_square(self, &a));
-    MOTH_TRY(then(sum_over(a, dim, keepdim, &b), a));
-    MOTH_TRY(then(moth_sqrt(b, &out), b));
+  if (q != 0 && q != 1 && !isinf(q)) {
+    MOTH_TRY(widened(self, &a));
+    MOTH_TRY(then(power_norm(a, q, dim, keepdim, &b), a));
+    MOTH_TRY(then(narrowed(b, self, &out), b));
     return moth_give(c, out);
   }
   MOTH_TRY(moth_abs(self, &a));
@@ -49,13 +96,9 @@ MothStatus moth_composite_norm(MothCall *c) {
     MOTH_TRY(then(moth_amax(a, dim, keepdim, &out), a));
   else if (isinf(q))
     MOTH_TRY(then(moth_amin(a, dim, keepdim, &out), a));
-  else if (q == 0) {
+  else {
     MOTH_TRY(then(moth_ne(moth_v_tensor(a), moth_v_int(0), &b), a));
     MOTH_TRY(then(moth_sum(b, dim, keepdim, moth_v_dtype((MothDType)self->dtype), &out), b));
-  } else {
-    MOTH_TRY(then(moth_pow(moth_v_tensor(a), p, &b), a));
-    MOTH_TRY(then(sum_over(b, dim, keepdim, &a), b));
-    MOTH_TRY(then(moth_pow(moth_v_tensor(a), moth_v_float(1 / q), &out), a));
   }
   return moth_give(c, out);
 }

@@ -100,11 +100,17 @@ MothStatus moth_composite_logit(MothCall *c) {
     double e = moth_as_double(eps);
     MOTH_TRY(moth_clamp(self, moth_v_float(e), moth_v_float(1 - e), &x));
   }
+  /* A difference of logarithms, not the logarithm of a quotient: its derivative at 0 and 1 is infinity, not NaN. */
+  MothTensor *log_rest = NULL;
   MothStatus s = moth_sub(moth_v_int(1), moth_v_tensor(x), moth_v_int(1), &y);
   if (s == MOTH_OK)
-    s = then(moth_div(moth_v_tensor(x), moth_v_tensor(y), &q), y);
-  MOTH_TRY(then(s, x));
-  MOTH_TRY(then(moth_log(q, &out), q));
+    s = then(moth_log(y, &log_rest), y);
+  if (s == MOTH_OK)
+    s = moth_log(x, &q);
+  moth_tensor_release(x);
+  if (s == MOTH_OK)
+    s = then(moth_sub(moth_v_tensor(q), moth_v_tensor(log_rest), moth_v_int(1), &out), q);
+  MOTH_TRY(then(s, log_rest));
   return moth_give(c, out);
 }
 

@@ -49,6 +49,8 @@ MothStatus moth_composite_flatten(MothCall *c) {
   if (a > b)
     return moth_fail(MOTH_ERR_VALUE, "start_dim (%d) must not come after end_dim (%d)", a + 1,
                      b + 1);
+  if (a == b && self->ndim > 0)
+    return moth_give_same(c, self);
   int n = 0;
   for (int i = 0; i < self->ndim; i++) {
     if (i > a && i <= b)

@@ -88,6 +88,7 @@ function F.cosine_similarity(x, y, o)
   o = check.options("F.cosine_similarity", o, "dim eps")
   local dim, eps = o.dim or 2, o.eps or 1e-8
   local function unit(t) return t / t:norm(2, dim, true):clamp({ min = eps }) end
+  x, y = moth.broadcast_tensors(x, y)
   return (unit(x) * unit(y)):sum(dim)
 end
 --- 1 - cosine where y is 1, max(0, cosine - margin) where y is -1; x1, x2 (N, D). o.margin (0), o.reduction
