@@ -29,6 +29,8 @@ DTYPES  := float32 float64 float16 bfloat16 int8 uint8 int16 int32 int64 bool
 ISAS    := generic avx2 avx512
 FLOORS  := src/core src/dispatch src/autograd src/comm src/composite src/graph src/io src/no_cuda kernels/cpu
 GEN     := $(B)/gen
+# Runs a Lua file with this build.
+HERE     = LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT)
 CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
 LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
 MAIN_C  := $(sort $(wildcard src/lua/launcher/*.c))
@@ -255,7 +257,7 @@ lint: deps-dev
 	$(SUBMAKE) lint-c
 
 bench: all
-	LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT) bench/run.lua
+	$(HERE) bench/run.lua
 
 # A relocatable folder with LuaJIT and busted; BUNDLE=openmp: with OpenBLAS. And all that needs a GPU.
 bundle:
@@ -263,30 +265,28 @@ bundle:
 gpu-check:
 	@B=$(B) sh bench/gpu/check.sh
 
-# The lab's steps against PyTorch, where python3 has it: a tool of ours, not part of the test.
+# The lab, kernels, modules, files and random programs against PyTorch, where python3 has it: a tool of ours, not part
+# of the test. MOTH_SEED and MOTH_CASES choose the programs.
 parity: all
 	@for d in float64:1e-6 float32:1e-3; do \
-	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
-	    $(LUAJIT) spec/parity/lab.lua $${d%:*} $(B)/parity_$${d%:*}.safetensors && \
+	  $(HERE) spec/parity/lab.lua $${d%:*} $(B)/parity_$${d%:*}.safetensors && \
 	  python3 spec/parity/lab.py $(B)/parity_$${d%:*}.safetensors $${d#*:} || exit 1; done
 	@for d in float64:1e-10 float32:1e-3; do \
-	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
-	    $(LUAJIT) spec/parity/conv.lua $${d%:*} $(B)/parity_conv.safetensors && \
+	  $(HERE) spec/parity/conv.lua $${d%:*} $(B)/parity_conv.safetensors && \
 	  python3 spec/parity/conv.py $(B)/parity_conv.safetensors $${d#*:} || exit 1; done
 	@for d in float64:1e-6 float32:1e-3; do \
-	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
-	    $(LUAJIT) spec/parity/gpt.lua $${d%:*} $(B)/parity_gpt.safetensors && \
+	  $(HERE) spec/parity/gpt.lua $${d%:*} $(B)/parity_gpt.safetensors && \
 	  python3 spec/parity/gpt.py $(B)/parity_gpt.safetensors $${d#*:} || exit 1; done
 	@d=$(B)/parity_files; rm -rf $$d; mkdir -p $$d; python3 spec/parity/files.py make $$d && f=$$(cd $$d && ls) && \
-	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT) spec/parity/files.lua $$d $$f && \
+	  $(HERE) spec/parity/files.lua $$d $$f && \
 	  python3 spec/parity/files.py check $$d $$f
 	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
-	  LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
-	    $(LUAJIT) spec/parity/modules.lua $(B)/parity_modules.json
+	  $(HERE) spec/parity/modules.lua $(B)/parity_modules.json
 	@rm -rf $(B)/parity_events
-	@LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" \
-	    $(LUAJIT) spec/parity/events.lua $(B)/parity_events
+	@$(HERE) spec/parity/events.lua $(B)/parity_events
 	@python3 spec/parity/events.py $(B)/parity_events
+	@python3 spec/parity/programs.py $(B)/parity_programs.jsonl $${MOTH_SEED:-0} $${MOTH_CASES:-2000} && \
+	  $(HERE) spec/parity/programs.lua $(B)/parity_programs.jsonl
 
 FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
 fuzz: deps-dev

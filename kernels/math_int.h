@@ -92,6 +92,18 @@ MOTH_FN real m_abs(real x) {
 MOTH_FN real m_sign(real x) {
   return (real)((x > 0) - m_negative_(x));
 }
+MOTH_FN real m_floor(real x) {
+  return x;
+}
+MOTH_FN real m_ceil(real x) {
+  return x;
+}
+MOTH_FN real m_trunc(real x) {
+  return x;
+}
+MOTH_FN real m_round(real x) {
+  return x;
+}
 // The integer quotients and remainders by zero are 0.
 MOTH_FN real m_div_trunc(real a, real b) {
   real d = b == 0 || m_minus_one_(b) ? (real)1 : b;

@@ -144,6 +144,27 @@ describe("autograd", function()
       assert.same({ 2, 2, 2, 2 }, x.grad:tolist())
     end)
 
+    it("a second derivative passes through what was written to a view", function()
+      local x = leaf { 0.5, 2, -1 }
+      local z = x * 3
+      local v = z:narrow(1, 1, 2)
+      v:tanh_()
+      local slope = moth.autograd.grad(v:sum(), x, { create_graph = true });
+      (slope:sum() + z:sum() + v:sum()):backward() -- by the node that wrote, and by what it saved
+      local w = leaf { 0.5, 2, -1 }
+      local first = (w * 3):narrow(1, 1, 2):tanh()
+      local d = moth.autograd.grad(first:sum(), w, { create_graph = true });
+      (d:sum() + first:sum() * 2 + w[3] * 3):backward()
+      testing.assert_close(x.grad, w.grad)
+    end)
+
+    it("cat gives empty tensors empty gradients", function()
+      local x, none = leaf { 1, 2 }, moth.zeros(0, { dtype = moth.float64, requires_grad = true })
+      moth.cat({ none, x:view(2, 1) }):sum():backward()
+      assert.same({ 0 }, { unpack(none.grad:size()) })
+      assert.same({ 1, 1 }, x.grad:tolist())
+    end)
+
     it("flatten of one dimension is the tensor", function()
       local x = leaf { 1, 2, 3 }
       assert.is_true(x:flatten():is_leaf())

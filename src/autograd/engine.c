@@ -496,7 +496,7 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
       MOTH_GO(status);
     }
   }
-  if (!t->retain)
+  if (!t->retain && !n->is_inner)
     moth_node_release_saved(n);
   for (int i = 0; i < e->slots; i++) {
     moth_tensor_release(grads[i]);

@@ -550,8 +550,13 @@ MothStatus moth_gradlist_cat_backward(MothNode *node, MothTensor *grad, MothValu
   MOTH_TRY(moth_wrap_dim(dim.u.i, grad->ndim, &d));
   for (int i = 0; i < node->ninputs - 1; i++) { /* the last input is `dim` */
     const MothInput *in = &node->inputs[i];
-    if (in->ndim != grad->ndim)
-      continue; /* an empty 1-D tensor joins anything */
+    if (in->ndim != grad->ndim) { /* an empty 1-D tensor joins anything */
+      MothValue part = moth_v_none();
+      if (in->node)
+        MOTH_TRY(zeros(moth_v_tensor(grad), moth_v_ints(in->shape, in->ndim), &part));
+      out[i] = part.tag == MOTH_V_TENSOR ? part.u.t : NULL;
+      continue;
+    }
     if (in->node) {
       MothTensor *part;
       MOTH_TRY(moth_narrow(grad, d, at, in->shape[d], &part));

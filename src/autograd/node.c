@@ -79,7 +79,7 @@ void moth_node_release_saved(MothNode *n) {
     }
   }
   n->nsaved = (uint16_t)kept;
-  if (n->inner)
+  if (n->inner && atomic_load_explicit(&n->inner->refs, memory_order_relaxed) == 1)
     moth_node_release_saved(n->inner);
 }
 

@@ -60,6 +60,7 @@ struct MothNode {
   MothResultMeta *results;
   uint16_t ninputs, nsaved, nresults;
   bool released;
+  bool is_inner; /* some CopySlices' inner: what it saved is released with that one, not before */
   uint16_t edge_of[MOTH_MAX_ARGS + 1]; /* first input of each argument */
   size_t size;
 };

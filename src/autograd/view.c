@@ -84,6 +84,7 @@ MothStatus moth_rebase_history(MothTensor *view, MothNode *fn) {
   s->offset = view->offset - base->offset;
   n->ctx = s;
   n->inner = fn;
+  fn->is_inner = true;
   n->drop = drop_slice;
   n->backward = copy_slices;
   for (int i = 0; i <= MOTH_MAX_ARGS; i++)

@@ -1,0 +1,151 @@
+"""Random programs of views, in-place ops, no_grad and backward, run by PyTorch: what spec/parity/programs.lua runs again.
+
+Usage: python3 spec/parity/programs.py FILE FIRST COUNT writes a program a line, as JSON: its steps, each with what every
+tensor holds after it, its gradient, and whether the step was an error."""
+import json
+import math
+import random
+import sys
+import warnings
+
+import torch
+
+warnings.simplefilter("ignore")
+torch.set_default_dtype(torch.float64)
+
+SHAPES = [(2, 3), (3,), (1, 3), (2, 1), (2, 3, 2), (4,), (), (3, 3)]
+
+# Each takes a tensor, another one, a dimension and a small number; those that give none write to the first.
+VIEWS = {
+    "narrow": lambda t, u, d, k: t.narrow(d, k, 1),
+    "select": lambda t, u, d, k: t.select(d, k),
+    "transpose": lambda t, u, d, k: t.transpose(d, 0),
+    "unsqueeze": lambda t, u, d, k: t.unsqueeze(d),
+    "squeeze": lambda t, u, d, k: t.squeeze(d),
+    "expand": lambda t, u, d, k: t.expand(2, *t.shape),
+    "diagonal": lambda t, u, d, k: t.diagonal(k - 1),
+    "every_second": lambda t, u, d, k: t[k % 2::2],
+    "detach": lambda t, u, d, k: t.detach(),
+    "view": lambda t, u, d, k: t.view(-1),
+}
+OPS = {
+    "tanh": lambda t, u, d, k: t.tanh(),
+    "sin": lambda t, u, d, k: t.sin(),
+    "relu": lambda t, u, d, k: t.relu(),
+    "sigmoid": lambda t, u, d, k: t.sigmoid(),
+    "square": lambda t, u, d, k: t.square(),
+    "clone": lambda t, u, d, k: t.clone(),
+    "sum": lambda t, u, d, k: t.sum(d),
+    "mean": lambda t, u, d, k: t.mean(),
+    "amax": lambda t, u, d, k: t.amax(d),
+    "max": lambda t, u, d, k: t.max(d)[0],
+    "logsumexp": lambda t, u, d, k: t.logsumexp(d),
+    "softmax": lambda t, u, d, k: t.softmax(d),
+    "cumsum": lambda t, u, d, k: t.cumsum(d),
+    "cumprod": lambda t, u, d, k: t.cumprod(d),
+    "flip": lambda t, u, d, k: t.flip(d),
+    "tril": lambda t, u, d, k: t.tril(),
+    "var": lambda t, u, d, k: t.var(d, correction=0),
+    "norm": lambda t, u, d, k: t.norm(),
+    "positive": lambda t, u, d, k: t[t > 0],
+    "index_select": lambda t, u, d, k: t.index_select(d, torch.tensor([k, 0, k])),
+    "times": lambda t, u, d, k: t * (k - 0.5),
+    "power": lambda t, u, d, k: t ** (k + 2),
+    "add": lambda t, u, d, k: t + u,
+    "sub": lambda t, u, d, k: t - u,
+    "mul": lambda t, u, d, k: t * u,
+    "div": lambda t, u, d, k: t / (u * u + 1),
+    "matmul": lambda t, u, d, k: t @ u,
+    "maximum": lambda t, u, d, k: torch.maximum(t, u),
+    "cat": lambda t, u, d, k: torch.cat([t, u]),
+    "stack": lambda t, u, d, k: torch.stack([t, u]),
+    "where": lambda t, u, d, k: torch.where(t > 0, t, u),
+}
+
+
+def assign(t, at, value):
+    t[at] = value
+
+
+WRITES = {
+    "tanh_": lambda t, u, d, k: t.tanh_(),
+    "zero_": lambda t, u, d, k: t.zero_(),
+    "relu_": lambda t, u, d, k: t.relu_(),
+    "times_": lambda t, u, d, k: t.mul_(k - 0.5),
+    "masked_fill_": lambda t, u, d, k: t.masked_fill_(t.detach() > 0, k),
+    "index_add_": lambda t, u, d, k: t.index_add_(d, torch.tensor([0]), torch.ones_like(t.narrow(d, 0, 1))),
+    "set_number": lambda t, u, d, k: assign(t, 0, k),
+    "set_tensor": lambda t, u, d, k: assign(t, -1, u),
+    "set_slice": lambda t, u, d, k: assign(t, slice(0, 1), u),
+    "add_": lambda t, u, d, k: t.add_(u),
+    "mul_": lambda t, u, d, k: t.mul_(u),
+    "copy_": lambda t, u, d, k: t.copy_(u),
+    "addcmul_": lambda t, u, d, k: t.addcmul_(u, u, value=0.5),
+    "lerp_": lambda t, u, d, k: t.lerp_(u, 0.3),
+}
+ALL = {**VIEWS, **OPS, **WRITES}
+
+
+def wave(shape, phase):
+    n = math.prod(shape)
+    return torch.tensor([math.sin(1.7 * i + phase) for i in range(n)]).reshape(shape).clone()
+
+
+def loss(t):
+    return (t * torch.tensor([math.cos(0.9 * i) for i in range(t.numel())]).reshape(t.shape)).sum()
+
+
+def plain(t):
+    return {"shape": list(t.shape), "data": [str(x) for x in t.detach().reshape(-1).tolist()],
+            "requires_grad": t.requires_grad}
+
+
+def run(step, tensors):
+    t, u = tensors[step["t"]], tensors[step["u"]]
+    if step["op"] == "backward":
+        return loss(t).backward(retain_graph=step["k"] > 0)
+    if step["op"] == "grad":
+        return torch.autograd.grad(loss(t), u, create_graph=True, allow_unused=True)[0]
+    if step["op"] == "all":
+        return sum(loss(x) for x in tensors if x.requires_grad).backward()
+    with torch.set_grad_enabled(not step["no_grad"]):
+        if step["op"] in WRITES and step["t"] != step["u"]:
+            u = u * 1  # where a source overlaps what is written in part, PyTorch's result depends on the order
+        return ALL[step["op"]](t, u, step["d"], step["k"])
+
+
+def program(seed):
+    r = random.Random(seed)
+    tensors, steps = [], []
+    leaves = [{"shape": r.choice(SHAPES), "requires_grad": r.random() < 0.75} for _ in range(r.randrange(1, 4))]
+    for i, leaf in enumerate(leaves):
+        tensors.append(wave(leaf["shape"], i + 0.5).requires_grad_(leaf["requires_grad"]))
+    length = r.randrange(4, 24)
+    for i in range(length + 1):
+        kind = r.choices([VIEWS, OPS, WRITES, ["backward", "grad"]], [3, 4, 3, 1])[0]
+        t = r.randrange(len(tensors)) if r.random() < 0.5 else len(tensors) - 1 - r.randrange(min(3, len(tensors)))
+        step = {"op": "all" if i == length else r.choice(list(kind)), "t": t, "u": r.randrange(len(tensors)),
+                "d": r.randrange(-1, max(1, tensors[t].dim())), "k": r.randrange(0, 3),
+                "no_grad": kind is WRITES and r.random() < 0.1}
+        if step["op"] == "grad":
+            step["u"] = r.randrange(len(leaves))
+        steps.append(step)
+        try:
+            made = run(step, tensors)
+            if step["op"] not in WRITES and made is not None:
+                tensors.append(made)
+                step["makes"] = True
+        except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as e:
+            step["error"] = str(e).split("\n")[0]
+            if step["op"] in ("backward", "grad", "all"):
+                break  # which gradients are there by then is left open
+        step["tensors"] = [plain(x) for x in tensors]
+        step["gradients"] = [plain(x.grad) if x.grad is not None else False for x in tensors[:len(leaves)]]
+    return {"seed": seed, "leaves": leaves, "steps": steps}
+
+
+if __name__ == "__main__":
+    path, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    with open(path, "w") as file:
+        for seed in range(first, first + count):
+            file.write(json.dumps(program(seed)) + "\n")
