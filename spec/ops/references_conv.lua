@@ -89,19 +89,25 @@ function M.conv1d(a)
 end
 -- Every input pixel adds its products into the result.
 function M.conv_transpose2d(a)
-  local x = images(a.input.shape)
-  local w = a.weight.shape
-  local size = { x[1], w[2] * a.groups }
-  for i = 1, 2 do
-    local function at(v, default)
-      local p = { pair(v, default) }
-      return p[i]
-    end
-    size[i + 2] = (x[i + 2] - 1) * at(a.stride, 1) - 2 * at(a.padding, 0) + at(a.dilation, 1) * (w[i + 2] - 1)
-      + at(a.output_padding, 0) + 1
-  end
-  local out = M.conv2d_backward_input { grad_output = a.input, weight = a.weight, input_size = size, stride = a.stride,
-    padding = a.padding, dilation = a.dilation, groups = a.groups }
+  local x, w = images(a.input.shape), a.weight.shape
+  local sy, sx = pair(a.stride, 1)
+  local py, px = pair(a.padding, 0)
+  local dy, dx = pair(a.dilation, 1)
+  local ey, ex = pair(a.output_padding, 0)
+  local size = { x[1], w[2] * a.groups, (x[3] - 1) * sy - 2 * py + dy * (w[3] - 1) + ey + 1,
+    (x[4] - 1) * sx - 2 * px + dx * (w[4] - 1) + ex + 1 }
+  local out = new(size)
+  for n = 0, x[1] - 1 do for k = 0, x[2] - 1 do for j = 0, w[2] - 1 do
+    local channel = math.floor(k / (x[2] / a.groups)) * w[2] + j
+    for y = 0, x[3] - 1 do for z = 0, x[4] - 1 do for u = 0, w[3] - 1 do for v = 0, w[4] - 1 do
+      local r, c = y * sy + u * dy - py, z * sx + v * dx - px
+      if r >= 0 and r < size[3] and c >= 0 and c < size[4] then
+        local at = ((n * size[2] + channel) * size[3] + r) * size[4] + c + 1
+        out.data[at] = out.data[at] + a.input.data[((n * x[2] + k) * x[3] + y) * x[4] + z + 1]
+          * a.weight.data[((k * w[2] + j) * w[3] + u) * w[4] + v + 1]
+      end
+    end end end end
+  end end end
   for i in ipairs(out.data) do
     local channel = math.floor((i - 1) / (size[3] * size[4])) % size[2] + 1
     out.data[i] = out.data[i] + (a.bias and a.bias.data[channel] or 0)

@@ -1,5 +1,7 @@
 /* Composites of src/ops/conv.lua: one dimension as two of which the first has size 1, transposed
  * convolutions as derivatives of plain ones, pooling without its positions. */
+#include <string.h>
+
 #include "composite/composite.h"
 #include "core/dtype.h"
 #include "dispatch/shape_conv.h"
@@ -102,7 +104,9 @@ MothStatus moth_composite_conv_transpose2d(MothCall *c) {
   MOTH_UNPACK_CONV_TRANSPOSE2D(c)
   MothTensor *y, *out;
   int n = input->ndim;
-  int64_t size[4];
+  int64_t size[4], whole[4],
+      cut[4]; /* cut: rows and columns to add on each side of the whole, the last ones first */
+  bool beyond = false;
   if (n != 3 && n != 4)
     return moth_fail(MOTH_ERR_VALUE, "input must have 3 or 4 dimensions ((N,) C, H, W), got %d", n);
   if (weight->ndim != 4)
@@ -127,15 +131,28 @@ MothStatus moth_composite_conv_transpose2d(MothCall *c) {
       return moth_fail(MOTH_ERR_VALUE,
                        "output_padding must be smaller than stride or dilation, got %lld",
                        (long long)o);
-    size[n - 2 + i] =
-        (input->shape[n - 2 + i] - 1) * s - 2 * p + d * (weight->shape[2 + i] - 1) + o + 1;
+    whole[n - 2 + i] = (input->shape[n - 2 + i] - 1) * s + d * (weight->shape[2 + i] - 1) + 1;
+    size[n - 2 + i] = whole[n - 2 + i] - 2 * p + o;
+    cut[2 * (1 - i)] = -p;
+    cut[2 * (1 - i) + 1] = o - p;
+    beyond |= o >= s;
     if (size[n - 2 + i] < 1)
       return moth_fail(MOTH_ERR_VALUE,
                        "the result would have size %lld in dimension %d: padding is too large",
                        (long long)size[n - 2 + i], n - 1 + i);
   }
-  MOTH_TRY(
-      moth_conv2d_backward_input(input, weight, size, n, stride, padding, dilation, groups, &y));
+  if (beyond) { /* of no convolution that has this input as its result: cut out of the one without padding */
+    MothTensor *full;
+    memcpy(whole, size, sizeof(int64_t) * (size_t)(n - 2));
+    MOTH_TRY(moth_conv2d_backward_input(input, weight, whole, n, stride, moth_v_none(), dilation,
+                                        groups, &full));
+    MothStatus s = moth_pad(full, cut, 4, "constant", moth_v_int(0), &y);
+    moth_tensor_release(full);
+    MOTH_TRY(s);
+  } else {
+    MOTH_TRY(
+        moth_conv2d_backward_input(input, weight, size, n, stride, padding, dilation, groups, &y));
+  }
   MOTH_TRY(add_bias(y, bias, &out));
   return moth_give(c, out);
 }

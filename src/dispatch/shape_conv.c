@@ -231,6 +231,23 @@ static void set_planes(int ndim, const int64_t *input, MothPool *p) {
   p->include_pad = true;
 }
 
+/* A window of elements `dilation` apart may step over all of a small image: it has no largest element. */
+static MothStatus check_windows(const MothPool *p, int i, int64_t size, int64_t count) {
+  int64_t step = p->dilation[i];
+  for (int64_t o = 0; o < count && step > 1; o++) {
+    int64_t start = o * p->stride[i] - p->padding[i];
+    int64_t before =
+        start < 0 ? (-start + step - 1) / step : 0; /* elements in front of the image */
+    if (before >= p->kernel[i] || start + before * step >= size)
+      return moth_fail(
+          MOTH_ERR_VALUE,
+          "window %lld steps over all %lld elements: its dilation of %lld is too large "
+          "for its padding of %lld",
+          (long long)o + 1, (long long)size, (long long)step, (long long)p->padding[i]);
+  }
+  return MOTH_OK;
+}
+
 MothStatus moth_pool_windows(int ndim, const int64_t *input, MothValue kernel, MothValue stride,
                              MothValue padding, MothValue dilation, bool ceil_mode, MothPool *p) {
   static const int64_t one[2] = {1, 1}, zero[2] = {0, 0};
@@ -247,17 +264,19 @@ MothStatus moth_pool_windows(int ndim, const int64_t *input, MothValue kernel, M
                        "padding must be at most half of kernel_size, %lld, got %lld",
                        (long long)p->kernel[i], (long long)p->padding[i]);
     int64_t size = i ? p->w : p->h, span = p->dilation[i] * (p->kernel[i] - 1) + 1;
-    int64_t room = size + 2 * p->padding[i] - span, out;
+    /* Of the input that no window covers, ceil_mode lets one more cover what is less than a stride. */
+    int64_t room = size + 2 * p->padding[i] - span + (ceil_mode ? p->stride[i] - 1 : 0), out;
     if (room < 0)
       return moth_fail(MOTH_ERR_VALUE,
                        "the window's extent %lld is larger than the padded input %lld in "
                        "dimension %d of %s",
                        (long long)span, (long long)(size + 2 * p->padding[i]), ndim - 1 + i,
                        moth_shape_format(ndim, input, s, sizeof s));
-    out = (room + (ceil_mode ? p->stride[i] - 1 : 0)) / p->stride[i] + 1;
+    out = room / p->stride[i] + 1;
     /* The last window must begin inside of the image or its left padding. */
     if (ceil_mode && (out - 1) * p->stride[i] >= size + p->padding[i])
       out--;
+    MOTH_TRY(check_windows(p, i, size, out));
     *(i ? &p->ow : &p->oh) = out;
   }
   return MOTH_OK;
@@ -285,8 +304,8 @@ MothStatus moth_pool_geometry(const MothCall *c, int ndim, const int64_t *input,
     const int64_t *out = grad_output->shape + grad_output->ndim - 2;
     if (kernel_size.tag == MOTH_V_NONE)
       return moth_pool_adaptive(ndim, input, moth_v_ints(out, 2), p);
-    MOTH_TRY(moth_pool_windows(ndim, input, kernel_size, stride, padding, dilation, false, p));
-    p->oh = out[0]; /* of whatever ceil_mode */
+    MOTH_TRY(moth_pool_windows(ndim, input, kernel_size, stride, padding, dilation, true, p));
+    p->oh = out[0]; /* of whatever ceil_mode: true allows all that either does */
     p->ow = out[1];
     return MOTH_OK;
   }

@@ -75,7 +75,7 @@ return {
   tolerance = { float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 2e-3 }, bfloat16 = { 1.6e-2, 2e-2 } }, -- the bias is added to a rounded result
   samples = {
     "randn(2,3,4,4), randn(3,4,3,3), randn(4)", "randn(2,4,3,3), randn(4,2,3,2), nil, 2, 1, 1, 2",
-    "randn(3,4,4), randn(3,2,2,2), randn(2), 2, 0, 0, 1, 2",
+    "randn(3,4,4), randn(3,2,2,2), randn(2), 2, 0, 0, 1, 2", "randn(2,2,3,2), randn(2,2,2,2), randn(2), 1, {0,1}, 1, 1, 2",
   },
   errors = {
     { "randn(2,3,4,4), randn(4,3,3,3)", "channels" }, { "randn(2,3,4,4), randn(3,4,3,3), nil, 1, 0, 1", "output_padding" },
@@ -117,11 +117,11 @@ return {
   },
   samples = {
     "randn(2,3,6,6), 2", "randn(2,3,7,6), {3,2}, 2, 1", "randn(3,7,7), 2, 1, 0, {2,3}", "randn(1,2,7,8), 3, 2, 1, 1, true",
-    "randn(0,3,6,6), 2",
+    "randn(0,3,6,6), 2", "randn(2,3,4,6), 3, 2, 0, 2, true",
   },
   errors = {
     { "randn(2,3,6,6), 2, 2, 2", "half" }, { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6)", "argument 'kernel_size'" },
-    { "randn(2,3,1,6), 2", "larger than the padded input" },
+    { "randn(2,3,1,6), 2", "larger than the padded input" }, { "randn(2,3,1,6), {2,1}, 1, {1,0}, {2,1}", "steps over" },
   },
   doc = "The largest element of every window, and its position in the flattened image (H W), from index_base. NaN wins, the last of several." },
 { "max_pool2d_backward(Tensor grad_output, Tensor indices, int[] input_size, int[]? kernel_size=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, index_base) -> Tensor",
