@@ -63,6 +63,45 @@ describe("learning-rate schedules #quick #M208", function()
     assert.same(rates(a, opt, 4), rates(b, opt2, 4))
   end)
 
+  it("OneCycleLR goes up and down, the momentum down and up", function()
+    local o = { max_lr = 1, epochs = 5, steps_per_epoch = 2, pct_start = 0.3, div_factor = 4, final_div_factor = 10,
+      anneal_strategy = "linear" }
+    check("OneCycleLR", o, { 0.25, 0.625, 1, 1 - 0.975 / 7, 1 - 2 * 0.975 / 7 })
+    local function momenta(options, make, get)
+      local opt = make({ moth.nn.Parameter(moth.ones(1)) }, { lr = 0.1 })
+      local sched, got = S.OneCycleLR(opt, options), {}
+      for i = 1, 10 do
+        got[i] = get(opt.param_groups[1])
+        sched:step()
+      end
+      return got, sched
+    end
+    local function momentum(group) return group.momentum end
+    local got = momenta(o, optim.SGD, momentum)
+    for i, m in ipairs({ 0.95, 0.9, 0.85, 0.85 + 0.1 / 7 }) do assert.near(m, got[i], 1e-12) end
+    assert.near(0.95, got[10], 1e-12)
+    assert.same(got, (momenta(o, optim.Adam, function(group) return group.betas[1] end)))
+    o.three_phase = true
+    got = momenta(o, optim.SGD, momentum)
+    for i, m in ipairs({ 0.95, 0.9, 0.85, 0.9, 0.95, 0.95, 0.95 }) do assert.near(m, got[i], 1e-12) end
+    check("OneCycleLR", o, { 0.25, 0.625, 1, 0.625, 0.25, 0.25 - 0.225 / 5 })
+    o.cycle_momentum = false
+    assert.equal(0, momenta(o, optim.SGD, momentum)[3])
+    local low, sched = momenta(o, optim.Adagrad, momentum)
+    assert.is_nil(low[1])
+    local opt = optim.SGD({ { params = { moth.nn.Parameter(moth.ones(1)) } },
+      { params = { moth.nn.Parameter(moth.ones(1)) } } }, { lr = 1 })
+    local both = S.OneCycleLR(opt, { max_lr = { 1, 2 }, total_steps = 10 })
+    assert.same({ 1 / 25, 2 / 25 }, both:get_last_lr())
+    local sd = sched:state_dict()
+    assert.equal(10, sd.last_epoch)
+    assert.error_matches(function() S.OneCycleLR(opt, { max_lr = { 1 }, total_steps = 3 }) end, "1 numbers for 2")
+    assert.error_matches(function() S.OneCycleLR(opt, { max_lr = 1 }) end, "total_steps, or epochs")
+    assert.error_matches(function() S.OneCycleLR(opt, { total_steps = 3 }) end, "'max_lr' is missing")
+    local plain = optim.Adagrad({ moth.nn.Parameter(moth.ones(1)) }, { lr = 1 })
+    assert.error_matches(function() S.OneCycleLR(plain, { max_lr = 1, total_steps = 3 }) end, "has no momentum")
+  end)
+
   it("apply to every group", function()
     local opt = optim.SGD({ { params = { moth.nn.Parameter(moth.ones(1)) } },
       { params = { moth.nn.Parameter(moth.ones(1)) }, lr = 0.5 } }, { lr = 1 })

@@ -167,28 +167,7 @@ end, function(self, base, epoch)
   return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * since / length)) / 2
 end)
 
---- One cycle (Smith and Topin 2018), by steps: from max_lr / div_factor up to max_lr in pct_start of total_steps, and
--- down to the first rate / final_div_factor; along half cosines (anneal_strategy "cos") or lines ("linear").
-define("OneCycleLR", { max_lr = M, total_steps = M, pct_start = 0.3, div_factor = 25, final_div_factor = 1e4,
-  anneal_strategy = "cos" }, function(self, where)
-  check.number(where, "max_lr", self.max_lr, 0)
-  check.integer(where, "total_steps", self.total_steps, 1)
-  check.number(where, "pct_start", self.pct_start, 0)
-  if self.anneal_strategy ~= "cos" and self.anneal_strategy ~= "linear" then
-    check.fail("%s: anneal_strategy is 'cos' or 'linear', got '%s'", where, tostring(self.anneal_strategy))
-  end
-end, function(self, _, epoch)
-  local low, top = self.max_lr / self.div_factor, self.pct_start * self.total_steps - 1
-  local from, to, share
-  if epoch <= top then
-    from, to, share = low, self.max_lr, epoch / top
-  else
-    from, to = self.max_lr, low / self.final_div_factor
-    share = math.min(1, (epoch - top) / (self.total_steps - 1 - top))
-  end
-  if self.anneal_strategy == "linear" then return from + (to - from) * share end
-  return to + (from - to) * (1 + math.cos(math.pi * share)) / 2
-end)
+M.OneCycleLR = require("moth.optim.one_cycle")(LRScheduler)
 
 -- ---- by what is measured -----------------------------------------------------------------------------
 
