@@ -1,7 +1,7 @@
 --- lr_scheduler.OneCycleLR: one cycle of rates and momenta (Smith and Topin 2018), by steps.
 --
 --     local sched = optim.lr_scheduler.OneCycleLR(opt, { max_lr = 0.1, epochs = 10, steps_per_epoch = #loader })
---     for x, y in loader() do …; opt:step(); sched:step() end
+--     for x, y in loader:iter() do …; opt:step(); sched:step() end
 --
 -- The rate goes from max_lr / div_factor up to max_lr in pct_start of all steps, and in the rest down to the first rate
 -- over final_div_factor; with three_phase it goes back to the first as fast as it came, and on down from there. The
