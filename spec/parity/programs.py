@@ -46,7 +46,6 @@ OPS = {
     "flip": lambda t, u, d, k: t.flip(d),
     "tril": lambda t, u, d, k: t.tril(),
     "var": lambda t, u, d, k: t.var(d, correction=0),
-    "norm": lambda t, u, d, k: t.norm(),
     "positive": lambda t, u, d, k: t[t > 0],
     "index_select": lambda t, u, d, k: t.index_select(d, torch.tensor([k, 0, k])),
     "times": lambda t, u, d, k: t * (k - 0.5),
@@ -105,7 +104,8 @@ def run(step, tensors):
     if step["op"] == "backward":
         return loss(t).backward(retain_graph=step["k"] > 0)
     if step["op"] == "grad":
-        return torch.autograd.grad(loss(t), u, create_graph=True, allow_unused=True)[0]
+        grad = torch.autograd.grad(loss(t), u, create_graph=True, allow_unused=True)[0]
+        return None if grad is None else grad * 1  # its own memory: it may be an expanded view
     if step["op"] == "all":
         return sum(loss(x) for x in tensors if x.requires_grad).backward()
     with torch.set_grad_enabled(not step["no_grad"]):

@@ -191,13 +191,20 @@ MothStatus moth_grad_permute_backward(const MothValue *a, MothValue *out) {
 }
 
 /* Zeros of `shape` in grad's dtype and device. */
-static MothStatus zeros(MothValue grad, MothValue shape, MothValue *out) {
-  const MothTensor *g = grad.u.t;
+MothStatus moth_zeros_as(const MothTensor *grad, const int64_t *shape, int ndim, MothTensor **out) {
   uint32_t keep = moth_thread.include;
-  moth_thread.include |= g->keys & MOTH_KEY_FAKE;
-  MothStatus s = OP(zeros, out, shape, moth_v_dtype((MothDType)g->dtype), moth_v_device(g->device));
+  moth_thread.include |= grad->keys & MOTH_KEY_FAKE;
+  MothStatus s = moth_zeros(shape, ndim, moth_v_dtype((MothDType)grad->dtype),
+                            moth_v_device(grad->device), out);
   moth_thread.include = keep;
   return s;
+}
+
+static MothStatus zeros(MothValue grad, MothValue shape, MothValue *out) {
+  MothTensor *t;
+  MOTH_TRY(moth_zeros_as(grad.u.t, shape.u.ints, (int)shape.n, &t));
+  *out = moth_v_tensor(t);
+  return MOTH_OK;
 }
 
 _Thread_local MothTensor *moth_view_sum __attribute__((tls_model("initial-exec")));

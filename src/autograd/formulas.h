@@ -28,6 +28,8 @@ MothStatus moth_grad_sum_keep(const MothValue *a, MothValue *out);
 MothStatus moth_grad_pow_backward_self(const MothValue *a, MothValue *out);
 /* (grad, self, exponent, result) */
 MothStatus moth_grad_pow_backward_exponent(const MothValue *a, MothValue *out);
+/* Zeros of this shape, of the dtype and device of a gradient; fake ones if it is fake. */
+MothStatus moth_zeros_as(const MothTensor *grad, const int64_t *shape, int ndim, MothTensor **out);
 /* Set by the engine while it runs narrow, select or slice: what has come so far for their input, which
  * nobody else sees. Their formulas then add the part to it and give it back, instead of a tensor of zeros
  * with the part in it: the parts of a tensor that was split would be as many whole ones. */

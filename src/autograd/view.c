@@ -13,8 +13,10 @@
 
 typedef struct Slice {
   MothNode *fn; /* of the op that wrote */
-  int ndim;
+  int ndim, base_ndim;
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS], offset;
+  int64_t base_stride[MOTH_MAX_DIMS],
+      extent; /* of the base, extent 0 if it is contiguous; else its elements' span */
 } Slice;
 
 static void drop_slice(MothNode *n) {
@@ -28,6 +30,20 @@ static MothStatus slice_of(const Slice *s, MothTensor *t, MothTensor **out) {
                          moth_v_int(t->offset + s->offset), out);
 }
 
+/* A copy of the base's gradient with the base's own strides, so that the slice lies in it as in the base. */
+static MothStatus copy_of_gradient(const Slice *s, MothTensor *grad, MothTensor **out) {
+  MothTensor *flat;
+  if (s->extent == 0)
+    return moth_clone(grad, out);
+  MOTH_TRY(moth_zeros_as(grad, &s->extent, 1, &flat));
+  MothStatus status = moth_as_strided(flat, grad->shape, grad->ndim, s->base_stride, s->base_ndim,
+                                      moth_v_int(flat->offset), out);
+  moth_tensor_release(flat);
+  if (status == MOTH_OK && (status = moth_copy_(*out, grad, false)) != MOTH_OK)
+    moth_tensor_release(*out);
+  return status;
+}
+
 static MothStatus copy_slices(MothNode *n, MothTensor *const *grads, uint32_t need,
                               MothTensor **out) {
   Slice *s = n->ctx;
@@ -39,7 +55,7 @@ static MothStatus copy_slices(MothNode *n, MothTensor *const *grads, uint32_t ne
                      "Trying to backward through the graph a second time: %s has freed "
                      "what it saved. Call the first backward with {retain_graph = true}",
                      s->fn->name);
-  MOTH_GO(moth_clone(grads[0], &whole));
+  MOTH_GO(copy_of_gradient(s, grads[0], &whole));
   MOTH_GO(slice_of(s, whole, &part));
   MOTH_GO(moth_clone(part, &dense));
   uint32_t all = 0;
@@ -82,6 +98,11 @@ MothStatus moth_rebase_history(MothTensor *view, MothNode *fn) {
   memcpy(s->shape, view->shape, sizeof(int64_t) * view->ndim);
   memcpy(s->stride, view->stride, sizeof(int64_t) * view->ndim);
   s->offset = view->offset - base->offset;
+  s->base_ndim = base->ndim;
+  memcpy(s->base_stride, base->stride, sizeof(int64_t) * base->ndim);
+  s->extent = base->contiguous ? 0 : 1;
+  for (int i = 0; i < base->ndim && s->extent > 0; i++)
+    s->extent += (base->shape[i] - 1) * base->stride[i];
   n->ctx = s;
   n->inner = fn;
   fn->is_inner = true;
