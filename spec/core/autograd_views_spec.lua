@@ -133,6 +133,15 @@ describe("autograd", function()
       end, { { 1, 2 }, { 3, 4 }, { 5, 6 } }, { 0.5, 0.25 })
     end)
 
+    it("a base that holds several elements in one place has no gradient of its parts", function()
+      local base = moth.ones(1, 2):expand(3, 2):detach()
+      local w = leaf { 2, 3 }
+      base[1]:mul_(w)
+      for _ = 1, 3 do
+        fails("several elements in one place", function() base:sum():backward { retain_graph = true } end)
+      end
+    end)
+
     it("a leaf that is a view is not written to through its views", function()
       local w = moth.zeros(6):view(2, 3):requires_grad_()
       fails("view of a leaf", function() w[1] = 5 end)

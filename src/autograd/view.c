@@ -30,7 +30,8 @@ static MothStatus slice_of(const Slice *s, MothTensor *t, MothTensor **out) {
                          moth_v_int(t->offset + s->offset), out);
 }
 
-/* A copy of the base's gradient with the base's own strides, so that the slice lies in it as in the base. */
+/* A copy of the base's gradient with the base's own strides, so that the slice lies in it as in the base. The caller
+ * releases *out after an error, too, where it is not NULL. */
 static MothStatus copy_of_gradient(const Slice *s, MothTensor *grad, MothTensor **out) {
   MothTensor *flat;
   if (s->extent == 0)
@@ -39,9 +40,7 @@ static MothStatus copy_of_gradient(const Slice *s, MothTensor *grad, MothTensor 
   MothStatus status = moth_as_strided(flat, grad->shape, grad->ndim, s->base_stride, s->base_ndim,
                                       moth_v_int(flat->offset), out);
   moth_tensor_release(flat);
-  if (status == MOTH_OK && (status = moth_copy_(*out, grad, false)) != MOTH_OK)
-    moth_tensor_release(*out);
-  return status;
+  return status == MOTH_OK ? moth_copy_(*out, grad, false) : status;
 }
 
 static MothStatus copy_slices(MothNode *n, MothTensor *const *grads, uint32_t need,
