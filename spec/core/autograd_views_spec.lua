@@ -6,6 +6,7 @@ local gradcheck = moth.autograd.gradcheck
 local function leaf(v) return moth.tensor(v, { dtype = moth.float64, requires_grad = true }) end
 
 local fails = require "fails"
+local live = require "live"
 
 describe("autograd", function()
   describe("views and writing into them", function()
@@ -140,6 +141,19 @@ describe("autograd", function()
       for _ = 1, 3 do
         fails("several elements in one place", function() base:sum():backward { retain_graph = true } end)
       end
+    end)
+
+    it("an op in place between views of one base keeps nothing alive", function()
+      local x = leaf { 1, 2, 3, 4 }
+      local function circle()
+        local y = x * 1
+        y:narrow(1, 1, 2):mul_(y:narrow(1, 3, 2))
+        fails("modified by an inplace operation", function() y:sum():backward() end)
+      end
+      circle()
+      local before = live()
+      for _ = 1, 20 do circle() end
+      assert.equal(before, live())
     end)
 
     it("a leaf that is a view is not written to through its views", function()

@@ -32,7 +32,9 @@ static MothStatus own(MothValue v, MothValue *out) {
   return MOTH_OK;
 }
 
-static MothStatus save(MothNode *n, int slot, MothValue v, bool is_result) {
+/* `apart`: without its history, which is or will be this node, so that the node does not hold itself. */
+static MothStatus save(MothNode *n, int slot, MothValue v, bool apart) {
+  bool is_result = slot >= 16;
   MothSaved *s = &n->saved[n->nsaved];
   if (v.tag == MOTH_V_NONE)
     return MOTH_OK;
@@ -40,11 +42,11 @@ static MothStatus save(MothNode *n, int slot, MothValue v, bool is_result) {
   s->requires_grad = is_result;
   if (v.tag == MOTH_V_TENSOR) {
     s->version = *moth_version_of(v.u.t);
-    if (is_result) {
+    if (apart) {
       MothTensor *alias;
       MOTH_TRY(moth_tensor_alias(v.u.t, false, &alias));
       s->value = moth_v_tensor(alias);
-      s->requires_grad = moth_dtype_is_float((MothDType)v.u.t->dtype);
+      s->requires_grad = is_result && moth_dtype_is_float((MothDType)v.u.t->dtype);
     } else {
       moth_tensor_retain(v.u.t);
       s->value = v;
@@ -133,7 +135,10 @@ static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
         MOTH_GO(moth_clone(v.u.t, &copy));
         v = moth_v_tensor(copy);
       }
-      status = save(n, i, v, false);
+      /* What shares memory with the tensor written to is out of date by then: backward will say so. */
+      bool overwritten = i > 0 && c->variant == MOTH_INPLACE && v.tag == MOTH_V_TENSOR &&
+                         moth_version_of(v.u.t) == moth_version_of(c->args[0].u.t);
+      status = save(n, i, v, overwritten);
       moth_tensor_release(copy);
       MOTH_GO(status);
     }
