@@ -7,7 +7,7 @@
 #include "core/dtype.h"
 
 /* Replaces *t by what made `next` of it. */
-static MothStatus then(MothStatus s, MothTensor **t, MothTensor **next) {
+static MothStatus replace(MothStatus s, MothTensor **t, MothTensor **next) {
   if (s == MOTH_OK) {
     moth_tensor_release(*t);
     *t = *next;
@@ -23,13 +23,13 @@ static MothStatus fold(MothTensor **t, int ndim, const int64_t *lead) {
   for (int i = 0; i < 2; i++)
     shape[ndim + i] = four[2 + i] = (*t)->shape[(*t)->ndim - 2 + i];
   if ((*t)->ndim != ndim + 2 || memcmp((*t)->shape, shape, sizeof *shape * (size_t)ndim) != 0)
-    MOTH_TRY(then(moth_expand(*t, shape, ndim + 2, &next), t, &next));
+    MOTH_TRY(replace(moth_expand(*t, shape, ndim + 2, &next), t, &next));
   if (ndim == 2)
     return MOTH_OK;
   for (int i = 0; i + 1 < ndim; i++)
     four[0] *= lead[i];
   four[1] = ndim ? lead[ndim - 1] : 1;
-  return then(moth_reshape(*t, four, 4, &next), t, &next);
+  return replace(moth_reshape(*t, four, 4, &next), t, &next);
 }
 
 /* (batch, heads, L, S) scores with all that is added to them. */
@@ -41,16 +41,17 @@ static MothStatus by_products(MothTensor **t, MothTensor *mask, double p, double
   for (int i = 1; i < 3 && group > 1; i++) {
     int64_t five[5] = {t[i]->shape[0], t[i]->shape[1], group, t[i]->shape[2], t[i]->shape[3]};
     int64_t four[4] = {five[0], five[1] * group, five[3], five[4]};
-    MOTH_TRY(then(moth_unsqueeze(t[i], 2, &next), &t[i], &next));
-    MOTH_TRY(then(moth_expand(t[i], five, 5, &next), &t[i], &next));
-    MOTH_TRY(then(moth_reshape(t[i], four, 4, &next), &t[i], &next));
+    MOTH_TRY(replace(moth_unsqueeze(t[i], 2, &next), &t[i], &next));
+    MOTH_TRY(replace(moth_expand(t[i], five, 5, &next), &t[i], &next));
+    MOTH_TRY(replace(moth_reshape(t[i], four, 4, &next), &t[i], &next));
   }
   MOTH_GO(moth_mul(moth_v_tensor(t[1]), moth_v_float(scale), &key));
-  MOTH_GO(then(moth_transpose(key, -2, -1, &next), &key, &next));
+  MOTH_GO(replace(moth_transpose(key, -2, -1, &next), &key, &next));
   MOTH_GO(moth_matmul(t[0], key, &w));
-  MOTH_GO(then(moth_add(moth_v_tensor(w), moth_v_tensor(mask), moth_v_int(1), &next), &w, &next));
-  MOTH_GO(then(moth_softmax(w, -1, moth_v_none(), &next), &w, &next));
-  MOTH_GO(then(moth_dropout(w, p, p > 0, generator, &next), &w, &next));
+  MOTH_GO(
+      replace(moth_add(moth_v_tensor(w), moth_v_tensor(mask), moth_v_int(1), &next), &w, &next));
+  MOTH_GO(replace(moth_softmax(w, -1, moth_v_none(), &next), &w, &next));
+  MOTH_GO(replace(moth_dropout(w, p, p > 0, generator, &next), &w, &next));
   MOTH_GO(moth_matmul(w, t[2], out));
 done:
   if (key)

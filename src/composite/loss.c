@@ -5,15 +5,6 @@
 #include "composite/composite.h"
 #include "core/dtype.h"
 
-static MothStatus then(MothStatus s, MothTensor *used) {
-  moth_tensor_release(used);
-  return s;
-}
-
-static MothStatus as_dtype(MothTensor *t, MothDType dtype, MothTensor **out) {
-  return moth_to(t, moth_v_dtype(dtype), moth_v_none(), false, false, out);
-}
-
 #define T(x) moth_v_tensor(x)
 #define ONE  moth_v_int(1)
 
@@ -185,7 +176,7 @@ MothStatus moth_composite_tanhshrink(MothCall *c) {
   MothTensor *x, *a, *d, *out;
   MothDType dtype = (MothDType)self->dtype;
   MOTH_TRY(check_float(self));
-  MOTH_TRY(as_dtype(self, moth_itemsize(self) < 4 ? MOTH_FLOAT32 : dtype, &x)); /* rounded once */
+  MOTH_TRY(as_dtype(self, working_dtype(self), &x)); /* rounded once */
   MothStatus s = moth_tanh(x, &a);
   if (s == MOTH_OK)
     s = then(moth_sub(T(x), T(a), ONE, &d), a);

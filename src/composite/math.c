@@ -5,12 +5,6 @@
 #include "composite/composite.h"
 #include "core/dtype.h"
 
-/* A chain of temporaries: each step's input is released when its output is there. */
-static MothStatus then(MothStatus s, MothTensor *used) {
-  moth_tensor_release(used);
-  return s;
-}
-
 /* An optional list: as moth_sum and its kin take it. */
 static MothStatus sum_over(MothTensor *t, MothValue dim, bool keepdim, MothTensor **out) {
   return moth_sum(t, dim, keepdim, moth_v_none(), out);
@@ -24,16 +18,10 @@ MothStatus moth_composite_count_nonzero(MothCall *c) {
   return moth_give(c, out);
 }
 
-/* t in float32 if it is a half: a square would not fit there, and what is made of it is rounded once. */
-static MothStatus widened(MothTensor *t, MothTensor **out) {
-  bool half = moth_dtype_is_float((MothDType)t->dtype) && moth_itemsize(t) < 4;
-  return moth_to(t, moth_v_dtype(half ? MOTH_FLOAT32 : (MothDType)t->dtype), moth_v_none(), false,
-                 false, out);
-}
-static MothStatus narrowed(MothTensor *t, const MothTensor *as, MothTensor **out) {
-  bool half = moth_dtype_is_float((MothDType)as->dtype) && moth_itemsize(as) < 4;
-  return moth_to(t, moth_v_dtype((MothDType)(half ? as->dtype : t->dtype)), moth_v_none(), false,
-                 false, out);
+/* What was computed from x in its working dtype (in which squares of halves fit), as of x's own. */
+static MothStatus narrowed(MothTensor *t, const MothTensor *x, MothTensor **out) {
+  bool half = working_dtype(x) != (MothDType)x->dtype;
+  return as_dtype(t, (MothDType)(half ? x->dtype : t->dtype), out);
 }
 
 static MothStatus power(MothTensor *t, double p, MothTensor **out) {
@@ -58,7 +46,7 @@ static MothStatus flat_power(MothTensor *t, double p, MothTensor **out) {
 MothStatus moth_composite_std(MothCall *c) {
   MOTH_UNPACK_STD(c)
   MothTensor *x, *v, *root, *out;
-  MOTH_TRY(widened(self, &x));
+  MOTH_TRY(as_dtype(self, working_dtype(self), &x));
   MOTH_TRY(then(moth_var(x, dim, correction, keepdim, &v), x));
   MOTH_TRY(then(flat_power(v, 0.5, &root), v));
   MOTH_TRY(then(narrowed(root, self, &out), root));
@@ -84,7 +72,7 @@ MothStatus moth_composite_norm(MothCall *c) {
   MothTensor *a, *b, *out;
   double q = moth_as_double(p);
   if (q != 0 && q != 1 && !isinf(q)) {
-    MOTH_TRY(widened(self, &a));
+    MOTH_TRY(as_dtype(self, working_dtype(self), &a));
     MOTH_TRY(then(power_norm(a, q, dim, keepdim, &b), a));
     MOTH_TRY(then(narrowed(b, self, &out), b));
     return moth_give(c, out);

@@ -5,11 +5,6 @@
 #include "composite/composite.h"
 #include "core/dtype.h"
 
-static MothStatus then(MothStatus s, MothTensor *used) {
-  moth_tensor_release(used);
-  return s;
-}
-
 /* normalized_shape must be what self's shape ends in. */
 static MothStatus check_ends_in(const MothTensor *self, MothValue ends) {
   int n = (int)ends.n;
@@ -86,11 +81,10 @@ MothStatus moth_composite_logit(MothCall *c) {
   if (!moth_dtype_is_float((MothDType)self->dtype))
     return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s",
                      moth_dtype_name((MothDType)self->dtype));
-  if (moth_itemsize(self) < 4) { /* rounded once */
-    MothValue half = moth_v_dtype((MothDType)self->dtype);
-    MOTH_TRY(moth_to(self, moth_v_dtype(MOTH_FLOAT32), moth_v_none(), false, false, &x));
+  if (working_dtype(self) != (MothDType)self->dtype) { /* rounded once */
+    MOTH_TRY(as_dtype(self, working_dtype(self), &x));
     MOTH_TRY(then(moth_logit(x, eps, &y), x));
-    MOTH_TRY(then(moth_to(y, half, moth_v_none(), false, false, &out), y));
+    MOTH_TRY(then(as_dtype(y, (MothDType)self->dtype, &out), y));
     return moth_give(c, out);
   }
   if (eps.tag == MOTH_V_NONE) {

@@ -4,11 +4,6 @@
 #include "composite/composite.h"
 #include "core/dtype.h"
 
-static MothStatus then(MothStatus s, MothTensor *used) {
-  moth_tensor_release(used);
-  return s;
-}
-
 MothStatus moth_composite_argsort(MothCall *c) {
   MOTH_UNPACK_ARGSORT(c)
   MothTensor *values, *pos;

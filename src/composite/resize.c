@@ -5,11 +5,6 @@
 #include "composite/composite.h"
 #include "core/dtype.h"
 
-static MothStatus then(MothStatus s, MothTensor *used) {
-  moth_tensor_release(used);
-  return s;
-}
-
 /* Factories take no tensor, so that fakeness must be handed on. */
 static MothStatus range(const MothTensor *like, int64_t n, MothDType dtype, MothTensor **out) {
   uint32_t keep = moth_thread.include;
@@ -18,10 +13,6 @@ static MothStatus range(const MothTensor *like, int64_t n, MothDType dtype, Moth
                              moth_v_device(like->device), out);
   moth_thread.include = keep;
   return s;
-}
-
-static MothStatus as_dtype(MothTensor *t, MothDType dtype, MothTensor **out) {
-  return moth_to(t, moth_v_dtype(dtype), moth_v_none(), false, false, out);
 }
 
 /* --- interpolation ---------------------------------------------------------------------------- */
@@ -107,7 +98,7 @@ MothStatus moth_composite_upsample_linear(MothCall *c) {
   if (!moth_dtype_is_float(dtype))
     return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s", moth_dtype_name(dtype));
   /* Halves are rounded once. */
-  MOTH_TRY(as_dtype(self, moth_itemsize(self) < 4 ? MOTH_FLOAT32 : dtype, &x));
+  MOTH_TRY(as_dtype(self, working_dtype(self), &x));
   for (uint32_t i = 0; i < size.n; i++) {
     MOTH_TRY(then(linear_along(x, 2 + (int)i, size.u.ints[i], align_corners, &next), x));
     x = next;
@@ -162,11 +153,11 @@ MothStatus moth_composite_cumprod(MothCall *c) {
   MothTensor *x, *parts[2], *a, *b, *next;
   int d;
   MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
-  bool half = moth_dtype_is_float(dtype) && moth_itemsize(self) < 4; /* rounded once */
-  if (!moth_dtype_is_float(dtype))
+  bool is_float = moth_dtype_is_float(dtype);
+  if (!is_float)
     dtype = MOTH_INT64;
-  MOTH_TRY(
-      moth_to(self, moth_v_dtype(half ? MOTH_FLOAT32 : dtype), moth_v_none(), false, true, &x));
+  MOTH_TRY(moth_to(self, moth_v_dtype(is_float ? working_dtype(self) : dtype), moth_v_none(), false,
+                   true, &x));
   int64_t n = self->ndim ? self->shape[d] : 1;
   for (int64_t step = 1; step < n; step *= 2) {
     MothStatus status = MOTH_OK;

@@ -9,11 +9,14 @@
 -- is false.
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local defaults = { pct_start = 0.3, anneal_strategy = "cos", cycle_momentum = true, base_momentum = 0.85,
   max_momentum = 0.95, div_factor = 25, final_div_factor = 1e4, three_phase = false }
-local allowed = "max_lr total_steps epochs steps_per_epoch pct_start anneal_strategy cycle_momentum base_momentum \z
-  max_momentum div_factor final_div_factor three_phase"
+local allowed = { "max_lr", "total_steps", "epochs", "steps_per_epoch" }
+for key in each(defaults) do allowed[#allowed + 1] = key end
+table.sort(allowed)
+allowed = table.concat(allowed, " ")
 
 local function of(v, i)
   if type(v) == "table" then return v[i] end
@@ -37,11 +40,8 @@ return function(LRScheduler)
   function OneCycleLR:__init(optimizer, o)
     local where = "lr_scheduler.OneCycleLR"
     o = check.options(where, o, allowed)
-    for _, key in ipairs({ "pct_start", "anneal_strategy", "cycle_momentum", "base_momentum", "max_momentum",
-      "div_factor", "final_div_factor", "three_phase" }) do
-      local value = o[key]
-      if value == nil then value = defaults[key] end
-      self[key] = value
+    for key, default in each(defaults) do
+      if o[key] == nil then self[key] = default else self[key] = o[key] end
     end
     if o.max_lr == nil then check.fail("%s: option 'max_lr' is missing", where) end
     if (o.total_steps == nil) == (o.epochs == nil or o.steps_per_epoch == nil) then
