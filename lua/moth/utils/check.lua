@@ -37,6 +37,39 @@ function M.number(where, name, value, min)
   return value
 end
 
+-- The edits (a letter added, left out, changed, or two neighbours swapped) that make b of a.
+local function distance(a, b)
+  local before, last = nil, {}
+  for j = 0, #b do last[j] = j end
+  for i = 1, #a do
+    local now = { [0] = i }
+    for j = 1, #b do
+      local same = a:byte(i) == b:byte(j)
+      now[j] = math.min(last[j] + 1, now[j - 1] + 1, last[j - 1] + (same and 0 or 1))
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        now[j] = math.min(now[j], before[j - 2] + 1)
+      end
+    end
+    before, last = last, now
+  end
+  return last[#b]
+end
+
+--- "; did you mean 'x'?" for the name among `names` (a list) that looks most like `name`, or "".
+function M.suggest(name, names)
+  local best, least = nil, math.max(1, math.floor(#name / 3)) + 0.5
+  local lower = name:lower()
+  for _, candidate in ipairs(names) do
+    local other = candidate:lower()
+    local d = distance(lower, other)
+    if d > least and #name >= 4 and (other:find(lower, 1, true) or lower:find(other, 1, true)) and #other >= 4 then
+      d = 1.25 + math.abs(#other - #name) / 100 -- one name contains the other
+    end
+    if d < least then best, least = candidate, d end
+  end
+  return best and ("; did you mean '%s'?"):format(best) or ""
+end
+
 --- The options table `o` (or an empty one), all of whose keys are in `allowed` ("a b c").
 function M.options(where, o, allowed)
   if o == nil then return {} end
@@ -45,7 +78,9 @@ function M.options(where, o, allowed)
   end
   for key in each(o) do
     if type(key) ~= "string" or not (" " .. allowed .. " "):find(" " .. key .. " ", 1, true) then
-      M.fail("%s: unknown option '%s'; there are: %s", where, tostring(key), allowed)
+      local names = {}
+      for name in allowed:gmatch("%S+") do names[#names + 1] = name end
+      M.fail("%s: unknown option '%s'%s; there are: %s", where, tostring(key), M.suggest(tostring(key), names), allowed)
     end
   end
   return o

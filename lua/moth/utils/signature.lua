@@ -1,0 +1,275 @@
+--- Arguments of functions made in Lua, read by a signature: the same rules as for ops (src/lua/call.c).
+--
+--     local signature = require "moth.utils.signature"
+--     local chunk = signature("chunk(Tensor input, count chunks, Dim dim=1)", function(x, chunks, dim) … end)
+--     nn.Linear.__init = signature.init("nn.Linear(count in_features, count out_features, bool bias=true, *, \z
+--       dtype dtype?)", function(self, o) … end)           -- o.in_features, o.bias, …
+--
+-- A call gives arguments by position, and by name in one table behind them. The table may begin with values
+-- without a name: they are the list where a list is due (moth.cat{ a, b, dim = 2 }), else the next arguments
+-- by position (nn.Linear{ 3, 4, bias = false }). Each argument is checked; an unknown name, one given twice, a
+-- value of the wrong type and a missing argument are errors that quote the signature, at the user's line.
+--
+-- A parameter is `type name`, `type name?` (nil if not given) or `type name=default`. Behind `*` parameters have
+-- names only. `type... name`, the last by position, takes one list or the values themselves.
+-- Types are below; `int|int[]` is either; 'a'|'b' are words.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+
+local M = {}
+
+local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) <= 2 ^ 53 end
+local function is(kind) return function(v) return type(v) == kind end end
+
+-- A plain list; tensors, modules and other objects are none.
+local function is_list(v) return type(v) == "table" and getmetatable(v) == nil end
+
+local function list_of(item)
+  return function(v)
+    if type(v) ~= "table" then return false end
+    for i = 1, #v do if not item(v[i]) then return false end end
+    return #v > 0 or next(v) == nil
+  end
+end
+
+-- type -> { test, what an error calls it }
+local types = {
+  Tensor = { B.is_tensor, "a tensor" },
+  number = { is "number", "a number" },
+  int = { is_integer, "an integer" },
+  size = { function(v) return is_integer(v) and v >= 0 end, "an integer of at least 0" },
+  count = { function(v) return is_integer(v) and v >= 1 end, "an integer of at least 1" },
+  Dim = { function(v) return is_integer(v) and v ~= 0 end, "a dimension (1 is the first, -1 the last)" },
+  Index = { function(v) return is_integer(v) and v ~= 0 end, "a position (1 is the first, -1 the last)" },
+  bool = { is "boolean", "true or false" },
+  string = { is "string", "a string" },
+  dtype = { function(v) return B.is_dtype(v) or (type(v) == "string" and (pcall(B.dtype, v))) end,
+    "a dtype such as moth.float32" },
+  device = { function(v) return B.is_device(v) or type(v) == "string" end, "a device such as \"cpu\"" },
+  Generator = { function(v) return type(v) == "userdata" and getmetatable(v) == B.Generator end, "a Generator" },
+  ["function"] = { is "function", "a function" },
+  callable = { function(v)
+    local mt = type(v) == "table" and getmetatable(v)
+    return type(v) == "function" or (mt and mt.__call ~= nil) or false
+  end, "a function or a module" },
+  table = { is "table", "a table" },
+  list = { is_list, "a list" },
+  Module = { function(v) return type(v) == "table" and v.__module == true end, "a module" },
+  any = { function() return true end, "a value" },
+}
+for _, name in ipairs({ "Tensor", "number", "int", "size", "count", "Dim", "Index", "bool", "string", "any" }) do
+  types[name .. "[]"] = { list_of(types[name][1]), "a list, each " .. types[name][2] }
+end
+
+-- ---- reading a signature ---------------------------------------------------------------------------
+
+local function parse_type(text, where)
+  local tests, names, takes_list, takes_table = {}, {}, false, false
+  for part in text:gmatch("[^|]+") do
+    local word = part:match("^'(.*)'$")
+    local kind = types[part]
+    if word then
+      tests[#tests + 1], names[#names + 1] = function(v) return v == word end, part
+    elseif kind then
+      tests[#tests + 1], names[#names + 1] = kind[1], kind[2]
+      if part:sub(-2) == "[]" or part == "list" then takes_list = true end
+      if part == "table" or part == "any" or part == "callable" or part == "Module" then takes_table = true end
+    else
+      error(("signature: '%s' is no type, in %s"):format(part, where))
+    end
+  end
+  local function test(v)
+    for i = 1, #tests do if tests[i](v) then return true end end
+    return false
+  end
+  return #tests == 1 and tests[1] or test, table.concat(names, " or "), takes_list, takes_table
+end
+
+local constants = { ["true"] = true, ["false"] = false, inf = math.huge, ["-inf"] = -math.huge }
+
+local function parse_default(text, where)
+  if constants[text] ~= nil then return constants[text] end
+  local word = text:match("^'(.*)'$")
+  if word then return word end
+  return tonumber(text) or error(("signature: '%s' is no default, in %s"):format(text, where))
+end
+
+-- "f(Tensor x, int n=1)" -> { name, text, params = { { name, test, expected, … } }, at = { name -> position } }
+local function parse(text)
+  local name, inside = text:match("^([%w_.]+)%((.*)%)$")
+  if not name then error("signature: expected name(type name, …), got " .. text) end
+  local s = { name = name, text = text, params = {}, at = {}, positional = 0 }
+  local named_only = false
+  for part in inside:gmatch("[^,]+") do
+    part = part:match("^%s*(.-)%s*$")
+    if part == "*" then
+      named_only = true
+    else
+      local type_name, param, rest = part:match("^(%S+)%s+([%w_]+)(.*)$")
+      if not param then error(("signature: '%s' in %s is no parameter"):format(part, text)) end
+      local p = { name = param, named_only = named_only }
+      local item = type_name:match("^(.*)%.%.%.$")
+      if item then
+        p.variadic = parse_type(item, text)
+        type_name = item .. "[]"
+      end
+      p.test, p.expected, p.takes_list, p.takes_table = parse_type(type_name, text)
+      p.optional = rest == "?"
+      if rest:sub(1, 1) == "=" then
+        p.has_default, p.default = true, parse_default(rest:sub(2), text)
+      end
+      s.params[#s.params + 1], s.at[param] = p, #s.params + 1
+      if not named_only then s.positional = #s.params end
+    end
+  end
+  return s
+end
+
+-- ---- reading a call --------------------------------------------------------------------------------
+
+local function fail(s, message, ...)
+  check.fail("[%s] %s; %s", s.name, message:format(...), s.text)
+end
+
+local function shown(v)
+  if type(v) == "string" then return ("the string '%.40s'"):format(v) end
+  if type(v) == "number" then return ("%.14g"):format(v) end
+  if type(v) == "boolean" or v == nil then return tostring(v) end
+  if B.is_tensor(v) then return "a tensor" end
+  return type(v)
+end
+
+local function put(s, out, given, i, v)
+  local p = s.params[i]
+  if given[i] then fail(s, "argument '%s' is given twice", p.name) end
+  if not p.test(v) then
+    local at
+    if type(v) == "table" and p.takes_list and not B.is_tensor(v) then
+      for k = 1, #v do if not p.test({ v[k] }) then at = k break end end
+    end
+    if at then fail(s, "argument '%s': expected %s, got %s as element %d", p.name, p.expected, shown(v[at]), at) end
+    fail(s, "argument '%s': expected %s, got %s", p.name, p.expected, shown(v))
+  end
+  out[i], given[i] = v, true
+end
+
+-- A plain table with a name in it, or an empty one: its names are arguments.
+local function has_names(v)
+  if type(v) ~= "table" or getmetatable(v) ~= nil then return false end
+  local n, count = #v, 0
+  local key = next(v)
+  while key ~= nil do
+    if type(key) ~= "number" then return true end
+    count = count + 1
+    key = next(v, key)
+  end
+  return count == 0 and n == 0
+end
+
+local function put_names(s, out, given, t)
+  local key, value = next(t)
+  while key ~= nil do
+    if type(key) ~= "number" then
+      local i = s.at[key]
+      if not i then
+        local names = {}
+        for k, p in ipairs(s.params) do names[k] = p.name end
+        fail(s, "unknown option '%s'%s", tostring(key), check.suggest(tostring(key), names))
+      end
+      put(s, out, given, i, value)
+    elseif key < 1 or key > #t then
+      fail(s, "the list has a hole: there is no element before %s", tostring(key))
+    end
+    key, value = next(t, key)
+  end
+end
+
+-- The arguments of a call, in the order of the signature.
+local function read(s, ...)
+  local n, params, out, given = select("#", ...), s.params, {}, {}
+  local last = n > 0 and select(n, ...) or nil
+  local i, at = 1, 1
+  while at <= n do
+    local p = params[i]
+    local v = (select(at, ...))
+    local positional = i <= s.positional
+    if at == n and v == nil and (not positional or p.optional or p.has_default) then break end
+    if at == n and has_names(last) and not (positional and p.takes_table)
+      and not (positional and p.takes_list and next(last) == nil) then
+      local list = {}
+      for k = 1, #last do list[k] = last[k] end
+      if #list > 0 and positional and p.takes_list then
+        put(s, out, given, i, list)
+      else
+        for k = 1, #list do
+          if i > s.positional then fail(s, "too many arguments") end
+          put(s, out, given, i, list[k])
+          i = i + 1
+        end
+      end
+      put_names(s, out, given, last)
+      break
+    end
+    if not positional then fail(s, "too many arguments") end
+    if p.variadic and p.variadic(v) then
+      local list = {}
+      while at <= n and p.variadic((select(at, ...))) do
+        list[#list + 1] = (select(at, ...))
+        at = at + 1
+      end
+      put(s, out, given, i, list)
+    elseif v == nil then
+      if not (p.optional or p.has_default) then fail(s, "argument '%s' is nil", p.name) end
+      at = at + 1
+    else
+      put(s, out, given, i, v)
+      at = at + 1
+    end
+    i = i + 1
+  end
+  for k = 1, #params do
+    if not given[k] then
+      local p = params[k]
+      if p.has_default then out[k] = p.default
+      elseif not p.optional then fail(s, "argument '%s' is missing", p.name) end
+    end
+  end
+  return out
+end
+
+-- ---- functions with a signature --------------------------------------------------------------------
+
+local known = setmetatable({}, { __mode = "k" })
+
+--- fn(…) with its arguments checked and in the signature's order. The text is read at the first call.
+function M.wrap(text, fn)
+  local s
+  local function checked(...)
+    s = s or parse(text)
+    local out = read(s, ...)
+    return fn(unpack(out, 1, #s.params))
+  end
+  known[checked] = text
+  return checked
+end
+
+--- A constructor or method: fn(self, o), o having all arguments by name.
+function M.init(text, fn)
+  local s
+  local function checked(self, ...)
+    s = s or parse(text)
+    local out, o = read(s, ...), {}
+    for i, p in ipairs(s.params) do o[p.name] = out[i] end
+    return fn(self, o)
+  end
+  known[checked] = text
+  return checked
+end
+
+--- The signature that a function was made with, or nil.
+function M.of(fn) return known[fn] end
+
+--- Adds a type for signatures: test(value), and what an error calls it.
+function M.type(name, test, expected) types[name] = { test, expected } end
+
+return setmetatable(M, { __call = function(_, text, fn) return M.wrap(text, fn) end })
