@@ -21,10 +21,6 @@ MothStatus moth_cuda_broadcast_as(const MothTensor *t, MothDType dtype, int ndim
 static inline MothStatus moth_cuda_contiguous(const MothTensor *t, MothTensor **out) {
   return moth_cuda_contiguous_as(t, (MothDType)t->dtype, out);
 }
-/* Runs the CPU's kernel on copies of all arguments and copies the results back: for ops whose records
- * say cuda = "host". */
-MothStatus moth_cuda_via_host(MothCall *c);
-
 /* A reference to a tensor that is given back at the end of its scope. */
 struct MothHold {
   MothTensor *t = nullptr;

@@ -73,32 +73,13 @@ describe("the generator", function()
   it("makes entry, kernel table, derivative, unpacking and description of one record #M069", function()
     local output, status, files = generated [[{ "twice_relu(Tensor self) -> Tensor", kind = "pointwise",
       scalar = "relu", promote = "same", grad = { self = "threshold_backward(grad, result, 0)" },
-      samples = { "randn(2)" }, doc = "x" },]]
+      samples = { "randn(2)" }, none = "relu again", doc = "x" },]]
     assert.equal(0, status, output)
     assert.matches("MothStatus moth_twice_relu(MothTensor *self, MothTensor **out)", files.header, 1, true)
     assert.matches("\"twice_relu\"", files.ops, 1, true)
     assert.matches("twice_relu", files.backward, 1, true)
     assert.matches("MOTH_UNPACK_TWICE_RELU", files.unpack, 1, true)
     assert.matches("twice_relu(Tensor self) -> Tensor", files.table, 1, true)
-  end)
-
-  it("names file and line of a record that lacks something #M069", function()
-    for record, message in pairs {
-      [ [[{ "lacking(Tensor self) -> Tensor", kind = "pointwise", scalar = "nosuch", promote = "same", grad = "none",
-        samples = { "randn(2)" }, doc = "x" },]] ] = "nosuch",
-      [ [[{ "lacking(Tensor self) -> Tensor", kind = "pointwise", scalar = "relu", promote = "same",
-        samples = { "randn(2)" }, doc = "x" },]] ] = "grad is missing",
-      [ [[{ "lacking(Tensor self) -> Tensor", kind = "pointwise", scalar = "relu", promote = "same",
-        grad = { self = "nosuch(grad)" }, samples = { "randn(2)" }, doc = "x" },]] ] = "nosuch",
-      [ [[{ "lacking(Tensor self) -> Tensor", kind = "structured", shape = "cumsum", grad = "none",
-        samples = { "randn(2)" }, doc = "x" },]] ] = "kernel",
-      [ [[{ "lacking(Strange self) -> Tensor", kind = "composite", grad = "none", samples = {}, doc = "x" },]] ] =
-        "unknown type",
-    } do
-      local output, status = generated(record)
-      assert.is_true(status ~= 0, record)
-      assert.matches("src/ops/activation.lua:%d+: lacking: .*" .. message, output)
-    end
   end)
 end)
 

@@ -726,6 +726,7 @@ function M.attention_backward(a)
   return dq, dk, dv
 end
 
+require "ops.references_making"(M, { numel = numel, new = new, each = each, wrap = wrap, strides = strides })
 require "ops.references_composite"(M, { numel = numel, new = new, strides = strides, each = each, wrap = wrap,
   along = along, ordered = ordered, picked = picked })
 

@@ -329,9 +329,36 @@ end
 
 -- references --------------------------------------------------------------------------------------
 
+-- digamma (n = 0) and its derivatives: by the reflection formula below 0, by the recurrence up to 20, there by the
+-- asymptotic series (Abramowitz and Stegun 6.3.18, 6.4.11, 6.4.7).
+local bernoulli = { 1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510 }
+-- A pole is infinite where both sides agree, else NaN.
+local function polygamma(x, n)
+  if x <= 0 and x == math.floor(x) and n > 0 then return n % 2 == 1 and math.huge or 0 / 0 end
+  local factorial, sum = 1, 0
+  for k = 2, n do factorial = factorial * k end
+  local sign = n % 2 == 0 and -1 or 1 -- (-1)^(n+1)
+  while x < 20 do -- psi_n(x) = psi_n(x + 1) + sign n! / x^(n+1)
+    sum = sum + sign * factorial / x ^ (n + 1)
+    x = x + 1
+  end
+  local series = n == 0 and math.log(x) - 1 / (2 * x) or factorial / n / x ^ n + factorial / (2 * x ^ (n + 1))
+  local rising = n == 0 and 1 or factorial * (n + 1) / 2 -- (2k + n - 1)! / (2k)! at k = 1
+  for k, b in ipairs(bernoulli) do
+    if n == 0 then
+      series = series - b / (2 * k * x ^ (2 * k))
+    else
+      series = series + b * rising / x ^ (2 * k + n)
+      rising = rising * (2 * k + n) * (2 * k + n + 1) / ((2 * k + 1) * (2 * k + 2))
+    end
+  end
+  return sum + (n == 0 and series or sign * series)
+end
+
 local function ref_environment(dtype)
   local C = ffi.C
-  local lib = { erf = C.erf, expm1 = C.expm1, log1p = C.log1p, round = C.nearbyint, math = math, bit = bit }
+  local lib = { erf = C.erf, expm1 = C.expm1, log1p = C.log1p, round = C.nearbyint, lgamma = C.lgamma,
+    polygamma = polygamma, math = math, bit = bit }
   if dtype == "bool" then lib.bit = { band = bit.band, bor = bit.bor, bxor = bit.bxor,
     bnot = function(x) return 1 - x end } end
   return lib

@@ -3,6 +3,7 @@ return {
 { "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=none, float dropout_p=0, bool is_causal=false, float? scale=none, bool enable_gqa=false, Generator? generator=none) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "scaled_dot_product_attention",
   samples = {
     "randn(2,3,5,4), randn(2,3,5,4), randn(2,3,5,4)",
     "randn(3,5,4), randn(3,7,4), randn(3,7,6), randn(5,7)",
@@ -31,6 +32,7 @@ return {
       dropout_p, is_causal, scale)",
     attn_mask = "unimplemented",
   },
+  reference = "attention_forward",
   samples = {
     "randn(2,3,5,4), randn(2,3,5,4), randn(2,3,5,4), nil, 0, false, 0.5",
     "randn(2,4,6,3), randn(2,2,7,3), randn(2,2,7,5), randn(4,6,7), 0, false, 0.3",
@@ -47,8 +49,10 @@ return {
     the result, the logarithm of each row's sum of exponentials (B, H, L), and the state of the random numbers that \z
     dropout took." },
 { "attention_backward(Tensor grad_output, Tensor? grad_logsumexp, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor output, Tensor logsumexp, Tensor state, float dropout_p, bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", shape = "attention_backward", tolerance = { float32 = { 1e-5, 1e-3 } }, -- samples are no forward's: weights of 100s that cancel
+  kind = "structured", shape = "attention_backward", 
+  tolerance = { float32 = { 1e-5, 1e-3 }, why = "the samples are no forward's: weights of 100s that cancel" },
   grad = "unimplemented",
+  reference = "attention_backward",
   samples = {
     "randn(2,3,5,4), nil, randn(2,3,5,4), randn(2,3,5,4), randn(2,3,5,4), nil, randn(2,3,5,4), randn(2,3,5) + 6, \z
       tensor({0,0},{dtype=int64}), 0, false, 0.5",

@@ -9,7 +9,8 @@ return {
     weight = "conv2d_backward_weight(grad, input, weight.shape, stride, padding, dilation, groups)",
     bias = "conv_bias_grad(grad)",
   },
-  tolerance = { float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 1e-4 } }, -- sums of thousands of products
+  tolerance = { float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 1e-4 }, why = "sums of thousands of products" },
+  reference = "conv2d",
   samples = {
     "randn(2,3,5,5), randn(4,3,3,3), randn(4)", "randn(2,4,6,5), randn(6,2,3,2), nil, 2, 1, 1, 2",
     "randn(1,2,7,7), randn(2,2,2,3), randn(2), {1,2}, {0,2}, {2,1}", "randn(4,6,6), randn(4,2,3,3), randn(4), 1, 1, 1, 2",
@@ -30,7 +31,8 @@ return {
     grad_output = "conv2d_plain(grad, weight, stride, padding, dilation, groups)",
     weight = "conv2d_backward_weight(grad_output, grad, weight.shape, stride, padding, dilation, groups)",
   },
-  tolerance = { float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 1e-4 } },
+  tolerance = { float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 1e-4 }, why = "sums of thousands of products" },
+  reference = "conv2d_backward_input",
   samples = {
     "randn(2,4,3,3), randn(4,3,3,3), {2,3,5,5}", "randn(2,6,3,3), randn(6,2,3,2), {2,4,6,5}, 2, 1, 1, 2",
     "randn(1,2,5,5), randn(2,2,2,3), {1,2,7,7}, {1,2}, {0,2}, {2,1}", "randn(2,6,7,6), randn(6,1,3,3), {2,3,7,6}, 1, 1, 1, 3",
@@ -47,7 +49,8 @@ return {
     grad_output = "conv2d_plain(input, grad, stride, padding, dilation, groups)",
     input = "conv2d_backward_input(grad_output, grad, input.shape, stride, padding, dilation, groups)",
   },
-  tolerance = { float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 1e-4 } },
+  tolerance = { float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 1e-4 }, why = "sums of thousands of products" },
+  reference = "conv2d_backward_weight",
   samples = {
     "randn(2,4,3,3), randn(2,3,5,5), {4,3,3,3}", "randn(2,6,3,3), randn(2,4,6,5), {6,2,3,2}, 2, 1, 1, 2",
     "randn(1,2,5,5), randn(1,2,7,7), {2,2,2,3}, {1,2}, {0,2}, {2,1}", "randn(2,6,7,6), randn(2,3,7,6), {6,1,3,3}, 1, 1, 1, 3",
@@ -61,6 +64,7 @@ return {
 { "conv1d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
   kind = "composite", amp = "low",
   grad = "composite",
+  reference = "conv1d",
   samples = {
     "randn(2,3,8), randn(4,3,3), randn(4)", "randn(2,4,9), randn(6,2,2), nil, 2, 1, 2, 2", "randn(3,8), randn(4,3,3)",
   },
@@ -72,7 +76,11 @@ return {
 { "conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? output_padding=none, int groups=1, int[]? dilation=none) -> Tensor",
   kind = "composite", amp = "low",
   grad = "composite",
-  tolerance = { float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 2e-3 }, bfloat16 = { 1.6e-2, 2e-2 } }, -- the bias is added to a rounded result
+  tolerance = {
+    float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 2e-3 }, bfloat16 = { 1.6e-2, 2e-2 },
+    why = "the bias is added to a rounded result",
+  },
+  reference = "conv_transpose2d",
   samples = {
     "randn(2,3,4,4), randn(3,4,3,3), randn(4)", "randn(2,4,3,3), randn(4,2,3,2), nil, 2, 1, 1, 2",
     "randn(3,4,4), randn(3,2,2,2), randn(2), 2, 0, 0, 1, 2", "randn(2,2,3,2), randn(2,2,2,2), randn(2), 1, {0,1}, 1, 1, 2",
@@ -86,7 +94,11 @@ return {
 { "conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? output_padding=none, int groups=1, int[]? dilation=none) -> Tensor",
   kind = "composite", amp = "low",
   grad = "composite",
-  tolerance = { float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 2e-3 }, bfloat16 = { 1.6e-2, 2e-2 } }, -- the bias is added to a rounded result
+  tolerance = {
+    float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 2e-3 }, bfloat16 = { 1.6e-2, 2e-2 },
+    why = "the bias is added to a rounded result",
+  },
+  reference = "conv_transpose1d",
   samples = { "randn(2,3,4), randn(3,4,3), randn(4)", "randn(2,4,3), randn(4,2,3), nil, 2, 1, 1, 2" },
   errors = {
     { "randn(2,3,4), randn(4,3,3)", "channels" }, { "randn(2,3,4), randn(3,4,3), nil, 1, 0, 1", "output_padding" },
@@ -96,6 +108,7 @@ return {
 { "im2col(Tensor self, int[] kernel_size, int[]? dilation=none, int[]? padding=none, int[]? stride=none) -> Tensor",
   kind = "structured", shape = "im2col",
   grad = { self = "im2col_backward(grad, self.shape, kernel_size, dilation, padding, stride)" },
+  reference = "im2col",
   samples = { "randn(2,3,5,5), 3", "randn(2,2,6,5), {2,3}, {2,1}, {1,0}, 2", "randn(3,5,5), {3,2}" },
   errors = {
     { "randn(2,3,2,5), 3", "larger than the padded input" }, { "randn(5,5), 3", "dimensions" },
@@ -105,6 +118,7 @@ return {
 { "col2im(Tensor self, int[] output_size, int[] kernel_size, int[]? dilation=none, int[]? padding=none, int[]? stride=none) -> Tensor",
   kind = "structured", shape = "col2im",
   grad = { self = "im2col(grad, kernel_size, dilation, padding, stride)" },
+  reference = "col2im",
   samples = { "randn(2,27,9), 5, 3", "randn(2,12,6), {6,5}, {2,3}, {2,1}, {1,0}, 2" },
   errors = {
     { "randn(2,26,9), 5, 3", "multiple" }, { "randn(2,27,8), 5, 3", "columns" }, { "randn(27), 5, 3", "dimensions" },
@@ -115,6 +129,7 @@ return {
   grad = {
     self = "max_pool2d_backward(grad, result1, self.shape, kernel_size, stride, padding, dilation, index_base)",
   },
+  reference = "max_pool2d_with_indices",
   samples = {
     "randn(2,3,6,6), 2", "randn(2,3,7,6), {3,2}, 2, 1", "randn(3,7,7), 2, 1, 0, {2,3}", "randn(1,2,7,8), 3, 2, 1, 1, true",
     "randn(0,3,6,6), 2", "randn(2,3,4,6), 3, 2, 0, 2, true",
@@ -124,9 +139,10 @@ return {
     { "randn(2,3,1,6), 2", "larger than the padded input" }, { "randn(2,3,1,6), {2,1}, 1, {1,0}, {2,1}", "steps over" },
   },
   doc = "The largest element of every window, and its position in the flattened image (H W), from index_base. NaN wins, the last of several." },
-{ "max_pool2d_backward(Tensor grad_output, Tensor indices, int[] input_size, int[]? kernel_size=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, index_base) -> Tensor",
+{ "max_pool2d_backward(Tensor grad_output, IndexTensor indices, int[] input_size, int[]? kernel_size=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, index_base) -> Tensor",
   kind = "structured", shape = "max_pool2d_backward",
   grad = { grad_output = "max_pool2d_pick(grad, indices, index_base)" },
+  reference = "max_pool2d_backward",
   samples = {
     "randn(1,2,2,2), tensor({{{{1,3},{10,16}},{{2,4},{14,12}}}}, {dtype=int64}), {1,2,4,4}, 2",
   },
@@ -139,6 +155,7 @@ return {
 { "max_pool2d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "max_pool2d",
   samples = { "randn(2,3,6,6), 2", "randn(2,3,7,6), {3,2}, 2, 1", "randn(3,7,7), 2, 1, 0, {2,3}, true" },
   errors = {
     { "randn(2,3,6,6), 2, 2, 2", "half" }, { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6)", "argument 'kernel_size'" },
@@ -147,6 +164,7 @@ return {
 { "max_pool1d_with_indices(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false, index_base) -> (Tensor, Tensor)",
   kind = "composite",
   grad = "composite",
+  reference = "max_pool1d_with_indices",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, 1, true" },
   errors = {
     { "randn(2,3,6), 2, 2, 2", "half" }, { "randn(6), 2", "dimensions" }, { "randn(2,3,6)", "argument 'kernel_size'" },
@@ -155,6 +173,7 @@ return {
 { "max_pool1d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "max_pool1d",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, 1, true" },
   errors = {
     { "randn(2,3,6), 2, 2, 2", "half" }, { "randn(6), 2", "dimensions" }, { "randn(2,3,6)", "argument 'kernel_size'" },
@@ -165,6 +184,7 @@ return {
   grad = {
     self = "avg_pool2d_backward(grad, self.shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)",
   },
+  reference = "avg_pool2d",
   samples = {
     "randn(2,3,6,6), 2", "randn(2,3,7,6), {3,2}, 2, 1", "randn(3,7,8), 3, 2, 1, true, false",
     "randn(1,2,7,7), 3, 2, 0, true, true, 5",
@@ -179,6 +199,7 @@ return {
   grad = {
     grad_output = "avg_pool2d(grad, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)",
   },
+  reference = "avg_pool2d_backward",
   samples = { "randn(2,3,3,3), {2,3,6,6}, 2", "randn(2,3,4,3), {2,3,7,5}, {3,2}, 2, 1, true, false" },
   errors = {
     { "randn(2,3,3,4), {2,3,6,6}, 2", "shape" }, { "randn(2,3,3,3), {6}, 2", "dimensions" },
@@ -188,6 +209,7 @@ return {
 { "avg_pool1d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, bool ceil_mode=false, bool count_include_pad=true) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "avg_pool1d",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, true, false" },
   errors = {
     { "randn(2,3,6), 2, 2, 2", "half" }, { "randn(6), 2", "dimensions" }, { "randn(2,3,6)", "argument 'kernel_size'" },
@@ -196,6 +218,7 @@ return {
 { "adaptive_avg_pool2d(Tensor self, int[] output_size) -> Tensor",
   kind = "structured", shape = "adaptive_avg_pool2d",
   grad = { self = "adaptive_avg_pool2d_backward(grad, self.shape)" },
+  reference = "adaptive_avg_pool2d",
   samples = { "randn(2,3,6,7), {3,4}", "randn(3,5,5), 1", "randn(2,2,4,3), {-1,5}" },
   errors = {
     { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6), {1,2,3}", "output_size" }, { "randn(2,3,6,6)", "argument 'output_size'" },
@@ -205,6 +228,7 @@ return {
 { "adaptive_avg_pool2d_backward(Tensor grad_output, int[] input_size) -> Tensor",
   kind = "structured", shape = "adaptive_avg_pool2d_backward",
   grad = { grad_output = "adaptive_avg_pool2d_like(grad, grad_output.shape)" },
+  reference = "adaptive_avg_pool2d_backward",
   samples = { "randn(2,3,3,4), {2,3,6,7}", "randn(3,1,1), {3,5,5}" },
   errors = {
     { "randn(2,3,3,4), {2,4,6,7}", "shape" }, { "randn(2,3,3,4), {6,7}", "dimensions" },
@@ -214,6 +238,7 @@ return {
 { "adaptive_avg_pool1d(Tensor self, int[] output_size) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "adaptive_avg_pool1d",
   samples = { "randn(2,3,7), 3", "randn(3,5), 1" },
   errors = {
     { "randn(6), 2", "dimensions" }, { "randn(2,3,6), {1,2}", "output_size" }, { "randn(2,3,6)", "argument 'output_size'" },
@@ -222,6 +247,7 @@ return {
 { "adaptive_max_pool2d_with_indices(Tensor self, int[] output_size, index_base) -> (Tensor, Tensor)",
   kind = "structured", shape = "adaptive_max_pool2d",
   grad = { self = "adaptive_max_pool2d_backward(grad, result1, self.shape, index_base)" },
+  reference = "adaptive_max_pool2d_with_indices",
   samples = { "randn(2,3,6,7), {3,4}", "randn(3,5,5), 1", "randn(2,2,4,3), {-1,5}" },
   errors = {
     { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6), {1,2,3}", "output_size" }, { "randn(2,3,6,6)", "argument 'output_size'" },
@@ -230,6 +256,7 @@ return {
 { "adaptive_max_pool2d(Tensor self, int[] output_size) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "adaptive_max_pool2d",
   samples = { "randn(2,3,6,7), {3,4}", "randn(3,5,5), 1" },
   errors = {
     { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6), {1,2,3}", "output_size" }, { "randn(2,3,6,6)", "argument 'output_size'" },
@@ -238,6 +265,7 @@ return {
 { "upsample_nearest(Tensor self, int[] size) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "upsample_nearest",
   samples = { "randn(2,3,4), {7}", "randn(1,2,3,5), {6,3}", "randn(1,1,2,3,2), {3,3,3}", "randn(0,2,3), {4}" },
   errors = {
     { "randn(2,3,4), {4,4}", "size must hold" }, { "randn(3,4), {4}", "size must hold" },
@@ -248,6 +276,7 @@ return {
 { "upsample_linear(Tensor self, int[] size, bool align_corners=false) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "upsample_linear",
   samples = {
     "randn(2,3,4), {7}", "randn(1,2,3,5), {6,3}", "randn(1,2,3,5), {5,1}, true", "randn(1,1,2,3,2), {3,3,3}, true",
   },

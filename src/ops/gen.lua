@@ -44,7 +44,15 @@ local function sources(...)
   return table.concat(parts, "\n")
 end
 
-local ops, by_name = schema.load(here)
+-- A mistake in a record is a message, file and line first, not a traceback.
+local function checked(fn, ...)
+  local ok, a, b = pcall(fn, ...)
+  if ok then return a, b end
+  io.stderr:write(tostring(a), "\n")
+  os.exit(1, true)
+end
+
+local ops, by_name = checked(schema.load, here)
 local text = {
   shape = sources("src/dispatch/*.c"),
   cpu = sources("kernels/cpu/*.c"),
@@ -68,35 +76,36 @@ local function need(op, where, symbol)
   end
 end
 
-for _, op in ipairs(ops) do
-  local stem = op.name:gsub("_$", "")
-  if op.kind == "pointwise" then
-    op.cpu, op.cuda_kernel, op.shape = "moth_cpu_pointwise", "moth_cuda_pointwise", "pointwise"
-    need(op, "math", "m_" .. op.scalar)
-    op.lanes = text.lanes:find("LANES_m_" .. op.scalar .. "(", 1, true) and "LANES_m_" .. op.scalar
-  elseif op.kind == "composite" then
-    op.composite = "moth_composite_" .. stem
-    need(op, "composite", op.composite)
-  elseif op.kind == "structured" then
-    op.cpu = "moth_cpu_" .. op.name
-    need(op, "cpu", op.cpu)
-    op.cuda_kernel = "moth_cuda_" .. (op.cuda == "host" and "via_host" or op.name)
-    need(op, "cuda", op.cuda_kernel)
-  end
-  if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
-  if type(op.grad) == "table" then
-    op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
-  elseif op.grad == "unimplemented" then
-    local g = {}
-    for _, a in ipairs(op.args) do if a.type == "TENSOR" then g[a.name] = "unimplemented" end end
-    op.grad = g
-    op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
-  elseif op.grad ~= "none" and op.grad ~= "composite" then
-    schema.fail(op, "grad must be a table, \"none\", \"composite\" or \"unimplemented\"")
-  elseif op.grad == "composite" and op.kind ~= "composite" then
-    schema.fail(op, "only a composite has the derivative of its parts")
+local function complete()
+  for _, op in ipairs(ops) do
+    local stem = op.name:gsub("_$", "")
+    if op.kind == "pointwise" then
+      op.cpu, op.cuda_kernel, op.shape = "moth_cpu_pointwise", "moth_cuda_pointwise", "pointwise"
+      need(op, "math", "m_" .. op.scalar)
+      op.lanes = text.lanes:find("LANES_m_" .. op.scalar .. "(", 1, true) and "LANES_m_" .. op.scalar
+    elseif op.kind == "composite" then
+      op.composite = "moth_composite_" .. stem
+      need(op, "composite", op.composite)
+    elseif op.kind == "structured" then
+      op.cpu = "moth_cpu_" .. op.name
+      need(op, "cpu", op.cpu)
+      op.cuda_kernel = "moth_cuda_" .. op.name
+      need(op, "cuda", op.cuda_kernel)
+    end
+    if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
+    if type(op.grad) == "table" then
+      op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
+    elseif op.grad == "unimplemented" then
+      local g = {}
+      for _, a in ipairs(op.args) do if a.type == "TENSOR" then g[a.name] = "unimplemented" end end
+      op.grad = g
+      op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
+    elseif op.grad == "composite" and op.kind ~= "composite" then
+      schema.fail(op, "only a composite has the derivative of its parts")
+    end
   end
 end
+checked(complete)
 if #problems > 0 and not os.getenv("MOTH_GEN_FORCE") then
   io.stderr:write(table.concat(problems, "\n"), "\n")
   os.exit(1, true)

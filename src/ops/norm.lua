@@ -10,6 +10,7 @@ return {
 { "native_layer_norm(Tensor self, Tensor? weight, Tensor? bias, int dims, float eps) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "layer_norm", first_only = true, amp = "high",
   grad = { ["self, weight, bias"] = layer },
+  reference = "native_layer_norm",
   samples = {
     "randn(4,5), rand(5), randn(5), 1, 1e-5", "randn(2,3,4), nil, nil, 2, 1e-5", "randn(3,4), rand(4), nil, 1, 1e-5",
     "randn(3,4), nil, rand(4), 1, 0.1",
@@ -23,6 +24,7 @@ return {
 { "layer_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int dims, int need) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "layer_norm_backward",
   grad = "none",
+  reference = "layer_norm_backward",
   samples = {
     "randn(4,5), randn(4,5), randn(4), rand(4) + 0.5, rand(5), 1, 7", "randn(2,3,4), randn(2,3,4), randn(2), rand(2), nil, 2, 7",
   },
@@ -34,6 +36,7 @@ return {
 { "layer_norm(Tensor self, int[] normalized_shape, Tensor? weight=none, Tensor? bias=none, float eps=1e-05) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "layer_norm",
   samples = { "randn(4,5), {5}, rand(5), randn(5)", "randn(2,3,4), {3,4}", "randn(0,3), {3}" },
   errors = {
     { "randn(2,3), {2}", "normalized_shape" }, { "randn(2,3), {3}, rand(2)", "weight must have the shape" },
@@ -43,6 +46,7 @@ return {
 { "native_rms_norm(Tensor self, Tensor? weight, int dims, float eps) -> (Tensor, Tensor)",
   kind = "structured", shape = "rms_norm", first_only = true, amp = "high",
   grad = { ["self, weight"] = rms },
+  reference = "native_rms_norm",
   samples = { "randn(4,5), rand(5), 1, 1e-5", "randn(2,3,4), nil, 2, 1e-5" },
   errors = {
     { "randn(2,3), rand(2), 1, 1e-5", "weight must have the shape" },
@@ -52,6 +56,7 @@ return {
 { "rms_norm_backward(Tensor grad_output, Tensor self, Tensor rstd, Tensor? weight, int dims, int need) -> (Tensor, Tensor)",
   kind = "structured", shape = "rms_norm_backward",
   grad = "none",
+  reference = "rms_norm_backward",
   samples = { "randn(4,5), randn(4,5), rand(4) + 0.5, rand(5), 1, 3" },
   errors = {
     { "randn(4,4), randn(4,5), rand(4), rand(5), 1, 3", "shape" }, { "randn(4,5), randn(4,5), rand(3), nil, 1, 3", "rstd" },
@@ -60,6 +65,7 @@ return {
 { "rms_norm(Tensor self, int[] normalized_shape, Tensor? weight=none, Scalar? eps=none) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "rms_norm",
   samples = { "randn(4,5), {5}, rand(5)", "randn(2,3,4), {3,4}, nil, 0.1" },
   errors = {
     { "randn(2,3), {2}", "normalized_shape" }, { "randn(2,3), {3}, rand(2)", "weight must have the shape" },
@@ -69,6 +75,7 @@ return {
 { "native_group_norm(Tensor self, Tensor? weight, Tensor? bias, int groups, float eps) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "group_norm", first_only = true, amp = "high",
   grad = { ["self, weight, bias"] = group },
+  reference = "native_group_norm",
   samples = {
     "randn(2,4,3), rand(4), randn(4), 2, 1e-5", "randn(3,6), nil, nil, 2, 1e-5", "randn(2,4,2,3), rand(4), nil, 4, 1e-5",
   },
@@ -80,6 +87,7 @@ return {
 { "group_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int groups, int need) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "group_norm_backward",
   grad = "none",
+  reference = "group_norm_backward",
   samples = { "randn(2,4,3), randn(2,4,3), randn(2,2), rand(2,2), rand(4), 2, 7" },
   errors = {
     { "randn(2,4), randn(2,4,3), randn(2,2), rand(2,2), rand(4), 2, 7", "shape" },
@@ -89,6 +97,7 @@ return {
 { "group_norm(Tensor self, int num_groups, Tensor? weight=none, Tensor? bias=none, float eps=1e-05) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "group_norm",
   samples = { "randn(2,4,3), 2, rand(4), randn(4)", "randn(3,6), 3" },
   errors = {
     { "randn(2,3), 2", "divisible" }, { "randn(2,4), 2, rand(3)", "weight must have the shape" }, { "randn(2,4), 0", "groups" },
@@ -96,7 +105,8 @@ return {
   doc = "self (N, C, …) normalised over each of num_groups groups of channels, then scaled and shifted by channel." },
 { "native_batch_norm(Tensor self, Tensor? weight, Tensor? bias, Tensor!? running_mean, Tensor!? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "batch_norm", first_only = true, amp = "high",
-  grad = { ["self, weight, bias"] = batch },
+  grad = { ["self, weight, bias"] = batch, running_mean = "no", running_var = "no" },
+  reference = "native_batch_norm",
   samples = {
     "randn(4,3), rand(3), randn(3), randn(3), rand(3), true, 0.1, 1e-5", "randn(2,3,4), nil, nil, nil, nil, true, 0.1, 1e-5",
     "randn(2,3,2,2), rand(3), nil, randn(3), rand(3) + 0.5, false, 0.1, 1e-5",
@@ -111,6 +121,7 @@ return {
 { "batch_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, bool training, int need) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "batch_norm_backward",
   grad = "none",
+  reference = "batch_norm_backward",
   samples = {
     "randn(4,3), randn(4,3), randn(3), rand(3), rand(3), true, 7", "randn(2,3,4), randn(2,3,4), randn(3), rand(3), nil, false, 7",
   },
@@ -122,6 +133,7 @@ return {
 { "batch_norm(Tensor self, Tensor!? running_mean, Tensor!? running_var, Tensor? weight=none, Tensor? bias=none, bool training=false, float momentum=0.1, float eps=1e-05) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "batch_norm",
   samples = {
     "randn(4,3), randn(3), rand(3), rand(3), randn(3), true", "randn(2,3,4), randn(3), rand(3), nil, rand(3), true",
   },
@@ -134,6 +146,7 @@ return {
 { "instance_norm(Tensor self, Tensor? weight=none, Tensor? bias=none, float eps=1e-05) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "instance_norm",
   samples = { "randn(2,3,4)", "randn(2,3,2,2), rand(3), randn(3)" },
   errors = { { "randn(2,3,4), rand(2)", "weight must have the shape" }, { "randn(3)", "channels" } },
   doc = "self (N, C, …) normalised over each channel of each sample." },

@@ -1,8 +1,12 @@
 -- Reads the op table: parses schemas, checks records, gives each its id. Used by the generator only.
+--
+-- A record's keys and their values are listed here; any other is an error of the build, with file and line. So is a
+-- tensor argument of a differentiable op without a derivative: it has a formula, "no" (constant: its gradient is zero
+-- everywhere or has no meaning) or "unimplemented" (an error when asked for). Mask and IndexTensor arguments need none.
 local M = {}
 
-M.types = { -- schema type -> { enum, C parameters(name), how a call packs them, how a kernel unpacks them }
-  Tensor = "TENSOR", Operand = "OPERAND", Scalar = "SCALAR", int = "INT", Dim = "DIM", Index = "INDEX",
+M.types = { -- schema type -> MothType
+  Tensor = "TENSOR", Mask = "TENSOR", IndexTensor = "TENSOR", Operand = "OPERAND", Scalar = "SCALAR", int = "INT", Dim = "DIM", Index = "INDEX",
   index_base = "INDEX_BASE", float = "FLOAT", bool = "BOOL", ["int[]"] = "INTS", ["Dim[]"] = "DIMS",
   ["Tensor[]"] = "TENSORS", string = "STRING", dtype = "DTYPE", device = "DEVICE", Generator = "GENERATOR",
 }
@@ -39,7 +43,7 @@ local function parse_arg(op, text)
   ty = ty:gsub("[!?]", "")
   local enum = M.types[ty]
   if not enum then fail(op, "unknown type '" .. ty .. "'") end
-  return { name = name, type = enum, default = default, optional = optional, mutated = mutated }
+  return { name = name, type = enum, written = ty, default = default, optional = optional, mutated = mutated }
 end
 
 local function parse(op)
@@ -73,9 +77,152 @@ local function lines_of(path)
   return lines
 end
 
-local kinds = { pointwise = true, structured = true, view = true, composite = true }
+-- ---- what a record may say -------------------------------------------------------------------------
 
---- All records, in order, checked: { name, args, kind, ... , place = "src/ops/x.lua:12" }.
+local function one_of(...)
+  local set, names = {}, table.concat({ ... }, ", ")
+  for _, v in ipairs({ ... }) do set[v] = true end
+  return function(v) return set[v] == true, "one of: " .. names end
+end
+
+local function is(kind) return function(v) return type(v) == kind, "a " .. kind end end
+local function flag(v) return v == true, "true, or absent" end
+
+local function dtype_classes(v)
+  local known = { float = true, int = true, bool = true }
+  if type(v) ~= "string" then return false, "a list of float, int, bool" end
+  for class in (v .. ","):gmatch("(.-),") do
+    if not known[class] then return false, "a list of float, int, bool, as \"float,int\"" end
+  end
+  return true
+end
+
+-- { dtype = { rtol, atol }, …, why = "text" }
+local function tolerance(v)
+  local what = "{ dtype = { rtol, atol }, why = \"text\" }"
+  if type(v) ~= "table" or type(v.why) ~= "string" then return false, what end
+  for key, pair in pairs(v) do
+    if key ~= "why" and not (key:find("^b?float%d+$") and type(pair) == "table" and #pair == 2) then
+      return false, what
+    end
+  end
+  return true
+end
+
+local function strings(v)
+  if type(v) ~= "table" or #v == 0 then return false, "a list of texts, at least one" end
+  for _, text in ipairs(v) do if type(text) ~= "string" then return false, "a list of texts" end end
+  return true
+end
+
+local function pairs_of_strings(v)
+  for _, pair in ipairs(type(v) == "table" and v or { false }) do
+    if type(pair) ~= "table" or type(pair[1]) ~= "string" or type(pair[2]) ~= "string" then
+      return false, "a list of { arguments, pattern of the message }"
+    end
+  end
+  return true
+end
+
+local function derivative(v)
+  if type(v) == "table" then return true end
+  return v == "none" or v == "composite" or v == "unimplemented",
+    "a formula per input, \"none\", \"composite\" or \"unimplemented\""
+end
+
+local function limits(v)
+  for _, limit in pairs(type(v) == "table" and v or { false }) do
+    if limit ~= "lowest" and limit ~= "highest" then return false, "{ argument = \"lowest\" | \"highest\" }" end
+  end
+  return true
+end
+
+local keys = {
+  kind = one_of("pointwise", "structured", "view", "composite"), -- mandatory
+  doc = is "string", samples = strings, errors = pairs_of_strings,
+  grad = derivative,
+  scalar = is "string", promote = one_of("same", "float", "self"), dtypes = dtype_classes, out = one_of("bool"),
+  cond = is "string", limits = limits,
+  shape = is "string",
+  amp = one_of("keep", "low", "high", "widest"),
+  ref = is "string", reference = is "string", none = is "string",
+  tolerance = tolerance,
+  inplace = flag, keep = flag, cross_device = flag, factory = flag, nondeterministic = flag, first_only = flag,
+}
+
+local function closest(name, set)
+  local best, least
+  for key in pairs(set) do -- letters that the two have in common, in order
+    local at, same = 1, 0
+    for i = 1, #name do
+      local found = key:find(name:sub(i, i), at, true)
+      if found then same, at = same + 1, found + 1 end
+    end
+    local off = #name + #key - 2 * same
+    if not least or off < least or (off == least and key < best) then best, least = key, off end
+  end
+  return best
+end
+
+local function check(op)
+  for key, value in pairs(op.record) do
+    if key ~= 1 then
+      local test = keys[key]
+      if not test then
+        fail(op, ("unknown key '%s'; did you mean '%s'?"):format(tostring(key), closest(tostring(key), keys)))
+      end
+      local ok, expected = test(value)
+      if not ok then fail(op, ("%s = %s: expected %s"):format(key, tostring(value), expected)) end
+    end
+  end
+  for _, key in ipairs({ "kind", "doc", "samples" }) do
+    if op[key] == nil then fail(op, key .. " is missing") end
+  end
+  if op.grad == nil then fail(op, "grad is missing: a formula per input, \"none\" or \"composite\"") end
+  if op.kind == "pointwise" then
+    for _, key in ipairs({ "scalar", "promote" }) do if not op[key] then fail(op, key .. " is missing") end end
+  else
+    for _, key in ipairs({ "scalar", "promote", "dtypes", "cond", "limits", "ref" }) do
+      if op[key] then fail(op, ("a record of kind %s has no %s"):format(op.kind, key)) end
+    end
+    if op.kind ~= "composite" and not op.shape then fail(op, "shape is missing") end
+  end
+  local sources = (op.ref and 1 or 0) + (op.reference and 1 or 0) + (op.none and 1 or 0)
+  if sources ~= 1 then
+    fail(op, "needs one of ref (an expression), reference (a name in spec/ops/references) or none = \"why\"")
+  end
+  for _, key in ipairs({ "cond", "limits" }) do
+    for name in pairs(key == "cond" and op.cond and { [op.cond] = true } or key == "limits" and op.limits or {}) do
+      if not op.index[name] then fail(op, ("%s names '%s', which is no argument"):format(key, name)) end
+    end
+  end
+end
+
+-- Every tensor argument that can have a gradient says what it is; the constants ("no") then leave the table, so that
+-- what is left are formulas.
+local function check_grad(op)
+  if type(op.grad) ~= "table" then return end
+  local given = {}
+  for names in pairs(op.grad) do
+    for name in names:gmatch("[%w_]+") do
+      if not op.index[name] then fail(op, "grad names '" .. name .. "', which is no argument") end
+      given[name] = true
+    end
+  end
+  for _, a in ipairs(op.args) do
+    local tensor = a.written == "Tensor" or a.written == "Operand" or a.written == "Tensor[]"
+    if tensor and not given[a.name] then
+      fail(op, ("the derivative by %s is missing: a formula, \"no\" (constant) or \"unimplemented\""):format(a.name))
+    elseif given[a.name] and not tensor then
+      fail(op, ("grad names %s, which is of type %s and has no derivative"):format(a.name, a.written))
+    end
+  end
+  local formulas = {}
+  for names, formula in pairs(op.grad) do if formula ~= "no" then formulas[names] = formula end end
+  op.grad = formulas
+end
+
+--- All records, in order, checked: { name, args, kind, ... , place = "src/ops/x.lua:12" }; and by name.
 function M.load(dir)
   local ops, by_name = {}, {}
   for _, family in ipairs(M.families) do
@@ -83,17 +230,16 @@ function M.load(dir)
     local chunk = assert(loadfile(path, "t"))
     setfenv(chunk, {}) -- pure data
     local lines = lines_of(path)
-    for _, op in ipairs(chunk()) do
+    for _, record in ipairs(chunk()) do
+      local op = { record = record }
+      for key, value in pairs(record) do op[key] = value end
       op.schema, op.family = op[1], family
       op.place = ("src/ops/%s.lua:%d"):format(family, lines[op.schema] or 0)
       parse(op)
       if by_name[op.name] then fail(op, "defined twice") end
-      if not kinds[op.kind] then fail(op, "unknown kind " .. tostring(op.kind)) end
-      if op.grad == nil then fail(op, "grad is missing: a formula per input, \"none\" or \"composite\"") end
-      if not op.doc then fail(op, "doc is missing") end
-      if not op.samples then fail(op, "samples are missing") end
+      check(op)
+      check_grad(op)
       op.errors = op.errors or {} -- beside those that the specs make of the schema (spec/ops/errors_spec.lua)
-      if op.kind ~= "composite" and op.kind ~= "pointwise" and not op.shape then fail(op, "shape is missing") end
       by_name[op.name] = op
       op.id = #ops
       ops[#ops + 1] = op

@@ -3,6 +3,7 @@ return {
 { "sort(Tensor self, Dim dim=-1, bool descending=false, index_base) -> (Tensor, Tensor)",
   kind = "structured", shape = "sort",
   grad = { self = "scatter_back(grad, self.shape, dim, result1, index_base)" },
+  reference = "sort",
   samples = {
     "randn(3,4)", "randn(3,4), 1, true", "randint(0, 3, {4,7}), 2", "randn(0,3)",
   },
@@ -12,6 +13,7 @@ return {
 { "argsort(Tensor self, Dim dim=-1, bool descending=false, index_base) -> Tensor",
   kind = "composite",
   grad = "none",
+  reference = "argsort",
   samples = {
     "randn(3,4)", "randn(3,4), 1, true", "tensor{3, 0/0, 1, -inf, 2}", "tensor{3, 0/0, 1, inf, 2}, 1, true",
   },
@@ -20,18 +22,21 @@ return {
 { "topk(Tensor self, int k, Dim dim=-1, bool largest=true, bool sorted=true, index_base) -> (Tensor, Tensor)",
   kind = "structured", shape = "topk",
   grad = { self = "scatter_back(grad, self.shape, dim, result1, index_base)" },
+  reference = "topk",
   samples = { "randn(3,6), 2", "randn(4,3), 2, 1, false", "randn(3,4), 4", "randn(3,4), 0" },
   errors = { { "randn(2), 1, 2", "out of range" }, { "randn(2), 3", "k must be" }, { "randn(2), -1", "k must be" } },
   doc = "The k largest (smallest) elements along dim, in order, and their positions. Of equal ones the first is taken." },
 { "kthvalue(Tensor self, int k, Dim dim=-1, bool keepdim=false, index_base) -> (Tensor, Tensor)",
   kind = "composite",
   grad = "composite",
+  reference = "kthvalue",
   samples = { "randn(3,6), 2", "randn(4,3), 3, 1, true" },
   errors = { { "randn(2), 1, 2", "out of range" }, { "randn(2), 3", "k must be" }, { "randn(2), 0", "k must be" } },
   doc = "The k-th smallest element along dim (k counts from 1), and its position." },
 { "pad(Tensor self, int[] pad, string mode='constant', Scalar value=0) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "pad",
   samples = {
     "randn(3,4), {1,2}", "randn(3,4), {1,0,0,2}, 'constant', 2.5", "randn(3,4), {-1,1}", "randn(2,3,4), {2,3}, 'reflect'",
     "randn(2,3,4), {1,2,2,0}, 'replicate'", "randn(2,3,4), {3,1}, 'circular'",
@@ -46,6 +51,7 @@ return {
 { "roll(Tensor self, int[] shifts, Dim[]? dims=none) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "roll",
   samples = { "randn(3,4), 1", "randn(3,4), {1,-2}, {1,2}", "randn(0,4), 1, 2" },
   errors = { { "randn(3), {1,2}, 1", "as many" }, { "randn(3), 1, 2", "out of range" } },
   doc = "Elements moved by shifts along dims, those that fall out come in on the other side; without dims: of \z
@@ -53,6 +59,7 @@ return {
 { "repeat_interleave(Tensor self, int repeats, Dim? dim=none) -> Tensor",
   kind = "composite",
   grad = "composite",
+  reference = "repeat_interleave",
   samples = { "randn(3,4), 2", "randn(3,4), 3, 1", "randn(2,3,2), 2, -2", "randn(3), 0", "randn(0,2), 2, 1" },
   errors = { { "randn(3), -1", "negative" }, { "randn(3), 2, 2", "out of range" } },
   doc = "Each element (along dim: each slice) repeats times in a row; without dim of the flattened tensor. A tensor \z

@@ -508,7 +508,7 @@ local function write_lua(ops, write)
     local r = { name = op.name, schema = op.schema, place = op.place, family = op.family, kind = op.kind, args = args, nresults = op.nresults,
       inplace = op.inplace, returns_self = op.returns_self, factory = op.factory, grad = op.grad, amp = op.amp or "keep", promote = op.promote,
       dtypes = op.dtypes or (op.promote == "float" and "float") or nil, out = op.out, ref = op.ref, samples = op.samples, errors = op.errors,
-      tolerance = op.tolerance, nondeterministic = op.nondeterministic, first_only = op.first_only, cond = op.cond, cuda = op.cuda, doc = op.doc }
+      tolerance = op.tolerance, nondeterministic = op.nondeterministic, first_only = op.first_only, cond = op.cond, reference = op.reference, doc = op.doc }
     t[#t + 1] = "  " .. quote(r) .. ","
   end
   t[#t + 1] = "}\n"

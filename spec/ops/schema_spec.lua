@@ -1,0 +1,118 @@
+-- The op table refuses mistakes when moth is built: each is planted in a copy of the table, and the generator must
+-- end with a message that names file, line, op and what is wrong. The references that records name exist.
+local S = require "ops.support"
+local references = require "ops.references"
+
+local root = debug.getinfo(1, "S").source:match("^@(.*)spec/ops/[^/]*$")
+if root == "" then root = "./" end
+
+local function read(path)
+  local f = assert(io.open(path, "rb"))
+  local text = f:read("*a")
+  f:close()
+  return text
+end
+
+local function write(path, text)
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+end
+
+describe("the op table", function()
+  local dir
+
+  setup(function()
+    dir = os.tmpname()
+    os.remove(dir)
+    -- The generator looks for kernels and rules beside src/ops: the copy has the rest as links.
+    local top = assert(io.popen("cd " .. root .. ". && pwd")):read("*l")
+    assert(os.execute(("mkdir -p %s/src %s/out/kernels %s/out/cuda && cp -r %s/src/ops %s/src/ops && \z
+      ln -s %s/kernels %s/kernels && for d in dispatch composite autograd; do ln -s %s/src/$d %s/src/$d; done"):format(dir, dir, dir, top, dir, top,
+      dir, top, dir)) == 0)
+  end)
+  teardown(function() os.execute("rm -rf " .. dir) end)
+
+  local function generate()
+    local p = assert(io.popen(("luajit %s/src/ops/gen.lua %s/out 2>&1; echo status=$?"):format(dir, dir)))
+    local text = p:read("*a")
+    p:close()
+    return tonumber(text:match("status=(%d+)")), text
+  end
+
+  -- A mistake: in this file, of the record of this op, `from` becomes `to`.
+  local function plant(file, op, from, to)
+    local path = ("%s/src/ops/%s.lua"):format(dir, file)
+    local before = read(path)
+    local first = assert(before:find('{ "' .. op .. "(", 1, true), op)
+    local at, last = before:find(from, first, true)
+    assert(at, from .. " does not stand in " .. op)
+    write(path, before:sub(1, at - 1) .. to .. before:sub(last + 1))
+    local status, text = generate()
+    write(path, before)
+    return status, text
+  end
+
+  it("is accepted as it stands", function()
+    local status, text = generate()
+    assert.equal(0, status, text)
+  end)
+
+  for _, mistake in ipairs({
+    { "an unknown value of promote", "pointwise", "mul", 'promote = "same"', 'promote = "flaot"',
+      "promote = flaot: expected one of: same" },
+    { "an unknown key", "pointwise", "mul", "inplace = true", "inplcae = true",
+      "unknown key 'inplcae'; did you mean 'inplace'%?" },
+    { "an unknown cast policy", "pointwise", "mul", 'amp = "widest"', 'amp = "hihg"', "amp = hihg: expected one of" },
+    { "an unknown class of dtypes", "pointwise", "lerp", "dtypes = floats", 'dtypes = "flaot,int"',
+      "dtypes = flaot,int: expected" },
+    { "an unknown kind", "pointwise", "mul", 'kind = "pointwise"', 'kind = "pointwize"', "kind = pointwize: expected" },
+    { "a flag that is no flag", "pointwise", "mul", "inplace = true", 'inplace = "yes"',
+      "inplace = yes: expected true" },
+    { "a forgotten derivative", "pointwise", "div", 'other = "neg(grad * (self / other) / other)"', "",
+      "derivative by other is missing" },
+    { "a derivative of what is no argument", "pointwise", "neg", "self = ", "sefl = ",
+      "grad names 'sefl', which is no argument" },
+    { "a derivative of a mask", "pointwise", "masked_fill", 'self = "masked_fill', 'mask = "grad", self = "masked_fill',
+      "mask, which is of type Mask" },
+    { "a derivative of unknown ops", "pointwise", "neg", '"neg(grad)"', '"negg(grad)"',
+      "uses 'negg', which is no argument, op or helper" },
+    { "no derivative at all", "pointwise", "neg", 'grad = { self = "neg(grad)" },', "", "grad is missing" },
+    { "no reference", "pointwise", "neg", 'ref = "-self",', "", "needs one of ref" },
+    { "two references", "pointwise", "neg", 'ref = "-self",', 'ref = "-self", none = "why",', "needs one of ref" },
+    { "no samples", "pointwise", "neg", "samples = {", "sampels = {", "unknown key 'sampels'; did you mean 'samples'" },
+    { "no doc", "pointwise", "neg", 'doc = "-self."', "", "doc is missing" },
+    { "no shape rule", "nn", "softmax", 'shape = "softmax"', "amp = nil", "shape is missing" },
+    { "a shape rule that is not there", "nn", "softmax", 'shape = "softmax"', 'shape = "sotfmax"',
+      "there is no moth_shape_sotfmax" },
+    { "a scalar function that is not there", "pointwise", "neg", 'scalar = "neg"', 'scalar = "nge"',
+      "there is no m_nge" },
+    { "a mask that is no argument", "pointwise", "masked_fill", 'cond = "mask"', 'cond = "msak"', "cond names 'msak'" },
+    { "a tolerance without a reason", "pointwise", "pow", ', why = "relative', ', wyh = "relative',
+      "tolerance = table.*why" },
+    { "an unknown type", "pointwise", "neg", "Tensor self", "Tesnor self", "unknown type 'Tesnor'" },
+    { "a kernel that is not there", "view", "view", 'kind = "view"', 'kind = "structured"',
+      "there is no moth_cpu_view in kernels/cpu" },
+    { "a formula that does not parse", "pointwise", "neg", '"neg(grad)"', '"neg(grad"', "neg" },
+  }) do
+    it("refuses " .. mistake[1] .. " #M069", function()
+      local _, file, op, from, to, pattern = unpack(mistake)
+      local status, text = plant(file, op, from, to)
+      assert.equal(1, status, text)
+      assert.matches(pattern, text)
+      assert.matches(("src/ops/%s%%.lua:%%d+"):format(file), text)
+      assert.is_nil(text:find("stack traceback", 1, true), text)
+    end)
+  end
+
+  it("names references that exist, and no reference stands alone", function()
+    local used = {}
+    for _, op in ipairs(S.records) do
+      if op.reference then
+        assert(references[op.reference], op.name .. ": there is no reference " .. op.reference)
+        used[op.reference] = true
+      end
+    end
+    for name in pairs(references) do assert(used[name], "no record names the reference " .. name) end
+  end)
+end)
