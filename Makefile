@@ -86,7 +86,7 @@ include $(GEN)/sources.mk
 $(shell mkdir -p $(B) && { echo '$(FLAGS_KEY)' | cmp -s - $(B)/.flags || echo '$(FLAGS_KEY)' > $(B)/.flags; })
 endif
 
-$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h kernels/cpu/typed/lanes.h)
+$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h kernels/cpu/typed/lanes.h src/moth.h)
 	$(call say,GEN,$(GEN))
 	@mkdir -p $(GEN)/kernels $(GEN)/cuda
 	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN)

@@ -37,6 +37,10 @@ describe("example", function()
       "80 of 80 places computed by hand are right")
   end)
 
+  it("ffi_train: trains through the C API alone #M511", function()
+    assert.is_true(number(example("ffi_train", 100), "loss 0.7285 -> ") < 0.2)
+  end)
+
   it("resume: stopped within an epoch, it ends with the same bits #M434", function()
     local text = example("resume")
     assert.equal(number(text, "whole:   loss"), number(text, "resumed: loss"))

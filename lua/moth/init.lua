@@ -90,10 +90,10 @@ local lazy = {
   utils = "moth.utils", fmt = "moth.fmt", ops = "moth.ops", dispatch = "moth.dispatch", library = "moth.library",
   testing = "moth.testing", class = "moth.class", tensorboard = "moth.tensorboard", plot = "moth.plot",
   func = "moth.func", tree = "moth.tree", interop = "moth.interop", bench = "moth.bench",
-  backends = "moth.backends", cuda = "moth.cuda",
+  backends = "moth.backends", cuda = "moth.cuda", capi = "moth.capi",
 }
 local from = { -- function -> the module that has it
-  save = "moth.io", load = "moth.io", load_safetensors = "moth.io", save_safetensors = "moth.io",
+  C = "moth.capi", save = "moth.io", load = "moth.io", load_safetensors = "moth.io", save_safetensors = "moth.io",
   dispatch_mode = "moth.dispatch", fake_mode = "moth.dispatch", autocast = "moth.dispatch",
   tensor_subclass = "moth.subclass", make_subclass = "moth.subclass", type = "moth.subclass",
   scope = "moth.scope", remap = "moth.nn.utils", summary = "moth.nn.utils",

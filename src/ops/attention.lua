@@ -49,7 +49,7 @@ return {
     the result, the logarithm of each row's sum of exponentials (B, H, L), and the state of the random numbers that \z
     dropout took." },
 { "attention_backward(Tensor grad_output, Tensor? grad_logsumexp, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor output, Tensor logsumexp, Tensor state, float dropout_p, bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", shape = "attention_backward", 
+  kind = "structured", shape = "attention_backward",
   tolerance = { float32 = { 1e-5, 1e-3 }, why = "the samples are no forward's: weights of 100s that cancel" },
   grad = "unimplemented",
   reference = "attention_backward",

@@ -5,6 +5,7 @@
 --   backward.c   one backward function per differentiable op
 --   kernels/     per dtype and ISA level: the loops of pointwise ops, and the typed kernels
 --   cuda/        the same for CUDA, per dtype, and the table of kernels
+--   moth/cdef.lua    the public C API for LuaJIT's FFI
 --   moth/ops_table.lua   the records as Lua sees them: for describe, docs and specs
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
@@ -112,4 +113,4 @@ if #problems > 0 and not os.getenv("MOTH_GEN_FORCE") then
 end
 
 os.execute(("mkdir -p %s/kernels %s/cuda %s/moth"):format(out_dir, out_dir, out_dir))
-writers.run(ops, by_name, write)
+writers.run(ops, assert(read(root .. "/src/moth.h")), write)

@@ -1,4 +1,5 @@
 -- What the generator writes, one function per artefact.
+local cdef = require "cdef"
 local schema = require "schema"
 local M = {}
 
@@ -89,7 +90,9 @@ local function write_header(ops, write)
     for _, e in ipairs(entries(op)) do t[#t + 1] = ("MOTH_API MothStatus moth_%s(%s);"):format(e[1], e[2]) end
   end
   t[#t + 1] = "#endif\n"
-  write("moth_ops.h", table.concat(t, "\n"))
+  local text = table.concat(t, "\n")
+  write("moth_ops.h", text)
+  return text
 end
 
 local function write_unpack(ops, write)
@@ -515,8 +518,9 @@ local function write_lua(ops, write)
   write("moth/ops_table.lua", table.concat(t, "\n"))
 end
 
-function M.run(ops, _, write)
-  write_header(ops, write)
+--- header: the text of src/moth.h.
+function M.run(ops, header, write)
+  cdef.write(header, write_header(ops, write), write)
   write_unpack(ops, write)
   write_table(ops, write)
   write_backward(ops, write)

@@ -1,0 +1,93 @@
+--- The C API through LuaJIT's FFI: moth.C has every function and constant of moth.h and of the ops, as C sees them.
+--
+--     local C, capi = moth.C, moth.capi
+--     local out = ffi.new("MothTensor *[1]")
+--     capi.check(C.moth_add(capi.value(x), capi.value(2), capi.value(1), out))   -- x + 1 * 2
+--     local y = capi.own(out[0])                                                -- a tensor of Lua's
+--
+-- Positions count from 0 here, arguments are borrowed and results are the caller's, as moth.h says; a call gives a
+-- status. The FFI checks no types beyond C's: a wrong pointer ends the process. Calls are compiled, so that Lua never
+-- runs inside of them: what hooks, custom Functions, dispatch modes, subclasses or kernels written in Lua would have to
+-- do is an error ("no Lua state is running"); call the ops of `moth` where there are such.
+local ffi = require "ffi"
+local B = require "moth_lua"
+
+ffi.cdef(require "moth.cdef")
+
+-- moth_lua.so has loaded it: this is the same library.
+local C = ffi.load("libmoth.so")
+
+local M = { C = C }
+
+local Handle, Value = ffi.typeof("MothHandle *"), ffi.typeof("MothValue")
+local is_tensor, is_dtype, is_device = B.is_tensor, B.is_dtype, B.is_device
+local DType = {} -- name -> code
+for code = 0, tonumber(ffi.cast("int", C.MOTH_NDTYPES)) - 1 do
+  DType[ffi.string(C.moth_dtype_name(code))] = code
+end
+
+--- Raises the message of a call that failed; the status is that of a call just made on this thread.
+function M.check(status)
+  if status ~= C.MOTH_OK then B.raise(ffi.string(C.moth_last_error())) end
+end
+
+--- The MothTensor * of a tensor: borrowed, valid as long as x is referred to and not freed.
+function M.tensor(x)
+  if not is_tensor(x) then error("capi.tensor: expected a tensor, got " .. type(x), 2) end
+  local t = ffi.cast(Handle, x).t
+  if t == nil then error("capi.tensor: the tensor was released by free()", 2) end
+  return t
+end
+
+--- A tensor of Lua's that takes over the caller's reference to a MothTensor *. nil for NULL.
+function M.own(t)
+  if t == nil then return nil end
+  if not ffi.istype("MothTensor *", t) then
+    error("capi.own: expected a MothTensor *, got " .. (type(t) == "cdata" and tostring(ffi.typeof(t)) or type(t)), 2)
+  end
+  local x = B.ops.empty({ 0 })
+  local handle = ffi.cast(Handle, x)
+  C.moth_tensor_release(handle.t)
+  handle.t = t
+  return x
+end
+
+--- The code of a dtype (moth.float32 or its name), a MothDType.
+function M.dtype(d) return DType[B.dtype(d).name] end
+
+--- A MothValue of nil, a boolean, a number, a tensor, a string, a dtype or a device. It borrows tensors and strings:
+-- they must outlive it.
+function M.value(v)
+  local value = Value()
+  if v == nil then
+    value.tag = C.MOTH_V_NONE
+  elseif type(v) == "number" then
+    if v == math.floor(v) and math.abs(v) <= 2 ^ 53 then
+      value.tag, value.u.i = C.MOTH_V_INT, v
+    else
+      value.tag, value.u.d = C.MOTH_V_FLOAT, v
+    end
+  elseif is_tensor(v) then
+    value.tag, value.u.t = C.MOTH_V_TENSOR, M.tensor(v)
+  elseif type(v) == "boolean" then
+    value.tag, value.u.b = C.MOTH_V_BOOL, v
+  elseif type(v) == "string" then
+    value.tag, value.u.s = C.MOTH_V_STRING, v
+  elseif is_dtype(v) then
+    value.tag, value.u.i = C.MOTH_V_DTYPE, M.dtype(v)
+  elseif is_device(v) then
+    value.tag, value.u.i = C.MOTH_V_DEVICE, (v.type == "cuda" and C.MOTH_CUDA or C.MOTH_CPU) * 256 + (v.index or 0)
+  elseif ffi.istype("MothTensor *", v) then
+    value.tag, value.u.t = C.MOTH_V_TENSOR, v
+  else
+    error("capi.value: expected nil, a boolean, number, tensor, string, dtype or device, got " .. type(v), 2)
+  end
+  return value
+end
+
+--- A list of integers for C (sizes, strides, dimensions from 0): int64_t[n], n.
+function M.ints(list)
+  return ffi.new("int64_t[?]", math.max(#list, 1), list), #list
+end
+
+return M
