@@ -28,8 +28,8 @@ describe("the op table", function()
     -- The generator looks for kernels and rules beside src/ops: the copy has the rest as links.
     local top = assert(io.popen("cd " .. root .. ". && pwd")):read("*l")
     assert(os.execute(("mkdir -p %s/src %s/out/kernels %s/out/cuda && cp -r %s/src/ops %s/src/ops && \z
-      ln -s %s/kernels %s/kernels && for d in dispatch composite autograd; do ln -s %s/src/$d %s/src/$d; done"):format(dir, dir, dir, top, dir, top,
-      dir, top, dir)) == 0)
+      ln -s %s/src/moth.h %s/src/moth.h && ln -s %s/kernels %s/kernels && for d in dispatch composite autograd; do ln -s %s/src/$d %s/src/$d; done"):format(dir, dir, dir, top, dir, top,
+      dir, top, dir, top, dir)) == 0)
   end)
   teardown(function() os.execute("rm -rf " .. dir) end)
 
@@ -76,7 +76,8 @@ describe("the op table", function()
     { "a derivative of a mask", "pointwise", "masked_fill", 'self = "masked_fill', 'mask = "grad", self = "masked_fill',
       "mask, which is of type Mask" },
     { "a derivative of unknown ops", "pointwise", "neg", '"neg(grad)"', '"negg(grad)"',
-      "uses 'negg', which is no argument, op or helper" },
+      "derivative of self: 'negg' is no argument, op or function" },
+    { "a derivative with a jump", "pointwise", "neg", '"neg(grad)"', '"grad and neg(grad)"', "has no if, and, or" },
     { "no derivative at all", "pointwise", "neg", 'grad = { self = "neg(grad)" },', "", "grad is missing" },
     { "no reference", "pointwise", "neg", 'ref = "-self",', "", "needs one of ref" },
     { "two references", "pointwise", "neg", 'ref = "-self",', 'ref = "-self", none = "why",', "needs one of ref" },

@@ -154,3 +154,18 @@ MothValue moth_dtype_load(MothDType d, const void *element) {
   }
   return moth_v_none();
 }
+
+double moth_dtype_epsilon(MothDType d) {
+  switch (d) {
+  case MOTH_FLOAT64:
+    return 0x1p-52;
+  case MOTH_FLOAT32:
+    return 0x1p-23;
+  case MOTH_FLOAT16:
+    return 0x1p-10;
+  case MOTH_BFLOAT16:
+    return 0x1p-7;
+  default:
+    return 0;
+  }
+}

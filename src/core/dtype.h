@@ -13,6 +13,9 @@ MOTH_API int moth_dtype_find(const char *name);
 MOTH_API void moth_dtype_store(MothDType d, void *element, MothValue v);
 MOTH_API MothValue moth_dtype_load(MothDType d, const void *element);
 
+/* The distance from 1 to the next larger number; 0 for integers. */
+MOTH_API double moth_dtype_epsilon(MothDType d);
+
 static inline double moth_as_double(MothValue v) {
   return v.tag == MOTH_V_FLOAT ? v.u.d : (double)v.u.i;
 }

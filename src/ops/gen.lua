@@ -61,12 +61,16 @@ local text = {
   composite = sources("src/composite/*.c"),
   math = sources("kernels/math*.h"),
   lanes = sources("kernels/cpu/typed/lanes.h"),
-  formulas = sources("src/autograd/*.h"),
+  formulas = sources("src/autograd/*.h", "src/dispatch/eval.h"),
 }
 
--- Helpers of derivatives: every moth_grad_<name>, moth_gradset_<name> and moth_gradlist_<name> that is declared.
-local helpers = {}
-for name in text.formulas:gmatch("moth_grad_([%w_]+)%(") do helpers[name] = true end
+-- Functions that expressions may call beside ops: every moth_make_<name> (src/dispatch/eval.h), and for derivatives
+-- every moth_grad_<name>, moth_gradset_<name> and moth_gradlist_<name> that is declared. Name -> C function.
+local makers, helpers = {}, {}
+for name in text.formulas:gmatch("moth_make_([%w_]+)%(") do
+  makers[name], helpers[name] = "moth_make_" .. name, "moth_make_" .. name
+end
+for name in text.formulas:gmatch("moth_grad_([%w_]+)%(") do helpers[name] = "moth_grad_" .. name end
 for name in text.formulas:gmatch("moth_gradset_([%w_]+)%(") do helpers["set " .. name] = true end
 
 local problems = {}

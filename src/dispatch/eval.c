@@ -1,0 +1,254 @@
+/* The parts of generated composites and derivatives: calls, numbers, lists. */
+#include "dispatch/eval.h"
+
+MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothValue *out) {
+  MothTensor *t;
+  MOTH_TRY(moth_call1(op, nargs, args, &t));
+  *out = moth_v_tensor(t);
+  return MOTH_OK;
+}
+
+MothStatus moth_eval_all(const MothOp *op, int nargs, const MothValue *args, MothValue *out) {
+  return moth_op_call_variant(op, MOTH_FUNCTIONAL, nargs, args, NULL, out);
+}
+
+MothTensor *moth_take(MothValue *v) {
+  MothTensor *t = v->tag == MOTH_V_TENSOR ? v->u.t : NULL;
+  *v = moth_v_none();
+  return t;
+}
+
+MothTensor *moth_keep(MothValue v) {
+  if (v.tag != MOTH_V_TENSOR)
+    return NULL;
+  moth_tensor_retain(v.u.t);
+  return v.u.t;
+}
+
+void moth_drop_values(MothValue *v, int n) {
+  for (int i = 0; i < n; i++)
+    if (v[i].tag == MOTH_V_TENSOR)
+      moth_tensor_release(v[i].u.t);
+}
+
+/* --- tensors made beside others --------------------------------------------------------------- */
+
+/* A call of a factory, which takes no tensor: fakeness is handed on. */
+static MothStatus make(const MothTensor *like, const MothOp *op, int nargs, const MothValue *args,
+                       MothValue *out) {
+  uint32_t before = moth_thread.include;
+  moth_thread.include |= like->keys & MOTH_KEY_FAKE;
+  MothStatus s = moth_eval(op, nargs, args, out);
+  moth_thread.include = before;
+  return s;
+}
+
+static MothValue dtype_or(MothValue dtype, const MothTensor *like) {
+  return moth_value_or(dtype, moth_v_dtype((MothDType)like->dtype));
+}
+
+MothStatus moth_make_zeros_of(const MothValue *a, MothValue *out) {
+  const MothTensor *like = a[0].u.t;
+  return make(like, &moth_ops[MOTH_OP_zeros], 3,
+              (MothValue[]){a[1], dtype_or(a[2], like), moth_v_device(like->device)}, out);
+}
+
+MothStatus moth_make_full_of(const MothValue *a, MothValue *out) {
+  const MothTensor *like = a[0].u.t;
+  return make(like, &moth_ops[MOTH_OP_full], 4,
+              (MothValue[]){a[1], a[2], dtype_or(a[3], like), moth_v_device(like->device)}, out);
+}
+
+MothStatus moth_make_arange_of(const MothValue *a, MothValue *out) {
+  const MothTensor *like = a[0].u.t;
+  return make(like, &moth_ops[MOTH_OP_arange], 5,
+              (MothValue[]){a[1], a[2], moth_v_int(1),
+                            moth_value_or(a[3], moth_v_dtype(MOTH_INT64)),
+                            moth_v_device(like->device)},
+              out);
+}
+
+MothStatus moth_zeros_as(const MothTensor *like, const int64_t *shape, int ndim, MothTensor **out) {
+  MothTensor *t = (MothTensor *)(uintptr_t)like;
+  MothValue v;
+  MOTH_TRY(moth_make_zeros_of(
+      (MothValue[]){moth_v_tensor(t), moth_v_ints(shape, (uint32_t)ndim), moth_v_none()}, &v));
+  *out = v.u.t;
+  return MOTH_OK;
+}
+
+/* --- numbers ---------------------------------------------------------------------------------- */
+
+static MothValue number(double x, MothValue a, MothValue b, int64_t exact) {
+  return a.tag == MOTH_V_FLOAT || b.tag == MOTH_V_FLOAT ? moth_v_float(x) : moth_v_int(exact);
+}
+MothValue moth_number_add(MothValue a, MothValue b) {
+  return number(moth_as_double(a) + moth_as_double(b), a, b, a.u.i + b.u.i);
+}
+MothValue moth_number_sub(MothValue a, MothValue b) {
+  return number(moth_as_double(a) - moth_as_double(b), a, b, a.u.i - b.u.i);
+}
+MothValue moth_number_mul(MothValue a, MothValue b) {
+  return number(moth_as_double(a) * moth_as_double(b), a, b, a.u.i * b.u.i);
+}
+MothValue moth_number_div(MothValue a, MothValue b) {
+  return moth_v_float(moth_as_double(a) / moth_as_double(b));
+}
+
+MothValue moth_number_wrap(MothValue d, MothValue n) {
+  return d.u.i < 0 ? moth_v_int(d.u.i + n.u.i) : d;
+}
+
+/* --- lists ------------------------------------------------------------------------------------ */
+
+static MothStatus fits(int64_t n) {
+  if (n >= 0 && n <= MOTH_LIST_MAX)
+    return MOTH_OK;
+  return moth_fail(MOTH_ERR_VALUE, "too many dimensions: %lld", (long long)n);
+}
+
+static int64_t from_end(MothValue i, uint32_t n) {
+  return i.u.i < 0 ? i.u.i + n : i.u.i;
+}
+
+MothValue moth_list_at(MothValue list, MothValue i) {
+  int64_t k = from_end(i, list.n);
+  return moth_v_int(k >= 0 && k < list.n ? list.u.ints[k] : 1);
+}
+
+MothValue moth_list_product(MothValue list) {
+  int64_t p = 1;
+  for (uint32_t i = 0; i < list.n; i++)
+    p *= list.u.ints[i];
+  return moth_v_int(p);
+}
+
+bool moth_list_equal(MothValue a, MothValue b) {
+  return a.n == b.n && (!a.n || !memcmp(a.u.ints, b.u.ints, sizeof(int64_t) * a.n));
+}
+
+MothStatus moth_list_make(int n, const MothValue *v, int64_t *to, MothValue *out) {
+  MOTH_TRY(fits(n));
+  for (int i = 0; i < n; i++)
+    to[i] = v[i].u.i;
+  *out = moth_v_ints(to, (uint32_t)n);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_join(MothValue a, MothValue b, int64_t *to, MothValue *out) {
+  MOTH_TRY(fits((int64_t)a.n + b.n));
+  for (uint32_t i = 0; i < a.n; i++)
+    to[i] = a.u.ints[i];
+  for (uint32_t i = 0; i < b.n; i++)
+    to[a.n + i] = b.u.ints[i];
+  *out = moth_v_ints(to, a.n + b.n);
+  return MOTH_OK;
+}
+
+/* n elements from `first`; what is beyond the list is left out. */
+static MothStatus part(MothValue list, int64_t first, int64_t n, int64_t *to, MothValue *out) {
+  first = first < 0 ? 0 : first > list.n ? list.n : first;
+  n = n < 0 ? 0 : n > list.n - first ? list.n - first : n;
+  MOTH_TRY(fits(n));
+  for (int64_t i = 0; i < n; i++)
+    to[i] = list.u.ints[first + i];
+  *out = moth_v_ints(to, (uint32_t)n);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_copy(MothValue list, int64_t *to, MothValue *out) {
+  if (list.tag != MOTH_V_INTS) {
+    *out = list;
+    return MOTH_OK;
+  }
+  return part(list, 0, list.n, to, out);
+}
+MothStatus moth_list_first_n(MothValue list, MothValue n, int64_t *to, MothValue *out) {
+  return part(list, 0, n.u.i, to, out);
+}
+MothStatus moth_list_last_n(MothValue list, MothValue n, int64_t *to, MothValue *out) {
+  return part(list, list.n - n.u.i, n.u.i, to, out);
+}
+MothStatus moth_list_drop_n(MothValue list, MothValue n, int64_t *to, MothValue *out) {
+  return part(list, n.u.i, list.n, to, out);
+}
+
+MothStatus moth_list_replace(MothValue list, MothValue i, MothValue v, int64_t *to,
+                             MothValue *out) {
+  int64_t k = from_end(i, list.n);
+  MOTH_TRY(part(list, 0, list.n, to, out));
+  if (k >= 0 && k < list.n)
+    to[k] = v.u.i;
+  return MOTH_OK;
+}
+
+MothStatus moth_list_insert(MothValue list, MothValue i, MothValue v, int64_t *to, MothValue *out) {
+  int64_t k = i.u.i < 0 ? i.u.i + list.n + 1 : i.u.i;
+  MOTH_TRY(fits((int64_t)list.n + 1));
+  k = k < 0 ? 0 : k > list.n ? list.n : k;
+  for (int64_t d = 0; d <= list.n; d++)
+    to[d] = d == k ? v.u.i : list.u.ints[d < k ? d : d - 1];
+  *out = moth_v_ints(to, list.n + 1);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_remove(MothValue list, MothValue i, int64_t *to, MothValue *out) {
+  int64_t k = from_end(i, list.n);
+  uint32_t n = 0;
+  MOTH_TRY(fits(list.n));
+  for (int64_t d = 0; d < list.n; d++)
+    if (d != k)
+      to[n++] = list.u.ints[d];
+  *out = moth_v_ints(to, n);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_ones_n(MothValue n, int64_t *to, MothValue *out) {
+  MOTH_TRY(fits(n.u.i));
+  for (int64_t i = 0; i < n.u.i; i++)
+    to[i] = 1;
+  *out = moth_v_ints(to, (uint32_t)n.u.i);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_range(MothValue from, MothValue stop, int64_t *to, MothValue *out) {
+  int64_t n = stop.u.i > from.u.i ? stop.u.i - from.u.i : 0;
+  MOTH_TRY(fits(n));
+  for (int64_t i = 0; i < n; i++)
+    to[i] = from.u.i + i;
+  *out = moth_v_ints(to, (uint32_t)n);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_inverse(MothValue dims, int64_t *to, MothValue *out) {
+  MOTH_TRY(fits(dims.n));
+  for (uint32_t i = 0; i < dims.n; i++) {
+    int d;
+    MOTH_TRY(moth_wrap_dim(dims.u.ints[i], (int)dims.n, &d));
+    to[d] = i;
+  }
+  *out = moth_v_ints(to, dims.n);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_wide(MothValue a, MothValue b, int64_t *to, MothValue *out) {
+  int n;
+  MOTH_TRY(moth_broadcast((int)a.n, a.u.ints, (int)b.n, b.u.ints, &n, to));
+  *out = moth_v_ints(to, (uint32_t)n);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_kept(MothValue shape, MothValue dim, int64_t *to, MothValue *out) {
+  const int64_t one = dim.u.i;
+  const int64_t *dims = dim.tag == MOTH_V_INT ? &one : dim.u.ints;
+  uint32_t n = dim.tag == MOTH_V_INT ? 1 : dim.tag == MOTH_V_INTS ? dim.n : 0;
+  MOTH_TRY(part(shape, 0, shape.n, to, out));
+  for (uint32_t i = 0; i < shape.n && !n; i++)
+    to[i] = 1;
+  for (uint32_t i = 0; i < n && shape.n; i++) {
+    int d;
+    MOTH_TRY(moth_wrap_dim(dims[i], (int)shape.n, &d));
+    to[d] = 1;
+  }
+  return MOTH_OK;
+}

@@ -1,0 +1,101 @@
+/* What generated code is made of: composites and derivatives that are expressions of the op table
+ * (src/ops/expr.lua, emit.lua). Values are MothValue; temporaries stand in an array that the function drops at its
+ * end. Lists are written to memory of the caller's, `to`, MOTH_LIST_MAX long. */
+#ifndef MOTH_DISPATCH_EVAL_H
+#define MOTH_DISPATCH_EVAL_H
+#include <math.h>
+#include <string.h>
+
+#include "core/dtype.h"
+#include "core/tensor.h"
+#include "dispatch/dispatch.h"
+
+enum { MOTH_LIST_MAX = 2 * MOTH_MAX_DIMS };
+
+/* --- calls and ownership ---------------------------------------------------------------------- */
+
+/* Calls op with nargs arguments (defaults fill the rest) and stores its first result. */
+MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothValue *out);
+/* The same with all its results, op->nresults of them. */
+MothStatus moth_eval_all(const MothOp *op, int nargs, const MothValue *args, MothValue *out);
+MothTensor *moth_take(MothValue *v);        /* moves the tensor out */
+MothTensor *moth_keep(MothValue v);         /* retains it */
+void moth_drop_values(MothValue *v, int n); /* releases the tensors among them */
+
+/* Releases what a temporary holds. */
+static inline void moth_drop(MothValue *v) {
+  if (v->tag == MOTH_V_TENSOR)
+    moth_tensor_release(v->u.t);
+  *v = moth_v_none();
+}
+/* The value with a reference of its own, if it is a tensor. */
+static inline MothValue moth_value_keep(MothValue v) {
+  if (v.tag == MOTH_V_TENSOR)
+    moth_tensor_retain(v.u.t);
+  return v;
+}
+static inline MothValue moth_value_or(MothValue v, MothValue other) {
+  return v.tag == MOTH_V_NONE ? other : v;
+}
+/* Does autograd record what is done with v? */
+static inline bool moth_value_records(MothValue v) {
+  return !moth_thread.no_grad && v.tag == MOTH_V_TENSOR && moth_tensor_requires_grad(v.u.t);
+}
+/* In which several steps on t round once: float32 for halves, else t's own. */
+static inline MothDType moth_working_dtype(const MothTensor *t) {
+  bool half = moth_dtype_is_float((MothDType)t->dtype) && moth_itemsize(t) < 4;
+  return half ? MOTH_FLOAT32 : (MothDType)t->dtype;
+}
+
+/* --- tensors made beside others: fake if those are, on their device ---------------------------- */
+
+/* (like, shape, dtype or none: like's) */
+MothStatus moth_make_zeros_of(const MothValue *a, MothValue *out);
+/* (like, shape, value, dtype or none) */
+MothStatus moth_make_full_of(const MothValue *a, MothValue *out);
+/* (like, start, stop, dtype or none: int64) */
+MothStatus moth_make_arange_of(const MothValue *a, MothValue *out);
+/* The same, typed: zeros of `like`'s dtype. */
+MothStatus moth_zeros_as(const MothTensor *like, const int64_t *shape, int ndim, MothTensor **out);
+
+/* --- numbers ---------------------------------------------------------------------------------- */
+
+/* Integers stay integers, but in a quotient. */
+MothValue moth_number_add(MothValue a, MothValue b);
+MothValue moth_number_sub(MothValue a, MothValue b);
+MothValue moth_number_mul(MothValue a, MothValue b);
+MothValue moth_number_div(MothValue a, MothValue b);
+/* Dimension d, counted from the end if negative, of n; one out of range stays as it is, for the op to refuse. */
+MothValue moth_number_wrap(MothValue d, MothValue n);
+
+/* --- lists ------------------------------------------------------------------------------------ */
+
+static inline MothValue moth_v_shape(const MothTensor *t) {
+  return moth_v_ints(t->shape, (uint32_t)t->ndim);
+}
+static inline MothValue moth_v_stride(const MothTensor *t) {
+  return moth_v_ints(t->stride, (uint32_t)t->ndim);
+}
+/* Element i, from the end if negative; 1 of an empty list, as the size of what has no dimensions. */
+MothValue moth_list_at(MothValue list, MothValue i);
+MothValue moth_list_product(MothValue list);
+bool moth_list_equal(MothValue a, MothValue b);
+MothStatus moth_list_make(int n, const MothValue *v, int64_t *to, MothValue *out);
+MothStatus moth_list_copy(MothValue list, int64_t *to, MothValue *out);
+MothStatus moth_list_join(MothValue a, MothValue b, int64_t *to, MothValue *out);
+MothStatus moth_list_first_n(MothValue list, MothValue n, int64_t *to, MothValue *out);
+MothStatus moth_list_last_n(MothValue list, MothValue n, int64_t *to, MothValue *out);
+MothStatus moth_list_drop_n(MothValue list, MothValue n, int64_t *to, MothValue *out);
+MothStatus moth_list_replace(MothValue list, MothValue i, MothValue v, int64_t *to, MothValue *out);
+MothStatus moth_list_insert(MothValue list, MothValue i, MothValue v, int64_t *to, MothValue *out);
+MothStatus moth_list_remove(MothValue list, MothValue i, int64_t *to, MothValue *out);
+MothStatus moth_list_ones_n(MothValue n, int64_t *to, MothValue *out);
+/* from, from + 1, … below stop */
+MothStatus moth_list_range(MothValue from, MothValue stop, int64_t *to, MothValue *out);
+/* The permutation that undoes one. */
+MothStatus moth_list_inverse(MothValue dims, int64_t *to, MothValue *out);
+/* The shape that two shapes broadcast to. */
+MothStatus moth_list_wide(MothValue a, MothValue b, int64_t *to, MothValue *out);
+/* The shape with 1 for the dimensions of dim (a number, a list, or none: all). */
+MothStatus moth_list_kept(MothValue shape, MothValue dim, int64_t *to, MothValue *out);
+#endif

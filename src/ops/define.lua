@@ -1,0 +1,130 @@
+-- Named expressions, for composites and derivatives: name = { "parameters", "expression" } (expr.lua). They are put in
+-- where they are called. Positions and dimensions count from 0; dim is a number, a list or none (all dimensions), shape
+-- that of the tensor which a gradient is for.
+return {
+  -- ---- dtypes --------------------------------------------------------------------------------------
+  as = { "x, dtype", "when(equal(x.dtype, dtype), x, to(x, dtype))" },
+  -- What was computed from x in its working dtype, in which squares of halves fit, as of x's own.
+  narrowed = { "y, x", "when(equal(working(x), x.dtype), y, as(y, x.dtype))" },
+
+  -- ---- sums and reductions -------------------------------------------------------------------------
+  scale = { "x, k", "when(equal(k, 1), x, x * k)" },
+  sum_keep = { "x, dim", "sum(x, list(dim), true)" },
+  -- x with the dimensions put back as 1 that a reduction of `shape` over dim took away.
+  unreduced = { "x, shape, dim, keepdim",
+    "when(either(keepdim, equal(length(shape), 0)), x, reshape(x, kept(shape, dim)))" },
+  reduce_expand = { "grad, shape, dim, keepdim", "expand(unreduced(grad, shape, dim, keepdim), shape)" },
+  mean_backward = { "grad, shape, dim, keepdim",
+    "reduce_expand(grad * (grad.numel / product(shape)), shape, dim, keepdim)" },
+  -- Over all dimensions a reduction forgets keepdim: its result is put back here.
+  over = { "reduced, shape, dim", "when(given(dim), reduced, unreduced(reduced, shape, dim, false))" },
+  amax_backward = { "grad, self, result, dim, keepdim", [[
+    local g, top = unreduced(grad, self.shape, dim, keepdim), unreduced(result, self.shape, dim, keepdim)
+    local same = eq(self, top)
+    return where(same, g / over(sum(same, dim, true), self.shape, dim), 0)]] },
+  logsumexp_backward = { "grad, self, result, dim, keepdim", [[
+    local top = unreduced(result, self.shape, dim, keepdim)
+    return exp(self - top) * unreduced(grad, self.shape, dim, keepdim)]] },
+  var_backward = { "grad, self, dim, correction, keepdim", [[
+    local n = self.numel / when(equal(grad.numel, 0), 1, grad.numel)
+    local centred = self - over(mean(self, dim, true), self.shape, dim)
+    return centred * (2 / (n - correction)) * unreduced(grad, self.shape, dim, keepdim)]] },
+  -- Of max_dim and its kin: grad put where the values came from.
+  index_backward = { "grad, shape, dim, index, keepdim, index_base", [[
+    local g, i = unreduced(grad, shape, dim, keepdim), unreduced(index, shape, dim, keepdim)
+    return when(equal(length(shape), 0), clone(g), scatter(zeros_of(grad, shape, none), dim, i, g, index_base))]] },
+  cumsum_backward = { "grad, dim", "flip(cumsum(flip(grad, list(dim)), dim), list(dim))" },
+
+  -- ---- powers --------------------------------------------------------------------------------------
+  pow_backward_self = { "grad, self, exponent", [[
+    local k = as_number(exponent)
+    return when(is_number(exponent),
+      when(equal(k, 0), zeros_like(grad),
+        when(equal(k, 1), grad, when(equal(k, 2), grad * self * 2, pow(self, k - 1) * k * grad))),
+      masked_fill(pow(self, exponent - 1) * exponent, eq(exponent, 0), 0) * grad)]] },
+  -- grad * result * log(self), 0 where self is 0 and exponent >= 0
+  pow_backward_exponent = { "grad, self, exponent, result", [[
+    local k = as_number(self)
+    return when(is_number(self),
+      when(equal(k, 0), masked_fill(grad * result * -inf, ge(exponent, 0), 0), grad * result * log_of(k)),
+      masked_fill(log(self) * result, logical_and(eq(self, 0), ge(exponent, 0)), 0) * grad)]] },
+
+  -- ---- views and indices ---------------------------------------------------------------------------
+  permute_backward = { "grad, dims", "permute(grad, inverse(dims))" },
+  gather_backward = { "grad, shape, dim, index, index_base",
+    "scatter_add(zeros_of(grad, shape, none), dim, index, grad, index_base)" },
+  index_select_backward = { "grad, shape, dim, index, index_base",
+    "index_add(zeros_of(grad, shape, none), dim, index, grad, index_base)" },
+  index_fill_zero = { "grad, dim, index, index_base",
+    "index_copy(grad, dim, index, zeros_like(index_select(grad, dim, index, index_base)), index_base)" },
+  masked_select_backward = { "grad, shape, mask",
+    "sum_to(masked_scatter(zeros_of(grad, wide(shape, mask.shape), none), mask, grad), shape)" },
+  -- grad put where sort and topk took values from
+  scatter_back = { "grad, shape, dim, index, index_base",
+    "when(equal(grad.ndim, 0), grad, scatter(zeros_of(grad, shape, none), dim, index, grad, index_base))" },
+
+  -- ---- linear --------------------------------------------------------------------------------------
+  -- x (…, n) as (rows, n)
+  as_rows = { "x", "when(equal(x.ndim, 2), x, reshape(x, list(product(first_n(x.shape, x.ndim - 1)), x.shape[-1])))" },
+  linear_backward_input = { "grad, weight", [[
+    local rows = mm(as_rows(grad), weight)
+    return when(equal(grad.ndim, 2), rows, reshape(rows, replace(grad.shape, -1, weight.shape[1])))]] },
+  linear_backward_weight = { "grad, input", "mm(t(as_rows(grad)), as_rows(input))" },
+  linear_backward_bias = { "grad", "sum(as_rows(grad), list(0))" },
+
+  -- ---- networks ------------------------------------------------------------------------------------
+  -- d/d output of (g - sum(g o)) o, times h
+  softmax_double_backward = { "h, g, output, dim",
+    "h * g - sum_keep(h * output, dim) * g - sum_keep(g * output, dim) * h" },
+  native_dropout_grad = { "grad, mask, p", "dropout_backward(grad, mask, when(lt(p, 1), 1 / (1 - p), 0))" },
+  -- cross_entropy_backward is linear in grad_output: its derivative is the sum of grad with the backward of ones, over
+  -- the classes.
+  cross_entropy_double_backward = {
+    "grad, self, target, weight, reduction, ignore_index, label_smoothing, index_base", [[
+    local by_row = both(eq(reduction, "none"), equal(self.ndim, 2))
+    local one = full_of(self, when(by_row, list(self.shape[0]), list()), 1, none)
+    local g = cross_entropy_backward(one, self, target, weight, reduction, ignore_index, label_smoothing, index_base)
+    return when(by_row, sum(g * grad, list(-1)), sum(g * grad))]] },
+  -- cross_entropy_backward is g S (p - q / S) for each row of logits: p their softmax, q what the target gives to the
+  -- classes, S its sum. Its derivative is that of g S p: softmax_backward of g S grad. The loss of equal logits is
+  -- S log C, which tells S for every weight, smoothing and ignored class; of one class p is 1 whatever the logits.
+  cross_entropy_backward_self = {
+    "grad, grad_output, self, target, weight, reduction, ignore_index, label_smoothing, index_base", [[
+    local classes, zero = self.shape[-1], zeros_like(self)
+    local loss = cross_entropy(zero, target, weight, "none", ignore_index, label_smoothing, index_base)
+    local share = when(eq(reduction, "mean"),
+      cross_entropy(zero, target, weight, reduction, ignore_index, label_smoothing, index_base) / sum(loss),
+      ones_like(grad_output))
+    local s = loss * share * grad_output * when(gt(classes, 1), 1 / log_of(classes), 0)
+    return softmax_backward(unsqueeze(s, -1) * grad, softmax(self, -1), -1)]] },
+  -- Second derivatives of activations. Far out they are 0, where a product of Inf and 0 would be NaN: hence the clamps.
+  -- gelu: (2 - x^2) phi(x)
+  gelu_double_backward = { "grad, self", [[
+    local x = clamp(self, -40, 40)
+    local xx = x * x
+    return grad * (exp(xx * -0.5) * 0.3989422804014327 * (2 - xx))]] },
+  -- x s, s = sigmoid(z), z = b x + c x^3: s (1 - s) (2 z' + x z'' + x z'^2 (1 - 2 s)), where 2 z' + x z'' = 2 b + 12 c x^2
+  gelu_tanh_double_backward = { "grad, self", [[
+    local b, c, x = 1.5957691216057308, 0.07135481627260025, clamp(self, -30, 30)
+    local xx = x * x
+    local s = sigmoid(x * (xx * c + b))
+    local dz = xx * (3 * c) + b
+    return sigmoid_backward(grad, s) * (xx * (12 * c) + 2 * b + x * (dz * dz) * (1 - s * 2))]] },
+  -- x t, t = tanh(softplus(x)), s = sigmoid(x): (1 - t^2) s (2 + x (1 - s (1 + 2 t)))
+  mish_double_backward = { "grad, self", [[
+    local x = clamp(self, -1000, 1000)
+    local t1 = tanh(softplus(x))
+    local s = sigmoid(x)
+    return tanh_backward(grad, t1) * s * (x * (1 - s * (t1 * 2 + 1)) + 2)]] },
+  conv_bias_grad = { "grad", "sum(grad, when(equal(grad.ndim, 4), list(0, 2, 3), list(1, 2)))" },
+  conv2d_plain = { "input, weight, stride, padding, dilation, groups",
+    "conv2d(input, weight, none, stride, padding, dilation, groups)" },
+  im2col_backward = { "grad, shape, kernel_size, dilation, padding, stride",
+    "col2im(grad, last_n(shape, 2), kernel_size, dilation, padding, stride)" },
+  -- The elements of grad that the windows took.
+  max_pool2d_pick = { "grad, indices, index_base",
+    "reshape(gather(flatten(grad, -2, -1), -1, flatten(indices, -2, -1), index_base), indices.shape)" },
+  adaptive_max_pool2d_backward = { "grad, indices, shape, index_base",
+    "max_pool2d_backward(grad, indices, shape, none, none, none, none, index_base)" },
+  adaptive_avg_pool2d_like = { "grad, shape", "adaptive_avg_pool2d(grad, last_n(shape, 2))" },
+}

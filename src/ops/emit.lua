@@ -1,0 +1,295 @@
+-- Writes the graph of an expression (expr.lua) as C: statements that fill temporaries v[…].
+--
+-- A node stands in the innermost block that holds all its uses, so that `when` computes one branch only. A temporary is
+-- released behind its last use. Numbers and conditions are C expressions where they are used.
+local expr = require "expr"
+local is_node = expr.is_node
+local M = {}
+
+-- Lists that are made: they need memory of their own. All others are C expressions.
+local list_makers = {
+  list = true, join = true, first_n = true, last_n = true, drop_n = true, replace = true, insert = true, remove = true,
+  ones_n = true, range = true, inverse = true, wide = true, kept = true,
+}
+local function is_statement(node)
+  return node.what == "op" or node.what == "ops" or node.what == "load" or list_makers[node.what]
+    or (node.what == "when" and node.kind ~= "number" and node.kind ~= "condition" and node.kind ~= "string")
+end
+
+local function common(a, b) -- the innermost block around both
+  while a.depth > b.depth do a = a.parent end
+  while b.depth > a.depth do b = b.parent end
+  while a ~= b do a, b = a.parent, b.parent end
+  return a
+end
+
+-- The block of each statement; of `when` also its branches. Nodes come after what they are made of, so that going
+-- backwards all uses of a node are known when it is reached.
+local function place(graph, outputs)
+  local root = { depth = 0, nodes = {} }
+  local uses, block_of = {}, {}
+  local function use(x, block)
+    if not is_node(x) then return end
+    uses[x] = uses[x] or {}
+    table.insert(uses[x], block)
+  end
+  for _, output in ipairs(outputs) do use(output, root) end
+  for i = #graph, 1, -1 do
+    local node = graph[i]
+    local blocks = uses[node]
+    if blocks and is_statement(node) then
+      local block = blocks[1]
+      for k = 2, #blocks do block = common(block, blocks[k]) end
+      block_of[node] = block
+      table.insert(block.nodes, 1, node)
+      if node.what == "when" then
+        node.branches = {}
+        use(node.args[1], block)
+        for k = 2, 3 do
+          node.branches[k] = { depth = block.depth + 1, parent = block, nodes = {} }
+          use(node.args[k], node.branches[k])
+        end
+      else
+        for _, a in ipairs(node.args) do use(a, block) end
+      end
+    elseif blocks then
+      for _, block in ipairs(blocks) do for _, a in ipairs(node.args) do use(a, block) end end
+    end
+  end
+  return root, block_of
+end
+
+local function number_c(x)
+  if x ~= x then return "moth_v_float(NAN)" end
+  if math.abs(x) == math.huge then return x > 0 and "moth_v_float(INFINITY)" or "moth_v_float(-INFINITY)" end
+  if x == math.floor(x) and math.abs(x) < 2 ^ 53 then return ("moth_v_int(%d)"):format(x) end
+  return ("moth_v_float(%.17g)"):format(x)
+end
+
+--- state: { temps = count of v[…] so far, lists = count of lists } of the C function, which this grows; M.declare(state)
+-- declares both.
+-- Returns a writer: writer.value(node) is C of a value, writer.condition(node) of a condition; writer.block() gives the
+-- lines of the root block, after which writer.take(node) moves an output out of its temporary (or retains it).
+function M.writer(graph, outputs, state, indent)
+  local root, block_of = place(graph, outputs)
+  local at = {} -- node -> index of its temporary, or name of its list
+  local twice, once = {}, {} -- outputs that are more than one
+  for _, output in ipairs(outputs) do
+    if is_node(output) then twice[output], once[output] = once[output], true end
+  end
+  local value, condition
+
+  local function tensor_c(node) return value(node) .. ".u.t" end
+
+  local inline = {
+    leaf = function(n) return n.c end,
+    none = function() return "moth_v_none()" end,
+    result = function(n) return ("v[%d]"):format(at[n.args[1]] + n.more) end,
+    shape = function(n) return ("moth_v_shape(%s)"):format(tensor_c(n.args[1])) end,
+    stride = function(n) return ("moth_v_stride(%s)"):format(tensor_c(n.args[1])) end,
+    ndim = function(n) return ("moth_v_int(%s->ndim)"):format(tensor_c(n.args[1])) end,
+    numel = function(n) return ("moth_v_int(%s->numel)"):format(tensor_c(n.args[1])) end,
+    dtype = function(n) return ("moth_v_dtype((MothDType)%s->dtype)"):format(tensor_c(n.args[1])) end,
+    device = function(n) return ("moth_v_device(%s->device)"):format(tensor_c(n.args[1])) end,
+    at = function(n) return ("moth_list_at(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
+    length = function(n) return ("moth_v_int(%s.n)"):format(value(n.args[1])) end,
+    product = function(n) return ("moth_list_product(%s)"):format(value(n.args[1])) end,
+    wrap = function(n) return ("moth_number_wrap(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
+    working = function(n) return ("moth_v_dtype(moth_working_dtype(%s))"):format(tensor_c(n.args[1])) end,
+    eps_of = function(n) return ("moth_v_float(moth_dtype_epsilon((MothDType)%s->dtype))"):format(tensor_c(n.args[1])) end,
+    log_of = function(n) return ("moth_v_float(log(moth_as_double(%s)))"):format(value(n.args[1])) end,
+    as_number = function(n) return value(n.args[1]) end,
+    default_to = function(n)
+      return ("moth_value_or(%s, %s)"):format(value(n.args[1]), value(n.args[2]))
+    end,
+    when = function(n)
+      return ("(%s ? %s : %s)"):format(condition(n.args[1]), value(n.args[2]), value(n.args[3]))
+    end,
+  }
+  for _, name in ipairs({ "add", "sub", "mul", "div" }) do
+    inline["number_" .. name] = function(n)
+      return ("moth_number_%s(%s, %s)"):format(name, value(n.args[1]), value(n.args[2]))
+    end
+  end
+
+  function value(x)
+    if type(x) == "number" then return number_c(x) end
+    if type(x) == "boolean" then return ("moth_v_bool(%s)"):format(tostring(x)) end
+    if type(x) == "string" then return ("moth_v_string(%q)"):format(x) end
+    if x.kind == "condition" then return ("moth_v_bool(%s)"):format(condition(x)) end
+    if is_statement(x) then return type(at[x]) == "number" and ("v[%d]"):format(at[x]) or at[x] end
+    return inline[x.what](x)
+  end
+
+  local operators = { eq = "==", ne = "!=", lt = "<", le = "<=", gt = ">", ge = ">=" }
+  local conditions = {
+    given = function(n) return ("%s.tag != MOTH_V_NONE"):format(value(n.args[1])) end,
+    both = function(n) return ("(%s && %s)"):format(condition(n.args[1]), condition(n.args[2])) end,
+    either = function(n) return ("(%s || %s)"):format(condition(n.args[1]), condition(n.args[2])) end,
+    negate = function(n) return ("!(%s)"):format(condition(n.args[1])) end,
+    is_float = function(n) return ("moth_dtype_is_float((MothDType)%s->dtype)"):format(tensor_c(n.args[1])) end,
+    is_int = function(n) return ("moth_dtype_class((MothDType)%s->dtype) == MOTH_CLASS_INT"):format(tensor_c(n.args[1])) end,
+    is_number = function(n) return ("%s.tag != MOTH_V_TENSOR"):format(value(n.args[1])) end,
+    is_list = function(n) return ("%s.tag == MOTH_V_INTS"):format(value(n.args[1])) end,
+    same_dtype = function(n) return ("%s->dtype == %s->dtype"):format(tensor_c(n.args[1]), tensor_c(n.args[2])) end,
+    same_list = function(n) return ("moth_list_equal(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
+    records = function(n) return ("moth_value_records(%s)"):format(value(n.args[1])) end,
+    text_eq = function(n) return ("!strcmp(%s.u.s, %s.u.s)"):format(value(n.args[1]), value(n.args[2])) end,
+    text_ne = function(n) return ("strcmp(%s.u.s, %s.u.s)"):format(value(n.args[1]), value(n.args[2])) end,
+  }
+  for name, operator in pairs(operators) do
+    conditions["cond_" .. name] = function(n)
+      return ("moth_as_double(%s) %s moth_as_double(%s)"):format(value(n.args[1]), operator, value(n.args[2]))
+    end
+  end
+  function condition(x)
+    if type(x) == "boolean" then return tostring(x) end
+    if x.kind == "number" then return ("moth_as_double(%s) != 0"):format(value(x)) end
+    if x.what == "when" then
+      return ("(%s ? %s : %s)"):format(condition(x.args[1]), condition(x.args[2]), condition(x.args[3]))
+    end
+    return "(" .. conditions[x.what](x) .. ")"
+  end
+
+  -- The statement nodes that a value is read from.
+  local function sources(x, out)
+    if not is_node(x) then return out end
+    if is_statement(x) then out[#out + 1] = x
+    else for _, a in ipairs(x.args) do sources(a, out) end end
+    return out
+  end
+
+  local function owns(node) -- a tensor in v[…]
+    return type(at[node]) == "number"
+  end
+
+  -- C that takes the value of x over: moved if x lives in `block` and is read no more, else retained.
+  local function taken(x, block)
+    if is_node(x) and (x.kind == "tensor" or x.kind == "any") then
+      if is_statement(x) and owns(x) and block_of[x] == block and not (block == root and twice[x]) then
+        return ("moth_v_tensor(moth_take(&v[%d]))"):format(at[x])
+      end
+      if x.what == "result" and block_of[x.args[1]] == block and not (block == root and twice[x]) then
+        return ("moth_v_tensor(moth_take(&v[%d]))"):format(at[x.args[1]] + x.more)
+      end
+      return ("moth_value_keep(%s)"):format(value(x))
+    end
+    return value(x)
+  end
+
+  local lines = {}
+  local function line(depth, text, ...)
+    lines[#lines + 1] = ("  "):rep(depth) .. (select("#", ...) > 0 and text:format(...) or text)
+  end
+
+  local write_block
+
+  local function write_node(node, depth)
+    local args = {}
+    if node.what ~= "when" then for i, a in ipairs(node.args) do args[i] = value(a) end end
+    local given = ("(MothValue[]){%s}"):format(table.concat(args, ", "))
+    if list_makers[node.what] or (node.what == "when" and node.kind == "list") then
+      state.lists = state.lists + 1
+      local index = state.lists
+      local name = "h" .. index
+      at[node] = name
+      if node.what == "when" then
+        line(depth, "if (%s) {", condition(node.args[1]))
+        for i = 2, 3 do -- a copy: the tensor that a shape is of may be released before the list is read
+          write_block(node.branches[i], depth + 1, node.args[i])
+          line(depth + 1, "MOTH_GO(moth_list_copy(%s, l%d, &%s));", value(node.args[i]), index, name)
+          line(depth, i == 2 and "} else {" or "}")
+        end
+      elseif node.what == "list" then
+        line(depth, "MOTH_GO(moth_list_make(%d, %s, l%d, &%s));", #args, given, index, name)
+      else
+        line(depth, "MOTH_GO(moth_list_%s(%s, l%d, &%s));", node.what, table.concat(args, ", "), index, name)
+      end
+      return
+    end
+    local k = state.temps
+    at[node] = k
+    state.temps = k + (node.what == "ops" and node.count or 1)
+    if node.what == "op" and graph.helpers and graph.helpers[node.more] then
+      line(depth, "MOTH_GO(%s(%s, &v[%d]));", graph.helpers[node.more], given, k)
+    elseif node.what == "op" then
+      line(depth, "MOTH_GO(moth_eval(&moth_ops[MOTH_OP_%s], %d, %s, &v[%d]));", node.more, #args, given, k)
+    elseif node.what == "ops" then
+      line(depth, "MOTH_GO(moth_eval_all(&moth_ops[MOTH_OP_%s], %d, %s, v + %d));", node.more, #args, given, k)
+    elseif node.what == "load" then
+      line(depth, "MOTH_GO(%s, &v[%d]));", node.more, k)
+      if node.on_write then node.on_write() end
+    else
+      line(depth, "if (%s) {", condition(node.args[1]))
+      for i = 2, 3 do
+        local block = node.branches[i]
+        write_block(block, depth + 1, node.args[i])
+        line(depth + 1, "v[%d] = %s;", k, taken(node.args[i], block))
+        line(depth, i == 2 and "} else {" or "}")
+      end
+    end
+  end
+
+  -- Marks the last statement of a block that reads each temporary of it.
+  local function last_reads(block, result)
+    local last = {}
+    local function read(x, i)
+      for _, s in ipairs(sources(x, {})) do
+        if block_of[s] == block then
+          last[s] = i
+        end
+      end
+    end
+    local function inside(inner, i)
+      for _, node in ipairs(inner.nodes) do
+        if node.what == "when" then
+          read(node.args[1], i)
+          for k = 2, 3 do
+            inside(node.branches[k], i)
+            read(node.args[k], i)
+          end
+        else
+          for _, a in ipairs(node.args) do read(a, i) end
+        end
+      end
+    end
+    for i, node in ipairs(block.nodes) do inside({ nodes = { node } }, i) end
+    if result then read(result, math.huge) end
+    return last
+  end
+
+  function write_block(block, depth, result)
+    local last = last_reads(block, result)
+    for _, output in ipairs(block == root and outputs or {}) do
+      for _, s in ipairs(sources(output, {})) do last[s] = math.huge end
+    end
+    for i, node in ipairs(block.nodes) do
+      write_node(node, depth)
+      for _, s in ipairs(block.nodes) do
+        if last[s] == i and owns(s) then
+          for r = 0, s.what == "ops" and s.count - 1 or 0 do line(depth, "moth_drop(&v[%d]);", at[s] + r) end
+        end
+      end
+      if owns(node) and last[node] == nil then line(depth, "moth_drop(&v[%d]);", at[node]) end
+    end
+  end
+
+  local writer = { value = function(x) return value(x) end, condition = function(x) return condition(x) end }
+  function writer.block()
+    write_block(root, indent or 1)
+    return lines
+  end
+  function writer.take(x) return taken(x, root) end
+  return writer
+end
+
+--- The declarations of a function's temporaries and lists.
+function M.declare(state)
+  local t = { ("  MothValue v[%d] = {{{0}, 0, 0}};"):format(math.max(1, state.temps)) }
+  for i = 1, state.lists do
+    t[#t + 1] = ("  int64_t l%d[MOTH_LIST_MAX];\n  MothValue h%d = {{0}, 0, 0};"):format(i, i)
+  end
+  return table.concat(t, "\n")
+end
+
+return M

@@ -1,0 +1,291 @@
+-- The language of expressions in records: composites (`expr`), conditions (`check`) and derivatives (`grad`).
+--
+-- An expression is Lua without jumps: one expression, or lines of `local a = …` with a last `return a, b, …`. It is
+-- evaluated here, at build time, over proxies; each call makes a node of a graph. emit.lua writes the graph as C. Names
+-- are the op's arguments, all ops, the named expressions of define.lua, `inf`, `none`, and these functions of values that
+-- are known when the op is called (numbers, lists of sizes, strings; positions count from 0):
+--
+--   when(condition, a, b)     only the branch that is taken is computed
+--   given(x)                  an optional argument was given
+--   eq ne lt le gt ge         of numbers and strings (of tensors and operands they are the ops; equal(x, 2): of an
+--                             operand that is a number)
+--   both either negate        of conditions
+--   is_float(x) is_number(x) same_dtype(x, y) records(x)
+--   x.shape x.ndim x.numel x.dtype x.device; list[i], from the end by -1
+--   list(a, b, …) join(l, m) first_n(l, n) drop_n(l, n) replace(l, i, v) insert(l, i, v) ones_n(n) range(a, b)
+--   inverse(permutation) wide(shape, shape) keep1(shape, dims) last_n(l, n)
+--   as_number(x): an operand that is a number
+--   length(l) product(l) wrap(dim, n) working(x) eps_of(x) default_to(x, y)
+--
+-- Lua's `if`, `and`, `<`, `==` cannot be seen by proxies: a text that has them is refused.
+local M = {}
+
+local Node = {}
+M.Node = Node
+
+local graph -- the nodes of the expression that is evaluated, in the order in which they were made
+
+local function is_node(x) return getmetatable(x) == Node end
+M.is_node = is_node
+
+local function fail(message, ...) error(message:format(...), 0) end
+
+local function key_of(x)
+  if is_node(x) then return "#" .. x.id end
+  return type(x) .. ":" .. tostring(x)
+end
+
+-- A node; equal ones are one. kind: tensor, number, list, string, condition, any (an Operand: tensor or number).
+local function make(what, kind, args, more)
+  local parts = { what, kind, more or "" }
+  for i, a in ipairs(args) do parts[#parts + 1] = key_of(a) end
+  local key = table.concat(parts, " ")
+  local known = graph.by_key[key]
+  if known then return known end
+  local node = setmetatable({ id = #graph + 1, what = what, kind = kind, args = args, more = more, c = false, field = false,
+    on_write = false, branches = false, count = false }, Node) -- all fields: others are asked of Node.__index
+  graph[#graph + 1], graph.by_key[key] = node, node
+  return node
+end
+
+-- ---- operators ----------------------------------------------------------------------------------
+
+local function kind(x)
+  if is_node(x) then return x.kind end
+  return type(x)
+end
+
+local function is_tensor(x) local k = kind(x) return k == "tensor" or k == "any" end
+
+local function arithmetic(name)
+  return function(a, b)
+    if is_tensor(a) or is_tensor(b) then return make("op", "tensor", { a, b }, name) end
+    if not is_node(a) and not is_node(b) then
+      if name == "add" then return a + b elseif name == "sub" then return a - b
+      elseif name == "mul" then return a * b else return a / b end
+    end
+    if kind(a) ~= "number" or kind(b) ~= "number" then fail("%s of a %s and a %s", name, kind(a), kind(b)) end
+    return make("number_" .. name, "number", { a, b })
+  end
+end
+local add, sub, mul, div = arithmetic "add", arithmetic "sub", arithmetic "mul", arithmetic "div"
+Node.__add, Node.__sub, Node.__mul, Node.__div = add, sub, mul, div
+function Node.__unm(a) -- Lua gives the operand twice
+  if is_tensor(a) then return make("op", "tensor", { a }, "neg") end
+  return sub(0, a)
+end
+function Node.__concat() fail("texts cannot be joined") end
+
+local fields = { shape = "list", ndim = "number", numel = "number", dtype = "number", device = "number", stride = "list",
+  offset = "number" }
+function Node.__index(node, field)
+  local own = rawget(Node, field)
+  if own then return own end
+  local special = rawget(node, "field")
+  local known = special and special(field)
+  if known then return known end
+  if node.kind == "list" then return make("at", "number", { node, field }) end
+  if fields[field] and is_tensor(node) then return make(field, fields[field], { node }) end
+  fail("a %s has no field '%s'", node.kind, tostring(field))
+end
+
+-- ---- functions ----------------------------------------------------------------------------------
+
+local function function_of(name, result, ...)
+  local expected = { ... }
+  return function(...)
+    local args = { ... }
+    for i, e in ipairs(expected) do
+      local k = kind(args[i])
+      if e == "tensor" and k == "any" then k = "tensor" end
+      if e ~= k and e ~= "value" then fail("%s: argument %d is a %s, expected a %s", name, i, k, e) end
+    end
+    return make(name, result, args)
+  end
+end
+
+local function comparison(name)
+  return function(a, b)
+    if is_tensor(a) or is_tensor(b) then return make("op", "tensor", { a, b }, name) end
+    if kind(a) == "string" or kind(b) == "string" then
+      if name ~= "eq" and name ~= "ne" then fail("texts can be equal or not, no more") end
+      return make("text_" .. name, "condition", { a, b })
+    end
+    if not is_node(a) and not is_node(b) then fail("a comparison of constants") end
+    return make("cond_" .. name, "condition", { a, b })
+  end
+end
+
+-- As a condition: itself, or a number that is not 0.
+local function condition(x)
+  if kind(x) == "condition" or kind(x) == "boolean" then return x end
+  if kind(x) == "number" then return make("cond_ne", "condition", { x, 0 }) end
+  fail("a condition is expected, got a %s", kind(x))
+end
+
+local functions = {
+  when = function(c, a, b)
+    c = condition(c)
+    if type(c) == "boolean" then return c and a or b end
+    local k = kind(a) == "any" and "tensor" or kind(a)
+    local other = kind(b) == "any" and "tensor" or kind(b)
+    if (a ~= nil and b ~= nil) and k ~= other and not (is_tensor(a) or is_tensor(b)) then
+      fail("when: the branches are a %s and a %s", k, other)
+    end
+    return make("when", (is_tensor(a) or is_tensor(b)) and "tensor" or k, { c, a, b })
+  end,
+  given = function(x) return make("given", "condition", { x }) end,
+  both = function(a, b) return make("both", "condition", { condition(a), condition(b) }) end,
+  either = function(a, b)
+    if a == false then return condition(b) end
+    return make("either", "condition", { condition(a), condition(b) })
+  end,
+  negate = function(a) return make("negate", "condition", { condition(a) }) end,
+  is_float = function_of("is_float", "condition", "tensor"),
+  is_int = function_of("is_int", "condition", "tensor"),
+  is_number = function_of("is_number", "condition", "value"),
+  same_dtype = function_of("same_dtype", "condition", "tensor", "tensor"),
+  records = function_of("records", "condition", "value"),
+  equal = function(a, b) return make("cond_eq", "condition", { a, b }) end,
+  is_list = function_of("is_list", "condition", "value"),
+  same_list = function_of("same_list", "condition", "list", "list"),
+  list = function(...) return make("list", "list", { ... }) end,
+  join = function_of("join", "list", "list", "list"),
+  first_n = function_of("first_n", "list", "list", "number"),
+  last_n = function_of("last_n", "list", "list", "number"),
+  drop_n = function_of("drop_n", "list", "list", "number"),
+  replace = function_of("replace", "list", "list", "number", "number"),
+  insert = function_of("insert", "list", "list", "number", "number"),
+  remove = function_of("remove", "list", "list", "number"),
+  ones_n = function_of("ones_n", "list", "number"),
+  range = function_of("range", "list", "number", "number"),
+  inverse = function_of("inverse", "list", "list"),
+  wide = function_of("wide", "list", "list", "list"),
+  kept = function_of("kept", "list", "list", "value"),
+  length = function_of("length", "number", "list"),
+  product = function_of("product", "number", "list"),
+  wrap = function_of("wrap", "number", "number", "number"),
+  working = function_of("working", "number", "tensor"),
+  eps_of = function_of("eps_of", "number", "tensor"),
+  log_of = function(x)
+    if type(x) == "number" then return math.log(x) end
+    return make("log_of", "number", { x })
+  end,
+  as_number = function(x) return make("as_number", "number", { x }) end,
+  default_to = function(x, y) return make("default_to", kind(x), { x, y }) end,
+}
+for _, name in ipairs({ "eq", "ne", "lt", "le", "gt", "ge" }) do functions[name] = comparison(name) end
+
+-- A call of an op: a node, or as many as it has results.
+local function call_of(name, op)
+  return function(...)
+    local args, n = { ... }, select("#", ...)
+    if not op.helper and n > #op.args then fail("%s takes %d arguments, got %d", name, #op.args, n) end
+    for i = 1, n do if args[i] == nil then args[i] = make("none", "none", {}) end end
+    if op.nresults == 1 then return make("op", "tensor", args, name) end
+    local all, results = make("ops", "tensor", args, name), {}
+    all.count = op.nresults
+    for i = 1, op.nresults do results[i] = make("result", "tensor", { all }, i - 1) end
+    return unpack(results)
+  end
+end
+
+-- ---- evaluating ---------------------------------------------------------------------------------
+
+-- Opcodes 0 to 15 of LuaJIT compare and test.
+local function has_jumps(fn)
+  local ok, util = pcall(require, "jit.util")
+  if not ok then return false end
+  local pc = 0
+  while true do
+    local ins = util.funcbc(fn, pc)
+    if not ins then return false end
+    if ins % 256 < 16 then return true end
+    pc = pc + 1
+  end
+end
+
+local function compiled(text, place)
+  local chunk = loadstring("return " .. text, "=" .. place)
+  if not chunk then
+    local err
+    chunk, err = loadstring(text, "=" .. place)
+    if not chunk then fail("%s", err) end
+  end
+  if has_jumps(chunk) then fail("an expression has no if, and, or, comparison: use when(condition, a, b), both, eq …") end
+  return chunk
+end
+
+--- A new, empty graph, in which names(name) gives the nodes of arguments and the like; ops: by name; define: named
+-- expressions ({ "a, b", "text" } by name).
+function M.graph(names, ops, define)
+  local g = { by_key = {}, names = names }
+  local env = {}
+  local stack = {}
+  setmetatable(env, { __index = function(_, name)
+    local value = names(name)
+    if value ~= nil then return value end
+    if name == "inf" then return math.huge end
+    if name == "none" then return make("none", "none", {}) end
+    if name == "op" then -- ops whose names are arguments, too: op.mean
+      return setmetatable({}, { __index = function(_, op_name)
+        if not ops[op_name] then fail("there is no op '%s'", op_name) end
+        return call_of(op_name, ops[op_name])
+      end })
+    end
+    local defined = define[name]
+    if defined then
+      return function(...)
+        if stack[name] then fail("'%s' is defined by itself", name) end
+        stack[name] = true
+        local args, k = { ... }, 0
+        local own = {}
+        for param in defined[1]:gmatch("[%w_]+") do
+          k = k + 1
+          own[param] = args[k]
+          if own[param] == nil then own[param] = make("none", "none", {}) end
+        end
+        local inner = setmetatable({}, { __index = function(_, key)
+          if own[key] ~= nil then return own[key] end
+          if names(key) ~= nil and not ops[key] and not functions[key] then
+            fail("'%s' in the definition of '%s' is no parameter", key, name)
+          end
+          return env[key]
+        end })
+        local chunk = compiled(defined[2], "define " .. name)
+        local result = setfenv(chunk, inner)()
+        stack[name] = nil
+        return result
+      end
+    end
+    local fn = functions[name]
+    if fn and not (ops[name] and not ({ eq = 1, ne = 1, lt = 1, le = 1, gt = 1, ge = 1 })[name]) then return fn end
+    if ops[name] then return call_of(name, ops[name]) end
+    if fn then return fn end
+    fail("'%s' is no argument, op or function", name)
+  end })
+  g.env = env
+
+  --- What the text gives: nodes or numbers.
+  function g.evaluate(text, place)
+    local before = graph
+    graph = g
+    local results = { pcall(setfenv(compiled(text, place), env)) }
+    graph = before
+    if not results[1] then error(results[2], 0) end
+    table.remove(results, 1)
+    return results
+  end
+
+  function g.node(what, node_kind, args, more)
+    local before = graph
+    graph = g
+    local node = make(what, node_kind, args or {}, more)
+    graph = before
+    return node
+  end
+
+  return g
+end
+
+return M
