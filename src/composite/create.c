@@ -70,11 +70,3 @@ MothStatus moth_composite_to(MothCall *c) {
   MOTH_TRY(moth_to_copy(self, dtype, device, non_blocking, &out));
   return moth_give(c, out);
 }
-
-MothStatus moth_composite_type_as(MothCall *c) {
-  MOTH_UNPACK_TYPE_AS(c)
-  MothTensor *out;
-  MOTH_TRY(moth_to(self, moth_v_dtype((MothDType)other->dtype), moth_v_device(other->device), false,
-                   false, &out));
-  return moth_give(c, out);
-}

@@ -1,4 +1,4 @@
-/* Losses made of other ops, and what else is chosen element by element: shrinking, thresholds, diagonals. */
+/* Composites that are no expressions: kl_div, and of matrices. */
 #include <math.h>
 #include <string.h>
 
@@ -14,55 +14,6 @@ static void release_all(MothTensor **t, int n) {
 }
 
 /* --- losses ----------------------------------------------------------------------------------- */
-
-/* d^2 / (2 beta) where d = |self - target| < beta, else d - beta / 2; times `scale`. */
-static MothStatus smooth_l1(MothTensor *self, MothTensor *target, double beta, double scale,
-                            MothTensor **out) {
-  enum { N = 7 };
-  MothTensor *t[N] = {NULL};
-  MothStatus status = MOTH_OK;
-  MOTH_GO(moth_sub(T(self), T(target), ONE, &t[0]));
-  if (!moth_dtype_is_float((MothDType)t[0]->dtype)) {
-    status = moth_fail(MOTH_ERR_TYPE, "a loss needs a float dtype, got %s",
-                       moth_dtype_name((MothDType)t[0]->dtype));
-    goto done;
-  }
-  MOTH_GO(moth_abs(t[0], &t[1]));
-  if (beta == 0) {
-    MOTH_GO(moth_mul(T(t[1]), moth_v_float(scale), out));
-    goto done;
-  }
-  /* The square of what is cut to beta: no overflow in the branch that is not taken. */
-  MOTH_GO(moth_clamp(t[1], moth_v_none(), moth_v_float(beta), &t[2]));
-  MOTH_GO(moth_mul(T(t[2]), moth_v_float(0.5 * scale / beta), &t[3]));
-  MOTH_GO(moth_mul(T(t[3]), T(t[2]), &t[4]));
-  MOTH_GO(moth_sub(T(t[1]), T(t[2]), ONE, &t[5])); /* what is above it, with slope `scale` */
-  MOTH_GO(moth_mul(T(t[5]), moth_v_float(scale), &t[6]));
-  MOTH_GO(moth_add(T(t[4]), T(t[6]), ONE, out));
-done:
-  release_all(t, N);
-  return status;
-}
-
-MothStatus moth_composite_smooth_l1_loss(MothCall *c) {
-  MOTH_UNPACK_SMOOTH_L1_LOSS(c)
-  MothTensor *loss, *out;
-  if (!(beta >= 0))
-    return moth_fail(MOTH_ERR_VALUE, "beta must not be negative, got %g", beta);
-  MOTH_TRY(smooth_l1(self, target, beta, 1, &loss));
-  MOTH_TRY(then(moth_reduce_loss(loss, reduction, &out), loss));
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_huber_loss(MothCall *c) {
-  MOTH_UNPACK_HUBER_LOSS(c)
-  MothTensor *loss, *out;
-  if (!(delta > 0))
-    return moth_fail(MOTH_ERR_VALUE, "delta must be positive, got %g", delta);
-  MOTH_TRY(smooth_l1(self, target, delta, delta, &loss));
-  MOTH_TRY(then(moth_reduce_loss(loss, reduction, &out), loss));
-  return moth_give(c, out);
-}
 
 /* target (log(target) - self), 0 where target is 0. */
 MothStatus moth_composite_kl_div(MothCall *c) {
@@ -101,98 +52,6 @@ done:
   return status ? status : moth_give(c, out);
 }
 
-/* log(x), not below -100. What log gets is not 0: a derivative of infinity times 0 would be NaN. */
-static MothStatus bounded_log(MothTensor *x, MothTensor **out) {
-  MothTensor *a, *b;
-  MOTH_TRY(moth_clamp(x, moth_v_float(exp(-102)), moth_v_none(), &a));
-  MOTH_TRY(then(moth_log(a, &b), a));
-  return then(moth_clamp(b, moth_v_int(-100), moth_v_none(), out), b);
-}
-
-/* -w (t log(x) + (1 - t) log(1 - x)) */
-MothStatus moth_composite_binary_cross_entropy(MothCall *c) {
-  MOTH_UNPACK_BINARY_CROSS_ENTROPY(c)
-  enum { N = 9 };
-  MothTensor *t[N] = {NULL}, *out = NULL;
-  MothStatus status = MOTH_OK;
-  if (!moth_dtype_is_float((MothDType)self->dtype))
-    return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s",
-                     moth_dtype_name((MothDType)self->dtype));
-  MOTH_GO(bounded_log(self, &t[0]));
-  MOTH_GO(moth_mul(T(target), T(t[0]), &t[1]));
-  MOTH_GO(moth_sub(ONE, T(self), ONE, &t[2]));
-  MOTH_GO(bounded_log(t[2], &t[3]));
-  MOTH_GO(moth_sub(ONE, T(target), ONE, &t[4]));
-  MOTH_GO(moth_mul(T(t[4]), T(t[3]), &t[5]));
-  MOTH_GO(moth_add(T(t[1]), T(t[5]), ONE, &t[6]));
-  MOTH_GO(moth_neg(t[6], &t[7]));
-  if (weight)
-    MOTH_GO(moth_mul(T(t[7]), T(weight), &t[8]));
-  MOTH_GO(moth_reduce_loss(weight ? t[8] : t[7], reduction, &out));
-done:
-  release_all(t, N);
-  return status ? status : moth_give(c, out);
-}
-
-/* --- by element ------------------------------------------------------------------------------- */
-
-static MothStatus check_float(const MothTensor *self) {
-  if (moth_dtype_is_float((MothDType)self->dtype))
-    return MOTH_OK;
-  return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s",
-                   moth_dtype_name((MothDType)self->dtype));
-}
-
-MothStatus moth_composite_hardshrink(MothCall *c) {
-  MOTH_UNPACK_HARDSHRINK(c)
-  MothTensor *a, *small, *out;
-  MOTH_TRY(check_float(self));
-  MOTH_TRY(moth_abs(self, &a));
-  MOTH_TRY(then(moth_le(T(a), lambd, &small), a));
-  MOTH_TRY(then(moth_masked_fill(self, small, moth_v_int(0), &out), small));
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_softshrink(MothCall *c) {
-  MOTH_UNPACK_SOFTSHRINK(c)
-  MothTensor *a, *above, *below, *out;
-  double l = moth_as_double(lambd);
-  MOTH_TRY(check_float(self));
-  if (!(l >= 0))
-    return moth_fail(MOTH_ERR_VALUE, "lambd must not be negative, got %g", l);
-  MOTH_TRY(moth_sub(T(self), moth_v_float(l), ONE, &a));
-  MOTH_TRY(then(moth_relu(a, &above), a));
-  MothStatus s = moth_sub(moth_v_float(-l), T(self), ONE, &a);
-  if (s == MOTH_OK)
-    s = then(moth_relu(a, &below), a);
-  if (s == MOTH_OK)
-    s = then(moth_sub(T(above), T(below), ONE, &out), below);
-  MOTH_TRY(then(s, above));
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_tanhshrink(MothCall *c) {
-  MOTH_UNPACK_TANHSHRINK(c)
-  MothTensor *x, *a, *d, *out;
-  MothDType dtype = (MothDType)self->dtype;
-  MOTH_TRY(check_float(self));
-  MOTH_TRY(as_dtype(self, working_dtype(self), &x)); /* rounded once */
-  MothStatus s = moth_tanh(x, &a);
-  if (s == MOTH_OK)
-    s = then(moth_sub(T(x), T(a), ONE, &d), a);
-  MOTH_TRY(then(s, x));
-  MOTH_TRY(then(as_dtype(d, dtype, &out), d));
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_threshold(MothCall *c) {
-  MOTH_UNPACK_THRESHOLD(c)
-  MothTensor *low, *out;
-  MOTH_TRY(moth_le(T(self), threshold, &low));
-  MOTH_TRY(then(moth_masked_fill(self, low, value, &out), low));
-  return moth_give(c, out);
-}
-
 /* --- matrices --------------------------------------------------------------------------------- */
 
 MothStatus moth_composite_baddbmm(MothCall *c) {
@@ -207,16 +66,6 @@ MothStatus moth_composite_baddbmm(MothCall *c) {
   if (s == MOTH_OK)
     s = then(moth_add(T(scaled), T(p), alpha, &out), scaled);
   MOTH_TRY(then(s, p));
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_trace(MothCall *c) {
-  MOTH_UNPACK_TRACE(c)
-  MothTensor *d, *out;
-  if (self->ndim != 2)
-    return moth_fail(MOTH_ERR_VALUE, "expected a 2-D tensor, got %d dimensions", self->ndim);
-  MOTH_TRY(moth_diagonal(self, 0, 0, 1, &d));
-  MOTH_TRY(then(moth_sum(d, moth_v_none(), false, moth_v_none(), &out), d));
   return moth_give(c, out);
 }
 

@@ -10,14 +10,6 @@ static MothStatus sum_over(MothTensor *t, MothValue dim, bool keepdim, MothTenso
   return moth_sum(t, dim, keepdim, moth_v_none(), out);
 }
 
-MothStatus moth_composite_count_nonzero(MothCall *c) {
-  MOTH_UNPACK_COUNT_NONZERO(c)
-  MothTensor *b, *out;
-  MOTH_TRY(moth_ne(moth_v_tensor(self), moth_v_int(0), &b));
-  MOTH_TRY(then(sum_over(b, dim, false, &out), b));
-  return moth_give(c, out);
-}
-
 /* What was computed from x in its working dtype (in which squares of halves fit), as of x's own. */
 static MothStatus narrowed(MothTensor *t, const MothTensor *x, MothTensor **out) {
   bool half = working_dtype(x) != (MothDType)x->dtype;
@@ -41,16 +33,6 @@ static MothStatus flat_power(MothTensor *t, double p, MothTensor **out) {
   if (s == MOTH_OK)
     s = then(moth_masked_fill(raised, zero, moth_v_int(0), out), raised);
   return then(s, zero);
-}
-
-MothStatus moth_composite_std(MothCall *c) {
-  MOTH_UNPACK_STD(c)
-  MothTensor *x, *v, *root, *out;
-  MOTH_TRY(as_dtype(self, working_dtype(self), &x));
-  MOTH_TRY(then(moth_var(x, dim, correction, keepdim, &v), x));
-  MOTH_TRY(then(flat_power(v, 0.5, &root), v));
-  MOTH_TRY(then(narrowed(root, self, &out), root));
-  return moth_give(c, out);
 }
 
 /* The sum of |x|^q over dim, raised to 1 / q. */
@@ -92,55 +74,6 @@ MothStatus moth_composite_norm(MothCall *c) {
 }
 
 /* --- products --------------------------------------------------------------------------------- */
-
-MothStatus moth_composite_dot(MothCall *c) {
-  MOTH_UNPACK_DOT(c)
-  MothTensor *p, *out;
-  if (self->ndim != 1 || other->ndim != 1)
-    return moth_fail(MOTH_ERR_VALUE, "expected two 1-D tensors");
-  if (self->shape[0] != other->shape[0])
-    return moth_fail(MOTH_ERR_VALUE, "sizes differ: %lld and %lld; the shapes cannot be multiplied",
-                     (long long)self->shape[0], (long long)other->shape[0]);
-  if (self->dtype == other->dtype && moth_dtype_is_float((MothDType)self->dtype)) {
-    MothTensor *row, *col; /* a product: it does not round each term to float16 */
-    MOTH_TRY(moth_unsqueeze(self, 0, &row));
-    MothStatus s = moth_unsqueeze(other, 1, &col);
-    if (s == MOTH_OK)
-      s = then(moth_mm(row, col, &p), col);
-    MOTH_TRY(then(s, row));
-    MOTH_TRY(then(moth_squeeze(p, moth_v_none(), &out), p));
-    return moth_give(c, out);
-  }
-  MOTH_TRY(moth_mul(moth_v_tensor(self), moth_v_tensor(other), &p));
-  MOTH_TRY(then(sum_over(p, moth_v_none(), false, &out), p));
-  if (!moth_dtype_is_float((MothDType)self->dtype)) { /* integer sums are int64 */
-    MothDType dtype = (MothDType)self->dtype;
-    p = out;
-    MOTH_TRY(then(moth_to(p, moth_v_dtype(dtype), moth_v_none(), false, false, &out), p));
-  }
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_mv(MothCall *c) {
-  MOTH_UNPACK_MV(c)
-  MothTensor *col, *p, *out;
-  if (self->ndim != 2 || vec->ndim != 1)
-    return moth_fail(MOTH_ERR_VALUE, "expected a 2-D and a 1-D tensor");
-  MOTH_TRY(moth_unsqueeze(vec, 1, &col));
-  MOTH_TRY(then(moth_mm(self, col, &p), col));
-  MOTH_TRY(then(moth_squeeze(p, moth_v_int(1), &out), p));
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_outer(MothCall *c) {
-  MOTH_UNPACK_OUTER(c)
-  MothTensor *col, *out;
-  if (self->ndim != 1 || vec2->ndim != 1)
-    return moth_fail(MOTH_ERR_VALUE, "expected two 1-D tensors");
-  MOTH_TRY(moth_unsqueeze(self, 1, &col));
-  MOTH_TRY(then(moth_mul(moth_v_tensor(col), moth_v_tensor(vec2), &out), col));
-  return moth_give(c, out);
-}
 
 /* Broadcasts the leading dimensions and multiplies as one batch. A matrix on the right of a row-major
  * stack is one tall product. */
@@ -230,22 +163,6 @@ done:
 
 /* --- indexing --------------------------------------------------------------------------------- */
 
-MothStatus moth_composite_embedding(MothCall *c) {
-  MOTH_UNPACK_EMBEDDING(c)
-  MothTensor *flat, *rows, *out;
-  int64_t shape[MOTH_MAX_DIMS + 1], n = index->numel;
-  if (weight->ndim != 2)
-    return moth_fail(MOTH_ERR_VALUE, "weight must be 2-D, got %d dimensions", weight->ndim);
-  if (index->ndim == MOTH_MAX_DIMS)
-    return moth_fail(MOTH_ERR_VALUE, "index has too many dimensions");
-  MOTH_TRY(moth_reshape(index, &n, 1, &flat));
-  MOTH_TRY(then(moth_index_select(weight, 0, flat, index_base, &rows), flat));
-  memcpy(shape, index->shape, sizeof(int64_t) * index->ndim);
-  shape[index->ndim] = weight->shape[1];
-  MOTH_TRY(then(moth_view(rows, shape, index->ndim + 1, &out), rows));
-  return moth_give(c, out);
-}
-
 MothStatus moth_composite_one_hot(MothCall *c) {
   MOTH_UNPACK_ONE_HOT(c)
   int64_t shape[MOTH_MAX_DIMS];
@@ -286,62 +203,4 @@ MothStatus moth_reduce_loss(MothTensor *loss, const char *reduction, MothTensor 
   moth_tensor_retain(loss);
   *out = loss;
   return MOTH_OK;
-}
-
-MothStatus moth_composite_mse_loss(MothCall *c) {
-  MOTH_UNPACK_MSE_LOSS(c)
-  MothTensor *d, *q, *out;
-  MOTH_TRY(moth_sub(moth_v_tensor(self), moth_v_tensor(target), moth_v_int(1), &d));
-  MOTH_TRY(then(moth_square(d, &q), d));
-  MOTH_TRY(then(moth_reduce_loss(q, reduction, &out), q));
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_l1_loss(MothCall *c) {
-  MOTH_UNPACK_L1_LOSS(c)
-  MothTensor *d, *q, *out;
-  MOTH_TRY(moth_sub(moth_v_tensor(self), moth_v_tensor(target), moth_v_int(1), &d));
-  MOTH_TRY(then(moth_abs(d, &q), d));
-  MOTH_TRY(then(moth_reduce_loss(q, reduction, &out), q));
-  return moth_give(c, out);
-}
-
-/* (1 - t) x - log_sigmoid(x) */
-MothStatus moth_composite_binary_cross_entropy_with_logits(MothCall *c) {
-  MOTH_UNPACK_BINARY_CROSS_ENTROPY_WITH_LOGITS(c)
-  MothTensor *a, *b, *l, *out;
-  MOTH_TRY(moth_sub(moth_v_int(1), moth_v_tensor(target), moth_v_int(1), &a));
-  MOTH_TRY(then(moth_mul(moth_v_tensor(a), moth_v_tensor(self), &b), a));
-  MothStatus s = moth_log_sigmoid(self, &l);
-  if (s == MOTH_OK)
-    s = then(moth_sub(moth_v_tensor(b), moth_v_tensor(l), moth_v_int(1), &a), l);
-  MOTH_TRY(then(s, b));
-  MOTH_TRY(then(moth_reduce_loss(a, reduction, &out), a));
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_nll_loss(MothCall *c) {
-  MOTH_UNPACK_NLL_LOSS(c)
-  MothTensor *at, *p, *q, *out;
-  if (self->ndim != 2 || target->ndim != 1 || self->shape[0] != target->shape[0])
-    return moth_fail(MOTH_ERR_VALUE,
-                     "expected log-probabilities of shape [N, C] and classes of shape [N]");
-  MOTH_TRY(moth_unsqueeze(target, 1, &at));
-  MOTH_TRY(then(moth_gather(self, 1, at, index_base, &p), at));
-  MOTH_TRY(then(moth_squeeze(p, moth_v_int(1), &q), p));
-  MOTH_TRY(then(moth_neg(q, &p), q));
-  MOTH_TRY(then(moth_reduce_loss(p, reduction, &out), p));
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_dropout(MothCall *c) {
-  MOTH_UNPACK_DROPOUT(c)
-  MothTensor *out, *mask;
-  if (!(p >= 0 && p <= 1))
-    return moth_fail(MOTH_ERR_VALUE, "the probability must be between 0 and 1, got %g", p);
-  if (!train || p == 0)
-    return moth_give_same(c, self);
-  MOTH_TRY(moth_native_dropout(self, p, generator, &out, &mask));
-  moth_tensor_release(mask);
-  return moth_give(c, out);
 }

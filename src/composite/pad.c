@@ -4,14 +4,6 @@
 #include "composite/composite.h"
 #include "core/dtype.h"
 
-MothStatus moth_composite_argsort(MothCall *c) {
-  MOTH_UNPACK_ARGSORT(c)
-  MothTensor *values, *pos;
-  MOTH_TRY(moth_sort(self, dim, descending, index_base, &values, &pos));
-  moth_tensor_release(values);
-  return moth_give(c, pos);
-}
-
 /* The k smallest in order; the last of them. */
 MothStatus moth_composite_kthvalue(MothCall *c) {
   MOTH_UNPACK_KTHVALUE(c)

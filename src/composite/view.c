@@ -19,26 +19,6 @@ MothStatus moth_composite_reshape(MothCall *c) {
   return s ? s : moth_give(c, out);
 }
 
-MothStatus moth_composite_t(MothCall *c) {
-  MOTH_UNPACK_T(c)
-  MothTensor *out;
-  if (self->ndim > 2)
-    return moth_fail(MOTH_ERR_VALUE,
-                     "expected at most 2 dimensions, got %d; use transpose(dim0, dim1)",
-                     self->ndim);
-  if (self->ndim < 2)
-    return moth_give_same(c, self);
-  MOTH_TRY(moth_transpose(self, 0, 1, &out));
-  return moth_give(c, out);
-}
-
-MothStatus moth_composite_expand_as(MothCall *c) {
-  MOTH_UNPACK_EXPAND_AS(c)
-  MothTensor *out;
-  MOTH_TRY(moth_expand(self, other->shape, other->ndim, &out));
-  return moth_give(c, out);
-}
-
 MothStatus moth_composite_flatten(MothCall *c) {
   MOTH_UNPACK_FLATTEN(c)
   int a, b;

@@ -111,8 +111,8 @@ static int64_t from_end(MothValue i, uint32_t n) {
   return i.u.i < 0 ? i.u.i + n : i.u.i;
 }
 
-MothValue moth_list_at(MothValue list, MothValue i) {
-  int64_t k = from_end(i, list.n);
+MothValue moth_list_at(MothValue list, int64_t i) {
+  int64_t k = i < 0 ? i + list.n : i;
   return moth_v_int(k >= 0 && k < list.n ? list.u.ints[k] : 1);
 }
 

@@ -77,7 +77,7 @@ static inline MothValue moth_v_stride(const MothTensor *t) {
   return moth_v_ints(t->stride, (uint32_t)t->ndim);
 }
 /* Element i, from the end if negative; 1 of an empty list, as the size of what has no dimensions. */
-MothValue moth_list_at(MothValue list, MothValue i);
+MothValue moth_list_at(MothValue list, int64_t i);
 MothValue moth_list_product(MothValue list);
 bool moth_list_equal(MothValue a, MothValue b);
 MothStatus moth_list_make(int n, const MothValue *v, int64_t *to, MothValue *out);

@@ -98,6 +98,14 @@ return {
   doc = "log(exp(self) + exp(other)), without overflow." },
 { "logit(Tensor self, Scalar? eps=none) -> Tensor",
   kind = "composite",
+  expr = [[
+    local x = as(self, working(self))
+    local y = when(given(eps), clamp(x, eps, 1 - eps), x)
+    return as(log(y) - log(1 - y), self.dtype) -- no quotient: its derivative at 0 and 1 would be NaN]],
+  check = {
+    { "is_float(self)",
+      "expected a float dtype, got {self.dtype}", "type" },
+  },
   grad = "composite",
   reference = "logit",
   samples = { "rand(5,3) * 0.8 + 0.1", "rand(5,3), 0.1" },
@@ -105,6 +113,14 @@ return {
   doc = "log(self / (1 - self)); self is cut to [eps, 1 - eps] if eps is given." },
 { "prelu(Tensor self, Tensor weight) -> Tensor",
   kind = "composite",
+  expr = [[
+    local ones = ones_n(self.ndim)
+    local w = reshape(weight, when(gt(self.ndim, 1), replace(ones, 1, weight.numel), ones))
+    return where(gt(self, 0), self, self * w)]],
+  check = {
+    { "both(le(weight.ndim, 1), either(equal(weight.numel, 1), equal(weight.numel, self.shape[1])))",
+      "weight must hold one number or one for each of {self.shape[1]} channels, got {weight.ndim} dimensions of {weight.numel} elements" },
+  },
   grad = "composite",
   reference = "prelu",
   samples = { "randn(4,3), rand(3)", "randn(2,3,2), rand(1)", "randn(5), rand(1)" },
@@ -119,6 +135,14 @@ return {
   doc = "The first half of self along dim, times the sigmoid of the second." },
 { "isclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool equal_nan=false) -> Tensor",
   kind = "composite",
+  expr = [[
+    local ints = both(negate(is_float(self)), negate(is_float(other))) -- small ones would wrap
+    local a = when(ints, to(self, dtype_named("int64")), self)
+    local b = when(ints, to(other, dtype_named("int64")), other)
+    local distance, same = abs(a - b), eq(a, b)
+    local close = logical_and(le(distance, abs(b) * rtol + atol), isfinite(distance))
+    local equal_too = when(both(equal_nan, negate(ints)), logical_or(same, logical_and(isnan(a), isnan(b))), same)
+    return logical_or(equal_too, close)]],
   grad = "none",
   reference = "isclose",
   samples = { "randn(3,4), randn(3,4), 0.5, 0.5", "tensor{1, inf, nan}, tensor{1, inf, nan}" },
@@ -126,6 +150,11 @@ return {
   doc = "|self - other| <= atol + rtol |other|, or equal." },
 { "hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor",
   kind = "composite",
+  expr = "masked_fill(self, le(abs(self), lambd), 0)",
+  check = {
+    { "is_float(self)",
+      "expected a float dtype, got {self.dtype}", "type" },
+  },
   grad = "composite",
   reference = "hardshrink",
   samples = { "randn(5,3)", "randn(5,3), 1" },
@@ -133,6 +162,13 @@ return {
   doc = "self, or 0 where |self| <= lambd." },
 { "softshrink(Tensor self, Scalar lambd=0.5) -> Tensor",
   kind = "composite",
+  expr = "relu(self - lambd) - relu(lambd * -1 - self)",
+  check = {
+    { "is_float(self)",
+      "expected a float dtype, got {self.dtype}", "type" },
+    { "ge(lambd, 0)",
+      "lambd must not be negative, got {lambd}" },
+  },
   grad = "composite",
   reference = "softshrink",
   samples = { "randn(5,3)", "randn(5,3), 1" },
@@ -140,6 +176,13 @@ return {
   doc = "self moved towards 0 by lambd, 0 where |self| <= lambd." },
 { "tanhshrink(Tensor self) -> Tensor",
   kind = "composite",
+  expr = [[
+    local x = as(self, working(self))
+    return as(x - tanh(x), self.dtype)]],
+  check = {
+    { "is_float(self)",
+      "expected a float dtype, got {self.dtype}", "type" },
+  },
   grad = "composite",
   reference = "tanhshrink",
   samples = { "randn(5,3) * 3" },
@@ -147,6 +190,7 @@ return {
   doc = "self - tanh(self)." },
 { "threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor",
   kind = "composite",
+  expr = "masked_fill(self, le(self, threshold), value)",
   grad = "composite",
   reference = "threshold",
   samples = { "randn(5,3), 0.1, 20", "randn(5,3), 0, -7" },

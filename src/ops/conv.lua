@@ -63,6 +63,21 @@ return {
   doc = "Derivative of conv2d by its weight, of the size weight_size." },
 { "conv1d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
   kind = "composite", amp = "low",
+  expr = [[
+    local y = conv2d(image(input), image(weight), bias, pair(stride, 1), pair(padding, 0), pair(dilation, 1), groups)
+    return squeeze(y, -2)]],
+  check = {
+    { "either(negate(given(stride)), equal(length(stride), 1))",
+      "stride must be one number, got {length(stride)}" },
+    { "either(negate(given(padding)), equal(length(padding), 1))",
+      "padding must be one number, got {length(padding)}" },
+    { "either(negate(given(dilation)), equal(length(dilation), 1))",
+      "dilation must be one number, got {length(dilation)}" },
+    { "equal(weight.ndim, 3)",
+      "weight must have 3 dimensions (K, C / groups, k), got {weight.ndim}" },
+    { "either(equal(input.ndim, 2), equal(input.ndim, 3))",
+      "input must have 2 or 3 dimensions ((N,) C, L), got {input.ndim}" },
+  },
   grad = "composite",
   reference = "conv1d",
   samples = {
@@ -93,6 +108,24 @@ return {
     (H - 1) stride - 2 padding + dilation (kh - 1) + 1 + output_padding." },
 { "conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? output_padding=none, int groups=1, int[]? dilation=none) -> Tensor",
   kind = "composite", amp = "low",
+  expr = [[
+    local y = conv_transpose2d(image(input), image(weight), bias, pair(stride, 1), pair(padding, 0),
+      pair(output_padding, 0), groups, pair(dilation, 1))
+    return squeeze(y, -2)]],
+  check = {
+    { "either(negate(given(stride)), equal(length(stride), 1))",
+      "stride must be one number, got {length(stride)}" },
+    { "either(negate(given(padding)), equal(length(padding), 1))",
+      "padding must be one number, got {length(padding)}" },
+    { "either(negate(given(output_padding)), equal(length(output_padding), 1))",
+      "output_padding must be one number, got {length(output_padding)}" },
+    { "either(negate(given(dilation)), equal(length(dilation), 1))",
+      "dilation must be one number, got {length(dilation)}" },
+    { "equal(weight.ndim, 3)",
+      "weight must have 3 dimensions (C, K / groups, k), got {weight.ndim}" },
+    { "either(equal(input.ndim, 2), equal(input.ndim, 3))",
+      "input must have 2 or 3 dimensions ((N,) C, L), got {input.ndim}" },
+  },
   grad = "composite",
   tolerance = {
     float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 2e-3 }, bfloat16 = { 1.6e-2, 2e-2 },
@@ -154,6 +187,9 @@ return {
   doc = "Derivative of max_pool2d_with_indices. Without kernel_size the windows are those of adaptive pooling." },
 { "max_pool2d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false) -> Tensor",
   kind = "composite",
+  expr = [[
+    local y, positions = max_pool2d_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode, 0)
+    return y]],
   grad = "composite",
   reference = "max_pool2d",
   samples = { "randn(2,3,6,6), 2", "randn(2,3,7,6), {3,2}, 2, 1", "randn(3,7,7), 2, 1, 0, {2,3}, true" },
@@ -163,6 +199,22 @@ return {
   doc = "The largest element of every window; stride is kernel_size where not given." },
 { "max_pool1d_with_indices(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false, index_base) -> (Tensor, Tensor)",
   kind = "composite",
+  expr = [[
+    local y, positions = max_pool2d_with_indices(image(self), pair(kernel_size, 1), pair(stride, 1), pair(padding, 0),
+      pair(dilation, 1), ceil_mode, index_base)
+    return squeeze(y, -2), squeeze(positions, -2)]],
+  check = {
+    { "equal(length(kernel_size), 1)",
+      "kernel_size must be one number, got {length(kernel_size)}" },
+    { "either(negate(given(stride)), equal(length(stride), 1))",
+      "stride must be one number, got {length(stride)}" },
+    { "either(negate(given(padding)), equal(length(padding), 1))",
+      "padding must be one number, got {length(padding)}" },
+    { "either(negate(given(dilation)), equal(length(dilation), 1))",
+      "dilation must be one number, got {length(dilation)}" },
+    { "either(equal(self.ndim, 2), equal(self.ndim, 3))",
+      "self must have 2 or 3 dimensions ((N,) C, L), got {self.ndim}" },
+  },
   grad = "composite",
   reference = "max_pool1d_with_indices",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, 1, true" },
@@ -172,6 +224,22 @@ return {
   doc = "max_pool2d_with_indices in one dimension." },
 { "max_pool1d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false) -> Tensor",
   kind = "composite",
+  expr = [[
+    local y, positions = max_pool2d_with_indices(image(self), pair(kernel_size, 1), pair(stride, 1), pair(padding, 0),
+      pair(dilation, 1), ceil_mode, 0)
+    return squeeze(y, -2)]],
+  check = {
+    { "equal(length(kernel_size), 1)",
+      "kernel_size must be one number, got {length(kernel_size)}" },
+    { "either(negate(given(stride)), equal(length(stride), 1))",
+      "stride must be one number, got {length(stride)}" },
+    { "either(negate(given(padding)), equal(length(padding), 1))",
+      "padding must be one number, got {length(padding)}" },
+    { "either(negate(given(dilation)), equal(length(dilation), 1))",
+      "dilation must be one number, got {length(dilation)}" },
+    { "either(equal(self.ndim, 2), equal(self.ndim, 3))",
+      "self must have 2 or 3 dimensions ((N,) C, L), got {self.ndim}" },
+  },
   grad = "composite",
   reference = "max_pool1d",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, 1, true" },
@@ -208,6 +276,20 @@ return {
   doc = "Derivative of avg_pool2d." },
 { "avg_pool1d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, bool ceil_mode=false, bool count_include_pad=true) -> Tensor",
   kind = "composite",
+  expr = [[
+    local y = avg_pool2d(image(self), pair(kernel_size, 1), pair(stride, 1), pair(padding, 0), ceil_mode,
+      count_include_pad, none)
+    return squeeze(y, -2)]],
+  check = {
+    { "equal(length(kernel_size), 1)",
+      "kernel_size must be one number, got {length(kernel_size)}" },
+    { "either(negate(given(stride)), equal(length(stride), 1))",
+      "stride must be one number, got {length(stride)}" },
+    { "either(negate(given(padding)), equal(length(padding), 1))",
+      "padding must be one number, got {length(padding)}" },
+    { "either(equal(self.ndim, 2), equal(self.ndim, 3))",
+      "self must have 2 or 3 dimensions ((N,) C, L), got {self.ndim}" },
+  },
   grad = "composite",
   reference = "avg_pool1d",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, true, false" },
@@ -237,6 +319,14 @@ return {
   doc = "Derivative of adaptive_avg_pool2d." },
 { "adaptive_avg_pool1d(Tensor self, int[] output_size) -> Tensor",
   kind = "composite",
+  expr = [[
+    return squeeze(adaptive_avg_pool2d(image(self), pair(output_size, 1)), -2)]],
+  check = {
+    { "equal(length(output_size), 1)",
+      "output_size must be one number, got {length(output_size)}" },
+    { "either(equal(self.ndim, 2), equal(self.ndim, 3))",
+      "self must have 2 or 3 dimensions ((N,) C, L), got {self.ndim}" },
+  },
   grad = "composite",
   reference = "adaptive_avg_pool1d",
   samples = { "randn(2,3,7), 3", "randn(3,5), 1" },
@@ -255,6 +345,9 @@ return {
   doc = "The largest elements of output_size windows that cover the image, and their positions in it (H W)." },
 { "adaptive_max_pool2d(Tensor self, int[] output_size) -> Tensor",
   kind = "composite",
+  expr = [[
+    local y, positions = adaptive_max_pool2d_with_indices(self, output_size, 0)
+    return y]],
   grad = "composite",
   reference = "adaptive_max_pool2d",
   samples = { "randn(2,3,6,7), {3,4}", "randn(3,5,5), 1" },

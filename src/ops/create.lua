@@ -125,6 +125,7 @@ return {
   doc = "self, if dtype and device are what is asked for, else a converted copy." },
 { "type_as(Tensor self, Tensor other) -> Tensor",
   kind = "composite",
+  expr = "to(self, other.dtype, other.device)",
   grad = "composite",
   reference = "type_as",
   samples = { "randn(2,3), randn(2)" },

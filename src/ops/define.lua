@@ -7,6 +7,31 @@ return {
   -- What was computed from x in its working dtype, in which squares of halves fit, as of x's own.
   narrowed = { "y, x", "when(equal(working(x), x.dtype), y, as(y, x.dtype))" },
 
+  -- ---- powers --------------------------------------------------------------------------------------
+  power = { "x, p", "when(equal(p, 0.5), sqrt(x), pow(x, p))" },
+  -- x to the power of p, with the derivative 0 where x is 0, in place of infinity (whose product with the 0 that comes
+  -- next would be NaN).
+  flat_power = { "x, p", [[
+    local zero = eq(x, 0)
+    return when(both(both(gt(p, 0), lt(p, 1)), records(x)), masked_fill(power(masked_fill(x, zero, 1), p), zero, 0),
+      power(x, p))]] },
+
+  -- ---- losses --------------------------------------------------------------------------------------
+  reduced = { "loss, reduction",
+    [[when(eq(reduction, "mean"), mean(loss), when(eq(reduction, "sum"), sum(loss), loss))]] },
+  -- d^2 / (2 beta) where d = |x - y| < beta, else d - beta / 2; times `scale`. The square is of what is cut to beta: no
+  -- overflow in the branch that is not taken.
+  smooth_l1 = { "x, y, beta, scale", [[
+    local d = abs(x - y)
+    local c = clamp(d, none, beta)
+    return when(equal(beta, 0), d * scale, c * (0.5 * scale / beta) * c + (d - c) * scale)]] },
+  -- log(x), not below -100. What log gets is not 0 (exp(-102)): a derivative of infinity times 0 would be NaN.
+  bounded_log = { "x", "clamp(log(clamp(x, 5.0345753587649823e-45, none)), -100, none)" },
+
+  -- ---- one dimension as two ------------------------------------------------------------------------
+  image = { "x", "unsqueeze(x, -2)" },
+  pair = { "v, fill", "when(given(v), list(fill, v[0]), none)" },
+
   -- ---- sums and reductions -------------------------------------------------------------------------
   scale = { "x, k", "when(equal(k, 1), x, x * k)" },
   sum_keep = { "x, dim", "sum(x, list(dim), true)" },
@@ -35,7 +60,6 @@ return {
     return when(equal(length(shape), 0), clone(g), scatter(zeros_of(grad, shape, none), dim, i, g, index_base))]] },
   cumsum_backward = { "grad, dim", "flip(cumsum(flip(grad, list(dim)), dim), list(dim))" },
 
-  -- ---- powers --------------------------------------------------------------------------------------
   pow_backward_self = { "grad, self, exponent", [[
     local k = as_number(exponent)
     return when(is_number(exponent),

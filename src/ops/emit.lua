@@ -91,13 +91,17 @@ function M.writer(graph, outputs, state, indent)
     numel = function(n) return ("moth_v_int(%s->numel)"):format(tensor_c(n.args[1])) end,
     dtype = function(n) return ("moth_v_dtype((MothDType)%s->dtype)"):format(tensor_c(n.args[1])) end,
     device = function(n) return ("moth_v_device(%s->device)"):format(tensor_c(n.args[1])) end,
-    at = function(n) return ("moth_list_at(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
+    at = function(n)
+      local i = n.args[2]
+      return ("moth_list_at(%s, %s)"):format(value(n.args[1]), type(i) == "number" and i or value(i) .. ".u.i")
+    end,
     length = function(n) return ("moth_v_int(%s.n)"):format(value(n.args[1])) end,
     product = function(n) return ("moth_list_product(%s)"):format(value(n.args[1])) end,
     wrap = function(n) return ("moth_number_wrap(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
     working = function(n) return ("moth_v_dtype(moth_working_dtype(%s))"):format(tensor_c(n.args[1])) end,
     eps_of = function(n) return ("moth_v_float(moth_dtype_epsilon((MothDType)%s->dtype))"):format(tensor_c(n.args[1])) end,
     log_of = function(n) return ("moth_v_float(log(moth_as_double(%s)))"):format(value(n.args[1])) end,
+    dtype_named = function(n) return ("moth_v_dtype(MOTH_%s)"):format(n.more:upper()) end,
     as_number = function(n) return value(n.args[1]) end,
     default_to = function(n)
       return ("moth_value_or(%s, %s)"):format(value(n.args[1]), value(n.args[2]))
@@ -121,12 +125,20 @@ function M.writer(graph, outputs, state, indent)
     return inline[x.what](x)
   end
 
+  -- A number as a double, as plainly as can be.
+  local plain = { ndim = true, numel = true, length = true, dtype = true, working = true }
+  local function double(x)
+    if type(x) == "number" then return x == math.floor(x) and ("%d"):format(x) or ("%.17g"):format(x) end
+    if is_node(x) and plain[x.what] then return (value(x):match("^moth_v_%a+%((.*)%)$")) end
+    return ("moth_as_double(%s)"):format(value(x))
+  end
+
   local operators = { eq = "==", ne = "!=", lt = "<", le = "<=", gt = ">", ge = ">=" }
   local conditions = {
     given = function(n) return ("%s.tag != MOTH_V_NONE"):format(value(n.args[1])) end,
-    both = function(n) return ("(%s && %s)"):format(condition(n.args[1]), condition(n.args[2])) end,
-    either = function(n) return ("(%s || %s)"):format(condition(n.args[1]), condition(n.args[2])) end,
-    negate = function(n) return ("!(%s)"):format(condition(n.args[1])) end,
+    both = function(n) return ("%s && %s"):format(condition(n.args[1]), condition(n.args[2])) end,
+    either = function(n) return ("%s || %s"):format(condition(n.args[1]), condition(n.args[2])) end,
+    negate = function(n) return ("!%s"):format(condition(n.args[1])) end,
     is_float = function(n) return ("moth_dtype_is_float((MothDType)%s->dtype)"):format(tensor_c(n.args[1])) end,
     is_int = function(n) return ("moth_dtype_class((MothDType)%s->dtype) == MOTH_CLASS_INT"):format(tensor_c(n.args[1])) end,
     is_number = function(n) return ("%s.tag != MOTH_V_TENSOR"):format(value(n.args[1])) end,
@@ -139,12 +151,12 @@ function M.writer(graph, outputs, state, indent)
   }
   for name, operator in pairs(operators) do
     conditions["cond_" .. name] = function(n)
-      return ("moth_as_double(%s) %s moth_as_double(%s)"):format(value(n.args[1]), operator, value(n.args[2]))
+      return ("%s %s %s"):format(double(n.args[1]), operator, double(n.args[2]))
     end
   end
   function condition(x)
     if type(x) == "boolean" then return tostring(x) end
-    if x.kind == "number" then return ("moth_as_double(%s) != 0"):format(value(x)) end
+    if x.kind == "number" then return ("(%s != 0)"):format(double(x)) end
     if x.what == "when" then
       return ("(%s ? %s : %s)"):format(condition(x.args[1]), condition(x.args[2]), condition(x.args[3]))
     end
@@ -186,7 +198,15 @@ function M.writer(graph, outputs, state, indent)
 
   local function write_node(node, depth)
     local args = {}
-    if node.what ~= "when" then for i, a in ipairs(node.args) do args[i] = value(a) end end
+    local op = (node.what == "op" or node.what == "ops") and graph.ops and graph.ops[node.more]
+    for i, a in ipairs(node.what ~= "when" and node.args or {}) do
+      args[i] = value(a)
+      -- The op reads a double there: an integer among numbers becomes one.
+      local number = type(a) == "number" or (is_node(a) and a.kind == "number")
+      if op and op.args[i] and op.args[i].type == "FLOAT" and number then
+        args[i] = ("moth_v_float(moth_as_double(%s))"):format(args[i])
+      end
+    end
     local given = ("(MothValue[]){%s}"):format(table.concat(args, ", "))
     if list_makers[node.what] or (node.what == "when" and node.kind == "list") then
       state.lists = state.lists + 1
@@ -194,7 +214,7 @@ function M.writer(graph, outputs, state, indent)
       local name = "h" .. index
       at[node] = name
       if node.what == "when" then
-        line(depth, "if (%s) {", condition(node.args[1]))
+        line(depth, "if %s {", condition(node.args[1]))
         for i = 2, 3 do -- a copy: the tensor that a shape is of may be released before the list is read
           write_block(node.branches[i], depth + 1, node.args[i])
           line(depth + 1, "MOTH_GO(moth_list_copy(%s, l%d, &%s));", value(node.args[i]), index, name)
@@ -220,7 +240,7 @@ function M.writer(graph, outputs, state, indent)
       line(depth, "MOTH_GO(%s, &v[%d]));", node.more, k)
       if node.on_write then node.on_write() end
     else
-      line(depth, "if (%s) {", condition(node.args[1]))
+      line(depth, "if %s {", condition(node.args[1]))
       for i = 2, 3 do
         local block = node.branches[i]
         write_block(block, depth + 1, node.args[i])

@@ -14,7 +14,7 @@
 --   x.shape x.ndim x.numel x.dtype x.device; list[i], from the end by -1
 --   list(a, b, …) join(l, m) first_n(l, n) drop_n(l, n) replace(l, i, v) insert(l, i, v) ones_n(n) range(a, b)
 --   inverse(permutation) wide(shape, shape) keep1(shape, dims) last_n(l, n)
---   as_number(x): an operand that is a number
+--   dtype_named("int64"); as_number(x): an operand that is a number
 --   length(l) product(l) wrap(dim, n) working(x) eps_of(x) default_to(x, y)
 --
 -- Lua's `if`, `and`, `<`, `==` cannot be seen by proxies: a text that has them is refused.
@@ -38,7 +38,7 @@ end
 -- A node; equal ones are one. kind: tensor, number, list, string, condition, any (an Operand: tensor or number).
 local function make(what, kind, args, more)
   local parts = { what, kind, more or "" }
-  for i, a in ipairs(args) do parts[#parts + 1] = key_of(a) end
+  for _, a in ipairs(args) do parts[#parts + 1] = key_of(a) end
   local key = table.concat(parts, " ")
   local known = graph.by_key[key]
   if known then return known end
@@ -104,6 +104,11 @@ local function function_of(name, result, ...)
   end
 end
 
+local constant = {
+  eq = function(a, b) return a == b end, ne = function(a, b) return a ~= b end,
+  lt = function(a, b) return a < b end, le = function(a, b) return a <= b end,
+  gt = function(a, b) return a > b end, ge = function(a, b) return a >= b end,
+}
 local function comparison(name)
   return function(a, b)
     if is_tensor(a) or is_tensor(b) then return make("op", "tensor", { a, b }, name) end
@@ -111,7 +116,7 @@ local function comparison(name)
       if name ~= "eq" and name ~= "ne" then fail("texts can be equal or not, no more") end
       return make("text_" .. name, "condition", { a, b })
     end
-    if not is_node(a) and not is_node(b) then fail("a comparison of constants") end
+    if not is_node(a) and not is_node(b) then return constant[name](a, b) end
     return make("cond_" .. name, "condition", { a, b })
   end
 end
@@ -129,24 +134,39 @@ local functions = {
     if type(c) == "boolean" then return c and a or b end
     local k = kind(a) == "any" and "tensor" or kind(a)
     local other = kind(b) == "any" and "tensor" or kind(b)
-    if (a ~= nil and b ~= nil) and k ~= other and not (is_tensor(a) or is_tensor(b)) then
+    if k == "none" then k = other elseif other == "none" then other = k end
+    if k ~= other and not (is_tensor(a) or is_tensor(b)) then
       fail("when: the branches are a %s and a %s", k, other)
     end
     return make("when", (is_tensor(a) or is_tensor(b)) and "tensor" or k, { c, a, b })
   end,
   given = function(x) return make("given", "condition", { x }) end,
-  both = function(a, b) return make("both", "condition", { condition(a), condition(b) }) end,
-  either = function(a, b)
-    if a == false then return condition(b) end
-    return make("either", "condition", { condition(a), condition(b) })
+  both = function(a, b)
+    a, b = condition(a), condition(b)
+    if a == false or b == false then return false end
+    if a == true then return b end
+    return b == true and a or make("both", "condition", { a, b })
   end,
-  negate = function(a) return make("negate", "condition", { condition(a) }) end,
+  either = function(a, b)
+    a, b = condition(a), condition(b)
+    if a == true or b == true then return true end
+    if a == false then return b end
+    return b == false and a or make("either", "condition", { a, b })
+  end,
+  negate = function(a)
+    a = condition(a)
+    if type(a) == "boolean" then return not a end
+    return make("negate", "condition", { a })
+  end,
   is_float = function_of("is_float", "condition", "tensor"),
   is_int = function_of("is_int", "condition", "tensor"),
   is_number = function_of("is_number", "condition", "value"),
   same_dtype = function_of("same_dtype", "condition", "tensor", "tensor"),
   records = function_of("records", "condition", "value"),
-  equal = function(a, b) return make("cond_eq", "condition", { a, b }) end,
+  equal = function(a, b)
+    if not is_node(a) and not is_node(b) then return a == b end
+    return make("cond_eq", "condition", { a, b })
+  end,
   is_list = function_of("is_list", "condition", "value"),
   same_list = function_of("same_list", "condition", "list", "list"),
   list = function(...) return make("list", "list", { ... }) end,
@@ -171,6 +191,7 @@ local functions = {
     if type(x) == "number" then return math.log(x) end
     return make("log_of", "number", { x })
   end,
+  dtype_named = function(name) return make("dtype_named", "number", {}, name) end,
   as_number = function(x) return make("as_number", "number", { x }) end,
   default_to = function(x, y) return make("default_to", kind(x), { x, y }) end,
 }
@@ -219,7 +240,7 @@ end
 --- A new, empty graph, in which names(name) gives the nodes of arguments and the like; ops: by name; define: named
 -- expressions ({ "a, b", "text" } by name).
 function M.graph(names, ops, define)
-  local g = { by_key = {}, names = names }
+  local g = { by_key = {}, names = names, ops = ops }
   local env = {}
   local stack = {}
   setmetatable(env, { __index = function(_, name)

@@ -130,7 +130,7 @@ function M.backward(op, by_name, helpers)
     local formula = alone[a.name]
     if formula then
       differentiable[a.at] = true
-      local saved, lines = {}, nil
+      local saved, lines = {}
       if formula == "unimplemented" then
         lines = { ("    MOTH_GO(moth_unimplemented(\"%s\", \"%s\"));"):format(op.name, a.name) }
       elseif a.type == "TENSORS" then

@@ -2,6 +2,7 @@
 --   moth_ops.h   op ids and one typed C entry per op (included by moth.h)
 --   unpack.h     for kernels: arguments by name
 --   ops.c        the table of ops, with their entries
+--   composite.c  the composites that are expressions
 --   backward.c   one backward function per differentiable op
 --   kernels/     per dtype and ISA level: the loops of pointwise ops, and the typed kernels
 --   cuda/        the same for CUDA, per dtype, and the table of kernels
@@ -9,6 +10,7 @@
 --   moth/ops_table.lua   the records as Lua sees them: for describe, docs and specs
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
+local composite = require "composite"
 local schema = require "schema"
 local formula = require "formula"
 local writers = require "writers"
@@ -90,7 +92,11 @@ local function complete()
       op.lanes = text.lanes:find("LANES_m_" .. op.scalar .. "(", 1, true) and "LANES_m_" .. op.scalar
     elseif op.kind == "composite" then
       op.composite = "moth_composite_" .. stem
-      need(op, "composite", op.composite)
+      if op.expr then
+        op.composite_text = composite.text(op, by_name, makers)
+      else
+        need(op, "composite", op.composite)
+      end
     elseif op.kind == "structured" then
       op.cpu = "moth_cpu_" .. op.name
       need(op, "cpu", op.cpu)

@@ -101,6 +101,15 @@ return {
   doc = "Positions of the elements that are not zero: one row each, one column per dimension." },
 { "embedding(Tensor weight, IndexTensor index, index_base) -> Tensor",
   kind = "composite",
+  expr = [[
+    local rows = index_select(weight, 0, reshape(index, list(index.numel)), index_base)
+    return view(rows, join(index.shape, list(weight.shape[1])))]],
+  check = {
+    { "equal(weight.ndim, 2)",
+      "weight must be 2-D, got {weight.ndim} dimensions" },
+    { "lt(index.ndim, 16)",
+      "index has too many dimensions" },
+  },
   grad = "composite",
   reference = "embedding",
   samples = { "randn(5,3), randint(1, 6, {2,4})" },

@@ -47,6 +47,16 @@ return {
   doc = "Matrix product with broadcast leading dimensions; vectors are rows or columns." },
 { "dot(Tensor self, Tensor other) -> Tensor",
   kind = "composite",
+  expr = [[
+    local product = self * other -- a product of matrices does not round each term to float16
+    return when(both(same_dtype(self, other), is_float(self)), squeeze(mm(unsqueeze(self, 0), unsqueeze(other, 1))),
+      when(is_float(self), sum(product), to(sum(product), self.dtype)))]],
+  check = {
+    { "both(equal(self.ndim, 1), equal(other.ndim, 1))",
+      "expected two 1-D tensors" },
+    { "equal(self.shape[0], other.shape[0])",
+      "sizes differ: {self.shape[0]} and {other.shape[0]}; the shapes cannot be multiplied" },
+  },
   grad = "composite",
   reference = "dot",
   samples = { "randn(4), randn(4)" },
@@ -54,6 +64,11 @@ return {
   doc = "Inner product of two vectors." },
 { "mv(Tensor self, Tensor vec) -> Tensor",
   kind = "composite",
+  expr = "squeeze(mm(self, unsqueeze(vec, 1)), 1)",
+  check = {
+    { "both(equal(self.ndim, 2), equal(vec.ndim, 1))",
+      "expected a 2-D and a 1-D tensor" },
+  },
   grad = "composite",
   reference = "mv",
   samples = { "randn(3,4), randn(4)" },
@@ -61,6 +76,11 @@ return {
   doc = "Matrix times vector." },
 { "outer(Tensor self, Tensor vec2) -> Tensor",
   kind = "composite",
+  expr = "unsqueeze(self, 1) * vec2",
+  check = {
+    { "both(equal(self.ndim, 1), equal(vec2.ndim, 1))",
+      "expected two 1-D tensors" },
+  },
   grad = "composite",
   reference = "outer",
   samples = { "randn(3), randn(4)" },
@@ -92,6 +112,11 @@ return {
   doc = "beta self + alpha batch1 @ batch2; with beta 0 self counts for nothing." },
 { "trace(Tensor self) -> Tensor",
   kind = "composite",
+  expr = "sum(diagonal(self, 0, 0, 1))",
+  check = {
+    { "equal(self.ndim, 2)",
+      "expected a 2-D tensor, got {self.ndim} dimensions" },
+  },
   grad = "composite",
   reference = "trace",
   samples = { "randn(3,4)", "randn(3,3)" },

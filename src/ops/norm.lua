@@ -35,6 +35,13 @@ return {
   doc = "Gradients of layer_norm's input, weight and bias; need says by bits which, the others are empty." },
 { "layer_norm(Tensor self, int[] normalized_shape, Tensor? weight=none, Tensor? bias=none, float eps=1e-05) -> Tensor",
   kind = "composite",
+  expr = [[
+    local y, mean, rstd = native_layer_norm(self, weight, bias, length(normalized_shape), eps)
+    return y]],
+  check = {
+    { "both(ge(length(normalized_shape), 1), same_list(last_n(self.shape, length(normalized_shape)), normalized_shape))",
+      "normalized_shape must be the last dimensions of self, which has the shape {self.shape}, got {normalized_shape}" },
+  },
   grad = "composite",
   reference = "layer_norm",
   samples = { "randn(4,5), {5}, rand(5), randn(5)", "randn(2,3,4), {3,4}", "randn(0,3), {3}" },
@@ -64,6 +71,13 @@ return {
   doc = "Gradients of rms_norm's input and weight; need says by bits which, the others are empty." },
 { "rms_norm(Tensor self, int[] normalized_shape, Tensor? weight=none, Scalar? eps=none) -> Tensor",
   kind = "composite",
+  expr = [[
+    local y, rstd = native_rms_norm(self, weight, length(normalized_shape), default_to(eps, eps_of(self)))
+    return y]],
+  check = {
+    { "both(ge(length(normalized_shape), 1), same_list(last_n(self.shape, length(normalized_shape)), normalized_shape))",
+      "normalized_shape must be the last dimensions of self, which has the shape {self.shape}, got {normalized_shape}" },
+  },
   grad = "composite",
   reference = "rms_norm",
   samples = { "randn(4,5), {5}, rand(5)", "randn(2,3,4), {3,4}, nil, 0.1" },
@@ -96,6 +110,9 @@ return {
   doc = "Gradients of group_norm's input, weight and bias; need says by bits which, the others are empty." },
 { "group_norm(Tensor self, int num_groups, Tensor? weight=none, Tensor? bias=none, float eps=1e-05) -> Tensor",
   kind = "composite",
+  expr = [[
+    local y, mean, rstd = native_group_norm(self, weight, bias, num_groups, eps)
+    return y]],
   grad = "composite",
   reference = "group_norm",
   samples = { "randn(2,4,3), 2, rand(4), randn(4)", "randn(3,6), 3" },
@@ -132,6 +149,9 @@ return {
   doc = "Gradients of batch_norm's input, weight and bias; need says by bits which, the others are empty." },
 { "batch_norm(Tensor self, Tensor!? running_mean, Tensor!? running_var, Tensor? weight=none, Tensor? bias=none, bool training=false, float momentum=0.1, float eps=1e-05) -> Tensor",
   kind = "composite",
+  expr = [[
+    local y, mean, rstd = native_batch_norm(self, weight, bias, running_mean, running_var, training, momentum, eps)
+    return y]],
   grad = "composite",
   reference = "batch_norm",
   samples = {
@@ -145,6 +165,10 @@ return {
     and running_var (unbiased) by momentum, else by those." },
 { "instance_norm(Tensor self, Tensor? weight=none, Tensor? bias=none, float eps=1e-05) -> Tensor",
   kind = "composite",
+  expr = [[
+    local groups = when(both(gt(self.ndim, 1), gt(self.shape[1], 0)), self.shape[1], 1)
+    local y, mean, rstd = native_group_norm(self, weight, bias, groups, eps)
+    return y]],
   grad = "composite",
   reference = "instance_norm",
   samples = { "randn(2,3,4)", "randn(2,3,2,2), rand(3), randn(3)" },

@@ -130,6 +130,16 @@ local function derivative(v)
     "a formula per input, \"none\", \"composite\" or \"unimplemented\""
 end
 
+-- { { condition, message[, "type"] }, … }
+local function conditions(v)
+  for _, c in ipairs(type(v) == "table" and v or { false }) do
+    if type(c) ~= "table" or type(c[1]) ~= "string" or type(c[2]) ~= "string" or (c[3] and c[3] ~= "type") then
+      return false, "a list of { condition, message, \"type\" or nothing }"
+    end
+  end
+  return true
+end
+
 local function limits(v)
   for _, limit in pairs(type(v) == "table" and v or { false }) do
     if limit ~= "lowest" and limit ~= "highest" then return false, "{ argument = \"lowest\" | \"highest\" }" end
@@ -143,7 +153,7 @@ local keys = {
   grad = derivative,
   scalar = is "string", promote = one_of("same", "float", "self"), dtypes = dtype_classes, out = one_of("bool"),
   cond = is "string", limits = limits,
-  shape = is "string",
+  shape = is "string", expr = is "string", check = conditions,
   amp = one_of("keep", "low", "high", "widest"),
   ref = is "string", reference = is "string", none = is "string",
   tolerance = tolerance,
@@ -187,6 +197,8 @@ local function check(op)
     end
     if op.kind ~= "composite" and not op.shape then fail(op, "shape is missing") end
   end
+  if op.expr and op.kind ~= "composite" then fail(op, ("a record of kind %s has no expr"):format(op.kind)) end
+  if op.check and not op.expr then fail(op, "check needs an expr") end
   local sources = (op.ref and 1 or 0) + (op.reference and 1 or 0) + (op.none and 1 or 0)
   if sources ~= 1 then
     fail(op, "needs one of ref (an expression), reference (a name in spec/ops/references) or none = \"why\"")

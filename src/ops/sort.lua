@@ -12,6 +12,9 @@ return {
     NaN counts as larger than all numbers." },
 { "argsort(Tensor self, Dim dim=-1, bool descending=false, index_base) -> Tensor",
   kind = "composite",
+  expr = [[
+    local values, positions = sort(self, dim, descending, index_base)
+    return positions]],
   grad = "none",
   reference = "argsort",
   samples = {

@@ -227,6 +227,12 @@ local function write_backward(ops, write)
   write("backward.c", table.concat(t, "\n") .. "\n")
 end
 
+local function write_composites(ops, write)
+  local t = { banner, '#include "dispatch/eval.h"\n' }
+  for _, op in ipairs(ops) do t[#t + 1] = op.composite_text end
+  write("composite.c", table.concat(t, "\n"))
+end
+
 -- `restrict` lets loads go before stores of other elements; that of an element itself waits for its load, so that out may
 -- be the input exactly. The loop over contiguous elements of a unary op, or the one written by hand (kernels/cpu/typed/lanes.h).
 local function row_function(op, name, out_type, text)
@@ -523,6 +529,7 @@ function M.run(ops, header, write)
   cdef.write(header, write_header(ops, write), write)
   write_unpack(ops, write)
   write_table(ops, write)
+  write_composites(ops, write)
   write_backward(ops, write)
   write_kernels(ops, write)
   write_attention(write)
