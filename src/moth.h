@@ -24,13 +24,14 @@ extern "C" {
 
 typedef enum MothStatus {
   MOTH_OK = 0,
-  MOTH_ERR_VALUE,  /* an argument has a wrong value, shape or dtype */
-  MOTH_ERR_TYPE,   /* an argument is of a wrong kind */
-  MOTH_ERR_INDEX,  /* a position is out of range */
-  MOTH_ERR_MEMORY, /* no memory */
-  MOTH_ERR_IO,     /* the system refused: path and errno are in the message */
-  MOTH_ERR_STATE,  /* the call is not possible now (a freed graph, a released tensor) */
-  MOTH_ERR_HOST    /* an error of the host language, parked by the binding */
+  MOTH_ERR_VALUE,      /* an argument has a wrong value, shape or dtype */
+  MOTH_ERR_TYPE,       /* an argument is of a wrong kind */
+  MOTH_ERR_INDEX,      /* a position is out of range */
+  MOTH_ERR_MEMORY,     /* no memory */
+  MOTH_ERR_IO,         /* the system refused: path and errno are in the message */
+  MOTH_ERR_STATE,      /* the call is not possible now (a freed graph, a released tensor) */
+  MOTH_ERR_HOST,       /* an error of the host language, parked by the binding */
+  MOTH_ERR_INTERRUPTED /* the host's flag for Ctrl-C was set in the middle of an op */
 } MothStatus;
 
 /* Every dtype, once: X(ENUM, name, C type of an element, compute type, class). Ordered by promotion
@@ -211,7 +212,8 @@ MOTH_API bool moth_set_grad_enabled(bool on); /* returns what it was; per thread
 
 /* --- generators ------------------------------------------------------------------------------- */
 
-/* Philox-4x32-10 counters: the bits depend on seed and position only, never on threads or device. */
+/* The default one belongs to the Lua state that runs, else to the thread (src/core/defaults.h), as the default
+ * dtype and the number of threads do. Philox-4x32-10 counters: the bits depend on seed and position only, never on threads or device. */
 MOTH_API MothGenerator *moth_default_generator(void);
 MOTH_API MothGenerator *moth_generator_new(uint64_t seed); /* NULL: no memory */
 MOTH_API void moth_generator_retain(MothGenerator *g);

@@ -17,6 +17,7 @@
 
 #include "core/alloc.h"
 #include "core/dtype.h"
+#include "core/environment.h"
 #include "core/parallel.h"
 #include "kernels/cpu/table.h"
 
@@ -44,7 +45,7 @@ static void open_blas(void) {
       "libopenblas.so.0",
   };
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-    const char *path = i ? paths[i] : getenv("MOTH_BLAS");
+    const char *path = i ? paths[i] : moth_env_text("MOTH_BLAS");
     void *lib = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!lib)
       continue;
@@ -64,10 +65,9 @@ static void open_blas(void) {
 }
 
 static void open_onednn(void) {
-  const char *wanted = getenv("MOTH_ONEDNN");
-  void *lib = wanted && !strcmp(wanted, "0")
-                  ? NULL
-                  : dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  void *lib = moth_env_flag("MOTH_ONEDNN", true)
+                  ? dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
+                  : NULL;
   if (lib)
     *(void **)&onednn = dlsym(lib, "dnnl_sgemm");
 }

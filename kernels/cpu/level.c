@@ -2,11 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/environment.h"
 #include "core/error.h"
 #include "kernels/cpu/table.h"
 
 int moth_isa;
-static const char *const names[MOTH_NISAS] = {"generic", "avx2", "avx512"};
+static const char *const names[MOTH_NISAS + 1] = {"generic", "avx2", "avx512", NULL};
 
 static bool has(int isa) {
   __builtin_cpu_init();
@@ -24,11 +25,15 @@ static bool has(int isa) {
 }
 
 __attribute__((constructor)) static void level_init(void) {
-  const char *want = getenv("MOTH_CPU");
-  if (want && moth_set_cpu_level(want) == MOTH_OK)
-    return;
-  for (moth_isa = MOTH_NISAS - 1; !has(moth_isa); moth_isa--) {
+  int best = MOTH_NISAS - 1;
+  while (!has(best))
+    best--;
+  int want = moth_env_choice("MOTH_CPU", names);
+  if (want >= 0 && !has(want)) {
+    moth_env_complain("MOTH_CPU", "a level that this CPU has", names[best]);
+    want = -1;
   }
+  moth_isa = want < 0 ? best : want;
 }
 
 const char *moth_cpu_level(void) {

@@ -8,7 +8,7 @@ folder=spec/fuzz/corpus/$name
 dict=spec/fuzz/$name.dict
 mkdir -p "$build/$name.corpus" || exit 1
 clang -std=gnu17 -D_GNU_SOURCE -g -O1 -Isrc -I"$gen" -fsanitize=fuzzer,address,undefined \
-  -fno-sanitize-recover=undefined -o "$build/$name" "spec/fuzz/$name.c" spec/fuzz/doubles.c src/core/error.c src/core/thread.c \
+  -fno-sanitize-recover=undefined -o "$build/$name" "spec/fuzz/$name.c" spec/fuzz/doubles.c src/core/environment.c src/core/error.c src/core/thread.c \
   src/io/*.c -ldl -lpthread || exit 1
 [ -d "$folder" ] || folder=
 [ -f "$dict" ] && dict=-dict=$dict || dict=

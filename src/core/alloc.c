@@ -20,6 +20,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/environment.h"
+
 enum {
   ALIGN = 64,
   SMALL_MAX = 32 * 1024,
@@ -116,11 +118,19 @@ static inline Cache *my_cache(void) {
   return new_cache();
 }
 
+/* A thread of the parent's that is in the allocator while another one forks is not there in the child. */
+static void lock_for_fork(void) {
+  pthread_mutex_lock(&lock);
+}
+static void unlock_after_fork(void) {
+  pthread_mutex_unlock(&lock);
+}
+
 __attribute__((constructor)) static void alloc_init(void) {
   pthread_key_create(&thread_key, thread_exit);
-  const char *g = getenv("MOTH_GUARD"), *k = getenv("MOTH_CACHE");
-  guarded = g && !strcmp(g, "1");
-  uncached = k && !strcmp(k, "0");
+  pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork);
+  guarded = moth_env_flag("MOTH_GUARD", false);
+  uncached = !moth_env_flag("MOTH_CACHE", true);
 #if defined(__SANITIZE_ADDRESS__)
   uncached = true;
 #elif defined(__has_feature)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/environment.h"
 #include "core/error.h"
 #include "no_cuda/cuda.h"
 
@@ -48,8 +49,7 @@ static const MothDeviceOps *devices[MOTH_NDEVICES] = {&cpu, &moth_cuda_device, &
 bool moth_deterministic = true;
 
 __attribute__((constructor)) static void read_deterministic(void) {
-  const char *s = getenv("MOTH_DETERMINISTIC");
-  moth_deterministic = !s || strcmp(s, "0") != 0;
+  moth_deterministic = moth_env_flag("MOTH_DETERMINISTIC", true);
 }
 
 const MothDeviceOps *moth_device_ops(MothDeviceType type) {

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/defaults.h"
 #include "core/error.h"
 
 #define MOTH_FN        static inline __attribute__((unused))
@@ -21,8 +22,6 @@ static const struct {
     MOTH_DTYPE_LIST(MOTH_X)
 #undef MOTH_X
 };
-
-static MothDType default_dtype = MOTH_FLOAT32;
 
 const char *moth_dtype_name(MothDType d) {
   return dtypes[d].name;
@@ -61,14 +60,14 @@ MothDType moth_dtype_promote(MothDType a, MothDType b) {
 }
 
 MothDType moth_default_dtype(void) {
-  return default_dtype;
+  return moth_defaults()->dtype;
 }
 
 MothStatus moth_set_default_dtype(MothDType d) {
   if ((unsigned)d >= MOTH_NDTYPES || !moth_dtype_is_float(d))
     return moth_fail(MOTH_ERR_TYPE, "set_default_dtype: expected a floating-point dtype, got %s",
                      (unsigned)d < MOTH_NDTYPES ? dtypes[d].name : "an unknown one");
-  default_dtype = d;
+  moth_defaults()->dtype = d;
   return MOTH_OK;
 }
 

@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/environment.h"
+
 static char topics[256];
 
 __attribute__((constructor)) static void log_init(void) {
-  moth_log_set(getenv("MOTH_LOGS"));
+  moth_log_set(moth_env_text("MOTH_LOGS"));
 }
 
 void moth_log_set(const char *s) {

@@ -1,31 +1,87 @@
 #include "core/parallel.h"
 
 #include <omp.h>
+#include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "core/defaults.h"
+#include "core/environment.h"
 #include "core/error.h"
 
-static int num_threads;
+enum { MAX_THREADS = 1024 };
+
+_Thread_local const volatile sig_atomic_t *moth_stop __attribute__((tls_model("initial-exec")));
+
+static int at_start;
+
+/* The threads of OpenMP's team are not there in a child made by fork, and libgomp would wait for them for
+ * ever; nor does it forget a team before the thread ends that started it. So that thread, the only one of the
+ * child, goes on alone; threads that the child starts have teams of their own. */
+static _Thread_local bool has_team, lost_team;
+static void after_fork(void) {
+  lost_team = lost_team || has_team;
+}
 
 __attribute__((constructor)) static void threads_init(void) {
-  const char *s = getenv("MOTH_NUM_THREADS");
-  if (!s)
-    s = getenv("OMP_NUM_THREADS");
-  num_threads = s ? atoi(s) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-  if (num_threads < 1)
-    num_threads = 1;
+  pthread_atfork(NULL, NULL, after_fork);
+  int machine = (int)sysconf(_SC_NPROCESSORS_ONLN);
+  const char *openmp = getenv("OMP_NUM_THREADS"); /* "4" or, for levels, "4,2": libgomp checks it */
+  int n = openmp ? atoi(openmp) : machine;
+  n = n < 1 ? 1 : n < MAX_THREADS ? n : MAX_THREADS;
+  at_start = (int)moth_env_integer("MOTH_NUM_THREADS", 1, MAX_THREADS, n);
+}
+
+int moth_num_threads_at_start(void) {
+  return at_start;
 }
 
 int moth_num_threads(void) {
-  return num_threads;
+  return lost_team ? 1 : moth_defaults()->num_threads;
 }
 
 MothStatus moth_set_num_threads(int n) {
-  if (n < 1 || n > 1024)
-    return moth_fail(MOTH_ERR_VALUE, "set_num_threads: expected 1 to 1024, got %d", n);
-  num_threads = n;
+  if (n < 1 || n > MAX_THREADS)
+    return moth_fail(MOTH_ERR_VALUE, "set_num_threads: expected 1 to %d, got %d", MAX_THREADS, n);
+  moth_defaults()->num_threads = n;
   return MOTH_OK;
+}
+
+const volatile sig_atomic_t **moth_stop_place(void) {
+  return &moth_stop;
+}
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* A range in parts of some 10 ms, with a look at the flag before each. Ranges of less than PARTS grains, each
+ * worth some 10 us, are not cut: their start would be paid again. */
+static void run(MothRange fn, void *ctx, int64_t begin, int64_t end, int64_t grain) {
+  enum { PARTS = 64, SHORT = 5000000, LONG = 15000000 };
+  int64_t grains = (end - begin) / grain;
+  if (__builtin_expect(!moth_stop, 1)) {
+    fn(ctx, begin, end);
+    return;
+  }
+  int64_t part = grains < PARTS ? end - begin : grains / PARTS * grain;
+  int64_t before = grains < PARTS ? 0 : now_ns();
+  while (begin < end && !moth_stopped()) {
+    int64_t to = end - begin > part ? begin + part : end;
+    fn(ctx, begin, to);
+    begin = to;
+    if (begin == end)
+      return;
+    int64_t now = now_ns();
+    if (now - before < SHORT)
+      part *= 2;
+    else if (now - before > LONG && part > grain)
+      part = part / grain / 2 * grain;
+    before = now;
+  }
 }
 
 void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx) {
@@ -34,24 +90,28 @@ void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx) {
   if (grain < 1)
     grain = 1;
   if (n <= grain) {
-    fn(ctx, 0, n);
+    run(fn, ctx, 0, n, grain);
     return;
   }
   int64_t pieces = (n + grain - 1) / grain;
-  int threads = moth_num_threads();
+  int threads = omp_in_parallel() ? 1 : moth_num_threads();
   if (threads > pieces)
     threads = (int)pieces;
-  if (threads <= 1 || omp_in_parallel()) {
-    fn(ctx, 0, n);
+  if (threads <= 1) {
+    run(fn, ctx, 0, n, grain);
     return;
   }
+  const volatile sig_atomic_t *flag = moth_stop;
+  has_team = true;
 #pragma omp parallel num_threads(threads)
   {
     int k = omp_get_thread_num(), m = omp_get_num_threads();
     int64_t begin = pieces * k / m * grain, end = pieces * (k + 1) / m * grain;
     if (end > n)
       end = n;
+    moth_stop = flag;
     if (begin < end)
-      fn(ctx, begin, end);
+      run(fn, ctx, begin, end, grain);
+    moth_stop = k ? NULL : flag;
   }
 }

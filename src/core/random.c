@@ -1,22 +1,11 @@
 #include "core/random.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 #include "core/alloc.h"
+#include "core/defaults.h"
 #include "core/error.h"
 
-struct MothGenerator {
-  _Atomic int64_t refs;
-  pthread_mutex_t lock;
-  uint64_t seed, offset;
-};
-
-/* Lives as long as the process: its count never reaches 0. */
-static MothGenerator default_generator = {1, PTHREAD_MUTEX_INITIALIZER, 42, 0};
-
 MothGenerator *moth_default_generator(void) {
-  return &default_generator;
+  return &moth_defaults()->generator;
 }
 
 MothGenerator *moth_generator_new(uint64_t seed) {
@@ -33,11 +22,11 @@ MothGenerator *moth_generator_new(uint64_t seed) {
 }
 
 void moth_generator_retain(MothGenerator *g) {
-  atomic_fetch_add(&g->refs, 1);
+  __atomic_fetch_add(&g->refs, 1, __ATOMIC_RELAXED);
 }
 
 void moth_generator_release(MothGenerator *g) {
-  if (g && atomic_fetch_sub(&g->refs, 1) == 1) {
+  if (g && __atomic_fetch_sub(&g->refs, 1, __ATOMIC_ACQ_REL) == 1) {
     pthread_mutex_destroy(&g->lock);
     moth_free(g, sizeof *g);
   }
@@ -48,8 +37,11 @@ void moth_generator_seed(MothGenerator *g, uint64_t seed) {
 }
 
 void moth_generator_get_state(const MothGenerator *g, uint64_t *seed, uint64_t *offset) {
+  MothGenerator *lockable = (MothGenerator *)g;
+  pthread_mutex_lock(&lockable->lock);
   *seed = g->seed;
   *offset = g->offset;
+  pthread_mutex_unlock(&lockable->lock);
 }
 
 void moth_generator_set_state(MothGenerator *g, uint64_t seed, uint64_t offset) {
@@ -61,7 +53,7 @@ void moth_generator_set_state(MothGenerator *g, uint64_t seed, uint64_t offset) 
 
 MothPhilox moth_generator_take(MothGenerator *g, int64_t n) {
   if (!g)
-    g = &default_generator;
+    g = &moth_defaults()->generator;
   pthread_mutex_lock(&g->lock);
   MothPhilox p = {g->seed, g->offset};
   g->offset += ((uint64_t)n + 3) / 4;

@@ -3,7 +3,15 @@
  * number of threads or the device (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"). */
 #ifndef MOTH_CORE_RANDOM_H
 #define MOTH_CORE_RANDOM_H
+#include <pthread.h>
+
 #include "moth.h"
+
+struct MothGenerator {
+  int64_t refs; /* atomic */
+  pthread_mutex_t lock;
+  uint64_t seed, offset;
+};
 
 typedef struct MothPhilox {
   uint64_t seed;

@@ -374,8 +374,7 @@ extern "C" MOTH_API const char *moth_cuda_open(const MothCudaApi **out) {
     }
   for (int i = 0; i < device_count; i++)
     moth_cuda_stream_default(i)->device = i;
-  const char *s = getenv("MOTH_CUDA_SYNC");
-  moth_cuda_sync_always = s && strcmp(s, "0") != 0;
+  moth_cuda_sync_always = moth_env_flag("MOTH_CUDA_SYNC", false);
   for (int i = 0; i < MOTH_NOPS; i++)
     moth_ops[i].kernels[MOTH_CUDA] = moth_cuda_kernels_of_ops[i];
   moth_device_register(MOTH_CUDA, &ops);

@@ -70,7 +70,7 @@ static void *try_in(const char *folder, const char *below, const char *soname) {
 }
 
 static void *find_library(const char *soname) {
-  void *handle = try_in(getenv("MOTH_CUDA_LIB"), "", soname);
+  void *handle = try_in(moth_env_text("MOTH_CUDA_LIB"), "", soname);
   if (!handle)
     handle = try_open(soname);
   for (const char *toolkit : {(const char *)getenv("CUDA_HOME"), (const char *)getenv("CUDA_PATH"),
@@ -125,7 +125,7 @@ MothStatus moth_cuda_lib_open(MothCudaLib which, void **handle) {
     size_t n = strlen(names);
     snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", sonames[i]);
   }
-  const char *folder = getenv("MOTH_CUDA_LIB");
+  const char *folder = moth_env_text("MOTH_CUDA_LIB");
   return moth_fail(
       MOTH_ERR_STATE,
       "%s is not there: looked for %s in %s%sthe loader's folders, $CUDA_HOME/lib64, "

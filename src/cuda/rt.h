@@ -17,6 +17,7 @@
 extern "C" {
 #include "core/device.h"
 #include "core/dtype.h"
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "core/tensor.h"

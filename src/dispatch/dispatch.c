@@ -3,9 +3,11 @@
 
 #include <string.h>
 
+#include "core/defaults.h"
 #include "core/device.h"
 #include "core/dtype.h"
 #include "core/log.h"
+#include "core/parallel.h"
 #include "core/thread.h"
 #include "dispatch/subclass.h"
 
@@ -102,9 +104,23 @@ static void bump_versions(MothCall *c) {
   }
 }
 
+/* Composites that write to arguments run to their end: Ctrl-C must not stop one between two writes. */
+static _Thread_local int writers;
+
+static bool writes(const MothCall *c) {
+  bool any = c->target || c->op->returns_self;
+  for (int i = 0; i < c->op->nargs; i++)
+    any = any || c->op->args[i].mutated;
+  return any;
+}
+
 /* What a composite is made of allocates its results: those of the out variant are copied over. */
 static MothStatus expand(MothCall *c) {
-  MOTH_TRY(c->op->composite(c));
+  bool writer = moth_defaults()->interrupt && writes(c);
+  writers += writer;
+  MothStatus made = c->op->composite(c);
+  writers -= writer;
+  MOTH_TRY(made);
   if (c->variant != MOTH_OUT)
     return MOTH_OK;
   MothStatus s = MOTH_OK;
@@ -170,6 +186,18 @@ static MothStatus check_devices(MothCall *c) {
       moth_device_format(other->device, b, sizeof b));
 }
 
+/* Ctrl-C stops a kernel in the middle if nothing but fresh results is lost: core/parallel.h. */
+static inline MothStatus run_kernel(MothCall *c, MothKernel kernel) {
+  const volatile sig_atomic_t *flag = moth_defaults()->interrupt, *outer = moth_stop;
+  if (__builtin_expect(!flag, 1))
+    return kernel(c);
+  bool fresh = !writers && !writes(c);
+  moth_stop = fresh ? flag : NULL;
+  MothStatus s = kernel(c);
+  moth_stop = outer;
+  return s == MOTH_OK && fresh && *flag ? moth_fail(MOTH_ERR_INTERRUPTED, "interrupted") : s;
+}
+
 static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
   uint32_t devices = c->keys & MOTH_KEYS_DEVICE;
@@ -201,7 +229,7 @@ static MothStatus run_backend(MothCall *c) {
   }
   if (op->kind != MOTH_VIEW && !(c->keys & MOTH_KEY_FAKE)) {
     MothKernel kernel = op->kernels[c->device.type];
-    s = kernel ? kernel(c) : no_kernel(c);
+    s = kernel ? run_kernel(c, kernel) : no_kernel(c);
   } else if (!op->shape) {
     s = moth_fail(MOTH_ERR_STATE,
                   "the shape of the result depends on data, which a fake tensor has not");
@@ -331,7 +359,7 @@ static void describe_args(const MothCall *c) {
 }
 
 static MothStatus failed(MothCall *c, MothStatus s) {
-  if (s == MOTH_ERR_HOST || moth_last_error()[0] == '[')
+  if (s == MOTH_ERR_HOST || s == MOTH_ERR_INTERRUPTED || moth_last_error()[0] == '[')
     return s;
   moth_error_prefix("[%s%s] ", c->op->name,
                     c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
@@ -509,11 +537,16 @@ MothStatus moth_intercept_push(bool above, MothInterceptor i) {
   return MOTH_OK;
 }
 
-void moth_intercept_pop(bool above) {
+MothInterceptor moth_intercept_pop(bool above) {
   MothThread *t = &moth_thread;
   uint8_t *n = above ? &t->nabove : &t->nbelow;
-  if (*n && --*n == 0)
+  MothInterceptor popped = {NULL, NULL, false};
+  if (!*n)
+    return popped;
+  popped = (above ? intercept_above : intercept_below)[--*n];
+  if (*n == 0)
     t->include &= ~(uint32_t)(above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW);
+  return popped;
 }
 
 void moth_modes_save(MothModes *to) {

@@ -131,7 +131,7 @@ extern _Thread_local MothThread moth_thread __attribute__((tls_model("initial-ex
 MOTH_API MothThread *moth_thread_state(void);
 
 MOTH_API MothStatus moth_intercept_push(bool above, MothInterceptor i);
-MOTH_API void moth_intercept_pop(bool above);
+MOTH_API MothInterceptor moth_intercept_pop(bool above); /* what was popped; fn NULL: nothing */
 
 /* All that scopes have set on this thread: kept and put back where a thread runs several coroutines. */
 typedef struct MothModes {

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/environment.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -94,7 +96,7 @@ add_blocks_sha(uint32_t *state, const uint8_t *bytes, size_t blocks) {
 #endif
 
 static void choose(void) {
-  const char *level = getenv("MOTH_CPU");
+  const char *level = moth_env_text("MOTH_CPU");
   add_blocks = add_blocks_portable;
 #if defined(__x86_64__)
   unsigned a, b = 0, c, d;

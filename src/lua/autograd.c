@@ -9,8 +9,6 @@
 #include "core/alloc.h"
 #include "lua/moth_lua.h"
 
-void moth_lua_push_held(lua_State *L, int ref);
-
 static MothStatus no_state(void) {
   return moth_fail(MOTH_ERR_STATE, "a Lua function is needed here, but no Lua state is running");
 }
@@ -285,7 +283,7 @@ static int b_grad_fn(lua_State *L) {
 /* --- hooks ------------------------------------------------------------------------------------- */
 
 typedef struct LuaHook {
-  int ref;          /* of a node */
+  MothLuaHeld *fn;  /* of a node */
   MothTensor *leaf; /* or of a leaf, which holds the hook; not owned */
 } LuaHook;
 
@@ -296,9 +294,10 @@ static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
     return no_state();
   if (!lua_checkstack(L, 8))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
-  if (!h->leaf)
-    moth_lua_push_held(L, h->ref);
-  else if (!moth_lua_push_hook(L, h->leaf, h))
+  if (!h->leaf) {
+    if (!moth_lua_push_held(L, h->fn))
+      return MOTH_ERR_STATE;
+  } else if (!moth_lua_push_hook(L, h->leaf, h))
     return moth_fail(MOTH_ERR_STATE, "a hook of a leaf belongs to another Lua state");
   retain_push(L, grad);
   MOTH_TRY(call_lua(L, 1, 1));
@@ -327,7 +326,7 @@ static _Thread_local lua_State *removing;
 static void release_hook(void *ctx) {
   LuaHook *h = ctx;
   if (!h->leaf)
-    moth_lua_let_go(h->ref);
+    moth_lua_let_go(h->fn);
   else if (removing)
     moth_lua_drop_hook(removing, h->leaf, h);
   moth_free(h, sizeof *h);
@@ -350,7 +349,11 @@ static int b_register_hook(lua_State *L) {
     moth_lua_set_hook(L, lua_gettop(L) - 1, h);
   } else {
     lua_pushvalue(L, 2);
-    h->ref = moth_lua_hold(L);
+    h->fn = moth_lua_hold(L);
+    if (!h->fn) {
+      moth_free(h, sizeof *h);
+      return moth_lua_error(L, "out of memory");
+    }
   }
   MothHook hook = {.run = run_hook, .release = release_hook, .ctx = h};
   int64_t id;
@@ -385,13 +388,13 @@ static int b_remove_hook(lua_State *L) { /* (id, tensor or nil, node or nil) */
 /* --- functions written in Lua ------------------------------------------------------------------ */
 
 typedef struct LuaFunction {
-  int ref; /* of function(node, needs, ...) -> table of gradients */
+  MothLuaHeld *fn; /* function(node, needs, ...) -> table of gradients */
   char name[48];
 } LuaFunction;
 
 static void drop_function(MothNode *n) {
   LuaFunction *f = n->ctx;
-  moth_lua_let_go(f->ref);
+  moth_lua_let_go(f->fn);
   moth_free(f, sizeof *f);
 }
 
@@ -403,7 +406,8 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
     return no_state();
   if (!lua_checkstack(L, n->nresults + 8))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
-  moth_lua_push_held(L, f->ref);
+  if (!moth_lua_push_held(L, f->fn))
+    return MOTH_ERR_STATE;
   push_node(L, n);
   lua_pushnumber(L, (lua_Number)need);
   lua_pushboolean(L, n->released);
@@ -451,12 +455,16 @@ static int b_record(lua_State *L) {
   memcpy(f->name, name, len);
   f->name[len] = 0;
   lua_pushvalue(L, 2);
-  f->ref = moth_lua_hold(L);
+  f->fn = moth_lua_hold(L);
+  if (!f->fn) {
+    moth_free(f, sizeof *f);
+    return moth_lua_error(L, "out of memory");
+  }
   MothNode *node;
   MothStatus s = moth_function_record(f->name, backward_function, drop_function, f, inputs, n,
                                       outputs, nout, &node);
   if (s) {
-    moth_lua_let_go(f->ref);
+    moth_lua_let_go(f->fn);
     moth_free(f, sizeof *f);
     return moth_lua_raise(L, s);
   }

@@ -13,7 +13,8 @@
  * The records are the values of a table with weak keys, so that a coroutine that is dropped inside a
  * scope takes its modes with it.
  *
- * Ctrl-C is polled at the same entries: the host says where its flag is. */
+ * Ctrl-C is polled at the same entries: the host says where its flag is. Inside a long op the core looks
+ * (core/parallel.h). */
 #include <signal.h>
 #include <string.h>
 
@@ -185,15 +186,15 @@ static int record_gc(lua_State *L) {
 
 /* --- Ctrl-C ------------------------------------------------------------------------------------ */
 
-static const volatile sig_atomic_t never;
-const volatile sig_atomic_t *moth_lua_interrupt = &never;
+int moth_lua_interrupted(lua_State *L) {
+  *(volatile sig_atomic_t *)moth_lua_interrupt = 0;
+  lua_sethook(L, NULL, 0, 0); /* the host's, which would say it once more */
+  return moth_lua_error(L, "interrupted");
+}
 
 void moth_lua_entered(lua_State *L) {
-  if (*moth_lua_interrupt && moth_lua_interrupt != &never) {
-    *(volatile sig_atomic_t *)moth_lua_interrupt = 0;
-    lua_sethook(L, NULL, 0, 0); /* the host's, which would say it once more */
-    moth_lua_error(L, "interrupted");
-  }
+  if (*moth_lua_interrupt)
+    moth_lua_interrupted(L);
   moth_lua_sync(L);
 }
 
@@ -213,8 +214,4 @@ void moth_lua_open_coroutines(lua_State *L) {
   lua_pushcfunction(L, record_gc);
   lua_setfield(L, -2, "__gc");
   lua_rawset(L, LUA_REGISTRYINDEX);
-  lua_getfield(L, LUA_REGISTRYINDEX, MOTH_LUA_INTERRUPT);
-  if (lua_islightuserdata(L, -1))
-    moth_lua_interrupt = lua_touserdata(L, -1);
-  lua_pop(L, 1);
 }

@@ -8,7 +8,6 @@
  * a small network's step costs a quarter more while it runs through fresh memory.
  * Small tensors that are dropped are few bytes in Lua and many lines of cache: LuaJIT is asked to begin its
  * next cycle at one and a half of what it holds, not at twice, unless the program has chosen a pause itself. */
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +20,7 @@
 _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
 _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
-static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library, key_held;
+static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library;
 
 enum { LUA_PAUSE = 200, PAUSE = 150 }; /* percent; the first is LuaJIT's own */
 enum { GROWTH = 64 << 20, SOME_GROWTH = 8 << 20, SHARE = 100 };
@@ -83,8 +82,10 @@ static inline void count_handle(lua_State *L) {
     if (!scopes)
       return;
     push_metatable(L, &key_scope);
-    lua_pushvalue(L, -2);
-    lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
+    if (lua_istable(L, -1)) { /* else the scope is another state's, which called this one */
+      lua_pushvalue(L, -2);
+      lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
+    }
     lua_pop(L, 1);
   }
 }
@@ -352,6 +353,8 @@ int moth_lua_error(lua_State *L, const char *fmt, ...) {
 }
 
 int moth_lua_raise(lua_State *L, MothStatus s) {
+  if (s == MOTH_ERR_INTERRUPTED)
+    return moth_lua_interrupted(L);
   if (s == MOTH_ERR_HOST) {
     push_metatable(L, &key_parked);
     lua_pushlightuserdata(L, &key_parked);
@@ -367,62 +370,6 @@ MothStatus moth_lua_park(lua_State *L) {
   lua_insert(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
   return MOTH_ERR_HOST;
-}
-
-/* --- values held from C ------------------------------------------------------------------------ */
-
-static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct Freed {
-  int *refs;
-  int n, room;
-} freed; /* let go, not yet removed */
-static _Atomic int nfreed;
-
-int moth_lua_hold(lua_State *L) {
-  push_metatable(L, &key_held);
-  lua_insert(L, -2);
-  int ref = luaL_ref(L, -2);
-  lua_pop(L, 1);
-  return ref;
-}
-
-void moth_lua_let_go(int ref) {
-  pthread_mutex_lock(&held_lock);
-  if (freed.n == freed.room) {
-    int room = freed.room ? 2 * freed.room : 256;
-    int *refs = realloc(freed.refs, sizeof *refs * (size_t)room);
-    if (refs) { /* else the value stays until the state closes */
-      freed.refs = refs;
-      freed.room = room;
-    }
-  }
-  if (freed.n < freed.room)
-    freed.refs[freed.n++] = ref;
-  nfreed = freed.n;
-  pthread_mutex_unlock(&held_lock);
-}
-
-void moth_lua_drain(lua_State *L) {
-  if (__builtin_expect(nfreed == 0, 1))
-    return;
-  struct Freed mine;
-  pthread_mutex_lock(&held_lock);
-  mine = freed;
-  freed = (struct Freed){NULL, 0, 0};
-  nfreed = 0;
-  pthread_mutex_unlock(&held_lock);
-  push_metatable(L, &key_held);
-  for (int i = 0; i < mine.n; i++)
-    luaL_unref(L, -1, mine.refs[i]);
-  free(mine.refs);
-  lua_pop(L, 1);
-}
-
-/* Pushes the held value. */
-void moth_lua_push_held(lua_State *L, int ref) {
-  push_metatable(L, &key_held);
-  lua_rawgeti(L, -1, ref);
-  lua_remove(L, -2);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -458,8 +405,10 @@ static int b_generator(lua_State *L) {
 }
 
 static MothGenerator *generator_at(lua_State *L, int idx) {
-  if (lua_isnoneornil(L, idx))
+  if (lua_isnoneornil(L, idx)) {
+    moth_lua_here(L);
     return moth_default_generator();
+  }
   MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_GENERATOR);
   if (!h)
     moth_lua_error(L, "expected a Generator, got %s", luaL_typename(L, idx));
@@ -534,6 +483,10 @@ static bool collect(void) {
   return true;
 }
 
+__attribute__((constructor)) static void offer_collector(void) {
+  moth_alloc_collect = collect;
+}
+
 void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   int pause = lua_gc(L, LUA_GCSETPAUSE, PAUSE);
   if (pause != LUA_PAUSE)
@@ -559,7 +512,6 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
                                  {"scope_end", b_scope_end},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
-  moth_alloc_collect = collect;
   new_metatable(L, &key_tensor, tensor, "moth.Tensor");
   lua_setfield(L, -2, "Tensor");
   new_metatable(L, &key_generator, generator, "moth.Generator");
@@ -575,8 +527,5 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   lua_setfield(L, -2, "meta");
   lua_pushlightuserdata(L, &key_devices);
   lua_insert(L, -2);
-  lua_rawset(L, LUA_REGISTRYINDEX);
-  lua_pushlightuserdata(L, &key_held);
-  lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
 }

@@ -8,8 +8,6 @@
 #include "dispatch/subclass.h"
 #include "lua/moth_lua.h"
 
-void moth_lua_push_held(lua_State *L, int ref);
-
 /* --- a Lua function that sees calls ------------------------------------------------------------ */
 
 /* Pushes the function object of an op: { name, schema } with __call to the op; cached in the table at
@@ -96,8 +94,11 @@ static MothStatus take_results(lua_State *L, MothCall *c, int first) {
   return s;
 }
 
-/* Calls fn(func, args, kwargs), or with `types` fn(types, func, args, kwargs), for its results. */
-static MothStatus call_with(MothCall *c, int ref,
+static char key_subclass; /* registry: what handles the calls of subclassed tensors */
+
+/* Calls fn(func, args, kwargs), or with `types` the subclasses' (NULL) as fn(types, func, args, kwargs), for its
+ * results. */
+static MothStatus call_with(MothCall *c, const MothLuaHeld *fn,
                             MothStatus (*push_types)(lua_State *, MothCall *)) {
   lua_State *L = moth_lua_current;
   if (!L)
@@ -106,7 +107,18 @@ static MothStatus call_with(MothCall *c, int ref,
   if (!lua_checkstack(L, 24))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   int top = lua_gettop(L);
-  moth_lua_push_held(L, ref);
+  if (fn) {
+    if (!moth_lua_push_held(L, fn))
+      return MOTH_ERR_STATE;
+  } else {
+    lua_pushlightuserdata(L, &key_subclass);
+    lua_rawget(L, LUA_REGISTRYINDEX);
+    if (lua_isnil(L, -1)) {
+      lua_pop(L, 1);
+      return moth_fail(MOTH_ERR_STATE,
+                       "this Lua state has no subclasses: moth.subclass was not loaded");
+    }
+  }
   if (push_types)
     push_types(L, c);
   push_function(L, c->op, (MothVariant)c->variant);
@@ -130,7 +142,7 @@ static MothStatus call_with(MothCall *c, int ref,
 }
 
 static MothStatus mode_run(MothCall *c, void *ctx) {
-  return call_with(c, (int)(intptr_t)ctx, NULL);
+  return call_with(c, ctx, NULL);
 }
 
 /* push_mode(fn) / pop_mode(): fn(func, args, kwargs) sees every op below autograd. */
@@ -138,20 +150,27 @@ static int b_push_mode(lua_State *L) {
   moth_lua_sync(L);
   luaL_checktype(L, 1, LUA_TFUNCTION);
   lua_pushvalue(L, 1);
-  int ref = moth_lua_hold(L);
-  MothStatus s =
-      moth_intercept_push(false, (MothInterceptor){mode_run, (void *)(intptr_t)ref, false});
+  MothLuaHeld *fn = moth_lua_hold(L);
+  if (!fn)
+    return moth_lua_error(L, "out of memory");
+  MothStatus s = moth_intercept_push(false, (MothInterceptor){mode_run, fn, false});
   if (s) {
-    moth_lua_let_go(ref);
+    moth_lua_let_go(fn);
     return moth_lua_raise(L, s);
   }
-  lua_pushinteger(L, ref);
-  return 1;
+  return 0;
 }
+
+/* Pops the interceptor that was pushed last, if it is one of ours, and lets go of what it holds. */
+static void pop_held(bool above, MothStatus (*run)(MothCall *, void *)) {
+  MothInterceptor i = moth_intercept_pop(above);
+  if (i.fn == run)
+    moth_lua_let_go(i.ctx);
+}
+
 static int b_pop_mode(lua_State *L) {
   moth_lua_sync(L);
-  moth_intercept_pop(false);
-  moth_lua_let_go((int)luaL_checkinteger(L, 1));
+  pop_held(false, mode_run);
   return 0;
 }
 
@@ -161,7 +180,6 @@ static int b_pop_mode(lua_State *L) {
  * gone is not looked at, for only tensors with the key are, and these set it when they are made. */
 
 static char key_classes;
-static int subclass_ref;
 
 /* Pushes the class of t, or nil. */
 static void push_class(lua_State *L, MothTensor *t) {
@@ -193,17 +211,21 @@ static MothStatus push_types(lua_State *L, MothCall *c) {
 }
 
 static MothStatus subclass_run(MothCall *c) {
-  return call_with(c, subclass_ref, push_types);
+  return call_with(c, NULL, push_types);
 }
 
 /* on_subclass(fn): fn(types, func, args, kwargs) handles the calls of subclassed tensors. */
 static int b_on_subclass(lua_State *L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_pushlightuserdata(L, &key_subclass);
   lua_pushvalue(L, 1);
-  subclass_ref = moth_lua_hold(L);
-  moth_subclass_step = subclass_run;
+  lua_rawset(L, LUA_REGISTRYINDEX);
   return 0;
 }
+__attribute__((constructor)) static void handle_subclasses(void) {
+  moth_subclass_step = subclass_run;
+}
+
 /* make_subclass(t, class) -> a tensor of that class over the elements of t */
 static int b_make_subclass(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "make_subclass"), *out;
@@ -277,8 +299,7 @@ static MothStatus trace_run(MothCall *c, void *ctx) {
   lua_State *L = moth_lua_current;
   char text[1024];
   moth_call_describe(c, text, sizeof text);
-  if (L && lua_checkstack(L, 4)) {
-    moth_lua_push_held(L, (int)(intptr_t)ctx);
+  if (L && lua_checkstack(L, 4) && moth_lua_push_held(L, ctx)) {
     lua_pushfstring(L, "%s  (%s)", text, c->op->place);
     lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
     lua_pop(L, 1);
@@ -286,22 +307,23 @@ static MothStatus trace_run(MothCall *c, void *ctx) {
   return moth_redispatch(c);
 }
 
-static int b_push_trace(lua_State *L) { /* (table) -> ref */
+static int b_push_trace(lua_State *L) { /* (table) */
   moth_lua_sync(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_pushvalue(L, 1);
-  int ref = moth_lua_hold(L);
-  MothStatus s =
-      moth_intercept_push(true, (MothInterceptor){trace_run, (void *)(intptr_t)ref, true});
-  if (s)
+  MothLuaHeld *lines = moth_lua_hold(L);
+  if (!lines)
+    return moth_lua_error(L, "out of memory");
+  MothStatus s = moth_intercept_push(true, (MothInterceptor){trace_run, lines, true});
+  if (s) {
+    moth_lua_let_go(lines);
     return moth_lua_raise(L, s);
-  lua_pushinteger(L, ref);
-  return 1;
+  }
+  return 0;
 }
 static int b_pop_trace(lua_State *L) {
   moth_lua_sync(L);
-  moth_intercept_pop(true);
-  moth_lua_let_go((int)luaL_checkinteger(L, 1));
+  pop_held(true, trace_run);
   return 0;
 }
 
@@ -338,7 +360,9 @@ static int b_set_autocast(lua_State *L) { /* (dtype or nil) -> was */
 
 /* --- a backend written in Lua ------------------------------------------------------------------ */
 
-static int user_kernels[MOTH_NOPS];
+/* The op table, and so which op has a kernel for the user device, is the process's; each Lua state calls
+ * functions of its own, in a table of its registry by the op's name. */
+static char key_kernels;
 
 static MothStatus user_kernel(MothCall *c) {
   /* The shape rule has allocated results: Lua gets (args, results) and fills them in. */
@@ -348,7 +372,14 @@ static MothStatus user_kernel(MothCall *c) {
   if (!lua_checkstack(L, 16))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   int top = lua_gettop(L);
-  moth_lua_push_held(L, user_kernels[c->op->id]);
+  lua_pushlightuserdata(L, &key_kernels);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_getfield(L, -1, c->op->name);
+  if (lua_isnil(L, -1)) {
+    lua_settop(L, top);
+    return moth_fail(MOTH_ERR_STATE, "the kernel of '%s' was registered by another Lua state",
+                     c->op->name);
+  }
   push_args(L, c);
   lua_createtable(L, c->op->nresults, 0);
   for (int i = 0; i < c->op->nresults; i++) {
@@ -387,7 +418,11 @@ static int b_register_backend(lua_State *L) {
   static char name[32];
   static MothDeviceOps ops = {name, user_ready, user_alloc, user_free, user_copy, user_copy,
                               NULL, NULL,       NULL,       NULL,      NULL,      NULL};
-  snprintf(name, sizeof name, "%s", luaL_checkstring(L, 1));
+  const char *wanted = luaL_checkstring(L, 1);
+  if (name[0] && strcmp(name, wanted) != 0)
+    return moth_lua_error(L, "register_backend: there is one user device, and it is called '%s'",
+                          name);
+  snprintf(name, sizeof name, "%s", wanted);
   moth_device_register(MOTH_USER, &ops);
   /* Moving bytes is the same in host memory: the CPU's kernels serve. */
   static const char *const shared[] = {"copy_", "to_copy", "empty", NULL};
@@ -403,8 +438,10 @@ static int b_register_kernel(lua_State *L) {
   const MothOp *op = moth_op_find(name);
   if (!op)
     return moth_lua_error(L, "there is no op named '%s'", name);
+  lua_pushlightuserdata(L, &key_kernels);
+  lua_rawget(L, LUA_REGISTRYINDEX);
   lua_pushvalue(L, 2);
-  user_kernels[op->id] = moth_lua_hold(L);
+  lua_setfield(L, -2, op->name);
   moth_op_register(name, MOTH_USER, user_kernel);
   return 0;
 }
@@ -443,6 +480,9 @@ void moth_lua_open_modes(lua_State *L) {
   lua_pushlightuserdata(L, &key_functions);
   lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, &key_kernels);
+  lua_newtable(L);
+  lua_rawset(L, LUA_REGISTRYINDEX);
   lua_pushlightuserdata(L, &key_classes);
   lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
@@ -453,7 +493,7 @@ void moth_lua_open_modes(lua_State *L) {
   lua_pushcfunction(L, function_tostring);
   lua_setfield(L, -2, "__tostring");
   lua_rawset(L, LUA_REGISTRYINDEX);
-  static bool logging;
+  static _Thread_local bool logging; /* interceptors are the thread's */
   if (moth_log_on("dispatch") && !logging) {
     logging = true;
     moth_intercept_push(true, (MothInterceptor){log_run, NULL, true});

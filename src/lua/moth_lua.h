@@ -10,12 +10,12 @@
 #define MOTH_LUA_H
 #include <lauxlib.h>
 #include <lua.h>
-#include <signal.h>
 
 #include "autograd/node.h"
 #include "core/device.h"
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
+#include "lua/state.h"
 #include "moth.h"
 
 #define MOTH_MAGIC_TENSOR    0x6d6f7468546e7372ull
@@ -35,9 +35,6 @@ typedef struct MothHandle {
   } u;
 } MothHandle;
 
-/* Initial-exec: what every call reads must not cost a call of its own. Small, since the static TLS of a
- * library that is opened at run time is scarce. */
-#define MOTH_LUA_TLS __attribute__((tls_model("initial-exec")))
 extern _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
 /* Whether a device's allocator has had garbage collected during this call. */
 extern _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
@@ -68,25 +65,21 @@ int moth_lua_error(lua_State *L, const char *fmt, ...) __attribute__((format(pri
 /* Parks the error object on top of the stack; moth_lua_raise(L, MOTH_ERR_HOST) raises it again. */
 MothStatus moth_lua_park(lua_State *L);
 
-/* A Lua value held from C: freed at the next chance of its state, from whatever thread. */
-int moth_lua_hold(lua_State *L); /* pops a value */
-void moth_lua_let_go(int ref);
-void moth_lua_drain(lua_State *L);
-
 /* Modes of coroutines (coroutine.c). Whatever reads or changes a mode, and whoever comes back from Lua,
  * calls moth_lua_sync; an entry that nothing has to be undone for calls moth_lua_enter, which also polls
  * Ctrl-C: a host keeps a lightuserdata to its `volatile sig_atomic_t` in the registry under this name,
  * from before moth is opened, and sets it to 1 to have "interrupted" raised. */
 #define MOTH_LUA_INTERRUPT "moth.interrupt"
 extern _Thread_local int moth_lua_records MOTH_LUA_TLS;
-extern const volatile sig_atomic_t *moth_lua_interrupt;
 void moth_lua_switch(lua_State *L);
 void moth_lua_entered(lua_State *L);
+int moth_lua_interrupted(lua_State *L); /* raises "interrupted" */
 static inline void moth_lua_sync(lua_State *L) {
   if (__builtin_expect(moth_lua_records, 0))
     moth_lua_switch(L);
 }
 static inline void moth_lua_enter(lua_State *L) {
+  moth_lua_here(L);
   if (__builtin_expect(moth_lua_records | *moth_lua_interrupt, 0))
     moth_lua_entered(L);
 }

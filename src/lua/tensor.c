@@ -273,11 +273,11 @@ static int b_pointer(lua_State *L) {
 
 /* A tensor over a foreign address; `owner` is held until the last view goes. */
 typedef struct Owner {
-  int ref;
+  MothLuaHeld *value;
 } Owner;
 static void release_owner(void *ctx) {
   Owner *o = ctx;
-  moth_lua_let_go(o->ref);
+  moth_lua_let_go(o->value);
   moth_free(o, sizeof *o);
 }
 static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) */
@@ -303,7 +303,11 @@ static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) *
     if (!o)
       return moth_lua_error(L, "out of memory");
     lua_pushvalue(L, 4);
-    o->ref = moth_lua_hold(L);
+    o->value = moth_lua_hold(L);
+    if (!o->value) {
+      moth_free(o, sizeof *o);
+      return moth_lua_error(L, "out of memory");
+    }
   }
   MothTensor *t;
   MothStatus s = moth_tensor_from_ptr(p, n, shape, dtype, o ? release_owner : NULL, o, &t);
@@ -367,6 +371,7 @@ static int b_fake(lua_State *L) {
 /* --- settings ---------------------------------------------------------------------------------- */
 
 static int b_default_dtype(lua_State *L) {
+  moth_lua_here(L);
   if (!lua_isnoneornil(L, 1)) {
     MothStatus s = moth_set_default_dtype(moth_lua_check_dtype(L, 1));
     if (s)
@@ -428,6 +433,7 @@ static int b_fail_at(lua_State *L) {
   return 0;
 }
 static int b_num_threads(lua_State *L) {
+  moth_lua_here(L);
   if (!lua_isnoneornil(L, 1)) {
     MothStatus s = moth_set_num_threads((int)luaL_checknumber(L, 1));
     if (s)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/environment.h"
 #include "core/error.h"
 
 enum { MODES_DEVICES = sizeof(((MothCudaModes *)0)->streams) / sizeof(MothCudaStream *) };
@@ -17,12 +18,13 @@ static char why[1024];
 static const MothCudaApi *api;
 
 static void open_backend(void) {
-  const char *mode = getenv("MOTH_CUDA");
-  if (mode && !strcmp(mode, "off")) {
+  static const char *const modes[] = {"off", "emu", "auto", NULL};
+  int mode = moth_env_choice("MOTH_CUDA", modes);
+  if (mode == 0) {
     snprintf(why, sizeof why, "CUDA is turned off: MOTH_CUDA=off");
     return;
   }
-  bool emu = mode && !strcmp(mode, "emu");
+  bool emu = mode == 1;
   Dl_info here;
   char path[768];
   if (!dladdr((void *)open_backend, &here) || !here.dli_fname)

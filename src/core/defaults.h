@@ -1,0 +1,48 @@
+/* Defaults: what each Lua state has of its own, and each thread that runs none.
+ *
+ * | belongs to  | what                                                                                     |
+ * |-------------|------------------------------------------------------------------------------------------|
+ * | a Lua state | these defaults (generator, dtype, number of threads, interrupt flag), handles, hooks and |
+ * |             | other functions that C holds for it, subclasses, Lua kernels of the user device          |
+ * | a thread    | modes (no_grad, autocast, fake tensors, interceptors, MOTH_LOGS=dispatch's among them),  |
+ * |             | the CUDA device and streams, the error message, a cache of small blocks; these defaults  |
+ * |             | where it runs no Lua                                                                     |
+ * | the process | the op table with registered backends and kernels, the allocator with its counts,        |
+ * |             | topics of MOTH_LOGS, the level of the CPU's kernels, settings of CUDA, MOTH_* variables  |
+ *
+ * docs/threads.md says the same to users. A Lua state installs its defaults in the thread that runs it,
+ * whenever the thread enters moth from it; they stay until another state enters or it closes. A new thread
+ * and a new state begin as a new process does: seed 42, float32, MOTH_NUM_THREADS; where the host has set
+ * dtype or number of threads before it opened the state, with these. */
+#ifndef MOTH_CORE_DEFAULTS_H
+#define MOTH_CORE_DEFAULTS_H
+#include <signal.h>
+
+#include "core/random.h"
+
+typedef struct MothDefaults {
+  struct MothDefaults *next; /* of those that are free */
+  MothGenerator generator;
+  MothDType dtype;
+  int num_threads;
+  const volatile sig_atomic_t
+      *interrupt; /* the host's flag: "stop what runs"; NULL: there is none */
+} MothDefaults;
+
+/* Of the thread that calls; never NULL. */
+MothDefaults *moth_defaults_find(void);
+#ifndef __cplusplus
+extern _Thread_local MothDefaults *moth_defaults_now __attribute__((tls_model("initial-exec")));
+static inline MothDefaults *moth_defaults(void) {
+  MothDefaults *d = moth_defaults_now;
+  return __builtin_expect(d != NULL, 1) ? d : moth_defaults_find();
+}
+#endif
+
+/* With the dtype and number of threads that this thread has without Lua. NULL: no memory. */
+MOTH_API MothDefaults *moth_defaults_new(void);
+/* The thread's from now on; NULL: its own again. */
+MOTH_API void moth_defaults_use(MothDefaults *d);
+/* Another thread may still have them installed: the memory stays readable, and serves again. */
+MOTH_API void moth_defaults_free(MothDefaults *d);
+#endif

@@ -1,0 +1,57 @@
+#include "core/environment.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *moth_env_text(const char *name) {
+  const char *s = getenv(name);
+  return s && *s ? s : NULL;
+}
+
+void moth_env_complain(const char *name, const char *expected, const char *used) {
+  fprintf(stderr, "[moth] warning: %s=%.100s: expected %s; using %s\n", name, moth_env_text(name),
+          expected, used);
+}
+
+int64_t moth_env_integer(const char *name, int64_t low, int64_t high, int64_t otherwise) {
+  const char *s = moth_env_text(name);
+  if (!s)
+    return otherwise;
+  char *end, expected[96], used[32];
+  errno = 0;
+  long long n = strtoll(s, &end, 10);
+  if (!errno && end != s && !*end && n >= low && n <= high)
+    return n;
+  snprintf(expected, sizeof expected, "an integer from %lld to %lld", (long long)low,
+           (long long)high);
+  snprintf(used, sizeof used, "%lld", (long long)otherwise);
+  moth_env_complain(name, expected, used);
+  return otherwise;
+}
+
+bool moth_env_flag(const char *name, bool otherwise) {
+  const char *s = moth_env_text(name);
+  if (!s)
+    return otherwise;
+  if (!strcmp(s, "0") || !strcmp(s, "1"))
+    return *s == '1';
+  moth_env_complain(name, "0 or 1", otherwise ? "1" : "0");
+  return otherwise;
+}
+
+int moth_env_choice(const char *name, const char *const *words) {
+  const char *s = moth_env_text(name);
+  if (!s)
+    return -1;
+  char expected[128] = "";
+  for (int i = 0; words[i]; i++) {
+    if (!strcmp(s, words[i]))
+      return i;
+    size_t n = strlen(expected);
+    snprintf(expected + n, sizeof expected - n, "%s%s", i ? ", " : "", words[i]);
+  }
+  moth_env_complain(name, expected, "the default");
+  return -1;
+}

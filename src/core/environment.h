@@ -1,0 +1,18 @@
+/* MOTH_* variables of the environment: one reader for all, so that a value that means nothing is named on
+ * stderr (once, by whoever reads it first) and not silently taken for another. An empty one counts as not set.
+ * docs/environment.md lists them. */
+#ifndef MOTH_CORE_ENVIRONMENT_H
+#define MOTH_CORE_ENVIRONMENT_H
+#include "moth.h"
+
+/* NULL: not set. */
+MOTH_API const char *moth_env_text(const char *name);
+/* An integer from low to high, or `otherwise`. */
+MOTH_API int64_t moth_env_integer(const char *name, int64_t low, int64_t high, int64_t otherwise);
+/* 1 or 0, or `otherwise`. */
+MOTH_API bool moth_env_flag(const char *name, bool otherwise);
+/* Which of the words, NULL at their end; -1: not set, or none of them. */
+MOTH_API int moth_env_choice(const char *name, const char *const *words);
+/* "[moth] warning: NAME=value: expected ...; using ...": for what only the caller can check. */
+MOTH_API void moth_env_complain(const char *name, const char *expected, const char *used);
+#endif

@@ -1,0 +1,194 @@
+#include "lua/state.h"
+
+#include <lauxlib.h>
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "lua/moth_lua.h"
+
+struct MothLuaHeld {
+  MothLuaHeld *next; /* in its state's queue */
+  MothLuaState *state;
+  int ref;
+};
+
+static volatile sig_atomic_t never; /* it may be set back, as the host's flag is */
+static MothLuaState nobody = {.lock =
+                                  PTHREAD_MUTEX_INITIALIZER}; /* of a state that is being closed */
+
+_Thread_local MothLuaHere moth_lua_last MOTH_LUA_TLS = {NULL, &nobody};
+_Thread_local const volatile sig_atomic_t *moth_lua_interrupt MOTH_LUA_TLS = &never;
+
+static char key_state, key_held;
+
+/* --- closed ones ------------------------------------------------------------------------------- */
+
+/* They serve again once nothing is held for them. Never freed: a thread may still look whether one has
+ * something pending. */
+static pthread_mutex_t closed_lock = PTHREAD_MUTEX_INITIALIZER;
+static MothLuaState *closed;
+
+static MothLuaState *new_state(void) {
+  pthread_mutex_lock(&closed_lock);
+  MothLuaState **at = &closed, *s;
+  while ((s = *at)) {
+    pthread_mutex_lock(&s->lock);
+    bool empty = s->held == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (empty)
+      break;
+    at = &s->next;
+  }
+  if (s)
+    *at = s->next;
+  pthread_mutex_unlock(&closed_lock);
+  if (!s && (s = calloc(1, sizeof *s)))
+    pthread_mutex_init(&s->lock, NULL);
+  return s;
+}
+
+static int close_state(lua_State *L) {
+  MothLuaState **box = lua_touserdata(L, 1), *s = *box;
+  *box = &nobody;
+  if (!s || s == &nobody)
+    return 0;
+  if (moth_lua_last.state == s) {
+    moth_lua_last = (MothLuaHere){NULL, &nobody};
+    moth_lua_interrupt = &never;
+    moth_defaults_use(NULL);
+  }
+  moth_defaults_free(s->defaults);
+  pthread_mutex_lock(&s->lock);
+  s->registry = NULL;
+  s->pending = false;
+  for (MothLuaHeld *h = s->queue, *next; h; h = next) {
+    next = h->next;
+    free(h);
+    s->held--;
+  }
+  s->queue = NULL;
+  pthread_mutex_unlock(&s->lock);
+  pthread_mutex_lock(&closed_lock);
+  s->next = closed;
+  closed = s;
+  pthread_mutex_unlock(&closed_lock);
+  return 0;
+}
+
+/* --- the one that runs ------------------------------------------------------------------------- */
+
+MothLuaState *moth_lua_find(lua_State *L) {
+  if (!lua_checkstack(L, 2))
+    return moth_lua_last.state;
+  lua_pushlightuserdata(L, &key_state);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  MothLuaState **box = lua_touserdata(L, -1), *s = box ? *box : &nobody;
+  lua_pop(L, 1);
+  if (s == &nobody)
+    return s;
+  if (s != moth_lua_last.state) {
+    moth_defaults_use(s->defaults);
+    moth_lua_interrupt = s->defaults->interrupt ? s->defaults->interrupt : &never;
+  }
+  moth_lua_last = (MothLuaHere){L, s};
+  return s;
+}
+
+void moth_lua_open_state(lua_State *L) {
+  MothLuaState **box = lua_newuserdata(L, sizeof *box);
+  *box = new_state();
+  if (*box && !((*box)->defaults = moth_defaults_new())) {
+    free(*box);
+    *box = NULL;
+  }
+  if (!*box)
+    luaL_error(L, "out of memory");
+  (*box)->registry = lua_topointer(L, LUA_REGISTRYINDEX);
+  lua_getfield(L, LUA_REGISTRYINDEX, MOTH_LUA_INTERRUPT);
+  (*box)->defaults->interrupt = lua_islightuserdata(L, -1) ? lua_touserdata(L, -1) : NULL;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_pushcfunction(L, close_state);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  lua_pushlightuserdata(L, &key_state);
+  lua_insert(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, &key_held);
+  lua_newtable(L);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  moth_lua_find(L);
+}
+
+/* --- values held from C ------------------------------------------------------------------------ */
+
+static void push_table(lua_State *L) {
+  lua_pushlightuserdata(L, &key_held);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+}
+
+MothLuaHeld *moth_lua_hold(lua_State *L) {
+  MothLuaHeld *h = malloc(sizeof *h);
+  if (!h) {
+    lua_pop(L, 1);
+    return NULL;
+  }
+  h->state = moth_lua_find(L);
+  push_table(L);
+  lua_insert(L, -2);
+  h->ref = luaL_ref(L, -2);
+  lua_pop(L, 1);
+  pthread_mutex_lock(&h->state->lock);
+  h->state->held++;
+  pthread_mutex_unlock(&h->state->lock);
+  return h;
+}
+
+void moth_lua_let_go(MothLuaHeld *h) {
+  if (!h)
+    return;
+  MothLuaState *s = h->state;
+  pthread_mutex_lock(&s->lock);
+  bool open = s->registry != NULL;
+  if (open) {
+    h->next = s->queue;
+    s->queue = h;
+    s->pending = true;
+  } else {
+    s->held--;
+  }
+  pthread_mutex_unlock(&s->lock);
+  if (!open)
+    free(h);
+}
+
+void moth_lua_remove_queued(lua_State *L) {
+  MothLuaState *s = moth_lua_find(L);
+  pthread_mutex_lock(&s->lock);
+  MothLuaHeld *queue = s->queue;
+  s->queue = NULL;
+  s->pending = false;
+  for (MothLuaHeld *h = queue; h; h = h->next)
+    s->held--;
+  pthread_mutex_unlock(&s->lock);
+  if (!queue)
+    return;
+  push_table(L);
+  for (MothLuaHeld *h = queue, *next; h; h = next) {
+    next = h->next;
+    luaL_unref(L, -1, h->ref);
+    free(h);
+  }
+  lua_pop(L, 1);
+}
+
+bool moth_lua_push_held(lua_State *L, const MothLuaHeld *h) {
+  if (lua_topointer(L, LUA_REGISTRYINDEX) != h->state->registry) {
+    moth_fail(MOTH_ERR_STATE, "a Lua function that is needed here belongs to another Lua state");
+    return false;
+  }
+  push_table(L);
+  lua_rawgeti(L, -1, h->ref);
+  lua_remove(L, -2);
+  return true;
+}

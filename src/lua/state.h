@@ -1,0 +1,61 @@
+/* Lua states: what the binding keeps for each of them. A process may run several, in several threads or one
+ * after the other in the same; core/defaults.h says what belongs to a state, a thread, the process.
+ *
+ * Values that C holds (a hook of a node, the backward of a Function, a mode) lie in a table of their state's
+ * registry. Any thread may let go of one: it joins the queue of its state, which removes the values when it
+ * next makes a handle. A thread remembers the state that it runs (moth_lua_here), by the lua_State that
+ * entered last: comparing pointers is all that a call pays. A coroutine's address may serve another state's
+ * later, so this memory only decides where something is looked for; what is unsafe asks the registry. */
+#ifndef MOTH_LUA_STATE_H
+#define MOTH_LUA_STATE_H
+#include <lua.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include "core/defaults.h"
+
+/* Initial-exec: what every call reads must not cost a call of its own. Small, since the static TLS of a
+ * library that is opened at run time is scarce. */
+#define MOTH_LUA_TLS __attribute__((tls_model("initial-exec")))
+
+typedef struct MothLuaHeld MothLuaHeld;
+
+typedef struct MothLuaState {
+  struct MothLuaState *next; /* of those that are closed */
+  const void *registry;      /* its address; NULL: closed */
+  MothDefaults *defaults;
+  pthread_mutex_t lock; /* of the fields below */
+  MothLuaHeld *queue;   /* let go, not yet removed */
+  int64_t held;         /* how many there are, with those in the queue */
+  _Atomic bool pending; /* the queue is not empty */
+} MothLuaState;
+
+typedef struct MothLuaHere {
+  lua_State *L;
+  MothLuaState *state;
+} MothLuaHere;
+extern _Thread_local MothLuaHere moth_lua_last MOTH_LUA_TLS;
+/* Of the state that runs; never NULL. */
+extern _Thread_local const volatile sig_atomic_t *moth_lua_interrupt MOTH_LUA_TLS;
+
+/* Asks the registry, and installs the state's defaults and flag in this thread. */
+MothLuaState *moth_lua_find(lua_State *L);
+static inline MothLuaState *moth_lua_here(lua_State *L) {
+  return __builtin_expect(L == moth_lua_last.L, 1) ? moth_lua_last.state : moth_lua_find(L);
+}
+
+/* Pops a value, to be freed at the next chance of its state after moth_lua_let_go, from whatever thread.
+ * NULL: no memory. */
+MothLuaHeld *moth_lua_hold(lua_State *L);
+void moth_lua_let_go(MothLuaHeld *held); /* NULL: nothing */
+/* Pushes the value; false, with a message, if it is another state's. */
+bool moth_lua_push_held(lua_State *L, const MothLuaHeld *held);
+void moth_lua_remove_queued(lua_State *L);
+static inline void moth_lua_drain(lua_State *L) {
+  if (__builtin_expect(moth_lua_here(L)->pending, 0))
+    moth_lua_remove_queued(L);
+}
+
+/* First of all that is opened. */
+void moth_lua_open_state(lua_State *L);
+#endif
