@@ -96,6 +96,8 @@ static void plain(const MothGemm *g) {
   char *c = g->c;
   for (int64_t i = 0; i < g->m; i++)
     for (int64_t j = 0; j < g->n; j++) {
+      if (moth_stopped())
+        return;
       char *at = c + (i * g->ldc + j) * size;
       MothValue old = g->beta != 0 ? moth_dtype_load((MothDType)g->dtype, at) : moth_v_int(0);
       if (is_float) {
@@ -159,7 +161,7 @@ static void grid_range(void *ctx, int64_t begin, int64_t end) {
   int keep = alone ? omp_get_max_threads() : 0;
   if (alone && keep != 1)
     omp_set_num_threads(1);
-  for (int64_t i = begin; i < end; i++) {
+  for (int64_t i = begin; i < end && !moth_stopped(); i++) {
     int64_t r = i / grid->cols * grid->bm, col = i % grid->cols * grid->bn;
     MothGemm part = *g;
     part.m = g->m - r < grid->bm ? g->m - r : grid->bm;
@@ -179,7 +181,14 @@ static int64_t blocks_for(double flops) {
     return 1;
   if (flops < 4e9)
     return 2;
-  return flops < 32e9 ? 4 : 8;
+  if (flops < 32e9)
+    return 4;
+  /* 2 to 4e9 each, some 20 ms: Ctrl-C is looked for between them. Large products are faster so; below 2e9
+   * packing takes over. */
+  int64_t n = 8;
+  while (flops / (double)n > 4e9)
+    n *= 2;
+  return n;
 }
 
 void moth_gemm(const MothGemm *g, bool parallel) {

@@ -38,6 +38,8 @@ static MothStatus masked_open(Masked *m, const MothTensor *mask) {
   if (!m->before)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld counts", (long long)m->chunks);
   moth_parallel_for(m->chunks, 8, count_range, m);
+  if (moth_stopped())
+    return moth_interrupted();
   for (int64_t k = 0; k < m->chunks; k++) {
     int64_t n = m->before[k];
     m->before[k] = m->count;

@@ -49,11 +49,11 @@ static MothStatus run(Job *j, MothTensor *t, MothGenerator *g) {
     MOTH_TRY(moth_tensor_new(t->ndim, t->shape, (MothDType)t->dtype, t->device, &whole));
   j->out = whole->data;
   moth_parallel_for(t->numel, moth_cpu_random_grain(t->numel), job_range, j);
-  if (whole == t)
-    return MOTH_OK;
-  moth_cpu_copy(t, whole);
-  moth_tensor_release(whole);
-  return MOTH_OK;
+  if (whole != t) {
+    moth_cpu_copy(t, whole);
+    moth_tensor_release(whole);
+  }
+  return moth_stopped() ? moth_interrupted() : MOTH_OK;
 }
 
 static MothStatus check_float(const MothTensor *t) {
@@ -115,6 +115,8 @@ MothStatus moth_cpu_bernoulli_(MothCall *c) {
   return run(&j, self, generator);
 }
 
+enum { LOOK = 1 << 20 }; /* at Ctrl-C, each so many elements */
+
 /* An element's probability each: uniform numbers compared with it. */
 MothStatus moth_cpu_bernoulli(MothCall *c) {
   MOTH_UNPACK_BERNOULLI(c)
@@ -127,6 +129,8 @@ MothStatus moth_cpu_bernoulli(MothCall *c) {
     const double *x = (const double *)p->data;
     double *y = (double *)u->data;
     for (int64_t i = 0; i < self->numel && s == MOTH_OK; i++) {
+      if (i % LOOK == 0 && moth_stopped())
+        break;
       s = check_probability(x[i]);
       y[i] = y[i] < x[i];
     }
@@ -152,7 +156,9 @@ MothStatus moth_cpu_randperm(MothCall *c) {
     const int64_t *x = (const int64_t *)r->data;
     for (int64_t i = 0; i < n; i++)
       a[i] = i + index_base;
-    for (int64_t i = n - 1; i > 0; i--) {
+    for (int64_t i = n - 1; i > 0 && s == MOTH_OK; i--) {
+      if (i % LOOK == 0 && moth_stopped())
+        break;
       int64_t k = (int64_t)((unsigned __int128)(uint64_t)x[i] * (uint64_t)(i + 1) >> 63);
       int64_t keep = a[i];
       a[i] = a[k];
@@ -194,7 +200,7 @@ MothStatus moth_cpu_multinomial(MothCall *c) {
     if (s == MOTH_OK && (total <= 0 || (!replacement && positive < num_samples)))
       s = moth_fail(MOTH_ERR_VALUE, "cannot draw %lld samples: more than the %lld positive weights",
                     (long long)num_samples, (long long)positive);
-    for (int64_t i = 0; i < num_samples && s == MOTH_OK; i++) {
+    for (int64_t i = 0; i < num_samples && s == MOTH_OK && !moth_stopped(); i++) {
       double x = ((double *)u->data)[r * num_samples + i] * total;
       int64_t k = 0, last = 0;
       for (; k < classes; k++) {

@@ -31,12 +31,26 @@ static void insertion(Pair *a, int64_t n) {
   }
 }
 
-/* Sorts a; the result is in a or in spare, which is given back. */
+/* A look at Ctrl-C each so many elements. */
+enum { LOOK = 1 << 20 };
+
+/* The end of the stretch of LOOK elements from i on, or i itself if what runs is to stop: then values are left
+ * as they are, and nobody must use them. */
+static int64_t stretch(int64_t i, int64_t n) {
+  return moth_stopped() ? i : moth_min64(n, i + LOOK);
+}
+
+/* Sorts a; the result is in a or in spare, which is given back. NULL: stopped. */
 static Pair *radix(Pair *a, Pair *spare, int64_t n, int bytes) {
   int64_t count[8][256] = {{0}};
-  for (int64_t i = 0; i < n; i++)
-    for (int b = 0; b < bytes; b++)
-      count[b][a[i].key >> 8 * b & 255]++;
+  for (int64_t i = 0, end; i < n; i = end) {
+    end = stretch(i, n);
+    if (end == i)
+      return NULL;
+    for (int64_t j = i; j < end; j++)
+      for (int b = 0; b < bytes; b++)
+        count[b][a[j].key >> 8 * b & 255]++;
+  }
   for (int b = 0; b < bytes; b++) {
     int64_t at[256], sum = 0;
     if (count[b][a[0].key >> 8 * b & 255] == n)
@@ -45,8 +59,13 @@ static Pair *radix(Pair *a, Pair *spare, int64_t n, int bytes) {
       at[d] = sum;
       sum += count[b][d];
     }
-    for (int64_t i = 0; i < n; i++)
-      spare[at[a[i].key >> 8 * b & 255]++] = a[i];
+    for (int64_t i = 0, end; i < n; i = end) {
+      end = stretch(i, n);
+      if (end == i)
+        return NULL;
+      for (int64_t j = i; j < end; j++)
+        spare[at[a[j].key >> 8 * b & 255]++] = a[j];
+    }
     Pair *other = a;
     a = spare;
     spare = other;
@@ -97,7 +116,8 @@ typedef struct Sort {
   bool failed;
 } Sort;
 
-/* Puts n pairs, in any order, in that of key and position; they end up in a or in spare. */
+/* Puts n pairs, in any order, in that of key and position; they end up in a or in spare. NULL: stopped, as
+ * below. */
 static Pair *in_order(Pair *a, Pair *spare, int64_t n, int bytes) {
   if (n <= FEW) {
     insertion(a, n);
@@ -107,6 +127,8 @@ static Pair *in_order(Pair *a, Pair *spare, int64_t n, int bytes) {
   for (int64_t i = 0; i < n; i++)
     a[i] = (Pair){(uint64_t)a[i].pos, (int64_t)a[i].key};
   Pair *p = radix(a, spare, n, 8);
+  if (!p)
+    return NULL;
   for (int64_t i = 0; i < n; i++)
     p[i] = (Pair){(uint64_t)p[i].pos, (int64_t)p[i].key};
   return radix(p, p == a ? spare : a, n, bytes);
@@ -117,6 +139,8 @@ static Pair *sort_row(const Sort *s, const char *row, Pair *a, Pair *spare) {
   uint64_t keys[KEYS];
   int64_t n = s->split.n;
   for (int64_t i = 0; i < n; i += KEYS) {
+    if (i % LOOK == 0 && moth_stopped())
+      return NULL;
     int64_t m = moth_min64(KEYS, n - i);
     s->kernels->sort_keys(keys, row + i * s->split.inner * s->item, s->split.inner, m,
                           s->descending);
@@ -139,6 +163,8 @@ static Pair *few_of_row(const Sort *s, const char *row, Pair *a) {
   uint64_t keys[KEYS];
   int64_t n = s->split.n, k = s->k, have = 0;
   for (int64_t i = 0; i < n; i += KEYS) {
+    if (i % LOOK == 0 && moth_stopped())
+      return NULL;
     int64_t m = moth_min64(KEYS, n - i);
     s->kernels->sort_keys(keys, row + i * s->split.inner * s->item, s->split.inner, m,
                           s->descending);
@@ -161,6 +187,8 @@ static Pair *first_of_row(const Sort *s, const char *row, Pair *a, Pair *spare) 
   int64_t n = s->split.n, room = room_for(s), have = 0;
   bool full = false;
   for (int64_t i = 0; i < n; i += KEYS) {
+    if (i % LOOK == 0 && moth_stopped())
+      return NULL;
     int64_t m = moth_min64(KEYS, n - i);
     s->kernels->sort_keys(keys, row + i * s->split.inner * s->item, s->split.inner, m,
                           s->descending);
@@ -193,13 +221,15 @@ static void sort_range(void *ctx, int64_t begin, int64_t end) {
     __atomic_store_n(&s->failed, true, __ATOMIC_RELAXED);
     return;
   }
-  for (int64_t r = begin; r < end; r++) {
+  for (int64_t r = begin; r < end && !moth_stopped(); r++) {
     int64_t from = r / inner * n * inner + r % inner, to = r / inner * k * inner + r % inner;
     const char *row = s->in + from * s->item;
     Pair *p = !some      ? sort_row(s, row, a, a + room)
               : k <= FEW ? few_of_row(s, row, a)
                          : first_of_row(s, row, a, a + room);
-    for (int64_t i = 0; i < k; i++) {
+    for (int64_t i = 0; p && i < k; i++) {
+      if (i % LOOK == 0 && moth_stopped())
+        break;
       int64_t at = to + i * inner;
       memcpy(s->values + at * s->item, row + p[i].pos * inner * s->item, (size_t)s->item);
       s->pos[at] = p[i].pos + s->base;

@@ -135,6 +135,10 @@ static MothStatus check_index(const MothTensor *t, int64_t base, int64_t size, i
   MOTH_TRY(moth_cpu_contiguous_as(t, MOTH_INT64, wide));
   IndexRange r = {(const int64_t *)(*wide)->data, from_0, base, size, INT64_MAX};
   moth_parallel_for(t->numel, MOTH_GRAIN, index_range, &r);
+  if (moth_stopped()) { /* not all are checked */
+    moth_tensor_release(*wide);
+    return moth_interrupted();
+  }
   if (r.first_bad == INT64_MAX)
     return MOTH_OK;
   char where[80] = "";

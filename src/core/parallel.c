@@ -52,6 +52,10 @@ const volatile sig_atomic_t **moth_stop_place(void) {
   return &moth_stop;
 }
 
+MothStatus moth_interrupted(void) {
+  return moth_fail(MOTH_ERR_INTERRUPTED, "interrupted");
+}
+
 static int64_t now_ns(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);

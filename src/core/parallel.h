@@ -34,4 +34,6 @@ static inline bool moth_stopped(void) {
   return __builtin_expect(flag && *flag, 0);
 }
 #endif
+/* The status, with its message. */
+MOTH_API MothStatus moth_interrupted(void);
 #endif

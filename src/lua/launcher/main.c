@@ -72,8 +72,14 @@ static void on_interrupt_at_prompt(int signal_number) {
   prompt_interrupts = (prompt_interrupts + 1) & 0xffff;
 }
 
+/* Handlers have a stack of their own: oneDNN's product uses the stack pointer for something else while it
+ * runs (version 2.6, AVX-512), and a handler on "the stack" would write over the heap. No SA_RESTART: a read at
+ * the prompt ends. */
 static void catch_interrupts(void (*handler)(int)) {
-  struct sigaction action = {.sa_handler = handler}; /* no SA_RESTART: a read at the prompt ends */
+  static char handlers_stack[1 << 16];
+  stack_t stack = {.ss_sp = handlers_stack, .ss_size = sizeof handlers_stack};
+  struct sigaction action = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
+  sigaltstack(&stack, NULL);
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, NULL);
 }

@@ -1,0 +1,123 @@
+-- Ctrl-C in the middle of long ops: under build/moth a timer's signal goes to the handler of SIGINT.
+
+local build = os.getenv("MOTH_BUILD") or "build"
+local preload = os.getenv("LD_PRELOAD") or ""
+
+local prelude = [[
+local moth = require "moth"
+local ffi = require "ffi"
+ffi.cdef "struct pair { long a, b; }; struct timer { struct pair interval, value; };"
+ffi.cdef "int setitimer(int which, const struct timer *new, struct timer *old);"
+ffi.cdef "int sigaction(int signal, const void *new, void *old); int clock_gettime(int clock, struct pair *out);"
+local SIGINT, SIGALRM, AFTER = 2, 14, 0.05
+local handler = ffi.new("char[512]")
+ffi.C.sigaction(SIGINT, nil, handler)
+local function now()
+  local t = ffi.new("struct pair")
+  ffi.C.clock_gettime(1, t)
+  return tonumber(t.a) + tonumber(t.b) * 1e-9
+end
+local function interrupted(fn, ...)
+  local timer = ffi.new("struct timer")
+  ffi.C.sigaction(SIGALRM, handler, nil) -- it sets itself back at the first signal
+  timer.value.b = AFTER * 1e6
+  local begin = now()
+  ffi.C.setitimer(0, timer, nil)
+  local ok, e = pcall(fn, ...)
+  local took = now() - begin
+  timer.value.b = 0
+  ffi.C.setitimer(0, timer, nil)
+  return ok, e, took
+end
+local function try(name, make, fn)
+  if arg[1] and not arg[1]:find(name, 1, true) then return end
+  local args = { make() }
+  collectgarbage() collectgarbage()
+  local before = moth.memory.stats().live
+  local ok, e, took = interrupted(fn, unpack(args))
+  if not ok and not tostring(e):find("interrupted", 1, true) then print(name, e) end
+  if ok and took > 2 * AFTER then print(name, "was not interrupted, and took " .. took) end
+  if not ok and took > AFTER + 1 then print(name, "stopped after " .. took) end
+  collectgarbage() collectgarbage()
+  local more = moth.memory.stats().live - before
+  if not ok and math.abs(more) > 1e6 then print(name, "holds bytes: " .. more) end
+  if moth.ones(1000, 100):mm(moth.ones(100, 3)):sum():item() ~= 300000 then print(name, "the next result is wrong") end
+end
+]]
+
+local ops = [[
+local r = moth.randn
+local function ids(n, high) return moth.randint(1, high, { n }) end
+try("mm", function() return r(4000, 4000) end, function(x) return x:mm(x) end)
+try("mm float64", function() return r(3000, 3000, { dtype = moth.float64 }) end, function(x) return x:mm(x) end)
+try("mm int64", function() return moth.ones(600, 600, { dtype = moth.int64 }) end, function(x) return x:mm(x) end)
+try("bmm", function() return r(40, 1000, 1000) end, function(x) return x:bmm(x) end)
+try("conv2d", function() return r(16, 64, 96, 96), r(96, 64, 3, 3) end, function(x, w) return moth.conv2d(x, w) end)
+try("conv2d backward", function()
+  return r(8, 64, 96, 96, { requires_grad = true }), r(64, 64, 3, 3, { requires_grad = true })
+end, function(x, w) moth.conv2d(x, w):sum():backward() end)
+try("attention", function() return r(2, 8, 2000, 64) end, function(q)
+  return moth.nn.functional.scaled_dot_product_attention(q, q, q)
+end)
+try("sort, a row", function() return r(5e6) end, function(x) return x:sort() end)
+try("sort, rows", function() return r(20, 3e5) end, function(x) return x:sort() end)
+try("topk", function() return r(1, 4e7) end, function(x) return x:topk(100000) end)
+try("lgamma", function() return moth.rand(4e7) end, function(x) return x:lgamma() end)
+try("pow, strided", function() return moth.rand(6000, 6000):t() end, function(x) return x:pow(x) end)
+try("softmax", function() return r(1e6, 50) end, function(x) return x:softmax(2) end)
+try("randn", function() return 6e7 end, function(n) return r(n) end)
+try("randperm", function() return 2e7 end, function(n) return moth.randperm(n) end)
+try("multinomial", function() return moth.rand(20, 10000) end, function(x) return x:multinomial(5000) end)
+try("gather", function() return r(3e7), ids(3e7, 3e7) end, function(x, i) return x:gather(1, i) end)
+try("scatter_add", function() return moth.zeros(1e6), ids(3e7, 1e6), moth.ones(3e7) end, function(z, i, s)
+  return z:scatter_add(1, i, s)
+end)
+try("nonzero", function() return r(4e7):gt(0) end, function(x) return x:nonzero() end)
+try("unique", function() return ids(5e6, 1e6) end, function(x) return x:unique() end)
+]]
+
+-- What writes to something runs to its end.
+local writers = [[
+local x, y = moth.full({ 3e7 }, 4), moth.full({ 3e7 }, 1.5)
+local ok, e = interrupted(function() x:pow_(y) moth.zeros(1) end)
+assert(not ok and e:find "interrupted", tostring(e))
+assert(x:max():item() == x:min():item() and x:max():item() == 8)
+local out = moth.empty(3e7)
+x = moth.full({ 3e7 }, 2)
+ok, e = interrupted(function() moth.lgamma(x, { out = out }) moth.zeros(1) end)
+assert(not ok and e:find "interrupted", tostring(e))
+assert(out:abs():max():item() == 0)
+local w = moth.nn.Parameter(moth.zeros(3e7))
+w.grad = moth.ones(3e7)
+local opt = moth.optim.Adam({ w }, { lr = 1 })
+ok, e = interrupted(function() for _ = 1, 1000 do opt:step() end end)
+assert(not ok and e:find "interrupted", tostring(e))
+assert(w:max():item() == w:min():item())
+]]
+
+local function run(env, code, names)
+  local path = os.tmpname()
+  local f = assert(io.open(path, "w"))
+  f:write(prelude, code, "print 'done'\n")
+  f:close()
+  local pipe = io.popen(("%s %s/moth %s %s 2>&1"):format(env, build, path, names and "'" .. names .. "'" or ""))
+  local text = pipe:read("*a")
+  pipe:close()
+  os.remove(path)
+  return text
+end
+
+describe("Ctrl-C #noasan", function()
+  it("ends long ops in the middle, and what they held is released", function()
+    if preload ~= "" then return pending("sanitizers are too slow for this") end
+    assert.equal("done\n", run("MOTH_NUM_THREADS=2", ops))
+  end)
+  it("ends them on one thread", function()
+    if preload ~= "" then return pending("sanitizers are too slow for this") end
+    assert.equal("done\n", run("MOTH_NUM_THREADS=1", ops, "mm; softmax; sort, a row"))
+  end)
+  it("lets ops that write to what is there come to their end", function()
+    if preload ~= "" then return pending("sanitizers are too slow for this") end
+    assert.equal("done\n", run("", writers))
+  end)
+end)
