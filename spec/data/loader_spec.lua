@@ -29,6 +29,40 @@ describe("DataLoader #quick", function()
     assert.equal(0, #epoch(data.DataLoader(rows(0))))
   end)
 
+  it("is looped over by its name alone, once an epoch", function()
+    local loader = data.DataLoader(rows(10), { batch_size = 4 })
+    for _ = 1, 2 do
+      local seen = {}
+      for x, y in loader do
+        assert.same(x:view(-1):totable(), y:float():totable())
+        seen[#seen + 1] = y:size(1)
+        assert.is_true(#seen <= 3)
+      end
+      assert.same({ 4, 4, 2 }, seen)
+    end
+    for _ in loader do break end
+    local n, pairs_seen = 0, 0
+    for a in loader do
+      n = n + 1
+      for b in loader do
+        pairs_seen = pairs_seen + (a:size(1) * b:size(1))
+      end
+    end
+    assert.equal(3, n)
+    assert.equal(100, pairs_seen)
+    for _ in data.DataLoader(rows(0)) do error "a batch of nothing" end
+    assert.error_matches(function() loader(nil, moth.ones(1)) end, "write for x, y in loader:iter%(%) do")
+    local D = data.Dataset:subclass("D") -- samples that are numbers and strings
+    function D.size() return 5 end
+    function D.get(_, i) return "n" .. i end
+    n = 0
+    for names in data.DataLoader(D(), { collate_fn = function(list) return list[1][1] end }) do
+      n = n + 1
+      assert.equal("n" .. n, names)
+    end
+    assert.equal(5, n)
+  end)
+
   it("shuffles anew each epoch, repeatably with a generator", function()
     local function order(loader)
       local out = {}

@@ -1,7 +1,7 @@
 --- data.DataLoader: batches of a dataset.
 --
 --     local loader = data.DataLoader(ds, { batch_size = 64, shuffle = true })
---     for x, y in loader:iter() do … end          -- or: for x, y in loader() do
+--     for x, y in loader:iter() do … end          -- or: in loader() do, in loader do
 --     print(loader:size())                        -- batches in an epoch
 --
 -- Where the dataset has get_batch and no collate_fn is given, a batch is made in one go (one index_select per
@@ -140,7 +140,31 @@ function DataLoader:batches(skip)
   end
 end
 
-function DataLoader.__call(self) return self:iter() end
+-- `for x, y in loader do`: Lua then calls the loader itself, with the first value that it gave last. So loops that are
+-- under way are kept by that value: loops over one loader may nest, and one that was broken off is forgotten.
+local function go_on(loops, next_batch, last, first, ...)
+  if last ~= nil then loops[last] = nil end
+  if first == nil then return nil end
+  loops[first] = next_batch
+  return first, ...
+end
+
+--- `for x, y in loader() do` and `for x, y in loader do`: as iter().
+function DataLoader.__call(self, ...)
+  if select("#", ...) == 0 then return self:iter() end
+  local loops = rawget(self, "loops")
+  if not loops then
+    loops = setmetatable({}, { __mode = "k" })
+    self.loops = loops
+  end
+  local last = select(2, ...)
+  local next_batch
+  if last == nil then next_batch = self:iter() else next_batch = loops[last] end
+  if not next_batch then
+    check.fail("data.DataLoader: no loop over the loader stands at this value; write for x, y in loader:iter() do")
+  end
+  return go_on(loops, next_batch, last, next_batch())
+end
 
 --- Where the loader stands, within an epoch, too: a plain table for moth.save. The next iter() of a loader that has
 -- loaded it gives the batches that are still due, and epochs after it are shuffled as they would have been.
