@@ -102,12 +102,14 @@ MothStatus moth_shape_scatter(MothCall *c) {
       return moth_fail(MOTH_ERR_VALUE,
                        "src must have as many dimensions as index: expected %d, got %d",
                        index->ndim, t->ndim);
-    for (int k = 0; k < index->ndim && index->numel; k++)
-      if (index->shape[k] > (t->ndim ? t->shape[k] : 1))
+    for (int k = 0; (k < index->ndim || k < t->ndim) && index->numel; k++) {
+      int64_t wanted = index->ndim ? index->shape[k] : 1, got = t->ndim ? t->shape[k] : 1;
+      if (wanted > got)
         return moth_fail(MOTH_ERR_VALUE,
                          "src must not be smaller than index: its size is %lld in dimension %d, "
                          "where index has size %lld",
-                         (long long)(t->ndim ? t->shape[k] : 1), k + 1, (long long)index->shape[k]);
+                         (long long)got, k + 1, (long long)wanted);
+    }
     MOTH_TRY(need_same_dtype(self, "src", t));
   }
   return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);

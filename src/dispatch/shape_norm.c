@@ -34,6 +34,10 @@ static MothStatus gradients(MothCall *c, const MothTensor *self, const MothTenso
                             int64_t need, int nparams, int n, const int64_t *param) {
   static const int64_t none[1] = {0};
   MothDType of = (MothDType)(weight ? weight->dtype : self->dtype);
+  if (need < 0 || need >> (nparams + 1))
+    return moth_fail(MOTH_ERR_VALUE,
+                     "need must be between 0 and %d, a bit for each gradient, got %lld",
+                     (2 << nparams) - 1, (long long)need);
   bool whole = need & 1;
   MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, whole ? self->ndim : 1,
                        whole ? self->shape : none));

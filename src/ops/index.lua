@@ -35,6 +35,7 @@ return {
   errors = {
     { "randn(3), 1, tensor({4},{dtype=int64}), 1", "index 4 is out of range" },
     { "randn(3), 1, randn(2), 1", "integer" }, { "randn(3), 1, tensor({1,2},{dtype=int64}), randn(1)", "size" },
+    { "randn(3), 1, tensor(2,{dtype=int64}), randn(0)", "src must not be smaller than index" },
   },
   doc = "self with src written at index along dim; of several writes to one place the last stays." },
 { "scatter_add(Tensor self, Dim dim, IndexTensor index, Tensor src, index_base) -> Tensor",
@@ -45,6 +46,7 @@ return {
   errors = {
     { "randn(3), 1, tensor({4},{dtype=int64}), randn(1)", "index 4 is out of range" },
     { "randn(3), 1, randn(2), randn(2)", "integer" }, { "randn(3), 1, tensor({1,2},{dtype=int64}), randn(1)", "size" },
+    { "randn(3), 1, tensor(2,{dtype=int64}), randn(0)", "src must not be smaller than index" },
   },
   doc = "self with src added at index along dim." },
 { "index_select(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",

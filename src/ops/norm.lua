@@ -31,6 +31,7 @@ return {
   errors = {
     { "randn(4,4), randn(4,5), randn(4), rand(4), rand(5), 1, 7", "shape" },
     { "randn(4,5), randn(4,5), randn(3), rand(4), rand(5), 1, 7", "mean" },
+    { "randn(4,5), randn(4,5), randn(4), rand(4), rand(5), 1, 8", "need must be between 0 and 7" },
   },
   doc = "Gradients of layer_norm's input, weight and bias; need says by bits which, the others are empty." },
 { "layer_norm(Tensor self, int[] normalized_shape, Tensor? weight=none, Tensor? bias=none, float eps=1e-05) -> Tensor",
@@ -67,6 +68,8 @@ return {
   samples = { "randn(4,5), randn(4,5), rand(4) + 0.5, rand(5), 1, 3" },
   errors = {
     { "randn(4,4), randn(4,5), rand(4), rand(5), 1, 3", "shape" }, { "randn(4,5), randn(4,5), rand(3), nil, 1, 3", "rstd" },
+    { "randn(4,5), randn(4,5), rand(4), rand(5), 1, 4", "need must be between 0 and 3" },
+    { "randn(4,5), randn(4,5), rand(4), rand(5), 1, -1", "need must be between" },
   },
   doc = "Gradients of rms_norm's input and weight; need says by bits which, the others are empty." },
 { "rms_norm(Tensor self, int[] normalized_shape, Tensor? weight=none, Scalar? eps=none) -> Tensor",

@@ -1,0 +1,61 @@
+--- Runs the fuzzer of the Lua surface in processes of its own: one that dies is a finding, after which the next begins
+-- behind it.
+--
+--     luajit spec/fuzz/run.lua [--build=build] [--preload=libasan.so] [NAME=VALUE …] [-- calls surface hooks]
+--
+-- MOTH_SEED, MOTH_CASES (lines) and MOTH_DEVICE are handed on. Exits with 0 if nothing was found.
+local build, preload, environment, names = "build", nil, {}, {}
+local i = 1
+while arg[i] do
+  local name, value = arg[i]:match("^([%w_]+)=(.*)$")
+  if arg[i] == "--" then
+    for k = i + 1, #arg do names[#names + 1] = arg[k] end
+    break
+  elseif arg[i]:find("^%-%-build=") then build = arg[i]:match("=(.*)$")
+  elseif arg[i]:find("^%-%-preload=") then preload = arg[i]:match("=(.*)$")
+  elseif name then environment[name] = value
+  else
+    io.stderr:write("fuzz: unknown argument " .. arg[i] .. "\n")
+    os.exit(2)
+  end
+  i = i + 1
+end
+
+local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+local state = os.tmpname()
+local defaults = {
+  LUA_PATH = ("lua/?.lua;lua/?/init.lua;%s/gen/?.lua;spec/?.lua;;"):format(build), LUA_CPATH = build .. "/?.so;;",
+  MOTH_FUZZ_STATE = state,
+  ASAN_OPTIONS = preload and
+    "detect_leaks=0:allocator_may_return_null=1:intercept_tls_get_addr=0:max_allocation_size_mb=1024" or nil,
+  UBSAN_OPTIONS = "print_stacktrace=1:halt_on_error=1", LD_PRELOAD = preload,
+}
+for name, value in pairs(environment) do defaults[name] = value end
+
+local function read(path)
+  local f = io.open(path)
+  local text = f and f:read("*a") or ""
+  if f then f:close() end
+  return text
+end
+
+local wanted = tonumber(defaults.MOTH_CASES or os.getenv("MOTH_CASES")) or 10000
+local deaths, failed, from, per = 0, false, 0, 60
+while from * per < wanted and deaths < 25 do
+  defaults.MOTH_FROM, defaults.MOTH_CASES = tostring(from), tostring(wanted - from * per)
+  local parts = { "exec env" }
+  for name, value in pairs(defaults) do parts[#parts + 1] = name .. "=" .. quote(value) end
+  parts[#parts + 1] = quote(os.getenv("LUAJIT") or arg[-1] or "luajit")
+  parts[#parts + 1] = "spec/fuzz/api.lua " .. table.concat(names, " ")
+  io.stdout:flush()
+  local status = os.execute(table.concat(parts, " "))
+  if status == 0 or status == true then break end
+  failed = true
+  local text = read(state)
+  if text:find("^done") then break end
+  deaths = deaths + 1
+  print(("✗ the process died (%s) at %s"):format(tostring(status), (text:gsub("\n +\n.*$", ""))))
+  from = (tonumber(text:match("MOTH_EPISODE=(%d+)")) or from) + 1
+end
+os.remove(state)
+os.exit(failed and 1 or 0)
