@@ -288,9 +288,16 @@ parity: all
 	@python3 spec/parity/programs.py $(B)/parity_programs.jsonl $${MOTH_SEED:-0} $${MOTH_CASES:-2000} && \
 	  $(HERE) spec/parity/programs.lua $(B)/parity_programs.jsonl
 
+# The parsers by libFuzzer; random calls, programs of hooks and damaged files through Lua (spec/fuzz/api.lua), on the
+# CPU and on the emulation. MOTH_SEED repeats the latter.
 FUZZERS  := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/fuzz_*.c))
+FUZZ_LUA  = MOTH_SEED=$${MOTH_SEED:-$$(date +%s)} $(LUAJIT) spec/fuzz/run.lua --build=$(B)/asan \
+  --preload=$$(gcc -print-file-name=libasan.so) $(if $(FUZZ_RUNS),MOTH_CASES=$(FUZZ_RUNS),MOTH_SECONDS=$(FUZZ_SECONDS))
 fuzz: deps-dev
 	$(SUBMAKE) $(GEN)/sources.mk
+	$(SUBMAKE) CC=gcc B=$(B)/asan SAN=$(ASAN) libs emu-lib
+	@$(FUZZ_LUA) -- calls surface && $(FUZZ_LUA) -- hooks && $(FUZZ_LUA) -- files
+	@$(FUZZ_LUA) MOTH_CUDA=emu MOTH_DEVICE=cuda -- calls surface hooks
 	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) $(FUZZ_RUNS) || exit 1; done
 
 # The reference of the ops, written from their table.
@@ -343,7 +350,7 @@ help:
 	  'make soak        a million steps of a training: what the process holds stays (MOTH_SOAK=1000000)' \
 	  'make coverage    lines and branches of the C core that the specs reach' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
-	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=10000000: the parsers' \
+	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=1000000: parsers, calls, hooks' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
 	  'make docs        the reference of the ops, build/docs/ops.md' \

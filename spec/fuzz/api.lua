@@ -1,9 +1,10 @@
 --- The fuzzer of the Lua surface: random programs (spec/fuzz/program.lua) of lines from a source.
 --
---     luajit spec/fuzz/api.lua [calls|surface|hooks …]
+--     luajit spec/fuzz/api.lua [calls|surface|hooks|files …]
 --
--- MOTH_SEED (1) and MOTH_CASES (10000 lines) say what is run; an episode is 60 lines, with a pool of its own, that seed
--- and number of the episode repeat: MOTH_EPISODE=17 runs that one alone, MOTH_PRINT=1 prints its lines.
+-- MOTH_SEED (1) and MOTH_CASES (10000 lines) or MOTH_SECONDS say what is run; an episode is 60 lines, with
+-- a pool of its own, that seed and number of the episode repeat: MOTH_EPISODE=17 runs that one alone, MOTH_PRINT=1
+-- prints its lines, for spec/fuzz/shrink.lua to cut down.
 -- In every fourth episode nothing requires grad, and all memory must come back.
 -- MOTH_DEVICE=cuda puts the tensors there. A finding is one line; each is told once, by op and kind. The line that runs
 -- is kept in the file $MOTH_FUZZ_STATE, for when the process dies; spec/fuzz/run.lua reads it and goes on behind that
@@ -17,7 +18,8 @@ local P = require "fuzz.program"
 
 local LINES = 60
 local seed = tonumber(os.getenv("MOTH_SEED")) or 1
-local cases = tonumber(os.getenv("MOTH_CASES")) or 10000
+local cases = tonumber(os.getenv("MOTH_CASES")) or os.getenv("MOTH_SECONDS") and math.huge or 10000
+local seconds = tonumber(os.getenv("MOTH_SECONDS")) or math.huge
 local only = tonumber(os.getenv("MOTH_EPISODE"))
 local loud = os.getenv("MOTH_PRINT")
 local device = os.getenv("MOTH_DEVICE") or "cpu"
@@ -46,8 +48,10 @@ local function live()
 end
 
 local known, findings = {}, 0
+-- A finding is told once: by its place in moth's Lua, or by its text without what varies.
 local function report(what, line, where)
-  local key = what:gsub("0x%x+", "#"):gsub("%d+", "#"):gsub("%b[]", ""):sub(1, 160)
+  local key = what:match("lua/moth/[%w_/]+%.lua:%d+: ")
+    or what:gsub("0x%x+", "#"):gsub("%d+", "#"):gsub("%b[]", ""):sub(1, 160)
   if known[key] then return end
   known[key] = true
   findings = findings + 1
@@ -59,12 +63,13 @@ end
 if arg[1] and arg[1]:find("%.txt$") then
   local program = P.new(device, os.getenv("MOTH_PLAIN"))
   local strict = os.getenv("MOTH_STRICT")
+  program.raises = os.getenv("MOTH_RAISES")
   local before = live()
   for line in io.lines(arg[1]) do
     local text, pure = line:gsub("%s*%-%- impure$", "")
     tell(line)
     local wrong, failed, err = program:run(text, pure == 0, strict)
-    if loud then print(text, failed and err or "") end
+    if loud then print(text, failed and P.text_of(err) or "") end
     if wrong then report(wrong, line, arg[1]) end
   end
   program:drop()
@@ -76,11 +81,12 @@ end
 local names = #arg > 0 and arg or { "calls" }
 local calls, raised, episode = 0, 0, only or tonumber(os.getenv("MOTH_FROM")) or 0
 local by_name = {}
-while only and episode == only or not only and calls < cases do
+local begun = os.time()
+while only and episode == only or not only and calls < cases and os.time() - begun < seconds do
   local c = Chance.new(seed, episode)
   local name = names[episode % #names + 1]
   local source = require("fuzz." .. name)
-  local plain = episode % 4 == 3
+  local plain = episode % 4 == 3 and name ~= "hooks"
   local program = P.new(device, plain)
   local before = live()
   for i = 1, LINES do
@@ -88,7 +94,7 @@ while only and episode == only or not only and calls < cases do
     local line = pure and text or text .. " -- impure"
     tell(("MOTH_SEED=%d MOTH_EPISODE=%d %s line %d\n%s"):format(seed, episode, name, i, line))
     local wrong, failed, err = program:run(text, pure, strict)
-    if loud then print(line .. (failed and loud == "2" and " --> " .. tostring(err) or "")) end
+    if loud then print(line .. (failed and loud == "2" and " --> " .. P.text_of(err) or "")) end
     calls = calls + 1
     if failed then raised = raised + 1 end
     by_name[what] = by_name[what] or { 0, 0 }

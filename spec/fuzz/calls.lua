@@ -205,7 +205,18 @@ return function(c, program, i)
       pure = false
     end
     if #named > 0 then args[#args + 1] = "{" .. table.concat(named, ",") .. "}" end
-    text = call(c, entry.name, table.concat(args, ","), true)
+    local other = c:int(4)
+    args = table.concat(args, ",")
+    local given = args == "" and "" or "," .. args
+    if other == 1 and pure and not op.nondeterministic then
+      text = ("real_and_fake('%s'%s)"):format(op.name, given)
+    elseif other == 2 and pure and op.kind == "pointwise" and #named == 0 then
+      text = ("row_major('%s'%s)"):format(op.name, given)
+    elseif other <= 2 and entry.inplace then
+      text = ("in_place('%s'%s)"):format(op.name, given)
+    else
+      text = call(c, entry.name, args, true)
+    end
   end
   if c:one_in(25) then return head .. ("moth.no_grad(function() K(%d, %s) end)"):format(k, text), pure, entry.name end
   text = head .. ("K(%d, %s)"):format(k, text)

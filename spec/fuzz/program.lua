@@ -206,6 +206,59 @@ function P.new(device, plain)
     return ...
   end
 
+  -- ---- calls that must agree with another one ----
+  local function pack(...) return { n = select("#", ...), ... } end
+  local function attempt(fn, ...)
+    local r = pack(pcall(fn, ...))
+    return r[1], { n = r.n - 1, unpack(r, 2, r.n) }, r[2]
+  end
+  local function bytes(t) return B.bytes(ops.to(ops.clone(B.alias(t, false)), { device = "cpu" })) end
+  local function layout_of(t)
+    return ("%s [%s] %s"):format(dtype_of(t), table.concat(B.size(t), ","), tostring(B.tensor_device(t)))
+  end
+
+  --- The op, and what its shape rule says under fake_mode.
+  function env.real_and_fake(name, ...)
+    local ok, real, err = attempt(ops[name], ...)
+    local fake_ok, fake = attempt(moth.fake_mode, ops[name], ...)
+    if not ok then error(err, 0) end
+    for i = 1, fake_ok and real.n or 0 do
+      if layout_of(real[i]) ~= layout_of(fake[i]) then
+        self.finding = ("%s gives %s, under fake_mode %s"):format(name, layout_of(real[i]), layout_of(fake[i]))
+      end
+    end
+    return unpack(real, 1, real.n)
+  end
+
+  --- The op in place, and beside its operand.
+  function env.in_place(name, x, ...)
+    local ok, beside = attempt(moth.no_grad, ops[name], x, ...)
+    local out = ops[name .. "_"](x, ...)
+    if ok and is_tensor(out) and B.numel(out) <= MOST and not B.is_fake(out) then
+      local want = ops.to(B.alias(beside[1], false), { dtype = B.tensor_dtype(out) })
+      if layout_of(want) ~= layout_of(out) or bytes(want) ~= bytes(out) then
+        self.finding = ("%s_ gives something else than %s"):format(name, name)
+      end
+    end
+    return out
+  end
+
+  --- The op, and the same on row-major copies of its operands: the same bits.
+  function env.row_major(name, ...)
+    local copies = pack(...)
+    for i = 1, copies.n do
+      if is_tensor(copies[i]) and pcall(B.size, copies[i]) then copies[i] = ops.clone(B.alias(copies[i], false)) end
+    end
+    local out = ops[name](...)
+    local ok, want = attempt(ops[name], unpack(copies, 1, copies.n))
+    if not ok or layout_of(want[1]) ~= layout_of(out) then
+      self.finding = name .. " fails on row-major operands, or has another shape"
+    elseif B.numel(out) <= MOST and bytes(want[1]) ~= bytes(out) then
+      self.finding = name .. " gives other bits for row-major operands"
+    end
+    return out
+  end
+
   -- Derivatives, once and twice: of what has one, by x or by the next of the pool that has a gradient.
   function env.G(t, keep)
     if B.requires_grad(t) then ops.sum(t):backward({ retain_graph = keep }) end
@@ -251,17 +304,25 @@ end
 -- ---- running ---------------------------------------------------------------------------------------
 
 local raw = { "attempt to ", "bad argument", "'for' ", "stack overflow", "table overflow", "invalid value %(",
-  "C stack", "cannot convert ", "string expected", "number expected", "not enough memory", "invalid option", "too many results",
-  "wrong number of arguments", "table index is ", "memory allocation", "bad conversion", "invalid order function" }
+  "C stack", "cannot convert ", "string expected", "number expected", "not enough memory", "invalid option",
+  "too many results", "wrong number of arguments", "table index is ", "memory allocation", "bad conversion",
+  "invalid order function" }
 
---- What is wrong with an error that was raised, or nil. `strict`: its place is the user's line.
-function P.complaint(err, strict)
+--- An error as text, also one whose tostring fails.
+function P.text_of(err) return type(err) == "string" and err or "a " .. type(err) end
+
+--- What is wrong with an error that was raised, or nil. `strict`: its place is the user's line. `own`: the program
+-- raises errors of its own, of any kind.
+function P.complaint(err, strict, own)
+  if own and (type(err) ~= "string" or err:find("^%a+$")) then return end
   if type(err) ~= "string" then return "the error is no text but a " .. type(err) end
-  if err:find("^spec/") or err:find("^fuzz:1: attempt to ") then return end -- the line's own mistake
+  if err:find("^spec/") or err:find("^fuzz:1: [fuz1: ]*attempt to ") then return end -- the line's own
+  local called = err:match("^fuzz:1: bad argument #%d+ to '(%l+)'")
+  if called and (_G[called] or coroutine[called]) then return end
   for _, pattern in ipairs(raw) do
     if err:find(pattern) then return "one of Lua's own errors" end
   end
-  if not (err:find("^[^\n:]+:%d+: ") or err:find("^%[[%w_.]+%] ")) then return "neither place nor op" end
+  if not own and not (err:find("^[^\n:]+:%d+: ") or err:find("^%[[%w_.]+%] ")) then return "neither place nor op" end
   if strict and err:find("^[^\n:]*lua/moth/") then return "the place is a line of moth's own" end
 end
 
@@ -301,8 +362,8 @@ function P:run(line, pure, strict)
   local ok, err = pcall(chunk)
   local took = os.clock() - from
   local wrong = self.finding
-  if not ok and not wrong then wrong = P.complaint(err, strict) end
-  if wrong and not ok then wrong = wrong .. ": " .. tostring(err):sub(1, 600) end
+  if not ok and not wrong then wrong = P.complaint(err, strict, self.raises) end
+  if wrong and type(err) == "string" then wrong = wrong .. ": " .. err:sub(1, 600) end
   if not wrong and took > SECONDS then wrong = ("takes %.1f s"):format(took) end
   if not wrong and pure and ok_before then
     local fine, what = pcall(changed, before)

@@ -144,8 +144,9 @@ local data = list [[
 -- Every function there is, but those that act on the process or the disk.
 local banned = {}
 for name in ("from_ptr save load load_safetensors save_safetensors manual_seed set_num_threads cpu_level "
-  .. "set_default_dtype set_grad_enabled seed_all set_rng_state use_deterministic_algorithms set_printoptions cuda data_ptr data_pointer "
-  .. "tensor_subclass make_subclass type scope free record_stream class share_memory_ pin_memory"):gmatch("%S+") do
+  .. "set_default_dtype set_grad_enabled seed_all set_rng_state use_deterministic_algorithms set_printoptions "
+  .. "cuda data_ptr data_pointer tensor_subclass make_subclass type scope free record_stream class "
+  .. "share_memory_ pin_memory"):gmatch("%S+") do
   banned[name] = true
 end
 local all = {}
@@ -166,9 +167,9 @@ gather("nn.init.", moth.nn.init, is_op)
 gather("nn.utils.", moth.nn.utils, is_op)
 gather("p[1]:", require("moth.tensor").methods, is_op)
 gather("p[5]:", require("moth.tensor").methods, is_op)
-for name in ("Linear Conv1d Conv2d ConvTranspose1d ConvTranspose2d BatchNorm1d BatchNorm2d LayerNorm GroupNorm Embedding "
-  .. "LSTM GRU MultiheadAttention Dropout MaxPool2d AvgPool2d Flatten Softmax Sequential ModuleList ModuleDict "
-  .. "CrossEntropyLoss NLLLoss BCELoss Upsample PReLU"):gmatch("%S+") do
+for name in ("Linear Conv1d Conv2d ConvTranspose1d ConvTranspose2d BatchNorm1d BatchNorm2d LayerNorm GroupNorm "
+  .. "Embedding LSTM GRU MultiheadAttention Dropout MaxPool2d AvgPool2d Flatten Softmax Sequential ModuleList "
+  .. "ModuleDict CrossEntropyLoss NLLLoss BCELoss Upsample PReLU"):gmatch("%S+") do
   all[#all + 1] = "m = nn." .. name
 end
 
