@@ -34,8 +34,35 @@ for name, op in each({ absolute = "abs", clip = "clamp", multiply = "mul", divid
   moveaxis = "movedim" }) do
   both(name, ops[op])
 end
---- gather, with dim last.
-both("take_along_dim", function(x, index, dim) return ops.gather(x, dim, index) end)
+both("index_put", require("moth.index").index_put)
+both("index_put_", require("moth.index").index_put_)
+
+--- gather, with x and index broadcast to each other but in dim, where index may count from the end; without dim, of the
+-- flattened tensors.
+both("take_along_dim", function(x, at, dim)
+  if type(dim) == "table" then dim = check.options("take_along_dim", dim, "dim").dim end
+  if not is_tensor(x) or not is_tensor(at) then
+    check.fail("take_along_dim: expected a tensor and a tensor of positions")
+  end
+  if dim == nil then x, at, dim = ops.reshape(x, { -1 }), ops.reshape(at, { -1 }), 1 end
+  local n, a, b, shape = B.dim(x), B.size(x), B.size(at), {}
+  if #b ~= n then
+    check.fail("take_along_dim: x and index must have as many dimensions, got %s and %s", B.format(x), B.format(at))
+  end
+  local size = B.size(x, dim)
+  local d = dim < 0 and dim + n + 1 or dim
+  for i = 1, n do
+    if i ~= d and a[i] ~= b[i] and a[i] ~= 1 and b[i] ~= 1 then
+      check.fail("take_along_dim: shapes %s and %s do not broadcast but in dimension %d", B.format(x), B.format(at), d)
+    end
+    shape[i] = a[i] == 1 and b[i] or a[i]
+  end
+  shape[d] = b[d]
+  at = ops.expand(at, shape)
+  shape[d] = a[d]
+  at = ops.where(ops.lt(at, 0), ops.add(at, size + 1), at)
+  return ops.gather(ops.expand(x, shape), d, at)
+end)
 
 -- ---- several tensors -------------------------------------------------------------------------------
 

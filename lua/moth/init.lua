@@ -62,6 +62,7 @@ moth.broadcast_shapes = tensor.broadcast_shapes
 moth.finfo, moth.iinfo = tensor.finfo, tensor.iinfo
 moth.allclose = tensor.allclose
 moth.equal = tensor.equal
+moth.newaxis = "newaxis" -- in a key: a dimension of size 1
 for _, name in ipairs({ "arange", "max", "min", "split", "chunk", "unbind", "where" }) do
   moth[name] = tensor.functions[name]
 end
