@@ -223,7 +223,7 @@ static void add_range(void *ctx, int64_t begin, int64_t end) {
 
 /* Where the places' offsets are whole runs, and these lie one after another in `near`, sums go run by run. */
 static MothStatus find_rows(Nd *n, const MothTensor *far, const MothNd *nd) {
-  bool even = n->inner == 1 && n->step == 1;
+  bool even = n->run > 0 && n->inner == 1 && n->step == 1;
   for (int j = 0; j < nd->k && even; j++)
     even = far->stride[nd->dims[j]] % n->run == 0;
   if (!even)
@@ -254,7 +254,7 @@ MothStatus moth_cpu_gather_nd(MothCall *c) {
   MOTH_TRY(moth_nd(self, dims, index, &nd));
   MothStatus s = nd_open(&n, &nd, self, index, index_base);
   if (s == MOTH_OK) /* long runs are copied whole, as long as there are places for all threads */
-    nd_run(&n, moth_max64(1, PLACES / n.run), INT64_MAX, move_range);
+    nd_run(&n, moth_max64(1, PLACES / moth_max64(1, n.run)), INT64_MAX, move_range);
   nd_close(&n);
   return s;
 }

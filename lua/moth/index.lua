@@ -135,6 +135,7 @@ local function parse(x, key)
     end
     d = d + takes(part)
   end
+  if dim - 1 > B.dim(x) then fail("the key takes more dimensions than the %d that there are", d - dim + B.dim(x)) end
   return x, places
 end
 
@@ -230,7 +231,7 @@ local function set(x, k, v, accumulate)
     ops.scatter_nd_(view, places.dims, index, v, accumulate)
   elseif is_tensor(v) then
     v = without_ones(v, B.dim(view))
-    if accumulate then ops.add_(view, ops.to(v, like(view))) else ops.copy_(view, v) end
+    if accumulate then ops.add_(view, ops.expand(ops.to(v, like(view)), B.size(view))) else ops.copy_(view, v) end
   elseif accumulate then
     ops.add_(view, v)
   else
@@ -269,8 +270,9 @@ local function at_user_level(x, k, ok, ...)
   if not message:find "^index: " then
     local known, why = pcall(explain, x, k)
     message = not known and type(why) == "string" and why:match "^index: .*" or message
-    local value, at = message:match "of shape (%b[]) cannot be broadcast to .-(%b[])"
+    local value, at = message:match "of shape (%b[]) cannot be broadcast to .-(%b[])" -- copy_, scatter_nd_
     if not value then at, value = message:match "%[copy_%] shapes (%b[]) and (%b[]) cannot be broadcast" end
+    if not value then at, value = message:match "^.-%[expand%] .- of (%b[]); got self: %S+ (%b[])" end
     if value then
       message = ("index: a value of shape %s cannot be broadcast to its place, of shape %s"):format(value, at)
     end
