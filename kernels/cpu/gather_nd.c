@@ -26,8 +26,7 @@ typedef struct Nd {
   int64_t outer, count, inner, run, step; /* step: between the elements of a run */
   int64_t chunk, chunks;                  /* places of a task, tasks of an outer x inner x block */
   int64_t block, blocks;                  /* elements of a task, tasks of a run */
-  int64_t *at;                            /* offsets of the places */
-  int64_t *row;                           /* for sums of whole runs: at / run */
+  int64_t *at, unit;                      /* offsets of the places, counted in units */
   char *far;                              /* self */
   char *near;
   bool gather;
@@ -49,6 +48,11 @@ static inline int64_t from_0(int64_t x, int64_t base, int64_t size) {
 static void offsets_range(void *ctx, int64_t begin, int64_t end) {
   Offsets *o = ctx;
   uint64_t bad = 0;
+  /* The usual case: one dimension, nothing counts from the end. */
+  if (o->k == 1 && o->stride[0] == 1 &&
+      !moth_cpu_kernels(MOTH_INT64)
+           ->index_outside(o->in + begin, end - begin, o->base, o->size[0], o->out + begin))
+    return;
   for (int j = 0; j < o->k; j++) {
     const int64_t *in = o->in + j;
     int64_t k = o->k, base = o->base, size = o->size[j], stride = o->stride[j];
@@ -69,7 +73,7 @@ static void offsets_range(void *ctx, int64_t begin, int64_t end) {
 }
 
 static MothStatus offsets(const MothTensor *self, const MothNd *nd, const MothTensor *index,
-                          int64_t base, int64_t *at) {
+                          int64_t base, int64_t unit, int64_t *at) {
   MothTensor *wide;
   MOTH_TRY(moth_cpu_contiguous_as(index, MOTH_INT64, &wide));
   Offsets o = {.in = (const int64_t *)wide->data,
@@ -79,7 +83,7 @@ static MothStatus offsets(const MothTensor *self, const MothNd *nd, const MothTe
                .first_bad = INT64_MAX};
   for (int j = 0; j < nd->k; j++) {
     o.size[j] = self->shape[nd->dims[j]];
-    o.stride[j] = self->stride[nd->dims[j]];
+    o.stride[j] = self->stride[nd->dims[j]] / unit;
   }
   moth_parallel_for(nd->count, moth_cpu_grain(nd->k), offsets_range, &o);
   MothStatus s = MOTH_OK;
@@ -125,62 +129,92 @@ static MothStatus nd_open(Nd *n, const MothNd *nd, MothTensor *far, const MothTe
   n->at = moth_alloc((size_t)n->count * sizeof(int64_t));
   if (!n->at)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)n->count);
-  return offsets(far, nd, index, base, n->at);
+  n->unit = n->run;
+  for (int j = 0; j < nd->k; j++)
+    if (n->run == 0 || far->stride[nd->dims[j]] % n->run != 0)
+      n->unit = 1;
+  return offsets(far, nd, index, base, n->unit, n->at);
 }
 
 static void nd_close(Nd *n) {
   if (n->at)
     moth_free(n->at, (size_t)n->count * sizeof(int64_t));
-  if (n->row)
-    moth_free(n->row, (size_t)n->count * sizeof(int64_t));
 }
 
-/* What a task has: places [first, last) of runs' elements [from, from + width). */
+/* A task: places [first, last) of the elements [from, from + width) of a run. */
 typedef struct Task {
-  int64_t far, near; /* offsets: of the run's element `from`; of that of place 0 */
-  int64_t first, last, width;
+  MothWalk outer, inner;
+  int64_t chunk, from;
+  int64_t at; /* the run's number in what goes along, for place 0 */
+  int64_t far, near, first, last, width;
 } Task;
 
-static Task task_of(const Nd *n, int64_t i) {
-  MothWalk w;
-  Task t;
-  int64_t chunk = i % n->chunks, from = i / n->chunks % n->blocks * n->block;
+static void task_place(const Nd *n, Task *t) {
+  t->far = t->outer.at + t->inner.at + t->from * n->step;
+  t->near = t->at * n->run + t->from;
+  t->first = t->chunk * n->chunk;
+  t->last = moth_min64(t->first + n->chunk, n->count);
+  t->width = moth_min64(n->block, n->run - t->from);
+}
+
+static void task_init(const Nd *n, Task *t, int64_t i) {
+  t->chunk = i % n->chunks;
+  t->from = i / n->chunks % n->blocks * n->block;
   i = i / n->chunks / n->blocks;
-  int64_t inner = i % n->inner, outer = i / n->inner;
-  moth_walk_init(&w, n->nouter, n->outer_size, n->outer_stride, outer);
-  t.far = w.at + from * n->step;
-  moth_walk_init(&w, n->ninner, n->inner_size, n->inner_stride, inner);
-  t.far += w.at;
-  t.near = (outer * n->count * n->inner + inner) * n->run + from;
-  t.first = chunk * n->chunk;
-  t.last = moth_min64(t.first + n->chunk, n->count);
-  t.width = moth_min64(n->block, n->run - from);
-  return t;
+  t->at = i / n->inner * n->count * n->inner + i % n->inner;
+  moth_walk_init(&t->outer, n->nouter, n->outer_size, n->outer_stride, i / n->inner);
+  moth_walk_init(&t->inner, n->ninner, n->inner_size, n->inner_stride, i % n->inner);
+  task_place(n, t);
+}
+
+static void task_next(const Nd *n, Task *t) {
+  if (++t->chunk == n->chunks) {
+    t->chunk = 0;
+    t->from += n->block;
+    if (t->from >= n->run) {
+      t->from = 0;
+      t->at++;
+      moth_walk_next(&t->inner);
+      if (t->at % n->inner == 0) {
+        t->at += (n->count - 1) * n->inner;
+        moth_walk_next(&t->outer);
+      }
+    }
+  }
+  task_place(n, t);
 }
 
 #define MOVE(T)                                                                                    \
   do {                                                                                             \
     T *far = (T *)n->far + t.far, *near = (T *)n->near + t.near;                                   \
-    for (int64_t s = t.first; s < t.last; s++) {                                                   \
-      T *a = far + at[s], *b = near + s * row;                                                     \
-      if (n->gather)                                                                               \
-        for (int64_t i = 0; i < t.width; i++)                                                      \
-          b[i] = a[i * step];                                                                      \
-      else                                                                                         \
-        for (int64_t i = 0; i < t.width; i++)                                                      \
-          a[i * step] = b[i];                                                                      \
-    }                                                                                              \
+    if (t.width == 1 && n->gather)                                                                 \
+      for (int64_t s = t.first; s < t.last; s++)                                                   \
+        near[s * row] = far[at[s] * unit];                                                         \
+    else if (t.width == 1)                                                                         \
+      for (int64_t s = t.first; s < t.last; s++)                                                   \
+        far[at[s] * unit] = near[s * row];                                                         \
+    else                                                                                           \
+      for (int64_t s = t.first; s < t.last; s++) {                                                 \
+        T *a = far + at[s] * unit, *b = near + s * row;                                            \
+        if (n->gather)                                                                             \
+          for (int64_t i = 0; i < t.width; i++)                                                    \
+            b[i] = a[i * step];                                                                    \
+        else                                                                                       \
+          for (int64_t i = 0; i < t.width; i++)                                                    \
+            a[i * step] = b[i];                                                                    \
+      }                                                                                            \
   } while (0)
 
 static void move_range(void *ctx, int64_t begin, int64_t end) {
   const Nd *n = ctx;
   const int64_t *at = n->at;
-  int64_t row = n->inner * n->run, step = n->step, size = n->itemsize;
-  for (int64_t k = begin; k < end; k++) {
-    Task t = task_of(n, k);
+  int64_t row = n->inner * n->run, step = n->step, unit = n->unit, size = n->itemsize;
+  Task t;
+  task_init(n, &t, begin);
+  for (int64_t k = begin; k < end; k++, task_next(n, &t)) {
     if (step == 1 && t.width >= 8) {
       for (int64_t s = t.first; s < t.last; s++) {
-        char *a = n->far + (t.far + at[s]) * size, *b = n->near + (t.near + s * row) * size;
+        char *a = n->far + (t.far + at[s] * unit) * size, *b = n->near + (t.near + s * row) * size;
         memcpy(n->gather ? b : a, n->gather ? a : b, (size_t)(t.width * size));
       }
       continue;
@@ -201,14 +235,17 @@ static void move_range(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+/* Where places are whole runs, which lie one after another in what goes along, sums go run by run. */
 static void add_range(void *ctx, int64_t begin, int64_t end) {
   const Nd *n = ctx;
+  bool runs = n->inner == 1 && n->step == 1 && n->unit == n->run;
   int64_t lines[3 * BLOCK], size = n->itemsize;
-  for (int64_t k = begin; k < end; k++) {
-    Task t = task_of(n, k);
-    if (n->row) {
-      n->k->index_add_rows(n->far + t.far * size, n->near + t.near * size, n->row, n->count,
-                           t.width, n->run);
+  Task t;
+  task_init(n, &t, begin);
+  for (int64_t k = begin; k < end; k++, task_next(n, &t)) {
+    if (runs) {
+      n->k->index_add_rows(n->far + t.far * size, n->near + t.near * size, n->at, n->count, t.width,
+                           n->run);
       continue;
     }
     for (int64_t i = 0; i < t.width; i++) {
@@ -216,24 +253,9 @@ static void add_range(void *ctx, int64_t begin, int64_t end) {
       lines[3 * i + 1] = 0;
       lines[3 * i + 2] = t.near + i;
     }
-    n->k->scatter_add_lines(n->far, 1, n->at, 1, n->near, n->inner * n->run, n->count, t.width,
-                            lines);
+    n->k->scatter_add_lines(n->far, n->unit, n->at, 1, n->near, n->inner * n->run, n->count,
+                            t.width, lines);
   }
-}
-
-/* Where the places' offsets are whole runs, and these lie one after another in `near`, sums go run by run. */
-static MothStatus find_rows(Nd *n, const MothTensor *far, const MothNd *nd) {
-  bool even = n->run > 0 && n->inner == 1 && n->step == 1;
-  for (int j = 0; j < nd->k && even; j++)
-    even = far->stride[nd->dims[j]] % n->run == 0;
-  if (!even)
-    return MOTH_OK;
-  n->row = moth_alloc((size_t)n->count * sizeof(int64_t));
-  if (!n->row)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)n->count);
-  for (int64_t i = 0; i < n->count; i++)
-    n->row[i] = n->at[i] / n->run;
-  return MOTH_OK;
 }
 
 static void nd_run(Nd *n, int64_t chunk, int64_t block, MothRange range) {
@@ -277,8 +299,6 @@ MothStatus moth_cpu_scatter_nd_(MothCall *c) {
   }
   MOTH_GO(nd_open(&n, &nd, sums, index, index_base));
   n.near = values->data;
-  if (accumulate)
-    MOTH_GO(find_rows(&n, sums, &nd));
   if (sums != self)
     moth_cpu_copy(sums, self);
   nd_run(&n, n.count, BLOCK, accumulate ? add_range : move_range);

@@ -8,11 +8,23 @@ local ops = B.ops
 local M = {}
 
 local is_tensor = B.is_tensor
-local function dtype_of(t) return B.tensor_dtype(t).name end
+local device_of, dtype_of = B.tensor_device, B.tensor_dtype
 local function shape_of(t) return "[" .. table.concat(B.size(t), ", ") .. "]" end
 
 -- Raised by `error(…, 0)`, these get the user's line where they leave this file.
 local function fail(message, ...) error("index: " .. message:format(...), 0) end
+
+-- A tensor in a key is, by its dtype, "positions" or a "mask"; else an error.
+local kinds = {}
+local function kind_of(t)
+  local dtype = dtype_of(t)
+  if kinds[dtype] then return kinds[dtype] end
+  local name = dtype.name
+  if name == "uint8" then fail("a uint8 tensor is neither a mask (m:bool()) nor positions (i:long())") end
+  if name ~= "bool" and not name:find "int" then fail("an index tensor is of integers or bool, got %s", name) end
+  kinds[dtype] = name == "bool" and "mask" or "positions"
+  return kinds[dtype]
+end
 
 -- A slice as the op wants it: from 0, end excluded. d: the dimension of x, for messages.
 local function bounds(x, dim, part, d)
@@ -42,7 +54,7 @@ end
 -- The number of dimensions of x that an entry takes.
 local function takes(part)
   if type(part) == "string" then return 0 end
-  return is_tensor(part) and dtype_of(part) == "bool" and B.dim(part) or 1
+  return is_tensor(part) and kind_of(part) == "mask" and B.dim(part) or 1
 end
 
 local function taken(key, n)
@@ -64,37 +76,23 @@ local function length(key)
   return n
 end
 
--- An index tensor or a mask at dimension dim of x: appends dims and positions (tensors that broadcast). Returns x, of
--- which a 0-dim mask takes no dimension but adds one, and the dimension behind.
-local function place(x, dim, part, places, d)
-  local kind = dtype_of(part)
-  part = ops.to(part, { device = B.tensor_device(x) })
-  if kind ~= "bool" then
-    if kind == "uint8" then
-      fail("a uint8 tensor is neither a mask (m:bool()) nor positions (i:long())")
-    elseif not kind:find "int" then
-      fail("an index tensor is of integers or bool, got %s", kind)
-    end
-    local n = #places.dims + 1
-    places.dims[n], places[n] = dim, part
-    return x, dim + 1
+-- A mask at dimension dim of x: appends its dims to places, whose positions nonzero finds when they are needed.
+-- Returns x, of which a 0-dim mask takes no dimension but adds one, and the dimension behind.
+local function place_mask(x, dim, mask, places, d)
+  if B.dim(mask) == 0 then
+    x, mask = ops.unsqueeze(x, dim), ops.reshape(mask, { 1 })
   end
-  if B.dim(part) == 0 then
-    x, part = ops.unsqueeze(x, dim), ops.reshape(part, { 1 })
-  end
-  local k = B.dim(part)
+  local k, n = B.dim(mask), #places.dims
   for i = 1, k do
-    if dim + i - 1 > B.dim(x) or B.size(part, i) ~= B.size(x, dim + i - 1) then
+    if dim + i - 1 > B.dim(x) or B.size(mask, i) ~= B.size(x, dim + i - 1) then
       local have = B.size(x)
-      fail("a mask of shape %s does not fit from dimension %d on, where the sizes are [%s]", shape_of(part), d,
+      fail("a mask of shape %s does not fit from dimension %d on, where the sizes are [%s]", shape_of(mask), d,
         table.concat(have, ", ", math.min(dim, #have + 1)))
     end
+    places.dims[n + i], places[n + i] = dim + i - 1, false
   end
-  places.masks[#places.masks + 1] = { at = #places.dims + 1, mask = part, dim = dim }
-  for i = 1, k do
-    local n = #places.dims + 1
-    places.dims[n], places[n] = dim + i - 1, false -- nonzero comes when it is needed
-  end
+  places.masks = places.masks or {}
+  places.masks[#places.masks + 1] = { at = n + 1, mask = mask }
   return x, dim + k
 end
 
@@ -106,21 +104,13 @@ local function parse(x, key)
     local part = key[i]
     local kind = type(part)
     if kind == "number" then
-      x = ops.select(x, dim, part)
-    elseif is_tensor(part) then
-      local integers = dtype_of(part):find "int"
-      if integers and B.dim(part) == 0 and dtype_of(part) ~= "uint8" and not B.is_fake(part) then
-        x = ops.select(x, dim, (B.item(part)))
-      else
-        places = places or { dims = {}, masks = {} }
-        x, dim = place(x, dim, part, places, d)
-      end
+      x, d = ops.select(x, dim, part), d + 1
     elseif kind == "table" then
       if next(part) ~= nil then
         local start, stop, step = bounds(x, dim, part, d)
         x = ops.slice(x, dim, start, stop, step)
       end
-      dim = dim + 1
+      dim, d = dim + 1, d + 1
     elseif part == "..." then
       if whole then fail("'...' stands twice in the key") end
       whole = true
@@ -129,11 +119,26 @@ local function parse(x, key)
       dim, d = dim + rest, d + rest
     elseif part == "newaxis" then
       x, dim = ops.unsqueeze(x, dim), dim + 1
+    elseif is_tensor(part) then
+      local mask = kind_of(part) == "mask"
+      if not mask and B.dim(part) == 0 and not B.is_fake(part) then
+        x, d = ops.select(x, dim, (B.item(part))), d + 1
+      else
+        places = places or { dims = {} }
+        if device_of(part) ~= device_of(x) then part = ops.to(part, { device = device_of(x) }) end
+        if mask then
+          x, dim = place_mask(x, dim, part, places, d)
+          d = d + B.dim(part)
+        else
+          local at = #places.dims + 1
+          places.dims[at], places[at] = dim, part
+          dim, d = dim + 1, d + 1
+        end
+      end
     else
       fail("expected a number, a slice such as {1, 3}, {}, a tensor, '...' or 'newaxis', got %s",
         kind == "string" and ("'%s'"):format(part) or kind)
     end
-    d = d + takes(part)
   end
   if dim - 1 > B.dim(x) then fail("the key takes more dimensions than the %d that there are", d - dim + B.dim(x)) end
   return x, places
@@ -163,10 +168,10 @@ end
 
 -- What ops.gather_nd takes for the places.
 local function index_of(places)
-  local first = places.masks[1]
-  if not first then return #places == 1 and places[1] or joined(places) end
-  if #places.masks == 1 and B.dim(first.mask) == #places then
-    local at = ops.nonzero(first.mask)
+  if not places.masks then return #places == 1 and places[1] or joined(places) end
+  local mask = places.masks[1].mask
+  if B.dim(mask) == #places then
+    local at = ops.nonzero(mask)
     return #places == 1 and ops.reshape(at, { -1 }) or at
   end
   for _, m in ipairs(places.masks) do
@@ -176,20 +181,29 @@ local function index_of(places)
   return joined(places)
 end
 
--- The mask, if it alone names the places and covers all of the view.
-local function full_mask(view, places)
-  local m = places.masks[1]
-  return m and #places == B.dim(view) and B.dim(m.mask) == #places and m.mask
+-- Whether t is a mask of x's shape, where x is.
+local function covers(x, t)
+  local n = B.dim(t)
+  if n == 0 or n ~= B.dim(x) or kind_of(t) ~= "mask" or device_of(t) ~= device_of(x) then return false end
+  for i = 1, n do
+    if B.size(t, i) ~= B.size(x, i) then return false end
+  end
+  return true
+end
+
+local function as_key(k)
+  if type(k) == "table" then return k end
+  if type(k) == "number" or is_tensor(k) then return { k } end
+  fail("expected a number, a tensor or a list of them, got %s", type(k))
 end
 
 local function get(x, k)
   if type(k) == "number" then return ops.select(x, 1, k) end
-  if is_tensor(k) then k = { k } end
-  if type(k) ~= "table" then fail("expected a number, a tensor or a list of them, got %s", type(k)) end
-  local view, places = parse(x, k)
+  if is_tensor(k) and covers(x, k) then return ops.masked_select(x, k) end
+  local view, places = parse(x, as_key(k))
   if not places then return view end
-  local mask = full_mask(view, places)
-  if mask then return ops.masked_select(view, mask) end
+  local mask = places.masks and places.masks[1].mask
+  if mask and covers(view, mask) then return ops.masked_select(view, mask) end
   return ops.gather_nd(view, places.dims, index_of(places))
 end
 
@@ -200,7 +214,7 @@ local function without_ones(v, dims)
   return size and ops.reshape(v, size) or v
 end
 
-local function like(x) return { dtype = B.tensor_dtype(x), device = B.tensor_device(x) } end
+local function like(x) return { dtype = dtype_of(x), device = device_of(x) } end
 
 local function put_masked(view, mask, v)
   if not is_tensor(v) then return ops.masked_fill_(view, mask, v) end
@@ -214,15 +228,14 @@ local function put_masked(view, mask, v)
 end
 
 local function set(x, k, v, accumulate)
-  if type(v) == "table" then v = B.tensor(v, B.tensor_dtype(x)) end
+  if type(v) == "table" then v = B.tensor(v, dtype_of(x)) end
   if type(v) ~= "number" and type(v) ~= "boolean" and not is_tensor(v) then
     fail("expected a number or a tensor to assign, got %s", type(v))
   end
-  if type(k) == "number" or is_tensor(k) then k = { k } end
-  if type(k) ~= "table" then fail("expected a number, a tensor or a list of them, got %s", type(k)) end
-  local view, places = parse(x, k)
-  local mask = places and not accumulate and full_mask(view, places)
-  if mask then
+  if not accumulate and is_tensor(k) and covers(x, k) then return put_masked(x, k, v) end
+  local view, places = parse(x, as_key(k))
+  local mask = places and not accumulate and places.masks and places.masks[1].mask
+  if mask and covers(view, mask) then
     put_masked(view, mask, v)
   elseif places then
     local index = index_of(places)
@@ -241,7 +254,7 @@ end
 
 -- What is wrong with a position, in terms of x and the key: ops saw a view of x.
 local function explain(x, k)
-  if type(k) ~= "table" then k = { k } end
+  k = as_key(k)
   local n = length(k)
   local sum, d = taken(k, n), 1
   if sum > B.dim(x) then fail("the key takes %d dimensions of a tensor that has %d", sum, B.dim(x)) end
@@ -252,7 +265,7 @@ local function explain(x, k)
     if type(part) == "number" then
       if part ~= math.floor(part) then fail("a position is an integer, got %.14g", part) end
       bad = (part == 0 or math.abs(part) > size) and part
-    elseif is_tensor(part) and dtype_of(part):find "int" and B.numel(part) > 0 and not B.is_fake(part) then
+    elseif is_tensor(part) and kind_of(part) == "positions" and B.numel(part) > 0 and not B.is_fake(part) then
       local t = ops.reshape(part, { -1 })
       t = ops.masked_select(t, ops.logical_or(ops.eq(t, 0), ops.logical_or(ops.gt(t, size), ops.lt(t, -size))))
       bad = B.numel(t) > 0 and B.item(ops.select(t, 1, 1))
