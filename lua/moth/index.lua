@@ -201,7 +201,7 @@ local function get(x, k)
   if type(k) == "number" then return ops.select(x, 1, k) end
   if is_tensor(k) and covers(x, k) then return ops.masked_select(x, k) end
   local view, places = parse(x, as_key(k))
-  if not places then return view end
+  if not places then return rawequal(view, x) and ops.expand(x, B.size(x)) or view end
   local mask = places.masks and places.masks[1].mask
   if mask and covers(view, mask) then return ops.masked_select(view, mask) end
   return ops.gather_nd(view, places.dims, index_of(places))
