@@ -21,7 +21,7 @@ local function kind_of(t)
   if kinds[dtype] then return kinds[dtype] end
   local name = dtype.name
   if name == "uint8" then fail("a uint8 tensor is neither a mask (m:bool()) nor positions (i:long())") end
-  if name ~= "bool" and not name:find "int" then fail("an index tensor is of integers or bool, got %s", name) end
+  if name ~= "bool" and not name:find "int" then fail("an index tensor is of integers (i:long()) or bool, got %s", name) end
   kinds[dtype] = name == "bool" and "mask" or "positions"
   return kinds[dtype]
 end
@@ -217,7 +217,10 @@ end
 local function like(x) return { dtype = dtype_of(x), device = device_of(x) } end
 
 local function put_masked(view, mask, v)
-  if not is_tensor(v) then return ops.masked_fill_(view, mask, v) end
+  if not is_tensor(v) then
+    local fraction = type(v) == "number" and v % 1 ~= 0 and not dtype_of(view).is_floating_point
+    return ops.masked_fill_(view, mask, fraction and ops.full({}, v, like(view)) or v) -- cut as copy_ cuts it
+  end
   v = without_ones(ops.to(v, like(view)), 1)
   if B.numel(v) == 1 and B.dim(v) <= 1 then return ops.masked_fill_(view, mask, ops.reshape(v, {})) end
   local count = not B.is_fake(mask) and ops.sum(mask):item()

@@ -356,7 +356,7 @@ describe("index tensors #quick", function()
   it("of uint8 are an error: they might be meant as a mask; of floats, too", function()
     fails("uint8 tensor is neither a mask", function() return x[int({ 1, 0, 1 }, moth.uint8)] end)
     fails("uint8 tensor is neither a mask", function() x[int({ 1, 0, 1 }, moth.uint8)] = 1 end)
-    fails("integers or bool, got float32", function() return x[moth.tensor { 1, 2 }] end)
+    fails("integers %(i:long%(%)%) or bool, got float32", function() return x[moth.tensor { 1, 2 }] end)
   end)
   it("name a place twice: the last value stays, sums take all", function()
     local y = moth.zeros(3)
@@ -381,7 +381,11 @@ describe("index tensors #quick", function()
       same({ { v, 1 }, { 0, 0 } }, y[{ int { 3, 2 }, {} }])
       y:index_put_({ int { 1, 1, 1 }, int { 2, 2, 1 } }, 2, true)
       same({ { v + 2, 5 }, { 0, 0 } }, y[{ { 1, 2 } }])
+      y[{ int { 1, 2 }, int { 1, 2 } }] = 2.75
+      y[y:eq(0)] = 2.75
+      same({ { v, 5 }, { v, v } }, y[{ { 1, 2 } }])
       y[{ int { 1, 2 }, int { 1, 2 } }] = 3
+      y[{ 2, 1 }] = 0
       same({ { 3, 5 }, { 0, 3 } }, y[{ { 1, 2 } }])
     end
     local b = moth.zeros({ 3 }, { dtype = moth.bool })
