@@ -42,7 +42,7 @@ typedef struct Offsets {
 
 /* A position as written, from 0; what is out of range becomes so. */
 static inline int64_t from_0(int64_t x, int64_t base, int64_t size) {
-  return x < 0 ? x + size : x - base;
+  return x < 0 ? x + size : (int64_t)((uint64_t)x - (uint64_t)base);
 }
 
 static void offsets_range(void *ctx, int64_t begin, int64_t end) {

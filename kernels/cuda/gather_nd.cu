@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(THREADS)
     return;
   int64_t offset = 0;
   for (int j = 0; j < d.k; j++) {
-    int64_t x = at[i * d.k + j], k = x < 0 ? x + d.size[j] : x - base;
+    int64_t x = at[i * d.k + j];
+    int64_t k = x < 0 ? x + d.size[j] : (int64_t)((uint64_t)x - (uint64_t)base);
     if (k < 0 || k >= d.size[j]) {
       moth_fault(f, op, MOTH_FAULT_INDEX, d.dim[j], x, base, d.size[j]);
       offset = -1;

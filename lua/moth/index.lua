@@ -21,7 +21,9 @@ local function kind_of(t)
   if kinds[dtype] then return kinds[dtype] end
   local name = dtype.name
   if name == "uint8" then fail("a uint8 tensor is neither a mask (m:bool()) nor positions (i:long())") end
-  if name ~= "bool" and not name:find "int" then fail("an index tensor is of integers (i:long()) or bool, got %s", name) end
+  if name ~= "bool" and not name:find "int" then
+    fail("an index tensor is of integers (i:long()) or bool, got %s", name)
+  end
   kinds[dtype] = name == "bool" and "mask" or "positions"
   return kinds[dtype]
 end
@@ -269,7 +271,7 @@ local function explain(x, k)
       if part ~= math.floor(part) then fail("a position is an integer, got %.14g", part) end
       bad = (part == 0 or math.abs(part) > size) and part
     elseif is_tensor(part) and kind_of(part) == "positions" and B.numel(part) > 0 and not B.is_fake(part) then
-      local t = ops.reshape(part, { -1 })
+      local t = ops.to(ops.reshape(part, { -1 }), { dtype = "int64" })
       t = ops.masked_select(t, ops.logical_or(ops.eq(t, 0), ops.logical_or(ops.gt(t, size), ops.lt(t, -size))))
       bad = B.numel(t) > 0 and B.item(ops.select(t, 1, 1))
     end

@@ -347,6 +347,10 @@ describe("index tensors #quick", function()
       fails(message, function() return x[{ "...", at }] end)
     end
     same({ 8, 9, 10, 11 }, x[3])
+    fails("position %-1 is out of range for dimension 1 of size 0", function()
+      return moth.zeros(0)[moth.tensor({ -1 }, { dtype = moth.int8 })]
+    end)
+    fails("position 0 in dimension 1", function() return moth.zeros(300)[moth.tensor({ 0 }, { dtype = moth.int8 })] end)
   end)
   it("of one element and no dimensions are numbers", function()
     assert.is_true(x[int(2)]:shares_storage(x))

@@ -167,7 +167,9 @@ MothStatus moth_nd(const MothTensor *self, MothValue dims, const MothTensor *ind
   char a[200];
   bool taken[MOTH_MAX_DIMS] = {false};
   MOTH_TRY(need_integers(index));
-  if (dims.n == 0 || (int)dims.n > self->ndim)
+  if (self->ndim == 0)
+    return moth_fail(MOTH_ERR_VALUE, "self has no dimensions, and dims must name one at least");
+  if (dims.n == 0 || dims.n > (uint32_t)self->ndim)
     return moth_fail(MOTH_ERR_VALUE, "dims must name 1 to %d dimensions, got %u", self->ndim,
                      dims.n);
   *nd = (MothNd){.k = (int)dims.n, .count = 1, .together = true};
