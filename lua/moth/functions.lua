@@ -4,6 +4,7 @@ local B = require "moth_lua"
 local ops = B.ops
 local check = require "moth.utils.check"
 local each = require "moth.each"
+local signature = require "moth.utils.signature"
 
 local M = { functions = {}, methods = {} }
 local F, methods = M.functions, M.methods
@@ -39,11 +40,7 @@ both("index_put_", require("moth.index").index_put_)
 
 --- gather, with x and index broadcast to each other but in dim, where index may count from the end; without dim, of the
 -- flattened tensors.
-both("take_along_dim", function(x, at, dim)
-  if type(dim) == "table" then dim = check.options("take_along_dim", dim, "dim").dim end
-  if not is_tensor(x) or not is_tensor(at) then
-    check.fail("take_along_dim: expected a tensor and a tensor of positions")
-  end
+both("take_along_dim", signature("take_along_dim(Tensor input, Tensor indices, Dim dim?)", function(x, at, dim)
   if dim == nil then x, at, dim = ops.reshape(x, { -1 }), ops.reshape(at, { -1 }), 1 end
   local n, a, b, shape = B.dim(x), B.size(x), B.size(at), {}
   if #b ~= n then
@@ -62,7 +59,7 @@ both("take_along_dim", function(x, at, dim)
   shape[d] = a[d]
   at = ops.where(ops.lt(at, 0), ops.add(at, size + 1), at)
   return ops.gather(ops.expand(x, shape), d, at)
-end)
+end))
 
 -- ---- several tensors -------------------------------------------------------------------------------
 

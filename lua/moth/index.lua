@@ -3,7 +3,7 @@
 -- and "newaxis" make a view; integer tensors and masks name places in it. Reading and writing go the same way: `parse`
 -- gives the view and the places, which ops.gather_nd reads and ops.scatter_nd_ writes. docs/tensors.md has the rules.
 local B = require "moth_lua"
-local each = require "moth.each"
+local signature = require "moth.utils.signature"
 local ops = B.ops
 local M = {}
 
@@ -302,21 +302,18 @@ end
 function M.get(x, k) return at_user_level(x, k, pcall(get, x, k)) end
 function M.set(x, k, v) return at_user_level(x, k, pcall(set, x, k, v)) end
 
-local function accumulates(o)
-  if type(o) ~= "table" then return o or false end
-  for name in each(o) do
-    if name ~= "accumulate" then fail("unknown option '%s'; there is accumulate", tostring(name)) end
-  end
-  return o.accumulate or false
-end
-local function put(x, k, v, o) return set(x, k, v, accumulates(o)) end
+local places_of = "%s(Tensor input, any indices, any values, bool accumulate=false)"
 
---- x[key] = v, or, with accumulate (true, or { accumulate = true }), v added, as often as a place is named. Returns x.
-function M.index_put_(x, k, v, accumulate)
-  at_user_level(x, k, pcall(put, x, k, v, accumulate))
+--- x[key] = v, or, with accumulate, v added, as often as a place is named. Returns x.
+M.index_put_ = signature(places_of:format "index_put_", function(x, k, v, accumulate)
+  at_user_level(x, k, pcall(set, x, k, v, accumulate))
   return x
-end
+end)
 --- The same on a copy.
-function M.index_put(x, k, v, accumulate) return M.index_put_(ops.clone(x), k, v, accumulate) end
+M.index_put = signature(places_of:format "index_put", function(x, k, v, accumulate)
+  x = ops.clone(x)
+  at_user_level(x, k, pcall(set, x, k, v, accumulate))
+  return x
+end)
 
 return M

@@ -19,6 +19,8 @@ local function loss(t)
 end
 local function index(...) return moth.tensor({ ... }, { dtype = moth.int64 }) end
 
+local nought = 1e-9 -- what rounding leaves of 0 is not positive
+
 -- As in programs.py; dimensions and positions count from 1.
 local makes = {
   narrow = function(t, _, d, k) return t:narrow(d, k + 1, 1) end,
@@ -41,7 +43,7 @@ local makes = {
   cumprod = function(t, _, d) return t:cumprod(d) end,
   flip = function(t, _, d) return t:flip(d) end,
   var = function(t, _, d) return t:var(d, 0) end,
-  positive = function(t) return t[t:gt(0)] end,
+  positive = function(t) return t[t:gt(nought)] end,
   index_select = function(t, _, d, k) return t:index_select(d, index(k + 1, 1, k + 1)) end,
   times = function(t, _, _, k) return t * (k - 0.5) end,
   power = function(t, _, _, k) return t ^ (k + 2) end,
@@ -53,7 +55,7 @@ local makes = {
   maximum = function(t, u) return moth.maximum(t, u) end,
   cat = function(t, u) return moth.cat({ t, u }) end,
   stack = function(t, u) return moth.stack({ t, u }) end,
-  where = function(t, u) return moth.where(t:gt(0), t, u) end,
+  where = function(t, u) return moth.where(t:gt(nought), t, u) end,
 }
 for name in ("tanh sin relu sigmoid square clone tril"):gmatch("%w+") do
   makes[name] = function(t) return t[name](t) end
@@ -63,7 +65,7 @@ local writes = {
   zero_ = function(t) t:zero_() end,
   relu_ = function(t) t:relu_() end,
   times_ = function(t, _, _, k) t:mul_(k - 0.5) end,
-  masked_fill_ = function(t, _, _, k) t:masked_fill_(t:detach():gt(0), k) end,
+  masked_fill_ = function(t, _, _, k) t:masked_fill_(t:detach():gt(nought), k) end,
   index_add_ = function(t, _, d) t:index_add_(d, index(1), moth.ones_like(t:narrow(d, 1, 1))) end,
   set_number = function(t, _, _, k) t[1] = k end,
   set_tensor = function(t, u) t[-1] = u end,

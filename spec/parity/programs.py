@@ -13,6 +13,7 @@ import torch
 warnings.simplefilter("ignore")
 torch.set_default_dtype(torch.float64)
 
+NOUGHT = 1e-9  # what rounding leaves of 0 is not positive
 SHAPES = [(2, 3), (3,), (1, 3), (2, 1), (2, 3, 2), (4,), (), (3, 3)]
 
 # Each takes a tensor, another one, a dimension and a small number; those that give none write to the first.
@@ -46,7 +47,7 @@ OPS = {
     "flip": lambda t, u, d, k: t.flip(d),
     "tril": lambda t, u, d, k: t.tril(),
     "var": lambda t, u, d, k: t.var(d, correction=0),
-    "positive": lambda t, u, d, k: t[t > 0],
+    "positive": lambda t, u, d, k: t[t > NOUGHT],
     "index_select": lambda t, u, d, k: t.index_select(d, torch.tensor([k, 0, k])),
     "times": lambda t, u, d, k: t * (k - 0.5),
     "power": lambda t, u, d, k: t ** (k + 2),
@@ -58,7 +59,7 @@ OPS = {
     "maximum": lambda t, u, d, k: torch.maximum(t, u),
     "cat": lambda t, u, d, k: torch.cat([t, u]),
     "stack": lambda t, u, d, k: torch.stack([t, u]),
-    "where": lambda t, u, d, k: torch.where(t > 0, t, u),
+    "where": lambda t, u, d, k: torch.where(t > NOUGHT, t, u),
 }
 
 
@@ -71,7 +72,7 @@ WRITES = {
     "zero_": lambda t, u, d, k: t.zero_(),
     "relu_": lambda t, u, d, k: t.relu_(),
     "times_": lambda t, u, d, k: t.mul_(k - 0.5),
-    "masked_fill_": lambda t, u, d, k: t.masked_fill_(t.detach() > 0, k),
+    "masked_fill_": lambda t, u, d, k: t.masked_fill_(t.detach() > NOUGHT, k),
     "index_add_": lambda t, u, d, k: t.index_add_(d, torch.tensor([0]), torch.ones_like(t.narrow(d, 0, 1))),
     "set_number": lambda t, u, d, k: assign(t, 0, k),
     "set_tensor": lambda t, u, d, k: assign(t, -1, u),
