@@ -84,7 +84,7 @@ return {
   gather_nd_backward = { "grad, shape, dims, index, index_base",
     "scatter_nd_(zeros_of(grad, shape, none), dims, index, grad, true, index_base)" },
   scatter_nd_zero = { "grad, dims, index, accumulate, index_base", [[
-    local zero = zeros_of(grad, list(), none)
+    local zero = zeros_of(grad, first_n(grad.shape, 0), none)
     return when(accumulate, grad, scatter_nd_(clone(grad), dims, index, zero, false, index_base))]] },
   masked_select_backward = { "grad, shape, mask",
     "sum_to(masked_scatter(zeros_of(grad, wide(shape, mask.shape), none), mask, grad), shape)" },
