@@ -15,6 +15,7 @@ ffi.C.setenv("GOMP_SPINCOUNT", "10000", 0)
 local B = require "moth_lua"
 local here = debug.getinfo(1, "S").source:match("^(@.*)init%.lua$")
 if here then B.library(here) end
+require "moth.utils.engine"(B.first_state)
 
 local moth = { _VERSION = B.version_string, version = B.version_string }
 

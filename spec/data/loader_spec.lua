@@ -40,7 +40,7 @@ describe("DataLoader #quick", function()
       end
       assert.same({ 4, 4, 2 }, seen)
     end
-    for _ in loader do break end
+    loader(nil, nil) -- a loop that is broken off
     local n, pairs_seen = 0, 0
     for a in loader do
       n = n + 1
