@@ -42,6 +42,7 @@ local types = {
   Dim = { function(v) return is_integer(v) and v ~= 0 end, "a dimension (1 is the first, -1 the last)" },
   Index = { function(v) return is_integer(v) and v ~= 0 end, "a position (1 is the first, -1 the last)" },
   bool = { is "boolean", "true or false" },
+  ["false"] = { function(v) return v == false end, "false" },
   string = { is "string", "a string" },
   dtype = { function(v) return B.is_dtype(v) or (type(v) == "string" and (pcall(B.dtype, v))) end,
     "a dtype such as moth.float32" },
@@ -107,7 +108,7 @@ local function parse(text)
     else
       local type_name, param, rest = part:match("^(%S+)%s+([%w_]+)(.*)$")
       if not param then error(("signature: '%s' in %s is no parameter"):format(part, text)) end
-      local p = { name = param, named_only = named_only }
+      local p = { name = param, type = type_name, named_only = named_only }
       local item = type_name:match("^(.*)%.%.%.$")
       if item then
         p.variadic = parse_type(item, text)
@@ -241,13 +242,53 @@ end
 
 local known = setmetatable({}, { __mode = "k" })
 
+-- fn for calls whose arguments all come by position and are right, which is most: compiled for the signature, without
+-- tables. All other calls go to `slow`. A table may hold names, so only what can be nothing else is taken here.
+local function quick(s, fn, slow)
+  local names, tests, defaults, values, code = {}, {}, {}, {}, {}
+  for i, p in ipairs(s.params) do
+    local a = "a" .. i
+    names[i], tests[i], defaults[i] = a, p.test, p.default
+    if i <= s.positional then
+      local right = ("tests%d(%s)"):format(i, a)
+      if p.takes_list or p.takes_table then right = ("type(%s) ~= 'table' and %s"):format(a, right) end
+      if p.optional or p.has_default then right = ("(%s == nil or %s)"):format(a, right) end
+      code[i] = right
+    end
+    values[i] = a
+    if p.has_default then
+      values[i] = i > s.positional and "default" .. i
+        or ("%s ~= nil and %s or default%d"):format(a, a, i)
+      if type(p.default) == "boolean" and i <= s.positional then -- `and or` would lose a given false
+        values[i] = p.default and ("%s ~= false"):format(a) or ("%s or false"):format(a)
+      end
+    elseif i > s.positional then
+      values[i] = "nil"
+    end
+    if not (p.optional or p.has_default) and i > s.positional then return slow end
+    if p.variadic or (p.has_default and p.test(false) ~= (type(p.default) == "boolean")) then return slow end
+  end
+  if s.positional == 0 then return slow end
+  local head = { "local fn, slow, select, type, tests, defaults = ...\n" }
+  for i, p in ipairs(s.params) do
+    head[#head + 1] = ("local tests%d = tests[%d]\n"):format(i, i)
+    if p.has_default then head[#head + 1] = ("local default%d = defaults[%d]\n"):format(i, i) end
+  end
+  local source = ("%sreturn function(...)\n  if select('#', ...) <= %d then\n    local %s = ...\n    if %s then " ..
+    "return fn(%s) end\n  end\n  return slow(...)\nend"):format(table.concat(head), s.positional,
+    table.concat(names, ", ", 1, s.positional), table.concat(code, " and "), table.concat(values, ", "))
+  return assert(loadstring(source, "=" .. s.name))(fn, slow, select, type, tests, defaults)
+end
+
 --- fn(…) with its arguments checked and in the signature's order. The text is read at the first call.
 function M.wrap(text, fn)
-  local s
+  local run
   local function checked(...)
-    s = s or parse(text)
-    local out = read(s, ...)
-    return fn(unpack(out, 1, #s.params))
+    if not run then
+      local s = parse(text)
+      run = quick(s, fn, function(...) return fn(unpack(read(s, ...), 1, #s.params)) end)
+    end
+    return run(...)
   end
   known[checked] = text
   return checked
@@ -268,6 +309,17 @@ end
 
 --- The signature that a function was made with, or nil.
 function M.of(fn) return known[fn] end
+
+--- What a signature (its text, or a function made with one) says: its name and a list of parameters, each { name,
+-- type, default, optional, named_only }.
+function M.parameters(of)
+  local s, out = parse(known[of] or of), {}
+  for i, p in ipairs(s.params) do
+    out[i] = { name = p.name, type = p.type, default = p.default, optional = p.optional or p.has_default or false,
+      named_only = p.named_only }
+  end
+  return s.name, out
+end
 
 --- Adds a type for signatures: test(value), and what an error calls it.
 function M.type(name, test, expected) types[name] = { test, expected } end
