@@ -32,7 +32,7 @@ function Block:__init(c)
 end
 function Block:forward(x)
   x = x + self.attn(self.ln_1(x))
-  local h = nn.functional.gelu(self.c_fc(self.ln_2(x)), { approximate = "tanh" })
+  local h = nn.functional.gelu(self.c_fc(self.ln_2(x)), "tanh")
   return x + self.dropout(self.c_proj(h))
 end
 

@@ -4,49 +4,20 @@ local check = require "moth.utils.check"
 
 local here = "moth.nn."
 
--- name -> file, or { file, field }
+-- name -> file
 local files = {
   Module = "module", Parameter = "parameter", Sequential = "sequential", ModuleList = "module_list",
   ModuleDict = "module_dict", Linear = "linear", Flatten = "flatten", Unflatten = "unflatten",
   Identity = "identity", Embedding = "embedding", MultiheadAttention = "multihead_attention",
-  functional = "functional", init = "init_", utils = "utils",
+  PReLU = "prelu", functional = "functional", init = "init_", utils = "utils",
 }
-for _, name in ipairs({ "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Softplus", "Hardtanh", "Sigmoid",
-  "LogSigmoid", "Tanh", "Softmax", "LogSoftmax" }) do
-  files[name] = { "activation", name }
-end
-for _, name in ipairs({ "CrossEntropyLoss", "NLLLoss", "MSELoss", "L1Loss", "BCEWithLogitsLoss", "BCELoss",
-  "SmoothL1Loss", "HuberLoss", "KLDivLoss", "SoftMarginLoss", "HingeEmbeddingLoss", "PoissonNLLLoss",
-  "MarginRankingLoss", "CosineEmbeddingLoss", "TripletMarginLoss", "GaussianNLLLoss", "CosineSimilarity",
-  "PairwiseDistance" }) do
-  files[name] = { "loss", name }
-end
 
-for _, name in ipairs({ "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d" }) do
-  files[name] = { "conv", name }
-end
-for _, name in ipairs({ "MaxPool1d", "MaxPool2d", "AvgPool1d", "AvgPool2d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
-  "AdaptiveMaxPool2d", "Unfold", "Fold" }) do
-  files[name] = { "pool", name }
-end
-for _, name in ipairs({ "ReLU6", "SELU", "CELU", "Hardsigmoid", "Hardswish", "Softsign", "GLU" }) do
-  files[name] = { "activation", name }
-end
-files.PReLU = "prelu"
-for _, name in ipairs({ "Dropout", "Dropout1d", "Dropout2d", "Dropout3d" }) do files[name] = { "dropout", name } end
-for _, name in ipairs({ "Upsample", "PixelShuffle", "PixelUnshuffle" }) do files[name] = { "resize", name } end
-for _, name in ipairs({ "RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell" }) do files[name] = { "rnn", name } end
-for _, name in ipairs({ "TransformerEncoderLayer", "TransformerEncoder", "TransformerDecoderLayer",
-  "TransformerDecoder", "Transformer" }) do
-  files[name] = { "transformer", name }
-end
-for _, name in ipairs({ "LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d",
-  "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d" }) do
-  files[name] = { "norm", name }
-end
-for _, name in ipairs({ "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad" }) do
-  for n = 1, 3 do files[name .. n .. "d"] = { "padding", name .. n .. "d" } end
-end
+-- Files with several classes, each under its name.
+local groups = {
+  { "activation", "LU", "^Soft", "^Hard", "Sigmoid$", "Tanh" }, { "conv", "^Conv" }, { "dropout", "^Dropout" },
+  { "loss", "Loss$" }, { "norm", "Norm" }, { "padding", "Pad%dd$" }, { "pool", "Pool%dd$", "[fF]old$" },
+  { "resize", "^Pixel", "^Upsample" }, { "rnn", "RNN", "LSTM", "GRU" }, { "transformer", "^Transformer" },
+}
 
 local nn = {}
 
@@ -57,4 +28,4 @@ function nn.class(name, base)
   return class(name, base or Module)
 end
 
-return require("moth.lazy")(nn, here, files)
+return require("moth.lazy")(nn, here, files, groups)

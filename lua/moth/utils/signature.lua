@@ -97,7 +97,7 @@ end
 
 -- "f(Tensor x, int n=1)" -> { name, text, params = { { name, test, expected, … } }, at = { name -> position } }
 local function parse(text)
-  local name, inside = text:match("^([%w_.]+)%((.*)%)$")
+  local name, inside = text:match("^([%w_.:]+)%((.*)%)$")
   if not name then error("signature: expected name(type name, …), got " .. text) end
   local s = { name = name, text = text, params = {}, at = {}, positional = 0 }
   local named_only = false
@@ -195,7 +195,7 @@ local function read(s, ...)
     local v = (select(at, ...))
     local positional = i <= s.positional
     if at == n and v == nil and (not positional or p.optional or p.has_default) then break end
-    if at == n and has_names(last) and not (positional and p.takes_table)
+    if at == n and has_names(last) and not (positional and p.takes_table and p.test(last))
       and not (positional and p.takes_list and next(last) == nil) then
       local list = {}
       for k = 1, #last do list[k] = last[k] end
@@ -266,7 +266,8 @@ local function quick(s, fn, slow)
       values[i] = "nil"
     end
     if not (p.optional or p.has_default) and i > s.positional then return slow end
-    if p.variadic or (p.has_default and p.test(false) ~= (type(p.default) == "boolean")) then return slow end
+    local kept = p.type == "bool" or not (p.test(false) or type(p.default) == "boolean")
+    if p.variadic or (p.has_default and not kept) then return slow end
   end
   if s.positional == 0 then return slow end
   local head = { "local fn, slow, select, type, tests, defaults = ...\n" }
