@@ -30,11 +30,18 @@ function Parameter.held(p) optimized[p] = true end
 
 --- Forgets the gradients of a list, or fills them with zeros where set_to_none is false.
 function Parameter.zero_grads(list, set_to_none)
-  rows.clear(list)
-  if set_to_none ~= false then return B.zero_grads(list) end
+  if set_to_none ~= false then
+    rows.clear(list)
+    return B.zero_grads(list)
+  end
+  rows.empty(list)
   for _, p in ipairs(list) do
     local grad = B.get_grad(p)
-    if grad then B.set_grad(p, B.ops.zeros_like(grad)) end
+    if grad then
+      local own = B.alias(grad, false)
+      B.ops.zero_(own)
+      if B.requires_grad(grad) then B.set_grad(p, own) end -- of backward with create_graph: it forgets its history
+    end
   end
 end
 
