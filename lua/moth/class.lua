@@ -51,7 +51,7 @@ end
 function Object:subclass(name) return class(name, self) end
 
 --- `class.is_a(x, cls)` takes any value; `class.name(x)` is the name of an instance's class, else its Lua type.
-local M = { Object = Object }
+local M = { Object = Object, construct = construct }
 function M.is_a(x, cls) return type(x) == "table" and Object.is_a(x, cls) end
 function M.name(x)
   local mt = type(x) == "table" and getmetatable(x)

@@ -9,6 +9,7 @@
 local B = require "moth_lua"
 local within = require "moth.within"
 local check = require "moth.utils.check"
+local trace = require "moth.trace"
 local each = require "moth.each"
 local C = B.cuda
 
@@ -257,10 +258,10 @@ function M.graph(g, fn, o)
     C.graph_begin(g, o.pool, o.capture_error_mode)
     return (function(ok, ...)
       local ended, message = pcall(C.graph_end, g)
-      if not ok then error((...), 0) end
+      if not ok then trace.rethrow((...)) end
       if not ended then error(message, 0) end
       return ...
-    end)(pcall(fn))
+    end)(xpcall(fn, trace.keep))
   end
   return (function(...)
     C.stream_current():wait_stream(s)

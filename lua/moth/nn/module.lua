@@ -45,8 +45,9 @@ end
 
 --- Calling a module runs its hooks and forward; m:forward(x) runs no hooks.
 function Module.__call(self, ...)
-  if not self._hooks then return self:forward(...) end
-  return hooks.call(self, ...)
+  -- No tail calls: this frame says where in a network an error happened (moth.trace).
+  if not self._hooks then return select(1, self:forward(...)) end
+  return select(1, hooks.call(self, ...))
 end
 
 -- ---- fields ----------------------------------------------------------------------------------------
@@ -337,8 +338,8 @@ function Module:state_dict(...) return state_dict.save(self, with_prefix(...)) e
 local how_to_load = signature("load_state_dict(bool strict=true, *, bool ignore_mismatched_sizes=false)", all)
 
 --- load_state_dict(sd, strict): copies a state dict into this module. Returns the lists of missing and unexpected
--- names, which are errors unless strict is false, and of mismatched shapes { name, checkpoint, model }, which are errors
--- unless ignore_mismatched_sizes is true.
+-- names, which are errors unless strict is false, and of mismatched shapes { name, checkpoint, model }, which are
+-- errors unless ignore_mismatched_sizes is true.
 function Module:load_state_dict(sd, ...)
   local strict, ignore = how_to_load(...)
   return state_dict.load(self, sd, { strict = strict, ignore_mismatched_sizes = ignore })

@@ -18,7 +18,7 @@ local plain = {
     io.flush()
     return io.read("*l")
   end,
-  call = function(fn) return xpcall(fn, debug.traceback) end,
+  call = function(fn) return xpcall(fn, require("moth.trace").traceback) end,
 }
 
 local function pack(...) return { n = select("#", ...), ... } end

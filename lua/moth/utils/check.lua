@@ -8,6 +8,7 @@ local own = debug.getinfo(1, "S").source:match("^(.*[/\\])utils[/\\]check%.lua$"
 --- Raises a formatted message at the nearest line that is not moth's own.
 function M.fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
+  message = message .. require("moth.trace").place()
   local level = 2
   while true do
     local info = debug.getinfo(level, "Sl")

@@ -240,7 +240,7 @@ end
 
 -- ---- functions with a signature --------------------------------------------------------------------
 
-local known = setmetatable({}, { __mode = "k" })
+local known, inner = setmetatable({}, { __mode = "k" }), setmetatable({}, { __mode = "k" })
 
 -- fn for calls whose arguments all come by position and are right, which is most: compiled for the signature, without
 -- tables. All other calls go to `slow`. A table may hold names, so only what can be nothing else is taken here.
@@ -291,7 +291,7 @@ function M.wrap(text, fn)
     end
     return run(...)
   end
-  known[checked] = text
+  known[checked], inner[checked] = text, fn
   return checked
 end
 
@@ -304,12 +304,12 @@ function M.init(text, fn)
     for i, p in ipairs(s.params) do o[p.name] = out[i] end
     return fn(self, o)
   end
-  known[checked] = text
+  known[checked], inner[checked] = text, fn
   return checked
 end
 
---- The signature that a function was made with, or nil.
-function M.of(fn) return known[fn] end
+--- The signature that a function was made with, and the function that was given; or nil.
+function M.of(fn) return known[fn], inner[fn] end
 
 --- What a signature (its text, or a function made with one) says: its name and a list of parameters, each { name,
 -- type, default, optional, named_only }.
