@@ -98,6 +98,11 @@ local function of_class(cls, name)
   local text = "class " .. name
   local signed, given = signature.of(f)
   f = given or f
+  -- One made elsewhere for several classes: the file of what this class does.
+  local own_work = rawget(cls, "forward") or rawget(cls, "step_group")
+  if given and own_work and debug.getinfo(given, "S").source ~= debug.getinfo(own_work, "S").source then
+    f = own_work
+  end
   if type(f) == "function" then
     local info = debug.getinfo(f, "S")
     local lines = info.source:find("^@") and read_lines(info.source:sub(2))
@@ -116,7 +121,7 @@ end
 function M.text(path, value)
   local last = path:match("([%w_]+)$") or path
   local kind = type(value)
-  local op = (kind == "function" or value == nil) and op_name(last)
+  local op = (value == nil or kind == "function" and not signature.of(value)) and op_name(last)
   if op then return require("moth.ops").describe(op) end
   if value == nil then return nil end
   if kind == "function" then return M.of_function(value) end
