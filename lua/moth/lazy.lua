@@ -9,7 +9,7 @@ local function fits(group, key)
   return false
 end
 
-return function(module, prefix, files, groups)
+return function(module, prefix, files, _, groups)
   groups = groups or {}
   local function load(group)
     for name, value in each(require(prefix .. group[1])) do rawset(module, name, value) end

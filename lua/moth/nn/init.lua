@@ -28,4 +28,4 @@ function nn.class(name, base)
   return class(name, base or Module)
 end
 
-return require("moth.lazy")(nn, here, files, groups)
+return require("moth.lazy")(nn, here, files, "moth.nn", groups)

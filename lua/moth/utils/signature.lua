@@ -240,58 +240,17 @@ end
 
 -- ---- functions with a signature --------------------------------------------------------------------
 
-local known, inner = setmetatable({}, { __mode = "k" }), setmetatable({}, { __mode = "k" })
-
--- fn for calls whose arguments all come by position and are right, which is most: compiled for the signature, without
--- tables. All other calls go to `slow`. A table may hold names, so only what can be nothing else is taken here.
-local function quick(s, fn, slow)
-  local names, tests, defaults, values, code = {}, {}, {}, {}, {}
-  for i, p in ipairs(s.params) do
-    local a = "a" .. i
-    names[i], tests[i], defaults[i] = a, p.test, p.default
-    if i <= s.positional then
-      local right = ("tests%d(%s)"):format(i, a)
-      if p.takes_list or p.takes_table then right = ("type(%s) ~= 'table' and %s"):format(a, right) end
-      if p.optional or p.has_default then right = ("(%s == nil or %s)"):format(a, right) end
-      code[i] = right
-    end
-    values[i] = a
-    if p.has_default then
-      values[i] = i > s.positional and "default" .. i
-        or ("%s ~= nil and %s or default%d"):format(a, a, i)
-      if type(p.default) == "boolean" and i <= s.positional then -- `and or` would lose a given false
-        values[i] = p.default and ("%s ~= false"):format(a) or ("%s or false"):format(a)
-      end
-    elseif i > s.positional then
-      values[i] = "nil"
-    end
-    if not (p.optional or p.has_default) and i > s.positional then return slow end
-    local kept = p.type == "bool" or not (p.test(false) or type(p.default) == "boolean")
-    if p.variadic or (p.has_default and not kept) then return slow end
-  end
-  if s.positional == 0 then return slow end
-  local head = { "local fn, slow, select, type, tests, defaults = ...\n" }
-  for i, p in ipairs(s.params) do
-    head[#head + 1] = ("local tests%d = tests[%d]\n"):format(i, i)
-    if p.has_default then head[#head + 1] = ("local default%d = defaults[%d]\n"):format(i, i) end
-  end
-  local source = ("%sreturn function(...)\n  if select('#', ...) <= %d then\n    local %s = ...\n    if %s then " ..
-    "return fn(%s) end\n  end\n  return slow(...)\nend"):format(table.concat(head), s.positional,
-    table.concat(names, ", ", 1, s.positional), table.concat(code, " and "), table.concat(values, ", "))
-  return assert(loadstring(source, "=" .. s.name))(fn, slow, select, type, tests, defaults)
-end
+local known = setmetatable({}, { __mode = "k" }) -- function -> { text, fn }
 
 --- fn(…) with its arguments checked and in the signature's order. The text is read at the first call.
 function M.wrap(text, fn)
-  local run
+  local s
   local function checked(...)
-    if not run then
-      local s = parse(text)
-      run = quick(s, fn, function(...) return fn(unpack(read(s, ...), 1, #s.params)) end)
-    end
-    return run(...)
+    s = s or parse(text)
+    local out = read(s, ...)
+    return fn(unpack(out, 1, #s.params))
   end
-  known[checked], inner[checked] = text, fn
+  known[checked] = { text, fn }
   return checked
 end
 
@@ -304,17 +263,19 @@ function M.init(text, fn)
     for i, p in ipairs(s.params) do o[p.name] = out[i] end
     return fn(self, o)
   end
-  known[checked], inner[checked] = text, fn
+  known[checked] = { text, fn }
   return checked
 end
 
 --- The signature that a function was made with, and the function that was given; or nil.
-function M.of(fn) return known[fn], inner[fn] end
+function M.of(fn)
+  if known[fn] then return known[fn][1], known[fn][2] end
+end
 
 --- What a signature (its text, or a function made with one) says: its name and a list of parameters, each { name,
 -- type, default, optional, named_only }.
 function M.parameters(of)
-  local s, out = parse(known[of] or of), {}
+  local s, out = parse(M.of(of) or of), {}
   for i, p in ipairs(s.params) do
     out[i] = { name = p.name, type = p.type, default = p.default, optional = p.optional or p.has_default or false,
       named_only = p.named_only }
