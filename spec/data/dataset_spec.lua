@@ -53,7 +53,7 @@ describe("datasets #quick", function()
   it("random_split is disjoint, complete and repeatable", function()
     local ds = data.TensorDataset(moth.arange(1, 11))
     local function split(lengths)
-      local all, parts = {}, data.random_split(ds, lengths, { generator = moth.Generator(3) })
+      local all, parts = {}, { data.random_split(ds, lengths, { generator = moth.Generator(3) }) }
       for _, part in ipairs(parts) do
         for i = 1, part:size() do all[#all + 1] = part:get(i):item() end
       end

@@ -27,7 +27,7 @@ OWN = {"generator", "ignore_mismatched_sizes"}
 DEFAULTS = {
     "nn.functional.softmax dim", "nn.functional.softmin dim", "nn.Softmax dim", "nn.Softmin dim", "nn.LogSoftmax dim",
     "nn.functional.one_hot num_classes", "nn.utils.pad_sequence batch_first", "utils.data.BatchSampler drop_last",
-    "utils.data.DistributedSampler num_replicas", "utils.data.DistributedSampler rank",
+    "utils.data.DataLoader batch_size", "utils.data.DistributedSampler num_replicas", "utils.data.DistributedSampler rank",
 }
 
 

@@ -117,7 +117,7 @@ end
 function Module:registry(name)
   local strays
   for key, value in each(self) do
-    if registry_of(value) then
+    if type(key) == "string" and registry_of(value) then -- positions are those of lists
       strays = strays or {}
       strays[#strays + 1] = key
     end

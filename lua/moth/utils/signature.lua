@@ -284,6 +284,9 @@ function M.parameters(of)
 end
 
 --- Adds a type for signatures: test(value), and what an error calls it.
-function M.type(name, test, expected) types[name] = { test, expected } end
+function M.type(name, test, expected)
+  types[name] = { test, expected }
+  types[name .. "[]"] = { list_of(test), "a list, each " .. expected }
+end
 
 return setmetatable(M, { __call = function(_, text, fn) return M.wrap(text, fn) end })
