@@ -84,6 +84,30 @@ describe("arguments by position #quick", function()
   end)
 end)
 
+describe("modules #quick", function()
+  it("say what they take, and where, not what Lua could not index", function()
+    for _, m in ipairs { nn.Linear(2, 2), nn.ReLU(), nn.BatchNorm1d(2), nn.InstanceNorm2d(2), nn.LayerNorm(2),
+      nn.Flatten(), nn.Unflatten(2, { 1, 2 }), nn.LSTM(2, 2), nn.GRUCell(2, 2), nn.MultiheadAttention(2, 1),
+      nn.TransformerEncoderLayer(2, 1), nn.Conv1d(2, 2, 1), nn.MaxPool2d(2), nn.Dropout(), nn.Dropout2d(),
+      nn.ZeroPad1d(1), nn.Upsample(2), nn.PixelShuffle(1), nn.Softmin(1), nn.GELU("tanh"), nn.Embedding(2, 2), nn.PReLU(), nn.MSELoss(),
+      nn.CrossEntropyLoss(), nn.GaussianNLLLoss(), nn.CosineSimilarity() } do
+      for _, value in ipairs { "cpu", 3, {}, false } do
+        local ok, message = pcall(m, value or nil)
+        assert.is_false(ok, m.__name)
+        assert.matches("argument '", message)
+        assert.matches("; in " .. m.__name .. "$", message)
+        assert.matches("signature_spec%.lua:%d+:", (select(2, pcall(function() return m(value or nil) end))))
+      end
+    end
+    assert.error_matches(function() nn.ModuleDict(3) end, "expected a table of modules, got number")
+    assert.error_matches(function() nn.ModuleList(3) end, "expected a list of modules, got number")
+    assert.error_matches(function() nn.Linear(1, 1):apply(3) end, "expected a function")
+    assert.error_matches(function() nn.utils.average { {} } end, "a list of state dicts")
+    assert.error_matches(function() nn.utils.summary(3) end, "expected a module")
+    assert.matches("Parameters: 1", nn.utils.summary(nn.PReLU()))
+  end)
+end)
+
 describe("moth.nn #quick", function()
   it("has every class that its files make", function()
     local files, seen = assert(io.popen("ls lua/moth/nn")), 0

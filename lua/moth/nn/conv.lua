@@ -10,6 +10,7 @@ local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local Parameter = require "moth.nn.parameter"
 local functional = require "moth.nn.functional"
+local sizes = require "moth.nn.sizes"
 local init = require "moth.nn.init_"
 
 -- Numbers as PyTorch's listing shows a tuple.
@@ -26,7 +27,7 @@ end
 local function around(self, n)
   local pad, more, list = self.padding, nil, {}
   if type(pad) == "string" then
-    pad, more = functional.named_padding("padding", pad, self.kernel_size, self.stride, self.dilation)
+    pad, more = sizes.named_padding("padding", pad, self.kernel_size, self.stride, self.dilation)
   end
   for i = n, 1, -1 do
     local p = type(pad) == "table" and pad[i] or pad
@@ -55,16 +56,16 @@ local function make(name, n, transposed)
     end
     self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
     self.padding_mode = o.padding_mode
-    self.kernel_size = functional.sizes(where, "kernel_size", o.kernel_size, n)
-    self.stride = functional.sizes(where, "stride", o.stride, n)
-    self.dilation = functional.sizes(where, "dilation", o.dilation, n)
+    self.kernel_size = sizes.of(where, "kernel_size", o.kernel_size, n)
+    self.stride = sizes.of(where, "stride", o.stride, n)
+    self.dilation = sizes.of(where, "dilation", o.dilation, n)
     if type(o.padding) == "string" then
-      functional.named_padding(where, o.padding, self.kernel_size, self.stride, self.dilation)
+      sizes.named_padding(where, o.padding, self.kernel_size, self.stride, self.dilation)
       self.padding = o.padding
     else
-      self.padding = functional.sizes(where, "padding", o.padding, n)
+      self.padding = sizes.of(where, "padding", o.padding, n)
     end
-    if transposed then self.output_padding = functional.sizes(where, "output_padding", o.output_padding, n) end
+    if transposed then self.output_padding = sizes.of(where, "output_padding", o.output_padding, n) end
     local size = { out_channels, in_channels / self.groups, unpack(self.kernel_size) }
     if transposed then size[1], size[2] = in_channels, out_channels / self.groups end
     local like = { dtype = o.dtype, device = o.device }

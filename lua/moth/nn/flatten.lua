@@ -1,4 +1,5 @@
 --- nn.Flatten: dimensions start_dim to end_dim as one; by default all but the first, the batch.
+local B = require "moth_lua"
 local class = require "moth.class"
 local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
@@ -11,7 +12,7 @@ Flatten.__init = signature.init("nn.Flatten(Dim start_dim=2, Dim end_dim=-1)", f
 end)
 
 --- (B, C, H, W) -> (B, C*H*W)
-function Flatten:forward(x) return x:flatten(self.start_dim, self.end_dim) end
+function Flatten:forward(x) return B.ops.flatten(x, self.start_dim, self.end_dim) end
 
 -- The listing is PyTorch's, in which dimensions count from 0.
 function Flatten:extra_repr()

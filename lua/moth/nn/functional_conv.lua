@@ -5,44 +5,11 @@
 --     local y, where = F.max_pool2d(x, 2, { return_indices = true })
 local B = require "moth_lua"
 local moth = require "moth"
-local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 
+local sizes = require "moth.nn.sizes"
+
 local F = {}
-
---- A number, or a list of n of them, as a list; nil gives `default`.
-function F.sizes(where, name, v, n, default)
-  if v == nil then v = default end
-  local list = type(v) == "table" and v or {}
-  for i = 1, n do
-    if type(v) ~= "table" then list[i] = v end
-    if type(list[i]) ~= "number" or list[i] ~= math.floor(list[i]) then
-      check.fail("[%s] %s must be an integer or a list of %d, got %s", where, name, n, tostring(list[i]))
-    end
-  end
-  if #list ~= n then check.fail("[%s] %s must have %d numbers, got %d", where, name, n, #list) end
-  return list
-end
-
---- What padding = "same" or "valid" stands for: a list of numbers, and whether the end gets one more, by dimension
--- ("same" of an even extent).
-function F.named_padding(where, padding, kernel, stride, dilation)
-  if padding == "valid" then return 0 end
-  if padding ~= "same" then
-    check.fail("%s: padding is a number, a list, 'same' or 'valid', got '%s'", where, tostring(padding))
-  end
-  local pad, more = {}, nil
-  for i = 1, #kernel do
-    if stride[i] ~= 1 then check.fail("%s: padding 'same' needs stride 1, got %d", where, stride[i]) end
-    local total = dilation[i] * (kernel[i] - 1)
-    pad[i] = math.floor(total / 2)
-    if total % 2 == 1 then
-      more = more or {}
-      more[i] = true
-    end
-  end
-  return pad, more
-end
 
 -- x with one more zero behind it along the last n dimensions for which `more` says so.
 local function extended(x, n, more)
@@ -64,8 +31,8 @@ local function convolution(name, n)
     if type(padding) == "string" then
       local kernel, more = {}
       for i = 1, n do kernel[i] = B.size(weight, i + 2) end
-      padding, more = F.named_padding("F." .. name, padding, kernel, F.sizes("F." .. name, "stride", stride, n, 1),
-        F.sizes("F." .. name, "dilation", dilation, n, 1))
+      padding, more = sizes.named_padding("F." .. name, padding, kernel, sizes.of("F." .. name, "stride", stride, n, 1),
+        sizes.of("F." .. name, "dilation", dilation, n, 1))
       if more then x = extended(x, n, more) end
     end
     return op(x, weight, bias, stride, padding, dilation, groups)

@@ -252,6 +252,7 @@ end
 
 --- fn(module) for all submodules and, last, the module itself.
 function Module:apply(fn)
+  if type(fn) ~= "function" then check.fail("[apply] expected a function, got %s", class.name(fn)) end
   for _, child in ipairs(self:children()) do child:apply(fn) end
   fn(self)
   return self

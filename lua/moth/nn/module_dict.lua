@@ -13,6 +13,9 @@ function ModuleDict:__init(t)
 end
 
 function ModuleDict:update(t)
+  if type(t) ~= "table" or Module.is(t) then
+    check.fail("nn.ModuleDict: expected a table of modules, got %s", class.name(t))
+  end
   if Ordered.is(t) then
     for name, m in Ordered.items(t) do self:add_module(name, m) end
     return self

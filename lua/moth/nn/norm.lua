@@ -148,7 +148,7 @@ for size, d in each(dims) do
 
   --- x (N, C, …) -> its shape
   function BatchNorm:forward(x)
-    local n = x:dim()
+    local n = check.tensor("nn." .. name, "input", x):dim()
     if n < d[1] or n > d[2] then
       check.fail("nn.%s: expected an input of %s dimensions, got %d", name,
         d[1] == d[2] and tostring(d[1]) or d[1] .. " or " .. d[2], n)
@@ -169,7 +169,7 @@ for size, d in each(dims) do
 
   --- x (N, C, …) -> its shape
   function InstanceNorm:forward(x)
-    if x:dim() ~= rank then
+    if check.tensor("nn." .. instance, "input", x):dim() ~= rank then
       check.fail("nn.%s: expected an input of %d dimensions, got %d", instance, rank, x:dim())
     end
     if not self.track_running_stats then return moth.instance_norm(x, self.weight, self.bias, self.eps) end

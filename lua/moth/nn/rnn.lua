@@ -126,7 +126,7 @@ local function layers(kind)
   -- @param[opt] state h, of an LSTM { h, c }, each (num_layers directions, N, hidden_size); zeros if not given
   -- @return the last layer's h at every step, both directions side by side; the state after the last step
   function cls:forward(x, state)
-    local batched = B.dim(x) == 3
+    local batched = B.dim(check.tensor(where, "input", x)) == 3
     if not batched and B.dim(x) ~= 2 then check.fail("%s: expected 2 or 3 dimensions, got %d", where, B.dim(x)) end
     if B.size(x, -1) ~= self.input_size then
       check.fail("%s: the last dimension must be input_size (%d), got %s", where, self.input_size, B.format(x))
@@ -198,7 +198,7 @@ local function cells(kind)
 
   --- x (N, input_size) or (input_size); state h, of an LSTM { h, c } -> the new state
   function cls:forward(x, state)
-    local batched = B.dim(x) == 2
+    local batched = B.dim(check.tensor(where, "input", x)) == 2
     if not batched then x = x:unsqueeze(1) end
     local list, n = state_list(where, kind, state) or {}, kind == "LSTM" and 2 or 1
     local from = {}

@@ -13,7 +13,9 @@ Unflatten.__init = signature.init("nn.Unflatten(Dim dim, int[] unflattened_size)
 end)
 
 --- nn.Unflatten(2, {3, 4}): (B, 12) -> (B, 3, 4)
-function Unflatten:forward(x) return x:unflatten(self.dim, self.unflattened_size) end
+function Unflatten:forward(x)
+  return check.tensor("nn.Unflatten", "input", x):unflatten(self.dim, self.unflattened_size)
+end
 
 -- The listing is PyTorch's, in which dimensions count from 0.
 function Unflatten:extra_repr()

@@ -1,6 +1,7 @@
 --- nn.utils: gradients of many parameters at once, parameters as one vector, padding, names.
 local B = require "moth_lua"
 local moth = require "moth"
+local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Ordered = require "moth.nn.ordered"
@@ -111,7 +112,7 @@ end)
 
 --- A state dict under other names: remap(sd, { ["^encoder%."] = "backbone." }). The first pattern that fits, in
 -- alphabetical order, is replaced; a replacement by false leaves the entry out.
-function M.remap(sd, patterns)
+M.remap = signature("nn.utils.remap(table sd, table patterns)", function(sd, patterns)
   local order, out = {}, Ordered.new()
   for pattern in each(patterns) do order[#order + 1] = pattern end
   table.sort(order)
@@ -134,11 +135,16 @@ function M.remap(sd, patterns)
     end
   end
   return out
-end
+end)
 
 --- The mean of several state dicts with the same names: model averaging.
-function M.average(list)
+M.average = signature("nn.utils.average(list list)", function(list)
   local out = Ordered.new()
+  for i = 1, math.max(#list, 1) do
+    if not Ordered.is(list[i]) then
+      check.fail("[nn.utils.average] expected a list of state dicts, got %s as element %d", class.name(list[i]), i)
+    end
+  end
   moth.no_grad(function()
     for name, first in Ordered.items(list[1]) do
       local sum = first:clone()
@@ -151,10 +157,10 @@ function M.average(list)
     end
   end)
   return out
-end
+end)
 
 --- A listing of all modules with the shape and size of their parameters, as a string.
-function M.summary(model)
+M.summary = signature("nn.utils.summary(Module model)", function(model)
   local fmt = require "moth.fmt"
   local lines = { ("%-36s %-18s %-16s %12s"):format("Module", "Parameter", "Shape", "Numbers") }
   for path, m in model:named_modules() do
@@ -167,8 +173,8 @@ function M.summary(model)
     end
     if not own then lines[#lines + 1] = where end
   end
-  lines[#lines + 1] = "Parameters: " .. fmt.commas(model:num_parameters())
+  lines[#lines + 1] = "Parameters: " .. fmt.commas(require("moth.nn.module").num_parameters(model))
   return table.concat(lines, "\n")
-end
+end)
 
 return M

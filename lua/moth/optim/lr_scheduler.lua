@@ -5,6 +5,7 @@
 --
 -- A schedule is a factor of the rate that a group had at first (initial_lr), as a function of the number of
 -- steps taken: closed forms, so that a loaded schedule continues to the bit. SequentialLR puts them in a row.
+local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
@@ -34,13 +35,18 @@ function LRScheduler:rate() check.fail("lr_scheduler.%s has no rate", self.__nam
 function LRScheduler:apply()
   self.last_lr = {}
   for i, group in ipairs(self.optimizer.param_groups) do
+    if not self.base_lrs[i] then -- a group that came later
+      group.initial_lr = group.initial_lr or group.lr
+      self.base_lrs[i] = group.initial_lr
+    end
     group.lr = self:rate(self.base_lrs[i], self.last_epoch, i)
     self.last_lr[i] = group.lr
   end
 end
 
 --- One epoch on; call it after the optimizer's steps of an epoch.
-function LRScheduler:step()
+function LRScheduler:step(...)
+  if select("#", ...) > 0 then check.fail("[lr_scheduler.%s] step takes no arguments", self.__name) end
   self.last_epoch = self.last_epoch + 1
   self:apply()
 end
@@ -60,6 +66,9 @@ function LRScheduler:state_dict()
 end
 
 function LRScheduler:load_state_dict(sd)
+  if type(sd) ~= "table" or type(sd.base_lrs) ~= "table" or type(sd.last_epoch) ~= "number" then
+    check.fail("[lr_scheduler.%s] load_state_dict: expected what state_dict gave, got %s", self.__name, class.name(sd))
+  end
   for key, value in each(sd) do self[key] = type(value) == "table" and { unpack(value) } or value end
   self:apply()
 end
@@ -173,7 +182,7 @@ end
 
 --- @tparam number metric what is to become smaller (mode "min") or larger; a tensor of one element is taken, too
 function Plateau:step(metric)
-  if type(metric) == "userdata" then metric = metric:item() end
+  if B.is_tensor(metric) then metric = metric:item() end
   check.number("ReduceLROnPlateau:step", "metric", metric == metric and metric or self.best) -- NaN is no improvement
   self.last_epoch = self.last_epoch + 1
   local sign, best = self.mode == "min" and 1 or -1, self.best

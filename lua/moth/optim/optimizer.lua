@@ -71,6 +71,9 @@ function Optimizer:add_param_group(group)
   local where = "optim." .. self.__name
   if type(group) ~= "table" or group.params == nil then check.fail("%s: a group is { params = {…}, … }", where) end
   local new = { params = B.is_tensor(group.params) and { group.params } or group.params }
+  if type(new.params) ~= "table" then
+    check.fail("%s: params of a group: expected a list of parameters, got %s", where, class.name(new.params))
+  end
   for key, value in each(group) do
     if key ~= "params" then
       if self.defaults[key] == nil and key ~= "name" and key ~= "initial_lr" then
@@ -106,6 +109,9 @@ end
 
 --- @tparam[opt] function closure computes the loss anew and returns it @return what it returned
 function Optimizer:step(closure)
+  if closure ~= nil and type(closure) ~= "function" then
+    check.fail("[optim.%s] step: expected a function that computes the loss, got %s", self.__name, class.name(closure))
+  end
   local loss = closure and moth.enable_grad(closure)
   if self.step_group == nil then check.fail("optim.%s has no step", self.__name) end
   for _, group in ipairs(self.param_groups) do

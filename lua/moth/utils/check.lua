@@ -38,6 +38,14 @@ function M.number(where, name, value, min)
   return value
 end
 
+--- A tensor; returns it.
+function M.tensor(where, name, value)
+  if not require("moth_lua").is_tensor(value) then
+    M.fail("[%s] argument '%s': expected a tensor, got %s", where, name, type(value))
+  end
+  return value
+end
+
 -- The edits (a letter added, left out, changed, or two neighbours swapped) that make b of a.
 local function distance(a, b)
   local before, last = nil, {}
