@@ -1,7 +1,7 @@
 --- Automatic differentiation: scopes, gradients, functions with a derivative of their own, checks.
+local trace = require "moth.trace"
 local B = require "moth_lua"
 local within = require "moth.within"
-local trace = require "moth.trace"
 local M = {}
 
 --- Calls fn(...) without recording and returns its results; nests, and restores on error.

@@ -57,17 +57,7 @@ end
 --- A subclass of `self`.
 function Object:subclass(name) return class(name, self) end
 
---- `class.is_a(x, cls)` takes any value; `class.name(x)` is the name of an instance's class, else its Lua type.
 local M = { Object = Object, construct = construct }
-function M.is_a(x, cls)
-  local kind = type(x)
-  return (kind == "table" or kind == "userdata") and type(getmetatable(x)) == "table" and Object.is_a(x, cls)
-end
-function M.name(x)
-  local kind = type(x)
-  local mt = (kind == "table" or kind == "userdata") and getmetatable(x)
-  return mt and type(mt) == "table" and rawget(mt, "__name") or type(x)
-end
 
 local fields = debug.getfenv
 
@@ -89,5 +79,16 @@ end
 
 --- The fields of an instance as a table: for code that walks objects.
 function M.fields(x) return type(x) == "userdata" and fields(x) or x end
+
+--- `class.is_a(x, cls)` takes any value; `class.name(x)` is the name of an instance's class, else its Lua type.
+function M.is_a(x, cls)
+  local kind = type(x)
+  return (kind == "table" or kind == "userdata") and type(getmetatable(x)) == "table" and Object.is_a(x, cls)
+end
+function M.name(x)
+  local kind = type(x)
+  local mt = (kind == "table" or kind == "userdata") and getmetatable(x)
+  return mt and type(mt) == "table" and rawget(mt, "__name") or type(x)
+end
 
 return setmetatable(M, { __call = function(_, name, base) return class(name, base) end })

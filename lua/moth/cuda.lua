@@ -6,10 +6,10 @@
 --     local y = moth.cuda.stream(s, function() return x:matmul(w) end)
 --     moth.cuda.current_stream():wait_stream(s)
 --     y:record_stream(moth.cuda.current_stream())    -- y's memory is not reused before this stream is done with it
+local trace = require "moth.trace"
 local B = require "moth_lua"
 local within = require "moth.within"
 local check = require "moth.utils.check"
-local trace = require "moth.trace"
 local each = require "moth.each"
 local C = B.cuda
 

@@ -3,9 +3,9 @@
 --     local params = {}
 --     for name, p in model:named_parameters() do params[name] = p - 0.1 * gradient[name] end
 --     local y = moth.func.functional_call(model, params, x) -- differentiable by whatever params were made of
+local trace = require "moth.trace"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
-local trace = require "moth.trace"
 local each = require "moth.each"
 local ops = B.ops
 local M = {}

@@ -20,7 +20,7 @@
 _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
 _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
-static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library, key_trace;
+static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library;
 
 enum { LUA_PAUSE = 200, PAUSE = 150 }; /* percent; the first is LuaJIT's own */
 enum { GROWTH = 64 << 20, SOME_GROWTH = 8 << 20, SHARE = 100 };
@@ -340,6 +340,8 @@ static void push_where(lua_State *L) {
   lua_pushstring(L, own);
 }
 
+static char key_trace;
+
 /* Pushes a function of moth.trace, or nothing where that is not loaded. */
 static bool push_trace(lua_State *L, const char *name) {
   if (!lua_checkstack(L, 8))
@@ -545,9 +547,9 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   static const luaL_Reg device[] = {
       {"__tostring", device_tostring}, {"__index", device_index}, {NULL, NULL}};
   static const luaL_Reg generator[] = {{"__gc", generator_gc}, {NULL, NULL}};
-  static const luaL_Reg fns[] = {{"library", b_library},
+  static const luaL_Reg fns[] = {{"set_trace", b_set_trace},
+                                 {"library", b_library},
                                  {"raise", b_raise},
-                                 {"set_trace", b_set_trace},
                                  {"dtype", b_dtype},
                                  {"device", b_device},
                                  {"generator", b_generator},

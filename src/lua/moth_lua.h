@@ -62,11 +62,12 @@ MothDevice moth_lua_check_device(lua_State *L, int idx);
 int moth_lua_raise(lua_State *L, MothStatus s);
 /* Raises a message of our own in the same way. */
 int moth_lua_error(lua_State *L, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Parks the error object on top of the stack; moth_lua_raise(L, MOTH_ERR_HOST) raises it again. */
+MothStatus moth_lua_park(lua_State *L);
+
 /* lua_pcall that notes the frames of what fails (moth.trace), so that a traceback of the error that is raised again can
  * show them. */
 int moth_lua_pcall(lua_State *L, int nargs, int nresults);
-/* Parks the error object on top of the stack; moth_lua_raise(L, MOTH_ERR_HOST) raises it again. */
-MothStatus moth_lua_park(lua_State *L);
 
 /* Modes of coroutines (coroutine.c). Whatever reads or changes a mode, and whoever comes back from Lua,
  * calls moth_lua_sync; an entry that nothing has to be undone for calls moth_lua_enter, which also polls

@@ -1,6 +1,7 @@
 --- moth.nn: modules, losses, functional forms, initialisers. Each file is loaded when it is first asked for.
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local here = "moth.nn."
 
@@ -12,12 +13,26 @@ local files = {
   PReLU = "prelu", functional = "functional", init = "init_", utils = "utils",
 }
 
--- Files with several classes, each under its name.
+-- Files all of whose fields are names of moth.nn. Those with a pattern that fits a name are looked at first, then the
+-- others: no list of their names can fall out of step.
 local groups = {
   { "activation", "LU", "^Soft", "^Hard", "Sigmoid$", "Tanh" }, { "conv", "^Conv" }, { "dropout", "^Dropout" },
   { "loss", "Loss$" }, { "norm", "Norm" }, { "padding", "Pad%dd$" }, { "pool", "Pool%dd$", "[fF]old$" },
   { "resize", "^Pixel", "^Upsample" }, { "rnn", "RNN", "LSTM", "GRU" }, { "transformer", "^Transformer" },
 }
+
+local function fits(group, name)
+  for i = 2, #group do if name:find(group[i]) then return true end end
+  return false
+end
+
+setmetatable(files, { __index = function(_, name)
+  for pass = 1, type(name) == "string" and 2 or 0 do
+    for _, group in ipairs(groups) do
+      if fits(group, name) == (pass == 1) and require(here .. group[1])[name] ~= nil then return { group[1], name } end
+    end
+  end
+end })
 
 local nn = {}
 
@@ -28,4 +43,15 @@ function nn.class(name, base)
   return class(name, base or Module)
 end
 
-return require("moth.lazy")(nn, here, files, "moth.nn", groups)
+require("moth.lazy")(nn, here, files, "moth.nn")
+
+getmetatable(nn).__names = function() -- for completion: what could be asked for
+  local list = {}
+  for name in each(files) do list[#list + 1] = name end
+  for _, group in ipairs(groups) do
+    for name in each(require(here .. group[1])) do list[#list + 1] = name end
+  end
+  return list
+end
+
+return nn
