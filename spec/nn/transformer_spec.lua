@@ -45,7 +45,7 @@ describe("TransformerEncoderLayer #quick", function()
     local m = nn.TransformerEncoderLayer(8, 2, { dim_feedforward = 16, dropout = 0 })
     local x = moth.randn(5, 8)
     close(m(x), m(x:unsqueeze(2)):squeeze(2))
-    assert.error_matches(function() nn.TransformerEncoderLayer(8, 3) end, "multiple of num_heads")
+    assert.error_matches(function() nn.TransformerEncoderLayer(8, 3) end, "multiple of nhead")
     assert.error_matches(function() nn.TransformerEncoderLayer(8, 2, { activation = "swish" }) end,
       "'activation': expected")
     assert.error_matches(function() m(x, { mask = 1 }) end, "unknown option 'mask'")

@@ -26,6 +26,8 @@ local Dataset = class.sequence(class("Dataset"), function(self, i)
 end)
 M.Dataset = Dataset
 
+Dataset.__init = signature.init("data.Dataset()", function() end)
+
 function Dataset:size() check.fail("%s has no size; write function %s:size()", self.__name, self.__name) end
 function Dataset:get() check.fail("%s has no get; write function %s:get(i)", self.__name, self.__name) end
 
@@ -45,18 +47,17 @@ function Dataset.__tostring(self) return ("%s(%d samples)"):format(self.__name, 
 local TensorDataset = class("TensorDataset", Dataset)
 M.TensorDataset = TensorDataset
 
-function TensorDataset:__init(...)
-  self.tensors = { ... }
-  if #self.tensors == 0 then check.fail("data.TensorDataset: expected at least one tensor") end
+TensorDataset.__init = signature.init("data.TensorDataset(Tensor... tensors)", function(self, o)
+  self.tensors = o.tensors
+  if #self.tensors == 0 then check.fail("[data.TensorDataset] expected at least one tensor") end
   for k, t in ipairs(self.tensors) do
-    if not B.is_tensor(t) then check.fail("data.TensorDataset: argument %d is no tensor but %s", k, type(t)) end
-    if B.dim(t) == 0 then check.fail("data.TensorDataset: tensor %d has no dimensions", k) end
+    if B.dim(t) == 0 then check.fail("[data.TensorDataset] tensor %d has no dimensions", k) end
     if B.size(t, 1) ~= B.size(self.tensors[1], 1) then
-      check.fail("data.TensorDataset: tensor %d has %d rows, the first has %d", k, B.size(t, 1),
+      check.fail("[data.TensorDataset] tensor %d has %d rows, the first has %d", k, B.size(t, 1),
         B.size(self.tensors[1], 1))
     end
   end
-end
+end)
 
 function TensorDataset:size() return B.size(self.tensors[1], 1) end
 

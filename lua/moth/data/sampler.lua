@@ -24,6 +24,7 @@ local Sampler = class.sequence(class("Sampler"), function(self)
   check.fail("[data.%s] a sampler has no positions to be indexed by: use iter()", self.__name)
 end)
 M.Sampler = Sampler
+Sampler.__init = signature.init("data.Sampler()", function() end)
 
 function Sampler:iter()
   if not self.positions then check.fail("%s has no iter", self.__name) end

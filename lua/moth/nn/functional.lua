@@ -23,7 +23,7 @@ for _, name in ipairs({ "linear", "relu_", "leaky_relu_", "elu_", "silu_", "soft
   "adaptive_avg_pool2d", "scaled_dot_product_attention", "hardshrink", "softshrink", "tanhshrink" }) do
   F[name] = B.ops[name]
 end
-F.logsigmoid = moth.log_sigmoid
+F.logsigmoid = signature("F.logsigmoid(Tensor input)", B.ops.log_sigmoid)
 
 -- F.relu(x, true) and other activations that can work in place.
 for name, fn in each(require("moth.nn.functional_activation").forms) do F[name] = fn end
@@ -74,7 +74,10 @@ end)
 F.instance_norm = signature("F.instance_norm(Tensor input, Tensor running_mean?, Tensor running_var?, Tensor weight?, \z
   Tensor bias?, bool use_input_stats=true, number momentum=0.1, number eps=1e-5)",
   function(x, mean, var, weight, bias, own, momentum, eps)
-    if not mean and not var then
+    if (mean == nil) ~= (var == nil) then
+      check.fail("[F.instance_norm] running_mean and running_var: give both, or none")
+    end
+    if not mean then
       if not own then check.fail("[F.instance_norm] use_input_stats = false needs running_mean and running_var") end
       return B.ops.instance_norm(x, weight, bias, eps)
     end

@@ -46,9 +46,10 @@ end
 --- x (N, C, d1, …) in other sizes. size (a number or one for each of d1, …) or scale_factor (likewise; sizes are
 -- rounded down); mode: "nearest", "linear", "bilinear", "trilinear", "area" (means).
 -- Places are scaled by the ratio of the sizes (PyTorch's recompute_scale_factor = true).
-F.interpolate = signature("F.interpolate(Tensor input, int|int[] size?, number|number[] scale_factor?, \z
-  string mode='nearest', bool align_corners?)", interpolate)
-F.upsample = F.interpolate
+for _, name in ipairs({ "interpolate", "upsample" }) do
+  F[name] = signature(("F.%s(Tensor input, int|int[] size?, number|number[] scale_factor?, string mode='nearest', \z
+    bool align_corners?)"):format(name), interpolate)
+end
 
 --- (…, C r^2, H, W) -> (…, C, H r, W r)
 F.pixel_shuffle = signature("F.pixel_shuffle(Tensor input, count upscale_factor)", function(x, r)

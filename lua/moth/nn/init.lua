@@ -37,9 +37,13 @@ end })
 local nn = {}
 
 --- A module class: `local Net = nn.class("Net")`. @param[opt] base nn.Module or a class made from it
-function nn.class(name, base)
+function nn.class(name, base, ...)
   local Module = require "moth.nn.module"
-  if base and not base.__module then check.fail("nn.class: the base of '%s' is no module class", tostring(name)) end
+  if type(name) ~= "string" then check.fail("[nn.class] expected a name, got %s", class.name(name)) end
+  if base ~= nil and not (type(base) == "table" and rawget(base, "__module")) then
+    check.fail("[nn.class] the base of '%s' is no module class", name)
+  end
+  if select("#", ...) > 0 then check.fail("[nn.class] too many arguments; nn.class(name, base)") end
   return class(name, base or Module)
 end
 

@@ -37,7 +37,12 @@ function Module.__new()
     _transient = {}, _hooks = false }
 end
 
-function Module.__init() end
+--- The __init of classes that have none: Net(3) would lose its 3.
+function Module.__init(self, ...)
+  if select("#", ...) > 0 then
+    check.fail("[nn.%s] takes no arguments; write function %s:__init(…)", self.__name, self.__name)
+  end
+end
 
 function Module:forward()
   check.fail("%s has no forward; write function %s:forward(x) ... end", self.__name, self.__name)

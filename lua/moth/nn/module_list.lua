@@ -8,8 +8,9 @@ local each = require "moth.each"
 local ModuleList = class("ModuleList", Module)
 
 --- @tparam[opt] table list modules
-function ModuleList:__init(list)
-  if Module.is(list) then check.fail("nn.ModuleList: expected a list of modules; write nn.ModuleList{ … }") end
+function ModuleList:__init(list, ...)
+  if Module.is(list) then check.fail("[nn.ModuleList] expected a list of modules; write nn.ModuleList{ … }") end
+  if select("#", ...) > 0 then check.fail("[nn.ModuleList] too many arguments; write nn.ModuleList{ … }") end
   self:extend(list or {})
 end
 
@@ -89,6 +90,14 @@ function ModuleList:size() return #self end
 --- `for i, m in list:iter() do`, or ipairs(list)
 function ModuleList:iter() return ipairs(self) end
 
+--- A plain table must hold modules by position, and nothing by name.
+function ModuleList.check_list(name, list)
+  if getmetatable(list) ~= nil then return end
+  for key in each(list) do
+    if type(key) ~= "number" then check.fail("[nn.%s] unknown option '%s'", name, tostring(key)) end
+  end
+end
+
 --- Adds a module at the end, under PyTorch's name for its place ("0", "1", …). Returns the list.
 function ModuleList:append(m)
   if not Module.is(m) then check.fail("%s: expected a module, got %s", self.__name, class.name(m)) end
@@ -97,7 +106,10 @@ function ModuleList:append(m)
 end
 
 function ModuleList:extend(list)
-  if type(list) ~= "table" then check.fail("%s: expected a list of modules, got %s", self.__name, class.name(list)) end
+  if type(list) ~= "table" then
+    check.fail("[nn.%s] expected a list of modules, got %s", self.__name, class.name(list))
+  end
+  ModuleList.check_list(self.__name, list)
   for _, m in ipairs(list) do self:append(m) end
   return self
 end

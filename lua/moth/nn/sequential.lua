@@ -14,13 +14,16 @@ local Sequential = class("Sequential", Module)
 --- Modules, or one list of them, or one list of { name, module } pairs.
 function Sequential:__init(...)
   local list = { ... }
-  if #list == 1 and type(list[1]) == "table" and not Module.is(list[1]) then list = list[1] end
+  if #list == 1 and type(list[1]) == "table" and not Module.is(list[1]) then
+    list = list[1]
+    ModuleList.check_list("Sequential", list)
+  end
   for i, m in ipairs(list) do
     if type(m) == "table" and not Module.is(m) and type(m[1]) == "string" then
       self:add_module(m[1], m[2])
     else
       if not Module.is(m) then
-        check.fail("nn.Sequential: element %d is no module but %s", i, class.name(m))
+        check.fail("[nn.Sequential] element %d is no module but %s", i, class.name(m))
       end
       self:append(m)
     end

@@ -7,6 +7,7 @@
 -- Names of parameters are PyTorch's. Masks are those of nn.MultiheadAttention: bool ones are true for what is left out.
 local moth = require "moth"
 local class = require "moth.class"
+local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local ModuleList = require "moth.nn.module_list"
@@ -42,7 +43,10 @@ local function feed_forward(self, x, dropout)
   return dropout(self.linear2(self.dropout(act(self.linear1(x)))))
 end
 
-local function attention(o)
+local function attention(where, o)
+  if o.d_model % o.nhead ~= 0 then
+    check.fail("[nn.%s] d_model (%d) must be a multiple of nhead (%d)", where, o.d_model, o.nhead)
+  end
   return MultiheadAttention(o.d_model, o.nhead, { dropout = o.dropout, bias = o.bias, batch_first = o.batch_first,
     dtype = o.dtype, device = o.device })
 end
@@ -53,7 +57,7 @@ local EncoderLayer = class("TransformerEncoderLayer", Module)
 M.TransformerEncoderLayer = EncoderLayer
 
 EncoderLayer.__init = signature.init(("nn.TransformerEncoderLayer(%s)"):format(layer), function(self, o)
-  self.self_attn = attention(o)
+  self.self_attn = attention(self.__name, o)
   parts(self, o, 2)
 end)
 
@@ -108,8 +112,8 @@ M.TransformerDecoderLayer = DecoderLayer
 
 --- Arguments as those of nn.TransformerEncoderLayer.
 DecoderLayer.__init = signature.init(("nn.TransformerDecoderLayer(%s)"):format(layer), function(self, o)
-  self.self_attn = attention(o)
-  self.multihead_attn = attention(o)
+  self.self_attn = attention(self.__name, o)
+  self.multihead_attn = attention(self.__name, o)
   parts(self, o, 3)
 end)
 
@@ -170,6 +174,9 @@ local before, after = layer_options:match("^(.-activation='relu'), (.*)$")
 -- The custom_encoder and custom_decoder of PyTorch's, which stand before layer_norm_eps, are not there.
 Transformer.__init = signature.init(("nn.Transformer(count d_model=512, count nhead=8, size num_encoder_layers=6, \z
   size num_decoder_layers=6, %s, *, %s)"):format(before, after), function(self, o)
+  if o.d_model % o.nhead ~= 0 then
+    check.fail("[nn.Transformer] d_model (%d) must be a multiple of nhead (%d)", o.d_model, o.nhead)
+  end
   local of = {}
   for _, key in ipairs({ "d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps",
     "batch_first", "norm_first", "bias", "device", "dtype" }) do

@@ -35,7 +35,8 @@ local state_meta = {
 
 --- @param params a list of parameters, or of groups { params = {…}, lr = … }
 -- @tparam table defaults the options of groups that do not set them
-function Optimizer:__init(params, defaults)
+function Optimizer:__init(params, defaults, ...)
+  if select("#", ...) > 0 then check.fail("[optim.%s] too many arguments; (params, defaults)", self.__name) end
   self.defaults = defaults or {}
   self.param_groups, self.owned = {}, {}
   self.state = setmetatable({}, state_meta)
