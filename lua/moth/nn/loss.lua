@@ -51,14 +51,23 @@ local function make(row)
     end
   end)
 
+  local names = {}
+  for i, p in ipairs(parameters) do names[i] = p.name end
+  local k1, k2, k3, k4 = unpack(names)
   local function options(self, i)
-    if i <= n then return self[parameters[i].name], options(self, i + 1) end
+    if i <= n then return self[names[i]], options(self, i + 1) end
   end
 
   if row.three then
     function cls:forward(a, b, c) return fn(a, b, c, options(self, 1)) end
+  elseif n == 1 then
+    function cls:forward(input, target) return fn(input, target, self[k1]) end
+  elseif n == 2 then
+    function cls:forward(input, target) return fn(input, target, self[k1], self[k2]) end
+  elseif n == 3 then
+    function cls:forward(input, target) return fn(input, target, self[k1], self[k2], self[k3]) end
   else
-    function cls:forward(input, target) return fn(input, target, options(self, 1)) end
+    function cls:forward(input, target) return fn(input, target, self[k1], self[k2], self[k3], self[k4]) end
   end
 
   return cls
