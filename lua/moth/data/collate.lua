@@ -41,7 +41,7 @@ function M.values(list)
 end
 
 --- samples: a list of { n = count, value, … }, as get(i) returned them. Returns collated values.
-M.default = signature("data.default_collate(list samples)", function(samples)
+M.default = signature("data.default_collate(list batch)", function(samples)
   if #samples == 0 then check.fail("[data.default_collate] there are no samples") end
   for i, sample in ipairs(samples) do
     if type(sample) ~= "table" then

@@ -46,7 +46,7 @@ end
 
 --- One epoch on; call it after the optimizer's steps of an epoch.
 function LRScheduler:step(...)
-  if select("#", ...) > 0 then check.fail("[lr_scheduler.%s] step takes no arguments", self.__name) end
+  if (...) ~= nil then check.fail("[lr_scheduler.%s] step takes no arguments", self.__name) end
   self.last_epoch = self.last_epoch + 1
   self:apply()
 end
@@ -73,7 +73,7 @@ function LRScheduler:load_state_dict(sd)
   self:apply()
 end
 
-signature.type("Optimizer", function(v) return type(v) == "table" and type(v.param_groups) == "table" end,
+signature.type("Optimizer", function(v) return type(v) == "table" and type(rawget(v, "param_groups")) == "table" end,
   "an optimizer")
 
 -- define(name, parameters, rate, verify): a class whose parameters, in PyTorch's order, are fields.
