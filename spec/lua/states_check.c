@@ -54,6 +54,20 @@ static const char program[] =
     "end\n"
     "function drop() kept = nil collectgarbage() collectgarbage() end\n"
     "function use() local w = keep() kept:backward() return tostring(w.grad:sum():item()) end\n"
+    "function enter()\n"
+    "  inside = coroutine.wrap(function()\n"
+    "    return moth.scope(function()\n"
+    "      return moth.no_grad(function()\n"
+    "        coroutine.yield()\n"
+    "        local x = moth.ones(3) + 1\n"
+    "        return tostring(moth.is_grad_enabled())\n"
+    "      end)\n"
+    "    end)\n"
+    "  end)\n"
+    "  inside()\n"
+    "end\n"
+    "function leave() return inside() end\n"
+    "function recording() local x = moth.ones(3) + 1 return tostring(moth.is_grad_enabled()) end\n"
     "function spin() local x = moth.ones(3) for i = 1, 10 do x = x + 0 end return 'spun' end\n";
 
 static void fail(const char *what, const char *detail) {
@@ -128,6 +142,16 @@ int main(void) {
     expect(a, "use", 0, "18");
     expect(a, "run", 1, alone[1]);
     expect(b, "run", 2, alone[2]);
+  }
+  for (int i = 0; i < 3; i++) { /* modes of one's coroutine are not the other's */
+    call(a, "enter", 0, text);
+    expect(b, "recording", 0, "true");
+    expect(a, "recording", 0, "true");
+    call(b, "enter", 0, text);
+    expect(a, "leave", 0, "false");
+    expect(a, "recording", 0, "true");
+    expect(b, "leave", 0, "false");
+    expect(b, "recording", 0, "true");
   }
   flag_b = 1;
   expect(a, "spin", 0, "spun");
