@@ -47,6 +47,29 @@ describe("the lab", function()
     assert.is_true(tonumber(lines[16]:match("Train Loss: ([%d.]+)")) < before)
   end)
 
+  it("divides MNIST's test images where they are all there is, and says so", function()
+    if not datasets.MNIST.available(nil, "t10k") or datasets.MNIST.available(nil, "train") then
+      return pending("needs a $MOTH_DATA with MNIST's t10k files alone")
+    end
+    local pipe = assert(io.popen(luajit .. " examples/fashion_mnist.lua --device cpu --epochs 1 --limit 640 --save " ..
+      temporary() .. " 2>&1"))
+    local text = pipe:read("*a")
+    pipe:close()
+    assert.matches("Only MNIST's test images are here: the first 8,000 of them train, the last 2,000 test.\n" ..
+      "MNIST: 10000 images of [28, 28], 10 classes\n", text, 1, true)
+    assert.is_true(tonumber(text:match("Final test accuracy: ([%d.]+)")) > 0.6)
+  end)
+
+  it("falls back to synthetic images, the small CNN as well", function()
+    local pipe = assert(io.popen(("env -u MOTH_DATA PATH=/nowhere %s examples/fashion_cnn.lua --device cpu " ..
+      "--epochs 1 --limit 64 --data /nowhere 2>&1"):format(luajit:find("/") and luajit or "$(command -v " .. luajit .. ")")))
+    local text = pipe:read("*a")
+    pipe:close()
+    assert.matches("No FashionMNIST here, and it cannot be downloaded: training on synthetic images", text, 1, true)
+    assert.matches("synthetic: made up by moth", text, 1, true)
+    assert.matches("\nFinal test accuracy: 0%.%d+\n$", text)
+  end)
+
   it("prints gradient norms before and after clipping #M532", function()
     local text = table.concat(lab("--limit 320 --epochs 1 --clip 0.5 --save " .. temporary()), "\n")
     local before, after = text:match("Gradient norm %(mean of 5 steps%): (%S+) before clipping, (%S+) after")

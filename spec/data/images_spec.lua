@@ -47,6 +47,13 @@ describe("transforms #quick #M244", function()
 end)
 
 describe("image sets #quick", function()
+  -- What is to be undone after a spec; busted's finally takes one function only.
+  local undo = {}
+  after_each(function()
+    for i = #undo, 1, -1 do table.remove(undo, i)() end
+  end)
+  local function later(fn) undo[#undo + 1] = fn end
+
   -- An IDX file of bytes.
   local function write_idx(path, shape, bytes)
     local f = assert(io.open(path, "wb"))
@@ -60,7 +67,7 @@ describe("image sets #quick", function()
     local path = os.tmpname()
     os.remove(path)
     assert(os.execute("mkdir -p " .. path .. "/mnist") == 0)
-    finally(function() os.execute("rm -r " .. path) end)
+    later(function() os.execute("rm -r " .. path) end)
     return path
   end
 
@@ -71,42 +78,134 @@ describe("image sets #quick", function()
     write_idx(("%s/mnist/%s-labels-idx1-ubyte"):format(path, part), { n }, table.concat(labels))
   end
 
+  -- Without $MOTH_DATA, whatever it is.
+  local function without_data()
+    local was = os.getenv("MOTH_DATA")
+    ffi.C.unsetenv("MOTH_DATA")
+    later(function() if was then ffi.C.setenv("MOTH_DATA", was, 1) end end)
+  end
+
   it("MNIST reads IDX files; classes become positions #M245", function()
     local path = folder()
     write_part(path, "train", 12)
     write_part(path, "t10k", 10)
-    local train = datasets.MNIST(path)
+    local train = datasets.MNIST(path, { check = false })
     assert.equal(12, train:size())
-    assert.equal(10, datasets.MNIST(path, { train = false }):size())
+    for _, o in ipairs { { train = false }, { split = "test" }, { split = "t10k" } } do
+      o.check = false
+      local test = datasets.MNIST(path, o)
+      assert.same({ 10, "test", false }, { test:size(), test.split, test.train })
+    end
+    assert.equal(12, datasets.MNIST(path, { split = "train", check = false }):size())
+    local function with(o) return function() datasets.MNIST(path, o) end end
+    assert.error_matches(with { split = "train", train = true }, "train or split, not both")
+    assert.error_matches(with { split = "val" }, '"train" or "test", got val')
+    assert.error_matches(with { train = "false" }, "train must be true or false")
     local x, y = train:get(10)
     assert.equal(10, y)
     assert.equal("9", train.classes[y])
     assert.equal("[2, 3]", tostring(x:size()))
     assert.equal(moth.uint8, x:dtype())
     local t = T.Compose({ T.ToTensor() })
-    local images, labels = datasets.MNIST({ root = path, transform = t }):get_batch(moth.arange(1, 4))
+    local images, labels = datasets.MNIST({ root = path, transform = t, check = false }):get_batch(moth.arange(1, 4))
     assert.equal("[3, 1, 2, 3]", tostring(images:size()))
     assert.same({ 1, 2, 3 }, labels:totable())
-    assert.is_nil(datasets.MNIST(path, { transform = function(image) return image end }).get_batch)
+    assert.is_nil(datasets.MNIST(path, { check = false, transform = function(image) return image end }).get_batch)
     assert.is_true(datasets.MNIST.available(path))
   end)
 
-  it("MNIST splits the t10k files where they are all there is", function()
+  it("with the t10k files alone there is no training set", function()
+    without_data()
     local path = folder()
     write_part(path, "t10k", 20)
-    local train, test = datasets.MNIST(path), datasets.MNIST(path, { train = false })
-    assert.equal(16, train:size())
-    assert.equal(4, test:size())
-    assert.equal(7, (select(2, test:get(1))))
-    assert.matches("only the t10k files are there: their last 4 images", tostring(test), 1, true)
+    assert.equal(20, datasets.MNIST(path, { split = "test", check = false }):size())
+    for _, o in ipairs { {}, { train = true }, { split = "train" } } do
+      assert.error_matches(function() datasets.MNIST(path, o) end, "no train files found in .*; the t10k files are "
+        .. 'there %(.*/mnist/t10k%-images%-idx3%-ubyte%): split = "test" reads them\nHINT: put train%-images')
+    end
+    assert.is_false(datasets.MNIST.available(path, "train"))
+    assert.is_true(datasets.MNIST.available(path, "test") and datasets.MNIST.available(path))
+    assert.error_matches(function() datasets.MNIST.available(path, "val") end, '"train" or "test"')
+  end)
+
+  it("files that are not the set's are refused by their sums #M245", function()
+    local path, known = folder(), require("moth.datasets.sources").MNIST.md5
+    write_part(path, "train", 12)
+    write_part(path, "t10k", 10)
+    local function mnist(o) return function() return datasets.MNIST(path, o) end end
+    assert.error_matches(mnist(), "train%-images%-idx3%-ubyte is not MNIST's train%-images%-idx3%-ubyte: its sum "
+      .. "%(MD5 %x+, unpacked%) is that of no file of MNIST or FashionMNIST\nHINT.*check = false.*datasets.IDX")
+    -- As if what was written were the published files: the sum of each part's two files.
+    local was = {}
+    for file, sum in pairs(known) do was[file] = sum end
+    later(function() for file, sum in pairs(was) do known[file] = sum end end)
+    for file in pairs(was) do
+      local pipe = io.popen(("md5sum < %s/mnist/%s"):format(path, file))
+      known[file] = pipe:read("*a"):match("^%x+")
+      pipe:close()
+    end
+    assert.equal(12, mnist()():size())
+    assert(os.execute(("gzip %s/mnist/*"):format(path)) == 0)
+    assert.equal(10, mnist { train = false }():size())
+    assert.equal(0, os.execute(("cd %s/mnist && mv t10k-labels-idx1-ubyte.gz train-labels-idx1-ubyte.gz"):format(path)))
+    assert.error_matches(mnist(), "train%-labels%-idx1%-ubyte.gz is not MNIST's train%-labels%-idx1%-ubyte: it is "
+      .. "MNIST's t10k%-labels%-idx1%-ubyte\nHINT: give the folder of the right set")
+    assert(os.execute(("mkdir %s/fashion && mv %s/mnist/train* %s/fashion"):format(path, path, path)) == 0)
+    assert.error_matches(function() datasets.FashionMNIST(path) end, "is not FashionMNIST's "
+      .. "train%-images%-idx3%-ubyte: it is MNIST's train%-images")
+  end)
+
+  it("MNIST's own test files have the sums, the sizes and the names #M245", function()
+    if not datasets.MNIST.available(nil, "test") then return pending("MNIST is not in $MOTH_DATA") end
+    local test = datasets.MNIST(nil, { split = "test" })
+    assert.equal("MNIST: 10000 images of [28, 28], 10 classes", tostring(test))
+    local mean, std = datasets.stats(test)
+    assert.is_near(0.1325, mean, 1e-4)
+    assert.is_near(0.3105, std, 1e-4)
+  end)
+
+  it("IDX reads files of one's own", function()
+    local path = folder()
+    write_part(path, "train", 12)
+    local images, labels = path .. "/mnist/train-images-idx3-ubyte", path .. "/mnist/train-labels-idx1-ubyte"
+    local ds = datasets.IDX(images, labels, { transform = T.ToTensor() })
+    assert.equal("IDX: 12 images of [2, 3], 10 classes", tostring(ds))
+    local x, y = ds:get(12)
+    assert.same({ "[1, 2, 3]", 2 }, { tostring(x:size()), y })
+    assert.equal("9", ds.classes[10])
+    assert.error_matches(function() datasets.IDX(images, labels, { classes = { "a", "b" } }) end,
+      "has the label 9, counted from 0, but there are 2 classes")
+    assert.error_matches(function() datasets.IDX(images) end, "expected %(path of the images, path of the labels%)")
+    assert.error_matches(function() datasets.IDX(labels, labels) end, "holds no grey images")
+  end)
+
+  it("synthetic = true makes images up where there are none, and says so #M245", function()
+    without_data()
+    local ds = datasets.FashionMNIST(folder(), { train = false, synthetic = true })
+    assert.matches("^FashionMNIST: 2000 images of %[28, 28%], 10 classes; synthetic: made up", tostring(ds))
+    assert.matches("no t10k files found in", ds.why, 1, true)
+  end)
+
+  it("MD5 is RFC 1321's", function()
+    local md5 = require "moth.utils.md5"
+    assert.equal("d41d8cd98f00b204e9800998ecf8427e", md5(""))
+    assert.equal("900150983cd24fb0d6963f7d28e17f72", md5("abc"))
+    for n, sum in pairs { [55] = "ef1772b6dff9a122358552954ad0df65", [56] = "3b0c8ac703f828b04c6c197006d17218",
+      [64] = "014842d480b571495a4a0363793f7367" } do
+      for cut = 0, n do
+        local text = ("a"):rep(n - cut)
+        assert.equal(sum, md5(("a"):rep(cut), ffi.cast("const char *", text), #text))
+      end
+    end
   end)
 
   it("MNIST reads gzipped files; what is cut short or damaged is an error that names the file", function()
     local path = folder()
     write_part(path, "train", 12)
-    local plain = datasets.MNIST(path)
+    local function read(o) return datasets.MNIST(path, o or { check = false }) end
+    local plain = read()
     assert(os.execute(("gzip %s/mnist/*"):format(path)) == 0)
-    local packed = datasets.MNIST(path)
+    local packed = read()
     assert.is_true(packed.images:equal(plain.images) and packed.labels:equal(plain.labels))
     local name = path .. "/mnist/train-images-idx3-ubyte.gz"
     local f = assert(io.open(name, "rb"))
@@ -118,7 +217,7 @@ describe("image sets #quick", function()
         f = assert(io.open(name, "wb"))
         f:write(text)
         f:close()
-        local ok, got = pcall(datasets.MNIST, path)
+        local ok, got = pcall(read)
         if ok then -- times and names of files are in no checksum
           assert.is_true(what == "flipped" and k >= 3 and k < 40, what .. " at " .. k)
           assert.is_true(got.images:equal(plain.images), what .. " at " .. k)
@@ -131,7 +230,7 @@ describe("image sets #quick", function()
 
   it("downloads that fail, or bring something else, are errors and leave nothing", function()
     local path, was = folder(), { PATH = os.getenv("PATH"), MOTH_DATA = os.getenv("MOTH_DATA") }
-    finally(function()
+    later(function()
       for name, value in pairs(was) do ffi.C.setenv(name, value, 1) end
     end)
     ffi.C.unsetenv("MOTH_DATA")
@@ -148,19 +247,21 @@ describe("image sets #quick", function()
     curl([[while [ "$1" != -o ]; do shift; done; echo something else > "$2"]])
     assert.error_matches(get, "cannot download .*train%-images%-idx3%-ubyte.gz has another SHA%-256 sum than expected")
     assert.is_nil(io.open(path .. "/new"))
+    write_part(path, "t10k", 20)
+    assert.error_matches(function() datasets.MNIST(path, { download = true }) end, "MNIST: cannot download "
+      .. 'train%-images.*; the t10k files are there .*split = "test" reads them') -- and no part of them is "train"
   end)
 
   it("say where they looked", function()
     local path = folder()
-    local data = os.getenv("MOTH_DATA")
-    ffi.C.unsetenv("MOTH_DATA")
-    finally(function() if data then ffi.C.setenv("MOTH_DATA", data, 1) end end)
-    assert.error_matches(function() datasets.MNIST(path .. "/none") end, "no files found in .*/none/mnist.*HINT")
+    without_data()
+    assert.error_matches(function() datasets.MNIST(path .. "/none") end, "no train files found in .*/none/mnist.*HINT")
     write_part(path, "t10k", 4)
     write_idx(path .. "/mnist/t10k-labels-idx1-ubyte", { 3 }, "\0\0\0")
-    assert.error_matches(function() datasets.MNIST(path) end, "does not hold one label per image")
+    local function test() datasets.MNIST(path, { split = "test", check = false }) end
+    assert.error_matches(test, "does not hold one label per image")
     write_idx(path .. "/mnist/t10k-labels-idx1-ubyte", { 3 }, "\0")
-    assert.error_matches(function() datasets.MNIST(path) end, "t10k%-labels")
+    assert.error_matches(test, "t10k%-labels")
   end)
 
   it("synthetic images are the same for a seed, and say that they are made up", function()
@@ -176,7 +277,11 @@ describe("image sets #quick", function()
     assert.equal(10, #a.classes)
   end)
 
-  it("stats are mean and deviation of the pixels #M533", function()
+  it("stats are mean and deviation of the pixels", function()
+    if datasets.FashionMNIST.available(nil, "train") then -- row M533
+      local mean, std = datasets.stats(datasets.FashionMNIST())
+      assert.same({ "0.2860", "0.3530" }, { ("%.4f"):format(mean), ("%.4f"):format(std) })
+    end
     local ds = datasets.Synthetic({ n = 70 })
     local mean, std = datasets.stats(ds)
     local x = ds.images:double() / 255

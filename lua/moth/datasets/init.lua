@@ -29,7 +29,7 @@ end)
 
 local files = {
   MNIST = { "mnist", "MNIST" }, FashionMNIST = { "mnist", "FashionMNIST" }, Synthetic = { "synthetic" },
-  ImageDataset = { "images" },
+  ImageDataset = { "images" }, IDX = { "idx" },
 }
 
 return require("moth.lazy")(M, "moth.datasets.", files)

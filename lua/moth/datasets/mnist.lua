@@ -1,46 +1,24 @@
 --- MNIST (LeCun, Cortes, Burges) and FashionMNIST (Xiao, Rasul, Vollgraf 2017): 28x28 grey images, 10 classes.
 --
---     local train = moth.datasets.FashionMNIST("./data", { train = true, download = true, transform = t })
+--     local train = moth.datasets.FashionMNIST("./data", { split = "train", download = true, transform = t })
 --     local x, y = train:get(1)     -- y from 1 to 10; train.classes[y] is its name
 --
--- The four IDX files, gzipped or not, are looked for in the folder given (./data without one), then in $MOTH_DATA,
--- in each by itself and in a subfolder such as mnist or FashionMNIST/raw. What is missing is downloaded into the
--- first of these where o.download says so, and compared with a SHA-256 sum. Where there are the t10k files only,
--- they are split: the first 8,000 images are the training set, the last 2,000 the test set.
+-- split = "train" are the 60,000 images of the training files, "test" (or "t10k", as its files are called) the 10,000
+-- of the others; train = true and false say the same. The IDX files, gzipped or not, are looked for in the folder given
+-- (./data without one), then in $MOTH_DATA, in each by itself and in a subfolder such as mnist or FashionMNIST/raw.
+-- What is missing is downloaded into the first of these where o.download says so.
+-- A file is read only if its sum is that of the published one (check = false reads any; datasets.IDX reads others).
 local B = require "moth_lua"
-local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local each = require "moth.each"
+local md5 = require "moth.utils.md5"
 local ImageDataset = require "moth.datasets.images"
+local IDX = require "moth.datasets.idx"
+local sources = require "moth.datasets.sources"
 
-local sources = {
-  MNIST = {
-    folders = { "mnist", "MNIST", "MNIST/raw" },
-    mirrors = { "https://ossci-datasets.s3.amazonaws.com/mnist/",
-      "https://storage.googleapis.com/cvdf-datasets/mnist/" },
-    classes = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" },
-    sha256 = {
-      ["train-images-idx3-ubyte"] = "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-      ["train-labels-idx1-ubyte"] = "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-      ["t10k-images-idx3-ubyte"] = "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-      ["t10k-labels-idx1-ubyte"] = "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    },
-  },
-  FashionMNIST = {
-    folders = { "fashion_mnist", "fashion-mnist", "FashionMNIST", "FashionMNIST/raw", "fashion" },
-    mirrors = { "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-      "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/" },
-    classes = { "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
-      "Ankle boot" },
-    sha256 = {
-      ["train-images-idx3-ubyte"] = "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-      ["train-labels-idx1-ubyte"] = "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-      ["t10k-images-idx3-ubyte"] = "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-      ["t10k-labels-idx1-ubyte"] = "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-    },
-  },
-}
-local SPLIT = 8000 -- of the 10,000 test images, where they are all there is
+local parts = { train = "train", test = "t10k", t10k = "t10k" } -- split -> how its files' names begin
+local kinds = { "images-idx3-ubyte", "labels-idx1-ubyte" }
 
 -- ---- finding ---------------------------------------------------------------------------------------
 
@@ -63,8 +41,8 @@ end
 local function find(source, root, part)
   for _, place in ipairs(places(source, root)) do
     for _, suffix in ipairs({ ".gz", "" }) do
-      local images = ("%s/%s-images-idx3-ubyte%s"):format(place, part, suffix)
-      local labels = ("%s/%s-labels-idx1-ubyte%s"):format(place, part, suffix)
+      local images = ("%s/%s-%s%s"):format(place, part, kinds[1], suffix)
+      local labels = ("%s/%s-%s%s"):format(place, part, kinds[2], suffix)
       if exists(images) and exists(labels) then return images, labels end
     end
   end
@@ -102,72 +80,122 @@ local function download(source, folder, file)
   return why
 end
 
-local function download_all(name, source, root)
+-- Downloads the parts that are nowhere. Returns why it could not, or nil.
+local function download_missing(source, root)
   local base = root or "data"
   local folder, fresh = base .. "/" .. source.folders[1], not run("test -d " .. quoted(base))
-  if not run("mkdir -p " .. quoted(folder)) then check.fail("datasets.%s: cannot make %s", name, folder) end
+  if not run("mkdir -p " .. quoted(folder)) then return "cannot make the folder " .. folder end
   for _, part in ipairs({ "train", "t10k" }) do
-    for _, kind in ipairs({ "images-idx3-ubyte", "labels-idx1-ubyte" }) do
+    for _, kind in ipairs(find(source, root, part) and {} or kinds) do
       local file = part .. "-" .. kind
       local why = not exists(folder .. "/" .. file .. ".gz") and download(source, folder, file)
       if why then
         run("rmdir " .. quoted(folder)) -- if it is empty
         if fresh then run("rmdir " .. quoted(base)) end
-        check.fail("datasets.%s: cannot download %s.gz: %s", name, file, why)
+        return ("cannot download %s.gz: %s"):format(file, why)
       end
     end
   end
 end
 
--- ---- reading ---------------------------------------------------------------------------------------
+-- ---- checking --------------------------------------------------------------------------------------
 
-local function read(name, images_path, labels_path)
-  local images, labels = B.load_idx(images_path), B.load_idx(labels_path)
-  if images:dim() ~= 3 or images:dtype() ~= moth.uint8 then
-    check.fail("datasets.%s: %s holds no grey images, but %s of shape %s", name, images_path,
-      tostring(images:dtype()), tostring(images:size()))
+-- "MNIST's t10k-images-idx3-ubyte" for a sum of one kind ("sha256", "md5"), or nil.
+local function owner(kind, sum)
+  for name, source in each(sources) do
+    for file, known in each(source[kind]) do
+      if known == sum then return name .. "'s " .. file end
+    end
   end
-  if labels:dim() ~= 1 or labels:size(1) ~= images:size(1) then
-    check.fail("datasets.%s: %s does not hold one label per image of %s", name, labels_path, images_path)
+end
+
+-- MD5 of an IDX file of bytes, unpacked: its header says no more than dtype and shape.
+local function sum_of(tensor)
+  local head = { "\0\0\8", string.char(tensor:dim()) }
+  for d = 1, tensor:dim() do
+    local n = tensor:size(d)
+    for shift = 24, 0, -8 do head[#head + 1] = string.char(math.floor(n / 2 ^ shift) % 256) end
   end
-  return images, labels:to(moth.int64) + 1 -- the file's classes count from 0
+  return md5(table.concat(head), tensor:data(), tensor:numel())
+end
+
+-- Raises unless `path` holds the file `wanted` ("MNIST's train-images-idx3-ubyte").
+local function verify(where, path, wanted)
+  if owner("sha256", B.sha256_file(path)) == wanted then return end
+  local tensor = B.load_idx(path)
+  local sum = tensor:dtype().name == "uint8" and sum_of(tensor) or "of no bytes"
+  local is = owner("md5", sum)
+  if is == wanted then return end
+  check.fail("%s: %s is not %s: %s\nHINT: %s; check = false reads it nevertheless, and datasets.IDX(images, labels) " ..
+    "any files of this format", where, path, wanted, is and "it is " .. is or
+    "its sum (MD5 " .. sum .. ", unpacked) is that of no file of MNIST or FashionMNIST",
+    is and "give the folder of the right set" or "it may be damaged: remove it and give download = true")
+end
+
+-- ---- the sets --------------------------------------------------------------------------------------
+
+-- "train" or "t10k" for the options `train` and `split`.
+local function part_of(where, o)
+  if o.split ~= nil and o.train ~= nil then check.fail("%s: give train or split, not both", where) end
+  if o.split ~= nil then
+    return parts[o.split] or check.fail("%s: split must be \"train\" or \"test\", got %s", where, tostring(o.split))
+  end
+  if o.train ~= nil and type(o.train) ~= "boolean" then
+    check.fail("%s: train must be true or false, got %s", where, tostring(o.train))
+  end
+  return o.train == false and "t10k" or "train"
+end
+
+-- Why there are no files of `part`, and what to do.
+local function absent(source, root, part, failed)
+  local other = part == "train" and "t10k" or "train"
+  local lies = find(source, root, other)
+  local there = lies and ("; the %s files are there (%s): split = \"%s\" reads them"):format(other, lies,
+    other == "train" and "train" or "test") or ""
+  if failed then return failed .. there end
+  return ("no %s files found in %s%s\nHINT: put %s-%s and %s-%s (or .gz) there, set MOTH_DATA, or give download = true")
+    :format(part, table.concat(places(source, root), ", "), there, part, kinds[1], part, kinds[2])
 end
 
 local function define(name)
-  local source = sources[name]
+  local source, where = sources[name], "datasets." .. name
   local cls = class(name, ImageDataset)
 
-  --- @tparam[opt] string root a folder @tparam[opt] table o train (true), transform, target_transform, download
+  --- @tparam[opt] string root a folder
+  -- @tparam[opt] table o split ("train"; "test") or train (true), transform, target_transform, download (false), check
+  -- (true), synthetic (false: made-up images where there are no files and none can be downloaded)
   function cls:__init(root, o)
     if type(root) == "table" then root, o = root.root, root end
-    o = check.options("datasets." .. name, o, "train transform target_transform download root")
-    local train = o.train ~= false
-    local images_path, labels_path = find(source, root, train and "train" or "t10k")
-    local only_t10k = not find(source, root, "train") and find(source, root, "t10k") ~= nil
-    if not images_path and not only_t10k and o.download then
-      download_all(name, source, root)
-      images_path, labels_path = find(source, root, train and "train" or "t10k")
+    o = check.options(where, o, "train split transform target_transform download check synthetic root")
+    local part, failed = part_of(where, o), nil
+    local images_path, labels_path = find(source, root, part)
+    if not images_path and o.download then
+      failed = download_missing(source, root)
+      images_path, labels_path = find(source, root, part)
     end
-    if only_t10k then images_path, labels_path = find(source, root, "t10k") end
+    self.train, self.split = part == "train", part == "train" and "train" or "test"
+    local made = { transform = o.transform, target_transform = o.target_transform, classes = source.classes }
     if not images_path then
-      check.fail("datasets.%s: no files found in %s\nHINT: put the IDX files there, set MOTH_DATA, or give " ..
-        "download = true", name, table.concat(places(source, root), ", "))
+      local why = absent(source, root, part, failed)
+      if not o.synthetic then check.fail("%s: %s", where, why) end
+      local other = require("moth.datasets.synthetic")({ train = self.train })
+      made.classes, self.note, self.why = other.classes, other.note, why
+      return ImageDataset.__init(self, other.images, other.labels, made)
     end
-    local images, labels = read(name, images_path, labels_path)
-    if only_t10k then
-      local n = images:size(1)
-      local cut = math.floor(n * SPLIT / 10000)
-      local first, count = train and 1 or cut + 1, train and cut or n - cut
-      images, labels = images:narrow(1, first, count), labels:narrow(1, first, count)
-      self.note = ("only the t10k files are there: their %s %d images"):format(train and "first" or "last", count)
+    if o.check ~= false then
+      verify(where, images_path, ("%s's %s-%s"):format(name, part, kinds[1]))
+      verify(where, labels_path, ("%s's %s-%s"):format(name, part, kinds[2]))
     end
-    self.path, self.train = images_path, train
-    ImageDataset.__init(self, images, labels, { transform = o.transform, target_transform = o.target_transform,
-      classes = source.classes })
+    self.path = images_path
+    local images, labels = IDX.read(where, images_path, labels_path)
+    ImageDataset.__init(self, images, labels, made)
   end
 
-  --- Are there files for it (without downloading)?
-  function cls.available(root) return find(source, root, "t10k") ~= nil or find(source, root, "train") ~= nil end
+  --- Are there files of a split (of any, without one)? Nothing is downloaded.
+  function cls.available(root, split)
+    if split == nil then return find(source, root, "t10k") ~= nil or find(source, root, "train") ~= nil end
+    return find(source, root, part_of(where, { split = split })) ~= nil
+  end
 
   return cls
 end
