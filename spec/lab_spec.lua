@@ -62,7 +62,7 @@ describe("the lab", function()
 
   it("falls back to synthetic images, the small CNN as well", function()
     local pipe = assert(io.popen(("env -u MOTH_DATA PATH=/nowhere %s examples/fashion_cnn.lua --device cpu " ..
-      "--epochs 1 --limit 64 --data /nowhere 2>&1"):format(luajit:find("/") and luajit or "$(command -v " .. luajit .. ")")))
+      "--epochs 1 --limit 64 --data /nowhere 2>&1"):format(luajit:find("/") and luajit or "$(which " .. luajit .. ")")))
     local text = pipe:read("*a")
     pipe:close()
     assert.matches("No FashionMNIST here, and it cannot be downloaded: training on synthetic images", text, 1, true)

@@ -63,7 +63,7 @@ describe("the prompt #quick", function()
     assert.equal(3, run "return n")
     run "h = 7"
     assert.equal(7, s.globals.h)
-    assert.same({ "g", "n" }, s:names())
+    assert.same({ "bump", "g", "h", "n" }, s:names()) -- bump and h are globals
   end)
 
   it("evaluates expressions and statements, over several lines, and goes on after errors", function()
@@ -139,8 +139,49 @@ describe("the prompt #quick", function()
     has("net:par", "net:parameters")
     has("whi", "while")
     assert.is_nil(has("x:gra", "x:grad" ~= "" and nil)["x:grad"], "a field is no method")
+    has("net[1].wei", "net[1].weight")
+    has("?net[1].wei", "?net[1].weight")
+    s.locals:set("t", { { inner = { deep = 1 } }, key = moth.ones(2) })
+    has("t[1].inner.", "t[1].inner.deep")
+    has("t['key']:so", "t['key']:softmax", "t['key']:sort")
     assert.same({}, complete.candidates(s, "nothing.here."))
-    assert.same({}, complete.candidates(s, "("))
+    assert.same({}, complete.candidates(s, "net[1]"))
+    assert.same({}, complete.candidates(s, "net[7].w"))
+    assert.same({ "t[1].inner" }, complete.candidates(s, "t[1].in", "f(1 + t[1].in"))
+    -- The line editor's word ends at a bracket: what stands before it is in the line alone.
+    assert.same({ ".inner" }, complete.candidates(s, ".in", "f(1 + t[1].in"))
+    assert.same({ "t.key" }, complete.candidates(s, "t.k", "x = {t.k"))
+  end)
+
+  it("completes the names of files behind %run and between quotes", function()
+    local s = repl.session { call = pcall }
+    local function of(text, line) return table.concat(complete.candidates(s, text, line), " ") end
+    assert.equal("lua/moth/repl/help.lua lua/moth/repl/history.lua", of("lua/moth/repl/h", "%run lua/moth/repl/h"))
+    assert.equal("help.lua history.lua", of("h", "%run lua/moth/repl/h"))
+    assert.equal("README.md", of("READ", "moth.load('READ"))
+    assert.equal("spec/", of("spe", '%run spe'))
+    assert.matches("repl_spec.lua", of("", "f('a', \"it's\", \"spec/lua/"), 1, true)
+    assert.equal("", of("READ", "f('x') READ"))
+    assert.equal("", of("", "%run no/such/folder/"))
+  end)
+
+  it("knows globals: %who lists them, %reset gives them up", function()
+    local out, errors = session { "q = 5", "local w = 6", "function area() return 1 end", "local print = 3", "%who",
+      "%reset", "q", "w", "area", "moth ~= nil", "print ~= 3", "gcinfo = 7", "%who", "%reset",
+      "gcinfo ~= 7" }
+    assert.equal("", errors)
+    assert.matches("^  area +function[^\n]+\n  moth +module[^\n]+\n  print +3\n  q +5\n  w +6\nnil\nnil\nnil\n"
+      .. "true\ntrue\n  _ +true\n  gcinfo +7\n  moth +[^\n]+\ntrue\n$", out)
+  end)
+
+  it("looks words up in ops, functions, classes and modules", function()
+    local out = session { "??dropout", "??loader", "??cross_entropy", "??tensorboard", "??no such thing",
+      "net = moth.nn.Sequential(moth.nn.Linear(2, 3))", "?net[1].weight" }
+    for _, want in ipairs { "  native_dropout ", "  moth.nn.Dropout ", "  moth.nn.functional.dropout2d ",
+      "  moth.data.DataLoader ", "  moth.nn.CrossEntropyLoss ", "  moth.tensorboard ", "[moth.float32 3x2",
+      "no op, function, class or module has 'no such thing'" } do
+      assert.is_truthy(out:find(want, 1, true), want .. " in\n" .. out)
+    end
   end)
 
   it("explains ops, functions, classes, modules and values", function()

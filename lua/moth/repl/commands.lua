@@ -41,21 +41,22 @@ commands.t = { "%t expr", timing, function(session, code)
     duration(times[11])))
 end }
 
-commands.who = { "%who", "the variables of this session", function(session)
+commands.who = { "%who", "the variables of this session, globals too", function(session)
   local show = require "moth.repl.show"
   for _, name in ipairs(session.locals:names()) do
-    local value = session.locals.values[name]
+    local value = session.locals.env[name]
     local text = B.is_tensor(value) and B.format(value) or show.result(value):gsub("%s*\n%s*", " ")
     session.out:write(("  %-16s %s\n"):format(name, #text > 80 and text:sub(1, 80) .. "…" or text))
   end
 end }
 
-commands.reset = { "%reset", "forget the variables of this session", function(session)
+commands.reset = { "%reset", "forget the variables of this session, globals too", function(session)
   session.locals:clear()
   session.locals:set("moth", require "moth")
 end }
 
 commands.run = { "%run file", "run a script in this session", function(session, file)
+  file = file:gsub("^~/", (os.getenv("HOME") or "~") .. "/")
   local f, message = io.open(file)
   if not f then error("%run: " .. message, 0) end
   local text = f:read("*a")
@@ -80,7 +81,7 @@ end }
 
 commands.help = { "%help", "this list", function(session)
   session.out:write("  ?name            doc, signature and place of an op, function, class, module or value\n",
-    "  ??word           ops that have the word in name or doc\n")
+    "  ??word           ops, functions, classes and modules that have the word in name or doc\n")
   local list = {}
   for _, c in each(commands) do list[#list + 1] = ("  %-16s %s\n"):format(c[1], c[2]) end
   table.sort(list)
@@ -89,7 +90,7 @@ end }
 
 local function explain(session, path)
   local value
-  if path:find("^[%a_][%w_%.:]*$") then
+  if require("moth.repl.complete").keys(path) then
     local moth = require "moth"
     -- A name of the session's, else of moth's own: conv2d, nn.Conv2d, StepLR.
     for _, place in ipairs { session.locals.env, moth, moth.nn, moth.optim, moth.optim.lr_scheduler, moth.data,
@@ -108,9 +109,12 @@ function M.find(line)
   if line:match("^%s*%?+%s*$") then line = "%help" end
   local word = line:match("^%s*%?%?%s*(.-)%s*$")
   if word and word ~= "" then
-    return function(session) session.out:write(require("moth.repl.help").search(word), "\n") end
+    return function(session)
+      local columns = require("moth.repl.terminal").columns(session.out)
+      session.out:write(require("moth.repl.index").search(word, columns), "\n")
+    end
   end
-  local path = line:match("^%s*%?%s*(.-)%s*$") or line:match("^%s*([%a_][%w_%.:]*)%s*%?%s*$")
+  local path = line:match("^%s*%?%s*(.-)%s*$") or line:match("^%s*([%a_][%w_%.:%[%]'\"]*)%s*%?%s*$")
   if path and path ~= "" then return function(session) return explain(session, path) end end
   local name, rest = line:match("^%s*%%(%a+)%s*(.-)%s*$")
   if not name then return nil end

@@ -31,10 +31,35 @@ function M.fields(value)
   return set
 end
 
---- The value that a path "a.b.c" names in a table of names, or nil.
+-- What may stand in a path behind its first name: a pattern, and the key that it stands for.
+local steps = {
+  { "^[%.:]([%a_][%w_]*)", tostring }, { "^%[(%-?%d+)%]", tonumber }, { "^%['([^'\\]*)'%]", tostring },
+  { '^%["([^"\\]*)"%]', tostring },
+}
+
+-- The key at a place of a path and the place behind it, or nil.
+local function step(path, at)
+  for _, s in ipairs(steps) do
+    local _, last, key = path:find(s[1], at)
+    if last then return s[2](key), last + 1 end
+  end
+end
+
+-- The keys of a path such as a.b[1]['c']:d, or nil.
+local function keys_of(path)
+  local first, at = path:match("^([%a_][%w_]*)()")
+  local keys = { first }
+  while at and at <= #path do keys[#keys + 1], at = step(path, at) end
+  return at and keys
+end
+M.keys = keys_of
+
+--- The value that a path "a.b[1].c" names in a table of names, or nil.
 function M.resolve(env, path)
   local value = env
-  for name in path:gmatch("[%a_][%w_]*") do
+  local keys = keys_of(path)
+  if not keys then return nil end
+  for _, name in ipairs(keys) do
     local ok, next_value = pcall(function() return value[name] end)
     if not ok or next_value == nil then return nil end
     value = next_value
@@ -54,26 +79,100 @@ local function sorted(set, prefix, before, fits)
   return list
 end
 
---- The words that `text` (what stands before the cursor, back to a separator) may become.
-function M.candidates(session, text)
-  local path, sign, prefix = text:match("^%??([%a_][%w_%.]*)([%.:])([%w_]*)$")
-  local mark = text:match("^%??")
-  if path then
-    local value = M.resolve(session.locals.env, path)
-    if value == nil then return {} end
-    local set = M.fields(value)
-    return sorted(set, prefix, mark .. path .. sign, sign == ":" and function(name)
-      local ok, f = pcall(function() return value[name] end)
-      return ok and (type(f) == "function" or type(f) == "table" and getmetatable(f) and getmetatable(f).__call)
-    end or nil)
+-- Where the text between quotes that `line` ends in begins, or nil where it ends outside of quotes.
+local function open_string(line)
+  local at = 1
+  while true do
+    local first, quote
+    first, at, quote = line:find("([\"'])", at)
+    if not first then return nil end
+    local from = at + 1
+    repeat
+      at = line:find("[\\" .. quote .. "]", at + 1)
+      if not at then return from end
+      local escaped = line:sub(at, at) == "\\"
+      if escaped then at = at + 1 end
+    until not escaped
+    at = at + 1
   end
-  prefix = text:match("^%??([%a_][%w_]*)$") or (text:match("^%??$") and "")
-  if not prefix then return {} end
+end
+
+-- The files whose paths begin with `path`; folders end in "/".
+local function files(path)
+  local folder, prefix = path:match("^(.*/)([^/]*)$")
+  folder, prefix = folder or "", prefix or path
+  local listed = (folder == "" and "." or folder):gsub("^~/", (os.getenv("HOME") or "~") .. "/"):gsub("'", "'\\''")
+  local pipe = io.popen(("ls -1Ap -- '%s' 2>/dev/null"):format(listed))
+  local list = {}
+  for name in pipe:lines() do
+    local hidden = prefix == "" and name:sub(1, 1) == "."
+    if name:sub(1, #prefix) == prefix and not hidden then list[#list + 1] = folder .. name end
+  end
+  pipe:close()
+  return list
+end
+
+-- The path that begins at a place of the line and goes on to its end: the path of what has the fields, "." or ":", and
+-- what is typed of the field; or nil.
+local function path_from(line, first)
+  local at = line:match("^[%a_][%w_]*()", first)
+  while at do
+    local sign, prefix = line:match("^([%.:])([%w_]*)$", at)
+    if sign then return line:sub(first, at - 1), sign, prefix end
+    at = select(2, step(line, at))
+  end
+end
+
+local function typed_path(line)
+  for first = 1, #line do
+    if line:find("^[%a_]", first) and (first == 1 or not line:find("^[%w_%.:]", first - 1)) then
+      local path, sign, prefix = path_from(line, first)
+      if path then return line:sub(1, first - 1):match("%??$"), path, sign, prefix end
+    end
+  end
+end
+
+local function callable(value)
+  return function(name)
+    local ok, f = pcall(function() return value[name] end)
+    return ok and (type(f) == "function" or type(f) == "table" and getmetatable(f) and getmetatable(f).__call)
+  end
+end
+
+-- What the end of `line` may become: how many of its last characters that replaces, and by what.
+local function proposals(session, line)
+  local path = line:match("^%s*%%run%s+(.*)$")
+  if path then return #path, files(path) end
+  local mark, value, sign, prefix
+  mark, path, sign, prefix = typed_path(line)
+  if path then
+    value = M.resolve(session.locals.env, path)
+    if value == nil then return 0, {} end
+    local typed = mark .. path .. sign
+    return #typed + #prefix, sorted(M.fields(value), prefix, typed, sign == ":" and callable(value) or nil)
+  end
+  local from = open_string(line)
+  if from then return #line - from + 1, files(line:sub(from)) end
+  mark, prefix = line:match("(%??)([%a_][%w_]*)$")
+  if not prefix then
+    if line:find("[^%s%(%[{=,?]$") then return 0, {} end
+    mark, prefix = line:match("%??$"), ""
+  end
   local set = {}
   for _, n in ipairs(session.locals:names()) do set[n] = true end
   add_names(set, session.locals.globals)
   if mark == "" then for _, k in ipairs(keywords) do set[k] = true end end
-  return sorted(set, prefix, mark)
+  return #mark + #prefix, sorted(set, prefix, mark)
+end
+
+--- The words that `text` (what stands before the cursor, back to a separator of the line editor) may become, given the
+-- whole line up to the cursor.
+function M.candidates(session, text, line)
+  line = line or text
+  local n, list = proposals(session, line)
+  local more = n - #text -- how many characters before `text` are replaced, too: the editor must not
+  for i, word in ipairs(list) do list[i] = more > 0 and word:sub(more + 1) or text:sub(1, -more) .. word end
+  return list
 end
 
 return M

@@ -151,16 +151,17 @@ function M.fitted(text, columns)
   return table.concat(out, "\n")
 end
 
---- Ops whose name or doc has the word: `??word`.
-function M.search(word)
-  local ops, found = require "moth.ops", {}
-  for _, name in ipairs(ops.list()) do
-    local op = ops.get(name)
-    if name:find(word, 1, true) or op.doc:lower():find(word:lower(), 1, true) then
-      found[#found + 1] = ("  %-24s %s"):format(name, op.doc:match("^[^\n]*"))
-    end
+--- The doc alone of a function, a class or the module that `path` names; nil if it has none.
+function M.doc(value, path)
+  if type(value) == "function" or rawget(value, "__name") then
+    local f = type(value) == "function" and value or rawget(value, "__init") or rawget(value, "forward")
+    local info = f and debug.getinfo(f, "S")
+    local lines = info and info.what ~= "C" and info.source:find("^@") and read_lines(info.source:sub(2))
+    if not lines then return nil end
+    return comment_above(lines, info.linedefined) or (f ~= value and head_comment(lines)) or nil
   end
-  return #found > 0 and table.concat(found, "\n") or "no op has '" .. word .. "' in its name or doc"
+  local file = package.loaded[path] == value and package.searchpath(path, package.path)
+  return file and head_comment(read_lines(file)) or nil
 end
 
 return M

@@ -122,7 +122,7 @@ function M.run(host)
   local session = M.session(host)
   host = session.host
   if host.start then
-    local function complete(text) return require("moth.repl.complete").candidates(session, text) end
+    local function complete(...) return require("moth.repl.complete").candidates(session, ...) end
     host.start(complete, require("moth.repl.history").path())
   end
   local ok, moth = pcall(require, "moth")

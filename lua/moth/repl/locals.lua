@@ -89,7 +89,8 @@ Locals.__index = Locals
 --- A new, empty set: `env` is the environment of chunks.
 function M.new(globals)
   globals = globals or _G
-  local declared, values = {}, {}
+  local declared, values, before = {}, {}, {}
+  for k, v in each(globals) do before[k] = v end
   local env = setmetatable({}, {
     __index = function(_, k)
       if declared[k] then return values[k] end
@@ -99,7 +100,8 @@ function M.new(globals)
       if declared[k] then values[k] = v else globals[k] = v end
     end,
   })
-  return setmetatable({ env = env, declared = declared, values = values, globals = globals }, Locals)
+  return setmetatable({ env = env, declared = declared, values = values, globals = globals, before = before },
+    Locals)
 end
 
 function Locals:declare(names)
@@ -109,15 +111,28 @@ function Locals:set(name, value)
   self.declared[name] = true
   self.values[name] = value
 end
---- The names that are declared, sorted.
+-- The globals that are not as they were when the session began.
+local function changed(self)
+  local list = {}
+  for n, value in each(self.globals) do
+    if type(n) == "string" and not rawequal(value, self.before[n]) then list[#list + 1] = n end
+  end
+  return list
+end
+--- The names that are declared and the globals that the session made, sorted.
 function Locals:names()
   local list = {}
   for n in each(self.declared) do list[#list + 1] = n end
+  for _, n in ipairs(changed(self)) do
+    if not self.declared[n] then list[#list + 1] = n end
+  end
   table.sort(list)
   return list
 end
+--- Forgets them all: globals become what they were.
 function Locals:clear()
   for n in each(self.declared) do self.declared[n], self.values[n] = nil, nil end
+  for _, n in ipairs(changed(self)) do self.globals[n] = self.before[n] end
 end
 
 return M

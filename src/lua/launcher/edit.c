@@ -26,7 +26,7 @@ static struct {
   char **(*completion_matches)(const char *text, Generator *next);
   Completer **attempted_completion;
   int *attempted_completion_over, *catch_signals, *append_character;
-  char **break_characters;
+  char **break_characters, **line;
 } edit;
 
 static lua_State *host;
@@ -48,16 +48,16 @@ static char *next_candidate(const char *text, int state) {
   return copy;
 }
 
-/* Inside quotes libedit completes file names, elsewhere Lua says what may come. */
+/* Lua says what may come: it gets the word and the line up to the cursor, for brackets and quotes end a word. */
 static char **complete(const char *text, int start, int end) {
-  (void)end;
+  (void)start;
   if (complete_ref == LUA_NOREF || !lua_checkstack(host, 8))
     return NULL;
   int top = lua_gettop(host);
   char **matches = NULL;
   lua_rawgeti(host, LUA_REGISTRYINDEX, complete_ref);
   lua_pushstring(host, text);
-  lua_pushboolean(host, start == 0);
+  lua_pushlstring(host, *edit.line, strnlen(*edit.line, (size_t)end));
   if (lua_pcall(host, 2, 1, 0) == 0)
     matches = edit.completion_matches(text, next_candidate);
   *edit.attempted_completion_over = 1;
@@ -92,7 +92,8 @@ static bool open_library(void) {
                  {"rl_attempted_completion_over", &edit.attempted_completion_over},
                  {"rl_catch_signals", &edit.catch_signals},
                  {"rl_completion_append_character", &edit.append_character},
-                 {"rl_completer_word_break_characters", &edit.break_characters}};
+                 {"rl_completer_word_break_characters", &edit.break_characters},
+                 {"rl_line_buffer", &edit.line}};
   for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
     void *p = dlsym(lib, symbols[i].name);
     if (!p) {
