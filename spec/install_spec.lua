@@ -52,6 +52,40 @@ describe("make install #noasan", function()
     assert.equal(expected, must("cd / && %s/bin/moth -e '%s'", prefix, program))
     assert.equal(expected, must("cd / && env LUA_PATH='%s/share/lua/5.1/?.lua;%s/share/lua/5.1/?/init.lua' "
       .. "LUA_CPATH='%s/lib/lua/5.1/?.so' %s -e '%s'", prefix, prefix, prefix, luajit, program))
+    for _, file in ipairs { "lib/libmoth.so", "lib/lua/5.1/moth_lua.so", "bin/moth" } do
+      assert.is_nil(must("readelf -SW %s/%s", prefix, file):match("%.debug_info"), file .. " is not stripped")
+    end
+  end)
+
+  it("refuses libraries and Lua files of different versions, by name", function()
+    must("make install B=%s PREFIX=%s", build, prefix)
+    local other = prefix .. "/other"
+    must("mkdir -p %s && cp -r %s/share/lua/5.1/moth %s/lib/libmoth.so %s/lib/lua/5.1/moth_lua.so %s", other, prefix,
+      prefix, prefix, other)
+    local version = require("moth").version
+    local with = ("cd / && env LUA_PATH='%s/?.lua;%s/?/init.lua' LUA_CPATH='%s/?.so' %s -e 'require \"moth\"'"):format(
+      other, other, other, luajit)
+    must(with)
+    must([[sed -i 's/^local VERSION = ".*"/local VERSION = "0.0.9"/' %s/moth/init.lua]], other)
+    local output, ok = run(with)
+    assert.is_false(ok)
+    assert.matches("moth's Lua files are 0.0.9 (" .. other .. "/moth/), libmoth.so is " .. version .. " (" .. other
+      .. "/moth_lua.so)\nHINT: install all of one version", output, 1, true)
+    must("cd %s && echo 'const char *moth_version(void) { return \"9.8.7\"; }' > v.c && "
+      .. "gcc -shared -fPIC -o libv.so v.c", other)
+    output, ok = run("export LD_PRELOAD=%s/libv.so; %s", other, with)
+    assert.is_false(ok)
+    assert.matches("moth_lua.so is " .. version .. ", libmoth.so is 9.8.7 (", output, 1, true)
+    -- Too old to have what moth_lua.so asks for.
+    must("gcc -shared -fPIC -o %s/libmoth.so -Wl,-soname,libmoth.so %s/v.c", other, other)
+    output, ok = run(with)
+    assert.is_false(ok)
+    assert.matches("libmoth.so is of another version: .*undefined symbol.*\nHINT: install all of one version", output)
+  end)
+
+  it("has one version, in moth.h and in the Lua files", function()
+    assert.equal(must([[sed -n 's/.*MOTH_VERSION *"\(.*\)"/\1/p' src/moth.h]]),
+      must([[sed -n 's/^local VERSION = "\(.*\)".*/\1/p' lua/moth/init.lua]]))
   end)
 
   it("a C program builds against it by pkg-config, and trains without Lua", function()
@@ -61,7 +95,7 @@ describe("make install #noasan", function()
     assert.equal(require("moth").version .. "\n", must("%s --modversion moth", pkg_config))
     -- Outside of the tree: only what is installed can be found.
     must("cp examples/c/train.c %s && cd %s && gcc -std=c99 -Wall -Wextra -Werror -O1 -o train train.c "
-      .. "$(%s --cflags --libs moth) -Wl,-rpath,%s/lib", prefix, prefix, pkg_config, prefix)
+      .. "$(%s --cflags --libs moth)", prefix, prefix, pkg_config)
     assert.is_nil(must("ldd %s/train", prefix):match("lua"))
     local output = must("cd / && %s/train", prefix)
     local first = tonumber(output:match("step   1  loss ([%d.]+)"))
@@ -75,7 +109,7 @@ describe("make install #noasan", function()
     local dest = prefix .. "/dest"
     must("make install B=%s PREFIX=/usr DESTDIR=%s", build, dest)
     assert.matches("\n" .. dest .. "/usr/bin/moth\n", "\n" .. files(dest), 1, true)
-    assert.equal("Libs: -L/usr/lib -lmoth\n", must("grep ^Libs %s/usr/lib/pkgconfig/moth.pc", dest))
+    assert.equal("Libs: -L${libdir} -lmoth\n", must("grep ^Libs %s/usr/lib/pkgconfig/moth.pc", dest))
     assert.equal("", run("find %s/usr ! -perm -o=r", dest)) -- for every user
     assert.equal("", run("grep -rlF %s %s", dest, dest))
     must("make uninstall B=%s PREFIX=/usr DESTDIR=%s", build, dest)

@@ -149,7 +149,10 @@ static inline MothValue moth_v_generator(MothGenerator *g) {
   return v;
 }
 
-/* --- errors ----------------------------------------------------------------------------------- */
+/* --- errors and version ----------------------------------------------------------------------- */
+
+/* MOTH_VERSION of the library that runs, which may not be the one of this header. */
+MOTH_API const char *moth_version(void);
 
 /* The message of the last failed call on this thread: "[op] what; got ...". Valid until the next one. */
 MOTH_API const char *moth_last_error(void);

@@ -2,7 +2,7 @@
  * circle. After `make install PREFIX=$HOME/moth`:
  *
  *     export PKG_CONFIG_PATH=$HOME/moth/lib/pkgconfig
- *     gcc examples/c/train.c $(pkg-config --cflags --libs moth) -Wl,-rpath,$HOME/moth/lib -o train
+ *     gcc examples/c/train.c $(pkg-config --cflags --libs moth) -o train
  *     ./train
  *
  * Every function gives a status; results are the caller's to release; positions count from 0. */

@@ -12,8 +12,27 @@ local each = require "moth.each"
 ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
 ffi.C.setenv("GOMP_SPINCOUNT", "10000", 0)
 
-local B = require "moth_lua"
+local VERSION = "0.1.0" -- of these Lua files; src/moth.h has that of the libraries
 local here = debug.getinfo(1, "S").source:match("^(@.*)init%.lua$")
+
+-- The binding, if it is of the same version: another would fail later, at some call.
+local function binding()
+  local ok, B = pcall(require, "moth_lua")
+  local what = "moth's Lua files are " .. VERSION .. " (" .. (here or "?"):sub(2) .. ")"
+  local cure = "\nHINT: install all of one version; LUA_PATH and LUA_CPATH may lead to another one"
+  if not ok then
+    if tostring(B):find("undefined symbol", 1, true) then
+      error(what .. ", libmoth.so is of another version: " .. B .. cure, 0)
+    end
+    error(B, 0)
+  elseif B.version_string ~= VERSION then
+    error(what .. ", libmoth.so is " .. tostring(B.version_string) .. " ("
+      .. tostring(package.searchpath("moth_lua", package.cpath)) .. ")" .. cure, 0)
+  end
+  return B
+end
+
+local B = binding()
 if here then B.library(here) end
 require "moth.utils.engine"(B.first_state)
 
@@ -102,6 +121,8 @@ local from = { -- function -> the module that has it
   set_printoptions = "moth.print", describe = "moth.print",
 }
 moth.autograd = autograd
+
+if package.loaded.luassert then require "moth.testing" end -- assert.is_close
 
 local function names()
   local list = { "F" }

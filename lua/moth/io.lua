@@ -11,6 +11,7 @@ local ops = B.ops
 local M = {}
 
 local MAX_DEPTH = 300 -- of tables in tables
+local FORMAT = 1 -- of what save writes: to be raised where an older load would not understand it
 
 local function json()
   local ok, cjson = pcall(require, "cjson.safe")
@@ -146,7 +147,8 @@ function M.save(value, path)
   if not ok then error(tree, 2) end
   local text = text_of(tree, json().encode)
   B.save_safetensors(path, out.names, out.tensors,
-    { { "moth.sha256", ("0"):rep(64) }, { "format", "moth" }, { "moth.tree", text } }, true)
+    { { "moth.sha256", ("0"):rep(64) }, { "format", "moth" }, { "moth.format", tostring(FORMAT) },
+      { "moth.version", B.version_string }, { "moth.tree", text } }, true)
 end
 
 -- The exact int64_t or uint64_t of "-12LL", "12ULL".
@@ -205,6 +207,12 @@ local function load_safetensors(path, place)
   if not own then
     for name, t in each(named) do named[name] = place and place(t) or t end
     return named
+  end
+  local format = tonumber(metadata["moth.format"] or 1) -- the first files did not say it
+  if format ~= FORMAT then
+    check.fail("load: %s is of format %s, written by moth %s; this moth, %s, reads format %d\nHINT: use that moth, " ..
+      "or write the tensors with its moth.save_safetensors(tensors, path), which has one format", path,
+      metadata["moth.format"], metadata["moth.version"] or "of another version", B.version_string, FORMAT)
   end
   local tree, err = json().decode(metadata["moth.tree"] or "")
   if not tree then check.fail("load: %s: %s", path, tostring(err)) end

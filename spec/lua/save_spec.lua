@@ -10,6 +10,26 @@ local function temporary()
 end
 
 describe("save and load #quick", function()
+  it("says the format of a file, and refuses a newer one by name", function()
+    local B = require "moth_lua"
+    local path = temporary()
+    moth.save({ w = moth.ones(2) }, path)
+    local _, metadata = moth.load_safetensors(path)
+    assert.same({ "1", moth.version }, { metadata["moth.format"], metadata["moth.version"] })
+    local function write(...)
+      B.save_safetensors(path, { "w" }, { moth.ones(2) }, { { "moth.sha256", ("0"):rep(64) }, { "format", "moth" },
+        { "moth.tree", metadata["moth.tree"] }, ... }, true)
+    end
+    write({ "moth.format", "2" }, { "moth.version", "7.1.0" })
+    assert.error_matches(function() moth.load(path) end, "load: /%S+ is of format 2, written by moth 7.1.0; this moth, "
+      .. moth.version:gsub("%.", "%%.") .. ", reads format 1\nHINT: use that moth, or write the tensors with its")
+    write({ "moth.format", "x" })
+    assert.error_matches(function() moth.load(path) end, "is of format x")
+    -- Those of before there was a number.
+    write()
+    assert.same({ 1, 1 }, moth.load(path).w:totable())
+  end)
+
   it("brings back tensors of every dtype, nested tables and values", function()
     local path = temporary()
     local state = { list = { 1, 2.5, "x", true, false }, nested = { deep = { n = 0.1 } }, [10] = "ten", empty = {},

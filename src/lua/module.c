@@ -1,7 +1,22 @@
 /* luaopen_moth_lua: the table of everything that lua/moth builds on. */
+#include <dlfcn.h>
+#include <string.h>
+
 #include "lua/moth_lua.h"
 
+/* Two installations on one path would mix silently: their structures may differ. */
+static int other_library(lua_State *L) {
+  Dl_info info;
+  const char *path = dladdr(__extension__(void *) moth_version, &info) ? info.dli_fname : "?";
+  return luaL_error(L,
+                    "moth_lua.so is " MOTH_VERSION ", libmoth.so is %s (%s)\n"
+                    "HINT: install both again, from one version of moth",
+                    moth_version(), path);
+}
+
 __attribute__((visibility("default"))) int luaopen_moth_lua(lua_State *L) {
+  if (strcmp(moth_version(), MOTH_VERSION) != 0)
+    return other_library(L);
   lua_newtable(L);
   moth_lua_open_state(L);
   moth_lua_open_handles(L);
