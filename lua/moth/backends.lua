@@ -1,4 +1,4 @@
---- Settings of backends: moth.backends.cuda.matmul.allow_tf32 = true.
+--- The backends, and their settings: moth.backends() -> { "cpu", "cuda" }; moth.backends.cuda.matmul.allow_tf32 = true.
 local B = require "moth_lua"
 
 -- A table whose fields are the settings; reading asks, writing sets.
@@ -20,7 +20,7 @@ local function settings(what, names, fixed)
   })
 end
 
-return {
+local M = {
   cuda = {
     --- Matrix products. allow_tf32 (false): float32 products on tensor cores, operands rounded to 10 bits. own_gemm
     -- (false): by moth's kernel, not by cuBLASLt. library: what products are made by, once there was one; to read.
@@ -28,3 +28,13 @@ return {
       library = "library" }, { library = true }),
   },
 }
+
+-- The devices that tensors can be on now: "cpu", "cuda" where there is one, what library.register_backend named.
+local function list()
+  local names = { "cpu" }
+  if B.cuda_why() == nil then names[#names + 1] = "cuda" end
+  names[#names + 1] = require("moth.library").backend
+  return names
+end
+
+return setmetatable(M, { __call = list })

@@ -20,19 +20,71 @@ function M.count(fn, ...)
   return total, by_name
 end
 
---- The lines that MOTH_LOGS=dispatch would print while fn(...) runs: op, keys, arguments, place of the record.
+--- The lines that MOTH_LOGS=dispatch would print while fn(...) runs: op, keys, arguments, place of the record, the node
+-- that backward will run, kernel with its source, the user's line.
 function M.trace(fn, ...)
   local lines = {}
   within(B.push_trace, B.pop_trace, lines, fn, ...)
   return lines
 end
 
---- The kernels of an op by backend: { cpu = true, … }; printed as a line.
+-- A line of a trace, for the binding: what the call is in words, the op's name, the device of its kernel, whether it is
+-- recorded for backward, "file:line: " of the caller.
+function M.line(text, name, device, recorded, where)
+  local op = require("moth.ops").get(name)
+  local kernel = op.kernels.composite or op.kernels[device] or op.kernels.shape -- a view is all shape
+  local parts = { ("%s  (%s)"):format(text, op.place) }
+  if recorded and op.node then parts[#parts + 1] = op.node end
+  if kernel then parts[#parts + 1] = ("%s (%s)"):format(kernel[1], kernel[2]) end
+  if where ~= "" then parts[#parts + 1] = "called at " .. where:gsub(": $", "") end
+  return table.concat(parts, "  ")
+end
+
+local Table = {}
+
+function Table:__tostring()
+  local lines = { self.name }
+  local function add(key, ...) lines[#lines + 1] = ("  %-10s %s"):format(key, string.format(...)) end
+  if self.autocast then add("Autocast", "%s", self.autocast) end
+  if self.autograd then add("Autograd", "%s of %s", self.autograd.node, table.concat(self.autograd.of, ", ")) end
+  if self.composite then add("Composite", "%s (%s)", self.composite.symbol, self.composite.place) end
+  if self.fake then add("Fake", "%s (%s)", self.fake.symbol, self.fake.place) end
+  for _, device in ipairs(self.devices) do
+    local k = self[device]
+    add(device, "%s%s%s", k.symbol, k.place and " (" .. k.place .. ")" or "", k.note and "; " .. k.note or "")
+    if k.dtypes then lines[#lines + 1] = "             " .. table.concat(k.dtypes, " ") end
+  end
+  return table.concat(lines, "\n")
+end
+
+-- What the records call its policies.
+local policies = { low = "to the lower dtype", high = "to float32", widest = "to the widest dtype of the arguments" }
+
+--- Which function an op's call goes to, by dispatch key and by dtype; printed as a list. A field for each key that it
+-- has: autocast (text), autograd { node, of }, composite, fake { symbol, place }, by device { symbol, place, dtypes }.
 function M.table(name)
-  local have, keys = B.kernels(name), {}
-  for k in each(have) do keys[#keys + 1] = k end
-  table.sort(keys)
-  return setmetatable(have, { __tostring = function() return name .. ": " .. table.concat(keys, ", ") end })
+  local have, op = B.kernels(name), require("moth.ops").get(name)
+  local function source(k) return k and { symbol = k[1], place = k[2] } or nil end
+  local t = { name = name, autocast = policies[op.amp], composite = source(op.kernels.composite),
+    fake = source(op.kernels.shape), devices = {} }
+  if op.node then
+    t.autograd = { node = op.node, of = {} }
+    for _, a in ipairs(op.args) do
+      local grad = type(op.grad) == "table" and op.grad[a.name]
+      if grad and grad ~= "no" then t.autograd.of[#t.autograd.of + 1] = a.name end
+    end
+  end
+  for device in each(have) do t.devices[#t.devices + 1] = device end
+  if op.kernels.cuda and not have.cuda then t.devices[#t.devices + 1] = "cuda" end
+  table.sort(t.devices)
+  local dtypes = require("moth.ops").dtypes(name)
+  for _, device in ipairs(t.devices) do
+    local k = source(op.kernels[device]) or { symbol = "registered in Lua" }
+    k.dtypes = op.kernels[device] and dtypes
+    k.note = not have[device] and "not opened: moth.cuda.why() says why" or nil
+    t[device] = k
+  end
+  return setmetatable(t, Table)
 end
 
 --- In fn(...) every tensor made is fake: it has shape, dtype and device, and no memory.

@@ -11,6 +11,7 @@ function M.register_backend(name, kernels)
     error("register_backend: expected a name such as 'mydev', got " .. tostring(name), 2)
   end
   B.register_backend(name)
+  M.backend = name
   for op, fn in each(kernels or {}) do B.register_kernel(op, fn) end
 end
 

@@ -15,6 +15,15 @@ end
 --- The record of an op: schema, kind, grad, samples, doc …; nil if there is none.
 function M.get(name) return records()[name] end
 
+--- The names of the dtypes that an op computes in.
+function M.dtypes(name)
+  local list = {}
+  for class in records()[name].takes:gmatch("%a+") do
+    for _, dtype in ipairs(require("moth.ops_table").classes[class]) do list[#list + 1] = dtype end
+  end
+  return list
+end
+
 --- The names of all ops, sorted.
 function M.list()
   local names = {}

@@ -2,7 +2,7 @@
 local moth = require "moth"
 
 describe("dispatch #quick", function()
-  it("counts the ops that reach a backend #M073", function()
+  it("counts the ops that reach a backend", function() -- row M073, but for compiled calls
     local x = moth.randn(3, 4)
     local total, each = moth.dispatch.count(function() return x:softmax(2):sum() end)
     assert.equal(2, total)
@@ -133,10 +133,38 @@ describe("dispatch #quick", function()
   end)
 
   it("traces the path of one call #M071 #M077", function()
-    local w = moth.randn(5, 4, { requires_grad = true })
-    local lines = moth.dispatch.trace(function() moth.linear(moth.ones(3, 4), w) end)
-    assert.truthy(lines[2]:find("linear [Autograd, CPU]", 1, true))
-    assert.truthy(lines[2]:find("src/ops/linalg.lua:%d+"))
+    local x, w = moth.ones(3, 4), moth.randn(5, 4, { requires_grad = true })
+    local lines = moth.dispatch.trace(function() moth.nn.functional.linear(x, w) end)
+    local line = debug.getinfo(1, "l").currentline - 1
+    assert.equal(1, #lines)
+    assert.matches("^linear %[Autograd, CPU%]  input: float32 %[3, 4%] cpu, weight: float32 %[5, 4%] cpu  "
+      .. "%(src/ops/linalg.lua:%d+%)  LinearBackward0  moth_cpu_linear %(kernels/cpu/linalg.c:%d+%)  "
+      .. "called at spec/dispatch/dispatch_spec.lua:" .. line .. "$", lines[1])
+    -- The kernel is where the line says.
+    local path, at = lines[1]:match("moth_cpu_linear %((.-):(%d+)%)")
+    local n = 0
+    for text in io.lines(path) do
+      n = n + 1
+      if n == tonumber(at) then assert.matches("moth_cpu_linear(", text, 1, true) end
+    end
+    lines = moth.dispatch.trace(function() return (x + 1):reshape(12) end)
+    assert.matches("^add %[CPU%] .*  moth_cpu_pointwise of m_add %(kernels/cpu/pointwise.c:%d+%)  called", lines[1])
+    assert.matches("^reshape %[CPU%] composite .*  moth_composite_reshape %(src/composite/view.c:%d+%)", lines[2])
+    assert.matches("^view %[CPU%] .*  moth_shape_view %(src/dispatch/shape_view.c:%d+%)", lines[3])
+    moth.no_grad(function() lines = moth.dispatch.trace(function() x:matmul(w:t()) end) end)
+    assert.is_nil(table.concat(lines):find("Backward0", 1, true)) -- nothing is recorded
+  end)
+
+  it("MOTH_LOGS=dispatch prints the same lines #M071", function()
+    local luajit = os.getenv("LUAJIT") or "luajit"
+    local pipe = io.popen("MOTH_LOGS=dispatch " .. luajit .. [[ -e 'local moth = require "moth"
+      local w = moth.ones(2, { requires_grad = true })
+      local y = w + 1' 2>&1]])
+    local text = pipe:read("*a")
+    pipe:close()
+    assert.matches("%[moth dispatch%] add %[Autograd, CPU%]  self: float32 %[2%] cpu, other: 1, alpha: 1  "
+      .. "%(src/ops/pointwise.lua:%d+%)  AddBackward0  moth_cpu_pointwise of m_add %(kernels/cpu/pointwise.c:%d+%)  "
+      .. "called at %(command line%):3\n", text)
   end)
 
   it("shows arguments of every kind in a trace, positions from 1", function()
@@ -156,12 +184,31 @@ describe("dispatch #quick", function()
     assert.is_true(#long > 500 and #long < 1100)
   end)
 
-  it("describes ops and lists kernels #M060 #M068 #M072", function()
+  it("describes ops #M068 #M072", function()
     assert.is_true(#moth.ops.list() >= 90)
     local text = moth.ops.describe("softmax")
     assert.truthy(text:find("softmax_backward", 1, true))
-    assert.equal("add: cpu", tostring(moth.dispatch.table("add")):sub(1, 8))
     assert.has_error(function() moth.ops.describe("nosuch") end)
+  end)
+
+  it("lists for an op what each key and dtype goes to #M060", function()
+    local t = moth.dispatch.table("add")
+    assert.same({ "AddBackward0", { "self", "other" } }, { t.autograd.node, t.autograd.of })
+    assert.matches("^add\n  Autocast +to the widest dtype of the arguments\n  Autograd +AddBackward0 of self, other\n"
+      .. "  Fake +moth_shape_pointwise %(src/dispatch/shape_pointwise.c:%d+%)\n"
+      .. "  cpu +moth_cpu_pointwise of m_add %(kernels/cpu/pointwise.c:%d+%)\n"
+      .. " +float32 float64 float16 bfloat16 int8 .*int64 bool\n"
+      .. "  cuda +moth_cuda_pointwise of m_add %(kernels/cuda/pointwise.cu:%d+%)", tostring(t))
+    assert.matches("moth_composite_reshape", moth.dispatch.table("reshape").composite.symbol)
+    assert.has_error(function() moth.dispatch.table("nosuch") end, "there is no op named 'nosuch'")
+    -- Of every op: what the list says it takes, and what takes it.
+    for _, name in ipairs(moth.ops.list()) do
+      t = moth.dispatch.table(name)
+      assert.is_truthy(t.composite or t.cpu or t.fake, name)
+      if t.cpu then assert.is_true(#t.cpu.dtypes > 0 and t.cpu.place ~= "?", name) end
+    end
+    local float = table.concat(moth.dispatch.table("sigmoid").cpu.dtypes, " ")
+    assert.equal("float32 float64 float16 bfloat16", float)
   end)
 
   it("knows the dtype of mixed operands #M075", function()
@@ -235,6 +282,8 @@ describe("a backend of the user's #M061", function()
     local b = a + a
     assert.equal(1, calls)
     assert.equal("mydev", tostring(b:device()))
+    assert.equal("mydev", moth.backends()[#moth.backends()])
+    assert.matches("\n  mydev +registered in Lua", tostring(moth.dispatch.table("add")))
     assert.same({ 2, 4 }, b:cpu():totable())
     local ok, message = pcall(function() return a * a end)
     assert.is_false(ok)

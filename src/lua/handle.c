@@ -317,7 +317,7 @@ static int generator_gc(lua_State *L) {
 
 /* Pushes "file:line: " of the nearest caller that is a Lua function of the user's, not of moth's own
  * library; of the nearest Lua function if all are moth's. */
-static void push_where(lua_State *L) {
+void moth_lua_push_where(lua_State *L) {
   lua_Debug ar;
   char own[128] = "";
   push_metatable(L, &key_library);
@@ -383,7 +383,7 @@ int moth_lua_error(lua_State *L, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  push_where(L);
+  moth_lua_push_where(L);
   lua_pushstring(L, text);
   push_module(L);
   lua_concat(L, 3);

@@ -286,21 +286,50 @@ static int b_pop_count(lua_State *L) {
   return 2;
 }
 
-static MothStatus log_run(MothCall *c, void *ctx) {
-  (void)ctx;
+/* The line of a call in a trace: moth.dispatch makes it, from what the op table says of its kernel. Pushes
+ * the text without that where Lua cannot run. */
+static void push_line(lua_State *L, const MothCall *c) {
   char text[1024];
   moth_call_describe(c, text, sizeof text);
-  moth_log_write("dispatch", "%s  (%s)", text, c->op->place);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moth.dispatch");
+  if (lua_pcall(L, 1, 1, 0) == 0 && lua_istable(L, -1)) {
+    lua_getfield(L, -1, "line");
+    lua_pushstring(L, text);
+    lua_pushstring(L, c->op->name);
+    lua_pushstring(L, moth_device_ops(c->device.type)->name);
+    lua_pushboolean(L, (c->keys & MOTH_KEY_AUTOGRAD) != 0);
+    moth_lua_push_where(L);
+    if (lua_pcall(L, 5, 1, 0) == 0 && lua_isstring(L, -1)) {
+      lua_remove(L, -2);
+      return;
+    }
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  lua_pushfstring(L, "%s  (%s)", text, c->op->place);
+}
+
+static MothStatus log_run(MothCall *c, void *ctx) {
+  (void)ctx;
+  lua_State *L = moth_lua_current;
+  if (L && lua_checkstack(L, 12)) {
+    push_line(L, c);
+    moth_log_write("dispatch", "%s", lua_tostring(L, -1));
+    lua_pop(L, 1);
+  } else {
+    char text[1024];
+    moth_call_describe(c, text, sizeof text);
+    moth_log_write("dispatch", "%s  (%s)", text, c->op->place);
+  }
   return moth_redispatch(c);
 }
 
 /* trace: the same lines, collected */
 static MothStatus trace_run(MothCall *c, void *ctx) {
   lua_State *L = moth_lua_current;
-  char text[1024];
-  moth_call_describe(c, text, sizeof text);
-  if (L && lua_checkstack(L, 4) && moth_lua_push_held(L, ctx)) {
-    lua_pushfstring(L, "%s  (%s)", text, c->op->place);
+  if (L && lua_checkstack(L, 16) && moth_lua_push_held(L, ctx)) {
+    push_line(L, c);
     lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
     lua_pop(L, 1);
   }

@@ -58,6 +58,9 @@ void moth_lua_push_generator(lua_State *L, MothGenerator *g); /* takes over a re
 MothDType moth_lua_check_dtype(lua_State *L, int idx);
 MothDevice moth_lua_check_device(lua_State *L, int idx);
 
+/* Pushes "file:line: " of the nearest Lua function that is not of moth's own files. */
+void moth_lua_push_where(lua_State *L);
+
 /* Raises the message of a failed call, at the line of the user who made it. */
 int moth_lua_raise(lua_State *L, MothStatus s);
 /* Raises a message of our own in the same way. */

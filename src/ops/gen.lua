@@ -66,6 +66,18 @@ local text = {
   formulas = sources("src/autograd/*.h", "src/dispatch/eval.h"),
 }
 
+-- Where each function that a record may name is defined: symbol -> "kernels/cpu/sort.c:41", for traces.
+local defined = {}
+for _, glob in ipairs { "kernels/cpu/*.c", "kernels/cuda/*.cu", "src/composite/*.c", "src/dispatch/*.c" } do
+  local p = io.popen(("cd %s && grep -HnoE '^MothStatus moth_(cpu|cuda|composite|shape)_[a-z0-9_]+' %s 2>/dev/null"):format(
+    root, glob))
+  for line in p:lines() do
+    local place, symbol = line:match("^(.-:%d+):MothStatus ([%w_]+)")
+    if place and not defined[symbol] then defined[symbol] = place end
+  end
+  p:close()
+end
+
 -- Functions that expressions may call beside ops: every moth_make_<name> (src/dispatch/eval.h), and for derivatives
 -- every moth_grad_<name>, moth_gradset_<name> and moth_gradlist_<name> that is declared. Name -> C function.
 local makers, helpers = {}, {}
@@ -123,4 +135,14 @@ if #problems > 0 and not os.getenv("MOTH_GEN_FORCE") then
 end
 
 os.execute(("mkdir -p %s/kernels %s/cuda %s/moth"):format(out_dir, out_dir, out_dir))
+for _, op in ipairs(ops) do
+  op.kernels = {}
+  for key, symbol in pairs { cpu = op.cpu or false, cuda = op.cuda_kernel or false, composite = op.composite or false,
+    shape = op.shape and op.shape ~= "dynamic" and "moth_shape_" .. op.shape or false } do
+    if symbol then
+      op.kernels[key] = { symbol .. (op.kind == "pointwise" and key ~= "shape" and " of m_" .. op.scalar or ""),
+        defined[symbol] or "?" }
+    end
+  end
+end
 writers.run(ops, assert(read(root .. "/src/moth.h")), write)
