@@ -274,30 +274,38 @@ end
 
 -- storage -----------------------------------------------------------------------------------------
 
+-- A userdata, for # asks no table for its length; its tensor is in its metatable.
 local Storage = {}
-Storage.__index = Storage
-function Storage:data_ptr() return B.storage_ptr(self.tensor) end
-function Storage:nbytes() return B.storage_nbytes(self.tensor) end
-function Storage:size() return B.storage_nbytes(self.tensor) / B.itemsize(self.tensor) end
+local function tensor_of(s) return getmetatable(s).tensor end
+function Storage.data_ptr(s) return B.storage_ptr(tensor_of(s)) end
+function Storage.nbytes(s) return B.storage_nbytes(tensor_of(s)) end
+function Storage.size(s) return B.storage_nbytes(tensor_of(s)) / B.itemsize(tensor_of(s)) end
 Storage.numel = Storage.size
-local function flat(self)
-  return ops.as_strided(B.alias(self.tensor, false), { self:size() }, { 1 }, 0)
+local function flat(s)
+  return ops.as_strided(B.alias(tensor_of(s), false), { Storage.size(s) }, { 1 }, 0)
 end
-function Storage:totable() return methods.totable(flat(self)) end
-function Storage:__tostring()
-  local list, n = {}, self:size()
-  for i = 1, math.min(n, 1000) do list[i] = " " .. tostring(flat(self)[i]:item()) end
+function Storage.totable(s) return methods.totable(flat(s)) end
+
+local function storage_text(s)
+  local list, n = {}, Storage.size(s)
+  for i = 1, math.min(n, 1000) do list[i] = " " .. tostring(flat(s)[i]:item()) end
   if n > 1000 then list[#list + 1] = " ..." end
-  list[#list + 1] = ("[moth.Storage of %s, %d elements]"):format(B.tensor_dtype(self.tensor).name, n)
+  list[#list + 1] = ("[moth.Storage of %s, %d elements]"):format(B.tensor_dtype(tensor_of(s)).name, n)
   return table.concat(list, "\n")
 end
 
---- The 1-D buffer behind a tensor: data_ptr(), nbytes(), size(), [i] from 1.
-function methods.storage(x) return setmetatable({ tensor = x }, {
-  __index = function(s, i)
-    if type(i) == "number" then return flat(s)[i]:item() end
-    return Storage[i]
-  end, __tostring = Storage.__tostring, __len = Storage.size }) end
+local function storage_field(s, i)
+  if type(i) == "number" then return flat(s)[i]:item() end
+  return Storage[i]
+end
+
+--- The 1-D buffer behind a tensor: data_ptr(), nbytes(), size() (and #), [i] from 1.
+function methods.storage(x)
+  local s = newproxy(true)
+  local meta = getmetatable(s)
+  meta.tensor, meta.__index, meta.__len, meta.__tostring = x, storage_field, Storage.size, storage_text
+  return s
+end
 methods.untyped_storage = methods.storage
 
 -- autograd ----------------------------------------------------------------------------------------

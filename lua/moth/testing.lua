@@ -45,11 +45,9 @@ local function largest(x)
   return B.item(ops.select(flat, 1, k)), k
 end
 
---- Raises an error unless two tensors (or numbers, tables) have one shape and dtype and close elements.
--- options: rtol, atol (both or neither; else by dtype), equal_nan (false), check_dtype (true), message.
--- The error says how many elements differ, and the greatest absolute and relative difference with their indices.
-function M.assert_close(actual, expected, options, level)
-  options, level = options or {}, (level or 1) + 1
+-- True, or false and what differs. What cannot be compared is an error at `level`.
+local function compare(actual, expected, options, level)
+  options, level = options or {}, level + 1
   for k in each(options) do
     if k ~= "rtol" and k ~= "atol" and k ~= "equal_nan" and k ~= "check_dtype" and k ~= "message" then
       error("assert_close: unknown option '" .. tostring(k)
@@ -59,14 +57,14 @@ function M.assert_close(actual, expected, options, level)
   local function other_dtype(x) return B.is_tensor(x) and B.tensor_dtype(x) or nil end
   local a = plain(actual, other_dtype(expected), "the first argument", level)
   local b = plain(expected, other_dtype(actual), "the second argument", level)
-  local function fail(text)
-    error((options.message and options.message .. "\n" or "") .. text, level + 1)
-  end
+  local function differ(text) return false, (options.message and options.message .. "\n" or "") .. text end
   if shape_text(a) ~= shape_text(b) then
-    fail(("the shapes are not equal: %s and %s"):format(shape_text(a), shape_text(b)))
+    return differ(("the shapes are not equal: %s and %s"):format(shape_text(a), shape_text(b)))
   end
   local da, db = B.tensor_dtype(a).name, B.tensor_dtype(b).name
-  if options.check_dtype ~= false and da ~= db then fail(("the dtypes are not equal: %s and %s"):format(da, db)) end
+  if options.check_dtype ~= false and da ~= db then
+    return differ(("the dtypes are not equal: %s and %s"):format(da, db))
+  end
   if (options.rtol == nil) ~= (options.atol == nil) then
     error("assert_close: give rtol and atol both, or neither", level)
   end
@@ -96,11 +94,22 @@ function M.assert_close(actual, expected, options, level)
   local relative = ops.where(wrong, ops.div(difference, ops.abs(y)), 0.0)
   local most, at = largest(absolute)
   local ratio, ratio_at = largest(relative)
-  fail(("tensors are not close\n%d of %d elements differ (%.1f %%)\n"
+  return differ(("tensors are not close\n%d of %d elements differ (%.1f %%)\n"
     .. "greatest absolute difference: %.6g at %s (up to %.3g allowed): %s against %s\n"
     .. "greatest relative difference: %.6g at %s (up to %.3g allowed)"):format(count, n, 100 * count / n, most,
     M.coordinates(B.size(a), at), atol, element(a, at), element(b, at), ratio, M.coordinates(B.size(a), ratio_at),
     rtol))
+end
+
+--- Raises an error unless two tensors (or numbers, tables) have one shape and dtype and close elements.
+-- options: rtol, atol (both or neither; else by dtype), equal_nan (false), check_dtype (true), message.
+-- The error says how many elements differ, and the greatest absolute and relative difference with their indices.
+-- Under busted it is assert.is_close(actual, expected, options) and assert.is_not_close, too.
+function M.assert_close(actual, expected, options, level)
+  level = (level or 1) + 1
+  local ok, message = compare(actual, expected, options, level)
+  if not ok then error(message, level) end
+  return true
 end
 
 --- A tensor of random numbers that depends on nothing but its arguments: make_tensor({2, 3}, moth.float32, seed).
@@ -129,6 +138,17 @@ function M.make_tensor(shape, dtype, seed, options)
   if step == 2 then t = ops.slice(t, #sizes, 0, sizes[#sizes], 2) end
   if options.requires_grad then B.set_requires_grad(t, true) end
   return t
+end
+
+-- For busted, whose assertions are luassert's: assert.is_close, assert.is_not_close.
+local luassert = package.loaded.luassert
+if type(luassert) == "table" and luassert.register then
+  require("say"):set("assertion.close.negative", "Expected tensors that are not close, got\n%s\nand\n%s")
+  luassert:register("assertion", "close", function(state, arguments, level)
+    local ok, message = compare(arguments[1], arguments[2], arguments[3], level + 1)
+    if not ok then state.failure_message = message end
+    return ok
+  end, "assertion.close.negative", "assertion.close.negative")
 end
 
 return M

@@ -145,7 +145,12 @@ describe("tensor", function()
     for _, name in ipairs { "mps", "xla", "cud", "", "cuda:x" } do
       assert.is_false(pcall(moth.device, name), name)
     end
-    fails("backend not built|not built", moth.device, "mps")
+    for _, name in ipairs { "mps", "xla" } do
+      fails("device '" .. name .. "': expected cpu, cuda, cuda:N or a registered backend; backend not built",
+        moth.device, name)
+    end
+    assert.equal("cpu", moth.backends()[1])
+    assert.equal(moth.cuda.is_available(), table.concat(moth.backends(), " "):find("cuda") ~= nil)
     assert.equal("boolean", type(moth.cuda.is_available()))
     if not moth.cuda.is_available() then
       fails("cuda|CUDA", function() moth.ones(1):cuda() end)
@@ -326,6 +331,16 @@ describe("tensor", function()
     fails("must be a tensor", testing.assert_close, a, print)
     local where = fails("differ", function() testing.assert_close(a, a + 1) end)
     assert.truthy(where:find("^spec/core/tensor_values_spec.lua:%d+: "), where)
+    -- The same as an assertion of busted's.
+    assert.is_close(a, a + 1e-7)
+    assert.is_not_close(a, a + 1)
+    assert.are_not.close(a, a:double())
+    assert.is_close(a, a:double(), { check_dtype = false })
+    assert.error_matches(function() assert.is_close(a, moth.tensor { { 1, 2.5 }, { 3, 4 } }) end,
+      "1 of 4 elements differ.*greatest absolute difference: 0.5 at %[1, 2%]")
+    assert.error_matches(function() assert.is_not_close(a, a) end, "Expected tensors that are not close")
+    assert.error_matches(function() assert.is_close(a, a, { tol = 1 }) end, "unknown option 'tol'")
+    assert.error_matches(function() assert.is_not_close(a, print) end, "must be a tensor")
   end)
 
   it("make_tensor depends on its arguments only", function()

@@ -31,6 +31,18 @@ describe("launcher #quick", function()
     assert.equals("2\ta b\ttrue\tc\t2\n", text)
   end)
 
+  it("names the method where a tensor is compared with a number #M021", function()
+    for _, code in ipairs { "local x = moth.ones(2); print(x < 0)", "print(0 <= moth.ones(2))" } do
+      local text, status = run(("$M -e '%s'"):format(code))
+      assert.equals(1, status)
+      assert.matches("attempt to compare [^\n]+\nHINT: a tensor is compared by methods: x:lt%(0%), x:le, x:gt, x:ge, "
+        .. "x:eq, x:ne; they give a bool tensor\nstack traceback", text)
+      text = run(("echo '%s' | $M -i"):format(code))
+      assert.matches("HINT: a tensor is compared by methods: x:lt(0)", text, 1, true)
+    end
+    assert.is_nil((run("$M -e 'print({} < 0)'")):find("HINT", 1, true))
+  end)
+
   it("runs standard input", function()
     assert.equals("hello\tx\n", (run([[echo 'print("hello", ...)' | $M - x]])))
     assert.equals("hello\n", (run([[echo 'print("hello", ...)' | $M]])))
@@ -55,8 +67,8 @@ describe("launcher #quick", function()
   it("logs calls where MOTH_LOGS says so", function()
     local text = run([[MOTH_LOGS=x,dispatch $M -e 'x = moth.ones(2) + 1']])
     local ones, add = text:match("^(%[moth dispatch%] ones [^\n]*)\n(%[moth dispatch%] add [^\n]*)\n$")
-    assert.matches("ones %[%]  size: {2}  %(src/ops/create.lua:%d+%)$", ones)
-    assert.matches("add %[CPU%]  self: float32 %[2%] cpu, other: 1, alpha: 1  %(src/ops/pointwise.lua:%d+%)$", add)
+    assert.matches("ones %[%]  size: {2}  %(src/ops/create.lua:%d+%)  moth_cpu_ones ", ones)
+    assert.matches("add %[CPU%]  self: float32 %[2%] cpu, other: 1, alpha: 1  %(src/ops/pointwise.lua:%d+%)  moth", add)
     assert.equals("", (run([[MOTH_LOGS=other $M -e 'x = moth.ones(2) + 1']])))
   end)
 

@@ -84,6 +84,18 @@ static void catch_interrupts(void (*handler)(int)) {
   sigaction(SIGINT, &action, NULL);
 }
 
+/* Lua asks no metamethod to compare a tensor with a number, so its error cannot name the method. */
+static void add_hint(lua_State *L) {
+  const char *message = lua_tostring(L, 1);
+  if (!strstr(message, "attempt to compare userdata with ") &&
+      !(strstr(message, "attempt to compare ") && strstr(message, " with userdata")))
+    return;
+  lua_pushliteral(
+      L, "\nHINT: a tensor is compared by methods: x:lt(0), x:le, x:gt, x:ge, x:eq, x:ne; they "
+         "give a bool tensor");
+  lua_concat(L, 2);
+}
+
 static int add_traceback(lua_State *L) {
   if (!lua_isstring(L, 1)) {
     if (!luaL_callmeta(L, 1, "__tostring") || !lua_isstring(L, -1))
@@ -91,6 +103,7 @@ static int add_traceback(lua_State *L) {
     lua_replace(L, 1);
   }
   lua_settop(L, 1);
+  add_hint(L);
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
   lua_getfield(L, -1, "moth.trace");
   if (lua_istable(L, -1)) { /* frames of an error that moth has caught and raised again */
