@@ -16,7 +16,9 @@ function MySGD:step()
         if grad then
           local state = self.state[p] -- keyed by the parameter itself; empty at first
           if state.buffer then
-            state.buffer = grad:add(state.buffer, group.momentum) -- grad + momentum * buffer
+            -- grad + momentum * buffer, rounded once, as optim.SGD does it: mul_ and add_ would round twice and
+            -- differ in the last bits.
+            state.buffer = grad:add(state.buffer, group.momentum)
           else
             state.buffer = grad:clone()
           end

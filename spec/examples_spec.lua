@@ -139,6 +139,16 @@ describe("example", function()
     assert.is_true(number(text, "limit 0.1") < 1)
   end)
 
+  it("bench_no_grad: without a graph no activations are kept #M098", function()
+    local text, rows = example("bench_no_grad", "--quick"), 0
+    for with, without in text:gmatch("kept +([%d,]+) bytes, +([%d,]+) without") do
+      with, without = with:gsub(",", ""), without:gsub(",", "")
+      assert.is_true(tonumber(with) > 15 * tonumber(without), text)
+      rows = rows + 1
+    end
+    assert.equal(4, rows, text)
+  end)
+
   it("gradient_accumulation: the large batch on less memory #M084 #M115", function()
     local text = example("gradient_accumulation")
     has(text, "(the same training)")

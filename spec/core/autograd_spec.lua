@@ -418,7 +418,7 @@ describe("autograd", function()
     assert.is_true(x.grad:allclose(moth.full({ 3, 4 }, 1 / 12)))
   end)
 
-  it("no_grad keeps no activations #M098", function()
+  it("no_grad keeps no activations", function()
     local x = moth.randn(256, 256, { requires_grad = true })
     local function deep()
       local y = x

@@ -238,7 +238,7 @@ describe("save and load #quick", function()
   end)
 end)
 
-describe("a checkpoint of everything #M210 #M434", function()
+describe("a checkpoint of everything #M434", function()
   local nn, optim, data = moth.nn, moth.optim, moth.data
 
   -- A run with all that has a state: dropout by the default generator, a loader shuffled by its own, a schedule.

@@ -49,7 +49,7 @@ describe("learning-rate schedules #quick #M208", function()
     for i, v in ipairs({ 1, 1.5, 2, 0.2, 0.02 }) do assert.is_near(v, got[i], 1e-12) end
   end)
 
-  it("save and load #M210", function()
+  it("save and load", function()
     local function make()
       local opt = optimizer(1)
       local warm, cosine = S.LinearLR(opt, { total_iters = 3 }), S.CosineAnnealingLR(opt, { T_max = 5 })

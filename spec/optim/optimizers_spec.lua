@@ -186,9 +186,9 @@ describe("optimizers #quick", function()
     for name, t in results[1]:items() do assert.is_true(t:equal(results[2][name]), name) end
   end)
 
-  it("state_dict resumes to the bit #M210", function()
+  it("state_dict resumes to the bit", function()
     local x, y = moth.randn(8, 4), moth.randn(8, 2)
-    for _, name in ipairs({ "SGD", "Adam", "AdamW" }) do
+    for _, name in ipairs({ "SGD", "Adam", "AdamW", "Adagrad", "RMSprop" }) do
       local function make()
         moth.manual_seed(5)
         local m = nn.Linear(4, 2)
