@@ -139,6 +139,16 @@ describe("example", function()
     assert.is_true(number(text, "limit 0.1") < 1)
   end)
 
+  it("spirals: all points, and a picture", function()
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    has(example("spirals", path), "270 of 270 points right\nwritten: " .. path)
+    local f = assert(io.open(path, "rb"))
+    assert.equal("\137PNG\r\n", f:read(6))
+    assert.is_true(f:seek("end") < 40000)
+    f:close()
+  end)
+
   it("bench_no_grad: without a graph no activations are kept #M098", function()
     local text, rows = example("bench_no_grad", "--quick"), 0
     for with, without in text:gmatch("kept +([%d,]+) bytes, +([%d,]+) without") do
