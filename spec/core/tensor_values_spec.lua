@@ -185,6 +185,29 @@ describe("tensor", function()
     v = nil -- luacheck: ignore
     live()
     assert.is_true(gone)
+    -- a file in memory
+    pcall(ffi.cdef, "void *mmap(void *at, size_t n, int protection, int flags, int fd, long offset);"
+      .. "int munmap(void *at, size_t n); int open(const char *path, int flags, ...); int close(int fd);")
+    local path = os.tmpname()
+    local f = io.open(path, "wb")
+    f:write("\1\0\2\0\255\127")
+    f:close()
+    local fd = ffi.C.open(path, 0)
+    local unmapped = false
+    local map = ffi.gc(ffi.cast("int16_t *", ffi.C.mmap(nil, 6, 1, 2, fd, 0)), function(at)
+      ffi.C.munmap(at, 6)
+      unmapped = true
+    end)
+    ffi.C.close(fd)
+    os.remove(path)
+    local mapped = moth.from_ptr(map, { 3 }, { dtype = moth.int16, owner = map })
+    map = nil -- luacheck: ignore
+    live()
+    assert.is_false(unmapped)
+    same({ 1, 2, 32767 }, mapped:long())
+    mapped = nil -- luacheck: ignore
+    live()
+    assert.is_true(unmapped)
     -- typed pointers
     local t = moth.tensor { 1.5, 2.5 }
     local q = t:data()
