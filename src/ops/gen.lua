@@ -141,7 +141,7 @@ for _, op in ipairs(ops) do
     shape = op.shape and op.shape ~= "dynamic" and "moth_shape_" .. op.shape or false } do
     if symbol then
       op.kernels[key] = { symbol .. (op.kind == "pointwise" and key ~= "shape" and " of m_" .. op.scalar or ""),
-        defined[symbol] or "?" }
+        defined[symbol] or op.place } -- a composite that is an expression stands in its record
     end
   end
 end
