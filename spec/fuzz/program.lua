@@ -23,12 +23,13 @@ local is_tensor = B.is_tensor
 local function dtype_of(t) return B.tensor_dtype(t).name end
 P.floats = { "float64", "float32", "float16", "bfloat16" }
 P.dtypes = { "float64", "float32", "float32", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64",
-  "bool" }
+  "bool", "uint16", "uint32", "uint64" }
 
 -- ---- data ------------------------------------------------------------------------------------------
 
 local extremes = {
   int8 = { -128, 127 }, uint8 = { 0, 255 }, int16 = { -32768, 32767 }, int32 = { -2 ^ 31, 2 ^ 31 - 1 },
+  uint16 = { 0, 65535 }, uint32 = { 0, 2 ^ 32 - 1 }, uint64 = { 0, 2 ^ 53, 18446744073709551615ULL },
   int64 = { -2 ^ 53, 2 ^ 53, -9223372036854775808LL, 9223372036854775807LL }, bool = { 0, 1 },
 }
 local odd_floats = { 0, -0.0, 1, -1, 1e-320, 1e38, -1e38, 1e308, 65504, 2 ^ 31, 2 ^ 63, -2 ^ 63, 1 / 0, -1 / 0, 0 / 0 }
@@ -41,7 +42,7 @@ local function element(c, dtype, kind)
   end
   if kind == "odd" and c:one_in(3) then return c:pick(extremes[dtype]) end
   if dtype == "bool" then return c:int(0, 1) end
-  if kind == "positive" or dtype == "uint8" then return c:int(0, 4) end
+  if kind == "positive" or dtype:sub(1, 1) == "u" then return c:int(0, 4) end
   return c:int(-3, 6)
 end
 
