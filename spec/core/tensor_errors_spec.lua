@@ -100,6 +100,15 @@ describe("tensor", function()
     assert.equal(4, moth.ones(4):sum():item()) -- all is well
   end)
 
+  it("a dimension that no integer holds is out of range", function()
+    local x = moth.ones(2, 3)
+    for _, dim in ipairs({ 3, -3, 0, 1.5, 1e10, -2 ^ 40, 0 / 0, 1 / 0, -1 / 0 }) do
+      fails("dimension out of range", x.size, x, dim)
+      fails("dimension out of range", x.stride, x, dim)
+    end
+    assert.equal(3, x:size(-1))
+  end)
+
   it("free() releases at once; the handle says so", function()
     local base = live()
     local x = moth.zeros(100000)

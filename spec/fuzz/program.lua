@@ -17,7 +17,7 @@ local P = {}
 P.POOL = 16
 local MOST = 4096       -- elements: what a result may have to go into the pool
 local SECONDS = 5       -- of processor time, for a line
-local DEADLINE = 300    -- of the clock: then the process ends by SIGALRM
+local DEADLINE = 120    -- of the clock: then the process ends by SIGALRM
 
 local is_tensor = B.is_tensor
 local function dtype_of(t) return B.tensor_dtype(t).name end

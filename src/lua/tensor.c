@@ -191,11 +191,11 @@ static int push_list(lua_State *L, int n, const int64_t *list) {
 static int pick_dim(lua_State *L, const MothTensor *t, const int64_t *list) {
   double d = luaL_checknumber(L, 2);
   int n = t->ndim ? t->ndim : 0;
-  int i = (int)(d > 0 ? d - 1 : d + n);
-  if (d != floor(d) || d == 0 || i < 0 || i >= n)
+  double at = d > 0 ? d - 1 : d + n; /* NaN and what no int holds are refused as doubles */
+  if (d != floor(d) || d == 0 || !(at >= 0 && at < n))
     return moth_lua_error(L, "dimension out of range: expected 1 to %d (or %d to -1), got %g", n,
                           -n, d);
-  lua_pushnumber(L, (lua_Number)list[i]);
+  lua_pushnumber(L, (lua_Number)list[(int)at]);
   return 1;
 }
 
