@@ -1,4 +1,4 @@
-/* mm, bmm, addmm, linear: operands made BLAS-ready, then moth_gemm. float16 and bfloat16 go through
+/* mm, bmm, addmm, baddbmm, linear: operands made BLAS-ready, then moth_gemm. float16 and bfloat16 go through
  * float32. */
 #include "core/dtype.h"
 #include "core/parallel.h"
@@ -117,13 +117,22 @@ MothStatus moth_cpu_bmm(MothCall *c) {
   return product(c->results[0].u.t, self, mat2, 1, 0);
 }
 
+/* beta self + alpha a @ b; beta = 0 ignores self, NaN included. */
+static MothStatus add_product(MothTensor *out, const MothTensor *self, MothTensor *a, MothTensor *b,
+                              MothValue beta, MothValue alpha) {
+  if (moth_as_double(beta) != 0)
+    moth_cpu_copy(out, self);
+  return product(out, a, b, moth_as_double(alpha), moth_as_double(beta));
+}
+
 MothStatus moth_cpu_addmm(MothCall *c) {
   MOTH_UNPACK_ADDMM(c)
-  MothTensor *out = c->results[0].u.t;
-  double b = moth_as_double(beta);
-  if (b != 0) /* beta = 0 ignores self, NaN included */
-    moth_cpu_copy(out, self);
-  return product(out, mat1, mat2, moth_as_double(alpha), b);
+  return add_product(c->results[0].u.t, self, mat1, mat2, beta, alpha);
+}
+
+MothStatus moth_cpu_baddbmm(MothCall *c) {
+  MOTH_UNPACK_BADDBMM(c)
+  return add_product(c->results[0].u.t, self, batch1, batch2, beta, alpha);
 }
 
 MothStatus moth_cpu_linear(MothCall *c) {

@@ -1,4 +1,4 @@
-/* mm, bmm, addmm, linear: operands that BLAS can read, then moth_cuda_gemm. */
+/* mm, bmm, addmm, baddbmm, linear: operands that BLAS can read, then moth_cuda_gemm. */
 #include "kernels/cuda/gemm.h"
 
 #include "kernels/cuda/util.h"
@@ -120,6 +120,22 @@ MothStatus moth_cuda_addmm(MothCall *c) {
   MOTH_TRY(right.take(mat2));
   return product(c, stream, out, 1, left, right, row ? self->data : nullptr, moth_as_double(alpha),
                  row ? 0 : by);
+}
+
+MothStatus moth_cuda_baddbmm(MothCall *c) {
+  MOTH_UNPACK_BADDBMM(c)
+  MothTensor *out = c->results[0].u.t;
+  cudaStream_t stream;
+  Operand left, right;
+  double by = moth_as_double(beta);
+  MOTH_TRY(moth_cuda_enter(c, &stream));
+  if (!out->numel)
+    return MOTH_OK;
+  if (by != 0)
+    MOTH_TRY(moth_cuda_copy(out, self));
+  MOTH_TRY(left.take(batch1));
+  MOTH_TRY(right.take(batch2));
+  return product(c, stream, out, out->shape[0], left, right, nullptr, moth_as_double(alpha), by);
 }
 
 MothStatus moth_cuda_linear(MothCall *c) {

@@ -247,17 +247,31 @@ local function summed(t, term, needed)
   for i, l in ipairs(term) do
     if needed[l] then left[#left + 1] = l else dims[#dims + 1] = i end
   end
-  if #dims > 0 then t = ops.sum(t, dims, false, B.tensor_dtype(t)) end
+  if #dims > 0 then t = ops.sum(t, dims) end
   return t, left
+end
+
+-- Sums of integers are of int64, as those of moth.sum: whatever is summed over, in the product too.
+local function widened(list, terms, result)
+  local kept, sums, common = set_of(result), false, B.tensor_dtype(list[1])
+  for i, term in ipairs(terms) do
+    for _, l in ipairs(term) do sums = sums or not kept[l] end
+    common = B.promote(common, B.tensor_dtype(list[i]))
+  end
+  if not sums or common.is_floating_point then return list end
+  local out = {}
+  for i, t in ipairs(list) do out[i] = ops.to(t, { dtype = "int64" }) end
+  return out
 end
 
 --- Sums of products, by letters for dimensions: moth.einsum("bij,bjk->bik", x, y). A letter that the result lacks is
 -- summed over, one that stands twice in a tensor is its diagonal, "..." is any leading dimensions. Without "->" the
--- result has the letters that stand once.
+-- result has the letters that stand once. Sums of integers are of int64.
 function F.einsum(equation, ...)
   if type(equation) ~= "string" then check.fail("einsum: expected a text as 'ij,jk->ik', got %s", type(equation)) end
   local list = tensors("einsum", ...)
   local terms, result = letters(equation, list)
+  list = widened(list, terms, result)
   local t, term
   for i = 1, #list do
     local needed = set_of(result)
@@ -414,11 +428,17 @@ both("ravel", function(x) return ops.reshape(x, { -1 }) end)
 both("fliplr", function(x) return ops.flip(x, 2) end)
 both("flipud", function(x) return ops.flip(x, 1) end)
 
---- base ^ linspace(start, stop, steps)
+--- base ^ linspace(start, stop, steps); of an integer dtype the powers cut to integers.
 function F.logspace(start, stop, steps, base, o)
   if type(base) == "table" then base, o = base.base, base end
   local options = o and { dtype = o.dtype, device = o.device } or nil
-  return ops.pow(base or 10, ops.linspace(start, stop, steps, options))
+  local dtype = B.tensor_dtype(ops.empty({ 0 }, options or {}))
+  if dtype.is_floating_point then return ops.pow(base or 10, ops.linspace(start, stop, steps, options)) end
+  options.dtype = "float64"
+  local powers = ops.pow(base or 10, ops.linspace(start, stop, steps, options))
+  local whole = ops.round(powers) -- 999.9999999999999 stands for 1000
+  local near = ops.le(ops.abs(ops.sub(powers, whole)), ops.mul(ops.abs(whole), 1e-13))
+  return ops.to(ops.where(near, whole, powers), { dtype = dtype })
 end
 
 --- Distances between the rows of x (…, P, M) and y (…, R, M): (…, P, R). p (2)

@@ -104,6 +104,21 @@ describe("statistics and elements #quick", function()
     assert.error_matches(function() x:repeat_interleave(int { 1, -2, 1 }, 1) end, "negative")
   end)
 
+  it("einsum sums integers as int64, logspace makes the dtype asked for", function()
+    local x = moth.tensor({ 100, 100 }, { dtype = moth.int8 })
+    for _, y in ipairs({ moth.einsum("i->", x), moth.einsum("i,i->", x, x) / 100, moth.einsum("i,j->", x, x) / 200 }) do
+      assert.equal(200, y:item())
+    end
+    assert.equal(moth.int64, moth.einsum("i->", x):dtype())
+    assert.equal(moth.int8, moth.einsum("i,j->ij", x, x):dtype())
+    assert.equal(3, moth.einsum("i->", moth.ones(3, { dtype = moth.bool })):item())
+    local powers = moth.logspace(0, 15, 16, { dtype = moth.int64 })
+    assert.equal(moth.int64, powers:dtype())
+    for i = 1, 16 do assert.equal(10 ^ (i - 1), powers[i]:item()) end
+    assert.same({ 1, 2, 4, 8, 16 }, moth.logspace(0, 4, 5, 2, { dtype = moth.uint8 }):tolist())
+    assert.same({ 1, 3, 10 }, moth.logspace(0, 1, 3, { dtype = moth.int32 }):tolist())
+  end)
+
   it("nan_to_num, logspace, cdist, flips, other names", function()
     assert.same({ 0, 5, -6, 1 },
       moth.nan_to_num(moth.tensor { 0 / 0, math.huge, -math.huge, 1 }, { posinf = 5, neginf = -6 }):totable())

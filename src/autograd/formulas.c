@@ -170,11 +170,69 @@ static MothValue shape_of(MothValue v) {
   return moth_v_ints(v.u.t->shape, v.u.t->ndim);
 }
 
-/* Without zeros grad * result / self; with one, the product of the others, by where(self == 0). */
+/* The products of all but one element along dim (all: flattened), for each: of those before it times those
+ * behind it. Made of products alone, it has derivatives where elements are 0, too. */
+static MothStatus products_of_others(MothValue self, MothValue dim, MothValue *out) {
+  TEMPS(8);
+  const MothTensor *x = self.u.t;
+  int64_t order[MOTH_MAX_DIMS], back[MOTH_MAX_DIMS], shape[MOTH_MAX_DIMS], n = 1, last = -1;
+  bool over[MOTH_MAX_DIMS] = {false};
+  const int64_t *list = dim.tag == MOTH_V_INT ? &dim.u.i : dim.u.ints;
+  uint32_t given = dim.tag == MOTH_V_INT ? 1 : dim.tag == MOTH_V_INTS ? dim.n : 0;
+  int at = 0, d;
+  for (uint32_t i = 0; i < given; i++) {
+    MOTH_TRY(moth_wrap_dim(list[i], x->ndim, &d));
+    over[d] = true;
+  }
+  for (d = 0; d < x->ndim; d++)
+    if (given && !over[d])
+      order[at++] = d;
+  int lead = at;
+  for (d = 0; d < x->ndim; d++)
+    if (!given || over[d])
+      order[at++] = d;
+  for (d = 0; d < x->ndim; d++) {
+    shape[d] = x->shape[order[d]];
+    back[order[d]] = d;
+    if (d >= lead)
+      n *= shape[d];
+  }
+  MothValue whole = moth_v_ints(shape, x->ndim), ends = moth_v_ints(&last, 1), rows[1];
+  int64_t flat[MOTH_MAX_DIMS], one_in[2] = {1, -1};
+  memcpy(flat, shape, sizeof *flat * (size_t)lead);
+  flat[lead] = n;
+  rows[0] = moth_v_ints(flat, (uint32_t)lead + 1);
+  MothValue shift = moth_v_ints(one_in, 2), how = moth_v_string("constant");
+  MOTH_GO(OP(permute, &t[0], self, moth_v_ints(order, x->ndim)));
+  MOTH_GO(OP(reshape, &t[1], t[0], rows[0]));
+  MOTH_GO(OP(pad, &t[2], t[1], shift, how, INT(1)));
+  MOTH_GO(OP(cumprod, &t[3], t[2], INT(last)));
+  MOTH_GO(OP(flip, &t[4], t[1], ends));
+  moth_tensor_release(moth_take(&t[2]));
+  MOTH_GO(OP(pad, &t[2], t[4], shift, how, INT(1)));
+  MOTH_GO(OP(cumprod, &t[5], t[2], INT(last)));
+  MOTH_GO(OP(flip, &t[6], t[5], ends));
+  MOTH_GO(OP(mul, &t[7], t[3], t[6]));
+  moth_tensor_release(moth_take(&t[0]));
+  MOTH_GO(OP(reshape, &t[0], t[7], whole));
+  MOTH_GO(OP(permute, out, t[0], moth_v_ints(back, x->ndim)));
+done:
+  moth_drop_values(t, NTEMPS);
+  return status;
+}
+
+/* grad times the product of the others: by division, and by counting zeros; where it is to be differentiated
+ * again, without either. */
 MothStatus moth_grad_prod_backward(const MothValue *a, MothValue *out) {
   TEMPS(12);
   MothValue shape = shape_of(a[1]);
   MOTH_GO(keep_dims(a[0], shape, a[3], a[4].u.b, &t[0]));
+  if (!moth_thread.no_grad && a[1].u.t->ndim && a[1].u.t->numel &&
+      moth_tensor_requires_grad(a[1].u.t)) {
+    MOTH_GO(products_of_others(a[1], a[3], &t[1]));
+    MOTH_GO(OP(mul, out, t[1], t[0]));
+    goto done;
+  }
   MOTH_GO(keep_dims(a[2], shape, a[3], a[4].u.b, &t[1]));
   MOTH_GO(OP(eq, &t[2], a[1], INT(0)));
   MOTH_GO(OP(masked_fill, &t[3], a[1], t[2], INT(1)));

@@ -38,6 +38,9 @@ MothStatus moth_gradset_rms_norm(const MothValue *a, uint32_t need, MothValue *o
 MothStatus moth_gradset_group_norm(const MothValue *a, uint32_t need, MothValue *out);
 /* (grad, self, weight, bias, training, eps, mean, rstd) */
 MothStatus moth_gradset_batch_norm(const MothValue *a, uint32_t need, MothValue *out);
+/* Gradients of query, key and value (bits 0, 1, 2 of need); src/autograd/attention.c.
+ * (grad, grad_logsumexp, query, key, value, attn_mask, output, logsumexp, state, dropout_p, is_causal, scale) */
+MothStatus moth_gradset_attention(const MothValue *a, uint32_t need, MothValue *out);
 /* The pieces of grad along dim, one for each input that needs it. */
 MothStatus moth_gradlist_cat_backward(MothNode *node, MothTensor *grad, MothValue dim,
                                       MothTensor **out);

@@ -81,18 +81,30 @@ MothStatus moth_composite_conv_transpose2d(MothCall *c) {
                        "the result would have size %lld in dimension %d: padding is too large",
                        (long long)size[n - 2 + i], n - 1 + i);
   }
+  if (bias && bias->dtype != input->dtype)
+    return moth_fail(MOTH_ERR_TYPE, "expected the same dtype, got input %s and bias %s",
+                     moth_dtype_name((MothDType)input->dtype),
+                     moth_dtype_name((MothDType)bias->dtype));
+  /* With a bias, halves are summed in float32 and rounded once. On CUDA that would give up the products of halves. */
+  bool once = bias && input->dtype == weight->dtype && input->device.type == MOTH_CPU;
+  MothDType dtype = (MothDType)input->dtype, work = once ? working_dtype(input) : dtype;
+  MothTensor *x = NULL, *w = NULL;
+  MothStatus status = MOTH_OK;
+  MOTH_GO(as_dtype(input, work, &x));
+  MOTH_GO(as_dtype(weight, once ? work : (MothDType)weight->dtype, &w));
   if (beyond) { /* of no convolution that has this input as its result: cut out of the one without padding */
     MothTensor *full;
     memcpy(whole, size, sizeof(int64_t) * (size_t)(n - 2));
-    MOTH_TRY(moth_conv2d_backward_input(input, weight, whole, n, stride, moth_v_none(), dilation,
-                                        groups, &full));
-    MothStatus s = moth_pad(full, cut, 4, "constant", moth_v_int(0), &y);
-    moth_tensor_release(full);
-    MOTH_TRY(s);
+    MOTH_GO(
+        moth_conv2d_backward_input(x, w, whole, n, stride, moth_v_none(), dilation, groups, &full));
+    MOTH_GO(then(moth_pad(full, cut, 4, "constant", moth_v_int(0), &y), full));
   } else {
-    MOTH_TRY(
-        moth_conv2d_backward_input(input, weight, size, n, stride, padding, dilation, groups, &y));
+    MOTH_GO(moth_conv2d_backward_input(x, w, size, n, stride, padding, dilation, groups, &y));
   }
-  MOTH_TRY(add_bias(y, bias, &out));
-  return moth_give(c, out);
+  MOTH_GO(add_bias(y, bias, &out));
+  MOTH_GO(then(as_dtype(out, dtype, &y), out));
+done:
+  moth_tensor_release(x);
+  moth_tensor_release(w);
+  return status ? status : moth_give(c, y);
 }

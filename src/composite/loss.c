@@ -15,7 +15,7 @@ static void release_all(MothTensor **t, int n) {
 
 /* --- losses ----------------------------------------------------------------------------------- */
 
-/* target (log(target) - self), 0 where target is 0. */
+/* target log(target) - target self, where 0 log(0) is 0. NaN of either comes through. */
 MothStatus moth_composite_kl_div(MothCall *c) {
   MOTH_UNPACK_KL_DIV(c)
   enum { N = 9 };
@@ -35,12 +35,12 @@ MothStatus moth_composite_kl_div(MothCall *c) {
     MOTH_GO(moth_sub(T(target), T(self), ONE, &t[2]));
     MOTH_GO(moth_mul(T(t[1]), T(t[2]), &t[6]));
   } else {
-    MOTH_GO(moth_le(T(target), moth_v_int(0), &t[1]));
-    MOTH_GO(moth_masked_fill(target, t[1], ONE, &t[2]));
+    MOTH_GO(moth_eq(T(target), moth_v_int(0), &t[1]));
+    MOTH_GO(moth_masked_fill(target, t[1], ONE, &t[2])); /* log(0) has no finite derivative */
     MOTH_GO(moth_log(t[2], &t[3]));
-    MOTH_GO(moth_sub(T(t[3]), T(self), ONE, &t[4]));
-    MOTH_GO(moth_mul(T(target), T(t[4]), &t[5]));
-    MOTH_GO(moth_masked_fill(t[5], t[1], moth_v_int(0), &t[6]));
+    MOTH_GO(moth_mul(T(target), T(t[3]), &t[4]));
+    MOTH_GO(moth_mul(T(target), T(self), &t[5]));
+    MOTH_GO(moth_sub(T(t[4]), T(t[5]), ONE, &t[6]));
   }
   MOTH_GO(moth_reduce_loss(t[6], batch ? "sum" : reduction, &t[7]));
   if (batch) {
@@ -53,21 +53,6 @@ done:
 }
 
 /* --- matrices --------------------------------------------------------------------------------- */
-
-MothStatus moth_composite_baddbmm(MothCall *c) {
-  MOTH_UNPACK_BADDBMM(c)
-  MothTensor *p, *scaled, *out;
-  MOTH_TRY(moth_bmm(batch1, batch2, &p));
-  if (moth_as_double(beta) == 0) { /* self counts for nothing, NaN in it neither */
-    MOTH_TRY(then(moth_mul(T(p), alpha, &out), p));
-    return moth_give(c, out);
-  }
-  MothStatus s = moth_mul(T(self), beta, &scaled);
-  if (s == MOTH_OK)
-    s = then(moth_add(T(scaled), T(p), alpha, &out), scaled);
-  MOTH_TRY(then(s, p));
-  return moth_give(c, out);
-}
 
 /* Of a vector the matrix that has it on a diagonal, of a matrix a copy of the diagonal. */
 MothStatus moth_composite_diag(MothCall *c) {

@@ -49,6 +49,23 @@ static MothStatus power_norm(MothTensor *x, double q, MothValue dim, bool keepdi
   return then(flat_power(a, 1 / q, out), a);
 }
 
+/* How many elements are not 0, in self's dtype, with the derivative 0. */
+static MothStatus count_as_self(MothTensor *self, MothValue dim, bool keepdim, MothTensor **out) {
+  MothTensor *is = NULL, *not = NULL, *ones = NULL, *count = NULL;
+  MothStatus status = MOTH_OK;
+  MOTH_GO(moth_eq(moth_v_tensor(self), moth_v_int(0), &is));
+  MOTH_GO(moth_logical_not(is, &not ));
+  MOTH_GO(moth_masked_fill(self, not, moth_v_int(1), &ones));
+  MOTH_GO(moth_masked_fill(ones, is, moth_v_int(0), &count));
+  MOTH_GO(moth_sum(count, dim, keepdim, moth_v_dtype((MothDType)self->dtype), out));
+done:
+  moth_tensor_release(is);
+  moth_tensor_release(not );
+  moth_tensor_release(ones);
+  moth_tensor_release(count);
+  return status;
+}
+
 MothStatus moth_composite_norm(MothCall *c) {
   MOTH_UNPACK_NORM(c)
   MothTensor *a, *b, *out;
@@ -67,8 +84,8 @@ MothStatus moth_composite_norm(MothCall *c) {
   else if (isinf(q))
     MOTH_TRY(then(moth_amin(a, dim, keepdim, &out), a));
   else {
-    MOTH_TRY(then(moth_ne(moth_v_tensor(a), moth_v_int(0), &b), a));
-    MOTH_TRY(then(moth_sum(b, dim, keepdim, moth_v_dtype((MothDType)self->dtype), &out), b));
+    MothStatus s = count_as_self(self, dim, keepdim, &out);
+    MOTH_TRY(then(s, a));
   }
   return moth_give(c, out);
 }

@@ -39,21 +39,54 @@ MothStatus moth_shape_mm(MothCall *c) {
   return moth_result(c, 0, (MothDType)self->dtype, 2, shape);
 }
 
-MothStatus moth_shape_bmm(MothCall *c) {
-  MOTH_UNPACK_BMM(c)
-  if (self->ndim != 3 || mat2->ndim != 3)
-    return moth_fail(MOTH_ERR_VALUE, "both arguments must be 3-D, got %d and %d dimensions",
-                     self->ndim, mat2->ndim);
-  if (self->shape[0] != mat2->shape[0])
-    return moth_fail(MOTH_ERR_VALUE, "batch sizes differ: %lld and %lld", (long long)self->shape[0],
-                     (long long)mat2->shape[0]);
-  if (self->shape[2] != mat2->shape[1])
+static MothStatus batched_shape(const MothTensor *a, const MothTensor *b, int64_t shape[3]) {
+  if (a->ndim != 3 || b->ndim != 3)
+    return moth_fail(MOTH_ERR_VALUE, "both matrices must be 3-D, got %d and %d dimensions", a->ndim,
+                     b->ndim);
+  if (a->shape[0] != b->shape[0])
+    return moth_fail(MOTH_ERR_VALUE, "batch sizes differ: %lld and %lld", (long long)a->shape[0],
+                     (long long)b->shape[0]);
+  if (a->shape[2] != b->shape[1])
     return moth_fail(MOTH_ERR_VALUE,
                      "batch1 and batch2 shapes cannot be multiplied (%lldx%lld and %lldx%lld)",
-                     (long long)self->shape[1], (long long)self->shape[2],
-                     (long long)mat2->shape[1], (long long)mat2->shape[2]);
-  MOTH_TRY(same_dtype(self, mat2));
-  int64_t shape[3] = {self->shape[0], self->shape[1], mat2->shape[2]};
+                     (long long)a->shape[1], (long long)a->shape[2], (long long)b->shape[1],
+                     (long long)b->shape[2]);
+  shape[0] = a->shape[0];
+  shape[1] = a->shape[1];
+  shape[2] = b->shape[2];
+  return same_dtype(a, b);
+}
+
+MothStatus moth_shape_bmm(MothCall *c) {
+  MOTH_UNPACK_BMM(c)
+  int64_t shape[3];
+  MOTH_TRY(batched_shape(self, mat2, shape));
+  return moth_result(c, 0, (MothDType)self->dtype, 3, shape);
+}
+
+/* Whether self can be added to a product of this shape, times numbers that its dtype has. */
+static MothStatus check_added(const MothTensor *self, int ndim, const int64_t *shape,
+                              MothValue beta, MothValue alpha) {
+  int64_t joint[MOTH_MAX_DIMS];
+  char text[200];
+  int n;
+  MOTH_TRY(moth_broadcast(ndim, shape, self->ndim, self->shape, &n, joint));
+  if (n != ndim || memcmp(joint, shape, sizeof *shape * (size_t)ndim) != 0)
+    return moth_fail(MOTH_ERR_VALUE, "self cannot be expanded to the product's shape %s",
+                     moth_shape_format(ndim, shape, text, sizeof text));
+  if (!moth_dtype_is_float((MothDType)self->dtype) &&
+      (beta.tag == MOTH_V_FLOAT || alpha.tag == MOTH_V_FLOAT))
+    return moth_fail(MOTH_ERR_TYPE, "beta and alpha must be integers for %s",
+                     moth_dtype_name((MothDType)self->dtype));
+  return MOTH_OK;
+}
+
+MothStatus moth_shape_baddbmm(MothCall *c) {
+  MOTH_UNPACK_BADDBMM(c)
+  int64_t shape[3];
+  MOTH_TRY(batched_shape(batch1, batch2, shape));
+  MOTH_TRY(same_dtype(self, batch1));
+  MOTH_TRY(check_added(self, 3, shape, beta, alpha));
   return moth_result(c, 0, (MothDType)self->dtype, 3, shape);
 }
 
@@ -64,16 +97,8 @@ MothStatus moth_shape_addmm(MothCall *c) {
   MOTH_TRY(need_inner(mat1, mat2));
   MOTH_TRY(same_dtype(mat1, mat2));
   MOTH_TRY(same_dtype(self, mat1));
-  int64_t shape[2] = {mat1->shape[0], mat2->shape[1]}, joint[MOTH_MAX_DIMS];
-  int n;
-  MOTH_TRY(moth_broadcast(2, shape, self->ndim, self->shape, &n, joint));
-  if (n != 2 || memcmp(joint, shape, sizeof shape) != 0)
-    return moth_fail(MOTH_ERR_VALUE, "self cannot be expanded to the product's shape [%lld, %lld]",
-                     (long long)shape[0], (long long)shape[1]);
-  if (!moth_dtype_is_float((MothDType)self->dtype) &&
-      (beta.tag == MOTH_V_FLOAT || alpha.tag == MOTH_V_FLOAT))
-    return moth_fail(MOTH_ERR_TYPE, "beta and alpha must be integers for %s",
-                     moth_dtype_name((MothDType)self->dtype));
+  int64_t shape[2] = {mat1->shape[0], mat2->shape[1]};
+  MOTH_TRY(check_added(self, 2, shape, beta, alpha));
   return moth_result(c, 0, (MothDType)self->dtype, 2, shape);
 }
 

@@ -80,7 +80,7 @@ return {
   doc = "Inverse hyperbolic sine." },
 { "acosh(Tensor self) -> Tensor",
   kind = "pointwise", scalar = "acosh", promote = "float", inplace = true,
-  grad = { self = "grad * rsqrt(square(self) - 1)" },
+  grad = { self = "grad * rsqrt(self - 1) * rsqrt(self + 1)" },
   ref = "log1p(self - 1 + math.sqrt((self - 1) * (self + 1)))",
   samples = { "rand(5,3) + 1.5" },
   doc = "Inverse hyperbolic cosine; NaN below 1." },

@@ -28,7 +28,7 @@ return {
 { "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float scale, Generator? generator=none) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "attention_forward", amp = "low",
   grad = {
-    ["query, key, value"] = "attention_backward(grad, grad1, query, key, value, attn_mask, result, result1, result2, \z
+    ["query, key, value"] = "attention(grad, grad1, query, key, value, attn_mask, result, result1, result2, \z
       dropout_p, is_causal, scale)",
     attn_mask = "unimplemented",
   },

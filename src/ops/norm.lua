@@ -23,7 +23,7 @@ return {
   doc = "layer_norm over the last dims dimensions; with the mean and 1 / sqrt(variance + eps) of each row." },
 { "layer_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int dims, int need) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "layer_norm_backward",
-  grad = "none",
+  grad = "unimplemented",
   reference = "layer_norm_backward",
   samples = {
     "randn(4,5), randn(4,5), randn(4), rand(4) + 0.5, rand(5), 1, 7", "randn(2,3,4), randn(2,3,4), randn(2), rand(2), nil, 2, 7",
@@ -63,7 +63,7 @@ return {
   doc = "rms_norm over the last dims dimensions; with 1 / sqrt(mean of squares + eps) of each row." },
 { "rms_norm_backward(Tensor grad_output, Tensor self, Tensor rstd, Tensor? weight, int dims, int need) -> (Tensor, Tensor)",
   kind = "structured", shape = "rms_norm_backward",
-  grad = "none",
+  grad = "unimplemented",
   reference = "rms_norm_backward",
   samples = { "randn(4,5), randn(4,5), rand(4) + 0.5, rand(5), 1, 3" },
   errors = {
@@ -103,7 +103,7 @@ return {
   doc = "group_norm, with the mean and 1 / sqrt(variance + eps) of each group (N, groups)." },
 { "group_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int groups, int need) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "group_norm_backward",
-  grad = "none",
+  grad = "unimplemented",
   reference = "group_norm_backward",
   samples = { "randn(2,4,3), randn(2,4,3), randn(2,2), rand(2,2), rand(4), 2, 7" },
   errors = {
@@ -140,7 +140,7 @@ return {
   doc = "batch_norm, with the mean and 1 / sqrt(variance + eps) of each channel that it used." },
 { "batch_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, bool training, int need) -> (Tensor, Tensor, Tensor)",
   kind = "structured", shape = "batch_norm_backward",
-  grad = "none",
+  grad = "unimplemented",
   reference = "batch_norm_backward",
   samples = {
     "randn(4,3), randn(4,3), randn(3), rand(3), rand(3), true, 7", "randn(2,3,4), randn(2,3,4), randn(3), rand(3), nil, false, 7",
