@@ -26,6 +26,8 @@ endif
 # ---- what is built ------------------------------------------------------------------------------
 
 DTYPES  := float32 float64 float16 bfloat16 int8 uint8 int16 int32 int64 bool
+# For storage and exchange: copies, for one instruction set.
+STORED  := uint16 uint32 uint64
 ISAS    := generic avx2 avx512
 FLOORS  := src/core src/dispatch src/autograd src/comm src/composite src/graph src/io src/no_cuda kernels/cpu
 GEN     := $(B)/gen
@@ -34,7 +36,8 @@ HERE     = LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.
 CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
 LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
 MAIN_C  := $(sort $(wildcard src/lua/launcher/*.c))
-KERN_C  := $(foreach d,$(DTYPES) attention_float32 attention_float64,$(ISAS:%=$(GEN)/kernels/$(d)_%.c))
+KERN_C  := $(foreach d,$(DTYPES) attention_float32 attention_float64,$(ISAS:%=$(GEN)/kernels/$(d)_%.c)) \
+  $(STORED:%=$(GEN)/kernels/%_generic.c)
 # Other .c files of the generator are known once it has run: see $(GEN)/sources.mk below.
 GEN_C    = $(filter-out $(KERN_C),$(GEN_SOURCES))
 object   = $(patsubst %.c,$(B)/obj/%.o,$(patsubst $(B)/%,%,$(1)))

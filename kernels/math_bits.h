@@ -88,6 +88,10 @@ MOTH_FN double m_i64_to_odd(long long x) {
   long long cut = (x & ~0xfffLL) | (x & 0xfff ? 0x1000 : 0);
   return (double)(x > -(1LL << 53) && x < 1LL << 53 ? x : cut);
 }
+MOTH_FN double m_u64_to_odd(unsigned long long x) {
+  unsigned long long cut = (x & ~0xfffULL) | (x & 0xfff ? 0x1000 : 0);
+  return (double)(x < 1ULL << 53 ? x : cut);
+}
 
 // ---- random bits ------------------------------------------------------------------------------
 

@@ -52,6 +52,59 @@ MOTH_FN real m_pow(real a, real b) {
 
 #else
 
+// ---- from floats: towards zero, out of range the nearest limit, NaN 0 ---------------------------
+// C leaves casts out of range undefined, and instruction sets differ in what they give.
+
+#if MOTH_REAL_KIND == 3
+MOTH_FN real m_from_f64(double x) {
+  if (sizeof(real) < 8) {
+    const double top = sizeof(real) == 1   ? 127
+                       : sizeof(real) == 2 ? 32767
+                                           : 2147483647,
+                 low = -top - 1;
+    x = x == x ? x : 0;
+    x = x < low ? low : x;
+    x = x > top ? top : x;
+    return (real)(int)x;
+  } else {
+    long long r = (long long)((x > -0x1p63) & (x < 0x1p63) ? x : 0);
+    r = x >= 0x1p63 ? 0x7fffffffffffffffLL : r;
+    return (real)(x <= -0x1p63 ? -0x7fffffffffffffffLL - 1 : r);
+  }
+}
+MOTH_FN real m_from_f32(float x) {
+  if (sizeof(real) <= 2) {
+    const float top = sizeof(real) == 1 ? 127 : 32767, low = -top - 1;
+    x = x == x ? x : 0;
+    x = x < low ? low : x;
+    x = x > top ? top : x;
+    return (real)(int)x;
+  }
+  return m_from_f64((double)x);
+}
+#else
+MOTH_FN real m_from_f64(double x) {
+  if (sizeof(real) < 8) {
+    const double top = sizeof(real) == 1 ? 255 : sizeof(real) == 2 ? 65535 : 4294967295;
+    x = x > 0 ? x : 0; // NaN, too
+    x = x > top ? top : x;
+    return (real)(long long)x;
+  } else {
+    unsigned long long r = (unsigned long long)((x > 0) & (x < 0x1p64) ? x : 0);
+    return (real)(x >= 0x1p64 ? 0xffffffffffffffffULL : r);
+  }
+}
+MOTH_FN real m_from_f32(float x) {
+  if (sizeof(real) <= 2) {
+    const float top = sizeof(real) == 1 ? 255 : 65535;
+    x = x > 0 ? x : 0;
+    x = x > top ? top : x;
+    return (real)(int)x;
+  }
+  return m_from_f64((double)x);
+}
+#endif
+
 // ---- integers: wraps around, never traps ------------------------------------------------------
 
 MOTH_FN real m_add(real a, real b, real alpha) {

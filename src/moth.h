@@ -35,7 +35,7 @@ typedef enum MothStatus {
 } MothStatus;
 
 /* Every dtype, once: X(ENUM, name, C type of an element, compute type, class). Ordered by promotion
- * within a class. */
+ * within a class. The last three are for storage and exchange: few ops compute in them. */
 #define MOTH_DTYPE_LIST(X)                                                                         \
   X(FLOAT32, float32, float, float, FLOAT)                                                         \
   X(FLOAT64, float64, double, double, FLOAT)                                                       \
@@ -46,7 +46,10 @@ typedef enum MothStatus {
   X(INT16, int16, int16_t, int16_t, INT)                                                           \
   X(INT32, int32, int32_t, int32_t, INT)                                                           \
   X(INT64, int64, int64_t, int64_t, INT)                                                           \
-  X(BOOL, bool, uint8_t, uint8_t, BOOL)
+  X(BOOL, bool, uint8_t, uint8_t, BOOL)                                                            \
+  X(UINT16, uint16, uint16_t, uint16_t, INT)                                                       \
+  X(UINT32, uint32, uint32_t, uint32_t, INT)                                                       \
+  X(UINT64, uint64, uint64_t, uint64_t, INT)
 
 typedef enum MothDType {
 #define MOTH_X(E, name, ctype, compute, cls) MOTH_##E,
@@ -69,7 +72,8 @@ typedef struct MothNode MothNode;
 typedef struct MothOp MothOp;
 typedef struct MothCall MothCall;
 
-/* A value: what ops take and give. 16 bytes. `n` is the length of a list. */
+/* A value: what ops take and give. 16 bytes. `n` is the length of a list; of an integer it is 1 where `i` is to be
+ * read as the uint64_t from 2^63 on that it stands for (moth_v_uint). */
 typedef enum MothTag {
   MOTH_V_NONE = 0,
   MOTH_V_BOOL,
@@ -109,6 +113,10 @@ static inline MothValue moth_v_bool(bool b) {
 }
 static inline MothValue moth_v_int(int64_t i) {
   MothValue v = {{.i = i}, MOTH_V_INT, 0};
+  return v;
+}
+static inline MothValue moth_v_uint(uint64_t i) {
+  MothValue v = {{.i = (int64_t)i}, MOTH_V_INT, i > INT64_MAX};
   return v;
 }
 static inline MothValue moth_v_float(double d) {

@@ -7,30 +7,10 @@
 /* None for a limit: beyond every number of the dtype. */
 static MothParam limit(int which, MothDType dtype) {
   MothParam p;
-  bool low = which == 1;
-  switch (dtype) {
-  case MOTH_INT8:
-    p.i = low ? INT8_MIN : INT8_MAX;
-    break;
-  case MOTH_UINT8:
-    p.i = low ? 0 : UINT8_MAX;
-    break;
-  case MOTH_INT16:
-    p.i = low ? INT16_MIN : INT16_MAX;
-    break;
-  case MOTH_INT32:
-    p.i = low ? INT32_MIN : INT32_MAX;
-    break;
-  case MOTH_INT64:
-    p.i = low ? INT64_MIN : INT64_MAX;
-    break;
-  case MOTH_BOOL:
-    p.i = !low;
-    break;
-  default:
-    p.d = low ? -__builtin_inf() : __builtin_inf();
-    break;
-  }
+  if (moth_dtype_is_float(dtype))
+    p.d = which == 1 ? -__builtin_inf() : __builtin_inf();
+  else
+    p.i = which == 1 ? moth_dtype_limits(dtype).low : (int64_t)moth_dtype_limits(dtype).high;
   return p;
 }
 

@@ -43,7 +43,7 @@ for name, fn in each(B.ops) do
 end
 
 for _, name in ipairs({ "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64",
-  "bool" }) do
+  "bool", "uint16", "uint32", "uint64" }) do
   moth[name] = B.dtype(name)
 end
 moth.float, moth.double, moth.half = moth.float32, moth.float64, moth.float16

@@ -69,9 +69,12 @@ end
 --- Another stream uses x, too: its memory is not handed out again before what that stream holds then has run.
 function methods.record_stream(x, stream) B.cuda.record_stream(x, stream) end
 
---- The single element as a number or boolean; an integer beyond 2^53 as an int64_t cdata.
+--- The single element as a number or boolean; an integer beyond 2^53 as an int64_t cdata, of uint64 as a uint64_t.
 function methods.item(x)
   local v, high, low = B.item(x)
+  if high and B.tensor_dtype(x).name == "uint64" then
+    return ffi.cast("uint64_t", high) * 2ULL ^ 32 + ffi.cast("uint64_t", low)
+  end
   if high then return ffi.cast("int64_t", high) * 2LL ^ 32 + ffi.cast("int64_t", low) end
   return v
 end
@@ -88,6 +91,7 @@ local ctype = {
   float32 = "float", float64 = "double", float16 = "uint16_t", bfloat16 = "uint16_t", int8 = "int8_t",
   uint8 = "uint8_t",
   int16 = "int16_t", int32 = "int32_t", int64 = "int64_t", bool = "uint8_t",
+  uint16 = "uint16_t", uint32 = "uint32_t", uint64 = "uint64_t",
 }
 local pointer_type = {}
 
@@ -431,9 +435,10 @@ end
 local iinfo = {
   int8 = { bits = 8, min = -128, max = 127 }, uint8 = { bits = 8, min = 0, max = 255 },
   int16 = { bits = 16, min = -32768, max = 32767 }, int32 = { bits = 32, min = -2 ^ 31, max = 2 ^ 31 - 1 },
-  int64 = { bits = 64, min = -2 ^ 63, max = 2 ^ 63 - 1 },
+  int64 = { bits = 64, min = -2 ^ 63, max = 2 ^ 63 - 1 }, uint16 = { bits = 16, min = 0, max = 65535 },
+  uint32 = { bits = 32, min = 0, max = 2 ^ 32 - 1 }, uint64 = { bits = 64, min = 0, max = 2 ^ 64 - 1 },
 }
---- Limits of an integer dtype: bits, min, max (as Lua numbers: those of int64 are rounded).
+--- Limits of an integer dtype: bits, min, max (as Lua numbers: those of 64 bits are rounded).
 function M.iinfo(dtype)
   return iinfo[B.dtype(dtype).name] or error("iinfo: expected an integer dtype, got " .. tostring(dtype), 2)
 end

@@ -68,9 +68,14 @@ describe("npy", function()
 
   it("refuses what a tensor cannot hold, with the reason", function()
     for name, why in pairs({ object = "are Python objects", record = "are records", text = "are text",
-      bytes = "are text", complex = "are complex numbers", u4 = "are unsigned", time = "are dates" }) do
+      bytes = "are text", complex = "are complex numbers", time = "are dates" }) do
       assert.error_matches(function() load(name .. ".npy") end, name .. "%.npy: npy: the elements.*" .. why)
     end
+  end)
+
+  it("of unsigned integers is read as such", function()
+    assert.equal(moth.uint32, load("u4.npy"):dtype())
+    assert.same({ 0, 0 }, load("u4.npy"):tolist())
   end)
 
   it("is written, and read again", function()

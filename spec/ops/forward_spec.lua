@@ -400,7 +400,12 @@ local function run_factory(op)
         local want = call(op.name, with_option(base, "dtype", "float64"), "cpu")
         local ok, got = pcall(call, op.name, with_option(base, "dtype", dtype))
         if not ok then
-          if S.class[dtype] == "float" or not is_type_error(got) then error(got, 0) end
+          local beyond = false -- what the dtype cannot hold
+          for _, x in ipairs(S.class[dtype] == "int" and S.values(want) or {}) do
+            beyond = beyond or x < moth.iinfo(dtype).min or x > moth.iinfo(dtype).max
+          end
+          local refused = beyond and got:find("out of the range of " .. dtype, 1, true) or is_type_error(got)
+          if S.class[dtype] == "float" or not refused then error(got, 0) end
           count.refused = count.refused + 1
           return
         end

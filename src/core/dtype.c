@@ -1,5 +1,8 @@
 #include "core/dtype.h"
 
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/defaults.h"
@@ -17,8 +20,10 @@ static const struct {
   const char *name;
   int64_t size;
   int class;
+  bool is_signed;
 } dtypes[MOTH_NDTYPES] = {
-#define MOTH_X(E, name, ctype, compute, cls) [MOTH_##E] = {#name, sizeof(ctype), MOTH_CLASS_##cls},
+#define MOTH_X(E, name, ctype, compute, cls)                                                       \
+  [MOTH_##E] = {#name, sizeof(ctype), MOTH_CLASS_##cls, (ctype)-1 < 1},
     MOTH_DTYPE_LIST(MOTH_X)
 #undef MOTH_X
 };
@@ -54,9 +59,74 @@ MothDType moth_dtype_promote(MothDType a, MothDType b) {
       return MOTH_FLOAT64;
     return MOTH_FLOAT32; /* float32 with a half, or the two halves together */
   }
-  if (dtypes[a].size == dtypes[b].size) /* int8 with uint8 */
+  if (dtypes[a].size == dtypes[b].size && !moth_dtype_is_stored(a) &&
+      !moth_dtype_is_stored(b)) /* int8 with uint8 */
     return MOTH_INT16;
   return dtypes[a].size > dtypes[b].size ? a : b;
+}
+
+MothStatus moth_dtype_common(MothDType a, MothDType b, MothDType *out) {
+  *out = moth_dtype_promote(a, b);
+  if (a == b || !(moth_dtype_is_stored(a) || moth_dtype_is_stored(b)) || moth_dtype_is_float(*out))
+    return MOTH_OK;
+  return moth_fail(MOTH_ERR_TYPE,
+                   "%s and %s have no common dtype: uint16, uint32 and uint64 promote with floats "
+                   "alone; convert one with x:to(moth.int64)",
+                   dtypes[a].name, dtypes[b].name);
+}
+
+MothLimits moth_dtype_limits(MothDType d) {
+  int bits = (int)dtypes[d].size * 8;
+  uint64_t all = UINT64_MAX >> (64 - bits);
+  if (d == MOTH_BOOL)
+    return (MothLimits){0, 1};
+  if (dtypes[d].is_signed)
+    return (MothLimits){(int64_t) ~(all >> 1), all >> 1};
+  return (MothLimits){0, all};
+}
+
+/* The least absolute value that rounds to infinity. */
+static double infinite_from(MothDType d) {
+  return d == MOTH_FLOAT16    ? 65520
+         : d == MOTH_BFLOAT16 ? 0x1.ffp127
+         : d == MOTH_FLOAT32  ? 0x1.ffffffp127
+                              : INFINITY;
+}
+
+MothStatus moth_dtype_check_number(MothDType d, MothValue v, const char *what) {
+  char number[40], range[80];
+  bool fits = true;
+  double x = moth_as_double(v);
+  if (d == MOTH_BOOL || v.tag == MOTH_V_BOOL)
+    return MOTH_OK;
+  if (moth_dtype_is_float(d)) {
+    fits = !(fabs(x) >= infinite_from(d)) || isinf(x);
+    if (fits)
+      return MOTH_OK;
+    double top = d == MOTH_FLOAT16 ? 65504 : d == MOTH_BFLOAT16 ? 0x1.fep127 : 0x1.fffffep127;
+    snprintf(range, sizeof range, "%.8g to %.8g", -top, top);
+  } else {
+    MothLimits l = moth_dtype_limits(d);
+    if (v.tag == MOTH_V_FLOAT) {
+      double cut = trunc(x);
+      fits = cut >= (double)l.low && cut < (double)(l.high / 2 + 1) * 2;
+    } else if (v.n) {
+      fits = (uint64_t)v.u.i <= l.high;
+    } else {
+      fits = v.u.i >= l.low && (v.u.i < 0 || (uint64_t)v.u.i <= l.high);
+    }
+    if (fits)
+      return MOTH_OK;
+    snprintf(range, sizeof range, "%" PRId64 " to %" PRIu64, l.low, l.high);
+  }
+  if (v.tag == MOTH_V_FLOAT)
+    snprintf(number, sizeof number, "%.14g", x);
+  else if (v.n)
+    snprintf(number, sizeof number, "%" PRIu64, (uint64_t)v.u.i);
+  else
+    snprintf(number, sizeof number, "%" PRId64, v.u.i);
+  return moth_fail(MOTH_ERR_VALUE, "%s is %s, which is out of the range of %s: %s", what, number,
+                   dtypes[d].name, range);
 }
 
 MothDType moth_default_dtype(void) {
@@ -71,22 +141,27 @@ MothStatus moth_set_default_dtype(MothDType d) {
   return MOTH_OK;
 }
 
-/* Float to integer as every kernel of moth does it: towards zero, NaN is 0, out of range saturates. */
-static int64_t to_int64(MothValue v) {
+/* The bits of an integer of dtype d: floats towards zero, out of range the nearest limit, NaN 0, as m_from_f64 of
+ * every kernel has it; integers wrap. */
+static uint64_t to_bits(MothDType d, MothValue v) {
   if (v.tag != MOTH_V_FLOAT)
-    return v.u.i;
-  if (!(v.u.d == v.u.d))
+    return v.tag == MOTH_V_BOOL ? (uint64_t)v.u.b : (uint64_t)v.u.i;
+  MothLimits l = moth_dtype_limits(d);
+  double x = v.u.d;
+  if (!(x == x))
     return 0;
-  if (v.u.d >= 9223372036854775808.0)
-    return INT64_MAX;
-  if (v.u.d <= -9223372036854775808.0)
-    return INT64_MIN;
-  return (int64_t)v.u.d;
+  if (x <= (double)l.low)
+    return (uint64_t)l.low;
+  if (x >= (double)l.high)
+    return l.high;
+  return x < 0 ? (uint64_t)(int64_t)x : (uint64_t)x;
 }
 
 /* For rounding to 16 bits: see math.h. */
 static double to_odd(MothValue v) {
-  return v.tag == MOTH_V_INT ? m_i64_to_odd(v.u.i) : moth_as_double(v);
+  if (v.tag != MOTH_V_INT)
+    return moth_as_double(v);
+  return v.n ? m_u64_to_odd((uint64_t)v.u.i) : m_i64_to_odd(v.u.i);
 }
 
 void moth_dtype_store(MothDType d, void *element, MothValue v) {
@@ -104,19 +179,20 @@ void moth_dtype_store(MothDType d, void *element, MothValue v) {
     *(uint16_t *)element = m_f64_to_bf16(to_odd(v));
     break;
   case MOTH_INT8:
-    *(int8_t *)element = (int8_t)to_int64(v);
-    break;
   case MOTH_UINT8:
-    *(uint8_t *)element = (uint8_t)to_int64(v);
+    *(uint8_t *)element = (uint8_t)to_bits(d, v);
     break;
   case MOTH_INT16:
-    *(int16_t *)element = (int16_t)to_int64(v);
+  case MOTH_UINT16:
+    *(uint16_t *)element = (uint16_t)to_bits(d, v);
     break;
   case MOTH_INT32:
-    *(int32_t *)element = (int32_t)to_int64(v);
+  case MOTH_UINT32:
+    *(uint32_t *)element = (uint32_t)to_bits(d, v);
     break;
   case MOTH_INT64:
-    *(int64_t *)element = to_int64(v);
+  case MOTH_UINT64:
+    *(uint64_t *)element = to_bits(d, v);
     break;
   case MOTH_BOOL:
     *(uint8_t *)element = v.tag == MOTH_V_FLOAT ? v.u.d != 0 : v.u.i != 0;
@@ -146,6 +222,12 @@ MothValue moth_dtype_load(MothDType d, const void *element) {
     return moth_v_int(*(const int32_t *)element);
   case MOTH_INT64:
     return moth_v_int(*(const int64_t *)element);
+  case MOTH_UINT16:
+    return moth_v_int(*(const uint16_t *)element);
+  case MOTH_UINT32:
+    return moth_v_int(*(const uint32_t *)element);
+  case MOTH_UINT64:
+    return moth_v_uint(*(const uint64_t *)element);
   case MOTH_BOOL:
     return moth_v_bool(*(const uint8_t *)element != 0);
   case MOTH_NDTYPES:

@@ -9,6 +9,22 @@ int moth_dtype_class(MothDType d);
 /* The code of a name, or -1. */
 MOTH_API int moth_dtype_find(const char *name);
 
+/* For storage and exchange: uint16, uint32, uint64. They promote with floats alone. */
+static inline bool moth_dtype_is_stored(MothDType d) {
+  return d >= MOTH_UINT16 && d < MOTH_NDTYPES;
+}
+/* The least and the largest number of an integer dtype or of bool. */
+typedef struct MothLimits {
+  int64_t low;
+  uint64_t high;
+} MothLimits;
+MOTH_API MothLimits moth_dtype_limits(MothDType d);
+/* Whether a dtype can hold a number: an integer dtype what is in its range when cut towards zero, a float dtype
+ * infinity and what does not round to it, bool all. The error names `what`, number, dtype and range. */
+MOTH_API MothStatus moth_dtype_check_number(MothDType d, MothValue v, const char *what);
+/* Whether there is a common dtype of a and b: *out. */
+MOTH_API MothStatus moth_dtype_common(MothDType a, MothDType b, MothDType *out);
+
 /* A number as the element type reads it: conversions between a value and one element. */
 MOTH_API void moth_dtype_store(MothDType d, void *element, MothValue v);
 MOTH_API MothValue moth_dtype_load(MothDType d, const void *element);
@@ -17,6 +33,6 @@ MOTH_API MothValue moth_dtype_load(MothDType d, const void *element);
 MOTH_API double moth_dtype_epsilon(MothDType d);
 
 static inline double moth_as_double(MothValue v) {
-  return v.tag == MOTH_V_FLOAT ? v.u.d : (double)v.u.i;
+  return v.tag == MOTH_V_FLOAT ? v.u.d : v.n ? (double)(uint64_t)v.u.i : (double)v.u.i;
 }
 #endif

@@ -125,7 +125,8 @@ static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, M
     moth_free(t, sizeof *t);
     return status;
   }
-  t->keys = (1u << device.type) | (fake ? MOTH_KEY_FAKE : 0);
+  t->keys = (1u << device.type) | (fake ? MOTH_KEY_FAKE : 0) |
+            (moth_dtype_is_stored(dtype) ? MOTH_KEY_STORED : 0);
   t->dtype = (uint8_t)dtype;
   t->device = device;
   t->ndim = (uint8_t)ndim;
@@ -155,7 +156,7 @@ MothStatus moth_tensor_from_ptr(void *data, int ndim, const int64_t *shape, Moth
                                 void (*release)(void *ctx), void *ctx, MothTensor **out) {
   MothTensor *t;
   MOTH_TRY(tensor_make(ndim, shape, dtype, (MothDevice){MOTH_CPU, 0}, true, &t));
-  t->keys = MOTH_KEY_CPU;
+  t->keys = MOTH_KEY_CPU | (moth_dtype_is_stored(dtype) ? MOTH_KEY_STORED : 0);
   t->data = t->storage->data = data;
   t->storage->foreign = true;
   t->storage->release = release;
@@ -254,7 +255,7 @@ static MothTensor *share(MothTensor *src) {
   MothTensor *t = header_new();
   if (!t)
     return NULL;
-  t->keys = src->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_FAKE);
+  t->keys = src->keys & MOTH_KEYS_DATA;
   t->dtype = src->dtype;
   t->device = src->device;
   t->storage = src->storage;
@@ -338,7 +339,7 @@ MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src) {
   MOTH_TRY(moth_tensor_alias(src, false, &alias));
   MothStorage *storage = t->storage;
   MothVersion *version = t->version;
-  t->keys = (t->keys & ~(uint32_t)(MOTH_KEYS_DEVICE | MOTH_KEY_FAKE)) | alias->keys;
+  t->keys = (t->keys & ~(uint32_t)MOTH_KEYS_DATA) | alias->keys;
   t->dtype = alias->dtype;
   t->device = alias->device;
   t->ndim = alias->ndim;

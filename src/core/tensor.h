@@ -21,8 +21,11 @@ enum {
   MOTH_KEY_BELOW = 1u << 9, /* interceptors below autograd */
   MOTH_KEY_AUTOGRAD = 1u << 10,
   MOTH_KEY_AUTOCAST = 1u << 11,
-  MOTH_KEY_ABOVE = 1u << 12, /* interceptors above everything */
-  MOTH_KEYS_DEVICE = 0xff
+  MOTH_KEY_ABOVE = 1u << 12,  /* interceptors above everything */
+  MOTH_KEY_STORED = 1u << 14, /* of a dtype for storage: few ops have kernels for it */
+  MOTH_KEYS_DEVICE = 0xff,
+  MOTH_KEYS_DATA =
+      MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_STORED /* what the bytes bring along */
 };
 
 struct MothStorage {

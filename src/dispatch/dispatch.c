@@ -199,6 +199,19 @@ static inline MothStatus run_kernel(MothCall *c, MothKernel kernel) {
   return fresh && *flag ? moth_interrupted() : s; /* what was skipped may also have made it fail */
 }
 
+/* Tensors of a dtype for storage go into the ops whose records name it, and into views. */
+static MothStatus check_stored(const MothCall *c) {
+  const MothOp *op = c->op;
+  for (int i = 0; i < op->nargs && op->kind == MOTH_STRUCTURED; i++) {
+    MothValue v = c->args[i];
+    uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    for (uint32_t k = 0; k < n; k++)
+      MOTH_TRY(moth_check_stored(
+          op, (MothDType)(v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k])->dtype));
+  }
+  return MOTH_OK;
+}
+
 static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
   uint32_t devices = c->keys & MOTH_KEYS_DEVICE;
@@ -218,6 +231,8 @@ static MothStatus run_backend(MothCall *c) {
   }
   if (op->composite && !op->kernels[c->device.type])
     return run_composite(c);
+  if (__builtin_expect(c->keys & MOTH_KEY_STORED, 0))
+    MOTH_TRY(check_stored(c));
   if (op->returns_self && (c->keys & MOTH_KEY_FAKE)) {
     MOTH_TRY(op->shape(c));
     bump_versions(c);

@@ -78,10 +78,11 @@ struct MothOp {
   uint16_t dtypes;         /* mask of compute dtypes */
   uint32_t differentiable; /* arguments that have a derivative */
   const uint32_t
-      *saves_for;        /* per argument: what its derivative reads, arguments from bit 0, results
+      *saves_for; /* per argument: what its derivative reads, arguments from bit 0, results
                                 from bit 16 */
-  bool geometry;         /* backward reads strides and offsets of inputs (as_strided) */
-  const uint8_t *limits; /* per argument: 1 none means the lowest number, 2 the highest */
+  bool geometry;  /* backward reads strides and offsets of inputs (as_strided) */
+  const uint8_t *
+      limits; /* per argument: 1 none means the lowest number, 2 the highest; 3 not negative in integers */
   MothStatus (*shape)(MothCall *c);
   MothKernel composite;
   MothBackward backward;
@@ -185,7 +186,9 @@ MOTH_API MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64
                                    int64_t *out);
 /* The common dtype of n values (tensors and numbers) by PyTorch's three categories: tensors with
  * dimensions, 0-dim tensors, numbers. */
-MOTH_API MothDType moth_result_type(int n, const MothValue *values);
+MOTH_API MothStatus moth_result_type(int n, const MothValue *values, MothDType *out);
+/* Whether an op has kernels for a dtype for storage, as uint16. */
+MothStatus moth_check_stored(const MothOp *op, MothDType dtype);
 
 #define MOTH_SIZES 16
 #endif

@@ -4,8 +4,17 @@
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
 
+MothStatus moth_check_stored(const MothOp *op, MothDType dtype) {
+  if (!moth_dtype_is_stored(dtype) || op->dtypes >> dtype & 1)
+    return MOTH_OK;
+  const char *wide = dtype == MOTH_UINT16 ? "int32" : "int64";
+  return moth_fail(MOTH_ERR_TYPE, "not implemented for %s; convert with x:to(moth.%s)",
+                   moth_dtype_name(dtype), wide);
+}
+
 MothStatus moth_result(MothCall *c, int i, MothDType dtype, int ndim, const int64_t *shape) {
   MothTensor *t;
+  MOTH_TRY(moth_check_stored(c->op, dtype));
   if (c->target && c->op->kind == MOTH_POINTWISE) {
     MothTensor *target = c->target[i];
     if (moth_tensor_self_overlaps(target))
@@ -75,8 +84,9 @@ MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64_t *b, in
   return MOTH_OK;
 }
 
-MothDType moth_result_type(int n, const MothValue *values) {
+MothStatus moth_result_type(int n, const MothValue *values, MothDType *out) {
   int best[3] = {-1, -1, -1}; /* with dimensions, 0-dim, numbers */
+  MothDType both;
   for (int i = 0; i < n; i++) {
     MothValue v = values[i];
     int k;
@@ -96,16 +106,23 @@ MothDType moth_result_type(int n, const MothValue *values) {
     } else {
       continue;
     }
-    best[k] = best[k] < 0 ? (int)d : (int)moth_dtype_promote((MothDType)best[k], d);
+    both = d;
+    if (best[k] >= 0)
+      MOTH_TRY(moth_dtype_common((MothDType)best[k], d, &both));
+    best[k] = (int)both;
   }
   int result = -1;
   for (int k = 0; k < 3; k++) {
     if (best[k] < 0)
       continue;
     /* A lower category counts only if it is of a higher class. */
-    if (result < 0 || moth_dtype_class((MothDType)best[k]) > moth_dtype_class((MothDType)result))
-      result =
-          result < 0 ? best[k] : (int)moth_dtype_promote((MothDType)result, (MothDType)best[k]);
+    if (result < 0)
+      result = best[k];
+    else if (moth_dtype_class((MothDType)best[k]) > moth_dtype_class((MothDType)result)) {
+      MOTH_TRY(moth_dtype_common((MothDType)result, (MothDType)best[k], &both));
+      result = (int)both;
+    }
   }
-  return result < 0 ? moth_default_dtype() : (MothDType)result;
+  *out = result < 0 ? moth_default_dtype() : (MothDType)result;
+  return MOTH_OK;
 }

@@ -27,6 +27,9 @@ MothStatus moth_shape_factory(MothCall *c) {
     if (c->op->args[i].type == MOTH_T_INTS)
       size = c->args[i];
   MOTH_TRY(options(c, c->op->id == MOTH_OP_randint ? MOTH_INT64 : moth_default_dtype(), &dtype));
+  for (int i = 0; i < c->op->nargs; i++)
+    if (c->op->args[i].type == MOTH_T_SCALAR)
+      MOTH_TRY(moth_dtype_check_number(dtype, c->args[i], "the value"));
   return moth_result(c, 0, dtype, (int)size.n, size.u.ints);
 }
 
@@ -50,6 +53,12 @@ MothStatus moth_shape_arange(MothCall *c) {
   if (n > 9e18)
     return moth_fail(MOTH_ERR_VALUE, "more than 9e18 elements");
   int64_t size = (int64_t)n;
+  if (!moth_dtype_is_float(dtype)) { /* counted in steps that are integers themselves */
+    MothValue last = moth_v_float(trunc(start) + trunc(step) * (size > 0 ? n - 1 : 0));
+    MOTH_TRY(moth_dtype_check_number(dtype, c->args[0], "start"));
+    MOTH_TRY(moth_dtype_check_number(MOTH_INT64, c->args[2], "step"));
+    MOTH_TRY(moth_dtype_check_number(dtype, last, "the last number"));
+  }
   return moth_result(c, 0, dtype, 1, &size);
 }
 
@@ -59,6 +68,8 @@ MothStatus moth_shape_linspace(MothCall *c) {
   if (steps < 0)
     return moth_fail(MOTH_ERR_VALUE, "steps must not be negative, got %lld", (long long)steps);
   MOTH_TRY(options(c, moth_default_dtype(), &to));
+  MOTH_TRY(moth_dtype_check_number(to, start, "start"));
+  MOTH_TRY(moth_dtype_check_number(to, stop, "stop"));
   return moth_result(c, 0, to, 1, &steps);
 }
 
@@ -112,6 +123,14 @@ MothStatus moth_shape_self(MothCall *c) {
         "the tensor written to holds several elements in one place (an expanded view?); "
         "clone() it first");
   return moth_result_same(c, 0, self);
+}
+
+/* fill_: (self, value) */
+MothStatus moth_shape_fill(MothCall *c) {
+  const MothTensor *self = c->args[0].u.t;
+  if (c->args[1].tag != MOTH_V_TENSOR)
+    MOTH_TRY(moth_dtype_check_number((MothDType)self->dtype, c->args[1], "the value"));
+  return moth_shape_self(c);
 }
 
 MothStatus moth_shape_copy(MothCall *c) {

@@ -37,7 +37,7 @@ MothStatus moth_shape_cat(MothCall *c) {
     const MothTensor *t = tensors.u.tensors[i];
     if (t->ndim == 0)
       return moth_fail(MOTH_ERR_VALUE, "tensor %u has no dimensions and cannot be joined", i + 1);
-    dtype = moth_dtype_promote(dtype, (MothDType)t->dtype);
+    MOTH_TRY(moth_dtype_common(dtype, (MothDType)t->dtype, &dtype));
     if (skipped(first))
       first = t;
   }
@@ -112,6 +112,8 @@ MothStatus moth_shape_scatter(MothCall *c) {
                          (long long)got, k + 1, (long long)wanted);
     }
     MOTH_TRY(need_same_dtype(self, "src", t));
+  } else {
+    MOTH_TRY(moth_dtype_check_number((MothDType)self->dtype, src, "src"));
   }
   return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
 }

@@ -1,4 +1,6 @@
 /* The rule of all pointwise ops: one broadcast shape, one compute dtype. */
+#include <stdio.h>
+
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
 
@@ -25,26 +27,42 @@ static MothStatus broadcast_all(const MothCall *c, int *ndim, int64_t *shape) {
   return MOTH_OK;
 }
 
-static MothDType promoted(const MothCall *c) {
+static MothStatus promoted(const MothCall *c, MothDType *out) {
   MothValue typed[MOTH_MAX_ARGS];
   int n = 0;
   for (int i = 0; i < c->op->nargs; i++)
     if (promotes(c->op, i))
       typed[n++] = c->args[i];
-  return moth_result_type(n, typed);
+  return moth_result_type(n, typed, out);
 }
 
-/* Numbers that the computation cannot hold. */
+/* Numbers that the computation cannot hold. Limits of clamp cut, wherever they lie. */
 static MothStatus check_numbers(const MothCall *c, MothDType dtype) {
   const MothOp *op = c->op;
-  for (int i = 0; i < op->nargs; i++)
-    if ((op->args[i].type == MOTH_T_SCALAR || op->promote == MOTH_PROMOTE_SELF) &&
-        c->args[i].tag == MOTH_V_FLOAT)
+  bool is_float = moth_dtype_is_float(dtype);
+  for (int i = 0; i < op->nargs; i++) {
+    MothValue v = c->args[i];
+    bool parameter = op->args[i].type == MOTH_T_SCALAR;
+    int limit = op->limits ? op->limits[i] : 0;
+    if (v.tag != MOTH_V_FLOAT && v.tag != MOTH_V_INT)
+      continue;
+    if (!is_float && v.tag == MOTH_V_FLOAT && (parameter || op->promote == MOTH_PROMOTE_SELF))
       return moth_fail(
           MOTH_ERR_TYPE,
           "argument '%s' is %.6g, but the computation is in %s; convert the tensor with "
           "x:float() or give an integer",
-          op->args[i].name, c->args[i].u.d, moth_dtype_name(dtype));
+          op->args[i].name, v.u.d, moth_dtype_name(dtype));
+    if (limit == 3 && !is_float && v.u.i < 0)
+      return moth_fail(MOTH_ERR_VALUE,
+                       "integers to negative integer powers are not allowed: '%s' is %lld; convert "
+                       "with x:float()",
+                       op->args[i].name, (long long)v.u.i);
+    if ((limit == 0 || limit == 3) && !(parameter && is_float)) {
+      char what[64];
+      snprintf(what, sizeof what, "argument '%s'", op->args[i].name);
+      MOTH_TRY(moth_dtype_check_number(dtype, v, what));
+    }
+  }
   return MOTH_OK;
 }
 
@@ -80,15 +98,18 @@ MothStatus moth_shape_pointwise(MothCall *c) {
     MOTH_TRY(broadcast_all(c, &ndim, wide));
     shape = wide;
   }
-  MothDType dtype = one_dtype || op->promote == MOTH_PROMOTE_SELF ? (MothDType)typed : promoted(c);
+  MothDType dtype = (MothDType)typed;
+  if (!one_dtype && op->promote != MOTH_PROMOTE_SELF)
+    MOTH_TRY(promoted(c, &dtype));
   bool is_float = moth_dtype_is_float(dtype);
   if (op->promote == MOTH_PROMOTE_FLOAT && !is_float) {
     dtype = moth_default_dtype();
     is_float = true;
   }
+  MOTH_TRY(moth_check_stored(op, dtype));
   if (!(op->dtypes >> dtype & 1))
     return moth_fail(MOTH_ERR_TYPE, "not implemented for %s", moth_dtype_name(dtype));
-  if (!is_float)
+  if (!is_float || !one_dtype)
     MOTH_TRY(check_numbers(c, dtype));
   c->dtype = (uint8_t)dtype;
   MothDType out = op->out_dtype >= 0 ? (MothDType)op->out_dtype : dtype;

@@ -70,6 +70,9 @@ MothStatus moth_pickle_join_storages(MothPickleMachine *m) {
   MothPickle *p = m->out;
   MothPickleStorage **sorted = NULL;
   uint32_t room = 0;
+  for (uint32_t i = 0; i < p->storage_count; i++)
+    if (p->storages[i].dtype == MOTH_NDTYPES) /* of bytes that no tensor took */
+      p->storages[i].dtype = MOTH_UINT8;
   if (p->storage_count < 2)
     return MOTH_OK;
   MothStatus status = moth_pickle_reserve(m, &sorted, 0, &room, p->storage_count, sizeof *sorted);

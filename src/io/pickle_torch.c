@@ -11,6 +11,7 @@ typedef enum Global {
   ORDERED_DICT,
   REBUILD_TENSOR,
   REBUILD_TENSOR_V2,
+  REBUILD_TENSOR_V3,
   REBUILD_PARAMETER,
   SIZE,
   DEVICE,
@@ -21,6 +22,7 @@ static const char *const globals[NGLOBALS] = {
     [ORDERED_DICT] = "collections.OrderedDict",
     [REBUILD_TENSOR] = "torch._utils._rebuild_tensor",
     [REBUILD_TENSOR_V2] = "torch._utils._rebuild_tensor_v2",
+    [REBUILD_TENSOR_V3] = "torch._utils._rebuild_tensor_v3",
     [REBUILD_PARAMETER] = "torch._utils._rebuild_parameter",
     [SIZE] = "torch.Size",
     [DEVICE] = "torch.device",
@@ -41,14 +43,17 @@ static const struct {
     {"torch.IntStorage", MOTH_INT32, "torch.int32"},
     {"torch.LongStorage", MOTH_INT64, "torch.int64"},
     {"torch.BoolStorage", MOTH_BOOL, "torch.bool"},
+    {NULL, MOTH_UINT16, "torch.uint16"},
+    {NULL, MOTH_UINT32, "torch.uint32"},
+    {NULL, MOTH_UINT64, "torch.uint64"},
+    {"torch.storage.UntypedStorage", MOTH_NDTYPES,
+     NULL}, /* bytes, until a tensor says of what dtype */
 };
 
 /* Names that PyTorch itself writes for what moth does not have. */
 static const struct {
   const char *start, *why;
 } refusals[] = {
-    {"torch._utils._rebuild_tensor_v3", "a tensor of a dtype that moth does not have"},
-    {"torch.storage.UntypedStorage", "a storage without a dtype; save tensors"},
     {"torch._utils._rebuild_sparse", "a sparse tensor; save x.to_dense()"},
     {"torch._utils._rebuild_qtensor", "a quantized tensor; save x.dequantize()"},
     {"torch._utils._rebuild_", "a kind of tensor that moth does not have"},
@@ -88,10 +93,10 @@ MothStatus moth_pickle_push_name(MothPickleMachine *m, const char *module, size_
     if (strcmp(whole, globals[i]) == 0)
       return moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_GLOBAL, .n = i});
   for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
-    if (strcmp(whole, dtypes[i].storage) == 0)
+    if (dtypes[i].storage && strcmp(whole, dtypes[i].storage) == 0)
       return moth_pickle_push(m,
                               (MothPickleValue){.kind = MOTH_PICKLE_CLASS, .n = dtypes[i].dtype});
-    if (strcmp(whole, dtypes[i].name) == 0)
+    if (dtypes[i].name && strcmp(whole, dtypes[i].name) == 0)
       return moth_pickle_push(m,
                               (MothPickleValue){.kind = MOTH_PICKLE_DTYPE, .n = dtypes[i].dtype});
   }
@@ -166,11 +171,32 @@ static bool reaches_within(MothPickleTensor *t, const int64_t *dims, int64_t num
   return sound && count <= INT64_MAX / 16 && (empty || last < numel);
 }
 
-/* (storage, offset, sizes, strides, requires_grad, hooks, metadata); the old function has four */
-static MothStatus rebuild_tensor(MothPickleMachine *m, MothPickleValue arguments) {
-  MothPickleValue item[7], size[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+/* A storage of bytes gets the dtype of its tensor. */
+static MothStatus give_dtype(MothPickleMachine *m, MothPickleStorage *s, MothDType dtype) {
+  if (s->dtype == MOTH_NDTYPES && s->numel % moth_dtype_size(dtype) == 0) {
+    s->dtype = dtype;
+    s->numel /= moth_dtype_size(dtype);
+  }
+  return s->dtype == dtype ? MOTH_OK
+                           : moth_pickle_damaged(m, "a tensor of another dtype than its storage");
+}
+
+/* (storage, offset, sizes, strides, requires_grad, hooks, metadata); the old function has four, the newest one a dtype
+ * before the metadata */
+static MothStatus rebuild_tensor(MothPickleMachine *m, MothPickleValue arguments, bool typed) {
+  MothPickleValue item[8], size[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   MothPickle *p = m->out;
-  int n = items_of(m, arguments, item, 7);
+  int n = items_of(m, arguments, item, typed ? 8 : 7);
+  if (typed) {
+    if (n < 7 || item[0].kind != MOTH_PICKLE_STORAGE || item[6].kind != MOTH_PICKLE_DTYPE)
+      return moth_pickle_damaged(m, "a tensor that is not described as PyTorch does");
+    MOTH_TRY(give_dtype(m, &p->storages[item[0].n], (MothDType)item[6].n));
+    item[6] = item[7];
+    n--;
+  } else if (n > 0 && item[0].kind == MOTH_PICKLE_STORAGE &&
+             p->storages[item[0].n].dtype == MOTH_NDTYPES) {
+    return moth_pickle_damaged(m, "a tensor without a dtype");
+  }
   if (n < 4 || n == 5 || item[0].kind != MOTH_PICKLE_STORAGE || item[1].kind != MOTH_PICKLE_INT ||
       item[2].kind != MOTH_PICKLE_TUPLE || item[3].kind != MOTH_PICKLE_TUPLE ||
       (n > 4 && item[4].kind != MOTH_PICKLE_BOOL))
@@ -241,7 +267,9 @@ MothStatus moth_pickle_reduce(MothPickleMachine *m) {
     return moth_pickle_push(m, made);
   case REBUILD_TENSOR:
   case REBUILD_TENSOR_V2:
-    return rebuild_tensor(m, arguments);
+    return rebuild_tensor(m, arguments, false);
+  case REBUILD_TENSOR_V3:
+    return rebuild_tensor(m, arguments, true);
   case REBUILD_PARAMETER:
     return rebuild_parameter(m, arguments);
   case SIZE:

@@ -20,7 +20,8 @@ static const char *const dtype_names[MOTH_NDTYPES] = {
     [MOTH_FLOAT32] = "F32",   [MOTH_FLOAT64] = "F64", [MOTH_FLOAT16] = "F16",
     [MOTH_BFLOAT16] = "BF16", [MOTH_INT8] = "I8",     [MOTH_UINT8] = "U8",
     [MOTH_INT16] = "I16",     [MOTH_INT32] = "I32",   [MOTH_INT64] = "I64",
-    [MOTH_BOOL] = "BOOL",
+    [MOTH_BOOL] = "BOOL",     [MOTH_UINT16] = "U16",  [MOTH_UINT32] = "U32",
+    [MOTH_UINT64] = "U64",
 };
 
 static MothStatus no_memory(void) {

@@ -24,7 +24,8 @@
 #define MOTH_MAGIC_GENERATOR 0x6d6f746847656e65ull
 
 #define MOTH_LUA_DTYPES                                                                            \
-  "float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, bool"
+  "float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, bool, uint16, "          \
+  "uint32, uint64"
 
 typedef struct MothHandle {
   uint64_t magic;

@@ -59,9 +59,11 @@ static void fill_from(lua_State *L, Fill *f, int depth) {
       MothValue v = moth_v_float(d);
       if (d == floor(d) && fabs(d) <= 9007199254740992.0)
         v = moth_v_int((int64_t)d);
-      else if (f->dtype != MOTH_BOOL && !moth_dtype_is_float(f->dtype))
+      else if (d != floor(d) && f->dtype != MOTH_BOOL && !moth_dtype_is_float(f->dtype))
         moth_lua_error(L, "[tensor] %.14g is not integral and does not go into %s", d,
                        moth_dtype_name(f->dtype));
+      if (!moth_dtype_is_float(f->dtype) && moth_dtype_check_number(f->dtype, v, "an element"))
+        moth_lua_error(L, "[tensor] %s", moth_last_error());
       moth_dtype_store(f->dtype, f->at, v);
       f->saw |= SAW_NUMBER;
     } else if (type == LUA_TBOOLEAN) {
@@ -125,10 +127,11 @@ static void push_element(lua_State *L, MothDType dtype, const void *p) {
   if (v.tag == MOTH_V_BOOL)
     lua_pushboolean(L, v.u.b);
   else
-    lua_pushnumber(L, v.tag == MOTH_V_FLOAT ? v.u.d : (lua_Number)v.u.i);
+    lua_pushnumber(L, moth_as_double(v));
 }
 
-/* item(t) -> number or boolean; beyond 2^53 two more numbers: the high and low 32 bits. */
+/* item(t) -> number or boolean; beyond 2^53 two more numbers: the high and low 32 bits. high is not negative where the
+ * number is from 2^63 on. */
 static int b_item(lua_State *L) {
   MothValue v;
   MothStatus s = moth_tensor_item(arg_tensor(L, 1), &v);
@@ -139,9 +142,9 @@ static int b_item(lua_State *L) {
   } else if (v.tag == MOTH_V_FLOAT) {
     lua_pushnumber(L, v.u.d);
   } else {
-    lua_pushnumber(L, (lua_Number)v.u.i);
-    if (v.u.i > 9007199254740992 || v.u.i < -9007199254740992) {
-      lua_pushnumber(L, (lua_Number)(v.u.i >> 32));
+    lua_pushnumber(L, moth_as_double(v));
+    if (v.n || v.u.i > 9007199254740992 || v.u.i < -9007199254740992) {
+      lua_pushnumber(L, (lua_Number)(v.n ? (int64_t)((uint64_t)v.u.i >> 32) : v.u.i >> 32));
       lua_pushnumber(L, (lua_Number)(v.u.i & 0xffffffff));
       return 3;
     }
@@ -382,8 +385,11 @@ static int b_default_dtype(lua_State *L) {
 }
 
 static int b_promote(lua_State *L) {
-  moth_lua_push_dtype(L,
-                      moth_dtype_promote(moth_lua_check_dtype(L, 1), moth_lua_check_dtype(L, 2)));
+  MothDType common;
+  MothStatus s = moth_dtype_common(moth_lua_check_dtype(L, 1), moth_lua_check_dtype(L, 2), &common);
+  if (s)
+    return moth_lua_raise(L, s);
+  moth_lua_push_dtype(L, common);
   return 1;
 }
 
@@ -398,7 +404,11 @@ static int b_result_type(lua_State *L) {
       v[i] = d == floor(d) ? moth_v_int(0) : moth_v_float(d);
     }
   }
-  moth_lua_push_dtype(L, moth_result_type(2, v));
+  MothDType common;
+  MothStatus s = moth_result_type(2, v, &common);
+  if (s)
+    return moth_lua_raise(L, s);
+  moth_lua_push_dtype(L, common);
   return 1;
 }
 

@@ -1,7 +1,10 @@
 -- Joining, gathering, scattering, masks. Index tensors (int64, or any integer dtype) count from index_base.
+-- With the dtypes that are there for storage and exchange: uint16, uint32, uint64.
+local stored = "float,int,bool,uint"
+
 return {
 { "cat(Tensor[] tensors, Dim dim=0) -> Tensor",
-  kind = "structured", shape = "cat", amp = "widest",
+  kind = "structured", dtypes = stored, shape = "cat", amp = "widest",
   grad = { tensors = "cat_backward(grad, tensors, dim)" },
   reference = "cat",
   samples = { "{randn(2,3), randn(1,3)}", "{randn(2,3), randn(2,1)}, 2" },
@@ -15,7 +18,7 @@ return {
   errors = { { "{randn(2,3), randn(2,4)}", "size" }, { "{}", "at least one" }, { "{randn(2)}, 3", "out of range" } },
   doc = "Tensors of one shape joined along a new dimension." },
 { "gather(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",
-  kind = "structured", shape = "gather",
+  kind = "structured", dtypes = stored, shape = "gather",
   grad = { self = "gather_backward(grad, self.shape, dim, index, index_base)" },
   reference = "gather",
   samples = { "randn(3,4), 2, randint(1, 5, {3,2})", "randn(3,4), 1, randint(1, 4, {2,4})" },
@@ -25,7 +28,7 @@ return {
   },
   doc = "out[i][j] = self[index[i][j]][j] for dim 1, and so on." },
 { "scatter(Tensor self, Dim dim, IndexTensor index, Operand src, index_base) -> Tensor",
-  kind = "structured", shape = "scatter", inplace = true,
+  kind = "structured", dtypes = stored, shape = "scatter", inplace = true,
   grad = { self = "scatter(grad, dim, index, 0, index_base)", src = "gather(grad, dim, index, index_base)" },
   reference = "scatter",
   samples = {
@@ -50,7 +53,7 @@ return {
   },
   doc = "self with src added at index along dim." },
 { "index_select(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",
-  kind = "structured", shape = "index_select",
+  kind = "structured", dtypes = stored, shape = "index_select",
   grad = { self = "index_select_backward(grad, self.shape, dim, index, index_base)" },
   reference = "index_select",
   samples = { "randn(4,3), 1, tensor({1,4,4},{dtype=int64})", "randn(4,3), 2, tensor({2},{dtype=int64})" },
@@ -70,7 +73,7 @@ return {
   },
   doc = "self with the rows of source added at index along dim." },
 { "index_copy(Tensor self, Dim dim, IndexTensor index, Tensor source, index_base) -> Tensor",
-  kind = "structured", shape = "index_put", inplace = true,
+  kind = "structured", dtypes = stored, shape = "index_put", inplace = true,
   grad = {
     self = "index_fill_zero(grad, dim, index, index_base)", source = "index_select(grad, dim, index, index_base)",
   },
@@ -125,14 +128,14 @@ return {
   doc = "Writes src, broadcast, to positions in several dimensions, as gather_nd reads them; with accumulate adds it. Of \z
     several writes to one place the last stays. What x[{ i, j }] = v is made of." },
 { "masked_select(Tensor self, Mask mask) -> Tensor",
-  kind = "structured", shape = "dynamic",
+  kind = "structured", dtypes = stored, shape = "dynamic",
   grad = { self = "masked_select_backward(grad, self.shape, mask)" },
   reference = "masked_select",
   samples = { "randn(3,4), randn(3,4):gt(0)", "randn(3,4), randn(4):gt(0)" },
   errors = { { "randn(3), randn(3)", "bool" }, { "randn(3), randn(2):gt(0)", "broadcast" } },
   doc = "The elements where mask is true, as a vector." },
 { "masked_scatter(Tensor self, Mask mask, Tensor source) -> Tensor",
-  kind = "structured", shape = "masked_scatter", inplace = true,
+  kind = "structured", dtypes = stored, shape = "masked_scatter", inplace = true,
   grad = { self = "masked_fill(grad, mask, 0)", source = "masked_scatter_backward(grad, mask, source.shape)" },
   reference = "masked_scatter",
   samples = { "randn(3,4), randn(3,4):gt(0), randn(12)" },

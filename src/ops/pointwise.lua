@@ -3,6 +3,7 @@
 -- float dtype. `dtypes` says which compute dtypes exist. `cond` names the operand that is a bool mask.
 -- `ref` is the float64 reference of one element, a Lua expression over the argument names.
 local any, numbers, floats, ints = "float,int,bool", "float,int", "float", "int,bool"
+local stored = "float,int,bool,uint" -- with the dtypes that are there for storage and exchange
 
 return {
 -- arithmetic
@@ -52,6 +53,7 @@ return {
   doc = "Remainder with the sign of the dividend, as C's fmod." },
 { "pow(Operand self, Operand exponent) -> Tensor",
   kind = "pointwise", scalar = "pow", promote = "same", dtypes = numbers, inplace = true, amp = "high",
+  limits = { exponent = "natural" },
   grad = {
     self = "pow_backward_self(grad, self, exponent)",
     exponent = "pow_backward_exponent(grad, self, exponent, result)",
@@ -325,13 +327,13 @@ return {
 
 -- comparison and logic: bool results
 { "eq(Operand self, Operand other) -> Tensor",
-  kind = "pointwise", scalar = "eq", promote = "same", dtypes = any, out = "bool",
+  kind = "pointwise", scalar = "eq", promote = "same", dtypes = stored, out = "bool",
   grad = "none",
   ref = "self == other",
   samples = { "randint(0, 3, {3,4}), randint(0, 3, {4})", "randn(4), 0" },
   doc = "self == other, element by element." },
 { "ne(Operand self, Operand other) -> Tensor",
-  kind = "pointwise", scalar = "ne", promote = "same", dtypes = any, out = "bool",
+  kind = "pointwise", scalar = "ne", promote = "same", dtypes = stored, out = "bool",
   grad = "none",
   ref = "self ~= other",
   samples = { "randint(0, 3, {3,4}), randint(0, 3, {4})", "randn(4), 0" },
@@ -431,14 +433,14 @@ return {
 
 -- choosing
 { "where(Mask condition, Operand self, Operand other) -> Tensor",
-  kind = "pointwise", scalar = "where", promote = "same", dtypes = any, cond = "condition",
+  kind = "pointwise", scalar = "where", promote = "same", dtypes = stored, cond = "condition",
   grad = { self = "where(condition, grad, 0)", other = "where(condition, 0, grad)" },
   ref = "condition and self or other",
   samples = { "randn(3,4):gt(0), randn(3,4), randn(4)", "randn(3):gt(0), randn(3), 0" },
   errors = { { "randn(2), 1, 2", "must be bool" } },
   doc = "self where condition is true, else other." },
 { "masked_fill(Tensor self, Mask mask, Operand value) -> Tensor",
-  kind = "pointwise", scalar = "masked_fill", promote = "self", dtypes = any, cond = "mask", inplace = true,
+  kind = "pointwise", scalar = "masked_fill", promote = "self", dtypes = stored, cond = "mask", inplace = true,
   grad = { self = "masked_fill(grad, mask, 0)", value = "where(mask, grad, 0)" },
   ref = "mask and value or self",
   samples = { "randn(3,4), randn(3,4):gt(0), 2", "randn(3,4), randn(4):gt(0), -1.5" },

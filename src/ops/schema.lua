@@ -89,10 +89,10 @@ local function is(kind) return function(v) return type(v) == kind, "a " .. kind 
 local function flag(v) return v == true, "true, or absent" end
 
 local function dtype_classes(v)
-  local known = { float = true, int = true, bool = true }
-  if type(v) ~= "string" then return false, "a list of float, int, bool" end
+  local known = { float = true, int = true, bool = true, uint = true }
+  if type(v) ~= "string" then return false, "a list of float, int, bool, uint" end
   for class in (v .. ","):gmatch("(.-),") do
-    if not known[class] then return false, "a list of float, int, bool, as \"float,int\"" end
+    if not known[class] then return false, "a list of float, int, bool, uint, as \"float,int\"" end
   end
   return true
 end
@@ -142,7 +142,9 @@ end
 
 local function limits(v)
   for _, limit in pairs(type(v) == "table" and v or { false }) do
-    if limit ~= "lowest" and limit ~= "highest" then return false, "{ argument = \"lowest\" | \"highest\" }" end
+    if limit ~= "lowest" and limit ~= "highest" and limit ~= "natural" then
+      return false, "{ argument = \"lowest\" | \"highest\" | \"natural\" }"
+    end
   end
   return true
 end
@@ -192,7 +194,7 @@ local function check(op)
   if op.kind == "pointwise" then
     for _, key in ipairs({ "scalar", "promote" }) do if not op[key] then fail(op, key .. " is missing") end end
   else
-    for _, key in ipairs({ "scalar", "promote", "dtypes", "cond", "limits", "ref" }) do
+    for _, key in ipairs({ "scalar", "promote", "cond", "limits", "ref", op.kind ~= "structured" and "dtypes" or nil }) do
       if op[key] then fail(op, ("a record of kind %s has no %s"):format(op.kind, key)) end
     end
     if op.kind ~= "composite" and not op.shape then fail(op, "shape is missing") end

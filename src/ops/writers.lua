@@ -11,8 +11,13 @@ M.dtypes = { -- name, stored type, compute type, kind, storage form, class
   { "int8", "int8_t", "signed char", 3, 0, "int" }, { "uint8", "uint8_t", "unsigned char", 4, 0, "int" },
   { "int16", "int16_t", "short", 3, 0, "int" }, { "int32", "int32_t", "int", 3, 0, "int" },
   { "int64", "int64_t", "long long", 3, 0, "int" }, { "bool", "uint8_t", "unsigned char", 5, 0, "bool" },
+  { "uint16", "uint16_t", "unsigned short", 4, 0, "uint" }, { "uint32", "uint32_t", "unsigned int", 4, 0, "uint" },
+  { "uint64", "uint64_t", "unsigned long long", 4, 0, "uint" },
 }
 M.isas = { "generic", "avx2", "avx512" }
+-- Dtypes for storage and exchange ("uint"): an op has them if its record says so. Their kernels, little more than
+-- copies, are compiled for one instruction set.
+local function isas_of(d) return d[6] == "uint" and { "generic" } or M.isas end
 
 -- C parameters of a schema type, and the expression that makes the MothValue.
 local c_param = {
@@ -110,11 +115,15 @@ local function write_unpack(ops, write)
   write("unpack.h", table.concat(t, "\n"))
 end
 
-local function class_mask(op)
+local function has_class(op, class)
   local classes = op.dtypes or (op.promote == "float" and "float") or "float,int,bool"
+  return ("," .. classes .. ","):find("," .. class .. ",", 1, true) ~= nil
+end
+
+local function class_mask(op)
   local m = 0
   for i, d in ipairs(M.dtypes) do
-    if ("," .. classes .. ","):find("," .. d[6] .. ",", 1, true) then m = m + 2 ^ (i - 1) end
+    if has_class(op, d[6]) then m = m + 2 ^ (i - 1) end
   end
   return m, classes
 end
@@ -151,7 +160,7 @@ local function write_table(ops, write)
     end
     if op.limits then
       local l = {}
-      for i = 1, #op.args do l[#l + 1] = ({ lowest = "1", highest = "2" })[op.limits[op.args[i].name]] or "0" end
+      for i = 1, #op.args do l[#l + 1] = ({ lowest = "1", highest = "2", natural = "3" })[op.limits[op.args[i].name]] or "0" end
       t[#t + 1] = ("static const uint8_t limits_%s[] = {%s};"):format(op.name, table.concat(l, ", "))
     end
   end
@@ -244,7 +253,10 @@ local function row_function(op, name, out_type, text)
   return op.lanes and ("#ifdef %s\n#define %s %s\n#else\n%s#endif\n"):format(op.lanes, name, op.lanes, t) or t
 end
 
--- The loop of one pointwise op in one dtype and level: contiguous, with scalars, and strided.
+-- The loop of one pointwise op in one dtype and level: over contiguous operands, and strided. An operand that is one number
+-- for all is read from a block of equal ones by the same loop: in one of its own, gcc would compute what depends on it alone
+-- ahead of the loop, and a product that was computed there is no part of an FMA any more, so that the last bit of a result
+-- would depend on whether an operand is expanded.
 local function loop(op, name)
   local operands, params = {}, {}
   for _, a in ipairs(op.args) do
@@ -253,11 +265,8 @@ local function loop(op, name)
   local n = #operands
   local t = { ("static void %s(char **p, const int64_t *s, int64_t n, const MothParam *k) {"):format(name) }
   local out_type = op.out == "bool" and "uint8_t" or "stored"
-  local types, size = {}, {}
-  for i, a in ipairs(operands) do
-    types[i] = op.cond == a.name and "uint8_t" or "stored"
-    size[i] = ("sizeof(%s)"):format(types[i])
-  end
+  local types = {}
+  for i, a in ipairs(operands) do types[i] = op.cond == a.name and "uint8_t" or "stored" end
   local pass = {}
   for i in ipairs(params) do
     t[#t + 1] = ("  const real k%d = PARAM(k[%d]);"):format(i - 1, i - 1)
@@ -265,56 +274,47 @@ local function loop(op, name)
   end
   if #params == 0 then t[#t + 1] = "  (void)k;" end
   -- the call, given how each operand is read (in schema order)
-  local function expr(reads)
+  local function expr(read)
     local list = {}
-    for i, r in ipairs(reads) do list[i] = types[i] == "uint8_t" and op.cond == operands[i].name and r or "LOAD(" .. r .. ")" end
+    for i, a in ipairs(operands) do
+      local r = read:gsub("#", i):gsub("TYPE", types[i])
+      list[i] = op.cond == a.name and r or "LOAD(" .. r .. ")"
+    end
     for _, x in ipairs(pass) do list[#list + 1] = x end
     local call = ("m_%s(%s)"):format(op.scalar, table.concat(list, ", "))
     return op.out == "bool" and "(uint8_t)" .. call or "STORE(" .. call .. ")"
   end
-  local function fast(scalar) -- scalar[i]: operand i has stride 0
-    local cond, head, reads = { ("s[0] == sizeof(%s)"):format(out_type) }, {}, {}
-    for i = 1, n do
-      cond[#cond + 1] = scalar[i] and ("s[%d] == 0"):format(i) or ("s[%d] == %s"):format(i, size[i])
-      if scalar[i] then
-        head[#head + 1] = ("    const %s a%d = *(const %s *)p[%d];"):format(types[i], i, types[i], i)
-        reads[i] = "a" .. i
-      else
-        head[#head + 1] = ("    const %s *a%d = (const %s *)p[%d];"):format(types[i], i, types[i], i)
-        reads[i] = ("a%d[i]"):format(i)
-      end
-    end
-    t[#t + 1] = ("  if (%s) {"):format(table.concat(cond, " && "))
+  local function each_operand(form, separator)
+    local list = {}
+    for i = 1, n do list[i] = (form:gsub("#", i):gsub("TYPE", types[i])) end
+    return table.concat(list, separator)
+  end
+  if n == 1 and #params == 0 and (op.dtypes == "float" or op.promote == "float") then
+    -- long formulas, in a function of its own: constants stay in memory, and registers are free
+    table.insert(t, 1, row_function(op, name .. "_row", out_type,
+      "    MOTH_VECTOR_LONG for (int64_t i = 0; i < n; i++) o[i] = " .. expr("a#[i]") .. ";"))
+    t[#t + 1] = ([[
+  if (s[0] == sizeof(%s) && s[1] == sizeof(stored)) {
+    %s_row((%s *)p[0], (const stored *)p[1], n);
+    return;
+  }]]):format(out_type, name, out_type)
+  else
+    t[#t + 1] = ("  if (s[0] == sizeof(%s) && %s) {"):format(out_type, each_operand("(s[#] == sizeof(TYPE) || s[#] == 0)", " && "))
     t[#t + 1] = ("    %s *o = (%s *)p[0];"):format(out_type, out_type)
-    t[#t + 1] = table.concat(head, "\n")
-    local long = n == 1 and #params == 0 and (op.dtypes == "float" or op.promote == "float")
-    local text = ("    MOTH_VECTOR%s for (int64_t i = 0; i < n; i++) o[i] = %s;"):format(long and "_LONG" or "", expr(reads))
-    if not long then -- what it waits for is memory
-      local asked = { "ASK_AHEAD_OUT(o, from);" }
-      for i = 1, n do
-        if not scalar[i] then asked[#asked + 1] = ("ASK_AHEAD(a%d, from);"):format(i) end
-      end
-      text = ("    STRETCHES(o, n, from, end) {\n      if (far) {\n        %s\n      }\n\z
-        \32     MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] = %s;\n    }"):format(table.concat(asked, "\n        "), expr(reads))
-    end
-    if long then -- in a function of its own: constants stay in memory, and registers are free
-      table.insert(t, 1, row_function(op, name .. "_row", out_type, text))
-      text = ("    %s_row(o, a1, n);"):format(name)
-    end
-    t[#t + 1] = text .. "\n    return;\n  }"
+    t[#t + 1] = each_operand([[
+    const TYPE *a# = (const TYPE *)p[#];
+    TYPE block#[STRETCH];
+    if (s[#] == 0)
+      REPEATED(block#, *a#, n);]], "\n")
+    t[#t + 1] = ("    STRETCHES(o, n, from, end, %s) {"):format(each_operand("s[#] == 0", " || "))
+    t[#t + 1] = "      if (far) { /* what it waits for is memory */\n        ASK_AHEAD_OUT(o, from);"
+    t[#t + 1] = each_operand("        if (s[#] != 0)\n          ASK_AHEAD(a#, from);", "\n") .. "\n      }"
+    t[#t + 1] = ("      %s *at = o + from;"):format(out_type)
+    t[#t + 1] = each_operand("      const TYPE *in# = s[#] == 0 ? block# : a# + from;", "\n")
+    t[#t + 1] = ("      MOTH_VECTOR for (int64_t i = 0; i < end - from; i++) at[i] = %s;\n    }\n    return;\n  }"):format(expr("in#[i]"))
   end
-  fast({})
-  if n == 2 then
-    fast({ false, true })
-    if operands[1].type == "OPERAND" then fast({ true, false }) end
-  elseif n == 3 then
-    fast({ false, false, true })
-    fast({ false, true, false })
-    fast({ false, true, true })
-  end
-  local reads = {}
-  for i = 1, n do reads[i] = ("*(const %s *)(p[%d] + i * s[%d])"):format(types[i], i, i) end
-  t[#t + 1] = ("  for (int64_t i = 0; i < n; i++)\n    *(%s *)(p[0] + i * s[0]) = %s;\n}\n"):format(out_type, expr(reads))
+  t[#t + 1] = ("  for (int64_t i = 0; i < n; i++)\n    *(%s *)(p[0] + i * s[0]) = %s;\n}\n"):format(out_type,
+    expr("*(const TYPE *)(p[#] + i * s[#])"))
   return table.concat(t, "\n")
 end
 
@@ -333,15 +333,15 @@ end
 
 local function write_kernels(ops, write)
   for _, d in ipairs(M.dtypes) do
-    for _, isa in ipairs(M.isas) do
+    local all = d[6] == "uint" and "stored" or "all"
+    for _, isa in ipairs(isas_of(d)) do
       local suffix = ("_%s_%s"):format(d[1], isa)
-      local t = { banner, ("#define MOTH_NO_OPS\n#include <stdint.h>\n#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF MOTH_%s\n#include \"kernels/cpu/typed/all.h\"\n"):format(d[2], d[3], d[4], d[5], d[1]:upper()) }
+      local t = { banner, ("#define MOTH_NO_OPS\n#include <stdint.h>\n#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF MOTH_%s\n#include \"kernels/cpu/typed/%s.h\"\n"):format(d[2], d[3], d[4], d[5], d[1]:upper(), all) }
       if d[5] ~= 0 then t[#t + 1] = ("extern const MothKernels moth_kernels_float32_%s;"):format(isa) end
       local rows = {}
       for _, op in ipairs(ops) do
         if op.kind == "pointwise" then
-          local classes = op.dtypes or (op.promote == "float" and "float") or "float,int,bool"
-          if ("," .. classes .. ","):find("," .. d[6] .. ",", 1, true) then
+          if has_class(op, d[6]) then
             t[#t + 1] = ("/* %s */"):format(op.place)
             t[#t + 1] = d[5] == 0 and loop(op, op.name .. suffix) or loop_through_float32(op, op.name .. suffix, isa)
             rows[#rows + 1] = ("  [%d] = %s,"):format(op.pointwise, op.name .. suffix)
@@ -353,18 +353,21 @@ local function write_kernels(ops, write)
       for _, from in ipairs(M.dtypes) do
         copies[#copies + 1] = ("[MOTH_%s] = %s"):format(from[1]:upper(), from[1] == d[1] and "copy_same" or "copy_from_" .. from[1])
       end
-      t[#t + 1] = ("const MothKernels moth_kernels%s = {\n  .pointwise = pointwise,\n  .copy_from = {%s},\n#undef MOTH_X\n#define MOTH_X(name, ret, ...) .name = name,\n  MOTH_TYPED_LIST(MOTH_X)\n#undef MOTH_X\n};\n"):format(suffix, table.concat(copies, ", "))
+      local typed = d[6] == "uint" and "  .fill = fill,"
+        or "#undef MOTH_X\n#define MOTH_X(name, ret, ...) .name = name,\n  MOTH_TYPED_LIST(MOTH_X)\n#undef MOTH_X"
+      t[#t + 1] = ("const MothKernels moth_kernels%s = {\n  .pointwise = pointwise,\n  .copy_from = {%s},\n%s\n};\n"):format(
+        suffix, table.concat(copies, ", "), typed)
       write(("kernels/%s_%s.c"):format(d[1], isa), table.concat(t, "\n"))
     end
   end
   local t = { banner, '#include "kernels/cpu/table.h"\n' }
   for _, d in ipairs(M.dtypes) do
-    for _, isa in ipairs(M.isas) do t[#t + 1] = ("extern const MothKernels moth_kernels_%s_%s;"):format(d[1], isa) end
+    for _, isa in ipairs(isas_of(d)) do t[#t + 1] = ("extern const MothKernels moth_kernels_%s_%s;"):format(d[1], isa) end
   end
   t[#t + 1] = "const MothKernels *const moth_kernels[MOTH_NISAS][MOTH_NDTYPES] = {"
   for _, isa in ipairs(M.isas) do
     local row = {}
-    for _, d in ipairs(M.dtypes) do row[#row + 1] = ("&moth_kernels_%s_%s"):format(d[1], isa) end
+    for _, d in ipairs(M.dtypes) do row[#row + 1] = ("&moth_kernels_%s_%s"):format(d[1], isas_of(d)[2] and isa or "generic") end
     t[#t + 1] = ("  {%s},"):format(table.concat(row, ", "))
   end
   t[#t + 1] = "};\n"
@@ -445,8 +448,7 @@ local function write_cuda(ops, write)
     local rows, casts = {}, {}
     for _, op in ipairs(ops) do
       if op.kind == "pointwise" then
-        local classes = op.dtypes or (op.promote == "float" and "float") or "float,int,bool"
-        local has = ("," .. classes .. ","):find("," .. d[6] .. ",", 1, true)
+        local has = has_class(op, d[6])
         local name = ("%s_%s_cuda"):format(op.name, d[1])
         if has then t[#t + 1] = cuda_loop(op, name) end
         rows[#rows + 1] = ("  %s,"):format(has and name or "nullptr")
@@ -457,9 +459,11 @@ local function write_cuda(ops, write)
     t[#t + 1] = ("extern const MothCudaLoop moth_cuda_loops_%s[] = {\n%s\n};"):format(d[1], table.concat(rows, "\n"))
     t[#t + 1] = ("extern const MothCudaLoop moth_cuda_casts_%s[] = {%s};\n"):format(d[1], table.concat(casts, ", "))
     write(("cuda/%s_pointwise.cu"):format(d[1]), table.concat(t, "\n"))
-    write(("cuda/%s_typed.cu"):format(d[1]), table.concat({ banner, head, '#include "kernels/cuda/typed/all.cuh"\n',
-      ("extern const MothCudaKernels moth_cuda_kernels_%s = {"):format(d[1]), "#define MOTH_X(name, ret, ...) name,",
-      "  MOTH_CUDA_TYPED_LIST(MOTH_X)", "#undef MOTH_X", "};\n" }, "\n"))
+    if d[6] ~= "uint" then
+      write(("cuda/%s_typed.cu"):format(d[1]), table.concat({ banner, head, '#include "kernels/cuda/typed/all.cuh"\n',
+        ("extern const MothCudaKernels moth_cuda_kernels_%s = {"):format(d[1]), "#define MOTH_X(name, ret, ...) name,",
+        "  MOTH_CUDA_TYPED_LIST(MOTH_X)", "#undef MOTH_X", "};\n" }, "\n"))
+    end
     if d[6] == "float" then
       write(("cuda/%s_attention.cu"):format(d[1]), table.concat({ banner, head,
         '#include "kernels/cuda/typed/prelude.cuh"\n#include "kernels/cuda/attention.h"\n#include "kernels/cuda/util.h"',
@@ -474,11 +478,12 @@ local function write_cuda(ops, write)
     if d[6] == "float" then t[#t + 1] = ("extern const MothCudaAttentionKernels moth_cuda_attention_%s;"):format(d[1]) end
   end
   for _, d in ipairs(M.dtypes) do
-    t[#t + 1] = ("extern const MothCudaLoop moth_cuda_loops_%s[], moth_cuda_casts_%s[];\nextern const MothCudaKernels moth_cuda_kernels_%s;"):format(d[1], d[1], d[1])
+    t[#t + 1] = ("extern const MothCudaLoop moth_cuda_loops_%s[], moth_cuda_casts_%s[];"):format(d[1], d[1])
+    if d[6] ~= "uint" then t[#t + 1] = ("extern const MothCudaKernels moth_cuda_kernels_%s;"):format(d[1]) end
   end
   local function list(pattern)
     local l = {}
-    for i, d in ipairs(M.dtypes) do l[i] = pattern .. d[1] end
+    for i, d in ipairs(M.dtypes) do l[i] = d[6] == "uint" and pattern:sub(1, 1) == "&" and "nullptr" or pattern .. d[1] end
     return table.concat(l, ", ")
   end
   t[#t + 1] = ("const MothCudaLoop *const moth_cuda_loops[MOTH_NDTYPES] = {%s};"):format(list("moth_cuda_loops_"))

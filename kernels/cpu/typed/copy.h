@@ -1,5 +1,5 @@
-/* Conversions into this dtype from each of the others. Float to integer: towards zero, NaN is 0, out
- * of range wraps through int64 saturated. Anything but 0 is true. */
+/* Conversions into this dtype from each of the others. Float to integer: towards zero, out of range the nearest
+ * limit, NaN 0 (math_int.h). Integers wrap. Anything but 0 is true. */
 
 #if MOTH_IS_FLOAT
 #define FROM_FLOAT(x) STORE((real)(x))
@@ -7,16 +7,14 @@
 #define FROM_INT(x)   STORE((real)(x))
 #define FROM_I32(x)   STORE_F64((double)(x))
 #define FROM_I64(x)   STORE_I64(x)
+#define FROM_U64(x)   STORE_U64(x)
 #elif MOTH_REAL_KIND == 5
 #define FROM_FLOAT(x) ((x) != 0)
+#define FROM_F64(x)   ((x) != 0)
 #define FROM_INT(x)   ((x) != 0)
 #else
-MOTH_FN long long float_to_int(double x) {
-  x = x == x ? x : 0.0;
-  x = x > -9223372036854775808.0 ? x : -9223372036854775808.0;
-  return x < 9223372036854774784.0 ? (long long)x : 9223372036854774784LL;
-}
-#define FROM_FLOAT(x) ((real)float_to_int((double)(x)))
+#define FROM_FLOAT(x) m_from_f32(x)
+#define FROM_F64(x)   m_from_f64(x)
 #define FROM_INT(x)   ((real)(x))
 #endif
 
@@ -26,7 +24,7 @@ MOTH_FN long long float_to_int(double x) {
     if (s[0] == sizeof(stored) && s[1] == sizeof(from_t)) {                                        \
       stored *o = (stored *)p[0];                                                                  \
       const from_t *a = (const from_t *)p[1];                                                      \
-      STRETCHES(o, n, from, end) {                                                                 \
+      STRETCHES(o, n, from, end, false) {                                                          \
         if (far) {                                                                                 \
           ASK_AHEAD_OUT(o, from);                                                                  \
           ASK_AHEAD(a, from);                                                                      \
@@ -38,10 +36,10 @@ MOTH_FN long long float_to_int(double x) {
         *(stored *)(p[0] + i * s[0]) = convert(*(const from_t *)(p[1] + i * s[1]));                \
     }                                                                                              \
   }
-#ifndef FROM_F64
-#define FROM_F64(x) FROM_FLOAT(x)
+#ifndef FROM_I32
 #define FROM_I32(x) FROM_INT(x)
 #define FROM_I64(x) FROM_INT(x)
+#define FROM_U64(x) FROM_INT(x)
 #endif
 #define FROM_F16(x)  FROM_FLOAT(m_f16_to_f32(x))
 #define FROM_BF16(x) FROM_FLOAT(m_bf16_to_f32(x))
@@ -55,6 +53,9 @@ COPY_LOOP(copy_from_int16, int16_t, FROM_INT)
 COPY_LOOP(copy_from_int32, int32_t, FROM_I32)
 COPY_LOOP(copy_from_int64, int64_t, FROM_I64)
 COPY_LOOP(copy_from_bool, uint8_t, FROM_INT)
+COPY_LOOP(copy_from_uint16, uint16_t, FROM_INT)
+COPY_LOOP(copy_from_uint32, uint32_t, FROM_I32)
+COPY_LOOP(copy_from_uint64, uint64_t, FROM_U64)
 
 /* The same dtype: bytes. */
 static void copy_same(char **p, const int64_t *s, int64_t n, const MothParam *k) {

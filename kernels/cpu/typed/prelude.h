@@ -16,6 +16,7 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wconversion"
 #pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
 
 #define MOTH_FN static inline __attribute__((always_inline, unused))
 #include "kernels/math.h"
@@ -25,11 +26,13 @@
 #define STORE(x)     m_f32_to_f16(x)
 #define STORE_F64(x) m_f64_to_f16(x)
 #define STORE_I64(x) m_f64_to_f16(m_i64_to_odd(x))
+#define STORE_U64(x) m_f64_to_f16(m_u64_to_odd(x))
 #elif MOTH_STORED == 2
 #define LOAD(x)      m_bf16_to_f32(x)
 #define STORE(x)     m_f32_to_bf16(x)
 #define STORE_F64(x) m_f64_to_bf16(x)
 #define STORE_I64(x) m_f64_to_bf16(m_i64_to_odd(x))
+#define STORE_U64(x) m_f64_to_bf16(m_u64_to_odd(x))
 #elif MOTH_REAL_KIND == 5
 #define LOAD(x)  (x)
 #define STORE(x) ((x) != 0)
@@ -41,6 +44,7 @@
 #ifndef STORE_F64
 #define STORE_F64(x) STORE((real)(x))
 #define STORE_I64(x) STORE((real)(x))
+#define STORE_U64(x) STORE((real)(x))
 #endif
 
 #define MOTH_IS_FLOAT (MOTH_REAL_KIND <= 2)
@@ -84,9 +88,13 @@ enum { PIECE = 256 };
  * will be written; by stretches, since gcc makes no vectors of a loop that asks. A ReLU of 4 MB takes 0.7 to 0.8 of
  * the time, an addition 0.7 to 0.9; what lies in the second cache would take longer. */
 enum { STRETCH = 1024 / sizeof(stored), AHEAD = 1024 / sizeof(stored), FAR = 1 << 20 };
-#define STRETCHES(o, n, from, end)                                                                 \
+#define STRETCHES(o, n, from, end, always)                                                         \
   const bool far = (n) >= FAR / (int64_t)sizeof *(o);                                              \
-  PIECES(far ? STRETCH : (n), n, from, end)
+  PIECES(far || (always) ? STRETCH : (n), n, from, end)
+/* A stretch of equal elements, or as many as there are to be read. */
+#define REPEATED(block, x, n)                                                                      \
+  for (int64_t i_ = 0, m_ = (n) < STRETCH ? (n) : STRETCH; i_ < m_; i_++)                          \
+  (block)[i_] = (x)
 #define ASK_AHEAD(p, from)     FETCH(p, (from) + AHEAD, (from) + AHEAD + STRETCH)
 #define ASK_AHEAD_OUT(p, from) FETCH_TO_WRITE(p, (from) + AHEAD, (from) + AHEAD + STRETCH)
 
