@@ -91,6 +91,10 @@ plain = {
     "ordered": collections.OrderedDict([("z", 1), ("a", 2), ("m", 3)]),
 }
 torch.save(plain, path("plain.pt"))
+unsigned = {d: torch.tensor([[0, 1], [40000, 65535]], dtype=getattr(torch, d)) for d in ("uint16", "uint32", "uint64")}
+unsigned["top"] = torch.tensor(2**64 - 1, dtype=torch.uint64)
+unsigned["row"] = unsigned["uint16"][1]  # of the same storage
+torch.save(unsigned, path("unsigned.pt"))
 model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 model(torch.randn(5, 3)).sum().backward()

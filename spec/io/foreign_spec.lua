@@ -197,6 +197,13 @@ describe("PyTorch's files #M197", function()
 
   it("are read: every dtype, views of one storage, plain values", function()
     check_plain(load("plain.pt"))
+    local unsigned = load("unsigned.pt")
+    for _, name in ipairs({ "uint16", "uint32", "uint64" }) do
+      assert.equal(moth[name], unsigned[name]:dtype())
+      assert.same({ { 0, 1 }, { 40000, 65535 } }, unsigned[name]:tolist())
+    end
+    assert.equal("18446744073709551615ULL", tostring(unsigned.top:item()))
+    assert.is_true(unsigned.row:shares_storage(unsigned.uint16))
     check_plain(moth.interop.load_pth(DIR .. "plain.pt"))
     check_plain(load("deflated.pt"))
     assert.is_true(load("tensor.pt"):equal(counting:float())) -- protocol 4
