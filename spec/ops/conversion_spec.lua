@@ -1,6 +1,6 @@
--- Numbers that go from one dtype to another. Floats become integers towards zero; what is out of range the nearest limit,
--- NaN 0: by every kernel, on every level of the CPU and on CUDA, although C leaves such casts undefined. Numbers given to
--- ops are errors where the dtype cannot hold them.
+-- Numbers that go from one dtype to another. Floats become integers towards zero; what is out of range the nearest
+-- limit, NaN 0: by every kernel, on every level of the CPU and on CUDA, although C leaves such casts undefined. Numbers
+-- given to ops are errors where the dtype cannot hold them.
 local ffi = require "ffi"
 local S = require "ops.support"
 local B = require "moth_lua"
@@ -27,8 +27,9 @@ local function expected(x, name)
 end
 
 local special = { 0, -0.0, 0.5, -0.5, 1.9, -1.9, 126.99, 127, 127.5, 128, -128, -128.9, -129, 254.5, 255, 256, 300,
-  -1, -300, 32767, 32768, -32768, -32769, 65535, 65536, 2147483520, 2147483647, 2147483648, -2147483648, -2147483904, 4294967040,
-  4294967296, 1e10, -1e10, 9007199254740992, 9.3e18, -9.3e18, 9223371487098961920, 1.9e19, 1e30, -1e30, inf, -inf, nan }
+  -1, -300, 32767, 32768, -32768, -32769, 65535, 65536, 2147483520, 2147483647, 2147483648, -2147483648, -2147483904,
+  4294967040, 4294967296, 1e10, -1e10, 9007199254740992, 9.3e18, -9.3e18, 9223371487098961920, 1.9e19, 1e30, -1e30,
+  inf, -inf, nan }
 
 local function texts(t)
   local out = {}

@@ -1,5 +1,6 @@
 -- uint16, uint32, uint64: dtypes for storage and exchange, as PyTorch has them.
 local ffi = require "ffi"
+local S = require "ops.support"
 local moth = require "moth"
 
 local names = { "uint16", "uint32", "uint64" }
@@ -8,7 +9,8 @@ local top = { uint16 = "65535", uint32 = "4294967295", uint64 = "184467440737095
 describe("unsigned dtypes #quick", function()
   for _, name in ipairs(names) do
     local dtype = moth[name]
-    local o = { dtype = dtype }
+    local o = { dtype = dtype, device = S.device }
+    local function positions(list) return moth.tensor(list, { dtype = moth.int64, device = S.device }) end
 
     it(name .. " can be made, read, converted and printed", function()
       assert.equal(name, dtype.name)
@@ -31,7 +33,7 @@ describe("unsigned dtypes #quick", function()
       assert.same({ 1, 1 }, moth.ones(2, o):tolist())
       assert.same({ 7, 7 }, moth.full(2, 7, o):tolist())
       assert.same({ 5, 5 }, moth.empty(2, o):fill_(5):tolist())
-      assert.same({ 3, 3, 3 }, moth.empty(3, o):copy_(moth.full(3, 3.9)):tolist())
+      assert.same({ 3, 3, 3 }, moth.empty(3, o):copy_(moth.full(3, 3.9, { device = S.device })):tolist())
       assert.same({ 0, 1, 40000 }, x:clone():tolist())
       assert.error_matches(function() moth.full(2, -1, o) end, "out of the range of " .. name)
     end)
@@ -47,9 +49,14 @@ describe("unsigned dtypes #quick", function()
       assert.same({ { true, false, true }, { true, true, true } }, x:ne(2):tolist())
       assert.is_true(moth.equal(x, x:clone()))
       assert.same({ 60000 }, x[x:eq(60000)]:tolist())
-      assert.same({ { 4, 5, 60000 } }, x:index_select(1, moth.tensor({ 2 }, { dtype = moth.int64 })):tolist())
-      assert.same({ { 3 }, { 4 } }, x:gather(2, moth.tensor({ { 3 }, { 1 } }, { dtype = moth.int64 })):tolist())
+      assert.same({ { 4, 5, 60000 } }, x:index_select(1, positions({ 2 })):tolist())
+      assert.same({ { 3 }, { 4 } }, x:gather(2, positions({ { 3 }, { 1 } })):tolist())
       assert.same({ { 3, 2, 1 }, { 60000, 5, 4 } }, x:flip(2):tolist())
+      assert.same({ { 1, 0, 0 }, { 4, 5, 0 } }, x:tril():tolist())
+      assert.same({ { 1, 2, 7 }, { 7, 5, 60000 } }, x:scatter(2, positions({ { 3 }, { 1 } }), 7):tolist())
+      assert.same({ { 1, 8, 3 }, { 4, 8, 60000 } },
+        x:index_copy(2, positions({ 2 }), moth.full({ 2, 1 }, 8, o)):tolist())
+      assert.same({ { 1, 9, 9 }, { 9, 9, 9 } }, x:masked_scatter(x:ne(1), moth.full(5, 9, o)):tolist())
       assert.same({ { 9, 2, 3 }, { 9, 9, 9 } }, x:masked_fill(x:ne(2):logical_and(x:ne(3)), 9):tolist())
       assert.same({ { 0, 2, 0 }, { 0, 0, 0 } }, moth.where(x:eq(2), x, 0):tolist())
       x[{ 1, 1 }] = 77
@@ -62,12 +69,12 @@ describe("unsigned dtypes #quick", function()
       assert.equal(moth.float32, moth.promote_types(dtype, moth.float32))
       assert.equal(moth.float16, moth.promote_types(dtype, moth.float16))
       assert.same({ 2.5, 3.5 }, (x + 1.5):tolist())
-      assert.same({ 1, 1 }, (x + moth.tensor({ 0, -1 })):tolist())
+      assert.same({ 1, 1 }, (x + moth.tensor({ 0, -1 }, { device = S.device })):tolist())
       for _, other in ipairs({ "int8", "uint8", "int64", "bool", name == "uint16" and "uint32" or "uint16" }) do
         assert.error_matches(function() moth.promote_types(dtype, moth[other]) end, "have no common dtype")
-        assert.error_matches(function() return x:eq(moth.ones(2, { dtype = moth[other] })) end, "have no common dtype")
-        assert.error_matches(function() moth.cat({ x, moth.ones(2, { dtype = moth[other] }) }) end,
-          "have no common dtype")
+        local y = moth.ones(2, { dtype = moth[other], device = S.device })
+        assert.error_matches(function() return x:eq(y) end, "have no common dtype")
+        assert.error_matches(function() moth.cat({ x, y }) end, "have no common dtype")
       end
       for op, fn in pairs({ add = function() return x + x end, mul = function() return x * 2 end,
         lt = function() return x:lt(2) end, sum = function() return x:sum() end,
@@ -81,7 +88,7 @@ describe("unsigned dtypes #quick", function()
     end)
 
     it(name .. " goes through pointers and files", function()
-      local x = moth.tensor({ 1, 2, 65535 }, o)
+      local x = moth.tensor({ 1, 2, 65535 }, { dtype = dtype })
       assert.equal(65535, tonumber(x:data()[2]))
       local memory = ffi.new(name .. "_t[3]", { 7, 8, 9 })
       local y = moth.from_ptr(memory, { 3 }, { dtype = dtype })
