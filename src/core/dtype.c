@@ -93,30 +93,30 @@ static double infinite_from(MothDType d) {
                               : INFINITY;
 }
 
+bool moth_dtype_fits(MothDType d, MothValue v) {
+  if (d == MOTH_BOOL || v.tag == MOTH_V_BOOL)
+    return true;
+  double x = moth_as_double(v);
+  if (moth_dtype_is_float(d))
+    return !(fabs(x) >= infinite_from(d)) || isinf(x);
+  MothLimits l = moth_dtype_limits(d);
+  if (v.tag == MOTH_V_FLOAT)
+    return trunc(x) >= (double)l.low && trunc(x) < (double)(l.high / 2 + 1) * 2;
+  if (v.n)
+    return (uint64_t)v.u.i <= l.high;
+  return v.u.i >= l.low && (v.u.i < 0 || (uint64_t)v.u.i <= l.high);
+}
+
 MothStatus moth_dtype_check_number(MothDType d, MothValue v, const char *what) {
   char number[40], range[80];
-  bool fits = true;
   double x = moth_as_double(v);
-  if (d == MOTH_BOOL || v.tag == MOTH_V_BOOL)
+  if (moth_dtype_fits(d, v))
     return MOTH_OK;
   if (moth_dtype_is_float(d)) {
-    fits = !(fabs(x) >= infinite_from(d)) || isinf(x);
-    if (fits)
-      return MOTH_OK;
     double top = d == MOTH_FLOAT16 ? 65504 : d == MOTH_BFLOAT16 ? 0x1.fep127 : 0x1.fffffep127;
     snprintf(range, sizeof range, "%.8g to %.8g", -top, top);
   } else {
     MothLimits l = moth_dtype_limits(d);
-    if (v.tag == MOTH_V_FLOAT) {
-      double cut = trunc(x);
-      fits = cut >= (double)l.low && cut < (double)(l.high / 2 + 1) * 2;
-    } else if (v.n) {
-      fits = (uint64_t)v.u.i <= l.high;
-    } else {
-      fits = v.u.i >= l.low && (v.u.i < 0 || (uint64_t)v.u.i <= l.high);
-    }
-    if (fits)
-      return MOTH_OK;
     snprintf(range, sizeof range, "%" PRId64 " to %" PRIu64, l.low, l.high);
   }
   if (v.tag == MOTH_V_FLOAT)

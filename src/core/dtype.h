@@ -21,6 +21,7 @@ typedef struct MothLimits {
 MOTH_API MothLimits moth_dtype_limits(MothDType d);
 /* Whether a dtype can hold a number: an integer dtype what is in its range when cut towards zero, a float dtype
  * infinity and what does not round to it, bool all. The error names `what`, number, dtype and range. */
+MOTH_API bool moth_dtype_fits(MothDType d, MothValue v);
 MOTH_API MothStatus moth_dtype_check_number(MothDType d, MothValue v, const char *what);
 /* Whether there is a common dtype of a and b: *out. */
 MOTH_API MothStatus moth_dtype_common(MothDType a, MothDType b, MothDType *out);

@@ -57,10 +57,10 @@ static MothStatus check_numbers(const MothCall *c, MothDType dtype) {
                        "integers to negative integer powers are not allowed: '%s' is %lld; convert "
                        "with x:float()",
                        op->args[i].name, (long long)v.u.i);
-    if ((limit == 0 || limit == 3) && !(parameter && is_float)) {
+    if ((limit == 0 || limit == 3) && !(parameter && is_float) && !moth_dtype_fits(dtype, v)) {
       char what[64];
       snprintf(what, sizeof what, "argument '%s'", op->args[i].name);
-      MOTH_TRY(moth_dtype_check_number(dtype, v, what));
+      return moth_dtype_check_number(dtype, v, what);
     }
   }
   return MOTH_OK;

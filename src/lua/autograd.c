@@ -378,7 +378,7 @@ static int b_remove_hook(lua_State *L) { /* (id, tensor or nil, node or nil) */
     MothNode **box = lua_touserdata(L, 3);
     n = *box;
   }
-  int64_t id = (int64_t)luaL_checknumber(L, 1);
+  int64_t id = moth_lua_check_integer(L, 1, -9e15, 9e15);
   removing = L;
   moth_tensor_remove_hook(h ? h->u.t : NULL, n, id);
   removing = NULL;
@@ -444,7 +444,7 @@ static int b_record(lua_State *L) {
   const char *name = luaL_checklstring(L, 1, &len);
   luaL_checktype(L, 2, LUA_TFUNCTION);
   lua_settop(L, 5);
-  int n = (int)luaL_checknumber(L, 4), nout = 0;
+  int n = (int)moth_lua_check_integer(L, 4, INT32_MIN, INT32_MAX), nout = 0;
   MothTensor **inputs = tensor_array(L, 3, &n, true, "Function");
   MothTensor **outputs = tensor_array(L, 5, &nout, false, "Function: result");
   LuaFunction *f = moth_alloc(sizeof *f);
@@ -479,7 +479,8 @@ static int b_reattach(lua_State *L) {
   lua_pushvalue(L, 1);
   lua_remove(L, 1);
   MothNode *n = check_node(L);
-  MothStatus s = moth_reattach(t, n, (int)luaL_checknumber(L, 2) - 1, &out);
+  MothStatus s =
+      moth_reattach(t, n, (int)moth_lua_check_integer(L, 2, INT32_MIN + 1.0, INT32_MAX) - 1, &out);
   if (s)
     return moth_lua_raise(L, s);
   moth_lua_push_tensor(L, out);

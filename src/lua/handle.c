@@ -8,6 +8,7 @@
  * a small network's step costs a quarter more while it runs through fresh memory.
  * Small tensors that are dropped are few bytes in Lua and many lines of cache: LuaJIT is asked to begin its
  * next cycle at one and a half of what it holds, not at twice, unless the program has chosen a pause itself. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,6 +181,15 @@ static int tensor_eq(lua_State *L) {
              *b = moth_lua_handle(L, 2, MOTH_MAGIC_TENSOR);
   lua_pushboolean(L, a && b && a->u.t && a->u.t == b->u.t);
   return 1;
+}
+
+static const double EXACT = 9007199254740992.0;
+
+int64_t moth_lua_check_integer(lua_State *L, int idx, double low, double high) {
+  double d = luaL_checknumber(L, idx);
+  if (!(d >= low && d <= high) || d != floor(d))
+    moth_lua_error(L, "expected an integer from %.0f to %.0f, got %.14g", low, high, d);
+  return (int64_t)d;
 }
 
 MothTensor *moth_lua_check_tensor(lua_State *L, int idx, const char *what) {
@@ -447,7 +457,8 @@ static int b_device(lua_State *L) {
 }
 
 static int b_generator(lua_State *L) {
-  MothGenerator *g = moth_generator_new((uint64_t)luaL_optnumber(L, 1, 42));
+  MothGenerator *g = moth_generator_new(
+      lua_isnoneornil(L, 1) ? 42 : (uint64_t)moth_lua_check_integer(L, 1, -EXACT, EXACT));
   if (!g)
     return moth_lua_raise(L, MOTH_ERR_MEMORY);
   moth_lua_push_generator(L, g);
@@ -466,7 +477,7 @@ static MothGenerator *generator_at(lua_State *L, int idx) {
 }
 
 static int b_generator_seed(lua_State *L) {
-  moth_generator_seed(generator_at(L, 1), (uint64_t)luaL_checknumber(L, 2));
+  moth_generator_seed(generator_at(L, 1), (uint64_t)moth_lua_check_integer(L, 2, -EXACT, EXACT));
   return 0;
 }
 

@@ -46,6 +46,9 @@ static inline MothHandle *moth_lua_handle(lua_State *L, int idx, uint64_t magic)
   return h && lua_objlen(L, idx) == sizeof *h && h->magic == magic ? h : NULL;
 }
 
+/* The integer at idx; a Lua error if it is none, or not between low and high (at most 2^53: a number of Lua may be
+ * anything, and C leaves casts of what does not fit undefined). */
+int64_t moth_lua_check_integer(lua_State *L, int idx, double low, double high);
 /* The tensor at idx; a Lua error that names `what` if there is none. */
 MothTensor *moth_lua_check_tensor(lua_State *L, int idx, const char *what);
 /* Pushes a handle that takes over one reference of t. */

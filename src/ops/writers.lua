@@ -303,7 +303,7 @@ local function loop(op, name)
     t[#t + 1] = ("    %s *o = (%s *)p[0];"):format(out_type, out_type)
     t[#t + 1] = each_operand([[
     const TYPE *a# = (const TYPE *)p[#];
-    TYPE block#[STRETCH];
+    TYPE block#[REPEAT];
     if (s[#] == 0)
       REPEATED(block#, *a#, n);]], "\n")
     t[#t + 1] = ("    STRETCHES(o, n, from, end, %s) {"):format(each_operand("s[#] == 0", " || "))

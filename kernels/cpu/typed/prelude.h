@@ -87,13 +87,18 @@ enum { PIECE = 256 };
  * asked for, of operands and result. The processor does so by itself, but not beyond a page, and hardly for what
  * will be written; by stretches, since gcc makes no vectors of a loop that asks. A ReLU of 4 MB takes 0.7 to 0.8 of
  * the time, an addition 0.7 to 0.9; what lies in the second cache would take longer. */
-enum { STRETCH = 1024 / sizeof(stored), AHEAD = 1024 / sizeof(stored), FAR = 1 << 20 };
-#define STRETCHES(o, n, from, end, always)                                                         \
+enum {
+  STRETCH = 1024 / sizeof(stored),
+  AHEAD = 1024 / sizeof(stored),
+  FAR = 1 << 20,
+  REPEAT = 4096 / sizeof(stored)
+};
+#define STRETCHES(o, n, from, end, repeated)                                                       \
   const bool far = (n) >= FAR / (int64_t)sizeof *(o);                                              \
-  PIECES(far || (always) ? STRETCH : (n), n, from, end)
-/* A stretch of equal elements, or as many as there are to be read. */
+  PIECES(far ? STRETCH : (repeated) ? REPEAT : (n), n, from, end)
+/* A block of equal elements, which an operand that is one number is read from: REPEAT of them, or n. */
 #define REPEATED(block, x, n)                                                                      \
-  for (int64_t i_ = 0, m_ = (n) < STRETCH ? (n) : STRETCH; i_ < m_; i_++)                          \
+  for (int64_t i_ = 0, m_ = (n) < REPEAT ? (n) : REPEAT; i_ < m_; i_++)                            \
   (block)[i_] = (x)
 #define ASK_AHEAD(p, from)     FETCH(p, (from) + AHEAD, (from) + AHEAD + STRETCH)
 #define ASK_AHEAD_OUT(p, from) FETCH_TO_WRITE(p, (from) + AHEAD, (from) + AHEAD + STRETCH)
