@@ -68,6 +68,7 @@ OPENMP   := $(if $(CLANG_CC),-fopenmp=libgomp,-fopenmp)
 OMP_H     = -idirafter $(B)/omp$(shell mkdir -p $(B)/omp; ln -sf "$$(gcc -print-file-name=include/omp.h)" $(B)/omp/omp.h)
 SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
   $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=undefined) \
+  $(if $(findstring float-cast,$(SAN)),-fno-sanitize-recover=float-cast-overflow) \
   $(if $(CLANG_CC),$(NO_GCC) $(OMP_H) $(if $(SAN),-shared-libsan))
 LUAJIT_CFLAGS := $(shell pkg-config luajit --cflags 2>/dev/null || echo -I/usr/include/luajit-2.1)
 INCLUDES := -Isrc -I$(GEN) -I.

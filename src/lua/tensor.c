@@ -285,8 +285,9 @@ static void release_owner(void *ctx) {
 }
 static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) */
   int64_t shape[MOTH_MAX_DIMS];
-  void *p = lua_type(L, 1) == LUA_TLIGHTUSERDATA ? lua_touserdata(L, 1)
-                                                 : (void *)(uintptr_t)luaL_checknumber(L, 1);
+  void *p = lua_type(L, 1) == LUA_TLIGHTUSERDATA
+                ? lua_touserdata(L, 1)
+                : (void *)(uintptr_t)moth_lua_check_integer(L, 1, 0, 9007199254740992.0);
   luaL_checktype(L, 2, LUA_TTABLE);
   int n = (int)lua_objlen(L, 2);
   if (n > MOTH_MAX_DIMS)
@@ -439,13 +440,13 @@ static int b_empty_cache(lua_State *L) {
   return 0;
 }
 static int b_fail_at(lua_State *L) {
-  moth_memory_fail_at((int64_t)luaL_checknumber(L, 1), lua_toboolean(L, 2));
+  moth_memory_fail_at(moth_lua_check_integer(L, 1, -1e9, 9e15), lua_toboolean(L, 2));
   return 0;
 }
 static int b_num_threads(lua_State *L) {
   moth_lua_here(L);
   if (!lua_isnoneornil(L, 1)) {
-    MothStatus s = moth_set_num_threads((int)luaL_checknumber(L, 1));
+    MothStatus s = moth_set_num_threads((int)moth_lua_check_integer(L, 1, INT32_MIN, INT32_MAX));
     if (s)
       return moth_lua_raise(L, s);
   }
