@@ -59,6 +59,8 @@ describe("unsigned dtypes #quick", function()
       assert.same({ { 1, 9, 9 }, { 9, 9, 9 } }, x:masked_scatter(x:ne(1), moth.full(5, 9, o)):tolist())
       assert.same({ { 9, 2, 3 }, { 9, 9, 9 } }, x:masked_fill(x:ne(2):logical_and(x:ne(3)), 9):tolist())
       assert.same({ { 0, 2, 0 }, { 0, 0, 0 } }, moth.where(x:eq(2), x, 0):tolist())
+      assert.error_matches(function() x:index_put_({ positions({ 1, 1 }) }, x[1], { accumulate = true }) end,
+        "accumulate is not implemented for " .. name)
       x[{ 1, 1 }] = 77
       assert.equal(77, x[{ 1, 1 }]:item())
       assert.same({ 3, 2 }, { x:reshape(3, 2):size(1), x:expand(2, 2, 3):size(1) })

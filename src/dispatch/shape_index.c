@@ -218,6 +218,10 @@ MothStatus moth_shape_scatter_nd(MothCall *c) {
   char a[200], b[200];
   MOTH_TRY(moth_nd(self, dims, index, &nd));
   MOTH_TRY(need_same_dtype(self, "src", src));
+  if (accumulate && moth_dtype_is_stored((MothDType)self->dtype))
+    return moth_fail(MOTH_ERR_TYPE,
+                     "accumulate is not implemented for %s; convert with x:to(moth.int64)",
+                     moth_dtype_name((MothDType)self->dtype));
   bool fits = src->ndim <= nd.ndim;
   for (int i = 1; i <= src->ndim && fits; i++)
     fits = src->shape[src->ndim - i] == 1 || src->shape[src->ndim - i] == nd.shape[nd.ndim - i];

@@ -85,7 +85,7 @@ return {
   },
   doc = "self with the rows of source written at index along dim." },
 { "gather_nd(Tensor self, Dim[] dims, IndexTensor index, index_base) -> Tensor",
-  kind = "structured", shape = "gather_nd",
+  kind = "structured", dtypes = stored, shape = "gather_nd",
   grad = { self = "gather_nd_backward(grad, self.shape, dims, index, index_base)" },
   reference = "gather_nd",
   samples = {
@@ -105,7 +105,7 @@ return {
     the n dims; of one dim, index holds the positions themselves. -1 is the last position. The dimensions (…) of index stand \z
     in place of dims if these follow one another, else in front. What x[{ i, j }] is made of; a copy." },
 { "scatter_nd_(Tensor! self, Dim[] dims, IndexTensor index, Tensor src, bool accumulate=false, index_base) -> self",
-  kind = "structured", shape = "scatter_nd",
+  kind = "structured", dtypes = stored, shape = "scatter_nd",
   grad = {
     self = "scatter_nd_zero(grad, dims, index, accumulate, index_base)",
     src = "sum_to(gather_nd(grad, dims, index, index_base), src.shape)",
