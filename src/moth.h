@@ -5,7 +5,8 @@
  *  - Arguments are borrowed, results are owned by the caller: release them with moth_tensor_release.
  *  - Outputs come last. Sizes, strides and offsets count elements, as int64_t. Positions count from 0
  *    (the Lua API counts from 1).
- *  - Nothing here aborts, exits, prints or longjmps.
+ *  - Nothing here aborts, exits, prints or longjmps. NULL where something is due, a negative count, an enum out
+ *    of range are errors; where a value is returned: 0, false, NULL, "?", MOTH_NDTYPES. Release takes NULL.
  *  - Every op of the op table (src/ops) has an entry moth_<name> in moth_ops.h, included below. */
 #ifndef MOTH_H
 #define MOTH_H

@@ -41,6 +41,7 @@ const char *moth_cpu_level(void) {
 }
 
 MothStatus moth_set_cpu_level(const char *level) {
+  MOTH_TRY(moth_given("set_cpu_level", level));
   for (int i = 0; i < MOTH_NISAS; i++) {
     if (strcmp(level, names[i]) != 0)
       continue;

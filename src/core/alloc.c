@@ -407,6 +407,8 @@ void moth_free(void *p, size_t n) {
 /* --- public ----------------------------------------------------------------------------------- */
 
 void moth_memory_stats(MothMemStats *out) {
+  if (!out)
+    return;
   if (my_cache())
     flush_counts(cache);
   out->live = atomic_load(&live);

@@ -60,6 +60,8 @@ void moth_device_register(MothDeviceType type, const MothDeviceOps *ops) {
 }
 
 MothStatus moth_device_check(MothDevice d) {
+  if (d.type >= MOTH_NDEVICES)
+    return moth_fail(MOTH_ERR_VALUE, "there is no device of type %d", d.type);
   const char *why = devices[d.type]->why_not(d.index);
   if (why)
     return moth_fail(MOTH_ERR_VALUE, "device '%s:%d' cannot be used: %s", devices[d.type]->name,

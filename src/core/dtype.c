@@ -28,14 +28,17 @@ static const struct {
 #undef MOTH_X
 };
 
+static bool is_dtype(MothDType d) {
+  return (unsigned)d < MOTH_NDTYPES;
+}
 const char *moth_dtype_name(MothDType d) {
-  return dtypes[d].name;
+  return is_dtype(d) ? dtypes[d].name : "?";
 }
 int64_t moth_dtype_size(MothDType d) {
-  return dtypes[d].size;
+  return is_dtype(d) ? dtypes[d].size : 0;
 }
 bool moth_dtype_is_float(MothDType d) {
-  return dtypes[d].class == MOTH_CLASS_FLOAT;
+  return is_dtype(d) && dtypes[d].class == MOTH_CLASS_FLOAT;
 }
 int moth_dtype_class(MothDType d) {
   return dtypes[d].class;
@@ -49,6 +52,8 @@ int moth_dtype_find(const char *name) {
 }
 
 MothDType moth_dtype_promote(MothDType a, MothDType b) {
+  if (!is_dtype(a) || !is_dtype(b))
+    return MOTH_NDTYPES;
   if (a == b)
     return a;
   int ca = dtypes[a].class, cb = dtypes[b].class;
@@ -134,9 +139,9 @@ MothDType moth_default_dtype(void) {
 }
 
 MothStatus moth_set_default_dtype(MothDType d) {
-  if ((unsigned)d >= MOTH_NDTYPES || !moth_dtype_is_float(d))
+  if (!moth_dtype_is_float(d))
     return moth_fail(MOTH_ERR_TYPE, "set_default_dtype: expected a floating-point dtype, got %s",
-                     (unsigned)d < MOTH_NDTYPES ? dtypes[d].name : "an unknown one");
+                     moth_dtype_name(d));
   moth_defaults()->dtype = d;
   return MOTH_OK;
 }

@@ -7,6 +7,12 @@
 MOTH_API MothStatus moth_fail(MothStatus status, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* MOTH_OK, or the error of a call in which something is NULL that must not be. */
+static inline MothStatus moth_given(const char *what, bool all) {
+  return __builtin_expect(all, 1) ? MOTH_OK
+                                  : moth_fail(MOTH_ERR_TYPE, "%s: an argument is NULL", what);
+}
+
 /* Appends to, or puts in front of, the message. */
 void moth_error_append(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void moth_error_prefix(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -22,7 +22,8 @@ MothGenerator *moth_generator_new(uint64_t seed) {
 }
 
 void moth_generator_retain(MothGenerator *g) {
-  __atomic_fetch_add(&g->refs, 1, __ATOMIC_RELAXED);
+  if (g)
+    __atomic_fetch_add(&g->refs, 1, __ATOMIC_RELAXED);
 }
 
 void moth_generator_release(MothGenerator *g) {
@@ -37,14 +38,23 @@ void moth_generator_seed(MothGenerator *g, uint64_t seed) {
 }
 
 void moth_generator_get_state(const MothGenerator *g, uint64_t *seed, uint64_t *offset) {
-  MothGenerator *lockable = (MothGenerator *)g;
-  pthread_mutex_lock(&lockable->lock);
-  *seed = g->seed;
-  *offset = g->offset;
-  pthread_mutex_unlock(&lockable->lock);
+  MothGenerator *lockable = (MothGenerator *)(uintptr_t)g;
+  uint64_t now[2] = {0, 0};
+  if (g) {
+    pthread_mutex_lock(&lockable->lock);
+    now[0] = g->seed;
+    now[1] = g->offset;
+    pthread_mutex_unlock(&lockable->lock);
+  }
+  if (seed)
+    *seed = now[0];
+  if (offset)
+    *offset = now[1];
 }
 
 void moth_generator_set_state(MothGenerator *g, uint64_t seed, uint64_t offset) {
+  if (!g)
+    return;
   pthread_mutex_lock(&g->lock);
   g->seed = seed;
   g->offset = offset;

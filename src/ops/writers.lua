@@ -209,6 +209,9 @@ local function write_table(ops, write)
       local outs = {}
       for i = 0, op.nresults - 1 do outs[#outs + 1] = "out" .. (op.nresults > 1 and tostring(i) or "") end
       t[#t + 1] = ("MothStatus moth_%s(%s) {"):format(e[1], e[2])
+      if e[3] == "MOTH_FUNCTIONAL" and #outs > 0 then
+        t[#t + 1] = ('  MOTH_TRY(moth_given("[%s] the result", %s));'):format(op.name, table.concat(outs, " && "))
+      end
       t[#t + 1] = ("  MothValue args[] = {%s};"):format(table.concat(values, ", "))
       t[#t + 1] = "  MothValue results[MOTH_MAX_RESULTS];"
       if e[3] == "MOTH_INPLACE" then t[#t + 1] = "  MothTensor *self_target = args[0].u.t;"
