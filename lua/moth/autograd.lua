@@ -151,7 +151,7 @@ local function apply(spec, ...)
   for i = 1, results.n do
     local r = results[i]
     if B.is_tensor(r) and not (ctx.non_differentiable and contains(ctx.non_differentiable, r)) then
-      outputs[#outputs + 1] = B.alias(r, false)
+      outputs[#outputs + 1] = B.detach(r, false)
       nr_of[i] = #outputs
     end
   end

@@ -85,7 +85,7 @@ end
 local function variable(t)
   if not B.is_tensor(t) then check.fail("func: an argument to differentiate by must be a tensor, got %s", type(t)) end
   if B.requires_grad(t) then return ops.view(t, B.size(t)) end
-  t = B.alias(t, false)
+  t = B.detach(t, false)
   B.set_requires_grad(t, true)
   return t
 end
@@ -165,10 +165,14 @@ function M.vjp(f, ...)
   local args = pack(...)
   for i = 1, args.n do args[i] = variable(args[i]) end
   local y, leaves = record(f, args, args)
-  local recording = B.grad_enabled() and B.requires_grad(y) and depends_on_others(y, leaves)
-  return recording and y or B.alias(y, false), function(v)
+  local others = B.requires_grad(y) and depends_on_others(y, leaves)
+  return others and B.grad_enabled() and y or B.alias(y, false), function(v)
     local out = {}
-    if B.requires_grad(y) then out = { require("moth.autograd").collect({ y }, args, { v }, true, recording, true) } end
+    -- By v, too, the products have a derivative: they are linear in it.
+    local create = B.grad_enabled() and (others or B.is_tensor(v) and B.requires_grad(v))
+    if B.requires_grad(y) then
+      out = { require("moth.autograd").collect({ y }, args, { v }, true, create, true, not others) }
+    end
     for i = 1, args.n do out[i] = out[i] or ops.zeros_like(args[i]) end
     return unpack(out, 1, args.n)
   end

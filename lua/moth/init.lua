@@ -33,6 +33,7 @@ local function binding()
 end
 
 local B = binding()
+local check = require "moth.utils.check"
 if here then B.library(here) end
 require "moth.utils.engine"(B.first_state)
 
@@ -65,8 +66,13 @@ function moth.set_num_threads(n) B.num_threads(n) end
 --- Whether ops must give the same bits in every run (they do, unless MOTH_DETERMINISTIC=0 or this says otherwise).
 -- With false, on CUDA: index_add, scatter_add and what goes through them (embedding's gradient) add float32 and float64
 -- by atomic sums instead of sorting first, and cuDNN may do so in attention's gradients.
-function moth.use_deterministic_algorithms(on)
+-- {warn_only = …} is taken as PyTorch's is; nothing changes, since there is no op that could only warn.
+function moth.use_deterministic_algorithms(on, options)
   if type(on) ~= "boolean" then error("use_deterministic_algorithms: expected true or false, got " .. type(on), 2) end
+  local warn_only = check.options("use_deterministic_algorithms", options, "warn_only").warn_only
+  if warn_only ~= nil and type(warn_only) ~= "boolean" then
+    error("use_deterministic_algorithms: warn_only must be true or false, got " .. type(warn_only), 2)
+  end
   B.cuda.deterministic(on)
 end
 function moth.are_deterministic_algorithms_enabled() return B.cuda.deterministic() end

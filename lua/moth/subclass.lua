@@ -19,15 +19,26 @@ local M = {}
 
 local Class = {}
 
--- func of the binding as the overload that fits the arguments.
+-- func of the binding as the overload that fits the arguments. Where func knows more of the call than Lua's numbers
+-- say (index_base), the overload calls it.
+local made = setmetatable({}, { __mode = "k" })
 local function overload(func, args)
   local op = require("moth.ops").moth[func.name]
-  if not op.Tensor then return op.default end
-  return B.is_tensor(args[op.Tensor.operand]) and op.Tensor or op.Scalar
+  local o = op.default
+  if op.Tensor then o = B.is_tensor(args[op.Tensor.operand]) and op.Tensor or op.Scalar end
+  local known = made[func] or {}
+  made[func] = known
+  if not known[o] then
+    local own = { fn = func.fn, index_base = func.index_base }
+    for key, value in each(o) do own[key] = own[key] or value end
+    known[o] = setmetatable(own, getmetatable(o))
+  end
+  return known[o]
 end
 
 local function run(types, func, args, kwargs)
   local cls = types[1]
+  if not cls then error("a tensor of a subclass of another Lua state", 0) end
   return cls.dispatch(cls, overload(func, args), types, args, kwargs)
 end
 

@@ -2,6 +2,7 @@
 -- Fields: x.grad, x.grad_fn, x.data, x.shape. All else is a method.
 local ffi = require "ffi"
 local B = require "moth_lua"
+local check = require "moth.utils.check"
 local each = require "moth.each"
 local ops = B.ops
 
@@ -110,15 +111,15 @@ function methods.data_pointer(x)
 end
 
 --- The same bytes without history; in-place changes are seen by autograd (versions are shared).
-function methods.detach(x) return B.alias(x, false) end
+function methods.detach(x) return B.detach(x, false) end
 function methods.detach_()
   error("detach_ is not supported: use y = x:detach()", 2)
 end
 --- As x.data: the same bytes with versions of their own: autograd does not see changes. Dangerous.
-function methods.data_unchecked(x) return B.alias(x, true) end
+function methods.data_unchecked(x) return B.detach(x, true) end
 
 -- x.data is the unchecked alias, x:data() the FFI pointer: the alias is called with x.
-local function data_of(x) return B.alias(x, true) end
+local function data_of(x) return B.detach(x, true) end
 
 function methods.share_memory_(x) return x end
 
@@ -391,12 +392,38 @@ function M.new(value, options)
   return t
 end
 
---- A tensor over foreign memory, not copied: moth.from_ptr(cdata pointer, {sizes}, {dtype=, owner=}).
--- `owner` is kept alive as long as the tensor is.
+-- The address that a pointer or an array stands for, and of an array the bytes behind it; nil for other values.
+local function memory_of(value)
+  if type(value) ~= "cdata" then return nil end
+  local name = tostring(ffi.typeof(value)):match("^ctype<(.*)>$") or ""
+  local is_pointer = name:find("%*$") ~= nil
+  if not is_pointer and not name:find("%]$") and not name:find("^struct") then return nil end
+  return tonumber(ffi.cast("uintptr_t", ffi.cast("const void *", value))), not is_pointer and ffi.sizeof(value) or nil
+end
+
+--- A tensor over foreign memory, not copied: moth.from_ptr(pointer or array, {sizes}, {dtype=, owner=}).
+-- `owner` is kept alive as long as the tensor is. What the tensor takes must lie within the array, or within the owner
+-- if that is an array and the pointer points into it; how far the memory behind another pointer goes is your word.
 function M.from_ptr(pointer, size, options)
-  options = options or {}
-  local address = type(pointer) == "number" and pointer or tonumber(ffi.cast("uintptr_t", pointer))
-  return B.from_ptr(address, size, options.dtype or "float32", options.owner or pointer)
+  options = check.options("from_ptr", options, "dtype owner")
+  local address, bytes = memory_of(pointer)
+  if not address then
+    check.fail("from_ptr: expected a pointer or an array of the FFI, got %s",
+      type(pointer) == "cdata" and tostring(ffi.typeof(pointer)) or type(pointer))
+  end
+  if type(size) ~= "table" then check.fail("from_ptr: expected a table of sizes, got %s", type(size)) end
+  local dtype = B.dtype(options.dtype or "float32")
+  local start, length = memory_of(options.owner)
+  if length and address >= start and address <= start + length then
+    bytes = math.min(bytes or math.huge, start + length - address)
+  end
+  local needed = dtype.itemsize
+  for _, n in ipairs(size) do needed = needed * (tonumber(n) or 0) end
+  if bytes and needed > bytes then
+    check.fail("from_ptr: %s of size [%s] takes %.0f bytes, there are %.0f", dtype.name, table.concat(size, ", "), needed,
+      bytes)
+  end
+  return B.from_ptr(address, size, dtype, options.owner or pointer)
 end
 
 --- The shape that shapes broadcast to.

@@ -106,4 +106,30 @@ describe("moth.func", function()
     local _, none = func.vjp(function() return moth.ones(2) end, a)
     close(none(moth.ones(2)), f64 { 0, 0 })
   end)
+
+  it("vjp's products have derivatives by the vector, too", function()
+    local a, u = f64 { 1, 2 }, f64 { 5, 7 }
+    local function f(p) return p * p * p end
+    -- v * 3 a^2 by v: directly, through func.grad, and through another vjp (which is the forward derivative).
+    local _, pull = func.vjp(f, a)
+    local v = f64({ 2, 3 }):requires_grad_()
+    local da = pull(v)
+    assert.is_true(da:requires_grad())
+    da:backward(u)
+    close(v.grad, u * a * a * 3)
+    close(func.grad(function(w) return (pull(w) * u):sum() end)(f64 { 1, 1 }), u * a * a * 3)
+    local _, push = func.vjp(function(w) return (pull(w)) end, f64 { 0, 0 })
+    close(push(u), u * a * a * 3)
+    assert.is_false(func.grad(function(w) return (pull(w) * u):sum() end)(f64 { 1, 1 }):requires_grad())
+    assert.is_false(pull(f64 { 1, 1 }):requires_grad())
+    moth.no_grad(function() assert.is_false(pull(v):requires_grad()) end)
+    -- By both at once.
+    local b = f64({ 1, 2 }):requires_grad_()
+    local _, of_b = func.vjp(f, b)
+    v.grad = nil
+    of_b(v):backward(u)
+    assert.is_nil(a.grad)
+    close(v.grad, u * a * a * 3)
+    close(b.grad, u * a * v:detach() * 6)
+  end)
 end)

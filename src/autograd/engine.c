@@ -327,26 +327,58 @@ static MothStatus fit(const MothNode *n, int k, MothTensor **grad) {
   return MOTH_OK;
 }
 
+/* A hook may add and remove hooks, itself too: those that are there now are held, and run unless one of them has
+ * removed them by then. */
 static MothStatus run_hooks(MothHook *hooks, int nr, MothTensor **grad) {
-  for (MothHook *h = hooks, *next; h; h = next) {
-    next = h->next;
-    if (h->nr != nr || !*grad)
-      continue;
+  MothHook *few[8], **held = few;
+  size_t n = 0, i = 0;
+  MothStatus status = MOTH_OK;
+  for (MothHook *h = hooks; h; h = h->next)
+    n += h->nr == nr;
+  if (n > 8 && !(held = moth_alloc(sizeof *held * n)))
+    return no_memory();
+  for (MothHook *h = hooks; h; h = h->next)
+    if (h->nr == nr) {
+      atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
+      held[i++] = h;
+    }
+  for (i = 0; i < n; i++) {
     MothTensor *out = NULL;
-    MOTH_TRY(h->run(h->ctx, *grad, &out));
+    if (held[i]->removed)
+      continue;
+    MOTH_GO(held[i]->run(held[i]->ctx, *grad, &out));
     if (out) {
       moth_tensor_release(*grad);
       *grad = out;
     }
   }
-  return MOTH_OK;
+done:
+  for (i = 0; i < n; i++)
+    moth_hook_release(held[i]);
+  if (held != few)
+    moth_free(held, sizeof *held * n);
+  return status;
+}
+
+/* A gradient without values, of a real tensor: under fake mode it is dropped, for what is real stays as it is. */
+static MothStatus refuse_fake(const MothTensor *grad, bool fake, bool *drop) {
+  *drop = (grad->keys & MOTH_KEY_FAKE) && !fake;
+  if (!*drop || moth_thread.include & MOTH_KEY_FAKE)
+    return MOTH_OK;
+  return moth_fail(MOTH_ERR_STATE, "backward: a real tensor cannot keep a fake gradient, which has "
+                                   "no values; call backward in fake_mode, too");
 }
 
 /* .grad of a leaf += grad (taken). */
 static MothStatus accumulate_leaf(const Task *t, MothTensor *leaf, MothTensor *grad) {
   MothAutogradMeta *m = leaf->grad;
-  MothStatus s = MOTH_OK;
   MothTensor *g = NULL;
+  bool drop;
+  MothStatus s = refuse_fake(grad, leaf->keys & MOTH_KEY_FAKE, &drop);
+  if (drop) {
+    moth_tensor_release(grad);
+    return s;
+  }
   if (!m->grad) {
     if (t->create || sole(grad)) {
       m->grad = grad;
@@ -367,15 +399,37 @@ static MothStatus accumulate_leaf(const Task *t, MothTensor *leaf, MothTensor *g
   return s;
 }
 
-/* .grad of a non-leaf with retain_grad += grad; a copy, since grad goes on its way. */
-static MothStatus keep_grad(MothAutogradMeta *m, MothTensor *grad) {
-  MothTensor *g;
-  if (m->grad)
-    MOTH_TRY(moth_add(moth_v_tensor(m->grad), moth_v_tensor(grad), moth_v_int(1), &g));
-  else
-    MOTH_TRY(moth_clone(grad, &g));
-  moth_tensor_release(m->grad);
-  m->grad = g;
+static MothAutogradMeta *nth_retained(const MothNode *n, int i, const MothAutogradMeta *which) {
+  MothAutogradMeta *m = n->retained;
+  while (m && (which ? m != which : i-- > 0))
+    m = m->next_retained;
+  return m;
+}
+
+/* .grad of the non-leafs with retain_grad += their gradients; copies, since these go on their way. The ops may run
+ * Lua, where a tensor is collected and leaves the list. */
+static MothStatus keep_grads(const MothNode *n, MothTensor *const *grads) {
+  MothAutogradMeta *m;
+  for (int i = 0; (m = nth_retained(n, i, NULL)); i++) {
+    MothTensor *grad = grads[m->nr], *old = m->grad, *g;
+    bool drop;
+    if (!grad)
+      continue;
+    MOTH_TRY(refuse_fake(grad, m->fake, &drop));
+    if (drop)
+      continue;
+    moth_tensor_retain(old);
+    MothStatus s = old ? moth_add(moth_v_tensor(old), moth_v_tensor(grad), moth_v_int(1), &g)
+                       : moth_clone(grad, &g);
+    moth_tensor_release(old);
+    MOTH_TRY(s);
+    if (nth_retained(n, 0, m)) {
+      old = m->grad;
+      m->grad = g;
+      g = old;
+    }
+    moth_tensor_release(g);
+  }
   return MOTH_OK;
 }
 
@@ -441,9 +495,8 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
       MOTH_TRY(run_hooks(n->hooks, i, &grads[i]));
     some = some || grads[i];
   }
-  for (MothAutogradMeta *m = accumulate_leaves ? n->retained : NULL; m; m = m->next_retained)
-    if (grads[m->nr])
-      MOTH_TRY(keep_grad(m, grads[m->nr]));
+  if (accumulate_leaves && n->retained)
+    MOTH_TRY(keep_grads(n, grads));
   for (int i = 0; i < ncaptures; i++)
     if (captures[i].entry == at && grads[captures[i].nr]) {
       captured[i] = grads[captures[i].nr];
@@ -573,17 +626,16 @@ static MothStatus seed(Task *t, MothTensor *root, MothTensor *grad, int32_t at, 
                        "grad can be implicitly created only for scalar outputs, got %s; give "
                        "y:backward(gradient)",
                        moth_tensor_format(root, a, sizeof a));
-    MOTH_TRY(moth_ones(root->shape, root->ndim, moth_v_dtype((MothDType)root->dtype),
-                       moth_v_device(root->device), &g));
+    uint32_t keep = moth_enter_as(root);
+    MothStatus s = moth_ones(root->shape, root->ndim, moth_v_dtype((MothDType)root->dtype),
+                             moth_v_device(root->device), &g);
+    MOTH_TRY(moth_leave_as(keep, root, s, &g));
   }
   return deliver(t, t->entries[at].grads + nr, t->entries[at].node, g);
 }
 
-static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
-                         int ninputs, bool retain, bool create, bool allow_unused,
-                         MothTensor **out) {
-  if (n == 0)
-    return moth_fail(MOTH_ERR_VALUE, "there is no output to differentiate");
+static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
+                       int ninputs, bool retain, bool create, bool allow_unused, MothTensor **out) {
   Task t = {.retain = retain || create, .create = create};
   Capture few[16], *captures = few;
   size_t captures_size = 0;
@@ -688,6 +740,39 @@ done:
   return status;
 }
 
+/* A hook or a function may call backward in turn; one that does so without end would run out of the C stack. */
+static _Thread_local int depth;
+enum { MAX_DEPTH = 100 };
+
+static MothStatus check_list(const char *what, MothTensor **list, int n) {
+  if (n <= 0)
+    return moth_fail(MOTH_ERR_VALUE, "there is no %s to differentiate%s", what,
+                     what[0] == 'i' ? " by" : "");
+  for (int i = 0; i < n; i++)
+    if (!list || !list[i])
+      return moth_fail(MOTH_ERR_TYPE, "%s %d to differentiate%s is NULL", what, i + 1,
+                       what[0] == 'i' ? " by" : "");
+  return MOTH_OK;
+}
+
+static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
+                         int ninputs, bool retain, bool create, bool allow_unused,
+                         MothTensor **out) {
+  MOTH_TRY(check_list("output", roots, n));
+  if (depth == MAX_DEPTH)
+    return moth_fail(MOTH_ERR_STATE,
+                     "backward is called from within backward %d times over: a hook or a function "
+                     "with its own backward calls itself without end",
+                     MAX_DEPTH);
+  MothApart outer = moth_apart;
+  moth_apart = (MothApart){false, outer.next};
+  depth++;
+  MothStatus s = pass(roots, grads, n, inputs, ninputs, retain, create, allow_unused, out);
+  depth--;
+  moth_apart = (MothApart){false, outer.now};
+  return s;
+}
+
 MothStatus moth_backward(MothTensor **roots, MothTensor **grads, int n, bool retain_graph,
                          bool create_graph) {
   return engine(roots, grads, n, NULL, 0, retain_graph, create_graph, true, NULL);
@@ -696,8 +781,8 @@ MothStatus moth_backward(MothTensor **roots, MothTensor **grads, int n, bool ret
 MothStatus moth_grad(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
                      int ninputs, bool retain_graph, bool create_graph, bool allow_unused,
                      MothTensor **out) {
-  if (ninputs == 0)
-    return moth_fail(MOTH_ERR_VALUE, "there is no input to differentiate by");
+  MOTH_TRY(check_list("input", inputs, ninputs));
+  MOTH_TRY(moth_given("grad", out));
   memset(out, 0, sizeof(MothTensor *) * (size_t)ninputs);
   return engine(roots, grads, n, inputs, ninputs, retain_graph, create_graph, allow_unused, out);
 }

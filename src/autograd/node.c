@@ -83,12 +83,18 @@ void moth_node_release_saved(MothNode *n) {
     moth_node_release_saved(n->inner);
 }
 
+void moth_hook_release(MothHook *h) {
+  if (atomic_fetch_sub_explicit(&h->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  if (h->release)
+    h->release(h->ctx);
+  moth_free(h, sizeof *h);
+}
+
 static void free_hooks(MothHook *h) {
   while (h) {
     MothHook *next = h->next;
-    if (h->release)
-      h->release(h->ctx);
-    moth_free(h, sizeof *h);
+    moth_hook_release(h);
     h = next;
   }
 }
@@ -240,15 +246,21 @@ static MothStatus unpack(MothNode *n, int slot, MothValue *out) {
                      moth_tensor_format(t, buf, sizeof buf), slot < 16 ? "an input" : "a result",
                      n->name, (long long)now, (long long)s->version);
   }
-  if (slot >= 16 && s->requires_grad) {
+  if (moth_apart.now || (slot >= 16 && s->requires_grad)) {
     MothTensor *alias;
     *out = moth_v_none();
-    MOTH_TRY(moth_reattach(t, n, slot - 16, &alias));
+    MOTH_TRY(moth_apart.now ? moth_tensor_alias(t, false, &alias)
+                            : moth_reattach(t, n, slot - 16, &alias));
     *out = moth_v_tensor(alias);
     return MOTH_OK;
   }
   moth_tensor_retain(t);
   return MOTH_OK;
+}
+
+_Thread_local MothApart moth_apart;
+void moth_grad_of_gradients(bool on) {
+  moth_apart.next = on;
 }
 
 MothStatus moth_reattach(MothTensor *alias, MothNode *node, int nr, MothTensor **out) {
@@ -285,11 +297,14 @@ MothValue moth_node_offset(const MothNode *n, int arg) {
 /* --- public facts ----------------------------------------------------------------------------- */
 
 bool moth_tensor_requires_grad(const MothTensor *t) {
+  if (!t)
+    return false;
   return moth_requires_grad(t) || (t->base && moth_requires_grad(t->base) && t->base->grad->node);
 }
 
 MothStatus moth_tensor_set_requires_grad(MothTensor *t, bool on) {
   char buf[256];
+  MOTH_TRY(moth_given("requires_grad", t));
   if (t->grad && t->grad->node) {
     if (on)
       return MOTH_OK;
@@ -313,15 +328,18 @@ MothStatus moth_tensor_set_requires_grad(MothTensor *t, bool on) {
 }
 
 bool moth_tensor_is_leaf(const MothTensor *t) {
-  return (!t->grad || !t->grad->node) && !moth_view_is_stale(t);
+  return t && (!t->grad || !t->grad->node) && !moth_view_is_stale(t);
 }
 MothTensor *moth_tensor_grad(const MothTensor *t) {
-  return t->grad ? t->grad->grad : NULL;
+  return t && t->grad ? t->grad->grad : NULL;
 }
 
 MothStatus moth_tensor_set_grad(MothTensor *t, MothTensor *grad) {
+  MOTH_TRY(moth_given("grad", t));
   if (grad) {
     char a[256], b[256];
+    if (grad->keys & ~t->keys & MOTH_KEY_FAKE)
+      return moth_fail(MOTH_ERR_VALUE, "grad: the tensor is real, its gradient cannot be fake");
     bool same = grad->ndim == t->ndim && grad->dtype == t->dtype &&
                 grad->device.type == t->device.type &&
                 !memcmp(grad->shape, t->shape, sizeof(int64_t) * t->ndim);
@@ -346,10 +364,12 @@ MothStatus moth_tensor_set_grad(MothTensor *t, MothTensor *grad) {
 }
 
 MothStatus moth_tensor_retain_grad(MothTensor *t) {
+  MOTH_TRY(moth_given("retain_grad", t));
   if (!moth_requires_grad(t))
     return moth_fail(MOTH_ERR_STATE, "retain_grad: the tensor does not require grad");
-  if (t->grad->node && !t->grad->retain_grad) {
+  if (t->grad && t->grad->node && !t->grad->retain_grad) {
     t->grad->retain_grad = true;
+    t->grad->fake = t->keys & MOTH_KEY_FAKE;
     link_retained(t->grad);
   }
   return MOTH_OK;
@@ -384,6 +404,8 @@ MothStatus moth_tensor_register_hook(MothTensor *t, MothHook hook, int64_t *id) 
   if (!h)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
   *h = hook;
+  h->refs = 1;
+  h->removed = false;
   h->id = *id = atomic_fetch_add(&next_hook, 1);
   h->nr = t->grad->nr;
   h->next = NULL;
@@ -399,8 +421,8 @@ static bool remove_from(MothHook **at, int64_t id) {
     if ((*at)->id == id) {
       MothHook *h = *at;
       *at = h->next;
-      h->next = NULL;
-      free_hooks(h);
+      h->removed = true;
+      moth_hook_release(h);
       return true;
     }
   return false;

@@ -11,6 +11,8 @@ typedef struct MothHook {
   void *ctx;
   int64_t id;
   struct MothHook *next;
+  _Atomic int32_t refs; /* the list's, and one for each pass that it is to run in */
+  bool removed;
   uint16_t nr; /* on a node: which result */
 } MothHook;
 
@@ -74,6 +76,7 @@ struct MothAutogradMeta {
   uint16_t nr;
   bool requires_grad; /* as set by the user on a leaf */
   bool retain_grad;   /* is in the list of its node */
+  bool fake;          /* with retain_grad: the tensor is */
   MothAutogradMeta *next_retained;
   int64_t view_version; /* of the view when its node was made */
   atomic_flag lock;     /* of accumulator: several threads may use one leaf */
@@ -115,11 +118,20 @@ static inline int moth_node_edge(const MothNode *n, int arg) {
   return n->edge_of[arg];
 }
 
+/* The next pass with create_graph on this thread is recorded by the gradients that it is given alone: what nodes have
+ * saved comes back without history, and the graph stays out of the new one. */
+MOTH_API void moth_grad_of_gradients(bool on);
+typedef struct MothApart {
+  bool next, now;
+} MothApart;
+extern _Thread_local MothApart moth_apart __attribute__((tls_model("initial-exec")));
+
 /* In-place on a view: the base gets a history that goes through the view (view.c). */
 MothStatus moth_rebase_history(MothTensor *view, MothNode *n);
 /* Records op results: the step of the dispatcher (step.c). */
 MothStatus moth_autograd_record(MothCall *c);
 
+void moth_hook_release(MothHook *h);
 MOTH_API MothStatus moth_tensor_register_hook(MothTensor *t, MothHook hook, int64_t *id);
 MOTH_API void moth_tensor_remove_hook(MothTensor *t, MothNode *node, int64_t id);
 MOTH_API MothNode *moth_tensor_node(MothTensor *t); /* borrowed; NULL for leaves */

@@ -8,18 +8,10 @@ static MothValue device_or(MothValue v, const MothTensor *self) {
   return v.tag == MOTH_V_DEVICE ? v : moth_v_device(self->device);
 }
 
-/* The factories take no tensor, so that fakeness must be handed on. */
-static uint32_t enter_like(const MothTensor *self) {
-  uint32_t keep = moth_thread.include;
-  moth_thread.include |= self->keys & MOTH_KEY_FAKE;
-  return keep;
-}
-
 #define LIKE(expr)                                                                                 \
   MothTensor *out;                                                                                 \
-  uint32_t keep = enter_like(self);                                                                \
-  MothStatus s = (expr);                                                                           \
-  moth_thread.include = keep;                                                                      \
+  uint32_t keep = moth_enter_as(self);                                                             \
+  MothStatus s = moth_leave_as(keep, self, expr, &out);                                            \
   return s ? s : moth_give(c, out)
 
 MothStatus moth_composite_empty_like(MothCall *c) {

@@ -70,12 +70,10 @@ MothStatus moth_composite_diag(MothCall *c) {
   if (diagonal == INT64_MIN || __builtin_add_overflow(n, diagonal < 0 ? -diagonal : diagonal, &m))
     return moth_fail(MOTH_ERR_VALUE, "diagonal is too large: %lld", (long long)diagonal);
   int64_t shape[2] = {m, m};
-  uint32_t keep = moth_thread.include;
-  moth_thread.include |= self->keys & MOTH_KEY_FAKE;
+  uint32_t keep = moth_enter_as(self);
   MothStatus s =
       moth_zeros(shape, 2, moth_v_dtype((MothDType)self->dtype), moth_v_device(self->device), &out);
-  moth_thread.include = keep;
-  MOTH_TRY(s);
+  MOTH_TRY(moth_leave_as(keep, self, s, &out));
   s = moth_diagonal(out, diagonal, 0, 1, &part);
   if (s == MOTH_OK)
     s = then(moth_copy_(part, self, false), part);

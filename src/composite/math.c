@@ -192,12 +192,10 @@ MothStatus moth_composite_one_hot(MothCall *c) {
                      (long long)num_classes);
   memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
   shape[self->ndim] = num_classes;
-  uint32_t keep = moth_thread.include;
-  moth_thread.include |= self->keys & MOTH_KEY_FAKE;
+  uint32_t keep = moth_enter_as(self);
   MothStatus s = moth_zeros(shape, self->ndim + 1, moth_v_dtype(MOTH_INT64),
                             moth_v_device(self->device), &zeros);
-  moth_thread.include = keep;
-  MOTH_TRY(s);
+  MOTH_TRY(moth_leave_as(keep, self, s, &zeros));
   s = moth_unsqueeze(self, self->ndim, &at);
   if (s == MOTH_OK)
     s = then(moth_scatter(zeros, self->ndim, at, moth_v_int(1), index_base, &out), at);

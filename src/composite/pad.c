@@ -57,10 +57,11 @@ static MothStatus constant(MothTensor *x, int n, const int64_t *pad, MothValue v
   memcpy(shape, x->shape, sizeof(int64_t) * (size_t)x->ndim);
   for (int i = 0; i < n / 2; i++)
     shape[x->ndim - 1 - i] += pad[2 * i] + pad[2 * i + 1];
-  if (moth_tensor_is_fake(x))
-    return moth_tensor_new_fake(x->ndim, shape, (MothDType)x->dtype, x->device, out);
-  MOTH_TRY(moth_full(shape, x->ndim, value, moth_v_dtype((MothDType)x->dtype),
-                     moth_v_device(x->device), &full));
+  uint32_t keep = moth_enter_as(x);
+  MOTH_TRY(moth_leave_as(keep, x,
+                         moth_full(shape, x->ndim, value, moth_v_dtype((MothDType)x->dtype),
+                                   moth_v_device(x->device), &full),
+                         &full));
   part = full;
   moth_tensor_retain(part);
   for (int i = 0; i < n / 2; i++) {

@@ -5,10 +5,8 @@
 #include "composite/composite.h"
 #include "core/dtype.h"
 
-/* Factories take no tensor, so that fakeness must be handed on. */
 static MothStatus range(const MothTensor *like, int64_t n, MothDType dtype, MothTensor **out) {
-  uint32_t keep = moth_thread.include;
-  moth_thread.include |= like->keys & MOTH_KEY_FAKE;
+  uint32_t keep = moth_enter_as(like);
   MothStatus s = moth_arange(moth_v_int(0), moth_v_int(n), moth_v_int(1), moth_v_dtype(dtype),
                              moth_v_device(like->device), out);
   moth_thread.include = keep;

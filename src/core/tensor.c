@@ -98,6 +98,7 @@ static MothTensor *header_new(void) {
   t->version = NULL;
   t->base = NULL;
   t->grad = NULL;
+  t->carried = NULL;
   return t;
 }
 
@@ -140,8 +141,18 @@ static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, M
   return MOTH_OK;
 }
 
+/* What tensors are made from, as a C user may hand it in. */
+static MothStatus check_making(const char *what, int ndim, const int64_t *shape, MothDType dtype,
+                               MothTensor **out) {
+  MOTH_TRY(moth_given(what, out && (shape || ndim <= 0)));
+  if ((unsigned)dtype >= MOTH_NDTYPES)
+    return moth_fail(MOTH_ERR_TYPE, "%s: %u is no dtype", what, (unsigned)dtype);
+  return MOTH_OK;
+}
+
 MothStatus moth_tensor_new(int ndim, const int64_t *shape, MothDType dtype, MothDevice device,
                            MothTensor **out) {
+  MOTH_TRY(check_making("tensor_new", ndim, shape, dtype, out));
   if (__builtin_expect(device.type != MOTH_CPU, 0))
     MOTH_TRY(moth_device_check(device));
   return tensor_make(ndim, shape, dtype, device, false, out);
@@ -155,7 +166,13 @@ MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,
 MothStatus moth_tensor_from_ptr(void *data, int ndim, const int64_t *shape, MothDType dtype,
                                 void (*release)(void *ctx), void *ctx, MothTensor **out) {
   MothTensor *t;
+  MOTH_TRY(check_making("from_ptr", ndim, shape, dtype, out));
   MOTH_TRY(tensor_make(ndim, shape, dtype, (MothDevice){MOTH_CPU, 0}, true, &t));
+  if (t->numel && (!data || (uintptr_t)data % (uintptr_t)moth_dtype_size(dtype))) {
+    moth_tensor_release(t);
+    return moth_fail(MOTH_ERR_VALUE, "from_ptr: %s is no address of %s elements",
+                     data ? "what is not aligned" : "NULL", moth_dtype_name(dtype));
+  }
   t->keys = MOTH_KEY_CPU | (moth_dtype_is_stored(dtype) ? MOTH_KEY_STORED : 0);
   t->data = t->storage->data = data;
   t->storage->foreign = true;
@@ -165,7 +182,24 @@ MothStatus moth_tensor_from_ptr(void *data, int ndim, const int64_t *shape, Moth
   return MOTH_OK;
 }
 
+void moth_tensor_carry(MothTensor *t, MothCarried *carried) {
+  MothCarried *old = t->carried;
+  t->keys = (t->keys & ~(old ? old->keys : 0)) | (carried ? carried->keys : 0);
+  t->carried = carried;
+  if (old && atomic_fetch_sub_explicit(&old->refs, 1, memory_order_acq_rel) == 1)
+    old->release(old);
+}
+
+void moth_tensor_carry_as(MothTensor *t, const MothTensor *src) {
+  if (!src->carried)
+    return;
+  atomic_fetch_add_explicit(&src->carried->refs, 1, memory_order_relaxed);
+  moth_tensor_carry(t, src->carried);
+}
+
 void moth_tensor_retain(MothTensor *t) {
+  if (!t)
+    return;
   atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
 }
 
@@ -178,6 +212,8 @@ void moth_tensor_release(MothTensor *t) {
     return;
   if (t->grad)
     moth_tensor_drop_grad(t);
+  if (t->carried)
+    moth_tensor_carry(t, NULL);
   storage_release(t->storage);
   if (t->version && atomic_fetch_sub(&t->version->refs, 1) == 1)
     moth_free(t->version, sizeof *t->version);
@@ -188,41 +224,42 @@ void moth_tensor_release(MothTensor *t) {
 }
 
 int moth_tensor_ndim(const MothTensor *t) {
-  return t->ndim;
+  return t ? t->ndim : 0;
 }
 const int64_t *moth_tensor_shape(const MothTensor *t) {
-  return t->shape;
+  return t ? t->shape : NULL;
 }
 const int64_t *moth_tensor_stride(const MothTensor *t) {
-  return t->stride;
+  return t ? t->stride : NULL;
 }
 int64_t moth_tensor_offset(const MothTensor *t) {
-  return t->offset;
+  return t ? t->offset : 0;
 }
 int64_t moth_tensor_numel(const MothTensor *t) {
-  return t->numel;
+  return t ? t->numel : 0;
 }
 MothDType moth_tensor_dtype(const MothTensor *t) {
-  return (MothDType)t->dtype;
+  return t ? (MothDType)t->dtype : MOTH_NDTYPES;
 }
 MothDevice moth_tensor_device(const MothTensor *t) {
-  return t->device;
+  return t ? t->device : (MothDevice){MOTH_CPU, 0};
 }
 void *moth_tensor_data(const MothTensor *t) {
-  return t->data;
+  return t ? t->data : NULL;
 }
 bool moth_tensor_is_contiguous(const MothTensor *t) {
-  return t->contiguous;
+  return t && t->contiguous;
 }
 bool moth_tensor_is_fake(const MothTensor *t) {
-  return t->keys & MOTH_KEY_FAKE;
+  return t && t->keys & MOTH_KEY_FAKE;
 }
 int64_t moth_tensor_version(const MothTensor *t) {
-  return *moth_version_of((MothTensor *)t);
+  return t ? *moth_version_of((MothTensor *)t) : 0;
 }
 
 MothStatus moth_tensor_item(const MothTensor *t, MothValue *out) {
   char buf[256];
+  MOTH_TRY(moth_given("item", t && out));
   if (t->numel != 1)
     return moth_fail(MOTH_ERR_VALUE, "item: a tensor with one element is needed, got %s",
                      moth_tensor_format(t, buf, sizeof buf));
@@ -309,6 +346,7 @@ MothStatus moth_tensor_alias(MothTensor *src, bool fresh_version, MothTensor **o
   MothTensor *t = share(src);
   if (!t)
     return MOTH_ERR_MEMORY;
+  moth_tensor_carry_as(t, src);
   t->ndim = src->ndim;
   t->contiguous = src->contiguous;
   t->numel = src->numel;
@@ -339,7 +377,7 @@ MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src) {
   MOTH_TRY(moth_tensor_alias(src, false, &alias));
   MothStorage *storage = t->storage;
   MothVersion *version = t->version;
-  t->keys = (t->keys & ~(uint32_t)MOTH_KEYS_DATA) | alias->keys;
+  t->keys = (t->keys & ~(uint32_t)MOTH_KEYS_DATA) | (alias->keys & (uint32_t)MOTH_KEYS_DATA);
   t->dtype = alias->dtype;
   t->device = alias->device;
   t->ndim = alias->ndim;

@@ -46,6 +46,15 @@ typedef struct MothVersion {
   int64_t value;
 } MothVersion;
 
+/* What a tensor carries beside its elements: the class of a subclass of the host's, later a batch or a tangent.
+ * Never written to after it is made, so that a tensor shares it with its aliases (detach, what a node saves and
+ * gives back). Views and results of ops carry nothing: whoever sees the call decides that. */
+typedef struct MothCarried {
+  MothRefs refs;
+  uint32_t keys; /* the steps of the dispatcher that it asks for */
+  void (*release)(struct MothCarried *c);
+} MothCarried;
+
 typedef struct MothAutogradMeta MothAutogradMeta; /* src/autograd */
 
 struct MothTensor {
@@ -62,6 +71,7 @@ struct MothTensor {
   MothVersion *version;   /* NULL: that of the storage */
   MothTensor *base;       /* the tensor that this is a view of (never itself a view), or NULL */
   MothAutogradMeta *grad; /* NULL until autograd has to do with it */
+  MothCarried *carried;   /* NULL: nothing */
   int64_t shape[MOTH_MAX_DIMS];
   int64_t stride[MOTH_MAX_DIMS];
 };
@@ -84,8 +94,13 @@ MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, in
  * this is verified. The view's base is t or t's base. */
 MOTH_API MothStatus moth_tensor_view(MothTensor *t, int ndim, const int64_t *shape,
                                      const int64_t *stride, int64_t offset, MothTensor **out);
-/* The same bytes without history: detach (shared version) or, with fresh_version, `.data`. */
+/* The same bytes without history: detach (shared version) or, with fresh_version, `.data`. The alias carries what t
+ * carries. */
 MOTH_API MothStatus moth_tensor_alias(MothTensor *t, bool fresh_version, MothTensor **out);
+/* t carries this from now on (taken over; NULL: nothing). */
+MOTH_API void moth_tensor_carry(MothTensor *t, MothCarried *carried);
+/* And what src carries. */
+void moth_tensor_carry_as(MothTensor *t, const MothTensor *src);
 /* t stands for src's elements from now on: storage, geometry, dtype and device change, t's identity and
  * place in the graph stay. For leaves that are no views (modules move their parameters so). */
 MOTH_API MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src);

@@ -89,18 +89,41 @@ static MothStatus put_in_target(MothCall *c, int i) {
   return MOTH_OK;
 }
 
+MothStatus moth_put_in_targets(MothCall *c) {
+  for (int i = 0; c->target && i < c->op->nresults; i++) {
+    MothTensor *result = c->results[i].u.t;
+    if (result != c->target[i] && moth_tensor_overlap(result, c->target[i]) == 1) {
+      moth_tensor_retain(c->target[i]); /* an alias of it */
+      c->results[i] = moth_v_tensor(c->target[i]);
+      moth_tensor_release(result);
+    }
+    MothStatus s = put_in_target(c, i);
+    if (s != MOTH_OK) {
+      release_results(c);
+      return s;
+    }
+  }
+  return MOTH_OK;
+}
+
+/* t was written to. Under fake mode a real tensor was not. */
+static void bump(const MothCall *c, MothTensor *t) {
+  if (!(c->keys & MOTH_KEY_FAKE) || t->keys & MOTH_KEY_FAKE)
+    ++*moth_version_of(t);
+}
+
 static void bump_versions(MothCall *c) {
   if (c->target)
     for (int i = 0; i < c->op->nresults; i++)
-      ++*moth_version_of(c->target[i]);
+      bump(c, c->target[i]);
   for (int i = 0; i < c->op->nargs; i++) {
     if (!c->op->args[i].mutated || (c->target && i == 0))
       continue;
     MothValue v = c->args[i];
     if (v.tag == MOTH_V_TENSOR)
-      ++*moth_version_of(v.u.t);
+      bump(c, v.u.t);
     for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
-      ++*moth_version_of(v.u.tensors[k]);
+      bump(c, v.u.tensors[k]);
   }
 }
 
@@ -212,8 +235,32 @@ static MothStatus check_stored(const MothCall *c) {
   return MOTH_OK;
 }
 
+/* A call with a fake tensor computes nothing: outside fake mode, a real tensor that it should write to would stay as
+ * it is without anyone being told. */
+static MothStatus check_written(const MothCall *c) {
+  const MothTensor *real = NULL;
+  for (int i = 0; c->target && i < c->op->nresults; i++)
+    if (!(c->target[i]->keys & MOTH_KEY_FAKE))
+      real = c->target[i];
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    if (!c->op->args[i].mutated)
+      continue;
+    if (v.tag == MOTH_V_TENSOR && !(v.u.t->keys & MOTH_KEY_FAKE))
+      real = v.u.t;
+    for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
+      if (!(v.u.tensors[k]->keys & MOTH_KEY_FAKE))
+        real = v.u.tensors[k];
+  }
+  return real ? moth_fail(MOTH_ERR_STATE,
+                          "a real tensor cannot take the values of a fake one, which has none")
+              : MOTH_OK;
+}
+
 static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
+  if (__builtin_expect((c->keys & ~moth_thread.include) & MOTH_KEY_FAKE, 0))
+    MOTH_TRY(check_written(c));
   uint32_t devices = c->keys & MOTH_KEYS_DEVICE;
   if (__builtin_expect(devices != MOTH_KEY_CPU, 0)) {
     if (!devices && c->op->factory) {
@@ -288,9 +335,10 @@ static MothStatus intercept(MothCall *c, bool above) {
 /* Autocast: float tensors go to the dtype that the op's `amp` policy asks for. */
 static MothStatus autocast(MothCall *c) {
   c->keys &= ~(uint32_t)MOTH_KEY_AUTOCAST;
-  MothDType low = (MothDType)moth_thread.autocast, to;
-  if (c->op->amp == MOTH_AMP_KEEP || c->variant != MOTH_FUNCTIONAL)
+  int on = moth_thread.autocast[c->device.type];
+  if (!on || c->op->amp == MOTH_AMP_KEEP || c->variant != MOTH_FUNCTIONAL)
     return moth_redispatch(c);
+  MothDType low = (MothDType)(on - 1), to;
   to = c->op->amp == MOTH_AMP_LOW ? low : MOTH_FLOAT32;
   if (c->op->amp == MOTH_AMP_WIDEST) {
     to = low;
@@ -441,10 +489,16 @@ MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *args, Moth
 MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs,
                                 const MothValue *args, MothTensor **targets, MothValue *results) {
   MothValue full[MOTH_MAX_ARGS];
-  if (nargs > op->nargs)
-    return moth_fail(MOTH_ERR_TYPE, "[%s] %d arguments are too many: %s", op->name, nargs,
-                     op->schema);
-  memcpy(full, args, sizeof(MothValue) * (size_t)nargs);
+  if (op < moth_ops || op >= moth_ops + moth_nops)
+    return moth_fail(MOTH_ERR_TYPE, "op_call: there is no such op");
+  if (nargs < 0 || nargs > op->nargs)
+    return moth_fail(MOTH_ERR_TYPE, "[%s] %d arguments are too %s: %s", op->name, nargs,
+                     nargs < 0 ? "few" : "many", op->schema);
+  if ((nargs && !args) || (op->nresults && !results))
+    return moth_fail(MOTH_ERR_TYPE, "[%s] the %s are NULL", op->name,
+                     nargs && !args ? "arguments" : "results");
+  if (nargs)
+    memcpy(full, args, sizeof(MothValue) * (size_t)nargs);
   MOTH_TRY(moth_op_check(op, nargs, full));
   MothTensor *self;
   if (op->returns_self) {
@@ -457,6 +511,10 @@ MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs
       return moth_fail(MOTH_ERR_TYPE, "[%s_] the first argument must be a tensor", op->name);
     self = full[0].u.t;
     targets = &self;
+  } else if (variant == MOTH_OUT) {
+    for (int i = 0; i < op->nresults; i++)
+      if (!targets || !targets[i])
+        return moth_fail(MOTH_ERR_TYPE, "[%s] the tensor to write to is NULL", op->name);
   }
   MothCall c = {.op = op,
                 .args = full,
@@ -466,14 +524,21 @@ MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs
   return moth_dispatch(&c);
 }
 
-static bool tag_fits(const MothArg *a, uint32_t tag) {
+/* A list of n elements: a negative count of the C API's has become a huge one. */
+static bool is_list(const void *list, uint32_t n) {
+  return (list || !n) && n <= INT32_MAX;
+}
+
+/* Whether v, perhaps a C user's, can be read as a value for a. */
+static bool fits(const MothArg *a, const MothValue *v) {
+  uint32_t tag = v->tag;
   if (tag == MOTH_V_NONE)
     return a->optional;
   switch ((MothType)a->type) {
   case MOTH_T_TENSOR:
-    return tag == MOTH_V_TENSOR;
+    return tag == MOTH_V_TENSOR && v->u.t;
   case MOTH_T_OPERAND:
-    return tag == MOTH_V_TENSOR || (tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT);
+    return (tag == MOTH_V_TENSOR && v->u.t) || (tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT);
   case MOTH_T_SCALAR:
     return tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT;
   case MOTH_T_INT:
@@ -487,17 +552,22 @@ static bool tag_fits(const MothArg *a, uint32_t tag) {
     return tag == MOTH_V_BOOL;
   case MOTH_T_INTS:
   case MOTH_T_DIMS:
-    return tag == MOTH_V_INTS;
+    return tag == MOTH_V_INTS && is_list(v->u.ints, v->n);
   case MOTH_T_TENSORS:
-    return tag == MOTH_V_TENSORS;
+    if (tag != MOTH_V_TENSORS || !is_list(v->u.tensors, v->n))
+      return false;
+    for (uint32_t i = 0; i < v->n; i++)
+      if (!v->u.tensors[i])
+        return false;
+    return true;
   case MOTH_T_STRING:
-    return tag == MOTH_V_STRING;
+    return tag == MOTH_V_STRING && v->u.s;
   case MOTH_T_DTYPE:
-    return tag == MOTH_V_DTYPE;
+    return tag == MOTH_V_DTYPE && v->u.i >= 0 && v->u.i < MOTH_NDTYPES;
   case MOTH_T_DEVICE:
-    return tag == MOTH_V_DEVICE;
+    return tag == MOTH_V_DEVICE && v->u.i >= 0 && v->u.i < MOTH_NDEVICES << 8;
   case MOTH_T_GENERATOR:
-    return tag == MOTH_V_GENERATOR;
+    return tag == MOTH_V_GENERATOR && v->u.g;
   }
   return false;
 }
@@ -512,15 +582,15 @@ MothStatus moth_op_check(const MothOp *op, int given, MothValue *args) {
     }
     if (op->args[i].type == MOTH_T_FLOAT && args[i].tag == MOTH_V_INT)
       args[i] = moth_v_float((double)args[i].u.i);
-    if (!tag_fits(&op->args[i], args[i].tag))
-      return moth_fail(MOTH_ERR_TYPE, "[%s] argument '%s' has a wrong type: %s", op->name,
+    if (!fits(&op->args[i], &args[i]))
+      return moth_fail(MOTH_ERR_TYPE, "[%s] argument '%s' is NULL or of a wrong type: %s", op->name,
                        op->args[i].name, op->schema);
   }
   return MOTH_OK;
 }
 
 const MothOp *moth_op_find(const char *name) {
-  for (int i = 0; i < moth_nops; i++)
+  for (int i = 0; name && i < moth_nops; i++)
     if (!strcmp(moth_ops[i].name, name))
       return &moth_ops[i];
   return NULL;
@@ -529,7 +599,10 @@ const MothOp *moth_op_find(const char *name) {
 MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel) {
   MothOp *op = (MothOp *)moth_op_find(name);
   if (!op)
-    return moth_fail(MOTH_ERR_VALUE, "there is no op named '%s'", name);
+    return moth_fail(MOTH_ERR_VALUE, "there is no op named '%s'", name ? name : "NULL");
+  if ((unsigned)backend >= MOTH_NDEVICES || !kernel)
+    return moth_fail(MOTH_ERR_TYPE, "op_register: %s is no %s", kernel ? "this" : "NULL",
+                     kernel ? "type of device" : "kernel");
   op->kernels[backend] = kernel;
   return MOTH_OK;
 }
@@ -553,16 +626,19 @@ MothStatus moth_intercept_push(bool above, MothInterceptor i) {
   return MOTH_OK;
 }
 
-MothInterceptor moth_intercept_pop(bool above) {
+bool moth_intercept_pop(bool above, MothInterceptor which) {
   MothThread *t = &moth_thread;
   uint8_t *n = above ? &t->nabove : &t->nbelow;
-  MothInterceptor popped = {NULL, NULL, false};
-  if (!*n)
-    return popped;
-  popped = (above ? intercept_above : intercept_below)[--*n];
-  if (*n == 0)
-    t->include &= ~(uint32_t)(above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW);
-  return popped;
+  MothInterceptor *list = above ? intercept_above : intercept_below;
+  for (int i = *n - 1; i >= 0; i--) {
+    if (list[i].fn != which.fn || list[i].ctx != which.ctx)
+      continue;
+    memmove(list + i, list + i + 1, sizeof *list * (size_t)(*n - 1 - i));
+    if (--*n == 0)
+      t->include &= ~(uint32_t)(above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW);
+    return true;
+  }
+  return false;
 }
 
 void moth_modes_save(MothModes *to) {

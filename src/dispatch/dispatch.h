@@ -121,8 +121,8 @@ enum { MOTH_MAX_INTERCEPTORS = 32 };
 typedef struct MothThread {
   uint32_t include, exclude; /* keys added to and removed from every call */
   uint8_t nabove, nbelow;
-  uint8_t autocast; /* MothDType */
-  bool no_grad;     /* the user turned recording off */
+  uint8_t autocast[MOTH_NDEVICES]; /* MothDType + 1 of each type of device; 0: off there */
+  bool no_grad;                    /* the user turned recording off */
 } MothThread;
 
 /* Small: the static TLS of a library that is opened at run time is scarce. */
@@ -132,7 +132,8 @@ extern _Thread_local MothThread moth_thread __attribute__((tls_model("initial-ex
 MOTH_API MothThread *moth_thread_state(void);
 
 MOTH_API MothStatus moth_intercept_push(bool above, MothInterceptor i);
-MOTH_API MothInterceptor moth_intercept_pop(bool above); /* what was popped; fn NULL: nothing */
+/* Takes the innermost one of this function and ctx away; false: there is none. */
+MOTH_API bool moth_intercept_pop(bool above, MothInterceptor which);
 
 /* All that scopes have set on this thread: kept and put back where a thread runs several coroutines. */
 typedef struct MothModes {
@@ -164,6 +165,25 @@ MOTH_API MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, 
                                          MothValue *results);
 /* One result, first arguments given; the one-line call that derivatives and composites are made of. */
 MothStatus moth_call1(const MothOp *op, int nargs, const MothValue *args, MothTensor **out);
+
+/* The call's results go to its targets, where they are not these already: for steps that make results of their own. */
+MOTH_API MothStatus moth_put_in_targets(MothCall *c);
+
+/* A factory called for the sake of t, which it does not get: its result is fake if t is, and carries what t carries.
+ *   uint32_t keep = moth_enter_as(t);
+ *   return moth_leave_as(keep, t, moth_zeros(…, out), out); */
+static inline uint32_t moth_enter_as(const MothTensor *t) {
+  uint32_t keep = moth_thread_state()->include;
+  moth_thread_state()->include |= t->keys & MOTH_KEY_FAKE;
+  return keep;
+}
+static inline MothStatus moth_leave_as(uint32_t keep, const MothTensor *t, MothStatus s,
+                                       MothTensor **out) {
+  moth_thread_state()->include = keep;
+  if (s == MOTH_OK)
+    moth_tensor_carry_as(*out, t);
+  return s;
+}
 
 /* Autograd's step, set by src/autograd; NULL passes. */
 extern MothStatus (*moth_autograd_step)(MothCall *c);

@@ -4,6 +4,7 @@
  * backward of a Function) lies in a table of the registry until the node is freed; who frees it only notes
  * the number, and the state removes the value when it next makes a handle. C calls it with lua_pcall on the state that is running; what it throws is
  * parked, the engine unwinds by status, and the outermost frame raises the same object again. */
+#include <math.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -11,13 +12,6 @@
 
 static MothStatus no_state(void) {
   return moth_fail(MOTH_ERR_STATE, "a Lua function is needed here, but no Lua state is running");
-}
-
-/* Calls the function on the stack under its nargs arguments. */
-static MothStatus call_lua(lua_State *L, int nargs, int nresults) {
-  int status = moth_lua_pcall(L, nargs, nresults);
-  moth_lua_sync(L); /* it may have run coroutines */
-  return status ? moth_lua_park(L) : MOTH_OK;
 }
 
 static void retain_push(lua_State *L, MothTensor *t) {
@@ -57,11 +51,12 @@ static int b_backward(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 0;
 }
 
-/* grad(outputs, inputs, gradients, retain, create, allow_unused) -> one value per input */
+/* grad(outputs, inputs, gradients, retain, create, allow_unused, of_gradients) -> one value per input. of_gradients:
+ * with create, what is made has a history by `gradients` alone. */
 static int b_grad(lua_State *L) {
   int n = 0, ninputs = 0;
   moth_lua_enter(L);
-  lua_settop(L, 6);
+  lua_settop(L, 7);
   MothTensor **roots = tensor_array(L, 1, &n, false, "grad: output");
   MothTensor **inputs = tensor_array(L, 2, &ninputs, false, "grad: input");
   MothTensor **grads =
@@ -69,8 +64,10 @@ static int b_grad(lua_State *L) {
   MothTensor **out = lua_newuserdata(L, sizeof *out * (size_t)(ninputs ? ninputs : 1));
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
+  moth_grad_of_gradients(lua_toboolean(L, 7));
   MothStatus s = moth_grad(roots, grads, n, inputs, ninputs, lua_toboolean(L, 4),
                            lua_toboolean(L, 5), lua_toboolean(L, 6), out);
+  moth_grad_of_gradients(false); /* it may have failed before it came to it */
   moth_lua_current = outer;
   if (s)
     return moth_lua_raise(L, s);
@@ -150,56 +147,54 @@ static int b_set_grad_enabled(lua_State *L) {
 static char key_node;
 
 static void push_node(lua_State *L, MothNode *n) {
-  MothNode **box = lua_newuserdata(L, sizeof *box);
-  *box = n;
+  MothHandle *h = lua_newuserdata(L, sizeof *h);
+  h->magic = MOTH_MAGIC_NODE;
+  h->u.n = n;
   moth_node_retain(n);
   lua_pushlightuserdata(L, &key_node);
   lua_rawget(L, LUA_REGISTRYINDEX);
   lua_setmetatable(L, -2);
 }
 
-static MothNode *check_node(lua_State *L) {
-  MothNode **box = lua_touserdata(L, 1);
-  if (lua_type(L, 1) == LUA_TUSERDATA && lua_getmetatable(L, 1)) {
-    lua_pushlightuserdata(L, &key_node);
-    lua_rawget(L, LUA_REGISTRYINDEX);
-    bool same = lua_rawequal(L, -1, -2);
-    lua_pop(L, 2);
-    if (same)
-      return *box;
-  }
-  moth_lua_error(L, "expected a grad_fn, got %s", luaL_typename(L, 1));
+static MothNode *check_node(lua_State *L, int idx) {
+  MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_NODE);
+  if (h && h->u.n)
+    return h->u.n;
+  moth_lua_error(L, "expected a grad_fn, got %s", h ? "a released one" : luaL_typename(L, idx));
   return NULL;
 }
 
 static int node_gc(lua_State *L) {
-  MothNode **box = lua_touserdata(L, 1);
-  moth_node_release(*box);
-  *box = NULL;
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_NODE);
+  if (h) {
+    moth_node_release(h->u.n);
+    h->u.n = NULL;
+  }
   return 0;
 }
 static int node_name(lua_State *L) {
-  lua_pushstring(L, check_node(L)->name);
+  lua_pushstring(L, check_node(L, 1)->name);
   return 1;
 }
 /* id() -> a key for tables, the same for every userdata of the node */
 static int node_id(lua_State *L) {
-  lua_pushlightuserdata(L, check_node(L));
+  lua_pushlightuserdata(L, check_node(L, 1));
   return 1;
 }
 static int node_tostring(lua_State *L) {
-  lua_pushfstring(L, "<%s>", check_node(L)->name);
+  lua_pushfstring(L, "<%s>", check_node(L, 1)->name);
   return 1;
 }
 static int node_eq(lua_State *L) {
-  MothNode **a = lua_touserdata(L, 1), **b = lua_touserdata(L, 2);
-  lua_pushboolean(L, *a == *b);
+  MothHandle *a = moth_lua_handle(L, 1, MOTH_MAGIC_NODE),
+             *b = moth_lua_handle(L, 2, MOTH_MAGIC_NODE);
+  lua_pushboolean(L, a && b && a->u.n == b->u.n);
   return 1;
 }
 /* next_functions() -> { { node, n }, ... }, one for each input: its gradient goes to the node, whose n-th
  * result (from 1) the input is; node is nil if the input needs no gradient. */
 static int node_next(lua_State *L) {
-  MothNode *n = check_node(L);
+  MothNode *n = check_node(L, 1);
   lua_createtable(L, n->ninputs, 0);
   int k = 0, nargs = n->op ? n->op->nargs : 1;
   for (int a = 0; a < nargs; a++) {
@@ -223,7 +218,7 @@ static int node_next(lua_State *L) {
 }
 /* Methods; and the field `variable`: the leaf that an accumulator adds to. */
 static int node_index(lua_State *L) {
-  MothNode *n = check_node(L);
+  MothNode *n = check_node(L, 1);
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(1));
   const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
@@ -248,7 +243,7 @@ static int node_names(lua_State *L) {
 }
 /* saved() -> { names of what is saved } as "self", "result" */
 static int node_saved(lua_State *L) {
-  MothNode *n = check_node(L);
+  MothNode *n = check_node(L, 1);
   lua_newtable(L);
   for (int i = 0; i < n->nsaved; i++) {
     int slot = n->saved[i].slot;
@@ -300,7 +295,7 @@ static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
   } else if (!moth_lua_push_hook(L, h->leaf, h))
     return moth_fail(MOTH_ERR_STATE, "a hook of a leaf belongs to another Lua state");
   retain_push(L, grad);
-  MOTH_TRY(call_lua(L, 1, 1));
+  MOTH_TRY(moth_lua_call(L, 1, 1));
   MothHandle *r = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
   MothStatus s = MOTH_OK;
   if (r && r->u.t) {
@@ -327,8 +322,8 @@ static void release_hook(void *ctx) {
   LuaHook *h = ctx;
   if (!h->leaf)
     moth_lua_let_go(h->fn);
-  else if (removing)
-    moth_lua_drop_hook(removing, h->leaf, h);
+  else if ((removing || moth_lua_current) && h->leaf->grad) /* else the leaf goes, and its handle */
+    moth_lua_drop_hook(removing ? removing : moth_lua_current, h->leaf, h);
   moth_free(h, sizeof *h);
 }
 
@@ -372,15 +367,13 @@ static int b_register_hook(lua_State *L) {
 }
 
 static int b_remove_hook(lua_State *L) { /* (id, tensor or nil, node or nil) */
-  MothHandle *h = moth_lua_handle(L, 2, MOTH_MAGIC_TENSOR);
-  MothNode *n = NULL;
-  if (lua_type(L, 3) == LUA_TUSERDATA) {
-    MothNode **box = lua_touserdata(L, 3);
-    n = *box;
-  }
-  int64_t id = moth_lua_check_integer(L, 1, -9e15, 9e15);
+  MothTensor *t = lua_isnoneornil(L, 2) ? NULL : moth_lua_check_tensor(L, 2, "remove_hook");
+  MothNode *n = lua_isnoneornil(L, 3) ? NULL : check_node(L, 3);
+  double id = luaL_checknumber(L, 1);
+  if (!(id >= 1 && id <= 9007199254740992.0) || id != floor(id))
+    return moth_lua_error(L, "remove_hook: expected what register_hook gave, got %.14g", id);
   removing = L;
-  moth_tensor_remove_hook(h ? h->u.t : NULL, n, id);
+  moth_tensor_remove_hook(t, n, (int64_t)id);
   removing = NULL;
   return 0;
 }
@@ -413,7 +406,7 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
   lua_pushboolean(L, n->released);
   for (int i = 0; i < n->nresults; i++)
     retain_push(L, grads[i]);
-  MOTH_TRY(call_lua(L, 3 + n->nresults, 1));
+  MOTH_TRY(moth_lua_call(L, 3 + n->nresults, 1));
   MothStatus s = MOTH_OK;
   if (!lua_istable(L, -1)) {
     s = moth_fail(MOTH_ERR_TYPE, "the backward of %s returned no table", n->name);
@@ -476,11 +469,11 @@ static int b_record(lua_State *L) {
 /* reattach(alias, node, nr from 1) -> the saved result with its history */
 static int b_reattach(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "saved tensor"), *out;
-  lua_pushvalue(L, 1);
-  lua_remove(L, 1);
-  MothNode *n = check_node(L);
-  MothStatus s =
-      moth_reattach(t, n, (int)moth_lua_check_integer(L, 2, INT32_MIN + 1.0, INT32_MAX) - 1, &out);
+  MothNode *n = check_node(L, 2);
+  double nr = luaL_checknumber(L, 3);
+  if (!(nr >= 1 && nr <= (n->nresults ? n->nresults : 1)))
+    return moth_lua_error(L, "saved tensor: %s has no result %g", n->name, nr);
+  MothStatus s = moth_reattach(t, n, (int)nr - 1, &out);
   if (s)
     return moth_lua_raise(L, s);
   moth_lua_push_tensor(L, out);

@@ -296,13 +296,8 @@ static MothStatus pin(MothTensor **t) {
 
 enum { ENTRY = 1, META }; /* op_call's upvalues; META: the metatable of tensors */
 
-typedef struct Entry {
-  const MothOp *op;
-  MothVariant variant;
-} Entry;
-
 static int op_call(lua_State *L) {
-  const Entry *entry = lua_touserdata(L, lua_upvalueindex(ENTRY));
+  const MothLuaEntry *entry = lua_touserdata(L, lua_upvalueindex(ENTRY));
   const MothOp *op = entry->op;
   MothVariant variant = entry->variant;
   MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
@@ -324,7 +319,7 @@ static int op_call(lua_State *L) {
       continue;
     }
     if (a->type == MOTH_T_INDEX_BASE) {
-      args[i] = moth_v_int(1);
+      args[i] = moth_v_int(entry->index_base);
       given[i] = true;
       continue;
     }
@@ -349,7 +344,7 @@ static int op_call(lua_State *L) {
       continue;
     const MothArg *a = &op->args[i];
     if (a->type == MOTH_T_INDEX_BASE)
-      args[i] = moth_v_int(1);
+      args[i] = moth_v_int(entry->index_base);
     else if (a->optional || a->has_default)
       args[i] = a->def;
     else if (a->type == MOTH_T_INTS && op->factory) /* moth.randn(): 0-dim */
@@ -357,6 +352,9 @@ static int op_call(lua_State *L) {
     else
       moth_lua_error(L, "[%s] argument '%s' is missing; %s", op->name, a->name, op->schema);
   }
+  for (i = 0; entry->floats >> i; i++)
+    if (entry->floats >> i & 1 && args[i].tag == MOTH_V_INT)
+      args[i] = moth_v_float((double)args[i].u.i);
   MothTensor **target = NULL;
   if (variant == MOTH_INPLACE) {
     char name[96];
@@ -402,9 +400,11 @@ static int op_call(lua_State *L) {
   return op->nresults;
 }
 
-void moth_lua_push_op(lua_State *L, const MothOp *op, MothVariant variant) {
-  Entry *entry = lua_newuserdata(L, sizeof *entry);
-  *entry = (Entry){op, op->returns_self ? MOTH_INPLACE : variant};
+void moth_lua_push_op(lua_State *L, MothLuaEntry entry) {
+  MothLuaEntry *own = lua_newuserdata(L, sizeof *own);
+  if (entry.op->returns_self)
+    entry.variant = MOTH_INPLACE;
+  *own = entry;
   moth_lua_push_tensor_meta(L);
   lua_pushcclosure(L, op_call, 2);
 }
@@ -463,11 +463,11 @@ void moth_lua_open_calls(lua_State *L) {
   lua_createtable(L, 0, 2 * moth_nops);
   for (int i = 0; i < moth_nops; i++) {
     const MothOp *op = &moth_ops[i];
-    moth_lua_push_op(L, op, MOTH_FUNCTIONAL);
+    moth_lua_push_op(L, (MothLuaEntry){op, MOTH_FUNCTIONAL, 1, 0});
     lua_setfield(L, -2, op->name);
     if (op->inplace) {
       char name[96];
-      moth_lua_push_op(L, op, MOTH_INPLACE);
+      moth_lua_push_op(L, (MothLuaEntry){op, MOTH_INPLACE, 1, 0});
       lua_setfield(L, -2, op_name(op, MOTH_INPLACE, name, sizeof name));
     }
   }

@@ -424,6 +424,27 @@ MothStatus moth_lua_park(lua_State *L) {
   return MOTH_ERR_HOST;
 }
 
+MothStatus moth_lua_call(lua_State *L, int nargs, int nresults) {
+  enum { MAX_DEPTH = 100 };
+  static _Thread_local int depth;
+  if (depth == MAX_DEPTH) {
+    lua_pop(L, nargs + 1);
+    return moth_fail(MOTH_ERR_STATE,
+                     "hooks, modes or functions of Lua's call each other %d deep: without end?",
+                     MAX_DEPTH);
+  }
+  /* While Lua runs, a call through the FFI must not find a state to run Lua in: on a compiled trace that crashes. Ops
+   * that are called through the binding set it again. */
+  lua_State *current = moth_lua_current;
+  moth_lua_current = NULL;
+  depth++;
+  int failed = moth_lua_pcall(L, nargs, nresults);
+  depth--;
+  moth_lua_current = current;
+  moth_lua_sync(L); /* it may have run coroutines */
+  return failed ? moth_lua_park(L) : MOTH_OK;
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 static int b_library(lua_State *L) { /* (path prefix of moth's own Lua files, "@…") */

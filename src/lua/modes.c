@@ -1,4 +1,5 @@
 /* Interceptors for Lua: dispatch modes, counting, logging; fake mode and autocast; kernels in Lua. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 static char key_functions, key_function_meta;
 
 static int function_call(lua_State *L) { /* (object, ...) */
+  luaL_checktype(L, 1, LUA_TTABLE);
   lua_pushliteral(L, "fn");
   lua_rawget(L, 1);
   lua_replace(L, 1);
@@ -23,32 +25,52 @@ static int function_call(lua_State *L) { /* (object, ...) */
 }
 
 static int function_tostring(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
   lua_getfield(L, 1, "name");
-  lua_pushfstring(L, "<op %s>", lua_tostring(L, -1));
+  lua_pushfstring(L, "<op %s>", lua_isstring(L, -1) ? lua_tostring(L, -1) : "?");
   return 1;
 }
 
-static void push_function(lua_State *L, const MothOp *op, MothVariant variant) {
-  char name[96];
-  snprintf(name, sizeof name, "%s%s", op->name,
-           variant == MOTH_INPLACE && !op->returns_self ? "_" : "");
+/* What Lua's numbers do not say of a call, and its function object therefore does: what positions count from, and
+ * which numbers are floats though they are integral. */
+static MothLuaEntry entry_of(const MothCall *c) {
+  MothLuaEntry e = {c->op, c->variant == MOTH_OUT ? MOTH_FUNCTIONAL : (MothVariant)c->variant, 1,
+                    0};
+  for (int i = 0; i < c->op->nargs; i++) {
+    if (c->op->args[i].type == MOTH_T_INDEX_BASE)
+      e.index_base = (uint8_t)c->args[i].u.i;
+    else if (c->args[i].tag == MOTH_V_FLOAT && c->op->args[i].type != MOTH_T_FLOAT &&
+             c->args[i].u.d == floor(c->args[i].u.d))
+      e.floats |= 1u << i;
+  }
+  return e;
+}
+
+static void push_function(lua_State *L, const MothCall *c) {
+  MothLuaEntry e = entry_of(c);
+  char key[128], name[96];
+  snprintf(name, sizeof name, "%s%s", c->op->name,
+           c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
+  snprintf(key, sizeof key, "%s %d %x", name, e.index_base, e.floats);
   lua_pushlightuserdata(L, &key_functions);
   lua_rawget(L, LUA_REGISTRYINDEX);
-  lua_getfield(L, -1, name);
+  lua_getfield(L, -1, key);
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
     lua_createtable(L, 0, 4);
     lua_pushstring(L, name);
     lua_setfield(L, -2, "name");
-    lua_pushstring(L, op->schema);
+    lua_pushstring(L, c->op->schema);
     lua_setfield(L, -2, "schema");
-    moth_lua_push_op(L, op, variant == MOTH_OUT ? MOTH_FUNCTIONAL : variant);
+    lua_pushinteger(L, e.index_base);
+    lua_setfield(L, -2, "index_base");
+    moth_lua_push_op(L, e);
     lua_setfield(L, -2, "fn");
     lua_pushlightuserdata(L, &key_function_meta);
     lua_rawget(L, LUA_REGISTRYINDEX);
     lua_setmetatable(L, -2);
     lua_pushvalue(L, -1);
-    lua_setfield(L, -3, name);
+    lua_setfield(L, -3, key);
   }
   lua_remove(L, -2);
 }
@@ -94,12 +116,11 @@ static MothStatus take_results(lua_State *L, MothCall *c, int first) {
   return s;
 }
 
-static char key_subclass; /* registry: what handles the calls of subclassed tensors */
+/* Pushes the function that sees the call, and what it gets before the call itself; false with an error if it cannot. */
+typedef bool (*PushFunction)(lua_State *L, MothCall *c, const MothLuaHeld *held);
 
-/* Calls fn(func, args, kwargs), or with `types` the subclasses' (NULL) as fn(types, func, args, kwargs), for its
- * results. */
-static MothStatus call_with(MothCall *c, const MothLuaHeld *fn,
-                            MothStatus (*push_types)(lua_State *, MothCall *)) {
+/* Calls fn(func, args, kwargs), or of subclasses fn(types, func, args, kwargs), for its results. */
+static MothStatus call_with(MothCall *c, PushFunction push_fn, const MothLuaHeld *held) {
   lua_State *L = moth_lua_current;
   if (!L)
     return moth_fail(MOTH_ERR_STATE, "a Lua function intercepts '%s', but no Lua state is running",
@@ -107,21 +128,11 @@ static MothStatus call_with(MothCall *c, const MothLuaHeld *fn,
   if (!lua_checkstack(L, 24))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   int top = lua_gettop(L);
-  if (fn) {
-    if (!moth_lua_push_held(L, fn))
-      return MOTH_ERR_STATE;
-  } else {
-    lua_pushlightuserdata(L, &key_subclass);
-    lua_rawget(L, LUA_REGISTRYINDEX);
-    if (lua_isnil(L, -1)) {
-      lua_pop(L, 1);
-      return moth_fail(MOTH_ERR_STATE,
-                       "this Lua state has no subclasses: moth.subclass was not loaded");
-    }
+  if (!push_fn(L, c, held)) {
+    lua_settop(L, top);
+    return MOTH_ERR_STATE;
   }
-  if (push_types)
-    push_types(L, c);
-  push_function(L, c->op, (MothVariant)c->variant);
+  push_function(L, c);
   push_args(L, c);
   lua_newtable(L);
   if (c->variant == MOTH_OUT) {
@@ -129,73 +140,95 @@ static MothStatus call_with(MothCall *c, const MothLuaHeld *fn,
     moth_lua_push_tensor(L, c->target[0]);
     lua_setfield(L, -2, "out");
   }
-  int failed = moth_lua_pcall(L, push_types ? 4 : 3, c->op->nresults);
-  moth_lua_sync(L); /* it may have run coroutines */
-  if (failed) {
-    MothStatus s = moth_lua_park(L);
-    lua_settop(L, top);
-    return s;
-  }
-  MothStatus s = take_results(L, c, top + 1);
+  MothStatus s = moth_lua_call(L, lua_gettop(L) - top - 1, c->op->nresults);
+  if (s == MOTH_OK)
+    s = take_results(L, c, top + 1);
   lua_settop(L, top);
-  return s;
+  return s == MOTH_OK ? moth_put_in_targets(c) : s;
+}
+
+static bool push_mode(lua_State *L, MothCall *c, const MothLuaHeld *held) {
+  (void)c;
+  return moth_lua_push_held(L, held);
 }
 
 static MothStatus mode_run(MothCall *c, void *ctx) {
-  return call_with(c, ctx, NULL);
+  return call_with(c, push_mode, ctx);
 }
 
-/* push_mode(fn) / pop_mode(): fn(func, args, kwargs) sees every op below autograd. */
-static int b_push_mode(lua_State *L) {
+/* Opens a mode that runs `fn` with the Lua value at idx, and pushes what closes it. */
+static int open_mode(lua_State *L, int idx, bool above, MothInterceptor i) {
   moth_lua_sync(L);
-  luaL_checktype(L, 1, LUA_TFUNCTION);
-  lua_pushvalue(L, 1);
-  MothLuaHeld *fn = moth_lua_hold(L);
-  if (!fn)
+  MothHandle *h = lua_newuserdata(L, sizeof *h);
+  h->magic = 0;
+  lua_pushvalue(L, idx);
+  MothLuaHeld *held = moth_lua_hold(L);
+  if (!held)
     return moth_lua_error(L, "out of memory");
-  MothStatus s = moth_intercept_push(false, (MothInterceptor){mode_run, fn, false});
+  i.ctx = held;
+  MothStatus s = moth_intercept_push(above, i);
   if (s) {
-    moth_lua_let_go(fn);
+    moth_lua_let_go(held);
     return moth_lua_raise(L, s);
   }
-  return 0;
+  h->magic = MOTH_MAGIC_MODE;
+  h->u.held = held;
+  return 1;
 }
-
-/* Pops the interceptor that was pushed last, if it is one of ours, and lets go of what it holds. */
-static void pop_held(bool above, MothStatus (*run)(MothCall *, void *)) {
-  MothInterceptor i = moth_intercept_pop(above);
-  if (i.fn == run)
-    moth_lua_let_go(i.ctx);
-}
-
-static int b_pop_mode(lua_State *L) {
+static int close_mode(lua_State *L, bool above, MothInterceptor i) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_MODE);
   moth_lua_sync(L);
-  pop_held(false, mode_run);
+  if (!h)
+    return moth_lua_error(L, "expected what opened a mode, got %s", luaL_typename(L, 1));
+  i.ctx = h->u.held;
+  if (!moth_intercept_pop(above, i))
+    return moth_lua_error(L, "the mode is not open here");
+  moth_lua_let_go(h->u.held);
+  h->magic = 0;
   return 0;
 }
 
-/* --- subclasses ---------------------------------------------------------------------------------
- *
- * Which class a tensor is of stands in a table of the registry, by its address: an entry whose tensor is
- * gone is not looked at, for only tensors with the key are, and these set it when they are made. */
+/* push_mode(fn) -> mode; pop_mode(mode): fn(func, args, kwargs) sees every op below autograd. */
+static int b_push_mode(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  return open_mode(L, 1, false, (MothInterceptor){mode_run, NULL, false});
+}
+static int b_pop_mode(lua_State *L) {
+  return close_mode(L, false, (MothInterceptor){mode_run, NULL, false});
+}
 
-static char key_classes;
+/* --- subclasses --------------------------------------------------------------------------------- */
+
+/* The class that a tensor carries: a table of one Lua state. */
+typedef struct Class {
+  MothCarried carried;
+  MothLuaHeld *table;
+} Class;
+
+static char key_subclass; /* registry: the function that handles the calls */
+
+static void release_class(MothCarried *carried) {
+  Class *c = (Class *)carried;
+  moth_lua_let_go(c->table);
+  moth_free(c, sizeof *c);
+}
 
 /* Pushes the class of t, or nil. */
-static void push_class(lua_State *L, MothTensor *t) {
-  if (!(t->keys & MOTH_KEY_SUBCLASS)) {
+static void push_class(lua_State *L, const MothTensor *t) {
+  const Class *c = t->keys & MOTH_KEY_SUBCLASS ? (const Class *)t->carried : NULL;
+  if (!c || !c->table || !moth_lua_push_held(L, c->table)) /* or one of another state */
     lua_pushnil(L);
-    return;
-  }
-  lua_pushlightuserdata(L, &key_classes);
-  lua_rawget(L, LUA_REGISTRYINDEX);
-  lua_pushlightuserdata(L, t);
-  lua_rawget(L, -2);
-  lua_remove(L, -2);
 }
 
-/* The classes among the arguments, in their order. */
-static MothStatus push_types(lua_State *L, MothCall *c) {
+/* Pushes the function and the classes among the arguments, in their order. */
+static bool push_subclass(lua_State *L, MothCall *c, const MothLuaHeld *held) {
+  (void)held;
+  lua_pushlightuserdata(L, &key_subclass);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  if (lua_isnil(L, -1)) {
+    moth_fail(MOTH_ERR_STATE, "this Lua state has no subclasses: moth.subclass was not loaded");
+    return false;
+  }
   lua_newtable(L);
   for (int i = 0, n = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
@@ -207,11 +240,11 @@ static MothStatus push_types(lua_State *L, MothCall *c) {
         lua_rawseti(L, -2, ++n);
     }
   }
-  return MOTH_OK;
+  return true;
 }
 
 static MothStatus subclass_run(MothCall *c) {
-  return call_with(c, NULL, push_types);
+  return call_with(c, push_subclass, NULL);
 }
 
 /* on_subclass(fn): fn(types, func, args, kwargs) handles the calls of subclassed tensors. */
@@ -230,15 +263,16 @@ __attribute__((constructor)) static void handle_subclasses(void) {
 static int b_make_subclass(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "make_subclass"), *out;
   luaL_checktype(L, 2, LUA_TTABLE);
-  MothStatus s = moth_tensor_alias(t, false, &out);
-  if (s)
+  Class *c = moth_alloc(sizeof *c);
+  MothStatus s =
+      c ? moth_tensor_alias(t, false, &out) : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  if (s) {
+    moth_free(c, sizeof *c);
     return moth_lua_raise(L, s);
-  out->keys |= MOTH_KEY_SUBCLASS;
-  lua_pushlightuserdata(L, &key_classes);
-  lua_rawget(L, LUA_REGISTRYINDEX);
-  lua_pushlightuserdata(L, out);
+  }
   lua_pushvalue(L, 2);
-  lua_rawset(L, -3);
+  *c = (Class){{1, MOTH_KEY_SUBCLASS, release_class}, moth_lua_hold(L)};
+  moth_tensor_carry(out, &c->carried);
   moth_lua_push_tensor(L, out);
   return 1;
 }
@@ -272,7 +306,7 @@ static int b_push_count(lua_State *L) {
 static int b_pop_count(lua_State *L) {
   moth_lua_sync(L);
   int64_t total = 0;
-  moth_intercept_pop(false);
+  moth_intercept_pop(false, (MothInterceptor){count_run, NULL, true});
   lua_newtable(L);
   for (int i = 0; counted && i < moth_nops; i++) {
     total += counted[i];
@@ -336,24 +370,12 @@ static MothStatus trace_run(MothCall *c, void *ctx) {
   return moth_redispatch(c);
 }
 
-static int b_push_trace(lua_State *L) { /* (table) */
-  moth_lua_sync(L);
+static int b_push_trace(lua_State *L) { /* (table) -> mode */
   luaL_checktype(L, 1, LUA_TTABLE);
-  lua_pushvalue(L, 1);
-  MothLuaHeld *lines = moth_lua_hold(L);
-  if (!lines)
-    return moth_lua_error(L, "out of memory");
-  MothStatus s = moth_intercept_push(true, (MothInterceptor){trace_run, lines, true});
-  if (s) {
-    moth_lua_let_go(lines);
-    return moth_lua_raise(L, s);
-  }
-  return 0;
+  return open_mode(L, 1, true, (MothInterceptor){trace_run, NULL, true});
 }
 static int b_pop_trace(lua_State *L) {
-  moth_lua_sync(L);
-  pop_held(true, trace_run);
-  return 0;
+  return close_mode(L, true, (MothInterceptor){trace_run, NULL, true});
 }
 
 /* --- fake mode, autocast ----------------------------------------------------------------------- */
@@ -368,21 +390,50 @@ static int b_set_fake(lua_State *L) { /* (on) -> was */
   return 1;
 }
 
-static int b_set_autocast(lua_State *L) { /* (dtype or nil) -> was */
+/* set_autocast({ [type of device] = dtype or false, … }) -> the same of what was, for these types. Nothing changes
+ * where one of them is wrong. */
+static int b_set_autocast(lua_State *L) {
+  MothThread *t = moth_thread_state();
+  uint8_t to[MOTH_NDEVICES];
   moth_lua_sync(L);
-  if (moth_thread_state()->include & MOTH_KEY_AUTOCAST)
-    moth_lua_push_dtype(L, (MothDType)moth_thread_state()->autocast);
-  else
-    lua_pushnil(L);
-  if (lua_isnil(L, 1)) {
-    moth_thread_state()->include &= ~(uint32_t)MOTH_KEY_AUTOCAST;
-  } else {
-    MothDType d = moth_lua_check_dtype(L, 1);
-    if (d != MOTH_BFLOAT16 && d != MOTH_FLOAT16)
-      return moth_lua_error(L, "autocast: expected bfloat16 or float16, got %s",
-                            moth_dtype_name(d));
-    moth_thread_state()->autocast = (uint8_t)d;
-    moth_thread_state()->include |= MOTH_KEY_AUTOCAST;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  memcpy(to, t->autocast, sizeof to);
+  lua_settop(L, 1);
+  lua_newtable(L);
+  for (int i = 0; i < MOTH_NDEVICES; i++) {
+    const char *name = moth_device_ops((MothDeviceType)i)->name;
+    lua_getfield(L, 1, name);
+    if (lua_toboolean(L, -1)) {
+      MothDType d = moth_lua_check_dtype(L, -1);
+      if (d != MOTH_BFLOAT16 && d != MOTH_FLOAT16)
+        return moth_lua_error(L, "autocast: expected bfloat16 or float16, got %s",
+                              moth_dtype_name(d));
+      to[i] = (uint8_t)(d + 1);
+    } else if (!lua_isnil(L, -1)) {
+      to[i] = 0;
+    }
+    if (!lua_isnil(L, -1)) {
+      if (t->autocast[i])
+        moth_lua_push_dtype(L, (MothDType)(t->autocast[i] - 1));
+      else
+        lua_pushboolean(L, 0);
+      lua_setfield(L, 2, name);
+    }
+    lua_pop(L, 1);
+  }
+  memcpy(t->autocast, to, sizeof to);
+  t->include &= ~(uint32_t)MOTH_KEY_AUTOCAST;
+  for (int i = 0; i < MOTH_NDEVICES; i++)
+    t->include |= to[i] ? MOTH_KEY_AUTOCAST : 0;
+  return 1;
+}
+
+/* device_types() -> { name = true }: what devices there may be, usable or not */
+static int b_device_types(lua_State *L) {
+  lua_newtable(L);
+  for (int i = 0; i < MOTH_NDEVICES; i++) {
+    lua_pushboolean(L, 1);
+    lua_setfield(L, -2, moth_device_ops((MothDeviceType)i)->name);
   }
   return 1;
 }
@@ -416,11 +467,7 @@ static MothStatus user_kernel(MothCall *c) {
     moth_lua_push_tensor(L, c->results[i].u.t);
     lua_rawseti(L, -2, i + 1);
   }
-  MothStatus s = MOTH_OK;
-  int failed = moth_lua_pcall(L, 2, 0);
-  moth_lua_sync(L);
-  if (failed)
-    s = moth_lua_park(L);
+  MothStatus s = moth_lua_call(L, 2, 0);
   lua_settop(L, top);
   return s;
 }
@@ -501,6 +548,7 @@ void moth_lua_open_modes(lua_State *L) {
                                  {"pop_trace", b_pop_trace},
                                  {"set_fake", b_set_fake},
                                  {"set_autocast", b_set_autocast},
+                                 {"device_types", b_device_types},
                                  {"register_backend", b_register_backend},
                                  {"register_kernel", b_register_kernel},
                                  {"kernels", b_kernels},
@@ -510,9 +558,6 @@ void moth_lua_open_modes(lua_State *L) {
   lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
   lua_pushlightuserdata(L, &key_kernels);
-  lua_newtable(L);
-  lua_rawset(L, LUA_REGISTRYINDEX);
-  lua_pushlightuserdata(L, &key_classes);
   lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
   lua_pushlightuserdata(L, &key_function_meta);

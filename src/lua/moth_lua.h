@@ -22,6 +22,8 @@
 #define MOTH_MAGIC_DTYPE     0x6d6f746844747970ull
 #define MOTH_MAGIC_DEVICE    0x6d6f746844657669ull
 #define MOTH_MAGIC_GENERATOR 0x6d6f746847656e65ull
+#define MOTH_MAGIC_NODE      0x6d6f74684e6f6465ull
+#define MOTH_MAGIC_MODE      0x6d6f74684d6f6465ull /* what opened a mode; 0 once it is closed */
 
 #define MOTH_LUA_DTYPES                                                                            \
   "float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, bool, uint16, "          \
@@ -32,6 +34,8 @@ typedef struct MothHandle {
   union {
     MothTensor *t; /* NULL after t:free() */
     MothGenerator *g;
+    MothNode *n;
+    MothLuaHeld *held;
     int64_t code;
   } u;
 } MothHandle;
@@ -75,6 +79,9 @@ MothStatus moth_lua_park(lua_State *L);
 /* lua_pcall that notes the frames of what fails (moth.trace), so that a traceback of the error that is raised again can
  * show them. */
 int moth_lua_pcall(lua_State *L, int nargs, int nresults);
+/* Calls the function on the stack under its nargs arguments, from within a call of moth's: its error is parked. All
+ * that runs Lua from C goes through here, so that functions that call each other without end meet a limit. */
+MothStatus moth_lua_call(lua_State *L, int nargs, int nresults);
 
 /* Modes of coroutines (coroutine.c). Whatever reads or changes a mode, and whoever comes back from Lua,
  * calls moth_lua_sync; an entry that nothing has to be undone for calls moth_lua_enter, which also polls
@@ -116,8 +123,14 @@ bool moth_lua_keep_leaf(lua_State *L, MothTensor *t, int idx);
 
 /* Pushes the values of args as Lua sees them (positions from 1); returns how many. */
 void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v);
-/* Reads results of a Lua function into the call (owned). */
-void moth_lua_push_op(lua_State *L, const MothOp *op, MothVariant variant);
+/* An op as a Lua function. */
+typedef struct MothLuaEntry {
+  const MothOp *op;
+  MothVariant variant;
+  uint8_t index_base; /* 1; 0 where Lua passes on a call of C's */
+  uint32_t floats;    /* arguments that are floats though Lua's number is integral: likewise */
+} MothLuaEntry;
+void moth_lua_push_op(lua_State *L, MothLuaEntry entry);
 
 void moth_lua_open_handles(lua_State *L);
 void moth_lua_open_calls(lua_State *L);

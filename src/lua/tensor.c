@@ -294,9 +294,10 @@ static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) *
     return moth_lua_error(L, "from_ptr: too many dimensions");
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, 2, i + 1);
-    double d = luaL_checknumber(L, -1);
+    double d = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : -1;
     if (d != floor(d) || d < 0 || d > 9007199254740992.0)
-      return moth_lua_error(L, "from_ptr: expected sizes that are integers from 0, got %.14g", d);
+      return moth_lua_error(L, "from_ptr: expected sizes that are integers from 0, got %s",
+                            lua_isstring(L, -1) ? lua_tostring(L, -1) : luaL_typename(L, -1));
     shape[i] = (int64_t)d;
     lua_pop(L, 1);
   }
@@ -339,13 +340,23 @@ static int b_shares_storage(lua_State *L) {
   return 1;
 }
 
-static int b_alias(lua_State *L) { /* (t, fresh_version) */
+static int push_alias(lua_State *L, bool bare) {
   MothTensor *t;
   MothStatus s = moth_tensor_alias(arg_tensor(L, 1), lua_toboolean(L, 2), &t);
   if (s)
     return moth_lua_raise(L, s);
+  if (bare)
+    moth_tensor_carry(t, NULL);
   moth_lua_push_tensor(L, t);
   return 1;
+}
+/* detach(t, fresh_version) -> the same elements without history, of t's class */
+static int b_detach(lua_State *L) {
+  return push_alias(L, false);
+}
+/* alias(t, fresh_version) -> the same as a plain tensor: for moth's own looks at elements, which no subclass sees */
+static int b_alias(lua_State *L) {
+  return push_alias(L, true);
 }
 
 /* set_data(t, src): the leaf t keeps its handle, and from now on stands for src's elements. */
@@ -505,6 +516,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"bytes", b_bytes},
                                  {"shares_storage", b_shares_storage},
                                  {"alias", b_alias},
+                                 {"detach", b_detach},
                                  {"fake", b_fake},
                                  {"set_data", b_set_data},
                                  {"default_dtype", b_default_dtype},

@@ -58,7 +58,7 @@ local function through(name, list, on_grad)
     local t = list[i]
     if B.is_tensor(t) and B.requires_grad(t) then
       local k = #places + 1
-      places[k], inputs[k], outputs[k] = i, t, B.alias(t, false)
+      places[k], inputs[k], outputs[k] = i, t, B.detach(t, false)
       t = outputs[k]
     end
     result[i] = t

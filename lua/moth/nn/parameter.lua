@@ -18,7 +18,7 @@ function Parameter.is(x) return set[x] == true end
 
 --- A parameter with the bytes of a tensor (shared, not copied).
 Parameter.new = signature("nn.Parameter(Tensor data, bool requires_grad=true)", function(t, requires_grad)
-  local p = B.alias(t, true)
+  local p = B.detach(t, true)
   if requires_grad then B.set_requires_grad(p, true) end
   set[p] = true
   return p

@@ -12,9 +12,9 @@ local each = require "moth.each"
 local M = {}
 
 local function collect(module, prefix, out)
-  for name, p in Ordered.items(module:registry("_parameters")) do out[prefix .. name] = B.alias(p, false) end
+  for name, p in Ordered.items(module:registry("_parameters")) do out[prefix .. name] = B.detach(p, false) end
   for name, b in Ordered.items(module:registry("_buffers")) do
-    if not module._transient[name] then out[prefix .. name] = B.alias(b, false) end
+    if not module._transient[name] then out[prefix .. name] = B.detach(b, false) end
   end
   for name, child in Ordered.items(module:registry("_modules")) do collect(child, prefix .. name .. ".", out) end
   return out

@@ -1,0 +1,106 @@
+-- Fake mode leaves what is real as it is; autocast's and determinism's options are read.
+local B = require "moth_lua"
+local moth = require "moth"
+local nn, optim = moth.nn, moth.optim
+
+describe("fake mode #quick", function()
+  local function state(model)
+    local out = {}
+    for name, p in model:named_parameters() do
+      out[name] = { p:detach():totable(), B.version(p), p.grad and p.grad:totable() }
+    end
+    return out
+  end
+
+  it("is a dry run: real parameters keep values, versions and .grad", function()
+    for _, with_grad in ipairs { false, true } do
+      local model = nn.Linear(3, 2)
+      local opt = optim.Adam(model:parameters(), { lr = 0.1 })
+      local x = moth.randn(4, 3)
+      if with_grad then model(x):sum():backward() end
+      local before = state(model)
+      moth.fake_mode(function()
+        local y = model(x)
+        y:retain_grad()
+        local loss = y:pow(2):mean()
+        loss:backward()
+        assert.is_true(y.grad:is_fake())
+        assert.is_true(moth.autograd.grad(model(x):sum(), model.weight):is_fake())
+        model.weight.data:mul_(2)
+        moth.no_grad(function() model.bias:add_(1) end)
+        x:add_(1)
+      end)
+      assert.same(before, state(model))
+      assert.equal(0, B.version(x))
+      opt:zero_grad()
+      model(x):pow(2):mean():backward()
+      opt:step()
+      assert.not_same(before.weight[1], model.weight:detach():totable())
+    end
+  end)
+
+  it("gives nothing to real tensors outside of it", function()
+    local fake = moth.fake_mode(function() return moth.ones(2) end)
+    local x = moth.ones(2)
+    assert.error_matches(function() x:add_(fake) end, "a real tensor cannot take the values of a fake one")
+    assert.error_matches(function() x:copy_(fake) end, "a real tensor cannot take")
+    assert.error_matches(function() moth.add(fake, 1, { out = x }) end, "a real tensor cannot take")
+    assert.same({ 1, 1 }, x:totable())
+    assert.equal(0, B.version(x))
+    local w = moth.ones(2, { requires_grad = true })
+    assert.error_matches(function() w.grad = fake end, "cannot be fake")
+    assert.error_matches(function() (w * fake):sum():backward() end, "cannot keep a fake gradient")
+    assert.is_nil(w.grad)
+    fake:add_(x)
+  end)
+end)
+
+describe("autocast #quick", function()
+  local function dtype_under(options)
+    local x = moth.randn(4, 4)
+    return moth.autocast(options, function() return (x:matmul(x)) end):dtype()
+  end
+
+  it("reads its options, and no others", function()
+    assert.equal(moth.bfloat16, dtype_under {})
+    assert.equal(moth.float16, dtype_under { dtype = moth.float16 })
+    assert.equal(moth.float32, dtype_under { enabled = false })
+    assert.error_matches(function() dtype_under { enable = false } end, "unknown option 'enable'; did you mean 'enabled'")
+    assert.error_matches(function() dtype_under { enabled = 0 } end, "true or false")
+    assert.error_matches(function() dtype_under { dtype = moth.float64 } end, "bfloat16 or float16")
+    assert.error_matches(function() moth.autocast({}, nil) end, "expected a function")
+    assert.error_matches(function() moth.fake_mode(3) end, "expected a function")
+  end)
+
+  it("is for the devices of one type where it is told which", function()
+    assert.equal(moth.bfloat16, dtype_under { device = "cpu" })
+    assert.equal(moth.float32, dtype_under { device = "cuda" })
+    assert.error_matches(function() dtype_under { device = "tpu" } end, "expected a device")
+    local x = moth.randn(4, 4)
+    moth.autocast({ device = "cpu" }, function()
+      moth.autocast({ device = "cuda", dtype = moth.float16 }, function()
+        assert.equal(moth.bfloat16, x:matmul(x):dtype())
+      end)
+      moth.autocast({ device = "cpu", enabled = false }, function()
+        assert.equal(moth.float32, x:matmul(x):dtype())
+      end)
+      moth.autocast({ device = "cuda:0", enabled = false }, function()
+        assert.equal(moth.bfloat16, x:matmul(x):dtype())
+      end)
+      assert.equal(moth.bfloat16, x:matmul(x):dtype())
+    end)
+    assert.equal(moth.float32, x:matmul(x):dtype())
+  end)
+end)
+
+describe("use_deterministic_algorithms #quick", function()
+  it("checks what it gets", function()
+    local was = moth.are_deterministic_algorithms_enabled()
+    finally(function() moth.use_deterministic_algorithms(was) end)
+    moth.use_deterministic_algorithms(true, { warn_only = true })
+    assert.is_true(moth.are_deterministic_algorithms_enabled())
+    for _, wrong in ipairs { { true, "nonsense" }, { true, { warn = true } }, { true, { warn_only = 1 } }, { 1 }, {} } do
+      assert.has_error(function() moth.use_deterministic_algorithms(unpack(wrong)) end)
+    end
+  end)
+end)
