@@ -305,6 +305,9 @@ fuzz: deps-dev
 	@$(FUZZ_LUA) -- calls surface && $(FUZZ_LUA) -- hooks && $(FUZZ_LUA) -- files
 	@$(FUZZ_LUA) MOTH_CUDA=emu MOTH_DEVICE=cuda -- calls surface hooks
 	@for f in $(FUZZERS); do sh spec/fuzz/run.sh $(B)/fuzz $$f $(FUZZ_SECONDS) $(FUZZ_RUNS) || exit 1; done
+	@sh spec/fuzz/c_api.sh $(B)/asan $(B)/fuzz/c_api $(or $(FUZZ_RUNS),1000000) $$(date +%s)
+	@MOTH_CASES=$$(($(or $(FUZZ_RUNS),1000000) / 1000)) MOTH_SEED=$$(date +%s) MOTH_TEST_TIMEOUT=7200 $(RUN) --build=$(B)/asan \
+	  --preload=$$(gcc -print-file-name=libasan.so) -- spec/lua/binding_spec.lua
 
 # The reference of the ops, written from their table.
 docs: all
@@ -362,7 +365,7 @@ help:
 	  'make soak        a million steps of a training: what the process holds stays (MOTH_SOAK=1000000)' \
 	  'make coverage    lines and branches of the C core that the specs reach' \
 	  'make lint        luacheck, clang-format, and all warnings as errors by gcc and clang' \
-	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=1000000: parsers, calls, hooks' \
+	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=1000000: parsers, calls, hooks, C API, binding' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
 	  'make docs        the reference of the ops, build/docs/ops.md' \

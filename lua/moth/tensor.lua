@@ -420,8 +420,8 @@ function M.from_ptr(pointer, size, options)
   local needed = dtype.itemsize
   for _, n in ipairs(size) do needed = needed * (tonumber(n) or 0) end
   if bytes and needed > bytes then
-    check.fail("from_ptr: %s of size [%s] takes %.0f bytes, there are %.0f", dtype.name, table.concat(size, ", "), needed,
-      bytes)
+    check.fail("from_ptr: %s of size [%s] takes %.0f bytes, there are %.0f", dtype.name, table.concat(size, ", "),
+      needed, bytes)
   end
   return B.from_ptr(address, size, dtype, options.owner or pointer)
 end

@@ -529,6 +529,11 @@ static bool is_list(const void *list, uint32_t n) {
   return (list || !n) && n <= INT32_MAX;
 }
 
+/* A size or a position that one may be added to, that has a negative, and whose difference to another is a number. */
+static bool is_whole(int64_t i) {
+  return i >= INT64_MIN / 2 && i <= INT64_MAX / 2;
+}
+
 /* Whether v, perhaps a C user's, can be read as a value for a. */
 static bool fits(const MothArg *a, const MothValue *v) {
   uint32_t tag = v->tag;
@@ -544,15 +549,21 @@ static bool fits(const MothArg *a, const MothValue *v) {
   case MOTH_T_INT:
   case MOTH_T_DIM:
   case MOTH_T_INDEX:
+    return tag == MOTH_V_INT && is_whole(v->u.i);
   case MOTH_T_INDEX_BASE:
-    return tag == MOTH_V_INT;
+    return tag == MOTH_V_INT && (v->u.i == 0 || v->u.i == 1);
   case MOTH_T_FLOAT:
     return tag == MOTH_V_FLOAT;
   case MOTH_T_BOOL:
     return tag == MOTH_V_BOOL;
   case MOTH_T_INTS:
   case MOTH_T_DIMS:
-    return tag == MOTH_V_INTS && is_list(v->u.ints, v->n);
+    if (tag != MOTH_V_INTS || !is_list(v->u.ints, v->n))
+      return false;
+    for (uint32_t i = 0; i < v->n; i++)
+      if (!is_whole(v->u.ints[i]))
+        return false;
+    return true;
   case MOTH_T_TENSORS:
     if (tag != MOTH_V_TENSORS || !is_list(v->u.tensors, v->n))
       return false;
@@ -583,7 +594,8 @@ MothStatus moth_op_check(const MothOp *op, int given, MothValue *args) {
     if (op->args[i].type == MOTH_T_FLOAT && args[i].tag == MOTH_V_INT)
       args[i] = moth_v_float((double)args[i].u.i);
     if (!fits(&op->args[i], &args[i]))
-      return moth_fail(MOTH_ERR_TYPE, "[%s] argument '%s' is NULL or of a wrong type: %s", op->name,
+      return moth_fail(MOTH_ERR_TYPE,
+                       "[%s] argument '%s' is NULL, of a wrong type or out of range: %s", op->name,
                        op->args[i].name, op->schema);
   }
   return MOTH_OK;

@@ -151,9 +151,12 @@ MOTH_API MothStatus moth_dispatch(MothCall *c);
 /* Goes on below the step that calls it. */
 MOTH_API MothStatus moth_redispatch(MothCall *c);
 /* An integer of argument a as Lua sees it: positions count from 1 there. */
+static inline int64_t moth_from_one(int64_t i) {
+  return i >= 0 && i < INT64_MAX ? i + 1 : i;
+}
 static inline int64_t moth_as_lua_counts(const MothArg *a, int64_t i) {
   bool position = a->type == MOTH_T_DIM || a->type == MOTH_T_INDEX || a->type == MOTH_T_DIMS;
-  return position && i >= 0 ? i + 1 : i;
+  return position ? moth_from_one(i) : i;
 }
 /* "add [Autograd, CPU]  self: float32 [2, 3] cpu, other: 2, alpha: 1": as much as fits into n bytes. */
 MOTH_API void moth_call_describe(const MothCall *c, char *text, size_t n);

@@ -60,7 +60,7 @@ MothStatus moth_wrap_dim(int64_t dim, int ndim, int *out) {
   if (dim < -n || dim >= n)
     return moth_fail(MOTH_ERR_INDEX,
                      "dimension out of range: expected 1 to %d (or %d to -1), got %lld", n, -n,
-                     (long long)(dim >= 0 ? dim + 1 : dim));
+                     (long long)moth_from_one(dim));
   *out = (int)(dim < 0 ? dim + n : dim);
   return MOTH_OK;
 }

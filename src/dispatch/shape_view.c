@@ -31,8 +31,10 @@ MothStatus moth_infer_size(const MothTensor *t, int n, const int64_t *size, int6
     out[unknown] = t->numel / known;
     return MOTH_OK;
   }
-  if (!overflow && unknown < 0 && known == t->numel)
-    return MOTH_OK;
+  if (!overflow && unknown < 0 && known == t->numel) {
+    int64_t numel; /* of an empty one, the other sizes are to make strides */
+    return moth_shape_numel(n, out, moth_itemsize(t), &numel);
+  }
   if (unknown >= 0 && known == 0 && t->numel == 0)
     return moth_fail(MOTH_ERR_VALUE,
                      "cannot infer a size of shape %s for an empty tensor: any would do",
@@ -184,7 +186,8 @@ static MothStatus cut(MothCall *c, MothTensor *self, int d, int64_t start, int64
   memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
   memcpy(stride, self->stride, sizeof(int64_t) * self->ndim);
   shape[d] = length;
-  stride[d] *= step;
+  if (__builtin_mul_overflow(stride[d], step, &stride[d])) /* no second place is that far away */
+    stride[d] = self->stride[d];
   return moth_result_view(c, 0, self, self->ndim, shape, stride,
                           self->offset + start * self->stride[d]);
 }
@@ -236,7 +239,7 @@ MothStatus moth_shape_slice(MothCall *c) {
     return moth_fail(MOTH_ERR_INDEX,
                      "positions %lld to %lld are out of range for dimension %d of size %lld",
                      (long long)start + 1, (long long)stop, d + 1, (long long)n);
-  return cut(c, self, d, start, (stop - start + step - 1) / step, step);
+  return cut(c, self, d, start, stop > start ? (stop - start - 1) / step + 1 : 0, step);
 }
 
 MothStatus moth_shape_as_strided(MothCall *c) {
