@@ -222,6 +222,14 @@ MothStatus moth_autograd_record(MothCall *c) {
       continue; /* indices and masks */
     if (i > 0 && op->first_only)
       break;
+    if (!inplace &&
+        t->refs > 1) { /* a handler's own, perhaps an argument: it keeps the history that it has */
+      MothTensor *alias;
+      MOTH_GO(moth_tensor_alias(t, false, &alias));
+      moth_tensor_release(t);
+      c->results[i] = moth_v_tensor(alias);
+      t = alias;
+    }
     if (inplace && t->base)
       MOTH_GO(moth_rebase_history(t, n));
     else
@@ -242,6 +250,11 @@ MothStatus moth_function_record(const char *name, MothBackward backward, void (*
     return MOTH_ERR_MEMORY;
   MothStatus status = MOTH_OK;
   n->backward = backward;
+  for (int i = 0; i < nresults; i++)
+    if (results[i]->grad) {
+      status = moth_fail(MOTH_ERR_STATE, "result %d of %s has a history of its own", i + 1, name);
+      goto done;
+    }
   for (int i = 0; i < ninputs; i++) {
     if (inputs[i])
       MOTH_GO(moth_node_set_input(n, i, inputs[i], needs_grad(inputs[i])));

@@ -89,7 +89,8 @@ static int b_save_safetensors(lua_State *L) {
   memset(entries, 0, sizeof *entries * (n + 1));
   for (size_t i = 0; i < n; i++) {
     lua_rawgeti(L, 2, (int)i + 1);
-    entries[i].name = luaL_checkstring(L, -1);
+    luaL_checktype(L, -1, LUA_TSTRING); /* of a number, only the stack would have the text */
+    entries[i].name = lua_tostring(L, -1);
     lua_pop(L, 1);
     lua_rawgeti(L, 3, (int)i + 1);
     MothTensor *t = moth_lua_check_tensor(L, -1, "save");
@@ -107,8 +108,10 @@ static int b_save_safetensors(lua_State *L) {
     luaL_checktype(L, -1, LUA_TTABLE);
     lua_rawgeti(L, -1, 1);
     lua_rawgeti(L, -2, 2);
-    pairs[i].key = luaL_checkstring(L, -2); /* the table keeps both alive */
-    pairs[i].value = luaL_checkstring(L, -1);
+    luaL_checktype(L, -2, LUA_TSTRING);
+    luaL_checktype(L, -1, LUA_TSTRING);
+    pairs[i].key = lua_tostring(L, -2); /* the table keeps both alive */
+    pairs[i].value = lua_tostring(L, -1);
     lua_pop(L, 3);
   }
   uint8_t *header;
