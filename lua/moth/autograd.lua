@@ -2,6 +2,7 @@
 local trace = require "moth.trace"
 local B = require "moth_lua"
 local within = require "moth.within"
+local each = require "moth.each"
 local M = {}
 
 --- Calls fn(...) without recording and returns its results; nests, and restores on error.
@@ -91,38 +92,32 @@ end
 
 -- functions written in Lua ------------------------------------------------------------------------
 
+-- What backward reads is held by the node, in C: it goes with the graph. Held by Lua, a chain of functions would be
+-- freed by one level in each full collection, for each level's tensors hold the level before.
 local Context = {}
-Context.__index = Context
 
 --- Keeps tensors for backward, with a check of their versions. Inputs and results only.
-function Context:save_for_backward(...)
-  self.saved = { n = select("#", ...), ... }
-  self.versions = {}
-  for i = 1, self.saved.n do
-    local t = self.saved[i]
-    if t ~= nil then self.versions[i] = B.version(t) end
-  end
-end
+function Context:save_for_backward(...) self.saved = { n = select("#", ...), ... } end
 
 --- The saved tensors, as several values.
 function Context:saved_tensors()
-  local saved, out = self.saved or { n = 0 }, {}
-  if self.freed then
-    error("Trying to backward through the graph a second time: call the first backward with {retain_graph = true}", 2)
+  local saved, node = self.saved, rawget(self, "node")
+  if type(saved) == "table" then return unpack(saved, 1, saved.n) end -- in forward, or nothing was recorded
+  if not node then
+    if not saved then return end
+    error("saved_tensors: what is saved can be read in backward", 2)
   end
-  for i = 1, saved.n do
-    local t = saved[i]
-    if t ~= nil and B.version(t) ~= self.versions[i] then
-      error(("one of the variables needed for gradient computation has been modified by an inplace operation: "
-        .. "saved tensor %d is at version %d; expected version %d instead"):format(
-        i, B.version(t), self.versions[i]), 2)
-    end
-    local nr = self.result_of and self.result_of[i]
-    out[i] = nr and self.node and B.reattach(t, self.node, nr) or t
-  end
-  return unpack(out, 1, saved.n)
+  return B.saved(node, 1, saved or 0)
 end
 Context.saved_values = Context.saved_tensors
+
+-- A field that is a tensor lies with the node, too.
+Context.__index = function(ctx, key)
+  local method = Context[key]
+  if method ~= nil then return method end
+  local places, node = rawget(ctx, "places"), rawget(ctx, "node")
+  if places and node and places[key] then return (B.saved(node, places[key], places[key])) end
+end
 
 --- Says which results have no gradient.
 function Context:mark_non_differentiable(...) self.non_differentiable = { ... } end
@@ -131,6 +126,34 @@ function Context:mark_dirty(...) self.dirty = { ... } end
 
 local function contains(t, x)
   for i = 1, #t do if t[i] == x then return i end end
+end
+
+-- The tensors of ctx as a list for the node, with which of them are results (nr_of), and how many there are: first the
+-- saved ones, whose count is left in ctx.saved, then those of fields, whose places are left in ctx.places.
+local function hand_over(ctx, results, nr_of)
+  local tensors, of, places, n = {}, {}, {}, 0
+  local function add(t)
+    n = n + 1
+    tensors[n] = t
+    for k = 1, t ~= nil and results.n or 0 do
+      if nr_of[k] and t == results[k] then of[n] = nr_of[k] end
+    end
+  end
+  for i = 1, ctx.saved and ctx.saved.n or 0 do
+    local t = ctx.saved[i]
+    if t ~= nil and not B.is_tensor(t) then error("save_for_backward: expected tensors, got " .. type(t), 3) end
+    add(t)
+  end
+  ctx.saved = ctx.saved and n
+  for key, value in each(ctx) do
+    if B.is_tensor(value) then
+      add(value)
+      places[key] = n
+    end
+  end
+  for key in each(places) do ctx[key] = nil end
+  ctx.places, ctx.non_differentiable, ctx.dirty = places, nil, nil
+  return tensors, of, n
 end
 
 local function apply(spec, ...)
@@ -155,32 +178,27 @@ local function apply(spec, ...)
       nr_of[i] = #outputs
     end
   end
-  ctx.result_of = {}
-  for i = 1, ctx.saved and ctx.saved.n or 0 do
-    for k = 1, results.n do
-      if ctx.saved[i] ~= nil and nr_of[k] and ctx.saved[i] == results[k] then ctx.result_of[i] = nr_of[k] end
-    end
-  end
   if #outputs == 0 then return unpack(results, 1, results.n) end
-  local function backward(node, _, released, ...)
-    ctx.node, ctx.freed = node, released
-    local n, grads = 0, nil
+  local saved, of, n = hand_over(ctx, results, nr_of)
+  local function backward(node, _, _, ...)
+    ctx.node = node
+    local count, grads = 0, nil
     local function take(...)
-      n = select("#", ...)
+      count = select("#", ...)
       grads = { ... }
     end
     local ok, err = xpcall(function(...) take(spec.backward(ctx, ...)) end, trace.keep, ...)
     ctx.node = nil -- else it would hold itself
     if not ok then trace.rethrow(err) end
-    local wrong = n < nargs
-    for i = nargs + 1, n do wrong = wrong or grads[i] ~= nil end
+    local wrong = count < nargs
+    for i = nargs + 1, count do wrong = wrong or grads[i] ~= nil end
     if wrong then
       error(("function %s returned an incorrect number of gradients (expected %d, got %d)"):format(
-        spec.name, nargs, n), 0)
+        spec.name, nargs, count), 0)
     end
     return grads
   end
-  B.record(spec.name .. "Backward", backward, args, nargs, outputs)
+  B.record(spec.name .. "Backward", backward, args, nargs, outputs, saved, n, of, n - (ctx.saved or 0))
   local out = {}
   for i = 1, results.n do out[i] = nr_of[i] and outputs[nr_of[i]] or results[i] end
   return unpack(out, 1, results.n)

@@ -91,7 +91,8 @@ local makers = {
   function() return one_of(numbers) end, function() return one_of(strings) end, tensor, tensor, tensor,
   function() return {} end, function() return { below(4) - 1, below(4) - 1 } end,
   function() return { one_of(numbers), one_of(numbers) } end, function() return { tensor(), tensor() } end,
-  function() return { one_of(objects), one_of(objects), one_of(strings) } end, function() return { { 1, 2 }, { 3 } } end,
+  function() return { one_of(objects), one_of(objects), one_of(strings) } end,
+  function() return { { 1, 2 }, { 3 } } end,
   function() return { [one_of { "dim", "dtype", "out", "keepdim", "device", "outer", "cpu" }] = one_of(objects) } end,
   function()
     return one_of { returns(nil), returns(1), returns(tensor()), error, returns({}), function(...) return ... end }

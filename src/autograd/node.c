@@ -68,17 +68,17 @@ static void free_value(MothValue *v) {
 }
 
 void moth_node_release_saved(MothNode *n) {
-  int kept = 0;
+  int left = 0;
   n->released |= !n->op; /* what a function of the host keeps is its own to tell */
   for (int i = 0; i < n->nsaved; i++) {
-    if (n->saved[i].value.tag == MOTH_V_TENSOR) {
+    bool tensor = n->saved[i].value.tag == MOTH_V_TENSOR && !n->saved[i].kept;
+    if (tensor)
       free_value(&n->saved[i].value);
-      n->released = true;
-    } else {
-      n->saved[kept++] = n->saved[i];
-    }
+    n->released |= tensor;
+    if (!tensor || !n->op) /* a function's have their places */
+      n->saved[left++] = n->saved[i];
   }
-  n->nsaved = (uint16_t)kept;
+  n->nsaved = (uint16_t)left;
   if (n->inner && atomic_load_explicit(&n->inner->refs, memory_order_relaxed) == 1)
     moth_node_release_saved(n->inner);
 }
@@ -220,41 +220,72 @@ static MothSaved *find_saved(MothNode *n, int slot) {
   return NULL;
 }
 
-static MothStatus unpack(MothNode *n, int slot, MothValue *out) {
-  MothSaved *s = find_saved(n, slot);
-  *out = moth_v_none();
-  if (!s) {
-    if (n->released)
-      return moth_fail(MOTH_ERR_STATE,
-                       "Trying to backward through the graph a second time: %s has freed what it "
-                       "saved. Call the first backward with {retain_graph = true}",
-                       n->name);
-    return MOTH_OK; /* an optional argument that was not given */
-  }
+static MothStatus reattach(MothTensor *alias, MothNode *node, int nr, MothTensor **out);
+
+static MothStatus freed(const MothNode *n) {
+  return moth_fail(MOTH_ERR_STATE,
+                   "Trying to backward through the graph a second time: %s has freed what it "
+                   "saved. Call the first backward with {retain_graph = true}",
+                   n->name);
+}
+
+static MothStatus unpack(MothNode *n, const MothSaved *s, MothValue *out) {
   *out = s->value;
   if (s->value.tag != MOTH_V_TENSOR)
     return MOTH_OK;
   MothTensor *t = s->value.u.t;
   int64_t now = *moth_version_of(t);
-  if (now != s->version) {
+  if (now != s->version && !s->kept) {
     char buf[256];
     *out = moth_v_none();
     return moth_fail(MOTH_ERR_STATE,
                      "one of the variables needed for gradient computation has been modified by an "
                      "inplace operation: [%s], %s of %s, is at version %lld; expected version %lld "
                      "instead. clone() it before changing it",
-                     moth_tensor_format(t, buf, sizeof buf), slot < 16 ? "an input" : "a result",
+                     moth_tensor_format(t, buf, sizeof buf), s->slot < 16 ? "an input" : "a result",
                      n->name, (long long)now, (long long)s->version);
   }
-  if (moth_apart.now || (slot >= 16 && s->requires_grad)) {
+  if (moth_apart.now || (s->slot >= 16 && s->requires_grad)) {
     MothTensor *alias;
     *out = moth_v_none();
     MOTH_TRY(moth_apart.now ? moth_tensor_alias(t, false, &alias)
-                            : moth_reattach(t, n, slot - 16, &alias));
+                            : reattach(t, n, s->slot - 16, &alias));
     *out = moth_v_tensor(alias);
     return MOTH_OK;
   }
   moth_tensor_retain(t);
+  return MOTH_OK;
+}
+
+static MothStatus unpack_slot(MothNode *n, int slot, MothValue *out) {
+  MothSaved *s = find_saved(n, slot);
+  if (s)
+    return unpack(n, s, out);
+  *out = moth_v_none(); /* an optional argument that was not given */
+  return n->released ? freed(n) : MOTH_OK;
+}
+
+MothStatus moth_function_save(MothNode *n, MothTensor *t, int result, bool kept) {
+  MothSaved *s = &n->saved[n->nsaved];
+  if (result > UINT8_MAX - 16)
+    return moth_fail(MOTH_ERR_VALUE, "%s saves result %d: at most %d can be", n->name, result + 1,
+                     UINT8_MAX - 15);
+  *s = (MothSaved){moth_v_tensor(t), t ? *moth_version_of(t) : 0,
+                   (uint8_t)(result < 0 ? 0 : 16 + result), result >= 0, kept};
+  moth_tensor_retain(t);
+  n->nsaved++;
+  return MOTH_OK;
+}
+
+MothStatus moth_function_saved(MothNode *n, int i, MothTensor **out) {
+  MothValue v = moth_v_none();
+  *out = NULL;
+  if (n->op || i < 0 || i >= n->nsaved)
+    return moth_fail(MOTH_ERR_INDEX, "%s has not saved %d tensors", n->name, i + 1);
+  if (n->released && !n->saved[i].kept)
+    return freed(n);
+  MOTH_TRY(unpack(n, &n->saved[i], &v));
+  *out = v.tag == MOTH_V_TENSOR ? v.u.t : NULL;
   return MOTH_OK;
 }
 
@@ -263,7 +294,7 @@ void moth_grad_of_gradients(bool on) {
   moth_apart.next = on;
 }
 
-MothStatus moth_reattach(MothTensor *alias, MothNode *node, int nr, MothTensor **out) {
+static MothStatus reattach(MothTensor *alias, MothNode *node, int nr, MothTensor **out) {
   MothTensor *t;
   MOTH_TRY(moth_tensor_alias(alias, false, &t));
   MothStatus s = moth_set_history(t, node, nr);
@@ -276,10 +307,10 @@ MothStatus moth_reattach(MothTensor *alias, MothNode *node, int nr, MothTensor *
 }
 
 MothStatus moth_node_arg(MothNode *n, int arg, MothValue *out) {
-  return unpack(n, arg, out);
+  return unpack_slot(n, arg, out);
 }
 MothStatus moth_node_result(MothNode *n, int result, MothValue *out) {
-  return unpack(n, 16 + result, out);
+  return unpack_slot(n, 16 + result, out);
 }
 
 MothValue moth_node_shape(const MothNode *n, int arg) {

@@ -33,6 +33,7 @@ typedef struct MothSaved {
   int64_t version;
   uint8_t slot;       /* argument 0..15, or 16 + result */
   bool requires_grad; /* a result's history is put back when it is unpacked */
+  bool kept;          /* of a function of the host: unchecked, and there until the node goes */
 } MothSaved;
 
 typedef struct MothResultMeta {
@@ -135,11 +136,14 @@ void moth_hook_release(MothHook *h);
 MOTH_API MothStatus moth_tensor_register_hook(MothTensor *t, MothHook hook, int64_t *id);
 MOTH_API void moth_tensor_remove_hook(MothTensor *t, MothNode *node, int64_t id);
 MOTH_API MothNode *moth_tensor_node(MothTensor *t); /* borrowed; NULL for leaves */
-/* A node of the host's making: `inputs` are what gradients are for, `results` get its history. */
+/* A node of the host's making: `inputs` are what gradients are for, `results` get its history. It has places for
+ * `nsaved` tensors: moth_function_save fills the next one, with t, which may be NULL, or (`result` from 0; else -1) with
+ * what is to be the elements of a result; moth_function_saved gives it back. What a node holds in this way is freed
+ * with the graph, however deep that is; what the host's own values hold waits for the host's collector. */
 MOTH_API MothStatus moth_function_record(const char *name, MothBackward backward,
                                          void (*drop)(MothNode *), void *ctx, MothTensor **inputs,
                                          int ninputs, MothTensor **results, int nresults,
-                                         MothNode **out);
-/* An alias of a saved result with its history again (custom functions keep results so). */
-MOTH_API MothStatus moth_reattach(MothTensor *alias, MothNode *node, int nr, MothTensor **out);
+                                         int nsaved, MothNode **out);
+MOTH_API MothStatus moth_function_save(MothNode *n, MothTensor *t, int result, bool kept);
+MOTH_API MothStatus moth_function_saved(MothNode *n, int i, MothTensor **out);
 #endif

@@ -39,6 +39,7 @@ static MothStatus save(MothNode *n, int slot, MothValue v, bool apart) {
   if (v.tag == MOTH_V_NONE)
     return MOTH_OK;
   s->slot = (uint8_t)slot;
+  s->kept = false;
   s->requires_grad = is_result;
   if (v.tag == MOTH_V_TENSOR) {
     s->version = *moth_version_of(v.u.t);
@@ -244,8 +245,10 @@ done:
 
 MothStatus moth_function_record(const char *name, MothBackward backward, void (*drop)(MothNode *),
                                 void *ctx, MothTensor **inputs, int ninputs, MothTensor **results,
-                                int nresults, MothNode **out) {
-  MothNode *n = moth_node_new(name, ninputs, 0, nresults);
+                                int nresults, int nsaved, MothNode **out) {
+  if (ninputs > UINT16_MAX || nresults > UINT16_MAX || nsaved > UINT16_MAX)
+    return moth_fail(MOTH_ERR_VALUE, "%s has too many inputs, results or saved tensors", name);
+  MothNode *n = moth_node_new(name, ninputs, nsaved, nresults);
   if (!n)
     return MOTH_ERR_MEMORY;
   MothStatus status = MOTH_OK;

@@ -19,6 +19,13 @@ static void retain_push(lua_State *L, MothTensor *t) {
   moth_lua_push_tensor(L, t);
 }
 
+static int check_count(lua_State *L, int idx) {
+  double n = luaL_checknumber(L, idx);
+  if (!(n >= 0 && n <= UINT16_MAX))
+    moth_lua_error(L, "expected a count of at most %d, got %g", UINT16_MAX, n);
+  return (int)n;
+}
+
 /* A table of tensors as a C array, in a userdata that stays on the stack. nil elements are NULL where
  * `holes`; n is given then. */
 static MothTensor **tensor_array(lua_State *L, int idx, int *n, bool holes, const char *what) {
@@ -431,15 +438,19 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
   return s;
 }
 
-/* record(name, fn, inputs, ninputs, outputs): outputs (fresh tensors) get a history -> node */
+/* record(name, fn, inputs, ninputs, outputs, saved, nsaved, ofs, nkept) -> node: outputs (fresh tensors) get a history.
+ * saved[i] is kept with the node; ofs[i]: it has the elements of that output (from 1). The last nkept of them are not
+ * checked for changes, and stay when backward frees the graph. */
 static int b_record(lua_State *L) {
   size_t len;
   const char *name = luaL_checklstring(L, 1, &len);
   luaL_checktype(L, 2, LUA_TFUNCTION);
-  lua_settop(L, 5);
-  int n = (int)moth_lua_check_integer(L, 4, INT32_MIN, INT32_MAX), nout = 0;
+  luaL_checktype(L, 8, LUA_TTABLE);
+  lua_settop(L, 9);
+  int n = check_count(L, 4), nout = 0, nsaved = check_count(L, 7), nkept = check_count(L, 9);
   MothTensor **inputs = tensor_array(L, 3, &n, true, "Function");
   MothTensor **outputs = tensor_array(L, 5, &nout, false, "Function: result");
+  MothTensor **saved = tensor_array(L, 6, &nsaved, true, "Function: saved tensor");
   LuaFunction *f = moth_alloc(sizeof *f);
   if (!f)
     return moth_lua_error(L, "out of memory");
@@ -455,29 +466,40 @@ static int b_record(lua_State *L) {
   }
   MothNode *node;
   MothStatus s = moth_function_record(f->name, backward_function, drop_function, f, inputs, n,
-                                      outputs, nout, &node);
+                                      outputs, nout, nsaved, &node);
   if (s) {
     moth_lua_let_go(f->fn);
     moth_free(f, sizeof *f);
     return moth_lua_raise(L, s);
   }
+  for (int i = 0; i < nsaved && !s; i++) {
+    lua_rawgeti(L, 8, i + 1);
+    double of = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
+    lua_pop(L, 1);
+    s = moth_function_save(node, saved[i], of >= 1 && of <= nout ? (int)of - 1 : -1,
+                           i >= nsaved - nkept);
+  }
   push_node(L, node);
   moth_node_release(node);
-  return 1;
+  return s ? moth_lua_raise(L, s) : 1;
 }
 
-/* reattach(alias, node, nr from 1) -> the saved result with its history */
-static int b_reattach(lua_State *L) {
-  MothTensor *t = moth_lua_check_tensor(L, 1, "saved tensor"), *out;
-  MothNode *n = check_node(L, 2);
-  double nr = luaL_checknumber(L, 3);
-  if (!(nr >= 1 && nr <= (n->nresults ? n->nresults : 1)))
-    return moth_lua_error(L, "saved tensor: %s has no result %g", n->name, nr);
-  MothStatus s = moth_reattach(t, n, (int)nr - 1, &out);
-  if (s)
-    return moth_lua_raise(L, s);
-  moth_lua_push_tensor(L, out);
-  return 1;
+/* saved(node, first, last) -> what record was given in these places (from 1), with the history of its results */
+static int b_saved(lua_State *L) {
+  MothNode *n = check_node(L, 1);
+  int first = check_count(L, 2), last = check_count(L, 3);
+  luaL_checkstack(L, last, "saved tensors");
+  for (int i = first; i <= last; i++) {
+    MothTensor *t;
+    MothStatus s = moth_function_saved(n, i - 1, &t);
+    if (s)
+      return moth_lua_raise(L, s);
+    if (t)
+      moth_lua_push_tensor(L, t);
+    else
+      lua_pushnil(L);
+  }
+  return last < first ? 0 : last - first + 1;
 }
 
 void moth_lua_open_autograd(lua_State *L) {
@@ -496,7 +518,7 @@ void moth_lua_open_autograd(lua_State *L) {
                                  {"register_hook", b_register_hook},
                                  {"remove_hook", b_remove_hook},
                                  {"record", b_record},
-                                 {"reattach", b_reattach},
+                                 {"saved", b_saved},
                                  {NULL, NULL}};
   static const luaL_Reg node[] = {{"name", node_name},
                                   {"id", node_id},
