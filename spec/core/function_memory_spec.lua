@@ -3,8 +3,8 @@ local moth = require "moth"
 
 local SIZE, DEPTH = 2 ^ 16, 60 -- a quarter of a MB of float32: 15 MB for a chain
 
--- How far the live bytes grow, in MB, in 30 steps of a chain of Functions that keep their tensors by `save` and get them
--- back by `get`; `finish` gets the result of the chain.
+-- How far the live bytes grow, in MB, in 30 steps of a chain of Functions that keep their tensors by `save` and get
+-- them back by `get`; `finish` gets the result of the chain.
 local function growth(save, get, finish)
   local Scale = moth.autograd.Function { name = "Scale",
     forward = function(ctx, a)

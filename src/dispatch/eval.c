@@ -33,14 +33,14 @@ void moth_drop_values(MothValue *v, int n) {
 
 /* --- tensors made beside others --------------------------------------------------------------- */
 
-/* A call of a factory, which takes no tensor: fakeness is handed on. */
 static MothStatus make(const MothTensor *like, const MothOp *op, int nargs, const MothValue *args,
                        MothValue *out) {
-  uint32_t before = moth_thread.include;
-  moth_thread.include |= like->keys & MOTH_KEY_FAKE;
-  MothStatus s = moth_eval(op, nargs, args, out);
-  moth_thread.include = before;
-  return s;
+  MothTensor *t;
+  uint32_t keep = moth_enter_as(like);
+  MothStatus s = moth_call1(op, nargs, args, &t);
+  MOTH_TRY(moth_leave_as(keep, like, s, &t));
+  *out = moth_v_tensor(t);
+  return MOTH_OK;
 }
 
 static MothValue dtype_or(MothValue dtype, const MothTensor *like) {
@@ -83,13 +83,16 @@ static MothValue number(double x, MothValue a, MothValue b, int64_t exact) {
   return a.tag == MOTH_V_FLOAT || b.tag == MOTH_V_FLOAT ? moth_v_float(x) : moth_v_int(exact);
 }
 MothValue moth_number_add(MothValue a, MothValue b) {
-  return number(moth_as_double(a) + moth_as_double(b), a, b, a.u.i + b.u.i);
+  return number(moth_as_double(a) + moth_as_double(b), a, b,
+                (int64_t)((uint64_t)a.u.i + (uint64_t)b.u.i));
 }
 MothValue moth_number_sub(MothValue a, MothValue b) {
-  return number(moth_as_double(a) - moth_as_double(b), a, b, a.u.i - b.u.i);
+  return number(moth_as_double(a) - moth_as_double(b), a, b,
+                (int64_t)((uint64_t)a.u.i - (uint64_t)b.u.i));
 }
 MothValue moth_number_mul(MothValue a, MothValue b) {
-  return number(moth_as_double(a) * moth_as_double(b), a, b, a.u.i * b.u.i);
+  return number(moth_as_double(a) * moth_as_double(b), a, b,
+                (int64_t)((uint64_t)a.u.i * (uint64_t)b.u.i));
 }
 MothValue moth_number_div(MothValue a, MothValue b) {
   return moth_v_float(moth_as_double(a) / moth_as_double(b));
