@@ -438,19 +438,22 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
   return s;
 }
 
-/* record(name, fn, inputs, ninputs, outputs, saved, nsaved, ofs, nkept) -> node: outputs (fresh tensors) get a history.
+/* record(name, fn, inputs, ninputs, outputs[, saved, nsaved, ofs, nkept]) -> node: outputs (fresh tensors) get a history.
  * saved[i] is kept with the node; ofs[i]: it has the elements of that output (from 1). The last nkept of them are not
  * checked for changes, and stay when backward frees the graph. */
 static int b_record(lua_State *L) {
   size_t len;
   const char *name = luaL_checklstring(L, 1, &len);
   luaL_checktype(L, 2, LUA_TFUNCTION);
-  luaL_checktype(L, 8, LUA_TTABLE);
   lua_settop(L, 9);
-  int n = check_count(L, 4), nout = 0, nsaved = check_count(L, 7), nkept = check_count(L, 9);
+  bool saves = !lua_isnil(L, 6);
+  int n = check_count(L, 4), nout = 0, nsaved = saves ? check_count(L, 7) : 0,
+      nkept = saves ? check_count(L, 9) : 0;
+  if (saves)
+    luaL_checktype(L, 8, LUA_TTABLE);
   MothTensor **inputs = tensor_array(L, 3, &n, true, "Function");
   MothTensor **outputs = tensor_array(L, 5, &nout, false, "Function: result");
-  MothTensor **saved = tensor_array(L, 6, &nsaved, true, "Function: saved tensor");
+  MothTensor **saved = saves ? tensor_array(L, 6, &nsaved, true, "Function: saved tensor") : NULL;
   LuaFunction *f = moth_alloc(sizeof *f);
   if (!f)
     return moth_lua_error(L, "out of memory");
