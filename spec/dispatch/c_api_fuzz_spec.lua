@@ -1,46 +1,18 @@
 -- The C API with what it cannot take: an error status with a message, or the neutral value that moth.h names.
 local ffi = require "ffi"
+local moth = require "moth"
 local build = os.getenv("MOTH_BUILD") or "build"
 local cases = tonumber(os.getenv("MOTH_CASES"))
 
-ffi.cdef [[
-typedef struct FuzzValue { union { long long i; void *p; } u; unsigned tag, n; } FuzzValue;
-typedef struct FuzzDevice { unsigned char type, index; } FuzzDevice;
-int moth_backward(void **, void **, int, bool, bool);
-int moth_grad(void **, void **, int, void **, int, bool, bool, bool, void **);
-int moth_cat(void **, int, long long, void **);
-int moth_exp(void *, void **);
-int moth_exp_(void *);
-int moth_exp_out(void *, void *);
-int moth_tensor_item(void *, FuzzValue *);
-int moth_tensor_new(int, const long long *, int, FuzzDevice, void **);
-int moth_tensor_from_ptr(void *, int, const long long *, int, void (*)(void *), void *, void **);
-int moth_op_call(const void *, int, const FuzzValue *, FuzzValue *);
-const void *moth_op_find(const char *);
-int moth_op_register(const char *, int, void *);
-const char *moth_dtype_name(int);
-long long moth_dtype_size(int);
-int moth_dtype_promote(int, int);
-int moth_tensor_dtype(void *);
-int moth_tensor_ndim(void *);
-const long long *moth_tensor_shape(void *);
-bool moth_tensor_requires_grad(void *);
-int moth_tensor_set_grad(void *, void *);
-int moth_set_cpu_level(const char *);
-void moth_tensor_retain(void *);
-void moth_memory_stats(void *);
-void moth_tensor_release(void *);
-const char *moth_last_error(void);
-]]
-local C = ffi.load(build .. "/libmoth.so")
+local C = moth.C
 
 describe("the C API #quick", function()
   local MOTH_NDTYPES = 0
   while ffi.string(C.moth_dtype_name(MOTH_NDTYPES)) ~= "?" do MOTH_NDTYPES = MOTH_NDTYPES + 1 end
 
   it("refuses NULL, wild enums and negative counts", function()
-    local out, cpu, none = ffi.new("void *[4]"), ffi.new("FuzzDevice"), ffi.new("void *[4]")
-    local shape = ffi.new("long long[2]", 2, 3)
+    local out, cpu, none = ffi.new("MothTensor *[4]"), ffi.new("MothDevice"), ffi.new("MothTensor *[4]")
+    local shape = ffi.new("int64_t[2]", 2, 3)
     local function refused(pattern, status)
       assert.is_true(status ~= 0)
       local message = ffi.string(C.moth_last_error())
@@ -55,12 +27,12 @@ describe("the C API #quick", function()
     refused("'tensors' is NULL", C.moth_cat(none, -2, 0, out))
     refused("'self' is NULL", C.moth_exp(nil, out))
     refused("'self' is NULL", C.moth_exp_(nil))
-    refused("item: an argument is NULL", C.moth_tensor_item(nil, ffi.new("FuzzValue")))
+    refused("item: an argument is NULL", C.moth_tensor_item(nil, ffi.new("MothValue")))
     refused("99 is no dtype", C.moth_tensor_new(2, shape, 99, cpu, out))
     refused("no dtype", C.moth_tensor_new(2, shape, -1, cpu, out))
     refused("NULL", C.moth_tensor_new(2, nil, 0, cpu, out))
     refused("NULL", C.moth_tensor_new(2, shape, 0, cpu, nil))
-    refused("no device of type 77", C.moth_tensor_new(2, shape, 0, ffi.new("FuzzDevice", 77, 0), out))
+    refused("no device of type 77", C.moth_tensor_new(2, shape, 0, ffi.new("MothDevice", 77, 0), out))
     refused("from_ptr: NULL", C.moth_tensor_from_ptr(nil, 2, shape, 0, nil, nil, out))
     refused("no such op", C.moth_op_call(nil, 0, nil, nil))
     refused("few", C.moth_op_call(C.moth_op_find("exp"), -1, nil, nil))
