@@ -110,9 +110,10 @@ local function value()
 end
 
 -- Whatever a call may have switched on.
-local modes = {}
+local modes, scopes = {}, {}
 local function restore()
   B.fail_at(0)
+  while scopes[1] do pcall(B.scope_end, table.remove(scopes)) end
   for i = #modes, 1, -1 do pcall(modes[i][1], modes[i][2]) end
   modes = {}
   B.pop_count()
@@ -133,6 +134,7 @@ local function perform(f, args, n)
     if not ours and err ~= nil and type(err) == "string" then error(f[1] .. ": unreadable error: " .. err, 0) end
   end
   if keeps[f[1]] and results[1] then modes[#modes + 1] = { keeps[f[1]], results[2] } end
+  if f[1] == "B.scope_begin" then scopes[#scopes + 1] = results[2] end
   return results
 end
 

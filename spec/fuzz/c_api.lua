@@ -42,7 +42,6 @@ local count_of = { ndim = "shape", n = "roots", ninputs = "inputs", nargs = "arg
 local only = { -- what would take away from others, or not come back
   moth_tensor_retain = { "NULL" }, moth_tensor_release = { "NULL" }, moth_generator_retain = { "NULL" },
   moth_generator_release = { "NULL" }, moth_memory_fail_at = { "-(int64_t)below(2)", "below(2)" },
-  moth_rms_norm_backward = { [6] = "(int64_t)below(4)" },
   moth_op_register = { [2] = "(MothDeviceType)(MOTH_USER + below(2) * 7)" },
 }
 local after = {

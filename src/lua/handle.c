@@ -34,7 +34,7 @@ typedef struct Policy {
 } Policy;
 static _Thread_local Policy policy MOTH_LUA_TLS = {0, SOME_GROWTH, GROWTH, 0};
 static _Thread_local int scopes MOTH_LUA_TLS; /* how many moth.scope are open */
-static char key_scope;                        /* registry: the innermost one's list */
+static char key_scope, key_outer; /* registry: the innermost one's list, and those around */
 
 static void push_metatable(lua_State *L, void *key) {
   lua_pushlightuserdata(L, key);
@@ -120,14 +120,17 @@ void moth_lua_push_tensor_with(lua_State *L, MothTensor *t, int meta) {
   count_handle(L);
 }
 
-/* scope_begin() -> list that collects the handles made from now on; scope_end(list) goes back to the
+/* scope_begin() -> list that collects the handles made from now on; scope_end(list), of the innermost, goes back to the
  * scope outside, which takes over the list's handles that are still alive. */
 static int b_scope_begin(lua_State *L) {
   moth_lua_sync(L);
   lua_newtable(L);
   if (scopes) {
+    push_metatable(L, &key_outer); /* { [list] = the list around it } */
+    lua_pushvalue(L, -2);
     push_metatable(L, &key_scope);
-    lua_setfield(L, -2, "outer");
+    lua_rawset(L, -3);
+    lua_pop(L, 1);
   }
   lua_pushlightuserdata(L, &key_scope);
   lua_pushvalue(L, -2);
@@ -138,10 +141,20 @@ static int b_scope_begin(lua_State *L) {
 
 static int b_scope_end(lua_State *L) {
   moth_lua_sync(L);
-  luaL_checktype(L, 1, LUA_TTABLE);
+  push_metatable(L, &key_scope);
+  if (!scopes || lua_gettop(L) < 2 || !lua_rawequal(L, 1, -1))
+    return moth_lua_error(L, "scope_end: expected the list of the innermost scope, got %s",
+                          luaL_typename(L, 1));
   lua_pushlightuserdata(L, &key_scope);
-  lua_getfield(L, 1, "outer");
+  push_metatable(L, &key_outer);
+  lua_pushvalue(L, 1);
+  lua_rawget(L, -2);
+  lua_replace(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
+  push_metatable(L, &key_outer);
+  lua_pushvalue(L, 1);
+  lua_pushnil(L);
+  lua_rawset(L, -3);
   scopes--;
   return 0;
 }
@@ -610,5 +623,8 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   lua_setfield(L, -2, "meta");
   lua_pushlightuserdata(L, &key_devices);
   lua_insert(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, &key_outer);
+  lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
 }
