@@ -8,6 +8,7 @@
  * a small network's step costs a quarter more while it runs through fresh memory.
  * Small tensors that are dropped are few bytes in Lua and many lines of cache: LuaJIT is asked to begin its
  * next cycle at one and a half of what it holds, not at twice, unless the program has chosen a pause itself. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,8 @@
 _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
 _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
-static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library;
+static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library,
+    key_names;
 
 enum { LUA_PAUSE = 200, PAUSE = 150 }; /* percent; the first is LuaJIT's own */
 enum { GROWTH = 64 << 20, SOME_GROWTH = 8 << 20, SHARE = 100 };
@@ -193,6 +195,34 @@ MothTensor *moth_lua_check_tensor(lua_State *L, int idx, const char *what) {
   return NULL;
 }
 
+enum { LUA_TCDATA = 10 }; /* of LuaJIT; lua.h has no name for it */
+
+bool moth_lua_int64(lua_State *L, int idx, int64_t *out) {
+  if (lua_type(L, idx) != LUA_TCDATA || !luaL_callmeta(L, idx, "__tostring"))
+    return false;
+  const char *text =
+      lua_tostring(L, -1); /* "-12LL" or "12ULL"; another cdata prints as "cdata<…" */
+  char *end = NULL;
+  bool ok = text && (text[0] == '-' || (text[0] >= '0' && text[0] <= '9'));
+  if (ok) {
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    ok = errno == 0 && (!strcmp(end, "LL") || !strcmp(end, "ULL"));
+  }
+  lua_pop(L, 1);
+  return ok;
+}
+
+const char *moth_lua_path(lua_State *L, int idx) {
+  size_t n;
+  const char *path = lua_tolstring(L, idx, &n);
+  if (lua_type(L, idx) != LUA_TSTRING)
+    moth_lua_error(L, "expected a path, got %s", luaL_typename(L, idx));
+  else if (strlen(path) != n)
+    moth_lua_error(L, "a path cannot hold the byte 0: '%s\\0…'", path);
+  return path;
+}
+
 /* --- dtypes, devices, generators --------------------------------------------------------------- */
 
 /* Interned: one userdata per code, in a registry table. */
@@ -315,29 +345,63 @@ static int generator_gc(lua_State *L) {
 
 /* --- errors ----------------------------------------------------------------------------------- */
 
-/* Pushes "file:line: " of the nearest caller that is a Lua function of the user's, not of moth's own
- * library; of the nearest Lua function if all are moth's. */
+/* Pushes two values: "file:line: " of the nearest caller that is a Lua function of the user's, not of moth's
+ * own library (of the nearest Lua function if all are moth's); and the name by which the user knows the
+ * function of moth's that he called there (B.names), or nil. */
 static void push_where(lua_State *L) {
   lua_Debug ar;
   char own[128] = "";
+  luaL_checkstack(L, 8, "error");
   push_metatable(L, &key_library);
-  const char *library = lua_tostring(L, -1);
-  for (int level = 1; lua_getstack(L, level, &ar); level++) {
-    lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0)
-      continue;
+  const char *library = lua_tostring(L, -1); /* the registry keeps it */
+  push_metatable(L, &key_names);
+  lua_pushnil(L);
+  for (int level = 0; lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Slf", &ar);
     char at[128];
     snprintf(at, sizeof at, "%s:%d: ", ar.short_src, ar.currentline);
-    if (!library || strncmp(ar.source, library, strlen(library)) != 0) {
+    if (ar.currentline > 0 && (!library || strncmp(ar.source, library, strlen(library)) != 0)) {
       lua_pop(L, 1);
-      lua_pushstring(L, at);
-      return;
+      strcpy(own, at);
+      break;
     }
-    if (!own[0])
+    lua_rawget(L, -3);
+    if (lua_isnil(L, -1))
+      lua_pop(L, 1);
+    else
+      lua_replace(L, -2); /* the outermost one counts */
+    if (ar.currentline > 0 && !own[0])
       strcpy(own, at);
   }
-  lua_pop(L, 1);
   lua_pushstring(L, own);
+  lua_replace(L, -4);
+  lua_replace(L, -2);
+}
+
+/* The message under the name of the function that the user called: "[max_dim] …; max_dim(…)" in a call of
+ * max is "[max] …; max(…)". One that begins with the name already, or with a path, stays. Of messages without
+ * a name those that C functions of the binding raise get one. */
+static void push_renamed(lua_State *L, const char *text, const char *name) {
+  const char *end = text[0] == '[' ? strstr(text, "] ") : NULL;
+  size_t n = strlen(name);
+  if (!end) {
+    if (strncmp(text, name, n) == 0 && text[n] == ':')
+      lua_pushstring(L, text);
+    else
+      lua_pushfstring(L, "[%s] %s", name, text);
+    return;
+  }
+  char was[96];
+  snprintf(was, sizeof was, "; %.*s(", (int)(end - text - 1), text + 1);
+  const char *schema = strstr(text, was);
+  if (schema) {
+    lua_pushfstring(L, "[%s", name);
+    lua_pushlstring(L, end, (size_t)(schema - end));
+    lua_pushfstring(L, "; %s(%s", name, schema + strlen(was));
+    lua_concat(L, 3);
+  } else {
+    lua_pushfstring(L, "[%s%s", name, end);
+  }
 }
 
 int moth_lua_error(lua_State *L, const char *fmt, ...) {
@@ -347,7 +411,12 @@ int moth_lua_error(lua_State *L, const char *fmt, ...) {
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   push_where(L);
-  lua_pushstring(L, text);
+  const char *name = lua_tostring(L, -1);
+  if (name)
+    push_renamed(L, text, name);
+  else
+    lua_pushstring(L, text);
+  lua_remove(L, -2);
   lua_concat(L, 2);
   return lua_error(L);
 }
@@ -384,6 +453,26 @@ static int b_library(lua_State *L) { /* (path prefix of moth's own Lua files, "@
 /* raise(message): an error at the line of the user, however many frames of moth's lie between. */
 static int b_raise(lua_State *L) {
   return moth_lua_error(L, "%s", luaL_checkstring(L, 1));
+}
+
+/* named(fn, name): a C function of its own like fn, whose errors speak of `name`; a Lua function itself. */
+static int b_named(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  luaL_checkstring(L, 2);
+  lua_CFunction fn = lua_tocfunction(L, 1);
+  if (fn) {
+    int n = 0;
+    while (lua_getupvalue(L, 1, n + 1))
+      n++;
+    lua_pushcclosure(L, fn, n);
+    lua_replace(L, 1);
+  }
+  push_metatable(L, &key_names);
+  lua_pushvalue(L, 1);
+  lua_pushvalue(L, 2);
+  lua_rawset(L, -3);
+  lua_settop(L, 1);
+  return 1;
 }
 
 static int b_dtype(lua_State *L) {
@@ -499,6 +588,7 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   static const luaL_Reg generator[] = {{"__gc", generator_gc}, {NULL, NULL}};
   static const luaL_Reg fns[] = {{"library", b_library},
                                  {"raise", b_raise},
+                                 {"named", b_named},
                                  {"dtype", b_dtype},
                                  {"device", b_device},
                                  {"generator", b_generator},
@@ -512,6 +602,15 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
                                  {"scope_end", b_scope_end},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
+  lua_newtable(L); /* function -> the name that errors give it */
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "k");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_pushlightuserdata(L, &key_names);
+  lua_pushvalue(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_setfield(L, -2, "names");
   new_metatable(L, &key_tensor, tensor, "moth.Tensor");
   lua_setfield(L, -2, "Tensor");
   new_metatable(L, &key_generator, generator, "moth.Generator");

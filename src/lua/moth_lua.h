@@ -58,6 +58,11 @@ void moth_lua_push_generator(lua_State *L, MothGenerator *g); /* takes over a re
 MothDType moth_lua_check_dtype(lua_State *L, int idx);
 MothDevice moth_lua_check_device(lua_State *L, int idx);
 
+/* Whether an int64_t or uint64_t cdata that int64 can hold is at idx: its value. */
+bool moth_lua_int64(lua_State *L, int idx, int64_t *out);
+/* The path at idx; an error if it is no string, or has a byte 0, where C would cut it. */
+const char *moth_lua_path(lua_State *L, int idx);
+
 /* Raises the message of a failed call, at the line of the user who made it. */
 int moth_lua_raise(lua_State *L, MothStatus s);
 /* Raises a message of our own in the same way. */
