@@ -84,36 +84,18 @@ moth.memory = {
 }
 
 -- Modules, loaded when first used.
-local lazy = {
-  nn = "moth.nn", models = "moth.models", optim = "moth.optim", data = "moth.data", datasets = "moth.datasets",
-  transforms = "moth.transforms",
-  utils = "moth.utils", fmt = "moth.fmt", ops = "moth.ops", dispatch = "moth.dispatch", library = "moth.library",
-  testing = "moth.testing", class = "moth.class", tensorboard = "moth.tensorboard", plot = "moth.plot",
-  func = "moth.func", tree = "moth.tree", interop = "moth.interop", bench = "moth.bench",
-  backends = "moth.backends", cuda = "moth.cuda", capi = "moth.capi",
-}
-local from = { -- function -> the module that has it
-  C = "moth.capi", save = "moth.io", load = "moth.io", load_safetensors = "moth.io", save_safetensors = "moth.io",
-  dispatch_mode = "moth.dispatch", fake_mode = "moth.dispatch", autocast = "moth.dispatch",
-  tensor_subclass = "moth.subclass", make_subclass = "moth.subclass", type = "moth.subclass",
-  scope = "moth.scope", remap = "moth.nn.utils", summary = "moth.nn.utils",
-  set_printoptions = "moth.print", describe = "moth.print",
-}
+local files = { F = function() return require("moth.nn").functional end }
+for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
+  "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "capi" }) do
+  files[name] = name
+end
+for file, fields in each({
+  capi = "C", io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
+  subclass = "tensor_subclass make_subclass type", scope = "scope", ["nn.utils"] = "remap summary",
+  print = "set_printoptions describe",
+}) do
+  for field in fields:gmatch("%S+") do files[field] = { file, field } end
+end
 moth.autograd = autograd
 
-local function names()
-  local list = { "F" }
-  for name in each(lazy) do list[#list + 1] = name end
-  for name in each(from) do list[#list + 1] = name end
-  return list
-end
-
-return setmetatable(moth, { __names = names, __index = function(t, k)
-  local value
-  if lazy[k] then value = require(lazy[k])
-  elseif from[k] then value = require(from[k])[k]
-  elseif k == "F" then value = require("moth.nn").functional
-  end
-  rawset(t, k, value)
-  return value
-end })
+return require("moth.lazy")(moth, "moth.", files, "moth")

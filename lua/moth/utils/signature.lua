@@ -4,32 +4,58 @@
 --     local chunk = signature("chunk(Tensor input, count chunks, Dim dim=1)", function(x, chunks, dim) … end)
 --     nn.Linear.__init = signature.init("nn.Linear(count in_features, count out_features, bool bias=true, *, \z
 --       dtype dtype?)", function(self, o) … end)           -- o.in_features, o.bias, …
+--     local concat = signature.alias("concat", cat)        -- the same under another name
 --
 -- A call gives arguments by position, and by name in one table behind them. The table may begin with values
 -- without a name: they are the list where a list is due (moth.cat{ a, b, dim = 2 }), else the next arguments
 -- by position (nn.Linear{ 3, 4, bias = false }). Each argument is checked; an unknown name, one given twice, a
--- value of the wrong type and a missing argument are errors that quote the signature, at the user's line.
+-- value of the wrong type, a list with a hole and a missing argument are errors that quote the signature, at the
+-- user's line. Errors of ops and functions called within bear the name of the signature, too.
 --
 -- A parameter is `type name`, `type name?` (nil if not given) or `type name=default`. Behind `*` parameters have
 -- names only. `type... name`, the last by position, takes one list or the values themselves.
--- Types are below; `int|int[]` is either; 'a'|'b' are words.
+-- Types are below; `int|int[]` is either; 'a'|'b' are words. An int64_t or uint64_t counts as the number that it is.
+--
+-- A call by position, without tables, costs little more than its checks: they are compiled into one function.
+local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local M = {}
 
 local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) <= 2 ^ 53 end
 local function is(kind) return function(v) return type(v) == kind end end
 
--- A plain list; tensors, modules and other objects are none.
-local function is_list(v) return type(v) == "table" and getmetatable(v) == nil end
+-- A plain list; modules and other objects are none.
+local function is_list(v) return type(v) == "table" and check.is_plain(v) end
+
+-- The key that a list must not have: a name, or a number with none before it. Objects may have fields of their own.
+local function odd_key(v)
+  local n, key = #v, next(v)
+  while key ~= nil do
+    if type(key) ~= "number" and getmetatable(v) == nil or type(key) == "number" and (key < 1 or key > n) then
+      return key
+    end
+    key = next(v, key)
+  end
+end
 
 local function list_of(item)
   return function(v)
     if type(v) ~= "table" then return false end
     for i = 1, #v do if not item(v[i]) then return false end end
-    return #v > 0 or next(v) == nil
+    return (#v > 0 or next(v) == nil) and odd_key(v) == nil
   end
+end
+
+local int64, uint64 = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
+-- An int64_t or uint64_t as a number, if it is one exactly.
+local function plain_number(v)
+  if ffi.istype(int64, v) and v <= 2LL ^ 53 and v >= -2LL ^ 53 or ffi.istype(uint64, v) and v <= 2ULL ^ 53 then
+    return tonumber(v)
+  end
+  return v
 end
 
 -- type -> { test, what an error calls it }
@@ -43,6 +69,7 @@ local types = {
   Index = { function(v) return is_integer(v) and v ~= 0 end, "a position (1 is the first, -1 the last)" },
   bool = { is "boolean", "true or false" },
   string = { is "string", "a string" },
+  path = { function(v) return type(v) == "string" and not v:find("\0", 1, true) end, "a path (without the byte 0)" },
   dtype = { function(v) return B.is_dtype(v) or (type(v) == "string" and (pcall(B.dtype, v))) end,
     "a dtype such as moth.float32" },
   device = { function(v) return B.is_device(v) or type(v) == "string" end, "a device such as \"cpu\"" },
@@ -55,9 +82,10 @@ local types = {
   table = { is "table", "a table" },
   list = { is_list, "a list" },
   Module = { function(v) return type(v) == "table" and v.__module == true end, "a module" },
-  any = { function() return true end, "a value" },
+  any = { function(v) return v ~= nil end, "a value" },
 }
-for _, name in ipairs({ "Tensor", "number", "int", "size", "count", "Dim", "Index", "bool", "string", "any" }) do
+for _, name in ipairs({ "Tensor", "number", "int", "size", "count", "Dim", "Index", "bool", "string", "table", "any",
+  "callable" }) do
   types[name .. "[]"] = { list_of(types[name][1]), "a list, each " .. types[name][2] }
 end
 
@@ -132,6 +160,9 @@ local function fail(s, message, ...)
 end
 
 local function shown(v)
+  if type(v) == "number" and v == math.floor(v) and math.abs(v) > 2 ^ 53 and v - v == 0 then
+    return ("%.17g, beyond 2^53, where Lua's numbers skip integers"):format(v)
+  end
   if type(v) == "string" then return ("the string '%.40s'"):format(v) end
   if type(v) == "number" then return ("%.14g"):format(v) end
   if type(v) == "boolean" or v == nil then return tostring(v) end
@@ -139,17 +170,41 @@ local function shown(v)
   return type(v)
 end
 
+-- What is wrong with a value, in words; `p` a parameter.
+local function complain(s, p, v)
+  if type(v) == "table" and p.takes_list and check.is_plain(v) then
+    for k = 1, #v do
+      if not p.test({ v[k] }) then
+        fail(s, "argument '%s': expected %s, got %s as element %d", p.name, p.expected, shown(v[k]), k)
+      end
+    end
+    local key = odd_key(v)
+    if type(key) == "number" then
+      fail(s, "argument '%s': the list has a hole: it has element %s and none before it", p.name, tostring(key))
+    elseif key ~= nil and p.expected:find "^a list" then
+      fail(s, "argument '%s': a list has no named fields ('%s'); options go into the last argument", p.name,
+        tostring(key))
+    end
+  end
+  fail(s, "argument '%s': expected %s, got %s", p.name, p.expected, shown(v))
+end
+
 local function put(s, out, given, i, v)
   local p = s.params[i]
   if given[i] then fail(s, "argument '%s' is given twice", p.name) end
-  if not p.test(v) then
-    local at
-    if type(v) == "table" and p.takes_list and not B.is_tensor(v) then
-      for k = 1, #v do if not p.test({ v[k] }) then at = k break end end
+  if type(v) == "cdata" then
+    v = plain_number(v)
+  elseif p.takes_list and type(v) == "table" and getmetatable(v) == nil then
+    for k = 1, #v do
+      if type(v[k]) == "cdata" then -- a list of the caller's stays as it is
+        local list = {}
+        for at = 1, #v do list[at] = plain_number(v[at]) end
+        v = list
+        break
+      end
     end
-    if at then fail(s, "argument '%s': expected %s, got %s as element %d", p.name, p.expected, shown(v[at]), at) end
-    fail(s, "argument '%s': expected %s, got %s", p.name, p.expected, shown(v))
   end
+  if not p.test(v) then complain(s, p, v) end
   out[i], given[i] = v, true
 end
 
@@ -239,18 +294,71 @@ end
 
 -- ---- functions with a signature --------------------------------------------------------------------
 
-local known = setmetatable({}, { __mode = "k" })
+local known = setmetatable({}, { __mode = "k" }) -- function -> { text, fn }
+
+local function done(...) return ... end -- calls within are no tail calls: their frames bear the name
+
+-- A function that calls `slow` unless all arguments are there by position, none is a table, and all tests hold.
+local function compile(s, fn, slow)
+  local params, lines = s.params, {}
+  local env = { fn = fn, slow = slow, done = done, is_tensor = B.is_tensor, select = select, type = type }
+  local function add(...) lines[#lines + 1] = string.format(...) end
+  local names, values, tests = {}, {}, {}
+  for i = 1, #params do
+    local p = params[i]
+    if p.variadic then return slow end
+    env["test" .. i], env["default" .. i] = p.test, p.default
+    names[i], values[i] = "a" .. i, i <= s.positional and "a" .. i or p.has_default and "default" .. i or "nil"
+    if i <= s.positional then
+      local test = p.test == B.is_tensor and ("is_tensor(a%d)"):format(i) or ("test%d(a%d)"):format(i, i)
+      if p.takes_list or p.takes_table then test = ('type(a%d) ~= "table" and %s'):format(i, test) end
+      if p.optional or p.has_default then test = ("(a%d == nil or %s)"):format(i, test) end
+      tests[#tests + 1] = test
+    elseif not (p.optional or p.has_default) then
+      return slow
+    end
+  end
+  for name in each(env) do add("local %s = env.%s", name, name) end
+  add("return function(...)")
+  if s.positional > 0 then add("  local %s = ...", table.concat(names, ", ", 1, s.positional)) end
+  table.insert(tests, 1, ("select('#', ...) <= %d"):format(s.positional))
+  add("  if %s then", table.concat(tests, " and "))
+  for i = 1, s.positional do
+    if params[i].has_default then add("    if a%d == nil then a%d = default%d end", i, i, i) end
+  end
+  add("    return done(fn(%s))", table.concat(values, ", "))
+  add("  end")
+  add("  return slow(...)")
+  add("end")
+  local chunk = assert(loadstring("local env = ...\n" .. table.concat(lines, "\n"), debug.getinfo(1, "S").source))
+  return chunk(env)
+end
 
 --- fn(…) with its arguments checked and in the signature's order. The text is read at the first call.
 function M.wrap(text, fn)
-  local s
-  local function checked(...)
-    s = s or parse(text)
-    local out = read(s, ...)
-    return fn(unpack(out, 1, #s.params))
+  local run
+  local function prepare()
+    local s = parse(text)
+    local function slow(...)
+      local out = read(s, ...)
+      return done(fn(unpack(out, 1, #s.params)))
+    end
+    run = compile(s, fn, slow)
+    B.names[slow], B.names[run] = s.name, s.name
   end
-  known[checked] = text
+  local function checked(...)
+    if not run then prepare() end
+    return run(...)
+  end
+  known[checked] = { text, fn }
   return checked
+end
+
+--- The same function under another name: in its errors, too. A C function of the binding's, or one made here.
+function M.alias(name, fn)
+  local k = known[fn]
+  if k then return M.wrap(k[1]:gsub("^[%w_.]+", name, 1), k[2]) end
+  return B.named(fn, name)
 end
 
 --- A constructor or method: fn(self, o), o having all arguments by name.
@@ -260,14 +368,15 @@ function M.init(text, fn)
     s = s or parse(text)
     local out, o = read(s, ...), {}
     for i, p in ipairs(s.params) do o[p.name] = out[i] end
-    return fn(self, o)
+    return done(fn(self, o))
   end
-  known[checked] = text
+  known[checked] = { text, fn }
+  B.names[checked] = text:match("^[%w_.]+")
   return checked
 end
 
 --- The signature that a function was made with, or nil.
-function M.of(fn) return known[fn] end
+function M.of(fn) return known[fn] and known[fn][1] end
 
 --- Adds a type for signatures: test(value), and what an error calls it.
 function M.type(name, test, expected) types[name] = { test, expected } end
