@@ -1,15 +1,14 @@
 --- Looking into and changing the way of calls: modes, counting, tracing, fake tensors, autocast.
 local B = require "moth_lua"
 local within = require "moth.within"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local M = {}
 
 --- Every op called in fn(...) goes to handler(func, args, kwargs), which returns its result: func is callable and has
 -- name and schema; kwargs.out is the target of an out call. The handler's own ops are not seen.
 function M.dispatch_mode(handler, fn, ...)
-  if type(handler) ~= "function" or type(fn) ~= "function" then
-    error("dispatch_mode: expected (handler, function), got " .. type(handler) .. " and " .. type(fn), 2)
-  end
   return within(B.push_mode, B.pop_mode, handler, fn, ...)
 end
 
@@ -43,10 +42,16 @@ end
 --- In fn(...) ops that gain by it run in bfloat16 (or options.dtype), by the policy in their records.
 -- autocast(fn, …) or autocast({dtype=, enabled=}, fn, …).
 function M.autocast(options, fn, ...)
-  if type(options) == "function" then return M.autocast({}, options, fn, ...) end
+  if check.is_callable(options) then return M.autocast({}, options, fn, ...) end
+  check.options("autocast", options or 0, "dtype enabled")
+  if not check.is_callable(fn) then check.fail("autocast: expected a function, got %s", type(fn)) end
+  if options.enabled ~= nil and type(options.enabled) ~= "boolean" then
+    check.fail("autocast: option 'enabled': expected true or false, got %s", type(options.enabled))
+  end
   local dtype = options.dtype or B.dtype("bfloat16")
   if options.enabled == false then dtype = nil end
   return within(B.set_autocast, B.set_autocast, dtype, fn, ...)
 end
 
-return M
+return signature.all(M, { "dispatch_mode(function handler, callable fn, ...)", "dispatch.count(callable fn, ...)",
+  "dispatch.trace(callable fn, ...)", "dispatch.table(string name)", "fake_mode(callable fn, ...)" })

@@ -4,8 +4,8 @@
 --     lazy.strict(M, "moth.nn.functional")
 --
 -- A missing field is looked up in `files` and required when first asked for. files: { Name = "file" } or
--- { Name = { "file", "field" } }, below `prefix`; or a function of the name. A name that is nowhere raises an error that
--- says which one may have been meant; rawget(module, name) asks without one. Names that begin with _ are nil:
+-- { Name = { "file", "field" } }, below `prefix`; or a function of the name. A name that is nowhere raises an error
+-- that says which one may have been meant; rawget(module, name) asks without one. Names that begin with _ are nil:
 -- libraries look for them.
 local check = require "moth.utils.check"
 local each = require "moth.each"

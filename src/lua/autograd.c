@@ -28,7 +28,7 @@ static void retain_push(lua_State *L, MothTensor *t) {
 /* A table of tensors as a C array, in a userdata that stays on the stack. nil elements are NULL where
  * `holes`; n is given then. */
 static MothTensor **tensor_array(lua_State *L, int idx, int *n, bool holes, const char *what) {
-  luaL_checktype(L, idx, LUA_TTABLE);
+  moth_lua_type(L, idx, LUA_TTABLE);
   if (!holes)
     *n = (int)lua_objlen(L, idx);
   MothTensor **list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
@@ -100,7 +100,7 @@ static int b_set_grad(lua_State *L) {
 
 /* zero_grads(params): sets every .grad of the list to nil, in one call. */
 static int b_zero_grads(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
+  moth_lua_type(L, 1, LUA_TTABLE);
   int n = (int)lua_objlen(L, 1);
   for (int i = 1; i <= n; i++) {
     lua_rawgeti(L, 1, i);
@@ -335,7 +335,7 @@ static void release_hook(void *ctx) {
 /* register_hook(t, fn) -> id, node (or nil) */
 static int b_register_hook(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "register_hook");
-  luaL_checktype(L, 2, LUA_TFUNCTION);
+  moth_lua_type(L, 2, LUA_TFUNCTION);
   if (!moth_tensor_requires_grad(t))
     return moth_lua_error(
         L, "register_hook: cannot register a hook on a tensor that doesn't require gradient");
@@ -378,7 +378,7 @@ static int b_remove_hook(lua_State *L) { /* (id, tensor or nil, node or nil) */
     MothNode **box = lua_touserdata(L, 3);
     n = *box;
   }
-  int64_t id = (int64_t)luaL_checknumber(L, 1);
+  int64_t id = (int64_t)moth_lua_number(L, 1);
   removing = L;
   moth_tensor_remove_hook(h ? h->u.t : NULL, n, id);
   removing = NULL;
@@ -441,10 +441,10 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
 /* record(name, fn, inputs, ninputs, outputs): outputs (fresh tensors) get a history -> node */
 static int b_record(lua_State *L) {
   size_t len;
-  const char *name = luaL_checklstring(L, 1, &len);
-  luaL_checktype(L, 2, LUA_TFUNCTION);
+  const char *name = moth_lua_bytes(L, 1, &len);
+  moth_lua_type(L, 2, LUA_TFUNCTION);
   lua_settop(L, 5);
-  int n = (int)luaL_checknumber(L, 4), nout = 0;
+  int n = (int)moth_lua_number(L, 4), nout = 0;
   MothTensor **inputs = tensor_array(L, 3, &n, true, "Function");
   MothTensor **outputs = tensor_array(L, 5, &nout, false, "Function: result");
   LuaFunction *f = moth_alloc(sizeof *f);
@@ -479,7 +479,7 @@ static int b_reattach(lua_State *L) {
   lua_pushvalue(L, 1);
   lua_remove(L, 1);
   MothNode *n = check_node(L);
-  MothStatus s = moth_reattach(t, n, (int)luaL_checknumber(L, 2) - 1, &out);
+  MothStatus s = moth_reattach(t, n, (int)moth_lua_number(L, 2) - 1, &out);
   if (s)
     return moth_lua_raise(L, s);
   moth_lua_push_tensor(L, out);

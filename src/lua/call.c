@@ -622,8 +622,10 @@ void moth_lua_open_calls(lua_State *L) {
     lua_setfield(L, -2, op->name);
     if (op->inplace) {
       char name[96];
+      op_name(op, MOTH_INPLACE, name, sizeof name);
       moth_lua_push_op(L, op, MOTH_INPLACE);
-      lua_setfield(L, -2, op_name(op, MOTH_INPLACE, name, sizeof name));
+      moth_lua_set_name(L, name);
+      lua_setfield(L, -2, name);
     }
   }
   lua_setfield(L, -2, "ops");

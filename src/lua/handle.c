@@ -139,7 +139,7 @@ static int b_scope_begin(lua_State *L) {
 
 static int b_scope_end(lua_State *L) {
   moth_lua_sync(L);
-  luaL_checktype(L, 1, LUA_TTABLE);
+  moth_lua_type(L, 1, LUA_TTABLE);
   lua_pushlightuserdata(L, &key_scope);
   lua_getfield(L, 1, "outer");
   lua_rawset(L, LUA_REGISTRYINDEX);
@@ -187,7 +187,8 @@ static int tensor_eq(lua_State *L) {
 MothTensor *moth_lua_check_tensor(lua_State *L, int idx, const char *what) {
   MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR);
   if (!h)
-    moth_lua_error(L, "%s: expected a tensor, got %s", what, luaL_typename(L, idx));
+    moth_lua_error(L, "%s: expected a tensor, got %s", what,
+                   lua_isnone(L, idx) ? "nothing" : luaL_typename(L, idx));
   else if (!h->u.t)
     moth_lua_error(L, "%s: the tensor was released by free()", what);
   else
@@ -211,6 +212,31 @@ bool moth_lua_int64(lua_State *L, int idx, int64_t *out) {
   }
   lua_pop(L, 1);
   return ok;
+}
+
+void moth_lua_type(lua_State *L, int idx, int type) {
+  if (lua_type(L, idx) != type)
+    moth_lua_error(L, "argument %d: expected a %s, got %s", idx, lua_typename(L, type),
+                   lua_isnone(L, idx) ? "nothing" : luaL_typename(L, idx));
+}
+
+double moth_lua_number(lua_State *L, int idx) {
+  int64_t i;
+  if (lua_type(L, idx) == LUA_TNUMBER)
+    return lua_tonumber(L, idx);
+  if (moth_lua_int64(L, idx, &i))
+    return (double)i;
+  moth_lua_type(L, idx, LUA_TNUMBER);
+  return 0;
+}
+
+const char *moth_lua_bytes(lua_State *L, int idx, size_t *n) {
+  moth_lua_type(L, idx, LUA_TSTRING);
+  return lua_tolstring(L, idx, n);
+}
+
+const char *moth_lua_string(lua_State *L, int idx) {
+  return moth_lua_bytes(L, idx, NULL);
 }
 
 const char *moth_lua_path(lua_State *L, int idx) {
@@ -379,13 +405,12 @@ static void push_where(lua_State *L) {
 }
 
 /* The message under the name of the function that the user called: "[max_dim] …; max_dim(…)" in a call of
- * max is "[max] …; max(…)". One that begins with the name already, or with a path, stays. Of messages without
- * a name those that C functions of the binding raise get one. */
+ * max is "[max] …; max(…)". One without a name in front gets it, unless it speaks of it already. */
 static void push_renamed(lua_State *L, const char *text, const char *name) {
   const char *end = text[0] == '[' ? strstr(text, "] ") : NULL;
-  size_t n = strlen(name);
   if (!end) {
-    if (strncmp(text, name, n) == 0 && text[n] == ':')
+    const char *dot = strrchr(name, '.');
+    if (strstr(text, dot ? dot + 1 : name))
       lua_pushstring(L, text);
     else
       lua_pushfstring(L, "[%s] %s", name, text);
@@ -452,13 +477,21 @@ static int b_library(lua_State *L) { /* (path prefix of moth's own Lua files, "@
 
 /* raise(message): an error at the line of the user, however many frames of moth's lie between. */
 static int b_raise(lua_State *L) {
-  return moth_lua_error(L, "%s", luaL_checkstring(L, 1));
+  return moth_lua_error(L, "%s", moth_lua_string(L, 1));
+}
+
+void moth_lua_set_name(lua_State *L, const char *name) {
+  push_metatable(L, &key_names);
+  lua_pushvalue(L, -2);
+  lua_pushstring(L, name);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
 }
 
 /* named(fn, name): a C function of its own like fn, whose errors speak of `name`; a Lua function itself. */
 static int b_named(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TFUNCTION);
-  luaL_checkstring(L, 2);
+  moth_lua_type(L, 1, LUA_TFUNCTION);
+  moth_lua_string(L, 2);
   lua_CFunction fn = lua_tocfunction(L, 1);
   if (fn) {
     int n = 0;
@@ -467,11 +500,9 @@ static int b_named(lua_State *L) {
     lua_pushcclosure(L, fn, n);
     lua_replace(L, 1);
   }
-  push_metatable(L, &key_names);
+  const char *name = lua_tostring(L, 2);
   lua_pushvalue(L, 1);
-  lua_pushvalue(L, 2);
-  lua_rawset(L, -3);
-  lua_settop(L, 1);
+  moth_lua_set_name(L, name);
   return 1;
 }
 
@@ -505,7 +536,7 @@ static MothGenerator *generator_at(lua_State *L, int idx) {
 }
 
 static int b_generator_seed(lua_State *L) {
-  moth_generator_seed(generator_at(L, 1), (uint64_t)luaL_checknumber(L, 2));
+  moth_generator_seed(generator_at(L, 1), (uint64_t)moth_lua_number(L, 2));
   return 0;
 }
 
@@ -523,7 +554,7 @@ static int b_generator_state(lua_State *L) {
 static int b_generator_set_state(lua_State *L) {
   uint64_t w[4];
   for (int i = 0; i < 4; i++) {
-    lua_Number x = luaL_checknumber(L, i + 2); /* it may come from a file */
+    lua_Number x = moth_lua_number(L, i + 2); /* it may come from a file */
     if (!(x >= 0 && x <= UINT32_MAX))
       return moth_lua_error(L, "set_state: expected what get_state gave");
     w[i] = (uint64_t)x;

@@ -10,6 +10,7 @@
 -- and flushed after `flush_secs`, so that a killed run leaves a readable file.
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local system = require "moth.utils.system"
 local crc = require "moth.tensorboard.crc32c"
 local pb = require "moth.tensorboard.proto"
@@ -26,25 +27,22 @@ local count = 0
 
 --- @tparam[opt] string log_dir the folder (made if missing); runs/<date>-<time> without it
 -- @tparam[opt] table o flush_secs (120), filename_suffix ("")
-function Writer:__init(log_dir, o)
-  o = check.options("SummaryWriter", o, "flush_secs filename_suffix")
-  self.log_dir = log_dir or os.date("runs/%b%d_%H-%M-%S")
-  if type(self.log_dir) ~= "string" then
-    check.fail("SummaryWriter: expected the name of a folder, got %s", class.name(log_dir))
-  end
+Writer.__init = signature.init("SummaryWriter(path log_dir?, *, number flush_secs=120, string filename_suffix='')",
+function(self, o)
+  self.log_dir = o.log_dir or os.date("runs/%b%d_%H-%M-%S")
   local quoted = "'" .. self.log_dir:gsub("'", "'\\''") .. "'"
   if os.execute("mkdir -p " .. quoted .. " 2>/dev/null") ~= 0 then
     check.fail("SummaryWriter: cannot make the folder %s", self.log_dir)
   end
   count = count + 1
   self.path = ("%s/events.out.tfevents.%d.moth.%d.%d%s"):format(self.log_dir, os.time(), system.pid(), count,
-    o.filename_suffix or "")
+    o.filename_suffix)
   local message
   self.file, message = io.open(self.path, "ab")
   if not self.file then check.fail("SummaryWriter: %s", message) end
-  self.flush_secs, self.flushed = o.flush_secs or 120, system.now()
+  self.flush_secs, self.flushed = o.flush_secs, system.now()
   self:event(pb.bytes(3, "brain.Event:2"))
-end
+end)
 
 local function record(data)
   local length = pb.fixed64(#data)

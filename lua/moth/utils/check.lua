@@ -8,8 +8,10 @@ local own = debug.getinfo(1, "S").source:match("^(.*[/\\])utils[/\\]check%.lua$"
 
 -- The message under the name of the function that the user called (src/lua/handle.c does so for ops).
 local function renamed(message, name)
+  if not name then return message end
   local was, rest = message:match("^%[([%w_.]+)%](.*)$")
-  if not was or not name or was == name then return message end
+  if not was and not message:find(name:match("[%w_]+$"), 1, true) then return ("[%s] %s"):format(name, message) end
+  if not was or was == name then return message end
   local at = rest:find("; " .. was .. "(", 1, true)
   if at then rest = rest:sub(1, at + 1) .. name .. rest:sub(at + 2 + #was) end
   return "[" .. name .. "]" .. rest
@@ -28,6 +30,12 @@ function M.fail(message, ...)
     name = B.names[info.func] or name
     level = level + 1
   end
+end
+
+--- Whether a value can be called as a function: a function, a module, a class.
+function M.is_callable(v)
+  local mt = type(v) == "table" and getmetatable(v)
+  return type(v) == "function" or type(mt) == "table" and rawget(mt, "__call") ~= nil
 end
 
 --- Whether a table is plain data: no object of a class; lists that moth returns count as plain.

@@ -14,6 +14,7 @@
 --
 -- A parameter is `type name`, `type name?` (nil if not given) or `type name=default`. Behind `*` parameters have
 -- names only. `type... name`, the last by position, takes one list or the values themselves.
+-- `...` at the end: further values go on to a function of the user's as they are; none of them is an option.
 -- Types are below; `int|int[]` is either; 'a'|'b' are words. An int64_t or uint64_t counts as the number that it is.
 --
 -- A call by position, without tables, costs little more than its checks: they are compiled into one function.
@@ -75,13 +76,10 @@ local types = {
   device = { function(v) return B.is_device(v) or type(v) == "string" end, "a device such as \"cpu\"" },
   Generator = { function(v) return type(v) == "userdata" and getmetatable(v) == B.Generator end, "a Generator" },
   ["function"] = { is "function", "a function" },
-  callable = { function(v)
-    local mt = type(v) == "table" and getmetatable(v)
-    return type(v) == "function" or (mt and mt.__call ~= nil) or false
-  end, "a function or a module" },
+  callable = { check.is_callable, "a function or a module" },
   table = { is "table", "a table" },
   list = { is_list, "a list" },
-  Module = { function(v) return type(v) == "table" and v.__module == true end, "a module" },
+  Module = { function(v) return type(v) == "table" and getmetatable(v) ~= nil and v.__module == true end, "a module" },
   any = { function(v) return v ~= nil end, "a value" },
 }
 for _, name in ipairs({ "Tensor", "number", "int", "size", "count", "Dim", "Index", "bool", "string", "table", "any",
@@ -132,10 +130,13 @@ local function parse(text)
     part = part:match("^%s*(.-)%s*$")
     if part == "*" then
       named_only = true
+    elseif part == "..." then
+      s.rest = true
     else
       local type_name, param, rest = part:match("^(%S+)%s+([%w_]+)(.*)$")
       if not param then error(("signature: '%s' in %s is no parameter"):format(part, text)) end
       local p = { name = param, named_only = named_only }
+      s.calls = s.calls or type_name:find("callable") or type_name:find("function") or type_name:find("Module")
       local item = type_name:match("^(.*)%.%.%.$")
       if item then
         p.variadic = parse_type(item, text)
@@ -274,7 +275,7 @@ local function read(s, ...)
       end
       put(s, out, given, i, list)
     elseif v == nil then
-      if not (p.optional or p.has_default) then fail(s, "argument '%s' is nil", p.name) end
+      if not (p.optional or p.has_default) then fail(s, "argument '%s': expected %s, got nil", p.name, p.expected) end
       at = at + 1
     else
       put(s, out, given, i, v)
@@ -290,6 +291,15 @@ local function read(s, ...)
     end
   end
   return out
+end
+
+-- Checks the arguments of a function that takes further ones, which are its user's.
+local function check_first(s, ...)
+  for i, p in ipairs(s.params) do
+    local v = (select(i, ...))
+    if v == nil and select("#", ...) < i and not p.optional then fail(s, "argument '%s' is missing", p.name) end
+    if not (v == nil and p.optional) and not p.test(v) then complain(s, p, v) end
+  end
 end
 
 -- ---- functions with a signature --------------------------------------------------------------------
@@ -334,31 +344,63 @@ local function compile(s, fn, slow)
   return chunk(env)
 end
 
---- fn(…) with its arguments checked and in the signature's order. The text is read at the first call.
-function M.wrap(text, fn)
+-- The values of one call with what stands behind * as one table.
+local function with_options(s, fn)
+  if #s.params == s.positional then return fn end
+  return function(...)
+    local o = {}
+    for i = s.positional + 1, #s.params do o[s.params[i].name] = (select(i, ...)) end
+    local values = { ... }
+    values[s.positional + 1] = o
+    return done(fn(unpack(values, 1, s.positional + 1)))
+  end
+end
+
+--- fn(…) with its arguments checked and in the signature's order; with `options`, those that have names only come as
+-- one table behind the others. The text is read at the first call.
+function M.wrap(text, fn, options)
   local run
   local function prepare()
     local s = parse(text)
+    local fn = options and with_options(s, fn) or fn -- luacheck: ignore
+    if s.rest then
+      run = function(...)
+        check_first(s, ...)
+        return fn(...)
+      end
+      return
+    end
     local function slow(...)
       local out = read(s, ...)
       return done(fn(unpack(out, 1, #s.params)))
     end
     run = compile(s, fn, slow)
-    B.names[slow], B.names[run] = s.name, s.name
+    -- What the function calls is its own, unless it was given a function to call.
+    if not s.calls then B.names[slow], B.names[run] = s.name, s.name end
   end
   local function checked(...)
     if not run then prepare() end
     return run(...)
   end
-  known[checked] = { text, fn }
+  known[checked] = { text, fn, options }
   return checked
 end
 
 --- The same function under another name: in its errors, too. A C function of the binding's, or one made here.
 function M.alias(name, fn)
   local k = known[fn]
-  if k then return M.wrap(k[1]:gsub("^[%w_.]+", name, 1), k[2]) end
+  if k then return M.wrap((k[1]:gsub("^[%w_.]+", name, 1)), k[2], k[3]) end
   return B.named(fn, name)
+end
+
+--- Gives functions of a module their signatures: { "grad(callable f, …)", … }. The part of a name behind the last dot
+-- is that in the module. `options` as for wrap.
+function M.all(module, texts, options)
+  for _, text in ipairs(texts) do
+    local name = text:match("([%w_]+)%(")
+    module[name] = M.wrap(text, module[name], options)
+  end
+  return module
 end
 
 --- A constructor or method: fn(self, o), o having all arguments by name.
@@ -371,7 +413,7 @@ function M.init(text, fn)
     return done(fn(self, o))
   end
   known[checked] = { text, fn }
-  B.names[checked] = text:match("^[%w_.]+")
+  if not (text:find("callable") or text:find("Module")) then B.names[checked] = text:match("^[%w_.]+") end
   return checked
 end
 
@@ -381,4 +423,4 @@ function M.of(fn) return known[fn] and known[fn][1] end
 --- Adds a type for signatures: test(value), and what an error calls it.
 function M.type(name, test, expected) types[name] = { test, expected } end
 
-return setmetatable(M, { __call = function(_, text, fn) return M.wrap(text, fn) end })
+return setmetatable(M, { __call = function(_, ...) return M.wrap(...) end })
