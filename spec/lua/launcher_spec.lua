@@ -31,6 +31,14 @@ describe("launcher #quick", function()
     assert.equals("2\ta b\ttrue\tc\t2\n", text)
   end)
 
+  it("says what to write instead of x < 0", function()
+    for _, code in ipairs({ "x < 0", "0 >= x" }) do
+      local text, status = run(("echo 'local x = require(\"moth\").ones(2); print(%s)' | $M -"):format(code))
+      assert.equals(1, status)
+      assert.matches("attempt to compare.*x:lt%(0%), not x < 0", text)
+    end
+  end)
+
   it("runs standard input", function()
     assert.equals("hello\tx\n", (run([[echo 'print("hello", ...)' | $M - x]])))
     assert.equals("hello\n", (run([[echo 'print("hello", ...)' | $M]])))

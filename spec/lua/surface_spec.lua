@@ -104,6 +104,8 @@ local function objection(name, message)
   end
   local own = name:match("[%w_]+$")
   if not message:find(own, 1, true) then return "the error does not name it" end
+  local bracket = message:match("%.lua:%d+: %[[%w_.]-([%w_]+)%]")
+  if bracket and bracket ~= own then return "the error names another function" end
   if not message:find("surface_spec%.lua:%d+:") then return "the error is not at the line of the call" end
 end
 

@@ -91,6 +91,12 @@ static int add_traceback(lua_State *L) {
     lua_replace(L, 1);
   }
   lua_settop(L, 1);
+  /* LuaJIT asks no metamethod to compare a tensor with a number: only here can it be said what to write. */
+  const char *text = lua_tostring(L, 1);
+  if (strstr(text, "attempt to compare") && strstr(text, "userdata")) {
+    lua_pushfstring(L, "%s (comparisons of tensors are methods: x:lt(0), not x < 0)", text);
+    lua_replace(L, 1);
+  }
   luaL_traceback(L, L, lua_tostring(L, 1), 1);
   return 1;
 }
