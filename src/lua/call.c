@@ -83,12 +83,13 @@ typedef struct Table {
   int n;      /* the elements of its list */
   bool named; /* it has fields with names */
   bool empty, plain;
+  double astray; /* an element behind a hole, or 0 */
 } Table;
 
-/* What the table at idx holds. A list with a hole is an error. Objects (modules, classes) are no options. */
+/* What the table at idx holds. Objects (modules, classes) are no options. */
 static Table look_at(const Reader *r, int idx) {
   lua_State *L = r->L;
-  Table t = {(int)lua_objlen(L, idx), false, true, !lua_getmetatable(L, idx)};
+  Table t = {(int)lua_objlen(L, idx), false, true, !lua_getmetatable(L, idx), 0};
   if (!t.plain)
     lua_pop(L, 1);
   lua_pushnil(L);
@@ -100,11 +101,18 @@ static Table look_at(const Reader *r, int idx) {
     } else {
       double k = lua_tonumber(L, -1);
       if (t.plain && (k < 1 || k > t.n || k != floor(k)))
-        moth_lua_error(L, "[%s] a list has a hole: it has element %.14g and none before it; %s",
-                       r->op->name, k, r->op->schema);
+        t.astray = k;
     }
   }
   return t;
+}
+
+static void no_hole(const Reader *r, const MothArg *a, Table t) {
+  if (t.astray != 0)
+    moth_lua_error(
+        r->L,
+        "[%s] argument '%s': the list has a hole: it has element %.14g and none before it; %s",
+        r->op->name, a ? a->name : "?", t.astray, r->op->schema);
 }
 
 static void push_int(Reader *r, const MothArg *a, int64_t i) {
@@ -118,6 +126,7 @@ static int read_list(const Reader *r, const MothArg *a, const char *expected, in
   if (lua_type(r->L, idx) != LUA_TTABLE)
     bad(r, a, expected, idx);
   Table t = look_at(r, idx);
+  no_hole(r, a, t);
   if (t.n == 0 && !t.empty)
     bad(r, a, expected, idx);
   if (t.named && idx != r->mixed)
@@ -291,6 +300,7 @@ static bool take_mixed(Reader *r, int idx, const MothArg *a) {
   Table t = look_at(r, idx);
   if (!t.named)
     return t.empty && t.plain && !(a && takes_list(a));
+  no_hole(r, a, t);
   if (t.n == 0)
     return true;
   if (a && takes_list(a)) {
@@ -460,6 +470,15 @@ static int op_call(lua_State *L) {
   r.nints = 0;
   r.mixed = 0;
   int top = lua_gettop(L), at = 1, i = 0;
+  if (__builtin_expect(lua_isnil(L, top),
+                       0)) { /* nil behind a table: what was handed on and not given */
+    int last = top;
+    while (last > 1 && lua_isnil(L, last))
+      last--;
+    if (lua_type(L, last) == LUA_TTABLE)
+      top = last;
+    lua_settop(L, top);
+  }
   for (; i < op->nargs && at <= top; i++) {
     const MothArg *a = &op->args[i];
     MothHandle *h;

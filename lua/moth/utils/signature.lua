@@ -243,7 +243,12 @@ end
 -- The arguments of a call, in the order of the signature.
 local function read(s, ...)
   local n, params, out, given = select("#", ...), s.params, {}, {}
-  local last = n > 0 and select(n, ...) or nil
+  local last = n > 0 and (select(n, ...)) or nil
+  if n > 1 and last == nil then -- nil behind a table: what was handed on and not given
+    local at = n
+    while at > 1 and (select(at, ...)) == nil do at = at - 1 end
+    if type((select(at, ...))) == "table" then n, last = at, (select(at, ...)) end
+  end
   local i, at = 1, 1
   while at <= n do
     local p = params[i]
