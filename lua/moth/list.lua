@@ -1,13 +1,12 @@
 --- Lists of tensors that moth returns (x:chunk(2), x:unbind()): plain tables that print, and that say what to do where
 -- one is taken for a tensor: `local a, b = x:chunk(2)` makes `a` the list; `local a, b = unpack(x:chunk(2))` is meant.
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local List = { __list = true }
 
-local made_by = setmetatable({}, { __mode = "k" })
-
 local function refuse(list)
-  local name = made_by[list] or "this"
+  local name = getmetatable(list).name
   check.fail("%s gives a list of %d tensors, and a list is no tensor: take list[1], or local a, b = unpack(x:%s(…))",
     name, #list, name)
 end
@@ -21,7 +20,10 @@ function List.__index(list, key)
   return nil
 end
 
-local function operator(a, b) refuse(type(a) == "table" and getmetatable(a) == List and a or b) end
+local function operator(a, b)
+  local mt = type(a) == "table" and getmetatable(a)
+  refuse(mt and rawget(mt, "__list") and a or b)
+end
 for _, event in ipairs({ "__add", "__sub", "__mul", "__div", "__mod", "__pow", "__unm" }) do List[event] = operator end
 
 --- The tensors one after the other.
@@ -31,8 +33,15 @@ function List.__tostring(list)
   return #parts == 0 and "{}" or table.concat(parts, "\n")
 end
 
+local kinds = {} -- function -> the metatable of its lists
+
 --- Makes a plain list one that prints; `name` is the function that gives it.
 return function(list, name)
-  made_by[list] = name
-  return setmetatable(list, List)
+  local mt = kinds[name]
+  if not mt then
+    mt = { name = name }
+    for k, v in each(List) do mt[k] = v end
+    kinds[name] = mt
+  end
+  return setmetatable(list, mt)
 end

@@ -45,10 +45,8 @@ local function facts(name, ask)
     return setmetatable(ask(x), Size)
   end)
   return function(x, dim, more)
-    if more == nil and is_tensor(x) then
-      if dim == nil then return setmetatable(ask(x), Size) end
-      if type(dim) == "number" then return done(ask(x, dim)) end
-    end
+    if more == nil and type(dim) == "number" then return done(ask(x, dim)) end
+    if more == nil and dim == nil then return setmetatable(ask(x), Size) end
     return checked(x, dim, more)
   end
 end
@@ -63,9 +61,18 @@ for name, of in each({ dim = "dim", numel = "numel", storage_offset = "storage_o
   methods[name] = B.named(B[of], name)
 end
 method("requires_grad_(Tensor input, bool requires_grad=true)", B.set_requires_grad)
-method("requires_grad(Tensor input)", B.requires_grad)
-method("is_leaf(Tensor input)", B.is_leaf)
-method("retain_grad(Tensor input)", B.retain_grad)
+-- What is asked often: a C function, which checks the tensor itself.
+local function alone(name, fn)
+  fn = B.named(fn, name)
+  local function ask(x, more)
+    if more ~= nil then check.fail("[%s] too many arguments; %s(Tensor input)", name, name) end
+    return done(fn(x))
+  end
+  B.names[ask], methods[name] = name, ask
+end
+alone("requires_grad", B.requires_grad)
+alone("is_leaf", B.is_leaf)
+alone("retain_grad", B.retain_grad)
 method("shares_storage(Tensor input, Tensor other)", B.shares_storage)
 
 method("is_floating_point(Tensor input)", function(x) return B.tensor_dtype(x).is_floating_point end)
@@ -124,7 +131,7 @@ method("data_pointer(Tensor input)", function(x)
 end)
 
 --- The same bytes without history; in-place changes are seen by autograd (versions are shared).
-method("detach(Tensor input)", function(x) return (B.alias(x, false)) end)
+alone("detach", function(x) return (B.alias(x, false)) end)
 function methods.detach_() check.fail("[detach_] is not supported: use y = x:detach()") end
 --- As x.data: the same bytes with versions of their own: autograd does not see changes. Dangerous.
 method("data_unchecked(Tensor input)", function(x) return (B.alias(x, true)) end)
@@ -209,6 +216,7 @@ end)
 --- x:max() the largest element; x:max(dim) values and positions; x:max(y) the elementwise maximum.
 local function extreme(name, full, along, pair)
   local function extremum(x, a, b, ...)
+    if type(a) == "number" and b == nil and select("#", ...) == 0 then return done(along(x, a)) end
     if a == nil then
       if b ~= nil then check.fail("[%s] argument 'dim' is nil", name) end
       return done(full(x))
@@ -454,6 +462,10 @@ local function maker(name)
     if options == nil and select("#", ...) == 0 then
       value, options = split_data(value)
       if options == nil and value ~= nil then return done(new(value)) end
+    end
+    if type(options) == "table" and value ~= nil and select("#", ...) == 0 then -- the usual: {dtype = …} alone
+      local key, v = next(options)
+      if key == "dtype" and is_dtype(v) and next(options, key) == nil then return done(new(value, v)) end
     end
     return done(checked(value, options, ...))
   end

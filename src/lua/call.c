@@ -15,12 +15,21 @@
 
 enum { MAX_INTS = 96 };
 
+typedef struct Table {
+  int n;      /* the elements of its list */
+  bool named; /* it has fields with names */
+  bool empty, plain;
+  double astray; /* an element behind a hole, or 0 */
+} Table;
+
 typedef struct Reader {
   lua_State *L;
   const MothOp *op;
   int64_t ints[MAX_INTS];
   int nints;
-  int mixed; /* where the trailing table is a list with options behind it, else 0 */
+  int looked_at; /* the table at this index is */
+  Table table;   /* this */
+  int mixed;     /* where the trailing table is a list with options behind it, else 0 */
 } Reader;
 
 static const char *op_name(const MothOp *op, int variant, char *buf, size_t n) {
@@ -79,13 +88,6 @@ static MothValue read_number(lua_State *L, int idx) {
 
 /* --- tables ------------------------------------------------------------------------------------- */
 
-typedef struct Table {
-  int n;      /* the elements of its list */
-  bool named; /* it has fields with names */
-  bool empty, plain;
-  double astray; /* an element behind a hole, or 0 */
-} Table;
-
 /* What the table at idx holds. Objects (modules, classes) are no options. */
 static Table look_at(const Reader *r, int idx) {
   lua_State *L = r->L;
@@ -98,6 +100,10 @@ static Table look_at(const Reader *r, int idx) {
     t.empty = false;
     if (lua_type(L, -1) != LUA_TNUMBER) {
       t.named = t.plain;
+      if (t.n == 0) { /* options alone: read_keywords sees the rest */
+        lua_pop(L, 1);
+        break;
+      }
     } else {
       double k = lua_tonumber(L, -1);
       if (t.plain && (k < 1 || k > t.n || k != floor(k)))
@@ -125,7 +131,7 @@ static void push_int(Reader *r, const MothArg *a, int64_t i) {
 static int read_list(const Reader *r, const MothArg *a, const char *expected, int idx) {
   if (lua_type(r->L, idx) != LUA_TTABLE)
     bad(r, a, expected, idx);
-  Table t = look_at(r, idx);
+  Table t = r->looked_at == idx ? r->table : look_at(r, idx);
   no_hole(r, a, t);
   if (t.n == 0 && !t.empty)
     bad(r, a, expected, idx);
@@ -298,6 +304,8 @@ static bool takes_list(const MothArg *a) {
 static bool take_mixed(Reader *r, int idx, const MothArg *a) {
   lua_State *L = r->L;
   Table t = look_at(r, idx);
+  r->looked_at = idx;
+  r->table = t;
   if (!t.named)
     return t.empty && t.plain && !(a && takes_list(a));
   no_hole(r, a, t);
@@ -313,6 +321,7 @@ static bool take_mixed(Reader *r, int idx, const MothArg *a) {
     }
   }
   luaL_checkstack(L, t.n + 4, r->op->name);
+  r->looked_at = 0;
   for (int i = 1; i <= t.n; i++) {
     lua_rawgeti(L, idx + i - 1, i);
     lua_insert(L, idx + i - 1);
@@ -468,7 +477,7 @@ static int op_call(lua_State *L) {
   r.L = L;
   r.op = op;
   r.nints = 0;
-  r.mixed = 0;
+  r.mixed = r.looked_at = 0;
   int top = lua_gettop(L), at = 1, i = 0;
   if (__builtin_expect(lua_isnil(L, top),
                        0)) { /* nil behind a table: what was handed on and not given */

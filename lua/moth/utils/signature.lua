@@ -333,6 +333,16 @@ local function compile(s, fn, slow)
       return slow
     end
   end
+  if s.rest then -- no number of arguments, no defaults
+    tests[1] = s.positional > 0 and tests[1] or "true"
+    local list = table.concat(names, ", ", 1, s.positional)
+    for name in each(env) do add("local %s = env.%s", name, name) end
+    add("return function(%s, ...)", list)
+    add("  if %s then return fn(%s, ...) end", table.concat(tests, " and "), list)
+    add("  return slow(%s, ...)", list)
+    add("end")
+    return assert(loadstring("local env = ...\n" .. table.concat(lines, "\n"), debug.getinfo(1, "S").source))(env)
+  end
   for name in each(env) do add("local %s = env.%s", name, name) end
   add("return function(...)")
   if s.positional > 0 then add("  local %s = ...", table.concat(names, ", ", 1, s.positional)) end
@@ -369,10 +379,10 @@ function M.wrap(text, fn, options)
     local s = parse(text)
     local fn = options and with_options(s, fn) or fn -- luacheck: ignore
     if s.rest then
-      run = function(...)
+      run = compile(s, fn, function(...)
         check_first(s, ...)
         return fn(...)
-      end
+      end)
       return
     end
     local function slow(...)
