@@ -89,7 +89,8 @@ moth.memory = lazy.strict({
 -- Modules, loaded when first used.
 local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
-  "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "capi" }) do
+  "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda",
+  "capi" }) do
   files[name] = name
 end
 for file, fields in each({
