@@ -4,6 +4,7 @@
 --     local chunk = signature("chunk(Tensor input, count chunks, Dim dim=1)", function(x, chunks, dim) … end)
 --     nn.Linear.__init = signature.init("nn.Linear(count in_features, count out_features, bool bias=true, *, \z
 --       dtype dtype?)", function(self, o) … end)           -- o.in_features, o.bias, …
+--     Canvas.save = signature.method("save(path path)", function(self, path) … end)
 --     local concat = signature.alias("concat", cat)        -- the same under another name
 --
 -- A call gives arguments by position, and by name in one table behind them. The table may begin with values
@@ -426,6 +427,19 @@ function M.init(text, fn)
     local out, o = read(s, ...), {}
     for i, p in ipairs(s.params) do o[p.name] = out[i] end
     return done(fn(self, o))
+  end
+  known[checked] = { text, fn }
+  if not (text:find("callable") or text:find("Module")) then B.names[checked] = text:match("^[%w_.]+") end
+  return checked
+end
+
+--- A method of a class made in Lua: fn(self, …), the arguments in the signature's order.
+function M.method(text, fn)
+  local s
+  local function checked(self, ...)
+    s = s or parse(text)
+    if type(self) ~= "table" then fail(s, "it is a method: call it with a colon, object:%s(…)", s.name) end
+    return done(fn(self, unpack(read(s, ...), 1, #s.params)))
   end
   known[checked] = { text, fn }
   if not (text:find("callable") or text:find("Module")) then B.names[checked] = text:match("^[%w_.]+") end
