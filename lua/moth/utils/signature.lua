@@ -70,6 +70,7 @@ local types = {
   Dim = { function(v) return is_integer(v) and v ~= 0 end, "a dimension (1 is the first, -1 the last)" },
   Index = { function(v) return is_integer(v) and v ~= 0 end, "a position (1 is the first, -1 the last)" },
   bool = { is "boolean", "true or false" },
+  ["false"] = { function(v) return v == false end, "false" },
   string = { is "string", "a string" },
   path = { function(v) return type(v) == "string" and not v:find("\0", 1, true) end, "a path (without the byte 0)" },
   dtype = { function(v) return B.is_dtype(v) or (type(v) == "string" and (pcall(B.dtype, v))) end,
@@ -123,7 +124,7 @@ end
 
 -- "f(Tensor x, int n=1)" -> { name, text, params = { { name, test, expected, … } }, at = { name -> position } }
 local function parse(text)
-  local name, inside = text:match("^([%w_.]+)%((.*)%)$")
+  local name, inside = text:match("^([%w_.:]+)%((.*)%)$")
   if not name then error("signature: expected name(type name, …), got " .. text) end
   local s = { name = name, text = text, params = {}, at = {}, positional = 0 }
   local named_only = false
@@ -136,7 +137,7 @@ local function parse(text)
     else
       local type_name, param, rest = part:match("^(%S+)%s+([%w_]+)(.*)$")
       if not param then error(("signature: '%s' in %s is no parameter"):format(part, text)) end
-      local p = { name = param, named_only = named_only }
+      local p = { name = param, type = type_name, named_only = named_only }
       s.calls = s.calls or type_name:find("callable") or type_name:find("function") or type_name:find("Module")
       local item = type_name:match("^(.*)%.%.%.$")
       if item then
@@ -256,7 +257,7 @@ local function read(s, ...)
     local v = (select(at, ...))
     local positional = i <= s.positional
     if at == n and v == nil and (not positional or p.optional or p.has_default) then break end
-    if at == n and has_names(last) and not (positional and p.takes_table)
+    if at == n and has_names(last) and not (positional and p.takes_table and p.test(last))
       and not (positional and p.takes_list and next(last) == nil) then
       local list = {}
       for k = 1, #last do list[k] = last[k] end
@@ -405,7 +406,7 @@ end
 --- The same function under another name: in its errors, too. A C function of the binding's, or one made here.
 function M.alias(name, fn)
   local k = known[fn]
-  if k then return M.wrap((k[1]:gsub("^[%w_.]+", name, 1)), k[2], k[3]) end
+  if k then return M.wrap((k[1]:gsub("^[%w_.:]+", name, 1)), k[2], k[3]) end
   return B.named(fn, name)
 end
 
@@ -429,7 +430,7 @@ function M.init(text, fn)
     return done(fn(self, o))
   end
   known[checked] = { text, fn }
-  if not (text:find("callable") or text:find("Module")) then B.names[checked] = text:match("^[%w_.]+") end
+  if not (text:find("callable") or text:find("Module")) then B.names[checked] = text:match("^[%w_.:]+") end
   return checked
 end
 
@@ -442,14 +443,30 @@ function M.method(text, fn)
     return done(fn(self, unpack(read(s, ...), 1, #s.params)))
   end
   known[checked] = { text, fn }
-  if not (text:find("callable") or text:find("Module")) then B.names[checked] = text:match("^[%w_.]+") end
+  if not (text:find("callable") or text:find("Module")) then B.names[checked] = text:match("^[%w_.:]+") end
   return checked
 end
 
---- The signature that a function was made with, or nil.
-function M.of(fn) return known[fn] and known[fn][1] end
+--- The signature that a function was made with, and the function that was given; or nil.
+function M.of(fn)
+  if known[fn] then return known[fn][1], known[fn][2] end
+end
+
+--- What a signature (its text, or a function made with one) says: its name and a list of parameters, each { name,
+-- type, default, optional, named_only }.
+function M.parameters(of)
+  local s, out = parse(M.of(of) or of), {}
+  for i, p in ipairs(s.params) do
+    out[i] = { name = p.name, type = p.type, default = p.default, optional = p.optional or p.has_default or false,
+      named_only = p.named_only }
+  end
+  return s.name, out
+end
 
 --- Adds a type for signatures: test(value), and what an error calls it.
-function M.type(name, test, expected) types[name] = { test, expected } end
+function M.type(name, test, expected)
+  types[name] = { test, expected }
+  types[name .. "[]"] = { list_of(test), "a list, each " .. expected }
+end
 
 return setmetatable(M, { __call = function(_, ...) return M.wrap(...) end })
