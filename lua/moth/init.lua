@@ -47,7 +47,8 @@ moth.set_num_threads = signature("set_num_threads(count n)", function(n) B.num_t
 --- Whether ops must give the same bits in every run (they do, unless MOTH_DETERMINISTIC=0 or this says otherwise).
 -- With false, on CUDA: index_add, scatter_add and what goes through them (embedding's gradient) add float32 and float64
 -- by atomic sums instead of sorting first, and cuDNN may do so in attention's gradients.
-moth.use_deterministic_algorithms = signature("use_deterministic_algorithms(bool mode)",
+-- warn_only is taken as PyTorch's is; nothing changes, since there is no op that could only warn.
+moth.use_deterministic_algorithms = signature("use_deterministic_algorithms(bool mode, *, bool warn_only=false)",
   function(on) B.cuda.deterministic(on) end)
 moth.are_deterministic_algorithms_enabled = signature("are_deterministic_algorithms_enabled()",
   function() return (B.cuda.deterministic()) end)

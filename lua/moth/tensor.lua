@@ -478,16 +478,37 @@ end
 M.new = maker("tensor")
 M.as_tensor = maker("as_tensor")
 
---- A tensor over foreign memory, not copied: moth.from_ptr(cdata pointer, {sizes}, {dtype=, owner=}).
--- `owner` is kept alive as long as the tensor is.
-M.from_ptr = signature("from_ptr(any pointer, size|size[] size, *, dtype dtype='float32', any owner?)",
+-- The address that a pointer or an array stands for, and of an array the bytes behind it; nil for other values.
+local function memory_of(value)
+  if type(value) ~= "cdata" then return nil end
+  local name = tostring(ffi.typeof(value)):match("^ctype<(.*)>$") or ""
+  local is_pointer = name:find("%*$") ~= nil
+  if not is_pointer and not name:find("%]$") and not name:find("^struct") then return nil end
+  return tonumber(ffi.cast("uintptr_t", ffi.cast("const void *", value))), not is_pointer and ffi.sizeof(value) or nil
+end
+
+--- A tensor over foreign memory, not copied: moth.from_ptr(pointer or array, {sizes}, {dtype=, owner=}).
+-- `owner` is kept alive as long as the tensor is. What the tensor takes must lie within the array, or within the owner
+-- if that is an array and the pointer points into it; how far the memory behind another pointer goes is your word.
+M.from_ptr = signature("from_ptr(any pointer, size[] size, *, dtype dtype='float32', any owner?)",
   function(pointer, size, dtype, owner)
-    local address = type(pointer) == "cdata" and tonumber(ffi.cast("uintptr_t", pointer)) or pointer
-    if type(address) ~= "number" or address < 4096 then
-      check.fail("[from_ptr] argument 'pointer': expected a pointer of the FFI, got %s",
-        type(pointer) == "number" and ("%.14g"):format(pointer) or tostring(pointer))
+    local address, bytes = memory_of(pointer)
+    if not address then
+      check.fail("from_ptr: expected a pointer or an array of the FFI, got %s",
+        type(pointer) == "cdata" and tostring(ffi.typeof(pointer)) or type(pointer))
     end
-    return (B.from_ptr(address, type(size) == "table" and size or { size }, dtype, owner or pointer))
+    dtype = B.dtype(dtype)
+    local start, length = memory_of(owner)
+    if length and address >= start and address <= start + length then
+      bytes = math.min(bytes or math.huge, start + length - address)
+    end
+    local needed = dtype.itemsize
+    for _, n in ipairs(size) do needed = needed * n end
+    if bytes and needed > bytes then
+      check.fail("from_ptr: %s of size [%s] takes %.0f bytes, there are %.0f", dtype.name, table.concat(size, ", "),
+        needed, bytes)
+    end
+    return (B.from_ptr(address, size, dtype, owner or pointer))
   end)
 
 --- The shape that shapes broadcast to.
