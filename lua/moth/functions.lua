@@ -328,32 +328,55 @@ local bincount = both("bincount(Tensor input, Tensor weights?, size minlength=0)
   return ops.index_add(zeros, 1, x, values)
 end)
 
+-- The order of the rows of a matrix (n, m), by the first column, then the second, ….
+local function row_order(rows)
+  local n, m = B.size(rows, 1), B.size(rows, 2)
+  local order = ops.arange(1, n + 1, 1, { dtype = "int64", device = B.tensor_device(rows) })
+  for c = m, 1, -1 do -- sort keeps the order of equal ones
+    local _, by = ops.sort(ops.index_select(ops.select(rows, 2, c), 1, order), 1)
+    order = ops.index_select(order, 1, by)
+  end
+  return order
+end
+
 --- The different elements, in order; with return_inverse where in them each element of x is, with return_counts how
--- often each occurs: unique(x, { return_inverse = true, return_counts = true }) gives three values.
+-- often each occurs: unique(x, { return_inverse = true, return_counts = true }) gives three values. With dim: the
+-- different slices along it, by their first element, then the second, …. (`sorted` changes nothing: they always are.)
 both("unique(Tensor input, bool sorted=true, bool return_inverse=false, bool return_counts=false, Dim dim?)",
 function(x, _, return_inverse, return_counts, dim)
-  if dim then
-    check.fail("[unique] slices along a dimension are not there, only elements; leave 'dim' out (got %d)", dim)
-  end
-  local flat = ops.reshape(x, { -1 })
-  local n = B.numel(flat)
+  local moved = dim and ops.movedim(x, dim, 1) or ops.reshape(x, { -1 })
+  local n = B.size(moved, 1)
   local int = { dtype = "int64", device = B.tensor_device(x) }
+  local inverse_size = dim and { n } or B.size(x)
   if n == 0 then
-    local inverse, counts = ops.zeros(B.size(x), int), ops.zeros({ 0 }, int)
-    if return_inverse then return flat, inverse, return_counts and counts or nil end
-    return flat, return_counts and counts or nil
+    local inverse, counts = ops.zeros(inverse_size, int), ops.zeros({ 0 }, int)
+    local none = dim and x or moved
+    if return_inverse then return none, inverse, return_counts and counts or nil end
+    return none, return_counts and counts or nil
   end
-  local values, order = ops.sort(flat, 1)
-  local fresh = ops.cat({ ops.ones({ 1 }, { dtype = "bool", device = B.tensor_device(x) }),
-    ops.ne(ops.narrow(values, 1, 2, n - 1), ops.narrow(values, 1, 1, n - 1)) })
-  local out = ops.masked_select(values, fresh)
+  local values, order, differs
+  if dim then
+    local rows = ops.reshape(moved, { n, B.numel(moved) / n })
+    order = row_order(rows)
+    values = ops.index_select(rows, 1, order)
+    differs = ops.any(ops.ne(ops.narrow(values, 1, 2, n - 1), ops.narrow(values, 1, 1, n - 1)), 2)
+  else
+    values, order = ops.sort(moved, 1)
+    differs = ops.ne(ops.narrow(values, 1, 2, n - 1), ops.narrow(values, 1, 1, n - 1))
+  end
+  local fresh = ops.cat({ ops.ones({ 1 }, { dtype = "bool", device = B.tensor_device(x) }), differs })
+  local out
+  if dim then
+    local first = ops.index_select(order, 1, ops.reshape(ops.nonzero(fresh), { -1 }))
+    out = ops.index_select(x, dim, first)
+  else
+    out = ops.masked_select(values, fresh)
+  end
   local inverse, counts
   if return_inverse or return_counts then
     local place = ops.cumsum(ops.to(fresh, { dtype = "int64" }), 1)
-    if return_inverse then
-      inverse = ops.reshape(ops.scatter(ops.zeros({ n }, int), 1, order, place), B.size(x))
-    end
-    if return_counts then counts = bincount(place, nil, B.numel(out)) end
+    if return_inverse then inverse = ops.reshape(ops.scatter(ops.zeros({ n }, int), 1, order, place), inverse_size) end
+    if return_counts then counts = bincount(place, nil, dim and B.size(out, dim) or B.numel(out)) end
   end
   if return_inverse then return out, inverse, counts end
   return out, counts

@@ -61,7 +61,13 @@ describe("options", function()
     local values, counts = x:unique{ return_counts = true }
     assert.same({ { 1, 3, 4 }, { 2, 1, 1 } }, { list(values), list(counts) })
     assert.equal(3, select("#", x:unique(true, true, true)))
-    fails("%[unique%] slices along a dimension are not there", moth.unique, x, { dim = 1 })
+    local rows = moth.tensor{ { 2, 1 }, { 1, 9 }, { 2, 1 }, { 1, 3 }, dtype = moth.int64 }
+    local slices, inverse, times = rows:unique{ dim = 1, return_inverse = true, return_counts = true }
+    assert.same({ { { 1, 3 }, { 1, 9 }, { 2, 1 } }, { 3, 2, 3, 1 }, { 1, 1, 2 } },
+      { list(slices), list(inverse), list(times) })
+    assert.same({ { 1, 2 }, { 9, 1 }, { 1, 2 }, { 3, 1 } }, list((moth.unique(rows, { dim = 2 }))))
+    assert.same({ 0, 3 }, { unpack(moth.unique(moth.zeros(0, 3), { dim = 1 }):size()) })
+    assert.same({ 1, 0 }, { unpack(moth.unique(moth.zeros(4, 0), { dim = 1 }):size()) })
     local bad = moth.tensor{ 0 / 0, math.huge, -math.huge, 1 }
     assert.same({ 5, 6, 7, 1 }, list(bad:nan_to_num(5, 6, 7)))
     assert.same({ 5, 6, 7, 1 }, list(bad:nan_to_num{ nan = 5, posinf = 6, neginf = 7 }))
