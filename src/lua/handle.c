@@ -318,6 +318,13 @@ static int dtype_tostring(lua_State *L) {
   return 1;
 }
 
+/* Names that begin with _ are nil: libraries look for them. */
+static int no_field(lua_State *L, const char *what, const char *k, const char *fields) {
+  if (k[0] == '_')
+    return 0;
+  return moth_lua_error(L, "a %s has no field '%s'; there are %s", what, k, fields);
+}
+
 static int dtype_index(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_DTYPE);
   const char *k = lua_tostring(L, 2);
@@ -331,7 +338,7 @@ static int dtype_index(lua_State *L) {
   else if (!strcmp(k, "is_floating_point"))
     lua_pushboolean(L, moth_dtype_is_float(d));
   else
-    return 0;
+    return no_field(L, "dtype", k, "name, itemsize, is_floating_point");
   return 1;
 }
 
@@ -356,7 +363,7 @@ static int device_index(lua_State *L) {
   else if (!strcmp(k, "index"))
     lua_pushinteger(L, (lua_Integer)(h->u.code & 255));
   else
-    return 0;
+    return no_field(L, "device", k, "type, index");
   return 1;
 }
 
