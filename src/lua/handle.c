@@ -21,8 +21,7 @@
 _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
 _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
-static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library,
-    key_names;
+static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library, key_names;
 
 enum { LUA_PAUSE = 200, PAUSE = 150 }; /* percent; the first is LuaJIT's own */
 enum { GROWTH = 64 << 20, SOME_GROWTH = 8 << 20, SHARE = 100 };
