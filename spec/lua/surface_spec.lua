@@ -11,7 +11,7 @@ local pending = { F = true, nn = true, optim = true, models = true, data = true,
 local passes_on = {}
 for name in ([[no_grad enable_grad inference_mode no_grad_fn scope dispatch_mode count trace fake_mode autocast vjp
   stream device range is_tensor is_dtype type broadcast_shapes map gradcheck gradgradcheck
-  make_graphed_callables is_a name]]):gmatch("%S+") do passes_on[name] = true end
+  make_graphed_callables is_a name Identity]]):gmatch("%S+") do passes_on[name] = true end
 
 -- Two are of nn; capi.check raises what the last call of C said.
 local skip = { remap = true, summary = true, ["capi.check"] = true }
@@ -124,12 +124,13 @@ local function restore(fn)
   moth.memory.fail_at(0)
 end
 
+local function text_of(fn) return (signature.of(type(fn) == "table" and fn.__init or fn)) end
 local function takes_tables(name, fn)
-  local text = signature.of(fn)
+  local text = text_of(fn)
   return passes_on[name:match("[%w_]+$")] or text and (text:find("any") or text:find("table") or text:find("callable"))
 end
 local function takes_many(name, fn)
-  local text = signature.of(fn)
+  local text = text_of(fn)
   return passes_on[name:match("[%w_]+$")] or text and text:find("%.%.%.")
 end
 
