@@ -267,9 +267,9 @@ end
 
 local function tune()
   local epochs, best, best_lr = math.min(options.epochs, 3), -1, nil
-  local parts = data.random_split(train_data, { 0.9, 0.1 }, { generator = moth.Generator(options.seed) })
-  local loader = data.DataLoader(parts[1], { batch_size = options.batch_size, shuffle = true })
-  local held_out = data.DataLoader(parts[2], { batch_size = options.batch_size })
+  local larger, held = data.random_split(train_data, { 0.9, 0.1 }, { generator = moth.Generator(options.seed) })
+  local loader = data.DataLoader(larger, { batch_size = options.batch_size, shuffle = true })
+  local held_out = data.DataLoader(held, { batch_size = options.batch_size })
   for _, lr in ipairs({ 1e-2, 3e-3, 1e-3, 3e-4, 1e-4 }) do
     local model = new_model()
     local optimizer = optim.Adam(model:parameters(), { lr = lr })

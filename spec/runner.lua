@@ -69,6 +69,7 @@ local function perform(run)
   local environment = {
     MOTH_BUILD = build,
     MOTH_STATE = state_file,
+    MOTH_LUAJIT_WARNING = "0",
     LUA_PATH = ("lua/?.lua;lua/?/init.lua;%s/gen/?.lua;spec/?.lua;;"):format(build),
     LUA_CPATH = build .. "/?.so;;",
     -- The last one: of the thread-local data of a library loaded late ASan guesses the place by a header of an older

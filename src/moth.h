@@ -212,8 +212,8 @@ MOTH_API bool moth_set_grad_enabled(bool on); /* returns what it was; per thread
 
 /* --- generators ------------------------------------------------------------------------------- */
 
-/* The default one belongs to the Lua state that runs, else to the thread (src/core/defaults.h), as the default
- * dtype and the number of threads do. Philox-4x32-10 counters: the bits depend on seed and position only, never on threads or device. */
+/* The default one is the running Lua state's, else the thread's (src/core/defaults.h). Philox-4x32-10
+ * counters: the bits depend on seed and position only, never on threads or device. */
 MOTH_API MothGenerator *moth_default_generator(void);
 MOTH_API MothGenerator *moth_generator_new(uint64_t seed); /* NULL: no memory */
 MOTH_API void moth_generator_retain(MothGenerator *g);

@@ -129,6 +129,19 @@ static void index_range(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
+MothStatus moth_cpu_index_fail(const char *what, int64_t value, int64_t base, int64_t size,
+                               int dim) {
+  char where[80] = "";
+  if (dim >= 0)
+    snprintf(where, sizeof where, " (dimension %lld has size %lld)", (long long)(dim + base),
+             (long long)size);
+  if (!size)
+    return moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: there are no positions%s", what,
+                     (long long)value, where);
+  return moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: expected %lld to %lld%s", what,
+                   (long long)value, (long long)base, (long long)(size - 1 + base), where);
+}
+
 /* Checks the values of t, which come as row-major int64 in *wide and, from 0, in `from_0` unless NULL. */
 static MothStatus check_index(const MothTensor *t, int64_t base, int64_t size, int dim,
                               const char *what, int64_t *from_0, MothTensor **wide) {
@@ -141,17 +154,9 @@ static MothStatus check_index(const MothTensor *t, int64_t base, int64_t size, i
   }
   if (r.first_bad == INT64_MAX)
     return MOTH_OK;
-  char where[80] = "";
-  if (dim >= 0)
-    snprintf(where, sizeof where, " (dimension %lld has size %lld)", (long long)(dim + base),
-             (long long)size);
-  long long bad = (long long)r.in[r.first_bad];
+  int64_t bad = r.in[r.first_bad];
   moth_tensor_release(*wide);
-  if (!size)
-    return moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: there are no positions%s", what, bad,
-                     where);
-  return moth_fail(MOTH_ERR_INDEX, "%s %lld is out of range: expected %lld to %lld%s", what, bad,
-                   (long long)base, (long long)(size - 1 + base), where);
+  return moth_cpu_index_fail(what, bad, base, size, dim);
 }
 
 MothStatus moth_cpu_index_checked(const MothTensor *t, int64_t base, int64_t size, int dim,

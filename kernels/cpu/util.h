@@ -33,6 +33,9 @@ MothStatus moth_cpu_index(const MothTensor *t, int64_t base, int64_t size, int d
 /* The same without a copy where t is row-major int64: positions from base. The caller releases *out. */
 MothStatus moth_cpu_index_checked(const MothTensor *t, int64_t base, int64_t size, int dim,
                                   const char *what, MothTensor **out);
+/* The error of a value out of range. */
+MothStatus moth_cpu_index_fail(const char *what, int64_t value, int64_t base, int64_t size,
+                               int dim);
 void moth_cpu_index_free(const MothTensor *t, int64_t *index);
 
 /* A row-major tensor around dimension dim: element (o, i, k) is at (o * n + i) * inner + k. */

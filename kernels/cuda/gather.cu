@@ -93,12 +93,12 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <class T, class W>
-MothStatus scatter_run(const MothCall *c, cudaStream_t stream, MothTensor *out,
+MothStatus scatter_run(const MothCall *c, cudaStream_t stream, MothTensor *out, int64_t reach,
                        const MothTensor *src, const T &number, const MothPlaces &p) {
   MothScratch room;
   W *writer = nullptr;
   if (src) {
-    size_t bytes = (size_t)out->numel * sizeof(W);
+    size_t bytes = (size_t)reach * sizeof(W);
     MOTH_TRY(room.take(c->device.index, bytes));
     writer = room.as<W>();
     MOTH_CUDA_TRY(cudaMemsetAsync(writer, 0xff, bytes, stream)); /* -1: nobody */
@@ -132,6 +132,40 @@ MothStatus moth_cuda_gather_places(const char *name, cudaStream_t stream, void *
                        dim3((unsigned)moth_ceil_div(p->n, (int64_t)THREADS * N)), dim3(THREADS), 0,
                        stream, (T *)out, (const T *)in, *p);
   });
+}
+
+MothStatus moth_cuda_scatter_places(const MothCall *c, cudaStream_t stream, MothTensor *out,
+                                    int64_t reach, const MothTensor *src, const void *number,
+                                    const MothPlaces *p) {
+  return moth_by_size(moth_itemsize(out), [&](auto t) {
+    typedef decltype(t) T;
+    T x = {};
+    if (number)
+      memcpy(&x, number, sizeof x);
+    if (p->n <= 0x7fffffff)
+      return scatter_run<T, int>(c, stream, out, reach, src, x, *p);
+    return scatter_run<T, long long>(c, stream, out, reach, src, x, *p);
+  });
+}
+
+MothStatus moth_cuda_add_places(const MothCall *c, cudaStream_t stream, MothTensor *out,
+                                int64_t reach, const MothTensor *src, int64_t src_reach,
+                                const MothPlaces *p) {
+  MothScratch room;
+  MothPairs pairs, spare;
+  int device = c->device.index;
+  bool wide = reach >= 0xffffffff || src_reach >= 0xffffffff || p->n >= 0xffffffff;
+  MOTH_TRY(moth_pairs_take(&room, device, p->n, wide, &pairs, &spare));
+  if (wide)
+    MOTH_TRY(moth_launch(c->op->name, pairs_kernel<uint64_t>, grid_of(p->n), dim3(THREADS), 0,
+                         stream, (uint64_t *)pairs.key, (uint64_t *)pairs.pos, (uint64_t)reach,
+                         *p));
+  else
+    MOTH_TRY(moth_launch(c->op->name, pairs_kernel<uint32_t>, grid_of(p->n), dim3(THREADS), 0,
+                         stream, (uint32_t *)pairs.key, (uint32_t *)pairs.pos, (uint32_t)reach,
+                         *p));
+  MothSegments s = {device, stream, pairs, 1, 1, reach, 0, out->data, src->data};
+  return moth_cuda_sum_segments((MothDType)out->dtype, &s, &spare);
 }
 
 MothStatus moth_cuda_gather(MothCall *c) {
@@ -173,14 +207,7 @@ MothStatus moth_cuda_scatter(MothCall *c) {
   if (at->numel == 0)
     return MOTH_OK;
   moth_places_of(&p, c, out, at, values, d, index_base);
-  MOTH_TRY(moth_by_size(moth_itemsize(out), [&](auto t) {
-    typedef decltype(t) T;
-    T x;
-    memcpy(&x, number, sizeof x);
-    if (p.n <= 0x7fffffff)
-      return scatter_run<T, int>(c, stream, out, values, x, p);
-    return scatter_run<T, long long>(c, stream, out, values, x, p);
-  }));
+  MOTH_TRY(moth_cuda_scatter_places(c, stream, out, out->numel, values, number, &p));
   return moth_cuda_leave(c);
 }
 
@@ -190,9 +217,7 @@ MothStatus moth_cuda_scatter_add(MothCall *c) {
   cudaStream_t stream;
   MothHold at;
   MothPlaces p;
-  MothScratch room;
-  MothPairs pairs, spare;
-  int d, device = c->device.index;
+  int d;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   d = moth_dim_of(dim, self->ndim);
   MOTH_TRY(moth_cuda_contiguous_as(index, MOTH_INT64, &at.t));
@@ -200,20 +225,7 @@ MothStatus moth_cuda_scatter_add(MothCall *c) {
   if (at->numel == 0)
     return MOTH_OK;
   moth_places_of(&p, c, out, at, src, d, index_base);
-  int64_t reach = 0; /* of positions in src */
-  for (int i = 0; i < src->ndim; i++)
-    reach += (src->shape[i] - 1) * src->stride[i];
-  bool wide = out->numel >= 0xffffffff || reach >= 0xffffffff || p.n >= 0xffffffff;
-  MOTH_TRY(moth_pairs_take(&room, device, p.n, wide, &pairs, &spare));
-  if (wide)
-    MOTH_TRY(moth_launch("scatter_add", pairs_kernel<uint64_t>, grid_of(p.n), dim3(THREADS), 0,
-                         stream, (uint64_t *)pairs.key, (uint64_t *)pairs.pos, (uint64_t)out->numel,
-                         p));
-  else
-    MOTH_TRY(moth_launch("scatter_add", pairs_kernel<uint32_t>, grid_of(p.n), dim3(THREADS), 0,
-                         stream, (uint32_t *)pairs.key, (uint32_t *)pairs.pos, (uint32_t)out->numel,
-                         p));
-  MothSegments s = {device, stream, pairs, 1, 1, out->numel, 0, out->data, src->data};
-  MOTH_TRY(moth_cuda_sum_segments((MothDType)out->dtype, &s, &spare));
+  int64_t src_reach = src->numel ? moth_reach(src) : 0;
+  MOTH_TRY(moth_cuda_add_places(c, stream, out, out->numel, src, src_reach, &p));
   return moth_cuda_leave(c);
 }

@@ -15,7 +15,7 @@ typedef struct MothPlaces {
   int64_t index[MOTH_MAX_DIMS], far[MOTH_MAX_DIMS], near[MOTH_MAX_DIMS]; /* steps, in elements */
   int64_t far_step; /* of the dimension that the index points into */
   const int64_t *at;
-  int64_t base, bound;
+  int64_t base, bound; /* bound -1: `at` was checked and holds offsets, -1 for what is left out */
   int dim, op;
   MothFault *fault;
 } MothPlaces;
@@ -50,7 +50,9 @@ static __device__ __forceinline__ MothPlace moth_place(const MothPlaces &p, int6
 }
 /* The place with its index value read: false if that is out of range. */
 static __device__ __forceinline__ bool moth_place_find(const MothPlaces &p, MothPlace *r) {
-  int64_t k = moth_index(p.fault, p.op, MOTH_FAULT_INDEX, p.dim, p.at[r->index], p.base, p.bound);
+  int64_t k = p.at[r->index];
+  if (p.bound >= 0)
+    k = moth_index(p.fault, p.op, MOTH_FAULT_INDEX, p.dim, k, p.base, p.bound);
   r->far += k * p.far_step;
   return k >= 0;
 }
@@ -76,6 +78,23 @@ static inline void moth_places_add(MothPlaces *p, int64_t size, int64_t index, i
 /* out[i] = in[far of i] for all elements of the index, in units of 1 to 16 bytes; out is row-major. */
 MothStatus moth_cuda_gather_places(const char *name, cudaStream_t stream, void *out, const void *in,
                                    int64_t unit, const MothPlaces *p);
+
+/* out[far of i] = src[near of i], of several writes to one place the last; `reach`: far offsets lie below
+ * it. src NULL: all are `number`, of out's dtype. */
+MothStatus moth_cuda_scatter_places(const MothCall *c, cudaStream_t stream, MothTensor *out,
+                                    int64_t reach, const MothTensor *src, const void *number,
+                                    const MothPlaces *p);
+/* out[far of i] += src[near of i], in the order of i. src_reach: near offsets lie below it. */
+MothStatus moth_cuda_add_places(const MothCall *c, cudaStream_t stream, MothTensor *out,
+                                int64_t reach, const MothTensor *src, int64_t src_reach,
+                                const MothPlaces *p);
+/* One more than the largest offset of an element of t, which has some. */
+static inline int64_t moth_reach(const MothTensor *t) {
+  int64_t reach = 1;
+  for (int i = 0; i < t->ndim; i++)
+    reach += (t->shape[i] - 1) * t->stride[i];
+  return reach;
+}
 
 /* For gather, scatter and scatter_add: near NULL is one number for all. */
 static inline void moth_places_of(MothPlaces *p, const MothCall *c, const MothTensor *far,

@@ -1,4 +1,5 @@
 --- Automatic differentiation: scopes, gradients, functions with a derivative of their own, checks.
+local trace = require "moth.trace"
 local B = require "moth_lua"
 local within = require "moth.within"
 local check = require "moth.utils.check"
@@ -160,9 +161,9 @@ local function apply(spec, ...)
       n = select("#", ...)
       grads = { ... }
     end
-    local ok, err = pcall(function(...) take(spec.backward(ctx, ...)) end, ...)
+    local ok, err = xpcall(function(...) take(spec.backward(ctx, ...)) end, trace.keep, ...)
     ctx.node = nil -- else it would hold itself
-    if not ok then error(err, 0) end
+    if not ok then trace.rethrow(err) end
     local wrong = n < nargs
     for i = nargs + 1, n do wrong = wrong or grads[i] ~= nil end
     if wrong then

@@ -9,6 +9,7 @@
 -- A class is the metatable of its instances, so metamethods are written as methods (`Point:__tostring`).
 -- A subclass has those that its base had when it was made. `Class.__new(cls)`, where there is one, makes
 -- the bare instance before `__init` runs: state that must be there even if `__init` calls no base.
+-- `class.sequence(Class, at)`: of its instances `#x` is x:size(), and x[i] is at(x, i).
 local each = require "moth.each"
 
 local Object = { __name = "Object" }
@@ -26,7 +27,13 @@ end
 
 local function construct(cls, ...)
   local new = cls.__new
-  local object = setmetatable(new and new(cls) or {}, cls)
+  local object = new and new(cls) or {}
+  if rawget(cls, "__sequence") then -- Lua 5.1 asks only userdata for their length; the fields are its environment
+    object = debug.setfenv(newproxy(), object)
+    debug.setmetatable(object, cls)
+  else
+    setmetatable(object, cls)
+  end
   local init = cls.__init
   if init then init(object, ...) end
   return object
@@ -54,11 +61,37 @@ end
 --- A subclass of `self`.
 function Object:subclass(name) return class(name, self) end
 
+local M = { Object = Object, construct = construct }
+
+local fields = debug.getfenv
+
+local function length(self) return self:size() end
+local function set(self, key, value) fields(self)[key] = value end
+
+--- Instances of cls, and of the subclasses that it gets, answer to `#x` by x:size() and to x[i] by at(x, i). They are
+-- userdata; all else is as with other classes. Call it before cls has instances or subclasses.
+function M.sequence(cls, at)
+  cls.__sequence, cls.__len, cls.__newindex = true, length, set
+  function cls.__index(self, key)
+    local value = fields(self)[key]
+    if value ~= nil then return value end
+    if type(key) == "number" then return at(self, key) end
+    return getmetatable(self)[key]
+  end
+  return cls
+end
+
+--- The fields of an instance as a table: for code that walks objects.
+function M.fields(x) return type(x) == "userdata" and fields(x) or x end
+
 --- `class.is_a(x, cls)` takes any value; `class.name(x)` is the name of an instance's class, else its Lua type.
-local M = { Object = Object }
-function M.is_a(x, cls) return type(x) == "table" and Object.is_a(x, cls) end
+function M.is_a(x, cls)
+  local kind = type(x)
+  return (kind == "table" or kind == "userdata") and type(getmetatable(x)) == "table" and Object.is_a(x, cls)
+end
 function M.name(x)
-  local mt = type(x) == "table" and getmetatable(x)
+  local kind = type(x)
+  local mt = (kind == "table" or kind == "userdata") and getmetatable(x)
   return mt and type(mt) == "table" and rawget(mt, "__name") or type(x)
 end
 

@@ -6,6 +6,7 @@
 --     local y = moth.cuda.stream(s, function() return x:matmul(w) end)
 --     moth.cuda.current_stream():wait_stream(s)
 --     y:record_stream(moth.cuda.current_stream())    -- y's memory is not reused before this stream is done with it
+local trace = require "moth.trace"
 local B = require "moth_lua"
 local within = require "moth.within"
 local check = require "moth.utils.check"
@@ -260,10 +261,10 @@ function M.capture(g, fn, o)
     C.graph_begin(g, o.pool, o.capture_error_mode)
     return (function(ok, ...)
       local ended, message = pcall(C.graph_end, g)
-      if not ok then error((...), 0) end
+      if not ok then trace.rethrow((...)) end
       if not ended then error(message, 0) end
       return ...
-    end)(pcall(fn))
+    end)(xpcall(fn, trace.keep))
   end
   return (function(...)
     C.stream_current():wait_stream(s)

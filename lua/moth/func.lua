@@ -3,6 +3,7 @@
 --     local params = {}
 --     for name, p in model:named_parameters() do params[name] = p - 0.1 * gradient[name] end
 --     local y = moth.func.functional_call(model, params, x) -- differentiable by whatever params were made of
+local trace = require "moth.trace"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
@@ -59,9 +60,9 @@ function M.functional_call(model, params, ...)
     for _, place in ipairs(where[path]) do changes[#changes + 1] = { place[1], place[2], t } end
   end
   put(changes)
-  local results = pack(pcall(model, ...))
+  local results = pack(xpcall(model, trace.keep, ...))
   restore(changes)
-  if not results[1] then error(results[2], 0) end
+  if not results[1] then trace.rethrow(results[2]) end
   return unpack(results, 2, results.n)
 end
 
@@ -92,9 +93,9 @@ local frames = {} -- of the calls that are running, innermost last: the leaves t
 local function record(f, args, inputs)
   local frame = { unpack(inputs) }
   frames[#frames + 1] = frame
-  local ok, value = pcall(require("moth.autograd").enable_grad, f, unpack(args, 1, args.n))
+  local ok, value = xpcall(require("moth.autograd").enable_grad, trace.keep, f, unpack(args, 1, args.n))
   frames[#frames] = nil
-  if not ok then error(value, 0) end
+  if not ok then trace.rethrow(value) end
   local outer = frames[#frames]
   if outer then
     for _, leaf in ipairs(frame) do outer[#outer + 1] = leaf end

@@ -27,9 +27,32 @@ for name, op in each({ absolute = "abs", clip = "clamp", multiply = "mul", divid
   F[name] = signature.alias(name, ops[op])
   methods[name] = F[name]
 end
---- gather, with dim last.
-both("take_along_dim(Tensor input, Tensor indices, Dim dim)", function(x, index, dim)
-  return ops.gather(x, dim, index)
+for _, name in ipairs({ "index_put", "index_put_" }) do
+  F[name] = require("moth.index")[name]
+  methods[name] = F[name]
+end
+
+--- gather, with x and index broadcast to each other but in dim, where index may count from the end; without dim, of the
+-- flattened tensors.
+both("take_along_dim(Tensor input, Tensor indices, Dim dim?)", function(x, at, dim)
+  if dim == nil then x, at, dim = ops.reshape(x, { -1 }), ops.reshape(at, { -1 }), 1 end
+  local n, a, b, shape = B.dim(x), B.size(x), B.size(at), {}
+  if #b ~= n then
+    check.fail("take_along_dim: x and index must have as many dimensions, got %s and %s", B.format(x), B.format(at))
+  end
+  local size = B.size(x, dim)
+  local d = dim < 0 and dim + n + 1 or dim
+  for i = 1, n do
+    if i ~= d and a[i] ~= b[i] and a[i] ~= 1 and b[i] ~= 1 then
+      check.fail("take_along_dim: shapes %s and %s do not broadcast but in dimension %d", B.format(x), B.format(at), d)
+    end
+    shape[i] = a[i] == 1 and b[i] or a[i]
+  end
+  shape[d] = b[d]
+  at = ops.expand(at, shape)
+  shape[d] = a[d]
+  at = ops.where(ops.lt(at, 0), ops.add(at, size + 1), at)
+  return (ops.gather(ops.expand(x, shape), d, at))
 end)
 
 -- ---- several tensors -------------------------------------------------------------------------------

@@ -1,120 +1,319 @@
---- Indexing: x[1], x[-1], x[{1, {2, 5}}], x[{ {}, 3 }], x[mask], x[indices], and assignment to them.
--- In a table each entry takes one dimension: a number selects, {first, last} or {first, last, step} is a slice with
--- both ends included (negative from the end), {} is all of it, a bool tensor masks, an integer tensor picks.
+--- Indexing: x[1], x[{1, {2, 5}}], x[{ {}, 3 }], x[mask], x[{ i, {}, j }], and assignment to them.
+-- A key is a list of entries (or one alone). Numbers, slices {first, last, step} with both ends included, {}, "..."
+-- and "newaxis" make a view; integer tensors and masks name places in it. Reading and writing go the same way: `parse`
+-- gives the view and the places, which ops.gather_nd reads and ops.scatter_nd_ writes. docs/tensors.md has the rules.
 local B = require "moth_lua"
+local signature = require "moth.utils.signature"
 local ops = B.ops
 local M = {}
 
-local function bounds(x, dim, part)
+local is_tensor = B.is_tensor
+local device_of, dtype_of = B.tensor_device, B.tensor_dtype
+local function shape_of(t) return "[" .. table.concat(B.size(t), ", ") .. "]" end
+
+-- Raised by `error(…, 0)`, these get the user's line where they leave this file.
+local function fail(message, ...) error("index: " .. message:format(...), 0) end
+
+-- A tensor in a key is, by its dtype, "positions" or a "mask"; else an error.
+local kinds = {}
+local function kind_of(t)
+  local dtype = dtype_of(t)
+  if kinds[dtype] then return kinds[dtype] end
+  local name = dtype.name
+  if name == "uint8" then fail("a uint8 tensor is neither a mask (m:bool()) nor positions (i:long())") end
+  if name ~= "bool" and not name:find "int" then
+    fail("an index tensor is of integers (i:long()) or bool, got %s", name)
+  end
+  kinds[dtype] = name == "bool" and "mask" or "positions"
+  return kinds[dtype]
+end
+
+-- A slice as the op wants it: from 0, end excluded. d: the dimension of x, for messages.
+local function bounds(x, dim, part, d)
   local n = B.size(x, dim)
-  local first, last, step = part[1] or 1, part[2] or n, part[3] or 1
+  local first, last, step = part[1], part[2], part[3]
+  if first == nil and (next(part) ~= nil) or last == nil and step ~= nil then
+    fail("a slice is {first, last} or {first, last, step} of integers, none of them nil or named")
+  end
+  first, step = first or 1, step or 1
+  last = last or (#part == 1 and first) or n
   for _, v in ipairs({ first, last, step }) do
     if type(v) ~= "number" or v ~= math.floor(v) then
-      error(("index: a slice is {first, last, step} of integers, got %s"):format(tostring(v)), 0)
+      fail("a slice is {first, last, step} of integers, got %s", is_tensor(v) and "a tensor" or tostring(v))
     end
   end
-  if #part == 1 then last = first end
+  if part[4] ~= nil then fail("a slice is {first, last, step}, got %d entries", #part) end
+  if step < 1 then fail("the step of a slice must be positive, got %.14g", step) end
   if first < 0 then first = n + first + 1 end
   if last < 0 then last = n + last + 1 end
   if first == 0 or last < 0 or first < 1 or last > n or last < first - 1 then
-    error(("index: positions %s to %s are out of range for dimension %d of size %d (moth counts from 1)"):format(
-      tostring(part[1] or 1), tostring(part[2] or n), dim, n), 0)
+    fail("positions %s to %s are out of range for dimension %d of size %d (moth counts from 1)",
+      tostring(part[1] or 1), tostring(part[2] or n), d, n)
   end
-  return first - 1, last, step -- as the op wants them: from 0, end excluded
+  return first - 1, last, step
 end
 
-local function dtype_of(t) return B.tensor_dtype(t).name end
+-- The number of dimensions of x that an entry takes.
+local function takes(part)
+  if type(part) == "string" then return 0 end
+  return is_tensor(part) and kind_of(part) == "mask" and B.dim(part) or 1
+end
 
--- Applies parts that are views; returns the view, and where a tensor index stands (dim, tensor) if there is one.
-local function views(x, key)
-  local dim, at, index = 1, nil, nil
-  for i = 1, #key do
+local function taken(key, n)
+  local sum = 0
+  for i = 1, n do sum = sum + takes(key[i]) end
+  return sum
+end
+
+-- The length of a key, which must be a list without holes.
+local function length(key)
+  local n = #key
+  for i = 1, n do
+    if key[i] == nil then fail("entry %d of the key is nil", i) end
+  end
+  if key[n + 1] == nil and key[n + 2] ~= nil then fail("entry %d of the key is nil", n + 1) end
+  if n == 0 and next(key) ~= nil then
+    fail("a key is a list such as { 1, {2, 5} }, got the key '%s'", tostring((next(key))))
+  end
+  return n
+end
+
+-- A mask at dimension dim of x: appends its dims to places, whose positions nonzero finds when they are needed.
+-- Returns x, of which a 0-dim mask takes no dimension but adds one, and the dimension behind.
+local function place_mask(x, dim, mask, places, d)
+  if B.dim(mask) == 0 then
+    x, mask = ops.unsqueeze(x, dim), ops.reshape(mask, { 1 })
+  end
+  local k, n = B.dim(mask), #places.dims
+  for i = 1, k do
+    if dim + i - 1 > B.dim(x) or B.size(mask, i) ~= B.size(x, dim + i - 1) then
+      local have = B.size(x)
+      fail("a mask of shape %s does not fit from dimension %d on, where the sizes are [%s]", shape_of(mask), d,
+        table.concat(have, ", ", math.min(dim, #have + 1)))
+    end
+    places.dims[n + i], places[n + i] = dim + i - 1, false
+  end
+  places.masks = places.masks or {}
+  places.masks[#places.masks + 1] = { at = n + 1, mask = mask }
+  return x, dim + k
+end
+
+-- The key's view of x, and the places in it: nil, or { dims, [i] = positions in dims[i], masks }.
+local function parse(x, key)
+  local n = length(key)
+  local dim, d, places, whole = 1, 1, nil, false -- dim: of the view so far; d: of x
+  for i = 1, n do
     local part = key[i]
-    if type(part) == "number" then
-      x = ops.select(x, dim, part)
-    elseif B.is_tensor(part) then
-      if index then error("index: one tensor index at a time; use gather or index in two steps", 0) end
-      at, index = dim, ops.to(part, { device = B.tensor_device(x) })
-      dim = dim + (dtype_of(part) == "bool" and B.dim(part) or 1)
-    elseif type(part) == "table" then
-      if #part > 0 then
-        local start, stop, step = bounds(x, dim, part)
+    local kind = type(part)
+    if kind == "number" then
+      x, d = ops.select(x, dim, part), d + 1
+    elseif kind == "table" then
+      if next(part) ~= nil then
+        local start, stop, step = bounds(x, dim, part, d)
         x = ops.slice(x, dim, start, stop, step)
       end
-      dim = dim + 1
+      dim, d = dim + 1, d + 1
+    elseif part == "..." then
+      if whole then fail("'...' stands twice in the key") end
+      whole = true
+      local rest = B.dim(x) - (dim - 1) - (taken(key, n) - taken(key, i))
+      if rest < 0 then fail("the key takes %d dimensions of a tensor that has %d", taken(key, n), B.dim(x)) end
+      dim, d = dim + rest, d + rest
+    elseif part == "newaxis" then
+      x, dim = ops.unsqueeze(x, dim), dim + 1
+    elseif is_tensor(part) then
+      local mask = kind_of(part) == "mask"
+      if not mask and B.dim(part) == 0 and not B.is_fake(part) then
+        x, d = ops.select(x, dim, (B.item(part))), d + 1
+      else
+        places = places or { dims = {} }
+        if device_of(part) ~= device_of(x) then part = ops.to(part, { device = device_of(x) }) end
+        if mask then
+          x, dim = place_mask(x, dim, part, places, d)
+          d = d + B.dim(part)
+        else
+          local at = #places.dims + 1
+          places.dims[at], places[at] = dim, part
+          dim, d = dim + 1, d + 1
+        end
+      end
     else
-      error("index: expected a number, a slice such as {1, 3}, {} or a tensor, got " .. type(part), 0)
+      fail("expected a number, a slice such as {1, 3}, {}, a tensor, '...' or 'newaxis', got %s",
+        kind == "string" and ("'%s'"):format(part) or kind)
     end
   end
-  return x, at, index
+  if dim - 1 > B.dim(x) then fail("the key takes more dimensions than the %d that there are", d - dim + B.dim(x)) end
+  return x, places
+end
+
+-- Positions in several dimensions as one tensor: the last dimension holds one for each.
+local function joined(places)
+  local size = {}
+  for _, t in ipairs(places) do
+    local own = B.size(t)
+    for k = 1, #own do
+      local a, b = size[k] or 1, own[#own + 1 - k]
+      if a ~= b and a ~= 1 and b ~= 1 then
+        local shapes = {}
+        for i, p in ipairs(places) do shapes[i] = shape_of(p) end
+        fail("index tensors (a mask counts as its positions) of shapes %s do not broadcast together",
+          table.concat(shapes, " and "))
+      end
+      size[k] = a == 1 and b or a
+    end
+  end
+  local shape, list = {}, {}
+  for k = 1, #size do shape[#size + 1 - k] = size[k] end
+  for i, t in ipairs(places) do list[i] = ops.expand(t, shape) end
+  return ops.stack(list, -1)
+end
+
+-- What ops.gather_nd takes for the places.
+local function index_of(places)
+  if not places.masks then return #places == 1 and places[1] or joined(places) end
+  local mask = places.masks[1].mask
+  if B.dim(mask) == #places then
+    local at = ops.nonzero(mask)
+    return #places == 1 and ops.reshape(at, { -1 }) or at
+  end
+  for _, m in ipairs(places.masks) do
+    local at = ops.nonzero(m.mask)
+    for i = 1, B.dim(m.mask) do places[m.at + i - 1] = ops.select(at, 2, i) end
+  end
+  return joined(places)
+end
+
+-- Whether t is a mask of x's shape, where x is.
+local function covers(x, t)
+  local n = B.dim(t)
+  if n == 0 or n ~= B.dim(x) or kind_of(t) ~= "mask" or device_of(t) ~= device_of(x) then return false end
+  for i = 1, n do
+    if B.size(t, i) ~= B.size(x, i) then return false end
+  end
+  return true
 end
 
 local function as_key(k)
   if type(k) == "table" then return k end
-  return { k }
-end
-
-local function at_user_level(ok, ...)
-  if ok then return ... end
-  local message = ...
-  if type(message) == "string" and message:find("^index: ") then B.raise(message) end
-  error(message, 0)
+  if type(k) == "number" or is_tensor(k) then return { k } end
+  fail("expected a number, a tensor or a list of them, got %s", type(k))
 end
 
 local function get(x, k)
-  local view, dim, index = views(x, as_key(k))
-  if not index then return view end
-  if dtype_of(index) ~= "bool" then
-    if B.dim(index) == 1 then return ops.index_select(view, dim, index) end
-    local flat = ops.index_select(view, dim, ops.reshape(index, { -1 }))
-    local size, shape = B.size(flat), {}
-    for i = 1, dim - 1 do shape[i] = size[i] end
-    for _, s in ipairs(B.size(index)) do shape[#shape + 1] = s end
-    for i = dim + 1, #size do shape[#shape + 1] = size[i] end
-    return ops.reshape(flat, shape)
-  end
-  if B.dim(index) == B.dim(view) then return ops.masked_select(view, index) end
-  if B.dim(index) ~= 1 then error("index: a mask covers all dimensions, or one", 0) end
-  if B.size(index, 1) ~= B.size(view, dim) then
-    error(("index: the mask has %d elements, dimension %d has %d"):format(B.size(index, 1), dim, B.size(view, dim)), 0)
-  end
-  return ops.index_select(view, dim, ops.reshape(ops.nonzero(index), { -1 }))
+  if type(k) == "number" then return ops.select(x, 1, k) end
+  if is_tensor(k) and covers(x, k) then return ops.masked_select(x, k) end
+  local view, places = parse(x, as_key(k))
+  if not places then return rawequal(view, x) and ops.expand(x, B.size(x)) or view end
+  local mask = places.masks and places.masks[1].mask
+  if mask and covers(view, mask) then return ops.masked_select(view, mask) end
+  return ops.gather_nd(view, places.dims, index_of(places))
 end
 
--- What is assigned may have more dimensions than its place, of size 1 in front.
+-- A value of more dimensions than its place must have size 1 in front; they are left out.
 local function without_ones(v, dims)
   local size = B.dim(v) > dims and B.size(v)
   while size and #size > dims and size[1] == 1 do table.remove(size, 1) end
   return size and ops.reshape(v, size) or v
 end
 
-local function set(x, k, v)
-  local view, dim, index = views(x, as_key(k))
-  if type(v) == "table" then v = B.tensor(v, B.tensor_dtype(x)) end
-  if type(v) ~= "number" and type(v) ~= "boolean" and not B.is_tensor(v) then
-    error("index: expected a number or a tensor to assign, got " .. type(v), 0)
+local function like(x) return { dtype = dtype_of(x), device = device_of(x) } end
+
+local function put_masked(view, mask, v)
+  if not is_tensor(v) then
+    local fraction = type(v) == "number" and v % 1 ~= 0 and not dtype_of(view).is_floating_point
+    return ops.masked_fill_(view, mask, fraction and ops.full({}, v, like(view)) or v) -- cut as copy_ cuts it
   end
-  if B.is_tensor(v) then v = without_ones(v, B.dim(view)) end
-  if not index then
-    if B.is_tensor(v) then ops.copy_(view, v) else ops.fill_(view, v) end
-  elseif dtype_of(index) == "bool" and B.dim(index) == B.dim(view) then
-    if B.is_tensor(v) and B.numel(v) ~= 1 then
-      ops.masked_scatter_(view, index, ops.to(v, { device = B.tensor_device(view) }))
-    else
-      ops.masked_fill_(view, index, B.is_tensor(v) and ops.reshape(v, {}) or v)
-    end
+  v = without_ones(ops.to(v, like(view)), 1)
+  if B.numel(v) == 1 and B.dim(v) <= 1 then return ops.masked_fill_(view, mask, ops.reshape(v, {})) end
+  local count = not B.is_fake(mask) and ops.sum(mask):item()
+  if B.dim(v) ~= 1 or count and count ~= B.numel(v) then
+    fail("a value of shape %s does not broadcast to the %s places of the mask", shape_of(v), count or "unknown")
+  end
+  ops.masked_scatter_(view, mask, v)
+end
+
+local function set(x, k, v, accumulate)
+  if type(v) == "table" then v = B.tensor(v, dtype_of(x)) end
+  if type(v) ~= "number" and type(v) ~= "boolean" and not is_tensor(v) then
+    fail("expected a number or a tensor to assign, got %s", type(v))
+  end
+  if not accumulate and is_tensor(k) and covers(x, k) then return put_masked(x, k, v) end
+  local view, places = parse(x, as_key(k))
+  local mask = places and not accumulate and places.masks and places.masks[1].mask
+  if mask and covers(view, mask) then
+    put_masked(view, mask, v)
+  elseif places then
+    local index = index_of(places)
+    local dims = B.dim(view) - #places + B.dim(index) - (#places > 1 and 1 or 0)
+    v = is_tensor(v) and without_ones(ops.to(v, like(view)), dims) or ops.full({}, v, like(view))
+    ops.scatter_nd_(view, places.dims, index, v, accumulate)
+  elseif is_tensor(v) then
+    v = without_ones(v, B.dim(view))
+    if accumulate then ops.add_(view, ops.expand(ops.to(v, like(view)), B.size(view))) else ops.copy_(view, v) end
+  elseif accumulate then
+    ops.add_(view, v)
   else
-    if dtype_of(index) == "bool" then index = ops.reshape(ops.nonzero(index), { -1 }) end
-    index = ops.reshape(index, { -1 })
-    local size = B.size(view)
-    size[dim] = B.numel(index)
-    local source = B.is_tensor(v) and v or B.tensor(v, B.tensor_dtype(view))
-    ops.index_copy_(view, dim, index,
-      ops.to(ops.expand(source, size), { dtype = B.tensor_dtype(view), device = B.tensor_device(view) }))
+    ops.fill_(view, v)
   end
 end
 
-function M.get(x, k) return at_user_level(pcall(get, x, k)) end
-function M.set(x, k, v) return at_user_level(pcall(set, x, k, v)) end
+-- What is wrong with a position, in terms of x and the key: ops saw a view of x.
+local function explain(x, k)
+  k = as_key(k)
+  local n = length(k)
+  local sum, d = taken(k, n), 1
+  if sum > B.dim(x) then fail("the key takes %d dimensions of a tensor that has %d", sum, B.dim(x)) end
+  for i = 1, n do
+    local part = k[i]
+    local size = d <= B.dim(x) and B.size(x, d)
+    local bad
+    if type(part) == "number" then
+      if part ~= math.floor(part) then fail("a position is an integer, got %.14g", part) end
+      bad = (part == 0 or math.abs(part) > size) and part
+    elseif is_tensor(part) and kind_of(part) == "positions" and B.numel(part) > 0 and not B.is_fake(part) then
+      local t = ops.to(ops.reshape(part, { -1 }), { dtype = "int64" })
+      t = ops.masked_select(t, ops.logical_or(ops.eq(t, 0), ops.logical_or(ops.gt(t, size), ops.lt(t, -size))))
+      bad = B.numel(t) > 0 and B.item(ops.select(t, 1, 1))
+    end
+    if bad == 0 then fail("position 0 in dimension %d: moth counts from 1 (and from the end by -1)", d) end
+    if bad then fail("position %.14g is out of range for dimension %d of size %d", bad, d, size) end
+    d = part == "..." and B.dim(x) - (sum - taken(k, i)) + 1 or d + takes(part)
+  end
+end
+
+local function at_user_level(x, k, ok, ...)
+  if ok then return ... end
+  local message = ...
+  if type(message) ~= "string" then error(message, 0) end
+  if not message:find "^index: " then
+    local known, why = pcall(explain, x, k)
+    message = not known and type(why) == "string" and why:match "^index: .*" or message
+    local value, at = message:match "of shape (%b[]) cannot be broadcast to .-(%b[])" -- copy_, scatter_nd_
+    if not value then at, value = message:match "%[copy_%] shapes (%b[]) and (%b[]) cannot be broadcast" end
+    if not value then at, value = message:match "^.-%[expand%] .- of (%b[]); got self: %S+ (%b[])" end
+    if value then
+      message = ("index: a value of shape %s cannot be broadcast to its place, of shape %s"):format(value, at)
+    end
+  end
+  if message:find "^index: " then B.raise(message) end
+  error(message, 0)
+end
+
+function M.get(x, k) return at_user_level(x, k, pcall(get, x, k)) end
+function M.set(x, k, v) return at_user_level(x, k, pcall(set, x, k, v)) end
+
+local places_of = "%s(Tensor input, any indices, any values, bool accumulate=false)"
+
+--- x[key] = v, or, with accumulate, v added, as often as a place is named. Returns x.
+M.index_put_ = signature(places_of:format "index_put_", function(x, k, v, accumulate)
+  at_user_level(x, k, pcall(set, x, k, v, accumulate))
+  return x
+end)
+--- The same on a copy.
+M.index_put = signature(places_of:format "index_put", function(x, k, v, accumulate)
+  x = ops.clone(x)
+  at_user_level(x, k, pcall(set, x, k, v, accumulate))
+  return x
+end)
 
 return M

@@ -16,6 +16,7 @@ ffi.C.setenv("GOMP_SPINCOUNT", "10000", 0)
 local B = require "moth_lua"
 local here = debug.getinfo(1, "S").source:match("^(@.*)init%.lua$")
 if here then B.library(here) end
+require "moth.utils.engine"(B.first_state)
 
 local moth = { _VERSION = B.version_string, version = B.version_string }
 
@@ -64,6 +65,7 @@ moth.broadcast_shapes = tensor.broadcast_shapes
 moth.finfo, moth.iinfo = tensor.finfo, tensor.iinfo
 moth.allclose = tensor.allclose
 moth.equal = tensor.equal
+moth.newaxis = "newaxis" -- in a key: a dimension of size 1
 for _, name in ipairs({ "arange", "max", "min", "split", "chunk", "unbind", "where" }) do
   moth[name] = tensor.functions[name]
 end

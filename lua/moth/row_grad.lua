@@ -109,6 +109,18 @@ function M.clear(list)
   for _, p in ipairs(list) do held[p] = nil end
 end
 
+--- Leaves the row gradients of a list of parameters without rows.
+function M.empty(list)
+  if next(held) == nil then return end
+  for _, p in ipairs(list) do
+    local g = held[p]
+    if g then
+      local part = joined(g)
+      g.parts, g.coalesced = { { ops.narrow(part[1], 1, 1, 0), ops.narrow(part[2], 1, 1, 0) } }, true
+    end
+  end
+end
+
 --- The row gradient of p if that is all that it has; else nil, and what rows there were are in its .grad.
 function M.rows(p)
   if not held[p] then return nil end

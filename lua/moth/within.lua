@@ -1,10 +1,12 @@
 --- Runs functions under a mode; what all context managers are made of.
 local B = require "moth_lua"
+local trace = require "moth.trace"
+local keep, rethrow = trace.keep, trace.rethrow
 
 local function finish(leave, was, ok, ...)
   leave(was)
   B.close_modes()
-  if not ok then error((...), 0) end
+  if not ok then rethrow((...)) end
   return ...
 end
 
@@ -17,5 +19,5 @@ return function(enter, leave, value, fn, ...)
     B.close_modes()
     error(was, 0)
   end
-  return finish(leave, was, pcall(fn, ...))
+  return finish(leave, was, xpcall(fn, keep, ...))
 end

@@ -118,6 +118,42 @@ describe("index ops on CUDA", function()
     moth.use_deterministic_algorithms(was)
     assert(ok, e)
   end)
+  it("positions in several dimensions: every dtype, gaps, wide rows, hot places, from the end", function()
+    for _, dtype in ipairs(all) do
+      for _, case in ipairs {
+        { { 5, 7, 3 }, { 2 }, { 40 } }, { { 5, 7, 16 }, { 1, 2 }, { 300, 2 } },
+        { { 5, 33, 2, 3 }, { 2, 4 }, { 7, 5, 2 } }, { { 3, 65, 4 }, { 1, 3 }, { 9, 2 } },
+        { { 4, 1, 300 }, { 1 }, { 3, 2 } }, { { 2049, 2 }, { 1, 2 }, { 2050, 2 } },
+        { { 3, 4 }, { 1 }, {} }, { { 3, 4 }, { 2 }, { 0 } }, { { 3, 0 }, { 1 }, { 2 } },
+      } do
+        local x, dims = random(dtype, unpack(case[1])), case[2]
+        local sizes = moth.tensor(dims):long()
+        for j, d in ipairs(dims) do sizes[j] = x:size(d) end
+        local at = (moth.rand(case[3]) * (#dims > 1 and sizes or sizes[1])):floor():long() + 1
+        at = moth.where(moth.rand(at:size()):lt(0.5), at, at - 1 - (#dims > 1 and sizes or sizes[1]))
+        local got = x:gather_nd(dims, at)
+        local function gaps(t) return t:numel() > 0 and awkward(cuda(t)) or cuda(t) end
+        for name, make in pairs { whole = cuda, awkward = gaps } do
+          local what = ("%s %s %s %s"):format(name, dtype, x:size(), at:size())
+          same("gather_nd " .. what, got, make(x):gather_nd(dims, cuda(at)))
+          same("gather_nd " .. what, got, make(x):gather_nd(dims, cuda(at:to "int32")))
+          for _, accumulate in ipairs { false, dtype ~= "float16" and dtype ~= "bfloat16" or nil } do
+            for _, src in ipairs { random(dtype, unpack(got:size())), random(dtype, 1) } do
+              local y = make(x:clone())
+              y:scatter_nd_(dims, cuda(at), make(src), accumulate)
+              same("scatter_nd_ " .. what, x:clone():scatter_nd_(dims, at, src, accumulate), y)
+            end
+          end
+        end
+      end
+    end
+    local x = cuda(moth.arange(4))
+    x:scatter_nd_(1, cuda(moth.tensor { 2, 3, 4 }:long()), x:narrow(1, 1, 3)) -- overlapping: read before written
+    assert.same({ 0, 0, 1, 2 }, x:cpu():tolist())
+    local y, m = cuda(moth.zeros(2, 3)), moth.tensor { true, false }
+    y[{ m, moth.tensor { -1 }:long() }] = 5 -- key and value from the cpu
+    assert.same({ { 0, 0, 5 }, { 0, 0, 0 } }, y:cpu():tolist())
+  end)
   it("index out of range: the op, the index and the range", function()
     local x = moth.zeros(3, 2, { device = "cuda" })
     local bad = moth.tensor({ 1, 4 }, { dtype = moth.int64 }):to "cuda"
@@ -128,6 +164,8 @@ describe("index ops on CUDA", function()
       index_select = function() x:index_select(1, bad) end,
       index_add = function() x:index_add(1, bad, x:narrow(1, 1, 2)) end,
       index_copy = function() x:index_copy(1, bad, x:narrow(1, 1, 2)) end,
+      gather_nd = function() x:gather_nd(1, bad) end,
+      scatter_nd_ = function() x:scatter_nd_(1, bad, x:narrow(1, 1, 2)) end,
     } do
       fails("%[" .. name .. "%] index 4 is out of range: expected 1 to 3", function()
         fn()

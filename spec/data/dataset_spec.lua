@@ -19,8 +19,8 @@ describe("datasets #quick", function()
     assert.error_matches(function() ds:get(7) end, "position 7 is out of range: expected 1 to 6")
     assert.error_matches(function() ds:get(0) end, "position 0 is out of range")
     assert.error_matches(function() data.TensorDataset(x, y[{ { 1, 2 } }]) end, "tensor 2 has 2 rows, the first has 6")
-    assert.error_matches(function() data.TensorDataset() end, "at least one tensor")
-    assert.error_matches(function() data.TensorDataset({ 1 }) end, "is no tensor but table")
+    assert.error_matches(function() data.TensorDataset() end, "'tensors' is missing")
+    assert.error_matches(function() data.TensorDataset({ 1 }) end, "expected a list, each a tensor")
   end)
 
   it("a dataset of one's own has size and get #M218", function()
@@ -53,7 +53,7 @@ describe("datasets #quick", function()
   it("random_split is disjoint, complete and repeatable", function()
     local ds = data.TensorDataset(moth.arange(1, 11))
     local function split(lengths)
-      local all, parts = {}, data.random_split(ds, lengths, { generator = moth.Generator(3) })
+      local all, parts = {}, { data.random_split(ds, lengths, { generator = moth.Generator(3) }) }
       for _, part in ipairs(parts) do
         for i = 1, part:size() do all[#all + 1] = part:get(i):item() end
       end

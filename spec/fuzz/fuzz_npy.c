@@ -9,6 +9,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
   MothNpy npy, again;
+  MothStatus early = moth_npy_check_size(bytes, n / 2, n);
+  if (moth_npy_parse(bytes, n, &npy) == MOTH_OK && early != MOTH_OK && n / 2 >= 12)
+    abort(); /* the beginning of what is good is good */
   if (moth_npy_parse(bytes, n, &npy) != MOTH_OK) {
     if (!*moth_last_error())
       abort();

@@ -19,7 +19,8 @@ describe("io", function()
     local text, ok = shell(([[mkdir -p %s/spec && ${CC:-gcc} -std=gnu17 -g -O1 -D_GNU_SOURCE -Isrc -I%s/gen \
       -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
       -Wl,--wrap=write,--wrap=fsync,--wrap=renameat,--wrap=fchmod,--wrap=openat \
-      -o %s spec/io/*_check.c spec/fuzz/doubles.c src/core/error.c src/core/thread.c src/io/*.c -ldl -lpthread]])
+      -o %s spec/io/*_check.c spec/fuzz/doubles.c src/core/environment.c \
+      src/core/error.c src/core/thread.c src/io/*.c -ldl -lpthread]])
       :format(build, build, program))
     assert(ok, text)
   end)

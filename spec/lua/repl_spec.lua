@@ -157,7 +157,7 @@ describe("the prompt #quick", function()
     assert.matches("nothing is named 'surely_nothing'", out)
     assert.matches("class Conv2d.-conv.lua:%d+", out)
     assert.matches("class StepLR", out)
-    assert.matches("class Linear%(in_features, out_features, o%)\n.-\no: bias %(true%), dtype, device", out)
+    assert.matches("class Linear%(size in_features, size out_features, bool bias=true.-%)\n.-\nweight %(out, in%)", out)
     assert.equal("one two\nthree\n  code(1)\n    and 2",
       require("moth.repl.help").fitted("one two three\n  code(1) and 2", 10))
     assert.matches("%%t expr", out)

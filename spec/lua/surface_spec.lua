@@ -5,7 +5,7 @@ local signature = require "moth.utils.signature"
 local B = require "moth_lua"
 
 -- Modules in which functions may still fail otherwise.
-local pending = { F = true, nn = true, optim = true, models = true, data = true, datasets = true }
+local pending = { datasets = true }
 
 -- Functions that hand on what they are given to a function of the user's, or take any values.
 local passes_on = {}
@@ -13,8 +13,8 @@ for name in ([[no_grad enable_grad inference_mode no_grad_fn scope dispatch_mode
   stream device range is_tensor is_dtype type broadcast_shapes map gradcheck gradgradcheck
   make_graphed_callables is_a name Identity]]):gmatch("%S+") do passes_on[name] = true end
 
--- Two are of nn; capi.check raises what the last call of C said.
-local skip = { remap = true, summary = true, ["capi.check"] = true }
+-- It raises what the last call of C said.
+local skip = { ["capi.check"] = true }
 
 -- name -> function, of all modules; "cuda.Stream" and so on
 local functions, classes, names = {}, {}, {}

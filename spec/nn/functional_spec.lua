@@ -23,7 +23,7 @@ describe("interpolate #quick", function()
   it("says what it cannot do", function()
     local x = moth.ones(1, 1, 4)
     for _, case in ipairs {
-      { {}, "size or scale_factor" }, { { size = 2, scale_factor = 2 }, "size or scale_factor" },
+      { { mode = "nearest" }, "size or scale_factor" }, { { size = 2, scale_factor = 2 }, "size or scale_factor" },
       { { size = 2, mode = "cubic" }, "mode is" }, { { size = 2, mode = "bilinear" }, "for 4 dimensions" },
       { { size = { 2, 2 } }, "2 numbers for 1" }, { { size = 2, align_corners = true }, "align_corners" },
       { { size = 0 }, "at least 1" },

@@ -128,7 +128,7 @@ describe("nn.Module #quick", function()
     assert.equal(moth.float64, m.mean:dtype())
     m.mean = nil
     assert.same({ "scratch" }, names(m:named_buffers()))
-    assert.error_matches(function() m:register_buffer("x", 3) end, "must be a tensor")
+    assert.error_matches(function() m:register_buffer("x", 3) end, "'tensor': expected a tensor")
   end)
 
   it("switches training and evaluation recursively #M168", function()

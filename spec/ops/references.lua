@@ -381,6 +381,48 @@ local function putting(put)
 end
 M.index_add, M.index_copy = putting(add), putting(replace)
 
+-- Calls fn(i, at) for the elements of what gather_nd reads: place i of it, place at of self.
+local function each_place(a, fn)
+  local dims, shape = type(a.dims) == "table" and a.dims or { a.dims }, {}
+  local self, step = a.self.shape, strides(a.self.shape)
+  local k, together, named, rest = #dims, true, {}, {}
+  for j, d in ipairs(dims) do
+    named[wrap(d, #self)] = j
+    together = together and wrap(d, #self) == wrap(dims[1], #self) + j - 1
+  end
+  local before, n = together and wrap(dims[1], #self) - 1 or 0, #a.index.shape - (k > 1 and 1 or 0)
+  for d = 1, #self do if not named[d] then rest[#rest + 1] = d end end
+  for i = 1, before do shape[i] = self[rest[i]] end
+  for i = 1, n do shape[before + i] = a.index.shape[i] end
+  for i = before + 1, #rest do shape[n + i] = self[rest[i]] end
+  each(shape, function(i, at)
+    local place, row = 1, 0
+    for d = 1, n do row = row * a.index.shape[d] + at[before + d] end
+    for d = 1, #self do
+      local j = named[d]
+      if j then
+        local x = a.index.data[row * k + j]
+        place = place + (x < 0 and x + self[d] or x - 1) * step[d]
+      end
+    end
+    for r, d in ipairs(rest) do place = place + at[r <= before and r or r + n] * step[d] end
+    fn(i, place)
+  end)
+  return shape
+end
+function M.gather_nd(a)
+  local data = {}
+  local shape = each_place(a, function(i, at) data[i] = a.self.data[at] end)
+  return { shape = shape, data = data }
+end
+M["scatter_nd_"] = function(a)
+  local out, src = copy(a.self), expand(a.src, each_place(a, function() end))
+  each_place(a, function(i, at)
+    out.data[at] = a.accumulate and out.data[at] + src.data[i] or src.data[i]
+  end)
+  return out
+end
+
 function M.masked_select(a)
   local shape = {}
   for i = 1, math.max(#a.self.shape, #a.mask.shape) do

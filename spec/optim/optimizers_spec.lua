@@ -275,6 +275,55 @@ describe("optimizers #quick", function()
     assert.is_near(norms[1], nn.utils.grad_norm(m:parameters()):item(), 1e-5)
   end)
 
+  it("take their arguments by position, in PyTorch's order, and by name", function()
+    local p = nn.Parameter(moth.ones(1))
+    local g = optim.SGD({ p }, 0.1, 0.9, 0, 1e-4, true).param_groups[1]
+    assert.same({ 0.1, 0.9, 0, 1e-4, true, false },
+      { g.lr, g.momentum, g.dampening, g.weight_decay, g.nesterov, g.maximize })
+    assert.same({ 0.5, 0.6 }, optim.Adam({ p }, 1e-2, { 0.5, 0.6 }).param_groups[1].betas)
+    assert.equal(0.01, optim.AdamW({ p }).param_groups[1].weight_decay)
+    assert.equal(0.1, optim.RMSprop { params = { p }, lr = 0.1 }.param_groups[1].lr)
+    assert.equal(0.5, optim.Adagrad({ p }, 0.1, 0.5).param_groups[1].lr_decay)
+    assert.error_matches(function() optim.SGD({ { params = { p }, lr = "1" } }) end, "expected a number, got string")
+  end)
+
+  it("zero_grad with set_to_none = false writes zeros into the gradient that is there", function()
+    local p, q = nn.Parameter(moth.ones(3)), nn.Parameter(moth.ones(3))
+    local opt = optim.SGD({ p, q }, 0.1)
+    moth.sum(p * 2):backward()
+    local held, at = p.grad, p.grad:data_ptr()
+    opt:zero_grad { set_to_none = false }
+    assert.same({ 0, 0, 0 }, held:totable())
+    assert.equal(at, p.grad:data_ptr())
+    assert.is_nil(q.grad)
+    moth.sum(p * 3):backward()
+    assert.same({ 3, 3, 3 }, held:totable())
+    opt:zero_grad(false)
+    assert.same({ 0, 0, 0 }, held:totable())
+    -- of a gradient with a history the history is forgotten
+    opt:zero_grad()
+    moth.sum(p * p):backward { create_graph = true }
+    assert.is_true(p.grad:requires_grad())
+    opt:zero_grad(false)
+    assert.is_false(p.grad:requires_grad())
+    assert.same({ 0, 0, 0 }, p.grad:totable())
+    opt:zero_grad(true)
+    assert.is_nil(p.grad)
+    -- row gradients keep their object, without rows
+    local e = nn.Embedding(5, 2, { sparse = true })
+    local steps = optim.SGD(e:parameters(), 0.1)
+    e(moth.tensor({ 1, 3 }, { dtype = moth.int64 })):sum():backward()
+    local rows = e.weight.grad
+    steps:zero_grad { set_to_none = false }
+    assert.equal(rows, e.weight.grad)
+    assert.equal(0, rows:to_dense():abs():sum():item())
+    local before = e.weight:detach():clone()
+    steps:step()
+    assert.is_true(before:equal(e.weight))
+    e(moth.tensor({ 2 }, { dtype = moth.int64 })):sum():backward()
+    assert.same({ 0, 1, 0, 0, 0 }, rows:to_dense():select(2, 1):totable())
+  end)
+
   it("say what is wrong", function()
     local p = nn.Parameter(moth.ones(1))
     assert.error_matches(function() optim.SGD({}) end, "an empty table")

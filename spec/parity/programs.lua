@@ -8,6 +8,7 @@ moth.set_default_dtype(moth.float64)
 local function wave(shape, phase)
   local values, n = {}, 1
   for _, s in ipairs(shape) do n = n * s end
+  if n == 0 then return moth.zeros(shape) end
   for i = 0, n - 1 do values[i + 1] = math.sin(1.7 * i + phase) end
   return moth.tensor(values):reshape(shape):clone()
 end
@@ -17,6 +18,8 @@ local function loss(t)
   return (t * moth.tensor(values, { dtype = moth.float64 }):reshape(t:size())):sum()
 end
 local function index(...) return moth.tensor({ ... }, { dtype = moth.int64 }) end
+
+local nought = 1e-9 -- what rounding leaves of 0 is not positive
 
 -- As in programs.py; dimensions and positions count from 1.
 local makes = {
@@ -40,7 +43,7 @@ local makes = {
   cumprod = function(t, _, d) return t:cumprod(d) end,
   flip = function(t, _, d) return t:flip(d) end,
   var = function(t, _, d) return t:var(d, 0) end,
-  positive = function(t) return t[t:gt(0)] end,
+  positive = function(t) return t[t:gt(nought)] end,
   index_select = function(t, _, d, k) return t:index_select(d, index(k + 1, 1, k + 1)) end,
   times = function(t, _, _, k) return t * (k - 0.5) end,
   power = function(t, _, _, k) return t ^ (k + 2) end,
@@ -52,7 +55,7 @@ local makes = {
   maximum = function(t, u) return moth.maximum(t, u) end,
   cat = function(t, u) return moth.cat({ t, u }) end,
   stack = function(t, u) return moth.stack({ t, u }) end,
-  where = function(t, u) return moth.where(t:gt(0), t, u) end,
+  where = function(t, u) return moth.where(t:gt(nought), t, u) end,
 }
 for name in ("tanh sin relu sigmoid square clone tril"):gmatch("%w+") do
   makes[name] = function(t) return t[name](t) end
@@ -62,7 +65,7 @@ local writes = {
   zero_ = function(t) t:zero_() end,
   relu_ = function(t) t:relu_() end,
   times_ = function(t, _, _, k) t:mul_(k - 0.5) end,
-  masked_fill_ = function(t, _, _, k) t:masked_fill_(t:detach():gt(0), k) end,
+  masked_fill_ = function(t, _, _, k) t:masked_fill_(t:detach():gt(nought), k) end,
   index_add_ = function(t, _, d) t:index_add_(d, index(1), moth.ones_like(t:narrow(d, 1, 1))) end,
   set_number = function(t, _, _, k) t[1] = k end,
   set_tensor = function(t, u) t[-1] = u end,
@@ -73,6 +76,34 @@ local writes = {
   addcmul_ = function(t, u) t:addcmul_(u, u, 0.5) end,
   lerp_ = function(t, u) t:lerp_(u, 0.3) end,
 }
+
+-- By a key of the step's own.
+local function key_of(entries)
+  local key = {}
+  for i, e in ipairs(entries) do
+    local at = {}
+    for k, x in ipairs(e.tensor or {}) do at[k] = x < 0 and x or x + 1 end
+    local function shaped(list, dtype)
+      return #list == 0 and moth.zeros(e.shape, { dtype = dtype }) or moth.tensor(list):to(dtype):reshape(e.shape)
+    end
+    key[i] = e.number and (e.number < 0 and e.number or e.number + 1)
+      or e.slice and { e.slice[1] + 1, e.slice[2], e.slice[3] } or e.tensor and shaped(at, moth.int64)
+      or e.mask and shaped(e.mask, moth.bool) or e.new and moth.newaxis or e.rest and "..." or {}
+  end
+  return key
+end
+local function fitting(t, u, key) return wave(t:detach()[key]:size(), 0.4) * u:sum() end
+local keyed = {
+  index = function(t, _, key) return t[key] end,
+  index_of_square = function(t, _, key) return (t * t)[key] end,
+}
+local keyed_writes = {
+  set_places = function(t, u, key) t[key] = fitting(t, u, key) end,
+  set_places_number = function(t, _, key) t[key] = 0.5 end,
+  set_places_any = function(t, u, key) t[key] = u end,
+  add_places = function(t, u, key) t:index_put_(key, fitting(t, u, key), true) end,
+}
+for name, form in pairs(keyed_writes) do writes[name], keyed[name] = form, form end
 
 local function run(step, tensors)
   local t, u = tensors[step.t + 1], tensors[step.u + 1]
@@ -91,6 +122,7 @@ local function run(step, tensors)
   local form = makes[step.op] or writes[step.op]
   local d = step.d < 0 and step.d or step.d + 1
   local function call()
+    if step.key then return keyed[step.op](t, writes[step.op] and t ~= u and u * 1 or u, key_of(step.key)) end
     return form(t, writes[step.op] and t ~= u and u * 1 or u, d, step.k)
   end
   if step.no_grad then return moth.no_grad(call) end
@@ -98,11 +130,13 @@ local function run(step, tensors)
 end
 
 -- Errors of one side that need not be those of the other. PyTorch: moth saves less for backward, reads operands before
--- it writes to what they share memory with, and lays results out row by row. moth: writing to an expanded view, and
--- slices that begin past the end, are errors, and a product keeps its operands, not copies of their batches. Results
--- are laid out row by row, whatever the operands' strides: other views are possible of them.
+-- it writes to what they share memory with, lays results out row by row, and adds to all of a tensor where a key is
+-- empty. moth: writing to an expanded view, and slices that begin past the end, are errors, and a product keeps its
+-- operands, not copies of their batches. Results are laid out row by row, whatever the operands' strides: other views
+-- are possible of them.
 local theirs = {
   "modified by an inplace operation", "second time", "single memory location", "view size is not compatible",
+  "INTERNAL ASSERT FAILED",
 }
 local ours = {
   "several elements in one place", "of size 0", "[BmmBackward0] one of the variables", "[view] view size is not",

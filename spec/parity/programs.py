@@ -13,6 +13,7 @@ import torch
 warnings.simplefilter("ignore")
 torch.set_default_dtype(torch.float64)
 
+NOUGHT = 1e-9  # what rounding leaves of 0 is not positive
 SHAPES = [(2, 3), (3,), (1, 3), (2, 1), (2, 3, 2), (4,), (), (3, 3)]
 
 # Each takes a tensor, another one, a dimension and a small number; those that give none write to the first.
@@ -46,7 +47,7 @@ OPS = {
     "flip": lambda t, u, d, k: t.flip(d),
     "tril": lambda t, u, d, k: t.tril(),
     "var": lambda t, u, d, k: t.var(d, correction=0),
-    "positive": lambda t, u, d, k: t[t > 0],
+    "positive": lambda t, u, d, k: t[t > NOUGHT],
     "index_select": lambda t, u, d, k: t.index_select(d, torch.tensor([k, 0, k])),
     "times": lambda t, u, d, k: t * (k - 0.5),
     "power": lambda t, u, d, k: t ** (k + 2),
@@ -58,7 +59,7 @@ OPS = {
     "maximum": lambda t, u, d, k: torch.maximum(t, u),
     "cat": lambda t, u, d, k: torch.cat([t, u]),
     "stack": lambda t, u, d, k: torch.stack([t, u]),
-    "where": lambda t, u, d, k: torch.where(t > 0, t, u),
+    "where": lambda t, u, d, k: torch.where(t > NOUGHT, t, u),
 }
 
 
@@ -71,7 +72,7 @@ WRITES = {
     "zero_": lambda t, u, d, k: t.zero_(),
     "relu_": lambda t, u, d, k: t.relu_(),
     "times_": lambda t, u, d, k: t.mul_(k - 0.5),
-    "masked_fill_": lambda t, u, d, k: t.masked_fill_(t.detach() > 0, k),
+    "masked_fill_": lambda t, u, d, k: t.masked_fill_(t.detach() > NOUGHT, k),
     "index_add_": lambda t, u, d, k: t.index_add_(d, torch.tensor([0]), torch.ones_like(t.narrow(d, 0, 1))),
     "set_number": lambda t, u, d, k: assign(t, 0, k),
     "set_tensor": lambda t, u, d, k: assign(t, -1, u),
@@ -82,7 +83,73 @@ WRITES = {
     "addcmul_": lambda t, u, d, k: t.addcmul_(u, u, value=0.5),
     "lerp_": lambda t, u, d, k: t.lerp_(u, 0.3),
 }
+# By a key of the step's own (random_key).
+KEYED_OPS = {
+    "index": lambda t, u, key: t[key],
+    "index_of_square": lambda t, u, key: (t * t)[key],
+}
+KEYED_WRITES = {
+    "set_places": lambda t, u, key: assign(t, key, fitting(t, u, key)),
+    "set_places_number": lambda t, u, key: assign(t, key, 0.5),
+    "set_places_any": lambda t, u, key: assign(t, key, u),
+    "add_places": lambda t, u, key: t.index_put_(key, fitting(t, u, key), accumulate=True),
+}
+KEYED = {**KEYED_OPS, **KEYED_WRITES}
 ALL = {**VIEWS, **OPS, **WRITES}
+
+
+def fitting(t, u, key):
+    shape = t.detach()[key].shape
+    return wave(shape, 0.4) * u.sum()
+
+
+def random_key(r, shape, masks_and_tensors):
+    """Entries that programs.lua reads, too: numbers, slices, masks, index tensors that broadcast, ellipsis, new axes."""
+    key, d = [], 0
+    broadcast = r.choice([[], [1], [2], [3], [2, 2], [1, 3]])
+    while d < len(shape):
+        left = shape[d:]
+        kind = r.choices(["number", "slice", "all", "tensor", "mask", "new", "end"], [2, 2, 2, 5, 3, 0.5, 1])[0]
+        if left[0] == 0 and kind in ("number", "slice", "tensor"):
+            kind = "all"
+        if masks_and_tensors and kind not in ("tensor", "mask", "end"):
+            continue
+        if kind == "end":
+            break
+        if kind == "new":
+            key.append({"new": True})
+            continue
+        if kind == "number":
+            key.append({"number": r.randrange(-left[0], left[0])})
+        elif kind == "slice":
+            first = r.randrange(left[0])
+            key.append({"slice": [first, r.randrange(first, left[0]) + 1, r.randrange(1, 3)]})
+        elif kind == "all":
+            key.append({"all": True})
+        elif kind == "tensor":
+            own = [r.choice([s, s, 1]) for s in broadcast[r.randrange(len(broadcast) + 1) if r.random() < 0.2 else 0:]]
+            key.append({"tensor": [r.randrange(-left[0], left[0]) for _ in range(math.prod(own))], "shape": own})
+        else:
+            own = left[:r.randrange(1, 3)]
+            n = math.prod(own)
+            true = r.sample(range(n), min(n, broadcast[0])) if len(broadcast) == 1 else \
+                [i for i in range(n) if r.random() < 0.5]
+            key.append({"mask": [int(i in true) for i in range(n)], "shape": list(own)})
+            d += len(own) - 1
+        d += 1
+    if d == len(shape) and r.random() < 0.1 and not masks_and_tensors:
+        key.insert(r.randrange(len(key) + 1), {"rest": True})
+    return key
+
+
+def plain_key(key):
+    forms = {
+        "number": lambda x, e: x, "slice": lambda x, e: slice(*x), "all": lambda x, e: slice(None), "new": lambda x, e: None,
+        "rest": lambda x, e: ..., "tensor": lambda x, e: torch.tensor(x, dtype=torch.int64).reshape(e["shape"]),
+        "mask": lambda x, e: torch.tensor(x, dtype=torch.bool).reshape(e["shape"]),
+    }
+    return tuple(forms[next(iter(e))](e[next(iter(e))], e) for e in key)
+
 
 
 def wave(shape, phase):
@@ -109,8 +176,10 @@ def run(step, tensors):
     if step["op"] == "all":
         return sum(loss(x) for x in tensors if x.requires_grad).backward()
     with torch.set_grad_enabled(not step["no_grad"]):
-        if step["op"] in WRITES and step["t"] != step["u"]:
+        if (step["op"] in WRITES or step["op"] in KEYED_WRITES) and step["t"] != step["u"]:
             u = u * 1  # where a source overlaps what is written in part, PyTorch's result depends on the order
+        if step["op"] in KEYED:
+            return KEYED[step["op"]](t, u, plain_key(step["key"]))
         return ALL[step["op"]](t, u, step["d"], step["k"])
 
 
@@ -122,17 +191,19 @@ def program(seed):
         tensors.append(wave(leaf["shape"], i + 0.5).requires_grad_(leaf["requires_grad"]))
     length = r.randrange(4, 24)
     for i in range(length + 1):
-        kind = r.choices([VIEWS, OPS, WRITES, ["backward", "grad"]], [3, 4, 3, 1])[0]
+        kind = r.choices([VIEWS, OPS, WRITES, KEYED_OPS, KEYED_WRITES, ["backward", "grad"]], [3, 4, 3, 1, 1, 1.5])[0]
         t = r.randrange(len(tensors)) if r.random() < 0.5 else len(tensors) - 1 - r.randrange(min(3, len(tensors)))
         step = {"op": "all" if i == length else r.choice(list(kind)), "t": t, "u": r.randrange(len(tensors)),
                 "d": r.randrange(-1, max(1, tensors[t].dim())), "k": r.randrange(0, 3),
-                "no_grad": kind is WRITES and r.random() < 0.1}
+                "no_grad": kind in (WRITES, KEYED_WRITES) and r.random() < 0.1}
+        if step["op"] in KEYED:
+            step["key"] = random_key(r, list(tensors[t].shape), step["op"] == "add_places")
         if step["op"] == "grad":
             step["u"] = r.randrange(len(leaves))
         steps.append(step)
         try:
             made = run(step, tensors)
-            if step["op"] not in WRITES and made is not None:
+            if step["op"] not in WRITES and step["op"] not in KEYED_WRITES and made is not None:
                 tensors.append(made)
                 step["makes"] = True
         except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as e:

@@ -3,6 +3,7 @@
 
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
+#include "dispatch/shape.h"
 #include "unpack.h"
 
 static MothStatus need_integers(const MothTensor *index) {
@@ -160,6 +161,70 @@ MothStatus moth_shape_index_put(MothCall *c) {
                      d + 1, moth_shape_format(self->ndim, shape, a, sizeof a),
                      moth_shape_format(source->ndim, source->shape, b, sizeof b));
   return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+}
+
+MothStatus moth_nd(const MothTensor *self, MothValue dims, const MothTensor *index, MothNd *nd) {
+  char a[200];
+  bool taken[MOTH_MAX_DIMS] = {false};
+  MOTH_TRY(need_integers(index));
+  if (self->ndim == 0)
+    return moth_fail(MOTH_ERR_VALUE, "self has no dimensions, and dims must name one at least");
+  if (dims.n == 0 || dims.n > (uint32_t)self->ndim)
+    return moth_fail(MOTH_ERR_VALUE, "dims must name 1 to %d dimensions, got %u", self->ndim,
+                     dims.n);
+  *nd = (MothNd){.k = (int)dims.n, .count = 1, .together = true};
+  for (int j = 0; j < nd->k; j++) {
+    MOTH_TRY(moth_wrap_dim(dims.u.ints[j], self->ndim, &nd->dims[j]));
+    if (taken[nd->dims[j]])
+      return moth_fail(MOTH_ERR_VALUE, "dims name dimension %d twice", nd->dims[j] + 1);
+    taken[nd->dims[j]] = true;
+    nd->together = nd->together && nd->dims[j] == nd->dims[0] + j;
+  }
+  int n = index->ndim;
+  if (nd->k > 1 && (n == 0 || index->shape[--n] != nd->k))
+    return moth_fail(MOTH_ERR_VALUE,
+                     "the last dimension of index must hold a position for each of %d dims: got "
+                     "shape %s",
+                     nd->k, moth_shape_format(index->ndim, index->shape, a, sizeof a));
+  nd->before = nd->together ? nd->dims[0] : 0;
+  nd->ndim = self->ndim - nd->k + n;
+  if (nd->ndim > MOTH_MAX_DIMS)
+    return moth_fail(MOTH_ERR_VALUE, "the result would have %d dimensions, the most are %d",
+                     nd->ndim, MOTH_MAX_DIMS);
+  for (int i = 0; i < self->ndim; i++)
+    if (!taken[i]) {
+      nd->shape[nd->nrest + (nd->nrest < nd->before ? 0 : n)] = self->shape[i];
+      nd->rest[nd->nrest++] = i;
+    }
+  for (int i = 0; i < n; i++)
+    nd->count *= nd->shape[nd->before + i] = index->shape[i];
+  return MOTH_OK;
+}
+
+/* gather_nd: (self, dims, index, index_base) */
+MothStatus moth_shape_gather_nd(MothCall *c) {
+  MOTH_UNPACK_GATHER_ND(c)
+  MothNd nd;
+  MOTH_TRY(moth_nd(self, dims, index, &nd));
+  return moth_result(c, 0, (MothDType)self->dtype, nd.ndim, nd.shape);
+}
+
+/* scatter_nd_: (self, dims, index, src, accumulate, index_base) */
+MothStatus moth_shape_scatter_nd(MothCall *c) {
+  MOTH_UNPACK_SCATTER_ND_(c)
+  MothNd nd;
+  char a[200], b[200];
+  MOTH_TRY(moth_nd(self, dims, index, &nd));
+  MOTH_TRY(need_same_dtype(self, "src", src));
+  bool fits = src->ndim <= nd.ndim;
+  for (int i = 1; i <= src->ndim && fits; i++)
+    fits = src->shape[src->ndim - i] == 1 || src->shape[src->ndim - i] == nd.shape[nd.ndim - i];
+  if (!fits)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "src of shape %s cannot be broadcast to the places, of shape %s",
+                     moth_shape_format(src->ndim, src->shape, a, sizeof a),
+                     moth_shape_format(nd.ndim, nd.shape, b, sizeof b));
+  return moth_shape_self(c);
 }
 
 /* masked_scatter: (self, mask, source) */

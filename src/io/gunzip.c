@@ -59,15 +59,44 @@ static MothStatus expand(const MothZlib *zlib, MothZStream *z, const uint8_t *by
   }
 }
 
-MothStatus moth_gunzip(const uint8_t *bytes, size_t n, size_t cap, uint8_t **out, size_t *out_n) {
-  const MothZlib *zlib = moth_zlib();
-  *out = NULL;
-  *out_n = 0;
+static MothStatus check_gzip(const MothZlib *zlib, const uint8_t *bytes, size_t n) {
   if (!zlib)
     return moth_fail(MOTH_ERR_STATE, "gunzip: " MOTH_Z_MISSING);
   if (n < 2 || bytes[0] != 0x1f || bytes[1] != 0x8b)
     return moth_fail(MOTH_ERR_VALUE, "gunzip: not gzip data");
+  return MOTH_OK;
+}
 
+MothStatus moth_gunzip_head(const uint8_t *bytes, size_t n, uint8_t *out, size_t want,
+                            size_t *got) {
+  const MothZlib *zlib = moth_zlib();
+  *got = 0;
+  MOTH_TRY(check_gzip(zlib, bytes, n));
+  MothZStream z = {
+      .next_in = bytes, .next_out = out, .avail_out = (unsigned)smaller(want, 1 << 20)};
+  if (zlib->init(&z, GZIP_WINDOW, MOTH_Z_VERSION, (int)sizeof z) != Z_OK)
+    return moth_fail(MOTH_ERR_MEMORY, "gunzip: zlib cannot start");
+  int result;
+  const uint8_t *before;
+  do { /* a first member may be empty, or shorter than what is asked for */
+    before = z.next_in;
+    z.avail_in = (unsigned)smaller((size_t)(bytes + n - z.next_in), MOTH_Z_CHUNK);
+    result = zlib->inflate(&z, 0);
+    if (result == Z_STREAM_END)
+      zlib->reset(&z);
+  } while ((result == Z_OK || result == Z_STREAM_END) && z.avail_out && z.next_in != before);
+  *got = (size_t)(z.next_out - out);
+  zlib->end(&z);
+  if (result == Z_MEM_ERROR)
+    return moth_fail(MOTH_ERR_MEMORY, "gunzip: no memory");
+  return MOTH_OK; /* damage is found when the whole is expanded */
+}
+
+MothStatus moth_gunzip(const uint8_t *bytes, size_t n, size_t cap, uint8_t **out, size_t *out_n) {
+  const MothZlib *zlib = moth_zlib();
+  *out = NULL;
+  *out_n = 0;
+  MOTH_TRY(check_gzip(zlib, bytes, n));
   MothZStream z = {.next_in = bytes};
   Output result = {.limit = cap < SIZE_MAX ? cap + 1 : cap};
   result.capacity = smaller(result.limit, n < SIZE_MAX / 8 ? 4 * n + 4096 : n);

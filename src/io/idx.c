@@ -26,7 +26,8 @@ static int find_dtype(uint8_t type) {
   }
 }
 
-MothStatus moth_idx_parse(const uint8_t *bytes, size_t n, MothIdx *out) {
+/* All but the data; *header and out->nbytes make the file. */
+static MothStatus read_header(const uint8_t *bytes, size_t n, MothIdx *out, size_t *header) {
   *out = (MothIdx){0};
   if (n < 4 || n > PTRDIFF_MAX || bytes[0] != 0 || bytes[1] != 0)
     return moth_fail(MOTH_ERR_VALUE, "idx: not an IDX file: it must begin with two zero bytes");
@@ -36,8 +37,8 @@ MothStatus moth_idx_parse(const uint8_t *bytes, size_t n, MothIdx *out) {
   int ndim = bytes[3];
   if (ndim < 1 || ndim > MOTH_MAX_DIMS)
     return moth_fail(MOTH_ERR_VALUE, "idx: %d dimensions; expected 1 to %d", ndim, MOTH_MAX_DIMS);
-  size_t header = 4 + 4 * (size_t)ndim;
-  if (n < header)
+  *header = 4 + 4 * (size_t)ndim;
+  if (n < *header)
     return moth_fail(MOTH_ERR_VALUE, "idx: the file ends within its header");
 
   int64_t size = moth_dtype_size((MothDType)dtype);
@@ -47,14 +48,30 @@ MothStatus moth_idx_parse(const uint8_t *bytes, size_t n, MothIdx *out) {
     if (__builtin_mul_overflow(size, out->shape[d], &size))
       return moth_fail(MOTH_ERR_VALUE, "idx: the shape is too large");
   }
+  out->dtype = (MothDType)dtype;
+  out->ndim = ndim;
+  out->nbytes = size;
+  return MOTH_OK;
+}
+
+MothStatus moth_idx_total(const uint8_t *bytes, size_t n, size_t *total) {
+  MothIdx idx;
+  size_t header;
+  MOTH_TRY(read_header(bytes, n, &idx, &header));
+  if (__builtin_add_overflow(header, (uint64_t)idx.nbytes, total) || *total > PTRDIFF_MAX)
+    return moth_fail(MOTH_ERR_VALUE, "idx: the shape is too large");
+  return MOTH_OK;
+}
+
+MothStatus moth_idx_parse(const uint8_t *bytes, size_t n, MothIdx *out) {
+  size_t header;
+  MOTH_TRY(read_header(bytes, n, out, &header));
+  int64_t size = out->nbytes;
   if (size != (int64_t)(n - header))
     return moth_fail(MOTH_ERR_VALUE,
                      "idx: the shape needs %" PRId64 " bytes of data, but there are %zu%s", size,
                      n - header, size > (int64_t)(n - header) ? " (truncated?)" : "");
-  out->dtype = (MothDType)dtype;
-  out->ndim = ndim;
   out->data = bytes + header;
-  out->nbytes = size;
   return MOTH_OK;
 }
 

@@ -19,6 +19,11 @@ typedef struct MothIdx {
  * Errors: MOTH_ERR_VALUE. */
 MOTH_API MothStatus moth_idx_parse(const uint8_t *bytes, size_t n, MothIdx *out);
 
+/* The bytes of the whole file, by a header that lies within the first n of them: MOTH_IDX_HEADER are enough.
+ * Errors: MOTH_ERR_VALUE. */
+#define MOTH_IDX_HEADER (4 + 4 * MOTH_MAX_DIMS)
+MOTH_API MothStatus moth_idx_total(const uint8_t *bytes, size_t n, size_t *total);
+
 /* Copies the elements into out (nbytes of them) in this machine's byte order. Cannot fail. */
 MOTH_API void moth_idx_copy(const MothIdx *idx, void *out);
 

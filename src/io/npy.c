@@ -177,13 +177,14 @@ bool moth_npy_is(const uint8_t *bytes, size_t n) {
   return n >= sizeof magic && memcmp(bytes, magic, sizeof magic) == 0;
 }
 
-MothStatus moth_npy_parse(const uint8_t *bytes, size_t n, MothNpy *out) {
+/* Of n bytes the first `here` are there. */
+static MothStatus parse(const uint8_t *bytes, size_t here, size_t n, MothNpy *out) {
   *out = (MothNpy){0};
-  if (!moth_npy_is(bytes, n) || n > PTRDIFF_MAX)
+  if (!moth_npy_is(bytes, here) || n > PTRDIFF_MAX)
     return moth_fail(MOTH_ERR_VALUE, "npy: not a .npy file");
-  int version = n > 6 ? bytes[6] : 0;
+  int version = here > 6 ? bytes[6] : 0;
   size_t begin = version == 1 ? 10 : 12;
-  if (n < begin)
+  if (here < begin)
     return moth_fail(MOTH_ERR_VALUE, "npy: the file ends within its header (truncated?)");
   if (version < 1 || version > 3 || bytes[7] != 0)
     return moth_fail(MOTH_ERR_VALUE, "npy: format version %d.%d; moth reads 1.0, 2.0 and 3.0",
@@ -196,6 +197,8 @@ MothStatus moth_npy_parse(const uint8_t *bytes, size_t n, MothNpy *out) {
                      MOTH_NPY_MAX_HEADER);
   if (length > n - begin)
     return moth_fail(MOTH_ERR_VALUE, "npy: the file ends within its header (truncated?)");
+  if (length > here - begin)
+    return MOTH_OK;
   Reader r = {(const char *)bytes + begin, (const char *)bytes + begin + length};
   MOTH_TRY(read_dictionary(&r, out));
 
@@ -214,6 +217,15 @@ MothStatus moth_npy_parse(const uint8_t *bytes, size_t n, MothNpy *out) {
                      (int64_t)rest - out->nbytes);
   out->data = bytes + begin + length;
   return MOTH_OK;
+}
+
+MothStatus moth_npy_parse(const uint8_t *bytes, size_t n, MothNpy *out) {
+  return parse(bytes, n, n, out);
+}
+
+MothStatus moth_npy_check_size(const uint8_t *bytes, size_t here, size_t n) {
+  MothNpy npy;
+  return parse(bytes, here < n ? here : n, n, &npy);
 }
 
 MothStatus moth_npy_header(MothDType dtype, int ndim, const int64_t *shape, char *out, size_t *n) {

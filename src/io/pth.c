@@ -53,12 +53,17 @@ static MothStatus check_archive(const MothZip *zip, const MothZipEntry *pickle) 
                    (int)order->size, (const char *)text);
 }
 
+enum { MAX_PICKLE = 64 << 20 };
+
 /* Reads the pickle where it lies, or expands it. */
 static MothStatus read_pickle(const MothZipEntry *member, MothPth *pth) {
   if (!member->deflated) {
     MOTH_TRY(moth_zip_verify(member));
     return moth_pickle_parse(member->data, (size_t)member->size, &pth->pickle);
   }
+  if (member->size > MAX_PICKLE) /* it holds names and sizes, not elements */
+    return moth_fail(MOTH_ERR_VALUE, "pth: a pickle that expands to %" PRId64 " bytes (limit %d)",
+                     member->size, MAX_PICKLE);
   pth->text = malloc((size_t)member->size + 1);
   if (!pth->text)
     return moth_fail(MOTH_ERR_MEMORY, "pth: no memory for %" PRId64 " bytes", member->size);

@@ -350,6 +350,28 @@ MothStatus moth_zip_verify(const MothZipEntry *entry) {
   return check_crc(zlib, entry, entry->data);
 }
 
+MothStatus moth_zip_head(const MothZipEntry *entry, uint8_t *out, int64_t want, int64_t *got) {
+  const MothZlib *zlib = moth_zlib();
+  *got = want < entry->size ? want : entry->size;
+  if (!entry->deflated) {
+    if (*got > 0)
+      memcpy(out, entry->data, (size_t)*got);
+    return MOTH_OK;
+  }
+  MothZStream z = {.next_in = entry->data, .next_out = out, .avail_out = (unsigned)*got};
+  z.avail_in = (unsigned)(entry->packed < MOTH_Z_CHUNK ? entry->packed : MOTH_Z_CHUNK);
+  if (!zlib)
+    return moth_fail(MOTH_ERR_STATE, "zip: " MOTH_Z_MISSING);
+  if (*got == 0)
+    return MOTH_OK;
+  if (zlib->init(&z, RAW_WINDOW, MOTH_Z_VERSION, (int)sizeof z) != Z_OK)
+    return moth_fail(MOTH_ERR_MEMORY, "zip: zlib cannot start");
+  int result = zlib->inflate(&z, 0);
+  *got = z.next_out - out;
+  zlib->end(&z);
+  return result == Z_MEM_ERROR ? moth_fail(MOTH_ERR_MEMORY, "zip: no memory to expand") : MOTH_OK;
+}
+
 MothStatus moth_zip_read(const MothZipEntry *entry, uint8_t *out) {
   const MothZlib *zlib = moth_zlib();
   MothZStream z = {0};

@@ -41,6 +41,11 @@ MOTH_API void moth_zip_free(MothZip *zip); /* NULL is allowed */
 /* The member of this name, or NULL. */
 MOTH_API const MothZipEntry *moth_zip_find(const MothZip *zip, const char *name);
 
+/* Its beginning alone, at most `want` bytes, *got of them: fewer where the member is damaged, which is not
+ * looked for. Errors: MOTH_ERR_STATE, MOTH_ERR_MEMORY. */
+MOTH_API MothStatus moth_zip_head(const MothZipEntry *entry, uint8_t *out, int64_t want,
+                                  int64_t *got);
+
 /* Writes the member's `size` bytes to out and compares them with the checksum. Errors:
  * MOTH_ERR_VALUE (damaged), MOTH_ERR_STATE (no zlib on this machine), MOTH_ERR_MEMORY. */
 MOTH_API MothStatus moth_zip_read(const MothZipEntry *entry, uint8_t *out);

@@ -15,7 +15,7 @@ static MothStatus no_state(void) {
 
 /* Calls the function on the stack under its nargs arguments. */
 static MothStatus call_lua(lua_State *L, int nargs, int nresults) {
-  int status = lua_pcall(L, nargs, nresults, 0);
+  int status = moth_lua_pcall(L, nargs, nresults);
   moth_lua_sync(L); /* it may have run coroutines */
   return status ? moth_lua_park(L) : MOTH_OK;
 }

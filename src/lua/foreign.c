@@ -109,6 +109,14 @@ static int b_save_npy(lua_State *L) {
   return status ? moth_lua_raise(L, status) : 0;
 }
 
+static MothStatus check_member(const MothZipEntry *e) { /* before it is expanded as a whole */
+  enum { HEAD = MOTH_NPY_MAX_HEADER + 16 };
+  uint8_t head[HEAD];
+  int64_t got;
+  MOTH_TRY(moth_zip_head(e, head, HEAD, &got));
+  return moth_npy_check_size(head, (size_t)got, (size_t)e->size);
+}
+
 static int load_npz(lua_State *L, Source *s) {
   lua_pushliteral(L, "npz");
   lua_newtable(L);
@@ -121,7 +129,9 @@ static int load_npz(lua_State *L, Source *s) {
     const uint8_t *bytes = e->data;
     MothTensor *t = NULL;
     MothStatus status = MOTH_OK;
-    if (e->deflated) {
+    if (e->deflated && (status = check_member(e))) {
+      lua_pushnil(L);
+    } else if (e->deflated) {
       uint8_t *plain = lua_newuserdata(L, (size_t)e->size + 1);
       status = moth_zip_read(e, plain);
       bytes = plain;

@@ -435,6 +435,43 @@ static void push_renamed(lua_State *L, const char *text, const char *name) {
   }
 }
 
+static char key_trace;
+
+/* Pushes a function of moth.trace, or nothing where that is not loaded. */
+static bool push_trace(lua_State *L, const char *name) {
+  if (!lua_checkstack(L, 8))
+    return false;
+  push_metatable(L, &key_trace);
+  if (lua_istable(L, -1)) {
+    lua_getfield(L, -1, name);
+    lua_remove(L, -2);
+    if (lua_isfunction(L, -1))
+      return true;
+  }
+  lua_pop(L, 1);
+  return false;
+}
+
+int moth_lua_pcall(lua_State *L, int nargs, int nresults) {
+  int base = lua_gettop(L) - nargs;
+  if (!push_trace(L, "keep"))
+    return lua_pcall(L, nargs, nresults, 0);
+  lua_insert(L, base);
+  int status = lua_pcall(L, nargs, nresults, base);
+  lua_remove(L, base);
+  return status;
+}
+
+/* Pushes "; in features.2 (Conv2d) of Net" where a module's forward is running, or "". */
+static void push_module(lua_State *L) {
+  if (!push_trace(L, "place"))
+    lua_pushliteral(L, "");
+  else if (lua_pcall(L, 0, 1, 0) || !lua_isstring(L, -1)) {
+    lua_pop(L, 1);
+    lua_pushliteral(L, "");
+  }
+}
+
 int moth_lua_error(lua_State *L, const char *fmt, ...) {
   char text[2048];
   va_list ap;
@@ -448,7 +485,8 @@ int moth_lua_error(lua_State *L, const char *fmt, ...) {
   else
     lua_pushstring(L, text);
   lua_remove(L, -2);
-  lua_concat(L, 2);
+  push_module(L);
+  lua_concat(L, 3);
   return lua_error(L);
 }
 
@@ -460,6 +498,10 @@ int moth_lua_raise(lua_State *L, MothStatus s) {
     lua_pushlightuserdata(L, &key_parked);
     lua_pushnil(L);
     lua_rawset(L, LUA_REGISTRYINDEX);
+    if (push_trace(L, "rethrow")) {
+      lua_insert(L, -2);
+      lua_call(L, 1, 0);
+    }
     return lua_error(L);
   }
   return moth_lua_error(L, "%s", moth_last_error());
@@ -476,6 +518,14 @@ MothStatus moth_lua_park(lua_State *L) {
 
 static int b_library(lua_State *L) { /* (path prefix of moth's own Lua files, "@…") */
   lua_pushlightuserdata(L, &key_library);
+  lua_pushvalue(L, 1);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  return 0;
+}
+
+static int b_set_trace(lua_State *L) { /* ({ keep =, rethrow =, place = }) of moth.trace */
+  moth_lua_type(L, 1, LUA_TTABLE);
+  lua_pushlightuserdata(L, &key_trace);
   lua_pushvalue(L, 1);
   lua_rawset(L, LUA_REGISTRYINDEX);
   return 0;
@@ -623,7 +673,8 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   static const luaL_Reg device[] = {
       {"__tostring", device_tostring}, {"__index", device_index}, {NULL, NULL}};
   static const luaL_Reg generator[] = {{"__gc", generator_gc}, {NULL, NULL}};
-  static const luaL_Reg fns[] = {{"library", b_library},
+  static const luaL_Reg fns[] = {{"set_trace", b_set_trace},
+                                 {"library", b_library},
                                  {"raise", b_raise},
                                  {"named", b_named},
                                  {"dtype", b_dtype},

@@ -126,6 +126,27 @@ static int b_save_safetensors(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 0;
 }
 
+/* No more than the header asks for is expanded, and nothing where the file cannot hold that: a small file must
+ * not cost seconds and a gigabyte before it is refused. */
+static MothStatus gunzip_idx(const uint8_t *bytes, int64_t packed, uint8_t **plain, size_t *n) {
+  uint8_t head[MOTH_IDX_HEADER];
+  size_t got, total;
+  MOTH_TRY(moth_gunzip_head(bytes, (size_t)packed, head, sizeof head, &got));
+  if (got)
+    MOTH_TRY(moth_idx_total(head, got, &total));
+  else
+    total = 0;
+  if (total > GUNZIP_CAP)
+    return moth_fail(MOTH_ERR_VALUE, "idx: its %zu bytes are more than the allowed %d", total,
+                     GUNZIP_CAP);
+  if (total / MOTH_DEFLATE_RATIO > (size_t)packed)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "idx: the header asks for %zu bytes, which %lld compressed ones cannot hold "
+                     "(truncated?)",
+                     total, (long long)packed);
+  return moth_gunzip(bytes, (size_t)packed, total, plain, n);
+}
+
 /* load_idx(path) -> tensor; a .gz is expanded */
 static int b_load_idx(lua_State *L) {
   const char *path = moth_lua_path(L, 1);
@@ -137,7 +158,7 @@ static int b_load_idx(lua_State *L) {
   size_t n = (size_t)map.size;
   const uint8_t *bytes = map.bytes;
   if (n >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) {
-    s = moth_gunzip(map.bytes, n, GUNZIP_CAP, &plain, &n);
+    s = gunzip_idx(map.bytes, map.size, &plain, &n);
     bytes = plain;
   }
   MothIdx idx;

@@ -129,7 +129,7 @@ static MothStatus call_with(MothCall *c, const MothLuaHeld *fn,
     moth_lua_push_tensor(L, c->target[0]);
     lua_setfield(L, -2, "out");
   }
-  int failed = lua_pcall(L, push_types ? 4 : 3, c->op->nresults, 0);
+  int failed = moth_lua_pcall(L, push_types ? 4 : 3, c->op->nresults);
   moth_lua_sync(L); /* it may have run coroutines */
   if (failed) {
     MothStatus s = moth_lua_park(L);
@@ -388,7 +388,7 @@ static MothStatus user_kernel(MothCall *c) {
     lua_rawseti(L, -2, i + 1);
   }
   MothStatus s = MOTH_OK;
-  int failed = lua_pcall(L, 2, 0, 0);
+  int failed = moth_lua_pcall(L, 2, 0);
   moth_lua_sync(L);
   if (failed)
     s = moth_lua_park(L);

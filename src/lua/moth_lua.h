@@ -77,6 +77,10 @@ void moth_lua_set_name(lua_State *L, const char *name);
 /* Parks the error object on top of the stack; moth_lua_raise(L, MOTH_ERR_HOST) raises it again. */
 MothStatus moth_lua_park(lua_State *L);
 
+/* lua_pcall that notes the frames of what fails (moth.trace), so that a traceback of the error that is raised again can
+ * show them. */
+int moth_lua_pcall(lua_State *L, int nargs, int nresults);
+
 /* Modes of coroutines (coroutine.c). Whatever reads or changes a mode, and whoever comes back from Lua,
  * calls moth_lua_sync; an entry that nothing has to be undone for calls moth_lua_enter, which also polls
  * Ctrl-C: a host keeps a lightuserdata to its `volatile sig_atomic_t` in the registry under this name,

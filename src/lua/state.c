@@ -1,6 +1,7 @@
 #include "lua/state.h"
 
 #include <lauxlib.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "core/error.h"
@@ -118,6 +119,9 @@ void moth_lua_open_state(lua_State *L) {
   lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
   moth_lua_find(L);
+  static _Atomic bool opened;
+  lua_pushboolean(L, !atomic_exchange(&opened, true));
+  lua_setfield(L, -2, "first_state"); /* of the process */
 }
 
 /* --- values held from C ------------------------------------------------------------------------ */

@@ -56,6 +56,6 @@ static inline void moth_lua_drain(lua_State *L) {
     moth_lua_remove_queued(L);
 }
 
-/* First of all that is opened. */
+/* First of all that is opened; the binding's table is on top. */
 void moth_lua_open_state(lua_State *L);
 #endif

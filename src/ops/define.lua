@@ -81,6 +81,11 @@ return {
     "index_add(zeros_of(grad, shape, none), dim, index, grad, index_base)" },
   index_fill_zero = { "grad, dim, index, index_base",
     "index_copy(grad, dim, index, zeros_like(index_select(grad, dim, index, index_base)), index_base)" },
+  gather_nd_backward = { "grad, shape, dims, index, index_base",
+    "scatter_nd_(zeros_of(grad, shape, none), dims, index, grad, true, index_base)" },
+  scatter_nd_zero = { "grad, dims, index, accumulate, index_base", [[
+    local zero = zeros_of(grad, first_n(grad.shape, 0), none)
+    return when(accumulate, grad, scatter_nd_(clone(grad), dims, index, zero, false, index_base))]] },
   masked_select_backward = { "grad, shape, mask",
     "sum_to(masked_scatter(zeros_of(grad, wide(shape, mask.shape), none), mask, grad), shape)" },
   -- grad put where sort and topk took values from

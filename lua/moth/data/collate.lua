@@ -2,6 +2,7 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 
 local M = {}
@@ -39,8 +40,14 @@ function M.values(list)
   return out
 end
 
---- @tparam table samples a list of { n = count, value, … }, as get(i) returned them @return collated values
-function M.default(samples)
+--- samples: a list of { n = count, value, … }, as get(i) returned them. Returns collated values.
+M.default = signature("data.default_collate(list samples)", function(samples)
+  if #samples == 0 then check.fail("[data.default_collate] there are no samples") end
+  for i, sample in ipairs(samples) do
+    if type(sample) ~= "table" then
+      check.fail("[data.default_collate] sample %d is no list of values but %s", i, type(sample))
+    end
+  end
   local out, n = {}, samples[1].n or #samples[1]
   for k = 1, n do
     local column = {}
@@ -51,6 +58,6 @@ function M.default(samples)
     out[k] = M.values(column)
   end
   return unpack(out, 1, n)
-end
+end)
 
 return M

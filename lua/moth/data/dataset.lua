@@ -1,8 +1,10 @@
---- Datasets with random access. The contract is two methods (Lua's # does not ask a table for its length):
+--- Datasets with random access. The contract is two methods:
 --
 --     local Squares = data.Dataset:subclass("Squares")
 --     function Squares:size() return 100 end
 --     function Squares:get(i) return i, i * i end       -- i from 1 to size(); any number of values
+--     local ds = Squares()
+--     #ds, ds[3]                                        --> 100, { 3, 9 }: several values are a list
 --
 -- A dataset that has `get_batch(positions)` (an int64 tensor) gives whole batches, collated, in one go: the
 -- DataLoader then makes no samples.
@@ -10,11 +12,21 @@ local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 
 local M = {}
 
-local Dataset = class("Dataset")
+local Dataset = class.sequence(class("Dataset"), function(self, i)
+  if i ~= math.floor(i) or i < 1 or i > self:size() then self:check_position(i) end
+  local function one(first, ...)
+    if select("#", ...) == 0 then return first end
+    return { first, ... }
+  end
+  return one(self:get(i))
+end)
 M.Dataset = Dataset
+
+Dataset.__init = signature.init("data.Dataset()", function() end)
 
 function Dataset:size() check.fail("%s has no size; write function %s:size()", self.__name, self.__name) end
 function Dataset:get() check.fail("%s has no get; write function %s:get(i)", self.__name, self.__name) end
@@ -27,24 +39,25 @@ function Dataset:check_position(i)
   return i
 end
 
+function Dataset.__tostring(self) return ("%s(%d samples)"):format(self.__name, self:size()) end
+
 -- ---- tensors ---------------------------------------------------------------------------------------
 
 --- data.TensorDataset(x, y, …): sample i is x[i], y[i], …
 local TensorDataset = class("TensorDataset", Dataset)
 M.TensorDataset = TensorDataset
 
-function TensorDataset:__init(...)
-  self.tensors = { ... }
-  if #self.tensors == 0 then check.fail("data.TensorDataset: expected at least one tensor") end
+TensorDataset.__init = signature.init("data.TensorDataset(Tensor... tensors)", function(self, o)
+  self.tensors = o.tensors
+  if #self.tensors == 0 then check.fail("[data.TensorDataset] expected at least one tensor") end
   for k, t in ipairs(self.tensors) do
-    if not B.is_tensor(t) then check.fail("data.TensorDataset: argument %d is no tensor but %s", k, type(t)) end
-    if B.dim(t) == 0 then check.fail("data.TensorDataset: tensor %d has no dimensions", k) end
+    if B.dim(t) == 0 then check.fail("[data.TensorDataset] tensor %d has no dimensions", k) end
     if B.size(t, 1) ~= B.size(self.tensors[1], 1) then
-      check.fail("data.TensorDataset: tensor %d has %d rows, the first has %d", k, B.size(t, 1),
+      check.fail("[data.TensorDataset] tensor %d has %d rows, the first has %d", k, B.size(t, 1),
         B.size(self.tensors[1], 1))
     end
   end
-end
+end)
 
 function TensorDataset:size() return B.size(self.tensors[1], 1) end
 
@@ -57,19 +70,26 @@ end
 function TensorDataset:get(i) return each(self.tensors, moth.select, self:check_position(i)) end
 function TensorDataset:get_batch(positions) return each(self.tensors, moth.index_select, positions) end
 
+signature.type("Dataset", function(v)
+  local kind = type(v)
+  return (kind == "table" or kind == "userdata" and class.is_a(v, Dataset)) and type(v.size) == "function"
+    and type(v.get) == "function"
+end, "a dataset with size() and get(i)")
+
 -- ---- parts and sums --------------------------------------------------------------------------------
 
 --- The samples of `ds` at `positions` (a list or an int64 tensor).
 local Subset = class("Subset", Dataset)
 M.Subset = Subset
 
-function Subset:__init(ds, positions)
+Subset.__init = signature.init("data.Subset(Dataset dataset, Tensor|Index[] indices)", function(self, o)
+  local ds, positions = o.dataset, o.indices
   if not B.is_tensor(positions) then positions = moth.tensor(positions, { dtype = moth.int64 }) end
   self.dataset, self.positions = ds, positions
   if ds.get_batch then
     self.get_batch = function(this, at) return ds:get_batch(this.positions:index_select(1, at)) end
   end
-end
+end)
 
 function Subset:size() return B.size(self.positions, 1) end
 function Subset:get(i) return self.dataset:get(B.item(self.positions[self:check_position(i)])) end
@@ -78,15 +98,16 @@ function Subset:get(i) return self.dataset:get(B.item(self.positions[self:check_
 local ConcatDataset = class("ConcatDataset", Dataset)
 M.ConcatDataset = ConcatDataset
 
-function ConcatDataset:__init(list)
-  if type(list) ~= "table" or #list == 0 then check.fail("data.ConcatDataset: expected a list of datasets") end
+ConcatDataset.__init = signature.init("data.ConcatDataset(Dataset[] datasets)", function(self, o)
+  local list = o.datasets
+  if #list == 0 then check.fail("[data.ConcatDataset] expected a list of datasets, got an empty one") end
   self.datasets, self.ends = list, {}
   local n = 0
   for k, ds in ipairs(list) do
     n = n + ds:size()
     self.ends[k] = n
   end
-end
+end)
 
 function ConcatDataset:size() return self.ends[#self.ends] end
 
@@ -97,10 +118,10 @@ function ConcatDataset:get(i)
   return self.datasets[k]:get(i - (self.ends[k - 1] or 0))
 end
 
---- Disjoint random parts: random_split(ds, { 80, 20 }) or, as shares, random_split(ds, { 0.8, 0.2 }).
--- @tparam[opt] table o generator @return a list of Subsets
-function M.random_split(ds, lengths, o)
-  o = check.options("data.random_split", o, "generator")
+--- Disjoint random parts: local train, val = random_split(ds, { 80, 20 }) or, as shares, { 0.8, 0.2 }.
+-- @return a Subset for each length
+M.random_split = signature("data.random_split(Dataset dataset, number[] lengths, Generator generator?)",
+function(ds, lengths, generator)
   local n, sum = ds:size(), 0
   for _, l in ipairs(lengths) do sum = sum + check.number("data.random_split", "a length", l, 0) end
   if sum <= 1 + 1e-9 and n ~= sum then -- shares: what rounding leaves goes round from the first part
@@ -115,13 +136,13 @@ function M.random_split(ds, lengths, o)
   elseif sum ~= n then
     check.fail("data.random_split: the lengths add up to %g, the dataset has %d samples", sum, n)
   end
-  local order, parts, at = moth.randperm(n, { generator = o.generator }), {}, 1
+  local order, parts, at = moth.randperm(n, { generator = generator }), {}, 1
   for k, l in ipairs(lengths) do
     check.integer("data.random_split", "a length", l)
     parts[k] = Subset(ds, order:narrow(1, math.min(at, math.max(n, 1)), l):clone())
     at = at + l
   end
-  return parts
-end
+  return unpack(parts)
+end)
 
 return M

@@ -2,7 +2,8 @@
 --
 --     local loader = data.DataLoader(ds, { batch_size = 64, shuffle = true })
 --     for x, y in loader:iter() do … end          -- or: in loader() do, in loader do
---     print(loader:size())                        -- batches in an epoch
+--     for i, x, y in loader:enumerate() do … end  -- with the number of the batch, from 1
+--     print(#loader)                              -- batches in an epoch
 --
 -- Where the dataset has get_batch and no collate_fn is given, a batch is made in one go (one index_select per
 -- tensor of a TensorDataset); otherwise from single samples.
@@ -10,38 +11,37 @@ local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local collate = require "moth.data.collate"
 local sampler = require "moth.data.sampler"
 local each = require "moth.each"
 
-local DataLoader = class("DataLoader")
+local DataLoader = class.sequence(class("DataLoader"), function()
+  check.fail("[data.DataLoader] a loader cannot be indexed: loop over loader:iter(), or take samples of its dataset")
+end)
 
---- @param dataset with size() and get(i)
--- @tparam[opt] table o batch_size (1), shuffle (false), drop_last (false), generator, sampler, batch_sampler,
--- collate_fn (list of samples { n = …, … } -> values of the batch), num_workers (0), pin_memory (false: true puts the
--- tensors of batches into pinned memory where there is CUDA, for x:cuda{non_blocking = true})
-function DataLoader:__init(dataset, o)
-  local where = "data.DataLoader"
-  o = check.options(where, o,
-    "batch_size shuffle drop_last generator sampler batch_sampler collate_fn num_workers pin_memory")
-  if type(dataset) ~= "table" or type(dataset.size) ~= "function" or type(dataset.get) ~= "function" then
-    check.fail("%s: expected a dataset with size() and get(i), got %s", where, class.name(dataset))
+require "moth.data.dataset" -- the type Dataset of signatures
+
+--- collate_fn: list of samples { n = …, … } -> values of the batch. pin_memory puts the tensors of batches into pinned
+-- memory where there is CUDA, for x:cuda{non_blocking = true}.
+DataLoader.__init = signature.init("data.DataLoader(Dataset dataset, count batch_size?, bool shuffle?, \z
+  Sampler sampler?, Sampler batch_sampler?, size num_workers=0, callable collate_fn?, bool pin_memory=false, \z
+  bool drop_last=false, *, Generator generator?)", function(self, o)
+  local where, dataset = "[data.DataLoader]", o.dataset
+  if o.num_workers ~= 0 then
+    check.fail("%s num_workers = %d: worker threads come later; use num_workers = 0", where, o.num_workers)
   end
-  if (o.num_workers or 0) ~= 0 then
-    check.fail("%s: num_workers = %s: worker threads come later; use num_workers = 0", where, tostring(o.num_workers))
-  end
-  if o.sampler and o.shuffle then check.fail("%s: shuffle is up to the sampler; give one or the other", where) end
+  if o.sampler and o.shuffle then check.fail("%s shuffle is up to the sampler; give one or the other", where) end
   if o.batch_sampler and (o.batch_size or o.shuffle or o.sampler or o.drop_last) then
-    check.fail("%s: batch_sampler excludes batch_size, shuffle, sampler and drop_last", where)
+    check.fail("%s batch_sampler excludes batch_size, shuffle, sampler and drop_last", where)
   end
   self.dataset, self.collate_fn, self.batch_sampler = dataset, o.collate_fn, o.batch_sampler
-  self.batch_size = check.integer(where, "batch_size", o.batch_size or 1, 1)
-  self.drop_last = o.drop_last == true
-  self.pin_memory = o.pin_memory == true and moth.cuda.is_available()
+  self.batch_size, self.drop_last = o.batch_size or 1, o.drop_last
+  self.pin_memory = o.pin_memory and moth.cuda.is_available()
   self.sampler = o.sampler or o.shuffle and sampler.RandomSampler(dataset, { generator = o.generator })
     or sampler.SequentialSampler(dataset)
   self.order = o.batch_sampler and (o.batch_sampler.sampler or o.batch_sampler) or self.sampler -- what draws the order
-end
+end)
 
 --- How many batches an epoch has.
 function DataLoader:size()
@@ -152,7 +152,7 @@ end
 --- `for x, y in loader() do` and `for x, y in loader do`: as iter().
 function DataLoader.__call(self, ...)
   if select("#", ...) == 0 then return self:iter() end
-  local loops = rawget(self, "loops")
+  local loops = self.loops
   if not loops then
     loops = setmetatable({}, { __mode = "k" })
     self.loops = loops
@@ -164,6 +164,17 @@ function DataLoader.__call(self, ...)
     check.fail("data.DataLoader: no loop over the loader stands at this value; write for x, y in loader:iter() do")
   end
   return go_on(loops, next_batch, last, next_batch())
+end
+
+--- `for i, x, y in loader:enumerate() do`: the same with the number of the batch in front, from 1.
+function DataLoader:enumerate()
+  local next_batch, i = self:iter(), 0
+  local function numbered(...)
+    if (...) == nil then return nil end
+    i = i + 1
+    return i, ...
+  end
+  return function() return numbered(next_batch()) end
 end
 
 --- Where the loader stands, within an epoch, too: a plain table for moth.save. The next iter() of a loader that has

@@ -3,20 +3,28 @@
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 
 local M = {}
 
 -- A dataset, or anything else with size(), or a number.
-local function size_of(where, source)
-  if type(source) == "number" then return check.integer(where, "size", source) end
-  if type(source) ~= "table" or type(source.size) ~= "function" then
-    check.fail("%s: expected a dataset or a number, got %s", where, class.name(source))
-  end
-  return source:size()
-end
+signature.type("Sized", function(v)
+  local kind = type(v)
+  if kind == "number" then return v >= 0 and v == math.floor(v) end
+  return (kind == "table" or kind == "userdata" and type(getmetatable(v)) == "table") and type(v.size) == "function"
+end, "a dataset or a number")
+local function size_of(source) return type(source) == "number" and source or source:size() end
 
-local Sampler = class("Sampler")
+signature.type("Sampler", function(v)
+  local kind = type(v)
+  return (kind == "table" or kind == "userdata" and type(getmetatable(v)) == "table") and type(v.iter) == "function"
+end, "a sampler with iter()")
+
+local Sampler = class.sequence(class("Sampler"), function(self)
+  check.fail("[data.%s] a sampler has no positions to be indexed by: use iter()", self.__name)
+end)
 M.Sampler = Sampler
+Sampler.__init = signature.init("data.Sampler()", function() end)
 
 function Sampler:iter()
   if not self.positions then check.fail("%s has no iter", self.__name) end
@@ -31,24 +39,26 @@ end
 local SequentialSampler = class("SequentialSampler", Sampler)
 M.SequentialSampler = SequentialSampler
 
-function SequentialSampler:__init(source) self.source = source end
-function SequentialSampler:size() return size_of("data.SequentialSampler", self.source) end
+SequentialSampler.__init = signature.init("data.SequentialSampler(Sized data_source)", function(self, o)
+  self.source = o.data_source
+end)
+function SequentialSampler:size() return size_of(self.source) end
 function SequentialSampler:positions() return moth.arange(1, self:size() + 1) end
 
---- A new permutation each time; o.generator, o.replacement (false), o.num_samples
+--- A new permutation each time.
 local RandomSampler = class("RandomSampler", Sampler)
 M.RandomSampler = RandomSampler
 
-function RandomSampler:__init(source, o)
-  o = check.options("data.RandomSampler", o, "generator replacement num_samples")
-  self.source, self.generator, self.replacement = source, o.generator, o.replacement == true
-  self.num_samples = o.num_samples and check.integer("data.RandomSampler", "num_samples", o.num_samples, 1)
-end
+RandomSampler.__init = signature.init("data.RandomSampler(Sized data_source, bool replacement=false, \z
+  count num_samples?, Generator generator?)", function(self, o)
+  self.source, self.generator, self.replacement = o.data_source, o.generator, o.replacement
+  self.num_samples = o.num_samples
+end)
 
-function RandomSampler:size() return self.num_samples or size_of("data.RandomSampler", self.source) end
+function RandomSampler:size() return self.num_samples or size_of(self.source) end
 
 function RandomSampler:positions()
-  local n, want, o = size_of("data.RandomSampler", self.source), self:size(), { generator = self.generator }
+  local n, want, o = size_of(self.source), self:size(), { generator = self.generator }
   if self.replacement then return moth.randint(1, n + 1, { want }, o) end
   if want <= n then return moth.randperm(n, o):narrow(1, 1, want) end
   local parts, left = {}, want
@@ -59,17 +69,16 @@ function RandomSampler:positions()
   return moth.cat(parts)
 end
 
---- num_samples positions drawn with the given weights (a list or tensor), with replacement unless o.replacement
--- is false; o.generator.
+--- num_samples positions drawn with the given weights (a list or tensor).
 local WeightedRandomSampler = class("WeightedRandomSampler", Sampler)
 M.WeightedRandomSampler = WeightedRandomSampler
 
-function WeightedRandomSampler:__init(weights, num_samples, o)
-  o = check.options("data.WeightedRandomSampler", o, "generator replacement")
+WeightedRandomSampler.__init = signature.init("data.WeightedRandomSampler(Tensor|number[] weights, \z
+  count num_samples, bool replacement=true, Generator generator?)", function(self, o)
+  local weights = o.weights
   self.weights = moth.is_tensor(weights) and weights or moth.tensor(weights, { dtype = moth.float64 })
-  self.num_samples = check.integer("data.WeightedRandomSampler", "num_samples", num_samples, 1)
-  self.replacement, self.generator = o.replacement ~= false, o.generator
-end
+  self.num_samples, self.replacement, self.generator = o.num_samples, o.replacement, o.generator
+end)
 
 function WeightedRandomSampler:size() return self.num_samples end
 function WeightedRandomSampler:positions()
@@ -77,32 +86,30 @@ function WeightedRandomSampler:positions()
 end
 
 --- The share of one of several processes: disjoint, of equal size, from a permutation that all ranks share.
--- o.num_replicas, o.rank (from 0), o.shuffle (true), o.seed (0), o.drop_last (false: the first samples are
--- repeated to fill up). set_epoch(e) changes the permutation; without it every epoch repeats the order.
+-- rank: from 0; drop_last = false: the first samples are repeated to fill up. set_epoch(e) changes the permutation;
+-- without it every epoch repeats the order.
 local DistributedSampler = class("DistributedSampler", Sampler)
 M.DistributedSampler = DistributedSampler
 
-function DistributedSampler:__init(source, o)
-  local where = "data.DistributedSampler"
-  o = check.options(where, o, "num_replicas rank shuffle seed drop_last")
-  self.source, self.epoch, self.seed = source, 0, o.seed or 0
-  self.num_replicas = check.integer(where, "num_replicas", o.num_replicas, 1)
-  self.rank = check.integer(where, "rank", o.rank, 0)
-  if self.rank >= self.num_replicas then
-    check.fail("%s: rank %d is none of the %d replicas; ranks count from 0", where, self.rank, self.num_replicas)
+DistributedSampler.__init = signature.init("data.DistributedSampler(Sized dataset, count num_replicas, size rank, \z
+  bool shuffle=true, size seed=0, bool drop_last=false)", function(self, o)
+  self.source, self.epoch, self.seed = o.dataset, 0, o.seed
+  self.num_replicas, self.rank, self.shuffle, self.drop_last = o.num_replicas, o.rank, o.shuffle, o.drop_last
+  if o.rank >= o.num_replicas then
+    check.fail("[data.DistributedSampler] rank %d is none of the %d replicas; ranks count from 0", o.rank,
+      o.num_replicas)
   end
-  self.shuffle, self.drop_last = o.shuffle ~= false, o.drop_last == true
-end
+end)
 
 function DistributedSampler:set_epoch(epoch) self.epoch = epoch end
 
 function DistributedSampler:size()
-  local n = size_of("data.DistributedSampler", self.source) / self.num_replicas
+  local n = size_of(self.source) / self.num_replicas
   return self.drop_last and math.floor(n) or math.ceil(n)
 end
 
 function DistributedSampler:positions()
-  local n, each = size_of("data.DistributedSampler", self.source), self:size()
+  local n, each = size_of(self.source), self:size()
   local order = self.shuffle and moth.randperm(n, { generator = moth.Generator(self.seed + self.epoch) })
     or moth.arange(1, n + 1)
   while order:size(1) < each * self.num_replicas do
@@ -112,15 +119,12 @@ function DistributedSampler:positions()
   return order:view(each, self.num_replicas):select(2, self.rank + 1):contiguous()
 end
 
---- Lists of batch_size positions of another sampler. o.drop_last leaves out a last one that is not full.
+--- Lists of batch_size positions of another sampler. drop_last leaves out a last one that is not full.
 local BatchSampler = class("BatchSampler", Sampler)
 M.BatchSampler = BatchSampler
 
-function BatchSampler:__init(sampler, batch_size, o)
-  o = check.options("data.BatchSampler", o, "drop_last")
-  self.sampler, self.drop_last = sampler, o.drop_last == true
-  self.batch_size = check.integer("data.BatchSampler", "batch_size", batch_size, 1)
-end
+BatchSampler.__init = signature.init("data.BatchSampler(Sampler sampler, count batch_size, bool drop_last=false)",
+  function(self, o) self.sampler, self.batch_size, self.drop_last = o.sampler, o.batch_size, o.drop_last end)
 
 function BatchSampler:size()
   local n = self.sampler:size() / self.batch_size

@@ -2,15 +2,16 @@
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Dataset = require("moth.data.dataset").Dataset
 
 local ImageDataset = class("ImageDataset", Dataset)
 
---- @param images uint8 (N, H, W) or (N, H, W, C) @param labels int64 (N), positions
--- @tparam[opt] table o transform, target_transform, classes (names)
+--- images: uint8 (N, H, W) or (N, H, W, C); labels: int64 (N), positions; classes: their names.
 -- A transform that works on batches (see moth.transforms) makes get_batch available, and the loader fast.
-function ImageDataset:__init(images, labels, o)
-  o = o or {}
+ImageDataset.__init = signature.init("datasets.ImageDataset(Tensor images, Tensor labels, *, callable transform?, \z
+  callable target_transform?, string[] classes?)", function(self, o)
+  local images, labels = o.images, o.labels
   if images:size(1) ~= labels:size(1) then
     check.fail("%s: %d images, but %d labels", self.__name, images:size(1), labels:size(1))
   end
@@ -19,7 +20,7 @@ function ImageDataset:__init(images, labels, o)
   local t = self.transform
   local batchable = t == nil or (type(t) == "table" and t.batchable and t:batchable())
   if batchable and not self.target_transform then self.get_batch = ImageDataset.transformed end
-end
+end)
 
 function ImageDataset:size() return self.images:size(1) end
 

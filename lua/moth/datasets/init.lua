@@ -1,12 +1,14 @@
 --- moth.datasets: sets of images. A file's 0-based classes become positions: labels are 1..10.
 local B = require "moth_lua"
 local moth = require "moth"
+local signature = require "moth.utils.signature"
+require "moth.data.dataset" -- the type Dataset
 
 local M = {}
 
 --- The mean and the standard deviation of the pixels, from 0 to 1: stats(train) -> 0.2860, 0.3530 for FashionMNIST.
 -- Of a data set that has `images` (uint8) its raw images are taken, else the first values of its samples.
-function M.stats(ds)
+M.stats = signature("datasets.stats(Dataset dataset)", function(ds)
   local n, sum, squares, scale = 0, 0, 0, 1
   local function add(x)
     x = x:to(moth.float64)
@@ -23,7 +25,7 @@ function M.stats(ds)
   end
   local mean = sum / n
   return mean * scale, math.sqrt(math.max(squares / n - mean * mean, 0)) * scale
-end
+end)
 
 local files = {
   MNIST = { "mnist", "MNIST" }, FashionMNIST = { "mnist", "FashionMNIST" }, Synthetic = { "synthetic" },

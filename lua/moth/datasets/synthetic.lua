@@ -5,7 +5,7 @@
 -- class mean does not. Bits depend on the seed alone; training and test images differ, their patterns do not.
 local moth = require "moth"
 local class = require "moth.class"
-local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local ImageDataset = require "moth.datasets.images"
 
 local SIZE, CLASSES, CELLS, SHIFT = 28, 10, 9, 5
@@ -38,12 +38,11 @@ end
 
 local Synthetic = class("Synthetic", ImageDataset)
 
---- @tparam[opt] table o train (true), n (8000 or 2000), seed (1), transform, target_transform
-function Synthetic:__init(o)
-  o = check.options("datasets.Synthetic", o, "train n seed transform target_transform")
-  local train = o.train ~= false
-  local n = check.integer("datasets.Synthetic", "n", o.n or (train and 8000 or 2000), 1)
-  local seed = check.integer("datasets.Synthetic", "seed", o.seed or 1)
+--- n: 8000, or 2000 for testing
+Synthetic.__init = signature.init("datasets.Synthetic(*, bool train=true, count n?, size seed=1, callable transform?, \z
+  callable target_transform?)", function(self, o)
+  local train, seed = o.train, o.seed
+  local n = o.n or train and 8000 or 2000
   local patterns = bank(moth.Generator(seed))
   local g = moth.Generator(seed * 2 + (train and 1000003 or 2000003))
   local function draw(low, high, shape) return moth.rand(shape, { generator = g }) * (high - low) + low end
@@ -60,6 +59,6 @@ function Synthetic:__init(o)
   self.train, self.note = train, "synthetic: made up by moth, not real data"
   ImageDataset.__init(self, (x:clamp(0, 1) * 255):to(moth.uint8), labels, { transform = o.transform,
     target_transform = o.target_transform, classes = names })
-end
+end)
 
 return Synthetic

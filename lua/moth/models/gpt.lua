@@ -3,6 +3,7 @@
 local moth = require "moth"
 local nn = require "moth.nn"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local LayerNorm = nn.LayerNorm
 
 local Attention = nn.class("GPT.Attention")
@@ -32,21 +33,16 @@ function Block:__init(c)
 end
 function Block:forward(x)
   x = x + self.attn(self.ln_1(x))
-  local h = nn.functional.gelu(self.c_fc(self.ln_2(x)), { approximate = "tanh" })
+  local h = nn.functional.gelu(self.c_fc(self.ln_2(x)), "tanh")
   return x + self.dropout(self.c_proj(h))
 end
 
 local GPT = nn.class("GPT")
 
---- @tparam table config vocab_size; n_layer (12), n_head (12), n_embd (768), block_size (1024), dropout (0), bias
--- (true)
-function GPT:__init(config)
-  local o = check.options("models.GPT", config, "vocab_size n_layer n_head n_embd block_size dropout bias")
-  local c = { vocab_size = check.integer("models.GPT", "vocab_size", o.vocab_size, 1), n_layer = o.n_layer or 12,
-    n_head = o.n_head or 12, n_embd = o.n_embd or 768, block_size = o.block_size or 1024, dropout = o.dropout or 0,
-    bias = o.bias ~= false }
+GPT.__init = signature.init("models.GPT(*, count vocab_size, size n_layer=12, count n_head=12, count n_embd=768, \z
+  count block_size=1024, number dropout=0, bool bias=true)", function(self, c)
   if c.n_embd % c.n_head ~= 0 then
-    check.fail("models.GPT: n_embd (%d) must be a multiple of n_head (%d)", c.n_embd, c.n_head)
+    check.fail("[models.GPT] n_embd (%d) must be a multiple of n_head (%d)", c.n_embd, c.n_head)
   end
   self.config = c
   self.wte = nn.Embedding(c.vocab_size, c.n_embd)
@@ -57,7 +53,7 @@ function GPT:__init(config)
   self.h = nn.ModuleList(blocks)
   self.ln_f = LayerNorm(c.n_embd, { bias = c.bias })
   self:reset()
-end
+end)
 
 --- GPT-2's: normal with deviation 0.02, projections into the residual 0.02 / sqrt(2 n_layer), biases 0.
 function GPT:reset()
@@ -77,7 +73,7 @@ end
 function GPT:forward(idx, targets)
   local T = idx:size(2)
   if T > self.config.block_size then
-    check.fail("models.GPT: %d tokens are more than block_size, %d", T, self.config.block_size)
+    check.fail("[models.GPT] %d tokens are more than block_size, %d", T, self.config.block_size)
   end
   local at = moth.arange(1, T + 1, { dtype = moth.int64, device = idx:device() })
   local x = self.drop(self.wte(idx) + self.wpe(at))
@@ -88,23 +84,25 @@ function GPT:forward(idx, targets)
   return logits, nn.functional.cross_entropy(flat, targets:reshape(-1))
 end
 
+local to_generate = signature("models.GPT:generate(Tensor idx, size max_new_tokens, number temperature=1, \z
+  count top_k?, Generator generator?)", function(...) return ... end)
+
 --- Goes on with idx (B, T): max_new_tokens more, each drawn from the model's probabilities.
--- @tparam[opt] table o temperature (1), top_k, generator
 -- @return (B, T + max_new_tokens)
-function GPT:generate(idx, max_new_tokens, o)
-  o = check.options("models.GPT.generate", o, "temperature top_k generator")
+function GPT:generate(...)
+  local idx, max_new_tokens, temperature, top_k, generator = to_generate(...)
   local training = self.training
   self:eval()
   moth.no_grad(function()
     for _ = 1, max_new_tokens do
       local T, most = idx:size(2), self.config.block_size
       local seen = T > most and idx:narrow(2, T - most + 1, most) or idx
-      local logits = self(seen):select(2, -1) / (o.temperature or 1)
-      if o.top_k and o.top_k < self.config.vocab_size then
-        local least = moth.topk(logits, o.top_k, 2):narrow(2, o.top_k, 1)
+      local logits = self(seen):select(2, -1) / temperature
+      if top_k and top_k < self.config.vocab_size then
+        local least = moth.topk(logits, top_k, 2):narrow(2, top_k, 1)
         logits = logits:masked_fill(logits:lt(least), -math.huge)
       end
-      local next_token = moth.multinomial(logits:softmax(2), 1, { generator = o.generator })
+      local next_token = moth.multinomial(logits:softmax(2), 1, { generator = generator })
       idx = moth.cat({ idx, next_token }, 2)
     end
   end)

@@ -1,14 +1,16 @@
 --- nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d.
 --
---     nn.Conv2d(1, 32, 3, { padding = 1 })
+--     nn.Conv2d(1, 32, 3, { padding = 1 })                  -- or by position: nn.Conv2d(1, 32, 3, 1, 1)
 --     nn.Conv2d(32, 64, { 3, 5 }, { stride = 2, padding = { 1, 2 }, groups = 4, bias = false })
 local moth = require "moth"
 local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local Parameter = require "moth.nn.parameter"
 local functional = require "moth.nn.functional"
+local sizes = require "moth.nn.sizes"
 local init = require "moth.nn.init_"
 
 -- Numbers as PyTorch's listing shows a tuple.
@@ -21,40 +23,56 @@ local function differs(list, value)
   return false
 end
 
+-- What stands around an image, as moth.pad takes it: before and behind, from the last dimension on.
+local function around(self, n)
+  local pad, more, list = self.padding, nil, {}
+  if type(pad) == "string" then
+    pad, more = sizes.named_padding("padding", pad, self.kernel_size, self.stride, self.dilation)
+  end
+  for i = n, 1, -1 do
+    local p = type(pad) == "table" and pad[i] or pad
+    list[#list + 1] = p
+    list[#list + 1] = p + (more and more[i] and 1 or 0)
+  end
+  return list
+end
+
 local function make(name, n, transposed)
   local cls, where = class(name, Module), "nn." .. name
   local op = B.ops[(transposed and "conv_transpose" or "conv") .. n .. "d"]
   local conv = functional["conv" .. n .. "d"]
 
-  --- in_channels, out_channels, kernel_size, and o: stride, padding (a number, a list, "same" or "valid"), dilation,
-  -- groups, bias, dtype, device; transposed ones also output_padding.
-  function cls:__init(in_channels, out_channels, kernel_size, o)
-    o = check.options(where, o, "stride padding dilation groups bias dtype device"
-      .. (transposed and " output_padding" or ""))
-    self.in_channels = check.integer(where, "in_channels", in_channels, 1)
-    self.out_channels = check.integer(where, "out_channels", out_channels, 1)
-    self.groups = check.integer(where, "groups", o.groups or 1, 1)
-    if in_channels % self.groups ~= 0 or out_channels % self.groups ~= 0 then
-      check.fail("%s: groups (%d) must divide in_channels (%d) and out_channels (%d)", where, self.groups, in_channels,
+  local signed = where .. "(count in_channels, count out_channels, int|int[] kernel_size, int|int[] stride=1, "
+    .. (transposed
+    and "int|int[] padding=0, int|int[] output_padding=0, count groups=1, bool bias=true, int|int[] dilation=1, \z
+    'zeros' " or "int|int[]|'same'|'valid' padding=0, int|int[] dilation=1, count groups=1, bool bias=true, "
+    .. "'zeros'|'reflect'|'replicate'|'circular' ") .. "padding_mode='zeros', device device?, dtype dtype?)"
+
+  cls.__init = signature.init(signed, function(self, o)
+    local in_channels, out_channels, groups = o.in_channels, o.out_channels, o.groups
+    if in_channels % groups ~= 0 or out_channels % groups ~= 0 then
+      check.fail("[%s] groups (%d) must divide in_channels (%d) and out_channels (%d)", where, groups, in_channels,
         out_channels)
     end
-    self.kernel_size = functional.sizes(where, "kernel_size", kernel_size, n)
-    self.stride = functional.sizes(where, "stride", o.stride, n, 1)
-    self.dilation = functional.sizes(where, "dilation", o.dilation, n, 1)
-    if type(o.padding) == "string" and not transposed then
-      functional.named_padding(where, o.padding, self.kernel_size, self.stride, self.dilation)
+    self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+    self.padding_mode = o.padding_mode
+    self.kernel_size = sizes.of(where, "kernel_size", o.kernel_size, n)
+    self.stride = sizes.of(where, "stride", o.stride, n)
+    self.dilation = sizes.of(where, "dilation", o.dilation, n)
+    if type(o.padding) == "string" then
+      sizes.named_padding(where, o.padding, self.kernel_size, self.stride, self.dilation)
       self.padding = o.padding
     else
-      self.padding = functional.sizes(where, "padding", o.padding, n, 0)
+      self.padding = sizes.of(where, "padding", o.padding, n)
     end
-    if transposed then self.output_padding = functional.sizes(where, "output_padding", o.output_padding, n, 0) end
+    if transposed then self.output_padding = sizes.of(where, "output_padding", o.output_padding, n) end
     local size = { out_channels, in_channels / self.groups, unpack(self.kernel_size) }
     if transposed then size[1], size[2] = in_channels, out_channels / self.groups end
     local like = { dtype = o.dtype, device = o.device }
     self.weight = Parameter(moth.empty(size, like))
-    if o.bias ~= false then self.bias = Parameter(moth.empty({ out_channels }, like)) end
+    if o.bias then self.bias = Parameter(moth.empty({ out_channels }, like)) end
     self:reset()
-  end
+  end)
 
   --- PyTorch's default: both uniform within ±1 / sqrt(fan_in).
   function cls:reset()
@@ -72,6 +90,10 @@ local function make(name, n, transposed)
     end
   else
     function cls:forward(x)
+      if self.padding_mode ~= "zeros" then
+        x = moth.pad(x, around(self, n), self.padding_mode)
+        return op(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+      end
       if type(self.padding) == "string" then
         return conv(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
       end
@@ -92,6 +114,7 @@ local function make(name, n, transposed)
     if transposed and differs(self.output_padding, 0) then add("output_padding=%s", tuple(self.output_padding)) end
     if self.groups ~= 1 then add("groups=%d", self.groups) end
     if not self.bias then add("bias=False") end
+    if self.padding_mode ~= "zeros" then add("padding_mode=%s", self.padding_mode) end
     return table.concat(parts, ", ")
   end
 

@@ -1,24 +1,25 @@
 --- nn.Dropout: in training zeroes each element with probability p and scales the others by 1 / (1 - p).
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local functional = require "moth.nn.functional"
 
 local Dropout = class("Dropout", Module)
 
---- nn.Dropout(0.2), nn.Dropout(0.2, { inplace = true }) or nn.Dropout{ p = 0.2 }; p is 0.5 by default.
-function Dropout:__init(p, o)
-  if type(p) == "table" then p, o = p.p, p end
-  o = check.options("nn.Dropout", o, "p inplace")
-  self.p = check.number("nn.Dropout", "p", p == nil and 0.5 or p)
-  if self.p < 0 or self.p > 1 then check.fail("nn.Dropout: p must be between 0 and 1, got %g", self.p) end
-  self.inplace = o.inplace == true
+--- nn.Dropout(0.2), nn.Dropout(0.2, true) or nn.Dropout{ p = 0.2 }
+local function init(name)
+  return signature.init(("nn.%s(number p=0.5, bool inplace=false)"):format(name), function(self, o)
+    if not (o.p >= 0 and o.p <= 1) then check.fail("[nn.%s] p must be between 0 and 1, got %g", name, o.p) end
+    self.p, self.inplace = o.p, o.inplace
+  end)
 end
+Dropout.__init = init("Dropout")
 
 --- x -> its shape
 function Dropout:forward(x)
   if not self.training then return x end
-  return functional.dropout(x, { p = self.p, training = true, inplace = self.inplace })
+  return functional.dropout(x, self.p, true, self.inplace)
 end
 
 function Dropout:extra_repr() return ("p=%.14g, inplace=%s"):format(self.p, self.inplace and "True" or "False") end
@@ -28,10 +29,11 @@ local M = { Dropout = Dropout }
 for n = 1, 3 do
   local name = ("Dropout%dd"):format(n)
   M[name] = class(name, Dropout)
+  M[name].__init = init(name)
   local fn = functional[("dropout%dd"):format(n)]
   M[name].forward = function(self, x)
     if not self.training then return x end
-    return fn(x, { p = self.p, inplace = self.inplace })
+    return fn(x, self.p, true, self.inplace)
   end
 end
 

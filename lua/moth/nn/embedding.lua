@@ -2,6 +2,7 @@
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local Parameter = require "moth.nn.parameter"
 local functional = require "moth.nn.functional"
@@ -9,27 +10,21 @@ local init = require "moth.nn.init_"
 
 local Embedding = class("Embedding", Module)
 
---- @tparam int num_embeddings @tparam int embedding_dim
--- @tparam[opt] table o padding_idx (this row starts as zeros and gets no gradient), sparse (false: the gradient of the
--- weight holds the rows read only, see moth.row_grad), dtype, device
--- weight (num_embeddings, embedding_dim)
-function Embedding:__init(num_embeddings, embedding_dim, o)
-  o = check.options("nn.Embedding", o, "padding_idx sparse dtype device")
-  self.num_embeddings = check.integer("nn.Embedding", "num_embeddings", num_embeddings)
-  self.embedding_dim = check.integer("nn.Embedding", "embedding_dim", embedding_dim)
-  local pad = o.padding_idx
+--- weight (num_embeddings, embedding_dim). Row padding_idx starts as zeros and gets no gradient. sparse: the gradient
+-- of the weight holds the rows read only (see moth.row_grad).
+Embedding.__init = signature.init("nn.Embedding(size num_embeddings, size embedding_dim, Index padding_idx?, *, \z
+  bool sparse=false, device device?, dtype dtype?)", function(self, o)
+  local n, pad = o.num_embeddings, o.padding_idx
   if pad then
-    if pad < 0 then pad = num_embeddings + 1 + pad end
-    check.integer("nn.Embedding", "padding_idx", pad, 1)
-    if pad > num_embeddings then
-      check.fail("nn.Embedding: padding_idx %d is beyond the %d rows", pad, num_embeddings)
+    if pad < 0 then pad = n + 1 + pad end
+    if pad < 1 or pad > n then
+      check.fail("[nn.Embedding] padding_idx %d is beyond the %d rows", o.padding_idx, n)
     end
-    self.padding_idx = pad
   end
-  self.weight = Parameter(moth.empty({ num_embeddings, embedding_dim }, { dtype = o.dtype, device = o.device }))
-  self.sparse = o.sparse == true
+  self.num_embeddings, self.embedding_dim, self.padding_idx, self.sparse = n, o.embedding_dim, pad, o.sparse
+  self.weight = Parameter(moth.empty({ n, o.embedding_dim }, { dtype = o.dtype, device = o.device }))
   self:reset()
-end
+end)
 
 --- Normal with mean 0 and deviation 1; the padding row is zeros.
 function Embedding:reset()
@@ -39,11 +34,11 @@ end
 
 --- index (…) of an integer dtype -> (…, embedding_dim)
 function Embedding:forward(index)
-  return functional.embedding(index, self.weight, { padding_idx = self.padding_idx, sparse = self.sparse })
+  return functional.embedding(index, self.weight, self.padding_idx, { sparse = self.sparse })
 end
 
 function Embedding:extra_repr()
-  local pad = self.padding_idx and (", padding_idx=%d"):format(self.padding_idx - 1) or "" -- PyTorch's listing
+  local pad = self.padding_idx and (", padding_idx=%d"):format(self.padding_idx) or "" -- a position, from 1
   return ("%d, %d%s%s"):format(self.num_embeddings, self.embedding_dim, pad, self.sparse and ", sparse=True" or "")
 end
 

@@ -5,43 +5,11 @@
 --     local y, where = F.max_pool2d(x, 2, { return_indices = true })
 local B = require "moth_lua"
 local moth = require "moth"
-local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
+
+local sizes = require "moth.nn.sizes"
 
 local F = {}
-
---- A number, or a list of n of them, as a list; nil gives `default`.
-function F.sizes(where, name, v, n, default)
-  if v == nil then v = default end
-  local list = type(v) == "table" and v or {}
-  for i = 1, n do
-    if type(v) ~= "table" then list[i] = v end
-    if type(list[i]) ~= "number" or list[i] ~= math.floor(list[i]) then
-      check.fail("%s: %s must be an integer or a list of %d, got %s", where, name, n, tostring(list[i]))
-    end
-  end
-  if #list ~= n then check.fail("%s: %s must have %d numbers, got %d", where, name, n, #list) end
-  return list
-end
-
---- What padding = "same" or "valid" stands for: a list of numbers, and whether the end gets one more, by dimension
--- ("same" of an even extent).
-function F.named_padding(where, padding, kernel, stride, dilation)
-  if padding == "valid" then return 0 end
-  if padding ~= "same" then
-    check.fail("%s: padding is a number, a list, 'same' or 'valid', got '%s'", where, tostring(padding))
-  end
-  local pad, more = {}, nil
-  for i = 1, #kernel do
-    if stride[i] ~= 1 then check.fail("%s: padding 'same' needs stride 1, got %d", where, stride[i]) end
-    local total = dilation[i] * (kernel[i] - 1)
-    pad[i] = math.floor(total / 2)
-    if total % 2 == 1 then
-      more = more or {}
-      more[i] = true
-    end
-  end
-  return pad, more
-end
 
 -- x with one more zero behind it along the last n dimensions for which `more` says so.
 local function extended(x, n, more)
@@ -57,57 +25,44 @@ end
 
 local function convolution(name, n)
   local op = B.ops[name]
-  return function(x, weight, bias, stride, padding, dilation, groups)
-    if type(bias) == "table" then bias, stride = nil, bias end
-    if type(stride) == "table" and #stride == 0 then
-      local o = check.options("F." .. name, stride, "bias stride padding dilation groups")
-      bias, stride, padding, dilation, groups = bias or o.bias, o.stride, o.padding, o.dilation, o.groups
-    end
+  local text = ("F.%s(Tensor input, Tensor weight, Tensor bias?, int|int[] stride=1, int|int[]|'same'|'valid' \z
+    padding=0, int|int[] dilation=1, count groups=1)"):format(name)
+  return signature(text, function(x, weight, bias, stride, padding, dilation, groups)
     if type(padding) == "string" then
       local kernel, more = {}
       for i = 1, n do kernel[i] = B.size(weight, i + 2) end
-      padding, more = F.named_padding("F." .. name, padding, kernel, F.sizes("F." .. name, "stride", stride, n, 1),
-        F.sizes("F." .. name, "dilation", dilation, n, 1))
+      padding, more = sizes.named_padding("F." .. name, padding, kernel, sizes.of("F." .. name, "stride", stride, n, 1),
+        sizes.of("F." .. name, "dilation", dilation, n, 1))
       if more then x = extended(x, n, more) end
     end
-    return op(x, weight, bias, stride, padding, dilation, groups or 1)
-  end
+    return op(x, weight, bias, stride, padding, dilation, groups)
+  end)
 end
 F.conv1d, F.conv2d = convolution("conv1d", 1), convolution("conv2d", 2)
 
--- o.stride, o.padding, o.dilation, o.ceil_mode, o.return_indices (positions in the image, flattened), or by position.
+-- The indices are positions in the image, flattened.
 local function max_pool(name)
   local plain, both = B.ops[name], B.ops[name .. "_with_indices"]
-  return function(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-    if type(stride) == "table" and #stride == 0 then
-      local o = check.options("F." .. name, stride, "stride padding dilation ceil_mode return_indices")
-      stride, padding, dilation, ceil_mode, return_indices = o.stride, o.padding, o.dilation, o.ceil_mode,
-        o.return_indices
-    end
-    local run = return_indices and both or plain
-    return run(x, kernel_size, stride, padding, dilation, ceil_mode == true)
-  end
+  local text = ("F.%s(Tensor input, int|int[] kernel_size, int|int[] stride?, int|int[] padding=0, \z
+    int|int[] dilation=1, bool ceil_mode=false, bool return_indices=false)"):format(name)
+  return signature(text, function(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    return (return_indices and both or plain)(x, kernel_size, stride, padding, dilation, ceil_mode)
+  end)
 end
 F.max_pool1d, F.max_pool2d = max_pool("max_pool1d"), max_pool("max_pool2d")
 
---- output_size: a number or two; -1 keeps a size. o.return_indices
-function F.adaptive_max_pool2d(x, output_size, o)
-  if check.options("F.adaptive_max_pool2d", o, "return_indices").return_indices then
-    return moth.adaptive_max_pool2d_with_indices(x, output_size)
-  end
-  return moth.adaptive_max_pool2d(x, output_size)
-end
+--- output_size: a number or two; -1 keeps a size.
+F.adaptive_max_pool2d = signature("F.adaptive_max_pool2d(Tensor input, int|int[] output_size, \z
+  bool return_indices=false)", function(x, output_size, return_indices)
+  return (return_indices and B.ops.adaptive_max_pool2d_with_indices or B.ops.adaptive_max_pool2d)(x, output_size)
+end)
 
---- Windows of (N, C, H, W) as columns (N, C kh kw, L). o.dilation, o.padding, o.stride
-function F.unfold(x, kernel_size, o)
-  o = check.options("F.unfold", o, "dilation padding stride")
-  return moth.im2col(x, kernel_size, o.dilation, o.padding, o.stride)
-end
+local windows = "int|int[] kernel_size, int|int[] dilation=1, int|int[] padding=0, int|int[] stride=1"
 
---- Columns (N, C kh kw, L) added up as images (N, C, *output_size). Options as those of F.unfold.
-function F.fold(x, output_size, kernel_size, o)
-  o = check.options("F.fold", o, "dilation padding stride")
-  return moth.col2im(x, output_size, kernel_size, o.dilation, o.padding, o.stride)
-end
+--- Windows of (N, C, H, W) as columns (N, C kh kw, L).
+F.unfold = signature(("F.unfold(Tensor input, %s)"):format(windows), B.ops.im2col)
+
+--- Columns (N, C kh kw, L) added up as images (N, C, *output_size).
+F.fold = signature(("F.fold(Tensor input, int|int[] output_size, %s)"):format(windows), B.ops.col2im)
 
 return F

@@ -1,114 +1,151 @@
---- The part of moth.nn.functional about losses beyond cross-entropy and squares, and about similarity.
+--- The part of moth.nn.functional about losses and similarity. Parameters are PyTorch's, in its order.
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local ops = B.ops
 
 local F = {}
 
-local function reduce(x, reduction, where)
-  if reduction == nil or reduction == "mean" then return x:mean() end
-  if reduction == "sum" then return x:sum() end
-  if reduction == "none" then return x end
-  check.fail("%s: reduction must be 'mean', 'sum' or 'none', got %s", where, tostring(reduction))
+local REDUCTION = "'mean'|'sum'|'none' reduction='mean'"
+
+-- F[name]: parameters in which REDUCTION stands for that of losses.
+local function define(name, parameters, fn)
+  F[name] = signature(("F.%s(%s)"):format(name, (parameters:gsub("REDUCTION", REDUCTION))), fn)
 end
 
---- o.beta (1), o.reduction
-function F.smooth_l1_loss(input, target, o)
-  o = check.options("F.smooth_l1_loss", o, "beta reduction")
-  return ops.smooth_l1_loss(input, target, o.reduction or "mean", o.beta or 1)
-end
---- o.delta (1), o.reduction
-function F.huber_loss(input, target, o)
-  o = check.options("F.huber_loss", o, "delta reduction")
-  return ops.huber_loss(input, target, o.reduction or "mean", o.delta or 1)
-end
---- log-probabilities against probabilities. o.log_target, o.reduction ("batchmean" is the divergence itself)
-function F.kl_div(input, target, o)
-  o = check.options("F.kl_div", o, "log_target reduction")
-  return ops.kl_div(input, target, o.reduction or "mean", o.log_target == true)
+local function reduce(x, reduction)
+  if reduction == "mean" then return x:mean() end
+  return reduction == "sum" and x:sum() or x
 end
 
---- Probabilities (after a sigmoid) against targets in [0, 1]. o.weight, o.reduction
-function F.binary_cross_entropy(input, target, o)
-  o = check.options("F.binary_cross_entropy", o, "weight reduction")
-  if B.numel(input) > 0 and not B.is_fake(input) then
-    local seen = B.alias(input, false)
-    local low, high = ops.amin(seen):item(), ops.amax(seen):item()
-    if low < 0 or high > 1 then
-      check.fail("F.binary_cross_entropy: probabilities are between 0 and 1, got %g to %g; for logits there is \z
-        F.binary_cross_entropy_with_logits", low, high)
+-- ---- of classes ------------------------------------------------------------------------------------
+
+--- logits (N, C) or (N, C, d1, …), target (N) or (N, d1, …) of positions 1..C; weight (C)
+define("cross_entropy", "Tensor input, Tensor target, Tensor weight?, int ignore_index=-100, REDUCTION, \z
+  number label_smoothing=0", function(input, target, weight, ignore, reduction, smoothing)
+  if B.dim(input) <= 2 then return ops.cross_entropy(input, target, weight, reduction, ignore, smoothing) end
+  local flat = input:movedim(2, -1):reshape(-1, B.size(input, 2))
+  local loss = ops.cross_entropy(flat, target:reshape(-1), weight, reduction, ignore, smoothing)
+  return reduction == "none" and loss:view(target:size()) or loss
+end)
+
+--- log-probabilities (N, C), target (N) of positions 1..C; weight (C)
+define("nll_loss", "Tensor input, Tensor target, Tensor weight?, int ignore_index=-100, REDUCTION",
+  function(input, target, given, ignore, reduction)
+    if not given and ignore == -100 then return ops.nll_loss(input, target, reduction) end
+    local counts = target:ne(ignore)
+    local at = moth.where(counts, target, 1)
+    local picked = input:gather(2, at:unsqueeze(2)):squeeze(2):neg()
+    local weight = counts:to(input:dtype())
+    if given then weight = weight * given:index_select(1, at) end
+    local loss = picked * weight
+    if reduction == "mean" then return loss:sum() / weight:sum() end
+    return reduce(loss, reduction)
+  end)
+
+--- logits and targets in [0, 1] of one shape. weight and pos_weight are broadcast against them.
+define("binary_cross_entropy_with_logits", "Tensor input, Tensor target, Tensor weight?, REDUCTION, Tensor pos_weight?",
+  function(input, target, weight, reduction, pos_weight)
+    if not weight and not pos_weight then
+      return ops.binary_cross_entropy_with_logits(input, target, reduction)
     end
-  end
-  return ops.binary_cross_entropy(input, target, o.weight, o.reduction or "mean")
-end
+    local loss
+    if pos_weight then -- (1 - y) x + (1 + (w - 1) y) log(1 + exp(-x))
+      local slope = (pos_weight - 1) * target + 1
+      loss = input - input * target - slope * input:log_sigmoid()
+    else
+      loss = ops.binary_cross_entropy_with_logits(input, target, "none")
+    end
+    if weight then loss = loss * weight end
+    return reduce(loss, reduction)
+  end)
+
+--- Probabilities (after a sigmoid) against targets in [0, 1].
+define("binary_cross_entropy", "Tensor input, Tensor target, Tensor weight?, REDUCTION",
+  function(input, target, weight, reduction)
+    if B.numel(input) > 0 and not B.is_fake(input) then
+      local seen = B.alias(input, false)
+      local low, high = ops.amin(seen):item(), ops.amax(seen):item()
+      if low < 0 or high > 1 then
+        check.fail("[F.binary_cross_entropy] probabilities are between 0 and 1, got %g to %g; for logits there is \z
+          F.binary_cross_entropy_with_logits", low, high)
+      end
+    end
+    return ops.binary_cross_entropy(input, target, weight, reduction)
+  end)
+
+--- log-probabilities against probabilities; reduction = "batchmean" is the divergence itself.
+define("kl_div", "Tensor input, Tensor target, 'mean'|'sum'|'none'|'batchmean' reduction='mean', \z
+  bool log_target=false", ops.kl_div)
+
+-- ---- of numbers ------------------------------------------------------------------------------------
+
+define("smooth_l1_loss", "Tensor input, Tensor target, REDUCTION, number beta=1", ops.smooth_l1_loss)
+define("huber_loss", "Tensor input, Tensor target, REDUCTION, number delta=1", ops.huber_loss)
 
 --- max(0, -y (x1 - x2) + margin), y being 1 where x1 should rank higher and -1 where x2 should.
--- o.margin (0), o.reduction
-function F.margin_ranking_loss(x1, x2, y, o)
-  o = check.options("F.margin_ranking_loss", o, "margin reduction")
-  return reduce((y * (x2 - x1) + (o.margin or 0)):relu(), o.reduction, "F.margin_ranking_loss")
-end
---- x where y is 1, max(0, margin - x) where y is -1. o.margin (1), o.reduction
-function F.hinge_embedding_loss(x, y, o)
-  o = check.options("F.hinge_embedding_loss", o, "margin reduction")
-  return reduce(moth.where(y:eq(1), x, ((o.margin or 1) - x):relu()), o.reduction, "F.hinge_embedding_loss")
-end
---- log(1 + exp(-y x)), y being 1 or -1. o.reduction
-function F.soft_margin_loss(x, y, o)
-  o = check.options("F.soft_margin_loss", o, "reduction")
-  return reduce((-(y * x)):softplus(), o.reduction, "F.soft_margin_loss")
-end
---- rate - target log(rate), input being log(rate) (or rate, with log_input = false). o.log_input (true), o.full (false:
--- without Stirling's term), o.eps (1e-8), o.reduction
-function F.poisson_nll_loss(input, target, o)
-  o = check.options("F.poisson_nll_loss", o, "log_input full eps reduction")
+define("margin_ranking_loss", "Tensor input1, Tensor input2, Tensor target, number margin=0, REDUCTION",
+  function(x1, x2, y, margin, reduction) return reduce((y * (x2 - x1) + margin):relu(), reduction) end)
+
+--- x where y is 1, max(0, margin - x) where y is -1.
+define("hinge_embedding_loss", "Tensor input, Tensor target, number margin=1, REDUCTION",
+  function(x, y, margin, reduction) return reduce(moth.where(y:eq(1), x, (margin - x):relu()), reduction) end)
+
+--- log(1 + exp(-y x)), y being 1 or -1.
+define("soft_margin_loss", "Tensor input, Tensor target, REDUCTION",
+  function(x, y, reduction) return reduce((-(y * x)):softplus(), reduction) end)
+
+--- rate - target log(rate), input being log(rate) (or rate, with log_input = false); full = false: without Stirling's
+-- term.
+define("poisson_nll_loss", "Tensor input, Tensor target, bool log_input=true, bool full=false, number eps=1e-8, \z
+  REDUCTION", function(input, target, log_input, full, eps, reduction)
   local loss
-  if o.log_input ~= false then loss = input:exp() - target * input
-  else loss = input - target * (input + (o.eps or 1e-8)):log() end
-  if o.full then
+  if log_input then loss = input:exp() - target * input
+  else loss = input - target * (input + eps):log() end
+  if full then
     local one = target:masked_fill(target:le(1), 1)
     local term = target * one:log() - target + (one * (2 * math.pi)):log() * 0.5
     loss = loss + term:masked_fill(target:le(1), 0)
   end
-  return reduce(loss, o.reduction, "F.poisson_nll_loss")
-end
---- (log(var) + (input - target)^2 / var) / 2, var at least eps.
--- o.full (false: without log(2 pi)), o.eps (1e-6), o.reduction
-function F.gaussian_nll_loss(input, target, var, o)
-  o = check.options("F.gaussian_nll_loss", o, "full eps reduction")
-  var = var:clamp({ min = o.eps or 1e-6 })
-  local loss = (var:log() + (input - target):square() / var) * 0.5
-  if o.full then loss = loss + 0.5 * math.log(2 * math.pi) end
-  return reduce(loss, o.reduction, "F.gaussian_nll_loss")
-end
+  return reduce(loss, reduction)
+end)
 
---- Cosine of the angle between x and y along dim (2). o.dim, o.eps (1e-8): the lengths are at least that
-function F.cosine_similarity(x, y, o)
-  o = check.options("F.cosine_similarity", o, "dim eps")
-  local dim, eps = o.dim or 2, o.eps or 1e-8
+--- (log(var) + (input - target)^2 / var) / 2, var at least eps; full = false: without log(2 pi).
+define("gaussian_nll_loss", "Tensor input, Tensor target, Tensor var, bool full=false, number eps=1e-6, REDUCTION",
+  function(input, target, var, full, eps, reduction)
+    var = var:clamp({ min = eps })
+    local loss = (var:log() + (input - target):square() / var) * 0.5
+    if full then loss = loss + 0.5 * math.log(2 * math.pi) end
+    return reduce(loss, reduction)
+  end)
+
+-- ---- of vectors ------------------------------------------------------------------------------------
+
+--- Cosine of the angle between x and y along dim; the lengths are taken as at least eps.
+define("cosine_similarity", "Tensor x1, Tensor x2, Dim dim=2, number eps=1e-8", function(x, y, dim, eps)
   local function unit(t) return t / t:norm(2, dim, true):clamp({ min = eps }) end
   x, y = moth.broadcast_tensors(x, y)
   return (unit(x) * unit(y)):sum(dim)
-end
---- 1 - cosine where y is 1, max(0, cosine - margin) where y is -1; x1, x2 (N, D). o.margin (0), o.reduction
-function F.cosine_embedding_loss(x1, x2, y, o)
-  o = check.options("F.cosine_embedding_loss", o, "margin reduction")
-  local c = F.cosine_similarity(x1, x2, { dim = -1 })
-  return reduce(moth.where(y:eq(1), 1 - c, (c - (o.margin or 0)):relu()), o.reduction, "F.cosine_embedding_loss")
-end
---- The p-norm of x - y + eps over the last dimension. o.p (2), o.eps (1e-6), o.keepdim
-function F.pairwise_distance(x, y, o)
-  o = check.options("F.pairwise_distance", o, "p eps keepdim")
-  return (x - y + (o.eps or 1e-6)):norm(o.p or 2, -1, o.keepdim == true)
-end
---- max(0, d(anchor, positive) - d(anchor, negative) + margin). o.margin (1), o.p (2), o.eps (1e-6), o.swap, o.reduction
-function F.triplet_margin_loss(anchor, positive, negative, o)
-  o = check.options("F.triplet_margin_loss", o, "margin p eps swap reduction")
-  local how = { p = o.p, eps = o.eps }
-  local near, far = F.pairwise_distance(anchor, positive, how), F.pairwise_distance(anchor, negative, how)
-  if o.swap then far = moth.minimum(far, F.pairwise_distance(positive, negative, how)) end
-  return reduce((near - far + (o.margin or 1)):relu(), o.reduction, "F.triplet_margin_loss")
-end
+end)
+
+--- 1 - cosine where y is 1, max(0, cosine - margin) where y is -1; x1, x2 (N, D).
+define("cosine_embedding_loss", "Tensor input1, Tensor input2, Tensor target, number margin=0, REDUCTION",
+  function(x1, x2, y, margin, reduction)
+    local c = F.cosine_similarity(x1, x2, -1)
+    return reduce(moth.where(y:eq(1), 1 - c, (c - margin):relu()), reduction)
+  end)
+
+--- The p-norm of x - y + eps over the last dimension.
+define("pairwise_distance", "Tensor x1, Tensor x2, number p=2, number eps=1e-6, bool keepdim=false",
+  function(x, y, p, eps, keepdim) return (x - y + eps):norm(p, -1, keepdim) end)
+
+--- max(0, d(anchor, positive) - d(anchor, negative) + margin)
+define("triplet_margin_loss", "Tensor anchor, Tensor positive, Tensor negative, number margin=1, number p=2, \z
+  number eps=1e-6, bool swap=false, REDUCTION", function(anchor, positive, negative, margin, p, eps, swap, reduction)
+  local near, far = F.pairwise_distance(anchor, positive, p, eps), F.pairwise_distance(anchor, negative, p, eps)
+  if swap then far = moth.minimum(far, F.pairwise_distance(positive, negative, p, eps)) end
+  return reduce((near - far + margin):relu(), reduction)
+end)
 
 return F

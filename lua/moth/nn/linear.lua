@@ -1,25 +1,22 @@
 --- nn.Linear: x W^T + b over the last dimension.
 local moth = require "moth"
 local class = require "moth.class"
-local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local Parameter = require "moth.nn.parameter"
 local init = require "moth.nn.init_"
 
 local Linear = class("Linear", Module)
 
---- @tparam int in_features @tparam int out_features
--- @tparam[opt] table o bias (true), dtype, device
--- weight (out, in), bias (out)
-function Linear:__init(in_features, out_features, o)
-  o = check.options("nn.Linear", o, "bias dtype device")
-  self.in_features = check.integer("nn.Linear", "in_features", in_features)
-  self.out_features = check.integer("nn.Linear", "out_features", out_features)
+--- weight (out, in), bias (out)
+Linear.__init = signature.init("nn.Linear(size in_features, size out_features, bool bias=true, device device?, \z
+  dtype dtype?)", function(self, o)
+  self.in_features, self.out_features = o.in_features, o.out_features
   local like = { dtype = o.dtype, device = o.device }
-  self.weight = Parameter(moth.empty({ out_features, in_features }, like))
-  if o.bias ~= false then self.bias = Parameter(moth.empty({ out_features }, like)) end
+  self.weight = Parameter(moth.empty({ o.out_features, o.in_features }, like))
+  if o.bias then self.bias = Parameter(moth.empty({ o.out_features }, like)) end
   self:reset()
-end
+end)
 
 --- PyTorch's default: both uniform within ±1 / sqrt(in_features).
 function Linear:reset()

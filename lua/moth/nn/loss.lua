@@ -2,70 +2,77 @@
 --
 --     local criterion = nn.CrossEntropyLoss{ label_smoothing = 0.1 }
 --     local loss = criterion(logits, labels)   -- logits (N, C), labels (N): positions 1..C
+-- Parameters are PyTorch's, in its order, without the size_average and reduce that it has given up.
 local B = require "moth_lua"
 local class = require "moth.class"
-local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local functional = require "moth.nn.functional"
-local each = require "moth.each"
 
--- class, functional form, options; those marked are tensors that move with the module
+local reduction = "'mean'|'sum'|'none' reduction='mean'"
+local weight = "Tensor weight?"
+
+-- class, functional form, whose options have the same order, and parameters; tensors move with the module
 local rows = {
-  { "CrossEntropyLoss", "cross_entropy", "weight reduction ignore_index label_smoothing", { weight = true } },
-  { "NLLLoss", "nll_loss", "weight reduction ignore_index", { weight = true } },
-  { "MSELoss", "mse_loss", "reduction", {} },
-  { "L1Loss", "l1_loss", "reduction", {} },
-  { "BCEWithLogitsLoss", "binary_cross_entropy_with_logits", "weight pos_weight reduction",
-    { weight = true, pos_weight = true } },
-  { "BCELoss", "binary_cross_entropy", "weight reduction", { weight = true } },
-  { "SmoothL1Loss", "smooth_l1_loss", "beta reduction", {} },
-  { "HuberLoss", "huber_loss", "delta reduction", {} },
-  { "KLDivLoss", "kl_div", "log_target reduction", {}, { batchmean = true } },
-  { "SoftMarginLoss", "soft_margin_loss", "reduction", {} },
-  { "HingeEmbeddingLoss", "hinge_embedding_loss", "margin reduction", {} },
-  { "PoissonNLLLoss", "poisson_nll_loss", "log_input full eps reduction", {} },
+  { "CrossEntropyLoss", "cross_entropy", weight, "int ignore_index=-100", reduction, "number label_smoothing=0" },
+  { "NLLLoss", "nll_loss", weight, "int ignore_index=-100", reduction },
+  { "MSELoss", "mse_loss", reduction },
+  { "L1Loss", "l1_loss", reduction },
+  { "BCEWithLogitsLoss", "binary_cross_entropy_with_logits", weight, reduction, "Tensor pos_weight?" },
+  { "BCELoss", "binary_cross_entropy", weight, reduction },
+  { "SmoothL1Loss", "smooth_l1_loss", reduction, "number beta=1" },
+  { "HuberLoss", "huber_loss", reduction, "number delta=1" },
+  { "KLDivLoss", "kl_div", "'mean'|'sum'|'none'|'batchmean' reduction='mean'", "bool log_target=false" },
+  { "SoftMarginLoss", "soft_margin_loss", reduction },
+  { "HingeEmbeddingLoss", "hinge_embedding_loss", "number margin=1", reduction },
+  { "PoissonNLLLoss", "poisson_nll_loss", "bool log_input=true", "bool full=false", "number eps=1e-8", reduction },
   -- of three tensors
-  { "MarginRankingLoss", "margin_ranking_loss", "margin reduction", {} },
-  { "CosineEmbeddingLoss", "cosine_embedding_loss", "margin reduction", {} },
-  { "TripletMarginLoss", "triplet_margin_loss", "margin p eps swap reduction", {} },
-  { "GaussianNLLLoss", "gaussian_nll_loss", "full eps reduction", {} },
+  { "MarginRankingLoss", "margin_ranking_loss", "number margin=0", reduction, three = true },
+  { "CosineEmbeddingLoss", "cosine_embedding_loss", "number margin=0", reduction, three = true },
+  { "TripletMarginLoss", "triplet_margin_loss", "number margin=1", "number p=2", "number eps=1e-6", "bool swap=false",
+    reduction, three = true },
+  { "GaussianNLLLoss", "gaussian_nll_loss", "*", "bool full=false", "number eps=1e-6", reduction, three = true },
   -- no losses, but made alike
-  { "CosineSimilarity", "cosine_similarity", "dim eps", {} },
-  { "PairwiseDistance", "pairwise_distance", "p eps keepdim", {} },
+  { "CosineSimilarity", "cosine_similarity", "Dim dim=2", "number eps=1e-8" },
+  { "PairwiseDistance", "pairwise_distance", "number p=2", "number eps=1e-6", "bool keepdim=false" },
 }
 
-local reductions = { mean = true, sum = true, none = true }
+local function make(row)
+  local name = row[1]
+  local cls, fn = class(name, Module), functional[row[2]]
+  local text = ("nn.%s(%s)"):format(name, table.concat(row, ", ", 3))
+  local _, parameters = signature.parameters(text)
+  local n = #parameters
 
-local function make(name, form, allowed, tensors, more)
-  local cls = class(name, Module)
-  local fn = functional[form]
+  cls.__init = signature.init(text, function(self, o)
+    for _, p in ipairs(parameters) do
+      local value = o[p.name]
+      if B.is_tensor(value) then self:register_buffer(p.name, value) else self[p.name] = value end
+    end
+  end)
 
-  function cls:__init(o)
-    o = check.options("nn." .. name, o, allowed)
-    if o.reduction ~= nil and not (reductions[o.reduction] or more and more[o.reduction]) then
-      check.fail("nn.%s: reduction must be 'mean', 'sum' or 'none', got %s", name, tostring(o.reduction))
-    end
-    self.options = {}
-    for key, value in each(o) do
-      if tensors[key] then
-        if not B.is_tensor(value) then check.fail("nn.%s: %s must be a tensor, got %s", name, key, type(value)) end
-        self:register_buffer(key, value)
-      else
-        self.options[key] = value
-      end
-    end
+  local names = {}
+  for i, p in ipairs(parameters) do names[i] = p.name end
+  local k1, k2, k3, k4 = unpack(names)
+  local function options(self, i)
+    if i <= n then return self[names[i]], options(self, i + 1) end
   end
 
-  function cls:forward(input, target, third)
-    local o = self.options
-    for key in each(tensors) do o[key] = self[key] end
-    if third ~= nil then return fn(input, target, third, o) end
-    return fn(input, target, o)
+  if row.three then
+    function cls:forward(a, b, c) return fn(a, b, c, options(self, 1)) end
+  elseif n == 1 then
+    function cls:forward(input, target) return fn(input, target, self[k1]) end
+  elseif n == 2 then
+    function cls:forward(input, target) return fn(input, target, self[k1], self[k2]) end
+  elseif n == 3 then
+    function cls:forward(input, target) return fn(input, target, self[k1], self[k2], self[k3]) end
+  else
+    function cls:forward(input, target) return fn(input, target, self[k1], self[k2], self[k3], self[k4]) end
   end
 
   return cls
 end
 
 local M = {}
-for _, row in ipairs(rows) do M[row[1]] = make(unpack(row)) end
+for _, row in ipairs(rows) do M[row[1]] = make(row) end
 return M

@@ -15,6 +15,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Ordered = require "moth.nn.ordered"
 local Parameter = require "moth.nn.parameter"
 local hooks = require "moth.nn.hooks"
@@ -36,7 +37,12 @@ function Module.__new()
     _transient = {}, _hooks = false }
 end
 
-function Module.__init() end
+--- The __init of classes that have none: Net(3) would lose its 3.
+function Module.__init(self, ...)
+  if select("#", ...) > 0 then
+    check.fail("[nn.%s] takes no arguments; write function %s:__init(…)", self.__name, self.__name)
+  end
+end
 
 function Module:forward()
   check.fail("%s has no forward; write function %s:forward(x) ... end", self.__name, self.__name)
@@ -44,8 +50,9 @@ end
 
 --- Calling a module runs its hooks and forward; m:forward(x) runs no hooks.
 function Module.__call(self, ...)
-  if not self._hooks then return self:forward(...) end
-  return hooks.call(self, ...)
+  -- No tail calls: this frame says where in a network an error happened (moth.trace).
+  if not self._hooks then return select(1, self:forward(...)) end
+  return select(1, hooks.call(self, ...))
 end
 
 -- ---- fields ----------------------------------------------------------------------------------------
@@ -115,7 +122,7 @@ end
 function Module:registry(name)
   local strays
   for key, value in each(self) do
-    if registry_of(value) then
+    if type(key) == "string" and registry_of(value) then -- positions are those of lists
       strays = strays or {}
       strays[#strays + 1] = key
     end
@@ -131,17 +138,17 @@ function Module:registry(name)
   return self[name]
 end
 
---- State that is saved and moved but not trained. o.persistent = false: not saved. `t` may be nil.
-function Module:register_buffer(name, t, o)
-  o = check.options("register_buffer", o, "persistent")
-  if t ~= nil and not B.is_tensor(t) then
-    check.fail("register_buffer: '%s' must be a tensor, got %s", tostring(name), type(t))
-  end
+local function all(...) return ... end
+local buffer = signature("register_buffer(string name, Tensor tensor?, bool persistent=true)", all)
+
+--- State that is saved and moved but not trained. persistent = false: not saved. The tensor may be nil.
+function Module:register_buffer(...)
+  local name, t, persistent = buffer(...)
   if t ~= nil then
     rawset(self, name, nil)
     register(self, "_buffers", name, t)
   end
-  self._transient[name] = o.persistent == false or nil
+  self._transient[name] = not persistent or nil
 end
 
 --- The same as self[name] = p.
@@ -174,9 +181,8 @@ local function walk(self, path, seen, out)
 end
 
 -- { { path, tensor }, ... } of a registry, each tensor once.
-local function tensors(self, registry, o)
-  o = check.options("named_" .. registry:sub(2), o, "recurse prefix")
-  local modules = o.recurse == false and { { o.prefix or "", self } } or walk(self, o.prefix or "", {}, {})
+local function tensors(self, registry, prefix, recurse)
+  local modules = recurse and walk(self, prefix, {}, {}) or { { prefix, self } }
   local seen, out = {}, {}
   for _, m in ipairs(modules) do
     for name, t in Ordered.items(m[2]:registry(registry)) do
@@ -214,11 +220,16 @@ local function iterate(list)
   end
 end
 
---- Lists of tensors or modules, and `for name, x in m:named_…() do`. Options: recurse (true), prefix ("").
-function Module:parameters(o) return seconds(tensors(self, "_parameters", o)) end
-function Module:named_parameters(o) return iterate(tensors(self, "_parameters", o)) end
-function Module:buffers(o) return seconds(tensors(self, "_buffers", o)) end
-function Module:named_buffers(o) return iterate(tensors(self, "_buffers", o)) end
+local recursive = signature("parameters(bool recurse=true)", all)
+local named = signature("named_parameters(string prefix='', bool recurse=true)", all)
+
+--- Lists of tensors or modules, and `for name, x in m:named_…() do`. They come in the order in which they were
+-- assigned, a module's own before its children's. (Lua carries out `self.a, self.b = x, y` from the right: write a line
+-- for each.)
+function Module:parameters(...) return seconds(tensors(self, "_parameters", "", recursive(...))) end
+function Module:named_parameters(...) return iterate(tensors(self, "_parameters", named(...))) end
+function Module:buffers(...) return seconds(tensors(self, "_buffers", "", recursive(...))) end
+function Module:named_buffers(...) return iterate(tensors(self, "_buffers", named(...))) end
 function Module:modules() return seconds(walk(self, "", {}, {})) end
 function Module:named_modules() return iterate(walk(self, "", {}, {})) end
 function Module:children() return seconds(children(self)) end
@@ -246,6 +257,7 @@ end
 
 --- fn(module) for all submodules and, last, the module itself.
 function Module:apply(fn)
+  if type(fn) ~= "function" then check.fail("[apply] expected a function, got %s", class.name(fn)) end
   for _, child in ipairs(self:children()) do child:apply(fn) end
   fn(self)
   return self
@@ -255,7 +267,8 @@ end
 
 --- Training mode of this and all submodules: matters to Dropout and BatchNorm only.
 function Module:train(mode)
-  mode = mode ~= false
+  if mode == nil then mode = true end
+  if type(mode) ~= "boolean" then check.fail("[train] mode: expected true or false, got %s", class.name(mode)) end
   for _, m in ipairs(self:modules()) do m.training = mode end
   return self
 end
@@ -263,15 +276,17 @@ end
 function Module:eval() return self:train(false) end
 
 function Module:requires_grad_(flag)
+  if flag ~= nil and type(flag) ~= "boolean" then
+    check.fail("[requires_grad_] expected true or false, got %s", class.name(flag))
+  end
   for _, p in ipairs(self:parameters()) do B.set_requires_grad(p, flag ~= false) end
   return self
 end
 
---- Forgets the gradients; o.set_to_none = false: fills them with zeros.
-function Module:zero_grad(o)
-  o = check.options("zero_grad", o, "set_to_none")
-  Parameter.zero_grads(self:parameters(), o.set_to_none)
-end
+local set_to_none = signature("zero_grad(bool set_to_none=true)", all)
+
+--- Forgets the gradients; set_to_none = false: fills them with zeros, in place.
+function Module:zero_grad(...) Parameter.zero_grads(self:parameters(), set_to_none(...)) end
 
 --- fn(tensor) -> tensor over all parameters (keeping their handles) and buffers.
 function Module:convert(fn)
@@ -321,16 +336,19 @@ function Module:cuda(index) return self:to(index and "cuda:" .. index or "cuda")
 
 -- ---- state, hooks, printing ------------------------------------------------------------------------
 
---- An ordered map name -> tensor, sharing storage; o.prefix stands before all names.
-function Module:state_dict(o)
-  return state_dict.save(self, check.options("state_dict", o, "prefix").prefix)
-end
+local with_prefix = signature("state_dict(*, string prefix='')", all)
 
---- Copies a state dict into this module. Returns the lists of missing and unexpected names, which are errors
--- unless o.strict is false, and of mismatched shapes { name, checkpoint, model }, which are errors unless
--- o.ignore_mismatched_sizes is true.
-function Module:load_state_dict(sd, o)
-  return state_dict.load(self, sd, check.options("load_state_dict", o, "strict ignore_mismatched_sizes"))
+--- An ordered map name -> tensor, sharing storage; prefix stands before all names.
+function Module:state_dict(...) return state_dict.save(self, with_prefix(...)) end
+
+local how_to_load = signature("load_state_dict(bool strict=true, *, bool ignore_mismatched_sizes=false)", all)
+
+--- load_state_dict(sd, strict): copies a state dict into this module. Returns the lists of missing and unexpected
+-- names, which are errors unless strict is false, and of mismatched shapes { name, checkpoint, model }, which are
+-- errors unless ignore_mismatched_sizes is true.
+function Module:load_state_dict(sd, ...)
+  local strict, ignore = how_to_load(...)
+  return state_dict.load(self, sd, { strict = strict, ignore_mismatched_sizes = ignore })
 end
 
 --- A module like this one with parameters and buffers of its own: what copy.deepcopy(model) is in Python.

@@ -13,6 +13,9 @@ function ModuleDict:__init(t)
 end
 
 function ModuleDict:update(t)
+  if type(t) ~= "table" or Module.is(t) then
+    check.fail("[nn.ModuleDict] expected a table of modules, got %s", class.name(t))
+  end
   if Ordered.is(t) then
     for name, m in Ordered.items(t) do self:add_module(name, m) end
     return self
@@ -22,9 +25,14 @@ function ModuleDict:update(t)
     if type(name) == "string" then names[#names + 1] = name end
   end
   table.sort(names)
+  for _, name in ipairs(names) do
+    if not Module.is(t[name]) then
+      check.fail("[nn.ModuleDict] '%s' must be a module, got %s", name, class.name(t[name]))
+    end
+  end
   for i, pair in ipairs(t) do
     if type(pair) ~= "table" or type(pair[1]) ~= "string" then
-      check.fail("nn.ModuleDict: element %d is no { name, module } but %s", i, class.name(pair))
+      check.fail("[nn.ModuleDict] element %d is no { name, module } but %s", i, class.name(pair))
     end
     self:add_module(pair[1], pair[2])
   end

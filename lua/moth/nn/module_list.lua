@@ -1,51 +1,115 @@
---- nn.ModuleList: modules by position. `for i, m in list:iter() do`, `list[1]`, `list[-1]`, `list:size()`.
+--- nn.ModuleList: modules by position. `for i, m in ipairs(list) do`, `list[1]`, `list[-1]`, `#list`.
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local Ordered = require "moth.nn.ordered"
 local Module = require "moth.nn.module"
+local each = require "moth.each"
 
 local ModuleList = class("ModuleList", Module)
 
 --- @tparam[opt] table list modules
-function ModuleList:__init(list)
-  if Module.is(list) then check.fail("nn.ModuleList: expected a list of modules; write nn.ModuleList{ … }") end
+function ModuleList:__init(list, ...)
+  if Module.is(list) then check.fail("[nn.ModuleList] expected a list of modules; write nn.ModuleList{ … }") end
+  if select("#", ...) > 0 then check.fail("[nn.ModuleList] too many arguments; write nn.ModuleList{ … }") end
   self:extend(list or {})
 end
 
+-- The children stand twice: by name in the registry, as those of all modules, and by position at self[1], self[2], …,
+-- so that #list and ipairs(list) work and forward needs no list. What is done to one is done to the other: `mirror`
+-- follows the registry at once, `adopt` the positions when the module is walked next (list[2] = m, table.remove(list)).
+
+local function mirror(self)
+  local values = Ordered.values(rawget(self, "_modules"))
+  for i = 1, math.max(#values, #self) do rawset(self, i, values[i]) end
+end
+
+-- The registry's names for the modules by position: their own if they had one, else PyTorch's for the place.
+local function renamed(self, n, map)
+  local named, out = {}, Ordered.new()
+  for name, m in Ordered.items(map) do
+    if not name:find("^%d+$") then named[m] = name end
+  end
+  for i = 1, n do
+    local m = rawget(self, i)
+    out[named[m] or tostring(i - 1)] = m
+  end
+  rawset(self, "_modules", out)
+end
+
+local function adopt(self)
+  local map, n = rawget(self, "_modules"), #self
+  local names, same = Ordered.keys(map), true
+  for i = 1, math.max(n, #names) do same = same and rawequal(rawget(self, i), names[i] and rawget(map, names[i])) end
+  if same then return end
+  for key in each(self) do
+    if type(key) == "number" and (key < 1 or key > n) then
+      check.fail("%s: there is a module at position %s and none before it", self.__name, tostring(key))
+    end
+  end
+  for i = 1, n do
+    local m = rawget(self, i)
+    if not Module.is(m) then check.fail("%s: element %d is no module but %s", self.__name, i, class.name(m)) end
+  end
+  if n ~= #names then return renamed(self, n, map) end
+  for i, name in ipairs(names) do map[name] = rawget(self, i) end
+end
+
+function ModuleList:registry(name)
+  adopt(self)
+  return Module.registry(self, name)
+end
+
 function ModuleList.__index(self, key)
-  if type(key) ~= "number" then return Module.__index(self, key) end
-  local list = self:children_in_order()
-  return list[key < 0 and #list + 1 + key or key]
+  if type(key) == "number" then return key < 0 and rawget(self, #self + 1 + key) or nil end
+  local value = getmetatable(self)[key]
+  if value ~= nil then return value end
+  adopt(self)
+  return Module.__index(self, key)
 end
 
 --- list[i] = module replaces (or, one beyond the end, appends).
 function ModuleList.__newindex(self, key, value)
-  if type(key) ~= "number" then return Module.__newindex(self, key, value) end
-  local names = self._modules:keys()
-  if key < 0 then key = #names + 1 + key end
+  if type(key) ~= "number" then
+    adopt(self)
+    Module.__newindex(self, key, value)
+    return mirror(self)
+  end
+  local n = #self
+  if key < 0 then key = n + 1 + key end
   if not Module.is(value) then check.fail("%s[%d]: expected a module, got %s", self.__name, key, class.name(value)) end
-  if key == #names + 1 then return self:append(value) end
-  if not names[key] then check.fail("%s[%d]: there are %d modules", self.__name, key, #names) end
-  self._modules[names[key]] = value
+  if key == n + 1 then return self:append(value) end
+  if key < 1 or key > n then check.fail("%s[%d]: there are %d modules", self.__name, key, n) end
+  rawset(self, key, value)
 end
 
 --- The children as a list, repeated ones too.
-function ModuleList:children_in_order() return Ordered.values(rawget(self, "_modules")) end
+function ModuleList:children_in_order() return { unpack(self) } end
 
-function ModuleList:size() return #self:children_in_order() end
+function ModuleList:size() return #self end
 
---- `for i, m in list:iter() do`
-function ModuleList:iter() return ipairs(self:children_in_order()) end
+--- `for i, m in list:iter() do`, or ipairs(list)
+function ModuleList:iter() return ipairs(self) end
+
+--- A plain table must hold modules by position, and nothing by name.
+function ModuleList.check_list(name, list)
+  if getmetatable(list) ~= nil then return end
+  for key in each(list) do
+    if type(key) ~= "number" then check.fail("[nn.%s] unknown option '%s'", name, tostring(key)) end
+  end
+end
 
 --- Adds a module at the end, under PyTorch's name for its place ("0", "1", …). Returns the list.
 function ModuleList:append(m)
   if not Module.is(m) then check.fail("%s: expected a module, got %s", self.__name, class.name(m)) end
-  local n = Ordered.len(rawget(self, "_modules"))
-  self:add_module(tostring(n), m)
+  self:add_module(tostring(#self), m)
   return self
 end
 
 function ModuleList:extend(list)
+  if type(list) ~= "table" then
+    check.fail("[nn.%s] expected a list of modules, got %s", self.__name, class.name(list))
+  end
+  ModuleList.check_list(self.__name, list)
   for _, m in ipairs(list) do self:append(m) end
   return self
 end

@@ -2,8 +2,10 @@
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local Parameter = require "moth.nn.parameter"
+local functional = require "moth.nn.functional"
 local init = require "moth.nn.init_"
 local each = require "moth.each"
 
@@ -11,9 +13,8 @@ local M = {}
 
 local function show(v) return v and "True" or "False" end
 local function shape_of(where, v)
-  if type(v) == "number" then v = { v } end
-  if type(v) ~= "table" or #v == 0 then check.fail("%s: normalized_shape is a size or a table of sizes", where) end
-  for i = 1, #v do check.integer(where, "normalized_shape", v[i], 1) end
+  if type(v) == "number" then return { v } end
+  if #v == 0 then check.fail("[%s] normalized_shape is an empty list", where) end
   return v
 end
 local function listed(shape) return "(" .. table.concat(shape, ", ") .. (#shape == 1 and ",)" or ")") end
@@ -32,16 +33,14 @@ end
 local LayerNorm = class("LayerNorm", Module)
 M.LayerNorm = LayerNorm
 
---- @tparam int|table normalized_shape the last sizes of the input
--- @tparam[opt] table o eps (1e-5), elementwise_affine (true), bias (true), dtype, device
-function LayerNorm:__init(normalized_shape, o)
-  o = check.options("nn.LayerNorm", o, "eps elementwise_affine bias dtype device")
-  self.normalized_shape = shape_of("nn.LayerNorm", normalized_shape)
-  self.eps = check.number("nn.LayerNorm", "eps", o.eps or 1e-5)
-  self.elementwise_affine = o.elementwise_affine ~= false
-  affine(self, self.normalized_shape, o, self.elementwise_affine, self.elementwise_affine and o.bias ~= false)
+--- normalized_shape: the last sizes of the input
+LayerNorm.__init = signature.init("nn.LayerNorm(count|count[] normalized_shape, number eps=1e-5, \z
+  bool elementwise_affine=true, bool bias=true, device device?, dtype dtype?)", function(self, o)
+  self.normalized_shape = shape_of("nn.LayerNorm", o.normalized_shape)
+  self.eps, self.elementwise_affine = o.eps, o.elementwise_affine
+  affine(self, self.normalized_shape, o, self.elementwise_affine, self.elementwise_affine and o.bias)
   self:reset()
-end
+end)
 LayerNorm.reset = reset
 
 --- x (…, normalized_shape) -> its shape
@@ -55,16 +54,14 @@ end
 local RMSNorm = class("RMSNorm", Module)
 M.RMSNorm = RMSNorm
 
---- @tparam int|table normalized_shape
--- @tparam[opt] table o eps (that of the dtype), elementwise_affine (true), dtype, device
-function RMSNorm:__init(normalized_shape, o)
-  o = check.options("nn.RMSNorm", o, "eps elementwise_affine dtype device")
-  self.normalized_shape = shape_of("nn.RMSNorm", normalized_shape)
-  if o.eps then self.eps = check.number("nn.RMSNorm", "eps", o.eps) end
-  self.elementwise_affine = o.elementwise_affine ~= false
+--- eps: that of the dtype if none is given
+RMSNorm.__init = signature.init("nn.RMSNorm(count|count[] normalized_shape, number eps?, \z
+  bool elementwise_affine=true, device device?, dtype dtype?)", function(self, o)
+  self.normalized_shape = shape_of("nn.RMSNorm", o.normalized_shape)
+  self.eps, self.elementwise_affine = o.eps, o.elementwise_affine
   affine(self, self.normalized_shape, o, self.elementwise_affine, false)
   self:reset()
-end
+end)
 RMSNorm.reset = reset
 
 --- x (…, normalized_shape) -> its shape
@@ -78,20 +75,16 @@ end
 local GroupNorm = class("GroupNorm", Module)
 M.GroupNorm = GroupNorm
 
---- @tparam int num_groups @tparam int num_channels a multiple of num_groups
--- @tparam[opt] table o eps (1e-5), affine (true), dtype, device
-function GroupNorm:__init(num_groups, num_channels, o)
-  o = check.options("nn.GroupNorm", o, "eps affine dtype device")
-  self.num_groups = check.integer("nn.GroupNorm", "num_groups", num_groups, 1)
-  self.num_channels = check.integer("nn.GroupNorm", "num_channels", num_channels, 1)
-  if num_channels % num_groups ~= 0 then
-    check.fail("nn.GroupNorm: %d channels are not divisible into %d groups", num_channels, num_groups)
+--- num_channels: a multiple of num_groups
+GroupNorm.__init = signature.init("nn.GroupNorm(count num_groups, count num_channels, number eps=1e-5, \z
+  bool affine=true, device device?, dtype dtype?)", function(self, o)
+  if o.num_channels % o.num_groups ~= 0 then
+    check.fail("[nn.GroupNorm] %d channels are not divisible into %d groups", o.num_channels, o.num_groups)
   end
-  self.eps = check.number("nn.GroupNorm", "eps", o.eps or 1e-5)
-  self.affine = o.affine ~= false
-  affine(self, { num_channels }, o, self.affine, self.affine)
+  self.num_groups, self.num_channels, self.eps, self.affine = o.num_groups, o.num_channels, o.eps, o.affine
+  affine(self, { o.num_channels }, o, o.affine, o.affine)
   self:reset()
-end
+end)
 GroupNorm.reset = reset
 
 --- x (N, C, …) -> its shape
@@ -99,6 +92,46 @@ function GroupNorm:forward(x) return moth.group_norm(x, self.num_groups, self.we
 
 function GroupNorm:extra_repr()
   return ("%d, %d, eps=%.14g, affine=%s"):format(self.num_groups, self.num_channels, self.eps, show(self.affine))
+end
+
+-- ---- with running statistics -------------------------------------------------------------------------
+
+local function statistics(name, with_affine, track)
+  local text = ("nn.%s(count num_features, number eps=1e-5, number|false momentum=0.1, bool affine=%s, \z
+    bool track_running_stats=%s, device device?, dtype dtype?)"):format(name, with_affine, track)
+  return signature.init(text, function(self, o)
+    local n, like = o.num_features, { dtype = o.dtype, device = o.device }
+    self.num_features, self.eps, self.momentum = n, o.eps, o.momentum
+    self.affine, self.track_running_stats = o.affine, o.track_running_stats
+    affine(self, { n }, o, o.affine, o.affine)
+    if o.track_running_stats then
+      self:register_buffer("running_mean", moth.zeros({ n }, like))
+      self:register_buffer("running_var", moth.ones({ n }, like))
+      self:register_buffer("num_batches_tracked", moth.zeros({}, { dtype = moth.int64, device = o.device }))
+    end
+    self:reset()
+  end)
+end
+
+-- Parameters and running statistics as at the beginning.
+local function reset_statistics(self)
+  reset(self)
+  if not self.track_running_stats then return end
+  self.running_mean:zero_()
+  self.running_var:fill_(1)
+  self.num_batches_tracked:zero_()
+end
+
+-- The weight of this batch in the running statistics.
+local function next_momentum(self)
+  if not (self.training and self.track_running_stats) then return self.momentum or 0 end
+  self.num_batches_tracked:add_(1)
+  return self.momentum or 1 / self.num_batches_tracked:item()
+end
+
+local function listing(self)
+  return ("%d, eps=%.14g, momentum=%s, affine=%s, track_running_stats=%s"):format(self.num_features, self.eps,
+    self.momentum and ("%.14g"):format(self.momentum) or "None", show(self.affine), show(self.track_running_stats))
 end
 
 -- The number of dimensions that the input of a class may have.
@@ -109,84 +142,39 @@ for size, d in each(dims) do
   local BatchNorm = class(name, Module)
   M[name] = BatchNorm
 
-  --- @tparam int num_features the channels
-  -- @tparam[opt] table o eps (1e-5), momentum (0.1; false: the average of all batches), affine (true),
-  -- track_running_stats (true), dtype, device
-  function BatchNorm:__init(num_features, o)
-    o = check.options("nn." .. name, o, "eps momentum affine track_running_stats dtype device")
-    self.num_features = check.integer("nn." .. name, "num_features", num_features, 1)
-    self.eps = check.number("nn." .. name, "eps", o.eps or 1e-5)
-    self.momentum = o.momentum
-    if o.momentum == nil then self.momentum = 0.1 end
-    self.affine = o.affine ~= false
-    self.track_running_stats = o.track_running_stats ~= false
-    affine(self, { num_features }, o, self.affine, self.affine)
-    if self.track_running_stats then
-      local like = { dtype = o.dtype, device = o.device }
-      self:register_buffer("running_mean", moth.zeros({ num_features }, like))
-      self:register_buffer("running_var", moth.ones({ num_features }, like))
-      self:register_buffer("num_batches_tracked", moth.zeros({}, { dtype = moth.int64, device = o.device }))
-    end
-    self:reset()
-  end
-
-  --- Parameters and running statistics as at the beginning.
-  function BatchNorm:reset()
-    reset(self)
-    if not self.track_running_stats then return end
-    self.running_mean:zero_()
-    self.running_var:fill_(1)
-    self.num_batches_tracked:zero_()
-  end
+  --- num_features: the channels; momentum = false (Python's None): the average of all batches
+  BatchNorm.__init = statistics(name, "true", "true")
+  BatchNorm.reset = reset_statistics
 
   --- x (N, C, …) -> its shape
   function BatchNorm:forward(x)
-    local n = x:dim()
+    local n = check.tensor("nn." .. name, "input", x):dim()
     if n < d[1] or n > d[2] then
       check.fail("nn.%s: expected an input of %s dimensions, got %d", name,
         d[1] == d[2] and tostring(d[1]) or d[1] .. " or " .. d[2], n)
     end
-    local momentum = self.momentum or 0
-    if self.training and self.track_running_stats then
-      self.num_batches_tracked:add_(1)
-      if self.momentum == false then momentum = 1 / self.num_batches_tracked:item() end
-    end
-    local own = self.training or not self.track_running_stats
+    local own, momentum = self.training or not self.track_running_stats, next_momentum(self)
     return moth.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, own, momentum, self.eps)
   end
 
-  function BatchNorm:extra_repr()
-    return ("%d, eps=%.14g, momentum=%s, affine=%s, track_running_stats=%s"):format(self.num_features, self.eps,
-      self.momentum and ("%.14g"):format(self.momentum) or "None", show(self.affine), show(self.track_running_stats))
-  end
+  BatchNorm.extra_repr = listing
 
   local instance = "InstanceNorm" .. size
   local InstanceNorm = class(instance, Module)
   M[instance] = InstanceNorm
   local rank = tonumber(size:sub(1, 1)) + 2
 
-  --- @tparam int num_features the channels @tparam[opt] table o eps (1e-5), affine (false), dtype, device
-  function InstanceNorm:__init(num_features, o)
-    o = check.options("nn." .. instance, o, "eps affine dtype device")
-    self.num_features = check.integer("nn." .. instance, "num_features", num_features, 1)
-    self.eps = check.number("nn." .. instance, "eps", o.eps or 1e-5)
-    self.affine = o.affine == true
-    affine(self, { num_features }, o, self.affine, self.affine)
-    self:reset()
-  end
-  InstanceNorm.reset = reset
+  InstanceNorm.__init = statistics(instance, "false", "false")
+  InstanceNorm.reset, InstanceNorm.extra_repr = reset_statistics, listing
 
   --- x (N, C, …) -> its shape
   function InstanceNorm:forward(x)
-    if x:dim() ~= rank then
+    if check.tensor("nn." .. instance, "input", x):dim() ~= rank then
       check.fail("nn.%s: expected an input of %d dimensions, got %d", instance, rank, x:dim())
     end
-    return moth.instance_norm(x, self.weight, self.bias, self.eps)
-  end
-
-  function InstanceNorm:extra_repr()
-    return ("%d, eps=%.14g, momentum=0.1, affine=%s, track_running_stats=False"):format(self.num_features, self.eps,
-      show(self.affine))
+    if not self.track_running_stats then return moth.instance_norm(x, self.weight, self.bias, self.eps) end
+    return functional.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training,
+      next_momentum(self), self.eps)
   end
 end
 

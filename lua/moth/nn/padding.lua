@@ -4,6 +4,7 @@
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local each = require "moth.each"
 
@@ -20,24 +21,19 @@ for kind, mode in each(kinds) do
     local Pad = class(name, Module)
     M[name] = Pad
 
-    --- @tparam int|table padding @tparam[opt] number value of ConstantPad
-    function Pad:__init(padding, value)
+    local more = kind == "ConstantPad" and ", number value" or ""
+    Pad.__init = signature.init(("nn.%s(int|int[] padding%s)"):format(name, more), function(self, o)
+      local padding = o.padding
       if type(padding) == "number" then
         local list = {}
         for i = 1, 2 * n do list[i] = padding end
         padding = list
       end
-      if type(padding) ~= "table" or #padding ~= 2 * n then
-        check.fail("nn.%s: padding is a number or a table of %d numbers", name, 2 * n)
+      if #padding ~= 2 * n then
+        check.fail("[nn.%s] padding is a number or a list of %d, got %d", name, 2 * n, #padding)
       end
-      for i = 1, 2 * n do
-        if type(padding[i]) ~= "number" or padding[i] % 1 ~= 0 then
-          check.fail("nn.%s: padding holds integers, got %s", name, tostring(padding[i]))
-        end
-      end
-      self.padding = padding
-      if kind == "ConstantPad" then self.value = check.number("nn." .. name, "value", value) end
-    end
+      self.padding, self.value = padding, o.value
+    end)
 
     function Pad:forward(x) return moth.pad(x, self.padding, mode, self.value or 0) end
 

@@ -6,6 +6,7 @@
 -- A tensor is a userdata and carries no fields, so which of them are parameters stands in a weak table.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local rows = require "moth.row_grad"
 
 local set = setmetatable({}, { __mode = "k" })
@@ -15,26 +16,31 @@ local Parameter = {}
 --- Is `x` a parameter?
 function Parameter.is(x) return set[x] == true end
 
---- A parameter with the bytes of `t` (shared, not copied).
-function Parameter.new(t, o)
-  if not B.is_tensor(t) then check.fail("nn.Parameter: expected a tensor, got %s", type(t)) end
-  o = check.options("nn.Parameter", o, "requires_grad")
+--- A parameter with the bytes of a tensor (shared, not copied).
+Parameter.new = signature("nn.Parameter(Tensor data, bool requires_grad=true)", function(t, requires_grad)
   local p = B.alias(t, true)
-  if o.requires_grad ~= false then B.set_requires_grad(p, true) end
+  if requires_grad then B.set_requires_grad(p, true) end
   set[p] = true
   return p
-end
+end)
 
 --- Notes that an optimizer holds `p`.
 function Parameter.held(p) optimized[p] = true end
 
 --- Forgets the gradients of a list, or fills them with zeros where set_to_none is false.
 function Parameter.zero_grads(list, set_to_none)
-  rows.clear(list)
-  if set_to_none ~= false then return B.zero_grads(list) end
+  if set_to_none ~= false then
+    rows.clear(list)
+    return B.zero_grads(list)
+  end
+  rows.empty(list)
   for _, p in ipairs(list) do
     local grad = B.get_grad(p)
-    if grad then B.set_grad(p, B.ops.zeros_like(grad)) end
+    if grad then
+      local own = B.alias(grad, false)
+      B.ops.zero_(own)
+      if B.requires_grad(grad) then B.set_grad(p, own) end -- of backward with create_graph: it forgets its history
+    end
   end
 end
 
@@ -57,4 +63,4 @@ function Parameter.convert(p, fn)
   return p
 end
 
-return setmetatable(Parameter, { __call = function(_, t, o) return Parameter.new(t, o) end })
+return setmetatable(Parameter, { __call = function(_, ...) return Parameter.new(...) end })

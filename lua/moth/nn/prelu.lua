@@ -1,22 +1,20 @@
 --- nn.PReLU: x, or weight x below 0, with one learned weight or one per channel.
 local moth = require "moth"
 local class = require "moth.class"
-local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local Parameter = require "moth.nn.parameter"
 local init = require "moth.nn.init_"
 
 local PReLU = class("PReLU", Module)
 
---- @tparam[opt] int num_parameters 1, or the number of channels @tparam[opt] table o init (0.25), dtype, device
-function PReLU:__init(num_parameters, o)
-  if type(num_parameters) == "table" then num_parameters, o = num_parameters.num_parameters, num_parameters end
-  o = check.options("nn.PReLU", o, "num_parameters init dtype device")
-  self.num_parameters = check.integer("nn.PReLU", "num_parameters", num_parameters or 1, 1)
-  self.init = check.number("nn.PReLU", "init", o.init or 0.25)
-  self.weight = Parameter(moth.empty({ self.num_parameters }, { dtype = o.dtype, device = o.device }))
-  self:reset()
-end
+--- num_parameters: 1, or the number of channels
+PReLU.__init = signature.init("nn.PReLU(count num_parameters=1, number init=0.25, device device?, dtype dtype?)",
+  function(self, o)
+    self.num_parameters, self.init = o.num_parameters, o.init
+    self.weight = Parameter(moth.empty({ o.num_parameters }, { dtype = o.dtype, device = o.device }))
+    self:reset()
+  end)
 
 function PReLU:reset() init.constant_(self.weight, self.init) end
 

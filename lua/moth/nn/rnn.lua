@@ -1,6 +1,6 @@
 --- nn.RNN, nn.LSTM, nn.GRU and their cells.
 --
---     local lstm = nn.LSTM(28, 64, { num_layers = 2, batch_first = true })
+--     local lstm = nn.LSTM(28, 64, 2, { batch_first = true })
 --     local out, state = lstm(x)             -- x (N, T, 28) -> out (N, T, 64); state { h, c }, each (2, N, 64)
 --     out, state = lstm(more, state)
 --
@@ -10,6 +10,7 @@ local moth = require "moth"
 local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local Parameter = require "moth.nn.parameter"
 local init = require "moth.nn.init_"
@@ -62,13 +63,7 @@ local function reset(self)
   for _, p in ipairs(self:parameters()) do init.uniform_(p, -bound, bound) end
 end
 
-local function step_of(kind, nonlinearity, where)
-  if kind ~= "RNN" then return steps[kind] end
-  if nonlinearity ~= "tanh" and nonlinearity ~= "relu" then
-    check.fail("%s: nonlinearity is 'tanh' or 'relu', got %s", where, tostring(nonlinearity))
-  end
-  return steps[nonlinearity]
-end
+local function step_of(kind, nonlinearity) return steps[kind == "RNN" and nonlinearity or kind] end
 
 -- What the caller gave as state, as a list of h and, of an LSTM, c.
 local function state_list(where, kind, given)
@@ -87,20 +82,20 @@ local function layers(kind)
   local where = "nn." .. kind
   local cls = class(kind, Module)
 
-  --- @tparam int input_size @tparam int hidden_size
-  -- @tparam[opt] table o num_layers (1), bias (true), batch_first (false), dropout (0, between layers), bidirectional
-  -- (false), dtype, device; of nn.RNN: nonlinearity ("tanh", "relu")
-  function cls:__init(input_size, hidden_size, o)
-    o = check.options(where, o, "num_layers bias batch_first dropout bidirectional dtype device"
-      .. (kind == "RNN" and " nonlinearity" or ""))
-    self.input_size = check.integer(where, "input_size", input_size, 1)
-    self.hidden_size = check.integer(where, "hidden_size", hidden_size, 1)
-    self.num_layers = check.integer(where, "num_layers", o.num_layers or 1, 1)
-    self.bias, self.batch_first = o.bias ~= false, o.batch_first == true
-    self.dropout = check.number(where, "dropout", o.dropout or 0, 0)
-    self.bidirectional = o.bidirectional == true
-    self.nonlinearity = o.nonlinearity or "tanh"
-    step_of(kind, self.nonlinearity, where)
+  local parameters = "%s(count input_size, count hidden_size, count num_layers=1, %sbool bias=true, \z
+    bool batch_first=false, number dropout=0, bool bidirectional=false, %sdevice device?, dtype dtype?)"
+  local rnn = kind == "RNN"
+  parameters = parameters:format(where, rnn and "'tanh'|'relu' nonlinearity='tanh', " or "", rnn and "" or "*, ")
+
+  --- dropout: between layers
+  cls.__init = signature.init(parameters, function(self, o)
+    local input_size, hidden_size = o.input_size, o.hidden_size
+    self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, o.num_layers
+    self.bias, self.batch_first, self.bidirectional = o.bias, o.batch_first, o.bidirectional
+    if not (o.dropout >= 0 and o.dropout <= 1) then
+      check.fail("[%s] dropout must be between 0 and 1, got %g", where, o.dropout)
+    end
+    self.dropout, self.nonlinearity = o.dropout, o.nonlinearity
     local directions = self.bidirectional and { "", "_reverse" } or { "" }
     for layer = 0, self.num_layers - 1 do
       for _, direction in ipairs(directions) do
@@ -109,13 +104,13 @@ local function layers(kind)
       end
     end
     self:reset()
-  end
+  end)
 
   cls.reset = reset
 
   -- One direction of one layer over x (T, N, in): (T, N, H) and the last state.
   local function run(self, x, state, suffix, backward)
-    local step, T = step_of(kind, self.nonlinearity, where), B.size(x, 1)
+    local step, T = step_of(kind, self.nonlinearity), B.size(x, 1)
     local w, b = self["weight_hh" .. suffix], self["bias_hh" .. suffix]
     local gx = moth.linear(x, self["weight_ih" .. suffix], self["bias_ih" .. suffix])
     local out = {}
@@ -131,7 +126,7 @@ local function layers(kind)
   -- @param[opt] state h, of an LSTM { h, c }, each (num_layers directions, N, hidden_size); zeros if not given
   -- @return the last layer's h at every step, both directions side by side; the state after the last step
   function cls:forward(x, state)
-    local batched = B.dim(x) == 3
+    local batched = B.dim(check.tensor(where, "input", x)) == 3
     if not batched and B.dim(x) ~= 2 then check.fail("%s: expected 2 or 3 dimensions, got %d", where, B.dim(x)) end
     if B.size(x, -1) ~= self.input_size then
       check.fail("%s: the last dimension must be input_size (%d), got %s", where, self.input_size, B.format(x))
@@ -191,23 +186,19 @@ local function cells(kind)
   local where = "nn." .. kind .. "Cell"
   local cls = class(kind .. "Cell", Module)
 
-  --- @tparam int input_size @tparam int hidden_size
-  -- @tparam[opt] table o bias (true), dtype, device; of nn.RNNCell: nonlinearity ("tanh", "relu")
-  function cls:__init(input_size, hidden_size, o)
-    o = check.options(where, o, "bias dtype device" .. (kind == "RNN" and " nonlinearity" or ""))
-    self.input_size = check.integer(where, "input_size", input_size, 1)
-    self.hidden_size = check.integer(where, "hidden_size", hidden_size, 1)
-    self.nonlinearity = o.nonlinearity or "tanh"
-    step_of(kind, self.nonlinearity, where)
-    add_parameters(self, kind, input_size, hidden_size, "", o.bias ~= false, { dtype = o.dtype, device = o.device })
+  local text = ("%s(count input_size, count hidden_size, bool bias=true, %sdevice device?, dtype dtype?)"):format(where,
+    kind == "RNN" and "'tanh'|'relu' nonlinearity='tanh', " or "")
+  cls.__init = signature.init(text, function(self, o)
+    self.input_size, self.hidden_size, self.nonlinearity = o.input_size, o.hidden_size, o.nonlinearity
+    add_parameters(self, kind, o.input_size, o.hidden_size, "", o.bias, { dtype = o.dtype, device = o.device })
     self:reset()
-  end
+  end)
 
   cls.reset = reset
 
   --- x (N, input_size) or (input_size); state h, of an LSTM { h, c } -> the new state
   function cls:forward(x, state)
-    local batched = B.dim(x) == 2
+    local batched = B.dim(check.tensor(where, "input", x)) == 2
     if not batched then x = x:unsqueeze(1) end
     local list, n = state_list(where, kind, state) or {}, kind == "LSTM" and 2 or 1
     local from = {}
@@ -216,7 +207,7 @@ local function cells(kind)
       if list[i] and not batched then from[i] = from[i]:unsqueeze(1) end
     end
     local gx = moth.linear(x, self.weight_ih, self.bias_ih)
-    local after = step_of(kind, self.nonlinearity, where)(gx, from, self.weight_hh, self.bias_hh)
+    local after = step_of(kind, self.nonlinearity)(gx, from, self.weight_hh, self.bias_hh)
     for i = 1, n do if not batched then after[i] = after[i]:squeeze(1) end end
     if n == 2 then return after end
     return after[1]

@@ -14,13 +14,16 @@ local Sequential = class("Sequential", Module)
 --- Modules, or one list of them, or one list of { name, module } pairs.
 function Sequential:__init(...)
   local list = { ... }
-  if #list == 1 and type(list[1]) == "table" and not Module.is(list[1]) then list = list[1] end
+  if #list == 1 and type(list[1]) == "table" and not Module.is(list[1]) then
+    list = list[1]
+    ModuleList.check_list("Sequential", list)
+  end
   for i, m in ipairs(list) do
     if type(m) == "table" and not Module.is(m) and type(m[1]) == "string" then
       self:add_module(m[1], m[2])
     else
       if not Module.is(m) then
-        check.fail("nn.Sequential: element %d is no module but %s", i, class.name(m))
+        check.fail("[nn.Sequential] element %d is no module but %s", i, class.name(m))
       end
       self:append(m)
     end
@@ -30,7 +33,7 @@ end
 -- Position -> child, size, iteration and appending are those of a list.
 Sequential.__index, Sequential.__newindex = ModuleList.__index, ModuleList.__newindex
 Sequential.size, Sequential.iter, Sequential.append = ModuleList.size, ModuleList.iter, ModuleList.append
-Sequential.extend = ModuleList.extend
+Sequential.extend, Sequential.registry = ModuleList.extend, ModuleList.registry
 
 -- Modules of moth.nn itself, without children and hooks, keep neither what they take nor what they give, so that what
 -- goes from one to the next is ours. Whether a class is one of them:
@@ -47,8 +50,7 @@ end
 --- x -> last(… second(first(x))). The first child may take several values.
 -- A result between two children that keep nothing is freed here (autograd holds what it needs), not by the collector.
 function Sequential:forward(...)
-  local list = self:children_in_order()
-  local n = #list
+  local list, n = self, #self
   if n == 0 then return ... end
   if n == 1 then return list[1](...) end
   local x = list[1](...)

@@ -8,6 +8,7 @@
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local ModuleList = require "moth.nn.module_list"
 local MultiheadAttention = require "moth.nn.multihead_attention"
@@ -19,28 +20,21 @@ local init = require "moth.nn.init_"
 
 local M = {}
 
-local layer_options = "dim_feedforward dropout activation layer_norm_eps batch_first norm_first bias dtype device"
+local layer_options = "count dim_feedforward=2048, number dropout=0.1, 'relu'|'gelu'|callable activation='relu', \z
+  number layer_norm_eps=1e-5, bool batch_first=false, bool norm_first=false, bool bias=true, device device?, \z
+  dtype dtype?"
+local layer = "count d_model, count nhead, " .. layer_options
 
 -- What both kinds of layer have: linear1, linear2, n norms and dropouts, the activation.
-local function parts(self, where, d_model, nhead, o, n)
-  check.integer(where, "d_model", d_model, 1)
-  check.integer(where, "nhead", nhead, 1)
-  local hidden, p = o.dim_feedforward or 2048, o.dropout or 0.1
+local function parts(self, o, n)
+  local d_model, hidden, p = o.d_model, o.dim_feedforward, o.dropout
   local like = { bias = o.bias, dtype = o.dtype, device = o.device }
   local norm = { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype, device = o.device }
   self.linear1, self.dropout = Linear(d_model, hidden, like), Dropout(p)
   self.linear2 = Linear(hidden, d_model, like)
   for i = 1, n do self["norm" .. i] = LayerNorm(d_model, norm) end
   for i = 1, n do self["dropout" .. i] = Dropout(p) end
-  self.norm_first = o.norm_first == true
-  local activation = o.activation or "relu"
-  if activation == "relu" or activation == "gelu" then
-    self.activation = activation
-  elseif type(activation) == "function" or Module.is(activation) then
-    self.activation = activation
-  else
-    check.fail("%s: activation is 'relu', 'gelu', a function or a module, got %s", where, tostring(activation))
-  end
+  self.norm_first, self.activation = o.norm_first, o.activation
 end
 
 local function feed_forward(self, x, dropout)
@@ -49,8 +43,11 @@ local function feed_forward(self, x, dropout)
   return dropout(self.linear2(self.dropout(act(self.linear1(x)))))
 end
 
-local function attention(o, d_model, nhead)
-  return MultiheadAttention(d_model, nhead, { dropout = o.dropout or 0.1, bias = o.bias, batch_first = o.batch_first,
+local function attention(where, o)
+  if o.d_model % o.nhead ~= 0 then
+    check.fail("[nn.%s] d_model (%d) must be a multiple of nhead (%d)", where, o.d_model, o.nhead)
+  end
+  return MultiheadAttention(o.d_model, o.nhead, { dropout = o.dropout, bias = o.bias, batch_first = o.batch_first,
     dtype = o.dtype, device = o.device })
 end
 
@@ -59,21 +56,19 @@ end
 local EncoderLayer = class("TransformerEncoderLayer", Module)
 M.TransformerEncoderLayer = EncoderLayer
 
---- @tparam int d_model @tparam int nhead
--- @tparam[opt] table o dim_feedforward (2048), dropout (0.1), activation ("relu", "gelu", a function), layer_norm_eps,
--- batch_first (false), norm_first (false), bias (true), dtype, device
-function EncoderLayer:__init(d_model, nhead, o)
-  o = check.options("nn.TransformerEncoderLayer", o, layer_options)
-  self.self_attn = attention(o, d_model, nhead)
-  parts(self, "nn.TransformerEncoderLayer", d_model, nhead, o, 2)
-end
+EncoderLayer.__init = signature.init(("nn.TransformerEncoderLayer(%s)"):format(layer), function(self, o)
+  self.self_attn = attention(self.__name, o)
+  parts(self, o, 2)
+end)
+
+local of_layer = signature("nn.TransformerEncoderLayer:forward(Tensor src, Tensor src_mask?, \z
+  Tensor src_key_padding_mask?, bool is_causal=false)", function(...) return ... end)
 
 --- src (T, N, E), batch_first: (N, T, E), without batch (T, E) -> the same
--- @tparam[opt] table o src_mask ((T, T) or (N heads, T, T)), src_key_padding_mask (N, T), is_causal
-function EncoderLayer:forward(src, o)
-  o = check.options("TransformerEncoderLayer", o, "src_mask src_key_padding_mask is_causal")
-  local how = { attn_mask = o.src_mask, key_padding_mask = o.src_key_padding_mask, is_causal = o.is_causal }
-  local function attend(x) return self.dropout1((self.self_attn(x, x, x, how))) end
+-- src_mask: (T, T) or (N heads, T, T); src_key_padding_mask: (N, T)
+function EncoderLayer:forward(...)
+  local src, mask, padding, causal = of_layer(...)
+  local function attend(x) return self.dropout1((self.self_attn(x, x, x, padding, false, mask, true, causal))) end
   if self.norm_first then
     src = src + attend(self.norm1(src))
     return src + feed_forward(self, self.norm2(src), self.dropout2)
@@ -83,30 +78,30 @@ function EncoderLayer:forward(src, o)
 end
 
 -- A layer with values of its own, as many as asked for: the first is `layer` itself copied, too.
-local function copies(where, layer, n)
-  check.integer(where, "num_layers", n, 0)
-  if not Module.is(layer) then check.fail("%s: expected a layer, got %s", where, class.name(layer)) end
+local function copies(first, n)
   local list = {}
-  for i = 1, n do list[i] = layer:clone() end
+  for i = 1, n do list[i] = first:clone() end
   return ModuleList(list)
 end
 
 local Encoder = class("TransformerEncoder", Module)
 M.TransformerEncoder = Encoder
 
---- @param layer copied num_layers times, values and all, as in PyTorch @tparam int num_layers
--- @tparam[opt] table o norm (a module for the result)
-function Encoder:__init(layer, num_layers, o)
-  o = check.options("nn.TransformerEncoder", o, "norm")
-  self.layers, self.num_layers = copies("nn.TransformerEncoder", layer, num_layers), num_layers
-  if o.norm then self.norm = o.norm end
-end
+--- encoder_layer: copied num_layers times, values and all, as in PyTorch; norm: a module for the result
+Encoder.__init = signature.init("nn.TransformerEncoder(Module encoder_layer, size num_layers, Module norm?)",
+  function(self, o)
+    self.num_layers = o.num_layers
+    self.layers = copies(o.encoder_layer, o.num_layers)
+    self.norm = o.norm
+  end)
 
---- @tparam[opt] table o mask, src_key_padding_mask, is_causal
-function Encoder:forward(src, o)
-  o = check.options("TransformerEncoder", o, "mask src_key_padding_mask is_causal")
-  local how = { src_mask = o.mask, src_key_padding_mask = o.src_key_padding_mask, is_causal = o.is_causal }
-  for _, layer in self.layers:iter() do src = layer(src, how) end
+local of_encoder = signature("nn.TransformerEncoder:forward(Tensor src, Tensor mask?, Tensor src_key_padding_mask?, \z
+  bool is_causal=false)", function(...) return ... end)
+
+--- Arguments as those of a layer.
+function Encoder:forward(...)
+  local src, mask, padding, causal = of_encoder(...)
+  for _, one in self.layers:iter() do src = one(src, mask, padding, causal) end
   return self.norm and self.norm(src) or src
 end
 
@@ -116,26 +111,26 @@ local DecoderLayer = class("TransformerDecoderLayer", Module)
 M.TransformerDecoderLayer = DecoderLayer
 
 --- Arguments as those of nn.TransformerEncoderLayer.
-function DecoderLayer:__init(d_model, nhead, o)
-  o = check.options("nn.TransformerDecoderLayer", o, layer_options)
-  self.self_attn = attention(o, d_model, nhead)
-  self.multihead_attn = attention(o, d_model, nhead)
-  parts(self, "nn.TransformerDecoderLayer", d_model, nhead, o, 3)
-end
+DecoderLayer.__init = signature.init(("nn.TransformerDecoderLayer(%s)"):format(layer), function(self, o)
+  self.self_attn = attention(self.__name, o)
+  self.multihead_attn = attention(self.__name, o)
+  parts(self, o, 3)
+end)
 
-local decoder_options = "tgt_mask memory_mask tgt_key_padding_mask memory_key_padding_mask tgt_is_causal \z
-  memory_is_causal"
+local decoder_arguments = "Tensor tgt, Tensor memory, Tensor tgt_mask?, Tensor memory_mask?, \z
+  Tensor tgt_key_padding_mask?, Tensor memory_key_padding_mask?, bool tgt_is_causal=false, bool memory_is_causal=false"
+local of_decoder_layer = signature(("nn.TransformerDecoderLayer:forward(%s)"):format(decoder_arguments),
+  function(...) return ... end)
 
 --- tgt (T, N, E), memory (S, N, E) -> (T, N, E); batch_first: (N, T, E) …
--- @tparam[opt] table o tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
--- memory_is_causal
-function DecoderLayer:forward(tgt, memory, o)
-  o = check.options("TransformerDecoderLayer", o, decoder_options)
-  local own = { attn_mask = o.tgt_mask, key_padding_mask = o.tgt_key_padding_mask, is_causal = o.tgt_is_causal }
-  local theirs = { attn_mask = o.memory_mask, key_padding_mask = o.memory_key_padding_mask,
-    is_causal = o.memory_is_causal }
-  local function attend(x) return self.dropout1((self.self_attn(x, x, x, own))) end
-  local function look(x) return self.dropout2((self.multihead_attn(x, memory, memory, theirs))) end
+function DecoderLayer:forward(...)
+  local tgt, memory, tgt_mask, mask, tgt_padding, padding, tgt_causal, causal = of_decoder_layer(...)
+  local function attend(x)
+    return self.dropout1((self.self_attn(x, x, x, tgt_padding, false, tgt_mask, true, tgt_causal)))
+  end
+  local function look(x)
+    return self.dropout2((self.multihead_attn(x, memory, memory, padding, false, mask, true, causal)))
+  end
   local x = tgt
   if self.norm_first then
     x = x + attend(self.norm1(x))
@@ -151,16 +146,21 @@ local Decoder = class("TransformerDecoder", Module)
 M.TransformerDecoder = Decoder
 
 --- Arguments as those of nn.TransformerEncoder.
-function Decoder:__init(layer, num_layers, o)
-  o = check.options("nn.TransformerDecoder", o, "norm")
-  self.layers, self.num_layers = copies("nn.TransformerDecoder", layer, num_layers), num_layers
-  if o.norm then self.norm = o.norm end
-end
+Decoder.__init = signature.init("nn.TransformerDecoder(Module decoder_layer, size num_layers, Module norm?)",
+  function(self, o)
+    self.num_layers = o.num_layers
+    self.layers = copies(o.decoder_layer, o.num_layers)
+    self.norm = o.norm
+  end)
 
---- Options as those of a layer.
-function Decoder:forward(tgt, memory, o)
-  check.options("TransformerDecoder", o, decoder_options)
-  for _, layer in self.layers:iter() do tgt = layer(tgt, memory, o) end
+local of_decoder = signature(("nn.TransformerDecoder:forward(%s)"):format(decoder_arguments),
+  function(...) return { ... } end)
+
+--- Arguments as those of a layer.
+function Decoder:forward(...)
+  local a = of_decoder(...)
+  local tgt = a[1]
+  for _, one in self.layers:iter() do tgt = one(tgt, unpack(a, 2, 8)) end
   return self.norm and self.norm(tgt) or tgt
 end
 
@@ -169,19 +169,26 @@ end
 local Transformer = class("Transformer", Module)
 M.Transformer = Transformer
 
---- @tparam[opt] table o d_model (512), nhead (8), num_encoder_layers (6), num_decoder_layers (6), and the options of
--- the layers
-function Transformer:__init(o)
-  o = check.options("nn.Transformer", o, "d_model nhead num_encoder_layers num_decoder_layers " .. layer_options)
-  local E, heads, of_layer = o.d_model or 512, o.nhead or 8, {}
-  for key in layer_options:gmatch("%S+") do of_layer[key] = o[key] end
-  local function norm()
-    return LayerNorm(E, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype, device = o.device })
+local before, after = layer_options:match("^(.-activation='relu'), (.*)$")
+
+-- The custom_encoder and custom_decoder of PyTorch's, which stand before layer_norm_eps, are not there.
+Transformer.__init = signature.init(("nn.Transformer(count d_model=512, count nhead=8, size num_encoder_layers=6, \z
+  size num_decoder_layers=6, %s, *, %s)"):format(before, after), function(self, o)
+  if o.d_model % o.nhead ~= 0 then
+    check.fail("[nn.Transformer] d_model (%d) must be a multiple of nhead (%d)", o.d_model, o.nhead)
   end
-  self.encoder = Encoder(EncoderLayer(E, heads, of_layer), o.num_encoder_layers or 6, { norm = norm() })
-  self.decoder = Decoder(DecoderLayer(E, heads, of_layer), o.num_decoder_layers or 6, { norm = norm() })
+  local of = {}
+  for _, key in ipairs({ "d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps",
+    "batch_first", "norm_first", "bias", "device", "dtype" }) do
+    of[key] = o[key]
+  end
+  local function norm()
+    return LayerNorm(o.d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype, device = o.device })
+  end
+  self.encoder = Encoder(EncoderLayer(of), o.num_encoder_layers, norm())
+  self.decoder = Decoder(DecoderLayer(of), o.num_decoder_layers, norm())
   self:reset()
-end
+end)
 
 --- PyTorch's: all matrices uniform by Xavier.
 function Transformer:reset()
@@ -190,15 +197,16 @@ function Transformer:reset()
   end
 end
 
+local of_both = signature("nn.Transformer:forward(Tensor src, Tensor tgt, Tensor src_mask?, Tensor tgt_mask?, \z
+  Tensor memory_mask?, Tensor src_key_padding_mask?, Tensor tgt_key_padding_mask?, Tensor memory_key_padding_mask?, \z
+  bool src_is_causal=false, bool tgt_is_causal=false, bool memory_is_causal=false)", function(...) return ... end)
+
 --- src (S, N, E), tgt (T, N, E) -> (T, N, E); batch_first: (N, S, E) …
--- @tparam[opt] table o src_mask, src_key_padding_mask, src_is_causal, and the options of the decoder
-function Transformer:forward(src, tgt, o)
-  o = check.options("Transformer", o, "src_mask src_key_padding_mask src_is_causal " .. decoder_options)
-  local memory = self.encoder(src, { mask = o.src_mask, src_key_padding_mask = o.src_key_padding_mask,
-    is_causal = o.src_is_causal })
-  local of_decoder = {}
-  for key in decoder_options:gmatch("%S+") do of_decoder[key] = o[key] end
-  return self.decoder(tgt, memory, of_decoder)
+function Transformer:forward(...)
+  local src, tgt, src_mask, tgt_mask, memory_mask, src_padding, tgt_padding, padding, src_causal, tgt_causal, causal =
+    of_both(...)
+  local memory = self.encoder(src, src_mask, src_padding, src_causal)
+  return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_padding, padding, tgt_causal, causal)
 end
 
 --- The mask (n, n) under which each position sees itself and those before it: -inf above the diagonal, 0 elsewhere.

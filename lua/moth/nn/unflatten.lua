@@ -1,21 +1,21 @@
 --- nn.Unflatten: splits one dimension into several.
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 
 local Unflatten = class("Unflatten", Module)
 
---- @tparam int dim counted from 1 @tparam table sizes one may be -1
-function Unflatten:__init(dim, sizes)
-  if type(dim) ~= "number" or dim == 0 or dim ~= math.floor(dim) then
-    check.fail("nn.Unflatten: dim is a dimension, counted from 1 (or from the end by -1); got %s", tostring(dim))
-  end
-  if type(sizes) ~= "table" or #sizes == 0 then check.fail("nn.Unflatten: sizes must be a list of integers") end
-  self.dim, self.unflattened_size = dim, sizes
-end
+--- One of the sizes may be -1.
+Unflatten.__init = signature.init("nn.Unflatten(Dim dim, int[] unflattened_size)", function(self, o)
+  if #o.unflattened_size == 0 then check.fail("[nn.Unflatten] unflattened_size is empty") end
+  self.dim, self.unflattened_size = o.dim, o.unflattened_size
+end)
 
 --- nn.Unflatten(2, {3, 4}): (B, 12) -> (B, 3, 4)
-function Unflatten:forward(x) return x:unflatten(self.dim, self.unflattened_size) end
+function Unflatten:forward(x)
+  return check.tensor("nn.Unflatten", "input", x):unflatten(self.dim, self.unflattened_size)
+end
 
 -- The listing is PyTorch's, in which dimensions count from 0.
 function Unflatten:extra_repr()

@@ -1,7 +1,9 @@
 --- nn.utils: gradients of many parameters at once, parameters as one vector, padding, names.
 local B = require "moth_lua"
 local moth = require "moth"
+local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Ordered = require "moth.nn.ordered"
 local rows = require "moth.row_grad"
 local each = require "moth.each"
@@ -39,39 +41,40 @@ local function clip(grads, max_norm, p, must_be_finite)
 end
 
 --- Scales the gradients in place so that their norm, taken as one vector, is at most max_norm.
--- o.norm_type (2, math.huge for the maximum), o.error_if_nonfinite (false)
+-- norm_type: math.huge for the maximum
 -- @return the norm before, a 0-dim tensor
-function M.clip_grad_norm_(parameters, max_norm, o)
-  o = check.options("clip_grad_norm_", o, "norm_type error_if_nonfinite")
+M.clip_grad_norm_ = signature("nn.utils.clip_grad_norm_(list|Tensor parameters, number max_norm, number norm_type=2, \z
+  bool error_if_nonfinite=false)", function(parameters, max_norm, p, must_be_finite)
   check.number("clip_grad_norm_", "max_norm", max_norm, 0)
-  return moth.no_grad(clip, gradients("clip_grad_norm_", parameters), max_norm, o.norm_type or 2,
-    o.error_if_nonfinite)
-end
+  return moth.no_grad(clip, gradients("clip_grad_norm_", parameters), max_norm, p, must_be_finite)
+end)
 
---- The norm of all gradients as one vector, a 0-dim tensor. @param[opt] norm_type 2
-function M.grad_norm(parameters, norm_type)
-  return moth.no_grad(total_norm, gradients("grad_norm", parameters), norm_type or 2)
-end
+--- The norm of all gradients as one vector, a 0-dim tensor.
+M.grad_norm = signature("nn.utils.grad_norm(list|Tensor parameters, number norm_type=2)", function(parameters, p)
+  return moth.no_grad(total_norm, gradients("grad_norm", parameters), p)
+end)
 
 local function clamp_all(grads, value)
   for _, g in ipairs(grads) do g:copy_(g:clamp(-value, value)) end
 end
 
---- Cuts each element of the gradients, in place, to [-value, value].
-function M.clip_grad_value_(parameters, value)
-  check.number("clip_grad_value_", "value", value, 0)
-  moth.no_grad(clamp_all, gradients("clip_grad_value_", parameters), value)
-end
+--- Cuts each element of the gradients, in place, to [-clip_value, clip_value].
+M.clip_grad_value_ = signature("nn.utils.clip_grad_value_(list|Tensor parameters, number clip_value)",
+  function(parameters, value)
+    check.number("clip_grad_value_", "clip_value", value, 0)
+    moth.no_grad(clamp_all, gradients("clip_grad_value_", parameters), value)
+  end)
 
 --- All parameters as one vector (a copy, differentiable).
-function M.parameters_to_vector(parameters)
+M.parameters_to_vector = signature("nn.utils.parameters_to_vector(Tensor[] parameters)", function(parameters)
   local flat = {}
   for i, p in ipairs(parameters) do flat[i] = p:reshape(-1) end
   return moth.cat(flat)
-end
+end)
 
 --- Writes consecutive parts of a vector into the parameters.
-function M.vector_to_parameters(vector, parameters)
+M.vector_to_parameters = signature("nn.utils.vector_to_parameters(Tensor vec, Tensor[] parameters)",
+function(vector, parameters)
   local n = 0
   for _, p in ipairs(parameters) do n = n + B.numel(p) end
   if n ~= B.numel(vector) then
@@ -84,14 +87,14 @@ function M.vector_to_parameters(vector, parameters)
       at = at + B.numel(p)
     end
   end)
-end
+end)
 
 --- Sequences (L_i, …) as one tensor (N, L, …), filled up at the end.
--- o.padding_value (0), o.batch_first (true: moth's default, unlike PyTorch's)
+-- batch_first: true is moth's default, unlike PyTorch's
 -- @return the tensor and an int64 tensor of the lengths
-function M.pad_sequence(list, o)
-  o = check.options("pad_sequence", o, "padding_value batch_first")
-  if type(list) ~= "table" or #list == 0 then check.fail("pad_sequence: expected a list of tensors") end
+M.pad_sequence = signature("nn.utils.pad_sequence(Tensor[] sequences, bool batch_first=true, number padding_value=0)",
+function(list, batch_first, padding_value)
+  if #list == 0 then check.fail("[nn.utils.pad_sequence] expected a list of tensors, got an empty one") end
   local lengths, longest = {}, 0
   for i, t in ipairs(list) do
     lengths[i] = t:size(1)
@@ -99,17 +102,17 @@ function M.pad_sequence(list, o)
   end
   local shape = { #list, longest }
   for d = 2, B.dim(list[1]) do shape[d + 1] = B.size(list[1], d) end
-  local out = moth.full(shape, o.padding_value or 0, { dtype = list[1]:dtype(), device = list[1]:device() })
+  local out = moth.full(shape, padding_value, { dtype = list[1]:dtype(), device = list[1]:device() })
   for i, t in ipairs(list) do
     if lengths[i] > 0 then out:select(1, i):narrow(1, 1, lengths[i]):copy_(t) end
   end
-  if o.batch_first == false then out = out:transpose(1, 2):contiguous() end
+  if not batch_first then out = out:transpose(1, 2):contiguous() end
   return out, moth.tensor(lengths, { dtype = moth.int64 })
-end
+end)
 
 --- A state dict under other names: remap(sd, { ["^encoder%."] = "backbone." }). The first pattern that fits, in
 -- alphabetical order, is replaced; a replacement by false leaves the entry out.
-function M.remap(sd, patterns)
+M.remap = signature("nn.utils.remap(table sd, table patterns)", function(sd, patterns)
   local order, out = {}, Ordered.new()
   for pattern in each(patterns) do order[#order + 1] = pattern end
   table.sort(order)
@@ -132,11 +135,16 @@ function M.remap(sd, patterns)
     end
   end
   return out
-end
+end)
 
 --- The mean of several state dicts with the same names: model averaging.
-function M.average(list)
+M.average = signature("nn.utils.average(list list)", function(list)
   local out = Ordered.new()
+  for i = 1, math.max(#list, 1) do
+    if not Ordered.is(list[i]) then
+      check.fail("[nn.utils.average] expected a list of state dicts, got %s as element %d", class.name(list[i]), i)
+    end
+  end
   moth.no_grad(function()
     for name, first in Ordered.items(list[1]) do
       local sum = first:clone()
@@ -149,10 +157,10 @@ function M.average(list)
     end
   end)
   return out
-end
+end)
 
 --- A listing of all modules with the shape and size of their parameters, as a string.
-function M.summary(model)
+M.summary = signature("nn.utils.summary(Module model)", function(model)
   local fmt = require "moth.fmt"
   local lines = { ("%-36s %-18s %-16s %12s"):format("Module", "Parameter", "Shape", "Numbers") }
   for path, m in model:named_modules() do
@@ -165,8 +173,8 @@ function M.summary(model)
     end
     if not own then lines[#lines + 1] = where end
   end
-  lines[#lines + 1] = "Parameters: " .. fmt.commas(model:num_parameters())
+  lines[#lines + 1] = "Parameters: " .. fmt.commas(require("moth.nn.module").num_parameters(model))
   return table.concat(lines, "\n")
-end
+end)
 
 return M

@@ -1,7 +1,7 @@
 --- optim.Adagrad: steps divided by the root of the sum of all squared gradients (Duchi, Hazan and Singer 2011).
 --
--- Arguments: params; { lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10,
--- maximize = false }
+-- Arguments: params, lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
+-- maximize = false
 --
 -- For each parameter x with gradient g, in step t:
 --   1. g = -g if maximize; g = g + weight_decay x
@@ -16,13 +16,10 @@ local Optimizer = require "moth.optim.optimizer"
 
 local Adagrad = class("Adagrad", Optimizer)
 
-function Adagrad:__init(params, o)
-  o = self:options(o, "lr lr_decay weight_decay initial_accumulator_value eps maximize")
-  Optimizer.__init(self, params, { lr = o.lr or 1e-2, eps = o.eps or 1e-10, weight_decay = o.weight_decay or 0,
-    lr_decay = check.number("optim.Adagrad", "lr_decay", o.lr_decay or 0, 0), maximize = o.maximize or false,
-    initial_accumulator_value = check.number("optim.Adagrad", "initial_accumulator_value",
-      o.initial_accumulator_value or 0, 0) })
-end
+Adagrad.__init = Optimizer.init("optim.Adagrad", "number lr=1e-2, number lr_decay=0, number weight_decay=0, \z
+  number initial_accumulator_value=0, number eps=1e-10, *, bool maximize=false", function(_, o)
+  for _, key in ipairs({ "lr_decay", "initial_accumulator_value" }) do check.number("optim.Adagrad", key, o[key], 0) end
+end)
 
 -- The same of the rows that were read, alone.
 function Adagrad:step_row(group, p, g)

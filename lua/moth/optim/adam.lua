@@ -1,7 +1,7 @@
 --- optim.Adam: Kingma and Ba 2015; with amsgrad Reddi et al. 2018. Weight decay is an L2 penalty (see AdamW).
 --
--- Arguments: params; { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, amsgrad = false,
--- maximize = false }
+-- Arguments: params, lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, amsgrad = false;
+-- maximize = false
 --
 -- For each parameter x with gradient g, in its step t (from 1):
 --   1. g = -g if maximize; g = g + weight_decay x
@@ -17,18 +17,24 @@ local check = require "moth.utils.check"
 local Optimizer = require "moth.optim.optimizer"
 
 local Adam = class("Adam", Optimizer)
-Adam.decoupled, Adam.default_decay = false, 0
+Adam.decoupled = false
 
-function Adam:__init(params, o)
-  o = self:options(o, "lr betas eps weight_decay amsgrad maximize")
-  local betas = o.betas or { 0.9, 0.999 }
-  for i = 1, 2 do
-    local beta = check.number("optim." .. self.__name, ("betas[%d]"):format(i), betas[i], 0)
-    if beta >= 1 then check.fail("optim.%s: betas[%d] must be less than 1, got %g", self.__name, i, beta) end
-  end
-  Optimizer.__init(self, params, { lr = o.lr or 1e-3, betas = { betas[1], betas[2] }, eps = o.eps or 1e-8,
-    weight_decay = o.weight_decay or self.default_decay, amsgrad = o.amsgrad or false, maximize = o.maximize or false })
+--- The __init of Adam with this decay.
+function Adam.with_decay(name, decay)
+  local parameters = "number lr=1e-3, number[] betas?, number eps=1e-8, number weight_decay=%g, bool amsgrad=false, \z
+    *, bool maximize=false"
+  return Optimizer.init(name, parameters:format(decay), function(_, o)
+    local betas = o.betas or { 0.9, 0.999 }
+    if #betas ~= 2 then check.fail("[%s] betas are two numbers, got %d", name, #betas) end
+    for i = 1, 2 do
+      if not (betas[i] >= 0 and betas[i] < 1) then
+        check.fail("[%s] betas[%d] must be less than 1 and at least 0, got %g", name, i, betas[i])
+      end
+    end
+    o.betas = { betas[1], betas[2] }
+  end)
 end
+Adam.__init = Adam.with_decay("optim.Adam", 0)
 
 local function new_state(p, amsgrad)
   local s = { step = 0, exp_avg = keep(moth.zeros_like(p)), exp_avg_sq = keep(moth.zeros_like(p)) }

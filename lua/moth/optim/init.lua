@@ -1,6 +1,6 @@
 --- moth.optim: optimizers and learning-rate schedules. Each file is loaded when it is first asked for.
 local class = require "moth.class"
-local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 
 local files = { Optimizer = "optimizer", SGD = "sgd", Adam = "adam", AdamW = "adamw", RMSprop = "rmsprop",
   Adagrad = "adagrad", lr_scheduler = "lr_scheduler" }
@@ -11,8 +11,6 @@ local optim = {}
 function optim.class(name, base) return class(name, base or require "moth.optim.optimizer") end
 
 --- The learning rate for `replicas` times the batch (the linear scaling rule): scale_lr(1e-4, 4) is 4e-4.
-function optim.scale_lr(lr, replicas)
-  return check.number("optim.scale_lr", "lr", lr) * check.integer("optim.scale_lr", "replicas", replicas, 1)
-end
+optim.scale_lr = signature("optim.scale_lr(number lr, count replicas)", function(lr, replicas) return lr * replicas end)
 
 return require("moth.lazy")(optim, "moth.optim.", files)

@@ -1,12 +1,14 @@
 --- optim.lr_scheduler: learning rates by epoch.
 --
---     local sched = optim.lr_scheduler.StepLR(opt, { step_size = 5, gamma = 0.1 })
+--     local sched = optim.lr_scheduler.StepLR(opt, 5, 0.1)        -- or: StepLR(opt, { step_size = 5 })
 --     for epoch = 1, 10 do train(); sched:step() end      -- epochs 1-5: lr, 6-10: lr / 10
 --
 -- A schedule is a factor of the rate that a group had at first (initial_lr), as a function of the number of
 -- steps taken: closed forms, so that a loaded schedule continues to the bit. SequentialLR puts them in a row.
+local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 
 local M = {}
@@ -15,9 +17,8 @@ local LRScheduler = class("LRScheduler")
 M.LRScheduler = LRScheduler
 
 function LRScheduler:__init(optimizer)
-  local where = "lr_scheduler." .. self.__name
   if type(optimizer) ~= "table" or type(optimizer.param_groups) ~= "table" then
-    check.fail("%s: expected an optimizer, got %s", where, class.name(optimizer))
+    check.fail("[lr_scheduler.%s] expected an optimizer, got %s", self.__name, class.name(optimizer))
   end
   self.optimizer, self.base_lrs, self.last_epoch = optimizer, {}, 0
   for i, group in ipairs(optimizer.param_groups) do
@@ -34,13 +35,18 @@ function LRScheduler:rate() check.fail("lr_scheduler.%s has no rate", self.__nam
 function LRScheduler:apply()
   self.last_lr = {}
   for i, group in ipairs(self.optimizer.param_groups) do
+    if not self.base_lrs[i] then -- a group that came later
+      group.initial_lr = group.initial_lr or group.lr
+      self.base_lrs[i] = group.initial_lr
+    end
     group.lr = self:rate(self.base_lrs[i], self.last_epoch, i)
     self.last_lr[i] = group.lr
   end
 end
 
 --- One epoch on; call it after the optimizer's steps of an epoch.
-function LRScheduler:step()
+function LRScheduler:step(...)
+  if select("#", ...) > 0 then check.fail("[lr_scheduler.%s] step takes no arguments", self.__name) end
   self.last_epoch = self.last_epoch + 1
   self:apply()
 end
@@ -60,43 +66,35 @@ function LRScheduler:state_dict()
 end
 
 function LRScheduler:load_state_dict(sd)
+  if type(sd) ~= "table" or type(sd.base_lrs) ~= "table" or type(sd.last_epoch) ~= "number" then
+    check.fail("[lr_scheduler.%s] load_state_dict: expected what state_dict gave, got %s", self.__name, class.name(sd))
+  end
   for key, value in each(sd) do self[key] = type(value) == "table" and { unpack(value) } or value end
   self:apply()
 end
 
--- define(name, defaults, check, rate): a class whose options are fields. A default of M stands for "must be given".
-local function define(name, defaults, verify, rate)
+signature.type("Optimizer", function(v) return type(v) == "table" and type(v.param_groups) == "table" end,
+  "an optimizer")
+
+-- define(name, parameters, rate, verify): a class whose parameters, in PyTorch's order, are fields.
+local function define(name, parameters, rate, verify)
   local cls = class(name, LRScheduler)
-  local allowed = {}
-  for key in each(defaults) do allowed[#allowed + 1] = key end
-  table.sort(allowed)
-  allowed = table.concat(allowed, " ")
-  function cls:__init(optimizer, o)
-    local where = "lr_scheduler." .. name
-    o = check.options(where, o, allowed)
-    for key, default in each(defaults) do
-      local value = o[key]
-      if value == nil then value = default end
-      if value == M then check.fail("%s: option '%s' is missing", where, key) end
-      self[key] = value
-    end
-    verify(self, where)
-    LRScheduler.__init(self, optimizer)
-  end
+  cls.__init = signature.init(("lr_scheduler.%s(Optimizer optimizer, %s)"):format(name, parameters), function(self, o)
+    for key, value in each(o) do self[key] = value end
+    if verify then verify(self) end
+    LRScheduler.__init(self, o.optimizer)
+  end)
   cls.rate = rate
   M[name] = cls
 end
 
 --- rate = base gamma^floor(epoch / step_size)
-define("StepLR", { step_size = M, gamma = 0.1 }, function(self, where)
-  check.integer(where, "step_size", self.step_size, 1)
-  check.number(where, "gamma", self.gamma)
-end, function(self, base, epoch) return base * self.gamma ^ math.floor(epoch / self.step_size) end)
+define("StepLR", "count step_size, number gamma=0.1", function(self, base, epoch)
+  return base * self.gamma ^ math.floor(epoch / self.step_size)
+end)
 
 --- rate = base gamma^(how many milestones have been reached)
-define("MultiStepLR", { milestones = M, gamma = 0.1 }, function(self, where)
-  for i, m in ipairs(self.milestones) do check.integer(where, ("milestones[%d]"):format(i), m, 1) end
-end, function(self, base, epoch)
+define("MultiStepLR", "count[] milestones, number gamma=0.1", function(self, base, epoch)
   local reached = 0
   for _, m in ipairs(self.milestones) do
     if epoch >= m then reached = reached + 1 end
@@ -105,59 +103,42 @@ end, function(self, base, epoch)
 end)
 
 --- rate = base gamma^epoch
-define("ExponentialLR", { gamma = M }, function(self, where) check.number(where, "gamma", self.gamma) end,
-  function(self, base, epoch) return base * self.gamma ^ epoch end)
+define("ExponentialLR", "number gamma", function(self, base, epoch) return base * self.gamma ^ epoch end)
 
 --- From base to eta_min in T_max epochs, along half a cosine (and back, Loshchilov and Hutter 2017).
-define("CosineAnnealingLR", { T_max = M, eta_min = 0 }, function(self, where)
-  check.integer(where, "T_max", self.T_max, 1)
-  check.number(where, "eta_min", self.eta_min)
-end, function(self, base, epoch)
+define("CosineAnnealingLR", "count T_max, number eta_min=0", function(self, base, epoch)
   return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * epoch / self.T_max)) / 2
 end)
 
 --- From start_factor base to end_factor base, evenly, in total_iters epochs: warm-up.
-define("LinearLR", { start_factor = 1 / 3, end_factor = 1, total_iters = 5 }, function(self, where)
-  check.integer(where, "total_iters", self.total_iters, 1)
-  check.number(where, "start_factor", self.start_factor, 0)
-  check.number(where, "end_factor", self.end_factor, 0)
-end, function(self, base, epoch)
-  local share = math.min(epoch, self.total_iters) / self.total_iters
-  return base * (self.start_factor + (self.end_factor - self.start_factor) * share)
-end)
+define("LinearLR", "number start_factor=0.33333333333333333, number end_factor=1, count total_iters=5",
+  function(self, base, epoch)
+    local share = math.min(epoch, self.total_iters) / self.total_iters
+    return base * (self.start_factor + (self.end_factor - self.start_factor) * share)
+  end, function(self)
+    check.number("lr_scheduler.LinearLR", "start_factor", self.start_factor, 0)
+    check.number("lr_scheduler.LinearLR", "end_factor", self.end_factor, 0)
+  end)
 
 --- factor base for total_iters epochs, then base.
-define("ConstantLR", { factor = 1 / 3, total_iters = 5 }, function(self, where)
-  check.integer(where, "total_iters", self.total_iters, 0)
-  check.number(where, "factor", self.factor, 0)
-end, function(self, base, epoch) return epoch < self.total_iters and base * self.factor or base end)
+define("ConstantLR", "number factor=0.33333333333333333, size total_iters=5", function(self, base, epoch)
+  return epoch < self.total_iters and base * self.factor or base
+end, function(self) check.number("lr_scheduler.ConstantLR", "factor", self.factor, 0) end)
 
 --- rate = base lr_lambda(epoch); lr_lambda is a function or a list of them, one per group.
-define("LambdaLR", { lr_lambda = M }, function(self, where)
-  self.lambdas, self.lr_lambda = self.lr_lambda, nil
-  if type(self.lambdas) ~= "function" and type(self.lambdas) ~= "table" then
-    check.fail("%s: lr_lambda must be a function or a list of them, got %s", where, type(self.lambdas))
-  end
-end, function(self, base, epoch, i)
+define("LambdaLR", "function|list lr_lambda", function(self, base, epoch, i)
   local fn = type(self.lambdas) == "table" and self.lambdas[i] or self.lambdas
-  if type(fn) ~= "function" then check.fail("lr_scheduler.LambdaLR: there is no function for group %d", i) end
+  if type(fn) ~= "function" then check.fail("[lr_scheduler.LambdaLR] there is no function for group %d", i) end
   return base * fn(epoch)
-end)
+end, function(self) self.lambdas, self.lr_lambda = self.lr_lambda, nil end)
 
 --- base (1 - epoch / total_iters)^power, 0 after total_iters epochs.
-define("PolynomialLR", { total_iters = 5, power = 1 }, function(self, where)
-  check.integer(where, "total_iters", self.total_iters, 1)
-  check.number(where, "power", self.power)
-end, function(self, base, epoch)
+define("PolynomialLR", "count total_iters=5, number power=1", function(self, base, epoch)
   return base * (1 - math.min(epoch, self.total_iters) / self.total_iters) ^ self.power
 end)
 
 --- Half a cosine from base to eta_min in T_0 epochs, then again in T_0 T_mult, … (Loshchilov and Hutter 2017).
-define("CosineAnnealingWarmRestarts", { T_0 = M, T_mult = 1, eta_min = 0 }, function(self, where)
-  check.integer(where, "T_0", self.T_0, 1)
-  check.integer(where, "T_mult", self.T_mult, 1)
-  check.number(where, "eta_min", self.eta_min)
-end, function(self, base, epoch)
+define("CosineAnnealingWarmRestarts", "count T_0, count T_mult=1, number eta_min=0", function(self, base, epoch)
   local length, since = self.T_0, epoch
   if self.T_mult == 1 then
     since = since % length
@@ -171,27 +152,24 @@ M.OneCycleLR = require("moth.optim.one_cycle")(LRScheduler)
 
 -- ---- by what is measured -----------------------------------------------------------------------------
 
---- ReduceLROnPlateau(opt, { mode = "min", factor = 0.1, patience = 10, threshold = 1e-4, threshold_mode = "rel",
--- cooldown = 0, min_lr = 0, eps = 1e-8 }); sched:step(validation_loss): times factor when it has not become better for
--- more than `patience` epochs.
+--- sched:step(validation_loss): times factor when it has not become better for more than `patience` epochs.
 local Plateau = class("ReduceLROnPlateau", LRScheduler)
 M.ReduceLROnPlateau = Plateau
 
-function Plateau:__init(optimizer, o)
-  local where = "lr_scheduler.ReduceLROnPlateau"
-  o = check.options(where, o, "mode factor patience threshold threshold_mode cooldown min_lr eps")
-  self.mode, self.factor, self.patience = o.mode or "min", o.factor or 0.1, o.patience or 10
-  self.threshold, self.threshold_mode = o.threshold or 1e-4, o.threshold_mode or "rel"
-  self.cooldown, self.min_lr, self.eps = o.cooldown or 0, o.min_lr or 0, o.eps or 1e-8
-  if self.mode ~= "min" and self.mode ~= "max" then check.fail("%s: mode is 'min' or 'max'", where) end
-  if self.threshold_mode ~= "rel" and self.threshold_mode ~= "abs" then
-    check.fail("%s: threshold_mode is 'rel' or 'abs'", where)
+Plateau.__init = signature.init("lr_scheduler.ReduceLROnPlateau(Optimizer optimizer, 'min'|'max' mode='min', \z
+  number factor=0.1, size patience=10, number threshold=1e-4, 'rel'|'abs' threshold_mode='rel', size cooldown=0, \z
+  number|number[] min_lr=0, number eps=1e-8)", function(self, o)
+  local groups, min_lr = #o.optimizer.param_groups, o.min_lr
+  if not (o.factor >= 0 and o.factor < 1) then
+    check.fail("[lr_scheduler.ReduceLROnPlateau] factor must be at least 0 and below 1, got %g", o.factor)
   end
-  check.number(where, "factor", self.factor, 0)
-  if self.factor >= 1 then check.fail("%s: factor must be below 1, got %g", where, self.factor) end
+  if type(min_lr) == "table" and #min_lr ~= groups then
+    check.fail("[lr_scheduler.ReduceLROnPlateau] min_lr has %d numbers for %d groups", #min_lr, groups)
+  end
+  for key, value in each(o) do self[key] = value end
   self.best, self.bad, self.waiting = self.mode == "min" and math.huge or -math.huge, 0, 0
-  LRScheduler.__init(self, optimizer)
-end
+  LRScheduler.__init(self, o.optimizer)
+end)
 
 -- Kept as rates, not as a power of the factor: a group's rate may have met min_lr.
 function Plateau:apply()
@@ -204,7 +182,7 @@ end
 
 --- @tparam number metric what is to become smaller (mode "min") or larger; a tensor of one element is taken, too
 function Plateau:step(metric)
-  if type(metric) == "userdata" then metric = metric:item() end
+  if B.is_tensor(metric) then metric = metric:item() end
   check.number("ReduceLROnPlateau:step", "metric", metric == metric and metric or self.best) -- NaN is no improvement
   self.last_epoch = self.last_epoch + 1
   local sign, best = self.mode == "min" and 1 or -1, self.best
@@ -213,8 +191,9 @@ function Plateau:step(metric)
   if sign * metric < sign * best - slack then self.best, self.bad = metric, 0 else self.bad = self.bad + 1 end
   if self.waiting > 0 then self.waiting, self.bad = self.waiting - 1, 0 end
   if self.bad > self.patience then
+    local least = self.min_lr
     for i, lr in ipairs(self.last_lr) do
-      local lower = math.max(lr * self.factor, self.min_lr)
+      local lower = math.max(lr * self.factor, type(least) == "table" and least[i] or least)
       if lr - lower > self.eps then self.last_lr[i] = lower end
     end
     self.waiting, self.bad = self.cooldown, 0
@@ -224,27 +203,27 @@ end
 
 -- ---- several in a row ------------------------------------------------------------------------------
 
---- { schedulers = { a, b, … }, milestones = { when b begins, … } }: each counts its epochs from 0.
+--- SequentialLR(opt, { a, b, … }, { when b begins, … }): each counts its epochs from 0.
 local SequentialLR = class("SequentialLR", LRScheduler)
 M.SequentialLR = SequentialLR
 
-function SequentialLR:__init(optimizer, o)
-  o = check.options("lr_scheduler.SequentialLR", o, "schedulers milestones")
+SequentialLR.__init = signature.init("lr_scheduler.SequentialLR(Optimizer optimizer, list schedulers, \z
+  count[] milestones)", function(self, o)
   local list, at = o.schedulers, o.milestones
-  if type(list) ~= "table" or type(at) ~= "table" or #list == 0 or #at ~= #list - 1 then
-    check.fail("lr_scheduler.SequentialLR: expected n schedulers and n - 1 milestones")
+  if #list == 0 or #at ~= #list - 1 then
+    check.fail("[lr_scheduler.SequentialLR] expected n schedulers and n - 1 milestones, got %d and %d", #list, #at)
   end
   for i, s in ipairs(list) do
-    if s.optimizer ~= optimizer then
-      check.fail("lr_scheduler.SequentialLR: scheduler %d belongs to another optimizer", i)
+    if type(s) ~= "table" or s.optimizer ~= o.optimizer then
+      check.fail("[lr_scheduler.SequentialLR] scheduler %d belongs to another optimizer", i)
     end
     if i > 1 and i <= #at and at[i] <= at[i - 1] then
-      check.fail("lr_scheduler.SequentialLR: the milestones must increase")
+      check.fail("[lr_scheduler.SequentialLR] the milestones must increase")
     end
   end
   self.schedulers, self.milestones = list, { unpack(at) }
-  LRScheduler.__init(self, optimizer)
-end
+  LRScheduler.__init(self, o.optimizer)
+end)
 
 function SequentialLR:apply()
   local which, since = 1, 0

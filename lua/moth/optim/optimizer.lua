@@ -1,7 +1,7 @@
 --- optim.Optimizer: parameter groups, state per parameter, saving and loading.
 --
 --     local MySGD = optim.class("MySGD")
---     function MySGD:__init(params, o) optim.Optimizer.__init(self, params, { lr = o.lr or 1e-3 }) end
+--     MySGD.__init = optim.Optimizer.init("MySGD", "number lr=1e-3")
 --     function MySGD:step()
 --       moth.no_grad(function()
 --         for _, group in ipairs(self.param_groups) do
@@ -18,6 +18,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Parameter = require "moth.nn.parameter"
 local rows = require "moth.row_grad"
 local each = require "moth.each"
@@ -34,7 +35,8 @@ local state_meta = {
 
 --- @param params a list of parameters, or of groups { params = {…}, lr = … }
 -- @tparam table defaults the options of groups that do not set them
-function Optimizer:__init(params, defaults)
+function Optimizer:__init(params, defaults, ...)
+  if select("#", ...) > 0 then check.fail("[optim.%s] too many arguments; (params, defaults)", self.__name) end
   self.defaults = defaults or {}
   self.param_groups, self.owned = {}, {}
   self.state = setmetatable({}, state_meta)
@@ -49,13 +51,20 @@ function Optimizer:__init(params, defaults)
   for _, group in ipairs(params) do self:add_param_group(group) end
 end
 
---- Options that every class checks in the same way, by name: @tparam table o @tparam string allowed
-function Optimizer:options(o, allowed)
-  o = check.options("optim." .. self.__name, o, allowed)
-  for _, name in ipairs({ "lr", "weight_decay", "momentum", "eps" }) do
-    if o[name] ~= nil then check.number("optim." .. self.__name, name, o[name], 0) end
-  end
-  return o
+--- The __init of an optimizer that takes `params` and then what a signature says:
+-- MySGD.__init = Optimizer.init("optim.MySGD", "number lr=1e-3, number momentum=0", function(self, params, o) … end).
+-- `finish`, if there is one, checks the options and may change them; lr, weight_decay, momentum and eps are at least 0.
+function Optimizer.init(name, parameters, finish)
+  local text = ("%s(list|Tensor params, %s)"):format(name, parameters)
+  return signature.init(text, function(self, o)
+    for _, key in ipairs({ "lr", "weight_decay", "momentum", "eps" }) do
+      if o[key] then check.number(name, key, o[key], 0) end
+    end
+    if finish then finish(self, o) end
+    local params = o.params
+    o.params = nil
+    Optimizer.__init(self, params, o)
+  end)
 end
 
 --- Adds { params = a parameter or a list of them, … }; what it does not say is taken from the defaults.
@@ -63,10 +72,17 @@ function Optimizer:add_param_group(group)
   local where = "optim." .. self.__name
   if type(group) ~= "table" or group.params == nil then check.fail("%s: a group is { params = {…}, … }", where) end
   local new = { params = B.is_tensor(group.params) and { group.params } or group.params }
+  if type(new.params) ~= "table" then
+    check.fail("%s: params of a group: expected a list of parameters, got %s", where, class.name(new.params))
+  end
   for key, value in each(group) do
     if key ~= "params" then
       if self.defaults[key] == nil and key ~= "name" and key ~= "initial_lr" then
         check.fail("%s: unknown option '%s' in a group", where, tostring(key))
+      end
+      local default = self.defaults[key]
+      if default ~= nil and type(value) ~= type(default) then
+        check.fail("%s: option '%s' of a group: expected a %s, got %s", where, key, type(default), type(value))
       end
       new[key] = value
     end
@@ -84,14 +100,19 @@ function Optimizer:add_param_group(group)
   self.param_groups[#self.param_groups + 1] = new
 end
 
---- Forgets the gradients (one call of C); o.set_to_none = false: fills them with zeros.
-function Optimizer:zero_grad(o)
-  o = check.options("zero_grad", o, "set_to_none")
-  for _, group in ipairs(self.param_groups) do Parameter.zero_grads(group.params, o.set_to_none) end
+local set_to_none = signature("zero_grad(bool set_to_none=true)", function(yes) return yes end)
+
+--- Forgets the gradients (one call of C); set_to_none = false: fills them with zeros, in place.
+function Optimizer:zero_grad(...)
+  local none = select("#", ...) == 0 or set_to_none(...)
+  for _, group in ipairs(self.param_groups) do Parameter.zero_grads(group.params, none) end
 end
 
 --- @tparam[opt] function closure computes the loss anew and returns it @return what it returned
 function Optimizer:step(closure)
+  if closure ~= nil and type(closure) ~= "function" then
+    check.fail("[optim.%s] step: expected a function that computes the loss, got %s", self.__name, class.name(closure))
+  end
   local loss = closure and moth.enable_grad(closure)
   if self.step_group == nil then check.fail("optim.%s has no step", self.__name) end
   for _, group in ipairs(self.param_groups) do

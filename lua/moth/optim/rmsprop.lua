@@ -1,7 +1,7 @@
 --- optim.RMSprop: steps divided by a running root mean square of the gradients (Hinton 2012).
 --
--- Arguments: params; { lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0, centered = false,
--- maximize = false }
+-- Arguments: params, lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0, centered = false;
+-- maximize = false
 --
 -- For each parameter x with gradient g:
 --   1. g = -g if maximize; g = g + weight_decay x
@@ -17,12 +17,10 @@ local Optimizer = require "moth.optim.optimizer"
 
 local RMSprop = class("RMSprop", Optimizer)
 
-function RMSprop:__init(params, o)
-  o = self:options(o, "lr alpha eps weight_decay momentum centered maximize")
-  local alpha = check.number("optim.RMSprop", "alpha", o.alpha or 0.99, 0)
-  Optimizer.__init(self, params, { lr = o.lr or 1e-2, alpha = alpha, eps = o.eps or 1e-8, momentum = o.momentum or 0,
-    weight_decay = o.weight_decay or 0, centered = o.centered or false, maximize = o.maximize or false })
-end
+RMSprop.__init = Optimizer.init("optim.RMSprop", "number lr=1e-2, number alpha=0.99, number eps=1e-8, \z
+  number weight_decay=0, number momentum=0, bool centered=false, *, bool maximize=false", function(_, o)
+  check.number("optim.RMSprop", "alpha", o.alpha, 0)
+end)
 
 function RMSprop:step_group(group)
   for _, p in ipairs(group.params) do

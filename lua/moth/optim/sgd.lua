@@ -1,6 +1,6 @@
 --- optim.SGD: gradient descent, with momentum (Sutskever et al. 2013) and weight decay as an L2 penalty.
 --
--- Arguments: params; { lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false, maximize = false }
+-- Arguments: params, lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false; maximize = false
 --
 -- For each parameter x with gradient g:
 --   1. g = -g if maximize
@@ -17,14 +17,12 @@ local Optimizer = require "moth.optim.optimizer"
 
 local SGD = class("SGD", Optimizer)
 
-function SGD:__init(params, o)
-  o = self:options(o, "lr momentum dampening weight_decay nesterov maximize")
-  if o.nesterov and ((o.momentum or 0) == 0 or (o.dampening or 0) ~= 0) then
-    check.fail("optim.SGD: nesterov needs a momentum and no dampening")
+SGD.__init = Optimizer.init("optim.SGD", "number lr=1e-3, number momentum=0, number dampening=0, \z
+  number weight_decay=0, bool nesterov=false, *, bool maximize=false", function(_, o)
+  if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
+    check.fail("[optim.SGD] nesterov needs a momentum and no dampening")
   end
-  Optimizer.__init(self, params, { lr = o.lr or 1e-3, momentum = o.momentum or 0, dampening = o.dampening or 0,
-    weight_decay = o.weight_decay or 0, nesterov = o.nesterov or false, maximize = o.maximize or false })
-end
+end)
 
 -- Only the rows that were read: x[i] = x[i] - lr g[i].
 function SGD:step_row(group, p, g) -- luacheck: ignore self

@@ -3,6 +3,7 @@
 -- Docs are the comments above a function, read from its source (LDoc's form); of an op they are in the op table; of
 -- a class the comment at the head of its file.
 local each = require "moth.each"
+local signature = require "moth.utils.signature"
 local M = {}
 
 local function read_lines(path)
@@ -41,16 +42,26 @@ local function head_comment(lines)
   return comment_above(lines, last)
 end
 
---- A Lua function: its first line, comment and place.
+-- The line where a function begins: of one made with a signature the statement's.
+local function first_line(lines, at, signed)
+  for i = at, signed and math.max(at - 8, 1) or at + 1, -1 do
+    if (lines[i] or ""):find("signature") or lines[i]:find("define%(") or lines[i]:find("%.init%(") then return i end
+  end
+  return at
+end
+
+--- A Lua function: its first line or signature, comment and place.
 function M.of_function(f)
+  local signed, given = signature.of(f)
+  f = given or f
   local info = debug.getinfo(f, "S")
   if info.what == "C" then return "a C function" end
   local path = info.source:match("^@(.*)")
   local lines = path and read_lines(path)
   local place = ("%s:%d"):format(path or info.short_src, info.linedefined)
   if not lines then return "a function of " .. place end
-  local head = (lines[info.linedefined] or ""):gsub("^%s+", "")
-  local doc = comment_above(lines, info.linedefined)
+  local head = signed or (lines[info.linedefined] or ""):gsub("^%s+", "")
+  local doc = comment_above(lines, first_line(lines, info.linedefined, signed))
   return head .. (doc and "\n" .. doc or "") .. "\n  defined at " .. place
 end
 
@@ -85,13 +96,20 @@ end
 local function of_class(cls, name)
   local f = rawget(cls, "__init") or rawget(cls, "forward") or rawget(cls, "step")
   local text = "class " .. name
+  local signed, given = signature.of(f)
+  f = given or f
+  -- One made elsewhere for several classes: the file of what this class does.
+  local own_work = rawget(cls, "forward") or rawget(cls, "step_group")
+  if given and own_work and debug.getinfo(given, "S").source ~= debug.getinfo(own_work, "S").source then
+    f = own_work
+  end
   if type(f) == "function" then
     local info = debug.getinfo(f, "S")
     local lines = info.source:find("^@") and read_lines(info.source:sub(2))
     if lines then
       -- How it is called, then what stands above its __init (or at the head of the file, if that has one class).
-      local arguments = (lines[info.linedefined] or ""):match("__init(%b())") or "(…)"
-      local own, head = comment_above(lines, info.linedefined), head_comment(lines)
+      local arguments = (signed or lines[info.linedefined] or ""):match(signed and "%b()" or "__init(%b())") or "(…)"
+      local own, head = comment_above(lines, first_line(lines, info.linedefined, signed)), head_comment(lines)
       text = "class " .. name .. arguments .. "\n" .. table.concat({ head or own or "", head and own or nil }, "\n")
         .. ("\n  defined at %s:%d"):format(info.source:sub(2), info.linedefined)
     end
@@ -103,7 +121,7 @@ end
 function M.text(path, value)
   local last = path:match("([%w_]+)$") or path
   local kind = type(value)
-  local op = (kind == "function" or value == nil) and op_name(last)
+  local op = (value == nil or kind == "function" and not signature.of(value)) and op_name(last)
   if op then return require("moth.ops").describe(op) end
   if value == nil then return nil end
   if kind == "function" then return M.of_function(value) end

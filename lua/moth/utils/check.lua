@@ -20,6 +20,7 @@ end
 --- Raises a formatted message at the nearest line that is not moth's own.
 function M.fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
+  message = message .. require("moth.trace").place()
   local level, name = 2, nil
   while true do
     local info = debug.getinfo(level, "Slf")
@@ -58,6 +59,14 @@ function M.number(where, name, value, min)
   if type(value) ~= "number" or value ~= value or (min and value < min) then
     M.fail("%s: %s must be a number%s, got %s", where, name, min and (" of at least %g"):format(min) or "",
       tostring(value))
+  end
+  return value
+end
+
+--- A tensor; returns it.
+function M.tensor(where, name, value)
+  if not require("moth_lua").is_tensor(value) then
+    M.fail("[%s] argument '%s': expected a tensor, got %s", where, name, type(value))
   end
   return value
 end

@@ -97,6 +97,19 @@ static int add_traceback(lua_State *L) {
     lua_pushfstring(L, "%s (comparisons of tensors are methods: x:lt(0), not x < 0)", text);
     lua_replace(L, 1);
   }
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_getfield(L, -1, "moth.trace");
+  if (lua_istable(L, -1)) { /* frames of an error that moth has caught and raised again */
+    lua_getfield(L, -1, "pending");
+    if (lua_pcall(L, 0, 1, 0) == 0 && lua_isstring(L, -1)) {
+      lua_pushvalue(L, 1);
+      lua_pushliteral(L, "\n");
+      lua_pushvalue(L, -3);
+      lua_concat(L, 3);
+      return 1;
+    }
+  }
+  lua_settop(L, 1);
   luaL_traceback(L, L, lua_tostring(L, 1), 1);
   return 1;
 }

@@ -1,0 +1,312 @@
+/* gather_nd and scatter_nd_: positions in several dimensions.
+ *
+ * The index becomes offsets into self first, one for each of its `count` places, checked and wrapped.
+ * Of self's other dimensions those before the places are walked outermost, those behind innermost, as
+ * far as their elements lie evenly as a run. What goes along (the result or the values) is row-major:
+ * outer x count x inner x run. Threads share outer, inner and blocks of runs; for gather also the
+ * places, whose order counts for scatter_nd_: the last write stays, and sums are the same for any number
+ * of threads. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/parallel.h"
+#include "dispatch/shape.h"
+#include "kernels/cpu/util.h"
+#include "unpack.h"
+
+enum { BLOCK = 256, PLACES = 2048 };
+
+typedef struct Nd {
+  const MothKernels *k;
+  int64_t itemsize;
+  int nouter, ninner;
+  int64_t outer_size[MOTH_MAX_DIMS], outer_stride[MOTH_MAX_DIMS];
+  int64_t inner_size[MOTH_MAX_DIMS], inner_stride[MOTH_MAX_DIMS];
+  int64_t outer, count, inner, run, step; /* step: between the elements of a run */
+  int64_t chunk, chunks;                  /* places of a task, tasks of an outer x inner x block */
+  int64_t block, blocks;                  /* elements of a task, tasks of a run */
+  int64_t *at, unit;                      /* offsets of the places, counted in units */
+  char *far;                              /* self */
+  char *near;
+  bool gather;
+} Nd;
+
+typedef struct Offsets {
+  const int64_t *in;
+  int64_t *out;
+  int k;
+  int64_t base, size[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  _Atomic int64_t first_bad;
+} Offsets;
+
+/* A position as written, from 0; what is out of range becomes so. */
+static inline int64_t from_0(int64_t x, int64_t base, int64_t size) {
+  return x < 0 ? x + size : (int64_t)((uint64_t)x - (uint64_t)base);
+}
+
+static void offsets_range(void *ctx, int64_t begin, int64_t end) {
+  Offsets *o = ctx;
+  uint64_t bad = 0;
+  /* The usual case: one dimension, nothing counts from the end. */
+  if (o->k == 1 && o->stride[0] == 1 &&
+      !moth_cpu_kernels(MOTH_INT64)
+           ->index_outside(o->in + begin, end - begin, o->base, o->size[0], o->out + begin))
+    return;
+  for (int j = 0; j < o->k; j++) {
+    const int64_t *in = o->in + j;
+    int64_t k = o->k, base = o->base, size = o->size[j], stride = o->stride[j];
+    for (int64_t i = begin; i < end; i++) {
+      int64_t x = from_0(in[i * k], base, size);
+      bad |= (uint64_t)((uint64_t)x >= (uint64_t)size);
+      o->out[i] = (j ? o->out[i] : 0) + (int64_t)((uint64_t)x * (uint64_t)stride);
+    }
+  }
+  if (!bad)
+    return;
+  int64_t i = begin * o->k;
+  while ((uint64_t)from_0(o->in[i], o->base, o->size[i % o->k]) < (uint64_t)o->size[i % o->k])
+    i++;
+  int64_t old = atomic_load(&o->first_bad);
+  while (i < old && !atomic_compare_exchange_weak(&o->first_bad, &old, i))
+    ;
+}
+
+static MothStatus offsets(const MothTensor *self, const MothNd *nd, const MothTensor *index,
+                          int64_t base, int64_t unit, int64_t *at) {
+  MothTensor *wide;
+  MOTH_TRY(moth_cpu_contiguous_as(index, MOTH_INT64, &wide));
+  Offsets o = {.in = (const int64_t *)wide->data,
+               .out = at,
+               .k = nd->k,
+               .base = base,
+               .first_bad = INT64_MAX};
+  for (int j = 0; j < nd->k; j++) {
+    o.size[j] = self->shape[nd->dims[j]];
+    o.stride[j] = self->stride[nd->dims[j]] / unit;
+  }
+  moth_parallel_for(nd->count, moth_cpu_grain(nd->k), offsets_range, &o);
+  MothStatus s = MOTH_OK;
+  if (o.first_bad != INT64_MAX) {
+    int j = (int)(o.first_bad % nd->k);
+    s = moth_cpu_index_fail("index", o.in[o.first_bad], base, o.size[j], nd->dims[j]);
+  }
+  moth_tensor_release(wide);
+  return s;
+}
+
+/* The walk over `far`, of self's shape, whose places' offsets are found and checked. */
+static MothStatus nd_open(Nd *n, const MothNd *nd, MothTensor *far, const MothTensor *index,
+                          int64_t base) {
+  n->k = moth_cpu_kernels(far->dtype);
+  n->itemsize = moth_itemsize(far);
+  n->far = far->data;
+  n->count = nd->count;
+  n->outer = n->inner = n->run = n->step = 1;
+  for (int i = 0; i < nd->before; i++) {
+    n->outer_size[i] = far->shape[nd->rest[i]];
+    n->outer_stride[i] = far->stride[nd->rest[i]];
+    n->outer *= n->outer_size[i];
+  }
+  n->nouter = nd->before;
+  int last = nd->nrest - 1;
+  for (bool first = true; last >= nd->before; last--) {
+    int64_t size = far->shape[nd->rest[last]], stride = far->stride[nd->rest[last]];
+    if (size == 1)
+      continue;
+    if (first)
+      n->step = stride;
+    else if (stride != n->step * n->run)
+      break;
+    n->run *= size;
+    first = false;
+  }
+  for (int i = nd->before; i <= last; i++) {
+    n->inner_size[n->ninner] = far->shape[nd->rest[i]];
+    n->inner_stride[n->ninner] = far->stride[nd->rest[i]];
+    n->inner *= n->inner_size[n->ninner++];
+  }
+  n->at = moth_alloc((size_t)n->count * sizeof(int64_t));
+  if (!n->at)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)n->count);
+  n->unit = n->run;
+  for (int j = 0; j < nd->k; j++)
+    if (n->run == 0 || far->stride[nd->dims[j]] % n->run != 0)
+      n->unit = 1;
+  return offsets(far, nd, index, base, n->unit, n->at);
+}
+
+static void nd_close(Nd *n) {
+  if (n->at)
+    moth_free(n->at, (size_t)n->count * sizeof(int64_t));
+}
+
+/* A task: places [first, last) of the elements [from, from + width) of a run. */
+typedef struct Task {
+  MothWalk outer, inner;
+  int64_t chunk, from;
+  int64_t at; /* the run's number in what goes along, for place 0 */
+  int64_t far, near, first, last, width;
+} Task;
+
+static void task_place(const Nd *n, Task *t) {
+  t->far = t->outer.at + t->inner.at + t->from * n->step;
+  t->near = t->at * n->run + t->from;
+  t->first = t->chunk * n->chunk;
+  t->last = moth_min64(t->first + n->chunk, n->count);
+  t->width = moth_min64(n->block, n->run - t->from);
+}
+
+static void task_init(const Nd *n, Task *t, int64_t i) {
+  t->chunk = i % n->chunks;
+  t->from = i / n->chunks % n->blocks * n->block;
+  i = i / n->chunks / n->blocks;
+  t->at = i / n->inner * n->count * n->inner + i % n->inner;
+  moth_walk_init(&t->outer, n->nouter, n->outer_size, n->outer_stride, i / n->inner);
+  moth_walk_init(&t->inner, n->ninner, n->inner_size, n->inner_stride, i % n->inner);
+  task_place(n, t);
+}
+
+static void task_next(const Nd *n, Task *t) {
+  if (++t->chunk == n->chunks) {
+    t->chunk = 0;
+    t->from += n->block;
+    if (t->from >= n->run) {
+      t->from = 0;
+      t->at++;
+      moth_walk_next(&t->inner);
+      if (t->at % n->inner == 0) {
+        t->at += (n->count - 1) * n->inner;
+        moth_walk_next(&t->outer);
+      }
+    }
+  }
+  task_place(n, t);
+}
+
+#define MOVE(T)                                                                                    \
+  do {                                                                                             \
+    T *far = (T *)n->far + t.far, *near = (T *)n->near + t.near;                                   \
+    if (t.width == 1 && n->gather)                                                                 \
+      for (int64_t s = t.first; s < t.last; s++)                                                   \
+        near[s * row] = far[at[s] * unit];                                                         \
+    else if (t.width == 1)                                                                         \
+      for (int64_t s = t.first; s < t.last; s++)                                                   \
+        far[at[s] * unit] = near[s * row];                                                         \
+    else                                                                                           \
+      for (int64_t s = t.first; s < t.last; s++) {                                                 \
+        T *a = far + at[s] * unit, *b = near + s * row;                                            \
+        if (n->gather)                                                                             \
+          for (int64_t i = 0; i < t.width; i++)                                                    \
+            b[i] = a[i * step];                                                                    \
+        else                                                                                       \
+          for (int64_t i = 0; i < t.width; i++)                                                    \
+            a[i * step] = b[i];                                                                    \
+      }                                                                                            \
+  } while (0)
+
+static void move_range(void *ctx, int64_t begin, int64_t end) {
+  const Nd *n = ctx;
+  const int64_t *at = n->at;
+  int64_t row = n->inner * n->run, step = n->step, unit = n->unit, size = n->itemsize;
+  Task t;
+  task_init(n, &t, begin);
+  for (int64_t k = begin; k < end; k++, task_next(n, &t)) {
+    if (step == 1 && t.width >= 8) {
+      for (int64_t s = t.first; s < t.last; s++) {
+        char *a = n->far + (t.far + at[s] * unit) * size, *b = n->near + (t.near + s * row) * size;
+        memcpy(n->gather ? b : a, n->gather ? a : b, (size_t)(t.width * size));
+      }
+      continue;
+    }
+    switch (size) {
+    case 1:
+      MOVE(uint8_t);
+      break;
+    case 2:
+      MOVE(uint16_t);
+      break;
+    case 4:
+      MOVE(uint32_t);
+      break;
+    default:
+      MOVE(uint64_t);
+    }
+  }
+}
+
+/* Where places are whole runs, which lie one after another in what goes along, sums go run by run. */
+static void add_range(void *ctx, int64_t begin, int64_t end) {
+  const Nd *n = ctx;
+  bool runs = n->inner == 1 && n->step == 1 && n->unit == n->run;
+  int64_t lines[3 * BLOCK], size = n->itemsize;
+  Task t;
+  task_init(n, &t, begin);
+  for (int64_t k = begin; k < end; k++, task_next(n, &t)) {
+    if (runs) {
+      n->k->index_add_rows(n->far + t.far * size, n->near + t.near * size, n->at, n->count, t.width,
+                           n->run);
+      continue;
+    }
+    for (int64_t i = 0; i < t.width; i++) {
+      lines[3 * i] = t.far + i * n->step;
+      lines[3 * i + 1] = 0;
+      lines[3 * i + 2] = t.near + i;
+    }
+    n->k->scatter_add_lines(n->far, n->unit, n->at, 1, n->near, n->inner * n->run, n->count,
+                            t.width, lines);
+  }
+}
+
+static void nd_run(Nd *n, int64_t chunk, int64_t block, MothRange range) {
+  if (n->outer * n->count * n->inner * n->run == 0)
+    return;
+  n->chunk = moth_min64(chunk, n->count);
+  n->chunks = (n->count + n->chunk - 1) / n->chunk;
+  n->block = moth_min64(block, n->run);
+  n->blocks = (n->run + n->block - 1) / n->block;
+  moth_parallel_for(n->outer * n->inner * n->blocks * n->chunks,
+                    moth_cpu_grain(n->chunk * n->block), range, n);
+}
+
+MothStatus moth_cpu_gather_nd(MothCall *c) {
+  MOTH_UNPACK_GATHER_ND(c)
+  MothNd nd;
+  Nd n = {.gather = true, .near = c->results[0].u.t->data};
+  MOTH_TRY(moth_nd(self, dims, index, &nd));
+  MothStatus s = nd_open(&n, &nd, self, index, index_base);
+  if (s == MOTH_OK) /* long runs are copied whole, as long as there are places for all threads */
+    nd_run(&n, moth_max64(1, PLACES / moth_max64(1, n.run)), INT64_MAX, move_range);
+  nd_close(&n);
+  return s;
+}
+
+MothStatus moth_cpu_scatter_nd_(MothCall *c) {
+  MOTH_UNPACK_SCATTER_ND_(c)
+  MothNd nd;
+  Nd n = {.gather = false};
+  MothTensor *sums = NULL, *values = NULL;
+  MothStatus status;
+  MOTH_GO(moth_nd(self, dims, index, &nd));
+  MOTH_GO(moth_cpu_sums_as(self, accumulate, &sums));
+  MOTH_GO(moth_cpu_broadcast_as(src, (MothDType)sums->dtype, nd.ndim, nd.shape, &values));
+  if (moth_tensor_overlap(self, values)) { /* all is read before anything is written */
+    MothTensor *whole;
+    MOTH_GO(moth_tensor_new(nd.ndim, nd.shape, (MothDType)values->dtype, values->device, &whole));
+    moth_cpu_copy(whole, values);
+    moth_tensor_release(values);
+    values = whole;
+  }
+  MOTH_GO(nd_open(&n, &nd, sums, index, index_base));
+  n.near = values->data;
+  if (sums != self)
+    moth_cpu_copy(sums, self);
+  nd_run(&n, n.count, BLOCK, accumulate ? add_range : move_range);
+  if (sums != self)
+    moth_cpu_copy(self, sums);
+done:
+  nd_close(&n);
+  moth_tensor_release(values);
+  moth_tensor_release(sums);
+  return status;
+}

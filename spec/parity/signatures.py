@@ -1,0 +1,107 @@
+# Compares the signatures of moth (spec/parity/signatures.lua prints them) with PyTorch's: the order of what comes by
+# position, names, defaults. What moth has beyond PyTorch must be given by name; what PyTorch has given up is left out.
+# Usage: luajit spec/parity/signatures.lua | python3 spec/parity/signatures.py
+import inspect
+import re
+import sys
+
+import torch
+import torch.utils.data.distributed
+
+GIVEN_UP = {"size_average", "reduce", "_stacklevel", "self", "last_epoch", "foreach"}
+# PyTorch's own texts, where inspect finds none; and places of its own.
+TEXTS = {
+    "nn.RNN": "(input_size, hidden_size, num_layers=1, nonlinearity='tanh', bias=True, batch_first=False, dropout=0.0, "
+              "bidirectional=False, device=None, dtype=None)",
+    "nn.LSTM": "(input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False, "
+               "proj_size=0, device=None, dtype=None)",
+    "nn.functional.max_pool1d": "(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, "
+                                "return_indices=False)",
+    "nn.functional.adaptive_max_pool2d": "(input, output_size, return_indices=False)",
+    "nn.functional.gelu": "(input, approximate='none')",
+}
+TEXTS["nn.GRU"] = TEXTS["nn.LSTM"]
+TEXTS["nn.functional.max_pool2d"] = TEXTS["nn.functional.max_pool1d"]
+# moth's own: names, or defaults that differ with a reason.
+OWN = {"generator", "ignore_mismatched_sizes"}
+DEFAULTS = {
+    "nn.functional.softmax dim", "nn.functional.softmin dim", "nn.Softmax dim", "nn.Softmin dim", "nn.LogSoftmax dim",
+    "nn.functional.one_hot num_classes", "nn.utils.pad_sequence batch_first", "utils.data.BatchSampler drop_last",
+    "utils.data.DataLoader batch_size", "utils.data.DistributedSampler num_replicas", "utils.data.DistributedSampler rank",
+}
+
+
+def theirs(place):
+    if place in TEXTS:
+        text = TEXTS[place]
+    else:
+        at = torch
+        for part in place.split("."):
+            at = getattr(at, part, None)
+        if place == "nn.utils.pad_sequence":
+            at = torch.nn.utils.rnn.pad_sequence
+        if place == "utils.data.DistributedSampler":
+            at = torch.utils.data.distributed.DistributedSampler
+        if at is None:
+            return None
+        try:
+            return inspect.signature(at.__init__ if inspect.isclass(at) else at).parameters
+        except ValueError:
+            name = place.split(".")[-1]
+            text = re.match(r"\s*" + name + r"(\(.*?\))", at.__doc__ or "", re.S).group(1)
+    scope = {}
+    exec("def f" + text + ": pass", scope)
+    return inspect.signature(scope["f"]).parameters
+
+
+def value(p):
+    d = p.default
+    if d is inspect.Parameter.empty:
+        return "required"
+    if inspect.isfunction(d):
+        return d.__name__
+    return d
+
+
+def same(ours, kind, theirs):
+    if ours == "required" or theirs == "required":
+        return ours == theirs
+    if ours == "nil":
+        return theirs is None or isinstance(theirs, (tuple, torch.Generator))
+    if isinstance(theirs, bool) or theirs is None:
+        return ours == str(bool(theirs)).lower() and (theirs is not None or kind == "bool")
+    if isinstance(theirs, str):
+        return ours == theirs
+    return abs(float(ours) - (float(theirs) + (kind in ("Dim", "Index") and theirs >= 0))) < 1e-9
+
+
+bad = seen = 0
+for line in sys.stdin:
+    place, *parameters = line.rstrip("\n").split("\t")
+    found = theirs(place)
+    if found is None:
+        continue
+    seen += 1
+    errors, variadic = [], any(p.kind == p.VAR_POSITIONAL for p in found.values())
+    want = [p for p in found.values() if p.name not in GIVEN_UP and p.kind == p.POSITIONAL_OR_KEYWORD]
+    if variadic:
+        want = []
+    by_position = [p.split(" ") for p in parameters if p.endswith(" position")]
+    for i, (name, kind, default, _) in enumerate(by_position):
+        if name in OWN and i >= len(want) or variadic:
+            continue
+        if i >= len(want) or want[i].name != name:
+            errors.append(f"position {i + 1} is {name}, PyTorch's {want[i].name if i < len(want) else 'none'}")
+            break
+    for name, kind, default, _ in (p.rsplit(" ", 3) for p in parameters):
+        if name in OWN or variadic:
+            continue
+        if name not in found:
+            errors.append(f"PyTorch has no {name}")
+        elif f"{place} {name}" not in DEFAULTS and not same(default, kind, value(found[name])):
+            errors.append(f"{name} is {default} by default, PyTorch's {value(found[name])}")
+    for e in errors:
+        bad += 1
+        print(f"{place}: {e}")
+print(f"{seen} signatures, {bad} differences")
+sys.exit(bad > 0 or seen < 100)
