@@ -2,6 +2,8 @@
 local trace = require "moth.trace"
 local B = require "moth_lua"
 local within = require "moth.within"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local M = {}
 
@@ -15,8 +17,6 @@ function M.enable_grad(fn, ...)
   return within(B.set_grad_enabled, B.set_grad_enabled, true, fn, ...)
 end
 
-M.inference_mode = M.no_grad
-
 --- A version of fn that runs under no_grad.
 function M.no_grad_fn(fn)
   return function(...) return M.no_grad(fn, ...) end
@@ -26,13 +26,7 @@ end
 function M.set_grad_enabled(on) return B.set_grad_enabled(on) end
 function M.is_grad_enabled() return B.grad_enabled() end
 
-local function list(x, what)
-  if B.is_tensor(x) then return { x } end
-  if type(x) ~= "table" then
-    error("grad: expected a tensor or a table of tensors as " .. what .. ", got " .. type(x), 3)
-  end
-  return x
-end
+local function list(x) return B.is_tensor(x) and { x } or x end
 
 local collecting = false
 local function set_collecting(on)
@@ -46,26 +40,24 @@ end
 function M.collect(...) return within(set_collecting, set_collecting, true, B.grad, ...) end
 
 --- d outputs / d inputs, one return value per input; .grad fields stay as they are.
--- options: grad_outputs, retain_graph, create_graph, allow_unused.
-function M.grad(outputs, inputs, options)
-  options = options or {}
-  local gradients = options.grad_outputs and list(options.grad_outputs, "grad_outputs") or nil
-  return M.collect(list(outputs, "outputs"), list(inputs, "inputs"), gradients,
-    options.retain_graph or options.create_graph or false, options.create_graph or false, options.allow_unused or false)
+function M.grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused)
+  if retain_graph == nil then retain_graph = create_graph end
+  return M.collect(list(outputs), list(inputs), list(grad_outputs), retain_graph, create_graph, allow_unused)
 end
 
 --- Whether grad, which leaves .grad as it is, is running.
 function M.collecting() return collecting end
 
 --- backward of several tensors at once.
-function M.backward(tensors, gradients, options)
-  options = options or {}
-  B.backward(list(tensors, "tensors"), gradients and list(gradients, "gradients") or nil,
-    options.retain_graph or options.create_graph, options.create_graph)
+function M.backward(tensors, grad_tensors, retain_graph, create_graph)
+  if retain_graph == nil then retain_graph = create_graph end
+  B.backward(list(tensors), list(grad_tensors), retain_graph, create_graph)
 end
 
 --- The names of the nodes that a backward from grad_fn would run, in that order.
 function M.topo(fn)
+  local ok = pcall(function() return fn:next_functions() end)
+  if not ok then check.fail("[topo] argument 'grad_fn': expected x.grad_fn of a tensor, got %s", type(fn)) end
   local function following(node)
     local nodes = {}
     for _, edge in ipairs(node:next_functions()) do nodes[#nodes + 1] = edge[1] end
@@ -208,8 +200,8 @@ end
 -- moth.autograd.Function{ name=, forward = function(ctx, ...) … end, backward = function(ctx, grad) … end } is called
 -- like a function, or by F.apply(...). backward returns one value per input of forward, nil where there is no gradient.
 function M.Function(spec)
-  if type(spec) ~= "table" or type(spec.forward) ~= "function" or type(spec.backward) ~= "function" then
-    error("Function: expected a table with functions 'forward' and 'backward'", 2)
+  if type(spec.forward) ~= "function" or type(spec.backward) ~= "function" then
+    check.fail("[Function] expected a table with functions 'forward' and 'backward'")
   end
   spec = { name = spec.name or "Function", forward = spec.forward, backward = spec.backward }
   local f = { name = spec.name }
@@ -218,9 +210,21 @@ function M.Function(spec)
     __tostring = function() return "<Function " .. spec.name .. ">" end })
 end
 
---- gradcheck(fn, {inputs}, {eps=, atol=, rtol=}): the gradients of fn (float64) against finite differences.
+--- The gradients of fn (float64) against finite differences.
 -- Returns true, or raises an error that names input, element and both values.
 function M.gradcheck(...) return require("moth.gradcheck").gradcheck(...) end
 --- The same for the gradients of the gradients.
 function M.gradgradcheck(...) return require("moth.gradcheck").gradgradcheck(...) end
+
+signature.all(M, {
+  "no_grad(callable fn, ...)", "enable_grad(callable fn, ...)", "no_grad_fn(callable fn)",
+  "set_grad_enabled(bool mode)", "is_grad_enabled()", "collecting()", "topo(any grad_fn)", "Function(table spec)",
+  "grad(Tensor|Tensor[] outputs, Tensor|Tensor[] inputs, Tensor|Tensor[] grad_outputs?, bool retain_graph?, \z
+    bool create_graph=false, bool allow_unused=false)",
+  "backward(Tensor|Tensor[] tensors, Tensor|Tensor[] grad_tensors?, bool retain_graph?, bool create_graph=false)",
+  "collect(table outputs, table inputs, table gradients?, bool retain_graph=false, bool create_graph=false, \z
+    bool allow_unused=false, bool of_gradients=false)",
+})
+--- no_grad under PyTorch's other name.
+M.inference_mode = signature.alias("inference_mode", M.no_grad)
 return M

@@ -1,19 +1,17 @@
 --- moth.bench: what this machine does. Times are medians; other work on the machine disturbs them.
 local moth = require "moth"
-local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local now = require("moth.utils.system").now
 
 local M = {}
 
 --- The product of two n x n matrices: { n, seconds, gflops }, the median of `repeats` (5) runs after one to warm up.
 -- Twice the n takes about eight times as long: 2 n^3 operations. @tparam[opt] table o repeats, dtype, device
-function M.matmul(n, o)
-  o = check.options("bench.matmul", o, "repeats dtype device")
-  check.integer("bench.matmul", "n", n, 1)
-  local like = { dtype = o.dtype or moth.float32, device = o.device }
+function M.matmul(n, repeats, dtype, device)
+  local like = { dtype = dtype, device = device }
   local a, b = moth.rand({ n, n }, like), moth.rand({ n, n }, like)
   local times = {}
-  for i = 0, check.integer("bench.matmul", "repeats", o.repeats or 5, 1) do
+  for i = 0, repeats do
     local start = now()
     local c = a:mm(b)
     if a:is_cuda() then moth.cuda.synchronize() end
@@ -25,4 +23,4 @@ function M.matmul(n, o)
   return { n = n, seconds = seconds, gflops = 2 * n ^ 3 / seconds / 1e9 }
 end
 
-return M
+return signature.all(M, { "bench.matmul(count n, *, count repeats=5, dtype dtype='float32', device device?)" })

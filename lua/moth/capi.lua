@@ -11,6 +11,8 @@
 -- do is an error ("no Lua state is running"); call the ops of `moth` where there are such.
 local ffi = require "ffi"
 local B = require "moth_lua"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 
 ffi.cdef(require "moth.cdef")
 
@@ -28,14 +30,16 @@ end
 
 --- Raises the message of a call that failed; the status is that of a call just made on this thread.
 function M.check(status)
+  if type(status) ~= "cdata" and type(status) ~= "number" then
+    check.fail("[capi.check] expected the status of a call, got %s", type(status))
+  end
   if status ~= C.MOTH_OK then B.raise(ffi.string(C.moth_last_error())) end
 end
 
 --- The MothTensor * of a tensor: borrowed, valid as long as x is referred to and not freed.
 function M.tensor(x)
-  if not is_tensor(x) then error("capi.tensor: expected a tensor, got " .. type(x), 2) end
   local t = ffi.cast(Handle, x).t
-  if t == nil then error("capi.tensor: the tensor was released by free()", 2) end
+  if t == nil then check.fail("capi.tensor: the tensor was released by free()") end
   return t
 end
 
@@ -43,7 +47,7 @@ end
 function M.own(t)
   if t == nil then return nil end
   if not ffi.istype("MothTensor *", t) then
-    error("capi.own: expected a MothTensor *, got " .. (type(t) == "cdata" and tostring(ffi.typeof(t)) or type(t)), 2)
+    check.fail("capi.own: expected a MothTensor *, got %s", type(t) == "cdata" and tostring(ffi.typeof(t)) or type(t))
   end
   local x = B.ops.empty({ 0 })
   local handle = ffi.cast(Handle, x)
@@ -80,7 +84,7 @@ function M.value(v)
   elseif ffi.istype("MothTensor *", v) then
     value.tag, value.u.t = C.MOTH_V_TENSOR, v
   else
-    error("capi.value: expected nil, a boolean, number, tensor, string, dtype or device, got " .. type(v), 2)
+    check.fail("capi.value: expected nil, a boolean, number, tensor, string, dtype or device, got %s", type(v))
   end
   return value
 end
@@ -90,4 +94,5 @@ function M.ints(list)
   return ffi.new("int64_t[?]", math.max(#list, 1), list), #list
 end
 
-return M
+return signature.all(M, { "capi.tensor(Tensor x)", "capi.own(any t?)", "capi.dtype(dtype d)",
+  "capi.value(any v?)", "capi.ints(int[] list)" })

@@ -43,7 +43,11 @@ local function name_of(cls) return "class " .. cls.__name end
 
 --- A new class. @tparam string name @param[opt] base its super class
 local function class(name, base)
-  if type(name) ~= "string" then error("class: expected a name, got " .. type(name), 2) end
+  local fail = require("moth.utils.check").fail -- here: check needs the binding, and few programs come this way
+  if type(name) ~= "string" then fail("class: expected a name, got %s", type(name)) end
+  if base ~= nil and (type(base) ~= "table" or type(rawget(base, "__name")) ~= "string") then
+    fail("class: expected a class as base of '%s', got %s", name, type(base))
+  end
   base = base or Object
   local cls = { super = base }
   for key, value in each(base) do
@@ -91,4 +95,7 @@ function M.name(x)
   return mt and type(mt) == "table" and rawget(mt, "__name") or type(x)
 end
 
-return setmetatable(M, { __call = function(_, name, base) return class(name, base) end })
+return setmetatable(M, { __call = function(_, name, base, ...)
+  if select("#", ...) > 0 then require("moth.utils.check").fail("class: too many arguments; class(name, base)") end
+  return class(name, base)
+end })

@@ -10,6 +10,7 @@ local trace = require "moth.trace"
 local B = require "moth_lua"
 local within = require "moth.within"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local C = B.cuda
 
@@ -19,7 +20,7 @@ local M = {}
 
 --- Whether a CUDA device can be used; why() says why not.
 function M.is_available() return B.cuda_why() == nil end
-M.why = B.cuda_why
+M.why = function() return (B.cuda_why()) end
 --- How many devices there are: 0 where CUDA cannot be used.
 M.device_count = C.count
 function M.init() C.device() end
@@ -31,12 +32,13 @@ function M.current_device() return C.device() end
 M.set_device = C.set_device
 
 --- Calls fn(...) with another current device: moth.cuda.device(1, function() … end).
+local device_of = B.named(C.device, "cuda.device")
 function M.device(device, fn, ...)
   return within(function(d)
     local was = C.device()
     C.set_device(d)
     return was
-  end, C.set_device, C.device(device), fn, ...)
+  end, C.set_device, device_of(device), fn, ...)
 end
 
 --- A table: name, major, minor, total_memory, multi_processor_count, …
@@ -63,10 +65,7 @@ function M.set_rng_state(state) require("moth.random").set_rng_state(state) end
 local Stream = C.Stream
 
 --- moth.cuda.Stream{device=, priority=}: one of the device's streams; priority -1 runs before 0.
-function M.Stream(o)
-  o = check.options("cuda.Stream", o, "device priority")
-  return C.stream_new(o.device, o.priority)
-end
+function M.Stream(device, priority) return (C.stream_new(device, priority)) end
 local stream_methods = {
   --- Waits until the stream is done; raises what went wrong.
   synchronize = C.stream_synchronize,
@@ -105,8 +104,9 @@ function M.set_stream(s)
   C.set_device((C.stream_facts(s)))
 end
 
+local facts_of = B.named(C.stream_facts, "cuda.stream")
 local function enter_stream(s)
-  local device = C.stream_facts(s)
+  local device = facts_of(s)
   local was = { C.device(), C.stream_current(device) }
   M.set_stream(s)
   return was
@@ -117,6 +117,7 @@ local function leave_stream(was)
 end
 --- Calls fn(...) with s as the current stream: moth.cuda.stream(s, function() … end). Without a stream, just fn(...).
 function M.stream(s, fn, ...)
+  if not check.is_callable(fn) then check.fail("[cuda.stream] expected (stream, function), got %s", type(fn)) end
   if s == nil then return fn(...) end
   return within(enter_stream, leave_stream, s, fn, ...)
 end
@@ -124,10 +125,7 @@ end
 -- events ------------------------------------------------------------------------------------------
 
 --- moth.cuda.Event{enable_timing=}: a mark in a stream that others can wait for.
-function M.Event(o)
-  o = check.options("cuda.Event", o, "enable_timing")
-  return C.event_new(o.enable_timing)
-end
+function M.Event(enable_timing) return (C.event_new(enable_timing)) end
 C.Event.__index = {
   record = C.event_record, -- ([stream])
   wait = C.event_wait, -- ([stream]): it waits for the event
@@ -242,11 +240,16 @@ local capture_streams = {}
 -- moth.cuda.graph(g, fn, {pool=, stream=, capture_error_mode=}) captures into g. Run fn a few times before: what it
 -- does once (plans of products, buffers of optimizers) does not belong into the graph. fn must not ask for values.
 -- @return the graph, and what fn returned: tensors that each replay writes anew
-function M.graph(g, fn, o)
-  if type(g) == "function" then g, fn, o = C.graph_new(), g, fn end
-  if type(fn) ~= "function" then check.fail("cuda.graph: expected a function, got %s", type(fn)) end
-  o = check.options("cuda.graph", o, "pool stream capture_error_mode")
-  local device = C.device()
+function M.graph(g, ...)
+  if check.is_callable(g) then return M.graph(false, g, ...) end
+  if M.why() then check.fail("[cuda.graph] CUDA cannot be used here: %s", M.why()) end
+  return M.capture(g or C.graph_new(), ...)
+end
+
+--- graph, with the graph to capture into.
+local capture_device = B.named(C.device, "cuda.capture")
+function M.capture(g, fn, o)
+  local device = capture_device()
   capture_streams[device] = capture_streams[device] or C.stream_new(device)
   local s = o.stream or capture_streams[device]
   C.synchronize()
@@ -287,15 +290,38 @@ end
 -- marks -------------------------------------------------------------------------------------------
 
 --- Ranges and marks that Nsight shows. Without NVIDIA's library they do nothing; nvtx.why() says what was looked for.
-M.nvtx = {
+local nvtx_range = B.named(C.nvtx, "nvtx.range")
+M.nvtx = require("moth.lazy").strict({
   range_push = function(text) return C.nvtx("push", text) end,
   range_pop = function() return C.nvtx("pop") end,
   mark = function(text) return C.nvtx("mark", text) end,
   --- Calls fn(...) inside of a range.
   range = function(text, fn, ...)
-    return within(function() C.nvtx("push", text) end, function() C.nvtx("pop") end, nil, fn, ...)
+    if not check.is_callable(fn) then check.fail("[nvtx.range] expected (text, function), got %s", type(fn)) end
+    return within(function() nvtx_range("push", text) end, function() C.nvtx("pop") end, nil, fn, ...)
   end,
   why = C.nvtx_why,
-}
+}, "moth.cuda.nvtx")
+signature.all(M.nvtx, { "nvtx.range_push(string text)", "nvtx.range_pop()", "nvtx.mark(string text)", "nvtx.why()" })
+
+signature.all(M, { "cuda.Stream(size|device device?, int priority=0)", "cuda.Event(bool enable_timing=false)",
+  "cuda.set_device(size|device device)", "cuda.device(size|device device, callable fn, ...)",
+  "cuda.set_stream(any stream)",
+  "cuda.set_rng_state(number[] state)", "cuda.manual_seed(size seed)", "cuda.manual_seed_all(size seed)",
+  "cuda.set_per_process_memory_fraction(number fraction, size|device device?)",
+  "cuda.capture(any graph, callable fn, *, any pool?, any stream?, \z
+    'global'|'thread_local'|'relaxed' capture_error_mode='global')",
+}, true)
+for _, name in ipairs({ "is_available", "why", "device_count", "init", "is_initialized", "current_device",
+  "get_rng_state", "CUDAGraph", "graph_pool_handle", "is_current_stream_capturing", "libraries", "empty_cache",
+  "pinned_memory", "empty_pinned_cache" }) do
+  M[name] = signature(("cuda.%s()"):format(name), M[name])
+end
+for _, name in ipairs({ "get_device_properties", "get_device_name", "get_device_capability", "synchronize",
+  "current_stream", "default_stream", "memory_stats", "memory_snapshot", "memory_allocated", "max_memory_allocated",
+  "memory_reserved", "max_memory_reserved", "reset_peak_memory_stats", "reset_max_memory_allocated",
+  "reset_accumulated_memory_stats", "mem_get_info", "memory_summary" }) do
+  M[name] = signature(("cuda.%s(size|device device?)"):format(name), M[name])
+end
 
 return M

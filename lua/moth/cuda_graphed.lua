@@ -118,20 +118,21 @@ end
 --- One callable with its samples, or a list of them with a list of samples each (they must run in this order, and share
 -- one pool). Of a module, forward is replaced, for the mode (training or not) that it is in; the module is returned.
 -- Options: num_warmup_iters (3), allow_unused_input (false), pool.
-return function(callables, samples, o)
-  o = check.options(where, o, "num_warmup_iters allow_unused_input pool")
+return require "moth.utils.signature"("make_graphed_callables(callable|table callables, table samples, \z
+  *, size num_warmup_iters=3, bool allow_unused_input=false, any pool?)", function(callables, samples, o)
   local single = type(callables) == "function" or is_module(callables)
   if single then callables, samples = { callables }, { samples } end
   if type(callables) ~= "table" or #callables == 0 then check.fail("%s: expected a function or a module", where) end
   local list = {}
   for i, f in ipairs(callables) do list[i] = prepare(f, samples[i]) end
+  if cuda.why() then check.fail("%s: CUDA cannot be used here: %s", where, cuda.why()) end
 
   local side = cuda.Stream()
   cuda.synchronize()
   side:wait_stream(cuda.current_stream())
   cuda.stream(side, function()
     for _, c in ipairs(list) do
-      for _ = 1, o.num_warmup_iters or 3 do
+      for _ = 1, o.num_warmup_iters do
         forward(c)
         c.root_gradients = ones_like(c.roots)
         backward(c, o)
@@ -168,4 +169,4 @@ return function(callables, samples, o)
     end
   end
   return unpack(out)
-end
+end, true)

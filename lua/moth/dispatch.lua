@@ -1,22 +1,16 @@
 --- Looking into and changing the way of calls: modes, counting, tracing, fake tensors, autocast.
 local B = require "moth_lua"
 local within = require "moth.within"
-local each = require "moth.each"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
+local each = require "moth.each"
 local M = {}
-
-local function need_function(where, fn)
-  if type(fn) ~= "function" then check.fail("%s: expected a function, got %s", where, type(fn)) end
-end
 
 --- Every op called in fn(...) goes to handler(func, args, kwargs), which returns its result: func is callable and has
 -- name, schema and index_base; kwargs.out is the target of an out call. The handler's own ops are not seen.
 -- func(unpack(args, 1, args.n)) is the call as it was. Index tensors count from func.index_base: 1, and 0 in the calls
 -- that ops made in C make, where func, unlike moth's function of that name, counts so, too.
 function M.dispatch_mode(handler, fn, ...)
-  if type(handler) ~= "function" or type(fn) ~= "function" then
-    error("dispatch_mode: expected (handler, function), got " .. type(handler) .. " and " .. type(fn), 2)
-  end
   return within(B.push_mode, B.pop_mode, handler, fn, ...)
 end
 
@@ -97,30 +91,29 @@ end
 --- In fn(...) every tensor made is fake: it has shape, dtype and device, and no memory. Real tensors may be used and
 -- stay as they are: ops in place do not write to them, backward leaves their .grad alone.
 function M.fake_mode(fn, ...)
-  need_function("fake_mode", fn)
   return within(B.set_fake, B.set_fake, true, fn, ...)
 end
 
 --- In fn(...) ops that gain by it run in bfloat16 (or options.dtype), by the policy in their records.
 -- autocast(fn, …) or autocast({dtype=, enabled=, device=}, fn, …): on every device, or on those of one type alone.
 function M.autocast(options, fn, ...)
-  if type(options) == "function" then return M.autocast({}, options, fn, ...) end
-  check.options("autocast", options, "dtype enabled device")
-  need_function("autocast", fn)
+  if check.is_callable(options) then return M.autocast({}, options, fn, ...) end
+  check.options("autocast", options or 0, "dtype enabled device")
+  if not check.is_callable(fn) then check.fail("[autocast] expected a function, got %s", type(fn)) end
   local enabled = options.enabled
   if enabled == nil then enabled = true end
   if type(enabled) ~= "boolean" then
-    check.fail("autocast: enabled must be true or false, got %s", tostring(enabled))
+    check.fail("[autocast] option 'enabled': expected true or false, got %s", type(enabled))
   end
   local dtype, device = B.dtype(options.dtype or "bfloat16"), options.device
   if dtype.name ~= "bfloat16" and dtype.name ~= "float16" then
-    check.fail("autocast: expected bfloat16 or float16, got %s", dtype.name)
+    check.fail("[autocast] expected bfloat16 or float16, got %s", dtype.name)
   end
   local types = B.device_types()
   if device ~= nil then
     local wanted = (tostring(device):gsub(":%d+$", ""))
     if not types[wanted] then
-      check.fail("autocast: expected a device such as \"cpu\" or \"cuda\", got %s", tostring(device))
+      check.fail("[autocast] expected a device such as \"cpu\" or \"cuda\", got %s", tostring(device))
     end
     types = { [wanted] = true }
   end
@@ -128,4 +121,5 @@ function M.autocast(options, fn, ...)
   return within(B.set_autocast, B.set_autocast, types, fn, ...)
 end
 
-return M
+return signature.all(M, { "dispatch_mode(function handler, callable fn, ...)", "dispatch.count(callable fn, ...)",
+  "dispatch.trace(callable fn, ...)", "dispatch.table(string name)", "fake_mode(callable fn, ...)" })

@@ -1,9 +1,9 @@
 --- Numbers for people: `local fmt = require "moth.fmt"` (`moth.fmt`).
+local signature = require "moth.utils.signature"
 local M = {}
 
 --- An integral number with thousands separators: `commas(269322)` is "269,322".
 function M.commas(n)
-  if type(n) ~= "number" then error("fmt.commas: expected a number, got " .. type(n), 2) end
   if n ~= n or n == math.huge or n == -math.huge then return tostring(n) end
   local sign, digits, rest = ("%.14g"):format(n):match("^(%-?)(%d+)(.*)$")
   if rest:find("e", 1, true) then sign, digits, rest = ("%.0f"):format(n):match("^(%-?)(%d+)(.*)$") end
@@ -27,4 +27,4 @@ function M.bytes(n)
   return (i == 1 and "%d %s" or "%.1f %s"):format(n, units[i])
 end
 
-return M
+return signature.all(M, { "fmt.commas(number n)", "fmt.duration(number seconds)", "fmt.bytes(number n)" })

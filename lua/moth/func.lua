@@ -6,6 +6,7 @@
 local trace = require "moth.trace"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local ops = B.ops
 local M = {}
@@ -52,12 +53,6 @@ end
 --- Calls model(...) with other tensors for its parameters and buffers: `params` maps their names, as in a state
 -- dict, to tensors; those it leaves out stay. The model itself is as before when it returns or fails.
 function M.functional_call(model, params, ...)
-  if not require("moth.nn").Module.is(model) then
-    check.fail("functional_call: expected a module, got %s", type(model))
-  end
-  if type(params) ~= "table" then
-    check.fail("functional_call: expected a table of tensors by name, got %s", type(params))
-  end
   local where, changes = places(model), {}
   for path, t in each(params) do
     if not where[path] then check.fail("functional_call: the model has no parameter or buffer '%s'", tostring(path)) end
@@ -82,8 +77,10 @@ local function positions(argnums, n)
 end
 
 -- An argument as a variable of this call's: a fresh leaf, or a view of what has a history, so that functions nest.
-local function variable(t)
-  if not B.is_tensor(t) then check.fail("func: an argument to differentiate by must be a tensor, got %s", type(t)) end
+local function variable(t, where)
+  if not B.is_tensor(t) then
+    check.fail("[func.%s] an argument to differentiate by must be a tensor, got %s", where, type(t))
+  end
   if B.requires_grad(t) then return ops.view(t, B.size(t)) end
   t = B.detach(t, false)
   B.set_requires_grad(t, true)
@@ -136,7 +133,7 @@ function M.grad_and_value(f, argnums)
     local args, recording = pack(...), B.grad_enabled()
     local inputs = {}
     for k, i in ipairs(positions(argnums, args.n)) do
-      args[i] = variable(args[i])
+      args[i] = variable(args[i], "grad")
       inputs[k] = args[i]
     end
     local value, leaves = record(f, args, inputs)
@@ -163,8 +160,9 @@ end
 --- vjp(f, x, …): f's result y at x, …, and a function that takes v (y's shape) to the products v·dy/dx, ….
 function M.vjp(f, ...)
   local args = pack(...)
-  for i = 1, args.n do args[i] = variable(args[i]) end
+  for i = 1, args.n do args[i] = variable(args[i], "vjp") end
   local y, leaves = record(f, args, args)
+  if not B.is_tensor(y) then check.fail("[func.vjp] the function must return a tensor, got %s", type(y)) end
   local others = B.requires_grad(y) and depends_on_others(y, leaves)
   return others and B.grad_enabled() and y or B.alias(y, false), function(v)
     local out = {}
@@ -178,4 +176,5 @@ function M.vjp(f, ...)
   end
 end
 
-return M
+return signature.all(M, { "functional_call(Module model, table params, ...)",
+  "grad(callable f, int|int[] argnums=1)", "grad_and_value(callable f, int|int[] argnums=1)", "vjp(callable f, ...)" })

@@ -3,27 +3,18 @@
 local B = require "moth_lua"
 local ops = B.ops
 local check = require "moth.utils.check"
-local each = require "moth.each"
 local signature = require "moth.utils.signature"
+local each = require "moth.each"
 
 local M = { functions = {}, methods = {} }
 local F, methods = M.functions, M.methods
 local is_tensor = B.is_tensor
 
--- As function and method.
-local function both(name, fn)
-  F[name], methods[name] = fn, fn
-end
-
-local function tensors(where, ...)
-  local list = { ... }
-  local options = #list > 1 and not is_tensor(list[#list]) and table.remove(list) or nil
-  if #list == 1 and type(list[1]) == "table" then list = list[1] end
-  for i, t in ipairs(list) do
-    if not is_tensor(t) then check.fail("%s: expected tensors, got %s as argument %d", where, type(t), i) end
-  end
-  if #list == 0 then check.fail("%s: expected at least one tensor", where) end
-  return list, options or {}
+-- As function and method, under the name in its signature.
+local function both(text, fn)
+  local name, checked = text:match("^[%w_]+"), signature(text, fn)
+  F[name], methods[name] = checked, checked
+  return fn
 end
 
 -- ---- other names -----------------------------------------------------------------------------------
@@ -33,14 +24,17 @@ for name, op in each({ absolute = "abs", clip = "clamp", multiply = "mul", divid
   not_equal = "ne", arcsin = "asin", arccos = "acos", arctan = "atan", arctan2 = "atan2", concat = "cat",
   swapaxes = "transpose", swapdims = "transpose", broadcast_to = "expand",
   moveaxis = "movedim" }) do
-  both(name, ops[op])
+  F[name] = signature.alias(name, ops[op])
+  methods[name] = F[name]
 end
-both("index_put", require("moth.index").index_put)
-both("index_put_", require("moth.index").index_put_)
+for _, name in ipairs({ "index_put", "index_put_" }) do
+  F[name] = require("moth.index")[name]
+  methods[name] = F[name]
+end
 
 --- gather, with x and index broadcast to each other but in dim, where index may count from the end; without dim, of the
 -- flattened tensors.
-both("take_along_dim", signature("take_along_dim(Tensor input, Tensor indices, Dim dim?)", function(x, at, dim)
+both("take_along_dim(Tensor input, Tensor indices, Dim dim?)", function(x, at, dim)
   if dim == nil then x, at, dim = ops.reshape(x, { -1 }), ops.reshape(at, { -1 }), 1 end
   local n, a, b, shape = B.dim(x), B.size(x), B.size(at), {}
   if #b ~= n then
@@ -58,20 +52,22 @@ both("take_along_dim", signature("take_along_dim(Tensor input, Tensor indices, D
   at = ops.expand(at, shape)
   shape[d] = a[d]
   at = ops.where(ops.lt(at, 0), ops.add(at, size + 1), at)
-  return ops.gather(ops.expand(x, shape), d, at)
-end))
+  return (ops.gather(ops.expand(x, shape), d, at))
+end)
 
 -- ---- several tensors -------------------------------------------------------------------------------
 
+local function some(where, list)
+  if #list == 0 then check.fail("[%s] expected at least one tensor", where) end
+end
+
 --- Coordinates of a grid: moth.meshgrid(x, y, …, { indexing = "ij" | "xy" }) of 1-D (or 0-dim) tensors of sizes
 -- X, Y, … gives as many tensors (X, Y, …); with "xy" the first two dimensions are swapped. Views.
-function F.meshgrid(...)
-  local list, o = tensors("meshgrid", ...)
-  local how = check.options("meshgrid", o, "indexing").indexing or "ij"
-  if how ~= "ij" and how ~= "xy" then check.fail("meshgrid: indexing is 'ij' or 'xy', got '%s'", tostring(how)) end
+local function meshgrid(list, how)
+  some("meshgrid", list)
   local shape, out = {}, {}
   for i, t in ipairs(list) do
-    if B.dim(t) > 1 then check.fail("meshgrid: tensor %d has %d dimensions, expected 1", i, B.dim(t)) end
+    if B.dim(t) > 1 then check.fail("[meshgrid] tensor %d has %d dimensions, expected 1", i, B.dim(t)) end
     shape[i] = B.numel(t)
   end
   for i, t in ipairs(list) do
@@ -82,41 +78,43 @@ function F.meshgrid(...)
   end
   return unpack(out)
 end
+F.meshgrid = signature("meshgrid(Tensor... tensors, *, 'ij'|'xy' indexing='ij')", meshgrid)
 
 --- Tensors expanded to their common shape, as several values.
-function F.broadcast_tensors(...)
-  local list, shapes = tensors("broadcast_tensors", ...), {}
+F.broadcast_tensors = signature("broadcast_tensors(Tensor... tensors)", function(list)
+  local shapes, out = {}, {}
   for i, t in ipairs(list) do shapes[i] = B.size(t) end
   local shape = require("moth.tensor").broadcast_shapes(unpack(shapes))
-  for i, t in ipairs(list) do list[i] = ops.expand(t, shape) end
-  return unpack(list)
-end
+  for i, t in ipairs(list) do out[i] = ops.expand(t, shape) end
+  return unpack(out)
+end)
 
 -- hstack, vstack, dstack: tensors of at least `least` dimensions joined along one.
 local function stacking(name, least, dim_of)
-  F[name] = function(...)
-    local list = tensors(name, ...)
-    for i, t in ipairs(list) do
+  F[name] = signature(name .. "(Tensor... tensors)", function(given)
+    some(name, given)
+    local list = {}
+    for i, t in ipairs(given) do
       if B.dim(t) == 0 then t = ops.reshape(t, { 1 }) end
       if least >= 2 and B.dim(t) == 1 then t = ops.unsqueeze(t, 1) end
       if least == 3 and B.dim(t) == 2 then t = ops.unsqueeze(t, 3) end
       list[i] = t
     end
     return ops.cat(list, dim_of(list[1]))
-  end
+  end)
 end
 stacking("hstack", 1, function(t) return B.dim(t) == 1 and 1 or 2 end)
 stacking("vstack", 2, function() return 1 end)
 stacking("dstack", 3, function() return 3 end)
 
 --- All combinations of one element of each 1-D tensor: (the product of the sizes, their number).
-function F.cartesian_prod(...)
-  local list = tensors("cartesian_prod", ...)
+F.cartesian_prod = signature("cartesian_prod(Tensor... tensors)", function(list)
+  some("cartesian_prod", list)
   if #list == 1 then return list[1] end
-  local grids = { F.meshgrid(list) }
+  local grids = { meshgrid(list, "ij") }
   for i, g in ipairs(grids) do grids[i] = ops.reshape(g, { -1 }) end
   return ops.stack(grids, 2)
-end
+end)
 
 -- ---- sums over indices -------------------------------------------------------------------------------
 
@@ -126,7 +124,7 @@ local function letters(equation, list)
   left = left or equation:gsub("%s+", "")
   local terms, most = {}, 0
   for term in (left .. ","):gmatch("(.-),") do terms[#terms + 1] = term end
-  if #terms ~= #list then check.fail("einsum: '%s' is for %d tensors, got %d", equation, #terms, #list) end
+  if #terms ~= #list then check.fail("[einsum] '%s' is for %d tensors, got %d", equation, #terms, #list) end
   for i, term in ipairs(terms) do
     if term:find("...", 1, true) then most = math.max(most, B.dim(list[i]) - (#term - 3)) end
   end
@@ -138,7 +136,7 @@ local function letters(equation, list)
       elseif part:find("%a") then
         out[#out + 1] = part
       else
-        check.fail("einsum: '%s' in '%s' is no letter", part, equation)
+        check.fail("[einsum] '%s' in '%s' is no letter", part, equation)
       end
     end
     return out
@@ -147,7 +145,7 @@ local function letters(equation, list)
   for i, term in ipairs(terms) do
     terms[i] = read(term, B.dim(list[i]))
     if #terms[i] ~= B.dim(list[i]) then
-      check.fail("einsum: '%s' names %d dimensions of tensor %d, which has %d", equation, #terms[i], i, B.dim(list[i]))
+      check.fail("[einsum] '%s' names %d dimensions of tensor %d, which has %d", equation, #terms[i], i, B.dim(list[i]))
     end
     for _, l in ipairs(terms[i]) do
       if not count[l] then order[#order + 1] = l end
@@ -159,8 +157,8 @@ local function letters(equation, list)
     result = read(right)
     local seen = {}
     for _, l in ipairs(result) do
-      if not count[l] then check.fail("einsum: '%s' of the result stands for no dimension in '%s'", l, equation) end
-      if seen[l] then check.fail("einsum: '%s' stands twice in the result of '%s'", l, equation) end
+      if not count[l] then check.fail("[einsum] '%s' of the result stands for no dimension in '%s'", l, equation) end
+      if seen[l] then check.fail("[einsum] '%s' stands twice in the result of '%s'", l, equation) end
       seen[l] = true
     end
   else -- those that stand once, in alphabetical order; "..." first
@@ -217,7 +215,7 @@ local function contract(a, of_a, b, of_b, needed)
     local n = B.size(b, i)
     if not in_a[l] then right[#right + 1] = l end
     if size[l] and size[l] ~= n and size[l] ~= 1 and n ~= 1 then
-      check.fail("einsum: '%s' stands for dimensions of %d and of %d elements", l, size[l], n)
+      check.fail("[einsum] '%s' stands for dimensions of %d and of %d elements", l, size[l], n)
     end
     if not size[l] or size[l] == 1 then size[l] = n end
   end
@@ -267,9 +265,8 @@ end
 --- Sums of products, by letters for dimensions: moth.einsum("bij,bjk->bik", x, y). A letter that the result lacks is
 -- summed over, one that stands twice in a tensor is its diagonal, "..." is any leading dimensions. Without "->" the
 -- result has the letters that stand once. Sums of integers are of int64.
-function F.einsum(equation, ...)
-  if type(equation) ~= "string" then check.fail("einsum: expected a text as 'ij,jk->ik', got %s", type(equation)) end
-  local list = tensors("einsum", ...)
+F.einsum = signature("einsum(string equation, Tensor... operands)", function(equation, list)
+  some("einsum", list)
   local terms, result = letters(equation, list)
   list = widened(list, terms, result)
   local t, term
@@ -288,7 +285,7 @@ function F.einsum(equation, ...)
     end
   end
   return ordered(t, term, result)
-end
+end)
 
 -- ---- statistics ------------------------------------------------------------------------------------
 
@@ -302,36 +299,47 @@ end
 
 --- x:median() the median of all elements (of two the lower one); x:median(dim, keepdim) and its position. NaN if there
 -- is one among them.
-both("median", function(x, dim, keepdim)
-  if type(dim) == "table" then dim, keepdim = dim.dim, dim.keepdim end
+both("median(Tensor input, Dim dim?, bool keepdim=false)", function(x, dim, keepdim)
   local all = dim == nil
-  if all then x, dim = ops.reshape(x, { -1 }), 1 end
+  if all then
+    if B.numel(x) == 0 then check.fail("[median] a tensor without elements has no median; got %s", B.format(x)) end
+    x, dim = ops.reshape(x, { -1 }), 1
+  end
   local n = B.dim(x) > 0 and B.size(x, dim) or 1
-  keepdim = keepdim or false
   local value, place = nan_first(x, dim, keepdim, ops.kthvalue(x, math.floor((n + 1) / 2), dim, keepdim))
   if all then return value end
   return value, place
 end)
 
-local function with_mean(op)
-  return function(x, dim, correction, keepdim)
-    if type(dim) == "table" and #dim == 0 then dim, correction, keepdim = dim.dim, dim.correction, dim.keepdim end
-    return op(x, dim, correction or 1, keepdim or false), ops.mean(x, dim, keepdim or false)
-  end
+-- var_mean, std_mean; unbiased = false is correction = 0, as in PyTorch.
+local function with_mean(name, op)
+  both(name .. "(Tensor input, Dim|Dim[] dim?, int correction=1, bool keepdim=false, *, bool unbiased?)",
+    function(x, dim, correction, keepdim, unbiased)
+      if unbiased ~= nil then correction = unbiased and 1 or 0 end
+      if type(dim) == "number" then dim = { dim } end
+      return op(x, dim, correction, keepdim), ops.mean(x, dim, keepdim)
+    end)
 end
-both("var_mean", with_mean(ops.var))
-both("std_mean", with_mean(ops.std))
+--- Variance and mean over dim (all): var_mean(x, { dim = 2, unbiased = false }).
+with_mean("var_mean", ops.var)
+--- Standard deviation and mean.
+with_mean("std_mean", ops.std)
 
 --- Least and largest element (along dim).
-both("aminmax", function(x, dim, keepdim)
-  if type(dim) == "table" and #dim == 0 then dim, keepdim = dim.dim, dim.keepdim end
-  return ops.amin(x, dim, keepdim or false), ops.amax(x, dim, keepdim or false)
+both("aminmax(Tensor input, Dim|Dim[] dim?, bool keepdim=false)", function(x, dim, keepdim)
+  if type(dim) == "number" then dim = { dim } end
+  return ops.amin(x, dim, keepdim), ops.amax(x, dim, keepdim)
 end)
 
---- Differences of neighbours along dim (the last), n times.
-both("diff", function(x, n, dim)
-  dim = dim or -1
-  for _ = 1, n or 1 do
+--- Differences of neighbours along dim (the last), n times; `prepend` and `append` are put before and behind x first.
+both("diff(Tensor input, size n=1, Dim dim=-1, Tensor prepend?, Tensor append?)", function(x, n, dim, prepend, append)
+  if prepend or append then
+    local parts = { prepend, x }
+    if not prepend then parts = { x } end
+    parts[#parts + 1] = append
+    x = ops.cat(parts, dim)
+  end
+  for _ = 1, n do
     local size = B.size(x, dim)
     if size < 2 then return ops.narrow(x, dim, 1, 0) end
     local after, before = ops.narrow(x, dim, 2, size - 1), ops.narrow(x, dim, 1, size - 1)
@@ -341,66 +349,118 @@ both("diff", function(x, n, dim)
 end)
 
 --- How often each position occurs in a 1-D integer tensor of positions (from 1): (largest or minlength), int64; or the
--- sums of weights (of its size). o: weights, minlength.
-both("bincount", function(x, o)
-  o = check.options("bincount", o, "weights minlength")
+-- sums of weights (of its size).
+local bincount = both("bincount(Tensor input, Tensor weights?, size minlength=0)", function(x, weights, minlength)
   if B.dim(x) ~= 1 or B.tensor_dtype(x).is_floating_point or B.tensor_dtype(x).name == "bool" then
-    check.fail("bincount: expected a 1-D integer tensor, got %s", B.format(x))
+    check.fail("[bincount] expected a 1-D integer tensor, got %s", B.format(x))
   end
-  if B.numel(x) > 0 and ops.amin(x):item() < 1 then check.fail("bincount: positions count from 1") end
-  local n = math.max(o.minlength or 0, B.numel(x) > 0 and ops.amax(x):item() or 0)
-  local values = o.weights or ops.ones(B.size(x), { dtype = "int64", device = B.tensor_device(x) })
+  if weights and (B.dim(weights) ~= 1 or B.numel(weights) ~= B.numel(x)) then
+    check.fail("[bincount] weights must have the size of the input, [%d]; got %s", B.numel(x), B.format(weights))
+  end
+  local least = B.numel(x) > 0 and ops.amin(x):item() or 1
+  if least < 1 then check.fail("[bincount] positions count from 1; the input has %s", tostring(least)) end
+  local n = math.max(minlength, B.numel(x) > 0 and tonumber(ops.amax(x):item()) or 0)
+  local values = weights or ops.ones(B.size(x), { dtype = "int64", device = B.tensor_device(x) })
   local zeros = ops.zeros({ n }, { dtype = B.tensor_dtype(values), device = B.tensor_device(x) })
   return ops.index_add(zeros, 1, x, values)
 end)
 
+-- The order of the rows of a matrix (n, m), by the first column, then the second, ….
+local function row_order(rows)
+  local n, m = B.size(rows, 1), B.size(rows, 2)
+  local order = ops.arange(1, n + 1, 1, { dtype = "int64", device = B.tensor_device(rows) })
+  for c = m, 1, -1 do -- sort keeps the order of equal ones
+    local _, by = ops.sort(ops.index_select(ops.select(rows, 2, c), 1, order), 1)
+    order = ops.index_select(order, 1, by)
+  end
+  return order
+end
+
 --- The different elements, in order; with return_inverse where in them each element of x is, with return_counts how
--- often each occurs: unique(x, { return_inverse = true, return_counts = true }) gives three values.
-both("unique", function(x, o)
-  o = check.options("unique", o, "return_inverse return_counts sorted")
-  local flat = ops.reshape(x, { -1 })
-  local n = B.numel(flat)
+-- often each occurs: unique(x, { return_inverse = true, return_counts = true }) gives three values. With dim: the
+-- different slices along it, by their first element, then the second, …. (`sorted` changes nothing: they always are.)
+both("unique(Tensor input, bool sorted=true, bool return_inverse=false, bool return_counts=false, Dim dim?)",
+function(x, _, return_inverse, return_counts, dim)
+  local moved = dim and ops.movedim(x, dim, 1) or ops.reshape(x, { -1 })
+  local n = B.size(moved, 1)
   local int = { dtype = "int64", device = B.tensor_device(x) }
+  local inverse_size = dim and { n } or B.size(x)
   if n == 0 then
-    local inverse, counts = ops.zeros(B.size(x), int), ops.zeros({ 0 }, int)
-    if o.return_inverse then return flat, inverse, o.return_counts and counts or nil end
-    return flat, o.return_counts and counts or nil
+    local inverse, counts = ops.zeros(inverse_size, int), ops.zeros({ 0 }, int)
+    local none = dim and x or moved
+    if return_inverse then return none, inverse, return_counts and counts or nil end
+    return none, return_counts and counts or nil
   end
-  local values, order = ops.sort(flat, 1)
-  local fresh = ops.cat({ ops.ones({ 1 }, { dtype = "bool", device = B.tensor_device(x) }),
-    ops.ne(ops.narrow(values, 1, 2, n - 1), ops.narrow(values, 1, 1, n - 1)) })
-  local out = ops.masked_select(values, fresh)
+  local values, order, differs
+  if dim then
+    local rows = ops.reshape(moved, { n, B.numel(moved) / n })
+    order = row_order(rows)
+    values = ops.index_select(rows, 1, order)
+    differs = ops.any(ops.ne(ops.narrow(values, 1, 2, n - 1), ops.narrow(values, 1, 1, n - 1)), 2)
+  else
+    values, order = ops.sort(moved, 1)
+    differs = ops.ne(ops.narrow(values, 1, 2, n - 1), ops.narrow(values, 1, 1, n - 1))
+  end
+  local fresh = ops.cat({ ops.ones({ 1 }, { dtype = "bool", device = B.tensor_device(x) }), differs })
+  local out
+  if dim then
+    local first = ops.index_select(order, 1, ops.reshape(ops.nonzero(fresh), { -1 }))
+    out = ops.index_select(x, dim, first)
+  else
+    out = ops.masked_select(values, fresh)
+  end
   local inverse, counts
-  if o.return_inverse or o.return_counts then
+  if return_inverse or return_counts then
     local place = ops.cumsum(ops.to(fresh, { dtype = "int64" }), 1)
-    if o.return_inverse then
-      inverse = ops.reshape(ops.scatter(ops.zeros({ n }, int), 1, order, place), B.size(x))
-    end
-    if o.return_counts then counts = F.bincount(place, { minlength = B.numel(out) }) end
+    if return_inverse then inverse = ops.reshape(ops.scatter(ops.zeros({ n }, int), 1, order, place), inverse_size) end
+    if return_counts then counts = bincount(place, nil, dim and B.size(out, dim) or B.numel(out)) end
   end
-  if o.return_inverse then return out, inverse, counts end
+  if return_inverse then return out, inverse, counts end
   return out, counts
 end)
 
---- Which elements of x are among those of `values`: a bool tensor of x's shape.
-both("isin", function(x, values)
-  if not is_tensor(values) then values = require("moth.tensor").new(values, { dtype = B.tensor_dtype(x) }) end
-  return ops.any(ops.eq(ops.unsqueeze(x, -1), ops.reshape(values, { -1 })), -1)
+-- What isin is given beside a tensor: numbers, or a list of them, in the dtype of the tensor.
+local function as_tensor(v, other)
+  if is_tensor(v) then return v end
+  local dtype = is_tensor(other) and B.tensor_dtype(other) or nil
+  local values = type(v) == "table" and v or { v }
+  for i = 1, #values do -- a fraction is among no integers, and must not be cut
+    if values[i] ~= math.floor(values[i]) and dtype and not dtype.is_floating_point then dtype = B.dtype("float64") end
+  end
+  return B.tensor(values, dtype)
+end
+
+--- Which elements are among test_elements: a bool tensor of the shape of `elements`. Either may be a number (one of
+-- both is a tensor), test_elements a list, too. invert: which are not; assume_unique changes nothing but the time.
+both("isin(Tensor|number elements, Tensor|number|number[] test_elements, *, bool assume_unique=false, \z
+  bool invert=false)",
+function(x, values, _, invert)
+  if not is_tensor(x) and not is_tensor(values) then
+    check.fail("[isin] expected a tensor as elements or test_elements, got two numbers or lists")
+  end
+  if is_tensor(x) then
+    values = as_tensor(values, x)
+    values = ops.to(values, { device = B.tensor_device(x) })
+  else
+    x = ops.to(ops.reshape(as_tensor(x, values), {}), { device = B.tensor_device(values) })
+  end
+  local found = ops.any(ops.eq(ops.unsqueeze(x, -1), ops.reshape(values, { -1 })), -1)
+  return invert and ops.logical_not(found) or found
 end)
 
 -- ---- elements ----------------------------------------------------------------------------------------
 
 --- Each slice along dim repeated; `repeats` is a number, or a 1-D integer tensor with one for each slice.
-both("repeat_interleave", function(x, repeats, dim)
-  if not is_tensor(repeats) then return ops.repeat_interleave(x, repeats, dim) end
+both("repeat_interleave(Tensor input, Tensor|size repeats, Dim dim?)", function(x, repeats, dim)
+  if not is_tensor(repeats) then return (ops.repeat_interleave(x, repeats, dim)) end
   if dim == nil then x, dim = ops.reshape(x, { -1 }), 1 end
   local n = B.size(x, dim)
   if B.dim(repeats) ~= 1 or (B.numel(repeats) ~= n and B.numel(repeats) ~= 1)
     or B.tensor_dtype(repeats).is_floating_point then
-    check.fail("repeat_interleave: repeats must hold an integer for each of %d slices, got %s", n, B.format(repeats))
+    check.fail("[repeat_interleave] repeats must hold an integer for each of %d slices, got %s", n, B.format(repeats))
   end
   if n == 0 then return ops.clone(x) end
-  if ops.amin(repeats):item() < 0 then check.fail("repeat_interleave: repeats must not be negative") end
+  if ops.amin(repeats):item() < 0 then check.fail("[repeat_interleave] repeats must not be negative") end
   local ends = ops.cumsum(ops.expand(ops.to(repeats, { dtype = "int64" }), { n }), 1)
   local total = ends[n]:item()
   -- Position k of the result is of the slice after those that end before it.
@@ -411,42 +471,46 @@ both("repeat_interleave", function(x, repeats, dim)
 end)
 
 --- x with NaN replaced by `nan` (0) and infinities by posinf and neginf (the largest and least of the dtype).
-both("nan_to_num", function(x, o)
-  o = check.options("nan_to_num", o, "nan posinf neginf")
-  if not B.tensor_dtype(x).is_floating_point then return ops.clone(x) end
+both("nan_to_num(Tensor input, number nan=0, number posinf?, number neginf?)", function(x, nan, posinf, neginf)
+  if not B.tensor_dtype(x).is_floating_point then return (ops.clone(x)) end
   local limit = require("moth.tensor").finfo(B.tensor_dtype(x)).max
-  local y = ops.masked_fill(x, ops.isnan(x), o.nan or 0)
-  y = ops.masked_fill(y, ops.eq(x, math.huge), o.posinf or limit)
-  return ops.masked_fill(y, ops.eq(x, -math.huge), o.neginf or -limit)
+  local y = ops.masked_fill(x, ops.isnan(x), nan)
+  y = ops.masked_fill(y, ops.eq(x, math.huge), posinf or limit)
+  return (ops.masked_fill(y, ops.eq(x, -math.huge), neginf or -limit))
 end)
 
 --- Whether x is a row gradient (moth.row_grad): no tensor is.
-methods.is_sparse = function() return false end
+methods.is_sparse = signature("is_sparse(Tensor input)", function() return false end)
 
 --- x in one dimension; a view where strides allow.
-both("ravel", function(x) return ops.reshape(x, { -1 }) end)
-both("fliplr", function(x) return ops.flip(x, 2) end)
-both("flipud", function(x) return ops.flip(x, 1) end)
+both("ravel(Tensor input)", function(x) return (ops.reshape(x, { -1 })) end)
+both("fliplr(Tensor input)", function(x) return (ops.flip(x, 2)) end)
+both("flipud(Tensor input)", function(x) return (ops.flip(x, 1)) end)
 
 --- base ^ linspace(start, stop, steps); of an integer dtype the powers cut to integers.
-function F.logspace(start, stop, steps, base, o)
-  if type(base) == "table" then base, o = base.base, base end
-  local options = o and { dtype = o.dtype, device = o.device } or nil
-  local dtype = B.tensor_dtype(ops.empty({ 0 }, options or {}))
-  if dtype.is_floating_point then return ops.pow(base or 10, ops.linspace(start, stop, steps, options)) end
+F.logspace = signature("logspace(number start, number stop, size steps, number base=10, *, dtype dtype?, \z
+  device device?, bool requires_grad=false)",
+function(start, stop, steps, base, dtype, device, requires_grad)
+  local options = { dtype = dtype, device = device }
+  local kind = B.tensor_dtype(ops.empty({ 0 }, options))
+  if kind.is_floating_point then
+    local y = ops.pow(base, ops.linspace(start, stop, steps, options))
+    return requires_grad and B.set_requires_grad(y, true) or y
+  end
+  if requires_grad then check.fail("[logspace] only floats can require a gradient, got %s", kind.name) end
   options.dtype = "float64"
-  local powers = ops.pow(base or 10, ops.linspace(start, stop, steps, options))
+  local powers = ops.pow(base, ops.linspace(start, stop, steps, options))
   local whole = ops.round(powers) -- 999.9999999999999 stands for 1000
   local near = ops.le(ops.abs(ops.sub(powers, whole)), ops.mul(ops.abs(whole), 1e-13))
-  return ops.to(ops.where(near, whole, powers), { dtype = dtype })
-end
+  return (ops.to(ops.where(near, whole, powers), { dtype = kind }))
+end)
 
 --- Distances between the rows of x (…, P, M) and y (…, R, M): (…, P, R). p (2)
-both("cdist", function(x, y, p)
+both("cdist(Tensor x1, Tensor x2, number p=2)", function(x, y, p)
   if B.dim(x) < 2 or B.dim(y) < 2 or B.size(x, -1) ~= B.size(y, -1) then
-    check.fail("cdist: expected (…, P, M) and (…, R, M), got %s and %s", B.format(x), B.format(y))
+    check.fail("[cdist] expected (…, P, M) and (…, R, M), got %s and %s", B.format(x), B.format(y))
   end
-  return ops.norm(ops.sub(ops.unsqueeze(x, -2), ops.unsqueeze(y, -3)), p or 2, -1)
+  return (ops.norm(ops.sub(ops.unsqueeze(x, -2), ops.unsqueeze(y, -3)), p, -1))
 end)
 
 return M

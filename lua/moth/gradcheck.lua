@@ -2,6 +2,8 @@
 -- Inputs are float64: in less, differences are mostly rounding.
 local ffi = require "ffi"
 local B = require "moth_lua"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local ops = B.ops
 local M = {}
@@ -41,20 +43,6 @@ local function outputs_of(fn, inputs)
   return out
 end
 
-local function fail(level, ...)
-  error(string.format(...), level + 1)
-end
-
-local function options_of(options)
-  options = options or {}
-  for k in each(options) do
-    if k ~= "eps" and k ~= "atol" and k ~= "rtol" and k ~= "repeats" then
-      error("gradcheck: unknown option '" .. tostring(k) .. "'; there are eps, atol, rtol, repeats", 3)
-    end
-  end
-  return options.eps or 1e-6, options.atol or 1e-5, options.rtol or 1e-3, options.repeats ~= false
-end
-
 -- Row o of the Jacobian of output `out` by all checked inputs: one pointer (or nil for zeros) per input.
 local function row(out, o, checked)
   local seed = ops.zeros_like(B.alias(out.tensor, false))
@@ -74,33 +62,27 @@ local function row(out, o, checked)
   return rows
 end
 
-local function check(fn, inputs, options, name, level)
-  local eps, atol, rtol, repeats = options_of(options)
-  if type(fn) ~= "function" and not (type(fn) == "table" and getmetatable(fn) and getmetatable(fn).__call) then
-    error(name .. ": expected a function, got " .. type(fn), level)
-  end
+local function compare(name, fn, inputs, eps, atol, rtol, repeats)
   if is_tensor(inputs) then inputs = { inputs } end
-  if type(inputs) ~= "table" then error(name .. ": expected a table of inputs, got " .. type(inputs), level) end
   local n = inputs.n or #inputs
   local analytic, checked = { n = n }, {}
   for i = 1, n do
     analytic[i] = inputs[i]
     if is_tensor(inputs[i]) and B.requires_grad(inputs[i]) then
       if B.tensor_dtype(inputs[i]).name ~= "float64" then
-        error(("%s: input %d is %s; differences need float64"):format(name, i, B.tensor_dtype(inputs[i]).name), level)
+        check.fail("[%s] input %d is %s; differences need float64", name, i, B.tensor_dtype(inputs[i]).name)
       end
       checked[#checked + 1] = { tensor = inputs[i], place = i }
     end
   end
-  if #checked == 0 then error(name .. ": no input requires grad", level) end
+  if #checked == 0 then check.fail("[%s] no input requires grad", name) end
 
   -- by autograd
   local outs = outputs_of(fn, analytic)
   local jacobian = {}
   for o, out in ipairs(outs) do
     if B.tensor_dtype(out.tensor).name ~= "float64" then
-      error(("%s: output %d is %s; differences need float64"):format(name, out.place,
-        B.tensor_dtype(out.tensor).name), level)
+      check.fail("[%s] output %d is %s; differences need float64", name, out.place, B.tensor_dtype(out.tensor).name)
     end
     jacobian[o] = {}
     if B.requires_grad(out.tensor) then
@@ -115,13 +97,13 @@ local function check(fn, inputs, options, name, level)
       local a, na = values(out.tensor)
       local b, nb = values(outs[o].tensor)
       if na ~= nb or ffi.string(a, na * 8) ~= ffi.string(b, nb * 8) then
-        fail(level, "%s: output %d is not the same on a second run", name, out.place)
+        check.fail("[%s] output %d is not the same on a second run", name, out.place)
       end
       if B.requires_grad(out.tensor) and na > 0 then
         for i, g in each(row(out, na, checked)) do
           local first = jacobian[o][na][i]
           if not first or ffi.string(g.p, g.n * 8) ~= ffi.string(first.p, first.n * 8) then
-            fail(level, "%s: the gradient of input %d is not the same on a second run", name, checked[i].place)
+            check.fail("[%s] the gradient of input %d is not the same on a second run", name, checked[i].place)
           end
         end
       end
@@ -147,7 +129,7 @@ local function check(fn, inputs, options, name, level)
     for o, out in ipairs(outs) do
       local first = jacobian[o][1] and jacobian[o][1][i]
       if first and first.n ~= B.numel(c.tensor) then
-        fail(level, "%s: the gradient of input %d by output %d has %d elements, the input %d", name, c.place,
+        check.fail("[%s] the gradient of input %d by output %d has %d elements, the input %d", name, c.place,
           out.place, first.n,
           B.numel(c.tensor))
       end
@@ -169,7 +151,7 @@ local function check(fn, inputs, options, name, level)
           local g = rows[m] and rows[m][i]
           local got = g and g.p[k - 1] or 0
           if not (math.abs(got - want) <= atol + rtol * math.abs(want)) then -- luacheck: ignore 581 (NaN)
-            fail(level, "%s: the derivative of output %d%s by input %d%s is %.9g by autograd, %.9g by differences",
+            check.fail("[%s] the derivative of output %d%s by input %d%s is %.9g by autograd, %.9g by differences",
               name,
               out.place, coordinates(B.size(out.tensor), m), c.place, coordinates(shape, k), got, want)
           end
@@ -182,17 +164,15 @@ end
 
 --- Compares the gradients of fn(inputs…) by autograd with central differences, element by element.
 -- inputs: a table of float64 tensors (those that require grad are checked; other values are passed on).
--- options: eps (1e-6), atol (1e-5), rtol (1e-3), repeats (true: a second run must give the same bits).
+-- eps (1e-6), atol (1e-5), rtol (1e-3), repeats (true: a second run must give the same bits).
 -- Returns true; an error names output, input, element and both values.
-function M.gradcheck(fn, inputs, options)
-  local ok = check(fn, inputs, options, "gradcheck", 3) -- no tail call: errors count frames
-  return ok
+function M.gradcheck(fn, inputs, eps, atol, rtol, repeats)
+  return compare("gradcheck", fn, inputs, eps, atol, rtol, repeats)
 end
 
 --- The same for the gradients of fn: their derivatives by the inputs and by the incoming gradients.
-function M.gradgradcheck(fn, inputs, options)
+function M.gradgradcheck(fn, inputs, eps, atol, rtol, repeats)
   if is_tensor(inputs) then inputs = { inputs } end
-  if type(inputs) ~= "table" then error("gradgradcheck: expected a table of inputs, got " .. type(inputs), 2) end
   local n = inputs.n or #inputs
   local places, all = {}, { n = n }
   for i = 1, n do
@@ -223,8 +203,11 @@ function M.gradgradcheck(fn, inputs, options)
     if #roots == 0 then return end
     return require("moth.autograd").collect(roots, list, grads, true, true, true)
   end
-  local ok = check(first, all, options, "gradgradcheck", 3)
-  return ok
+  return compare("gradgradcheck", first, all, eps, atol, rtol, repeats)
 end
 
+for _, name in ipairs({ "gradcheck", "gradgradcheck" }) do
+  M[name] = signature(name .. "(callable func, Tensor|table inputs, number eps=1e-6, number atol=1e-5, \z
+    number rtol=1e-3, bool repeats=true)", M[name])
+end
 return M

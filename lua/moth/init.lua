@@ -9,6 +9,7 @@ jit.opt.start("maxtrace=20000", "maxmcode=65536", "maxrecord=20000")
 -- libgomp reads this once, when it is loaded: threads that wait must not spin for long, or a busy machine stalls.
 local ffi = require "ffi"
 local each = require "moth.each"
+local lazy = require "moth.lazy"
 ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
 ffi.C.setenv("GOMP_SPINCOUNT", "10000", 0)
 
@@ -33,7 +34,6 @@ local function binding()
 end
 
 local B = binding()
-local check = require "moth.utils.check"
 if here then B.library(here) end
 require "moth.utils.engine"(B.first_state)
 
@@ -50,39 +50,35 @@ end
 moth.float, moth.double, moth.half = moth.float32, moth.float64, moth.float16
 moth.char, moth.byte, moth.short, moth.int, moth.long = moth.int8, moth.uint8, moth.int16, moth.int32, moth.int64
 
+local signature = require "moth.utils.signature"
 --- A device: moth.device("cpu"), moth.device("cuda:0"). Errors if it cannot be used, saying why.
-moth.device = B.device
+moth.device = signature("device(device name)", function(name) return (B.device(name)) end)
 moth.is_tensor = B.is_tensor
 --- True if x is a dtype such as moth.float32.
 moth.is_dtype = B.is_dtype
-moth.promote_types = B.promote
+moth.promote_types = signature("promote_types(dtype type1, dtype type2)", B.promote)
 --- The dtype of an operation between two tensors or numbers.
-moth.result_type = B.result_type
+moth.result_type = signature("result_type(Tensor|number tensor1, Tensor|number tensor2)", B.result_type)
 
-function moth.get_default_dtype() return B.default_dtype() end
-function moth.set_default_dtype(dtype) B.default_dtype(dtype) end
-function moth.get_num_threads() return B.num_threads() end
-function moth.set_num_threads(n) B.num_threads(n) end
+moth.get_default_dtype = signature("get_default_dtype()", function() return (B.default_dtype()) end)
+moth.set_default_dtype = signature("set_default_dtype(dtype dtype)", function(dtype) B.default_dtype(dtype) end)
+moth.get_num_threads = signature("get_num_threads()", function() return (B.num_threads()) end)
+moth.set_num_threads = signature("set_num_threads(count n)", function(n) B.num_threads(n) end)
 --- Whether ops must give the same bits in every run (they do, unless MOTH_DETERMINISTIC=0 or this says otherwise).
 -- With false, on CUDA: index_add, scatter_add and what goes through them (embedding's gradient) add float32 and float64
 -- by atomic sums instead of sorting first, and cuDNN may do so in attention's gradients.
--- {warn_only = …} is taken as PyTorch's is; nothing changes, since there is no op that could only warn.
-function moth.use_deterministic_algorithms(on, options)
-  if type(on) ~= "boolean" then error("use_deterministic_algorithms: expected true or false, got " .. type(on), 2) end
-  local warn_only = check.options("use_deterministic_algorithms", options, "warn_only").warn_only
-  if warn_only ~= nil and type(warn_only) ~= "boolean" then
-    error("use_deterministic_algorithms: warn_only must be true or false, got " .. type(warn_only), 2)
-  end
-  B.cuda.deterministic(on)
-end
-function moth.are_deterministic_algorithms_enabled() return B.cuda.deterministic() end
+-- warn_only is taken as PyTorch's is; nothing changes, since there is no op that could only warn.
+moth.use_deterministic_algorithms = signature("use_deterministic_algorithms(bool mode, *, bool warn_only=false)",
+  function(on) B.cuda.deterministic(on) end)
+moth.are_deterministic_algorithms_enabled = signature("are_deterministic_algorithms_enabled()",
+  function() return (B.cuda.deterministic()) end)
 --- "generic", "avx2" or "avx512"; settable for tests (as MOTH_CPU is).
-function moth.cpu_level(level) return B.cpu_level(level) end
+moth.cpu_level = signature("cpu_level(string level?)", function(level) return (B.cpu_level(level)) end)
 
 local tensor = require "moth.tensor"
 moth.Tensor = B.Tensor
 moth.tensor = tensor.new
-moth.as_tensor = tensor.new
+moth.as_tensor = tensor.as_tensor
 moth.from_ptr = tensor.from_ptr
 moth.broadcast_shapes = tensor.broadcast_shapes
 moth.finfo, moth.iinfo = tensor.finfo, tensor.iinfo
@@ -105,44 +101,29 @@ local random = require "moth.random"
 for name, fn in each(random) do moth[name] = fn end
 
 --- Statistics of the allocator: live, peak, cached bytes; allocs, system calls.
-moth.memory = {
-  stats = B.memory_stats, reset_peak = B.reset_peak, empty_cache = B.empty_cache,
-  fail_at = B.fail_at, -- for tests: the n-th allocation from now fails
-}
+moth.memory = lazy.strict({
+  stats = signature("memory.stats()", B.memory_stats), reset_peak = signature("memory.reset_peak()", B.reset_peak),
+  empty_cache = signature("memory.empty_cache()", B.empty_cache),
+  --- For tests: the n-th allocation from now fails, and all after it.
+  fail_at = signature("memory.fail_at(int n, bool for_ever?)", B.fail_at),
+}, "moth.memory")
 
 -- Modules, loaded when first used.
-local lazy = {
-  nn = "moth.nn", models = "moth.models", optim = "moth.optim", data = "moth.data", datasets = "moth.datasets",
-  transforms = "moth.transforms",
-  utils = "moth.utils", fmt = "moth.fmt", ops = "moth.ops", dispatch = "moth.dispatch", library = "moth.library",
-  testing = "moth.testing", class = "moth.class", tensorboard = "moth.tensorboard", plot = "moth.plot",
-  func = "moth.func", tree = "moth.tree", interop = "moth.interop", bench = "moth.bench",
-  backends = "moth.backends", cuda = "moth.cuda", capi = "moth.capi",
-}
-local from = { -- function -> the module that has it
-  C = "moth.capi", save = "moth.io", load = "moth.io", load_safetensors = "moth.io", save_safetensors = "moth.io",
-  dispatch_mode = "moth.dispatch", fake_mode = "moth.dispatch", autocast = "moth.dispatch",
-  tensor_subclass = "moth.subclass", make_subclass = "moth.subclass", type = "moth.subclass",
-  scope = "moth.scope", remap = "moth.nn.utils", summary = "moth.nn.utils",
-  set_printoptions = "moth.print", describe = "moth.print",
-}
-moth.autograd = autograd
-
 if package.loaded.luassert then require "moth.testing" end -- assert.is_close
 
-local function names()
-  local list = { "F" }
-  for name in each(lazy) do list[#list + 1] = name end
-  for name in each(from) do list[#list + 1] = name end
-  return list
+local files = { F = function() return require("moth.nn").functional end }
+for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
+  "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda",
+  "capi" }) do
+  files[name] = name
 end
+for file, fields in each({
+  capi = "C", io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
+  subclass = "tensor_subclass make_subclass type", scope = "scope", ["nn.utils"] = "remap summary",
+  print = "set_printoptions describe",
+}) do
+  for field in fields:gmatch("%S+") do files[field] = { file, field } end
+end
+moth.autograd = lazy.strict(autograd, "moth.autograd")
 
-return setmetatable(moth, { __names = names, __index = function(t, k)
-  local value
-  if lazy[k] then value = require(lazy[k])
-  elseif from[k] then value = require(from[k])[k]
-  elseif k == "F" then value = require("moth.nn").functional
-  end
-  rawset(t, k, value)
-  return value
-end })
+return lazy(moth, "moth.", files, "moth")

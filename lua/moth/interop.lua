@@ -9,6 +9,8 @@
 -- int64_t. Tensors of one storage share it.
 local ffi = require "ffi"
 local B = require "moth_lua"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local M = {}
 
@@ -37,15 +39,14 @@ end
 
 -- A loader of one kind of file.
 local function only(expected, fn)
-  return function(path)
-    if type(path) ~= "string" then error(fn .. ": expected a path, got " .. type(path), 2) end
+  return signature(fn .. "(path path)", function(path)
     local kind, why = B.file_kind(path)
-    if not kind then error(("%s: %s: %s"):format(fn, path, why), 2) end
+    if not kind then check.fail("[%s] %s: %s", fn, path, why) end
     local value, what = nil, kind
     if kind == "zip" then value, what = M.load(kind, path) elseif kind == "npy" then value = M.load(kind, path) end
-    if what ~= expected then error(("%s: %s: this is a file of another kind: %s"):format(fn, path, what), 2) end
+    if what ~= expected then check.fail("[%s] %s: this is a file of another kind: %s", fn, path, what) end
     return value
-  end
+  end)
 end
 
 --- What torch.save wrote: tensors, and tables, numbers and strings around them.
@@ -55,4 +56,4 @@ M.load_npy = only("npy", "load_npy")
 --- { name = tensor } of a .npz file.
 M.load_npz = only("npz", "load_npz")
 
-return M
+return signature.all(M, { "interop.load('zip'|'npy' kind, path path, any place?, number max_expanded?)" })

@@ -5,6 +5,7 @@
 local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local Ordered = require "moth.nn.ordered"
 local each = require "moth.each"
 local ops = B.ops
@@ -15,7 +16,7 @@ local FORMAT = 1 -- of what save writes: to be raised where an older load would 
 
 local function json()
   local ok, cjson = pcall(require, "cjson.safe")
-  if not ok then error("moth.save and moth.load need lua-cjson (Debian: lua-cjson)", 3) end
+  if not ok then check.fail("moth.save and moth.load need lua-cjson (Debian: lua-cjson)") end
   cjson = cjson.new()
   cjson.encode_sparse_array(false, 1, 0)
   cjson.encode_max_depth(4 * MAX_DEPTH) -- three of JSON's brackets for one of Lua's
@@ -131,7 +132,7 @@ end
 
 local function save_npy(value, path)
   if not B.is_tensor(value) then
-    error(("save: %s: a .npy file holds one tensor, got a %s"):format(path, type(value)), 3)
+    check.fail("save: %s: a .npy file holds one tensor, got a %s", path, type(value))
   end
   B.save_npy(path, ops.contiguous(ops.to(B.alias(value, false), { device = "cpu" })))
 end
@@ -140,11 +141,10 @@ end
 -- or the new one. A tensor saved to a name that ends in .npy gives a file of NumPy's. Errors name what cannot be saved,
 -- or path and reason.
 function M.save(value, path)
-  if type(path) ~= "string" then error("save: expected (value, path), got " .. type(path) .. " as path", 2) end
   if path:sub(-4) == ".npy" then return save_npy(value, path) end
   local out = { names = {}, tensors = {}, used = {}, seen = {} }
   local ok, tree = pcall(pack, value, "", out, 1)
-  if not ok then error(tree, 2) end
+  if not ok then check.fail("%s", tree) end
   local text = text_of(tree, json().encode)
   B.save_safetensors(path, out.names, out.tensors,
     { { "moth.sha256", ("0"):rep(64) }, { "format", "moth" }, { "moth.format", tostring(FORMAT) },
@@ -223,20 +223,18 @@ end
 -- .npz (a table of tensors), PyTorch's .pt (what was saved, tensors and plain values only): the file's content tells
 -- which, not its name. No code in a file is ever run; what cannot be loaded without is refused, with the reason.
 -- @tparam string path
--- @tparam[opt] table o map_location: the device that tensors go to (the CPU); max_expanded: how many bytes compressed
--- members of an archive may have together (2^30)
-function M.load(path, o)
-  if type(path) ~= "string" then error("load: expected a path, got " .. type(path), 2) end
-  o = check.options("load", o, "map_location max_expanded")
+-- @param[opt] map_location the device that tensors go to (the CPU) @tparam[opt] number max_expanded how many bytes
+-- compressed members of an archive may have together (2^30)
+function M.load(path, map_location, max_expanded)
   local place
-  if o.map_location ~= nil then
-    local device = B.device(o.map_location)
+  if map_location ~= nil then
+    local device = B.device(map_location)
     place = function(t) return ops.to(t, { device = device }) end
   end
   local kind, why = B.file_kind(path)
   if not kind then check.fail("load: %s: %s", path, why) end
   if kind == "safetensors" then return load_safetensors(path, place) end
-  return (require("moth.interop").load(kind, path, place, o.max_expanded))
+  return (require("moth.interop").load(kind, path, place, max_expanded))
 end
 
 --- Saves { name = tensor } as plain safetensors; metadata is { key = string }.
@@ -244,7 +242,8 @@ function M.save_safetensors(tensors, path, metadata)
   local names, list, pairs_list = {}, {}, {}
   for name in each(tensors) do
     if type(name) ~= "string" or not B.is_tensor(tensors[name]) then
-      error("save_safetensors: expected a table of tensors by name", 2)
+      check.fail("[save_safetensors] expected a table of tensors by name, got %s at '%s'", type(tensors[name]),
+        tostring(name))
     end
     names[#names + 1] = name
   end
@@ -262,4 +261,6 @@ function M.load_safetensors(path)
   return by_name(names, tensors), metadata
 end
 
-return M
+return signature.all(M, { "save(any value?, path path)",
+  "load(path path, device map_location?, number max_expanded?)",
+  "save_safetensors(table tensors, path path, table metadata?)", "load_safetensors(path path)" })

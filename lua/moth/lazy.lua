@@ -1,22 +1,57 @@
---- Modules that are loaded piece by piece: a missing field is looked up in `files` and required when first asked for.
--- files: { Name = "file" } or { Name = { "file", "field" } }, below `prefix`.
+--- Modules: tables of functions and classes, loaded piece by piece, in which a name that is not there is an error.
+--
+--     return lazy({}, "moth.data.", { DataLoader = { "loader" } }, "moth.data")
+--     lazy.strict(M, "moth.nn.functional")
+--
+-- A missing field is looked up in `files` and required when first asked for. files: { Name = "file" } or
+-- { Name = { "file", "field" } }, below `prefix`; or a function of the name. A name that is nowhere raises an error
+-- that says which one may have been meant; rawget(module, name) asks without one. Names that begin with _ are nil:
+-- libraries look for them.
+local check = require "moth.utils.check"
 local each = require "moth.each"
 
-return function(module, prefix, files)
+local lazy = {}
+
+local function unknown(module, name, key)
+  if type(key) == "string" and key:sub(1, 1) == "_" then return nil end
+  local names = {}
+  for k in each(module) do if type(k) == "string" then names[#names + 1] = k end end
+  local mt = getmetatable(module)
+  for _, k in ipairs(mt.__names and mt.__names(module) or {}) do names[#names + 1] = k end
+  check.fail("%s has no '%s'%s", name, tostring(key), check.suggest(tostring(key), names))
+end
+
+--- Makes an unknown name an error in a module that is there as a whole. Returns it.
+function lazy.strict(module, name)
+  return setmetatable(module, { __index = function(t, key) return unknown(t, name, key) end, __module_name = name })
+end
+
+return setmetatable(lazy, { __call = function(_, module, prefix, files, name)
+  name = name or prefix:gsub("%.$", "")
   return setmetatable(module, {
+    __module_name = name,
     __names = function() -- for completion: what could be asked for
       local list = {}
-      for name in each(files) do list[#list + 1] = name end
+      for k in each(files) do list[#list + 1] = k end
       return list
     end,
     __index = function(t, key)
       local file = files[key]
-      if not file then return nil end
-      local of_file = type(file) == "table"
-      local value = require(prefix .. (of_file and file[1] or file))
-      if of_file and file[2] then value = value[file[2]] end
+      if not file then return unknown(t, name, key) end
+      local value
+      if type(file) == "function" then
+        value = file(key)
+      else
+        local of_file = type(file) == "table"
+        value = require(prefix .. (of_file and file[1] or file))
+        if of_file and file[2] then
+          value = value[file[2]]
+        elseif type(value) == "table" and getmetatable(value) == nil then
+          lazy.strict(value, name .. "." .. key)
+        end
+      end
       rawset(t, key, value)
       return value
     end,
   })
-end
+end })

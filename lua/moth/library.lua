@@ -1,5 +1,7 @@
 --- A third backend: a device of the user's, with kernels for ops.
 local B = require "moth_lua"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local M = {}
 
@@ -7,8 +9,8 @@ local M = {}
 -- A kernel gets the op's arguments and the results that the shape rule has made, and fills them in. Tensors go there by
 -- x:to("mydev") and back by x:cpu(). Copies need no kernel.
 function M.register_backend(name, kernels)
-  if type(name) ~= "string" or not name:match("^%a[%w_]*$") then
-    error("register_backend: expected a name such as 'mydev', got " .. tostring(name), 2)
+  if not name:match("^%a[%w_]*$") then
+    check.fail("[register_backend] expected a name such as 'mydev', got '%s'", name)
   end
   B.register_backend(name)
   M.backend = name
@@ -16,6 +18,7 @@ function M.register_backend(name, kernels)
 end
 
 --- A kernel in Lua for one op of the user device.
-M.register_kernel = B.register_kernel
+M.register_kernel = B.named(B.register_kernel, "register_kernel")
 
-return M
+return signature.all(M, { "register_backend(string name, table kernels?)",
+  "register_kernel(string op, function fn)" })

@@ -1,5 +1,7 @@
 --- The op table, as data: moth.ops.list(), moth.ops.describe "sigmoid".
 local B = require "moth_lua"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local M = {}
 
@@ -35,7 +37,9 @@ end
 --- What the table says of an op, as text.
 function M.describe(name)
   local op = records()[name]
-  if not op then error(("there is no op named '%s'; see moth.ops.list()"):format(tostring(name)), 2) end
+  if not op then
+    check.fail("[ops.describe] there is no op named '%s'%s; see moth.ops.list()", name, check.suggest(name, M.list()))
+  end
   local lines = { op.schema, "  " .. op.doc, "  defined at " .. op.place .. " (" .. op.kind .. ")" }
   local function add(label, value) if value then lines[#lines + 1] = ("  %-12s %s"):format(label, value) end end
   local kernels = {}
@@ -103,17 +107,14 @@ local function new_op(record, name, overload)
 end
 
 --- All ops as objects, by name; those that end in _ work in place.
-M.moth = setmetatable({}, {
-  __names = function() return M.list() end,
-  __index = function(t, name)
-    if not B.ops[name] then return nil end
+local objects = {}
+for name in each(B.ops) do
+  objects[name] = function()
     local record = records()[name] or records()[(name:gsub("_$", ""))]
-    if not record then return nil end
-    local op = new_op(record, name)
-    rawset(t, name, op)
-    return op
-  end,
-})
+    return record and new_op(record, name)
+  end
+end
+M.moth = require("moth.lazy")({}, "moth.ops.moth", objects)
 
 -- ---- the reference page ----------------------------------------------------------------------------
 
@@ -183,4 +184,4 @@ method, `x:relu()`. Arguments with defaults may be given by name in a trailing t
   return table.concat(out, "\n")
 end
 
-return M
+return signature.all(M, { "ops.get(string name)", "ops.list()", "ops.describe(string name)", "ops.reference()" })

@@ -1,17 +1,15 @@
 --- How tensors print: aligned, long ones by head and tail, and a footer with dtype, shape and device.
 local B = require "moth_lua"
-local each = require "moth.each"
+local signature = require "moth.utils.signature"
 local ops = B.ops
 local M = {}
 
 local options = { precision = 4, threshold = 1000, edgeitems = 3, linewidth = 80 }
 
 --- set_printoptions{precision=, threshold=, edgeitems=, linewidth=}
-function M.set_printoptions(o)
-  for k, v in each(o) do
-    if options[k] == nil then error("set_printoptions: unknown option '" .. tostring(k) .. "'", 2) end
-    options[k] = v
-  end
+function M.set_printoptions(precision, threshold, edgeitems, linewidth)
+  options.precision, options.threshold = precision or options.precision, threshold or options.threshold
+  options.edgeitems, options.linewidth = edgeitems or options.edgeitems, linewidth or options.linewidth
 end
 
 local function is_int(v) return v == math.floor(v) and math.abs(v) < 1e15 end
@@ -123,4 +121,5 @@ function M.describe(x)
     B.is_contiguous(x) and "contiguous" or "not contiguous", footer(x))
 end
 
-return M
+return signature.all(M, { "describe(Tensor input)",
+  "set_printoptions(size precision?, size threshold?, size edgeitems?, count linewidth?)" })

@@ -1,21 +1,19 @@
 --- Seeds and generators. The bits depend on seed and position only: not on threads, not on the device.
 local B = require "moth_lua"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local M = {}
 
 local methods = {}
 B.Generator.__index = methods
 B.Generator.__tostring = function() return "moth.Generator" end
 
-local function seed_of(n)
-  if type(n) ~= "number" or n ~= math.floor(n) or n < 0 or n > 2 ^ 53 then
-    error("expected a seed from 0 to 2^53, got " .. tostring(n), 3)
-  end
-  return n
-end
-
 --- Sets the seed and goes back to the start.
 function methods:manual_seed(n)
-  B.generator_seed(self, seed_of(n))
+  if type(n) ~= "number" or n ~= math.floor(n) or n < 0 or n > 2 ^ 53 then
+    check.fail("[manual_seed] expected a seed from 0 to 2^53, got %s", tostring(n))
+  end
+  B.generator_seed(self, n)
   return self
 end
 --- The state as a table of four numbers; set_state takes it back.
@@ -31,19 +29,19 @@ function methods:initial_seed()
 end
 
 --- A generator of its own: moth.Generator(42); pass it as {generator = g}.
-function M.Generator(seed) return B.generator(seed_of(seed or 42)) end
+M.Generator = signature("Generator(size seed=42)", function(seed) return (B.generator(seed)) end)
 
 --- Seeds moth's default generator and Lua's math.random.
-function M.manual_seed(n)
-  B.generator_seed(nil, seed_of(n))
+M.manual_seed = signature("manual_seed(size seed)", function(n)
+  B.generator_seed(nil, n)
   math.randomseed(n)
-end
-M.seed_all = M.manual_seed
+end)
+M.seed_all = signature.alias("seed_all", M.manual_seed)
 
-function M.get_rng_state() return { B.generator_state() } end
-function M.set_rng_state(state)
-  if type(state) ~= "table" or #state ~= 4 then error("set_rng_state: expected what get_rng_state gave", 2) end
+M.get_rng_state = signature("get_rng_state()", function() return { B.generator_state() } end)
+M.set_rng_state = signature("set_rng_state(number[] state)", function(state)
+  if #state ~= 4 then check.fail("[set_rng_state] expected what get_rng_state gave, four numbers") end
   B.generator_set_state(nil, unpack(state))
-end
+end)
 
 return M

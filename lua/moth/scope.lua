@@ -1,6 +1,7 @@
 --- moth.scope(fn): temporaries of fn are freed at once when it returns, not when the collector finds them.
 local B = require "moth_lua"
 local within = require "moth.within"
+local signature = require "moth.utils.signature"
 local M = {}
 
 local permanent = setmetatable({}, { __mode = "k" })
@@ -14,7 +15,6 @@ end
 --- Calls fn(keep, ...) and frees every tensor that was made with `moth` ops inside and is not among its results.
 -- Tensors stored elsewhere (upvalues, fields) must be protected with keep(t).
 function M.scope(fn, ...)
-  if type(fn) ~= "function" then error("scope: expected a function, got " .. type(fn), 2) end
   local kept = {}
   local function keep(t)
     kept[t] = true
@@ -36,4 +36,4 @@ function M.scope(fn, ...)
   return within(B.scope_begin, finish, nil, function(...) return collect(fn(...)) end, keep, ...)
 end
 
-return M
+return signature.all(M, { "scope(callable fn, ...)" })

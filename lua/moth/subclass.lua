@@ -14,6 +14,8 @@
 -- nothing: func(...) goes on to the backend. Results are plain tensors unless it wraps them: cls(func(...)). Composites
 -- come as their parts. Other fields of the table are methods of the tensors: x:name().
 local B = require "moth_lua"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local M = {}
 
@@ -45,8 +47,8 @@ end
 --- A class of tensors; called with a tensor it gives one of the class over the same elements.
 -- @tparam string name @tparam table fields dispatch (see above), methods
 function M.tensor_subclass(name, fields)
-  if type(name) ~= "string" or type(fields) ~= "table" or type(fields.dispatch) ~= "function" then
-    error("tensor_subclass: expected (name, { dispatch = function(cls, func, types, args, kwargs) … end })", 2)
+  if type(fields.dispatch) ~= "function" then
+    check.fail("[tensor_subclass] expected (name, { dispatch = function(cls, func, types, args, kwargs) … end })")
   end
   local cls = { __name = name }
   for key, value in each(fields) do cls[key] = value end
@@ -60,14 +62,14 @@ end
 --- A tensor of class cls over the elements of a tensor, not copied.
 function M.make_subclass(cls, elem)
   if getmetatable(cls) ~= Class then
-    error("make_subclass: expected a class of tensor_subclass, got " .. type(cls), 2)
+    check.fail("[make_subclass] argument 'cls': expected a class of tensor_subclass, got %s", type(cls))
   end
-  if not B.is_tensor(elem) then error("make_subclass: expected a tensor, got " .. type(elem), 2) end
   local t = B.make_subclass(elem, cls)
   if B.requires_grad(elem) and B.is_leaf(elem) then B.set_requires_grad(t, true) end
   return t
 end
 
+signature.all(M, { "tensor_subclass(string name, table fields)", "make_subclass(any cls, Tensor elem)" })
 Class.__call = M.make_subclass
 function Class.__tostring(cls) return "class " .. cls.__name end
 

@@ -2,8 +2,10 @@
 -- Fields: x.grad, x.grad_fn, x.data, x.shape. All else is a method.
 local ffi = require "ffi"
 local B = require "moth_lua"
-local check = require "moth.utils.check"
 local each = require "moth.each"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
+local list_of = require "moth.list"
 local ops = B.ops
 
 local M = { functions = {} }
@@ -12,6 +14,12 @@ local methods = {}
 M.methods = methods
 
 for name, fn in each(ops) do methods[name] = fn end
+
+-- A method by its signature, under the name that stands there; or `name`, if Lua calls it otherwise.
+local function method(text, fn, name) methods[name or text:match("^[%w_]+")] = signature(text, fn) end
+
+-- Calls in tail position have no frame, and an error would not find the name of the function that made them.
+local function done(...) return ... end
 
 local is_tensor, is_dtype, is_device = B.is_tensor, B.is_dtype, B.is_device
 
@@ -30,49 +38,65 @@ function Size:numel()
   return n
 end
 
+-- size and stride are called often: the usual calls come first, the others are checked.
+local function facts(name, ask)
+  local checked = signature(name .. "(Tensor input, Dim dim?)", function(x, dim)
+    if dim ~= nil then return (ask(x, dim)) end
+    return setmetatable(ask(x), Size)
+  end)
+  return function(x, dim, more)
+    if more == nil and type(dim) == "number" then return done(ask(x, dim)) end
+    if more == nil and dim == nil then return setmetatable(ask(x), Size) end
+    return checked(x, dim, more)
+  end
+end
 --- The sizes as a table that prints as [2, 3], or the size of one dimension.
-function methods.size(x, dim)
-  if dim ~= nil then return B.size(x, dim) end
-  return setmetatable(B.size(x), Size)
-end
-
+methods.size = facts("size", B.named(B.size, "size"))
 --- The strides in elements, or that of one dimension.
-function methods.stride(x, dim)
-  if dim ~= nil then return B.stride(x, dim) end
-  return setmetatable(B.stride(x), Size)
-end
+methods.stride = facts("stride", B.named(B.stride, "stride"))
 
-for _, name in ipairs({ "dim", "numel", "storage_offset", "itemsize", "version", "data_ptr", "is_contiguous", "is_fake",
-  "is_leaf", "retain_grad", "shares_storage", "free", "requires_grad" }) do
-  methods[name] = B[name]
+for name, of in each({ dim = "dim", numel = "numel", storage_offset = "storage_offset", itemsize = "itemsize",
+  version = "version", data_ptr = "data_ptr", is_contiguous = "is_contiguous", is_fake = "is_fake", free = "free",
+  ndim = "dim", nelement = "numel", element_size = "itemsize", dtype = "tensor_dtype", device = "tensor_device" }) do
+  methods[name] = B.named(B[of], name)
 end
-methods.ndim = B.dim
-methods.nelement = B.numel
-methods.element_size = B.itemsize
-methods.requires_grad_ = B.set_requires_grad
-methods.dtype = B.tensor_dtype
-methods.device = B.tensor_device
+method("requires_grad_(Tensor input, bool requires_grad=true)", B.set_requires_grad)
+-- What is asked often: a C function, which checks the tensor itself.
+local function alone(name, fn)
+  fn = B.named(fn, name)
+  local function ask(x, more)
+    if more ~= nil then check.fail("[%s] too many arguments; %s(Tensor input)", name, name) end
+    return done(fn(x))
+  end
+  B.names[ask], methods[name] = name, ask
+end
+alone("requires_grad", B.requires_grad)
+alone("is_leaf", B.is_leaf)
+alone("retain_grad", B.retain_grad)
+method("shares_storage(Tensor input, Tensor other)", B.shares_storage)
 
-function methods.is_floating_point(x) return B.tensor_dtype(x).is_floating_point end
-function methods.is_cuda(x) return B.tensor_device(x).type == "cuda" end
+method("is_floating_point(Tensor input)", function(x) return B.tensor_dtype(x).is_floating_point end)
+method("is_cuda(Tensor input)", function(x) return B.tensor_device(x).type == "cuda" end)
 --- The device's ordinal; -1 on the cpu.
-function methods.get_device(x)
+method("get_device(Tensor input)", function(x)
   local d = B.tensor_device(x)
   return d.type == "cpu" and -1 or d.index
-end
-methods.is_pinned = B.cuda.is_pinned
+end)
+method("is_pinned(Tensor input)", B.cuda.is_pinned)
 --- A copy in pinned memory, from and to which CUDA copies without waiting ({non_blocking = true}); x itself if it is
 -- pinned, or where there is no CUDA.
-function methods.pin_memory(x)
+method("pin_memory(Tensor input)", function(x)
   if B.cuda_why() then return x end
-  return B.cuda.pin(x)
-end
+  return (B.cuda.pin(x))
+end)
 --- Another stream uses x, too: its memory is not handed out again before what that stream holds then has run.
-function methods.record_stream(x, stream) B.cuda.record_stream(x, stream) end
+method("record_stream(Tensor input, any stream)", function(x, stream) B.cuda.record_stream(x, stream) end)
 
 --- The single element as a number or boolean; an integer beyond 2^53 as an int64_t cdata, of uint64 as a uint64_t.
-function methods.item(x)
-  local v, high, low = B.item(x)
+local item = B.named(B.item, "item")
+function methods.item(x, more)
+  if more ~= nil then check.fail("[item] too many arguments; item(Tensor input)") end
+  local v, high, low = item(x)
   if high and B.tensor_dtype(x).name == "uint64" then
     return ffi.cast("uint64_t", high) * 2ULL ^ 32 + ffi.cast("uint64_t", low)
   end
@@ -81,12 +105,12 @@ function methods.item(x)
 end
 
 --- Nested tables of numbers. A tensor that requires grad must be detached first.
-function methods.totable(x)
-  if B.requires_grad(x) then error("totable: the tensor requires grad; use x:detach():totable()", 2) end
+method("totable(Tensor input)", function(x)
+  if B.requires_grad(x) then check.fail("[totable] the tensor requires grad; use x:detach():totable()") end
   if B.tensor_device(x).type ~= "cpu" then x = ops.to(x, { device = "cpu" }) end
-  return B.totable(x)
-end
-methods.tolist = methods.totable
+  return (B.totable(x))
+end)
+methods.tolist = signature.alias("tolist", methods.totable)
 
 local ctype = {
   float32 = "float", float64 = "double", float16 = "uint16_t", bfloat16 = "uint16_t", int8 = "int8_t",
@@ -101,157 +125,209 @@ local anchors = setmetatable({}, { __mode = "k" })
 
 --- A typed FFI pointer to the first element; it keeps the tensor alive (a pointer cast from it does not). Elements lie
 -- at their strides. LuaJIT must not read a NaN with a payload through it: of bytes from elsewhere use item or totable.
-function methods.data_pointer(x)
-  if B.requires_grad(x) then error("data: the tensor requires grad; use x:detach():data()", 2) end
+method("data_pointer(Tensor input)", function(x)
+  if B.requires_grad(x) then check.fail("data: the tensor requires grad; use x:detach():data()") end
   local name = B.tensor_dtype(x).name
   pointer_type[name] = pointer_type[name] or ffi.typeof(ctype[name] .. "*")
   local p = ffi.cast(pointer_type[name], B.pointer(x))
   anchors[p] = x
   return p
-end
+end)
 
 --- The same bytes without history; in-place changes are seen by autograd (versions are shared).
-function methods.detach(x) return B.detach(x, false) end
-function methods.detach_()
-  error("detach_ is not supported: use y = x:detach()", 2)
-end
+alone("detach", function(x) return (B.detach(x, false)) end)
+function methods.detach_() check.fail("[detach_] is not supported: use y = x:detach()") end
 --- As x.data: the same bytes with versions of their own: autograd does not see changes. Dangerous.
-function methods.data_unchecked(x) return B.detach(x, true) end
+method("data_unchecked(Tensor input)", function(x) return (B.detach(x, true)) end)
 
 -- x.data is the unchecked alias, x:data() the FFI pointer: the alias is called with x.
 local function data_of(x) return B.detach(x, true) end
 
-function methods.share_memory_(x) return x end
+method("share_memory_(Tensor input)", function(x) return x end)
 
 -- conversions -------------------------------------------------------------------------------------
 
---- x:to(dtype | device | tensor | {dtype=, device=, non_blocking=, copy=}); self if nothing changes.
-function methods.to(x, a, b, c)
-  if is_tensor(a) then return ops.to(x, { dtype = B.tensor_dtype(a), device = B.tensor_device(a) }) end
-  if is_dtype(a) then return ops.to(x, { dtype = a, device = b }) end
-  if is_device(a) then return ops.to(x, { device = a, dtype = b }) end
-  if type(a) == "string" then
-    local ok, dtype = pcall(B.dtype, a)
-    if ok then return ops.to(x, { dtype = dtype, device = b }) end
-    return ops.to(x, { device = a, dtype = b })
-  end
-  if a == nil and b ~= nil then return ops.to(x, { device = b, non_blocking = c }) end
-  return ops.to(x, a)
+local function to_fail(what, ...)
+  check.fail("[to] " .. what .. "; to(Tensor input, dtype|device|Tensor, …, {dtype=, device=, non_blocking=, copy=})",
+    ...)
 end
 
-for method, name in each({ float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16",
+-- What x:to was given by position, in any order; then non_blocking, copy. The result is a table of options.
+local function read_to(...)
+  local n, o, switches = select("#", ...), {}, 0
+  local function put(name, value)
+    if o[name] ~= nil then to_fail("the %s is given twice", name) end
+    o[name] = value
+  end
+  local function position(i, v)
+    if is_dtype(v) then put("dtype", v)
+    elseif is_device(v) then put("device", v)
+    elseif type(v) == "string" then
+      local ok, dtype = pcall(B.dtype, v)
+      put(ok and "dtype" or "device", ok and dtype or v)
+    elseif is_tensor(v) then
+      put("dtype", B.tensor_dtype(v))
+      put("device", B.tensor_device(v))
+    elseif type(v) == "boolean" and (o.dtype or o.device) and switches < 2 then
+      switches = switches + 1
+      put(switches == 1 and "non_blocking" or "copy", v)
+    else
+      to_fail("argument %d: expected a dtype, a device or a tensor, got %s", i, v == nil and "nil" or type(v))
+    end
+  end
+  if n == 0 then to_fail("expected a dtype, a device or a tensor") end
+  for i = 1, n do
+    local v = (select(i, ...))
+    if i == n and type(v) == "table" and check.is_plain(v) then
+      for k = 1, #v do position(k, v[k]) end
+      for key, value in each(v) do
+        if type(key) == "string" then put(key, value)
+        elseif type(key) ~= "number" or key < 1 or key > #v then to_fail("the list has a hole") end
+      end
+    elseif v ~= nil or i == 1 or i < n then
+      if v ~= nil or n == 1 then position(i, v) end
+    end
+  end
+  if n > 1 and next(o) == nil then to_fail("expected a dtype, a device or a tensor, got nil") end
+  return o
+end
+
+--- x:to(dtype | device | tensor | {dtype=, device=, non_blocking=, copy=}); self if nothing changes.
+function methods.to(x, a, ...)
+  if is_dtype(a) and select("#", ...) == 0 then return done(ops.to(x, a)) end
+  return done(ops.to(x, read_to(a, ...)))
+end
+B.names[methods.to] = "to"
+
+for name, dtype in each({ float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16",
   char = "int8", byte = "uint8", short = "int16", int = "int32", long = "int64", bool = "bool" }) do
-  local dtype = B.dtype(name)
-  methods[method] = function(x) return ops.to(x, { dtype = dtype }) end
+  dtype = B.dtype(dtype)
+  method(name .. "(Tensor input)", function(x) return (ops.to(x, dtype)) end)
 end
-methods.type = function(x, dtype)
+method("type(Tensor input, dtype dtype?)", function(x, dtype)
   if dtype == nil then return tostring(B.tensor_dtype(x)) end
-  return ops.to(x, { dtype = dtype })
-end
-function methods.cpu(x) return ops.to(x, { device = "cpu" }) end
-local function cuda_name(index)
-  if type(index) == "number" then return ("cuda:%.14g"):format(index) end
-  return index or "cuda"
-end
+  return (ops.to(x, { dtype = dtype }))
+end)
+method("cpu(Tensor input)", function(x) return (ops.to(x, { device = "cpu" })) end)
 --- x:cuda(), x:cuda(1), x:cuda{device = 1, non_blocking = true}
-function methods.cuda(x, index)
-  local o = type(index) == "table" and index or { device = index }
-  return ops.to(x, { device = cuda_name(o.device), non_blocking = o.non_blocking })
-end
+method("cuda(Tensor input, size|device device='cuda', bool non_blocking=false)", function(x, device, non_blocking)
+  if type(device) == "number" then device = ("cuda:%d"):format(device) end
+  return (ops.to(x, { device = device, non_blocking = non_blocking }))
+end)
 
 -- overloads ---------------------------------------------------------------------------------------
 
-local function is_options(v) return type(v) == "table" and #v == 0 end
-
 --- x:max() the largest element; x:max(dim) values and positions; x:max(y) the elementwise maximum.
-local function extreme(full, along, pair)
-  return function(x, a, b)
-    if a == nil then return full(x) end
-    if is_tensor(a) then return pair(x, a) end
-    if is_options(a) then
-      if a.dim == nil then return full(x, a) end
-      return along(x, a)
+local function extreme(name, full, along, pair)
+  local function extremum(x, a, b, ...)
+    if type(a) == "number" and b == nil and select("#", ...) == 0 then return done(along(x, a)) end
+    if a == nil then
+      if b ~= nil then check.fail("[%s] argument 'dim' is nil", name) end
+      return done(full(x))
     end
-    if type(a) == "table" then return full(x, a, b) end
-    return along(x, a, b)
+    if is_tensor(a) then return done(pair(x, a, b, ...)) end
+    if type(a) ~= "table" then return done(along(x, a, b, ...)) end
+    local dim = a.dim
+    if a.other ~= nil then return done(pair(x, a)) end
+    if dim == nil and #a == 1 and type(next(a, 1)) == "string" then dim = a[1] end -- max{ 2, keepdim = true }
+    if dim == nil or type(dim) == "table" then return done(full(x, a, b, ...)) end
+    return done(along(x, a, b, ...))
   end
+  B.names[extremum] = name
+  return extremum
 end
-methods.max = extreme(ops.amax, ops.max_dim, ops.maximum)
-methods.min = extreme(ops.amin, ops.min_dim, ops.minimum)
+methods.max = extreme("max", ops.amax, ops.max_dim, ops.maximum)
+methods.min = extreme("min", ops.amin, ops.min_dim, ops.minimum)
 M.functions.max, M.functions.min = methods.max, methods.min
+
+local function is_number(v) return type(v) == "number" or type(v) == "cdata" end
 
 --- moth.arange(stop) counts from 0; arange(start, stop, step) as its op.
 function M.functions.arange(a, b, ...)
-  if type(b) ~= "number" then return ops.arange(0, a, 1, b) end
-  return ops.arange(a, b, ...)
+  if type(a) == "table" and b == nil then
+    if a.start ~= nil or a[2] ~= nil then return done(ops.arange(a)) end
+    local o = { start = 0, stop = a[1] }
+    for key, value in each(a) do if key ~= 1 then o[key] = value end end
+    return done(ops.arange(o))
+  end
+  if is_number(b) then return done(ops.arange(a, b, ...)) end
+  if b ~= nil and type(b) ~= "table" or select("#", ...) > 0 then return done(ops.arange(a, b, ...)) end
+  return done(ops.arange(0, a, 1, b))
 end
+B.names[M.functions.arange] = "arange"
 
 --- where(condition, x, y); where(condition) gives the positions as nonzero does.
-function M.functions.where(condition, x, y)
-  if x == nil and y == nil then return ops.nonzero(condition) end
-  return ops.where(condition, x, y)
+function M.functions.where(condition, ...)
+  if select("#", ...) == 0 and is_tensor(condition) then return done(ops.nonzero(condition)) end
+  return done(ops.where(condition, ...))
 end
-methods.where = function(x, condition, y) return ops.where(condition, x, y) end
+B.names[M.functions.where] = "where"
+method("where(Tensor input, Tensor condition, Tensor|number|bool other)", function(x, condition, y)
+  return (ops.where(condition, x, y))
+end)
 
---- Views of at most `size` positions along dim (or of the sizes in a table).
-function methods.split(x, size, dim)
-  dim = dim or 1
+local function split(name, x, size, dim)
   local n, out, at = B.size(x, dim), {}, 1
   if type(size) == "table" then
     local sum = 0
     for i, s in ipairs(size) do
-      out[i] = ops.narrow(x, dim, at, s)
+      out[i] = at + s - 1 <= n and ops.narrow(x, dim, at, s) or nil
       at = at + s
       sum = sum + s
     end
-    if sum ~= n then error(("split: the sizes add up to %d, dimension %d has %d"):format(sum, dim, n), 2) end
-    return out
-  end
-  if type(size) ~= "number" or size < 1 or size ~= math.floor(size) then
-    error("split: expected a positive size or a table of sizes, got " .. tostring(size), 2)
+    if sum ~= n then check.fail("[%s] the sizes add up to %d, dimension %d has %d", name, sum, dim, n) end
+    return list_of(out, name)
   end
   repeat
     out[#out + 1] = ops.narrow(x, dim, at, math.min(size, n - at + 1))
     at = at + size
   until at > n
-  return out
+  return list_of(out, name)
 end
-M.functions.split = methods.split
 
---- About `chunks` views of one size along dim.
-function methods.chunk(x, chunks, dim)
-  dim = dim or 1
-  if type(chunks) ~= "number" or chunks < 1 then error("chunk: expected a positive number of chunks", 2) end
-  local n = B.size(x, dim)
-  return methods.split(x, math.max(1, math.ceil(n / chunks)), dim)
+local function both(text, fn)
+  local name = text:match("^[%w_]+")
+  method(text, fn)
+  M.functions[name] = methods[name]
 end
-M.functions.chunk = methods.chunk
 
---- A table of the slices along dim.
-function methods.unbind(x, dim)
-  dim = dim or 1
+--- A list of views of at most `size` positions along dim (or of the sizes in a table): local a, b = unpack(x:split(3)).
+both("split(Tensor input, count|size[] size, Dim dim=1)", function(x, size, dim)
+  return split("split", x, size, dim)
+end)
+
+--- A list of about `chunks` views of one size along dim: local a, b = unpack(x:chunk(2)).
+both("chunk(Tensor input, count chunks, Dim dim=1)", function(x, chunks, dim)
+  return split("chunk", x, math.max(1, math.ceil(B.size(x, dim) / chunks)), dim)
+end)
+
+--- A list of the slices along dim: for i, row in ipairs(x:unbind()) do … end.
+both("unbind(Tensor input, Dim dim=1)", function(x, dim)
   local out = {}
   for i = 1, B.size(x, dim) do out[i] = ops.select(x, dim, i) end
-  return out
-end
-M.functions.unbind = methods.unbind
+  return list_of(out, "unbind")
+end)
 
-local function like(x) return { dtype = B.tensor_dtype(x), device = B.tensor_device(x) } end
-
-function methods.new_zeros(x, ...)
-  return ops.zeros(type((...)) == "table" and (...) or { ... }, like(x))
+-- new_zeros and its like: dtype and device are those of the tensor if none are given.
+local like = "*, dtype dtype?, device device?, bool requires_grad=false, bool pin_memory=false"
+local function options_like(x, dtype, device, requires_grad, pin_memory)
+  return { dtype = dtype or B.tensor_dtype(x), device = device or B.tensor_device(x), requires_grad = requires_grad,
+    pin_memory = pin_memory }
 end
-function methods.new_ones(x, ...)
-  return ops.ones(type((...)) == "table" and (...) or { ... }, like(x))
+for _, name in ipairs({ "zeros", "ones", "empty" }) do
+  local op = ops[name]
+  method(("new_%s(Tensor input, size... size?, %s)"):format(name, like), function(x, size, ...)
+    return (op(size or {}, options_like(x, ...)))
+  end)
 end
-function methods.new_full(x, size, value)
-  return ops.full(size, value, like(x))
-end
-function methods.new_tensor(x, value)
-  return M.new(value, like(x))
-end
-function methods.repeat_(x, ...)
-  local reps = type((...)) == "table" and (...) or { ... }
+method(("new_full(Tensor input, size|size[] size, number|bool value, %s)"):format(like), function(x, size, value, ...)
+  return (ops.full(size, value, options_like(x, ...)))
+end)
+method(("new_tensor(Tensor input, any data, %s)"):format(like), function(x, data, ...)
+  return (M.new(data, options_like(x, ...)))
+end)
+method("repeat_(Tensor input, size... repeats)", function(x, given)
+  local reps = { unpack(given) }
   local n = math.max(#reps, B.dim(x))
   local size, shape = B.size(x), {}
   while #size < n do table.insert(size, 1, 1) end
@@ -263,19 +339,19 @@ function methods.repeat_(x, ...)
   end
   local out = {}
   for i = 1, n do out[i] = reps[i] * size[i] end
-  return ops.reshape(ops.clone(ops.expand(ops.reshape(x, inner), shape)), out) -- a copy, always
-end
-methods.tile = methods.repeat_
+  return (ops.reshape(ops.clone(ops.expand(ops.reshape(x, inner), shape)), out)) -- a copy, always
+end)
+methods.tile = signature.alias("tile", methods.repeat_)
 
 --- One line: shape, min, max, mean, NaN and Inf counts.
-function methods.stats(x)
+method("stats(Tensor input)", function(x)
   local size = tostring(methods.size(x))
   if B.numel(x) == 0 then return size .. " empty" end
   local f = ops.to(B.alias(x, false), { dtype = "float64" })
   local nan, inf = ops.sum(ops.isnan(f)):item(), ops.sum(ops.isinf(f)):item()
   return ("%s min %.4g max %.4g mean %.4g nan %d inf %d"):format(size, ops.amin(f):item(), ops.amax(f):item(),
     ops.mean(f):item(), nan, inf)
-end
+end)
 
 -- storage -----------------------------------------------------------------------------------------
 
@@ -305,26 +381,22 @@ local function storage_field(s, i)
 end
 
 --- The 1-D buffer behind a tensor: data_ptr(), nbytes(), size() (and #), [i] from 1.
-function methods.storage(x)
+method("storage(Tensor input)", function(x)
   local s = newproxy(true)
   local meta = getmetatable(s)
   meta.tensor, meta.__index, meta.__len, meta.__tostring = x, storage_field, Storage.size, storage_text
   return s
-end
-methods.untyped_storage = methods.storage
+end)
+methods.untyped_storage = signature.alias("untyped_storage", methods.storage)
 
 -- autograd ----------------------------------------------------------------------------------------
 
 --- loss:backward(), loss:backward{retain_graph=true, create_graph=true}, y:backward(gradient, options).
-function methods.backward(x, gradient, options)
-  if type(gradient) == "table" then gradient, options = gradient.gradient, gradient end
-  options = options or {}
-  if gradient ~= nil and not is_tensor(gradient) then
-    error("backward: expected a tensor as gradient, got " .. type(gradient), 2)
-  end
-  B.backward({ x }, gradient and { gradient } or nil, options.retain_graph or options.create_graph,
-    options.create_graph)
-end
+method("backward(Tensor input, Tensor gradient?, bool retain_graph?, bool create_graph=false)",
+  function(x, gradient, retain_graph, create_graph)
+    if retain_graph == nil then retain_graph = create_graph end
+    B.backward({ x }, gradient and { gradient } or nil, retain_graph, create_graph)
+  end)
 
 local Handle = {}
 Handle.__index = Handle
@@ -335,11 +407,10 @@ function Handle:remove()
 end
 
 --- fn(grad) is called when the gradient of x is known; what it returns, if anything, takes its place.
-function methods.register_hook(x, fn)
-  if type(fn) ~= "function" then error("register_hook: expected a function, got " .. type(fn), 2) end
+method("register_hook(Tensor input, function hook)", function(x, fn)
   local id, node = B.register_hook(x, fn)
   return setmetatable({ id = id, tensor = node == nil and x or nil, node = node }, Handle)
-end
+end)
 
 -- comparison --------------------------------------------------------------------------------------
 
@@ -349,48 +420,75 @@ local tolerance = {
 M.tolerance = tolerance
 
 --- Whether |a - b| <= atol + rtol * |b| everywhere (and equal infinities; NaN only with equal_nan).
-function M.allclose(a, b, rtol, atol, equal_nan)
-  if type(rtol) == "table" then rtol, atol, equal_nan = rtol.rtol, rtol.atol, rtol.equal_nan end
-  rtol, atol = rtol or 1e-5, atol or 1e-8
+method([[allclose(Tensor input, Tensor other, number rtol=1e-5, number atol=1e-8, bool equal_nan=false)]],
+function(a, b, rtol, atol, equal_nan)
   a, b = B.alias(a, false), B.alias(b, false)
   local x, y = ops.to(a, { dtype = "float64" }), ops.to(b, { dtype = "float64" })
   local close = ops.le(ops.abs(ops.sub(x, y)), ops.add(ops.mul(ops.abs(y), rtol), atol))
   close = ops.logical_and(close, ops.isfinite(y))
   close = ops.logical_or(close, ops.eq(x, y))
   if equal_nan then close = ops.logical_or(close, ops.logical_and(ops.isnan(x), ops.isnan(y))) end
-  return ops.all(close):item()
-end
-methods.allclose = M.allclose
+  return (ops.all(close):item())
+end)
+M.allclose = methods.allclose
 
 --- Same shape and the same elements.
-function M.equal(a, b)
+method("equal(Tensor input, Tensor other)", function(a, b)
   if methods.size(a) ~= methods.size(b) then return false end
-  return ops.all(ops.eq(B.alias(a, false), B.alias(b, false))):item()
-end
-methods.equal = M.equal
+  return (ops.all(ops.eq(B.alias(a, false), B.alias(b, false))):item())
+end)
+M.equal = methods.equal
 
 -- making ------------------------------------------------------------------------------------------
 
---- moth.tensor(number | boolean | nested table | tensor, {dtype=, device=, requires_grad=}).
-function M.new(value, options)
-  options = options or {}
-  if type(options) ~= "table" then error("[tensor] options must be a table such as {dtype = moth.float64}", 2) end
-  for k in each(options) do
-    if k ~= "dtype" and k ~= "device" and k ~= "requires_grad" and k ~= "pin_memory" then
-      error("[tensor] unknown option '" .. tostring(k) .. "'; there are dtype, device, requires_grad", 2)
-    end
+-- moth.tensor{ 1, 2, dtype = … }: the values, and the options.
+local function split_data(value)
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
+  local key = next(value, #value > 0 and #value or nil)
+  if type(key) ~= "string" then return value end
+  local data, options = {}, {}
+  for k, v in each(value) do
+    if type(k) == "string" then options[k] = v else data[k] = v end
   end
+  if options.data ~= nil and #data == 0 then return options.data, options end
+  return data, options
+end
+
+local function new(value, dtype, device, requires_grad, pin_memory)
   local t
   if is_tensor(value) then
-    t = ops.to(B.alias(value, false), { dtype = options.dtype, copy = true })
+    t = ops.to(B.alias(value, false), { dtype = dtype, copy = true })
   else
-    t = B.tensor(value, options.dtype)
+    t = B.tensor(value, dtype)
   end
-  if options.device and tostring(options.device) ~= "cpu" then t = ops.to(t, { device = options.device }) end
-  if options.pin_memory then t = methods.pin_memory(t) end
-  if options.requires_grad then B.set_requires_grad(t, true) end
+  if device and tostring(device) ~= "cpu" then t = ops.to(t, { device = device }) end
+  if pin_memory then t = methods.pin_memory(t) end
+  if requires_grad then B.set_requires_grad(t, true) end
   return t
 end
+
+local function maker(name)
+  local checked = signature(name .. "(any data, *, dtype dtype?, device device?, bool requires_grad=false, \z
+    bool pin_memory=false)", new)
+  local function make(value, options, ...)
+    if options == nil and select("#", ...) == 0 then
+      value, options = split_data(value)
+      if options == nil and value ~= nil then return done(new(value)) end
+    end
+    if type(options) == "table" and value ~= nil and select("#", ...) == 0 then -- the usual: {dtype = …} alone
+      local key, v = next(options)
+      if key == "dtype" and is_dtype(v) and next(options, key) == nil then return done(new(value, v)) end
+    end
+    return done(checked(value, options, ...))
+  end
+  B.names[make] = name
+  return make
+end
+
+--- moth.tensor(number | boolean | nested table | tensor, {dtype=, device=, requires_grad=}); the options may stand in
+-- the table itself: moth.tensor{ 1, 2, dtype = moth.int64 }.
+M.new = maker("tensor")
+M.as_tensor = maker("as_tensor")
 
 -- The address that a pointer or an array stands for, and of an array the bytes behind it; nil for other values.
 local function memory_of(value)
@@ -404,38 +502,47 @@ end
 --- A tensor over foreign memory, not copied: moth.from_ptr(pointer or array, {sizes}, {dtype=, owner=}).
 -- `owner` is kept alive as long as the tensor is. What the tensor takes must lie within the array, or within the owner
 -- if that is an array and the pointer points into it; how far the memory behind another pointer goes is your word.
-function M.from_ptr(pointer, size, options)
-  options = check.options("from_ptr", options, "dtype owner")
-  local address, bytes = memory_of(pointer)
-  if not address then
-    check.fail("from_ptr: expected a pointer or an array of the FFI, got %s",
-      type(pointer) == "cdata" and tostring(ffi.typeof(pointer)) or type(pointer))
-  end
-  if type(size) ~= "table" then check.fail("from_ptr: expected a table of sizes, got %s", type(size)) end
-  local dtype = B.dtype(options.dtype or "float32")
-  local start, length = memory_of(options.owner)
-  if length and address >= start and address <= start + length then
-    bytes = math.min(bytes or math.huge, start + length - address)
-  end
-  local needed = dtype.itemsize
-  for _, n in ipairs(size) do needed = needed * (tonumber(n) or 0) end
-  if bytes and needed > bytes then
-    check.fail("from_ptr: %s of size [%s] takes %.0f bytes, there are %.0f", dtype.name, table.concat(size, ", "),
-      needed, bytes)
-  end
-  return B.from_ptr(address, size, dtype, options.owner or pointer)
-end
+M.from_ptr = signature("from_ptr(any pointer, size[] size, *, dtype dtype='float32', any owner?)",
+  function(pointer, size, dtype, owner)
+    local address, bytes = memory_of(pointer)
+    if not address then
+      check.fail("from_ptr: expected a pointer or an array of the FFI, got %s",
+        type(pointer) == "cdata" and tostring(ffi.typeof(pointer)) or type(pointer))
+    end
+    dtype = B.dtype(dtype)
+    local start, length = memory_of(owner)
+    if length and address >= start and address <= start + length then
+      bytes = math.min(bytes or math.huge, start + length - address)
+    end
+    local needed = dtype.itemsize
+    for _, n in ipairs(size) do needed = needed * n end
+    if bytes and needed > bytes then
+      check.fail("from_ptr: %s of size [%s] takes %.0f bytes, there are %.0f", dtype.name, table.concat(size, ", "),
+        needed, bytes)
+    end
+    return (B.from_ptr(address, size, dtype, owner or pointer))
+  end)
 
 --- The shape that shapes broadcast to.
 function M.broadcast_shapes(...)
   local out = {}
   for i = 1, select("#", ...) do
-    local s = select(i, ...)
+    local s = (select(i, ...))
+    if type(s) == "number" then s = { s } end
+    if type(s) ~= "table" then
+      check.fail("[broadcast_shapes] argument %d: expected a list of sizes, got %s", i, s == nil and "nil" or type(s))
+    end
+    for k, n in each(s) do
+      if type(k) ~= "number" or k > #s or type(n) ~= "number" or n < 0 or n ~= math.floor(n) then
+        check.fail("[broadcast_shapes] argument %d: expected a list of sizes, element %s is %s", i, tostring(k),
+          tostring(n))
+      end
+    end
     for k = 1, math.max(#s, #out) do
       local a, b = out[#out - k + 1] or 1, s[#s - k + 1] or 1
       if a ~= b and a ~= 1 and b ~= 1 then
-        error(("shapes %s and %s cannot be broadcast together"):format(tostring(setmetatable(out, Size)),
-          "[" .. table.concat(s, ", ") .. "]"), 2)
+        check.fail("[broadcast_shapes] shapes %s and %s cannot be broadcast together",
+          tostring(setmetatable(out, Size)), "[" .. table.concat(s, ", ") .. "]")
       end
     end
     local joint, n = {}, math.max(#s, #out)
@@ -456,9 +563,10 @@ local finfo = {
 }
 for _, f in each(finfo) do f.min, f.smallest_normal = -f.max, f.tiny end
 --- Limits of a float dtype: bits, eps, max, min, tiny.
-function M.finfo(dtype)
-  return finfo[B.dtype(dtype).name] or error("finfo: expected a float dtype, got " .. tostring(dtype), 2)
-end
+M.finfo = signature("finfo(dtype dtype?)", function(dtype)
+  dtype = dtype and B.dtype(dtype) or B.default_dtype()
+  return finfo[dtype.name] or check.fail("[finfo] expected a float dtype, got %s; see moth.iinfo", tostring(dtype))
+end)
 local iinfo = {
   int8 = { bits = 8, min = -128, max = 127 }, uint8 = { bits = 8, min = 0, max = 255 },
   int16 = { bits = 16, min = -32768, max = 32767 }, int32 = { bits = 32, min = -2 ^ 31, max = 2 ^ 31 - 1 },
@@ -466,9 +574,10 @@ local iinfo = {
   uint32 = { bits = 32, min = 0, max = 2 ^ 32 - 1 }, uint64 = { bits = 64, min = 0, max = 2 ^ 64 - 1 },
 }
 --- Limits of an integer dtype: bits, min, max (as Lua numbers: those of 64 bits are rounded).
-function M.iinfo(dtype)
-  return iinfo[B.dtype(dtype).name] or error("iinfo: expected an integer dtype, got " .. tostring(dtype), 2)
-end
+M.iinfo = signature("iinfo(dtype dtype)", function(dtype)
+  return iinfo[B.dtype(dtype).name]
+    or check.fail("[iinfo] expected an integer dtype, got %s; see moth.finfo", tostring(B.dtype(dtype)))
+end)
 
 -- the metatable -----------------------------------------------------------------------------------
 
@@ -477,8 +586,8 @@ local get, set = index.get, index.set
 local rows = require "moth.row_grad"
 
 function mt.__index(x, k)
-  local method = methods[k]
-  if method ~= nil then return method end
+  local found = methods[k]
+  if found ~= nil then return found end
   if k == "grad" then return rows.get(x) end
   if k == "shape" then return methods.size(x) end
   if k == "grad_fn" then return B.grad_fn(x) end
@@ -486,7 +595,7 @@ function mt.__index(x, k)
   if type(k) == "string" then
     local cls = B.class_of(x)
     if cls and cls[k] ~= nil then return cls[k] end
-    error(("a tensor has no method or field '%s'"):format(k), 2)
+    check.fail("a tensor has no method or field '%s'%s", k, check.suggest(k, mt.__names()))
   end
   return get(x, k)
 end

@@ -1,7 +1,8 @@
 --- For specs: comparing tensors, making them. `moth.testing`.
 local B = require "moth_lua"
 local tensor = require "moth.tensor"
-local each = require "moth.each"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local ops = B.ops
 local M = {}
 
@@ -10,15 +11,15 @@ M.tolerance = tensor.tolerance
 
 local function shape_text(t) return "[" .. table.concat(B.size(t), ", ") .. "]" end
 
-local function plain(x, dtype, what, level)
+local function plain(x, dtype, what)
   if not B.is_tensor(x) then
     local kind = type(x)
     if kind ~= "number" and kind ~= "boolean" and kind ~= "table" then
-      error(("assert_close: %s must be a tensor, a number or a table, got %s"):format(what, kind), level + 1)
+      check.fail("[assert_close] %s must be a tensor, a number or a table, got %s", what, kind)
     end
     return B.tensor(x, dtype)
   end
-  if B.is_fake(x) then error("assert_close: " .. what .. " is fake and has no values", level + 1) end
+  if B.is_fake(x) then check.fail("[assert_close] %s is fake and has no values", what) end
   x = B.alias(x, false)
   if tostring(B.tensor_device(x)) ~= "cpu" then x = ops.to(x, { device = "cpu" }) end
   return x
@@ -45,18 +46,11 @@ local function largest(x)
   return B.item(ops.select(flat, 1, k)), k
 end
 
--- True, or false and what differs. What cannot be compared is an error at `level`.
-local function compare(actual, expected, options, level)
-  options, level = options or {}, level + 1
-  for k in each(options) do
-    if k ~= "rtol" and k ~= "atol" and k ~= "equal_nan" and k ~= "check_dtype" and k ~= "message" then
-      error("assert_close: unknown option '" .. tostring(k)
-        .. "'; there are rtol, atol, equal_nan, check_dtype, message", level)
-    end
-  end
+-- True, or false and what differs. What cannot be compared is an error.
+local function compare(actual, expected, options)
   local function other_dtype(x) return B.is_tensor(x) and B.tensor_dtype(x) or nil end
-  local a = plain(actual, other_dtype(expected), "the first argument", level)
-  local b = plain(expected, other_dtype(actual), "the second argument", level)
+  local a = plain(actual, other_dtype(expected), "the first argument")
+  local b = plain(expected, other_dtype(actual), "the second argument")
   local function differ(text) return false, (options.message and options.message .. "\n" or "") .. text end
   if shape_text(a) ~= shape_text(b) then
     return differ(("the shapes are not equal: %s and %s"):format(shape_text(a), shape_text(b)))
@@ -66,7 +60,7 @@ local function compare(actual, expected, options, level)
     return differ(("the dtypes are not equal: %s and %s"):format(da, db))
   end
   if (options.rtol == nil) ~= (options.atol == nil) then
-    error("assert_close: give rtol and atol both, or neither", level)
+    check.fail("[assert_close] give rtol and atol both, or neither")
   end
   local rtol, atol = options.rtol, options.atol
   if not rtol then
@@ -105,10 +99,9 @@ end
 -- options: rtol, atol (both or neither; else by dtype), equal_nan (false), check_dtype (true), message.
 -- The error says how many elements differ, and the greatest absolute and relative difference with their indices.
 -- Under busted it is assert.is_close(actual, expected, options) and assert.is_not_close, too.
-function M.assert_close(actual, expected, options, level)
-  level = (level or 1) + 1
-  local ok, message = compare(actual, expected, options, level)
-  if not ok then error(message, level) end
+function M.assert_close(actual, expected, options)
+  local ok, message = compare(actual, expected, options)
+  if not ok then check.fail("%s", message) end
   return true
 end
 
@@ -116,12 +109,10 @@ end
 -- Floats lie in [low, high) (-9 to 9), integers are integral (-9 to 9; unsigned 0 to 9), bool is either.
 -- options: low, high, requires_grad, noncontiguous (every second element of a larger tensor), exclude_zero.
 function M.make_tensor(shape, dtype, seed, options)
-  if type(shape) ~= "table" then error("make_tensor: expected a table of sizes, got " .. type(shape), 2) end
-  options = options or {}
   dtype = B.dtype(dtype or B.default_dtype())
   local name, float = dtype.name, dtype.is_floating_point
   local low, high = options.low or (name == "uint8" and 0 or -9), options.high or (float and 9 or 10)
-  local g = B.generator(seed or 42)
+  local g = B.generator(seed)
   local sizes = { unpack(shape) }
   local step = options.noncontiguous and #sizes > 0 and 2 or 1
   if step == 2 then sizes[#sizes] = 2 * sizes[#sizes] end
@@ -144,11 +135,16 @@ end
 local luassert = package.loaded.luassert
 if type(luassert) == "table" and luassert.register then
   require("say"):set("assertion.close.negative", "Expected tensors that are not close, got\n%s\nand\n%s")
-  luassert:register("assertion", "close", function(state, arguments, level)
-    local ok, message = compare(arguments[1], arguments[2], arguments[3], level + 1)
+  luassert:register("assertion", "close", function(state, arguments)
+    local ok, message = compare(arguments[1], arguments[2], check.options("assert.is_close", arguments[3],
+      "rtol atol equal_nan check_dtype message"))
     if not ok then state.failure_message = message end
     return ok
   end, "assertion.close.negative", "assertion.close.negative")
 end
 
-return M
+return signature.all(M, { "testing.coordinates(size[] shape, count k)",
+  "testing.assert_close(any actual, any expected, *, number rtol?, number atol?, bool equal_nan=false, \z
+    bool check_dtype=true, string message?)",
+  "testing.make_tensor(size[] shape, dtype dtype?, size seed=42, *, number low?, number high?, \z
+    bool requires_grad=false, bool noncontiguous=false, bool exclude_zero=false)" }, true)

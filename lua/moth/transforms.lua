@@ -10,11 +10,14 @@ local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 
 local M = {}
 
 local Transform = class("Transform")
 M.Transform = Transform
+
+Transform.__init = signature.init("transforms.Transform()", function() end)
 
 --- Can it work on whole batches? Subclasses define batch(images) where they can.
 function Transform:batchable() return self.batch ~= nil end
@@ -24,15 +27,15 @@ function Transform:batchable() return self.batch ~= nil end
 local Compose = class("Compose", Transform)
 
 --- One after the other: T.Compose{ a, b, … }. A part may be any function.
-function Compose:__init(list)
-  if type(list) ~= "table" then check.fail("transforms.Compose: expected a list of transforms") end
+Compose.__init = signature.init("transforms.Compose(list transforms)", function(self, o)
+  local list = o.transforms
   self.transforms = list
   for i, t in ipairs(list) do
     if type(t) ~= "function" and not class.is_a(t, Transform) then
       check.fail("transforms.Compose: element %d is no transform but %s", i, class.name(t))
     end
   end
-end
+end)
 
 function Compose:batchable()
   for _, t in ipairs(self.transforms) do
@@ -60,6 +63,7 @@ end
 -- ---- single ones -----------------------------------------------------------------------------------
 
 local ToTensor = class("ToTensor", Transform)
+ToTensor.__init = signature.init("transforms.ToTensor()", function() end)
 
 -- Bytes become floats from 0 to 1; floats stay.
 local function scaled(x)
@@ -93,10 +97,11 @@ function ToTensor.__tostring() return "ToTensor()" end
 local Normalize = class("Normalize", Transform)
 
 --- (x - mean) / std per channel; mean and std are lists with one number per channel.
-function Normalize:__init(mean, std)
+Normalize.__init = signature.init("transforms.Normalize(number|number[] mean, number|number[] std)", function(self, o)
+  local mean, std = o.mean, o.std
   if type(mean) == "number" then mean = { mean } end
   if type(std) == "number" then std = { std } end
-  if type(mean) ~= "table" or type(std) ~= "table" or #mean ~= #std or #mean == 0 then
+  if #mean ~= #std or #mean == 0 then
     check.fail("transforms.Normalize: expected two lists of one number per channel")
   end
   for i, s in ipairs(std) do
@@ -108,7 +113,7 @@ function Normalize:__init(mean, std)
   self.mean, self.std = mean, std
   self.shift = moth.tensor(mean):view(#mean, 1, 1)
   self.scale = moth.tensor(std):view(#std, 1, 1)
-end
+end)
 
 local function normalize(self, x, channel)
   if not B.is_tensor(x) or B.dim(x) < 3 or not B.tensor_dtype(x).is_floating_point then
@@ -132,12 +137,10 @@ end
 local Lambda = class("Lambda", Transform)
 
 --- A function of one image; o.batch is the same function of whole batches, if there is one.
-function Lambda:__init(fn, o)
-  o = check.options("transforms.Lambda", o, "batch")
-  if type(fn) ~= "function" then check.fail("transforms.Lambda: expected a function, got %s", type(fn)) end
-  self.fn = fn
+Lambda.__init = signature.init("transforms.Lambda(callable fn, *, callable batch?)", function(self, o)
+  self.fn = o.fn
   if o.batch then self.batch = function(_, x) return o.batch(x) end end
-end
+end)
 
 function Lambda.__call(self, x) return self.fn(x) end
 function Lambda.__tostring() return "Lambda()" end

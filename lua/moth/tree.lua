@@ -7,10 +7,11 @@
 -- A table without a metatable is a branch; all else is an end. Fields come in one order: 1, 2, … first, then the
 -- others by type and name.
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local M = {}
 
-local function is_branch(x) return type(x) == "table" and getmetatable(x) == nil end
+local function is_branch(x) return type(x) == "table" and check.is_plain(x) end
 
 local function keys(t)
   local list = {}
@@ -55,9 +56,13 @@ end
 
 --- The tree of a shape that has a list's values at its ends.
 function M.unflatten(list, spec)
-  if type(list) ~= "table" or (spec ~= false and not is_branch(spec)) then
-    check.fail("tree.unflatten: expected a list and what tree.flatten gave with it")
+  local function is_spec(s)
+    if s == false then return true end
+    if type(s) ~= "table" or type(s.keys) ~= "table" then return false end
+    for i = 1, #s.keys do if not is_spec(s[i]) then return false end end
+    return true
   end
+  if not is_spec(spec) then check.fail("[tree.unflatten] argument 'spec': expected what tree.flatten gave") end
   local tree, n = build(spec, list, 1)
   if list[n] ~= nil then check.fail("tree.unflatten: the list has more values than the tree's %d ends", n - 1) end
   return tree
@@ -84,8 +89,8 @@ end
 
 --- A tree of the same shape, with f of each end (and of the ends at the same places of further trees).
 function M.map(f, tree, ...)
-  if type(f) ~= "function" then check.fail("tree.map: expected a function, got %s", type(f)) end
   return apply(f, {}, tree, ...)
 end
 
-return M
+return signature.all(M, { "tree.flatten(any tree)", "tree.unflatten(table list, any spec)",
+  "tree.map(callable f, any tree, ...)" })

@@ -262,7 +262,7 @@ describe("autograd", function()
     }
 
     it("names input, element and both values #M105", function()
-      local err = fails("gradcheck: the derivative of output 1%[2%] by input 2%[2%] is 2 by autograd, 8", function()
+      local err = fails("%[gradcheck%] the derivative of output 1%[2%] by input 2%[2%] is 2 by autograd, 8", function()
         gradcheck(function(_, x) return Bad(x) end, { 1, leaf { 1, 4 } })
       end)
       assert.truthy(err:find("autograd_views_spec.lua:%d+"))

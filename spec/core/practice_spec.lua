@@ -206,11 +206,11 @@ describe("in practice", function()
 
   it("an error names the op, shapes, dtypes, devices and the line #M452", function()
     local here = "practice_spec.lua:%d+: "
-    fails(here .. "%[mm%] .*cannot be multiplied.*self: float32 %[2, 3%] cpu, mat2: float32 %[2, 3%] cpu", function()
+    fails(here .. "%[matmul%] .*cannot be multiplied.*self: float32 %[2, 3%] cpu, other: float32 %[2, 3%] cpu", function()
       local y = moth.randn(2, 3):matmul(moth.randn(2, 3))
       return y
     end)
-    fails(here .. "%[mm%] .*dtype.*float32 %[2, 3%] cpu, mat2: float64 %[3, 2%] cpu", function()
+    fails(here .. "%[matmul%] .*dtype.*float32 %[2, 3%] cpu, other: float64 %[3, 2%] cpu", function()
       local y = moth.randn(2, 3):matmul(moth.randn(3, 2):double())
       return y
     end)

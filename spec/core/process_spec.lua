@@ -69,9 +69,8 @@ describe("MOTH_* variables #noasan", function()
     end
     assert.equal("3", run("MOTH_NUM_THREADS=3", threads))
     assert.equal("2", run("OMP_NUM_THREADS=2,1 MOTH_NUM_THREADS=", threads))
-    local level = moth.get_cpu_level and "io.write(require('moth').get_cpu_level())" or 'io.write("")'
     assert.matches("^%[moth%] warning: MOTH_CPU=best: expected generic, avx2, avx512; using the default\n",
-      run("MOTH_CPU=best", 'require "moth"; ' .. level:gsub("'", '"')))
+      run("MOTH_CPU=best", 'require "moth"'))
     assert.matches("MOTH_GUARD=yes: expected 0 or 1; using 0", run("MOTH_GUARD=yes", 'require "moth"'), 1, true)
     assert.matches("MOTH_CACHE=no: expected 0 or 1; using 1", run("MOTH_CACHE=no", 'require "moth"'), 1, true)
     assert.matches("MOTH_DETERMINISTIC=x: expected 0 or 1; using 1",

@@ -114,7 +114,7 @@ describe("tensor", function()
     fails("expected a number or boolean, got string", function() moth.tensor { 1, "a" } end)
     fails("got nil", function() moth.tensor(nil) end)
     fails("got userdata", function() moth.tensor(io.stdout) end)
-    fails("has key", function() moth.tensor { a = 1 } end)
+    fails("unknown option 'a'", function() moth.tensor { a = 1 } end)
     fails("not integral", function() moth.tensor({ 1.5 }, { dtype = moth.int64 }) end)
     fails("unknown option 'dtpye'", function() moth.tensor({ 1 }, { dtpye = 1 }) end)
     local deep = 1

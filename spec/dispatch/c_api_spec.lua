@@ -146,7 +146,8 @@ describe("the binding #quick", function()
     assert.error_matches(function() add.Scalar(x, x) end, "add.Scalar: other must be a number, got a tensor")
     assert.equal("softmax.default", moth.ops.moth.softmax.default.name)
     assert.same({ 1, 1, 1 }, moth.ops.moth.relu.default(x):totable())
-    assert.is_nil(moth.ops.moth.no_such_op)
+    assert.error_matches(function() return moth.ops.moth.no_such_op end, "no 'no_such_op'")
+    assert.is_nil(rawget(moth.ops.moth, "no_such_op"))
     assert.equal("moth::add.Scalar", tostring(add.Scalar))
     for _, name in ipairs(moth.ops.list()) do
       if B.ops[name] then assert.equal(name, moth.ops.moth[name].name) end

@@ -50,7 +50,7 @@ describe("moth.func", function()
     end)
     fails("'weight' must be a tensor, got number", func.functional_call, model, { weight = 1 }, moth.ones(1, 2))
     fails("expected a module, got table", func.functional_call, {}, {}, moth.ones(1, 2))
-    fails("expected a table of tensors by name", func.functional_call, model, nil, moth.ones(1, 2))
+    fails("argument 'params': expected a table, got nil", func.functional_call, model, nil, moth.ones(1, 2))
   end)
 
   it("grad nests, and leaves its arguments alone", function()

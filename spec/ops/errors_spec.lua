@@ -67,6 +67,8 @@ describe("errors", function()
           if type(message) ~= "string" then error("the error is a " .. type(message), 0) end
           if not matches(message, e[2]) then error(("'%s' does not match '%s'"):format(message, e[2]), 0) end
           if not position(message) then error("no position: " .. message, 0) end
+          -- of composites, too: the name of the call, not of a part
+          if not message:find("^[^:\n]+:%d+: %[" .. op.name .. "%] ") then error("names another op: " .. message, 0) end
         end)
       end
       if S.device ~= "cpu" then return records.check() end -- what follows ends before any device is asked

@@ -71,7 +71,7 @@ describe("plot", function()
     assert.same({ 1, 0 }, plot.hist(moth.tensor { 0.25, 7 }, { bins = 2, range = { 0, 1 } }).counts)
     assert.same({ 0, 3 }, plot.hist({ 2, 2, 2 }, { bins = 2 }).counts)
     fails("no finite value", function() plot.hist {} end)
-    fails("bins must be an integer of at least 1", function() plot.hist({ 1 }, { bins = 0 }) end)
+    fails("'bins': expected an integer of at least 1", function() plot.hist({ 1 }, { bins = 0 }) end)
   end)
 
   it("lays images out", function()

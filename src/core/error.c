@@ -1,5 +1,6 @@
 #include "core/error.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,14 +8,22 @@
 #include "core/thread.h"
 
 enum { MESSAGE_MAX = 2048 };
-static _Thread_local char *mine; /* MESSAGE_MAX bytes */
+typedef struct Message {
+  char text[MESSAGE_MAX];
+  size_t begin, end; /* what moth_fail was given, without the name of a call in front */
+} Message;
+static _Thread_local Message *mine;
 
 /* The message of this thread. Without memory for one, all such threads share a last resort. */
-static char *buffer(void) {
-  static char shared[MESSAGE_MAX];
+static Message *message(void) {
+  static Message shared;
   if (!mine)
-    mine = moth_thread_calloc(MESSAGE_MAX);
-  return mine ? mine : shared;
+    mine = moth_thread_calloc(sizeof *mine);
+  return mine ? mine : &shared;
+}
+
+static char *buffer(void) {
+  return message()->text;
 }
 
 const char *moth_last_error(void) {
@@ -27,30 +36,39 @@ MothStatus moth_fail(MothStatus status, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  memcpy(buffer(), text, strlen(text) + 1);
+  Message *m = message();
+  m->end = strlen(text);
+  memcpy(m->text, text, m->end + 1);
+  bool bracket = text[0] == '[' && isalpha((unsigned char)text[1]); /* a name, not a shape */
+  const char *named = bracket ? strstr(text, "] ") : NULL;
+  m->begin = named ? (size_t)(named - text) + 2 : 0;
   return status;
 }
 
 void moth_error_append(const char *fmt, ...) {
-  char *message = buffer();
-  size_t n = strlen(message);
+  char *text = buffer();
+  size_t n = strlen(text);
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(message + n, MESSAGE_MAX - n, fmt, ap);
+  vsnprintf(text + n, MESSAGE_MAX - n, fmt, ap);
   va_end(ap);
 }
 
 void moth_error_prefix(const char *fmt, ...) {
   char text[MESSAGE_MAX];
+  Message *m = message();
   va_list ap;
   va_start(ap, fmt);
   int n = vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   if (n < 0 || n >= MESSAGE_MAX)
     return;
-  char *message = buffer();
-  size_t rest = strnlen(message, MESSAGE_MAX - (size_t)n - 1);
-  memcpy(text + n, message, rest);
-  text[(size_t)n + rest] = 0;
-  memcpy(message, text, (size_t)n + rest + 1);
+  size_t rest = m->end - m->begin;
+  if (rest > MESSAGE_MAX - (size_t)n - 1)
+    rest = MESSAGE_MAX - (size_t)n - 1;
+  memcpy(text + n, m->text + m->begin, rest);
+  m->begin = (size_t)n;
+  m->end = m->begin + rest;
+  text[m->end] = 0;
+  memcpy(m->text, text, m->end + 1);
 }

@@ -13,8 +13,10 @@ static inline MothStatus moth_given(const char *what, bool all) {
                                   : moth_fail(MOTH_ERR_TYPE, "%s: an argument is NULL", what);
 }
 
-/* Appends to, or puts in front of, the message. */
+/* Appends to the message. */
 void moth_error_append(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Puts in front of what moth_fail was given; what had been put before and behind it is gone: of nested calls
+ * the outermost one, which is the user's, has the last word. */
 void moth_error_prefix(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Returns from the enclosing function when the status is not MOTH_OK. */

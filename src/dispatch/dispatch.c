@@ -405,7 +405,7 @@ MothStatus moth_redispatch(MothCall *c) {
   return s;
 }
 
-/* "; got self: float32 [2, 3] cpu, other: 3" behind the message of the innermost failing op. */
+/* "; got self: float32 [2, 3] cpu, other: 3" behind the message. */
 static void describe_args(const MothCall *c) {
   char buf[256];
   bool first = true;
@@ -422,8 +422,10 @@ static void describe_args(const MothCall *c) {
   }
 }
 
+/* The message bears the name and the arguments of the outermost call: what the user wrote was conv1d, not the
+ * conv2d that it is made of. */
 static MothStatus failed(MothCall *c, MothStatus s) {
-  if (s == MOTH_ERR_HOST || s == MOTH_ERR_INTERRUPTED || moth_last_error()[0] == '[')
+  if (s == MOTH_ERR_HOST || s == MOTH_ERR_INTERRUPTED)
     return s;
   moth_error_prefix("[%s%s] ", c->op->name,
                     c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");

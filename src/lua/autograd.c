@@ -29,7 +29,7 @@ static int check_count(lua_State *L, int idx) {
 /* A table of tensors as a C array, in a userdata that stays on the stack. nil elements are NULL where
  * `holes`; n is given then. */
 static MothTensor **tensor_array(lua_State *L, int idx, int *n, bool holes, const char *what) {
-  luaL_checktype(L, idx, LUA_TTABLE);
+  moth_lua_type(L, idx, LUA_TTABLE);
   if (!holes)
     *n = (int)lua_objlen(L, idx);
   MothTensor **list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
@@ -104,7 +104,7 @@ static int b_set_grad(lua_State *L) {
 
 /* zero_grads(params): sets every .grad of the list to nil, in one call. */
 static int b_zero_grads(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
+  moth_lua_type(L, 1, LUA_TTABLE);
   int n = (int)lua_objlen(L, 1);
   for (int i = 1; i <= n; i++) {
     lua_rawgeti(L, 1, i);
@@ -337,7 +337,7 @@ static void release_hook(void *ctx) {
 /* register_hook(t, fn) -> id, node (or nil) */
 static int b_register_hook(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "register_hook");
-  luaL_checktype(L, 2, LUA_TFUNCTION);
+  moth_lua_type(L, 2, LUA_TFUNCTION);
   if (!moth_tensor_requires_grad(t))
     return moth_lua_error(
         L, "register_hook: cannot register a hook on a tensor that doesn't require gradient");
@@ -376,7 +376,7 @@ static int b_register_hook(lua_State *L) {
 static int b_remove_hook(lua_State *L) { /* (id, tensor or nil, node or nil) */
   MothTensor *t = lua_isnoneornil(L, 2) ? NULL : moth_lua_check_tensor(L, 2, "remove_hook");
   MothNode *n = lua_isnoneornil(L, 3) ? NULL : check_node(L, 3);
-  double id = luaL_checknumber(L, 1);
+  double id = moth_lua_number(L, 1);
   if (!(id >= 1 && id <= 9007199254740992.0) || id != floor(id))
     return moth_lua_error(L, "remove_hook: expected what register_hook gave, got %.14g", id);
   removing = L;
@@ -443,14 +443,14 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
  * checked for changes, and stay when backward frees the graph. */
 static int b_record(lua_State *L) {
   size_t len;
-  const char *name = luaL_checklstring(L, 1, &len);
-  luaL_checktype(L, 2, LUA_TFUNCTION);
+  const char *name = moth_lua_bytes(L, 1, &len);
+  moth_lua_type(L, 2, LUA_TFUNCTION);
   lua_settop(L, 9);
   bool saves = !lua_isnil(L, 6);
   int n = check_count(L, 4), nout = 0, nsaved = saves ? check_count(L, 7) : 0,
       nkept = saves ? check_count(L, 9) : 0;
   if (saves)
-    luaL_checktype(L, 8, LUA_TTABLE);
+    moth_lua_type(L, 8, LUA_TTABLE);
   MothTensor **inputs = tensor_array(L, 3, &n, true, "Function");
   MothTensor **outputs = tensor_array(L, 5, &nout, false, "Function: result");
   MothTensor **saved = saves ? tensor_array(L, 6, &nsaved, true, "Function: saved tensor") : NULL;

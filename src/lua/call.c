@@ -1,9 +1,11 @@
 /* Calling ops from Lua: one C function for all of them.
  *
- * Arguments are read by the schema: positions in order, then keywords from a trailing table. A list may
- * be written as a table or, where no number follows it, as plain numbers: x:view(2, 6). Dim and Index
- * arguments count from 1 (or from the end, negative); index_base is 1. Everything is checked here:
- * kinds, integrality, ranges; what is wrong is an error that names op and argument. */
+ * Arguments are read by the schema: positions in order, then keywords from a trailing table. Values without
+ * a name in that table are the list where a list is due, moth.cat{ a, b, dim = 2 }, else the next arguments
+ * by position, moth.linspace{ 0, 1, 5, dtype = … } (lua/moth/utils/signature.lua does the same for functions
+ * made in Lua). A list may be written as a table or, where no number follows it, as plain numbers:
+ * x:view(2, 6). Dim and Index arguments count from 1 (or from the end, negative); index_base is 1. Everything
+ * is checked here: kinds, integrality, ranges; what is wrong is an error that names op and argument. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,11 +15,21 @@
 
 enum { MAX_INTS = 96 };
 
+typedef struct Table {
+  int n;      /* the elements of its list */
+  bool named; /* it has fields with names */
+  bool empty, plain;
+  double astray; /* an element behind a hole, or 0 */
+} Table;
+
 typedef struct Reader {
   lua_State *L;
   const MothOp *op;
   int64_t ints[MAX_INTS];
   int nints;
+  int looked_at; /* the table at this index is */
+  Table table;   /* this */
+  int mixed;     /* where the trailing table is a list with options behind it, else 0 */
 } Reader;
 
 static const char *op_name(const MothOp *op, int variant, char *buf, size_t n) {
@@ -25,8 +37,19 @@ static const char *op_name(const MothOp *op, int variant, char *buf, size_t n) {
   return buf;
 }
 
+enum { LUA_TCDATA = 10 };                       /* of LuaJIT; lua.h has no name for it */
+static const double EXACT = 9007199254740992.0; /* 2^53: from here on a Lua number skips integers */
+
 static int bad(const Reader *r, const MothArg *a, const char *expected, int idx) {
   lua_State *L = r->L;
+  double d = lua_tonumber(L, idx);
+  if (lua_type(L, idx) == LUA_TNUMBER && d == floor(d) && fabs(d) > EXACT && isfinite(d))
+    return moth_lua_error(L,
+                          "[%s] argument '%s': expected %s, got %.17g, which is beyond 2^53, where "
+                          "Lua's numbers skip "
+                          "integers; give it as an int64_t, such as %.0fLL; %s",
+                          r->op->name, a->name, expected, d, fabs(d) < 9e18 ? d : 9e18,
+                          r->op->schema);
   if (lua_type(L, idx) == LUA_TNUMBER)
     return moth_lua_error(L, "[%s] argument '%s': expected %s, got %.14g; %s", r->op->name, a->name,
                           expected, lua_tonumber(L, idx), r->op->schema);
@@ -39,9 +62,12 @@ static int bad(const Reader *r, const MothArg *a, const char *expected, int idx)
 
 static int64_t read_int(const Reader *r, const MothArg *a, int idx) {
   double d = lua_tonumber(r->L, idx);
-  if (lua_type(r->L, idx) != LUA_TNUMBER || d != floor(d) || fabs(d) > 9007199254740992.0)
+  int64_t i;
+  if (lua_type(r->L, idx) == LUA_TNUMBER && d == floor(d) && fabs(d) <= EXACT)
+    return (int64_t)d;
+  if (!moth_lua_int64(r->L, idx, &i))
     bad(r, a, "an integer", idx);
-  return (int64_t)d;
+  return i;
 }
 
 /* A position as Lua counts, from 1, to the C API's, from 0. */
@@ -55,9 +81,44 @@ static int64_t read_position(const Reader *r, const MothArg *a, int idx) {
 
 static MothValue read_number(lua_State *L, int idx) {
   double d = lua_tonumber(L, idx);
-  if (d == floor(d) && fabs(d) <= 9007199254740992.0)
+  if (d == floor(d) && fabs(d) <= EXACT)
     return moth_v_int((int64_t)d);
   return moth_v_float(d);
+}
+
+/* --- tables ------------------------------------------------------------------------------------- */
+
+/* What the table at idx holds. Objects (modules, classes) are no options. */
+static Table look_at(const Reader *r, int idx) {
+  lua_State *L = r->L;
+  Table t = {(int)lua_objlen(L, idx), false, true, !lua_getmetatable(L, idx), 0};
+  if (!t.plain)
+    lua_pop(L, 1);
+  lua_pushnil(L);
+  while (lua_next(L, idx)) {
+    lua_pop(L, 1);
+    t.empty = false;
+    if (lua_type(L, -1) != LUA_TNUMBER) {
+      t.named = t.plain;
+      if (t.n == 0) { /* options alone: read_keywords sees the rest */
+        lua_pop(L, 1);
+        break;
+      }
+    } else {
+      double k = lua_tonumber(L, -1);
+      if (t.plain && (k < 1 || k > t.n || k != floor(k)))
+        t.astray = k;
+    }
+  }
+  return t;
+}
+
+static void no_hole(const Reader *r, const MothArg *a, Table t) {
+  if (t.astray != 0)
+    moth_lua_error(
+        r->L,
+        "[%s] argument '%s': the list has a hole: it has element %.14g and none before it; %s",
+        r->op->name, a ? a->name : "?", t.astray, r->op->schema);
 }
 
 static void push_int(Reader *r, const MothArg *a, int64_t i) {
@@ -66,40 +127,43 @@ static void push_int(Reader *r, const MothArg *a, int64_t i) {
   r->ints[r->nints++] = i;
 }
 
+/* The number of elements of the list at idx; its names are options if it is the last argument. */
+static int read_list(const Reader *r, const MothArg *a, const char *expected, int idx) {
+  if (lua_type(r->L, idx) != LUA_TTABLE)
+    bad(r, a, expected, idx);
+  Table t = r->looked_at == idx ? r->table : look_at(r, idx);
+  no_hole(r, a, t);
+  if (t.n == 0 && !t.empty)
+    bad(r, a, expected, idx);
+  if (t.named && idx != r->mixed)
+    moth_lua_error(r->L,
+                   "[%s] argument '%s': a list has no named fields; options go into the last "
+                   "argument; %s",
+                   r->op->name, a->name, r->op->schema);
+  return t.n;
+}
+
 static MothValue read_ints(Reader *r, const MothArg *a, int idx, int last) {
   lua_State *L = r->L;
-  int first = r->nints, top = lua_gettop(L);
+  int first = r->nints, type = lua_type(L, idx);
   bool dims = a->type == MOTH_T_DIMS;
-  if (lua_type(L, idx) == LUA_TTABLE) {
-    int n = (int)lua_objlen(L, idx);
-    lua_pushnil(L);
-    if (n == 0 && lua_next(L, idx)) /* { key = … } is no list */
-      bad(r, a, dims ? "dimensions" : "sizes", idx);
-    lua_settop(L, top);
+  if (type == LUA_TNUMBER || type == LUA_TCDATA) {
+    for (int i = idx; i <= last; i++)
+      push_int(r, a, dims ? read_position(r, a, i) : read_int(r, a, i));
+  } else {
+    int n = read_list(r, a, dims ? "dimensions" : "sizes", idx);
     for (int i = 1; i <= n; i++) {
       lua_rawgeti(L, idx, i);
       push_int(r, a, dims ? read_position(r, a, -1) : read_int(r, a, -1));
       lua_pop(L, 1);
     }
-  } else {
-    if (lua_type(L, idx) != LUA_TNUMBER)
-      bad(r, a, dims ? "dimensions" : "sizes", idx);
-    for (int i = idx; i <= last; i++)
-      push_int(r, a, dims ? read_position(r, a, i) : read_int(r, a, i));
   }
   return moth_v_ints(r->ints + first, (uint32_t)(r->nints - first));
 }
 
 static MothValue read_tensors(Reader *r, const MothArg *a, int idx) {
   lua_State *L = r->L;
-  if (lua_type(L, idx) != LUA_TTABLE)
-    bad(r, a, "a table of tensors", idx);
-  size_t n = lua_objlen(L, idx);
-  int top = lua_gettop(L);
-  lua_pushnil(L);
-  if (n == 0 && lua_next(L, idx)) /* { key = … } is no list */
-    bad(r, a, "a table of tensors", idx);
-  lua_settop(L, top);
+  size_t n = (size_t)read_list(r, a, "a table of tensors", idx);
   MothTensor **list =
       lua_newuserdata(L, sizeof *list * (n ? n : 1)); /* stays on the stack for the call */
   for (size_t i = 0; i < n; i++) {
@@ -115,12 +179,36 @@ static MothValue read_tensors(Reader *r, const MothArg *a, int idx) {
   return moth_v_tensors(list, (uint32_t)n);
 }
 
+static const char *expected_of(const MothArg *a) {
+  switch ((MothType)a->type) {
+  case MOTH_T_TENSOR:
+    return "a tensor";
+  case MOTH_T_OPERAND:
+    return "a tensor or a number";
+  case MOTH_T_SCALAR:
+  case MOTH_T_FLOAT:
+    return "a number";
+  case MOTH_T_INT:
+  case MOTH_T_DIM:
+  case MOTH_T_INDEX:
+    return "an integer";
+  case MOTH_T_INTS:
+    return "sizes";
+  case MOTH_T_DIMS:
+    return "dimensions";
+  case MOTH_T_TENSORS:
+    return "a table of tensors";
+  default:
+    return "a value";
+  }
+}
+
 /* The value at idx, of this type (to `last` for a list of plain numbers), for argument a. */
 static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int type) {
   lua_State *L = r->L;
   if (type == LUA_TNIL) {
     if (!a->optional && !a->has_default)
-      bad(r, a, a->type == MOTH_T_TENSOR ? "a tensor" : "a value", idx);
+      bad(r, a, expected_of(a), idx);
     return a->def;
   }
   switch ((MothType)a->type) {
@@ -132,20 +220,27 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int 
                      a->name);
     if (h)
       return moth_v_tensor(h->u.t);
+    int64_t i;
     if (a->type == MOTH_T_OPERAND && type == LUA_TNUMBER)
       return read_number(L, idx);
     if (a->type == MOTH_T_OPERAND && type == LUA_TBOOLEAN)
       return moth_v_bool(lua_toboolean(L, idx));
+    if (a->type == MOTH_T_OPERAND && moth_lua_int64(L, idx, &i))
+      return moth_v_int(i);
     bad(r, a, a->type == MOTH_T_OPERAND ? "a tensor or a number" : "a tensor", idx);
     break;
   }
-  case MOTH_T_SCALAR:
+  case MOTH_T_SCALAR: {
+    int64_t i;
     if (type == LUA_TNUMBER)
       return read_number(L, idx);
     if (type == LUA_TBOOLEAN)
       return moth_v_bool(lua_toboolean(L, idx));
+    if (moth_lua_int64(L, idx, &i))
+      return moth_v_int(i);
     bad(r, a, "a number", idx);
     break;
+  }
   case MOTH_T_INT:
     return moth_v_int(read_int(r, a, idx));
   case MOTH_T_DIM:
@@ -153,10 +248,15 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int 
     return moth_v_int(read_position(r, a, idx));
   case MOTH_T_INDEX_BASE:
     return moth_v_int(1);
-  case MOTH_T_FLOAT:
-    if (type != LUA_TNUMBER)
-      bad(r, a, "a number", idx);
-    return moth_v_float(lua_tonumber(L, idx));
+  case MOTH_T_FLOAT: {
+    int64_t i;
+    if (type == LUA_TNUMBER)
+      return moth_v_float(lua_tonumber(L, idx));
+    if (moth_lua_int64(L, idx, &i))
+      return moth_v_float((double)i);
+    bad(r, a, "a number", idx);
+    break;
+  }
   case MOTH_T_BOOL:
     if (type != LUA_TBOOLEAN)
       bad(r, a, "true or false", idx);
@@ -198,15 +298,40 @@ static bool takes_list(const MothArg *a) {
   return a->type == MOTH_T_INTS || a->type == MOTH_T_DIMS || a->type == MOTH_T_TENSORS;
 }
 
-/* A table that is no list: keywords. An empty one is an empty list where a list is due. */
-static bool is_keywords(lua_State *L, int idx, const MothArg *a) {
-  if (lua_type(L, idx) != LUA_TTABLE || lua_objlen(L, idx) > 0)
-    return false;
-  lua_pushnil(L);
-  if (!lua_next(L, idx))
-    return !a || !takes_list(a);
-  lua_pop(L, 2);
-  return true;
+/* The last argument is a table, at idx, where argument a (NULL: none any more) is due. True if it holds
+ * options. What it has without names is argument a's list, or is put onto the stack before it, as the next
+ * arguments. */
+static bool take_mixed(Reader *r, int idx, const MothArg *a) {
+  lua_State *L = r->L;
+  Table t = look_at(r, idx);
+  r->looked_at = idx;
+  r->table = t;
+  if (!t.named)
+    return t.empty && t.plain && !(a && takes_list(a));
+  no_hole(r, a, t);
+  if (t.n == 0)
+    return true;
+  if (a && takes_list(a)) {
+    lua_rawgeti(L, idx, 1);
+    bool list = lua_type(L, -1) != LUA_TTABLE;
+    lua_pop(L, 1);
+    if (list) {
+      r->mixed = idx;
+      return false;
+    }
+  }
+  luaL_checkstack(L, t.n + 4, r->op->name);
+  r->looked_at = 0;
+  for (int i = 1; i <= t.n; i++) {
+    lua_rawgeti(L, idx + i - 1, i);
+    lua_insert(L, idx + i - 1);
+  }
+  r->mixed = idx + t.n;
+  return false;
+}
+
+static bool is_number(int type) {
+  return type == LUA_TNUMBER || type == LUA_TCDATA;
 }
 
 /* Plain numbers go into a list as far as they reach, unless a number is due after the list. */
@@ -227,11 +352,48 @@ static bool greedy(const MothOp *op, int i) {
   }
 }
 
+/* "; did you mean 'dim'?" for an unknown option, or "" (moth.utils.check.suggest). */
+static const char *push_suggestion(const Reader *r, const char *k) {
+  lua_State *L = r->L;
+  luaL_checkstack(L, 8, r->op->name);
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_getfield(L, -1, "moth.utils.check");
+  if (lua_type(L, -1) != LUA_TTABLE)
+    return "";
+  lua_getfield(L, -1, "suggest");
+  lua_pushstring(L, k);
+  lua_newtable(L);
+  int n = 0;
+  for (int i = 0; i < r->op->nargs; i++)
+    if (r->op->args[i].type != MOTH_T_INDEX_BASE) {
+      lua_pushstring(L, r->op->args[i].name);
+      lua_rawseti(L, -2, ++n);
+    }
+  static const char *const more[] = {"out", "requires_grad", "pin_memory"};
+  for (int i = 0; i < (r->op->factory ? 3 : 1); i++) {
+    lua_pushstring(L, more[i]);
+    lua_rawseti(L, -2, ++n);
+  }
+  const char *text = lua_pcall(L, 2, 1, 0) == 0 ? lua_tostring(L, -1) : NULL;
+  return text ? text : "";
+}
+
+static bool read_switch(const Reader *r, const char *k) {
+  if (lua_type(r->L, -1) != LUA_TBOOLEAN)
+    moth_lua_error(r->L, "[%s] option '%s': expected true or false, got %s", r->op->name, k,
+                   luaL_typename(r->L, -1));
+  return lua_toboolean(r->L, -1);
+}
+
 static void read_keywords(Reader *r, int idx, MothValue *args, bool *given, bool *requires_grad,
                           bool *pinned, MothTensor **out) {
   lua_State *L = r->L;
   lua_pushnil(L);
   while (lua_next(L, idx)) {
+    if (r->mixed && lua_type(L, -2) == LUA_TNUMBER) { /* of the list, read already */
+      lua_pop(L, 1);
+      continue;
+    }
     const char *k = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : NULL;
     int found = -1;
     for (int i = 0; k && i < r->op->nargs; i++)
@@ -246,13 +408,15 @@ static void read_keywords(Reader *r, int idx, MothValue *args, bool *given, bool
       if (lua_gettop(L) > top) /* a list's memory: it must lie below the key and outlive the loop */
         lua_insert(L, -3);
     } else if (k && r->op->factory && !strcmp(k, "requires_grad")) {
-      *requires_grad = lua_toboolean(L, -1);
+      *requires_grad = read_switch(r, k);
     } else if (k && !strcmp(k, "out") && r->op->nresults == 1) {
       *out = moth_lua_check_tensor(L, -1, "option 'out'");
     } else if (k && r->op->factory && !strcmp(k, "pin_memory")) {
-      *pinned = lua_toboolean(L, -1);
+      *pinned = read_switch(r, k);
     } else {
-      moth_lua_error(L, "[%s] unknown option '%s'; %s", r->op->name, k ? k : luaL_typename(L, -2),
+      if (!k)
+        k = luaL_typename(L, -2);
+      moth_lua_error(L, "[%s] unknown option '%s'%s; %s", r->op->name, k, push_suggestion(r, k),
                      r->op->schema);
     }
     lua_pop(L, 1);
@@ -308,7 +472,17 @@ static int op_call(lua_State *L) {
   r.L = L;
   r.op = op;
   r.nints = 0;
+  r.mixed = r.looked_at = 0;
   int top = lua_gettop(L), at = 1, i = 0;
+  if (__builtin_expect(lua_isnil(L, top),
+                       0)) { /* nil behind a table: what was handed on and not given */
+    int last = top;
+    while (last > 1 && lua_isnil(L, last))
+      last--;
+    if (lua_type(L, last) == LUA_TTABLE)
+      top = last;
+    lua_settop(L, top);
+  }
   for (; i < op->nargs && at <= top; i++) {
     const MothArg *a = &op->args[i];
     MothHandle *h;
@@ -324,16 +498,25 @@ static int op_call(lua_State *L) {
       continue;
     }
     int last = at, type = lua_type(L, at);
-    if (type == LUA_TTABLE && at == top && is_keywords(L, at, a))
-      break;
-    if ((a->type == MOTH_T_INTS || a->type == MOTH_T_DIMS) && type == LUA_TNUMBER && greedy(op, i))
-      while (last < top && lua_type(L, last + 1) == LUA_TNUMBER)
+    if (type == LUA_TTABLE && at == top) {
+      if (r.mixed || take_mixed(&r, at, a))
+        break;
+      if (r.mixed > at) { /* the table's values stand before it now */
+        top = r.mixed;
+        i--;
+        continue;
+      }
+    }
+    if ((a->type == MOTH_T_INTS || a->type == MOTH_T_DIMS) && is_number(type) && greedy(op, i))
+      while (last < top && is_number(lua_type(L, last + 1)))
         last++;
     args[i] = read_value(&r, a, at, last, type);
     given[i] = type != LUA_TNIL;
+    if (r.mixed == at)
+      break; /* it has been the list, and holds the options */
     at = last + 1;
   }
-  if (at == top && is_keywords(L, at, NULL)) {
+  if (at == top && lua_type(L, at) == LUA_TTABLE && (r.mixed || take_mixed(&r, at, NULL))) {
     read_keywords(&r, at, args, given, &requires_grad, &pinned, &out);
     at++;
   }
@@ -467,8 +650,10 @@ void moth_lua_open_calls(lua_State *L) {
     lua_setfield(L, -2, op->name);
     if (op->inplace) {
       char name[96];
+      op_name(op, MOTH_INPLACE, name, sizeof name);
       moth_lua_push_op(L, (MothLuaEntry){op, MOTH_INPLACE, 1, 0});
-      lua_setfield(L, -2, op_name(op, MOTH_INPLACE, name, sizeof name));
+      moth_lua_set_name(L, name);
+      lua_setfield(L, -2, name);
     }
   }
   lua_setfield(L, -2, "ops");

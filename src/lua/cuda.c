@@ -256,7 +256,7 @@ static int b_empty_cache(lua_State *L) { /* of all devices, as nothing is said o
   return done(L, s);
 }
 static int b_set_fraction(lua_State *L) { /* (fraction[, device]) */
-  double fraction = luaL_checknumber(L, 1);
+  double fraction = moth_lua_number(L, 1);
   int device = device_at(L, 2);
   if (!(fraction > 0 && fraction <= 1))
     return moth_lua_error(L, "expected a fraction above 0, up to 1, got %g", fraction);
@@ -453,7 +453,7 @@ static int
 b_nvtx(lua_State *L) { /* ("push" | "pop" | "mark", text) -> whether somebody has seen it */
   static const char *const names[] = {"push", "pop", "mark", NULL};
   int what = luaL_checkoption(L, 1, NULL, names);
-  const char *text = what == 1 ? "" : luaL_checkstring(L, 2);
+  const char *text = what == 1 ? "" : moth_lua_string(L, 2);
   const MothCudaApi *api = moth_cuda_api();
   lua_pushboolean(L, api && (what == 0   ? api->nvtx_push(text)
                              : what == 1 ? api->nvtx_pop()
@@ -471,7 +471,7 @@ static int
 b_library(lua_State *L) { /* (i, from 1) -> name, version or nil, why not; nil at the end */
   const char *name;
   int64_t version;
-  MothStatus s = need(L)->library((int)luaL_checkinteger(L, 1) - 1, &name, &version);
+  MothStatus s = need(L)->library((int)moth_lua_number(L, 1) - 1, &name, &version);
   lua_pushstring(L, name); /* or nil */
   if (s == MOTH_OK) {
     lua_pushnumber(L, (lua_Number)version);

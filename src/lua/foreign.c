@@ -87,7 +87,7 @@ static MothStatus read_array(const uint8_t *bytes, size_t n, MothTensor **out) {
 /* load_npy(path) -> tensor */
 static int b_load_npy(lua_State *L) {
   MothTensor *t;
-  Source *s = open_source(L, luaL_checkstring(L, 1));
+  Source *s = open_source(L, moth_lua_path(L, 1));
   if (read_array(s->map.bytes, (size_t)s->map.size, &t))
     return raise_in(L, s);
   moth_lua_push_tensor(L, t);
@@ -98,7 +98,7 @@ static int b_load_npy(lua_State *L) {
 static int b_save_npy(lua_State *L) {
   char header[MOTH_NPY_HEADER];
   size_t n;
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = moth_lua_path(L, 1);
   MothTensor *t = moth_lua_check_tensor(L, 2, "save");
   if (t->device.type != MOTH_CPU || !t->contiguous || moth_tensor_is_fake(t))
     return moth_lua_error(L, "save: expected a row-major cpu tensor");
@@ -343,9 +343,9 @@ static void push_value(lua_State *L, const Source *s, MothPickleValue v) {
  * ordered(keys, values) makes an ordered table, integer(high, low) one beyond 2^53, leaf(t) sets
  * requires_grad, place(t) moves the tensor of a storage to its device (nil: it stays). */
 static int b_load_zip(lua_State *L) {
-  const char *path = luaL_checkstring(L, PATH);
-  luaL_checktype(L, CALLBACKS, LUA_TTABLE);
-  lua_Number cap = luaL_checknumber(L, CAP);
+  const char *path = moth_lua_path(L, PATH);
+  moth_lua_type(L, CALLBACKS, LUA_TTABLE);
+  lua_Number cap = moth_lua_number(L, CAP);
   lua_settop(L, CAP);
   Source *s = open_source(L, path);
   if (moth_zip_parse(s->map.bytes, (size_t)s->map.size, cap < 9e18 ? (int64_t)cap : INT64_MAX,
@@ -365,7 +365,7 @@ static int b_load_zip(lua_State *L) {
 /* file_kind(path) -> "zip", "npy", "safetensors", or nil and why it is none of them */
 static int b_file_kind(lua_State *L) {
   enum { PREFIX = 8 };
-  Source *s = open_source(L, luaL_checkstring(L, 1));
+  Source *s = open_source(L, moth_lua_path(L, 1));
   const uint8_t *bytes = s->map.bytes;
   size_t n = (size_t)s->map.size;
   const char *kind = moth_zip_is(bytes, n)                ? "zip"

@@ -8,6 +8,7 @@
  * a small network's step costs a quarter more while it runs through fresh memory.
  * Small tensors that are dropped are few bytes in Lua and many lines of cache: LuaJIT is asked to begin its
  * next cycle at one and a half of what it holds, not at twice, unless the program has chosen a pause itself. */
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@
 _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
 _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
-static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library;
+static char key_tensor, key_dtypes, key_devices, key_generator, key_parked, key_library, key_names;
 
 enum { LUA_PAUSE = 200, PAUSE = 150 }; /* percent; the first is LuaJIT's own */
 enum { GROWTH = 64 << 20, SOME_GROWTH = 8 << 20, SHARE = 100 };
@@ -208,12 +209,66 @@ int64_t moth_lua_check_integer(lua_State *L, int idx, double low, double high) {
 MothTensor *moth_lua_check_tensor(lua_State *L, int idx, const char *what) {
   MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR);
   if (!h)
-    moth_lua_error(L, "%s: expected a tensor, got %s", what, luaL_typename(L, idx));
+    moth_lua_error(L, "%s: expected a tensor, got %s", what,
+                   lua_isnone(L, idx) ? "nothing" : luaL_typename(L, idx));
   else if (!h->u.t)
     moth_lua_error(L, "%s: the tensor was released by free()", what);
   else
     return h->u.t;
   return NULL;
+}
+
+enum { LUA_TCDATA = 10 }; /* of LuaJIT; lua.h has no name for it */
+
+bool moth_lua_int64(lua_State *L, int idx, int64_t *out) {
+  if (lua_type(L, idx) != LUA_TCDATA || !luaL_callmeta(L, idx, "__tostring"))
+    return false;
+  const char *text =
+      lua_tostring(L, -1); /* "-12LL" or "12ULL"; another cdata prints as "cdata<…" */
+  char *end = NULL;
+  bool ok = text && (text[0] == '-' || (text[0] >= '0' && text[0] <= '9'));
+  if (ok) {
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    ok = errno == 0 && (!strcmp(end, "LL") || !strcmp(end, "ULL"));
+  }
+  lua_pop(L, 1);
+  return ok;
+}
+
+void moth_lua_type(lua_State *L, int idx, int type) {
+  if (lua_type(L, idx) != type)
+    moth_lua_error(L, "argument %d: expected a %s, got %s", idx, lua_typename(L, type),
+                   lua_isnone(L, idx) ? "nothing" : luaL_typename(L, idx));
+}
+
+double moth_lua_number(lua_State *L, int idx) {
+  int64_t i;
+  if (lua_type(L, idx) == LUA_TNUMBER)
+    return lua_tonumber(L, idx);
+  if (moth_lua_int64(L, idx, &i))
+    return (double)i;
+  moth_lua_type(L, idx, LUA_TNUMBER);
+  return 0;
+}
+
+const char *moth_lua_bytes(lua_State *L, int idx, size_t *n) {
+  moth_lua_type(L, idx, LUA_TSTRING);
+  return lua_tolstring(L, idx, n);
+}
+
+const char *moth_lua_string(lua_State *L, int idx) {
+  return moth_lua_bytes(L, idx, NULL);
+}
+
+const char *moth_lua_path(lua_State *L, int idx) {
+  size_t n;
+  const char *path = lua_tolstring(L, idx, &n);
+  if (lua_type(L, idx) != LUA_TSTRING)
+    moth_lua_error(L, "expected a path, got %s", luaL_typename(L, idx));
+  else if (strlen(path) != n)
+    moth_lua_error(L, "a path cannot hold the byte 0: '%s\\0…'", path);
+  return path;
 }
 
 /* --- dtypes, devices, generators --------------------------------------------------------------- */
@@ -285,6 +340,13 @@ static int dtype_tostring(lua_State *L) {
   return 1;
 }
 
+/* Names that begin with _ are nil: libraries look for them. */
+static int no_field(lua_State *L, const char *what, const char *k, const char *fields) {
+  if (k[0] == '_')
+    return 0;
+  return moth_lua_error(L, "a %s has no field '%s'; there are %s", what, k, fields);
+}
+
 static int dtype_index(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_DTYPE);
   const char *k = lua_tostring(L, 2);
@@ -298,7 +360,7 @@ static int dtype_index(lua_State *L) {
   else if (!strcmp(k, "is_floating_point"))
     lua_pushboolean(L, moth_dtype_is_float(d));
   else
-    return 0;
+    return no_field(L, "dtype", k, "name, itemsize, is_floating_point");
   return 1;
 }
 
@@ -323,7 +385,7 @@ static int device_index(lua_State *L) {
   else if (!strcmp(k, "index"))
     lua_pushinteger(L, (lua_Integer)(h->u.code & 255));
   else
-    return 0;
+    return no_field(L, "device", k, "type, index");
   return 1;
 }
 
@@ -338,29 +400,67 @@ static int generator_gc(lua_State *L) {
 
 /* --- errors ----------------------------------------------------------------------------------- */
 
-/* Pushes "file:line: " of the nearest caller that is a Lua function of the user's, not of moth's own
- * library; of the nearest Lua function if all are moth's. */
-void moth_lua_push_where(lua_State *L) {
+/* Pushes two values: "file:line: " of the nearest caller that is a Lua function of the user's, not of moth's
+ * own library (of the nearest Lua function if all are moth's); and the name by which the user knows the
+ * function of moth's that he called there (B.names), or nil. */
+static void push_where(lua_State *L) {
   lua_Debug ar;
   char own[128] = "";
+  luaL_checkstack(L, 8, "error");
   push_metatable(L, &key_library);
-  const char *library = lua_tostring(L, -1);
-  for (int level = 1; lua_getstack(L, level, &ar); level++) {
-    lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0)
-      continue;
+  const char *library = lua_tostring(L, -1); /* the registry keeps it */
+  push_metatable(L, &key_names);
+  lua_pushnil(L);
+  for (int level = 0; lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Slf", &ar);
     char at[128];
     snprintf(at, sizeof at, "%s:%d: ", ar.short_src, ar.currentline);
-    if (!library || strncmp(ar.source, library, strlen(library)) != 0) {
+    if (ar.currentline > 0 && (!library || strncmp(ar.source, library, strlen(library)) != 0)) {
       lua_pop(L, 1);
-      lua_pushstring(L, at);
-      return;
+      strcpy(own, at);
+      break;
     }
-    if (!own[0])
+    lua_rawget(L, -3);
+    if (lua_isnil(L, -1))
+      lua_pop(L, 1);
+    else
+      lua_replace(L, -2); /* the outermost one counts */
+    if (ar.currentline > 0 && !own[0])
       strcpy(own, at);
   }
-  lua_pop(L, 1);
   lua_pushstring(L, own);
+  lua_replace(L, -4);
+  lua_replace(L, -2);
+}
+
+void moth_lua_push_where(lua_State *L) {
+  push_where(L);
+  lua_pop(L, 1);
+}
+
+/* The message under the name of the function that the user called: "[max_dim] …; max_dim(…)" in a call of
+ * max is "[max] …; max(…)". One without a name in front gets it, unless it speaks of it already. */
+static void push_renamed(lua_State *L, const char *text, const char *name) {
+  const char *end = text[0] == '[' ? strstr(text, "] ") : NULL;
+  if (!end) {
+    const char *dot = strrchr(name, '.');
+    if (strstr(text, dot ? dot + 1 : name))
+      lua_pushstring(L, text);
+    else
+      lua_pushfstring(L, "[%s] %s", name, text);
+    return;
+  }
+  char was[96];
+  snprintf(was, sizeof was, "; %.*s(", (int)(end - text - 1), text + 1);
+  const char *schema = strstr(text, was);
+  if (schema) {
+    lua_pushfstring(L, "[%s", name);
+    lua_pushlstring(L, end, (size_t)(schema - end));
+    lua_pushfstring(L, "; %s(%s", name, schema + strlen(was));
+    lua_concat(L, 3);
+  } else {
+    lua_pushfstring(L, "[%s%s", name, end);
+  }
 }
 
 static char key_trace;
@@ -406,8 +506,13 @@ int moth_lua_error(lua_State *L, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  moth_lua_push_where(L);
-  lua_pushstring(L, text);
+  push_where(L);
+  const char *name = lua_tostring(L, -1);
+  if (name)
+    push_renamed(L, text, name);
+  else
+    lua_pushstring(L, text);
+  lua_remove(L, -2);
   push_module(L);
   lua_concat(L, 3);
   return lua_error(L);
@@ -468,7 +573,7 @@ static int b_library(lua_State *L) { /* (path prefix of moth's own Lua files, "@
 }
 
 static int b_set_trace(lua_State *L) { /* ({ keep =, rethrow =, place = }) of moth.trace */
-  luaL_checktype(L, 1, LUA_TTABLE);
+  moth_lua_type(L, 1, LUA_TTABLE);
   lua_pushlightuserdata(L, &key_trace);
   lua_pushvalue(L, 1);
   lua_rawset(L, LUA_REGISTRYINDEX);
@@ -477,7 +582,33 @@ static int b_set_trace(lua_State *L) { /* ({ keep =, rethrow =, place = }) of mo
 
 /* raise(message): an error at the line of the user, however many frames of moth's lie between. */
 static int b_raise(lua_State *L) {
-  return moth_lua_error(L, "%s", luaL_checkstring(L, 1));
+  return moth_lua_error(L, "%s", moth_lua_string(L, 1));
+}
+
+void moth_lua_set_name(lua_State *L, const char *name) {
+  push_metatable(L, &key_names);
+  lua_pushvalue(L, -2);
+  lua_pushstring(L, name);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+}
+
+/* named(fn, name): a C function of its own like fn, whose errors speak of `name`; a Lua function itself. */
+static int b_named(lua_State *L) {
+  moth_lua_type(L, 1, LUA_TFUNCTION);
+  moth_lua_string(L, 2);
+  lua_CFunction fn = lua_tocfunction(L, 1);
+  if (fn) {
+    int n = 0;
+    while (lua_getupvalue(L, 1, n + 1))
+      n++;
+    lua_pushcclosure(L, fn, n);
+    lua_replace(L, 1);
+  }
+  const char *name = lua_tostring(L, 2);
+  lua_pushvalue(L, 1);
+  moth_lua_set_name(L, name);
+  return 1;
 }
 
 static int b_dtype(lua_State *L) {
@@ -529,7 +660,7 @@ static int b_generator_state(lua_State *L) {
 static int b_generator_set_state(lua_State *L) {
   uint64_t w[4];
   for (int i = 0; i < 4; i++) {
-    lua_Number x = luaL_checknumber(L, i + 2); /* it may come from a file */
+    lua_Number x = moth_lua_number(L, i + 2); /* it may come from a file */
     if (!(x >= 0 && x <= UINT32_MAX))
       return moth_lua_error(L, "set_state: expected what get_state gave");
     w[i] = (uint64_t)x;
@@ -595,6 +726,7 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   static const luaL_Reg fns[] = {{"set_trace", b_set_trace},
                                  {"library", b_library},
                                  {"raise", b_raise},
+                                 {"named", b_named},
                                  {"dtype", b_dtype},
                                  {"device", b_device},
                                  {"generator", b_generator},
@@ -608,6 +740,15 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
                                  {"scope_end", b_scope_end},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
+  lua_newtable(L); /* function -> the name that errors give it */
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "k");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_pushlightuserdata(L, &key_names);
+  lua_pushvalue(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_setfield(L, -2, "names");
   new_metatable(L, &key_tensor, tensor, "moth.Tensor");
   lua_setfield(L, -2, "Tensor");
   new_metatable(L, &key_generator, generator, "moth.Generator");

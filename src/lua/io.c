@@ -28,7 +28,7 @@ static bool is_own(const MothSafetensors *file) {
 
 /* load_safetensors(path) -> { names }, { tensors }, { metadata }, whether it is a checkpoint of moth's */
 static int b_load_safetensors(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = moth_lua_path(L, 1);
   MothFileMap map;
   MothSafetensors *file = NULL;
   MothStatus s = moth_file_map(path, &map);
@@ -76,10 +76,10 @@ static int b_load_safetensors(lua_State *L) {
 /* save_safetensors(path, { names }, { row-major cpu tensors }, { {key, value}, ... }, sealed);
  * sealed: the first metadata is the seal's */
 static int b_save_safetensors(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
-  luaL_checktype(L, 2, LUA_TTABLE);
-  luaL_checktype(L, 3, LUA_TTABLE);
-  luaL_checktype(L, 4, LUA_TTABLE);
+  const char *path = moth_lua_path(L, 1);
+  moth_lua_type(L, 2, LUA_TTABLE);
+  moth_lua_type(L, 3, LUA_TTABLE);
+  moth_lua_type(L, 4, LUA_TTABLE);
   lua_settop(L, 5);
   size_t n = lua_objlen(L, 2), m = lua_objlen(L, 4);
   /* All memory is Lua's: whatever is raised below leaks nothing. */
@@ -89,7 +89,7 @@ static int b_save_safetensors(lua_State *L) {
   memset(entries, 0, sizeof *entries * (n + 1));
   for (size_t i = 0; i < n; i++) {
     lua_rawgeti(L, 2, (int)i + 1);
-    luaL_checktype(L, -1, LUA_TSTRING); /* of a number, only the stack would have the text */
+    moth_lua_type(L, -1, LUA_TSTRING); /* of a number, only the stack would have the text */
     entries[i].name = lua_tostring(L, -1);
     lua_pop(L, 1);
     lua_rawgeti(L, 3, (int)i + 1);
@@ -105,11 +105,11 @@ static int b_save_safetensors(lua_State *L) {
   }
   for (size_t i = 0; i < m; i++) {
     lua_rawgeti(L, 4, (int)i + 1);
-    luaL_checktype(L, -1, LUA_TTABLE);
+    moth_lua_type(L, -1, LUA_TTABLE);
     lua_rawgeti(L, -1, 1);
     lua_rawgeti(L, -2, 2);
-    luaL_checktype(L, -2, LUA_TSTRING);
-    luaL_checktype(L, -1, LUA_TSTRING);
+    moth_lua_type(L, -2, LUA_TSTRING);
+    moth_lua_type(L, -1, LUA_TSTRING);
     pairs[i].key = lua_tostring(L, -2); /* the table keeps both alive */
     pairs[i].value = lua_tostring(L, -1);
     lua_pop(L, 3);
@@ -152,7 +152,7 @@ static MothStatus gunzip_idx(const uint8_t *bytes, int64_t packed, uint8_t **pla
 
 /* load_idx(path) -> tensor; a .gz is expanded */
 static int b_load_idx(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = moth_lua_path(L, 1);
   MothFileMap map;
   MothStatus s = moth_file_map(path, &map);
   if (s)
@@ -188,7 +188,7 @@ static int b_load_idx(lua_State *L) {
 static int b_sha256_file(lua_State *L) {
   MothFileMap map;
   char hex[65];
-  MothStatus s = moth_file_map(luaL_checkstring(L, 1), &map);
+  MothStatus s = moth_file_map(moth_lua_path(L, 1), &map);
   if (s)
     return moth_lua_raise(L, s);
   moth_sha256_hex(map.bytes, (size_t)map.size, hex);
@@ -200,7 +200,7 @@ static int b_sha256_file(lua_State *L) {
 /* is_text(string): whether it is valid UTF-8 without NUL, as names in files must be */
 static int b_is_text(lua_State *L) {
   size_t n;
-  const char *s = luaL_checklstring(L, 1, &n);
+  const char *s = moth_lua_bytes(L, 1, &n);
   lua_pushboolean(L, strlen(s) == n && moth_utf8_is_valid(s, n));
   return 1;
 }
@@ -208,7 +208,7 @@ static int b_is_text(lua_State *L) {
 static int b_sha256(lua_State *L) {
   size_t n;
   char hex[65];
-  const char *s = luaL_checklstring(L, 1, &n);
+  const char *s = moth_lua_bytes(L, 1, &n);
   moth_sha256_hex(s, n, hex);
   lua_pushstring(L, hex);
   return 1;

@@ -249,7 +249,7 @@ static MothStatus subclass_run(MothCall *c) {
 
 /* on_subclass(fn): fn(types, func, args, kwargs) handles the calls of subclassed tensors. */
 static int b_on_subclass(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TFUNCTION);
+  moth_lua_type(L, 1, LUA_TFUNCTION);
   lua_pushlightuserdata(L, &key_subclass);
   lua_pushvalue(L, 1);
   lua_rawset(L, LUA_REGISTRYINDEX);
@@ -262,7 +262,7 @@ __attribute__((constructor)) static void handle_subclasses(void) {
 /* make_subclass(t, class) -> a tensor of that class over the elements of t */
 static int b_make_subclass(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "make_subclass"), *out;
-  luaL_checktype(L, 2, LUA_TTABLE);
+  moth_lua_type(L, 2, LUA_TTABLE);
   Class *c = moth_alloc(sizeof *c);
   MothStatus s =
       c ? moth_tensor_alias(t, false, &out) : moth_fail(MOTH_ERR_MEMORY, "out of memory");
@@ -371,7 +371,7 @@ static MothStatus trace_run(MothCall *c, void *ctx) {
 }
 
 static int b_push_trace(lua_State *L) { /* (table) -> mode */
-  luaL_checktype(L, 1, LUA_TTABLE);
+  moth_lua_type(L, 1, LUA_TTABLE);
   return open_mode(L, 1, true, (MothInterceptor){trace_run, NULL, true});
 }
 static int b_pop_trace(lua_State *L) {
@@ -494,7 +494,7 @@ static int b_register_backend(lua_State *L) {
   static char name[32];
   static MothDeviceOps ops = {name, user_ready, user_alloc, user_free, user_copy, user_copy,
                               NULL, NULL,       NULL,       NULL,      NULL,      NULL};
-  const char *wanted = luaL_checkstring(L, 1);
+  const char *wanted = moth_lua_string(L, 1);
   if (name[0] && strcmp(name, wanted) != 0)
     return moth_lua_error(L, "register_backend: there is one user device, and it is called '%s'",
                           name);
@@ -509,8 +509,8 @@ static int b_register_backend(lua_State *L) {
 
 /* register_kernel(op, fn(args, results)) for the user device */
 static int b_register_kernel(lua_State *L) {
-  const char *name = luaL_checkstring(L, 1);
-  luaL_checktype(L, 2, LUA_TFUNCTION);
+  const char *name = moth_lua_string(L, 1);
+  moth_lua_type(L, 2, LUA_TFUNCTION);
   const MothOp *op = moth_op_find(name);
   if (!op)
     return moth_lua_error(L, "there is no op named '%s'", name);
@@ -524,7 +524,7 @@ static int b_register_kernel(lua_State *L) {
 
 /* kernels(op) -> { key = true } */
 static int b_kernels(lua_State *L) {
-  const MothOp *op = moth_op_find(luaL_checkstring(L, 1));
+  const MothOp *op = moth_op_find(moth_lua_string(L, 1));
   if (!op)
     return moth_lua_error(L, "there is no op named '%s'", lua_tostring(L, 1));
   lua_newtable(L);

@@ -68,11 +68,22 @@ MothDevice moth_lua_check_device(lua_State *L, int idx);
 
 /* Pushes "file:line: " of the nearest Lua function that is not of moth's own files. */
 void moth_lua_push_where(lua_State *L);
+/* Whether an int64_t or uint64_t cdata that int64 can hold is at idx: its value. */
+bool moth_lua_int64(lua_State *L, int idx, int64_t *out);
+/* The argument at idx; an error, at the user's line and under the name of what he called, if it is none. */
+void moth_lua_type(lua_State *L, int idx, int type);
+double moth_lua_number(lua_State *L, int idx);
+const char *moth_lua_string(lua_State *L, int idx);
+const char *moth_lua_bytes(lua_State *L, int idx, size_t *n);
+/* The path at idx; an error if it is no string, or has a byte 0, where C would cut it. */
+const char *moth_lua_path(lua_State *L, int idx);
 
 /* Raises the message of a failed call, at the line of the user who made it. */
 int moth_lua_raise(lua_State *L, MothStatus s);
 /* Raises a message of our own in the same way. */
 int moth_lua_error(lua_State *L, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Errors call the function on top by this name. */
+void moth_lua_set_name(lua_State *L, const char *name);
 /* Parks the error object on top of the stack; moth_lua_raise(L, MOTH_ERR_HOST) raises it again. */
 MothStatus moth_lua_park(lua_State *L);
 

@@ -11,7 +11,21 @@
 #include "no_cuda/cuda.h"
 
 static MothTensor *arg_tensor(lua_State *L, int idx) {
-  return moth_lua_check_tensor(L, idx, "tensor");
+  MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR);
+  if (__builtin_expect(h && h->u.t, 1))
+    return h->u.t;
+  if (h)
+    moth_lua_error(L, "the tensor was released by free()");
+  moth_lua_error(L, "expected a tensor, got %s",
+                 lua_isnone(L, idx) ? "nothing" : luaL_typename(L, idx));
+  return NULL;
+}
+
+/* The tensor of a function that has no other argument. */
+static MothTensor *only_tensor(lua_State *L) {
+  if (__builtin_expect(lua_gettop(L) > 1, 0) && !lua_isnil(L, 2))
+    moth_lua_error(L, "too many arguments: expected a tensor alone");
+  return arg_tensor(L, 1);
 }
 
 /* --- from tables ------------------------------------------------------------------------------- */
@@ -54,6 +68,7 @@ typedef struct Fill {
 static void fill_from(lua_State *L, Fill *f, int depth) {
   if (depth == f->ndim) {
     int type = lua_type(L, -1);
+    int64_t whole;
     if (type == LUA_TNUMBER) {
       double d = lua_tonumber(L, -1);
       MothValue v = moth_v_float(d);
@@ -69,6 +84,9 @@ static void fill_from(lua_State *L, Fill *f, int depth) {
     } else if (type == LUA_TBOOLEAN) {
       moth_dtype_store(f->dtype, f->at, moth_v_bool(lua_toboolean(L, -1)));
       f->saw |= SAW_BOOL;
+    } else if (moth_lua_int64(L, lua_gettop(L), &whole)) {
+      moth_dtype_store(f->dtype, f->at, moth_v_int(whole));
+      f->saw |= SAW_NUMBER;
     } else {
       moth_lua_error(L, "[tensor] expected a number or boolean, got %s at depth %d",
                      luaL_typename(L, -1), depth);
@@ -85,6 +103,20 @@ static void fill_from(lua_State *L, Fill *f, int depth) {
     lua_rawgeti(L, -1, (int)i);
     fill_from(L, f, depth + 1);
     lua_pop(L, 1);
+  }
+  /* What comes after the last element, mostly nothing: a name, or an element behind a hole. */
+  lua_pushinteger(L, (lua_Integer)f->shape[depth]);
+  if (f->shape[depth] && lua_next(L, -2)) {
+    if (lua_type(L, -2) != LUA_TNUMBER)
+      moth_lua_error(L,
+                     "[tensor] a table of values has the key '%s'; options go into the outermost "
+                     "table or a second one",
+                     lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : luaL_typename(L, -2));
+    else if (lua_tonumber(L, -2) > (double)f->shape[depth] || lua_tonumber(L, -2) < 1)
+      moth_lua_error(
+          L, "[tensor] a table of values has a hole: it has element %.14g and none before it",
+          lua_tonumber(L, -2));
+    lua_pop(L, 2);
   }
 }
 
@@ -192,7 +224,7 @@ static int push_list(lua_State *L, int n, const int64_t *list) {
 }
 
 static int pick_dim(lua_State *L, const MothTensor *t, const int64_t *list) {
-  double d = luaL_checknumber(L, 2);
+  double d = moth_lua_number(L, 2);
   int n = t->ndim ? t->ndim : 0;
   double at = d > 0 ? d - 1 : d + n; /* NaN and what no int holds are refused as doubles */
   if (d != floor(d) || d == 0 || !(at >= 0 && at < n))
@@ -213,13 +245,13 @@ static int b_stride(lua_State *L) {
 
 #define NUMBER(name, expr)                                                                         \
   static int name(lua_State *L) {                                                                  \
-    MothTensor *t = arg_tensor(L, 1);                                                              \
+    MothTensor *t = only_tensor(L);                                                                \
     lua_pushnumber(L, (lua_Number)(expr));                                                         \
     return 1;                                                                                      \
   }
 #define BOOLEAN(name, expr)                                                                        \
   static int name(lua_State *L) {                                                                  \
-    MothTensor *t = arg_tensor(L, 1);                                                              \
+    MothTensor *t = only_tensor(L);                                                                \
     lua_pushboolean(L, expr);                                                                      \
     return 1;                                                                                      \
   }
@@ -235,19 +267,19 @@ BOOLEAN(b_is_contiguous, t->contiguous)
 BOOLEAN(b_is_fake, moth_tensor_is_fake(t))
 
 static int b_tensor_dtype(lua_State *L) {
-  moth_lua_push_dtype(L, (MothDType)arg_tensor(L, 1)->dtype);
+  moth_lua_push_dtype(L, (MothDType)only_tensor(L)->dtype);
   return 1;
 }
 static int b_tensor_device(lua_State *L) {
-  moth_lua_push_device(L, arg_tensor(L, 1)->device);
+  moth_lua_push_device(L, only_tensor(L)->device);
   return 1;
 }
 
 /* free(t): gives the tensor up at once; the handle then says that it was released. */
 static int b_free(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR);
-  if (!h)
-    return moth_lua_error(L, "free: expected a tensor, got %s", luaL_typename(L, 1));
+  if (!h || (lua_gettop(L) > 1 && !lua_isnil(L, 2)))
+    only_tensor(L); /* raises */
   MothTensor *t = h->u.t;
   if (t && t->grad &&
       t->grad->hooks) { /* the graph may still want them: another handle takes over */
@@ -288,7 +320,7 @@ static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) *
   void *p = lua_type(L, 1) == LUA_TLIGHTUSERDATA
                 ? lua_touserdata(L, 1)
                 : (void *)(uintptr_t)moth_lua_check_integer(L, 1, 0, 9007199254740992.0);
-  luaL_checktype(L, 2, LUA_TTABLE);
+  moth_lua_type(L, 2, LUA_TTABLE);
   int n = (int)lua_objlen(L, 2);
   if (n > MOTH_MAX_DIMS)
     return moth_lua_error(L, "from_ptr: too many dimensions");
@@ -412,7 +444,7 @@ static int b_result_type(lua_State *L) {
     if (h && h->u.t)
       v[i] = moth_v_tensor(h->u.t);
     else {
-      double d = luaL_checknumber(L, i + 1);
+      double d = moth_lua_number(L, i + 1);
       v[i] = d == floor(d) ? moth_v_int(0) : moth_v_float(d);
     }
   }
@@ -466,7 +498,7 @@ static int b_num_threads(lua_State *L) {
 }
 static int b_cpu_level(lua_State *L) {
   if (!lua_isnoneornil(L, 1)) {
-    MothStatus s = moth_set_cpu_level(luaL_checkstring(L, 1));
+    MothStatus s = moth_set_cpu_level(moth_lua_string(L, 1));
     if (s)
       return moth_lua_raise(L, s);
   }

@@ -5,6 +5,7 @@
 -- { "image", x, y, w, h, tensor }. y grows downwards. Whoever writes a format walks the list (svg.lua, cairo.lua).
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 
 local Canvas = class("Canvas")
 
@@ -33,8 +34,7 @@ function Canvas:svg() return require("moth.plot.svg").write(self) end
 function Canvas:png(scale) return require("moth.plot.cairo").write(self, scale or 2) end
 
 --- Writes a file: .svg or .png by its name. Errors: another ending, what the system says.
-function Canvas:save(path)
-  if type(path) ~= "string" then check.fail("save: expected a file name, got %s", class.name(path)) end
+Canvas.save = signature.method("save(path path)", function(self, path)
   local ending = path:match("%.(%a+)$")
   local data
   if ending == "svg" then data = self:svg()
@@ -47,6 +47,6 @@ function Canvas:save(path)
   if ok then ok, message = f:close() else f:close() end
   if not ok then check.fail("save: %s: %s", path, message) end
   return path
-end
+end)
 
 return Canvas

@@ -7,6 +7,7 @@
 --
 -- Every function returns a canvas (moth.plot.canvas): save(path), svg(), png().
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local class = require "moth.class"
 local Axes = require "moth.plot.axes"
 local Canvas = require "moth.plot.canvas"
@@ -29,7 +30,8 @@ local function numbers(where, v)
   return v
 end
 
-local general = "title xlabel ylabel logx logy width height"
+local general = "string title?, string xlabel?, string ylabel?, bool logx=false, bool logy=false, number width?, \z
+  number height?"
 
 -- Canvas and axes of the usual size around a range.
 local function sheet(range, o)
@@ -85,7 +87,6 @@ end
 -- gaps.
 -- options: title, xlabel, ylabel, logx, logy, width (560), height (380).
 function M.lines(series, o)
-  o = check.options("plot.lines", o, general)
   local list, range = prepare("plot.lines", series, o)
   local canvas, axes = sheet(range, o)
   axes:draw()
@@ -107,7 +108,6 @@ end
 
 --- Points: a list of { x, y, label =, colour = }. The options of lines, and size (radius, 2.5).
 function M.scatter(series, o)
-  o = check.options("plot.scatter", o, general .. " size")
   local list, range = prepare("plot.scatter", series, o)
   local margin = (range[2] - range[1]) * 0.03
   range[1], range[2] = range[1] - margin, range[2] + margin
@@ -127,8 +127,7 @@ end
 
 --- How values lie: `bins` (30) of equal width. The options of lines, colour, range ({ low, high }).
 function M.hist(values, o)
-  o = check.options("plot.hist", o, general .. " bins colour range")
-  local bins = check.integer("plot.hist", "bins", o.bins or 30, 1)
+  local bins = o.bins
   local list, low, high = numbers("plot.hist", values), math.huge, -math.huge
   for _, v in ipairs(list) do
     if finite(v) then low, high = math.min(low, v), math.max(high, v) end
@@ -159,18 +158,16 @@ end
 --- A batch (N, C, H, W) or (N, H, W) as one image (C, H', W'): `nrow` (8) in a row, `padding` (2) between, of
 -- `pad_value` (0).
 function M.make_grid(images, o)
-  o = check.options("make_grid", o, "nrow padding pad_value")
-  if not B.is_tensor(images) then check.fail("make_grid: expected a tensor, got %s", class.name(images)) end
   local x = ops.to(B.alias(images, false), { device = "cpu" })
   if B.dim(x) == 3 then x = ops.unsqueeze(x, 2) end
   if B.dim(x) ~= 4 or B.numel(x) == 0 then
     check.fail("make_grid: expected images (N, C, H, W) or (N, H, W), got %s", B.format(images))
   end
   local n, c, h, w = unpack(B.size(x))
-  local per_row = math.min(check.integer("make_grid", "nrow", o.nrow or 8, 1), n)
-  local pad = check.integer("make_grid", "padding", o.padding or 2)
+  local per_row = math.min(o.nrow, n)
+  local pad = o.padding
   local rows = math.ceil(n / per_row)
-  local grid = ops.full({ c, rows * (h + pad) + pad, per_row * (w + pad) + pad }, o.pad_value or 0,
+  local grid = ops.full({ c, rows * (h + pad) + pad, per_row * (w + pad) + pad }, o.pad_value,
     { dtype = B.tensor_dtype(x) })
   for i = 0, n - 1 do
     local top, left = math.floor(i / per_row) * (h + pad) + pad, i % per_row * (w + pad) + pad
@@ -182,16 +179,14 @@ end
 --- Images (N, C, H, W) or (N, H, W) in a grid, `titles` (a list) below them.
 -- options: nrow (8), titles, title, size (points an image, 64).
 function M.images(images, o)
-  o = check.options("plot.images", o, "nrow titles title size")
-  if not B.is_tensor(images) then check.fail("plot.images: expected a tensor, got %s", class.name(images)) end
   local x = B.alias(images, false)
   if B.dim(x) == 3 then x = ops.unsqueeze(x, 2) end
   if B.dim(x) ~= 4 or B.numel(x) == 0 then
     check.fail("plot.images: expected images (N, C, H, W) or (N, H, W), got %s", B.format(images))
   end
   local n, _, h, w = unpack(B.size(x))
-  local per_row = math.min(o.nrow or 8, n)
-  local cell_w = o.size or 64
+  local per_row = math.min(o.nrow, n)
+  local cell_w = o.size
   local cell_h = cell_w * h / w
   local step_y = cell_h + (o.titles and 20 or 6)
   local top = o.title and 34 or 10
@@ -228,10 +223,8 @@ end
 --- A (C, C) matrix of counts, rows labels, columns predictions; coloured by the share of the row.
 -- options: classes (names), title.
 function M.confusion_matrix(matrix, o)
-  o = check.options("plot.confusion_matrix", o, "classes title")
-  if not B.is_tensor(matrix) or B.dim(matrix) ~= 2 or B.size(matrix, 1) ~= B.size(matrix, 2) then
-    check.fail("plot.confusion_matrix: expected a (C, C) tensor, got %s",
-      B.is_tensor(matrix) and B.format(matrix) or class.name(matrix))
+  if B.dim(matrix) ~= 2 or B.size(matrix, 1) ~= B.size(matrix, 2) then
+    check.fail("plot.confusion_matrix: expected a (C, C) tensor, got %s", B.format(matrix))
   end
   local counts = B.totable(ops.to(B.alias(matrix, false), { dtype = "float64", device = "cpu" }))
   local n, cell, left, top = #counts, 38, 110, o.title and 50 or 26
@@ -259,7 +252,7 @@ end
 
 --- An image tensor as a PNG file (no library but zlib is needed).
 function M.save_image(image, path)
-  if B.is_tensor(image) and B.dim(image) == 4 then image = M.make_grid(image) end
+  if B.dim(image) == 4 then image = M.make_grid(image) end
   local data = require("moth.plot.png").encode(image)
   local f, message = io.open(path, "wb")
   if not f then check.fail("save_image: %s", message) end
@@ -267,4 +260,13 @@ function M.save_image(image, path)
   f:close()
 end
 
-return M
+return signature.all(M, {
+  "plot.lines(any series, *, " .. general .. ")",
+  "plot.scatter(any series, *, " .. general .. ", number size=2.5)",
+  "plot.hist(any values, *, " .. general .. ", count bins=30, string colour?, number[] range?)",
+  "plot.make_grid(Tensor images, *, count nrow=8, size padding=2, number pad_value=0)",
+  "plot.images(Tensor images, *, count nrow=8, table titles?, string title?, number size=64)",
+  "plot.confusion(any labels, any predictions, count classes)",
+  "plot.confusion_matrix(Tensor matrix, *, table classes?, string title?)",
+  "plot.save_image(Tensor image, path path)",
+}, true)

@@ -18,7 +18,14 @@ local plain = {
     io.flush()
     return io.read("*l")
   end,
-  call = function(fn) return xpcall(fn, require("moth.trace").traceback) end,
+  call = function(fn)
+    return xpcall(fn, function(message)
+      if type(message) == "string" and message:find("attempt to compare.*userdata") then -- as the launcher
+        message = message .. " (comparisons of tensors are methods: x:lt(0), not x < 0)"
+      end
+      return require("moth.trace").traceback(message)
+    end)
+  end,
 }
 
 local function pack(...) return { n = select("#", ...), ... } end

@@ -10,6 +10,7 @@
 -- and flushed after `flush_secs`, so that a killed run leaves a readable file.
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local system = require "moth.utils.system"
 local crc = require "moth.tensorboard.crc32c"
 local pb = require "moth.tensorboard.proto"
@@ -26,25 +27,22 @@ local count = 0
 
 --- @tparam[opt] string log_dir the folder (made if missing); runs/<date>-<time> without it
 -- @tparam[opt] table o flush_secs (120), filename_suffix ("")
-function Writer:__init(log_dir, o)
-  o = check.options("SummaryWriter", o, "flush_secs filename_suffix")
-  self.log_dir = log_dir or os.date("runs/%b%d_%H-%M-%S")
-  if type(self.log_dir) ~= "string" then
-    check.fail("SummaryWriter: expected the name of a folder, got %s", class.name(log_dir))
-  end
+Writer.__init = signature.init("SummaryWriter(path log_dir?, *, number flush_secs=120, string filename_suffix='')",
+function(self, o)
+  self.log_dir = o.log_dir or os.date("runs/%b%d_%H-%M-%S")
   local quoted = "'" .. self.log_dir:gsub("'", "'\\''") .. "'"
   if os.execute("mkdir -p " .. quoted .. " 2>/dev/null") ~= 0 then
     check.fail("SummaryWriter: cannot make the folder %s", self.log_dir)
   end
   count = count + 1
   self.path = ("%s/events.out.tfevents.%d.moth.%d.%d%s"):format(self.log_dir, os.time(), system.pid(), count,
-    o.filename_suffix or "")
+    o.filename_suffix)
   local message
   self.file, message = io.open(self.path, "ab")
   if not self.file then check.fail("SummaryWriter: %s", message) end
-  self.flush_secs, self.flushed = o.flush_secs or 120, system.now()
+  self.flush_secs, self.flushed = o.flush_secs, system.now()
   self:event(pb.bytes(3, "brain.Event:2"))
-end
+end)
 
 local function record(data)
   local length = pb.fixed64(#data)
@@ -60,16 +58,13 @@ function Writer:event(fields, step, walltime)
   if system.now() - self.flushed > self.flush_secs then self:flush() end
 end
 
-local function step_of(where, step)
-  if step == nil then return 0 end
-  return check.integer(where, "step", step)
-end
-
-local function tag_of(where, tag)
-  if type(tag) ~= "string" or tag == "" then
-    check.fail("%s: the tag must be a string, got %s", where, class.name(tag))
-  end
-  return tag
+-- A method whose first argument is the tag, and whose others end in a step and a time.
+local function add(text, fn)
+  local name = text:match("^[%w_]+")
+  Writer[name] = signature.method(text, function(self, tag, ...)
+    if tag == "" then check.fail("[%s] the tag is empty", name) end
+    return fn(self, tag, ...)
+  end)
 end
 
 -- A Summary of one value: its tag and further fields of the Value.
@@ -78,21 +73,19 @@ function Writer:value(tag, fields, step, walltime)
 end
 
 --- A number, or a tensor of one element.
-function Writer:add_scalar(tag, value, step, walltime)
-  tag_of("add_scalar", tag)
-  if B.is_tensor(value) then value = value:item() end
-  if type(value) ~= "number" then check.fail("add_scalar: '%s': expected a number, got %s", tag, class.name(value)) end
-  self:value(tag, pb.float(2, value), step_of("add_scalar", step), walltime)
-end
+add("add_scalar(string tag, Tensor|number scalar_value, size global_step=0, number walltime?)",
+function(self, tag, value, step, walltime)
+  self:value(tag, pb.float(2, B.is_tensor(value) and tonumber(value:item()) or value), step, walltime)
+end)
 
 --- Several numbers of one chart: { train = 0.1, test = 0.2 }, written under main_tag/<key>.
-function Writer:add_scalars(main_tag, values, step, walltime)
-  tag_of("add_scalars", main_tag)
+add("add_scalars(string main_tag, table tag_scalar_dict, size global_step=0, number walltime?)",
+function(self, main_tag, values, step, walltime)
   local keys = {}
   for k in each(values) do keys[#keys + 1] = tostring(k) end
   table.sort(keys)
   for _, k in ipairs(keys) do self:add_scalar(main_tag .. "/" .. k, values[k], step, walltime) end
-end
+end)
 
 -- Borders as TensorBoard's: 1e-12 growing by a tenth, mirrored; made once.
 local borders
@@ -122,8 +115,8 @@ end
 
 --- How the values of a tensor (or table) lie. Values that are not finite are left out.
 -- @tparam[opt] int bins so many of equal width from least to greatest; without it TensorBoard's exponential ones
-function Writer:add_histogram(tag, values, step, bins, walltime)
-  tag_of("add_histogram", tag)
+add("add_histogram(string tag, Tensor|number[] values, size global_step=0, count bins?, number walltime?)",
+function(self, tag, values, step, bins, walltime)
   local list, n, sum, squares, low, high = numbers("add_histogram", values), 0, 0, 0, math.huge, -math.huge
   for i = 1, #list do
     local v = list[i]
@@ -135,7 +128,6 @@ function Writer:add_histogram(tag, values, step, bins, walltime)
   if n == 0 then check.fail("add_histogram: '%s' has no finite value", tag) end
   local limits
   if bins then
-    check.integer("add_histogram", "bins", bins, 1)
     limits = {}
     for i = 1, bins do limits[i] = i == bins and high or low + (high - low) * i / bins end
   else
@@ -163,31 +155,31 @@ function Writer:add_histogram(tag, values, step, bins, walltime)
     edges[#edges + 1], kept[#kept + 1] = math.min(limits[i], 1.7976931348623157e308), counts[i]
   end
   self:value(tag, pb.bytes(5, pb.double(1, low) .. pb.double(2, high) .. pb.double(3, n) .. pb.double(4, sum)
-    .. pb.double(5, squares) .. pb.doubles(6, edges) .. pb.doubles(7, kept)), step_of("add_histogram", step), walltime)
-end
+    .. pb.double(5, squares) .. pb.doubles(6, edges) .. pb.doubles(7, kept)), step, walltime)
+end)
 
 --- An image: (C, H, W) or (H, W), of 1, 3 or 4 channels; floats in 0 to 1, uint8 in 0 to 255.
-function Writer:add_image(tag, image, step, walltime)
-  tag_of("add_image", tag)
+add("add_image(string tag, Tensor img_tensor, size global_step=0, number walltime?)",
+function(self, tag, image, step, walltime)
   local png = require "moth.plot.png"
   local data, width, height, channels = png.encode(image)
   self:value(tag, pb.bytes(4, pb.int(1, height) .. pb.int(2, width) .. pb.int(3, channels) .. pb.bytes(4, data)),
-    step_of("add_image", step), walltime)
-end
+    step, walltime)
+end)
 
 --- A batch (N, C, H, W) as one picture, `nrow` (8) in a row.
-function Writer:add_images(tag, images, step, nrow, walltime)
+add("add_images(string tag, Tensor img_tensor, size global_step=0, count nrow=8, number walltime?)",
+function(self, tag, images, step, nrow, walltime)
   self:add_image(tag, require("moth.plot").make_grid(images, { nrow = nrow }), step, walltime)
-end
+end)
 
 --- Markdown.
-function Writer:add_text(tag, text, step, walltime)
-  tag_of("add_text", tag)
-  if type(text) ~= "string" then check.fail("add_text: expected a string, got %s", class.name(text)) end
+add("add_text(string tag, string text_string, size global_step=0, number walltime?)",
+function(self, tag, text, step, walltime)
   local tensor = pb.int(1, 7) .. pb.bytes(2, pb.bytes(2, pb.int(1, 1))) .. pb.bytes(8, text)
   local metadata = pb.bytes(1, pb.bytes(1, "text"))
-  self:value(tag .. "/text_summary", pb.bytes(8, tensor) .. pb.bytes(9, metadata), step_of("add_text", step), walltime)
-end
+  self:value(tag .. "/text_summary", pb.bytes(8, tensor) .. pb.bytes(9, metadata), step, walltime)
+end)
 
 --- The ops that model(input, …) calls, as a graph: a node per op, parameters by their names.
 function Writer:add_graph(model, ...)

@@ -1,23 +1,48 @@
 --- Checks of what a user hands in. An error points at the line of the user's that led here, not at moth's own.
+local B = require "moth_lua"
 local each = require "moth.each"
 local M = {}
 
 -- "@…/lua/moth/": where moth's own Lua files lie.
 local own = debug.getinfo(1, "S").source:match("^(.*[/\\])utils[/\\]check%.lua$") or "@?"
 
+-- The message under the name of the function that the user called (src/lua/handle.c does so for ops).
+local function renamed(message, name)
+  if not name then return message end
+  local was, rest = message:match("^%[([%w_.]+)%](.*)$")
+  if not was and not message:find(name:match("[%w_]+$"), 1, true) then return ("[%s] %s"):format(name, message) end
+  if not was or was == name then return message end
+  local at = rest:find("; " .. was .. "(", 1, true)
+  if at then rest = rest:sub(1, at + 1) .. name .. rest:sub(at + 2 + #was) end
+  return "[" .. name .. "]" .. rest
+end
+
 --- Raises a formatted message at the nearest line that is not moth's own.
 function M.fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
   message = message .. require("moth.trace").place()
-  local level = 2
+  local level, name = 2, nil
   while true do
-    local info = debug.getinfo(level, "Sl")
-    if not info then error(message, 2) end
+    local info = debug.getinfo(level, "Slf")
+    if not info then error(renamed(message, name), 2) end
     if info.currentline > 0 and info.source:sub(1, #own) ~= own then
-      error(("%s:%d: %s"):format(info.short_src, info.currentline, message), 0)
+      error(("%s:%d: %s"):format(info.short_src, info.currentline, renamed(message, name)), 0)
     end
+    name = B.names[info.func] or name
     level = level + 1
   end
+end
+
+--- Whether a value can be called as a function: a function, a module, a class.
+function M.is_callable(v)
+  local mt = type(v) == "table" and getmetatable(v)
+  return type(v) == "function" or type(mt) == "table" and rawget(mt, "__call") ~= nil
+end
+
+--- Whether a table is plain data: no object of a class; lists that moth returns count as plain.
+function M.is_plain(t)
+  local mt = getmetatable(t)
+  return mt == nil or type(mt) == "table" and rawget(mt, "__list") == true
 end
 
 --- An integer of at least `min` (default 0); returns it.

@@ -8,6 +8,7 @@
 -- (a CSV file only if its columns are the same ones).
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local is_tensor = require("moth_lua").is_tensor
 
@@ -46,7 +47,9 @@ end
 local JSONL = class("JSONLLogger", Logger)
 M.JSONLLogger = JSONL
 
-function JSONL:__init(path) self.path, self.file = path, open(path, "ab") end
+JSONL.__init = signature.init("JSONLLogger(path path)", function(self, o)
+  self.path, self.file = o.path, open(o.path, "ab")
+end)
 
 --- One JSON object a line; numbers that JSON has not (nan, inf) become strings.
 function JSONL:log(row)
@@ -61,7 +64,8 @@ local CSV = class("CSVLogger", Logger)
 M.CSVLogger = CSV
 
 --- @tparam string path @tparam[opt] table columns their names; without it those of the first row, sorted
-function CSV:__init(path, columns)
+CSV.__init = signature.init("CSVLogger(path path, string[] columns?)", function(self, o)
+  local path, columns = o.path, o.columns
   self.path = path
   local old = io.open(path, "rb")
   local head = old and old:read("*l")
@@ -76,7 +80,7 @@ function CSV:__init(path, columns)
     self.columns, self.headed = found, true
   end
   self.file = open(path, "ab")
-end
+end)
 
 local function field(v)
   if v == nil then return "" end

@@ -9,7 +9,7 @@
 local system = require "moth.utils.system"
 local class = require "moth.class"
 local fmt = require "moth.fmt"
-
+local signature = require "moth.utils.signature"
 
 local now = system.now
 
@@ -21,16 +21,16 @@ local Progress = class("Progress")
 
 --- @tparam[opt] int total how many steps there will be; without it no share and no time to go are shown
 -- @tparam[opt] table o label, unit ("it"), interval (seconds, 10), out (a file, stderr), tty (guessed), clock
-function Progress:__init(total, o)
-  o = o or {}
-  self.total, self.label, self.unit = total, o.label or "", o.unit or "it"
-  self.out, self.clock, self.interval = o.out or io.stderr, o.clock or now, o.interval or 10
+Progress.__init = signature.init("progress(number total?, *, string label='', string unit='it', number interval=10, \z
+  any out?, bool tty?, function clock?)", function(self, o)
+  self.total, self.label, self.unit = o.total, o.label, o.unit
+  self.out, self.clock, self.interval = o.out or io.stderr, o.clock or now, o.interval
   self.tty = o.tty
   if self.tty == nil then self.tty = not o.out and system.is_terminal(2) end
   self.done, self.message = 0, nil
   self.start = self.clock()
   self.next_draw = self.start + (self.tty and 0 or self.interval)
-end
+end)
 
 --- `n` more steps are done.
 function Progress:update(n, message)

@@ -4,32 +4,60 @@
 --     local chunk = signature("chunk(Tensor input, count chunks, Dim dim=1)", function(x, chunks, dim) … end)
 --     nn.Linear.__init = signature.init("nn.Linear(count in_features, count out_features, bool bias=true, *, \z
 --       dtype dtype?)", function(self, o) … end)           -- o.in_features, o.bias, …
+--     Canvas.save = signature.method("save(path path)", function(self, path) … end)
+--     local concat = signature.alias("concat", cat)        -- the same under another name
 --
 -- A call gives arguments by position, and by name in one table behind them. The table may begin with values
 -- without a name: they are the list where a list is due (moth.cat{ a, b, dim = 2 }), else the next arguments
 -- by position (nn.Linear{ 3, 4, bias = false }). Each argument is checked; an unknown name, one given twice, a
--- value of the wrong type and a missing argument are errors that quote the signature, at the user's line.
+-- value of the wrong type, a list with a hole and a missing argument are errors that quote the signature, at the
+-- user's line. Errors of ops and functions called within bear the name of the signature, too.
 --
 -- A parameter is `type name`, `type name?` (nil if not given) or `type name=default`. Behind `*` parameters have
 -- names only. `type... name`, the last by position, takes one list or the values themselves.
--- Types are below; `int|int[]` is either; 'a'|'b' are words.
+-- `...` at the end: further values go on to a function of the user's as they are; none of them is an option.
+-- Types are below; `int|int[]` is either; 'a'|'b' are words. An int64_t or uint64_t counts as the number that it is.
+--
+-- A call by position, without tables, costs little more than its checks: they are compiled into one function.
+local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 
 local M = {}
 
 local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) <= 2 ^ 53 end
 local function is(kind) return function(v) return type(v) == kind end end
 
--- A plain list; tensors, modules and other objects are none.
-local function is_list(v) return type(v) == "table" and getmetatable(v) == nil end
+-- A plain list; modules and other objects are none.
+local function is_list(v) return type(v) == "table" and check.is_plain(v) end
+
+-- The key that a list must not have: a name, or a number with none before it. Objects may have fields of their own.
+local function odd_key(v)
+  local n, key = #v, next(v)
+  while key ~= nil do
+    if type(key) ~= "number" and getmetatable(v) == nil or type(key) == "number" and (key < 1 or key > n) then
+      return key
+    end
+    key = next(v, key)
+  end
+end
 
 local function list_of(item)
   return function(v)
     if type(v) ~= "table" then return false end
     for i = 1, #v do if not item(v[i]) then return false end end
-    return #v > 0 or next(v) == nil
+    return (#v > 0 or next(v) == nil) and odd_key(v) == nil
   end
+end
+
+local int64, uint64 = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
+-- An int64_t or uint64_t as a number, if it is one exactly.
+local function plain_number(v)
+  if ffi.istype(int64, v) and v <= 2LL ^ 53 and v >= -2LL ^ 53 or ffi.istype(uint64, v) and v <= 2ULL ^ 53 then
+    return tonumber(v)
+  end
+  return v
 end
 
 -- type -> { test, what an error calls it }
@@ -44,21 +72,20 @@ local types = {
   bool = { is "boolean", "true or false" },
   ["false"] = { function(v) return v == false end, "false" },
   string = { is "string", "a string" },
+  path = { function(v) return type(v) == "string" and not v:find("\0", 1, true) end, "a path (without the byte 0)" },
   dtype = { function(v) return B.is_dtype(v) or (type(v) == "string" and (pcall(B.dtype, v))) end,
     "a dtype such as moth.float32" },
   device = { function(v) return B.is_device(v) or type(v) == "string" end, "a device such as \"cpu\"" },
   Generator = { function(v) return type(v) == "userdata" and getmetatable(v) == B.Generator end, "a Generator" },
   ["function"] = { is "function", "a function" },
-  callable = { function(v)
-    local mt = type(v) == "table" and getmetatable(v)
-    return type(v) == "function" or (mt and mt.__call ~= nil) or false
-  end, "a function or a module" },
+  callable = { check.is_callable, "a function or a module" },
   table = { is "table", "a table" },
   list = { is_list, "a list" },
-  Module = { function(v) return type(v) == "table" and v.__module == true end, "a module" },
-  any = { function() return true end, "a value" },
+  Module = { function(v) return type(v) == "table" and getmetatable(v) ~= nil and v.__module == true end, "a module" },
+  any = { function(v) return v ~= nil end, "a value" },
 }
-for _, name in ipairs({ "Tensor", "number", "int", "size", "count", "Dim", "Index", "bool", "string", "any" }) do
+for _, name in ipairs({ "Tensor", "number", "int", "size", "count", "Dim", "Index", "bool", "string", "table", "any",
+  "callable" }) do
   types[name .. "[]"] = { list_of(types[name][1]), "a list, each " .. types[name][2] }
 end
 
@@ -105,10 +132,13 @@ local function parse(text)
     part = part:match("^%s*(.-)%s*$")
     if part == "*" then
       named_only = true
+    elseif part == "..." then
+      s.rest = true
     else
       local type_name, param, rest = part:match("^(%S+)%s+([%w_]+)(.*)$")
       if not param then error(("signature: '%s' in %s is no parameter"):format(part, text)) end
       local p = { name = param, type = type_name, named_only = named_only }
+      s.calls = s.calls or type_name:find("callable") or type_name:find("function") or type_name:find("Module")
       local item = type_name:match("^(.*)%.%.%.$")
       if item then
         p.variadic = parse_type(item, text)
@@ -133,6 +163,9 @@ local function fail(s, message, ...)
 end
 
 local function shown(v)
+  if type(v) == "number" and v == math.floor(v) and math.abs(v) > 2 ^ 53 and v - v == 0 then
+    return ("%.17g, beyond 2^53, where Lua's numbers skip integers"):format(v)
+  end
   if type(v) == "string" then return ("the string '%.40s'"):format(v) end
   if type(v) == "number" then return ("%.14g"):format(v) end
   if type(v) == "boolean" or v == nil then return tostring(v) end
@@ -140,17 +173,41 @@ local function shown(v)
   return type(v)
 end
 
+-- What is wrong with a value, in words; `p` a parameter.
+local function complain(s, p, v)
+  if type(v) == "table" and p.takes_list and check.is_plain(v) then
+    for k = 1, #v do
+      if not p.test({ v[k] }) then
+        fail(s, "argument '%s': expected %s, got %s as element %d", p.name, p.expected, shown(v[k]), k)
+      end
+    end
+    local key = odd_key(v)
+    if type(key) == "number" then
+      fail(s, "argument '%s': the list has a hole: it has element %s and none before it", p.name, tostring(key))
+    elseif key ~= nil and p.expected:find "^a list" then
+      fail(s, "argument '%s': a list has no named fields ('%s'); options go into the last argument", p.name,
+        tostring(key))
+    end
+  end
+  fail(s, "argument '%s': expected %s, got %s", p.name, p.expected, shown(v))
+end
+
 local function put(s, out, given, i, v)
   local p = s.params[i]
   if given[i] then fail(s, "argument '%s' is given twice", p.name) end
-  if not p.test(v) then
-    local at
-    if type(v) == "table" and p.takes_list and not B.is_tensor(v) then
-      for k = 1, #v do if not p.test({ v[k] }) then at = k break end end
+  if type(v) == "cdata" then
+    v = plain_number(v)
+  elseif p.takes_list and type(v) == "table" and getmetatable(v) == nil then
+    for k = 1, #v do
+      if type(v[k]) == "cdata" then -- a list of the caller's stays as it is
+        local list = {}
+        for at = 1, #v do list[at] = plain_number(v[at]) end
+        v = list
+        break
+      end
     end
-    if at then fail(s, "argument '%s': expected %s, got %s as element %d", p.name, p.expected, shown(v[at]), at) end
-    fail(s, "argument '%s': expected %s, got %s", p.name, p.expected, shown(v))
   end
+  if not p.test(v) then complain(s, p, v) end
   out[i], given[i] = v, true
 end
 
@@ -188,7 +245,12 @@ end
 -- The arguments of a call, in the order of the signature.
 local function read(s, ...)
   local n, params, out, given = select("#", ...), s.params, {}, {}
-  local last = n > 0 and select(n, ...) or nil
+  local last = n > 0 and (select(n, ...)) or nil
+  if n > 1 and last == nil then -- nil behind a table: what was handed on and not given
+    local at = n
+    while at > 1 and (select(at, ...)) == nil do at = at - 1 end
+    if type((select(at, ...))) == "table" then n, last = at, (select(at, ...)) end
+  end
   local i, at = 1, 1
   while at <= n do
     local p = params[i]
@@ -220,7 +282,7 @@ local function read(s, ...)
       end
       put(s, out, given, i, list)
     elseif v == nil then
-      if not (p.optional or p.has_default) then fail(s, "argument '%s' is nil", p.name) end
+      if not (p.optional or p.has_default) then fail(s, "argument '%s': expected %s, got nil", p.name, p.expected) end
       at = at + 1
     else
       put(s, out, given, i, v)
@@ -238,20 +300,124 @@ local function read(s, ...)
   return out
 end
 
+-- Checks the arguments of a function that takes further ones, which are its user's.
+local function check_first(s, ...)
+  for i, p in ipairs(s.params) do
+    local v = (select(i, ...))
+    if v == nil and select("#", ...) < i and not p.optional then fail(s, "argument '%s' is missing", p.name) end
+    if not (v == nil and p.optional) and not p.test(v) then complain(s, p, v) end
+  end
+end
+
 -- ---- functions with a signature --------------------------------------------------------------------
 
 local known = setmetatable({}, { __mode = "k" }) -- function -> { text, fn }
 
---- fn(…) with its arguments checked and in the signature's order. The text is read at the first call.
-function M.wrap(text, fn)
-  local s
-  local function checked(...)
-    s = s or parse(text)
-    local out = read(s, ...)
-    return fn(unpack(out, 1, #s.params))
+local function done(...) return ... end -- calls within are no tail calls: their frames bear the name
+
+-- A function that calls `slow` unless all arguments are there by position, none is a table, and all tests hold.
+local function compile(s, fn, slow)
+  local params, lines = s.params, {}
+  local env = { fn = fn, slow = slow, done = done, is_tensor = B.is_tensor, select = select, type = type }
+  local function add(...) lines[#lines + 1] = string.format(...) end
+  local names, values, tests = {}, {}, {}
+  for i = 1, #params do
+    local p = params[i]
+    if p.variadic then return slow end
+    env["test" .. i], env["default" .. i] = p.test, p.default
+    names[i], values[i] = "a" .. i, i <= s.positional and "a" .. i or p.has_default and "default" .. i or "nil"
+    if i <= s.positional then
+      local test = p.test == B.is_tensor and ("is_tensor(a%d)"):format(i) or ("test%d(a%d)"):format(i, i)
+      if p.takes_list or p.takes_table then test = ('type(a%d) ~= "table" and %s'):format(i, test) end
+      if p.optional or p.has_default then test = ("(a%d == nil or %s)"):format(i, test) end
+      tests[#tests + 1] = test
+    elseif not (p.optional or p.has_default) then
+      return slow
+    end
   end
-  known[checked] = { text, fn }
+  if s.rest then -- no number of arguments, no defaults
+    tests[1] = s.positional > 0 and tests[1] or "true"
+    local list = table.concat(names, ", ", 1, s.positional)
+    for name in each(env) do add("local %s = env.%s", name, name) end
+    add("return function(%s, ...)", list)
+    add("  if %s then return fn(%s, ...) end", table.concat(tests, " and "), list)
+    add("  return slow(%s, ...)", list)
+    add("end")
+    return assert(loadstring("local env = ...\n" .. table.concat(lines, "\n"), debug.getinfo(1, "S").source))(env)
+  end
+  for name in each(env) do add("local %s = env.%s", name, name) end
+  add("return function(...)")
+  if s.positional > 0 then add("  local %s = ...", table.concat(names, ", ", 1, s.positional)) end
+  table.insert(tests, 1, ("select('#', ...) <= %d"):format(s.positional))
+  add("  if %s then", table.concat(tests, " and "))
+  for i = 1, s.positional do
+    if params[i].has_default then add("    if a%d == nil then a%d = default%d end", i, i, i) end
+  end
+  add("    return done(fn(%s))", table.concat(values, ", "))
+  add("  end")
+  add("  return slow(...)")
+  add("end")
+  local chunk = assert(loadstring("local env = ...\n" .. table.concat(lines, "\n"), debug.getinfo(1, "S").source))
+  return chunk(env)
+end
+
+-- The values of one call with what stands behind * as one table.
+local function with_options(s, fn)
+  if #s.params == s.positional then return fn end
+  return function(...)
+    local o = {}
+    for i = s.positional + 1, #s.params do o[s.params[i].name] = (select(i, ...)) end
+    local values = { ... }
+    values[s.positional + 1] = o
+    return done(fn(unpack(values, 1, s.positional + 1)))
+  end
+end
+
+--- fn(…) with its arguments checked and in the signature's order; with `options`, those that have names only come as
+-- one table behind the others. The text is read at the first call.
+function M.wrap(text, fn, options)
+  local run
+  local function prepare()
+    local s = parse(text)
+    local fn = options and with_options(s, fn) or fn -- luacheck: ignore
+    if s.rest then
+      run = compile(s, fn, function(...)
+        check_first(s, ...)
+        return fn(...)
+      end)
+      return
+    end
+    local function slow(...)
+      local out = read(s, ...)
+      return done(fn(unpack(out, 1, #s.params)))
+    end
+    run = compile(s, fn, slow)
+    -- What the function calls is its own, unless it was given a function to call.
+    if not s.calls then B.names[slow], B.names[run] = s.name, s.name end
+  end
+  local function checked(...)
+    if not run then prepare() end
+    return run(...)
+  end
+  known[checked] = { text, fn, options }
   return checked
+end
+
+--- The same function under another name: in its errors, too. A C function of the binding's, or one made here.
+function M.alias(name, fn)
+  local k = known[fn]
+  if k then return M.wrap((k[1]:gsub("^[%w_.:]+", name, 1)), k[2], k[3]) end
+  return B.named(fn, name)
+end
+
+--- Gives functions of a module their signatures: { "grad(callable f, …)", … }. The part of a name behind the last dot
+-- is that in the module. `options` as for wrap.
+function M.all(module, texts, options)
+  for _, text in ipairs(texts) do
+    local name = text:match("([%w_]+)%(")
+    module[name] = M.wrap(text, module[name], options)
+  end
+  return module
 end
 
 --- A constructor or method: fn(self, o), o having all arguments by name.
@@ -261,9 +427,23 @@ function M.init(text, fn)
     s = s or parse(text)
     local out, o = read(s, ...), {}
     for i, p in ipairs(s.params) do o[p.name] = out[i] end
-    return fn(self, o)
+    return done(fn(self, o))
   end
   known[checked] = { text, fn }
+  if not (text:find("callable") or text:find("Module")) then B.names[checked] = text:match("^[%w_.:]+") end
+  return checked
+end
+
+--- A method of a class made in Lua: fn(self, …), the arguments in the signature's order.
+function M.method(text, fn)
+  local s
+  local function checked(self, ...)
+    s = s or parse(text)
+    if type(self) ~= "table" then fail(s, "it is a method: call it with a colon, object:%s(…)", s.name) end
+    return done(fn(self, unpack(read(s, ...), 1, #s.params)))
+  end
+  known[checked] = { text, fn }
+  if not (text:find("callable") or text:find("Module")) then B.names[checked] = text:match("^[%w_.:]+") end
   return checked
 end
 
@@ -289,4 +469,4 @@ function M.type(name, test, expected)
   types[name .. "[]"] = { list_of(test), "a list, each " .. expected }
 end
 
-return setmetatable(M, { __call = function(_, text, fn) return M.wrap(text, fn) end })
+return setmetatable(M, { __call = function(_, ...) return M.wrap(...) end })

@@ -1,5 +1,6 @@
 --- Of the system: the clock, terminals.
 local ffi = require "ffi"
+local signature = require "moth.utils.signature"
 local M = {}
 
 pcall(ffi.cdef, "int isatty(int fd); int getpid(void);")
@@ -24,4 +25,4 @@ function M.pid() return ffi.C.getpid() end
 --- Whether a file descriptor (1: standard output, 2: standard error) is a terminal that draws.
 function M.is_terminal(fd) return ffi.C.isatty(fd) == 1 and os.getenv("TERM") ~= "dumb" end
 
-return M
+return signature.all(M, { "system.time()", "system.pid()", "system.is_terminal(size fd)", "system.now()" })

@@ -1,0 +1,65 @@
+-- Names that are not there: errors that say which one may have been meant.
+local moth = require "moth"
+
+local function fails(pattern, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.matches(pattern, message)
+  assert.matches("names_spec%.lua:%d+:", message)
+end
+
+local function get(t, k) return t[k] end
+
+describe("an unknown name", function()
+  it("of a module is an error with a suggestion", function()
+    fails("moth has no 'flaot64'; did you mean 'float64'%?", get, moth, "flaot64")
+    fails("moth.nn has no 'Liner'; did you mean 'Linear'%?", get, moth.nn, "Liner")
+    fails("moth.optim has no 'Adma'; did you mean 'Adam'%?", get, moth.optim, "Adma")
+    fails("moth.optim.lr_scheduler has no 'StepRL'; did you mean 'StepLR'%?", get, moth.optim.lr_scheduler, "StepRL")
+    fails("moth.nn.functional has no 'rleu'; did you mean 'relu'%?", get, moth.F, "rleu")
+    fails("moth.cuda has no 'is_avaliable'; did you mean 'is_available'%?", get, moth.cuda, "is_avaliable")
+    fails("moth.memory has no 'stat'; did you mean 'stats'%?", get, moth.memory, "stat")
+    fails("moth.autograd has no 'gard'; did you mean 'grad'%?", get, moth.autograd, "gard")
+    fails("moth.ops.moth has no 'rleu'; did you mean 'relu'%?", get, moth.ops.moth, "rleu")
+    fails("moth has no 'xyzzy'$", get, moth, "xyzzy")
+  end)
+
+  it("is one in every module", function()
+    local function visit(module, name, seen)
+      if seen[module] then return end
+      seen[module] = true
+      local ok, message = pcall(get, module, "no_such_name_at_all")
+      assert.is_false(ok, name .. " gives nil")
+      assert.matches("no_such_name_at_all", message)
+      assert.is_nil(rawget(module, "no_such_name_at_all"))
+      assert.is_nil(module.__no_such_name)
+      for k in pairs(module) do
+        local v = rawget(module, k)
+        local mt = type(v) == "table" and getmetatable(v)
+        if mt and rawget(mt, "__module_name") then visit(v, name .. "." .. k, seen) end
+      end
+    end
+    local modules = 0
+    for _, name in ipairs(getmetatable(moth).__names()) do
+      local v = moth[name]
+      if type(v) == "table" and not moth.class.name(v):find("^%u") then
+        modules = modules + 1
+        if getmetatable(v) == nil or rawget(getmetatable(v), "__module_name") == nil then
+          assert.is_true(name == "class" or name == "backends", name .. " is no strict module")
+        else
+          visit(v, name, {})
+        end
+      end
+    end
+    assert.is_true(modules > 15)
+  end)
+
+  it("of a tensor is, too", function()
+    local x = moth.zeros(2)
+    fails("no method or field 'flaot'; did you mean 'float'%?", get, x, "flaot")
+    fails("a dtype has no field 'itemsze'; there are name, itemsize", get, moth.float32, "itemsze")
+    fails("a device has no field 'typ'; there are type, index", get, moth.device("cpu"), "typ")
+    assert.is_nil(moth.float32.__no)
+    fails("no method or field 'permutate'; did you mean 'permute'%?", function() return x:permutate(1) end)
+  end)
+end)

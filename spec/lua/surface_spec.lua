@@ -1,0 +1,190 @@
+-- Every public function, called wrongly: it works by its documented rule, or raises an error that names it, at the
+-- line of the call, and that is none of Lua's own. The functions are those of the live tables: none is left out.
+local moth = require "moth"
+local signature = require "moth.utils.signature"
+local B = require "moth_lua"
+
+-- Modules in which functions may still fail otherwise.
+local pending = { datasets = true }
+
+-- Functions that hand on what they are given to a function of the user's, or take any values.
+local passes_on = {}
+for name in ([[no_grad enable_grad inference_mode no_grad_fn scope dispatch_mode count trace fake_mode autocast vjp
+  stream device range is_tensor is_dtype type broadcast_shapes map gradcheck gradgradcheck
+  make_graphed_callables is_a name Identity]]):gmatch("%S+") do passes_on[name] = true end
+
+-- It raises what the last call of C said.
+local skip = { ["capi.check"] = true }
+
+-- name -> function, of all modules; "cuda.Stream" and so on
+local functions, classes, names = {}, {}, {}
+local function visit(module, prefix, seen)
+  if seen[module] then return end
+  seen[module] = true
+  local mt = getmetatable(module)
+  local list = {}
+  for k in pairs(module) do list[#list + 1] = k end
+  for _, k in ipairs(mt and mt.__names and mt.__names(module) or {}) do list[#list + 1] = k end
+  for _, k in ipairs(list) do
+    local v = type(k) == "string" and k:sub(1, 1) ~= "_" and module[k]
+    local name = prefix .. tostring(k)
+    if type(v) == "function" then
+      functions[name] = v
+    elseif type(v) == "table" and v ~= moth.ops.moth then
+      local vmt = getmetatable(v)
+      if vmt and rawget(vmt, "__module_name") then
+        if not pending[k] or prefix ~= "" then visit(v, name .. ".", seen) end
+      elseif vmt and vmt.__call and rawget(v, "__name") then
+        classes[name] = v
+      elseif vmt and vmt.__call then
+        functions[name] = v
+      end
+    end
+  end
+end
+visit(moth, "", {})
+for name, fn in pairs(require("moth.tensor").methods) do functions["x:" .. name] = fn end
+for name in pairs(functions) do names[#names + 1] = name end
+for name, cls in pairs(classes) do
+  if not functions[name] then
+    functions[name] = cls
+    names[#names + 1] = name
+  end
+end
+table.sort(names)
+
+local function pack(...) return { n = select("#", ...), ... } end
+local function f() return 1 end
+
+local x, calls, bogus, many
+-- The calls: { n, arguments… }. (x.free takes them their tensors, so they are made again then.)
+local function prepare()
+  x, calls, many = moth.ones(2, 3), {}, {}
+  local index = moth.ones({ 2, 3 }, { dtype = moth.int64 })
+  local wrong = { n = 9, nil, "/dev/null/no", 1.5, 2, {}, { 1 }, f, true, x }
+  for i = 1, wrong.n do
+    calls[#calls + 1] = { n = 1, wrong[i] }
+    for _, first in ipairs({ x, index, 2, "/dev/null/no", f }) do
+      calls[#calls + 1] = { n = 2, first, wrong[i] }
+      for _, second in ipairs(first == index and {} or { x, 1 }) do
+        calls[#calls + 1] = { n = 3, first, second, wrong[i] }
+      end
+    end
+  end
+  calls[#calls + 1] = { n = 0 }
+  bogus = { { n = 1, { no_such_option = 1 } }, { n = 2, x, { no_such_option = 1 } },
+    { n = 3, x, x, { no_such_option = 1 } }, { n = 2, x, { 1, no_such_option = 1 } },
+    { n = 2, 2, { no_such_option = 1 } } }
+  for i, v in ipairs({ x, 1, "/dev/null/no", { x } }) do
+    many[i] = pack(v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v)
+  end
+  for _, v in ipairs({ 1, "/dev/null/no" }) do
+    many[#many + 1] = pack(x, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v)
+  end
+end
+prepare()
+
+local function shown(call)
+  local parts = {}
+  for i = 1, call.n do
+    local v = call[i]
+    parts[i] = B.is_tensor(v) and "x" or type(v) == "table" and "{…}" or type(v) == "string" and ("%q"):format(v)
+      or tostring(v):gsub("0x%x+", "")
+  end
+  return table.concat(parts, ", ")
+end
+
+local raw = { "attempt to ", "bad argument", "'for' ", "got no value", "number expected", "string expected",
+  "table expected", "stack overflow", "invalid value", "invalid order function", "malformed", "internal error" }
+
+-- What is wrong with an error of a call of `name`, or nil.
+local function objection(name, message)
+  if type(message) ~= "string" then return "an error that is no text" end
+  for _, pattern in ipairs(raw) do
+    if message:find(pattern, 1, true) then return "an error of Lua's" end
+  end
+  local own = name:match("[%w_]+$")
+  if not message:find(own, 1, true) then return "the error does not name it" end
+  local bracket = message:match("%.lua:%d+: %[[%w_.]-([%w_]+)%]")
+  if bracket and bracket ~= own then return "the error names another function" end
+  if not message:find("surface_spec%.lua:%d+:") then return "the error is not at the line of the call" end
+end
+
+local function restore(fn)
+  local dtype, threads, level = moth.get_default_dtype(), moth.get_num_threads(), moth.cpu_level()
+  local rng, deterministic = moth.get_rng_state(), moth.are_deterministic_algorithms_enabled()
+  local recording = moth.is_grad_enabled()
+  fn()
+  moth.set_default_dtype(dtype)
+  moth.set_num_threads(threads)
+  moth.cpu_level(level)
+  moth.set_rng_state(rng)
+  moth.use_deterministic_algorithms(deterministic)
+  moth.set_grad_enabled(recording)
+  moth.memory.fail_at(0)
+end
+
+local function text_of(fn) return (signature.of(type(fn) == "table" and fn.__init or fn)) end
+local function takes_tables(name, fn)
+  local text = text_of(fn)
+  return passes_on[name:match("[%w_]+$")] or text and (text:find("any") or text:find("table") or text:find("callable"))
+end
+local function takes_many(name, fn)
+  local text = text_of(fn)
+  return passes_on[name:match("[%w_]+$")] or text and text:find("%.%.%.")
+end
+
+describe("every public function #surface", function()
+  it("is in the walk", function()
+    assert.is_true(#names > 700, #names .. " functions")
+  end)
+
+  it("says what is wrong with a call", function()
+    local found, told = {}, {}
+    local function tell(name, call, what)
+      local key = name .. what:match("^[^:]*")
+      if not told[key] then
+        told[key] = true
+        found[#found + 1] = ("%s(%s): %s"):format(name, shown(call), what)
+      end
+    end
+    restore(function()
+      for _, name in ipairs(names) do
+        local fn = functions[name]
+        local only = os.getenv("MOTH_SURFACE")
+        if not skip[name] and (not only or name:find(only)) then
+          if os.getenv("MOTH_VERBOSE") then io.stderr:write(name, "\n") end
+          for kind, list in pairs({ calls = calls, bogus = bogus, many = many }) do
+            for _, call in ipairs(list) do
+              if name == "memory.fail_at" then moth.memory.fail_at(0) end
+              if not pcall(moth.numel, x) then prepare() end
+              local ok, message
+              local nothing = call[1] == nil or type(call[1]) == "table" and next(call[1]) == nil
+              if nothing and name == "tensorboard.SummaryWriter" then
+                ok, message = false, "surface_spec.lua:1: it would make SummaryWriter's folder here"
+              else
+                ok, message = pcall(fn, unpack(call, 1, call.n))
+              end
+              if not ok then
+                local what = objection(name, message)
+                if what then tell(name, call, what .. ": " .. tostring(message):gsub("\n.*", ""):sub(1, 200)) end
+              elseif kind == "bogus" and not takes_tables(name, fn) then
+                tell(name, call, "an unknown option passes")
+              elseif kind == "many" and not takes_many(name, fn) then
+                tell(name, call, "too many arguments pass")
+              end
+            end
+          end
+        end
+      end
+    end)
+    if #found > 0 then
+      local out = os.getenv("MOTH_SURFACE_OUT") and io.open(os.getenv("MOTH_SURFACE_OUT"), "w")
+      if out then
+        out:write(table.concat(found, "\n"), "\n")
+        out:close()
+      end
+      error(#found .. " findings\n" .. table.concat(found, "\n", 1, math.min(#found, 30)), 0)
+    end
+  end)
+end)
