@@ -33,8 +33,9 @@ local M = {
 local function list()
   local names = { "cpu" }
   if B.cuda_why() == nil then names[#names + 1] = "cuda" end
-  names[#names + 1] = require("moth.library").backend
+  names[#names + 1] = rawget(require "moth.library", "backend")
   return names
 end
 
-return setmetatable(M, { __call = list })
+local checked = require "moth.utils.signature"("backends()", list)
+return setmetatable(M, { __call = function(_, ...) return (checked(...)) end })

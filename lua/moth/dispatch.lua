@@ -32,7 +32,7 @@ end
 -- A line of a trace, for the binding: what the call is in words, the op's name, the device of its kernel, whether it is
 -- recorded for backward, "file:line: " of the caller.
 function M.line(text, name, device, recorded, where)
-  local op = require("moth.ops").get(name)
+  local op = require("moth.ops").get(name) or check.fail("[dispatch.line] there is no op named '%s'", name)
   local kernel = op.kernels.composite or op.kernels[device] or op.kernels.shape -- a view is all shape
   local parts = { ("%s  (%s)"):format(text, op.place) }
   if recorded and op.node then parts[#parts + 1] = op.node end
@@ -122,4 +122,6 @@ function M.autocast(options, fn, ...)
 end
 
 return signature.all(M, { "dispatch_mode(function handler, callable fn, ...)", "dispatch.count(callable fn, ...)",
-  "dispatch.trace(callable fn, ...)", "dispatch.table(string name)", "fake_mode(callable fn, ...)" })
+  "dispatch.trace(callable fn, ...)", "dispatch.table(string name)",
+  "dispatch.line(string text, string name, string device, bool recorded, string where)",
+  "fake_mode(callable fn, ...)" })

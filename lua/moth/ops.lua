@@ -19,8 +19,9 @@ function M.get(name) return records()[name] end
 
 --- The names of the dtypes that an op computes in.
 function M.dtypes(name)
-  local list = {}
-  for class in records()[name].takes:gmatch("%a+") do
+  local list, record = {}, records()[name]
+  if not record then check.fail("[ops.dtypes] there is no op named '%s'", name) end
+  for class in record.takes:gmatch("%a+") do
     for _, dtype in ipairs(require("moth.ops_table").classes[class]) do list[#list + 1] = dtype end
   end
   return list
@@ -184,4 +185,5 @@ method, `x:relu()`. Arguments with defaults may be given by name in a trailing t
   return table.concat(out, "\n")
 end
 
-return signature.all(M, { "ops.get(string name)", "ops.list()", "ops.describe(string name)", "ops.reference()" })
+return signature.all(M, { "ops.get(string name)", "ops.dtypes(string name)",
+  "ops.list()", "ops.describe(string name)", "ops.reference()" })

@@ -491,7 +491,9 @@ M.new = maker("tensor")
 M.as_tensor = maker("as_tensor")
 
 -- The address that a pointer or an array stands for, and of an array the bytes behind it; nil for other values.
+local null = {} -- a NULL pointer equals nil: a signature would not see it
 local function memory_of(value)
+  if value == null then return 0 end
   if type(value) ~= "cdata" then return nil end
   local name = tostring(ffi.typeof(value)):match("^ctype<(.*)>$") or ""
   local is_pointer = name:find("%*$") ~= nil
@@ -502,7 +504,7 @@ end
 --- A tensor over foreign memory, not copied: moth.from_ptr(pointer or array, {sizes}, {dtype=, owner=}).
 -- `owner` is kept alive as long as the tensor is. What the tensor takes must lie within the array, or within the owner
 -- if that is an array and the pointer points into it; how far the memory behind another pointer goes is your word.
-M.from_ptr = signature("from_ptr(any pointer, size[] size, *, dtype dtype='float32', any owner?)",
+local from_ptr = signature("from_ptr(any pointer, size[] size, *, dtype dtype='float32', any owner?)",
   function(pointer, size, dtype, owner)
     local address, bytes = memory_of(pointer)
     if not address then
@@ -522,6 +524,11 @@ M.from_ptr = signature("from_ptr(any pointer, size[] size, *, dtype dtype='float
     end
     return (B.from_ptr(address, size, dtype, owner or pointer))
   end)
+function M.from_ptr(pointer, ...)
+  if type(pointer) == "cdata" and pointer == nil then pointer = null end
+  return done(from_ptr(pointer, ...))
+end
+B.names[M.from_ptr] = "from_ptr"
 
 --- The shape that shapes broadcast to.
 function M.broadcast_shapes(...)

@@ -206,7 +206,8 @@ describe("in practice", function()
 
   it("an error names the op, shapes, dtypes, devices and the line #M452", function()
     local here = "practice_spec.lua:%d+: "
-    fails(here .. "%[matmul%] .*cannot be multiplied.*self: float32 %[2, 3%] cpu, other: float32 %[2, 3%] cpu", function()
+    fails(here .. "%[matmul%] .*cannot be multiplied.*self: float32 %[2, 3%] cpu, other: float32 %[2, 3%] cpu",
+    function()
       local y = moth.randn(2, 3):matmul(moth.randn(2, 3))
       return y
     end)
