@@ -9,7 +9,6 @@ jit.opt.start("maxtrace=20000", "maxmcode=65536", "maxrecord=20000")
 -- libgomp reads this once, when it is loaded: threads that wait must not spin for long, or a busy machine stalls.
 local ffi = require "ffi"
 local each = require "moth.each"
-local lazy = require "moth.lazy"
 ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
 ffi.C.setenv("GOMP_SPINCOUNT", "10000", 0)
 
@@ -34,6 +33,7 @@ local function binding()
 end
 
 local B = binding()
+local lazy = require "moth.lazy"
 if here then B.library(here) end
 require "moth.utils.engine"(B.first_state)
 

@@ -10,7 +10,7 @@ describe("tensors of two devices", function()
       .. "move them with x:to%(device%).*"
     for op, f in pairs {
       add = function() return a + b end,
-      mm = function() return a:matmul(b:t()) end,
+      matmul = function() return a:matmul(b:t()) end,
       linear = function() return moth.nn.Linear(3, 1)(b) end,
       where = function() return moth.where(a:gt(0), b, 0) end,
       cross_entropy = function() return moth.cross_entropy(b, moth.tensor({ 1, 2 }, { dtype = moth.int64 })) end,

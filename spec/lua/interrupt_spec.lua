@@ -37,7 +37,7 @@ local function try(name, make, fn)
   local ok, e, took = interrupted(fn, unpack(args))
   if not ok and not tostring(e):find("interrupted", 1, true) then print(name, e) end
   if ok and took > 2 * AFTER then print(name, "was not interrupted, and took " .. took) end
-  if not ok and took > AFTER + 1 then print(name, "stopped after " .. took) end
+  if not ok and took > AFTER + 3 then print(name, "stopped after " .. took) end
   collectgarbage() collectgarbage()
   local more = moth.memory.stats().live - before
   if not ok and math.abs(more) > 1e6 then print(name, "holds bytes: " .. more) end
@@ -78,13 +78,13 @@ try("unique", function() return ids(5e6, 1e6) end, function(x) return x:unique()
 
 -- What writes to something runs to its end.
 local writers = [[
-local x, y = moth.full({ 3e7 }, 4), moth.full({ 3e7 }, 1.5)
-local ok, e = interrupted(function() x:pow_(y) moth.zeros(1) end)
+local x, y, z = moth.full({ 3e7 }, 4), moth.full({ 3e7 }, 1.5), moth.full({ 3e7 }, 2 / 3)
+local ok, e = interrupted(function() while true do x:pow_(y) x:pow_(z) end end)
 assert(not ok and e:find "interrupted", tostring(e))
-assert(x:max():item() == x:min():item() and x:max():item() == 8)
+assert(x:max():item() == x:min():item())
 local out = moth.empty(3e7)
 x = moth.full({ 3e7 }, 2)
-ok, e = interrupted(function() moth.lgamma(x, { out = out }) moth.zeros(1) end)
+ok, e = interrupted(function() while true do moth.lgamma(x, { out = out }) end end)
 assert(not ok and e:find "interrupted", tostring(e))
 assert(out:abs():max():item() == 0)
 local w = moth.nn.Parameter(moth.zeros(3e7))

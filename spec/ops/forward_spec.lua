@@ -164,7 +164,8 @@ end
 
 -- structured --------------------------------------------------------------------------------------
 
-local type_errors = { "not implemented for", "float", "integer", "same dtype", "bool", "dtype", "can't be cast" }
+local type_errors = { "not implemented for", "out of the range of", "float", "integer", "same dtype", "bool", "dtype",
+  "can't be cast" }
 local function is_type_error(message)
   for _, p in ipairs(type_errors) do if message:find(p, 1, true) then return true end end
 end

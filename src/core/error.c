@@ -57,6 +57,8 @@ void moth_error_append(const char *fmt, ...) {
 void moth_error_prefix(const char *fmt, ...) {
   char text[MESSAGE_MAX];
   Message *m = message();
+  if (strstr(m->text, MOTH_FOUND_LATER)) /* no fault of this call */
+    return;
   va_list ap;
   va_start(ap, fmt);
   int n = vsnprintf(text, sizeof text, fmt, ap);

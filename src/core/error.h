@@ -13,6 +13,9 @@ static inline MothStatus moth_given(const char *what, bool all) {
                                   : moth_fail(MOTH_ERR_TYPE, "%s: an argument is NULL", what);
 }
 
+/* In the message of a fault of a device that a later call, which waited, raises: it names the op that made it. */
+#define MOTH_FOUND_LATER "found while an earlier call ran on the device"
+
 /* Appends to the message. */
 void moth_error_append(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Puts in front of what moth_fail was given; what had been put before and behind it is gone: of nested calls

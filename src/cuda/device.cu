@@ -131,7 +131,7 @@ MothStatus moth_cuda_take_fault(int device) {
     return MOTH_OK;
   const char *op = moth_ops[f.op].name;
   const char *late = moth_cuda_sync_always ? ""
-                                           : " (found while an earlier call ran on the device; "
+                                           : " (" MOTH_FOUND_LATER "; "
                                              "MOTH_CUDA_SYNC=1 raises it there)";
   double number;
   memcpy(&number, &f.value, sizeof number);

@@ -25,9 +25,9 @@
 typedef struct Record {
   MothModes modes;
   MothCudaModes cuda;
-  int scopes;    /* moth.scope: how many are open; the innermost one's list is registry[record] */
-  int depth;     /* scopes of all kinds that the coroutine has open */
-  uint64_t seen; /* when it was last loaded */
+  MothLuaScope *scope; /* the innermost moth.scope */
+  int depth;           /* scopes of all kinds that the coroutine has open */
+  uint64_t seen;       /* when it was last loaded */
 } Record;
 
 _Thread_local int moth_lua_records MOTH_LUA_TLS;
@@ -79,20 +79,20 @@ static Record *nearest(lua_State *L) {
   return found;
 }
 
-static void load(lua_State *L, Record *to) {
+static void load(Record *to) {
   Record *r = to ? to : base;
   moth_modes_load(&r->modes);
   moth_cuda_modes_load(&r->cuda);
-  moth_lua_load_scopes(L, r, r->scopes);
+  moth_lua_load_scope(r->scope);
   r->seen = ++clock_now;
   live = to;
 }
 
-static void save(lua_State *L) {
+static void save(void) {
   Record *r = live ? live : base;
   moth_modes_save(&r->modes);
   moth_cuda_modes_save(&r->cuda);
-  r->scopes = moth_lua_save_scopes(L, r);
+  moth_lua_save_scope(&r->scope);
 }
 
 /* L is the coroutine of the live record or main (with the base live), or somebody without a claim. */
@@ -115,8 +115,8 @@ void moth_lua_switch(lua_State *L) {
   if (!claim)
     to = nearest(L);
   if (to != live) {
-    save(L);
-    load(L, to);
+    save();
+    load(to);
   }
   set_owner(L, claim);
 }
@@ -143,11 +143,11 @@ static int b_open_modes(lua_State *L) {
   lua_rawset(L, -3);
   moth_lua_records++;
   r->depth = 1;
-  save(L); /* of whoever was live; r begins with the same */
+  save(); /* of whoever was live; r begins with the same */
   Record *from = live ? live : base;
   r->modes = from->modes;
   r->cuda = from->cuda;
-  r->scopes = moth_lua_save_scopes(L, r);
+  moth_lua_save_scope(&r->scope);
   r->seen = ++clock_now;
   live = r;
   set_owner(L, true);
@@ -163,10 +163,10 @@ static int b_close_modes(lua_State *L) {
   lua_pushnil(L);
   lua_rawset(L, -3);
   if (live == r) {
-    load(L, nearest(L));
+    load(nearest(L));
     set_owner(L, false);
   }
-  moth_lua_forget_scopes(L, r);
+  moth_lua_forget_scope(&r->scope);
   moth_lua_records--;
   return 0;
 }
@@ -174,11 +174,11 @@ static int b_close_modes(lua_State *L) {
 static int record_gc(lua_State *L) {
   Record *r = lua_touserdata(L, 1);
   if (live == r) { /* dropped while its modes were in force, or the state closes */
-    load(L, NULL);
+    load(NULL);
     owner = NULL;
   }
   if (r->depth > 0) { /* not closed: dropped inside a scope */
-    moth_lua_forget_scopes(L, r);
+    moth_lua_forget_scope(&r->scope);
     moth_lua_records--;
   }
   return 0;

@@ -34,8 +34,8 @@ typedef struct Policy {
   int64_t cheap_from; /* the time (ns) from which on one more collection is cheap */
 } Policy;
 static _Thread_local Policy policy MOTH_LUA_TLS = {0, SOME_GROWTH, GROWTH, 0};
-static _Thread_local int scopes MOTH_LUA_TLS; /* how many moth.scope are open */
-static char key_scope, key_outer; /* registry: the innermost one's list, and those around */
+static _Thread_local MothLuaScope *innermost MOTH_LUA_TLS; /* the moth.scope that is open */
+static bool push_scope(lua_State *L);
 
 static void push_metatable(lua_State *L, void *key) {
   lua_pushlightuserdata(L, key);
@@ -79,15 +79,12 @@ void moth_lua_push_tensor_meta(lua_State *L) {
 static inline void count_handle(lua_State *L) {
   after_growth(L);
   moth_lua_drain(L);
-  if (__builtin_expect(scopes | moth_lua_records, 0)) {
+  if (__builtin_expect(innermost || moth_lua_records, 0)) {
     moth_lua_sync(L);
-    if (!scopes)
+    if (!push_scope(L))
       return;
-    push_metatable(L, &key_scope);
-    if (lua_istable(L, -1)) { /* else the scope is another state's, which called this one */
-      lua_pushvalue(L, -2);
-      lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
-    }
+    lua_pushvalue(L, -2);
+    lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
     lua_pop(L, 1);
   }
 }
@@ -121,61 +118,72 @@ void moth_lua_push_tensor_with(lua_State *L, MothTensor *t, int meta) {
   count_handle(L);
 }
 
+/* A moth.scope that is open: the list of the handles that were made in it, and the scope around it. Counted: a
+ * coroutine that is suspended keeps the scopes that it was resumed in. */
+struct MothLuaScope {
+  MothLuaHeld *list;
+  MothLuaScope *outer;
+  int refs;
+};
+
+void moth_lua_save_scope(MothLuaScope **to) {
+  if (innermost)
+    innermost->refs++;
+  moth_lua_forget_scope(to);
+  *to = innermost;
+}
+void moth_lua_load_scope(MothLuaScope *from) {
+  if (from)
+    from->refs++;
+  moth_lua_forget_scope(&innermost);
+  innermost = from;
+}
+void moth_lua_forget_scope(MothLuaScope **of) {
+  MothLuaScope *s = *of;
+  *of = NULL;
+  while (s && --s->refs == 0) {
+    MothLuaScope *outer = s->outer;
+    moth_lua_let_go(s->list);
+    moth_free(s, sizeof *s);
+    s = outer;
+  }
+}
+
+/* Pushes the list of the innermost scope; false if it is another state's, which called this one. */
+static bool push_scope(lua_State *L) {
+  return innermost && moth_lua_push_held(L, innermost->list);
+}
+
 /* scope_begin() -> list that collects the handles made from now on; scope_end(list), of the innermost, goes back to the
  * scope outside, which takes over the list's handles that are still alive. */
 static int b_scope_begin(lua_State *L) {
   moth_lua_sync(L);
+  MothLuaScope *s = moth_alloc(sizeof *s);
+  if (!s)
+    return moth_lua_error(L, "out of memory");
   lua_newtable(L);
-  if (scopes) {
-    push_metatable(L, &key_outer); /* { [list] = the list around it } */
-    lua_pushvalue(L, -2);
-    push_metatable(L, &key_scope);
-    lua_rawset(L, -3);
-    lua_pop(L, 1);
+  lua_pushvalue(L, -1);
+  *s = (MothLuaScope){moth_lua_hold(L), innermost, 1};
+  if (!s->list) {
+    moth_free(s, sizeof *s);
+    return moth_lua_error(L, "out of memory");
   }
-  lua_pushlightuserdata(L, &key_scope);
-  lua_pushvalue(L, -2);
-  lua_rawset(L, LUA_REGISTRYINDEX);
-  scopes++;
+  innermost = s;
   return 1;
 }
 
 static int b_scope_end(lua_State *L) {
   moth_lua_sync(L);
-  push_metatable(L, &key_scope);
-  if (!scopes || lua_gettop(L) < 2 || !lua_rawequal(L, 1, -1))
+  lua_settop(L, 1);
+  if (!push_scope(L) || !lua_rawequal(L, 1, -1))
     return moth_lua_error(L, "scope_end: expected the list of the innermost scope, got %s",
                           luaL_typename(L, 1));
-  lua_pushlightuserdata(L, &key_scope);
-  push_metatable(L, &key_outer);
-  lua_pushvalue(L, 1);
-  lua_rawget(L, -2);
-  lua_replace(L, -2);
-  lua_rawset(L, LUA_REGISTRYINDEX);
-  push_metatable(L, &key_outer);
-  lua_pushvalue(L, 1);
-  lua_pushnil(L);
-  lua_rawset(L, -3);
-  scopes--;
+  MothLuaScope *s = innermost;
+  innermost = s->outer;
+  if (innermost)
+    innermost->refs++;
+  moth_lua_forget_scope(&s);
   return 0;
-}
-
-int moth_lua_save_scopes(lua_State *L, void *key) {
-  lua_pushlightuserdata(L, key);
-  push_metatable(L, &key_scope);
-  lua_rawset(L, LUA_REGISTRYINDEX);
-  return scopes;
-}
-void moth_lua_load_scopes(lua_State *L, void *key, int n) {
-  lua_pushlightuserdata(L, &key_scope);
-  push_metatable(L, key);
-  lua_rawset(L, LUA_REGISTRYINDEX);
-  scopes = n;
-}
-void moth_lua_forget_scopes(lua_State *L, void *key) {
-  lua_pushlightuserdata(L, key);
-  lua_pushnil(L);
-  lua_rawset(L, LUA_REGISTRYINDEX);
 }
 
 static int tensor_gc(lua_State *L) {
@@ -442,6 +450,10 @@ void moth_lua_push_where(lua_State *L) {
  * max is "[max] …; max(…)". One without a name in front gets it, unless it speaks of it already. */
 static void push_renamed(lua_State *L, const char *text, const char *name) {
   const char *end = text[0] == '[' ? strstr(text, "] ") : NULL;
+  if (strstr(text, MOTH_FOUND_LATER)) { /* of an earlier call: this one has only waited */
+    lua_pushstring(L, text);
+    return;
+  }
   if (!end) {
     const char *dot = strrchr(name, '.');
     if (strstr(text, dot ? dot + 1 : name))
@@ -764,8 +776,5 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   lua_setfield(L, -2, "meta");
   lua_pushlightuserdata(L, &key_devices);
   lua_insert(L, -2);
-  lua_rawset(L, LUA_REGISTRYINDEX);
-  lua_pushlightuserdata(L, &key_outer);
-  lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
 }

@@ -112,10 +112,11 @@ static inline void moth_lua_enter(lua_State *L) {
   if (__builtin_expect(moth_lua_records | *moth_lua_interrupt, 0))
     moth_lua_entered(L);
 }
-/* moth.scope's part of them (handle.c): how many are open; the innermost one's list is kept by key. */
-int moth_lua_save_scopes(lua_State *L, void *key);
-void moth_lua_load_scopes(lua_State *L, void *key, int n);
-void moth_lua_forget_scopes(lua_State *L, void *key);
+/* moth.scope's part of them (handle.c): the innermost one that is open, retained in *to, put in force, released. */
+typedef struct MothLuaScope MothLuaScope;
+void moth_lua_save_scope(MothLuaScope **to);
+void moth_lua_load_scope(MothLuaScope *from);
+void moth_lua_forget_scope(MothLuaScope **of);
 
 /* Leaves (leaf.c): tensors that the user has made require grad. */
 static inline bool moth_lua_is_leaf(const MothTensor *t) {
