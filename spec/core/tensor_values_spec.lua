@@ -194,19 +194,20 @@ describe("tensor", function()
     f:close()
     local fd = ffi.C.open(path, 0)
     local unmapped = false
-    local function in_memory() -- a call leaves its arguments in its caller's frame until others take their place
+    local function in_memory() -- in coroutines: a call leaves values in its caller's frame until others take their place
       local map = ffi.gc(ffi.cast("int16_t *", ffi.C.mmap(nil, 6, 1, 2, fd, 0)), function(at)
         ffi.C.munmap(at, 6)
         unmapped = true
       end)
       return (moth.from_ptr(map, { 3 }, { dtype = moth.int16, owner = map }))
     end
-    local mapped = in_memory()
+    local mapped = coroutine.wrap(in_memory)()
     ffi.C.close(fd)
     os.remove(path)
     live()
     assert.is_false(unmapped)
-    same({ 1, 2, 32767 }, mapped:long())
+    local function look() same({ 1, 2, 32767 }, mapped:long()) end
+    coroutine.wrap(look)()
     mapped = nil -- luacheck: ignore
     live()
     assert.is_true(unmapped)

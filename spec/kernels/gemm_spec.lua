@@ -47,7 +47,8 @@ describe("products in float32", function()
       describe = function(_, f) f() end
       local n = 0
       it = function(_, f) n = n + 1 f() end
-      assert = setmetatable({ is_true = assert }, { __call = function(_, ok, ...) if not ok then error(...) end return ok, ... end })
+      assert = setmetatable({ is_true = assert }, {
+        __call = function(_, ok, ...) if not ok then error(...) end return ok, ... end })
       dofile 'spec/kernels/gemm_spec.lua'
       print(n)]]
     local pipe = io.popen(('MOTH_ONEDNN=0 %s -e "%s" 2>&1'):format(luajit, code))
