@@ -169,4 +169,37 @@ describe("Ctrl-C", function()
     local text = interrupt(ready .. "while true do end", 2)
     assert.matches("status=130", text)
   end)
+
+  it("keep a mode that they began in, though it is closed outside #quick", function()
+    local calls = 0
+    local co = coroutine.wrap(function()
+      return moth.no_grad(function()
+        coroutine.yield()
+        local y = moth.ones(1) + 1
+        coroutine.yield()
+        return (y + 1):item()
+      end)
+    end)
+    moth.dispatch_mode(function(f, args)
+      calls = calls + 1
+      return f(unpack(args, 1, args.n))
+    end, function() co() end)
+    collectgarbage()
+    moth.ones(2) -- what was let go is dropped when a handle is made
+    collectgarbage()
+    co()
+    assert.equal(3, co())
+    assert.is_true(calls > 0)
+  end)
+
+  it("take a mode with them when they are dropped inside of it #quick", function()
+    local co = coroutine.wrap(function()
+      moth.dispatch_mode(function() error("not any more") end, function() coroutine.yield() end)
+    end)
+    co()
+    co = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    assert.equal(2, moth.ones(2):sum():item())
+  end)
 end)

@@ -655,12 +655,29 @@ bool moth_intercept_pop(bool above, MothInterceptor which) {
   return false;
 }
 
+static void count_modes(const MothModes *m, int by) {
+  for (int i = 0; i < m->thread.nabove; i++)
+    if (m->above[i].count)
+      m->above[i].count(m->above[i].ctx, by);
+  for (int i = 0; i < m->thread.nbelow; i++)
+    if (m->below[i].count)
+      m->below[i].count(m->below[i].ctx, by);
+}
+
+void moth_modes_forget(MothModes *m) {
+  count_modes(m, -1);
+  m->thread.nabove = m->thread.nbelow = 0;
+}
+
 void moth_modes_save(MothModes *to) {
+  MothModes before = *to;
   to->thread = moth_thread;
   for (int i = 0; i < moth_thread.nabove; i++)
     to->above[i] = intercept_above[i];
   for (int i = 0; i < moth_thread.nbelow; i++)
     to->below[i] = intercept_below[i];
+  count_modes(to, 1); /* first, since the two have most in common */
+  count_modes(&before, -1);
 }
 
 void moth_modes_load(const MothModes *from) {

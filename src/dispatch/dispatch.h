@@ -114,6 +114,9 @@ typedef struct MothInterceptor {
   MothStatus (*fn)(MothCall *c, void *ctx);
   void *ctx;
   bool observer; /* sees nested calls too; otherwise it is off while its own function runs */
+  void (*count)(
+      void *ctx,
+      int by); /* may be NULL: by 1 for a copy of ctx that MothModes hold, by -1 when it goes */
 } MothInterceptor;
 
 enum { MOTH_MAX_INTERCEPTORS = 32 };
@@ -141,8 +144,10 @@ typedef struct MothModes {
   MothInterceptor above[MOTH_MAX_INTERCEPTORS], below[MOTH_MAX_INTERCEPTORS];
 } MothModes;
 
+/* `to` holds modes already, or is all zeros: it counts what it holds until moth_modes_forget. */
 MOTH_API void moth_modes_save(MothModes *to);
 MOTH_API void moth_modes_load(const MothModes *from); /* saved on this thread */
+MOTH_API void moth_modes_forget(MothModes *m);
 
 /* --- calling ---------------------------------------------------------------------------------- */
 

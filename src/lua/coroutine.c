@@ -145,7 +145,7 @@ static int b_open_modes(lua_State *L) {
   r->depth = 1;
   save(); /* of whoever was live; r begins with the same */
   Record *from = live ? live : base;
-  r->modes = from->modes;
+  moth_modes_save(&r->modes); /* those of `from`, which are in force */
   r->cuda = from->cuda;
   moth_lua_save_scope(&r->scope);
   r->seen = ++clock_now;
@@ -167,6 +167,7 @@ static int b_close_modes(lua_State *L) {
     set_owner(L, false);
   }
   moth_lua_forget_scope(&r->scope);
+  moth_modes_forget(&r->modes);
   moth_lua_records--;
   return 0;
 }
@@ -179,6 +180,7 @@ static int record_gc(lua_State *L) {
   }
   if (r->depth > 0) { /* not closed: dropped inside a scope */
     moth_lua_forget_scope(&r->scope);
+    moth_modes_forget(&r->modes);
     moth_lua_records--;
   }
   return 0;

@@ -156,6 +156,27 @@ static MothStatus mode_run(MothCall *c, void *ctx) {
   return call_with(c, push_mode, ctx);
 }
 
+static MothStatus trace_run(MothCall *c, void *ctx);
+static void count_held(void *ctx, int by) {
+  if (by > 0)
+    moth_lua_retain_held(ctx);
+  else
+    moth_lua_let_go(ctx);
+}
+static char key_mode; /* registry: the metatable of what closes a mode */
+
+/* What closes a mode was dropped: with the coroutine that was in it, with the state, or by a caller of the binding. */
+static int mode_gc(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_MODE);
+  if (!h)
+    return 0;
+  h->magic = 0;
+  if (!moth_intercept_pop(false, (MothInterceptor){mode_run, h->u.held, false, NULL}))
+    moth_intercept_pop(true, (MothInterceptor){trace_run, h->u.held, true, NULL});
+  moth_lua_let_go(h->u.held);
+  return 0;
+}
+
 /* Opens a mode that runs `fn` with the Lua value at idx, and pushes what closes it. */
 static int open_mode(lua_State *L, int idx, bool above, MothInterceptor i) {
   moth_lua_sync(L);
@@ -173,6 +194,9 @@ static int open_mode(lua_State *L, int idx, bool above, MothInterceptor i) {
   }
   h->magic = MOTH_MAGIC_MODE;
   h->u.held = held;
+  lua_pushlightuserdata(L, &key_mode);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_setmetatable(L, -2);
   return 1;
 }
 static int close_mode(lua_State *L, bool above, MothInterceptor i) {
@@ -191,10 +215,10 @@ static int close_mode(lua_State *L, bool above, MothInterceptor i) {
 /* push_mode(fn) -> mode; pop_mode(mode): fn(func, args, kwargs) sees every op below autograd. */
 static int b_push_mode(lua_State *L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
-  return open_mode(L, 1, false, (MothInterceptor){mode_run, NULL, false});
+  return open_mode(L, 1, false, (MothInterceptor){mode_run, NULL, false, count_held});
 }
 static int b_pop_mode(lua_State *L) {
-  return close_mode(L, false, (MothInterceptor){mode_run, NULL, false});
+  return close_mode(L, false, (MothInterceptor){mode_run, NULL, false, count_held});
 }
 
 /* --- subclasses --------------------------------------------------------------------------------- */
@@ -299,14 +323,14 @@ static int b_push_count(lua_State *L) {
   if (!counted)
     return moth_lua_error(L, "out of memory");
   memset(counted, 0, size);
-  MothStatus s = moth_intercept_push(false, (MothInterceptor){count_run, NULL, true});
+  MothStatus s = moth_intercept_push(false, (MothInterceptor){count_run, NULL, true, NULL});
   return s ? moth_lua_raise(L, s) : 0;
 }
 /* pop_count() -> total, { name = count } */
 static int b_pop_count(lua_State *L) {
   moth_lua_sync(L);
   int64_t total = 0;
-  moth_intercept_pop(false, (MothInterceptor){count_run, NULL, true});
+  moth_intercept_pop(false, (MothInterceptor){count_run, NULL, true, NULL});
   lua_newtable(L);
   for (int i = 0; counted && i < moth_nops; i++) {
     total += counted[i];
@@ -372,10 +396,10 @@ static MothStatus trace_run(MothCall *c, void *ctx) {
 
 static int b_push_trace(lua_State *L) { /* (table) -> mode */
   moth_lua_type(L, 1, LUA_TTABLE);
-  return open_mode(L, 1, true, (MothInterceptor){trace_run, NULL, true});
+  return open_mode(L, 1, true, (MothInterceptor){trace_run, NULL, true, count_held});
 }
 static int b_pop_trace(lua_State *L) {
-  return close_mode(L, true, (MothInterceptor){trace_run, NULL, true});
+  return close_mode(L, true, (MothInterceptor){trace_run, NULL, true, count_held});
 }
 
 /* --- fake mode, autocast ----------------------------------------------------------------------- */
@@ -554,6 +578,11 @@ void moth_lua_open_modes(lua_State *L) {
                                  {"kernels", b_kernels},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
+  lua_pushlightuserdata(L, &key_mode);
+  lua_newtable(L);
+  lua_pushcfunction(L, mode_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_rawset(L, LUA_REGISTRYINDEX);
   lua_pushlightuserdata(L, &key_functions);
   lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
@@ -570,6 +599,6 @@ void moth_lua_open_modes(lua_State *L) {
   static _Thread_local bool logging; /* interceptors are the thread's */
   if (moth_log_on("dispatch") && !logging) {
     logging = true;
-    moth_intercept_push(true, (MothInterceptor){log_run, NULL, true});
+    moth_intercept_push(true, (MothInterceptor){log_run, NULL, true, NULL});
   }
 }

@@ -11,6 +11,7 @@ struct MothLuaHeld {
   MothLuaHeld *next; /* in its state's queue */
   MothLuaState *state;
   int ref;
+  _Atomic int refs;
 };
 
 static volatile sig_atomic_t never; /* it may be set back, as the host's flag is */
@@ -131,6 +132,10 @@ static void push_table(lua_State *L) {
   lua_rawget(L, LUA_REGISTRYINDEX);
 }
 
+void moth_lua_retain_held(MothLuaHeld *h) {
+  atomic_fetch_add(&h->refs, 1);
+}
+
 MothLuaHeld *moth_lua_hold(lua_State *L) {
   MothLuaHeld *h = malloc(sizeof *h);
   if (!h) {
@@ -138,6 +143,7 @@ MothLuaHeld *moth_lua_hold(lua_State *L) {
     return NULL;
   }
   h->state = moth_lua_find(L);
+  h->refs = 1;
   push_table(L);
   lua_insert(L, -2);
   h->ref = luaL_ref(L, -2);
@@ -149,7 +155,7 @@ MothLuaHeld *moth_lua_hold(lua_State *L) {
 }
 
 void moth_lua_let_go(MothLuaHeld *h) {
-  if (!h)
+  if (!h || atomic_fetch_sub(&h->refs, 1) > 1)
     return;
   MothLuaState *s = h->state;
   pthread_mutex_lock(&s->lock);

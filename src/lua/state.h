@@ -47,7 +47,8 @@ static inline MothLuaState *moth_lua_here(lua_State *L) {
 /* Pops a value, to be freed at the next chance of its state after moth_lua_let_go, from whatever thread.
  * NULL: no memory. */
 MothLuaHeld *moth_lua_hold(lua_State *L);
-void moth_lua_let_go(MothLuaHeld *held); /* NULL: nothing */
+void moth_lua_let_go(MothLuaHeld *held);      /* NULL: nothing */
+void moth_lua_retain_held(MothLuaHeld *held); /* one moth_lua_let_go more is due */
 /* Pushes the value; false, with a message, if it is another state's. */
 bool moth_lua_push_held(lua_State *L, const MothLuaHeld *held);
 void moth_lua_remove_queued(lua_State *L);
