@@ -169,7 +169,9 @@ describe("Ctrl-C", function()
     local text = interrupt(ready .. "while true do end", 2)
     assert.matches("status=130", text)
   end)
+end)
 
+describe("coroutines", function()
   it("keep a mode that they began in, though it is closed outside #quick", function()
     local calls = 0
     local co = coroutine.wrap(function()
