@@ -100,7 +100,7 @@ describe("tensor", function()
 
   it("dtypes and conversions #M016", function()
     for _, name in ipairs { "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64",
-      "bool" } do
+      "bool", "uint16", "uint32", "uint64" } do
       local d = moth[name]
       assert.equal("moth." .. name, tostring(d))
       local x = moth.tensor({ 0, 1, 2 }):to(d)

@@ -201,7 +201,7 @@ describe("tensor", function()
       end)
       ffi.C.close(fd)
       os.remove(path)
-      local mapped = moth.from_ptr(map, { 3 }, { dtype = moth.int16, owner = map })
+      local mapped = moth.from_ptr(map, { 3 }, { dtype = moth.uint16, owner = map })
       map = nil -- luacheck: ignore
       live()
       assert.is_false(unmapped)

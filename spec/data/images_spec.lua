@@ -100,7 +100,7 @@ describe("image sets #quick", function()
     local function with(o) return function() datasets.MNIST(path, o) end end
     assert.error_matches(with { split = "train", train = true }, "train or split, not both")
     assert.error_matches(with { split = "val" }, '"train" or "test", got val')
-    assert.error_matches(with { train = "false" }, "train must be true or false")
+    assert.error_matches(with { train = "false" }, "argument 'train': expected true or false")
     local x, y = train:get(10)
     assert.equal(10, y)
     assert.equal("9", train.classes[y])
@@ -177,7 +177,7 @@ describe("image sets #quick", function()
     assert.equal("9", ds.classes[10])
     assert.error_matches(function() datasets.IDX(images, labels, { classes = { "a", "b" } }) end,
       "has the label 9, counted from 0, but there are 2 classes")
-    assert.error_matches(function() datasets.IDX(images) end, "expected %(path of the images, path of the labels%)")
+    assert.error_matches(function() datasets.IDX(images) end, "argument 'labels' is missing")
     assert.error_matches(function() datasets.IDX(labels, labels) end, "holds no grey images")
   end)
 

@@ -5,7 +5,7 @@ local signature = require "moth.utils.signature"
 local B = require "moth_lua"
 
 -- Modules in which functions may still fail otherwise.
-local pending = { datasets = true }
+local pending = {}
 
 -- Functions that hand on what they are given to a function of the user's, or take any values.
 local passes_on = {}

@@ -133,8 +133,10 @@ describe("optimizers #quick", function()
     local p = nn.Parameter(moth.ones(2))
     local opt = optim.SGD({ p })
     p.grad = moth.ones(2)
+    local grad = p.grad
     opt:zero_grad({ set_to_none = false })
-    assert.same({ 0, 0 }, p.grad:totable())
+    assert.same({ 0, 0 }, grad:totable()) -- the same tensor, in place
+    assert.is_true(p.grad:shares_storage(grad))
     opt:zero_grad()
     assert.is_nil(p.grad)
     opt:zero_grad({ set_to_none = false })

@@ -7,13 +7,15 @@ local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local ImageDataset = require "moth.datasets.images"
 
 local IDX = class("IDX", ImageDataset)
 
 --- The images (uint8) and labels (int64, positions) in two files; `where` names the data set in errors.
 function IDX.read(where, images_path, labels_path)
-  local images, labels = B.load_idx(images_path), B.load_idx(labels_path)
+  local load = B.named(B.load_idx, where)
+  local images, labels = load(images_path), load(labels_path)
   if images:dim() ~= 3 or images:dtype() ~= moth.uint8 then
     check.fail("%s: %s holds no grey images, but %s of shape %s", where, images_path,
       tostring(images:dtype()), tostring(images:size()))
@@ -26,12 +28,9 @@ end
 
 --- @tparam string images a file @tparam string labels a file
 -- @tparam[opt] table o transform, target_transform, classes (names; by default "0" up to the largest label)
-function IDX:__init(images_path, labels_path, o)
-  o = check.options("datasets.IDX", o, "transform target_transform classes")
-  if type(images_path) ~= "string" or type(labels_path) ~= "string" then
-    check.fail("datasets.IDX: expected (path of the images, path of the labels), got %s and %s", type(images_path),
-      type(labels_path))
-  end
+IDX.__init = signature.init("datasets.IDX(path images, path labels, *, callable transform?, \z
+  callable target_transform?, string[] classes?)", function(self, o)
+  local images_path, labels_path = o.images, o.labels
   local images, labels = IDX.read("datasets.IDX", images_path, labels_path)
   local classes, largest = o.classes, labels:numel() > 0 and labels:max():item() or 0
   if classes and largest > #classes then
@@ -44,6 +43,6 @@ function IDX:__init(images_path, labels_path, o)
   self.path = images_path
   ImageDataset.__init(self, images, labels, { transform = o.transform, target_transform = o.target_transform,
     classes = classes })
-end
+end)
 
 return IDX

@@ -11,6 +11,7 @@
 local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local md5 = require "moth.utils.md5"
 local ImageDataset = require "moth.datasets.images"
@@ -122,7 +123,7 @@ end
 -- Raises unless `path` holds the file `wanted` ("MNIST's train-images-idx3-ubyte").
 local function verify(where, path, wanted)
   if owner("sha256", B.sha256_file(path)) == wanted then return end
-  local tensor = B.load_idx(path)
+  local tensor = B.named(B.load_idx, where)(path)
   local sum = tensor:dtype().name == "uint8" and sum_of(tensor) or "of no bytes"
   local is = owner("md5", sum)
   if is == wanted then return end
@@ -139,9 +140,6 @@ local function part_of(where, o)
   if o.split ~= nil and o.train ~= nil then check.fail("%s: give train or split, not both", where) end
   if o.split ~= nil then
     return parts[o.split] or check.fail("%s: split must be \"train\" or \"test\", got %s", where, tostring(o.split))
-  end
-  if o.train ~= nil and type(o.train) ~= "boolean" then
-    check.fail("%s: train must be true or false, got %s", where, tostring(o.train))
   end
   return o.train == false and "t10k" or "train"
 end
@@ -164,10 +162,9 @@ local function define(name)
   --- @tparam[opt] string root a folder
   -- @tparam[opt] table o split ("train"; "test") or train (true), transform, target_transform, download (false), check
   -- (true), synthetic (false: made-up images where there are no files and none can be downloaded)
-  function cls:__init(root, o)
-    if type(root) == "table" then root, o = root.root, root end
-    o = check.options(where, o, "train split transform target_transform download check synthetic root")
-    local part, failed = part_of(where, o), nil
+  cls.__init = signature.init(where .. "(path root?, bool train?, callable transform?, callable target_transform?, \z
+    bool download=false, *, string split?, bool check=true, bool synthetic=false)", function(self, o)
+    local root, part, failed = o.root, part_of(where, o), nil
     local images_path, labels_path = find(source, root, part)
     if not images_path and o.download then
       failed = download_missing(source, root)
@@ -182,20 +179,20 @@ local function define(name)
       made.classes, self.note, self.why = other.classes, other.note, why
       return ImageDataset.__init(self, other.images, other.labels, made)
     end
-    if o.check ~= false then
+    if o.check then
       verify(where, images_path, ("%s's %s-%s"):format(name, part, kinds[1]))
       verify(where, labels_path, ("%s's %s-%s"):format(name, part, kinds[2]))
     end
     self.path = images_path
     local images, labels = IDX.read(where, images_path, labels_path)
     ImageDataset.__init(self, images, labels, made)
-  end
+  end)
 
   --- Are there files of a split (of any, without one)? Nothing is downloaded.
-  function cls.available(root, split)
+  cls.available = signature(where .. ".available(path root?, string split?)", function(root, split)
     if split == nil then return find(source, root, "t10k") ~= nil or find(source, root, "train") ~= nil end
     return find(source, root, part_of(where, { split = split })) ~= nil
-  end
+  end)
 
   return cls
 end
