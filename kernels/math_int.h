@@ -67,7 +67,7 @@ MOTH_FN real m_from_f64(double x) {
     x = x > top ? top : x;
     return (real)(int)x;
   } else {
-    long long r = (long long)((x > -0x1p63) & (x < 0x1p63) ? x : 0);
+    long long r = (long long)(((x > -0x1p63) & (x < 0x1p63)) ? x : 0);
     r = x >= 0x1p63 ? 0x7fffffffffffffffLL : r;
     return (real)(x <= -0x1p63 ? -0x7fffffffffffffffLL - 1 : r);
   }
@@ -90,7 +90,7 @@ MOTH_FN real m_from_f64(double x) {
     x = x > top ? top : x;
     return (real)(long long)x;
   } else {
-    unsigned long long r = (unsigned long long)((x > 0) & (x < 0x1p64) ? x : 0);
+    unsigned long long r = (unsigned long long)(((x > 0) & (x < 0x1p64)) ? x : 0);
     return (real)(x >= 0x1p64 ? 0xffffffffffffffffULL : r);
   }
 }

@@ -129,7 +129,9 @@ function M.writer(graph, outputs, state, indent)
   local plain = { ndim = true, numel = true, length = true, dtype = true, working = true }
   local function double(x)
     if type(x) == "number" then return x == math.floor(x) and ("%d"):format(x) or ("%.17g"):format(x) end
-    if is_node(x) and plain[x.what] then return (value(x):match("^moth_v_%a+%((.*)%)$")) end
+    if is_node(x) and plain[x.what] then
+      return (x.what == "numel" and "(double)" or "") .. value(x):match("^moth_v_%a+%((.*)%)$")
+    end
     return ("moth_as_double(%s)"):format(value(x))
   end
 
