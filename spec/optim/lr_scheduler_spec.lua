@@ -135,4 +135,13 @@ describe("learning-rate schedules #quick #M208", function()
     assert.error_matches(function() S.ExponentialLR({}, { gamma = 1 }) end, "expected an optimizer")
     assert.error_matches(function() S.SequentialLR(opt, { schedulers = {}, milestones = {} }) end, "n %- 1 milestones")
   end)
+
+  it("ReduceLROnPlateau needs its metric", function()
+    local sched = moth.optim.lr_scheduler.ReduceLROnPlateau(moth.optim.SGD({ moth.nn.Parameter(moth.ones(1)) }, 0.1))
+    for _, metric in ipairs { false, "x", {} } do
+      assert.error_matches(function() sched:step(metric) end, "metric must be a number, got " .. type(metric))
+    end
+    assert.error_matches(function() sched:step() end, "metric must be a number, got nil")
+    sched:step(0 / 0)
+  end)
 end)

@@ -114,11 +114,18 @@ end)
 -- alphabetical order, is replaced; a replacement by false leaves the entry out.
 M.remap = signature("nn.utils.remap(table sd, table patterns)", function(sd, patterns)
   local order, out = {}, Ordered.new()
-  for pattern in each(patterns) do order[#order + 1] = pattern end
+  local function text(key, what)
+    if type(key) ~= "string" then check.fail("[nn.utils.remap] %s are strings, got %s", what, tostring(key)) end
+    return key
+  end
+  for pattern, new in each(patterns) do
+    if new then text(new, "replacements") end
+    order[#order + 1] = text(pattern, "patterns")
+  end
   table.sort(order)
   local names = Ordered.is(sd) and Ordered.keys(sd) or {}
   if not Ordered.is(sd) then
-    for name in each(sd) do names[#names + 1] = name end
+    for name in each(sd) do names[#names + 1] = text(name, "names of a state dict") end
     table.sort(names)
   end
   for _, name in ipairs(names) do

@@ -183,7 +183,9 @@ end
 --- @tparam number metric what is to become smaller (mode "min") or larger; a tensor of one element is taken, too
 function Plateau:step(metric)
   if B.is_tensor(metric) then metric = metric:item() end
-  check.number("ReduceLROnPlateau:step", "metric", metric == metric and metric or self.best) -- NaN is no improvement
+  if type(metric) ~= "number" then -- NaN is one, and no improvement
+    check.fail("ReduceLROnPlateau:step: metric must be a number, got %s", metric == nil and "nil" or type(metric))
+  end
   self.last_epoch = self.last_epoch + 1
   local sign, best = self.mode == "min" and 1 or -1, self.best
   local slack = self.threshold_mode == "rel" and self.threshold * math.abs(best) or self.threshold
