@@ -236,6 +236,12 @@ M.is_current_stream_capturing = C.is_capturing
 
 local capture_streams = {}
 
+local function check_graph(name, g)
+  if type(g) ~= "userdata" or getmetatable(g) ~= Graph then
+    check.fail("[cuda.%s] argument 'graph': expected a moth.cuda.CUDAGraph, got %s", name, type(g))
+  end
+end
+
 --- Captures what fn does: local g, y = moth.cuda.graph(fn); g:replay() then does it again on the same tensors.
 -- moth.cuda.graph(g, fn, {pool=, stream=, capture_error_mode=}) captures into g. Run fn a few times before: what it
 -- does once (plans of products, buffers of optimizers) does not belong into the graph. fn must not ask for values.
@@ -243,12 +249,22 @@ local capture_streams = {}
 function M.graph(g, ...)
   if check.is_callable(g) then return M.graph(false, g, ...) end
   if M.why() then check.fail("[cuda.graph] CUDA cannot be used here: %s", M.why()) end
-  return M.capture(g or C.graph_new(), ...)
+  if not check.is_callable((...)) then
+    check.fail("[cuda.graph] argument 'fn': expected a function or a module, got %s", type((...)))
+  end
+  local o = select(2, ...)
+  if select("#", ...) > 2 or (o ~= nil and type(o) ~= "table") then
+    check.fail("[cuda.graph] expected ([graph,] fn, options), got more, or options that are no table")
+  end
+  g = g or C.graph_new()
+  check_graph("graph", g)
+  return M.capture(g, ...)
 end
 
 --- graph, with the graph to capture into.
 local capture_device = B.named(C.device, "cuda.capture")
 function M.capture(g, fn, o)
+  check_graph("capture", g)
   local device = capture_device()
   capture_streams[device] = capture_streams[device] or C.stream_new(device)
   local s = o.stream or capture_streams[device]
