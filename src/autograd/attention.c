@@ -26,10 +26,6 @@ static MothStatus step(Pool *pool, const MothOp *op, int n, const MothValue *arg
   return MOTH_OK;
 }
 
-static bool records(MothValue v) {
-  return v.tag == MOTH_V_TENSOR && moth_tensor_requires_grad(v.u.t);
-}
-
 /* The heads of key or value, each for all of its group of query's: (B, K, S, E) to (B, H, S, E). */
 static MothStatus for_heads(Pool *pool, MothValue x, int64_t heads, MothValue *out) {
   const MothTensor *t = x.u.t;
@@ -167,8 +163,8 @@ static MothStatus by_ops(Pool *pool, const MothValue *a, uint32_t need, MothValu
 MothStatus moth_gradset_attention(const MothValue *a, uint32_t need, MothValue *out) {
   bool twice = false;
   for (int i = 0; i < 5; i++)
-    twice = twice || records(a[i]);
-  if (!twice || moth_thread.no_grad)
+    twice = twice || moth_value_records(a[i]);
+  if (!twice)
     return moth_eval_all(&moth_ops[MOTH_OP_attention_backward], 12, a, out);
   if (moth_as_double(a[9]) > 0)
     return moth_fail(MOTH_ERR_STATE,

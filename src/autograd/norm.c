@@ -22,9 +22,6 @@ typedef struct Layout {
 static MothValue ints(const int64_t *v, uint32_t n) {
   return moth_v_ints(v, n);
 }
-static bool records(MothValue v) {
-  return v.tag == MOTH_V_TENSOR && moth_tensor_requires_grad(v.u.t);
-}
 
 /* out[i]: gradient i if need has it. mean, rstd: used where they are no functions of x. */
 static MothStatus by_ops(const Layout *l, MothValue g, MothValue x, MothValue w, double eps,
@@ -145,7 +142,7 @@ static MothStatus fused(const MothOp *op, int nargs, MothValue *args, uint32_t n
 }
 
 static bool twice(MothValue g, MothValue x, MothValue w) {
-  return !moth_thread.no_grad && (records(g) || records(x) || records(w));
+  return moth_value_records(g) || moth_value_records(x) || moth_value_records(w);
 }
 
 static Layout rows_layout(const MothTensor *x, int64_t dims, bool rms) {

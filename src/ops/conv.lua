@@ -1,6 +1,30 @@
 -- Convolution and pooling over (N, C, H, W) or (C, H, W), and over (N, C, L) or (C, L) in one dimension. Sizes given
 -- as lists take one number for all dimensions. Each derivative of a convolution is a convolution again, and pooling
 -- by means is linear: these ops are closed under derivation.
+-- Conditions of what has one dimension: a list holds one number (or is not given), a tensor is ((N,) C, L).
+local one_stride = {
+  "either(negate(given(stride)), equal(length(stride), 1))", "stride must be one number, got {length(stride)}",
+}
+local one_padding = {
+  "either(negate(given(padding)), equal(length(padding), 1))", "padding must be one number, got {length(padding)}",
+}
+local one_dilation = {
+  "either(negate(given(dilation)), equal(length(dilation), 1))", "dilation must be one number, got {length(dilation)}",
+}
+local one_output_padding = {
+  "either(negate(given(output_padding)), equal(length(output_padding), 1))", "output_padding must be one number, got {length(output_padding)}",
+}
+local one_kernel_size = { "equal(length(kernel_size), 1)", "kernel_size must be one number, got {length(kernel_size)}" }
+local one_output_size = { "equal(length(output_size), 1)", "output_size must be one number, got {length(output_size)}" }
+local line_self = {
+  "either(equal(self.ndim, 2), equal(self.ndim, 3))",
+  "self must have 2 or 3 dimensions ((N,) C, L), got {self.ndim}",
+}
+local line_input = {
+  "either(equal(input.ndim, 2), equal(input.ndim, 3))",
+  "input must have 2 or 3 dimensions ((N,) C, L), got {input.ndim}",
+}
+
 return {
 { "conv2d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
   kind = "structured", shape = "conv2d", amp = "low",
@@ -67,16 +91,12 @@ return {
     local y = conv2d(image(input), image(weight), bias, pair(stride, 1), pair(padding, 0), pair(dilation, 1), groups)
     return squeeze(y, -2)]],
   check = {
-    { "either(negate(given(stride)), equal(length(stride), 1))",
-      "stride must be one number, got {length(stride)}" },
-    { "either(negate(given(padding)), equal(length(padding), 1))",
-      "padding must be one number, got {length(padding)}" },
-    { "either(negate(given(dilation)), equal(length(dilation), 1))",
-      "dilation must be one number, got {length(dilation)}" },
+    one_stride,
+    one_padding,
+    one_dilation,
     { "equal(weight.ndim, 3)",
       "weight must have 3 dimensions (K, C / groups, k), got {weight.ndim}" },
-    { "either(equal(input.ndim, 2), equal(input.ndim, 3))",
-      "input must have 2 or 3 dimensions ((N,) C, L), got {input.ndim}" },
+    line_input,
   },
   grad = "composite",
   reference = "conv1d",
@@ -113,18 +133,13 @@ return {
       pair(output_padding, 0), groups, pair(dilation, 1))
     return squeeze(y, -2)]],
   check = {
-    { "either(negate(given(stride)), equal(length(stride), 1))",
-      "stride must be one number, got {length(stride)}" },
-    { "either(negate(given(padding)), equal(length(padding), 1))",
-      "padding must be one number, got {length(padding)}" },
-    { "either(negate(given(output_padding)), equal(length(output_padding), 1))",
-      "output_padding must be one number, got {length(output_padding)}" },
-    { "either(negate(given(dilation)), equal(length(dilation), 1))",
-      "dilation must be one number, got {length(dilation)}" },
+    one_stride,
+    one_padding,
+    one_output_padding,
+    one_dilation,
     { "equal(weight.ndim, 3)",
       "weight must have 3 dimensions (C, K / groups, k), got {weight.ndim}" },
-    { "either(equal(input.ndim, 2), equal(input.ndim, 3))",
-      "input must have 2 or 3 dimensions ((N,) C, L), got {input.ndim}" },
+    line_input,
   },
   grad = "composite",
   tolerance = {
@@ -203,18 +218,7 @@ return {
     local y, positions = max_pool2d_with_indices(image(self), pair(kernel_size, 1), pair(stride, 1), pair(padding, 0),
       pair(dilation, 1), ceil_mode, index_base)
     return squeeze(y, -2), squeeze(positions, -2)]],
-  check = {
-    { "equal(length(kernel_size), 1)",
-      "kernel_size must be one number, got {length(kernel_size)}" },
-    { "either(negate(given(stride)), equal(length(stride), 1))",
-      "stride must be one number, got {length(stride)}" },
-    { "either(negate(given(padding)), equal(length(padding), 1))",
-      "padding must be one number, got {length(padding)}" },
-    { "either(negate(given(dilation)), equal(length(dilation), 1))",
-      "dilation must be one number, got {length(dilation)}" },
-    { "either(equal(self.ndim, 2), equal(self.ndim, 3))",
-      "self must have 2 or 3 dimensions ((N,) C, L), got {self.ndim}" },
-  },
+  check = { one_kernel_size, one_stride, one_padding, one_dilation, line_self },
   grad = "composite",
   reference = "max_pool1d_with_indices",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, 1, true" },
@@ -228,18 +232,7 @@ return {
     local y, positions = max_pool2d_with_indices(image(self), pair(kernel_size, 1), pair(stride, 1), pair(padding, 0),
       pair(dilation, 1), ceil_mode, 0)
     return squeeze(y, -2)]],
-  check = {
-    { "equal(length(kernel_size), 1)",
-      "kernel_size must be one number, got {length(kernel_size)}" },
-    { "either(negate(given(stride)), equal(length(stride), 1))",
-      "stride must be one number, got {length(stride)}" },
-    { "either(negate(given(padding)), equal(length(padding), 1))",
-      "padding must be one number, got {length(padding)}" },
-    { "either(negate(given(dilation)), equal(length(dilation), 1))",
-      "dilation must be one number, got {length(dilation)}" },
-    { "either(equal(self.ndim, 2), equal(self.ndim, 3))",
-      "self must have 2 or 3 dimensions ((N,) C, L), got {self.ndim}" },
-  },
+  check = { one_kernel_size, one_stride, one_padding, one_dilation, line_self },
   grad = "composite",
   reference = "max_pool1d",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, 1, true" },
@@ -280,16 +273,7 @@ return {
     local y = avg_pool2d(image(self), pair(kernel_size, 1), pair(stride, 1), pair(padding, 0), ceil_mode,
       count_include_pad, none)
     return squeeze(y, -2)]],
-  check = {
-    { "equal(length(kernel_size), 1)",
-      "kernel_size must be one number, got {length(kernel_size)}" },
-    { "either(negate(given(stride)), equal(length(stride), 1))",
-      "stride must be one number, got {length(stride)}" },
-    { "either(negate(given(padding)), equal(length(padding), 1))",
-      "padding must be one number, got {length(padding)}" },
-    { "either(equal(self.ndim, 2), equal(self.ndim, 3))",
-      "self must have 2 or 3 dimensions ((N,) C, L), got {self.ndim}" },
-  },
+  check = { one_kernel_size, one_stride, one_padding, line_self },
   grad = "composite",
   reference = "avg_pool1d",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, true, false" },
@@ -321,12 +305,7 @@ return {
   kind = "composite",
   expr = [[
     return squeeze(adaptive_avg_pool2d(image(self), pair(output_size, 1)), -2)]],
-  check = {
-    { "equal(length(output_size), 1)",
-      "output_size must be one number, got {length(output_size)}" },
-    { "either(equal(self.ndim, 2), equal(self.ndim, 3))",
-      "self must have 2 or 3 dimensions ((N,) C, L), got {self.ndim}" },
-  },
+  check = { one_output_size, line_self },
   grad = "composite",
   reference = "adaptive_avg_pool1d",
   samples = { "randn(2,3,7), 3", "randn(3,5), 1" },
