@@ -35,7 +35,22 @@ function M.list()
   return names
 end
 
---- What the table says of an op, as text.
+local memory = { new = "new memory", view = "a view of %s", self = "%s, written to", none = "none",
+  parts = "as its parts give them" }
+
+-- What a compiler may do with a call: it follows from the kind (src/ops/kinds.lua).
+local function effects(op)
+  local list = {}
+  list[#list + 1] = op.fuses and "may be fused" or nil
+  list[#list + 1] = op.drops and "dropped if unused" or nil
+  list[#list + 1] = op.draws and "takes random numbers" or nil
+  list[#list + 1] = op.repeats and "equal calls are one" or nil
+  list[#list + 1] = op.writes and "writes " .. table.concat(op.writes, ", ") or nil
+  return #list > 0 and table.concat(list, "; ") or "not fused"
+end
+
+--- What the table says of an op, as text: schema, kind, where its results lie, what a compiler may do with it, kernels,
+-- promotion, dtypes, autocast, derivatives.
 function M.describe(name)
   local op = records()[name]
   if not op then
@@ -46,6 +61,8 @@ function M.describe(name)
   local kernels = {}
   for k in each(B.kernels(name)) do kernels[#kernels + 1] = k end
   table.sort(kernels)
+  add("results", memory[op.memory]:format(op.args[1] and op.args[1].name))
+  add("calls", effects(op))
   add("kernels", #kernels > 0 and table.concat(kernels, ", ") or "made of other ops")
   add("promotion", op.promote)
   add("dtypes", op.dtypes)
@@ -95,7 +112,7 @@ end
 local function new_op(record, name, overload)
   local tags = { record.kind }
   if name ~= record.name then tags[#tags + 1] = "inplace" end
-  if record.nondeterministic then tags[#tags + 1] = "nondeterministic" end
+  if not record.repeats then tags[#tags + 1] = "nondeterministic" end
   local op = { name = overload and name .. "." .. overload or name, overload = overload, schema = record.schema,
     tags = tags, fn = B.ops[name] }
   local at, operand = operand_of(record)

@@ -208,7 +208,7 @@ return function(c, program, i)
     local other = c:int(4)
     args = table.concat(args, ",")
     local given = args == "" and "" or "," .. args
-    if other == 1 and pure and not op.nondeterministic then
+    if other == 1 and pure and not op.none then
       text = ("real_and_fake('%s'%s)"):format(op.name, given)
     elseif other == 2 and pure and op.kind == "pointwise" and #named == 0 then
       text = ("row_major('%s'%s)"):format(op.name, given)

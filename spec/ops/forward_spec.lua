@@ -534,7 +534,7 @@ local function run_larger(op)
       local float32 = S.map(op, args, function(t)
         return dtype_of(t) == "float64" and ops.to(t, { dtype = "float32" }) or t
       end)
-      if not on_cpu and not op.nondeterministic then
+      if not on_cpu and not op.none then
         count.case(where(op, i, "large, against the CPU"), function()
           local here = S.map(op, fresh(op, float32), function(t) return ops.to(t, { device = "cpu" }) end)
           local got, want = pack(call(op.name, fresh(op, float32))), pack(call(op.name, here, "cpu"))
@@ -566,7 +566,7 @@ local function run_larger(op)
           seen = seen or bytes
         end
       end) end
-      if on_cpu and not op.nondeterministic then
+      if on_cpu and not op.none then
         levels = levels + 1
         count.case(where(op, i, "large, levels of the CPU kernels"), function()
           local best, want = B.cpu_level(), nil
@@ -595,7 +595,7 @@ local function run_larger(op)
       end
     end
     -- small integers: sums and products of them are exact in every dtype that can hold the result
-    if not op.nondeterministic and op.kind ~= "pointwise" then
+    if not op.none and op.kind ~= "pointwise" then
       local whole = larger(op, text, true, true)
       if whole then
         local want = expected(op, whole)
@@ -642,7 +642,7 @@ describe("forward", function()
       local before = count.total
       local seed = S.seed
       for _ = 1, S.rounds do
-        if op.nondeterministic then run_nondeterministic(op)
+        if op.none then run_nondeterministic(op)
         elseif op.nresults == 0 then run_writing(op)
         elseif op.kind == "pointwise" then run_pointwise(op)
         elseif op.factory then run_factory(op)

@@ -53,7 +53,7 @@ local function as_function(op, name, text, seed, want)
       full[i] = v
     end
     moth.manual_seed(11)
-    if op.first_only then return (call(name, full)) end
+    if op.stats == 1 then return (call(name, full)) end
     return call(name, full)
   end
   return fn, inputs

@@ -221,7 +221,7 @@ MothStatus moth_autograd_record(MothCall *c) {
     MothTensor *t = c->results[i].u.t;
     if (!moth_dtype_is_float((MothDType)t->dtype))
       continue; /* indices and masks */
-    if (i > 0 && op->first_only)
+    if (op->stats && i >= op->stats)
       break;
     if (!inplace &&
         t->refs > 1) { /* a handler's own, perhaps an argument: it keeps the history that it has */

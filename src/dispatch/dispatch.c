@@ -184,7 +184,7 @@ static MothStatus check_devices(MothCall *c) {
     uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
     for (uint32_t k = 0; k < n && !other; k++) {
       const MothTensor *t = v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k];
-      bool number = op->kind == MOTH_POINTWISE && t->ndim == 0 && t->device.type == MOTH_CPU;
+      bool number = op->kind == MOTH_KIND_POINTWISE && t->ndim == 0 && t->device.type == MOTH_CPU;
       if (number && !target && !(c->target && c->target[0] == t))
         continue;
       if (!first) {
@@ -225,7 +225,10 @@ static inline MothStatus run_kernel(MothCall *c, MothKernel kernel) {
 /* Tensors of a dtype for storage go into the ops whose records name it, and into views. */
 static MothStatus check_stored(const MothCall *c) {
   const MothOp *op = c->op;
-  for (int i = 0; i < op->nargs && op->kind == MOTH_STRUCTURED; i++) {
+  if (op->kind == MOTH_KIND_POINTWISE || op->kind == MOTH_KIND_VIEW ||
+      op->kind == MOTH_KIND_COMPOSITE)
+    return MOTH_OK;
+  for (int i = 0; i < op->nargs; i++) {
     MothValue v = c->args[i];
     uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
     for (uint32_t k = 0; k < n; k++)
@@ -290,7 +293,7 @@ static MothStatus run_backend(MothCall *c) {
     release_results(c); /* the first of two may be there */
     return s;
   }
-  if (op->kind != MOTH_VIEW && !(c->keys & MOTH_KEY_FAKE)) {
+  if (op->kind != MOTH_KIND_VIEW && !(c->keys & MOTH_KEY_FAKE)) {
     MothKernel kernel = op->kernels[c->device.type];
     s = kernel ? run_kernel(c, kernel) : no_kernel(c);
   } else if (!op->shape) {

@@ -42,7 +42,32 @@ typedef struct MothArg {
   MothValue def;
 } MothArg;
 
-typedef enum MothKind { MOTH_POINTWISE, MOTH_STRUCTURED, MOTH_VIEW, MOTH_COMPOSITE } MothKind;
+/* The order is that of src/ops/kinds.lua, which says what each kind decides. */
+typedef enum MothKind {
+  MOTH_KIND_POINTWISE,
+  MOTH_KIND_VIEW,
+  MOTH_KIND_REDUCE,
+  MOTH_KIND_SCAN,
+  MOTH_KIND_GATHER,
+  MOTH_KIND_SCATTER,
+  MOTH_KIND_MATMUL,
+  MOTH_KIND_WINDOW,
+  MOTH_KIND_RANDOM,
+  MOTH_KIND_FACTORY,
+  MOTH_KIND_FUSED,
+  MOTH_KIND_EFFECT,
+  MOTH_KIND_EXTERN,
+  MOTH_KIND_COMPOSITE
+} MothKind;
+/* Where results lie: memory of their own; the storage of the first argument; the first argument, written to;
+ * there are none; or as the parts of a composite give them. */
+typedef enum MothMemory {
+  MOTH_MEMORY_NEW,
+  MOTH_MEMORY_VIEW,
+  MOTH_MEMORY_SELF,
+  MOTH_MEMORY_NONE,
+  MOTH_MEMORY_PARTS
+} MothMemory;
 /* SELF: the dtype of the first tensor. */
 typedef enum MothPromote {
   MOTH_PROMOTE_NONE,
@@ -65,17 +90,21 @@ struct MothOp {
   uint16_t id;
   uint8_t nargs, nresults;
   uint8_t kind, promote, amp;
+  uint8_t memory;    /* MothMemory */
+  uint8_t stats;     /* results from this one on are statistics without a derivative; 0: none */
   bool inplace;      /* has the variant name_ */
   bool returns_self; /* -> self: writes to and returns its first argument */
   bool factory;      /* makes tensors from no tensor: dtype, device, requires_grad options */
   bool keep;         /* a composite that is not expanded at Autograd */
-  bool nondeterministic;
-  bool first_only; /* results after the first are statistics without a derivative */
-  bool cross_device;
-  int8_t cond;             /* pointwise: the argument that is a bool mask, or -1 */
-  int16_t pointwise;       /* index into the loop tables, or -1 */
-  int16_t out_dtype;       /* fixed result dtype, or -1 */
-  uint16_t dtypes;         /* mask of compute dtypes */
+  bool fuses;        /* one kernel may compute its elements with those of others */
+  bool drops;        /* may be left out where nobody reads the results */
+  bool draws;        /* takes random numbers: keeps its order among others of the same generator */
+  bool repeats;      /* the same arguments give the same results */
+  bool cross_device; /* its tensors may lie on several devices */
+  int8_t cond;       /* pointwise: the argument that is a bool mask, or -1 */
+  int16_t pointwise; /* index into the loop tables, or -1 */
+  int16_t out_dtype; /* fixed result dtype, or -1 */
+  uint16_t dtypes;   /* mask of compute dtypes */
   uint32_t differentiable; /* arguments that have a derivative */
   const uint32_t
       *saves_for; /* per argument: what its derivative reads, arguments from bit 0, results

@@ -15,7 +15,7 @@ MothStatus moth_check_stored(const MothOp *op, MothDType dtype) {
 MothStatus moth_result(MothCall *c, int i, MothDType dtype, int ndim, const int64_t *shape) {
   MothTensor *t;
   MOTH_TRY(moth_check_stored(c->op, dtype));
-  if (c->target && c->op->kind == MOTH_POINTWISE) {
+  if (c->target && c->op->kind == MOTH_KIND_POINTWISE) {
     MothTensor *target = c->target[i];
     if (moth_tensor_self_overlaps(target))
       return moth_fail(MOTH_ERR_VALUE,

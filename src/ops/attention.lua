@@ -26,7 +26,7 @@ return {
     sees 1 to i. Rows that see nothing are 0. enable_gqa: the heads (third dimension from the end) of key and value \z
     are shared by groups of those of query. attn_mask may need a gradient (then the weights are kept as a whole)." },
 { "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float scale, Generator? generator=none) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", shape = "attention_forward", amp = "low",
+  kind = "fused", shape = "attention_forward", amp = "low",
   grad = {
     ["query, key, value"] = "attention(grad, grad1, query, key, value, attn_mask, result, result1, result2, \z
       dropout_p, is_causal, scale)",
@@ -49,7 +49,7 @@ return {
     the result, the logarithm of each row's sum of exponentials (B, H, L), and the state of the random numbers that \z
     dropout took." },
 { "attention_backward(Tensor grad_output, Tensor? grad_logsumexp, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor output, Tensor logsumexp, Tensor state, float dropout_p, bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", shape = "attention_backward",
+  kind = "fused", shape = "attention_backward",
   tolerance = { float32 = { 1e-5, 1e-3 }, why = "the samples are no forward's: weights of 100s that cancel" },
   grad = "unimplemented",
   reference = "attention_backward",

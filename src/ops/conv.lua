@@ -27,7 +27,7 @@ local line_input = {
 
 return {
 { "conv2d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
-  kind = "structured", shape = "conv2d", amp = "low",
+  kind = "window", shape = "conv2d", amp = "low",
   grad = {
     input = "conv2d_backward_input(grad, weight, input.shape, stride, padding, dilation, groups)",
     weight = "conv2d_backward_weight(grad, input, weight.shape, stride, padding, dilation, groups)",
@@ -50,7 +50,7 @@ return {
   doc = "Cross-correlation of images (N, C, H, W) with weight (K, C / groups, kh, kw), plus bias (K). stride and \z
     dilation are 1, padding 0 where not given." },
 { "conv2d_backward_input(Tensor grad_output, Tensor weight, int[] input_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
-  kind = "structured", shape = "conv2d_backward_input", amp = "low",
+  kind = "window", shape = "conv2d_backward_input", amp = "low",
   grad = {
     grad_output = "conv2d_plain(grad, weight, stride, padding, dilation, groups)",
     weight = "conv2d_backward_weight(grad_output, grad, weight.shape, stride, padding, dilation, groups)",
@@ -68,7 +68,7 @@ return {
   },
   doc = "Derivative of conv2d by its input, of the size input_size: a transposed convolution." },
 { "conv2d_backward_weight(Tensor grad_output, Tensor input, int[] weight_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
-  kind = "structured", shape = "conv2d_backward_weight", amp = "low",
+  kind = "window", shape = "conv2d_backward_weight", amp = "low",
   grad = {
     grad_output = "conv2d_plain(input, grad, stride, padding, dilation, groups)",
     input = "conv2d_backward_input(grad_output, grad, input.shape, stride, padding, dilation, groups)",
@@ -154,7 +154,7 @@ return {
   },
   doc = "conv_transpose2d in one dimension." },
 { "im2col(Tensor self, int[] kernel_size, int[]? dilation=none, int[]? padding=none, int[]? stride=none) -> Tensor",
-  kind = "structured", shape = "im2col",
+  kind = "window", shape = "im2col",
   grad = { self = "im2col_backward(grad, self.shape, kernel_size, dilation, padding, stride)" },
   reference = "im2col",
   samples = { "randn(2,3,5,5), 3", "randn(2,2,6,5), {2,3}, {2,1}, {1,0}, 2", "randn(3,5,5), {3,2}" },
@@ -164,7 +164,7 @@ return {
   },
   doc = "The windows of images (N, C, H, W) as columns (N, C kh kw, L); F.unfold." },
 { "col2im(Tensor self, int[] output_size, int[] kernel_size, int[]? dilation=none, int[]? padding=none, int[]? stride=none) -> Tensor",
-  kind = "structured", shape = "col2im",
+  kind = "window", shape = "col2im",
   grad = { self = "im2col(grad, kernel_size, dilation, padding, stride)" },
   reference = "col2im",
   samples = { "randn(2,27,9), 5, 3", "randn(2,12,6), {6,5}, {2,3}, {2,1}, {1,0}, 2" },
@@ -173,7 +173,7 @@ return {
   },
   doc = "Columns (N, C kh kw, L) added up where they came from in images (N, C, *output_size); F.fold." },
 { "max_pool2d_with_indices(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false, index_base) -> (Tensor, Tensor)",
-  kind = "structured", shape = "max_pool2d",
+  kind = "window", shape = "max_pool2d",
   grad = {
     self = "max_pool2d_backward(grad, result1, self.shape, kernel_size, stride, padding, dilation, index_base)",
   },
@@ -188,7 +188,7 @@ return {
   },
   doc = "The largest element of every window, and its position in the flattened image (H W), from index_base. NaN wins, the last of several." },
 { "max_pool2d_backward(Tensor grad_output, IndexTensor indices, int[] input_size, int[]? kernel_size=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, index_base) -> Tensor",
-  kind = "structured", shape = "max_pool2d_backward",
+  kind = "window", shape = "max_pool2d_backward",
   grad = { grad_output = "max_pool2d_pick(grad, indices, index_base)" },
   reference = "max_pool2d_backward",
   samples = {
@@ -241,7 +241,7 @@ return {
   },
   doc = "max_pool2d in one dimension." },
 { "avg_pool2d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
-  kind = "structured", shape = "avg_pool2d",
+  kind = "window", shape = "avg_pool2d",
   grad = {
     self = "avg_pool2d_backward(grad, self.shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)",
   },
@@ -256,7 +256,7 @@ return {
   },
   doc = "The mean of every window; stride is kernel_size where not given." },
 { "avg_pool2d_backward(Tensor grad_output, int[] input_size, int[] kernel_size, int[]? stride=none, int[]? padding=none, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
-  kind = "structured", shape = "avg_pool2d_backward",
+  kind = "window", shape = "avg_pool2d_backward",
   grad = {
     grad_output = "avg_pool2d(grad, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)",
   },
@@ -282,7 +282,7 @@ return {
   },
   doc = "avg_pool2d in one dimension." },
 { "adaptive_avg_pool2d(Tensor self, int[] output_size) -> Tensor",
-  kind = "structured", shape = "adaptive_avg_pool2d",
+  kind = "window", shape = "adaptive_avg_pool2d",
   grad = { self = "adaptive_avg_pool2d_backward(grad, self.shape)" },
   reference = "adaptive_avg_pool2d",
   samples = { "randn(2,3,6,7), {3,4}", "randn(3,5,5), 1", "randn(2,2,4,3), {-1,5}" },
@@ -292,7 +292,7 @@ return {
   },
   doc = "Means of output_size windows that cover the image; a size of -1 stays as it is." },
 { "adaptive_avg_pool2d_backward(Tensor grad_output, int[] input_size) -> Tensor",
-  kind = "structured", shape = "adaptive_avg_pool2d_backward",
+  kind = "window", shape = "adaptive_avg_pool2d_backward",
   grad = { grad_output = "adaptive_avg_pool2d_like(grad, grad_output.shape)" },
   reference = "adaptive_avg_pool2d_backward",
   samples = { "randn(2,3,3,4), {2,3,6,7}", "randn(3,1,1), {3,5,5}" },
@@ -314,7 +314,7 @@ return {
   },
   doc = "adaptive_avg_pool2d in one dimension." },
 { "adaptive_max_pool2d_with_indices(Tensor self, int[] output_size, index_base) -> (Tensor, Tensor)",
-  kind = "structured", shape = "adaptive_max_pool2d",
+  kind = "window", shape = "adaptive_max_pool2d",
   grad = { self = "adaptive_max_pool2d_backward(grad, result1, self.shape, index_base)" },
   reference = "adaptive_max_pool2d_with_indices",
   samples = { "randn(2,3,6,7), {3,4}", "randn(3,5,5), 1", "randn(2,2,4,3), {-1,5}" },

@@ -109,7 +109,7 @@ local function complete()
       else
         need(op, "composite", op.composite)
       end
-    elseif op.kind == "structured" then
+    elseif op.kind ~= "view" then
       op.cpu = "moth_cpu_" .. op.name
       need(op, "cpu", op.cpu)
       op.cuda_kernel = "moth_cuda_" .. op.name

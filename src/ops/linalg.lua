@@ -1,7 +1,7 @@
 -- Matrix products. On the CPU each is a fixed partition into single-threaded BLAS calls.
 return {
 { "mm(Tensor self, Tensor mat2) -> Tensor",
-  kind = "structured", shape = "mm", amp = "low",
+  kind = "matmul", shape = "mm", amp = "low",
   grad = { self = "mm(grad, t(mat2))", mat2 = "mm(t(self), grad)" },
   reference = "mm",
   samples = { "randn(3,4), randn(4,5)", "randn(3,0), randn(0,2)", "randn(1,7), randn(7,1)" },
@@ -11,7 +11,7 @@ return {
   },
   doc = "Matrix product (n×k by k×m)." },
 { "bmm(Tensor self, Tensor mat2) -> Tensor",
-  kind = "structured", shape = "bmm", amp = "low",
+  kind = "matmul", shape = "bmm", amp = "low",
   grad = { self = "bmm(grad, transpose(mat2, 1, 2))", mat2 = "bmm(transpose(self, 1, 2), grad)" },
   reference = "bmm",
   samples = { "randn(2,3,4), randn(2,4,5)", "randn(0,3,4), randn(0,4,5)" },
@@ -21,7 +21,7 @@ return {
   },
   doc = "Batched matrix product." },
 { "addmm(Tensor self, Tensor mat1, Tensor mat2, Scalar beta=1, Scalar alpha=1) -> Tensor",
-  kind = "structured", shape = "addmm", amp = "low",
+  kind = "matmul", shape = "addmm", amp = "low",
   grad = {
     self = "scale(grad, beta)", mat1 = "scale(mm(grad, t(mat2)), alpha)", mat2 = "scale(mm(t(mat1), grad), alpha)",
   },
@@ -87,7 +87,7 @@ return {
   errors = { { "randn(3,4), randn(3)", "1%-D" }, { "randn(2), randn(2,2)", "1%-D" } },
   doc = "Outer product of two vectors." },
 { "linear(Tensor input, Tensor weight, Tensor? bias=none) -> Tensor",
-  kind = "structured", shape = "linear", amp = "low",
+  kind = "matmul", shape = "linear", amp = "low",
   grad = {
     input = "linear_backward_input(grad, weight)", weight = "linear_backward_weight(grad, input)",
     bias = "linear_backward_bias(grad)",
@@ -103,7 +103,7 @@ return {
   },
   doc = "input @ weight^T + bias over the last dimension; weight is (out, in)." },
 { "baddbmm(Tensor self, Tensor batch1, Tensor batch2, Scalar beta=1, Scalar alpha=1) -> Tensor",
-  kind = "structured", shape = "baddbmm", amp = "low",
+  kind = "matmul", shape = "baddbmm", amp = "low",
   grad = {
     self = "scale(grad, beta)", batch1 = "scale(bmm(grad, transpose(batch2, 1, 2)), alpha)",
     batch2 = "scale(bmm(transpose(batch1, 1, 2), grad), alpha)",

@@ -1,21 +1,21 @@
 -- Ops that networks are made of, and the optimizer steps.
 return {
 { "softmax(Tensor self, Dim dim, dtype? dtype=none) -> Tensor",
-  kind = "structured", shape = "softmax", amp = "high",
+  kind = "fused", shape = "softmax", amp = "high",
   grad = { self = "softmax_backward(grad, result, dim)" },
   reference = "softmax",
   samples = { "randn(3,4), 2", "randn(3,4) * 1e4, 1", "randn(2,3,4), 2" },
   errors = { { "randn(2), 2", "out of range" }, { "tensor({1,2},{dtype=int64}), 1", "float" } },
   doc = "exp(self) normalised to sum 1 along dim." },
 { "log_softmax(Tensor self, Dim dim, dtype? dtype=none) -> Tensor",
-  kind = "structured", shape = "softmax", amp = "high",
+  kind = "fused", shape = "softmax", amp = "high",
   grad = { self = "log_softmax_backward(grad, result, dim)" },
   reference = "log_softmax",
   samples = { "randn(3,4), 2", "randn(3,4) * 1e4, 1", "randn(2,3,4), 2" },
   errors = { { "randn(2), 2", "out of range" }, { "tensor({1,2},{dtype=int64}), 1", "float" } },
   doc = "log(softmax(self)), stable." },
 { "softmax_backward(Tensor grad_output, Tensor output, Dim dim) -> Tensor",
-  kind = "structured", shape = "softmax_backward",
+  kind = "fused", shape = "softmax_backward",
   grad = {
     grad_output = "softmax_backward(grad, output, dim)",
     output = "softmax_double_backward(grad, grad_output, output, dim)",
@@ -25,7 +25,7 @@ return {
   errors = { { "randn(2), randn(3), 1", "shape" }, { "randn(2), randn(2), 2", "out of range" } },
   doc = "Derivative of softmax." },
 { "log_softmax_backward(Tensor grad_output, Tensor output, Dim dim) -> Tensor",
-  kind = "structured", shape = "softmax_backward",
+  kind = "fused", shape = "softmax_backward",
   grad = {
     grad_output = "grad - sum_keep(grad * exp(output), dim)",
     output = "neg(grad * exp(output) * sum_keep(grad_output, dim))",
@@ -35,7 +35,7 @@ return {
   errors = { { "randn(2), randn(3), 1", "shape" }, { "randn(2), randn(2), 2", "out of range" } },
   doc = "Derivative of log_softmax." },
 { "cross_entropy(Tensor self, IndexTensor target, Tensor? weight=none, string reduction='mean', int ignore_index=-100, float label_smoothing=0, index_base) -> Tensor",
-  kind = "structured", shape = "cross_entropy", amp = "high",
+  kind = "fused", shape = "cross_entropy", amp = "high",
   grad = {
     self = "cross_entropy_backward(grad, self, target, weight, reduction, ignore_index, label_smoothing, index_base)",
     weight = "unimplemented",
@@ -54,7 +54,7 @@ return {
     reduction: mean, sum, none. Classes count from index_base; those equal to ignore_index (as \z
     written) count for nothing." },
 { "cross_entropy_backward(Tensor grad_output, Tensor self, IndexTensor target, Tensor? weight, string reduction, int ignore_index, float label_smoothing, index_base) -> Tensor",
-  kind = "structured", shape = "cross_entropy_backward",
+  kind = "fused", shape = "cross_entropy_backward",
   grad = {
     grad_output = "cross_entropy_double_backward(grad, self, target, weight, reduction, ignore_index, \z
       label_smoothing, index_base)",
@@ -131,14 +131,14 @@ return {
   errors = { { "randn(2,3), randn(4)", "broadcast" }, { "randn(2), randn(2), 'avg'", "reduction" } },
   doc = "Cross-entropy of sigmoid(self) against target in [0, 1], stable." },
 { "native_dropout(Tensor self, float p, Generator? generator=none) -> (Tensor, Tensor)",
-  kind = "structured", shape = "native_dropout", nondeterministic = true,
+  kind = "random", shape = "native_dropout",
   grad = { self = "native_dropout_grad(grad, result1, p)" },
   none = "random values",
   samples = { "randn(4,5), 0.3" },
   errors = { { "randn(2), 1.5", "between 0 and 1" }, { "randn(2), 0/0", "between 0 and 1" } },
   doc = "self / (1 - p) with each element zeroed with probability p, and the bool mask of the kept ones." },
 { "dropout(Tensor self, float p=0.5, bool train=true, Generator? generator=none) -> Tensor",
-  kind = "composite", nondeterministic = true,
+  kind = "composite",
   expr = [[
     local dropped, mask = native_dropout(self, p, generator)
     return when(either(negate(train), equal(p, 0)), self, dropped)]],
@@ -152,7 +152,7 @@ return {
   errors = { { "randn(2), 1.5", "between 0 and 1" } },
   doc = "native_dropout in training, self otherwise." },
 { "sgd_step(Tensor[]! params, Tensor[] grads, Tensor[]! momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool first, Tensor? grad_scale=none) -> ()",
-  kind = "structured", shape = "optimizer",
+  kind = "effect", shape = "optimizer",
   grad = "none",
   reference = "sgd_step",
   samples = {
@@ -169,7 +169,7 @@ return {
     `first` fills them with the gradient. grad_scale, a 0-dim float tensor, multiplies the gradients; \z
     on a device it is read there." },
 { "adam_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! max_exp_avg_sqs, float lr, float beta1, float beta2, float eps, float weight_decay, int step, bool decoupled, bool amsgrad, bool maximize, Tensor? grad_scale=none) -> ()",
-  kind = "structured", shape = "optimizer",
+  kind = "effect", shape = "optimizer",
   grad = "none",
   reference = "adam_step",
   samples = {

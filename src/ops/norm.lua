@@ -8,7 +8,7 @@ local batch = "batch_norm(grad, self, weight, bias, training, eps, result1, resu
 
 return {
 { "native_layer_norm(Tensor self, Tensor? weight, Tensor? bias, int dims, float eps) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", shape = "layer_norm", first_only = true, amp = "high",
+  kind = "fused", shape = "layer_norm", stats = 1, amp = "high",
   grad = { ["self, weight, bias"] = layer },
   reference = "native_layer_norm",
   samples = {
@@ -22,7 +22,7 @@ return {
   },
   doc = "layer_norm over the last dims dimensions; with the mean and 1 / sqrt(variance + eps) of each row." },
 { "layer_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int dims, int need) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", shape = "layer_norm_backward",
+  kind = "fused", shape = "layer_norm_backward",
   grad = "unimplemented",
   reference = "layer_norm_backward",
   samples = {
@@ -52,7 +52,7 @@ return {
   },
   doc = "self normalised over its last dimensions, normalized_shape, then times weight plus bias." },
 { "native_rms_norm(Tensor self, Tensor? weight, int dims, float eps) -> (Tensor, Tensor)",
-  kind = "structured", shape = "rms_norm", first_only = true, amp = "high",
+  kind = "fused", shape = "rms_norm", stats = 1, amp = "high",
   grad = { ["self, weight"] = rms },
   reference = "native_rms_norm",
   samples = { "randn(4,5), rand(5), 1, 1e-5", "randn(2,3,4), nil, 2, 1e-5" },
@@ -62,7 +62,7 @@ return {
   },
   doc = "rms_norm over the last dims dimensions; with 1 / sqrt(mean of squares + eps) of each row." },
 { "rms_norm_backward(Tensor grad_output, Tensor self, Tensor rstd, Tensor? weight, int dims, int need) -> (Tensor, Tensor)",
-  kind = "structured", shape = "rms_norm_backward",
+  kind = "fused", shape = "rms_norm_backward",
   grad = "unimplemented",
   reference = "rms_norm_backward",
   samples = { "randn(4,5), randn(4,5), rand(4) + 0.5, rand(5), 1, 3" },
@@ -90,7 +90,7 @@ return {
   },
   doc = "self / sqrt(mean of its squares over the last dimensions + eps), times weight; eps is the dtype's by default." },
 { "native_group_norm(Tensor self, Tensor? weight, Tensor? bias, int groups, float eps) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", shape = "group_norm", first_only = true, amp = "high",
+  kind = "fused", shape = "group_norm", stats = 1, amp = "high",
   grad = { ["self, weight, bias"] = group },
   reference = "native_group_norm",
   samples = {
@@ -102,7 +102,7 @@ return {
   },
   doc = "group_norm, with the mean and 1 / sqrt(variance + eps) of each group (N, groups)." },
 { "group_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int groups, int need) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", shape = "group_norm_backward",
+  kind = "fused", shape = "group_norm_backward",
   grad = "unimplemented",
   reference = "group_norm_backward",
   samples = { "randn(2,4,3), randn(2,4,3), randn(2,2), rand(2,2), rand(4), 2, 7" },
@@ -124,7 +124,7 @@ return {
   },
   doc = "self (N, C, …) normalised over each of num_groups groups of channels, then scaled and shifted by channel." },
 { "native_batch_norm(Tensor self, Tensor? weight, Tensor? bias, Tensor!? running_mean, Tensor!? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", shape = "batch_norm", first_only = true, amp = "high",
+  kind = "fused", shape = "batch_norm", stats = 1, amp = "high",
   grad = { ["self, weight, bias"] = batch, running_mean = "no", running_var = "no" },
   reference = "native_batch_norm",
   samples = {
@@ -139,7 +139,7 @@ return {
   },
   doc = "batch_norm, with the mean and 1 / sqrt(variance + eps) of each channel that it used." },
 { "batch_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, bool training, int need) -> (Tensor, Tensor, Tensor)",
-  kind = "structured", shape = "batch_norm_backward",
+  kind = "fused", shape = "batch_norm_backward",
   grad = "unimplemented",
   reference = "batch_norm_backward",
   samples = {

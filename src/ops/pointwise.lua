@@ -1,6 +1,6 @@
 -- Pointwise ops: one scalar function of kernels/math.h per element, over broadcast operands.
 -- `promote`: "same" computes in the common dtype of the operands, "float" turns integers into the default
--- float dtype. `dtypes` says which compute dtypes exist. `cond` names the operand that is a bool mask.
+-- float dtype. `dtypes` says which compute dtypes exist. An operand of type Mask is bool.
 -- `ref` is the float64 reference of one element, a Lua expression over the argument names.
 local any, numbers, floats, ints = "float,int,bool", "float,int", "float", "int,bool"
 local stored = "float,int,bool,uint" -- with the dtypes that are there for storage and exchange
@@ -433,14 +433,14 @@ return {
 
 -- choosing
 { "where(Mask condition, Operand self, Operand other) -> Tensor",
-  kind = "pointwise", scalar = "where", promote = "same", dtypes = stored, cond = "condition",
+  kind = "pointwise", scalar = "where", promote = "same", dtypes = stored,
   grad = { self = "where(condition, grad, 0)", other = "where(condition, 0, grad)" },
   ref = "condition and self or other",
   samples = { "randn(3,4):gt(0), randn(3,4), randn(4)", "randn(3):gt(0), randn(3), 0" },
   errors = { { "randn(2), 1, 2", "must be bool" } },
   doc = "self where condition is true, else other." },
 { "masked_fill(Tensor self, Mask mask, Operand value) -> Tensor",
-  kind = "pointwise", scalar = "masked_fill", promote = "self", dtypes = stored, cond = "mask", inplace = true,
+  kind = "pointwise", scalar = "masked_fill", promote = "self", dtypes = stored, inplace = true,
   grad = { self = "masked_fill(grad, mask, 0)", value = "where(mask, grad, 0)" },
   ref = "mask and value or self",
   samples = { "randn(3,4), randn(3,4):gt(0), 2", "randn(3,4), randn(4):gt(0), -1.5" },
@@ -604,7 +604,7 @@ return {
   samples = { "randn(5,3), randn(5,3), -1, 1" },
   doc = "Derivative of hardtanh." },
 { "dropout_backward(Tensor grad_output, Mask mask, Scalar scale) -> Tensor",
-  kind = "pointwise", scalar = "masked_scale", promote = "self", dtypes = floats, cond = "mask",
+  kind = "pointwise", scalar = "masked_scale", promote = "self", dtypes = floats,
   grad = { grad_output = "dropout_backward(grad, mask, scale)" },
   ref = "mask and grad_output * scale or 0",
   samples = { "randn(5,3), randn(5,3):gt(0), 2" },

@@ -3,6 +3,7 @@
 -- A record's keys and their values are listed here; any other is an error of the build, with file and line. So is a
 -- tensor argument of a differentiable op without a derivative: it has a formula, "no" (constant: its gradient is zero
 -- everywhere or has no meaning) or "unimplemented" (an error when asked for). Mask and IndexTensor arguments need none.
+local kinds = require "kinds"
 local M = {}
 
 M.types = { -- schema type -> MothType
@@ -150,16 +151,17 @@ local function limits(v)
 end
 
 local keys = {
-  kind = one_of("pointwise", "structured", "view", "composite"), -- mandatory
+  kind = one_of(unpack(kinds.names)), -- mandatory
   doc = is "string", samples = strings, errors = pairs_of_strings,
   grad = derivative,
   scalar = is "string", promote = one_of("same", "float", "self"), dtypes = dtype_classes, out = one_of("bool"),
-  cond = is "string", limits = limits,
+  limits = limits,
   shape = is "string", expr = is "string", check = conditions,
   amp = one_of("keep", "low", "high", "widest"),
   ref = is "string", reference = is "string", none = is "string",
   tolerance = tolerance,
-  inplace = flag, keep = flag, cross_device = flag, factory = flag, nondeterministic = flag, first_only = flag,
+  inplace = flag, keep = flag, cross_device = flag,
+  stats = function(v) return type(v) == "number" and v >= 1, "the number of results that have a derivative" end,
 }
 
 local function closest(name, set)
@@ -194,7 +196,8 @@ local function check(op)
   if op.kind == "pointwise" then
     for _, key in ipairs({ "scalar", "promote" }) do if not op[key] then fail(op, key .. " is missing") end end
   else
-    for _, key in ipairs({ "scalar", "promote", "cond", "limits", "ref", op.kind ~= "structured" and "dtypes" or nil }) do
+    local rule = op.kind == "view" or op.kind == "composite" -- which take all dtypes
+    for _, key in ipairs({ "scalar", "promote", "limits", "ref", rule and "dtypes" or nil }) do
       if op[key] then fail(op, ("a record of kind %s has no %s"):format(op.kind, key)) end
     end
     if op.kind ~= "composite" and not op.shape then fail(op, "shape is missing") end
@@ -205,11 +208,10 @@ local function check(op)
   if sources ~= 1 then
     fail(op, "needs one of ref (an expression), reference (a name in spec/ops/references) or none = \"why\"")
   end
-  for _, key in ipairs({ "cond", "limits" }) do
-    for name in pairs(key == "cond" and op.cond and { [op.cond] = true } or key == "limits" and op.limits or {}) do
-      if not op.index[name] then fail(op, ("%s names '%s', which is no argument"):format(key, name)) end
-    end
+  for name in pairs(op.limits or {}) do
+    if not op.index[name] then fail(op, ("limits names '%s', which is no argument"):format(name)) end
   end
+  if op.stats and op.stats >= op.nresults then fail(op, "stats: there are only " .. op.nresults .. " results") end
 end
 
 -- Every tensor argument that can have a gradient says what it is; the constants ("no") then leave the table, so that
@@ -253,6 +255,10 @@ function M.load(dir)
       if by_name[op.name] then fail(op, "defined twice") end
       check(op)
       check_grad(op)
+      for key, value in pairs(kinds.facts(op)) do op[key] = value end
+      for _, a in ipairs(op.kind == "pointwise" and op.args or {}) do
+        if a.written == "Mask" then op.cond = a.name end
+      end
       op.errors = op.errors or {} -- beside those that the specs make of the schema (spec/ops/errors_spec.lua)
       by_name[op.name] = op
       op.id = #ops

@@ -1,7 +1,7 @@
 -- Sorting, and padding. Positions count from index_base.
 return {
 { "sort(Tensor self, Dim dim=-1, bool descending=false, index_base) -> (Tensor, Tensor)",
-  kind = "structured", shape = "sort",
+  kind = "extern", shape = "sort",
   grad = { self = "scatter_back(grad, self.shape, dim, result1, index_base)" },
   reference = "sort",
   samples = {
@@ -23,7 +23,7 @@ return {
   errors = { { "randn(2), 2", "out of range" } },
   doc = "The positions that sort gives." },
 { "topk(Tensor self, int k, Dim dim=-1, bool largest=true, bool sorted=true, index_base) -> (Tensor, Tensor)",
-  kind = "structured", shape = "topk",
+  kind = "extern", shape = "topk",
   grad = { self = "scatter_back(grad, self.shape, dim, result1, index_base)" },
   reference = "topk",
   samples = { "randn(3,6), 2", "randn(4,3), 2, 1, false", "randn(3,4), 4", "randn(3,4), 0" },

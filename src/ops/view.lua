@@ -140,7 +140,7 @@ return {
   errors = { { "randn(2,3), 1, 3", "out of range" }, { "randn(2,3), 3, 1", "out of range" } },
   doc = "One dimension moved to another place." },
 { "as_strided_backward(Tensor grad_output, int[] base_size, int[] base_stride, int base_offset, int[] size, int[] stride, int storage_offset) -> Tensor",
-  kind = "structured", shape = "as_strided_backward",
+  kind = "scatter", shape = "as_strided_backward",
   grad = {
     grad_output = "as_strided_backward_grad(grad, base_size, base_stride, base_offset, size, stride, storage_offset)",
   },

@@ -76,7 +76,7 @@ local function entries(op)
   else
     list[1] = { op.name, with("MothTensor **out"), "MOTH_FUNCTIONAL" }
     if op.inplace then list[#list + 1] = { op.name .. "_", with(nil), "MOTH_INPLACE" } end
-    if op.kind == "pointwise" or (op.kind == "structured" and op.nresults > 0 and op.shape ~= "dynamic") then
+    if op.memory == "new" and op.shape ~= "dynamic" then
       list[#list + 1] = { op.name .. "_out", with("MothTensor *out"), "MOTH_OUT" }
     end
   end
@@ -178,12 +178,15 @@ local function write_table(ops, write)
     field("id", op.id)
     field("nargs", #op.args)
     field("nresults", op.nresults)
-    field("kind", "MOTH_" .. op.kind:upper())
+    field("kind", "MOTH_KIND_" .. op.kind:upper())
+    field("memory", "MOTH_MEMORY_" .. op.memory:upper())
     field("promote", promote_code[op.promote] or "MOTH_PROMOTE_NONE")
     field("amp", amp_code[op.amp] or "MOTH_AMP_KEEP")
-    for _, flag in ipairs({ "inplace", "returns_self", "factory", "keep", "nondeterministic", "first_only", "cross_device", "geometry" }) do
+    for _, flag in ipairs({ "inplace", "returns_self", "fuses", "drops", "draws", "repeats", "factory", "keep", "cross_device",
+      "geometry" }) do
       if op[flag] then field(flag, "true") end
     end
+    if op.stats then field("stats", op.stats) end
     field("cond", cond)
     field("pointwise", op.pointwise or -1)
     field("out_dtype", op.out == "bool" and "MOTH_BOOL" or -1)
@@ -402,7 +405,7 @@ local function write_attention(write)
 end
 
 -- The same for CUDA: per dtype a function object and a launch for every pointwise op, and apart from
--- them, so that they compile side by side, the structured typed kernels.
+-- them, so that they compile side by side, the other typed kernels.
 local function cuda_loop(op, name)
   local types, args, pass, fields, init = {}, {}, {}, {}, {}
   for _, a in ipairs(op.args) do
@@ -535,9 +538,11 @@ local function write_lua(ops, write)
     local args = {}
     for i, a in ipairs(op.args) do args[i] = { name = a.name, type = a.type, optional = a.optional, default = a.default, mutated = a.mutated } end
     local r = { name = op.name, schema = op.schema, place = op.place, family = op.family, kind = op.kind, args = args, nresults = op.nresults,
-      inplace = op.inplace, returns_self = op.returns_self, factory = op.factory, grad = op.grad, amp = op.amp or "keep", promote = op.promote,
+      inplace = op.inplace, returns_self = op.returns_self, grad = op.grad, amp = op.amp or "keep", promote = op.promote,
       dtypes = op.dtypes or (op.promote == "float" and "float") or nil, out = op.out, ref = op.ref, samples = op.samples, errors = op.errors,
-      tolerance = op.tolerance, nondeterministic = op.nondeterministic, first_only = op.first_only, cond = op.cond, reference = op.reference, doc = op.doc,
+      tolerance = op.tolerance, stats = op.stats, cond = op.cond, reference = op.reference, none = op.none, doc = op.doc,
+      memory = op.memory, fuses = op.fuses, drops = op.drops, draws = op.draws, repeats = op.repeats, factory = op.factory,
+      writes = #op.writes > 0 and op.writes or nil,
       kernels = op.kernels, takes = classes_of(op), node = op.backward and node_name(op) or nil }
     t[#t + 1] = "  " .. quote(r) .. ","
   end
