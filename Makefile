@@ -90,7 +90,7 @@ include $(GEN)/sources.mk
 $(shell mkdir -p $(B) && { echo '$(FLAGS_KEY)' | cmp -s - $(B)/.flags || echo '$(FLAGS_KEY)' > $(B)/.flags; })
 endif
 
-$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h kernels/cpu/typed/lanes.h src/moth.h)
+$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h kernels/cpu/typed/lanes.h src/moth*.h)
 	$(call say,GEN,$(GEN))
 	@mkdir -p $(GEN)/kernels $(GEN)/cuda
 	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN)
@@ -342,7 +342,7 @@ install-lua: all
 	  -exec install -D -m 644 {} $(abspath $(DESTDIR)$(LUADIR))/{} \;) || exit 1; done
 install: install-lua
 	$(call say,PUT,$(DESTDIR)$(INCDIR) $(DESTDIR)$(PKGDIR)/moth.pc)
-	$(INSTALL) 644 -t $(DESTDIR)$(INCDIR) src/moth.h $(GEN)/moth_ops.h
+	$(INSTALL) 644 -t $(DESTDIR)$(INCDIR) src/moth.h src/moth_dtypes.h $(GEN)/moth_ops.h
 	$(Q)install -d $(DESTDIR)$(PKGDIR)
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCDIR)' '' 'Name: moth' \
 	  'Description: deep learning under LuaJIT, the C core' 'Version: $(VERSION)' \

@@ -2,7 +2,10 @@
  * build/gen/kernels/<dtype>_<isa>.c, which include kernels/cpu/typed/ (all of it, once per dtype). */
 #ifndef MOTH_CPU_TABLE_H
 #define MOTH_CPU_TABLE_H
-#include "moth.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "moth_dtypes.h"
 
 /* A number for a typed kernel: `d` for float dtypes, `i` for the others. */
 typedef union MothParam {

@@ -28,7 +28,7 @@ describe("the op table", function()
     -- The generator looks for kernels and rules beside src/ops: the copy has the rest as links.
     local top = assert(io.popen("cd " .. root .. ". && pwd")):read("*l")
     assert(os.execute(("mkdir -p %s/src %s/out/kernels %s/out/cuda && cp -r %s/src/ops %s/src/ops && \z
-      ln -s %s/src/moth.h %s/src/moth.h && ln -s %s/kernels %s/kernels && \z
+      ln -s %s/src/moth*.h %s/src && ln -s %s/kernels %s/kernels && \z
       for d in dispatch composite autograd; do ln -s %s/src/$d %s/src/$d; done"):format(dir, dir, dir, top, dir, top,
       dir, top, dir, top, dir)) == 0)
   end)

@@ -145,4 +145,8 @@ for _, op in ipairs(ops) do
     end
   end
 end
-writers.run(ops, assert(read(root .. "/src/moth.h")), write)
+-- The public header's text, with the header of dtypes that it includes.
+local header = assert(read(root .. "/src/moth.h")):gsub('#include "moth_dtypes.h"\n', function()
+  return assert(read(root .. "/src/moth_dtypes.h"))
+end)
+writers.run(ops, header, write)

@@ -343,7 +343,7 @@ local function write_kernels(ops, write)
     local all = d[6] == "uint" and "stored" or "all"
     for _, isa in ipairs(isas_of(d)) do
       local suffix = ("_%s_%s"):format(d[1], isa)
-      local t = { banner, ("#define MOTH_NO_OPS\n#include <stdint.h>\n#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF MOTH_%s\n#include \"kernels/cpu/typed/%s.h\"\n"):format(d[2], d[3], d[4], d[5], d[1]:upper(), all) }
+      local t = { banner, ("#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF MOTH_%s\n#include \"kernels/cpu/typed/%s.h\"\n"):format(d[2], d[3], d[4], d[5], d[1]:upper(), all) }
       if d[5] ~= 0 then t[#t + 1] = ("extern const MothKernels moth_kernels_float32_%s;"):format(isa) end
       local rows = {}
       for _, op in ipairs(ops) do
