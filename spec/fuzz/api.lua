@@ -83,35 +83,38 @@ local calls, raised, episode = 0, 0, only or tonumber(os.getenv("MOTH_FROM")) or
 local by_name = {}
 local begun = os.time()
 while only and episode == only or not only and calls < cases and os.time() - begun < seconds do
-  local c = Chance.new(seed, episode)
   local name = names[episode % #names + 1]
   local source = require("fuzz." .. name)
   local plain = episode % 4 == 3 and name ~= "hooks"
-  local program = P.new(device, plain)
-  local before = live()
-  for i = 1, LINES do
-    local text, pure, what, strict = source(c, program, i)
-    local line = pure and text or text .. " -- impure"
-    tell(("MOTH_SEED=%d MOTH_EPISODE=%d %s line %d\n%s"):format(seed, episode, name, i, line))
-    local wrong, failed, err = program:run(text, pure, strict)
-    if loud then print(line .. (failed and loud == "2" and " --> " .. P.text_of(err) or "")) end
-    calls = calls + 1
-    if failed then raised = raised + 1 end
-    by_name[what] = by_name[what] or { 0, 0 }
-    by_name[what][failed and 2 or 1] = by_name[what][failed and 2 or 1] + 1
-    if wrong then
-      report(what .. ": " .. wrong, line, ("MOTH_SEED=%d MOTH_EPISODE=%d %s line %d:"):format(seed, episode, name, i))
+  -- The bytes of tensors that stay after the episode's lines.
+  local function run(quiet)
+    local c = Chance.new(seed, episode)
+    local program = P.new(device, plain)
+    local before = live()
+    for i = 1, LINES do
+      local text, pure, what, strict = source(c, program, i)
+      local line = pure and text or text .. " -- impure"
+      tell(("MOTH_SEED=%d MOTH_EPISODE=%d %s line %d\n%s"):format(seed, episode, name, i, line))
+      local wrong, failed, err = program:run(text, pure, strict)
+      if not quiet then
+        if loud then print(line .. (failed and loud == "2" and " --> " .. P.text_of(err) or "")) end
+        calls = calls + 1
+        if failed then raised = raised + 1 end
+        by_name[what] = by_name[what] or { 0, 0 }
+        by_name[what][failed and 2 or 1] = by_name[what][failed and 2 or 1] + 1
+        if wrong then
+          report(what .. ": " .. wrong, line, ("MOTH_SEED=%d MOTH_EPISODE=%d %s line %d:"):format(seed, episode, name, i))
+        end
+      end
     end
+    program:drop()
+    tell(("MOTH_SEED=%d MOTH_EPISODE=%d %s at its end"):format(seed, episode, name))
+    return live() - before
   end
-  program:drop()
-  tell(("MOTH_SEED=%d MOTH_EPISODE=%d %s at its end"):format(seed, episode, name))
-  local after = live()
-  if plain and after > before then
-    after = live()
-    if after > before then
-      report(("leak: %d bytes of tensors stay"):format(after - before), "(the whole episode)",
-        ("MOTH_SEED=%d MOTH_EPISODE=%d %s"):format(seed, episode, name))
-    end
+  -- A module may keep a tensor from its first use on: a leak is what stays each time.
+  if run() > 0 and plain and live() and run(true) > 0 then
+    report(("leak: %d bytes of tensors stay"):format(run(true)), "(the whole episode)",
+      ("MOTH_SEED=%d MOTH_EPISODE=%d %s"):format(seed, episode, name))
   end
   episode = episode + 1
 end

@@ -60,7 +60,7 @@ end
 
 local odd = { "nil", "true", "false", "'x'", "''", "'mean'", "'cpu'", "{}", "{1}", "{{}}", "{1,2,'x'}", "{dim=1}",
   "{bogus=1}", "print", "function() end", "io.stdout", "newproxy(true)", "moth.float32", "moth.device('cpu')",
-  "coroutine.create(print)", "('x'):rep(5000)", "'a\\0b'", "gen()", "freed()", "2^53+2", "moth.nn.Linear(2,3)", "1LL",
+  "coroutine.create(print)", "LONG", "'a\\0b'", "gen()", "freed()", "2^53+2", "moth.nn.Linear(2,3)", "1LL",
   "setmetatable({}, {})", "{p[1],p[2]}", "{[1]=p[1],[3]=p[2]}", "{p[1],7}" }
 --- The text of what few arguments take.
 function Chance:oddity() return self:pick(odd) end

@@ -100,7 +100,7 @@ P.layouts = { "contiguous", "contiguous", "transposed", "strided", "offset", "ex
 -- so that when it ends nothing may be left. (A history can hold itself: x:add_(x:cos()), as in PyTorch.)
 function P.new(device, plain)
   local env = setmetatable({ p = {}, moth = moth, ops = ops, B = B, nn = moth.nn, F = moth.nn.functional,
-    optim = moth.optim, func = moth.func, autograd = moth.autograd, inf = math.huge, nan = 0 / 0 }, { __index = _G })
+    optim = moth.optim, func = moth.func, autograd = moth.autograd, inf = math.huge, nan = 0 / 0, LONG = ("x"):rep(5000) }, { __index = _G })
   local c, dtype, shaped = Chance.new(1), "float32", "contiguous"
   local self = { env = env, device = device, plain = plain }
 
@@ -244,7 +244,9 @@ function P.new(device, plain)
     return out
   end
 
-  --- The op, and the same on row-major copies of its operands: the same bits.
+  --- The op, and the same on row-major copies of its operands: the same bits. Under ASan only the same shape: built by
+  -- -O1, products and sums are joined to one rounding in one loop and not in the other.
+  local exact = not os.getenv("ASAN_OPTIONS")
   function env.row_major(name, ...)
     local copies = pack(...)
     for i = 1, copies.n do
@@ -254,7 +256,7 @@ function P.new(device, plain)
     local ok, want = attempt(ops[name], unpack(copies, 1, copies.n))
     if not ok or layout_of(want[1]) ~= layout_of(out) then
       self.finding = name .. " fails on row-major operands, or has another shape"
-    elseif B.numel(out) <= MOST and bytes(want[1]) ~= bytes(out) then
+    elseif exact and B.numel(out) <= MOST and bytes(want[1]) ~= bytes(out) then
       self.finding = name .. " gives other bits for row-major operands"
     end
     return out
@@ -317,7 +319,9 @@ function P.text_of(err) return type(err) == "string" and err or "a " .. type(err
 function P.complaint(err, strict, own)
   if own and (type(err) ~= "string" or err:find("^%a+$")) then return end
   if type(err) ~= "string" then return "the error is no text but a " .. type(err) end
-  if err:find("^spec/") or err:find("^fuzz:1: [fuz1: ]*attempt to ") then return end -- the line's own
+  if err:find("^spec/") or err:find("^fuzz:1: [fuz1: ]*attempt to ") or err:find("^attempt to call a") then
+    return -- the line's own, the latter by a tail call
+  end
   local called = err:match("^fuzz:1: bad argument #%d+ to '(%l+)'")
   if called and (_G[called] or coroutine[called]) then return end
   for _, pattern in ipairs(raw) do

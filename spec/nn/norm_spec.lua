@@ -44,6 +44,11 @@ describe("nn norms", function()
     assert.has_error(function() nn.GroupNorm(4, 6) end)
   end)
 
+  it("instance_norm with running statistics names an input without channels", function()
+    assert.error_matches(function() nn.functional.instance_norm(T({ 1, 2 }), T({ 0 }), T({ 1 })) end,
+      "expected %[samples, channels, %.%.%.%], got a shape of 1 dimensions")
+  end)
+
   it("BatchNorm keeps running statistics in buffers and uses them in evaluation", function()
     local m = nn.BatchNorm1d(2, f64)
     local x = T({ { 1, 10 }, { 2, 20 }, { 3, 60 } })

@@ -134,6 +134,7 @@ describe("learning-rate schedules #quick #M208", function()
     assert.error_matches(function() S.StepLR(opt, { step = 1 }) end, "unknown option 'step'")
     assert.error_matches(function() S.ExponentialLR({}, { gamma = 1 }) end, "expected an optimizer")
     assert.error_matches(function() S.SequentialLR(opt, { schedulers = {}, milestones = {} }) end, "n %- 1 milestones")
+    assert.error_matches(function() S.LambdaLR(opt, function() end) end, "lr_lambda must return a number, got nil")
   end)
 
   it("ReduceLROnPlateau needs its metric", function()

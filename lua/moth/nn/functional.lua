@@ -84,6 +84,9 @@ F.instance_norm = signature("F.instance_norm(Tensor input, Tensor running_mean?,
     if not own then return moth.batch_norm(x, mean, var, weight, bias, false, momentum, eps) end
     local size = B.size(x)
     local n, c = size[1], size[2]
+    if not c then
+      check.fail("[F.instance_norm] input: expected [samples, channels, ...], got a shape of %d dimensions", #size)
+    end
     local flat = { 1, n * c, unpack(size, 3) }
     local means, vars = mean:detach():repeat_({ n }), var:detach():repeat_({ n })
     local function each_sample(w) return w and w:expand({ n, c }):reshape(-1) end

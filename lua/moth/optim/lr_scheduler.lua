@@ -129,7 +129,11 @@ end, function(self) check.number("lr_scheduler.ConstantLR", "factor", self.facto
 define("LambdaLR", "function|list lr_lambda", function(self, base, epoch, i)
   local fn = type(self.lambdas) == "table" and self.lambdas[i] or self.lambdas
   if type(fn) ~= "function" then check.fail("[lr_scheduler.LambdaLR] there is no function for group %d", i) end
-  return base * fn(epoch)
+  local factor = fn(epoch)
+  if type(factor) ~= "number" then
+    check.fail("[lr_scheduler.LambdaLR] lr_lambda must return a number, got %s for epoch %d", type(factor), epoch)
+  end
+  return base * factor
 end, function(self) self.lambdas, self.lr_lambda = self.lr_lambda, nil end)
 
 --- base (1 - epoch / total_iters)^power, 0 after total_iters epochs.
