@@ -6,8 +6,8 @@
 --     local ds = Squares()
 --     #ds, ds[3]                                        --> 100, { 3, 9 }: several values are a list
 --
--- A dataset that has `get_batch(positions)` (an int64 tensor) gives whole batches, collated, in one go: the
--- DataLoader then makes no samples.
+-- A dataset with `get_batch(positions)` (an int64 tensor) returns whole batches, collated: the DataLoader then makes no
+-- single samples.
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
@@ -124,7 +124,7 @@ M.random_split = signature("data.random_split(Dataset dataset, number[] lengths,
 function(ds, lengths, generator)
   local n, sum = ds:size(), 0
   for _, l in ipairs(lengths) do sum = sum + check.number("data.random_split", "a length", l, 0) end
-  if sum <= 1 + 1e-9 and n ~= sum then -- shares: what rounding leaves goes round from the first part
+  if sum <= 1 + 1e-9 and n ~= sum then -- shares: the remainder is dealt out from the first part on
     if math.abs(sum - 1) > 1e-9 then check.fail("data.random_split: the shares add up to %g, not 1", sum) end
     local counts, left = {}, n
     for k, share in ipairs(lengths) do

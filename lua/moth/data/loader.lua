@@ -5,8 +5,8 @@
 --     for i, x, y in loader:enumerate() do … end  -- with the number of the batch, from 1
 --     print(#loader)                              -- batches in an epoch
 --
--- Where the dataset has get_batch and no collate_fn is given, a batch is made in one go (one index_select per
--- tensor of a TensorDataset); otherwise from single samples.
+-- Where the dataset has get_batch and no collate_fn is given, a batch is one call of get_batch (one index_select per
+-- tensor of a TensorDataset); otherwise it is collated from single samples.
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
@@ -22,8 +22,8 @@ end)
 
 require "moth.data.dataset" -- the type Dataset of signatures
 
---- collate_fn: list of samples { n = …, … } -> values of the batch. pin_memory puts the tensors of batches into pinned
--- memory where there is CUDA, for x:cuda{non_blocking = true}.
+--- collate_fn: list of samples { n = …, … } -> values of the batch. pin_memory copies the tensors of batches to pinned
+-- memory if there is CUDA, for x:cuda{non_blocking = true}.
 DataLoader.__init = signature.init("data.DataLoader(Dataset dataset, count batch_size?, bool shuffle?, \z
   Sampler sampler?, Sampler batch_sampler?, size num_workers=0, callable collate_fn?, bool pin_memory=false, \z
   bool drop_last=false, *, Generator generator?)", function(self, o)
@@ -40,17 +40,17 @@ DataLoader.__init = signature.init("data.DataLoader(Dataset dataset, count batch
   self.pin_memory = o.pin_memory and moth.cuda.is_available()
   self.sampler = o.sampler or o.shuffle and sampler.RandomSampler(dataset, { generator = o.generator })
     or sampler.SequentialSampler(dataset)
-  self.order = o.batch_sampler and (o.batch_sampler.sampler or o.batch_sampler) or self.sampler -- what draws the order
+  self.order = o.batch_sampler and (o.batch_sampler.sampler or o.batch_sampler) or self.sampler -- draws the order
 end)
 
---- How many batches an epoch has.
+--- The number of batches in an epoch.
 function DataLoader:size()
   if self.batch_sampler then return self.batch_sampler:size() end
   local n = self.sampler:size() / self.batch_size
   return self.drop_last and math.floor(n) or math.ceil(n)
 end
 
--- The state of the generator that shuffles: the loader's own, else the default one.
+-- The state of the generator that shuffles: the sampler's own, else the default generator's.
 local function rng(self)
   local own = self.order.generator
   return own and own:get_state() or moth.get_rng_state()
@@ -62,14 +62,14 @@ end
 
 local function pack(...) return { n = select("#", ...), ... } end
 
--- The values of a batch, given a list of positions.
+-- The values of a batch of the samples at `positions` (a list).
 local function from_samples(self, positions)
   local samples = {}
   for k, i in ipairs(positions) do samples[k] = pack(self.dataset:get(i)) end
   return (self.collate_fn or collate.default)(samples)
 end
 
--- Batches by get_batch, out of one tensor of positions, without the first `skip`.
+-- Iterates over batches by get_batch, from one tensor of positions, without the first `skip` batches.
 local function iter_tensor(self, positions, skip)
   local n, at = positions:size(1), 1 + skip * self.batch_size
   return function()
@@ -100,7 +100,7 @@ function DataLoader:iter()
   self.resume = nil
   local epoch = { start = rng(self), given = 0 }
   local next_batch
-  if resume and resume.start then -- the order of the epoch that was broken off, drawn as it was then
+  if resume and resume.start then -- draw the order of the interrupted epoch again
     epoch = { start = resume.start, given = resume.given }
     local now = rng(self)
     set_rng(self, resume.start)
@@ -112,7 +112,7 @@ function DataLoader:iter()
   self.epoch = epoch
   local function count(...)
     if (...) == nil then
-      if self.epoch == epoch then self.epoch = nil end -- the next epoch has an order of its own
+      if self.epoch == epoch then self.epoch = nil end -- finished: the next epoch draws a new order
     else
       epoch.given = epoch.given + 1
     end
@@ -122,7 +122,7 @@ function DataLoader:iter()
   return function() return count(pinned(next_batch())) end
 end
 
--- The same before pinning, without the first `skip` batches.
+-- Iterates over one epoch without the first `skip` batches; not pinned.
 function DataLoader:batches(skip)
   local whole = self.dataset.get_batch and not self.collate_fn
   if whole and not self.batch_sampler and self.sampler.positions then
@@ -140,8 +140,8 @@ function DataLoader:batches(skip)
   end
 end
 
--- `for x, y in loader do`: Lua then calls the loader itself, with the first value that it gave last. So loops that are
--- under way are kept by that value: loops over one loader may nest, and one that was broken off is forgotten.
+-- `for x, y in loader do`: Lua calls the loader itself with the first value of the last batch. Loops in progress are
+-- stored under that value: loops over one loader may nest, and an abandoned one is forgotten.
 local function go_on(loops, next_batch, last, first, ...)
   if last ~= nil then loops[last] = nil end
   if first == nil then return nil end
@@ -166,7 +166,7 @@ function DataLoader.__call(self, ...)
   return go_on(loops, next_batch, last, next_batch())
 end
 
---- `for i, x, y in loader:enumerate() do`: the same with the number of the batch in front, from 1.
+--- `for i, x, y in loader:enumerate() do`: as iter(), with the number of the batch, from 1, first.
 function DataLoader:enumerate()
   local next_batch, i = self:iter(), 0
   local function numbered(...)
@@ -177,16 +177,16 @@ function DataLoader:enumerate()
   return function() return numbered(next_batch()) end
 end
 
---- Where the loader stands, within an epoch, too: a plain table for moth.save. The next iter() of a loader that has
--- loaded it gives the batches that are still due, and epochs after it are shuffled as they would have been.
+--- The position of the loader, also within an epoch: a plain table for moth.save. After load_state_dict the next iter()
+-- gives the remaining batches, and later epochs are shuffled as they would have been.
 function DataLoader:state_dict()
   local epoch = self.epoch or {}
   return { start = epoch.start, given = epoch.given, generator = rng(self), size = self.dataset:size(),
     batch_size = self.batch_size, epoch = self.order.epoch }
 end
 
---- Goes on where another loader over the same data stood. Sets the state of its generator (without one of its own:
--- of the default generator). Samplers of one's own must draw their order when iter() is called.
+--- Continues at the position of another loader over the same data. Sets the state of the sampler's generator (or of the
+-- default generator, if it has none). Custom samplers must draw their order when iter() is called.
 function DataLoader:load_state_dict(sd)
   local where = "load_state_dict of data.DataLoader"
   if type(sd) ~= "table" or type(sd.generator) ~= "table" then
@@ -200,7 +200,7 @@ function DataLoader:load_state_dict(sd)
   self.resume, self.epoch = { start = sd.start, given = sd.given }, nil
   if sd.epoch and self.order.set_epoch then self.order:set_epoch(sd.epoch) end
   set_rng(self, sd.generator)
-  if sd.start then self.epoch = { start = sd.start, given = sd.given } end -- saved again before it goes on
+  if sd.start then self.epoch = { start = sd.start, given = sd.given } end -- for state_dict() before the next iter()
 end
 
 return DataLoader

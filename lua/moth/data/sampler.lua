@@ -1,5 +1,5 @@
---- Samplers: in which order a DataLoader reads. The contract is `iter()`, which returns an iterator function of
--- positions from 1, and `size()`. A sampler that has `positions()` gives all of them as one int64 tensor.
+--- Samplers: the order in which a DataLoader reads. The contract is `iter()`, which returns an iterator function over
+-- positions from 1, and `size()`. `positions()`, if a sampler has it, returns all of them as one int64 tensor.
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -85,9 +85,9 @@ function WeightedRandomSampler:positions()
   return moth.multinomial(self.weights, self.num_samples, self.replacement, { generator = self.generator })
 end
 
---- The share of one of several processes: disjoint, of equal size, from a permutation that all ranks share.
--- rank: from 0; drop_last = false: the first samples are repeated to fill up. set_epoch(e) changes the permutation;
--- without it every epoch repeats the order.
+--- The share of one of several processes: disjoint, of equal size, from one permutation for all ranks.
+-- rank: from 0; drop_last = false: the first samples are repeated to make the shares equal. set_epoch(e) changes the
+-- permutation; without it every epoch repeats the order.
 local DistributedSampler = class("DistributedSampler", Sampler)
 M.DistributedSampler = DistributedSampler
 
@@ -119,7 +119,7 @@ function DistributedSampler:positions()
   return order:view(each, self.num_replicas):select(2, self.rank + 1):contiguous()
 end
 
---- Lists of batch_size positions of another sampler. drop_last leaves out a last one that is not full.
+--- Lists of batch_size positions of another sampler. drop_last leaves out an incomplete last list.
 local BatchSampler = class("BatchSampler", Sampler)
 M.BatchSampler = BatchSampler
 

@@ -1,4 +1,4 @@
---- datasets.IDX: grey images and their labels out of two IDX files, whoever's they are.
+--- datasets.IDX: grey images and their labels from any two IDX files.
 --
 --     local ds = moth.datasets.IDX("my-images.gz", "my-labels.gz", { classes = { "cat", "dog" }, transform = t })
 --

@@ -1,4 +1,4 @@
---- A data set of uint8 images in memory with a transform: what MNIST, FashionMNIST and Synthetic are.
+--- A data set of uint8 images in memory with a transform: the base of MNIST, FashionMNIST and Synthetic.
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -32,7 +32,7 @@ function ImageDataset:get(i)
   return x, y
 end
 
---- Images and labels at `positions` (int64), transformed as one batch. Called get_batch where there is one.
+--- Images and labels at `positions` (int64), transformed as one batch. Becomes get_batch where the transform allows it.
 function ImageDataset:transformed(positions)
   local x = self.images:index_select(1, positions)
   if self.transform then x = self.transform:batch(x) end

@@ -1,4 +1,4 @@
---- moth.datasets: sets of images. A file's 0-based classes become positions: labels are 1..10.
+--- moth.datasets: sets of images. Classes count from 0 in files and from 1 here: labels are 1..10.
 local B = require "moth_lua"
 local moth = require "moth"
 local signature = require "moth.utils.signature"
@@ -7,7 +7,7 @@ require "moth.data.dataset" -- the type Dataset
 local M = {}
 
 --- The mean and the standard deviation of the pixels, from 0 to 1: stats(train) -> 0.2860, 0.3530 for FashionMNIST.
--- Of a data set that has `images` (uint8) its raw images are taken, else the first values of its samples.
+-- Uses the raw `images` (uint8) of a data set that has them, else the first values of its samples.
 M.stats = signature("datasets.stats(Dataset dataset)", function(ds)
   local n, sum, squares, scale = 0, 0, 0, 1
   local function add(x)

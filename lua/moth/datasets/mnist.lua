@@ -3,11 +3,11 @@
 --     local train = moth.datasets.FashionMNIST("./data", { split = "train", download = true, transform = t })
 --     local x, y = train:get(1)     -- y from 1 to 10; train.classes[y] is its name
 --
--- split = "train" are the 60,000 images of the training files, "test" (or "t10k", as its files are called) the 10,000
--- of the others; train = true and false say the same. The IDX files, gzipped or not, are looked for in the folder given
--- (./data without one), then in $MOTH_DATA, in each by itself and in a subfolder such as mnist or FashionMNIST/raw.
--- What is missing is downloaded into the first of these where o.download says so.
--- A file is read only if its sum is that of the published one (check = false reads any; datasets.IDX reads others).
+-- split = "train" has the 60,000 training images, "test" (or "t10k", as its files are called) the 10,000 test images;
+-- train = true and false mean the same. The IDX files, gzipped or not, are looked for in the given folder (default
+-- ./data), then in $MOTH_DATA, in each directly and in a subfolder such as mnist or FashionMNIST/raw.
+-- Missing files are downloaded into the first of these if o.download is set.
+-- A file is read only if its checksum is the published one (check = false reads any; datasets.IDX reads others).
 local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -18,7 +18,7 @@ local ImageDataset = require "moth.datasets.images"
 local IDX = require "moth.datasets.idx"
 local sources = require "moth.datasets.sources"
 
-local parts = { train = "train", test = "t10k", t10k = "t10k" } -- split -> how its files' names begin
+local parts = { train = "train", test = "t10k", t10k = "t10k" } -- split -> prefix of its files' names
 local kinds = { "images-idx3-ubyte", "labels-idx1-ubyte" }
 
 -- ---- finding ---------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ local function places(source, root)
   return out
 end
 
--- The paths of a part ("train" or "t10k"): images and labels out of one folder.
+-- The paths of a part ("train" or "t10k"): images and labels from one folder.
 local function find(source, root, part)
   for _, place in ipairs(places(source, root)) do
     for _, suffix in ipairs({ ".gz", "" }) do
@@ -60,8 +60,8 @@ local function fetch(url, path)
   return run(("wget -q -T 30 -t 2 -O %s %s"):format(quoted(path), quoted(url)))
 end
 
--- Downloads a file of a source into `folder`, if it comes with the right sum from one of the mirrors. Returns why
--- it did not, or nil.
+-- Downloads a file of a source into `folder` from the first mirror that gives the right checksum. Returns nil, or why
+-- it failed.
 local function download(source, folder, file)
   local path, why = folder .. "/" .. file .. ".gz", "no mirror could be reached: this machine is offline, or has " ..
     "neither curl nor wget"
@@ -81,7 +81,7 @@ local function download(source, folder, file)
   return why
 end
 
--- Downloads the parts that are nowhere. Returns why it could not, or nil.
+-- Downloads the missing parts. Returns nil, or why it failed.
 local function download_missing(source, root)
   local base = root or "data"
   local folder, fresh = base .. "/" .. source.folders[1], not run("test -d " .. quoted(base))
@@ -101,7 +101,7 @@ end
 
 -- ---- checking --------------------------------------------------------------------------------------
 
--- "MNIST's t10k-images-idx3-ubyte" for a sum of one kind ("sha256", "md5"), or nil.
+-- The name of the file with a checksum of a kind ("sha256", "md5"), as "MNIST's t10k-images-idx3-ubyte", or nil.
 local function owner(kind, sum)
   for name, source in each(sources) do
     for file, known in each(source[kind]) do
@@ -110,7 +110,7 @@ local function owner(kind, sum)
   end
 end
 
--- MD5 of an IDX file of bytes, unpacked: its header says no more than dtype and shape.
+-- MD5 of the unpacked IDX file of a uint8 tensor; its header, dtype and shape, is made again.
 local function sum_of(tensor)
   local head = { "\0\0\8", string.char(tensor:dim()) }
   for d = 1, tensor:dim() do
@@ -144,7 +144,7 @@ local function part_of(where, o)
   return o.train == false and "t10k" or "train"
 end
 
--- Why there are no files of `part`, and what to do.
+-- The error message for missing files of `part`: why, and what to do.
 local function absent(source, root, part, failed)
   local other = part == "train" and "t10k" or "train"
   local lies = find(source, root, other)
@@ -188,7 +188,7 @@ local function define(name)
     ImageDataset.__init(self, images, labels, made)
   end)
 
-  --- Are there files of a split (of any, without one)? Nothing is downloaded.
+  --- Whether there are files of a split (by default of any). Downloads nothing.
   cls.available = signature(where .. ".available(path root?, string split?)", function(root, split)
     if split == nil then return find(source, root, "t10k") ~= nil or find(source, root, "train") ~= nil end
     return find(source, root, part_of(where, { split = split })) ~= nil

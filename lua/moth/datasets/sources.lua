@@ -1,5 +1,5 @@
---- What there is to know of MNIST's and FashionMNIST's files: where they lie, where they come from, their sums.
--- Per file: SHA-256 as it is published (.gz), MD5 of what is in it: others have packed the same content anew.
+--- Folders, mirrors and checksums of MNIST's and FashionMNIST's files.
+-- Per file: SHA-256 of the published .gz, and MD5 of the unpacked content, as others have compressed it again.
 local sources = {
   MNIST = {
     folders = { "mnist", "MNIST", "MNIST/raw" },

@@ -1,4 +1,4 @@
---- datasets.Synthetic: made-up 28x28 images in ten classes, for where there is no data and no network.
+--- datasets.Synthetic: made-up 28x28 images in ten classes, for machines without data and network.
 --
 -- Each class is a smooth random pattern. An image is its class's pattern, moved by up to five pixels, mixed
 -- with a fainter one of another class, with its own contrast and noise. A small MLP gets above 90 %, a nearest
@@ -22,7 +22,7 @@ local function interpolation()
   return moth.tensor(rows)
 end
 
--- float (CLASSES * MOVES, SIZE, SIZE): every pattern at every place, in 0..1.
+-- float (CLASSES * MOVES, SIZE, SIZE): every pattern at every shift, in 0..1.
 local function bank(generator)
   local up, out = interpolation(), {}
   for _ = 1, CLASSES do
@@ -46,7 +46,7 @@ Synthetic.__init = signature.init("datasets.Synthetic(*, bool train=true, count 
   local patterns = bank(moth.Generator(seed))
   local g = moth.Generator(seed * 2 + (train and 1000003 or 2000003))
   local function draw(low, high, shape) return moth.rand(shape, { generator = g }) * (high - low) + low end
-  local function pick(classes) -- a pattern of each class, somewhere
+  local function pick(classes) -- a pattern of each class, at a random shift
     local move = moth.randint(0, MOVES, { n }, { generator = g })
     return patterns:index_select(1, (classes - 1) * MOVES + move + 1)
   end

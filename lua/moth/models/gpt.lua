@@ -55,7 +55,7 @@ GPT.__init = signature.init("models.GPT(*, count vocab_size, size n_layer=12, co
   self:reset()
 end)
 
---- GPT-2's: normal with deviation 0.02, projections into the residual 0.02 / sqrt(2 n_layer), biases 0.
+--- GPT-2's initialisation: normal with deviation 0.02, projections into the residual 0.02 / sqrt(2 n_layer), biases 0.
 function GPT:reset()
   for name, p in self:named_parameters() do
     if name:find("c_proj%.weight$") then
@@ -69,7 +69,7 @@ function GPT:reset()
 end
 
 --- idx (B, T) tokens from 1; targets (B, T) likewise, optional.
--- @return logits (B, T, vocab_size); with targets the mean cross-entropy, too
+-- @return logits (B, T, vocab_size); with targets also the mean cross-entropy
 function GPT:forward(idx, targets)
   local T = idx:size(2)
   if T > self.config.block_size then
@@ -87,7 +87,7 @@ end
 local to_generate = signature("models.GPT:generate(Tensor idx, size max_new_tokens, number temperature=1, \z
   count top_k?, Generator generator?)", function(...) return ... end)
 
---- Goes on with idx (B, T): max_new_tokens more, each drawn from the model's probabilities.
+--- Extends idx (B, T) by max_new_tokens tokens, each drawn from the model's probabilities.
 -- @return (B, T + max_new_tokens)
 function GPT:generate(...)
   local idx, max_new_tokens, temperature, top_k, generator = to_generate(...)

@@ -8,7 +8,7 @@ local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local ops = B.ops
 
--- A number, dimension or word as PyTorch's listing shows it.
+-- A number, dimension or word as PyTorch's repr shows it.
 local function show(p, value)
   if type(value) == "string" then return ("%s='%s'"):format(p.name, value) end
   if p.type == "Dim" then return ("%s=%d"):format(p.name, value > 0 and value - 1 or value) end

@@ -1,7 +1,7 @@
 --- module:clone(): a module like it with parameters and buffers of its own (Python's copy.deepcopy).
 --
--- Everything that its fields reach is copied once, so that what was shared within (tied weights) is shared in the copy;
--- functions, classes, generators and other values that are no tables are the same ones. Hooks come along.
+-- Every table and tensor reachable from its fields is copied once, so that sharing within the module (tied weights) is
+-- kept. Functions, classes, generators and other values are shared with the original. Hooks are copied too.
 local B = require "moth_lua"
 local Ordered = require "moth.nn.ordered"
 local Parameter = require "moth.nn.parameter"

@@ -23,7 +23,7 @@ local function differs(list, value)
   return false
 end
 
--- What stands around an image, as moth.pad takes it: before and behind, from the last dimension on.
+-- The padding as moth.pad takes it: { before, after, … } from the last dimension on.
 local function around(self, n)
   local pad, more, list = self.padding, nil, {}
   if type(pad) == "string" then

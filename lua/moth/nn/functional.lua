@@ -5,8 +5,8 @@
 --     local h = F.gelu(F.linear(x, w, b), { approximate = "tanh" })
 --     local loss = F.cross_entropy(logits, labels, { label_smoothing = 0.1 })
 --
--- Most are ops of the table and stand here under the same name; the others add PyTorch's parameters to them, without
--- those that it has given up (size_average, reduce).
+-- Most are ops of the table under the same name; the others add PyTorch's parameters to ops, except its deprecated
+-- ones (size_average, reduce).
 local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
@@ -44,7 +44,7 @@ F.dropout = signature("F.dropout(Tensor input, number p=0.5, bool training=true,
 end)
 
 --- index (…) of positions, weight (V, D) -> (…, D). Row padding_idx gets no gradient. sparse: the gradient of weight,
--- if that is a leaf, is a row gradient (moth.row_grad).
+-- if it is a leaf, is a row gradient (moth.row_grad).
 F.embedding = signature("F.embedding(Tensor input, Tensor weight, Index padding_idx?, *, bool sparse=false)",
   function(index, weight, padding_idx, sparse)
     if padding_idx and padding_idx < 0 then padding_idx = B.size(weight, 1) + 1 + padding_idx end
@@ -58,7 +58,7 @@ F.embedding = signature("F.embedding(Tensor input, Tensor weight, Index padding_
     return out
   end)
 
---- positions (…) -> int64 (…, num_classes); without num_classes: as many as the largest position.
+--- positions (…) -> int64 (…, num_classes); num_classes = -1: the largest position.
 F.one_hot = signature("F.one_hot(Tensor tensor, int num_classes=-1)", function(index, num_classes)
   if num_classes == -1 then num_classes = B.numel(index) > 0 and index:amax():item() or 0 end
   return moth.one_hot(index, num_classes)
@@ -69,8 +69,8 @@ F.normalize = signature("F.normalize(Tensor input, number p=2, Dim dim=2, number
   return x / x:norm(p, dim, true):clamp({ min = eps })
 end)
 
---- x (N, C, …): each channel of each sample by its own mean and variance, or, without use_input_stats, by the running
--- ones, which are updated with the means over the samples otherwise.
+--- x (N, C, …): normalises each channel of each sample by its own mean and variance and updates the running statistics
+-- with their means over the samples; use_input_stats = false: normalises by the running statistics.
 F.instance_norm = signature("F.instance_norm(Tensor input, Tensor running_mean?, Tensor running_var?, Tensor weight?, \z
   Tensor bias?, bool use_input_stats=true, number momentum=0.1, number eps=1e-5)",
   function(x, mean, var, weight, bias, own, momentum, eps)
@@ -98,7 +98,7 @@ F.instance_norm = signature("F.instance_norm(Tensor input, Tensor running_mean?,
     return y:view(size)
   end)
 
--- Convolution and pooling, losses, other sizes.
+-- Convolution and pooling, losses, resizing.
 for _, part in ipairs({ "conv", "loss", "resize" }) do
   for name, fn in each(require("moth.nn.functional_" .. part)) do F[name] = fn end
 end

@@ -1,5 +1,5 @@
---- The table of activations: what moth.nn.activation makes classes of, and the functional forms of those that can work
--- in place, F.relu(x, true).
+--- The table of activations, from which moth.nn.activation makes classes, and the functional forms with an `inplace`
+-- argument, F.relu(x, true).
 --
 -- A row says which op runs and which parameters there are, as a signature (moth.utils.signature).
 local B = require "moth_lua"
@@ -40,7 +40,7 @@ M.rows = {
   { "LogSoftmax", "log_softmax", "Dim dim", doc = "log(softmax(x)) along dim" },
 }
 
--- What works in place, where no op does: x's gradient needs x as it was.
+-- The in-place form of an op that has none. The gradient needs the old x, so the op runs on a copy under autograd.
 local function in_place(fn, fn_)
   return fn_ or function(x, ...)
     return x:copy_(fn(B.requires_grad(x) and B.grad_enabled() and x:clone() or x, ...))

@@ -11,7 +11,7 @@ local sizes = require "moth.nn.sizes"
 
 local F = {}
 
--- x with one more zero behind it along the last n dimensions for which `more` says so.
+-- x padded by one zero at the end of each of the last n dimensions i with more[i].
 local function extended(x, n, more)
   for i = 1, n do
     if more[i] then

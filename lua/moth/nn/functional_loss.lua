@@ -9,7 +9,7 @@ local F = {}
 
 local REDUCTION = "'mean'|'sum'|'none' reduction='mean'"
 
--- F[name]: parameters in which REDUCTION stands for that of losses.
+-- Defines F[name]; REDUCTION in `parameters` is replaced by the reduction parameter that all losses share.
 local function define(name, parameters, fn)
   F[name] = signature(("F.%s(%s)"):format(name, (parameters:gsub("REDUCTION", REDUCTION))), fn)
 end

@@ -1,4 +1,4 @@
---- The part of moth.nn.functional that changes the sizes of images, and dropout of whole channels.
+--- The part of moth.nn.functional that resizes images, dropout of whole channels and gumbel_softmax.
 --
 --     F.interpolate(x, { scale_factor = 2 })                          -- nearest
 --     F.interpolate(x, { size = { 64, 64 }, mode = "bilinear" })
@@ -43,9 +43,9 @@ local function interpolate(x, sizes, scale_factor, mode, align_corners)
   check.fail("%s mode 'area' is for 3 or 4 dimensions, got %d", where, n + 2)
 end
 
---- x (N, C, d1, …) in other sizes. size (a number or one for each of d1, …) or scale_factor (likewise; sizes are
+--- Resizes x (N, C, d1, …) to `size` (a number, or one for each of d1, …) or by `scale_factor` (likewise; sizes are
 -- rounded down); mode: "nearest", "linear", "bilinear", "trilinear", "area" (means).
--- Places are scaled by the ratio of the sizes (PyTorch's recompute_scale_factor = true).
+-- Coordinates are scaled by the ratio of the sizes (PyTorch's recompute_scale_factor = true).
 for _, name in ipairs({ "interpolate", "upsample" }) do
   F[name] = signature(("F.%s(Tensor input, int|int[] size?, number|number[] scale_factor?, string mode='nearest', \z
     bool align_corners?)"):format(name), interpolate)
@@ -95,8 +95,8 @@ for n = 1, 3 do
   end)
 end
 
---- Softmax of (x + Gumbel noise) / tau along dim: samples of a category that have a derivative.
--- hard: one-hot, with the derivative of the soft ones
+--- Softmax of (x + Gumbel noise) / tau along dim: differentiable samples of a categorical distribution.
+-- hard: one-hot samples with the derivative of the soft ones
 F.gumbel_softmax = signature("F.gumbel_softmax(Tensor logits, number tau=1, bool hard=false, *, Dim dim=-1, \z
   Generator generator?)", function(x, tau, hard, dim, generator)
   local u = ops.rand_like(x, { generator = generator })

@@ -1,7 +1,7 @@
 --- Hooks of modules. A module without hooks pays one test per call; `_hooks` is `false` then.
 --
 -- Backward hooks see all gradients of a module's inputs (or outputs) together: its inputs and outputs pass
--- through identity nodes with one backward each, as only one node sees several gradients at once.
+-- through identity nodes: only the backward of one node sees several gradients at once.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
@@ -10,7 +10,7 @@ local M = {}
 
 local kinds = { "forward_pre", "forward", "backward_pre", "backward" }
 
---- What a registration returns; `remove()` may be called more than once.
+--- The handle of a registered hook; `remove()` may be called more than once.
 local Handle = class("HookHandle")
 function Handle:__init(module, kind, fn) self.module, self.kind, self.fn = module, kind, fn end
 
@@ -18,7 +18,7 @@ function Handle:remove()
   local hooks = self.module and self.module._hooks
   if not hooks then return end
   local left, any = {}, false
-  for _, h in ipairs(hooks[self.kind]) do -- a copy: the list may be being walked
+  for _, h in ipairs(hooks[self.kind]) do -- into a new list: a caller may be iterating over the old one
     if h ~= self then left[#left + 1] = h end
   end
   hooks[self.kind] = left
@@ -50,8 +50,8 @@ local function list_of(value)
   return { value, n = 1 }
 end
 
--- `list` with each tensor that requires grad replaced by the output of one identity node, whose backward
--- calls on_grad(gradients at the same places) and passes on what that returns. Second result: was there any?
+-- `list` with each tensor that requires grad replaced by the output of one identity node, whose backward calls
+-- on_grad(gradients, at the same indices) and passes on its result. Second result: whether any requires grad.
 local function through(name, list, on_grad)
   local inputs, outputs, places, result = {}, {}, {}, { n = list.n }
   for i = 1, list.n do
@@ -74,7 +74,7 @@ local function through(name, list, on_grad)
   return result, true
 end
 
--- Runs backward hooks over `grads`, each of which may return others.
+-- Runs backward hooks over `grads`; each may return replacements.
 local function run_backward(module, kind, grads, ...)
   for _, h in ipairs(module._hooks and module._hooks[kind] or {}) do
     local other = h.fn(module, grads, ...)

@@ -13,8 +13,8 @@ local files = {
   PReLU = "prelu", functional = "functional", init = "init_", utils = "utils",
 }
 
--- Files all of whose fields are names of moth.nn. Those with a pattern that fits a name are looked at first, then the
--- others: no list of their names can fall out of step.
+-- Files whose fields are all names of moth.nn, with patterns of the names. For a name, files with a matching pattern
+-- are loaded first, then the others; so a class needs no entry here.
 local groups = {
   { "activation", "LU", "^Soft", "^Hard", "Sigmoid$", "Tanh" }, { "conv", "^Conv" }, { "dropout", "^Dropout" },
   { "loss", "Loss$" }, { "norm", "Norm" }, { "padding", "Pad%dd$" }, { "pool", "Pool%dd$", "[fF]old$" },
@@ -49,7 +49,7 @@ end
 
 require("moth.lazy")(nn, here, files, "moth.nn")
 
-getmetatable(nn).__names = function() -- for completion: what could be asked for
+getmetatable(nn).__names = function() -- for completion: all names, loaded or not
   local list = {}
   for name in each(files) do list[#list + 1] = name end
   for _, group in ipairs(groups) do

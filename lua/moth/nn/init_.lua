@@ -46,7 +46,7 @@ define("eye_", "Tensor tensor", function(t)
   return filled("copy_", t, moth.eye(t:size(1), t:size(2), { dtype = t:dtype() }))
 end)
 
---- The factor by which a nonlinearity's input is to be scaled; param: the slope of leaky_relu (0.01)
+--- The factor that keeps the variance through a nonlinearity; param: the slope of leaky_relu (0.01)
 define("calculate_gain", "string nonlinearity, number param?", function(nonlinearity, a)
   if nonlinearity == "relu" then return math.sqrt(2) end
   if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + (a or 0.01) ^ 2)) end
@@ -57,7 +57,7 @@ define("calculate_gain", "string nonlinearity, number param?", function(nonlinea
     nonlinearity)
 end)
 
--- Inputs and outputs per element: weight (out, in, …), the rest being the receptive field.
+-- fan_in and fan_out of a weight (out, in, …); the product of the other sizes is the receptive field.
 local function fans(where, t)
   need(where, t, 2)
   local area = 1
@@ -100,7 +100,7 @@ define("kaiming_normal_", kaiming, function(t, a, mode, nonlinearity, generator)
   return filled("normal_", t, 0, kaiming_std("kaiming_normal_", t, a, mode, nonlinearity), generator)
 end)
 
--- Rows of `a` (n, m), n <= m, made orthonormal in order: Gram-Schmidt, each row twice, as once loses digits.
+-- Makes the rows of `a` (n, m), n <= m, orthonormal in order: Gram-Schmidt, twice for each row, as once loses digits.
 local function orthonormal(a)
   for i = 1, a:size(1) do
     local row = a:select(1, i)
@@ -113,7 +113,7 @@ local function orthonormal(a)
   return a
 end
 
---- A (semi-)orthogonal matrix, all but the first dimension taken as one.
+--- A (semi-)orthogonal matrix: the first size by the product of the others.
 define("orthogonal_", "Tensor tensor, number gain=1, Generator generator?", function(t, scale, generator)
   need("orthogonal_", t, 2)
   if B.numel(t) == 0 then return t end

@@ -2,7 +2,7 @@
 --
 --     local criterion = nn.CrossEntropyLoss{ label_smoothing = 0.1 }
 --     local loss = criterion(logits, labels)   -- logits (N, C), labels (N): positions 1..C
--- Parameters are PyTorch's, in its order, without the size_average and reduce that it has given up.
+-- Parameters are PyTorch's, in its order, without the deprecated size_average and reduce.
 local B = require "moth_lua"
 local class = require "moth.class"
 local signature = require "moth.utils.signature"
@@ -12,7 +12,7 @@ local functional = require "moth.nn.functional"
 local reduction = "'mean'|'sum'|'none' reduction='mean'"
 local weight = "Tensor weight?"
 
--- class, functional form, whose options have the same order, and parameters; tensors move with the module
+-- { class, functional form (its options have the same order), parameters … }; tensors are buffers of the module
 local rows = {
   { "CrossEntropyLoss", "cross_entropy", weight, "int ignore_index=-100", reduction, "number label_smoothing=0" },
   { "NLLLoss", "nll_loss", weight, "int ignore_index=-100", reduction },
@@ -32,7 +32,7 @@ local rows = {
   { "TripletMarginLoss", "triplet_margin_loss", "number margin=1", "number p=2", "number eps=1e-6", "bool swap=false",
     reduction, three = true },
   { "GaussianNLLLoss", "gaussian_nll_loss", "*", "bool full=false", "number eps=1e-6", reduction, three = true },
-  -- no losses, but made alike
+  -- not losses, but of the same form
   { "CosineSimilarity", "cosine_similarity", "Dim dim=2", "number eps=1e-8" },
   { "PairwiseDistance", "pairwise_distance", "number p=2", "number eps=1e-6", "bool keepdim=false" },
 }

@@ -31,13 +31,13 @@ function Module.is(x)
   return type(mt) == "table" and rawget(mt, "__module") == true
 end
 
--- The state that is there before __init runs, which therefore need not call a base's.
+-- The state exists before __init runs, so that an __init need not call the base class's.
 function Module.__new()
   return { training = true, _parameters = Ordered.new(), _buffers = Ordered.new(), _modules = Ordered.new(),
     _transient = {}, _hooks = false }
 end
 
---- The __init of classes that have none: Net(3) would lose its 3.
+--- The __init of classes without one: arguments are an error, not ignored.
 function Module.__init(self, ...)
   if select("#", ...) > 0 then
     check.fail("[nn.%s] takes no arguments; write function %s:__init(…)", self.__name, self.__name)
@@ -118,11 +118,11 @@ function Module.__newindex(self, key, value)
   end
 end
 
---- A registry after modules and parameters among the plain fields have been moved there.
+--- A registry, after moving modules and parameters among the plain fields into theirs.
 function Module:registry(name)
   local strays
   for key, value in each(self) do
-    if type(key) == "string" and registry_of(value) then -- positions are those of lists
+    if type(key) == "string" and registry_of(value) then -- integer keys belong to lists
       strays = strays or {}
       strays[#strays + 1] = key
     end
@@ -169,7 +169,7 @@ end
 
 -- ---- walking ---------------------------------------------------------------------------------------
 
--- { { path, module }, ... }: depth first, each module once.
+-- { { path, module }, … }: depth first, each module once.
 local function walk(self, path, seen, out)
   if seen[self] then return out end
   seen[self] = true
@@ -180,7 +180,7 @@ local function walk(self, path, seen, out)
   return out
 end
 
--- { { path, tensor }, ... } of a registry, each tensor once.
+-- { { path, tensor }, … } of a registry, each tensor once.
 local function tensors(self, registry, prefix, recurse)
   local modules = recurse and walk(self, prefix, {}, {}) or { { prefix, self } }
   local seen, out = {}, {}
@@ -223,9 +223,8 @@ end
 local recursive = signature("parameters(bool recurse=true)", all)
 local named = signature("named_parameters(string prefix='', bool recurse=true)", all)
 
---- Lists of tensors or modules, and `for name, x in m:named_…() do`. They come in the order in which they were
--- assigned, a module's own before its children's. (Lua carries out `self.a, self.b = x, y` from the right: write a line
--- for each.)
+--- Lists of tensors or modules, and `for name, x in m:named_…() do`, in order of assignment, a module's own before its
+-- children's. (Lua assigns `self.a, self.b = x, y` from the right: write a line for each.)
 function Module:parameters(...) return seconds(tensors(self, "_parameters", "", recursive(...))) end
 function Module:named_parameters(...) return iterate(tensors(self, "_parameters", named(...))) end
 function Module:buffers(...) return seconds(tensors(self, "_buffers", "", recursive(...))) end
@@ -235,7 +234,7 @@ function Module:named_modules() return iterate(walk(self, "", {}, {})) end
 function Module:children() return seconds(children(self)) end
 function Module:named_children() return iterate(children(self)) end
 
---- How many numbers the parameters hold; o.trainable = true: of those that require grad.
+--- The number of elements of all parameters; o.trainable = true: only of parameters that require grad.
 function Module:num_parameters(o)
   o = check.options("num_parameters", o, "trainable")
   local n = 0
@@ -265,7 +264,7 @@ end
 
 -- ---- modes, gradients, conversion ------------------------------------------------------------------
 
---- Training mode of this and all submodules: matters to Dropout and BatchNorm only.
+--- Sets training mode of this and all submodules; dropout and running statistics depend on it.
 function Module:train(mode)
   if mode == nil then mode = true end
   if type(mode) ~= "boolean" then check.fail("[train] mode: expected true or false, got %s", class.name(mode)) end
@@ -285,7 +284,7 @@ end
 
 local set_to_none = signature("zero_grad(bool set_to_none=true)", all)
 
---- Forgets the gradients; set_to_none = false: fills them with zeros, in place.
+--- Removes the gradients; set_to_none = false: fills them with zeros, in place.
 function Module:zero_grad(...) Parameter.zero_grads(self:parameters(), set_to_none(...)) end
 
 --- fn(tensor) -> tensor over all parameters (keeping their handles) and buffers.
@@ -351,11 +350,11 @@ function Module:load_state_dict(sd, ...)
   return state_dict.load(self, sd, { strict = strict, ignore_mismatched_sizes = ignore })
 end
 
---- A module like this one with parameters and buffers of its own: what copy.deepcopy(model) is in Python.
+--- A deep copy with parameters and buffers of its own (Python's copy.deepcopy(model)).
 function Module:clone() return require "moth.nn.clone"(self) end
 
---- Hooks; each registration returns a handle with remove(). `input` and gradients are lists; what a hook
--- returns, if it is not nil, takes the place of what it was shown.
+--- Hooks; each registration returns a handle with remove(). `input` and gradients are lists; a result that is not nil
+-- replaces the value that the hook was given.
 -- forward_pre: fn(module, input); forward: fn(module, input, output);
 -- full_backward_pre: fn(module, grad_output); full_backward: fn(module, grad_input, grad_output).
 function Module:register_forward_pre_hook(fn) return hooks.register(self, "forward_pre", fn) end
@@ -363,10 +362,10 @@ function Module:register_forward_hook(fn) return hooks.register(self, "forward",
 function Module:register_full_backward_pre_hook(fn) return hooks.register(self, "backward_pre", fn) end
 function Module:register_full_backward_hook(fn) return hooks.register(self, "backward", fn) end
 
---- What stands between the parentheses of the listing; subclasses say it.
+--- The text between the parentheses of the printed module; subclasses override it.
 function Module.extra_repr() return "" end
 
---- PyTorch's nested listing, character by character: booleans are True and False, positions count from 0.
+--- PyTorch's repr of modules, character by character: booleans are True and False, positions count from 0.
 function Module.__tostring(self)
   local extra, lines = self:extra_repr(), {}
   for name, child in Ordered.items(self:registry("_modules")) do

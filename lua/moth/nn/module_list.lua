@@ -14,16 +14,16 @@ function ModuleList:__init(list, ...)
   self:extend(list or {})
 end
 
--- The children stand twice: by name in the registry, as those of all modules, and by position at self[1], self[2], …,
--- so that #list and ipairs(list) work and forward needs no list. What is done to one is done to the other: `mirror`
--- follows the registry at once, `adopt` the positions when the module is walked next (list[2] = m, table.remove(list)).
+-- Children are stored twice: by name in the registry, as in all modules, and by position at self[1], self[2], …, so
+-- that #list and ipairs(list) work and forward builds no list. `mirror` copies registry to positions at once; `adopt`
+-- copies positions to registry (after list[2] = m, table.remove(list)) when the module is next walked.
 
 local function mirror(self)
   local values = Ordered.values(rawget(self, "_modules"))
   for i = 1, math.max(#values, #self) do rawset(self, i, values[i]) end
 end
 
--- The registry's names for the modules by position: their own if they had one, else PyTorch's for the place.
+-- The registry for the modules by position: names are kept; modules without one get PyTorch's name for the position.
 local function renamed(self, n, map)
   local named, out = {}, Ordered.new()
   for name, m in Ordered.items(map) do
@@ -90,7 +90,7 @@ function ModuleList:size() return #self end
 --- `for i, m in list:iter() do`, or ipairs(list)
 function ModuleList:iter() return ipairs(self) end
 
---- A plain table must hold modules by position, and nothing by name.
+--- Raises unless a plain table has integer keys only.
 function ModuleList.check_list(name, list)
   if getmetatable(list) ~= nil then return end
   for key in each(list) do
@@ -98,7 +98,7 @@ function ModuleList.check_list(name, list)
   end
 end
 
---- Adds a module at the end, under PyTorch's name for its place ("0", "1", …). Returns the list.
+--- Adds a module at the end, under PyTorch's name for its position ("0", "1", …). Returns the list.
 function ModuleList:append(m)
   if not Module.is(m) then check.fail("%s: expected a module, got %s", self.__name, class.name(m)) end
   self:add_module(tostring(#self), m)

@@ -34,7 +34,7 @@ MultiheadAttention.__init = signature.init("nn.MultiheadAttention(count embed_di
   self:reset()
 end)
 
---- PyTorch's: weights uniform by Xavier, biases 0.
+--- PyTorch's default: input projections uniform by Xavier, biases 0; the weight of out_proj as in nn.Linear.
 function MultiheadAttention:reset()
   for _, name in ipairs({ "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight" }) do
     if self[name] then init.xavier_uniform_(self[name]) end
@@ -45,7 +45,7 @@ function MultiheadAttention:reset()
   end
 end
 
--- x (N, T, in) -> (N, heads, T, E / heads), by part 1, 2 or 3 of the projections
+-- x (N, T, in) -> (N, heads, T, E / heads), by part 1 (query), 2 (key) or 3 (value) of the input projection
 local function project(self, x, part, name)
   local E = self.embed_dim
   local w = self.in_proj_weight and self.in_proj_weight:narrow(1, (part - 1) * E + 1, E) or self[name]
@@ -54,7 +54,8 @@ local function project(self, x, part, name)
   return y:view(y:size(1), y:size(2), self.num_heads, E / self.num_heads):transpose(2, 3)
 end
 
--- Masks as moth's attention takes them. PyTorch's module masks say true for what is left OUT.
+-- attn_mask and key_padding_mask as one mask for scaled_dot_product_attention. In the module's masks, as in PyTorch's,
+-- true EXCLUDES a position.
 local function merge(attn_mask, padding, q)
   local function additive(m)
     if m:dtype() ~= moth.bool then return m end
@@ -74,7 +75,7 @@ local arguments = signature("nn.MultiheadAttention:forward(Tensor query, Tensor 
   bool is_causal=false)", function(...) return ... end)
 
 --- query (L, N, E), key (S, N, kdim), value (S, N, vdim); batch_first: (N, L, E) ...; without batch: (L, E) ...
--- attn_mask: (L, S) or (N heads, L, S); bool: true is left out; else added. key_padding_mask: (N, S), likewise.
+-- attn_mask: (L, S) or (N heads, L, S); bool: true excludes; else added. key_padding_mask: (N, S), likewise.
 -- need_weights = false is faster: attention is then one op.
 -- @return the result, of query's shape; the weights (N, L, S), not averaged (N, heads, L, S), without need_weights nil
 function MultiheadAttention:forward(...)

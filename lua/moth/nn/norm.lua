@@ -54,7 +54,7 @@ end
 local RMSNorm = class("RMSNorm", Module)
 M.RMSNorm = RMSNorm
 
---- eps: that of the dtype if none is given
+--- eps: by default the epsilon of the input's dtype
 RMSNorm.__init = signature.init("nn.RMSNorm(count|count[] normalized_shape, number eps?, \z
   bool elementwise_affine=true, device device?, dtype dtype?)", function(self, o)
   self.normalized_shape = shape_of("nn.RMSNorm", o.normalized_shape)
@@ -113,7 +113,7 @@ local function statistics(name, with_affine, track)
   end)
 end
 
--- Parameters and running statistics as at the beginning.
+-- Resets parameters and running statistics.
 local function reset_statistics(self)
   reset(self)
   if not self.track_running_stats then return end

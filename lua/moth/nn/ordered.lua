@@ -1,8 +1,8 @@
---- A table that knows in which order its keys came: what registries and state dicts are made of.
+--- A table that knows the order in which its keys were inserted; used for registries and state dicts.
 --
--- Entries are plain fields (`map.name`, `pairs(map)` in any order); the order is kept beside the table.
--- `map:keys()`, `map:items()` and `map:len()` follow it. An entry may have a method's name: code that must
--- not trip over that calls `Ordered.items(map)`.
+-- Entries are plain fields (`map.name`, `pairs(map)` in any order); the order is kept outside the table.
+-- `map:keys()`, `map:items()` and `map:len()` follow it. An entry may have a method's name: general code calls
+-- `Ordered.items(map)`.
 local B = require "moth_lua"
 
 local Ordered = {}
@@ -19,7 +19,7 @@ end
 function Ordered.__newindex(map, key, value)
   if value == nil then return end
   local list = orders[map]
-  if list.at[key] then remove(list, key) end -- it was set to nil since: comes last again
+  if list.at[key] then remove(list, key) end -- the entry was set to nil since: it goes to the end
   list.at[key] = true
   list[#list + 1] = key
   rawset(map, key, value)
@@ -34,7 +34,7 @@ function Ordered.keys(map)
   return out
 end
 
---- The values in order of insertion, as a new list. No closure: forward of Sequential stays compiled.
+--- The values in order of insertion, as a new list. Makes no closure, so that LuaJIT compiles loops that call it.
 function Ordered.values(map)
   local list, out, n = orders[map], {}, 0
   for i = 1, #list do
@@ -59,7 +59,7 @@ end
 
 function Ordered.len(map) return #Ordered.keys(map) end
 
---- An entry a line, in order: tensors by dtype and shape, all else as tostring has it.
+--- One line per entry, in order: tensors by dtype and shape, other values by tostring.
 function Ordered.__tostring(map)
   local lines = {}
   for key, value in Ordered.items(map) do

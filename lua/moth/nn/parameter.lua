@@ -3,20 +3,20 @@
 --     self.scale = nn.Parameter(moth.ones(8))
 --     self.frozen = nn.Parameter(moth.ones(8), { requires_grad = false })
 --
--- A tensor is a userdata and carries no fields, so which of them are parameters stands in a weak table.
+-- A tensor is a userdata without fields, so a weak table records which tensors are parameters.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local rows = require "moth.row_grad"
 
 local set = setmetatable({}, { __mode = "k" })
-local optimized = setmetatable({}, { __mode = "k" }) -- those that an optimizer knows by their handle
+local optimized = setmetatable({}, { __mode = "k" }) -- parameters whose handle an optimizer retains
 local Parameter = {}
 
 --- Is `x` a parameter?
 function Parameter.is(x) return set[x] == true end
 
---- A parameter with the bytes of a tensor (shared, not copied).
+--- A parameter that shares the storage of a tensor.
 Parameter.new = signature("nn.Parameter(Tensor data, bool requires_grad=true)", function(t, requires_grad)
   local p = B.detach(t, true)
   if requires_grad then B.set_requires_grad(p, true) end
@@ -24,10 +24,10 @@ Parameter.new = signature("nn.Parameter(Tensor data, bool requires_grad=true)", 
   return p
 end)
 
---- Notes that an optimizer holds `p`.
+--- Records that an optimizer retains `p`.
 function Parameter.held(p) optimized[p] = true end
 
---- Forgets the gradients of a list, or fills them with zeros where set_to_none is false.
+--- Removes the gradients of a list of parameters, or fills them with zeros where set_to_none is false.
 function Parameter.zero_grads(list, set_to_none)
   if set_to_none ~= false then
     rows.clear(list)
@@ -44,8 +44,8 @@ function Parameter.zero_grads(list, set_to_none)
   end
 end
 
---- The parameter that has the bytes of fn(p), in another dtype or on another device: `p` itself, as optimizers
--- know a parameter by its handle.
+--- Replaces the data of `p` by fn(p), in another dtype or on another device. Returns `p` itself, as optimizers know a
+-- parameter by its handle.
 function Parameter.convert(p, fn)
   local grad = B.get_grad(p)
   local data = fn(B.alias(p, false))

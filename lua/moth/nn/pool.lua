@@ -1,8 +1,8 @@
 --- Pooling as modules, made from one table: nn.MaxPool2d(2), nn.AvgPool2d(3, 2, { padding = 1 }),
 -- nn.AdaptiveAvgPool2d({ 7, -1 }); and nn.Unfold, nn.Fold.
 --
--- A row says which function runs, how many arguments stand before its options, the parameters as a signature, and the
--- options that the listing shows.
+-- A row has the function, the number of arguments before its options, the parameters as a signature, and the options
+-- to print.
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"

@@ -5,7 +5,7 @@
 --     out, state = lstm(more, state)
 --
 -- Parameters have PyTorch's names and gates its order (LSTM: input, forget, cell, output; GRU: reset, update, new), so
--- that its checkpoints load. The projections of all steps are one matrix product; the steps follow one another.
+-- that its checkpoints load. The input projections of all time steps are one matrix product.
 local moth = require "moth"
 local B = require "moth_lua"
 local class = require "moth.class"
@@ -17,7 +17,7 @@ local init = require "moth.nn.init_"
 
 local M = {}
 
--- One step: of the projected input gx (N, gates H) and the state to the new state; h is its first part.
+-- One time step: projected input gx (N, gates H) and state -> new state, a list that begins with h.
 local steps = {}
 
 function steps.tanh(gx, state, w, b)
@@ -46,7 +46,7 @@ end
 
 local gates = { RNN = 1, LSTM = 4, GRU = 3 }
 
--- The four (without biases two) parameters that end in `suffix`.
+-- Adds the four (without biases two) parameters that end in `suffix`.
 local function add_parameters(self, kind, inputs, H, suffix, bias, like)
   local n = gates[kind] * H
   self["weight_ih" .. suffix] = Parameter(moth.empty({ n, inputs }, like))
@@ -65,7 +65,7 @@ end
 
 local function step_of(kind, nonlinearity) return steps[kind == "RNN" and nonlinearity or kind] end
 
--- What the caller gave as state, as a list of h and, of an LSTM, c.
+-- The state argument as a list { h } or, for an LSTM, { h, c }.
 local function state_list(where, kind, given)
   if given == nil then return nil end
   local list = B.is_tensor(given) and { given } or given

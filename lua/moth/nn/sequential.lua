@@ -30,13 +30,13 @@ function Sequential:__init(...)
   end
 end
 
--- Position -> child, size, iteration and appending are those of a list.
+-- Indexing, size, iteration and appending are those of ModuleList.
 Sequential.__index, Sequential.__newindex = ModuleList.__index, ModuleList.__newindex
 Sequential.size, Sequential.iter, Sequential.append = ModuleList.size, ModuleList.iter, ModuleList.append
 Sequential.extend, Sequential.registry = ModuleList.extend, ModuleList.registry
 
--- Modules of moth.nn itself, without children and hooks, keep neither what they take nor what they give, so that what
--- goes from one to the next is ours. Whether a class is one of them:
+-- Modules of moth.nn without children and hooks retain neither their input nor their output, so Sequential may free
+-- the tensors between them. plain[cls]: whether a class is moth.nn's own.
 local plain = setmetatable({}, { __mode = "k", __index = function(t, cls)
   local nn = require "moth.nn"
   t[cls] = rawget(nn, cls.__name) == cls
@@ -48,13 +48,13 @@ local function keeps_nothing(m)
 end
 
 --- x -> last(… second(first(x))). The first child may take several values.
--- A result between two children that keep nothing is freed here (autograd holds what it needs), not by the collector.
+-- A result between two children that retain nothing is freed here, not by the collector; autograd retains its own.
 function Sequential:forward(...)
   local list, n = self, #self
   if n == 0 then return ... end
   if n == 1 then return list[1](...) end
   local x = list[1](...)
-  -- What does nothing, or works in place, gives what it took.
+  -- Identity and in-place modules return their input: it is the caller's, not ours to free.
   local ours = keeps_nothing(list[1]) and not rawequal(x, (...))
   for i = 2, n do
     local clean = keeps_nothing(list[i])

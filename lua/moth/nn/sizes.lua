@@ -1,4 +1,4 @@
---- What convolutions share of reading sizes: a number for all dimensions or a list, and paddings by name.
+--- Reads sizes for convolutions: a number for all dimensions or a list, and paddings by name.
 local check = require "moth.utils.check"
 
 local M = {}
@@ -17,8 +17,8 @@ function M.of(where, name, v, n, default)
   return list
 end
 
---- What padding = "same" or "valid" stands for: a list of numbers, and whether the end gets one more, by dimension
--- ("same" of an even extent).
+--- padding = "same" or "valid" as a list of numbers, and a list of booleans by dimension: whether the end gets one more
+-- ("same" with an even extent).
 function M.named_padding(where, padding, kernel, stride, dilation)
   if padding == "valid" then return 0 end
   if padding ~= "same" then

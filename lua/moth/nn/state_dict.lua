@@ -23,7 +23,7 @@ end
 --- All parameters and persistent buffers by name, depth first.
 function M.save(module, prefix) return collect(module, prefix or "", Ordered.new()) end
 
---- A state dict out of a list of names and a table of tensors: what moth.load makes of a saved one.
+--- A state dict from a list of names and a table of tensors; moth.load calls it.
 function M.from(names, values)
   local out = Ordered.new()
   for _, name in ipairs(names) do out[name] = values[name] end
@@ -38,7 +38,7 @@ local function quoted(keys)
   return table.concat(out, ", ")
 end
 
--- What of the two does not fit: names of one alone, other shapes, and what is no tensor at all.
+-- The differences of two state dicts: names missing or unexpected, other shapes, and entries that are not tensors.
 local function compare(own, source)
   local missing, unexpected, mismatched, wrong = {}, {}, {}, {}
   for name, t in Ordered.items(own) do
@@ -58,8 +58,8 @@ local function compare(own, source)
   return missing, unexpected, mismatched, wrong
 end
 
--- All names of the checkpoint with the same start that the model's do not have (or the other way round), as wrappers
--- of models leave them: what to do about it.
+-- A hint for the error message if all names of the checkpoint share a prefix that the model's lack, or the other way
+-- round (wrappers of models add such prefixes).
 local function hint(own, source)
   local prefix
   for name in each(source) do

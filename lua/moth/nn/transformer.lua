@@ -4,7 +4,7 @@
 --     local encoder = nn.TransformerEncoder(layer, 6)
 --     local y = encoder(x, { is_causal = true })                        -- x (N, T, 512) -> (N, T, 512)
 --
--- Names of parameters are PyTorch's. Masks are those of nn.MultiheadAttention: bool ones are true for what is left out.
+-- Names of parameters are PyTorch's. Masks are those of nn.MultiheadAttention: true in a bool mask excludes.
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -25,7 +25,7 @@ local layer_options = "count dim_feedforward=2048, number dropout=0.1, 'relu'|'g
   dtype dtype?"
 local layer = "count d_model, count nhead, " .. layer_options
 
--- What both kinds of layer have: linear1, linear2, n norms and dropouts, the activation.
+-- Adds the parts that both kinds of layer have: linear1, linear2, n norms and dropouts, the activation.
 local function parts(self, o, n)
   local d_model, hidden, p = o.d_model, o.dim_feedforward, o.dropout
   local like = { bias = o.bias, dtype = o.dtype, device = o.device }
@@ -77,7 +77,7 @@ function EncoderLayer:forward(...)
   return self.norm2(src + feed_forward(self, src, self.dropout2))
 end
 
--- A layer with values of its own, as many as asked for: the first is `layer` itself copied, too.
+-- n deep copies of a layer.
 local function copies(first, n)
   local list = {}
   for i = 1, n do list[i] = first:clone() end
@@ -171,7 +171,7 @@ M.Transformer = Transformer
 
 local before, after = layer_options:match("^(.-activation='relu'), (.*)$")
 
--- The custom_encoder and custom_decoder of PyTorch's, which stand before layer_norm_eps, are not there.
+-- PyTorch's custom_encoder and custom_decoder, before layer_norm_eps, are left out.
 Transformer.__init = signature.init(("nn.Transformer(count d_model=512, count nhead=8, size num_encoder_layers=6, \z
   size num_decoder_layers=6, %s, *, %s)"):format(before, after), function(self, o)
   if o.d_model % o.nhead ~= 0 then
@@ -190,7 +190,7 @@ Transformer.__init = signature.init(("nn.Transformer(count d_model=512, count nh
   self:reset()
 end)
 
---- PyTorch's: all matrices uniform by Xavier.
+--- PyTorch's default: all matrices uniform by Xavier.
 function Transformer:reset()
   for _, p in ipairs(self:parameters()) do
     if p:dim() > 1 then init.xavier_uniform_(p) end

@@ -40,7 +40,7 @@ local function clip(grads, max_norm, p, must_be_finite)
   return norm
 end
 
---- Scales the gradients in place so that their norm, taken as one vector, is at most max_norm.
+--- Scales the gradients in place so that the norm of all of them, as one vector, is at most max_norm.
 -- norm_type: math.huge for the maximum
 -- @return the norm before, a 0-dim tensor
 M.clip_grad_norm_ = signature("nn.utils.clip_grad_norm_(list|Tensor parameters, number max_norm, number norm_type=2, \z
@@ -58,7 +58,7 @@ local function clamp_all(grads, value)
   for _, g in ipairs(grads) do g:copy_(g:clamp(-value, value)) end
 end
 
---- Cuts each element of the gradients, in place, to [-clip_value, clip_value].
+--- Clamps each element of the gradients, in place, to [-clip_value, clip_value].
 M.clip_grad_value_ = signature("nn.utils.clip_grad_value_(list|Tensor parameters, number clip_value)",
   function(parameters, value)
     check.number("clip_grad_value_", "clip_value", value, 0)

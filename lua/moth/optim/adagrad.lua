@@ -21,7 +21,7 @@ Adagrad.__init = Optimizer.init("optim.Adagrad", "number lr=1e-2, number lr_deca
   for _, key in ipairs({ "lr_decay", "initial_accumulator_value" }) do check.number("optim.Adagrad", key, o[key], 0) end
 end)
 
--- The same of the rows that were read, alone.
+-- The same update of the rows in a row gradient only.
 function Adagrad:step_row(group, p, g)
   if group.weight_decay ~= 0 then
     check.fail("optim.Adagrad: row gradients (of an embedding with sparse = true) are taken without weight_decay only")

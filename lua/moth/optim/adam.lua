@@ -19,7 +19,7 @@ local Optimizer = require "moth.optim.optimizer"
 local Adam = class("Adam", Optimizer)
 Adam.decoupled = false
 
---- The __init of Adam with this decay.
+--- The __init of Adam with this default of weight_decay.
 function Adam.with_decay(name, decay)
   local parameters = "number lr=1e-3, number[] betas?, number eps=1e-8, number weight_decay=%g, bool amsgrad=false, \z
     *, bool maximize=false"
@@ -42,7 +42,7 @@ local function new_state(p, amsgrad)
   return s
 end
 
--- One op call per number of steps taken: one for all parameters, unless some had no gradient at times.
+-- One op call for all parameters with the same step count: one in all, unless some had no gradient at times.
 function Adam:step_group(group)
   local by_step, order, state = {}, {}, self.state
   for _, p in ipairs(group.params) do
@@ -70,7 +70,7 @@ function Adam:step_group(group)
     local lists = by_step[step]
     moth.adam_step(lists.params, lists.grads, lists.avgs, lists.squares, lists.maxima, group.lr, group.betas[1],
       group.betas[2], group.eps, group.weight_decay, step, self.decoupled, group.amsgrad, group.maximize)
-    -- Our handles must not keep the gradients alive until the next collection: zero_grad then gives hot memory back.
+    -- Free our handles now, so that zero_grad releases the gradients while their memory is still in cache.
     for i = 1, lists.n do B.free(lists.grads[i]) end
   end
 end

@@ -3,8 +3,8 @@
 --     local sched = optim.lr_scheduler.StepLR(opt, 5, 0.1)        -- or: StepLR(opt, { step_size = 5 })
 --     for epoch = 1, 10 do train(); sched:step() end      -- epochs 1-5: lr, 6-10: lr / 10
 --
--- A schedule is a factor of the rate that a group had at first (initial_lr), as a function of the number of
--- steps taken: closed forms, so that a loaded schedule continues to the bit. SequentialLR puts them in a row.
+-- A schedule computes the rate from a group's first rate (initial_lr) and the number of steps in closed form, so that
+-- a loaded schedule continues to the bit. SequentialLR runs several in turn.
 local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
@@ -28,14 +28,15 @@ function LRScheduler:__init(optimizer)
   self:apply()
 end
 
---- The learning rate of group i, which began with `base`, after `epoch` steps. Subclasses say it.
+--- rate(base, epoch, i): the learning rate of group i, which began with `base`, after `epoch` steps. Subclasses
+-- override it.
 function LRScheduler:rate() check.fail("lr_scheduler.%s has no rate", self.__name) end
 
--- Sets the rates of the optimizer for the present epoch.
+-- Sets the optimizer's rates for the current epoch.
 function LRScheduler:apply()
   self.last_lr = {}
   for i, group in ipairs(self.optimizer.param_groups) do
-    if not self.base_lrs[i] then -- a group that came later
+    if not self.base_lrs[i] then -- a group that was added later
       group.initial_lr = group.initial_lr or group.lr
       self.base_lrs[i] = group.initial_lr
     end
@@ -44,17 +45,17 @@ function LRScheduler:apply()
   end
 end
 
---- One epoch on; call it after the optimizer's steps of an epoch.
+--- Advances by one epoch; call it after the optimizer's steps of an epoch.
 function LRScheduler:step(...)
   if (...) ~= nil then check.fail("[lr_scheduler.%s] step takes no arguments", self.__name) end
   self.last_epoch = self.last_epoch + 1
   self:apply()
 end
 
---- The present rates, one per group, as a list.
+--- The current rates, one per group, as a list.
 function LRScheduler:get_last_lr() return { unpack(self.last_lr) } end
 
---- All plain values; functions (LambdaLR's) are not saved.
+--- All plain values; functions (of LambdaLR) are not saved.
 function LRScheduler:state_dict()
   local sd = {}
   for key, value in each(self) do
@@ -76,7 +77,7 @@ end
 signature.type("Optimizer", function(v) return type(v) == "table" and type(rawget(v, "param_groups")) == "table" end,
   "an optimizer")
 
--- define(name, parameters, rate, verify): a class whose parameters, in PyTorch's order, are fields.
+-- A class whose parameters, in PyTorch's order, become fields; verify(self) checks them.
 local function define(name, parameters, rate, verify)
   local cls = class(name, LRScheduler)
   cls.__init = signature.init(("lr_scheduler.%s(Optimizer optimizer, %s)"):format(name, parameters), function(self, o)
@@ -93,7 +94,7 @@ define("StepLR", "count step_size, number gamma=0.1", function(self, base, epoch
   return base * self.gamma ^ math.floor(epoch / self.step_size)
 end)
 
---- rate = base gamma^(how many milestones have been reached)
+--- rate = base gamma^(number of milestones reached)
 define("MultiStepLR", "count[] milestones, number gamma=0.1", function(self, base, epoch)
   local reached = 0
   for _, m in ipairs(self.milestones) do
@@ -154,9 +155,9 @@ end)
 
 M.OneCycleLR = require("moth.optim.one_cycle")(LRScheduler)
 
--- ---- by what is measured -----------------------------------------------------------------------------
+-- ---- by a metric -------------------------------------------------------------------------------------
 
---- sched:step(validation_loss): times factor when it has not become better for more than `patience` epochs.
+--- sched:step(validation_loss): multiplies the rate by factor after more than `patience` epochs without improvement.
 local Plateau = class("ReduceLROnPlateau", LRScheduler)
 M.ReduceLROnPlateau = Plateau
 
@@ -175,7 +176,7 @@ Plateau.__init = signature.init("lr_scheduler.ReduceLROnPlateau(Optimizer optimi
   LRScheduler.__init(self, o.optimizer)
 end)
 
--- Kept as rates, not as a power of the factor: a group's rate may have met min_lr.
+-- Stores rates, not a power of the factor: a group's rate may have been clamped at min_lr.
 function Plateau:apply()
   self.last_lr = self.last_lr or {}
   for i, group in ipairs(self.optimizer.param_groups) do
@@ -184,7 +185,7 @@ function Plateau:apply()
   end
 end
 
---- @tparam number metric what is to become smaller (mode "min") or larger; a tensor of one element is taken, too
+--- @tparam number metric the value to minimise (mode "min") or maximise; a number or a tensor of one element
 function Plateau:step(metric)
   if B.is_tensor(metric) then metric = metric:item() end
   if type(metric) ~= "number" then -- NaN is one, and no improvement
@@ -207,9 +208,9 @@ function Plateau:step(metric)
   self:apply()
 end
 
--- ---- several in a row ------------------------------------------------------------------------------
+-- ---- sequences -------------------------------------------------------------------------------------
 
---- SequentialLR(opt, { a, b, … }, { when b begins, … }): each counts its epochs from 0.
+--- SequentialLR(opt, { a, b, … }, { first epoch of b, … }): each counts its epochs from 0.
 local SequentialLR = class("SequentialLR", LRScheduler)
 M.SequentialLR = SequentialLR
 

@@ -3,8 +3,8 @@
 --     local sched = optim.lr_scheduler.OneCycleLR(opt, { max_lr = 0.1, epochs = 10, steps_per_epoch = loader:size() })
 --     for x, y in loader:iter() do …; opt:step(); sched:step() end
 --
--- The rate goes from max_lr / div_factor up to max_lr in pct_start of all steps, and in the rest down to the first rate
--- over final_div_factor; with three_phase it goes back to the first as fast as it came, and on down from there. The
+-- The rate rises from the initial max_lr / div_factor to max_lr in pct_start of all steps, then falls to the initial
+-- rate over final_div_factor; with three_phase it first returns to the initial rate in as many steps as it rose. The
 -- momentum (Adam's first beta) goes the other way, from max_momentum to base_momentum and back, unless cycle_momentum
 -- is false.
 local class = require "moth.class"
@@ -28,7 +28,7 @@ end
 return function(LRScheduler)
   local OneCycleLR = class("OneCycleLR", LRScheduler)
 
-  --- Give total_steps, or epochs and steps_per_epoch; what may be a list holds one number for each group.
+  --- Give total_steps, or epochs and steps_per_epoch; lists have one number for each group.
   OneCycleLR.__init = signature.init("lr_scheduler.OneCycleLR(Optimizer optimizer, number|number[] max_lr, \z
     count total_steps?, count epochs?, count steps_per_epoch?, number pct_start=0.3, \z
     'cos'|'linear' anneal_strategy='cos', bool cycle_momentum=true, number|number[] base_momentum=0.85, \z
@@ -53,7 +53,7 @@ return function(LRScheduler)
     LRScheduler.__init(self, optimizer)
   end)
 
-  -- The value after `step` steps of what goes through these points, a phase from each to the next.
+  -- Interpolates between `points`, one phase from each to the next, at `step`.
   local function along(self, step, points)
     local up, last, start = self.pct_start * self.total_steps - 1, self.total_steps - 1, 0
     local ends = self.three_phase and { up, 2 * up, last } or { up, last }

@@ -12,8 +12,8 @@
 --       end)
 --     end
 --
--- Fields: param_groups (a list of { params = {…}, lr = …, … }), defaults, state (parameter -> table; reading a
--- parameter that has none yet makes an empty one).
+-- Fields: param_groups (a list of { params = {…}, lr = …, … }), defaults, state (parameter -> table, made empty on
+-- first access).
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
@@ -34,7 +34,7 @@ local state_meta = {
 }
 
 --- @param params a list of parameters, or of groups { params = {…}, lr = … }
--- @tparam table defaults the options of groups that do not set them
+-- @tparam table defaults options for groups that do not set them
 function Optimizer:__init(params, defaults, ...)
   if select("#", ...) > 0 then check.fail("[optim.%s] too many arguments; (params, defaults)", self.__name) end
   self.defaults = defaults or {}
@@ -51,7 +51,7 @@ function Optimizer:__init(params, defaults, ...)
   for _, group in ipairs(params) do self:add_param_group(group) end
 end
 
---- The __init of an optimizer that takes `params` and then what a signature says:
+--- The __init of an optimizer that takes `params` and then the parameters of a signature:
 -- MySGD.__init = Optimizer.init("optim.MySGD", "number lr=1e-3, number momentum=0", function(self, params, o) … end).
 -- `finish`, if there is one, checks the options and may change them; lr, weight_decay, momentum and eps are at least 0.
 function Optimizer.init(name, parameters, finish)
@@ -67,7 +67,7 @@ function Optimizer.init(name, parameters, finish)
   end)
 end
 
---- Adds { params = a parameter or a list of them, … }; what it does not say is taken from the defaults.
+--- Adds { params = a parameter or a list of them, … }; other options are taken from the defaults.
 function Optimizer:add_param_group(group)
   local where = "optim." .. self.__name
   if type(group) ~= "table" or group.params == nil then check.fail("%s: a group is { params = {…}, … }", where) end
@@ -102,7 +102,7 @@ end
 
 local set_to_none = signature("zero_grad(bool set_to_none=true)", function(yes) return yes end)
 
---- Forgets the gradients (one call of C); set_to_none = false: fills them with zeros, in place.
+--- Removes the gradients (one call of C); set_to_none = false: fills them with zeros, in place.
 function Optimizer:zero_grad(...)
   local none = select("#", ...) == 0 or set_to_none(...)
   for _, group in ipairs(self.param_groups) do Parameter.zero_grads(group.params, none) end
@@ -122,7 +122,7 @@ function Optimizer:step(closure)
   return loss
 end
 
--- Parameters with row gradients: step_row(group, p, row gradient) of those optimizers that can.
+-- Updates parameters with row gradients by step_row(group, p, row gradient), if the optimizer has it.
 function Optimizer:step_rows(group)
   if not rows.any() then return end
   for _, p in ipairs(group.params) do
@@ -138,7 +138,7 @@ end
 -- ---- saving ----------------------------------------------------------------------------------------
 
 --- { state = { one table per parameter }, param_groups = {…} }: parameters by number, from 1, in the order of
--- the groups. Tensors are shared with the optimizer's.
+-- the groups. The optimizer's tensors are shared, not copied.
 function Optimizer:state_dict()
   local sd, n = { state = {}, param_groups = {} }, 0
   for g, group in ipairs(self.param_groups) do
@@ -158,7 +158,7 @@ function Optimizer:state_dict()
   return sd
 end
 
--- Tensors of a loaded state are copied: of the parameter's dtype (if floating-point) and device.
+-- Copies a tensor of a loaded state to the parameter's device and, if floating-point, its dtype.
 local function restored(value, p)
   if B.is_tensor(value) then
     local float = B.tensor_dtype(value).is_floating_point
@@ -170,7 +170,7 @@ local function restored(value, p)
   return out
 end
 
---- Takes over what state_dict of an optimizer over the same parameters gave.
+--- Loads the state_dict of an optimizer over the same parameters.
 function Optimizer:load_state_dict(sd)
   local where = "load_state_dict of optim." .. self.__name
   if type(sd) ~= "table" or type(sd.param_groups) ~= "table" or type(sd.state) ~= "table" then

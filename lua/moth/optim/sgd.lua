@@ -24,7 +24,7 @@ SGD.__init = Optimizer.init("optim.SGD", "number lr=1e-3, number momentum=0, num
   end
 end)
 
--- Only the rows that were read: x[i] = x[i] - lr g[i].
+-- Only the rows i of a row gradient: x[i] = x[i] - lr g[i].
 function SGD:step_row(group, p, g) -- luacheck: ignore self
   if group.momentum ~= 0 or group.weight_decay ~= 0 then
     check.fail("optim.SGD: row gradients (of an embedding with sparse = true) are taken without momentum and \z
@@ -41,7 +41,7 @@ end
 
 local function new_lists() return { params = {}, grads = {}, buffers = {} } end
 
--- One op call over all parameters; a second one over those that have no momentum buffer yet.
+-- One op call for all parameters, and one for those without a momentum buffer yet.
 function SGD:step_group(group)
   local old, new, state = new_lists(), new_lists(), self.state
   for _, p in ipairs(group.params) do
@@ -62,7 +62,7 @@ function SGD:step_group(group)
   end
   run(group, old, false)
   run(group, new, true)
-  for _, lists in ipairs({ old, new }) do -- as in Adam: give the memory back at zero_grad
+  for _, lists in ipairs({ old, new }) do -- free our handles now, as in Adam
     for _, grad in ipairs(lists.grads) do B.free(grad) end
   end
 end

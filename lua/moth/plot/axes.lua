@@ -1,4 +1,4 @@
---- A pair of axes: from numbers to places on a canvas, with ticks at round numbers.
+--- A pair of axes: maps numbers to coordinates on a canvas, with ticks at round numbers.
 local class = require "moth.class"
 
 local Axes = class("Axes")
@@ -29,7 +29,7 @@ local function label(v, log)
   return ("%.6g"):format(math.abs(v) < 1e-12 and 0 or v)
 end
 
---- On a rectangle of a canvas; range: { x0, x1, y0, y1 } (of the logarithms, where logx, logy).
+--- x, y, w, h: a rectangle of the canvas; range: { x0, x1, y0, y1 } (logarithms for logx, logy).
 function Axes:__init(canvas, x, y, w, h, range, o)
   self.canvas, self.x, self.y, self.w, self.h, self.o = canvas, x, y, w, h, o or {}
   local x0, x1, y0, y1 = unpack(range)

@@ -1,4 +1,4 @@
---- A drawing as PNG, by cairo (libcairo.so.2), which is opened when first needed.
+--- Writes a drawing as PNG by cairo (libcairo.so.2), which is opened when first needed.
 local ffi = require "ffi"
 local check = require "moth.utils.check"
 local B = require "moth_lua"
@@ -54,7 +54,7 @@ local function library()
       check.fail("plot: PNG needs cairo (libcairo.so.2), which was not found; HINT: install Debian's libcairo2, "
         .. "or save as .svg")
     end
-    -- What cairo keeps for later would be lost with every Lua state that closes the library.
+    -- Keep the library loaded: its caches would leak with every Lua state that closes it.
     ffi.C.dlopen("libcairo.so.2", LAZY + NODELETE)
     cairo = lib
   end

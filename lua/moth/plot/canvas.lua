@@ -2,7 +2,7 @@
 --
 -- Shapes are tables: { "line", points (x1, y1, x2, y2, …), colour, width }, { "rect", x, y, w, h, fill, stroke },
 -- { "circle", x, y, r, fill }, { "text", x, y, text, size, anchor ("start", "middle", "end"), turned, colour },
--- { "image", x, y, w, h, tensor }. y grows downwards. Whoever writes a format walks the list (svg.lua, cairo.lua).
+-- { "image", x, y, w, h, tensor }. y grows downwards. Each format's writer walks the list (svg.lua, cairo.lua).
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
@@ -33,7 +33,7 @@ function Canvas:svg() return require("moth.plot.svg").write(self) end
 --- The drawing as PNG bytes; `scale` pixels a point (2). Needs cairo.
 function Canvas:png(scale) return require("moth.plot.cairo").write(self, scale or 2) end
 
---- Writes a file: .svg or .png by its name. Errors: another ending, what the system says.
+--- Writes a file: .svg or .png by its name. Errors: another extension, and the system's errors.
 Canvas.save = signature.method("save(path path)", function(self, path)
   local ending = path:match("%.(%a+)$")
   local data

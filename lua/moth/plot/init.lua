@@ -33,7 +33,7 @@ end
 local general = "string title?, string xlabel?, string ylabel?, bool logx=false, bool logy=false, number width?, \z
   number height?"
 
--- Canvas and axes of the usual size around a range.
+-- A canvas of o.width x o.height points with axes for a range.
 local function sheet(range, o)
   local width, height = o.width or 560, o.height or 380
   local canvas = Canvas(width, height)
@@ -42,7 +42,7 @@ end
 
 local function finite(v) return v - v == 0 end
 
--- The series as { x, y, label, colour } with logarithms taken, and the range of all.
+-- The series as { x, y, label, colour }, in logarithms for logx, logy, and the range of all.
 local function prepare(where, series, o)
   if B.is_tensor(series) or type(series) == "table" and type(series[1]) == "number" then series = { { series } } end
   if type(series) ~= "table" or #series == 0 then
@@ -125,7 +125,7 @@ function M.scatter(series, o)
   return canvas
 end
 
---- How values lie: `bins` (30) of equal width. The options of lines, colour, range ({ low, high }).
+--- A histogram with `bins` (30) bins of equal width. The options of lines, and colour, range ({ low, high }).
 function M.hist(values, o)
   local bins = o.bins
   local list, low, high = numbers("plot.hist", values), math.huge, -math.huge
@@ -155,8 +155,8 @@ function M.hist(values, o)
   return canvas
 end
 
---- A batch (N, C, H, W) or (N, H, W) as one image (C, H', W'): `nrow` (8) in a row, `padding` (2) between, of
--- `pad_value` (0).
+--- A batch (N, C, H, W) or (N, H, W) as one image (C, H', W'): `nrow` (8) images in a row, `padding` (2) pixels of
+-- `pad_value` (0) between.
 function M.make_grid(images, o)
   local x = ops.to(B.alias(images, false), { device = "cpu" })
   if B.dim(x) == 3 then x = ops.unsqueeze(x, 2) end
@@ -250,7 +250,7 @@ function M.confusion_matrix(matrix, o)
   return canvas
 end
 
---- An image tensor as a PNG file (no library but zlib is needed).
+--- Writes an image tensor to a PNG file (needs no library but zlib).
 function M.save_image(image, path)
   if B.dim(image) == 4 then image = M.make_grid(image) end
   local data = require("moth.plot.png").encode(image)

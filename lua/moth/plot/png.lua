@@ -1,4 +1,4 @@
---- PNG, written (ISO/IEC 15948): 8 bits a channel, compressed by zlib, which is opened when first needed.
+--- Writes PNG (ISO/IEC 15948): 8 bits a channel, compressed by zlib, which is opened when first needed.
 local ffi = require "ffi"
 local check = require "moth.utils.check"
 local B = require "moth_lua"
@@ -50,8 +50,8 @@ function M.from_bytes(bytes, width, height, channels)
   return "\137PNG\r\n\26\n" .. chunk("IHDR", header) .. chunk("IDAT", deflate(table.concat(rows))) .. chunk("IEND", "")
 end
 
---- A tensor (H, W) or (C, H, W), C 1, 3 or 4; floats in 0 to 1 (cut to that), integers in 0 to 255, as uint8
--- (H, W, C) on the CPU.
+--- A tensor (H, W) or (C, H, W), C 1, 3 or 4, floats in 0 to 1 (clamped) or integers in 0 to 255, as uint8 (H, W, C)
+-- on the CPU.
 function M.pixels(image)
   if not B.is_tensor(image) then check.fail("expected an image tensor, got %s", type(image)) end
   local x = ops.to(B.alias(image, false), { device = "cpu" })

@@ -1,4 +1,4 @@
---- What is no Lua at the prompt: `?name`, `??word` and the commands that begin with `%`.
+--- Input at the prompt that is not Lua: `?name`, `??word` and the commands that begin with `%`.
 local B = require "moth_lua"
 local each = require "moth.each"
 local M = {}
@@ -92,7 +92,7 @@ local function explain(session, path)
   local value
   if require("moth.repl.complete").keys(path) then
     local moth = require "moth"
-    -- A name of the session's, else of moth's own: conv2d, nn.Conv2d, StepLR.
+    -- A name of the session, else of moth: conv2d, nn.Conv2d, StepLR.
     for _, place in ipairs { session.locals.env, moth, moth.nn, moth.optim, moth.optim.lr_scheduler, moth.data,
       moth.nn.functional, moth.nn.utils, moth.autograd } do
       value = require("moth.repl.complete").resolve(place, path)
@@ -104,7 +104,7 @@ local function explain(session, path)
   session.out:write(help.fitted(text, require("moth.repl.terminal").columns(session.out)), "\n")
 end
 
---- The command that a line is, as a function of the session; nil: it is Lua.
+--- The command on a line, as a function of the session, or nil if the line is Lua.
 function M.find(line)
   if line:match("^%s*%?+%s*$") then line = "%help" end
   local word = line:match("^%s*%?%?%s*(.-)%s*$")

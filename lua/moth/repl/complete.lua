@@ -1,5 +1,5 @@
---- Completion: the names that may follow what has been typed, through tables, metatables and lists of lazily loaded
--- fields. A metatable may say `__names(x)`: a list of the fields of x that cannot be seen otherwise.
+--- Completion of names through tables, metatables and lists of lazily loaded fields. A metatable may have
+-- `__names(x)`: a list of fields of x that are not in its tables.
 local each = require "moth.each"
 local M = {}
 
@@ -11,7 +11,7 @@ local function add_names(set, t)
   for k in each(t) do if type(k) == "string" then set[k] = true end end
 end
 
---- All fields of a value that can be found without calling its __index: { name = true }.
+--- All fields of a value that are known without calling its __index: { name = true }.
 function M.fields(value)
   local set, seen = {}, {}
   while value ~= nil and not seen[value] do
@@ -31,13 +31,13 @@ function M.fields(value)
   return set
 end
 
--- What may stand in a path behind its first name: a pattern, and the key that it stands for.
+-- The steps of a path after its first name: a pattern, and a function from its match to the key.
 local steps = {
   { "^[%.:]([%a_][%w_]*)", tostring }, { "^%[(%-?%d+)%]", tonumber }, { "^%['([^'\\]*)'%]", tostring },
   { '^%["([^"\\]*)"%]', tostring },
 }
 
--- The key at a place of a path and the place behind it, or nil.
+-- The key at index `at` of a path and the index after it, or nil.
 local function step(path, at)
   for _, s in ipairs(steps) do
     local _, last, key = path:find(s[1], at)
@@ -54,7 +54,7 @@ local function keys_of(path)
 end
 M.keys = keys_of
 
---- The value that a path "a.b[1].c" names in a table of names, or nil.
+--- The value of a path "a.b[1].c" in the table `env`, or nil.
 function M.resolve(env, path)
   local value = env
   local keys = keys_of(path)
@@ -79,7 +79,7 @@ local function sorted(set, prefix, before, fits)
   return list
 end
 
--- Where the text between quotes that `line` ends in begins, or nil where it ends outside of quotes.
+-- The index at which the string that is still open at the end of `line` begins, or nil.
 local function open_string(line)
   local at = 1
   while true do
@@ -97,7 +97,7 @@ local function open_string(line)
   end
 end
 
--- The files whose paths begin with `path`; folders end in "/".
+-- The paths of files that begin with `path`; folders end in "/".
 local function files(path)
   local folder, prefix = path:match("^(.*/)([^/]*)$")
   folder, prefix = folder or "", prefix or path
@@ -112,8 +112,8 @@ local function files(path)
   return list
 end
 
--- The path that begins at a place of the line and goes on to its end: the path of what has the fields, "." or ":", and
--- what is typed of the field; or nil.
+-- The path from index `first` to the end of the line: the path of the object, "." or ":", and the typed part of the
+-- field's name; or nil.
 local function path_from(line, first)
   local at = line:match("^[%a_][%w_]*()", first)
   while at do
@@ -139,7 +139,7 @@ local function callable(value)
   end
 end
 
--- What the end of `line` may become: how many of its last characters that replaces, and by what.
+-- Completions of the end of `line`: the number of its last characters to replace, and a list of replacements.
 local function proposals(session, line)
   local path = line:match("^%s*%%run%s+(.*)$")
   if path then return #path, files(path) end
@@ -165,12 +165,12 @@ local function proposals(session, line)
   return #mark + #prefix, sorted(set, prefix, mark)
 end
 
---- The words that `text` (what stands before the cursor, back to a separator of the line editor) may become, given the
--- whole line up to the cursor.
+--- The completions of `text` (the word before the cursor, as the line editor splits it), given the whole line up to the
+-- cursor.
 function M.candidates(session, text, line)
   line = line or text
   local n, list = proposals(session, line)
-  local more = n - #text -- how many characters before `text` are replaced, too: the editor must not
+  local more = n - #text -- characters before `text` that are replaced, too, but that the editor keeps
   for i, word in ipairs(list) do list[i] = more > 0 and word:sub(more + 1) or text:sub(1, -more) .. word end
   return list
 end

@@ -1,7 +1,7 @@
---- `?name`: what a thing is, its doc, and where its source stands.
+--- `?name`: the kind of a value, its doc, and the place of its source.
 --
--- Docs are the comments above a function, read from its source (LDoc's form); of an op they are in the op table; of
--- a class the comment at the head of its file.
+-- Docs are the comments above a function, read from its source (LDoc's form); for an op, the doc in the op table; for
+-- a class, the comment at the head of its file.
 local each = require "moth.each"
 local signature = require "moth.utils.signature"
 local M = {}
@@ -15,14 +15,14 @@ local function read_lines(path)
   return lines
 end
 
--- LDoc's marks as words.
+-- Replaces LDoc's tags by words.
 local function plain_words(line)
   if not line:find("^@") then return line end
   line = line:gsub("@tparam%[?[^%] ]*%]? table o ", "o: "):gsub("@tparam%[?[^%] ]*%]? (%S+) ([%w_]+)", "%2 (%1)")
   return (line:gsub("@param%[?[^%] ]*%]? ([%w_]+)", "%1:"):gsub("^@return ", "returns "))
 end
 
--- The comment that ends above line `at`, without dashes: lines of a paragraph as one, indented ones as they are.
+-- The comment that ends above line `at`, without dashes: paragraphs joined into one line, indented lines unchanged.
 local function comment_above(lines, at)
   local first = at - 1
   while first >= 1 and lines[first]:find("^%s*%-%-") do first = first - 1 end
@@ -42,7 +42,7 @@ local function head_comment(lines)
   return comment_above(lines, last)
 end
 
--- The line where a function begins: of one made with a signature the statement's.
+-- The line where a function begins; for one made with a signature, the line of that statement.
 local function first_line(lines, at, signed)
   for i = at, signed and math.max(at - 8, 1) or at + 1, -1 do
     if (lines[i] or ""):find("signature") or lines[i]:find("define%(") or lines[i]:find("%.init%(") then return i end
@@ -50,7 +50,7 @@ local function first_line(lines, at, signed)
   return at
 end
 
---- A Lua function: its first line or signature, comment and place.
+--- Help on a Lua function: its first line or signature, comment and place.
 function M.of_function(f)
   local signed, given = signature.of(f)
   f = given or f
@@ -92,13 +92,13 @@ local function wrapped(list)
   return table.concat(lines, "\n")
 end
 
--- A class: the head of the file that its __init (or forward) stands in.
+-- Help on a class, from the file of its __init (or forward).
 local function of_class(cls, name)
   local f = rawget(cls, "__init") or rawget(cls, "forward") or rawget(cls, "step")
   local text = "class " .. name
   local signed, given = signature.of(f)
   f = given or f
-  -- One made elsewhere for several classes: the file of what this class does.
+  -- An __init shared by several classes is made elsewhere: use the file of the class's own method.
   local own_work = rawget(cls, "forward") or rawget(cls, "step_group")
   if given and own_work and debug.getinfo(given, "S").source ~= debug.getinfo(own_work, "S").source then
     f = own_work
@@ -107,7 +107,7 @@ local function of_class(cls, name)
     local info = debug.getinfo(f, "S")
     local lines = info.source:find("^@") and read_lines(info.source:sub(2))
     if lines then
-      -- How it is called, then what stands above its __init (or at the head of the file, if that has one class).
+      -- The call, then the comment above its __init (or at the head of the file, if that has one class).
       local arguments = (signed or lines[info.linedefined] or ""):match(signed and "%b()" or "__init(%b())") or "(…)"
       local own, head = comment_above(lines, first_line(lines, info.linedefined, signed)), head_comment(lines)
       text = "class " .. name .. arguments .. "\n" .. table.concat({ head or own or "", head and own or nil }, "\n")
@@ -117,7 +117,7 @@ local function of_class(cls, name)
   return text .. "\n  fields and methods:\n" .. wrapped(names_of(cls))
 end
 
---- What `?path` says, given the value that path stands for (or nil).
+--- The text of `?path`, given the value at that path (or nil).
 function M.text(path, value)
   local last = path:match("([%w_]+)$") or path
   local kind = type(value)
@@ -135,7 +135,7 @@ function M.text(path, value)
   return path .. " = " .. shown .. " (" .. kind .. ")"
 end
 
---- Lines longer than `columns` broken between words; the rest of an indented one is indented by two more.
+--- Wraps lines longer than `columns` between words; continuations of an indented line are indented by two more.
 function M.fitted(text, columns)
   local out = {}
   for line in (text .. "\n"):gmatch("(.-)\n") do
@@ -151,7 +151,7 @@ function M.fitted(text, columns)
   return table.concat(out, "\n")
 end
 
---- The doc alone of a function, a class or the module that `path` names; nil if it has none.
+--- Only the doc of a function, a class, or the module at `path`; nil if it has none.
 function M.doc(value, path)
   if type(value) == "function" or rawget(value, "__name") then
     local f = type(value) == "function" and value or rawget(value, "__init") or rawget(value, "forward")

@@ -1,5 +1,5 @@
---- Where the history of the prompt is kept: $MOTH_HISTORY, else $XDG_STATE_HOME/moth/history, else
--- ~/.local/state/moth/history. Made with its folders; nil where there is no place (MOTH_HISTORY= turns it off).
+--- The path of the prompt's history: $MOTH_HISTORY, else $XDG_STATE_HOME/moth/history, else
+-- ~/.local/state/moth/history; its folders are made. nil if there is none (MOTH_HISTORY= turns it off).
 local M = {}
 
 local function make_folder(path)

@@ -1,4 +1,4 @@
---- What `??word` looks through: ops, and every function, class and module below `moth`, each with its doc.
+--- The index that `??word` searches: ops, and every function, class and module below `moth`, each with its doc.
 local each = require "moth.each"
 local M = {}
 
@@ -16,7 +16,7 @@ local function collect()
   local function visit(value, path, name, depth)
     if (type(value) ~= "table" and type(value) ~= "function") or seen[value] then return end
     if name == "F" or type(value) == "function" and (depth == 2 or path:find("^moth%.ops%.")) and ops.get(name) then
-      return -- nn.functional by its short name; an op, which is in the list
+      return -- nn.functional under its short name, or an op, which is listed already
     end
     seen[value] = true
     if path ~= "moth" then list[#list + 1] = { path, help.doc(value, path) or "" } end
@@ -25,7 +25,7 @@ local function collect()
     for field in each(require("moth.repl.complete").fields(value)) do
       if not field:find("^_") then names[#names + 1] = field end
     end
-    table.sort(names, function(a, b) -- nn.functional before nn.relu: a thing is named after its own module
+    table.sort(names, function(a, b) -- nn.functional before nn.relu: a value is named after its own module
       local x, y = rawget(value, a), rawget(value, b)
       if (type(x) == "table") ~= (type(y) == "table") then return type(x) == "table" end
       return a < b
@@ -44,7 +44,7 @@ local function first_line(doc)
   return line:match("^(.-%.)%s%u") or line
 end
 
---- The lines of `??word`, cut to `columns`: what has the word in its name first, then what has it in its doc.
+--- The lines of `??word`, cut to `columns`: first entries with the word in their names, then in their docs.
 function M.search(word, columns)
   M.list = M.list or collect()
   local by_name, by_doc = {}, {}

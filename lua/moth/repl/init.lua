@@ -2,16 +2,16 @@
 --
 -- A line is an expression, whose values are shown, or statements; unfinished ones ask for more lines. `local`
 -- variables of the outermost level live on (moth.repl.locals). `?name` explains, `%` begins a command (`%help`).
--- Completion is in moth.repl.complete, showing in moth.repl.show.
+-- Completion is in moth.repl.complete, printing in moth.repl.show.
 --
--- `host` is what the launcher does better than Lua: read_line(prompt) -> line, nil at the end, false when
--- interrupted; call(fn) -> true, results … or false, message with traceback; load_history, save_history, columns.
+-- `host` has functions of the launcher: read_line(prompt) -> line, nil at the end, false when interrupted; call(fn) ->
+-- true, results … or false, message with traceback; load_history, save_history, columns.
 local locals = require "moth.repl.locals"
 local show = require "moth.repl.show"
 local terminal = require "moth.repl.terminal"
 local M = {}
 
--- What does without a launcher.
+-- The host without a launcher.
 local plain = {
   read_line = function(prompt)
     io.write(prompt)
@@ -30,7 +30,7 @@ local plain = {
 
 local function pack(...) return { n = select("#", ...), ... } end
 
---- Compiles what was typed: a chunk in the session's environment, or nil, "more" | a message.
+--- Compiles input: a chunk in the session's environment, or nil, "more" | a message.
 -- An expression's chunk returns its values; it makes no tail call, so that errors point at the line typed.
 function M.compile(session, text)
   local expression = text:match("^%s*=%s*(.*)") or text
@@ -51,13 +51,13 @@ function M.compile(session, text)
   return nil, message:find("'<eof>'$") and "more" or message
 end
 
---- A session: environment with its locals, host, place to write to.
+--- A session: host, environment with its locals, output file.
 function M.session(host, out)
   host = host or plain
   return { host = host, locals = locals.new(), out = out or io.stdout, colour = terminal.colour(out or io.stdout) }
 end
 
--- A message with its traceback, without what stands below the prompt and frames that say nothing.
+-- A message with its traceback, without the frames of the prompt itself and frames without information.
 local function own_frames(text)
   local message, frames = text:match("^(.*)\nstack traceback:\n?(.*)$")
   if not message then return text end
@@ -88,7 +88,7 @@ function M.evaluate(session, chunk)
   return true
 end
 
--- What was typed becomes one line of the history, or its lines if that would not mean the same.
+-- Adds input to the history as one line, or as several if joining them would change its meaning.
 local function remember(session, text)
   local add = session.host.add_history
   if not add then return end
@@ -97,7 +97,7 @@ local function remember(session, text)
   for line in text:gmatch("[^\n]+") do add(line) end
 end
 
--- Reads lines until they make a chunk: the chunk, or nil, a message; or "end", "nothing".
+-- Reads lines until they form a chunk: the chunk, or nil, a message; or "end", "nothing".
 local function read_chunk(session)
   local function read(prompt)
     return session.host.read_line(session.quiet and "" or session.colour("prompt", prompt))

@@ -1,15 +1,15 @@
 --- Local variables that live from one line of the prompt to the next.
 --
--- Each line is a chunk of its own, and a chunk's locals end with it. So `local` is taken away from declarations of
--- the outermost level, and their names belong to a table that stands before the globals: functions of earlier
--- lines see later assignments, and no global is touched. Inside blocks and functions nothing changes.
+-- Each line is a chunk of its own, and a chunk's locals end with it. So `local` is removed from declarations of the
+-- outermost level, and their names belong to a table that is searched before the globals: functions of earlier lines
+-- see later assignments, and globals stay unchanged. Inside blocks and functions nothing changes.
 local each = require "moth.each"
 local M = {}
 
 local opens = { ["do"] = true, ["if"] = true, ["function"] = true, ["repeat"] = true }
 local closes = { ["end"] = true, ["until"] = true }
 
--- Where the comment, string, number, name or sign that begins at i ends.
+-- The index of the end of the comment, string, number, name or sign that begins at i.
 local function token_end(text, i)
   local level = text:match("^%[(=*)%[", i) or text:match("^%-%-%[(=*)%[", i)
   if level then return select(2, text:find("]" .. level .. "]", i, true)) or #text end
@@ -24,7 +24,7 @@ local function token_end(text, i)
   return i + (word and #word or 1) - 1
 end
 
--- The tokens but for space and comments: { text, first, last }.
+-- The tokens without space and comments: { text, first, last }.
 local function tokens(text)
   local list, i = {}, 1
   while true do
@@ -73,7 +73,7 @@ function M.one_line(text)
   local out, from = {}, 1
   for _, token in ipairs(tokens(text)) do
     if token[1]:find("\n", 1, true) then return nil end
-    -- What stands between two tokens: space, comments, line ends.
+    -- Between two tokens: space, comments, line ends.
     local between = text:sub(from, token[2] - 1)
     if between:find("[%-\n]") then between = " " end
     out[#out + 1] = (#out > 0 or not between:find("\n")) and between or ""
@@ -111,7 +111,7 @@ function Locals:set(name, value)
   self.declared[name] = true
   self.values[name] = value
 end
--- The globals that are not as they were when the session began.
+-- The globals that changed since the session began.
 local function changed(self)
   local list = {}
   for n, value in each(self.globals) do
@@ -119,7 +119,7 @@ local function changed(self)
   end
   return list
 end
---- The names that are declared and the globals that the session made, sorted.
+--- The names of declared locals and of globals that the session made, sorted.
 function Locals:names()
   local list = {}
   for n in each(self.declared) do list[#list + 1] = n end
@@ -129,7 +129,7 @@ function Locals:names()
   table.sort(list)
   return list
 end
---- Forgets them all: globals become what they were.
+--- Removes all locals and restores the globals.
 function Locals:clear()
   for n in each(self.declared) do self.declared[n], self.values[n] = nil, nil end
   for _, n in ipairs(changed(self)) do self.globals[n] = self.before[n] end

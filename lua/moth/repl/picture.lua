@@ -7,7 +7,7 @@ local M = {}
 
 local esc = "\27"
 
--- Nested table of an image's pixels: channels, height, width, get(channel, row, column) in 0..255.
+-- The pixels of an image: channels, height, width, get(channel, row, column) in 0..255.
 local function pixels(x)
   if not B.is_tensor(x) then error("image: expected a tensor, got " .. type(x), 3) end
   local size = B.size(x)

@@ -1,9 +1,9 @@
---- Values as the prompt shows them: strings quoted, tables by their keys (nested to a depth, long ones cut),
--- whatever has a __tostring by it.
+--- Values as the prompt shows them: strings quoted, tables by their keys (nested to a depth, long ones cut), objects by
+-- their __tostring.
 local each = require "moth.each"
 local M = {}
 
---- How much of tables is shown.
+--- Limits of the printed tables and strings.
 M.limits = { depth = 3, entries = 40, width = 100, string = 2000 }
 
 local function is_plain(t)
@@ -82,12 +82,12 @@ function render(v, colour, depth, seen)
   return tostring(v)
 end
 
---- One value as text. colour(kind, text) decorates; none: plain.
+--- One value as text. colour(kind, text), if given, decorates it.
 function M.value(v, colour)
   return render(v, colour or function(_, text) return text end, 0, {})
 end
 
--- The name of a module that is loaded, as "moth.nn".
+-- The name of a loaded module, as "moth.nn", or nil.
 local function module_name(t)
   local found
   for name, module in each(package.loaded) do
@@ -96,7 +96,7 @@ local function module_name(t)
   return found
 end
 
---- A result as the prompt shows it: a text of several lines as it reads, a module by its name, else its value.
+--- A result as the prompt shows it: a string of several lines unquoted, a module by its name, else its value.
 function M.result(v, colour)
   if type(v) == "string" and v:find("\n", 1, true) and #v <= M.limits.string and not v:find("[%z\1-\8\11-\31]") then
     return v

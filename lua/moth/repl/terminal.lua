@@ -1,4 +1,4 @@
---- What the terminal can do: colours, width, pictures.
+--- The terminal's abilities: colours, width, pictures.
 local ffi = require "ffi"
 local system = require "moth.utils.system"
 local M = {}
@@ -13,7 +13,7 @@ M.is_terminal = is_terminal
 ffi.cdef "struct moth_winsize { unsigned short rows, columns, x, y; }; int ioctl(int fd, unsigned long request, ...);"
 local TIOCGWINSZ = 0x5413
 
---- How many columns a file's terminal has; 100 of what is none.
+--- Columns of the terminal behind `file`; 100 if it is none.
 function M.columns(file)
   local size = ffi.new "struct moth_winsize"
   if not is_terminal(file) or ffi.C.ioctl(file == io.stdout and 1 or 2, TIOCGWINSZ, size) ~= 0 or size.columns < 20 then
@@ -22,17 +22,18 @@ function M.columns(file)
   return size.columns
 end
 
---- colour(kind, text) for a file: plain text where it is no terminal, TERM is dumb or NO_COLOR is set.
+--- colour(kind, text) for a file: plain text if it is no terminal, TERM is dumb or NO_COLOR is set.
 function M.colour(file)
   local on = is_terminal(file) and not os.getenv("NO_COLOR")
   if not on then return function(_, text) return text end end
   return function(kind, text)
-    if kind == "prompt" then return ("\1\27[%sm\2%s\1\27[0m\2"):format(codes[kind], text) end -- \1 \2: no width
+    -- readline does not count characters between \1 and \2
+    if kind == "prompt" then return ("\1\27[%sm\2%s\1\27[0m\2"):format(codes[kind], text) end
     return ("\27[%sm%s\27[0m"):format(codes[kind], text)
   end
 end
 
---- Whether pictures may be sent as sixels: MOTH_SIXEL=1 or 0 decides, else the names of terminals that know them.
+--- Whether pictures may be sent as sixels: MOTH_SIXEL=1 or 0 decides, else the terminal's name.
 function M.sixel()
   local set = os.getenv("MOTH_SIXEL")
   if set then return set ~= "0" end

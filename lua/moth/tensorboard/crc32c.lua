@@ -18,7 +18,7 @@ function M.crc(s)
   return bxor(c, 0xFFFFFFFF)
 end
 
---- TFRecord's mask of it: rotated and moved, so that the checksum of data with checksums is no trap.
+--- TFRecord's masked checksum (rotated, plus a constant): the CRC of data that contains CRCs would be weak.
 function M.masked(s)
   local c = M.crc(s)
   return tobit(bor(rshift(c, 15), lshift(c, 17)) + tobit(0xa282ead8))

@@ -17,15 +17,15 @@ local function node(name, op, inputs, shape)
   return pb.bytes(1, table.concat(parts))
 end
 
---- model: a module or a function; the arguments are run through it once, without gradients.
+--- model: a module or a function, which is called once with the arguments, without gradients.
 function M.define(model, ...)
   local names, used, nodes, kept = {}, {}, {}, {}
   local function unique(name)
     used[name] = (used[name] or 0) + 1
     return used[name] == 1 and name or name .. "_" .. used[name] - 1
   end
-  -- Views share storage and results may be made in place: a tensor is known by its bytes and shape. What was named
-  -- is kept, so that no address is used twice.
+  -- Views share storage and results may be made in place: a tensor is identified by its address and shape. Named
+  -- tensors are retained, so that no address is used twice.
   local function id(t) return B.data_ptr(t) .. ":" .. table.concat(B.size(t), ",") end
   local function name_tensor(t, name, op, inputs)
     kept[#kept + 1] = t

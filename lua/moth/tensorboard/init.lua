@@ -49,7 +49,7 @@ local function record(data)
   return length .. pb.fixed32(crc.masked(length)) .. data .. pb.fixed32(crc.masked(data))
 end
 
--- Writes an Event with the given further fields.
+-- Writes an Event: time, step and the encoded `fields`.
 function Writer:event(fields, step, walltime)
   if not self.file then check.fail("SummaryWriter: it is closed") end
   local data = pb.double(1, walltime or system.time()) .. (step and pb.int(2, step) or "") .. fields
@@ -58,7 +58,7 @@ function Writer:event(fields, step, walltime)
   if system.now() - self.flushed > self.flush_secs then self:flush() end
 end
 
--- A method whose first argument is the tag, and whose others end in a step and a time.
+-- Defines a method whose first argument is the tag and whose last two are step and time.
 local function add(text, fn)
   local name = text:match("^[%w_]+")
   Writer[name] = signature.method(text, function(self, tag, ...)
@@ -67,7 +67,7 @@ local function add(text, fn)
   end)
 end
 
--- A Summary of one value: its tag and further fields of the Value.
+-- Writes a Summary of one value: its tag and the encoded fields of the Value.
 function Writer:value(tag, fields, step, walltime)
   self:event(pb.bytes(5, pb.bytes(1, pb.bytes(1, tag) .. fields)), step, walltime)
 end
@@ -87,7 +87,7 @@ function(self, main_tag, values, step, walltime)
   for _, k in ipairs(keys) do self:add_scalar(main_tag .. "/" .. k, values[k], step, walltime) end
 end)
 
--- Borders as TensorBoard's: 1e-12 growing by a tenth, mirrored; made once.
+-- TensorBoard's bin edges: from 1e-12 growing by a tenth, mirrored; made once.
 local borders
 local function default_borders()
   if borders then return borders end
@@ -113,8 +113,8 @@ local function numbers(where, values)
   return values
 end
 
---- How the values of a tensor (or table) lie. Values that are not finite are left out.
--- @tparam[opt] int bins so many of equal width from least to greatest; without it TensorBoard's exponential ones
+--- A histogram of the values of a tensor (or table). Values that are not finite are left out.
+-- @tparam[opt] int bins the number of bins, all of equal width; default: TensorBoard's exponential bins
 add("add_histogram(string tag, Tensor|number[] values, size global_step=0, count bins?, number walltime?)",
 function(self, tag, values, step, bins, walltime)
   local list, n, sum, squares, low, high = numbers("add_histogram", values), 0, 0, 0, math.huge, -math.huge
@@ -138,7 +138,7 @@ function(self, tag, values, step, bins, walltime)
   for i = 1, #list do
     local v = list[i]
     if v - v == 0 then
-      local a, b = 1, #limits -- the first border that is not below v
+      local a, b = 1, #limits -- bisection: the first edge that is not below v
       while a < b do
         local mid = math.floor((a + b) / 2)
         if limits[mid] < v then a = mid + 1 else b = mid end
@@ -146,7 +146,7 @@ function(self, tag, values, step, bins, walltime)
       counts[a] = counts[a] + 1
     end
   end
-  local first, last = 1, #counts -- empty ends are not written, but for one
+  local first, last = 1, #counts -- empty bins at the ends are left out, but for one in front
   while counts[first] == 0 do first = first + 1 end
   while counts[last] == 0 do last = last - 1 end
   first = math.max(1, first - 1)
@@ -186,7 +186,7 @@ function Writer:add_graph(model, ...)
   self:event(pb.bytes(4, require("moth.tensorboard.graph").define(model, ...)))
 end
 
---- Writes out what is buffered.
+--- Flushes the file.
 function Writer:flush()
   if self.file then self.file:flush() end
   self.flushed = system.now()

@@ -1,4 +1,4 @@
---- Protocol buffers, written: as much of the wire format as event files take (the guide "Encoding" of protobuf.dev).
+--- Writes protocol buffers: the part of the wire format that event files need (the guide "Encoding" of protobuf.dev).
 local ffi = require "ffi"
 local M = {}
 

@@ -1,9 +1,9 @@
---- Checks of what a user hands in. An error points at the line of the user's that led here, not at moth's own.
+--- Checks of users' arguments. An error points at the user's line that led here, not at moth's own.
 local B = require "moth_lua"
 local each = require "moth.each"
 local M = {}
 
--- "@…/lua/moth/": where moth's own Lua files lie.
+-- "@…/lua/moth/": the folder of moth's own Lua files.
 local own = debug.getinfo(1, "S").source:match("^(.*[/\\])utils[/\\]check%.lua$") or "@?"
 
 -- The message under the name of the function that the user called (src/lua/handle.c does so for ops).
@@ -39,7 +39,7 @@ function M.is_callable(v)
   return type(v) == "function" or type(mt) == "table" and rawget(mt, "__call") ~= nil
 end
 
---- Whether a table is plain data: no object of a class; lists that moth returns count as plain.
+--- Whether a table is plain data, not an object of a class; lists that moth returns count as plain.
 function M.is_plain(t)
   local mt = getmetatable(t)
   return mt == nil or type(mt) == "table" and rawget(mt, "__list") == true
@@ -71,7 +71,7 @@ function M.tensor(where, name, value)
   return value
 end
 
--- The edits (a letter added, left out, changed, or two neighbours swapped) that make b of a.
+-- The edit distance of a and b: letters added, removed or changed, or two neighbours swapped.
 local function distance(a, b)
   local before, last = nil, {}
   for j = 0, #b do last[j] = j end

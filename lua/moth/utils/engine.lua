@@ -1,9 +1,9 @@
---- Which LuaJIT runs: one with a known bug is named on stderr, once a process. MOTH_LUAJIT_WARNING=0: nothing is said.
+--- Warns on stderr, once a process, about a LuaJIT with a known bug. MOTH_LUAJIT_WARNING=0 turns the warning off.
 --
--- "LuaJIT 2.1.0-beta3" is what all versions from 2017 to August 2023 call themselves. Until April 2022 compiled loops
--- over pairs() or next() could read a wrong address where registers are few (LuaJIT's issue 829), and end the process;
--- moth's own loops go round it (moth.each). OpenResty's version of the engine, Debian's luajit2, is told by a function
--- of its own; its packages are newer.
+-- All versions from 2017 to August 2023 call themselves "LuaJIT 2.1.0-beta3". Until April 2022 compiled loops over
+-- pairs() or next() could read a wrong address under register pressure (LuaJIT's issue 829) and crash; moth's own loops
+-- avoid them (moth.each). OpenResty's LuaJIT, Debian's luajit2, has newer packages; it is told by a function that only
+-- it has.
 local M = {}
 
 M.text = "moth: warning: this LuaJIT (%s) may be one from before April 2022, which miscompiles loops over pairs() and "

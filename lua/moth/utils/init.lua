@@ -1,4 +1,4 @@
---- moth.utils: what training scripts need beside tensors. Loaded piece by piece.
+--- moth.utils: loggers, progress bars and other tools of training scripts. Each file is loaded when first asked for.
 local files = {
   progress = "utils.progress", fmt = "fmt", system = "utils.system",
   CSVLogger = { "utils.logger", "CSVLogger" }, JSONLLogger = { "utils.logger", "JSONLLogger" },

@@ -51,7 +51,7 @@ JSONL.__init = signature.init("JSONLLogger(path path)", function(self, o)
   self.path, self.file = o.path, open(o.path, "ab")
 end)
 
---- One JSON object a line; numbers that JSON has not (nan, inf) become strings.
+--- Writes the row as one line, a JSON object; nan and inf, which JSON lacks, become strings.
 function JSONL:log(row)
   row = plain(row)
   for k, v in each(row) do
@@ -63,7 +63,7 @@ end
 local CSV = class("CSVLogger", Logger)
 M.CSVLogger = CSV
 
---- @tparam string path @tparam[opt] table columns their names; without it those of the first row, sorted
+--- @tparam string path @tparam[opt] table columns names of the columns; by default the keys of the first row, sorted
 CSV.__init = signature.init("CSVLogger(path path, string[] columns?)", function(self, o)
   local path, columns = o.path, o.columns
   self.path = path
@@ -88,7 +88,7 @@ local function field(v)
   return v:find('[",\r\n]') and '"' .. v:gsub('"', '""') .. '"' or v
 end
 
---- A missing column stays empty; a name that is no column is an error.
+--- Writes a row. A missing column stays empty; an unknown name is an error.
 function CSV:log(row)
   local keys
   row, keys = plain(row)

@@ -1,5 +1,5 @@
---- MD5 (RFC 1321) of bytes: to tell by their published sums which files of a data set these are. It protects from
--- mistakes and damage, not from an attacker: what is downloaded is compared with SHA-256.
+--- MD5 (RFC 1321) of bytes, to recognise the files of a data set by their published sums. It protects from mistakes and
+-- damage, not from an attacker: downloads are compared by SHA-256.
 local ffi = require "ffi"
 local bit = require "bit"
 local band, bor, bxor, bnot, rol, tobit = bit.band, bit.bor, bit.bxor, bit.bnot, bit.rol, bit.tobit
@@ -15,7 +15,7 @@ do
   end
 end
 
--- One block: 16 words, x86's order of bytes being MD5's.
+-- Adds one block of 16 words to the state h. x86 is little-endian, as MD5 is.
 local function block(h, w)
   local a, b, c, d = h[0], h[1], h[2], h[3]
   for i = 0, 63 do
@@ -31,7 +31,7 @@ local function block(h, w)
   h[0], h[1], h[2], h[3] = tobit(h[0] + a), tobit(h[1] + b), tobit(h[2] + c), tobit(h[3] + d)
 end
 
---- The sum as 32 hexadecimal digits of a string and, behind it, `n` bytes at the pointer `bytes` (none without).
+--- The sum, as 32 hexadecimal digits, of the string `head` followed by `n` (default 0) bytes at the pointer `bytes`.
 return function(head, bytes, n)
   n = n or 0
   local h = ffi.new("int32_t[4]", tobit(0x67452301), tobit(0xefcdab89), tobit(0x98badcfe), tobit(0x10325476))

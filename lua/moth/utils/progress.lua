@@ -19,7 +19,7 @@ local function per_second(rate, unit) return (rate < 10 and "%.1f %s/s" or "%.0f
 
 local Progress = class("Progress")
 
---- @tparam[opt] int total how many steps there will be; without it no share and no time to go are shown
+--- @tparam[opt] int total the number of steps; without it, neither percentage nor remaining time is shown
 -- @tparam[opt] table o label, unit ("it"), interval (seconds, 10), out (a file, stderr), tty (guessed), clock
 Progress.__init = signature.init("progress(number total?, *, string label='', string unit='it', number interval=10, \z
   any out?, bool tty?, function clock?)", function(self, o)
@@ -32,7 +32,7 @@ Progress.__init = signature.init("progress(number total?, *, string label='', st
   self.next_draw = self.start + (self.tty and 0 or self.interval)
 end)
 
---- `n` more steps are done.
+--- Adds `n` (default 1) finished steps.
 function Progress:update(n, message)
   self.done = self.done + (n or 1)
   if message then self.message = message end
@@ -47,7 +47,7 @@ function Progress:update(n, message)
   self.out:flush()
 end
 
---- The line: label, bar, share, count, rate, time to go, message.
+--- The line: label, bar, percentage, count, rate, remaining time, message.
 function Progress:line(t)
   local past = math.max((t or self.clock()) - self.start, 1e-9)
   local rate = self.done / past

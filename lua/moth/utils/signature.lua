@@ -7,16 +7,16 @@
 --     Canvas.save = signature.method("save(path path)", function(self, path) … end)
 --     local concat = signature.alias("concat", cat)        -- the same under another name
 --
--- A call gives arguments by position, and by name in one table behind them. The table may begin with values
--- without a name: they are the list where a list is due (moth.cat{ a, b, dim = 2 }), else the next arguments
--- by position (nn.Linear{ 3, 4, bias = false }). Each argument is checked; an unknown name, one given twice, a
--- value of the wrong type, a list with a hole and a missing argument are errors that quote the signature, at the
--- user's line. Errors of ops and functions called within bear the name of the signature, too.
+-- A call gives arguments by position, and by name in one table after them. Values without a name at the beginning of
+-- that table are the list where a list is expected (moth.cat{ a, b, dim = 2 }), else the next arguments by position
+-- (nn.Linear{ 3, 4, bias = false }). Each argument is checked; an unknown name, one given twice, a value of the wrong
+-- type, a list with a hole and a missing argument are errors that quote the signature, at the user's line. Errors of
+-- ops and functions called within carry the name of the signature, too.
 --
--- A parameter is `type name`, `type name?` (nil if not given) or `type name=default`. Behind `*` parameters have
--- names only. `type... name`, the last by position, takes one list or the values themselves.
--- `...` at the end: further values go on to a function of the user's as they are; none of them is an option.
--- Types are below; `int|int[]` is either; 'a'|'b' are words. An int64_t or uint64_t counts as the number that it is.
+-- A parameter is `type name`, `type name?` (nil if not given) or `type name=default`. Parameters after `*` are passed
+-- by name only. `type... name`, the last by position, takes one list or the values themselves.
+-- `...` at the end: further values are passed on unchanged to a function of the user's; none of them is an option.
+-- Types are below; `int|int[]` is either; 'a'|'b' are words. An int64_t or uint64_t up to 2^53 counts as a number.
 --
 -- A call by position, without tables, costs little more than its checks: they are compiled into one function.
 local ffi = require "ffi"
@@ -29,10 +29,10 @@ local M = {}
 local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) <= 2 ^ 53 end
 local function is(kind) return function(v) return type(v) == kind end end
 
--- A plain list; modules and other objects are none.
+-- Whether `v` is a plain list, not a module or other object.
 local function is_list(v) return type(v) == "table" and check.is_plain(v) end
 
--- The key that a list must not have: a name, or a number with none before it. Objects may have fields of their own.
+-- A key that makes a plain table no list: a name, or a number after a gap. Objects may have any fields.
 local function odd_key(v)
   local n, key = #v, next(v)
   while key ~= nil do
@@ -60,7 +60,7 @@ local function plain_number(v)
   return v
 end
 
--- type -> { test, what an error calls it }
+-- type -> { test, its name in errors }
 local types = {
   Tensor = { B.is_tensor, "a tensor" },
   number = { is "number", "a number" },
@@ -173,7 +173,7 @@ local function shown(v)
   return type(v)
 end
 
--- What is wrong with a value, in words; `p` a parameter.
+-- The error message for value `v` of parameter `p`.
 local function complain(s, p, v)
   if type(v) == "table" and p.takes_list and check.is_plain(v) then
     for k = 1, #v do
@@ -199,7 +199,7 @@ local function put(s, out, given, i, v)
     v = plain_number(v)
   elseif p.takes_list and type(v) == "table" and getmetatable(v) == nil then
     for k = 1, #v do
-      if type(v[k]) == "cdata" then -- a list of the caller's stays as it is
+      if type(v[k]) == "cdata" then -- do not change the caller's list
         local list = {}
         for at = 1, #v do list[at] = plain_number(v[at]) end
         v = list
@@ -211,7 +211,7 @@ local function put(s, out, given, i, v)
   out[i], given[i] = v, true
 end
 
--- A plain table with a name in it, or an empty one: its names are arguments.
+-- Whether `v` is a table of named arguments: plain, with a key that is a name, or empty.
 local function has_names(v)
   if type(v) ~= "table" or getmetatable(v) ~= nil then return false end
   local n, count = #v, 0
@@ -246,7 +246,7 @@ end
 local function read(s, ...)
   local n, params, out, given = select("#", ...), s.params, {}, {}
   local last = n > 0 and (select(n, ...)) or nil
-  if n > 1 and last == nil then -- nil behind a table: what was handed on and not given
+  if n > 1 and last == nil then -- nil after a table: an optional argument passed on by a caller
     local at = n
     while at > 1 and (select(at, ...)) == nil do at = at - 1 end
     if type((select(at, ...))) == "table" then n, last = at, (select(at, ...)) end
@@ -300,7 +300,7 @@ local function read(s, ...)
   return out
 end
 
--- Checks the arguments of a function that takes further ones, which are its user's.
+-- Checks the arguments before `...`.
 local function check_first(s, ...)
   for i, p in ipairs(s.params) do
     local v = (select(i, ...))
@@ -313,9 +313,9 @@ end
 
 local known = setmetatable({}, { __mode = "k" }) -- function -> { text, fn }
 
-local function done(...) return ... end -- calls within are no tail calls: their frames bear the name
+local function done(...) return ... end -- avoids tail calls: error messages look for the frame
 
--- A function that calls `slow` unless all arguments are there by position, none is a table, and all tests hold.
+-- A function that calls `fn` if all arguments are given by position, none is a table and all tests pass, else `slow`.
 local function compile(s, fn, slow)
   local params, lines = s.params, {}
   local env = { fn = fn, slow = slow, done = done, is_tensor = B.is_tensor, select = select, type = type }
@@ -361,7 +361,7 @@ local function compile(s, fn, slow)
   return chunk(env)
 end
 
--- The values of one call with what stands behind * as one table.
+-- Calls fn with the arguments after * collected in one table.
 local function with_options(s, fn)
   if #s.params == s.positional then return fn end
   return function(...)
@@ -373,8 +373,8 @@ local function with_options(s, fn)
   end
 end
 
---- fn(…) with its arguments checked and in the signature's order; with `options`, those that have names only come as
--- one table behind the others. The text is read at the first call.
+--- fn(…) with its arguments checked and in the signature's order; with `options`, arguments that are passed by name
+-- only come as one table after the others. The text is parsed at the first call.
 function M.wrap(text, fn, options)
   local run
   local function prepare()
@@ -392,7 +392,7 @@ function M.wrap(text, fn, options)
       return done(fn(unpack(out, 1, #s.params)))
     end
     run = compile(s, fn, slow)
-    -- What the function calls is its own, unless it was given a function to call.
+    -- Errors of ops called within carry this name, unless the function calls a function of the user's.
     if not s.calls then B.names[slow], B.names[run] = s.name, s.name end
   end
   local function checked(...)
@@ -403,15 +403,15 @@ function M.wrap(text, fn, options)
   return checked
 end
 
---- The same function under another name: in its errors, too. A C function of the binding's, or one made here.
+--- The same function under another name, also in its errors: a C function of the binding, or one made here.
 function M.alias(name, fn)
   local k = known[fn]
   if k then return M.wrap((k[1]:gsub("^[%w_.:]+", name, 1)), k[2], k[3]) end
   return B.named(fn, name)
 end
 
---- Gives functions of a module their signatures: { "grad(callable f, …)", … }. The part of a name behind the last dot
--- is that in the module. `options` as for wrap.
+--- Gives functions of a module their signatures: { "grad(callable f, …)", … }. The part of a name after the last dot
+-- is the key in the module. `options` as for wrap.
 function M.all(module, texts, options)
   for _, text in ipairs(texts) do
     local name = text:match("([%w_]+)%(")
@@ -420,7 +420,7 @@ function M.all(module, texts, options)
   return module
 end
 
---- A constructor or method: fn(self, o), o having all arguments by name.
+--- A constructor or method: fn(self, o), where o has all arguments by name.
 function M.init(text, fn)
   local s
   local function checked(self, ...)
@@ -447,13 +447,13 @@ function M.method(text, fn)
   return checked
 end
 
---- The signature that a function was made with, and the function that was given; or nil.
+--- The signature of a function made here, and the function inside; or nil.
 function M.of(fn)
   if known[fn] then return known[fn][1], known[fn][2] end
 end
 
---- What a signature (its text, or a function made with one) says: its name and a list of parameters, each { name,
--- type, default, optional, named_only }.
+--- The name of a signature (its text, or a function made with one) and a list of its parameters, each { name, type,
+-- default, optional, named_only }.
 function M.parameters(of)
   local s, out = parse(M.of(of) or of), {}
   for i, p in ipairs(s.params) do
@@ -463,7 +463,7 @@ function M.parameters(of)
   return s.name, out
 end
 
---- Adds a type for signatures: test(value), and what an error calls it.
+--- Adds a type for signatures: test(value), and its name in errors.
 function M.type(name, test, expected)
   types[name] = { test, expected }
   types[name .. "[]"] = { list_of(test), "a list, each " .. expected }

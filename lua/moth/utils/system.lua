@@ -1,4 +1,4 @@
---- Of the system: the clock, terminals.
+--- Clocks, the process id, terminals.
 local ffi = require "ffi"
 local signature = require "moth.utils.signature"
 local M = {}
@@ -19,10 +19,10 @@ function M.time()
   return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
 end
 
---- The number of this process.
+--- The id of this process.
 function M.pid() return ffi.C.getpid() end
 
---- Whether a file descriptor (1: standard output, 2: standard error) is a terminal that draws.
+--- Whether a file descriptor (1: standard output, 2: standard error) is a terminal that is not "dumb".
 function M.is_terminal(fd) return ffi.C.isatty(fd) == 1 and os.getenv("TERM") ~= "dumb" end
 
 return signature.all(M, { "system.time()", "system.pid()", "system.is_terminal(size fd)", "system.now()" })
