@@ -1,4 +1,4 @@
-/* moth.h — the public C API of moth, and the only header that a C user needs.
+/* moth.h — the public C API of moth; the entries of the ops are in moth_ops.h.
  *
  * Conventions
  *  - Functions that can fail return MothStatus; the message is in moth_last_error() (per thread).
@@ -7,7 +7,7 @@
  *    (the Lua API counts from 1).
  *  - Nothing here aborts, exits, prints or longjmps. NULL where something is due, a negative count, an enum out
  *    of range are errors; where a value is returned: 0, false, NULL, "?", MOTH_NDTYPES. Release takes NULL.
- *  - Every op of the op table (src/ops) has an entry moth_<name> in moth_ops.h, included below. */
+ *  - Every op of the op table (src/ops) has an entry moth_<name> in moth_ops.h, which is installed beside this file. */
 #ifndef MOTH_H
 #define MOTH_H
 
@@ -243,7 +243,12 @@ MOTH_API MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *a
 /* Gives op a kernel for a backend; the dispatcher uses it from then on. */
 MOTH_API MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel);
 
-#include "moth_ops.h"
+/* An op of the op table by its name, MOTH_OP(mul): the linker knows those that there are. Inside of functions. */
+#define MOTH_OP(name)                                                                              \
+  (__extension__({                                                                                 \
+    MOTH_API extern MothOp moth_op_##name;                                                         \
+    (const MothOp *)&moth_op_##name;                                                               \
+  }))
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
  *
  * Every function gives a status; results are the caller's to release; positions count from 0. */
 #include <moth.h>
+#include <moth_ops.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -18,7 +18,7 @@ typedef struct MothSoftmax {
 typedef struct MothLoss {
   int device;
   cudaStream_t stream;
-  int op; /* MOTH_OP_..., for faults */
+  int op; /* the id of the op, for faults */
   MothFault *fault;
   const void *in;
   int64_t rows, n;

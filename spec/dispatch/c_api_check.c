@@ -1,5 +1,6 @@
 /* Calls ops from C on the bytes of a file and writes what they give to another, for spec/dispatch/c_api_spec.lua. */
 #include <moth.h>
+#include <moth_ops.h>
 #include <stdio.h>
 #include <stdlib.h>
 

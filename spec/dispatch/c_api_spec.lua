@@ -65,7 +65,7 @@ describe("the generator", function()
       if g then g:close() end
       return all
     end
-    local files = { header = read "moth_ops.h", ops = read "ops.c", backward = read "backward.c",
+    local files = { header = read "moth_ops.h", ops = read "ops_activation.c", backward = read "backward.c",
       table = read "moth/ops_table.lua", unpack = read "unpack.h" }
     shell("rm -rf %s", dir)
     return output, status, files
@@ -77,7 +77,7 @@ describe("the generator", function()
       samples = { "randn(2)" }, none = "relu again", doc = "x" },]]
     assert.equal(0, status, output)
     assert.matches("MothStatus moth_twice_relu(MothTensor *self, MothTensor **out)", files.header, 1, true)
-    assert.matches("\"twice_relu\"", files.ops, 1, true)
+    assert.matches("MOTH_API MothOp moth_op_twice_relu", files.ops, 1, true)
     assert.matches("twice_relu", files.backward, 1, true)
     assert.matches("MOTH_UNPACK_TWICE_RELU", files.unpack, 1, true)
     assert.matches("twice_relu(Tensor self) -> Tensor", files.table, 1, true)

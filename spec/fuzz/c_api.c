@@ -1,6 +1,7 @@
 /* The frame of the program that c_api.lua writes: what arguments are chosen from, what becomes of results. */
 #include <math.h>
 #include <moth.h>
+#include <moth_ops.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

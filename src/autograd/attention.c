@@ -17,7 +17,7 @@ typedef struct Pool {
 #define LAST (pool->v[pool->n - 1])
 /* An op whose result becomes the last of the pool; its arguments are read before that. */
 #define STEP(name, ...)                                                                            \
-  step(pool, &moth_ops[MOTH_OP_##name],                                                            \
+  step(pool, MOTH_OP(name),                                                            \
        (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)), (MothValue[]){__VA_ARGS__})
 
 static MothStatus step(Pool *pool, const MothOp *op, int n, const MothValue *args) {
@@ -155,7 +155,7 @@ static MothStatus by_ops(Pool *pool, const MothValue *a, uint32_t need, MothValu
   }
   for (int i = 0; i < 3; i++)
     if (made[i].tag == MOTH_V_TENSOR)
-      MOTH_TRY(moth_eval(&moth_ops[MOTH_OP_to], 2, (MothValue[]){made[i], moth_v_dtype(dtype)},
+      MOTH_TRY(moth_eval(MOTH_OP(to), 2, (MothValue[]){made[i], moth_v_dtype(dtype)},
                          &out[i]));
   return MOTH_OK;
 }
@@ -165,7 +165,7 @@ MothStatus moth_gradset_attention(const MothValue *a, uint32_t need, MothValue *
   for (int i = 0; i < 5; i++)
     twice = twice || moth_value_records(a[i]);
   if (!twice)
-    return moth_eval_all(&moth_ops[MOTH_OP_attention_backward], 12, a, out);
+    return moth_eval_all(MOTH_OP(attention_backward), 12, a, out);
   if (moth_as_double(a[9]) > 0)
     return moth_fail(MOTH_ERR_STATE,
                      "derivative of attention_backward by 'grad_output' is not implemented with "

@@ -21,6 +21,8 @@
 #include "core/alloc.h"
 #include "core/device.h"
 #include "core/dtype.h"
+#include "ops/create.h"
+#include "ops/pointwise.h"
 
 typedef struct Entry {
   MothNode *node;
@@ -440,8 +442,7 @@ static MothStatus zeros_for(const MothResultMeta *r, MothTensor **out) {
 
 /* The gradient so far of what a part was taken from, if the part can be added to it: moth_view_sum. */
 static MothTensor *sum_of_parts(const Task *t, const MothNode *n) {
-  int id = n->op ? (int)n->op->id : -1;
-  if (t->create || (id != MOTH_OP_narrow && id != MOTH_OP_select && id != MOTH_OP_slice) ||
+  if (t->create || (n->op != MOTH_OP(narrow) && n->op != MOTH_OP(select) && n->op != MOTH_OP(slice)) ||
       !n->inputs[0].node)
     return NULL;
   const MothNode *to = n->inputs[0].node;

@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "ops/create.h"
+#include "ops/pointwise.h"
+#include "ops/view.h"
 
 MothStatus moth_unimplemented(const char *op, const char *arg) {
   return moth_fail(MOTH_ERR_STATE, "derivative of %s by '%s' is not implemented", op, arg);
@@ -12,7 +15,7 @@ MothStatus moth_unimplemented(const char *op, const char *arg) {
 
 /* Shorthand: an op on values, its result in v. Temporaries stand in an array that `done` drops. */
 #define OP(name, v, ...)                                                                           \
-  moth_eval(&moth_ops[MOTH_OP_##name],                                                             \
+  moth_eval(MOTH_OP(name),                                                             \
             (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)),                         \
             (MothValue[]){__VA_ARGS__}, v)
 #define TEMPS(n)                                                                                   \

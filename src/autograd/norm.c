@@ -6,7 +6,7 @@
 #include "autograd/formulas.h"
 
 #define OP(name, v, ...)                                                                           \
-  moth_eval(&moth_ops[MOTH_OP_##name],                                                             \
+  moth_eval(MOTH_OP(name),                                                             \
             (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)),                         \
             (MothValue[]){__VA_ARGS__}, v)
 #define NONE moth_v_none()
@@ -174,7 +174,7 @@ static Layout channels_layout(const MothTensor *x) {
 
 MothStatus moth_gradset_layer_norm(const MothValue *a, uint32_t need, MothValue *out) {
   if (!twice(a[0], a[1], a[2]))
-    return fused(&moth_ops[MOTH_OP_layer_norm_backward], 7,
+    return fused(MOTH_OP(layer_norm_backward), 7,
                  (MothValue[]){a[0], a[1], a[6], a[7], a[2], a[4], moth_v_int(need)}, need, out);
   Layout l = rows_layout(a[1].u.t, a[4].u.i, false);
   MOTH_TRY(by_ops(&l, a[0], a[1], a[2], a[5].u.d, NONE, NONE, need, out));
@@ -184,7 +184,7 @@ MothStatus moth_gradset_layer_norm(const MothValue *a, uint32_t need, MothValue 
 
 MothStatus moth_gradset_rms_norm(const MothValue *a, uint32_t need, MothValue *out) {
   if (!twice(a[0], a[1], a[2]))
-    return fused(&moth_ops[MOTH_OP_rms_norm_backward], 6,
+    return fused(MOTH_OP(rms_norm_backward), 6,
                  (MothValue[]){a[0], a[1], a[5], a[2], a[3], moth_v_int(need)}, need, out);
   Layout l = rows_layout(a[1].u.t, a[3].u.i, true);
   MOTH_TRY(by_ops(&l, a[0], a[1], a[2], a[4].u.d, NONE, NONE, need, out));
@@ -193,7 +193,7 @@ MothStatus moth_gradset_rms_norm(const MothValue *a, uint32_t need, MothValue *o
 
 MothStatus moth_gradset_group_norm(const MothValue *a, uint32_t need, MothValue *out) {
   if (!twice(a[0], a[1], a[2]))
-    return fused(&moth_ops[MOTH_OP_group_norm_backward], 7,
+    return fused(MOTH_OP(group_norm_backward), 7,
                  (MothValue[]){a[0], a[1], a[6], a[7], a[2], a[4], moth_v_int(need)}, need, out);
   Layout l = channels_layout(a[1].u.t);
   int64_t groups = a[4].u.i;
@@ -208,7 +208,7 @@ MothStatus moth_gradset_group_norm(const MothValue *a, uint32_t need, MothValue 
 MothStatus moth_gradset_batch_norm(const MothValue *a, uint32_t need, MothValue *out) {
   bool training = a[4].u.i;
   if (!twice(a[0], a[1], a[2]))
-    return fused(&moth_ops[MOTH_OP_batch_norm_backward], 7,
+    return fused(MOTH_OP(batch_norm_backward), 7,
                  (MothValue[]){a[0], a[1], a[6], a[7], a[2], a[4], moth_v_int(need)}, need, out);
   Layout l = channels_layout(a[1].u.t);
   l.own = training;

@@ -4,6 +4,7 @@
 #include "autograd/node.h"
 #include "core/alloc.h"
 #include "core/dtype.h"
+#include "ops/create.h"
 
 static bool needs_grad(const MothTensor *t) {
   return moth_tensor_requires_grad(t);

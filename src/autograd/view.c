@@ -10,6 +10,8 @@
 #include "autograd/formulas.h"
 #include "autograd/node.h"
 #include "core/alloc.h"
+#include "ops/create.h"
+#include "ops/view.h"
 
 typedef struct Slice {
   MothNode *fn; /* of the op that wrote */

@@ -1,5 +1,7 @@
 /* Composites of src/ops/activation.lua that are no expressions. */
 #include "composite/composite.h"
+#include "ops/pointwise.h"
+#include "ops/view.h"
 
 MothStatus moth_composite_glu(MothCall *c) {
   MOTH_UNPACK_GLU(c)

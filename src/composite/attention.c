@@ -5,6 +5,11 @@
 
 #include "composite/composite.h"
 #include "core/dtype.h"
+#include "ops/attention.h"
+#include "ops/linalg.h"
+#include "ops/nn.h"
+#include "ops/pointwise.h"
+#include "ops/view.h"
 
 /* Replaces *t by what made `next` of it. */
 static MothStatus replace(MothStatus s, MothTensor **t, MothTensor **next) {

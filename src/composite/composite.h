@@ -5,6 +5,7 @@
 #include "core/tensor.h"
 #include "dispatch/dispatch.h"
 #include "unpack.h"
+#include "ops/create.h"
 
 /* The reductions of losses: "mean", "sum" or "none". */
 MothStatus moth_reduce_loss(MothTensor *loss, const char *reduction, MothTensor **out);

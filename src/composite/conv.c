@@ -4,6 +4,10 @@
 #include "composite/composite.h"
 #include "core/dtype.h"
 #include "dispatch/shape_conv.h"
+#include "ops/conv.h"
+#include "ops/pointwise.h"
+#include "ops/sort.h"
+#include "ops/view.h"
 
 static MothStatus number_of(const char *name, MothValue v, int i, int64_t def, int64_t least,
                             int64_t *out) {

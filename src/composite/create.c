@@ -1,5 +1,7 @@
 /* Composites of src/ops/create.lua and random.lua. */
 #include "composite/composite.h"
+#include "ops/create.h"
+#include "ops/random.h"
 
 static MothValue dtype_or(MothValue v, const MothTensor *self) {
   return v.tag == MOTH_V_DTYPE ? v : moth_v_dtype((MothDType)self->dtype);

@@ -4,6 +4,9 @@
 
 #include "composite/composite.h"
 #include "core/dtype.h"
+#include "ops/create.h"
+#include "ops/pointwise.h"
+#include "ops/view.h"
 
 #define T(x) moth_v_tensor(x)
 #define ONE  moth_v_int(1)

@@ -4,6 +4,12 @@
 
 #include "composite/composite.h"
 #include "core/dtype.h"
+#include "ops/create.h"
+#include "ops/index.h"
+#include "ops/linalg.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
 
 /* An optional list: as moth_sum and its kin take it. */
 static MothStatus sum_over(MothTensor *t, MothValue dim, bool keepdim, MothTensor **out) {

@@ -3,6 +3,11 @@
 
 #include "composite/composite.h"
 #include "core/dtype.h"
+#include "ops/create.h"
+#include "ops/index.h"
+#include "ops/pointwise.h"
+#include "ops/sort.h"
+#include "ops/view.h"
 
 /* The k smallest in order; the last of them. */
 MothStatus moth_composite_kthvalue(MothCall *c) {

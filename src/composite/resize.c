@@ -4,6 +4,10 @@
 
 #include "composite/composite.h"
 #include "core/dtype.h"
+#include "ops/create.h"
+#include "ops/index.h"
+#include "ops/pointwise.h"
+#include "ops/view.h"
 
 static MothStatus range(const MothTensor *like, int64_t n, MothDType dtype, MothTensor **out) {
   uint32_t keep = moth_enter_as(like);

@@ -3,6 +3,9 @@
 
 #include "composite/composite.h"
 #include "dispatch/shape.h"
+#include "ops/create.h"
+#include "ops/index.h"
+#include "ops/view.h"
 
 MothStatus moth_composite_reshape(MothCall *c) {
   MOTH_UNPACK_RESHAPE(c)

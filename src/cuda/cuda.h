@@ -67,6 +67,13 @@ bool moth_cuda_pinned_use(const void *p, int device, cudaStream_t stream);
 /* MothDeviceOps.copy: kernels/cuda/copy.cu. */
 MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_blocking);
 
+/* The kernels of all ops: generated; the last one has no name. */
+typedef struct MothCudaOp {
+  const char *name;
+  MothKernel kernel;
+} MothCudaOp;
+extern const MothCudaOp moth_cuda_ops[];
+
 /* --- faults: errors that only the device can see ------------------------------------------------ */
 
 /* An index out of range is found while a kernel runs. The kernel leaves the element out, writes the
@@ -82,7 +89,7 @@ enum {
 };
 typedef struct MothFault {
   unsigned set;
-  int op;          /* MOTH_OP_... */
+  int op;          /* the id of the op */
   int dim;         /* from 0; -1: unnamed */
   int what;        /* MOTH_FAULT_... */
   long long value; /* as it was written */

@@ -8,7 +8,6 @@
 #include "cuda/nvtx.h"
 #include "cuda/runtime.h"
 
-extern const MothKernel moth_cuda_kernels_of_ops[MOTH_NOPS]; /* generated */
 
 static int device_count;
 static MothCudaProps props[MOTH_CUDA_MAX_DEVICES];
@@ -129,7 +128,7 @@ MothStatus moth_cuda_take_fault(int device) {
   }
   if (!f.whole) /* another thread was first */
     return MOTH_OK;
-  const char *op = moth_ops[f.op].name;
+  const char *op = moth_registry_at(f.op)->name;
   const char *late = moth_cuda_sync_always ? ""
                                            : " (" MOTH_FOUND_LATER "; "
                                              "MOTH_CUDA_SYNC=1 raises it there)";
@@ -375,8 +374,13 @@ extern "C" MOTH_API const char *moth_cuda_open(const MothCudaApi **out) {
   for (int i = 0; i < device_count; i++)
     moth_cuda_stream_default(i)->device = i;
   moth_cuda_sync_always = moth_env_flag("MOTH_CUDA_SYNC", false);
-  for (int i = 0; i < MOTH_NOPS; i++)
-    moth_ops[i].kernels[MOTH_CUDA] = moth_cuda_kernels_of_ops[i];
+  for (const MothCudaOp *op = moth_cuda_ops; op->name; op++)
+    if (moth_op_register(op->name, MOTH_CUDA, op->kernel) != MOTH_OK) {
+      device_count = 0;
+      snprintf(why, sizeof why, "this build of the backend is of another version: %.400s",
+               moth_last_error());
+      return why;
+    }
   moth_device_register(MOTH_CUDA, &ops);
   *out = &api;
   return NULL;

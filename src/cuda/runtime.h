@@ -6,6 +6,7 @@
 
 #include "cuda/cuda.h"
 extern "C" {
+#include "dispatch/registry.h"
 #include "no_cuda/cuda.h"
 }
 

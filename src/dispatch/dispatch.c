@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/parallel.h"
 #include "core/thread.h"
+#include "dispatch/registry.h"
 #include "dispatch/subclass.h"
 
 _Thread_local MothThread moth_thread;
@@ -59,7 +60,7 @@ static MothStatus copy_to(MothTensor *target, MothTensor *result) {
   MothValue out[1] = {moth_v_none()};
   uint32_t exclude = moth_thread.exclude;
   moth_thread.exclude |= SLOW_KEYS;
-  MothStatus s = moth_op_call(&moth_ops[MOTH_OP_copy_], 2, args, out);
+  MothStatus s = moth_op_call(MOTH_OP(copy_), 2, args, out);
   moth_thread.exclude = exclude;
   if (s == MOTH_OK)
     moth_tensor_release(out[0].u.t);
@@ -363,7 +364,7 @@ static MothStatus autocast(MothCall *c) {
     if (!moth_dtype_is_float((MothDType)t->dtype) || t->dtype == MOTH_FLOAT64 || t->dtype == to)
       continue;
     MothValue cast[2] = {args[i], moth_v_dtype(to)};
-    s = moth_call1(&moth_ops[MOTH_OP_to], 2, cast, &mine[nmine]);
+    s = moth_call1(MOTH_OP(to), 2, cast, &mine[nmine]);
     if (s == MOTH_OK)
       args[i] = moth_v_tensor(mine[nmine++]);
   }
@@ -494,7 +495,7 @@ MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *args, Moth
 MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs,
                                 const MothValue *args, MothTensor **targets, MothValue *results) {
   MothValue full[MOTH_MAX_ARGS];
-  if (op < moth_ops || op >= moth_ops + moth_nops)
+  if (!op || moth_registry_at(op->id) != op)
     return moth_fail(MOTH_ERR_TYPE, "op_call: there is no such op");
   if (nargs < 0 || nargs > op->nargs)
     return moth_fail(MOTH_ERR_TYPE, "[%s] %d arguments are too %s: %s", op->name, nargs,
@@ -603,24 +604,6 @@ MothStatus moth_op_check(const MothOp *op, int given, MothValue *args) {
                        "[%s] argument '%s' is NULL, of a wrong type or out of range: %s", op->name,
                        op->args[i].name, op->schema);
   }
-  return MOTH_OK;
-}
-
-const MothOp *moth_op_find(const char *name) {
-  for (int i = 0; name && i < moth_nops; i++)
-    if (!strcmp(moth_ops[i].name, name))
-      return &moth_ops[i];
-  return NULL;
-}
-
-MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel) {
-  MothOp *op = (MothOp *)moth_op_find(name);
-  if (!op)
-    return moth_fail(MOTH_ERR_VALUE, "there is no op named '%s'", name ? name : "NULL");
-  if ((unsigned)backend >= MOTH_NDEVICES || !kernel)
-    return moth_fail(MOTH_ERR_TYPE, "op_register: %s is no %s", kernel ? "this" : "NULL",
-                     kernel ? "type of device" : "kernel");
-  op->kernels[backend] = kernel;
   return MOTH_OK;
 }
 

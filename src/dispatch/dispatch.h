@@ -87,7 +87,8 @@ struct MothOp {
   const char *schema;
   const char *place; /* "src/ops/pointwise.lua:41" */
   const MothArg *args;
-  uint16_t id;
+  uint16_t id; /* given when it is added to the registry (registry.h) */
+  bool gone;   /* and was taken away again */
   uint8_t nargs, nresults;
   uint8_t kind, promote, amp;
   uint8_t memory;    /* MothMemory */
@@ -132,10 +133,6 @@ struct MothCall {
   MothValue *results;  /* nresults of them, owned by the caller after success */
   MothTensor **target; /* in-place and out: where the results go, borrowed; else NULL */
 };
-
-/* All ops, sorted by id, and their number: generated (build/gen/ops.c). */
-MOTH_API extern MothOp moth_ops[];
-MOTH_API extern const int moth_nops;
 
 /* --- thread state ----------------------------------------------------------------------------- */
 

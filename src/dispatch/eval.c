@@ -49,19 +49,19 @@ static MothValue dtype_or(MothValue dtype, const MothTensor *like) {
 
 MothStatus moth_make_zeros_of(const MothValue *a, MothValue *out) {
   const MothTensor *like = a[0].u.t;
-  return make(like, &moth_ops[MOTH_OP_zeros], 3,
+  return make(like, MOTH_OP(zeros), 3,
               (MothValue[]){a[1], dtype_or(a[2], like), moth_v_device(like->device)}, out);
 }
 
 MothStatus moth_make_full_of(const MothValue *a, MothValue *out) {
   const MothTensor *like = a[0].u.t;
-  return make(like, &moth_ops[MOTH_OP_full], 4,
+  return make(like, MOTH_OP(full), 4,
               (MothValue[]){a[1], a[2], dtype_or(a[3], like), moth_v_device(like->device)}, out);
 }
 
 MothStatus moth_make_arange_of(const MothValue *a, MothValue *out) {
   const MothTensor *like = a[0].u.t;
-  return make(like, &moth_ops[MOTH_OP_arange], 5,
+  return make(like, MOTH_OP(arange), 5,
               (MothValue[]){a[1], a[2], moth_v_int(1),
                             moth_value_or(a[3], moth_v_dtype(MOTH_INT64)),
                             moth_v_device(like->device)},

@@ -294,12 +294,12 @@ MothStatus moth_pool_adaptive(int ndim, const int64_t *input, MothValue output, 
 }
 
 MothStatus moth_pool_geometry(const MothCall *c, int ndim, const int64_t *input, MothPool *p) {
-  switch (c->op->id) {
-  case MOTH_OP_max_pool2d_with_indices: {
+  const MothOp *op = c->op;
+  if (op == MOTH_OP(max_pool2d_with_indices)) {
     MOTH_UNPACK_MAX_POOL2D_WITH_INDICES(c)
     return moth_pool_windows(ndim, input, kernel_size, stride, padding, dilation, ceil_mode, p);
   }
-  case MOTH_OP_max_pool2d_backward: {
+  if (op == MOTH_OP(max_pool2d_backward)) {
     MOTH_UNPACK_MAX_POOL2D_BACKWARD(c)
     const int64_t *out = grad_output->shape + grad_output->ndim - 2;
     if (kernel_size.tag == MOTH_V_NONE)
@@ -309,9 +309,8 @@ MothStatus moth_pool_geometry(const MothCall *c, int ndim, const int64_t *input,
     p->ow = out[1];
     return MOTH_OK;
   }
-  case MOTH_OP_avg_pool2d:
-  case MOTH_OP_avg_pool2d_backward: {
-    int at = c->op->id == MOTH_OP_avg_pool2d ? 1 : 2; /* kernel_size */
+  if (op == MOTH_OP(avg_pool2d) || op == MOTH_OP(avg_pool2d_backward)) {
+    int at = op == MOTH_OP(avg_pool2d) ? 1 : 2; /* kernel_size */
     const MothValue *a = c->args + at;
     MOTH_TRY(moth_pool_windows(ndim, input, a[0], a[1], a[2], moth_v_none(), a[3].u.b, p));
     p->include_pad = a[4].u.b;
@@ -322,13 +321,11 @@ MothStatus moth_pool_geometry(const MothCall *c, int ndim, const int64_t *input,
     }
     return MOTH_OK;
   }
-  case MOTH_OP_adaptive_avg_pool2d_backward: {
+  if (op == MOTH_OP(adaptive_avg_pool2d_backward)) {
     const MothTensor *g = c->args[0].u.t;
     return moth_pool_adaptive(ndim, input, moth_v_ints(g->shape + g->ndim - 2, 2), p);
   }
-  default: /* adaptive: (self, output_size) */
-    return moth_pool_adaptive(ndim, input, c->args[1], p);
-  }
+  return moth_pool_adaptive(ndim, input, c->args[1], p); /* adaptive: (self, output_size) */
 }
 
 static int pooled_shape(int ndim, const int64_t *input, const MothPool *p, int64_t shape[4]) {

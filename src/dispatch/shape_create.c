@@ -26,7 +26,7 @@ MothStatus moth_shape_factory(MothCall *c) {
   for (int i = 0; i < c->op->nargs; i++)
     if (c->op->args[i].type == MOTH_T_INTS)
       size = c->args[i];
-  MOTH_TRY(options(c, c->op->id == MOTH_OP_randint ? MOTH_INT64 : moth_default_dtype(), &dtype));
+  MOTH_TRY(options(c, c->op == MOTH_OP(randint) ? MOTH_INT64 : moth_default_dtype(), &dtype));
   for (int i = 0; i < c->op->nargs; i++)
     if (c->op->args[i].type == MOTH_T_SCALAR)
       MOTH_TRY(moth_dtype_check_number(dtype, c->args[i], "the value"));

@@ -160,5 +160,5 @@ static MothStatus check_adam(MothCall *c) {
 }
 
 MothStatus moth_shape_optimizer(MothCall *c) {
-  return c->op->id == MOTH_OP_sgd_step ? check_sgd(c) : check_adam(c);
+  return c->op == MOTH_OP(sgd_step) ? check_sgd(c) : check_adam(c);
 }

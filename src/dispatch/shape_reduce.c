@@ -71,8 +71,8 @@ MothStatus moth_shape_mean(MothCall *c) {
   MothTensor *t = c->args[0].u.t;
   uint32_t mask;
   MothDType d = (MothDType)t->dtype;
-  bool keepdim = c->args[c->op->id == MOTH_OP_var ? 3 : 2].u.b;
-  if (c->op->id == MOTH_OP_mean && c->args[3].tag == MOTH_V_DTYPE)
+  bool keepdim = c->args[c->op == MOTH_OP(var) ? 3 : 2].u.b;
+  if (c->op == MOTH_OP(mean) && c->args[3].tag == MOTH_V_DTYPE)
     d = (MothDType)c->args[3].u.i;
   MOTH_TRY(need_float(d));
   MOTH_TRY(reduced_dims(c->args[1], t->ndim, &mask));

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "dispatch/registry.h"
 #include "lua/moth_lua.h"
 #include "no_cuda/cuda.h"
 
@@ -643,9 +644,10 @@ void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v) {
 
 /* The binding's table gets `ops`: name -> function, with name_ for in-place variants. */
 void moth_lua_open_calls(lua_State *L) {
-  lua_createtable(L, 0, 2 * moth_nops);
-  for (int i = 0; i < moth_nops; i++) {
-    const MothOp *op = &moth_ops[i];
+  int n = moth_registry_count();
+  lua_createtable(L, 0, 2 * n);
+  for (int i = 0; i < n; i++) {
+    const MothOp *op = moth_registry_at(i);
     moth_lua_push_op(L, (MothLuaEntry){op, MOTH_FUNCTIONAL, 1, 0});
     lua_setfield(L, -2, op->name);
     if (op->inplace) {

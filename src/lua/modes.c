@@ -6,6 +6,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/thread.h"
+#include "dispatch/registry.h"
 #include "dispatch/subclass.h"
 #include "lua/moth_lua.h"
 
@@ -307,22 +308,28 @@ static int b_class_of(lua_State *L) {
 
 /* --- counting and logging ---------------------------------------------------------------------- */
 
-static _Thread_local int64_t *counted MOTH_LUA_TLS; /* MOTH_NOPS of them */
+static _Thread_local int64_t *counted MOTH_LUA_TLS; /* by the ids of ops */
+
+static _Thread_local int ncounted MOTH_LUA_TLS;
 
 static MothStatus count_run(MothCall *c, void *ctx) {
   (void)ctx;
-  counted[c->op->id]++;
+  if (c->op->id < ncounted) /* not one that was defined since the counting began */
+    counted[c->op->id]++;
   return moth_redispatch(c);
 }
 
 static int b_push_count(lua_State *L) {
   moth_lua_sync(L);
-  size_t size = sizeof *counted * MOTH_NOPS;
-  if (!counted)
-    counted = moth_thread_calloc(size);
-  if (!counted)
-    return moth_lua_error(L, "out of memory");
-  memset(counted, 0, size);
+  int n = moth_registry_count();
+  if (n > ncounted) {
+    int64_t *more = moth_thread_calloc(sizeof *counted * (size_t)n);
+    if (!more)
+      return moth_lua_error(L, "out of memory");
+    counted = more;
+    ncounted = n;
+  }
+  memset(counted, 0, sizeof *counted * (size_t)ncounted);
   MothStatus s = moth_intercept_push(false, (MothInterceptor){count_run, NULL, true, NULL});
   return s ? moth_lua_raise(L, s) : 0;
 }
@@ -332,11 +339,11 @@ static int b_pop_count(lua_State *L) {
   int64_t total = 0;
   moth_intercept_pop(false, (MothInterceptor){count_run, NULL, true, NULL});
   lua_newtable(L);
-  for (int i = 0; counted && i < moth_nops; i++) {
+  for (int i = 0; counted && i < ncounted; i++) {
     total += counted[i];
     if (counted[i]) {
       lua_pushnumber(L, (lua_Number)counted[i]);
-      lua_setfield(L, -2, moth_ops[i].name);
+      lua_setfield(L, -2, moth_registry_at(i)->name);
     }
   }
   lua_pushnumber(L, (lua_Number)total);

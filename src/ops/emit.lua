@@ -235,9 +235,9 @@ function M.writer(graph, outputs, state, indent)
     if node.what == "op" and graph.helpers and graph.helpers[node.more] then
       line(depth, "MOTH_GO(%s(%s, &v[%d]));", graph.helpers[node.more], given, k)
     elseif node.what == "op" then
-      line(depth, "MOTH_GO(moth_eval(&moth_ops[MOTH_OP_%s], %d, %s, &v[%d]));", node.more, #args, given, k)
+      line(depth, "MOTH_GO(moth_eval(MOTH_OP(%s), %d, %s, &v[%d]));", node.more, #args, given, k)
     elseif node.what == "ops" then
-      line(depth, "MOTH_GO(moth_eval_all(&moth_ops[MOTH_OP_%s], %d, %s, v + %d));", node.more, #args, given, k)
+      line(depth, "MOTH_GO(moth_eval_all(MOTH_OP(%s), %d, %s, v + %d));", node.more, #args, given, k)
     elseif node.what == "load" then
       line(depth, "MOTH_GO(%s, &v[%d]));", node.more, k)
       if node.on_write then node.on_write() end

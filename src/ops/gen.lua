@@ -1,7 +1,7 @@
 -- The generator: reads the op table, writes build/gen. Run as `luajit src/ops/gen.lua OUT`.
---   moth_ops.h   op ids and one typed C entry per op (included by moth.h)
+--   moth_ops.h   one typed C entry per op, for users; ops/<family>.h: the same by family, for our own sources
 --   unpack.h     for kernels: arguments by name
---   ops.c        the table of ops, with their entries
+--   ops_<family>.c   the records of a family, with their entries; ops.c: all of them, for the registry
 --   composite.c  the composites that are expressions
 --   backward.c   one backward function per differentiable op
 --   kernels/     per dtype and ISA level: the loops of pointwise ops, and the typed kernels
@@ -134,7 +134,7 @@ if #problems > 0 and not os.getenv("MOTH_GEN_FORCE") then
   os.exit(1, true)
 end
 
-os.execute(("mkdir -p %s/kernels %s/cuda %s/moth"):format(out_dir, out_dir, out_dir))
+os.execute(("mkdir -p %s/kernels %s/cuda %s/moth %s/ops"):format(out_dir, out_dir, out_dir, out_dir))
 for _, op in ipairs(ops) do
   op.kernels = {}
   for key, symbol in pairs { cpu = op.cpu or false, cuda = op.cuda_kernel or false, composite = op.composite or false,

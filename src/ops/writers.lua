@@ -83,19 +83,38 @@ local function entries(op)
   return list
 end
 
-local function write_header(ops, write)
-  local t = { banner, "#ifndef MOTH_OPS_H\n#define MOTH_OPS_H\n", "enum {" }
-  for _, op in ipairs(ops) do t[#t + 1] = ("  MOTH_OP_%s = %d,"):format(op.name, op.id) end
+-- The ops of each family, in order.
+local function by_family(ops)
+  local list, of = {}, {}
+  for _, op in ipairs(ops) do
+    if not of[op.family] then
+      of[op.family] = { name = op.family }
+      list[#list + 1] = of[op.family]
+    end
+    table.insert(of[op.family], op)
+  end
+  return list
+end
+
+-- moth_ops.h with all entries, for users; ops/<family>.h for our own sources, which a new op of another family does not
+-- concern.
+local function write_headers(ops, write)
   local npointwise = 0
   for _, op in ipairs(ops) do if op.kind == "pointwise" then op.pointwise = npointwise; npointwise = npointwise + 1 end end
   M.npointwise = npointwise
-  t[#t + 1] = ("  MOTH_NOPS = %d,\n  MOTH_NPOINTWISE = %d\n};\n"):format(#ops, npointwise)
-  for _, op in ipairs(ops) do
-    t[#t + 1] = ("/* %s\n * %s */"):format(op.schema, op.doc:gsub("%*/", "* /"))
-    for _, e in ipairs(entries(op)) do t[#t + 1] = ("MOTH_API MothStatus moth_%s(%s);"):format(e[1], e[2]) end
+  local function header(guard, list)
+    local t = { banner, ("#ifndef %s\n#define %s\n#include \"moth.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif"):format(guard, guard) }
+    for _, op in ipairs(list) do
+      t[#t + 1] = ("/* %s\n * %s */"):format(op.schema, op.doc:gsub("%*/", "* /"))
+      for _, e in ipairs(entries(op)) do t[#t + 1] = ("MOTH_API MothStatus moth_%s(%s);"):format(e[1], e[2]) end
+    end
+    t[#t + 1] = "#ifdef __cplusplus\n}\n#endif\n#endif\n"
+    return table.concat(t, "\n")
   end
-  t[#t + 1] = "#endif\n"
-  local text = table.concat(t, "\n")
+  for _, family in ipairs(by_family(ops)) do
+    write("ops/" .. family.name .. ".h", header("MOTH_GEN_OPS_" .. family.name:upper() .. "_H", family))
+  end
+  local text = header("MOTH_OPS_H", ops)
   write("moth_ops.h", text)
   return text
 end
@@ -137,8 +156,8 @@ local function node_name(op)
   return camel .. "Backward0"
 end
 
-local function write_table(ops, write)
-  local t = { banner, '#include "dispatch/dispatch.h"\n#include "autograd/node.h"\n' }
+local function write_family(ops, write)
+  local t = { banner, ('#include "autograd/node.h"\n#include "dispatch/dispatch.h"\n#include "ops/%s.h"\n'):format(ops.name) }
   local symbols = {}
   local function declare(text) if not symbols[text] then symbols[text] = true; t[#t + 1] = text end end
   for _, op in ipairs(ops) do
@@ -165,17 +184,15 @@ local function write_table(ops, write)
       t[#t + 1] = ("static const uint8_t limits_%s[] = {%s};"):format(op.name, table.concat(l, ", "))
     end
   end
-  t[#t + 1] = "\nMothOp moth_ops[MOTH_NOPS] = {"
   for _, op in ipairs(ops) do
     local cond = -1
     if op.cond then cond = op.index[op.cond].at end
-    t[#t + 1] = ("  { /* %s */"):format(op.place)
-    local function field(name, v) t[#t + 1] = ("    .%s = %s,"):format(name, v) end
+    t[#t + 1] = ("MOTH_API MothOp moth_op_%s = { /* %s */"):format(op.name, op.place)
+    local function field(name, v) t[#t + 1] = ("  .%s = %s,"):format(name, v) end
     field("name", '"' .. op.name .. '"')
     field("schema", '"' .. op.schema:gsub('"', '\\"') .. '"')
     field("place", '"' .. op.place .. '"')
     field("args", "args_" .. op.name)
-    field("id", op.id)
     field("nargs", #op.args)
     field("nresults", op.nresults)
     field("kind", "MOTH_KIND_" .. op.kind:upper())
@@ -201,9 +218,11 @@ local function write_table(ops, write)
       field("backward_name", ("%q"):format(node_name(op)))
     end
     if op.cpu then field("kernels", "{[MOTH_CPU] = " .. op.cpu .. "}") end
-    t[#t + 1] = "  },"
+    t[#t + 1] = "};"
   end
-  t[#t + 1] = ("};\nconst int moth_nops = MOTH_NOPS;\n")
+  local list = {}
+  for i, op in ipairs(ops) do list[i] = "  &moth_op_" .. op.name .. "," end
+  t[#t + 1] = ("MothOp *const moth_ops_%s[] = {\n%s\n  NULL};\n"):format(ops.name, table.concat(list, "\n"))
   for _, op in ipairs(ops) do
     for _, e in ipairs(entries(op)) do
       local values = {}
@@ -223,7 +242,7 @@ local function write_table(ops, write)
         t[#t + 1] = ("  MothTensor *targets[] = {%s};"):format(table.concat(outs, ", "))
         target = "targets"
       end
-      t[#t + 1] = ("  MOTH_TRY(moth_op_call_variant(&moth_ops[MOTH_OP_%s], %s, %d, args, %s, results));"):format(op.name, e[3], #op.args, target)
+      t[#t + 1] = ("  MOTH_TRY(moth_op_call_variant(MOTH_OP(%s), %s, %d, args, %s, results));"):format(op.name, e[3], #op.args, target)
       if e[3] == "MOTH_FUNCTIONAL" then
         for i, o in ipairs(outs) do t[#t + 1] = ("  *%s = results[%d].u.t;"):format(o, i - 1) end
       else
@@ -232,7 +251,30 @@ local function write_table(ops, write)
       t[#t + 1] = "  return MOTH_OK;\n}"
     end
   end
-  write("ops.c", table.concat(t, "\n") .. "\n")
+  write("ops_" .. ops.name .. ".c", table.concat(t, "\n") .. "\n")
+end
+
+-- Records and entries, a file for each family, and the list of all, which goes to the registry when the library is
+-- loaded.
+local function write_table(ops, write)
+  local families = by_family(ops)
+  local t, names = { banner, '#include "dispatch/registry.h"\n' }, {}
+  for i, family in ipairs(families) do
+    write_family(family, write)
+    t[#t + 1] = ("extern MothOp *const moth_ops_%s[];"):format(family.name)
+    names[i] = "moth_ops_" .. family.name
+  end
+  t[#t + 1] = ([[
+
+__attribute__((constructor)) static void add_all(void) {
+  MothOp *const *const families[] = {
+    %s};
+  for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+    for (MothOp *const *op = families[i]; *op; op++)
+      moth_registry_add(*op);
+}
+]]):format(table.concat(names, ", "))
+  write("ops.c", table.concat(t, "\n"))
 end
 
 local function write_backward(ops, write)
@@ -505,9 +547,11 @@ local function write_cuda(ops, write)
       t[#t + 1] = ("MothStatus %s(MothCall *c);"):format(op.cuda_kernel)
     end
   end
-  t[#t + 1] = "\nextern const MothKernel moth_cuda_kernels_of_ops[MOTH_NOPS];\nconst MothKernel moth_cuda_kernels_of_ops[MOTH_NOPS] = {"
-  for _, op in ipairs(ops) do t[#t + 1] = ("  %s, /* %s */"):format(op.cuda_kernel or "nullptr", op.name) end
-  t[#t + 1] = "};\n"
+  t[#t + 1] = "\nextern const MothCudaOp moth_cuda_ops[] = {"
+  for _, op in ipairs(ops) do
+    if op.cuda_kernel then t[#t + 1] = ('  {"%s", %s},'):format(op.name, op.cuda_kernel) end
+  end
+  t[#t + 1] = "  {nullptr, nullptr}};\n"
   write("cuda/table.cu", table.concat(t, "\n"))
 end
 
@@ -552,7 +596,7 @@ end
 
 --- header: the text of src/moth.h.
 function M.run(ops, header, write)
-  cdef.write(header, write_header(ops, write), write)
+  cdef.write(header, write_headers(ops, write), write)
   write_unpack(ops, write)
   write_table(ops, write)
   write_composites(ops, write)
