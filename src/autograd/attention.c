@@ -17,8 +17,8 @@ typedef struct Pool {
 #define LAST (pool->v[pool->n - 1])
 /* An op whose result becomes the last of the pool; its arguments are read before that. */
 #define STEP(name, ...)                                                                            \
-  step(pool, MOTH_OP(name),                                                            \
-       (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)), (MothValue[]){__VA_ARGS__})
+  step(pool, MOTH_OP(name), (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)),         \
+       (MothValue[]){__VA_ARGS__})
 
 static MothStatus step(Pool *pool, const MothOp *op, int n, const MothValue *args) {
   MOTH_TRY(moth_eval(op, n, args, &pool->v[pool->n]));
@@ -155,8 +155,7 @@ static MothStatus by_ops(Pool *pool, const MothValue *a, uint32_t need, MothValu
   }
   for (int i = 0; i < 3; i++)
     if (made[i].tag == MOTH_V_TENSOR)
-      MOTH_TRY(moth_eval(MOTH_OP(to), 2, (MothValue[]){made[i], moth_v_dtype(dtype)},
-                         &out[i]));
+      MOTH_TRY(moth_eval(MOTH_OP(to), 2, (MothValue[]){made[i], moth_v_dtype(dtype)}, &out[i]));
   return MOTH_OK;
 }
 

@@ -442,7 +442,8 @@ static MothStatus zeros_for(const MothResultMeta *r, MothTensor **out) {
 
 /* The gradient so far of what a part was taken from, if the part can be added to it: moth_view_sum. */
 static MothTensor *sum_of_parts(const Task *t, const MothNode *n) {
-  if (t->create || (n->op != MOTH_OP(narrow) && n->op != MOTH_OP(select) && n->op != MOTH_OP(slice)) ||
+  if (t->create ||
+      (n->op != MOTH_OP(narrow) && n->op != MOTH_OP(select) && n->op != MOTH_OP(slice)) ||
       !n->inputs[0].node)
     return NULL;
   const MothNode *to = n->inputs[0].node;

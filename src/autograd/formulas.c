@@ -15,8 +15,7 @@ MothStatus moth_unimplemented(const char *op, const char *arg) {
 
 /* Shorthand: an op on values, its result in v. Temporaries stand in an array that `done` drops. */
 #define OP(name, v, ...)                                                                           \
-  moth_eval(MOTH_OP(name),                                                             \
-            (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)),                         \
+  moth_eval(MOTH_OP(name), (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)),          \
             (MothValue[]){__VA_ARGS__}, v)
 #define TEMPS(n)                                                                                   \
   MothStatus status = MOTH_OK;                                                                     \

@@ -6,8 +6,7 @@
 #include "autograd/formulas.h"
 
 #define OP(name, v, ...)                                                                           \
-  moth_eval(MOTH_OP(name),                                                             \
-            (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)),                         \
+  moth_eval(MOTH_OP(name), (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)),          \
             (MothValue[]){__VA_ARGS__}, v)
 #define NONE moth_v_none()
 

@@ -4,8 +4,8 @@
 #include "core/dtype.h"
 #include "core/tensor.h"
 #include "dispatch/dispatch.h"
-#include "unpack.h"
 #include "ops/create.h"
+#include "unpack.h"
 
 /* The reductions of losses: "mean", "sum" or "none". */
 MothStatus moth_reduce_loss(MothTensor *loss, const char *reduction, MothTensor **out);

@@ -1,6 +1,6 @@
 /* Composites of src/ops/create.lua and random.lua. */
-#include "composite/composite.h"
 #include "ops/create.h"
+#include "composite/composite.h"
 #include "ops/random.h"
 
 static MothValue dtype_or(MothValue v, const MothTensor *self) {

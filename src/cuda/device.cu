@@ -8,7 +8,6 @@
 #include "cuda/nvtx.h"
 #include "cuda/runtime.h"
 
-
 static int device_count;
 static MothCudaProps props[MOTH_CUDA_MAX_DEVICES];
 static MothCudaInfo infos[MOTH_CUDA_MAX_DEVICES];

@@ -1,0 +1,55 @@
+-- The registry of ops: found by name, from Lua and C; nothing depends on an op's number or on all ops.
+local ffi = require "ffi"
+local moth = require "moth"
+local build = os.getenv("MOTH_BUILD") or "build"
+
+local function shell(command, ...)
+  local pipe = assert(io.popen(("unset LD_PRELOAD; { %s; } 2>&1; echo status=$?"):format(command:format(...))))
+  local text, status = pipe:read("*a"):match("^(.-)status=(%d+)%s*$")
+  pipe:close()
+  return text, tonumber(status)
+end
+
+describe("the registry", function()
+  it("finds every op of the table by its name, and nothing else #quick", function()
+    local C, seen = moth.C, {}
+    for _, name in ipairs(moth.ops.list()) do
+      local op = C.moth_op_find(name)
+      assert.is_true(op ~= nil, name)
+      local key = tostring(ffi.cast("void *", op))
+      assert.is_nil(seen[key])
+      seen[key] = name
+      assert.is_true(C.moth_op_find(name .. "#") == nil)
+    end
+    for _, name in ipairs { "", "mu", "MUL", "mylib::relu2", ("x"):rep(1000) } do
+      assert.is_true(C.moth_op_find(name) == nil, name)
+    end
+  end)
+  it("gives C and C++ each op as a symbol, so that the linker refuses a misspelt name #noasan", function()
+    local dir = shell("mktemp -d"):match("%S+")
+    finally(function() shell("rm -rf %s", dir) end)
+    local at = build:sub(1, 1) == "/" and build or "$PWD/" .. build
+    for _, cc in ipairs { "gcc -std=c17 -pedantic", "g++ -x c++ -std=c++17", "clang -std=c17" } do
+      if select(2, shell("command -v " .. cc:match("%S+"))) == 0 then
+        local make = ("%s -Wall -Wextra -Werror -Isrc -I%s/gen %%s -o %s/check spec/dispatch/registry_check.c \z
+          -L%s -lmoth -Wl,-rpath,%s"):format(cc, build, dir, build, at)
+        local text, status = shell(make, "")
+        assert.equal(0, status, text)
+        assert.equal("2\n", (shell("%s/check mul mull relu", dir)))
+        text, status = shell(make, "-DOP=mull")
+        assert.is_true(status ~= 0)
+        assert.matches("undefined reference to `moth_op_mull'", text)
+      end
+    end
+  end)
+  it("is not what parsers, kernels of a dtype or other families are compiled with #noasan", function()
+    local function depend(pattern) return (shell("grep -lE 'gen/(moth_ops.h|ops/)' %s/obj/%s", build, pattern)) end
+    assert.matches("composite/pad.d", depend "src/composite/*.d") -- which are there
+    assert.equal("", depend "src/io/*.d")
+    assert.equal("", depend "src/core/*.d")
+    assert.equal("", depend "gen/kernels/*.d")
+    assert.equal("", (shell("grep -l 'gen/ops/conv.h' %s/obj/src/composite/math.d", build)))
+    local all = "for f in $(find src kernels -name '*.c'); do grep -l gen/moth_ops.h %s/obj/${f%%.c}.d; done"
+    assert.equal("", (shell(all, build)))
+  end)
+end)
