@@ -6,6 +6,7 @@ local each = require "moth.each"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local list_of = require "moth.list"
+local element = require "moth.element"
 local ops = B.ops
 
 local M = { functions = {} }
@@ -40,12 +41,13 @@ end
 
 -- size and stride are called often: the usual calls come first, the others are checked.
 local function facts(name, ask)
+  local extent = element.extent(name)
   local checked = signature(name .. "(Tensor input, Dim dim?)", function(x, dim)
     if dim ~= nil then return (ask(x, dim)) end
     return setmetatable(ask(x), Size)
   end)
   return function(x, dim, more)
-    if more == nil and type(dim) == "number" then return done(ask(x, dim)) end
+    if more == nil and type(dim) == "number" then return extent(x, dim) or done(ask(x, dim)) end
     if more == nil and dim == nil then return setmetatable(ask(x), Size) end
     return checked(x, dim, more)
   end
@@ -55,11 +57,20 @@ methods.size = facts("size", B.named(B.size, "size"))
 --- The strides in elements, or that of one dimension.
 methods.stride = facts("stride", B.named(B.stride, "stride"))
 
-for name, of in each({ dim = "dim", numel = "numel", storage_offset = "storage_offset", itemsize = "itemsize",
-  version = "version", data_ptr = "data_ptr", is_contiguous = "is_contiguous", is_fake = "is_fake", free = "free",
-  ndim = "dim", nelement = "numel", element_size = "itemsize", dtype = "tensor_dtype", device = "tensor_device" }) do
-  methods[name] = B.named(B[of], name)
+methods.data_ptr, methods.free = B.named(B.data_ptr, "data_ptr"), B.named(B.free, "free")
+
+-- What hot loops ask.
+local function fact(name, of, compiled)
+  methods[name] = compiled(of, B.named(B[of], name))
+  B.names[methods[name]] = name
 end
+for name, of in each({ dim = "dim", numel = "numel", storage_offset = "storage_offset", itemsize = "itemsize",
+  version = "version", ndim = "dim", nelement = "numel", element_size = "itemsize" }) do
+  fact(name, of, element.number)
+end
+for _, name in ipairs({ "is_contiguous", "is_fake" }) do fact(name, name, element.boolean) end
+fact("dtype", "tensor_dtype", element.dtype)
+fact("device", "tensor_device", element.device)
 method("requires_grad_(Tensor input, bool requires_grad=true)", B.set_requires_grad)
 -- What is asked often: a C function, which checks the tensor itself.
 local function alone(name, fn)
@@ -70,7 +81,7 @@ local function alone(name, fn)
   end
   B.names[ask], methods[name] = name, ask
 end
-alone("requires_grad", B.requires_grad)
+alone("requires_grad", element.boolean("requires_grad", B.requires_grad))
 alone("is_leaf", B.is_leaf)
 alone("retain_grad", B.retain_grad)
 method("shares_storage(Tensor input, Tensor other)", B.shares_storage)
@@ -92,11 +103,13 @@ end)
 --- Another stream uses x, too: its memory is not handed out again before what that stream holds then has run.
 method("record_stream(Tensor input, any stream)", function(x, stream) B.cuda.record_stream(x, stream) end)
 
---- The single element as a number or boolean; an integer beyond 2^53 as an int64_t cdata, of uint64 as a uint64_t.
+--- The single element, or with a position for each dimension, x:item(2, -1), the one there, as a number or boolean; an
+-- integer beyond 2^53 as an int64_t cdata, of uint64 as a uint64_t.
 local item = B.named(B.item, "item")
-function methods.item(x, more)
-  if more ~= nil then check.fail("[item] too many arguments; item(Tensor input)") end
-  local v, high, low = item(x)
+function methods.item(x, i, j, k, ...)
+  local quick = select("#", ...) == 0 and element.get(x, i, j, k)
+  if quick then return quick end
+  local v, high, low = item(x, i, j, k, ...)
   if high and B.tensor_dtype(x).name == "uint64" then
     return ffi.cast("uint64_t", high) * 2ULL ^ 32 + ffi.cast("uint64_t", low)
   end
@@ -615,7 +628,10 @@ function mt.__names()
 end
 
 function mt.__newindex(x, k, v)
-  if type(k) ~= "string" then return set(x, k, v) end
+  if type(k) ~= "string" then
+    if type(v) == "number" and element.set(x, k, v) then return end
+    return set(x, k, v)
+  end
   if k == "grad" then return rows.set(x, v) end
   if k == "data" then
     if not is_tensor(v) then error("x.data = v: expected a tensor, got " .. type(v), 2) end
@@ -628,7 +644,10 @@ mt.__add, mt.__sub, mt.__mul, mt.__div, mt.__mod, mt.__pow = ops.add, ops.sub, o
 mt.__unm = function(a) return ops.neg(a) end -- it is given its operand twice
 
 --- #x is the size of the first dimension.
+local first_size = element.extent("size")
 function mt.__len(x)
+  local n = first_size(x, 1)
+  if n then return n end
   if B.dim(x) == 0 then error("a 0-dim tensor has no length", 2) end
   return B.size(x, 1)
 end

@@ -12,12 +12,12 @@
 #define MAGIC_GRAPH  0x6d6f746867726170ull
 
 typedef struct Handle { /* of the size of a MothHandle */
-  uint64_t magic;
   union {
     MothCudaStream *stream;
     MothCudaEvent *event;
     MothCudaGraph *graph;
   } u;
+  uint64_t magic;
 } Handle;
 _Static_assert(sizeof(Handle) == sizeof(MothHandle), "handles have one size");
 

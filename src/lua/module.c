@@ -22,6 +22,7 @@ __attribute__((visibility("default"))) int luaopen_moth_lua(lua_State *L) {
   moth_lua_open_handles(L);
   moth_lua_open_calls(L);
   moth_lua_open_tensor(L);
+  moth_lua_open_elements(L);
   moth_lua_open_autograd(L);
   moth_lua_open_coroutines(L);
   moth_lua_open_leaves(L);

@@ -1,7 +1,7 @@
 /* The binding: the only C that knows Lua.
  *
- * Everything that Lua holds of moth is a full userdata that begins with a magic number: tensors,
- * dtypes, devices, generators. A wrong userdata is told by its size and magic before anything is read.
+ * Everything that Lua holds of moth is a full userdata of two words, what it stands for and a magic number:
+ * tensors, dtypes, devices, generators. A wrong userdata is told by its size and magic before anything is read.
  *
  * Ops are called through one C function (call.c), whose first upvalue says op and variant; it reads
  * the Lua arguments by the op's schema. While a call runs, moth_lua_current is its state, so that
@@ -29,8 +29,8 @@
   "float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, bool, uint16, "          \
   "uint32, uint64"
 
+/* The FFI takes a userdata for a pointer to its bytes: a tensor's is a MothTensor **. */
 typedef struct MothHandle {
-  uint64_t magic;
   union {
     MothTensor *t; /* NULL after t:free() */
     MothGenerator *g;
@@ -38,6 +38,7 @@ typedef struct MothHandle {
     MothLuaHeld *held;
     int64_t code;
   } u;
+  uint64_t magic;
 } MothHandle;
 
 extern _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
@@ -147,6 +148,7 @@ void moth_lua_push_op(lua_State *L, MothLuaEntry entry);
 void moth_lua_open_handles(lua_State *L);
 void moth_lua_open_calls(lua_State *L);
 void moth_lua_open_tensor(lua_State *L);
+void moth_lua_open_elements(lua_State *L);
 void moth_lua_open_autograd(lua_State *L);
 void moth_lua_open_coroutines(lua_State *L);
 void moth_lua_open_leaves(lua_State *L);

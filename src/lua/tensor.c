@@ -162,11 +162,47 @@ static void push_element(lua_State *L, MothDType dtype, const void *p) {
     lua_pushnumber(L, moth_as_double(v));
 }
 
-/* item(t) -> number or boolean; beyond 2^53 two more numbers: the high and low 32 bits. high is not negative where the
- * number is from 2^63 on. */
+/* The element at positions 2 to top of the stack, one for each dimension. */
+static MothStatus element_at(lua_State *L, const MothTensor *t, int top, MothValue *out) {
+  int64_t offset = 0;
+  if (top - 1 != t->ndim)
+    moth_lua_error(L, "[item] expected %d positions, one for each dimension, got %d", t->ndim,
+                   top - 1);
+  for (int d = 0; d < t->ndim; d++) {
+    if (lua_isnil(L, d + 2))
+      moth_lua_error(L, "[item] argument %d: expected a position, got nil", d + 2);
+    double p = moth_lua_number(L, d + 2), size = (double)t->shape[d];
+    if (p != floor(p))
+      moth_lua_error(L, "[item] a position is an integer, got %.14g", p);
+    if (p == 0)
+      moth_lua_error(
+          L, "[item] position 0 in dimension %d: moth counts from 1 (and from the end by -1)",
+          d + 1);
+    if (!(p >= -size && p <= size))
+      moth_lua_error(L, "[item] position %.14g is out of range for dimension %d of size %lld", p,
+                     d + 1, (long long)t->shape[d]);
+    int64_t i = (int64_t)p;
+    offset += (i > 0 ? i - 1 : t->shape[d] + i) * t->stride[d];
+  }
+  if (moth_tensor_is_fake(t))
+    moth_lua_error(L, "[item] a fake tensor has no values");
+  char element[8];
+  MOTH_TRY(moth_device_ops(t->device.type)
+               ->to_host(t->device.index, element, t->data + offset * moth_itemsize(t),
+                         (size_t)moth_itemsize(t)));
+  *out = moth_dtype_load((MothDType)t->dtype, element);
+  return MOTH_OK;
+}
+
+/* item(t, position, …) -> number or boolean; beyond 2^53 two more numbers: the high and low 32 bits. high is not
+ * negative where the number is from 2^63 on. */
 static int b_item(lua_State *L) {
   MothValue v;
-  MothStatus s = moth_tensor_item(arg_tensor(L, 1), &v);
+  MothTensor *t = arg_tensor(L, 1);
+  int top = lua_gettop(L);
+  while (top > 1 && lua_isnil(L, top))
+    top--;
+  MothStatus s = top > 1 ? element_at(L, t, top, &v) : moth_tensor_item(t, &v);
   if (s)
     return moth_lua_raise(L, s);
   if (v.tag == MOTH_V_BOOL) {

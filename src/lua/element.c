@@ -1,0 +1,232 @@
+/* Elements and facts of tensors for compiled Lua: what a hot loop asks one number at a time.
+ *
+ * lua/moth calls these functions through the FFI, by their addresses: LuaJIT compiles such a call to a plain one, where a
+ * function of Lua's C API ends the trace. What goes through the FFI must not run Lua and cannot raise errors. So each of
+ * them answers the usual case alone, and says "ask the other function" of all others: of freed tensors, positions out of
+ * range, tensors with a history, fake ones, other devices, dtypes that Lua's numbers do not hold. Lua has checked that
+ * the userdata is a tensor's before. */
+#include <math.h>
+
+#include "dispatch/subclass.h"
+#include "lua/moth_lua.h"
+
+static const double EXACT = 9007199254740992.0; /* 2^53 */
+
+/* A position as Lua counts, in a dimension of this size, from 0: one out of range is out of range as unsigned. */
+static inline uint64_t place(int32_t position, int64_t size) {
+  return (uint64_t)(position > 0 ? position - 1 : position + size);
+}
+
+/* How far the element at n positions lies from the first one of t, in elements; negative: it is not
+ * there, or t has a negative stride. */
+static inline int64_t find_element(const MothTensor *t, int n, int32_t i, int32_t j, int32_t k) {
+  const int64_t *size = t->shape, *stride = t->stride;
+  uint64_t a = place(i, size[0]), b = n > 1 ? place(j, size[1]) : 0,
+           c = n > 2 ? place(k, size[2]) : 0;
+  if (t->ndim != n || a >= (uint64_t)size[0] || (n > 1 && b >= (uint64_t)size[1]) ||
+      (n > 2 && c >= (uint64_t)size[2]))
+    return -1;
+  int64_t offset = (int64_t)a * stride[0];
+  if (n > 1)
+    offset += (int64_t)b * stride[1];
+  return n > 2 ? offset + (int64_t)c * stride[2] : offset;
+}
+
+/* NaN, the one that Lua knows: with other bits it would be a value of another type there. */
+static inline double number(double v) {
+  return v == v ? v : (double)NAN;
+}
+
+/* The number `at` elements behind `data`; NaN where it is none that Lua's numbers hold, or NaN. */
+static inline double load(MothDType dtype, const char *data, int64_t at) {
+  int64_t whole;
+  switch (dtype) {
+  case MOTH_FLOAT32:
+    return number((double)((const float *)data)[at]);
+  case MOTH_FLOAT64:
+    return number(((const double *)data)[at]);
+  case MOTH_INT8:
+    return ((const int8_t *)data)[at];
+  case MOTH_UINT8:
+    return ((const uint8_t *)data)[at];
+  case MOTH_INT16:
+    return ((const int16_t *)data)[at];
+  case MOTH_INT32:
+    return ((const int32_t *)data)[at];
+  case MOTH_INT64:
+    whole = ((const int64_t *)data)[at];
+    return whole >= -(INT64_C(1) << 53) && whole <= INT64_C(1) << 53 ? (double)whole : (double)NAN;
+  case MOTH_FLOAT16:
+  case MOTH_BFLOAT16:
+    return number(moth_as_double(moth_dtype_load(dtype, data + 2 * at)));
+  default: /* booleans are no numbers; stored dtypes */
+    return NAN;
+  }
+}
+
+static inline bool is_here(const MothTensor *t) {
+  return t && (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_FAKE)) == MOTH_KEY_CPU;
+}
+
+/* The only element of the tensor. NaN, here and below: ask item (tensor.c), which knows all cases. */
+static double get_only(const MothHandle *h) {
+  const MothTensor *t = h->u.t;
+  return is_here(t) && t->numel == 1 ? load((MothDType)t->dtype, t->data, 0) : (double)NAN;
+}
+
+static inline double get_at(const MothHandle *h, int n, int32_t i, int32_t j, int32_t k) {
+  const MothTensor *t = h->u.t;
+  int64_t at;
+  if (!is_here(t) || (at = find_element(t, n, i, j, k)) < 0)
+    return NAN;
+  return load((MothDType)t->dtype, t->data, at);
+}
+
+/* The element at a position for each dimension. */
+static double get_1(const MothHandle *h, int32_t i) {
+  return get_at(h, 1, i, 0, 0);
+}
+static double get_2(const MothHandle *h, int32_t i, int32_t j) {
+  return get_at(h, 2, i, j, 0);
+}
+static double get_3(const MothHandle *h, int32_t i, int32_t j, int32_t k) {
+  return get_at(h, 3, i, j, k);
+}
+
+/* Writes the integer v, if there is one of this type. */
+#define STORE_WHOLE(type)                                                                          \
+  if (!(v >= -EXACT && v <= EXACT))                                                                \
+    return false;                                                                                  \
+  whole = (int64_t)v;                                                                              \
+  if ((double)whole != v || (type)whole != whole)                                                  \
+    return false;                                                                                  \
+  ((type *)data)[at] = (type)whole;                                                                \
+  return true;
+
+/* Writes what fill_ would write; false where that is an error, or not a plain store. */
+static inline bool store(MothDType dtype, char *data, int64_t at, double v) {
+  int64_t whole;
+  switch (dtype) {
+  case MOTH_FLOAT32:
+    if (!(fabs(v) < 0x1.ffffffp127) && !isnan(v) && !isinf(v))
+      return false;
+    ((float *)data)[at] = (float)v;
+    return true;
+  case MOTH_FLOAT64:
+    ((double *)data)[at] = v;
+    return true;
+  case MOTH_INT8:
+    STORE_WHOLE(int8_t)
+  case MOTH_UINT8:
+    STORE_WHOLE(uint8_t)
+  case MOTH_INT16:
+    STORE_WHOLE(int16_t)
+  case MOTH_INT32:
+    STORE_WHOLE(int32_t)
+  case MOTH_INT64:
+    STORE_WHOLE(int64_t)
+  default:
+    return false;
+  }
+}
+
+/* The modes of the thread that runs: the call that finds them takes as long as all else here. */
+static _Thread_local const MothThread *modes MOTH_LUA_TLS;
+
+/* Writes v to an element, as x[{ i, j, k }] = v does: with a version more, if nobody wants to see the call and it has
+ * no derivative. False: nothing is written, fill_ is to be called. */
+static inline bool set_at(const MothHandle *h, int n, int32_t i, int32_t j, int32_t k, double v) {
+  MothTensor *t = h->u.t;
+  if (!t || t->keys != MOTH_KEY_CPU || (t->base && t->base->keys & MOTH_KEY_AUTOGRAD))
+    return false;
+  if (__builtin_expect(!modes, 0))
+    modes = moth_thread_state();
+  if (modes->include & ~(uint32_t)MOTH_KEY_AUTOCAST || *moth_lua_interrupt ||
+      moth_lua_records) /* modes of a coroutine that may have to be put in force first */
+    return false;
+  int64_t at = find_element(t, n, i, j, k);
+  if (at < 0 ||
+      !store((MothDType)t->dtype, t->data, at, v + 0.0)) /* ops take -0.0 for the integer 0 */
+    return false;
+  ++*moth_version_of(t);
+  return true;
+}
+
+static bool set_1(const MothHandle *h, int32_t i, double v) {
+  return set_at(h, 1, i, 0, 0, v);
+}
+static bool set_2(const MothHandle *h, int32_t i, int32_t j, double v) {
+  return set_at(h, 2, i, j, 0, v);
+}
+static bool set_3(const MothHandle *h, int32_t i, int32_t j, int32_t k, double v) {
+  return set_at(h, 3, i, j, k, v);
+}
+
+/* In the order of element.lua's list. */
+enum Fact { DIM, NUMEL, OFFSET, ITEMSIZE, VERSION, CONTIGUOUS, FAKE, REQUIRES_GRAD, DTYPE, ON_CPU };
+
+/* A fact of the tensor as a number, truths as 0 and 1; -1 if the tensor has been released. */
+static double get_fact(const MothHandle *h, int fact) {
+  const MothTensor *t = h->u.t;
+  if (!t)
+    return -1;
+  switch ((enum Fact)fact) {
+  case DIM:
+    return t->ndim;
+  case NUMEL:
+    return (double)t->numel;
+  case OFFSET:
+    return (double)t->offset;
+  case ITEMSIZE:
+    return (double)moth_itemsize(t);
+  case VERSION:
+    return (double)*moth_version_of((MothTensor *)t);
+  case CONTIGUOUS:
+    return t->contiguous;
+  case FAKE:
+    return moth_tensor_is_fake(t);
+  case REQUIRES_GRAD:
+    return moth_tensor_requires_grad(t);
+  case DTYPE:
+    return t->dtype;
+  case ON_CPU:
+    return t->device.type == MOTH_CPU;
+  }
+  return -1;
+}
+
+/* The size or the stride of a dimension as Lua counts them; NaN: there is none, or no tensor. */
+static double get_extent(const MothHandle *h, int stride, double dim) {
+  const MothTensor *t = h->u.t;
+  if (!t || !(dim >= -t->ndim && dim <= t->ndim))
+    return NAN;
+  int d = (int)dim;
+  if (d != dim || d == 0)
+    return NAN;
+  d = d > 0 ? d - 1 : t->ndim + d;
+  return (double)(stride ? t->stride[d] : t->shape[d]);
+}
+
+void moth_lua_open_elements(lua_State *L) { /* the binding's table is on top */
+  static const struct {
+    const char *name;
+    void *address;
+  } functions[] = {
+      {"get_only", __extension__(void *) get_only},    {"get_1", __extension__(void *) get_1},
+      {"get_2", __extension__(void *) get_2},          {"get_3", __extension__(void *) get_3},
+      {"set_1", __extension__(void *) set_1},          {"set_2", __extension__(void *) set_2},
+      {"set_3", __extension__(void *) set_3},          {"get_fact", __extension__(void *) get_fact},
+      {"get_extent", __extension__(void *) get_extent}};
+  lua_newtable(L);
+  for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+    lua_pushlightuserdata(L, functions[i].address);
+    lua_setfield(L, -2, functions[i].name);
+  }
+  lua_createtable(L, MOTH_NDTYPES, 0); /* by code */
+  for (int d = 0; d < MOTH_NDTYPES; d++) {
+    moth_lua_push_dtype(L, (MothDType)d);
+    lua_rawseti(L, -2, d);
+  }
+  lua_setfield(L, -2, "dtypes");
+  lua_setfield(L, -2, "compiled");
+}
