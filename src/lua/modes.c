@@ -553,6 +553,16 @@ static int b_register_kernel(lua_State *L) {
   return 0;
 }
 
+/* op(name, index_base) -> the function of an op whose positions in index tensors count from index_base; dimensions
+ * count from 1 as ever. nil where there is no such op. */
+static int b_op(lua_State *L) {
+  const MothOp *op = moth_op_find(moth_lua_string(L, 1));
+  if (op)
+    moth_lua_push_op(
+        L, (MothLuaEntry){op, MOTH_FUNCTIONAL, (uint8_t)(luaL_optinteger(L, 2, 1) != 0), 0});
+  return op ? 1 : 0;
+}
+
 /* kernels(op) -> { key = true } */
 static int b_kernels(lua_State *L) {
   const MothOp *op = moth_op_find(moth_lua_string(L, 1));
@@ -582,6 +592,7 @@ void moth_lua_open_modes(lua_State *L) {
                                  {"device_types", b_device_types},
                                  {"register_backend", b_register_backend},
                                  {"register_kernel", b_register_kernel},
+                                 {"op", b_op},
                                  {"kernels", b_kernels},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);

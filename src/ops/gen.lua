@@ -7,7 +7,8 @@
 --   kernels/     per dtype and ISA level: the loops of pointwise ops, and the typed kernels
 --   cuda/        the same for CUDA, per dtype, and the table of kernels
 --   moth/cdef.lua    the public C API for LuaJIT's FFI
---   moth/ops_table.lua   the records as Lua sees them: for describe, docs and specs
+--   moth/ops_table.lua   the records as Lua sees them: for describe, docs, specs and lua/moth/records
+--   moth/records/*.lua   the language of their expressions
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
 local composite = require "composite"
@@ -134,7 +135,7 @@ if #problems > 0 and not os.getenv("MOTH_GEN_FORCE") then
   os.exit(1, true)
 end
 
-os.execute(("mkdir -p %s/kernels %s/cuda %s/moth %s/ops"):format(out_dir, out_dir, out_dir, out_dir))
+os.execute(("mkdir -p %s/kernels %s/cuda %s/moth/records %s/ops"):format(out_dir, out_dir, out_dir, out_dir))
 for _, op in ipairs(ops) do
   op.kernels = {}
   for key, symbol in pairs { cpu = op.cpu or false, cuda = op.cuda_kernel or false, composite = op.composite or false,
@@ -144,6 +145,10 @@ for _, op in ipairs(ops) do
         defined[symbol] or op.place } -- a composite that is an expression stands in its record
     end
   end
+end
+-- The language of expressions, for those who read them later: lua/moth/records.
+for _, name in ipairs({ "expr", "define" }) do
+  write(("moth/records/%s.lua"):format(name), assert(read(("%s/%s.lua"):format(here, name))))
 end
 -- The public header's text, with the header of dtypes that it includes.
 local header = assert(read(root .. "/src/moth.h")):gsub('#include "moth_dtypes.h"\n', function()
