@@ -126,6 +126,16 @@ MothValue moth_list_product(MothValue list) {
   return moth_v_int(p);
 }
 
+MothValue moth_list_reach(MothValue size, MothValue stride, MothValue offset) {
+  int64_t n = offset.u.i + 1;
+  for (uint32_t i = 0; i < size.n; i++) {
+    if (size.u.ints[i] == 0)
+      return offset;
+    n += (size.u.ints[i] - 1) * stride.u.ints[i];
+  }
+  return moth_v_int(n);
+}
+
 bool moth_list_equal(MothValue a, MothValue b) {
   return a.n == b.n && (!a.n || !memcmp(a.u.ints, b.u.ints, sizeof(int64_t) * a.n));
 }

@@ -79,6 +79,8 @@ static inline MothValue moth_v_stride(const MothTensor *t) {
 /* Element i, from the end if negative; 1 of an empty list, as the size of what has no dimensions. */
 MothValue moth_list_at(MothValue list, int64_t i);
 MothValue moth_list_product(MothValue list);
+/* How many elements of storage there are up to the last one of this geometry; of none, offset. */
+MothValue moth_list_reach(MothValue size, MothValue stride, MothValue offset);
 bool moth_list_equal(MothValue a, MothValue b);
 MothStatus moth_list_make(int n, const MothValue *v, int64_t *to, MothValue *out);
 MothStatus moth_list_copy(MothValue list, int64_t *to, MothValue *out);

@@ -27,6 +27,17 @@ return {
     are shared by groups of those of query. attn_mask may need a gradient (then the weights are kept as a whole)." },
 { "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float scale, Generator? generator=none) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "attention_forward", amp = "low",
+  keep = true, -- the kernel never makes the whole matrix of weights
+  decompose = [[
+    local s = attention_scores(query, key, attn_mask, is_causal, scale)
+    local top = amax(s, list(-1), true)
+    local shift = where(eq(top, -inf), 0, top) -- a row that sees nothing
+    local e = exp(s - shift)
+    local total = sum(e, list(-1), true)
+    local none_seen = eq(total, 0)
+    local y = matmul(e / where(none_seen, 1, total), as_heads(value, query))
+    local lse = where(none_seen, inf, log(where(none_seen, 1, total)) + shift)
+    return y, squeeze(lse, -1), zeros_of(query, list(2), dtype_named("int64"))]],
   grad = {
     ["query, key, value"] = "attention(grad, grad1, query, key, value, attn_mask, result, result1, result2, \z
       dropout_p, is_causal, scale)",
@@ -50,6 +61,15 @@ return {
     dropout took." },
 { "attention_backward(Tensor grad_output, Tensor? grad_logsumexp, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor output, Tensor logsumexp, Tensor state, float dropout_p, bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "attention_backward",
+  keep = true, -- the kernel never makes the whole matrix of weights
+  decompose = [[
+    local s = attention_scores(query, key, attn_mask, is_causal, scale)
+    local p = exp(s - unsqueeze(logsumexp, -1))
+    local own = sum(grad_output * output, list(-1), true)
+    local delta = when(given(grad_logsumexp), own - unsqueeze(grad_logsumexp, -1), own)
+    local ds = p * (matmul(grad_output, transpose(as_heads(value, query), -2, -1)) - delta) * scale
+    return matmul(ds, as_heads(key, query)), from_heads(matmul(transpose(ds, -2, -1), query), key),
+      from_heads(matmul(transpose(p, -2, -1), grad_output), value)]],
   tolerance = { float32 = { 1e-5, 1e-3 }, why = "the samples are no forward's: weights of 100s that cancel" },
   grad = "unimplemented",
   reference = "attention_backward",

@@ -28,6 +28,15 @@ local line_input = {
 return {
 { "conv2d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
   kind = "window", shape = "conv2d", amp = "low",
+  window = { stride = "two(stride, 1)", padding = "two(padding, 0)", dilation = "two(dilation, 1)" },
+  over = { { "c", "weight.shape[1]" }, { "ky", "weight.shape[2]" }, { "kx", "weight.shape[3]" } },
+  map = [[
+    local group = floor_divide(out[-3], weight.shape[0] / groups)
+    local y, x = pixel(0, out[-2], ky), pixel(1, out[-1], kx)
+    local inside = both(within(y, input.shape[-2]), within(x, input.shape[-1]))
+    local from = at(at(at(out, -3, group * weight.shape[1] + c), -2, y), -1, x)
+    return load(input, from, inside, 0) * load(weight, { out[-3], c, ky, kx })]],
+  join = "sum", finish = "when(given(bias), s0 + reshape(bias, list(bias.numel, 1, 1)), s0)",
   grad = {
     input = "conv2d_backward_input(grad, weight, input.shape, stride, padding, dilation, groups)",
     weight = "conv2d_backward_weight(grad, input, weight.shape, stride, padding, dilation, groups)",
@@ -51,6 +60,16 @@ return {
     dilation are 1, padding 0 where not given." },
 { "conv2d_backward_input(Tensor grad_output, Tensor weight, int[] input_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
   kind = "window", shape = "conv2d_backward_input", amp = "low",
+  window = { stride = "two(stride, 1)", padding = "two(padding, 0)", dilation = "two(dilation, 1)" },
+  over = { { "k", "weight.shape[0] / groups" }, { "ky", "weight.shape[2]" }, { "kx", "weight.shape[3]" } },
+  map = [[
+    local channels, n = weight.shape[1], weight.shape[0] / groups
+    local row = floor_divide(out[-3], channels) * n + k
+    local y, hits_y = hit(0, out[-2], ky, grad_output.shape[-2])
+    local x, hits_x = hit(1, out[-1], kx, grad_output.shape[-1])
+    local g = load(grad_output, at(at(at(out, -3, row), -2, y), -1, x), both(hits_y, hits_x), 0)
+    return g * load(weight, { row, remainder(out[-3], channels), ky, kx })]],
+  join = "sum",
   grad = {
     grad_output = "conv2d_plain(grad, weight, stride, padding, dilation, groups)",
     weight = "conv2d_backward_weight(grad_output, grad, weight.shape, stride, padding, dilation, groups)",
@@ -69,6 +88,17 @@ return {
   doc = "Derivative of conv2d by its input, of the size input_size: a transposed convolution." },
 { "conv2d_backward_weight(Tensor grad_output, Tensor input, int[] weight_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
   kind = "window", shape = "conv2d_backward_weight", amp = "low",
+  window = { stride = "two(stride, 1)", padding = "two(padding, 0)", dilation = "two(dilation, 1)" },
+  over = {
+    { "n", "input.ndim == 4 and input.shape[0] or 1" }, { "oy", "grad_output.shape[-2]" }, { "ox", "grad_output.shape[-1]" },
+  },
+  map = [[
+    local lead, group = input.ndim == 4 and { n } or {}, floor_divide(out[0], grad_output.shape[-3] / groups)
+    local y, x = pixel(0, oy, out[2]), pixel(1, ox, out[3])
+    local inside = both(within(y, input.shape[-2]), within(x, input.shape[-1]))
+    local v = load(input, join(lead, { group * sizes[1] + out[1], y, x }), inside, 0)
+    return load(grad_output, join(lead, { out[0], oy, ox })) * v]],
+  join = "sum",
   grad = {
     grad_output = "conv2d_plain(input, grad, stride, padding, dilation, groups)",
     input = "conv2d_backward_input(grad_output, grad, input.shape, stride, padding, dilation, groups)",
@@ -155,6 +185,16 @@ return {
   doc = "conv_transpose2d in one dimension." },
 { "im2col(Tensor self, int[] kernel_size, int[]? dilation=none, int[]? padding=none, int[]? stride=none) -> Tensor",
   kind = "window", shape = "im2col",
+  window = {
+    size = "two(kernel_size, 1)", stride = "two(stride, 1)", padding = "two(padding, 0)", dilation = "two(dilation, 1)",
+  },
+  loop = [[
+    local kh, kw, columns = window.size[0], window.size[1], windows(1, self.shape[-1])
+    local channel, place = floor_divide(out[-2], kh * kw), remainder(out[-2], kh * kw)
+    local y = pixel(0, floor_divide(out[-1], columns), floor_divide(place, kw))
+    local x = pixel(1, remainder(out[-1], columns), remainder(place, kw))
+    local inside = both(within(y, self.shape[-2]), within(x, self.shape[-1]))
+    return load(self, join(first(out, self.ndim - 3), { channel, y, x }), inside, 0)]],
   grad = { self = "im2col_backward(grad, self.shape, kernel_size, dilation, padding, stride)" },
   reference = "im2col",
   samples = { "randn(2,3,5,5), 3", "randn(2,2,6,5), {2,3}, {2,1}, {1,0}, 2", "randn(3,5,5), {3,2}" },
@@ -165,6 +205,17 @@ return {
   doc = "The windows of images (N, C, H, W) as columns (N, C kh kw, L); F.unfold." },
 { "col2im(Tensor self, int[] output_size, int[] kernel_size, int[]? dilation=none, int[]? padding=none, int[]? stride=none) -> Tensor",
   kind = "window", shape = "col2im",
+  window = {
+    size = "two(kernel_size, 1)", stride = "two(stride, 1)", padding = "two(padding, 0)", dilation = "two(dilation, 1)",
+  },
+  over = { { "ky", "window.size[0]" }, { "kx", "window.size[1]" } },
+  map = [[
+    local rows, columns = windows(0, sizes[-2]), windows(1, sizes[-1])
+    local y, hits_y = hit(0, out[-2], ky, rows)
+    local x, hits_x = hit(1, out[-1], kx, columns)
+    local row = (out[-3] * window.size[0] + ky) * window.size[1] + kx
+    return load(self, join(first(out, self.ndim - 2), { row, y * columns + x }), both(hits_y, hits_x), 0)]],
+  join = "sum",
   grad = { self = "im2col(grad, kernel_size, dilation, padding, stride)" },
   reference = "col2im",
   samples = { "randn(2,27,9), 5, 3", "randn(2,12,6), {6,5}, {2,3}, {2,1}, {1,0}, 2" },
@@ -174,6 +225,16 @@ return {
   doc = "Columns (N, C kh kw, L) added up where they came from in images (N, C, *output_size); F.fold." },
 { "max_pool2d_with_indices(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false, index_base) -> (Tensor, Tensor)",
   kind = "window", shape = "max_pool2d",
+  window = {
+    size = "two(kernel_size, 1)", stride = "two(default_to(stride, kernel_size), 1)", padding = "two(padding, 0)",
+    dilation = "two(dilation, 1)",
+  },
+  over = { { "ky", "window.size[0]" }, { "kx", "window.size[1]" } },
+  map = [[
+    local y, x = pixel(0, out[-2], ky), pixel(1, out[-1], kx)
+    local inside = both(within(y, self.shape[-2]), within(x, self.shape[-1]))
+    return load(self, at(at(out, -2, y), -1, x), inside, -inf), where(inside, y * self.shape[-1] + x, -1)]],
+  join = "argmax_pool", finish = "s0, s1 + index_base",
   grad = {
     self = "max_pool2d_backward(grad, result1, self.shape, kernel_size, stride, padding, dilation, index_base)",
   },
@@ -189,6 +250,11 @@ return {
   doc = "The largest element of every window, and its position in the flattened image (H W), from index_base. NaN wins, the last of several." },
 { "max_pool2d_backward(Tensor grad_output, IndexTensor indices, int[] input_size, int[]? kernel_size=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, index_base) -> Tensor",
   kind = "window", shape = "max_pool2d_backward",
+  window = {},
+  store = "add", over = "grad_output.shape", start = "zeros_of(grad_output, input_size, none)",
+  loop = [[
+    local position, width = load(indices, out) - index_base, input_size[-1]
+    return at(at(out, -2, floor_divide(position, width)), -1, remainder(position, width)), load(grad_output, out)]],
   grad = { grad_output = "max_pool2d_pick(grad, indices, index_base)" },
   reference = "max_pool2d_backward",
   samples = {
@@ -242,6 +308,18 @@ return {
   doc = "max_pool2d in one dimension." },
 { "avg_pool2d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
   kind = "window", shape = "avg_pool2d",
+  window = {
+    size = "two(kernel_size, 1)", stride = "two(default_to(stride, kernel_size), 1)", padding = "two(padding, 0)",
+    dilation = "list(1, 1)",
+  },
+  over = { { "ky", "window.size[0]" }, { "kx", "window.size[1]" } },
+  map = [[
+    local h, w = self.shape[-2], self.shape[-1]
+    local y, x = pixel(0, out[-2], ky), pixel(1, out[-1], kx)
+    local inside = both(within(y, h), within(x, w))
+    local padded = both(lt(y, h + window.padding[0]), lt(x, w + window.padding[1]))
+    return load(self, at(at(out, -2, y), -1, x), inside, 0), where(count_include_pad and padded or inside, 1, 0)]],
+  join = "sum", finish = "s0 / when(given(divisor_override), divisor_override, s1)",
   grad = {
     self = "avg_pool2d_backward(grad, self.shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)",
   },
@@ -257,6 +335,22 @@ return {
   doc = "The mean of every window; stride is kernel_size where not given." },
 { "avg_pool2d_backward(Tensor grad_output, int[] input_size, int[] kernel_size, int[]? stride=none, int[]? padding=none, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
   kind = "window", shape = "avg_pool2d_backward",
+  window = {
+    size = "two(kernel_size, 1)", stride = "two(default_to(stride, kernel_size), 1)", padding = "two(padding, 0)",
+    dilation = "list(1, 1)",
+  },
+  over = { { "ky", "window.size[0]" }, { "kx", "window.size[1]" } },
+  map = [[
+    local y, hits_y = hit(0, out[-2], ky, grad_output.shape[-2])
+    local x, hits_x = hit(1, out[-1], kx, grad_output.shape[-1])
+    local function extent(d, o, n) -- how many positions the window counts
+      local from, to = pixel(d, o, 0), minimum(pixel(d, o, window.size[d]), n + window.padding[d])
+      return count_include_pad and to - from or minimum(to, n) - maximum(from, 0)
+    end
+    local hits = both(hits_y, hits_x)
+    local n = divisor_override or where(hits, extent(0, y, sizes[-2]) * extent(1, x, sizes[-1]), 1)
+    return load(grad_output, at(at(out, -2, y), -1, x), hits, 0) / n]],
+  join = "sum",
   grad = {
     grad_output = "avg_pool2d(grad, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)",
   },
@@ -283,9 +377,18 @@ return {
   doc = "avg_pool2d in one dimension." },
 { "adaptive_avg_pool2d(Tensor self, int[] output_size) -> Tensor",
   kind = "window", shape = "adaptive_avg_pool2d",
+  window = {},
+  over = { { "ky", "floor_divide(self.shape[-2] - 1, sizes[-2]) + 2" }, { "kx", "floor_divide(self.shape[-1] - 1, sizes[-1]) + 2" } },
+  map = [[
+    local h, w, rows, columns = self.shape[-2], self.shape[-1], sizes[-2], sizes[-1]
+    local y, x = floor_divide(out[-2] * h, rows) + ky, floor_divide(out[-1] * w, columns) + kx
+    local inside = both(lt(y, floor_divide((out[-2] + 1) * h + rows - 1, rows)),
+      lt(x, floor_divide((out[-1] + 1) * w + columns - 1, columns)))
+    return load(self, at(at(out, -2, y), -1, x), inside, 0), where(inside, 1, 0)]],
+  join = "sum", finish = "s0 / s1",
   grad = { self = "adaptive_avg_pool2d_backward(grad, self.shape)" },
   reference = "adaptive_avg_pool2d",
-  samples = { "randn(2,3,6,7), {3,4}", "randn(3,5,5), 1", "randn(2,2,4,3), {-1,5}" },
+  samples = { "randn(2,3,6,7), {3,4}", "randn(3,5,5), 1", "randn(2,2,4,3), {-1,5}", "randn(1,2,7,5), {3,2}" },
   errors = {
     { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6), {1,2,3}", "output_size" }, { "randn(2,3,6,6)", "argument 'output_size'" },
     { "randn(2,3,0,6), 2", "empty" },
@@ -293,6 +396,19 @@ return {
   doc = "Means of output_size windows that cover the image; a size of -1 stays as it is." },
 { "adaptive_avg_pool2d_backward(Tensor grad_output, int[] input_size) -> Tensor",
   kind = "window", shape = "adaptive_avg_pool2d_backward",
+  window = {},
+  over = {
+    { "ky", "floor_divide(grad_output.shape[-2] - 1, sizes[-2]) + 2" },
+    { "kx", "floor_divide(grad_output.shape[-1] - 1, sizes[-1]) + 2" },
+  },
+  map = [[
+    local h, w, rows, columns = sizes[-2], sizes[-1], grad_output.shape[-2], grad_output.shape[-1]
+    local y, x = floor_divide(out[-2] * rows, h) + ky, floor_divide(out[-1] * columns, w) + kx
+    local inside = both(lt(y, floor_divide((out[-2] + 1) * rows + h - 1, h)),
+      lt(x, floor_divide((out[-1] + 1) * columns + w - 1, w)))
+    local function extent(o, n, m) return floor_divide((o + 1) * n + m - 1, m) - floor_divide(o * n, m) end
+    return load(grad_output, at(at(out, -2, y), -1, x), inside, 0) / (extent(y, h, rows) * extent(x, w, columns))]],
+  join = "sum",
   grad = { grad_output = "adaptive_avg_pool2d_like(grad, grad_output.shape)" },
   reference = "adaptive_avg_pool2d_backward",
   samples = { "randn(2,3,3,4), {2,3,6,7}", "randn(3,1,1), {3,5,5}" },
@@ -315,9 +431,18 @@ return {
   doc = "adaptive_avg_pool2d in one dimension." },
 { "adaptive_max_pool2d_with_indices(Tensor self, int[] output_size, index_base) -> (Tensor, Tensor)",
   kind = "window", shape = "adaptive_max_pool2d",
+  window = {},
+  over = { { "ky", "floor_divide(self.shape[-2] - 1, sizes[-2]) + 2" }, { "kx", "floor_divide(self.shape[-1] - 1, sizes[-1]) + 2" } },
+  map = [[
+    local h, w, rows, columns = self.shape[-2], self.shape[-1], sizes[-2], sizes[-1]
+    local y, x = floor_divide(out[-2] * h, rows) + ky, floor_divide(out[-1] * w, columns) + kx
+    local inside = both(lt(y, floor_divide((out[-2] + 1) * h + rows - 1, rows)),
+      lt(x, floor_divide((out[-1] + 1) * w + columns - 1, columns)))
+    return load(self, at(at(out, -2, y), -1, x), inside, -inf), where(inside, y * w + x, -1)]],
+  join = "argmax_pool", finish = "s0, s1 + index_base",
   grad = { self = "adaptive_max_pool2d_backward(grad, result1, self.shape, index_base)" },
   reference = "adaptive_max_pool2d_with_indices",
-  samples = { "randn(2,3,6,7), {3,4}", "randn(3,5,5), 1", "randn(2,2,4,3), {-1,5}" },
+  samples = { "randn(2,3,6,7), {3,4}", "randn(3,5,5), 1", "randn(2,2,4,3), {-1,5}", "randn(1,2,7,5), {3,2}" },
   errors = {
     { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6), {1,2,3}", "output_size" }, { "randn(2,3,6,6)", "argument 'output_size'" },
   },

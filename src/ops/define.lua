@@ -32,8 +32,13 @@ return {
   image = { "x", "unsqueeze(x, -2)" },
   pair = { "v, fill", "when(given(v), list(fill, v[0]), none)" },
 
+  -- A list of two: v twice if it is one number, `fill` twice if it is none.
+  two = { "v, fill", "when(given(v), when(equal(length(v), 1), list(v[0], v[0]), v), list(fill, fill))" },
+  larger = { "a, b", "when(ge(a, b), a, b)" },
+
   -- ---- sums and reductions -------------------------------------------------------------------------
   scale = { "x, k", "when(equal(k, 1), x, x * k)" },
+  sum_over = { "x, dims", "when(equal(length(dims), 0), x, sum(x, dims))" }, -- of no dimension none
   sum_keep = { "x, dim", "sum(x, list(dim), true)" },
   -- x with the dimensions put back as 1 that a reduction of `shape` over dim took away.
   unreduced = { "x, shape, dim, keepdim",
@@ -105,6 +110,26 @@ return {
   -- d/d output of (g - sum(g o)) o, times h
   softmax_double_backward = { "h, g, output, dim",
     "h * g - sum_keep(h * output, dim) * g - sum_keep(g * output, dim) * h" },
+  -- The channels of x (N, C, …) times v: v with dimensions for those behind C.
+  by_channel = { "v, x", "reshape(v, join(list(v.numel), ones_n(x.ndim - 2)))" },
+  -- What each target counts in cross_entropy: the weight of its class, 0 where it is ignored.
+  class_weights = { "self, target, weight, ignore_index, index_base", [[
+    local ok = ne(target, ignore_index)
+    local class = reshape(where(ok, target - index_base, 0), list(target.numel))
+    local w = when(given(weight), reshape(index_select(weight, 0, class, 0), target.shape),
+      full_of(self, target.shape, 1, none))
+    return where(ok, w, 0)]] },
+  -- x (B, K, S, E) for the heads H of query (B, H, L, E), of which H / K share one; and sums over those.
+  as_heads = { "x, query",
+    "when(equal(x.shape[1], query.shape[1]), x, repeat_interleave(x, query.shape[1] / x.shape[1], 1))" },
+  from_heads = { "g, x", [[
+    local shared = list(x.shape[0], x.shape[1], g.shape[1] / x.shape[1], g.shape[2], g.shape[3])
+    return when(equal(x.shape[1], g.shape[1]), g, sum(reshape(g, shared), list(2)))]] },
+  attention_scores = { "query, key, attn_mask, is_causal, scale", [[
+    local s = matmul(query, transpose(as_heads(key, query), -2, -1)) * scale
+    local masked = when(given(attn_mask), when(is_float(attn_mask), s + attn_mask, where(attn_mask, s, -inf)), s)
+    local row, column = arange_of(query, 0, query.shape[2], none), arange_of(query, 0, key.shape[2], none)
+    return when(is_causal, where(le(column, unsqueeze(row, 1)), masked, -inf), masked)]] },
   native_dropout_grad = { "grad, mask, p", "dropout_backward(grad, mask, when(lt(p, 1), 1 / (1 - p), 0))" },
   -- cross_entropy_backward is linear in grad_output: its derivative is the sum of grad with the backward of ones, over
   -- the classes.

@@ -97,6 +97,12 @@ function M.writer(graph, outputs, state, indent)
     end,
     length = function(n) return ("moth_v_int(%s.n)"):format(value(n.args[1])) end,
     product = function(n) return ("moth_list_product(%s)"):format(value(n.args[1])) end,
+    reach = function(n)
+      return ("moth_list_reach(%s, %s, %s)"):format(value(n.args[1]), value(n.args[2]), value(n.args[3]))
+    end,
+    power_of = function(n)
+      return ("moth_v_float(pow(moth_as_double(%s), moth_as_double(%s)))"):format(value(n.args[1]), value(n.args[2]))
+    end,
     wrap = function(n) return ("moth_number_wrap(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
     working = function(n) return ("moth_v_dtype(moth_working_dtype(%s))"):format(tensor_c(n.args[1])) end,
     eps_of = function(n) return ("moth_v_float(moth_dtype_epsilon((MothDType)%s->dtype))"):format(tensor_c(n.args[1])) end,

@@ -15,6 +15,7 @@
 --   list(a, b, …) join(l, m) first_n(l, n) drop_n(l, n) replace(l, i, v) insert(l, i, v) ones_n(n) range(a, b)
 --   inverse(permutation) wide(shape, shape) keep1(shape, dims) last_n(l, n)
 --   dtype_named("int64"); as_number(x): an operand that is a number
+--   reach(size, stride, offset): the elements of storage up to the last of that geometry; power_of(x, y)
 --   length(l) product(l) wrap(dim, n) working(x) eps_of(x) default_to(x, y)
 --
 -- Lua's `if`, `and`, `<`, `==` cannot be seen by proxies: a text that has them is refused.
@@ -184,6 +185,8 @@ local functions = {
   kept = function_of("kept", "list", "list", "value"),
   length = function_of("length", "number", "list"),
   product = function_of("product", "number", "list"),
+  reach = function_of("reach", "number", "list", "list", "number"),
+  power_of = function_of("power_of", "number", "number", "number"),
   wrap = function_of("wrap", "number", "number", "number"),
   working = function_of("working", "number", "tensor"),
   eps_of = function_of("eps_of", "number", "tensor"),
@@ -193,7 +196,7 @@ local functions = {
   end,
   dtype_named = function(name) return make("dtype_named", "number", {}, name) end,
   as_number = function(x) return make("as_number", "number", { x }) end,
-  default_to = function(x, y) return make("default_to", kind(x), { x, y }) end,
+  default_to = function(x, y) return make("default_to", kind(x) == "none" and kind(y) or kind(x), { x, y }) end,
 }
 for _, name in ipairs({ "eq", "ne", "lt", "le", "gt", "ge" }) do functions[name] = comparison(name) end
 

@@ -12,6 +12,7 @@
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
 local composite = require "composite"
+local fields = require "fields"
 local schema = require "schema"
 local formula = require "formula"
 local writers = require "writers"
@@ -96,6 +97,11 @@ local function need(op, where, symbol)
   end
 end
 
+-- What may be called in expressions: ops and makers.
+local callable = setmetatable({}, { __index = function(_, name)
+  return by_name[name] or (makers[name] and { nresults = 1, args = {}, helper = true })
+end })
+
 local function complete()
   for _, op in ipairs(ops) do
     local stem = op.name:gsub("_$", "")
@@ -116,6 +122,7 @@ local function complete()
       op.cuda_kernel = "moth_cuda_" .. op.name
       need(op, "cuda", op.cuda_kernel)
     end
+    fields.check(op, callable)
     if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
     if type(op.grad) == "table" then
       op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)

@@ -5,9 +5,18 @@ local stored = "float,int,bool,uint"
 return {
 { "cat(Tensor[] tensors, Dim dim=0) -> Tensor",
   kind = "gather", dtypes = stored, shape = "cat", amp = "widest",
+  loop = [[
+    local from, r = 0, nil
+    for _, t in ipairs(tensors) do
+      local n, i = t.shape[dim], out[dim] - from
+      local v = load(t, at(out, dim, i), within(i, n), 0)
+      r = r and where(within(i, n), v, r) or v
+      from = from + n
+    end
+    return r]],
   grad = { tensors = "cat_backward(grad, tensors, dim)" },
   reference = "cat",
-  samples = { "{randn(2,3), randn(1,3)}", "{randn(2,3), randn(2,1)}, 2" },
+  samples = { "{randn(2,3), randn(1,3)}", "{randn(2,3), randn(2,1)}, 2", "{randn(2,2), randn(2,0), randn(2,3), randn(2,1)}, -1" },
   errors = { { "{randn(2,3), randn(2,4)}", "size" }, { "{}", "at least one" }, { "{randn(2)}, 2", "out of range" } },
   doc = "Tensors joined along dim." },
 { "stack(Tensor[] tensors, Dim dim=0) -> Tensor",
@@ -19,6 +28,7 @@ return {
   doc = "Tensors of one shape joined along a new dimension." },
 { "gather(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",
   kind = "gather", dtypes = stored, shape = "gather",
+  loop = "load(self, at(out, dim, load(index, out) - index_base))",
   grad = { self = "gather_backward(grad, self.shape, dim, index, index_base)" },
   reference = "gather",
   samples = { "randn(3,4), 2, randint(1, 5, {3,2})", "randn(3,4), 1, randint(1, 4, {2,4})" },
@@ -29,6 +39,8 @@ return {
   doc = "out[i][j] = self[index[i][j]][j] for dim 1, and so on." },
 { "scatter(Tensor self, Dim dim, IndexTensor index, Operand src, index_base) -> Tensor",
   kind = "scatter", dtypes = stored, shape = "scatter", inplace = true,
+  store = "last", over = "index.shape",
+  loop = "at(out, dim, load(index, out) - index_base), load(src, out)",
   grad = { self = "scatter(grad, dim, index, 0, index_base)", src = "gather(grad, dim, index, index_base)" },
   reference = "scatter",
   samples = {
@@ -43,6 +55,8 @@ return {
   doc = "self with src written at index along dim; of several writes to one place the last stays." },
 { "scatter_add(Tensor self, Dim dim, IndexTensor index, Tensor src, index_base) -> Tensor",
   kind = "scatter", shape = "scatter", inplace = true,
+  store = "add", over = "index.shape",
+  loop = "at(out, dim, load(index, out) - index_base), load(src, out)",
   grad = { self = "grad", src = "gather(grad, dim, index, index_base)" },
   reference = "scatter_add",
   samples = { "randn(3,4), 2, randint(1, 5, {3,6}), randn(3,6)" },
@@ -54,6 +68,7 @@ return {
   doc = "self with src added at index along dim." },
 { "index_select(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",
   kind = "gather", dtypes = stored, shape = "index_select",
+  loop = "load(self, at(out, dim, load(index, { out[dim] }) - index_base))",
   grad = { self = "index_select_backward(grad, self.shape, dim, index, index_base)" },
   reference = "index_select",
   samples = { "randn(4,3), 1, tensor({1,4,4},{dtype=int64})", "randn(4,3), 2, tensor({2},{dtype=int64})" },
@@ -64,6 +79,8 @@ return {
   doc = "The positions `index` of dim, in that order; a copy." },
 { "index_add(Tensor self, Dim dim, IndexTensor index, Tensor source, index_base) -> Tensor",
   kind = "scatter", shape = "index_put", inplace = true,
+  store = "add", over = "source.shape",
+  loop = "at(out, dim, load(index, { out[dim] }) - index_base), load(source, out)",
   grad = { self = "grad", source = "index_select(grad, dim, index, index_base)" },
   reference = "index_add",
   samples = { "randn(4,3), 1, tensor({1,4,4},{dtype=int64}), randn(3,3)" },
@@ -74,6 +91,8 @@ return {
   doc = "self with the rows of source added at index along dim." },
 { "index_copy(Tensor self, Dim dim, IndexTensor index, Tensor source, index_base) -> Tensor",
   kind = "scatter", dtypes = stored, shape = "index_put", inplace = true,
+  store = "last", over = "source.shape",
+  loop = "at(out, dim, load(index, { out[dim] }) - index_base), load(source, out)",
   grad = {
     self = "index_fill_zero(grad, dim, index, index_base)", source = "index_select(grad, dim, index, index_base)",
   },
@@ -86,6 +105,24 @@ return {
   doc = "self with the rows of source written at index along dim." },
 { "gather_nd(Tensor self, Dim[] dims, IndexTensor index, index_base) -> Tensor",
   kind = "gather", dtypes = stored, shape = "gather_nd",
+  loop = [[
+    local n = length(dims)
+    local lead = n > 1 and index.ndim - 1 or index.ndim -- dimensions of index that stand in the result
+    local place = dims[0] -- where they stand
+    for k = 1, n - 1 do if dims[k] ~= dims[0] + k then place = 0 end end
+    local here, from, next = {}, {}, 0
+    for k = 1, lead do here[k] = out[place + k - 1] end
+    local position = {}
+    for k = 0, n - 1 do
+      local d, v = dims[k], load(index, n > 1 and join(here, { k }) or here)
+      position[d] = where(lt(v, 0), v + self.shape[d], v - index_base)
+    end
+    for d = 0, self.ndim - 1 do
+      if next == place then next = next + lead end
+      if position[d] then from[d + 1] = position[d]
+      else from[d + 1], next = out[next], next + 1 end
+    end
+    return load(self, from)]],
   grad = { self = "gather_nd_backward(grad, self.shape, dims, index, index_base)" },
   reference = "gather_nd",
   samples = {
@@ -106,6 +143,25 @@ return {
     in place of dims if these follow one another, else in front. What x[{ i, j }] is made of; a copy." },
 { "scatter_nd_(Tensor! self, Dim[] dims, IndexTensor index, Tensor src, bool accumulate=false, index_base) -> self",
   kind = "scatter", dtypes = stored, shape = "scatter_nd",
+  store = "accumulate", over = "gather_nd(self, dims, index, index_base).shape",
+  loop = [[
+    local n = length(dims)
+    local lead = n > 1 and index.ndim - 1 or index.ndim -- dimensions of index that stand in src
+    local place = dims[0] -- where they stand
+    for k = 1, n - 1 do if dims[k] ~= dims[0] + k then place = 0 end end
+    local here, to, next = {}, {}, 0
+    for k = 1, lead do here[k] = out[place + k - 1] end
+    local position = {}
+    for k = 0, n - 1 do
+      local d, v = dims[k], load(index, n > 1 and join(here, { k }) or here)
+      position[d] = where(lt(v, 0), v + self.shape[d], v - index_base)
+    end
+    for d = 0, self.ndim - 1 do
+      if next == place then next = next + lead end
+      if position[d] then to[d + 1] = position[d]
+      else to[d + 1], next = out[next], next + 1 end
+    end
+    return to, load(src, broadcast(src, out))]],
   grad = {
     self = "scatter_nd_zero(grad, dims, index, accumulate, index_base)",
     src = "sum_to(gather_nd(grad, dims, index, index_base), src.shape)",

@@ -14,23 +14,53 @@
 -- All other calls may change their order.
 local M = {}
 
--- kind -> where results lie; the field by which an element is computed (true: always fused).
+-- kind -> where results lie; the fields by which an element is computed (true: always fused), of which one is enough;
+-- the fields that a record must have, and those that it may have.
 local kinds = {
-  pointwise = { memory = "new", fuses = true },
+  pointwise = { memory = "new", fuses = true, needs = { "scalar", "promote" }, may = { "limits", "ref" } },
   view = { memory = "view", fuses = true },
-  reduce = { memory = "new", fuses = "join" },
-  scan = { memory = "new", fuses = "join" },
-  gather = { memory = "new", fuses = "loop" },
-  scatter = { memory = "new", fuses = "loop" },
-  matmul = { memory = "new", fuses = "contract" },
-  window = { memory = "new", fuses = "window" },
-  random = { memory = "new", fuses = "draw" },
-  factory = { memory = "new", fuses = "loop" },
-  fused = { memory = "new", fuses = "decompose" },
-  effect = { memory = "none", fuses = "update" },
+  reduce = { memory = "new", fuses = { "join" }, needs = { "join" }, may = { "map", "finish" } },
+  scan = { memory = "new", fuses = { "join" }, needs = { "join" }, may = { "map" } },
+  gather = { memory = "new", fuses = { "loop" }, needs = { "loop" } },
+  scatter = { memory = "new", fuses = { "loop" }, needs = { "loop", "store", "over" }, may = { "start", "finish" } },
+  matmul = { memory = "new", fuses = { "contract" }, needs = { "contract" }, may = { "finish" } },
+  window = { memory = "new", fuses = { "loop", "map" }, needs = { "window" },
+    may = { "loop", "over", "map", "join", "finish", "store", "start" } },
+  random = { memory = "new", fuses = { "draw" }, needs = { "draw" }, may = { "finish", "decompose" } },
+  factory = { memory = "new", fuses = { "loop" }, may = { "loop" } },
+  fused = { memory = "new", fuses = { "decompose" }, needs = { "decompose" }, may = { "update" } },
+  effect = { memory = "none", fuses = { "update" }, needs = { "update", "over" } },
   extern = { memory = "new" },
-  composite = { memory = "parts", fuses = true },
+  composite = { memory = "parts", fuses = true, may = { "expr", "check" } },
 }
+
+-- Fields of some kinds only.
+local special = {}
+for _, kind in pairs(kinds) do
+  for _, list in ipairs({ kind.needs or {}, kind.may or {} }) do
+    for _, field in ipairs(list) do special[field] = true end
+  end
+end
+
+--- What is wrong with the fields of a record of this kind; nil if nothing is.
+function M.mistake(record)
+  local kind, fits = kinds[record.kind], {}
+  for _, field in ipairs(kind.needs or {}) do
+    if record[field] == nil then
+      return ("a record of kind %s needs %s, which says how an element is computed"):format(record.kind, field)
+    end
+    fits[field] = true
+  end
+  for _, field in ipairs(kind.may or {}) do fits[field] = true end
+  local names = {}
+  for field in pairs(special) do names[#names + 1] = field end
+  table.sort(names)
+  for _, field in ipairs(names) do
+    if record[field] ~= nil and not fits[field] then
+      return ("a record of kind %s has no %s"):format(record.kind, field)
+    end
+  end
+end
 
 M.names = { "pointwise", "view", "reduce", "scan", "gather", "scatter", "matmul", "window", "random", "factory", "fused",
   "effect", "extern", "composite" } -- in the order of MothKind
@@ -42,6 +72,8 @@ local tensors = { TENSOR = true, OPERAND = true, TENSORS = true }
 function M.facts(op)
   local kind = kinds[op.kind]
   local writes, generator, tensor = {}, false, false
+  local told = kind.fuses == true
+  for _, field in ipairs(not told and kind.fuses or {}) do told = told or op[field] ~= nil end
   for _, a in ipairs(op.args) do
     if a.mutated then writes[#writes + 1] = a.name end
     generator = generator or a.type == "GENERATOR"
@@ -49,7 +81,7 @@ function M.facts(op)
   end
   return {
     memory = op.returns_self and "self" or op.nresults == 0 and "none" or kind.memory,
-    fuses = not op.keep and (kind.fuses == true or op[kind.fuses or false] ~= nil),
+    fuses = not op.keep and told,
     drops = op.kind ~= "effect" and #writes == 0,
     draws = generator or op.kind == "random",
     repeats = not generator and op.kind ~= "random" and op.none == nil,

@@ -2,6 +2,7 @@
 return {
 { "mm(Tensor self, Tensor mat2) -> Tensor",
   kind = "matmul", shape = "mm", amp = "low",
+  contract = "self ik, mat2 kj -> ij",
   grad = { self = "mm(grad, t(mat2))", mat2 = "mm(t(self), grad)" },
   reference = "mm",
   samples = { "randn(3,4), randn(4,5)", "randn(3,0), randn(0,2)", "randn(1,7), randn(7,1)" },
@@ -12,6 +13,7 @@ return {
   doc = "Matrix product (n×k by k×m)." },
 { "bmm(Tensor self, Tensor mat2) -> Tensor",
   kind = "matmul", shape = "bmm", amp = "low",
+  contract = "self bik, mat2 bkj -> bij",
   grad = { self = "bmm(grad, transpose(mat2, 1, 2))", mat2 = "bmm(transpose(self, 1, 2), grad)" },
   reference = "bmm",
   samples = { "randn(2,3,4), randn(2,4,5)", "randn(0,3,4), randn(0,4,5)" },
@@ -22,6 +24,7 @@ return {
   doc = "Batched matrix product." },
 { "addmm(Tensor self, Tensor mat1, Tensor mat2, Scalar beta=1, Scalar alpha=1) -> Tensor",
   kind = "matmul", shape = "addmm", amp = "low",
+  contract = "mat1 ik, mat2 kj -> ij", finish = "when(equal(beta, 0), s0 * alpha, self * beta + s0 * alpha)",
   grad = {
     self = "scale(grad, beta)", mat1 = "scale(mm(grad, t(mat2)), alpha)", mat2 = "scale(mm(t(mat1), grad), alpha)",
   },
@@ -88,6 +91,7 @@ return {
   doc = "Outer product of two vectors." },
 { "linear(Tensor input, Tensor weight, Tensor? bias=none) -> Tensor",
   kind = "matmul", shape = "linear", amp = "low",
+  contract = "input *k, weight jk -> *j", finish = "when(given(bias), s0 + bias, s0)",
   grad = {
     input = "linear_backward_input(grad, weight)", weight = "linear_backward_weight(grad, input)",
     bias = "linear_backward_bias(grad)",
@@ -104,6 +108,8 @@ return {
   doc = "input @ weight^T + bias over the last dimension; weight is (out, in)." },
 { "baddbmm(Tensor self, Tensor batch1, Tensor batch2, Scalar beta=1, Scalar alpha=1) -> Tensor",
   kind = "matmul", shape = "baddbmm", amp = "low",
+  contract = "batch1 bik, batch2 bkj -> bij",
+  finish = "when(equal(beta, 0), s0 * alpha, self * beta + s0 * alpha)",
   grad = {
     self = "scale(grad, beta)", batch1 = "scale(bmm(grad, transpose(batch2, 1, 2)), alpha)",
     batch2 = "scale(bmm(transpose(batch1, 1, 2), grad), alpha)",

@@ -2,6 +2,10 @@
 return {
 { "softmax(Tensor self, Dim dim, dtype? dtype=none) -> Tensor",
   kind = "fused", shape = "softmax", amp = "high",
+  decompose = [[
+    local x = when(given(dtype), to(self, dtype), self)
+    local e = exp(x - amax(x, list(dim), true))
+    return e / sum(e, list(dim), true)]],
   grad = { self = "softmax_backward(grad, result, dim)" },
   reference = "softmax",
   samples = { "randn(3,4), 2", "randn(3,4) * 1e4, 1", "randn(2,3,4), 2" },
@@ -9,6 +13,10 @@ return {
   doc = "exp(self) normalised to sum 1 along dim." },
 { "log_softmax(Tensor self, Dim dim, dtype? dtype=none) -> Tensor",
   kind = "fused", shape = "softmax", amp = "high",
+  decompose = [[
+    local x = when(given(dtype), to(self, dtype), self)
+    local shifted = x - amax(x, list(dim), true)
+    return shifted - log(sum(exp(shifted), list(dim), true))]],
   grad = { self = "log_softmax_backward(grad, result, dim)" },
   reference = "log_softmax",
   samples = { "randn(3,4), 2", "randn(3,4) * 1e4, 1", "randn(2,3,4), 2" },
@@ -16,6 +24,7 @@ return {
   doc = "log(softmax(self)), stable." },
 { "softmax_backward(Tensor grad_output, Tensor output, Dim dim) -> Tensor",
   kind = "fused", shape = "softmax_backward",
+  decompose = "(grad_output - sum_keep(grad_output * output, dim)) * output",
   grad = {
     grad_output = "softmax_backward(grad, output, dim)",
     output = "softmax_double_backward(grad, grad_output, output, dim)",
@@ -26,6 +35,7 @@ return {
   doc = "Derivative of softmax." },
 { "log_softmax_backward(Tensor grad_output, Tensor output, Dim dim) -> Tensor",
   kind = "fused", shape = "softmax_backward",
+  decompose = "grad_output - exp(output) * sum_keep(grad_output, dim)",
   grad = {
     grad_output = "grad - sum_keep(grad * exp(output), dim)",
     output = "neg(grad * exp(output) * sum_keep(grad_output, dim))",
@@ -36,6 +46,15 @@ return {
   doc = "Derivative of log_softmax." },
 { "cross_entropy(Tensor self, IndexTensor target, Tensor? weight=none, string reduction='mean', int ignore_index=-100, float label_smoothing=0, index_base) -> Tensor",
   kind = "fused", shape = "cross_entropy", amp = "high",
+  decompose = [[
+    local ok, w = ne(target, ignore_index), class_weights(self, target, weight, ignore_index, index_base)
+    local lsm = log_softmax(self, self.ndim - 1)
+    local class = where(ok, target - index_base, 0)
+    local hit = squeeze(gather(lsm, self.ndim - 1, unsqueeze(class, -1), 0), -1)
+    local all = sum(when(given(weight), lsm * weight, lsm), list(self.ndim - 1))
+    local smooth = where(ok, all, 0) * (label_smoothing / self.shape[-1])
+    local loss = neg(hit * w * (1 - label_smoothing) + smooth)
+    return when(eq(reduction, "none"), loss, when(eq(reduction, "sum"), sum(loss), sum(loss) / sum(w)))]],
   grad = {
     self = "cross_entropy_backward(grad, self, target, weight, reduction, ignore_index, label_smoothing, index_base)",
     weight = "unimplemented",
@@ -44,6 +63,7 @@ return {
   samples = {
     "randn(4,5), randint(1, 6, {4})", "randn(4,5), randint(1, 6, {4}), rand(5) + 0.5, 'sum'",
     "randn(4,5), randint(1, 6, {4}), {reduction='none', label_smoothing=0.1}",
+    "randn(5,4), tensor({1,4,2,2,1},{dtype=int64}), rand(4) + 0.5, 'mean', 2, 0.1",
   },
   errors = {
     { "randn(2,3), tensor({1,4},{dtype=int64})", "class 4 is out of range" }, { "randn(2,3), randn(2)", "integer" },
@@ -55,6 +75,15 @@ return {
     written) count for nothing." },
 { "cross_entropy_backward(Tensor grad_output, Tensor self, IndexTensor target, Tensor? weight, string reduction, int ignore_index, float label_smoothing, index_base) -> Tensor",
   kind = "fused", shape = "cross_entropy_backward",
+  decompose = [[
+    local ok, w = ne(target, ignore_index), class_weights(self, target, weight, ignore_index, index_base)
+    local class = unsqueeze(where(ok, target - index_base, 0), -1)
+    local hit = to(eq(arange_of(self, 0, self.shape[-1], none), class), self.dtype)
+    local even = when(given(weight), ones_like(self) * weight, ones_like(self)) * (label_smoothing / self.shape[-1])
+    local wanted = hit * unsqueeze(w, -1) * (1 - label_smoothing) + where(unsqueeze(ok, -1), even, 0)
+    local g = softmax(self, self.ndim - 1) * sum(wanted, list(-1), true) - wanted
+    local by = when(eq(reduction, "none"), unsqueeze(grad_output, -1), grad_output)
+    return g * when(eq(reduction, "mean"), by / sum(w), by)]],
   grad = {
     grad_output = "cross_entropy_double_backward(grad, self, target, weight, reduction, ignore_index, \z
       label_smoothing, index_base)",
@@ -132,6 +161,10 @@ return {
   doc = "Cross-entropy of sigmoid(self) against target in [0, 1], stable." },
 { "native_dropout(Tensor self, float p, Generator? generator=none) -> (Tensor, Tensor)",
   kind = "random", shape = "native_dropout",
+  draw = "bits",
+  decompose = [[
+    local keep = eq(bernoulli_(empty_like(self), p, generator), 0)
+    return dropout_backward(self, keep, when(lt(p, 1), 1 / (1 - p), 0)), keep]],
   grad = { self = "native_dropout_grad(grad, result1, p)" },
   none = "random values",
   samples = { "randn(4,5), 0.3" },
@@ -153,6 +186,12 @@ return {
   doc = "native_dropout in training, self otherwise." },
 { "sgd_step(Tensor[]! params, Tensor[] grads, Tensor[]! momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool first, Tensor? grad_scale=none) -> ()",
   kind = "effect", shape = "optimizer",
+  over = { param = "params", grad = "grads", buffer = "momentum_buffers" },
+  update = { "param, buffer", [[
+    local g = when(maximize, neg(grad), grad)
+    local d = when(given(grad_scale), g * grad_scale, g) + param * weight_decay
+    local b = when(given(buffer), when(first, d, buffer * momentum + d * (1 - dampening)), d)
+    return param - when(given(buffer), when(nesterov, d + b * momentum, b), d) * lr, b]] },
   grad = "none",
   reference = "sgd_step",
   samples = {
@@ -170,6 +209,19 @@ return {
     on a device it is read there." },
 { "adam_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! max_exp_avg_sqs, float lr, float beta1, float beta2, float eps, float weight_decay, int step, bool decoupled, bool amsgrad, bool maximize, Tensor? grad_scale=none) -> ()",
   kind = "effect", shape = "optimizer",
+  over = {
+    param = "params", grad = "grads", exp_avg = "exp_avgs", exp_avg_sq = "exp_avg_sqs", max_exp_avg_sq = "max_exp_avg_sqs",
+  },
+  update = { "param, exp_avg, exp_avg_sq, max_exp_avg_sq", [[
+    local scaled = when(given(grad_scale), grad * grad_scale, grad)
+    local g0 = when(maximize, neg(scaled), scaled)
+    local g = when(decoupled, g0, g0 + param * weight_decay)
+    local p = when(decoupled, param * (1 - lr * weight_decay), param)
+    local m = exp_avg + (g - exp_avg) * (1 - beta1)
+    local v = exp_avg_sq * beta2 + g * g * (1 - beta2)
+    local top = when(amsgrad, maximum(max_exp_avg_sq, v), v)
+    local root = sqrt(top) / power_of(1 - power_of(beta2, step), 0.5) + eps
+    return p - m / root * (lr / (1 - power_of(beta1, step))), m, v, top]] },
   grad = "none",
   reference = "adam_step",
   samples = {

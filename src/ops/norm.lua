@@ -9,6 +9,13 @@ local batch = "batch_norm(grad, self, weight, bias, training, eps, result1, resu
 return {
 { "native_layer_norm(Tensor self, Tensor? weight, Tensor? bias, int dims, float eps) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "layer_norm", stats = 1, amp = "high",
+  decompose = [[
+    local over = range(self.ndim - dims, self.ndim)
+    local m = mean(self, over, true)
+    local c = self - m
+    local r = rsqrt(mean(square(c), over, true) + eps)
+    local y = when(given(weight), c * r * weight, c * r)
+    return when(given(bias), y + bias, y), m, r]],
   grad = { ["self, weight, bias"] = layer },
   reference = "native_layer_norm",
   samples = {
@@ -23,6 +30,14 @@ return {
   doc = "layer_norm over the last dims dimensions; with the mean and 1 / sqrt(variance + eps) of each row." },
 { "layer_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int dims, int need) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "layer_norm_backward",
+  decompose = [[
+    local lead, over = range(0, self.ndim - dims), range(self.ndim - dims, self.ndim)
+    local kept = join(first_n(self.shape, self.ndim - dims), ones_n(dims))
+    local r = reshape(rstd, kept)
+    local normal = (self - reshape(mean, kept)) * r
+    local g = when(given(weight), grad_output * weight, grad_output)
+    local dx = (g - op.mean(g, over, true) - normal * op.mean(g * normal, over, true)) * r
+    return dx, sum_over(grad_output * normal, lead), sum_over(grad_output, lead)]],
   grad = "unimplemented",
   reference = "layer_norm_backward",
   samples = {
@@ -53,6 +68,9 @@ return {
   doc = "self normalised over its last dimensions, normalized_shape, then times weight plus bias." },
 { "native_rms_norm(Tensor self, Tensor? weight, int dims, float eps) -> (Tensor, Tensor)",
   kind = "fused", shape = "rms_norm", stats = 1, amp = "high",
+  decompose = [[
+    local r = rsqrt(mean(square(self), range(self.ndim - dims, self.ndim), true) + eps)
+    return when(given(weight), self * r * weight, self * r), r]],
   grad = { ["self, weight"] = rms },
   reference = "native_rms_norm",
   samples = { "randn(4,5), rand(5), 1, 1e-5", "randn(2,3,4), nil, 2, 1e-5" },
@@ -63,6 +81,12 @@ return {
   doc = "rms_norm over the last dims dimensions; with 1 / sqrt(mean of squares + eps) of each row." },
 { "rms_norm_backward(Tensor grad_output, Tensor self, Tensor rstd, Tensor? weight, int dims, int need) -> (Tensor, Tensor)",
   kind = "fused", shape = "rms_norm_backward",
+  decompose = [[
+    local over = range(self.ndim - dims, self.ndim)
+    local r = reshape(rstd, join(first_n(self.shape, self.ndim - dims), ones_n(dims)))
+    local normal = self * r
+    local g = when(given(weight), grad_output * weight, grad_output)
+    return (g - normal * mean(g * normal, over, true)) * r, sum_over(grad_output * normal, range(0, self.ndim - dims))]],
   grad = "unimplemented",
   reference = "rms_norm_backward",
   samples = { "randn(4,5), randn(4,5), rand(4) + 0.5, rand(5), 1, 3" },
@@ -91,6 +115,14 @@ return {
   doc = "self / sqrt(mean of its squares over the last dimensions + eps), times weight; eps is the dtype's by default." },
 { "native_group_norm(Tensor self, Tensor? weight, Tensor? bias, int groups, float eps) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "group_norm", stats = 1, amp = "high",
+  decompose = [[
+    local x = reshape(self, list(self.shape[0], groups, -1))
+    local m = mean(x, list(2), true)
+    local c = x - m
+    local r = rsqrt(mean(square(c), list(2), true) + eps)
+    local y = reshape(c * r, self.shape)
+    local scaled = when(given(weight), y * by_channel(weight, self), y)
+    return when(given(bias), scaled + by_channel(bias, self), scaled), squeeze(m, 2), squeeze(r, 2)]],
   grad = { ["self, weight, bias"] = group },
   reference = "native_group_norm",
   samples = {
@@ -103,6 +135,14 @@ return {
   doc = "group_norm, with the mean and 1 / sqrt(variance + eps) of each group (N, groups)." },
 { "group_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int groups, int need) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "group_norm_backward",
+  decompose = [[
+    local grouped = list(self.shape[0], groups, -1)
+    local m, r = unsqueeze(mean, -1), unsqueeze(rstd, -1)
+    local normal = (reshape(self, grouped) - m) * r
+    local g = reshape(when(given(weight), grad_output * by_channel(weight, self), grad_output), grouped)
+    local dx = (g - op.mean(g, list(2), true) - normal * op.mean(g * normal, list(2), true)) * r
+    local over = join(list(0), range(2, self.ndim))
+    return reshape(dx, self.shape), sum(grad_output * reshape(normal, self.shape), over), sum(grad_output, over)]],
   grad = "unimplemented",
   reference = "group_norm_backward",
   samples = { "randn(2,4,3), randn(2,4,3), randn(2,2), rand(2,2), rand(4), 2, 7" },
@@ -125,6 +165,20 @@ return {
   doc = "self (N, C, …) normalised over each of num_groups groups of channels, then scaled and shifted by channel." },
 { "native_batch_norm(Tensor self, Tensor? weight, Tensor? bias, Tensor!? running_mean, Tensor!? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "batch_norm", stats = 1, amp = "high",
+  decompose = [[
+    local over = join(list(0), range(2, self.ndim))
+    local m = when(training, mean(self, over), running_mean)
+    local c = self - by_channel(m, self)
+    local r = rsqrt(when(training, mean(square(c), over), running_var) + eps)
+    local y = c * by_channel(r, self)
+    local scaled = when(given(weight), y * by_channel(weight, self), y)
+    return when(given(bias), scaled + by_channel(bias, self), scaled), m, r]],
+  update = { "running_mean, running_var", [[
+    local over, n = join(list(0), range(2, self.ndim)), self.numel / self.shape[1]
+    local m = mean(self, over)
+    local v = mean(square(self - by_channel(m, self)), over) * (n / (n - 1))
+    return when(training, running_mean * (1 - momentum) + m * momentum, running_mean),
+      when(training, running_var * (1 - momentum) + v * momentum, running_var)]] },
   grad = { ["self, weight, bias"] = batch, running_mean = "no", running_var = "no" },
   reference = "native_batch_norm",
   samples = {
@@ -140,6 +194,12 @@ return {
   doc = "batch_norm, with the mean and 1 / sqrt(variance + eps) of each channel that it used." },
 { "batch_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, bool training, int need) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "batch_norm_backward",
+  decompose = [[
+    local over, r = join(list(0), range(2, self.ndim)), by_channel(rstd, self)
+    local normal = (self - by_channel(mean, self)) * r
+    local g = when(given(weight), grad_output * by_channel(weight, self), grad_output)
+    local dx = when(training, g - op.mean(g, over, true) - normal * op.mean(g * normal, over, true), g) * r
+    return dx, sum(grad_output * normal, over), sum(grad_output, over)]],
   grad = "unimplemented",
   reference = "batch_norm_backward",
   samples = {

@@ -150,12 +150,47 @@ local function limits(v)
   return true
 end
 
+local subscripts = "texts as \"self ik, mat2 kj -> ij\""
+local function contraction(v)
+  if type(v) ~= "string" then return false, subscripts end
+  return v:find("^[%w_]+ [%a*]+, [%w_]+ [%a*]+ %-> [%a*]+$") ~= nil, subscripts
+end
+
+-- { name = "expression" }
+local function named_texts(v)
+  for name, text in pairs(type(v) == "table" and v or { false }) do
+    if type(name) ~= "string" or type(text) ~= "string" then return false, "{ name = \"expression\" }" end
+  end
+  return true
+end
+
+-- What a loop goes over: the coordinates of a shape, coordinates of its own, or lists of tensors.
+local function over(v)
+  if type(v) == "string" then return true end
+  if type(v) == "table" and #v == 0 then return named_texts(v) end
+  for _, pair in ipairs(type(v) == "table" and v or { false }) do
+    if type(pair) ~= "table" or type(pair[1]) ~= "string" or type(pair[2]) ~= "string" then
+      return false, "the expression of a shape, a list of { name, size }, or { element = \"list of tensors\" }"
+    end
+  end
+  return true
+end
+
+local function update(v)
+  return type(v) == "table" and type(v[1]) == "string" and type(v[2]) == "string" and #v == 2,
+    "{ names, separated by commas, their new values }"
+end
+
 local keys = {
   kind = one_of(unpack(kinds.names)), -- mandatory
   doc = is "string", samples = strings, errors = pairs_of_strings,
   grad = derivative,
   scalar = is "string", promote = one_of("same", "float", "self"), dtypes = dtype_classes, out = one_of("bool"),
   limits = limits,
+  map = is "string", finish = is "string", loop = is "string", start = is "string", decompose = is "string",
+  join = one_of("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "argmax_pool", "welford", "lse"),
+  contract = contraction, window = named_texts, over = over, update = update, store = is "string",
+  draw = one_of("uniform", "normal", "bits", "int"),
   shape = is "string", expr = is "string", check = conditions,
   amp = one_of("keep", "low", "high", "widest"),
   ref = is "string", reference = is "string", none = is "string",
@@ -193,17 +228,16 @@ local function check(op)
     if op[key] == nil then fail(op, key .. " is missing") end
   end
   if op.grad == nil then fail(op, "grad is missing: a formula per input, \"none\" or \"composite\"") end
-  if op.kind == "pointwise" then
-    for _, key in ipairs({ "scalar", "promote" }) do if not op[key] then fail(op, key .. " is missing") end end
-  else
-    local rule = op.kind == "view" or op.kind == "composite" -- which take all dtypes
-    for _, key in ipairs({ "scalar", "promote", "limits", "ref", rule and "dtypes" or nil }) do
-      if op[key] then fail(op, ("a record of kind %s has no %s"):format(op.kind, key)) end
-    end
-    if op.kind ~= "composite" and not op.shape then fail(op, "shape is missing") end
+  local mistake = kinds.mistake(op)
+  if mistake then fail(op, mistake) end
+  if op.dtypes and (op.kind == "view" or op.kind == "composite") then -- which take all
+    fail(op, ("a record of kind %s has no dtypes"):format(op.kind))
   end
-  if op.expr and op.kind ~= "composite" then fail(op, ("a record of kind %s has no expr"):format(op.kind)) end
+  if op.kind ~= "pointwise" and op.kind ~= "composite" and not op.shape then fail(op, "shape is missing") end
   if op.check and not op.expr then fail(op, "check needs an expr") end
+  if op.store and op.store ~= "add" and op.store ~= "last" and (op.index[op.store] or {}).type ~= "BOOL" then
+    fail(op, ("store = %s: expected add, last, or the name of a bool argument"):format(op.store))
+  end
   local sources = (op.ref and 1 or 0) + (op.reference and 1 or 0) + (op.none and 1 or 0)
   if sources ~= 1 then
     fail(op, "needs one of ref (an expression), reference (a name in spec/ops/references) or none = \"why\"")

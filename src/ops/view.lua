@@ -141,6 +141,13 @@ return {
   doc = "One dimension moved to another place." },
 { "as_strided_backward(Tensor grad_output, int[] base_size, int[] base_stride, int base_offset, int[] size, int[] stride, int storage_offset) -> Tensor",
   kind = "scatter", shape = "as_strided_backward",
+  store = "add", over = "size",
+  start = "zeros_of(grad_output, list(larger(reach(size, stride, storage_offset), reach(base_size, base_stride, base_offset))), none)",
+  loop = [[
+    local position = storage_offset
+    for d = 0, length(size) - 1 do position = position + out[d] * stride[d] end
+    return { position }, load(grad_output, out)]],
+  finish = "clone(as_strided(s0, base_size, base_stride, base_offset))",
   grad = {
     grad_output = "as_strided_backward_grad(grad, base_size, base_stride, base_offset, size, stride, storage_offset)",
   },

@@ -581,13 +581,15 @@ local function write_lua(ops, write)
   for _, op in ipairs(ops) do
     local args = {}
     for i, a in ipairs(op.args) do args[i] = { name = a.name, type = a.type, optional = a.optional, default = a.default, mutated = a.mutated } end
-    local r = { name = op.name, schema = op.schema, place = op.place, family = op.family, kind = op.kind, args = args, nresults = op.nresults,
-      inplace = op.inplace, returns_self = op.returns_self, grad = op.grad, amp = op.amp or "keep", promote = op.promote,
-      dtypes = op.dtypes or (op.promote == "float" and "float") or nil, out = op.out, ref = op.ref, samples = op.samples, errors = op.errors,
-      tolerance = op.tolerance, stats = op.stats, cond = op.cond, reference = op.reference, none = op.none, doc = op.doc,
+    local r = { name = op.name, schema = op.schema, place = op.place, family = op.family, args = args,
+      nresults = op.nresults, returns_self = op.returns_self, grad = op.grad, amp = op.amp or "keep", cond = op.cond,
+      dtypes = op.dtypes or (op.promote == "float" and "float") or nil, errors = op.errors,
       memory = op.memory, fuses = op.fuses, drops = op.drops, draws = op.draws, repeats = op.repeats, factory = op.factory,
-      writes = #op.writes > 0 and op.writes or nil,
-      kernels = op.kernels, takes = classes_of(op), node = op.backward and node_name(op) or nil }
+      writes = #op.writes > 0 and op.writes or nil, kernels = op.kernels, takes = classes_of(op),
+      node = op.backward and node_name(op) or nil }
+    for key, value in pairs(op.record) do
+      if key ~= 1 and r[key] == nil then r[key] = value end -- the others as they stand
+    end
     t[#t + 1] = "  " .. quote(r) .. ","
   end
   t[#t + 1] = "}\n"

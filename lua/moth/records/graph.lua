@@ -1,0 +1,334 @@
+--- Values of expressions (src/ops/expr.lua): the graph of a text is made once, then its nodes are computed on tensors
+-- by moth's own ops. Of `when`, the branch that is taken is computed alone. Positions count from 0.
+local B = require "moth_lua"
+local each = require "moth.each"
+local expr = require "moth.records.expr"
+local define = require "moth.records.define"
+local M = {}
+
+local is_tensor, is_node = B.is_tensor, expr.is_node
+
+-- ---- calling ops -----------------------------------------------------------------------------------
+
+local by_name
+--- The record of an op, nil if there is none.
+function M.record(name)
+  if not by_name then
+    by_name = {}
+    for _, op in ipairs(require "moth.ops_table") do by_name[op.name] = op end
+  end
+  return by_name[name]
+end
+
+local function from_one(d) return d >= 0 and d + 1 or d end
+
+-- A value of an expression as Lua's callers give it.
+local as_given = {
+  DIM = from_one, INDEX = from_one,
+  DIMS = function(v)
+    if type(v) == "number" then return from_one(v) end
+    local list = {}
+    for i, d in ipairs(v) do list[i] = from_one(d) end
+    return list
+  end,
+  BOOL = function(v)
+    if type(v) == "number" then return v ~= 0 end
+    return v
+  end,
+}
+
+local functions = { [0] = {}, [1] = {} } -- by what positions in index tensors count from
+
+--- Calls an op by name. Positions count from 0, those in index tensors from the argument index_base (0).
+function M.call(name, ...)
+  local args, n, base, given = {}, 0, 0, select("#", ...)
+  for i, a in ipairs(M.record(name).args) do
+    local v
+    if i <= given then v = (select(i, ...)) end
+    if a.type == "INDEX_BASE" then
+      base = v or 0
+    else
+      if i > given then
+        if not a.optional and not a.default then break end -- the op says what is missing
+        if a.default and a.default ~= "none" then
+          v = a.default:match("^'(.*)'$") or tonumber(a.default)
+          if v == nil then v = a.default == "true" end
+        end
+      end
+      n = n + 1
+      if v ~= nil and as_given[a.type] then v = as_given[a.type](v) end
+      args[n] = v
+    end
+  end
+  local fn = functions[base][name]
+  if not fn then
+    fn = B.op(name, base)
+    functions[base][name] = fn
+  end
+  return fn(unpack(args, 1, n))
+end
+local call = M.call
+
+--- op.add(x, y): M.call("add", x, y).
+M.op = setmetatable({}, { __index = function(t, name)
+  local function fn(...) return call(name, ...) end
+  rawset(t, name, fn)
+  return fn
+end })
+
+-- ---- tensors and lists -----------------------------------------------------------------------------
+
+function M.dtype_of(t) return B.tensor_dtype(t).name end
+function M.device_of(t) return tostring(B.tensor_device(t)) end
+local dtype_of, device_of = M.dtype_of, M.device_of
+
+function M.product(list)
+  local n = 1
+  for _, v in ipairs(list) do n = n * v end
+  return n
+end
+local product = M.product
+
+local classes
+local function class_of(t)
+  if not classes then
+    classes = {}
+    for _, class in ipairs { "float", "int", "bool", "uint" } do
+      for _, name in ipairs(require("moth.ops_table").classes[class]) do classes[name] = class end
+    end
+  end
+  return classes[dtype_of(t)]
+end
+M.class_of = class_of
+
+local function element(list, i)
+  if #list == 0 then return 1 end -- the size of what has no dimensions
+  return list[(i < 0 and i + #list or i) + 1]
+end
+
+local function range(from, stop)
+  local out = {}
+  for i = from, stop - 1 do out[#out + 1] = i end
+  return out
+end
+
+local makers = {
+  list = function(...) return { ... } end,
+  join = function(a, b)
+    local out = { unpack(a) }
+    for _, v in ipairs(b) do out[#out + 1] = v end
+    return out
+  end,
+  first_n = function(l, n) return { unpack(l, 1, n) } end,
+  last_n = function(l, n) return { unpack(l, #l - n + 1) } end,
+  drop_n = function(l, n) return { unpack(l, n + 1) } end,
+  replace = function(l, i, v)
+    local out = { unpack(l) }
+    out[(i < 0 and i + #l or i) + 1] = v
+    return out
+  end,
+  insert = function(l, i, v)
+    local out = { unpack(l) }
+    table.insert(out, i + 1, v)
+    return out
+  end,
+  remove = function(l, i)
+    local out = { unpack(l) }
+    table.remove(out, i + 1)
+    return out
+  end,
+  ones_n = function(n)
+    local out = {}
+    for i = 1, n do out[i] = 1 end
+    return out
+  end,
+  range = range,
+  inverse = function(dims)
+    local out = {}
+    for i, d in ipairs(dims) do out[(d < 0 and d + #dims or d) + 1] = i - 1 end
+    return out
+  end,
+  wide = function(a, b)
+    local out, n = {}, math.max(#a, #b)
+    for i = 1, n do
+      local x, y = a[#a - n + i] or 1, b[#b - n + i] or 1
+      out[i] = x == 1 and y or x
+    end
+    return out
+  end,
+  kept = function(shape, dim)
+    local out = { unpack(shape) }
+    local dims = dim == nil and range(0, #shape) or type(dim) == "number" and { dim } or dim
+    for _, d in ipairs(dims) do out[(d < 0 and d + #shape or d) + 1] = 1 end
+    return out
+  end,
+}
+
+local function number(v)
+  if type(v) == "boolean" then return v and 1 or 0 end
+  return v
+end
+
+-- What text calls beside ops (src/dispatch/eval.h).
+local made = {
+  zeros_of = function(like, shape, dtype)
+    return M.op.zeros(shape, dtype or dtype_of(like), device_of(like))
+  end,
+  full_of = function(like, shape, value, dtype)
+    return M.op.full(shape, value, dtype or dtype_of(like), device_of(like))
+  end,
+  arange_of = function(like, start, stop, dtype)
+    return M.op.arange(start, stop, 1, dtype or "int64", device_of(like))
+  end,
+}
+
+local function same_list(a, b)
+  for i = 1, math.max(#a, #b) do if a[i] ~= b[i] then return false end end
+  return true
+end
+
+local epsilon = { float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7 }
+
+-- The value of a node from those of its arguments; `when`, ops and leaves stand below.
+local rules = {
+  none = function() return nil end,
+  shape = function(t) return B.size(t) end,
+  stride = function(t) return B.stride(t) end,
+  ndim = function(t) return B.dim(t) end,
+  numel = function(t) return B.numel(t) end,
+  dtype = dtype_of, device = device_of, at = element, product = product,
+  length = function(l) return #l end,
+  wrap = function(d, n) return d < 0 and d + n or d end,
+  working = function(t)
+    local dtype = dtype_of(t)
+    return (dtype == "float16" or dtype == "bfloat16") and "float32" or dtype
+  end,
+  eps_of = function(t) return epsilon[dtype_of(t)] end,
+  reach = function(size, stride, offset)
+    local n = offset + 1
+    for i, d in ipairs(size) do
+      if d == 0 then return offset end
+      n = n + (d - 1) * stride[i]
+    end
+    return n
+  end,
+  power_of = function(x, y) return x ^ y end,
+  log_of = function(x) return math.log(x) end,
+  as_number = function(x) return number(x) end,
+  default_to = function(x, y)
+    if x == nil then return y end
+    return x
+  end,
+  number_add = function(a, b) return number(a) + number(b) end,
+  number_sub = function(a, b) return number(a) - number(b) end,
+  number_mul = function(a, b) return number(a) * number(b) end,
+  number_div = function(a, b) return number(a) / number(b) end,
+  given = function(x) return x ~= nil end,
+  negate = function(a) return not a end,
+  is_float = function(t) return class_of(t) == "float" end,
+  is_int = function(t) return class_of(t) == "int" end,
+  is_number = function(x) return not is_tensor(x) end,
+  is_list = function(x) return type(x) == "table" end,
+  same_dtype = function(a, b) return dtype_of(a) == dtype_of(b) end,
+  same_list = same_list,
+  records = function(x) return is_tensor(x) and B.requires_grad(x) and B.grad_enabled() end,
+  text_eq = function(a, b) return a == b end,
+  text_ne = function(a, b) return a ~= b end,
+  cond_eq = function(a, b) return number(a) == number(b) end,
+  cond_ne = function(a, b) return number(a) ~= number(b) end,
+  cond_lt = function(a, b) return number(a) < number(b) end,
+  cond_le = function(a, b) return number(a) <= number(b) end,
+  cond_gt = function(a, b) return number(a) > number(b) end,
+  cond_ge = function(a, b) return number(a) >= number(b) end,
+}
+for name, fn in each(makers) do rules[name] = fn end
+
+-- ---- evaluating ------------------------------------------------------------------------------------
+
+local kind_of = {
+  TENSOR = "tensor", OPERAND = "any", INTS = "list", DIMS = "list", TENSORS = "tensors", STRING = "string",
+}
+
+-- The op as expressions see it: what is called beside ops is one of one result.
+local known = setmetatable({}, { __index = function(_, name)
+  return M.record(name) or made[name] and { nresults = 1, args = {}, helper = true }
+end })
+
+-- The nodes of a text: a leaf for each name that it uses.
+local function graph_of(op, text, kinds)
+  local graph
+  graph = expr.graph(function(name)
+    if kinds and kinds[name] then return graph.node("leaf", kinds[name], {}, name) end
+    for _, a in ipairs(op.args) do
+      if a.name == name then return graph.node("leaf", kind_of[a.type] or "number", {}, name) end
+    end
+  end, known, define)
+  return graph, graph.evaluate(text, op.name)
+end
+
+local graphs = setmetatable({}, { __mode = "k" }) -- record -> text -> outputs
+
+local function outputs_of(op, text, kinds)
+  local of = graphs[op]
+  if not of then
+    of = {}
+    graphs[op] = of
+  end
+  local key = kinds and table.concat({ text, kinds.key }, "\0") or text
+  if not of[key] then
+    local graph, outputs = graph_of(op, text, kinds)
+    of[key] = { graph = graph, outputs = outputs }
+  end
+  return of[key].outputs
+end
+
+local NONE = {}
+
+--- The values that the text gives. values: by name, those of the op's arguments and of what `kinds` adds (name -> kind
+-- of value; `key` tells such sets from each other).
+function M.evaluate(op, text, values, kinds)
+  local known_values = {}
+  local value
+
+  local function all(list, from)
+    local out = {}
+    for i = from or 1, #list do out[i] = value(list[i]) end
+    return out
+  end
+
+  local function compute(node)
+    local what, args = node.what, node.args
+    if what == "leaf" then return values[node.more] end
+    if what == "when" then return value(args[value(args[1]) and 2 or 3]) end
+    if what == "both" then return value(args[1]) and value(args[2]) end
+    if what == "either" then return value(args[1]) or value(args[2]) end
+    if what == "dtype_named" then return node.more end
+    if what == "op" then
+      local fn = made[node.more]
+      local list = all(args)
+      if fn then return fn(unpack(list, 1, #args)) end
+      return (call(node.more, unpack(list, 1, #args)))
+    end
+    if what == "ops" then return { call(node.more, unpack(all(args), 1, #args)) } end
+    if what == "result" then return value(args[1])[node.more + 1] end
+    return rules[what](unpack(all(args), 1, #args))
+  end
+
+  function value(x)
+    if not is_node(x) then return x end
+    local v = known_values[x]
+    if v == nil then
+      v = compute(x)
+      known_values[x] = v == nil and NONE or v
+    end
+    if v == NONE then return nil end
+    return v
+  end
+
+  local outputs = outputs_of(op, text, kinds)
+  local out = {}
+  for i, x in ipairs(outputs) do out[i] = value(x) end
+  return unpack(out, 1, #outputs)
+end
+
+return M
