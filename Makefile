@@ -29,7 +29,7 @@ DTYPES  := float32 float64 float16 bfloat16 int8 uint8 int16 int32 int64 bool
 # For storage and exchange: copies, for one instruction set.
 STORED  := uint16 uint32 uint64
 ISAS    := generic avx2 avx512
-FLOORS  := src/core src/dispatch src/autograd src/comm src/composite src/graph src/io src/no_cuda kernels/cpu
+FLOORS  := src/core src/device src/dispatch src/autograd src/comm src/composite src/graph src/io kernels/cpu
 GEN     := $(B)/gen
 # Runs a Lua file with this build.
 HERE     = LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT)

@@ -37,7 +37,13 @@ typedef enum MothStatus {
   MOTH_ERR_INTERRUPTED /* the host's flag for Ctrl-C was set in the middle of an op */
 } MothStatus;
 
-typedef enum MothDeviceType { MOTH_CPU = 0, MOTH_CUDA, MOTH_USER, MOTH_NDEVICES } MothDeviceType;
+/* Types from MOTH_USER on are those of backends that were registered. */
+typedef enum MothDeviceType {
+  MOTH_CPU = 0,
+  MOTH_CUDA,
+  MOTH_USER,
+  MOTH_NDEVICES = 8 /* the most that there may be */
+} MothDeviceType;
 
 typedef struct MothDevice {
   uint8_t type; /* MothDeviceType */

@@ -1,9 +1,9 @@
 /* Copies, conversions, fills, and the kernels of src/ops/create.lua. */
 #include <string.h>
 
-#include "core/device.h"
 #include "core/dtype.h"
 #include "core/parallel.h"
+#include "device/device.h"
 #include "dispatch/dispatch.h"
 #include "kernels/cpu/iter.h"
 #include "kernels/cpu/util.h"
@@ -23,9 +23,9 @@ static MothStatus copy_across(MothTensor *dst, MothTensor *src, bool non_blockin
                      "a copy between devices needs row-major tensors of one shape and dtype");
   size_t n = (size_t)(src->numel * moth_itemsize(src));
   if (dst->device.type == MOTH_CPU)
-    return ops->to_host(far.index, dst->data, src->data, n);
+    return ops->memory.to_host(far.index, dst->data, src->data, n);
   if (src->device.type == MOTH_CPU)
-    return ops->from_host(far.index, dst->data, src->data, n);
+    return ops->memory.from_host(far.index, dst->data, src->data, n);
   return moth_fail(MOTH_ERR_VALUE,
                    "a copy between two devices goes through the cpu: x:cpu():to(device)");
 }

@@ -17,7 +17,7 @@
 #include "kernels/cuda/gemm.h"
 extern "C" {
 #include "core/log.h"
-#include "no_cuda/settings.h"
+#include "device/cuda_settings.h"
 }
 #ifdef __CUDACC__
 #include <cublasLt.h>

@@ -6,7 +6,7 @@
 #ifdef __CUDACC__
 extern "C" {
 #include "core/log.h"
-#include "no_cuda/settings.h"
+#include "device/cuda_settings.h"
 }
 
 static void tensor(Desc *t, int64_t id, int dtype, int64_t align, const int64_t size[4]) {

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/util.h"
 extern "C" {
-#include "no_cuda/settings.h"
+#include "device/cuda_settings.h"
 }
 
 MothStatus moth_cuda_gemm(int device, cudaStream_t stream, const MothCudaGemm *g) {

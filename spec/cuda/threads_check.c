@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/device.h"
+#include "device/device.h"
 #include "moth.h"
 #include "moth_ops.h"
-#include "no_cuda/cuda.h"
+#include "device/cuda.h"
 
 enum { THREADS = 4, ROUNDS = 40, N = 700 };
 

@@ -19,8 +19,8 @@
 #include "autograd/formulas.h"
 #include "autograd/node.h"
 #include "core/alloc.h"
-#include "core/device.h"
 #include "core/dtype.h"
+#include "device/device.h"
 #include "ops/create.h"
 #include "ops/pointwise.h"
 

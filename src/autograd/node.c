@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "core/device.h"
+#include "device/device.h"
 
 static _Atomic uint64_t next_seq = 1;
 

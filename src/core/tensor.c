@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "core/device.h"
 #include "core/dtype.h"
+#include "core/memory.h"
 
 enum { EMBED_MAX = 4096, STORAGE_HEADER = 64 };
 _Static_assert(sizeof(MothStorage) <= STORAGE_HEADER, "storage header grew");
@@ -62,7 +62,7 @@ static MothStatus storage_new(size_t nbytes, MothDevice device, MothStorage **ou
   if (embed) {
     s->data = (char *)s + STORAGE_HEADER;
   } else {
-    s->data = moth_device_ops(device.type)->alloc(device.index, nbytes);
+    s->data = moth_memory(device.type)->alloc(device.index, nbytes);
     if (!s->data) {
       moth_free(s, STORAGE_HEADER);
       return MOTH_ERR_MEMORY;
@@ -80,7 +80,7 @@ static void storage_release(MothStorage *s) {
     if (s->release)
       s->release(s->ctx);
   } else if (!s->embedded && s->data)
-    moth_device_ops(s->device.type)->free(s->device.index, s->data, s->nbytes);
+    moth_memory(s->device.type)->free(s->device.index, s->data, s->nbytes);
   moth_free(s, STORAGE_HEADER + (s->embedded ? s->nbytes : 0));
 }
 
@@ -267,7 +267,7 @@ MothStatus moth_tensor_item(const MothTensor *t, MothValue *out) {
     return moth_fail(MOTH_ERR_STATE, "item: a fake tensor has no values, got %s",
                      moth_tensor_format(t, buf, sizeof buf));
   char element[8];
-  MOTH_TRY(moth_device_ops(t->device.type)
+  MOTH_TRY(moth_memory(t->device.type)
                ->to_host(t->device.index, element, t->data, (size_t)moth_itemsize(t)));
   *out = moth_dtype_load((MothDType)t->dtype, element);
   return MOTH_OK;

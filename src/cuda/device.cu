@@ -239,12 +239,7 @@ static MothStatus ops_order(void *earlier, void *later) {
 static MothStatus ops_record_stream(MothTensor *t, void *stream) {
   return t->storage->data ? record_stream(t, (MothCudaStream *)stream) : MOTH_OK;
 }
-static const MothDeviceOps ops = {"cuda",
-                                  why_not,
-                                  device_alloc,
-                                  device_free,
-                                  to_host,
-                                  from_host,
+static const MothDeviceOps ops = {{"cuda", why_not, device_alloc, device_free, to_host, from_host},
                                   moth_cuda_copy_across,
                                   current,
                                   ops_stream,
@@ -352,7 +347,7 @@ extern "C" MOTH_API void moth_cuda_lose(int device) {
 }
 #endif
 
-/* Called once, by src/no_cuda. Returns why there is no device, or NULL. */
+/* Called once, by src/device. Returns why there is no device, or NULL. */
 extern "C" MOTH_API const char *moth_cuda_open(const MothCudaApi **out) {
   cudaError_t e = cudaGetDeviceCount(&device_count);
   if (e != cudaSuccess || device_count == 0) {
@@ -380,7 +375,7 @@ extern "C" MOTH_API const char *moth_cuda_open(const MothCudaApi **out) {
                moth_last_error());
       return why;
     }
-  moth_device_register(MOTH_CUDA, &ops);
+  moth_device_replace(MOTH_CUDA, &ops);
   *out = &api;
   return NULL;
 }

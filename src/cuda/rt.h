@@ -15,12 +15,12 @@
 #include <stdint.h>
 
 extern "C" {
-#include "core/device.h"
 #include "core/dtype.h"
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "core/tensor.h"
+#include "device/device.h"
 #include "dispatch/dispatch.h"
 }
 

@@ -6,8 +6,8 @@
 
 #include "cuda/cuda.h"
 extern "C" {
+#include "device/cuda.h"
 #include "dispatch/registry.h"
-#include "no_cuda/cuda.h"
 }
 
 struct MothLock {

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "core/device.h"
+#include "device/device.h"
 #include "core/dtype.h"
 #include "core/tensor.h"
 #include "dispatch/dispatch.h"

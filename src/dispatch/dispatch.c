@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "core/defaults.h"
-#include "core/device.h"
 #include "core/dtype.h"
 #include "core/log.h"
 #include "core/parallel.h"
 #include "core/thread.h"
+#include "device/device.h"
 #include "dispatch/registry.h"
 #include "dispatch/subclass.h"
 
@@ -37,11 +37,11 @@ static void release_results(MothCall *c) {
 }
 
 static const char *backend_name(int device_type) {
-  return moth_device_ops((MothDeviceType)device_type)->name;
+  return moth_memory(device_type)->name;
 }
 
 static MothStatus no_kernel(const MothCall *c) {
-  char have[128] = "";
+  char have[64 * MOTH_NDEVICES] = "";
   for (int i = 0; i < MOTH_NDEVICES; i++)
     if (c->op->kernels[i]) {
       strcat(have, have[0] ? ", " : "");
@@ -275,7 +275,7 @@ static MothStatus run_backend(MothCall *c) {
       if (!op->cross_device)
         MOTH_TRY(check_devices(c));
       else
-        c->device.type = devices & MOTH_KEY_CUDA ? MOTH_CUDA : MOTH_USER;
+        c->device.type = (uint8_t)__builtin_ctz(devices & ~(uint32_t)MOTH_KEY_CPU);
     } else if (devices) {
       c->device.type = (uint8_t)__builtin_ctz(devices);
     }

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/device.h"
+#include "device/device.h"
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
 #include "unpack.h"

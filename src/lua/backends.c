@@ -1,6 +1,6 @@
 /* Settings of backends, for lua/moth/backends.lua. */
+#include "device/cuda_settings.h"
 #include "lua/moth_lua.h"
-#include "no_cuda/settings.h"
 
 /* cuda_setting(name[, value]) -> its value before */
 static int b_cuda_setting(lua_State *L) {

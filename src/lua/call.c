@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "device/cuda.h"
 #include "dispatch/registry.h"
 #include "lua/moth_lua.h"
-#include "no_cuda/cuda.h"
 
 enum { MAX_INTS = 96 };
 
@@ -452,7 +452,7 @@ static MothStatus pin(MothTensor **t) {
   if ((*t)->device.type != MOTH_CPU)
     return moth_fail(MOTH_ERR_VALUE,
                      "pin_memory: only tensors on the cpu can be pinned, this one is on %s",
-                     moth_device_ops((MothDeviceType)(*t)->device.type)->name);
+                     moth_memory((*t)->device.type)->name);
   MOTH_TRY(api->pin(*t, &there));
   moth_tensor_release(*t);
   *t = there;

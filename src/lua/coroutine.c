@@ -19,8 +19,8 @@
 #include <string.h>
 
 #include "core/thread.h"
+#include "device/cuda.h"
 #include "lua/moth_lua.h"
-#include "no_cuda/cuda.h"
 
 typedef struct Record {
   MothModes modes;

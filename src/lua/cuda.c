@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/device.h"
+#include "device/cuda.h"
+#include "device/device.h"
 #include "lua/moth_lua.h"
-#include "no_cuda/cuda.h"
 
 #define MAGIC_STREAM 0x6d6f746873747265ull
 #define MAGIC_EVENT  0x6d6f746865766e74ull
@@ -278,7 +278,7 @@ static int b_pin(lua_State *L) {
   }
   if (t->device.type != MOTH_CPU)
     return moth_lua_error(L, "pin_memory: only tensors on the cpu can be pinned, this one is on %s",
-                          moth_device_ops((MothDeviceType)t->device.type)->name);
+                          moth_memory(t->device.type)->name);
   MothStatus s = api->pin(t, &out);
   if (s)
     return moth_lua_raise(L, s);

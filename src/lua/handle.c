@@ -377,7 +377,7 @@ static int device_tostring(lua_State *L) {
   char buf[64];
   MothDevice d = {(uint8_t)(h ? h->u.code >> 8 : 0), (uint8_t)(h ? h->u.code : 0)};
   if (d.index == 0)
-    lua_pushstring(L, moth_device_ops((MothDeviceType)d.type)->name);
+    lua_pushstring(L, moth_memory(d.type)->name);
   else
     lua_pushstring(L, moth_device_format(d, buf, sizeof buf));
   return 1;
@@ -389,7 +389,7 @@ static int device_index(lua_State *L) {
   if (!h || !k)
     return 0;
   if (!strcmp(k, "type"))
-    lua_pushstring(L, moth_device_ops((MothDeviceType)(h->u.code >> 8))->name);
+    lua_pushstring(L, moth_memory((int)(h->u.code >> 8))->name);
   else if (!strcmp(k, "index"))
     lua_pushinteger(L, (lua_Integer)(h->u.code & 255));
   else

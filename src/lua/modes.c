@@ -1,6 +1,7 @@
 /* Interceptors for Lua: dispatch modes, counting, logging; fake mode and autocast; kernels in Lua. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -362,7 +363,7 @@ static void push_line(lua_State *L, const MothCall *c) {
     lua_getfield(L, -1, "line");
     lua_pushstring(L, text);
     lua_pushstring(L, c->op->name);
-    lua_pushstring(L, moth_device_ops(c->device.type)->name);
+    lua_pushstring(L, moth_memory(c->device.type)->name);
     lua_pushboolean(L, (c->keys & MOTH_KEY_AUTOGRAD) != 0);
     moth_lua_push_where(L);
     if (lua_pcall(L, 5, 1, 0) == 0 && lua_isstring(L, -1)) {
@@ -431,8 +432,8 @@ static int b_set_autocast(lua_State *L) {
   memcpy(to, t->autocast, sizeof to);
   lua_settop(L, 1);
   lua_newtable(L);
-  for (int i = 0; i < MOTH_NDEVICES; i++) {
-    const char *name = moth_device_ops((MothDeviceType)i)->name;
+  for (int i = 0; i < moth_device_ntypes(); i++) {
+    const char *name = moth_memory(i)->name;
     lua_getfield(L, 1, name);
     if (lua_toboolean(L, -1)) {
       MothDType d = moth_lua_check_dtype(L, -1);
@@ -454,7 +455,7 @@ static int b_set_autocast(lua_State *L) {
   }
   memcpy(t->autocast, to, sizeof to);
   t->include &= ~(uint32_t)MOTH_KEY_AUTOCAST;
-  for (int i = 0; i < MOTH_NDEVICES; i++)
+  for (int i = 0; i < moth_device_ntypes(); i++)
     t->include |= to[i] ? MOTH_KEY_AUTOCAST : 0;
   return 1;
 }
@@ -462,9 +463,9 @@ static int b_set_autocast(lua_State *L) {
 /* device_types() -> { name = true }: what devices there may be, usable or not */
 static int b_device_types(lua_State *L) {
   lua_newtable(L);
-  for (int i = 0; i < MOTH_NDEVICES; i++) {
+  for (int i = 0; i < moth_device_ntypes(); i++) {
     lua_pushboolean(L, 1);
-    lua_setfield(L, -2, moth_device_ops((MothDeviceType)i)->name);
+    lua_setfield(L, -2, moth_memory(i)->name);
   }
   return 1;
 }
@@ -504,37 +505,39 @@ static MothStatus user_kernel(MothCall *c) {
 }
 
 static const char *user_ready(int index) {
-  return index ? "there is one user device, user:0" : NULL;
+  return index ? "a user device has the index 0 only" : NULL;
 }
-static void *user_alloc(int index, size_t n) {
-  (void)index;
-  return moth_alloc(n);
-}
-static void user_free(int index, void *p, size_t n) {
-  (void)index;
-  moth_free(p, n);
-}
-static MothStatus user_copy(int index, void *to, const void *from, size_t n) {
-  (void)index;
-  memcpy(to, from, n);
-  return MOTH_OK;
-}
+
+typedef struct Backend { /* lives as long as the process */
+  MothDeviceOps ops;
+  char name[32];
+} Backend;
 
 /* register_backend(name): the user device, in host memory */
 static int b_register_backend(lua_State *L) {
-  static char name[32];
-  static MothDeviceOps ops = {name, user_ready, user_alloc, user_free, user_copy, user_copy,
-                              NULL, NULL,       NULL,       NULL,      NULL,      NULL};
-  const char *wanted = moth_lua_string(L, 1);
-  if (name[0] && strcmp(name, wanted) != 0)
+  const char *name = moth_lua_string(L, 1);
+  if (moth_device_find(name) >= MOTH_USER)
+    return 0;
+  if (moth_device_ntypes() > MOTH_USER)
     return moth_lua_error(L, "register_backend: there is one user device, and it is called '%s'",
-                          name);
-  snprintf(name, sizeof name, "%s", wanted);
-  moth_device_register(MOTH_USER, &ops);
+                          moth_memory(MOTH_USER)->name);
+  Backend *b = calloc(1, sizeof *b);
+  if (!b)
+    return moth_lua_error(L, "out of memory");
+  snprintf(b->name, sizeof b->name, "%s", name);
+  b->ops.memory = moth_cpu_memory;
+  b->ops.memory.name = b->name;
+  b->ops.memory.why_not = user_ready;
+  MothDeviceType type;
+  MothStatus s = moth_device_add(&b->ops, &type);
+  if (s != MOTH_OK) {
+    free(b);
+    return moth_lua_raise(L, s);
+  }
   /* Moving bytes is the same in host memory: the CPU's kernels serve. */
   static const char *const shared[] = {"copy_", "to_copy", "empty", NULL};
   for (int i = 0; shared[i]; i++)
-    moth_op_register(shared[i], MOTH_USER, moth_op_find(shared[i])->kernels[MOTH_CPU]);
+    moth_op_register(shared[i], type, moth_op_find(shared[i])->kernels[MOTH_CPU]);
   return 0;
 }
 
@@ -569,10 +572,10 @@ static int b_kernels(lua_State *L) {
   if (!op)
     return moth_lua_error(L, "there is no op named '%s'", lua_tostring(L, 1));
   lua_newtable(L);
-  for (int i = 0; i < MOTH_NDEVICES; i++)
+  for (int i = 0; i < moth_device_ntypes(); i++)
     if (op->kernels[i]) {
       lua_pushboolean(L, 1);
-      lua_setfield(L, -2, moth_device_ops((MothDeviceType)i)->name);
+      lua_setfield(L, -2, moth_memory(i)->name);
     }
   return 1;
 }

@@ -12,8 +12,8 @@
 #include <lua.h>
 
 #include "autograd/node.h"
-#include "core/device.h"
 #include "core/dtype.h"
+#include "device/device.h"
 #include "dispatch/dispatch.h"
 #include "lua/state.h"
 #include "moth.h"

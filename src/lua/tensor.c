@@ -7,8 +7,8 @@
 #include "core/log.h"
 #include "core/parallel.h"
 #include "core/random.h"
+#include "device/cuda.h"
 #include "lua/moth_lua.h"
-#include "no_cuda/cuda.h"
 
 static MothTensor *arg_tensor(lua_State *L, int idx) {
   MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR);
@@ -187,7 +187,7 @@ static MothStatus element_at(lua_State *L, const MothTensor *t, int top, MothVal
   if (moth_tensor_is_fake(t))
     moth_lua_error(L, "[item] a fake tensor has no values");
   char element[8];
-  MOTH_TRY(moth_device_ops(t->device.type)
+  MOTH_TRY(moth_memory(t->device.type)
                ->to_host(t->device.index, element, t->data + offset * moth_itemsize(t),
                          (size_t)moth_itemsize(t)));
   *out = moth_dtype_load((MothDType)t->dtype, element);
@@ -238,7 +238,7 @@ static void need_values(lua_State *L, const MothTensor *t, const char *what) {
     moth_lua_error(L, "%s: a fake tensor has no values", what);
   if (t->device.type != MOTH_CPU)
     moth_lua_error(L, "%s: the tensor is on %s; copy it first with x:cpu()", what,
-                   moth_device_ops((MothDeviceType)t->device.type)->name);
+                   moth_memory(t->device.type)->name);
 }
 
 static int b_totable(lua_State *L) {

@@ -1,3 +1,3 @@
-#include "no_cuda/settings.h"
+#include "device/cuda_settings.h"
 
 MothCudaSettings moth_cuda_settings;

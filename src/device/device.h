@@ -1,21 +1,14 @@
-/* Devices: what the core must be able to do on one, as a table of functions per device type. */
-#ifndef MOTH_CORE_DEVICE_H
-#define MOTH_CORE_DEVICE_H
-#include "moth.h"
+/* Devices: what can be done on one, as a table of functions for each type. The table of types grows: CPU and CUDA
+ * stand in it from the beginning, backends register theirs. */
+#ifndef MOTH_DEVICE_DEVICE_H
+#define MOTH_DEVICE_DEVICE_H
+#include "core/memory.h"
 
 typedef struct MothDeviceOps {
-  const char *name;
-  /* Why this device cannot be used, or NULL if it can. */
-  const char *(*why_not)(int index);
-  /* NULL: no memory, moth_last_error() says why. */
-  void *(*alloc)(int index, size_t n);
-  void (*free)(int index, void *p, size_t n);
-  /* n bytes between the device and host memory, done when it returns. */
-  MothStatus (*to_host)(int index, void *host, const void *device, size_t n);
-  MothStatus (*from_host)(int index, void *device, const void *host, size_t n);
+  MothDeviceMemory memory; /* the first member: moth_memories points at it */
   /* dst = src, converted and broadcast, where one of them at least is on this device and they lie on
    * different ones. non_blocking: pinned host memory need not have been written or read when it
-   * returns. NULL: only row-major tensors of one dtype are copied, by the two functions above. */
+   * returns. NULL: only row-major tensors of one dtype are copied, by the functions of memory. */
   MothStatus (*copy)(MothTensor *dst, MothTensor *src, bool non_blocking);
   /* The index that a name without one means on this thread. NULL: 0. */
   int (*current)(void);
@@ -29,15 +22,21 @@ typedef struct MothDeviceOps {
   MothStatus (*record_stream)(MothTensor *t, void *stream);
 } MothDeviceOps;
 
-MOTH_API const MothDeviceOps *moth_device_ops(MothDeviceType type);
-/* Puts a device type in place; ops must live for ever. */
-MOTH_API void moth_device_register(MothDeviceType type, const MothDeviceOps *ops);
+static inline const MothDeviceOps *moth_device_ops(MothDeviceType type) {
+  return (const MothDeviceOps *)moth_memory((int)type);
+}
+/* How many types there are; they are numbered from 0. */
+MOTH_API int moth_device_ntypes(void);
+/* The type of a name, -1: there is none. */
+MOTH_API int moth_device_find(const char *name);
+/* Puts a new type of device into the table, under a name that no other has: letters, digits and _. ops must live for
+ * ever. Errors: the name is taken or malformed, the table is full (MOTH_NDEVICES types). */
+MOTH_API MothStatus moth_device_add(const MothDeviceOps *ops, MothDeviceType *out);
+/* Other functions for a type that is there. */
+MOTH_API void moth_device_replace(MothDeviceType type, const MothDeviceOps *ops);
 /* "cpu", "cuda", "cuda:1". Errors: unknown, not built, no such index. */
 MOTH_API MothStatus moth_device_parse(const char *s, MothDevice *out);
-/* Errors if the device cannot be used now. */
-MOTH_API MothStatus moth_device_check(MothDevice d);
 /* Whether every op must give the same bits in every run: true unless MOTH_DETERMINISTIC=0, or
  * moth.use_deterministic_algorithms(false). */
 MOTH_API extern bool moth_deterministic;
-MOTH_API const char *moth_device_format(MothDevice d, char *buf, size_t n);
 #endif

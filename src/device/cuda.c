@@ -1,6 +1,6 @@
 /* Opening the CUDA backend. The library lies beside libmoth.so: libmoth_cuda.so, or with MOTH_CUDA=emu
  * libmoth_cudaemu.so, its emulation on the CPU. MOTH_CUDA=off leaves it alone. */
-#include "no_cuda/cuda.h"
+#include "device/cuda.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -75,7 +75,7 @@ const char *moth_cuda_why(void) {
 
 static const char *why_not(int index) {
   const char *no = moth_cuda_why();
-  return no ? no : moth_device_ops(MOTH_CUDA)->why_not(index);
+  return no ? no : moth_memory(MOTH_CUDA)->why_not(index);
 }
 static void *no_alloc(int index, size_t n) {
   (void)index;
@@ -95,5 +95,5 @@ static MothStatus no_copy(int index, void *to, const void *from, size_t n) {
   return moth_fail(MOTH_ERR_STATE, "%s", moth_cuda_why());
 }
 
-const MothDeviceOps moth_cuda_device = {"cuda", why_not, no_alloc, no_free, no_copy, no_copy,
-                                        NULL,   NULL,    NULL,     NULL,    NULL,    NULL};
+const MothDeviceOps moth_cuda_device = {
+    .memory = {"cuda", why_not, no_alloc, no_free, no_copy, no_copy}};

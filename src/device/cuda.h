@@ -1,8 +1,8 @@
 /* The CUDA backend as the core and the binding see it: libmoth_cuda.so, opened when a CUDA device is
  * first asked for. Where it or a device is missing, everything here says why. */
-#ifndef MOTH_NO_CUDA_CUDA_H
-#define MOTH_NO_CUDA_CUDA_H
-#include "core/device.h"
+#ifndef MOTH_DEVICE_CUDA_H
+#define MOTH_DEVICE_CUDA_H
+#include "device/device.h"
 
 /* Stands in the device table until the backend has been opened. */
 extern const MothDeviceOps moth_cuda_device;
