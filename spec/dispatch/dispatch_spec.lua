@@ -103,6 +103,21 @@ describe("dispatch #quick", function()
     assert.is_true(#names >= 4)
   end)
 
+  it("keeps arguments that a handler frees until the call has returned", function()
+    for _, result in ipairs { "none", "itself", "another" } do
+      for _, recorded in ipairs { true, false } do
+        local x = moth.ones(2, 3):requires_grad_(recorded)
+        local ok, err = pcall(moth.dispatch_mode, function(_, args)
+          local first = args[1]
+          first:free()
+          return result == "itself" and first or result == "another" and moth.zeros(2) or nil
+        end, function() return x * 2 + 1 end)
+        assert.equal(result == "another", ok)
+        if result == "none" then assert.is_truthy(err:find("got self: float32 [2, 3] cpu", 1, true), err) end
+      end
+    end
+  end)
+
   it("nests modes, restores after errors, keeps the error object", function()
     local order, err = {}, { code = 1 }
     local function mode(tag)

@@ -437,6 +437,28 @@ static MothStatus failed(MothCall *c, MothStatus s) {
   return s;
 }
 
+/* An interceptor that runs Lua may free what it was handed: arguments and targets live until the call has returned. */
+static void each_argument(const MothCall *c, void (*each)(MothTensor *t)) {
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    if (v.tag == MOTH_V_TENSOR)
+      each(v.u.t);
+    for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
+      each(v.u.tensors[k]);
+  }
+  for (int i = 0; c->target && i < c->op->nresults; i++)
+    each(c->target[i]);
+}
+
+static MothStatus dispatch_held(MothCall *c) {
+  each_argument(c, moth_tensor_retain);
+  MothStatus s = moth_redispatch(c);
+  if (s != MOTH_OK)
+    s = failed(c, s);
+  each_argument(c, moth_tensor_release);
+  return s;
+}
+
 MothStatus moth_dispatch(MothCall *c) {
   uint32_t keys = moth_thread.include;
   MothDevice device = {MOTH_CPU, 0};
@@ -465,6 +487,8 @@ MothStatus moth_dispatch(MothCall *c) {
   c->device = device;
   c->above_at = moth_thread.nabove;
   c->below_at = moth_thread.nbelow;
+  if (__builtin_expect(c->keys & (MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS), 0))
+    return dispatch_held(c);
   MothStatus s = moth_redispatch(c);
   return __builtin_expect(s == MOTH_OK, 1) ? MOTH_OK : failed(c, s);
 }
