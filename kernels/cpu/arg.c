@@ -97,17 +97,13 @@ static MothStatus arg_run(const MothTensor *t, int dim, bool min, int64_t base, 
 
 static MothStatus argmax(MothCall *c, bool min) {
   MOTH_UNPACK_ARGMAX(c)
-  int d = -1;
-  if (dim.tag == MOTH_V_INT)
-    MOTH_TRY(moth_wrap_dim(dim.u.i, self->ndim, &d));
+  int d = dim.tag == MOTH_V_INT ? (int)dim.u.i : -1;
   return arg_run(self, d, min, index_base, NULL, c->results[0].u.t);
 }
 
 static MothStatus max_dim(MothCall *c, bool min) {
   MOTH_UNPACK_MAX_DIM(c)
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
-  return arg_run(self, d, min, index_base, c->results[0].u.t, c->results[1].u.t);
+  return arg_run(self, (int)dim, min, index_base, c->results[0].u.t, c->results[1].u.t);
 }
 
 MothStatus moth_cpu_argmax(MothCall *c) {
@@ -126,13 +122,11 @@ MothStatus moth_cpu_min_dim(MothCall *c) {
 MothStatus moth_cpu_cumsum(MothCall *c) {
   MOTH_UNPACK_CUMSUM(c)
   MothTensor *in, *out = c->results[0].u.t;
-  int d;
   if (out->numel == 0)
     return MOTH_OK;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
   MOTH_TRY(moth_cpu_contiguous(self, &in));
   Scan s = {.k = moth_cpu_kernels(in->dtype),
-            .split = moth_cpu_split(in, d),
+            .split = moth_cpu_split(in, (int)dim),
             .itemsize = moth_itemsize(in),
             .out_itemsize = moth_itemsize(out),
             .sum = true,

@@ -6,8 +6,7 @@
 MothStatus moth_cpu_cat(MothCall *c) {
   MOTH_UNPACK_CAT(c)
   MothTensor *out = c->results[0].u.t;
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, out->ndim, &d));
+  int d = (int)dim;
   int64_t item = moth_itemsize(out), stride[MOTH_MAX_DIMS];
   for (int i = 0; i < out->ndim; i++)
     stride[i] = out->stride[i] * item;

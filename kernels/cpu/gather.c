@@ -135,8 +135,7 @@ static MothStatus lines_run(Lines *l, const MothTensor *far, const MothTensor *i
 MothStatus moth_cpu_gather(MothCall *c) {
   MOTH_UNPACK_GATHER(c)
   MothTensor *out = c->results[0].u.t;
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  int d = (int)dim;
   Lines l = {.gather = true, .src = self->data, .dst = out->data};
   lines_init(&l, self, index, out, d);
   return lines_run(&l, self, index, d, index_base);
@@ -146,9 +145,8 @@ static MothStatus scatter_run(MothCall *c, bool add) {
   MOTH_UNPACK_SCATTER(c)
   MothTensor *out = c->results[0].u.t, *values = NULL, *sums = NULL;
   int64_t number = 0;
-  int d;
+  int d = (int)dim;
   MothStatus status;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
   MOTH_GO(moth_cpu_sums_as(out, add, &sums));
   Lines l = {.add = add, .dst = sums->data};
   if (src.tag != MOTH_V_TENSOR) {

@@ -52,8 +52,7 @@ static void select_range(void *ctx, int64_t begin, int64_t end) {
 MothStatus moth_cpu_index_select(MothCall *c) {
   MOTH_UNPACK_INDEX_SELECT(c)
   MothTensor *out = c->results[0].u.t, *in;
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  int d = (int)dim;
   int64_t *positions;
   MOTH_TRY(
       moth_cpu_index(index, index_base, self->ndim ? self->shape[d] : 1, d, "index", &positions));
@@ -120,9 +119,8 @@ static MothStatus put_run(MothCall *c, bool add) {
   MOTH_UNPACK_INDEX_ADD(c)
   MothTensor *out = c->results[0].u.t, *in = NULL, *sums = NULL;
   int64_t *positions = NULL;
-  int d;
+  int d = (int)dim;
   MothStatus status;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
   MOTH_GO(
       moth_cpu_index(index, index_base, self->ndim ? self->shape[d] : 1, d, "index", &positions));
   MOTH_GO(moth_cpu_sums_as(out, add, &sums));

@@ -93,14 +93,14 @@ MothStatus moth_cpu_cross_entropy(MothCall *c) {
   MothStatus status;
   MOTH_GO(loss_open(&l, self, target, weight, ignore_index, label_smoothing, index_base));
   moth_parallel_for(l.rows, moth_cpu_grain(4 * l.n), forward_range, &l);
-  if (!strcmp(reduction, "none")) {
+  if (reduction == MOTH_REDUCTION_NONE) {
     for (int64_t i = 0; i < l.rows; i++)
       moth_dtype_store((MothDType)out->dtype, out->data + i * l.itemsize, moth_v_float(l.loss[i]));
   } else {
     double sum = 0;
     for (int64_t i = 0; i < l.rows; i++)
       sum += l.loss[i];
-    if (!strcmp(reduction, "mean"))
+    if (reduction == MOTH_REDUCTION_MEAN)
       sum /= l.counted;
     moth_dtype_store((MothDType)out->dtype, out->data, moth_v_float(sum));
   }
@@ -120,9 +120,9 @@ MothStatus moth_cpu_cross_entropy_backward(MothCall *c) {
   l.out = c->results[0].u.t->data;
   l.grad = (const double *)grad->data;
   l.grad_step = 1;
-  if (strcmp(reduction, "none") != 0) {
+  if (reduction != MOTH_REDUCTION_NONE) {
     g = l.grad[0];
-    if (!strcmp(reduction, "mean"))
+    if (reduction == MOTH_REDUCTION_MEAN)
       g /= l.counted;
     l.grad = &g;
     l.grad_step = 0;

@@ -72,8 +72,7 @@ MothStatus moth_cpu_flip(MothCall *c) {
     stride[i] = self->stride[i] * item;
   char *data = self->data;
   for (uint32_t i = 0; i < dims.n && self->ndim; i++) {
-    int d;
-    MOTH_TRY(moth_wrap_dim(dims.u.ints[i], self->ndim, &d));
+    int64_t d = dims.u.ints[i];
     data += (self->shape[d] - 1) * stride[d];
     stride[d] = -stride[d];
   }

@@ -102,15 +102,12 @@ MothStatus moth_cpu_uniform_(MothCall *c) {
 MothStatus moth_cpu_normal_(MothCall *c) {
   MOTH_UNPACK_NORMAL_(c)
   MOTH_TRY(check_float(self));
-  if (!(std >= 0))
-    return moth_fail(MOTH_ERR_VALUE, "std must not be negative, got %g", std);
   Job j = {.what = NORMAL, .a = mean, .b = std};
   return run(&j, self, generator);
 }
 
 MothStatus moth_cpu_bernoulli_(MothCall *c) {
   MOTH_UNPACK_BERNOULLI_(c)
-  MOTH_TRY(check_probability(p));
   Job j = {.what = BERNOULLI, .a = p};
   return run(&j, self, generator);
 }

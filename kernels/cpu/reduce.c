@@ -209,10 +209,8 @@ static void plan_store(const Plan *p, MothTensor *out, double divisor) {
 
 static uint32_t mask_of(MothValue dims, int ndim) {
   uint32_t mask = 0;
-  int d;
-  for (uint32_t i = 0; dims.tag == MOTH_V_INTS && i < dims.n; i++)
-    if (moth_wrap_dim(dims.u.ints[i], ndim, &d) == MOTH_OK)
-      mask |= 1u << d;
+  for (uint32_t i = 0; i < dims.n; i++)
+    mask |= 1u << dims.u.ints[i];
   return mask ? mask : (1u << ndim) - 1;
 }
 

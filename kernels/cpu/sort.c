@@ -241,8 +241,7 @@ static void sort_range(void *ctx, int64_t begin, int64_t end) {
 static MothStatus run(MothCall *c, const MothTensor *self, int64_t dim, int64_t k, bool descending,
                       bool part, int64_t base) {
   MothTensor *in;
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  int d = (int)dim;
   MOTH_TRY(moth_cpu_contiguous(self, &in));
   Sort s = {.in = in->data,
             .values = c->results[0].u.t->data,

@@ -26,17 +26,13 @@ static MothStatus arg_run(MothCall *c, const MothTensor *t, int dim, int op, int
 
 static MothStatus arg(MothCall *c, int op) {
   MOTH_UNPACK_ARGMAX(c)
-  int d = -1;
-  if (dim.tag == MOTH_V_INT)
-    MOTH_TRY(moth_wrap_dim(dim.u.i, self->ndim, &d));
+  int d = dim.tag == MOTH_V_INT ? (int)dim.u.i : -1;
   return arg_run(c, self, d, op, index_base, NULL, c->results[0].u.t);
 }
 
 static MothStatus extreme(MothCall *c, int op) {
   MOTH_UNPACK_MAX_DIM(c)
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
-  return arg_run(c, self, d, op, index_base, c->results[0].u.t, c->results[1].u.t);
+  return arg_run(c, self, (int)dim, op, index_base, c->results[0].u.t, c->results[1].u.t);
 }
 
 MothStatus moth_cuda_argmax(MothCall *c) {

@@ -7,7 +7,7 @@
 /* Row-major arguments: kept by `hold` until the kernels are queued. */
 static MothStatus loss_open(MothLoss *l, MothCall *c, MothHold hold[3], const MothTensor *self,
                             const MothTensor *target, const MothTensor *weight,
-                            const char *reduction, int64_t ignore, double smoothing, int64_t base) {
+                            int reduction, int64_t ignore, double smoothing, int64_t base) {
   memset(l, 0, sizeof *l);
   MOTH_TRY(moth_cuda_enter(c, &l->stream));
   MOTH_TRY(moth_cuda_contiguous(self, &hold[0].t));
@@ -25,8 +25,8 @@ static MothStatus loss_open(MothLoss *l, MothCall *c, MothHold hold[3], const Mo
   l->ignore = ignore;
   l->base = base;
   l->smoothing = smoothing;
-  l->none = !strcmp(reduction, "none");
-  l->mean = !strcmp(reduction, "mean");
+  l->none = reduction == MOTH_REDUCTION_NONE;
+  l->mean = reduction == MOTH_REDUCTION_MEAN;
   l->out = c->results[0].u.t->data;
   return MOTH_OK;
 }

@@ -6,13 +6,12 @@ MothStatus moth_cuda_cumsum(MothCall *c) {
   MothTensor *out = c->results[0].u.t;
   MothDType from = (MothDType)self->dtype, to = (MothDType)out->dtype;
   const MothCudaKernels *k = moth_cuda_kernels[from];
-  int d, device = c->device.index;
+  int d = (int)dim, device = c->device.index;
   cudaStream_t stream;
   MothHold in;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   if (out->numel == 0)
     return MOTH_OK;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));
   MothSplit s = moth_cuda_split(out, d);
   if (!moth_cuda_should_turn(s, device))

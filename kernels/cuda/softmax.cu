@@ -26,11 +26,10 @@ static MothStatus softmax_run(MothCall *c, const MothTensor *in, const MothTenso
   const MothCudaKernels *k = moth_cuda_kernels[dtype];
   MothSoftmax s = {};
   MothHold a, b;
-  int d;
+  int d = (int)dim;
   MOTH_TRY(moth_cuda_enter(c, &s.stream));
   if (out->numel == 0)
     return MOTH_OK;
-  MOTH_TRY(moth_wrap_dim(dim, out->ndim, &d));
   MOTH_TRY(moth_cuda_contiguous_as(in, dtype, &a.t));
   s.device = c->device.index;
   s.log = log;

@@ -308,11 +308,10 @@ MothStatus run(MothCall *c, const MothTensor *self, int64_t dim, int64_t k, bool
                int64_t base) {
   MothTensor *out = c->results[0].u.t;
   MothDType dtype = (MothDType)self->dtype;
-  int d;
+  int d = (int)dim;
   cudaStream_t stream;
   MothHold in;
   MOTH_TRY(moth_cuda_enter(c, &stream));
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));

@@ -189,7 +189,7 @@ describe("dispatch #quick", function()
       line(function() moth.zeros(2, 0, { dtype = moth.int64, device = "cpu" }) end))
     assert.equal("cat [CPU]  tensors: {float32 [2, 3] cpu, float32 [2, 3] cpu}, dim: 2",
       line(function() moth.cat({ x, x }, 2) end))
-    assert.equal("sum [CPU]  self: float32 [2, 3] cpu, dim: {1, -1}, keepdim: true",
+    assert.equal("sum [CPU]  self: float32 [2, 3] cpu, dim: {1, 2}, keepdim: true",
       line(function() x:sum({ 1, -1 }, true) end))
     assert.equal("mul_ [CPU]  self: float32 [2, 3] cpu, other: 0.5", line(function() x:mul_(0.5) end))
     local many = {}

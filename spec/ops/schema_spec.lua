@@ -113,6 +113,15 @@ describe("the op table", function()
       "update names 'weight', which is not written to" },
     { "a store that is none", "index", "scatter", 'store = "last"', 'store = "first"',
       "store = first: expected add, last" },
+    { "a default that is no word", "nn", "mse_loss", "reduction='mean'", "reduction='avg'",
+      "default 'avg' of argument 'reduction' is none of its values" },
+    { "a word that is none", "nn", "mse_loss", "reduced(square",
+      "when(eq(reduction, 'avg'), self, self) + reduced(square",
+      "'avg' is none of the words mean, sum, none" },
+    { "a default of another argument that is none", "conv", "avg_pool2d", "stride=kernel_size", "stride=kernel",
+      "default kernel of argument 'stride' is no number and no int%[2%]" },
+    { "a range that does not parse", "nn", "dropout", "in [0,1]", "in [0,x]", "cannot read the range" },
+    { "a range of what is no number", "nn", "mse_loss", "Tensor target", "Tensor target >= 0", "a range is for int" },
     { "a formula that does not parse", "pointwise", "neg", '"neg(grad)"', '"neg(grad"', "neg" },
   }) do
     it("refuses " .. mistake[1] .. " #M069", function()

@@ -87,11 +87,9 @@ static MothStatus put(MothValue part, MothValue grad, bool sum) {
 
 MothStatus moth_grad_narrow_backward(const MothValue *a, MothValue *out) {
   TEMPS(2);
-  int d;
   bool sum;
-  MOTH_TRY(moth_wrap_dim(a[2].u.i, (int)a[1].n, &d));
   MOTH_GO(whole_of(a[0], a[1], &sum, &t[0]));
-  MOTH_GO(OP(narrow, &t[1], t[0], a[2], a[3], INT(a[0].u.t->shape[d])));
+  MOTH_GO(OP(narrow, &t[1], t[0], a[2], a[3], INT(a[0].u.t->shape[a[2].u.i])));
   MOTH_GO(put(t[1], a[0], sum));
   FINISH(t[0]);
 }
@@ -155,16 +153,9 @@ static MothStatus keep_dims(MothValue x, MothValue shape, MothValue dim, bool ke
     *out = moth_v_tensor(moth_keep(x));
     return MOTH_OK;
   }
-  bool all = dim.tag == MOTH_V_NONE || (dim.tag == MOTH_V_INTS && dim.n == 0);
-  for (uint32_t i = 0; i < shape.n; i++)
-    kept[i] = all ? 1 : shape.u.ints[i];
-  const int64_t one = dim.u.i;
-  const int64_t *list = dim.tag == MOTH_V_INT ? &one : dim.u.ints;
-  for (uint32_t i = 0; !all && i < (dim.tag == MOTH_V_INT ? 1 : dim.n); i++) {
-    int d;
-    MOTH_TRY(moth_wrap_dim(list[i], (int)shape.n, &d));
-    kept[d] = 1;
-  }
+  memcpy(kept, shape.u.ints, sizeof *kept * shape.n);
+  for (uint32_t i = 0; i < dim.n; i++)
+    kept[dim.u.ints[i]] = 1;
   return OP(reshape, out, x, moth_v_ints(kept, shape.n));
 }
 
@@ -172,26 +163,22 @@ static MothValue shape_of(MothValue v) {
   return moth_v_ints(v.u.t->shape, v.u.t->ndim);
 }
 
-/* The products of all but one element along dim (all: flattened), for each: of those before it times those
+/* The products of all but one element over dim, for each: of those before it times those
  * behind it. Made of products alone, it has derivatives where elements are 0, too. */
 static MothStatus products_of_others(MothValue self, MothValue dim, MothValue *out) {
   TEMPS(8);
   const MothTensor *x = self.u.t;
   int64_t order[MOTH_MAX_DIMS], back[MOTH_MAX_DIMS], shape[MOTH_MAX_DIMS], n = 1, last = -1;
   bool over[MOTH_MAX_DIMS] = {false};
-  const int64_t *list = dim.tag == MOTH_V_INT ? &dim.u.i : dim.u.ints;
-  uint32_t given = dim.tag == MOTH_V_INT ? 1 : dim.tag == MOTH_V_INTS ? dim.n : 0;
   int at = 0, d;
-  for (uint32_t i = 0; i < given; i++) {
-    MOTH_TRY(moth_wrap_dim(list[i], x->ndim, &d));
-    over[d] = true;
-  }
+  for (uint32_t i = 0; i < dim.n; i++)
+    over[dim.u.ints[i]] = true;
   for (d = 0; d < x->ndim; d++)
-    if (given && !over[d])
+    if (!over[d])
       order[at++] = d;
   int lead = at;
   for (d = 0; d < x->ndim; d++)
-    if (!given || over[d])
+    if (over[d])
       order[at++] = d;
   for (d = 0; d < x->ndim; d++) {
     shape[d] = x->shape[order[d]];
@@ -226,7 +213,7 @@ done:
 /* grad times the product of the others: by division, and by counting zeros; where it is to be differentiated
  * again, without either. */
 MothStatus moth_grad_prod_backward(const MothValue *a, MothValue *out) {
-  TEMPS(12);
+  TEMPS(10);
   MothValue shape = shape_of(a[1]);
   MOTH_GO(keep_dims(a[0], shape, a[3], a[4].u.b, &t[0]));
   if (!moth_thread.no_grad && a[1].u.t->ndim && a[1].u.t->numel &&
@@ -240,22 +227,12 @@ MothStatus moth_grad_prod_backward(const MothValue *a, MothValue *out) {
   MOTH_GO(OP(masked_fill, &t[3], a[1], t[2], INT(1)));
   /* P: the product of the others that are not zero; Z: how many zeros the others have */
   MOTH_GO(OP(prod, &t[4], t[3], a[3], BOOL(true)));
-  if (a[3].tag == MOTH_V_NONE) {
-    MOTH_GO(keep_dims(t[4], shape, a[3], false, &t[5]));
-  } else {
-    t[5] = moth_v_tensor(moth_keep(t[4]));
-  }
-  MOTH_GO(OP(div, &t[6], t[5], t[3]));
-  MOTH_GO(OP(sum, &t[7], t[2], a[3], BOOL(true)));
-  if (a[3].tag == MOTH_V_NONE) {
-    MOTH_GO(keep_dims(t[7], shape, a[3], false, &t[8]));
-  } else {
-    t[8] = moth_v_tensor(moth_keep(t[7]));
-  }
-  MOTH_GO(OP(sub, &t[9], t[8], t[2]));
-  MOTH_GO(OP(ne, &t[10], t[9], INT(0)));
-  MOTH_GO(OP(masked_fill, &t[11], t[6], t[10], INT(0)));
-  MOTH_GO(OP(mul, out, t[11], t[0]));
+  MOTH_GO(OP(div, &t[5], t[4], t[3]));
+  MOTH_GO(OP(sum, &t[6], t[2], a[3], BOOL(true)));
+  MOTH_GO(OP(sub, &t[7], t[6], t[2]));
+  MOTH_GO(OP(ne, &t[8], t[7], INT(0)));
+  MOTH_GO(OP(masked_fill, &t[9], t[5], t[8], INT(0)));
+  MOTH_GO(OP(mul, out, t[9], t[0]));
 done:
   moth_drop_values(t, NTEMPS);
   return status;
@@ -281,9 +258,7 @@ done:
 
 MothStatus moth_gradlist_cat_backward(MothNode *node, MothTensor *grad, MothValue dim,
                                       MothTensor **out) {
-  int d;
-  int64_t at = 0;
-  MOTH_TRY(moth_wrap_dim(dim.u.i, grad->ndim, &d));
+  int64_t at = 0, d = dim.u.i;
   for (int i = 0; i < node->ninputs - 1; i++) { /* the last input is `dim` */
     const MothInput *in = &node->inputs[i];
     if (in->ndim != grad->ndim) { /* an empty 1-D tensor joins anything */

@@ -146,8 +146,6 @@ static MothStatus attend(MothTensor **t, MothTensor **mask, double p, bool causa
 MothStatus moth_composite_scaled_dot_product_attention(MothCall *c) {
   MOTH_UNPACK_SCALED_DOT_PRODUCT_ATTENTION(c)
   MothTensor *t[3] = {query, key, value}, *mask = attn_mask, *out;
-  if (!(dropout_p >= 0 && dropout_p <= 1))
-    return moth_fail(MOTH_ERR_VALUE, "dropout_p must be between 0 and 1, got %g", dropout_p);
   for (int i = 0; i < 3; i++)
     moth_tensor_retain(t[i]);
   if (mask)

@@ -7,8 +7,8 @@
 #include "ops/create.h"
 #include "unpack.h"
 
-/* The reductions of losses: "mean", "sum" or "none". */
-MothStatus moth_reduce_loss(MothTensor *loss, const char *reduction, MothTensor **out);
+/* The reductions of losses: MOTH_REDUCTION_MEAN, SUM or NONE. */
+MothStatus moth_reduce_loss(MothTensor *loss, int reduction, MothTensor **out);
 
 static inline MothStatus moth_give(MothCall *c, MothTensor *t) {
   c->results[0] = moth_v_tensor(t);

@@ -9,20 +9,6 @@
 #include "ops/sort.h"
 #include "ops/view.h"
 
-static MothStatus number_of(const char *name, MothValue v, int i, int64_t def, int64_t least,
-                            int64_t *out) {
-  *out = def;
-  if (v.tag == MOTH_V_NONE || v.n == 0)
-    return MOTH_OK;
-  if (v.n > 2)
-    return moth_fail(MOTH_ERR_VALUE, "%s must be one number or two, got %u", name, v.n);
-  *out = v.u.ints[v.n == 2 ? i : 0];
-  if (*out < least || *out > INT32_MAX)
-    return moth_fail(MOTH_ERR_VALUE, "%s must be at least %lld, got %lld", name, (long long)least,
-                     (long long)*out);
-  return MOTH_OK;
-}
-
 /* t + bias (K), which lies along dimension -3. t is released. */
 static MothStatus add_bias(MothTensor *t, MothTensor *bias, MothTensor **out) {
   int64_t k = t->shape[t->ndim - 3], shape[3] = {k, 1, 1};
@@ -66,11 +52,8 @@ MothStatus moth_composite_conv_transpose2d(MothCall *c) {
   if (__builtin_mul_overflow(weight->shape[1], groups, &size[n - 3]))
     return moth_fail(MOTH_ERR_VALUE, "groups is too large: %lld", (long long)groups);
   for (int i = 0; i < 2; i++) {
-    int64_t s, p, o, d;
-    MOTH_TRY(number_of("stride", stride, i, 1, 1, &s));
-    MOTH_TRY(number_of("padding", padding, i, 0, 0, &p));
-    MOTH_TRY(number_of("output_padding", output_padding, i, 0, 0, &o));
-    MOTH_TRY(number_of("dilation", dilation, i, 1, 1, &d));
+    int64_t s = stride.u.ints[i], p = padding.u.ints[i], o = output_padding.u.ints[i],
+            d = dilation.u.ints[i];
     if (o >= s && o >= d)
       return moth_fail(MOTH_ERR_VALUE,
                        "output_padding must be smaller than stride or dilation, got %lld",
@@ -82,8 +65,9 @@ MothStatus moth_composite_conv_transpose2d(MothCall *c) {
     beyond |= o >= s;
     if (size[n - 2 + i] < 1)
       return moth_fail(MOTH_ERR_VALUE,
-                       "the result would have size %lld in dimension %d: padding is too large",
-                       (long long)size[n - 2 + i], n - 1 + i);
+                       "the result would have size %lld in dimension " MOTH_AT
+                       "%d: padding is too large",
+                       (long long)size[n - 2 + i], n - 2 + i);
   }
   if (bias && bias->dtype != input->dtype)
     return moth_fail(MOTH_ERR_TYPE, "expected the same dtype, got input %s and bias %s",

@@ -24,7 +24,7 @@ MothStatus moth_composite_kl_div(MothCall *c) {
   enum { N = 9 };
   MothTensor *t[N] = {NULL}, *out = NULL;
   MothStatus status = MOTH_OK;
-  bool batch = !strcmp(reduction, "batchmean");
+  bool batch = reduction == MOTH_REDUCTION_BATCHMEAN;
   if (!moth_dtype_is_float((MothDType)target->dtype))
     return moth_fail(MOTH_ERR_TYPE, "target: expected a float dtype, got %s",
                      moth_dtype_name((MothDType)target->dtype));
@@ -45,7 +45,7 @@ MothStatus moth_composite_kl_div(MothCall *c) {
     MOTH_GO(moth_mul(T(target), T(self), &t[5]));
     MOTH_GO(moth_sub(T(t[4]), T(t[5]), ONE, &t[6]));
   }
-  MOTH_GO(moth_reduce_loss(t[6], batch ? "sum" : reduction, &t[7]));
+  MOTH_GO(moth_reduce_loss(t[6], batch ? MOTH_REDUCTION_SUM : reduction, &t[7]));
   if (batch) {
     MOTH_GO(moth_div(T(t[7]), moth_v_int(self->ndim ? self->shape[0] : 1), &t[8]));
   }

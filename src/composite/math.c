@@ -193,9 +193,8 @@ MothStatus moth_composite_one_hot(MothCall *c) {
   if (moth_dtype_class((MothDType)self->dtype) != MOTH_CLASS_INT)
     return moth_fail(MOTH_ERR_TYPE, "expected an integer tensor, got %s",
                      moth_dtype_name((MothDType)self->dtype));
-  if (num_classes < 1 || self->ndim >= MOTH_MAX_DIMS)
-    return moth_fail(MOTH_ERR_VALUE, "num_classes must be positive, got %lld",
-                     (long long)num_classes);
+  if (self->ndim >= MOTH_MAX_DIMS)
+    return moth_fail(MOTH_ERR_VALUE, "self has too many dimensions");
   memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
   shape[self->ndim] = num_classes;
   uint32_t keep = moth_enter_as(self);
@@ -211,16 +210,14 @@ MothStatus moth_composite_one_hot(MothCall *c) {
 
 /* --- losses ----------------------------------------------------------------------------------- */
 
-MothStatus moth_reduce_loss(MothTensor *loss, const char *reduction, MothTensor **out) {
+MothStatus moth_reduce_loss(MothTensor *loss, int reduction, MothTensor **out) {
   if (!moth_dtype_is_float((MothDType)loss->dtype)) /* |a - b| of unsigned integers wraps around */
     return moth_fail(MOTH_ERR_TYPE, "a loss needs a float dtype, got %s",
                      moth_dtype_name((MothDType)loss->dtype));
-  if (!strcmp(reduction, "mean"))
+  if (reduction == MOTH_REDUCTION_MEAN)
     return moth_mean(loss, moth_v_none(), false, moth_v_none(), out);
-  if (!strcmp(reduction, "sum"))
+  if (reduction == MOTH_REDUCTION_SUM)
     return moth_sum(loss, moth_v_none(), false, moth_v_none(), out);
-  if (strcmp(reduction, "none"))
-    return moth_fail(MOTH_ERR_VALUE, "reduction must be mean, sum or none, got '%s'", reduction);
   moth_tensor_retain(loss);
   *out = loss;
   return MOTH_OK;

@@ -13,9 +13,7 @@
 MothStatus moth_composite_kthvalue(MothCall *c) {
   MOTH_UNPACK_KTHVALUE(c)
   MothTensor *values, *pos, *v, *p = NULL;
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
-  int64_t n = self->ndim ? self->shape[d] : 1;
+  int64_t n = self->ndim ? self->shape[dim] : 1;
   if (k < 1 || k > n)
     return moth_fail(MOTH_ERR_VALUE,
                      "k must be between 1 and the %lld elements along dim, got %lld", (long long)n,
@@ -26,9 +24,10 @@ MothStatus moth_composite_kthvalue(MothCall *c) {
     c->results[1] = moth_v_tensor(pos);
     return MOTH_OK;
   }
-  MothStatus s = keepdim ? moth_narrow(values, d, k - 1, 1, &v) : moth_select(values, d, k - 1, &v);
+  MothStatus s =
+      keepdim ? moth_narrow(values, dim, k - 1, 1, &v) : moth_select(values, dim, k - 1, &v);
   if (s == MOTH_OK) {
-    s = keepdim ? moth_narrow(pos, d, k - 1, 1, &p) : moth_select(pos, d, k - 1, &p);
+    s = keepdim ? moth_narrow(pos, dim, k - 1, 1, &p) : moth_select(pos, dim, k - 1, &p);
     if (s != MOTH_OK)
       moth_tensor_release(v);
   }
@@ -40,14 +39,14 @@ MothStatus moth_composite_kthvalue(MothCall *c) {
 }
 
 /* Positions 0 .. n + before + after - 1, less `before`, brought back into 0 .. n - 1. */
-static MothStatus sources(char mode, int64_t n, int64_t before, int64_t after, MothDevice device,
+static MothStatus sources(int mode, int64_t n, int64_t before, int64_t after, MothDevice device,
                           MothTensor **out) {
   MothTensor *i, *a, *b;
   MOTH_TRY(moth_arange(moth_v_int(-before), moth_v_int(n + after), moth_v_int(1),
                        moth_v_dtype(MOTH_INT64), moth_v_device(device), &i));
-  if (mode == 'r')
+  if (mode == MOTH_MODE_REPLICATE)
     return then(moth_clamp(i, moth_v_int(0), moth_v_int(n - 1), out), i);
-  if (mode == 'c')
+  if (mode == MOTH_MODE_CIRCULAR)
     return then(moth_remainder(moth_v_tensor(i), moth_v_int(n), out), i);
   MOTH_TRY(then(moth_abs(i, &a), i)); /* n - 1 - |n - 1 - |i|| */
   MOTH_TRY(then(moth_sub(moth_v_int(n - 1), moth_v_tensor(a), moth_v_int(1), &b), a));
@@ -83,20 +82,11 @@ static MothStatus constant(MothTensor *x, int n, const int64_t *pad, MothValue v
   return MOTH_OK;
 }
 
-static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t *pad,
-                         const char *mode, MothValue value) {
+static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t *pad, int mode,
+                         MothValue value) {
   MothTensor *x = self, *out, *index;
   int64_t grow[2 * MOTH_MAX_DIMS];
   bool any = false;
-  char m = !strcmp(mode, "constant")    ? 'k'
-           : !strcmp(mode, "reflect")   ? 'm'
-           : !strcmp(mode, "replicate") ? 'r'
-           : !strcmp(mode, "circular")  ? 'c'
-                                        : 0;
-  if (!m)
-    return moth_fail(MOTH_ERR_VALUE,
-                     "mode must be 'constant', 'reflect', 'replicate' or 'circular', got '%s'",
-                     mode);
   if (n_pad % 2)
     return moth_fail(MOTH_ERR_VALUE, "pad must hold an even number of sizes, got %d", n_pad);
   if (n_pad / 2 > self->ndim)
@@ -109,17 +99,17 @@ static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t
       return moth_fail(MOTH_ERR_VALUE,
                        "pad %lld and %lld of a dimension of %lld elements make a negative size",
                        (long long)before, (long long)after, (long long)n);
-    if (m == 'm' && pad[i] >= n && pad[i] > 0)
+    if (mode == MOTH_MODE_REFLECT && pad[i] >= n && pad[i] > 0)
       return moth_fail(MOTH_ERR_VALUE,
                        "reflected padding must be smaller than the dimension, got %lld for %lld "
                        "elements",
                        (long long)pad[i], (long long)n);
-    if (m == 'c' && pad[i] > n)
+    if (mode == MOTH_MODE_CIRCULAR && pad[i] > n)
       return moth_fail(MOTH_ERR_VALUE,
                        "circular padding must not be larger than the dimension, got %lld for %lld "
                        "elements",
                        (long long)pad[i], (long long)n);
-    if (m == 'r' && n == 0 && pad[i] > 0)
+    if (mode == MOTH_MODE_REPLICATE && n == 0 && pad[i] > 0)
       return moth_fail(MOTH_ERR_VALUE, "an empty dimension has no edge to replicate");
     grow[i] = pad[i] > 0 ? pad[i] : 0;
     any |= grow[i] > 0;
@@ -133,7 +123,7 @@ static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t
     MOTH_TRY(then(moth_narrow(x, d, lo, x->shape[d] - lo - hi, &out), x));
     x = out;
   }
-  if (m == 'k') {
+  if (mode == MOTH_MODE_CONSTANT) {
     if (any)
       MOTH_TRY(then(constant(x, n_pad, grow, value, &out), x));
     else
@@ -144,7 +134,7 @@ static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t
     int d = self->ndim - 1 - i / 2;
     if (!grow[i] && !grow[i + 1])
       continue;
-    MothStatus s = sources(m, x->shape[d], grow[i], grow[i + 1], x->device, &index);
+    MothStatus s = sources(mode, x->shape[d], grow[i], grow[i + 1], x->device, &index);
     if (s == MOTH_OK)
       s = then(moth_index_select(x, d, index, 0, &out), index);
     MOTH_TRY(then(s, x));
@@ -189,21 +179,17 @@ MothStatus moth_composite_roll(MothCall *c) {
     MOTH_TRY(then(moth_view(out, self->shape, self->ndim, &x), out));
     return moth_give(c, x);
   }
-  const int64_t *list = dims.tag == MOTH_V_INTS ? dims.u.ints : &dims.u.i;
-  int n = dims.tag == MOTH_V_INTS ? (int)dims.n : 1;
+  int n = (int)dims.n;
   if (n != (int)shifts.n)
     return moth_fail(MOTH_ERR_VALUE, "shifts and dims must be as many, got %d and %d",
                      (int)shifts.n, n);
   x = self;
   moth_tensor_retain(x);
   for (int i = 0; i < n; i++) {
-    int d;
-    MothStatus s = moth_wrap_dim(list[i], self->ndim, &d);
-    if (s == MOTH_OK && self->ndim == 0)
-      s = moth_clone(x, &out);
-    else if (s == MOTH_OK)
-      s = roll_one(x, d, shifts.u.ints[i], &out);
-    MOTH_TRY(then(s, x));
+    if (self->ndim == 0)
+      MOTH_TRY(then(moth_clone(x, &out), x));
+    else
+      MOTH_TRY(then(roll_one(x, (int)dims.u.ints[i], shifts.u.ints[i], &out), x));
     x = out;
   }
   return moth_give(c, x);

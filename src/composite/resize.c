@@ -31,8 +31,8 @@ static MothStatus check_sizes(const MothTensor *self, MothValue size) {
       return moth_fail(MOTH_ERR_VALUE, "size must be positive, got %lld",
                        (long long)size.u.ints[i]);
     if (self->shape[2 + i] < 1)
-      return moth_fail(MOTH_ERR_VALUE, "dimension %d is empty: there is nothing to interpolate",
-                       3 + i);
+      return moth_fail(MOTH_ERR_VALUE,
+                       "dimension " MOTH_AT "%d is empty: there is nothing to interpolate", 2 + i);
   }
   return MOTH_OK;
 }
@@ -116,14 +116,10 @@ MothStatus moth_composite_repeat_interleave(MothCall *c) {
   MothTensor *x, *wide, *full, *out;
   int64_t shape[MOTH_MAX_DIMS + 1], flat = self->numel;
   int d = 0;
-  if (repeats < 0)
-    return moth_fail(MOTH_ERR_VALUE, "repeats must not be negative, got %lld", (long long)repeats);
   if (dim.tag == MOTH_V_NONE || self->ndim == 0) {
-    if (dim.tag != MOTH_V_NONE)
-      MOTH_TRY(moth_wrap_dim(dim.u.i, 0, &d));
     MOTH_TRY(moth_reshape(self, &flat, 1, &x));
   } else {
-    MOTH_TRY(moth_wrap_dim(dim.u.i, self->ndim, &d));
+    d = (int)dim.u.i;
     if (self->ndim == MOTH_MAX_DIMS)
       return moth_fail(MOTH_ERR_VALUE, "self has too many dimensions");
     x = self;
@@ -153,8 +149,7 @@ MothStatus moth_composite_cumprod(MothCall *c) {
   MOTH_UNPACK_CUMPROD(c)
   MothDType dtype = (MothDType)self->dtype;
   MothTensor *x, *parts[2], *a, *b, *next;
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
+  int d = (int)dim;
   bool is_float = moth_dtype_is_float(dtype);
   if (!is_float)
     dtype = MOTH_INT64;

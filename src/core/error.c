@@ -3,13 +3,15 @@
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/thread.h"
 
 enum { MESSAGE_MAX = 2048 };
 typedef struct Message {
-  char text[MESSAGE_MAX];
+  char text[MESSAGE_MAX]; /* with MOTH_AT in front of positions */
+  char shown[MESSAGE_MAX];
   size_t begin, end; /* what moth_fail was given, without the name of a call in front */
 } Message;
 static _Thread_local Message *mine;
@@ -26,8 +28,30 @@ static char *buffer(void) {
   return message()->text;
 }
 
+const char *moth_error_text(int base) {
+  Message *m = message();
+  const char *from = m->text;
+  size_t n = 0;
+  while (*from && n < MESSAGE_MAX - 1) {
+    if (*from != MOTH_AT[0]) {
+      m->shown[n++] = *from++;
+      continue;
+    }
+    char *end;
+    long long i = strtoll(++from, &end, 10);
+    if (end == from)
+      continue;
+    int wrote =
+        snprintf(m->shown + n, MESSAGE_MAX - n, "%lld", i + (i >= 0 && i < INT64_MAX ? base : 0));
+    n = n + (size_t)wrote < MESSAGE_MAX ? n + (size_t)wrote : MESSAGE_MAX - 1;
+    from = end;
+  }
+  m->shown[n] = 0;
+  return m->shown;
+}
+
 const char *moth_last_error(void) {
-  return buffer();
+  return moth_error_text(0);
 }
 
 MothStatus moth_fail(MothStatus status, const char *fmt, ...) {

@@ -7,6 +7,12 @@
 MOTH_API MothStatus moth_fail(MothStatus status, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* In a format, in front of the number of a position: "dimension " MOTH_AT "%d". Positions count from 0 here and in
+ * moth_last_error; a host that counts from 1 asks moth_error_text for its own numbers. */
+#define MOTH_AT "\1"
+/* The message of this thread with positions that count from `base`. Valid until the next call of this. */
+MOTH_API const char *moth_error_text(int base);
+
 /* MOTH_OK, or the error of a call in which something is NULL that must not be. */
 static inline MothStatus moth_given(const char *what, bool all) {
   return __builtin_expect(all, 1) ? MOTH_OK

@@ -38,7 +38,10 @@ static void put_value(Text *t, const MothArg *a, MothValue v) {
     put(t, "%s", v.u.b ? "true" : "false");
     break;
   case MOTH_V_INT:
-    put_int(t, a, v.u.i);
+    if (a->type == MOTH_T_ENUM)
+      put(t, "'%s'", a->values[v.u.i]);
+    else
+      put_int(t, a, v.u.i);
     break;
   case MOTH_V_FLOAT:
     put(t, "%g", v.u.d);

@@ -210,6 +210,26 @@ static MothStatus check_devices(MothCall *c) {
       moth_device_format(other->device, b, sizeof b));
 }
 
+/* The device of a call of which not all is on the CPU. The parts of a composite find theirs. */
+static MothStatus settle_device(MothCall *c) {
+  const MothOp *op = c->op;
+  uint32_t devices = c->keys & MOTH_KEYS_DEVICE;
+  if (op->composite && !op->keep)
+    return MOTH_OK;
+  if (!devices && op->factory) {
+    for (int i = 0; i < op->nargs; i++)
+      if (op->args[i].type == MOTH_T_DEVICE && c->args[i].tag == MOTH_V_DEVICE)
+        c->device = (MothDevice){(uint8_t)(c->args[i].u.i >> 8), (uint8_t)c->args[i].u.i};
+  } else if (devices & (devices - 1) || devices == MOTH_KEY_CUDA) {
+    if (!op->cross_device)
+      return check_devices(c);
+    c->device.type = (uint8_t)__builtin_ctz(devices & ~(uint32_t)MOTH_KEY_CPU);
+  } else if (devices) {
+    c->device.type = (uint8_t)__builtin_ctz(devices);
+  }
+  return MOTH_OK;
+}
+
 /* Ctrl-C stops a kernel in the middle if nothing but fresh results is lost: core/parallel.h. */
 static inline MothStatus run_kernel(MothCall *c, MothKernel kernel) {
   const volatile sig_atomic_t *flag = moth_defaults()->interrupt;
@@ -265,21 +285,6 @@ static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
   if (__builtin_expect((c->keys & ~moth_thread.include) & MOTH_KEY_FAKE, 0))
     MOTH_TRY(check_written(c));
-  uint32_t devices = c->keys & MOTH_KEYS_DEVICE;
-  if (__builtin_expect(devices != MOTH_KEY_CPU, 0)) {
-    if (!devices && c->op->factory) {
-      for (int i = 0; i < op->nargs; i++)
-        if (op->args[i].type == MOTH_T_DEVICE && c->args[i].tag == MOTH_V_DEVICE)
-          c->device = (MothDevice){(uint8_t)(c->args[i].u.i >> 8), (uint8_t)c->args[i].u.i};
-    } else if (devices & (devices - 1) || devices == MOTH_KEY_CUDA) {
-      if (!op->cross_device)
-        MOTH_TRY(check_devices(c));
-      else
-        c->device.type = (uint8_t)__builtin_ctz(devices & ~(uint32_t)MOTH_KEY_CPU);
-    } else if (devices) {
-      c->device.type = (uint8_t)__builtin_ctz(devices);
-    }
-  }
   if (op->composite && !op->kernels[c->device.type])
     return run_composite(c);
   if (__builtin_expect(c->keys & MOTH_KEY_STORED, 0))
@@ -450,12 +455,32 @@ static void each_argument(const MothCall *c, void (*each)(MothTensor *t)) {
     each(c->target[i]);
 }
 
-static MothStatus dispatch_held(MothCall *c) {
-  each_argument(c, moth_tensor_retain);
-  MothStatus s = moth_redispatch(c);
+enum { INTERCEPTED = MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS };
+
+/* A call that is not all on the CPU, that is intercepted, or whose arguments are made canonical: in copies, which live
+ * as long as it. */
+static __attribute__((noinline)) MothStatus run_prepared(MothCall *c) {
+  MothValue args[MOTH_MAX_ARGS], *given = c->args;
+  int64_t room[MOTH_CANONICAL_ROOM];
+  bool held = c->keys & INTERCEPTED;
+  MothStatus s = MOTH_OK;
+  if (held)
+    each_argument(c, moth_tensor_retain);
+  if ((c->keys & MOTH_KEYS_DEVICE) != MOTH_KEY_CPU)
+    s = settle_device(c);
+  if (c->op->canonical && s == MOTH_OK) {
+    for (int i = 0; i < c->op->nargs; i++)
+      args[i] = given[i];
+    c->args = args;
+    s = moth_canonical(c, room);
+  }
+  if (s == MOTH_OK)
+    s = moth_redispatch(c);
+  c->args = given;
   if (s != MOTH_OK)
     s = failed(c, s);
-  each_argument(c, moth_tensor_release);
+  if (held)
+    each_argument(c, moth_tensor_release);
   return s;
 }
 
@@ -487,8 +512,9 @@ MothStatus moth_dispatch(MothCall *c) {
   c->device = device;
   c->above_at = moth_thread.nabove;
   c->below_at = moth_thread.nbelow;
-  if (__builtin_expect(c->keys & (MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS), 0))
-    return dispatch_held(c);
+  if ((((c->keys & MOTH_KEYS_DEVICE) ^ MOTH_KEY_CPU) | c->op->canonical |
+       (c->keys & INTERCEPTED)) != 0)
+    return run_prepared(c);
   MothStatus s = moth_redispatch(c);
   return __builtin_expect(s == MOTH_OK, 1) ? MOTH_OK : failed(c, s);
 }
@@ -603,6 +629,8 @@ static bool fits(const MothArg *a, const MothValue *v) {
     return true;
   case MOTH_T_STRING:
     return tag == MOTH_V_STRING && v->u.s;
+  case MOTH_T_ENUM:
+    return (tag == MOTH_V_STRING && v->u.s) || tag == MOTH_V_INT;
   case MOTH_T_DTYPE:
     return tag == MOTH_V_DTYPE && v->u.i >= 0 && v->u.i < MOTH_NDTYPES;
   case MOTH_T_DEVICE:

@@ -28,17 +28,30 @@ typedef enum MothType {
   MOTH_T_DIMS,
   MOTH_T_TENSORS,
   MOTH_T_STRING,
+  MOTH_T_ENUM, /* one of a list of words: its number after moth_canonical, which also takes that */
   MOTH_T_DTYPE,
   MOTH_T_DEVICE,
   MOTH_T_GENERATOR
 } MothType;
+
+typedef enum MothHolds { MOTH_HOLDS_ANY, MOTH_HOLDS_BOOL, MOTH_HOLDS_POSITIONS } MothHolds;
 
 typedef struct MothArg {
   const char *name;
   uint8_t type;  /* MothType */
   bool optional; /* may be none ("?") */
   bool has_default;
-  bool mutated; /* written to ("!") */
+  bool mutated;   /* written to ("!") */
+  uint8_t holds;  /* of a tensor: MothHolds */
+  uint8_t count;  /* INTS: so many, one number standing for all of them; 0: any */
+  int8_t like;    /* INTS: the argument that it equals where it is none, or -1 */
+  bool of_result; /* DIM: of a result with one dimension more than the first tensor */
+  bool all;       /* DIMS: none and an empty list stand for all */
+  bool repeats;   /* DIMS: a dimension may come twice */
+  bool bounded;   /* numbers, also those in lists, lie between low and high */
+  bool open;      /* low itself is excluded */
+  double low, high;
+  const char *const *values; /* ENUM: the words, with NULL behind them */
   MothValue def;
 } MothArg;
 
@@ -91,21 +104,22 @@ struct MothOp {
   bool gone;   /* and was taken away again */
   uint8_t nargs, nresults;
   uint8_t kind, promote, amp;
-  uint8_t memory;    /* MothMemory */
-  uint8_t stats;     /* results from this one on are statistics without a derivative; 0: none */
-  bool inplace;      /* has the variant name_ */
-  bool returns_self; /* -> self: writes to and returns its first argument */
-  bool factory;      /* makes tensors from no tensor: dtype, device, requires_grad options */
-  bool keep;         /* a composite that is not expanded at Autograd */
-  bool fuses;        /* one kernel may compute its elements with those of others */
-  bool drops;        /* may be left out where nobody reads the results */
-  bool draws;        /* takes random numbers: keeps its order among others of the same generator */
-  bool repeats;      /* the same arguments give the same results */
-  bool cross_device; /* its tensors may lie on several devices */
-  int8_t cond;       /* pointwise: the argument that is a bool mask, or -1 */
-  int16_t pointwise; /* index into the loop tables, or -1 */
-  int16_t out_dtype; /* fixed result dtype, or -1 */
-  uint16_t dtypes;   /* mask of compute dtypes */
+  uint8_t memory;     /* MothMemory */
+  uint8_t stats;      /* results from this one on are statistics without a derivative; 0: none */
+  uint32_t canonical; /* the arguments that moth_canonical looks at, by bits */
+  bool inplace;       /* has the variant name_ */
+  bool returns_self;  /* -> self: writes to and returns its first argument */
+  bool factory;       /* makes tensors from no tensor: dtype, device, requires_grad options */
+  bool keep;          /* a composite that is not expanded at Autograd */
+  bool fuses;         /* one kernel may compute its elements with those of others */
+  bool drops;         /* may be left out where nobody reads the results */
+  bool draws;         /* takes random numbers: keeps its order among others of the same generator */
+  bool repeats;       /* the same arguments give the same results */
+  bool cross_device;  /* its tensors may lie on several devices */
+  int8_t cond;        /* pointwise: the argument that is a bool mask, or -1 */
+  int16_t pointwise;  /* index into the loop tables, or -1 */
+  int16_t out_dtype;  /* fixed result dtype, or -1 */
+  uint16_t dtypes;    /* mask of compute dtypes */
   uint32_t differentiable; /* arguments that have a derivative */
   const uint32_t
       *saves_for; /* per argument: what its derivative reads, arguments from bit 0, results
@@ -177,7 +191,8 @@ MOTH_API void moth_modes_forget(MothModes *m);
 
 /* --- calling ---------------------------------------------------------------------------------- */
 
-/* Runs a call from the top. args must be complete and of the right tags (moth_op_check does that). */
+/* Runs a call from the top. args must be complete and of the right tags (moth_op_check does that); they stay as they
+ * are: all steps see a canonical copy (moth_canonical). */
 MOTH_API MothStatus moth_dispatch(MothCall *c);
 /* Goes on below the step that calls it. */
 MOTH_API MothStatus moth_redispatch(MothCall *c);
@@ -232,8 +247,11 @@ MothStatus moth_result_view(MothCall *c, int i, MothTensor *t, int ndim, const i
                             const int64_t *stride, int64_t offset);
 /* Makes result i the tensor t itself. */
 MothStatus moth_result_same(MothCall *c, int i, MothTensor *t);
-/* dim in [-ndim, ndim) to [0, ndim); a 0-dim tensor counts as one of one dimension. Messages speak in
- * positions of the C API; the binding names them from 1. */
+/* Makes the arguments canonical as their types say (canonical.c). `room` has MOTH_CANONICAL_ROOM numbers for lists,
+ * which live as long as the call. */
+enum { MOTH_CANONICAL_ROOM = 4 * MOTH_MAX_DIMS };
+MothStatus moth_canonical(MothCall *c, int64_t *room);
+/* dim in [-ndim, ndim) to [0, ndim); a 0-dim tensor counts as one of one dimension. */
 MOTH_API MothStatus moth_wrap_dim(int64_t dim, int ndim, int *out);
 /* The shape that a and b broadcast to. */
 MOTH_API MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64_t *b, int *nout,
@@ -243,6 +261,4 @@ MOTH_API MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64
 MOTH_API MothStatus moth_result_type(int n, const MothValue *values, MothDType *out);
 /* Whether an op has kernels for a dtype for storage, as uint16. */
 MothStatus moth_check_stored(const MothOp *op, MothDType dtype);
-
-#define MOTH_SIZES 16
 #endif

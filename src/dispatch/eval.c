@@ -236,8 +236,9 @@ MothStatus moth_list_range(MothValue from, MothValue stop, int64_t *to, MothValu
 MothStatus moth_list_inverse(MothValue dims, int64_t *to, MothValue *out) {
   MOTH_TRY(fits(dims.n));
   for (uint32_t i = 0; i < dims.n; i++) {
-    int d;
-    MOTH_TRY(moth_wrap_dim(dims.u.ints[i], (int)dims.n, &d));
+    int64_t d = dims.u.ints[i];
+    if (d < 0 || d >= dims.n)
+      return moth_fail(MOTH_ERR_INDEX, "no permutation names dimension %lld", (long long)d);
     to[d] = i;
   }
   *out = moth_v_ints(to, dims.n);
@@ -259,8 +260,10 @@ MothStatus moth_list_kept(MothValue shape, MothValue dim, int64_t *to, MothValue
   for (uint32_t i = 0; i < shape.n && !n; i++)
     to[i] = 1;
   for (uint32_t i = 0; i < n && shape.n; i++) {
-    int d;
-    MOTH_TRY(moth_wrap_dim(dims[i], (int)shape.n, &d));
+    int64_t d = dims[i] < 0 ? dims[i] + shape.n : dims[i];
+    if (d < 0 || d >= shape.n)
+      return moth_fail(MOTH_ERR_INDEX, "a shape of %u dimensions has none at %lld", shape.n,
+                       (long long)dims[i]);
     to[d] = 1;
   }
   return MOTH_OK;

@@ -59,8 +59,9 @@ MothStatus moth_wrap_dim(int64_t dim, int ndim, int *out) {
   int n = ndim ? ndim : 1;
   if (dim < -n || dim >= n)
     return moth_fail(MOTH_ERR_INDEX,
-                     "dimension out of range: expected 1 to %d (or %d to -1), got %lld", n, -n,
-                     (long long)moth_from_one(dim));
+                     "dimension out of range: expected " MOTH_AT "0 to " MOTH_AT
+                     "%d (or %d to -1), got " MOTH_AT "%lld",
+                     n - 1, -n, (long long)dim);
   *out = (int)(dim < 0 ? dim + n : dim);
   return MOTH_OK;
 }
@@ -74,9 +75,10 @@ MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64_t *b, in
       char sa[200], sb[200];
       return moth_fail(MOTH_ERR_VALUE,
                        "shapes %s and %s cannot be broadcast together: sizes %lld and %lld at "
-                       "dimension %d must match or be 1",
+                       "dimension " MOTH_AT "%d must match or be 1",
                        moth_shape_format(na, a, sa, sizeof sa),
-                       moth_shape_format(nb, b, sb, sizeof sb), (long long)x, (long long)y, n - i);
+                       moth_shape_format(nb, b, sb, sizeof sb), (long long)x, (long long)y,
+                       n - 1 - i);
     }
     out[n - 1 - i] = x == 1 ? y : x;
   }

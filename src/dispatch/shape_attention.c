@@ -10,7 +10,7 @@ static const char *text(const MothTensor *t, char (*s)[200]) {
 }
 
 static MothStatus check(const MothTensor *q, const MothTensor *k, const MothTensor *v,
-                        const MothTensor *mask, double p) {
+                        const MothTensor *mask) {
   char a[200], b[200], c[200];
   if (!moth_dtype_is_float((MothDType)q->dtype))
     return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s",
@@ -38,8 +38,6 @@ static MothStatus check(const MothTensor *q, const MothTensor *k, const MothTens
     return moth_fail(MOTH_ERR_VALUE,
                      "the heads of query must be a multiple of those of key, got %lld and %lld",
                      (long long)q->shape[1], (long long)k->shape[1]);
-  if (!(p >= 0 && p <= 1))
-    return moth_fail(MOTH_ERR_VALUE, "dropout_p must be between 0 and 1, got %g", p);
   if (!mask)
     return MOTH_OK;
   int64_t full[4] = {q->shape[0], q->shape[1], q->shape[2], k->shape[2]};
@@ -62,7 +60,7 @@ static MothDType wide(const MothTensor *t) {
 MothStatus moth_shape_attention_forward(MothCall *c) {
   MOTH_UNPACK_ATTENTION_FORWARD(c)
   int64_t two = 2;
-  MOTH_TRY(check(query, key, value, attn_mask, dropout_p));
+  MOTH_TRY(check(query, key, value, attn_mask));
   int64_t shape[4] = {query->shape[0], query->shape[1], query->shape[2], value->shape[3]};
   MOTH_TRY(moth_result(c, 0, (MothDType)query->dtype, 4, shape));
   MOTH_TRY(moth_result(c, 1, wide(query), 3, shape));
@@ -72,7 +70,7 @@ MothStatus moth_shape_attention_forward(MothCall *c) {
 MothStatus moth_shape_attention_backward(MothCall *c) {
   MOTH_UNPACK_ATTENTION_BACKWARD(c)
   char a[200], b[200];
-  MOTH_TRY(check(query, key, value, attn_mask, dropout_p));
+  MOTH_TRY(check(query, key, value, attn_mask));
   int64_t shape[4] = {query->shape[0], query->shape[1], query->shape[2], value->shape[3]};
   const MothTensor *like[2] = {grad_output, output};
   for (int i = 0; i < 2; i++) {

@@ -9,25 +9,9 @@
 
 /* --- arguments -------------------------------------------------------------------------------- */
 
-/* A list of one number for both dimensions, or of one for each; `def` (may be NULL) where there is none. */
-static MothStatus pair(const char *name, MothValue v, const int64_t *def, int64_t least,
-                       int64_t out[2]) {
-  if (v.tag == MOTH_V_NONE || (v.n == 0 && def)) {
-    if (!def)
-      return moth_fail(MOTH_ERR_VALUE, "%s is missing", name);
-    out[0] = def[0];
-    out[1] = def[1];
-    return MOTH_OK;
-  }
-  if (v.n != 1 && v.n != 2)
-    return moth_fail(MOTH_ERR_VALUE, "%s must be one number or two, got %u", name, v.n);
+static void pair(MothValue v, int64_t out[2]) {
   out[0] = v.u.ints[0];
-  out[1] = v.u.ints[v.n - 1];
-  for (int i = 0; i < 2; i++)
-    if (out[i] < least || out[i] > INT32_MAX)
-      return moth_fail(MOTH_ERR_VALUE, "%s must be at least %lld, got %lld", name, (long long)least,
-                       (long long)out[i]);
-  return MOTH_OK;
+  out[1] = v.u.ints[1];
 }
 
 static MothStatus need_float(const MothTensor *t) {
@@ -72,7 +56,6 @@ static MothStatus need_shape(const char *name, const MothTensor *t, int ndim,
 MothStatus moth_conv_geometry(int ndim, const int64_t *input, int nweight, const int64_t *weight,
                               MothValue stride, MothValue padding, MothValue dilation,
                               int64_t groups, MothConv *g) {
-  static const int64_t one[2] = {1, 1}, zero[2] = {0, 0};
   char a[200], b[200];
   MOTH_TRY(need_images("input", ndim, input));
   if (nweight != 4)
@@ -83,9 +66,9 @@ MothStatus moth_conv_geometry(int ndim, const int64_t *input, int nweight, const
     if (weight[i] < 1 || weight[i] > INT32_MAX)
       return moth_fail(MOTH_ERR_VALUE, "weight must not be empty, got %s",
                        moth_shape_format(nweight, weight, a, sizeof a));
-  MOTH_TRY(pair("stride", stride, one, 1, g->stride));
-  MOTH_TRY(pair("padding", padding, zero, 0, g->padding));
-  MOTH_TRY(pair("dilation", dilation, one, 1, g->dilation));
+  pair(stride, g->stride);
+  pair(padding, g->padding);
+  pair(dilation, g->dilation);
   g->batched = ndim == 4;
   g->n = g->batched ? input[0] : 1;
   g->c = input[ndim - 3];
@@ -112,8 +95,8 @@ MothStatus moth_conv_geometry(int ndim, const int64_t *input, int nweight, const
     if (span > size)
       return moth_fail(MOTH_ERR_VALUE,
                        "the kernel's extent %lld (dilation %lld) is larger than the padded input "
-                       "%lld in dimension %d; input %s, weight %s",
-                       (long long)span, (long long)g->dilation[i], (long long)size, ndim - 1 + i,
+                       "%lld in dimension " MOTH_AT "%d; input %s, weight %s",
+                       (long long)span, (long long)g->dilation[i], (long long)size, ndim - 2 + i,
                        moth_shape_format(ndim, input, a, sizeof a),
                        moth_shape_format(4, weight, b, sizeof b));
     *(i ? &g->ow : &g->oh) = (size - span) / g->stride[i] + 1;
@@ -181,10 +164,8 @@ MothStatus moth_shape_conv2d_backward_weight(MothCall *c) {
 static MothStatus columns_geometry(int ndim, const int64_t *image, MothValue kernel,
                                    MothValue stride, MothValue padding, MothValue dilation,
                                    MothConv *g) {
-  int64_t size[2];
-  MOTH_TRY(pair("kernel_size", kernel, NULL, 1, size));
   MOTH_TRY(need_images("the image", ndim, image));
-  int64_t weight[4] = {1, image[ndim - 3], size[0], size[1]};
+  int64_t weight[4] = {1, image[ndim - 3], kernel.u.ints[0], kernel.u.ints[1]};
   return moth_conv_geometry(ndim, image, 4, weight, stride, padding, dilation, 1, g);
 }
 
@@ -199,17 +180,16 @@ MothStatus moth_shape_im2col(MothCall *c) {
 MothStatus moth_shape_col2im(MothCall *c) {
   MOTH_UNPACK_COL2IM(c)
   MothConv g;
-  int64_t size[2], kernel[2];
+  const int64_t *size = output_size.u.ints, *kernel = kernel_size.u.ints;
   if (self->ndim != 2 && self->ndim != 3)
     return moth_fail(MOTH_ERR_VALUE, "self must have 2 or 3 dimensions ((N,) C kh kw, L), got %d",
                      self->ndim);
-  MOTH_TRY(pair("output_size", output_size, NULL, 1, size));
-  MOTH_TRY(pair("kernel_size", kernel_size, NULL, 1, kernel));
   int64_t rows = self->shape[self->ndim - 2], area = kernel[0] * kernel[1];
   if (rows == 0 || rows % area)
     return moth_fail(MOTH_ERR_VALUE,
-                     "the size of dimension %d, %lld, must be a multiple of the kernel's %lld",
-                     self->ndim - 1, (long long)rows, (long long)area);
+                     "the size of dimension " MOTH_AT
+                     "%d, %lld, must be a multiple of the kernel's %lld",
+                     self->ndim - 2, (long long)rows, (long long)area);
   bool batched = self->ndim == 3;
   int64_t shape[4] = {batched ? self->shape[0] : 1, rows / area, size[0], size[1]};
   int ndim = batched ? 4 : 3;
@@ -239,25 +219,24 @@ static MothStatus check_windows(const MothPool *p, int i, int64_t size, int64_t 
     int64_t before =
         start < 0 ? (-start + step - 1) / step : 0; /* elements in front of the image */
     if (before >= p->kernel[i] || start + before * step >= size)
-      return moth_fail(
-          MOTH_ERR_VALUE,
-          "window %lld steps over all %lld elements: its dilation of %lld is too large "
-          "for its padding of %lld",
-          (long long)o + 1, (long long)size, (long long)step, (long long)p->padding[i]);
+      return moth_fail(MOTH_ERR_VALUE,
+                       "window " MOTH_AT
+                       "%lld steps over all %lld elements: its dilation of %lld is too "
+                       "large for its padding of %lld",
+                       (long long)o, (long long)size, (long long)step, (long long)p->padding[i]);
   }
   return MOTH_OK;
 }
 
 MothStatus moth_pool_windows(int ndim, const int64_t *input, MothValue kernel, MothValue stride,
                              MothValue padding, MothValue dilation, bool ceil_mode, MothPool *p) {
-  static const int64_t one[2] = {1, 1}, zero[2] = {0, 0};
   char s[200];
   MOTH_TRY(need_images("self", ndim, input));
   set_planes(ndim, input, p);
-  MOTH_TRY(pair("kernel_size", kernel, NULL, 1, p->kernel));
-  MOTH_TRY(pair("stride", stride, p->kernel, 1, p->stride));
-  MOTH_TRY(pair("padding", padding, zero, 0, p->padding));
-  MOTH_TRY(pair("dilation", dilation, one, 1, p->dilation));
+  pair(kernel, p->kernel);
+  pair(stride, p->stride);
+  pair(padding, p->padding);
+  pair(dilation, p->dilation);
   for (int i = 0; i < 2; i++) {
     if (2 * p->padding[i] > p->kernel[i])
       return moth_fail(MOTH_ERR_VALUE,
@@ -269,8 +248,8 @@ MothStatus moth_pool_windows(int ndim, const int64_t *input, MothValue kernel, M
     if (room < 0)
       return moth_fail(MOTH_ERR_VALUE,
                        "the window's extent %lld is larger than the padded input %lld in "
-                       "dimension %d of %s",
-                       (long long)span, (long long)(size + 2 * p->padding[i]), ndim - 1 + i,
+                       "dimension " MOTH_AT "%d of %s",
+                       (long long)span, (long long)(size + 2 * p->padding[i]), ndim - 2 + i,
                        moth_shape_format(ndim, input, s, sizeof s));
     out = room / p->stride[i] + 1;
     /* The last window must begin inside of the image or its left padding. */
@@ -287,7 +266,7 @@ MothStatus moth_pool_adaptive(int ndim, const int64_t *input, MothValue output, 
   MOTH_TRY(need_images("self", ndim, input));
   set_planes(ndim, input, p);
   p->adaptive = true;
-  MOTH_TRY(pair("output_size", output, NULL, -1, size));
+  pair(output, size);
   p->oh = size[0] < 0 ? p->h : size[0];
   p->ow = size[1] < 0 ? p->w : size[1];
   return MOTH_OK;
@@ -310,9 +289,10 @@ MothStatus moth_pool_geometry(const MothCall *c, int ndim, const int64_t *input,
     return MOTH_OK;
   }
   if (op == MOTH_OP(avg_pool2d) || op == MOTH_OP(avg_pool2d_backward)) {
+    static const int64_t one[2] = {1, 1};
     int at = op == MOTH_OP(avg_pool2d) ? 1 : 2; /* kernel_size */
-    const MothValue *a = c->args + at;
-    MOTH_TRY(moth_pool_windows(ndim, input, a[0], a[1], a[2], moth_v_none(), a[3].u.b, p));
+    const MothValue *a = c->args + at, dilation = moth_v_ints(one, 2);
+    MOTH_TRY(moth_pool_windows(ndim, input, a[0], a[1], a[2], dilation, a[3].u.b, p));
     p->include_pad = a[4].u.b;
     if (a[5].tag == MOTH_V_INT) {
       if (a[5].u.i == 0)
@@ -375,9 +355,6 @@ static MothStatus pool_backward(MothCall *c, MothValue size) {
 
 MothStatus moth_shape_max_pool2d_backward(MothCall *c) {
   MOTH_UNPACK_MAX_POOL2D_BACKWARD(c)
-  if (moth_dtype_class((MothDType)indices->dtype) != MOTH_CLASS_INT)
-    return moth_fail(MOTH_ERR_TYPE, "indices must have an integer dtype, got %s",
-                     moth_dtype_name((MothDType)indices->dtype));
   MOTH_TRY(need_shape("indices", indices, grad_output->ndim, grad_output->shape));
   return pool_backward(c, input_size);
 }

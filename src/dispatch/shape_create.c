@@ -65,8 +65,6 @@ MothStatus moth_shape_arange(MothCall *c) {
 MothStatus moth_shape_linspace(MothCall *c) {
   MOTH_UNPACK_LINSPACE(c)
   MothDType to;
-  if (steps < 0)
-    return moth_fail(MOTH_ERR_VALUE, "steps must not be negative, got %lld", (long long)steps);
   MOTH_TRY(options(c, moth_default_dtype(), &to));
   MOTH_TRY(moth_dtype_check_number(to, start, "start"));
   MOTH_TRY(moth_dtype_check_number(to, stop, "stop"));
@@ -84,8 +82,6 @@ MothStatus moth_shape_eye(MothCall *c) {
 MothStatus moth_shape_randperm(MothCall *c) {
   MOTH_UNPACK_RANDPERM(c)
   MothDType to;
-  if (n < 0)
-    return moth_fail(MOTH_ERR_VALUE, "n must not be negative, got %lld", (long long)n);
   MOTH_TRY(options(c, MOTH_INT64, &to));
   return moth_result(c, 0, to, 1, &n);
 }
@@ -104,9 +100,6 @@ MothStatus moth_shape_multinomial(MothCall *c) {
   if (self->ndim < 1 || self->ndim > 2 || !moth_dtype_is_float((MothDType)self->dtype))
     return moth_fail(MOTH_ERR_VALUE, "expected a float vector or matrix of weights");
   int64_t classes = self->shape[self->ndim - 1];
-  if (num_samples < 1)
-    return moth_fail(MOTH_ERR_VALUE, "num_samples must be positive, got %lld",
-                     (long long)num_samples);
   if (!replacement && num_samples > classes)
     return moth_fail(MOTH_ERR_VALUE,
                      "cannot draw %lld samples without replacement: more than the %lld classes",

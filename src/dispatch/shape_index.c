@@ -6,13 +6,6 @@
 #include "dispatch/shape.h"
 #include "unpack.h"
 
-static MothStatus need_integers(const MothTensor *index) {
-  if (moth_dtype_class((MothDType)index->dtype) == MOTH_CLASS_INT)
-    return MOTH_OK;
-  return moth_fail(MOTH_ERR_TYPE, "index must have an integer dtype, got %s",
-                   moth_dtype_name((MothDType)index->dtype));
-}
-
 static MothStatus need_same_dtype(const MothTensor *self, const char *name, const MothTensor *t) {
   if (t->dtype == self->dtype)
     return MOTH_OK;
@@ -36,13 +29,13 @@ MothStatus moth_shape_cat(MothCall *c) {
   for (uint32_t i = 0; i < tensors.n; i++) {
     const MothTensor *t = tensors.u.tensors[i];
     if (t->ndim == 0)
-      return moth_fail(MOTH_ERR_VALUE, "tensor %u has no dimensions and cannot be joined", i + 1);
+      return moth_fail(MOTH_ERR_VALUE,
+                       "tensor " MOTH_AT "%u has no dimensions and cannot be joined", i);
     MOTH_TRY(moth_dtype_common(dtype, (MothDType)t->dtype, &dtype));
     if (skipped(first))
       first = t;
   }
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, first->ndim, &d));
+  int d = (int)dim;
   int64_t shape[MOTH_MAX_DIMS];
   memcpy(shape, first->shape, sizeof shape);
   shape[d] = 0;
@@ -55,9 +48,9 @@ MothStatus moth_shape_cat(MothCall *c) {
       fits = k == d || t->shape[k] == first->shape[k];
     if (!fits)
       return moth_fail(MOTH_ERR_VALUE,
-                       "sizes must match except in dimension %d: tensor %u has shape %s, the first "
-                       "one %s",
-                       d + 1, i + 1, moth_shape_format(t->ndim, t->shape, a, sizeof a),
+                       "sizes must match except in dimension " MOTH_AT "%d: tensor " MOTH_AT
+                       "%u has shape %s, the first one %s",
+                       d, i, moth_shape_format(t->ndim, t->shape, a, sizeof a),
                        moth_shape_format(first->ndim, first->shape, b, sizeof b));
     if (__builtin_add_overflow(shape[d], t->shape[d], &shape[d]))
       return moth_fail(MOTH_ERR_VALUE, "the sizes add up to more than a tensor can have");
@@ -66,37 +59,31 @@ MothStatus moth_shape_cat(MothCall *c) {
 }
 
 /* index goes over places of `self`: the same number of dimensions, no larger but in `dim`. */
-static MothStatus check_index(const MothTensor *self, int64_t dim, const MothTensor *index,
-                              int *d) {
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, d));
-  MOTH_TRY(need_integers(index));
+static MothStatus check_index(const MothTensor *self, int64_t dim, const MothTensor *index) {
   if ((index->ndim ? index->ndim : 1) != (self->ndim ? self->ndim : 1))
     return moth_fail(MOTH_ERR_VALUE,
                      "index must have as many dimensions as self: expected %d, got %d", self->ndim,
                      index->ndim);
   for (int k = 0; k < self->ndim && k < index->ndim && index->numel; k++)
-    if (k != *d && index->shape[k] > self->shape[k])
-      return moth_fail(
-          MOTH_ERR_VALUE,
-          "index must not be larger than self but in dimension %d: its size is %lld in "
-          "dimension %d, where self has size %lld",
-          *d + 1, (long long)index->shape[k], k + 1, (long long)self->shape[k]);
+    if (k != dim && index->shape[k] > self->shape[k])
+      return moth_fail(MOTH_ERR_VALUE,
+                       "index must not be larger than self but in dimension " MOTH_AT
+                       "%d: its size is %lld in dimension " MOTH_AT "%d, where self has size %lld",
+                       (int)dim, (long long)index->shape[k], k, (long long)self->shape[k]);
   return MOTH_OK;
 }
 
 /* gather: (self, dim, index, index_base) */
 MothStatus moth_shape_gather(MothCall *c) {
   MOTH_UNPACK_GATHER(c)
-  int d;
-  MOTH_TRY(check_index(self, dim, index, &d));
+  MOTH_TRY(check_index(self, dim, index));
   return moth_result(c, 0, (MothDType)self->dtype, index->ndim, index->shape);
 }
 
 /* scatter, scatter_add: (self, dim, index, src, index_base) */
 MothStatus moth_shape_scatter(MothCall *c) {
   MOTH_UNPACK_SCATTER(c)
-  int d;
-  MOTH_TRY(check_index(self, dim, index, &d));
+  MOTH_TRY(check_index(self, dim, index));
   if (src.tag == MOTH_V_TENSOR) {
     const MothTensor *t = src.u.t;
     if ((t->ndim ? t->ndim : 1) != (index->ndim ? index->ndim : 1))
@@ -106,10 +93,11 @@ MothStatus moth_shape_scatter(MothCall *c) {
     for (int k = 0; (k < index->ndim || k < t->ndim) && index->numel; k++) {
       int64_t wanted = index->ndim ? index->shape[k] : 1, got = t->ndim ? t->shape[k] : 1;
       if (wanted > got)
-        return moth_fail(MOTH_ERR_VALUE,
-                         "src must not be smaller than index: its size is %lld in dimension %d, "
-                         "where index has size %lld",
-                         (long long)got, k + 1, (long long)wanted);
+        return moth_fail(
+            MOTH_ERR_VALUE,
+            "src must not be smaller than index: its size is %lld in dimension " MOTH_AT
+            "%d, where index has size %lld",
+            (long long)got, k, (long long)wanted);
     }
     MOTH_TRY(need_same_dtype(self, "src", t));
   } else {
@@ -119,7 +107,6 @@ MothStatus moth_shape_scatter(MothCall *c) {
 }
 
 static MothStatus need_vector(const MothTensor *index) {
-  MOTH_TRY(need_integers(index));
   if (index->ndim <= 1)
     return MOTH_OK;
   return moth_fail(MOTH_ERR_VALUE, "index must be 1-D, got %d dimensions", index->ndim);
@@ -128,13 +115,11 @@ static MothStatus need_vector(const MothTensor *index) {
 /* index_select: (self, dim, index, index_base) */
 MothStatus moth_shape_index_select(MothCall *c) {
   MOTH_UNPACK_INDEX_SELECT(c)
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
   MOTH_TRY(need_vector(index));
   int64_t shape[MOTH_MAX_DIMS];
   memcpy(shape, self->shape, sizeof shape);
   if (self->ndim)
-    shape[d] = index->numel;
+    shape[dim] = index->numel;
   else if (index->numel != 1)
     return moth_fail(MOTH_ERR_VALUE, "index must have one element where self has no dimensions");
   return moth_result(c, 0, (MothDType)self->dtype, self->ndim, shape);
@@ -144,23 +129,21 @@ MothStatus moth_shape_index_select(MothCall *c) {
 MothStatus moth_shape_index_put(MothCall *c) {
   MOTH_UNPACK_INDEX_ADD(c)
   char a[200], b[200];
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
   MOTH_TRY(need_vector(index));
   MOTH_TRY(need_same_dtype(self, "source", source));
   bool fits = source->ndim == self->ndim;
   int64_t shape[MOTH_MAX_DIMS];
   memcpy(shape, self->shape, sizeof shape);
-  shape[d] = index->numel;
+  shape[dim] = index->numel;
   for (int k = 0; k < self->ndim && fits; k++)
     fits = source->shape[k] == shape[k];
   if (self->ndim == 0)
     fits = source->numel == 1 && source->ndim <= 1 && index->numel == 1;
   if (!fits)
     return moth_fail(MOTH_ERR_VALUE,
-                     "source must have the size of self, and that of index in dimension %d: "
-                     "expected shape %s, got %s",
-                     d + 1, moth_shape_format(self->ndim, shape, a, sizeof a),
+                     "source must have the size of self, and that of index in dimension " MOTH_AT
+                     "%d: expected shape %s, got %s",
+                     (int)dim, moth_shape_format(self->ndim, shape, a, sizeof a),
                      moth_shape_format(source->ndim, source->shape, b, sizeof b));
   return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
 }
@@ -168,7 +151,6 @@ MothStatus moth_shape_index_put(MothCall *c) {
 MothStatus moth_nd(const MothTensor *self, MothValue dims, const MothTensor *index, MothNd *nd) {
   char a[200];
   bool taken[MOTH_MAX_DIMS] = {false};
-  MOTH_TRY(need_integers(index));
   if (self->ndim == 0)
     return moth_fail(MOTH_ERR_VALUE, "self has no dimensions, and dims must name one at least");
   if (dims.n == 0 || dims.n > (uint32_t)self->ndim)
@@ -176,9 +158,7 @@ MothStatus moth_nd(const MothTensor *self, MothValue dims, const MothTensor *ind
                      dims.n);
   *nd = (MothNd){.k = (int)dims.n, .count = 1, .together = true};
   for (int j = 0; j < nd->k; j++) {
-    MOTH_TRY(moth_wrap_dim(dims.u.ints[j], self->ndim, &nd->dims[j]));
-    if (taken[nd->dims[j]])
-      return moth_fail(MOTH_ERR_VALUE, "dims name dimension %d twice", nd->dims[j] + 1);
+    nd->dims[j] = (int)dims.u.ints[j];
     taken[nd->dims[j]] = true;
     nd->together = nd->together && nd->dims[j] == nd->dims[0] + j;
   }
@@ -236,9 +216,6 @@ MothStatus moth_shape_scatter_nd(MothCall *c) {
 /* masked_scatter: (self, mask, source) */
 MothStatus moth_shape_masked_scatter(MothCall *c) {
   MOTH_UNPACK_MASKED_SCATTER(c)
-  if (mask->dtype != MOTH_BOOL)
-    return moth_fail(MOTH_ERR_TYPE, "mask must be bool, got %s",
-                     moth_dtype_name((MothDType)mask->dtype));
   MOTH_TRY(need_same_dtype(self, "source", source));
   int n;
   int64_t shape[MOTH_MAX_DIMS];

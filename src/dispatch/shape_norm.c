@@ -130,8 +130,6 @@ static MothStatus check_channels(const MothTensor *self, const MothTensor *weigh
 
 static MothStatus check_groups(const MothTensor *self, const MothTensor *weight,
                                const MothTensor *bias, int64_t groups) {
-  if (groups < 1)
-    return moth_fail(MOTH_ERR_VALUE, "groups must be positive, got %lld", (long long)groups);
   MOTH_TRY(check_channels(self, weight, bias));
   if (self->shape[1] % groups)
     return moth_fail(MOTH_ERR_VALUE, "%lld channels are not divisible into %lld groups",
@@ -189,25 +187,20 @@ MothStatus moth_shape_batch_norm_backward(MothCall *c) {
 
 MothStatus moth_shape_sort(MothCall *c) {
   MOTH_UNPACK_SORT(c)
-  int d;
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
   MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape));
   return moth_result(c, 1, MOTH_INT64, self->ndim, self->shape);
 }
 
 MothStatus moth_shape_topk(MothCall *c) {
   MOTH_UNPACK_TOPK(c)
-  int d;
-  int64_t shape[MOTH_MAX_DIMS];
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim, &d));
-  int64_t n = self->ndim ? self->shape[d] : 1;
+  int64_t shape[MOTH_MAX_DIMS], n = self->ndim ? self->shape[dim] : 1;
   if (k < 0 || k > n)
     return moth_fail(MOTH_ERR_VALUE,
                      "k must be between 0 and the %lld elements along dim, got %lld", (long long)n,
                      (long long)k);
   memcpy(shape, self->shape, sizeof(int64_t) * (size_t)self->ndim);
   if (self->ndim)
-    shape[d] = k;
+    shape[dim] = k;
   else if (k == 0)
     return moth_fail(MOTH_ERR_VALUE, "k must be 1 for a 0-dim tensor, got 0");
   MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, self->ndim, shape));

@@ -79,12 +79,8 @@ MothStatus moth_shape_pointwise(MothCall *c) {
       first = t;
     else if (t && one_shape)
       one_shape = has_shape(t, first->ndim, first->shape);
-    if (i == op->cond) {
-      if (t->dtype != MOTH_BOOL)
-        return moth_fail(MOTH_ERR_TYPE, "'%s' must be bool, got %s; compare first, as in x:ne(0)",
-                         op->args[i].name, moth_dtype_name((MothDType)t->dtype));
+    if (i == op->cond)
       continue;
-    }
     if (t && typed < 0)
       typed = t->dtype;
     one_dtype = one_dtype && t && t->dtype == typed;

@@ -2,22 +2,11 @@
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
 
-/* The dimensions that a list names (all without one, or with an empty one), as a mask. */
-static MothStatus reduced_dims(MothValue dims, int ndim, uint32_t *mask) {
-  *mask = 0;
-  if (dims.tag == MOTH_V_NONE || dims.n == 0) {
-    *mask = ndim ? (1u << ndim) - 1 : 0;
-    return MOTH_OK;
-  }
-  for (uint32_t i = 0; i < dims.n; i++) {
-    int d;
-    MOTH_TRY(moth_wrap_dim(dims.u.ints[i], ndim, &d));
-    if (*mask & 1u << d)
-      return moth_fail(MOTH_ERR_VALUE, "dimension %d appears twice in the list of dimensions",
-                       d + 1);
-    *mask |= 1u << d;
-  }
-  return MOTH_OK;
+static uint32_t mask_of(MothValue dims) {
+  uint32_t mask = 0;
+  for (uint32_t i = 0; i < dims.n; i++)
+    mask |= 1u << dims.u.ints[i];
+  return mask;
 }
 
 static int reduced_shape(const MothTensor *t, uint32_t mask, bool keepdim, int64_t *shape) {
@@ -46,9 +35,10 @@ static MothStatus need_float(MothDType d) {
 static MothStatus need_elements(const MothTensor *t, uint32_t mask) {
   for (int i = 0; i < t->ndim; i++)
     if (mask & 1u << i && t->shape[i] == 0)
-      return moth_fail(
-          MOTH_ERR_VALUE,
-          "dimension %d has size 0, and this reduction has no identity for no elements", i + 1);
+      return moth_fail(MOTH_ERR_VALUE,
+                       "dimension " MOTH_AT
+                       "%d has size 0, and this reduction has no identity for no elements",
+                       i);
   return MOTH_OK;
 }
 
@@ -56,7 +46,7 @@ static MothStatus need_elements(const MothTensor *t, uint32_t mask) {
 MothStatus moth_shape_sum(MothCall *c) {
   MothTensor *t = c->args[0].u.t;
   uint32_t mask;
-  MOTH_TRY(reduced_dims(c->args[1], t->ndim, &mask));
+  mask = mask_of(c->args[1]);
   MothDType d = (MothDType)t->dtype;
   if (c->args[3].tag == MOTH_V_DTYPE)
     d = (MothDType)c->args[3].u.i;
@@ -75,7 +65,7 @@ MothStatus moth_shape_mean(MothCall *c) {
   if (c->op == MOTH_OP(mean) && c->args[3].tag == MOTH_V_DTYPE)
     d = (MothDType)c->args[3].u.i;
   MOTH_TRY(need_float(d));
-  MOTH_TRY(reduced_dims(c->args[1], t->ndim, &mask));
+  mask = mask_of(c->args[1]);
   return reduced_result(c, 0, d, mask, keepdim);
 }
 
@@ -83,7 +73,7 @@ MothStatus moth_shape_mean(MothCall *c) {
 MothStatus moth_shape_amax(MothCall *c) {
   MothTensor *t = c->args[0].u.t;
   uint32_t mask;
-  MOTH_TRY(reduced_dims(c->args[1], t->ndim, &mask));
+  mask = mask_of(c->args[1]);
   MOTH_TRY(need_elements(t, mask));
   return reduced_result(c, 0, (MothDType)t->dtype, mask, c->args[2].u.b);
 }
@@ -91,7 +81,7 @@ MothStatus moth_shape_amax(MothCall *c) {
 /* any, all: (self, dim, keepdim) */
 MothStatus moth_shape_anyall(MothCall *c) {
   uint32_t mask;
-  MOTH_TRY(reduced_dims(c->args[1], c->args[0].u.t->ndim, &mask));
+  mask = mask_of(c->args[1]);
   return reduced_result(c, 0, MOTH_BOOL, mask, c->args[2].u.b);
 }
 
@@ -99,11 +89,8 @@ MothStatus moth_shape_anyall(MothCall *c) {
 MothStatus moth_shape_argmax(MothCall *c) {
   MothTensor *t = c->args[0].u.t;
   uint32_t mask = t->ndim ? (1u << t->ndim) - 1 : 0;
-  if (c->args[1].tag == MOTH_V_INT) {
-    int d;
-    MOTH_TRY(moth_wrap_dim(c->args[1].u.i, t->ndim, &d));
-    mask &= 1u << d;
-  }
+  if (c->args[1].tag == MOTH_V_INT)
+    mask &= 1u << c->args[1].u.i;
   MOTH_TRY(need_elements(t, mask));
   return reduced_result(c, 0, MOTH_INT64, mask, c->args[2].u.b);
 }
@@ -111,9 +98,7 @@ MothStatus moth_shape_argmax(MothCall *c) {
 /* max_dim, min_dim: (self, dim, keepdim, index_base) */
 MothStatus moth_shape_max_dim(MothCall *c) {
   MothTensor *t = c->args[0].u.t;
-  int d;
-  MOTH_TRY(moth_wrap_dim(c->args[1].u.i, t->ndim, &d));
-  uint32_t mask = t->ndim ? 1u << d : 0;
+  uint32_t mask = t->ndim ? 1u << c->args[1].u.i : 0;
   MOTH_TRY(need_elements(t, mask));
   MOTH_TRY(reduced_result(c, 0, (MothDType)t->dtype, mask, c->args[2].u.b));
   return reduced_result(c, 1, MOTH_INT64, mask, c->args[2].u.b);
@@ -122,8 +107,6 @@ MothStatus moth_shape_max_dim(MothCall *c) {
 /* cumsum: (self, dim) */
 MothStatus moth_shape_cumsum(MothCall *c) {
   MothTensor *t = c->args[0].u.t;
-  int d;
-  MOTH_TRY(moth_wrap_dim(c->args[1].u.i, t->ndim, &d));
   MothDType dtype = moth_dtype_is_float((MothDType)t->dtype) ? (MothDType)t->dtype : MOTH_INT64;
   return moth_result(c, 0, dtype, t->ndim, t->shape);
 }

@@ -87,16 +87,11 @@ MothStatus moth_shape_view(MothCall *c) {
 MothStatus moth_shape_permute(MothCall *c) {
   MOTH_UNPACK_PERMUTE(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
-  bool seen[MOTH_MAX_DIMS] = {false};
   if (dims.n != self->ndim)
     return moth_fail(MOTH_ERR_VALUE, "%u dimensions are given for a tensor of %d dimensions",
                      dims.n, self->ndim);
   for (uint32_t i = 0; i < dims.n; i++) {
-    int d;
-    MOTH_TRY(moth_wrap_dim(dims.u.ints[i], self->ndim, &d));
-    if (seen[d])
-      return moth_fail(MOTH_ERR_VALUE, "dimension %d is named twice", d + 1);
-    seen[d] = true;
+    int64_t d = dims.u.ints[i];
     shape[i] = self->shape[d];
     stride[i] = self->stride[d];
   }
@@ -106,9 +101,7 @@ MothStatus moth_shape_permute(MothCall *c) {
 MothStatus moth_shape_transpose(MothCall *c) {
   MOTH_UNPACK_TRANSPOSE(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
-  int a, b;
-  MOTH_TRY(moth_wrap_dim(dim0, self->ndim, &a));
-  MOTH_TRY(moth_wrap_dim(dim1, self->ndim, &b));
+  int64_t a = dim0, b = dim1;
   memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
   memcpy(stride, self->stride, sizeof(int64_t) * self->ndim);
   if (self->ndim) {
@@ -123,9 +116,8 @@ MothStatus moth_shape_transpose(MothCall *c) {
 MothStatus moth_shape_squeeze(MothCall *c) {
   MOTH_UNPACK_SQUEEZE(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
-  int only = -1, n = 0;
-  if (dim.tag == MOTH_V_INT)
-    MOTH_TRY(moth_wrap_dim(dim.u.i, self->ndim, &only));
+  int n = 0;
+  int64_t only = dim.tag == MOTH_V_INT ? dim.u.i : -1;
   for (int i = 0; i < self->ndim; i++) {
     if (self->shape[i] == 1 && (only < 0 || only == i))
       continue;
@@ -138,12 +130,11 @@ MothStatus moth_shape_squeeze(MothCall *c) {
 MothStatus moth_shape_unsqueeze(MothCall *c) {
   MOTH_UNPACK_UNSQUEEZE(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
-  int at, n = 0;
+  int n = 0;
   if (self->ndim == MOTH_MAX_DIMS)
     return moth_fail(MOTH_ERR_VALUE, "a tensor has at most %d dimensions", MOTH_MAX_DIMS);
-  MOTH_TRY(moth_wrap_dim(dim, self->ndim + 1, &at));
   for (int i = 0; i <= self->ndim; i++) {
-    if (i == at) {
+    if (i == dim) {
       shape[n] = 1;
       stride[n++] = i < self->ndim ? self->shape[i] * self->stride[i] : 1;
     }
@@ -170,9 +161,9 @@ MothStatus moth_shape_expand(MothCall *c) {
     if (want == -1 && i >= shift)
       want = have;
     if (want < 0 || (have != want && have != 1))
-      return moth_fail(MOTH_ERR_VALUE, "cannot expand size %lld to %lld at dimension %d of %s",
-                       (long long)have, (long long)want, i + 1,
-                       moth_shape_format(n, size.u.ints, buf, sizeof buf));
+      return moth_fail(
+          MOTH_ERR_VALUE, "cannot expand size %lld to %lld at dimension " MOTH_AT "%d of %s",
+          (long long)have, (long long)want, i, moth_shape_format(n, size.u.ints, buf, sizeof buf));
     shape[i] = want;
     stride[i] = i < shift || (have == 1 && want != 1) ? 0 : self->stride[i - shift];
   }
@@ -180,7 +171,7 @@ MothStatus moth_shape_expand(MothCall *c) {
 }
 
 /* A view of self with dimension d cut to `length` places from `start`, by `step`. */
-static MothStatus cut(MothCall *c, MothTensor *self, int d, int64_t start, int64_t length,
+static MothStatus cut(MothCall *c, MothTensor *self, int64_t d, int64_t start, int64_t length,
                       int64_t step) {
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
@@ -192,54 +183,52 @@ static MothStatus cut(MothCall *c, MothTensor *self, int d, int64_t start, int64
                           self->offset + start * self->stride[d]);
 }
 
-static MothStatus need_dim(const MothTensor *t, int64_t dim, int *d) {
-  if (!t->ndim)
-    return moth_fail(MOTH_ERR_INDEX, "a 0-dim tensor has no dimension to take a part of");
-  return moth_wrap_dim(dim, t->ndim, d);
+static MothStatus need_dim(const MothTensor *t) {
+  return t->ndim ? MOTH_OK
+                 : moth_fail(MOTH_ERR_INDEX, "a 0-dim tensor has no dimension to take a part of");
 }
 
 MothStatus moth_shape_narrow(MothCall *c) {
   MOTH_UNPACK_NARROW(c)
-  int d;
-  MOTH_TRY(need_dim(self, dim, &d));
-  int64_t n = self->shape[d], from = start < 0 ? start + n : start;
-  if (from < 0 || length < 0 || from > n || length > n - from)
-    return moth_fail(
-        MOTH_ERR_INDEX, "start %lld with length %lld is out of range for dimension %d of size %lld",
-        (long long)(start < 0 ? start : start + 1), (long long)length, d + 1, (long long)n);
-  return cut(c, self, d, from, length, 1);
+  MOTH_TRY(need_dim(self));
+  int64_t n = self->shape[dim];
+  if (start < 0 || length < 0 || start > n || length > n - start)
+    return moth_fail(MOTH_ERR_INDEX,
+                     "start " MOTH_AT "%lld with length %lld is out of range for dimension " MOTH_AT
+                     "%d of size %lld",
+                     (long long)start, (long long)length, (int)dim, (long long)n);
+  return cut(c, self, dim, start, length, 1);
 }
 
 MothStatus moth_shape_select(MothCall *c) {
   MOTH_UNPACK_SELECT(c)
-  int d;
-  MOTH_TRY(need_dim(self, dim, &d));
-  int64_t n = self->shape[d], at = index < 0 ? index + n : index;
-  if (at < 0 || at >= n)
-    return moth_fail(MOTH_ERR_INDEX, "index %lld is out of range for dimension %d of size %lld",
-                     (long long)(index < 0 ? index : index + 1), d + 1, (long long)n);
+  MOTH_TRY(need_dim(self));
+  int64_t n = self->shape[dim];
+  if (index < 0 || index >= n)
+    return moth_fail(MOTH_ERR_INDEX,
+                     "index " MOTH_AT "%lld is out of range for dimension " MOTH_AT
+                     "%d of size %lld",
+                     (long long)index, (int)dim, (long long)n);
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   int k = 0;
   for (int i = 0; i < self->ndim; i++)
-    if (i != d) {
+    if (i != dim) {
       shape[k] = self->shape[i];
       stride[k++] = self->stride[i];
     }
-  return moth_result_view(c, 0, self, k, shape, stride, self->offset + at * self->stride[d]);
+  return moth_result_view(c, 0, self, k, shape, stride, self->offset + index * self->stride[dim]);
 }
 
 MothStatus moth_shape_slice(MothCall *c) {
   MOTH_UNPACK_SLICE(c)
-  int d;
-  MOTH_TRY(need_dim(self, dim, &d));
-  int64_t n = self->shape[d];
-  if (step < 1)
-    return moth_fail(MOTH_ERR_VALUE, "step must be positive, got %lld", (long long)step);
+  MOTH_TRY(need_dim(self));
+  int64_t n = self->shape[dim];
   if (start < 0 || start > n || stop > n || stop < start)
     return moth_fail(MOTH_ERR_INDEX,
-                     "positions %lld to %lld are out of range for dimension %d of size %lld",
-                     (long long)start + 1, (long long)stop, d + 1, (long long)n);
-  return cut(c, self, d, start, stop > start ? (stop - start - 1) / step + 1 : 0, step);
+                     "positions " MOTH_AT "%lld to " MOTH_AT
+                     "%lld are out of range for dimension " MOTH_AT "%d of size %lld",
+                     (long long)start, (long long)stop - 1, (int)dim, (long long)n);
+  return cut(c, self, dim, start, stop > start ? (stop - start - 1) / step + 1 : 0, step);
 }
 
 MothStatus moth_shape_as_strided(MothCall *c) {
@@ -253,12 +242,10 @@ MothStatus moth_shape_as_strided(MothCall *c) {
 
 MothStatus moth_shape_diagonal(MothCall *c) {
   MOTH_UNPACK_DIAGONAL(c)
-  int a, b, k = 0;
-  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
-  MOTH_TRY(moth_wrap_dim(dim1, self->ndim, &a));
-  MOTH_TRY(moth_wrap_dim(dim2, self->ndim, &b));
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS], a = dim1, b = dim2;
+  int k = 0;
   if (a == b)
-    return moth_fail(MOTH_ERR_VALUE, "dim1 and dim2 must differ, both are %d", a + 1);
+    return moth_fail(MOTH_ERR_VALUE, "dim1 and dim2 must differ, both are " MOTH_AT "%d", (int)a);
   for (int i = 0; i < self->ndim; i++)
     if (i != a && i != b) {
       shape[k] = self->shape[i];

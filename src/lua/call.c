@@ -268,6 +268,7 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int 
   case MOTH_T_TENSORS:
     return read_tensors(r, a, idx);
   case MOTH_T_STRING:
+  case MOTH_T_ENUM:
     if (type != LUA_TSTRING)
       bad(r, a, "a string", idx);
     return moth_v_string(lua_tostring(L, idx));
@@ -281,7 +282,7 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int 
       bad(r, a, "a device such as \"cpu\"", idx);
     MothDevice device;
     if (type == LUA_TSTRING && moth_device_parse(lua_tostring(L, idx), &device))
-      moth_lua_error(L, "[%s] argument '%s': %s", r->op->name, a->name, moth_last_error());
+      moth_lua_error(L, "[%s] argument '%s': %s", r->op->name, a->name, moth_error_text(1));
     return moth_v_device(moth_lua_check_device(L, idx));
   case MOTH_T_GENERATOR: {
     MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_GENERATOR);
@@ -602,7 +603,10 @@ void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v) {
     lua_pushboolean(L, v.u.b);
     break;
   case MOTH_V_INT:
-    lua_pushnumber(L, (lua_Number)moth_as_lua_counts(a, v.u.i));
+    if (a->type == MOTH_T_ENUM)
+      lua_pushstring(L, a->values[v.u.i]);
+    else
+      lua_pushnumber(L, (lua_Number)moth_as_lua_counts(a, v.u.i));
     break;
   case MOTH_V_FLOAT:
     lua_pushnumber(L, v.u.d);

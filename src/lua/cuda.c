@@ -464,7 +464,7 @@ static int b_nvtx_why(lua_State *L) {
   const MothCudaApi *api = moth_cuda_api();
   if (api && api->nvtx_open() == MOTH_OK)
     return 0;
-  lua_pushstring(L, moth_last_error());
+  lua_pushstring(L, moth_error_text(1));
   return 1;
 }
 static int
@@ -478,7 +478,7 @@ b_library(lua_State *L) { /* (i, from 1) -> name, version or nil, why not; nil a
     return 2;
   }
   lua_pushnil(L);
-  lua_pushstring(L, moth_last_error());
+  lua_pushstring(L, moth_error_text(1));
   return 3;
 }
 static int b_deterministic(lua_State *L) { /* ([on]) -> what it was */

@@ -33,7 +33,7 @@ static int close_source(lua_State *L) {
 /* Raises the message of a failed call with the path in front. */
 static int raise_in(lua_State *L, const Source *s) {
   char message[1024];
-  strncpy(message, moth_last_error(), sizeof message - 1);
+  strncpy(message, moth_error_text(1), sizeof message - 1);
   message[sizeof message - 1] = 0;
   return moth_lua_error(L, "%s: %s", s->path, message);
 }
@@ -143,7 +143,7 @@ static int load_npz(lua_State *L, Source *s) {
       status = read_array(bytes, (size_t)e->size, &t);
     if (status) {
       char message[1024];
-      strncpy(message, moth_last_error(), sizeof message - 1);
+      strncpy(message, moth_error_text(1), sizeof message - 1);
       message[sizeof message - 1] = 0;
       return moth_lua_error(L, "%s: \"%s\": %s", s->path, e->name, message);
     }

@@ -544,7 +544,7 @@ int moth_lua_raise(lua_State *L, MothStatus s) {
     }
     return lua_error(L);
   }
-  return moth_lua_error(L, "%s", moth_last_error());
+  return moth_lua_error(L, "%s", moth_error_text(1));
 }
 
 MothStatus moth_lua_park(lua_State *L) {

@@ -40,7 +40,7 @@ static int b_load_safetensors(lua_State *L) {
     s = moth_seal_check(map.bytes, (size_t)map.size);
   if (s) {
     char message[1024];
-    strncpy(message, moth_last_error(), sizeof message - 1);
+    strncpy(message, moth_error_text(1), sizeof message - 1);
     message[sizeof message - 1] = 0;
     moth_safetensors_free(file);
     moth_file_unmap(&map);
@@ -177,7 +177,7 @@ static int b_load_idx(lua_State *L) {
   moth_file_unmap(&map);
   if (s) {
     char message[1024];
-    strncpy(message, moth_last_error(), sizeof message - 1);
+    strncpy(message, moth_error_text(1), sizeof message - 1);
     message[sizeof message - 1] = 0;
     return moth_lua_error(L, "%s: %s", path, message);
   }

@@ -78,7 +78,7 @@ static void fill_from(lua_State *L, Fill *f, int depth) {
         moth_lua_error(L, "[tensor] %.14g is not integral and does not go into %s", d,
                        moth_dtype_name(f->dtype));
       if (!moth_dtype_is_float(f->dtype) && moth_dtype_check_number(f->dtype, v, "an element"))
-        moth_lua_error(L, "[tensor] %s", moth_last_error());
+        moth_lua_error(L, "[tensor] %s", moth_error_text(1));
       moth_dtype_store(f->dtype, f->at, v);
       f->saw |= SAW_NUMBER;
     } else if (type == LUA_TBOOLEAN) {

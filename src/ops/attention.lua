@@ -1,6 +1,6 @@
 -- Attention. One kernel each for forward and backward, on tiles: the matrix of weights never exists as a whole.
 return {
-{ "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=none, float dropout_p=0, bool is_causal=false, float? scale=none, bool enable_gqa=false, Generator? generator=none) -> Tensor",
+{ "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=none, float dropout_p=0 in [0,1], bool is_causal=false, float? scale=none, bool enable_gqa=false, Generator? generator=none) -> Tensor",
   kind = "composite",
   grad = "composite",
   reference = "scaled_dot_product_attention",
@@ -25,7 +25,7 @@ return {
     1/sqrt(E). attn_mask, broadcast to (..., L, S), is bool (true: takes part) or is added; is_causal: position i \z
     sees 1 to i. Rows that see nothing are 0. enable_gqa: the heads (third dimension from the end) of key and value \z
     are shared by groups of those of query. attn_mask may need a gradient (then the weights are kept as a whole)." },
-{ "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float scale, Generator? generator=none) -> (Tensor, Tensor, Tensor)",
+{ "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p in [0,1], bool is_causal, float scale, Generator? generator=none) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "attention_forward", amp = "low",
   keep = true, -- the kernel never makes the whole matrix of weights
   decompose = [[
@@ -59,7 +59,7 @@ return {
   doc = "scaled_dot_product_attention of query (B, H, L, E), key (B, K, S, E), value (B, K, S, V), H a multiple of K: \z
     the result, the logarithm of each row's sum of exponentials (B, H, L), and the state of the random numbers that \z
     dropout took." },
-{ "attention_backward(Tensor grad_output, Tensor? grad_logsumexp, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor output, Tensor logsumexp, Tensor state, float dropout_p, bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
+{ "attention_backward(Tensor grad_output, Tensor? grad_logsumexp, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor output, Tensor logsumexp, Tensor state, float dropout_p in [0,1], bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "attention_backward",
   keep = true, -- the kernel never makes the whole matrix of weights
   decompose = [[

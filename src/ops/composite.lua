@@ -32,7 +32,7 @@ function M.text(op, ops, makers)
       local a = op.index[name]
       if not a then return nil end
       local leaf = graph.node("leaf", formula.kind_of[a.type], {}, "argument " .. a.at)
-      leaf.c = ("c->args[%d]"):format(a.at)
+      leaf.c, leaf.values = ("c->args[%d]"):format(a.at), a.values or false
       return leaf
     end, known, define)
     graph.helpers = makers

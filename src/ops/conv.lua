@@ -1,21 +1,7 @@
 -- Convolution and pooling over (N, C, H, W) or (C, H, W), and over (N, C, L) or (C, L) in one dimension. Sizes given
 -- as lists take one number for all dimensions. Each derivative of a convolution is a convolution again, and pooling
 -- by means is linear: these ops are closed under derivation.
--- Conditions of what has one dimension: a list holds one number (or is not given), a tensor is ((N,) C, L).
-local one_stride = {
-  "either(negate(given(stride)), equal(length(stride), 1))", "stride must be one number, got {length(stride)}",
-}
-local one_padding = {
-  "either(negate(given(padding)), equal(length(padding), 1))", "padding must be one number, got {length(padding)}",
-}
-local one_dilation = {
-  "either(negate(given(dilation)), equal(length(dilation), 1))", "dilation must be one number, got {length(dilation)}",
-}
-local one_output_padding = {
-  "either(negate(given(output_padding)), equal(length(output_padding), 1))", "output_padding must be one number, got {length(output_padding)}",
-}
-local one_kernel_size = { "equal(length(kernel_size), 1)", "kernel_size must be one number, got {length(kernel_size)}" }
-local one_output_size = { "equal(length(output_size), 1)", "output_size must be one number, got {length(output_size)}" }
+-- A tensor of one dimension is ((N,) C, L).
 local line_self = {
   "either(equal(self.ndim, 2), equal(self.ndim, 3))",
   "self must have 2 or 3 dimensions ((N,) C, L), got {self.ndim}",
@@ -26,9 +12,9 @@ local line_input = {
 }
 
 return {
-{ "conv2d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
+{ "conv2d(Tensor input, Tensor weight, Tensor? bias=none, int[2]? stride=1 >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, int groups=1) -> Tensor",
   kind = "window", shape = "conv2d", amp = "low",
-  window = { stride = "two(stride, 1)", padding = "two(padding, 0)", dilation = "two(dilation, 1)" },
+  window = { stride = "stride", padding = "padding", dilation = "dilation" },
   over = { { "c", "weight.shape[1]" }, { "ky", "weight.shape[2]" }, { "kx", "weight.shape[3]" } },
   map = [[
     local group = floor_divide(out[-3], weight.shape[0] / groups)
@@ -58,9 +44,9 @@ return {
   },
   doc = "Cross-correlation of images (N, C, H, W) with weight (K, C / groups, kh, kw), plus bias (K). stride and \z
     dilation are 1, padding 0 where not given." },
-{ "conv2d_backward_input(Tensor grad_output, Tensor weight, int[] input_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
+{ "conv2d_backward_input(Tensor grad_output, Tensor weight, int[] input_size, int[2]? stride=1 >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, int groups=1) -> Tensor",
   kind = "window", shape = "conv2d_backward_input", amp = "low",
-  window = { stride = "two(stride, 1)", padding = "two(padding, 0)", dilation = "two(dilation, 1)" },
+  window = { stride = "stride", padding = "padding", dilation = "dilation" },
   over = { { "k", "weight.shape[0] / groups" }, { "ky", "weight.shape[2]" }, { "kx", "weight.shape[3]" } },
   map = [[
     local channels, n = weight.shape[1], weight.shape[0] / groups
@@ -86,9 +72,9 @@ return {
     { "randn(2,4,3,3), randn(4,3,3,3)", "argument 'input_size'" },
   },
   doc = "Derivative of conv2d by its input, of the size input_size: a transposed convolution." },
-{ "conv2d_backward_weight(Tensor grad_output, Tensor input, int[] weight_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
+{ "conv2d_backward_weight(Tensor grad_output, Tensor input, int[] weight_size, int[2]? stride=1 >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, int groups=1) -> Tensor",
   kind = "window", shape = "conv2d_backward_weight", amp = "low",
-  window = { stride = "two(stride, 1)", padding = "two(padding, 0)", dilation = "two(dilation, 1)" },
+  window = { stride = "stride", padding = "padding", dilation = "dilation" },
   over = {
     { "n", "input.ndim == 4 and input.shape[0] or 1" }, { "oy", "grad_output.shape[-2]" }, { "ox", "grad_output.shape[-1]" },
   },
@@ -115,15 +101,12 @@ return {
     { "randn(2,4,3,3), randn(2,3,5,5)", "argument 'weight_size'" },
   },
   doc = "Derivative of conv2d by its weight, of the size weight_size." },
-{ "conv1d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, int groups=1) -> Tensor",
+{ "conv1d(Tensor input, Tensor weight, Tensor? bias=none, int[1]? stride=1 >= 1, int[1]? padding=0 >= 0, int[1]? dilation=1 >= 1, int groups=1) -> Tensor",
   kind = "composite", amp = "low",
   expr = [[
-    local y = conv2d(image(input), image(weight), bias, pair(stride, 1), pair(padding, 0), pair(dilation, 1), groups)
+    local y = conv2d(image(input), image(weight), bias, list(1, stride[0]), list(0, padding[0]), list(1, dilation[0]), groups)
     return squeeze(y, -2)]],
   check = {
-    one_stride,
-    one_padding,
-    one_dilation,
     { "equal(weight.ndim, 3)",
       "weight must have 3 dimensions (K, C / groups, k), got {weight.ndim}" },
     line_input,
@@ -138,7 +121,7 @@ return {
     { "randn(2,3,2), randn(4,3,3)", "larger than the padded input" }, { "randn(2,3,8), randn(4,3,3), nil, {1,1}", "stride" },
   },
   doc = "conv2d in one dimension: input (N, C, L), weight (K, C / groups, k)." },
-{ "conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? output_padding=none, int groups=1, int[]? dilation=none) -> Tensor",
+{ "conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=none, int[2]? stride=1 >= 1, int[2]? padding=0 >= 0, int[2]? output_padding=0 >= 0, int groups=1, int[2]? dilation=1 >= 1) -> Tensor",
   kind = "composite", amp = "low",
   grad = "composite",
   tolerance = {
@@ -156,17 +139,13 @@ return {
   },
   doc = "The transpose of conv2d as a map: input (N, C, H, W), weight (C, K / groups, kh, kw). Each side grows to \z
     (H - 1) stride - 2 padding + dilation (kh - 1) + 1 + output_padding." },
-{ "conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=none, int[]? stride=none, int[]? padding=none, int[]? output_padding=none, int groups=1, int[]? dilation=none) -> Tensor",
+{ "conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=none, int[1]? stride=1 >= 1, int[1]? padding=0 >= 0, int[1]? output_padding=0 >= 0, int groups=1, int[1]? dilation=1 >= 1) -> Tensor",
   kind = "composite", amp = "low",
   expr = [[
-    local y = conv_transpose2d(image(input), image(weight), bias, pair(stride, 1), pair(padding, 0),
-      pair(output_padding, 0), groups, pair(dilation, 1))
+    local y = conv_transpose2d(image(input), image(weight), bias, list(1, stride[0]), list(0, padding[0]),
+      list(0, output_padding[0]), groups, list(1, dilation[0]))
     return squeeze(y, -2)]],
   check = {
-    one_stride,
-    one_padding,
-    one_output_padding,
-    one_dilation,
     { "equal(weight.ndim, 3)",
       "weight must have 3 dimensions (C, K / groups, k), got {weight.ndim}" },
     line_input,
@@ -183,10 +162,10 @@ return {
     { "randn(2), randn(3,4,3)", "dimensions" },
   },
   doc = "conv_transpose2d in one dimension." },
-{ "im2col(Tensor self, int[] kernel_size, int[]? dilation=none, int[]? padding=none, int[]? stride=none) -> Tensor",
+{ "im2col(Tensor self, int[2] kernel_size >= 1, int[2]? dilation=1 >= 1, int[2]? padding=0 >= 0, int[2]? stride=1 >= 1) -> Tensor",
   kind = "window", shape = "im2col",
   window = {
-    size = "two(kernel_size, 1)", stride = "two(stride, 1)", padding = "two(padding, 0)", dilation = "two(dilation, 1)",
+    size = "kernel_size", stride = "stride", padding = "padding", dilation = "dilation",
   },
   loop = [[
     local kh, kw, columns = window.size[0], window.size[1], windows(1, self.shape[-1])
@@ -203,10 +182,10 @@ return {
     { "randn(2,3,5,5), 0", "kernel_size" },
   },
   doc = "The windows of images (N, C, H, W) as columns (N, C kh kw, L); F.unfold." },
-{ "col2im(Tensor self, int[] output_size, int[] kernel_size, int[]? dilation=none, int[]? padding=none, int[]? stride=none) -> Tensor",
+{ "col2im(Tensor self, int[2] output_size >= 1, int[2] kernel_size >= 1, int[2]? dilation=1 >= 1, int[2]? padding=0 >= 0, int[2]? stride=1 >= 1) -> Tensor",
   kind = "window", shape = "col2im",
   window = {
-    size = "two(kernel_size, 1)", stride = "two(stride, 1)", padding = "two(padding, 0)", dilation = "two(dilation, 1)",
+    size = "kernel_size", stride = "stride", padding = "padding", dilation = "dilation",
   },
   over = { { "ky", "window.size[0]" }, { "kx", "window.size[1]" } },
   map = [[
@@ -223,11 +202,10 @@ return {
     { "randn(2,26,9), 5, 3", "multiple" }, { "randn(2,27,8), 5, 3", "columns" }, { "randn(27), 5, 3", "dimensions" },
   },
   doc = "Columns (N, C kh kw, L) added up where they came from in images (N, C, *output_size); F.fold." },
-{ "max_pool2d_with_indices(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false, index_base) -> (Tensor, Tensor)",
+{ "max_pool2d_with_indices(Tensor self, int[2] kernel_size >= 1, int[2]? stride=kernel_size >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, bool ceil_mode=false, index_base) -> (Tensor, Tensor)",
   kind = "window", shape = "max_pool2d",
   window = {
-    size = "two(kernel_size, 1)", stride = "two(default_to(stride, kernel_size), 1)", padding = "two(padding, 0)",
-    dilation = "two(dilation, 1)",
+    size = "kernel_size", stride = "stride", padding = "padding", dilation = "dilation",
   },
   over = { { "ky", "window.size[0]" }, { "kx", "window.size[1]" } },
   map = [[
@@ -248,7 +226,7 @@ return {
     { "randn(2,3,1,6), 2", "larger than the padded input" }, { "randn(2,3,1,6), {2,1}, 1, {1,0}, {2,1}", "steps over" },
   },
   doc = "The largest element of every window, and its position in the flattened image (H W), from index_base. NaN wins, the last of several." },
-{ "max_pool2d_backward(Tensor grad_output, IndexTensor indices, int[] input_size, int[]? kernel_size=none, int[]? stride=none, int[]? padding=none, int[]? dilation=none, index_base) -> Tensor",
+{ "max_pool2d_backward(Tensor grad_output, IndexTensor indices, int[] input_size, int[2]? kernel_size=none >= 1, int[2]? stride=kernel_size >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, index_base) -> Tensor",
   kind = "window", shape = "max_pool2d_backward",
   window = {},
   store = "add", over = "grad_output.shape", start = "zeros_of(grad_output, input_size, none)",
@@ -266,7 +244,7 @@ return {
     { "randn(1,2,2,2), randn(1,2,2,2), {1,2,4,4}, 2", "integer" },
   },
   doc = "Derivative of max_pool2d_with_indices. Without kernel_size the windows are those of adaptive pooling." },
-{ "max_pool2d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false) -> Tensor",
+{ "max_pool2d(Tensor self, int[2] kernel_size >= 1, int[2]? stride=kernel_size >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, bool ceil_mode=false) -> Tensor",
   kind = "composite",
   expr = [[
     local y, positions = max_pool2d_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode, 0)
@@ -278,13 +256,13 @@ return {
     { "randn(2,3,6,6), 2, 2, 2", "half" }, { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6)", "argument 'kernel_size'" },
   },
   doc = "The largest element of every window; stride is kernel_size where not given." },
-{ "max_pool1d_with_indices(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false, index_base) -> (Tensor, Tensor)",
+{ "max_pool1d_with_indices(Tensor self, int[1] kernel_size >= 1, int[1]? stride=kernel_size >= 1, int[1]? padding=0 >= 0, int[1]? dilation=1 >= 1, bool ceil_mode=false, index_base) -> (Tensor, Tensor)",
   kind = "composite",
   expr = [[
-    local y, positions = max_pool2d_with_indices(image(self), pair(kernel_size, 1), pair(stride, 1), pair(padding, 0),
-      pair(dilation, 1), ceil_mode, index_base)
+    local y, positions = max_pool2d_with_indices(image(self), list(1, kernel_size[0]), list(1, stride[0]), list(0, padding[0]),
+      list(1, dilation[0]), ceil_mode, index_base)
     return squeeze(y, -2), squeeze(positions, -2)]],
-  check = { one_kernel_size, one_stride, one_padding, one_dilation, line_self },
+  check = { line_self },
   grad = "composite",
   reference = "max_pool1d_with_indices",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, 1, true" },
@@ -292,13 +270,13 @@ return {
     { "randn(2,3,6), 2, 2, 2", "half" }, { "randn(6), 2", "dimensions" }, { "randn(2,3,6)", "argument 'kernel_size'" },
   },
   doc = "max_pool2d_with_indices in one dimension." },
-{ "max_pool1d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, int[]? dilation=none, bool ceil_mode=false) -> Tensor",
+{ "max_pool1d(Tensor self, int[1] kernel_size >= 1, int[1]? stride=kernel_size >= 1, int[1]? padding=0 >= 0, int[1]? dilation=1 >= 1, bool ceil_mode=false) -> Tensor",
   kind = "composite",
   expr = [[
-    local y, positions = max_pool2d_with_indices(image(self), pair(kernel_size, 1), pair(stride, 1), pair(padding, 0),
-      pair(dilation, 1), ceil_mode, 0)
+    local y, positions = max_pool2d_with_indices(image(self), list(1, kernel_size[0]), list(1, stride[0]), list(0, padding[0]),
+      list(1, dilation[0]), ceil_mode, 0)
     return squeeze(y, -2)]],
-  check = { one_kernel_size, one_stride, one_padding, one_dilation, line_self },
+  check = { line_self },
   grad = "composite",
   reference = "max_pool1d",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, 1, true" },
@@ -306,11 +284,10 @@ return {
     { "randn(2,3,6), 2, 2, 2", "half" }, { "randn(6), 2", "dimensions" }, { "randn(2,3,6)", "argument 'kernel_size'" },
   },
   doc = "max_pool2d in one dimension." },
-{ "avg_pool2d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
+{ "avg_pool2d(Tensor self, int[2] kernel_size >= 1, int[2]? stride=kernel_size >= 1, int[2]? padding=0 >= 0, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
   kind = "window", shape = "avg_pool2d",
   window = {
-    size = "two(kernel_size, 1)", stride = "two(default_to(stride, kernel_size), 1)", padding = "two(padding, 0)",
-    dilation = "list(1, 1)",
+    size = "kernel_size", stride = "stride", padding = "padding", dilation = "list(1, 1)",
   },
   over = { { "ky", "window.size[0]" }, { "kx", "window.size[1]" } },
   map = [[
@@ -333,11 +310,10 @@ return {
     { "randn(2,3,6,6), 2, 2, 0, false, true, 0", "divisor_override" },
   },
   doc = "The mean of every window; stride is kernel_size where not given." },
-{ "avg_pool2d_backward(Tensor grad_output, int[] input_size, int[] kernel_size, int[]? stride=none, int[]? padding=none, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
+{ "avg_pool2d_backward(Tensor grad_output, int[] input_size, int[2] kernel_size >= 1, int[2]? stride=kernel_size >= 1, int[2]? padding=0 >= 0, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
   kind = "window", shape = "avg_pool2d_backward",
   window = {
-    size = "two(kernel_size, 1)", stride = "two(default_to(stride, kernel_size), 1)", padding = "two(padding, 0)",
-    dilation = "list(1, 1)",
+    size = "kernel_size", stride = "stride", padding = "padding", dilation = "list(1, 1)",
   },
   over = { { "ky", "window.size[0]" }, { "kx", "window.size[1]" } },
   map = [[
@@ -361,13 +337,13 @@ return {
     { "randn(2,3,3,3)", "argument 'input_size'" },
   },
   doc = "Derivative of avg_pool2d." },
-{ "avg_pool1d(Tensor self, int[] kernel_size, int[]? stride=none, int[]? padding=none, bool ceil_mode=false, bool count_include_pad=true) -> Tensor",
+{ "avg_pool1d(Tensor self, int[1] kernel_size >= 1, int[1]? stride=kernel_size >= 1, int[1]? padding=0 >= 0, bool ceil_mode=false, bool count_include_pad=true) -> Tensor",
   kind = "composite",
   expr = [[
-    local y = avg_pool2d(image(self), pair(kernel_size, 1), pair(stride, 1), pair(padding, 0), ceil_mode,
+    local y = avg_pool2d(image(self), list(1, kernel_size[0]), list(1, stride[0]), list(0, padding[0]), ceil_mode,
       count_include_pad, none)
     return squeeze(y, -2)]],
-  check = { one_kernel_size, one_stride, one_padding, line_self },
+  check = { line_self },
   grad = "composite",
   reference = "avg_pool1d",
   samples = { "randn(2,3,6), 2", "randn(3,7), 3, 2, 1, true, false" },
@@ -375,7 +351,7 @@ return {
     { "randn(2,3,6), 2, 2, 2", "half" }, { "randn(6), 2", "dimensions" }, { "randn(2,3,6)", "argument 'kernel_size'" },
   },
   doc = "avg_pool2d in one dimension." },
-{ "adaptive_avg_pool2d(Tensor self, int[] output_size) -> Tensor",
+{ "adaptive_avg_pool2d(Tensor self, int[2] output_size >= -1) -> Tensor",
   kind = "window", shape = "adaptive_avg_pool2d",
   window = {},
   over = { { "ky", "floor_divide(self.shape[-2] - 1, sizes[-2]) + 2" }, { "kx", "floor_divide(self.shape[-1] - 1, sizes[-1]) + 2" } },
@@ -417,11 +393,11 @@ return {
     { "randn(2,3,3,4)", "argument 'input_size'" },
   },
   doc = "Derivative of adaptive_avg_pool2d." },
-{ "adaptive_avg_pool1d(Tensor self, int[] output_size) -> Tensor",
+{ "adaptive_avg_pool1d(Tensor self, int[1] output_size >= -1) -> Tensor",
   kind = "composite",
   expr = [[
-    return squeeze(adaptive_avg_pool2d(image(self), pair(output_size, 1)), -2)]],
-  check = { one_output_size, line_self },
+    return squeeze(adaptive_avg_pool2d(image(self), list(1, output_size[0])), -2)]],
+  check = { line_self },
   grad = "composite",
   reference = "adaptive_avg_pool1d",
   samples = { "randn(2,3,7), 3", "randn(3,5), 1" },
@@ -429,7 +405,7 @@ return {
     { "randn(6), 2", "dimensions" }, { "randn(2,3,6), {1,2}", "output_size" }, { "randn(2,3,6)", "argument 'output_size'" },
   },
   doc = "adaptive_avg_pool2d in one dimension." },
-{ "adaptive_max_pool2d_with_indices(Tensor self, int[] output_size, index_base) -> (Tensor, Tensor)",
+{ "adaptive_max_pool2d_with_indices(Tensor self, int[2] output_size >= -1, index_base) -> (Tensor, Tensor)",
   kind = "window", shape = "adaptive_max_pool2d",
   window = {},
   over = { { "ky", "floor_divide(self.shape[-2] - 1, sizes[-2]) + 2" }, { "kx", "floor_divide(self.shape[-1] - 1, sizes[-1]) + 2" } },
@@ -447,7 +423,7 @@ return {
     { "randn(6), 2", "dimensions" }, { "randn(2,3,6,6), {1,2,3}", "output_size" }, { "randn(2,3,6,6)", "argument 'output_size'" },
   },
   doc = "The largest elements of output_size windows that cover the image, and their positions in it (H W)." },
-{ "adaptive_max_pool2d(Tensor self, int[] output_size) -> Tensor",
+{ "adaptive_max_pool2d(Tensor self, int[2] output_size >= -1) -> Tensor",
   kind = "composite",
   expr = [[
     local y, positions = adaptive_max_pool2d_with_indices(self, output_size, 0)

@@ -42,7 +42,7 @@ return {
   samples = { "0, 12", "1, 2, 0.25", "5, 0, -2" },
   errors = { { "0, 5, 0", "step must not be 0" }, { "0, 5, -1", "sign" }, { "0, 0/0", "finite" } },
   doc = "start, start + step, … below stop. int64 if all three are integral, else the default float dtype." },
-{ "linspace(Scalar start, Scalar stop, int steps, dtype? dtype=none, device? device=none) -> Tensor",
+{ "linspace(Scalar start, Scalar stop, int steps >= 0, dtype? dtype=none, device? device=none) -> Tensor",
   kind = "factory", shape = "linspace",
   loop = [[
     local n = sizes[0]

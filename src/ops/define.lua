@@ -30,10 +30,6 @@ return {
 
   -- ---- one dimension as two ------------------------------------------------------------------------
   image = { "x", "unsqueeze(x, -2)" },
-  pair = { "v, fill", "when(given(v), list(fill, v[0]), none)" },
-
-  -- A list of two: v twice if it is one number, `fill` twice if it is none.
-  two = { "v, fill", "when(given(v), when(equal(length(v), 1), list(v[0], v[0]), v), list(fill, fill))" },
   larger = { "a, b", "when(ge(a, b), a, b)" },
 
   -- ---- sums and reductions -------------------------------------------------------------------------
@@ -46,18 +42,16 @@ return {
   reduce_expand = { "grad, shape, dim, keepdim", "expand(unreduced(grad, shape, dim, keepdim), shape)" },
   mean_backward = { "grad, shape, dim, keepdim",
     "reduce_expand(grad * (grad.numel / product(shape)), shape, dim, keepdim)" },
-  -- Over all dimensions a reduction forgets keepdim: its result is put back here.
-  over = { "reduced, shape, dim", "when(given(dim), reduced, unreduced(reduced, shape, dim, false))" },
   amax_backward = { "grad, self, result, dim, keepdim", [[
     local g, top = unreduced(grad, self.shape, dim, keepdim), unreduced(result, self.shape, dim, keepdim)
     local same = eq(self, top)
-    return where(same, g / over(sum(same, dim, true), self.shape, dim), 0)]] },
+    return where(same, g / sum(same, dim, true), 0)]] },
   logsumexp_backward = { "grad, self, result, dim, keepdim", [[
     local top = unreduced(result, self.shape, dim, keepdim)
     return exp(self - top) * unreduced(grad, self.shape, dim, keepdim)]] },
   var_backward = { "grad, self, dim, correction, keepdim", [[
     local n = self.numel / when(equal(grad.numel, 0), 1, grad.numel)
-    local centred = self - over(mean(self, dim, true), self.shape, dim)
+    local centred = self - mean(self, dim, true)
     return centred * (2 / (n - correction)) * unreduced(grad, self.shape, dim, keepdim)]] },
   -- Of max_dim and its kin: grad put where the values came from.
   index_backward = { "grad, shape, dim, index, keepdim, index_base", [[

@@ -44,7 +44,7 @@ local function make(what, kind, args, more)
   local known = graph.by_key[key]
   if known then return known end
   local node = setmetatable({ id = #graph + 1, what = what, kind = kind, args = args, more = more, c = false, field = false,
-    on_write = false, branches = false, count = false }, Node) -- all fields: others are asked of Node.__index
+    on_write = false, branches = false, count = false, values = false }, Node) -- all fields: others are asked of Node.__index
   graph[#graph + 1], graph.by_key[key] = node, node
   return node
 end
@@ -110,9 +110,20 @@ local constant = {
   lt = function(a, b) return a < b end, le = function(a, b) return a <= b end,
   gt = function(a, b) return a > b end, ge = function(a, b) return a >= b end,
 }
+-- An enum argument is compared with one of its words.
+local function enum_is(name, a, word)
+  if name ~= "eq" and name ~= "ne" then fail("words can be equal or not, no more") end
+  for i, value in ipairs(a.values) do
+    if value == word then return make("cond_" .. name, "condition", { a, i - 1 }) end
+  end
+  fail("'%s' is none of the words %s", tostring(word), table.concat(a.values, ", "))
+end
+
 local function comparison(name)
   return function(a, b)
     if is_tensor(a) or is_tensor(b) then return make("op", "tensor", { a, b }, name) end
+    if kind(a) == "enum" then return enum_is(name, a, b) end
+    if kind(b) == "enum" then return enum_is(name, b, a) end
     if kind(a) == "string" or kind(b) == "string" then
       if name ~= "eq" and name ~= "ne" then fail("texts can be equal or not, no more") end
       return make("text_" .. name, "condition", { a, b })

@@ -45,7 +45,11 @@ local function check_expression(op, what, text, ops, count, extra)
   graph = expr.graph(function(name)
     if extra and extra[name] then return graph.node("leaf", extra[name], {}, name) end
     local a = op.index[name]
-    if a then return graph.node("leaf", formula.kind_of[a.type], {}, name) end
+    if a then
+      local leaf = graph.node("leaf", formula.kind_of[a.type], {}, name)
+      leaf.values = a.values or false
+      return leaf
+    end
   end, ops, define)
   local ok, results = pcall(graph.evaluate, text, op.place)
   if not ok then schema.fail(op, what .. ": " .. tostring(results)) end

@@ -11,7 +11,7 @@ local M = {}
 
 local kind_of = {
   TENSOR = "tensor", OPERAND = "any", SCALAR = "number", INT = "number", DIM = "number", INDEX = "number",
-  INDEX_BASE = "number", FLOAT = "number", BOOL = "number", INTS = "list", DIMS = "list", TENSORS = "tensors",
+  ENUM = "enum", INDEX_BASE = "number", FLOAT = "number", BOOL = "number", INTS = "list", DIMS = "list", TENSORS = "tensors",
   STRING = "string", DTYPE = "number", DEVICE = "number", GENERATOR = "number",
 }
 M.kind_of = kind_of
@@ -51,6 +51,7 @@ function M.backward(op, by_name, helpers)
       local a = op.index[name]
       if a then
         local node = load(("moth_node_arg(node, %d"):format(a.at), kind_of[a.type], a.at)
+        node.values = a.values or false
         if a.type == "TENSOR" then
           node.field = function(field)
             if not geometry_of[field] then return nil end

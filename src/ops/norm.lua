@@ -113,7 +113,7 @@ return {
     { "randn(2,3), {}", "normalized_shape" },
   },
   doc = "self / sqrt(mean of its squares over the last dimensions + eps), times weight; eps is the dtype's by default." },
-{ "native_group_norm(Tensor self, Tensor? weight, Tensor? bias, int groups, float eps) -> (Tensor, Tensor, Tensor)",
+{ "native_group_norm(Tensor self, Tensor? weight, Tensor? bias, int groups >= 1, float eps) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "group_norm", stats = 1, amp = "high",
   decompose = [[
     local x = reshape(self, list(self.shape[0], groups, -1))
@@ -133,7 +133,7 @@ return {
     { "randn(4), nil, nil, 2, 1e-5", "channels" }, { "randn(2,4), nil, nil, 0, 1e-5", "groups" },
   },
   doc = "group_norm, with the mean and 1 / sqrt(variance + eps) of each group (N, groups)." },
-{ "group_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int groups, int need) -> (Tensor, Tensor, Tensor)",
+{ "group_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int groups >= 1, int need) -> (Tensor, Tensor, Tensor)",
   kind = "fused", shape = "group_norm_backward",
   decompose = [[
     local grouped = list(self.shape[0], groups, -1)
@@ -151,7 +151,7 @@ return {
     { "randn(2,4), randn(2,4), randn(2,1), rand(2,2), rand(4), 2, 7", "mean" },
   },
   doc = "Gradients of group_norm's input, weight and bias; need says by bits which, the others are empty." },
-{ "group_norm(Tensor self, int num_groups, Tensor? weight=none, Tensor? bias=none, float eps=1e-05) -> Tensor",
+{ "group_norm(Tensor self, int num_groups >= 1, Tensor? weight=none, Tensor? bias=none, float eps=1e-05) -> Tensor",
   kind = "composite",
   expr = [[
     local y, mean, rstd = native_group_norm(self, weight, bias, num_groups, eps)

@@ -9,7 +9,7 @@ local M = {}
 M.types = { -- schema type -> MothType
   Tensor = "TENSOR", Mask = "TENSOR", IndexTensor = "TENSOR", Operand = "OPERAND", Scalar = "SCALAR", int = "INT", Dim = "DIM", Index = "INDEX",
   index_base = "INDEX_BASE", float = "FLOAT", bool = "BOOL", ["int[]"] = "INTS", ["Dim[]"] = "DIMS",
-  ["Tensor[]"] = "TENSORS", string = "STRING", dtype = "DTYPE", device = "DEVICE", Generator = "GENERATOR",
+  ["Tensor[]"] = "TENSORS", string = "STRING", enum = "ENUM", dtype = "DTYPE", device = "DEVICE", Generator = "GENERATOR",
 }
 
 M.families = { "pointwise", "activation", "create", "view", "reduce", "linalg", "index", "sort", "nn", "norm", "conv",
@@ -24,27 +24,74 @@ local function split_args(text)
   local out, depth, from = {}, 0, 1
   for i = 1, #text do
     local c = text:sub(i, i)
-    if c == "(" then depth = depth + 1 elseif c == ")" then depth = depth - 1
+    if c == "(" or c == "[" then depth = depth + 1 elseif c == ")" or c == "]" then depth = depth - 1
     elseif c == "," and depth == 0 then out[#out + 1] = text:sub(from, i - 1); from = i + 1 end
   end
   if text:sub(from):match("%S") then out[#out + 1] = text:sub(from) end
   return out
 end
 
+-- "int[2]? stride=1 >= 1": what stands behind the default. The argument without it, low, high, low is excluded.
+local function parse_range(op, text)
+  local rest, low, high = text:match("^(.-)%s+in%s*%[(.-),(.-)%]$")
+  local operator
+  if not rest then
+    rest, operator, low = text:match("^(.-)%s+(>=?)%s*(%-?[%d.]+)$")
+    high = "inf"
+  end
+  if not rest then return text end
+  low, high = tonumber(low), high == "inf" and math.huge or tonumber(high)
+  if not low or not high then fail(op, "cannot read the range of argument '" .. text .. "'") end
+  return rest, low, high, operator == ">"
+end
+
+-- An argument is `type name`, then, each if it has one: `=default`, a range (`in [low,high]`, `>= low`, `> low`) for
+-- numbers and the elements of lists, `of result` (a Dim of the result, which has one dimension more than the first
+-- tensor), `repeated` (a Dim[] may name a dimension twice). Types may have `?` (may be none) and `!` (written to).
+-- int[2] takes one number for both; its default is a number for both, or the name of another argument.
+-- src/dispatch/canonical.c does to arguments what their types say.
 local function parse_arg(op, text)
   text = text:match("^%s*(.-)%s*$")
   if text == "index_base" then
-    return { name = "index_base", type = "INDEX_BASE", default = "0" }
+    return { name = "index_base", type = "INDEX_BASE", written = "index_base", default = "0" }
   end
+  local a = {}
+  local function word(pattern)
+    local rest = text:match("^(.-)%s+" .. pattern .. "$")
+    text = rest or text
+    return rest ~= nil
+  end
+  a.repeats, a.of_result = word "repeated", word "of result"
+  text, a.low, a.high, a.open = parse_range(op, text)
   local head, default = text:match("^(.-)%s*=%s*(.+)$")
   head = head or text
   local ty, name = head:match("^(%S+)%s+([%a_][%w_]*)$")
   if not ty then fail(op, "cannot read argument '" .. text .. "'") end
-  local mutated, optional = ty:find("!", 1, true) ~= nil, ty:find("?", 1, true) ~= nil
+  a.name, a.default = name, default
+  a.mutated, a.optional = ty:find("!", 1, true) ~= nil, ty:find("?", 1, true) ~= nil
   ty = ty:gsub("[!?]", "")
-  local enum = M.types[ty]
-  if not enum then fail(op, "unknown type '" .. ty .. "'") end
-  return { name = name, type = enum, written = ty, default = default, optional = optional, mutated = mutated }
+  local values = ty:match("^enum(%b())$")
+  if values then
+    a.values, ty = {}, "enum"
+    for value in values:gmatch("'([%w_]+)'") do a.values[#a.values + 1] = value end
+    if #a.values < 2 then fail(op, "enum of argument '" .. name .. "' needs values, as in enum('mean','sum')") end
+  end
+  local count = ty:match("^int%[(%d+)%]$")
+  if count then a.count, ty = tonumber(count), "int[]" end
+  a.type, a.written = M.types[ty], ty
+  if not a.type then fail(op, "unknown type '" .. ty .. "'") end
+  if a.low and not (a.type == "FLOAT" or a.type == "INT" or a.count) then
+    fail(op, ("argument '%s': a range is for int, float and int[n]"):format(name))
+  end
+  if (a.repeats and a.type ~= "DIMS") or (a.of_result and a.type ~= "DIM") then
+    fail(op, ("argument '%s': `repeated` is for Dim[], `of result` for Dim"):format(name))
+  end
+  if a.values and default and default ~= "none" then
+    local known = false
+    for _, value in ipairs(a.values) do known = known or default == "'" .. value .. "'" end
+    if not known then fail(op, ("the default %s of argument '%s' is none of its values"):format(default, name)) end
+  end
+  return a
 end
 
 local function parse(op)
@@ -56,6 +103,14 @@ local function parse(op)
     op.args[#op.args + 1] = a
     a.at = #op.args - 1
     op.index[a.name] = a
+  end
+  for _, a in ipairs(op.args) do -- int[2] stride=kernel_size
+    if a.count and a.default and a.default ~= "none" and not tonumber(a.default) then
+      a.like = op.index[a.default]
+      if not (a.like and a.like.count == a.count) then
+        fail(op, ("the default %s of argument '%s' is no number and no int[%d]"):format(a.default, a.name, a.count))
+      end
+    end
   end
   op.returns_self = results == "self"
   if results == "()" then
@@ -272,6 +327,18 @@ local function check_grad(op)
   op.grad = formulas
 end
 
+--- Marks what canonical.c is to do: arg.all, and op.canonical, the arguments (from 0) that it looks at.
+local function canonical(op)
+  op.canonical = {}
+  for _, a in ipairs(op.args) do
+    a.all = a.type == "DIMS" and op.kind == "reduce"
+    if a.type == "DIM" or a.type == "DIMS" or a.type == "INDEX" or a.type == "ENUM" or a.count or a.low
+      or a.written == "Mask" or a.written == "IndexTensor" then
+      op.canonical[#op.canonical + 1] = a.at
+    end
+  end
+end
+
 --- All records, in order, checked: { name, args, kind, ... , place = "src/ops/x.lua:12" }; and by name.
 function M.load(dir)
   local ops, by_name = {}, {}
@@ -293,6 +360,7 @@ function M.load(dir)
       for _, a in ipairs(op.kind == "pointwise" and op.args or {}) do
         if a.written == "Mask" then op.cond = a.name end
       end
+      canonical(op)
       op.errors = op.errors or {} -- beside those that the specs make of the schema (spec/ops/errors_spec.lua)
       by_name[op.name] = op
       op.id = #ops

@@ -36,7 +36,7 @@ return {
   samples = { "randn(3,6), 2", "randn(4,3), 3, 1, true" },
   errors = { { "randn(2), 1, 2", "out of range" }, { "randn(2), 3", "k must be" }, { "randn(2), 0", "k must be" } },
   doc = "The k-th smallest element along dim (k counts from 1), and its position." },
-{ "pad(Tensor self, int[] pad, string mode='constant', Scalar value=0) -> Tensor",
+{ "pad(Tensor self, int[] pad, enum('constant','reflect','replicate','circular') mode='constant', Scalar value=0) -> Tensor",
   kind = "composite",
   grad = "composite",
   reference = "pad",
@@ -51,7 +51,7 @@ return {
   doc = "self with pad[1] elements before and pad[2] after along its last dimension, pad[3] and pad[4] along the \z
     one before, and so on. mode: constant, reflect (the edge is not repeated), replicate or circular. \z
     Negative numbers cut." },
-{ "roll(Tensor self, int[] shifts, Dim[]? dims=none) -> Tensor",
+{ "roll(Tensor self, int[] shifts, Dim[]? dims=none repeated) -> Tensor",
   kind = "composite",
   grad = "composite",
   reference = "roll",
@@ -59,7 +59,7 @@ return {
   errors = { { "randn(3), {1,2}, 1", "as many" }, { "randn(3), 1, 2", "out of range" } },
   doc = "Elements moved by shifts along dims, those that fall out come in on the other side; without dims: of \z
     the flattened tensor." },
-{ "repeat_interleave(Tensor self, int repeats, Dim? dim=none) -> Tensor",
+{ "repeat_interleave(Tensor self, int repeats >= 0, Dim? dim=none) -> Tensor",
   kind = "composite",
   grad = "composite",
   reference = "repeat_interleave",

@@ -26,6 +26,7 @@ local c_param = {
   INDEX_BASE = { "int64_t %s", "moth_v_int(%s)" }, FLOAT = { "double %s", "moth_v_float(%s)" }, BOOL = { "bool %s", "moth_v_bool(%s)" },
   INTS = { "const int64_t *%s, int n_%s", "moth_v_ints(%s, (uint32_t)n_%s)" }, DIMS = { "const int64_t *%s, int n_%s", "moth_v_ints(%s, (uint32_t)n_%s)" },
   TENSORS = { "MothTensor **%s, int n_%s", "moth_v_tensors(%s, (uint32_t)n_%s)" }, STRING = { "const char *%s", "moth_v_string(%s)" },
+  ENUM = { "const char *%s", "moth_v_string(%s)" },
   DTYPE = { "MothValue %s", "%s" }, DEVICE = { "MothValue %s", "%s" }, GENERATOR = { "MothGenerator *%s", "moth_v_generator(%s)" },
 }
 local as_value_if_optional = { INT = true, DIM = true, INDEX = true, INTS = true, DIMS = true, FLOAT = true, BOOL = true }
@@ -35,7 +36,7 @@ local unpack_as = {
   INT = "int64_t %s = (c)->args[%d].u.i", DIM = "int64_t %s = (c)->args[%d].u.i", INDEX = "int64_t %s = (c)->args[%d].u.i",
   INDEX_BASE = "int64_t %s = (c)->args[%d].u.i", FLOAT = "double %s = (c)->args[%d].u.d", BOOL = "bool %s = (c)->args[%d].u.b",
   INTS = "MothValue %s = (c)->args[%d]", DIMS = "MothValue %s = (c)->args[%d]", TENSORS = "MothValue %s = (c)->args[%d]",
-  STRING = "const char *%s = (c)->args[%d].u.s", DTYPE = "MothValue %s = (c)->args[%d]", DEVICE = "MothValue %s = (c)->args[%d]",
+  STRING = "const char *%s = (c)->args[%d].u.s", ENUM = "int %s = (int)(c)->args[%d].u.i", DTYPE = "MothValue %s = (c)->args[%d]", DEVICE = "MothValue %s = (c)->args[%d]",
   GENERATOR = "MothGenerator *%s = (c)->args[%d].u.g",
 }
 
@@ -51,6 +52,13 @@ local function default_value(op, a)
   if d == nil or d == "none" then return "{{.i = 0}, MOTH_V_NONE, 0}" end
   if a.type == "FLOAT" then return ("{{.d = %s}, MOTH_V_FLOAT, 0}"):format(d) end
   if a.type == "BOOL" then return ("{{.i = %s}, MOTH_V_BOOL, 0}"):format(d == "true" and 1 or 0) end
+  if a.like then return "{{.i = 0}, MOTH_V_NONE, 0}" end
+  if a.count then return ("{{.ints = (const int64_t[]){%s}}, MOTH_V_INTS, %d}"):format((d .. ", "):rep(a.count):sub(1, -3), a.count) end
+  if a.type == "ENUM" then
+    for i, word in ipairs(a.values) do
+      if d == "'" .. word .. "'" then return ("{{.i = %d}, MOTH_V_INT, 0}"):format(i - 1) end
+    end
+  end
   if a.type == "STRING" then return ('{{.s = "%s"}, MOTH_V_STRING, 0}'):format(d:match("^'(.*)'$")) end
   local n = tonumber(d)
   if not n then schema.fail(op, "cannot read the default '" .. d .. "'") end
@@ -119,8 +127,24 @@ local function write_headers(ops, write)
   return text
 end
 
+-- MOTH_REDUCTION_MEAN = 0, …: the values of enum arguments, by the argument's name.
+local function enum_constants(ops)
+  local names, known = {}, {}
+  for _, op in ipairs(ops) do
+    for _, a in ipairs(op.args) do
+      for i, value in ipairs(a.values or {}) do
+        local name = ("MOTH_%s_%s"):format(a.name:upper(), value:upper())
+        if not known[name] then names[#names + 1] = ("%s = %d"):format(name, i - 1) end
+        if (known[name] or i) ~= i then schema.fail(op, ("'%s' of enum %s is at another place elsewhere"):format(value, a.name)) end
+        known[name] = i
+      end
+    end
+  end
+  return "enum { " .. table.concat(names, ", ") .. " };\n"
+end
+
 local function write_unpack(ops, write)
-  local t = { banner, "/* MOTH_UNPACK_<OP>(c): the arguments of a call as locals of their names. Tags were checked when the\n * call was made. */\n#ifndef MOTH_UNPACK_H\n#define MOTH_UNPACK_H\n" }
+  local t = { banner, "/* MOTH_UNPACK_<OP>(c): the arguments of a call as locals of their names. Tags were checked when the\n * call was made. */\n#ifndef MOTH_UNPACK_H\n#define MOTH_UNPACK_H\n", enum_constants(ops) }
   for _, op in ipairs(ops) do
     local parts = {}
     for i, a in ipairs(op.args) do
@@ -157,7 +181,7 @@ local function node_name(op)
 end
 
 local function write_family(ops, write)
-  local t = { banner, ('#include "autograd/node.h"\n#include "dispatch/dispatch.h"\n#include "ops/%s.h"\n'):format(ops.name) }
+  local t = { banner, ('#include <math.h>\n\n#include "autograd/node.h"\n#include "dispatch/dispatch.h"\n#include "ops/%s.h"\n'):format(ops.name) }
   local symbols = {}
   local function declare(text) if not symbols[text] then symbols[text] = true; t[#t + 1] = text end end
   for _, op in ipairs(ops) do
@@ -169,8 +193,22 @@ local function write_family(ops, write)
   for _, op in ipairs(ops) do
     local args = {}
     for _, a in ipairs(op.args) do
-      args[#args + 1] = ('  {"%s", MOTH_T_%s, %s, %s, %s, %s},'):format(a.name, a.type, a.optional and "true" or "false",
-        a.default and "true" or "false", a.mutated and "true" or "false", default_value(op, a))
+      local fields = { (".name = %q, .type = MOTH_T_%s, .like = %d, .def = %s"):format(a.name, a.type,
+        a.like and a.like.at or -1, default_value(op, a)) }
+      local function field(name, value) if value then fields[#fields + 1] = ("%s = %s"):format(name, tostring(value)) end end
+      for _, flag in ipairs({ "optional", "mutated", "of_result", "repeats", "all", "open" }) do
+        field("." .. flag, a[flag])
+      end
+      field(".has_default", a.default and true)
+      field(".holds", a.written == "Mask" and "MOTH_HOLDS_BOOL" or a.written == "IndexTensor" and "MOTH_HOLDS_POSITIONS")
+      field(".count", a.count)
+      field(".bounded", a.low and true)
+      field(".low", a.low)
+      field(".high", a.high and (a.high == math.huge and "INFINITY" or ("%.17g"):format(a.high)))
+      if a.values then
+        field(".values", ("(const char *const[]){%s, NULL}"):format('"' .. table.concat(a.values, '", "') .. '"'))
+      end
+      args[#args + 1] = "  {" .. table.concat(fields, ", ") .. "},"
     end
     t[#t + 1] = ("static const MothArg args_%s[] = {\n%s\n};"):format(op.name, table.concat(args, "\n"))
     if op.backward then
@@ -194,6 +232,9 @@ local function write_family(ops, write)
     field("place", '"' .. op.place .. '"')
     field("args", "args_" .. op.name)
     field("nargs", #op.args)
+    local canonical = 0
+    for _, at in ipairs(op.canonical) do canonical = canonical + 2 ^ at end
+    field("canonical", ("0x%xu"):format(canonical))
     field("nresults", op.nresults)
     field("kind", "MOTH_KIND_" .. op.kind:upper())
     field("memory", "MOTH_MEMORY_" .. op.memory:upper())
@@ -580,7 +621,10 @@ local function write_lua(ops, write)
   t[#t + 1] = "  classes = " .. quote(classes) .. ","
   for _, op in ipairs(ops) do
     local args = {}
-    for i, a in ipairs(op.args) do args[i] = { name = a.name, type = a.type, optional = a.optional, default = a.default, mutated = a.mutated } end
+    for i, a in ipairs(op.args) do
+      args[i] = { name = a.name, type = a.values and "STRING" or a.type, values = a.values, count = a.count, optional = a.optional,
+        default = a.default, mutated = a.mutated }
+    end
     local r = { name = op.name, schema = op.schema, place = op.place, family = op.family, args = args,
       nresults = op.nresults, returns_self = op.returns_self, grad = op.grad, amp = op.amp or "keep", cond = op.cond,
       dtypes = op.dtypes or (op.promote == "float" and "float") or nil, errors = op.errors,

@@ -57,6 +57,15 @@ function M.canonical(record, given)
     elseif a.type == "TENSORS" and is_tensor(v) then
       v = { v }
     end
+    if a.count then -- int[2]: its default where there is none, one number for both
+      local default = a.default ~= "none" and (values[a.default] or { tonumber(a.default) })
+      if default and (v == nil or #v == 0) then v = default end
+      if v and #v == 1 then
+        local number = v[1]
+        v = {}
+        for i = 1, a.count do v[i] = number end
+      end
+    end
     values[a.name] = v
   end
   return values
