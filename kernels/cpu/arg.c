@@ -1,11 +1,11 @@
 /* argmax, argmin, max_dim, min_dim and cumsum: along one dimension of a row-major tensor, seen as
- * outer x n x inner. A single long row is cut into pieces whose winners play again. */
+ * outer x n x inner. A single long row is cut into chunks whose winners are then compared. */
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
 #include "unpack.h"
 
-enum { PIECE = 65536, BLOCK = 256 };
+enum { CHUNK = 65536, BLOCK = 256 };
 
 typedef struct Scan {
   const MothKernels *k;
@@ -49,22 +49,22 @@ static void scan_run(Scan *s) {
 
 /* One row of n elements: the position in s->pos[0] and, if asked for, the value. */
 static MothStatus scan_long(Scan *s, int64_t n) {
-  int64_t pieces = n / PIECE, last = pieces * PIECE;
-  size_t count = (size_t)pieces + 1, bytes = count * (sizeof(int64_t) + (size_t)s->itemsize);
+  int64_t chunks = n / CHUNK, last = chunks * CHUNK;
+  size_t count = (size_t)chunks + 1, bytes = count * (sizeof(int64_t) + (size_t)s->itemsize);
   int64_t *pos = moth_alloc(bytes), winner;
   if (!pos)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu partial results", count);
   char *values = (char *)(pos + count);
   Scan part = *s;
-  part.split = (MothSplit){pieces, PIECE, 1};
+  part.split = (MothSplit){chunks, CHUNK, 1};
   part.pos = pos;
   part.out = values;
   scan_run(&part);
   if (last < n)
-    s->k->arg_rows(s->min, s->in + last * s->itemsize, 1, n - last, pos + pieces,
-                   values + pieces * s->itemsize);
-  s->k->arg_rows(s->min, values, 1, pieces + (last < n), &winner, s->out);
-  s->pos[0] = winner * PIECE + pos[winner];
+    s->k->arg_rows(s->min, s->in + last * s->itemsize, 1, n - last, pos + chunks,
+                   values + chunks * s->itemsize);
+  s->k->arg_rows(s->min, values, 1, chunks + (last < n), &winner, s->out);
+  s->pos[0] = winner * CHUNK + pos[winner];
   moth_free(pos, bytes);
   return MOTH_OK;
 }
@@ -85,7 +85,7 @@ static MothStatus arg_run(const MothTensor *t, int dim, bool min, int64_t base, 
   if (dim >= 0)
     s.split = moth_cpu_split(in, dim);
   MothStatus status = MOTH_OK;
-  if (s.split.outer == 1 && s.split.inner == 1 && s.split.n >= 2 * PIECE)
+  if (s.split.outer == 1 && s.split.inner == 1 && s.split.n >= 2 * CHUNK)
     status = scan_long(&s, s.split.n);
   else
     scan_run(&s);

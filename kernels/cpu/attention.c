@@ -1,8 +1,7 @@
-/* scaled_dot_product_attention: tiles of QUERIES x KEYS scores, made by one matrix product and used up
- * by others while they are in cache; no L x S matrix exists. Forward is the softmax that goes on (Milakov
- * and Gimelshein): each row keeps its maximum and sum so far, and its result is scaled when the maximum
- * moves. Backward makes the weights again from scores and the logarithm of the sum (Dao et al.,
- * "FlashAttention").
+/* scaled_dot_product_attention in tiles of QUERIES x KEYS scores, which one matrix product writes and others
+ * read while they are in cache; there is no L x S matrix. Forward is the online softmax (Milakov and
+ * Gimelshein): each row keeps its maximum and sum so far, and its result is rescaled when the maximum
+ * changes. Backward recomputes the weights from the scores and the log-sum-exp (Dao et al., "FlashAttention").
  *
  * Tiles and tasks depend on shapes alone, each result is written by one task, and a task's tiles come in
  * order: the same bits for any number of threads. float16 and bfloat16 go through float32. */
@@ -16,56 +15,56 @@
 #include "kernels/cpu/util.h"
 #include "unpack.h"
 
-/* STEP: between rows of scores, away from powers of two */
-enum { QUERIES = 128, KEYS = 256, STEP = KEYS + 32, PIECES = 8 };
+/* SCORE_ROW: stride of rows of scores, not a power of two, for the cache's sets */
+enum { QUERIES = 128, KEYS = 256, SCORE_ROW = KEYS + 32, CHUNKS = 8 };
 
-/* (B, H, T, D) in the compute dtype, rows of D elements side by side. */
+/* (B, H, T, D) in the compute dtype; the D elements of a row are contiguous. */
 typedef struct Heads {
   MothTensor *t;
   char *data;
-  int64_t batch, head, row; /* steps, in bytes; row: in elements */
+  int64_t batch, head, row; /* strides: batch and head in bytes, row in elements */
 } Heads;
 
 typedef struct Attention {
   const MothAttentionRows *rows;
-  const MothKernels *kernels; /* of dtype: for dropout's numbers */
+  const MothKernels *kernels; /* of dtype: for dropout's random numbers */
   MothDType dtype;
   int64_t size, B, H, K, L, S, E, V;
-  Heads q, k, v, o, grad; /* o: output; grad: of the output */
+  Heads q, k, v, o, grad; /* o: output; grad: gradient of the output */
   Heads dq, dk, dv;
   MothTensor *mask_tensor;
   const char *mask;
-  int64_t mask_step[4]; /* elements */
+  int64_t mask_stride[4]; /* elements */
   bool mask_bool, causal;
   char *lse, *delta;
   const char *grad_lse; /* NULL: none */
   MothPhilox philox;
   double p, scale;
-  int64_t query_blocks, pieces; /* backward: of the keys of a head, each with its own dq */
+  int64_t query_blocks, chunks; /* backward: chunks of a head's keys, each with a partial dq */
   char *partial;
   bool failed;
 } Attention;
 
-/* What a thread needs for a tile, in one block. */
-typedef struct Room {
-  char *p, *score, *grad, *keep, *k_turned, *v_turned, *whole;
+/* A thread's workspace for a tile, in one block. */
+typedef struct Workspace {
+  char *p, *score, *grad, *keep, *k_packed, *v_packed, *padded;
   size_t bytes;
-} Room;
+} Workspace;
 
-static bool room_take(const Attention *a, Room *r, bool backward) {
-  int64_t tile = QUERIES * STEP, keys = moth_attention_turned(KEYS, a->E);
-  int64_t values = backward ? moth_attention_turned(KEYS, a->V) : 0;
-  int64_t whole = moth_attention_whole(moth_max64(KEYS, QUERIES), a->E, a->V);
-  r->bytes = (size_t)((tile * (1 + backward + (a->p > 0)) + keys + values + whole) * a->size);
+static bool workspace_alloc(const Attention *a, Workspace *r, bool backward) {
+  int64_t tile = QUERIES * SCORE_ROW, keys = moth_attention_packed(KEYS, a->E);
+  int64_t values = backward ? moth_attention_packed(KEYS, a->V) : 0;
+  int64_t padded = moth_attention_padded(moth_max64(KEYS, QUERIES), a->E, a->V);
+  r->bytes = (size_t)((tile * (1 + backward + (a->p > 0)) + keys + values + padded) * a->size);
   r->p = moth_alloc(r->bytes);
   if (!r->p)
     return false;
   r->score = r->p;
   r->grad = r->score + tile * a->size;
-  r->k_turned = r->grad + (backward ? tile : 0) * a->size;
-  r->v_turned = r->k_turned + keys * a->size;
-  r->whole = r->v_turned + values * a->size;
-  r->keep = r->whole + whole * a->size;
+  r->k_packed = r->grad + (backward ? tile : 0) * a->size;
+  r->v_packed = r->k_packed + keys * a->size;
+  r->padded = r->v_packed + values * a->size;
+  r->keep = r->padded + padded * a->size;
   return true;
 }
 
@@ -111,11 +110,11 @@ static MothStatus prepare(Attention *a, MothTensor *q, MothTensor *k, MothTensor
   a->mask = a->mask_tensor->data;
   for (int i = 0; i < mask->ndim; i++)
     if (mask->shape[i] > 1)
-      a->mask_step[4 - mask->ndim + i] = a->mask_tensor->stride[i];
+      a->mask_stride[4 - mask->ndim + i] = a->mask_tensor->stride[i];
   return MOTH_OK;
 }
 
-/* A result in the compute dtype: the tensor itself, or one that is copied to it later. */
+/* A result in the compute dtype: `out` itself, or a tensor that copy_out copies to it. */
 static MothStatus result_of(Heads *h, MothTensor *out, MothDType dtype) {
   if (out->dtype != dtype) {
     MOTH_TRY(moth_tensor_new(4, out->shape, dtype, out->device, &h->t));
@@ -131,12 +130,12 @@ static MothStatus result_of(Heads *h, MothTensor *out, MothDType dtype) {
   return MOTH_OK;
 }
 
-static void give(Heads *h, MothTensor *out) {
+static void copy_out(Heads *h, MothTensor *out) {
   if (h->t != out)
     moth_cpu_copy(out, h->t);
 }
 
-static void drop(Attention *a) {
+static void release_all(Attention *a) {
   Heads *all[] = {&a->q, &a->k, &a->v, &a->o, &a->grad, &a->dq, &a->dk, &a->dv};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (all[i]->t)
@@ -145,18 +144,18 @@ static void drop(Attention *a) {
     moth_tensor_release(a->mask_tensor);
 }
 
-/* How many keys query `row` and those before it see. */
-static int64_t seen_by(const Attention *a, int64_t row) {
+/* The number of keys that query `row` attends to (earlier queries attend to no more). */
+static int64_t visible_keys(const Attention *a, int64_t row) {
   return a->causal ? moth_min64(a->S, row + 1) : a->S;
 }
 
 /* The tile of queries i.. and keys j.. of head (b, h): operands, mask and dropout. */
-static MothAttentionTile tile_of(const Attention *a, const Room *room, int64_t b, int64_t h,
+static MothAttentionTile tile_of(const Attention *a, const Workspace *work, int64_t b, int64_t h,
                                  int64_t i, int64_t rows, int64_t j, int64_t cols) {
   int64_t hk = h / (a->H / a->K);
   MothAttentionTile t = {.rows = rows,
                          .cols = cols,
-                         .step = STEP,
+                         .score_row = SCORE_ROW,
                          .depth = a->E,
                          .width = a->V,
                          .q = rows_of(&a->q, b, h, i, a->size),
@@ -165,46 +164,46 @@ static MothAttentionTile tile_of(const Attention *a, const Room *room, int64_t b
                          .q_row = a->q.row,
                          .k_row = a->k.row,
                          .v_row = a->v.row,
-                         .fresh = true,
-                         .k_turned = room->k_turned,
-                         .v_turned = room->v_turned,
-                         .whole = room->whole,
-                         .score = room->score,
-                         .grad = room->grad,
+                         .repack = true,
+                         .k_packed = work->k_packed,
+                         .v_packed = work->v_packed,
+                         .padded = work->padded,
+                         .score = work->score,
+                         .grad = work->grad,
                          .keep_scale = a->p < 1 ? 1 / (1 - a->p) : 0,
                          .visible = a->causal ? i + 1 - j : cols,
                          .scale = a->scale};
   if (a->mask) {
-    int64_t at =
-        b * a->mask_step[0] + h * a->mask_step[1] + i * a->mask_step[2] + j * a->mask_step[3];
+    int64_t at = b * a->mask_stride[0] + h * a->mask_stride[1] + i * a->mask_stride[2] +
+                 j * a->mask_stride[3];
     t.mask = a->mask + at * (a->mask_bool ? 1 : a->size);
-    t.mask_row = a->mask_step[2];
+    t.mask_row = a->mask_stride[2];
     t.mask_bool = a->mask_bool;
-    t.mask_wide = a->mask_step[3] != 0 || a->S == 1;
+    t.mask_wide = a->mask_stride[3] != 0 || a->S == 1;
   }
   if (a->p > 0) {
-    /* Word (row of all, key) of the op's numbers: each row begins at a counter of its own. */
+    /* Each row of the B x H x L x S scores has its own Philox counters, for any cut into tiles. */
     uint64_t per_row = (uint64_t)(a->S + 3) / 4;
     uint64_t row = (uint64_t)((b * a->H + h) * a->L + i);
     for (int64_t r = 0; r < rows; r++)
       a->kernels->random_bernoulli(
-          room->keep + r * STEP * a->size, 0, cols, a->philox.seed,
+          work->keep + r * SCORE_ROW * a->size, 0, cols, a->philox.seed,
           a->philox.offset + (row + (uint64_t)r) * per_row + (uint64_t)j / 4, 1 - a->p);
-    t.keep = room->keep;
+    t.keep = work->keep;
   }
   return t;
 }
 
 /* One block of queries of one head. */
-static void forward_block(const Attention *a, const Room *room, int64_t bh, int64_t block) {
+static void forward_block(const Attention *a, const Workspace *work, int64_t bh, int64_t block) {
   int64_t b = bh / a->H, h = bh % a->H, i = block * QUERIES;
-  int64_t rows = moth_min64(QUERIES, a->L - i), end = seen_by(a, i + rows - 1);
+  int64_t rows = moth_min64(QUERIES, a->L - i), end = visible_keys(a, i + rows - 1);
   char *out = rows_of(&a->o, b, h, i, a->size);
   char *lse = a->lse + (bh * a->L + i) * a->size;
-  double sum[QUERIES], max[QUERIES]; /* max: room for either type */
+  double sum[QUERIES], max[QUERIES]; /* max: floats or doubles */
   MothAttentionTile t = {0};
   for (int64_t j = 0; j < end; j += KEYS) {
-    t = tile_of(a, room, b, h, i, rows, j, moth_min64(KEYS, end - j));
+    t = tile_of(a, work, b, h, i, rows, j, moth_min64(KEYS, end - j));
     t.max = max;
     t.sum = sum;
     t.out = out;
@@ -225,7 +224,7 @@ static void forward_block(const Attention *a, const Room *room, int64_t bh, int6
       ((float *)lse)[r] = __builtin_inff();
 }
 
-/* For so many products of queries by keys, shared by so many tasks. */
+/* The grain of `tasks` tasks that share `products` matrix products of all queries by all keys. */
 static int64_t flops_grain(const Attention *a, int products, int64_t tasks) {
   double flops = 2.0 * (double)(a->B * a->H * a->L) * (double)a->S * (double)moth_max64(a->E, a->V);
   return moth_cpu_flops_grain(products * flops / (double)tasks);
@@ -233,17 +232,17 @@ static int64_t flops_grain(const Attention *a, int products, int64_t tasks) {
 
 static void forward_range(void *ctx, int64_t begin, int64_t end) {
   Attention *a = ctx;
-  Room room;
-  if (!room_take(a, &room, false)) {
+  Workspace work;
+  if (!workspace_alloc(a, &work, false)) {
     __atomic_store_n(&a->failed, true, __ATOMIC_RELAXED);
     return;
   }
   for (int64_t i = begin; i < end; i++) {
-    /* The last blocks see the most keys: from both ends in turn, so that halves weigh the same. */
+    /* Later blocks attend to more keys: alternate both ends, so that threads get equal work. */
     int64_t nb = a->query_blocks, at = i % nb;
-    forward_block(a, &room, i / nb, at % 2 ? nb - 1 - at / 2 : at / 2);
+    forward_block(a, &work, i / nb, at % 2 ? nb - 1 - at / 2 : at / 2);
   }
-  moth_free(room.p, room.bytes);
+  moth_free(work.p, work.bytes);
 }
 
 MothStatus moth_cpu_attention_forward(MothCall *c) {
@@ -267,30 +266,30 @@ MothStatus moth_cpu_attention_forward(MothCall *c) {
   moth_parallel_for(tasks, flops_grain(&a, 2, tasks), forward_range, &a);
   if (a.failed)
     MOTH_GO(MOTH_ERR_MEMORY);
-  give(&a.o, out);
+  copy_out(&a.o, out);
 done:
-  drop(&a);
+  release_all(&a);
   return status;
 }
 
 /* --- backward ---------------------------------------------------------------------------------- */
 
-/* Where the queries of piece `piece` of (b, h) add up their gradient. */
-static char *dq_of(const Attention *a, int64_t b, int64_t h, int64_t i, int64_t piece) {
-  if (piece == 0)
+/* The dq that key chunk `chunk` of (b, h) adds to, from query i on: the result or a partial. */
+static char *dq_of(const Attention *a, int64_t b, int64_t h, int64_t i, int64_t chunk) {
+  if (chunk == 0)
     return rows_of(&a->dq, b, h, i, a->size);
   int64_t rows = a->B * a->H * a->L;
-  return a->partial + (((piece - 1) * rows) + (b * a->H + h) * a->L + i) * a->E * a->size;
+  return a->partial + (((chunk - 1) * rows) + (b * a->H + h) * a->L + i) * a->E * a->size;
 }
 
-/* Keys [from, to) of key head (b, hk), with all queries of its group. */
-static void backward_piece(const Attention *a, const Room *room, int64_t b, int64_t hk,
-                           int64_t piece) {
+/* One chunk of the keys of key head (b, hk), with all queries of its group. */
+static void backward_chunk(const Attention *a, const Workspace *work, int64_t b, int64_t hk,
+                           int64_t chunk) {
   int64_t group = a->H / a->K, blocks = (a->S + KEYS - 1) / KEYS;
-  int64_t from = blocks * piece / a->pieces * KEYS;
-  int64_t to = moth_min64(blocks * (piece + 1) / a->pieces * KEYS, a->S);
+  int64_t from = blocks * chunk / a->chunks * KEYS;
+  int64_t to = moth_min64(blocks * (chunk + 1) / a->chunks * KEYS, a->S);
   for (int64_t h = hk * group; h < (hk + 1) * group; h++)
-    memset(dq_of(a, b, h, 0, piece), 0, (size_t)(a->L * a->E * a->size));
+    memset(dq_of(a, b, h, 0, chunk), 0, (size_t)(a->L * a->E * a->size));
   for (int64_t j = from; j < to; j += KEYS) {
     int64_t cols = moth_min64(KEYS, to - j);
     char *dk = rows_of(&a->dk, b, hk, j, a->size), *dv = rows_of(&a->dv, b, hk, j, a->size);
@@ -298,23 +297,23 @@ static void backward_piece(const Attention *a, const Room *room, int64_t b, int6
     for (int64_t h = hk * group; h < (hk + 1) * group; h++)
       for (int64_t i = 0; i < a->L; i += QUERIES) {
         int64_t rows = moth_min64(QUERIES, a->L - i);
-        if (seen_by(a, i + rows - 1) <= j)
+        if (visible_keys(a, i + rows - 1) <= j)
           continue;
-        MothAttentionTile t = tile_of(a, room, b, h, i, rows, j, cols);
+        MothAttentionTile t = tile_of(a, work, b, h, i, rows, j, cols);
         int64_t row = (b * a->H + h) * a->L + i;
-        t.fresh = !any;
-        t.more = any;
+        t.repack = !any;
+        t.accumulate = any;
         t.dout = rows_of(&a->grad, b, h, i, a->size);
         t.dout_row = a->grad.row;
         t.lse = a->lse + row * a->size;
         t.delta = a->delta + row * a->size;
-        t.dq = dq_of(a, b, h, i, piece);
+        t.dq = dq_of(a, b, h, i, chunk);
         t.dk = dk;
         t.dv = dv;
         a->rows->backward(&t);
         any = true;
       }
-    if (!any) { /* no query sees them */
+    if (!any) { /* no query attends to these keys */
       memset(dv, 0, (size_t)(cols * a->V * a->size));
       memset(dk, 0, (size_t)(cols * a->E * a->size));
     }
@@ -323,16 +322,16 @@ static void backward_piece(const Attention *a, const Room *room, int64_t b, int6
 
 static void backward_range(void *ctx, int64_t begin, int64_t end) {
   Attention *a = ctx;
-  Room room;
-  if (!room_take(a, &room, true)) {
+  Workspace work;
+  if (!workspace_alloc(a, &work, true)) {
     __atomic_store_n(&a->failed, true, __ATOMIC_RELAXED);
     return;
   }
   for (int64_t i = begin; i < end; i++) {
-    int64_t bk = i / a->pieces, at = i % a->pieces;
-    backward_piece(a, &room, bk / a->K, bk % a->K, at);
+    int64_t bk = i / a->chunks, at = i % a->chunks;
+    backward_chunk(a, &work, bk / a->K, bk % a->K, at);
   }
-  moth_free(room.p, room.bytes);
+  moth_free(work.p, work.bytes);
 }
 
 static void dots_range(void *ctx, int64_t begin, int64_t end) {
@@ -349,7 +348,7 @@ static void dots_range(void *ctx, int64_t begin, int64_t end) {
 static void join_range(void *ctx, int64_t begin, int64_t end) {
   const Attention *a = ctx;
   int64_t per = a->L * a->E, all = a->B * a->H * per;
-  for (int64_t p = 1; p < a->pieces; p++)
+  for (int64_t p = 1; p < a->chunks; p++)
     a->rows->add(a->dq.data + begin * per * a->size,
                  a->partial + ((p - 1) * all + begin * per) * a->size, (end - begin) * per);
 }
@@ -379,26 +378,26 @@ MothStatus moth_cpu_attention_backward(MothCall *c) {
     memset(a.dk.data, 0, (size_t)(a.dk.t->numel * a.size));
     memset(a.dv.data, 0, (size_t)(a.dv.t->numel * a.size));
   } else {
-    /* Few heads: their keys are cut, for threads to have something to do. */
+    /* With few heads, cut their keys, so that there are tasks for all threads. */
     int64_t blocks = (a.S + KEYS - 1) / KEYS;
-    a.pieces = moth_max64(1, moth_min64(blocks, PIECES / (a.B * a.K)));
-    partial = (size_t)((a.pieces - 1) * a.B * a.H * a.L * a.E * a.size);
+    a.chunks = moth_max64(1, moth_min64(blocks, CHUNKS / (a.B * a.K)));
+    partial = (size_t)((a.chunks - 1) * a.B * a.H * a.L * a.E * a.size);
     delta = (size_t)(lse->numel * a.size);
     a.delta = moth_alloc(delta);
     a.partial = partial ? moth_alloc(partial) : NULL;
     if (!a.delta || (partial && !a.partial))
       MOTH_GO(MOTH_ERR_MEMORY);
     moth_parallel_for(a.B * a.H, moth_cpu_grain(a.L * a.V), dots_range, &a);
-    int64_t tasks = a.B * a.K * a.pieces;
+    int64_t tasks = a.B * a.K * a.chunks;
     moth_parallel_for(tasks, flops_grain(&a, 5, tasks), backward_range, &a);
     if (a.failed)
       MOTH_GO(MOTH_ERR_MEMORY);
     if (partial)
-      moth_parallel_for(a.B * a.H, moth_cpu_grain(a.pieces * a.L * a.E), join_range, &a);
+      moth_parallel_for(a.B * a.H, moth_cpu_grain(a.chunks * a.L * a.E), join_range, &a);
   }
-  give(&a.dq, c->results[0].u.t);
-  give(&a.dk, c->results[1].u.t);
-  give(&a.dv, c->results[2].u.t);
+  copy_out(&a.dq, c->results[0].u.t);
+  copy_out(&a.dk, c->results[1].u.t);
+  copy_out(&a.dv, c->results[2].u.t);
 done:
   moth_free(a.delta, a.delta ? delta : 0);
   moth_free(a.partial, a.partial ? partial : 0);
@@ -406,6 +405,6 @@ done:
     moth_tensor_release(lse);
   if (grad_lse)
     moth_tensor_release(grad_lse);
-  drop(&a);
+  release_all(&a);
   return status;
 }

@@ -1,8 +1,8 @@
-/* Products of the small matrices of an attention tile: too small for a BLAS call, and of those on the
- * diagonal a part that nobody sees is left out. Included by kernels/cpu/attention_rows.h.
+/* Products of the small matrices of an attention tile: too small for a BLAS call, and with a causal mask the
+ * excluded part is skipped. Included by kernels/cpu/attention_rows.h.
  *
- * A micro-kernel keeps PART_M rows x PART_V vectors of the result in registers and adds up in the order
- * of k, one multiplication and addition at a time: an element's bits do not depend on where it lies. */
+ * A micro-kernel keeps PART_M rows x PART_V vectors of the result in registers and sums in the order of k,
+ * one multiplication and addition at a time: an element's bits do not depend on its position. */
 #if defined __AVX512F__
 enum { PART_BYTES = 64, PART_M = 8 };
 #define PART_M_TIMES(X) X(8) X(4) X(2) X(1)
@@ -17,14 +17,14 @@ enum { PART_LANES = PART_BYTES / sizeof(real), PART_V = 2, PART_WIDTH = PART_V *
 typedef real part_vec __attribute__((vector_size(PART_BYTES), aligned(sizeof(real)), may_alias));
 #define PART_UNROLL _Pragma("GCC unroll 16")
 
-/* What of a product lies on the visible side of the diagonal (row i sees the first visible + i keys). */
+/* The part of a product on the visible side of the diagonal (query i attends to the first visible + i keys). */
 typedef enum Cut {
   CUT_COLS,  /* the result's columns are keys */
   CUT_DEPTH, /* k runs over keys */
-  CUT_START  /* rows are keys, k runs over queries: those before see nothing of them */
+  CUT_START  /* rows are keys, k runs over queries: earlier queries do not attend to them */
 } Cut;
 
-/* c (m x n) = alpha a b, or += : a(i, k) at i * a_row + k * a_col; columns j.. of row k of b at
+/* c (m x n) = alpha a b, or += with `add`. a(i, k) is at i * a_row + k * a_col; columns j.. of row k of b at
  * j / PART_WIDTH * b_part + k * b_row, readable up to a whole vector. */
 typedef struct Product {
   int64_t m, n, k;
@@ -33,7 +33,7 @@ typedef struct Product {
   real *c;
   int64_t c_row;
   real alpha;
-  bool add, room; /* room: c has room for whole vectors */
+  bool add, padded; /* padded: whole vectors may be written to the rows of c */
   Cut cut;
   int64_t visible;
 } Product;
@@ -88,7 +88,7 @@ static void product(const Product *p) {
       int v = n > PART_LANES && !(p->cut == CUT_COLS && seen - j <= PART_LANES) ? 2 : 1;
       const real *a = p->a + i * p->a_row + from * p->a_col;
       real *c = p->c + i * p->c_row + j;
-      if (p->room || n == v * PART_LANES) {
+      if (p->padded || n == v * PART_LANES) {
         part(p, (int)m, v, a, b + from * p->b_row, to - from, c, p->c_row, p->add);
         continue;
       }
@@ -102,8 +102,8 @@ static void product(const Product *p) {
   }
 }
 
-/* out[part][depth][PART_WIDTH]: the rows become columns, `n` of them; those that fill a part up are 0. */
-static void turn(real *out, const real *in, int64_t row, int64_t n, int64_t depth) {
+/* Transposes n rows of `depth` elements into out[part][depth][PART_WIDTH]; the last part is padded with 0. */
+static void pack(real *out, const real *in, int64_t row, int64_t n, int64_t depth) {
   typedef real four
       __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
   for (int64_t j = 0; j < n; j += PART_WIDTH, out += depth * PART_WIDTH)
@@ -130,17 +130,18 @@ static void turn(real *out, const real *in, int64_t row, int64_t n, int64_t dept
     }
 }
 
-/* Rows of n elements as the right side of a product: as they lie if they are whole vectors, else a copy
- * in `room` whose rows are. */
-static const real *whole_rows(const real *a, int64_t *row, int64_t rows, int64_t n, real *room) {
+/* Rows of n elements as the right side of a product: `a` itself if n is whole vectors, else a copy in
+ * `workspace` with rows padded by 0; *row becomes its stride. */
+static const real *padded_rows(const real *a, int64_t *row, int64_t rows, int64_t n,
+                               real *workspace) {
   int64_t wide = (n + PART_LANES - 1) / PART_LANES * PART_LANES;
   if (wide == n)
     return a;
   for (int64_t i = 0; i < rows; i++) {
-    memcpy(room + i * wide, a + i * *row, (size_t)n * sizeof(real));
+    memcpy(workspace + i * wide, a + i * *row, (size_t)n * sizeof(real));
     for (int64_t k = n; k < wide; k++)
-      room[i * wide + k] = 0;
+      workspace[i * wide + k] = 0;
   }
   *row = wide;
-  return room;
+  return workspace;
 }

@@ -1,6 +1,6 @@
 /* The functions of MothAttentionRows, for one type and instruction set: included by a generated file
- * after kernels/cpu/typed/prelude.h. Sums of a row go over lanes of a vector register or two, added up
- * in one order: the same bits wherever a tile is computed. */
+ * after kernels/cpu/typed/prelude.h. Sums of a row are kept in LANES lanes, which are added in a fixed
+ * order: the same bits wherever a tile is computed. */
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_product.h"
 #include "kernels/cpu/typed/fold.h"
@@ -12,7 +12,7 @@ static inline int64_t visible(const MothAttentionTile *t, int64_t row) {
   return n < 0 ? 0 : n < t->cols ? n : t->cols;
 }
 
-/* What the mask says to the n scores of a row. */
+/* Applies the mask to the n scores of a row. */
 static inline void apply_mask(const MothAttentionTile *t, real *s, int64_t row, int64_t n) {
   const real none = -m_inf();
   if (t->mask_bool) {
@@ -32,8 +32,8 @@ static inline void apply_mask(const MothAttentionTile *t, real *s, int64_t row, 
   }
 }
 
-/* Of a row's n elements the last rest = n % LANES are taken as a whole LANES: there is room, and what stands
- * behind them counts for nothing. */
+/* The last n % LANES elements of a row are read as a whole group of LANES (rows are padded); the padding is
+ * ignored. */
 static inline real row_max(const real *s, int64_t n) {
   real lane[LANES];
   const int rest = (int)(n % LANES);
@@ -51,7 +51,7 @@ static inline real row_max(const real *s, int64_t n) {
   return lanes_max(lane, LANES);
 }
 
-/* s becomes e^(s - shift), whose sum is that of the lanes. What fills up the last LANES becomes 0. */
+/* s = exp(s - shift) in place, 0 in the padding of the last LANES; lane: partial sums of the results. */
 static inline void exps(real *s, int64_t n, real shift, real *restrict lane) {
   const int rest = (int)(n % LANES);
   real sum[LANES];
@@ -75,34 +75,34 @@ static inline void exps(real *s, int64_t n, real shift, real *restrict lane) {
     lane[k] = sum[k];
 }
 
-/* LANES elements from s on: there is room behind a row. */
+/* Sets LANES elements from s on, which may be the row's padding. */
 static inline void fill(real *s, real with) {
   MOTH_VECTOR for (int k = 0; k < LANES; k++) s[k] = with;
 }
 
 static inline Product scores_of(const MothAttentionTile *t) {
-  if (t->fresh)
-    turn(t->k_turned, t->k, t->k_row, t->cols, t->depth);
+  if (t->repack)
+    pack(t->k_packed, t->k, t->k_row, t->cols, t->depth);
   return (Product){.m = t->rows,
                    .n = t->cols,
                    .k = t->depth,
                    .a = t->q,
                    .a_row = t->q_row,
                    .a_col = 1,
-                   .b = t->k_turned,
+                   .b = t->k_packed,
                    .b_row = PART_WIDTH,
                    .b_part = t->depth * PART_WIDTH,
                    .c = t->score,
-                   .c_row = t->step,
+                   .c_row = t->score_row,
                    .alpha = (real)t->scale,
-                   .room = true,
+                   .padded = true,
                    .cut = CUT_COLS,
                    .visible = t->visible};
 }
 
-/* Of row i: its scores as the mask leaves them; the maximum so far. */
-static inline real top_of_row(const MothAttentionTile *t, int64_t i) {
-  real *s = (real *)t->score + i * t->step;
+/* Masks the scores of row i; returns the row's new maximum. */
+static inline real max_of_row(const MothAttentionTile *t, int64_t i) {
+  real *s = (real *)t->score + i * t->score_row;
   int64_t n = visible(t, i);
   if (t->mask)
     apply_mask(t, s, i, n);
@@ -110,19 +110,19 @@ static inline real top_of_row(const MothAttentionTile *t, int64_t i) {
   return top > old ? top : old;
 }
 
-/* Its scores become weights, whose sum is that of the lanes. */
+/* Turns the scores of row i into weights; lane: partial sums of the weights before dropout. */
 static inline void weights_of_row(const MothAttentionTile *t, int64_t i, real top, real *lane) {
-  real *s = (real *)t->score + i * t->step;
+  real *s = (real *)t->score + i * t->score_row;
   int64_t n = visible(t, i);
-  exps(s, n, top == -m_inf() ? (real)0 : top, lane); /* nothing seen: any shift will do */
-  fill(s + (n + LANES - 1) / LANES * LANES, 0);      /* rows of the same part see more */
+  exps(s, n, top == -m_inf() ? (real)0 : top, lane); /* all keys excluded: any shift will do */
+  fill(s + (n + LANES - 1) / LANES * LANES, 0); /* the product reads as far as later rows see */
   if (t->keep) {
-    const real *keep = (const real *)t->keep + i * t->step;
+    const real *keep = (const real *)t->keep + i * t->score_row;
     MOTH_VECTOR for (int64_t j = 0; j < n; j++) s[j] = keep[j] != 0 ? s[j] : (real)0;
   }
 }
 
-/* Sum and output so far, and the maximum, follow `top`. */
+/* Rescales sum and out of row i to the new maximum `top`; adds the lanes to the sum. */
 static inline void sum_of_row(const MothAttentionTile *t, int64_t i, real top, const real *lane) {
   real *max = t->max;
   double sum = (double)lanes_sum(lane, LANES);
@@ -142,7 +142,7 @@ static void weights(const MothAttentionTile *t) {
   Product scores = scores_of(t);
   Product values = {.n = t->width,
                     .k = t->cols,
-                    .a_row = t->step,
+                    .a_row = t->score_row,
                     .a_col = 1,
                     .b_row = t->v_row,
                     .b_part = PART_WIDTH,
@@ -150,21 +150,21 @@ static void weights(const MothAttentionTile *t) {
                     .alpha = 1,
                     .add = !t->first,
                     .cut = CUT_DEPTH};
-  values.b = whole_rows(t->v, &values.b_row, t->cols, t->width, t->whole);
-  /* As many rows at a time as stay in the nearest cache with their scores. */
+  values.b = padded_rows(t->v, &values.b_row, t->cols, t->width, t->padded);
+  /* FEW rows at a time: their scores stay in the first-level cache. */
   for (int64_t i = 0; i < t->rows; i += FEW) {
     int64_t rows = t->rows - i < FEW ? t->rows - i : FEW;
     scores.m = values.m = rows;
     scores.a = (const real *)t->q + i * t->q_row;
-    scores.c = (real *)t->score + i * t->step;
+    scores.c = (real *)t->score + i * t->score_row;
     scores.visible = values.visible = t->visible + i;
     values.a = scores.c;
     values.c = (real *)t->out + i * t->out_row;
     product(&scores);
-    /* Step by step: no row waits for another's lanes to be joined. */
+    /* Three loops over the rows: the joins of lanes of different rows overlap. */
     real top[FEW], lane[FEW][LANES];
     for (int64_t r = 0; r < rows; r++)
-      top[r] = top_of_row(t, i + r);
+      top[r] = max_of_row(t, i + r);
     for (int64_t r = 0; r < rows; r++)
       weights_of_row(t, i + r, top[r], lane[r]);
     for (int64_t r = 0; r < rows; r++)
@@ -190,13 +190,13 @@ static void finish(const MothAttentionTile *t) {
 
 static inline void backward_row(const MothAttentionTile *t, int64_t i) {
   const real scale = (real)t->scale, by = (real)t->keep_scale;
-  real *s = (real *)t->score + i * t->step, *g = (real *)t->grad + i * t->step;
+  real *s = (real *)t->score + i * t->score_row, *g = (real *)t->grad + i * t->score_row;
   real l = ((const real *)t->lse)[i], d = ((const real *)t->delta)[i];
   int64_t n = visible(t, i);
   if (t->mask)
     apply_mask(t, s, i, n);
   if (t->keep) {
-    const real *keep = (const real *)t->keep + i * t->step;
+    const real *keep = (const real *)t->keep + i * t->score_row;
     MOTH_VECTOR for (int64_t j = 0; j < n; j++) {
       real p = m_exp_down(s[j] - l), k = keep[j] * by;
       s[j] = p * k;
@@ -212,7 +212,7 @@ static inline void backward_row(const MothAttentionTile *t, int64_t i) {
       }
   }
   for (int64_t from = l == m_inf() ? 0 : n; from < n + LANES;
-       from += LANES) { /* or nothing at all was seen */
+       from += LANES) { /* the whole row where all keys are excluded, else its padding */
     fill(s + from, 0);
     fill(g + from, 0);
   }
@@ -221,12 +221,12 @@ static inline void backward_row(const MothAttentionTile *t, int64_t i) {
 static void backward(const MothAttentionTile *t) {
   Product p = scores_of(t);
   product(&p);
-  if (t->fresh)
-    turn(t->v_turned, t->v, t->v_row, t->cols, t->width);
+  if (t->repack)
+    pack(t->v_packed, t->v, t->v_row, t->cols, t->width);
   p.a = t->dout;
   p.a_row = t->dout_row;
   p.k = t->width;
-  p.b = t->v_turned;
+  p.b = t->v_packed;
   p.b_part = t->width * PART_WIDTH;
   p.c = t->grad;
   p.alpha = 1;
@@ -238,29 +238,29 @@ static void backward(const MothAttentionTile *t) {
                   .k = t->rows,
                   .a = t->score,
                   .a_row = 1,
-                  .a_col = t->step,
+                  .a_col = t->score_row,
                   .b_row = t->dout_row,
                   .b_part = PART_WIDTH,
                   .c = t->dv,
                   .c_row = t->width,
                   .alpha = 1,
-                  .add = t->more,
+                  .add = t->accumulate,
                   .cut = CUT_START,
                   .visible = t->visible};
-  sums.b = whole_rows(t->dout, &sums.b_row, t->rows, t->width, t->whole);
+  sums.b = padded_rows(t->dout, &sums.b_row, t->rows, t->width, t->padded);
   product(&sums);
   sums.n = sums.c_row = t->depth;
   sums.a = t->grad;
   sums.b_row = t->q_row;
-  sums.b = whole_rows(t->q, &sums.b_row, t->rows, t->depth, t->whole);
+  sums.b = padded_rows(t->q, &sums.b_row, t->rows, t->depth, t->padded);
   sums.c = t->dk;
   product(&sums);
   sums.m = t->rows;
   sums.k = t->cols;
-  sums.a_row = t->step;
+  sums.a_row = t->score_row;
   sums.a_col = 1;
   sums.b_row = t->k_row;
-  sums.b = whole_rows(t->k, &sums.b_row, t->cols, t->depth, t->whole);
+  sums.b = padded_rows(t->k, &sums.b_row, t->cols, t->depth, t->padded);
   sums.c = t->dq;
   sums.add = true;
   sums.cut = CUT_DEPTH;

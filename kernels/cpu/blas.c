@@ -1,12 +1,12 @@
 /* GEMM through OpenBLAS's openmp build, opened by its full path at first use, and, for float32 products
  * that are large enough, on AVX-512 through oneDNN's where it is installed (0.67 to 0.84 of the time;
- * the first such product spends 0.1 s on generating its code). MOTH_ONEDNN=0 does without.
+ * the first such product spends 0.1 s on generating its code). MOTH_ONEDNN=0 turns it off.
  *
  * Every product is cut into a grid of blocks that depends on its shape alone; each block is one BLAS
  * call that runs on one thread, so that the bits do not depend on how many threads there are. BLAS is
- * kept on one thread without touching its own setting (which would also set the host's OpenMP):
- * inside a parallel region it does not spawn by itself, and outside omp_set_num_threads(1) is put
- * around the call, for this thread only. */
+ * kept on one thread without changing its own setting (which would also set the host's OpenMP): inside a
+ * parallel region it spawns no threads, and outside the call is wrapped in omp_set_num_threads(1), which
+ * affects this thread only. */
 #include "kernels/cpu/blas.h"
 
 #include <dlfcn.h>
@@ -72,8 +72,8 @@ static void open_onednn(void) {
     *(void **)&onednn = dlsym(lib, "dnnl_sgemm");
 }
 
-/* Below, its packing and its call cost more than its kernels gain. By shape alone, as the blocks are; and
- * for AVX-512 alone: its kernels for AVX2 read beyond the end of what they pack. */
+/* Whether oneDNN's kernels gain more than their call and packing cost: by shape alone, as the blocks are.
+ * Only on AVX-512: its AVX2 kernels read beyond the end of their packed operands. */
 static bool suits_onednn(const MothGemm *g) {
   static pthread_once_t first = PTHREAD_ONCE_INIT;
   if (moth_isa != MOTH_ISA_AVX512 || g->dtype != MOTH_FLOAT32 || g->m < 48 || g->n < 48 ||
@@ -88,7 +88,7 @@ const char *moth_blas_name(void) {
   return name;
 }
 
-/* Without BLAS, and for dtypes that it has not: columns of C in blocks, sums in k's order. */
+/* Without BLAS, and for dtypes that BLAS lacks: one element of C at a time, summed in k's order. */
 static void plain(const MothGemm *g) {
   int64_t size = moth_dtype_size((MothDType)g->dtype);
   bool is_float = moth_dtype_is_float((MothDType)g->dtype);
@@ -109,7 +109,7 @@ static void plain(const MothGemm *g) {
         sum = g->alpha * sum + (g->beta != 0 ? g->beta * old.u.d : 0);
         moth_dtype_store((MothDType)g->dtype, at, moth_v_float(sum));
       } else {
-        uint64_t sum = 0; /* wraps as the dtype does */
+        uint64_t sum = 0; /* wraps, as the dtype does */
         for (int64_t k = 0; k < g->k; k++)
           sum += (uint64_t)moth_dtype_load((MothDType)g->dtype,
                                            a + (i * g->a_row + k * g->a_col) * size)
@@ -175,7 +175,7 @@ static void grid_range(void *ctx, int64_t begin, int64_t end) {
     omp_set_num_threads(keep);
 }
 
-/* Into how many blocks: by work alone. Each halving costs the packing of the other operand again. */
+/* The number of blocks, by work alone. Each halving packs the other operand once more. */
 static int64_t blocks_for(double flops) {
   if (flops < 8e6)
     return 1;
@@ -183,8 +183,8 @@ static int64_t blocks_for(double flops) {
     return 2;
   if (flops < 32e9)
     return 4;
-  /* 2 to 4e9 each, some 20 ms: Ctrl-C is looked for between them. Large products are faster so; below 2e9
-   * packing takes over. */
+  /* 2e9 to 4e9 flops each, some 20 ms: Ctrl-C is checked between blocks. Large products are faster this way;
+   * below 2e9 packing dominates. */
   int64_t n = 8;
   while (flops / (double)n > 4e9)
     n *= 2;

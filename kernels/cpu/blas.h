@@ -3,8 +3,8 @@
 #define MOTH_CPU_BLAS_H
 #include "moth.h"
 
-/* C (m x n, row step ldc) = alpha * A (m x k) * B (k x n) + beta * C. Element (i, j) of A lies at
- * a[i * a_row + j * a_col], in elements; one of the two steps is 1 (others are copied by the caller).
+/* C (m x n, row stride ldc) = alpha * A (m x k) * B (k x n) + beta * C. Element (i, j) of A is at
+ * a[i * a_row + j * a_col], in elements; one of the two strides is 1 (callers copy other matrices).
  * `parallel`: false inside a parallel loop. Results do not depend on the number of threads. */
 typedef struct MothGemm {
   int dtype; /* float32, float64; others run through a plain loop */
@@ -20,6 +20,6 @@ static inline double moth_gemm_flops(const MothGemm *g) {
 }
 
 void moth_gemm(const MothGemm *g, bool parallel);
-/* What BLAS is in use: a path, or "none". */
+/* The BLAS in use: its path, or "none". */
 MOTH_API const char *moth_blas_name(void);
 #endif

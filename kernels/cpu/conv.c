@@ -1,6 +1,6 @@
-/* conv2d and its derivatives: Note [Convolution by shifts] in conv.h. What is done here is to cut them
- * into strips of rows that fit a core's cache, to lay out planes and weights for the micro-kernels, and
- * to hand strips to threads; kernels of one pixel go to conv_product.c. float16 and bfloat16 go through float32. */
+/* conv2d and its derivatives: Note [Convolution by shifts] in conv.h. This file cuts them into strips of rows
+ * that fit a core's cache, lays out planes and weights for the micro-kernels and gives strips to threads;
+ * 1x1 kernels go to conv_product.c. float16 and bfloat16 are computed in float32. */
 #include "kernels/cpu/conv.h"
 
 #include <stdatomic.h>
@@ -30,7 +30,7 @@ typedef struct Axes {
   size_t bytes;
 } Axes;
 
-/* Numbers of lists of one axis: [offset][tap][phase][shift]. */
+/* The four arrays of an axis, n elements each: offset, tap, phase, shift. */
 static void axis_lists(MothConvAxis *a, int64_t *lists, int64_t n) {
   a->offset = lists;
   a->tap = lists + n;
@@ -54,9 +54,9 @@ static void axes_close(Axes *a) {
     moth_free(a->lists, a->bytes);
 }
 
-/* Results from the image: position t of the kernel lies at o * stride + t * dilation - padding. Positions
- * that are whole strides apart share a phase, and are shifts of its plane; or (`apart`) each has one of
- * its own, as wide as the result. */
+/* Forward: result o reads kernel position t at pixel o * stride + t * dilation - padding. Positions whole
+ * strides apart share a phase and are shifts of its plane; with `apart` each has a phase of its own, as wide
+ * as the result. */
 static void axis_forward(const MothConv *g, int i, bool apart, MothConvAxis *a) {
   a->count = i ? g->ow : g->oh;
   a->size = i ? g->w : g->h;
@@ -81,8 +81,8 @@ static void axis_forward(const MothConv *g, int i, bool apart, MothConvAxis *a) 
   }
 }
 
-/* Pixels phase + i * stride of the image from the results' gradient: kernel positions t for which
- * phase + padding - t * dilation is a multiple of the stride, that multiple from i. */
+/* Derivative by the input, for its pixels phase + i * stride: kernel positions t for which phase + padding -
+ * t * dilation is a multiple s of the stride read gradient i + s. */
 static void axis_backward(const MothConv *g, int i, int64_t phase, MothConvAxis *a) {
   int64_t s = g->stride[i], size = i ? g->w : g->h, least = 0;
   a->count = ceil_div(size - phase, s);
@@ -109,7 +109,7 @@ static void axis_backward(const MothConv *g, int i, int64_t phase, MothConvAxis 
   }
 }
 
-/* How planes of strips of `rows` rows lie in memory. */
+/* Memory layout of the planes of a strip of `rows` rows, in elements. */
 typedef struct Layout {
   int64_t rows, pitch, length, plane, per_channel; /* planes of a channel */
 } Layout;
@@ -122,13 +122,13 @@ static Layout layout(const Axes *a, int64_t rows, int64_t lanes) {
   int64_t read = (rows - 1) * l.pitch + up(a->x.count, lanes); /* row by row */
   int64_t last = moth_max64(l.length, read) + (a->y.span - 1) * l.pitch + a->x.span - 1;
   l.plane = up(moth_max64(last, (rows + a->y.span - 1) * l.pitch), 16);
-  if (l.plane / 16 % 2 == 0) /* channels must not fall on the same cache sets */
+  if (l.plane / 16 % 2 == 0) /* channels must not map to the same cache sets */
     l.plane += 16;
   l.per_channel = a->y.nphases * a->x.nphases;
   return l;
 }
 
-/* As many rows to a strip as fit, in strips of about one size; at least one. */
+/* Rows per strip, at least one: as many as fit in `bytes`, in strips of about equal size. */
 static int64_t rows_that_fit(const Axes *a, int64_t channels, int64_t itemsize, int64_t lanes,
                              int64_t bytes, int64_t least_strips) {
   int64_t n = moth_max64(1, moth_min64(least_strips, a->y.count));
@@ -136,7 +136,7 @@ static int64_t rows_that_fit(const Axes *a, int64_t channels, int64_t itemsize, 
     Layout l = layout(a, ceil_div(a->y.count, n), lanes);
     if (l.plane * l.per_channel * channels * itemsize <= bytes)
       break;
-    if (ceil_div(a->y.count, n) <= a->y.span) /* halos would cost more than the cache gives */
+    if (ceil_div(a->y.count, n) <= a->y.span) /* halos would cost more than the cache gains */
       break;
   }
   return ceil_div(a->y.count, n);
@@ -146,7 +146,7 @@ static int64_t taps(const Axes *a) {
   return (int64_t)a->y.ntaps * a->x.ntaps;
 }
 
-/* at[c * taps + t]: where the shifted plane of channel c and position t begins */
+/* at[c * taps + t]: offset of the shifted plane of channel c and kernel position t */
 static void fill_at(const Axes *a, const Layout *l, int64_t channels, int32_t *at) {
   for (int64_t c = 0; c < channels; c++)
     for (int i = 0; i < a->y.ntaps; i++)
@@ -158,14 +158,14 @@ static void fill_at(const Axes *a, const Layout *l, int64_t channels, int32_t *a
 
 /* --- products of the weight with shifted planes ------------------------------------------------ */
 
-/* Sides of one convolution as forward and backward_input see it: `from` channels of the source become
- * `to` channels of the result, in each group. */
+/* A convolution (forward, or derivative by the input): in each group `from` channels of the source become `to`
+ * channels of the result. */
 typedef struct Gather {
   const MothKernels *k;
   const Axes *axes;
   Layout layout;
   const int32_t *at;
-  const char *weight, *src, *bias; /* weight: packed, a group after the other */
+  const char *weight, *src, *bias; /* weight: packed, group by group */
   char *out;
   int64_t weight_group; /* bytes */
   int64_t itemsize, groups, from, to, strips;
@@ -216,21 +216,22 @@ static void gather_range(void *ctx, int64_t begin, int64_t end) {
   moth_free(planes, bytes);
 }
 
-/* Packs the weight of every group: rows `m_step` apart, channels `c_step` apart, elements of a row of
- * the kernel side by side. */
+/* Packs the weight of every group; strides in elements: m_stride of rows (result channels), c_stride of source
+ * channels; the elements of a kernel are contiguous. where: workspace of from * taps. */
 static void pack(const Gather *s, const Axes *a, const MothConv *g, const char *weight,
-                 int64_t m_step, int64_t c_step, int64_t group_step, int32_t *where, char *out) {
+                 int64_t m_stride, int64_t c_stride, int64_t group_stride, int32_t *where,
+                 char *out) {
   int32_t *w = where;
   for (int64_t c = 0; c < s->from; c++)
     for (int i = 0; i < a->y.ntaps; i++)
       for (int j = 0; j < a->x.ntaps; j++)
-        *w++ = (int32_t)(c * c_step + a->y.tap[i] * g->kernel[1] + a->x.tap[j]);
+        *w++ = (int32_t)(c * c_stride + a->y.tap[i] * g->kernel[1] + a->x.tap[j]);
   for (int64_t i = 0; i < s->groups; i++)
-    s->k->conv_pack(out + i * s->weight_group, weight + i * group_step * s->itemsize, m_step, where,
-                    s->to, s->from * taps(a));
+    s->k->conv_pack(out + i * s->weight_group, weight + i * group_stride * s->itemsize, m_stride,
+                    where, s->to, s->from * taps(a));
 }
 
-/* All of the result that the axes reach. weight is (k, c / groups, kh, kw), row-major. */
+/* Computes the elements of `out` that the axes cover. weight is (k, c / groups, kh, kw), row-major. */
 static MothStatus gather(const MothConv *g, const Axes *a, MothDType dtype, bool backward,
                          const MothTensor *weight, const MothTensor *bias, const MothTensor *src,
                          MothTensor *out) {
@@ -279,12 +280,12 @@ static MothStatus gather(const MothConv *g, const Axes *a, MothDType dtype, bool
   return MOTH_OK;
 }
 
-/* The dtype that is computed in. */
+/* The compute dtype. */
 static MothDType work_dtype(const MothTensor *t) {
   return t->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
 }
 
-/* Where results of the work dtype go: out itself, or a tensor of its shape. */
+/* A tensor for results in the compute dtype: `out` itself (retained) or a new one, which finish copies to it. */
 static MothStatus work_result(MothTensor *out, MothDType dtype, MothTensor **work) {
   if (out->dtype == dtype) {
     moth_tensor_retain(out);
@@ -333,14 +334,14 @@ done:
   return status;
 }
 
-/* Whether every pixel's phase along dimension i meets some kernel position: else it gets no gradient. */
+/* Whether every phase of pixels along dimension i is read by a kernel position; if not, its gradient is 0. */
 static bool all_phases(const MothConv *g, int i) {
   int64_t s = g->stride[i], size = i ? g->w : g->h;
   for (int64_t p = 0; p < moth_min64(s, size); p++) {
-    bool met = false;
-    for (int64_t t = 0; t < g->kernel[i] && !met; t++)
-      met = (p + g->padding[i] - t * g->dilation[i]) % s == 0;
-    if (!met)
+    bool read = false;
+    for (int64_t t = 0; t < g->kernel[i] && !read; t++)
+      read = (p + g->padding[i] - t * g->dilation[i]) % s == 0;
+    if (!read)
       return false;
   }
   return true;
@@ -387,23 +388,22 @@ done:
 
 /* --- the derivative by the weight --------------------------------------------------------------- */
 
-/* A unit is a strip of one image. The gradient is laid out once, unit by unit; tasks are then (chunk of
- * units, group, block of channels). Each chunk adds into a partial result of its own, and these are added
- * in order. */
+/* A unit is a strip of one image. The gradient is laid out once, unit by unit. A task is (chunk of units, group,
+ * block of channels); each chunk has a partial result, and these are added in order. */
 typedef struct Dots {
   const MothKernels *k;
   const Axes *axes;
-  Axes grad; /* that lays out the gradient: one phase, no shift */
+  Axes grad; /* for laying out the gradient: one phase, no shift */
   Layout layout;
   const int32_t *at;
   const char *x, *gy;
-  char *lines;                     /* [units][k][line] */
+  char *rows;                      /* the gradient: [units][k][row] */
   char *partial;                   /* [chunks][k][kk] */
   int64_t itemsize, groups, all_m; /* all_m: k */
   int64_t m, channels, kk;         /* of a group */
   int64_t strips, units, chunks;
-  int64_t few, block, blocks, m_block; /* units, channels and rows at a time */
-  int64_t x_plane, y_plane, line;
+  int64_t few, block, blocks, m_block; /* at a time: units, channels (in `blocks` blocks), rows */
+  int64_t x_plane, y_plane, row;
   _Atomic bool failed;
 } Dots;
 
@@ -412,7 +412,7 @@ static int64_t unit_rows(const Dots *d, int64_t unit, int64_t *row) {
   return moth_min64(d->layout.rows, d->axes->y.count - *row);
 }
 
-static void lines_range(void *ctx, int64_t begin, int64_t end) {
+static void rows_range(void *ctx, int64_t begin, int64_t end) {
   const Dots *d = ctx;
   for (int64_t u = begin; u < end; u++) {
     int64_t row, rows = unit_rows(d, u, &row);
@@ -424,8 +424,8 @@ static void lines_range(void *ctx, int64_t begin, int64_t end) {
                         .row = row,
                         .rows = rows,
                         .pitch = d->layout.pitch,
-                        .plane = d->line,
-                        .out = d->lines + u * d->all_m * d->line * d->itemsize};
+                        .plane = d->row,
+                        .out = d->rows + u * d->all_m * d->row * d->itemsize};
     d->k->conv_planes(&p);
   }
 }
@@ -457,10 +457,10 @@ static void dots_task(const Dots *d, int64_t chunk, int64_t group, int64_t block
     }
     for (int64_t m = 0; m < d->m; m += d->m_block) {
       int64_t first = u0 * d->all_m + group * d->m + m;
-      MothConvDots dots = {.a = d->lines + first * d->line * d->itemsize,
+      MothConvDots dots = {.a = d->rows + first * d->row * d->itemsize,
                            .b = planes,
-                           .a_unit = d->all_m * d->line,
-                           .a_row = d->line,
+                           .a_unit = d->all_m * d->row,
+                           .a_row = d->row,
                            .b_unit = plane_unit,
                            .at = d->at,
                            .units = n,
@@ -526,7 +526,7 @@ static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const 
             .channels = g->c / g->groups,
             .x_plane = g->h * g->w,
             .y_plane = g->oh * g->ow};
-  enum { LANES = 16 }; /* at least those of any level: the same cut for all */
+  enum { LANES = 16 }; /* the most lanes of any instruction set, so that all cut alike */
   d.kk = d.channels * taps(a);
   for (int i = 0; i < 2; i++) {
     MothConvAxis *t = i ? &d.grad.x : &d.grad.y;
@@ -534,37 +534,37 @@ static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const 
     *t = (MothConvAxis){.count = n, .size = n, .step = 1, .span = 1, .to_step = 1, .nphases = 1};
     axis_lists(t, identity + 4 * i, 1);
   }
-  /* Units of some 1000 to 2000 elements, so that adding up the lanes at their end costs little. */
+  /* Units of some 1000 to 2000 elements, so that joining the lanes at their end costs little. */
   int64_t pitch = layout(a, 1, LANES).pitch;
   int64_t rows = ceil_div(a->y.count, ceil_div(a->y.count * pitch, UNIT_LENGTH));
   d.layout = layout(a, rows, LANES);
-  d.line = up(moth_max64(d.layout.length, rows * pitch), LANES);
+  d.row = up(moth_max64(d.layout.length, rows * pitch), LANES);
   d.strips = ceil_div(a->y.count, rows);
   d.units = g->n * d.strips;
   d.few = moth_min64(d.units, ceil_div(UNIT_LENGTH / 2, d.layout.length));
   int64_t plane = d.layout.plane * d.layout.per_channel * d.itemsize * d.few;
   d.block = moth_max64(1, moth_min64(d.channels, DOTS_BYTES / plane));
   d.blocks = ceil_div(d.channels, d.block);
-  d.m_block = moth_max64(16, DOTS_BYTES / (d.few * d.line * d.itemsize) / 16 * 16);
+  d.m_block = moth_max64(16, DOTS_BYTES / (d.few * d.row * d.itemsize) / 16 * 16);
   int64_t size = g->k * d.kk * d.itemsize, tasks = d.blocks * d.groups;
   d.chunks = moth_min64(ceil_div(16, tasks), PARTIAL_BYTES / moth_max64(size, 1));
   d.chunks = moth_max64(1, moth_min64(d.chunks, ceil_div(d.units, d.few)));
   if (plane / d.itemsize > INT32_MAX)
     return moth_fail(MOTH_ERR_VALUE, "an image is too large");
-  /* Lines that need no layout are the gradient itself. */
-  bool direct = d.strips == 1 && pitch == g->ow && d.line == d.y_plane;
+  /* Use the gradient itself if it already has the layout. */
+  bool direct = d.strips == 1 && pitch == g->ow && d.row == d.y_plane;
   size_t ints = (size_t)up(d.block * taps(a) * (int64_t)sizeof(int32_t), 64);
-  size_t lines = direct ? 0 : (size_t)up(d.units * d.all_m * d.line * d.itemsize, 64);
-  size_t bytes = ints + lines + (d.chunks > 1 ? (size_t)(d.chunks * size) : 0);
+  size_t laid_out = direct ? 0 : (size_t)up(d.units * d.all_m * d.row * d.itemsize, 64);
+  size_t bytes = ints + laid_out + (d.chunks > 1 ? (size_t)(d.chunks * size) : 0);
   char *work = moth_alloc(bytes);
   if (!work)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of partial sums", bytes);
   fill_at(a, &d.layout, d.block, (int32_t *)work);
   d.at = (const int32_t *)work;
-  d.lines = direct ? gy->data : work + ints;
-  d.partial = d.chunks > 1 ? work + ints + lines : out->data;
+  d.rows = direct ? gy->data : work + ints;
+  d.partial = d.chunks > 1 ? work + ints + laid_out : out->data;
   if (!direct)
-    moth_parallel_for(d.units, moth_cpu_grain(d.all_m * d.line), lines_range, &d);
+    moth_parallel_for(d.units, moth_cpu_grain(d.all_m * d.row), rows_range, &d);
   memset(d.partial, 0, (size_t)(d.chunks * size));
   double flops = 2.0 * (double)(g->n * d.y_plane) * (double)(g->k * d.kk);
   moth_parallel_for(tasks * d.chunks, moth_cpu_flops_grain(flops / (double)(tasks * d.chunks)),
@@ -599,7 +599,7 @@ MothStatus moth_cpu_conv2d_backward_weight(MothCall *c) {
     MOTH_GO(moth_conv_product_weight(&g, dtype, gy, x, gw));
   } else {
     MOTH_GO(axes_open(&g, &axes));
-    /* Few planes, even with one for each position: then the gradient need not be laid out like them. */
+    /* If planes stay few with one for each kernel position: the gradient then needs no layout. */
     bool apart = g.c * g.kernel[0] * g.kernel[1] <= g.k;
     axis_forward(&g, 0, apart, &axes.y);
     axis_forward(&g, 1, apart, &axes.x);

@@ -1,33 +1,31 @@
-/* Convolution on the CPU: what kernels/cpu/conv.c hands to the typed kernels. */
+/* Arguments of the typed convolution kernels (kernels/cpu/typed/conv.h), set by kernels/cpu/conv.c. */
 #ifndef MOTH_CPU_CONV_H
 #define MOTH_CPU_CONV_H
 #include <stdint.h>
 
 /* Note [Convolution by shifts]
  *
- * An image is first copied into planes that have its padding in them, and whose columns and rows are
- * dealt out by the stride: phase (a, b) of a channel holds the pixels (i * sy + a, j * sx + b). Let
- * every plane be `pitch` wide and number the results of a strip of rows as l = i * pitch + j. Then what
- * a kernel position (ky, kx) contributes to result l lies at l + shift in the plane of its phase, with
- * one shift for all l. So no matrix of columns is built: the product of the weight (rows x kk) with the
- * columns is taken by a micro-kernel that reads its right-hand side straight from the planes, `kk`
- * addresses away from each other that stand in a table. The results with j >= cols, at the end of each
- * row, mean nothing and are not stored.
+ * An image is first copied into planes that include its padding and are split by the stride: phase (a, b) of a
+ * channel has the pixels (i * sy + a, j * sx + b). Let every plane be `pitch` wide and number the results of a
+ * strip of rows as l = i * pitch + j. Then result l reads, for kernel position (ky, kx), element l + shift of
+ * the plane of its phase, with one shift for all l. So no matrix of columns is built: a micro-kernel multiplies
+ * the weight (rows x kk) by rows that it reads directly from the planes, at kk offsets in a table. Results with
+ * j >= cols, at the end of each row, are meaningless and not stored.
  *
- * The derivative by the input is the same: for each phase of the input's pixels, a convolution of
- * stride 1 of the results' gradient with those positions of the kernel that meet this phase. The
- * derivative by the weight is a product of rows, of the gradient laid out in the same pitch with zeros
- * in the meaningless places, and of the shifted planes, over all l of many strips.
+ * The derivative by the input is the same: for each phase of the input's pixels, a convolution of stride 1 of
+ * the results' gradient with the kernel positions that read this phase. The derivative by the weight is a dot
+ * product, over all l of many strips, of rows of the gradient, laid out in the same pitch with zeros in the
+ * meaningless elements, and rows of the shifted planes.
  *
- * No sum is cut between threads but that of the weight's derivative, whose cut depends on shapes alone:
- * results have the same bits for any number of threads. */
+ * Only the weight's derivative splits sums between threads, by shapes alone: results have the same bits for any
+ * number of threads. */
 
 /* One dimension of a convolution: result i takes kernel position t from plane row i + shift[t] of
  * phase[t]; row i of phase a is pixel (i * step + offset[a]) of the source. */
 typedef struct MothConvAxis {
   int64_t count;       /* results */
   int64_t size;        /* pixels of the source */
-  int64_t step;        /* of the source, between rows of a plane */
+  int64_t step;        /* stride of the source's pixels between rows of a plane */
   int64_t span;        /* 1 + the largest shift */
   int64_t to, to_step; /* result i goes to row to + i * to_step */
   int nphases, ntaps;
@@ -50,17 +48,17 @@ typedef struct MothConvStrip {
   const void *weight; /* packed by conv_pack */
   const void *bias;   /* [m] or NULL */
   const void *planes;
-  const int32_t *at; /* [kk]: where the planes' shifted rows begin */
+  const int32_t *at; /* [kk]: offsets of the planes' shifted rows */
   int64_t m, kk;
   int64_t rows, cols, pitch;
   void *out;                       /* result (0, 0) of row 0 */
-  int64_t out_m, out_row, out_col; /* steps, in elements */
+  int64_t out_m, out_row, out_col; /* strides, in elements */
 } MothConvStrip;
 
 /* out[i * kk + j] += sum over units u and l of a[u][i][l] * b[u][at[j] + l] */
 typedef struct MothConvDots {
   const void *a, *b;
-  int64_t a_unit, a_row, b_unit; /* steps, in elements */
+  int64_t a_unit, a_row, b_unit; /* strides, in elements */
   const int32_t *at;
   int64_t units, m, kk, length; /* length: a multiple of conv_lanes() */
   void *out;

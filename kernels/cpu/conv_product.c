@@ -1,9 +1,9 @@
-/* Convolutions with a kernel of one pixel, without padding and stride, are products of matrices as they
- * lie: of an image (c x pixels) with the weight (k x c), in each group. BLAS is half as long at it as the
- * micro-kernels of kernels/cpu/typed/conv.h, which are made for shifts.
+/* Convolutions with 1x1 kernels, without padding and stride, are matrix products without any copying: of the
+ * weight (k x c) with an image (c x pixels), in each group. BLAS takes half the time of the micro-kernels of
+ * kernels/cpu/typed/conv.h, which are made for shifts.
  *
- * An image is one product, whose cut depends on its shape; the weight's derivative adds up chunks of
- * images, joined in order: the same bits for any number of threads. */
+ * An image is one product, whose blocks depend on its shape; the weight's derivative sums chunks of images,
+ * joined in order: the same bits for any number of threads. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -21,7 +21,7 @@ bool moth_conv_is_product(const MothConv *g) {
     if (g->kernel[i] != 1 || g->stride[i] != 1 || g->padding[i] != 0)
       return false;
   double c = (double)(g->c / g->groups), k = (double)(g->k / g->groups);
-  /* Small ones are not worth a call. */
+  /* Small products are not worth a call. */
   return c >= 16 && k >= 16 && c * k * (double)(g->h * g->w) >= 5e5 &&
          strcmp(moth_blas_name(), "none") != 0;
 }
@@ -31,7 +31,7 @@ typedef struct Images {
   int64_t groups, count, size;
   int64_t a_image, b_image, c_image, a_group, b_group, c_group; /* elements */
   const char *bias;
-  int64_t chunks; /* the weight's derivative: of images; else 0 */
+  int64_t chunks; /* of images, for the weight's derivative; else 0 */
   char *partial;
 } Images;
 
@@ -43,7 +43,7 @@ static MothGemm product_of(const Images *s, int64_t image, int64_t group) {
   return g;
 }
 
-/* Rows of c become their bias, which the product then adds to. */
+/* Fills the rows of c with their bias, to which the product is then added. */
 static void start_with_bias(const Images *s, MothGemm *g, int64_t group) {
   if (!s->bias)
     return;
@@ -74,7 +74,7 @@ static void images_run(Images *s) {
                       images_range, s);
     return;
   }
-  for (int64_t i = 0; i < s->count * s->groups; i++) { /* few: threads share one */
+  for (int64_t i = 0; i < s->count * s->groups; i++) { /* few products: threads share each */
     MothGemm g = product_of(s, i / s->groups, i % s->groups);
     start_with_bias(s, &g, i % s->groups);
     moth_gemm(&g, true);

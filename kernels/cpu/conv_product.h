@@ -1,10 +1,10 @@
-/* conv2d by products of matrices alone: between kernels/cpu/conv.c and conv_product.c. */
+/* conv2d with 1x1 kernels as matrix products: called by kernels/cpu/conv.c. */
 #ifndef MOTH_CPU_CONV_PRODUCT_H
 #define MOTH_CPU_CONV_PRODUCT_H
 #include "core/tensor.h"
 #include "dispatch/shape_conv.h"
 
-/* Whether the functions below can and should be taken. */
+/* Whether the functions below can be used, and are worth it. */
 bool moth_conv_is_product(const MothConv *g);
 
 /* As conv.c's: float32 or float64, row-major. backward: src is the results' gradient, out the input's.

@@ -37,7 +37,7 @@ static MothStatus copy_any(MothTensor *dst, MothTensor *src, bool non_blocking) 
     moth_cpu_copy(dst, src);
     return MOTH_OK;
   }
-  MothTensor *whole; /* overlapping: the source is read before anything is written */
+  MothTensor *whole; /* overlapping: read all of the source before writing */
   MOTH_TRY(moth_tensor_new(src->ndim, src->shape, (MothDType)src->dtype, src->device, &whole));
   moth_cpu_copy(whole, src);
   moth_cpu_copy(dst, whole);
@@ -142,13 +142,13 @@ MothStatus moth_cpu_eye(MothCall *c) {
   return MOTH_OK;
 }
 
-/* out (base geometry): each element of grad is added where as_strided had read it. Serial: places may
- * coincide. */
+/* out (base geometry): each element of grad is added to the element that as_strided read. Serial: several may
+ * go to the same one. */
 MothStatus moth_cpu_as_strided_backward(MothCall *c) {
   MOTH_UNPACK_AS_STRIDED_BACKWARD(c)
   MothTensor *out = c->results[0].u.t, *grad;
   MOTH_TRY(fill(out, moth_v_int(0)));
-  /* The base's elements lie at base_offset + index . base_stride; a flat buffer takes the sums. */
+  /* The base's elements are at base_offset + index . base_stride of a flat buffer of sums. */
   int64_t reach = 0;
   for (uint32_t i = 0; i < size.n; i++)
     reach += size.u.ints[i] > 0 ? (size.u.ints[i] - 1) * stride.u.ints[i] : 0;

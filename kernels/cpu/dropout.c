@@ -1,4 +1,4 @@
-/* native_dropout: element i is kept by word i of the op's Philox counters, whatever the threads. */
+/* native_dropout: word i of the op's Philox counters decides about element i, for any number of threads. */
 #include "core/parallel.h"
 #include "core/random.h"
 #include "kernels/cpu/util.h"

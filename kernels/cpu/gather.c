@@ -1,11 +1,11 @@
 /* gather, scatter and scatter_add.
  *
- * All three walk an index tensor of shape S next to a row-major tensor that it points into. Along
- * `dim` lies a line of n index values; the other dimensions name the lines. Lines are independent of
- * each other, so they are what threads share; within a line the order of the index is kept, which
- * makes the last write stay and sums the same for any number of threads. Lines are taken in groups whose
- * beginnings are worked out once; where dim is not the innermost, a group goes side by side, so that
- * memory is read in order. */
+ * All three walk an index tensor that points into `self`, and a tensor of values of the index's shape (the
+ * result of gather, the source of scatter). A line is the n index values along `dim`; the other dimensions
+ * number the lines. Lines are independent, and threads share them; within a line the order of the index is
+ * kept, so that the last write wins and sums have the same bits for any number of threads. Lines are processed
+ * in groups, whose offsets are computed once; where dim is not the innermost dimension, the lines of a group
+ * advance together, so that memory is read in order. */
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
 #include "unpack.h"
@@ -17,35 +17,34 @@ typedef struct Lines {
   int64_t itemsize;
   int ndim; /* of the line numbers */
   int64_t size[MOTH_MAX_DIMS];
-  int64_t far[MOTH_MAX_DIMS], of_index[MOTH_MAX_DIMS], near[MOTH_MAX_DIMS];
-  int64_t far_step, index_step, near_step; /* along dim */
+  int64_t self[MOTH_MAX_DIMS], of_index[MOTH_MAX_DIMS], value[MOTH_MAX_DIMS]; /* strides */
+  int64_t self_stride, index_stride, value_stride;                            /* along dim */
   int64_t n, lines;
   const int64_t *index;
-  char *dst;       /* gather: what is filled; else what the index points into */
-  const char *src; /* gather: what the index points into; else the values */
+  char *dst;       /* gather: the values; scatter: self */
+  const char *src; /* gather: self; scatter: the values */
   bool gather, add;
 } Lines;
 
-/* far: the tensor that the index points into; near: the one that goes along with the index, with
- * strides of 0 for a single number. */
-static void lines_init(Lines *l, const MothTensor *far, const MothTensor *index,
-                       const MothTensor *near, int dim) {
-  l->k = moth_cpu_kernels(far->dtype);
-  l->itemsize = moth_itemsize(far);
+/* value: NULL or 0-dim for a single number, which gets strides of 0. */
+static void lines_init(Lines *l, const MothTensor *self, const MothTensor *index,
+                       const MothTensor *value, int dim) {
+  l->k = moth_cpu_kernels(self->dtype);
+  l->itemsize = moth_itemsize(self);
   l->ndim = 0;
   l->lines = 1;
   l->n = index->ndim ? index->shape[dim] : 1;
-  l->far_step = far->ndim ? far->stride[dim] : 1;
-  l->near_step = near && near->ndim ? near->stride[dim] : 0;
+  l->self_stride = self->ndim ? self->stride[dim] : 1;
+  l->value_stride = value && value->ndim ? value->stride[dim] : 0;
   int64_t row_major[MOTH_MAX_DIMS];
   moth_contiguous_strides(index->ndim, index->shape, row_major);
-  l->index_step = index->ndim ? row_major[dim] : 1;
+  l->index_stride = index->ndim ? row_major[dim] : 1;
   for (int i = 0; i < index->ndim; i++) {
     if (i == dim)
       continue;
     l->size[l->ndim] = index->shape[i];
-    l->far[l->ndim] = far->stride[i];
-    l->near[l->ndim] = near && near->ndim ? near->stride[i] : 0;
+    l->self[l->ndim] = self->stride[i];
+    l->value[l->ndim] = value && value->ndim ? value->stride[i] : 0;
     l->of_index[l->ndim++] = row_major[i];
     l->lines *= index->shape[i];
   }
@@ -55,30 +54,30 @@ static void lines_init(Lines *l, const MothTensor *far, const MothTensor *index,
   do {                                                                                             \
     T *d = (T *)l->dst;                                                                            \
     const T *s = (const T *)l->src;                                                                \
-    if (l->index_step == 1)                                                                        \
+    if (l->index_stride == 1)                                                                      \
       for (int64_t g = 0; g < lines; g++, at += 3)                                                 \
         if (l->gather)                                                                             \
           for (int64_t j = 0; j < n; j++)                                                          \
-            d[at[2] + j * near] = s[at[0] + index[at[1] + j] * far];                               \
+            d[at[2] + j * value] = s[at[0] + index[at[1] + j] * self];                             \
         else                                                                                       \
           for (int64_t j = 0; j < n; j++)                                                          \
-            d[at[0] + index[at[1] + j] * far] = s[at[2] + j * near];                               \
+            d[at[0] + index[at[1] + j] * self] = s[at[2] + j * value];                             \
     else                                                                                           \
       for (int64_t j = 0; j < n; j++) {                                                            \
-        const int64_t *b = at, *i = index + j * l->index_step;                                     \
+        const int64_t *b = at, *i = index + j * l->index_stride;                                   \
         if (l->gather)                                                                             \
           for (int64_t g = 0; g < lines; g++, b += 3)                                              \
-            d[b[2] + j * near] = s[b[0] + i[b[1]] * far];                                          \
+            d[b[2] + j * value] = s[b[0] + i[b[1]] * self];                                        \
         else                                                                                       \
           for (int64_t g = 0; g < lines; g++, b += 3)                                              \
-            d[b[0] + i[b[1]] * far] = s[b[2] + j * near];                                          \
+            d[b[0] + i[b[1]] * self] = s[b[2] + j * value];                                        \
       }                                                                                            \
   } while (0)
 
-/* Lines with their beginnings in `at`: far, index, near, three for each line. */
+/* at: offsets of self, index and value, three for each line. */
 static void move_lines(const Lines *l, int64_t lines, const int64_t *at) {
   const int64_t *index = l->index;
-  int64_t n = l->n, far = l->far_step, near = l->near_step;
+  int64_t n = l->n, self = l->self_stride, value = l->value_stride;
   switch (l->itemsize) {
   case 1:
     MOVE(uint8_t);
@@ -97,35 +96,36 @@ static void move_lines(const Lines *l, int64_t lines, const int64_t *at) {
 static void lines_range(void *ctx, int64_t begin, int64_t end) {
   const Lines *l = ctx;
   int64_t at[3 * GROUP];
-  MothWalk far, index, near;
-  moth_walk_init(&far, l->ndim, l->size, l->far, begin);
+  MothWalk self, index, value;
+  moth_walk_init(&self, l->ndim, l->size, l->self, begin);
   moth_walk_init(&index, l->ndim, l->size, l->of_index, begin);
-  moth_walk_init(&near, l->ndim, l->size, l->near, begin);
+  moth_walk_init(&value, l->ndim, l->size, l->value, begin);
   while (begin < end) {
     int64_t m = moth_min64(GROUP, end - begin);
     for (int64_t g = 0; g < m; g++) {
-      at[3 * g] = far.at;
+      at[3 * g] = self.at;
       at[3 * g + 1] = index.at;
-      at[3 * g + 2] = near.at;
-      moth_walk_next(&far);
+      at[3 * g + 2] = value.at;
+      moth_walk_next(&self);
       moth_walk_next(&index);
-      moth_walk_next(&near);
+      moth_walk_next(&value);
     }
     if (l->add)
-      l->k->scatter_add_lines(l->dst, l->far_step, l->index, l->index_step, l->src, l->near_step,
-                              l->n, m, at);
+      l->k->scatter_add_lines(l->dst, l->self_stride, l->index, l->index_stride, l->src,
+                              l->value_stride, l->n, m, at);
     else
       move_lines(l, m, at);
     begin += m;
   }
 }
 
-static MothStatus lines_run(Lines *l, const MothTensor *far, const MothTensor *index, int dim,
+static MothStatus lines_run(Lines *l, const MothTensor *self, const MothTensor *index, int dim,
                             int64_t base) {
   int64_t *positions;
   if (index->numel == 0)
     return MOTH_OK;
-  MOTH_TRY(moth_cpu_index(index, base, far->ndim ? far->shape[dim] : 1, dim, "index", &positions));
+  MOTH_TRY(
+      moth_cpu_index(index, base, self->ndim ? self->shape[dim] : 1, dim, "index", &positions));
   l->index = positions;
   moth_parallel_for(l->lines, moth_cpu_grain(l->n), lines_range, l);
   moth_cpu_index_free(index, positions);

@@ -1,11 +1,10 @@
-/* gather_nd and scatter_nd_: positions in several dimensions.
+/* gather_nd and scatter_nd_: an index of several dimensions.
  *
- * The index becomes offsets into self first, one for each of its `count` places, checked and wrapped.
- * Of self's other dimensions those before the places are walked outermost, those behind innermost, as
- * far as their elements lie evenly as a run. What goes along (the result or the values) is row-major:
- * outer x count x inner x run. Threads share outer, inner and blocks of runs; for gather also the
- * places, whose order counts for scatter_nd_: the last write stays, and sums are the same for any number
- * of threads. */
+ * The index is first checked, wrapped and turned into `count` offsets into self. self's other dimensions before
+ * the indexed ones are walked outermost, those after them innermost; the last of these form a run, as far as
+ * its elements are evenly spaced. The values (the result of gather_nd, the source of scatter_nd_) are row-major:
+ * outer x count x inner x run. Threads share outer, inner and blocks of runs, in gather_nd also the offsets.
+ * scatter_nd_ keeps their order: the last write wins, and sums have the same bits for any number of threads. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -15,7 +14,7 @@
 #include "kernels/cpu/util.h"
 #include "unpack.h"
 
-enum { BLOCK = 256, PLACES = 2048 };
+enum { BLOCK = 256, OFFSETS = 2048 };
 
 typedef struct Nd {
   const MothKernels *k;
@@ -23,12 +22,12 @@ typedef struct Nd {
   int nouter, ninner;
   int64_t outer_size[MOTH_MAX_DIMS], outer_stride[MOTH_MAX_DIMS];
   int64_t inner_size[MOTH_MAX_DIMS], inner_stride[MOTH_MAX_DIMS];
-  int64_t outer, count, inner, run, step; /* step: between the elements of a run */
-  int64_t chunk, chunks;                  /* places of a task, tasks of an outer x inner x block */
-  int64_t block, blocks;                  /* elements of a task, tasks of a run */
-  int64_t *at, unit;                      /* offsets of the places, counted in units */
-  char *far;                              /* self */
-  char *near;
+  int64_t outer, count, inner, run, stride; /* stride: of the elements of a run */
+  int64_t chunk, chunks; /* offsets of a task, tasks of an outer x inner x block */
+  int64_t block, blocks; /* elements of a task, tasks of a run */
+  int64_t *at, unit;     /* [count]: offsets, in units of `unit` elements */
+  char *self;
+  char *value;
   bool gather;
 } Nd;
 
@@ -40,7 +39,7 @@ typedef struct Offsets {
   _Atomic int64_t first_bad;
 } Offsets;
 
-/* A position as written, from 0; what is out of range becomes so. */
+/* An index, counted from `base` or negative, as one from 0; the result is out of range if the index is. */
 static inline int64_t from_0(int64_t x, int64_t base, int64_t size) {
   return x < 0 ? x + size : (int64_t)((uint64_t)x - (uint64_t)base);
 }
@@ -48,7 +47,7 @@ static inline int64_t from_0(int64_t x, int64_t base, int64_t size) {
 static void offsets_range(void *ctx, int64_t begin, int64_t end) {
   Offsets *o = ctx;
   uint64_t bad = 0;
-  /* The usual case: one dimension, nothing counts from the end. */
+  /* The usual case: one dimension, no negative index. */
   if (o->k == 1 && o->stride[0] == 1 &&
       !moth_cpu_kernels(MOTH_INT64)
            ->index_outside(o->in + begin, end - begin, o->base, o->size[0], o->out + begin))
@@ -95,35 +94,35 @@ static MothStatus offsets(const MothTensor *self, const MothNd *nd, const MothTe
   return s;
 }
 
-/* The walk over `far`, of self's shape, whose places' offsets are found and checked. */
-static MothStatus nd_open(Nd *n, const MothNd *nd, MothTensor *far, const MothTensor *index,
+/* Prepares the walk over `self` (the tensor or its float32 sums) and its checked offsets. */
+static MothStatus nd_open(Nd *n, const MothNd *nd, MothTensor *self, const MothTensor *index,
                           int64_t base) {
-  n->k = moth_cpu_kernels(far->dtype);
-  n->itemsize = moth_itemsize(far);
-  n->far = far->data;
+  n->k = moth_cpu_kernels(self->dtype);
+  n->itemsize = moth_itemsize(self);
+  n->self = self->data;
   n->count = nd->count;
-  n->outer = n->inner = n->run = n->step = 1;
+  n->outer = n->inner = n->run = n->stride = 1;
   for (int i = 0; i < nd->before; i++) {
-    n->outer_size[i] = far->shape[nd->rest[i]];
-    n->outer_stride[i] = far->stride[nd->rest[i]];
+    n->outer_size[i] = self->shape[nd->rest[i]];
+    n->outer_stride[i] = self->stride[nd->rest[i]];
     n->outer *= n->outer_size[i];
   }
   n->nouter = nd->before;
   int last = nd->nrest - 1;
   for (bool first = true; last >= nd->before; last--) {
-    int64_t size = far->shape[nd->rest[last]], stride = far->stride[nd->rest[last]];
+    int64_t size = self->shape[nd->rest[last]], stride = self->stride[nd->rest[last]];
     if (size == 1)
       continue;
     if (first)
-      n->step = stride;
-    else if (stride != n->step * n->run)
+      n->stride = stride;
+    else if (stride != n->stride * n->run)
       break;
     n->run *= size;
     first = false;
   }
   for (int i = nd->before; i <= last; i++) {
-    n->inner_size[n->ninner] = far->shape[nd->rest[i]];
-    n->inner_stride[n->ninner] = far->stride[nd->rest[i]];
+    n->inner_size[n->ninner] = self->shape[nd->rest[i]];
+    n->inner_stride[n->ninner] = self->stride[nd->rest[i]];
     n->inner *= n->inner_size[n->ninner++];
   }
   n->at = moth_alloc((size_t)n->count * sizeof(int64_t));
@@ -131,9 +130,9 @@ static MothStatus nd_open(Nd *n, const MothNd *nd, MothTensor *far, const MothTe
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld indices", (long long)n->count);
   n->unit = n->run;
   for (int j = 0; j < nd->k; j++)
-    if (n->run == 0 || far->stride[nd->dims[j]] % n->run != 0)
+    if (n->run == 0 || self->stride[nd->dims[j]] % n->run != 0)
       n->unit = 1;
-  return offsets(far, nd, index, base, n->unit, n->at);
+  return offsets(self, nd, index, base, n->unit, n->at);
 }
 
 static void nd_close(Nd *n) {
@@ -141,17 +140,17 @@ static void nd_close(Nd *n) {
     moth_free(n->at, (size_t)n->count * sizeof(int64_t));
 }
 
-/* A task: places [first, last) of the elements [from, from + width) of a run. */
+/* A task: offsets [first, last), elements [from, from + width) of a run. */
 typedef struct Task {
   MothWalk outer, inner;
   int64_t chunk, from;
-  int64_t at; /* the run's number in what goes along, for place 0 */
-  int64_t far, near, first, last, width;
+  int64_t at; /* number of the run in the values, for offset 0 */
+  int64_t self, value, first, last, width;
 } Task;
 
 static void task_place(const Nd *n, Task *t) {
-  t->far = t->outer.at + t->inner.at + t->from * n->step;
-  t->near = t->at * n->run + t->from;
+  t->self = t->outer.at + t->inner.at + t->from * n->stride;
+  t->value = t->at * n->run + t->from;
   t->first = t->chunk * n->chunk;
   t->last = moth_min64(t->first + n->chunk, n->count);
   t->width = moth_min64(n->block, n->run - t->from);
@@ -186,35 +185,36 @@ static void task_next(const Nd *n, Task *t) {
 
 #define MOVE(T)                                                                                    \
   do {                                                                                             \
-    T *far = (T *)n->far + t.far, *near = (T *)n->near + t.near;                                   \
+    T *self = (T *)n->self + t.self, *value = (T *)n->value + t.value;                             \
     if (t.width == 1 && n->gather)                                                                 \
       for (int64_t s = t.first; s < t.last; s++)                                                   \
-        near[s * row] = far[at[s] * unit];                                                         \
+        value[s * row] = self[at[s] * unit];                                                       \
     else if (t.width == 1)                                                                         \
       for (int64_t s = t.first; s < t.last; s++)                                                   \
-        far[at[s] * unit] = near[s * row];                                                         \
+        self[at[s] * unit] = value[s * row];                                                       \
     else                                                                                           \
       for (int64_t s = t.first; s < t.last; s++) {                                                 \
-        T *a = far + at[s] * unit, *b = near + s * row;                                            \
+        T *a = self + at[s] * unit, *b = value + s * row;                                          \
         if (n->gather)                                                                             \
           for (int64_t i = 0; i < t.width; i++)                                                    \
-            b[i] = a[i * step];                                                                    \
+            b[i] = a[i * stride];                                                                  \
         else                                                                                       \
           for (int64_t i = 0; i < t.width; i++)                                                    \
-            a[i * step] = b[i];                                                                    \
+            a[i * stride] = b[i];                                                                  \
       }                                                                                            \
   } while (0)
 
 static void move_range(void *ctx, int64_t begin, int64_t end) {
   const Nd *n = ctx;
   const int64_t *at = n->at;
-  int64_t row = n->inner * n->run, step = n->step, unit = n->unit, size = n->itemsize;
+  int64_t row = n->inner * n->run, stride = n->stride, unit = n->unit, size = n->itemsize;
   Task t;
   task_init(n, &t, begin);
   for (int64_t k = begin; k < end; k++, task_next(n, &t)) {
-    if (step == 1 && t.width >= 8) {
+    if (stride == 1 && t.width >= 8) {
       for (int64_t s = t.first; s < t.last; s++) {
-        char *a = n->far + (t.far + at[s] * unit) * size, *b = n->near + (t.near + s * row) * size;
+        char *a = n->self + (t.self + at[s] * unit) * size,
+             *b = n->value + (t.value + s * row) * size;
         memcpy(n->gather ? b : a, n->gather ? a : b, (size_t)(t.width * size));
       }
       continue;
@@ -235,25 +235,25 @@ static void move_range(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* Where places are whole runs, which lie one after another in what goes along, sums go run by run. */
+/* Where all offsets are multiples of a run and runs follow one another in the values, adds run by run. */
 static void add_range(void *ctx, int64_t begin, int64_t end) {
   const Nd *n = ctx;
-  bool runs = n->inner == 1 && n->step == 1 && n->unit == n->run;
+  bool runs = n->inner == 1 && n->stride == 1 && n->unit == n->run;
   int64_t lines[3 * BLOCK], size = n->itemsize;
   Task t;
   task_init(n, &t, begin);
   for (int64_t k = begin; k < end; k++, task_next(n, &t)) {
     if (runs) {
-      n->k->index_add_rows(n->far + t.far * size, n->near + t.near * size, n->at, n->count, t.width,
-                           n->run);
+      n->k->index_add_rows(n->self + t.self * size, n->value + t.value * size, n->at, n->count,
+                           t.width, n->run);
       continue;
     }
     for (int64_t i = 0; i < t.width; i++) {
-      lines[3 * i] = t.far + i * n->step;
+      lines[3 * i] = t.self + i * n->stride;
       lines[3 * i + 1] = 0;
-      lines[3 * i + 2] = t.near + i;
+      lines[3 * i + 2] = t.value + i;
     }
-    n->k->scatter_add_lines(n->far, n->unit, n->at, 1, n->near, n->inner * n->run, n->count,
+    n->k->scatter_add_lines(n->self, n->unit, n->at, 1, n->value, n->inner * n->run, n->count,
                             t.width, lines);
   }
 }
@@ -272,11 +272,11 @@ static void nd_run(Nd *n, int64_t chunk, int64_t block, MothRange range) {
 MothStatus moth_cpu_gather_nd(MothCall *c) {
   MOTH_UNPACK_GATHER_ND(c)
   MothNd nd;
-  Nd n = {.gather = true, .near = c->results[0].u.t->data};
+  Nd n = {.gather = true, .value = c->results[0].u.t->data};
   MOTH_TRY(moth_nd(self, dims, index, &nd));
   MothStatus s = nd_open(&n, &nd, self, index, index_base);
-  if (s == MOTH_OK) /* long runs are copied whole, as long as there are places for all threads */
-    nd_run(&n, moth_max64(1, PLACES / moth_max64(1, n.run)), INT64_MAX, move_range);
+  if (s == MOTH_OK) /* few offsets per task where runs are long, so that threads have tasks */
+    nd_run(&n, moth_max64(1, OFFSETS / moth_max64(1, n.run)), INT64_MAX, move_range);
   nd_close(&n);
   return s;
 }
@@ -290,7 +290,7 @@ MothStatus moth_cpu_scatter_nd_(MothCall *c) {
   MOTH_GO(moth_nd(self, dims, index, &nd));
   MOTH_GO(moth_cpu_sums_as(self, accumulate, &sums));
   MOTH_GO(moth_cpu_broadcast_as(src, (MothDType)sums->dtype, nd.ndim, nd.shape, &values));
-  if (moth_tensor_overlap(self, values)) { /* all is read before anything is written */
+  if (moth_tensor_overlap(self, values)) { /* read all of the source before writing */
     MothTensor *whole;
     MOTH_GO(moth_tensor_new(nd.ndim, nd.shape, (MothDType)values->dtype, values->device, &whole));
     moth_cpu_copy(whole, values);
@@ -298,7 +298,7 @@ MothStatus moth_cpu_scatter_nd_(MothCall *c) {
     values = whole;
   }
   MOTH_GO(nd_open(&n, &nd, sums, index, index_base));
-  n.near = values->data;
+  n.value = values->data;
   if (sums != self)
     moth_cpu_copy(sums, self);
   nd_run(&n, n.count, BLOCK, accumulate ? add_range : move_range);

@@ -1,4 +1,4 @@
-/* im2col and col2im: the windows of images as columns, and back with sums. Not used by convolution. */
+/* im2col (the windows of images as columns) and col2im (its adjoint, which sums). Convolution uses neither. */
 #include <string.h>
 
 #include "core/parallel.h"

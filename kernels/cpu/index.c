@@ -1,6 +1,6 @@
 /* index_select, index_add and index_copy: whole slices along one dimension, of row-major tensors seen
- * as outer x n x inner. Where slices are summed or written to by index, threads share the columns, and
- * each goes through the index in order. */
+ * as outer x n x inner. In index_add and index_copy threads share the columns, and each goes through the index
+ * in order. */
 #include <string.h>
 
 #include "core/parallel.h"
@@ -17,7 +17,7 @@ typedef struct Slices {
   const char *src;
 } Slices;
 
-/* Slices of one element are worth their own loop: memcpy of 4 bytes costs more than the 4 bytes. */
+/* Slices of one element have a loop of their own: a call of memcpy costs more than the copy. */
 #define SELECT(T)                                                                                  \
   do {                                                                                             \
     T *d = (T *)s->dst + i;                                                                        \

@@ -46,7 +46,7 @@ static void swap_dims(MothIter *it, int a, int b) {
   }
 }
 
-/* Whether dimension a must come outside of b: by the first operand whose strides tell. */
+/* Whether dimension a must be outside of b: by the first operand with different, nonzero strides. */
 static bool outside(const MothIter *it, int a, int b) {
   for (int k = 0; k < it->nops; k++) {
     int64_t x = llabs(it->stride[k][a]), y = llabs(it->stride[k][b]);
@@ -57,7 +57,7 @@ static bool outside(const MothIter *it, int a, int b) {
 }
 
 void moth_iter_prepare(MothIter *it) {
-  /* Sizes of 1 go, the rest is sorted (insertion: few dimensions, nearly sorted), then merged. */
+  /* Drop sizes of 1, sort the rest (insertion sort: few dimensions, nearly sorted), then merge. */
   int n = 0;
   for (int i = 0; i < it->ndim; i++) {
     if (it->shape[i] == 1)
@@ -155,6 +155,6 @@ void moth_iter_run(const MothIter *it, MothLoop loop, const MothParam *params, i
   Run r = {it, loop, params};
   if (it->numel <= grain || grain == 0)
     run_range(&r, 0, it->numel);
-  else /* what is worth a thread is one thing; how evenly it is cut is another */
+  else /* `grain` decides whether to use threads; smaller chunks then balance them */
     moth_parallel_for(it->numel, grain > 16 ? grain / 16 : 1, run_range, &r);
 }

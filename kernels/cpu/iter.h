@@ -2,8 +2,8 @@
  * broadcast (stride 0) or strided runs.
  *
  * Operands are added with their shapes aligned at the last dimension; dimensions are then ordered by
- * the strides of operand 0 (the output), merged where all operands step evenly, and run by rows, in
- * parallel over ranges of the flattened index. */
+ * the strides of operand 0 (the output), merged where the strides of all operands allow it, and run by rows,
+ * in parallel over ranges of the flattened index. */
 #ifndef MOTH_CPU_ITER_H
 #define MOTH_CPU_ITER_H
 #include "core/tensor.h"
@@ -27,8 +27,7 @@ MOTH_API void moth_iter_add_scalar(MothIter *it, void *element);
 /* Raw memory with strides in bytes, one per dimension of the iterator. */
 MOTH_API void moth_iter_add_raw(MothIter *it, void *data, const int64_t *stride);
 MOTH_API void moth_iter_prepare(MothIter *it);
-/* Calls loop(pointers, strides of the inner dimension, n, params) until all is done. `grain`: the
- * least number of elements that is worth a thread; 0: serial, in row-major order of the prepared
- * dimensions. */
+/* Calls loop(pointers, strides of the inner dimension, n, params) for all elements. `grain`: the least number of
+ * elements that is worth using threads; 0: serial, in row-major order of the prepared dimensions. */
 void moth_iter_run(const MothIter *it, MothLoop loop, const MothParam *params, int64_t grain);
 #endif

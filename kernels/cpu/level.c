@@ -1,4 +1,4 @@
-/* Which instruction set the kernels use: the best that the CPU has, or what MOTH_CPU says. */
+/* The instruction set of the kernels: the best one of the CPU, or the one in MOTH_CPU. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* mm, bmm, addmm, baddbmm, linear: operands made BLAS-ready, then moth_gemm. float16 and bfloat16 go through
- * float32. */
+/* mm, bmm, addmm, baddbmm, linear: makes the operands readable for BLAS, then calls moth_gemm. float16 and
+ * bfloat16 are computed in float32. */
 #include "core/dtype.h"
 #include "core/parallel.h"
 #include "dispatch/dispatch.h"
@@ -26,7 +26,7 @@ static void set_a(MothGemm *g, const MothTensor *a, int64_t batch) {
   g->a = a->data + batch * moth_itemsize(a);
   g->a_row = a->stride[n - 2];
   g->a_col = a->stride[n - 1];
-  if (g->a_col != 1 && g->a_row != 1) /* one column or one row: the step is not used */
+  if (g->a_col != 1 && g->a_row != 1) /* one column or one row: its stride is not used */
     g->a_col = 1;
 }
 
@@ -90,7 +90,7 @@ static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double 
     set_b(&g, rb, 0);
     moth_gemm(&g, true);
   } else {
-    /* Small products in parallel over the batch, large ones one after the other. */
+    /* Small products: in parallel over the batch. Large ones: one after another, each in parallel. */
     double flops = moth_gemm_flops(&g);
     Batch w = {g, ra, rb, target, flops >= 64e6};
     if (w.parallel)

@@ -1,5 +1,5 @@
 /* cross_entropy and its derivative: PyTorch's meaning of weight, ignore_index, label_smoothing and
- * reduction. 'mean' divides by the sum of the weights of the targets that count. */
+ * reduction. 'mean' divides by the sum of the weights of the targets that are not ignored. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -15,7 +15,7 @@ typedef struct Loss {
   double total;     /* sum of the weights of all classes */
   double counted;   /* sum of the weights of the targets */
   double smoothing;
-  double *loss; /* of each row */
+  double *loss; /* [rows] */
   /* backward */
   char *out;
   const double *grad;

@@ -1,6 +1,6 @@
 /* masked_select, masked_scatter and nonzero: a bool mask in row-major order, cut into chunks. The
- * number of true elements in each chunk is counted first (in parallel), their running sum says where
- * each chunk's elements go, and then chunks are independent of each other. */
+ * number of true elements in each chunk is counted first (in parallel); with the running sums as offsets the
+ * chunks are then independent. */
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"

@@ -1,4 +1,4 @@
-/* tril, triu and flip: moves of elements, by size alone. */
+/* tril, triu and flip: they move elements of any dtype of a size. */
 #include <string.h>
 
 #include "core/parallel.h"

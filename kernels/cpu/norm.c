@@ -1,5 +1,5 @@
-/* Normalisation: how rows, groups and channels are cut into tasks, and how the statistics of pieces are
- * joined. Pieces are fixed by shapes alone, so that threads change no bit. */
+/* Normalisation: cuts rows, groups and channels into tasks and joins the statistics of chunks. Chunks depend on
+ * shapes alone, so that the number of threads changes no bit. */
 #include <math.h>
 #include <string.h>
 
@@ -13,8 +13,8 @@ enum { COLS = 256, MOST_CHUNKS = 64, LEAST_ROWS = 16 };
 static MothDType stat_dtype(int dtype) {
   return dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
 }
-/* An optional tensor, row-major in a dtype; NULL stays NULL. */
-static MothStatus hold(const MothTensor *t, MothDType dtype, MothTensor **out) {
+/* An optional tensor, row-major in a dtype; NULL stays NULL. The caller releases *out. */
+static MothStatus optional_as(const MothTensor *t, MothDType dtype, MothTensor **out) {
   *out = NULL;
   return t ? moth_cpu_contiguous_as(t, dtype, out) : MOTH_OK;
 }
@@ -30,19 +30,19 @@ static void put(MothTensor *t, int64_t i, double x) {
   else
     ((float *)t->data)[i] = (float)x;
 }
-/* `count` zeros for the time of a call. */
-typedef struct Scratch {
+/* Zeroed memory for the time of a call. */
+typedef struct Workspace {
   void *p;
   size_t bytes;
-} Scratch;
-static MothStatus take(Scratch *s, int64_t count, size_t size) {
+} Workspace;
+static MothStatus workspace_alloc(Workspace *s, int64_t count, size_t size) {
   s->bytes = (size_t)(count > 0 ? count : 1) * size;
   if (!(s->p = moth_alloc(s->bytes)))
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
   memset(s->p, 0, s->bytes);
   return MOTH_OK;
 }
-static void drop(Scratch *s) {
+static void workspace_free(Workspace *s) {
   if (s->p)
     moth_free(s->p, s->bytes);
 }
@@ -76,8 +76,8 @@ static MothStatus forward_rows(const MothTensor *self, const MothTensor *weight,
   MothStatus status = MOTH_OK;
   MothDType real = stat_dtype(self->dtype);
   MOTH_GO(moth_cpu_contiguous(self, &in));
-  MOTH_GO(hold(weight, real, &w));
-  MOTH_GO(hold(bias, real, &b));
+  MOTH_GO(optional_as(weight, real, &w));
+  MOTH_GO(optional_as(bias, real, &b));
   Rows r = {.k = moth_cpu_kernels(self->dtype),
             .rows = rstd->numel,
             .item = moth_itemsize(self),
@@ -121,12 +121,12 @@ static void back_range(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* The sums of chunks, in order, into a result. */
+/* out = the sums of the chunks, added in order. */
 static MothStatus join_chunks(const char *parts, MothDType real, int64_t chunks, int64_t n,
                               MothTensor *out) {
   MothTensor *sums;
   MOTH_TRY(moth_tensor_new(out->ndim, out->shape, real, out->device, &sums));
-  for (int64_t k = 0; k < n; k += COLS) { /* as many as stay in cache, chunk by chunk */
+  for (int64_t k = 0; k < n; k += COLS) { /* COLS sums stay in cache */
     double s[COLS] = {0};
     int64_t m = moth_min64(COLS, n - k);
     for (int64_t i = 0; i < chunks; i++) {
@@ -149,13 +149,13 @@ static MothStatus backward_rows(const MothTensor *grad, const MothTensor *self,
   MothTensor *g = NULL, *in = NULL, *w = NULL, *mu = NULL, *rs = NULL;
   MothStatus status = MOTH_OK;
   MothDType real = stat_dtype(self->dtype);
-  Scratch sums[2] = {{0}};
+  Workspace sums[2] = {{0}};
   Rows r = {.k = moth_cpu_kernels(self->dtype), .rms = !mean};
   MOTH_GO(moth_cpu_contiguous_as(grad, (MothDType)self->dtype, &g));
   MOTH_GO(moth_cpu_contiguous(self, &in));
-  MOTH_GO(hold(weight, real, &w));
-  MOTH_GO(hold(mean, real, &mu));
-  MOTH_GO(hold(rstd, real, &rs));
+  MOTH_GO(optional_as(weight, real, &w));
+  MOTH_GO(optional_as(mean, real, &mu));
+  MOTH_GO(optional_as(rstd, real, &rs));
   r.rows = rs->numel;
   r.n = r.rows ? self->numel / r.rows : (dw && need & 2) ? dw->numel : db ? db->numel : 0;
   r.item = moth_itemsize(self);
@@ -172,7 +172,7 @@ static MothStatus backward_rows(const MothTensor *grad, const MothTensor *self,
   int64_t chunks = (r.rows + r.chunk - 1) / r.chunk;
   for (int i = 1; i <= 2; i++)
     if (need >> i & 1) {
-      MOTH_GO(take(&sums[i - 1], chunks * r.n, (size_t)r.real));
+      MOTH_GO(workspace_alloc(&sums[i - 1], chunks * r.n, (size_t)r.real));
       *(i == 1 ? &r.dw : &r.db) = sums[i - 1].p;
     }
   if (chunks)
@@ -182,8 +182,8 @@ static MothStatus backward_rows(const MothTensor *grad, const MothTensor *self,
   if (r.db)
     MOTH_GO(join_chunks(r.db, real, chunks, db->numel, db));
 done:
-  drop(&sums[0]);
-  drop(&sums[1]);
+  workspace_free(&sums[0]);
+  workspace_free(&sums[1]);
   moth_tensor_release(g);
   moth_tensor_release(in);
   moth_tensor_release(w);
@@ -205,16 +205,17 @@ MothStatus moth_cpu_rms_norm_backward(MothCall *c) {
 
 /* --- groups and channels ------------------------------------------------------------------------ */
 
-/* (N, C, inner): line (n, c) has two sums; `k` four numbers for each line, or column (inner = 1). */
+/* (N, C, inner): line (n, c) is its `inner` elements. With `cols` there is one line for each channel instead. */
 typedef struct Lines {
   const MothKernels *k;
   int64_t batch, channels, inner, item;
-  bool
-      cols; /* channels are joined over the batch and inner is 1: two sums and numbers per channel */
+  bool cols; /* statistics by channel, and inner is 1 */
   const char *grad, *in;
   char *out;
-  double *center, *a, *b, *numbers;
-  Scratch scratch;
+  double *center, *a,
+      *b; /* [lines]: a, b are mean and m2, or in backward sum(g) and sum(g (x - center)) */
+  double *numbers; /* [lines][4]: kg, kx, center, shift of norm_lines */
+  Workspace workspace;
 } Lines;
 
 static MothStatus lines_init(Lines *l, const MothTensor *self, bool by_channel) {
@@ -227,8 +228,8 @@ static MothStatus lines_init(Lines *l, const MothTensor *self, bool by_channel) 
     l->inner *= self->shape[i];
   l->cols = by_channel && l->inner == 1;
   int64_t lines = l->channels * (l->cols ? 1 : l->batch);
-  MOTH_TRY(take(&l->scratch, 7 * lines, sizeof(double)));
-  double *p = l->scratch.p;
+  MOTH_TRY(workspace_alloc(&l->workspace, 7 * lines, sizeof(double)));
+  double *p = l->workspace.p;
   l->a = p;
   l->b = p + lines;
   l->center = p + 2 * lines;
@@ -278,14 +279,14 @@ static void lines_run(Lines *l, MothRange fn) {
     moth_parallel_for(lines, moth_cpu_grain(cost), fn, l);
 }
 
-/* Joins the moments (mean, m2) of n elements each of `count` lines, `step` apart. */
-static void join_moments(const Lines *l, int64_t first, int64_t step, int64_t count, double n,
+/* Joins the moments (mean, m2) of `count` lines, `stride` apart, of n elements each. */
+static void join_moments(const Lines *l, int64_t first, int64_t stride, int64_t count, double n,
                          double *mean, double *m2) {
   double total = 0, mu = 0, sq = 0;
   for (int64_t i = 0; i < count; i++) {
-    double d = l->a[first + i * step] - mu, sum = total + n;
+    double d = l->a[first + i * stride] - mu, sum = total + n;
     mu += d * n / sum;
-    sq += l->b[first + i * step] + d * d * total * n / sum;
+    sq += l->b[first + i * stride] + d * d * total * n / sum;
     total = sum;
   }
   *mean = mu;
@@ -307,11 +308,12 @@ MothStatus moth_cpu_native_group_norm(MothCall *c) {
   Lines l;
   MOTH_TRY(lines_init(&l, self, false));
   MOTH_GO(moth_cpu_contiguous(self, &in));
-  MOTH_GO(hold(weight, stat_dtype(self->dtype), &w));
-  MOTH_GO(hold(bias, stat_dtype(self->dtype), &b));
+  MOTH_GO(optional_as(weight, stat_dtype(self->dtype), &w));
+  MOTH_GO(optional_as(bias, stat_dtype(self->dtype), &b));
   l.in = in->data;
   l.out = c->results[0].u.t->data;
-  int64_t each = l.channels / groups; /* lines of a group stand side by side: they are one line */
+  int64_t each =
+      l.channels / groups; /* the lines of a group are contiguous: `whole` takes them as one */
   Lines whole = l;
   whole.channels = groups;
   whole.inner = l.inner * each;
@@ -328,7 +330,7 @@ MothStatus moth_cpu_native_group_norm(MothCall *c) {
   }
   lines_run(&l, apply_range);
 done:
-  drop(&l.scratch);
+  workspace_free(&l.workspace);
   moth_tensor_release(in);
   moth_tensor_release(w);
   moth_tensor_release(b);
@@ -353,17 +355,17 @@ MothStatus moth_cpu_native_batch_norm(MothCall *c) {
   MothTensor *mean = c->results[1].u.t, *rstd = c->results[2].u.t;
   MothStatus status = MOTH_OK;
   Lines l;
-  Scratch moments = {0};
+  Workspace moments = {0};
   MOTH_TRY(lines_init(&l, self, true));
   int64_t count = l.batch * l.inner;
   MOTH_GO(moth_cpu_contiguous(self, &in));
-  MOTH_GO(hold(weight, stat_dtype(self->dtype), &w));
-  MOTH_GO(hold(bias, stat_dtype(self->dtype), &b));
+  MOTH_GO(optional_as(weight, stat_dtype(self->dtype), &w));
+  MOTH_GO(optional_as(bias, stat_dtype(self->dtype), &b));
   if (!training) {
-    MOTH_GO(hold(running_mean, MOTH_FLOAT64, &rm));
-    MOTH_GO(hold(running_var, MOTH_FLOAT64, &rv));
+    MOTH_GO(optional_as(running_mean, MOTH_FLOAT64, &rm));
+    MOTH_GO(optional_as(running_var, MOTH_FLOAT64, &rv));
   }
-  MOTH_GO(take(&moments, 2 * l.channels, sizeof(double)));
+  MOTH_GO(workspace_alloc(&moments, 2 * l.channels, sizeof(double)));
   double *unbiased = moments.p;
   l.in = in->data;
   l.out = c->results[0].u.t->data;
@@ -397,8 +399,8 @@ MothStatus moth_cpu_native_batch_norm(MothCall *c) {
     MOTH_GO(move_running(running_var, unbiased + l.channels, momentum));
   }
 done:
-  drop(&l.scratch);
-  drop(&moments);
+  workspace_free(&l.workspace);
+  workspace_free(&moments);
   moth_tensor_release(in);
   moth_tensor_release(w);
   moth_tensor_release(b);
@@ -407,27 +409,27 @@ done:
   return status;
 }
 
-/* Of either: groups > 0, or the batch's channels with or without their own statistics. Of line (n, c)
- * with statistics s: dx = rstd w g - rstd (s1 + xhat s2) / count, s1 and s2 the sums of w g and of
- * w g xhat over all that shares s. */
+/* group_norm's backward (groups > 0) or batch_norm's (groups 0; own: with the batch's statistics, not the running
+ * ones). For a line (n, c): dx = rstd w g - rstd (s1 + xhat s2) / count, with s1 and s2 the sums of w g and of
+ * w g xhat over all elements that share its statistics; the second term is left out without own. */
 static MothStatus backward_lines(MothCall *c, const MothTensor *grad, const MothTensor *self,
                                  const MothTensor *mean, const MothTensor *rstd,
                                  const MothTensor *weight, int64_t groups, bool own, int64_t need) {
   MothTensor *g = NULL, *in = NULL, *w = NULL, *mu = NULL, *rs = NULL, *dw = NULL, *db = NULL;
   MothStatus status = MOTH_OK;
-  Scratch joined = {0};
+  Workspace joined = {0};
   Lines l;
   MOTH_TRY(lines_init(&l, self, groups == 0));
   int64_t each = groups ? l.channels / groups : 1, stats = groups ? l.batch * groups : l.channels;
   int64_t lines = lines_count(&l);
   MOTH_GO(moth_cpu_contiguous_as(grad, (MothDType)self->dtype, &g));
   MOTH_GO(moth_cpu_contiguous(self, &in));
-  MOTH_GO(hold(weight, MOTH_FLOAT64, &w));
-  MOTH_GO(hold(mean, MOTH_FLOAT64, &mu));
-  MOTH_GO(hold(rstd, MOTH_FLOAT64, &rs));
+  MOTH_GO(optional_as(weight, MOTH_FLOAT64, &w));
+  MOTH_GO(optional_as(mean, MOTH_FLOAT64, &mu));
+  MOTH_GO(optional_as(rstd, MOTH_FLOAT64, &rs));
   MOTH_GO(moth_tensor_new(1, self->shape + 1, MOTH_FLOAT64, self->device, &dw));
   MOTH_GO(moth_tensor_new(1, self->shape + 1, MOTH_FLOAT64, self->device, &db));
-  MOTH_GO(take(&joined, 2 * stats, sizeof(double)));
+  MOTH_GO(workspace_alloc(&joined, 2 * stats, sizeof(double)));
   double *s = joined.p;
   memset(dw->data, 0, sizeof(double) * (size_t)l.channels);
   memset(db->data, 0, sizeof(double) * (size_t)l.channels);
@@ -459,8 +461,8 @@ static MothStatus backward_lines(MothCall *c, const MothTensor *grad, const Moth
   if (need & 4)
     moth_cpu_copy(c->results[2].u.t, db);
 done:
-  drop(&l.scratch);
-  drop(&joined);
+  workspace_free(&l.workspace);
+  workspace_free(&joined);
   moth_tensor_release(g);
   moth_tensor_release(in);
   moth_tensor_release(w);

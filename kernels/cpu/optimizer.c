@@ -1,5 +1,5 @@
-/* sgd_step and adam_step: all parameters of a call in one parallel region, cut into chunks. A tensor
- * that is not row-major is worked on in a row-major copy, which goes back afterwards. */
+/* sgd_step and adam_step: all parameters of a call in one parallel region, cut into chunks. Tensors that are not
+ * row-major are updated in a row-major copy, which is copied back afterwards. */
 #include "kernels/cpu/optimizer.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 enum { CHUNK = 16384, ROLES = 5 }; /* param, grad, up to three states */
 
 typedef struct Group {
-  MothTensor *t[ROLES]; /* row-major; NULL: not there */
+  MothTensor *t[ROLES]; /* row-major; NULL: not used */
   int64_t first;        /* number of its first chunk */
 } Group;
 
@@ -20,7 +20,7 @@ typedef struct Step {
   Group *groups;
   uint32_t n;
   int64_t chunks;
-  const MothSgd *sgd; /* else adam */
+  const MothSgd *sgd; /* NULL: adam */
   const MothAdam *adam;
 } Step;
 
@@ -54,7 +54,7 @@ static void step_range(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* lists[0] is written to, lists[1] (the gradients) is not, the others are. */
+/* All lists are written to but lists[1], the gradients. */
 static MothStatus step_run(Step *s, const MothValue *lists, int roles) {
   MothStatus status = MOTH_OK;
   uint32_t n = lists[0].n;
@@ -91,7 +91,7 @@ done:
   return status;
 }
 
-/* The number that multiplies the gradients. */
+/* *scale: the factor of the gradients, 1 if t is NULL. */
 static MothStatus read_scale(MothTensor *t, double *scale) {
   MothValue v;
   *scale = 1;

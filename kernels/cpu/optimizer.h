@@ -1,4 +1,4 @@
-/* What the optimizer kernels take beside the tensors. */
+/* Hyperparameters of the optimizer kernels. */
 #ifndef MOTH_CPU_OPTIMIZER_H
 #define MOTH_CPU_OPTIMIZER_H
 #include <stdbool.h>

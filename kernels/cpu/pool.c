@@ -1,4 +1,4 @@
-/* Pooling: windows along each dimension are listed once, planes go to threads. */
+/* Pooling: lists the windows along each dimension once; threads share the planes. */
 #include "kernels/cpu/pool.h"
 
 #include "core/alloc.h"
@@ -10,7 +10,7 @@
 typedef struct Job {
   MothPoolPlanes p;
   void (*run)(const struct MothPoolPlanes *p);
-  int64_t in_step, out_step, positions_step; /* bytes, bytes, elements: of a plane */
+  int64_t in_stride, out_stride, positions_stride; /* of planes: bytes, bytes, elements */
 } Job;
 
 static void axis(const MothPool *p, int i, MothPoolAxis *a, int64_t *lists) {
@@ -43,10 +43,10 @@ static void range(void *ctx, int64_t begin, int64_t end) {
   const Job *job = ctx;
   MothPoolPlanes p = job->p;
   p.planes = end - begin;
-  p.in = (const char *)p.in + begin * job->in_step;
-  p.out = (char *)p.out + begin * job->out_step;
+  p.in = (const char *)p.in + begin * job->in_stride;
+  p.out = (char *)p.out + begin * job->out_stride;
   if (p.positions)
-    p.positions += begin * job->positions_step;
+    p.positions += begin * job->positions_stride;
   job->run(&p);
 }
 
@@ -60,9 +60,9 @@ static MothStatus run(const MothPool *g, const MothTensor *in, MothTensor *out, 
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of windows", bytes);
   Job job = {.p = {.in = in->data, .out = out->data, .positions = positions, .base = base},
              .run = fn,
-             .in_step = (backward ? pooled : size) * moth_itemsize(in),
-             .out_step = (backward ? size : pooled) * moth_itemsize(out),
-             .positions_step = pooled};
+             .in_stride = (backward ? pooled : size) * moth_itemsize(in),
+             .out_stride = (backward ? size : pooled) * moth_itemsize(out),
+             .positions_stride = pooled};
   axis(g, 0, &job.p.y, lists);
   axis(g, 1, &job.p.x, lists + 3 * g->oh);
   int64_t each = size + pooled * (g->adaptive ? 1 : g->kernel[0] * g->kernel[1]);
@@ -79,14 +79,14 @@ static MothStatus forward(MothCall *c, bool max) {
     return MOTH_OK;
   MOTH_TRY(moth_cpu_contiguous(self, &in));
   const MothKernels *k = moth_cpu_kernels(in->dtype);
-  int64_t base = max ? c->args[c->op->nargs - 1].u.i : 0; /* index_base stands last */
+  int64_t base = max ? c->args[c->op->nargs - 1].u.i : 0; /* index_base is the last argument */
   MothStatus s = run(&g, in, out, false, max ? (int64_t *)c->results[1].u.t->data : NULL, base,
                      max ? k->max_pool_planes : k->avg_pool_planes);
   moth_tensor_release(in);
   return s;
 }
 
-/* Sums are kept in float32 where the dtype is narrower. */
+/* Sums of float16 and bfloat16 are kept in float32. */
 static MothStatus backward(MothCall *c, const MothTensor *positions, int64_t base) {
   MothTensor *out = c->results[0].u.t, *in = NULL, *sums = NULL;
   MothStatus status = MOTH_OK;

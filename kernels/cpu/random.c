@@ -1,4 +1,4 @@
-/* Random fills: typed kernels over ranges; see core/random.h for what makes them repeatable. */
+/* Random fills by typed kernels over ranges; core/random.h says why they are repeatable. */
 #include "core/random.h"
 
 #include <math.h>
@@ -112,9 +112,9 @@ MothStatus moth_cpu_bernoulli_(MothCall *c) {
   return run(&j, self, generator);
 }
 
-enum { LOOK = 1 << 20 }; /* at Ctrl-C, each so many elements */
+enum { LOOK = 1 << 20 }; /* elements between checks for Ctrl-C */
 
-/* An element's probability each: uniform numbers compared with it. */
+/* Compares a uniform number with each element, a probability. */
 MothStatus moth_cpu_bernoulli(MothCall *c) {
   MOTH_UNPACK_BERNOULLI(c)
   MothTensor *out = c->results[0].u.t, *p, *u;

@@ -3,7 +3,7 @@
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
 
-enum { BLOCK = 512 }; /* columns of a task: enough of a row to read memory in order */
+enum { BLOCK = 512 }; /* columns of a task: long enough runs of memory */
 
 typedef struct Softmax {
   const MothKernels *k;
@@ -44,7 +44,7 @@ static void softmax_run(Softmax *s, const MothTensor *out, int64_t dim) {
   s->itemsize = moth_itemsize(out);
   s->out = out->data;
   int64_t width = moth_min64(s->split.inner, BLOCK);
-  /* exp weighs about four additions */
+  /* exp costs about four additions */
   moth_parallel_for(s->split.outer * s->blocks, moth_cpu_grain(4 * s->split.n * width),
                     softmax_range, s);
 }

@@ -1,8 +1,7 @@
 /* sort and topk along rows. Elements become unsigned keys (kernels/cpu/typed/sort.h); pairs of key and
- * position are sorted: by insertion where there are few, else by a stable radix sort that leaves out
- * digits in which all keys agree. topk of a few keeps the first so far in order; of more, those that may
- * be among them, and when they are twice as many as asked for drops the others: no more steps than a few
- * per element, in any order of them. */
+ * position are sorted: few by insertion, else by a stable radix sort that skips digits in which all keys agree.
+ * topk with a small k keeps the first k so far in order. With a larger k it collects candidates and, when they
+ * are twice as many as asked for, keeps the first k of them: a few steps per element for input in any order. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -31,16 +30,16 @@ static void insertion(Pair *a, int64_t n) {
   }
 }
 
-/* A look at Ctrl-C each so many elements. */
+/* Elements between checks for Ctrl-C. */
 enum { LOOK = 1 << 20 };
 
-/* The end of the stretch of LOOK elements from i on, or i itself if what runs is to stop: then values are left
- * as they are, and nobody must use them. */
+/* The end of the next LOOK elements from i on; or i after an interrupt: the caller then returns, and results are
+ * undefined. */
 static int64_t stretch(int64_t i, int64_t n) {
   return moth_stopped() ? i : moth_min64(n, i + LOOK);
 }
 
-/* Sorts a; the result is in a or in spare, which is given back. NULL: stopped. */
+/* Sorts a, with spare as workspace. Returns the one that has the result; NULL after an interrupt. */
 static Pair *radix(Pair *a, Pair *spare, int64_t n, int bytes) {
   int64_t count[8][256] = {{0}};
   for (int64_t i = 0, end; i < n; i = end) {
@@ -73,7 +72,7 @@ static Pair *radix(Pair *a, Pair *spare, int64_t n, int bytes) {
   return a;
 }
 
-/* Moves the k first of n pairs to the front, in any order. */
+/* Quickselect: moves the first k of n pairs to the front, in any order. */
 static void choose(Pair *a, int64_t n, int64_t k) {
   int64_t lo = 0, hi = n - 1;
   while (lo < hi) {
@@ -116,14 +115,13 @@ typedef struct Sort {
   bool failed;
 } Sort;
 
-/* Puts n pairs, in any order, in that of key and position; they end up in a or in spare. NULL: stopped, as
- * below. */
+/* Sorts n pairs by key and position. Returns a or spare, as radix. */
 static Pair *in_order(Pair *a, Pair *spare, int64_t n, int bytes) {
   if (n <= FEW) {
     insertion(a, n);
     return a;
   }
-  /* positions first: a stable sort of keys then keeps them */
+  /* sort by position first: the stable sort by key keeps that order */
   for (int64_t i = 0; i < n; i++)
     a[i] = (Pair){(uint64_t)a[i].pos, (int64_t)a[i].key};
   Pair *p = radix(a, spare, n, 8);
@@ -134,7 +132,7 @@ static Pair *in_order(Pair *a, Pair *spare, int64_t n, int bytes) {
   return radix(p, p == a ? spare : a, n, bytes);
 }
 
-/* All pairs of a row, in order. */
+/* Sorts all pairs of a row. Returns a or spare, as radix. */
 static Pair *sort_row(const Sort *s, const char *row, Pair *a, Pair *spare) {
   uint64_t keys[KEYS];
   int64_t n = s->split.n;
@@ -153,12 +151,12 @@ static Pair *sort_row(const Sort *s, const char *row, Pair *a, Pair *spare) {
   return a;
 }
 
-/* How many candidates there may be. */
-static int64_t room_for(const Sort *s) {
+/* The most candidates that first_of_row keeps. */
+static int64_t most_candidates(const Sort *s) {
   return 2 * s->k + 64;
 }
 
-/* The first k <= FEW pairs of a row: the first so far are kept in order. */
+/* The first k <= FEW pairs of a row; a has the first so far in order. */
 static Pair *few_of_row(const Sort *s, const char *row, Pair *a) {
   uint64_t keys[KEYS];
   int64_t n = s->split.n, k = s->k, have = 0;
@@ -180,11 +178,12 @@ static Pair *few_of_row(const Sort *s, const char *row, Pair *a) {
   return a;
 }
 
-/* The first k pairs of a row, in order: room_for(s) <= its length. */
+/* The first k pairs of a row, in order. most_candidates(s) must not exceed its length. */
 static Pair *first_of_row(const Sort *s, const char *row, Pair *a, Pair *spare) {
-  uint64_t keys[KEYS],
-      limit = UINT64_MAX; /* of the k first so far: what is not below does not count */
-  int64_t n = s->split.n, room = room_for(s), have = 0;
+  uint64_t keys[KEYS];
+  uint64_t limit =
+      UINT64_MAX; /* the greatest of k chosen keys: only keys below it can enter the first k */
+  int64_t n = s->split.n, most = most_candidates(s), have = 0;
   bool full = false;
   for (int64_t i = 0; i < n; i += KEYS) {
     if (i % LOOK == 0 && moth_stopped())
@@ -196,7 +195,7 @@ static Pair *first_of_row(const Sort *s, const char *row, Pair *a, Pair *spare) 
       if (full && keys[j] >= limit)
         continue;
       a[have++] = (Pair){keys[j], i + j};
-      if (have < room)
+      if (have < most)
         continue;
       choose(a, have, s->k);
       have = s->k;
@@ -213,9 +212,9 @@ static Pair *first_of_row(const Sort *s, const char *row, Pair *a, Pair *spare) 
 static void sort_range(void *ctx, int64_t begin, int64_t end) {
   Sort *s = ctx;
   int64_t n = s->split.n, inner = s->split.inner, k = s->k;
-  bool some = s->part && room_for(s) <= n;
-  int64_t room = some ? room_for(s) : n;
-  size_t bytes = (size_t)room * sizeof(Pair) * 2;
+  bool some = s->part && most_candidates(s) <= n;
+  int64_t most = some ? most_candidates(s) : n;
+  size_t bytes = (size_t)most * sizeof(Pair) * 2;
   Pair *a = moth_alloc(bytes);
   if (!a) {
     __atomic_store_n(&s->failed, true, __ATOMIC_RELAXED);
@@ -224,9 +223,9 @@ static void sort_range(void *ctx, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end && !moth_stopped(); r++) {
     int64_t from = r / inner * n * inner + r % inner, to = r / inner * k * inner + r % inner;
     const char *row = s->in + from * s->item;
-    Pair *p = !some      ? sort_row(s, row, a, a + room)
+    Pair *p = !some      ? sort_row(s, row, a, a + most)
               : k <= FEW ? few_of_row(s, row, a)
-                         : first_of_row(s, row, a, a + room);
+                         : first_of_row(s, row, a, a + most);
     for (int64_t i = 0; p && i < k; i++) {
       if (i % LOOK == 0 && moth_stopped())
         break;

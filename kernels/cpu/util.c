@@ -21,12 +21,11 @@ MothParam moth_cpu_param(MothValue v, MothDType dtype) {
   return p;
 }
 
-/* Transposes: where one side steps along rows and the other along columns, blocks of 16 x 16 keep both
- * in cache lines. Elements of size 4 or 8 of one dtype only. */
+/* Transposes, for one dtype of 4 or 8 bytes: with blocks of 16 x 16 both sides use whole cache lines. */
 typedef struct Transpose {
   char *dst;
   const char *src;
-  int64_t rows, cols, dst_row, src_col; /* dst[r][c] = src[c][r]; steps in elements */
+  int64_t rows, cols, dst_row, src_col; /* dst[r][c] = src[c][r]; strides in elements */
   int64_t size;
 } Transpose;
 
@@ -109,7 +108,7 @@ typedef struct IndexRange {
   const int64_t *in;
   int64_t *out;
   int64_t base, size;
-  _Atomic int64_t first_bad; /* the least place of a value out of range */
+  _Atomic int64_t first_bad; /* the least i with in[i] out of range */
 } IndexRange;
 
 static void index_range(void *ctx, int64_t begin, int64_t end) {
@@ -142,7 +141,8 @@ MothStatus moth_cpu_index_fail(const char *what, int64_t value, int64_t base, in
                    (long long)value, (long long)base, (long long)(size - 1 + base), where);
 }
 
-/* Checks the values of t, which come as row-major int64 in *wide and, from 0, in `from_0` unless NULL. */
+/* Checks the values of t. *wide: the values, row-major int64 (the caller releases it); from_0: the same, counted
+ * from 0, unless NULL. */
 static MothStatus check_index(const MothTensor *t, int64_t base, int64_t size, int dim,
                               const char *what, int64_t *from_0, MothTensor **wide) {
   MOTH_TRY(moth_cpu_contiguous_as(t, MOTH_INT64, wide));

@@ -1,5 +1,5 @@
-/* What the structured CPU kernels share: row-major and converted copies, index tensors as int64
- * positions, and the view of a row-major tensor as outer x n x inner around one dimension. */
+/* Helpers of the structured CPU kernels: row-major and converted copies, index tensors as int64 positions, and
+ * the view of a row-major tensor as outer x n x inner around one dimension. */
 #ifndef MOTH_CPU_UTIL_H
 #define MOTH_CPU_UTIL_H
 #include "core/dtype.h"
@@ -11,7 +11,7 @@
 MOTH_API void moth_cpu_copy(MothTensor *dst, const MothTensor *src);
 /* A number as a parameter of the typed kernels of a dtype. */
 MOTH_API MothParam moth_cpu_param(MothValue v, MothDType dtype);
-/* Argument i of a pointwise op, a number, for its loop: none is the limit that the record names. */
+/* Argument i of a pointwise op, a number, for its loop; without one, the limit that the record names. */
 MOTH_API MothParam moth_pointwise_param(const MothOp *op, int i, MothValue v, MothDType dtype);
 /* t itself (retained) if it is row-major, else a row-major copy. The caller releases *out. */
 MothStatus moth_cpu_contiguous(const MothTensor *t, MothTensor **out);
@@ -21,13 +21,13 @@ MothStatus moth_cpu_contiguous_as(const MothTensor *t, MothDType dtype, MothTens
 MothStatus moth_cpu_broadcast_as(const MothTensor *t, MothDType dtype, int ndim,
                                  const int64_t *shape, MothTensor **out);
 
-/* Where to add into `out`: a float32 tensor of its shape for float16 and bfloat16, which would lose
- * what is added one by one, else out itself (retained). */
+/* A tensor for sums into `out`: with `add` for float16 and bfloat16, which would round each addition, a new
+ * float32 tensor of its shape; else out itself (retained). The caller releases *sums. */
 MothStatus moth_cpu_sums_as(MothTensor *out, bool add, MothTensor **sums);
 
 /* The values of an integer tensor as positions from 0, row-major (t->numel of them). Error: a value
- * outside of base .. size - 1 + base, named as it was written; `what` is "index" or "class". `dim`
- * (from 0; -1: unnamed) is the dimension that they point into. Free with moth_cpu_index_free. */
+ * outside of base .. size - 1 + base, reported as written; `what` is "index" or "class". `dim` (from 0; -1: not
+ * reported) is the dimension that they point into. Free with moth_cpu_index_free. */
 MothStatus moth_cpu_index(const MothTensor *t, int64_t base, int64_t size, int dim,
                           const char *what, int64_t **out);
 /* The same without a copy where t is row-major int64: positions from base. The caller releases *out. */
@@ -64,19 +64,19 @@ static inline void moth_walk_next(MothWalk *w) {
   }
 }
 
-/* For n random numbers, at half a nanosecond each: what is worth a thread is one thing, how evenly it
- * is cut is another. A multiple of 4, as random.h asks for. */
+/* The grain for n random numbers, at half a nanosecond each: threads are worth it above 16384; smaller chunks then
+ * balance them. A multiple of 4, as random.h requires. */
 static inline int64_t moth_cpu_random_grain(int64_t n) {
   return n <= 16384 ? 16384 : 1024;
 }
 
-/* How many units of `cost` elements each are worth a thread. */
+/* The grain for units of `cost` elements: the least number of units that is worth a thread. */
 static inline int64_t moth_cpu_grain(int64_t cost) {
   int64_t grain = 32768 / (cost > 0 ? cost : 1);
   return grain > 0 ? grain : 1;
 }
 
-/* How many tasks of so many flops each are worth a thread: some 10 us of products. */
+/* The grain for tasks of `flops` each: some 10 us of matrix products. */
 static inline int64_t moth_cpu_flops_grain(double flops) {
   return 1 + (int64_t)(5e5 / (flops + 1));
 }

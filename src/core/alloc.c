@@ -2,16 +2,16 @@
  *
  * Three ways, by size:
  *  - small (up to 32 KB): a free list per size class and thread, without locks. A list that grows too
- *    long gives half of itself to the shared list of its class; an empty one takes from there, and
- *    the shared list is fed from slabs.
+ *    long moves half of its blocks to the shared list of its class; an empty one refills from there,
+ *    and the shared list from slabs.
  *  - large: size classes at eight steps per doubling (at most 12.5 % waste), shared lists under one
  *    lock. Blocks from 2 MB up are mapped on huge pages: a fresh 40 MB result otherwise spends most
  *    of its time in page faults.
  *  - guarded (MOTH_GUARD=1) or uncached (MOTH_CACHE=0, and always under AddressSanitizer, which would
  *    see nothing of a recycled block): each block is its own mapping or malloc.
  *
- * Counting: each thread adds up what it hands out and passes it on to the global figures when it has
- * 64 KB, so that live and peak are exact to 64 KB per thread and cost no atomic at small sizes. */
+ * Counting: each thread counts its own bytes and adds them to the global figures every 64 KB, so that
+ * live and peak are exact to 64 KB per thread and small blocks cost no atomic operation. */
 #include "core/alloc.h"
 
 #include <pthread.h>
@@ -78,7 +78,7 @@ bool (*moth_alloc_collect)(void);
 static _Atomic int64_t fail_countdown;
 static _Atomic bool fail_forever;
 static bool guarded, uncached;
-/* Cached, and no failure is asked for: the usual way, in one test. */
+/* Blocks are cached and no failure is to be simulated: one test for the usual case. */
 static _Atomic bool plain = true;
 
 static __attribute__((noinline)) void flush_counts(Cache *c) {
@@ -118,7 +118,7 @@ static inline Cache *my_cache(void) {
   return new_cache();
 }
 
-/* A thread of the parent's that is in the allocator while another one forks is not there in the child. */
+/* Takes the lock for fork: else a thread that the child lacks could own it. */
 static void lock_for_fork(void) {
   pthread_mutex_lock(&lock);
 }
@@ -375,7 +375,7 @@ static __attribute__((noinline)) void free_any(void *p, size_t n) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Headers and small data, twice for each op: the classes by 64 bytes, without a call. */
+/* The fast path of headers and small data, two blocks for each op: the classes of 64-byte steps. */
 static inline bool is_tiny(const Cache *c, size_t n) {
   return c && n - 1 < 1024 && atomic_load_explicit(&plain, memory_order_relaxed);
 }

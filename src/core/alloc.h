@@ -1,5 +1,5 @@
-/* The caching allocator of host memory. Blocks are 64-byte aligned; sizes are given back at free, so
- * that a block carries no header. Safe from any thread; a block may be freed by another thread. */
+/* The caching allocator of host memory. Blocks are 64-byte aligned; the caller passes the size to
+ * moth_free, so that a block has no header. Any thread; a block may be freed by another thread. */
 #ifndef MOTH_CORE_ALLOC_H
 #define MOTH_CORE_ALLOC_H
 #include "moth.h"

@@ -11,7 +11,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static MothDefaults *unused;
 static pthread_key_t key;
 
-/* For threads that get no memory. */
+/* For threads whose own defaults cannot be allocated. */
 static MothDefaults last_resort = {
     NULL, {1, PTHREAD_MUTEX_INITIALIZER, 42, 0}, MOTH_FLOAT32, 1, NULL};
 
@@ -24,7 +24,7 @@ __attribute__((constructor)) static void defaults_init(void) {
   pthread_key_create(&key, thread_exit);
 }
 
-/* One whose generator nobody holds any more (a CUDA graph may). */
+/* A freed one whose generator nothing else retains (a CUDA graph may), or NULL. */
 static MothDefaults *take_unused(void) {
   pthread_mutex_lock(&lock);
   MothDefaults **at = &unused;
@@ -43,7 +43,7 @@ static MothDefaults *make(void) {
     d = calloc(1, sizeof *d);
     if (!d)
       return NULL;
-    d->generator.refs = 1; /* never 0: it is a part of this */
+    d->generator.refs = 1; /* never 0: it is part of this struct */
     pthread_mutex_init(&d->generator.lock, NULL);
   }
   moth_generator_seed(&d->generator, 42);
@@ -77,7 +77,7 @@ MothDefaults *moth_defaults_new(void) {
 }
 
 void moth_defaults_use(MothDefaults *d) {
-  moth_defaults_now = d; /* NULL: found again when they are asked for */
+  moth_defaults_now = d; /* NULL: moth_defaults_find looks them up again */
 }
 
 void moth_defaults_free(MothDefaults *d) {

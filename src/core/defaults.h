@@ -1,9 +1,9 @@
-/* Defaults: what each Lua state has of its own, and each thread that runs none.
+/* Defaults: settings of each Lua state, and of each thread that runs none.
  *
  * | belongs to  | what                                                                                     |
  * |-------------|------------------------------------------------------------------------------------------|
  * | a Lua state | these defaults (generator, dtype, number of threads, interrupt flag), handles, hooks and |
- * |             | other functions that C holds for it, subclasses, Lua kernels of the user device          |
+ * |             | other functions that C retains for it, subclasses, Lua kernels of the user device        |
  * | a thread    | modes (no_grad, autocast, fake tensors, interceptors, MOTH_LOGS=dispatch's among them),  |
  * |             | the CUDA device and streams, the error message, a cache of small blocks; these defaults  |
  * |             | where it runs no Lua                                                                     |
@@ -21,7 +21,7 @@
 #include "core/random.h"
 
 typedef struct MothDefaults {
-  struct MothDefaults *next; /* of those that are free */
+  struct MothDefaults *next; /* in the list of free ones */
   MothGenerator generator;
   MothDType dtype;
   int num_threads;
@@ -29,7 +29,7 @@ typedef struct MothDefaults {
       *interrupt; /* the host's flag: "stop what runs"; NULL: there is none */
 } MothDefaults;
 
-/* Of the thread that calls; never NULL. */
+/* The calling thread's; never NULL. */
 MothDefaults *moth_defaults_find(void);
 #ifndef __cplusplus
 extern _Thread_local MothDefaults *moth_defaults_now __attribute__((tls_model("initial-exec")));
@@ -41,8 +41,8 @@ static inline MothDefaults *moth_defaults(void) {
 
 /* With the dtype and number of threads that this thread has without Lua. NULL: no memory. */
 MOTH_API MothDefaults *moth_defaults_new(void);
-/* The thread's from now on; NULL: its own again. */
+/* Installs d in the calling thread; NULL: the thread's own. */
 MOTH_API void moth_defaults_use(MothDefaults *d);
-/* Another thread may still have them installed: the memory stays readable, and serves again. */
+/* Another thread may still have d installed: its memory stays readable and is reused. */
 MOTH_API void moth_defaults_free(MothDefaults *d);
 #endif

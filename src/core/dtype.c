@@ -146,8 +146,8 @@ MothStatus moth_set_default_dtype(MothDType d) {
   return MOTH_OK;
 }
 
-/* The bits of an integer of dtype d: floats towards zero, out of range the nearest limit, NaN 0, as m_from_f64 of
- * every kernel has it; integers wrap. */
+/* The bits of a value as an integer of dtype d. Floats as m_from_f64 of the kernels: towards zero, out of range the
+ * nearest limit, NaN 0; integers wrap. */
 static uint64_t to_bits(MothDType d, MothValue v) {
   if (v.tag != MOTH_V_FLOAT)
     return v.tag == MOTH_V_BOOL ? (uint64_t)v.u.b : (uint64_t)v.u.i;

@@ -1,4 +1,4 @@
-/* Facts about dtypes, all drawn from MOTH_DTYPE_LIST. */
+/* Properties of dtypes, all derived from MOTH_DTYPE_LIST. */
 #ifndef MOTH_CORE_DTYPE_H
 #define MOTH_CORE_DTYPE_H
 #include "moth.h"
@@ -9,7 +9,7 @@ int moth_dtype_class(MothDType d);
 /* The code of a name, or -1. */
 MOTH_API int moth_dtype_find(const char *name);
 
-/* For storage and exchange: uint16, uint32, uint64. They promote with floats alone. */
+/* For storage and exchange: uint16, uint32, uint64. They promote with floats only. */
 static inline bool moth_dtype_is_stored(MothDType d) {
   return d >= MOTH_UINT16 && d < MOTH_NDTYPES;
 }
@@ -19,14 +19,14 @@ typedef struct MothLimits {
   uint64_t high;
 } MothLimits;
 MOTH_API MothLimits moth_dtype_limits(MothDType d);
-/* Whether a dtype can hold a number: an integer dtype what is in its range when cut towards zero, a float dtype
- * infinity and what does not round to it, bool all. The error names `what`, number, dtype and range. */
+/* Whether a number is in the range of a dtype: for integers after truncation; for floats unless it is finite and
+ * rounds to infinity; bool takes all. The error names `what`, number, dtype and range. */
 MOTH_API bool moth_dtype_fits(MothDType d, MothValue v);
 MOTH_API MothStatus moth_dtype_check_number(MothDType d, MothValue v, const char *what);
 /* Whether there is a common dtype of a and b: *out. */
 MOTH_API MothStatus moth_dtype_common(MothDType a, MothDType b, MothDType *out);
 
-/* A number as the element type reads it: conversions between a value and one element. */
+/* Converts a value to one element of dtype d, and back. */
 MOTH_API void moth_dtype_store(MothDType d, void *element, MothValue v);
 MOTH_API MothValue moth_dtype_load(MothDType d, const void *element);
 

@@ -1,4 +1,4 @@
-/* MOTH_LOGS=topic,topic: what moth says about itself, on stderr. Topics are words such as `dispatch`. */
+/* MOTH_LOGS=topic,topic: messages for debugging, on stderr. Topics are words such as `dispatch`. */
 #ifndef MOTH_CORE_LOG_H
 #define MOTH_CORE_LOG_H
 #include "moth.h"

@@ -16,9 +16,9 @@ _Thread_local const volatile sig_atomic_t *moth_stop __attribute__((tls_model("i
 
 static int at_start;
 
-/* The threads of OpenMP's team are not there in a child made by fork, and libgomp would wait for them for
- * ever; nor does it forget a team before the thread ends that started it. So that thread, the only one of the
- * child, goes on alone; threads that the child starts have teams of their own. */
+/* After fork the child lacks the threads of OpenMP's team, and libgomp would wait for them for ever; it drops a
+ * team only when the thread that started it ends. So that thread, the child's only one, runs loops alone; threads
+ * that the child starts get teams of their own. */
 static _Thread_local bool has_team, lost_team;
 static void after_fork(void) {
   lost_team = lost_team || has_team;
@@ -62,8 +62,8 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* A range in parts of some 10 ms, with a look at the flag before each. Ranges of less than PARTS grains, each
- * worth some 10 us, are not cut: their start would be paid again. */
+/* Runs a range in parts of some 10 ms and checks the flag before each. Ranges of less than PARTS grains, of some
+ * 10 us each, are not split: each part would pay for its start again. */
 static void run(MothRange fn, void *ctx, int64_t begin, int64_t end, int64_t grain) {
   enum { PARTS = 64, SHORT = 5000000, LONG = 15000000 };
   int64_t grains = (end - begin) / grain;

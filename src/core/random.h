@@ -1,6 +1,6 @@
 /* Generators: Philox-4x32-10 keyed by the seed, at a running counter. An op that needs n values takes
- * a range of counters with moth_generator_take; value i comes from counter offset + i / 4 whatever the
- * number of threads or the device (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"). */
+ * a range of counters with moth_generator_take; value i comes from counter offset + i / 4 for any number
+ * of threads and on any device (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"). */
 #ifndef MOTH_CORE_RANDOM_H
 #define MOTH_CORE_RANDOM_H
 #include <pthread.h>

@@ -86,7 +86,7 @@ static void storage_release(MothStorage *s) {
 
 /* --- tensors ---------------------------------------------------------------------------------- */
 
-/* A header without storage; the fields that every maker sets are left alone. */
+/* A header without storage; fields that every caller sets are not initialised. */
 static MothTensor *header_new(void) {
   MothTensor *t = moth_alloc(sizeof *t);
   if (!t) {
@@ -141,7 +141,7 @@ static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, M
   return MOTH_OK;
 }
 
-/* What tensors are made from, as a C user may hand it in. */
+/* Checks the arguments of public functions that make tensors. */
 static MothStatus check_making(const char *what, int ndim, const int64_t *shape, MothDType dtype,
                                MothTensor **out) {
   MOTH_TRY(moth_given(what, out && (shape || ndim <= 0)));
@@ -373,7 +373,7 @@ MothStatus moth_tensor_alias(MothTensor *src, bool fresh_version, MothTensor **o
 MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src) {
   if (t->base)
     return moth_fail(MOTH_ERR_STATE, "set_data: a view cannot be given other data");
-  MothTensor *alias; /* its parts move into t, t's old ones leave with it */
+  MothTensor *alias; /* its parts are swapped with t's, which it then releases */
   MOTH_TRY(moth_tensor_alias(src, false, &alias));
   MothStorage *storage = t->storage;
   MothVersion *version = t->version;

@@ -24,8 +24,8 @@ enum {
   MOTH_KEY_ABOVE = 1u << 12,  /* interceptors above everything */
   MOTH_KEY_STORED = 1u << 14, /* of a dtype for storage: few ops have kernels for it */
   MOTH_KEYS_DEVICE = 0xff,
-  MOTH_KEYS_DATA =
-      MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_STORED /* what the bytes bring along */
+  MOTH_KEYS_DATA = MOTH_KEYS_DEVICE | MOTH_KEY_FAKE |
+                   MOTH_KEY_STORED /* keys that follow from storage and dtype */
 };
 
 struct MothStorage {
@@ -33,9 +33,9 @@ struct MothStorage {
   void *data; /* NULL for fake ones */
   size_t nbytes;
   MothDevice device;
-  bool embedded;              /* data follows this header in the same block */
-  bool foreign;               /* data is not ours: `release` gives it back, if there is one */
-  int64_t version;            /* bumped by every write through any view */
+  bool embedded;   /* data follows this header in the same block */
+  bool foreign;    /* the host owns data: `release`, if set, is called instead of freeing it */
+  int64_t version; /* bumped by every write through any view */
   void (*release)(void *ctx); /* foreign memory: called instead of freeing */
   void *ctx;
 };
@@ -70,7 +70,7 @@ struct MothTensor {
   char *data;             /* first element, or NULL */
   MothVersion *version;   /* NULL: that of the storage */
   MothTensor *base;       /* the tensor that this is a view of (never itself a view), or NULL */
-  MothAutogradMeta *grad; /* NULL until autograd has to do with it */
+  MothAutogradMeta *grad; /* NULL until autograd needs it */
   MothCarried *carried;   /* NULL: nothing */
   int64_t shape[MOTH_MAX_DIMS];
   int64_t stride[MOTH_MAX_DIMS];
@@ -97,9 +97,9 @@ MOTH_API MothStatus moth_tensor_view(MothTensor *t, int ndim, const int64_t *sha
 /* The same bytes without history: detach (shared version) or, with fresh_version, `.data`. The alias carries what t
  * carries. */
 MOTH_API MothStatus moth_tensor_alias(MothTensor *t, bool fresh_version, MothTensor **out);
-/* t carries this from now on (taken over; NULL: nothing). */
+/* Sets t->carried (takes over the reference; NULL: nothing). */
 MOTH_API void moth_tensor_carry(MothTensor *t, MothCarried *carried);
-/* And what src carries. */
+/* Shares src->carried. */
 void moth_tensor_carry_as(MothTensor *t, const MothTensor *src);
 /* t stands for src's elements from now on: storage, geometry, dtype and device change, t's identity and
  * place in the graph stay. For leaves that are no views (modules move their parameters so). */
@@ -107,10 +107,10 @@ MOTH_API MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src);
 /* A shape-only tensor. */
 MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,
                                          MothDevice device, MothTensor **out);
-/* Makes t describe what src describes (used by in-place ops that change the geometry). */
+/* Sets t->contiguous from shape and stride, after a change of these. */
 void moth_tensor_update_contiguous(MothTensor *t);
 
-/* Two elements of t share a place (stride 0 or crossing): writing to it would race. */
+/* Whether two elements of t share memory (stride 0 or crossing): writing to t would race. */
 bool moth_tensor_self_overlaps(const MothTensor *t);
 /* Whether a and b share bytes: 0 no, 1 exactly the same elements in the same order, 2 partly. */
 MOTH_API int moth_tensor_overlap(const MothTensor *a, const MothTensor *b);

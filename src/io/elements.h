@@ -1,4 +1,4 @@
-/* Elements as files have them, into a tensor's memory. */
+/* Copies elements from a file's bytes to a tensor's memory. */
 #ifndef MOTH_IO_ELEMENTS_H
 #define MOTH_IO_ELEMENTS_H
 #include <stddef.h>
@@ -6,8 +6,8 @@
 #include "moth.h"
 
 /* Copies nbytes (a multiple of the item size) from `from`, which may be unaligned, to `out`; with
- * swap, the bytes of each element in reverse. The two may be the same place. What is not zero is
- * written as 1 for bool: kernels count on that, files need not keep to it. Cannot fail. */
+ * swap, the bytes of each element in reverse. `from` and `out` may be equal. Any byte but 0 is written
+ * as 1 for bool: kernels require that, files do not ensure it. Cannot fail. */
 MOTH_API void moth_elements_copy(MothDType dtype, bool swap, void *out, const uint8_t *from,
                                  int64_t nbytes);
 

@@ -2,7 +2,7 @@
  * on it. It is stale if no such process lives and the lock is free (the lock is what counts where
  * processes of other pid namespaces share the folder). One with our own pid may be another thread's
  * or that of a former process of the same number: the lock decides, and opening + locking and
- * sweeping exclude each other. The lock lives until after the rename. */
+ * sweeping exclude each other. The lock is released after the rename. */
 #include "io/file.h"
 
 #include <dirent.h>
@@ -120,7 +120,7 @@ static bool has_dead_owner(const char *rest) {
   return pid == getpid() || (kill((pid_t)pid, 0) != 0 && errno == ESRCH) || is_zombie((pid_t)pid);
 }
 
-/* Removes stale temporaries of the target; what cannot be read or removed stays. */
+/* Removes stale temporaries of the target; ignores errors. */
 static void sweep(const Target *target) {
   char start[TEMP_MAX];
   int n = snprintf(start, sizeof start, ".%.*s.tmp.", BASE_MAX, target->base);

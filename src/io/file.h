@@ -21,7 +21,7 @@ typedef struct MothFileMap {
 MOTH_API MothStatus moth_file_map(const char *path, MothFileMap *out);
 MOTH_API void moth_file_unmap(MothFileMap *map);
 
-/* Like struct iovec: a piece of what is to be written. */
+/* Like struct iovec: one of the buffers that make up a file. */
 typedef struct MothPiece {
   const void *bytes;
   size_t n;

@@ -33,12 +33,12 @@ static MothStatus expand(const MothZlib *zlib, MothZStream *z, const uint8_t *by
   const uint8_t *end = bytes + n;
   for (;;) {
     MOTH_TRY(make_room(out));
-    unsigned room = (unsigned)smaller(out->capacity - out->n, MOTH_Z_CHUNK);
+    unsigned space = (unsigned)smaller(out->capacity - out->n, MOTH_Z_CHUNK);
     z->next_out = out->bytes + out->n;
-    z->avail_out = room;
+    z->avail_out = space;
     z->avail_in = (unsigned)smaller((size_t)(end - z->next_in), MOTH_Z_CHUNK);
     int result = zlib->inflate(z, 0);
-    out->n += room - z->avail_out;
+    out->n += space - z->avail_out;
     if (out->n == out->limit)
       return moth_fail(MOTH_ERR_VALUE, "gunzip: more than the allowed %zu bytes", out->limit - 1);
     if (result == Z_MEM_ERROR)
@@ -89,7 +89,7 @@ MothStatus moth_gunzip_head(const uint8_t *bytes, size_t n, uint8_t *out, size_t
   zlib->end(&z);
   if (result == Z_MEM_ERROR)
     return moth_fail(MOTH_ERR_MEMORY, "gunzip: no memory");
-  return MOTH_OK; /* damage is found when the whole is expanded */
+  return MOTH_OK; /* moth_gunzip reports damage */
 }
 
 MothStatus moth_gunzip(const uint8_t *bytes, size_t n, size_t cap, uint8_t **out, size_t *out_n) {

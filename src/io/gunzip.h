@@ -13,11 +13,11 @@ MOTH_API MothStatus moth_gunzip(const uint8_t *bytes, size_t n, size_t cap, uint
                                 size_t *out_n);
 MOTH_API void moth_gunzip_free(uint8_t *bytes);
 
-/* Expands the beginning alone: at most `want` bytes into out, *got of them, for a look at the header that
- * tells how much there should be. Errors as above. */
+/* Expands only the beginning, at most `want` bytes, to out; *got bytes are written. For reading a header that
+ * tells the whole size. Errors as above. */
 MOTH_API MothStatus moth_gunzip_head(const uint8_t *bytes, size_t n, uint8_t *out, size_t want,
                                      size_t *got);
-/* More than this deflate cannot make of one byte. */
+/* The most bytes that one byte of deflated data can expand to. */
 enum { MOTH_DEFLATE_RATIO = 1032 };
 
 #endif

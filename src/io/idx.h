@@ -19,7 +19,7 @@ typedef struct MothIdx {
  * Errors: MOTH_ERR_VALUE. */
 MOTH_API MothStatus moth_idx_parse(const uint8_t *bytes, size_t n, MothIdx *out);
 
-/* The bytes of the whole file, by a header that lies within the first n of them: MOTH_IDX_HEADER are enough.
+/* *total: the size of the whole file, read from the header in its first n bytes; MOTH_IDX_HEADER bytes are enough.
  * Errors: MOTH_ERR_VALUE. */
 #define MOTH_IDX_HEADER (4 + 4 * MOTH_MAX_DIMS)
 MOTH_API MothStatus moth_idx_total(const uint8_t *bytes, size_t n, size_t *total);

@@ -135,7 +135,7 @@ static MothStatus read_hex4(MothJson *json, uint32_t *out) {
   return MOTH_OK;
 }
 
-/* What follows \u, with the second half of a surrogate pair. */
+/* Reads an escape after \u, with the second half of a surrogate pair. */
 static MothStatus read_unicode_escape(MothJson *json, uint32_t *out) {
   uint32_t low;
   MOTH_TRY(read_hex4(json, out));
@@ -151,8 +151,8 @@ static MothStatus read_unicode_escape(MothJson *json, uint32_t *out) {
   return MOTH_OK;
 }
 
-/* What follows a backslash; at least one byte is there. Writes at most 4 bytes, never more than
- * were read. */
+/* Reads an escape after the backslash; at least one byte is left. Writes at most 4 bytes, never more than
+ * it reads. */
 static MothStatus read_escape(MothJson *json, char *out, size_t *n) {
   static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
   uint8_t c = *json->at;
@@ -173,7 +173,8 @@ static MothStatus read_escape(MothJson *json, char *out, size_t *n) {
 }
 
 MothStatus moth_json_string(MothJson *json, MothText *out) {
-  char *text = json->arena; /* two quotes read pay for the NUL, and every escape is longer read */
+  char *text =
+      json->arena; /* never longer than the input: the quotes pay for the NUL, escapes only shrink */
   size_t n = 0;
   MOTH_TRY(expect(json, '"', "expected a string"));
   for (;;) {

@@ -1,4 +1,4 @@
-/* A strict JSON reader (RFC 8259) that is asked for what should come next.
+/* A strict JSON reader (RFC 8259): a pull parser, in which the caller asks for the expected next token.
  *
  * It takes any bytes, reads no byte beyond them, allocates nothing, and nests at most
  * MOTH_JSON_MAX_DEPTH deep. Strings are unescaped into the caller's arena, one after the other,

@@ -30,7 +30,7 @@ static void skip_blanks(Reader *r) {
     r->at++;
 }
 
-/* Goes past this character if it comes next. */
+/* Whether c comes next; skips it if so. */
 static bool take(Reader *r, char c) {
   skip_blanks(r);
   if (r->at == r->end || *r->at != c)
@@ -87,7 +87,7 @@ static MothStatus read_shape(Reader *r, MothNpy *out) {
   return MOTH_OK;
 }
 
-/* Why moth does not read elements of this kind; NULL if it is a question of their size. */
+/* Why moth does not read elements of this kind; NULL if only their size is not supported. */
 static const char *refusal(char kind) {
   switch (kind) {
   case 'O':
@@ -175,7 +175,7 @@ bool moth_npy_is(const uint8_t *bytes, size_t n) {
   return n >= sizeof magic && memcmp(bytes, magic, sizeof magic) == 0;
 }
 
-/* Of n bytes the first `here` are there. */
+/* Parses a file of n bytes of which the first `here` are given. */
 static MothStatus parse(const uint8_t *bytes, size_t here, size_t n, MothNpy *out) {
   *out = (MothNpy){0};
   if (!moth_npy_is(bytes, here) || n > PTRDIFF_MAX)

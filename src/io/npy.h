@@ -27,8 +27,8 @@ MOTH_API bool moth_npy_is(const uint8_t *bytes, size_t n);
  * complex and unsigned numbers of more than 8 bits are refused by name. */
 MOTH_API MothStatus moth_npy_parse(const uint8_t *bytes, size_t n, MothNpy *out);
 
-/* The same for the first `here` of n bytes: whether their header asks for n. Where it lies beyond them, nothing
- * is said. */
+/* Checks, with only the first `here` of n bytes, whether the header asks for n. No error if the header does not end
+ * within them. */
 MOTH_API MothStatus moth_npy_check_size(const uint8_t *bytes, size_t here, size_t n);
 
 /* Writes the header of a row-major array of this machine's byte order to out, which has room for

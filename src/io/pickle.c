@@ -1,9 +1,8 @@
-/* How the machine keeps to its limits: values have 16 bytes and no memory of their own (strings
- * stay where they lie); containers are lists of cells in one array; all arrays grow through
- * moth_pickle_reserve(), which counts their bytes and refuses beyond a budget of the file's size. Work is
- * linear: an operation takes from the stack what some other has put there, but for finding the last
- * MARK, for which the marks' places are kept in the marks themselves. What a container holds is
- * followed once, at the end, for its depth and for cycles. */
+/* How the machine keeps its limits: values have 16 bytes and no memory of their own (strings point into
+ * the file); containers are lists of cells in one array; all arrays grow by moth_pickle_reserve(), which
+ * counts their bytes and fails beyond a budget of the file's size. Work is linear: an operation pops only
+ * values that others pushed, and each MARK stores the position of the one before it. The tree of containers
+ * is followed once, at the end, for depth and cycles. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,14 +20,14 @@ MothStatus moth_pickle_damaged(const MothPickleMachine *m, const char *what) {
 /* ---- memory -----------------------------------------------------------------------------------
  */
 
-/* Makes room for `more` items of an array. */
+/* Grows an array for `more` items. */
 MothStatus moth_pickle_reserve(MothPickleMachine *m, void *array_pointer, uint32_t count,
-                               uint32_t *room, uint32_t more, size_t item) {
+                               uint32_t *capacity, uint32_t more, size_t item) {
   void *array;
-  if (count + (uint64_t)more <= *room)
+  if (count + (uint64_t)more <= *capacity)
     return MOTH_OK;
-  uint64_t larger = *room + *room / 2 + (uint64_t)more + 16;
-  int64_t bytes = (int64_t)((larger - *room) * item);
+  uint64_t larger = *capacity + *capacity / 2 + (uint64_t)more + 16;
+  int64_t bytes = (int64_t)((larger - *capacity) * item);
   if (larger >= UINT32_MAX || bytes > m->budget)
     return moth_fail(MOTH_ERR_VALUE,
                      "pickle: what %zu bytes of it build needs more memory than moth gives it; "
@@ -39,7 +38,7 @@ MothStatus moth_pickle_reserve(MothPickleMachine *m, void *array_pointer, uint32
   if (!array)
     return moth_fail(MOTH_ERR_MEMORY, "pickle: no memory for %" PRIu64 " bytes", larger * item);
   memcpy(array_pointer, &array, sizeof array);
-  *room = (uint32_t)larger;
+  *capacity = (uint32_t)larger;
   m->budget -= bytes;
   return MOTH_OK;
 }
@@ -68,15 +67,15 @@ const MothPickleValue *moth_pickle_top(const MothPickleMachine *m) {
   return available(m) > 0 ? &m->stack[m->stack_count - 1] : NULL;
 }
 
-/* A MARK keeps in n the former value of m->mark. */
+/* A MARK stores the former m->mark in its n. */
 static MothStatus push_mark(MothPickleMachine *m) {
   MOTH_TRY(moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_MARK, .n = m->mark}));
   m->mark = m->stack_count;
   return MOTH_OK;
 }
 
-/* Ends the items above the last MARK: they are stack[*first] and the *count - 1 behind it, until
- * the next push. */
+/* Pops the items above the last MARK, and the MARK: they stay at stack[*first], *count of them, until the
+ * next push. */
 static MothStatus take_marked(MothPickleMachine *m, uint32_t *first, uint32_t *count) {
   *first = *count = 0;
   if (m->mark == 0)
@@ -248,7 +247,7 @@ static MothStatus load_long(MothPickleMachine *m, int size) {
   return push_integer(m, (int64_t)value);
 }
 
-/* Big-endian, unlike all else. */
+/* The only big-endian number. */
 static MothStatus load_float(MothPickleMachine *m) {
   uint64_t bits;
   MothPickleValue value = {.kind = MOTH_PICKLE_FLOAT};

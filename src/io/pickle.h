@@ -2,8 +2,8 @@
  *
  * A pickle is a program for a stack machine that can name and call any Python function. This reader
  * knows the operations that build numbers, strings, tuples, lists and dictionaries, and a fixed
- * list of names, each of which makes one kind of plain data here; there is nothing that could be
- * called. The first other name ends the reading with an error that has it.
+ * list of names, each of which makes one kind of plain data here; nothing is ever called. Any other
+ * name is an error, which contains it.
  * https://docs.python.org/3/library/pickletools.html, protocols 2 to 5. */
 #ifndef MOTH_IO_PICKLE_H
 #define MOTH_IO_PICKLE_H
@@ -26,7 +26,7 @@ typedef enum MothPickleKind {
   MOTH_PICKLE_DICT,    /* its cells are key, value, key, value, … */
   MOTH_PICKLE_ORDERED, /* collections.OrderedDict: the same */
   MOTH_PICKLE_TENSOR,  /* n: tensors[n] */
-  /* Of the machine, not in a result: */
+  /* Used by the machine, not in a result: */
   MOTH_PICKLE_STORAGE,
   MOTH_PICKLE_MARK,
   MOTH_PICKLE_CLASS,
@@ -77,10 +77,10 @@ typedef struct MothPickle {
   uint32_t cell_count, container_count, storage_count, tensor_count, dim_count;
 } MothPickle;
 
-/* Reads a whole pickle of n bytes, which must outlive the result. What comes out of it is sound:
- * indices are in range, tensors lie within the declared elements of their storages, no container
- * holds itself and none nests deeper than MOTH_PICKLE_MAX_DEPTH (one may be held twice). Memory is
- * at most 64 MB + 4 n. On success *out is to be freed by moth_pickle_free. Errors: MOTH_ERR_VALUE
+/* Reads a whole pickle of n bytes, which must outlive the result. The result is valid: indices are in
+ * range, tensors lie within the declared elements of their storages, no container contains itself and
+ * none nests deeper than MOTH_PICKLE_MAX_DEPTH (one may be contained twice). Memory is at most
+ * 64 MB + 4 n. On success *out is to be freed by moth_pickle_free. Errors: MOTH_ERR_VALUE
  * (what, at which byte; *out is NULL), MOTH_ERR_MEMORY. */
 MOTH_API MothStatus moth_pickle_parse(const uint8_t *bytes, size_t n, MothPickle **out);
 MOTH_API void moth_pickle_free(MothPickle *pickle); /* NULL is allowed */

@@ -1,4 +1,4 @@
-/* What can be said of a pickle's result only when it is whole: its depth, circles, storages that are one. */
+/* Checks of a whole pickle: its depth, cycles, storages of the same key. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +14,8 @@ static bool is_container(MothPickleValue v) {
   return v.kind >= MOTH_PICKLE_TUPLE && v.kind <= MOTH_PICKLE_ORDERED;
 }
 
-/* Follows what the root holds. height[i] is that of containers[i] once it is known, 0 before, and
- * OPEN while it is being followed: whoever meets an open one has come round in a circle. */
+/* Follows the tree from the root. height[i] is that of containers[i] once known, 0 before, and OPEN while it is
+ * being followed: reaching an open one is a cycle. */
 MothStatus moth_pickle_check_tree(const MothPickleMachine *m, uint8_t *height) {
   enum { OPEN = 255 };
   const MothPickle *p = m->out;
@@ -41,7 +41,7 @@ MothStatus moth_pickle_check_tree(const MothPickleMachine *m, uint8_t *height) {
     if (depth + height_below > MOTH_PICKLE_MAX_DEPTH)
       return moth_fail(MOTH_ERR_VALUE, "pickle: tables nest deeper than %d", MOTH_PICKLE_MAX_DEPTH);
     while (depth > 0 && frames[depth - 1].cell == MOTH_PICKLE_END) {
-      /* Its height is known now, should there be a second way to it from deeper down. */
+      /* Its height is known now; it may be reached again from deeper in the tree. */
       const MothPickleContainer *c = &p->containers[frames[depth - 1].container];
       uint8_t highest = 0;
       for (uint32_t i = c->first; i != MOTH_PICKLE_END; i = p->cells[i].next)
@@ -69,13 +69,14 @@ static int compare_keys(const void *a, const void *b) {
 MothStatus moth_pickle_join_storages(MothPickleMachine *m) {
   MothPickle *p = m->out;
   MothPickleStorage **sorted = NULL;
-  uint32_t room = 0;
+  uint32_t capacity = 0;
   for (uint32_t i = 0; i < p->storage_count; i++)
-    if (p->storages[i].dtype == MOTH_NDTYPES) /* of bytes that no tensor took */
+    if (p->storages[i].dtype == MOTH_NDTYPES) /* bytes without a tensor that gives the dtype */
       p->storages[i].dtype = MOTH_UINT8;
   if (p->storage_count < 2)
     return MOTH_OK;
-  MothStatus status = moth_pickle_reserve(m, &sorted, 0, &room, p->storage_count, sizeof *sorted);
+  MothStatus status =
+      moth_pickle_reserve(m, &sorted, 0, &capacity, p->storage_count, sizeof *sorted);
   for (uint32_t i = 0; i < p->storage_count && status == MOTH_OK; i++)
     sorted[i] = &p->storages[i];
   if (status == MOTH_OK)

@@ -1,4 +1,4 @@
-/* The names that PyTorch's files may ask for, and the tensors that are made by them. */
+/* The names allowed in PyTorch's files, and the tensors that they make. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -46,11 +46,10 @@ static const struct {
     {NULL, MOTH_UINT16, "torch.uint16"},
     {NULL, MOTH_UINT32, "torch.uint32"},
     {NULL, MOTH_UINT64, "torch.uint64"},
-    {"torch.storage.UntypedStorage", MOTH_NDTYPES,
-     NULL}, /* bytes, until a tensor says of what dtype */
+    {"torch.storage.UntypedStorage", MOTH_NDTYPES, NULL}, /* bytes: a tensor gives the dtype */
 };
 
-/* Names that PyTorch itself writes for what moth does not have. */
+/* Names that PyTorch itself writes, but moth does not support. */
 static const struct {
   const char *start, *why;
 } refusals[] = {
@@ -69,7 +68,7 @@ static const struct {
 
 enum {
   NAME_MAX_BYTES = 200,
-  STORED_TUPLE = 5 /* ("storage", class, key, place, numel) */
+  STORED_TUPLE = 5 /* ("storage", class, key, device, numel) */
 };
 
 /* ---- names ------------------------------------------------------------------------------------
@@ -154,8 +153,8 @@ MothStatus moth_pickle_load_storage(MothPickleMachine *m) {
                           (MothPickleValue){.kind = MOTH_PICKLE_STORAGE, .n = p->storage_count++});
 }
 
-/* Whether the elements of a tensor all lie within the storage. The offset of one that has none may be
- * anything in PyTorch: it is made 0. */
+/* Whether all elements of a tensor lie within the storage. PyTorch allows any offset for an empty tensor: it is
+ * set to 0. */
 static bool reaches_within(MothPickleTensor *t, const int64_t *dims, int64_t numel) {
   int64_t last = t->offset, count = 1;
   bool empty = false, sound = t->offset >= 0;
@@ -237,7 +236,7 @@ static MothStatus rebuild_tensor(MothPickleMachine *m, MothPickleValue arguments
   return moth_pickle_push(m, (MothPickleValue){.kind = MOTH_PICKLE_TENSOR, .n = p->tensor_count++});
 }
 
-/* (tensor, requires_grad, hooks): the tensor, which may be said to require gradients. */
+/* (tensor, requires_grad, hooks): the tensor, with requires_grad. */
 static MothStatus rebuild_parameter(MothPickleMachine *m, MothPickleValue arguments) {
   MothPickleValue item[3];
   MothPickle *p = m->out;
@@ -288,8 +287,8 @@ MothStatus moth_pickle_reduce(MothPickleMachine *m) {
   return moth_pickle_damaged(m, "a call of something that cannot be called");
 }
 
-/* BUILD sets attributes. PyTorch writes it for the versions of a state dict's modules, which have no
- * place in a plain table: they are dropped. */
+/* BUILD sets attributes. PyTorch writes it for the versions of a state dict's modules, which a plain table
+ * cannot have: they are dropped. */
 MothStatus moth_pickle_build(MothPickleMachine *m) {
   MothPickleValue state;
   MOTH_TRY(moth_pickle_pop(m, &state));

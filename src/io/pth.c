@@ -9,7 +9,7 @@
 
 enum { NAME_MAX_BYTES = 4096 };
 
-/* The member that holds the pickle, or NULL: there is one folder, and it lies in that. */
+/* The member with the pickle, in the archive's one folder, or NULL. */
 static const MothZipEntry *find_pickle(const MothZip *zip) {
   for (int64_t i = 0; i < zip->count; i++) {
     const char *slash = strchr(zip->entries[i].name, '/');
@@ -40,7 +40,7 @@ static MothStatus check_archive(const MothZip *zip, const MothZipEntry *pickle) 
                      "Python, torch.save(torch.jit.load(path).state_dict(), …)");
   const MothZipEntry *order = find_member(zip, pickle, "", "byteorder", 9);
   if (!order)
-    return MOTH_OK; /* of PyTorch before 2.1, which had little-endian machines only */
+    return MOTH_OK; /* written by PyTorch before 2.1, on little-endian machines only */
   uint8_t text[8];
   if (order->size > (int64_t)sizeof text)
     return moth_fail(MOTH_ERR_VALUE, "pth: the byte order is damaged");
@@ -55,13 +55,13 @@ static MothStatus check_archive(const MothZip *zip, const MothZipEntry *pickle) 
 
 enum { MAX_PICKLE = 64 << 20 };
 
-/* Reads the pickle where it lies, or expands it. */
+/* Finds the pickle in the archive's bytes; expands it if it is deflated. */
 static MothStatus read_pickle(const MothZipEntry *member, MothPth *pth) {
   if (!member->deflated) {
     MOTH_TRY(moth_zip_verify(member));
     return moth_pickle_parse(member->data, (size_t)member->size, &pth->pickle);
   }
-  if (member->size > MAX_PICKLE) /* it holds names and sizes, not elements */
+  if (member->size > MAX_PICKLE) /* a pickle contains names and sizes, not elements */
     return moth_fail(MOTH_ERR_VALUE, "pth: a pickle that expands to %" PRId64 " bytes (limit %d)",
                      member->size, MAX_PICKLE);
   pth->text = malloc((size_t)member->size + 1);

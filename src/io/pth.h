@@ -1,4 +1,4 @@
-/* PyTorch's files of tensors (.pt, .pth): a zip archive with a pickle of what was saved,
+/* PyTorch's files of tensors (.pt, .pth): a zip archive with a pickle of the saved values,
  * <name>/data.pkl, and the elements of each storage, <name>/data/<key>. */
 #ifndef MOTH_IO_PTH_H
 #define MOTH_IO_PTH_H
@@ -24,8 +24,8 @@ MOTH_API bool moth_pth_is(const MothZip *zip);
 MOTH_API MothStatus moth_pth_open(const MothZip *zip, MothPth **out);
 MOTH_API void moth_pth_free(MothPth *pth); /* NULL is allowed */
 
-/* Why n bytes that are no archive are a file of Python or of PyTorch all the same, which moth does
- * not read, and what to do; NULL if they are not. Cannot fail. */
+/* Why moth does not read n bytes that are no archive but another file of Python or PyTorch, and what to
+ * do; NULL if they are none. Cannot fail. */
 MOTH_API const char *moth_pth_refusal(const uint8_t *bytes, size_t n);
 
 #endif

@@ -1,7 +1,6 @@
-/* How the reader keeps to its limits: all strings go to one arena as large as the header; entries
- * and pairs grow as they are read, so that memory is a small multiple of the header, which is no
- * larger than the file. Sizes are compared with the bytes that are there before anything is made of
- * them. */
+/* How the reader keeps its limits: all strings go to one arena as large as the header; entries and pairs
+ * grow as they are read, so that memory is a small multiple of the header, which is no larger than the
+ * file. Sizes are checked against the file before they are used. */
 #include "io/safetensors.h"
 
 #include <inttypes.h>
@@ -28,7 +27,7 @@ static MothStatus no_memory(void) {
   return moth_fail(MOTH_ERR_MEMORY, "safetensors: no memory for the header");
 }
 
-/* Makes room for one more item of an array that grows. */
+/* Grows an array for one more item. */
 static MothStatus grow(void *array_pointer, int64_t count, int64_t *capacity, size_t item) {
   void *array;
   if (count < *capacity)
@@ -209,8 +208,8 @@ static MothStatus read_header(MothJson *json, MothSafetensors *file) {
   return check_unique(file->entries, file->count, sizeof *file->entries, "tensor");
 }
 
-/* By place; empty tensors at one place stay in the header's order, which is that of the arena. */
-static int compare_place(const void *a, const void *b) {
+/* By offset; empty tensors at one offset stay in the header's order, which is that of the arena. */
+static int compare_offset(const void *a, const void *b) {
   const MothSafetensorsEntry *x = a, *y = b;
   if (x->begin != y->begin)
     return x->begin < y->begin ? -1 : 1;
@@ -219,12 +218,11 @@ static int compare_place(const void *a, const void *b) {
   return x->name < y->name ? -1 : x->name > y->name;
 }
 
-/* Compares sizes and places with each other and with the bytes that are there; makes offsets
- * absolute. */
-static MothStatus check_places(MothSafetensors *file, int64_t data_begin, int64_t data_size) {
+/* Checks sizes and offsets against each other and the size of the data; makes offsets absolute. */
+static MothStatus check_offsets(MothSafetensors *file, int64_t data_begin, int64_t data_size) {
   int64_t expected = 0, size;
   if (file->count > 1)
-    qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_place);
+    qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_offset);
   for (int64_t i = 0; i < file->count; i++) {
     MothSafetensorsEntry *entry = &file->entries[i];
     MOTH_TRY(count_bytes(entry, &size));
@@ -283,7 +281,7 @@ MothStatus moth_safetensors_parse(const uint8_t *bytes, size_t n, MothSafetensor
   }
   moth_json_init(&json, bytes + PREFIX, (size_t)header, file->arena);
   MOTH_GO(read_header(&json, file));
-  MOTH_GO(check_places(file, (int64_t)header + PREFIX, (int64_t)(n - PREFIX - header)));
+  MOTH_GO(check_offsets(file, (int64_t)header + PREFIX, (int64_t)(n - PREFIX - header)));
   *out = file;
   return MOTH_OK;
 done:
@@ -303,7 +301,7 @@ void moth_safetensors_free(MothSafetensors *file) {
 /* ---- writing ----------------------------------------------------------------------------------
  */
 
-/* The header is made twice by the same code: once with no place to write to, for its size. */
+/* The header is made twice by the same code: first only counted, for its size. */
 typedef struct Writer {
   char *at; /* NULL: only count */
   size_t n;

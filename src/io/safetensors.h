@@ -41,10 +41,10 @@ typedef struct MothSafetensors {
 MOTH_API MothStatus moth_safetensors_parse(const uint8_t *bytes, size_t n, MothSafetensors **out);
 MOTH_API void moth_safetensors_free(MothSafetensors *file); /* NULL is allowed */
 
-/* Writes what stands in a file before the tensors' bytes: the header for count entries in this
- * order, padded with blanks so that the data begins at a multiple of 8. Of an entry name, dtype,
- * ndim and shape are read; begin and end are set. (Tensors in order of descending item size are all
- * aligned.) *out, of *out_n bytes, is to be freed by moth_safetensors_header_free. Errors:
+/* Writes the part of a file before the tensors' bytes: its size and the header for count entries in this
+ * order, padded with blanks so that the data begins at a multiple of 8. Reads name, dtype, ndim and shape
+ * of an entry and sets begin and end. (Tensors in order of descending item size are all aligned.) *out, of
+ * *out_n bytes, is to be freed by moth_safetensors_header_free. Errors:
  * MOTH_ERR_VALUE (a name twice or not UTF-8, a negative or too large shape, a header over 100 MB),
  * MOTH_ERR_MEMORY. */
 MOTH_API MothStatus moth_safetensors_header(MothSafetensorsEntry *entries, int64_t count,

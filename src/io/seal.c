@@ -7,7 +7,7 @@
 
 enum { PREFIX = 8, DIGITS = 64 };
 
-/* What stands between the header's length and the digits. */
+/* The bytes between the header's length and the digits. */
 static const char start[] = "{\"__metadata__\":{\"" MOTH_SEAL_KEY "\":\"";
 enum { BEGIN = PREFIX + sizeof start - 1 };
 

@@ -1,6 +1,6 @@
-/* The seal of a checkpoint: SHA-256 of the whole file, its own 64 digits taken as zeros. It stands
- * as the first entry of a safetensors file's metadata, so that every bit of the file counts: those
- * of names, shapes and padding, too, which sums over the content would not see. */
+/* The seal of a checkpoint: SHA-256 of the whole file with the seal's own 64 digits as zeros, stored as the
+ * first entry of a safetensors file's metadata. It covers every bit of the file, names, shapes and padding
+ * included. */
 #ifndef MOTH_IO_SEAL_H
 #define MOTH_IO_SEAL_H
 #include "io/file.h"

@@ -1,5 +1,5 @@
-/* Checkpoints are summed whole, so that this decides how fast they are saved: where the processor has
- * instructions for SHA-256, they are used (measured: 10 times as fast). */
+/* Uses the processor's instructions for SHA-256 where it has them (measured: 10 times as fast): the hash of a
+ * checkpoint takes most of the time of saving it. */
 #include "io/sha256.h"
 
 #include <pthread.h>
@@ -41,7 +41,7 @@ static void add_blocks_portable(uint32_t *state, const uint8_t *bytes, size_t bl
     }
     memcpy(s, state, sizeof s);
 #pragma GCC unroll 8
-    for (int i = 0; i < 64; i++) { /* a … h wander: a is s[-i mod 8], so that nothing is moved */
+    for (int i = 0; i < 64; i++) { /* a … h rotate by index: a is s[-i mod 8] */
       uint32_t *e = &s[(68 - i) & 7], *h = &s[(71 - i) & 7], *d = &s[(67 - i) & 7];
       uint32_t a = s[(64 - i) & 7], b = s[(65 - i) & 7], c = s[(66 - i) & 7];
       uint32_t choice = (*e & s[(69 - i) & 7]) ^ (~*e & s[(70 - i) & 7]);

@@ -1,4 +1,4 @@
-/* SHA-256 (FIPS 180-4), for the checksums of downloads. */
+/* SHA-256 (FIPS 180-4), for the checksums of downloads and the seals of checkpoints. */
 #ifndef MOTH_IO_SHA256_H
 #define MOTH_IO_SHA256_H
 #include <stddef.h>
@@ -11,7 +11,7 @@ typedef struct MothSha256 {
   uint8_t block[64];
 } MothSha256;
 
-/* Piece by piece; none of these can fail. digest is 32 bytes. */
+/* Incremental; none of these can fail. digest is 32 bytes. */
 MOTH_API void moth_sha256_init(MothSha256 *hash);
 MOTH_API void moth_sha256_update(MothSha256 *hash, const void *bytes, size_t n);
 MOTH_API void moth_sha256_final(MothSha256 *hash, uint8_t *digest);

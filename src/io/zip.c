@@ -1,8 +1,8 @@
-/* Note [Reading zip strictly]: a zip file says everything twice, and readers that trust different
- * halves see different files. Here the directory at the end is what counts, the end record must end
- * the file, each local header must agree, and the members' places must not overlap, which also
- * bounds what a small file can expand to. Sizes in local headers are not looked at where bit 3 says
- * that they follow the data (PyTorch writes that). */
+/* Note [Reading zip strictly]: a zip file states everything twice, and readers that trust different
+ * copies see different files. Here the directory at the end decides, the end record must end the file,
+ * each local header must agree, and the members must not overlap, which also bounds what a small file
+ * can expand to. Sizes in local headers are ignored where bit 3 says that they follow the data (PyTorch
+ * writes that). */
 #include "io/zip.h"
 
 #include <inttypes.h>
@@ -34,16 +34,16 @@ static uint64_t get64(const uint8_t *p) {
   return get32(p) | (uint64_t)get32(p + 4) << 32;
 }
 
-/* The archive that is being read, and a member's place in it. */
+/* The archive that is being read, and a member's range in it. */
 typedef struct Archive {
   const uint8_t *bytes;
   size_t n;
   uint64_t directory, directory_n, count;
 } Archive;
 
-typedef struct Place {
+typedef struct Range {
   uint64_t begin, end;
-} Place;
+} Range;
 
 static MothStatus damaged(const char *what) {
   return moth_fail(MOTH_ERR_VALUE, "zip: %s (damaged or truncated?)", what);
@@ -70,7 +70,7 @@ static MothStatus find_directory(Archive *a) {
   a->directory_n = get32(end + 12);
   a->directory = get32(end + 16);
   bool large = a->count == 0xffff || a->directory_n == 0xffffffff || a->directory == 0xffffffff;
-  uint64_t behind = (uint64_t)(end - a->bytes); /* where the directory must have ended */
+  uint64_t behind = (uint64_t)(end - a->bytes); /* the directory must end here */
   uint32_t disks = get16(end + 4) | get16(end + 6);
   bool same = get16(end + 8) == a->count;
   if (behind >= END64_LOCATOR && get32(end - END64_LOCATOR) == 0x07064b50) {
@@ -101,7 +101,7 @@ static MothStatus find_directory(Archive *a) {
   return MOTH_OK;
 }
 
-/* Sizes and place that do not fit 32 bits stand in an extra field, in this order, those only. */
+/* Sizes and offset that do not fit 32 bits are in an extra field, only those, in this order. */
 static MothStatus read_zip64(const uint8_t *extra, size_t n, uint64_t *const *values,
                              const bool *large) {
   while (n >= 4) {
@@ -142,7 +142,7 @@ static MothStatus check_name(const char *name, size_t n) {
              : MOTH_OK;
 }
 
-/* Refuses what is encrypted, compressed in another way, a link or a device. */
+/* Refuses members that are encrypted, compressed in another way, links or devices. */
 static MothStatus check_kind(const uint8_t *central, const char *name) {
   uint32_t flags = get16(central + 8), method = get16(central + 10);
   uint32_t mode = get16(central + 40) & 0xf000; /* of Unix: S_IFMT */
@@ -158,9 +158,9 @@ static MothStatus check_kind(const uint8_t *central, const char *name) {
   return MOTH_OK;
 }
 
-/* Compares a member's local header with what the directory says; sets data and the place. */
+/* Checks a member's local header against the directory; sets data and *range. */
 static MothStatus read_local(const Archive *a, const uint8_t *central, uint64_t at,
-                             MothZipEntry *entry, Place *place) {
+                             MothZipEntry *entry, Range *range) {
   size_t name_n = strlen(entry->name);
   if (at > a->directory || a->directory - at < LOCAL || get32(a->bytes + at) != 0x04034b50)
     return damaged("a member is not where the directory says");
@@ -175,7 +175,7 @@ static MothStatus read_local(const Archive *a, const uint8_t *central, uint64_t 
     return moth_fail(MOTH_ERR_VALUE,
                      "zip: what the directory says of \"%.200s\" is not what stands before it",
                      entry->name);
-  if (!(get16(local + 6) & 8)) { /* sizes here are those, unless a zip64 field has them */
+  if (!(get16(local + 6) & 8)) { /* sizes are here, unless a zip64 field has them */
     uint32_t packed = get32(local + 18), size = get32(local + 22);
     if (get32(local + 14) != entry->crc || (packed != 0xffffffff && packed != entry->packed) ||
         (size != 0xffffffff && size != entry->size))
@@ -184,13 +184,13 @@ static MothStatus read_local(const Archive *a, const uint8_t *central, uint64_t 
                        entry->name);
   }
   entry->data = a->bytes + begin;
-  *place = (Place){at, begin + (uint64_t)entry->packed};
+  *range = (Range){at, begin + (uint64_t)entry->packed};
   return MOTH_OK;
 }
 
-/* Reads the directory's record at *at, whose name goes to *names. */
+/* Reads the directory's record at *at; copies its name to *names. */
 static MothStatus read_entry(const Archive *a, uint64_t *at, char **names, MothZipEntry *entry,
-                             Place *place) {
+                             Range *range) {
   const uint8_t *central = a->bytes + *at;
   uint64_t left = a->directory + a->directory_n - *at;
   if (left < CENTRAL || get32(central) != 0x02014b50)
@@ -221,11 +221,11 @@ static MothStatus read_entry(const Archive *a, uint64_t *at, char **names, MothZ
                      size, packed);
   entry->size = (int64_t)size;
   entry->packed = (int64_t)packed;
-  return read_local(a, central, local, entry, place);
+  return read_local(a, central, local, entry, range);
 }
 
-static int compare_places(const void *a, const void *b) {
-  const Place *x = a, *y = b;
+static int compare_ranges(const void *a, const void *b) {
+  const Range *x = a, *y = b;
   return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
@@ -234,13 +234,13 @@ static int compare_names(const void *a, const void *b) {
   return strcmp(x->name, y->name);
 }
 
-static MothStatus read_directory(const Archive *a, int64_t cap, MothZip *zip, Place *places) {
+static MothStatus read_directory(const Archive *a, int64_t cap, MothZip *zip, Range *ranges) {
   uint64_t at = a->directory;
   char *names = zip->names;
   int64_t expanded = 0;
   for (uint64_t i = 0; i < a->count; i++) {
     MothZipEntry *entry = &zip->entries[i];
-    MOTH_TRY(read_entry(a, &at, &names, entry, &places[i]));
+    MOTH_TRY(read_entry(a, &at, &names, entry, &ranges[i]));
     if (entry->deflated && (entry->size > cap || (expanded += entry->size) > cap))
       return moth_fail(MOTH_ERR_VALUE,
                        "zip: the members expand to more than the allowed %" PRId64 " bytes", cap);
@@ -250,9 +250,9 @@ static MothStatus read_directory(const Archive *a, int64_t cap, MothZip *zip, Pl
   zip->count = (int64_t)a->count;
   if (zip->count < 2)
     return MOTH_OK;
-  qsort(places, (size_t)zip->count, sizeof *places, compare_places);
+  qsort(ranges, (size_t)zip->count, sizeof *ranges, compare_ranges);
   for (int64_t i = 1; i < zip->count; i++)
-    if (places[i].begin < places[i - 1].end)
+    if (ranges[i].begin < ranges[i - 1].end)
       return moth_fail(MOTH_ERR_VALUE, "zip: two members overlap");
   qsort(zip->entries, (size_t)zip->count, sizeof *zip->entries, compare_names);
   for (int64_t i = 1; i < zip->count; i++)
@@ -270,17 +270,17 @@ MothStatus moth_zip_parse(const uint8_t *bytes, size_t n, int64_t cap, MothZip *
   MOTH_TRY(find_directory(&a));
 
   MothStatus status;
-  Place *places = malloc(((size_t)a.count + 1) * sizeof *places);
+  Range *ranges = malloc(((size_t)a.count + 1) * sizeof *ranges);
   MothZip *zip = calloc(1, sizeof *zip);
   if (zip) {
     zip->entries = calloc((size_t)a.count + 1, sizeof *zip->entries);
     zip->names = malloc((size_t)a.directory_n + 1); /* a record is longer than its name and a NUL */
   }
-  if (!zip || !places || !zip->entries || !zip->names)
+  if (!zip || !ranges || !zip->entries || !zip->names)
     status = moth_fail(MOTH_ERR_MEMORY, "zip: no memory for the directory");
   else
-    status = read_directory(&a, cap, zip, places);
-  free(places);
+    status = read_directory(&a, cap, zip, ranges);
+  free(ranges);
   if (status != MOTH_OK) {
     moth_zip_free(zip);
     return status;
@@ -326,18 +326,18 @@ static MothStatus inflate_member(const MothZlib *zlib, MothZStream *z, const Mot
   z->next_in = entry->data;
   z->next_out = entry->size > 0 ? out : &none; /* zlib takes no NULL */
   for (;;) {
-    int64_t room = entry->size > 0 ? out_end - z->next_out : 0, rest = in_end - z->next_in;
-    z->avail_out = (unsigned)(room < MOTH_Z_CHUNK ? room : MOTH_Z_CHUNK);
+    int64_t space = entry->size > 0 ? out_end - z->next_out : 0, rest = in_end - z->next_in;
+    z->avail_out = (unsigned)(space < MOTH_Z_CHUNK ? space : MOTH_Z_CHUNK);
     z->avail_in = (unsigned)(rest < MOTH_Z_CHUNK ? rest : MOTH_Z_CHUNK);
-    int64_t before = room + rest;
+    int64_t before = space + rest;
     int result = zlib->inflate(z, 0);
-    room = entry->size > 0 ? out_end - z->next_out : 0;
+    space = entry->size > 0 ? out_end - z->next_out : 0;
     rest = in_end - z->next_in;
     if (result == Z_MEM_ERROR)
       return moth_fail(MOTH_ERR_MEMORY, "zip: no memory to expand");
-    if (result == Z_STREAM_END && room == 0 && rest == 0)
+    if (result == Z_STREAM_END && space == 0 && rest == 0)
       return MOTH_OK;
-    if ((result != Z_OK && result != Z_BUF_ERROR) || before == room + rest)
+    if ((result != Z_OK && result != Z_BUF_ERROR) || before == space + rest)
       return moth_fail(MOTH_ERR_VALUE, "zip: \"%.200s\" does not expand to its %" PRId64 " bytes",
                        entry->name, entry->size);
   }

@@ -1,8 +1,7 @@
 /* Zip archives, as .npz and PyTorch's .pt are: a directory at the end of the file names the
  * members, which are stored or deflated; zip64 where numbers are large. PKWARE's APPNOTE.TXT.
  *
- * Members are read where they lie, without unpacking the archive. (libarchive, moth's reader of
- * archives otherwise, gives them one after the other as a stream; tensors are read in place.) */
+ * Members are read in place, without unpacking the archive. */
 #ifndef MOTH_IO_ZIP_H
 #define MOTH_IO_ZIP_H
 #include <stddef.h>
@@ -41,8 +40,8 @@ MOTH_API void moth_zip_free(MothZip *zip); /* NULL is allowed */
 /* The member of this name, or NULL. */
 MOTH_API const MothZipEntry *moth_zip_find(const MothZip *zip, const char *name);
 
-/* Its beginning alone, at most `want` bytes, *got of them: fewer where the member is damaged, which is not
- * looked for. Errors: MOTH_ERR_STATE, MOTH_ERR_MEMORY. */
+/* Reads only the beginning of a member, at most `want` bytes, to out; *got bytes are written, fewer if the member
+ * is damaged (which is not reported). Errors: MOTH_ERR_STATE, MOTH_ERR_MEMORY. */
 MOTH_API MothStatus moth_zip_head(const MothZipEntry *entry, uint8_t *out, int64_t want,
                                   int64_t *got);
 
@@ -50,7 +49,7 @@ MOTH_API MothStatus moth_zip_head(const MothZipEntry *entry, uint8_t *out, int64
  * MOTH_ERR_VALUE (damaged), MOTH_ERR_STATE (no zlib on this machine), MOTH_ERR_MEMORY. */
 MOTH_API MothStatus moth_zip_read(const MothZipEntry *entry, uint8_t *out);
 
-/* Compares a stored member with its checksum where it lies. Errors: as of moth_zip_read. */
+/* Compares a stored member with its checksum, in place. Errors: as of moth_zip_read. */
 MOTH_API MothStatus moth_zip_verify(const MothZipEntry *entry);
 
 #endif

@@ -1,4 +1,4 @@
-/* The system's zlib, opened when first needed: what gunzip.c and zip.c share. Internal. */
+/* The system's zlib, opened when first needed; used by gunzip.c and zip.c. Internal. */
 #ifndef MOTH_IO_ZLIB_H
 #define MOTH_IO_ZLIB_H
 #include <stddef.h>
