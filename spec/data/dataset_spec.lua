@@ -89,6 +89,10 @@ describe("samplers #quick #M229", function()
     table.sort(a)
     assert.equal(1, a[1])
     assert.equal(50, a[50])
+    for _, wrong in ipairs { newproxy(true), "x", moth } do
+      assert.error_matches(function() data.RandomSampler(wrong) end, "expected a dataset or a number, got")
+      assert.error_matches(function() data.BatchSampler(wrong, 2, false) end, "expected a sampler with iter%(%), got")
+    end
     assert.same(list(data.RandomSampler(9, { generator = moth.Generator(2) })),
       list(data.RandomSampler(9, { generator = moth.Generator(2) })))
     assert.equal(7, #list(data.RandomSampler(3, { num_samples = 7 })))

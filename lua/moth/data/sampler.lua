@@ -7,18 +7,21 @@ local signature = require "moth.utils.signature"
 
 local M = {}
 
+-- Whether v has this method; a userdata may refuse to be indexed.
+local function field(v, name) return v[name] end
+local function has(v, name)
+  local ok, method = pcall(field, v, name)
+  return ok and type(method) == "function"
+end
+
 -- A dataset, or anything else with size(), or a number.
 signature.type("Sized", function(v)
-  local kind = type(v)
-  if kind == "number" then return v >= 0 and v == math.floor(v) end
-  return (kind == "table" or kind == "userdata" and type(getmetatable(v)) == "table") and type(v.size) == "function"
+  if type(v) == "number" then return v >= 0 and v == math.floor(v) end
+  return has(v, "size")
 end, "a dataset or a number")
 local function size_of(source) return type(source) == "number" and source or source:size() end
 
-signature.type("Sampler", function(v)
-  local kind = type(v)
-  return (kind == "table" or kind == "userdata" and type(getmetatable(v)) == "table") and type(v.iter) == "function"
-end, "a sampler with iter()")
+signature.type("Sampler", function(v) return has(v, "iter") end, "a sampler with iter()")
 
 local Sampler = class.sequence(class("Sampler"), function(self)
   check.fail("[data.%s] a sampler has no positions to be indexed by: use iter()", self.__name)
