@@ -7,9 +7,6 @@
 #include "ops/create.h"
 #include "unpack.h"
 
-/* The reductions of losses: MOTH_REDUCTION_MEAN, SUM or NONE. */
-MothStatus moth_reduce_loss(MothTensor *loss, int reduction, MothTensor **out);
-
 static inline MothStatus moth_give(MothCall *c, MothTensor *t) {
   c->results[0] = moth_v_tensor(t);
   return MOTH_OK;

@@ -7,21 +7,6 @@
 #include "ops/index.h"
 #include "ops/view.h"
 
-MothStatus moth_composite_reshape(MothCall *c) {
-  MOTH_UNPACK_RESHAPE(c)
-  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
-  MothTensor *out, *whole;
-  MOTH_TRY(moth_infer_size(self, (int)size.n, size.u.ints, shape));
-  if (moth_view_strides(self, (int)size.n, shape, stride)) {
-    MOTH_TRY(moth_view(self, shape, (int)size.n, &out));
-    return moth_give(c, out);
-  }
-  MOTH_TRY(moth_clone(self, &whole));
-  MothStatus s = moth_view(whole, shape, (int)size.n, &out);
-  moth_tensor_release(whole);
-  return s ? s : moth_give(c, out);
-}
-
 MothStatus moth_composite_flatten(MothCall *c) {
   MOTH_UNPACK_FLATTEN(c)
   int64_t shape[MOTH_MAX_DIMS], one = 1, a = start_dim, b = end_dim;

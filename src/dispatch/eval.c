@@ -1,6 +1,8 @@
 /* The parts of generated composites and derivatives: calls, numbers, lists. */
 #include "dispatch/eval.h"
 
+#include "dispatch/shape.h"
+
 MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothValue *out) {
   MothTensor *t;
   MOTH_TRY(moth_call1(op, nargs, args, &t));
@@ -33,8 +35,8 @@ void moth_drop_values(MothValue *v, int n) {
 
 /* --- tensors made beside others --------------------------------------------------------------- */
 
-static MothStatus make(const MothTensor *like, const MothOp *op, int nargs, const MothValue *args,
-                       MothValue *out) {
+MothStatus moth_eval_beside(const MothTensor *like, const MothOp *op, int nargs,
+                            const MothValue *args, MothValue *out) {
   MothTensor *t;
   uint32_t keep = moth_enter_as(like);
   MothStatus s = moth_call1(op, nargs, args, &t);
@@ -43,38 +45,18 @@ static MothStatus make(const MothTensor *like, const MothOp *op, int nargs, cons
   return MOTH_OK;
 }
 
-static MothValue dtype_or(MothValue dtype, const MothTensor *like) {
-  return moth_value_or(dtype, moth_v_dtype((MothDType)like->dtype));
-}
-
-MothStatus moth_make_zeros_of(const MothValue *a, MothValue *out) {
-  const MothTensor *like = a[0].u.t;
-  return make(like, MOTH_OP(zeros), 3,
-              (MothValue[]){a[1], dtype_or(a[2], like), moth_v_device(like->device)}, out);
-}
-
-MothStatus moth_make_full_of(const MothValue *a, MothValue *out) {
-  const MothTensor *like = a[0].u.t;
-  return make(like, MOTH_OP(full), 4,
-              (MothValue[]){a[1], a[2], dtype_or(a[3], like), moth_v_device(like->device)}, out);
-}
-
-MothStatus moth_make_arange_of(const MothValue *a, MothValue *out) {
-  const MothTensor *like = a[0].u.t;
-  return make(like, MOTH_OP(arange), 5,
-              (MothValue[]){a[1], a[2], moth_v_int(1),
-                            moth_value_or(a[3], moth_v_dtype(MOTH_INT64)),
-                            moth_v_device(like->device)},
-              out);
-}
-
 MothStatus moth_zeros_as(const MothTensor *like, const int64_t *shape, int ndim, MothTensor **out) {
-  MothTensor *t = (MothTensor *)(uintptr_t)like;
-  MothValue v;
-  MOTH_TRY(moth_make_zeros_of(
-      (MothValue[]){moth_v_tensor(t), moth_v_ints(shape, (uint32_t)ndim), moth_v_none()}, &v));
+  MothValue v, args[] = {moth_v_ints(shape, (uint32_t)ndim), moth_v_dtype((MothDType)like->dtype),
+                         moth_v_device(like->device)};
+  MOTH_TRY(moth_eval_beside(like, MOTH_OP(zeros), 3, args, &v));
   *out = v.u.t;
   return MOTH_OK;
+}
+
+bool moth_viewable(const MothTensor *t, MothValue size) {
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  return moth_infer_size(t, (int)size.n, size.u.ints, shape) != MOTH_OK ||
+         moth_view_strides(t, (int)size.n, shape, stride);
 }
 
 /* --- numbers ---------------------------------------------------------------------------------- */

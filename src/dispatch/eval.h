@@ -37,6 +37,8 @@ static inline MothValue moth_value_keep(MothValue v) {
 static inline MothValue moth_value_or(MothValue v, MothValue other) {
   return v.tag == MOTH_V_NONE ? other : v;
 }
+/* Can t have this size (-1: inferred) without a copy? True of a wrong size, too: the view refuses it. */
+bool moth_viewable(const MothTensor *t, MothValue size);
 /* Does autograd record what is done with v? */
 static inline bool moth_value_records(MothValue v) {
   return !moth_thread.no_grad && v.tag == MOTH_V_TENSOR && moth_tensor_requires_grad(v.u.t);
@@ -47,15 +49,12 @@ static inline MothDType moth_working_dtype(const MothTensor *t) {
   return half ? MOTH_FLOAT32 : (MothDType)t->dtype;
 }
 
-/* --- tensors made beside others: fake if those are, on their device ---------------------------- */
+/* --- tensors made beside others ---------------------------------------------------------------- */
 
-/* (like, shape, dtype or none: like's) */
-MothStatus moth_make_zeros_of(const MothValue *a, MothValue *out);
-/* (like, shape, value, dtype or none) */
-MothStatus moth_make_full_of(const MothValue *a, MothValue *out);
-/* (like, start, stop, dtype or none: int64) */
-MothStatus moth_make_arange_of(const MothValue *a, MothValue *out);
-/* The same, typed: zeros of `like`'s dtype. */
+/* moth_eval of an op that makes a tensor for the sake of `like`: fake if that is. */
+MothStatus moth_eval_beside(const MothTensor *like, const MothOp *op, int nargs,
+                            const MothValue *args, MothValue *out);
+/* Zeros of `like`'s dtype, on its device. */
 MothStatus moth_zeros_as(const MothTensor *like, const int64_t *shape, int ndim, MothTensor **out);
 
 /* --- numbers ---------------------------------------------------------------------------------- */

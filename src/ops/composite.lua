@@ -20,12 +20,9 @@ local function shown(node, writer)
   return "%.14g", ("moth_as_double(%s)"):format(c)
 end
 
---- The function of a record. ops: by name; makers: functions that may be called beside ops, name -> C name.
-function M.text(op, ops, makers)
+--- The function of a record. ops: by name.
+function M.text(op, ops)
   local state = { temps = 0, lists = 0 }
-  local known = setmetatable({}, { __index = function(_, name)
-    return ops[name] or (makers[name] and { nresults = 1, args = {}, helper = true })
-  end })
   local function new_graph()
     local graph
     graph = expr.graph(function(name)
@@ -34,8 +31,7 @@ function M.text(op, ops, makers)
       local leaf = graph.node("leaf", formula.kind_of[a.type], {}, "argument " .. a.at)
       leaf.c, leaf.values = ("c->args[%d]"):format(a.at), a.values or false
       return leaf
-    end, known, define)
-    graph.helpers = makers
+    end, ops, define)
     return graph
   end
   local function evaluate(graph, text, what)

@@ -7,6 +7,13 @@ return {
   -- What was computed from x in its working dtype, in which squares of halves fit, as of x's own.
   narrowed = { "y, x", "when(equal(working(x), x.dtype), y, as(y, x.dtype))" },
 
+  -- ---- tensors made beside others: of their dtype if none is given, on their device ----------------
+  zeros_of = { "like, shape, dtype", "beside(like, zeros(shape, default_to(dtype, like.dtype), like.device))" },
+  full_of = { "like, shape, value, dtype",
+    "beside(like, full(shape, value, default_to(dtype, like.dtype), like.device))" },
+  arange_of = { "like, start, stop, dtype",
+    'beside(like, arange(start, stop, 1, default_to(dtype, dtype_named("int64")), like.device))' },
+
   -- ---- powers --------------------------------------------------------------------------------------
   power = { "x, p", "when(equal(p, 0.5), sqrt(x), pow(x, p))" },
   -- x to the power of p, with the derivative 0 where x is 0, in place of infinity (whose product with the 0 that comes
@@ -30,6 +37,7 @@ return {
 
   -- ---- one dimension as two ------------------------------------------------------------------------
   image = { "x", "unsqueeze(x, -2)" },
+  smaller = { "a, b", "when(le(a, b), a, b)" },
   larger = { "a, b", "when(ge(a, b), a, b)" },
 
   -- ---- sums and reductions -------------------------------------------------------------------------
@@ -91,9 +99,21 @@ return {
   scatter_back = { "grad, shape, dim, index, index_base",
     "when(equal(grad.ndim, 0), grad, scatter(zeros_of(grad, shape, none), dim, index, grad, index_base))" },
 
+  diagonal_of = { "x, offset", "op.diagonal(x, offset, 0, 1)" },
+
   -- ---- linear --------------------------------------------------------------------------------------
   -- x (…, n) as (rows, n)
   as_rows = { "x", "when(equal(x.ndim, 2), x, reshape(x, list(product(first_n(x.shape, x.ndim - 1)), x.shape[-1])))" },
+  -- Matrices a (…, m, k) times one b (k, w), as one tall matrix; and times as many b, their leading dimensions broadcast.
+  tall_product = { "a, b", [[
+    local lead = first_n(a.shape, a.ndim - 1)
+    return view(mm(reshape(a, list(product(lead), a.shape[-1])), b), join(lead, list(b.shape[-1])))]] },
+  batched_product = { "a, b", [[
+    local lead = wide(first_n(a.shape, a.ndim - 2), first_n(b.shape, b.ndim - 2))
+    local m, k, w = a.shape[-2], a.shape[-1], b.shape[-1]
+    local x = reshape(expand(a, join(lead, list(m, k))), list(product(lead), m, k))
+    local y = reshape(expand(b, join(lead, list(k, w))), list(product(lead), k, w))
+    return view(bmm(x, y), join(lead, list(m, w)))]] },
   linear_backward_input = { "grad, weight", [[
     local rows = mm(as_rows(grad), weight)
     return when(equal(grad.ndim, 2), rows, reshape(rows, replace(grad.shape, -1, weight.shape[1])))]] },

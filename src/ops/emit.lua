@@ -1,7 +1,7 @@
 -- Writes the graph of an expression (expr.lua) as C: statements that fill temporaries v[…].
 --
--- A node stands in the innermost block that holds all its uses, so that `when` computes one branch only. A temporary is
--- released behind its last use. Numbers and conditions are C expressions where they are used.
+-- A node stands in the innermost block that holds all its uses, so that `when` computes one branch only; if parts of both
+-- branches use it, but not all of both, it stands in each of the parts. A temporary is released behind its last use. Numbers and conditions are C expressions where they are used.
 local expr = require "expr"
 local is_node = expr.is_node
 local M = {}
@@ -12,7 +12,8 @@ local list_makers = {
   ones_n = true, range = true, inverse = true, wide = true, kept = true,
 }
 local function is_statement(node)
-  return node.what == "op" or node.what == "ops" or node.what == "load" or list_makers[node.what]
+  return node.what == "op" or node.what == "ops" or node.what == "load" or node.what == "beside"
+    or node.what == "written" or list_makers[node.what]
     or (node.what == "when" and node.kind ~= "number" and node.kind ~= "condition" and node.kind ~= "string")
 end
 
@@ -23,11 +24,34 @@ local function common(a, b) -- the innermost block around both
   return a
 end
 
--- The block of each statement; of `when` also its branches. Nodes come after what they are made of, so that going
+-- The blocks in which a node stands that is used in `uses`: one, or several that exclude each other. What is needed on
+-- some ways through both branches of a `when` is computed on those ways.
+local function standing(uses)
+  local block = uses[1]
+  for k = 2, #uses do block = common(block, uses[k]) end
+  local branches, parts = {}, {}
+  for _, use in ipairs(uses) do
+    if use == block then return { block } end
+    local branch = use
+    while branch.parent ~= block do branch = branch.parent end
+    if not parts[branch] then
+      parts[branch] = {}
+      branches[#branches + 1] = branch
+    end
+    table.insert(parts[branch], use)
+  end
+  if #branches ~= 2 or branches[1].of ~= branches[2].of then return { block } end
+  local first, second = standing(parts[branches[1]]), standing(parts[branches[2]])
+  if first[1] == branches[1] and second[1] == branches[2] then return { block } end
+  for _, b in ipairs(second) do first[#first + 1] = b end
+  return first
+end
+
+-- The blocks of each statement; of `when` also its branches. Nodes come after what they are made of, so that going
 -- backwards all uses of a node are known when it is reached.
 local function place(graph, outputs)
   local root = { depth = 0, nodes = {} }
-  local uses, block_of = {}, {}
+  local uses, blocks_of = {}, {} -- node -> the blocks that use it; node -> set of the blocks in which it stands
   local function use(x, block)
     if not is_node(x) then return end
     uses[x] = uses[x] or {}
@@ -38,25 +62,28 @@ local function place(graph, outputs)
     local node = graph[i]
     local blocks = uses[node]
     if blocks and is_statement(node) then
-      local block = blocks[1]
-      for k = 2, #blocks do block = common(block, blocks[k]) end
-      block_of[node] = block
-      table.insert(block.nodes, 1, node)
-      if node.what == "when" then
-        node.branches = {}
-        use(node.args[1], block)
-        for k = 2, 3 do
-          node.branches[k] = { depth = block.depth + 1, parent = block, nodes = {} }
-          use(node.args[k], node.branches[k])
+      blocks_of[node] = {}
+      for _, block in ipairs(standing(blocks)) do
+        blocks_of[node][block] = true
+        table.insert(block.nodes, 1, node)
+        if node.what == "when" then
+          local branches = {}
+          block.branches = block.branches or {}
+          block.branches[node] = branches
+          use(node.args[1], block)
+          for k = 2, 3 do
+            branches[k] = { depth = block.depth + 1, parent = block, nodes = {}, of = branches }
+            use(node.args[k], branches[k])
+          end
+        else
+          for _, a in ipairs(node.args) do use(a, block) end
         end
-      else
-        for _, a in ipairs(node.args) do use(a, block) end
       end
     elseif blocks then
       for _, block in ipairs(blocks) do for _, a in ipairs(node.args) do use(a, block) end end
     end
   end
-  return root, block_of
+  return root, blocks_of
 end
 
 local function number_c(x)
@@ -71,7 +98,7 @@ end
 -- Returns a writer: writer.value(node) is C of a value, writer.condition(node) of a condition; writer.block() gives the
 -- lines of the root block, after which writer.take(node) moves an output out of its temporary (or retains it).
 function M.writer(graph, outputs, state, indent)
-  local root, block_of = place(graph, outputs)
+  local root, blocks_of = place(graph, outputs)
   local at = {} -- node -> index of its temporary, or name of its list
   local twice, once = {}, {} -- outputs that are more than one
   for _, output in ipairs(outputs) do
@@ -134,7 +161,10 @@ function M.writer(graph, outputs, state, indent)
   -- A number as a double, as plainly as can be.
   local plain = { ndim = true, numel = true, length = true, dtype = true, working = true }
   local function double(x)
-    if type(x) == "number" then return x == math.floor(x) and ("%d"):format(x) or ("%.17g"):format(x) end
+    if type(x) == "number" then
+      if math.abs(x) == math.huge then return x > 0 and "INFINITY" or "-INFINITY" end
+      return x == math.floor(x) and ("%d"):format(x) or ("%.17g"):format(x)
+    end
     if is_node(x) and plain[x.what] then
       return (x.what == "numel" and "(double)" or "") .. value(x):match("^moth_v_%a+%((.*)%)$")
     end
@@ -151,6 +181,8 @@ function M.writer(graph, outputs, state, indent)
     is_int = function(n) return ("moth_dtype_class((MothDType)%s->dtype) == MOTH_CLASS_INT"):format(tensor_c(n.args[1])) end,
     is_number = function(n) return ("%s.tag != MOTH_V_TENSOR"):format(value(n.args[1])) end,
     is_list = function(n) return ("%s.tag == MOTH_V_INTS"):format(value(n.args[1])) end,
+    is_contiguous = function(n) return ("%s->contiguous"):format(tensor_c(n.args[1])) end,
+    viewable = function(n) return ("moth_viewable(%s, %s)"):format(tensor_c(n.args[1]), value(n.args[2])) end,
     same_dtype = function(n) return ("%s->dtype == %s->dtype"):format(tensor_c(n.args[1]), tensor_c(n.args[2])) end,
     same_list = function(n) return ("moth_list_equal(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
     records = function(n) return ("moth_value_records(%s)"):format(value(n.args[1])) end,
@@ -186,10 +218,10 @@ function M.writer(graph, outputs, state, indent)
   -- C that takes the value of x over: moved if x lives in `block` and is read no more, else retained.
   local function taken(x, block)
     if is_node(x) and (x.kind == "tensor" or x.kind == "any") then
-      if is_statement(x) and owns(x) and block_of[x] == block and not (block == root and twice[x]) then
+      if is_statement(x) and owns(x) and blocks_of[x][block] and not (block == root and twice[x]) then
         return ("moth_v_tensor(moth_take(&v[%d]))"):format(at[x])
       end
-      if x.what == "result" and block_of[x.args[1]] == block and not (block == root and twice[x]) then
+      if x.what == "result" and blocks_of[x.args[1]][block] and not (block == root and twice[x]) then
         return ("moth_v_tensor(moth_take(&v[%d]))"):format(at[x.args[1]] + x.more)
       end
       return ("moth_value_keep(%s)"):format(value(x))
@@ -204,14 +236,16 @@ function M.writer(graph, outputs, state, indent)
 
   local write_block
 
-  local function write_node(node, depth)
+  local function write_node(node, depth, here)
     local args = {}
-    local op = (node.what == "op" or node.what == "ops") and graph.ops and graph.ops[node.more]
+    local of_op = node.what == "op" or node.what == "ops" or node.what == "beside"
+    local op, before = of_op and graph.ops and graph.ops[node.more], node.what == "beside" and 1 or 0
     for i, a in ipairs(node.what ~= "when" and node.args or {}) do
       args[i] = value(a)
       -- The op reads a double there: an integer among numbers becomes one.
       local number = type(a) == "number" or (is_node(a) and a.kind == "number")
-      if op and op.args[i] and op.args[i].type == "FLOAT" and number then
+      local taken_as = op and op.args[i - before]
+      if taken_as and taken_as.type == "FLOAT" and number then
         args[i] = ("moth_v_float(moth_as_double(%s))"):format(args[i])
       end
     end
@@ -224,7 +258,7 @@ function M.writer(graph, outputs, state, indent)
       if node.what == "when" then
         line(depth, "if %s {", condition(node.args[1]))
         for i = 2, 3 do -- a copy: the tensor that a shape is of may be released before the list is read
-          write_block(node.branches[i], depth + 1, node.args[i])
+          write_block(here.branches[node][i], depth + 1, node.args[i])
           line(depth + 1, "MOTH_GO(moth_list_copy(%s, l%d, &%s));", value(node.args[i]), index, name)
           line(depth, i == 2 and "} else {" or "}")
         end
@@ -244,13 +278,19 @@ function M.writer(graph, outputs, state, indent)
       line(depth, "MOTH_GO(moth_eval(MOTH_OP(%s), %d, %s, &v[%d]));", node.more, #args, given, k)
     elseif node.what == "ops" then
       line(depth, "MOTH_GO(moth_eval_all(MOTH_OP(%s), %d, %s, v + %d));", node.more, #args, given, k)
+    elseif node.what == "beside" then
+      local like = table.remove(args, 1)
+      line(depth, "MOTH_GO(moth_eval_beside(%s.u.t, MOTH_OP(%s), %d, (MothValue[]){%s}, &v[%d]));", like, node.more,
+        #args, table.concat(args, ", "), k)
+    elseif node.what == "written" then
+      line(depth, "v[%d] = moth_value_keep(%s);", k, args[1])
     elseif node.what == "load" then
       line(depth, "MOTH_GO(%s, &v[%d]));", node.more, k)
       if node.on_write then node.on_write() end
     else
       line(depth, "if %s {", condition(node.args[1]))
       for i = 2, 3 do
-        local block = node.branches[i]
+        local block = here.branches[node][i]
         write_block(block, depth + 1, node.args[i])
         line(depth + 1, "v[%d] = %s;", k, taken(node.args[i], block))
         line(depth, i == 2 and "} else {" or "}")
@@ -263,7 +303,7 @@ function M.writer(graph, outputs, state, indent)
     local last = {}
     local function read(x, i)
       for _, s in ipairs(sources(x, {})) do
-        if block_of[s] == block then
+        if blocks_of[s][block] then
           last[s] = i
         end
       end
@@ -273,7 +313,7 @@ function M.writer(graph, outputs, state, indent)
         if node.what == "when" then
           read(node.args[1], i)
           for k = 2, 3 do
-            inside(node.branches[k], i)
+            inside(inner.branches[node][k], i)
             read(node.args[k], i)
           end
         else
@@ -281,7 +321,7 @@ function M.writer(graph, outputs, state, indent)
         end
       end
     end
-    for i, node in ipairs(block.nodes) do inside({ nodes = { node } }, i) end
+    for i, node in ipairs(block.nodes) do inside({ nodes = { node }, branches = block.branches }, i) end
     if result then read(result, math.huge) end
     return last
   end
@@ -292,7 +332,7 @@ function M.writer(graph, outputs, state, indent)
       for _, s in ipairs(sources(output, {})) do last[s] = math.huge end
     end
     for i, node in ipairs(block.nodes) do
-      write_node(node, depth)
+      write_node(node, depth, block)
       for _, s in ipairs(block.nodes) do
         if last[s] == i and owns(s) then
           for r = 0, s.what == "ops" and s.count - 1 or 0 do line(depth, "moth_drop(&v[%d]);", at[s] + r) end

@@ -10,7 +10,9 @@
 --   eq ne lt le gt ge         of numbers and strings (of tensors and operands they are the ops; equal(x, 2): of an
 --                             operand that is a number)
 --   both either negate        of conditions
---   is_float(x) is_number(x) same_dtype(x, y) records(x)
+--   is_float(x) is_number(x) same_dtype(x, y) records(x) is_contiguous(x) viewable(x, size)
+--   beside(x, zeros(…))       a tensor made for the sake of x: fake if x is, with what x carries
+--   written(x, part, value)   x, a tensor made for this, with value copied into part(x), a view of it
 --   x.shape x.ndim x.numel x.dtype x.device; list[i], from the end by -1
 --   list(a, b, …) join(l, m) first_n(l, n) drop_n(l, n) replace(l, i, v) insert(l, i, v) ones_n(n) range(a, b)
 --   inverse(permutation) wide(shape, shape) keep1(shape, dims) last_n(l, n)
@@ -36,15 +38,16 @@ local function key_of(x)
   return type(x) .. ":" .. tostring(x)
 end
 
--- A node; equal ones are one. kind: tensor, number, list, string, condition, any (an Operand: tensor or number).
-local function make(what, kind, args, more)
-  local parts = { what, kind, more or "" }
+-- A node; equal ones are one, but those made as `alone`. kind: tensor, number, list, string, condition, any (an Operand:
+-- tensor or number).
+local function make(what, kind, args, more, alone)
+  local parts = { what, kind, more or "", alone and "alone " .. #graph or "" }
   for _, a in ipairs(args) do parts[#parts + 1] = key_of(a) end
   local key = table.concat(parts, " ")
   local known = graph.by_key[key]
   if known then return known end
   local node = setmetatable({ id = #graph + 1, what = what, kind = kind, args = args, more = more, c = false, field = false,
-    on_write = false, branches = false, count = false, values = false }, Node) -- all fields: others are asked of Node.__index
+    on_write = false, count = false, values = false }, Node) -- all fields: others are asked of Node.__index
   graph[#graph + 1], graph.by_key[key] = node, node
   return node
 end
@@ -140,6 +143,23 @@ local function condition(x)
   fail("a condition is expected, got a %s", kind(x))
 end
 
+-- Opcodes 0 to 15 of LuaJIT compare and test.
+local function has_jumps(fn)
+  local ok, util = pcall(require, "jit.util")
+  if not ok then return false end
+  local pc = 0
+  while true do
+    local ins = util.funcbc(fn, pc)
+    if not ins then return false end
+    if ins % 256 < 16 then return true end
+    pc = pc + 1
+  end
+end
+local no_jumps = "an expression has no if, and, or, comparison: use when(condition, a, b), both, eq …"
+
+-- Calls that make a tensor.
+local function makes(x) return is_node(x) and (x.what == "op" or x.what == "beside") end
+
 local functions = {
   when = function(c, a, b)
     c = condition(c)
@@ -178,6 +198,19 @@ local functions = {
   equal = function(a, b)
     if not is_node(a) and not is_node(b) then return a == b end
     return make("cond_eq", "condition", { a, b })
+  end,
+  is_contiguous = function_of("is_contiguous", "condition", "tensor"),
+  viewable = function_of("viewable", "condition", "tensor", "list"),
+  beside = function(x, made)
+    if not is_tensor(x) or not makes(made) then fail("beside: expected a tensor and the call of an op") end
+    return make("beside", "tensor", { x, unpack(made.args) }, made.more)
+  end,
+  written = function(x, part, value)
+    if not makes(x) then fail("written: the first argument must be the call of an op that makes a tensor") end
+    if has_jumps(part) then fail(no_jumps) end
+    local fresh = make(x.what, x.kind, x.args, x.more, true) -- nobody else sees it
+    local copied = make("op", "tensor", { part(fresh), value }, "copy_")
+    return make("written", "tensor", { fresh, copied })
   end,
   is_list = function_of("is_list", "condition", "value"),
   same_list = function_of("same_list", "condition", "list", "list"),
@@ -227,19 +260,6 @@ end
 
 -- ---- evaluating ---------------------------------------------------------------------------------
 
--- Opcodes 0 to 15 of LuaJIT compare and test.
-local function has_jumps(fn)
-  local ok, util = pcall(require, "jit.util")
-  if not ok then return false end
-  local pc = 0
-  while true do
-    local ins = util.funcbc(fn, pc)
-    if not ins then return false end
-    if ins % 256 < 16 then return true end
-    pc = pc + 1
-  end
-end
-
 local function compiled(text, place)
   local chunk = loadstring("return " .. text, "=" .. place)
   if not chunk then
@@ -247,7 +267,7 @@ local function compiled(text, place)
     chunk, err = loadstring(text, "=" .. place)
     if not chunk then fail("%s", err) end
   end
-  if has_jumps(chunk) then fail("an expression has no if, and, or, comparison: use when(condition, a, b), both, eq …") end
+  if has_jumps(chunk) then fail(no_jumps) end
   return chunk
 end
 

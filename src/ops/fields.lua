@@ -58,7 +58,7 @@ local function check_expression(op, what, text, ops, count, extra)
   end
 end
 
---- ops: by name, with what may be called beside them.
+--- ops: by name.
 function M.check(op, ops)
   local of_state = { s0 = "tensor", s1 = "tensor", s2 = "tensor", count = "number", x = "tensor" }
   local own = {}

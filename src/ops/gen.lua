@@ -65,7 +65,7 @@ local text = {
   composite = sources("src/composite/*.c"),
   math = sources("kernels/math*.h"),
   lanes = sources("kernels/cpu/typed/lanes.h"),
-  formulas = sources("src/autograd/*.h", "src/dispatch/eval.h"),
+  formulas = sources("src/autograd/*.h"),
 }
 
 -- Where each function that a record may name is defined: symbol -> "kernels/cpu/sort.c:41", for traces.
@@ -80,12 +80,9 @@ for _, glob in ipairs { "kernels/cpu/*.c", "kernels/cuda/*.cu", "src/composite/*
   p:close()
 end
 
--- Functions that expressions may call beside ops: every moth_make_<name> (src/dispatch/eval.h), and for derivatives
--- every moth_grad_<name>, moth_gradset_<name> and moth_gradlist_<name> that is declared. Name -> C function.
-local makers, helpers = {}, {}
-for name in text.formulas:gmatch("moth_make_([%w_]+)%(") do
-  makers[name], helpers[name] = "moth_make_" .. name, "moth_make_" .. name
-end
+-- Functions that derivatives may call beside ops: every moth_grad_<name>, moth_gradset_<name> and moth_gradlist_<name>
+-- that is declared. Name -> C function.
+local helpers = {}
 for name in text.formulas:gmatch("moth_grad_([%w_]+)%(") do helpers[name] = "moth_grad_" .. name end
 for name in text.formulas:gmatch("moth_gradset_([%w_]+)%(") do helpers["set " .. name] = true end
 
@@ -97,11 +94,6 @@ local function need(op, where, symbol)
   end
 end
 
--- What may be called in expressions: ops and makers.
-local callable = setmetatable({}, { __index = function(_, name)
-  return by_name[name] or (makers[name] and { nresults = 1, args = {}, helper = true })
-end })
-
 local function complete()
   for _, op in ipairs(ops) do
     local stem = op.name:gsub("_$", "")
@@ -112,7 +104,7 @@ local function complete()
     elseif op.kind == "composite" then
       op.composite = "moth_composite_" .. stem
       if op.expr then
-        op.composite_text = composite.text(op, by_name, makers)
+        op.composite_text = composite.text(op, by_name)
       else
         need(op, "composite", op.composite)
       end
@@ -122,7 +114,7 @@ local function complete()
       op.cuda_kernel = "moth_cuda_" .. op.name
       need(op, "cuda", op.cuda_kernel)
     end
-    fields.check(op, callable)
+    fields.check(op, by_name)
     if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
     if type(op.grad) == "table" then
       op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)

@@ -224,6 +224,15 @@ return {
   doc = "Row index[...] of weight for each index." },
 { "one_hot(Tensor self, int num_classes >= 1, index_base) -> Tensor",
   kind = "composite",
+  expr = [[
+    local none_yet = zeros_of(self, join(self.shape, list(num_classes)), dtype_named("int64"))
+    return scatter(none_yet, self.ndim, unsqueeze(self, self.ndim), 1, index_base)]],
+  check = {
+    { "is_int(self)",
+      "expected an integer tensor, got {self.dtype}", "type" },
+    { "both(ge(num_classes, 1), lt(self.ndim, 16))",
+      "num_classes must be positive, got {num_classes}" },
+  },
   grad = "none",
   reference = "one_hot",
   samples = { "randint(1, 6, {2,4}), 5" },

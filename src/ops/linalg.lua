@@ -37,6 +37,19 @@ return {
   doc = "beta * self + alpha * mat1 @ mat2." },
 { "matmul(Tensor self, Tensor other) -> Tensor",
   kind = "composite",
+  expr = [[
+    local matrices = when(equal(other.ndim, 2), tall_product(self, other), batched_product(self, other))
+    local rows = when(equal(other.ndim, 1), squeeze(matmul(self, unsqueeze(other, 1)), -1), matrices)
+    return when(both(equal(self.ndim, 1), equal(other.ndim, 1)), dot(self, other),
+      when(both(equal(self.ndim, 2), equal(other.ndim, 2)), mm(self, other),
+        when(both(equal(self.ndim, 2), equal(other.ndim, 1)), mv(self, other),
+          when(equal(self.ndim, 1), squeeze(matmul(unsqueeze(self, 0), other), -2), rows))))]],
+  check = {
+    { "both(gt(self.ndim, 0), gt(other.ndim, 0))",
+      "0-dim tensors cannot be multiplied as matrices; use a * b" },
+    { "either(lt(larger(self.ndim, other.ndim), 3), either(lt(smaller(self.ndim, other.ndim), 2), equal(self.shape[-1], other.shape[-2])))",
+      "batch1 and batch2 shapes cannot be multiplied ({self.shape[-2]}x{self.shape[-1]} and {other.shape[-2]}x{other.shape[-1]})" },
+  },
   grad = "composite",
   reference = "matmul",
   samples = {
@@ -132,6 +145,15 @@ return {
   doc = "The sum of the diagonal of a matrix." },
 { "diag(Tensor self, int diagonal=0) -> Tensor",
   kind = "composite",
+  expr = [[
+    local n = self.shape[0] + when(lt(diagonal, 0), 0 - diagonal, diagonal)
+    local matrix = written(zeros_of(self, list(n, n), none), function(w) return diagonal_of(w, diagonal) end, self)
+    return when(equal(self.ndim, 2), clone(diagonal_of(self, diagonal)), matrix)]],
+  check = {
+    { "either(equal(self.ndim, 1), equal(self.ndim, 2))",
+      "expected a 1-D or a 2-D tensor, got {self.ndim} dimensions" },
+    { "both(lt(diagonal, 4611686018427387904), gt(diagonal, -4611686018427387904))", "diagonal is too large: {diagonal}" },
+  },
   grad = "composite",
   reference = "diag",
   samples = { "randn(3)", "randn(3), -2", "randn(2), 1", "randn(3,4), 1", "randn(0)" },

@@ -255,6 +255,17 @@ return {
   doc = "d^2 / 2 where d = |self - target| is below delta, else delta (d - delta / 2); reduction: mean, sum, none." },
 { "kl_div(Tensor self, Tensor target, enum('mean','sum','none','batchmean') reduction='mean', bool log_target=false) -> Tensor",
   kind = "composite",
+  expr = [[
+    local same = same_dtype(self, target)
+    local t = when(same, as(target, working(target)), target) -- halves are rounded once
+    local zero = eq(t, 0) -- log(0) has no finite derivative
+    local loss = when(log_target, exp(t) * (t - self), t * log(masked_fill(t, zero, 1)) - t * self)
+    local y = when(eq(reduction, "batchmean"), sum(loss) / self.shape[0], reduced(loss, reduction))
+    return when(same, as(y, target.dtype), y)]],
+  check = {
+    { "is_float(target)",
+      "target: expected a float dtype, got {target.dtype}", "type" },
+  },
   grad = "composite",
   reference = "kl_div",
   samples = {

@@ -123,6 +123,16 @@ return {
   doc = "log(sum(exp(self))) over dim, without overflow." },
 { "norm(Tensor self, Scalar p=2, Dim[]? dim=none, bool keepdim=false) -> Tensor",
   kind = "composite",
+  expr = [[
+    local q = as_number(p) / 1
+    local x = as(self, working(self))
+    local powers = when(equal(q, 2), square(x), flat_power(abs(x), q))
+    local general = narrowed(flat_power(sum(powers, dim, keepdim), 1 / q), self)
+    local zero = eq(self, 0)
+    local ones = masked_fill(masked_fill(self, logical_not(zero), 1), zero, 0)
+    return when(equal(q, 1), sum(abs(self), dim, keepdim), when(equal(q, inf), amax(abs(self), dim, keepdim),
+      when(equal(q, -inf), amin(abs(self), dim, keepdim),
+        when(equal(q, 0), sum(ones, dim, keepdim, self.dtype), general))))]],
   grad = "composite",
   reference = "norm",
   samples = { "randn(3,4)", "randn(3,4), 1, 2", "randn(3,4), inf", "randn(3,4), 3" },

@@ -13,6 +13,7 @@ return {
   doc = "The same elements in another shape, never copied; -1 is inferred." },
 { "reshape(Tensor self, int[] size) -> Tensor",
   kind = "composite",
+  expr = "when(viewable(self, size), view(self, size), view(clone(self), size))",
   grad = "composite",
   reference = "reshape",
   samples = { "randn(2,6), {3,4}", "randn(2,3):t(), {-1}" },

@@ -169,19 +169,6 @@ local function number(v)
   return v
 end
 
--- What text calls beside ops (src/dispatch/eval.h).
-local made = {
-  zeros_of = function(like, shape, dtype)
-    return M.op.zeros(shape, dtype or dtype_of(like), device_of(like))
-  end,
-  full_of = function(like, shape, value, dtype)
-    return M.op.full(shape, value, dtype or dtype_of(like), device_of(like))
-  end,
-  arange_of = function(like, start, stop, dtype)
-    return M.op.arange(start, stop, 1, dtype or "int64", device_of(like))
-  end,
-}
-
 local function same_list(a, b)
   for i = 1, math.max(#a, #b) do if a[i] ~= b[i] then return false end end
   return true
@@ -229,6 +216,11 @@ local rules = {
   is_int = function(t) return class_of(t) == "int" end,
   is_number = function(x) return not is_tensor(x) end,
   is_list = function(x) return type(x) == "table" end,
+  is_contiguous = function(t) return B.is_contiguous(t) end,
+  viewable = function(t, size)
+    local ok, err = pcall(M.op.view, t, size)
+    return ok or not tostring(err):find("not compatible", 1, true)
+  end,
   same_dtype = function(a, b) return dtype_of(a) == dtype_of(b) end,
   same_list = same_list,
   records = function(x) return is_tensor(x) and B.requires_grad(x) and B.grad_enabled() end,
@@ -249,10 +241,8 @@ local kind_of = {
   TENSOR = "tensor", OPERAND = "any", INTS = "list", DIMS = "list", TENSORS = "tensors", STRING = "string",
 }
 
--- The op as expressions see it: what is called beside ops is one of one result.
-local known = setmetatable({}, { __index = function(_, name)
-  return M.record(name) or made[name] and { nresults = 1, args = {}, helper = true }
-end })
+-- Ops by name, as expressions see them.
+local known = setmetatable({}, { __index = function(_, name) return M.record(name) end })
 
 -- The nodes of a text: a leaf for each name that it uses.
 local function graph_of(op, text, kinds)
@@ -303,11 +293,11 @@ function M.evaluate(op, text, values, kinds)
     if what == "both" then return value(args[1]) and value(args[2]) end
     if what == "either" then return value(args[1]) or value(args[2]) end
     if what == "dtype_named" then return node.more end
-    if what == "op" then
-      local fn = made[node.more]
-      local list = all(args)
-      if fn then return fn(unpack(list, 1, #args)) end
-      return (call(node.more, unpack(list, 1, #args)))
+    if what == "op" then return (call(node.more, unpack(all(args), 1, #args))) end
+    if what == "beside" then return (call(node.more, unpack(all(args, 2), 2, #args))) end
+    if what == "written" then
+      value(args[2])
+      return value(args[1])
     end
     if what == "ops" then return { call(node.more, unpack(all(args), 1, #args)) } end
     if what == "result" then return value(args[1])[node.more + 1] end
