@@ -164,7 +164,7 @@ describe("dispatch #quick", function()
     end
     lines = moth.dispatch.trace(function() return (x + 1):reshape(12) end)
     assert.matches("^add %[CPU%] .*  moth_cpu_pointwise of m_add %(kernels/cpu/pointwise.c:%d+%)  called", lines[1])
-    assert.matches("^reshape %[CPU%] composite .*  moth_composite_reshape %(src/composite/view.c:%d+%)", lines[2])
+    assert.matches("^reshape %[CPU%] composite .*  moth_composite_reshape %(src/ops/view.lua:%d+%)", lines[2])
     assert.matches("^view %[CPU%] .*  moth_shape_view %(src/dispatch/shape_view.c:%d+%)", lines[3])
     moth.no_grad(function() lines = moth.dispatch.trace(function() x:matmul(w:t()) end) end)
     assert.is_nil(table.concat(lines):find("Backward0", 1, true)) -- nothing is recorded
