@@ -184,6 +184,13 @@ MOTH_API void *moth_tensor_data(const MothTensor *t); /* first element; NULL if 
 MOTH_API bool moth_tensor_is_contiguous(const MothTensor *t);
 MOTH_API bool moth_tensor_is_fake(const MothTensor *t);
 MOTH_API int64_t moth_tensor_version(const MothTensor *t);
+/* Bytes of t's storage; 0 where they were given back. */
+MOTH_API int64_t moth_storage_nbytes(const MothTensor *t);
+/* Gives the memory behind t, its views and all that shares it back (nbytes = 0), or takes it up again with whatever bytes
+ * (nbytes = its full size); the tensors stay what they are, versions included, so that what a graph has saved of them can be
+ * filled again before backward. Reading in between is an error of the op. Errors: foreign memory, fake tensors, other
+ * sizes, no memory. Not while another thread uses it. */
+MOTH_API MothStatus moth_storage_resize(MothTensor *t, int64_t nbytes);
 /* The single element as a value (int, float or bool). Errors: numel != 1, fake. */
 MOTH_API MothStatus moth_tensor_item(const MothTensor *t, MothValue *out);
 
@@ -203,6 +210,50 @@ MOTH_API MothStatus moth_backward(MothTensor **roots, MothTensor **grads, int n,
 MOTH_API MothStatus moth_grad(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
                               int ninputs, bool retain_graph, bool create_graph, bool allow_unused,
                               MothTensor **out);
+/* Hooks. `ctx` belongs to the hook: release(ctx), if there is one, is called once, when the hook is removed or what it
+ * hangs on goes, on whatever thread that is; not if the registration fails. Hooks run on the thread that calls backward, in
+ * the order of their registration; the error of one ends the backward. One may register and remove hooks, itself too: what
+ * is added runs from the next pass on. *id (NULL: not asked for) is for moth_tensor_remove_hook. Those of a result go when a
+ * backward without retain_graph frees what the op had saved. */
+typedef MothStatus (*MothGradHook)(void *ctx, MothTensor *grad, MothTensor **out);
+typedef MothStatus (*MothLeafHook)(void *ctx, MothTensor *leaf);
+typedef MothStatus (*MothCallback)(void *ctx, MothStatus status);
+typedef void (*MothRelease)(void *ctx);
+
+/* run(ctx, grad, &out) when the gradient of t is complete, before it is added to .grad: it may put a replacement of the
+ * same shape (owned by the engine then) into out, which is NULL. Errors: t requires no gradient. */
+MOTH_API MothStatus moth_tensor_register_hook(MothTensor *t, MothGradHook run, MothRelease release,
+                                              void *ctx, int64_t *id);
+/* run(ctx, leaf) when the .grad of a leaf has been added to; the leaf is borrowed. Errors: t is no leaf that requires a
+ * gradient. */
+MOTH_API MothStatus moth_tensor_register_post_accumulate_grad_hook(MothTensor *t, MothLeafHook run,
+                                                                   MothRelease release, void *ctx,
+                                                                   int64_t *id);
+/* Takes a hook of t away; nothing if t has none of this id. */
+MOTH_API void moth_tensor_remove_hook(MothTensor *t, int64_t id);
+/* run(ctx, status) on this thread when the outermost backward that it is in is over, with the status of that, which may
+ * be an error: callbacks run all the same, in their order, and may queue more. The first error of one becomes that of a
+ * backward without one. Errors: no backward runs on this thread. */
+MOTH_API MothStatus moth_queue_callback(MothCallback run, MothRelease release, void *ctx);
+
+/* Whoever packs what the graph saves. pack(ctx, t, &packed) is called for each tensor that is saved for backward, without
+ * recording; t is a leaf itself, or an alias without history, and must not be written to. unpack(ctx, packed, &out) is
+ * called each time that backward reads it: a tensor of the same shape, dtype and device, owned by the caller.
+ * drop(ctx, packed) when it is not needed any more, on whatever thread; release(ctx) when all of these are gone. drop and
+ * release may be NULL. */
+typedef struct MothSavedTensorsHooks {
+  MothStatus (*pack)(void *ctx, MothTensor *t, void **packed);
+  MothStatus (*unpack)(void *ctx, void *packed, MothTensor **out);
+  void (*drop)(void *ctx, void *packed);
+  MothRelease release;
+  void *ctx;
+} MothSavedTensorsHooks;
+/* From now on on this thread, until the pop; the innermost ones count. Errors: they are disabled; memory. */
+MOTH_API MothStatus moth_push_saved_tensors_hooks(const MothSavedTensorsHooks *hooks);
+/* Until the pop, the push above fails with this message. Errors: hooks are in force now (with the message). */
+MOTH_API MothStatus moth_push_disabled_saved_tensors_hooks(const char *message);
+MOTH_API void moth_pop_saved_tensors_hooks(void); /* nothing if there are none */
+
 MOTH_API bool moth_grad_enabled(void);
 MOTH_API bool moth_set_grad_enabled(bool on); /* returns what it was; per thread */
 

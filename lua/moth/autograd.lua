@@ -88,12 +88,16 @@ end
 -- freed by one level in each full collection, for each level's tensors hold the level before.
 local Context = {}
 
+-- ctx[own]: what is moth's in a context, beside the program's fields: node (while backward runs), saved (a list, from
+-- the end of forward on a count), places and parts (see __index), non_differentiable.
+local own = {}
+
 --- Keeps tensors for backward, with a check of their versions. Inputs and results only.
-function Context:save_for_backward(...) self.saved = { n = select("#", ...), ... } end
+function Context:save_for_backward(...) self[own].saved = { n = select("#", ...), ... } end
 
 --- The saved tensors, as several values.
 function Context:saved_tensors()
-  local saved, node = self.saved, rawget(self, "node")
+  local saved, node = self[own].saved, self[own].node
   if type(saved) == "table" then return unpack(saved, 1, saved.n) end -- in forward, or nothing was recorded
   if not node then
     if not saved then return end
@@ -103,54 +107,112 @@ function Context:saved_tensors()
 end
 Context.saved_values = Context.saved_tensors
 
--- A field that is a tensor lies with the node, too.
+-- Where a tensor was in a copy of a table of the program's.
+local Place = {}
+
+local function is_plain(value) return type(value) == "table" and getmetatable(value) == nil end
+
+local function filled(part, node, seen)
+  if seen[part] then return seen[part] end
+  local copy = {}
+  seen[part] = copy
+  for key, value in each(part) do
+    if type(value) == "table" and getmetatable(value) == Place then
+      value = B.saved(node, value[1], value[1])
+    elseif is_plain(value) then
+      value = filled(value, node, seen)
+    end
+    copy[key] = value
+  end
+  return copy
+end
+
+-- A field that is a tensor lies with the node, too (places); and of a field that is a table, the tensors in it that
+-- have a history: a copy of the table (parts) says where they were, and backward sees another copy with the tensors
+-- in it.
 Context.__index = function(ctx, key)
   local method = Context[key]
   if method ~= nil then return method end
-  local places, node = rawget(ctx, "places"), rawget(ctx, "node")
-  if places and node and places[key] then return (B.saved(node, places[key], places[key])) end
+  local mine = rawget(ctx, own)
+  local node, places, parts = mine.node, mine.places, mine.parts
+  if not node or not places then return nil end
+  if places[key] then return (B.saved(node, places[key], places[key])) end
+  if parts[key] then return filled(parts[key], node, mine.open) end
 end
 
 --- Says which results have no gradient.
-function Context:mark_non_differentiable(...) self.non_differentiable = { ... } end
---- Says which inputs forward has changed in place.
-function Context:mark_dirty(...) self.dirty = { ... } end
+function Context:mark_non_differentiable(...) self[own].non_differentiable = { ... } end
+--- Says which inputs forward has changed in place: PyTorch's word, not needed here.
+function Context.mark_dirty() end
 
 local function contains(t, x)
   for i = 1, #t do if t[i] == x then return i end end
 end
 
+-- Whether a table, plain or with plain ones in it, has a tensor with a history. Held by Lua such a tensor holds the
+-- graph before it, and a chain of these is freed by one level in each collection.
+local function has_history(t, seen)
+  seen[t] = true
+  for _, value in each(t) do
+    if B.is_tensor(value) then
+      if not B.is_leaf(value) then return true end
+    elseif is_plain(value) and not seen[value] and has_history(value, seen) then
+      return true
+    end
+  end
+  return false
+end
+
 -- The tensors of ctx as a list for the node, with which of them are results (nr_of), and how many there are: first the
--- saved ones, whose count is left in ctx.saved, then those of fields, whose places are left in ctx.places.
+-- saved ones, whose count is left in ctx[own].saved, then those of fields.
 local function hand_over(ctx, results, nr_of)
-  local tensors, of, places, n = {}, {}, {}, 0
+  local mine, tensors, of, n = ctx[own], {}, {}, 0
   local function add(t)
     n = n + 1
     tensors[n] = t
     for k = 1, t ~= nil and results.n or 0 do
       if nr_of[k] and t == results[k] then of[n] = nr_of[k] end
     end
+    return n
   end
-  for i = 1, ctx.saved and ctx.saved.n or 0 do
-    local t = ctx.saved[i]
+  for i = 1, mine.saved and mine.saved.n or 0 do
+    local t = mine.saved[i]
     if t ~= nil and not B.is_tensor(t) then error("save_for_backward: expected tensors, got " .. type(t), 3) end
     add(t)
   end
-  ctx.saved = ctx.saved and n
+  mine.saved = mine.saved and n
+  local places, parts, taken = {}, {}, {}
+  local function take_apart(t)
+    if taken[t] then return taken[t] end
+    local copy = {}
+    taken[t] = copy
+    for key, value in each(t) do
+      if B.is_tensor(value) and not B.is_leaf(value) then
+        value = setmetatable({ add(value) }, Place)
+      elseif is_plain(value) then
+        value = take_apart(value)
+      end
+      copy[key] = value
+    end
+    return copy
+  end
   for key, value in each(ctx) do
     if B.is_tensor(value) then
-      add(value)
-      places[key] = n
+      places[key] = add(value)
+    elseif key ~= own and is_plain(value) and has_history(value, {}) then
+      parts[key] = take_apart(value)
     end
   end
   for key in each(places) do ctx[key] = nil end
-  ctx.places, ctx.non_differentiable, ctx.dirty = places, nil, nil
+  for key in each(parts) do ctx[key] = nil end
+  mine.places, mine.parts, mine.non_differentiable = places, parts, nil
   return tensors, of, n
 end
 
 local function apply(spec, ...)
   local nargs, args = select("#", ...), { ... }
-  local ctx = setmetatable({ needs_input_grad = {} }, Context)
+  local mine = {}
+  local ctx = setmetatable({ [own] = mine, needs_input_grad = {} }, Context)
   local record = false
   for i = 1, nargs do
     local needs = B.is_tensor(args[i]) and B.requires_grad(args[i]) and B.grad_enabled()
@@ -165,7 +227,7 @@ local function apply(spec, ...)
   local outputs, nr_of = {}, {}
   for i = 1, results.n do
     local r = results[i]
-    if B.is_tensor(r) and not (ctx.non_differentiable and contains(ctx.non_differentiable, r)) then
+    if B.is_tensor(r) and not (mine.non_differentiable and contains(mine.non_differentiable, r)) then
       outputs[#outputs + 1] = B.detach(r, false)
       nr_of[i] = #outputs
     end
@@ -173,14 +235,14 @@ local function apply(spec, ...)
   if #outputs == 0 then return unpack(results, 1, results.n) end
   local saved, of, n = hand_over(ctx, results, nr_of)
   local function backward(node, _, _, ...)
-    ctx.node = node
+    mine.node, mine.open = node, {}
     local count, grads = 0, nil
     local function take(...)
       count = select("#", ...)
       grads = { ... }
     end
     local ok, err = xpcall(function(...) take(spec.backward(ctx, ...)) end, trace.keep, ...)
-    ctx.node = nil -- else it would hold itself
+    mine.node, mine.open = nil, nil -- else it would hold itself
     if not ok then trace.rethrow(err) end
     local wrong = count < nargs
     for i = nargs + 1, count do wrong = wrong or grads[i] ~= nil end
@@ -190,7 +252,7 @@ local function apply(spec, ...)
     end
     return grads
   end
-  B.record(spec.name .. "Backward", backward, args, nargs, outputs, saved, n, of, n - (ctx.saved or 0))
+  B.record(spec.name .. "Backward", backward, args, nargs, outputs, saved, n, of, n - (mine.saved or 0))
   local out = {}
   for i = 1, results.n do out[i] = nr_of[i] and outputs[nr_of[i]] or results[i] end
   return unpack(out, 1, results.n)
@@ -210,6 +272,13 @@ function M.Function(spec)
     __tostring = function() return "<Function " .. spec.name .. ">" end })
 end
 
+--- For hooks and the backward of Functions: fn(err) when the outermost backward that runs now is over, with the error
+-- that ended it, else nil. Callbacks run in their order, also after an error, and may queue others.
+function M.queue_callback(fn) B.queue_callback(fn) end
+
+--- Hooks on what is saved, on several gradients, on nodes: see moth.autograd.graph.
+M.graph = require "moth.autograd.graph"
+
 --- The gradients of fn (float64) against finite differences.
 -- Returns true, or raises an error that names input, element and both values.
 function M.gradcheck(...) return require("moth.gradcheck").gradcheck(...) end
@@ -218,7 +287,8 @@ function M.gradgradcheck(...) return require("moth.gradcheck").gradgradcheck(...
 
 signature.all(M, {
   "no_grad(callable fn, ...)", "enable_grad(callable fn, ...)", "no_grad_fn(callable fn)",
-  "set_grad_enabled(bool mode)", "is_grad_enabled()", "collecting()", "topo(any grad_fn)", "Function(table spec)",
+  "set_grad_enabled(bool mode)", "is_grad_enabled()", "collecting()", "topo(any grad_fn)",
+  "queue_callback(function fn)", "Function(table spec)",
   "grad(Tensor|Tensor[] outputs, Tensor|Tensor[] inputs, Tensor|Tensor[] grad_outputs?, bool retain_graph?, \z
     bool create_graph=false, bool allow_unused=false)",
   "backward(Tensor|Tensor[] tensors, Tensor|Tensor[] grad_tensors?, bool retain_graph?, bool create_graph=false)",

@@ -147,8 +147,6 @@ method("data_pointer(Tensor input)", function(x)
   return p
 end)
 
---- The same bytes without history; in-place changes are seen by autograd (versions are shared).
-alone("detach", function(x) return (B.detach(x, false)) end)
 function methods.detach_() check.fail("[detach_] is not supported: use y = x:detach()") end
 --- As x.data: the same bytes with versions of their own: autograd does not see changes. Dangerous.
 method("data_unchecked(Tensor input)", function(x) return (B.detach(x, true)) end)
@@ -373,15 +371,22 @@ local Storage = {}
 local function tensor_of(s) return getmetatable(s).tensor end
 function Storage.data_ptr(s) return B.storage_ptr(tensor_of(s)) end
 function Storage.nbytes(s) return B.storage_nbytes(tensor_of(s)) end
-function Storage.size(s) return B.storage_nbytes(tensor_of(s)) / B.itemsize(tensor_of(s)) end
+local function count(s) return B.storage_nbytes(tensor_of(s)) / B.itemsize(tensor_of(s)) end
+function Storage.size(s) return getmetatable(s).untyped and Storage.nbytes(s) or count(s) end
 Storage.numel = Storage.size
 local function flat(s)
-  return ops.as_strided(B.alias(tensor_of(s), false), { Storage.size(s) }, { 1 }, 0)
+  return ops.as_strided(B.alias(tensor_of(s), false), { count(s) }, { 1 }, 0)
+end
+--- resize_(0) gives the memory back, resize_(all of it again) takes it up with whatever elements; see
+-- moth_storage_resize in moth.h. Counts as size() does.
+function Storage.resize_(s, n)
+  B.storage_resize(tensor_of(s), n * (getmetatable(s).untyped and 1 or B.itemsize(tensor_of(s))))
+  return s
 end
 function Storage.totable(s) return methods.totable(flat(s)) end
 
 local function storage_text(s)
-  local list, n = {}, Storage.size(s)
+  local list, n = {}, count(s)
   for i = 1, math.min(n, 1000) do list[i] = " " .. tostring(flat(s)[i]:item()) end
   if n > 1000 then list[#list + 1] = " ..." end
   list[#list + 1] = ("[moth.Storage of %s, %d elements]"):format(B.tensor_dtype(tensor_of(s)).name, n)
@@ -393,14 +398,18 @@ local function storage_field(s, i)
   return Storage[i]
 end
 
---- The 1-D buffer behind a tensor: data_ptr(), nbytes(), size() (and #), [i] from 1.
-method("storage(Tensor input)", function(x)
+local function storage(x, untyped)
   local s = newproxy(true)
   local meta = getmetatable(s)
   meta.tensor, meta.__index, meta.__len, meta.__tostring = x, storage_field, Storage.size, storage_text
+  meta.untyped = untyped
   return s
-end)
-methods.untyped_storage = signature.alias("untyped_storage", methods.storage)
+end
+
+--- The 1-D buffer behind a tensor: data_ptr(), nbytes(), size() (and #), [i] from 1, resize_(n).
+method("storage(Tensor input)", function(x) return storage(x, false) end)
+--- The same, but that size() and resize_(n) count bytes, as PyTorch's do.
+method("untyped_storage(Tensor input)", function(x) return storage(x, true) end)
 
 -- autograd ----------------------------------------------------------------------------------------
 
@@ -423,6 +432,13 @@ end
 method("register_hook(Tensor input, function hook)", function(x, fn)
   local id, node = B.register_hook(x, fn)
   return setmetatable({ id = id, tensor = node == nil and x or nil, node = node }, Handle)
+end)
+
+--- fn(x) is called when backward has added to x.grad, x being a leaf; it returns nothing. x.grad may be changed, or set
+-- to nil: an optimizer's step in here needs memory for one gradient at a time.
+method("register_post_accumulate_grad_hook(Tensor input, function hook)", function(x, fn)
+  local id = B.register_hook(x, fn, true)
+  return setmetatable({ id = id, tensor = x }, Handle)
 end)
 
 -- comparison --------------------------------------------------------------------------------------
@@ -681,7 +697,7 @@ function M.install(moth)
   methods.type_as = ops.type_as
   for name, fn in each(require("moth.functions").methods) do methods[name] = fn end
   for name, fn in each(methods) do
-    if moth[name] == nil and (name == "detach" or name == "item" or name == "numel") then moth[name] = fn end
+    if moth[name] == nil and (name == "item" or name == "numel") then moth[name] = fn end
   end
 end
 

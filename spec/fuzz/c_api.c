@@ -28,6 +28,38 @@ static uint64_t words[2];
 static int64_t numbers[4][LENGTH];
 static _Alignas(64) double buffer[64];
 
+static int64_t hook_id;
+static MothStatus grad_hook(void *ctx, MothTensor *grad, MothTensor **out) {
+  (void)ctx;
+  if (below(2))
+    moth_tensor_retain(*out = grad);
+  return MOTH_OK;
+}
+static MothStatus leaf_hook(void *ctx, MothTensor *leaf) {
+  (void)ctx, (void)leaf;
+  return MOTH_OK;
+}
+static MothStatus callback(void *ctx, MothStatus status) {
+  (void)ctx, (void)status;
+  return MOTH_OK;
+}
+static MothStatus pack(void *ctx, MothTensor *t, void **packed) {
+  (void)ctx;
+  moth_tensor_retain(t);
+  *packed = t;
+  return MOTH_OK;
+}
+static MothStatus unpack(void *ctx, void *packed, MothTensor **out) {
+  (void)ctx;
+  moth_tensor_retain(*out = packed);
+  return MOTH_OK;
+}
+static void drop_packed(void *ctx, void *packed) {
+  (void)ctx;
+  moth_tensor_release(packed);
+}
+static const MothSavedTensorsHooks saved_hooks = {pack, unpack, drop_packed, NULL, NULL};
+
 static MothTensor *tensor(void) {
   return below(8) ? pool[below(POOL)] : NULL;
 }

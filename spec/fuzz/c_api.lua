@@ -35,13 +35,17 @@ local pick = { -- how a value of a type is chosen
   ["int"] = "count()", ["int64_t"] = "integer()", ["uint64_t"] = "(uint64_t)integer()", ["double"] = "number()",
   ["int64_t*"] = "sizes()", ["uint64_t*"] = "(below(4) ? &words[below(2)] : NULL)", ["void*"] = "bytes()",
   ["MothMemStats*"] = "(below(4) ? &stats : NULL)", ["MothOp*"] = "op()", ["MothKernel"] = "(below(4) ? refuse : NULL)",
-  ["Release"] = "(below(2) ? nothing : NULL)",
+  ["Release"] = "(below(2) ? nothing : NULL)", ["MothRelease"] = "(below(2) ? nothing : NULL)",
+  ["MothGradHook"] = "(below(4) ? grad_hook : NULL)", ["MothLeafHook"] = "(below(4) ? leaf_hook : NULL)",
+  ["MothCallback"] = "(below(4) ? callback : NULL)",
+  ["MothSavedTensorsHooks*"] = "(below(8) ? &saved_hooks : NULL)",
 }
 -- A count belongs to the list beside it: NULL goes with any, an array with what it has.
 local count_of = { ndim = "shape", n = "roots", ninputs = "inputs", nargs = "args" }
 local only = { -- what would take away from others, or not come back
   moth_tensor_retain = { "NULL" }, moth_tensor_release = { "NULL" }, moth_generator_retain = { "NULL" },
   moth_generator_release = { "NULL" }, moth_memory_fail_at = { "-(int64_t)below(2)", "below(2)" },
+  moth_storage_resize = { [2] = "(below(2) ? moth_storage_nbytes(a1) : -1 - (int64_t)below(9))" },
   moth_op_register = { [2] = "(MothDeviceType)(MOTH_USER + below(2) * 7)" },
 }
 local after = {
@@ -62,8 +66,11 @@ local function call(f)
     elseif p.name == "out" and p.type == "MothValue*" or p.name == "results" then
       expression = "(below(8) ? results : NULL)"
     end
-    lines[#lines + 1] = ("    %s %s = %s;"):format(p.type == "int64_t*" and "const int64_t *" or p.type == "char*"
-      and "const char *" or p.type == "MothOp*" and "const MothOp *" or p.type:gsub("%*", " *"), variable, expression)
+    local id = p.name == "id" and p.type == "int64_t*"
+    if id then expression = "(below(4) ? &hook_id : NULL)" end
+    lines[#lines + 1] = ("    %s %s = %s;"):format(id and "int64_t *" or p.type == "int64_t*" and "const int64_t *"
+      or p.type == "char*" and "const char *" or p.type == "MothSavedTensorsHooks*" and "const MothSavedTensorsHooks *"
+      or p.type == "MothOp*" and "const MothOp *" or p.type:gsub("%*", " *"), variable, expression)
     arguments[i] = variable
   end
   for i, p in ipairs(f.parameters) do

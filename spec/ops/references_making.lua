@@ -40,7 +40,7 @@ return function(M, t)
   -- copies and conversions: the values stay ------------------------------------------------------
 
   local function same(a) return a.self end
-  M.clone, M.contiguous, M.to_copy, M.to, M.type_as = same, same, same, same, same
+  M.clone, M.contiguous, M.to_copy, M.to, M.type_as, M.detach = same, same, same, same, same, same
   local function expanded(x, shape)
     local out, lead, step = new(shape), #shape - #x.shape, strides(x.shape)
     each(shape, function(i, at)

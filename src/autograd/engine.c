@@ -50,7 +50,13 @@ typedef struct Task {
   int32_t *heap;
   int32_t heap_n;
   bool retain, create;
+  bool counts;        /* references say who sees a gradient: moth_is_traced */
+  bool all;           /* every node runs, not only those that lead to inputs */
+  int64_t id;         /* of the pass */
+  struct Task *outer; /* the pass that this one runs in */
 } Task;
+
+static _Thread_local Task *running; /* innermost */
 
 static void task_free(Task *t) {
   for (int32_t i = 0; t->grads && i < t->ngrads; i++)
@@ -224,8 +230,9 @@ static int32_t pop(Task *t) {
 /* --- gradients -------------------------------------------------------------------------------- */
 
 /* A tensor that nobody else can see: it may be written to. */
-static bool sole(const MothTensor *t) {
-  return t->refs == 1 && t->storage->refs == 1 && !t->base && t->contiguous && !t->storage->foreign;
+static bool sole(const Task *task, const MothTensor *t) {
+  return task->counts && !t->carried && t->refs == 1 && t->storage->refs == 1 && !t->base &&
+         t->contiguous && !t->storage->foreign;
 }
 
 /* --- streams ---------------------------------------------------------------------------------- */
@@ -280,9 +287,9 @@ static MothStatus accumulate(const Task *t, MothTensor **slot, MothTensor *grad)
   }
   MothStatus s;
   MothTensor *sum = NULL;
-  if (!t->create && sole(*slot)) {
+  if (!t->create && sole(t, *slot)) {
     s = moth_add_(moth_v_tensor(*slot), moth_v_tensor(grad), moth_v_int(1));
-  } else if (!t->create && sole(grad)) {
+  } else if (!t->create && sole(t, grad)) {
     s = moth_add_(moth_v_tensor(grad), moth_v_tensor(*slot), moth_v_int(1));
     if (s == MOTH_OK) {
       sum = grad;
@@ -329,39 +336,6 @@ static MothStatus fit(const MothNode *n, int k, MothTensor **grad) {
   return MOTH_OK;
 }
 
-/* A hook may add and remove hooks, itself too: those that are there now are held, and run unless one of them has
- * removed them by then. */
-static MothStatus run_hooks(MothHook *hooks, int nr, MothTensor **grad) {
-  MothHook *few[8], **held = few;
-  size_t n = 0, i = 0;
-  MothStatus status = MOTH_OK;
-  for (MothHook *h = hooks; h; h = h->next)
-    n += h->nr == nr;
-  if (n > 8 && !(held = moth_alloc(sizeof *held * n)))
-    return no_memory();
-  for (MothHook *h = hooks; h; h = h->next)
-    if (h->nr == nr) {
-      atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
-      held[i++] = h;
-    }
-  for (i = 0; i < n; i++) {
-    MothTensor *out = NULL;
-    if (held[i]->removed)
-      continue;
-    MOTH_GO(held[i]->run(held[i]->ctx, *grad, &out));
-    if (out) {
-      moth_tensor_release(*grad);
-      *grad = out;
-    }
-  }
-done:
-  for (i = 0; i < n; i++)
-    moth_hook_release(held[i]);
-  if (held != few)
-    moth_free(held, sizeof *held * n);
-  return status;
-}
-
 /* A gradient without values, of a real tensor: under fake mode it is dropped, for what is real stays as it is. */
 static MothStatus refuse_fake(const MothTensor *grad, bool fake, bool *drop) {
   *drop = (grad->keys & MOTH_KEY_FAKE) && !fake;
@@ -371,18 +345,19 @@ static MothStatus refuse_fake(const MothTensor *grad, bool fake, bool *drop) {
                                    "no values; call backward in fake_mode, too");
 }
 
-/* .grad of a leaf += grad (taken). */
-static MothStatus accumulate_leaf(const Task *t, MothTensor *leaf, MothTensor *grad) {
+/* .grad of a leaf += grad (taken); *kept: it did. */
+static MothStatus accumulate_leaf(const Task *t, MothTensor *leaf, MothTensor *grad, bool *kept) {
   MothAutogradMeta *m = leaf->grad;
   MothTensor *g = NULL;
   bool drop;
   MothStatus s = refuse_fake(grad, leaf->keys & MOTH_KEY_FAKE, &drop);
+  *kept = !drop;
   if (drop) {
     moth_tensor_release(grad);
     return s;
   }
   if (!m->grad) {
-    if (t->create || sole(grad)) {
+    if (t->create || sole(t, grad)) {
       m->grad = grad;
       return MOTH_OK;
     }
@@ -442,14 +417,14 @@ static MothStatus zeros_for(const MothResultMeta *r, MothTensor **out) {
 
 /* The gradient so far of what a part was taken from, if the part can be added to it: moth_view_sum. */
 static MothTensor *sum_of_parts(const Task *t, const MothNode *n) {
-  if (t->create ||
+  if (t->create || n->hooks ||
       (n->op != MOTH_OP(narrow) && n->op != MOTH_OP(select) && n->op != MOTH_OP(slice)) ||
       !n->inputs[0].node)
     return NULL;
   const MothNode *to = n->inputs[0].node;
   int32_t slot = t->entries[find(t, to)].grads + n->inputs[0].nr;
   MothTensor *so_far = t->grads[slot];
-  if (!so_far || !sole(so_far))
+  if (!so_far || !sole(t, so_far))
     return NULL;
   void *now = current_stream(so_far); /* of one stream with it: see deliver */
   return !now || (t->streams[slot] == now && stream_for(to, so_far) == now) ? so_far : NULL;
@@ -482,6 +457,51 @@ static MothStatus deliver(Task *t, int32_t slot, const MothNode *to, MothTensor 
   return s;
 }
 
+static void capture(int32_t at, const Capture *captures, int ncaptures, MothTensor **grads,
+                    MothTensor **captured) {
+  for (int i = 0; i < ncaptures; i++)
+    if (captures[i].entry == at && grads[captures[i].nr]) {
+      captured[i] = grads[captures[i].nr];
+      moth_tensor_retain(captured[i]);
+    }
+}
+
+static MothStatus run_leaf(Task *t, int32_t at, const Capture *captures, int ncaptures,
+                           MothTensor **captured, bool accumulate_leaves) {
+  MothNode *n = t->entries[at].node;
+  MothTensor *leaf = n->ctx, **slot = &t->grads[t->entries[at].grads];
+  if (leaf->grad->hooks && *slot)
+    MOTH_TRY(moth_run_hooks(leaf->grad->hooks, 0, slot));
+  capture(at, captures, ncaptures, slot, captured);
+  MothTensor *g = *slot, *shown = NULL, *none = NULL;
+  MothStatus status = MOTH_OK;
+  if (!g)
+    return MOTH_OK;
+  if (!accumulate_leaves) {
+    *slot = NULL;
+    moth_tensor_release(g);
+    return MOTH_OK;
+  }
+  bool watched = moth_thread.watchers != NULL, kept = false;
+  if (__builtin_expect(watched, 0))
+    MOTH_GO(moth_watch_begin(n, slot, 1));
+  if (n->hooks)
+    MOTH_GO(moth_run_node_hooks(n->hooks, MOTH_HOOK_PRE, n, NULL, 0, slot, 1));
+  if (n->hooks) /* they see the gradient afterwards, too */
+    moth_tensor_retain(shown = *slot);
+  g = *slot;
+  *slot = NULL;
+  if (g)
+    MOTH_GO(accumulate_leaf(t, leaf, g, &kept));
+  if (kept && leaf->grad->hooks)
+    MOTH_GO(moth_run_after_hooks(leaf->grad->hooks, leaf));
+  if (n->hooks)
+    MOTH_GO(moth_run_node_hooks(n->hooks, MOTH_HOOK_POST, n, &none, 0, &shown, 1));
+done:
+  moth_tensor_release(shown);
+  return watched ? moth_watch_end(n, NULL, 0, status) : status;
+}
+
 static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, int ncaptures,
                                 MothTensor **captured, bool accumulate_leaves) {
   Entry *e = &t->entries[at];
@@ -489,32 +509,16 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
   MothTensor **grads = t->grads + e->grads;
   MothStatus status = MOTH_OK;
   bool some = false;
-  bool leaf = n->seq == MOTH_SEQ_LEAF;
-  if (leaf && ((MothTensor *)n->ctx)->grad->hooks && grads[0])
-    MOTH_TRY(run_hooks(((MothTensor *)n->ctx)->grad->hooks, 0, &grads[0]));
+  if (n->seq == MOTH_SEQ_LEAF)
+    return run_leaf(t, at, captures, ncaptures, captured, accumulate_leaves);
   for (int i = 0; i < e->slots; i++) {
     if (n->hooks && grads[i])
-      MOTH_TRY(run_hooks(n->hooks, i, &grads[i]));
+      MOTH_TRY(moth_run_hooks(n->hooks, i, &grads[i]));
     some = some || grads[i];
   }
   if (accumulate_leaves && n->retained)
     MOTH_TRY(keep_grads(n, grads));
-  for (int i = 0; i < ncaptures; i++)
-    if (captures[i].entry == at && grads[captures[i].nr]) {
-      captured[i] = grads[captures[i].nr];
-      moth_tensor_retain(captured[i]);
-    }
-  if (leaf) {
-    MothTensor *g = grads[0];
-    grads[0] = NULL;
-    if (!g)
-      return MOTH_OK;
-    if (!accumulate_leaves) {
-      moth_tensor_release(g);
-      return MOTH_OK;
-    }
-    return accumulate_leaf(t, n->ctx, g);
-  }
+  capture(at, captures, ncaptures, grads, captured);
   uint32_t need = 0;
   int nargs = n->op ? n->op->nargs : n->ninputs;
   MothTensor *few[32] = {NULL}, **out = few, *sum = NULL;
@@ -526,6 +530,7 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
       return no_memory();
     memset(out, 0, out_size);
   }
+  bool watched = false, ran = false;
   if (some) {
     for (int i = 0; i < nargs && i < 32; i++) {
       int first = n->op ? n->edge_of[i] : i;
@@ -539,6 +544,11 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
          k++) /* a function of the host: it only asks for some */
       if (n->inputs[k].node)
         need |= 1u << 31;
+    ran = need != 0;
+    if (ran && (watched = moth_thread.watchers != NULL))
+      MOTH_GO(moth_watch_begin(n, grads, e->slots));
+    if (ran && n->hooks)
+      MOTH_GO(moth_run_node_hooks(n->hooks, MOTH_HOOK_PRE, n, NULL, 0, grads, e->slots));
     for (int i = 0; i < e->slots && n->nresults > 1; i++)
       if (!grads[i] && moth_dtype_is_float((MothDType)n->results[i].dtype))
         MOTH_GO(zeros_for(&n->results[i], &grads[i]));
@@ -551,8 +561,17 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
       MOTH_GO(status);
     }
   }
-  if (!t->retain && !n->is_inner)
-    moth_node_release_saved(n);
+  for (int k = 0; ran && (n->hooks || watched) && k < n->ninputs; k++)
+    if (n->inputs[k].node && out[k] && out[k] != sum)
+      MOTH_GO(fit(n, k, &out[k]));
+  if (ran && n->hooks)
+    MOTH_GO(moth_run_node_hooks(n->hooks, MOTH_HOOK_POST, n, out, n->ninputs, grads, e->slots));
+  if (watched) {
+    watched = false;
+    MOTH_GO(moth_watch_end(n, out, n->ninputs, MOTH_OK));
+  }
+  if (!t->retain && !n->is_inner && moth_node_release_saved(n) && n->hooks)
+    moth_hooks_cut(&n->hooks);
   for (int i = 0; i < e->slots; i++) {
     moth_tensor_release(grads[i]);
     grads[i] = NULL;
@@ -575,6 +594,8 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
       push(t, j);
   }
 done:
+  if (watched)
+    status = moth_watch_end(n, NULL, 0, status);
   for (int k = 0; k < n->ninputs; k++)
     moth_tensor_release(out[k]);
   if (out != few)
@@ -638,7 +659,13 @@ static MothStatus seed(Task *t, MothTensor *root, MothTensor *grad, int32_t at, 
 
 static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
                        int ninputs, bool retain, bool create, bool allow_unused, MothTensor **out) {
-  Task t = {.retain = retain || create, .create = create};
+  static _Atomic int64_t passes;
+  Task t = {.retain = retain || create,
+            .create = create,
+            .all = !inputs,
+            .counts = !moth_is_traced(),
+            .id = atomic_fetch_add_explicit(&passes, 1, memory_order_relaxed) + 1,
+            .outer = running};
   Capture few[16], *captures = few;
   size_t captures_size = 0;
   MothStatus status = MOTH_OK;
@@ -712,6 +739,7 @@ static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor
       push(&t, at[i].at);
     }
   }
+  running = &t;
   while (t.heap_n)
     MOTH_GO(run_node(&t, pop(&t), captures, ninputs, out, !inputs));
   for (int i = 0; i < ninputs; i++)
@@ -724,6 +752,7 @@ static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor
       goto done;
     }
 done:
+  running = t.outer;
   if (status != MOTH_OK)
     for (int i = 0; out && i < ninputs; i++) {
       moth_tensor_release(out[i]);
@@ -770,9 +799,34 @@ static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTens
   moth_apart = (MothApart){false, outer.next};
   depth++;
   MothStatus s = pass(roots, grads, n, inputs, ninputs, retain, create, allow_unused, out);
-  depth--;
   moth_apart = (MothApart){false, outer.now};
+  if (depth == 1) { /* callbacks may call backward: that is not the outermost one */
+    MothStatus after = moth_run_callbacks(s);
+    for (int i = 0; s == MOTH_OK && after != MOTH_OK && out && i < ninputs; i++) {
+      moth_tensor_release(out[i]);
+      out[i] = NULL;
+    }
+    s = after;
+  }
+  depth--;
   return s;
+}
+
+int64_t moth_current_pass(void) {
+  return running ? running->id : depth > 0 ? -1 : 0;
+}
+
+MothStatus moth_pass_runs(MothTensor *t, bool *yes) {
+  MothNode *n;
+  uint16_t nr;
+  *yes = false;
+  if (!running)
+    return moth_fail(MOTH_ERR_STATE, "no backward runs on this thread");
+  MOTH_TRY(moth_gradient_edge(t, &n, &nr));
+  int32_t at = n ? find(running, n) : -1;
+  *yes = at >= 0 && (running->all || running->entries[at].needed);
+  moth_node_release(n);
+  return MOTH_OK;
 }
 
 MothStatus moth_backward(MothTensor **roots, MothTensor **grads, int n, bool retain_graph,

@@ -60,6 +60,8 @@ void moth_node_retain(MothNode *n) {
 static void free_value(MothValue *v) {
   if (v->tag == MOTH_V_TENSOR)
     moth_tensor_release(v->u.t);
+  else if (v->tag == MOTH_V_PACKED)
+    moth_drop_packed((MothPacked *)(uintptr_t)v->u.s);
   else if (v->tag == MOTH_V_INTS && v->u.ints)
     moth_free((void *)v->u.ints, sizeof(int64_t) * (v->n ? v->n : 1));
   else if (v->tag == MOTH_V_STRING)
@@ -67,36 +69,23 @@ static void free_value(MothValue *v) {
   *v = moth_v_none();
 }
 
-void moth_node_release_saved(MothNode *n) {
+bool moth_node_release_saved(MothNode *n) {
   int left = 0;
+  bool any = false;
   n->released |= !n->op; /* what a function of the host keeps is its own to tell */
   for (int i = 0; i < n->nsaved; i++) {
-    bool tensor = n->saved[i].value.tag == MOTH_V_TENSOR && !n->saved[i].kept;
+    bool tensor = moth_saved_is_tensor(&n->saved[i]) && !n->saved[i].kept;
     if (tensor)
       free_value(&n->saved[i].value);
-    n->released |= tensor;
+    any |= tensor;
     if (!tensor || !n->op) /* a function's have their places */
       n->saved[left++] = n->saved[i];
   }
   n->nsaved = (uint16_t)left;
+  n->released |= any;
   if (n->inner && atomic_load_explicit(&n->inner->refs, memory_order_relaxed) == 1)
-    moth_node_release_saved(n->inner);
-}
-
-void moth_hook_release(MothHook *h) {
-  if (atomic_fetch_sub_explicit(&h->refs, 1, memory_order_acq_rel) != 1)
-    return;
-  if (h->release)
-    h->release(h->ctx);
-  moth_free(h, sizeof *h);
-}
-
-static void free_hooks(MothHook *h) {
-  while (h) {
-    MothHook *next = h->next;
-    moth_hook_release(h);
-    h = next;
-  }
+    any |= moth_node_release_saved(n->inner);
+  return any;
 }
 
 static _Thread_local MothNode *dead;
@@ -107,7 +96,7 @@ static void free_node(MothNode *n) {
     free_value(&n->saved[i].value);
   if (n->drop)
     n->drop(n);
-  free_hooks(n->hooks);
+  moth_hooks_free(&n->hooks);
   for (int i = 0; i < n->ninputs; i++) {
     if (n->inputs[i].geometry)
       moth_free(n->inputs[i].geometry, sizeof(int64_t) * (MOTH_MAX_DIMS + 1));
@@ -156,7 +145,7 @@ static void drop_grad(MothTensor *t) {
     unlink_retained(m);
   moth_tensor_release(m->grad);
   moth_node_release(m->node);
-  free_hooks(m->hooks);
+  moth_hooks_free(&m->hooks);
   moth_free(m, sizeof *m);
 }
 
@@ -220,8 +209,6 @@ static MothSaved *find_saved(MothNode *n, int slot) {
   return NULL;
 }
 
-static MothStatus reattach(MothTensor *alias, MothNode *node, int nr, MothTensor **out);
-
 static MothStatus freed(const MothNode *n) {
   return moth_fail(MOTH_ERR_STATE,
                    "Trying to backward through the graph a second time: %s has freed what it "
@@ -229,38 +216,10 @@ static MothStatus freed(const MothNode *n) {
                    n->name);
 }
 
-static MothStatus unpack(MothNode *n, const MothSaved *s, MothValue *out) {
-  *out = s->value;
-  if (s->value.tag != MOTH_V_TENSOR)
-    return MOTH_OK;
-  MothTensor *t = s->value.u.t;
-  int64_t now = *moth_version_of(t);
-  if (now != s->version && !s->kept) {
-    char buf[256];
-    *out = moth_v_none();
-    return moth_fail(MOTH_ERR_STATE,
-                     "one of the variables needed for gradient computation has been modified by an "
-                     "inplace operation: [%s], %s of %s, is at version %lld; expected version %lld "
-                     "instead. clone() it before changing it",
-                     moth_tensor_format(t, buf, sizeof buf), s->slot < 16 ? "an input" : "a result",
-                     n->name, (long long)now, (long long)s->version);
-  }
-  if (moth_apart.now || (s->slot >= 16 && s->requires_grad)) {
-    MothTensor *alias;
-    *out = moth_v_none();
-    MOTH_TRY(moth_apart.now ? moth_tensor_alias(t, false, &alias)
-                            : reattach(t, n, s->slot - 16, &alias));
-    *out = moth_v_tensor(alias);
-    return MOTH_OK;
-  }
-  moth_tensor_retain(t);
-  return MOTH_OK;
-}
-
 static MothStatus unpack_slot(MothNode *n, int slot, MothValue *out) {
   MothSaved *s = find_saved(n, slot);
   if (s)
-    return unpack(n, s, out);
+    return moth_unpack_saved(n, s, out);
   *out = moth_v_none(); /* an optional argument that was not given */
   return n->released ? freed(n) : MOTH_OK;
 }
@@ -270,9 +229,12 @@ MothStatus moth_function_save(MothNode *n, MothTensor *t, int result, bool kept)
   if (result > UINT8_MAX - 16)
     return moth_fail(MOTH_ERR_VALUE, "%s saves result %d: at most %d can be", n->name, result + 1,
                      UINT8_MAX - 15);
-  *s = (MothSaved){moth_v_tensor(t), t ? *moth_version_of(t) : 0,
-                   (uint8_t)(result < 0 ? 0 : 16 + result), result >= 0, kept};
-  moth_tensor_retain(t);
+  *s = (MothSaved){moth_v_tensor(t), 0, (uint8_t)(result < 0 ? 0 : 16 + result), result >= 0, kept};
+  if (t && !kept) {
+    MOTH_TRY(moth_save_tensor(s, t, result >= 0, false));
+  } else {
+    moth_tensor_retain(t);
+  }
   n->nsaved++;
   return MOTH_OK;
 }
@@ -284,7 +246,7 @@ MothStatus moth_function_saved(MothNode *n, int i, MothTensor **out) {
     return moth_fail(MOTH_ERR_INDEX, "%s has not saved %d tensors", n->name, i + 1);
   if (n->released && !n->saved[i].kept)
     return freed(n);
-  MOTH_TRY(unpack(n, &n->saved[i], &v));
+  MOTH_TRY(moth_unpack_saved(n, &n->saved[i], &v));
   *out = v.tag == MOTH_V_TENSOR ? v.u.t : NULL;
   return MOTH_OK;
 }
@@ -292,18 +254,6 @@ MothStatus moth_function_saved(MothNode *n, int i, MothTensor **out) {
 _Thread_local MothApart moth_apart;
 void moth_grad_of_gradients(bool on) {
   moth_apart.next = on;
-}
-
-static MothStatus reattach(MothTensor *alias, MothNode *node, int nr, MothTensor **out) {
-  MothTensor *t;
-  MOTH_TRY(moth_tensor_alias(alias, false, &t));
-  MothStatus s = moth_set_history(t, node, nr);
-  if (s) {
-    moth_tensor_release(t);
-    return s;
-  }
-  *out = t;
-  return MOTH_OK;
 }
 
 MothStatus moth_node_arg(MothNode *n, int arg, MothValue *out) {
@@ -420,48 +370,4 @@ bool moth_set_grad_enabled(bool on) {
   moth_thread.exclude = on ? moth_thread.exclude & ~(uint32_t)MOTH_KEY_AUTOGRAD
                            : moth_thread.exclude | MOTH_KEY_AUTOGRAD;
   return was;
-}
-
-/* --- hooks ------------------------------------------------------------------------------------ */
-
-static _Atomic int64_t next_hook = 1;
-
-MothStatus moth_tensor_register_hook(MothTensor *t, MothHook hook, int64_t *id) {
-  if (!moth_requires_grad(t))
-    return moth_fail(
-        MOTH_ERR_STATE,
-        "register_hook: cannot register a hook on a tensor that doesn't require gradient");
-  MothHook *h = moth_alloc(sizeof *h);
-  if (!h)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-  *h = hook;
-  h->refs = 1;
-  h->removed = false;
-  h->id = *id = atomic_fetch_add(&next_hook, 1);
-  h->nr = t->grad->nr;
-  h->next = NULL;
-  MothHook **at = t->grad->node ? &t->grad->node->hooks : &t->grad->hooks;
-  while (*at)
-    at = &(*at)->next;
-  *at = h;
-  return MOTH_OK;
-}
-
-static bool remove_from(MothHook **at, int64_t id) {
-  for (; *at; at = &(*at)->next)
-    if ((*at)->id == id) {
-      MothHook *h = *at;
-      *at = h->next;
-      h->removed = true;
-      moth_hook_release(h);
-      return true;
-    }
-  return false;
-}
-
-void moth_tensor_remove_hook(MothTensor *t, MothNode *node, int64_t id) {
-  if (t && t->grad && remove_from(&t->grad->hooks, id))
-    return;
-  if (node)
-    remove_from(&node->hooks, id);
 }

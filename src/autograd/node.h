@@ -3,17 +3,32 @@
 #define MOTH_AUTOGRAD_NODE_H
 #include "dispatch/dispatch.h"
 
-/* A hook on a gradient. `run` may give a replacement in *out (owned) or leave it NULL. Hooks run on the
- * thread that called backward; `release` is called when the holder goes. */
+typedef enum MothHookKind {
+  MOTH_HOOK_GRAD,  /* the gradient of one result, or of a leaf: before anything else */
+  MOTH_HOOK_PRE,   /* of a node: all gradients of its results, before it runs */
+  MOTH_HOOK_POST,  /* of a node: what it made of them */
+  MOTH_HOOK_AFTER, /* of a leaf whose .grad has been added to */
+  MOTH_HOOK_NOTE   /* never run: something of the host's that lives as long as the node */
+} MothHookKind;
+
+/* A hook. GRAD: `run` may give a replacement in *out (owned) or leave it NULL. AFTER: `run` gets the leaf as `grad`. PRE
+ * and POST: `run_node` may put other tensors (owned; what was there is released by it) into the arrays: PRE of results'
+ * gradients, with ninputs 0, POST of inputs' ones; NULL is no gradient. Hooks run on the thread that called backward;
+ * `release` is called when the holder goes; `use`, where there is one, when what the hook hangs on becomes a part of a
+ * graph: hosts whose values are collected hold the function more tightly from then on. */
 typedef struct MothHook {
-  MothStatus (*run)(void *ctx, MothTensor *grad, MothTensor **out);
-  void (*release)(void *ctx);
+  uint8_t kind; /* MothHookKind */
+  MothGradHook run;
+  MothStatus (*run_node)(void *ctx, MothNode *n, MothTensor **inputs, int ninputs,
+                         MothTensor **results, int nresults);
+  MothRelease release;
+  void (*use)(void *ctx);
   void *ctx;
   int64_t id;
   struct MothHook *next;
   _Atomic int32_t refs; /* the list's, and one for each pass that it is to run in */
   bool removed;
-  uint16_t nr; /* on a node: which result */
+  uint16_t nr; /* GRAD on a node: which result */
 } MothHook;
 
 /* One tensor input of a node: where its gradient goes, and what shape and dtype that has. */
@@ -27,7 +42,10 @@ typedef struct MothInput {
 } MothInput;
 
 /* A value that backward reads. Lists and strings are copies owned by the node; a tensor is the input
- * itself, or an alias of a result without history (a result holds its node: that would be a circle). */
+ * itself, or an alias of a result without history (a result holds its node: that would be a circle), or what the
+ * saved-tensor hooks in force have made of it (saved.c): then the tag is MOTH_V_PACKED, and u.s a MothPacked. */
+enum { MOTH_V_PACKED = 64 }; /* beside the tags of MothValue */
+typedef struct MothPacked MothPacked;
 typedef struct MothSaved {
   MothValue value;
   int64_t version;
@@ -105,7 +123,7 @@ MothStatus moth_node_set_input(MothNode *n, int i, MothTensor *t, bool needs);
  * later than those that it leads to. */
 void moth_node_stamp(MothNode *n);
 void moth_node_set_result(MothNode *n, int i, const MothTensor *t);
-void moth_node_release_saved(MothNode *n); /* the tensors among it */
+bool moth_node_release_saved(MothNode *n); /* the tensors among it; false: there were none */
 /* Makes t the result nr of n (takes no reference of t). */
 MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr);
 
@@ -132,9 +150,77 @@ MothStatus moth_rebase_history(MothTensor *view, MothNode *n);
 /* Records op results: the step of the dispatcher (step.c). */
 MothStatus moth_autograd_record(MothCall *c);
 
+/* --- hooks.c ---------------------------------------------------------------------------------- */
+
 void moth_hook_release(MothHook *h);
-MOTH_API MothStatus moth_tensor_register_hook(MothTensor *t, MothHook hook, int64_t *id);
-MOTH_API void moth_tensor_remove_hook(MothTensor *t, MothNode *node, int64_t id);
+void moth_hooks_free(MothHook **list);
+/* Frees all but NOTEs: those of a node that cannot run any more. What they refer to is freed now, not when somebody
+ * collects garbage: a hook may mention tensors that hold the graph. */
+void moth_hooks_cut(MothHook **list);
+/* Registers `hook` (its kind, functions and ctx) with t, or with a node. Not for AFTER on what is no leaf. */
+MOTH_API MothStatus moth_tensor_add_hook(MothTensor *t, MothHook hook, int64_t *id);
+MOTH_API MothStatus moth_node_add_hook(MothNode *n, MothHook hook, int64_t *id);
+/* From t, NULL allowed, or from node, where it had been when t was its result. */
+MOTH_API void moth_remove_hook(MothTensor *t, MothNode *node, int64_t id);
+/* The ctx of a NOTE with this `release`; NULL: there is none. */
+MOTH_API void *moth_node_note(const MothNode *n, void (*release)(void *ctx));
+/* Those of a kind (and result nr, GRAD) that are there now, in order, unless one of them has removed them by then. */
+MothStatus moth_run_hooks(MothHook *list, int nr, MothTensor **grad);
+MothStatus moth_run_after_hooks(MothHook *list, MothTensor *leaf);
+MothStatus moth_run_node_hooks(MothHook *list, MothHookKind kind, MothNode *n, MothTensor **inputs,
+                               int ninputs, MothTensor **results, int nresults);
+/* What the hooks in the list hang on becomes a part of a graph. */
+void moth_use_hooks(MothHook *list);
+
+/* Somebody who sees nodes come and run on this thread (profilers, anomaly detection): `made` when an op or a Function has
+ * been recorded; `begin` before a node runs in backward, with the gradients of its results (NULL: none); `end` after it
+ * has, with those of its inputs, and its status: what it returns goes on. Each may be NULL. Accumulators run, too. */
+typedef struct MothWatcher {
+  MothFrame frame; /* its drop frees the watcher */
+  MothStatus (*made)(void *ctx, MothNode *n);
+  MothStatus (*begin)(void *ctx, MothNode *n, MothTensor *const *grads, int ngrads);
+  MothStatus (*end)(void *ctx, MothNode *n, MothTensor *const *grads, int ngrads, MothStatus s);
+  void *ctx;
+} MothWatcher;
+MOTH_API void
+moth_watch_nodes(MothWatcher *w); /* opened on this thread; takes over the reference */
+MOTH_API void moth_unwatch_nodes(MothWatcher *w);
+MothStatus moth_watch_made(MothNode *n);
+MothStatus moth_watch_begin(MothNode *n, MothTensor *const *grads, int ngrads);
+MothStatus moth_watch_end(MothNode *n, MothTensor *const *grads, int ngrads, MothStatus s);
+
+/* The callbacks of moth_queue_callback: runs those that there are, for a pass that ended with `status`. */
+MothStatus moth_run_callbacks(MothStatus status);
+
+/* --- engine.c --------------------------------------------------------------------------------- */
+
+/* A number of the pass that runs on this thread, innermost; 0: none does, -1: its callbacks do. */
+MOTH_API int64_t moth_current_pass(void);
+/* Whether that pass runs, or has run, the node that t's gradient goes to. */
+MOTH_API MothStatus moth_pass_runs(MothTensor *t, bool *yes);
+
+/* --- saved.c ---------------------------------------------------------------------------------- */
+
+/* Saved-tensor hooks as a scope of this thread, with `frame.drop` set: either `disabled`, a message, or hooks. Opening
+ * takes over a reference, but where it fails. */
+typedef struct MothSavedHooks {
+  MothFrame frame;
+  MothSavedTensorsHooks hooks;
+  const char *disabled;
+} MothSavedHooks;
+MOTH_API MothStatus moth_open_saved_hooks(MothSavedHooks *h);
+MOTH_API void moth_close_saved_hooks(MothSavedHooks *h);
+/* Fills s with t: `result` has its history put back from n when it comes back, `apart` comes back without one. */
+MothStatus moth_save_tensor(MothSaved *s, MothTensor *t, bool result, bool apart);
+MothStatus moth_unpack_saved(MothNode *n, const MothSaved *s, MothValue *out);
+void moth_drop_packed(MothPacked *p);
+static inline bool moth_saved_is_tensor(const MothSaved *s) {
+  return s->value.tag == MOTH_V_TENSOR || s->value.tag == MOTH_V_PACKED;
+}
+/* t without history, for autograd's own use: an alias; where somebody records the calls below autograd, the op detach, for
+ * he knows tensors by the calls that made them. */
+MOTH_API MothStatus moth_alias_for_graph(MothTensor *t, MothTensor **out);
+
 MOTH_API MothNode *moth_tensor_node(MothTensor *t); /* borrowed; NULL for leaves */
 /* A node of the host's making: `inputs` are what gradients are for, `results` get its history. It has places for
  * `nsaved` tensors: moth_function_save fills the next one, with t, which may be NULL, or (`result` from 0; else -1) with

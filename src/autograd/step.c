@@ -41,18 +41,9 @@ static MothStatus save(MothNode *n, int slot, MothValue v, bool apart) {
     return MOTH_OK;
   s->slot = (uint8_t)slot;
   s->kept = false;
-  s->requires_grad = is_result;
+  s->requires_grad = false;
   if (v.tag == MOTH_V_TENSOR) {
-    s->version = *moth_version_of(v.u.t);
-    if (apart) {
-      MothTensor *alias;
-      MOTH_TRY(moth_tensor_alias(v.u.t, false, &alias));
-      s->value = moth_v_tensor(alias);
-      s->requires_grad = is_result && moth_dtype_is_float((MothDType)v.u.t->dtype);
-    } else {
-      moth_tensor_retain(v.u.t);
-      s->value = v;
-    }
+    MOTH_TRY(moth_save_tensor(s, v.u.t, is_result, apart));
   } else {
     MOTH_TRY(own(v, &s->value));
   }
@@ -171,6 +162,18 @@ static void drop_results(MothCall *c) {
   }
 }
 
+static bool is_argument(const MothCall *c, const MothTensor *t) {
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
+      if (v.u.tensors[k] == t)
+        return true;
+    if (v.tag == MOTH_V_TENSOR && v.u.t == t)
+      return true;
+  }
+  return false;
+}
+
 MothStatus moth_autograd_record(MothCall *c) {
   const MothOp *op = c->op;
   uint32_t need = 0;
@@ -224,10 +227,10 @@ MothStatus moth_autograd_record(MothCall *c) {
       continue; /* indices and masks */
     if (op->stats && i >= op->stats)
       break;
-    if (!inplace &&
-        t->refs > 1) { /* a handler's own, perhaps an argument: it keeps the history that it has */
+    if (!inplace && t->refs > 1 && (t->grad || is_argument(c, t))) {
+      /* A handler's: it keeps the history that it has. */
       MothTensor *alias;
-      MOTH_GO(moth_tensor_alias(t, false, &alias));
+      MOTH_GO(moth_alias_for_graph(t, &alias));
       moth_tensor_release(t);
       c->results[i] = moth_v_tensor(alias);
       t = alias;
@@ -237,6 +240,8 @@ MothStatus moth_autograd_record(MothCall *c) {
     else
       MOTH_GO(moth_set_history(t, n, i));
   }
+  if (__builtin_expect(moth_thread.watchers != NULL, 0))
+    status = moth_watch_made(n);
 done:
   moth_node_release(n);
   if (status != MOTH_OK)
@@ -278,6 +283,12 @@ done:
   }
   n->drop = drop;
   n->ctx = ctx;
+  if (__builtin_expect(moth_thread.watchers != NULL, 0) &&
+      (status = moth_watch_made(n)) != MOTH_OK) {
+    n->drop = NULL; /* the caller's, as after any other error */
+    moth_node_release(n);
+    return status;
+  }
   *out = n;
   return MOTH_OK;
 }

@@ -193,6 +193,7 @@ static MothStatus accumulator_of(MothTensor *t, MothNode **out) {
     (*out)->ctx = t;
     (*out)->drop = drop_accumulator;
     moth_tensor_retain(t);
+    moth_use_hooks(m->hooks);
     m->accumulator = *out;
   } else {
     s = MOTH_ERR_MEMORY;
@@ -219,6 +220,8 @@ MothStatus moth_gradient_edge(MothTensor *t, MothNode **node, uint16_t *nr) {
     return MOTH_OK;
   if (m->node) {
     moth_node_retain(m->node);
+    if (__builtin_expect(m->node->hooks != NULL, 0))
+      moth_use_hooks(m->node->hooks);
     *node = m->node;
     *nr = m->nr;
     return MOTH_OK;

@@ -404,6 +404,31 @@ void moth_free(void *p, size_t n) {
   free_any(p, n);
 }
 
+/* What a block of n bytes counts as. */
+static int64_t counted_size(size_t n) {
+  size_t size = n ? n : 1;
+  if (guarded || uncached)
+    return (int64_t)size;
+  if (n <= SMALL_MAX)
+    small_class(n, &size);
+  else
+    large_class(n, &size);
+  return (int64_t)size;
+}
+
+void moth_alloc_discard(void *p, size_t n) {
+  uintptr_t from = ((uintptr_t)p + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+  uintptr_t to = ((uintptr_t)p + n) & ~(uintptr_t)(PAGE - 1);
+  if (n > SMALL_MAX && to > from)
+    madvise((void *)from, to - from, MADV_DONTNEED);
+  count(-counted_size(n));
+}
+
+void moth_alloc_take_up(void *p, size_t n) {
+  (void)p; /* the system maps fresh pages when they are touched */
+  count(counted_size(n));
+}
+
 /* --- public ----------------------------------------------------------------------------------- */
 
 void moth_memory_stats(MothMemStats *out) {

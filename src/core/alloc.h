@@ -7,6 +7,10 @@
 /* NULL when there is no memory. n = 0 gives a block of the smallest size. */
 MOTH_API void *moth_alloc(size_t n);
 MOTH_API void moth_free(void *p, size_t n);
+/* Gives the memory of a block back to the system, as far as it is whole pages; the block keeps its address. Its bytes
+ * are lost. It is to be taken up again before it is written to or freed. */
+void moth_alloc_discard(void *p, size_t n);
+void moth_alloc_take_up(void *p, size_t n);
 
 /* True under MOTH_GUARD=1: every block ends at a protected page, and nothing is cached. */
 bool moth_alloc_guarded(void);

@@ -72,10 +72,100 @@ static MothStatus storage_new(size_t nbytes, MothDevice device, MothStorage **ou
   return MOTH_OK;
 }
 
+/* --- memory given back ------------------------------------------------------------------------- */
+
+_Atomic int64_t moth_released_storages;
+
+static void note_released(MothStorage *s, bool released, bool moved) {
+  bool was = s->released || s->moved;
+  s->released = released;
+  s->moved = moved;
+  if (was != (released || moved))
+    atomic_fetch_add(&moth_released_storages, was ? -1 : 1);
+}
+
+/* Before s is freed. */
+static void take_up(MothStorage *s) {
+  if (s->released && s->data && !s->embedded)
+    moth_alloc_take_up(s->data, s->nbytes);
+  note_released(s, false, false);
+}
+
+/* Host memory keeps its address: tensors know where their elements lie. Elsewhere it may come back at another one, which
+ * the dispatcher tells the tensors that it sees. */
+static MothStatus give_back(MothStorage *s) {
+  if (s->released)
+    return MOTH_OK;
+  if (s->device.type == MOTH_CPU) {
+    if (s->data && !s->embedded)
+      moth_alloc_discard(s->data, s->nbytes);
+    note_released(s, true, s->moved);
+    return MOTH_OK;
+  }
+  if (s->data)
+    moth_memory(s->device.type)->free(s->device.index, s->data, s->nbytes);
+  s->data = NULL;
+  note_released(s, true, true);
+  return MOTH_OK;
+}
+
+static MothStatus fill_again(MothStorage *s) {
+  if (!s->released)
+    return MOTH_OK;
+  if (s->device.type == MOTH_CPU) {
+    if (s->data && !s->embedded)
+      moth_alloc_take_up(s->data, s->nbytes);
+  } else {
+    s->data = moth_memory(s->device.type)->alloc(s->device.index, s->nbytes);
+    if (!s->data)
+      return MOTH_ERR_MEMORY;
+  }
+  note_released(s, false, s->moved);
+  return MOTH_OK;
+}
+
+int64_t moth_storage_nbytes(const MothTensor *t) {
+  return t && !t->storage->released ? (int64_t)t->storage->nbytes : 0;
+}
+
+MothStatus moth_storage_resize(MothTensor *t, int64_t nbytes) {
+  MOTH_TRY(moth_given("storage_resize", t));
+  MothStorage *s = t->storage;
+  if (s->foreign || t->keys & MOTH_KEY_FAKE)
+    return moth_fail(MOTH_ERR_STATE, "storage_resize: the memory of %s is not moth's to give back",
+                     s->foreign ? "a tensor over foreign memory"
+                                : "a fake tensor, which has none,");
+  if (nbytes == 0)
+    return give_back(s);
+  if (nbytes == (int64_t)s->nbytes)
+    return fill_again(s);
+  return moth_fail(
+      MOTH_ERR_VALUE,
+      "storage_resize: a storage of %lld bytes can be given back (0 bytes) and taken up "
+      "again (%lld bytes), got %lld",
+      (long long)s->nbytes, (long long)s->nbytes, (long long)nbytes);
+}
+
+MothStatus moth_tensor_check_memory(MothTensor *t) {
+  char buf[256];
+  if (t->keys & MOTH_KEY_FAKE || !t->numel)
+    return MOTH_OK;
+  if (t->storage->released)
+    return moth_fail(MOTH_ERR_STATE,
+                     "the storage of %s was given back by resize_(0): give it its %lld bytes again "
+                     "and fill it before it is read",
+                     moth_tensor_format(t, buf, sizeof buf), (long long)t->storage->nbytes);
+  if (t->storage->moved)
+    t->data = (char *)t->storage->data + t->offset * moth_itemsize(t);
+  return MOTH_OK;
+}
+
 static void storage_release(MothStorage *s) {
   if (atomic_load_explicit(&s->refs, memory_order_acquire) != 1 &&
       atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
     return;
+  if (__builtin_expect(s->released | s->moved, 0))
+    take_up(s);
   if (s->foreign) {
     if (s->release)
       s->release(s->ctx);
@@ -266,6 +356,8 @@ MothStatus moth_tensor_item(const MothTensor *t, MothValue *out) {
   if (t->keys & MOTH_KEY_FAKE)
     return moth_fail(MOTH_ERR_STATE, "item: a fake tensor has no values, got %s",
                      moth_tensor_format(t, buf, sizeof buf));
+  if (moth_released_storages)
+    MOTH_TRY(moth_tensor_check_memory((MothTensor *)t));
   char element[8];
   MOTH_TRY(moth_memory(t->device.type)
                ->to_host(t->device.index, element, t->data, (size_t)moth_itemsize(t)));
@@ -374,9 +466,10 @@ MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src) {
   if (t->base)
     return moth_fail(MOTH_ERR_STATE, "set_data: a view cannot be given other data");
   MothTensor *alias; /* its parts are swapped with t's, which it then releases */
-  MOTH_TRY(moth_tensor_alias(src, false, &alias));
+  MOTH_TRY(moth_tensor_alias(src, true, &alias));
   MothStorage *storage = t->storage;
   MothVersion *version = t->version;
+  alias->version->value = *moth_version_of(t);
   t->keys = (t->keys & ~(uint32_t)MOTH_KEYS_DATA) | (alias->keys & (uint32_t)MOTH_KEYS_DATA);
   t->dtype = alias->dtype;
   t->device = alias->device;

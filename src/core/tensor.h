@@ -35,6 +35,8 @@ struct MothStorage {
   MothDevice device;
   bool embedded;   /* data follows this header in the same block */
   bool foreign;    /* the host owns data: `release`, if set, is called instead of freeing it */
+  bool released;   /* its memory was given back: moth_storage_resize */
+  bool moved;      /* and may lie elsewhere since: tensors are told when they are used */
   int64_t version; /* bumped by every write through any view */
   void (*release)(void *ctx); /* foreign memory: called instead of freeing */
   void *ctx;
@@ -101,9 +103,17 @@ MOTH_API MothStatus moth_tensor_alias(MothTensor *t, bool fresh_version, MothTen
 MOTH_API void moth_tensor_carry(MothTensor *t, MothCarried *carried);
 /* Shares src->carried. */
 void moth_tensor_carry_as(MothTensor *t, const MothTensor *src);
-/* t stands for src's elements from now on: storage, geometry, dtype and device change, t's identity and
- * place in the graph stay. For leaves that are no views (modules move their parameters so). */
+/* t stands for src's elements from now on: storage, geometry, dtype and device change; t's identity, its
+ * place in the graph and its version stay, so that what saved t may be run backward on the new elements.
+ * For leaves that are no views (modules move their parameters so). */
 MOTH_API MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src);
+/* Storages in the process whose memory was given back or has moved: while there are any, the dispatcher looks at each
+ * tensor that it gets. */
+#ifndef __cplusplus
+MOTH_API extern _Atomic int64_t moth_released_storages;
+#endif
+/* The error that t's storage has no memory now; else t knows where its elements lie. */
+MOTH_API MothStatus moth_tensor_check_memory(MothTensor *t);
 /* A shape-only tensor. */
 MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,
                                          MothDevice device, MothTensor **out);

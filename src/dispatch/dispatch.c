@@ -281,6 +281,19 @@ static MothStatus check_written(const MothCall *c) {
               : MOTH_OK;
 }
 
+/* Some storage has given its memory back, or has moved. */
+static MothStatus check_memory(const MothCall *c) {
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    for (uint32_t k = 0; k < n; k++)
+      MOTH_TRY(moth_tensor_check_memory(v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k]));
+  }
+  for (int i = 0; c->target && i < c->op->nresults; i++)
+    MOTH_TRY(moth_tensor_check_memory(c->target[i]));
+  return MOTH_OK;
+}
+
 static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
   if (__builtin_expect((c->keys & ~moth_thread.include) & MOTH_KEY_FAKE, 0))
@@ -294,12 +307,16 @@ static MothStatus run_backend(MothCall *c) {
     bump_versions(c);
     return MOTH_OK;
   }
+  bool computes = op->kind != MOTH_KIND_VIEW && !(c->keys & MOTH_KEY_FAKE);
+  if (__builtin_expect(
+          computes && atomic_load_explicit(&moth_released_storages, memory_order_relaxed) != 0, 0))
+    MOTH_TRY(check_memory(c));
   MothStatus s = op->shape ? op->shape(c) : MOTH_OK;
   if (s != MOTH_OK) {
     release_results(c); /* the first of two may be there */
     return s;
   }
-  if (op->kind != MOTH_KIND_VIEW && !(c->keys & MOTH_KEY_FAKE)) {
+  if (computes) {
     MothKernel kernel = op->kernels[c->device.type];
     s = kernel ? run_kernel(c, kernel) : no_kernel(c);
   } else if (!op->shape) {
@@ -693,6 +710,58 @@ bool moth_intercept_pop(bool above, MothInterceptor which) {
   return false;
 }
 
+bool moth_is_traced(void) {
+  const MothThread *t = &moth_thread;
+  for (int i = 0; i < t->nabove; i++)
+    if (!intercept_above[i].observer)
+      return true;
+  for (int i = 0; i < t->nbelow; i++)
+    if (!intercept_below[i].observer)
+      return true;
+  return false;
+}
+
+/* --- frames ----------------------------------------------------------------------------------- */
+
+void moth_frame_retain(MothFrame *f) {
+  if (f)
+    atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
+}
+
+void moth_frame_release(MothFrame *f) {
+  while (f && atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) == 1) {
+    MothFrame *outer = f->outer;
+    f->drop(f);
+    f = outer;
+  }
+}
+
+void moth_frame_push(MothFrame **stack, MothFrame *f) {
+  f->outer = *stack;
+  *stack = f;
+}
+
+static void swap_frame(MothFrame **stack, MothFrame *f) {
+  MothFrame *old = *stack;
+  moth_frame_retain(f);
+  *stack = f;
+  moth_frame_release(old);
+}
+
+void moth_frame_close(MothFrame **stack, MothFrame *f) {
+  if (*stack == f) {
+    do {
+      swap_frame(stack, (*stack)->outer);
+    } while (*stack && (*stack)->closed);
+    return;
+  }
+  for (const MothFrame *at = *stack; at; at = at->outer)
+    if (at == f)
+      f->closed = true;
+}
+
+/* --- modes of coroutines ---------------------------------------------------------------------- */
+
 static void count_modes(const MothModes *m, int by) {
   for (int i = 0; i < m->thread.nabove; i++)
     if (m->above[i].count)
@@ -700,11 +769,15 @@ static void count_modes(const MothModes *m, int by) {
   for (int i = 0; i < m->thread.nbelow; i++)
     if (m->below[i].count)
       m->below[i].count(m->below[i].ctx, by);
+  void (*count)(MothFrame * f) = by > 0 ? moth_frame_retain : moth_frame_release;
+  count(m->thread.saved_hooks);
+  count(m->thread.watchers);
 }
 
 void moth_modes_forget(MothModes *m) {
   count_modes(m, -1);
   m->thread.nabove = m->thread.nbelow = 0;
+  m->thread.saved_hooks = m->thread.watchers = NULL;
 }
 
 void moth_modes_save(MothModes *to) {
@@ -719,6 +792,8 @@ void moth_modes_save(MothModes *to) {
 }
 
 void moth_modes_load(const MothModes *from) {
+  swap_frame(&moth_thread.saved_hooks, from->thread.saved_hooks);
+  swap_frame(&moth_thread.watchers, from->thread.watchers);
   moth_thread = from->thread;
   for (int i = 0; i < moth_thread.nabove; i++)
     intercept_above[i] = from->above[i];

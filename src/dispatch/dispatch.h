@@ -161,12 +161,30 @@ typedef struct MothInterceptor {
 
 enum { MOTH_MAX_INTERCEPTORS = 32 };
 
+/* A scope that is open on a thread and has something to carry; the first member of what it is. The stack is a chain
+ * of counted frames, since coroutines that were begun within a scope keep its part of the chain. */
+typedef struct MothFrame {
+  MothRefs refs;
+  struct MothFrame *outer;           /* retained */
+  bool closed;                       /* out of order: another one is still open within */
+  void (*drop)(struct MothFrame *f); /* frees the frame */
+} MothFrame;
+
 typedef struct MothThread {
   uint32_t include, exclude; /* keys added to and removed from every call */
   uint8_t nabove, nbelow;
   uint8_t autocast[MOTH_NDEVICES]; /* MothDType + 1 of each type of device; 0: off there */
   bool no_grad;                    /* the user turned recording off */
+  MothFrame *saved_hooks;          /* retained, as the next: src/autograd/saved.c */
+  MothFrame *watchers;             /* of nodes: src/autograd/hooks.c */
 } MothThread;
+
+/* The frame, with its one reference, becomes the innermost one of the stack. */
+void moth_frame_push(MothFrame **stack, MothFrame *f);
+/* Takes it out of the stack, wherever it is there; the caller keeps a reference of its own. */
+void moth_frame_close(MothFrame **stack, MothFrame *f);
+void moth_frame_retain(MothFrame *f); /* NULL: nothing */
+MOTH_API void moth_frame_release(MothFrame *f);
 
 /* Small: the static TLS of a library that is opened at run time is scarce. */
 #ifndef __cplusplus
@@ -177,6 +195,9 @@ MOTH_API MothThread *moth_thread_state(void);
 MOTH_API MothStatus moth_intercept_push(bool above, MothInterceptor i);
 /* Takes the innermost one of this function and ctx away; false: there is none. */
 MOTH_API bool moth_intercept_pop(bool above, MothInterceptor which);
+/* An interceptor that is no observer is open: somebody records or handles calls. He holds tensors, so that counts of
+ * references say nothing then: what they decide elsewhere (to write to a gradient in place) is decided without. */
+bool moth_is_traced(void);
 
 /* All that scopes have set on this thread: kept and put back where a thread runs several coroutines. */
 typedef struct MothModes {

@@ -113,6 +113,15 @@ MothStatus moth_shape_transpose(MothCall *c) {
   return moth_result_view(c, 0, self, self->ndim, shape, stride, self->offset);
 }
 
+/* Of the same class, if a handler of subclasses lets it pass. */
+MothStatus moth_shape_detach(MothCall *c) {
+  MOTH_UNPACK_DETACH(c)
+  MothTensor *t;
+  MOTH_TRY(moth_tensor_alias(self, false, &t));
+  c->results[0] = moth_v_tensor(t);
+  return MOTH_OK;
+}
+
 MothStatus moth_shape_squeeze(MothCall *c) {
   MOTH_UNPACK_SQUEEZE(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];

@@ -1,18 +1,12 @@
-/* Autograd for Lua: backward, gradients, hooks, functions written in Lua.
+/* Autograd for Lua: backward, gradients, nodes, functions written in Lua. Hooks are in hooks.c.
  *
- * A hook of a leaf lies with the leaf's handle (leaf.c). A Lua function that a node holds (a hook, the
- * backward of a Function) lies in a table of the registry until the node is freed; who frees it only notes
- * the number, and the state removes the value when it next makes a handle. C calls it with lua_pcall on the state that is running; what it throws is
- * parked, the engine unwinds by status, and the outermost frame raises the same object again. */
-#include <math.h>
+ * The backward of a Function lies in a table of the registry until its node is freed; who frees it only notes the
+ * number, and the state removes the value when it next makes a handle. C calls it with lua_pcall on the state that is
+ * running; what it throws is parked, the engine unwinds by status, and the outermost frame raises the same object again. */
 #include <string.h>
 
 #include "core/alloc.h"
 #include "lua/moth_lua.h"
-
-static MothStatus no_state(void) {
-  return moth_fail(MOTH_ERR_STATE, "a Lua function is needed here, but no Lua state is running");
-}
 
 static void retain_push(lua_State *L, MothTensor *t) {
   moth_tensor_retain(t);
@@ -153,7 +147,7 @@ static int b_set_grad_enabled(lua_State *L) {
 /* A node as Lua sees it: a userdata that holds a reference. */
 static char key_node;
 
-static void push_node(lua_State *L, MothNode *n) {
+void moth_lua_push_node(lua_State *L, MothNode *n) {
   MothHandle *h = lua_newuserdata(L, sizeof *h);
   h->magic = MOTH_MAGIC_NODE;
   h->u.n = n;
@@ -163,7 +157,7 @@ static void push_node(lua_State *L, MothNode *n) {
   lua_setmetatable(L, -2);
 }
 
-static MothNode *check_node(lua_State *L, int idx) {
+MothNode *moth_lua_check_node(lua_State *L, int idx) {
   MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_NODE);
   if (h && h->u.n)
     return h->u.n;
@@ -180,16 +174,16 @@ static int node_gc(lua_State *L) {
   return 0;
 }
 static int node_name(lua_State *L) {
-  lua_pushstring(L, check_node(L, 1)->name);
+  lua_pushstring(L, moth_lua_check_node(L, 1)->name);
   return 1;
 }
 /* id() -> a key for tables, the same for every userdata of the node */
 static int node_id(lua_State *L) {
-  lua_pushlightuserdata(L, check_node(L, 1));
+  lua_pushlightuserdata(L, moth_lua_check_node(L, 1));
   return 1;
 }
 static int node_tostring(lua_State *L) {
-  lua_pushfstring(L, "<%s>", check_node(L, 1)->name);
+  lua_pushfstring(L, "<%s>", moth_lua_check_node(L, 1)->name);
   return 1;
 }
 static int node_eq(lua_State *L) {
@@ -198,40 +192,47 @@ static int node_eq(lua_State *L) {
   lua_pushboolean(L, a && b && a->u.n == b->u.n);
   return 1;
 }
+/* The input after `i` that is a tensor, or may be one (numbers and the like have places, too); -1: there is none. */
+int moth_lua_next_input(const MothNode *n, int i) {
+  for (i++; i < n->ninputs; i++) {
+    int a = n->op ? n->op->nargs - 1 : 0;
+    while (n->op && a > 0 && n->edge_of[a] > i)
+      a--;
+    int type = n->op ? n->op->args[a].type : MOTH_T_TENSOR;
+    if (type == MOTH_T_TENSOR || type == MOTH_T_OPERAND || type == MOTH_T_TENSORS)
+      return i;
+  }
+  return -1;
+}
+
 /* next_functions() -> { { node, n }, ... }, one for each input: its gradient goes to the node, whose n-th
  * result (from 1) the input is; node is nil if the input needs no gradient. */
 static int node_next(lua_State *L) {
-  MothNode *n = check_node(L, 1);
+  MothNode *n = moth_lua_check_node(L, 1);
   lua_createtable(L, n->ninputs, 0);
-  int k = 0, nargs = n->op ? n->op->nargs : 1;
-  for (int a = 0; a < nargs; a++) {
-    int first = n->op ? n->edge_of[a] : 0;
-    int last = n->op && a + 1 < nargs ? n->edge_of[a + 1] : n->ninputs;
-    int type = n->op ? n->op->args[a].type : MOTH_T_TENSOR;
-    if (type != MOTH_T_TENSOR && type != MOTH_T_OPERAND && type != MOTH_T_TENSORS)
-      continue; /* numbers and the like have places, too */
-    for (int i = first; i < last; i++) {
-      lua_createtable(L, 2, 0);
-      if (n->inputs[i].node) {
-        push_node(L, n->inputs[i].node);
-        lua_rawseti(L, -2, 1);
-      }
-      lua_pushinteger(L, n->inputs[i].nr + 1);
-      lua_rawseti(L, -2, 2);
-      lua_rawseti(L, -2, ++k);
+  for (int i = -1, k = 1; (i = moth_lua_next_input(n, i)) >= 0; k++) {
+    lua_createtable(L, 2, 0);
+    if (n->inputs[i].node) {
+      moth_lua_push_node(L, n->inputs[i].node);
+      lua_rawseti(L, -2, 1);
     }
+    lua_pushinteger(L, n->inputs[i].nr + 1);
+    lua_rawseti(L, -2, 2);
+    lua_rawseti(L, -2, k);
   }
   return 1;
 }
-/* Methods; and the field `variable`: the leaf that an accumulator adds to. */
+/* Methods; and the fields `variable`: the leaf that an accumulator adds to; `metadata`: a table of the node's. */
 static int node_index(lua_State *L) {
-  MothNode *n = check_node(L, 1);
+  MothNode *n = moth_lua_check_node(L, 1);
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(1));
   const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
   if (lua_isnil(L, -1) && n->seq == MOTH_SEQ_LEAF && strcmp(key, "variable") == 0) {
     moth_tensor_retain(n->ctx);
     moth_lua_push_tensor(L, n->ctx);
+  } else if (lua_isnil(L, -1) && strcmp(key, "metadata") == 0) {
+    moth_lua_push_metadata(L, n);
   }
   return 1;
 }
@@ -240,6 +241,8 @@ static int node_names(lua_State *L) {
   int n = 0;
   lua_newtable(L);
   lua_pushliteral(L, "variable");
+  lua_rawseti(L, -2, ++n);
+  lua_pushliteral(L, "metadata");
   lua_rawseti(L, -2, ++n);
   for (lua_pushnil(L); lua_next(L, lua_upvalueindex(1));) {
     lua_pop(L, 1);
@@ -250,7 +253,7 @@ static int node_names(lua_State *L) {
 }
 /* saved() -> { names of what is saved } as "self", "result" */
 static int node_saved(lua_State *L) {
-  MothNode *n = check_node(L, 1);
+  MothNode *n = moth_lua_check_node(L, 1);
   lua_newtable(L);
   for (int i = 0; i < n->nsaved; i++) {
     int slot = n->saved[i].slot;
@@ -275,114 +278,11 @@ static int b_grad_fn(lua_State *L) {
   if (!n)
     return 0;
   if (n->seq != MOTH_SEQ_LEAF)
-    push_node(L, n);
+    moth_lua_push_node(L, n);
   else
     lua_pushnil(L);
   moth_node_release(n);
   return 1;
-}
-
-/* --- hooks ------------------------------------------------------------------------------------- */
-
-typedef struct LuaHook {
-  MothLuaHeld *fn;  /* of a node */
-  MothTensor *leaf; /* or of a leaf, which holds the hook; not owned */
-} LuaHook;
-
-static MothStatus run_hook(void *ctx, MothTensor *grad, MothTensor **out) {
-  lua_State *L = moth_lua_current;
-  LuaHook *h = ctx;
-  if (!L)
-    return no_state();
-  if (!lua_checkstack(L, 8))
-    return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
-  if (!h->leaf) {
-    if (!moth_lua_push_held(L, h->fn))
-      return MOTH_ERR_STATE;
-  } else if (!moth_lua_push_hook(L, h->leaf, h))
-    return moth_fail(MOTH_ERR_STATE, "a hook of a leaf belongs to another Lua state");
-  retain_push(L, grad);
-  MOTH_TRY(moth_lua_call(L, 1, 1));
-  MothHandle *r = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
-  MothStatus s = MOTH_OK;
-  if (r && r->u.t) {
-    char a[200], b[200];
-    if (r->u.t->ndim != grad->ndim ||
-        memcmp(r->u.t->shape, grad->shape, sizeof(int64_t) * grad->ndim) != 0)
-      s = moth_fail(MOTH_ERR_VALUE, "a hook has changed the size of the gradient: %s became %s",
-                    moth_tensor_format(grad, a, sizeof a), moth_tensor_format(r->u.t, b, sizeof b));
-    else {
-      moth_tensor_retain(r->u.t);
-      *out = r->u.t;
-    }
-  } else if (!lua_isnil(L, -1)) {
-    s = moth_fail(MOTH_ERR_TYPE, "a hook must return a tensor or nothing, got %s",
-                  luaL_typename(L, -1));
-  }
-  lua_pop(L, 1);
-  return s;
-}
-
-static _Thread_local lua_State *removing;
-
-static void release_hook(void *ctx) {
-  LuaHook *h = ctx;
-  if (!h->leaf)
-    moth_lua_let_go(h->fn);
-  else if ((removing || moth_lua_current) && h->leaf->grad) /* else the leaf goes, and its handle */
-    moth_lua_drop_hook(removing ? removing : moth_lua_current, h->leaf, h);
-  moth_free(h, sizeof *h);
-}
-
-/* register_hook(t, fn) -> id, node (or nil) */
-static int b_register_hook(lua_State *L) {
-  MothTensor *t = moth_lua_check_tensor(L, 1, "register_hook");
-  moth_lua_type(L, 2, LUA_TFUNCTION);
-  if (!moth_tensor_requires_grad(t))
-    return moth_lua_error(
-        L, "register_hook: cannot register a hook on a tensor that doesn't require gradient");
-  LuaHook *h = moth_alloc(sizeof *h);
-  if (!h)
-    return moth_lua_error(L, "out of memory");
-  h->leaf = moth_tensor_node(t) ? NULL : t;
-  if (h->leaf) {
-    retain_push(L, t); /* the one handle, which 1 need not be */
-    lua_pushvalue(L, 2);
-    moth_lua_set_hook(L, lua_gettop(L) - 1, h);
-  } else {
-    lua_pushvalue(L, 2);
-    h->fn = moth_lua_hold(L);
-    if (!h->fn) {
-      moth_free(h, sizeof *h);
-      return moth_lua_error(L, "out of memory");
-    }
-  }
-  MothHook hook = {.run = run_hook, .release = release_hook, .ctx = h};
-  int64_t id;
-  MothStatus s = moth_tensor_register_hook(t, hook, &id);
-  if (s) {
-    release_hook(h);
-    return moth_lua_raise(L, s);
-  }
-  lua_pushnumber(L, (lua_Number)id);
-  MothNode *n = moth_tensor_node(t);
-  if (n)
-    push_node(L, n);
-  else
-    lua_pushnil(L);
-  return 2;
-}
-
-static int b_remove_hook(lua_State *L) { /* (id, tensor or nil, node or nil) */
-  MothTensor *t = lua_isnoneornil(L, 2) ? NULL : moth_lua_check_tensor(L, 2, "remove_hook");
-  MothNode *n = lua_isnoneornil(L, 3) ? NULL : check_node(L, 3);
-  double id = moth_lua_number(L, 1);
-  if (!(id >= 1 && id <= 9007199254740992.0) || id != floor(id))
-    return moth_lua_error(L, "remove_hook: expected what register_hook gave, got %.14g", id);
-  removing = L;
-  moth_tensor_remove_hook(t, n, (int64_t)id);
-  removing = NULL;
-  return 0;
 }
 
 /* --- functions written in Lua ------------------------------------------------------------------ */
@@ -403,12 +303,12 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
   lua_State *L = moth_lua_current;
   LuaFunction *f = n->ctx;
   if (!L)
-    return no_state();
+    return moth_lua_no_state();
   if (!lua_checkstack(L, n->nresults + 8))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   if (!moth_lua_push_held(L, f->fn))
     return MOTH_ERR_STATE;
-  push_node(L, n);
+  moth_lua_push_node(L, n);
   lua_pushnumber(L, (lua_Number)need);
   lua_pushboolean(L, n->released);
   for (int i = 0; i < n->nresults; i++)
@@ -468,9 +368,12 @@ static int b_record(lua_State *L) {
     return moth_lua_error(L, "out of memory");
   }
   MothNode *node;
+  lua_State *outer = moth_lua_current; /* watchers and hooks of what it saves may run Lua */
+  moth_lua_current = L;
   MothStatus s = moth_function_record(f->name, backward_function, drop_function, f, inputs, n,
                                       outputs, nout, nsaved, &node);
   if (s) {
+    moth_lua_current = outer;
     moth_lua_let_go(f->fn);
     moth_free(f, sizeof *f);
     return moth_lua_raise(L, s);
@@ -482,19 +385,23 @@ static int b_record(lua_State *L) {
     s = moth_function_save(node, saved[i], of >= 1 && of <= nout ? (int)of - 1 : -1,
                            i >= nsaved - nkept);
   }
-  push_node(L, node);
+  moth_lua_current = outer;
+  moth_lua_push_node(L, node);
   moth_node_release(node);
   return s ? moth_lua_raise(L, s) : 1;
 }
 
 /* saved(node, first, last) -> what record was given in these places (from 1), with the history of its results */
 static int b_saved(lua_State *L) {
-  MothNode *n = check_node(L, 1);
+  MothNode *n = moth_lua_check_node(L, 1);
   int first = check_count(L, 2), last = check_count(L, 3);
   luaL_checkstack(L, last, "saved tensors");
   for (int i = first; i <= last; i++) {
     MothTensor *t;
+    lua_State *outer = moth_lua_current;
+    moth_lua_current = L;
     MothStatus s = moth_function_saved(n, i - 1, &t);
+    moth_lua_current = outer;
     if (s)
       return moth_lua_raise(L, s);
     if (t)
@@ -518,8 +425,6 @@ void moth_lua_open_autograd(lua_State *L) {
                                  {"grad_enabled", b_grad_enabled},
                                  {"set_grad_enabled", b_set_grad_enabled},
                                  {"grad_fn", b_grad_fn},
-                                 {"register_hook", b_register_hook},
-                                 {"remove_hook", b_remove_hook},
                                  {"record", b_record},
                                  {"saved", b_saved},
                                  {NULL, NULL}};
@@ -538,6 +443,8 @@ void moth_lua_open_autograd(lua_State *L) {
   lua_setfield(L, -2, "__eq");
   lua_newtable(L);
   luaL_register(L, NULL, node);
+  lua_pushvalue(L, -1); /* the binding's `Node`: lua/moth adds methods to it */
+  lua_setfield(L, -4, "Node");
   lua_pushvalue(L, -1);
   lua_pushcclosure(L, node_names, 1);
   lua_setfield(L, -3, "__names");

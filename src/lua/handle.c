@@ -77,8 +77,8 @@ void moth_lua_push_tensor_meta(lua_State *L) {
 
 /* The handle is on top, its metatable set. */
 static inline void count_handle(lua_State *L) {
+  moth_lua_drain(L); /* first: a hook's function may have to be held before garbage is collected */
   after_growth(L);
-  moth_lua_drain(L);
   if (__builtin_expect(innermost || moth_lua_records, 0)) {
     moth_lua_sync(L);
     if (!push_scope(L))
@@ -190,8 +190,6 @@ static int tensor_gc(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR);
   if (h && h->u.t) {
     MothTensor *t = h->u.t;
-    if (__builtin_expect(t->grad != NULL, 0) && moth_lua_keep_leaf(L, t, 1))
-      return 0;
     h->u.t = NULL;
     moth_tensor_release(t);
   }
@@ -545,6 +543,18 @@ int moth_lua_raise(lua_State *L, MothStatus s) {
     return lua_error(L);
   }
   return moth_lua_error(L, "%s", moth_error_text(1));
+}
+
+void moth_lua_push_parked(lua_State *L) {
+  push_metatable(L, &key_parked);
+}
+
+void moth_lua_pop_parked(lua_State *L) {
+  moth_lua_park(L);
+}
+
+MothStatus moth_lua_no_state(void) {
+  return moth_fail(MOTH_ERR_STATE, "a Lua function is needed here, but no Lua state is running");
 }
 
 MothStatus moth_lua_park(lua_State *L) {

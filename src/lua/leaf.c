@@ -1,17 +1,19 @@
-/* Leaves: one handle for each, which holds its hooks.
+/* Leaves: one handle for each. And where the functions of hooks are held.
  *
- * A tensor that requires grad by the user's word is a parameter: it is a key of tables, and hooks hang on
- * it. So a table with weak values leads from the tensor to its handle, and who gets a parameter from C
- * gets the same userdata again. Only such tensors pay for it.
+ * A tensor that requires grad by the user's word is a parameter: it is a key of tables. So a table with weak values leads
+ * from the tensor to its handle, and who gets a parameter from C gets the same userdata again. Only such tensors pay for
+ * it.
  *
- * Hooks lie in the environment of the handle: a hook that mentions its own tensor then makes a circle
- * that the collector sees and frees; in the registry it would live for ever. Where the handle dies before
- * the tensor (the graph still needs it, and will run the hooks), the finalizer moves it to the table
- * `kept` instead. Nobody tells when the graph goes, so every collection looks through `kept`: a userdata
- * that nothing refers to, made anew by its own finalizer, is the clock. */
+ * A hook's function must live as long as backward may run it, and mostly mentions tensors, often its own. Held by the
+ * registry for good, it would make a circle that no collector sees: function, handle, tensor, node, function. So the
+ * handle lists the functions of its tensor's hooks in its environment, and each collection looks at these handles: where
+ * the tensor, and its node if it has one, are referred to by nothing else, the hooks can only run if somebody uses the
+ * handle, and the functions move from the registry into its environment (they are parked). Then the collector sees the
+ * circle. When the tensor becomes a part of a graph again they move back (moth_lua_use_held). A userdata that nothing
+ * refers to, made anew by its own finalizer, is the clock. */
 #include "lua/moth_lua.h"
 
-static char key_leaves, key_kept, key_clock, key_mark;
+static char key_leaves, key_hooked, key_clock, key_mark;
 
 static void push_registered(lua_State *L, void *key) {
   lua_pushlightuserdata(L, key);
@@ -19,9 +21,9 @@ static void push_registered(lua_State *L, void *key) {
 }
 
 /* Pushes table[t] or leaves the stack alone. */
-static bool push_entry(lua_State *L, void *table_key, MothTensor *t) {
+static bool push_entry(lua_State *L, void *table_key, const MothTensor *t) {
   push_registered(L, table_key);
-  lua_pushlightuserdata(L, t);
+  lua_pushlightuserdata(L, (void *)(uintptr_t)t);
   lua_rawget(L, -2);
   lua_remove(L, -2);
   MothHandle *h = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
@@ -53,11 +55,11 @@ void moth_lua_add_leaf(lua_State *L, MothTensor *t, int idx) {
     return;
   }
   set_entry(L, &key_leaves, t, handle);
-  if (!push_entry(L, &key_kept, t))
-    return;
-  lua_getfenv(L, -1); /* a kept one: its hooks are the new handle's, too */
-  lua_setfenv(L, handle);
-  lua_pop(L, 1);
+  for (const MothHook *h = t->grad->hooks; h; h = h->next) { /* of an earlier handle */
+    MothLuaHeld *held = moth_lua_hook_of(L, h);
+    if (held)
+      moth_lua_add_hook(L, handle, held);
+  }
 }
 
 /* --- hooks ------------------------------------------------------------------------------------- */
@@ -69,111 +71,116 @@ static bool push_environment(lua_State *L, int idx) {
   lua_rawget(L, -2);
   bool its_own = lua_toboolean(L, -1);
   lua_pop(L, 1);
-  return its_own;
+  if (its_own)
+    return true;
+  lua_pop(L, 1);
+  lua_pushnil(L);
+  return false;
 }
 
-void moth_lua_set_hook(lua_State *L, int idx, const void *key) {
+static bool is_ticking(lua_State *L) {
+  push_registered(L, &key_clock);
+  lua_getfield(L, -1, "ticking");
+  bool on = lua_toboolean(L, -1);
+  lua_pop(L, 2);
+  return on;
+}
+
+static void set_ticking(lua_State *L, bool on) {
+  push_registered(L, &key_clock);
+  lua_pushboolean(L, on);
+  lua_setfield(L, -2, "ticking");
+  if (on) {
+    lua_newuserdata(L, 1);
+    lua_insert(L, -2);
+    lua_setmetatable(L, -2);
+  }
+  lua_pop(L, 1);
+}
+
+void moth_lua_add_hook(lua_State *L, int idx, MothLuaHeld *held) {
+  MothTensor *t = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR)->u.t;
   if (!push_environment(L, idx)) {
+    lua_pop(L, 1);
     lua_newtable(L);
     lua_pushlightuserdata(L, &key_mark);
     lua_pushboolean(L, 1);
     lua_rawset(L, -3);
     lua_pushvalue(L, -1);
     lua_setfenv(L, idx);
-    lua_replace(L, -2);
   }
-  lua_pushlightuserdata(L, (void *)key);
-  lua_pushvalue(L, -3);
+  lua_pushlightuserdata(L, held);
+  lua_pushboolean(L, 1);
   lua_rawset(L, -3);
-  lua_pop(L, 2);
-}
-
-bool moth_lua_push_hook(lua_State *L, MothTensor *t, const void *key) {
-  if (!push_entry(L, &key_leaves, t) && !push_entry(L, &key_kept, t))
-    return false;
-  if (push_environment(L, -1)) {
-    lua_pushlightuserdata(L, (void *)key);
-    lua_rawget(L, -2);
-    lua_replace(L, -3);
-    lua_pop(L, 1);
-    if (lua_isfunction(L, -1))
-      return true;
-    lua_pop(L, 1);
-  } else {
-    lua_pop(L, 2);
-  }
-  return false;
-}
-
-void moth_lua_drop_hook(lua_State *L, MothTensor *t, const void *key) {
-  if (!push_entry(L, &key_leaves, t) && !push_entry(L, &key_kept, t))
-    return;
-  if (push_environment(L, -1)) {
-    lua_pushlightuserdata(L, (void *)key);
-    lua_pushnil(L);
-    lua_rawset(L, -3);
-  }
-  lua_pop(L, 2);
-}
-
-static void start_clock(lua_State *L) {
-  lua_newuserdata(L, 1);
-  push_registered(L, &key_clock);
-  lua_setmetatable(L, -2);
   lua_pop(L, 1);
+  moth_lua_belongs_to(held, t);
+  set_entry(L, &key_hooked, t, idx);
+  if (!is_ticking(L))
+    set_ticking(L, true);
+}
+
+bool moth_lua_push_hooks(lua_State *L, const MothTensor *t) {
+  if (!push_entry(L, &key_hooked, t))
+    return false;
+  bool any = push_environment(L, lua_gettop(L));
+  lua_remove(L, -2);
+  if (!any)
+    lua_pop(L, 1);
+  return any;
+}
+
+/* The handle is all that can have the hooks of its tensor run. */
+static bool may_park(const MothTensor *t) {
+  const MothAutogradMeta *m = t->grad;
+  return t->refs == 1 && m && (!m->node || m->node->refs == 1);
+}
+
+/* The handle's functions, from the registry to its environment, which is on top. */
+static void park(lua_State *L) {
+  int environment = lua_gettop(L);
+  lua_pushnil(L);
+  while (lua_next(L, environment)) {
+    bool strong = lua_type(L, -1) == LUA_TBOOLEAN && lua_touserdata(L, -2) != &key_mark;
+    lua_pop(L, 1);
+    if (strong && moth_lua_park_held(L, lua_touserdata(L, -1))) {
+      lua_pushvalue(L, -2);
+      lua_insert(L, -2);
+      lua_rawset(L, environment); /* an entry that is there */
+    }
+  }
 }
 
 static int clock_gc(lua_State *L) {
   bool any = false;
-  push_registered(L, &key_kept);
+  push_registered(L, &key_hooked);
+  if (!lua_istable(L, -1) || !lua_checkstack(L, 16))
+    return 0;
   lua_pushnil(L);
   while (lua_next(L, -2)) {
     MothHandle *h = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
-    lua_pop(L, 1);
-    MothTensor *t = h->u.t;
-    if (t && t->refs > 1) {
-      any = true;
-      continue;
+    any = true;
+    if (h && h->u.t && may_park(h->u.t)) {
+      if (push_environment(L, lua_gettop(L)))
+        park(L);
+      lua_pop(L, 1);
     }
-    h->u.t = NULL;
-    moth_tensor_release(t);
-    lua_pushvalue(L, -1);
-    lua_pushnil(L);
-    lua_rawset(L, -4);
+    lua_pop(L, 1);
   }
-  if (any)
-    start_clock(L);
+  set_ticking(L, any);
   return 0;
 }
 
-bool moth_lua_keep_leaf(lua_State *L, MothTensor *t, int idx) {
-  if (!t->grad->hooks || t->refs == 1 || push_entry(L, &key_kept, t))
-    return false;
-  bool hooks = push_environment(L, idx);
-  lua_pop(L, 1);
-  if (!hooks)
-    return false;
-  push_registered(L, &key_kept);
-  lua_pushnil(L);
-  bool ticking = lua_next(L, -2);
-  lua_settop(L, idx);
-  if (!ticking)
-    start_clock(L);
-  set_entry(L, &key_kept, t, idx);
-  return true;
-}
-
 void moth_lua_open_leaves(lua_State *L) {
-  lua_pushlightuserdata(L, &key_leaves);
-  lua_newtable(L);
-  lua_newtable(L);
-  lua_pushliteral(L, "v");
-  lua_setfield(L, -2, "__mode");
-  lua_setmetatable(L, -2);
-  lua_rawset(L, LUA_REGISTRYINDEX);
-  lua_pushlightuserdata(L, &key_kept);
-  lua_newtable(L);
-  lua_rawset(L, LUA_REGISTRYINDEX);
+  char *const weak[] = {&key_leaves, &key_hooked};
+  for (int i = 0; i < 2; i++) {
+    lua_pushlightuserdata(L, weak[i]);
+    lua_newtable(L);
+    lua_newtable(L);
+    lua_pushliteral(L, "v");
+    lua_setfield(L, -2, "__mode");
+    lua_setmetatable(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+  }
   lua_pushlightuserdata(L, &key_clock);
   lua_newtable(L);
   lua_pushcfunction(L, clock_gc);

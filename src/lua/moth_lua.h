@@ -24,6 +24,7 @@
 #define MOTH_MAGIC_GENERATOR 0x6d6f746847656e65ull
 #define MOTH_MAGIC_NODE      0x6d6f74684e6f6465ull
 #define MOTH_MAGIC_MODE      0x6d6f74684d6f6465ull /* what opened a mode; 0 once it is closed */
+#define MOTH_MAGIC_FRAME     0x6d6f74684672616dull /* likewise: saved-tensor hooks, watchers of nodes */
 
 #define MOTH_LUA_DTYPES                                                                            \
   "float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, bool, uint16, "          \
@@ -36,6 +37,7 @@ typedef struct MothHandle {
     MothGenerator *g;
     MothNode *n;
     MothLuaHeld *held;
+    MothFrame *frame;
     int64_t code;
   } u;
   uint64_t magic;
@@ -91,6 +93,13 @@ MothStatus moth_lua_park(lua_State *L);
 /* lua_pcall that notes the frames of what fails (moth.trace), so that a traceback of the error that is raised again can
  * show them. */
 int moth_lua_pcall(lua_State *L, int nargs, int nresults);
+/* The error that is parked, if any, is on top of the stack from here; back it goes. For who runs Lua while an error is on
+ * its way. */
+void moth_lua_push_parked(lua_State *L);
+void moth_lua_pop_parked(lua_State *L);
+/* The error of what needs Lua where none can run. */
+MothStatus moth_lua_no_state(void);
+
 /* Calls the function on the stack under its nargs arguments, from within a call of moth's: its error is parked. All
  * that runs Lua from C goes through here, so that functions that call each other without end meet a limit. */
 MothStatus moth_lua_call(lua_State *L, int nargs, int nresults);
@@ -127,12 +136,20 @@ static inline bool moth_lua_is_leaf(const MothTensor *t) {
 bool moth_lua_push_leaf(lua_State *L, MothTensor *t);
 /* The handle at idx is t's from now on, if it has none. */
 void moth_lua_add_leaf(lua_State *L, MothTensor *t, int idx);
-/* Pops a function and keeps it with the handle at idx; finds it again while t lives. */
-void moth_lua_set_hook(lua_State *L, int idx, const void *key);
-bool moth_lua_push_hook(lua_State *L, MothTensor *t, const void *key);
-void moth_lua_drop_hook(lua_State *L, MothTensor *t, const void *key);
-/* True if the dying handle at idx, on top, must go on holding t for the hooks that it has. */
-bool moth_lua_keep_leaf(lua_State *L, MothTensor *t, int idx);
+/* A hook's function is held by its state (state.h), and by the handle of its tensor instead while nothing but this
+ * handle can have it run (leaf.c). `held` belongs to the tensor whose handle is at idx from now on. */
+void moth_lua_add_hook(lua_State *L, int idx, MothLuaHeld *held);
+/* For state.c: pushes the table in which t's handle lists its hooks, { [held] = true, or the function }; false: there is
+ * none. */
+bool moth_lua_push_hooks(lua_State *L, const MothTensor *t);
+
+/* Nodes (autograd.c, hooks.c). */
+void moth_lua_push_node(lua_State *L, MothNode *n);
+MothNode *moth_lua_check_node(lua_State *L, int idx);
+int moth_lua_next_input(const MothNode *n, int i);
+void moth_lua_push_metadata(lua_State *L, MothNode *n);
+/* Whether hook h is a function of this state's; then its value. */
+MothLuaHeld *moth_lua_hook_of(lua_State *L, const MothHook *h);
 
 /* Pushes the values of args as Lua sees them (positions from 1); returns how many. */
 void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v);
@@ -150,6 +167,7 @@ void moth_lua_open_calls(lua_State *L);
 void moth_lua_open_tensor(lua_State *L);
 void moth_lua_open_elements(lua_State *L);
 void moth_lua_open_autograd(lua_State *L);
+void moth_lua_open_hooks(lua_State *L);
 void moth_lua_open_coroutines(lua_State *L);
 void moth_lua_open_leaves(lua_State *L);
 void moth_lua_open_modes(lua_State *L);

@@ -8,10 +8,12 @@
 #include "lua/moth_lua.h"
 
 struct MothLuaHeld {
-  MothLuaHeld *next; /* in its state's queue */
+  MothLuaHeld *next, *next_used; /* in its state's lists */
   MothLuaState *state;
+  const MothTensor *tensor; /* of a hook: its handle lists it */
   int ref;
   _Atomic int refs;
+  bool parked, used; /* under the lock; used: in that list */
 };
 
 static volatile sig_atomic_t never; /* it may be set back, as the host's flag is */
@@ -68,7 +70,15 @@ static int close_state(lua_State *L) {
     free(h);
     s->held--;
   }
-  s->queue = NULL;
+  for (MothLuaHeld *h = s->used, *next; h; h = next) {
+    next = h->next_used;
+    h->used = false;
+    if (atomic_fetch_sub(&h->refs, 1) == 1) {
+      free(h);
+      s->held--;
+    }
+  }
+  s->queue = s->used = NULL;
   pthread_mutex_unlock(&s->lock);
   pthread_mutex_lock(&closed_lock);
   s->next = closed;
@@ -142,8 +152,7 @@ MothLuaHeld *moth_lua_hold(lua_State *L) {
     lua_pop(L, 1);
     return NULL;
   }
-  h->state = moth_lua_find(L);
-  h->refs = 1;
+  *h = (MothLuaHeld){.state = moth_lua_find(L), .refs = 1};
   push_table(L);
   lua_insert(L, -2);
   h->ref = luaL_ref(L, -2);
@@ -172,30 +181,108 @@ void moth_lua_let_go(MothLuaHeld *h) {
     free(h);
 }
 
+/* The entry of a hook in the list of its tensor's handle becomes what is on top, which is popped. */
+static void set_entry(lua_State *L, const MothLuaHeld *h) {
+  if (!moth_lua_push_hooks(L, h->tensor)) {
+    lua_pop(L, 1);
+    return;
+  }
+  lua_pushlightuserdata(L, (void *)(uintptr_t)h);
+  lua_pushvalue(L, -3);
+  lua_rawset(L, -3);
+  lua_pop(L, 2);
+}
+
+static void push_entry(lua_State *L, const MothLuaHeld *h) {
+  if (!moth_lua_push_hooks(L, h->tensor)) {
+    lua_pushnil(L);
+    return;
+  }
+  lua_pushlightuserdata(L, (void *)(uintptr_t)h);
+  lua_rawget(L, -2);
+  lua_remove(L, -2);
+}
+
+void moth_lua_belongs_to(MothLuaHeld *h, const MothTensor *t) {
+  h->tensor = t;
+}
+
+bool moth_lua_park_held(lua_State *L, MothLuaHeld *h) {
+  pthread_mutex_lock(&h->state->lock);
+  bool was = h->parked;
+  h->parked = true;
+  pthread_mutex_unlock(&h->state->lock);
+  if (was)
+    return false;
+  push_table(L);
+  lua_rawgeti(L, -1, h->ref);
+  lua_pushboolean(L, 0); /* the place stays taken */
+  lua_rawseti(L, -3, h->ref);
+  lua_remove(L, -2);
+  return true;
+}
+
+void moth_lua_use_held(MothLuaHeld *h) {
+  MothLuaState *s = h->state;
+  pthread_mutex_lock(&s->lock);
+  if (h->parked && !h->used && s->registry) {
+    h->used = true;
+    atomic_fetch_add(&h->refs, 1);
+    h->next_used = s->used;
+    s->used = h;
+    s->pending = true;
+  }
+  pthread_mutex_unlock(&s->lock);
+}
+
 void moth_lua_remove_queued(lua_State *L) {
   MothLuaState *s = moth_lua_find(L);
+  if (!lua_checkstack(L, 8))
+    return;
   pthread_mutex_lock(&s->lock);
-  MothLuaHeld *queue = s->queue;
-  s->queue = NULL;
+  MothLuaHeld *queue = s->queue, *used = s->used;
+  s->queue = s->used = NULL;
   s->pending = false;
   for (MothLuaHeld *h = queue; h; h = h->next)
     s->held--;
+  for (MothLuaHeld *h = used; h; h = h->next_used)
+    h->parked = h->used = false;
   pthread_mutex_unlock(&s->lock);
-  if (!queue)
-    return;
-  push_table(L);
+  for (MothLuaHeld *h = used, *next; h; h = next) {
+    next = h->next_used;
+    push_table(L);
+    push_entry(L, h);
+    lua_rawseti(L, -2, h->ref);
+    lua_pop(L, 1);
+    lua_pushboolean(L, 1);
+    set_entry(L, h);
+    moth_lua_let_go(h);
+  }
   for (MothLuaHeld *h = queue, *next; h; h = next) {
     next = h->next;
+    if (h->tensor) {
+      lua_pushnil(L);
+      set_entry(L, h);
+    }
+    push_table(L);
     luaL_unref(L, -1, h->ref);
+    lua_pop(L, 1);
     free(h);
   }
-  lua_pop(L, 1);
+}
+
+bool moth_lua_is_mine(lua_State *L, const MothLuaHeld *h) {
+  return lua_topointer(L, LUA_REGISTRYINDEX) == h->state->registry;
 }
 
 bool moth_lua_push_held(lua_State *L, const MothLuaHeld *h) {
-  if (lua_topointer(L, LUA_REGISTRYINDEX) != h->state->registry) {
+  if (!moth_lua_is_mine(L, h)) {
     moth_fail(MOTH_ERR_STATE, "a Lua function that is needed here belongs to another Lua state");
     return false;
+  }
+  if (__builtin_expect(h->parked, 0)) {
+    push_entry(L, h);
+    return true;
   }
   push_table(L);
   lua_rawgeti(L, -1, h->ref);

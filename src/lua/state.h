@@ -26,8 +26,9 @@ typedef struct MothLuaState {
   MothDefaults *defaults;
   pthread_mutex_t lock; /* of the fields below */
   MothLuaHeld *queue;   /* let go, not yet removed */
+  MothLuaHeld *used;    /* parked, to be held again */
   int64_t held;         /* how many there are, with those in the queue */
-  _Atomic bool pending; /* the queue is not empty */
+  _Atomic bool pending; /* one of the two lists is not empty */
 } MothLuaState;
 
 typedef struct MothLuaHere {
@@ -51,6 +52,13 @@ void moth_lua_let_go(MothLuaHeld *held);      /* NULL: nothing */
 void moth_lua_retain_held(MothLuaHeld *held); /* one moth_lua_let_go more is due */
 /* Pushes the value; false, with a message, if it is another state's. */
 bool moth_lua_push_held(lua_State *L, const MothLuaHeld *held);
+bool moth_lua_is_mine(lua_State *L, const MothLuaHeld *held); /* this state's */
+/* The function of a hook of tensor t, whose handle lists it (leaf.c). Parked, it lies with the handle alone; from any
+ * thread, who makes t a part of a graph says so, and the state holds it again when it next makes a handle. */
+void moth_lua_belongs_to(MothLuaHeld *held, const MothTensor *t);
+bool moth_lua_park_held(lua_State *L,
+                        MothLuaHeld *held); /* pushes the value; false: it is parked */
+void moth_lua_use_held(MothLuaHeld *held);
 void moth_lua_remove_queued(lua_State *L);
 static inline void moth_lua_drain(lua_State *L) {
   if (__builtin_expect(moth_lua_here(L)->pending, 0))

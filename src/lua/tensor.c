@@ -298,7 +298,7 @@ NUMBER(b_itemsize, moth_itemsize(t))
 NUMBER(b_version, moth_tensor_version(t))
 NUMBER(b_data_ptr, (uintptr_t)t->data)
 NUMBER(b_storage_ptr, (uintptr_t)t->storage->data)
-NUMBER(b_storage_nbytes, t->storage->nbytes)
+NUMBER(b_storage_nbytes, moth_storage_nbytes(t))
 BOOLEAN(b_is_contiguous, t->contiguous)
 BOOLEAN(b_is_fake, moth_tensor_is_fake(t))
 
@@ -408,23 +408,30 @@ static int b_shares_storage(lua_State *L) {
   return 1;
 }
 
-static int push_alias(lua_State *L, bool bare) {
+/* detach(t, fresh_version) -> the same elements without history, of t's class; for parts of moth that make a graph by
+ * hand. Who records the calls sees it as the op. */
+static int b_detach(lua_State *L) {
+  MothTensor *t = arg_tensor(L, 1), *out;
+  moth_lua_enter(L);
+  lua_State *outer = moth_lua_current;
+  moth_lua_current = L;
+  MothStatus s =
+      lua_toboolean(L, 2) ? moth_tensor_alias(t, true, &out) : moth_alias_for_graph(t, &out);
+  moth_lua_current = outer;
+  if (s)
+    return moth_lua_raise(L, s);
+  moth_lua_push_tensor(L, out);
+  return 1;
+}
+/* alias(t, fresh_version) -> the same as a plain tensor: for moth's own looks at elements, which nobody sees */
+static int b_alias(lua_State *L) {
   MothTensor *t;
   MothStatus s = moth_tensor_alias(arg_tensor(L, 1), lua_toboolean(L, 2), &t);
   if (s)
     return moth_lua_raise(L, s);
-  if (bare)
-    moth_tensor_carry(t, NULL);
+  moth_tensor_carry(t, NULL);
   moth_lua_push_tensor(L, t);
   return 1;
-}
-/* detach(t, fresh_version) -> the same elements without history, of t's class */
-static int b_detach(lua_State *L) {
-  return push_alias(L, false);
-}
-/* alias(t, fresh_version) -> the same as a plain tensor: for moth's own looks at elements, which no subclass sees */
-static int b_alias(lua_State *L) {
-  return push_alias(L, true);
 }
 
 /* set_data(t, src): the leaf t keeps its handle, and from now on stands for src's elements. */
@@ -438,6 +445,13 @@ static int b_set_data(lua_State *L) {
   MothStatus s = moth_tensor_set_grad(t, NULL);
   if (!s)
     s = moth_tensor_set_data(t, src);
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+/* storage_resize(t, nbytes): gives the memory back (0) or takes it up again */
+static int b_storage_resize(lua_State *L) {
+  MothStatus s =
+      moth_storage_resize(arg_tensor(L, 1), moth_lua_check_integer(L, 2, 0, 9007199254740992.0));
   return s ? moth_lua_raise(L, s) : 0;
 }
 
@@ -587,6 +601,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"detach", b_detach},
                                  {"fake", b_fake},
                                  {"set_data", b_set_data},
+                                 {"storage_resize", b_storage_resize},
                                  {"default_dtype", b_default_dtype},
                                  {"promote", b_promote},
                                  {"result_type", b_result_type},

@@ -52,9 +52,12 @@ end
 
 -- `list` with each tensor that requires grad replaced by the output of one identity node, whose backward calls
 -- on_grad(gradients, at the same indices) and passes on its result. Second result: whether any requires grad.
+-- The node holds on_grad, which must not refer to tensors with a history: they would hold the layers before, and each
+-- collection of garbage would free one layer.
 local function through(name, list, on_grad)
-  local inputs, outputs, places, result = {}, {}, {}, { n = list.n }
-  for i = 1, list.n do
+  local n = list.n
+  local inputs, outputs, places, result = {}, {}, {}, { n = n }
+  for i = 1, n do
     local t = list[i]
     if B.is_tensor(t) and B.requires_grad(t) then
       local k = #places + 1
@@ -65,7 +68,7 @@ local function through(name, list, on_grad)
   end
   if #places == 0 then return list, false end
   B.record(name, function(_, _, _, ...)
-    local grads, out = { n = list.n }, {}
+    local grads, out = { n = n }, {}
     for k, i in ipairs(places) do grads[i] = (select(k, ...)) end
     grads = on_grad(grads)
     for k, i in ipairs(places) do out[k] = grads[i] end
@@ -91,10 +94,12 @@ function M.call(module, ...)
     if other ~= nil then input = list_of(other) end
   end
   local watched = (#hooks.backward > 0 or #hooks.backward_pre > 0) and B.grad_enabled()
-  local inputs_watched, grad_output
+  local ninputs, inputs_watched, grad_output = input.n, false, nil
   if watched then
     input, inputs_watched = through("BackwardHook", input, function(grad_input)
-      return run_backward(module, "backward", grad_input, grad_output)
+      local grads = grad_output
+      grad_output = nil
+      return run_backward(module, "backward", grad_input, grads)
     end)
   end
   local output = pack(module:forward(unpack(input, 1, input.n)))
@@ -107,9 +112,13 @@ function M.call(module, ...)
   end
   if watched then
     output = through("BackwardHook", output, function(grads)
-      grad_output = run_backward(module, "backward_pre", grads)
-      if not inputs_watched then run_backward(module, "backward", { n = input.n }, grad_output) end
-      return grad_output
+      grads = run_backward(module, "backward_pre", grads)
+      if inputs_watched then
+        grad_output = grads
+      else
+        run_backward(module, "backward", { n = ninputs }, grads)
+      end
+      return grads
     end)
   end
   return unpack(output, 1, output.n)

@@ -1,0 +1,140 @@
+--- What the graph saves and runs, and who may look: moth.autograd.graph, with PyTorch's names.
+--
+--     local graph = moth.autograd.graph
+--     graph.saved_tensors_hooks(pack, unpack, function() loss = net(x):mean() end)
+--     graph.save_on_cpu(function() loss = net(x):mean() end)
+--     graph.register_multi_grad_hook({ a, b }, function(grads) … end)
+local B = require "moth_lua"
+local within = require "moth.within"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
+local M = {}
+
+--- While fn(...) runs, what is saved for backward is replaced by pack(x), whatever that is; unpack gets it when
+-- backward reads the tensor, and returns one of the same shape, dtype and device. Both run without recording; x is a
+-- leaf itself, or has no history, and must not be changed in place. What a Function keeps by save_for_backward
+-- counts, too; other fields of its ctx do not. Of nested ones the innermost serve. What an op saves of its result
+-- comes back with the history that it had.
+function M.saved_tensors_hooks(pack, unpack, fn, ...)
+  return within(function() return B.open_saved_hooks(pack, unpack) end, B.close_frame, nil, fn, ...)
+end
+
+--- While fn(...) runs, saved_tensors_hooks (and save_on_cpu) is an error with this message; and it is one to begin this
+-- within them.
+function M.disable_saved_tensors_hooks(message, fn, ...)
+  return within(B.disable_saved_hooks, B.close_frame, message, fn, ...)
+end
+
+--- What fn(...) saves for backward lies in host memory until backward needs it. save_on_cpu(fn, …) or
+-- save_on_cpu({ pin_memory = true }, fn, …): page-locked memory, for faster copies.
+function M.save_on_cpu(options, fn, ...)
+  if check.is_callable(options) then return M.save_on_cpu({}, options, fn, ...) end
+  local pin = check.options("save_on_cpu", options or 0, "pin_memory").pin_memory
+  if not check.is_callable(fn) then check.fail("[save_on_cpu] expected a function, got %s", type(fn)) end
+  local function pack(x)
+    local device = B.tensor_device(x)
+    if device.type == "cpu" then return x end
+    local host = B.ops.to(x, { device = "cpu" })
+    return { pin and host:pin_memory() or host, device }
+  end
+  local function unpack(packed)
+    if B.is_tensor(packed) then return packed end
+    return B.ops.to(packed[1], { device = packed[2], non_blocking = pin })
+  end
+  return M.saved_tensors_hooks(pack, unpack, fn, ...)
+end
+
+local Handles = {}
+Handles.__index = Handles
+--- Takes the hook away; may be called twice.
+function Handles:remove()
+  for _, h in ipairs(self) do h:remove() end
+end
+
+--- mode "all" (the default): fn(grads) once in each backward, when the gradients of all the tensors that it reaches are
+-- there; nil for those that it does not, and grads.n is how many tensors there are. mode "any": fn(grad) with the first
+-- one that comes. Returns a handle with remove().
+function M.register_multi_grad_hook(tensors, fn, mode)
+  mode = mode or "all"
+  if mode ~= "all" and mode ~= "any" then
+    check.fail("[register_multi_grad_hook] option 'mode': expected 'all' or 'any', got '%s'", tostring(mode))
+  end
+  local n, pass = #tensors, nil -- of the pass that runs now; one within it is another
+  local function begin(id)
+    local p = { id = id, outer = pass, grads = { n = n }, due = 0 }
+    for _, t in ipairs(tensors) do p.due = p.due + (B.pass_runs(t) and 1 or 0) end
+    return p
+  end
+  local function find(id)
+    local p = pass
+    while p and p.id ~= id do p = p.outer end
+    if not p then
+      p = begin(id)
+      pass = p
+      B.queue_callback(function() pass = nil end) -- also after an error in the middle
+    end
+    return p
+  end
+  local function hook(i)
+    return function(grad)
+      local p = find(B.current_pass())
+      p.due = p.due - 1
+      if mode == "any" then
+        if not p.done then
+          p.done = true
+          fn(grad)
+        end
+        return
+      end
+      p.grads[i] = grad
+      if p.due == 0 then
+        local grads = p.grads
+        p.grads = { n = n }
+        fn(grads)
+      end
+    end
+  end
+  local handles = setmetatable({}, Handles)
+  for i, t in ipairs(tensors) do handles[i] = t:register_hook(hook(i)) end
+  return handles
+end
+
+--- While fn(...) runs on this thread, callbacks.made(node) is called for each node that is recorded,
+-- callbacks.begin(node, grads) before one runs in backward, callbacks.finish(node, grads, ok) after it, with the
+-- gradients of its inputs, or nil and false where it failed. node is what x.grad_fn is; node.metadata is a table for
+-- notes on it. An error in a callback ends the call; ops in callbacks are not watched.
+function M.watch_nodes(callbacks, fn, ...)
+  check.options("watch_nodes", callbacks, "made begin finish")
+  for _, name in ipairs { "made", "begin", "finish" } do
+    if callbacks[name] ~= nil and type(callbacks[name]) ~= "function" then
+      check.fail("[watch_nodes] option '%s': expected a function, got %s", name, type(callbacks[name]))
+    end
+  end
+  return within(B.watch_nodes, B.close_frame, callbacks, fn, ...)
+end
+
+-- ---- hooks of nodes ---------------------------------------------------------------------------------
+
+local NodeHandle = {}
+NodeHandle.__index = NodeHandle
+function NodeHandle:remove()
+  if self.node then B.remove_hook(self.id, nil, self.node) end
+  self.node = nil
+end
+
+local function register(name, node, fn, pre)
+  if type(fn) ~= "function" then check.fail("[%s] expected a function, got %s", name, type(fn)) end
+  return setmetatable({ id = B.register_node_hook(node, fn, pre), node = node }, NodeHandle)
+end
+
+--- node:register_hook(fn): fn(grad_inputs, grad_outputs) when the node has run; what it returns, a list as long,
+-- takes the place of grad_inputs. A missing gradient is nil; each list has n.
+function B.Node.register_hook(node, fn) return register("register_hook", node, fn, false) end
+--- node:register_prehook(fn): fn(grad_outputs) before the node runs; likewise.
+function B.Node.register_prehook(node, fn) return register("register_prehook", node, fn, true) end
+
+return signature.all(M, {
+  "saved_tensors_hooks(function pack, function unpack, callable fn, ...)",
+  "disable_saved_tensors_hooks(string message, callable fn, ...)",
+  "register_multi_grad_hook(Tensor[] tensors, function fn, *, string mode='all')",
+  "watch_nodes(table callbacks, callable fn, ...)" })

@@ -1,0 +1,351 @@
+/* Hooks of tensors and nodes, watchers of nodes, callbacks at the end of backward. See node.h. */
+#include <string.h>
+
+#include "autograd/node.h"
+#include "core/alloc.h"
+
+static _Atomic int64_t next_hook = 1;
+
+/* --- the lists -------------------------------------------------------------------------------- */
+
+void moth_hook_release(MothHook *h) {
+  if (atomic_fetch_sub_explicit(&h->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  if (h->release)
+    h->release(h->ctx);
+  moth_free(h, sizeof *h);
+}
+
+void moth_hooks_free(MothHook **list) {
+  MothHook *h = *list;
+  *list = NULL;
+  while (h) {
+    MothHook *next = h->next;
+    h->removed = true;
+    moth_hook_release(h);
+    h = next;
+  }
+}
+
+void moth_hooks_cut(MothHook **list) {
+  MothHook *cut = NULL;
+  while (*list) {
+    MothHook *h = *list;
+    if (h->kind == MOTH_HOOK_NOTE) {
+      list = &h->next;
+      continue;
+    }
+    *list = h->next;
+    h->next = cut;
+    cut = h;
+  }
+  moth_hooks_free(&cut);
+}
+
+static MothStatus append(MothHook **at, MothHook hook, int64_t *id) {
+  MothHook *h = moth_alloc(sizeof *h);
+  if (!h)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  *h = hook;
+  h->refs = 1;
+  h->removed = false;
+  h->next = NULL;
+  h->id = atomic_fetch_add(&next_hook, 1);
+  if (id)
+    *id = h->id;
+  while (*at)
+    at = &(*at)->next;
+  *at = h;
+  return MOTH_OK;
+}
+
+MothStatus moth_node_add_hook(MothNode *n, MothHook hook, int64_t *id) {
+  return append(&n->hooks, hook, id);
+}
+
+MothStatus moth_tensor_add_hook(MothTensor *t, MothHook hook, int64_t *id) {
+  const char *name =
+      hook.kind == MOTH_HOOK_AFTER ? "register_post_accumulate_grad_hook" : "register_hook";
+  MOTH_TRY(moth_given(name, t));
+  if (!moth_tensor_requires_grad(t))
+    return moth_fail(MOTH_ERR_STATE,
+                     "%s: cannot register a hook on a tensor that doesn't require gradient", name);
+  if (moth_view_is_stale(
+          t)) { /* its base was written to: the hook belongs to the node that it has now */
+    MothNode *n;
+    uint16_t nr;
+    MOTH_TRY(moth_gradient_edge(t, &n, &nr));
+    moth_node_release(n);
+  }
+  MothAutogradMeta *m = t->grad;
+  if (!m->node)
+    return append(&m->hooks, hook, id);
+  if (hook.kind == MOTH_HOOK_AFTER)
+    return moth_fail(
+        MOTH_ERR_STATE,
+        "%s: only a leaf has its gradient accumulated; this tensor was made by %s: use "
+        "register_hook",
+        name, m->node->name);
+  hook.nr = m->nr;
+  return append(&m->node->hooks, hook, id);
+}
+
+MothStatus moth_tensor_register_hook(MothTensor *t, MothGradHook run, MothRelease release,
+                                     void *ctx, int64_t *id) {
+  MOTH_TRY(moth_given("register_hook", t && run));
+  return moth_tensor_add_hook(
+      t, (MothHook){.kind = MOTH_HOOK_GRAD, .run = run, .release = release, .ctx = ctx}, id);
+}
+
+/* A public AFTER hook has one argument less. */
+typedef struct After {
+  MothLeafHook run;
+  MothRelease release;
+  void *ctx;
+} After;
+
+static MothStatus run_after(void *ctx, MothTensor *leaf, MothTensor **out) {
+  const After *a = ctx;
+  (void)out;
+  return a->run(a->ctx, leaf);
+}
+
+static void release_after(void *ctx) {
+  After *a = ctx;
+  if (a->release)
+    a->release(a->ctx);
+  moth_free(a, sizeof *a);
+}
+
+MothStatus moth_tensor_register_post_accumulate_grad_hook(MothTensor *t, MothLeafHook run,
+                                                          MothRelease release, void *ctx,
+                                                          int64_t *id) {
+  MOTH_TRY(moth_given("register_post_accumulate_grad_hook", t && run));
+  After *a = moth_alloc(sizeof *a);
+  if (!a)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  *a = (After){run, release, ctx};
+  MothHook hook = {.kind = MOTH_HOOK_AFTER, .run = run_after, .release = release_after, .ctx = a};
+  MothStatus s = moth_tensor_add_hook(t, hook, id);
+  if (s != MOTH_OK)
+    moth_free(a, sizeof *a);
+  return s;
+}
+
+static bool remove_from(MothHook **at, int64_t id) {
+  for (; *at; at = &(*at)->next)
+    if ((*at)->id == id) {
+      MothHook *h = *at;
+      *at = h->next;
+      h->removed = true;
+      moth_hook_release(h);
+      return true;
+    }
+  return false;
+}
+
+void moth_remove_hook(MothTensor *t, MothNode *node, int64_t id) {
+  if (t && t->grad && remove_from(&t->grad->hooks, id))
+    return;
+  if (node)
+    remove_from(&node->hooks, id);
+}
+
+void moth_tensor_remove_hook(MothTensor *t, int64_t id) {
+  if (t && t->grad)
+    moth_remove_hook(t, t->grad->node, id);
+}
+
+void *moth_node_note(const MothNode *n, void (*release)(void *ctx)) {
+  for (const MothHook *h = n->hooks; h; h = h->next)
+    if (h->kind == MOTH_HOOK_NOTE && h->release == release)
+      return h->ctx;
+  return NULL;
+}
+
+void moth_use_hooks(MothHook *list) {
+  for (MothHook *h = list; h; h = h->next)
+    if (h->use)
+      h->use(h->ctx);
+}
+
+/* --- running ---------------------------------------------------------------------------------- */
+
+/* The hooks of a kind that are there now, held: one may add and remove hooks, itself too. */
+typedef struct Held {
+  MothHook *few[8], **list;
+  size_t n;
+} Held;
+
+static bool is_due(const MothHook *h, MothHookKind kind, int nr) {
+  return h->kind == kind && (kind != MOTH_HOOK_GRAD || h->nr == nr);
+}
+
+static MothStatus hold(Held *held, MothHook *hooks, MothHookKind kind, int nr) {
+  size_t i = 0;
+  held->list = held->few;
+  held->n = 0;
+  for (MothHook *h = hooks; h; h = h->next)
+    held->n += is_due(h, kind, nr);
+  if (held->n > 8 && !(held->list = moth_alloc(sizeof *held->list * held->n))) {
+    held->n = 0;
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory in backward");
+  }
+  for (MothHook *h = hooks; h; h = h->next)
+    if (is_due(h, kind, nr)) {
+      atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
+      held->list[i++] = h;
+    }
+  return MOTH_OK;
+}
+
+static void let_go(Held *held) {
+  for (size_t i = 0; i < held->n; i++)
+    moth_hook_release(held->list[i]);
+  if (held->list != held->few)
+    moth_free(held->list, sizeof *held->list * held->n);
+}
+
+MothStatus moth_run_hooks(MothHook *hooks, int nr, MothTensor **grad) {
+  Held held;
+  MothStatus status = MOTH_OK;
+  MOTH_TRY(hold(&held, hooks, MOTH_HOOK_GRAD, nr));
+  for (size_t i = 0; i < held.n; i++) {
+    MothTensor *out = NULL;
+    if (held.list[i]->removed)
+      continue;
+    MOTH_GO(held.list[i]->run(held.list[i]->ctx, *grad, &out));
+    if (out) {
+      moth_tensor_release(*grad);
+      *grad = out;
+    }
+  }
+done:
+  let_go(&held);
+  return status;
+}
+
+MothStatus moth_run_after_hooks(MothHook *hooks, MothTensor *leaf) {
+  Held held;
+  MothStatus status = MOTH_OK;
+  MOTH_TRY(hold(&held, hooks, MOTH_HOOK_AFTER, 0));
+  for (size_t i = 0; i < held.n; i++) {
+    MothTensor *none = NULL;
+    if (!held.list[i]->removed)
+      MOTH_GO(held.list[i]->run(held.list[i]->ctx, leaf, &none));
+  }
+done:
+  let_go(&held);
+  return status;
+}
+
+MothStatus moth_run_node_hooks(MothHook *hooks, MothHookKind kind, MothNode *n, MothTensor **inputs,
+                               int ninputs, MothTensor **results, int nresults) {
+  Held held;
+  MothStatus status = MOTH_OK;
+  MOTH_TRY(hold(&held, hooks, kind, 0));
+  for (size_t i = 0; i < held.n; i++)
+    if (!held.list[i]->removed)
+      MOTH_GO(held.list[i]->run_node(held.list[i]->ctx, n, inputs, ninputs, results, nresults));
+done:
+  let_go(&held);
+  return status;
+}
+
+/* --- watchers --------------------------------------------------------------------------------- */
+
+void moth_watch_nodes(MothWatcher *w) {
+  moth_frame_push(&moth_thread.watchers, &w->frame);
+}
+
+void moth_unwatch_nodes(MothWatcher *w) {
+  moth_frame_close(&moth_thread.watchers, &w->frame);
+}
+
+/* Runs the statement for each that is open, outermost last; one may close itself. What it does is not watched. */
+#define FOR_WATCHERS(w, statement)                                                                 \
+  do {                                                                                             \
+    MothFrame *top = moth_thread.watchers;                                                         \
+    moth_thread.watchers = NULL;                                                                   \
+    for (MothFrame *f = top; f; f = f->outer) {                                                    \
+      MothWatcher *w = (MothWatcher *)f;                                                           \
+      if (!f->closed) {                                                                            \
+        statement;                                                                                 \
+      }                                                                                            \
+    }                                                                                              \
+    moth_thread.watchers = top;                                                                    \
+  } while (0)
+
+MothStatus moth_watch_made(MothNode *n) {
+  MothStatus s = MOTH_OK;
+  FOR_WATCHERS(w, if (s == MOTH_OK && w->made) s = w->made(w->ctx, n));
+  return s;
+}
+
+MothStatus moth_watch_begin(MothNode *n, MothTensor *const *grads, int ngrads) {
+  MothStatus s = MOTH_OK;
+  FOR_WATCHERS(w, if (s == MOTH_OK && w->begin) s = w->begin(w->ctx, n, grads, ngrads));
+  return s;
+}
+
+MothStatus moth_watch_end(MothNode *n, MothTensor *const *grads, int ngrads, MothStatus s) {
+  FOR_WATCHERS(w, if (w->end) s = w->end(w->ctx, n, grads, ngrads, s));
+  return s;
+}
+
+/* --- the end of backward ---------------------------------------------------------------------- */
+
+typedef struct Callback {
+  struct Callback *next;
+  MothCallback run;
+  MothRelease release;
+  void *ctx;
+} Callback;
+
+static _Thread_local Callback *callbacks; /* of the outermost backward of this thread, in order */
+
+MothStatus moth_queue_callback(MothCallback run, MothRelease release, void *ctx) {
+  MOTH_TRY(moth_given("queue_callback", run != NULL));
+  if (!moth_current_pass())
+    return moth_fail(
+        MOTH_ERR_STATE,
+        "queue_callback: callbacks are for the end of a backward, and none runs on this "
+        "thread; call it in a hook or in the backward of a Function");
+  Callback *c = moth_alloc(sizeof *c), **at = &callbacks;
+  if (!c)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  *c = (Callback){NULL, run, release, ctx};
+  while (*at)
+    at = &(*at)->next;
+  *at = c;
+  return MOTH_OK;
+}
+
+MothStatus moth_run_callbacks(MothStatus status) {
+  if (!callbacks)
+    return status;
+  enum { TEXT = 2048 };
+  char *text = moth_alloc(TEXT); /* the message of the error that came first */
+  MothStatus first = status;
+  if (text)
+    text[0] = 0;
+  if (first != MOTH_OK && text)
+    strncat(text, moth_last_error(), TEXT - 1);
+  while (callbacks) {
+    Callback *c = callbacks;
+    callbacks = c->next;
+    MothStatus s = c->run(c->ctx, status);
+    if (c->release)
+      c->release(c->ctx);
+    moth_free(c, sizeof *c);
+    if (s != MOTH_OK && first == MOTH_OK) {
+      first = s;
+      if (text)
+        strncat(text, moth_last_error(), TEXT - 1);
+    }
+  }
+  if (first != MOTH_OK && first != MOTH_ERR_HOST && text)
+    moth_fail(first, "%s", text);
+  moth_free(text, TEXT);
+  return first;
+}
