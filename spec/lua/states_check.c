@@ -1,6 +1,7 @@
 /* Several Lua states in one process: each trains in a thread of its own at once, with hooks, a seed, a dtype and a
- * number of threads of its own, and gets what it gets alone; and two in one thread, in turn, with values of one
- * let go of while the other runs. Prints "ok" and returns 0, or what was wrong. */
+ * number of threads of its own, and gets what it gets alone; two that hand each other batches, with every kind of hook,
+ * Function, mode, subclass and a device of their own; and two in one thread, in turn, with values of one let go of while
+ * the other runs, or after it was closed. Prints "ok" and returns 0, or what was wrong. */
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
@@ -68,7 +69,144 @@ static const char program[] =
     "end\n"
     "function leave() return inside() end\n"
     "function recording() local x = moth.ones(3) + 1 return tostring(moth.is_grad_enabled()) end\n"
-    "function spin() local x = moth.ones(3) for i = 1, 10 do x = x + 0 end return 'spun' end\n";
+    "function spin() local x = moth.ones(3) for i = 1, 10 do x = x + 0 end return 'spun' end\n"
+    /* Tensors go from state to state as pointers that hold a reference. */
+    "local ffi, C, capi = require 'ffi', moth.C, moth.capi\n"
+    "local function pass_on(t)\n"
+    "  C.moth_tensor_retain(capi.tensor(t))\n"
+    "  return tonumber(ffi.cast('intptr_t', capi.tensor(t)))\n"
+    "end\n"
+    "local function taken(n) return capi.own(ffi.cast('MothTensor *', n)) end\n"
+    "local function batch(seed, step)\n"
+    "  return moth.randn(16, 8, { generator = moth.Generator(100 * seed + step) })\n"
+    "end\n";
+
+/* exchange(seed): trains on batches that another state makes; where put is nil, they are made here. */
+static const char busy[] =
+    "local Scale = moth.autograd.Function { name = 'Scale',\n"
+    "  forward = function(ctx, x, k)\n"
+    "    ctx.list, ctx.k = { x, x * k }, k\n"
+    "    ctx:save_for_backward(x)\n"
+    "    return x * k\n"
+    "  end,\n"
+    "  backward = function(ctx, g)\n"
+    "    assert(moth.equal(ctx.list[1], (ctx:saved_tensors())))\n"
+    "    return g * ctx.k, nil\n"
+    "  end }\n"
+    "function exchange(seed)\n"
+    "  moth.manual_seed(seed)\n"
+    "  local graph, counts = moth.autograd.graph, {}\n"
+    "  local function count(what) counts[what] = (counts[what] or 0) + 1 end\n"
+    "  moth.library.register_backend('mydev', { neg = function(args, results)\n"
+    "    count 'kernel'\n"
+    "    results[1]:copy_(-args[1]:cpu())\n"
+    "  end })\n"
+    "  local Logging = moth.tensor_subclass('Logging', { dispatch = function(_, func, _, args)\n"
+    "    count 'subclass'\n"
+    "    return func(unpack(args, 1, args.n))\n"
+    "  end })\n"
+    "  local net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))\n"
+    "  local opt = optim.SGD(net:parameters(), { lr = 0.05 })\n"
+    "  net[1]:register_full_backward_hook(function() count 'module' end)\n"
+    "  net[2]:register_forward_hook(function() count 'forward' end)\n"
+    "  for _, p in ipairs(net:parameters()) do\n"
+    "    p:register_post_accumulate_grad_hook(function(x) count 'after' assert(x.grad) end)\n"
+    "  end\n"
+    "  graph.register_multi_grad_hook({ net[1].weight, net[3].weight }, function(grads)\n"
+    "    assert(grads[1] and grads[2])\n"
+    "    moth.autograd.queue_callback(function() count 'end' end)\n"
+    "  end)\n"
+    "  local out = {}\n"
+    "  for step = 1, 12 do\n"
+    "    local x\n"
+    "    if put then\n"
+    "      put(seed, pass_on(batch(seed, step):detach()))\n"
+    "      x = taken(take(seed))\n"
+    "    else\n"
+    "      x = batch(1 - seed, step)\n"
+    "    end\n"
+    "    local y = x:sum(2, true)\n"
+    "    opt:zero_grad()\n"
+    "    local loss = graph.saved_tensors_hooks(function(t) count 'pack' return { t } end,\n"
+    "      function(p) count 'unpack' return p[1] end, function()\n"
+    "        return moth.dispatch_mode(function(func, args)\n"
+    "          count 'mode'\n"
+    "          return func(unpack(args, 1, args.n))\n"
+    "        end, function()\n"
+    "          local h = net(x)\n"
+    "          h:register_hook(function(g) count 'hook' return h:dim() == 2 and g end)\n"
+    "          h.grad_fn:register_hook(function() count 'node' end)\n"
+    "          return moth.mse_loss(Scale(h, 1.5), y)\n"
+    "        end)\n"
+    "      end)\n"
+    "    counts.ops = (counts.ops or 0) + moth.dispatch.count(function()\n"
+    "      graph.watch_nodes({ begin = function() count 'begin' end }, function() loss:backward() "
+    "end)\n"
+    "    end)\n"
+    "    opt:step()\n"
+    "    local z = Logging(x:detach()) * 2\n"
+    "    z = x[1]:to('mydev'):neg():cpu()\n"
+    "    out[step] = ('%.17g %.17g'):format(loss:item(), z:sum():item())\n"
+    "    if step % 4 == 0 then collectgarbage() end\n"
+    "  end\n"
+    "  for _, k in ipairs { 'kernel', 'subclass', 'module', 'forward', 'after', 'end', 'pack', "
+    "'unpack', 'mode', 'hook',\n"
+    "    'node', 'begin', 'ops' } do out[#out + 1] = k .. '=' .. counts[k] end\n"
+    "  return table.concat(out, ' ')\n"
+    "end\n"
+    /* A graph with everything of this state's on it, for another state. */
+    "function give()\n"
+    "  local w = moth.ones(3, { requires_grad = true })\n"
+    "  w:register_hook(function(g) return w and g end)\n"
+    "  local y = moth.autograd.graph.saved_tensors_hooks(function(t) return t end, function(t) "
+    "return t end, function()\n"
+    "    return Scale(w:exp(), 2)\n"
+    "  end)\n"
+    "  y:register_hook(function(g) return y and g end)\n"
+    "  y.grad_fn.metadata.of = y\n"
+    "  put(0, pass_on(y))\n"
+    "  collectgarbage()\n"
+    "  return 'given'\n"
+    "end\n"
+    "function receive()\n"
+    "  local y = taken(take(1))\n"
+    "  local ok, err = pcall(function() y:sum():backward() end)\n"
+    "  local z = (y.data * 2):sum():item()\n"
+    "  y = nil\n"
+    "  collectgarbage() collectgarbage()\n"
+    "  return tostring(ok) .. ' ' .. tostring(err):match('another Lua state') .. (' "
+    "%.3f'):format(z)\n"
+    "end\n";
+
+/* Pointers on their way from state i to state 1 - i. */
+static struct Lane {
+  pthread_mutex_t lock;
+  pthread_cond_t some;
+  double list[64];
+  int n;
+} lanes[2] = {{PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {0}, 0},
+              {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {0}, 0}};
+
+static int put(lua_State *L) { /* (from, pointer) */
+  struct Lane *lane = &lanes[1 - lua_tointeger(L, 1)];
+  pthread_mutex_lock(&lane->lock);
+  lane->list[lane->n++] = lua_tonumber(L, 2);
+  pthread_cond_signal(&lane->some);
+  pthread_mutex_unlock(&lane->lock);
+  return 0;
+}
+
+static int take(lua_State *L) { /* (to) -> pointer */
+  struct Lane *lane = &lanes[lua_tointeger(L, 1)];
+  pthread_mutex_lock(&lane->lock);
+  while (lane->n == 0)
+    pthread_cond_wait(&lane->some, &lane->lock);
+  double first = lane->list[0];
+  memmove(lane->list, lane->list + 1, sizeof *lane->list * (size_t)--lane->n);
+  pthread_mutex_unlock(&lane->lock);
+  lua_pushnumber(L, first);
+  return 1;
+}
 
 static void fail(const char *what, const char *detail) {
   fprintf(stderr, "%s: %s\n", what, detail);
@@ -82,8 +220,11 @@ static lua_State *open_state(volatile sig_atomic_t *flag) {
     lua_pushlightuserdata(L, (void *)flag);
     lua_setfield(L, LUA_REGISTRYINDEX, "moth.interrupt");
   }
-  if (luaL_loadstring(L, program) || lua_pcall(L, 0, 0, 0))
+  char *text = malloc(sizeof program + sizeof busy);
+  strcat(strcpy(text, program), busy);
+  if (luaL_loadstring(L, text) || lua_pcall(L, 0, 0, 0))
     fail("opening", lua_tostring(L, -1));
+  free(text);
   return L;
 }
 
@@ -115,6 +256,32 @@ static void *train(void *arg) {
   return NULL;
 }
 
+static char exchanged[2][TEXT];
+
+static void connect_lanes(lua_State *L) {
+  lua_register(L, "put", put);
+  lua_register(L, "take", take);
+}
+
+static void *train_on_others(void *arg) {
+  int seed = (int)(intptr_t)arg;
+  for (int i = 0; i < 3; i++) {
+    lua_State *L = open_state(NULL);
+    connect_lanes(L);
+    expect(L, "exchange", seed, exchanged[seed]);
+    lua_close(L);
+  }
+  return NULL;
+}
+
+static void *give(void *arg) {
+  lua_State *L = open_state(NULL);
+  connect_lanes(L);
+  expect(L, "give", 0, "given");
+  lua_close(L);
+  return arg;
+}
+
 int main(void) {
   char text[TEXT];
   for (int i = 0; i < STATES; i++) {
@@ -129,6 +296,31 @@ int main(void) {
     pthread_create(&threads[i], NULL, train, (void *)(intptr_t)i);
   for (int i = 0; i < STATES; i++)
     pthread_join(threads[i], NULL);
+
+  for (int i = 0; i < 2; i++) {
+    lua_State *L = open_state(NULL);
+    if (call(L, "exchange", i, exchanged[i]))
+      fail("exchange", exchanged[i]);
+    lua_close(L);
+  }
+  for (int i = 0; i < 2; i++)
+    pthread_create(&threads[i], NULL, train_on_others, (void *)(intptr_t)i);
+  for (int i = 0; i < 2; i++)
+    pthread_join(threads[i], NULL);
+
+  /* What one leaves behind: its state is closed, in this thread or another, before the other drops it. */
+  lua_State *other = open_state(NULL);
+  connect_lanes(other);
+  for (int i = 0; i < 4; i++) {
+    if (i % 2) {
+      pthread_create(&threads[0], NULL, give, NULL);
+      pthread_join(threads[0], NULL);
+    } else {
+      give(NULL);
+    }
+    expect(other, "receive", 0, "false another Lua state 32.619");
+  }
+  lua_close(other);
 
   /* In one thread, in turn. */
   volatile sig_atomic_t flag_a = 0, flag_b = 0;
