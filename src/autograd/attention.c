@@ -1,5 +1,5 @@
-/* Gradients of attention. The fused op gives those of query, key and value on tiles; where they are to be
- * differentiated again, they are made of differentiable ops, with the matrix of weights as a whole:
+/* Gradients of attention. The fused op computes those of query, key and value in tiles; where they must be
+ * differentiable (create_graph), they are made of differentiable ops, with the whole matrix of weights:
  *   P = softmax(q k' scale + mask), dV = P' g, dP = g V', dS = P (dP - sum(dP P) + grad_logsumexp),
  *   dq = dS k scale, dk = dS' q scale */
 #include <math.h>
@@ -9,13 +9,13 @@
 
 #define INT(x) moth_v_int(x)
 
-/* The temporaries of one formula: dropped together. */
+/* The temporaries of one formula, released together. */
 typedef struct Pool {
   MothValue v[48];
   int n;
 } Pool;
 #define LAST (pool->v[pool->n - 1])
-/* An op whose result becomes the last of the pool; its arguments are read before that. */
+/* Calls an op and appends its result to the pool; its arguments are evaluated before. */
 #define STEP(name, ...)                                                                            \
   step(pool, MOTH_OP(name), (int)(sizeof((MothValue[]){__VA_ARGS__}) / sizeof(MothValue)),         \
        (MothValue[]){__VA_ARGS__})
@@ -26,7 +26,7 @@ static MothStatus step(Pool *pool, const MothOp *op, int n, const MothValue *arg
   return MOTH_OK;
 }
 
-/* The heads of key or value, each for all of its group of query's: (B, K, S, E) to (B, H, S, E). */
+/* Repeats each head of key or value for its group of query heads: (B, K, S, E) to (B, H, S, E). */
 static MothStatus for_heads(Pool *pool, MothValue x, int64_t heads, MothValue *out) {
   const MothTensor *t = x.u.t;
   int64_t group = t->shape[1] ? heads / t->shape[1] : 1;
@@ -42,7 +42,7 @@ static MothStatus for_heads(Pool *pool, MothValue x, int64_t heads, MothValue *o
   return MOTH_OK;
 }
 
-/* What for_heads took apart, added up again. */
+/* The adjoint of for_heads: sums over the heads of a group. */
 static MothStatus of_groups(Pool *pool, MothValue x, int64_t theirs, MothValue *out) {
   const MothTensor *t = x.u.t;
   int64_t group = theirs ? t->shape[1] / theirs : 1, dim = 2;
@@ -56,7 +56,7 @@ static MothStatus of_groups(Pool *pool, MothValue x, int64_t theirs, MothValue *
   return MOTH_OK;
 }
 
-/* Where nothing is seen (bool, or none), and what is added to the scores where something is (or none). */
+/* *hidden: the excluded scores (bool, or none); *added: the addends of the scores (or none). */
 static MothStatus read_mask(Pool *pool, MothValue mask, bool causal, const MothTensor *scores,
                             MothValue *hidden, MothValue *added) {
   *hidden = *added = moth_v_none();
@@ -79,7 +79,7 @@ static MothStatus read_mask(Pool *pool, MothValue mask, bool causal, const MothT
   return MOTH_OK;
 }
 
-/* Weights; rows that see nothing are 0. */
+/* The weights; rows with all keys excluded are 0. */
 static MothStatus weights(Pool *pool, MothValue q, MothValue k, MothValue mask, bool causal,
                           double scale, MothValue *out) {
   MothValue hidden, added;
@@ -92,7 +92,8 @@ static MothStatus weights(Pool *pool, MothValue q, MothValue k, MothValue mask, 
     MOTH_TRY(STEP(add, s, added));
     s = LAST;
   }
-  if (hidden.tag == MOTH_V_TENSOR) { /* not infinity: it makes NaN where a row sees nothing */
+  if (hidden.tag ==
+      MOTH_V_TENSOR) { /* not -infinity: that gives NaN in rows with all keys excluded */
     MOTH_TRY(STEP(masked_fill, s, hidden, moth_v_float(-1e30)));
     s = LAST;
   }
@@ -170,7 +171,7 @@ MothStatus moth_gradset_attention(const MothValue *a, uint32_t need, MothValue *
                      "derivative of attention_backward by 'grad_output' is not implemented with "
                      "dropout_p > 0; give dropout_p = 0, or drop weights of your own product");
   Pool pool = {.n = 0};
-  MothStatus s = by_ops(&pool, a, need, out); /* what is in out, the caller drops */
+  MothStatus s = by_ops(&pool, a, need, out); /* the caller releases out, also after an error */
   moth_drop_values(pool.v, pool.n);
   return s;
 }

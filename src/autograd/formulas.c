@@ -1,4 +1,4 @@
-/* Derivatives that are more than one expression. All are made of dispatched ops. */
+/* Derivatives that are algorithms, not expressions. All are made of dispatched ops. */
 #include "autograd/formulas.h"
 
 #include <math.h>
@@ -125,7 +125,7 @@ MothStatus moth_grad_as_strided_grad(const MothValue *a, MothValue *out) {
   return OP(as_strided_backward, out, a[0], a[1], a[2], a[3], a[4], a[5], at);
 }
 
-/* The derivative of adding is reading: a dense copy into the base's geometry, viewed again. */
+/* The derivative of scattered adds is a read: a dense copy in the base's geometry, viewed again. */
 MothStatus moth_grad_as_strided_backward_grad(const MothValue *a, MothValue *out) {
   TEMPS(4);
   const MothValue base_size = a[1], base_stride = a[2], size = a[4], stride = a[5];
@@ -145,7 +145,7 @@ MothStatus moth_grad_as_strided_backward_grad(const MothValue *a, MothValue *out
 
 /* --- reductions ------------------------------------------------------------------------------- */
 
-/* x with the dimensions that a reduction of `shape` over `dim` took away put back as 1. */
+/* x with the dimensions that a reduction of `shape` over `dim` removed restored as 1. */
 static MothStatus keep_dims(MothValue x, MothValue shape, MothValue dim, bool keepdim,
                             MothValue *out) {
   int64_t kept[MOTH_MAX_DIMS];
@@ -163,8 +163,8 @@ static MothValue shape_of(MothValue v) {
   return moth_v_ints(v.u.t->shape, v.u.t->ndim);
 }
 
-/* The products of all but one element over dim, for each: of those before it times those
- * behind it. Made of products alone, it has derivatives where elements are 0, too. */
+/* For each element over dim the product of the others: of the elements before it times that of the elements after
+ * it. Uses only products, so that it is differentiable also where elements are 0. */
 static MothStatus products_of_others(MothValue self, MothValue dim, MothValue *out) {
   TEMPS(8);
   const MothTensor *x = self.u.t;
@@ -210,8 +210,7 @@ done:
   return status;
 }
 
-/* grad times the product of the others: by division, and by counting zeros; where it is to be differentiated
- * again, without either. */
+/* grad times the product of the others: by division and by counting zeros; with create_graph without either. */
 MothStatus moth_grad_prod_backward(const MothValue *a, MothValue *out) {
   TEMPS(10);
   MothValue shape = shape_of(a[1]);
@@ -225,7 +224,7 @@ MothStatus moth_grad_prod_backward(const MothValue *a, MothValue *out) {
   MOTH_GO(keep_dims(a[2], shape, a[3], a[4].u.b, &t[1]));
   MOTH_GO(OP(eq, &t[2], a[1], INT(0)));
   MOTH_GO(OP(masked_fill, &t[3], a[1], t[2], INT(1)));
-  /* P: the product of the others that are not zero; Z: how many zeros the others have */
+  /* P: the product of the other nonzero elements; Z: the number of zeros among the others */
   MOTH_GO(OP(prod, &t[4], t[3], a[3], BOOL(true)));
   MOTH_GO(OP(div, &t[5], t[4], t[3]));
   MOTH_GO(OP(sum, &t[6], t[2], a[3], BOOL(true)));
@@ -261,7 +260,7 @@ MothStatus moth_gradlist_cat_backward(MothNode *node, MothTensor *grad, MothValu
   int64_t at = 0, d = dim.u.i;
   for (int i = 0; i < node->ninputs - 1; i++) { /* the last input is `dim` */
     const MothInput *in = &node->inputs[i];
-    if (in->ndim != grad->ndim) { /* an empty 1-D tensor joins anything */
+    if (in->ndim != grad->ndim) { /* cat accepts an empty 1-D tensor beside any shape */
       MothValue part = moth_v_none();
       if (in->node)
         MOTH_TRY(zeros(moth_v_tensor(grad), moth_v_ints(in->shape, in->ndim), &part));

@@ -1,5 +1,5 @@
-/* What derivative formulas are made of besides ops and named expressions (src/ops/define.lua): functions where
- * there is an algorithm, or a write to a part. `a` are the values in the order of the formula; *out is owned. */
+/* Functions for derivative formulas, beside ops and named expressions (src/ops/define.lua): algorithms, and writes to
+ * a part. `a` are the values in the order of the formula; the caller owns *out. */
 #ifndef MOTH_AUTOGRAD_FORMULAS_H
 #define MOTH_AUTOGRAD_FORMULAS_H
 #include "autograd/node.h"
@@ -41,7 +41,7 @@ MothStatus moth_gradset_batch_norm(const MothValue *a, uint32_t need, MothValue 
 /* Gradients of query, key and value (bits 0, 1, 2 of need); src/autograd/attention.c.
  * (grad, grad_logsumexp, query, key, value, attn_mask, output, logsumexp, state, dropout_p, is_causal, scale) */
 MothStatus moth_gradset_attention(const MothValue *a, uint32_t need, MothValue *out);
-/* The pieces of grad along dim, one for each input that needs it. */
+/* The parts of grad along dim, one for each input that needs it. */
 MothStatus moth_gradlist_cat_backward(MothNode *node, MothTensor *grad, MothValue dim,
                                       MothTensor **out);
 #endif

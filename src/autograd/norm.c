@@ -1,8 +1,8 @@
-/* Gradients of normalisations. One fused op gives those of all inputs; where they are to be
- * differentiated again, the same formula is made of differentiable ops:
+/* Gradients of normalisations (layer_norm, group_norm, …; the op `norm` is the p-norm). One fused op computes
+ * those of all inputs; where they must be differentiable (create_graph), the same formula is made of ops:
  *   xhat = (x - mean(x)) rstd, gw = g w
  *   dx = rstd (gw - mean(gw) - xhat mean(gw xhat)), dweight = sum(g xhat), dbias = sum(g)
- * with means over what shares a statistic. */
+ * with means over the elements that share a statistic. */
 #include "autograd/formulas.h"
 
 #define OP(name, v, ...)                                                                           \
@@ -10,19 +10,19 @@
             (MothValue[]){__VA_ARGS__}, v)
 #define NONE moth_v_none()
 
-/* How x is seen: `stat` (3 dimensions) with the dimensions `over` sharing a statistic; `affine` with
- * the parameters along the dimensions not in `sum`, of shape `param`. */
+/* Two views of x: `stat` (3 dimensions), where the dimensions `over` share a statistic; and `affine`, where the
+ * parameters, of shape `param`, lie along the dimensions not in `sum`. */
 typedef struct Layout {
   int64_t stat[3], over[3], affine[3], sum[3], param[3];
   uint32_t nover, nsum;
-  bool rms, own; /* own: statistics are functions of x */
+  bool rms, own; /* own: the statistics are functions of x */
 } Layout;
 
 static MothValue ints(const int64_t *v, uint32_t n) {
   return moth_v_ints(v, n);
 }
 
-/* out[i]: gradient i if need has it. mean, rstd: used where they are no functions of x. */
+/* out[i]: gradient i, if bit i of need is set. mean, rstd: used only if they are not functions of x. */
 static MothStatus by_ops(const Layout *l, MothValue g, MothValue x, MothValue w, double eps,
                          MothValue mean, MothValue rstd, uint32_t need, MothValue *out) {
   enum { N = 24 };
@@ -115,7 +115,7 @@ done:
 #undef NEXT
 }
 
-/* Parameters of several dimensions: by_ops gives them flat. */
+/* For parameters of several dimensions: by_ops returns their gradients flat. */
 static MothStatus unflatten(MothValue *v, const MothTensor *x, int64_t dims) {
   MothValue flat = *v;
   if (v->tag != MOTH_V_TENSOR || dims == 1)
@@ -126,7 +126,7 @@ static MothStatus unflatten(MothValue *v, const MothTensor *x, int64_t dims) {
   return s;
 }
 
-/* The fused op with its results in out; those that nobody needs are dropped. */
+/* Calls the fused op; out gets the results in `need`, the others are released. */
 static MothStatus fused(const MothOp *op, int nargs, MothValue *args, uint32_t need,
                         MothValue *out) {
   MothValue results[MOTH_MAX_RESULTS] = {{{0}, 0, 0}};

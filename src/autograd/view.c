@@ -1,9 +1,9 @@
 /* Views and in-place ops.
  *
  * A view knows its base. When a view is written to in place by a recorded op, the base gets a new
- * history: a CopySlices node that passes on the base's gradient with the written part replaced by what
- * the op's backward makes of it. The view itself, and every other view of that base, then has a stale
- * node; it is made anew, as an as_strided of the base, when it is next asked for (the versions tell). */
+ * history: a CopySlices node that passes on the base's gradient with the written part replaced by the
+ * result of the op's backward. The view itself, and every other view of that base, then has a stale
+ * node; it is replaced, by an as_strided of the base, when it is next needed (versions show staleness). */
 #include <sched.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 #include "ops/view.h"
 
 typedef struct Slice {
-  MothNode *fn; /* of the op that wrote */
+  MothNode *fn; /* the node of the op that wrote */
   int ndim, base_ndim;
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS], offset;
   int64_t base_stride[MOTH_MAX_DIMS],
@@ -32,8 +32,8 @@ static MothStatus slice_of(const Slice *s, MothTensor *t, MothTensor **out) {
                          moth_v_int(t->offset + s->offset), out);
 }
 
-/* A copy of the base's gradient with the base's own strides, so that the slice lies in it as in the base. The caller
- * releases *out after an error, too, where it is not NULL. */
+/* A copy of the base's gradient with the base's strides, so that the slice has the same geometry in it. The caller
+ * releases *out, if not NULL, also after an error. */
 static MothStatus copy_of_gradient(const Slice *s, MothTensor *grad, MothTensor **out) {
   MothTensor *flat;
   if (s->extent == 0)
@@ -120,7 +120,7 @@ MothStatus moth_rebase_history(MothTensor *view, MothNode *fn) {
       moth_node_retain(n->inputs[i].node);
   }
   MOTH_GO(moth_set_history(base, n, 0));
-  MothNode *again; /* and the view's own, from its base */
+  MothNode *again; /* the view's new node, from its base */
   uint16_t nr;
   MothAutogradMeta *m = moth_meta(view);
   if (!m) {
@@ -136,7 +136,7 @@ done:
   return status;
 }
 
-/* as_strided of the base, as a node: what the view's history is after someone wrote to the base. */
+/* Replaces the history of a view, after a write to the base, by an as_strided of the base. */
 static MothStatus view_again(MothTensor *view) {
   MothTensor *base = view->base, *fresh;
   uint32_t exclude = moth_thread.exclude;
@@ -153,9 +153,9 @@ static MothStatus view_again(MothTensor *view) {
   return s;
 }
 
-/* A leaf finds its accumulator by a pointer that does not own it, while another thread may be giving up
- * the last reference: looking and clearing exclude each other, and a node whose count has reached zero
- * is not taken up again but replaced. */
+/* A leaf finds its accumulator by a pointer without a reference, while another thread may be releasing the
+ * last one: the lock makes looking and clearing exclusive, and a node whose count has reached zero is not
+ * used again but replaced. */
 static void lock(MothAutogradMeta *m) {
   while (atomic_flag_test_and_set_explicit(&m->lock, memory_order_acquire))
     sched_yield();
@@ -202,7 +202,7 @@ static MothStatus accumulator_of(MothTensor *t, MothNode **out) {
   return s;
 }
 
-/* Its base has been written to by a recorded op since the view's node was made (or not made). */
+/* Whether a recorded op has written to the base since the view's node was made (or decided not to be needed). */
 bool moth_view_is_stale(const MothTensor *t) {
   return t->base && t->base->grad && t->base->grad->node &&
          (!t->grad || t->grad->view_version != *moth_version_of((MothTensor *)t));

@@ -1,5 +1,5 @@
-/* scaled_dot_product_attention: any number of leading dimensions made (batch, heads), then the op that
- * does it on tiles; in matrix products where the mask itself needs a gradient. */
+/* scaled_dot_product_attention: reshapes any leading dimensions to (batch, heads) and calls the tiled op; by
+ * matrix products where the mask itself needs a gradient. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "ops/pointwise.h"
 #include "ops/view.h"
 
-/* Replaces *t by what made `next` of it. */
+/* Replaces *t by *next, the result of an op with status s. */
 static MothStatus replace(MothStatus s, MothTensor **t, MothTensor **next) {
   if (s == MOTH_OK) {
     moth_tensor_release(*t);
@@ -20,7 +20,7 @@ static MothStatus replace(MothStatus s, MothTensor **t, MothTensor **next) {
   return s;
 }
 
-/* *t, expanded to the leading dimensions and with these made two. */
+/* Expands *t to the leading dimensions and reshapes these to two. */
 static MothStatus fold(MothTensor **t, int ndim, const int64_t *lead) {
   int64_t shape[MOTH_MAX_DIMS], four[4] = {1, 1, 0, 0};
   MothTensor *next;
@@ -37,7 +37,7 @@ static MothStatus fold(MothTensor **t, int ndim, const int64_t *lead) {
   return replace(moth_reshape(*t, four, 4, &next), t, &next);
 }
 
-/* (batch, heads, L, S) scores with all that is added to them. */
+/* Attention by matrix products, with (batch, heads, L, S) scores. */
 static MothStatus by_products(MothTensor **t, MothTensor *mask, double p, double scale,
                               MothGenerator *generator, MothTensor **out) {
   MothTensor *key = NULL, *w = NULL, *next;

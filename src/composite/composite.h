@@ -16,7 +16,7 @@ static inline MothStatus moth_give_same(MothCall *c, MothTensor *t) {
   return moth_give(c, t);
 }
 
-/* A chain of temporaries: each step's input is released when its output is there. */
+/* For chains of temporaries: releases an op's input `used` after the op, whose status is s. */
 static inline MothStatus then(MothStatus s, MothTensor *used) {
   moth_tensor_release(used);
   return s;
@@ -31,7 +31,7 @@ static inline MothStatus as_dtype(MothTensor *t, MothDType dtype, MothTensor **o
   return MOTH_OK;
 }
 
-/* In which several steps on t round once: float32 for halves, else t's own. */
+/* The dtype for several ops on t with one rounding: float32 for halves, else t's own. */
 static inline MothDType working_dtype(const MothTensor *t) {
   bool half = moth_dtype_is_float((MothDType)t->dtype) && moth_itemsize(t) < 4;
   return half ? MOTH_FLOAT32 : (MothDType)t->dtype;

@@ -9,7 +9,7 @@
 #include "ops/sort.h"
 #include "ops/view.h"
 
-/* t + bias (K), which lies along dimension -3. t is released. */
+/* t + bias (K) along dimension -3. Releases t. */
 static MothStatus add_bias(MothTensor *t, MothTensor *bias, MothTensor **out) {
   int64_t k = t->shape[t->ndim - 3], shape[3] = {k, 1, 1};
   MothTensor *b;
@@ -73,14 +73,14 @@ MothStatus moth_composite_conv_transpose2d(MothCall *c) {
     return moth_fail(MOTH_ERR_TYPE, "expected the same dtype, got input %s and bias %s",
                      moth_dtype_name((MothDType)input->dtype),
                      moth_dtype_name((MothDType)bias->dtype));
-  /* With a bias, halves are summed in float32 and rounded once. On CUDA that would give up the products of halves. */
+  /* With a bias, halves are summed in float32 and rounded once. Not on CUDA, whose products of halves are faster. */
   bool once = bias && input->dtype == weight->dtype && input->device.type == MOTH_CPU;
   MothDType dtype = (MothDType)input->dtype, work = once ? working_dtype(input) : dtype;
   MothTensor *x = NULL, *w = NULL;
   MothStatus status = MOTH_OK;
   MOTH_GO(as_dtype(input, work, &x));
   MOTH_GO(as_dtype(weight, once ? work : (MothDType)weight->dtype, &w));
-  if (beyond) { /* of no convolution that has this input as its result: cut out of the one without padding */
+  if (beyond) { /* no convolution has this input as its result: crop the transposed one without padding */
     MothTensor *full;
     memcpy(whole, size, sizeof(int64_t) * (size_t)(n - 2));
     MOTH_GO(

@@ -9,7 +9,7 @@
 #include "ops/sort.h"
 #include "ops/view.h"
 
-/* The k smallest in order; the last of them. */
+/* The last of the k smallest, sorted. */
 MothStatus moth_composite_kthvalue(MothCall *c) {
   MOTH_UNPACK_KTHVALUE(c)
   MothTensor *values, *pos, *v, *p = NULL;

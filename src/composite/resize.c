@@ -59,7 +59,7 @@ MothStatus moth_composite_upsample_nearest(MothCall *c) {
   return moth_give(c, x);
 }
 
-/* Between the elements on both sides of the place that an element of the result comes from. */
+/* Linear interpolation between the two elements next to the source coordinate of each result. */
 static MothStatus linear_along(MothTensor *x, int d, int64_t to, bool corners, MothTensor **out) {
   enum { N = 12 };
   MothTensor *t[N] = {NULL};
@@ -143,8 +143,7 @@ MothStatus moth_composite_repeat_interleave(MothCall *c) {
 
 /* --- running products ------------------------------------------------------------------------- */
 
-/* In log2(n) steps, each of which multiplies by what stands `step` before: the derivative of that holds
- * for zeros, too. */
+/* log2(n) passes, each of which multiplies by the element `step` before: differentiable also where elements are 0. */
 MothStatus moth_composite_cumprod(MothCall *c) {
   MOTH_UNPACK_CUMPROD(c)
   MothDType dtype = (MothDType)self->dtype;

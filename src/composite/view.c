@@ -95,7 +95,7 @@ MothStatus moth_composite_stack(MothCall *c) {
                        moth_shape_format(b->ndim, b->shape, y, sizeof y), i);
     }
   }
-  /* Many tensors in pieces of FEW, each stacked and then joined. */
+  /* Many tensors: stacks each half and joins the two. */
   if (tensors.n > FEW) {
     MothTensor *left = NULL, *right = NULL, *both[2];
     uint32_t half = tensors.n / 2;

@@ -1,10 +1,10 @@
-/* Arguments made canonical: once in each call, before any step sees it, by their declared types.
+/* Makes the arguments of a call canonical, once, before any step of the dispatcher, by their declared types.
  *
- * Dim: from 0, counted in the first tensor (of a list of tensors in the first that is no empty vector, since those
- * join anything), or in the result. Dim[]: the same, none twice; of reductions none and an empty list name all.
- * Index: from 0 in the dimension that the Dim before it names; one out of range stays for the shape rule, whose message
- * says more. int[n]: n numbers. enum: the number of the word. Ranges of numbers and the dtypes of masks and indices are
- * checked. A canonical argument stays as it is, so that an interceptor may call the op with what it got. */
+ * Dim: from 0, a dimension of the first tensor (in a list of tensors of the first that is not an empty vector, since
+ * cat accepts these beside any shape), or of the result. Dim[]: the same, without repetition; for reductions none and
+ * an empty list mean all. Index: from 0 in the dimension of the preceding Dim; one out of range is left to the shape
+ * rule, whose message is better. int[n]: n numbers. enum: the number of the word. Ranges of numbers and the dtypes of
+ * masks and indices are checked. Canonical arguments stay unchanged, so that an interceptor may pass them on. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 static const int64_t all_dims[MOTH_MAX_DIMS] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* The tensor that dimensions are counted in; NULL: there is none. */
+/* The tensor whose dimensions Dim means, or NULL. */
 static const MothTensor *subject(const MothCall *c) {
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
