@@ -25,21 +25,16 @@ endif
 
 # ---- what is built ------------------------------------------------------------------------------
 
-DTYPES  := float32 float64 float16 bfloat16 int8 uint8 int16 int32 int64 bool
-# For storage and exchange: copies, for one instruction set.
-STORED  := uint16 uint32 uint64
-ISAS    := generic avx2 avx512
-FLOORS  := src/core src/device src/dispatch src/autograd src/comm src/composite src/graph src/io kernels/cpu
+FLOORS  := src/core src/device src/dispatch src/autograd src/comm src/composite src/graph src/io kernels/common kernels/cpu
 GEN     := $(B)/gen
 # Runs a Lua file with this build.
 HERE     = LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT)
 CORE_C  := $(sort $(wildcard $(FLOORS:%=%/*.c)))
 LUA_C   := $(filter-out src/lua/moth_main.c,$(sort $(wildcard src/lua/*.c)))
 MAIN_C  := $(sort $(wildcard src/lua/launcher/*.c))
-KERN_C  := $(foreach d,$(DTYPES) attention_float32 attention_float64,$(ISAS:%=$(GEN)/kernels/$(d)_%.c)) \
-  $(STORED:%=$(GEN)/kernels/%_generic.c)
-# Other .c files of the generator are known once it has run: see $(GEN)/sources.mk below.
-GEN_C    = $(filter-out $(KERN_C),$(GEN_SOURCES))
+# The generator's files are known once it has run: see $(GEN)/sources.mk below.
+KERN_C   = $(KERNEL_SOURCES)
+GEN_C    = $(GEN_SOURCES)
 object   = $(patsubst %.c,$(B)/obj/%.o,$(patsubst $(B)/%,%,$(1)))
 CORE_O   = $(call object,$(CORE_C) $(GEN_C) $(KERN_C))
 LUA_O    = $(call object,$(LUA_C))
@@ -90,11 +85,10 @@ include $(GEN)/sources.mk
 $(shell mkdir -p $(B) && { echo '$(FLAGS_KEY)' | cmp -s - $(B)/.flags || echo '$(FLAGS_KEY)' > $(B)/.flags; })
 endif
 
-$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h kernels/cpu/typed/lanes.h src/moth*.h)
+$(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c src/autograd/*.h kernels/cpu/*.c kernels/cuda/*.cu kernels/math*.h kernels/cpu/lanes.h kernels/cpu/typed/*.h src/codegen/*.lua src/moth*.h)
 	$(call say,GEN,$(GEN))
-	@mkdir -p $(GEN)/kernels $(GEN)/cuda
+	@mkdir -p $(GEN)
 	$(Q)$(LUAJIT) src/ops/gen.lua $(GEN)
-	@echo "GEN_SOURCES := $$(ls $(GEN)/*.c 2>/dev/null | tr '\n' ' ')" > $@
 
 $(GEN)/%.c: $(GEN)/sources.mk ;
 

@@ -83,7 +83,7 @@ static MothStatus arg_run(const MothTensor *t, int dim, bool min, int64_t base, 
             .out = value ? value->data : NULL,
             .pos = (int64_t *)index->data};
   if (dim >= 0)
-    s.split = moth_cpu_split(in, dim);
+    s.split = moth_split(in, dim);
   MothStatus status = MOTH_OK;
   if (s.split.outer == 1 && s.split.inner == 1 && s.split.n >= 2 * CHUNK)
     status = scan_long(&s, s.split.n);
@@ -126,7 +126,7 @@ MothStatus moth_cpu_cumsum(MothCall *c) {
     return MOTH_OK;
   MOTH_TRY(moth_cpu_contiguous(self, &in));
   Scan s = {.k = moth_cpu_kernels(in->dtype),
-            .split = moth_cpu_split(in, (int)dim),
+            .split = moth_split(in, (int)dim),
             .itemsize = moth_itemsize(in),
             .out_itemsize = moth_itemsize(out),
             .sum = true,

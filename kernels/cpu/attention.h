@@ -2,7 +2,7 @@
  * float64 and each instruction set (build/gen/kernels/attention_*.c); chosen at run time. */
 #ifndef MOTH_CPU_ATTENTION_H
 #define MOTH_CPU_ATTENTION_H
-#include "kernels/cpu/table.h"
+#include "kernels/cpu/loop.h"
 
 /* A tile: `rows` queries x `cols` keys. Rows of score, grad and keep are `score_row` elements apart, padded
  * to whole vectors; rows of the other matrices are *_row elements apart. */

@@ -1,5 +1,5 @@
 /* cat: each input is copied, converted where it must be, into its slice of the result. */
-#include "kernels/cpu/iter.h"
+#include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
 #include "unpack.h"
 

@@ -5,7 +5,7 @@
 #include "core/parallel.h"
 #include "device/device.h"
 #include "dispatch/dispatch.h"
-#include "kernels/cpu/iter.h"
+#include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
 #include "unpack.h"
 
@@ -71,7 +71,7 @@ static void fill_range(void *ctx, int64_t begin, int64_t end) {
 
 static MothStatus fill(MothTensor *t, MothValue v) {
   if (t->contiguous) {
-    Fill f = {t->data, moth_itemsize(t), moth_cpu_param(v, (MothDType)t->dtype), t->dtype};
+    Fill f = {t->data, moth_itemsize(t), moth_param_of(v, (MothDType)t->dtype), t->dtype};
     moth_parallel_for(t->numel, MOTH_GRAIN, fill_range, &f);
     return MOTH_OK;
   }

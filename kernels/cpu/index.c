@@ -58,7 +58,7 @@ MothStatus moth_cpu_index_select(MothCall *c) {
       moth_cpu_index(index, index_base, self->ndim ? self->shape[d] : 1, d, "index", &positions));
   MothStatus status = moth_cpu_contiguous(self, &in);
   if (status == MOTH_OK && out->numel) {
-    MothSplit p = moth_cpu_split(in, d);
+    MothSplit p = moth_split(in, d);
     Slices s = {.itemsize = moth_itemsize(in),
                 .n = p.n,
                 .count = index->numel,
@@ -99,7 +99,7 @@ static void copy_range(void *ctx, int64_t begin, int64_t end) {
 
 static void put_slices(MothTensor *out, const MothTensor *in, int dim, const int64_t *index,
                        int64_t count, MothRange range) {
-  MothSplit p = moth_cpu_split(out, dim);
+  MothSplit p = moth_split(out, dim);
   Slices s = {.k = moth_cpu_kernels(out->dtype),
               .itemsize = moth_itemsize(out),
               .n = p.n,

@@ -4,7 +4,8 @@
 
 #include "core/environment.h"
 #include "core/error.h"
-#include "kernels/cpu/table.h"
+#include "kernels/cpu/loop.h"
+#include "moth.h"
 
 int moth_isa;
 static const char *const names[MOTH_NISAS + 1] = {"generic", "avx2", "avx512", NULL};

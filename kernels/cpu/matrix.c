@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "core/parallel.h"
-#include "kernels/cpu/iter.h"
+#include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
 #include "unpack.h"
 

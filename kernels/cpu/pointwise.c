@@ -1,44 +1,14 @@
 /* The kernel of all pointwise ops: operands to the compute dtype, then one loop of the table. */
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
-#include "kernels/cpu/iter.h"
+#include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
-
-/* None for a limit: beyond every number of the dtype. */
-static MothParam limit(int which, MothDType dtype) {
-  MothParam p;
-  if (moth_dtype_is_float(dtype))
-    p.d = which == 1 ? -__builtin_inf() : __builtin_inf();
-  else
-    p.i = which == 1 ? moth_dtype_limits(dtype).low : (int64_t)moth_dtype_limits(dtype).high;
-  return p;
-}
-
-/* Limits given for a narrow integer dtype saturate instead of wrapping. */
-static MothParam clip_param(MothParam p, MothDType dtype) {
-  if (!moth_dtype_is_float(dtype)) {
-    MothParam lo = limit(1, dtype), hi = limit(2, dtype);
-    if (p.i < lo.i)
-      p.i = lo.i;
-    if (p.i > hi.i)
-      p.i = hi.i;
-  }
-  return p;
-}
-
-MothParam moth_pointwise_param(const MothOp *op, int i, MothValue v, MothDType dtype) {
-  int which = op->limits ? op->limits[i] : 0;
-  if (v.tag == MOTH_V_NONE)
-    return limit(which, dtype);
-  MothParam p = moth_cpu_param(v, dtype);
-  return which ? clip_param(p, dtype) : p;
-}
 
 MothStatus moth_cpu_pointwise(MothCall *c) {
   const MothOp *op = c->op;
   MothDType dtype = (MothDType)c->dtype;
   MothTensor *out = c->results[0].u.t;
-  MothLoop loop = moth_cpu_kernels((int)dtype)->pointwise[op->pointwise];
+  MothLoop loop = moth_cpu_loop(op->loops, (int)dtype);
   MothParam params[MOTH_MAX_ARGS];
   double scalars[MOTH_ITER_OPERANDS];
   MothTensor *cast[MOTH_ITER_OPERANDS];

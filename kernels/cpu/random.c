@@ -6,7 +6,7 @@
 #include "core/dtype.h"
 #include "core/parallel.h"
 #include "dispatch/dispatch.h"
-#include "kernels/cpu/iter.h"
+#include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
 #include "unpack.h"
 

@@ -3,7 +3,20 @@
  * always for any and all. */
 #ifndef MOTH_CPU_REDUCE_H
 #define MOTH_CPU_REDUCE_H
-#include "kernels/cpu/table.h"
+#include <stdbool.h>
+
+#include "kernels/common/param.h"
+
+/* How a reduction reads: `rows` runs of `n` elements, element step and row step in bytes. */
+typedef enum MothReduceOp {
+  MOTH_REDUCE_SUM,
+  MOTH_REDUCE_PROD,
+  MOTH_REDUCE_MAX,
+  MOTH_REDUCE_MIN,
+  MOTH_REDUCE_ANY,
+  MOTH_REDUCE_ALL,
+  MOTH_NREDUCE
+} MothReduceOp;
 
 enum {
   MOTH_REDUCE_SQDEV = MOTH_NREDUCE, /* sum of (x - shift)^2, floats only */

@@ -39,7 +39,7 @@ static void softmax_run(Softmax *s, const MothTensor *out, int64_t dim) {
   if (out->numel == 0)
     return;
   s->k = moth_cpu_kernels(out->dtype);
-  s->split = moth_cpu_split(out, (int)dim);
+  s->split = moth_split(out, (int)dim);
   s->blocks = (s->split.inner + BLOCK - 1) / BLOCK;
   s->itemsize = moth_itemsize(out);
   s->out = out->data;

@@ -252,7 +252,7 @@ static MothStatus run(MothCall *c, const MothTensor *self, int64_t dim, int64_t 
             .descending = descending,
             .part = part};
   if (self->ndim)
-    s.split = moth_cpu_split(in, d);
+    s.split = moth_split(in, d);
   s.k = k < 0 ? s.split.n : k;
   int64_t rows = s.split.outer * s.split.inner;
   if (c->results[0].u.t->numel)

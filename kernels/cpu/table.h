@@ -1,46 +1,27 @@
-/* The typed kernels of the CPU: one table per dtype and ISA level, filled by the generated files
- * build/gen/kernels/<dtype>_<isa>.c, which include kernels/cpu/typed/ (all of it, once per dtype). */
+/* The kernels of the CPU that are compiled once for each dtype and instruction set: the loops of pointwise ops (MothOp.loops)
+ * and the typed kernels, one table for each dtype and set, filled by generated files (src/ops/kernels.lua). */
 #ifndef MOTH_CPU_TABLE_H
 #define MOTH_CPU_TABLE_H
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "kernels/cpu/loop.h"
+#include "kernels/cpu/reduce.h"
 #include "moth_dtypes.h"
-
-/* A number for a typed kernel: `d` for float dtypes, `i` for the others. */
-typedef union MothParam {
-  double d;
-  int64_t i;
-} MothParam;
-
-/* p[0] is written, p[1..] are read; strides in bytes. */
-typedef void (*MothLoop)(char **p, const int64_t *stride, int64_t n, const MothParam *params);
-
-/* How a reduction reads: `rows` runs of `n` elements, element step and row step in bytes. */
-typedef enum MothReduceOp {
-  MOTH_REDUCE_SUM,
-  MOTH_REDUCE_PROD,
-  MOTH_REDUCE_MAX,
-  MOTH_REDUCE_MIN,
-  MOTH_REDUCE_ANY,
-  MOTH_REDUCE_ALL,
-  MOTH_NREDUCE
-} MothReduceOp;
-
-enum { MOTH_ISA_GENERIC, MOTH_ISA_AVX2, MOTH_ISA_AVX512, MOTH_NISAS };
-
-#include "kernels/cpu/typed/members.h"
+#include "typed_kernels.h"
 
 typedef struct MothKernels {
-  const MothLoop *pointwise;        /* by MothOp.pointwise; NULL where the op has not this dtype */
-  MothLoop copy_from[MOTH_NDTYPES]; /* p[0] of this dtype, p[1] of that one */
-  MOTH_TYPED_MEMBERS                /* one function pointer for each structured kernel */
+  const MothLoop *copy_from; /* by dtype: p[0] of this dtype, p[1] of that one */
+  MOTH_TYPED_MEMBERS         /* a function pointer for each kernel of kernels/cpu/typed */
 } MothKernels;
 
 extern const MothKernels *const moth_kernels[MOTH_NISAS][MOTH_NDTYPES]; /* generated */
-extern int moth_isa; /* the level in use: kernels/cpu/level.c */
 
 static inline const MothKernels *moth_cpu_kernels(int dtype) {
   return moth_kernels[moth_isa][dtype];
+}
+/* The loop of a pointwise op for a dtype that it has. */
+static inline MothLoop moth_cpu_loop(const MothLoops *loops, int dtype) {
+  if (dtype < MOTH_INT8)
+    return loops->of_float[moth_isa][dtype];
+  return dtype < MOTH_UINT16 ? loops->of_int[moth_isa][dtype - MOTH_INT8]
+                             : loops->of_uint[dtype - MOTH_UINT16];
 }
 #endif

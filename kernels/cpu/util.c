@@ -6,20 +6,7 @@
 
 #include "core/alloc.h"
 #include "core/parallel.h"
-#include "kernels/cpu/iter.h"
-
-MothParam moth_cpu_param(MothValue v, MothDType dtype) {
-  MothParam p;
-  if (moth_dtype_is_float(dtype))
-    p.d = moth_as_double(v);
-  else
-    moth_dtype_store(MOTH_INT64, &p.i, v);
-  if (dtype == MOTH_BOOL && v.tag == MOTH_V_FLOAT)
-    p.i = v.u.d != 0;
-  else if (dtype == MOTH_BOOL)
-    p.i = v.u.i != 0;
-  return p;
-}
+#include "kernels/common/iter.h"
 
 /* Transposes, for one dtype of 4 or 8 bytes: with blocks of 16 x 16 both sides use whole cache lines. */
 typedef struct Transpose {
@@ -184,26 +171,4 @@ MothStatus moth_cpu_index(const MothTensor *t, int64_t base, int64_t size, int d
 void moth_cpu_index_free(const MothTensor *t, int64_t *index) {
   if (index)
     moth_free(index, (size_t)t->numel * sizeof(int64_t));
-}
-
-MothSplit moth_cpu_split(const MothTensor *t, int dim) {
-  MothSplit s = {1, t->ndim ? t->shape[dim] : 1, 1};
-  for (int i = 0; i < dim; i++)
-    s.outer *= t->shape[i];
-  for (int i = dim + 1; i < t->ndim; i++)
-    s.inner *= t->shape[i];
-  return s;
-}
-
-void moth_walk_init(MothWalk *w, int ndim, const int64_t *size, const int64_t *stride,
-                    int64_t begin) {
-  w->ndim = ndim;
-  w->at = 0;
-  for (int i = ndim - 1; i >= 0; i--) {
-    w->size[i] = size[i];
-    w->stride[i] = stride[i];
-    w->index[i] = size[i] ? begin % size[i] : 0;
-    begin = size[i] ? begin / size[i] : 0;
-    w->at += w->index[i] * stride[i];
-  }
 }

@@ -1,18 +1,14 @@
-/* Helpers of the structured CPU kernels: row-major and converted copies, index tensors as int64 positions, and
- * the view of a row-major tensor as outer x n x inner around one dimension. */
+/* What the CPU kernels share: row-major and converted copies, and index tensors as int64 positions. */
 #ifndef MOTH_CPU_UTIL_H
 #define MOTH_CPU_UTIL_H
 #include "core/dtype.h"
 #include "core/tensor.h"
 #include "dispatch/dispatch.h"
+#include "kernels/common/util.h"
 #include "kernels/cpu/table.h"
 
 /* dst = src, broadcast to dst's shape and converted to its dtype. They must not partly overlap. */
 MOTH_API void moth_cpu_copy(MothTensor *dst, const MothTensor *src);
-/* A number as a parameter of the typed kernels of a dtype. */
-MOTH_API MothParam moth_cpu_param(MothValue v, MothDType dtype);
-/* Argument i of a pointwise op, a number, for its loop; without one, the limit that the record names. */
-MOTH_API MothParam moth_pointwise_param(const MothOp *op, int i, MothValue v, MothDType dtype);
 /* t itself (retained) if it is row-major, else a row-major copy. The caller releases *out. */
 MothStatus moth_cpu_contiguous(const MothTensor *t, MothTensor **out);
 /* The same in another dtype. */
@@ -38,32 +34,6 @@ MothStatus moth_cpu_index_fail(const char *what, int64_t value, int64_t base, in
                                int dim);
 void moth_cpu_index_free(const MothTensor *t, int64_t *index);
 
-/* A row-major tensor around dimension dim: element (o, i, k) is at (o * n + i) * inner + k. */
-typedef struct MothSplit {
-  int64_t outer, n, inner;
-} MothSplit;
-
-MothSplit moth_cpu_split(const MothTensor *t, int dim);
-
-/* Positions (bytes) along a set of dimensions, the last one fastest. */
-typedef struct MothWalk {
-  int ndim;
-  int64_t index[MOTH_MAX_DIMS], size[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
-  int64_t at;
-} MothWalk;
-
-void moth_walk_init(MothWalk *w, int ndim, const int64_t *size, const int64_t *stride,
-                    int64_t begin);
-static inline void moth_walk_next(MothWalk *w) {
-  for (int i = w->ndim - 1; i >= 0; i--) {
-    w->at += w->stride[i];
-    if (++w->index[i] < w->size[i])
-      return;
-    w->at -= w->stride[i] * w->size[i];
-    w->index[i] = 0;
-  }
-}
-
 /* The grain for n random numbers, at half a nanosecond each: threads are worth it above 16384; smaller chunks then
  * balance them. A multiple of 4, as random.h requires. */
 static inline int64_t moth_cpu_random_grain(int64_t n) {
@@ -81,15 +51,4 @@ static inline int64_t moth_cpu_flops_grain(double flops) {
   return 1 + (int64_t)(5e5 / (flops + 1));
 }
 
-static inline int64_t moth_min64(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-static inline int64_t moth_max64(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
-/* Arguments by position: the tensor, or NULL where there is none. */
-static inline MothTensor *moth_cpu_tensor(const MothCall *c, int i) {
-  return c->args[i].tag == MOTH_V_TENSOR ? c->args[i].u.t : NULL;
-}
 #endif

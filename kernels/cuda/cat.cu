@@ -81,7 +81,7 @@ MothStatus moth_cuda_cat(MothCall *c) {
   if (out->numel == 0)
     return MOTH_OK;
   int d = moth_dim_of(dim, out->ndim);
-  MothSplit s = moth_split_of(out, d);
+  MothSplit s = moth_split(out, d);
   int64_t inner = s.inner * moth_itemsize(out), out_row = s.n * inner; /* bytes */
   Table t = {};
   for (int64_t unit = 16; unit > 0; unit /= 2) {

@@ -80,7 +80,7 @@ MothStatus moth_cuda_index_select(MothCall *c) {
     return moth_cuda_leave(c);
   }
   if (self->contiguous && self->ndim) { /* whole slices, in the largest pieces */
-    MothSplit s = moth_split_of(self, d);
+    MothSplit s = moth_split(self, d);
     int64_t bytes = s.inner * unit;
     unit = moth_unit_of({(uint64_t)bytes, (uint64_t)self->data, (uint64_t)out->data});
     int64_t inner = bytes / unit;
@@ -114,7 +114,7 @@ MothStatus moth_cuda_index_copy(MothCall *c) {
   MOTH_TRY(moth_cuda_copy(out, self));
   if (at->numel == 0)
     return MOTH_OK;
-  MothSplit s = moth_split_of(out, d);
+  MothSplit s = moth_split(out, d);
   const int64_t *where = (const int64_t *)at->data;
   MOTH_TRY(room.take(c->device.index, (size_t)s.n * 8));
   MOTH_CUDA_TRY(cudaMemsetAsync(room.p, 0xff, (size_t)s.n * 8, stream)); /* -1: nobody */
@@ -151,7 +151,7 @@ MothStatus moth_cuda_index_add(MothCall *c) {
   int64_t n = at->numel;
   if (n == 0)
     return MOTH_OK;
-  MothSplit s = moth_split_of(out, d);
+  MothSplit s = moth_split(out, d);
   bool wide = n >= 0xffffffff || s.n >= 0xffffffff;
   const int64_t *where = (const int64_t *)at->data;
   MOTH_TRY(moth_pairs_take(&room, device, n, wide, &pairs, &spare));

@@ -35,7 +35,7 @@ MothStatus moth_cuda_cross_entropy(MothCall *c) {
   MOTH_UNPACK_CROSS_ENTROPY(c)
   MothHold hold[3];
   MothLoss l;
-  MOTH_TRY(loss_open(&l, c, hold, self, target, moth_cpu_tensor(c, 2), reduction, ignore_index,
+  MOTH_TRY(loss_open(&l, c, hold, self, target, moth_tensor_arg(c, 2), reduction, ignore_index,
                      label_smoothing, index_base));
   MOTH_TRY(moth_cuda_kernels[self->dtype]->cross_entropy(&l));
   return moth_cuda_leave(c);
@@ -45,7 +45,7 @@ MothStatus moth_cuda_cross_entropy_backward(MothCall *c) {
   MOTH_UNPACK_CROSS_ENTROPY_BACKWARD(c)
   MothHold hold[3], grad;
   MothLoss l;
-  MOTH_TRY(loss_open(&l, c, hold, self, target, moth_cpu_tensor(c, 3), reduction, ignore_index,
+  MOTH_TRY(loss_open(&l, c, hold, self, target, moth_tensor_arg(c, 3), reduction, ignore_index,
                      label_smoothing, index_base));
   MOTH_TRY(moth_cuda_contiguous_as(grad_output, MOTH_FLOAT64, &grad.t));
   l.grad = reinterpret_cast<const double *>(grad->data);

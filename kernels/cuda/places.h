@@ -24,16 +24,6 @@ typedef struct MothPlaces {
 static inline int moth_dim_of(int64_t dim, int ndim) {
   return (int)(dim < 0 ? dim + (ndim ? ndim : 1) : dim);
 }
-/* A row-major tensor around dimension dim: element (o, i, k) is at (o * n + i) * inner + k. */
-static inline MothSplit moth_split_of(const MothTensor *t, int dim) {
-  MothSplit s = {1, t->ndim ? t->shape[dim] : 1, 1};
-  for (int i = 0; i < dim; i++)
-    s.outer *= t->shape[i];
-  for (int i = dim + 1; i < t->ndim; i++)
-    s.inner *= t->shape[i];
-  return s;
-}
-
 struct MothPlace {
   int64_t index, far, near;
 };

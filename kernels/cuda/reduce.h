@@ -2,6 +2,9 @@
 #ifndef MOTH_CUDA_REDUCE_H
 #define MOTH_CUDA_REDUCE_H
 #include "cuda/cuda.h"
+extern "C" {
+#include "kernels/common/reduce.h"
+}
 
 enum {
   MOTH_CUDA_SUM, /* divided by `divisor` */
@@ -16,10 +19,6 @@ enum {
   MOTH_CUDA_ARGMIN
 };
 
-typedef struct MothReduceDim {
-  int64_t size, in, out; /* strides: in the input (bytes), in the output (elements) */
-} MothReduceDim;
-
 /* Where results go: elements of `dtype` (sums of integers: of any integer dtype), or NULL; positions of
  * the arg reductions, counted from base. */
 typedef struct MothReduceOut {
@@ -30,17 +29,12 @@ typedef struct MothReduceOut {
   long long base;
 } MothReduceOut;
 
-/* Kept and reduced dimensions, each without sizes of 1, merged, outermost first by input stride. */
-typedef struct MothReduce {
+struct MothReduce : MothReduceLayout {
   int op, device;
   cudaStream_t stream;
   const char *in;
   MothReduceOut out;
-  bool rows; /* the innermost step is a reduced one */
-  int nkept, nred;
-  MothReduceDim kept[MOTH_MAX_DIMS], red[MOTH_MAX_DIMS];
-  int64_t outs, count; /* how many results, and elements for each */
-} MothReduce;
+};
 
 /* The layout of a reduction of t over the dimensions in mask; out is not touched. */
 void moth_cuda_reduce_plan(MothReduce *r, const MothTensor *t, uint32_t mask);

@@ -13,7 +13,7 @@ MothStatus moth_cuda_cumsum(MothCall *c) {
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));
-  MothSplit s = moth_cuda_split(out, d);
+  MothSplit s = moth_split(out, d);
   if (!moth_cuda_should_turn(s, device))
     return k->cumsum(device, stream, out->data, in->data, s.outer, s.n, s.inner);
   MothScratch rows, sums;

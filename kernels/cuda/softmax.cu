@@ -39,7 +39,7 @@ static MothStatus softmax_run(MothCall *c, const MothTensor *in, const MothTenso
     MOTH_TRY(moth_cuda_contiguous_as(back, dtype, &b.t));
     s.back = b->data;
   }
-  MothSplit split = moth_cuda_split(out, d);
+  MothSplit split = moth_split(out, d);
   s.outer = split.outer;
   s.n = split.n;
   s.inner = split.inner;

@@ -315,7 +315,7 @@ MothStatus run(MothCall *c, const MothTensor *self, int64_t dim, int64_t k, bool
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));
-  MothSplit s = moth_cuda_split(self, d);
+  MothSplit s = moth_split(self, d);
   auto go = [&](auto t) {
     typedef decltype(t) T;
     Rows<T> r = {(const T *)in->data,

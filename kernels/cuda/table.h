@@ -1,12 +1,11 @@
 /* The typed kernels of CUDA: one table per dtype, filled by the generated files
- * build/gen/cuda/<dtype>_*.cu, which include kernels/cuda/typed/. The twin of kernels/cpu/table.h:
- * what stands in the tables are host functions that launch kernels. */
+ * build/gen/cuda/<dtype>_*.cu, which include kernels/cuda/typed/. As kernels/cpu/table.h, but what stands in the tables are host functions that launch kernels. */
 #ifndef MOTH_CUDA_TABLE_H
 #define MOTH_CUDA_TABLE_H
 #include "cuda/cuda.h"
 extern "C" {
-#include "kernels/cpu/iter.h"
-#include "kernels/cpu/table.h"
+#include "kernels/common/iter.h"
+#include "kernels/common/param.h"
 }
 
 /* One pointwise call. Operand 0 of the iterator is written; of the others, those whose data is NULL are

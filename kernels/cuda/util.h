@@ -4,7 +4,7 @@
 #define MOTH_CUDA_UTIL_H
 #include "kernels/cuda/table.h"
 extern "C" {
-#include "kernels/cpu/util.h"
+#include "kernels/common/util.h"
 #include "unpack.h"
 }
 

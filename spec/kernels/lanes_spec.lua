@@ -1,4 +1,4 @@
--- Loops written for AVX-512 (kernels/cpu/typed/lanes.h) give the bits of the formulas in kernels/math_f32.h, which
+-- Loops written for AVX-512 (kernels/cpu/lanes.h) give the bits of the formulas in kernels/math_f32.h, which
 -- the other levels run, but where the compiler joins another product with another sum than here: not when it
 -- optimises, and then by one unit in the last place.
 local moth = require "moth"

@@ -4,10 +4,7 @@
 CUDA_ARCH   ?= 90a
 CUDA_PTX    ?=
 CXX         := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
-CUDA_CU      = $(sort $(wildcard src/cuda/*.cu kernels/cuda/*.cu)) $(CUDA_GEN)
-CUDA_GEN     = $(foreach d,$(DTYPES),$(GEN)/cuda/$(d)_pointwise.cu $(GEN)/cuda/$(d)_typed.cu) \
-  $(STORED:%=$(GEN)/cuda/%_pointwise.cu) \
-  $(foreach d,$(filter %float16 float%,$(DTYPES)),$(GEN)/cuda/$(d)_attention.cu) $(GEN)/cuda/table.cu
+CUDA_CU      = $(sort $(wildcard src/cuda/*.cu kernels/cuda/*.cu)) $(CUDA_SOURCES)
 cuda_object  = $(patsubst %,$(B)/$(1)/%.o,$(patsubst $(B)/%,%,$(2)))
 CUDA_O       = $(call cuda_object,cuda,$(CUDA_CU))
 EMU_O        = $(call cuda_object,emu,$(CUDA_CU) $(wildcard src/cuda/emu/*.cc))

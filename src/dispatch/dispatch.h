@@ -117,10 +117,11 @@ struct MothOp {
   bool repeats;       /* the same arguments give the same results */
   bool cross_device;  /* its tensors may lie on several devices */
   int8_t cond;        /* pointwise: the argument that is a bool mask, or -1 */
-  int16_t pointwise;  /* index into the loop tables, or -1 */
-  int16_t out_dtype;  /* fixed result dtype, or -1 */
-  uint16_t dtypes;    /* mask of compute dtypes */
-  uint32_t differentiable; /* arguments that have a derivative */
+  int16_t pointwise;  /* index into the loop tables of CUDA, or -1 */
+  const struct MothLoops *loops; /* of a pointwise op, on the CPU: kernels/cpu/loop.h */
+  int16_t out_dtype;             /* fixed result dtype, or -1 */
+  uint16_t dtypes;               /* mask of compute dtypes */
+  uint32_t differentiable;       /* arguments that have a derivative */
   const uint32_t
       *saves_for; /* per argument: what its derivative reads, arguments from bit 0, results
                                 from bit 16 */

@@ -1,11 +1,15 @@
 /* Positions of the largest and smallest elements (the first of equals; the first NaN wins) and running
  * sums, along rows (n elements side by side) and columns (n elements, `step` apart). */
+#ifndef MOTH_CPU_TYPED_ARG_H
+#define MOTH_CPU_TYPED_ARG_H
+#include "kernels/cpu/typed/reduce.h"
 
 #define BEATS_MAX(x, best) (((x) > (best)) | (IS_NAN(x) & !IS_NAN(best)))
 #define BEATS_MIN(x, best) (((x) < (best)) | (IS_NAN(x) & !IS_NAN(best)))
 
 /* The largest (smallest) value of a block, then the block that had it is searched. */
-static void arg_rows(int min, const void *in, int64_t rows, int64_t n, int64_t *pos, void *value) {
+MOTH_TYPED void arg_rows(int min, const void *in, int64_t rows, int64_t n, int64_t *pos,
+                         void *value) {
   for (int64_t r = 0; r < rows; r++) {
     const stored *a = (const stored *)in + r * n;
     real best = 0;
@@ -55,8 +59,8 @@ typedef __typeof__(__builtin_choose_expr(sizeof(real) == 8, (int64_t)0, (int32_t
     }                                                                                              \
   }
 
-static void arg_cols(int min, const void *in, int64_t n, int64_t step, int64_t cols, int64_t *pos,
-                     void *value) {
+MOTH_TYPED void arg_cols(int min, const void *in, int64_t n, int64_t step, int64_t cols,
+                         int64_t *pos, void *value) {
   for (int64_t from = 0; from < cols; from += ARG_COLS) {
     int64_t m = cols - from < ARG_COLS ? cols - from : ARG_COLS;
     const stored *a = (const stored *)in + from;
@@ -92,7 +96,7 @@ typedef int64_t sum_stored;
 #define STORE_SUM(x) (x)
 #endif
 
-static void cumsum_rows(void *out, const void *in, int64_t rows, int64_t n) {
+MOTH_TYPED void cumsum_rows(void *out, const void *in, int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; r++) {
     const stored *a = (const stored *)in + r * n;
     sum_stored *o = (sum_stored *)out + r * n;
@@ -104,7 +108,7 @@ static void cumsum_rows(void *out, const void *in, int64_t rows, int64_t n) {
   }
 }
 
-static void cumsum_cols(void *out, const void *in, int64_t n, int64_t step, int64_t cols) {
+MOTH_TYPED void cumsum_cols(void *out, const void *in, int64_t n, int64_t step, int64_t cols) {
   for (int64_t from = 0; from < cols; from += ARG_COLS) {
     int64_t m = cols - from < ARG_COLS ? cols - from : ARG_COLS;
     wide sum[ARG_COLS];
@@ -120,3 +124,4 @@ static void cumsum_cols(void *out, const void *in, int64_t n, int64_t step, int6
     }
   }
 }
+#endif

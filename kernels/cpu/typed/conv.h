@@ -1,7 +1,10 @@
 /* The micro-kernels of convolution, float32 and float64: see kernels/cpu/conv.h. */
+#if defined(__AVX512F__) && MOTH_REAL_KIND == 1
+#include <immintrin.h>
+#endif
 #include "kernels/cpu/conv.h"
+#include "kernels/cpu/typed/prelude.h"
 
-#if MOTH_IS_FLOAT && MOTH_STORED == 0
 #if defined __AVX512F__
 enum { CONV_BYTES = 64, CONV_M = 8, CONV_V = 3, DOTS_M = 4, DOTS_K = 6 };
 #define CONV_M_TIMES(X) X(8)
@@ -19,7 +22,7 @@ enum { CONV_LANES = CONV_BYTES / sizeof(real), CONV_WIDTH = CONV_V * CONV_LANES,
 typedef real conv_vec __attribute__((vector_size(CONV_BYTES), aligned(sizeof(real)), may_alias));
 #define CONV_UNROLL _Pragma("GCC unroll 16")
 
-static int64_t conv_lanes(void) {
+MOTH_TYPED_REAL int64_t conv_lanes(void) {
   return CONV_LANES;
 }
 
@@ -30,8 +33,8 @@ static int64_t conv_panel(int64_t left) {
 }
 
 /* out: ((m + CONV_M - 1) / CONV_M * CONV_M) x kk; weight row i, column k at w[i * row + at[k]] */
-static void conv_pack(void *out, const void *weight, int64_t row, const int32_t *at, int64_t m,
-                      int64_t kk) {
+MOTH_TYPED_REAL void conv_pack(void *out, const void *weight, int64_t row, const int32_t *at,
+                               int64_t m, int64_t kk) {
   real *o = out;
   for (int64_t i = 0; i < m;) {
     int64_t n = conv_panel(m - i), have = m - i < n ? m - i : n;
@@ -83,7 +86,7 @@ static inline void conv_padded(real *o, const real *s, int64_t s_row, int64_t ro
 }
 #endif
 
-static void conv_planes(const MothConvPlanes *p) {
+MOTH_TYPED_REAL void conv_planes(const struct MothConvPlanes *p) {
   const MothConvAxis *y = p->y, *x = p->x;
   const real *src = p->src;
   real *out = p->out;
@@ -144,7 +147,7 @@ static const ConvTile conv_tiles[2][3] = {CONV_NAMES(1), CONV_M_TIMES(CONV_NAMES
 
 /* n channels, row by row: what a vector has beyond the end of a row falls onto the next one, which is
  * written later. The last row goes through a tile. */
-static void conv_rows(const MothConvStrip *s, int64_t n, const real *w, const real *bias,
+static void conv_rows(const struct MothConvStrip *s, int64_t n, const real *w, const real *bias,
                       real *out) {
   const real *planes = s->planes;
   real tile[CONV_M * CONV_WIDTH];
@@ -166,8 +169,8 @@ static void conv_rows(const MothConvStrip *s, int64_t n, const real *w, const re
 }
 
 /* What is valid of `width` columns of a tile from (y, x) of the planes on, to rows of the result. */
-static void conv_put(const MothConvStrip *s, int64_t rows, const real *tile, int64_t y, int64_t x,
-                     int64_t width, real *out) {
+static void conv_put(const struct MothConvStrip *s, int64_t rows, const real *tile, int64_t y,
+                     int64_t x, int64_t width, real *out) {
   for (int64_t from = 0; from < width; y++, x = 0) {
     int64_t run = s->pitch - x < width - from ? s->pitch - x : width - from;
     int64_t valid = s->cols - x < run ? s->cols - x : run;
@@ -186,7 +189,7 @@ static void conv_put(const MothConvStrip *s, int64_t rows, const real *tile, int
 }
 
 /* `have` of a panel's n channels, the planes as one run: vectors reach over the ends of rows. */
-static void conv_flat(const MothConvStrip *s, int64_t n, int64_t have, const real *w,
+static void conv_flat(const struct MothConvStrip *s, int64_t n, int64_t have, const real *w,
                       const real *bias, real *out) {
   const real *planes = s->planes;
   real tile[CONV_M * CONV_WIDTH];
@@ -210,7 +213,7 @@ static void conv_flat(const MothConvStrip *s, int64_t n, int64_t have, const rea
   }
 }
 
-static void conv_strip(const MothConvStrip *s) {
+MOTH_TYPED_REAL void conv_strip(const struct MothConvStrip *s) {
   const real *w = s->weight;
   /* Vectors over the ends of rows must be cut up afterwards: not worth it where there is little to sum. */
   bool by_rows =
@@ -246,7 +249,7 @@ static inline real conv_sum(conv_vec v) {
 }
 
 #define CONV_DOTS(M, K, name)                                                                      \
-  static void conv_dots_##name(const MothConvDots *d, int64_t i, int64_t j) {                      \
+  static void conv_dots_##name(const struct MothConvDots *d, int64_t i, int64_t j) {               \
     conv_vec acc[M][K];                                                                            \
     int64_t at[K];                                                                                 \
     CONV_UNROLL for (int m = 0; m < M; m++) CONV_UNROLL for (int k = 0; k < K; k++) acc[m][k] =    \
@@ -272,7 +275,7 @@ static inline real conv_sum(conv_vec v) {
   }
 DOTS_TIMES(CONV_DOTS)
 
-static void conv_dots(const MothConvDots *d) {
+MOTH_TYPED_REAL void conv_dots(const struct MothConvDots *d) {
   for (int64_t j = 0; j < d->kk; j += DOTS_K) {
     int64_t i = 0;
     for (; i + DOTS_M <= d->m; i += DOTS_M)
@@ -281,21 +284,3 @@ static void conv_dots(const MothConvDots *d) {
       conv_dots_one(d, i, j);
   }
 }
-#else /* other dtypes go through float32 */
-static int64_t conv_lanes(void) {
-  return 1;
-}
-static void conv_pack(void *out, const void *weight, int64_t row, const int32_t *at, int64_t m,
-                      int64_t kk) {
-  (void)out, (void)weight, (void)row, (void)at, (void)m, (void)kk;
-}
-static void conv_planes(const MothConvPlanes *p) {
-  (void)p;
-}
-static void conv_strip(const MothConvStrip *s) {
-  (void)s;
-}
-static void conv_dots(const MothConvDots *d) {
-  (void)d;
-}
-#endif

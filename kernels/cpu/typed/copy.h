@@ -1,5 +1,6 @@
 /* Conversions into this dtype from each of the others. Float to integer: towards zero, out of range the nearest
  * limit, NaN 0 (math_int.h). Integers wrap. Anything but 0 is true. */
+#include "kernels/cpu/typed/prelude.h"
 
 #if MOTH_IS_FLOAT
 #define FROM_FLOAT(x) STORE((real)(x))
@@ -24,10 +25,10 @@
     if (s[0] == sizeof(stored) && s[1] == sizeof(from_t)) {                                        \
       stored *o = (stored *)p[0];                                                                  \
       const from_t *a = (const from_t *)p[1];                                                      \
-      STRETCHES(o, n, from, end, false) {                                                          \
+      STRETCHES(o, n, from, end, STRETCH, n) {                                                     \
         if (far) {                                                                                 \
-          ASK_AHEAD_OUT(o, from);                                                                  \
-          ASK_AHEAD(a, from);                                                                      \
+          ASK_AHEAD_OUT(o, from, STRETCH);                                                         \
+          ASK_AHEAD(a, from, STRETCH);                                                             \
         }                                                                                          \
         MOTH_VECTOR for (int64_t i = from; i < end; i++) o[i] = convert(a[i]);                     \
       }                                                                                            \
@@ -68,7 +69,7 @@ static void copy_same(char **p, const int64_t *s, int64_t n, const MothParam *k)
     *(stored *)(p[0] + i * s[0]) = *(const stored *)(p[1] + i * s[1]);
 }
 
-static void fill(void *out, int64_t n, MothParam value) {
+MOTH_TYPED void fill(void *out, int64_t n, MothParam value) {
   stored *o = out;
 #if MOTH_IS_FLOAT
   stored v = STORE_F64(value.d);
@@ -79,7 +80,7 @@ static void fill(void *out, int64_t n, MothParam value) {
     o[i] = v;
 }
 
-static void arange(void *out, int64_t n, double start, double step) {
+MOTH_TYPED void arange(void *out, int64_t n, double start, double step) {
   stored *o = out;
 #if MOTH_IS_FLOAT
   for (int64_t i = 0; i < n; i++)

@@ -1,6 +1,9 @@
 /* Sums and maxima over the lanes of a loop, n = 16, 32 or 64 of them: the upper half is joined to the lower,
  * down to one. By vectors and shuffles: the compiler takes loops over such an array apart into scalars, which
  * was a third of attention's time for rows of 64. */
+#ifndef MOTH_CPU_TYPED_FOLD_H
+#define MOTH_CPU_TYPED_FOLD_H
+#include "kernels/cpu/typed/prelude.h"
 #if MOTH_IS_FLOAT
 #define LANES_OF(n)                                                                                \
   __attribute__((vector_size((n) * sizeof(real)), aligned(sizeof(real)), may_alias))
@@ -42,4 +45,5 @@ typedef real lanes2 LANES_OF(2);
   })
 LANES_FOLD(lanes_sum, PLUS)
 LANES_FOLD(lanes_max, GREATER)
+#endif
 #endif

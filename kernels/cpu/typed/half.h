@@ -1,7 +1,10 @@
 /* Pointwise ops on 16-bit floats: blocks are widened to float32, go through the float32 loop of the op
  * and are rounded once. No op has 16-bit code of its own: the conversions are all there is to compile,
  * and a block stays in the first-level cache. */
-#if MOTH_STORED != 0
+#if MOTH_STORED == 1 && defined(__F16C__)
+#include <immintrin.h>
+#endif
+#include "kernels/cpu/typed/prelude.h"
 enum { HALF_BLOCK = 512 };
 
 static void widen(float *o, const char *p, int64_t stride, int64_t n) {
@@ -43,9 +46,8 @@ static void narrow(char *p, int64_t stride, const float *a, int64_t n) {
 }
 
 /* p[0] and `inputs` more; bit k of `bytes`: p[k] holds bools, which pass as they are. */
-static __attribute__((noinline)) void through_float32(MothLoop loop, int inputs, unsigned bytes,
-                                                      char **p, const int64_t *s, int64_t n,
-                                                      const MothParam *k) {
+MOTH_TYPED_HALF void through_float32(MothLoop loop, int inputs, unsigned bytes, char **p,
+                                     const int64_t *s, int64_t n, const MothParam *k) {
   float block[4][HALF_BLOCK];
   char *at[4];
   int64_t step[4];
@@ -70,4 +72,3 @@ static __attribute__((noinline)) void through_float32(MothLoop loop, int inputs,
       narrow(p[0] + i * s[0], s[0], block[0], m);
   }
 }
-#endif

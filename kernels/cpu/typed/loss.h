@@ -2,10 +2,11 @@
  * all 1) has the loss
  *   (1 - s) w[t] (lse - x[t]) + s / n sum_c w[c] (lse - x[c]),   lse = log(sum(exp(x)))
  * with the label smoothing s; total = sum_c w[c]. */
+#include "kernels/cpu/typed/softmax.h"
 
-static void cross_entropy_rows(const void *in, int64_t rows, int64_t n, const int64_t *target,
-                               const double *weight, double total, double smoothing, double *loss) {
-#if MOTH_IS_FLOAT
+MOTH_TYPED_FLOAT void cross_entropy_rows(const void *in, int64_t rows, int64_t n,
+                                         const int64_t *target, const double *weight, double total,
+                                         double smoothing, double *loss) {
   for (int64_t r = 0; r < rows; r++) {
     const stored *a = (const stored *)in + r * n;
     int64_t t = target[r];
@@ -29,17 +30,13 @@ static void cross_entropy_rows(const void *in, int64_t rows, int64_t n, const in
     }
     loss[r] = l;
   }
-#else
-  (void)in, (void)rows, (void)n, (void)target, (void)weight, (void)total, (void)smoothing;
-  (void)loss;
-#endif
 }
 
 /* out = the derivative of grad[r * step] * loss[r] by the logits. */
-static void cross_entropy_grad_rows(void *out, const void *in, int64_t rows, int64_t n,
-                                    const int64_t *target, const double *weight, double total,
-                                    double smoothing, const double *grad, int64_t step) {
-#if MOTH_IS_FLOAT
+MOTH_TYPED_FLOAT void cross_entropy_grad_rows(void *out, const void *in, int64_t rows, int64_t n,
+                                              const int64_t *target, const double *weight,
+                                              double total, double smoothing, const double *grad,
+                                              int64_t step) {
   for (int64_t r = 0; r < rows; r++) {
     const stored *a = (const stored *)in + r * n;
     stored *o = (stored *)out + r * n;
@@ -69,8 +66,4 @@ static void cross_entropy_grad_rows(void *out, const void *in, int64_t rows, int
     }
     o[t] = STORE(p);
   }
-#else
-  (void)out, (void)in, (void)rows, (void)n, (void)target, (void)weight, (void)total;
-  (void)smoothing, (void)grad, (void)step;
-#endif
 }

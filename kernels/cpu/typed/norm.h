@@ -2,7 +2,8 @@
  * (N, C, inner) as N * C lines of `inner`, whose statistics the caller joins to those of groups or
  * channels; columns: the same for inner = 1, where lines would be one element long. Deviations are taken
  * from the mean, never as a difference of large squares. Affine parameters and statistics are `real`. */
-#if MOTH_IS_FLOAT
+#include "kernels/cpu/typed/fold.h"
+#include "kernels/cpu/typed/reduce.h"
 /* total += the sum of X over elements i + k of [0, n): lanes stay in registers, blocks are joined in
  * double. X names element i + k. */
 #define NORM_SUM(n, total, X)                                                                      \
@@ -37,8 +38,9 @@ static double line_square(const stored *a, int64_t n) {
 }
 
 /* out = (in - mean) rstd weight + bias by rows; rms: without mean. weight, bias [n] or NULL. */
-static void norm_rows(void *out, const void *in, int64_t rows, int64_t n, const void *weight,
-                      const void *bias, double eps, int rms, void *mean, void *rstd) {
+MOTH_TYPED_FLOAT void norm_rows(void *out, const void *in, int64_t rows, int64_t n,
+                                const void *weight, const void *bias, double eps, int rms,
+                                void *mean, void *rstd) {
   const real *w = weight, *b = bias;
   for (int64_t r = 0; r < rows; r++) {
     const stored *a = (const stored *)in + r * n;
@@ -98,9 +100,9 @@ MOTH_FN void norm_back_sums(const stored *g, const stored *a, int64_t n, const r
 }
 
 /* dx (unless NULL) by rows; what the rows add to dweight and dbias [n] (unless NULL). */
-static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t rows, int64_t n,
-                           const void *weight, int rms, const void *mean, const void *rstd,
-                           void *dweight, void *dbias) {
+MOTH_TYPED_FLOAT void norm_back_rows(void *dx, const void *grad, const void *in, int64_t rows,
+                                     int64_t n, const void *weight, int rms, const void *mean,
+                                     const void *rstd, void *dweight, void *dbias) {
   const real *w = weight, *mu = mean, *rs = rstd;
   real *dw = dweight, *db = dbias;
   enum { ROWS = 4 };
@@ -166,14 +168,15 @@ static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t r
   }
 }
 
-static void norm_moments(const void *in, int64_t lines, int64_t n, double *mean, double *m2) {
+MOTH_TYPED_FLOAT void norm_moments(const void *in, int64_t lines, int64_t n, double *mean,
+                                   double *m2) {
   for (int64_t i = 0; i < lines; i++)
     line_moments((const stored *)in + i * n, n, &mean[i], &m2[i]);
 }
 
 /* Of each line: the sums of g and of g (x - center). */
-static void norm_dots(const void *grad, const void *in, int64_t lines, int64_t n,
-                      const double *center, double *sum, double *dot) {
+MOTH_TYPED_FLOAT void norm_dots(const void *grad, const void *in, int64_t lines, int64_t n,
+                                const double *center, double *sum, double *dot) {
   for (int64_t l = 0; l < lines; l++) {
     const stored *g = (const stored *)grad + l * n, *a = (const stored *)in + l * n;
     real c = (real)center[l];
@@ -187,8 +190,8 @@ static void norm_dots(const void *grad, const void *in, int64_t lines, int64_t n
 
 /* out = kg g + kx (x - center) + shift, with four numbers (kg, kx, center, shift) per line; g may be
  * NULL. */
-static void norm_lines(void *out, const void *grad, const void *in, int64_t lines, int64_t n,
-                       const double *k) {
+MOTH_TYPED_FLOAT void norm_lines(void *out, const void *grad, const void *in, int64_t lines,
+                                 int64_t n, const double *k) {
   for (int64_t l = 0; l < lines; l++, k += 4) {
     const stored *g = (const stored *)grad + l * n, *a = (const stored *)in + l * n;
     stored *o = (stored *)out + l * n;
@@ -204,8 +207,8 @@ static void norm_lines(void *out, const void *grad, const void *in, int64_t line
 /* Columns `step` apart, up to NORM_COLS of them, n elements each. */
 enum { NORM_COLS = 256 };
 
-static void norm_moments_cols(const void *in, int64_t n, int64_t step, int64_t cols, double *mean,
-                              double *m2) {
+MOTH_TYPED_FLOAT void norm_moments_cols(const void *in, int64_t n, int64_t step, int64_t cols,
+                                        double *mean, double *m2) {
   const stored *a = in;
   real acc[NORM_COLS], c[NORM_COLS];
   for (int64_t k = 0; k < cols; k++) {
@@ -242,8 +245,8 @@ static void norm_moments_cols(const void *in, int64_t n, int64_t step, int64_t c
   }
 }
 
-static void norm_dots_cols(const void *grad, const void *in, int64_t n, int64_t step, int64_t cols,
-                           const double *center, double *sum, double *dot) {
+MOTH_TYPED_FLOAT void norm_dots_cols(const void *grad, const void *in, int64_t n, int64_t step,
+                                     int64_t cols, const double *center, double *sum, double *dot) {
   const stored *g = grad, *a = in;
   real s1[NORM_COLS], s2[NORM_COLS], c[NORM_COLS];
   for (int64_t k = 0; k < cols; k++) {
@@ -267,8 +270,8 @@ static void norm_dots_cols(const void *grad, const void *in, int64_t n, int64_t 
 }
 
 /* As norm_lines, with numbers per column. */
-static void norm_cols(void *out, const void *grad, const void *in, int64_t n, int64_t step,
-                      int64_t cols, const double *k) {
+MOTH_TYPED_FLOAT void norm_cols(void *out, const void *grad, const void *in, int64_t n,
+                                int64_t step, int64_t cols, const double *k) {
   const stored *g = grad, *a = in;
   stored *o = out;
   real kg[NORM_COLS], kx[NORM_COLS], c[NORM_COLS], b[NORM_COLS];
@@ -288,39 +291,3 @@ static void norm_cols(void *out, const void *grad, const void *in, int64_t n, in
           STORE(kx[j] * (LOAD(a[at + j]) - c[j]) + b[j]);
   }
 }
-#else
-static void norm_rows(void *out, const void *in, int64_t rows, int64_t n, const void *weight,
-                      const void *bias, double eps, int rms, void *mean, void *rstd) {
-  (void)out, (void)in, (void)rows, (void)n, (void)weight, (void)bias, (void)eps, (void)rms;
-  (void)mean, (void)rstd;
-}
-static void norm_back_rows(void *dx, const void *grad, const void *in, int64_t rows, int64_t n,
-                           const void *weight, int rms, const void *mean, const void *rstd,
-                           void *dweight, void *dbias) {
-  (void)dx, (void)grad, (void)in, (void)rows, (void)n, (void)weight, (void)rms, (void)mean;
-  (void)rstd, (void)dweight, (void)dbias;
-}
-static void norm_moments(const void *in, int64_t lines, int64_t n, double *mean, double *m2) {
-  (void)in, (void)lines, (void)n, (void)mean, (void)m2;
-}
-static void norm_dots(const void *grad, const void *in, int64_t lines, int64_t n,
-                      const double *center, double *sum, double *dot) {
-  (void)grad, (void)in, (void)lines, (void)n, (void)center, (void)sum, (void)dot;
-}
-static void norm_lines(void *out, const void *grad, const void *in, int64_t lines, int64_t n,
-                       const double *k) {
-  (void)out, (void)grad, (void)in, (void)lines, (void)n, (void)k;
-}
-static void norm_moments_cols(const void *in, int64_t n, int64_t step, int64_t cols, double *mean,
-                              double *m2) {
-  (void)in, (void)n, (void)step, (void)cols, (void)mean, (void)m2;
-}
-static void norm_dots_cols(const void *grad, const void *in, int64_t n, int64_t step, int64_t cols,
-                           const double *center, double *sum, double *dot) {
-  (void)grad, (void)in, (void)n, (void)step, (void)cols, (void)center, (void)sum, (void)dot;
-}
-static void norm_cols(void *out, const void *grad, const void *in, int64_t n, int64_t step,
-                      int64_t cols, const double *k) {
-  (void)out, (void)grad, (void)in, (void)n, (void)step, (void)cols, (void)k;
-}
-#endif

@@ -1,10 +1,10 @@
 /* Optimizer steps of n elements, each in one pass over memory: PyTorch's formulas, computed in `real`
  * with factors that were combined in double. */
 #include "kernels/cpu/optimizer.h"
+#include "kernels/cpu/typed/reduce.h"
 
-static void sgd_step(void *param, const void *grad, void *buffer, int64_t n,
-                     const struct MothSgd *h) {
-#if MOTH_IS_FLOAT
+MOTH_TYPED_FLOAT void sgd_step(void *param, const void *grad, void *buffer, int64_t n,
+                               const struct MothSgd *h) {
   stored *x = param, *b = buffer;
   const stored *g = grad;
   real lr = (real)h->lr, decay = (real)h->weight_decay, momentum = (real)h->momentum;
@@ -27,14 +27,10 @@ static void sgd_step(void *param, const void *grad, void *buffer, int64_t n,
     b[i] = STORE(m);
     x[i] = STORE(p - lr * (of_d * d + of_b * m));
   }
-#else
-  (void)param, (void)grad, (void)buffer, (void)n, (void)h;
-#endif
 }
 
-static void adam_step(void *param, const void *grad, void *avg, void *avg_sq, void *max_sq,
-                      int64_t n, const struct MothAdam *h) {
-#if MOTH_IS_FLOAT
+MOTH_TYPED_FLOAT void adam_step(void *param, const void *grad, void *avg, void *avg_sq,
+                                void *max_sq, int64_t n, const struct MothAdam *h) {
   stored *x = param, *m = avg, *v = avg_sq, *top = max_sq;
   const stored *g = grad;
   real b1 = (real)(1 - h->beta1), b2 = (real)h->beta2, a2 = (real)(1 - h->beta2);
@@ -58,7 +54,4 @@ static void adam_step(void *param, const void *grad, void *avg, void *avg_sq, vo
   } else {
     ADAM_STEP()
   }
-#else
-  (void)param, (void)grad, (void)avg, (void)avg_sq, (void)max_sq, (void)n, (void)h;
-#endif
 }

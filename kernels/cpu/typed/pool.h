@@ -1,9 +1,12 @@
 /* Pooling of planes (images one after the other): a row of windows at a time, so that the inner loop
  * runs over neighbouring windows. Windows of changing size (adaptive) and very wide ones are taken one by
  * one. */
+#if defined(__AVX512F__) && MOTH_REAL_KIND == 1
+#include <immintrin.h>
+#endif
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/typed/arg.h"
 
-#if MOTH_IS_FLOAT
 enum { POOL_BLOCK = 256 };
 #define POOL_UNROLL _Pragma("GCC unroll 2")
 
@@ -90,8 +93,8 @@ static inline void pool_max_lanes(const pool_vec *lanes, const pool_at *here, re
 #endif
 }
 
-static void max_pool_row(const MothPoolPlanes *q, const stored *in, const stored *end, int64_t oy,
-                         int64_t o0, int64_t m, real *best, arg_pos *at) {
+static void max_pool_row(const struct MothPoolPlanes *q, const stored *in, const stored *end,
+                         int64_t oy, int64_t o0, int64_t m, real *best, arg_pos *at) {
   const MothPoolAxis *x = &q->x;
   const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   real line[POOL_LINE];
@@ -132,7 +135,7 @@ static inline void pool_put_places(const pool_at *at, int64_t base, int64_t *pla
 /* Windows of rows x cols elements that all lie in their images, straight into the results: whole vectors, of which a
  * row's last may reach into the next row, which comes after. Gives how many rows of windows, from the first on,
  * have what they reach; the others are left. */
-MOTH_FN int64_t max_pool_windows(const MothPoolPlanes *q, int64_t rows, int64_t cols,
+MOTH_FN int64_t max_pool_windows(const struct MothPoolPlanes *q, int64_t rows, int64_t cols,
                                  int64_t stride, int64_t down, int64_t across) {
 #if MOTH_STORED == 0
   const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -177,7 +180,7 @@ static bool pool_inside(const MothPoolAxis *a) {
          (a->out - 1) * a->stride + (a->kernel - 1) * a->dilation < a->in;
 }
 
-static int64_t max_pool_inside(const MothPoolPlanes *q) {
+static int64_t max_pool_inside(const struct MothPoolPlanes *q) {
   const MothPoolAxis *y = &q->y, *x = &q->x;
   if (!pool_inside(y) || !pool_inside(x))
     return 0;
@@ -187,7 +190,7 @@ static int64_t max_pool_inside(const MothPoolPlanes *q) {
 }
 
 /* A window at a time. */
-static void max_pool_slow(const MothPoolPlanes *q, const stored *in, int64_t oy, int64_t o0,
+static void max_pool_slow(const struct MothPoolPlanes *q, const stored *in, int64_t oy, int64_t o0,
                           int64_t m, real *best, arg_pos *at) {
   const MothPoolAxis *y = &q->y, *x = &q->x;
   for (int64_t i = 0; i < m; i++)
@@ -201,7 +204,7 @@ static void max_pool_slow(const MothPoolPlanes *q, const stored *in, int64_t oy,
       }
 }
 
-static void max_pool_planes(const MothPoolPlanes *q) {
+MOTH_TYPED_FLOAT void max_pool_planes(const struct MothPoolPlanes *q) {
   const MothPoolAxis *y = &q->y, *x = &q->x;
   int64_t room = pool_room(x), size = y->in * x->in;
   real best[POOL_BLOCK];
@@ -260,7 +263,7 @@ static inline void pool_get_places(const int64_t *places, int64_t base, pool_at 
 /* Windows of 2x2 side by side: two rows of the gradient for each row of windows, whole vectors at a time. What
  * goes beyond a row is written before what belongs there. Gives how many rows of windows are done: up to the
  * first that has a position outside of its window (a caller's own; the op adds wherever they say). */
-static int64_t max_pool_back_pairs(const MothPoolPlanes *q) {
+static int64_t max_pool_back_pairs(const struct MothPoolPlanes *q) {
 #if MOTH_STORED == 0
   const MothPoolAxis *y = &q->y, *x = &q->x;
   if (!pool_inside(y) || !pool_inside(x) || y->kernel != 2 || x->kernel != 2 || y->stride != 2 ||
@@ -318,7 +321,7 @@ static int64_t max_pool_back_pairs(const MothPoolPlanes *q) {
 }
 
 /* in: gradient of the pooled planes. Positions were checked. */
-static void max_pool_planes_backward(const MothPoolPlanes *q) {
+MOTH_TYPED_FLOAT void max_pool_planes_backward(const struct MothPoolPlanes *q) {
   int64_t high = q->y.out, size = q->y.in * q->x.in, n = high * q->x.out;
   int64_t done = max_pool_back_pairs(q);
   for (int64_t c = high ? done / high : 0; c < q->planes; c++) {
@@ -333,7 +336,7 @@ static void max_pool_planes_backward(const MothPoolPlanes *q) {
   }
 }
 
-static void avg_pool_planes(const MothPoolPlanes *q) {
+MOTH_TYPED_FLOAT void avg_pool_planes(const struct MothPoolPlanes *q) {
   const MothPoolAxis *y = &q->y, *x = &q->x;
   const stored *in = q->in;
   stored *out = q->out;
@@ -371,7 +374,7 @@ static void avg_pool_planes(const MothPoolPlanes *q) {
       }
 }
 
-static void avg_pool_planes_backward(const MothPoolPlanes *q) {
+MOTH_TYPED_FLOAT void avg_pool_planes_backward(const struct MothPoolPlanes *q) {
   const MothPoolAxis *y = &q->y, *x = &q->x;
   const stored *in = q->in;
   stored *out = q->out;
@@ -403,17 +406,3 @@ static void avg_pool_planes_backward(const MothPoolPlanes *q) {
       }
   }
 }
-#else
-static void max_pool_planes(const MothPoolPlanes *q) {
-  (void)q;
-}
-static void max_pool_planes_backward(const MothPoolPlanes *q) {
-  (void)q;
-}
-static void avg_pool_planes(const MothPoolPlanes *q) {
-  (void)q;
-}
-static void avg_pool_planes_backward(const MothPoolPlanes *q) {
-  (void)q;
-}
-#endif

@@ -1,5 +1,9 @@
 /* Random fills. Element i of an op comes from the Philox block offset + i / 4 (float64: i / 2), lane
  * i % 4: any split into ranges gives the same values. Ranges begin at multiples of 4. */
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+#include "kernels/cpu/typed/prelude.h"
 
 /* m_philox on vectors, one block in each 64-bit lane: a lane's product of two 32-bit words is both
  * words that the round makes of them. gcc does not see that such a product needs the lower halves
@@ -110,8 +114,8 @@ MOTH_FN void random_words(unsigned *word, int64_t i, int64_t n, uint64_t seed, u
   philox_run(seed, offset + (uint64_t)(i * WORDS / 4), (int)((n * WORDS + 3) / 4), word);
 }
 
-static void random_uniform(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
-                           double lo, double hi) {
+MOTH_TYPED void random_uniform(void *out, int64_t begin, int64_t end, uint64_t seed,
+                               uint64_t offset, double lo, double hi) {
 #if MOTH_IS_FLOAT
   stored *o = out, first = STORE((real)lo);
   real a = (real)lo, width = (real)(hi - lo), top = width > 0 ? (real)hi : m_inf();
@@ -135,8 +139,8 @@ static void random_uniform(void *out, int64_t begin, int64_t end, uint64_t seed,
 #endif
 }
 
-static void random_normal(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
-                          double mean, double std) {
+MOTH_TYPED void random_normal(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
+                              double mean, double std) {
 #if MOTH_IS_FLOAT
   enum { PAIRS = VALUES / 2 };
   stored *o = out;
@@ -173,8 +177,8 @@ MOTH_FN Threshold threshold_of(double p) {
   return (Threshold){(unsigned)t, t > 0xffffffffu};
 }
 
-static void random_bernoulli(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
-                             double p) {
+MOTH_TYPED void random_bernoulli(void *out, int64_t begin, int64_t end, uint64_t seed,
+                                 uint64_t offset, double p) {
   stored *o = out, one = STORE((real)1), zero = STORE((real)0);
   Threshold t = threshold_of(p);
   zero = t.all ? one : zero;
@@ -186,8 +190,8 @@ static void random_bernoulli(void *out, int64_t begin, int64_t end, uint64_t see
   }
 }
 
-static void random_int(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
-                       int64_t lo, int64_t hi) {
+MOTH_TYPED void random_int(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
+                           int64_t lo, int64_t hi) {
   stored *o = out;
   uint64_t range = (uint64_t)hi - (uint64_t)lo;
   for (int64_t i = begin; i < end; i += 2 * RUN) {
@@ -203,10 +207,10 @@ static void random_int(void *out, int64_t begin, int64_t end, uint64_t seed, uin
   }
 }
 
-/* out = in / (1 - p) where kept, else 0; mask tells which. */
-static void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int64_t end,
-                    uint64_t seed, uint64_t offset, double p) {
 #if MOTH_IS_FLOAT
+/* out = in / (1 - p) where kept, else 0; mask tells which. */
+MOTH_TYPED_FLOAT void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int64_t end,
+                              uint64_t seed, uint64_t offset, double p) {
   stored *o = out;
   const stored *a = in;
   Threshold t = threshold_of(p);
@@ -223,7 +227,5 @@ static void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int
       o[i + k] = STORE(keep ? LOAD(a[i + k]) * scale : (real)0);
     }
   }
-#else
-  (void)out, (void)mask, (void)in, (void)begin, (void)end, (void)seed, (void)offset, (void)p;
-#endif
 }
+#endif

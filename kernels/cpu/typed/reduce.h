@@ -3,7 +3,10 @@
  * into LANES accumulators (a vector's worth and more, so that additions do not wait for each other),
  * which a fixed tree joins; blocks are joined in double or int64. The order depends on n only: never
  * on threads, and not on the ISA level. */
+#ifndef MOTH_CPU_TYPED_REDUCE_H
+#define MOTH_CPU_TYPED_REDUCE_H
 #include "kernels/cpu/reduce.h"
+#include "kernels/cpu/typed/prelude.h"
 
 enum { LANES = 64, FEW = 8, BLOCK = 4096, TMP = 1024, COLS = 1024, FLUSH = 64 };
 
@@ -185,8 +188,8 @@ static void block_sumexp(const stored *a, int64_t n, real shift, MothParam *acc)
 #endif
 
 /* acc[r] = acc[r] joined with the n elements of row r. shift: one per row, or NULL. */
-static void reduce_rows(int op, const char *in, int64_t row_stride, int64_t rows, int64_t step,
-                        int64_t n, const MothParam *shift, MothParam *acc) {
+MOTH_TYPED void reduce_rows(int op, const char *in, int64_t row_stride, int64_t rows, int64_t step,
+                            int64_t n, const MothParam *shift, MothParam *acc) {
   static void (*const blocks[])(const stored *, int64_t, real, MothParam *) = {
       block_sum, block_prod, block_max, block_min, block_any, block_all, block_sqdev, block_sumexp};
   for (int64_t r = 0; r < rows; r++, in += row_stride) {
@@ -207,8 +210,8 @@ static void reduce_rows(int op, const char *in, int64_t row_stride, int64_t rows
 }
 
 /* acc[c] = acc[c] joined with the `rows` elements of column c. */
-static void reduce_cols(int op, const char *in, int64_t row_stride, int64_t rows, int64_t step,
-                        int64_t cols, const MothParam *shift, MothParam *acc) {
+MOTH_TYPED void reduce_cols(int op, const char *in, int64_t row_stride, int64_t rows, int64_t step,
+                            int64_t cols, const MothParam *shift, MothParam *acc) {
   static void (*const kernels[])(const char *, int64_t, int64_t, int64_t, const MothParam *,
                                  MothParam *) = {cols_sum, cols_prod, cols_max,   cols_min,
                                                  cols_any, cols_all,  cols_sqdev, cols_sumexp};
@@ -231,7 +234,8 @@ static void reduce_cols(int op, const char *in, int64_t row_stride, int64_t rows
 }
 
 /* Partial results to elements of this dtype. divisor: for float dtypes. */
-static void reduce_store(char *out, int64_t step, const MothParam *acc, int64_t n, double divisor) {
+MOTH_TYPED void reduce_store(char *out, int64_t step, const MothParam *acc, int64_t n,
+                             double divisor) {
   (void)divisor;
   for (int64_t i = 0; i < n; i++) {
 #if MOTH_IS_FLOAT
@@ -243,3 +247,4 @@ static void reduce_store(char *out, int64_t step, const MothParam *acc, int64_t 
 #endif
   }
 }
+#endif

@@ -1,5 +1,6 @@
 /* Sums into places that an index names. What falls on one place is added in the order of the index.
  * Strides count elements. */
+#include "kernels/cpu/typed/prelude.h"
 
 #if MOTH_REAL_KIND == 5
 #define ADD_TO(o, x) (o) = (stored)(((o) | (x)) != 0)
@@ -8,7 +9,8 @@
 #endif
 
 /* Integers: whether one of n indices is not in [base, base + size). They go, less base, to `from_0` unless NULL. */
-static bool index_outside(const void *in, int64_t n, int64_t base, int64_t size, int64_t *from_0) {
+MOTH_TYPED bool index_outside(const void *in, int64_t n, int64_t base, int64_t size,
+                              int64_t *from_0) {
   const stored *a = in;
   uint64_t bad = 0;
   if (from_0)
@@ -25,9 +27,9 @@ static bool index_outside(const void *in, int64_t n, int64_t base, int64_t size,
 
 /* `lines` independent lines of n additions: out[index[j * step]] += src[j * src_step] within a line,
  * which begins at offsets[0] (out), [1] (index), [2] (src), three for each line. */
-static void scatter_add_lines(void *out, int64_t out_step, const int64_t *index, int64_t index_step,
-                              const void *src, int64_t src_step, int64_t n, int64_t lines,
-                              const int64_t *offsets) {
+MOTH_TYPED void scatter_add_lines(void *out, int64_t out_step, const int64_t *index,
+                                  int64_t index_step, const void *src, int64_t src_step, int64_t n,
+                                  int64_t lines, const int64_t *offsets) {
   stored *o = out;
   const stored *a = src;
   if (index_step == 1) {
@@ -44,8 +46,8 @@ static void scatter_add_lines(void *out, int64_t out_step, const int64_t *index,
 }
 
 /* out row index[j] += src row j, j in [0, n); rows of `width` elements, `step` apart. */
-static void index_add_rows(void *out, const void *src, const int64_t *index, int64_t n,
-                           int64_t width, int64_t step) {
+MOTH_TYPED void index_add_rows(void *out, const void *src, const int64_t *index, int64_t n,
+                               int64_t width, int64_t step) {
   for (int64_t j = 0; j < n; j++) {
     stored *o = (stored *)out + index[j] * step;
     const stored *a = (const stored *)src + j * step;

@@ -3,8 +3,11 @@
  * block of columns that stays in cache: the maximum, the sum of exp(x - maximum), the result. Sums go
  * over blocks of BLOCK elements, joined in double. No maximum here cares for NaN: where there is one,
  * the sum is NaN and all that comes of it. */
+#ifndef MOTH_CPU_TYPED_SOFTMAX_H
+#define MOTH_CPU_TYPED_SOFTMAX_H
+#include "kernels/cpu/typed/fold.h"
+#include "kernels/cpu/typed/reduce.h"
 
-#if MOTH_IS_FLOAT
 enum { SOFT_COLS = 512, SHORT = 16 };
 
 /* Rows of at most SHORT elements are padded to one vector, with what adds nothing. */
@@ -81,7 +84,7 @@ static double row_sumexp(const stored *a, stored *o, int64_t n, real max) {
   return sum;
 }
 
-static void softmax_rows(int log, void *out, const void *in, int64_t rows, int64_t n) {
+MOTH_TYPED_FLOAT void softmax_rows(int log, void *out, const void *in, int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; r++) {
     const stored *a = (const stored *)in + r * n;
     stored *o = (stored *)out + r * n;
@@ -101,8 +104,8 @@ static void softmax_rows(int log, void *out, const void *in, int64_t rows, int64
   }
 }
 
-static void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t step,
-                         int64_t cols) {
+MOTH_TYPED_FLOAT void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t step,
+                                   int64_t cols) {
   for (int64_t from = 0; from < cols; from += SOFT_COLS) {
     int64_t m = cols - from < SOFT_COLS ? cols - from : SOFT_COLS;
     const stored *a = (const stored *)in + from;
@@ -142,8 +145,8 @@ static void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t 
 }
 
 /* softmax: (g - sum(g y)) y; log_softmax: g - exp(y) sum(g). */
-static void softmax_backward_rows(int log, void *out, const void *grad, const void *y, int64_t rows,
-                                  int64_t n) {
+MOTH_TYPED_FLOAT void softmax_backward_rows(int log, void *out, const void *grad, const void *y,
+                                            int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; r++) {
     const stored *g = (const stored *)grad + r * n, *p = (const stored *)y + r * n;
     stored *o = (stored *)out + r * n;
@@ -168,8 +171,8 @@ static void softmax_backward_rows(int log, void *out, const void *grad, const vo
   }
 }
 
-static void softmax_backward_cols(int log, void *out, const void *grad, const void *y, int64_t n,
-                                  int64_t step, int64_t cols) {
+MOTH_TYPED_FLOAT void softmax_backward_cols(int log, void *out, const void *grad, const void *y,
+                                            int64_t n, int64_t step, int64_t cols) {
   for (int64_t from = 0; from < cols; from += SOFT_COLS) {
     int64_t m = cols - from < SOFT_COLS ? cols - from : SOFT_COLS;
     const stored *g = (const stored *)grad + from, *p = (const stored *)y + from;
@@ -203,21 +206,5 @@ static void softmax_backward_cols(int log, void *out, const void *grad, const vo
             STORE((LOAD(g[i * step + c]) - sum[c]) * LOAD(p[i * step + c]));
     }
   }
-}
-#else
-static void softmax_rows(int log, void *out, const void *in, int64_t rows, int64_t n) {
-  (void)log, (void)out, (void)in, (void)rows, (void)n;
-}
-static void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t step,
-                         int64_t cols) {
-  (void)log, (void)out, (void)in, (void)n, (void)step, (void)cols;
-}
-static void softmax_backward_rows(int log, void *out, const void *grad, const void *y, int64_t rows,
-                                  int64_t n) {
-  (void)log, (void)out, (void)grad, (void)y, (void)rows, (void)n;
-}
-static void softmax_backward_cols(int log, void *out, const void *grad, const void *y, int64_t n,
-                                  int64_t step, int64_t cols) {
-  (void)log, (void)out, (void)grad, (void)y, (void)n, (void)step, (void)cols;
 }
 #endif

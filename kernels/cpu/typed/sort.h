@@ -1,4 +1,5 @@
 /* Keys for sorting: unsigned numbers whose order is that of the elements, NaN above all, -0 as 0. */
+#include "kernels/cpu/typed/prelude.h"
 #if MOTH_STORED != 0
 typedef uint16_t sort_bits;
 enum { SORT_INF = MOTH_STORED == 1 ? 0x7c00 : 0x7f80 };
@@ -12,7 +13,7 @@ typedef uint64_t sort_bits;
 #endif
 
 /* Of n elements `step` elements apart; the first in the order asked for has the least key. */
-static void sort_keys(uint64_t *keys, const void *in, int64_t step, int64_t n, int descending) {
+MOTH_TYPED void sort_keys(uint64_t *keys, const void *in, int64_t step, int64_t n, int descending) {
   const stored *a = in;
 #if MOTH_IS_FLOAT
   const sort_bits sign = (sort_bits)((sort_bits)1 << (8 * sizeof(sort_bits) - 1));

@@ -4,10 +4,13 @@
  * Operands are added with their shapes aligned at the last dimension; dimensions are then ordered by
  * the strides of operand 0 (the output), merged where the strides of all operands allow it, and run by rows,
  * in parallel over ranges of the flattened index. */
-#ifndef MOTH_CPU_ITER_H
-#define MOTH_CPU_ITER_H
+#ifndef MOTH_COMMON_ITER_H
+#define MOTH_COMMON_ITER_H
 #include "core/tensor.h"
-#include "kernels/cpu/table.h"
+#include "kernels/common/param.h"
+
+/* One run of the inner dimension: p[0] is written, p[1..] are read; strides in bytes. */
+typedef void (*MothLoop)(char **p, const int64_t *stride, int64_t n, const MothParam *params);
 
 enum { MOTH_ITER_OPERANDS = 6, MOTH_GRAIN = 32768 };
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/iter.h"
+#include "kernels/common/iter.h"
 
 #include <stdlib.h>
 

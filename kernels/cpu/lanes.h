@@ -1,8 +1,10 @@
 /* Loops for which AVX-512 has instructions that gcc does not find in the scalar text: minima and maxima
  * that let NaN pass, and 2^n times a number, once rounded, also where the result is denormal. The formula
  * and its bits are those of kernels/math_f32.h (spec/kernels/lanes_spec.lua). For an op whose formula is
- * m_name, LANES_m_name(out, in, n) takes the place of the loop over contiguous elements. */
-#if defined(__AVX512F__) && MOTH_REAL_KIND == 1 && MOTH_STORED == 0
+ * m_name, LANES_m_name(out, in, n) takes the place of the loop over contiguous float32 elements. */
+#if defined(__AVX512F__)
+#include <immintrin.h>
+
 static inline __attribute__((always_inline)) __m512 exp_lanes(__m512 x) {
   const __m512 magic = _mm512_set1_ps(0x1.8p23f);
   x = _mm512_max_ps(_mm512_set1_ps(-120.0f), _mm512_min_ps(_mm512_set1_ps(90.0f), x));
@@ -17,7 +19,7 @@ static inline __attribute__((always_inline)) __m512 exp_lanes(__m512 x) {
   return _mm512_scalef_ps(_mm512_add_ps(q, _mm512_set1_ps(1.0f)), n);
 }
 static void LANES_m_exp(float *out, const float *in, int64_t n) {
-  enum { LINE = 16, CACHED = 1 << 14 };
+  enum { LINE = 16, AHEAD = 256, CACHED = 1 << 14 };
   int64_t i = 0;
   if (n > CACHED)
     for (; i + LINE <= n; i += LINE) {
