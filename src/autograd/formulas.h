@@ -20,15 +20,6 @@ MothStatus moth_grad_narrow_backward(const MothValue *a, MothValue *out);
 MothStatus moth_grad_select_backward(const MothValue *a, MothValue *out);
 /* (grad, shape, dim, start, stop, step) */
 MothStatus moth_grad_slice_backward(const MothValue *a, MothValue *out);
-/* (grad, shape, offset, dim1, dim2) */
-MothStatus moth_grad_diagonal_backward(const MothValue *a, MothValue *out);
-/* (grad, base shape, base stride, base offset, size, stride, offset or none) */
-MothStatus moth_grad_as_strided_grad(const MothValue *a, MothValue *out);
-MothStatus moth_grad_as_strided_backward_grad(const MothValue *a, MothValue *out);
-/* (grad, self, result, dim, keepdim) */
-MothStatus moth_grad_prod_backward(const MothValue *a, MothValue *out);
-/* (grad, mask, shape of source) */
-MothStatus moth_grad_masked_scatter_backward(const MothValue *a, MothValue *out);
 /* Gradients of self, weight and bias (bits 0, 1, 2 of need) into out[0..2]; src/autograd/norm.c.
  * (grad, self, weight, bias, dims, eps, mean, rstd) */
 MothStatus moth_gradset_layer_norm(const MothValue *a, uint32_t need, MothValue *out);

@@ -9,35 +9,6 @@
 #include "ops/sort.h"
 #include "ops/view.h"
 
-/* The last of the k smallest, sorted. */
-MothStatus moth_composite_kthvalue(MothCall *c) {
-  MOTH_UNPACK_KTHVALUE(c)
-  MothTensor *values, *pos, *v, *p = NULL;
-  int64_t n = self->ndim ? self->shape[dim] : 1;
-  if (k < 1 || k > n)
-    return moth_fail(MOTH_ERR_VALUE,
-                     "k must be between 1 and the %lld elements along dim, got %lld", (long long)n,
-                     (long long)k);
-  MOTH_TRY(moth_topk(self, k, dim, false, true, index_base, &values, &pos));
-  if (self->ndim == 0) {
-    c->results[0] = moth_v_tensor(values);
-    c->results[1] = moth_v_tensor(pos);
-    return MOTH_OK;
-  }
-  MothStatus s =
-      keepdim ? moth_narrow(values, dim, k - 1, 1, &v) : moth_select(values, dim, k - 1, &v);
-  if (s == MOTH_OK) {
-    s = keepdim ? moth_narrow(pos, dim, k - 1, 1, &p) : moth_select(pos, dim, k - 1, &p);
-    if (s != MOTH_OK)
-      moth_tensor_release(v);
-  }
-  moth_tensor_release(values);
-  MOTH_TRY(then(s, pos));
-  c->results[0] = moth_v_tensor(v);
-  c->results[1] = moth_v_tensor(p);
-  return MOTH_OK;
-}
-
 /* Positions 0 .. n + before + after - 1, less `before`, brought back into 0 .. n - 1. */
 static MothStatus sources(int mode, int64_t n, int64_t before, int64_t after, MothDevice device,
                           MothTensor **out) {

@@ -109,38 +109,6 @@ MothStatus moth_composite_upsample_linear(MothCall *c) {
   return moth_give(c, next);
 }
 
-/* --- repetition ------------------------------------------------------------------------------- */
-
-MothStatus moth_composite_repeat_interleave(MothCall *c) {
-  MOTH_UNPACK_REPEAT_INTERLEAVE(c)
-  MothTensor *x, *wide, *full, *out;
-  int64_t shape[MOTH_MAX_DIMS + 1], flat = self->numel;
-  int d = 0;
-  if (dim.tag == MOTH_V_NONE || self->ndim == 0) {
-    MOTH_TRY(moth_reshape(self, &flat, 1, &x));
-  } else {
-    d = (int)dim.u.i;
-    if (self->ndim == MOTH_MAX_DIMS)
-      return moth_fail(MOTH_ERR_VALUE, "self has too many dimensions");
-    x = self;
-    moth_tensor_retain(x);
-  }
-  memcpy(shape, x->shape, sizeof(int64_t) * (size_t)(d + 1));
-  shape[d + 1] = repeats;
-  memcpy(shape + d + 2, x->shape + d + 1, sizeof(int64_t) * (size_t)(x->ndim - d - 1));
-  int n = x->ndim;
-  MOTH_TRY(then(moth_unsqueeze(x, d + 1, &wide), x));
-  MOTH_TRY(then(moth_expand(wide, shape, n + 1, &full), wide));
-  if (__builtin_mul_overflow(shape[d], repeats, &shape[d])) {
-    moth_tensor_release(full);
-    return moth_fail(MOTH_ERR_VALUE, "repeats is too large: %lld", (long long)repeats);
-  }
-  memmove(shape + d + 1, shape + d + 2, sizeof(int64_t) * (size_t)(n - d - 1));
-  MOTH_TRY(then(moth_clone(full, &wide), full)); /* a copy, even of one repetition */
-  MOTH_TRY(then(moth_view(wide, shape, n, &out), wide));
-  return moth_give(c, out);
-}
-
 /* --- running products ------------------------------------------------------------------------- */
 
 /* log2(n) passes, each of which multiplies by the element `step` before: differentiable also where elements are 0. */

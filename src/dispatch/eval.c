@@ -80,6 +80,16 @@ MothValue moth_number_div(MothValue a, MothValue b) {
   return moth_v_float(moth_as_double(a) / moth_as_double(b));
 }
 
+MothValue moth_number_floor_divide(MothValue a, MothValue b) {
+  int64_t x = a.u.i, y = b.u.i;
+  if (y == 0 || (x == INT64_MIN && y == -1))
+    return moth_v_int(0);
+  return moth_v_int(x / y - (x % y != 0 && (x < 0) != (y < 0)));
+}
+MothValue moth_number_remainder(MothValue a, MothValue b) {
+  return moth_number_sub(a, moth_number_mul(b, moth_number_floor_divide(a, b)));
+}
+
 MothValue moth_number_wrap(MothValue d, MothValue n) {
   return d.u.i < 0 ? moth_v_int(d.u.i + n.u.i) : d;
 }
@@ -195,6 +205,51 @@ MothStatus moth_list_remove(MothValue list, MothValue i, int64_t *to, MothValue 
     if (d != k)
       to[n++] = list.u.ints[d];
   *out = moth_v_ints(to, n);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_merged(MothValue list, MothValue from, MothValue to, int64_t *memory,
+                            MothValue *out) {
+  uint32_t n = 0;
+  MOTH_TRY(fits(list.n));
+  for (int64_t i = 0; i < list.n; i++)
+    if (i > from.u.i && i <= to.u.i)
+      memory[n - 1] *= list.u.ints[i];
+    else
+      memory[n++] = list.u.ints[i];
+  *out = moth_v_ints(memory, n);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_inferred(MothValue sizes, MothValue n, int64_t *to, MothValue *out) {
+  int64_t known = 1, unknown = -1;
+  MOTH_TRY(fits(sizes.n));
+  for (uint32_t i = 0; i < sizes.n; i++) {
+    int64_t size = to[i] = sizes.u.ints[i];
+    if (size == -1 && unknown < 0)
+      unknown = i;
+    else if (size < 0 || __builtin_mul_overflow(known, size, &known))
+      return moth_fail(MOTH_ERR_VALUE, "invalid size %lld", (long long)size);
+  }
+  if (unknown >= 0 ? known == 0 || n.u.i % known != 0 : known != n.u.i)
+    return moth_fail(MOTH_ERR_VALUE, "the sizes do not multiply to %lld", (long long)n.u.i);
+  if (unknown >= 0)
+    to[unknown] = n.u.i / known;
+  *out = moth_v_ints(to, sizes.n);
+  return MOTH_OK;
+}
+
+MothStatus moth_list_others(MothValue n, MothValue dims, int64_t *to, MothValue *out) {
+  uint32_t k = 0;
+  MOTH_TRY(fits(n.u.i));
+  for (int64_t d = 0; d < n.u.i; d++) {
+    bool taken = false;
+    for (uint32_t i = 0; i < dims.n; i++)
+      taken |= dims.u.ints[i] == d;
+    if (!taken)
+      to[k++] = d;
+  }
+  *out = moth_v_ints(to, k);
   return MOTH_OK;
 }
 

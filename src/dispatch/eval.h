@@ -64,6 +64,9 @@ MothValue moth_number_add(MothValue a, MothValue b);
 MothValue moth_number_sub(MothValue a, MothValue b);
 MothValue moth_number_mul(MothValue a, MothValue b);
 MothValue moth_number_div(MothValue a, MothValue b);
+/* Of integers, rounded down; 0 where b is 0. */
+MothValue moth_number_floor_divide(MothValue a, MothValue b);
+MothValue moth_number_remainder(MothValue a, MothValue b);
 /* Dimension d, counted from the end if negative, of n; one out of range stays as it is, for the op to refuse. */
 MothValue moth_number_wrap(MothValue d, MothValue n);
 
@@ -93,6 +96,13 @@ MothStatus moth_list_remove(MothValue list, MothValue i, int64_t *to, MothValue 
 MothStatus moth_list_ones_n(MothValue n, int64_t *to, MothValue *out);
 /* from, from + 1, … below stop */
 MothStatus moth_list_range(MothValue from, MothValue stop, int64_t *to, MothValue *out);
+/* Elements from … to as one, their product. */
+MothStatus moth_list_merged(MothValue list, MothValue from, MothValue to, int64_t *memory,
+                            MothValue *out);
+/* sizes with the one that is -1 so that they multiply to n; an error if they do not. */
+MothStatus moth_list_inferred(MothValue sizes, MothValue n, int64_t *to, MothValue *out);
+/* Those of 0 … n - 1 that are not in dims, in order. */
+MothStatus moth_list_others(MothValue n, MothValue dims, int64_t *to, MothValue *out);
 /* The permutation that undoes one. */
 MothStatus moth_list_inverse(MothValue dims, int64_t *to, MothValue *out);
 /* The shape that two shapes broadcast to. */

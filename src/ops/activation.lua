@@ -128,6 +128,13 @@ return {
   doc = "self if positive, else weight * self; weight holds one number, or one per channel (dimension 2)." },
 { "glu(Tensor self, Dim dim=-1) -> Tensor",
   kind = "composite",
+  expr = [[
+    local half = floor_divide(self.shape[dim], 2)
+    local gate = sigmoid(narrow(self, dim, half, half))
+    return narrow(self, dim, 0, half) * gate]],
+  check = {
+    { "equal(remainder(self.shape[dim], 2), 0)", "the size along dim must be even, got {self.shape[dim]}" },
+  },
   grad = "composite",
   reference = "glu",
   samples = { "randn(4,6)", "randn(4,3), 1" },

@@ -15,6 +15,7 @@ local function shown(node, writer)
   if node.kind == "list" then
     return "%s", ("moth_shape_format((int)(%s).n, (%s).u.ints, (char[200]){0}, 200)"):format(c, c)
   end
+  if node.position then return "\1%d", ("(int)%s.u.i"):format(c) end -- MOTH_AT
   if node.what == "ndim" or node.what == "length" then return "%d", ("(int)%s.u.i"):format(c) end
   if node.kind == "string" then return "%s", ("(%s).u.s"):format(c) end
   return "%.14g", ("moth_as_double(%s)"):format(c)
@@ -30,6 +31,7 @@ function M.text(op, ops)
       if not a then return nil end
       local leaf = graph.node("leaf", formula.kind_of[a.type], {}, "argument " .. a.at)
       leaf.c, leaf.values = ("c->args[%d]"):format(a.at), a.values or false
+      leaf.position = a.type == "DIM" or a.type == "INDEX"
       return leaf
     end, ops, define)
     return graph

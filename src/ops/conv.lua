@@ -123,6 +123,44 @@ return {
   doc = "conv2d in one dimension: input (N, C, L), weight (K, C / groups, k)." },
 { "conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=none, int[2]? stride=1 >= 1, int[2]? padding=0 >= 0, int[2]? output_padding=0 >= 0, int groups=1, int[2]? dilation=1 >= 1) -> Tensor",
   kind = "composite", amp = "low",
+  expr = [[
+    local k, n = input.ndim, weight.shape[1] * groups
+    local h = (input.shape[-2] - 1) * stride[0] + dilation[0] * (weight.shape[2] - 1) + 1
+    local w = (input.shape[-1] - 1) * stride[1] + dilation[1] * (weight.shape[3] - 1) + 1
+    local size = list(n, h - padding[0] * 2 + output_padding[0], w - padding[1] * 2 + output_padding[1])
+    -- With a bias, halves are summed in float32 and rounded once. On CUDA that would give up the products of halves.
+    local once = both(given(bias), both(same_dtype(input, weight), is_on_cpu(input)))
+    local x, v = when(once, as(input, working(input)), input), when(once, as(weight, working(input)), weight)
+    -- No convolution has this input as its result: it is cut out of the one without padding.
+    local beyond = either(ge(output_padding[0], stride[0]), ge(output_padding[1], stride[1]))
+    local lead = first_n(input.shape, k - 3)
+    local whole = conv2d_backward_input(x, v, join(lead, list(n, h, w)), stride, none, dilation, groups)
+    local edges = list(0 - padding[1], output_padding[1] - padding[1], 0 - padding[0], output_padding[0] - padding[0])
+    local y = when(beyond, pad(whole, edges, "constant", 0),
+      conv2d_backward_input(x, v, join(lead, size), stride, padding, dilation, groups))
+    return as(when(given(bias), y + view(bias, list(n, 1, 1)), y), input.dtype)]],
+  check = {
+    { "either(equal(input.ndim, 3), equal(input.ndim, 4))",
+      "input must have 3 or 4 dimensions ((N,) C, H, W), got {input.ndim}" },
+    { "equal(weight.ndim, 4)",
+      "weight must have 4 dimensions (C, K / groups, kh, kw), got {weight.ndim}" },
+    { "equal(input.shape[-3], weight.shape[0])",
+      "input must have the {weight.shape[0]} channels of weight, got {input.shape[-3]}" },
+    { "ge(groups, 1)", "groups must be at least 1, got {groups}" },
+    { "le(groups, 4611686018427387904 / larger(weight.shape[1], 1))", "groups is too large: {groups}" },
+    { "either(lt(output_padding[0], stride[0]), lt(output_padding[0], dilation[0]))",
+      "output_padding must be smaller than stride or dilation, got {output_padding[0]}" },
+    { "either(lt(output_padding[1], stride[1]), lt(output_padding[1], dilation[1]))",
+      "output_padding must be smaller than stride or dilation, got {output_padding[1]}" },
+    { "ge(transposed_size(input.shape[-2], weight.shape[2], stride[0], padding[0], output_padding[0], dilation[0]), 1)",
+      "the result would have size {transposed_size(input.shape[-2], weight.shape[2], stride[0], padding[0], output_padding[0], dilation[0])} in its second dimension from the end: padding is too large" },
+    { "ge(transposed_size(input.shape[-1], weight.shape[3], stride[1], padding[1], output_padding[1], dilation[1]), 1)",
+      "the result would have size {transposed_size(input.shape[-1], weight.shape[3], stride[1], padding[1], output_padding[1], dilation[1])} in its last dimension: padding is too large" },
+    { "either(negate(given(bias)), same_dtype(bias, input))",
+      "expected the same dtype, got input {input.dtype} and bias {bias.dtype}", "type" },
+    { "either(negate(given(bias)), both(equal(bias.ndim, 1), equal(bias.shape[0], weight.shape[1] * groups)))",
+      "bias must have shape [{weight.shape[1] * groups}]" },
+  },
   grad = "composite",
   tolerance = {
     float32 = { 1.3e-6, 1e-4 }, float16 = { 1e-3, 2e-3 }, bfloat16 = { 1.6e-2, 2e-2 },

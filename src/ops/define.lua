@@ -67,6 +67,26 @@ return {
     return when(equal(length(shape), 0), clone(g), scatter(zeros_of(grad, shape, none), dim, i, g, index_base))]] },
   cumsum_backward = { "grad, dim", "flip(cumsum(flip(grad, list(dim)), dim), list(dim))" },
 
+  -- The products of all but one element along dims, for each: of those before it times those behind it. Made of
+  -- products alone, it has derivatives where elements are 0, too.
+  products_of_others = { "self, dims", [[
+    local rest = others(self.ndim, dims)
+    local order, lead = join(rest, others(self.ndim, rest)), length(rest)
+    local x = permute(self, order)
+    local rows = reshape(x, join(first_n(x.shape, lead), list(product(drop_n(x.shape, lead)))))
+    local before = cumprod(pad(rows, list(1, -1), "constant", 1), -1)
+    local behind = flip(cumprod(pad(flip(rows, list(-1)), list(1, -1), "constant", 1), -1), list(-1))
+    return permute(reshape(before * behind, x.shape), inverse(order))]] },
+  -- grad times the product of the others: by division, and by counting zeros; where it is to be differentiated again,
+  -- without either.
+  prod_backward = { "grad, self, dim, keepdim", [[
+    local g, zero = unreduced(grad, self.shape, dim, keepdim), eq(self, 0)
+    local ones = masked_fill(self, zero, 1)
+    local quotient = prod(ones, dim, true) / ones -- the product of the others that are not zero
+    local zeros_too = ne(sum(zero, dim, true) - zero, 0) -- others are
+    return when(both(records(self), both(gt(self.ndim, 0), gt(self.numel, 0))), products_of_others(self, dim) * g,
+      masked_fill(quotient, zeros_too, 0) * g)]] },
+
   pow_backward_self = { "grad, self, exponent", [[
     local k = as_number(exponent)
     return when(is_number(exponent),
@@ -80,8 +100,25 @@ return {
       when(equal(k, 0), masked_fill(grad * result * -inf, ge(exponent, 0), 0), grad * result * log_of(k)),
       masked_fill(log(self) * result, logical_and(eq(self, 0), ge(exponent, 0)), 0) * grad)]] },
 
+  element = { "x, dim, i, keepdim", "when(keepdim, narrow(x, dim, i, 1), select(x, dim, i))" },
+  transposed_size = { "n, kernel, stride, padding, output_padding, dilation",
+    "(n - 1) * stride + dilation * (kernel - 1) + 1 - padding * 2 + output_padding" },
+
   -- ---- views and indices ---------------------------------------------------------------------------
   permute_backward = { "grad, dims", "permute(grad, inverse(dims))" },
+  diagonal_backward = { "grad, shape, offset, dim1, dim2",
+    "written(zeros_of(grad, shape, none), function(w) return diagonal(w, offset, dim1, dim2) end, grad)" },
+  as_strided_grad = { "grad, base_size, base_stride, base_offset, size, stride, offset",
+    "as_strided_backward(grad, base_size, base_stride, base_offset, size, stride, default_to(offset, base_offset))" },
+  -- The derivative of adding is reading: a dense copy into the base's geometry, viewed again.
+  as_strided_backward_grad = { "grad, base_size, base_stride, base_offset, size, stride, offset", [[
+    local n = larger(reach(size, stride, offset), reach(base_size, base_stride, base_offset))
+    local function base(w) return as_strided(w, base_size, base_stride, base_offset) end
+    return clone(as_strided(written(zeros_of(grad, list(n), none), base, grad), size, stride, offset))]] },
+  masked_scatter_backward = { "grad, mask, shape", [[
+    local picked = masked_select(grad, mask)
+    local function first(w) return narrow(w, 0, 0, picked.numel) end
+    return reshape(written(zeros_of(grad, list(product(shape)), none), first, picked), shape)]] },
   gather_backward = { "grad, shape, dim, index, index_base",
     "scatter_add(zeros_of(grad, shape, none), dim, index, grad, index_base)" },
   index_select_backward = { "grad, shape, dim, index, index_base",

@@ -9,7 +9,8 @@ local M = {}
 -- Lists that are made: they need memory of their own. All others are C expressions.
 local list_makers = {
   list = true, join = true, first_n = true, last_n = true, drop_n = true, replace = true, insert = true, remove = true,
-  ones_n = true, range = true, inverse = true, wide = true, kept = true,
+  ones_n = true, range = true, inverse = true, wide = true, kept = true, inferred = true, merged = true,
+  others = true,
 }
 local function is_statement(node)
   return node.what == "op" or node.what == "ops" or node.what == "load" or node.what == "beside"
@@ -143,7 +144,7 @@ function M.writer(graph, outputs, state, indent)
       return ("(%s ? %s : %s)"):format(condition(n.args[1]), value(n.args[2]), value(n.args[3]))
     end,
   }
-  for _, name in ipairs({ "add", "sub", "mul", "div" }) do
+  for _, name in ipairs({ "add", "sub", "mul", "div", "floor_divide", "remainder" }) do
     inline["number_" .. name] = function(n)
       return ("moth_number_%s(%s, %s)"):format(name, value(n.args[1]), value(n.args[2]))
     end
@@ -181,6 +182,7 @@ function M.writer(graph, outputs, state, indent)
     is_int = function(n) return ("moth_dtype_class((MothDType)%s->dtype) == MOTH_CLASS_INT"):format(tensor_c(n.args[1])) end,
     is_number = function(n) return ("%s.tag != MOTH_V_TENSOR"):format(value(n.args[1])) end,
     is_list = function(n) return ("%s.tag == MOTH_V_INTS"):format(value(n.args[1])) end,
+    is_on_cpu = function(n) return ("%s->device.type == MOTH_CPU"):format(tensor_c(n.args[1])) end,
     is_contiguous = function(n) return ("%s->contiguous"):format(tensor_c(n.args[1])) end,
     viewable = function(n) return ("moth_viewable(%s, %s)"):format(tensor_c(n.args[1]), value(n.args[2])) end,
     same_dtype = function(n) return ("%s->dtype == %s->dtype"):format(tensor_c(n.args[1]), tensor_c(n.args[2])) end,

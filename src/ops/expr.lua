@@ -15,10 +15,14 @@
 --   written(x, part, value)   x, a tensor made for this, with value copied into part(x), a view of it
 --   x.shape x.ndim x.numel x.dtype x.device; list[i], from the end by -1
 --   list(a, b, …) join(l, m) first_n(l, n) drop_n(l, n) replace(l, i, v) insert(l, i, v) ones_n(n) range(a, b)
+--   merged(l, from, to): elements from … to as one, their product
+--   inferred(sizes, n): a size of -1 so that they multiply to n; others(n, dims): those of n that are not in dims
 --   inverse(permutation) wide(shape, shape) keep1(shape, dims) last_n(l, n)
 --   dtype_named("int64"); as_number(x): an operand that is a number
 --   reach(size, stride, offset): the elements of storage up to the last of that geometry; power_of(x, y)
 --   length(l) product(l) wrap(dim, n) working(x) eps_of(x) default_to(x, y)
+--
+--   floor_divide remainder    of numbers too
 --
 -- Lua's `if`, `and`, `<`, `==` cannot be seen by proxies: a text that has them is refused.
 local M = {}
@@ -47,7 +51,7 @@ local function make(what, kind, args, more, alone)
   local known = graph.by_key[key]
   if known then return known end
   local node = setmetatable({ id = #graph + 1, what = what, kind = kind, args = args, more = more, c = false, field = false,
-    on_write = false, count = false, values = false }, Node) -- all fields: others are asked of Node.__index
+    on_write = false, count = false, values = false, position = false }, Node) -- all fields: others are asked of Node.__index
   graph[#graph + 1], graph.by_key[key] = node, node
   return node
 end
@@ -61,12 +65,16 @@ end
 
 local function is_tensor(x) local k = kind(x) return k == "tensor" or k == "any" end
 
+local plain = {
+  add = function(a, b) return a + b end, sub = function(a, b) return a - b end, mul = function(a, b) return a * b end,
+  div = function(a, b) return a / b end, floor_divide = function(a, b) return math.floor(a / b) end,
+  remainder = function(a, b) return a % b end,
+}
 local function arithmetic(name)
   return function(a, b)
     if is_tensor(a) or is_tensor(b) then return make("op", "tensor", { a, b }, name) end
     if not is_node(a) and not is_node(b) then
-      if name == "add" then return a + b elseif name == "sub" then return a - b
-      elseif name == "mul" then return a * b else return a / b end
+      return plain[name](a, b)
     end
     if kind(a) ~= "number" or kind(b) ~= "number" then fail("%s of a %s and a %s", name, kind(a), kind(b)) end
     return make("number_" .. name, "number", { a, b })
@@ -212,6 +220,10 @@ local functions = {
     local copied = make("op", "tensor", { part(fresh), value }, "copy_")
     return make("written", "tensor", { fresh, copied })
   end,
+  is_on_cpu = function_of("is_on_cpu", "condition", "tensor"),
+  inferred = function_of("inferred", "list", "list", "number"),
+  merged = function_of("merged", "list", "list", "number", "number"),
+  others = function_of("others", "list", "number", "list"),
   is_list = function_of("is_list", "condition", "value"),
   same_list = function_of("same_list", "condition", "list", "list"),
   list = function(...) return make("list", "list", { ... }) end,
@@ -243,6 +255,8 @@ local functions = {
   default_to = function(x, y) return make("default_to", kind(x) == "none" and kind(y) or kind(x), { x, y }) end,
 }
 for _, name in ipairs({ "eq", "ne", "lt", "le", "gt", "ge" }) do functions[name] = comparison(name) end
+functions.floor_divide, functions.remainder = arithmetic "floor_divide", arithmetic "remainder"
+local of_numbers_too = { eq = 1, ne = 1, lt = 1, le = 1, gt = 1, ge = 1, floor_divide = 1, remainder = 1 }
 
 -- A call of an op: a node, or as many as it has results.
 local function call_of(name, op)
@@ -314,7 +328,7 @@ function M.graph(names, ops, define)
       end
     end
     local fn = functions[name]
-    if fn and not (ops[name] and not ({ eq = 1, ne = 1, lt = 1, le = 1, gt = 1, ge = 1 })[name]) then return fn end
+    if fn and (not ops[name] or of_numbers_too[name]) then return fn end
     if ops[name] then return call_of(name, ops[name]) end
     if fn then return fn end
     fail("'%s' is no argument, op or function", name)

@@ -38,7 +38,9 @@ return {
 { "matmul(Tensor self, Tensor other) -> Tensor",
   kind = "composite",
   expr = [[
-    local matrices = when(equal(other.ndim, 2), tall_product(self, other), batched_product(self, other))
+    local as_many = both(both(equal(self.ndim, 3), equal(other.ndim, 3)), equal(self.shape[0], other.shape[0]))
+    local batches = when(as_many, bmm(self, other), batched_product(self, other))
+    local matrices = when(equal(other.ndim, 2), tall_product(self, other), batches)
     local rows = when(equal(other.ndim, 1), squeeze(matmul(self, unsqueeze(other, 1)), -1), matrices)
     return when(both(equal(self.ndim, 1), equal(other.ndim, 1)), dot(self, other),
       when(both(equal(self.ndim, 2), equal(other.ndim, 2)), mm(self, other),

@@ -20,7 +20,7 @@ return {
 { "prod(Tensor self, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
   kind = "reduce", shape = "sum", amp = "high",
   join = "prod",
-  grad = { self = "prod_backward(grad, self, result, dim, keepdim)" },
+  grad = { self = "prod_backward(grad, self, dim, keepdim)" },
   reference = "prod",
   samples = { "rand(3,4) + 0.5", "rand(3,4) + 0.5, 1" },
   errors = { { "randn(2), 2", "out of range" }, { "randn(2,2), {1,1}", "twice" } },
@@ -133,6 +133,9 @@ return {
     return when(equal(q, 1), sum(abs(self), dim, keepdim), when(equal(q, inf), amax(abs(self), dim, keepdim),
       when(equal(q, -inf), amin(abs(self), dim, keepdim),
         when(equal(q, 0), sum(ones, dim, keepdim, self.dtype), general))))]],
+  check = {
+    { "either(either(is_float(self), is_int(self)), equal(p, 2))", "not implemented for {self.dtype}", "type" },
+  },
   grad = "composite",
   reference = "norm",
   samples = { "randn(3,4)", "randn(3,4), 1, 2", "randn(3,4), inf", "randn(3,4), 3" },

@@ -31,6 +31,14 @@ return {
   doc = "The k largest (smallest) elements along dim, in order, and their positions. Of equal ones the first is taken." },
 { "kthvalue(Tensor self, int k, Dim dim=-1, bool keepdim=false, index_base) -> (Tensor, Tensor)",
   kind = "composite",
+  expr = [[
+    local values, positions = topk(self, k, dim, false, true, index_base)
+    return when(equal(self.ndim, 0), values, element(values, dim, k - 1, keepdim)),
+      when(equal(self.ndim, 0), positions, element(positions, dim, k - 1, keepdim))]],
+  check = {
+    { "both(ge(k, 1), le(k, self.shape[dim]))",
+      "k must be between 1 and the {self.shape[dim]} elements along dim, got {k}" },
+  },
   grad = "composite",
   reference = "kthvalue",
   samples = { "randn(3,6), 2", "randn(4,3), 3, 1, true" },
@@ -61,6 +69,16 @@ return {
     the flattened tensor." },
 { "repeat_interleave(Tensor self, int repeats >= 0, Dim? dim=none) -> Tensor",
   kind = "composite",
+  expr = [[
+    local flat = either(negate(given(dim)), equal(self.ndim, 0))
+    local d, x = when(flat, 0, dim), when(flat, reshape(self, list(self.numel)), self)
+    local wide = expand(unsqueeze(x, d + 1), insert(x.shape, d + 1, repeats))
+    return view(clone(wide), replace(x.shape, d, x.shape[d] * repeats)) -- a copy, even of one repetition]],
+  check = {
+    { "lt(self.ndim, 16)", "self has too many dimensions" },
+    { "le(repeats, 4611686018427387904 / larger(when(given(dim), self.shape[dim], self.numel), 1))",
+      "repeats is too large: {repeats}" },
+  },
   grad = "composite",
   reference = "repeat_interleave",
   samples = { "randn(3,4), 2", "randn(3,4), 3, 1", "randn(2,3,2), 2, -2", "randn(3), 0", "randn(0,2), 2, 1" },

@@ -127,6 +127,12 @@ return {
   doc = "The diagonal of dims dim1 and dim2, as the last dimension." },
 { "flatten(Tensor self, Dim start_dim=0, Dim end_dim=-1) -> Tensor",
   kind = "composite",
+  expr = [[
+    local size = merged(self.shape, start_dim, end_dim)
+    return when(equal(self.ndim, 0), reshape(self, list(1)), when(equal(start_dim, end_dim), self, reshape(self, size)))]],
+  check = {
+    { "le(start_dim, end_dim)", "start_dim ({start_dim}) must not come after end_dim ({end_dim})" },
+  },
   grad = "composite",
   reference = "flatten",
   samples = { "randn(2,3,4)", "randn(2,3,4), 2", "randn()" },
@@ -134,6 +140,12 @@ return {
   doc = "Dimensions start_dim to end_dim as one." },
 { "unflatten(Tensor self, Dim dim, int[] sizes) -> Tensor",
   kind = "composite",
+  expr = [[
+    local split = inferred(sizes, self.shape[dim])
+    return reshape(self, join(first_n(self.shape, dim), join(split, drop_n(self.shape, dim + 1))))]],
+  check = {
+    { "both(gt(self.ndim, 0), le(self.ndim - 1 + length(sizes), 16))", "unflatten: {length(sizes)} sizes do not fit" },
+  },
   grad = "composite",
   reference = "unflatten",
   samples = { "randn(2,6), 2, {2,3}", "randn(2,6), 2, {-1,3}" },
@@ -141,6 +153,9 @@ return {
   doc = "Dimension dim split into sizes." },
 { "movedim(Tensor self, Dim source, Dim destination) -> Tensor",
   kind = "composite",
+  expr = [[
+    local order = insert(remove(range(0, self.ndim), source), destination, source)
+    return permute(self, when(equal(self.ndim, 0), range(0, 0), order))]],
   grad = "composite",
   reference = "movedim",
   samples = { "randn(2,3,4), 1, 3" },

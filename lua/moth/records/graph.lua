@@ -148,6 +148,28 @@ local makers = {
     for i, d in ipairs(dims) do out[(d < 0 and d + #dims or d) + 1] = i - 1 end
     return out
   end,
+  merged = function(l, from, to)
+    local out = {}
+    for i, v in ipairs(l) do
+      if i - 1 > from and i - 1 <= to then out[#out] = out[#out] * v else out[#out + 1] = v end
+    end
+    return out
+  end,
+  inferred = function(sizes, n)
+    local out, known, unknown = {}, 1, nil
+    for i, v in ipairs(sizes) do
+      if v == -1 then unknown = i else known = known * v end
+      out[i] = v
+    end
+    if unknown then out[unknown] = n / known end
+    return out
+  end,
+  others = function(n, dims)
+    local taken, out = {}, {}
+    for _, d in ipairs(dims) do taken[d] = true end
+    for d = 0, n - 1 do if not taken[d] then out[#out + 1] = d end end
+    return out
+  end,
   wide = function(a, b)
     local out, n = {}, math.max(#a, #b)
     for i = 1, n do
@@ -215,6 +237,9 @@ local rules = {
   is_float = function(t) return class_of(t) == "float" end,
   is_int = function(t) return class_of(t) == "int" end,
   is_number = function(x) return not is_tensor(x) end,
+  is_on_cpu = function(t) return device_of(t) == "cpu" end,
+  number_floor_divide = function(a, b) return math.floor(a / b) end,
+  number_remainder = function(a, b) return a % b end,
   is_list = function(x) return type(x) == "table" end,
   is_contiguous = function(t) return B.is_contiguous(t) end,
   viewable = function(t, size)
