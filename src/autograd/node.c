@@ -32,7 +32,7 @@ MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults)
     return NULL;
   }
   memset(n, 0, sizeof *n);
-  n->refs = 1;
+  atomic_init(&n->refs, 1);
   n->name = name;
   n->seq = atomic_fetch_add_explicit(&next_seq, 1, memory_order_relaxed);
   n->size = size;

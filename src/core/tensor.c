@@ -17,8 +17,7 @@ _Static_assert(sizeof(MothStorage) <= STORAGE_HEADER, "storage header grew");
 
 void (*moth_tensor_drop_grad)(MothTensor *t);
 
-static inline __attribute__((always_inline)) MothStatus
-count_elements(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel) {
+MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel) {
   if (ndim < 0 || ndim > MOTH_MAX_DIMS)
     return moth_fail(MOTH_ERR_VALUE, "a tensor has 0 to %d dimensions, got %d", MOTH_MAX_DIMS,
                      ndim);
@@ -43,8 +42,20 @@ count_elements(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel)
   return MOTH_OK;
 }
 
-MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel) {
-  return count_elements(ndim, shape, itemsize, numel);
+/* Shape, strides and number of elements of a row-major tensor of up to 2^31 bytes, in one pass; false: it is larger, or
+ * none. */
+static inline bool set_small(MothTensor *t, int ndim, const int64_t *shape, int64_t itemsize) {
+  uint64_t n = 1, numel = 1, most = 0;
+  for (int i = ndim - 1; i >= 0; i--) {
+    uint64_t size = (uint64_t)shape[i];
+    t->shape[i] = shape[i];
+    t->stride[i] = (int64_t)n;
+    most |= size | n; /* both stay below 2^31, so that no product overflows before it is seen */
+    n *= size ? size : 1;
+    numel *= size;
+  }
+  t->numel = (int64_t)numel;
+  return (most | n | n * (uint64_t)itemsize) >> 31 == 0;
 }
 
 /* --- storage ---------------------------------------------------------------------------------- */
@@ -55,7 +66,7 @@ static MothStatus storage_new(size_t nbytes, MothDevice device, MothStorage **ou
   if (!s)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate %zu bytes", nbytes);
   memset(s, 0, sizeof *s);
-  s->refs = 1;
+  atomic_init(&s->refs, 1);
   s->nbytes = nbytes;
   s->device = device;
   s->embedded = embed;
@@ -68,6 +79,19 @@ static MothStatus storage_new(size_t nbytes, MothDevice device, MothStorage **ou
       return MOTH_ERR_MEMORY;
     }
   }
+  *out = s;
+  return MOTH_OK;
+}
+
+/* Without memory behind it. */
+static MothStatus fake_storage_new(size_t nbytes, MothDevice device, MothStorage **out) {
+  MothStorage *s = moth_alloc(STORAGE_HEADER);
+  if (!s)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  memset(s, 0, sizeof *s);
+  atomic_init(&s->refs, 1);
+  s->nbytes = nbytes;
+  s->device = device;
   *out = s;
   return MOTH_OK;
 }
@@ -183,7 +207,7 @@ static MothTensor *header_new(void) {
     moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate a tensor header");
     return NULL;
   }
-  t->refs = 1;
+  atomic_init(&t->refs, 1); /* a plain store: nobody else knows it yet */
   t->offset = 0;
   t->version = NULL;
   t->base = NULL;
@@ -194,25 +218,23 @@ static MothTensor *header_new(void) {
 
 static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, MothDevice device,
                               bool fake, MothTensor **out) {
-  int64_t numel = 0, itemsize = moth_dtype_size(dtype);
-  MOTH_TRY(count_elements(ndim, shape, itemsize, &numel));
+  int64_t itemsize = moth_dtype_size(dtype);
+  if ((unsigned)ndim > MOTH_MAX_DIMS)
+    return moth_shape_numel(ndim, shape, itemsize, NULL);
   MothTensor *t = header_new();
   if (!t)
     return MOTH_ERR_MEMORY;
-  MothStatus status;
-  if (fake) {
-    t->storage = moth_alloc(STORAGE_HEADER);
-    status = t->storage ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
-    if (t->storage) {
-      memset(t->storage, 0, sizeof *t->storage);
-      t->storage->refs = 1;
-      t->storage->nbytes = (size_t)(numel * itemsize);
-      t->storage->device = device;
-    }
-  } else {
-    status = storage_new((size_t)(numel * itemsize), device, &t->storage);
+  MothStatus status = MOTH_OK;
+  if (!set_small(t, ndim, shape, itemsize)) {
+    status = moth_shape_numel(ndim, shape, itemsize, &t->numel);
+    if (status == MOTH_OK)
+      moth_contiguous_strides(ndim, shape, t->stride);
   }
-  if (status) {
+  size_t nbytes = (size_t)(t->numel * itemsize);
+  if (status == MOTH_OK)
+    status = fake ? fake_storage_new(nbytes, device, &t->storage)
+                  : storage_new(nbytes, device, &t->storage);
+  if (__builtin_expect(status != MOTH_OK, 0)) {
     moth_free(t, sizeof *t);
     return status;
   }
@@ -222,11 +244,7 @@ static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, M
   t->device = device;
   t->ndim = (uint8_t)ndim;
   t->contiguous = true;
-  t->numel = numel;
   t->data = t->storage->data;
-  for (int i = 0; i < ndim; i++)
-    t->shape[i] = shape[i];
-  moth_contiguous_strides(ndim, shape, t->stride);
   *out = t;
   return MOTH_OK;
 }
@@ -454,7 +472,7 @@ MothStatus moth_tensor_alias(MothTensor *src, bool fresh_version, MothTensor **o
     }
     if (t->version)
       atomic_fetch_sub(&t->version->refs, 1);
-    v->refs = 1;
+    atomic_init(&v->refs, 1);
     v->value = 0;
     t->version = v;
   }

@@ -460,24 +460,72 @@ static MothStatus pin(MothTensor **t) {
   return MOTH_OK;
 }
 
-enum { ENTRY = 1, META }; /* op_call's upvalues; META: the metatable of tensors */
+/* What a call gives besides the arguments of its schema. */
+typedef struct Options {
+  bool requires_grad, pinned;
+  MothTensor *out;
+} Options;
 
-static int op_call(lua_State *L) {
-  const MothLuaEntry *entry = lua_touserdata(L, lua_upvalueindex(ENTRY));
+/* The usual call, in the fewest steps: tensors and numbers by position, the rest left out. False: another one, of which
+ * nothing is read yet. */
+static inline bool read_plain(lua_State *L, const MothLuaEntry *entry, int top, MothValue *args) {
   const MothOp *op = entry->op;
-  MothVariant variant = entry->variant;
-  MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
-  bool given[MOTH_MAX_ARGS] = {false}, requires_grad = false, pinned = false;
-  MothTensor *self = NULL, *out = NULL;
-  Reader r;
-  moth_lua_enter(L);
-  r.L = L;
-  r.op = op;
-  r.nints = 0;
-  r.mixed = r.looked_at = 0;
-  int top = lua_gettop(L), at = 1, i = 0;
-  if (__builtin_expect(lua_isnil(L, top),
-                       0)) { /* nil behind a table: what was handed on and not given */
+  int i = 0;
+  if (top > op->nargs || entry->floats)
+    return false;
+  for (; i < top; i++) {
+    const MothArg *a = &op->args[i];
+    if (a->type <= MOTH_T_OPERAND) {
+      MothHandle *h = moth_lua_handle(L, i + 1, MOTH_MAGIC_TENSOR);
+      if (h && h->u.t) {
+        args[i] = moth_v_tensor(h->u.t);
+        continue;
+      }
+    }
+    if (lua_type(L, i + 1) != LUA_TNUMBER)
+      return false;
+    double d = lua_tonumber(L, i + 1);
+    switch ((MothType)a->type) {
+    case MOTH_T_OPERAND:
+    case MOTH_T_SCALAR:
+      args[i] = read_number(L, i + 1);
+      break;
+    case MOTH_T_FLOAT:
+      args[i] = moth_v_float(d);
+      break;
+    case MOTH_T_INT:
+    case MOTH_T_DIM:
+    case MOTH_T_INDEX:
+      if (!(fabs(d) <= EXACT) || (double)(int64_t)d != d || (a->type != MOTH_T_INT && d == 0))
+        return false;
+      args[i] = moth_v_int(a->type != MOTH_T_INT && d > 0 ? (int64_t)d - 1 : (int64_t)d);
+      break;
+    default:
+      return false;
+    }
+  }
+  for (; i < op->nargs; i++) {
+    const MothArg *a = &op->args[i];
+    if (a->type == MOTH_T_INDEX_BASE)
+      args[i] = moth_v_int(entry->index_base);
+    else if (a->optional || a->has_default)
+      args[i] = a->def;
+    else
+      return false;
+  }
+  return true;
+}
+
+/* Any call. */
+static __attribute__((noinline)) void read_all(Reader *r, const MothLuaEntry *entry, int top,
+                                               MothValue *args, Options *options) {
+  lua_State *L = r->L;
+  const MothOp *op = r->op;
+  bool given[MOTH_MAX_ARGS] = {false};
+  int at = 1, i = 0;
+  r->nints = 0;
+  r->mixed = r->looked_at = 0;
+  if (lua_isnil(L, top)) { /* nil behind a table: what was handed on and not given */
     int last = top;
     while (last > 1 && lua_isnil(L, last))
       last--;
@@ -487,13 +535,6 @@ static int op_call(lua_State *L) {
   }
   for (; i < op->nargs && at <= top; i++) {
     const MothArg *a = &op->args[i];
-    MothHandle *h;
-    if (a->type <= MOTH_T_OPERAND && (h = moth_lua_handle(L, at, MOTH_MAGIC_TENSOR)) && h->u.t) {
-      args[i] = moth_v_tensor(h->u.t); /* the most usual, in the fewest calls */
-      given[i] = true;
-      at++;
-      continue;
-    }
     if (a->type == MOTH_T_INDEX_BASE) {
       args[i] = moth_v_int(entry->index_base);
       given[i] = true;
@@ -501,10 +542,10 @@ static int op_call(lua_State *L) {
     }
     int last = at, type = lua_type(L, at);
     if (type == LUA_TTABLE && at == top) {
-      if (r.mixed || take_mixed(&r, at, a))
+      if (r->mixed || take_mixed(r, at, a))
         break;
-      if (r.mixed > at) { /* the table's values stand before it now */
-        top = r.mixed;
+      if (r->mixed > at) { /* the table's values stand before it now */
+        top = r->mixed;
         i--;
         continue;
       }
@@ -512,14 +553,14 @@ static int op_call(lua_State *L) {
     if ((a->type == MOTH_T_INTS || a->type == MOTH_T_DIMS) && is_number(type) && greedy(op, i))
       while (last < top && is_number(lua_type(L, last + 1)))
         last++;
-    args[i] = read_value(&r, a, at, last, type);
+    args[i] = read_value(r, a, at, last, type);
     given[i] = type != LUA_TNIL;
-    if (r.mixed == at)
+    if (r->mixed == at)
       break; /* it has been the list, and holds the options */
     at = last + 1;
   }
-  if (at == top && lua_type(L, at) == LUA_TTABLE && (r.mixed || take_mixed(&r, at, NULL))) {
-    read_keywords(&r, at, args, given, &requires_grad, &pinned, &out);
+  if (at == top && lua_type(L, at) == LUA_TTABLE && (r->mixed || take_mixed(r, at, NULL))) {
+    read_keywords(r, at, args, given, &options->requires_grad, &options->pinned, &options->out);
     at++;
   }
   if (at <= top && !(at == top && lua_isnil(L, at)))
@@ -533,14 +574,42 @@ static int op_call(lua_State *L) {
     else if (a->optional || a->has_default)
       args[i] = a->def;
     else if (a->type == MOTH_T_INTS && op->factory) /* moth.randn(): 0-dim */
-      args[i] = moth_v_ints(r.ints, 0);
+      args[i] = moth_v_ints(r->ints, 0);
     else
       moth_lua_error(L, "[%s] argument '%s' is missing; %s", op->name, a->name, op->schema);
   }
   for (i = 0; entry->floats >> i; i++)
     if (entry->floats >> i & 1 && args[i].tag == MOTH_V_INT)
       args[i] = moth_v_float((double)args[i].u.i);
-  MothTensor **target = NULL;
+}
+
+/* What a factory made becomes what its options ask for. */
+static MothStatus finish_factory(const Options *options, MothTensor **made) {
+  MothStatus s = options->pinned ? pin(made) : MOTH_OK;
+  if (s == MOTH_OK && options->requires_grad)
+    s = moth_tensor_set_requires_grad(*made, true);
+  if (s)
+    moth_tensor_release(*made);
+  return s;
+}
+
+enum { ENTRY = 1, META }; /* op_call's upvalues; META: the metatable of tensors */
+
+static int op_call(lua_State *L) {
+  const MothLuaEntry *entry = lua_touserdata(L, lua_upvalueindex(ENTRY));
+  const MothOp *op = entry->op;
+  MothVariant variant = entry->variant;
+  MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
+  MothTensor *self = NULL, **target = NULL;
+  Options options = {false, false, NULL};
+  Reader r; /* holds the lists */
+  moth_lua_enter(L);
+  int top = lua_gettop(L);
+  if (!read_plain(L, entry, top, args)) {
+    r.L = L;
+    r.op = op;
+    read_all(&r, entry, top, args, &options);
+  }
   if (variant == MOTH_INPLACE) {
     char name[96];
     if (args[0].tag != MOTH_V_TENSOR)
@@ -549,28 +618,16 @@ static int op_call(lua_State *L) {
                      luaL_typename(L, 1));
     self = args[0].u.t;
     target = &self;
-  } else if (out) {
+  } else if (options.out) {
     variant = MOTH_OUT;
-    target = &out;
+    target = &options.out;
   }
   MothStatus s = run(L, op, variant, args, target, results);
+  if (s == MOTH_OK && (options.pinned || options.requires_grad))
+    s = finish_factory(&options, &results[0].u.t);
   if (__builtin_expect(s != MOTH_OK, 0))
     return moth_lua_raise(L, s);
-  if (pinned) {
-    s = pin(&results[0].u.t);
-    if (s) {
-      moth_tensor_release(results[0].u.t);
-      return moth_lua_raise(L, s);
-    }
-  }
-  if (requires_grad) {
-    s = moth_tensor_set_requires_grad(results[0].u.t, true);
-    if (s) {
-      moth_tensor_release(results[0].u.t);
-      return moth_lua_raise(L, s);
-    }
-  }
-  for (i = 0; i < op->nresults; i++) {
+  for (int i = 0; i < op->nresults; i++) {
     MothTensor *t = results[i].u.t;
     MothHandle *first = NULL;
     if (i == 0 && args[0].tag == MOTH_V_TENSOR && args[0].u.t == t)
