@@ -40,7 +40,7 @@ require "moth.utils.engine"(B.first_state)
 local moth = { _VERSION = B.version_string, version = B.version_string }
 
 for name, fn in each(B.ops) do
-  if name:sub(-1) ~= "_" then moth[name] = fn end
+  if name:sub(-1) ~= "_" and not B.internal[name] then moth[name] = fn end
 end
 
 for _, name in ipairs({ "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64",

@@ -142,9 +142,6 @@ local families = { -- in the order of the page; one that is not named here comes
   { "nn", "Networks" },
 }
 
--- The parts that derivatives and optimizers are made of: of interest to those who write backends.
-local function is_part(op) return op.name:find("_backward$") ~= nil or op.name:find("_step$") ~= nil end
-
 local function entry(op, out)
   local function add(...) out[#out + 1] = string.format(...) end
   add("### %s\n\n    %s\n\n%s\n", op.name, op.schema, op.doc)
@@ -175,19 +172,20 @@ function M.reference()
     order[#order + 1] = family
   end
   for _, op in ipairs(require "moth.ops_table") do
-    local key = is_part(op) and "parts" or op.family
+    local key = op.internal and "parts" or op.family
     if not of[key] then
       of[key] = {}
       order[#order + 1] = { key, key:sub(1, 1):upper() .. key:sub(2) }
     end
     table.insert(of[key], op)
   end
-  order[#order + 1] = { "parts", "Parts of derivatives and of optimizers" }
+  order[#order + 1] = { "parts", "Parts of other ops, derivatives and optimizers" }
   out[1] = "# The ops of moth " .. B.version_string .. [[
 
 
 Generated from the op table, src/ops. An op is a function, `moth.relu(x)`, and if its first argument is a tensor a
 method, `x:relu()`. Arguments with defaults may be given by name in a trailing table. `Dim` and `Index` count from 1.
+The parts at the end are functions of `moth.ops.moth` alone: of interest to those who write backends.
 ]]
   for _, family in ipairs(order) do
     table.sort(of[family[1]], function(a, b) return a.name < b.name end)

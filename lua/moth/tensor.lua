@@ -14,7 +14,9 @@ local mt = B.Tensor
 local methods = {}
 M.methods = methods
 
-for name, fn in each(ops) do methods[name] = fn end
+for name, fn in each(ops) do
+  if not B.internal[name] then methods[name] = fn end
+end
 
 -- A method by its signature, under the name that stands there; or `name`, if Lua calls it otherwise.
 local function method(text, fn, name) methods[name or text:match("^[%w_]+")] = signature(text, fn) end

@@ -86,7 +86,7 @@ describe("attention on CUDA", function()
     none[{ { 3, 66 } }] = false
     local q, k, v = heads("float32", 1, 1, 70, 8), heads("float32", 1, 1, 70, 8), heads("float32", 1, 1, 70, 8)
     compare("rows that see nothing", "float32", q, k, v, none)
-    local y, lse = moth.attention_forward(q:cuda(), k:cuda(), v:cuda(), none:cuda(), 0, false, 1)
+    local y, lse = moth.ops.moth.attention_forward(q:cuda(), k:cuda(), v:cuda(), none:cuda(), 0, false, 1)
     assert.equal(0, y[{ 1, 1, 5 }]:abs():max():item())
     assert.equal(math.huge, lse[{ 1, 1, 5 }]:item())
   end)

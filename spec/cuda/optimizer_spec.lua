@@ -59,8 +59,8 @@ describe("optimizer steps on CUDA", function()
           end
         end
         local with = o[2] ~= 0
-        moth.sgd_step(a[1], a[2], with and a[3] or {}, unpack(o))
-        moth.sgd_step(b[1], b[2], with and b[3] or {}, unpack(o))
+        moth.ops.moth.sgd_step(a[1], a[2], with and a[3] or {}, unpack(o))
+        moth.ops.moth.sgd_step(b[1], b[2], with and b[3] or {}, unpack(o))
         if not with then a[3], b[3] = nil, nil end
         compare(a, b)
       end
@@ -73,8 +73,8 @@ describe("optimizer steps on CUDA", function()
         { 0.01, 0.9, 0.99, 1e-6, 0, 2, false, true, false },
       } do
         local a, b = lists(5, d)
-        moth.adam_step(a[1], a[2], a[3], a[4], o[8] and a[5] or {}, unpack(o))
-        moth.adam_step(b[1], b[2], b[3], b[4], o[8] and b[5] or {}, unpack(o))
+        moth.ops.moth.adam_step(a[1], a[2], a[3], a[4], o[8] and a[5] or {}, unpack(o))
+        moth.ops.moth.adam_step(b[1], b[2], b[3], b[4], o[8] and b[5] or {}, unpack(o))
         compare(a, b)
       end
     end
@@ -84,10 +84,10 @@ describe("optimizer steps on CUDA", function()
       local a, b = lists(4, { "float32", "float64" })
       local scale = moth.tensor(0.25):to(dtype):to "cuda"
       for i = 1, #a[2] do a[2][i]:mul_(0.25) end
-      moth.sgd_step(a[1], a[2], {}, 0.1, 0, 0, 0.1, false, false, true)
-      moth.sgd_step(b[1], b[2], {}, 0.1, 0, 0, 0.1, false, false, true, scale)
-      moth.adam_step(a[1], a[2], a[3], a[4], {}, 0.01, 0.9, 0.99, 1e-6, 0.1, 2, true, false, true)
-      moth.adam_step(b[1], b[2], b[3], b[4], {}, 0.01, 0.9, 0.99, 1e-6, 0.1, 2, true, false, true, scale)
+      moth.ops.moth.sgd_step(a[1], a[2], {}, 0.1, 0, 0, 0.1, false, false, true)
+      moth.ops.moth.sgd_step(b[1], b[2], {}, 0.1, 0, 0, 0.1, false, false, true, scale)
+      moth.ops.moth.adam_step(a[1], a[2], a[3], a[4], {}, 0.01, 0.9, 0.99, 1e-6, 0.1, 2, true, false, true)
+      moth.ops.moth.adam_step(b[1], b[2], b[3], b[4], {}, 0.01, 0.9, 0.99, 1e-6, 0.1, 2, true, false, true, scale)
       a[2], b[2] = {}, {}
       compare(a, b)
     end

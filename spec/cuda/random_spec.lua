@@ -113,7 +113,7 @@ describe("random numbers on CUDA", function()
         for _, p in ipairs { 0, 0.4, 1 } do
           local x, masks = moth.randn(n, 3):to(dtype), {}
           local a, b = both(function(device, g)
-            local y, mask = moth.native_dropout(x:to(device):t(), p, { generator = g })
+            local y, mask = moth.ops.moth.native_dropout(x:to(device):t(), p, { generator = g })
             masks[#masks + 1] = mask:cpu()
             return y
           end)

@@ -401,8 +401,8 @@ describe("cross_entropy on CUDA", function()
     same(moth.cross_entropy(g, t:cuda(), w and w:cuda(), reduction, ignore, smoothing), want, what,
       reduction == "sum" and rows or 1)
     local grad = make(want:size(), dtype, "normal")
-    same(moth.cross_entropy_backward(grad:cuda(), g, t:cuda(), w and w:cuda(), reduction, ignore, smoothing),
-      moth.cross_entropy_backward(grad, c, t, w, reduction, ignore, smoothing), what .. ", backward")
+    same(moth.ops.moth.cross_entropy_backward(grad:cuda(), g, t:cuda(), w and w:cuda(), reduction, ignore, smoothing),
+      moth.ops.moth.cross_entropy_backward(grad, c, t, w, reduction, ignore, smoothing), what .. ", backward")
   end
 
   spec("every reduction, weight and smoothing", function()

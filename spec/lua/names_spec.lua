@@ -63,3 +63,34 @@ describe("an unknown name", function()
     fails("no method or field 'permutate'; did you mean 'permute'%?", function() return x:permutate(1) end)
   end)
 end)
+
+describe("internal ops", function()
+  local B = require "moth_lua"
+
+  it("are objects of moth.ops.moth alone", function()
+    local n = 0
+    for name in pairs(B.internal) do
+      n = n + 1
+      assert.is_nil(rawget(moth, name), name)
+      assert.is_nil(rawget(require("moth.tensor").methods, name), name)
+      assert.is_function(B.ops[name])
+      assert.is_true(moth.ops.get(name).internal)
+      assert.truthy(moth.ops.moth[name].schema:find(name, 1, true))
+    end
+    for _, name in ipairs({ "adam_step", "sgd_step", "native_layer_norm", "sigmoid_backward", "attention_forward" }) do
+      assert.is_true(B.internal[name], name)
+    end
+    assert.is_true(n > 30)
+    assert.error_matches(function() return moth.adam_step end, "no 'adam_step'")
+    assert.error_matches(function() return moth.ones(1):sigmoid_backward(moth.ones(1)) end, "no method")
+    local y = moth.full({ 2 }, 0.5)
+    assert.same({ 0.25, 0.25 }, moth.ops.moth.sigmoid_backward(moth.ones(2), y):tolist())
+  end)
+
+  it("are all that look like parts", function()
+    for _, name in ipairs(moth.ops.list()) do
+      local part = name:find("_backward") or name:find("^native_") or name:find("_step$") or name:find("_double")
+      if part then assert.is_true(B.internal[name], name) end
+    end
+  end)
+end)

@@ -44,6 +44,7 @@ local function visit(module, prefix, seen)
 end
 visit(moth, "", {})
 for name, fn in pairs(require("moth.tensor").methods) do functions["x:" .. name] = fn end
+for name in pairs(B.internal) do functions["ops.moth." .. name] = B.ops[name] end
 for name in pairs(functions) do names[#names + 1] = name end
 for name, cls in pairs(classes) do
   if not functions[name] then

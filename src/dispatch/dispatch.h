@@ -116,6 +116,7 @@ struct MothOp {
   bool draws;         /* takes random numbers: keeps its order among others of the same generator */
   bool repeats;       /* the same arguments give the same results */
   bool cross_device;  /* its tensors may lie on several devices */
+  bool internal;      /* a part that other ops are made of: not for users' programs */
   int8_t cond;        /* pointwise: the argument that is a bool mask, or -1 */
   int16_t pointwise;  /* index into the loop tables of CUDA, or -1 */
   const struct MothLoops *loops; /* of a pointwise op, on the CPU: kernels/cpu/loop.h */

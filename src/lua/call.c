@@ -703,9 +703,17 @@ void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v) {
   }
 }
 
-/* The binding's table gets `ops`: name -> function, with name_ for in-place variants. */
+/* The binding's table gets `ops`: name -> function, with name_ for in-place variants; and `internal`, the names of
+ * those that only ops.moth has. */
 void moth_lua_open_calls(lua_State *L) {
   int n = moth_registry_count();
+  lua_newtable(L);
+  for (int i = 0; i < n; i++)
+    if (moth_registry_at(i)->internal) {
+      lua_pushboolean(L, true);
+      lua_setfield(L, -2, moth_registry_at(i)->name);
+    }
+  lua_setfield(L, -2, "internal");
   lua_createtable(L, 0, 2 * n);
   for (int i = 0; i < n; i++) {
     const MothOp *op = moth_registry_at(i);

@@ -339,6 +339,13 @@ local function canonical(op)
   end
 end
 
+-- The parts that other ops, derivatives and optimizers are made of: not on `moth`, nor on tensors, but among the objects
+-- of moth.ops.moth.
+local function is_internal(name)
+  return name:find("_backward") ~= nil or name:find("^native_") ~= nil or name:find("_forward$") ~= nil
+    or name:find("_step$") ~= nil or name:find("_double") ~= nil
+end
+
 --- All records, in order, checked: { name, args, kind, ... , place = "src/ops/x.lua:12" }; and by name.
 function M.load(dir)
   local ops, by_name = {}, {}
@@ -357,6 +364,7 @@ function M.load(dir)
       check(op)
       check_grad(op)
       for key, value in pairs(kinds.facts(op)) do op[key] = value end
+      op.internal = is_internal(op.name)
       for _, a in ipairs(op.kind == "pointwise" and op.args or {}) do
         if a.written == "Mask" then op.cond = a.name end
       end

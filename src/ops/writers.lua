@@ -224,7 +224,7 @@ local function write_family(ops, write)
     field("promote", promote_code[op.promote] or "MOTH_PROMOTE_NONE")
     field("amp", amp_code[op.amp] or "MOTH_AMP_KEEP")
     for _, flag in ipairs({ "inplace", "returns_self", "fuses", "drops", "draws", "repeats", "factory", "keep", "cross_device",
-      "geometry" }) do
+      "geometry", "internal" }) do
       if op[flag] then field(flag, "true") end
     end
     if op.stats then field("stats", op.stats) end
@@ -354,7 +354,7 @@ local function write_lua(ops, write)
       dtypes = op.dtypes or (op.promote == "float" and "float") or nil, errors = op.errors,
       memory = op.memory, fuses = op.fuses, drops = op.drops, draws = op.draws, repeats = op.repeats, factory = op.factory,
       writes = #op.writes > 0 and op.writes or nil, kernels = op.kernels, takes = kernels.classes(op),
-      node = op.backward and node_name(op) or nil }
+      node = op.backward and node_name(op) or nil, internal = op.internal or nil }
     for key, value in pairs(op.record) do
       if key ~= 1 and r[key] == nil then r[key] = value end -- the others as they stand
     end

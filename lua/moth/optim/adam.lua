@@ -68,7 +68,7 @@ function Adam:step_group(group)
   end
   for _, step in ipairs(order) do
     local lists = by_step[step]
-    moth.adam_step(lists.params, lists.grads, lists.avgs, lists.squares, lists.maxima, group.lr, group.betas[1],
+    B.ops.adam_step(lists.params, lists.grads, lists.avgs, lists.squares, lists.maxima, group.lr, group.betas[1],
       group.betas[2], group.eps, group.weight_decay, step, self.decoupled, group.amsgrad, group.maximize)
     -- Free our handles now, so that zero_grad releases the gradients while their memory is still in cache.
     for i = 1, lists.n do B.free(lists.grads[i]) end

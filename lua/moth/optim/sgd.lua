@@ -35,7 +35,7 @@ end
 
 local function run(group, lists, first)
   if #lists.params == 0 then return end
-  moth.sgd_step(lists.params, lists.grads, lists.buffers, group.lr, group.momentum, group.dampening,
+  B.ops.sgd_step(lists.params, lists.grads, lists.buffers, group.lr, group.momentum, group.dampening,
     group.weight_decay, group.nesterov, group.maximize, first)
 end
 
