@@ -230,6 +230,18 @@ describe("x[i] = v and x[{ i, j }] = v", function()
     assert.is_true(#names > 0)
   end)
 
+  it("are errors where the storage was given back", function()
+    local x = moth.ones(3)
+    x:untyped_storage():resize_(0)
+    both(function()
+      assert.is_false(pcall(function() x[1] = 1 end))
+      assert.is_false(pcall(x.item, x, 1))
+    end)
+    x:untyped_storage():resize_(12)
+    x[1] = 2
+    assert.equal(2, x:item(1))
+  end)
+
   it("do not write to what was freed", function()
     local x = moth.zeros(3)
     x:free()

@@ -143,6 +143,7 @@ static inline bool set_at(const MothHandle *h, int n, int32_t i, int32_t j, int3
   if (__builtin_expect(!modes, 0))
     modes = moth_thread_state();
   if (modes->include & ~(uint32_t)MOTH_KEY_AUTOCAST || *moth_lua_interrupt ||
+      atomic_load_explicit(&moth_released_storages, memory_order_relaxed) ||
       moth_lua_records) /* modes of a coroutine that may have to be put in force first */
     return false;
   int64_t at = find_element(t, n, i, j, k);

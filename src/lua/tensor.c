@@ -163,7 +163,7 @@ static void push_element(lua_State *L, MothDType dtype, const void *p) {
 }
 
 /* The element at positions 2 to top of the stack, one for each dimension. */
-static MothStatus element_at(lua_State *L, const MothTensor *t, int top, MothValue *out) {
+static MothStatus element_at(lua_State *L, MothTensor *t, int top, MothValue *out) {
   int64_t offset = 0;
   if (top - 1 != t->ndim)
     moth_lua_error(L, "[item] expected %d positions, one for each dimension, got %d", t->ndim,
@@ -187,6 +187,7 @@ static MothStatus element_at(lua_State *L, const MothTensor *t, int top, MothVal
   if (moth_tensor_is_fake(t))
     moth_lua_error(L, "[item] a fake tensor has no values");
   char element[8];
+  MOTH_TRY(moth_tensor_check_memory(t));
   MOTH_TRY(moth_memory(t->device.type)
                ->to_host(t->device.index, element, t->data + offset * moth_itemsize(t),
                          (size_t)moth_itemsize(t)));
