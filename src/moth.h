@@ -289,6 +289,54 @@ MOTH_API MothStatus moth_set_num_threads(int n);
 MOTH_API const char *moth_cpu_level(void);                 /* "generic", "avx2" or "avx512" */
 MOTH_API MothStatus moth_set_cpu_level(const char *level); /* an error where the CPU lacks it */
 
+/* --- streams and events ----------------------------------------------------------------------- */
+
+/* A stream is a queue of work on a device: its work runs in order, beside the calling thread and beside other streams.
+ * On the CPU a stream is a thread with a queue, and the default stream is the calling thread itself, whose work is done
+ * when the call returns. While a stream is current, ops on its device are queued there: calls return at once, tensors
+ * that the work uses stay alive until it is done, and an error of the work is that of the call that waits for it next.
+ * On the CPU whatever reads a result of queued work waits for it, except raw pointers: synchronize before you use them.
+ * Work that was queued in another stream and that changes a tensor must be waited for by the caller. */
+typedef struct MothStream MothStream;
+typedef struct MothEvent MothEvent;
+
+/* A stream, owned. priority: 0, or -1 for one that goes first where the device knows that. */
+MOTH_API MothStatus moth_stream_new(MothDevice device, int priority, MothStream **out);
+MOTH_API MothStatus moth_stream_default(MothDevice device, MothStream **out); /* owned */
+MOTH_API MothStatus moth_stream_current(MothDevice device,
+                                        MothStream **out); /* of this thread; owned */
+MOTH_API void moth_stream_retain(MothStream *s);
+MOTH_API void moth_stream_release(MothStream *s); /* what is queued still runs; NULL is allowed */
+/* This thread's current stream of the stream's device from now on. */
+MOTH_API MothStatus moth_stream_set_current(MothStream *s);
+MOTH_API MothDevice moth_stream_device(const MothStream *s);
+MOTH_API int moth_stream_priority(const MothStream *s);
+MOTH_API void *moth_stream_handle(const MothStream *s); /* CUDA: its cudaStream_t */
+/* Waits for all that is queued, and raises what went wrong there. Ctrl-C ends the wait. */
+MOTH_API MothStatus moth_stream_synchronize(MothStream *s);
+MOTH_API MothStatus moth_device_synchronize(MothDevice device); /* all streams of a device */
+MOTH_API MothStatus moth_stream_query(MothStream *s, bool *done);
+/* What comes next on s comes after what `other` holds now. */
+MOTH_API MothStatus moth_stream_wait_stream(MothStream *s, MothStream *other);
+/* Queues run(ctx) on a stream of the CPU; drop(ctx) (may be NULL) follows it, also if it was skipped because work
+ * before it failed. Both run on the stream's thread. After an error neither is called. */
+MOTH_API MothStatus moth_stream_submit(MothStream *s, MothStatus (*run)(void *ctx),
+                                       void (*drop)(void *ctx), void *ctx);
+/* t is used on s, too, which is not the stream that it was made on: its memory is not reused before that is done. */
+MOTH_API MothStatus moth_tensor_record_stream(MothTensor *t, MothStream *s);
+
+/* An event marks a place in a stream of its type of device; its index is that of the stream that it is first recorded
+ * in. timing: it can be asked for milliseconds. */
+MOTH_API MothStatus moth_event_new(MothDeviceType type, bool timing, MothEvent **out);
+MOTH_API void moth_event_free(MothEvent *e);                        /* NULL is allowed */
+MOTH_API MothStatus moth_event_record(MothEvent *e, MothStream *s); /* NULL: the current one */
+MOTH_API MothStatus moth_event_wait(MothEvent *e,
+                                    MothStream *s); /* s (NULL: the current one) waits for it */
+MOTH_API MothStatus moth_event_query(MothEvent *e, bool *done); /* true if it was never recorded */
+MOTH_API MothStatus moth_event_synchronize(MothEvent *e);
+/* ms: from `from` to `to`. Errors: without timing, not recorded, not done yet. */
+MOTH_API MothStatus moth_event_elapsed(MothEvent *from, MothEvent *to, double *ms);
+
 /* --- ops by name ------------------------------------------------------------------------------ */
 
 typedef MothStatus (*MothKernel)(MothCall *c);

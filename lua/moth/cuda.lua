@@ -12,7 +12,8 @@ local within = require "moth.within"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
-local C = B.cuda
+require "moth.stream" -- methods of streams and events
+local C, S = B.cuda, B.stream
 
 local M = {}
 
@@ -50,7 +51,7 @@ function M.get_device_capability(device)
   return p.major, p.minor
 end
 --- Waits for all that the device was given; raises what went wrong there.
-M.synchronize = C.synchronize
+function M.synchronize(device) S.synchronize_device(B.device("cuda:" .. C.device(device))) end
 
 -- random numbers: one generator serves all devices --------------------------------------------------
 
@@ -60,81 +61,48 @@ M.manual_seed_all = M.manual_seed
 function M.get_rng_state() return require("moth.random").get_rng_state() end
 function M.set_rng_state(state) require("moth.random").set_rng_state(state) end
 
--- streams -----------------------------------------------------------------------------------------
+-- streams and events: moth.Stream and moth.Event of CUDA's devices (lua/moth/stream.lua) ---------------------------
 
-local Stream = C.Stream
+-- The device that nil, an ordinal, a name or a device means.
+local function cuda_device(device) return B.device("cuda:" .. C.device(device)) end
 
 --- moth.cuda.Stream{device=, priority=}: one of the device's streams; priority -1 runs before 0.
-function M.Stream(device, priority) return (C.stream_new(device, priority)) end
-local stream_methods = {
-  --- Waits until the stream is done; raises what went wrong.
-  synchronize = C.stream_synchronize,
-  --- Whether it is done.
-  query = C.stream_query,
-  --- What comes next on this stream comes after what the event marks, or the other stream holds now.
-  wait_event = function(s, e) C.event_wait(e, s) end,
-  wait_stream = C.stream_wait_stream,
-  --- Records an event (a new one if none is given); returns it.
-  record_event = function(s, e)
-    e = e or M.Event()
-    C.event_record(e, s)
-    return e
-  end,
-}
-local stream_fields = {
-  device = function(s) return B.device("cuda:" .. C.stream_facts(s)) end,
-  priority = function(s) return (select(2, C.stream_facts(s))) end,
-  cuda_stream = function(s) return (select(3, C.stream_facts(s))) end,
-}
-function Stream.__index(s, k)
-  if stream_fields[k] then return stream_fields[k](s) end
-  return stream_methods[k]
-end
-function Stream.__tostring(s)
-  local device, priority, handle = C.stream_facts(s)
-  return ("<moth.cuda.Stream device=cuda:%d priority=%d cuda_stream=0x%x>"):format(device, priority, handle)
-end
+function M.Stream(device, priority) return (S.new(cuda_device(device), priority)) end
+--- moth.cuda.Event{enable_timing=}: a mark in a stream that others can wait for.
+function M.Event(enable_timing) return (S.event_new(cuda_device(), enable_timing)) end
+function M.current_stream(device) return (S.current(cuda_device(device))) end
+function M.default_stream(device) return (S.default(cuda_device(device))) end
 
-M.current_stream = C.stream_current
-M.default_stream = C.stream_default
+local check_stream = B.named(S.device, "cuda.stream")
+local function index_of(s)
+  local device = check_stream(s)
+  if device.type ~= "cuda" then check.fail("[cuda.stream] expected a moth.cuda.Stream, got one of %s", device) end
+  return device.index
+end
 
 --- Makes s the current stream of its device, and that the current device.
 function M.set_stream(s)
-  C.set_stream(s)
-  C.set_device((C.stream_facts(s)))
+  local device = index_of(s)
+  S.set(s)
+  C.set_device(device)
 end
 
-local facts_of = B.named(C.stream_facts, "cuda.stream")
 local function enter_stream(s)
-  local device = facts_of(s)
-  local was = { C.device(), C.stream_current(device) }
+  local was = { C.device(), S.current(check_stream(s)) }
   M.set_stream(s)
   return was
 end
 local function leave_stream(was)
-  C.set_stream(was[2])
+  S.set(was[2])
   C.set_device(was[1])
 end
 --- Calls fn(...) with s as the current stream: moth.cuda.stream(s, function() … end). Without a stream, just fn(...).
 function M.stream(s, fn, ...)
   if not check.is_callable(fn) then check.fail("[cuda.stream] expected (stream, function), got %s", type(fn)) end
   if s == nil then return fn(...) end
+  index_of(s)
   return within(enter_stream, leave_stream, s, fn, ...)
 end
-
--- events ------------------------------------------------------------------------------------------
-
---- moth.cuda.Event{enable_timing=}: a mark in a stream that others can wait for.
-function M.Event(enable_timing) return (C.event_new(enable_timing)) end
-C.Event.__index = {
-  record = C.event_record, -- ([stream])
-  wait = C.event_wait, -- ([stream]): it waits for the event
-  query = C.event_query,
-  synchronize = C.event_synchronize,
-  --- Milliseconds from this event to a later one.
-  elapsed_time = C.event_elapsed,
-}
-function C.Event.__tostring() return "<moth.cuda.Event>" end
 
 -- memory ------------------------------------------------------------------------------------------
 
@@ -266,13 +234,13 @@ local capture_device = B.named(C.device, "cuda.capture")
 function M.capture(g, fn, o)
   check_graph("capture", g)
   local device = capture_device()
-  capture_streams[device] = capture_streams[device] or C.stream_new(device)
+  capture_streams[device] = capture_streams[device] or M.Stream(device)
   local s = o.stream or capture_streams[device]
-  C.synchronize()
+  M.synchronize()
   collectgarbage()
   collectgarbage()
   C.empty_cache()
-  s:wait_stream(C.stream_current())
+  s:wait_stream(M.current_stream())
   local function capture()
     C.graph_begin(g, o.pool, o.capture_error_mode)
     return (function(ok, ...)
@@ -283,7 +251,7 @@ function M.capture(g, fn, o)
     end)(xpcall(fn, trace.keep))
   end
   return (function(...)
-    C.stream_current():wait_stream(s)
+    M.current_stream():wait_stream(s)
     return g, ...
   end)(M.stream(s, capture))
 end

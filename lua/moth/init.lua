@@ -113,14 +113,14 @@ if package.loaded.luassert then require "moth.testing" end -- assert.is_close
 
 local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
-  "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda",
+  "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi" }) do
   files[name] = name
 end
 for file, fields in each({
   capi = "C", io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
   subclass = "tensor_subclass make_subclass type", scope = "scope", ["nn.utils"] = "remap summary",
-  print = "set_printoptions describe",
+  print = "set_printoptions describe", stream = "Stream Event stream",
 }) do
   for field in fields:gmatch("%S+") do files[field] = { file, field } end
 end

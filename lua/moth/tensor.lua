@@ -103,7 +103,7 @@ method("pin_memory(Tensor input)", function(x)
   return (B.cuda.pin(x))
 end)
 --- Another stream uses x, too: its memory is not handed out again before what that stream holds then has run.
-method("record_stream(Tensor input, any stream)", function(x, stream) B.cuda.record_stream(x, stream) end)
+method("record_stream(Tensor input, any stream)", function(x, stream) B.stream.record_stream(x, stream) end)
 
 --- The single element, or with a position for each dimension, x:item(2, -1), the one there, as a number or boolean; an
 -- integer beyond 2^53 as an int64_t cdata, of uint64 as a uint64_t.

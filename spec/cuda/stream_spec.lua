@@ -32,7 +32,7 @@ describe("streams of CUDA", function()
     assert.matches("^<moth.cuda.Stream device=cuda:0 priority=0 cuda_stream=0x%x+>$", tostring(s))
     assert.equal("number", type(s.cuda_stream))
     fails("unknown option", cuda.Stream, { prio = 1 })
-    fails("expected a moth.cuda.Stream", cuda.stream, 3, print)
+    fails("expected a moth.Stream", cuda.stream, 3, print)
   end)
 
   it("belong to the coroutine that opened the scope", function()
@@ -196,7 +196,7 @@ describe("streams of CUDA", function()
     if cuda.device_count() > 1 then
       fails("belongs to cuda:0, the stream to cuda:1", a.record, a, cuda.default_stream(1))
     end
-    fails("expected a moth.cuda.Event", a.elapsed_time, a, x)
+    fails("expected a moth.Event", a.elapsed_time, a, x)
   end)
 
   it("order copies between devices", function()

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device/cuda.h"
 #include "device/device.h"
 #include "moth.h"
 #include "moth_ops.h"
-#include "device/cuda.h"
 
 enum { THREADS = 4, ROUNDS = 40, N = 700 };
 
@@ -96,11 +96,13 @@ static void capture(int me) {
 static void *work(void *arg) {
   int me = (int)(intptr_t)arg;
   for (int d = 0; d < cuda->count(); d++) {
-    MothCudaStream *s;
-    DO(cuda->stream_new(d, 0, &s));
+    MothStream *s, *first;
+    MothDevice device = {MOTH_CUDA, (uint8_t)d};
+    DO(moth_stream_new(device, 0, &s));
+    DO(moth_stream_default(device, &first));
     if (d == 0) /* after what the main thread did */
-      DO(cuda->stream_wait_stream(s, cuda->stream_default(0)));
-    cuda->set_stream(s);
+      DO(moth_stream_wait_stream(s, first));
+    DO(moth_stream_set_current(s));
   }
   for (int i = 0; i < ROUNDS; i++) {
     compute(me, i);
@@ -114,8 +116,11 @@ static void *work(void *arg) {
         continue; /* another one captures */
     }
   }
-  for (int d = 0; d < cuda->count(); d++)
-    DO(cuda->stream_synchronize(cuda->stream_current(d)));
+  for (int d = 0; d < cuda->count(); d++) {
+    MothStream *s;
+    DO(moth_stream_current((MothDevice){MOTH_CUDA, (uint8_t)d}, &s));
+    DO(moth_stream_synchronize(s));
+  }
   return NULL;
 }
 
@@ -138,7 +143,7 @@ int main(void) {
   moth_tensor_release(shared);
   MothCudaMemory m;
   for (int d = 0; d < cuda->count(); d++) {
-    DO(cuda->synchronize(d));
+    DO(moth_device_synchronize((MothDevice){MOTH_CUDA, (uint8_t)d}));
     cuda->memory(d, &m);
     if (m.allocated.current || m.blocks.current) {
       fprintf(stderr, "cuda:%d: %lld bytes are left\n", d, (long long)m.allocated.current);

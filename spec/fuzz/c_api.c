@@ -8,6 +8,7 @@
 
 enum { FUNCTIONS = 1, LENGTH = 24, POOL = 24 };
 typedef void (*Release)(void *ctx);
+typedef MothStatus (*Task)(void *ctx);
 
 /* By their names without moth_: most are ops. */
 static const char *const names[FUNCTIONS] = {"" /* THE NAMES */};
@@ -25,6 +26,10 @@ static MothGenerator *mine;
 static MothMemStats stats;
 static bool recording;
 static uint64_t words[2];
+static MothStream *streams[3], *new_stream; /* the default one, and two more */
+static MothEvent *events[2], *new_event;
+static bool flag;
+static double milliseconds;
 static int64_t numbers[4][LENGTH];
 static _Alignas(64) double buffer[64];
 
@@ -69,6 +74,21 @@ static MothTensor **tensors(void) {
   for (int i = 0; i < LENGTH; i++)
     list[i] = holes ? tensor() : pool[below(POOL)];
   return below(8) ? list : NULL;
+}
+static MothStream *stream(void) {
+  return below(8) ? streams[below(3)] : NULL;
+}
+static void drop_stream(void) {
+  moth_stream_release(new_stream);
+  new_stream = NULL;
+}
+static void drop_event(void) {
+  moth_event_free(new_event);
+  new_event = NULL;
+}
+static MothStatus task(void *ctx) {
+  (void)ctx;
+  return MOTH_OK;
 }
 static MothGenerator *generator(void) {
   return below(3) ? NULL : below(2) ? mine : moth_default_generator();
@@ -194,6 +214,8 @@ static void check(const char *what, MothStatus s) {
 
 /* Everything again from the start: a fixed set of tensors of all kinds. */
 static void fill(void) {
+  moth_stream_set_current(streams[0]);
+  moth_device_synchronize((MothDevice){MOTH_CPU, 0});
   const int64_t shapes[][3] = {{2, 3, 1}, {3, 0, 2}, {3, 3, 3}, {1, 1, 1}, {2, 2, 3}, {4, 3, 2}};
   for (int i = 0; i < POOL; i++) {
     MothTensor *t;
@@ -224,6 +246,11 @@ int main(int argc, char **argv) {
   moth_set_grad_enabled(recording);
   moth_set_num_threads(1);
   mine = moth_generator_new(3);
+  moth_stream_default((MothDevice){MOTH_CPU, 0}, &streams[0]);
+  for (int i = 0; i < 2; i++) {
+    moth_stream_new((MothDevice){MOTH_CPU, 0}, 0, &streams[i + 1]);
+    moth_event_new(MOTH_CPU, true, &events[i]);
+  }
   for (uint64_t i = 0; i < calls; i++) {
     if (i % 2000 == 0)
       fill();
@@ -246,6 +273,13 @@ int main(int argc, char **argv) {
   }
   for (int i = 0; i < POOL; i++)
     put(i, NULL);
+  moth_stream_set_current(streams[0]);
+  for (int i = 0; i < 3; i++) {
+    moth_stream_synchronize(streams[i]);
+    moth_stream_release(streams[i]);
+  }
+  for (int i = 0; i < 2; i++)
+    moth_event_free(events[i]);
   moth_generator_release(mine);
   uint64_t missed = 0;
   for (int i = 0; i < FUNCTIONS; i++)

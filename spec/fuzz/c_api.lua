@@ -19,6 +19,8 @@ local function declarations(text)
   for result, name, rest in text:gmatch("MOTH_API%s+([%w_%s]-%s?%*?)%s*(moth_[%w_]+)%((.-)%);") do
     local parameters = {}
     rest = rest:gsub("%s+", " "):gsub("void %(%*release%)%(void %*ctx%)", "Release release")
+    rest = rest:gsub("MothStatus %(%*run%)%(void %*ctx%)", "Task run")
+      :gsub("void %(%*drop%)%(void %*ctx%)", "Release drop")
     for p in (rest == "void" and "" or rest):gmatch("[^,]+") do
       local type_, parameter = p:match("^%s*(.-)%s*([%w_]+)%s*$")
       parameters[#parameters + 1] = { type = type_:gsub("%s", ""):gsub("^const", ""), name = parameter }
@@ -39,6 +41,10 @@ local pick = { -- how a value of a type is chosen
   ["MothGradHook"] = "(below(4) ? grad_hook : NULL)", ["MothLeafHook"] = "(below(4) ? leaf_hook : NULL)",
   ["MothCallback"] = "(below(4) ? callback : NULL)",
   ["MothSavedTensorsHooks*"] = "(below(8) ? &saved_hooks : NULL)",
+  ["Task"] = "(below(4) ? task : NULL)", ["MothStream*"] = "stream()",
+  ["MothStream**"] = "(below(8) ? &new_stream : NULL)", ["MothEvent*"] = "(below(8) ? events[below(2)] : NULL)",
+  ["MothEvent**"] = "(below(8) ? &new_event : NULL)", ["bool*"] = "(below(8) ? &flag : NULL)",
+  ["double*"] = "(below(8) ? &milliseconds : NULL)",
 }
 -- A count belongs to the list beside it: NULL goes with any, an array with what it has.
 local count_of = { ndim = "shape", n = "roots", ninputs = "inputs", nargs = "args" }
@@ -46,11 +52,15 @@ local only = { -- what would take away from others, or not come back
   moth_tensor_retain = { "NULL" }, moth_tensor_release = { "NULL" }, moth_generator_retain = { "NULL" },
   moth_generator_release = { "NULL" }, moth_memory_fail_at = { "-(int64_t)below(2)", "below(2)" },
   moth_storage_resize = { [2] = "(below(2) ? moth_storage_nbytes(a1) : -1 - (int64_t)below(9))" },
+  moth_stream_retain = { "NULL" }, moth_stream_release = { "NULL" }, moth_event_free = { "NULL" },
   moth_op_register = { [2] = "(MothDeviceType)(MOTH_USER + below(2) * 7)" },
 }
 local after = {
   moth_set_num_threads = "moth_set_num_threads(1)", moth_set_default_dtype = "moth_set_default_dtype(MOTH_FLOAT32)",
-  moth_set_grad_enabled = "moth_set_grad_enabled(recording)", moth_tensor_from_ptr = "drop(outs)",
+  moth_set_grad_enabled = "moth_set_grad_enabled(recording)",
+  moth_stream_new = "drop_stream()",
+  moth_stream_default = "drop_stream()", moth_stream_current = "drop_stream()", moth_event_new = "drop_event()",
+  moth_tensor_from_ptr = "drop(outs)",
 }
 
 local function call(f)

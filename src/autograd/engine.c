@@ -20,7 +20,7 @@
 #include "autograd/node.h"
 #include "core/alloc.h"
 #include "core/dtype.h"
-#include "device/device.h"
+#include "device/stream.h"
 #include "ops/create.h"
 #include "ops/pointwise.h"
 
@@ -243,21 +243,18 @@ static const MothDeviceOps *ops_of(const MothTensor *t) {
 /* Where work on t's device goes now; NULL: there are no streams. */
 static void *current_stream(const MothTensor *t) {
   const MothDeviceOps *ops = t->device.type == MOTH_CPU ? NULL : ops_of(t);
-  return ops && ops->stream ? ops->stream(t->device.index) : NULL;
+  return ops && ops->streams ? ops->streams->current(t->device.index) : NULL;
 }
 /* t was made on one stream and will be used on another. */
 static MothStatus meet(MothTensor *t, void *made, void *use) {
   if (made == use || !made || !use)
     return MOTH_OK;
-  MOTH_TRY(ops_of(t)->order(made, use));
-  return ops_of(t)->record_stream(t, use);
+  MOTH_TRY(ops_of(t)->streams->order(made, use));
+  return ops_of(t)->streams->record_stream(t, use);
 }
 /* The stream that node n takes gradient g on. */
 static void *stream_for(const MothNode *n, const MothTensor *g) {
   return n->stream && n->stream_type == g->device.type ? n->stream : current_stream(g);
-}
-static void *swap_stream(const MothNode *n, void *stream) {
-  return moth_device_ops((MothDeviceType)n->stream_type)->swap_stream(stream);
 }
 /* A stream that the caller's must wait for at the end. */
 static MothStatus note_stream(Task *t, void *stream) {
@@ -442,7 +439,6 @@ static MothStatus deliver(Task *t, int32_t slot, const MothNode *to, MothTensor 
   }
   /* Of several streams: added up where it is used. */
   void *use = stream_for(to, grad);
-  const MothDeviceOps *ops = ops_of(grad);
   MothStatus s = meet(*have, t->streams[slot], use);
   if (s == MOTH_OK)
     s = meet(grad, made, use);
@@ -450,9 +446,9 @@ static MothStatus deliver(Task *t, int32_t slot, const MothNode *to, MothTensor 
     moth_tensor_release(grad);
     return s;
   }
-  void *before = ops->swap_stream(use);
+  void *before = moth_stream_swap(use);
   s = accumulate(t, have, grad);
-  ops->swap_stream(before);
+  moth_stream_swap(before);
   t->streams[slot] = use;
   return s;
 }
@@ -613,13 +609,13 @@ static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int nca
     if (g && t->streams[e->grads + i])
       MOTH_TRY(meet(g, t->streams[e->grads + i], stream_for(n, g)));
   }
-  void *before = n->stream ? swap_stream(n, n->stream) : NULL;
+  void *before = n->stream ? moth_stream_swap(n->stream) : NULL;
   if (before == n->stream) /* as nearly always */
     return run_node_here(t, at, captures, ncaptures, captured, accumulate_leaves);
   MothStatus s = note_stream(t, n->stream);
   if (s == MOTH_OK)
     s = run_node_here(t, at, captures, ncaptures, captured, accumulate_leaves);
-  swap_stream(n, before);
+  moth_stream_swap(before);
   for (int i = 0; i < ncaptures && s == MOTH_OK; i++)
     if (captures[i].entry == at && captured[i])
       s = meet(captured[i], n->stream, current_stream(captured[i]));
@@ -758,8 +754,8 @@ done:
       moth_tensor_release(out[i]);
       out[i] = NULL;
     }
-  for (int32_t i = 0; i < t.nmet; i++) { /* streams belong to one type of device */
-    MothStatus s = moth_device_ops(MOTH_CUDA)->order(t.met[i], NULL);
+  for (int32_t i = 0; i < t.nmet; i++) {
+    MothStatus s = moth_stream_join(t.met[i]);
     status = status == MOTH_OK ? s : status;
   }
   task_free(&t);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "device/device.h"
+#include "device/stream.h"
 
 static _Atomic uint64_t next_seq = 1;
 
@@ -194,7 +194,7 @@ MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr) {
   t->keys |= MOTH_KEY_AUTOGRAD;
   if (t->device.type != MOTH_CPU && !n->stream) {
     const MothDeviceOps *ops = moth_device_ops((MothDeviceType)t->device.type);
-    n->stream = ops->stream ? ops->stream(t->device.index) : NULL;
+    n->stream = ops->streams ? ops->streams->current(t->device.index) : NULL;
     n->stream_type = (uint8_t)t->device.type;
   }
   return MOTH_OK;

@@ -52,6 +52,10 @@ const volatile sig_atomic_t **moth_stop_place(void) {
   return &moth_stop;
 }
 
+const volatile sig_atomic_t *moth_interrupt_flag(void) {
+  return moth_defaults()->interrupt;
+}
+
 MothStatus moth_interrupted(void) {
   return moth_fail(MOTH_ERR_INTERRUPTED, "interrupted");
 }

@@ -16,6 +16,9 @@ enum { EMBED_MAX = 4096, STORAGE_HEADER = 64 };
 _Static_assert(sizeof(MothStorage) <= STORAGE_HEADER, "storage header grew");
 
 void (*moth_tensor_drop_grad)(MothTensor *t);
+MothStatus (*moth_tensor_await)(MothTensor *t);
+void (*moth_pending_drop)(void *ticket);
+void (*moth_pending_drain)(void);
 
 MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel) {
   if (ndim < 0 || ndim > MOTH_MAX_DIMS)
@@ -159,8 +162,10 @@ MothStatus moth_storage_resize(MothTensor *t, int64_t nbytes) {
     return moth_fail(MOTH_ERR_STATE, "storage_resize: the memory of %s is not moth's to give back",
                      s->foreign ? "a tensor over foreign memory"
                                 : "a fake tensor, which has none,");
-  if (nbytes == 0)
+  if (nbytes == 0) {
+    moth_pending_drain();
     return give_back(s);
+  }
   if (nbytes == (int64_t)s->nbytes)
     return fill_again(s);
   return moth_fail(
@@ -190,6 +195,8 @@ static void storage_release(MothStorage *s) {
     return;
   if (__builtin_expect(s->released | s->moved, 0))
     take_up(s);
+  if (__builtin_expect(s->pending != NULL, 0))
+    moth_pending_drop(s->pending);
   if (s->foreign) {
     if (s->release)
       s->release(s->ctx);
@@ -353,7 +360,7 @@ MothDevice moth_tensor_device(const MothTensor *t) {
   return t ? t->device : (MothDevice){MOTH_CPU, 0};
 }
 void *moth_tensor_data(const MothTensor *t) {
-  return t ? t->data : NULL;
+  return t && moth_tensor_ready(t) == MOTH_OK ? t->data : NULL;
 }
 bool moth_tensor_is_contiguous(const MothTensor *t) {
   return t && t->contiguous;
@@ -377,6 +384,7 @@ MothStatus moth_tensor_item(const MothTensor *t, MothValue *out) {
   if (moth_released_storages)
     MOTH_TRY(moth_tensor_check_memory((MothTensor *)t));
   char element[8];
+  MOTH_TRY(moth_tensor_ready(t));
   MOTH_TRY(moth_memory(t->device.type)
                ->to_host(t->device.index, element, t->data, (size_t)moth_itemsize(t)));
   *out = moth_dtype_load((MothDType)t->dtype, element);

@@ -23,9 +23,11 @@ enum {
   MOTH_KEY_AUTOCAST = 1u << 11,
   MOTH_KEY_ABOVE = 1u << 12,  /* interceptors above everything */
   MOTH_KEY_STORED = 1u << 14, /* of a dtype for storage: few ops have kernels for it */
+  /* Of a tensor: queued work may be writing its elements (device/stream.h). Of a thread: its kernels are queued. */
+  MOTH_KEY_PENDING = 1u << 15,
   MOTH_KEYS_DEVICE = 0xff,
-  MOTH_KEYS_DATA = MOTH_KEYS_DEVICE | MOTH_KEY_FAKE |
-                   MOTH_KEY_STORED /* keys that follow from storage and dtype */
+  MOTH_KEYS_DATA = MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_STORED |
+                   MOTH_KEY_PENDING /* keys that follow from storage and dtype */
 };
 
 struct MothStorage {
@@ -40,6 +42,7 @@ struct MothStorage {
   int64_t version; /* bumped by every write through any view */
   void (*release)(void *ctx); /* foreign memory: called instead of freeing */
   void *ctx;
+  void *pending; /* ticket of the queued work that writes to it last; for src/device/queue.c */
 };
 
 /* A version counter of its own, for `.data`, which shares bytes but not versions. */
@@ -77,6 +80,17 @@ struct MothTensor {
   int64_t shape[MOTH_MAX_DIMS];
   int64_t stride[MOTH_MAX_DIMS];
 };
+
+/* Set by src/device: waits for the work that writes to t; lets go of a ticket; waits for all queued work, without
+ * taking its errors. */
+MOTH_API extern MothStatus (*moth_tensor_await)(MothTensor *t);
+extern void (*moth_pending_drop)(void *ticket);
+extern void (*moth_pending_drain)(void);
+/* To be called before elements of t are read or written on the host. Errors: of the work. */
+static inline MothStatus moth_tensor_ready(const MothTensor *t) {
+  return __builtin_expect(t->keys & MOTH_KEY_PENDING, 0) ? moth_tensor_await((MothTensor *)t)
+                                                         : MOTH_OK;
+}
 
 /* Set by src/autograd: frees a tensor's MothAutogradMeta. */
 extern void (*moth_tensor_drop_grad)(MothTensor *t);

@@ -466,7 +466,8 @@ void moth_cuda_memory_visit(int device, MothCudaVisit visit, void *ctx) {
   for (Segment *s = h->segments; s; s = s->next)
     for (Block *b = s->first; b; b = b->next)
       visit(ctx, s->first->p, s->size, s->arena->small, s->arena->pool != 0,
-            moth_cuda_stream_find(device, s->arena->stream), b->p, b->size, b->state);
+            reinterpret_cast<MothStream *>(moth_cuda_stream_find(device, s->arena->stream)), b->p,
+            b->size, b->state);
 }
 
 static void each(MothCudaMemory *m, void (*f)(MothCudaCount *c)) {

@@ -185,6 +185,7 @@ static void device_free(int index, void *p, size_t n) {
 MothStatus moth_cuda_memcpy(int index, void *to, const void *from, size_t n, cudaMemcpyKind kind) {
   cudaStream_t s = moth_cuda_stream(index);
   MOTH_TRY(moth_cuda_set_device(index));
+  MOTH_TRY(moth_cuda_stream_poll(index, s)); /* the copy itself must end before the call does */
   MOTH_CUDA_TRY(cudaMemcpyAsync(to, from, n, kind, s));
   MOTH_CUDA_TRY(cudaStreamSynchronize(s));
   return moth_cuda_take_fault(index);
@@ -208,54 +209,17 @@ static void set_current(int device) {
 static void info(int device, MothCudaInfo *out) {
   *out = infos[device];
 }
-static MothStatus synchronize(int device) {
-  MOTH_TRY(moth_cuda_set_device(device));
-  MOTH_CUDA_TRY(cudaDeviceSynchronize());
-  return moth_cuda_take_fault(device);
-}
 static MothStatus mem_get_info(int device, size_t *available, size_t *total) {
   MOTH_TRY(moth_cuda_set_device(device));
   MOTH_CUDA_TRY(cudaMemGetInfo(available, total));
   return MOTH_OK;
 }
-static MothStatus record_stream(MothTensor *t, MothCudaStream *s) {
-  if (t->device.type != MOTH_CUDA || !t->storage->data)
-    return moth_fail(MOTH_ERR_VALUE, "record_stream: expected a CUDA tensor");
-  return moth_cuda_record_stream(t->device.index, t->storage->data, s->s);
-}
-
-static void *ops_stream(int index) {
-  return moth_cuda_stream_of(index);
-}
-static void *ops_swap_stream(void *stream) {
-  MothCudaStream *s = (MothCudaStream *)stream, *before = moth_cuda_stream_of(s->device);
-  moth_cuda_stream_set(s);
-  return before;
-}
-static MothStatus ops_order(void *earlier, void *later) {
-  MothCudaStream *a = (MothCudaStream *)earlier, *b = (MothCudaStream *)later;
-  return moth_cuda_stream_wait_stream(b ? b : moth_cuda_stream_of(a->device), a);
-}
-static MothStatus ops_record_stream(MothTensor *t, void *stream) {
-  return t->storage->data ? record_stream(t, (MothCudaStream *)stream) : MOTH_OK;
-}
 static const MothDeviceOps ops = {{"cuda", why_not, device_alloc, device_free, to_host, from_host},
                                   moth_cuda_copy_across,
                                   current,
-                                  ops_stream,
-                                  ops_swap_stream,
-                                  ops_order,
-                                  ops_record_stream};
+                                  set_current,
+                                  &moth_cuda_streams};
 
-static int stream_device(const MothCudaStream *s) {
-  return s->device;
-}
-static int stream_priority(const MothCudaStream *s) {
-  return s->priority;
-}
-static void *stream_handle(const MothCudaStream *s) {
-  return (void *)s->s;
-}
 static bool is_capturing(int device) {
   return moth_cuda_is_capturing(moth_cuda_stream(device));
 }
@@ -264,7 +228,6 @@ static const MothCudaApi api = {moth_cuda_device_count,
                                 current,
                                 set_current,
                                 info,
-                                synchronize,
                                 mem_get_info,
                                 moth_cuda_memory_stats,
                                 moth_cuda_memory_visit,
@@ -272,28 +235,10 @@ static const MothCudaApi api = {moth_cuda_device_count,
                                 moth_cuda_memory_reset_accumulated,
                                 moth_cuda_empty_cache,
                                 moth_cuda_set_fraction,
-                                record_stream,
                                 moth_cuda_pin,
                                 moth_cuda_is_pinned,
                                 moth_cuda_pinned_stats,
                                 moth_cuda_pinned_empty,
-                                moth_cuda_stream_new,
-                                moth_cuda_stream_default,
-                                moth_cuda_stream_of,
-                                moth_cuda_stream_set,
-                                stream_device,
-                                stream_priority,
-                                stream_handle,
-                                moth_cuda_stream_synchronize,
-                                moth_cuda_stream_query,
-                                moth_cuda_stream_wait_stream,
-                                moth_cuda_event_new,
-                                moth_cuda_event_free,
-                                moth_cuda_event_record,
-                                moth_cuda_event_wait,
-                                moth_cuda_event_query,
-                                moth_cuda_event_synchronize,
-                                moth_cuda_event_elapsed,
                                 moth_cuda_graph_new,
                                 moth_cuda_graph_free,
                                 moth_cuda_graph_begin,
@@ -366,7 +311,7 @@ extern "C" MOTH_API const char *moth_cuda_open(const MothCudaApi **out) {
       return why;
     }
   for (int i = 0; i < device_count; i++)
-    moth_cuda_stream_default(i)->device = i;
+    moth_cuda_stream_default(i)->head.device = MothDevice{MOTH_CUDA, (uint8_t)i};
   moth_cuda_sync_always = moth_env_flag("MOTH_CUDA_SYNC", false);
   for (const MothCudaOp *op = moth_cuda_ops; op->name; op++)
     if (moth_op_register(op->name, MOTH_CUDA, op->kernel) != MOTH_OK) {

@@ -168,13 +168,13 @@ MothStatus moth_cuda_graph_reset(MothCudaGraph *g) {
   MothStatus status = MOTH_OK;
   if (g->exec) {
     MothRelaxed relaxed;
-    status = moth_cuda_check_on(g->stream->device, cudaGraphExecDestroy(g->exec),
+    status = moth_cuda_check_on(g->stream->head.device.index, cudaGraphExecDestroy(g->exec),
                                 "cudaGraphExecDestroy");
   }
   g->exec = nullptr;
   while (Slot *s = g->slots) {
     g->slots = s->next;
-    moth_cuda_free(g->stream->device, s->extra, 2 * sizeof(uint64_t));
+    moth_cuda_free(g->stream->head.device.index, s->extra, 2 * sizeof(uint64_t));
     moth_generator_release(s->g);
     moth_free(s, sizeof *s);
   }
@@ -226,7 +226,7 @@ MothStatus moth_cuda_graph_begin(MothCudaGraph *g, uint64_t pool, int mode) {
 MothStatus moth_cuda_graph_end(MothCudaGraph *g) {
   if (!g->capturing)
     return moth_fail(MOTH_ERR_STATE, "capture_end without capture_begin");
-  int device = g->stream->device;
+  int device = g->stream->head.device.index;
   cudaGraph_t graph = nullptr;
   MothStatus status = moth_cuda_set_device(device);
   cudaError_t e = cudaStreamEndCapture(g->stream->s, &graph);
@@ -263,7 +263,7 @@ MothStatus moth_cuda_graph_end(MothCudaGraph *g) {
 MothStatus moth_cuda_graph_replay(MothCudaGraph *g) {
   if (!g->exec)
     return moth_fail(MOTH_ERR_STATE, "replay: the graph has not been captured");
-  int device = g->stream->device;
+  int device = g->stream->head.device.index;
   cudaStream_t stream = moth_cuda_stream(device);
   MOTH_TRY(moth_cuda_set_device(device));
   for (Slot *s = g->slots; s; s = s->next) {

@@ -7,6 +7,7 @@
 #include "cuda/cuda.h"
 extern "C" {
 #include "device/cuda.h"
+#include "device/stream.h"
 #include "dispatch/registry.h"
 }
 
@@ -46,9 +47,15 @@ MothStatus moth_cuda_pinned_empty(void);
 /* --- stream.cu ---------------------------------------------------------------------------------- */
 
 struct MothCudaStream {
+  MothStream head;
   cudaStream_t s;
-  int device, priority;
 };
+extern const MothStreamOps moth_cuda_streams;
+/* The host waits; Ctrl-C ends that. moth_cuda_device_wait raises faults, too. */
+MothStatus moth_cuda_stream_wait(int device, cudaStream_t s);
+/* To be called before a wait that nothing can end: waits only where there is a flag for Ctrl-C. */
+MothStatus moth_cuda_stream_poll(int device, cudaStream_t s);
+MothStatus moth_cuda_device_wait(int device);
 
 MothStatus moth_cuda_streams_open(int device);
 MothCudaStream *moth_cuda_stream_of(int device); /* this thread's current one */
@@ -62,13 +69,6 @@ MothStatus moth_cuda_stream_wait_stream(MothCudaStream *s, MothCudaStream *for_t
 /* Events without timing, from a pool of each device. */
 MothStatus moth_cuda_event_take(int device, cudaEvent_t *e);
 void moth_cuda_event_give(int device, cudaEvent_t e);
-MothCudaEvent *moth_cuda_event_new(bool timing);
-void moth_cuda_event_free(MothCudaEvent *e);
-MothStatus moth_cuda_event_record(MothCudaEvent *e, MothCudaStream *s);
-MothStatus moth_cuda_event_wait(MothCudaEvent *e, MothCudaStream *s);
-MothStatus moth_cuda_event_query(MothCudaEvent *e, bool *done);
-MothStatus moth_cuda_event_synchronize(MothCudaEvent *e);
-MothStatus moth_cuda_event_elapsed(MothCudaEvent *from, MothCudaEvent *to, double *ms);
 
 /* --- graph.cu ----------------------------------------------------------------------------------- */
 

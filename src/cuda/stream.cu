@@ -4,12 +4,15 @@
  * stream of our own: CUDA's legacy default stream would wait for all others. Other streams come from a
  * pool of a few of each priority and are handed out in turn, so that nobody has to give one back, and
  * what the allocator keeps for a stream is found by those that get it next. */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cuda/runtime.h"
 extern "C" {
 #include "core/alloc.h"
+#include "core/parallel.h"
 }
 
 namespace {
@@ -37,7 +40,7 @@ MothStatus moth_cuda_streams_open(int device) {
   int least, greatest;
   MOTH_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   d->high = greatest < -1 ? -1 : greatest;
-  d->main.device = device;
+  d->main.head.device = MothDevice{MOTH_CUDA, (uint8_t)device};
   MOTH_CUDA_TRY(cudaStreamCreateWithFlags(&d->main.s, cudaStreamNonBlocking));
   return MOTH_OK;
 }
@@ -53,7 +56,7 @@ MothCudaStream *moth_cuda_stream_default(int device) {
   return &per_device[device].main;
 }
 void moth_cuda_stream_set(MothCudaStream *s) {
-  current[s->device] = s;
+  current[s->head.device.index] = s;
 }
 MothCudaStream *moth_cuda_stream_find(int device, cudaStream_t s) {
   Streams *d = &per_device[device];
@@ -74,31 +77,82 @@ MothStatus moth_cuda_stream_new(int device, int priority, MothCudaStream **out) 
   MothCudaStream *s = &d->pool[p][d->turn[p]++ % PER_PRIORITY];
   if (!s->s) {
     MothRelaxed relaxed;
-    s->device = device;
-    s->priority = p ? d->high : 0;
-    MOTH_CUDA_TRY(cudaStreamCreateWithPriority(&s->s, cudaStreamNonBlocking, s->priority));
+    cudaStream_t made;
+    s->head.device = MothDevice{MOTH_CUDA, (uint8_t)device};
+    s->head.priority = p ? d->high : 0;
+    MOTH_CUDA_TRY(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, s->head.priority));
+    __atomic_store_n(&s->s, made, __ATOMIC_RELEASE);
   }
   *out = s;
   return MOTH_OK;
 }
 
+/* Ctrl-C ends a wait of the host, where the host has a flag for it: CUDA is asked again and again then, at first
+ * without a pause. What was queued runs on. */
+enum { SPINS = 2000, PAUSE_NS = 20000, LONGEST_NS = 1000000 };
+template <class Query> static cudaError_t wait_for(Query query, bool *interrupted) {
+  const volatile sig_atomic_t *flag = moth_interrupt_flag();
+  cudaError_t e = cudaErrorNotReady;
+  long pause = PAUSE_NS;
+  for (int i = 0; (e = query()) == cudaErrorNotReady; i++) {
+    cudaGetLastError();
+    if ((*interrupted = *flag != 0))
+      return cudaSuccess;
+    if (i < SPINS)
+      continue;
+    struct timespec t = {0, pause};
+    nanosleep(&t, nullptr);
+    pause = pause * 2 < (long)LONGEST_NS ? pause * 2 : (long)LONGEST_NS;
+  }
+  return e;
+}
+static bool has_flag(void) {
+  return moth_interrupt_flag() != nullptr;
+}
+
+MothStatus moth_cuda_stream_wait(int device, cudaStream_t s) {
+  bool interrupted = false;
+  cudaError_t e = has_flag() ? wait_for([=]() { return cudaStreamQuery(s); }, &interrupted)
+                             : cudaStreamSynchronize(s);
+  if (interrupted)
+    return moth_interrupted();
+  return moth_cuda_check_on(device, e, "cudaStreamSynchronize");
+}
+MothStatus moth_cuda_stream_poll(int device, cudaStream_t s) {
+  return has_flag() ? moth_cuda_stream_wait(device, s) : MOTH_OK;
+}
+MothStatus moth_cuda_device_wait(int device) {
+  MOTH_TRY(moth_cuda_set_device(device));
+  if (has_flag()) { /* our own streams can be asked; the rest is what the device waits for then */
+    Streams *d = &per_device[device];
+    MOTH_TRY(moth_cuda_stream_wait(device, d->main.s));
+    for (int p = 0; p < PRIORITIES; p++)
+      for (int i = 0; i < PER_PRIORITY; i++)
+        if (cudaStream_t s = __atomic_load_n(&d->pool[p][i].s, __ATOMIC_ACQUIRE))
+          MOTH_TRY(moth_cuda_stream_wait(device, s));
+  }
+  MOTH_CUDA_TRY(cudaDeviceSynchronize());
+  return moth_cuda_take_fault(device);
+}
+
 MothStatus moth_cuda_stream_synchronize(MothCudaStream *s) {
-  MOTH_TRY(moth_cuda_set_device(s->device));
-  MOTH_CUDA_TRY(cudaStreamSynchronize(s->s));
-  return moth_cuda_take_fault(s->device);
+  int device = s->head.device.index;
+  MOTH_TRY(moth_cuda_set_device(device));
+  MOTH_TRY(moth_cuda_stream_wait(device, s->s));
+  return moth_cuda_take_fault(device);
 }
 MothStatus moth_cuda_stream_query(MothCudaStream *s, bool *done) {
-  MOTH_TRY(moth_cuda_set_device(s->device));
+  MOTH_TRY(moth_cuda_set_device(s->head.device.index));
   cudaError_t e = cudaStreamQuery(s->s);
   *done = e == cudaSuccess;
   if (e == cudaErrorNotReady)
     return cudaGetLastError(), MOTH_OK;
-  return moth_cuda_check_on(s->device, e, "cudaStreamQuery");
+  return moth_cuda_check_on(s->head.device.index, e, "cudaStreamQuery");
 }
 MothStatus moth_cuda_stream_wait_stream(MothCudaStream *s, MothCudaStream *for_this) {
-  MOTH_TRY(moth_cuda_set_device(s->device));
-  MOTH_TRY(moth_cuda_set_device(for_this->device));
-  return moth_cuda_order(for_this->device, for_this->s, s->device, s->s);
+  MOTH_TRY(moth_cuda_set_device(s->head.device.index));
+  MOTH_TRY(moth_cuda_set_device(for_this->head.device.index));
+  return moth_cuda_order(for_this->head.device.index, for_this->s, s->head.device.index, s->s);
 }
 
 /* --- events without timing, pooled ------------------------------------------------------------------- */
@@ -145,79 +199,132 @@ MothStatus moth_cuda_order(int device, cudaStream_t earlier, int later_device, c
   return s;
 }
 
-/* --- events of the user ------------------------------------------------------------------------------ */
+/* --- events of the user, and the table of it all --------------------------------------------------- */
 
-struct MothCudaEvent {
-  cudaEvent_t e; /* from the first record on */
+namespace {
+
+struct Event {
+  cudaEvent_t e;
   int device;
-  bool timing;
 };
 
-MothCudaEvent *moth_cuda_event_new(bool timing) {
-  MothCudaEvent *e = (MothCudaEvent *)moth_alloc(sizeof *e);
-  if (!e)
-    return nullptr;
-  e->e = nullptr;
-  e->device = -1;
-  e->timing = timing;
-  return e;
+MothCudaStream *ours(MothStream *s) {
+  return reinterpret_cast<MothCudaStream *>(s);
 }
-void moth_cuda_event_free(MothCudaEvent *e) {
-  if (e->e)
-    cudaEventDestroy(e->e);
+
+MothStatus event_record(void **state, bool timing, MothStream *on) {
+  MothCudaStream *s = ours(on);
+  int device = on->device.index;
+  MOTH_TRY(moth_cuda_set_device(device));
+  Event *e = static_cast<Event *>(*state);
+  if (!e) {
+    MothRelaxed relaxed;
+    e = static_cast<Event *>(moth_alloc(sizeof *e));
+    if (!e)
+      return moth_fail(MOTH_ERR_MEMORY, "out of memory: no event can be made");
+    cudaError_t made =
+        cudaEventCreateWithFlags(&e->e, timing ? cudaEventDefault : cudaEventDisableTiming);
+    if (made != cudaSuccess) {
+      moth_free(e, sizeof *e);
+      return moth_cuda_check_on(device, made, "cudaEventCreateWithFlags");
+    }
+    e->device = device;
+    *state = e;
+  }
+  return moth_cuda_check_on(device, cudaEventRecord(e->e, s->s), "cudaEventRecord");
+}
+void event_free(void *state) {
+  Event *e = static_cast<Event *>(state);
+  cudaEventDestroy(e->e);
   moth_free(e, sizeof *e);
 }
-MothStatus moth_cuda_event_record(MothCudaEvent *e, MothCudaStream *s) {
-  MOTH_TRY(moth_cuda_set_device(s->device));
-  if (!e->e) {
-    MothRelaxed relaxed;
-    MOTH_CUDA_TRY(
-        cudaEventCreateWithFlags(&e->e, e->timing ? cudaEventDefault : cudaEventDisableTiming));
-    e->device = s->device;
-  }
-  if (e->device != s->device)
-    return moth_fail(MOTH_ERR_VALUE, "the event belongs to cuda:%d, the stream to cuda:%d",
-                     e->device, s->device);
-  return moth_cuda_check_on(s->device, cudaEventRecord(e->e, s->s), "cudaEventRecord");
+MothStatus event_wait(void *state, MothStream *on) {
+  int device = on->device.index;
+  MOTH_TRY(moth_cuda_set_device(device));
+  return moth_cuda_check_on(device,
+                            cudaStreamWaitEvent(ours(on)->s, static_cast<Event *>(state)->e, 0),
+                            "cudaStreamWaitEvent");
 }
-MothStatus moth_cuda_event_wait(MothCudaEvent *e, MothCudaStream *s) {
-  if (!e->e)
-    return MOTH_OK;
-  MOTH_TRY(moth_cuda_set_device(s->device));
-  return moth_cuda_check_on(s->device, cudaStreamWaitEvent(s->s, e->e, 0), "cudaStreamWaitEvent");
-}
-MothStatus moth_cuda_event_query(MothCudaEvent *e, bool *done) {
-  *done = true;
-  if (!e->e)
-    return MOTH_OK;
+MothStatus event_query(void *state, bool *done) {
+  Event *e = static_cast<Event *>(state);
   cudaError_t status = cudaEventQuery(e->e);
   *done = status == cudaSuccess;
   if (status == cudaErrorNotReady)
     return cudaGetLastError(), MOTH_OK;
   return moth_cuda_check_on(e->device, status, "cudaEventQuery");
 }
-MothStatus moth_cuda_event_synchronize(MothCudaEvent *e) {
-  if (!e->e)
-    return MOTH_OK;
-  MOTH_TRY(moth_cuda_check_on(e->device, cudaEventSynchronize(e->e), "cudaEventSynchronize"));
+MothStatus event_synchronize(void *state) {
+  Event *e = static_cast<Event *>(state);
+  bool interrupted = false;
+  cudaError_t status = has_flag() ? wait_for([=]() { return cudaEventQuery(e->e); }, &interrupted)
+                                  : cudaEventSynchronize(e->e);
+  if (interrupted)
+    return moth_interrupted();
+  MOTH_TRY(moth_cuda_check_on(e->device, status, "cudaEventSynchronize"));
   return moth_cuda_take_fault(e->device);
 }
-MothStatus moth_cuda_event_elapsed(MothCudaEvent *from, MothCudaEvent *to, double *ms) {
-  float t;
-  if (!from->timing || !to->timing)
-    return moth_fail(MOTH_ERR_STATE, "elapsed_time: both events must be made with "
-                                     "{enable_timing = true}");
-  if (!from->e || !to->e)
-    return moth_fail(MOTH_ERR_STATE, "elapsed_time: both events must have been recorded");
-  if (from->device != to->device)
-    return moth_fail(MOTH_ERR_VALUE, "elapsed_time: the events belong to cuda:%d and cuda:%d",
-                     from->device, to->device);
-  cudaError_t status = cudaEventElapsedTime(&t, from->e, to->e);
+MothStatus event_elapsed(void *from, void *to, double *ms) {
+  float t = 0;
+  Event *a = static_cast<Event *>(from), *b = static_cast<Event *>(to);
+  cudaError_t status = cudaEventElapsedTime(&t, a->e, b->e);
   if (status == cudaErrorNotReady) {
     cudaGetLastError();
     return moth_fail(MOTH_ERR_STATE, "elapsed_time: the device has not come to both events yet; "
                                      "call synchronize() on the later one");
   }
   *ms = (double)t;
-  return moth_cuda_check_on(from->device, status, "cudaEventElapsedTime");
+  return moth_cuda_check_on(a->device, status, "cudaEventElapsedTime");
 }
+
+MothStatus create(int device, int priority, MothStream **out) {
+  MothCudaStream *s;
+  MOTH_TRY(moth_cuda_stream_new(device, priority, &s));
+  *out = &s->head;
+  return MOTH_OK;
+}
+MothStream *first(int device) {
+  return &moth_cuda_stream_default(device)->head;
+}
+MothStream *current_of(int device) {
+  return &moth_cuda_stream_of(device)->head;
+}
+void set(MothStream *s) {
+  moth_cuda_stream_set(ours(s));
+}
+void *handle(const MothStream *s) {
+  return (void *)reinterpret_cast<const MothCudaStream *>(s)->s;
+}
+MothStatus synchronize(MothStream *s) {
+  return moth_cuda_stream_synchronize(ours(s));
+}
+MothStatus query(MothStream *s, bool *done) {
+  return moth_cuda_stream_query(ours(s), done);
+}
+MothStatus order(MothStream *earlier, MothStream *later) {
+  return moth_cuda_stream_wait_stream(ours(later), ours(earlier));
+}
+MothStatus record_stream(MothTensor *t, MothStream *s) {
+  return t->storage->data ? moth_cuda_record_stream(t->device.index, t->storage->data, ours(s)->s)
+                          : MOTH_OK;
+}
+
+} // namespace
+
+const MothStreamOps moth_cuda_streams = {create,
+                                         nullptr,
+                                         nullptr,
+                                         first,
+                                         current_of,
+                                         set,
+                                         handle,
+                                         synchronize,
+                                         moth_cuda_device_wait,
+                                         query,
+                                         order,
+                                         record_stream,
+                                         event_record,
+                                         event_free,
+                                         event_wait,
+                                         event_query,
+                                         event_synchronize,
+                                         event_elapsed};

@@ -11,8 +11,6 @@
 #include "core/environment.h"
 #include "core/error.h"
 
-enum { MODES_DEVICES = sizeof(((MothCudaModes *)0)->streams) / sizeof(MothCudaStream *) };
-
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char why[1024];
 static const MothCudaApi *api;
@@ -50,22 +48,6 @@ const MothCudaApi *moth_cuda_api(void) {
     return api;
   moth_fail(MOTH_ERR_STATE, "CUDA cannot be used here: %s", no);
   return NULL;
-}
-
-/* api is read without the lock: whoever has set something on this thread has opened the backend. */
-void moth_cuda_modes_save(MothCudaModes *to) {
-  if (!api)
-    return;
-  to->device = api->current();
-  for (int i = 0; i < MODES_DEVICES; i++)
-    to->streams[i] = i < api->count() ? api->stream_current(i) : NULL;
-}
-void moth_cuda_modes_load(const MothCudaModes *from) {
-  if (!api)
-    return;
-  for (int i = 0; i < MODES_DEVICES && i < api->count(); i++)
-    api->set_stream(from->streams[i] ? from->streams[i] : api->stream_default(i));
-  api->set_current(from->device);
 }
 
 const char *moth_cuda_why(void) {

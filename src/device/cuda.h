@@ -9,8 +9,6 @@ extern const MothDeviceOps moth_cuda_device;
 /* Why CUDA cannot be used here, or NULL. Opens the backend. */
 MOTH_API const char *moth_cuda_why(void);
 
-typedef struct MothCudaStream MothCudaStream; /* lives as long as the process */
-typedef struct MothCudaEvent MothCudaEvent;
 typedef struct MothCudaGraph MothCudaGraph;
 
 typedef struct MothCudaInfo {
@@ -34,8 +32,8 @@ typedef struct MothCudaMemory {
 
 /* A block or what lies between blocks, for a report: state 0 free, 1 in use, 2 waiting for a stream. */
 typedef void (*MothCudaVisit)(void *ctx, const void *segment, size_t segment_size, bool small,
-                              bool is_private, const MothCudaStream *stream, const void *p,
-                              size_t size, int state);
+                              bool is_private, const MothStream *stream, const void *p, size_t size,
+                              int state);
 
 enum { MOTH_CUDA_GLOBAL, MOTH_CUDA_THREAD_LOCAL, MOTH_CUDA_RELAXED }; /* capture modes */
 
@@ -46,7 +44,6 @@ typedef struct MothCudaApi {
   int (*current)(void);
   void (*set_current)(int device); /* of this thread */
   void (*info)(int device, MothCudaInfo *out);
-  MothStatus (*synchronize)(int device);
   /* memory */
   MothStatus (*mem_get_info)(int device, size_t *available, size_t *total);
   void (*memory)(int device, MothCudaMemory *out);
@@ -55,31 +52,11 @@ typedef struct MothCudaApi {
   void (*reset_accumulated)(int device);
   MothStatus (*empty_cache)(int device);
   void (*set_fraction)(int device, double fraction);
-  MothStatus (*record_stream)(MothTensor *t, MothCudaStream *s);
   /* pinned memory */
   MothStatus (*pin)(MothTensor *t, MothTensor **out); /* a row-major copy in pinned memory */
   bool (*is_pinned)(const MothTensor *t);
   void (*pinned_memory)(int64_t *live, int64_t *cached); /* bytes */
   MothStatus (*empty_pinned_cache)(void);
-  /* streams: a device has a default one and a few of each priority, handed out in turn */
-  MothStatus (*stream_new)(int device, int priority, MothCudaStream **out);
-  MothCudaStream *(*stream_default)(int device);
-  MothCudaStream *(*stream_current)(int device); /* of this thread */
-  void (*set_stream)(MothCudaStream *s);         /* current on its device, for this thread */
-  int (*stream_device)(const MothCudaStream *s);
-  int (*stream_priority)(const MothCudaStream *s);
-  void *(*stream_handle)(const MothCudaStream *s); /* its cudaStream_t */
-  MothStatus (*stream_synchronize)(MothCudaStream *s);
-  MothStatus (*stream_query)(MothCudaStream *s, bool *done);
-  MothStatus (*stream_wait_stream)(MothCudaStream *s, MothCudaStream *for_this);
-  /* events; they belong to the device of the stream that they are first recorded in */
-  MothCudaEvent *(*event_new)(bool timing); /* NULL: no memory */
-  void (*event_free)(MothCudaEvent *e);
-  MothStatus (*event_record)(MothCudaEvent *e, MothCudaStream *s);
-  MothStatus (*event_wait)(MothCudaEvent *e, MothCudaStream *s); /* s waits */
-  MothStatus (*event_query)(MothCudaEvent *e, bool *done);
-  MothStatus (*event_synchronize)(MothCudaEvent *e);
-  MothStatus (*event_elapsed)(MothCudaEvent *from, MothCudaEvent *to, double *ms);
   /* graphs; pool 0: one of its own, else as pool_new or graph_pool gave it */
   MothCudaGraph *(*graph_new)(void);
   void (*graph_free)(MothCudaGraph *g);
@@ -103,12 +80,4 @@ typedef struct MothCudaApi {
 /* Opens the backend. NULL: it cannot be used, moth_last_error() says why. */
 MOTH_API const MothCudaApi *moth_cuda_api(void);
 
-/* What scopes of moth.cuda have set on this thread: kept and put back where a thread runs several
- * coroutines. Costs nothing while the backend is not open. */
-typedef struct MothCudaModes {
-  int device;
-  MothCudaStream *streams[8]; /* of the first devices */
-} MothCudaModes;
-MOTH_API void moth_cuda_modes_save(MothCudaModes *to);
-MOTH_API void moth_cuda_modes_load(const MothCudaModes *from);
 #endif

@@ -8,6 +8,7 @@
 #include "core/environment.h"
 #include "core/error.h"
 #include "device/cuda.h"
+#include "device/stream.h"
 
 /* Types that nobody has registered yet. */
 static const char *nobody_why_not(int index) {
@@ -57,6 +58,7 @@ void moth_device_replace(MothDeviceType type, const MothDeviceOps *ops) {
 __attribute__((constructor)) static void device_init(void) {
   moth_deterministic = moth_env_flag("MOTH_DETERMINISTIC", true);
   cpu.memory = moth_cpu_memory;
+  cpu.streams = &moth_cpu_streams;
   moth_device_replace(MOTH_CPU, &cpu);
   moth_device_replace(MOTH_CUDA, &moth_cuda_device);
   for (int i = MOTH_USER; i < MOTH_NDEVICES; i++)

@@ -4,6 +4,8 @@
 #define MOTH_DEVICE_DEVICE_H
 #include "core/memory.h"
 
+typedef struct MothStreamOps MothStreamOps;
+
 typedef struct MothDeviceOps {
   MothDeviceMemory memory; /* the first member: moth_memories points at it */
   /* dst = src, converted and broadcast, where one of them at least is on this device and they lie on
@@ -12,14 +14,8 @@ typedef struct MothDeviceOps {
   MothStatus (*copy)(MothTensor *dst, MothTensor *src, bool non_blocking);
   /* The index of a name without one, on this thread. NULL: 0. */
   int (*current)(void);
-  /* Streams: queues of work, for the life of the process. All four are NULL without streams. stream: the current one of
-   * this thread. swap_stream: makes one current on its device, returns the former. order: `later` (NULL: the current
-   * one of the same device) waits for the work now queued on `earlier`. record_stream: t is also used on `stream`; its
-   * memory must not be reused before the work queued there. */
-  void *(*stream)(int index);
-  void *(*swap_stream)(void *stream);
-  MothStatus (*order)(void *earlier, void *later);
-  MothStatus (*record_stream)(MothTensor *t, void *stream);
+  void (*set_current)(int index);
+  const MothStreamOps *streams; /* device/stream.h; NULL: there are none */
 } MothDeviceOps;
 
 static inline const MothDeviceOps *moth_device_ops(MothDeviceType type) {

@@ -3,9 +3,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "device/device.h"
 #include "core/dtype.h"
 #include "core/tensor.h"
+#include "device/device.h"
 #include "dispatch/dispatch.h"
 
 typedef struct Text {

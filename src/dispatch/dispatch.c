@@ -9,6 +9,7 @@
 #include "core/parallel.h"
 #include "core/thread.h"
 #include "device/device.h"
+#include "dispatch/async.h"
 #include "dispatch/registry.h"
 #include "dispatch/subclass.h"
 
@@ -233,6 +234,12 @@ static MothStatus settle_device(MothCall *c) {
 /* Ctrl-C stops a kernel in the middle if nothing but fresh results is lost: core/parallel.h. */
 static inline MothStatus run_kernel(MothCall *c, MothKernel kernel) {
   const volatile sig_atomic_t *flag = moth_defaults()->interrupt;
+  if (__builtin_expect(c->keys & MOTH_KEY_PENDING, 0)) {
+    bool queued;
+    MOTH_TRY(moth_queue_kernel(c, kernel, &queued));
+    if (queued)
+      return MOTH_OK;
+  }
   if (__builtin_expect(!flag, 1))
     return kernel(c);
   bool fresh = !writers && !writes(c);
@@ -450,12 +457,14 @@ static void describe_args(const MothCall *c) {
 
 /* The message bears the name and the arguments of the outermost call: what the user wrote was conv1d, not the
  * conv2d that it is made of. */
-static MothStatus failed(MothCall *c, MothStatus s) {
-  if (s == MOTH_ERR_HOST || s == MOTH_ERR_INTERRUPTED)
-    return s;
+void moth_call_failed(const MothCall *c) {
   moth_error_prefix("[%s%s] ", c->op->name,
                     c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
   describe_args(c);
+}
+static MothStatus failed(const MothCall *c, MothStatus s) {
+  if (s != MOTH_ERR_HOST && s != MOTH_ERR_INTERRUPTED)
+    moth_call_failed(c);
   return s;
 }
 

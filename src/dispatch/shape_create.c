@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "device/device.h"
 #include "core/dtype.h"
+#include "device/device.h"
 #include "dispatch/dispatch.h"
 #include "unpack.h"
 

@@ -19,12 +19,12 @@
 #include <string.h>
 
 #include "core/thread.h"
-#include "device/cuda.h"
+#include "device/stream.h"
 #include "lua/moth_lua.h"
 
 typedef struct Record {
   MothModes modes;
-  MothCudaModes cuda;
+  MothStreamModes streams;
   MothLuaScope *scope; /* the innermost moth.scope */
   int depth;           /* scopes of all kinds that the coroutine has open */
   uint64_t seen;       /* when it was last loaded */
@@ -82,7 +82,7 @@ static Record *nearest(lua_State *L) {
 static void load(Record *to) {
   Record *r = to ? to : base;
   moth_modes_load(&r->modes);
-  moth_cuda_modes_load(&r->cuda);
+  moth_streams_load(&r->streams);
   moth_lua_load_scope(r->scope);
   r->seen = ++clock_now;
   live = to;
@@ -91,7 +91,7 @@ static void load(Record *to) {
 static void save(void) {
   Record *r = live ? live : base;
   moth_modes_save(&r->modes);
-  moth_cuda_modes_save(&r->cuda);
+  moth_streams_save(&r->streams);
   moth_lua_save_scope(&r->scope);
 }
 
@@ -143,10 +143,9 @@ static int b_open_modes(lua_State *L) {
   lua_rawset(L, -3);
   moth_lua_records++;
   r->depth = 1;
-  save(); /* of whoever was live; r begins with the same */
-  Record *from = live ? live : base;
-  moth_modes_save(&r->modes); /* those of `from`, which are in force */
-  r->cuda = from->cuda;
+  save();                     /* of whoever was live; r begins with the same */
+  moth_modes_save(&r->modes); /* those in force */
+  moth_streams_save(&r->streams);
   moth_lua_save_scope(&r->scope);
   r->seen = ++clock_now;
   live = r;
@@ -168,6 +167,7 @@ static int b_close_modes(lua_State *L) {
   }
   moth_lua_forget_scope(&r->scope);
   moth_modes_forget(&r->modes);
+  moth_streams_forget(&r->streams);
   moth_lua_records--;
   return 0;
 }
@@ -181,6 +181,7 @@ static int record_gc(lua_State *L) {
   if (r->depth > 0) { /* not closed: dropped inside a scope */
     moth_lua_forget_scope(&r->scope);
     moth_modes_forget(&r->modes);
+    moth_streams_forget(&r->streams);
     moth_lua_records--;
   }
   return 0;

@@ -1,5 +1,5 @@
-/* CUDA for Lua: what lua/moth/cuda.lua is made of. Streams, events and graphs are userdata that begin
- * with a magic number, as all handles do. Devices are numbers from 0. */
+/* CUDA for Lua: what lua/moth/cuda.lua is made of. Graphs are userdata that begin with a magic number, as all
+ * handles do. Streams and events: stream.c. Devices are numbers from 0. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,21 +7,15 @@
 #include "device/device.h"
 #include "lua/moth_lua.h"
 
-#define MAGIC_STREAM 0x6d6f746873747265ull
-#define MAGIC_EVENT  0x6d6f746865766e74ull
-#define MAGIC_GRAPH  0x6d6f746867726170ull
+#define MAGIC_GRAPH 0x6d6f746867726170ull
 
 typedef struct Handle { /* of the size of a MothHandle */
-  union {
-    MothCudaStream *stream;
-    MothCudaEvent *event;
-    MothCudaGraph *graph;
-  } u;
+  MothCudaGraph *graph;
   uint64_t magic;
 } Handle;
 _Static_assert(sizeof(Handle) == sizeof(MothHandle), "handles have one size");
 
-static char key_stream, key_event, key_graph;
+static char key_graph;
 
 static const MothCudaApi *need(lua_State *L) {
   const MothCudaApi *api = moth_cuda_api();
@@ -62,24 +56,12 @@ static Handle *handle_at(lua_State *L, int idx, uint64_t magic, const char *what
 static Handle *new_handle(lua_State *L, uint64_t magic, void *key) {
   Handle *h = lua_newuserdata(L, sizeof *h);
   h->magic = magic;
-  h->u.stream = NULL;
+  h->graph = NULL;
   lua_pushlightuserdata(L, key);
   lua_rawget(L, LUA_REGISTRYINDEX);
   lua_setmetatable(L, -2);
   return h;
 }
-static int push_stream(lua_State *L, MothCudaStream *s) {
-  new_handle(L, MAGIC_STREAM, &key_stream)->u.stream = s;
-  return 1;
-}
-static MothCudaStream *stream_at(lua_State *L, int idx) {
-  if (lua_isnoneornil(L, idx)) {
-    const MothCudaApi *api = need(L);
-    return api->stream_current(api->current());
-  }
-  return handle_at(L, idx, MAGIC_STREAM, "moth.cuda.Stream")->u.stream;
-}
-
 /* --- devices ------------------------------------------------------------------------------------ */
 
 static int b_count(lua_State *L) {
@@ -117,11 +99,6 @@ static int b_properties(lua_State *L) {
   field(L, "L2_cache_size", (double)f.l2);
   return 1;
 }
-static int b_synchronize(lua_State *L) {
-  int device = device_at(L, 1);
-  return done(L, need(L)->synchronize(device));
-}
-
 /* --- memory ------------------------------------------------------------------------------------- */
 
 static int b_mem_get_info(lua_State *L) {
@@ -176,13 +153,12 @@ typedef struct Blocks {
 } Blocks;
 
 static void note_block(void *ctx, const void *segment, size_t segment_size, bool small,
-                       bool is_private, const MothCudaStream *stream, const void *p, size_t size,
+                       bool is_private, const MothStream *stream, const void *p, size_t size,
                        int state) {
   Blocks *b = ctx;
   if (b->n < b->room)
-    b->list[b->n] = (Block){
-        segment, p,          segment_size,  size, stream ? b->api->stream_handle(stream) : NULL,
-        small,   is_private, (uint8_t)state};
+    b->list[b->n] = (Block){segment, p,          segment_size,  size, moth_stream_handle(stream),
+                            small,   is_private, (uint8_t)state};
   b->n++;
 }
 /* memory_snapshot([device]) -> list of segments, with a list of blocks each. The heap is locked while it
@@ -263,11 +239,6 @@ static int b_set_fraction(lua_State *L) { /* (fraction[, device]) */
   need(L)->set_fraction(device, fraction);
   return 0;
 }
-static int b_record_stream(lua_State *L) { /* (tensor, stream) */
-  MothTensor *t = moth_lua_check_tensor(L, 1, "record_stream");
-  return done(L, need(L)->record_stream(t, stream_at(L, 2)));
-}
-
 /* pin(t) -> a copy in pinned memory, or t itself if it is pinned */
 static int b_pin(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "pin_memory"), *out;
@@ -303,117 +274,23 @@ static int b_empty_pinned_cache(lua_State *L) {
   return done(L, need(L)->empty_pinned_cache());
 }
 
-/* --- streams ------------------------------------------------------------------------------------ */
-
-static int b_stream_new(lua_State *L) { /* (device, priority) */
-  MothCudaStream *s;
-  int device = device_at(L, 1);
-  done(L, need(L)->stream_new(device, (int)luaL_optinteger(L, 2, 0), &s));
-  return push_stream(L, s);
-}
-static int b_stream_default(lua_State *L) {
-  int device = device_at(L, 1);
-  return push_stream(L, need(L)->stream_default(device));
-}
-static int b_stream_current(lua_State *L) {
-  moth_lua_sync(L);
-  int device = device_at(L, 1);
-  return push_stream(L, need(L)->stream_current(device));
-}
-static int b_set_stream(lua_State *L) {
-  moth_lua_sync(L);
-  need(L)->set_stream(stream_at(L, 1));
-  return 0;
-}
-static int b_stream_facts(lua_State *L) { /* -> device, priority, handle */
-  MothCudaStream *s = stream_at(L, 1);
-  const MothCudaApi *api = need(L);
-  lua_pushinteger(L, api->stream_device(s));
-  lua_pushinteger(L, api->stream_priority(s));
-  lua_pushnumber(L, (lua_Number)(uintptr_t)api->stream_handle(s));
-  return 3;
-}
-static int b_stream_synchronize(lua_State *L) {
-  return done(L, need(L)->stream_synchronize(stream_at(L, 1)));
-}
-static int b_stream_query(lua_State *L) {
-  bool is;
-  done(L, need(L)->stream_query(stream_at(L, 1), &is));
-  lua_pushboolean(L, is);
-  return 1;
-}
-static int b_stream_wait_stream(lua_State *L) { /* (stream that waits, for this one) */
-  MothCudaStream *s = stream_at(L, 1);
-  return done(L, need(L)->stream_wait_stream(s, stream_at(L, 2)));
-}
-static int stream_eq(lua_State *L) {
-  Handle *a = (Handle *)moth_lua_handle(L, 1, MAGIC_STREAM),
-         *b = (Handle *)moth_lua_handle(L, 2, MAGIC_STREAM);
-  lua_pushboolean(L, a && b && a->u.stream == b->u.stream);
-  return 1;
-}
-
-/* --- events ------------------------------------------------------------------------------------- */
-
-static MothCudaEvent *event_at(lua_State *L, int idx) {
-  return handle_at(L, idx, MAGIC_EVENT, "moth.cuda.Event")->u.event;
-}
-static int b_event_new(lua_State *L) { /* (timing) */
-  const MothCudaApi *api = need(L);
-  Handle *h = new_handle(L, MAGIC_EVENT, &key_event);
-  h->u.event = api->event_new(lua_toboolean(L, 1));
-  return h->u.event ? 1 : moth_lua_error(L, "out of memory");
-}
-static int event_gc(lua_State *L) {
-  Handle *h = (Handle *)moth_lua_handle(L, 1, MAGIC_EVENT);
-  if (h && h->u.event)
-    need(L)->event_free(h->u.event);
-  if (h)
-    h->u.event = NULL;
-  return 0;
-}
-static int b_event_record(lua_State *L) { /* (event[, stream]) */
-  MothCudaEvent *e = event_at(L, 1);
-  return done(L, need(L)->event_record(e, stream_at(L, 2)));
-}
-static int b_event_wait(lua_State *L) { /* (event[, stream]): the stream waits */
-  MothCudaEvent *e = event_at(L, 1);
-  return done(L, need(L)->event_wait(e, stream_at(L, 2)));
-}
-static int b_event_query(lua_State *L) {
-  bool is;
-  done(L, need(L)->event_query(event_at(L, 1), &is));
-  lua_pushboolean(L, is);
-  return 1;
-}
-static int b_event_synchronize(lua_State *L) {
-  return done(L, need(L)->event_synchronize(event_at(L, 1)));
-}
-static int b_event_elapsed(lua_State *L) {
-  double ms;
-  MothCudaEvent *from = event_at(L, 1);
-  done(L, need(L)->event_elapsed(from, event_at(L, 2), &ms));
-  lua_pushnumber(L, ms);
-  return 1;
-}
-
 /* --- graphs ------------------------------------------------------------------------------------- */
 
 static MothCudaGraph *graph_at(lua_State *L, int idx) {
-  return handle_at(L, idx, MAGIC_GRAPH, "moth.cuda.CUDAGraph")->u.graph;
+  return handle_at(L, idx, MAGIC_GRAPH, "moth.cuda.CUDAGraph")->graph;
 }
 static int b_graph_new(lua_State *L) {
   const MothCudaApi *api = need(L);
   Handle *h = new_handle(L, MAGIC_GRAPH, &key_graph);
-  h->u.graph = api->graph_new();
-  return h->u.graph ? 1 : moth_lua_raise(L, MOTH_ERR_MEMORY);
+  h->graph = api->graph_new();
+  return h->graph ? 1 : moth_lua_raise(L, MOTH_ERR_MEMORY);
 }
 static int graph_gc(lua_State *L) {
   Handle *h = (Handle *)moth_lua_handle(L, 1, MAGIC_GRAPH);
-  if (h && h->u.graph)
-    need(L)->graph_free(h->u.graph);
+  if (h && h->graph)
+    need(L)->graph_free(h->graph);
   if (h)
-    h->u.graph = NULL;
+    h->graph = NULL;
   return 0;
 }
 static int b_graph_begin(lua_State *L) { /* (graph, pool or 0, mode) */
@@ -507,7 +384,6 @@ void moth_lua_open_cuda(
                                  {"device", b_device},
                                  {"set_device", b_set_device},
                                  {"properties", b_properties},
-                                 {"synchronize", b_synchronize},
                                  {"mem_get_info", b_mem_get_info},
                                  {"memory_stats", b_memory_stats},
                                  {"memory_snapshot", b_memory_snapshot},
@@ -515,25 +391,10 @@ void moth_lua_open_cuda(
                                  {"reset_accumulated", b_reset_accumulated},
                                  {"empty_cache", b_empty_cache},
                                  {"set_fraction", b_set_fraction},
-                                 {"record_stream", b_record_stream},
                                  {"pin", b_pin},
                                  {"is_pinned", b_is_pinned},
                                  {"pinned_memory", b_pinned_memory},
                                  {"empty_pinned_cache", b_empty_pinned_cache},
-                                 {"stream_new", b_stream_new},
-                                 {"stream_default", b_stream_default},
-                                 {"stream_current", b_stream_current},
-                                 {"set_stream", b_set_stream},
-                                 {"stream_facts", b_stream_facts},
-                                 {"stream_synchronize", b_stream_synchronize},
-                                 {"stream_query", b_stream_query},
-                                 {"stream_wait_stream", b_stream_wait_stream},
-                                 {"event_new", b_event_new},
-                                 {"event_record", b_event_record},
-                                 {"event_wait", b_event_wait},
-                                 {"event_query", b_event_query},
-                                 {"event_synchronize", b_event_synchronize},
-                                 {"event_elapsed", b_event_elapsed},
                                  {"graph_new", b_graph_new},
                                  {"graph_begin", b_graph_begin},
                                  {"graph_end", b_graph_end},
@@ -549,8 +410,6 @@ void moth_lua_open_cuda(
                                  {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, fns);
-  new_class(L, &key_stream, "Stream", "__eq", stream_eq);
-  new_class(L, &key_event, "Event", "__gc", event_gc);
   new_class(L, &key_graph, "CUDAGraph", "__gc", graph_gc);
   lua_setfield(L, -2, "cuda");
 }

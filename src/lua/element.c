@@ -65,7 +65,7 @@ static inline double load(MothDType dtype, const char *data, int64_t at) {
 }
 
 static inline bool is_here(const MothTensor *t) {
-  return t && (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_FAKE)) == MOTH_KEY_CPU &&
+  return t && (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_PENDING)) == MOTH_KEY_CPU &&
          !atomic_load_explicit(&moth_released_storages, memory_order_relaxed);
 }
 

@@ -102,7 +102,9 @@ static int b_save_npy(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 2, "save");
   if (t->device.type != MOTH_CPU || !t->contiguous || moth_tensor_is_fake(t))
     return moth_lua_error(L, "save: expected a row-major cpu tensor");
-  MothStatus status = moth_npy_header((MothDType)t->dtype, t->ndim, t->shape, header, &n);
+  MothStatus status = moth_tensor_ready(t);
+  if (!status)
+    status = moth_npy_header((MothDType)t->dtype, t->ndim, t->shape, header, &n);
   MothPiece pieces[] = {{header, n}, {t->data, (size_t)(t->numel * moth_itemsize(t))}};
   if (!status)
     status = moth_file_write_atomic(path, pieces, 2);

@@ -97,6 +97,9 @@ static int b_save_safetensors(lua_State *L) {
     lua_pop(L, 1);
     if (t->device.type != MOTH_CPU || !t->contiguous || moth_tensor_is_fake(t))
       return moth_lua_error(L, "save: tensor '%s' must be a row-major cpu tensor", entries[i].name);
+    MothStatus s = moth_tensor_ready(t);
+    if (s)
+      return moth_lua_raise(L, s);
     entries[i].dtype = (MothDType)t->dtype;
     entries[i].ndim = t->ndim;
     memcpy(entries[i].shape, t->shape, sizeof(int64_t) * t->ndim);

@@ -31,6 +31,7 @@ __attribute__((visibility("default"))) int luaopen_moth_lua(lua_State *L) {
   moth_lua_open_io(L);
   moth_lua_open_foreign(L);
   moth_lua_open_backends(L);
+  moth_lua_open_streams(L);
   moth_lua_open_cuda(L);
   return 1;
 }

@@ -174,6 +174,7 @@ void moth_lua_open_modes(lua_State *L);
 void moth_lua_open_io(lua_State *L);
 void moth_lua_open_foreign(lua_State *L);
 void moth_lua_open_backends(lua_State *L);
+void moth_lua_open_streams(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
 
 int luaopen_moth_lua(lua_State *L);

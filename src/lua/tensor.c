@@ -188,6 +188,7 @@ static MothStatus element_at(lua_State *L, MothTensor *t, int top, MothValue *ou
     moth_lua_error(L, "[item] a fake tensor has no values");
   char element[8];
   MOTH_TRY(moth_tensor_check_memory(t));
+  MOTH_TRY(moth_tensor_ready(t));
   MOTH_TRY(moth_memory(t->device.type)
                ->to_host(t->device.index, element, t->data + offset * moth_itemsize(t),
                          (size_t)moth_itemsize(t)));
@@ -240,6 +241,9 @@ static void need_values(lua_State *L, const MothTensor *t, const char *what) {
   if (t->device.type != MOTH_CPU)
     moth_lua_error(L, "%s: the tensor is on %s; copy it first with x:cpu()", what,
                    moth_memory(t->device.type)->name);
+  MothStatus s = moth_tensor_ready(t);
+  if (s != MOTH_OK)
+    moth_lua_raise(L, s);
 }
 
 static int b_totable(lua_State *L) {

@@ -1,0 +1,28 @@
+--- moth.cpu: the CPU's streams under the names of moth.cuda, so that one program serves both (PyTorch's torch.cpu).
+--
+--     local device = moth.cuda.is_available() and moth.cuda or moth.cpu
+--     local s = device.Stream()
+--     device.stream(s, function() … end)
+--     device.synchronize()
+local streams = require "moth.stream"
+local signature = require "moth.utils.signature"
+
+local M = {}
+
+function M.is_available() return true end
+function M.device_count() return 1 end
+function M.current_device() return "cpu" end
+
+--- moth.Stream of the CPU: a thread with a queue of work.
+function M.Stream(priority) return streams.Stream("cpu", priority) end
+--- moth.Event of the CPU.
+function M.Event(enable_timing) return streams.Event("cpu", enable_timing) end
+M.stream, M.set_stream = streams.stream, streams.set_stream
+function M.current_stream() return streams.current_stream("cpu") end
+function M.default_stream() return streams.default_stream("cpu") end
+--- Waits for all streams of the CPU; raises what went wrong there.
+function M.synchronize() streams.synchronize("cpu") end
+
+return signature.all(M, { "cpu.is_available()", "cpu.device_count()", "cpu.current_device()",
+  "cpu.Stream(int priority=0)", "cpu.Event(bool enable_timing=false)", "cpu.current_stream()", "cpu.default_stream()",
+  "cpu.synchronize()" }, true)
