@@ -1,4 +1,4 @@
-/* What moth could reach: the same work in plain C, with the same formulas (kernels/math.h) and the same
+/* The floor of moth's times: the same work in plain C, with the same formulas (kernels/math.h) and the same
  * OpenBLAS, without dispatch, shapes, autograd or Lua. bench/floor.lua compiles it into build/bench and
  * calls it in moth's process, so that both share one OpenMP and one BLAS. */
 #include "floor.h"
@@ -17,7 +17,7 @@ typedef float real;
 
 enum { HUGE_PAGE = 2 << 20 };
 
-/* A result buffer: huge pages, touched once, used again and again, as a caching allocator gives. */
+/* A result buffer on huge pages, touched once and reused, like a block of a caching allocator. */
 void *floor_buffer(int64_t bytes) {
   int64_t whole = (bytes + HUGE_PAGE - 1) & ~(int64_t)(HUGE_PAGE - 1);
   void *p = aligned_alloc(HUGE_PAGE, (size_t)whole);
@@ -160,7 +160,7 @@ static __attribute__((noinline)) void tiny_kernel(float *o, const float *a, cons
     o[i] = mul ? a[i] * b[i] : a[i] + b[i];
 }
 
-/* A tensor and its data made, six floats added, both freed; with grad also a graph node. */
+/* Allocates a tensor and its data, adds six floats, frees both; with grad also a graph node. */
 void floor_tiny(float *o, const float *a, const float *b, int grad, int64_t times) {
   for (int64_t t = 0; t < times; t++) {
     Tiny *x = take();
@@ -219,7 +219,7 @@ int floor_open_blas(const char *path) {
   return floor_sgemm && blas_threads;
 }
 
-/* BLAS's own threads for the calls that follow on this thread. */
+/* The number of BLAS's own threads for later calls on this thread. */
 void floor_blas_threads(int threads) {
   blas_threads(threads);
 }

@@ -1,4 +1,4 @@
-/* Between the two files of the floor. The Lua side has its own declarations: bench/floor.lua. */
+/* Shared by the floor's C files. The Lua side has its own declarations: bench/floor.lua. */
 #ifndef MOTH_BENCH_FLOOR_H
 #define MOTH_BENCH_FLOOR_H
 #include <stdint.h>

@@ -47,8 +47,8 @@ local function numbers(list, columns)
   return c
 end
 
---- A floor that is products of matrices and passes over memory. products: { { m, n, k, times }, … }; passes: { { floats
--- that are read, floats that are written, 1 if where they were read }, … }
+--- A floor of matrix products and passes over memory. products: { { m, n, k, times }, … }; passes: { { floats read,
+-- floats written, 1 if in place }, … }
 local function products(list, passes, threads)
   local p, m = numbers(list, 4), numbers(passes, 3)
   return function(n) C.floor_products(p, #list, m, #passes, threads, n) end

@@ -1,5 +1,5 @@
-/* What a network cannot do without: its products of matrices, on operands that lie in the cache, and for each op
- * one pass over what it reads and writes. */
+/* The least work of a network: its matrix products, on operands in the cache, and for each op one pass over its
+ * operands and results. */
 #include "floor.h"
 
 #include <omp.h>
@@ -20,9 +20,8 @@ static float *scratch(int64_t floats) {
   return p;
 }
 
-/* A part of `reads` floats is summed up, and as large a part of `writes` written, a piece at a time, elsewhere or
- * where the piece was read (to NULL). By ordinary stores, as each result that the next op shall find in the
- * cache: memcpy goes around it from some size on. */
+/* Sums part `part` of `parts` of `reads` floats, and writes the same part of `writes`, chunk by chunk, to `to` or (NULL)
+ * in place. By ordinary stores, so that the next op finds results in the cache: memcpy bypasses it from some size on. */
 static void pass(float *from, int64_t reads, float *to, int64_t writes, int part, int parts) {
   enum { PIECE = 256, AHEAD = 1024, LANES = 64 };
   int64_t pieces = ((reads > writes ? reads : writes) + PIECE - 1) / PIECE;
@@ -46,7 +45,7 @@ static int64_t larger(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-/* products: { m, n, k, how many times }; passes: { floats read, floats written, whether in place }. */
+/* products: { m, n, k, repetitions }; passes: { floats read, floats written, whether in place }. */
 void floor_products(const int64_t *products, int n_products, const int64_t *passes, int n_passes,
                     int threads, int64_t times) {
   int64_t most = 0;

@@ -31,8 +31,8 @@ typedef struct Step {
 } Step;
 static Step s;
 
-/* Each array begins at another place of its page: streams that lie 4 KB apart to the byte (as the
- * system hands large blocks out) get in each other's way, which doubled the time of adam. */
+/* Each array begins at a different offset of its page: streams exactly 4 KB apart (as large blocks of the system are)
+ * conflict in the cache, which doubled the time of adam. */
 static float *floats(int64_t n) {
   static size_t arrays;
   size_t shift = ++arrays % 12 * 320, bytes = (size_t)n * 4;
@@ -44,7 +44,7 @@ int64_t floor_step_size(void) {
   return ALL;
 }
 
-/* Starts from these parameters: weight and bias of layer 1, 2, 3, side by side. */
+/* Starts from these parameters: weight and bias of layers 1, 2, 3, one after another. */
 void floor_step_init(const float *params) {
   if (!s.p) {
     s.p = floats(ALL), s.g = floats(ALL), s.m = floats(ALL), s.v = floats(ALL);
@@ -64,7 +64,7 @@ static void gemm(int ta, int tb, int m, int n, int k, const float *a, const floa
   floor_sgemm(ROW_MAJOR, ta, tb, m, n, k, 1, a, ta == N ? k : m, b, tb == N ? n : k, 0, c, n);
 }
 
-/* Bijective mixing of a counter (lowbias32): all that dropout needs. */
+/* Bijective mixing of a counter (lowbias32), enough for dropout. */
 static inline uint32_t mix(uint32_t x) {
   x = (x ^ x >> 16) * 0x7feb352dU;
   x = (x ^ x >> 15) * 0x846ca68bU;
@@ -84,7 +84,7 @@ static void bias_relu_dropout(float *h, const float *bias, float p) {
     }
 }
 
-/* What went through both ReLU and dropout is not 0 in h. The bias's gradient in the same pass. */
+/* Elements that passed both ReLU and dropout are not 0 in h. The bias's gradient in the same pass. */
 static void back_relu_dropout(float *d, const float *h, float *db, float p) {
   float scale = 1 / (1 - p);
   memset(db, 0, HIDDEN * sizeof *db);

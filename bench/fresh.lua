@@ -1,4 +1,4 @@
---- What must be measured in a process of its own: prints numbers for bench/run.lua.
+--- Measurements that need a process of their own: prints numbers for bench/run.lua.
 --   require   the milliseconds of require "moth" and the process's resident MB
 --   cnn, gpt  peak MB of thirty steps of bench/steps.lua, the model and all
 --   drop      peak MB of ten steps of 200 temporaries of 4 MB that are dropped; free: that are freed

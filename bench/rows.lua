@@ -1,6 +1,6 @@
 --- The rows of the table. Each has: name, threads, unit, torch = { row, size } of torch_server.py; goal.floor and
--- goal.torch, how many times the floor's and PyTorch's time at most; and make(threads), which gives moth(n) and
--- floor(n), both n iterations, and check(): whether the two have computed the same.
+-- goal.torch, limits of the time as multiples of the floor's and PyTorch's; and make(threads), which returns moth(n)
+-- and floor(n), which run n iterations, and check(): whether both computed the same.
 local ffi = require "ffi"
 local moth = require "moth"
 local floor = require "bench.floor"

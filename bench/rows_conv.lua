@@ -1,5 +1,5 @@
---- Rows of bench/rows.lua about convolution. Their floor are the products of matrices alone, each image's on its own,
--- and one pass over operands and results.
+--- Rows of bench/rows.lua about convolution. Their floor is only the matrix products, image by image, and one pass over
+-- operands and results.
 local moth = require "moth"
 local floor = require "bench.floor"
 

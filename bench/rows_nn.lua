@@ -1,5 +1,5 @@
 --- Rows of bench/rows.lua about parts of networks: norms, dropout, attention, AdamW over many tensors, a GPT's step.
--- Their floor are the products of matrices alone and one pass over what is read and written.
+-- Their floor is only the matrix products and one pass over operands and results.
 local moth = require "moth"
 local floor = require "bench.floor"
 local steps = require "bench.steps"
@@ -76,8 +76,8 @@ row { name = "topk 32 of 4096x1024", torch = { "topk", 0 }, make = function(thre
 end }
 
 -- attention: batch, heads, length, width of a head; the first is char_gpt's. Causal: the floor has the products of the
--- tiles of 128x128 scores that are seen, in part or whole: each = { scores, others } of a tile, moved = matrices that are
--- { read, written }.
+-- tiles of 128x128 scores that are not fully masked: each = { scores, others } of a tile, moved = matrices { read,
+-- written }.
 local function tiles(s, each, moved, threads)
   local B, H, T, D = unpack(s)
   local side, n = math.min(T, 128), B * H * T * D
@@ -165,7 +165,7 @@ if floor.has_blas then
     end
     for _, o in ipairs { { 3 * C, C }, { C, C }, { 4 * C, C }, { C, 4 * C } } do product(N, o[1], o[2], s.layers) end
     product(N, V, C, 1)
-    local heads = s.batch * s.heads * s.layers / 2 -- half is seen
+    local heads = s.batch * s.heads * s.layers / 2 -- half is masked
     list[#list + 1] = { T, T, C / s.heads, 3 * heads }
     list[#list + 1] = { T, C / s.heads, T, 4 * heads }
     -- Of a block: two norms, q, k, v, attention, two times four widths, two sums; each is read and written once, and

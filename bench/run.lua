@@ -47,8 +47,8 @@ if use_torch then torch, why = require("bench.torch").start(floor.folder) end
 
 -- measuring ---------------------------------------------------------------------------------------
 
--- One thread: moth and PyTorch take turns on one core, which never sleeps so; a core that is woken is slow for a while.
--- Gives that core, or nil where all are in use.
+-- One thread: moth and PyTorch alternate on one core, which so never sleeps; a core that wakes is slow for a while.
+-- Returns that core, or nil if all are in use.
 local all_cores, core = ffi.new("uint64_t[16]"), nil
 local known = ffi.C.sched_getaffinity(0, 128, all_cores) > 0
 local function place(threads)
@@ -82,7 +82,7 @@ local function calibrate(f)
   end
 end
 
--- One repetition: a warm-up, so that what ran before is forgotten, then n iterations.
+-- One repetition: a warm-up, to clear the effects of the last one, then n iterations.
 local function once(f, n)
   f(math.min(n, 3))
   return seconds(f, n) / n
@@ -130,7 +130,7 @@ end
 
 local function ratio(x) return x and ("%.2f"):format(x) or "-" end
 
--- notes: the goals that were missed; remark: what is worth a word but is no goal on every machine
+-- notes: the missed goals; remark: remarkable figures that are no goal on every machine
 local function report(name, threads, unit, r, notes, remark)
   total = total + 1
   if #notes > 0 then missed = missed + 1 end
@@ -156,7 +156,7 @@ local function read(command)
   return text
 end
 
--- Starts a program n times that prints numbers; gives their medians.
+-- Starts a program that prints numbers n times; returns the medians.
 local function fresh(command, n)
   local columns = {}
   for _ = 1, n do

@@ -1,5 +1,5 @@
---- Training steps that are measured whole: bench/rows_*.lua times them, bench/fresh.lua takes their peak memory. Each
--- function gives step(), which returns the loss; PyTorch's twins stand in torch_server.py.
+--- Whole training steps: bench/rows_*.lua times them, bench/fresh.lua measures their peak memory. Each function returns
+-- step(), which returns the loss; torch_server.py has the same in PyTorch.
 local moth = require "moth"
 local nn = moth.nn
 

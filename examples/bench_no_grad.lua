@@ -1,8 +1,8 @@
---- What no_grad saves: a forward pass without a graph takes less time and keeps no activations.
+--- The savings of no_grad: a forward pass without a graph takes less time and keeps no activations.
 --
 --     luajit examples/bench_no_grad.lua [--quick]
 --
--- Both ways are timed in turns, so that a busy machine slows both; the quickest of each counts.
+-- Both ways are timed alternately, so that a busy machine slows both; the quickest run of each counts.
 local moth = require "moth"
 local nn = moth.nn
 
@@ -15,7 +15,7 @@ local function live()
   return moth.memory.stats().live
 end
 
--- A deep network of narrow layers: what is recorded weighs as much as what is computed.
+-- A deep network of narrow layers: recording costs as much as computing.
 local layers = {}
 for _ = 1, 20 do
   layers[#layers + 1] = nn.Linear(32, 32)

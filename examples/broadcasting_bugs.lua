@@ -1,4 +1,4 @@
---- Five expressions that broadcast where nobody meant them to. The rule: shapes are aligned at their last
+--- Five expressions that broadcast by mistake. The rule: shapes are aligned at their last
 -- dimension; a missing dimension, or one of size 1, is repeated. So no error is raised, and the result is wrong.
 --
 --     moth examples/broadcasting_bugs.lua

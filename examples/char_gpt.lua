@@ -1,8 +1,8 @@
--- A character model: GPT on any text file. moth examples/char_gpt.lua --text FILE; --resume goes on where the
--- checkpoint stands, to the bit; --sample only writes text from it.
+-- A character model: GPT on any text file. moth examples/char_gpt.lua --text FILE; --resume continues from the
+-- checkpoint, to the bit; --sample only writes text with it.
 local moth = require "moth"
 local nn, optim = moth.nn, moth.optim
-io.stdout:setvbuf "line" -- so that a log file can be watched
+io.stdout:setvbuf "line" -- for watching a log file
 local now = moth.utils.system.now
 
 local options = { text = "", save = "char_gpt.mth", steps = 2000, layers = 4, width = 256, heads = 8, context = 128,

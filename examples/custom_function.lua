@@ -1,12 +1,12 @@
---- Functions with a derivative of their own: a ReLU and a sigmoid, checked against finite differences and against
--- moth's; and rounding that can be trained through, because its backward pretends that it is not there.
+--- Functions with a custom derivative: a ReLU and a sigmoid, checked against finite differences and against moth's; and
+-- rounding in training, with a backward that ignores it.
 --
 --     moth examples/custom_function.lua [--quick]
 local moth = require "moth"
 local nn, optim, autograd = moth.nn, moth.optim, moth.autograd
 
--- forward gets the inputs; what backward needs is saved in ctx. backward gets one gradient per result of forward
--- and returns one per input.
+-- forward gets the inputs and saves tensors for backward in ctx. backward gets one gradient per result of forward and
+-- returns one per input.
 local MyReLU = autograd.Function {
   name = "MyReLU",
   forward = function(ctx, x)

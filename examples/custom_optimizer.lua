@@ -1,4 +1,4 @@
---- An optimizer of one's own: SGD with momentum as a subclass, which equals optim.SGD to the bit.
+--- A custom optimizer: SGD with momentum as a subclass, which equals optim.SGD to the bit.
 local moth = require "moth"
 local nn, optim = moth.nn, moth.optim
 

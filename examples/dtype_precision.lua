@@ -1,4 +1,4 @@
---- Adding up a million small numbers: what each dtype loses when the sum is kept in it, and what moth's sum does.
+--- Adding up a million small numbers: the error of a running total in each dtype, and of moth's sum.
 --
 --     moth examples/dtype_precision.lua [--quick]
 local moth = require "moth"
@@ -10,7 +10,7 @@ print("dtype      one after the other    moth's sum     smallest step at 1     s
 for _, name in ipairs { "float32", "float16", "bfloat16" } do
   local dtype = moth[name]
   local x = moth.full({ n }, value, { dtype = dtype })
-  local exact = x:to(moth.float64):sum():item() -- of the numbers as they were rounded to this dtype
+  local exact = x:to(moth.float64):sum():item() -- the sum of the numbers after rounding to this dtype
   -- The naive way: a running total of that dtype. cumsum would be wiser; here each addition rounds.
   local total, one = moth.zeros({}, { dtype = dtype }), x[1]
   for _ = 1, n do total:add_(one) end

@@ -138,7 +138,7 @@ local criterion = nn.CrossEntropyLoss()
 
 -- ---- training and evaluation -----------------------------------------------------------------------
 
--- What an epoch adds up, on the device: reading a number every step would wait for it.
+-- The sums of an epoch, on the device: reading a number at every step would wait for the device.
 local function new_totals()
   return { loss = moth.zeros({ dtype = moth.float64, device = device }),
     correct = moth.zeros({ dtype = moth.int64, device = device }), count = 0 }
@@ -235,7 +235,7 @@ local function train(model, steplr)
   return optimizer, test_accuracy
 end
 
--- One test image as characters, with what the model takes it for.
+-- One test image as characters, with the model's prediction.
 local function show(model, i)
   local x, y = test_data:get(i)
   local low, high = x:min():item(), x:max():item()

@@ -9,7 +9,7 @@ local check, value = capi.check, capi.value
 
 local POINTS, HIDDEN, STEPS = 512, 32, tonumber(arg and arg[1]) or 200
 
--- What a step makes is released at its end.
+-- The results of a step, released at its end.
 local made, n = ffi.new("MothTensor *[64]"), 0
 local function new(status_of, ...)
   local args, count = { ... }, select("#", ...) + 1
@@ -76,7 +76,7 @@ for step = 1, STEPS do
   release()
 end
 
--- From here on it is a tensor of Lua's.
+-- From here on Lua owns the tensor.
 local weight = capi.own(params[1])
 print(("loss %.4f -> %.4f, weights %s"):format(first, loss, tostring(weight:size())))
 for i = 2, 4 do C.moth_tensor_release(params[i]) end

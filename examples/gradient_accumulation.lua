@@ -1,5 +1,5 @@
---- A large batch on little memory: several small batches are run forward and backward, their gradients add up, and
--- one step is made. The result is that of the large batch, if each loss is divided by the number of parts.
+--- A large batch with little memory: several small batches run forward and backward, their gradients add up, and one
+-- optimizer step follows. The result is that of the large batch if each loss is divided by the number of parts.
 --
 --     moth examples/gradient_accumulation.lua
 local moth = require "moth"
@@ -11,7 +11,7 @@ local inputs = moth.randn(batch * steps, 64, { dtype = moth.float64 })
 local labels = moth.randint(1, 11, { batch * steps })
 local set = data.TensorDataset(inputs, labels)
 
--- Trains for `steps` steps of `batch` samples, each in `n` parts; the peak of memory beside data and model.
+-- Trains for `steps` steps of `batch` samples, each in `n` parts. Returns the peak of memory beyond data and model.
 local function train(n, scaled)
   moth.manual_seed(1)
   local model = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 10)):double()
@@ -24,7 +24,7 @@ local function train(n, scaled)
   local before = moth.memory.stats().live
   for x, y in loader:iter() do
     if micro == 0 then optimizer:zero_grad() end
-    moth.scope(function() -- what a part has made is freed when it is done
+    moth.scope(function() -- frees the temporaries of a part
       local loss = nn.functional.cross_entropy(model(x), y)
       if scaled then loss = loss / n end -- a mean of means: every part is equally large
       loss:backward()

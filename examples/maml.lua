@@ -18,7 +18,7 @@ local function make_model()
 end
 local function number(low, high) return low + (high - low) * moth.rand():item() end
 
--- A task: a wave, of which points can be drawn.
+-- A task: a wave, from which points are drawn.
 local function sine()
   local amplitude, phase = number(0.1, 5), number(0, math.pi)
   return function(n)

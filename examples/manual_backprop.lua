@@ -21,14 +21,14 @@ local params = {
 }
 for _, p in pairs(params) do p:requires_grad_(true) end
 
--- x (N, I) -> logits (N, C), and what the backward pass needs
+-- x (N, I) -> logits (N, C), and values for the backward pass
 local function forward(p)
   local z = x:matmul(p.W1) + p.b1 -- (N, H)
   local h = z:relu()
   return h:matmul(p.W2) + p.b2, z, h
 end
 
--- The chain rule from the end to the start, each line next to the line of forward that it belongs to.
+-- The chain rule from the end to the start, each line beside its line of forward.
 local function backward(p, logits, z, h)
   local dlogits = (logits:softmax(2) - moth.one_hot(labels, classes)) / n -- cross_entropy: mean of -log softmax
   local grads = {

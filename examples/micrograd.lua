@@ -9,7 +9,7 @@ local moth = require "moth"
 local Value = {}
 Value.__index = Value
 
--- parents: the Values that it was made of; pull(out): adds out.grad times the local derivative to their grads.
+-- parents: the Values that it was computed from; pull(out): adds out.grad times the local derivative to their grads.
 local function value(data, parents, pull)
   return setmetatable({ data = data, grad = 0, parents = parents or {}, pull = pull }, Value)
 end
@@ -46,7 +46,7 @@ function Value.__sub(a, b) return lift(a) + -lift(b) end
 function Value.__div(a, b) return lift(a) * lift(b) ^ -1 end
 function Value:__tostring() return ("Value(%.6g, grad %.6g)"):format(self.data, self.grad) end
 
--- Each Value's gradient is complete once all that was made of it has pulled: so go from the last one backwards.
+-- A Value's gradient is complete once all Values computed from it have pulled: so go backwards from the last one.
 function Value:backward()
   local order, seen = {}, {}
   local function visit(v)

@@ -1,11 +1,11 @@
--- Training that is broken off and goes on from its checkpoint, to the bit: moth examples/resume.lua
--- The same training is run three times: whole; stopped in the middle of an epoch; and, from the file, to its end.
+-- Training that is interrupted and continues from its checkpoint, to the bit: moth examples/resume.lua
+-- The same training runs three times: whole; stopped in the middle of an epoch; and from the file to its end.
 local moth = require "moth"
 local nn, optim, data = moth.nn, moth.optim, moth.data
 
 local path = arg[1] or os.tmpname()
 
--- All that changes while training has a state, and `parts` is all of them.
+-- `parts` are all objects that change during training; each has a state_dict.
 local function make()
   moth.manual_seed(42)
   local x = moth.randn(100, 8)

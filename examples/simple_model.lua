@@ -1,4 +1,4 @@
---- A module of one's own: two layers, from (32, 512) to (32, 10).
+--- A custom module: two layers, from (32, 512) to (32, 10).
 local moth = require "moth"
 local nn = moth.nn
 

@@ -1,5 +1,5 @@
---- Shape, stride and offset: what reshape, transpose, permute, slices and expand do to a tensor without touching
--- its elements, and how the place of an element follows from them.
+--- Shape, stride and offset: how reshape, transpose, permute, slices and expand change them without touching the
+-- elements, and how the address of an element follows from them.
 --
 --     moth examples/stride_explorer.lua
 local moth = require "moth"

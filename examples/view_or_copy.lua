@@ -1,5 +1,5 @@
---- Which operations give a view, so that writing to the result changes x, and which give a copy. A list made by
--- looking: a result is a view if it shares x's storage.
+--- Which operations return a view, so that writing to the result changes x, and which return a copy. The list is found
+-- by testing: a result is a view if it shares x's storage.
 --
 --     moth examples/view_or_copy.lua
 local moth = require "moth"

@@ -1,7 +1,7 @@
 --- Measures the rows of rows.lua on the GPU, moth and PyTorch in turn, with CUDA's events.
 --   luajit bench/gpu/measure.lua OUT [--from=k] [--seconds=n] [--no-torch]
--- Every row is written to OUT/rows.tsv when it is done, and its start before, so that nothing is lost if the process
--- dies: check.sh starts again behind the row that it died in. report.lua makes the table.
+-- The start and the result of every row are written to OUT/rows.tsv at once, so that nothing is lost if the process
+-- dies: check.sh starts again after the row in which it died. report.lua makes the table.
 package.path = "./?.lua;" .. package.path
 local out, from, seconds, use_torch = arg[1], 1, math.huge, true
 for i = 2, #arg do

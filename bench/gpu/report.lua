@@ -1,4 +1,4 @@
---- The table of make gpu-check, from what check.sh and measure.lua have noted in OUT/steps.tsv and OUT/rows.tsv.
+--- The table of make gpu-check, from OUT/steps.tsv of check.sh and OUT/rows.tsv of measure.lua.
 --   luajit bench/gpu/report.lua OUT     prints it, and writes OUT/gpu-check.md
 local out = arg[1]
 
@@ -14,7 +14,7 @@ local function records(name)
   return list
 end
 
--- What the makers say of their tensor cores (dense) and float32 units, in TFLOP/s.
+-- The makers' peak figures of tensor cores (dense) and float32 units, in TFLOP/s.
 local peaks = {
   { "H[12]00", float32 = 67, tf32 = 494, bfloat16 = 989 },
   { "A100", float32 = 19.5, tf32 = 156, bfloat16 = 312 },
@@ -43,7 +43,7 @@ for _, h in ipairs(head) do if h[1] == "GPU" then device = h[2] end end
 local peak = {}
 for _, p in ipairs(peaks) do if device:find(p[1]) then peak = p end end
 
--- The ceiling of what moves memory: the faster of the two copies.
+-- The ceiling of memory-bound rows: the faster of the two copies.
 local ceiling
 for _, r in pairs(rows) do
   if r[3]:find("^copy ") then

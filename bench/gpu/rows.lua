@@ -1,9 +1,8 @@
---- What bench/gpu/measure.lua measures. Each row has: name; torch, the command for torch_server.py; bytes or flops of
--- one step (bytes: what it must move at least) and kind, the limit that it is held against ("copy", "float32", "tf32",
--- "bfloat16", or "host": the time that the CPU needs to queue a step, nothing waited for; "tokens": a training step in
--- bfloat16, of which `bytes` are the tokens); and make(), which gives
--- step() and, where there is something to compare, error(): the largest difference from float64 on the CPU, as a part
--- of the largest element.
+--- The rows of bench/gpu/measure.lua. Each row has: name; torch, the command for torch_server.py; bytes or flops of
+-- one step (bytes: the least memory traffic) and kind, the limit to compare with ("copy", "float32", "tf32",
+-- "bfloat16", or "host": the CPU's time to queue a step, without waiting; "tokens": a training step in bfloat16, of
+-- which `bytes` is the number of tokens); and make(), which returns step() and, if there is a reference, error(): the
+-- largest difference from float64 on the CPU, relative to the largest element.
 local moth = require "moth"
 
 -- tiny: sizes for the emulation, where only the script itself is tested.
@@ -203,7 +202,7 @@ return function(tiny)
                 q.grad, k.grad, v.grad = nil, nil, nil
                 y:backward(grad)
               end,
-              error = function() -- the first positions see each other only
+              error = function() -- the first positions attend only to each other
                 local seen = math.min(t, 512)
                 local function part(x) return x:detach()[{ 1, 1, { 1, seen } }] end
                 return difference(part(moth.scaled_dot_product_attention(q:detach(), k:detach(), v:detach(), causal)),

@@ -1,5 +1,5 @@
---- Drives torch_server.py: commands go to its stdin, answers come back through a FIFO (as in bench/torch.lua). What it
--- cannot do is an answer "error …", and nothing but an empty column here.
+--- Drives torch_server.py: commands go to its stdin, answers come back through a FIFO (as in bench/torch.lua). An
+-- answer "error …" leaves a column empty.
 local M = {}
 
 --- The server, or nil and why there is none. target: seconds of a repetition; queued: steps of a host row.
@@ -28,7 +28,7 @@ function M.start(folder, target, queued)
   end
   return {
     version = version,
-    --- true, or nil and why not. n: how many steps moth takes in a repetition, of no concern to PyTorch.
+    --- true, or nil and why not.
     prepare = function(row) return ask("prepare", row) end,
     --- Seconds of a step, or nil and why not.
     run = function()

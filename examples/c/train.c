@@ -5,7 +5,7 @@
  *     gcc examples/c/train.c $(pkg-config --cflags --libs moth) -o train
  *     ./train
  *
- * Every function gives a status; results are the caller's to release; positions count from 0. */
+ * Every function returns a status; the caller releases results; positions count from 0. */
 #include <moth.h>
 #include <moth_ops.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 enum { POINTS = 512, HIDDEN = 32, STEPS = 200, PARAMS = 4 };
 
-/* A program may end where a library may not. */
+/* A program may exit on an error; a library may not. */
 static void check(MothStatus status) {
   if (status != MOTH_OK) {
     fprintf(stderr, "%s\n", moth_last_error());
@@ -102,7 +102,7 @@ int main(void) {
     check(moth_backward(&loss, NULL, 1, false, false));
     for (int i = 0; i < PARAMS; i++)
       grads[i] = moth_tensor_grad(params[i]); /* borrowed */
-    moth_set_grad_enabled(false);             /* the step itself is not to be differentiated */
+    moth_set_grad_enabled(false);             /* do not record the step */
     check(moth_adam_step(params, PARAMS, grads, PARAMS, mean, PARAMS, square, PARAMS, NULL, 0, 1e-2,
                          0.9, 0.999, 1e-8, 0, step, false, false, false, NULL));
     moth_set_grad_enabled(true);

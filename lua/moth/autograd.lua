@@ -22,7 +22,7 @@ function M.no_grad_fn(fn)
   return function(...) return M.no_grad(fn, ...) end
 end
 
---- Turns recording on or off on this thread; returns what it was.
+--- Turns recording on or off on this thread; returns the former state.
 function M.set_grad_enabled(on) return B.set_grad_enabled(on) end
 function M.is_grad_enabled() return B.grad_enabled() end
 
@@ -35,8 +35,8 @@ local function set_collecting(on)
   return was
 end
 
---- The binding's grad(outputs, inputs, gradients, retain_graph, create_graph, allow_unused): what else calls it should
--- do so by this, for functions in Lua that write to .grad themselves.
+--- The binding's grad(outputs, inputs, gradients, retain_graph, create_graph, allow_unused). Other modules call it by
+-- this, so that Lua functions that write to .grad themselves can tell (collecting()).
 function M.collect(...) return within(set_collecting, set_collecting, true, B.grad, ...) end
 
 --- d outputs / d inputs, one return value per input; .grad fields stay as they are.
@@ -45,7 +45,7 @@ function M.grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow
   return M.collect(list(outputs), list(inputs), list(grad_outputs), retain_graph, create_graph, allow_unused)
 end
 
---- Whether grad, which leaves .grad as it is, is running.
+--- Whether grad, which must not change .grad, is running.
 function M.collecting() return collecting end
 
 --- backward of several tensors at once.
@@ -84,8 +84,8 @@ end
 
 -- functions written in Lua ------------------------------------------------------------------------
 
--- What backward reads is held by the node, in C: it goes with the graph. Held by Lua, a chain of functions would be
--- freed by one level in each full collection, for each level's tensors hold the level before.
+-- The node, in C, owns the tensors for backward, so that they are freed with the graph. If Lua owned them, each full
+-- collection would free only one level of a chain of functions, as each level's tensors retain the level before.
 local Context = {}
 
 -- ctx[own]: what is moth's in a context, beside the program's fields: node (while backward runs), saved (a list, from
@@ -223,7 +223,7 @@ local function apply(spec, ...)
   local function keep(...) results = { n = select("#", ...), ... } end
   keep(M.no_grad(spec.forward, ctx, ...))
   if not record then return unpack(results, 1, results.n) end
-  -- Results get their history as aliases, so that what ctx has saved does not hold the graph.
+  -- Aliases of the results get the history, so that the tensors saved in ctx do not retain the graph.
   local outputs, nr_of = {}, {}
   for i = 1, results.n do
     local r = results[i]
@@ -279,7 +279,7 @@ function M.queue_callback(fn) B.queue_callback(fn) end
 --- Hooks on what is saved, on several gradients, on nodes: see moth.autograd.graph.
 M.graph = require "moth.autograd.graph"
 
---- The gradients of fn (float64) against finite differences.
+--- Compares the gradients of fn (float64) with finite differences.
 -- Returns true, or raises an error that names input, element and both values.
 function M.gradcheck(...) return require("moth.gradcheck").gradcheck(...) end
 --- The same for the gradients of the gradients.

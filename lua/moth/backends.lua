@@ -1,7 +1,7 @@
 --- The backends, and their settings: moth.backends() -> { "cpu", "cuda" }; moth.backends.cuda.matmul.allow_tf32 = true.
 local B = require "moth_lua"
 
--- A table whose fields are the settings; reading asks, writing sets.
+-- A table whose fields are the settings, read and written through the binding.
 local function settings(what, names, fixed)
   local function check(key)
     if not names[key] then error(("there is no setting '%s' of %s"):format(tostring(key), what), 3) end
@@ -23,13 +23,13 @@ end
 local M = {
   cuda = {
     --- Matrix products. allow_tf32 (false): float32 products on tensor cores, operands rounded to 10 bits. own_gemm
-    -- (false): by moth's kernel, not by cuBLASLt. library: what products are made by, once there was one; to read.
+    -- (false): by moth's kernel, not by cuBLASLt. library (read-only): the library in use, after the first product.
     matmul = settings("moth.backends.cuda.matmul", { allow_tf32 = "allow_tf32", own_gemm = "own_gemm",
       library = "library" }, { library = true }),
   },
 }
 
--- The devices that tensors can be on now: "cpu", "cuda" where there is one, what library.register_backend named.
+-- The usable devices: "cpu", "cuda" if there is one, and those of library.register_backend.
 local function list()
   local names = { "cpu" }
   if B.cuda_why() == nil then names[#names + 1] = "cuda" end

@@ -1,4 +1,4 @@
---- moth.bench: what this machine does. Times are medians; other work on the machine disturbs them.
+--- moth.bench: the speed of this machine. Times are medians; other work on the machine disturbs them.
 local moth = require "moth"
 local signature = require "moth.utils.signature"
 local now = require("moth.utils.system").now

@@ -1,4 +1,4 @@
---- The C API through LuaJIT's FFI: moth.C has every function and constant of moth.h and of the ops, as C sees them.
+--- The C API through LuaJIT's FFI: moth.C has every function and constant of moth.h and of the ops.
 --
 --     local C, capi = moth.C, moth.capi
 --     local out = ffi.new("MothTensor *[1]")
@@ -6,9 +6,9 @@
 --     local y = capi.own(out[0])                                                -- a tensor of Lua's
 --
 -- Positions count from 0 here, arguments are borrowed and results are the caller's, as moth.h says; a call gives a
--- status. The FFI checks no types beyond C's: a wrong pointer ends the process. Calls are compiled, so that Lua never
--- runs inside of them: what hooks, custom Functions, dispatch modes, subclasses or kernels written in Lua would have to
--- do is an error ("no Lua state is running"); call the ops of `moth` where there are such.
+-- status. The FFI checks no types beyond C's: a wrong pointer crashes the process. Calls are compiled, so that Lua
+-- cannot run inside them: hooks, custom Functions, dispatch modes, subclasses and kernels written in Lua are an error
+-- there ("no Lua state is running"); with these call the ops of `moth`.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"

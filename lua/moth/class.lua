@@ -6,10 +6,10 @@
 --     local Pixel = Point:subclass("Pixel")   -- or class("Pixel", Point)
 --     Pixel(1, 2):is_a(Point)                 --> true
 --
--- A class is the metatable of its instances, so metamethods are written as methods (`Point:__tostring`).
--- A subclass has those that its base had when it was made. `Class.__new(cls)`, where there is one, makes
--- the bare instance before `__init` runs: state that must be there even if `__init` calls no base.
--- `class.sequence(Class, at)`: of its instances `#x` is x:size(), and x[i] is at(x, i).
+-- A class is the metatable of its instances, so metamethods are written as methods (`Point:__tostring`). A subclass
+-- inherits the metamethods that its base had when it was made. `Class.__new(cls)`, if defined, makes the instance
+-- before `__init` runs, with state that must exist even if `__init` does not call the base's.
+-- `class.sequence(Class, at)`: for its instances `#x` is x:size(), and x[i] is at(x, i).
 local each = require "moth.each"
 
 local Object = { __name = "Object" }
@@ -28,7 +28,7 @@ end
 local function construct(cls, ...)
   local new = cls.__new
   local object = new and new(cls) or {}
-  if rawget(cls, "__sequence") then -- Lua 5.1 asks only userdata for their length; the fields are its environment
+  if rawget(cls, "__sequence") then -- Lua 5.1 calls __len of userdata only; the fields are its environment
     object = debug.setfenv(newproxy(), object)
     debug.setmetatable(object, cls)
   else
@@ -43,7 +43,7 @@ local function name_of(cls) return "class " .. cls.__name end
 
 --- A new class. @tparam string name @param[opt] base its super class
 local function class(name, base)
-  local fail = require("moth.utils.check").fail -- here: check needs the binding, and few programs come this way
+  local fail = require("moth.utils.check").fail -- not at the top: check needs the binding
   if type(name) ~= "string" then fail("class: expected a name, got %s", type(name)) end
   if base ~= nil and (type(base) ~= "table" or type(rawget(base, "__name")) ~= "string") then
     fail("class: expected a class as base of '%s', got %s", name, type(base))
@@ -53,7 +53,7 @@ local function class(name, base)
   for key, value in each(base) do
     if type(key) == "string" and key:find("^__") then cls[key] = value end
   end
-  cls.__name, cls.__init, cls.__new = name, nil, nil -- the last two are found through the base
+  cls.__name, cls.__init, cls.__new = name, nil, nil -- __init and __new are inherited by __index
   if base.__index == base then cls.__index = cls end
   return setmetatable(cls, { __index = base, __call = construct, __tostring = name_of })
 end
@@ -68,8 +68,8 @@ local fields = debug.getfenv
 local function length(self) return self:size() end
 local function set(self, key, value) fields(self)[key] = value end
 
---- Instances of cls, and of the subclasses that it gets, answer to `#x` by x:size() and to x[i] by at(x, i). They are
--- userdata; all else is as with other classes. Call it before cls has instances or subclasses.
+--- Gives instances of cls and of its subclasses `#x` as x:size() and x[i] as at(x, i). They are userdata, otherwise
+-- like other instances. Call it before cls has instances or subclasses.
 function M.sequence(cls, at)
   cls.__sequence, cls.__len, cls.__newindex = true, length, set
   function cls.__index(self, key)
@@ -81,7 +81,7 @@ function M.sequence(cls, at)
   return cls
 end
 
---- The fields of an instance as a table: for code that walks objects.
+--- The fields of an instance as a table, for code that walks objects.
 function M.fields(x) return type(x) == "userdata" and fields(x) or x end
 
 --- `class.is_a(x, cls)` takes any value; `class.name(x)` is the name of an instance's class, else its Lua type.

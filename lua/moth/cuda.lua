@@ -22,7 +22,7 @@ local M = {}
 --- Whether a CUDA device can be used; why() says why not.
 function M.is_available() return B.cuda_why() == nil end
 M.why = function() return (B.cuda_why()) end
---- How many devices there are: 0 where CUDA cannot be used.
+--- The number of devices, 0 if CUDA cannot be used.
 M.device_count = C.count
 function M.init() C.device() end
 function M.is_initialized() return M.is_available() end
@@ -55,7 +55,7 @@ function M.synchronize(device) S.synchronize_device(B.device("cuda:" .. C.device
 
 -- random numbers: one generator serves all devices --------------------------------------------------
 
---- Seeds moth's generator: that of the CPU and of every device, which give the same numbers.
+--- Seeds moth's generator, which the CPU and all devices share; all give the same numbers.
 function M.manual_seed(n) require("moth.random").manual_seed(n) end
 M.manual_seed_all = M.manual_seed
 function M.get_rng_state() return require("moth.random").get_rng_state() end
@@ -80,7 +80,7 @@ local function index_of(s)
   return device.index
 end
 
---- Makes s the current stream of its device, and that the current device.
+--- Makes s the current stream of its device, and its device the current one.
 function M.set_stream(s)
   local device = index_of(s)
   S.set(s)
@@ -106,7 +106,7 @@ end
 
 -- memory ------------------------------------------------------------------------------------------
 
---- Current, peak, allocated (in sum) and freed of bytes and counts, as "allocated_bytes.all.peak".
+--- Current, peak, allocated (total) and freed bytes and counts, as "allocated_bytes.all.peak".
 M.memory_stats = C.memory_stats
 --- All segments with their blocks.
 M.memory_snapshot = C.memory_snapshot
@@ -118,13 +118,13 @@ end
 M.reset_peak_memory_stats = C.reset_peak
 M.reset_max_memory_allocated = C.reset_peak
 M.reset_accumulated_memory_stats = C.reset_accumulated
---- Gives unused memory back to CUDA, so that others can have it.
+--- Returns unused cached memory to CUDA, for other programs.
 M.empty_cache = C.empty_cache
---- Free and total bytes of the device, as CUDA counts them.
+--- Free and total bytes of the device, as CUDA reports them.
 M.mem_get_info = C.mem_get_info
---- No more than this share of the device's memory: set_per_process_memory_fraction(0.5, device).
+--- Limits the share of the device's memory: set_per_process_memory_fraction(0.5, device).
 M.set_per_process_memory_fraction = C.set_fraction
---- Bytes of pinned host memory: those in use, those kept for reuse.
+--- Bytes of pinned host memory: in use, cached.
 M.pinned_memory = C.pinned_memory
 M.empty_pinned_cache = C.empty_pinned_cache
 
@@ -135,7 +135,7 @@ local function size(n)
   end
 end
 
---- The figures as a table to print, and what the cache consists of.
+--- The statistics and the contents of the cache, as a text.
 function M.memory_summary(device)
   local s = C.memory_stats(device)
   local rule = ("+%s+"):format(("-"):rep(74))
@@ -182,18 +182,18 @@ local Graph = C.CUDAGraph
 --- A graph to capture into and to replay: see moth.cuda.graph.
 function M.CUDAGraph() return C.graph_new() end
 Graph.__index = {
-  --- From here to capture_end() what is called on the current stream is recorded, not run. Options: pool,
-  -- capture_error_mode ("global", "thread_local", "relaxed").
+  --- Until capture_end(), work on the current stream is recorded, not run. Options: pool, capture_error_mode
+  -- ("global", "thread_local", "relaxed").
   capture_begin = function(g, o)
     o = check.options("capture_begin", o, "pool capture_error_mode")
     C.graph_begin(g, o.pool, o.capture_error_mode)
   end,
   capture_end = C.graph_end,
-  --- Runs what was captured, on the current stream. Random ops draw new numbers.
+  --- Runs the captured work on the current stream. Random ops draw new numbers.
   replay = C.graph_replay,
-  --- Forgets what was captured, and gives its memory free.
+  --- Discards the captured work and frees its memory.
   reset = C.graph_reset,
-  --- What another graph's {pool = …} takes, to share memory with this one.
+  --- The memory pool, for the option {pool = …} of another graph that shares it.
   pool = C.graph_pool,
 }
 function Graph.__tostring() return "<moth.cuda.CUDAGraph>" end
@@ -210,10 +210,10 @@ local function check_graph(name, g)
   end
 end
 
---- Captures what fn does: local g, y = moth.cuda.graph(fn); g:replay() then does it again on the same tensors.
--- moth.cuda.graph(g, fn, {pool=, stream=, capture_error_mode=}) captures into g. Run fn a few times before: what it
--- does once (plans of products, buffers of optimizers) does not belong into the graph. fn must not ask for values.
--- @return the graph, and what fn returned: tensors that each replay writes anew
+--- Captures the work of fn: local g, y = moth.cuda.graph(fn); g:replay() then runs it again on the same tensors.
+-- moth.cuda.graph(g, fn, {pool=, stream=, capture_error_mode=}) captures into g. Run fn a few times before, so that
+-- work done only once (plans of products, buffers of optimizers) is not captured. fn must not read values (x:item()).
+-- @return the graph, and the results of fn: tensors that each replay writes again
 function M.graph(g, ...)
   if check.is_callable(g) then return M.graph(false, g, ...) end
   if M.why() then check.fail("[cuda.graph] CUDA cannot be used here: %s", M.why()) end
@@ -259,9 +259,9 @@ end
 --- Functions or modules whose forward and backward are graphs: see lua/moth/cuda_graphed.lua.
 function M.make_graphed_callables(...) return require("moth.cuda_graphed")(...) end
 
---- Opens the libraries of CUDA that moth uses where they are: { NCCL = 22807, NVRTC = 13000, ... } by name their
--- versions as they count themselves (0: it does not tell), and as second result { name = where it was looked for } of
--- those that are not there. An error without a device.
+--- Opens the available ones of the CUDA libraries that moth uses. Returns their versions in the libraries' own form,
+-- { NCCL = 22807, NVRTC = 13000, … } (0: unknown), and { name = searched paths } of the missing ones. An error without
+-- a device.
 function M.libraries()
   local found, missing, i = {}, {}, 1
   while true do
@@ -273,13 +273,13 @@ end
 
 -- marks -------------------------------------------------------------------------------------------
 
---- Ranges and marks that Nsight shows. Without NVIDIA's library they do nothing; nvtx.why() says what was looked for.
+--- Ranges and marks for Nsight. Without NVIDIA's library they do nothing; nvtx.why() says where it was searched.
 local nvtx_range = B.named(C.nvtx, "nvtx.range")
 M.nvtx = require("moth.lazy").strict({
   range_push = function(text) return C.nvtx("push", text) end,
   range_pop = function() return C.nvtx("pop") end,
   mark = function(text) return C.nvtx("mark", text) end,
-  --- Calls fn(...) inside of a range.
+  --- Calls fn(...) inside a range.
   range = function(text, fn, ...)
     if not check.is_callable(fn) then check.fail("[nvtx.range] expected (text, function), got %s", type(fn)) end
     return within(function() nvtx_range("push", text) end, function() C.nvtx("pop") end, nil, fn, ...)

@@ -1,9 +1,9 @@
 --- moth.cuda.make_graphed_callables: a function or module whose forward and backward are one graph each.
 --
---     local fast = moth.cuda.make_graphed_callables(model, { x })      -- x: a sample, of the sizes that will come
+--     local fast = moth.cuda.make_graphed_callables(model, { x })      -- x: a sample of the later sizes
 --     fast(x):sum():backward()
 --
--- Sizes, dtypes and which inputs require grad are fixed by the sample. What a call returns is written anew by the next.
+-- Sizes, dtypes and which inputs require grad are fixed by the sample. The next call overwrites the results of a call.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local autograd = require "moth.autograd"
@@ -17,7 +17,7 @@ local function is_module(f) return type(f) == "table" and type(f.parameters) == 
 
 local function plain(x) return B.alias(x, false) end
 
--- One callable with what its graphs read and write.
+-- A callable with the tensors that its graphs read and write.
 local function prepare(callable, sample)
   local c = { callable = callable, inputs = {}, parameters = {}, wanted = {} }
   if type(sample) ~= "table" then check.fail("%s: expected a table of sample tensors, got %s", where, type(sample)) end
@@ -50,7 +50,7 @@ local function forward(c)
   end
 end
 
--- The gradients of what wants one: a list with holes.
+-- The gradients of inputs and parameters that require grad: a list with holes.
 local function backward(c, o)
   if #c.roots == 0 or #c.wanted == 0 then
     c.gradients = { n = 0 }
@@ -92,7 +92,7 @@ local function replayed(c)
         local t = i <= nin and c.inputs[i] or c.parameters[i - nin]
         if B.requires_grad(t) then
           at = at + 1
-          -- a copy: what becomes a .grad must not change at the next replay
+          -- a copy: a .grad must not change at the next replay
           out[i] = c.gradients[at] and B.ops.clone(plain(c.gradients[at]))
         end
       end
@@ -116,7 +116,7 @@ local function replayed(c)
 end
 
 --- One callable with its samples, or a list of them with a list of samples each (they must run in this order, and share
--- one pool). Of a module, forward is replaced, for the mode (training or not) that it is in; the module is returned.
+-- one pool). A module's forward is replaced, for its current mode (training or not); the module is returned.
 -- Options: num_warmup_iters (3), allow_unused_input (false), pool.
 return require "moth.utils.signature"("make_graphed_callables(callable|table callables, table samples, \z
   *, size num_warmup_iters=3, bool allow_unused_input=false, any pool?)", function(callables, samples, o)

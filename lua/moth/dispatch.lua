@@ -1,4 +1,4 @@
---- Looking into and changing the way of calls: modes, counting, tracing, fake tensors, autocast.
+--- Observing and changing the dispatch of calls: modes, counting, tracing, fake tensors, autocast.
 local B = require "moth_lua"
 local within = require "moth.within"
 local check = require "moth.utils.check"
@@ -7,30 +7,30 @@ local each = require "moth.each"
 local M = {}
 
 --- Every op called in fn(...) goes to handler(func, args, kwargs), which returns its result: func is callable and has
--- name, schema and index_base; kwargs.out is the target of an out call. The handler's own ops are not seen.
--- func(unpack(args, 1, args.n)) is the call as it was. Index tensors count from func.index_base: 1, and 0 in the calls
--- that ops made in C make, where func, unlike moth's function of that name, counts so, too.
+-- name, schema and index_base; kwargs.out is the target of an out call. The handler's own ops are not intercepted.
+-- func(unpack(args, 1, args.n)) repeats the call. Index tensors count from func.index_base: 1, or 0 in calls from C
+-- (of composites and derivatives), where func, unlike moth's function of that name, counts from 0, too.
 function M.dispatch_mode(handler, fn, ...)
   return within(B.push_mode, B.pop_mode, handler, fn, ...)
 end
 
---- How many ops reach a backend while fn(...) runs (composites count as their parts); and how many of each.
+--- The number of ops that reach a backend while fn(...) runs (composites count as their parts), and the number of each.
 function M.count(fn, ...)
   local total, by_name
   within(B.push_count, function() total, by_name = B.pop_count() end, nil, fn, ...)
   return total, by_name
 end
 
---- The lines that MOTH_LOGS=dispatch would print while fn(...) runs: op, keys, arguments, place of the record, the node
--- that backward will run, kernel with its source, the user's line.
+--- The lines that MOTH_LOGS=dispatch would print while fn(...) runs: op, keys, arguments, the record's file and line,
+-- the node that backward will run, the kernel with its source, the user's line.
 function M.trace(fn, ...)
   local lines = {}
   within(B.push_trace, B.pop_trace, lines, fn, ...)
   return lines
 end
 
--- A line of a trace, for the binding: what the call is in words, the op's name, the device of its kernel, whether it is
--- recorded for backward, "file:line: " of the caller.
+-- A line of a trace, for the binding: text of the call, the op's name, the device of its kernel, whether it is recorded
+-- for backward, "file:line: " of the caller.
 function M.line(text, name, device, recorded, where)
   local op = require("moth.ops").get(name) or check.fail("[dispatch.line] there is no op named '%s'", name)
   local kernel = op.kernels.composite or op.kernels[device] or op.kernels.shape -- a view is all shape
@@ -58,11 +58,12 @@ function Table:__tostring()
   return table.concat(lines, "\n")
 end
 
--- What the records call its policies.
+-- The autocast policies of the records, in words.
 local policies = { low = "to the lower dtype", high = "to float32", widest = "to the widest dtype of the arguments" }
 
---- Which function an op's call goes to, by dispatch key and by dtype; printed as a list. A field for each key that it
--- has: autocast (text), autograd { node, of }, composite, fake { symbol, place }, by device { symbol, place, dtypes }.
+--- The functions that a call of an op may reach, by dispatch key and dtype; prints as a list. A field for each key of
+-- the op: autocast (text), autograd { node, of }, composite, fake { symbol, place }, and by device { symbol, place,
+-- dtypes }.
 function M.table(name)
   local have, op = B.kernels(name), require("moth.ops").get(name)
   local function source(k) return k and { symbol = k[1], place = k[2] } or nil end
@@ -88,14 +89,14 @@ function M.table(name)
   return setmetatable(t, Table)
 end
 
---- In fn(...) every tensor made is fake: it has shape, dtype and device, and no memory. Real tensors may be used and
--- stay as they are: ops in place do not write to them, backward leaves their .grad alone.
+--- In fn(...) every new tensor is fake: it has shape, dtype and device, but no memory. Real tensors may be used and
+-- stay unchanged: in-place ops do not write to them, backward does not change their .grad.
 function M.fake_mode(fn, ...)
   return within(B.set_fake, B.set_fake, true, fn, ...)
 end
 
---- In fn(...) ops that gain by it run in bfloat16 (or options.dtype), by the policy in their records.
--- autocast(fn, …) or autocast({dtype=, enabled=, device=}, fn, …): on every device, or on those of one type alone.
+--- In fn(...) ops that gain from it run in bfloat16 (or options.dtype), by the policy in their records.
+-- autocast(fn, …) or autocast({dtype=, enabled=, device=}, fn, …): on every device, or only on those of one type.
 function M.autocast(options, fn, ...)
   if check.is_callable(options) then return M.autocast({}, options, fn, ...) end
   check.options("autocast", options or 0, "dtype enabled device")

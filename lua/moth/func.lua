@@ -2,7 +2,7 @@
 --
 --     local params = {}
 --     for name, p in model:named_parameters() do params[name] = p - 0.1 * gradient[name] end
---     local y = moth.func.functional_call(model, params, x) -- differentiable by whatever params were made of
+--     local y = moth.func.functional_call(model, params, x) -- differentiable by the tensors that params depend on
 local trace = require "moth.trace"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
@@ -13,9 +13,9 @@ local M = {}
 
 local function pack(...) return { n = select("#", ...), ... } end
 
--- where[path] = { { registry, name }, … }: every place that holds the parameter or buffer of that path. A tied
--- one has several, under any of its paths.
-local function places(model)
+-- where[path] = { { registry, name }, … }: every registry entry of the parameter or buffer of that path. A tied one
+-- has several, under each of its paths.
+local function entries(model)
   local where, of = {}, {}
   local function visit(registry, path, m, name, t)
     of[t] = of[t] or {}
@@ -51,13 +51,13 @@ local function restore(changes)
 end
 
 --- Calls model(...) with other tensors for its parameters and buffers: `params` maps their names, as in a state
--- dict, to tensors; those it leaves out stay. The model itself is as before when it returns or fails.
+-- dict, to tensors; others stay. The model is restored when the call returns or fails.
 function M.functional_call(model, params, ...)
-  local where, changes = places(model), {}
+  local where, changes = entries(model), {}
   for path, t in each(params) do
     if not where[path] then check.fail("functional_call: the model has no parameter or buffer '%s'", tostring(path)) end
     if not B.is_tensor(t) then check.fail("functional_call: '%s' must be a tensor, got %s", path, type(t)) end
-    for _, place in ipairs(where[path]) do changes[#changes + 1] = { place[1], place[2], t } end
+    for _, entry in ipairs(where[path]) do changes[#changes + 1] = { entry[1], entry[2], t } end
   end
   put(changes)
   local results = pack(xpcall(model, trace.keep, ...))
@@ -76,7 +76,7 @@ local function positions(argnums, n)
   return list
 end
 
--- An argument as a variable of this call's: a fresh leaf, or a view of what has a history, so that functions nest.
+-- An argument as a variable of this call: a new leaf, or a view of a tensor with a history, so that functions nest.
 local function variable(t, where)
   if not B.is_tensor(t) then
     check.fail("[func.%s] an argument to differentiate by must be a tensor, got %s", where, type(t))
@@ -87,9 +87,9 @@ local function variable(t, where)
   return t
 end
 
-local frames = {} -- of the calls that are running, innermost last: the leaves that each has made
+local frames = {} -- the leaves made by each running call, innermost last
 
--- Calls f with recording on; what it returns, and all leaves that were made for it and for calls within it.
+-- Calls f with recording on. Returns its results, and all leaves made for it and for calls within it.
 local function record(f, args, inputs)
   local frame = { unpack(inputs) }
   frames[#frames + 1] = frame
@@ -105,8 +105,8 @@ end
 
 local function accumulator(leaf) return ops.view(leaf, B.size(leaf)).grad_fn:next_functions()[1][1]:id() end
 
--- Whether value depends on a leaf that is none of `leaves`: on a variable of a function around this one, or on a
--- parameter of the user's. Only then is the derivative to have a history.
+-- Whether value depends on a leaf outside `leaves`: a variable of an enclosing function, or a parameter of the user's.
+-- Only then does the derivative need a history.
 local function depends_on_others(value, leaves)
   local seen, stack = {}, { value.grad_fn }
   for _, x in ipairs(leaves) do
@@ -127,7 +127,7 @@ local function depends_on_others(value, leaves)
 end
 
 --- grad_and_value(f, argnums): a function of f's arguments that returns the gradient by argument number `argnums`
--- (default 1; a list: a table of gradients) and what f returned, a tensor of one element.
+-- (default 1; a list: a table of gradients) and f's result, a tensor of one element.
 function M.grad_and_value(f, argnums)
   return function(...)
     local args, recording = pack(...), B.grad_enabled()
@@ -166,7 +166,7 @@ function M.vjp(f, ...)
   local others = B.requires_grad(y) and depends_on_others(y, leaves)
   return others and B.grad_enabled() and y or B.alias(y, false), function(v)
     local out = {}
-    -- By v, too, the products have a derivative: they are linear in it.
+    -- The products are linear in v, so they have a derivative by v, too.
     local create = B.grad_enabled() and (others or B.is_tensor(v) and B.requires_grad(v))
     if B.requires_grad(y) then
       out = { require("moth.autograd").collect({ y }, args, { v }, true, create, true, not others) }

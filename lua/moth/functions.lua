@@ -1,5 +1,5 @@
---- Functions and methods made of ops in Lua: what takes a list of tensors, reads values to know its size, or is
--- another name of an op.
+--- Functions and methods made of ops in Lua: functions of lists of tensors, of results whose size depends on values,
+-- and aliases of ops.
 local B = require "moth_lua"
 local ops = B.ops
 local check = require "moth.utils.check"
@@ -10,7 +10,7 @@ local M = { functions = {}, methods = {} }
 local F, methods = M.functions, M.methods
 local is_tensor = B.is_tensor
 
--- As function and method, under the name in its signature.
+-- Defines a function and a method under the name in the signature.
 local function both(text, fn)
   local name, checked = text:match("^[%w_]+"), signature(text, fn)
   F[name], methods[name] = checked, checked
@@ -32,8 +32,8 @@ for _, name in ipairs({ "index_put", "index_put_" }) do
   methods[name] = F[name]
 end
 
---- gather, with x and index broadcast to each other but in dim, where index may count from the end; without dim, of the
--- flattened tensors.
+--- gather with x and index broadcast to each other in all dimensions but dim; negative indices count from the end.
+-- Without dim, of the flattened tensors.
 both("take_along_dim(Tensor input, Tensor indices, Dim dim?)", function(x, at, dim)
   if dim == nil then x, at, dim = ops.reshape(x, { -1 }), ops.reshape(at, { -1 }), 1 end
   local n, a, b, shape = B.dim(x), B.size(x), B.size(at), {}
@@ -62,7 +62,7 @@ local function some(where, list)
 end
 
 --- Coordinates of a grid: moth.meshgrid(x, y, …, { indexing = "ij" | "xy" }) of 1-D (or 0-dim) tensors of sizes
--- X, Y, … gives as many tensors (X, Y, …); with "xy" the first two dimensions are swapped. Views.
+-- X, Y, … returns as many views (X, Y, …); with "xy" the first two dimensions are swapped.
 local function meshgrid(list, how)
   some("meshgrid", list)
   local shape, out = {}, {}
@@ -118,7 +118,7 @@ end)
 
 -- ---- sums over indices -------------------------------------------------------------------------------
 
--- "ij,jk" -> { { "i", "j" }, { "j", "k" } }; "..." stands for as many letters as the tensors have more.
+-- "ij,jk" -> { { "i", "j" }, { "j", "k" } }; "..." becomes a letter for each further dimension of the tensors.
 local function letters(equation, list)
   local left, right = equation:gsub("%s+", ""):match("^([^>]-)%->(.*)$")
   left = left or equation:gsub("%s+", "")
@@ -161,7 +161,7 @@ local function letters(equation, list)
       if seen[l] then check.fail("[einsum] '%s' stands twice in the result of '%s'", l, equation) end
       seen[l] = true
     end
-  else -- those that stand once, in alphabetical order; "..." first
+  else -- letters that occur once, in alphabetical order; "..." first
     result = {}
     for _, l in ipairs(order) do if count[l] == 1 or l:sub(1, 1) == "." then result[#result + 1] = l end end
     table.sort(result)
@@ -169,8 +169,8 @@ local function letters(equation, list)
   return terms, result
 end
 
--- A letter that stands twice in one tensor: its diagonal.
-local function without_twins(t, term)
+-- Replaces dimensions with the same letter by their diagonal.
+local function take_diagonals(t, term)
   local i = 1
   while i <= #term do
     for j = i + 1, #term do
@@ -180,7 +180,7 @@ local function without_twins(t, term)
         table.remove(term, j)
         table.remove(term, i)
         term[#term + 1] = l
-        return without_twins(t, term)
+        return take_diagonals(t, term)
       end
     end
     i = i + 1
@@ -201,7 +201,7 @@ local function ordered(t, term, want)
   return #dims > 1 and ops.permute(t, dims) or t
 end
 
--- The product of two tensors, summed over the letters that nothing after it needs: one batched matrix product.
+-- The product of two tensors, summed over the letters not in `needed`: one batched matrix product.
 local function contract(a, of_a, b, of_b, needed)
   local in_a, in_b, size = set_of(of_a), set_of(of_b), {}
   local batch, left, inner, right = {}, {}, {}, {}
@@ -239,7 +239,7 @@ local function contract(a, of_a, b, of_b, needed)
   return ops.reshape(c, shape), term
 end
 
--- t without the letters that nothing needs any more.
+-- t summed over the letters not in `needed`.
 local function summed(t, term, needed)
   local dims, left = {}, {}
   for i, l in ipairs(term) do
@@ -249,7 +249,7 @@ local function summed(t, term, needed)
   return t, left
 end
 
--- Sums of integers are of int64, as those of moth.sum: whatever is summed over, in the product too.
+-- Sums of integers are int64, as those of moth.sum; so is the product before a sum.
 local function widened(list, terms, result)
   local kept, sums, common = set_of(result), false, B.tensor_dtype(list[1])
   for i, term in ipairs(terms) do
@@ -263,8 +263,8 @@ local function widened(list, terms, result)
 end
 
 --- Sums of products, by letters for dimensions: moth.einsum("bij,bjk->bik", x, y). A letter that the result lacks is
--- summed over, one that stands twice in a tensor is its diagonal, "..." is any leading dimensions. Without "->" the
--- result has the letters that stand once. Sums of integers are of int64.
+-- summed over, a letter twice in one tensor takes its diagonal, "..." is any leading dimensions. Without "->" the
+-- result has the letters that occur once. Sums of integers are int64.
 F.einsum = signature("einsum(string equation, Tensor... operands)", function(equation, list)
   some("einsum", list)
   local terms, result = letters(equation, list)
@@ -273,7 +273,7 @@ F.einsum = signature("einsum(string equation, Tensor... operands)", function(equ
   for i = 1, #list do
     local needed = set_of(result)
     for k = i + 1, #list do for _, l in ipairs(terms[k]) do needed[l] = needed[l] or true end end
-    local own = without_twins(list[i], terms[i])
+    local own = take_diagonals(list[i], terms[i])
     if i == 1 then
       t, term = summed(own, terms[1], needed)
     else
@@ -289,16 +289,16 @@ end)
 
 -- ---- statistics ------------------------------------------------------------------------------------
 
--- NaN where there is one, as for the largest.
-local function nan_first(x, dim, keepdim, value, place)
-  if not B.tensor_dtype(x).is_floating_point then return value, place end
+-- Replaces results of rows with NaN by NaN and its position.
+local function nan_first(x, dim, keepdim, value, position)
+  if not B.tensor_dtype(x).is_floating_point then return value, position end
   local top, at = ops.max_dim(x, dim, keepdim)
   local bad = ops.isnan(top)
-  return ops.where(bad, top, value), ops.where(bad, at, place)
+  return ops.where(bad, top, value), ops.where(bad, at, position)
 end
 
---- x:median() the median of all elements (of two the lower one); x:median(dim, keepdim) and its position. NaN if there
--- is one among them.
+--- x:median(): the median of all elements (the lower one of two); x:median(dim, keepdim): medians and their positions.
+-- NaN if an element is NaN.
 both("median(Tensor input, Dim dim?, bool keepdim=false)", function(x, dim, keepdim)
   local all = dim == nil
   if all then
@@ -306,9 +306,9 @@ both("median(Tensor input, Dim dim?, bool keepdim=false)", function(x, dim, keep
     x, dim = ops.reshape(x, { -1 }), 1
   end
   local n = B.dim(x) > 0 and B.size(x, dim) or 1
-  local value, place = nan_first(x, dim, keepdim, ops.kthvalue(x, math.floor((n + 1) / 2), dim, keepdim))
+  local value, position = nan_first(x, dim, keepdim, ops.kthvalue(x, math.floor((n + 1) / 2), dim, keepdim))
   if all then return value end
-  return value, place
+  return value, position
 end)
 
 -- var_mean, std_mean; unbiased = false is correction = 0, as in PyTorch.
@@ -331,7 +331,7 @@ both("aminmax(Tensor input, Dim|Dim[] dim?, bool keepdim=false)", function(x, di
   return ops.amin(x, dim, keepdim), ops.amax(x, dim, keepdim)
 end)
 
---- Differences of neighbours along dim (the last), n times; `prepend` and `append` are put before and behind x first.
+--- Differences of neighbours along dim (default: the last), n times; `prepend` and `append` are joined to x first.
 both("diff(Tensor input, size n=1, Dim dim=-1, Tensor prepend?, Tensor append?)", function(x, n, dim, prepend, append)
   if prepend or append then
     local parts = { prepend, x }
@@ -348,8 +348,8 @@ both("diff(Tensor input, size n=1, Dim dim=-1, Tensor prepend?, Tensor append?)"
   return x
 end)
 
---- How often each position occurs in a 1-D integer tensor of positions (from 1): (largest or minlength), int64; or the
--- sums of weights (of its size).
+--- Counts each position in a 1-D integer tensor of positions (from 1): int64, of size max(largest, minlength). With
+-- weights (of x's size): their sums.
 local bincount = both("bincount(Tensor input, Tensor weights?, size minlength=0)", function(x, weights, minlength)
   if B.dim(x) ~= 1 or B.tensor_dtype(x).is_floating_point or B.tensor_dtype(x).name == "bool" then
     check.fail("[bincount] expected a 1-D integer tensor, got %s", B.format(x))
@@ -369,16 +369,16 @@ end)
 local function row_order(rows)
   local n, m = B.size(rows, 1), B.size(rows, 2)
   local order = ops.arange(1, n + 1, 1, { dtype = "int64", device = B.tensor_device(rows) })
-  for c = m, 1, -1 do -- sort keeps the order of equal ones
+  for c = m, 1, -1 do -- sort is stable
     local _, by = ops.sort(ops.index_select(ops.select(rows, 2, c), 1, order), 1)
     order = ops.index_select(order, 1, by)
   end
   return order
 end
 
---- The different elements, in order; with return_inverse where in them each element of x is, with return_counts how
--- often each occurs: unique(x, { return_inverse = true, return_counts = true }) gives three values. With dim: the
--- different slices along it, by their first element, then the second, …. (`sorted` changes nothing: they always are.)
+--- The unique elements, sorted; with return_inverse also the position among them of each element of x, with
+-- return_counts their counts: unique(x, { return_inverse = true, return_counts = true }) returns three values. With
+-- dim: the unique slices along it, in lexicographic order. (`sorted` is ignored: results always are.)
 both("unique(Tensor input, bool sorted=true, bool return_inverse=false, bool return_counts=false, Dim dim?)",
 function(x, _, return_inverse, return_counts, dim)
   local moved = dim and ops.movedim(x, dim, 1) or ops.reshape(x, { -1 })
@@ -411,27 +411,27 @@ function(x, _, return_inverse, return_counts, dim)
   end
   local inverse, counts
   if return_inverse or return_counts then
-    local place = ops.cumsum(ops.to(fresh, { dtype = "int64" }), 1)
-    if return_inverse then inverse = ops.reshape(ops.scatter(ops.zeros({ n }, int), 1, order, place), inverse_size) end
-    if return_counts then counts = bincount(place, nil, dim and B.size(out, dim) or B.numel(out)) end
+    local at = ops.cumsum(ops.to(fresh, { dtype = "int64" }), 1)
+    if return_inverse then inverse = ops.reshape(ops.scatter(ops.zeros({ n }, int), 1, order, at), inverse_size) end
+    if return_counts then counts = bincount(at, nil, dim and B.size(out, dim) or B.numel(out)) end
   end
   if return_inverse then return out, inverse, counts end
   return out, counts
 end)
 
--- What isin is given beside a tensor: numbers, or a list of them, in the dtype of the tensor.
+-- An argument of isin as a tensor: a number or a list of them in the dtype of the other argument.
 local function as_tensor(v, other)
   if is_tensor(v) then return v end
   local dtype = is_tensor(other) and B.tensor_dtype(other) or nil
   local values = type(v) == "table" and v or { v }
-  for i = 1, #values do -- a fraction is among no integers, and must not be cut
+  for i = 1, #values do -- a fraction equals no integer, and must not be truncated
     if values[i] ~= math.floor(values[i]) and dtype and not dtype.is_floating_point then dtype = B.dtype("float64") end
   end
   return B.tensor(values, dtype)
 end
 
---- Which elements are among test_elements: a bool tensor of the shape of `elements`. Either may be a number (one of
--- both is a tensor), test_elements a list, too. invert: which are not; assume_unique changes nothing but the time.
+--- Whether each element is among test_elements: a bool tensor of the shape of `elements`. One of both may be a number,
+-- test_elements also a list. invert: the negation; assume_unique affects only the time.
 both("isin(Tensor|number elements, Tensor|number|number[] test_elements, *, bool assume_unique=false, \z
   bool invert=false)",
 function(x, values, _, invert)
@@ -450,7 +450,7 @@ end)
 
 -- ---- elements ----------------------------------------------------------------------------------------
 
---- Each slice along dim repeated; `repeats` is a number, or a 1-D integer tensor with one for each slice.
+--- Repeats each slice along dim; `repeats` is a number, or a 1-D integer tensor with one for each slice.
 both("repeat_interleave(Tensor input, Tensor|size repeats, Dim dim?)", function(x, repeats, dim)
   if not is_tensor(repeats) then return (ops.repeat_interleave(x, repeats, dim)) end
   if dim == nil then x, dim = ops.reshape(x, { -1 }), 1 end
@@ -463,7 +463,7 @@ both("repeat_interleave(Tensor input, Tensor|size repeats, Dim dim?)", function(
   if ops.amin(repeats):item() < 0 then check.fail("[repeat_interleave] repeats must not be negative") end
   local ends = ops.cumsum(ops.expand(ops.to(repeats, { dtype = "int64" }), { n }), 1)
   local total = ends[n]:item()
-  -- Position k of the result is of the slice after those that end before it.
+  -- Position k of the result takes the slice after all slices that end before it: a running sum of marks.
   local marks = ops.zeros({ total + 1 }, { dtype = "int64", device = B.tensor_device(x) })
   local ones = ops.ones({ n }, { dtype = "int64", device = B.tensor_device(x) })
   local index = ops.cumsum(ops.index_add(marks, 1, ops.add(ends, 1), ones), 1)
@@ -487,7 +487,7 @@ both("ravel(Tensor input)", function(x) return (ops.reshape(x, { -1 })) end)
 both("fliplr(Tensor input)", function(x) return (ops.flip(x, 2)) end)
 both("flipud(Tensor input)", function(x) return (ops.flip(x, 1)) end)
 
---- base ^ linspace(start, stop, steps); of an integer dtype the powers cut to integers.
+--- base ^ linspace(start, stop, steps), truncated for an integer dtype.
 F.logspace = signature("logspace(number start, number stop, size steps, number base=10, *, dtype dtype?, \z
   device device?, bool requires_grad=false)",
 function(start, stop, steps, base, dtype, device, requires_grad)
@@ -500,7 +500,7 @@ function(start, stop, steps, base, dtype, device, requires_grad)
   if requires_grad then check.fail("[logspace] only floats can require a gradient, got %s", kind.name) end
   options.dtype = "float64"
   local powers = ops.pow(base, ops.linspace(start, stop, steps, options))
-  local whole = ops.round(powers) -- 999.9999999999999 stands for 1000
+  local whole = ops.round(powers) -- 999.9999999999999 is meant to be 1000
   local near = ops.le(ops.abs(ops.sub(powers, whole)), ops.mul(ops.abs(whole), 1e-13))
   return (ops.to(ops.where(near, whole, powers), { dtype = kind }))
 end)

@@ -1,5 +1,5 @@
 --- Gradients against finite differences: gradcheck and gradgradcheck (also moth.autograd.gradcheck).
--- Inputs are float64: in less, differences are mostly rounding.
+-- Inputs are float64: in lower precision differences are mostly rounding.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
@@ -16,18 +16,18 @@ local function is_float(x) return B.tensor_dtype(x).is_floating_point end
 
 local coordinates = require("moth.testing").coordinates
 
--- The elements as a C array of its own, and how many.
+-- A copy of the elements as a C array, and their number.
 local function values(t)
   local flat = ops.to(B.alias(t, false), { dtype = "float64", device = "cpu" })
   if not B.is_contiguous(flat) then flat = ops.clone(flat) end
   local n = B.numel(flat)
   local copy = ffi.new("double[?]", n)
   ffi.copy(copy, B.pointer(flat), n * 8)
-  return copy, n, flat -- returned, so that it is alive here
+  return copy, n, flat -- flat is returned to keep it alive until here
 end
 
--- A float64 tensor's elements, to be written below autograd: their row-major values on the host, and a function
--- that brings them to the tensor (on the host they are the tensor's own).
+-- The elements of a float64 tensor for writes below autograd: their row-major values on the host (on the CPU the
+-- tensor's own), and a function that copies them to the tensor.
 local function writable(t)
   if B.tensor_device(t).type == "cpu" then return ffi.cast("double*", B.pointer(t)), function() end end
   local host, here = ops.to(B.alias(t, false), { device = "cpu" }), B.alias(t, false)
@@ -43,7 +43,7 @@ local function outputs_of(fn, inputs)
   return out
 end
 
--- Row o of the Jacobian of output `out` by all checked inputs: one pointer (or nil for zeros) per input.
+-- Row o of the Jacobian of `out` by all checked inputs: one pointer (nil: zeros) per input.
 local function row(out, o, checked)
   local seed = ops.zeros_like(B.alias(out.tensor, false))
   local p, put = writable(seed)
@@ -110,7 +110,7 @@ local function compare(name, fn, inputs, eps, atol, rtol, repeats)
     end
   end
 
-  -- by differences: every input gets a copy whose bytes are changed below autograd
+  -- by differences: every input gets a copy, which is changed below autograd
   local numeric = { n = n }
   for i = 1, n do numeric[i] = inputs[i] end
   for _, c in ipairs(checked) do

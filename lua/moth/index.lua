@@ -1,7 +1,7 @@
 --- Indexing: x[1], x[{1, {2, 5}}], x[{ {}, 3 }], x[mask], x[{ i, {}, j }], and assignment to them.
 -- A key is a list of entries (or one alone). Numbers, slices {first, last, step} with both ends included, {}, "..."
--- and "newaxis" make a view; integer tensors and masks name places in it. Reading and writing go the same way: `parse`
--- gives the view and the places, which ops.gather_nd reads and ops.scatter_nd_ writes. docs/tensors.md has the rules.
+-- and "newaxis" make a view; integer tensors and masks index it. Reading and writing share `parse`, which returns the
+-- view and the indices for ops.gather_nd or ops.scatter_nd_. docs/tensors.md has the rules.
 local B = require "moth_lua"
 local signature = require "moth.utils.signature"
 local ops = B.ops
@@ -11,7 +11,7 @@ local is_tensor = B.is_tensor
 local device_of, dtype_of = B.tensor_device, B.tensor_dtype
 local function shape_of(t) return "[" .. table.concat(B.size(t), ", ") .. "]" end
 
--- Raised by `error(…, 0)`, these get the user's line where they leave this file.
+-- Raises without a position: at_user_level adds the user's line.
 local function fail(message, ...) error("index: " .. message:format(...), 0) end
 
 -- A tensor in a key is, by its dtype, "positions" or a "mask"; else an error.
@@ -28,7 +28,7 @@ local function kind_of(t)
   return kinds[dtype]
 end
 
--- A slice as the op wants it: from 0, end excluded. d: the dimension of x, for messages.
+-- A slice in the op's form: from 0, end excluded. d: the dimension of x, for messages.
 local function bounds(x, dim, part, d)
   local n = B.size(x, dim)
   local first, last, step = part[1], part[2], part[3]
@@ -53,7 +53,7 @@ local function bounds(x, dim, part, d)
   return first - 1, last, step
 end
 
--- The number of dimensions of x that an entry takes.
+-- The number of dimensions of x that an entry consumes.
 local function takes(part)
   if type(part) == "string" then return 0 end
   return is_tensor(part) and kind_of(part) == "mask" and B.dim(part) or 1
@@ -78,30 +78,30 @@ local function length(key)
   return n
 end
 
--- A mask at dimension dim of x: appends its dims to places, whose positions nonzero finds when they are needed.
--- Returns x, of which a 0-dim mask takes no dimension but adds one, and the dimension behind.
-local function place_mask(x, dim, mask, places, d)
+-- Adds a mask at dimension dim of x to `indices`; nonzero is called later, when its positions are needed. Returns x (a
+-- 0-dim mask consumes no dimension, but adds one) and the next dimension.
+local function add_mask(x, dim, mask, indices, d)
   if B.dim(mask) == 0 then
     x, mask = ops.unsqueeze(x, dim), ops.reshape(mask, { 1 })
   end
-  local k, n = B.dim(mask), #places.dims
+  local k, n = B.dim(mask), #indices.dims
   for i = 1, k do
     if dim + i - 1 > B.dim(x) or B.size(mask, i) ~= B.size(x, dim + i - 1) then
       local have = B.size(x)
       fail("a mask of shape %s does not fit from dimension %d on, where the sizes are [%s]", shape_of(mask), d,
         table.concat(have, ", ", math.min(dim, #have + 1)))
     end
-    places.dims[n + i], places[n + i] = dim + i - 1, false
+    indices.dims[n + i], indices[n + i] = dim + i - 1, false
   end
-  places.masks = places.masks or {}
-  places.masks[#places.masks + 1] = { at = n + 1, mask = mask }
+  indices.masks = indices.masks or {}
+  indices.masks[#indices.masks + 1] = { at = n + 1, mask = mask }
   return x, dim + k
 end
 
--- The key's view of x, and the places in it: nil, or { dims, [i] = positions in dims[i], masks }.
+-- The key's view of x, and the indices into it: nil, or { dims, [i] = positions in dims[i], masks }.
 local function parse(x, key)
   local n = length(key)
-  local dim, d, places, whole = 1, 1, nil, false -- dim: of the view so far; d: of x
+  local dim, d, indices, whole = 1, 1, nil, false -- dim: of the view so far; d: of x
   for i = 1, n do
     local part = key[i]
     local kind = type(part)
@@ -126,14 +126,14 @@ local function parse(x, key)
       if not mask and B.dim(part) == 0 and not B.is_fake(part) then
         x, d = ops.select(x, dim, (B.item(part))), d + 1
       else
-        places = places or { dims = {} }
+        indices = indices or { dims = {} }
         if device_of(part) ~= device_of(x) then part = ops.to(part, { device = device_of(x) }) end
         if mask then
-          x, dim = place_mask(x, dim, part, places, d)
+          x, dim = add_mask(x, dim, part, indices, d)
           d = d + B.dim(part)
         else
-          local at = #places.dims + 1
-          places.dims[at], places[at] = dim, part
+          local at = #indices.dims + 1
+          indices.dims[at], indices[at] = dim, part
           dim, d = dim + 1, d + 1
         end
       end
@@ -143,19 +143,19 @@ local function parse(x, key)
     end
   end
   if dim - 1 > B.dim(x) then fail("the key takes more dimensions than the %d that there are", d - dim + B.dim(x)) end
-  return x, places
+  return x, indices
 end
 
--- Positions in several dimensions as one tensor: the last dimension holds one for each.
-local function joined(places)
+-- Positions in several dimensions, stacked along a new last dimension.
+local function joined(indices)
   local size = {}
-  for _, t in ipairs(places) do
+  for _, t in ipairs(indices) do
     local own = B.size(t)
     for k = 1, #own do
       local a, b = size[k] or 1, own[#own + 1 - k]
       if a ~= b and a ~= 1 and b ~= 1 then
         local shapes = {}
-        for i, p in ipairs(places) do shapes[i] = shape_of(p) end
+        for i, p in ipairs(indices) do shapes[i] = shape_of(p) end
         fail("index tensors (a mask counts as its positions) of shapes %s do not broadcast together",
           table.concat(shapes, " and "))
       end
@@ -164,26 +164,26 @@ local function joined(places)
   end
   local shape, list = {}, {}
   for k = 1, #size do shape[#size + 1 - k] = size[k] end
-  for i, t in ipairs(places) do list[i] = ops.expand(t, shape) end
+  for i, t in ipairs(indices) do list[i] = ops.expand(t, shape) end
   return ops.stack(list, -1)
 end
 
--- What ops.gather_nd takes for the places.
-local function index_of(places)
-  if not places.masks then return #places == 1 and places[1] or joined(places) end
-  local mask = places.masks[1].mask
-  if B.dim(mask) == #places then
+-- The indices as the index argument of ops.gather_nd.
+local function index_of(indices)
+  if not indices.masks then return #indices == 1 and indices[1] or joined(indices) end
+  local mask = indices.masks[1].mask
+  if B.dim(mask) == #indices then
     local at = ops.nonzero(mask)
-    return #places == 1 and ops.reshape(at, { -1 }) or at
+    return #indices == 1 and ops.reshape(at, { -1 }) or at
   end
-  for _, m in ipairs(places.masks) do
+  for _, m in ipairs(indices.masks) do
     local at = ops.nonzero(m.mask)
-    for i = 1, B.dim(m.mask) do places[m.at + i - 1] = ops.select(at, 2, i) end
+    for i = 1, B.dim(m.mask) do indices[m.at + i - 1] = ops.select(at, 2, i) end
   end
-  return joined(places)
+  return joined(indices)
 end
 
--- Whether t is a mask of x's shape, where x is.
+-- Whether t is a mask of x's shape on x's device.
 local function covers(x, t)
   local n = B.dim(t)
   if n == 0 or n ~= B.dim(x) or kind_of(t) ~= "mask" or device_of(t) ~= device_of(x) then return false end
@@ -202,14 +202,14 @@ end
 local function get(x, k)
   if type(k) == "number" then return ops.select(x, 1, k) end
   if is_tensor(k) and covers(x, k) then return ops.masked_select(x, k) end
-  local view, places = parse(x, as_key(k))
-  if not places then return rawequal(view, x) and ops.expand(x, B.size(x)) or view end
-  local mask = places.masks and places.masks[1].mask
+  local view, indices = parse(x, as_key(k))
+  if not indices then return rawequal(view, x) and ops.expand(x, B.size(x)) or view end
+  local mask = indices.masks and indices.masks[1].mask
   if mask and covers(view, mask) then return ops.masked_select(view, mask) end
-  return ops.gather_nd(view, places.dims, index_of(places))
+  return ops.gather_nd(view, indices.dims, index_of(indices))
 end
 
--- A value of more dimensions than its place must have size 1 in front; they are left out.
+-- A value with more dimensions than its target must have leading sizes of 1, which are dropped.
 local function without_ones(v, dims)
   local size = B.dim(v) > dims and B.size(v)
   while size and #size > dims and size[1] == 1 do table.remove(size, 1) end
@@ -221,13 +221,13 @@ local function like(x) return { dtype = dtype_of(x), device = device_of(x) } end
 local function put_masked(view, mask, v)
   if not is_tensor(v) then
     local fraction = type(v) == "number" and v % 1 ~= 0 and not dtype_of(view).is_floating_point
-    return ops.masked_fill_(view, mask, fraction and ops.full({}, v, like(view)) or v) -- cut as copy_ cuts it
+    return ops.masked_fill_(view, mask, fraction and ops.full({}, v, like(view)) or v) -- truncated as by copy_
   end
   v = without_ones(ops.to(v, like(view)), 1)
   if B.numel(v) == 1 and B.dim(v) <= 1 then return ops.masked_fill_(view, mask, ops.reshape(v, {})) end
   local count = not B.is_fake(mask) and ops.sum(mask):item()
   if B.dim(v) ~= 1 or count and count ~= B.numel(v) then
-    fail("a value of shape %s does not broadcast to the %s places of the mask", shape_of(v), count or "unknown")
+    fail("a value of shape %s does not broadcast to the %s elements of the mask", shape_of(v), count or "unknown")
   end
   ops.masked_scatter_(view, mask, v)
 end
@@ -238,15 +238,15 @@ local function set(x, k, v, accumulate)
     fail("expected a number or a tensor to assign, got %s", type(v))
   end
   if not accumulate and is_tensor(k) and covers(x, k) then return put_masked(x, k, v) end
-  local view, places = parse(x, as_key(k))
-  local mask = places and not accumulate and places.masks and places.masks[1].mask
+  local view, indices = parse(x, as_key(k))
+  local mask = indices and not accumulate and indices.masks and indices.masks[1].mask
   if mask and covers(view, mask) then
     put_masked(view, mask, v)
-  elseif places then
-    local index = index_of(places)
-    local dims = B.dim(view) - #places + B.dim(index) - (#places > 1 and 1 or 0)
+  elseif indices then
+    local index = index_of(indices)
+    local dims = B.dim(view) - #indices + B.dim(index) - (#indices > 1 and 1 or 0)
     v = is_tensor(v) and without_ones(ops.to(v, like(view)), dims) or ops.full({}, v, like(view))
-    ops.scatter_nd_(view, places.dims, index, v, accumulate)
+    ops.scatter_nd_(view, indices.dims, index, v, accumulate)
   elseif is_tensor(v) then
     v = without_ones(v, B.dim(view))
     if accumulate then ops.add_(view, ops.expand(ops.to(v, like(view)), B.size(view))) else ops.copy_(view, v) end
@@ -257,7 +257,7 @@ local function set(x, k, v, accumulate)
   end
 end
 
--- What is wrong with a position, in terms of x and the key: ops saw a view of x.
+-- The error for a position in terms of x and the key: the op had only a view of x.
 local function explain(x, k)
   k = as_key(k)
   local n = length(k)
@@ -302,15 +302,15 @@ end
 function M.get(x, k) return at_user_level(x, k, pcall(get, x, k)) end
 function M.set(x, k, v) return at_user_level(x, k, pcall(set, x, k, v)) end
 
-local places_of = "%s(Tensor input, any indices, any values, bool accumulate=false)"
+local parameters = "%s(Tensor input, any indices, any values, bool accumulate=false)"
 
---- x[key] = v, or, with accumulate, v added, as often as a place is named. Returns x.
-M.index_put_ = signature(places_of:format "index_put_", function(x, k, v, accumulate)
+--- x[key] = v; with accumulate adds v, once for each occurrence of an index. Returns x.
+M.index_put_ = signature(parameters:format "index_put_", function(x, k, v, accumulate)
   at_user_level(x, k, pcall(set, x, k, v, accumulate))
   return x
 end)
 --- The same on a copy.
-M.index_put = signature(places_of:format "index_put", function(x, k, v, accumulate)
+M.index_put = signature(parameters:format "index_put", function(x, k, v, accumulate)
   x = ops.clone(x)
   at_user_level(x, k, pcall(set, x, k, v, accumulate))
   return x

@@ -3,10 +3,10 @@
 -- loaded when first used.
 if not jit then error("moth needs LuaJIT: run `luajit` or `moth`, not plain Lua", 2) end
 
--- The defaults flush all compiled code once a program has a thousand traces; moth's users have more.
+-- The defaults flush all compiled code once a program has a thousand traces; moth's programs have more.
 jit.opt.start("maxtrace=20000", "maxmcode=65536", "maxrecord=20000")
 
--- libgomp reads this once, when it is loaded: threads that wait must not spin for long, or a busy machine stalls.
+-- libgomp reads this once, when it is loaded: waiting threads must not spin for long, or a busy machine stalls.
 local ffi = require "ffi"
 local each = require "moth.each"
 ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
@@ -15,7 +15,7 @@ ffi.C.setenv("GOMP_SPINCOUNT", "10000", 0)
 local VERSION = "0.1.0" -- of these Lua files; src/moth.h has that of the libraries
 local here = debug.getinfo(1, "S").source:match("^(@.*)init%.lua$")
 
--- The binding, if it is of the same version: another would fail later, at some call.
+-- The binding; an error if its version differs, as calls would fail later.
 local function binding()
   local ok, B = pcall(require, "moth_lua")
   local what = "moth's Lua files are " .. VERSION .. " (" .. (here or "?"):sub(2) .. ")"
@@ -65,9 +65,9 @@ moth.set_default_dtype = signature("set_default_dtype(dtype dtype)", function(dt
 moth.get_num_threads = signature("get_num_threads()", function() return (B.num_threads()) end)
 moth.set_num_threads = signature("set_num_threads(count n)", function(n) B.num_threads(n) end)
 --- Whether ops must give the same bits in every run (they do, unless MOTH_DETERMINISTIC=0 or this says otherwise).
--- With false, on CUDA: index_add, scatter_add and what goes through them (embedding's gradient) add float32 and float64
--- by atomic sums instead of sorting first, and cuDNN may do so in attention's gradients.
--- warn_only is taken as PyTorch's is; nothing changes, since there is no op that could only warn.
+-- With false, on CUDA: index_add, scatter_add and ops that use them (embedding's gradient) add float32 and float64 by
+-- atomic sums instead of sorting first, and cuDNN may do so in attention's gradients.
+-- warn_only is accepted for PyTorch's programs and ignored: no op could only warn.
 moth.use_deterministic_algorithms = signature("use_deterministic_algorithms(bool mode, *, bool warn_only=false)",
   function(on) B.cuda.deterministic(on) end)
 moth.are_deterministic_algorithms_enabled = signature("are_deterministic_algorithms_enabled()",

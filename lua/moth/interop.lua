@@ -1,10 +1,10 @@
---- Files of others: `moth.interop`. moth.load knows them by their content; these ask for one kind.
+--- Files of other programs: `moth.interop`. moth.load recognises them by their content; these require one kind.
 --
 --     local sd = moth.interop.load_pth("resnet18.pth")
 --     local missing, unexpected = model:load_state_dict(sd, { strict = false })
 --
--- PyTorch's .pt is a Python program (a pickle) in an archive; moth reads it by a fixed list of names that make tensors
--- and plain values, and refuses every other by name. Dictionaries become tables (keys as they are: PyTorch counts from
+-- PyTorch's .pt is a Python program (a pickle) in an archive; moth allows a fixed list of names that make tensors and
+-- plain values, and refuses all others by name. Dictionaries become tables (with unchanged keys: PyTorch counts from
 -- 0), an OrderedDict a state dict, lists and tuples lists (None leaves a hole, and n is set), integers beyond 2^53
 -- int64_t. Tensors of one storage share it.
 local ffi = require "ffi"
@@ -22,7 +22,7 @@ local callbacks = {
   leaf = function(t) B.set_requires_grad(t, true) end,
 }
 
---- What moth.load does for a kind of file ("zip", "npy"). place(t) moves a tensor to its device (nil: it stays).
+--- Loads a file of a kind ("zip", "npy") for moth.load. place(t) moves a tensor to its device (nil: it stays).
 function M.load(kind, path, place, max_expanded)
   if kind == "npy" then
     local t = B.ops.contiguous(B.load_npy(path))
@@ -49,7 +49,7 @@ local function only(expected, fn)
   end)
 end
 
---- What torch.save wrote: tensors, and tables, numbers and strings around them.
+--- Loads a file of torch.save: tensors, and tables, numbers and strings that contain them.
 M.load_pth = only("pth", "load_pth")
 --- The tensor of a .npy file.
 M.load_npy = only("npy", "load_npy")

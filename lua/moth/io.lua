@@ -1,7 +1,7 @@
 --- Saving and loading: safetensors for tensors, JSON for the rest, in one file; written atomically.
 -- The file is a plain safetensors file. Tensors are named by their path in the table ("model.net.1.weight"); the
--- table's shape and everything that is no tensor is JSON in its metadata, and SHA-256 of the whole file stands in
--- front. Loading never runs code. Files of others: interop.lua.
+-- table's structure and all other values are JSON in its metadata, whose first entry is SHA-256 of the whole file.
+-- Loading never runs code. Files of other programs: interop.lua.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
@@ -12,7 +12,7 @@ local ops = B.ops
 local M = {}
 
 local MAX_DEPTH = 300 -- of tables in tables
-local FORMAT = 1 -- of what save writes: to be raised where an older load would not understand it
+local FORMAT = 1 -- version of the files: to be raised when an older load could not read them
 
 local function json()
   local ok, cjson = pcall(require, "cjson.safe")
@@ -27,8 +27,8 @@ end
 local function hex(s) return (s:gsub(".", function(c) return ("%02x"):format(c:byte()) end)) end
 local function unhex(s) return (s:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end)) end
 
--- A value as JSON can hold it: tables become {k="t", a={…}, h={{kind, key, value}, …}}, numbers strings that lose
--- nothing, and strings that are not text their bytes in hexadecimal.
+-- A value in a form that JSON can represent: tables become {k="t", a={…}, h={{kind, key, value}, …}}, numbers strings
+-- without loss, and strings that are not UTF-8 their bytes in hexadecimal.
 local pack
 
 local function pack_key(key)
@@ -77,7 +77,7 @@ local function pack_table(t, path, out, depth)
   return node
 end
 
--- A name for a tensor that no other has and that safetensors can hold.
+-- A unique name for a tensor that safetensors allows.
 local function name_for(path, out)
   local name = B.is_text(path) and path ~= "" and path ~= "__metadata__" and path or "tensor"
   local unique = name
@@ -110,8 +110,8 @@ function pack(v, path, out, depth)
   error(("save: a %s at '%s' cannot be saved; tensors, tables, numbers, strings, booleans can"):format(kind, path), 0)
 end
 
--- The JSON of what pack gave. Its keys stand in one order, so that equal values make equal files (cjson's order is that
--- of its hash).
+-- The JSON of a packed value, with keys in a fixed order, so that equal values make equal files (cjson's order is that
+-- of its hash table).
 local function text_of(node, quote)
   local parts = { '{"k":', quote(node.k) }
   if node.v ~= nil then parts[#parts + 1] = ',"v":' .. quote(node.v) end
@@ -138,8 +138,8 @@ local function save_npy(value, path)
 end
 
 --- Saves a tensor or a table of tensors, tables, numbers, strings, booleans, dtypes. At any moment the file is the old
--- or the new one. A tensor saved to a name that ends in .npy gives a file of NumPy's. Errors name what cannot be saved,
--- or path and reason.
+-- or the new one. A tensor saved under a name that ends in .npy makes a NumPy file. Errors name the value that cannot
+-- be saved, or path and reason.
 function M.save(value, path)
   if path:sub(-4) == ".npy" then return save_npy(value, path) end
   local out = { names = {}, tensors = {}, used = {}, seen = {} }
@@ -208,7 +208,7 @@ local function load_safetensors(path, place)
     for name, t in each(named) do named[name] = place and place(t) or t end
     return named
   end
-  local format = tonumber(metadata["moth.format"] or 1) -- the first files did not say it
+  local format = tonumber(metadata["moth.format"] or 1) -- the first files did not have it
   if format ~= FORMAT then
     check.fail("load: %s is of format %s, written by moth %s; this moth, %s, reads format %d\nHINT: use that moth, " ..
       "or write the tensors with its moth.save_safetensors(tensors, path), which has one format", path,
@@ -219,12 +219,12 @@ local function load_safetensors(path, place)
   return unpack_value(tree, { path = path, tensors = named, place = place })
 end
 
---- Loads what save wrote, a safetensors file from elsewhere (a table of tensors by name), NumPy's .npy (a tensor) and
--- .npz (a table of tensors), PyTorch's .pt (what was saved, tensors and plain values only): the file's content tells
--- which, not its name. No code in a file is ever run; what cannot be loaded without is refused, with the reason.
+--- Loads a file of moth.save, a safetensors file of another program (a table of tensors by name), NumPy's .npy (a
+-- tensor) and .npz (a table of tensors), PyTorch's .pt (tensors and plain values only): recognised by content, not by
+-- name. No code in a file is ever run; files that need it are refused, with the reason.
 -- @tparam string path
--- @param[opt] map_location the device that tensors go to (the CPU) @tparam[opt] number max_expanded how many bytes
--- compressed members of an archive may have together (2^30)
+-- @param[opt] map_location the device for the tensors (the CPU) @tparam[opt] number max_expanded the most bytes that
+-- all compressed members of an archive may expand to (2^30)
 function M.load(path, map_location, max_expanded)
   local place
   if map_location ~= nil then

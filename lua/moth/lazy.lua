@@ -1,12 +1,11 @@
---- Modules: tables of functions and classes, loaded piece by piece, in which a name that is not there is an error.
+--- Modules: tables of functions and classes, loaded file by file, in which an unknown name is an error.
 --
 --     return lazy({}, "moth.data.", { DataLoader = { "loader" } }, "moth.data")
 --     lazy.strict(M, "moth.nn.functional")
 --
 -- A missing field is looked up in `files` and required when first asked for. files: { Name = "file" } or
--- { Name = { "file", "field" } }, below `prefix`; or a function of the name. A name that is nowhere raises an error
--- that says which one may have been meant; rawget(module, name) asks without one. Names that begin with _ are nil:
--- libraries look for them.
+-- { Name = { "file", "field" } }, below `prefix`; or a function of the name. An unknown name raises an error with a
+-- suggestion; rawget(module, name) does not. Unknown names that begin with _ are nil: libraries look for them.
 local check = require "moth.utils.check"
 local each = require "moth.each"
 
@@ -21,7 +20,7 @@ local function unknown(module, name, key)
   check.fail("%s has no '%s'%s", name, tostring(key), check.suggest(tostring(key), names))
 end
 
---- Makes an unknown name an error in a module that is there as a whole. Returns it.
+--- Makes an unknown name an error in a module that is loaded as a whole. Returns it.
 function lazy.strict(module, name)
   return setmetatable(module, { __index = function(t, key) return unknown(t, name, key) end, __module_name = name })
 end
@@ -30,7 +29,7 @@ return setmetatable(lazy, { __call = function(_, module, prefix, files, name)
   name = name or prefix:gsub("%.$", "")
   return setmetatable(module, {
     __module_name = name,
-    __names = function() -- for completion: what could be asked for
+    __names = function() -- for completion: all names, loaded or not
       local list = {}
       for k in each(files) do list[#list + 1] = k end
       return list

@@ -6,7 +6,7 @@ local each = require "moth.each"
 local M = {}
 
 --- Names the user device and gives it kernels: register_backend("mydev", { add = function(args, results) … end }).
--- A kernel gets the op's arguments and the results that the shape rule has made, and fills them in. Tensors go there by
+-- A kernel gets the op's arguments and the allocated results, and fills these in. Tensors are moved there by
 -- x:to("mydev") and back by x:cpu(). Copies need no kernel.
 function M.register_backend(name, kernels)
   if not name:match("^%a[%w_]*$") then

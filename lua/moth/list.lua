@@ -1,5 +1,5 @@
---- Lists of tensors that moth returns (x:chunk(2), x:unbind()): plain tables that print, and that say what to do where
--- one is taken for a tensor: `local a, b = x:chunk(2)` makes `a` the list; `local a, b = unpack(x:chunk(2))` is meant.
+--- Lists of tensors that moth returns (x:chunk(2), x:unbind()): plain tables that print, and whose errors help if one
+-- is used as a tensor: `local a, b = x:chunk(2)` makes a the list; write `local a, b = unpack(x:chunk(2))`.
 local check = require "moth.utils.check"
 local each = require "moth.each"
 
@@ -35,7 +35,7 @@ end
 
 local kinds = {} -- function -> the metatable of its lists
 
---- Makes a plain list one that prints; `name` is the function that gives it.
+--- Gives a plain list this metatable; `name` is the function that returns it.
 return function(list, name)
   local mt = kinds[name]
   if not mt then

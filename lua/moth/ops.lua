@@ -38,7 +38,7 @@ end
 local memory = { new = "new memory", view = "a view of %s", self = "%s, written to", none = "none",
   parts = "as its parts give them" }
 
--- What a compiler may do with a call: it follows from the kind (src/ops/kinds.lua).
+-- The transformations that a compiler may apply to a call; they follow from the kind (src/ops/kinds.lua).
 local function effects(op)
   local list = {}
   list[#list + 1] = op.fuses and "may be fused" or nil
@@ -49,8 +49,8 @@ local function effects(op)
   return #list > 0 and table.concat(list, "; ") or "not fused"
 end
 
---- What the table says of an op, as text: schema, kind, where its results lie, what a compiler may do with it, kernels,
--- promotion, dtypes, autocast, derivatives.
+--- The table's record of an op, as text: schema, kind, memory of the results, effects, kernels, promotion, dtypes,
+-- autocast, derivatives.
 function M.describe(name)
   local op = records()[name]
   if not op then
@@ -82,9 +82,9 @@ end
 --     moth.ops.moth.add.Scalar(x, 2)
 --     moth.ops.moth.relu(x)
 --
--- An op has name, schema, tags (its kind, "inplace", "nondeterministic") and is called as the function of its name. One
--- whose operand may be a tensor or a number has the overloads Tensor and Scalar, any other `default`; an overload is an
--- op that takes only that.
+-- An op has name, schema, tags (its kind, "inplace", "nondeterministic") and is called like the function of its name.
+-- An op whose second operand may be a tensor or a number has the overloads Tensor and Scalar, any other op `default`;
+-- an overload takes only its kind of operand.
 local Op = {}
 Op.__index = Op
 
@@ -102,7 +102,7 @@ end
 
 function Op:__tostring() return "moth::" .. self.name end
 
--- The first argument after `self` that is a tensor or a number, and its place.
+-- The first argument after `self` that is a tensor or a number, and its position.
 local function operand_of(record)
   for i, a in ipairs(record.args) do
     if i > 1 and a.type == "OPERAND" then return i, a.name end
@@ -136,7 +136,7 @@ M.moth = require("moth.lazy")({}, "moth.ops.moth", objects)
 
 -- ---- the reference page ----------------------------------------------------------------------------
 
-local families = { -- in the order of the page; one that is not named here comes after them, by its own name
+local families = { -- in the order of the page; others follow under their own names
   { "create", "Creation" }, { "random", "Random numbers" }, { "pointwise", "Element by element" },
   { "reduce", "Reductions" }, { "view", "Shapes and views" }, { "index", "Indexing" }, { "linalg", "Linear algebra" },
   { "nn", "Networks" },
@@ -164,7 +164,7 @@ local function entry(op, out)
   add("")
 end
 
---- The reference of all ops as Markdown, by family: what `make docs` writes to build/docs/ops.md.
+--- The reference of all ops as Markdown, by family; `make docs` writes it to build/docs/ops.md.
 function M.reference()
   local out, of, order = {}, { parts = {} }, {}
   for _, family in ipairs(families) do

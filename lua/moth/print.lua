@@ -1,4 +1,4 @@
---- How tensors print: aligned, long ones by head and tail, and a footer with dtype, shape and device.
+--- Prints tensors: aligned, long ones by head and tail, with a footer of dtype, shape and device.
 local B = require "moth_lua"
 local signature = require "moth.utils.signature"
 local ops = B.ops
@@ -14,7 +14,7 @@ end
 
 local function is_int(v) return v == math.floor(v) and math.abs(v) < 1e15 end
 
--- A formatter that suits all the numbers shown.
+-- One formatter for all the numbers shown.
 local function formatter(values, dtype)
   if dtype == "bool" then return tostring end
   local float = dtype:find("float") ~= nil
@@ -40,7 +40,7 @@ local function formatter(values, dtype)
   return function(v) return special(v) or use:format(v) end
 end
 
--- The positions that are shown of n.
+-- The positions to show of n.
 local function shown(n, summarise)
   local e = options.edgeitems
   if not summarise or n <= 2 * e then return 1, n, nil end

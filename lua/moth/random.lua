@@ -1,4 +1,4 @@
---- Seeds and generators. The bits depend on seed and position only: not on threads, not on the device.
+--- Seeds and generators. The bits depend only on seed and position, not on threads or the device.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
@@ -8,7 +8,7 @@ local methods = {}
 B.Generator.__index = methods
 B.Generator.__tostring = function() return "moth.Generator" end
 
---- Sets the seed and goes back to the start.
+--- Sets the seed and resets the position to the start.
 function methods:manual_seed(n)
   if type(n) ~= "number" or n ~= math.floor(n) or n < 0 or n > 2 ^ 53 then
     check.fail("[manual_seed] expected a seed from 0 to 2^53, got %s", tostring(n))
@@ -16,7 +16,7 @@ function methods:manual_seed(n)
   B.generator_seed(self, n)
   return self
 end
---- The state as a table of four numbers; set_state takes it back.
+--- The state as a table of four numbers, for set_state.
 function methods:get_state() return { B.generator_state(self) } end
 function methods:set_state(state)
   if type(state) ~= "table" or #state ~= 4 then error("set_state: expected what get_state gave", 2) end
@@ -28,7 +28,7 @@ function methods:initial_seed()
   return high * 2 ^ 32 + low
 end
 
---- A generator of its own: moth.Generator(42); pass it as {generator = g}.
+--- A separate generator: moth.Generator(42); pass it as {generator = g}.
 M.Generator = signature("Generator(size seed=42)", function(seed) return (B.generator(seed)) end)
 
 --- Seeds moth's default generator and Lua's math.random.

@@ -1,13 +1,13 @@
---- Row gradients: the gradient of a table of which few rows were read, as those rows and their positions.
+--- Row gradients: the gradient of a table as the few rows that were read and their positions.
 --
 --     local e = nn.Embedding(100000, 64, { sparse = true })
 --     e(tokens):sum():backward()
 --     e.weight.grad:is_sparse()      --> true; :indices() (n), :values() (n, 64), :coalesce(), :to_dense()
 --
--- backward of F.embedding with sparse = true adds to them, not to a tensor of the table's size. They are what `.grad`
--- gives then; optim.SGD (without momentum and weight decay) and optim.Adagrad change only the rows named, the other
--- optimizers refuse. Where the same parameter has an ordinary gradient, too (tied weights), the two are one ordinary
--- gradient. They have no history: no second derivative goes through them, and autograd.grad does not give them.
+-- backward of F.embedding with sparse = true adds to a row gradient, not to a tensor of the table's size; `.grad` then
+-- returns it. optim.SGD (without momentum and weight decay) and optim.Adagrad change only its rows, other optimizers
+-- refuse it. If the same parameter also has an ordinary gradient (tied weights), both are joined to an ordinary one.
+-- Row gradients have no history: they have no second derivative, and autograd.grad does not return them.
 local B = require "moth_lua"
 local class = require "moth.class"
 local ops = B.ops
@@ -18,7 +18,7 @@ local RowGradient = class("RowGradient")
 M.RowGradient = RowGradient
 
 -- parameter -> its row gradient
-local held = setmetatable({}, { __mode = "k" })
+local gradients = setmetatable({}, { __mode = "k" })
 
 --- @param indices 1-D, positions of rows, which may repeat @param values (n, …): a row for each
 -- @tparam table size of the whole gradient
@@ -36,7 +36,7 @@ local function joined(self)
 end
 
 function RowGradient.is_sparse() return true end
---- Positions of rows, (n); those of one that is not coalesced may repeat.
+--- Positions of rows, (n); they may repeat unless the gradient is coalesced.
 function RowGradient:indices() return joined(self)[1] end
 --- The rows, (n, …).
 function RowGradient:values() return joined(self)[2] end
@@ -44,7 +44,7 @@ function RowGradient:size(dim) return dim and self.shape[dim] or self.shape end
 function RowGradient:dtype() return B.tensor_dtype(self:values()) end
 function RowGradient:device() return B.tensor_device(self:values()) end
 
---- Each row once, in order: adds up what repeats. Returns itself.
+--- Sorts the rows and adds up repeated ones, in place. Returns itself.
 function RowGradient:coalesce()
   if self.coalesced then return self end
   local part = joined(self)
@@ -70,50 +70,50 @@ end
 
 --- Adds rows to the gradient of a parameter.
 function M.add(p, indices, values)
-  local g = held[p]
+  local g = gradients[p]
   if g then
     g.parts[#g.parts + 1] = { indices, values }
     g.coalesced = nil
   else
-    held[p] = RowGradient(indices, values, p:size())
+    gradients[p] = RowGradient(indices, values, p:size())
   end
 end
 
---- The gradient of a tensor: its row gradient, its ordinary one (to which rows are added where there are both), or nil.
+--- The gradient of a tensor: its row gradient, its ordinary one (to which rows are added if it has both), or nil.
 function M.get(p)
-  local g = held[p]
+  local g = gradients[p]
   if not g then return B.get_grad(p) end
   local dense = B.get_grad(p)
   if not dense then return g end
   ops.index_add_(B.alias(dense, false), 1, g:indices(), g:values())
-  held[p] = nil
+  gradients[p] = nil
   return dense
 end
 
 --- Sets it: a tensor, a row gradient or nil.
 function M.set(p, g)
   if class.is_a(g, RowGradient) then
-    held[p] = g
+    gradients[p] = g
     return B.set_grad(p, nil)
   end
-  held[p] = nil
+  gradients[p] = nil
   return B.set_grad(p, g)
 end
 
---- Whether any parameter has rows.
-function M.any() return next(held) ~= nil end
+--- Whether any parameter has a row gradient.
+function M.any() return next(gradients) ~= nil end
 
---- Forgets the row gradients of a list of parameters.
+--- Removes the row gradients of a list of parameters.
 function M.clear(list)
-  if next(held) == nil then return end
-  for _, p in ipairs(list) do held[p] = nil end
+  if next(gradients) == nil then return end
+  for _, p in ipairs(list) do gradients[p] = nil end
 end
 
---- Leaves the row gradients of a list of parameters without rows.
+--- Removes all rows from the row gradients of a list of parameters.
 function M.empty(list)
-  if next(held) == nil then return end
+  if next(gradients) == nil then return end
   for _, p in ipairs(list) do
-    local g = held[p]
+    local g = gradients[p]
     if g then
       local part = joined(g)
       g.parts, g.coalesced = { { ops.narrow(part[1], 1, 1, 0), ops.narrow(part[2], 1, 1, 0) } }, true
@@ -121,11 +121,11 @@ function M.empty(list)
   end
 end
 
---- The row gradient of p if that is all that it has; else nil, and what rows there were are in its .grad.
+--- The row gradient of p if it has no ordinary one; else nil, and its rows are added to its .grad.
 function M.rows(p)
-  if not held[p] then return nil end
+  if not gradients[p] then return nil end
   local g = M.get(p)
-  return held[p] and g or nil
+  return gradients[p] and g or nil
 end
 
 local lookup

@@ -6,7 +6,7 @@ local M = {}
 
 local permanent = setmetatable({}, { __mode = "k" })
 
---- Keeps a tensor out of every scope (optimizers do so with their state, which is made at the first step).
+--- Protects a tensor from every scope (as optimizers do with state that they make at the first step).
 function M.keep(t)
   permanent[t] = true
   return t

@@ -1,4 +1,4 @@
---- Tensor subclasses: tensors that see every op that they are in, below autograd.
+--- Tensor subclasses: tensors that intercept every op on them, below autograd.
 --
 --     local Logging = moth.tensor_subclass("LoggingTensor", {
 --       dispatch = function(cls, func, types, args, kwargs)
@@ -10,9 +10,9 @@
 --     local y = x + x
 --
 -- dispatch gets the class, the op as an object of moth.ops.moth (an overload, with name and schema), the classes among
--- the arguments, the arguments as a list and kwargs.out; what it returns is the result. While it runs, its class sees
--- nothing: func(...) goes on to the backend. Results are plain tensors unless it wraps them: cls(func(...)). Composites
--- come as their parts. Other fields of the table are methods of the tensors: x:name().
+-- the arguments, the arguments as a list and kwargs.out; it returns the result. While it runs, its class intercepts
+-- nothing: func(...) calls the backend. Results are plain tensors unless it wraps them: cls(func(...)). Composites
+-- arrive as their parts. Other fields of the table are methods of the tensors: x:name().
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
@@ -21,8 +21,8 @@ local M = {}
 
 local Class = {}
 
--- func of the binding as the overload that fits the arguments. Where func knows more of the call than Lua's numbers
--- say (index_base), the overload calls it.
+-- The binding's func as the overload for the arguments. If func has more information about the call (index_base) than
+-- Lua's arguments, the overload calls it.
 local made = setmetatable({}, { __mode = "k" })
 local function overload(func, args)
   local op = require("moth.ops").moth[func.name]
@@ -44,7 +44,7 @@ local function run(types, func, args, kwargs)
   return cls.dispatch(cls, overload(func, args), types, args, kwargs)
 end
 
---- A class of tensors; called with a tensor it gives one of the class over the same elements.
+--- A class of tensors; called with a tensor it returns one of the class that shares its storage.
 -- @tparam string name @tparam table fields dispatch (see above), methods
 function M.tensor_subclass(name, fields)
   if type(fields.dispatch) ~= "function" then
@@ -59,7 +59,7 @@ function M.tensor_subclass(name, fields)
   return setmetatable(cls, Class)
 end
 
---- A tensor of class cls over the elements of a tensor, not copied.
+--- A tensor of class cls that shares the storage of a tensor.
 function M.make_subclass(cls, elem)
   if getmetatable(cls) ~= Class then
     check.fail("[make_subclass] argument 'cls': expected a class of tensor_subclass, got %s", type(cls))
@@ -73,7 +73,7 @@ signature.all(M, { "tensor_subclass(string name, table fields)", "make_subclass(
 Class.__call = M.make_subclass
 function Class.__tostring(cls) return "class " .. cls.__name end
 
---- What a value is: "Tensor" or the name of its subclass, the name of an object's class, else Lua's type.
+--- The type of a value: "Tensor" or the name of its subclass, the name of an object's class, else Lua's type.
 function M.type(x)
   if B.is_tensor(x) then
     local cls = B.class_of(x)

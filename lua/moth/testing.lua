@@ -46,7 +46,7 @@ local function largest(x)
   return B.item(ops.select(flat, 1, k)), k
 end
 
--- True, or false and what differs. What cannot be compared is an error.
+-- True, or false and a message. Values that cannot be compared are an error.
 local function compare(actual, expected, options)
   local function other_dtype(x) return B.is_tensor(x) and B.tensor_dtype(x) or nil end
   local a = plain(actual, other_dtype(expected), "the first argument")
@@ -73,7 +73,7 @@ local function compare(actual, expected, options)
   local n = B.numel(a)
   if n == 0 then return true end
   local x, y = ops.to(a, { dtype = "float64" }), ops.to(b, { dtype = "float64" })
-  local equal = ops.eq(a, b) -- in the dtypes' own: int64 beyond 2^53, infinities
+  local equal = ops.eq(a, b) -- compared in their own dtype: int64 beyond 2^53, infinities
   local difference = ops.abs(ops.sub(x, y))
   local fine = equal
   if rtol > 0 or atol > 0 then
@@ -97,8 +97,8 @@ end
 
 --- Raises an error unless two tensors (or numbers, tables) have one shape and dtype and close elements.
 -- options: rtol, atol (both or neither; else by dtype), equal_nan (false), check_dtype (true), message.
--- The error says how many elements differ, and the greatest absolute and relative difference with their indices.
--- Under busted it is assert.is_close(actual, expected, options) and assert.is_not_close, too.
+-- The error has the number of different elements, and the greatest absolute and relative difference with their indices.
+-- Under busted it is also assert.is_close(actual, expected, options) and assert.is_not_close.
 function M.assert_close(actual, expected, options)
   local ok, message = compare(actual, expected, options)
   if not ok then check.fail("%s", message) end

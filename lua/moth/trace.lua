@@ -1,20 +1,20 @@
---- The frames of errors that moth catches and raises again (in moth.no_grad(f), hooks, modes, backward functions), and
--- where in a network an error happened.
+--- The frames of errors that moth catches and rethrows (in moth.no_grad(f), hooks, modes, backward functions), and the
+-- module of a network in which an error happened.
 --
--- A function that runs another one under a mode must catch its errors, and then the frames of what failed are gone.
--- So it calls it by xpcall(fn, keep), which notes them, and raises the same value again by rethrow. What shows a
--- traceback (the launcher, the prompt, trace.traceback) asks for the noted frames first. They are shown only if the
--- error that is being raised comes from rethrow: what was swallowed since cannot be shown for another error.
+-- A function that runs another one under a mode must catch its errors, and then the frames are lost. So it calls it by
+-- xpcall(fn, keep), which stores them, and raises the same value again by rethrow. Code that shows a traceback (the
+-- launcher, the prompt, trace.traceback) looks for the stored frames first. They are shown only if the error being
+-- raised comes from rethrow, so that an error swallowed earlier is not shown for another one.
 local M = {}
 
-local frames -- of the error that was caught last, as text
+local frames -- text: the frames of the last caught error
 
 local own = { "lua/moth/trace%.lua", "lua/moth/within%.lua" }
 
---- error(e, 0), for an error whose frames `keep` has noted.
+--- error(e, 0), for an error whose frames `keep` has stored.
 function M.rethrow(e) error(e, 0) end
 
--- Is rethrow what raises? It calls nothing but error, so where it is on the stack, it is.
+-- Whether rethrow raises the current error: it calls only error, so being on the stack is enough.
 local function is_rethrown()
   for level = 3, 7 do
     local info = debug.getinfo(level, "f")
@@ -24,13 +24,13 @@ local function is_rethrown()
   return false
 end
 
---- The handler for xpcall: notes the frames, leaves the error as it is.
+--- The handler for xpcall: stores the frames and returns the error unchanged.
 function M.keep(e)
   if not is_rethrown() then frames = debug.traceback("", 2) end
   return e
 end
 
--- Without what says nothing: functions of moth's that catch and raise.
+-- The frames without moth's functions that catch and rethrow.
 local function cleared(text)
   local kept = {}
   for frame in text:gmatch("[^\n]+") do
@@ -42,7 +42,7 @@ local function cleared(text)
   return table.concat(kept, "\n")
 end
 
---- The traceback of the error that is being raised, if moth has caught it before: for handlers of errors. Or nil.
+--- For error handlers: the traceback of the error being raised, if moth has caught it before, or nil.
 function M.pending() return frames and is_rethrown() and cleared(frames) or nil end
 
 --- A handler for xpcall like debug.traceback, with the frames of errors that moth has caught before.
@@ -59,7 +59,7 @@ local function is_module(x)
   return type(mt) == "table" and rawget(mt, "__module") == true
 end
 
--- The path from `top` to the module `m`, by identity: "features.2". Shared ones have their first.
+-- The path from `top` to the module `m`, by identity: "features.2"; the first path of a shared module.
 local function path(top, m, seen)
   if seen[top] then return nil end
   seen[top] = true
@@ -73,7 +73,7 @@ local function path(top, m, seen)
 end
 
 -- The modules whose calls are running, the innermost first: frames whose first local is a module named self (or
--- module, in hooks). What lies above a constructor's frame is being made, not run.
+-- module, in hooks). Modules above a constructor's frame are being built, not run.
 local function running()
   local chain, level = {}, 3
   local construct = require("moth.class").construct

@@ -1,4 +1,4 @@
---- moth.transforms: from images to what a network takes.
+--- moth.transforms: from images to a network's input.
 --
 --     local T = moth.transforms
 --     local t = T.Compose{ T.ToTensor(), T.Normalize({0.2860}, {0.3530}) }
@@ -19,14 +19,14 @@ M.Transform = Transform
 
 Transform.__init = signature.init("transforms.Transform()", function() end)
 
---- Can it work on whole batches? Subclasses define batch(images) where they can.
+--- Whether it works on whole batches: subclasses that do define batch(images).
 function Transform:batchable() return self.batch ~= nil end
 
 -- ---- composing -------------------------------------------------------------------------------------
 
 local Compose = class("Compose", Transform)
 
---- One after the other: T.Compose{ a, b, … }. A part may be any function.
+--- Applies transforms in order: T.Compose{ a, b, … }. A part may be any function.
 Compose.__init = signature.init("transforms.Compose(list transforms)", function(self, o)
   local list = o.transforms
   self.transforms = list
@@ -60,12 +60,12 @@ function Compose.__tostring(self)
   return "Compose(\n" .. table.concat(lines, "\n") .. "\n)"
 end
 
--- ---- single ones -----------------------------------------------------------------------------------
+-- ---- transforms --------------------------------------------------------------------------------------
 
 local ToTensor = class("ToTensor", Transform)
 ToTensor.__init = signature.init("transforms.ToTensor()", function() end)
 
--- Bytes become floats from 0 to 1; floats stay.
+-- Scales bytes to floats from 0 to 1; floats stay.
 local function scaled(x)
   if B.tensor_dtype(x).is_floating_point then return x end
   return x:to(moth.get_default_dtype()):div_(255)

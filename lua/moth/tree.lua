@@ -1,11 +1,11 @@
---- Nested tables with tensors (or anything) at their ends: batches, states, outputs of models. `moth.tree`.
+--- Nested tables with tensors (or other values) as leaves: batches, states, outputs of models. `moth.tree`.
 --
 --     local on_gpu = moth.tree.map(function(t) return t:cuda() end, { x, { mask = m, labels = y } })
 --     local list, spec = moth.tree.flatten(outputs)
 --     local same = moth.tree.unflatten(list, spec)
 --
--- A table without a metatable is a branch; all else is an end. Fields come in one order: 1, 2, … first, then the
--- others by type and name.
+-- A table without a metatable is a branch; all other values are leaves. Fields have a fixed order: 1, 2, … first, then
+-- the others by type and name.
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
@@ -38,7 +38,7 @@ local function visit(node, list, above)
   return spec
 end
 
---- The ends of a tree as a list, and its shape: what unflatten takes.
+--- The leaves of a tree as a list, and its structure, for unflatten.
 function M.flatten(tree)
   local list = {}
   return list, visit(tree, list, {})
@@ -54,7 +54,7 @@ local function build(spec, list, at)
   return node, at
 end
 
---- The tree of a shape that has a list's values at its ends.
+--- A tree of the structure `spec` with a list's values as leaves.
 function M.unflatten(list, spec)
   local function is_spec(s)
     if s == false then return true end
@@ -87,7 +87,7 @@ local function apply(f, above, a, ...)
   return out
 end
 
---- A tree of the same shape, with f of each end (and of the ends at the same places of further trees).
+--- A tree of the same structure with f of each leaf (and of the corresponding leaves of further trees).
 function M.map(f, tree, ...)
   return apply(f, {}, tree, ...)
 end

@@ -1,4 +1,4 @@
---- Runs functions under a mode; what all context managers are made of.
+--- Runs functions under a mode; the base of all context managers.
 local B = require "moth_lua"
 local trace = require "moth.trace"
 local keep, rethrow = trace.keep, trace.rethrow
@@ -10,8 +10,8 @@ local function finish(leave, was, ok, ...)
   return ...
 end
 
---- Calls enter(value), then fn(...), then leave with what enter gave, whether fn failed or not; returns what fn did.
--- A coroutine that yields inside keeps the mode for itself.
+--- Calls enter(value), then fn(...), then leave with the result of enter, also after an error; returns fn's results.
+-- If a coroutine yields inside, the mode stays with the coroutine.
 return function(enter, leave, value, fn, ...)
   B.open_modes()
   local ok, was = pcall(enter, value)

@@ -294,7 +294,7 @@ describe("masks #quick", function()
     x[m] = moth.tensor { { 4 } }
     same({ { 4, 0, 4 }, { 4, 0, 0 } }, x)
     for _, v in ipairs { moth.ones(4), moth.ones(2), moth.ones(3, 1), moth.ones(2, 3), moth.zeros(0) } do
-      fails("value of shape .* does not broadcast to the 3 places of the mask", function() x[m] = v end)
+      fails("value of shape .* does not broadcast to the 3 elements of the mask", function() x[m] = v end)
     end
     fails("value of shape %[2%] cannot be broadcast to its place, of shape %[1, 3%]", function()
       x[bool(true, false)] = moth.ones(2)
