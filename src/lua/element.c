@@ -1,10 +1,10 @@
-/* Elements and facts of tensors for compiled Lua: what a hot loop asks one number at a time.
+/* Elements and properties of tensors, one number at a time, for compiled Lua loops.
  *
- * lua/moth calls these functions through the FFI, by their addresses: LuaJIT compiles such a call to a plain one, where a
- * function of Lua's C API ends the trace. What goes through the FFI must not run Lua and cannot raise errors. So each of
- * them answers the usual case alone, and says "ask the other function" of all others: of freed tensors, positions out of
- * range, tensors with a history, fake ones, other devices, dtypes that Lua's numbers do not hold. Lua has checked that
- * the userdata is a tensor's before. */
+ * lua/moth calls these functions through the FFI, by their addresses: LuaJIT compiles such a call to a plain one, while
+ * a function of Lua's C API ends the trace. Functions called by the FFI must not run Lua and cannot raise errors. So
+ * each handles only the usual case and otherwise returns "use the other function": for freed tensors, positions out of
+ * range, tensors with a history, fake ones, other devices, dtypes that Lua's numbers cannot represent. The caller in Lua
+ * has checked that the userdata is a tensor. */
 #include <math.h>
 
 #include "dispatch/subclass.h"
@@ -12,13 +12,14 @@
 
 static const double EXACT = 9007199254740992.0; /* 2^53 */
 
-/* A position as Lua counts, in a dimension of this size, from 0: one out of range is out of range as unsigned. */
+/* Converts a Lua position (from 1, or negative) in a dimension of this size to one from 0; out of range stays out of
+ * range, compared as unsigned. */
 static inline uint64_t place(int32_t position, int64_t size) {
   return (uint64_t)(position > 0 ? position - 1 : position + size);
 }
 
-/* How far the element at n positions lies from the first one of t, in elements; negative: it is not
- * there, or t has a negative stride. */
+/* The offset of the element at n positions from t's first one, in elements; negative: out of range, or t has a negative
+ * stride. */
 static inline int64_t find_element(const MothTensor *t, int n, int32_t i, int32_t j, int32_t k) {
   const int64_t *size = t->shape, *stride = t->stride;
   uint64_t a = place(i, size[0]), b = n > 1 ? place(j, size[1]) : 0,
@@ -32,12 +33,12 @@ static inline int64_t find_element(const MothTensor *t, int n, int32_t i, int32_
   return n > 2 ? offset + (int64_t)c * stride[2] : offset;
 }
 
-/* NaN, the one that Lua knows: with other bits it would be a value of another type there. */
+/* Canonical NaN: with other bits LuaJIT would take it for a tagged value. */
 static inline double number(double v) {
   return v == v ? v : (double)NAN;
 }
 
-/* The number `at` elements behind `data`; NaN where it is none that Lua's numbers hold, or NaN. */
+/* The number `at` elements after `data`; NaN if it is NaN or Lua's numbers cannot represent it. */
 static inline double load(MothDType dtype, const char *data, int64_t at) {
   int64_t whole;
   switch (dtype) {
@@ -59,7 +60,7 @@ static inline double load(MothDType dtype, const char *data, int64_t at) {
   case MOTH_FLOAT16:
   case MOTH_BFLOAT16:
     return number(moth_as_double(moth_dtype_load(dtype, data + 2 * at)));
-  default: /* booleans are no numbers; stored dtypes */
+  default: /* booleans, which are no numbers, and stored dtypes */
     return NAN;
   }
 }
@@ -69,7 +70,7 @@ static inline bool is_here(const MothTensor *t) {
          !atomic_load_explicit(&moth_released_storages, memory_order_relaxed);
 }
 
-/* The only element of the tensor. NaN, here and below: ask item (tensor.c), which knows all cases. */
+/* The only element of the tensor. NaN, here and below: use item (tensor.c), which handles all cases. */
 static double get_only(const MothHandle *h) {
   const MothTensor *t = h->u.t;
   return is_here(t) && t->numel == 1 ? load((MothDType)t->dtype, t->data, 0) : (double)NAN;
@@ -104,7 +105,7 @@ static double get_3(const MothHandle *h, int32_t i, int32_t j, int32_t k) {
   ((type *)data)[at] = (type)whole;                                                                \
   return true;
 
-/* Writes what fill_ would write; false where that is an error, or not a plain store. */
+/* Writes as fill_ does; false where that is an error, or not a plain store. */
 static inline bool store(MothDType dtype, char *data, int64_t at, double v) {
   int64_t whole;
   switch (dtype) {
@@ -131,11 +132,11 @@ static inline bool store(MothDType dtype, char *data, int64_t at, double v) {
   }
 }
 
-/* The modes of the thread that runs: the call that finds them takes as long as all else here. */
+/* The modes of the running thread, cached: finding them costs as much as the rest of a call. */
 static _Thread_local const MothThread *modes MOTH_LUA_TLS;
 
-/* Writes v to an element, as x[{ i, j, k }] = v does: with a version more, if nobody wants to see the call and it has
- * no derivative. False: nothing is written, fill_ is to be called. */
+/* Writes v to an element, as x[{ i, j, k }] = v, and bumps the version, if the call is not intercepted and has no
+ * derivative. False: nothing is written, call fill_. */
 static inline bool set_at(const MothHandle *h, int n, int32_t i, int32_t j, int32_t k, double v) {
   MothTensor *t = h->u.t;
   if (!t || t->keys != MOTH_KEY_CPU || (t->base && t->base->keys & MOTH_KEY_AUTOGRAD))
@@ -167,7 +168,7 @@ static bool set_3(const MothHandle *h, int32_t i, int32_t j, int32_t k, double v
 /* In the order of element.lua's list. */
 enum Fact { DIM, NUMEL, OFFSET, ITEMSIZE, VERSION, CONTIGUOUS, FAKE, REQUIRES_GRAD, DTYPE, ON_CPU };
 
-/* A fact of the tensor as a number, truths as 0 and 1; -1 if the tensor has been released. */
+/* A property of the tensor as a number, booleans as 0 and 1; -1 if the tensor has been released. */
 static double get_fact(const MothHandle *h, int fact) {
   const MothTensor *t = h->u.t;
   if (!t)
@@ -197,7 +198,7 @@ static double get_fact(const MothHandle *h, int fact) {
   return -1;
 }
 
-/* The size or the stride of a dimension as Lua counts them; NaN: there is none, or no tensor. */
+/* The size or the stride of a dimension (from 1, or negative); NaN: no such dimension, or a released tensor. */
 static double get_extent(const MothHandle *h, int stride, double dim) {
   const MothTensor *t = h->u.t;
   if (!t || !(dim >= -t->ndim && dim <= t->ndim))

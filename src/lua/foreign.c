@@ -1,4 +1,4 @@
-/* Files of others for Lua: NumPy's .npy and .npz, PyTorch's .pt; and what kind of file one is. */
+/* Files of other programs for Lua: NumPy's .npy and .npz, PyTorch's .pt; and recognising the kind of a file. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -10,7 +10,7 @@
 #include "io/zip.h"
 #include "lua/moth_lua.h"
 
-/* What is open while a file is read: a userdata, so that nothing leaks if Lua raises. */
+/* The resources of a file being read: a userdata, so that nothing leaks if Lua raises. */
 typedef struct Source {
   const char *path;
   MothFileMap map;
@@ -30,7 +30,7 @@ static int close_source(lua_State *L) {
   return 0;
 }
 
-/* Raises the message of a failed call with the path in front. */
+/* Raises the message of a failed call, prefixed by the path. */
 static int raise_in(lua_State *L, const Source *s) {
   char message[1024];
   strncpy(message, moth_error_text(1), sizeof message - 1);
@@ -54,7 +54,7 @@ static Source *open_source(lua_State *L, const char *path) {
 /* ---- NumPy ------------------------------------------------------------------------------------
  */
 
-/* A tensor of an array's elements; an array that is column-major gives strides that are. */
+/* A tensor of an array's elements; a column-major array becomes a tensor with column-major strides. */
 static MothStatus tensor_of_array(const MothNpy *npy, MothTensor **out) {
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS], step = 1;
   MothTensor *t, *view;
@@ -73,7 +73,7 @@ static MothStatus tensor_of_array(const MothNpy *npy, MothTensor **out) {
   moth_tensor_release(t);
   if (status)
     return status;
-  status = moth_tensor_alias(view, false, out); /* no view in autograd's sense */
+  status = moth_tensor_alias(view, false, out); /* autograd must not see a view */
   moth_tensor_release(view);
   return status;
 }
@@ -111,7 +111,8 @@ static int b_save_npy(lua_State *L) {
   return status ? moth_lua_raise(L, status) : 0;
 }
 
-static MothStatus check_member(const MothZipEntry *e) { /* before it is expanded as a whole */
+static MothStatus
+check_member(const MothZipEntry *e) { /* called before expanding the whole member */
   enum { HEAD = MOTH_NPY_MAX_HEADER + 16 };
   uint8_t head[HEAD];
   int64_t got;
@@ -159,14 +160,14 @@ static int load_npz(lua_State *L, Source *s) {
 /* ---- PyTorch ----------------------------------------------------------------------------------
  */
 
-/* The stack. STORAGES has long strings, too, by their addresses. */
+/* Stack indices. STORAGES also has long strings, by their addresses. */
 enum { PATH = 1, CALLBACKS, CAP, SOURCE, SEEN, TENSORS, STORAGES, FIXED };
 
 static void push_callback(lua_State *L, const char *name) {
   lua_getfield(L, CALLBACKS, name);
 }
 
-/* Pushes the tensor of a whole storage, made when first asked for. */
+/* Pushes the tensor of a whole storage, made when first needed. */
 static void push_storage(lua_State *L, const Source *s, uint32_t index) {
   const MothPickleStorage *storage = &s->pth->pickle->storages[index];
   MothTensor *t;
@@ -235,7 +236,7 @@ static void push_integer(lua_State *L, int64_t i) {
   lua_call(L, 2, 1);
 }
 
-/* A string that the file has once may be meant a million times: what is long is made once. */
+/* Pushes a string. A string stored once may be referred to a million times: long ones are made once. */
 static void push_string(lua_State *L, MothPickleValue v) {
   enum { SHORT = 64 };
   void *key = (void *)(uintptr_t)v.u.text;
@@ -297,7 +298,7 @@ static void push_dictionary(lua_State *L, const Source *s, const MothPickleConta
   lua_call(L, 2, 1);
 }
 
-/* Recursion: the pickle's reader has checked that it nests no deeper than MOTH_PICKLE_MAX_DEPTH. */
+/* Recursive: the pickle's reader has limited the depth to MOTH_PICKLE_MAX_DEPTH. */
 static void push_value(lua_State *L, const Source *s, MothPickleValue v) {
   luaL_checkstack(L, 12, "load");
   switch ((MothPickleKind)v.kind) {
@@ -328,7 +329,7 @@ static void push_value(lua_State *L, const Source *s, MothPickleValue v) {
     lua_pushnil(L);
     return;
   }
-  lua_rawgeti(L, SEEN, (int)v.n + 1); /* held twice in Python: one table here, too */
+  lua_rawgeti(L, SEEN, (int)v.n + 1); /* one object in Python becomes one table */
   if (!lua_isnil(L, -1))
     return;
   lua_pop(L, 1);
@@ -364,7 +365,7 @@ static int b_load_zip(lua_State *L) {
   return 2;
 }
 
-/* file_kind(path) -> "zip", "npy", "safetensors", or nil and why it is none of them */
+/* file_kind(path) -> "zip", "npy", "safetensors", or nil and the reason */
 static int b_file_kind(lua_State *L) {
   enum { PREFIX = 8 };
   Source *s = open_source(L, moth_lua_path(L, 1));

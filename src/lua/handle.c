@@ -2,12 +2,12 @@
  * memory policy.
  *
  * Memory: LuaJIT does not see native bytes. When a handle is made and the live bytes have grown by
- * max(64 MB, half of what was live after the last full collection), a full collection runs; from 8 MB
- * on one also runs where it takes at most a hundredth of the time. Few dead tensors mean that blocks
- * come back while they are still in the cache, and that a program's first seconds touch few new pages:
- * a small network's step costs a quarter more while it runs through fresh memory.
- * Small tensors that are dropped are few bytes in Lua and many lines of cache: LuaJIT is asked to begin its
- * next cycle at one and a half of what it holds, not at twice, unless the program has chosen a pause itself. */
+ * max(64 MB, half of the bytes live after the last full collection), a full collection runs; from 8 MB
+ * on one also runs if it takes at most a hundredth of the time. With few dead tensors blocks are reused
+ * while they are still in the cache, and a program's first seconds touch few new pages: a small network's
+ * step costs a quarter more while it runs through fresh memory.
+ * Small dropped tensors are few bytes in Lua, but many cache lines: LuaJIT's next cycle is set to begin at
+ * one and a half of its memory, not at twice, unless the program has chosen a pause itself. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ enum { GROWTH = 64 << 20, SOME_GROWTH = 8 << 20, SHARE = 100 };
 
 typedef struct Policy {
   int64_t live_after; /* bytes after the last full collection */
-  int64_t look;       /* growth from which on it is worth a look at the clock */
+  int64_t look;       /* growth from which on the clock is checked */
   int64_t allowed;
   int64_t cheap_from; /* the time (ns) from which on one more collection is cheap */
 } Policy;
@@ -48,7 +48,7 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* The live bytes have grown by `growth`. */
+/* Decides about a full collection after a growth of the live bytes. */
 static __attribute__((noinline)) void maybe_collect(lua_State *L, int64_t growth) {
   int64_t start = now_ns();
   if (growth <= policy.allowed && start < policy.cheap_from) {
@@ -75,7 +75,7 @@ void moth_lua_push_tensor_meta(lua_State *L) {
   push_metatable(L, &key_tensor);
 }
 
-/* The handle is on top, its metatable set. */
+/* Counts a new handle, which is on top with its metatable set. */
 static inline void count_handle(lua_State *L) {
   moth_lua_drain(L); /* first: a hook's function may have to be held before garbage is collected */
   after_growth(L);
@@ -118,8 +118,8 @@ void moth_lua_push_tensor_with(lua_State *L, MothTensor *t, int meta) {
   count_handle(L);
 }
 
-/* A moth.scope that is open: the list of the handles that were made in it, and the scope around it. Counted: a
- * coroutine that is suspended keeps the scopes that it was resumed in. */
+/* An open moth.scope: the list of the handles made in it, and the enclosing scope. Reference-counted: a suspended
+ * coroutine retains the scopes in which it was resumed. */
 struct MothLuaScope {
   MothLuaHeld *list;
   MothLuaScope *outer;
@@ -149,7 +149,7 @@ void moth_lua_forget_scope(MothLuaScope **of) {
   }
 }
 
-/* Pushes the list of the innermost scope; false if it is another state's, which called this one. */
+/* Pushes the list of the innermost scope; false if it belongs to another state, which called this one. */
 static bool push_scope(lua_State *L) {
   return innermost && moth_lua_push_held(L, innermost->list);
 }
@@ -346,7 +346,7 @@ static int dtype_tostring(lua_State *L) {
   return 1;
 }
 
-/* Names that begin with _ are nil: libraries look for them. */
+/* An unknown field: nil for names that begin with _, for which libraries look; else an error. */
 static int no_field(lua_State *L, const char *what, const char *k, const char *fields) {
   if (k[0] == '_')
     return 0;
@@ -406,15 +406,14 @@ static int generator_gc(lua_State *L) {
 
 /* --- errors ----------------------------------------------------------------------------------- */
 
-/* Pushes two values: "file:line: " of the nearest caller that is a Lua function of the user's, not of moth's
- * own library (of the nearest Lua function if all are moth's); and the name by which the user knows the
- * function of moth's that he called there (B.names), or nil. */
+/* Pushes two values: "file:line: " of the nearest Lua function outside moth's library (of the nearest Lua function
+ * if all are moth's); and the public name of moth's function that was called there (B.names), or nil. */
 static void push_where(lua_State *L) {
   lua_Debug ar;
   char own[128] = "";
   luaL_checkstack(L, 8, "error");
   push_metatable(L, &key_library);
-  const char *library = lua_tostring(L, -1); /* the registry keeps it */
+  const char *library = lua_tostring(L, -1); /* the registry retains it */
   push_metatable(L, &key_names);
   lua_pushnil(L);
   for (int level = 0; lua_getstack(L, level, &ar); level++) {
@@ -444,11 +443,11 @@ void moth_lua_push_where(lua_State *L) {
   lua_pop(L, 1);
 }
 
-/* The message under the name of the function that the user called: "[max_dim] …; max_dim(…)" in a call of
- * max is "[max] …; max(…)". One without a name in front gets it, unless it speaks of it already. */
+/* Renames a message after the function that the user called: "[max_dim] …; max_dim(…)" in a call of max becomes
+ * "[max] …; max(…)". A message without a name in front gets it, unless it contains it already. */
 static void push_renamed(lua_State *L, const char *text, const char *name) {
   const char *end = text[0] == '[' ? strstr(text, "] ") : NULL;
-  if (strstr(text, MOTH_FOUND_LATER)) { /* of an earlier call: this one has only waited */
+  if (strstr(text, MOTH_FOUND_LATER)) { /* the fault of an earlier call; this one has only waited */
     lua_pushstring(L, text);
     return;
   }
@@ -573,8 +572,8 @@ MothStatus moth_lua_call(lua_State *L, int nargs, int nresults) {
                      "hooks, modes or functions of Lua's call each other %d deep: without end?",
                      MAX_DEPTH);
   }
-  /* While Lua runs, a call through the FFI must not find a state to run Lua in: on a compiled trace that crashes. Ops
-   * that are called through the binding set it again. */
+  /* While Lua runs, a call through the FFI must not find a state: running Lua on a compiled trace crashes. Ops called
+   * through the binding set it again. */
   lua_State *current = moth_lua_current;
   moth_lua_current = NULL;
   depth++;
@@ -602,7 +601,7 @@ static int b_set_trace(lua_State *L) { /* ({ keep =, rethrow =, place = }) of mo
   return 0;
 }
 
-/* raise(message): an error at the line of the user, however many frames of moth's lie between. */
+/* raise(message): an error at the user's line, for any number of moth's frames in between. */
 static int b_raise(lua_State *L) {
   return moth_lua_error(L, "%s", moth_lua_string(L, 1));
 }
@@ -615,7 +614,7 @@ void moth_lua_set_name(lua_State *L, const char *name) {
   lua_pop(L, 1);
 }
 
-/* named(fn, name): a C function of its own like fn, whose errors speak of `name`; a Lua function itself. */
+/* named(fn, name): a copy of the C function fn whose errors carry `name`; a Lua function is returned unchanged. */
 static int b_named(lua_State *L) {
   moth_lua_type(L, 1, LUA_TFUNCTION);
   moth_lua_string(L, 2);
@@ -721,7 +720,7 @@ static void new_metatable(lua_State *L, void *key, const luaL_Reg *fns, const ch
   }
 }
 
-/* For allocators, in the middle of a call: what the state holds of garbage may be what is missing. */
+/* For allocators that run out of memory within a call: frees the state's garbage tensors. */
 static bool collect(void) {
   if (!moth_lua_current)
     return false;
@@ -762,7 +761,7 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
                                  {"scope_end", b_scope_end},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
-  lua_newtable(L); /* function -> the name that errors give it */
+  lua_newtable(L); /* function -> its name in errors */
   lua_createtable(L, 0, 1);
   lua_pushliteral(L, "k");
   lua_setfield(L, -2, "__mode");

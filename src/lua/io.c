@@ -14,8 +14,8 @@
 
 enum { GUNZIP_CAP = 1 << 30 };
 
-/* Whether moth has written it: one sign is enough to ask for the seal, so that a damaged name does not
- * pass for another's file. */
+/* Whether moth has written the file. One sign of moth is enough to require the seal, so that a damaged name does
+ * not make it look like another program's file. */
 static bool is_own(const MothSafetensors *file) {
   for (int64_t i = 0; i < file->metadata_count; i++) {
     const MothSafetensorsPair *pair = &file->metadata[i];
@@ -82,14 +82,14 @@ static int b_save_safetensors(lua_State *L) {
   moth_lua_type(L, 4, LUA_TTABLE);
   lua_settop(L, 5);
   size_t n = lua_objlen(L, 2), m = lua_objlen(L, 4);
-  /* All memory is Lua's: whatever is raised below leaks nothing. */
+  /* All memory belongs to Lua: errors below leak nothing. */
   MothSafetensorsEntry *entries = lua_newuserdata(L, sizeof *entries * (n + 1));
   MothSafetensorsPair *pairs = lua_newuserdata(L, sizeof *pairs * (m + 1));
   MothPiece *pieces = lua_newuserdata(L, sizeof *pieces * (n + 1));
   memset(entries, 0, sizeof *entries * (n + 1));
   for (size_t i = 0; i < n; i++) {
     lua_rawgeti(L, 2, (int)i + 1);
-    moth_lua_type(L, -1, LUA_TSTRING); /* of a number, only the stack would have the text */
+    moth_lua_type(L, -1, LUA_TSTRING); /* a number's text would exist on the stack only */
     entries[i].name = lua_tostring(L, -1);
     lua_pop(L, 1);
     lua_rawgeti(L, 3, (int)i + 1);
@@ -132,8 +132,8 @@ static int b_save_safetensors(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 0;
 }
 
-/* No more than the header asks for is expanded, and nothing where the file cannot hold that: a small file must
- * not cost seconds and a gigabyte before it is refused. */
+/* Expands no more than the header requires, and nothing if the file is too small for that: a small file must not
+ * cost seconds and a gigabyte before it is refused. */
 static MothStatus gunzip_idx(const uint8_t *bytes, int64_t packed, uint8_t **plain, size_t *n) {
   uint8_t head[MOTH_IDX_HEADER];
   size_t got, total;

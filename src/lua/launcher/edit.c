@@ -1,5 +1,5 @@
-/* libedit is opened at run time: moth needs no package for it, and without it the prompt still reads. Its
- * readline interface is used; the names below are from <editline/readline.h>. */
+/* libedit is opened at run time: moth needs no package for it, and the prompt works without it. Uses its readline
+ * interface; the names below are from <editline/readline.h>. */
 #include "lua/launcher/edit.h"
 
 #include <dlfcn.h>
@@ -48,7 +48,7 @@ static char *next_candidate(const char *text, int state) {
   return copy;
 }
 
-/* Lua says what may come: it gets the word and the line up to the cursor, for brackets and quotes end a word. */
+/* Lua finds the candidates: it gets the word and also the line up to the cursor, as brackets and quotes end a word. */
 static char **complete(const char *text, int start, int end) {
   (void)start;
   if (complete_ref == LUA_NOREF || !lua_checkstack(host, 8))
@@ -71,7 +71,7 @@ static bool open_library(void) {
   edit.tried = true;
   if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
     return false;
-  /* What is typed is UTF-8, if the environment says nothing else; Lua itself heeds no locale. */
+  /* Input is UTF-8 unless the environment sets another encoding; Lua itself uses no locale. */
   if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
     setlocale(LC_CTYPE, "C.UTF-8");
   void *lib = NULL;
@@ -147,7 +147,7 @@ void edit_count_interrupts(volatile sig_atomic_t *count) {
   interrupts = count;
 }
 
-/* The file of the history has a line for each, plainly. */
+/* The history file is plain text, one entry per line. */
 static void read_history(const char *path) {
   FILE *file = fopen(path, "r");
   char *line = NULL;
@@ -161,7 +161,7 @@ static void read_history(const char *path) {
     fclose(file);
 }
 
-/* At once, for a crash must not lose it, and behind what other prompts write there. */
+/* Appends at once, so that a crash loses nothing, and after the lines of other prompts. */
 static void append_history(const char *path, const char *line) {
   int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0)

@@ -1,8 +1,7 @@
 /* The `moth` command: LuaJIT with moth's modules in its path.
  *
- * It is a Lua host like any other: it links libluajit (moth_lua.so finds the Lua symbols there),
- * finds the modules from where it stands itself, runs what the command line asks for, and closes
- * the state. */
+ * It is a Lua host like any other: it links libluajit (moth_lua.so finds the Lua symbols there), finds the
+ * modules relative to its own path, runs the command line, and closes the state. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +37,7 @@ static const char usage[] =
 /* ---- calling Lua ------------------------------------------------------------------------------
  */
 
-static lua_State *running; /* whom Ctrl-C stops */
+static lua_State *running; /* the state that Ctrl-C stops */
 static volatile sig_atomic_t interrupt;
 
 static void interrupt_hook(lua_State *L, lua_Debug *where) {
@@ -48,11 +47,11 @@ static void interrupt_hook(lua_State *L, lua_Debug *where) {
   luaL_error(L, "interrupted");
 }
 
-static bool at_prompt; /* what runs was typed: there are variables to lose */
+static bool at_prompt; /* running typed input: ending the process would lose its variables */
 
-/* The first Ctrl-C stops Lua at its next step, and moth at its next op, which is how it gets out of a
- * compiled loop. A compiled loop that calls no op sees neither: it ends with the process, at the second
- * Ctrl-C; at a prompt that one says so, and the third ends it. */
+/* The first Ctrl-C stops Lua at its next instruction hook, and moth at its next op, which also stops compiled loops
+ * that call ops. A compiled loop without ops sees neither: the second Ctrl-C ends the process; at a prompt the second
+ * one warns and the third ends it. */
 static void on_interrupt(int signal_number) {
   static const char warning[] =
       "\n(a compiled loop that calls no op of moth's cannot be stopped; Ctrl-C again ends moth)\n";
@@ -72,9 +71,8 @@ static void on_interrupt_at_prompt(int signal_number) {
   prompt_interrupts = (prompt_interrupts + 1) & 0xffff;
 }
 
-/* Handlers have a stack of their own: oneDNN's product uses the stack pointer for something else while it
- * runs (version 2.6, AVX-512), and a handler on "the stack" would write over the heap. No SA_RESTART: a read at
- * the prompt ends. */
+/* Handlers run on a separate stack: oneDNN's product (version 2.6, AVX-512) uses the stack pointer for other data,
+ * and a handler on the normal stack would overwrite the heap. No SA_RESTART: a read at the prompt must end. */
 static void catch_interrupts(void (*handler)(int)) {
   static char handlers_stack[1 << 16];
   stack_t stack = {.ss_sp = handlers_stack, .ss_size = sizeof handlers_stack};
@@ -84,7 +82,7 @@ static void catch_interrupts(void (*handler)(int)) {
   sigaction(SIGINT, &action, NULL);
 }
 
-/* Lua asks no metamethod to compare a tensor with a number, so its error cannot name the method. */
+/* Lua calls no metamethod to compare a tensor with a number, so the error cannot name the method; this adds a hint. */
 static void add_hint(lua_State *L) {
   const char *message = lua_tostring(L, 1);
   if (!strstr(message, "attempt to compare userdata with ") &&
@@ -106,7 +104,7 @@ static int add_traceback(lua_State *L) {
   add_hint(L);
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
   lua_getfield(L, -1, "moth.trace");
-  if (lua_istable(L, -1)) { /* frames of an error that moth has caught and raised again */
+  if (lua_istable(L, -1)) { /* frames of an error that moth has caught and rethrown */
     lua_getfield(L, -1, "pending");
     if (lua_pcall(L, 0, 1, 0) == 0 && lua_isstring(L, -1)) {
       lua_pushvalue(L, 1);
@@ -136,7 +134,7 @@ static int call(lua_State *L, int nargs, int nresults) {
   return status;
 }
 
-/* Prints the error on the stack, if status says that there is one. */
+/* Prints the error on the stack, unless status is 0. */
 static int report(lua_State *L, int status) {
   if (status == 0)
     return 0;
@@ -225,7 +223,7 @@ static int run_script(lua_State *L, const char *file, int argc, char **argv) {
 }
 
 /* ---- the prompt -------------------------------------------------------------------------------
- * Lua's moth.repl; it is lent line editing (edit.c) and calls that Ctrl-C stops. */
+ * Runs moth.repl, with line editing (edit.c) and calls that Ctrl-C stops. */
 
 static int host_read_line(lua_State *L) {
   const char *prompt_text = luaL_checkstring(L, 1);
@@ -280,7 +278,7 @@ static int prompt(lua_State *L) {
 /* ---- the command line -------------------------------------------------------------------------
  */
 
-/* arg[0] is the script, arg[1] … its arguments, arg[-1] … what stands before it. */
+/* arg[0] is the script, arg[1] … its arguments, arg[-1] … the words before it. */
 static void set_arg(lua_State *L, int argc, char **argv, int script) {
   lua_createtable(L, argc, 1);
   for (int i = 0; i < argc; i++) {
@@ -295,8 +293,7 @@ static int fail_usage(const char *what) {
   return 1;
 }
 
-/* The first argument that is no option, or argc. Prints what is asked for by --help and the like.
- */
+/* The index of the first argument that is not an option, or argc. Handles --help and other options that only print. */
 static int find_script(int argc, char **argv, bool *done, int *status) {
   int i = 1;
   for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
@@ -369,7 +366,7 @@ static int run_command(lua_State *L) {
   }
   if (interactive || !has_code) {
     if (!has_moth)
-      require(L, "moth"); /* a prompt without it is still a prompt */
+      require(L, "moth"); /* the prompt works without it */
     if (prompt(L) != 0)
       return 0;
   }
