@@ -1,10 +1,10 @@
--- Named expressions, for composites and derivatives: name = { "parameters", "expression" } (expr.lua). They are put in
--- where they are called. Positions and dimensions count from 0; dim is a number, a list or none (all dimensions), shape
--- that of the tensor which a gradient is for.
+-- Named expressions, for composites and derivatives: name = { "parameters", "expression" } (expr.lua), inlined where
+-- they are called. Positions and dimensions count from 0; dim is a number, a list or none (all dimensions); shape is the
+-- shape of the tensor whose gradient is computed.
 return {
   -- ---- dtypes --------------------------------------------------------------------------------------
   as = { "x, dtype", "when(equal(x.dtype, dtype), x, to(x, dtype))" },
-  -- What was computed from x in its working dtype, in which squares of halves fit, as of x's own.
+  -- y, computed from x in its working dtype (in which squares of halves fit), in x's own dtype.
   narrowed = { "y, x", "when(equal(working(x), x.dtype), y, as(y, x.dtype))" },
 
   -- ---- tensors made beside others: of their dtype if none is given, on their device ----------------
@@ -16,8 +16,8 @@ return {
 
   -- ---- powers --------------------------------------------------------------------------------------
   power = { "x, p", "when(equal(p, 0.5), sqrt(x), pow(x, p))" },
-  -- x to the power of p, with the derivative 0 where x is 0, in place of infinity (whose product with the 0 that comes
-  -- next would be NaN).
+  -- x to the power of p, with the derivative 0 where x is 0, not infinity (whose product with the next derivative, 0,
+  -- would be NaN).
   flat_power = { "x, p", [[
     local zero = eq(x, 0)
     return when(both(both(gt(p, 0), lt(p, 1)), records(x)), masked_fill(power(masked_fill(x, zero, 1), p), zero, 0),
@@ -26,13 +26,13 @@ return {
   -- ---- losses --------------------------------------------------------------------------------------
   reduced = { "loss, reduction",
     [[when(eq(reduction, "mean"), mean(loss), when(eq(reduction, "sum"), sum(loss), loss))]] },
-  -- d^2 / (2 beta) where d = |x - y| < beta, else d - beta / 2; times `scale`. The square is of what is cut to beta: no
-  -- overflow in the branch that is not taken.
+  -- d^2 / (2 beta) where d = |x - y| < beta, else d - beta / 2; times `scale`. d is clamped to beta before squaring: no
+  -- overflow in the branch not taken.
   smooth_l1 = { "x, y, beta, scale", [[
     local d = abs(x - y)
     local c = clamp(d, none, beta)
     return when(equal(beta, 0), d * scale, c * (0.5 * scale / beta) * c + (d - c) * scale)]] },
-  -- log(x), not below -100. What log gets is not 0 (exp(-102)): a derivative of infinity times 0 would be NaN.
+  -- log(x), not below -100. The argument is clamped at exp(-102), not 0: the derivative infinity times 0 would be NaN.
   bounded_log = { "x", "clamp(log(clamp(x, 5.0345753587649823e-45, none)), -100, none)" },
 
   -- ---- one dimension as two ------------------------------------------------------------------------
@@ -44,7 +44,7 @@ return {
   scale = { "x, k", "when(equal(k, 1), x, x * k)" },
   sum_over = { "x, dims", "when(equal(length(dims), 0), x, sum(x, dims))" }, -- of no dimension none
   sum_keep = { "x, dim", "sum(x, list(dim), true)" },
-  -- x with the dimensions put back as 1 that a reduction of `shape` over dim took away.
+  -- x with the dimensions that a reduction of `shape` over dim removed restored as 1.
   unreduced = { "x, shape, dim, keepdim",
     "when(either(keepdim, equal(length(shape), 0)), x, reshape(x, kept(shape, dim)))" },
   reduce_expand = { "grad, shape, dim, keepdim", "expand(unreduced(grad, shape, dim, keepdim), shape)" },
@@ -61,7 +61,7 @@ return {
     local n = self.numel / when(equal(grad.numel, 0), 1, grad.numel)
     local centred = self - mean(self, dim, true)
     return centred * (2 / (n - correction)) * unreduced(grad, self.shape, dim, keepdim)]] },
-  -- Of max_dim and its kin: grad put where the values came from.
+  -- max_dim, min_dim and others: scatters grad to the positions of the values.
   index_backward = { "grad, shape, dim, index, keepdim, index_base", [[
     local g, i = unreduced(grad, shape, dim, keepdim), unreduced(index, shape, dim, keepdim)
     return when(equal(length(shape), 0), clone(g), scatter(zeros_of(grad, shape, none), dim, i, g, index_base))]] },
@@ -132,7 +132,7 @@ return {
     return when(accumulate, grad, scatter_nd_(clone(grad), dims, index, zero, false, index_base))]] },
   masked_select_backward = { "grad, shape, mask",
     "sum_to(masked_scatter(zeros_of(grad, wide(shape, mask.shape), none), mask, grad), shape)" },
-  -- grad put where sort and topk took values from
+  -- sort and topk: scatters grad to the positions of the values
   scatter_back = { "grad, shape, dim, index, index_base",
     "when(equal(grad.ndim, 0), grad, scatter(zeros_of(grad, shape, none), dim, index, grad, index_base))" },
 
@@ -141,7 +141,7 @@ return {
   -- ---- linear --------------------------------------------------------------------------------------
   -- x (…, n) as (rows, n)
   as_rows = { "x", "when(equal(x.ndim, 2), x, reshape(x, list(product(first_n(x.shape, x.ndim - 1)), x.shape[-1])))" },
-  -- Matrices a (…, m, k) times one b (k, w), as one tall matrix; and times as many b, their leading dimensions broadcast.
+  -- Matrices a (…, m, k) times one b (k, w), as one tall matrix; and batched, with leading dimensions broadcast.
   tall_product = { "a, b", [[
     local lead = first_n(a.shape, a.ndim - 1)
     return view(mm(reshape(a, list(product(lead), a.shape[-1])), b), join(lead, list(b.shape[-1])))]] },
@@ -161,16 +161,17 @@ return {
   -- d/d output of (g - sum(g o)) o, times h
   softmax_double_backward = { "h, g, output, dim",
     "h * g - sum_keep(h * output, dim) * g - sum_keep(g * output, dim) * h" },
-  -- The channels of x (N, C, …) times v: v with dimensions for those behind C.
+  -- v (C) reshaped to broadcast with the channels of x (N, C, …).
   by_channel = { "v, x", "reshape(v, join(list(v.numel), ones_n(x.ndim - 2)))" },
-  -- What each target counts in cross_entropy: the weight of its class, 0 where it is ignored.
+  -- The weight of each target in cross_entropy: that of its class, 0 if it is ignored.
   class_weights = { "self, target, weight, ignore_index, index_base", [[
     local ok = ne(target, ignore_index)
     local class = reshape(where(ok, target - index_base, 0), list(target.numel))
     local w = when(given(weight), reshape(index_select(weight, 0, class, 0), target.shape),
       full_of(self, target.shape, 1, none))
     return where(ok, w, 0)]] },
-  -- x (B, K, S, E) for the heads H of query (B, H, L, E), of which H / K share one; and sums over those.
+  -- Repeats the heads of x (B, K, S, E) for query (B, H, L, E), whose heads share them in groups of H / K; and sums over
+  -- the groups.
   as_heads = { "x, query",
     "when(equal(x.shape[1], query.shape[1]), x, repeat_interleave(x, query.shape[1] / x.shape[1], 1))" },
   from_heads = { "g, x", [[
@@ -190,9 +191,9 @@ return {
     local one = full_of(self, when(by_row, list(self.shape[0]), list()), 1, none)
     local g = cross_entropy_backward(one, self, target, weight, reduction, ignore_index, label_smoothing, index_base)
     return when(by_row, sum(g * grad, list(-1)), sum(g * grad))]] },
-  -- cross_entropy_backward is g S (p - q / S) for each row of logits: p their softmax, q what the target gives to the
-  -- classes, S its sum. Its derivative is that of g S p: softmax_backward of g S grad. The loss of equal logits is
-  -- S log C, which tells S for every weight, smoothing and ignored class; of one class p is 1 whatever the logits.
+  -- cross_entropy_backward is g S (p - q / S) for each row of logits: p their softmax, q the target's weights of the
+  -- classes, S their sum. Its derivative is that of g S p: softmax_backward of g S grad. The loss of equal logits is
+  -- S log C, which gives S for every weight, smoothing and ignored class; with one class p is 1 for any logits.
   cross_entropy_backward_self = {
     "grad, grad_output, self, target, weight, reduction, ignore_index, label_smoothing, index_base", [[
     local classes, zero = self.shape[-1], zeros_like(self)
@@ -202,7 +203,7 @@ return {
       ones_like(grad_output))
     local s = loss * share * grad_output * when(gt(classes, 1), 1 / log_of(classes), 0)
     return softmax_backward(unsqueeze(s, -1) * grad, softmax(self, -1), -1)]] },
-  -- Second derivatives of activations. Far out they are 0, where a product of Inf and 0 would be NaN: hence the clamps.
+  -- Second derivatives of activations. For large |x| they are 0, but a product of Inf and 0 would be NaN: hence clamps.
   -- gelu: (2 - x^2) phi(x)
   gelu_double_backward = { "grad, self", [[
     local x = clamp(self, -40, 40)
@@ -226,7 +227,7 @@ return {
     "conv2d(input, weight, none, stride, padding, dilation, groups)" },
   im2col_backward = { "grad, shape, kernel_size, dilation, padding, stride",
     "col2im(grad, last_n(shape, 2), kernel_size, dilation, padding, stride)" },
-  -- The elements of grad that the windows took.
+  -- The elements of grad at the windows' maxima.
   max_pool2d_pick = { "grad, indices, index_base",
     "reshape(gather(flatten(grad, -2, -1), -1, flatten(indices, -2, -1), index_base), indices.shape)" },
   adaptive_max_pool2d_backward = { "grad, indices, shape, index_base",

@@ -1,12 +1,13 @@
 -- Writes the graph of an expression (expr.lua) as C: statements that fill temporaries v[…].
 --
--- A node stands in the innermost block that holds all its uses, so that `when` computes one branch only; if parts of both
--- branches use it, but not all of both, it stands in each of the parts. A temporary is released behind its last use. Numbers and conditions are C expressions where they are used.
+-- A node is emitted in the innermost block that contains all its uses, so that `when` computes one branch only; if only
+-- parts of both branches use it, it is emitted in each of these parts. A temporary is released after its last use.
+-- Numbers and conditions become C expressions where they are used.
 local expr = require "expr"
 local is_node = expr.is_node
 local M = {}
 
--- Lists that are made: they need memory of their own. All others are C expressions.
+-- Functions that make a list, which needs memory. All other lists are C expressions.
 local list_makers = {
   list = true, join = true, first_n = true, last_n = true, drop_n = true, replace = true, insert = true, remove = true,
   ones_n = true, range = true, inverse = true, wide = true, kept = true, inferred = true, merged = true,
@@ -18,15 +19,15 @@ local function is_statement(node)
     or (node.what == "when" and node.kind ~= "number" and node.kind ~= "condition" and node.kind ~= "string")
 end
 
-local function common(a, b) -- the innermost block around both
+local function common(a, b) -- the innermost block that contains both
   while a.depth > b.depth do a = a.parent end
   while b.depth > a.depth do b = b.parent end
   while a ~= b do a, b = a.parent, b.parent end
   return a
 end
 
--- The blocks in which a node stands that is used in `uses`: one, or several that exclude each other. What is needed on
--- some ways through both branches of a `when` is computed on those ways.
+-- The blocks in which to emit a node that the blocks `uses` use: one, or several that exclude each other. A node needed
+-- on only some paths through both branches of a `when` is computed on these paths.
 local function standing(uses)
   local block = uses[1]
   for k = 2, #uses do block = common(block, uses[k]) end
@@ -48,11 +49,11 @@ local function standing(uses)
   return first
 end
 
--- The blocks of each statement; of `when` also its branches. Nodes come after what they are made of, so that going
--- backwards all uses of a node are known when it is reached.
+-- The blocks of each statement, and for `when` of its branches. Nodes come after their arguments: going backwards, all
+-- uses of a node are known when it is reached.
 local function place(graph, outputs)
   local root = { depth = 0, nodes = {} }
-  local uses, blocks_of = {}, {} -- node -> the blocks that use it; node -> set of the blocks in which it stands
+  local uses, blocks_of = {}, {} -- node -> the blocks that use it; node -> set of the blocks in which it is emitted
   local function use(x, block)
     if not is_node(x) then return end
     uses[x] = uses[x] or {}
@@ -94,10 +95,10 @@ local function number_c(x)
   return ("moth_v_float(%.17g)"):format(x)
 end
 
---- state: { temps = count of v[…] so far, lists = count of lists } of the C function, which this grows; M.declare(state)
--- declares both.
--- Returns a writer: writer.value(node) is C of a value, writer.condition(node) of a condition; writer.block() gives the
--- lines of the root block, after which writer.take(node) moves an output out of its temporary (or retains it).
+--- state: { temps = count of v[…] so far, lists = count of lists } of the C function, which this increases;
+-- M.declare(state) declares both.
+-- Returns a writer: writer.value(node) is C of a value, writer.condition(node) of a condition; writer.block() returns
+-- the lines of the root block, after which writer.take(node) moves an output out of its temporary (or retains it).
 function M.writer(graph, outputs, state, indent)
   local root, blocks_of = place(graph, outputs)
   local at = {} -- node -> index of its temporary, or name of its list
@@ -159,7 +160,7 @@ function M.writer(graph, outputs, state, indent)
     return inline[x.what](x)
   end
 
-  -- A number as a double, as plainly as can be.
+  -- A number as a double, in the simplest C.
   local plain = { ndim = true, numel = true, length = true, dtype = true, working = true }
   local function double(x)
     if type(x) == "number" then
@@ -217,7 +218,7 @@ function M.writer(graph, outputs, state, indent)
     return type(at[node]) == "number"
   end
 
-  -- C that takes the value of x over: moved if x lives in `block` and is read no more, else retained.
+  -- C that takes ownership of the value of x: moved if x belongs to `block` and is not read again, else retained.
   local function taken(x, block)
     if is_node(x) and (x.kind == "tensor" or x.kind == "any") then
       if is_statement(x) and owns(x) and blocks_of[x][block] and not (block == root and twice[x]) then
@@ -244,7 +245,7 @@ function M.writer(graph, outputs, state, indent)
     local op, before = of_op and graph.ops and graph.ops[node.more], node.what == "beside" and 1 or 0
     for i, a in ipairs(node.what ~= "when" and node.args or {}) do
       args[i] = value(a)
-      -- The op reads a double there: an integer among numbers becomes one.
+      -- The op's argument is a double: converts an integer.
       local number = type(a) == "number" or (is_node(a) and a.kind == "number")
       local taken_as = op and op.args[i - before]
       if taken_as and taken_as.type == "FLOAT" and number then
@@ -259,7 +260,7 @@ function M.writer(graph, outputs, state, indent)
       at[node] = name
       if node.what == "when" then
         line(depth, "if %s {", condition(node.args[1]))
-        for i = 2, 3 do -- a copy: the tensor that a shape is of may be released before the list is read
+        for i = 2, 3 do -- a copy: the tensor of a shape may be released before the list is read
           write_block(here.branches[node][i], depth + 1, node.args[i])
           line(depth + 1, "MOTH_GO(moth_list_copy(%s, l%d, &%s));", value(node.args[i]), index, name)
           line(depth, i == 2 and "} else {" or "}")

@@ -5,14 +5,14 @@
 -- are the op's arguments, all ops, the named expressions of define.lua, `inf`, `none`, and these functions of values that
 -- are known when the op is called (numbers, lists of sizes, strings; positions count from 0):
 --
---   when(condition, a, b)     only the branch that is taken is computed
+--   when(condition, a, b)     only the branch taken is computed
 --   given(x)                  an optional argument was given
---   eq ne lt le gt ge         of numbers and strings (of tensors and operands they are the ops; equal(x, 2): of an
+--   eq ne lt le gt ge         of numbers and strings (of tensors and operands they are the ops; equal(x, 2) compares an
 --                             operand that is a number)
 --   both either negate        of conditions
 --   is_float(x) is_number(x) same_dtype(x, y) records(x) is_contiguous(x) viewable(x, size)
---   beside(x, zeros(…))       a tensor made for the sake of x: fake if x is, with what x carries
---   written(x, part, value)   x, a tensor made for this, with value copied into part(x), a view of it
+--   beside(x, zeros(…))       a new tensor like x: fake if x is, of x's subclass
+--   written(x, part, value)   x, a new tensor, with value copied into part(x), a view of it
 --   x.shape x.ndim x.numel x.dtype x.device; list[i], from the end by -1
 --   list(a, b, …) join(l, m) first_n(l, n) drop_n(l, n) replace(l, i, v) insert(l, i, v) ones_n(n) range(a, b)
 --   merged(l, from, to): elements from … to as one, their product
@@ -30,7 +30,7 @@ local M = {}
 local Node = {}
 M.Node = Node
 
-local graph -- the nodes of the expression that is evaluated, in the order in which they were made
+local graph -- the nodes of the expression being evaluated, in order of creation
 
 local function is_node(x) return getmetatable(x) == Node end
 M.is_node = is_node
@@ -42,7 +42,7 @@ local function key_of(x)
   return type(x) .. ":" .. tostring(x)
 end
 
--- A node; equal ones are one, but those made as `alone`. kind: tensor, number, list, string, condition, any (an Operand:
+-- A node; equal nodes are shared, except with `alone`. kind: tensor, number, list, string, condition, any (an Operand:
 -- tensor or number).
 local function make(what, kind, args, more, alone)
   local parts = { what, kind, more or "", alone and "alone " .. #graph or "" }
@@ -82,7 +82,7 @@ local function arithmetic(name)
 end
 local add, sub, mul, div = arithmetic "add", arithmetic "sub", arithmetic "mul", arithmetic "div"
 Node.__add, Node.__sub, Node.__mul, Node.__div = add, sub, mul, div
-function Node.__unm(a) -- Lua gives the operand twice
+function Node.__unm(a) -- Lua passes the operand twice
   if is_tensor(a) then return make("op", "tensor", { a }, "neg") end
   return sub(0, a)
 end
@@ -144,7 +144,7 @@ local function comparison(name)
   end
 end
 
--- As a condition: itself, or a number that is not 0.
+-- x as a condition: itself, or whether a number is not 0.
 local function condition(x)
   if kind(x) == "condition" or kind(x) == "boolean" then return x end
   if kind(x) == "number" then return make("cond_ne", "condition", { x, 0 }) end
@@ -216,7 +216,7 @@ local functions = {
   written = function(x, part, value)
     if not makes(x) then fail("written: the first argument must be the call of an op that makes a tensor") end
     if has_jumps(part) then fail(no_jumps) end
-    local fresh = make(x.what, x.kind, x.args, x.more, true) -- nobody else sees it
+    local fresh = make(x.what, x.kind, x.args, x.more, true) -- not shared with other uses
     local copied = make("op", "tensor", { part(fresh), value }, "copy_")
     return make("written", "tensor", { fresh, copied })
   end,
@@ -258,7 +258,7 @@ for _, name in ipairs({ "eq", "ne", "lt", "le", "gt", "ge" }) do functions[name]
 functions.floor_divide, functions.remainder = arithmetic "floor_divide", arithmetic "remainder"
 local of_numbers_too = { eq = 1, ne = 1, lt = 1, le = 1, gt = 1, ge = 1, floor_divide = 1, remainder = 1 }
 
--- A call of an op: a node, or as many as it has results.
+-- A call of an op: a node for each result.
 local function call_of(name, op)
   return function(...)
     local args, n = { ... }, select("#", ...)
@@ -335,7 +335,7 @@ function M.graph(names, ops, define)
   end })
   g.env = env
 
-  --- What the text gives: nodes or numbers.
+  --- The values of the text: nodes or numbers.
   function g.evaluate(text, place)
     local before = graph
     graph = g

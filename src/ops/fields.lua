@@ -1,5 +1,5 @@
--- Reads the expressions by which records say how their ops are computed, so that a mistake in one is an error of the
--- build: names that nothing has, a wrong number of results, texts that do not parse. lua/moth/records computes them.
+-- Checks the expressions by which records compute their ops, so that a mistake is an error of the build: unknown names,
+-- a wrong number of results, texts that do not parse. lua/moth/records evaluates them.
 local define = require "define"
 local expr = require "expr"
 local formula = require "formula"
@@ -7,7 +7,7 @@ local schema = require "schema"
 
 local M = {}
 
--- What loops know beside arguments, `over`'s names and `define` (lua/moth/records/loops.lua).
+-- The names in loops, beside arguments, names of `over` and `define` (lua/moth/records/loops.lua).
 local in_loops = {}
 for name in ([[out sizes window load at insert remove first last join length items broadcast within given where both either
   negate eq ne lt le gt ge floor_divide remainder minimum maximum abs add sub mul div pixel hit windows ipairs inf]])
@@ -17,7 +17,7 @@ local keywords = {}
 for name in ([[and break do else elseif end false for function if in local nil not or repeat return then true until
   while]]):gmatch("%a+") do keywords[name] = true end
 
--- A loop is Lua: its names are those that it declares, arguments and the above.
+-- A loop is Lua: its names are its own locals, arguments and the above.
 local function check_loop(op, what, text, own)
   local chunk, err = loadstring("return " .. text)
   if not chunk then chunk, err = loadstring(text) end

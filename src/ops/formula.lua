@@ -1,7 +1,7 @@
 -- Derivative formulas. A formula is an expression (expr.lua) over the names of an op's arguments, `grad`, `grad1`
 -- (of results 1, 2 …), `result`, `result1`; it may call the helpers of src/autograd/formulas.h beside ops. One formula
 -- for several arguments, `["query, key"] = "name(…)"`, is one call of an op whose results are their gradients, in order,
--- or of moth_gradset_name, which makes those that are needed.
+-- or of moth_gradset_name, which computes the needed ones.
 local define = require "define"
 local emit = require "emit"
 local expr = require "expr"
@@ -22,7 +22,7 @@ local function mask_of(set)
   return m
 end
 
--- What is known of a saved argument without saving it.
+-- Properties of an argument that the node has without saving it.
 local geometry_of = { shape = "moth_node_shape", stride = "moth_node_stride", offset = "moth_node_offset" }
 
 --- The C function of an op's derivative, and what it saves.
@@ -86,7 +86,7 @@ function M.backward(op, by_name, helpers)
   end
 
   local text = {}
-  -- Joint formulas; each of the arguments then has it as its own, for those who read the record.
+  -- Joint formulas; each of their arguments gets the formula, for readers of the record.
   local joint, alone = {}, {}
   for names, formula in pairs(op.grad) do
     if names:find(",", 1, true) then joint[#joint + 1] = { names, formula } else alone[names] = formula end

@@ -35,7 +35,7 @@ local function read(path)
   return s
 end
 
--- A file whose content stays the same keeps its time. `written`: their names, in order.
+-- Writes a file only if its content changes, so that make does not rebuild its users. `written`: their names, in order.
 local written = {}
 local function write(name, text)
   local path = out_dir .. "/" .. name
@@ -47,7 +47,7 @@ local function write(name, text)
   f:close()
 end
 
--- All C text of a folder's files, to see that what a record names exists.
+-- The C text of all files of folders, to check that the functions named in records exist.
 local function sources(...)
   local parts = {}
   for _, glob in ipairs({ ... }) do
@@ -58,7 +58,7 @@ local function sources(...)
   return table.concat(parts, "\n")
 end
 
--- A mistake in a record is a message, file and line first, not a traceback.
+-- Reports a mistake in a record as a message that begins with file and line, without a traceback.
 local function checked(fn, ...)
   local ok, a, b = pcall(fn, ...)
   if ok then return a, b end
@@ -77,7 +77,7 @@ local text = {
   formulas = sources("src/autograd/*.h"),
 }
 
--- Where each function that a record may name is defined: symbol -> "kernels/cpu/sort.c:41", for traces.
+-- The place of each function that a record may name: symbol -> "kernels/cpu/sort.c:41", for traces.
 local defined = {}
 for _, glob in ipairs { "kernels/cpu/*.c", "kernels/cuda/*.cu", "src/composite/*.c", "src/dispatch/*.c" } do
   local p = io.popen(("cd %s && grep -HnoE '^MothStatus moth_(cpu|cuda|composite|shape)_[a-z0-9_]+' %s 2>/dev/null"):format(
@@ -151,11 +151,11 @@ for _, op in ipairs(ops) do
     shape = op.shape and op.shape ~= "dynamic" and "moth_shape_" .. op.shape or false } do
     if symbol then
       op.kernels[key] = { symbol .. (op.kind == "pointwise" and key ~= "shape" and " of m_" .. op.scalar or ""),
-        defined[symbol] or op.place } -- a composite that is an expression stands in its record
+        defined[symbol] or op.place } -- a composite that is an expression is in its record
     end
   end
 end
--- The language of expressions, for those who read them later: lua/moth/records.
+-- The language of expressions, for lua/moth/records.
 for _, name in ipairs({ "expr", "define" }) do
   write(("moth/records/%s.lua"):format(name), assert(read(("%s/%s.lua"):format(here, name))))
 end

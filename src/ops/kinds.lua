@@ -1,21 +1,21 @@
--- The kinds of ops, and what a kind decides: where results lie, and what a compiler may do with a call. It is derived
--- here alone, when moth is built; C reads it in MothOp (src/dispatch/dispatch.h), Lua in moth.ops.get(name).
+-- The kinds of ops, and the facts that follow from a kind: the memory of results, and the transformations that a
+-- compiler may apply to a call. Derived only here, when moth is built; C reads them in MothOp (src/dispatch/dispatch.h),
+-- Lua in moth.ops.get(name).
 --
---   memory    "new": results have memory of their own; "view": they lie in the storage of the first argument;
---             "self": the first argument, written to; "none": no results; "parts": as the ops that a composite
---             is made of give them
---   fuses     the record says how elements are computed, so that one kernel may compute them with those of others
---   drops     a call whose results nobody reads may be left out. One that draws still counts its numbers.
+--   memory    "new": results have new memory; "view": they share the storage of the first argument; "self": the first
+--             argument, written to; "none": no results; "parts": decided by the ops of a composite
+--   fuses     the record defines the elements, so that one kernel may compute them together with other ops
+--   drops     a call with unused results may be removed. One that draws still advances the generator.
 --   draws     takes random numbers: calls that draw from one generator keep their order
---   repeats   the same arguments give the same results: of two equal calls one is enough
---   writes    names of the arguments that are written to: the call keeps its place among those that read or write them
+--   repeats   the same arguments give the same results: two equal calls may become one
+--   writes    names of the arguments that are written to: the call keeps its order with readers and writers of them
 --   factory   makes tensors from no tensor: has the options dtype, device, requires_grad
 --
--- All other calls may change their order.
+-- All other calls may be reordered.
 local M = {}
 
--- kind -> where results lie; the fields by which an element is computed (true: always fused), of which one is enough;
--- the fields that a record must have, and those that it may have.
+-- kind -> memory of the results; the fields that define an element, of which one is enough (true: always fused); the
+-- fields that a record must have, and fields that it may have.
 local kinds = {
   pointwise = { memory = "new", fuses = true, needs = { "scalar", "promote" }, may = { "limits", "ref" } },
   view = { memory = "view", fuses = true },
@@ -42,7 +42,7 @@ for _, kind in pairs(kinds) do
   end
 end
 
---- What is wrong with the fields of a record of this kind; nil if nothing is.
+--- The mistake in the fields of a record of this kind, as a message, or nil.
 function M.mistake(record)
   local kind, fits = kinds[record.kind], {}
   for _, field in ipairs(kind.needs or {}) do
@@ -68,7 +68,7 @@ for _, name in ipairs(M.names) do assert(kinds[name]) end
 
 local tensors = { TENSOR = true, OPERAND = true, TENSORS = true }
 
---- What may be done with calls of op, a record that schema.lua has read.
+--- The facts about op, a record read by schema.lua.
 function M.facts(op)
   local kind = kinds[op.kind]
   local writes, generator, tensor = {}, false, false

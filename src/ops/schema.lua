@@ -1,8 +1,8 @@
 -- Reads the op table: parses schemas, checks records, gives each its id. Used by the generator only.
 --
 -- A record's keys and their values are listed here; any other is an error of the build, with file and line. So is a
--- tensor argument of a differentiable op without a derivative: it has a formula, "no" (constant: its gradient is zero
--- everywhere or has no meaning) or "unimplemented" (an error when asked for). Mask and IndexTensor arguments need none.
+-- tensor argument of a differentiable op without a derivative: it needs a formula, "no" (constant: its gradient is zero
+-- everywhere or meaningless) or "unimplemented" (an error when needed). Mask and IndexTensor arguments need none.
 local kinds = require "kinds"
 local M = {}
 
@@ -31,7 +31,7 @@ local function split_args(text)
   return out
 end
 
--- "int[2]? stride=1 >= 1": what stands behind the default. The argument without it, low, high, low is excluded.
+-- "int[2]? stride=1 >= 1": parses the range. Returns the argument without it, low, high, whether low is excluded.
 local function parse_range(op, text)
   local rest, low, high = text:match("^(.-)%s+in%s*%[(.-),(.-)%]$")
   local operator
@@ -49,7 +49,7 @@ end
 -- numbers and the elements of lists, `of result` (a Dim of the result, which has one dimension more than the first
 -- tensor), `repeated` (a Dim[] may name a dimension twice). Types may have `?` (may be none) and `!` (written to).
 -- int[2] takes one number for both; its default is a number for both, or the name of another argument.
--- src/dispatch/canonical.c does to arguments what their types say.
+-- src/dispatch/canonical.c makes arguments canonical by their types.
 local function parse_arg(op, text)
   text = text:match("^%s*(.-)%s*$")
   if text == "index_base" then
@@ -133,7 +133,7 @@ local function lines_of(path)
   return lines
 end
 
--- ---- what a record may say -------------------------------------------------------------------------
+-- ---- fields of a record ----------------------------------------------------------------------------
 
 local function one_of(...)
   local set, names = {}, table.concat({ ... }, ", ")
@@ -219,7 +219,7 @@ local function named_texts(v)
   return true
 end
 
--- What a loop goes over: the coordinates of a shape, coordinates of its own, or lists of tensors.
+-- The range of a loop: the coordinates of a shape, its own coordinates, or lists of tensors.
 local function over(v)
   if type(v) == "string" then return true end
   if type(v) == "table" and #v == 0 then return named_texts(v) end
@@ -256,7 +256,7 @@ local keys = {
 
 local function closest(name, set)
   local best, least
-  for key in pairs(set) do -- letters that the two have in common, in order
+  for key in pairs(set) do -- the letters in common, in order
     local at, same = 1, 0
     for i = 1, #name do
       local found = key:find(name:sub(i, i), at, true)
@@ -285,7 +285,7 @@ local function check(op)
   if op.grad == nil then fail(op, "grad is missing: a formula per input, \"none\" or \"composite\"") end
   local mistake = kinds.mistake(op)
   if mistake then fail(op, mistake) end
-  if op.dtypes and (op.kind == "view" or op.kind == "composite") then -- which take all
+  if op.dtypes and (op.kind == "view" or op.kind == "composite") then -- these take all dtypes
     fail(op, ("a record of kind %s has no dtypes"):format(op.kind))
   end
   if op.kind ~= "pointwise" and op.kind ~= "composite" and not op.shape then fail(op, "shape is missing") end
@@ -303,8 +303,8 @@ local function check(op)
   if op.stats and op.stats >= op.nresults then fail(op, "stats: there are only " .. op.nresults .. " results") end
 end
 
--- Every tensor argument that can have a gradient says what it is; the constants ("no") then leave the table, so that
--- what is left are formulas.
+-- Every tensor argument that can have a gradient must have an entry; constants ("no") are then removed, so that only
+-- formulas are left.
 local function check_grad(op)
   if type(op.grad) ~= "table" then return end
   local given = {}
@@ -327,7 +327,7 @@ local function check_grad(op)
   op.grad = formulas
 end
 
---- Marks what canonical.c is to do: arg.all, and op.canonical, the arguments (from 0) that it looks at.
+--- Marks the work of canonical.c: arg.all, and op.canonical, the arguments (from 0) to look at.
 local function canonical(op)
   op.canonical = {}
   for _, a in ipairs(op.args) do
@@ -369,7 +369,7 @@ function M.load(dir)
         if a.written == "Mask" then op.cond = a.name end
       end
       canonical(op)
-      op.errors = op.errors or {} -- beside those that the specs make of the schema (spec/ops/errors_spec.lua)
+      op.errors = op.errors or {} -- beside the errors that the specs derive from the schema (spec/ops/errors_spec.lua)
       by_name[op.name] = op
       op.id = #ops
       ops[#ops + 1] = op

@@ -1,4 +1,4 @@
--- What the generator writes, one function per artefact.
+-- The generator's output, one function per artefact.
 local cdef = require "cdef"
 local cuda_kernels = require "cuda_kernels"
 local dtypes = require "moth.codegen.dtypes"
@@ -321,7 +321,7 @@ local function write_composites(ops, write)
 end
 
 -- The records for Lua.
--- A value as short Lua: the table that it goes to is installed. What is false is left away.
+-- A value as short Lua, as the table is installed. false is left out.
 local function quote(v)
   if type(v) == "table" then
     local parts, n = {}, #v

@@ -1,5 +1,5 @@
---- Values of expressions (src/ops/expr.lua): the graph of a text is made once, then its nodes are computed on tensors
--- by moth's own ops. Of `when`, the branch that is taken is computed alone. Positions count from 0.
+--- Evaluates expressions (src/ops/expr.lua): the graph of a text is made once, then its nodes are computed on tensors
+-- by moth's own ops; of `when` only the branch taken. Positions count from 0.
 local B = require "moth_lua"
 local each = require "moth.each"
 local expr = require "moth.records.expr"
@@ -22,7 +22,7 @@ end
 
 local function from_one(d) return d >= 0 and d + 1 or d end
 
--- A value of an expression as Lua's callers give it.
+-- Converts a canonical value to the form that Lua's callers use.
 local as_given = {
   DIM = from_one, INDEX = from_one,
   DIMS = function(v)
@@ -37,7 +37,7 @@ local as_given = {
   end,
 }
 
-local functions = { [0] = {}, [1] = {} } -- by what positions in index tensors count from
+local functions = { [0] = {}, [1] = {} } -- by the base of positions in index tensors
 
 --- Calls an op by name. Positions count from 0, those in index tensors from the argument index_base (0).
 function M.call(name, ...)
@@ -49,7 +49,7 @@ function M.call(name, ...)
       base = v or 0
     else
       if i > given then
-        if not a.optional and not a.default then break end -- the op says what is missing
+        if not a.optional and not a.default then break end -- the op reports the missing argument
         if a.default and a.default ~= "none" then
           v = a.default:match("^'(.*)'$") or tonumber(a.default)
           if v == nil then v = a.default == "true" end
@@ -102,7 +102,7 @@ end
 M.class_of = class_of
 
 local function element(list, i)
-  if #list == 0 then return 1 end -- the size of what has no dimensions
+  if #list == 0 then return 1 end -- a 0-dim tensor
   return list[(i < 0 and i + #list or i) + 1]
 end
 
@@ -198,7 +198,7 @@ end
 
 local epsilon = { float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7 }
 
--- The value of a node from those of its arguments; `when`, ops and leaves stand below.
+-- The value of a node from the values of its arguments; `when`, ops and leaves are handled below.
 local rules = {
   none = function() return nil end,
   shape = function(t) return B.size(t) end,
@@ -299,8 +299,8 @@ end
 
 local NONE = {}
 
---- The values that the text gives. values: by name, those of the op's arguments and of what `kinds` adds (name -> kind
--- of value; `key` tells such sets from each other).
+--- The values of the text. values: by name, of the op's arguments and of the names that `kinds` adds (name -> kind of
+-- value; `key` identifies the set).
 function M.evaluate(op, text, values, kinds)
   local known_values = {}
   local value

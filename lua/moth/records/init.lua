@@ -1,11 +1,11 @@
---- What an op's record says of how it is computed, done on tensors: by moth's own ops, so that derivatives are there.
+--- Computes an op on tensors by its record (decompose, loop, …), with moth's own ops, so that it has derivatives.
 --
 --     local records = require "moth.records"
 --     local y = records.run(moth.ops.get "softmax", { self = x, dim = 0 })
 --
--- It is slow and plain. The specs compare it with the kernels (spec/ops/records_spec.lua); docs/records.md tells the
--- fields. Arguments are canonical: positions count from 0, those of dimensions are not negative, lists are lists;
--- records.canonical makes them so of what Lua's callers give.
+-- It is slow and plain. The specs compare it with the kernels (spec/ops/records_spec.lua); docs/records.md has the
+-- fields. Arguments are canonical: positions count from 0, dimensions are not negative, lists are lists;
+-- records.canonical makes them from the arguments of a call in Lua.
 local B = require "moth_lua"
 local graph = require "moth.records.graph"
 local joins = require "moth.records.joins"
@@ -26,7 +26,7 @@ local function first_tensor(record, values)
   end
 end
 
---- Canonical arguments of an op from those that Lua's callers give, by name.
+--- Canonical arguments of an op from the named arguments of a call in Lua.
 function M.canonical(record, given)
   local values = {}
   local first = first_tensor(record, given)
@@ -57,7 +57,7 @@ function M.canonical(record, given)
     elseif a.type == "TENSORS" and is_tensor(v) then
       v = { v }
     end
-    if a.count then -- int[2]: its default where there is none, one number for both
+    if a.count then -- int[2]: the default if not given, one number for both
       local default = a.default ~= "none" and (values[a.default] or { tonumber(a.default) })
       if default and (v == nil or #v == 0) then v = default end
       if v and #v == 1 then
@@ -77,7 +77,7 @@ local function positional(record, values)
   return unpack(list, 1, #record.args)
 end
 
---- Shapes and dtypes of the results, { { shape =, dtype =, device = } … }: the op is called with fake tensors.
+--- Shapes and dtypes of the results, { { shape =, dtype =, device = } … }, from a call with fake tensors.
 function M.metas(record, values)
   local function fake(t) return op.empty(B.size(t), graph.dtype_of(t), graph.device_of(t)) end
   local was = B.set_fake(true)
@@ -115,14 +115,14 @@ local function with(values, more)
   return out
 end
 
--- The results that `finish` makes of a state; without it the state.
+-- The results of `finish` for a state; without it the state.
 local function finish(record, values, state, more)
   if not record.finish then return unpack(state) end
   more = with(more or {}, { s0 = state[1], s1 = state[2], s2 = state[3] })
   return graph.evaluate(record, record.finish, with(values, more), of_state)
 end
 
--- Puts `dims` last: the tensor as (kept sizes …, elements), and the sizes kept.
+-- Moves `dims` to the end: returns the tensor as (kept sizes …, elements), and the kept sizes.
 local function rows(x, dims)
   local reduced, order, kept, count = {}, {}, {}, 1
   local shape = B.size(x)
@@ -150,7 +150,7 @@ local function with_dims(y, shape, dims)
   return op.reshape(y, size)
 end
 
--- The element that is joined: self in the dtype that sums have, through `map`.
+-- The elements to join: self in the dtype of sums, through `map`.
 local function mapped(record, values)
   local x = values.self
   local sums = record.join == "sum" or record.join == "prod"
@@ -177,7 +177,7 @@ local function reduce(record, values)
     local s = join.one(op.select(all, -1, i), position)
     state = state and join.join(state, s) or s
   end
-  if not state then -- no elements: the derivative is there all the same
+  if not state then -- no elements: the result still has a derivative
     local identity = op.full(kept, join.identity, graph.dtype_of(x), graph.device_of(x))
     state = { graph.class_of(x) == "float" and op.add(identity, op.sum(x)) or identity }
   end
@@ -199,8 +199,8 @@ local function scan(record, values)
   return op.stack(parts, values.dim)
 end
 
--- "self ik, mat2 kj -> ij": letters are dimensions, those that are missing behind the arrow are summed over; * stands
--- for any dimensions.
+-- "self ik, mat2 kj -> ij": letters are dimensions, letters missing after the arrow are summed over; * is any
+-- dimensions.
 local function contract(record, values)
   local inputs, out = record.contract:match("^(.-)%s*%->%s*(.*)$")
   local sizes, letters, operands, many = {}, {}, {}, 0
@@ -210,7 +210,7 @@ local function contract(record, values)
     if subscripts:find("%*") then many = B.dim(x) - named end
     operands[#operands + 1] = { x, subscripts }
   end
-  local function expanded(subscripts) -- * as letters of its own
+  local function expanded(subscripts) -- replaces * by new letters
     local extra = ""
     for i = 1, many do extra = extra .. string.char(64 + i) end
     return (subscripts:gsub("%*", extra))
@@ -247,7 +247,7 @@ local drawn = {
   normal = function(shape, dtype, device, g) return op.randn(shape, dtype, device, g) end,
 }
 
--- One draw for each element of the first argument, as `finish` takes it.
+-- One random number for each element of the first argument, for `finish`.
 local function random(record, values)
   local self = values.self
   local s = drawn[record.draw](B.size(self), graph.dtype_of(self), graph.device_of(self), values.generator)
@@ -266,7 +266,7 @@ end
 local function by_window(record, values, metas)
   local m = (metas or M.metas(record, values))[1]
   local state = loops.window(record, values, m.shape, m.dtype, m.device)
-  if not state then -- nothing to join: the derivative is there all the same
+  if not state then -- nothing to join: the result still has a derivative
     local zero = op.zeros(m.shape, m.dtype, m.device)
     for _, a in ipairs(record.args) do
       local x = values[a.name]
@@ -277,8 +277,8 @@ local function by_window(record, values, metas)
   return finish(record, values, state)
 end
 
---- What the record says of how its op is computed: "decompose", "expr", "reduce", "scan", "contract", "window", "loop",
--- "draw" or "update"; nil if it says nothing.
+--- The record's way of computing its op: "decompose", "expr", "reduce", "scan", "contract", "window", "loop", "draw" or
+-- "update"; nil if it has none.
 function M.way(record)
   if record.decompose then return "decompose" elseif record.expr then return "expr"
   elseif record.kind == "reduce" or record.kind == "scan" then return record.kind
@@ -294,15 +294,15 @@ local ways = {
   update = function() end,
 }
 
---- The results of an op by its record, of canonical arguments. metas: of the results, if the caller has them. What the
--- op writes to is not written to: M.updates gives it.
+--- The results of an op by its record, for canonical arguments. metas: of the results, if the caller has them. Tensors
+-- that the op writes to stay unchanged: M.updates returns the new values.
 function M.run(record, values, metas)
   local way = M.way(record)
   if not way then error(("the record of %s does not say how it is computed"):format(record.name), 2) end
   return ways[way](record, values, metas)
 end
 
---- What an op writes: a list of { argument, position in its list (from 1) or nil, value }.
+--- The writes of an op: a list of { argument, position in its list (from 1) or nil, value }.
 function M.updates(record, values)
   local out = {}
   if not record.update then return out end
@@ -321,7 +321,7 @@ function M.updates(record, values)
     of(values, nil, {})
     return out
   end
-  local kinds = { key = "over" } -- element -> the list that it is of
+  local kinds = { key = "over" } -- element -> its list
   for element, _ in each(record.over) do kinds[element] = "tensor" end
   local n
   for _, list in each(record.over) do n = math.max(n or 0, #values[list]) end
