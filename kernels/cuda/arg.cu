@@ -1,11 +1,11 @@
-/* argmax, argmin, max_dim, min_dim: reductions with a position. The twin of kernels/cpu/arg.c. */
+/* argmax, argmin, max_dim, min_dim: reductions with a position, as kernels/cpu/arg.c. */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/util.h"
 
 /* dim -1: all of t as one row. */
 static MothStatus arg_run(MothCall *c, const MothTensor *t, int dim, int op, int64_t base,
                           MothTensor *value, MothTensor *index) {
-  MothHold whole;
+  MothOwned whole;
   MothReduce r = {};
   MOTH_TRY(moth_cuda_enter(c, &r.stream));
   if (index->numel == 0)

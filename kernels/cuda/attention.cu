@@ -1,27 +1,27 @@
-/* attention_forward and attention_backward. cuDNN for float16 and bfloat16 where it can do them, else the
- * kernels of typed/attention.cuh. Dropout is always theirs: its bits are the CPU's. The twin of
- * kernels/cpu/attention.c. */
+/* attention_forward and attention_backward, as kernels/cpu/attention.c. cuDNN for float16 and bfloat16 where
+ * it supports the case, else the kernels of typed/attention.cuh. With dropout always these: its bits are the
+ * CPU's. */
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda/util.h"
 
 namespace {
 
-/* t as rows of contiguous columns, itself if it is so. */
-MothStatus heads_of(MothHeads *h, const MothTensor *t, MothDType dtype, MothHold *hold) {
+/* t with contiguous columns: itself, or a copy; *owned has a reference to it. */
+MothStatus heads_of(MothHeads *h, const MothTensor *t, MothDType dtype, MothOwned *owned) {
   if (t->dtype == dtype && (t->stride[3] == 1 || t->shape[3] <= 1)) {
     moth_tensor_retain(const_cast<MothTensor *>(t));
-    hold->t = const_cast<MothTensor *>(t);
+    owned->t = const_cast<MothTensor *>(t);
   } else {
-    MOTH_TRY(moth_cuda_contiguous_as(t, dtype, &hold->t));
+    MOTH_TRY(moth_cuda_contiguous_as(t, dtype, &owned->t));
   }
-  *h = MothHeads{hold->t->data, hold->t->stride[0], hold->t->stride[1], hold->t->stride[2]};
+  *h = MothHeads{owned->t->data, owned->t->stride[0], owned->t->stride[1], owned->t->stride[2]};
   return MOTH_OK;
 }
 
-/* Tensors that the kernels read, for as long as the call lasts. */
+/* Tensors that the kernels read, owned for the time of the call. */
 struct Inputs {
-  MothHold q, k, v, mask, grad, o, lse, grad_lse, state;
+  MothOwned q, k, v, mask, grad, o, lse, grad_lse, state;
 };
 
 MothStatus prepare(MothAttention *a, Inputs *in, const MothTensor *q, const MothTensor *k,

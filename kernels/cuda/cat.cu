@@ -1,18 +1,18 @@
-/* cat: inputs that are row-major and of the result's dtype are copied many a launch, in the largest
- * pieces that their rows allow; others go through the strided copy with its conversion. */
-#include "kernels/cuda/places.h"
+/* cat: inputs that are row-major and of the result's dtype are copied several per launch, in the largest
+ * units (1 to 16 bytes) that their rows allow; others by the strided copy with conversion. */
+#include "kernels/cuda/index_map.h"
 
 namespace {
 
 enum { THREADS = 256, UNROLL = 4, SLOTS = 64 };
 
-/* An input: rows of `row` pieces, which begin `at` pieces into the rows of the result. */
+/* Inputs: rows of `row` units, which begin at unit `at` of the rows of the result. */
 struct Table {
   int n;
   int64_t out_row;
   unsigned first[SLOTS + 1]; /* number of its first block */
   WideDiv row[SLOTS];
-  int64_t at[SLOTS], pieces[SLOTS];
+  int64_t at[SLOTS], units[SLOTS];
   const void *in[SLOTS];
 };
 
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(THREADS) cat_kernel(T *out, const __grid_const
   const T *in = static_cast<const T *>(t.in[lo]);
   WideDiv row = t.row[lo];
   int64_t first = (int64_t)(blockIdx.x - t.first[lo]) * (THREADS * UNROLL) + threadIdx.x;
-  int64_t n = t.pieces[lo], at = t.at[lo];
+  int64_t n = t.units[lo], at = t.at[lo];
   T x[UNROLL];
 #pragma unroll
   for (int u = 0; u < UNROLL; u++)
@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(THREADS) cat_kernel(T *out, const __grid_const
 MothStatus flush(Table *t, void *out, int64_t unit, cudaStream_t stream) {
   if (t->n == 0)
     return MOTH_OK;
-  MothStatus s = moth_by_size(unit, [&](auto piece) {
-    typedef decltype(piece) T;
+  MothStatus s = moth_by_size(unit, [&](auto sample) {
+    typedef decltype(sample) T;
     return moth_launch("cat", cat_kernel<T>, dim3(t->first[t->n]), dim3(THREADS), 0, stream,
                        (T *)out, *t);
   });
@@ -93,20 +93,20 @@ MothStatus moth_cuda_cat(MothCall *c) {
       int64_t row = x->shape[d] * inner, begin = at;
       at += row;
       bool whole = x->contiguous && x->dtype == out->dtype;
-      /* Where there is one row only, its length does not matter to the result's. */
+      /* With one row only, the length of the result's rows does not limit the unit. */
       int64_t fits = moth_unit_of({(uint64_t)row, (uint64_t)begin, (uint64_t)x->data,
                                    (uint64_t)out->data, (uint64_t)(s.outer > 1 ? out_row : 0)});
       if (!whole && unit == 16)
         MOTH_TRY(copy_strided(out, x, begin, stream));
       if (!whole || fits != unit)
         continue;
-      int64_t pieces = s.outer * row / unit, blocks = moth_ceil_div(pieces, THREADS * UNROLL);
+      int64_t units = s.outer * row / unit, blocks = moth_ceil_div(units, THREADS * UNROLL);
       if (t.n == SLOTS || (t.n && t.first[t.n] + blocks > 0x7fffffff))
         MOTH_TRY(flush(&t, out->data, unit, stream));
       t.out_row = out_row / unit;
       t.row[t.n] = wide_div(row / unit);
       t.at[t.n] = begin / unit;
-      t.pieces[t.n] = pieces;
+      t.units[t.n] = units;
       t.in[t.n] = x->data;
       t.first[t.n + 1] = t.first[t.n] + (unsigned)blocks;
       t.n++;

@@ -1,4 +1,4 @@
-/* conv2d and its derivatives, im2col and col2im: cuDNN where it is there, else own kernels. */
+/* conv2d and its derivatives, im2col and col2im: by cuDNN if it is available, else by moth's kernels. */
 #include "kernels/cuda/util.h"
 
 static MothStatus product(const MothCall *c, cudaStream_t stream, MothConvMode mode,
@@ -7,7 +7,7 @@ static MothStatus product(const MothCall *c, cudaStream_t stream, MothConvMode m
   MothTensor *out = c->results[0].u.t;
   MothDType dtype = (MothDType)out->dtype;
   const MothCudaKernels *k = moth_cuda_kernels[dtype];
-  MothHold left, right, add;
+  MothOwned left, right, add;
   bool done = false;
   MOTH_TRY(moth_cuda_contiguous(a, &left.t));
   MOTH_TRY(moth_cuda_contiguous(b, &right.t));
@@ -71,7 +71,7 @@ MothStatus moth_cuda_im2col(MothCall *c) {
   MOTH_UNPACK_IM2COL(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold in;
+  MothOwned in;
   MothConv g;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   MOTH_TRY(columns(c, self, kernel_size, stride, padding, dilation, &g));
@@ -85,7 +85,7 @@ MothStatus moth_cuda_col2im(MothCall *c) {
   MOTH_UNPACK_COL2IM(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold in;
+  MothOwned in;
   MothConv g;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   MOTH_TRY(columns(c, out, kernel_size, stride, padding, dilation, &g));

@@ -1,5 +1,5 @@
-/* Convolution and pooling on CUDA: the seam to cuDNN, and the typed kernels of typed/conv.cuh and
- * typed/pool.cuh. */
+/* Convolution and pooling on CUDA: the interface to cuDNN, and arguments of the typed kernels of typed/conv.cuh
+ * and typed/pool.cuh. */
 #ifndef MOTH_CUDA_CONV_H
 #define MOTH_CUDA_CONV_H
 #include "cuda/cuda.h"
@@ -7,8 +7,7 @@ extern "C" {
 #include "dispatch/shape_conv.h"
 }
 
-/* What a product of convolution computes: operands a and b are weight and input, weight and gradient, or
- * gradient and input. */
+/* The three products of a convolution; their operands a, b are weight, input; weight, gradient; gradient, input. */
 typedef enum MothConvMode { MOTH_CONV_FORWARD, MOTH_CONV_INPUT, MOTH_CONV_WEIGHT } MothConvMode;
 
 #define MOTH_CUDA_CONV_LIST(X)                                                                     \
@@ -24,8 +23,8 @@ typedef enum MothConvMode { MOTH_CONV_FORWARD, MOTH_CONV_INPUT, MOTH_CONV_WEIGHT
   X(avg_pool, MothStatus, cudaStream_t stream, const MothPool *p, const void *in, void *out)       \
   X(avg_pool_backward, MothStatus, cudaStream_t stream, const MothPool *p, const void *g, void *out)
 
-/* A product of convolution, without bias, of row-major tensors. *done is false, and nothing was queued,
- * where cuDNN is missing or has no engine for it. */
+/* One of these products, without bias, of row-major tensors. *done is false, and nothing was queued, if cuDNN is
+ * missing or has no engine for it. */
 MothStatus moth_cudnn_conv(int device, cudaStream_t stream, MothConvMode mode, MothDType dtype,
                            const MothConv *g, const void *a, const void *b, void *out, bool *done);
 #endif

@@ -69,7 +69,7 @@ static MothStatus copy_within(MothTensor *dst, MothTensor *src) {
   return MOTH_OK;
 }
 
-/* Lets devices reach each other's memory, where they can; else CUDA goes through the host. */
+/* Enables access to each other's memory for two devices that can; else CUDA copies through the host. */
 static void connect(int a, int b) {
   static bool tried[MOTH_CUDA_MAX_DEVICES][MOTH_CUDA_MAX_DEVICES];
   if (__atomic_exchange_n(&tried[a][b], true, __ATOMIC_RELAXED))
@@ -80,7 +80,8 @@ static void connect(int a, int b) {
     cudaGetLastError();
 }
 
-/* The copy runs on the source's stream, between what either stream holds now and what comes next. */
+/* The copy runs on the source's stream, after all work queued so far on both devices' streams and before any
+ * later work on them. */
 static MothStatus copy_peer(MothTensor *dst, const MothTensor *src, size_t n) {
   int from = src->device.index, to = dst->device.index;
   cudaStream_t out = moth_cuda_stream(from), in = moth_cuda_stream(to);
@@ -92,8 +93,8 @@ static MothStatus copy_peer(MothTensor *dst, const MothTensor *src, size_t n) {
   return moth_cuda_order(from, out, to, in);
 }
 
-/* Of row-major tensors of one dtype. It is done when this returns, but for copies between devices, and
- * from or to pinned memory where the caller wants that. */
+/* Copies row-major tensors of one dtype. Synchronous, but for copies between devices, and with non_blocking from
+ * or to pinned memory. */
 static MothStatus copy_bytes(MothTensor *dst, MothTensor *src, bool non_blocking) {
   size_t n = (size_t)(dst->numel * moth_itemsize(dst));
   if (dst->device.type == MOTH_CUDA && src->device.type == MOTH_CUDA)
@@ -109,10 +110,10 @@ static MothStatus copy_bytes(MothTensor *dst, MothTensor *src, bool non_blocking
   return MOTH_OK;
 }
 
-/* The bytes go row-major. They are broadcast, and if need be brought in order, where the source lies;
- * converted there by a device, or behind the copy if it goes to one; scattered where they arrive. */
+/* Row-major bytes are copied. The source's device broadcasts and makes them row-major; a CUDA device converts
+ * them, before or after the copy; the target's device scatters them to its strides. */
 MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_blocking) {
-  MothHold s, d;
+  MothOwned s, d;
   MothTensor *to = dst;
   bool whole = src->contiguous && src->numel == dst->numel;
   if (dst->numel == 0)
@@ -122,7 +123,7 @@ MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_bloc
     MOTH_TRY(copy_within(s, src));
     src = s;
     if (src->device.type == MOTH_CPU)
-      non_blocking = false; /* it is freed when this returns */
+      non_blocking = false; /* the copy is freed when this returns */
   }
   if (!dst->contiguous || dst->dtype != src->dtype) {
     MOTH_TRY(moth_tensor_new(dst->ndim, dst->shape, (MothDType)src->dtype, dst->device, &d.t));
@@ -137,7 +138,7 @@ static MothStatus copy_any(MothTensor *dst, MothTensor *src, bool non_blocking) 
     return moth_cuda_copy_across(dst, src, non_blocking);
   if (moth_tensor_overlap(dst, src) != 2)
     return moth_cuda_copy(dst, src);
-  MothHold whole; /* overlapping: the source is read before anything is written */
+  MothOwned whole; /* overlapping: read all of the source before writing */
   MOTH_TRY(moth_tensor_new(src->ndim, src->shape, (MothDType)src->dtype, src->device, &whole.t));
   MOTH_TRY(moth_cuda_copy(whole, src));
   return moth_cuda_copy(dst, whole);

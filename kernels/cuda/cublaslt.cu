@@ -1,15 +1,15 @@
-/* Matrix products by cuBLASLt, opened when the first one is made.
+/* Matrix products by cuBLASLt, which is opened at the first one.
  *
- * cuBLASLt counts columns first: what is row-major here is its transpose there, so C = A @ B is asked
- * for as C' = B' @ A', and a product never needs more than the right flags and leading dimensions.
+ * cuBLASLt is column-major: a row-major matrix is the transpose there, so C = A @ B is computed as
+ * C' = B' @ A', with the right flags and leading dimensions and without copies.
  *
- * Descriptors and the algorithm that the library's heuristics choose depend on shapes, steps,
- * alignment and types alone. They are kept in a table of SETS x WAYS plans; of a full set the plan that
- * was made first goes. Plans are plain bytes (descriptors made in place have nothing to destroy): a
- * call takes a copy, so that the lock is held for the look-up alone.
+ * Descriptors and the algorithm that the library's heuristics choose depend on shapes, strides, alignment
+ * and types alone. They are cached in a table of SETS x WAYS plans; a full set evicts its oldest plan. Plans
+ * are plain bytes (descriptors made in place have nothing to destroy): a call takes a copy, so that only the
+ * look-up needs the lock.
  *
- * Workspace is asked from the caching allocator for each call and given back at once: on its own stream
- * it may be used again right away, many algorithms need none, and none is held. */
+ * Each call allocates its workspace from the caching allocator and frees it at once: blocks are reused in the
+ * order of a stream. Many algorithms need none. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static cublasLtHandle_t handles[MOTH_CUDA_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* What products are made by, or why by our own kernel. */
+/* Notes the library in use, or why it is not used. */
 static void note(const char *what) {
   snprintf(moth_cuda_settings.library, sizeof moth_cuda_settings.library, "%s%.100s",
            missing ? "own kernel: " : "", what);
@@ -101,9 +101,9 @@ static MothStatus lt_check(cublasStatus_t s, const char *what, const MothCudaGem
 
 /* --- plans -------------------------------------------------------------------------------------- */
 
-/* Their A is our B; bytes are compared, so there is no padding in it. */
+/* a, b, c are the library's: its A is our B. Bytes are compared, so there is no padding. */
 struct Key {
-  int64_t m, n, k, batch, lda, ldb, ldc, step_a, step_b, step_c;
+  int64_t m, n, k, batch, lda, ldb, ldc, stride_a, stride_b, stride_c;
   uint8_t device, dtype, tf32, ta, tb, bias;
   uint8_t align_a, align_b, align_c; /* log2 of bytes, at most 8 */
   uint8_t none[7];
@@ -135,14 +135,14 @@ static void make_key(int device, const MothCudaGemm *g, Key *key) {
   key->device = (uint8_t)device;
   key->dtype = (uint8_t)g->dtype;
   key->tf32 = g->dtype == MOTH_FLOAT32 && moth_cuda_settings.allow_tf32;
-  /* Row-major (the column step is 1) is, there, a matrix of as many rows as there are columns here. */
+  /* A row-major operand (column stride 1) is column-major there, with rows and columns swapped. */
   key->ta = g->b_col != 1;
   key->tb = g->a_col != 1;
   key->lda = key->ta ? g->b_col : g->b_row;
   key->ldb = key->tb ? g->a_col : g->a_row;
   key->ldc = g->c_row;
   if (g->batch > 1)
-    key->step_a = g->b_batch, key->step_b = g->a_batch, key->step_c = g->c_batch;
+    key->stride_a = g->b_batch, key->stride_b = g->a_batch, key->stride_c = g->c_batch;
   key->bias = g->bias != nullptr;
   key->align_a = alignment(g->b);
   key->align_b = alignment(g->a);
@@ -174,9 +174,9 @@ static cudaDataType_t lt_type(MothDType dtype) {
   }
 }
 
-/* The *Init functions of the header, which call the library by name: here through the table. */
+/* Replaces the *Init functions of the header, which call the library by name, not through our table. */
 static MothStatus layout(const MothCudaGemm *g, int64_t rows, int64_t cols, int64_t ld,
-                         int64_t step, cublasLtMatrixLayoutOpaque_t *out) {
+                         int64_t stride, cublasLtMatrixLayoutOpaque_t *out) {
   LT_TRY(cublasLtMatrixLayoutInit_internal, out, sizeof *out, lt_type(g->dtype), (uint64_t)rows,
          (uint64_t)cols, ld);
   if (g->batch == 1)
@@ -184,8 +184,8 @@ static MothStatus layout(const MothCudaGemm *g, int64_t rows, int64_t cols, int6
   int32_t count = (int32_t)g->batch;
   LT_TRY(cublasLtMatrixLayoutSetAttribute, out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
          sizeof count);
-  LT_TRY(cublasLtMatrixLayoutSetAttribute, out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
-         sizeof step);
+  LT_TRY(cublasLtMatrixLayoutSetAttribute, out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+         &stride, sizeof stride);
   return MOTH_OK;
 }
 
@@ -207,12 +207,12 @@ static MothStatus describe(const MothCudaGemm *g, Plan *p) {
     LT_TRY(cublasLtMatmulDescSetAttribute, &p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias,
            sizeof g->bias);
   }
-  MOTH_TRY(layout(g, key->ta ? g->k : g->n, key->ta ? g->n : g->k, key->lda, key->step_a, &p->a));
-  MOTH_TRY(layout(g, key->tb ? g->m : g->k, key->tb ? g->k : g->m, key->ldb, key->step_b, &p->b));
-  return layout(g, g->n, g->m, key->ldc, key->step_c, &p->c);
+  MOTH_TRY(layout(g, key->ta ? g->k : g->n, key->ta ? g->n : g->k, key->lda, key->stride_a, &p->a));
+  MOTH_TRY(layout(g, key->tb ? g->m : g->k, key->tb ? g->k : g->m, key->ldb, key->stride_b, &p->b));
+  return layout(g, g->n, g->m, key->ldc, key->stride_c, &p->c);
 }
 
-/* Parts of a sum are joined in float32 and in order: results are the same from run to run. */
+/* Only algorithms that join partial sums in order, in float32: results are the same in every run. */
 static MothStatus choose(cublasLtHandle_t handle, const MothCudaGemm *g, Plan *p) {
   cublasLtMatmulPreferenceOpaque_t pref;
   LT_TRY(cublasLtMatmulPreferenceInit_internal, &pref, sizeof pref);

@@ -1,11 +1,11 @@
 /* cuDNN's backend API: see cudnn.h.
  *
- * The engine that the heuristics put first, and for which a plan can be made, is kept with its plan in a
- * table by shape, dtype and device; a shape without any is kept, too, and goes to moth's own kernel. Of a
- * full set the plan that was made first goes. Workspace comes from the caching allocator, for each call.
+ * The first engine of the heuristics for which a plan can be made is cached with its plan, by shape, dtype and
+ * device; a shape without any is cached too, and uses moth's own kernel. A full set evicts its oldest plan.
+ * Workspace comes from the caching allocator, for each call.
  *
- * Engines may add up in an order of their own, but the same one each time: those that are marked as
- * nondeterministic are passed over unless the caller says otherwise. */
+ * Engines may sum in any order, but in the same one each time: engines marked as nondeterministic are skipped
+ * unless the caller allows them. */
 #include "kernels/cuda/cudnn.h"
 
 #ifdef __CUDACC__
@@ -87,7 +87,7 @@ static unsigned hash(const MothDnnKey *key) {
   return (unsigned)(h % SETS);
 }
 
-/* Whether an engine keeps to the limits. */
+/* Whether an engine's numerical notes fit the limits. */
 static bool notes_fit(cudnnBackendDescriptor_t config, const MothDnnLimits &l) {
   Desc engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   int64_t n = 0;

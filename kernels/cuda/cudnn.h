@@ -1,5 +1,5 @@
-/* What the uses of cuDNN share (convolution, attention): the library, opened when it is first asked for,
- * descriptors of its backend API, and a table of plans. Under nvcc only. */
+/* Shared by the uses of cuDNN (convolution, attention): the library, opened when first needed, descriptors of its
+ * backend API, and a cache of plans. Under nvcc only. */
 #ifndef MOTH_CUDA_CUDNN_H
 #define MOTH_CUDA_CUDNN_H
 #include "cuda/cuda.h"
@@ -25,13 +25,13 @@ struct MothDnn {
 };
 extern MothDnn dnn;
 
-/* Whether cuDNN is there; the log says once why not. */
+/* Opens cuDNN at the first call. Whether it is available; if not, the log says once why. */
 bool moth_dnn_open(void);
 cudnnDataType_t moth_dnn_type(int dtype);
 /* The largest power of 2, up to 64, that divides an address. */
 uint8_t moth_dnn_alignment(const void *p);
 
-/* A descriptor, destroyed at the end of its scope unless it was taken. */
+/* A descriptor, destroyed at the end of its scope unless its ownership was moved. */
 struct Desc {
   cudnnBackendDescriptor_t d = nullptr;
   cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
@@ -69,30 +69,31 @@ struct Desc {
 void moth_dnn_tensor(Desc *t, int64_t id, cudnnDataType_t type, int64_t align,
                      const int64_t size[4], const int64_t stride[4]);
 
-/* What a plan was made for; bytes are compared. number[0] tells uses apart. */
+/* The key of a plan; bytes are compared. number[0] distinguishes the uses. */
 struct MothDnnKey {
   int64_t number[48];
 };
 struct MothDnnPlan {
   MothDnnKey key;
   bool used;
-  cudnnBackendDescriptor_t plan; /* NULL: there is none for this */
+  cudnnBackendDescriptor_t plan; /* NULL: no engine supports the key */
   int64_t workspace;
 };
-/* Engines that are passed over. */
+/* Limits on the engines to choose from. */
 struct MothDnnLimits {
-  bool wide, tf32, any_order; /* wide: float32, of which tf32 is only allowed if the user says so */
+  bool wide, tf32,
+      any_order; /* wide: float32, where tf32 must be allowed; any_order: nondeterministic sums */
 };
 
-/* While it lives, the thread holds cuDNN's handle of a device (handles belong to one thread at a time).
- * status: what the opening came to. */
+/* Owns cuDNN's handle of a device during its lifetime (a handle may be used by one thread at a time).
+ * status: the result of acquiring it. */
 struct MothDnnSession {
   cudnnHandle_t handle = nullptr;
   MothStatus status;
   MothDnnSession(int device, cudaStream_t stream);
   ~MothDnnSession();
   MothDnnSession(const MothDnnSession &) = delete;
-  /* The plan in the table, or a fresh one with used = false, to be filled in. */
+  /* The cached plan, or a new one with used = false, to be filled in. */
   MothDnnPlan *find(const MothDnnKey &key);
   /* The first engine that cuDNN's heuristics name (mode A, then the fallback list), that fits the limits
    * and for which a plan can be made. */

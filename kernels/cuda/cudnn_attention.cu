@@ -1,10 +1,10 @@
 /* Attention by cuDNN: the graph of matrix products, masking and softmax that its flash-attention engines
- * know as a pattern, for float16 and bfloat16 without an added mask or dropout. Intermediate tensors are
- * virtual: they exist in the pattern only. Keys, and values in backward, are given as their transposes.
+ * recognise, for float16 and bfloat16 without an additive mask or dropout. Intermediate tensors are virtual.
+ * Keys, and values in backward, are passed as their transposes.
  *
- * Backward: the fast engines add the queries' gradient up in a float32 tensor of our own, by atomic sums;
- * where results must be the same in every run, the pattern without it is asked for. What cuDNN refuses
- * goes to kernels/cuda/typed/attention.cuh. */
+ * Backward: the fast engines sum the queries' gradient in a float32 tensor of ours by atomics; where results must
+ * be the same in every run, the graph without it is used. Graphs that cuDNN refuses go to
+ * kernels/cuda/typed/attention.cuh. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cudnn.h"
 
@@ -24,12 +24,12 @@ struct Shape {
 Shape rows(int64_t a, int64_t b, int64_t c, int64_t d) {
   return {{a, b, c, d}, {b * c * d, c * d, d, 1}};
 }
-Shape turned(const Shape &s) { /* the last two dimensions change places */
+Shape transposed(const Shape &s) { /* swaps the last two dimensions */
   return {{s.size[0], s.size[1], s.size[3], s.size[2]},
           {s.stride[0], s.stride[1], s.stride[3], s.stride[2]}};
 }
 
-/* A graph as it grows: tensors and operations, all destroyed with it. */
+/* A graph under construction: owns its tensors and operations. */
 struct Graph {
   typedef cudnnBackendDescriptor_t T;
   enum { MOST = 128 };
@@ -48,7 +48,7 @@ struct Graph {
       status = d->status;
     return all[n++] = d->take();
   }
-  /* id 0: a virtual one. */
+  /* id 0: a virtual tensor. */
   T tensor(int64_t id, cudnnDataType_t type, const Shape &s, bool number = false,
            bool reordered = false) {
     Desc d(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -116,7 +116,7 @@ struct Graph {
     return y;
   }
 
-  /* Where the columns' numbers are above the rows' (keys after queries), the lowest number. */
+  /* Replaces scores of keys after the query (column number above the row's) by `lowest`. */
   T causal(T s, const Shape &shape, T lowest) {
     T row = pointwise(CUDNN_POINTWISE_GEN_INDEX, s, nullptr, nullptr,
                       tensor(0, CUDNN_DATA_INT32, shape), CUDNN_DATA_INT32, 2);
@@ -146,7 +146,7 @@ void forward_graph(Graph *g, const MothAttention *a, cudnnDataType_t io) {
   const cudnnDataType_t real = CUDNN_DATA_FLOAT;
   Shape scores = rows(a->B, a->H, a->L, a->S), line = rows(a->B, a->H, a->L, 1);
   T q = g->tensor(Q, io, heads(a->q, a->B, a->H, a->L, a->E));
-  T k = g->tensor(K, io, turned(heads(a->k, a->B, a->K, a->S, a->E)));
+  T k = g->tensor(K, io, transposed(heads(a->k, a->B, a->K, a->S, a->E)));
   T v = g->tensor(V, io, heads(a->v, a->B, a->K, a->S, a->V));
   T o = g->tensor(O, io, heads(a->o, a->B, a->H, a->L, a->V));
   T s = g->matmul(q, k, g->tensor(0, real, scores));
@@ -163,7 +163,7 @@ void forward_graph(Graph *g, const MothAttention *a, cudnnDataType_t io) {
   g->matmul(p, v, o);
 }
 
-/* x' y, added up over the heads that share one of `to`'s. */
+/* to = x' y, summed over the heads that share a head of `to`. */
 void group_product(Graph *g, const MothAttention *a, Graph::T x, Graph::T y, Graph::T to,
                    int64_t cols, cudnnDataType_t io) {
   if (a->H == a->K) {
@@ -179,9 +179,9 @@ void backward_graph(Graph *g, const MothAttention *a, cudnnDataType_t io, bool a
   const cudnnDataType_t real = CUDNN_DATA_FLOAT;
   Shape scores = rows(a->B, a->H, a->L, a->S), line = rows(a->B, a->H, a->L, 1);
   Shape keys = heads(a->k, a->B, a->K, a->S, a->E), queries = heads(a->q, a->B, a->H, a->L, a->E);
-  Shape across = turned(scores);
-  T q = g->tensor(Q, io, queries), k = g->tensor(K, io, turned(keys));
-  T v = g->tensor(V, io, turned(heads(a->v, a->B, a->K, a->S, a->V)));
+  Shape across = transposed(scores);
+  T q = g->tensor(Q, io, queries), k = g->tensor(K, io, transposed(keys));
+  T v = g->tensor(V, io, transposed(heads(a->v, a->B, a->K, a->S, a->V)));
   T o = g->tensor(O, io, heads(a->o, a->B, a->H, a->L, a->V));
   T grad = g->tensor(GRAD, io, heads(a->grad, a->B, a->H, a->L, a->V));
   T dq = g->tensor(DQ, io, heads(a->dq, a->B, a->H, a->L, a->E));
@@ -235,7 +235,7 @@ void make_plan(MothDnnSession *session, const MothAttention *a, cudnnDataType_t 
                    backward ? "'s gradients" : "", (long long)a->H, (long long)a->E);
 }
 
-/* Whether rows begin at multiples of 16 bytes and no step is 0. */
+/* Whether rows begin at multiples of 16 bytes and no stride is 0. */
 bool fits(const MothHeads &h, int64_t cols) {
   return cols % 8 == 0 && h.row % 8 == 0 && h.head % 8 == 0 && h.batch % 8 == 0 && h.row > 0 &&
          h.head > 0 && h.batch > 0 && (uintptr_t)h.data % 16 == 0;

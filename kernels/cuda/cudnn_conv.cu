@@ -21,7 +21,7 @@ static void make_plan(MothDnnSession *session, const MothConv *g, int mode, Moth
                       MothDnnPlan *p) {
   int64_t x_size[4] = {g->n, g->c, g->h, g->w}, y_size[4] = {g->n, g->k, g->oh, g->ow};
   int64_t w_size[4] = {g->k, g->c / g->groups, g->kernel[0], g->kernel[1]};
-  /* which of a, b and out they are */
+  /* alignments of input and weight among a, b and out */
   int64_t ax = mode == MOTH_CONV_INPUT ? align_out : align_b;
   int64_t aw = mode == MOTH_CONV_WEIGHT ? align_out : align_a;
   int64_t ay = mode == MOTH_CONV_FORWARD ? align_out : mode == MOTH_CONV_INPUT ? align_b : align_a;

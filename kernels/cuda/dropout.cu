@@ -1,11 +1,11 @@
-/* native_dropout: output and mask in one pass, the mask's bits those of the CPU. */
+/* native_dropout: output and mask in one pass; the mask's bits are the CPU's. */
 #include "kernels/cuda/util.h"
 
 MothStatus moth_cuda_native_dropout(MothCall *c) {
   MOTH_UNPACK_NATIVE_DROPOUT(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold in;
+  MothOwned in;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));
   MothCudaPhilox philox = moth_cuda_philox(out->device.index, generator, out->numel);

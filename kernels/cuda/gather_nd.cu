@@ -1,6 +1,6 @@
-/* gather_nd and scatter_nd_: the index becomes offsets into self first, checked and wrapped; then they
- * are gather and scatter with an index of one dimension. */
-#include "kernels/cuda/places.h"
+/* gather_nd and scatter_nd_: the index is first checked, wrapped and turned into offsets into self; then they are
+ * gather and scatter with an index of one dimension. */
+#include "kernels/cuda/index_map.h"
 extern "C" {
 #include "dispatch/shape.h"
 }
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(THREADS)
   out[i] = offset;
 }
 
-/* Offsets as pairs for the sums of whole rows of `inner` elements; what is left out comes last. */
+/* Offsets as pairs for the sums of whole rows of `inner` elements; skipped ones get the last key, `rows`. */
 template <class U>
 __global__ void __launch_bounds__(THREADS)
     rows_kernel(U *key, U *pos, const int64_t *at, int64_t n, int64_t inner, int64_t rows) {
@@ -49,41 +49,41 @@ dim3 grid_of(int64_t n) {
   return dim3((unsigned)moth_ceil_div(n, (int64_t)THREADS));
 }
 
-/* Offsets into `far`, counted in units of `unit` elements. */
-MothStatus offsets(const MothCall *c, cudaStream_t stream, const MothNd *nd, const MothTensor *far,
+/* Computes offsets into `self`, in units of `unit` elements. */
+MothStatus offsets(const MothCall *c, cudaStream_t stream, const MothNd *nd, const MothTensor *self,
                    const MothTensor *index, int64_t base, int64_t unit, MothScratch *at) {
-  MothHold wide;
+  MothOwned wide;
   NdDims d = {};
   MOTH_TRY(moth_cuda_contiguous_as(index, MOTH_INT64, &wide.t));
   MOTH_TRY(at->take(c->device.index, (size_t)nd->count * 8));
   d.k = nd->k;
   for (int j = 0; j < nd->k; j++) {
     d.dim[j] = nd->dims[j];
-    d.size[j] = far->shape[nd->dims[j]];
-    d.stride[j] = far->stride[nd->dims[j]] / unit;
+    d.size[j] = self->shape[nd->dims[j]];
+    d.stride[j] = self->stride[nd->dims[j]] / unit;
   }
   return moth_launch(c->op->name, offsets_kernel, grid_of(nd->count), dim3(THREADS), 0, stream,
                      at->as<int64_t>(), (const int64_t *)wide->data, nd->count, base, d, c->op->id,
                      moth_cuda_fault(c->device.index));
 }
 
-/* The places of the index in `far`, in the order of nd->shape; along go strides `near`, in elements. The
- * last dimension counts in units of `unit` elements. */
-void places(MothPlaces *p, const MothCall *c, const MothNd *nd, const MothTensor *far,
-            const int64_t *near, int64_t unit, const int64_t *at) {
+/* The index map over nd->shape: `at` are offsets into self, value the strides of the values, in elements. The last
+ * dimension counts in units of `unit` elements. */
+void map_of(MothIndexMap *p, const MothCall *c, const MothNd *nd, const MothTensor *self,
+            const int64_t *value, int64_t unit, const int64_t *at) {
   int n = nd->ndim - nd->nrest;
-  *p = MothPlaces{};
+  *p = MothIndexMap{};
   p->at = at;
   p->bound = -1;
-  p->far_step = 1;
+  p->self_stride = 1;
   p->op = c->op->id;
   p->fault = moth_cuda_fault(c->device.index);
   p->n = 1;
-  int64_t step = 1; /* of the index's dimensions, from the last */
-  int64_t steps[MOTH_MAX_DIMS];
+  int64_t stride = 1; /* of the index's dimensions, from the last */
+  int64_t strides[MOTH_MAX_DIMS];
   for (int i = n - 1; i >= 0; i--) {
-    steps[i] = step;
-    step *= nd->shape[nd->before + i];
+    strides[i] = stride;
+    stride *= nd->shape[nd->before + i];
   }
   for (int i = 0; i < nd->ndim; i++) {
     int r = i < nd->before ? i : i - n;
@@ -92,23 +92,23 @@ void places(MothPlaces *p, const MothCall *c, const MothNd *nd, const MothTensor
     if (last)
       size /= unit;
     p->n *= size;
-    moth_places_add(p, size, of_index ? steps[i - nd->before] : 0,
-                    of_index ? 0 : far->stride[nd->rest[r]] / u, near[i] / u);
+    moth_index_map_add(p, size, of_index ? strides[i - nd->before] : 0,
+                       of_index ? 0 : self->stride[nd->rest[r]] / u, value[i] / u);
   }
 }
 
-/* The most elements that can be moved as one: the last dimension is self's own, has them side by side, and
- * all other steps are multiples of them. */
-int64_t unit_of(const MothNd *nd, const MothTensor *far, const MothTensor *near) {
-  int last = far->ndim - 1;
-  int64_t size = moth_itemsize(far);
-  uint64_t all = 16 | (uint64_t)far->data | (uint64_t)near->data;
-  if (nd->nrest == nd->before || nd->rest[nd->nrest - 1] != last || far->stride[last] != 1)
+/* The most elements that can be moved as one unit: the last dimension is not indexed and contiguous, and all other
+ * strides are multiples of the unit. */
+int64_t unit_of(const MothNd *nd, const MothTensor *self, const MothTensor *value) {
+  int last = self->ndim - 1;
+  int64_t size = moth_itemsize(self);
+  uint64_t all = 16 | (uint64_t)self->data | (uint64_t)value->data;
+  if (nd->nrest == nd->before || nd->rest[nd->nrest - 1] != last || self->stride[last] != 1)
     return 1;
-  all |= (uint64_t)(far->shape[last] * size);
+  all |= (uint64_t)(self->shape[last] * size);
   for (int i = 0; i < last; i++)
-    if (far->shape[i] > 1)
-      all |= (uint64_t)(far->stride[i] * size);
+    if (self->shape[i] > 1)
+      all |= (uint64_t)(self->stride[i] * size);
   int64_t bytes = (int64_t)(all & -all);
   return bytes > size ? bytes / size : 1;
 }
@@ -120,7 +120,7 @@ MothStatus moth_cuda_gather_nd(MothCall *c) {
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
   MothScratch at;
-  MothPlaces p;
+  MothIndexMap p;
   MothNd nd;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   MOTH_TRY(moth_nd(self, dims, index, &nd));
@@ -129,8 +129,8 @@ MothStatus moth_cuda_gather_nd(MothCall *c) {
   int64_t unit = out->numel ? unit_of(&nd, self, out) : 1;
   MOTH_TRY(offsets(c, stream, &nd, self, index, index_base, unit, &at));
   if (out->numel) {
-    places(&p, c, &nd, self, out->stride, unit, at.as<int64_t>());
-    MOTH_TRY(moth_cuda_gather_places("gather_nd", stream, out->data, self->data,
+    map_of(&p, c, &nd, self, out->stride, unit, at.as<int64_t>());
+    MOTH_TRY(moth_cuda_gather_mapped("gather_nd", stream, out->data, self->data,
                                      unit * moth_itemsize(out), &p));
   }
   return moth_cuda_leave(c);
@@ -139,9 +139,9 @@ MothStatus moth_cuda_gather_nd(MothCall *c) {
 MothStatus moth_cuda_scatter_nd_(MothCall *c) {
   MOTH_UNPACK_SCATTER_ND_(c)
   cudaStream_t stream;
-  MothScratch at, room;
-  MothHold values;
-  MothPlaces p;
+  MothScratch at, workspace;
+  MothOwned values;
+  MothIndexMap p;
   MothPairs pairs, spare;
   MothNd nd;
   int device = c->device.index;
@@ -153,8 +153,8 @@ MothStatus moth_cuda_scatter_nd_(MothCall *c) {
   MOTH_TRY(moth_cuda_broadcast_as(src, (MothDType)src->dtype, nd.ndim, nd.shape, &values.t));
   if (values->numel == 0)
     return moth_cuda_leave(c);
-  if (moth_tensor_overlap(self, values)) { /* all is read before anything is written */
-    MothHold whole;
+  if (moth_tensor_overlap(self, values)) { /* read all of the source before writing */
+    MothOwned whole;
     MOTH_TRY(moth_tensor_new(nd.ndim, nd.shape, (MothDType)src->dtype, values->device, &whole.t));
     MOTH_TRY(moth_cuda_copy(whole, values));
     MothTensor *t = values.t;
@@ -170,7 +170,7 @@ MothStatus moth_cuda_scatter_nd_(MothCall *c) {
     for (int i = nd.dims[nd.k - 1] + 1; i < self->ndim; i++)
       inner *= self->shape[i];
     bool wide = n >= 0xffffffff || rows >= 0xffffffff;
-    MOTH_TRY(moth_pairs_take(&room, device, n, wide, &pairs, &spare));
+    MOTH_TRY(moth_pairs_take(&workspace, device, n, wide, &pairs, &spare));
     if (wide)
       MOTH_TRY(moth_launch("scatter_nd_", rows_kernel<uint64_t>, grid_of(n), dim3(THREADS), 0,
                            stream, (uint64_t *)pairs.key, (uint64_t *)pairs.pos, at.as<int64_t>(),
@@ -183,10 +183,10 @@ MothStatus moth_cuda_scatter_nd_(MothCall *c) {
     MOTH_TRY(moth_cuda_sum_segments((MothDType)self->dtype, &g, &spare));
     return moth_cuda_leave(c);
   }
-  places(&p, c, &nd, self, values->stride, 1, at.as<int64_t>());
+  map_of(&p, c, &nd, self, values->stride, 1, at.as<int64_t>());
   if (accumulate)
-    MOTH_TRY(moth_cuda_add_places(c, stream, self, moth_reach(self), values, values->numel, &p));
+    MOTH_TRY(moth_cuda_add_mapped(c, stream, self, moth_reach(self), values, values->numel, &p));
   else
-    MOTH_TRY(moth_cuda_scatter_places(c, stream, self, moth_reach(self), values, nullptr, &p));
+    MOTH_TRY(moth_cuda_scatter_mapped(c, stream, self, moth_reach(self), values, nullptr, &p));
   return moth_cuda_leave(c);
 }

@@ -1,4 +1,4 @@
-/* mm, bmm, addmm, baddbmm, linear: operands that BLAS can read, then moth_cuda_gemm. */
+/* mm, bmm, addmm, baddbmm, linear: makes the operands readable for BLAS, then calls moth_cuda_gemm. */
 #include "kernels/cuda/gemm.h"
 
 #include "kernels/cuda/util.h"
@@ -17,12 +17,12 @@ MothStatus moth_cuda_gemm(int device, cudaStream_t stream, const MothCudaGemm *g
 
 /* A matrix, or one per batch, as BLAS can read it: element (r, c) at p + r * row + c * col. */
 struct Operand {
-  MothHold keep;
+  MothOwned keep;
   const char *p;
   int64_t rows, cols, row, col, batch;
 
-  /* Row-major (col is 1, row at least cols) or column-major; false if it is neither. The step of a
-   * dimension of one element is not used: it becomes what BLAS wants to see. */
+  /* Whether it is row-major (col is 1, row at least cols) or column-major. The stride of a dimension of one
+   * element is not used: it is set to a value that BLAS accepts. */
   bool settle() {
     if ((col == 1 || cols == 1) && (row >= cols || rows == 1)) {
       row = rows == 1 ? cols : row;
@@ -42,7 +42,7 @@ struct Operand {
     cols = r, col = s;
     settle();
   }
-  /* The last two dimensions of t, behind at most one of batches: t's own bytes, or a copy of them. */
+  /* The last two dimensions of t, after at most one of batches: t itself, or a copy. */
   MothStatus take(MothTensor *t) {
     int n = t->ndim;
     rows = t->shape[n - 2];
@@ -111,7 +111,7 @@ MothStatus moth_cuda_addmm(MothCall *c) {
     return MOTH_OK;
   double by = moth_as_double(beta);
   int64_t n = out->shape[1];
-  /* A row that is added as it is, is a bias. */
+  /* A contiguous row to be added with factor 1 is passed as a bias. */
   bool row = by == 1 && self->numel == n && n > 1 && self->shape[self->ndim - 1] == n &&
              self->stride[self->ndim - 1] == 1 && self->dtype == out->dtype;
   if (by != 0 && !row) /* beta = 0 ignores self, NaN included */
@@ -143,11 +143,11 @@ MothStatus moth_cuda_linear(MothCall *c) {
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
   Operand in, w;
-  MothHold added;
+  MothOwned added;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   if (!out->numel)
     return MOTH_OK;
-  if (input->ndim == 2) { /* as it is, a transposed one too */
+  if (input->ndim == 2) { /* without a copy, also if transposed */
     MOTH_TRY(in.take(input));
   } else { /* all dimensions but the last are rows */
     MOTH_TRY(moth_cuda_contiguous(input, &in.keep.t));

@@ -1,5 +1,5 @@
 /* index_select, index_add and index_copy: slices along one dimension. */
-#include "kernels/cuda/places.h"
+#include "kernels/cuda/index_map.h"
 
 namespace {
 
@@ -9,7 +9,7 @@ dim3 grid_of(int64_t n, int unroll) {
   return dim3((unsigned)moth_ceil_div(n, (int64_t)THREADS * unroll));
 }
 
-/* Slices of source to their places; of several with one place the last stays. */
+/* Copies slices of source to their indices; of several with one index the last wins. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     copy_kernel(T *out, const T *src, const long long *writer, const int64_t *at, WideDiv inner,
@@ -55,8 +55,8 @@ MothStatus moth_cuda_index_select(MothCall *c) {
   MOTH_UNPACK_INDEX_SELECT(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold at;
-  MothPlaces p = {};
+  MothOwned at;
+  MothIndexMap p = {};
   int d;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   d = moth_dim_of(dim, self->ndim);
@@ -68,7 +68,7 @@ MothStatus moth_cuda_index_select(MothCall *c) {
   p.dim = d;
   p.op = c->op->id;
   p.fault = moth_cuda_fault(c->device.index);
-  if (out->numel == 0) { /* the index is checked all the same */
+  if (out->numel == 0) { /* still check the index */
     if (at->numel == 0)
       return MOTH_OK;
     MothScratch none;
@@ -79,24 +79,24 @@ MothStatus moth_cuda_index_select(MothCall *c) {
                          p.fault));
     return moth_cuda_leave(c);
   }
-  if (self->contiguous && self->ndim) { /* whole slices, in the largest pieces */
+  if (self->contiguous && self->ndim) { /* whole slices, in the largest units */
     MothSplit s = moth_split(self, d);
     int64_t bytes = s.inner * unit;
     unit = moth_unit_of({(uint64_t)bytes, (uint64_t)self->data, (uint64_t)out->data});
     int64_t inner = bytes / unit;
-    moth_places_add(&p, s.outer, 0, s.n * inner, at->numel * inner);
-    moth_places_add(&p, at->numel, 1, 0, inner);
-    moth_places_add(&p, inner, 0, 1, 1);
-    p.far_step = inner;
+    moth_index_map_add(&p, s.outer, 0, s.n * inner, at->numel * inner);
+    moth_index_map_add(&p, at->numel, 1, 0, inner);
+    moth_index_map_add(&p, inner, 0, 1, 1);
+    p.self_stride = inner;
     p.n = s.outer * at->numel * inner;
   } else {
     for (int i = 0; i < self->ndim; i++)
-      moth_places_add(&p, out->shape[i], i == d ? 1 : 0, i == d ? 0 : self->stride[i],
-                      out->stride[i]);
-    p.far_step = self->ndim ? self->stride[d] : 1;
+      moth_index_map_add(&p, out->shape[i], i == d ? 1 : 0, i == d ? 0 : self->stride[i],
+                         out->stride[i]);
+    p.self_stride = self->ndim ? self->stride[d] : 1;
     p.n = out->numel;
   }
-  MOTH_TRY(moth_cuda_gather_places("index_select", stream, out->data, self->data, unit, &p));
+  MOTH_TRY(moth_cuda_gather_mapped("index_select", stream, out->data, self->data, unit, &p));
   return moth_cuda_leave(c);
 }
 
@@ -104,8 +104,8 @@ MothStatus moth_cuda_index_copy(MothCall *c) {
   MOTH_UNPACK_INDEX_COPY(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold at, in;
-  MothScratch room;
+  MothOwned at, in;
+  MothScratch workspace;
   int d;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   d = moth_dim_of(dim, self->ndim);
@@ -116,10 +116,10 @@ MothStatus moth_cuda_index_copy(MothCall *c) {
     return MOTH_OK;
   MothSplit s = moth_split(out, d);
   const int64_t *where = (const int64_t *)at->data;
-  MOTH_TRY(room.take(c->device.index, (size_t)s.n * 8));
-  MOTH_CUDA_TRY(cudaMemsetAsync(room.p, 0xff, (size_t)s.n * 8, stream)); /* -1: nobody */
+  MOTH_TRY(workspace.take(c->device.index, (size_t)s.n * 8));
+  MOTH_CUDA_TRY(cudaMemsetAsync(workspace.p, 0xff, (size_t)s.n * 8, stream)); /* -1: nobody */
   MOTH_TRY(moth_launch("index_copy", last_kernel, grid_of(at->numel, 1), dim3(THREADS), 0, stream,
-                       room.as<long long>(), where, at->numel, index_base, s.n, d, c->op->id,
+                       workspace.as<long long>(), where, at->numel, index_base, s.n, d, c->op->id,
                        moth_cuda_fault(c->device.index)));
   if (in->numel) {
     int64_t bytes = s.inner * moth_itemsize(out);
@@ -128,7 +128,7 @@ MothStatus moth_cuda_index_copy(MothCall *c) {
     MOTH_TRY(moth_by_size(unit, [&](auto t) {
       typedef decltype(t) T;
       return moth_launch("index_copy", copy_kernel<T>, grid_of(n, UNROLL), dim3(THREADS), 0, stream,
-                         (T *)out->data, (const T *)in->data, room.as<long long>(), where,
+                         (T *)out->data, (const T *)in->data, workspace.as<long long>(), where,
                          wide_div(inner), wide_div(at->numel), s.n, index_base, n);
     }));
   }
@@ -139,8 +139,8 @@ MothStatus moth_cuda_index_add(MothCall *c) {
   MOTH_UNPACK_INDEX_ADD(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold at, in;
-  MothScratch room;
+  MothOwned at, in;
+  MothScratch workspace;
   MothPairs pairs, spare;
   int d, device = c->device.index;
   MOTH_TRY(moth_cuda_enter(c, &stream));
@@ -154,7 +154,7 @@ MothStatus moth_cuda_index_add(MothCall *c) {
   MothSplit s = moth_split(out, d);
   bool wide = n >= 0xffffffff || s.n >= 0xffffffff;
   const int64_t *where = (const int64_t *)at->data;
-  MOTH_TRY(moth_pairs_take(&room, device, n, wide, &pairs, &spare));
+  MOTH_TRY(moth_pairs_take(&workspace, device, n, wide, &pairs, &spare));
   if (wide)
     MOTH_TRY(moth_launch("index_add", rows_kernel<uint64_t>, grid_of(n, 1), dim3(THREADS), 0,
                          stream, (uint64_t *)pairs.key, (uint64_t *)pairs.pos, where, n, index_base,

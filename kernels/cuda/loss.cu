@@ -1,27 +1,27 @@
-/* cross_entropy and its derivative. The twin of kernels/cpu/loss.c. */
+/* cross_entropy and its derivative, as kernels/cpu/loss.c. */
 #include <string.h>
 
 #include "kernels/cuda/softmax.h"
 #include "kernels/cuda/util.h"
 
-/* Row-major arguments: kept by `hold` until the kernels are queued. */
-static MothStatus loss_open(MothLoss *l, MothCall *c, MothHold hold[3], const MothTensor *self,
-                            const MothTensor *target, const MothTensor *weight,
-                            int reduction, int64_t ignore, double smoothing, int64_t base) {
+/* Row-major arguments, which `owned` retains until the kernels are queued. */
+static MothStatus loss_open(MothLoss *l, MothCall *c, MothOwned owned[3], const MothTensor *self,
+                            const MothTensor *target, const MothTensor *weight, int reduction,
+                            int64_t ignore, double smoothing, int64_t base) {
   memset(l, 0, sizeof *l);
   MOTH_TRY(moth_cuda_enter(c, &l->stream));
-  MOTH_TRY(moth_cuda_contiguous(self, &hold[0].t));
-  MOTH_TRY(moth_cuda_contiguous_as(target, MOTH_INT64, &hold[1].t));
+  MOTH_TRY(moth_cuda_contiguous(self, &owned[0].t));
+  MOTH_TRY(moth_cuda_contiguous_as(target, MOTH_INT64, &owned[1].t));
   if (weight)
-    MOTH_TRY(moth_cuda_contiguous_as(weight, MOTH_FLOAT64, &hold[2].t));
+    MOTH_TRY(moth_cuda_contiguous_as(weight, MOTH_FLOAT64, &owned[2].t));
   l->device = c->device.index;
   l->op = c->op->id;
   l->fault = moth_cuda_fault(l->device);
-  l->in = hold[0]->data;
+  l->in = owned[0]->data;
   l->rows = target->numel;
   l->n = self->shape[self->ndim - 1];
-  l->target = reinterpret_cast<const long long *>(hold[1]->data);
-  l->weight = weight ? reinterpret_cast<const double *>(hold[2]->data) : NULL;
+  l->target = reinterpret_cast<const long long *>(owned[1]->data);
+  l->weight = weight ? reinterpret_cast<const double *>(owned[2]->data) : NULL;
   l->ignore = ignore;
   l->base = base;
   l->smoothing = smoothing;
@@ -33,9 +33,9 @@ static MothStatus loss_open(MothLoss *l, MothCall *c, MothHold hold[3], const Mo
 
 MothStatus moth_cuda_cross_entropy(MothCall *c) {
   MOTH_UNPACK_CROSS_ENTROPY(c)
-  MothHold hold[3];
+  MothOwned owned[3];
   MothLoss l;
-  MOTH_TRY(loss_open(&l, c, hold, self, target, moth_tensor_arg(c, 2), reduction, ignore_index,
+  MOTH_TRY(loss_open(&l, c, owned, self, target, moth_tensor_arg(c, 2), reduction, ignore_index,
                      label_smoothing, index_base));
   MOTH_TRY(moth_cuda_kernels[self->dtype]->cross_entropy(&l));
   return moth_cuda_leave(c);
@@ -43,9 +43,9 @@ MothStatus moth_cuda_cross_entropy(MothCall *c) {
 
 MothStatus moth_cuda_cross_entropy_backward(MothCall *c) {
   MOTH_UNPACK_CROSS_ENTROPY_BACKWARD(c)
-  MothHold hold[3], grad;
+  MothOwned owned[3], grad;
   MothLoss l;
-  MOTH_TRY(loss_open(&l, c, hold, self, target, moth_tensor_arg(c, 3), reduction, ignore_index,
+  MOTH_TRY(loss_open(&l, c, owned, self, target, moth_tensor_arg(c, 3), reduction, ignore_index,
                      label_smoothing, index_base));
   MOTH_TRY(moth_cuda_contiguous_as(grad_output, MOTH_FLOAT64, &grad.t));
   l.grad = reinterpret_cast<const double *>(grad->data);

@@ -1,14 +1,14 @@
-/* masked_select, masked_scatter and nonzero. The mask, row-major, is cut into tiles of a block each:
- * their true elements are counted, the counts summed up, and then each tile knows where its elements
- * go. Inside a tile a warp has 1024 elements: a lane reads 32 bytes of mask into the bits of a word. */
-#include "kernels/cuda/places.h"
+/* masked_select, masked_scatter and nonzero. The mask, row-major, is cut into tiles of a block each: their true
+ * elements are counted, and the running sums of the counts are the offsets of the tiles' elements. A warp of a
+ * tile has 1024 elements: a lane packs 32 bytes of the mask into the bits of a word. */
+#include "kernels/cuda/index_map.h"
 
 namespace {
 
 enum { THREADS = 256, WARPS = THREADS / 32, WARP_TILE = 1024, TILE = WARPS * WARP_TILE };
 enum { SELECT, SCATTER, POSITIONS };
 
-/* Element k of 32 from `i` on is bit k. */
+/* A word whose bit k is element i + k of the mask. */
 __device__ __forceinline__ unsigned mask_bits(const uint8_t *mask, int64_t i, int64_t n) {
   unsigned bits = 0;
   if (i + 32 <= n && (uintptr_t)(mask + i) % 16 == 0) {
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
-/* Sums of what comes before each tile, in place; the sum of all behind them. One block. `limit`: more
- * than that is a fault; negative: any is right. */
+/* Exclusive running sums of the tiles' counts, in place, followed by the total. One block. A total above `limit` is
+ * a fault; limit < 0: none. */
 enum { SCAN_THREADS = 1024 };
 __global__ void __launch_bounds__(SCAN_THREADS)
     scan_kernel(long long *count, int64_t tiles, int64_t limit, int op, MothFault *f) {
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
-/* A mask with the counts before its tiles, on the device. */
+/* A mask with the number of true elements before each tile, on the device. */
 struct Masked {
   const uint8_t *mask;
   int64_t n, tiles;
@@ -170,7 +170,7 @@ struct Masked {
                        before.as<long long>(), tiles, limit, (int)c->op->id,
                        moth_cuda_fault(c->device.index));
   }
-  /* How many are true: waits for the device. */
+  /* *out: the number of true elements. Waits for the device. */
   MothStatus count(int device, int64_t *out) const {
     return moth_cuda_memcpy(device, out, before.as<long long>() + tiles, sizeof *out,
                             cudaMemcpyDeviceToHost);
@@ -183,7 +183,7 @@ struct Masked {
   }
 };
 
-/* A result whose size only the kernel knows. */
+/* Allocates a result whose size only the kernel knows. */
 MothStatus result(MothCall *c, MothDType dtype, int ndim, const int64_t *shape) {
   MothTensor *t;
   MOTH_TRY(moth_tensor_new(ndim, shape, dtype, c->device, &t));
@@ -201,7 +201,7 @@ MothStatus moth_cuda_masked_select(MothCall *c) {
   int ndim;
   int64_t shape[MOTH_MAX_DIMS], count;
   MOTH_TRY(moth_broadcast(self->ndim, self->shape, mask->ndim, mask->shape, &ndim, shape));
-  MothHold in, where;
+  MothOwned in, where;
   Masked m;
   MOTH_TRY(moth_cuda_enter(c, &m.stream));
   MOTH_TRY(moth_cuda_broadcast_as(self, (MothDType)self->dtype, ndim, shape, &in.t));
@@ -219,7 +219,7 @@ MothStatus moth_cuda_masked_select(MothCall *c) {
 MothStatus moth_cuda_masked_scatter(MothCall *c) {
   MOTH_UNPACK_MASKED_SCATTER(c)
   MothTensor *out = c->results[0].u.t;
-  MothHold in, where, from;
+  MothOwned in, where, from;
   Masked m;
   MOTH_TRY(moth_cuda_enter(c, &m.stream));
   MOTH_TRY(moth_cuda_broadcast_as(self, (MothDType)out->dtype, out->ndim, out->shape, &in.t));
@@ -234,7 +234,7 @@ MothStatus moth_cuda_masked_scatter(MothCall *c) {
 
 MothStatus moth_cuda_nonzero(MothCall *c) {
   MOTH_UNPACK_NONZERO(c)
-  MothHold where;
+  MothOwned where;
   Masked m;
   int64_t count;
   MOTH_TRY(moth_cuda_enter(c, &m.stream));

@@ -1,4 +1,4 @@
-/* Normalisation. The twin of kernels/cpu/norm.c. */
+/* Normalisation, as kernels/cpu/norm.c. */
 #include "kernels/cuda/norm.h"
 
 #include "kernels/cuda/util.h"
@@ -6,15 +6,15 @@
 static MothDType real_of(int dtype) {
   return dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
 }
-static MothStatus hold(const MothTensor *t, int dtype, MothHold *out, const void **p) {
+static MothStatus own(const MothTensor *t, int dtype, MothOwned *out, const void **p) {
   if (t) {
     MOTH_TRY(moth_cuda_contiguous_as(t, (MothDType)dtype, &out->t));
     *p = out->t->data;
   }
   return MOTH_OK;
 }
-/* A result that kernels write in `real`: itself, or a tensor that is copied to it at the end. */
-static MothStatus target(MothTensor *t, MothDType real, MothHold *out, void **p) {
+/* Memory for a result that kernels write in `real`: t's, or a tensor's that is copied to t at the end. */
+static MothStatus target(MothTensor *t, MothDType real, MothOwned *out, void **p) {
   if (t->dtype == real && t->contiguous) {
     moth_tensor_retain(t);
     out->t = t;
@@ -24,7 +24,7 @@ static MothStatus target(MothTensor *t, MothDType real, MothHold *out, void **p)
   *p = out->t->data;
   return MOTH_OK;
 }
-static MothStatus finish(MothTensor *t, const MothHold &h) {
+static MothStatus finish(MothTensor *t, const MothOwned &h) {
   return h.t && h.t != t ? moth_cuda_copy(t, h.t) : MOTH_OK;
 }
 static const MothCudaKernels *kernels(const MothTensor *t) {
@@ -35,11 +35,11 @@ static MothStatus forward_rows(MothCall *c, const MothTensor *self, const MothTe
                                const MothTensor *bias, double eps, MothTensor *mean,
                                MothTensor *rstd) {
   MothNorm m = {};
-  MothHold in, w, b;
+  MothOwned in, w, b;
   MOTH_TRY(moth_cuda_enter(c, &m.stream));
-  MOTH_TRY(hold(self, self->dtype, &in, &m.in));
-  MOTH_TRY(hold(weight, real_of(self->dtype), &w, &m.weight));
-  MOTH_TRY(hold(bias, real_of(self->dtype), &b, &m.bias));
+  MOTH_TRY(own(self, self->dtype, &in, &m.in));
+  MOTH_TRY(own(weight, real_of(self->dtype), &w, &m.weight));
+  MOTH_TRY(own(bias, real_of(self->dtype), &b, &m.bias));
   m.device = c->device.index;
   m.rows = rstd->numel;
   m.n = m.rows ? self->numel / m.rows : 0;
@@ -59,10 +59,10 @@ MothStatus moth_cuda_native_rms_norm(MothCall *c) {
   return forward_rows(c, self, weight, NULL, eps, NULL, c->results[1].u.t);
 }
 
-/* What all derivatives take: the inputs, and where gradients go. */
+/* Shared by all derivatives: the inputs, and memory for the gradients. */
 struct Back {
   MothNorm m = {};
-  MothHold g, in, w, mu, rs, dw, db;
+  MothOwned g, in, w, mu, rs, dw, db;
   MothStatus open(MothCall *c, const MothTensor *grad, const MothTensor *self,
                   const MothTensor *mean, const MothTensor *rstd, const MothTensor *weight,
                   int64_t need) {
@@ -70,12 +70,12 @@ struct Back {
     const void *p = NULL;
     MOTH_TRY(moth_cuda_enter(c, &m.stream));
     m.device = c->device.index;
-    MOTH_TRY(hold(grad, self->dtype, &g, &m.grad));
-    MOTH_TRY(hold(self, self->dtype, &in, &m.in));
-    MOTH_TRY(hold(weight, real, &w, &m.weight));
-    MOTH_TRY(hold(mean, real, &mu, &p));
+    MOTH_TRY(own(grad, self->dtype, &g, &m.grad));
+    MOTH_TRY(own(self, self->dtype, &in, &m.in));
+    MOTH_TRY(own(weight, real, &w, &m.weight));
+    MOTH_TRY(own(mean, real, &mu, &p));
     m.mean = const_cast<void *>(p);
-    MOTH_TRY(hold(rstd, real, &rs, &p));
+    MOTH_TRY(own(rstd, real, &rs, &p));
     m.rstd = const_cast<void *>(p);
     m.out = need & 1 ? c->results[0].u.t->data : NULL;
     if (need & 2)
@@ -121,11 +121,11 @@ static void channels(MothNorm *m, const MothTensor *self) {
 }
 static MothStatus forward_channels(MothCall *c, MothNorm *m, const MothTensor *self,
                                    const MothTensor *weight, const MothTensor *bias, double eps) {
-  MothHold in, w, b;
+  MothOwned in, w, b;
   MOTH_TRY(moth_cuda_enter(c, &m->stream));
-  MOTH_TRY(hold(self, self->dtype, &in, &m->in));
-  MOTH_TRY(hold(weight, real_of(self->dtype), &w, &m->weight));
-  MOTH_TRY(hold(bias, real_of(self->dtype), &b, &m->bias));
+  MOTH_TRY(own(self, self->dtype, &in, &m->in));
+  MOTH_TRY(own(weight, real_of(self->dtype), &w, &m->weight));
+  MOTH_TRY(own(bias, real_of(self->dtype), &b, &m->bias));
   channels(m, self);
   m->device = c->device.index;
   m->eps = eps;
@@ -144,7 +144,7 @@ MothStatus moth_cuda_native_group_norm(MothCall *c) {
 MothStatus moth_cuda_native_batch_norm(MothCall *c) {
   MOTH_UNPACK_NATIVE_BATCH_NORM(c)
   MothNorm m = {};
-  MothHold rm, rv;
+  MothOwned rm, rv;
   MothDType real = real_of(self->dtype);
   m.own = training;
   m.momentum = momentum;

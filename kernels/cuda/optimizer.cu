@@ -1,5 +1,5 @@
-/* sgd_step and adam_step: many tensors a launch. A tensor that is not row-major is worked on in a
- * row-major copy, which goes back afterwards; its gradient is read in such a copy. */
+/* sgd_step and adam_step: many tensors per launch. A tensor that is not row-major is updated in a row-major copy,
+ * which is copied back afterwards; such a gradient is read from a copy. */
 #include "kernels/cuda/optimizer.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 namespace {
 
 struct Step {
-  const MothSgd *sgd; /* else adam */
+  const MothSgd *sgd; /* NULL: adam */
   const MothAdam *adam;
   const MothValue *lists; /* params, grads, states */
   int roles;
@@ -27,12 +27,12 @@ MothStatus flush(Step *s, MothDType dtype) {
   return status;
 }
 
-/* Copies live until their launch and the copy back are queued: a tensor that needs them has a launch of
- * its own. */
+/* A tensor that needs row-major copies has a launch of its own: the copies are freed once it, and the copy back, are
+ * queued. */
 MothStatus step_alone(Step *s, uint32_t i) {
   MothTensor *param = s->lists[0].u.tensors[i];
   MothStepTable *t = &s->table;
-  MothHold work[MOTH_STEP_ROLES];
+  MothOwned work[MOTH_STEP_ROLES];
   int64_t n = param->numel;
   bool aligned = true;
   for (int r = 0; r < s->roles; r++) {
@@ -52,7 +52,7 @@ MothStatus step_alone(Step *s, uint32_t i) {
   return MOTH_OK;
 }
 
-/* All tensors of one dtype that are row-major. */
+/* Updates all row-major tensors of one dtype. */
 MothStatus step_dtype(Step *s, MothDType dtype) {
   MothStepTable *t = &s->table;
   for (uint32_t i = 0; i < s->lists[0].n; i++) {
@@ -85,7 +85,7 @@ MothStatus step_dtype(Step *s, MothDType dtype) {
 
 MothStatus step_run(MothCall *c, Step *s, const MothTensor *scale) {
   uint32_t dtypes = 0;
-  MothHold number;
+  MothOwned number;
   MothTensor *p;
   MOTH_TRY(moth_cuda_enter(c, &s->stream));
   s->table = MothStepTable{};

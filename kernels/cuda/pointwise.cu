@@ -6,7 +6,7 @@ MothStatus moth_cuda_pointwise(MothCall *c) {
   MothDType dtype = (MothDType)c->dtype;
   MothTensor *out = c->results[0].u.t;
   MothParam params[MOTH_MAX_ARGS];
-  MothHold cast[MOTH_ITER_OPERANDS];
+  MothOwned cast[MOTH_ITER_OPERANDS];
   MothPointwise p = {};
   MothIter it;
   int nparams = 0, k = 1;

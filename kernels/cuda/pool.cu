@@ -5,7 +5,7 @@ static MothStatus forward(MothCall *c, bool max) {
   MothTensor *self = c->args[0].u.t, *out = c->results[0].u.t;
   const MothCudaKernels *k = moth_cuda_kernels[out->dtype];
   cudaStream_t stream;
-  MothHold in;
+  MothOwned in;
   MothPool p;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   MOTH_TRY(moth_pool_geometry(c, self->ndim, self->shape, &p));
@@ -14,7 +14,7 @@ static MothStatus forward(MothCall *c, bool max) {
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));
   if (!max)
     return k->avg_pool(stream, &p, in->data, out->data);
-  int64_t base = c->args[c->op->nargs - 1].u.i; /* index_base stands last */
+  int64_t base = c->args[c->op->nargs - 1].u.i; /* index_base is the last argument */
   return k->max_pool(stream, &p, in->data, out->data, (int64_t *)c->results[1].u.t->data, base);
 }
 
@@ -34,7 +34,7 @@ MothStatus moth_cuda_adaptive_avg_pool2d(MothCall *c) {
 static MothStatus backward(MothCall *c) {
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold g;
+  MothOwned g;
   MothPool p;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   MOTH_TRY(moth_pool_geometry(c, out->ndim, out->shape, &p));
@@ -56,7 +56,7 @@ MothStatus moth_cuda_max_pool2d_backward(MothCall *c) {
   MOTH_UNPACK_MAX_POOL2D_BACKWARD(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold g, at;
+  MothOwned g, at;
   MothPool p;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   MOTH_TRY(moth_pool_geometry(c, out->ndim, out->shape, &p));

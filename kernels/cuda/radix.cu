@@ -1,5 +1,5 @@
-/* The seam to a stable sort of (key, position): CUB's radix sort under nvcc, a serial one under the
- * emulation, which runs in the stream's order as kernels do. */
+/* The interface to a stable sort of (key, position): CUB's radix sort under nvcc; under the emulation a serial one,
+ * queued on the stream as kernels are. */
 #include "kernels/cuda/scatter.h"
 #ifdef __CUDACC__
 #include <cub/device/device_radix_sort.cuh>

@@ -1,7 +1,7 @@
-/* Random fills: the bits are those of kernels/cpu/random.c. */
+/* Random fills, with the bits of kernels/cpu/random.c. */
 #include <math.h>
 
-#include "kernels/cuda/places.h"
+#include "kernels/cuda/index_map.h"
 
 namespace {
 
@@ -15,7 +15,7 @@ struct Job {
 /* Fills t; a strided t through a row-major temporary, so that the values do not depend on strides. */
 MothStatus run(const MothCall *c, const Job &j, MothTensor *t, MothGenerator *g) {
   cudaStream_t stream;
-  MothHold whole;
+  MothOwned whole;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   int64_t words = j.what == INTEGERS || (t->dtype == MOTH_FLOAT64 && j.what != BERNOULLI) ? 2 : 1;
   MothCudaPhilox p = moth_cuda_philox(t->device.index, g, t->numel * words);
@@ -91,7 +91,7 @@ MothStatus moth_cuda_bernoulli(MothCall *c) {
   MOTH_UNPACK_BERNOULLI(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold p;
+  MothOwned p;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   int device = out->device.index;
   MothCudaPhilox philox = moth_cuda_philox(device, generator, out->numel * 2);
@@ -205,7 +205,7 @@ MothStatus moth_cuda_multinomial(MothCall *c) {
   MOTH_UNPACK_MULTINOMIAL(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold w, u;
+  MothOwned w, u;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   int64_t classes = self->shape[self->ndim - 1], rows = classes ? self->numel / classes : 0;
   int device = out->device.index;
@@ -229,37 +229,36 @@ MothStatus moth_cuda_multinomial(MothCall *c) {
 
 /* --- randperm ----------------------------------------------------------------------------------- */
 
-/* The CPU swaps elements i and h(i) <= i for i from n - 1 down to 1. What stands at place k before swap i
- * was brought there by the swap m > i with h(m) = k that came last, the smallest such m, which took it
- * from place m: or it is k itself, where no swap came. So all follows from each place's swaps in order,
- * and a thread finds an element by going from swap to swap, a few steps (their expected number is at
- * most the logarithm of n). */
+/* The CPU swaps elements i and h(i) <= i for i from n - 1 down to 1. Before swap i position k has the element that
+ * the last swap into it, the smallest m > i with h(m) = k, moved there from position m; or k itself if there was no
+ * such swap. So with the swaps of each position in order, a thread finds an element by following swaps: at most
+ * log(n) of them are expected. */
 namespace {
 
 enum { PERM_THREADS = 256 };
 
 template <class U>
 __global__ void __launch_bounds__(PERM_THREADS)
-    swaps_kernel(U *place, U *number, const uint64_t *random, int64_t n) {
+    swaps_kernel(U *target, U *number, const uint64_t *random, int64_t n) {
   int64_t i = (int64_t)blockIdx.x * PERM_THREADS + threadIdx.x;
   if (i >= n)
     return;
   uint64_t high = __umul64hi(random[i], (uint64_t)(i + 1));
   uint64_t low = random[i] * (uint64_t)(i + 1);
-  place[i] = (U)(high << 1 | low >> 63);
+  target[i] = (U)(high << 1 | low >> 63);
   number[i] = (U)i;
 }
 /* first[k]: the smallest m > k with h(m) = k; next[i]: the smallest m > i with h(m) = h(i); -1: none. */
 template <class U>
 __global__ void __launch_bounds__(PERM_THREADS)
-    chains_kernel(int64_t *first, int64_t *next, const U *place, const U *number, int64_t n) {
+    chains_kernel(int64_t *first, int64_t *next, const U *target, const U *number, int64_t n) {
   int64_t s = (int64_t)blockIdx.x * PERM_THREADS + threadIdx.x;
   if (s >= n)
     return;
-  int64_t k = (int64_t)place[s], i = (int64_t)number[s];
-  int64_t after = s + 1 < n && (int64_t)place[s + 1] == k ? (int64_t)number[s + 1] : -1;
+  int64_t k = (int64_t)target[s], i = (int64_t)number[s];
+  int64_t after = s + 1 < n && (int64_t)target[s + 1] == k ? (int64_t)number[s + 1] : -1;
   next[i] = after;
-  if (s == 0 || (int64_t)place[s - 1] != k)
+  if (s == 0 || (int64_t)target[s - 1] != k)
     first[k] = i == k ? after : i;
 }
 __global__ void __launch_bounds__(PERM_THREADS)
@@ -282,10 +281,10 @@ __global__ void __launch_bounds__(PERM_THREADS)
 template <class U>
 MothStatus permute(int device, cudaStream_t stream, int64_t *out, const uint64_t *random, int64_t n,
                    int64_t base) {
-  MothScratch room, links;
+  MothScratch workspace, links;
   MothPairs pairs, spare, sorted;
   dim3 grid((unsigned)moth_ceil_div(n, PERM_THREADS)), block(PERM_THREADS);
-  MOTH_TRY(moth_pairs_take(&room, device, n, sizeof(U) == 8, &pairs, &spare));
+  MOTH_TRY(moth_pairs_take(&workspace, device, n, sizeof(U) == 8, &pairs, &spare));
   MOTH_TRY(links.take(device, (size_t)n * 16));
   int64_t *first = links.as<int64_t>(), *next = first + n;
   MOTH_CUDA_TRY(cudaMemsetAsync(first, 0xff, (size_t)n * 8, stream));
@@ -304,7 +303,7 @@ MothStatus moth_cuda_randperm(MothCall *c) {
   MOTH_UNPACK_RANDPERM(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold random, whole;
+  MothOwned random, whole;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   MOTH_TRY(moth_tensor_new(1, &n, MOTH_INT64, out->device, &random.t));
   MOTH_TRY(run(c, Job{INTEGERS, 0, 1, 0, INT64_MAX}, random, generator));

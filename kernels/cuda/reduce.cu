@@ -29,7 +29,7 @@ static MothStatus reduce_run(MothCall *c, const MothTensor *t, int op, int64_t c
 
 static MothStatus reduce_as(MothCall *c, int op, bool mean) {
   const MothTensor *t = c->args[0].u.t, *out = c->results[0].u.t;
-  MothHold cast;
+  MothOwned cast;
   if (moth_reduce_converts((MothDType)t->dtype, (MothDType)out->dtype)) {
     MOTH_TRY(moth_cuda_contiguous_as(t, (MothDType)out->dtype, &cast.t));
     t = cast;

@@ -1,5 +1,5 @@
 /* tril, triu, eye, linspace, flip and as_strided_backward. */
-#include "kernels/cuda/places.h"
+#include "kernels/cuda/index_map.h"
 
 namespace {
 
@@ -7,8 +7,8 @@ enum { THREADS = 256, UNROLL = 4 };
 
 template <class T, int V> struct alignas(sizeof(T) * V) Lanes { T v[V]; };
 
-/* Element (row, col) stays where it is on the side of the diagonal that is kept, else becomes 0; in
- * NULL: all are `one`. V elements a thread. */
+/* Copies elements (row, col) between the two diagonals and sets the others to 0; in NULL: copies `one`. V elements a
+ * thread. */
 template <class T, int V>
 __global__ void __launch_bounds__(THREADS)
     triangle_kernel(T *out, const T *in, T one, int64_t n, WideDiv cols, WideDiv rows,
@@ -79,7 +79,7 @@ MothStatus side(MothCall *c, bool upper) {
   MOTH_UNPACK_TRIL(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold in;
+  MothOwned in;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   if (out->numel == 0)
     return MOTH_OK;
@@ -116,7 +116,7 @@ MothStatus moth_cuda_linspace(MothCall *c) {
       stream, t->data, t->numel, moth_as_double(c->args[0]), moth_as_double(c->args[1]));
 }
 
-/* A strided copy whose steps go backwards. */
+/* A strided copy with negative strides. */
 MothStatus moth_cuda_flip(MothCall *c) {
   MOTH_UNPACK_FLIP(c)
   MothTensor *out = c->results[0].u.t;
@@ -146,15 +146,15 @@ namespace {
 
 template <class U>
 __global__ void __launch_bounds__(THREADS)
-    strided_pairs_kernel(U *key, U *pos, int64_t first, const __grid_constant__ MothPlaces p) {
+    strided_pairs_kernel(U *key, U *pos, int64_t first, const __grid_constant__ MothIndexMap p) {
   int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
   if (i >= p.n)
     return;
-  key[i] = (U)(first + moth_place(p, i).far);
+  key[i] = (U)(first + moth_index_map_at(p, i).self);
   pos[i] = (U)i;
 }
 
-/* Whether no two elements of this geometry share a place, as far as nested steps tell. */
+/* Whether no two elements of this geometry share memory; sufficient: nested strides. */
 bool apart(int ndim, const int64_t *size, const int64_t *stride) {
   int order[MOTH_MAX_DIMS], n = 0;
   for (int i = 0; i < ndim; i++) {
@@ -176,13 +176,13 @@ bool apart(int ndim, const int64_t *size, const int64_t *stride) {
 
 } // namespace
 
-/* out (base geometry): each element of grad is added where as_strided had read it, in a flat buffer
- * that stands for the storage. */
+/* out (base geometry): each element of grad is added to the element that as_strided read, in a flat buffer like the
+ * storage. */
 MothStatus moth_cuda_as_strided_backward(MothCall *c) {
   MOTH_UNPACK_AS_STRIDED_BACKWARD(c)
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  MothHold flat, grad, view;
+  MothOwned flat, grad, view;
   int device = c->device.index;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   int64_t reach = 0, base_reach = 0;
@@ -194,21 +194,21 @@ MothStatus moth_cuda_as_strided_backward(MothCall *c) {
   MOTH_TRY(moth_tensor_new(1, &n, (MothDType)out->dtype, out->device, &flat.t));
   MOTH_TRY(moth_cuda_fill(flat, moth_v_int(0)));
   if (grad_output->numel && apart((int)size.n, size.u.ints, stride.u.ints)) {
-    MothHold to;
+    MothOwned to;
     MOTH_TRY(
         moth_tensor_view(flat, (int)size.n, size.u.ints, stride.u.ints, storage_offset, &to.t));
     MOTH_TRY(moth_cuda_copy(to, grad_output));
   } else if (grad_output->numel) {
-    MothPlaces p = {};
+    MothIndexMap p = {};
     MothPairs pairs, spare;
-    MothScratch room;
+    MothScratch workspace;
     MOTH_TRY(moth_cuda_contiguous_as(grad_output, (MothDType)out->dtype, &grad.t));
     p.n = grad->numel;
     for (int i = 0; i < grad->ndim; i++)
-      moth_places_add(&p, size.u.ints[i], 0, stride.u.ints[i], 0);
+      moth_index_map_add(&p, size.u.ints[i], 0, stride.u.ints[i], 0);
     bool wide = n >= 0xffffffff || p.n >= 0xffffffff;
     dim3 grid((unsigned)moth_ceil_div(p.n, THREADS));
-    MOTH_TRY(moth_pairs_take(&room, device, p.n, wide, &pairs, &spare));
+    MOTH_TRY(moth_pairs_take(&workspace, device, p.n, wide, &pairs, &spare));
     if (wide)
       MOTH_TRY(moth_launch("as_strided_backward", strided_pairs_kernel<uint64_t>, grid,
                            dim3(THREADS), 0, stream, (uint64_t *)pairs.key, (uint64_t *)pairs.pos,

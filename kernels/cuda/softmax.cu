@@ -1,10 +1,10 @@
-/* softmax, log_softmax and their derivatives. The twin of kernels/cpu/softmax.c. */
+/* softmax, log_softmax and their derivatives, as kernels/cpu/softmax.c. */
 #include "kernels/cuda/softmax.h"
 
 #include "kernels/cuda/split.h"
 
-MothStatus moth_cuda_turn(int device, MothDType dtype, void *to, const void *from,
-                          const MothSplit &s, bool back) {
+MothStatus moth_cuda_transpose(int device, MothDType dtype, void *to, const void *from,
+                               const MothSplit &s, bool back) {
   int64_t item = moth_dtype_size(dtype), shape[3] = {s.outer, s.inner, s.n};
   int64_t rows[3] = {s.n * s.inner * item, s.n * item, item};
   int64_t cols[3] = {s.n * s.inner * item, item, s.inner * item};
@@ -25,7 +25,7 @@ static MothStatus softmax_run(MothCall *c, const MothTensor *in, const MothTenso
   MothDType dtype = (MothDType)out->dtype;
   const MothCudaKernels *k = moth_cuda_kernels[dtype];
   MothSoftmax s = {};
-  MothHold a, b;
+  MothOwned a, b;
   int d = (int)dim;
   MOTH_TRY(moth_cuda_enter(c, &s.stream));
   if (out->numel == 0)
@@ -43,21 +43,21 @@ static MothStatus softmax_run(MothCall *c, const MothTensor *in, const MothTenso
   s.outer = split.outer;
   s.n = split.n;
   s.inner = split.inner;
-  if (!moth_cuda_should_turn(split, s.device))
+  if (!moth_cuda_should_transpose(split, s.device))
     return back ? k->softmax_backward(&s) : k->softmax(&s);
-  MothScratch turned, turned_back;
-  MOTH_TRY(turned.take(s.device, (size_t)(out->numel * moth_itemsize(out))));
-  MOTH_TRY(moth_cuda_turn(s.device, dtype, turned.p, s.in, split, false));
+  MothScratch transposed, transposed_back;
+  MOTH_TRY(transposed.take(s.device, (size_t)(out->numel * moth_itemsize(out))));
+  MOTH_TRY(moth_cuda_transpose(s.device, dtype, transposed.p, s.in, split, false));
   if (back) {
-    MOTH_TRY(turned_back.take(s.device, (size_t)(out->numel * moth_itemsize(out))));
-    MOTH_TRY(moth_cuda_turn(s.device, dtype, turned_back.p, s.back, split, false));
-    s.back = turned_back.p;
+    MOTH_TRY(transposed_back.take(s.device, (size_t)(out->numel * moth_itemsize(out))));
+    MOTH_TRY(moth_cuda_transpose(s.device, dtype, transposed_back.p, s.back, split, false));
+    s.back = transposed_back.p;
   }
-  s.in = s.out = turned.p; /* a thread writes what it has read, statistics are done before */
+  s.in = s.out = transposed.p; /* a thread writes what it has read, statistics are done before */
   s.outer *= s.inner;
   s.inner = 1;
   MOTH_TRY(back ? k->softmax_backward(&s) : k->softmax(&s));
-  return moth_cuda_turn(s.device, dtype, out->data, turned.p, split, true);
+  return moth_cuda_transpose(s.device, dtype, out->data, transposed.p, split, true);
 }
 
 static MothStatus forward(MothCall *c, bool log) {

@@ -1,4 +1,4 @@
-/* What the typed kernels of softmax and its kin take (kernels/cuda/typed/softmax.cuh, loss.cuh). */
+/* Arguments of the typed kernels of softmax and cross_entropy (kernels/cuda/typed/softmax.cuh, loss.cuh). */
 #ifndef MOTH_CUDA_SOFTMAX_H
 #define MOTH_CUDA_SOFTMAX_H
 #include "cuda/cuda.h"
@@ -22,7 +22,7 @@ typedef struct MothLoss {
   MothFault *fault;
   const void *in;
   int64_t rows, n;
-  const long long *target; /* as written, from base */
+  const long long *target; /* classes, counted from `base` */
   long long ignore, base;
   const double *weight; /* [n] or NULL: all 1 */
   double smoothing;

@@ -1,10 +1,10 @@
-/* sort and topk along one dimension. Elements become unsigned keys whose order is theirs (NaN above all
- * numbers, -0 as 0), complemented for descending order; pairs of key and position are sorted, so that
- * results are those of kernels/cpu/sort.c whatever the way:
+/* sort and topk along one dimension. Elements become unsigned keys of the same order (NaN above all numbers, -0 as
+ * 0), complemented for descending order. Pairs of key and position are sorted, so that each of these gives the
+ * results of kernels/cpu/sort.c:
  *   up to SHORT elements a row: bitonic networks in shared memory, several rows a block;
- *   the few first of many rows: each row's k-th key is found digit by digit, what lies before it sorted;
+ *   topk with a small k: a row's k-th key is found digit by digit, and the elements up to it are sorted;
  *   else a radix sort of all rows at once, with the row's number above the key. */
-#include "kernels/cuda/places.h"
+#include "kernels/cuda/index_map.h"
 #include "kernels/cuda/split.h"
 
 namespace {
@@ -48,7 +48,7 @@ __device__ __forceinline__ U key_of(T bits, const KeyRule &r) {
   return (U)(T)(key ^ (T)r.flip);
 }
 
-/* Rows of n elements `inner` apart, and where their first k go. */
+/* Rows of n elements `inner` apart, and the results, the first k of each. */
 template <class T> struct Rows {
   const T *in;
   T *values;
@@ -79,7 +79,7 @@ __device__ __forceinline__ void order_pair(U *key, int *pos, int a, int b, bool 
     pos[b] = p;
   }
 }
-/* Sorts each run of `size` (a power of 2) pairs; every thread of the block comes, with 2 pairs each. */
+/* Sorts each run of `size` (a power of 2) pairs. All threads of the block must call it; each has 2 pairs. */
 template <class U> __device__ __forceinline__ void bitonic(U *key, int *pos, int size) {
   int t = (int)threadIdx.x;
   for (int run = 2; run <= size; run *= 2)
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(SHORT / 2) short_kernel(const Rows<T> r, int e
   int slots = 2 * (int)blockDim.x, lines = slots / each;
   int64_t first = (int64_t)blockIdx.x * lines;
   for (int s = (int)threadIdx.x; s < slots; s += (int)blockDim.x) {
-    bool turned = r.inner.d > 1; /* neighbours in memory are of neighbouring rows */
-    int line = turned ? s % lines : s / each, i = turned ? s / lines : s % each;
+    bool transposed = r.inner.d > 1; /* neighbours in memory belong to neighbouring rows */
+    int line = transposed ? s % lines : s / each, i = transposed ? s / lines : s % each;
     bool there = first + line < r.rows && i < r.n;
     key[line * each + i] =
         there ? key_of<T>(r.in[r.from(first + line, i, r.n)], r.rule) : (U) ~(U)0;
@@ -109,14 +109,14 @@ __global__ void __launch_bounds__(SHORT / 2) short_kernel(const Rows<T> r, int e
   }
   bitonic(key, pos, each);
   for (int s = (int)threadIdx.x; s < slots; s += (int)blockDim.x) {
-    bool turned = r.inner.d > 1;
-    int line = turned ? s % lines : s / each, i = turned ? s / lines : s % each;
+    bool transposed = r.inner.d > 1;
+    int line = transposed ? s % lines : s / each, i = transposed ? s / lines : s % each;
     if (first + line < r.rows && i < r.k)
       r.put(first + line, i, pos[line * each + i]);
   }
 }
 
-/* The k first of a row: a block each, k up to SHORT, elements side by side. */
+/* The first k <= SHORT of a row of contiguous elements: a block each. */
 template <class T> __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(const Rows<T> r) {
   typedef typename KeyOf<T>::type U;
   enum { WARPS = PICK_THREADS / 32 };
@@ -124,12 +124,12 @@ template <class T> __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(c
   __shared__ int pos[SHORT];
   __shared__ unsigned count[256];
   __shared__ unsigned before[WARPS];
-  __shared__ unsigned taken;   /* places of the list in use */
+  __shared__ unsigned taken;   /* length of the list */
   __shared__ unsigned digit;   /* of the k-th key */
-  __shared__ unsigned lacking; /* how many to take of those that agree with it so far */
+  __shared__ unsigned lacking; /* number to take of the keys that agree with its digits so far */
   int t = (int)threadIdx.x, lane = t % 32, warp = t / 32;
   const T *in = r.in + (int64_t)blockIdx.x * r.n;
-  U prefix = 0, known = 0; /* the k-th key's digits so far, and which bits they are */
+  U prefix = 0, known = 0; /* the k-th key's digits so far, and the mask of their bits */
   unsigned need = (unsigned)r.k;
   for (int shift = (int)sizeof(T) * 8 - 8; shift >= 0; shift -= 8) {
     if (t < 256)
@@ -153,7 +153,7 @@ template <class T> __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(c
     known |= (U)255 << shift;
     need = lacking;
   }
-  /* All below the k-th key in any order, of those equal to it the first `need`. */
+  /* Take all keys below the k-th, in any order, and the first `need` equal to it. */
   unsigned equal = 0, below = (unsigned)r.k - need;
   if (t == 0)
     taken = 0;
@@ -196,7 +196,7 @@ template <class T> __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(c
     r.put(blockIdx.x, i, pos[i]);
 }
 
-/* Pairs in the order of memory; with `lines`, the row's number above the key. */
+/* Pairs in the order of memory; with `lines`, the row's number in the bits above the key. */
 template <class T, class U>
 __global__ void __launch_bounds__(THREADS)
     pairs_kernel(U *key, U *pos, const Rows<T> r, WideDiv length, bool lines) {
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(THREADS)
   key[at] = k;
   pos[at] = (U)at;
 }
-/* The keys become the numbers of rows. */
+/* Replaces keys by row numbers. */
 __global__ void __launch_bounds__(THREADS)
     lines_kernel(uint64_t *key, const uint64_t *pos, int64_t n, WideDiv inner, WideDiv length) {
   int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -238,18 +238,18 @@ dim3 grid_of(int64_t n) {
 
 template <class T, class U>
 MothStatus radix_rows(const char *name, int device, cudaStream_t stream, const Rows<T> &r) {
-  MothScratch room;
+  MothScratch workspace;
   MothPairs pairs, spare, sorted;
   int64_t n = r.rows * r.n;
   int bits = (int)sizeof(T) * 8, above = moth_key_bits(r.rows - 1);
   bool lines = r.rows > 1 && bits + above <= (int)sizeof(U) * 8;
   WideDiv length = wide_div(r.n);
-  MOTH_TRY(moth_pairs_take(&room, device, n, sizeof(U) == 8, &pairs, &spare));
+  MOTH_TRY(moth_pairs_take(&workspace, device, n, sizeof(U) == 8, &pairs, &spare));
   MOTH_TRY(moth_launch(name, pairs_kernel<T, U>, grid_of(n), dim3(THREADS), 0, stream,
                        (U *)pairs.key, (U *)pairs.pos, r, length, lines));
   MOTH_TRY(
       moth_cuda_sort_pairs(device, stream, &pairs, &spare, lines ? bits + above : bits, &sorted));
-  if (r.rows > 1 && !lines) { /* of 64-bit elements: by row, which keeps the order inside of it */
+  if (r.rows > 1 && !lines) { /* 64-bit elements: sort again, by row; stable within a row */
     MothPairs other = sorted.key == pairs.key ? spare : pairs;
     pairs = sorted;
     MOTH_TRY(moth_launch(name, lines_kernel, grid_of(n), dim3(THREADS), 0, stream,
@@ -274,29 +274,29 @@ MothStatus sort_rows(const char *name, int device, cudaStream_t stream, MothDTyp
                        dim3((unsigned)moth_ceil_div(r.rows, 2 * threads / each)), dim3(threads), 0,
                        stream, r, each);
   }
-  /* One block is not worth it for a row that is very long, unless there are many. */
+  /* A block per row is slow for very long rows, unless there are many. */
   bool pick = r.k <= SHORT && r.k < r.n / 4 && r.n < 0x7fffffff &&
               (r.n <= 1 << 18 || r.rows >= moth_cuda_props(device)->multiprocessors);
   if (pick && r.inner.d == 1)
     return moth_launch(name, pick_kernel<T>, dim3((unsigned)r.rows), dim3(PICK_THREADS), 0, stream,
                        r);
   if (pick) {
-    MothScratch turned, values, pos;
+    MothScratch transposed, values, pos;
     int64_t inner = r.inner.d, outer = r.rows / inner;
     MothSplit whole = {outer, r.n, inner}, part = {outer, r.k, inner};
     Rows<T> s = r;
-    MOTH_TRY(turned.take(device, (size_t)(r.rows * r.n) * sizeof(T)));
+    MOTH_TRY(transposed.take(device, (size_t)(r.rows * r.n) * sizeof(T)));
     MOTH_TRY(values.take(device, (size_t)(r.rows * r.k) * sizeof(T)));
     MOTH_TRY(pos.take(device, (size_t)(r.rows * r.k) * 8));
-    MOTH_TRY(moth_cuda_turn(device, dtype, turned.p, r.in, whole, false));
-    s.in = turned.as<T>();
+    MOTH_TRY(moth_cuda_transpose(device, dtype, transposed.p, r.in, whole, false));
+    s.in = transposed.as<T>();
     s.values = values.as<T>();
     s.pos = pos.as<int64_t>();
     s.inner = wide_div(1);
     MOTH_TRY(moth_launch(name, pick_kernel<T>, dim3((unsigned)r.rows), dim3(PICK_THREADS), 0,
                          stream, s));
-    MOTH_TRY(moth_cuda_turn(device, dtype, r.values, values.p, part, true));
-    return moth_cuda_turn(device, MOTH_INT64, r.pos, pos.p, part, true);
+    MOTH_TRY(moth_cuda_transpose(device, dtype, r.values, values.p, part, true));
+    return moth_cuda_transpose(device, MOTH_INT64, r.pos, pos.p, part, true);
   }
   int bits = (int)sizeof(T) * 8 + (r.rows > 1 ? moth_key_bits(r.rows - 1) : 0);
   return bits <= 32 && r.rows * r.n < 0xffffffff ? radix_rows<T, uint32_t>(name, device, stream, r)
@@ -310,7 +310,7 @@ MothStatus run(MothCall *c, const MothTensor *self, int64_t dim, int64_t k, bool
   MothDType dtype = (MothDType)self->dtype;
   int d = (int)dim;
   cudaStream_t stream;
-  MothHold in;
+  MothOwned in;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   if (out->numel == 0)
     return MOTH_OK;

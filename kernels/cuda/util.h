@@ -1,5 +1,5 @@
-/* What the structured CUDA kernels share: the twin of kernels/cpu/util.h. All work is queued on the
- * tensors' device's current stream. */
+/* Helpers of the structured CUDA kernels, as kernels/cpu/util.h. All work is queued on the current stream of the
+ * tensors' device. */
 #ifndef MOTH_CUDA_UTIL_H
 #define MOTH_CUDA_UTIL_H
 #include "kernels/cuda/table.h"
@@ -11,7 +11,7 @@ extern "C" {
 /* dst = src, broadcast to dst's shape and converted to its dtype, on one device. They must not partly
  * overlap. */
 MothStatus moth_cuda_copy(MothTensor *dst, const MothTensor *src);
-/* All elements of t become v. */
+/* Sets all elements of t to v. */
 MothStatus moth_cuda_fill(MothTensor *t, MothValue v);
 /* t itself (retained) if it is row-major and of the dtype, else such a copy. The caller releases it. */
 MothStatus moth_cuda_contiguous_as(const MothTensor *t, MothDType dtype, MothTensor **out);
@@ -21,10 +21,10 @@ MothStatus moth_cuda_broadcast_as(const MothTensor *t, MothDType dtype, int ndim
 static inline MothStatus moth_cuda_contiguous(const MothTensor *t, MothTensor **out) {
   return moth_cuda_contiguous_as(t, (MothDType)t->dtype, out);
 }
-/* A reference to a tensor that is given back at the end of its scope. */
-struct MothHold {
+/* Owns a reference to a tensor, released at the end of its scope. */
+struct MothOwned {
   MothTensor *t = nullptr;
-  ~MothHold() { moth_tensor_release(t); }
+  ~MothOwned() { moth_tensor_release(t); }
   MothTensor *operator->() const { return t; }
   operator MothTensor *() const { return t; }
 };

@@ -1,41 +1,41 @@
 /* Attention on tiles of TILE x TILE scores that never leave the block. Three kernels of one plan: a block
- * owns TILE rows of what it writes (queries: the result, or their gradient; keys: the gradients of keys and
- * values) and goes over the tiles of the other side. A tile's scores come from a product over the head's
- * elements, EDGE of them at a time through shared memory; they become weights in registers, are put down
- * in shared memory, and a second product adds them up into the owner's rows, which stay in registers.
- * Forward keeps each row's maximum and sum so far (Milakov and Gimelshein, "Online normalizer calculation
- * for softmax"); backward makes the weights again from the logarithm of the sum (Dao et al.,
- * "FlashAttention"). Every element has one writer and one order: the same bits in every run.
+ * owns TILE rows of its result (queries: the output, or their gradient; keys: the gradients of keys and values) and
+ * loops over the tiles of the other operand. A tile's scores are a product over the head's elements, EDGE of them
+ * at a time in shared memory; they become weights in registers, are written to shared memory, and a second product
+ * adds weighted rows to the block's rows, which stay in registers. Forward keeps each row's maximum and sum so far
+ * (Milakov and Gimelshein, "Online normalizer calculation for softmax"); backward recomputes the weights from the
+ * log-sum-exp (Dao et al., "FlashAttention"). Every element has one writer and one order of sums: the same bits in
+ * every run.
  *
  * 16 x 16 threads; a thread has MICRO x MICRO scores, of rows ty * MICRO and columns tx * MICRO on, so
- * that the 16 threads of a row are half a warp. Heads are up to WIDTH (64, 128 or 256) columns wide; of
- * wider ones a block makes WIDTH columns, and scores are made again for the others. */
+ * that the 16 threads of a row are half a warp. Heads are up to WIDTH (64, 128 or 256) columns wide; of wider ones
+ * a block computes WIDTH columns, and each block computes the scores again. */
 
 constexpr int ATT_THREADS = 256, EDGE = 32;
 constexpr int MICRO = 16 / (int)sizeof(real); /* reals of a 16-byte access */
 constexpr int TILE = 16 * MICRO;
-constexpr int ATT_STEP = TILE + MICRO; /* of a row of a tile in shared memory */
+constexpr int ATT_STRIDE = TILE + MICRO; /* of a row of a tile in shared memory */
 typedef Pack<real, MICRO> Quad;
 
-/* What a block owns and what it makes. */
+/* The results of a kernel: the output, the queries' gradient, or the gradients of keys and values. */
 enum { ATT_FORWARD, ATT_QUERIES, ATT_KEYS };
 
-template <int WIDTH> struct AttRoom {
+template <int WIDTH> struct AttShared {
   enum {
     DEPTH = 4096 / WIDTH < TILE ? 4096 / WIDTH : TILE
-  }; /* rows of a piece of the second factor */
+  }; /* rows of the second factor at a time */
   union {
     struct {
-      alignas(16) real a[EDGE * ATT_STEP], b[EDGE * ATT_STEP];
+      alignas(16) real a[EDGE * ATT_STRIDE], b[EDGE * ATT_STRIDE];
     } in;
     alignas(16) real x[DEPTH * WIDTH];
   };
-  alignas(16) real weight[TILE * ATT_STEP];
+  alignas(16) real weight[TILE * ATT_STRIDE];
 };
 
 struct AttMatrix {
   const stored *p;
-  int64_t row; /* step */
+  int64_t row; /* stride */
   int rows, cols;
   bool packs;
 };
@@ -57,20 +57,20 @@ __device__ __forceinline__ void att_load_edge(real *to, const AttMatrix &m, int 
         load_pack<PACK>(m.p + (int64_t)(first + r) * m.row + e + c, x);
 #pragma unroll
       for (int k = 0; k < PACK; k++)
-        to[(c + k) * ATT_STEP + r] = x[k];
+        to[(c + k) * ATT_STRIDE + r] = x[k];
     }
     return;
   }
   for (int i = threadIdx.x; i < EDGE * TILE; i += ATT_THREADS) {
     int r = i / EDGE, c = i % EDGE;
     bool in = first + r < m.rows && e + c < m.cols;
-    to[c * ATT_STEP + r] = in ? (real)LOAD(m.p[(int64_t)(first + r) * m.row + e + c]) : (real)0;
+    to[c * ATT_STRIDE + r] = in ? (real)LOAD(m.p[(int64_t)(first + r) * m.row + e + c]) : (real)0;
   }
 }
 /* to[r][c] = rows first.. and columns c0.. of m, DEPTH x WIDTH. */
 template <int WIDTH>
 __device__ __forceinline__ void att_load_rows(real *to, const AttMatrix &m, int first, int c0) {
-  constexpr int DEPTH = AttRoom<WIDTH>::DEPTH;
+  constexpr int DEPTH = AttShared<WIDTH>::DEPTH;
   if (m.packs) {
     constexpr int LINE = WIDTH / PACK;
 #pragma unroll 2
@@ -99,7 +99,7 @@ __device__ __forceinline__ void att_load_rows(real *to, const AttMatrix &m, int 
 
 /* s[i][j] = row ty * MICRO + i from `first` of a, times row tx * MICRO + j from `other` of b. */
 template <int WIDTH>
-__device__ __forceinline__ void att_scores(real (&s)[MICRO][MICRO], AttRoom<WIDTH> &room,
+__device__ __forceinline__ void att_scores(real (&s)[MICRO][MICRO], AttShared<WIDTH> &shared,
                                            const AttMatrix &a, int first, const AttMatrix &b,
                                            int other) {
   int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -109,14 +109,14 @@ __device__ __forceinline__ void att_scores(real (&s)[MICRO][MICRO], AttRoom<WIDT
     for (int j = 0; j < MICRO; j++)
       s[i][j] = 0;
   for (int e = 0; e < a.cols; e += EDGE) {
-    __syncthreads(); /* what was there has been used */
-    att_load_edge(room.in.a, a, first, e);
-    att_load_edge(room.in.b, b, other, e);
+    __syncthreads(); /* the last operands have been read */
+    att_load_edge(shared.in.a, a, first, e);
+    att_load_edge(shared.in.b, b, other, e);
     __syncthreads();
 #pragma unroll 4
     for (int k = 0; k < EDGE; k++) {
-      Quad x = *reinterpret_cast<const Quad *>(room.in.a + k * ATT_STEP + ty * MICRO);
-      Quad y = *reinterpret_cast<const Quad *>(room.in.b + k * ATT_STEP + tx * MICRO);
+      Quad x = *reinterpret_cast<const Quad *>(shared.in.a + k * ATT_STRIDE + ty * MICRO);
+      Quad y = *reinterpret_cast<const Quad *>(shared.in.b + k * ATT_STRIDE + tx * MICRO);
 #pragma unroll
       for (int i = 0; i < MICRO; i++)
 #pragma unroll
@@ -129,38 +129,38 @@ __device__ __forceinline__ void att_scores(real (&s)[MICRO][MICRO], AttRoom<WIDT
 /* acc += w x, where w are the weights of the thread's rows and x the rows from `other` of m, columns c0
  * on. A thread's columns are those of quads tx, tx + 16, ... */
 template <int WIDTH>
-__device__ __forceinline__ void att_add(real (&acc)[MICRO][WIDTH / 16], AttRoom<WIDTH> &room,
+__device__ __forceinline__ void att_add(real (&acc)[MICRO][WIDTH / 16], AttShared<WIDTH> &shared,
                                         const real (&w)[MICRO][MICRO], const AttMatrix &m,
                                         int other, int count, int c0) {
-  constexpr int DEPTH = AttRoom<WIDTH>::DEPTH, QUADS = WIDTH / 16 / MICRO;
+  constexpr int DEPTH = AttShared<WIDTH>::DEPTH, QUADS = WIDTH / 16 / MICRO;
   int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
-  __syncwarp(); /* weights that were there have been used */
+  __syncwarp(); /* the last weights have been read */
 #pragma unroll
   for (int i = 0; i < MICRO; i++) {
     Quad q;
 #pragma unroll
     for (int j = 0; j < MICRO; j++)
       q.v[j] = w[i][j];
-    *reinterpret_cast<Quad *>(room.weight + (ty * MICRO + i) * ATT_STEP + tx * MICRO) = q;
+    *reinterpret_cast<Quad *>(shared.weight + (ty * MICRO + i) * ATT_STRIDE + tx * MICRO) = q;
   }
-  __syncwarp(); /* a row's weights are of one half warp */
+  __syncwarp(); /* one half warp has all weights of a row */
   for (int from = 0; from < count; from += DEPTH) {
     __syncthreads();
-    att_load_rows<WIDTH>(room.x, m, other + from, c0);
+    att_load_rows<WIDTH>(shared.x, m, other + from, c0);
     __syncthreads();
 #pragma unroll 1
     for (int k = 0; k < DEPTH; k += MICRO) {
       Quad p[MICRO];
 #pragma unroll
       for (int i = 0; i < MICRO; i++)
-        p[i] =
-            *reinterpret_cast<const Quad *>(room.weight + (ty * MICRO + i) * ATT_STEP + from + k);
+        p[i] = *reinterpret_cast<const Quad *>(shared.weight + (ty * MICRO + i) * ATT_STRIDE +
+                                               from + k);
 #pragma unroll
       for (int u = 0; u < MICRO; u++)
 #pragma unroll
         for (int g = 0; g < QUADS; g++) {
           Quad x =
-              *reinterpret_cast<const Quad *>(room.x + (k + u) * WIDTH + (g * 16 + tx) * MICRO);
+              *reinterpret_cast<const Quad *>(shared.x + (k + u) * WIDTH + (g * 16 + tx) * MICRO);
 #pragma unroll
           for (int i = 0; i < MICRO; i++)
 #pragma unroll
@@ -203,13 +203,12 @@ __device__ __forceinline__ void att_store(const MothHeads &h, int64_t b, int64_t
   }
 }
 
-/* How a kernel is to read and write: in packs where sizes and addresses allow that. */
+/* Which operands are accessed in packs: where sizes and addresses allow that. */
 struct AttWays {
   bool q, k, v, grad, out, dq, dk, dv;
 };
 
-/* What mask and causality make of the score of query i and key j; -inf where they do not meet. PLAIN:
- * there is neither a mask nor dropout. */
+/* The score of query i and key j after mask and causality; -inf if excluded. PLAIN: no mask and no dropout. */
 template <bool PLAIN>
 __device__ __forceinline__ real att_masked(const MothAttention &a, int64_t mask_at, int i, int j,
                                            real s) {
@@ -224,7 +223,7 @@ __device__ __forceinline__ real att_masked(const MothAttention &a, int64_t mask_
   return s;
 }
 
-/* Dropout's numbers: word j of a row of keys, whose rows each begin at a counter of their own. */
+/* Dropout's random numbers: word j of a row of keys; each row has its own counters. */
 struct AttDrop {
   unsigned limit;
   bool all;
@@ -243,8 +242,8 @@ struct AttDrop {
   }
 };
 
-/* The weights of a thread's part of a tile, as backward needs them: w met the values, d is the gradient
- * of scores (of the products before scaling). QUERIES: rows are queries; else columns are. */
+/* Backward's weights of a thread's part of a tile: w after dropout, d the gradient of the scores before scaling.
+ * QUERIES: rows are queries; else columns are. */
 template <bool QUERIES, bool PLAIN>
 __device__ __forceinline__ void
 att_backward_weights(const MothAttention &a, const AttDrop &drop, int64_t mask_at, int64_t head_row,
@@ -276,7 +275,8 @@ att_backward_weights(const MothAttention &a, const AttDrop &drop, int64_t mask_a
   }
 }
 
-/* Blocks that a multiprocessor is to hold: registers are what they share. Before sm_90 two would spill. */
+/* The number of resident blocks per multiprocessor to compile for: limits their registers. Before sm_90 two would
+ * spill. */
 constexpr int att_blocks(int width, int mode, bool plain) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
   plain = false;
@@ -287,14 +287,14 @@ template <int WIDTH, int MODE, bool PLAIN>
 __global__ void __launch_bounds__(ATT_THREADS, att_blocks(WIDTH, MODE, PLAIN))
     attention_kernel(const __grid_constant__ MothAttention a, const AttWays ways,
                      const AttDrop drop) {
-  __shared__ AttRoom<WIDTH> room;
+  __shared__ AttShared<WIDTH> shared;
   constexpr int MINE = WIDTH / 16;
   int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
   int64_t owned = MODE == ATT_KEYS ? a.S : a.L, heads = MODE == ATT_KEYS ? a.K : a.H;
   unsigned blocks = (unsigned)((owned + TILE - 1) / TILE);
   int64_t bh = blockIdx.x / blocks;
   int at = (int)(blockIdx.x % blocks);
-  /* under causality the last queries see the most, and the first keys are seen by the most */
+  /* with a causal mask late queries have the most keys, and early keys the most queries: start with these */
   int first = (MODE == ATT_KEYS ? at : (int)blocks - 1 - at) * TILE;
   int64_t b = bh / heads, head = bh - b * heads, group = a.H / a.K;
   int c0 = (int)blockIdx.y * WIDTH;
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(ATT_THREADS, att_blocks(WIDTH, MODE, PLAIN))
       }
       for (int other = 0; other < end; other += TILE) {
         real s[MICRO][MICRO];
-        att_scores<WIDTH>(s, room, q, first, k, other);
+        att_scores<WIDTH>(s, shared, q, first, k, other);
 #pragma unroll
         for (int i = 0; i < MICRO; i++) {
           int row = first + ty * MICRO + i;
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(ATT_THREADS, att_blocks(WIDTH, MODE, PLAIN))
             real x = shuffle_xor(top, m);
             top = x > top ? x : top;
           }
-          real shift = top == -m_inf() ? (real)0 : top; /* nothing seen: any will do */
+          real shift = top == -m_inf() ? (real)0 : top; /* all keys excluded: any shift will do */
           real factor = max[i] == -m_inf() ? (real)0 : m_exp_down(max[i] - shift);
           real part = 0;
           bool keep[MICRO];
@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(ATT_THREADS, att_blocks(WIDTH, MODE, PLAIN))
             acc[i][c] *= factor;
         }
         int count = end - other < TILE ? end - other : TILE;
-        att_add<WIDTH>(acc, room, s, v, other, count, c0);
+        att_add<WIDTH>(acc, shared, s, v, other, count, c0);
       }
       real by[MICRO];
       double keep_scale = a.p < 1 ? 1 / (1 - a.p) : 0;
@@ -374,16 +374,16 @@ __global__ void __launch_bounds__(ATT_THREADS, att_blocks(WIDTH, MODE, PLAIN))
       AttMatrix g = att_matrix(a.grad, b, head, a.L, a.V, ways.grad);
       for (int other = 0; other < end; other += TILE) {
         real s[MICRO][MICRO], d[MICRO][MICRO];
-        att_scores<WIDTH>(s, room, q, first, k, other);
-        att_scores<WIDTH>(d, room, g, first, v, other);
+        att_scores<WIDTH>(s, shared, q, first, k, other);
+        att_scores<WIDTH>(d, shared, g, first, v, other);
         att_backward_weights<true, PLAIN>(a, drop, mask_at, head_row, first, other, s, d);
         int count = end - other < TILE ? end - other : TILE;
-        att_add<WIDTH>(acc, room, d, k, other, count, c0);
+        att_add<WIDTH>(acc, shared, d, k, other, count, c0);
       }
       att_store<WIDTH>(a.dq, b, head, first, a.L, c0, a.E, ways.dq, acc, one);
     }
   } else {
-    real more[MICRO][MINE] = {}; /* the values' */
+    real more[MICRO][MINE] = {}; /* gradient of the values */
     AttMatrix k = att_matrix(a.k, b, head, a.S, a.E, ways.k);
     AttMatrix v = att_matrix(a.v, b, head, a.S, a.V, ways.v);
     for (int64_t h = head * group; h < (head + 1) * group; h++) {
@@ -392,12 +392,12 @@ __global__ void __launch_bounds__(ATT_THREADS, att_blocks(WIDTH, MODE, PLAIN))
       int64_t head_row = (b * a.H + h) * a.L, mask_at = b * a.mask[0] + h * a.mask[1];
       for (int other = a.causal ? first : 0; other < (int)a.L; other += TILE) {
         real s[MICRO][MICRO], d[MICRO][MICRO];
-        att_scores<WIDTH>(s, room, k, first, q, other);
-        att_scores<WIDTH>(d, room, v, first, g, other);
+        att_scores<WIDTH>(s, shared, k, first, q, other);
+        att_scores<WIDTH>(d, shared, v, first, g, other);
         att_backward_weights<false, PLAIN>(a, drop, mask_at, head_row, first, other, s, d);
         int count = (int)a.L - other < TILE ? (int)a.L - other : TILE;
-        att_add<WIDTH>(more, room, s, g, other, count, c0);
-        att_add<WIDTH>(acc, room, d, q, other, count, c0);
+        att_add<WIDTH>(more, shared, s, g, other, count, c0);
+        att_add<WIDTH>(acc, shared, d, q, other, count, c0);
       }
     }
     att_store<WIDTH>(a.dk, b, head, first, a.S, c0, a.E, ways.dk, acc, one);

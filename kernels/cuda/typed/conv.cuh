@@ -1,6 +1,6 @@
-/* Convolution without cuDNN: one tiled product of two matrices that are never made. A block makes
- * CONV_M x CONV_N results, CONV_K products at a time: 128 threads with 4 x 4 results each, CONV_M / 4 and
- * CONV_N / 4 apart. Sums are in one order, in `accum`.
+/* Convolution without cuDNN: a tiled product of two matrices that exist only in tiles (implicit GEMM). A block
+ * computes CONV_M x CONV_N results, CONV_K products at a time: 128 threads with 4 x 4 results each, CONV_M / 4 and
+ * CONV_N / 4 apart. Sums have a fixed order, in `accum`.
  *
  *   forward  rows: channels of the result   columns: (image, y, x) of it      inner: (channel, ky, kx)
  *   input    rows: channels of the input    columns: (image, y, x) of it      inner: (channel, ky, kx)
@@ -18,7 +18,7 @@ __device__ __forceinline__ ConvSpot conv_spot(int64_t i, int64_t h, int64_t w) {
   return {row / h, (int)(row % h), (int)(i % w)};
 }
 
-/* Pixel (y, x) of channel c of image n of the input, as kernel position (ky, kx) at result (oy, ox) sees it. */
+/* The pixel of channel c of image n of the input that kernel position (ky, kx) reads for result (oy, ox). */
 __device__ __forceinline__ accum conv_pixel(const MothConv &g, const stored *x, int64_t n,
                                             int64_t c, int oy, int ox, int ky, int kx) {
   int64_t iy = oy * g.stride[0] + ky * g.dilation[0] - g.padding[0];
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(CONV_THREADS)
   const int64_t n = MODE == 0 ? g.n * g.oh * g.ow : MODE == 1 ? g.n * g.h * g.w : cg * area;
   const int64_t row = (int64_t)blockIdx.y * CONV_M, col = (int64_t)blockIdx.x * CONV_N;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
-  /* Each thread reads one column of `right`, all the way down. */
+  /* Each thread reads one column of `right`. */
   const int64_t mine = col + threadIdx.x % CONV_N;
   ConvSpot spot = {0, 0, 0};
   int64_t channel = 0;

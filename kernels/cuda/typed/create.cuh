@@ -16,8 +16,8 @@ static MothStatus arange(cudaStream_t stream, void *out, int64_t n, double start
                      stream, (stored *)out, n, start, step);
 }
 
-/* From both ends, so that the last one is b. The product is rounded before the sum, as on the CPU:
- * integers are cut towards zero. */
+/* Called from both ends, so that the last element is b. The product is rounded before the sum, as on the CPU:
+ * integers truncate towards zero. */
 __device__ __forceinline__ double linspace_at(double a, double step, double i) {
 #ifdef __CUDA_ARCH__
   return __dadd_rn(a, __dmul_rn(step, i));

@@ -1,9 +1,8 @@
-/* A plain tiled matrix product: where cuBLASLt is missing, and for dtypes that it does not know.
+/* A plain tiled matrix product: without cuBLASLt, and for dtypes that it does not support.
  *
- * A block makes 64 x 64 elements of C out of slices of 16 columns of A and rows of B in shared memory;
- * each of its 256 threads has 4 x 4 of them, 16 apart. Sums are in the order of k, in parts of GEMM_PART
- * that are added up: rounding errors grow with the length of a part and the number of parts, not with
- * k. */
+ * A block computes 64 x 64 elements of C from slices of 16 columns of A and rows of B in shared memory; each of its
+ * 256 threads has 4 x 4 of them, 16 apart. Sums are in the order of k, in parts of GEMM_PART: rounding errors grow
+ * with the length of a part and the number of parts, not with k. */
 
 #if MOTH_IS_FLOAT
 typedef accum gemm_sum;
@@ -18,8 +17,8 @@ typedef unsigned long long gemm_sum; /* wraps */
 enum { GEMM_TILE = 64, GEMM_STEP = 16, GEMM_THREADS = 256, GEMM_EACH = 4, GEMM_PART = 256 };
 
 /* GEMM_STEP x GEMM_TILE elements of an operand into shared memory, zero beyond its edges. `along` is
- * the step between elements of the tile, `deep` the one along k; neighbours in memory go to
- * neighbouring threads. */
+ * the stride between elements of the tile, `deep` the one along k; neighbours in memory go to neighbouring
+ * threads. */
 __device__ __forceinline__ void gemm_slice(gemm_sum (*to)[GEMM_TILE + 1], const stored *p,
                                            int64_t along, int64_t deep, int64_t first, int64_t size,
                                            int64_t k, int64_t depth) {

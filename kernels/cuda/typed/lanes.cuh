@@ -1,5 +1,5 @@
-/* What the structured kernels share: packs of elements (one memory access each), values of any size
- * through shuffles, and values of all threads of a group, warp or block joined in a fixed order. */
+/* Shared by the structured kernels: packs of elements (one memory access each), shuffles of values of any size, and
+ * joins of the values of a group, warp or block of threads in a fixed order. */
 
 template <class T, int V> struct alignas(sizeof(T) * V) Pack { T v[V]; };
 
@@ -12,7 +12,7 @@ template <int V> __device__ __forceinline__ void load_pack(const void *p, real *
   for (int k = 0; k < V; k++)
     x[k] = LOAD(q.v[k]);
 }
-/* *p = q in one access: nvcc takes some stores of packs apart. */
+/* *p = q in one access: nvcc splits some stores of packs. */
 template <class T, int V> __device__ __forceinline__ void put_pack(void *p, const Pack<T, V> &q) {
 #ifdef __CUDA_ARCH__
   if constexpr (sizeof q == 16) {
@@ -40,7 +40,7 @@ template <int V> __device__ __forceinline__ void store_pack(void *p, const real 
   put_pack(p, q);
 }
 
-/* x of lane (lane xor m). All 32 lanes must come. */
+/* x of lane (lane xor m). All 32 lanes must call it. */
 template <class W, class T> __device__ __forceinline__ T shuffle_words(T x, int m) {
   constexpr int N = (int)((sizeof(T) + sizeof(W) - 1) / sizeof(W));
   W w[N] = {};
@@ -58,21 +58,21 @@ template <class T> __device__ __forceinline__ T shuffle_xor(T x, int m) {
     return shuffle_words<unsigned>(x, m);
 }
 
-/* The join over groups of `width` (a power of 2) neighbouring lanes; all of them get it. */
+/* The join over groups of `width` (a power of 2) neighbouring lanes, returned in all of them. */
 template <class Op, class T> __device__ __forceinline__ T join_group(T x, int width) {
   for (int m = width / 2; m; m /= 2)
     x = Op::join(x, shuffle_xor(x, m));
   return x;
 }
 
-/* The join over a block of at most 32 warps; all threads must come, and all get it. */
+/* The join over a block of at most 32 warps; all threads must call it, and all get the result. */
 template <class Op, class T> __device__ __forceinline__ T join_block(T x) {
   __shared__ T part[32];
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   x = join_group<Op>(x, 32);
   if (warps == 1)
     return x;
-  __syncthreads(); /* the join before this one has been read */
+  __syncthreads(); /* the result of the last join has been read */
   if (lane == 0)
     part[warp] = x;
   __syncthreads();
@@ -80,8 +80,8 @@ template <class Op, class T> __device__ __forceinline__ T join_block(T x) {
   return join_group<Op>(x, 32);
 }
 
-/* The join over the threads of a block whose numbers agree in the lowest `shift` bits; the first of them
- * gets it, and it lies in buf, which holds a value for each thread. */
+/* The join over the threads of a block whose numbers agree in the lowest `shift` bits; the first of them gets it.
+ * buf: workspace of a value for each thread; the results are left at its beginning. */
 template <class Op, class T> __device__ __forceinline__ T join_columns(T x, T *buf, int shift) {
   int y = (int)threadIdx.x >> shift;
   __syncthreads();
@@ -94,7 +94,7 @@ template <class Op, class T> __device__ __forceinline__ T join_columns(T x, T *b
   return x;
 }
 
-/* The power of 2 at or below (above) x, up to a limit; its exponent is meant. */
+/* The exponent of the largest (smallest) power of 2 not above (below) x, up to a limit. */
 static inline int log2_floor(int64_t x, int most) {
   int p = 0;
   while (p < most && (int64_t)2 << p <= x)
@@ -108,6 +108,6 @@ static inline int log2_ceil(int64_t x, int most) {
   return p;
 }
 static inline unsigned grid_of(int64_t blocks) {
-  const int64_t most = 1 << 30; /* what is more is walked by loops in the kernels */
+  const int64_t most = 1 << 30; /* larger grids are walked by loops in the kernels */
   return (unsigned)(blocks < most ? blocks : most);
 }

@@ -1,11 +1,11 @@
 /* cross_entropy of rows of n logits. A row with class t and class weights w (without: all 1) has the loss
  *   (1 - s) w[t] (lse - x[t]) + s / n sum_c w[c] (lse - x[c]),   lse = log(sum(exp(x)))
- * with the label smoothing s. Forward: one reduction gives each row's largest logit, sum of exp and,
- * where it is smoothed, plain sum; then the losses, and their sum. Backward: a row is read once and its
- * gradient is written by the engine of softmax. Weights and smoothing together read the logits twice. */
+ * with the label smoothing s. Forward: one reduction gives each row's largest logit, sum of exp and, with smoothing,
+ * plain sum; then the losses and their sum. Backward: softmax's kernels read a row once and write its gradient.
+ * Weights and smoothing together read the logits twice. */
 
 #if MOTH_IS_FLOAT
-/* What the mean divides, and by what. */
+/* Numerator and denominator of the mean. */
 struct LossSum {
   double loss, weight;
 };
@@ -16,7 +16,7 @@ struct LossSumOp {
   }
 };
 
-/* The class of a row from 0; -1: it does not count. */
+/* The class of a row, from 0; -1: ignored. */
 __device__ __forceinline__ long long class_of(const MothLoss &l, int64_t row) {
   long long t = l.target[row];
   return t == l.ignore ? -1 : moth_index(l.fault, l.op, 1, -1, t, l.base, l.n);
@@ -79,7 +79,7 @@ struct SmoothOp {
   }
 };
 
-/* stats: SmoothOp's totals if `smooth`, else Stats, or NULL if only weights are asked for. */
+/* stats: SmoothOp's totals if `smooth`, else Stats, or NULL if only the weights are needed. */
 __global__ void __launch_bounds__(ROW_THREADS)
     loss_rows(const __grid_constant__ MothLoss l, const void *stats, bool smooth,
               const double *sums, const double *total, LossSum *parts) {
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     parts[blockIdx.x] = acc;
 }
 
-/* The sum of what the blocks left: into out[0] as the loss, or into *weight. */
+/* Sums the blocks' partial results: to out[0] as the loss, or to *weight. */
 __global__ void __launch_bounds__(ROW_THREADS)
     loss_end(const LossSum *parts, int64_t n, bool mean, stored *out, double *weight) {
   LossSum acc = {0, 0};

@@ -1,6 +1,6 @@
-/* Normalisation. A block takes a row (a group, a channel): its statistics are taken in two passes, the
- * second of which finds what a block can hold in the L1 cache. Rows that threads can hold in up to 4 packs
- * each (layer_norm's, as a rule) are read once. Sums are joined in a fixed order. */
+/* Normalisation. A block has a row (a group, a channel) and computes its statistics in two passes, of which the
+ * second reads from the L1 cache if the row fits. Rows that fit in up to 4 packs per thread (layer_norm's, as a
+ * rule) are read once. Sums are joined in a fixed order. */
 #if MOTH_IS_FLOAT
 enum { NORM_ROWS = 8, NORM_COLS = 32, NORM_CHUNKS = 128 };
 
@@ -11,7 +11,7 @@ static inline dim3 norm_threads(int64_t n) {
   return dim3(n <= 256 ? 64 : n <= 2048 ? 128 : n <= 8192 ? 256 : 512);
 }
 
-/* The pieces of a statistic: `count` runs of `len` elements, `step` apart. */
+/* The elements of a statistic: `count` runs of `len` elements, `step` apart. */
 struct Runs {
   const stored *p;
   int64_t count, len, step;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void runs_moments(const Runs &r, bool rms, double *me
   double n = (double)(r.count * r.len);
   *mean = rms ? 0 : r.sum([=](int64_t i) { return (accum)LOAD(p[i]); }) / n;
   real c = (real)*mean;
-  double off = *mean - (double)c; /* what rounding the mean adds */
+  double off = *mean - (double)c; /* the rounding error of c */
   double v = r.sum([=](int64_t i) {
     real d = LOAD(p[i]) - c;
     return (accum)(d * d);
@@ -87,7 +87,7 @@ __global__ void norm_back_rows_kernel(MothNorm m) {
   }
 }
 
-/* n numbers, 16 bytes at a time, or one number for all where there are none. */
+/* V numbers from p[i] on, 16 bytes at a time; p NULL: `none` for all. */
 template <int V>
 __device__ __forceinline__ void load_reals(const real *p, int64_t i, real none, real *x) {
   constexpr int W = 16 / (int)sizeof(real) < V ? 16 / (int)sizeof(real) : V;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(512) norm_short(const __grid_constant__ MothNo
     if (!m.rms)
       mean = block_sum(sum) / (double)m.n;
     real c = (real)mean;
-    double off = mean - (double)c; /* what rounding the mean adds */
+    double off = mean - (double)c; /* the rounding error of c */
     sum = 0;
 #pragma unroll
     for (int u = 0; u < R; u++) {
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(512) norm_back_short(const __grid_constant__ M
     }
   }
 }
-/* How many threads hold a row in up to 4 packs each; 0: it is not for them. */
+/* The number of threads that hold a row in up to 4 packs each; 0: the row does not fit, or is not aligned. */
 static int norm_short_threads(const MothNorm *m) {
   uintptr_t all = (uintptr_t)m->in | (uintptr_t)m->grad | (uintptr_t)m->out | (uintptr_t)m->weight |
                   (uintptr_t)m->bias;
@@ -306,7 +306,7 @@ __device__ __forceinline__ Runs stat_runs(const MothNorm &m, const void *p, int6
                   : Runs{a + s * len, m.batch, len, m.channels * m.inner};
 }
 
-/* Statistic s of block s; running ones move. */
+/* Block s computes statistic s and updates the running ones. */
 __global__ void norm_stats_kernel(MothNorm m, int64_t stats) {
   for (int64_t s = blockIdx.x; s < stats; s += gridDim.x) {
     Runs r = stat_runs(m, m.in, s);

@@ -1,8 +1,8 @@
-/* Pooling: a thread for every result. The backward kernels gather, for every pixel, from the windows that
- * have it, in order: no atomics, the same bits every time. */
+/* Pooling: a thread for every result. The backward kernels gather for every pixel from the windows that contain it,
+ * in order: no atomics, the same bits every time. */
 #if MOTH_IS_FLOAT
 struct PoolSpan {
-  int64_t begin, end, count; /* positions inside of the image; what a mean divides by */
+  int64_t begin, end, count; /* positions inside the image; the divisor of a mean */
 };
 
 __device__ __forceinline__ PoolSpan pool_span(const MothPool &p, int i, int64_t o) {
@@ -21,7 +21,7 @@ __device__ __forceinline__ PoolSpan pool_span(const MothPool &p, int i, int64_t 
   return s;
 }
 
-/* The windows [from, to] along a dimension that may have position x. */
+/* The windows [from, to] along a dimension that may contain position x. */
 __device__ __forceinline__ void pool_windows(const MothPool &p, int i, int64_t x, int64_t *from,
                                              int64_t *to) {
   int64_t in = i ? p.w : p.h, out = i ? p.ow : p.oh;

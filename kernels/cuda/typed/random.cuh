@@ -1,6 +1,5 @@
-/* Random fills: the bits of kernels/cpu/typed/random.h. Element i comes from the Philox block
- * offset + i * words / 4, where a value takes `words` words; a thread makes the blocks of 16 bytes of
- * values. */
+/* Random fills, with the bits of kernels/cpu/typed/random.h. Element i comes from the Philox block
+ * offset + i * words / 4, where a value takes `words` words; a thread computes the blocks of 16 bytes of values. */
 enum { RANDOM_THREADS = 256, RANDOM_LANES = 16 / (int)sizeof(stored) };
 
 struct alignas(16) RandomLanes {
@@ -23,7 +22,7 @@ __device__ __forceinline__ void random_words(unsigned (&word)[4 * BLOCKS], const
   }
 }
 
-/* The words from number `at` of the run on: a thread of two one-word values uses half a block. */
+/* The words from number `at` on: a thread with two one-word values uses half a block. */
 template <int WORDS>
 __device__ __forceinline__ void random_words_at(unsigned (&word)[WORDS < 4 ? 4 : WORDS],
                                                 const MothCudaPhilox &p, uint64_t at) {

@@ -1,6 +1,5 @@
-/* Running sums along rows and columns, kept in double or 64 bits. Short rows: a warp each; long ones: a
- * block each, tile after tile; where long rows are few, a block for each piece of one, after the sums of
- * all pieces are known. */
+/* Running sums along rows and columns, in double or 64 bits. Short rows: a warp each; long ones: a block each, tile
+ * after tile; if long rows are few: a block for each chunk of one, after a pass for the sums of all chunks. */
 
 #if MOTH_IS_FLOAT
 typedef stored scan_out;
@@ -57,8 +56,8 @@ __global__ void __launch_bounds__(ROW_THREADS)
   }
 }
 
-/* A thread takes V neighbours of a tile. Tiles start at an aligned address at or before the row (the
- * piece): elements outside of it are left alone. WIDE: results are aligned as the elements are. */
+/* A thread has V neighbours of a tile. Tiles start at an aligned address at or before the row (the chunk): elements
+ * outside are skipped. WIDE: results are aligned as the elements are. */
 template <int V, bool WIDE>
 __global__ void __launch_bounds__(ROW_THREADS)
     scan_long(scan_out *out, const stored *in, const sum_total *parts, int64_t rows, int64_t n,
@@ -94,7 +93,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
       for (int v = 1; v < V; v++)
         s[v] = s[v - 1] + (sum_total)x[v];
       sum_total upto = scan_warp(s[V - 1]), left = __shfl_up_sync(0xffffffffu, upto, 1);
-      __syncthreads(); /* the tile before has been read */
+      __syncthreads(); /* the last tile has been read */
       if (lane == 31)
         warps[warp] = upto;
       __syncthreads();

@@ -1,8 +1,7 @@
-/* Sums by key. Sorted pairs are cut into chunks; a thread takes a chunk for one column (or LANES of
- * them). A run of equal keys that lies in one chunk is added where it belongs at once; of longer ones
- * the parts go to `head` (of a run that began earlier) or `tail` (of one that goes on), which the thread
- * of the run's first chunk adds in a second launch. So every place has one writer and sums have one
- * order. */
+/* Sums by key. Sorted pairs are cut into chunks; a thread has a chunk for one column (or LANES of them). A run of
+ * equal keys inside one chunk is added to its target at once; parts of longer runs go to `head` (the run began in an
+ * earlier chunk) or `tail` (it continues), which the thread of the run's first chunk adds in a second launch. So
+ * every target has one writer and sums have one order. */
 enum {
   SEGMENT_THREADS = 256,
   SEGMENT_CHUNK = 32,
@@ -153,8 +152,8 @@ static MothStatus segment_sum(const MothSegments *s) {
   return lanes ? segment_run<SEGMENT_LANES, uint32_t>(s) : segment_run<1, uint32_t>(s);
 }
 
-/* The same by atomic sums: pairs in any order, a thread for each element of the source. *done is false, and
- * nothing was queued, where that is not for this dtype, or not allowed. */
+/* The same by atomic sums: pairs in any order, a thread for each element of the source. *done is false, and nothing
+ * was queued, if the dtype has none or they are not allowed. */
 #if MOTH_STORED == 0 && MOTH_REAL_KIND <= 3
 template <class T> __device__ __forceinline__ void segment_add_atomic(T *p, T x) {
   if constexpr (sizeof(T) == 8 && MOTH_REAL_KIND == 3)

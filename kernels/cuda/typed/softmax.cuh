@@ -1,20 +1,18 @@
-/* softmax and log_softmax along rows and columns, and whatever else is a function of x, the largest x of
- * its row and the sum of exp(x - largest) (loss.cuh).
+/* softmax and log_softmax along rows and columns, and other functions of x, the largest x of its row and the sum of
+ * exp(x - largest) (loss.cuh).
  *
- * Memory is read once: rows of up to 1024 elements stay in the registers of 1 to 32 lanes, longer ones
- * in a block's shared memory in the form in which they are stored. Rows beyond that, and columns, are
- * read twice. */
+ * Memory is read once: rows of up to 1024 elements stay in the registers of 1 to 32 lanes, longer ones in a block's
+ * shared memory, in stored form. Rows beyond that, and columns, are read twice. */
 
 #if MOTH_IS_FLOAT
 /* WRITES: packs that a thread has read before it writes, since in and out may be one. */
 enum {
   WRITES = 2,
   SHORT_SOFT = 1024,
-  SHARED_USED = 2048 /* by join_block, and what the driver keeps */
+  SHARED_USED = 2048 /* by join_block and the driver */
 };
 
-/* A function of a row: open() makes what at() needs of its statistics; at() gets x, or exp(x - max)
- * where EXP says so. */
+/* A function of a row: open() prepares the row's statistics for at(); at() gets x, or exp(x - max) if EXP. */
 template <bool LOG> struct SoftmaxOf {
   static constexpr bool EXP = !LOG;
   struct Row {
@@ -93,8 +91,8 @@ __global__ void __launch_bounds__(ROW_THREADS)
   }
 }
 
-/* How a row is cut: `head` elements up to an aligned one, `packs` packs, the rest. Heads and rests are
- * taken one element by a thread: thread t has element single(t), or none (-1). */
+/* The cut of a row: `head` elements up to an aligned one, `packs` packs, and a rest. Of head and rest thread t has
+ * element single(t), or none (-1). */
 struct Cut {
   int64_t head, packs, n;
   __device__ __forceinline__ Cut(const void *p, int64_t count, int width) {
@@ -109,7 +107,7 @@ struct Cut {
   }
 };
 
-/* The statistics of a row, by the block that has it in shared memory as well. */
+/* Copies a row to shared memory and returns its statistics. */
 template <int V, int U>
 __device__ __forceinline__ SumExp<real> soft_stage(const stored *in, Pack<stored, V> *row,
                                                    int64_t packs, int64_t j) {
@@ -136,7 +134,7 @@ __device__ __forceinline__ SumExp<real> soft_stage(const stored *in, Pack<stored
   return acc;
 }
 
-/* Each thread reads from shared memory only what it wrote there. */
+/* Each thread reads from shared memory only elements that it wrote. */
 template <class F, int V>
 __global__ void __launch_bounds__(1024)
     soft_shared(F f, stored *out, const stored *in, int64_t rows, int64_t n) {
@@ -196,7 +194,7 @@ static MothStatus row_stats(const char *name, int device, cudaStream_t stream, c
   return reduce_of<Op>(name, &r);
 }
 
-/* Rows with known statistics: block (row, piece of `each` packs). */
+/* Rows with known statistics: block (row, chunk of `each` packs). */
 template <class F, int V>
 __global__ void __launch_bounds__(ROW_THREADS)
     soft_write(F f, stored *out, const stored *in, const Stats *stats, int64_t rows, int64_t n,
@@ -233,7 +231,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
   }
 }
 
-/* More than 48 KiB of shared memory for a block must be asked for. */
+/* More than 48 KiB of shared memory for a block must be requested. */
 template <class K> static MothStatus allow_shared(K *kernel, size_t bytes) {
   if (bytes <= (48 << 10))
     return MOTH_OK;
@@ -290,8 +288,8 @@ template <class F> static MothStatus soft_rows(const char *name, const F &f, con
 
 /* --- columns ------------------------------------------------------------------------------------ */
 
-/* `slots` packs of V columns, n elements `inner` apart each. What the first loop read is still in a cache
- * for the second one unless columns are very long. */
+/* `slots` packs of V columns, n elements `inner` apart each. Unless columns are very long the second loop reads from
+ * a cache. */
 template <class F, int V>
 __global__ void __launch_bounds__(ROW_THREADS)
     soft_cols(F f, stored *out, const stored *in, int64_t slots, int64_t n, int64_t inner,
@@ -357,7 +355,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
   }
 }
 
-/* How a columns kernel is cut. */
+/* The launch of a columns kernel. */
 struct ColumnCut {
   bool packs;
   int64_t slots;

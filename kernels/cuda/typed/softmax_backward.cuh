@@ -1,4 +1,4 @@
-/* The derivatives: softmax (g - sum(g y)) y, log_softmax g - exp(y) sum(g). Shaped as softmax.cuh. */
+/* The derivatives: softmax (g - sum(g y)) y, log_softmax g - exp(y) sum(g). Kernels as in softmax.cuh. */
 
 #if MOTH_IS_FLOAT
 template <bool LOG> struct BackOf {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
   }
 }
 
-/* Packs j, j + step, ... of one row: what sums, in chunks of a fixed size so that little is lost. */
+/* The sum over packs j, j + step, ... of one row, in chunks of a fixed size for accuracy. */
 template <class F, int V, bool KEEP>
 __device__ __forceinline__ double back_sum(const stored *grad, const stored *back,
                                            Pack<stored, V> *keep_g, Pack<stored, V> *keep_y,
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-/* Rows that shared memory cannot hold: block (row, piece of `each` packs) leaves a partial sum, then the
- * same blocks add all of a row's and write. */
+/* Rows that do not fit in shared memory: block (row, chunk of `each` packs) writes a partial sum; a second kernel of
+ * the same blocks adds all of a row's and writes the result. */
 template <class F, int V>
 __global__ void __launch_bounds__(ROW_THREADS)
     back_parts(const stored *grad, const stored *back, double *parts, int64_t rows, int64_t n,
@@ -226,7 +226,7 @@ template <class F> static MothStatus back_all(const char *name, const MothSoftma
     return moth_launch(name, kernel, dim3(grid_of(s->outer)), soft_threads(s->n), bytes, s->stream,
                        out, in, back, s->outer, s->n);
   }
-  /* Pieces: enough for all multiprocessors, not more than a row's blocks can add up. */
+  /* Chunks: enough for all multiprocessors, few enough for a row's blocks to sum. */
   int64_t most = s->n / (packs ? PACK : 1);
   int64_t each = moth_max64(4 * ROW_THREADS, moth_ceil_div(most, 4096));
   int64_t pieces = moth_max64(moth_ceil_div(most, each), 1);
