@@ -1,8 +1,8 @@
 // Every scalar formula of moth, once.
 //
-// This text is compiled by gcc and clang (CPU kernels), nvcc and NVRTC (CUDA kernels) and is
-// embedded in the library for generated kernels, so it is both C17 and C++ and includes no system
-// header. It is compiled once for each compute type; the includer defines
+// It is compiled by gcc and clang (CPU kernels) and nvcc (CUDA kernels), and src/codegen copies functions
+// of it to generated kernels. It must also compile under NVRTC: it is both C17 and C++, without system
+// headers. It is compiled once for each compute type; the includer defines
 //   MOTH_FN         what a function starts with, as static inline __attribute__((always_inline)),
 //   real            the compute type, as float,
 //   MOTH_REAL_KIND  1 float32, 2 float64, 3 signed integer, 4 unsigned integer, 5 bool (0 or 1 in

@@ -1,4 +1,4 @@
-// What works on bits, the same for every compute type: reinterpreting, float16 and bfloat16, Philox and uniform
+// Functions of bits, the same for every compute type: reinterpretation, float16 and bfloat16, Philox and uniform
 // numbers.
 
 // ---- bits -------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ MOTH_FN struct m_log_parts_ m_log_split_(float x) {
   l.p = m_log_poly_(l.f);
   return l;
 }
-// What every logarithm of x does with 0, Inf, NaN and x < 0.
+// The value of every logarithm of x for x = 0, Inf, NaN and x < 0; else y.
 MOTH_FN float m_log_special_(float x, float y) {
   float special = x == 0.0f ? -m_inf() : m_nan();
   y = x < m_inf() ? y : x;

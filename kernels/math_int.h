@@ -53,7 +53,7 @@ MOTH_FN real m_pow(real a, real b) {
 #else
 
 // ---- from floats: towards zero, out of range the nearest limit, NaN 0 ---------------------------
-// C leaves casts out of range undefined, and instruction sets differ in what they give.
+// Casts out of range are undefined in C, and instruction sets differ in their results.
 
 #if MOTH_REAL_KIND == 3
 MOTH_FN real m_from_f64(double x) {
@@ -189,7 +189,7 @@ MOTH_FN real m_shift_right(real a, real b) {
   real s = over ? (real)(8 * sizeof(real) - 1) : b;
   return (real)(m_negative_(a) || !over ? a >> s : 0);
 }
-// By squaring. A negative exponent leaves what is left of 1/a^-b: of 1 and -1 their powers, else 0.
+// By squaring. b < 0: 1 / a^|b|, truncated: +-1 for a = +-1, else 0.
 MOTH_FN real m_pow(real a, real b) {
   real r = 1, x = a, e = b;
   if (m_negative_(b))

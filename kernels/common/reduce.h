@@ -14,14 +14,14 @@ typedef struct MothReduceLayout {
   bool rows;
   int nkept, nred;
   MothReduceDim kept[MOTH_MAX_DIMS], red[MOTH_MAX_DIMS];
-  int64_t outs, count; /* how many results, and elements for each */
+  int64_t outs, count; /* number of results; elements of each */
 } MothReduceLayout;
 
 /* mask: the reduced dimensions. */
 MOTH_API void moth_reduce_layout(MothReduceLayout *l, const MothTensor *t, uint32_t mask);
 /* The mask of a list of dimensions, as the dispatcher made it canonical; an empty one: all of them. */
 MOTH_API uint32_t moth_reduce_mask(MothValue dims, int ndim);
-/* Whether elements are to be converted before a sum or product of them: partial results are double or 64 bits wide until
- * the end, so that only a change of class or a wider float must come first. */
+/* Whether elements must be converted before a sum or product of them: partial results are double or 64 bits wide until
+ * the end, so that only a change of class or a wider float has to come first. */
 MOTH_API bool moth_reduce_converts(MothDType from, MothDType to);
 #endif

@@ -15,7 +15,7 @@ MothParam moth_param_of(MothValue v, MothDType dtype) {
   return p;
 }
 
-/* None for a limit: beyond every number of the dtype. */
+/* An absent limit: beyond every number of the dtype. */
 static MothParam limit(int which, MothDType dtype) {
   MothParam p;
   if (moth_dtype_is_float(dtype))

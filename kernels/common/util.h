@@ -1,5 +1,5 @@
-/* What the kernels of all devices share: numbers as the typed kernels take them, and the view of a row-major tensor as
- * outer x n x inner around one dimension. */
+/* Helpers of the kernels of all devices: numbers as parameters of typed kernels, and the view of a row-major tensor
+ * as outer x n x inner around one dimension. */
 #ifndef MOTH_COMMON_UTIL_H
 #define MOTH_COMMON_UTIL_H
 #include "core/tensor.h"

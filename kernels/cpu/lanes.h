@@ -1,5 +1,5 @@
-/* Loops for which AVX-512 has instructions that gcc does not find in the scalar text: minima and maxima
- * that let NaN pass, and 2^n times a number, once rounded, also where the result is denormal. The formula
+/* Loops for which AVX-512 has instructions that gcc does not find in the scalar formula: minima and maxima
+ * that propagate NaN, and 2^n times a number, rounded once, also for denormal results. The formula
  * and its bits are those of kernels/math_f32.h (spec/kernels/lanes_spec.lua). For an op whose formula is
  * m_name, LANES_m_name(out, in, n) takes the place of the loop over contiguous float32 elements. */
 #if defined(__AVX512F__)

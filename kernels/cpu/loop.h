@@ -1,5 +1,5 @@
-/* What the loops of pointwise kernels are made of (src/codegen/c.lua), and the kernels that are compiled once for each
- * dtype and instruction set, too. */
+/* Macros of the loops of pointwise kernels (src/codegen/c.lua), and of other kernels that are compiled for each dtype
+ * and instruction set. */
 #ifndef MOTH_CPU_LOOP_H
 #define MOTH_CPU_LOOP_H
 #include <stdbool.h>
@@ -23,9 +23,9 @@ typedef struct MothLoops {
 
 /* No dependence between iterations: out may be an input exactly, never partly. */
 #define MOTH_VECTOR _Pragma("GCC ivdep")
-/* And the formula may be long: four vectors side by side, in a function whose instructions are ordered before
- * registers are given out, so that the processor, which looks ahead by one or two formulas only, finds the next
- * ones. Not for all of the file: products of matrices spill then, and take twice as long. */
+/* For long formulas: four vectors side by side, in a function whose instructions are scheduled before register
+ * allocation, so that the processor, which looks ahead by only one or two formulas, finds independent work. Not for the
+ * whole file: matrix products would spill, and take twice as long. */
 #if defined(__OPTIMIZE__) && defined(__GNUC__) && !defined(__clang__)
 #define MOTH_VECTOR_LONG MOTH_VECTOR _Pragma("GCC unroll 4")
 #define MOTH_ROW         __attribute__((noinline, optimize("schedule-insns", "sched-pressure")))
@@ -34,7 +34,7 @@ typedef struct MothLoops {
 #define MOTH_ROW         __attribute__((noinline))
 #endif
 
-/* Asks for the lines of p[from .. end): to be read, or written. */
+/* Prefetches the cache lines of p[from .. end), for reading or writing. */
 #define FETCH_AS(p, from, end, write)                                                              \
   for (const char *line_ = (const char *)((p) + (from)); line_ < (const char *)((p) + (end));      \
        line_ += 64)                                                                                \
@@ -42,20 +42,20 @@ typedef struct MothLoops {
 #define FETCH(p, from, end)          FETCH_AS(p, from, end, 0)
 #define FETCH_TO_WRITE(p, from, end) FETCH_AS(p, from, end, 1)
 
-/* [from, end) over [0, n) in pieces. */
-#define PIECES(piece, n, from, end)                                                                \
+/* Iterates over [0, n) in chunks [from, end). */
+#define FOR_CHUNKS(chunk, n, from, end)                                                            \
   for (int64_t from = 0, end; from < (n); from = end)                                              \
-    if (end = (n)-from < (piece) ? (n) : from + (piece), 1)
+    if (end = (n)-from < (chunk) ? (n) : from + (chunk), 1)
 
-/* Loops that wait for memory: a result of FAR bytes and more is written by stretches, while the memory as far ahead as
- * a stretch is asked for, of operands and result. The processor does so by itself, but not beyond a page, and hardly for
- * what will be written; by stretches, since gcc makes no vectors of a loop that asks. A ReLU of 4 MB takes 0.7 to 0.8 of
- * the time, an addition 0.7 to 0.9; what lies in the second cache would take longer. */
+/* Memory-bound loops: results of FAR bytes and more are written in stretches, while the memory one stretch ahead is
+ * prefetched, of operands and result. The processor prefetches by itself, but not across pages, and hardly for stores; in
+ * stretches, since gcc does not vectorise a loop with prefetches. A ReLU of 4 MB takes 0.7 to 0.8 of the time, an addition
+ * 0.7 to 0.9; data in the second-level cache would take longer. */
 enum { FAR = 1 << 20 };
 #define STRETCHES(o, n, from, end, stretch, near)                                                  \
   const bool far = (n) >= FAR / (int64_t)sizeof *(o);                                              \
-  PIECES(far ? (stretch) : (near), n, from, end)
-/* A block of equal elements, which an operand that is one number is read from: `most` of them, or n. */
+  FOR_CHUNKS(far ? (stretch) : (near), n, from, end)
+/* Fills a block with min(n, most) equal elements, from which a scalar operand is read. */
 #define REPEATED(block, x, n, most)                                                                \
   for (int64_t i_ = 0, m_ = (n) < (most) ? (n) : (most); i_ < m_; i_++)                            \
   (block)[i_] = (x)

@@ -1,5 +1,5 @@
-/* What the formulas of kernels/math*.h need in CUDA, in whatever form a file has them, and how float16 elements are read and
- * written: by instructions of the GPU; on the host, and in the emulation, by formulas that the file must have, too. */
+/* Definitions that the formulas of kernels/math*.h need in CUDA, and loads and stores of float16 elements: by GPU
+ * instructions; on the host, and in the emulation, by formulas, which the file must include, too. */
 #ifndef MOTH_CUDA_FORMULAS_H
 #define MOTH_CUDA_FORMULAS_H
 #include <utility>

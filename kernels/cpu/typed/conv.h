@@ -26,8 +26,8 @@ MOTH_TYPED_REAL int64_t conv_lanes(void) {
   return CONV_LANES;
 }
 
-/* Rows of the weight come in panels of CONV_M, k first; one or two rows that are left over in panels of
- * one, more in a panel filled up with zeros. */
+/* Rows of the weight are packed in panels of CONV_M, k first; one or two remaining rows in panels of one, more in
+ * a panel padded with zeros. */
 static int64_t conv_panel(int64_t left) {
   return left >= CONV_M || left > 2 ? CONV_M : 1;
 }
@@ -46,10 +46,10 @@ MOTH_TYPED_REAL void conv_pack(void *out, const void *weight, int64_t row, const
   }
 }
 
-/* Rows are short: a call of memcpy and loops over what is left take longer than to move them. Masked
- * vectors do without either. */
+/* Rows are short: a call of memcpy and loops over remainders cost more than the copy. Masked vectors need
+ * neither. */
 #if defined __AVX512F__ && MOTH_REAL_KIND == 1
-/* The lanes of [from, to) among those of vector j.. */
+/* The mask of the lanes of a vector at j that are in [from, to). */
 static inline __mmask16 conv_mask(int64_t j, int64_t from, int64_t to) {
   int64_t lo = from - j < 0 ? 0 : from - j, hi = to - j > 16 ? 16 : to - j;
   return hi <= lo ? 0 : (__mmask16)((1u << hi) - (1u << lo));
@@ -145,8 +145,8 @@ CONV_M_TIMES(CONV_TILES)
 CONV_TILES(1)
 static const ConvTile conv_tiles[2][3] = {CONV_NAMES(1), CONV_M_TIMES(CONV_NAMES)};
 
-/* n channels, row by row: what a vector has beyond the end of a row falls onto the next one, which is
- * written later. The last row goes through a tile. */
+/* n channels, row by row: the excess of a row's last vector is written to the next row, which is computed
+ * later. The last row goes through a tile. */
 static void conv_rows(const struct MothConvStrip *s, int64_t n, const real *w, const real *bias,
                       real *out) {
   const real *planes = s->planes;
@@ -168,7 +168,7 @@ static void conv_rows(const struct MothConvStrip *s, int64_t n, const real *w, c
     }
 }
 
-/* What is valid of `width` columns of a tile from (y, x) of the planes on, to rows of the result. */
+/* Copies the valid ones of `width` columns of a tile, from (y, x) of the planes on, to rows of the result. */
 static void conv_put(const struct MothConvStrip *s, int64_t rows, const real *tile, int64_t y,
                      int64_t x, int64_t width, real *out) {
   for (int64_t from = 0; from < width; y++, x = 0) {
@@ -188,13 +188,13 @@ static void conv_put(const struct MothConvStrip *s, int64_t rows, const real *ti
   }
 }
 
-/* `have` of a panel's n channels, the planes as one run: vectors reach over the ends of rows. */
+/* `have` of a panel's n channels, with the planes as one run: vectors cross the ends of rows. */
 static void conv_flat(const struct MothConvStrip *s, int64_t n, int64_t have, const real *w,
                       const real *bias, real *out) {
   const real *planes = s->planes;
   real tile[CONV_M * CONV_WIDTH];
   int64_t length = (s->rows - 1) * s->pitch + s->cols;
-  int64_t y = 0, x = 0; /* of l */
+  int64_t y = 0, x = 0; /* coordinates of l */
   for (int64_t l = 0; l < length; l += CONV_WIDTH) {
     int64_t left = length - l, width = left < CONV_WIDTH ? left : CONV_WIDTH;
     int v = (int)((width + CONV_LANES - 1) / CONV_LANES);
@@ -215,7 +215,7 @@ static void conv_flat(const struct MothConvStrip *s, int64_t n, int64_t have, co
 
 MOTH_TYPED_REAL void conv_strip(const struct MothConvStrip *s) {
   const real *w = s->weight;
-  /* Vectors over the ends of rows must be cut up afterwards: not worth it where there is little to sum. */
+  /* Vectors across the ends of rows must be split afterwards: not worth it for short sums. */
   bool by_rows =
       s->kk <= CONV_FEW && s->out_col == 1 && s->out_row == s->cols && s->cols >= CONV_LANES;
   real bias[CONV_M];
@@ -233,7 +233,7 @@ MOTH_TYPED_REAL void conv_strip(const struct MothConvStrip *s) {
   }
 }
 
-/* All lanes, halves onto halves. */
+/* The sum of all lanes, halves first. */
 static inline real conv_sum(conv_vec v) {
   typedef real quarter __attribute__((vector_size(16)));
   enum { N = CONV_BYTES / 16 };

@@ -58,7 +58,7 @@ COPY_LOOP(copy_from_uint16, uint16_t, FROM_INT)
 COPY_LOOP(copy_from_uint32, uint32_t, FROM_I32)
 COPY_LOOP(copy_from_uint64, uint64_t, FROM_U64)
 
-/* The same dtype: bytes. */
+/* The same dtype: copies bytes. */
 static void copy_same(char **p, const int64_t *s, int64_t n, const MothParam *k) {
   (void)k;
   if (s[0] == sizeof(stored) && s[1] == sizeof(stored)) {

@@ -1,6 +1,6 @@
 /* Sums and maxima over the lanes of a loop, n = 16, 32 or 64 of them: the upper half is joined to the lower,
- * down to one. By vectors and shuffles: the compiler takes loops over such an array apart into scalars, which
- * was a third of attention's time for rows of 64. */
+ * down to one. By vectors and shuffles: the compiler splits loops over such an array into scalars, which was a
+ * third of attention's time for rows of 64. */
 #ifndef MOTH_CPU_TYPED_FOLD_H
 #define MOTH_CPU_TYPED_FOLD_H
 #include "kernels/cpu/typed/prelude.h"
@@ -36,7 +36,7 @@ typedef real lanes2 LANES_OF(2);
     return d[0];                                                                                   \
   }
 #define PLUS(a, b) ((a) + (b))
-/* b where the two cannot be compared. */
+/* b if the two are unordered. */
 #define GREATER(a, b)                                                                              \
   ({                                                                                               \
     __typeof__(a) a_ = a, b_ = b;                                                                  \

@@ -1,6 +1,6 @@
-/* Pointwise ops on 16-bit floats: blocks are widened to float32, go through the float32 loop of the op
- * and are rounded once. No op has 16-bit code of its own: the conversions are all there is to compile,
- * and a block stays in the first-level cache. */
+/* Pointwise ops on 16-bit floats: blocks are widened to float32, computed by the float32 loop of the op and
+ * rounded once. No op has 16-bit code of its own: only the conversions are compiled, and a block stays in the
+ * first-level cache. */
 #if MOTH_STORED == 1 && defined(__F16C__)
 #include <immintrin.h>
 #endif
@@ -45,7 +45,7 @@ static void narrow(char *p, int64_t stride, const float *a, int64_t n) {
   }
 }
 
-/* p[0] and `inputs` more; bit k of `bytes`: p[k] holds bools, which pass as they are. */
+/* Operands: p[0], written, and `inputs` more; bit k of `bytes`: p[k] has bools, which are not converted. */
 MOTH_TYPED_HALF void through_float32(MothLoop loop, int inputs, unsigned bytes, char **p,
                                      const int64_t *s, int64_t n, const MothParam *k) {
   float block[4][HALF_BLOCK];

@@ -1,11 +1,11 @@
 /* Normalisation. Rows: statistics and result of a row while it is in cache. Lines: a row-major tensor
- * (N, C, inner) as N * C lines of `inner`, whose statistics the caller joins to those of groups or
- * channels; columns: the same for inner = 1, where lines would be one element long. Deviations are taken
- * from the mean, never as a difference of large squares. Affine parameters and statistics are `real`. */
+ * (N, C, inner) as N * C lines of `inner` elements, whose statistics the caller joins to those of groups or
+ * channels; columns: the same for inner = 1, where lines would have one element. Deviations are from the mean,
+ * never a difference of large squares. Affine parameters and statistics are `real`. */
 #include "kernels/cpu/typed/fold.h"
 #include "kernels/cpu/typed/reduce.h"
-/* total += the sum of X over elements i + k of [0, n): lanes stay in registers, blocks are joined in
- * double. X names element i + k. */
+/* total += the sum of X over [0, n): lanes stay in registers, blocks are joined in double. X is an expression of
+ * element i + k. */
 #define NORM_SUM(n, total, X)                                                                      \
   for (int64_t from = 0; from < (n); from += BLOCK) {                                              \
     int64_t end = (n)-from < BLOCK ? (n) : from + BLOCK, i = from;                                 \
@@ -26,7 +26,7 @@ static void line_moments(const stored *a, int64_t n, double *mean, double *m2) {
   *mean = n ? sum / (double)n : 0;
   real c = (real)*mean;
   NORM_SUM(n, sq, (LOAD(a[i + k]) - c) * (LOAD(a[i + k]) - c))
-  double off = *mean - (double)c; /* what rounding the mean adds */
+  double off = *mean - (double)c; /* the rounding error of c */
   sq -= (double)n * off * off;
   *m2 = sq < 0 ? 0 : sq;
 }
@@ -54,7 +54,7 @@ MOTH_TYPED_FLOAT void norm_rows(void *out, const void *in, int64_t rows, int64_t
     if (mean)
       ((real *)mean)[r] = c;
     ((real *)rstd)[r] = s;
-    PIECES(PIECE, n, from, end) {
+    FOR_CHUNKS(CHUNK, n, from, end) {
       if (r + 1 < rows) {
         FETCH(a + n, from, end);
         FETCH_TO_WRITE(o + n, from, end);
@@ -72,7 +72,7 @@ MOTH_TYPED_FLOAT void norm_rows(void *out, const void *in, int64_t rows, int64_t
   }
 }
 
-/* What of a row's gradient goes back through its mean and its deviation. */
+/* *k1, *k2: the parts of a row's gradient through its mean and its deviation. */
 MOTH_FN void norm_back_sums(const stored *g, const stored *a, int64_t n, const real *w, int rms,
                             real c, real s, real *k1, real *k2) {
   double s1 = 0, s2 = 0;
@@ -99,7 +99,7 @@ MOTH_FN void norm_back_sums(const stored *g, const stored *a, int64_t n, const r
   *k2 = (real)(s2 / (double)n);
 }
 
-/* dx (unless NULL) by rows; what the rows add to dweight and dbias [n] (unless NULL). */
+/* Computes dx (unless NULL) by rows; adds the rows' parts to dweight and dbias [n] (unless NULL). */
 MOTH_TYPED_FLOAT void norm_back_rows(void *dx, const void *grad, const void *in, int64_t rows,
                                      int64_t n, const void *weight, int rms, const void *mean,
                                      const void *rstd, void *dweight, void *dbias) {
@@ -109,7 +109,7 @@ MOTH_TYPED_FLOAT void norm_back_rows(void *dx, const void *grad, const void *in,
   for (int64_t r = 0, m; r < rows; r += m) {
     const stored *g = (const stored *)grad + r * n, *a = (const stored *)in + r * n;
     stored *o = dx ? (stored *)dx + r * n : NULL;
-    bool all = dx && w && dw && db && rows - r >= ROWS; /* what networks do */
+    bool all = dx && w && dw && db && rows - r >= ROWS; /* the usual case */
     real c[ROWS], s[ROWS], k1[ROWS], k2[ROWS];
     m = all ? ROWS : 1;
     for (int64_t k = 0; k < m; k++) {
@@ -121,7 +121,7 @@ MOTH_TYPED_FLOAT void norm_back_rows(void *dx, const void *grad, const void *in,
         norm_back_sums(g + k * n, a + k * n, n, NULL, rms, c[k], s[k], &k1[k], &k2[k]);
     }
     if (all) { /* some rows in one pass: their sums are read and written once */
-      PIECES(PIECE / ROWS, n, from, end) {
+      FOR_CHUNKS(CHUNK / ROWS, n, from, end) {
         for (int64_t k = m; k < 2 * m && r + k < rows; k++) {
           FETCH(g + k * n, from, end);
           FETCH(a + k * n, from, end);
@@ -147,7 +147,7 @@ MOTH_TYPED_FLOAT void norm_back_rows(void *dx, const void *grad, const void *in,
       }
       continue;
     }
-    PIECES(PIECE, o ? n : 0, from, end) {
+    FOR_CHUNKS(CHUNK, o ? n : 0, from, end) {
       if (r + 1 < rows) {
         FETCH(g + n, from, end);
         FETCH(a + n, from, end);
@@ -174,7 +174,7 @@ MOTH_TYPED_FLOAT void norm_moments(const void *in, int64_t lines, int64_t n, dou
     line_moments((const stored *)in + i * n, n, &mean[i], &m2[i]);
 }
 
-/* Of each line: the sums of g and of g (x - center). */
+/* For each line: the sums of g and of g (x - center). */
 MOTH_TYPED_FLOAT void norm_dots(const void *grad, const void *in, int64_t lines, int64_t n,
                                 const double *center, double *sum, double *dot) {
   for (int64_t l = 0; l < lines; l++) {

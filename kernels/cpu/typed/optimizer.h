@@ -1,5 +1,5 @@
-/* Optimizer steps of n elements, each in one pass over memory: PyTorch's formulas, computed in `real`
- * with factors that were combined in double. */
+/* Optimizer steps of n elements, each in one pass over memory: PyTorch's formulas, computed in `real` with
+ * factors precomputed in double. */
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/typed/reduce.h"
 

@@ -1,5 +1,5 @@
-/* Pooling of planes (images one after the other): a row of windows at a time, so that the inner loop
- * runs over neighbouring windows. Windows of changing size (adaptive) and very wide ones are taken one by
+/* Pooling of planes (images one after another): a row of windows at a time, so that the inner loop runs
+ * over neighbouring windows. Windows of varying size (adaptive) and very wide ones are computed one by
  * one. */
 #if defined(__AVX512F__) && MOTH_REAL_KIND == 1
 #include <immintrin.h>
@@ -10,15 +10,15 @@
 enum { POOL_BLOCK = 256 };
 #define POOL_UNROLL _Pragma("GCC unroll 2")
 
-/* Windows [o0, o0 + m) read `line`, a row of the image from the first window's first position on, filled up
- * to both sides, so that POOL_LANES windows are taken at a time and none asks where the image ends. */
+/* Windows [o0, o0 + m) read `line`, a row of the image from the first window's first position on, padded at both
+ * ends, so that POOL_LANES windows are computed at a time without checks for the image's edges. */
 enum { POOL_LANES = 16, POOL_LINE = 4096 };
 
 typedef real pool_vec __attribute__((vector_size(POOL_LANES * sizeof(real))));
 typedef arg_pos pool_at __attribute__((vector_size(POOL_LANES * sizeof(real))));
 
-/* POOL_LANES elements of a line, `step` apart. Vectors by name: the compiler would leave the last elements
- * of a loop of step 2 to scalar code, as the one behind them is not known to be there. A line has it. */
+/* Loads POOL_LANES elements of a line, `step` apart. By explicit vectors: the compiler would use scalar code for
+ * the last elements of a loop of stride 2, as it may not read the element after them. A line has one more. */
 static inline void pool_load(const real *a, int64_t step, pool_vec *out) {
   pool_vec low, high;
   memcpy(&low, a, sizeof low);
@@ -33,11 +33,11 @@ static inline void pool_load(const real *a, int64_t step, pool_vec *out) {
   *out = low;
 }
 
-/* How many windows of axis x a line has room for; 0: too few to be worth it. */
-static int64_t pool_room(const MothPoolAxis *x) {
+/* The number of windows of axis x that fit in a line; 0: too few to be worth it. */
+static int64_t pool_windows(const MothPoolAxis *x) {
   int64_t span = x->kernel ? x->dilation * (x->kernel - 1) + 1 : POOL_LINE;
-  int64_t room = (POOL_LINE - 1 - span) / (x->stride ? x->stride : 1) / POOL_LANES * POOL_LANES;
-  return room > POOL_BLOCK ? POOL_BLOCK : room < POOL_LANES ? 0 : room;
+  int64_t fit = (POOL_LINE - 1 - span) / (x->stride ? x->stride : 1) / POOL_LANES * POOL_LANES;
+  return fit > POOL_BLOCK ? POOL_BLOCK : fit < POOL_LANES ? 0 : fit;
 }
 
 static void pool_line(const MothPoolAxis *x, const stored *row, int64_t o0, int64_t m, real fill,
@@ -54,10 +54,10 @@ static void pool_line(const MothPoolAxis *x, const stored *row, int64_t o0, int6
     line[i] = fill;
 }
 
-/* A line that lies in the image as it is: nothing to fill up but windows that nobody asks for, which may
- * read on as long as there is memory. NULL: it has to be made. */
-static const real *pool_lies(const MothPoolAxis *x, const stored *row, int64_t o0, int64_t m,
-                             const stored *end) {
+/* The line in the image itself, if it needs no padding and reading past the last window, up to whole vectors, stays
+ * in memory (`end`); else NULL. */
+static const real *pool_in_place(const MothPoolAxis *x, const stored *row, int64_t o0, int64_t m,
+                                 const stored *end) {
 #if MOTH_STORED == 0
   int64_t first = o0 * x->stride - x->padding, span = x->dilation * (x->kernel - 1) + 1;
   int64_t all = (m + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
@@ -70,7 +70,7 @@ static const real *pool_lies(const MothPoolAxis *x, const stored *row, int64_t o
   return NULL;
 }
 
-/* As PyTorch: of several NaN the last one. */
+/* Updates best and at by a vector of elements. With several NaN the last one wins, as in PyTorch. */
 static inline void pool_max_lanes(const pool_vec *lanes, const pool_at *here, real *best,
                                   arg_pos *at) {
 #if defined(__AVX512F__) &&                                                                        \
@@ -99,7 +99,7 @@ static void max_pool_row(const struct MothPoolPlanes *q, const stored *in, const
   const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   real line[POOL_LINE];
   for (int64_t y = q->y.begin[oy]; y < q->y.end[oy]; y += q->y.dilation) {
-    const real *from = pool_lies(x, in + y * x->in, o0, m, end);
+    const real *from = pool_in_place(x, in + y * x->in, o0, m, end);
     if (!from) {
       pool_line(x, in + y * x->in, o0, m, -(real)__builtin_inf(), line);
       from = line;
@@ -117,24 +117,24 @@ static void max_pool_row(const struct MothPoolPlanes *q, const stored *in, const
   }
 }
 
-/* Positions as they are given out. By name, where there is one: gcc takes the lanes out one by one. */
-static inline void pool_put_places(const pool_at *at, int64_t base, int64_t *places) {
+/* Writes positions, counted from base. By intrinsics where possible: gcc extracts the lanes one by one. */
+static inline void pool_put_positions(const pool_at *at, int64_t base, int64_t *positions) {
 #if defined(__AVX512F__) && MOTH_REAL_KIND == 1
   __m512i from = _mm512_set1_epi64(base);
   __m256i low = _mm512_castsi512_si256((__m512i)*at);
   __m256i high = _mm512_extracti64x4_epi64((__m512i)*at, 1);
-  _mm512_storeu_si512(places, _mm512_add_epi64(_mm512_cvtepi32_epi64(low), from));
-  _mm512_storeu_si512(places + 8, _mm512_add_epi64(_mm512_cvtepi32_epi64(high), from));
+  _mm512_storeu_si512(positions, _mm512_add_epi64(_mm512_cvtepi32_epi64(low), from));
+  _mm512_storeu_si512(positions + 8, _mm512_add_epi64(_mm512_cvtepi32_epi64(high), from));
 #else
   arg_pos place[POOL_LANES];
   memcpy(place, at, sizeof *at);
-  MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) places[i] = (int64_t)place[i] + base;
+  MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) positions[i] = (int64_t)place[i] + base;
 #endif
 }
 
-/* Windows of rows x cols elements that all lie in their images, straight into the results: whole vectors, of which a
- * row's last may reach into the next row, which comes after. Gives how many rows of windows, from the first on,
- * have what they reach; the others are left. */
+/* Windows of rows x cols elements, all inside their images, written directly to the results in whole vectors, of which a
+ * row's last may overlap the next row, which is written later. Returns the number of rows of windows done, from the first
+ * on: the others would read or write beyond the memory. */
 MOTH_FN int64_t max_pool_windows(const struct MothPoolPlanes *q, int64_t rows, int64_t cols,
                                  int64_t stride, int64_t down, int64_t across) {
 #if MOTH_STORED == 0
@@ -143,13 +143,13 @@ MOTH_FN int64_t max_pool_windows(const struct MothPoolPlanes *q, int64_t rows, i
   const int64_t all = (cells + POOL_LANES - 1) / POOL_LANES * POOL_LANES,
                 step = q->y.stride * width;
   const int64_t reach = (rows - 1) * down * width + (all - 1) * stride + (cols - 1) * across + 2;
-  const int64_t have = q->planes * size, room = q->planes * high * cells, base = q->base;
+  const int64_t have = q->planes * size, space = q->planes * high * cells, base = q->base;
   const stored *in = q->in;
   stored *out = q->out;
-  int64_t *places = q->positions, to = 0;
+  int64_t *positions = q->positions, to = 0;
   for (int64_t c = 0; c < q->planes; c++)
     for (int64_t oy = 0; oy < high; oy++, to += cells) {
-      if (c * size + oy * step + reach > have || to + all > room)
+      if (c * size + oy * step + reach > have || to + all > space)
         return c * high + oy;
       for (int64_t j = 0; j < all; j += POOL_LANES) {
         const stored *a = in + c * size + oy * step + j * stride;
@@ -165,7 +165,7 @@ MOTH_FN int64_t max_pool_windows(const struct MothPoolPlanes *q, int64_t rows, i
           pool_max_lanes(&v, &here, (real *)&best, (arg_pos *)&at);
         }
         memcpy(out + to + j, &best, sizeof best);
-        pool_put_places(&at, base, places + to + j);
+        pool_put_positions(&at, base, positions + to + j);
       }
     }
   return q->planes * high;
@@ -206,15 +206,15 @@ static void max_pool_slow(const struct MothPoolPlanes *q, const stored *in, int6
 
 MOTH_TYPED_FLOAT void max_pool_planes(const struct MothPoolPlanes *q) {
   const MothPoolAxis *y = &q->y, *x = &q->x;
-  int64_t room = pool_room(x), size = y->in * x->in;
+  int64_t fit = pool_windows(x), size = y->in * x->in;
   real best[POOL_BLOCK];
   arg_pos at[POOL_BLOCK], first[POOL_BLOCK];
   stored values[POOL_BLOCK];
-  int64_t places[POOL_BLOCK];
+  int64_t positions[POOL_BLOCK];
   const stored *end = (const stored *)q->in + q->planes * size;
   int64_t done = max_pool_inside(q);
   for (int64_t o0 = 0, m; o0 < x->out; o0 += m) {
-    m = room ? room : POOL_BLOCK;
+    m = fit ? fit : POOL_BLOCK;
     m = x->out - o0 < m ? x->out - o0 : m;
     int64_t all = (m + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
     for (int64_t i = 0; i < all; i++)
@@ -232,37 +232,37 @@ MOTH_TYPED_FLOAT void max_pool_planes(const struct MothPoolPlanes *q) {
         memcpy(best + j, &least, sizeof least);
         memcpy(at + j, &p, sizeof p);
       }
-      if (room)
+      if (fit)
         max_pool_row(q, in, end, oy, o0, m, best, at);
       else
         max_pool_slow(q, in, oy, o0, m, best, at);
       for (int64_t j = 0; j < all; j += POOL_LANES)
         MOTH_VECTOR for (int i = 0; i < POOL_LANES; i++) {
           values[j + i] = STORE(best[j + i]);
-          places[j + i] = (int64_t)at[j + i] + q->base;
+          positions[j + i] = (int64_t)at[j + i] + q->base;
         }
       memcpy((stored *)q->out + to, values, (size_t)m * sizeof(stored));
-      memcpy(q->positions + to, places, (size_t)m * sizeof(int64_t));
+      memcpy(q->positions + to, positions, (size_t)m * sizeof(int64_t));
     }
   }
 }
 
-/* The inverse of pool_put_places. */
-static inline void pool_get_places(const int64_t *places, int64_t base, pool_at *at) {
+/* The inverse of pool_put_positions. */
+static inline void pool_get_positions(const int64_t *positions, int64_t base, pool_at *at) {
 #if defined(__AVX512F__) && MOTH_REAL_KIND == 1
   __m512i from = _mm512_set1_epi64(base);
-  __m256i low = _mm512_cvtepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(places), from));
-  __m256i high = _mm512_cvtepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(places + 8), from));
+  __m256i low = _mm512_cvtepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(positions), from));
+  __m256i high = _mm512_cvtepi64_epi32(_mm512_sub_epi64(_mm512_loadu_si512(positions + 8), from));
   *at = (pool_at)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 #else
   for (int i = 0; i < POOL_LANES; i++)
-    (*at)[i] = (arg_pos)(places[i] - base);
+    (*at)[i] = (arg_pos)(positions[i] - base);
 #endif
 }
 
-/* Windows of 2x2 side by side: two rows of the gradient for each row of windows, whole vectors at a time. What
- * goes beyond a row is written before what belongs there. Gives how many rows of windows are done: up to the
- * first that has a position outside of its window (a caller's own; the op adds wherever they say). */
+/* Adjacent 2x2 windows: two rows of the gradient for each row of windows, in whole vectors; the excess of a row is
+ * overwritten later by the next one. Returns the number of rows of windows done: it stops at the first with a position
+ * outside its window (a caller's own indices; the op adds at any of them). */
 static int64_t max_pool_back_pairs(const struct MothPoolPlanes *q) {
 #if MOTH_STORED == 0
   const MothPoolAxis *y = &q->y, *x = &q->x;
@@ -272,15 +272,15 @@ static int64_t max_pool_back_pairs(const struct MothPoolPlanes *q) {
   const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const int64_t width = x->in, cells = x->out, high = y->out, size = y->in * width, base = q->base;
   const int64_t all = (cells + POOL_LANES - 1) / POOL_LANES * POOL_LANES;
-  const int64_t have = q->planes * size, room = q->planes * high * cells;
+  const int64_t have = q->planes * size, space = q->planes * high * cells;
   const stored *g = q->in;
-  const int64_t *places = q->positions;
+  const int64_t *positions = q->positions;
   stored *out = q->out;
   int64_t from = 0;
   for (int64_t c = 0; c < q->planes; c++) {
     for (int64_t oy = 0; oy < high; oy++, from += cells) {
       int64_t top = 2 * oy * width, to = c * size + top;
-      if (to + width + 2 * all > have || from + all > room)
+      if (to + width + 2 * all > have || from + all > space)
         return c * high + oy;
       pool_at foreign = {0};
       for (int64_t row = 0; row < 2; row++)
@@ -288,7 +288,7 @@ static int64_t max_pool_back_pairs(const struct MothPoolPlanes *q) {
           pool_at here = 2 * lane + (arg_pos)(top + row * width + 2 * j);
           pool_at at;
           pool_vec v;
-          pool_get_places(places + from + j, base, &at);
+          pool_get_positions(positions + from + j, base, &at);
           memcpy(&v, g + from + j, sizeof v);
           pool_at beyond = lane >= (arg_pos)(cells - j); /* of the next row */
           at |= beyond;
@@ -340,18 +340,18 @@ MOTH_TYPED_FLOAT void avg_pool_planes(const struct MothPoolPlanes *q) {
   const MothPoolAxis *y = &q->y, *x = &q->x;
   const stored *in = q->in;
   stored *out = q->out;
-  int64_t room = pool_room(x);
+  int64_t fit = pool_windows(x);
   real sum[POOL_BLOCK], line[POOL_LINE];
   for (int64_t c = 0; c < q->planes; c++, in += y->in * x->in)
     for (int64_t oy = 0; oy < y->out; oy++, out += x->out)
       for (int64_t o0 = 0, m; o0 < x->out; o0 += m) {
-        m = room ? room : POOL_BLOCK;
+        m = fit ? fit : POOL_BLOCK;
         m = x->out - o0 < m ? x->out - o0 : m;
         for (int64_t i = 0; i < POOL_BLOCK; i++)
           sum[i] = 0;
         for (int64_t r = y->begin[oy]; r < y->end[oy]; r++) {
           const stored *row = in + r * x->in;
-          if (!room) {
+          if (!fit) {
             for (int64_t i = 0; i < m; i++)
               for (int64_t k = x->begin[o0 + i]; k < x->end[o0 + i]; k++)
                 sum[i] += LOAD(row[k]);

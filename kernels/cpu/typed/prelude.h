@@ -1,12 +1,12 @@
-/* What the kernels of this folder share. A file of them, a family, is compiled once for each dtype and instruction set,
+/* Shared by the kernels of this folder. A file of them, a family, is compiled once for each dtype and instruction set,
  * by a generated file (src/ops/kernels.lua) that has defined
  *   stored          C type of an element in memory
  *   real            C type that is computed in
  *   MOTH_REAL_KIND  1 float32, 2 float64, 3 signed, 4 unsigned, 5 bool
  *   MOTH_STORED     0 stored is real, 1 float16, 2 bfloat16
  *   MOTH_SELF       the MothDType
- * Everything here is static: names need no dtype, the file has one. What a definition begins with makes it a member of
- * MothKernels (kernels/cpu/table.h), NULL for other dtypes; the generator reads it:
+ * Everything here is static: names need no dtype, the file has one. The generator reads the macro before a definition,
+ * which makes it a member of MothKernels (kernels/cpu/table.h), NULL for other dtypes:
  *   MOTH_TYPED        all dtypes but those for storage and exchange (those of copy.h: all)
  *   MOTH_TYPED_FLOAT  float32, float64, float16, bfloat16
  *   MOTH_TYPED_REAL   float32 and float64
@@ -63,14 +63,14 @@
 #define PARAM(k) ((real)(k).i)
 #endif
 
-/* Rows that are summed up before they are written: while one is written, a piece at a time, the memory of
- * the next one is asked for. Otherwise the stores' lines are fetched only when their time has come;
- * layer_norm of 16 MB took 1.36 times a memcpy, and takes 1.08. */
-enum { PIECE = 256 };
-/* How far ahead memory is asked for: see STRETCHES. */
+/* Rows that are summed before they are written: while one is written, a chunk at a time, the memory of the
+ * next one is prefetched. Otherwise stores wait for their cache lines; layer_norm of 16 MB took 1.36 times a
+ * memcpy, and takes 1.08. */
+enum { CHUNK = 256 };
+/* The distance of prefetches: see STRETCHES. */
 enum { STRETCH = 1024 / sizeof(stored), AHEAD = STRETCH };
 
-/* Which i of [0, n) have first + i * step in [0, size): [*from, *to). */
+/* [*from, *to): the i in [0, n) with first + i * step in [0, size). */
 MOTH_FN void inside(int64_t first, int64_t step, int64_t size, int64_t n, int64_t *from,
                     int64_t *to) {
   int64_t lo = first < 0 ? (-first + step - 1) / step : 0;

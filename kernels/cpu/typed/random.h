@@ -5,10 +5,10 @@
 #endif
 #include "kernels/cpu/typed/prelude.h"
 
-/* m_philox on vectors, one block in each 64-bit lane: a lane's product of two 32-bit words is both
- * words that the round makes of them. gcc does not see that such a product needs the lower halves
- * only, and multiplies 64 by 64 bits, at several times the cost: so that one step is asked for by
- * name. Upper halves are not kept clean, the multiplication does not read them. */
+/* m_philox on vectors, one block in each 64-bit lane: a lane's product of two 32-bit words is both words
+ * of the round's result. gcc does not see that such a product needs only the lower halves, and multiplies
+ * 64 by 64 bits, at several times the cost: so that this instruction is an intrinsic. Upper halves are not
+ * cleared, as the multiplication does not read them. */
 #if defined(__AVX512F__)
 enum { WIDE = 8, CHAINS = 4 };
 #elif defined(__AVX2__)
@@ -30,7 +30,7 @@ MOTH_FN Wide wide_mul(Wide a, Wide b) {
 #endif
 }
 
-/* The upper words, as lower ones. Shuffles and shifts wait for different ports: every other one is this. */
+/* The upper words, as lower ones. Shuffles and shifts use different ports: this alternates with a shift. */
 MOTH_FN Wide wide_high(Wide a) {
 #if defined(__AVX512F__)
   return (Wide)_mm512_shuffle_epi32((__m512i)a, 0xf5);
@@ -41,18 +41,18 @@ MOTH_FN Wide wide_high(Wide a) {
 #endif
 }
 
-/* Four words each of the next n <= RUN blocks, in order; `word` has room for RUN and is aligned. The
- * rounds of a block wait for one another, so CHAINS vectors go side by side. */
+/* The four words of each of the next n <= RUN blocks, in order; `word` is aligned and has 4 * RUN elements.
+ * The rounds of a block depend on one another, so CHAINS vectors are interleaved. */
 enum { RUN = 64 };
 
-/* What the caller reads and writes next, an element for each word: lines of both are asked for between the
- * rounds, one at a time, so that memory has something to do all the while. NULL, NULL: nothing. */
+/* The memory that the caller reads and writes next, an element for each word: its cache lines are prefetched
+ * between the rounds, one at a time, so that memory is busy all the time. NULL, NULL: none. */
 typedef struct Ahead {
   const stored *in, *out;
 } Ahead;
 
 MOTH_FN void philox_ahead(uint64_t seed, uint64_t block, int n, unsigned *word, Ahead ahead) {
-  enum { LINE = 64 / sizeof(stored), LINES = 4 * WIDE * CHAINS / LINE }; /* of a turn of the loop */
+  enum { LINE = 64 / sizeof(stored), LINES = 4 * WIDE * CHAINS / LINE }; /* of an iteration */
   unsigned long long first[RUN], second[RUN]; /* words 0 and 1, 2 and 3 of each block */
   static const unsigned long long count[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   const Wide zero = {0};
@@ -109,7 +109,7 @@ enum { WORDS = 1 };
 
 enum { VALUES = 4 * RUN / WORDS };
 
-/* Words of the values i to i + n, n <= VALUES: as many as are worth it. */
+/* The words of values [i, i + n), n <= VALUES. */
 MOTH_FN void random_words(unsigned *word, int64_t i, int64_t n, uint64_t seed, uint64_t offset) {
   philox_run(seed, offset + (uint64_t)(i * WORDS / 4), (int)((n * WORDS + 3) / 4), word);
 }
@@ -208,7 +208,7 @@ MOTH_TYPED void random_int(void *out, int64_t begin, int64_t end, uint64_t seed,
 }
 
 #if MOTH_IS_FLOAT
-/* out = in / (1 - p) where kept, else 0; mask tells which. */
+/* out = in / (1 - p) where kept, else 0; mask: 1 where kept. */
 MOTH_TYPED_FLOAT void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int64_t end,
                               uint64_t seed, uint64_t offset, double p) {
   stored *o = out;

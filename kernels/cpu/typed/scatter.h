@@ -1,5 +1,5 @@
-/* Sums into places that an index names. What falls on one place is added in the order of the index.
- * Strides count elements. */
+/* Sums by index. Values of one index are added in the order in which they occur. Strides are in
+ * elements. */
 #include "kernels/cpu/typed/prelude.h"
 
 #if MOTH_REAL_KIND == 5
@@ -8,7 +8,7 @@
 #define ADD_TO(o, x) (o) = STORE((real)(LOAD(o) + LOAD(x)))
 #endif
 
-/* Integers: whether one of n indices is not in [base, base + size). They go, less base, to `from_0` unless NULL. */
+/* Integers: whether any of n indices is outside [base, base + size). from_0 (unless NULL): the indices less base. */
 MOTH_TYPED bool index_outside(const void *in, int64_t n, int64_t base, int64_t size,
                               int64_t *from_0) {
   const stored *a = in;

@@ -1,8 +1,8 @@
 /* softmax, log_softmax and their derivatives along rows (n elements side by side) and along columns
  * (`cols` of them at a time, n elements each, `step` elements apart). Three passes over a row or a
- * block of columns that stays in cache: the maximum, the sum of exp(x - maximum), the result. Sums go
- * over blocks of BLOCK elements, joined in double. No maximum here cares for NaN: where there is one,
- * the sum is NaN and all that comes of it. */
+ * block of columns that stays in cache: the maximum, the sum of exp(x - maximum), the result. Sums use
+ * blocks of BLOCK elements, joined in double. Maxima ignore NaN: where there is one, the sum is NaN, and
+ * so are the results. */
 #ifndef MOTH_CPU_TYPED_SOFTMAX_H
 #define MOTH_CPU_TYPED_SOFTMAX_H
 #include "kernels/cpu/typed/fold.h"
@@ -10,7 +10,7 @@
 
 enum { SOFT_COLS = 512, SHORT = 16 };
 
-/* Rows of at most SHORT elements are padded to one vector, with what adds nothing. */
+/* Rows of at most SHORT elements are padded to one vector, with elements whose exp is 0. */
 MOTH_FN void row_short(const stored *a, int64_t n, real *x) {
   for (int k = 0; k < SHORT; k++)
     x[k] = REAL_MIN;
@@ -61,7 +61,7 @@ MOTH_FN real exps_block(const stored *a, stored *e, bool keep, int64_t n, real m
   return lanes_sum(lane, LANES);
 }
 
-/* The sum of exp(a - max); exp goes to `o` where it is stored as it is computed and o is not NULL. */
+/* The sum of exp(a - max); exp is also written to `o`, unless o is NULL or elements are stored in 16 bits. */
 static double row_sumexp(const stored *a, stored *o, int64_t n, real max) {
 #if MOTH_STORED != 0
   o = NULL;

@@ -12,7 +12,7 @@ typedef uint64_t sort_bits;
 #define SORT_IS_NAN(bits) (((bits)&INT64_MAX) > (uint64_t)0x7ff << 52)
 #endif
 
-/* Of n elements `step` elements apart; the first in the order asked for has the least key. */
+/* The keys of n elements, `step` elements apart; the first element in the requested order has the least key. */
 MOTH_TYPED void sort_keys(uint64_t *keys, const void *in, int64_t step, int64_t n, int descending) {
   const stored *a = in;
 #if MOTH_IS_FLOAT
