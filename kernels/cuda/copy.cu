@@ -1,5 +1,8 @@
 /* Copies, conversions, fills, and the kernels of src/ops/create.lua. */
 #include "kernels/cuda/util.h"
+extern "C" {
+#include "kernels/cpu/util.h"
+}
 
 MothStatus moth_cuda_copy(MothTensor *dst, const MothTensor *src) {
   cudaStream_t stream = moth_cuda_stream(dst->device.index);
