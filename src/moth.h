@@ -24,6 +24,7 @@ extern "C" {
 #define MOTH_VERSION  "0.1.0"
 #define MOTH_API      __attribute__((visibility("default")))
 #define MOTH_MAX_DIMS 16
+#define MOTH_MAX_RESULTS 4
 
 typedef enum MothStatus {
   MOTH_OK = 0,
@@ -345,6 +346,22 @@ MOTH_API const MothOp *moth_op_find(const char *name); /* NULL: no such op */
 /* Calls op with nargs leading arguments (defaults fill the rest); results are owned by the caller. */
 MOTH_API MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *args,
                                  MothValue *results);
+/* What is known of a result without its elements. */
+typedef struct MothMeta {
+  int64_t shape[MOTH_MAX_DIMS];
+  int64_t stride[MOTH_MAX_DIMS]; /* in elements */
+  int64_t offset;                /* of a view: of its first element in the storage of the first argument, else 0 */
+  uint8_t ndim, dtype;           /* dtype: MothDType */
+  uint8_t compute;               /* pointwise ops: the MothDType that is computed in */
+  MothDevice device;
+} MothMeta;
+
+/* What a call would give: out[i] describes result i; out has space for MOTH_MAX_RESULTS. Arguments are checked and
+ * completed as by moth_op_call; no element is read, nothing is allocated or counted, and tensors without data (fake
+ * ones) stand for any. Errors: those that the call would raise before it computes; ops without a rule: composites, and
+ * those whose sizes depend on elements (nonzero, masked_select). */
+MOTH_API MothStatus moth_op_infer(const MothOp *op, int nargs, const MothValue *args,
+                                  MothMeta *out);
 /* Gives op a kernel for a backend; the dispatcher uses it from then on. */
 MOTH_API MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel);
 

@@ -94,5 +94,48 @@ function M.ints(list)
   return ffi.new("int64_t[?]", math.max(#list, 1), list), #list
 end
 
+-- A MothValue of a list, too; `hold` keeps what it borrows.
+local function any_value(v, hold)
+  if type(v) ~= "table" then return M.value(v) end
+  local value = Value()
+  if is_tensor(v[1]) then
+    local list = ffi.new("MothTensor *[?]", #v)
+    for i, t in ipairs(v) do list[i - 1] = M.tensor(t) end
+    value.tag, value.u.tensors, value.n = C.MOTH_V_TENSORS, list, #v
+    hold[#hold + 1] = list
+  else
+    local list, n = M.ints(v)
+    value.tag, value.u.ints, value.n = C.MOTH_V_INTS, list, n
+    hold[#hold + 1] = list
+  end
+  return value
+end
+
+local metas = ffi.typeof("MothMeta[?]")
+
+--- What an op would give for these arguments, without data: a list of { shape, stride, offset, dtype, device }, one for
+-- each result. Positions count from 0, lists are tables. Errors: those of the call.
+--     capi.infer("mm", moth.empty(2, 3), moth.empty(3, 4))[1].shape   -- { 2, 4 }
+function M.infer(name, ...)
+  local op, n, hold = C.moth_op_find(name), select("#", ...), {}
+  if op == nil then check.fail("capi.infer: there is no op '%s'", name) end
+  local args, out = ffi.new("MothValue[?]", math.max(n, 1)), metas(C.MOTH_MAX_RESULTS)
+  for i = 1, n do args[i - 1] = any_value((select(i, ...)), hold) end
+  for i = 0, C.MOTH_MAX_RESULTS - 1 do out[i].dtype = 255 end
+  M.check(C.moth_op_infer(op, n, args, out))
+  local results = {}
+  for i = 0, C.MOTH_MAX_RESULTS - 1 do
+    if out[i].dtype == 255 then break end
+    local m = { shape = {}, stride = {}, offset = tonumber(out[i].offset),
+      dtype = ffi.string(C.moth_dtype_name(out[i].dtype)), device = out[i].device.type }
+    for d = 0, out[i].ndim - 1 do
+      m.shape[d + 1], m.stride[d + 1] = tonumber(out[i].shape[d]), tonumber(out[i].stride[d])
+    end
+    results[i + 1] = m
+  end
+  return results
+end
+
 return signature.all(M, { "capi.tensor(Tensor x)", "capi.own(any t?)", "capi.dtype(dtype d)",
-  "capi.value(any v?)", "capi.ints(int[] list)" })
+  "capi.value(any v?)", "capi.ints(int[] list)",
+  "capi.infer(string name, ...)" })

@@ -24,6 +24,7 @@ static MothTensor *pool[POOL], *lists[4][LENGTH], *outs[LENGTH];
 static MothValue results[LENGTH], arrays[LENGTH];
 static MothGenerator *mine;
 static MothMemStats stats;
+static MothMeta metas[MOTH_MAX_RESULTS];
 static bool recording;
 static uint64_t words[2];
 static MothStream *streams[3], *new_stream; /* the default one, and two more */

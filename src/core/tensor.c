@@ -278,6 +278,15 @@ MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,
   return tensor_make(ndim, shape, dtype, device, true, out);
 }
 
+MothStatus moth_tensor_fake_of(const MothTensor *t, MothTensor **out) {
+  MOTH_TRY(tensor_make(t->ndim, t->shape, (MothDType)t->dtype, t->device, true, out));
+  memcpy((*out)->stride, t->stride, sizeof(int64_t) * t->ndim);
+  (*out)->offset = t->offset;
+  (*out)->contiguous = t->contiguous;
+  (*out)->storage->nbytes = t->storage->nbytes;
+  return MOTH_OK;
+}
+
 MothStatus moth_tensor_from_ptr(void *data, int ndim, const int64_t *shape, MothDType dtype,
                                 void (*release)(void *ctx), void *ctx, MothTensor **out) {
   MothTensor *t;

@@ -131,6 +131,8 @@ MOTH_API MothStatus moth_tensor_check_memory(MothTensor *t);
 /* A shape-only tensor. */
 MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,
                                          MothDevice device, MothTensor **out);
+/* A fake of t: its strides and offset in a storage of as many bytes. */
+MOTH_API MothStatus moth_tensor_fake_of(const MothTensor *t, MothTensor **out);
 /* Sets t->contiguous from shape and stride, after a change of these. */
 void moth_tensor_update_contiguous(MothTensor *t);
 

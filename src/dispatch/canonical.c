@@ -137,45 +137,65 @@ static MothStatus check_holds(const MothArg *a, const MothTensor *t) {
   return MOTH_OK;
 }
 
-MothStatus moth_canonical(MothCall *c, int64_t *room) {
-  const MothTensor *t = subject(c);
+/* Argument i becomes v: in the copy that the call then has. */
+static void replace(MothCall *c, MothValue *own, int i, MothValue v) {
+  if (c->args != own) {
+    memcpy(own, c->args, sizeof *own * c->op->nargs);
+    c->args = own;
+  }
+  own[i] = v;
+}
+
+MothStatus moth_canonical(MothCall *c, MothValue *own, int64_t *room) {
+  const MothTensor *t = c->args[0].tag == MOTH_V_TENSOR ? c->args[0].u.t : subject(c);
   int left = MOTH_CANONICAL_ROOM, d = 0;
   for (uint32_t which = c->op->canonical; which; which &= which - 1) {
     int i = __builtin_ctz(which);
     const MothArg *a = &c->op->args[i];
-    MothValue *v = &c->args[i];
+    MothValue v = c->args[i];
     switch ((MothType)a->type) {
-    case MOTH_T_DIM:
-      if (v->tag != MOTH_V_INT || !t)
-        break;
-      MOTH_TRY(moth_wrap_dim(v->u.i, t->ndim + a->of_result, &d));
-      *v = moth_v_int(d);
+    case MOTH_T_DIM: {
+      if (v.tag != MOTH_V_INT || !t)
+        continue;
+      int n = t->ndim + a->of_result;
+      if ((uint64_t)v.u.i < (uint64_t)(n ? n : 1)) {
+        d = (int)v.u.i;
+        continue;
+      }
+      MOTH_TRY(moth_wrap_dim(v.u.i, n, &d));
+      v = moth_v_int(d);
       break;
+    }
     case MOTH_T_INDEX:
-      if (v->tag == MOTH_V_INT && v->u.i < 0 && t && d < t->ndim && v->u.i >= -t->shape[d])
-        *v = moth_v_int(v->u.i + t->shape[d]);
+      if (v.tag != MOTH_V_INT || v.u.i >= 0 || !t || d >= t->ndim || v.u.i < -t->shape[d])
+        continue;
+      v = moth_v_int(v.u.i + t->shape[d]);
       break;
     case MOTH_T_DIMS:
-      if (t)
-        MOTH_TRY(wrap_dims(a, v, t->ndim, &room, &left));
+      if (!t)
+        continue;
+      MOTH_TRY(wrap_dims(a, &v, t->ndim, &room, &left));
       break;
     case MOTH_T_INTS:
-      MOTH_TRY(fill_ints(c, a, v, &room, &left));
-      for (uint32_t k = 0; a->bounded && v->tag == MOTH_V_INTS && k < v->n; k++)
-        MOTH_TRY(check_bounds(a, moth_v_int(v->u.ints[k]), true));
+      MOTH_TRY(fill_ints(c, a, &v, &room, &left));
+      for (uint32_t k = 0; a->bounded && v.tag == MOTH_V_INTS && k < v.n; k++)
+        MOTH_TRY(check_bounds(a, moth_v_int(v.u.ints[k]), true));
       break;
     case MOTH_T_ENUM:
-      MOTH_TRY(pick_value(a, v));
+      MOTH_TRY(pick_value(a, &v));
       break;
     case MOTH_T_INT:
     case MOTH_T_FLOAT:
-      if (v->tag != MOTH_V_NONE)
-        MOTH_TRY(check_bounds(a, *v, false));
-      break;
+      if (v.tag != MOTH_V_NONE)
+        MOTH_TRY(check_bounds(a, v, false));
+      continue;
     default:
-      if (v->tag == MOTH_V_TENSOR)
-        MOTH_TRY(check_holds(a, v->u.t));
+      if (v.tag == MOTH_V_TENSOR)
+        MOTH_TRY(check_holds(a, v.u.t));
+      continue;
     }
+    if (v.u.i != c->args[i].u.i || v.tag != c->args[i].tag || v.n != c->args[i].n)
+      replace(c, own, i, v);
   }
   return MOTH_OK;
 }

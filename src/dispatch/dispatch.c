@@ -301,6 +301,8 @@ static MothStatus check_memory(const MothCall *c) {
   return MOTH_OK;
 }
 
+static MothStatus no_rule(const MothOp *op);
+
 static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
   if (__builtin_expect((c->keys & ~moth_thread.include) & MOTH_KEY_FAKE, 0))
@@ -309,26 +311,31 @@ static MothStatus run_backend(MothCall *c) {
     return run_composite(c);
   if (__builtin_expect(c->keys & MOTH_KEY_STORED, 0))
     MOTH_TRY(check_stored(c));
-  if (op->returns_self && (c->keys & MOTH_KEY_FAKE)) {
-    MOTH_TRY(op->shape(c));
-    bump_versions(c);
-    return MOTH_OK;
-  }
   bool computes = op->kind != MOTH_KIND_VIEW && !(c->keys & MOTH_KEY_FAKE);
   if (__builtin_expect(
           computes && atomic_load_explicit(&moth_released_storages, memory_order_relaxed) != 0, 0))
     MOTH_TRY(check_memory(c));
-  MothStatus s = op->shape ? op->shape(c) : MOTH_OK;
-  if (s != MOTH_OK) {
-    release_results(c); /* the first of two may be there */
-    return s;
+  MothStatus s = MOTH_OK;
+  if (__builtin_expect(op->shape != NULL, 1)) {
+    MothMeta metas[MOTH_MAX_RESULTS];
+    metas[0].compute = 0;
+    metas[0].device = c->device;
+    for (int i = 1; i < op->nresults; i++)
+      metas[i].device = c->device;
+    MOTH_TRY(op->shape(c, metas));
+    c->dtype = metas[0].compute;
+    c->device = metas[0].device;
+    s = moth_make_results(c, metas);
+    if (__builtin_expect(s != MOTH_OK, 0)) {
+      release_results(c); /* the first of two may be there */
+      return s;
+    }
   }
   if (computes) {
     MothKernel kernel = op->kernels[c->device.type];
     s = kernel ? run_kernel(c, kernel) : no_kernel(c);
   } else if (!op->shape) {
-    s = moth_fail(MOTH_ERR_STATE,
-                  "the shape of the result depends on data, which a fake tensor has not");
+    s = no_rule(op);
   }
   if (c->target && s == MOTH_OK)
     for (int i = 0; i < op->nresults && s == MOTH_OK; i++)
@@ -494,12 +501,8 @@ static __attribute__((noinline)) MothStatus run_prepared(MothCall *c) {
     each_argument(c, moth_tensor_retain);
   if ((c->keys & MOTH_KEYS_DEVICE) != MOTH_KEY_CPU)
     s = settle_device(c);
-  if (c->op->canonical && s == MOTH_OK) {
-    for (int i = 0; i < c->op->nargs; i++)
-      args[i] = given[i];
-    c->args = args;
-    s = moth_canonical(c, room);
-  }
+  if (c->op->canonical && s == MOTH_OK)
+    s = moth_canonical(c, args, room);
   if (s == MOTH_OK)
     s = moth_redispatch(c);
   c->args = given;
@@ -510,7 +513,8 @@ static __attribute__((noinline)) MothStatus run_prepared(MothCall *c) {
   return s;
 }
 
-MothStatus moth_dispatch(MothCall *c) {
+/* Sets keys and device by the tensors of a call. */
+static inline __attribute__((always_inline)) void look_at_tensors(MothCall *c) {
   uint32_t keys = moth_thread.include;
   MothDevice device = {MOTH_CPU, 0};
   for (int i = 0; i < c->op->nargs; i++) {
@@ -529,13 +533,17 @@ MothStatus moth_dispatch(MothCall *c) {
       }
     }
   }
-  for (int i = 0; i < c->op->nresults; i++)
-    c->results[i] = moth_v_none();
   if (c->target)
     for (int i = 0; i < c->op->nresults; i++)
       keys |= c->target[i]->keys;
   c->keys = keys & ~moth_thread.exclude;
   c->device = device;
+}
+
+MothStatus moth_dispatch(MothCall *c) {
+  look_at_tensors(c);
+  for (int i = 0; i < c->op->nresults; i++)
+    c->results[i] = moth_v_none();
   c->above_at = moth_thread.nabove;
   c->below_at = moth_thread.nbelow;
   if ((((c->keys & MOTH_KEYS_DEVICE) ^ MOTH_KEY_CPU) | c->op->canonical |
@@ -564,13 +572,9 @@ MothStatus moth_call1(const MothOp *op, int nargs, const MothValue *args, MothTe
   return MOTH_OK;
 }
 
-MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *args, MothValue *results) {
-  return moth_op_call_variant(op, MOTH_FUNCTIONAL, nargs, args, NULL, results);
-}
-
-MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs,
-                                const MothValue *args, MothTensor **targets, MothValue *results) {
-  MothValue full[MOTH_MAX_ARGS];
+/* The arguments of a call from outside, checked and with the defaults of those that were not given. */
+static MothStatus complete(const MothOp *op, int nargs, const MothValue *args, const void *results,
+                           MothValue *full) {
   if (!op || moth_registry_at(op->id) != op)
     return moth_fail(MOTH_ERR_TYPE, "op_call: there is no such op");
   if (nargs < 0 || nargs > op->nargs)
@@ -581,7 +585,52 @@ MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs
                      nargs && !args ? "arguments" : "results");
   if (nargs)
     memcpy(full, args, sizeof(MothValue) * (size_t)nargs);
-  MOTH_TRY(moth_op_check(op, nargs, full));
+  return moth_op_check(op, nargs, full);
+}
+
+MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *args, MothValue *results) {
+  return moth_op_call_variant(op, MOTH_FUNCTIONAL, nargs, args, NULL, results);
+}
+
+static MothStatus no_rule(const MothOp *op) {
+  if (op->composite)
+    return moth_fail(MOTH_ERR_STATE,
+                     "%s is made of other ops: call it with fake tensors to see its results",
+                     op->name);
+  return moth_fail(MOTH_ERR_STATE,
+                   "the shape of the result depends on data, which a fake tensor has not");
+}
+
+MothStatus moth_op_infer(const MothOp *op, int nargs, const MothValue *args, MothMeta *out) {
+  MothValue full[MOTH_MAX_ARGS];
+  int64_t room[MOTH_CANONICAL_ROOM], numel;
+  MOTH_TRY(complete(op, nargs, args, out, full));
+  MothCall c = {.op = op, .args = full};
+  MothValue own[MOTH_MAX_ARGS];
+  look_at_tensors(&c);
+  MothStatus status = op->shape ? settle_device(&c) : no_rule(op);
+  for (int i = 0; i < op->nresults; i++)
+    out[i] = (MothMeta){.device = c.device};
+  if (status == MOTH_OK)
+    status = moth_canonical(&c, own, room);
+  if (status == MOTH_OK)
+    status = op->shape(&c, out);
+  for (int i = 0; i < op->nresults && status == MOTH_OK; i++) {
+    status = moth_shape_numel(out[i].ndim, out[i].shape, moth_dtype_size((MothDType)out[i].dtype),
+                              &numel);
+    const MothTensor *self = full[0].u.t;
+    if (op->memory == MOTH_MEMORY_SELF)
+      status = moth_meta_set_view(out, self, self->ndim, self->shape, self->stride, self->offset);
+    else if (op->memory != MOTH_MEMORY_VIEW)
+      moth_contiguous_strides(out[i].ndim, out[i].shape, out[i].stride);
+  }
+  return status == MOTH_OK ? MOTH_OK : failed(&c, status);
+}
+
+MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs,
+                                const MothValue *args, MothTensor **targets, MothValue *results) {
+  MothValue full[MOTH_MAX_ARGS];
+  MOTH_TRY(complete(op, nargs, args, results, full));
   MothTensor *self;
   if (op->returns_self) {
     variant = MOTH_INPLACE;

@@ -10,7 +10,7 @@
 #include "core/tensor.h"
 #include "moth.h"
 
-enum { MOTH_MAX_ARGS = 16, MOTH_MAX_RESULTS = 4 };
+enum { MOTH_MAX_ARGS = 16 };
 
 /* Argument types of a schema. OPERAND is a tensor or a number; DIM and DIMS are positions of
  * dimensions; INDEX_BASE is what indices count from (0 in C, 1 in Lua). */
@@ -95,6 +95,10 @@ typedef enum MothAmp { MOTH_AMP_KEEP, MOTH_AMP_LOW, MOTH_AMP_HIGH, MOTH_AMP_WIDE
 typedef MothStatus (*MothBackward)(MothNode *node, MothTensor *const *grads, uint32_t need,
                                    MothTensor **out);
 
+/* A shape rule: describes the op->nresults results of a call whose arguments are canonical, or says what is wrong with
+ * them. It reads the geometry and dtypes of tensors, never their elements, and allocates nothing. */
+typedef MothStatus (*MothShape)(const MothCall *c, MothMeta *out);
+
 struct MothOp {
   const char *name;
   const char *schema;
@@ -129,7 +133,7 @@ struct MothOp {
   bool geometry;  /* backward reads strides and offsets of inputs (as_strided) */
   const uint8_t *
       limits; /* per argument: 1 none means the lowest number, 2 the highest; 3 not negative in integers */
-  MothStatus (*shape)(MothCall *c);
+  MothShape shape; /* NULL: sizes depend on elements, the kernel makes the results */
   MothKernel composite;
   MothBackward backward;
   const char *backward_name;
@@ -260,20 +264,40 @@ static inline MothStatus moth_leave_as(uint32_t keep, const MothTensor *t, MothS
 /* Autograd's step, set by src/autograd; NULL passes. */
 extern MothStatus (*moth_autograd_step)(MothCall *c);
 
-/* --- for shape rules -------------------------------------------------------------------------- */
+/* --- shape rules and results -------------------------------------------------------------------------- */
 
-/* Allocates result i of the call, or takes its target (pointwise ops; others get a fresh tensor, which
- * the dispatcher then copies to the target). Results are row-major unless they are targets. */
+MothStatus moth_meta_too_long(int ndim, const int64_t *shape);
+/* m: a tensor of this dtype and shape. */
+static inline MothStatus moth_meta_set(MothMeta *m, MothDType dtype, int ndim,
+                                       const int64_t *shape) {
+  if (__builtin_expect((unsigned)ndim > MOTH_MAX_DIMS, 0))
+    return moth_meta_too_long(ndim, shape);
+  m->dtype = (uint8_t)dtype;
+  m->ndim = (uint8_t)ndim;
+  for (int i = 0; i < ndim; i++)
+    m->shape[i] = shape[i];
+  return MOTH_OK;
+}
+/* m: a view of t. */
+static inline MothStatus moth_meta_set_view(MothMeta *m, const MothTensor *t, int ndim,
+                                            const int64_t *shape, const int64_t *stride,
+                                            int64_t offset) {
+  MOTH_TRY(moth_meta_set(m, (MothDType)t->dtype, ndim, shape));
+  for (int i = 0; i < ndim; i++)
+    m->stride[i] = stride[i];
+  m->offset = offset;
+  return MOTH_OK;
+}
+/* Makes the results of c as its rule describes them: views, the first argument, a target that can be written to
+ * directly, else new memory. */
+MothStatus moth_make_results(MothCall *c, const MothMeta *metas);
+/* For kernels whose results' sizes depend on elements. */
 MothStatus moth_result(MothCall *c, int i, MothDType dtype, int ndim, const int64_t *shape);
-/* Makes result i a view of t. */
-MothStatus moth_result_view(MothCall *c, int i, MothTensor *t, int ndim, const int64_t *shape,
-                            const int64_t *stride, int64_t offset);
-/* Makes result i the tensor t itself. */
-MothStatus moth_result_same(MothCall *c, int i, MothTensor *t);
-/* Makes the arguments canonical as their types say (canonical.c). `room` has MOTH_CANONICAL_ROOM numbers for lists,
- * which live as long as the call. */
+/* Makes the arguments canonical as their types say (canonical.c). What changes stands in `own`, which has
+ * MOTH_MAX_ARGS values and becomes c->args, and in `room`, MOTH_CANONICAL_ROOM numbers for lists; both live as long as the
+ * call. */
 enum { MOTH_CANONICAL_ROOM = 4 * MOTH_MAX_DIMS };
-MothStatus moth_canonical(MothCall *c, int64_t *room);
+MothStatus moth_canonical(MothCall *c, MothValue *own, int64_t *room);
 /* dim in [-ndim, ndim) to [0, ndim); a 0-dim tensor counts as one of one dimension. */
 MOTH_API MothStatus moth_wrap_dim(int64_t dim, int ndim, int *out);
 /* The shape that a and b broadcast to. */

@@ -12,46 +12,111 @@ MothStatus moth_check_stored(const MothOp *op, MothDType dtype) {
                    moth_dtype_name(dtype), wide);
 }
 
-MothStatus moth_result(MothCall *c, int i, MothDType dtype, int ndim, const int64_t *shape) {
+MothStatus moth_meta_too_long(int ndim, const int64_t *shape) {
+  int64_t numel;
+  MOTH_TRY(moth_shape_numel(ndim, shape, 1, &numel));
+  return moth_fail(MOTH_ERR_VALUE, "a tensor has at most %d dimensions, got %d", MOTH_MAX_DIMS,
+                   ndim);
+}
+
+static inline MothStatus make(MothCall *c, int i, MothDType dtype, MothDevice device, int ndim,
+                              const int64_t *shape) {
   MothTensor *t;
-  MOTH_TRY(moth_check_stored(c->op, dtype));
-  if (c->target && c->op->kind == MOTH_KIND_POINTWISE) {
-    MothTensor *target = c->target[i];
-    if (moth_tensor_self_overlaps(target))
-      return moth_fail(MOTH_ERR_VALUE,
-                       "the tensor written to holds several elements in one place (an expanded "
-                       "view?); clone() it first");
-    bool direct = target->dtype == dtype && target->ndim == ndim &&
-                  !memcmp(target->shape, shape, sizeof(int64_t) * (size_t)ndim);
-    for (int k = 0; k < c->op->nargs && direct; k++)
-      if (c->args[k].tag == MOTH_V_TENSOR && moth_tensor_overlap(target, c->args[k].u.t) == 2)
-        direct = false;
-    if (direct)
-      return moth_result_same(c, i, target);
-  }
-  if (c->keys & MOTH_KEY_FAKE)
-    MOTH_TRY(moth_tensor_new_fake(ndim, shape, dtype, c->device, &t));
+  if (__builtin_expect(moth_dtype_is_stored(dtype), 0))
+    MOTH_TRY(moth_check_stored(c->op, dtype));
+  if (__builtin_expect((c->keys & MOTH_KEY_FAKE) != 0, 0))
+    MOTH_TRY(moth_tensor_new_fake(ndim, shape, dtype, device, &t));
   else
-    MOTH_TRY(moth_tensor_new(ndim, shape, dtype, c->device, &t));
+    MOTH_TRY(moth_tensor_new(ndim, shape, dtype, device, &t));
   c->results[i] = moth_v_tensor(t);
   return MOTH_OK;
 }
 
-MothStatus moth_result_view(MothCall *c, int i, MothTensor *t, int ndim, const int64_t *shape,
-                            const int64_t *stride, int64_t offset) {
-  MothTensor *view;
-  MOTH_TRY(moth_tensor_view(t, ndim, shape, stride, offset, &view));
+MothStatus moth_result(MothCall *c, int i, MothDType dtype, int ndim, const int64_t *shape) {
+  return make(c, i, dtype, c->device, ndim, shape);
+}
+
+static void use(MothCall *c, int i, MothTensor *t) {
+  moth_tensor_retain(t);
+  c->results[i] = moth_v_tensor(t);
+}
+
+/* Whether writing to `target` while t is read gives what a result apart would. An element of a pointwise result is
+ * written when those of its arguments were read. */
+static bool apart(const MothCall *c, const MothTensor *target, const MothTensor *t) {
+  int overlap = moth_tensor_overlap(target, t);
+  return overlap == 0 || (overlap == 1 && c->op->kind == MOTH_KIND_POINTWISE);
+}
+
+/* Kernels write pointwise results by strides, others row-major, in CUDA's by 16 bytes at a time. */
+static bool writable(const MothCall *c, const MothTensor *target) {
+  if (c->op->kind == MOTH_KIND_POINTWISE)
+    return true;
+  return target->contiguous && (c->device.type == MOTH_CPU || (uintptr_t)target->data % 16 == 0);
+}
+
+/* Whether result i can be computed into its target. */
+static bool goes_to_target(const MothCall *c, int i, const MothMeta *m) {
+  const MothTensor *target = c->target[i];
+  if (target->dtype != m->dtype || target->ndim != m->ndim ||
+      memcmp(target->shape, m->shape, sizeof(int64_t) * m->ndim) != 0 || !writable(c, target))
+    return false;
+  for (int k = 0; k < c->op->nargs; k++) {
+    MothValue v = c->args[k];
+    if (v.tag == MOTH_V_TENSOR && !apart(c, target, v.u.t))
+      return false;
+    for (uint32_t n = 0; v.tag == MOTH_V_TENSORS && n < v.n; n++)
+      if (!apart(c, target, v.u.tensors[n]))
+        return false;
+  }
+  for (int k = 0; k < c->op->nresults; k++)
+    if (k != i && moth_tensor_overlap(target, c->target[k]) != 0)
+      return false;
+  return true;
+}
+
+static MothStatus make_view(MothCall *c, const MothMeta *m) {
+  MothTensor *t = c->args[0].u.t, *view;
+  if (!c->op->backward) { /* detach: without history, and of the same subclass */
+    MOTH_TRY(moth_tensor_alias(t, false, &view));
+    c->results[0] = moth_v_tensor(view);
+    return MOTH_OK;
+  }
+  MOTH_TRY(moth_tensor_view(t, m->ndim, m->shape, m->stride, m->offset, &view));
   if (moth_thread.no_grad && (t->keys & MOTH_KEY_AUTOGRAD)) { /* no differentiable view is wanted */
     moth_tensor_release(view->base);
     view->base = NULL;
   }
-  c->results[i] = moth_v_tensor(view);
+  c->results[0] = moth_v_tensor(view);
   return MOTH_OK;
 }
 
-MothStatus moth_result_same(MothCall *c, int i, MothTensor *t) {
-  moth_tensor_retain(t);
-  c->results[i] = moth_v_tensor(t);
+MothStatus moth_make_results(MothCall *c, const MothMeta *metas) {
+  const MothOp *op = c->op;
+  if (op->memory == MOTH_MEMORY_VIEW)
+    return make_view(c, metas);
+  if (op->memory == MOTH_MEMORY_SELF) {
+    use(c, 0, c->args[0].u.t);
+    return MOTH_OK;
+  }
+  if (op->nresults == 1 && !c->target)
+    return make(c, 0, (MothDType)metas->dtype, metas->device, metas->ndim, metas->shape);
+  for (int i = 0; i < c->op->nresults; i++) {
+    const MothMeta *m = &metas[i];
+    if (__builtin_expect(c->target != NULL, 0)) {
+      if (moth_tensor_self_overlaps(c->target[i]))
+        return moth_fail(MOTH_ERR_VALUE,
+                         "the tensor written to holds several elements in one place (an expanded "
+                         "view?); clone() it first");
+      if (goes_to_target(c, i, m)) {
+        if (moth_dtype_is_stored((MothDType)m->dtype))
+          MOTH_TRY(moth_check_stored(c->op, (MothDType)m->dtype));
+        use(c, i, c->target[i]);
+        continue;
+      }
+    }
+    MOTH_TRY(make(c, i, (MothDType)m->dtype, m->device, m->ndim, m->shape));
+  }
   return MOTH_OK;
 }
 

@@ -9,7 +9,7 @@ MothStatus moth_infer_size(const MothTensor *t, int n, const int64_t *size, int6
 /* Strides by which `shape` is a view of t; false if there are none. */
 bool moth_view_strides(const MothTensor *t, int n, const int64_t *shape, int64_t *stride);
 /* The rule of in-place ops: the result is the first argument, whose elements must not overlap. */
-MothStatus moth_shape_self(MothCall *c);
+MothStatus moth_shape_self(const MothCall *c, MothMeta *out);
 
 /* gather_nd and scatter_nd_: self's dimensions other than `dims`, with those of the index between them
  * (before rest[before]): `shape` is that of what is read or written. */

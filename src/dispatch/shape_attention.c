@@ -57,17 +57,17 @@ static MothDType wide(const MothTensor *t) {
   return t->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
 }
 
-MothStatus moth_shape_attention_forward(MothCall *c) {
+MothStatus moth_shape_attention_forward(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_ATTENTION_FORWARD(c)
   int64_t two = 2;
   MOTH_TRY(check(query, key, value, attn_mask));
   int64_t shape[4] = {query->shape[0], query->shape[1], query->shape[2], value->shape[3]};
-  MOTH_TRY(moth_result(c, 0, (MothDType)query->dtype, 4, shape));
-  MOTH_TRY(moth_result(c, 1, wide(query), 3, shape));
-  return moth_result(c, 2, MOTH_INT64, 1, &two);
+  MOTH_TRY(moth_meta_set(out, (MothDType)query->dtype, 4, shape));
+  MOTH_TRY(moth_meta_set(out + 1, wide(query), 3, shape));
+  return moth_meta_set(out + 2, MOTH_INT64, 1, &two);
 }
 
-MothStatus moth_shape_attention_backward(MothCall *c) {
+MothStatus moth_shape_attention_backward(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_ATTENTION_BACKWARD(c)
   char a[200], b[200];
   MOTH_TRY(check(query, key, value, attn_mask));
@@ -97,6 +97,6 @@ MothStatus moth_shape_attention_backward(MothCall *c) {
                      moth_dtype_name((MothDType)state->dtype), text(state, &a));
   const MothTensor *in[3] = {query, key, value};
   for (int i = 0; i < 3; i++)
-    MOTH_TRY(moth_result(c, i, (MothDType)query->dtype, 4, in[i]->shape));
+    MOTH_TRY(moth_meta_set(out + i, (MothDType)query->dtype, 4, in[i]->shape));
   return MOTH_OK;
 }

@@ -115,7 +115,7 @@ static int result_shape(const MothConv *g, int64_t shape[4]) {
   return n;
 }
 
-MothStatus moth_shape_conv2d(MothCall *c) {
+MothStatus moth_shape_conv2d(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_CONV2D(c)
   MothConv g;
   int64_t shape[4];
@@ -129,10 +129,10 @@ MothStatus moth_shape_conv2d(MothCall *c) {
     MOTH_TRY(need_same_dtype(input, bias));
   }
   int n = result_shape(&g, shape);
-  return moth_result(c, 0, (MothDType)input->dtype, n, shape);
+  return moth_meta_set(out, (MothDType)input->dtype, n, shape);
 }
 
-MothStatus moth_shape_conv2d_backward_input(MothCall *c) {
+MothStatus moth_shape_conv2d_backward_input(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_CONV2D_BACKWARD_INPUT(c)
   MothConv g;
   int64_t shape[4];
@@ -142,10 +142,10 @@ MothStatus moth_shape_conv2d_backward_input(MothCall *c) {
   MOTH_TRY(need_same_dtype(grad_output, weight));
   int n = result_shape(&g, shape);
   MOTH_TRY(need_shape("grad_output", grad_output, n, shape));
-  return moth_result(c, 0, (MothDType)weight->dtype, n, input_size.u.ints);
+  return moth_meta_set(out, (MothDType)weight->dtype, n, input_size.u.ints);
 }
 
-MothStatus moth_shape_conv2d_backward_weight(MothCall *c) {
+MothStatus moth_shape_conv2d_backward_weight(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_CONV2D_BACKWARD_WEIGHT(c)
   MothConv g;
   int64_t shape[4];
@@ -155,7 +155,7 @@ MothStatus moth_shape_conv2d_backward_weight(MothCall *c) {
   MOTH_TRY(need_same_dtype(grad_output, input));
   int n = result_shape(&g, shape);
   MOTH_TRY(need_shape("grad_output", grad_output, n, shape));
-  return moth_result(c, 0, (MothDType)input->dtype, 4, weight_size.u.ints);
+  return moth_meta_set(out, (MothDType)input->dtype, 4, weight_size.u.ints);
 }
 
 /* --- columns ---------------------------------------------------------------------------------- */
@@ -169,15 +169,15 @@ static MothStatus columns_geometry(int ndim, const int64_t *image, MothValue ker
   return moth_conv_geometry(ndim, image, 4, weight, stride, padding, dilation, 1, g);
 }
 
-MothStatus moth_shape_im2col(MothCall *c) {
+MothStatus moth_shape_im2col(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_IM2COL(c)
   MothConv g;
   MOTH_TRY(columns_geometry(self->ndim, self->shape, kernel_size, stride, padding, dilation, &g));
   int64_t shape[3] = {g.n, g.c * g.kernel[0] * g.kernel[1], g.oh * g.ow};
-  return moth_result(c, 0, (MothDType)self->dtype, g.batched ? 3 : 2, shape + !g.batched);
+  return moth_meta_set(out, (MothDType)self->dtype, g.batched ? 3 : 2, shape + !g.batched);
 }
 
-MothStatus moth_shape_col2im(MothCall *c) {
+MothStatus moth_shape_col2im(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_COL2IM(c)
   MothConv g;
   const int64_t *size = output_size.u.ints, *kernel = kernel_size.u.ints;
@@ -198,7 +198,7 @@ MothStatus moth_shape_col2im(MothCall *c) {
     return moth_fail(MOTH_ERR_VALUE, "self must have %lld columns (%lld x %lld), got %lld",
                      (long long)(g.oh * g.ow), (long long)g.oh, (long long)g.ow,
                      (long long)self->shape[self->ndim - 1]);
-  return moth_result(c, 0, (MothDType)self->dtype, ndim, shape + !batched);
+  return moth_meta_set(out, (MothDType)self->dtype, ndim, shape + !batched);
 }
 
 /* --- pooling ---------------------------------------------------------------------------------- */
@@ -315,32 +315,32 @@ static int pooled_shape(int ndim, const int64_t *input, const MothPool *p, int64
   return ndim;
 }
 
-static MothStatus pool_forward(MothCall *c, bool positions) {
+static MothStatus pool_forward(const MothCall *c, MothMeta *out, bool positions) {
   const MothTensor *self = c->args[0].u.t;
   MothPool p;
   int64_t shape[4];
   MOTH_TRY(moth_pool_geometry(c, self->ndim, self->shape, &p));
   MOTH_TRY(need_float(self));
   int n = pooled_shape(self->ndim, self->shape, &p, shape);
-  MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, n, shape));
-  return positions ? moth_result(c, 1, MOTH_INT64, n, shape) : MOTH_OK;
+  MOTH_TRY(moth_meta_set(out, (MothDType)self->dtype, n, shape));
+  return positions ? moth_meta_set(out + 1, MOTH_INT64, n, shape) : MOTH_OK;
 }
 
-MothStatus moth_shape_max_pool2d(MothCall *c) {
-  return pool_forward(c, true);
+MothStatus moth_shape_max_pool2d(const MothCall *c, MothMeta *out) {
+  return pool_forward(c, out, true);
 }
-MothStatus moth_shape_adaptive_max_pool2d(MothCall *c) {
-  return pool_forward(c, true);
+MothStatus moth_shape_adaptive_max_pool2d(const MothCall *c, MothMeta *out) {
+  return pool_forward(c, out, true);
 }
-MothStatus moth_shape_avg_pool2d(MothCall *c) {
-  return pool_forward(c, false);
+MothStatus moth_shape_avg_pool2d(const MothCall *c, MothMeta *out) {
+  return pool_forward(c, out, false);
 }
-MothStatus moth_shape_adaptive_avg_pool2d(MothCall *c) {
-  return pool_forward(c, false);
+MothStatus moth_shape_adaptive_avg_pool2d(const MothCall *c, MothMeta *out) {
+  return pool_forward(c, out, false);
 }
 
 /* (grad_output, …, input_size, …) -> a tensor of input_size */
-static MothStatus pool_backward(MothCall *c, MothValue size) {
+static MothStatus pool_backward(const MothCall *c, MothMeta *out, MothValue size) {
   const MothTensor *g = c->args[0].u.t;
   MothPool p;
   int64_t shape[4];
@@ -350,17 +350,17 @@ static MothStatus pool_backward(MothCall *c, MothValue size) {
   MOTH_TRY(moth_pool_geometry(c, (int)size.n, size.u.ints, &p));
   int n = pooled_shape((int)size.n, size.u.ints, &p, shape);
   MOTH_TRY(need_shape("grad_output", g, n, shape));
-  return moth_result(c, 0, (MothDType)g->dtype, n, size.u.ints);
+  return moth_meta_set(out, (MothDType)g->dtype, n, size.u.ints);
 }
 
-MothStatus moth_shape_max_pool2d_backward(MothCall *c) {
+MothStatus moth_shape_max_pool2d_backward(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_MAX_POOL2D_BACKWARD(c)
   MOTH_TRY(need_shape("indices", indices, grad_output->ndim, grad_output->shape));
-  return pool_backward(c, input_size);
+  return pool_backward(c, out, input_size);
 }
-MothStatus moth_shape_avg_pool2d_backward(MothCall *c) {
-  return pool_backward(c, c->args[1]);
+MothStatus moth_shape_avg_pool2d_backward(const MothCall *c, MothMeta *out) {
+  return pool_backward(c, out, c->args[1]);
 }
-MothStatus moth_shape_adaptive_avg_pool2d_backward(MothCall *c) {
-  return pool_backward(c, c->args[1]);
+MothStatus moth_shape_adaptive_avg_pool2d_backward(const MothCall *c, MothMeta *out) {
+  return pool_backward(c, out, c->args[1]);
 }

@@ -8,32 +8,32 @@
 #include "unpack.h"
 
 /* The dtype and device options of a factory. */
-static MothStatus options(MothCall *c, MothDType natural, MothDType *dtype) {
+static MothStatus options(const MothCall *c, MothMeta *out, MothDType natural, MothDType *dtype) {
   *dtype = natural;
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
     if (c->op->args[i].type == MOTH_T_DTYPE && v.tag == MOTH_V_DTYPE)
       *dtype = (MothDType)v.u.i;
     if (c->op->args[i].type == MOTH_T_DEVICE && v.tag == MOTH_V_DEVICE)
-      c->device = (MothDevice){(uint8_t)(v.u.i >> 8), (uint8_t)v.u.i};
+      out->device = (MothDevice){(uint8_t)(v.u.i >> 8), (uint8_t)v.u.i};
   }
-  return moth_device_check(c->device);
+  return moth_device_check(out->device);
 }
 
-MothStatus moth_shape_factory(MothCall *c) {
+MothStatus moth_shape_factory(const MothCall *c, MothMeta *out) {
   MothDType dtype;
   MothValue size = moth_v_none();
   for (int i = 0; i < c->op->nargs; i++)
     if (c->op->args[i].type == MOTH_T_INTS)
       size = c->args[i];
-  MOTH_TRY(options(c, c->op == MOTH_OP(randint) ? MOTH_INT64 : moth_default_dtype(), &dtype));
+  MOTH_TRY(options(c, out, c->op == MOTH_OP(randint) ? MOTH_INT64 : moth_default_dtype(), &dtype));
   for (int i = 0; i < c->op->nargs; i++)
     if (c->op->args[i].type == MOTH_T_SCALAR)
       MOTH_TRY(moth_dtype_check_number(dtype, c->args[i], "the value"));
-  return moth_result(c, 0, dtype, (int)size.n, size.u.ints);
+  return moth_meta_set(out, dtype, (int)size.n, size.u.ints);
 }
 
-MothStatus moth_shape_arange(MothCall *c) {
+MothStatus moth_shape_arange(const MothCall *c, MothMeta *out) {
   bool integral = true;
   for (int i = 0; i < 3; i++) {
     integral = integral && c->args[i].tag != MOTH_V_FLOAT;
@@ -41,7 +41,7 @@ MothStatus moth_shape_arange(MothCall *c) {
       return moth_fail(MOTH_ERR_VALUE, "start, stop and step must be finite");
   }
   MothDType dtype;
-  MOTH_TRY(options(c, integral ? MOTH_INT64 : moth_default_dtype(), &dtype));
+  MOTH_TRY(options(c, out, integral ? MOTH_INT64 : moth_default_dtype(), &dtype));
   double start = moth_as_double(c->args[0]), stop = moth_as_double(c->args[1]),
          step = moth_as_double(c->args[2]);
   if (step == 0)
@@ -59,42 +59,42 @@ MothStatus moth_shape_arange(MothCall *c) {
     MOTH_TRY(moth_dtype_check_number(MOTH_INT64, c->args[2], "step"));
     MOTH_TRY(moth_dtype_check_number(dtype, last, "the last number"));
   }
-  return moth_result(c, 0, dtype, 1, &size);
+  return moth_meta_set(out, dtype, 1, &size);
 }
 
-MothStatus moth_shape_linspace(MothCall *c) {
+MothStatus moth_shape_linspace(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_LINSPACE(c)
   MothDType to;
-  MOTH_TRY(options(c, moth_default_dtype(), &to));
+  MOTH_TRY(options(c, out, moth_default_dtype(), &to));
   MOTH_TRY(moth_dtype_check_number(to, start, "start"));
   MOTH_TRY(moth_dtype_check_number(to, stop, "stop"));
-  return moth_result(c, 0, to, 1, &steps);
+  return moth_meta_set(out, to, 1, &steps);
 }
 
-MothStatus moth_shape_eye(MothCall *c) {
+MothStatus moth_shape_eye(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_EYE(c)
   MothDType to;
   int64_t shape[2] = {n, m.tag == MOTH_V_INT ? m.u.i : n};
-  MOTH_TRY(options(c, moth_default_dtype(), &to));
-  return moth_result(c, 0, to, 2, shape);
+  MOTH_TRY(options(c, out, moth_default_dtype(), &to));
+  return moth_meta_set(out, to, 2, shape);
 }
 
-MothStatus moth_shape_randperm(MothCall *c) {
+MothStatus moth_shape_randperm(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_RANDPERM(c)
   MothDType to;
-  MOTH_TRY(options(c, MOTH_INT64, &to));
-  return moth_result(c, 0, to, 1, &n);
+  MOTH_TRY(options(c, out, MOTH_INT64, &to));
+  return moth_meta_set(out, to, 1, &n);
 }
 
-MothStatus moth_shape_bernoulli(MothCall *c) {
+MothStatus moth_shape_bernoulli(const MothCall *c, MothMeta *out) {
   MothTensor *self = c->args[0].u.t;
   if (!moth_dtype_is_float((MothDType)self->dtype))
     return moth_fail(MOTH_ERR_TYPE, "expected a float dtype, got %s",
                      moth_dtype_name((MothDType)self->dtype));
-  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape);
 }
 
-MothStatus moth_shape_multinomial(MothCall *c) {
+MothStatus moth_shape_multinomial(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_MULTINOMIAL(c)
   int64_t shape[2] = {self->shape[0], num_samples};
   if (self->ndim < 1 || self->ndim > 2 || !moth_dtype_is_float((MothDType)self->dtype))
@@ -104,29 +104,29 @@ MothStatus moth_shape_multinomial(MothCall *c) {
     return moth_fail(MOTH_ERR_VALUE,
                      "cannot draw %lld samples without replacement: more than the %lld classes",
                      (long long)num_samples, (long long)classes);
-  return moth_result(c, 0, MOTH_INT64, self->ndim, self->ndim == 1 ? shape + 1 : shape);
+  return moth_meta_set(out, MOTH_INT64, self->ndim, self->ndim == 1 ? shape + 1 : shape);
 }
 
 /* In-place ops: the result is the first argument. */
-MothStatus moth_shape_self(MothCall *c) {
+MothStatus moth_shape_self(const MothCall *c, MothMeta *out) {
   MothTensor *self = c->args[0].u.t;
   if (moth_tensor_self_overlaps(self))
     return moth_fail(
         MOTH_ERR_VALUE,
         "the tensor written to holds several elements in one place (an expanded view?); "
         "clone() it first");
-  return moth_result_same(c, 0, self);
+  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape);
 }
 
 /* fill_: (self, value) */
-MothStatus moth_shape_fill(MothCall *c) {
+MothStatus moth_shape_fill(const MothCall *c, MothMeta *out) {
   const MothTensor *self = c->args[0].u.t;
   if (c->args[1].tag != MOTH_V_TENSOR)
     MOTH_TRY(moth_dtype_check_number((MothDType)self->dtype, c->args[1], "the value"));
-  return moth_shape_self(c);
+  return moth_shape_self(c, out);
 }
 
-MothStatus moth_shape_copy(MothCall *c) {
+MothStatus moth_shape_copy(const MothCall *c, MothMeta *out) {
   MothTensor *self = c->args[0].u.t, *src = c->args[1].u.t;
   int ndim;
   int64_t shape[MOTH_MAX_DIMS];
@@ -137,27 +137,27 @@ MothStatus moth_shape_copy(MothCall *c) {
                      moth_shape_format(src->ndim, src->shape, a, sizeof a),
                      moth_shape_format(self->ndim, self->shape, b, sizeof b));
   }
-  return moth_shape_self(c);
+  return moth_shape_self(c, out);
 }
 
-MothStatus moth_shape_clone(MothCall *c) {
+MothStatus moth_shape_clone(const MothCall *c, MothMeta *out) {
   MothTensor *self = c->args[0].u.t;
-  c->device = self->device;
-  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+  out->device = self->device;
+  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape);
 }
 
-MothStatus moth_shape_to_copy(MothCall *c) {
+MothStatus moth_shape_to_copy(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_TO_COPY(c)
-  c->device = self->device;
+  out->device = self->device;
   if (device.tag == MOTH_V_DEVICE)
-    c->device = (MothDevice){(uint8_t)(device.u.i >> 8), (uint8_t)device.u.i};
-  MOTH_TRY(moth_device_check(c->device));
-  return moth_result(c, 0,
-                     dtype.tag == MOTH_V_DTYPE ? (MothDType)dtype.u.i : (MothDType)self->dtype,
-                     self->ndim, self->shape);
+    out->device = (MothDevice){(uint8_t)(device.u.i >> 8), (uint8_t)device.u.i};
+  MOTH_TRY(moth_device_check(out->device));
+  return moth_meta_set(out,
+                       dtype.tag == MOTH_V_DTYPE ? (MothDType)dtype.u.i : (MothDType)self->dtype,
+                       self->ndim, self->shape);
 }
 
-MothStatus moth_shape_as_strided_backward(MothCall *c) {
+MothStatus moth_shape_as_strided_backward(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_AS_STRIDED_BACKWARD(c)
   if (base_size.n != base_stride.n || size.n != stride.n)
     return moth_fail(MOTH_ERR_VALUE, "sizes and strides must have the same length");
@@ -173,5 +173,5 @@ MothStatus moth_shape_as_strided_backward(MothCall *c) {
   }
   if (storage_offset < 0 || base_offset < 0)
     return moth_fail(MOTH_ERR_VALUE, "offsets must not be negative");
-  return moth_result(c, 0, (MothDType)grad_output->dtype, (int)base_size.n, base_size.u.ints);
+  return moth_meta_set(out, (MothDType)grad_output->dtype, (int)base_size.n, base_size.u.ints);
 }

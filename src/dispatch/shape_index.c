@@ -19,7 +19,7 @@ static bool skipped(const MothTensor *t) {
 }
 
 /* cat: (tensors, dim) */
-MothStatus moth_shape_cat(MothCall *c) {
+MothStatus moth_shape_cat(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_CAT(c)
   char a[200], b[200];
   if (tensors.n == 0)
@@ -55,7 +55,7 @@ MothStatus moth_shape_cat(MothCall *c) {
     if (__builtin_add_overflow(shape[d], t->shape[d], &shape[d]))
       return moth_fail(MOTH_ERR_VALUE, "the sizes add up to more than a tensor can have");
   }
-  return moth_result(c, 0, dtype, first->ndim, shape);
+  return moth_meta_set(out, dtype, first->ndim, shape);
 }
 
 /* index goes over places of `self`: the same number of dimensions, no larger but in `dim`. */
@@ -74,14 +74,14 @@ static MothStatus check_index(const MothTensor *self, int64_t dim, const MothTen
 }
 
 /* gather: (self, dim, index, index_base) */
-MothStatus moth_shape_gather(MothCall *c) {
+MothStatus moth_shape_gather(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_GATHER(c)
   MOTH_TRY(check_index(self, dim, index));
-  return moth_result(c, 0, (MothDType)self->dtype, index->ndim, index->shape);
+  return moth_meta_set(out, (MothDType)self->dtype, index->ndim, index->shape);
 }
 
 /* scatter, scatter_add: (self, dim, index, src, index_base) */
-MothStatus moth_shape_scatter(MothCall *c) {
+MothStatus moth_shape_scatter(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_SCATTER(c)
   MOTH_TRY(check_index(self, dim, index));
   if (src.tag == MOTH_V_TENSOR) {
@@ -103,7 +103,7 @@ MothStatus moth_shape_scatter(MothCall *c) {
   } else {
     MOTH_TRY(moth_dtype_check_number((MothDType)self->dtype, src, "src"));
   }
-  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape);
 }
 
 static MothStatus need_vector(const MothTensor *index) {
@@ -113,7 +113,7 @@ static MothStatus need_vector(const MothTensor *index) {
 }
 
 /* index_select: (self, dim, index, index_base) */
-MothStatus moth_shape_index_select(MothCall *c) {
+MothStatus moth_shape_index_select(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_INDEX_SELECT(c)
   MOTH_TRY(need_vector(index));
   int64_t shape[MOTH_MAX_DIMS];
@@ -122,11 +122,11 @@ MothStatus moth_shape_index_select(MothCall *c) {
     shape[dim] = index->numel;
   else if (index->numel != 1)
     return moth_fail(MOTH_ERR_VALUE, "index must have one element where self has no dimensions");
-  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, shape);
+  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, shape);
 }
 
 /* index_add, index_copy: (self, dim, index, source, index_base) */
-MothStatus moth_shape_index_put(MothCall *c) {
+MothStatus moth_shape_index_put(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_INDEX_ADD(c)
   char a[200], b[200];
   MOTH_TRY(need_vector(index));
@@ -145,7 +145,7 @@ MothStatus moth_shape_index_put(MothCall *c) {
                      "%d: expected shape %s, got %s",
                      (int)dim, moth_shape_format(self->ndim, shape, a, sizeof a),
                      moth_shape_format(source->ndim, source->shape, b, sizeof b));
-  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape);
 }
 
 MothStatus moth_nd(const MothTensor *self, MothValue dims, const MothTensor *index, MothNd *nd) {
@@ -184,15 +184,15 @@ MothStatus moth_nd(const MothTensor *self, MothValue dims, const MothTensor *ind
 }
 
 /* gather_nd: (self, dims, index, index_base) */
-MothStatus moth_shape_gather_nd(MothCall *c) {
+MothStatus moth_shape_gather_nd(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_GATHER_ND(c)
   MothNd nd;
   MOTH_TRY(moth_nd(self, dims, index, &nd));
-  return moth_result(c, 0, (MothDType)self->dtype, nd.ndim, nd.shape);
+  return moth_meta_set(out, (MothDType)self->dtype, nd.ndim, nd.shape);
 }
 
 /* scatter_nd_: (self, dims, index, src, accumulate, index_base) */
-MothStatus moth_shape_scatter_nd(MothCall *c) {
+MothStatus moth_shape_scatter_nd(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_SCATTER_ND_(c)
   MothNd nd;
   char a[200], b[200];
@@ -210,15 +210,15 @@ MothStatus moth_shape_scatter_nd(MothCall *c) {
                      "src of shape %s cannot be broadcast to the places, of shape %s",
                      moth_shape_format(src->ndim, src->shape, a, sizeof a),
                      moth_shape_format(nd.ndim, nd.shape, b, sizeof b));
-  return moth_shape_self(c);
+  return moth_shape_self(c, out);
 }
 
 /* masked_scatter: (self, mask, source) */
-MothStatus moth_shape_masked_scatter(MothCall *c) {
+MothStatus moth_shape_masked_scatter(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_MASKED_SCATTER(c)
   MOTH_TRY(need_same_dtype(self, "source", source));
   int n;
   int64_t shape[MOTH_MAX_DIMS];
   MOTH_TRY(moth_broadcast(self->ndim, self->shape, mask->ndim, mask->shape, &n, shape));
-  return moth_result(c, 0, (MothDType)self->dtype, n, shape);
+  return moth_meta_set(out, (MothDType)self->dtype, n, shape);
 }

@@ -29,14 +29,14 @@ static MothStatus need_inner(const MothTensor *a, const MothTensor *b) {
   return MOTH_OK;
 }
 
-MothStatus moth_shape_mm(MothCall *c) {
+MothStatus moth_shape_mm(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_MM(c)
   MOTH_TRY(need_2d(self, "self"));
   MOTH_TRY(need_2d(mat2, "mat2"));
   MOTH_TRY(need_inner(self, mat2));
   MOTH_TRY(same_dtype(self, mat2));
   int64_t shape[2] = {self->shape[0], mat2->shape[1]};
-  return moth_result(c, 0, (MothDType)self->dtype, 2, shape);
+  return moth_meta_set(out, (MothDType)self->dtype, 2, shape);
 }
 
 static MothStatus batched_shape(const MothTensor *a, const MothTensor *b, int64_t shape[3]) {
@@ -57,11 +57,11 @@ static MothStatus batched_shape(const MothTensor *a, const MothTensor *b, int64_
   return same_dtype(a, b);
 }
 
-MothStatus moth_shape_bmm(MothCall *c) {
+MothStatus moth_shape_bmm(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_BMM(c)
   int64_t shape[3];
   MOTH_TRY(batched_shape(self, mat2, shape));
-  return moth_result(c, 0, (MothDType)self->dtype, 3, shape);
+  return moth_meta_set(out, (MothDType)self->dtype, 3, shape);
 }
 
 /* Whether self can be added to a product of this shape, times numbers that its dtype has. */
@@ -81,16 +81,16 @@ static MothStatus check_added(const MothTensor *self, int ndim, const int64_t *s
   return MOTH_OK;
 }
 
-MothStatus moth_shape_baddbmm(MothCall *c) {
+MothStatus moth_shape_baddbmm(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_BADDBMM(c)
   int64_t shape[3];
   MOTH_TRY(batched_shape(batch1, batch2, shape));
   MOTH_TRY(same_dtype(self, batch1));
   MOTH_TRY(check_added(self, 3, shape, beta, alpha));
-  return moth_result(c, 0, (MothDType)self->dtype, 3, shape);
+  return moth_meta_set(out, (MothDType)self->dtype, 3, shape);
 }
 
-MothStatus moth_shape_addmm(MothCall *c) {
+MothStatus moth_shape_addmm(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_ADDMM(c)
   MOTH_TRY(need_2d(mat1, "mat1"));
   MOTH_TRY(need_2d(mat2, "mat2"));
@@ -99,28 +99,28 @@ MothStatus moth_shape_addmm(MothCall *c) {
   MOTH_TRY(same_dtype(self, mat1));
   int64_t shape[2] = {mat1->shape[0], mat2->shape[1]};
   MOTH_TRY(check_added(self, 2, shape, beta, alpha));
-  return moth_result(c, 0, (MothDType)self->dtype, 2, shape);
+  return moth_meta_set(out, (MothDType)self->dtype, 2, shape);
 }
 
-MothStatus moth_shape_linear(MothCall *c) {
+MothStatus moth_shape_linear(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_LINEAR(c)
   MOTH_TRY(need_2d(weight, "weight"));
   if (input->ndim < 1)
     return moth_fail(MOTH_ERR_VALUE, "'input' must have at least one dimension");
-  int64_t in = weight->shape[1], out = weight->shape[0], last = input->shape[input->ndim - 1];
+  int64_t in = weight->shape[1], units = weight->shape[0], last = input->shape[input->ndim - 1];
   if (last != in)
     return moth_fail(MOTH_ERR_VALUE,
                      "mat1 and mat2 shapes cannot be multiplied (%lldx%lld and %lldx%lld)",
                      (long long)(last ? input->numel / last : 0), (long long)last, (long long)in,
-                     (long long)out);
+                     (long long)units);
   MOTH_TRY(same_dtype(input, weight));
   if (bias) {
-    if (bias->ndim != 1 || bias->shape[0] != out)
-      return moth_fail(MOTH_ERR_VALUE, "bias must have shape [%lld]", (long long)out);
+    if (bias->ndim != 1 || bias->shape[0] != units)
+      return moth_fail(MOTH_ERR_VALUE, "bias must have shape [%lld]", (long long)units);
     MOTH_TRY(same_dtype(input, bias));
   }
   int64_t shape[MOTH_MAX_DIMS];
   memcpy(shape, input->shape, sizeof(int64_t) * input->ndim);
-  shape[input->ndim - 1] = out;
-  return moth_result(c, 0, (MothDType)input->dtype, input->ndim, shape);
+  shape[input->ndim - 1] = units;
+  return moth_meta_set(out, (MothDType)input->dtype, input->ndim, shape);
 }

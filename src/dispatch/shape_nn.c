@@ -24,21 +24,21 @@ static MothStatus shapes_differ(const char *na, const MothTensor *a, const char 
 }
 
 /* softmax, log_softmax: (self, dim, dtype) */
-MothStatus moth_shape_softmax(MothCall *c) {
+MothStatus moth_shape_softmax(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_SOFTMAX(c)
   MothDType to = dtype.tag == MOTH_V_DTYPE ? (MothDType)dtype.u.i : (MothDType)self->dtype;
   MOTH_TRY(need_float(to));
-  return moth_result(c, 0, to, self->ndim, self->shape);
+  return moth_meta_set(out, to, self->ndim, self->shape);
 }
 
 /* (log_)softmax_backward: (grad_output, output, dim) */
-MothStatus moth_shape_softmax_backward(MothCall *c) {
+MothStatus moth_shape_softmax_backward(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_SOFTMAX_BACKWARD(c)
   MOTH_TRY(need_float((MothDType)grad_output->dtype));
   MOTH_TRY(need_float((MothDType)output->dtype));
   if (!same_shape(grad_output, output))
     return shapes_differ("grad_output", grad_output, "output", output);
-  return moth_result(c, 0, (MothDType)grad_output->dtype, output->ndim, output->shape);
+  return moth_meta_set(out, (MothDType)grad_output->dtype, output->ndim, output->shape);
 }
 
 static MothStatus check_cross_entropy(const MothTensor *self, const MothTensor *target,
@@ -61,14 +61,14 @@ static MothStatus check_cross_entropy(const MothTensor *self, const MothTensor *
   return MOTH_OK;
 }
 
-MothStatus moth_shape_cross_entropy(MothCall *c) {
+MothStatus moth_shape_cross_entropy(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_CROSS_ENTROPY(c)
   MOTH_TRY(check_cross_entropy(self, target, weight));
   int ndim = reduction != MOTH_REDUCTION_NONE ? 0 : target->ndim;
-  return moth_result(c, 0, (MothDType)self->dtype, ndim, target->shape);
+  return moth_meta_set(out, (MothDType)self->dtype, ndim, target->shape);
 }
 
-MothStatus moth_shape_cross_entropy_backward(MothCall *c) {
+MothStatus moth_shape_cross_entropy_backward(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_CROSS_ENTROPY_BACKWARD(c)
   MOTH_TRY(check_cross_entropy(self, target, weight));
   MOTH_TRY(need_float((MothDType)grad_output->dtype));
@@ -81,14 +81,14 @@ MothStatus moth_shape_cross_entropy_backward(MothCall *c) {
                          : moth_shape_format(target->ndim, target->shape, a, sizeof a),
                      moth_shape_format(grad_output->ndim, grad_output->shape, b, sizeof b));
   }
-  return moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape);
+  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape);
 }
 
-MothStatus moth_shape_native_dropout(MothCall *c) {
+MothStatus moth_shape_native_dropout(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_NATIVE_DROPOUT(c)
   MOTH_TRY(need_float((MothDType)self->dtype));
-  MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape));
-  return moth_result(c, 1, MOTH_BOOL, self->ndim, self->shape);
+  MOTH_TRY(moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape));
+  return moth_meta_set(out + 1, MOTH_BOOL, self->ndim, self->shape);
 }
 
 /* A list of tensors like the parameters. */
@@ -123,7 +123,7 @@ static MothStatus check_scale(const MothTensor *scale) {
                          scale->ndim);
 }
 
-static MothStatus check_sgd(MothCall *c) {
+static MothStatus check_sgd(const MothCall *c) {
   MOTH_UNPACK_SGD_STEP(c)
   MOTH_TRY(check_scale(grad_scale));
   MOTH_TRY(check_params(params, grads));
@@ -132,7 +132,7 @@ static MothStatus check_sgd(MothCall *c) {
   return momentum != 0 ? check_list(params, momentum_buffers, "momentum_buffers") : MOTH_OK;
 }
 
-static MothStatus check_adam(MothCall *c) {
+static MothStatus check_adam(const MothCall *c) {
   MOTH_UNPACK_ADAM_STEP(c)
   MOTH_TRY(check_scale(grad_scale));
   MOTH_TRY(check_params(params, grads));
@@ -145,6 +145,7 @@ static MothStatus check_adam(MothCall *c) {
   return MOTH_OK;
 }
 
-MothStatus moth_shape_optimizer(MothCall *c) {
+MothStatus moth_shape_optimizer(const MothCall *c, MothMeta *out) {
+  (void)out;
   return c->op == MOTH_OP(sgd_step) ? check_sgd(c) : check_adam(c);
 }

@@ -30,7 +30,7 @@ static MothStatus need_shape(const char *name, const MothTensor *t, int n, const
 }
 
 /* The gradients that `need` asks for; the others are empty. n parameters of shape `param`. */
-static MothStatus gradients(MothCall *c, const MothTensor *self, const MothTensor *weight,
+static MothStatus gradients(MothMeta *out, const MothTensor *self, const MothTensor *weight,
                             int64_t need, int nparams, int n, const int64_t *param) {
   static const int64_t none[1] = {0};
   MothDType of = (MothDType)(weight ? weight->dtype : self->dtype);
@@ -39,11 +39,11 @@ static MothStatus gradients(MothCall *c, const MothTensor *self, const MothTenso
                      "need must be between 0 and %d, a bit for each gradient, got %lld",
                      (2 << nparams) - 1, (long long)need);
   bool whole = need & 1;
-  MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, whole ? self->ndim : 1,
-                       whole ? self->shape : none));
+  MOTH_TRY(moth_meta_set(out, (MothDType)self->dtype, whole ? self->ndim : 1,
+                         whole ? self->shape : none));
   for (int i = 1; i <= nparams; i++) {
     whole = need >> i & 1;
-    MOTH_TRY(moth_result(c, i, of, whole ? n : 1, whole ? param : none));
+    MOTH_TRY(moth_meta_set(out + i, of, whole ? n : 1, whole ? param : none));
   }
   return MOTH_OK;
 }
@@ -80,40 +80,40 @@ static int64_t product(int n, const int64_t *shape) {
   return p;
 }
 
-MothStatus moth_shape_layer_norm(MothCall *c) {
+MothStatus moth_shape_layer_norm(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_NATIVE_LAYER_NORM(c)
   int64_t stat[MOTH_MAX_DIMS];
   MOTH_TRY(check_rows(self, weight, bias, dims, stat));
-  MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape));
-  MOTH_TRY(moth_result(c, 1, stat_dtype(self), self->ndim, stat));
-  return moth_result(c, 2, stat_dtype(self), self->ndim, stat);
+  MOTH_TRY(moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape));
+  MOTH_TRY(moth_meta_set(out + 1, stat_dtype(self), self->ndim, stat));
+  return moth_meta_set(out + 2, stat_dtype(self), self->ndim, stat);
 }
 
-MothStatus moth_shape_rms_norm(MothCall *c) {
+MothStatus moth_shape_rms_norm(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_NATIVE_RMS_NORM(c)
   int64_t stat[MOTH_MAX_DIMS];
   MOTH_TRY(check_rows(self, weight, NULL, dims, stat));
-  MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape));
-  return moth_result(c, 1, stat_dtype(self), self->ndim, stat);
+  MOTH_TRY(moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape));
+  return moth_meta_set(out + 1, stat_dtype(self), self->ndim, stat);
 }
 
-MothStatus moth_shape_layer_norm_backward(MothCall *c) {
+MothStatus moth_shape_layer_norm_backward(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_LAYER_NORM_BACKWARD(c)
   int64_t stat[MOTH_MAX_DIMS];
   MOTH_TRY(check_rows(self, weight, NULL, dims, stat));
   MOTH_TRY(need_shape("grad_output", grad_output, self->ndim, self->shape));
   MOTH_TRY(check_stat("mean", mean, product(self->ndim, stat)));
   MOTH_TRY(check_stat("rstd", rstd, product(self->ndim, stat)));
-  return gradients(c, self, weight, need, 2, (int)dims, self->shape + self->ndim - dims);
+  return gradients(out, self, weight, need, 2, (int)dims, self->shape + self->ndim - dims);
 }
 
-MothStatus moth_shape_rms_norm_backward(MothCall *c) {
+MothStatus moth_shape_rms_norm_backward(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_RMS_NORM_BACKWARD(c)
   int64_t stat[MOTH_MAX_DIMS];
   MOTH_TRY(check_rows(self, weight, NULL, dims, stat));
   MOTH_TRY(need_shape("grad_output", grad_output, self->ndim, self->shape));
   MOTH_TRY(check_stat("rstd", rstd, product(self->ndim, stat)));
-  return gradients(c, self, weight, need, 1, (int)dims, self->shape + self->ndim - dims);
+  return gradients(out, self, weight, need, 1, (int)dims, self->shape + self->ndim - dims);
 }
 
 /* --- channels ----------------------------------------------------------------------------------- */
@@ -137,25 +137,25 @@ static MothStatus check_groups(const MothTensor *self, const MothTensor *weight,
   return MOTH_OK;
 }
 
-MothStatus moth_shape_group_norm(MothCall *c) {
+MothStatus moth_shape_group_norm(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_NATIVE_GROUP_NORM(c)
   MOTH_TRY(check_groups(self, weight, bias, groups));
   int64_t stat[2] = {self->shape[0], groups};
-  MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape));
-  MOTH_TRY(moth_result(c, 1, stat_dtype(self), 2, stat));
-  return moth_result(c, 2, stat_dtype(self), 2, stat);
+  MOTH_TRY(moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape));
+  MOTH_TRY(moth_meta_set(out + 1, stat_dtype(self), 2, stat));
+  return moth_meta_set(out + 2, stat_dtype(self), 2, stat);
 }
 
-MothStatus moth_shape_group_norm_backward(MothCall *c) {
+MothStatus moth_shape_group_norm_backward(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_GROUP_NORM_BACKWARD(c)
   MOTH_TRY(check_groups(self, weight, NULL, groups));
   MOTH_TRY(need_shape("grad_output", grad_output, self->ndim, self->shape));
   MOTH_TRY(check_stat("mean", mean, self->shape[0] * groups));
   MOTH_TRY(check_stat("rstd", rstd, self->shape[0] * groups));
-  return gradients(c, self, weight, need, 2, 1, self->shape + 1);
+  return gradients(out, self, weight, need, 2, 1, self->shape + 1);
 }
 
-MothStatus moth_shape_batch_norm(MothCall *c) {
+MothStatus moth_shape_batch_norm(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_NATIVE_BATCH_NORM(c)
   MOTH_TRY(check_channels(self, weight, bias));
   MOTH_TRY(need_shape("running_mean", running_mean, 1, self->shape + 1));
@@ -169,29 +169,29 @@ MothStatus moth_shape_batch_norm(MothCall *c) {
                      "expected more than 1 value per channel when training, got the shape [%lld, "
                      "%lld, ...] with one",
                      (long long)self->shape[0], (long long)self->shape[1]);
-  MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape));
-  MOTH_TRY(moth_result(c, 1, stat_dtype(self), 1, self->shape + 1));
-  return moth_result(c, 2, stat_dtype(self), 1, self->shape + 1);
+  MOTH_TRY(moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape));
+  MOTH_TRY(moth_meta_set(out + 1, stat_dtype(self), 1, self->shape + 1));
+  return moth_meta_set(out + 2, stat_dtype(self), 1, self->shape + 1);
 }
 
-MothStatus moth_shape_batch_norm_backward(MothCall *c) {
+MothStatus moth_shape_batch_norm_backward(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_BATCH_NORM_BACKWARD(c)
   MOTH_TRY(check_channels(self, weight, NULL));
   MOTH_TRY(need_shape("grad_output", grad_output, self->ndim, self->shape));
   MOTH_TRY(check_stat("mean", mean, self->shape[1]));
   MOTH_TRY(check_stat("rstd", rstd, self->shape[1]));
-  return gradients(c, self, weight, need, 2, 1, self->shape + 1);
+  return gradients(out, self, weight, need, 2, 1, self->shape + 1);
 }
 
 /* --- order -------------------------------------------------------------------------------------- */
 
-MothStatus moth_shape_sort(MothCall *c) {
+MothStatus moth_shape_sort(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_SORT(c)
-  MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, self->ndim, self->shape));
-  return moth_result(c, 1, MOTH_INT64, self->ndim, self->shape);
+  MOTH_TRY(moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape));
+  return moth_meta_set(out + 1, MOTH_INT64, self->ndim, self->shape);
 }
 
-MothStatus moth_shape_topk(MothCall *c) {
+MothStatus moth_shape_topk(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_TOPK(c)
   int64_t shape[MOTH_MAX_DIMS], n = self->ndim ? self->shape[dim] : 1;
   if (k < 0 || k > n)
@@ -203,6 +203,6 @@ MothStatus moth_shape_topk(MothCall *c) {
     shape[dim] = k;
   else if (k == 0)
     return moth_fail(MOTH_ERR_VALUE, "k must be 1 for a 0-dim tensor, got 0");
-  MOTH_TRY(moth_result(c, 0, (MothDType)self->dtype, self->ndim, shape));
-  return moth_result(c, 1, MOTH_INT64, self->ndim, shape);
+  MOTH_TRY(moth_meta_set(out, (MothDType)self->dtype, self->ndim, shape));
+  return moth_meta_set(out + 1, MOTH_INT64, self->ndim, shape);
 }

@@ -66,7 +66,7 @@ static MothStatus check_numbers(const MothCall *c, MothDType dtype) {
   return MOTH_OK;
 }
 
-MothStatus moth_shape_pointwise(MothCall *c) {
+MothStatus moth_shape_pointwise(const MothCall *c, MothMeta *out) {
   const MothOp *op = c->op;
   const MothTensor *first = NULL;
   int typed = -1; /* the dtype of the first that promotes */
@@ -107,7 +107,7 @@ MothStatus moth_shape_pointwise(MothCall *c) {
     return moth_fail(MOTH_ERR_TYPE, "not implemented for %s", moth_dtype_name(dtype));
   if (!is_float || !one_dtype)
     MOTH_TRY(check_numbers(c, dtype));
-  c->dtype = (uint8_t)dtype;
-  MothDType out = op->out_dtype >= 0 ? (MothDType)op->out_dtype : dtype;
-  return moth_result(c, 0, out, ndim, shape);
+  out->compute = (uint8_t)dtype;
+  MothDType to = op->out_dtype >= 0 ? (MothDType)op->out_dtype : dtype;
+  return moth_meta_set(out, to, ndim, shape);
 }

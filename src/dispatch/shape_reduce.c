@@ -19,10 +19,11 @@ static int reduced_shape(const MothTensor *t, uint32_t mask, bool keepdim, int64
   return n;
 }
 
-static MothStatus reduced_result(MothCall *c, int i, MothDType dtype, uint32_t mask, bool keepdim) {
+static MothStatus reduced_result(const MothCall *c, MothMeta *out, MothDType dtype, uint32_t mask,
+                                 bool keepdim) {
   int64_t shape[MOTH_MAX_DIMS];
   int n = reduced_shape(c->args[0].u.t, mask, keepdim, shape);
-  return moth_result(c, i, dtype, n, shape);
+  return moth_meta_set(out, dtype, n, shape);
 }
 
 static MothStatus need_float(MothDType d) {
@@ -43,7 +44,7 @@ static MothStatus need_elements(const MothTensor *t, uint32_t mask) {
 }
 
 /* sum, prod: (self, dim, keepdim, dtype) */
-MothStatus moth_shape_sum(MothCall *c) {
+MothStatus moth_shape_sum(const MothCall *c, MothMeta *out) {
   MothTensor *t = c->args[0].u.t;
   uint32_t mask;
   mask = mask_of(c->args[1]);
@@ -52,12 +53,12 @@ MothStatus moth_shape_sum(MothCall *c) {
     d = (MothDType)c->args[3].u.i;
   else if (!moth_dtype_is_float(d))
     d = MOTH_INT64;
-  return reduced_result(c, 0, d, mask, c->args[2].u.b);
+  return reduced_result(c, out, d, mask, c->args[2].u.b);
 }
 
 /* mean: (self, dim, keepdim, dtype), var: (self, dim, correction, keepdim), logsumexp: (self, dim,
  * keepdim). */
-MothStatus moth_shape_mean(MothCall *c) {
+MothStatus moth_shape_mean(const MothCall *c, MothMeta *out) {
   MothTensor *t = c->args[0].u.t;
   uint32_t mask;
   MothDType d = (MothDType)t->dtype;
@@ -66,47 +67,47 @@ MothStatus moth_shape_mean(MothCall *c) {
     d = (MothDType)c->args[3].u.i;
   MOTH_TRY(need_float(d));
   mask = mask_of(c->args[1]);
-  return reduced_result(c, 0, d, mask, keepdim);
+  return reduced_result(c, out, d, mask, keepdim);
 }
 
 /* amax, amin: (self, dim, keepdim) */
-MothStatus moth_shape_amax(MothCall *c) {
+MothStatus moth_shape_amax(const MothCall *c, MothMeta *out) {
   MothTensor *t = c->args[0].u.t;
   uint32_t mask;
   mask = mask_of(c->args[1]);
   MOTH_TRY(need_elements(t, mask));
-  return reduced_result(c, 0, (MothDType)t->dtype, mask, c->args[2].u.b);
+  return reduced_result(c, out, (MothDType)t->dtype, mask, c->args[2].u.b);
 }
 
 /* any, all: (self, dim, keepdim) */
-MothStatus moth_shape_anyall(MothCall *c) {
+MothStatus moth_shape_anyall(const MothCall *c, MothMeta *out) {
   uint32_t mask;
   mask = mask_of(c->args[1]);
-  return reduced_result(c, 0, MOTH_BOOL, mask, c->args[2].u.b);
+  return reduced_result(c, out, MOTH_BOOL, mask, c->args[2].u.b);
 }
 
 /* argmax, argmin: (self, dim, keepdim, index_base) */
-MothStatus moth_shape_argmax(MothCall *c) {
+MothStatus moth_shape_argmax(const MothCall *c, MothMeta *out) {
   MothTensor *t = c->args[0].u.t;
   uint32_t mask = t->ndim ? (1u << t->ndim) - 1 : 0;
   if (c->args[1].tag == MOTH_V_INT)
     mask &= 1u << c->args[1].u.i;
   MOTH_TRY(need_elements(t, mask));
-  return reduced_result(c, 0, MOTH_INT64, mask, c->args[2].u.b);
+  return reduced_result(c, out, MOTH_INT64, mask, c->args[2].u.b);
 }
 
 /* max_dim, min_dim: (self, dim, keepdim, index_base) */
-MothStatus moth_shape_max_dim(MothCall *c) {
+MothStatus moth_shape_max_dim(const MothCall *c, MothMeta *out) {
   MothTensor *t = c->args[0].u.t;
   uint32_t mask = t->ndim ? 1u << c->args[1].u.i : 0;
   MOTH_TRY(need_elements(t, mask));
-  MOTH_TRY(reduced_result(c, 0, (MothDType)t->dtype, mask, c->args[2].u.b));
-  return reduced_result(c, 1, MOTH_INT64, mask, c->args[2].u.b);
+  MOTH_TRY(reduced_result(c, out, (MothDType)t->dtype, mask, c->args[2].u.b));
+  return reduced_result(c, out + 1, MOTH_INT64, mask, c->args[2].u.b);
 }
 
 /* cumsum: (self, dim) */
-MothStatus moth_shape_cumsum(MothCall *c) {
+MothStatus moth_shape_cumsum(const MothCall *c, MothMeta *out) {
   MothTensor *t = c->args[0].u.t;
   MothDType dtype = moth_dtype_is_float((MothDType)t->dtype) ? (MothDType)t->dtype : MOTH_INT64;
-  return moth_result(c, 0, dtype, t->ndim, t->shape);
+  return moth_meta_set(out, dtype, t->ndim, t->shape);
 }

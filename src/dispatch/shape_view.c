@@ -72,7 +72,7 @@ bool moth_view_strides(const MothTensor *t, int n, const int64_t *shape, int64_t
   return d < 0;
 }
 
-MothStatus moth_shape_view(MothCall *c) {
+MothStatus moth_shape_view(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_VIEW(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   MOTH_TRY(moth_infer_size(self, (int)size.n, size.u.ints, shape));
@@ -81,10 +81,10 @@ MothStatus moth_shape_view(MothCall *c) {
         MOTH_ERR_VALUE,
         "view size is not compatible with input tensor's size and stride (at least one "
         "dimension spans across two separate ones); use reshape(...) instead");
-  return moth_result_view(c, 0, self, (int)size.n, shape, stride, self->offset);
+  return moth_meta_set_view(out, self, (int)size.n, shape, stride, self->offset);
 }
 
-MothStatus moth_shape_permute(MothCall *c) {
+MothStatus moth_shape_permute(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_PERMUTE(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   if (dims.n != self->ndim)
@@ -95,10 +95,10 @@ MothStatus moth_shape_permute(MothCall *c) {
     shape[i] = self->shape[d];
     stride[i] = self->stride[d];
   }
-  return moth_result_view(c, 0, self, self->ndim, shape, stride, self->offset);
+  return moth_meta_set_view(out, self, self->ndim, shape, stride, self->offset);
 }
 
-MothStatus moth_shape_transpose(MothCall *c) {
+MothStatus moth_shape_transpose(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_TRANSPOSE(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   int64_t a = dim0, b = dim1;
@@ -110,19 +110,15 @@ MothStatus moth_shape_transpose(MothCall *c) {
     stride[a] = self->stride[b];
     stride[b] = self->stride[a];
   }
-  return moth_result_view(c, 0, self, self->ndim, shape, stride, self->offset);
+  return moth_meta_set_view(out, self, self->ndim, shape, stride, self->offset);
 }
 
-/* Of the same class, if a handler of subclasses lets it pass. */
-MothStatus moth_shape_detach(MothCall *c) {
+MothStatus moth_shape_detach(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_DETACH(c)
-  MothTensor *t;
-  MOTH_TRY(moth_tensor_alias(self, false, &t));
-  c->results[0] = moth_v_tensor(t);
-  return MOTH_OK;
+  return moth_meta_set_view(out, self, self->ndim, self->shape, self->stride, self->offset);
 }
 
-MothStatus moth_shape_squeeze(MothCall *c) {
+MothStatus moth_shape_squeeze(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_SQUEEZE(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   int n = 0;
@@ -133,10 +129,10 @@ MothStatus moth_shape_squeeze(MothCall *c) {
     shape[n] = self->shape[i];
     stride[n++] = self->stride[i];
   }
-  return moth_result_view(c, 0, self, n, shape, stride, self->offset);
+  return moth_meta_set_view(out, self, n, shape, stride, self->offset);
 }
 
-MothStatus moth_shape_unsqueeze(MothCall *c) {
+MothStatus moth_shape_unsqueeze(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_UNSQUEEZE(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   int n = 0;
@@ -152,10 +148,10 @@ MothStatus moth_shape_unsqueeze(MothCall *c) {
       stride[n++] = self->stride[i];
     }
   }
-  return moth_result_view(c, 0, self, n, shape, stride, self->offset);
+  return moth_meta_set_view(out, self, n, shape, stride, self->offset);
 }
 
-MothStatus moth_shape_expand(MothCall *c) {
+MothStatus moth_shape_expand(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_EXPAND(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   int n = (int)size.n, shift = n - self->ndim;
@@ -176,20 +172,19 @@ MothStatus moth_shape_expand(MothCall *c) {
     shape[i] = want;
     stride[i] = i < shift || (have == 1 && want != 1) ? 0 : self->stride[i - shift];
   }
-  return moth_result_view(c, 0, self, n, shape, stride, self->offset);
+  return moth_meta_set_view(out, self, n, shape, stride, self->offset);
 }
 
 /* A view of self with dimension d cut to `length` places from `start`, by `step`. */
-static MothStatus cut(MothCall *c, MothTensor *self, int64_t d, int64_t start, int64_t length,
-                      int64_t step) {
-  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
-  memcpy(shape, self->shape, sizeof(int64_t) * self->ndim);
-  memcpy(stride, self->stride, sizeof(int64_t) * self->ndim);
-  shape[d] = length;
-  if (__builtin_mul_overflow(stride[d], step, &stride[d])) /* no second place is that far away */
-    stride[d] = self->stride[d];
-  return moth_result_view(c, 0, self, self->ndim, shape, stride,
-                          self->offset + start * self->stride[d]);
+static MothStatus cut(MothMeta *out, const MothTensor *self, int64_t d, int64_t start,
+                      int64_t length, int64_t step) {
+  MOTH_TRY(moth_meta_set_view(out, self, self->ndim, self->shape, self->stride,
+                              self->offset + start * self->stride[d]));
+  out->shape[d] = length;
+  if (__builtin_mul_overflow(out->stride[d], step,
+                             &out->stride[d])) /* no second place is that far away */
+    out->stride[d] = self->stride[d];
+  return MOTH_OK;
 }
 
 static MothStatus need_dim(const MothTensor *t) {
@@ -197,7 +192,7 @@ static MothStatus need_dim(const MothTensor *t) {
                  : moth_fail(MOTH_ERR_INDEX, "a 0-dim tensor has no dimension to take a part of");
 }
 
-MothStatus moth_shape_narrow(MothCall *c) {
+MothStatus moth_shape_narrow(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_NARROW(c)
   MOTH_TRY(need_dim(self));
   int64_t n = self->shape[dim];
@@ -206,10 +201,10 @@ MothStatus moth_shape_narrow(MothCall *c) {
                      "start " MOTH_AT "%lld with length %lld is out of range for dimension " MOTH_AT
                      "%d of size %lld",
                      (long long)start, (long long)length, (int)dim, (long long)n);
-  return cut(c, self, dim, start, length, 1);
+  return cut(out, self, dim, start, length, 1);
 }
 
-MothStatus moth_shape_select(MothCall *c) {
+MothStatus moth_shape_select(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_SELECT(c)
   MOTH_TRY(need_dim(self));
   int64_t n = self->shape[dim];
@@ -225,10 +220,10 @@ MothStatus moth_shape_select(MothCall *c) {
       shape[k] = self->shape[i];
       stride[k++] = self->stride[i];
     }
-  return moth_result_view(c, 0, self, k, shape, stride, self->offset + index * self->stride[dim]);
+  return moth_meta_set_view(out, self, k, shape, stride, self->offset + index * self->stride[dim]);
 }
 
-MothStatus moth_shape_slice(MothCall *c) {
+MothStatus moth_shape_slice(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_SLICE(c)
   MOTH_TRY(need_dim(self));
   int64_t n = self->shape[dim];
@@ -237,19 +232,19 @@ MothStatus moth_shape_slice(MothCall *c) {
                      "positions " MOTH_AT "%lld to " MOTH_AT
                      "%lld are out of range for dimension " MOTH_AT "%d of size %lld",
                      (long long)start, (long long)stop - 1, (int)dim, (long long)n);
-  return cut(c, self, dim, start, stop > start ? (stop - start - 1) / step + 1 : 0, step);
+  return cut(out, self, dim, start, stop > start ? (stop - start - 1) / step + 1 : 0, step);
 }
 
-MothStatus moth_shape_as_strided(MothCall *c) {
+MothStatus moth_shape_as_strided(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_AS_STRIDED(c)
   if (size.n != stride.n)
     return moth_fail(MOTH_ERR_VALUE, "size and stride must have the same length, got %u and %u",
                      size.n, stride.n);
-  return moth_result_view(c, 0, self, (int)size.n, size.u.ints, stride.u.ints,
-                          storage_offset.tag == MOTH_V_INT ? storage_offset.u.i : self->offset);
+  return moth_meta_set_view(out, self, (int)size.n, size.u.ints, stride.u.ints,
+                            storage_offset.tag == MOTH_V_INT ? storage_offset.u.i : self->offset);
 }
 
-MothStatus moth_shape_diagonal(MothCall *c) {
+MothStatus moth_shape_diagonal(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_DIAGONAL(c)
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS], a = dim1, b = dim2;
   int k = 0;
@@ -268,5 +263,5 @@ MothStatus moth_shape_diagonal(MothCall *c) {
   int64_t at = self->offset;
   if (n > 0)
     at += offset < 0 ? -offset * self->stride[a] : offset * self->stride[b];
-  return moth_result_view(c, 0, self, k, shape, stride, at);
+  return moth_meta_set_view(out, self, k, shape, stride, at);
 }

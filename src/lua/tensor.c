@@ -460,10 +460,10 @@ static int b_storage_resize(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 0;
 }
 
-/* fake(t) -> a shape-only tensor like t */
+/* fake(t) -> a shape-only tensor like t, with its strides */
 static int b_fake(lua_State *L) {
   MothTensor *t = arg_tensor(L, 1), *out;
-  MothStatus s = moth_tensor_new_fake(t->ndim, t->shape, (MothDType)t->dtype, t->device, &out);
+  MothStatus s = moth_tensor_fake_of(t, &out);
   if (s)
     return moth_lua_raise(L, s);
   moth_lua_push_tensor(L, out);

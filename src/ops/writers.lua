@@ -167,7 +167,7 @@ local function write_family(ops, write)
   local symbols = {}
   local function declare(text) if not symbols[text] then symbols[text] = true; t[#t + 1] = text end end
   for _, op in ipairs(ops) do
-    if op.shape and op.shape ~= "dynamic" then declare(("MothStatus moth_shape_%s(MothCall *c);"):format(op.shape)) end
+    if op.shape and op.shape ~= "dynamic" then declare(("MothStatus moth_shape_%s(const MothCall *c, MothMeta *out);"):format(op.shape)) end
     if op.pointwise then declare(("extern const struct MothLoops moth_loops_%s;"):format(op.name)) end
     if op.cpu then declare(("MothStatus %s(MothCall *c);"):format(op.cpu)) end
     if op.composite then declare(("MothStatus %s(MothCall *c);"):format(op.composite)) end
@@ -346,7 +346,8 @@ local function write_lua(ops, write)
   for _, op in ipairs(ops) do
     local args = {}
     for i, a in ipairs(op.args) do
-      args[i] = { name = a.name, type = a.values and "STRING" or a.type, values = a.values, count = a.count, optional = a.optional,
+      args[i] = { name = a.name, type = a.values and "STRING" or a.type, values = a.values, count = a.count, of_result = a.of_result,
+        optional = a.optional,
         default = a.default, mutated = a.mutated }
     end
     local r = { name = op.name, schema = op.schema, place = op.place, family = op.family, args = args,

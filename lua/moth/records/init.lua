@@ -31,7 +31,7 @@ function M.canonical(record, given)
   local values = {}
   local first = first_tensor(record, given)
   local ndim = first and B.dim(first) or 0
-  local function dim(d) return d > 0 and d - 1 or d + ndim end
+  local function dim(d, extra) return d > 0 and d - 1 or d + ndim + (extra or 0) end
   for _, a in ipairs(record.args) do
     local v = given[a.name]
     if v == nil then
@@ -41,7 +41,7 @@ function M.canonical(record, given)
         for d = 0, ndim - 1 do v[d + 1] = d end
       end
     elseif a.type == "DIM" then
-      v = dim(v)
+      v = dim(v, a.of_result and 1)
     elseif a.type == "INDEX" then
       v = v > 0 and v - 1 or v
     elseif a.type == "DIMS" then
