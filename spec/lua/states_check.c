@@ -178,6 +178,34 @@ static const char busy[] =
     "%.3f'):format(z)\n"
     "end\n";
 
+/* nest(seed): a training step whose hooks and modes call another state in the middle, if there is one. */
+static const char nesting[] =
+    "function nest(seed)\n"
+    "  moth.manual_seed(seed)\n"
+    "  local drop, out, seen = nn.Dropout(0.5), {}, 0\n"
+    "  local w = moth.randn(8, 8, { requires_grad = true })\n"
+    "  local again = moth.autograd.Function { forward = function(ctx, x) return x * 1 end,\n"
+    "    backward = function(_, g) if other then other(seed + 1) end return g * "
+    "moth.rand(1):item() end }\n"
+    "  local loss = moth.dispatch_mode(function(func, args)\n"
+    "    seen = seen + 1\n"
+    "    if other and seen == 2 then other(seed + 1) end\n"
+    "    return func(unpack(args, 1, args.n))\n"
+    "  end, function() return drop(again(drop(w:exp()))):sum() end)\n"
+    "  loss:backward()\n"
+    "  return ('%d %.17g %.17g'):format(seen, loss:item(), drop(w.grad):sum():item())\n"
+    "end\n";
+
+static lua_State *second;
+static int run_second(lua_State *L) {
+  lua_getglobal(second, "run");
+  lua_pushinteger(second, lua_tointeger(L, 1));
+  if (lua_pcall(second, 1, 1, 0))
+    return luaL_error(L, "the other state: %s", lua_tostring(second, -1));
+  lua_pop(second, 1);
+  return 0;
+}
+
 /* Pointers on their way from state i to state 1 - i. */
 static struct Lane {
   pthread_mutex_t lock;
@@ -220,8 +248,8 @@ static lua_State *open_state(volatile sig_atomic_t *flag) {
     lua_pushlightuserdata(L, (void *)flag);
     lua_setfield(L, LUA_REGISTRYINDEX, "moth.interrupt");
   }
-  char *text = malloc(sizeof program + sizeof busy);
-  strcat(strcpy(text, program), busy);
+  char *text = malloc(sizeof program + sizeof busy + sizeof nesting);
+  strcat(strcat(strcpy(text, program), busy), nesting);
   if (luaL_loadstring(L, text) || lua_pcall(L, 0, 0, 0))
     fail("opening", lua_tostring(L, -1));
   free(text);
@@ -345,6 +373,12 @@ int main(void) {
     expect(b, "leave", 0, "false");
     expect(b, "recording", 0, "true");
   }
+  char nested[TEXT];
+  if (call(a, "nest", 3, nested))
+    fail("nest", nested);
+  second = b;
+  lua_register(a, "other", run_second);
+  expect(a, "nest", 3, nested);
   flag_b = 1;
   expect(a, "spin", 0, "spun");
   if (!call(b, "spin", 0, text) || !strstr(text, "interrupted") || flag_b)

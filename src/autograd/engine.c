@@ -808,6 +808,15 @@ static MothStatus engine(MothTensor **roots, MothTensor **grads, int n, MothTens
   return s;
 }
 
+void moth_swap_passes(MothPasses *box) {
+  MothPasses mine = {running, box->callbacks, depth, moth_apart};
+  moth_swap_callbacks(&mine.callbacks);
+  running = box->running;
+  depth = box->depth;
+  moth_apart = box->apart;
+  *box = mine;
+}
+
 int64_t moth_current_pass(void) {
   return running ? running->id : depth > 0 ? -1 : 0;
 }

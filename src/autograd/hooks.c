@@ -304,6 +304,12 @@ typedef struct Callback {
 
 static _Thread_local Callback *callbacks; /* of the outermost backward of this thread, in order */
 
+void moth_swap_callbacks(Callback **list) {
+  Callback *mine = callbacks;
+  callbacks = *list;
+  *list = mine;
+}
+
 MothStatus moth_queue_callback(MothCallback run, MothRelease release, void *ctx) {
   MOTH_TRY(moth_given("queue_callback", run != NULL));
   if (!moth_current_pass())

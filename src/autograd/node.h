@@ -196,6 +196,16 @@ MothStatus moth_run_callbacks(MothStatus status);
 
 /* A number of the pass that runs on this thread, innermost; 0: none does, -1: its callbacks do. */
 MOTH_API int64_t moth_current_pass(void);
+/* What the engine has running on this thread, which another program of the host's is to begin without: exchanged with
+ * *box. All zeros: nothing runs. */
+typedef struct MothPasses {
+  struct Task *running;
+  struct Callback *callbacks;
+  int depth;
+  MothApart apart;
+} MothPasses;
+MOTH_API void moth_swap_passes(MothPasses *box);
+void moth_swap_callbacks(struct Callback **list);
 /* Whether that pass runs, or has run, the node that t's gradient goes to. */
 MOTH_API MothStatus moth_pass_runs(MothTensor *t, bool *yes);
 

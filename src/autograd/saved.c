@@ -3,9 +3,9 @@
 
 #include "autograd/node.h"
 #include "core/alloc.h"
+#include "core/dtype.h"
 #include "device/device.h"
 #include "ops/view.h"
-#include "core/dtype.h"
 
 /* What pack made of a tensor, and what the tensor was. */
 struct MothPacked {

@@ -3,10 +3,10 @@
  * | belongs to  | what                                                                                     |
  * |-------------|------------------------------------------------------------------------------------------|
  * | a Lua state | these defaults (generator, dtype, number of threads, interrupt flag), handles, hooks and |
- * |             | other functions that C retains for it, subclasses, Lua kernels of the user device        |
- * | a thread    | modes (no_grad, autocast, fake tensors, interceptors, MOTH_LOGS=dispatch's among them),  |
- * |             | the CUDA device and streams, the error message, a cache of small blocks; these defaults  |
- * |             | where it runs no Lua                                                                     |
+ * |             | other functions that C holds for it, subclasses, Lua kernels of the user device; modes   |
+ * |             | (no_grad, autocast, fake tensors, interceptors) and what the engine has running          |
+ * | a thread    | the CUDA device and streams, the error message, a cache of small blocks, the logging of  |
+ * |             | MOTH_LOGS=dispatch; these defaults and modes where it runs no Lua                        |
  * | the process | the op table with registered backends and kernels, the allocator with its counts,        |
  * |             | topics of MOTH_LOGS, the level of the CPU's kernels, settings of CUDA, MOTH_* variables  |
  *

@@ -44,7 +44,7 @@ static const char *backend_name(int device_type) {
 static MothStatus no_kernel(const MothCall *c) {
   char have[64 * MOTH_NDEVICES] = "";
   for (int i = 0; i < MOTH_NDEVICES; i++)
-    if (c->op->kernels[i]) {
+    if (moth_kernel_of(c->op, i)) {
       strcat(have, have[0] ? ", " : "");
       strcat(have, backend_name(i));
     }
@@ -307,7 +307,7 @@ static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
   if (__builtin_expect((c->keys & ~moth_thread.include) & MOTH_KEY_FAKE, 0))
     MOTH_TRY(check_written(c));
-  if (op->composite && !op->kernels[c->device.type])
+  if (op->composite && !moth_kernel_of(op, c->device.type))
     return run_composite(c);
   if (__builtin_expect(c->keys & MOTH_KEY_STORED, 0))
     MOTH_TRY(check_stored(c));
@@ -332,7 +332,7 @@ static MothStatus run_backend(MothCall *c) {
     }
   }
   if (computes) {
-    MothKernel kernel = op->kernels[c->device.type];
+    MothKernel kernel = moth_kernel_of(op, c->device.type);
     s = kernel ? run_kernel(c, kernel) : no_kernel(c);
   } else if (!op->shape) {
     s = no_rule(op);
@@ -857,4 +857,30 @@ void moth_modes_load(const MothModes *from) {
     intercept_above[i] = from->above[i];
   for (int i = 0; i < moth_thread.nbelow; i++)
     intercept_below[i] = from->below[i];
+}
+
+/* Leaves those of the thread itself in the list; how many there are. */
+static uint8_t keep_own(MothInterceptor *list, uint8_t n) {
+  uint8_t kept = 0;
+  for (int i = 0; i < n; i++)
+    if (list[i].thread)
+      list[kept++] = list[i];
+  return kept;
+}
+
+bool moth_modes_any(void) {
+  const MothThread *t = &moth_thread;
+  bool any = t->nbelow || t->no_grad || t->exclude || t->saved_hooks || t->watchers ||
+             t->include & ~(uint32_t)MOTH_KEY_ABOVE;
+  for (int i = 0; i < t->nabove; i++)
+    any = any || !intercept_above[i].thread;
+  return any;
+}
+
+void moth_modes_reset(void) {
+  swap_frame(&moth_thread.saved_hooks, NULL);
+  swap_frame(&moth_thread.watchers, NULL);
+  MothThread fresh = {.nabove = keep_own(intercept_above, moth_thread.nabove)};
+  fresh.include = fresh.nabove ? MOTH_KEY_ABOVE : 0;
+  moth_thread = fresh;
 }

@@ -140,6 +140,11 @@ struct MothOp {
   MothKernel kernels[MOTH_NDEVICES];
 };
 
+/* Another thread may register one. */
+static inline MothKernel moth_kernel_of(const MothOp *op, int device_type) {
+  return __atomic_load_n(&op->kernels[device_type], __ATOMIC_ACQUIRE);
+}
+
 typedef enum MothVariant { MOTH_FUNCTIONAL, MOTH_INPLACE, MOTH_OUT } MothVariant;
 
 struct MothCall {
@@ -163,6 +168,7 @@ typedef struct MothInterceptor {
   void (*count)(
       void *ctx,
       int by); /* may be NULL: by 1 for a copy of ctx that MothModes hold, by -1 when it goes */
+  bool thread; /* an observer that is the thread's, whatever runs there: logging */
 } MothInterceptor;
 
 enum { MOTH_MAX_INTERCEPTORS = 32 };
@@ -215,6 +221,9 @@ typedef struct MothModes {
 MOTH_API void moth_modes_save(MothModes *to);
 MOTH_API void moth_modes_load(const MothModes *from); /* saved on this thread */
 MOTH_API void moth_modes_forget(MothModes *m);
+/* Whether the thread has any mode set, and back to none; observers that live as long as the thread stay. */
+MOTH_API bool moth_modes_any(void);
+MOTH_API void moth_modes_reset(void);
 
 /* --- calling ---------------------------------------------------------------------------------- */
 

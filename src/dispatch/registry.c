@@ -140,6 +140,6 @@ MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel
   if ((unsigned)backend >= MOTH_NDEVICES || !kernel)
     return moth_fail(MOTH_ERR_TYPE, "op_register: %s is no %s", kernel ? "this" : "NULL",
                      kernel ? "type of device" : "kernel");
-  op->kernels[backend] = kernel;
+  __atomic_store_n(&op->kernels[backend], kernel, __ATOMIC_RELEASE);
   return MOTH_OK;
 }

@@ -16,6 +16,7 @@
  * Ctrl-C is polled at the same entries: the host says where its flag is. Inside a long op the core looks
  * (core/parallel.h). */
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/thread.h"
@@ -32,6 +33,7 @@ typedef struct Record {
 
 _Thread_local int moth_lua_records MOTH_LUA_TLS;
 static _Thread_local Record *base, *live; /* live NULL: the base */
+static _Thread_local Record *spare;       /* a base that is out of use */
 static _Thread_local lua_State
     *owner; /* whose entries need no look: main or that of the live record */
 static _Thread_local uint64_t clock_now;
@@ -125,7 +127,12 @@ void moth_lua_switch(lua_State *L) {
 static int b_open_modes(lua_State *L) {
   if (is_main(L))
     return 0;
-  if (!base && !(base = moth_thread_calloc(sizeof *base)))
+  moth_lua_here(L); /* the base is its */
+  if (!base) {
+    base = spare ? spare : moth_thread_calloc(sizeof *base);
+    spare = NULL;
+  }
+  if (!base)
     return moth_lua_error(L, "out of memory");
   Record *r = own(L);
   if (r) {
@@ -187,6 +194,75 @@ static int record_gc(lua_State *L) {
   return 0;
 }
 
+/* --- other states on the same thread ------------------------------------------------------------ */
+
+/* A host may call one state from a function that another one has called: what that has set, and what it is in the middle
+ * of, is put away until it goes on. */
+struct MothLuaLeft {
+  MothModes modes;
+  MothPasses passes;
+  MothLuaScope *scope;
+  Record *base, *live;
+  lua_State *owner;
+  uint64_t clock;
+  int records;
+};
+
+void moth_lua_leave_state(MothLuaState *s) {
+  MothLuaScope *scope = NULL;
+  moth_lua_save_scope(&scope);
+  bool busy = moth_modes_any() || scope || moth_lua_records || moth_current_pass();
+  struct MothLuaLeft *left = busy ? calloc(1, sizeof *left) : NULL;
+  if (!left) { /* nothing is set; or, without memory, it shares with the next */
+    moth_lua_forget_scope(&scope);
+    return;
+  }
+  moth_modes_save(&left->modes);
+  moth_swap_passes(&left->passes);
+  left->scope = scope;
+  left->base = base;
+  left->live = live;
+  left->owner = owner;
+  left->clock = clock_now;
+  left->records = moth_lua_records;
+  moth_modes_reset();
+  moth_lua_load_scope(NULL);
+  base = live = NULL;
+  owner = NULL;
+  moth_lua_records = 0;
+  s->left = left;
+}
+
+void moth_lua_enter_state(MothLuaState *s) {
+  struct MothLuaLeft *left = s->left;
+  if (!left)
+    return;
+  moth_modes_load(&left->modes);
+  moth_swap_passes(&left->passes);
+  moth_lua_load_scope(left->scope);
+  if (base) {
+    moth_modes_forget(&base->modes);
+    moth_lua_forget_scope(&base->scope);
+    spare = base;
+  }
+  base = left->base;
+  live = left->live;
+  owner = left->owner;
+  clock_now = left->clock;
+  moth_lua_records = left->records;
+  moth_lua_free_left(s);
+}
+
+void moth_lua_free_left(MothLuaState *s) {
+  struct MothLuaLeft *left = s->left;
+  s->left = NULL;
+  if (!left)
+    return;
+  moth_lua_forget_scope(&left->scope);
+  moth_modes_forget(&left->modes);
+  free(left);
+}
+
 /* --- Ctrl-C ------------------------------------------------------------------------------------ */
 
 int moth_lua_interrupted(lua_State *L) {
@@ -205,6 +281,11 @@ void moth_lua_open_coroutines(lua_State *L) {
   static const luaL_Reg fns[] = {
       {"open_modes", b_open_modes}, {"close_modes", b_close_modes}, {NULL, NULL}};
   luaL_register(L, NULL, fns);
+  push_records(L);
+  bool again = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  if (again)
+    return;
   lua_pushlightuserdata(L, &key_records);
   lua_newtable(L);
   lua_newtable(L);

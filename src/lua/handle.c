@@ -580,7 +580,7 @@ MothStatus moth_lua_call(lua_State *L, int nargs, int nresults) {
   int failed = moth_lua_pcall(L, nargs, nresults);
   depth--;
   moth_lua_current = current;
-  moth_lua_sync(L); /* it may have run coroutines */
+  moth_lua_sync(L); /* it may have run coroutines, and other states */
   return failed ? moth_lua_park(L) : MOTH_OK;
 }
 

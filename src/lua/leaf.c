@@ -172,6 +172,11 @@ static int clock_gc(lua_State *L) {
 
 void moth_lua_open_leaves(lua_State *L) {
   char *const weak[] = {&key_leaves, &key_hooked};
+  push_registered(L, &key_leaves);
+  bool again = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  if (again)
+    return;
   for (int i = 0; i < 2; i++) {
     lua_pushlightuserdata(L, weak[i]);
     lua_newtable(L);

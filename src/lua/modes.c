@@ -127,6 +127,8 @@ static MothStatus call_with(MothCall *c, PushFunction push_fn, const MothLuaHeld
   if (!L)
     return moth_fail(MOTH_ERR_STATE, "a Lua function intercepts '%s', but no Lua state is running",
                      c->op->name);
+  if (held && !moth_lua_is_mine(L, held)) /* a state that this one's handler has called */
+    return moth_redispatch(c);
   if (!lua_checkstack(L, 24))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   int top = lua_gettop(L);
@@ -173,8 +175,8 @@ static int mode_gc(lua_State *L) {
   if (!h)
     return 0;
   h->magic = 0;
-  if (!moth_intercept_pop(false, (MothInterceptor){mode_run, h->u.held, false, NULL}))
-    moth_intercept_pop(true, (MothInterceptor){trace_run, h->u.held, true, NULL});
+  if (!moth_intercept_pop(false, (MothInterceptor){mode_run, h->u.held, false, NULL, false}))
+    moth_intercept_pop(true, (MothInterceptor){trace_run, h->u.held, true, NULL, false});
   moth_lua_let_go(h->u.held);
   return 0;
 }
@@ -217,10 +219,10 @@ static int close_mode(lua_State *L, bool above, MothInterceptor i) {
 /* push_mode(fn) -> mode; pop_mode(mode): fn(func, args, kwargs) sees every op below autograd. */
 static int b_push_mode(lua_State *L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
-  return open_mode(L, 1, false, (MothInterceptor){mode_run, NULL, false, count_held});
+  return open_mode(L, 1, false, (MothInterceptor){mode_run, NULL, false, count_held, false});
 }
 static int b_pop_mode(lua_State *L) {
-  return close_mode(L, false, (MothInterceptor){mode_run, NULL, false, count_held});
+  return close_mode(L, false, (MothInterceptor){mode_run, NULL, false, count_held, false});
 }
 
 /* --- subclasses --------------------------------------------------------------------------------- */
@@ -331,14 +333,14 @@ static int b_push_count(lua_State *L) {
     ncounted = n;
   }
   memset(counted, 0, sizeof *counted * (size_t)ncounted);
-  MothStatus s = moth_intercept_push(false, (MothInterceptor){count_run, NULL, true, NULL});
+  MothStatus s = moth_intercept_push(false, (MothInterceptor){count_run, NULL, true, NULL, false});
   return s ? moth_lua_raise(L, s) : 0;
 }
 /* pop_count() -> total, { name = count } */
 static int b_pop_count(lua_State *L) {
   moth_lua_sync(L);
   int64_t total = 0;
-  moth_intercept_pop(false, (MothInterceptor){count_run, NULL, true, NULL});
+  moth_intercept_pop(false, (MothInterceptor){count_run, NULL, true, NULL, false});
   lua_newtable(L);
   for (int i = 0; counted && i < ncounted; i++) {
     total += counted[i];
@@ -394,7 +396,7 @@ static MothStatus log_run(MothCall *c, void *ctx) {
 /* trace: the same lines, collected */
 static MothStatus trace_run(MothCall *c, void *ctx) {
   lua_State *L = moth_lua_current;
-  if (L && lua_checkstack(L, 16) && moth_lua_push_held(L, ctx)) {
+  if (L && lua_checkstack(L, 16) && moth_lua_is_mine(L, ctx) && moth_lua_push_held(L, ctx)) {
     push_line(L, c);
     lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
     lua_pop(L, 1);
@@ -404,10 +406,10 @@ static MothStatus trace_run(MothCall *c, void *ctx) {
 
 static int b_push_trace(lua_State *L) { /* (table) -> mode */
   moth_lua_type(L, 1, LUA_TTABLE);
-  return open_mode(L, 1, true, (MothInterceptor){trace_run, NULL, true, count_held});
+  return open_mode(L, 1, true, (MothInterceptor){trace_run, NULL, true, count_held, false});
 }
 static int b_pop_trace(lua_State *L) {
-  return close_mode(L, true, (MothInterceptor){trace_run, NULL, true, count_held});
+  return close_mode(L, true, (MothInterceptor){trace_run, NULL, true, count_held, false});
 }
 
 /* --- fake mode, autocast ----------------------------------------------------------------------- */
@@ -513,11 +515,20 @@ typedef struct Backend { /* lives as long as the process */
   char name[32];
 } Backend;
 
+/* Moving bytes is the same in host memory: the CPU's kernels serve. */
+static int share_kernels(int type) {
+  static const char *const shared[] = {"copy_", "to_copy", "empty", NULL};
+  for (int i = 0; shared[i]; i++)
+    moth_op_register(shared[i], (MothDeviceType)type,
+                     moth_kernel_of(moth_op_find(shared[i]), MOTH_CPU));
+  return 0;
+}
+
 /* register_backend(name): the user device, in host memory */
 static int b_register_backend(lua_State *L) {
   const char *name = moth_lua_string(L, 1);
   if (moth_device_find(name) >= MOTH_USER)
-    return 0;
+    return share_kernels(moth_device_find(name));
   if (moth_device_ntypes() > MOTH_USER)
     return moth_lua_error(L, "register_backend: there is one user device, and it is called '%s'",
                           moth_memory(MOTH_USER)->name);
@@ -532,13 +543,11 @@ static int b_register_backend(lua_State *L) {
   MothStatus s = moth_device_add(&b->ops, &type);
   if (s != MOTH_OK) {
     free(b);
+    if (moth_device_find(name) >= MOTH_USER) /* another state was quicker */
+      return share_kernels(moth_device_find(name));
     return moth_lua_raise(L, s);
   }
-  /* Moving bytes is the same in host memory: the CPU's kernels serve. */
-  static const char *const shared[] = {"copy_", "to_copy", "empty", NULL};
-  for (int i = 0; shared[i]; i++)
-    moth_op_register(shared[i], type, moth_op_find(shared[i])->kernels[MOTH_CPU]);
-  return 0;
+  return share_kernels((int)type);
 }
 
 /* register_kernel(op, fn(args, results)) for the user device */
@@ -573,7 +582,7 @@ static int b_kernels(lua_State *L) {
     return moth_lua_error(L, "there is no op named '%s'", lua_tostring(L, 1));
   lua_newtable(L);
   for (int i = 0; i < moth_device_ntypes(); i++)
-    if (op->kernels[i]) {
+    if (moth_kernel_of(op, i)) {
       lua_pushboolean(L, 1);
       lua_setfield(L, -2, moth_memory(i)->name);
     }
@@ -620,6 +629,6 @@ void moth_lua_open_modes(lua_State *L) {
   static _Thread_local bool logging; /* interceptors are the thread's */
   if (moth_log_on("dispatch") && !logging) {
     logging = true;
-    moth_intercept_push(true, (MothInterceptor){log_run, NULL, true, NULL});
+    moth_intercept_push(true, (MothInterceptor){log_run, NULL, true, NULL, true});
   }
 }

@@ -114,6 +114,7 @@ void moth_lua_switch(lua_State *L);
 void moth_lua_entered(lua_State *L);
 int moth_lua_interrupted(lua_State *L); /* raises "interrupted" */
 static inline void moth_lua_sync(lua_State *L) {
+  moth_lua_here(L);
   if (__builtin_expect(moth_lua_records, 0))
     moth_lua_switch(L);
 }

@@ -62,6 +62,7 @@ static int close_state(lua_State *L) {
     moth_defaults_use(NULL);
   }
   moth_defaults_free(s->defaults);
+  moth_lua_free_left(s);
   pthread_mutex_lock(&s->lock);
   s->registry = NULL;
   s->pending = false;
@@ -99,6 +100,10 @@ MothLuaState *moth_lua_find(lua_State *L) {
   if (s == &nobody)
     return s;
   if (s != moth_lua_last.state) {
+    if (moth_lua_last.state != &nobody) {
+      moth_lua_leave_state(moth_lua_last.state);
+      moth_lua_enter_state(s);
+    }
     moth_defaults_use(s->defaults);
     moth_lua_interrupt = s->defaults->interrupt ? s->defaults->interrupt : &never;
   }
@@ -107,6 +112,16 @@ MothLuaState *moth_lua_find(lua_State *L) {
 }
 
 void moth_lua_open_state(lua_State *L) {
+  static _Atomic bool opened;
+  lua_pushlightuserdata(L, &key_state);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  bool again = !lua_isnil(L, -1); /* package.loaded was emptied: what the state holds stays */
+  lua_pop(L, 1);
+  if (again) {
+    lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "first_state");
+    return;
+  }
   MothLuaState **box = lua_newuserdata(L, sizeof *box);
   *box = new_state();
   if (*box && !((*box)->defaults = moth_defaults_new())) {
@@ -130,7 +145,6 @@ void moth_lua_open_state(lua_State *L) {
   lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
   moth_lua_find(L);
-  static _Atomic bool opened;
   lua_pushboolean(L, !atomic_exchange(&opened, true));
   lua_setfield(L, -2, "first_state"); /* of the process */
 }

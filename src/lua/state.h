@@ -29,6 +29,8 @@ typedef struct MothLuaState {
   MothLuaHeld *used;    /* parked, to be held again */
   int64_t held;         /* how many there are, with those in the queue */
   _Atomic bool pending; /* one of the two lists is not empty */
+  struct MothLuaLeft *
+      left; /* what it had set when another state took over its thread (coroutine.c); NULL: nothing */
 } MothLuaState;
 
 typedef struct MothLuaHere {
@@ -64,6 +66,11 @@ static inline void moth_lua_drain(lua_State *L) {
   if (__builtin_expect(moth_lua_here(L)->pending, 0))
     moth_lua_remove_queued(L);
 }
+
+/* The thread leaves a state in the middle of something, or at rest, and comes to one (coroutine.c). */
+void moth_lua_leave_state(MothLuaState *s);
+void moth_lua_enter_state(MothLuaState *s);
+void moth_lua_free_left(MothLuaState *s);
 
 /* First of all that is opened; the binding's table is on top. */
 void moth_lua_open_state(lua_State *L);
