@@ -134,14 +134,15 @@ function M.embedding(weight, index, padding)
   lookup = lookup or require("moth.autograd").Function {
     name = "SparseEmbedding",
     forward = function(ctx, w, i, pad)
-      ctx.weight, ctx.index, ctx.padding = w, i, pad
+      ctx:save_for_backward(i)
+      ctx.weight, ctx.padding = w, pad
       return ops.embedding(w, i)
     end,
     backward = function(ctx, grad)
       if require("moth.autograd").collecting() then
         error("autograd.grad does not go through an embedding with sparse = true; use backward, or sparse = false", 0)
       end
-      local i = ops.reshape(ctx.index, { -1 })
+      local i = ops.reshape(ctx:saved_tensors(), { -1 })
       local values = ops.reshape(B.alias(grad, false), { -1, B.size(ctx.weight, 2) })
       if ctx.padding then
         local kept = ops.reshape(ops.nonzero(ops.ne(i, ctx.padding)), { -1 })

@@ -102,6 +102,18 @@ describe("sparse embedding #M118 #quick", function()
     assert.is_false(moth.no_grad(function() return sparse(index) end):requires_grad())
   end)
 
+  it("saves positions by the saved-tensor hooks in force", function()
+    local _, sparse = pair()
+    local seen
+    local loss = moth.autograd.graph.saved_tensors_hooks(function(x)
+      if x:dtype() == index:dtype() then seen = x:numel() end
+      return x
+    end, function(x) return x end, function() return sparse(index):sum() end)
+    loss:backward()
+    assert.equal(index:numel(), seen)
+    assert.is_true(sparse.weight.grad:is_sparse())
+  end)
+
   it("says who does not take it", function()
     local _, sparse = pair()
     local adam = optim.Adam(sparse:parameters())
