@@ -17,7 +17,7 @@ end
 --- The number of ops that reach a backend while fn(...) runs (composites count as their parts), and the number of each.
 function M.count(fn, ...)
   local total, by_name
-  within(B.push_count, function() total, by_name = B.pop_count() end, nil, fn, ...)
+  within(B.push_count, function(counts) total, by_name = B.pop_count(counts) end, nil, fn, ...)
   return total, by_name
 end
 

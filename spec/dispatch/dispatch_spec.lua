@@ -12,10 +12,13 @@ describe("dispatch #quick", function()
 
   it("counts nested and failing functions and goes back", function()
     assert.has_error(function() moth.dispatch.count(function() error("x", 0) end) end, "x")
+    local inner
     local outer = moth.dispatch.count(function()
-      moth.dispatch.count(function() moth.ones(2) end)
+      moth.ones(2)
+      inner = moth.dispatch.count(function() return moth.ones(2), moth.ones(2) end)
+      moth.ones(2)
     end)
-    assert.is_number(outer)
+    assert.same({ 4, 2 }, { outer, inner })
     assert.equal(1, (moth.dispatch.count(function() moth.ones(2) end)))
   end)
 

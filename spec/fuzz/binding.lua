@@ -116,7 +116,6 @@ local function restore()
   while scopes[1] do pcall(B.scope_end, table.remove(scopes)) end
   for i = #modes, 1, -1 do pcall(modes[i][1], modes[i][2]) end
   modes = {}
-  B.pop_count()
   B.set_fake(false)
   B.set_grad_enabled(true)
   B.set_autocast { cpu = false, cuda = false, user = false }
@@ -125,7 +124,9 @@ local function restore()
   B.on_subclass(function(_, func, args) return func(unpack(args, 1, args.n)) end)
 end
 
-local keeps = { ["B.push_mode"] = B.pop_mode, ["B.push_trace"] = B.pop_trace }
+local keeps = { ["B.push_mode"] = B.pop_mode, ["B.push_trace"] = B.pop_trace, ["B.push_count"] = B.pop_count,
+  ["B.open_saved_hooks"] = B.close_frame, ["B.disable_saved_hooks"] = B.close_frame,
+  ["B.watch_nodes"] = B.close_frame }
 local function perform(f, args, n)
   local results = { pcall(f[2], unpack(args, 1, n)) }
   if not results[1] then

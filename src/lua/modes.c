@@ -6,7 +6,6 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
-#include "core/thread.h"
 #include "dispatch/registry.h"
 #include "dispatch/subclass.h"
 #include "lua/moth_lua.h"
@@ -311,44 +310,84 @@ static int b_class_of(lua_State *L) {
 
 /* --- counting and logging ---------------------------------------------------------------------- */
 
-static _Thread_local int64_t *counted MOTH_LUA_TLS; /* by the ids of ops */
+typedef struct Counts {
+  MothRefs refs; /* its handle's, and those of suspended coroutines that it is open in */
+  int n;
+  int64_t of[]; /* by the ids of ops, those that there were when the counting began */
+} Counts;
 
-static _Thread_local int ncounted MOTH_LUA_TLS;
+static char key_count; /* registry: the metatable of a handle of counts */
+
+static void count_counts(void *ctx, int by) {
+  Counts *c = ctx;
+  if (atomic_fetch_add(&c->refs, by) + by == 0)
+    moth_free(c, sizeof *c + sizeof *c->of * (size_t)c->n);
+}
 
 static MothStatus count_run(MothCall *c, void *ctx) {
-  (void)ctx;
-  if (c->op->id < ncounted) /* not one that was defined since the counting began */
-    counted[c->op->id]++;
+  Counts *counts = ctx;
+  if (c->op->id < counts->n)
+    counts->of[c->op->id]++;
   return moth_redispatch(c);
 }
 
+static MothInterceptor counter(Counts *c) {
+  return (MothInterceptor){count_run, c, true, count_counts, false};
+}
+
+/* push_count() -> counts */
 static int b_push_count(lua_State *L) {
   moth_lua_sync(L);
   int n = moth_registry_count();
-  if (n > ncounted) {
-    int64_t *more = moth_thread_calloc(sizeof *counted * (size_t)n);
-    if (!more)
-      return moth_lua_error(L, "out of memory");
-    counted = more;
-    ncounted = n;
+  MothHandle *h = lua_newuserdata(L, sizeof *h);
+  h->magic = 0;
+  size_t size = sizeof(Counts) + sizeof(int64_t) * (size_t)n;
+  Counts *c = moth_alloc(size);
+  if (!c)
+    return moth_lua_error(L, "out of memory");
+  memset(c, 0, size);
+  c->refs = 1;
+  c->n = n;
+  MothStatus s = moth_intercept_push(false, counter(c));
+  if (s) {
+    count_counts(c, -1);
+    return moth_lua_raise(L, s);
   }
-  memset(counted, 0, sizeof *counted * (size_t)ncounted);
-  MothStatus s = moth_intercept_push(false, (MothInterceptor){count_run, NULL, true, NULL, false});
-  return s ? moth_lua_raise(L, s) : 0;
+  h->magic = MOTH_MAGIC_COUNT;
+  h->u.other = c;
+  lua_pushlightuserdata(L, &key_count);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_setmetatable(L, -2);
+  return 1;
 }
-/* pop_count() -> total, { name = count } */
+
+static int count_gc(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_COUNT);
+  if (!h)
+    return 0;
+  h->magic = 0;
+  moth_intercept_pop(false, counter(h->u.other));
+  count_counts(h->u.other, -1);
+  return 0;
+}
+
+/* pop_count(counts) -> total, { name = count } */
 static int b_pop_count(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_COUNT);
   moth_lua_sync(L);
+  if (!h)
+    return moth_lua_error(L, "expected what push_count gave, got %s", luaL_typename(L, 1));
+  const Counts *c = h->u.other;
   int64_t total = 0;
-  moth_intercept_pop(false, (MothInterceptor){count_run, NULL, true, NULL, false});
   lua_newtable(L);
-  for (int i = 0; counted && i < ncounted; i++) {
-    total += counted[i];
-    if (counted[i]) {
-      lua_pushnumber(L, (lua_Number)counted[i]);
+  for (int i = 0; i < c->n; i++) {
+    total += c->of[i];
+    if (c->of[i]) {
+      lua_pushnumber(L, (lua_Number)c->of[i]);
       lua_setfield(L, -2, moth_registry_at(i)->name);
     }
   }
+  count_gc(L);
   lua_pushnumber(L, (lua_Number)total);
   lua_insert(L, -2);
   return 2;
@@ -611,6 +650,11 @@ void moth_lua_open_modes(lua_State *L) {
   lua_pushlightuserdata(L, &key_mode);
   lua_newtable(L);
   lua_pushcfunction(L, mode_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, &key_count);
+  lua_newtable(L);
+  lua_pushcfunction(L, count_gc);
   lua_setfield(L, -2, "__gc");
   lua_rawset(L, LUA_REGISTRYINDEX);
   lua_pushlightuserdata(L, &key_functions);

@@ -24,6 +24,7 @@
 #define MOTH_MAGIC_GENERATOR 0x6d6f746847656e65ull
 #define MOTH_MAGIC_NODE      0x6d6f74684e6f6465ull
 #define MOTH_MAGIC_MODE      0x6d6f74684d6f6465ull /* what opened a mode; 0 once it is closed */
+#define MOTH_MAGIC_COUNT     0x6d6f7468436f756eull /* counts of calls */
 #define MOTH_MAGIC_FRAME     0x6d6f74684672616dull /* likewise: saved-tensor hooks, watchers of nodes */
 
 #define MOTH_LUA_DTYPES                                                                            \
@@ -38,6 +39,7 @@ typedef struct MothHandle {
     MothNode *n;
     MothLuaHeld *held;
     MothFrame *frame;
+    void *other;
     int64_t code;
   } u;
   uint64_t magic;
