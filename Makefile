@@ -332,6 +332,7 @@ install-lua: all
 	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(LIBDIR) $(B)/libmoth.so $(wildcard $(B)/libmoth_cuda.so)
 	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(CLUADIR) $(B)/moth_lua.so
 	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(BINDIR) $(B)/moth
+	$(Q)rm -rf $(DESTDIR)$(LUADIR)/moth # a file of an older version would be found before a folder of its name
 	$(Q)for dir in lua $(GEN); do (cd $$dir && find moth -name '*.lua' \
 	  -exec install -D -m 644 {} $(abspath $(DESTDIR)$(LUADIR))/{} \;) || exit 1; done
 install: install-lua

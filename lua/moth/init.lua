@@ -33,7 +33,7 @@ local function binding()
 end
 
 local B = binding()
-local lazy = require "moth.lazy"
+local lazy = require "moth.lang.lazy"
 if here then B.library(here) end
 require "moth.utils.engine"(B.first_state)
 
@@ -88,7 +88,7 @@ moth.newaxis = "newaxis" -- in a key: a dimension of size 1
 for _, name in ipairs({ "arange", "max", "min", "split", "chunk", "unbind", "where" }) do
   moth[name] = tensor.functions[name]
 end
-for name, fn in each(require("moth.functions").functions) do moth[name] = fn end
+for name, fn in each(require("moth.tensor.functions").functions) do moth[name] = fn end
 tensor.install(moth)
 
 local autograd = require "moth.autograd"
@@ -97,7 +97,7 @@ for _, name in ipairs({ "no_grad", "no_grad_fn", "enable_grad", "inference_mode"
   moth[name] = autograd[name]
 end
 
-local random = require "moth.random"
+local random = require "moth.tensor.random"
 for name, fn in each(random) do moth[name] = fn end
 
 --- Statistics of the allocator: live, peak, cached bytes; allocs, system calls.
@@ -109,7 +109,17 @@ moth.memory = lazy.strict({
 }, "moth.memory")
 
 -- Modules, loaded when first used.
-if package.loaded.luassert then require "moth.testing" end -- assert.is_close
+if package.loaded.luassert then require "moth.utils.testing" end -- assert.is_close
+
+-- Where those live whose names are shorter than their paths: `require "moth.func"` works, too.
+local homes = {
+  backends = "cuda.backends", bench = "utils.bench", capi = "lang.capi", cpu = "device.cpu", fmt = "lang.fmt",
+  func = "autograd.func", gradcheck = "autograd.gradcheck", interop = "io.interop", library = "dispatch.library",
+  ops = "dispatch.ops", testing = "utils.testing", trace = "lang.trace", transforms = "data.transforms",
+  tree = "lang.tree",
+}
+local function from_home(path) return require("moth." .. homes[path:match("[^.]+$")]) end
+for name in each(homes) do package.preload["moth." .. name] = from_home end
 
 local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
@@ -119,8 +129,9 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
 end
 for file, fields in each({
   capi = "C", io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
-  subclass = "tensor_subclass make_subclass type", scope = "scope", ["nn.utils"] = "remap summary",
-  print = "set_printoptions describe", stream = "Stream Event stream",
+  ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
+  ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",
+  ["device.stream"] = "Stream Event stream",
 }) do
   for field in fields:gmatch("%S+") do files[field] = { file, field } end
 end

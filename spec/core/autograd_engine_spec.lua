@@ -1,6 +1,6 @@
 -- The engine, hooks, functions written in Lua. Titles name the rows of the mission.
 local moth = require "moth"
-local testing = require "moth.testing"
+local testing = require "moth.utils.testing"
 local gradcheck = moth.autograd.gradcheck
 
 local grad = moth.autograd.grad

@@ -1,7 +1,7 @@
 -- Automatic differentiation as its users see it. Titles name the rows of the mission.
 local B = require "moth_lua"
 local moth = require "moth"
-local testing = require "moth.testing"
+local testing = require "moth.utils.testing"
 local gradcheck = moth.autograd.gradcheck
 
 local grad = moth.autograd.grad

@@ -1,6 +1,6 @@
 -- Views and writing into them, and gradcheck. Titles name the rows of the mission.
 local moth = require "moth"
-local testing = require "moth.testing"
+local testing = require "moth.utils.testing"
 local gradcheck = moth.autograd.gradcheck
 
 local function leaf(v) return moth.tensor(v, { dtype = moth.float64, requires_grad = true }) end

@@ -1,6 +1,6 @@
 -- What people meet when they train: graphs of loops, losses kept by mistake, frozen parameters, gradients of gradients.
 local moth = require "moth"
-local testing = require "moth.testing"
+local testing = require "moth.utils.testing"
 local fails = require "fails"
 local nn, optim, autograd = moth.nn, moth.optim, moth.autograd
 local close = testing.assert_close

@@ -1,6 +1,6 @@
 -- Tensors as their users see them. Titles name the rows of the mission.
 local moth = require "moth"
-local testing = require "moth.testing"
+local testing = require "moth.utils.testing"
 
 local fails = require "fails"
 local live = require "live"

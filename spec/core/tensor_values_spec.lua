@@ -1,7 +1,7 @@
 -- What tensors hold: made, changed, reduced, compared, read. Titles name the rows of the mission.
 local ffi = require "ffi"
 local moth = require "moth"
-local testing = require "moth.testing"
+local testing = require "moth.utils.testing"
 
 local fails = require "fails"
 local live = require "live"

@@ -2,8 +2,8 @@
 -- them, with the same errors, in the interpreter and compiled.
 local moth = require "moth"
 local B = require "moth_lua"
-local element = require "moth.element"
-local index = require "moth.index"
+local element = require "moth.tensor.element"
+local index = require "moth.tensor.index"
 local ffi = require "ffi"
 local ops, methods = B.ops, require("moth.tensor").methods
 

@@ -1,5 +1,5 @@
 local moth = require "moth"
-local testing = require "moth.testing"
+local testing = require "moth.utils.testing"
 local fails = require "fails"
 local func, nn = moth.func, moth.nn
 local close = testing.assert_close

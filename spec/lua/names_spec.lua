@@ -94,3 +94,22 @@ describe("internal ops", function()
     end
   end)
 end)
+
+describe("paths of modules", function()
+  it("are their names, wherever their files lie", function()
+    for name in ([[nn models optim data datasets transforms utils fmt ops dispatch library testing class tensorboard
+      plot func tree interop bench backends cuda capi autograd]]):gmatch("%a+") do
+      assert.equal(moth[name], require("moth." .. name), name)
+    end
+    assert.is_function(require("moth.trace").traceback)
+    assert.is_function(require "moth.each")
+  end)
+
+  it("hold nothing but folders and what is required by itself", function()
+    local files = {}
+    for file in assert(io.popen("ls -p lua/moth")):lines() do
+      if not file:find("/$") then files[#files + 1] = file end
+    end
+    assert.same({ "class.lua", "each.lua", "init.lua" }, files)
+  end)
+end)

@@ -1,6 +1,6 @@
 -- Tracebacks of errors that moth catches and raises again, and where in a network an error happened.
 local moth = require "moth"
-local nn, trace = moth.nn, require "moth.trace"
+local nn, trace = moth.nn, require "moth.lang.trace"
 
 local function deepest() error("deep", 0) end
 local function middle() deepest() return 1 end

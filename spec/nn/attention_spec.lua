@@ -1,7 +1,7 @@
 -- Attention beyond the generated specs: long rows of several tiles, dropout, threads, nn.MultiheadAttention.
 local moth = require "moth"
 local nn = moth.nn
-local gradcheck = require "moth.gradcheck"
+local gradcheck = require "moth.autograd.gradcheck"
 
 local function inputs(n, ...)
   local t = {}

@@ -2,7 +2,7 @@
 local S = require "ops.support"
 local B = require "moth_lua"
 local moth = require "moth"
-local check = require "moth.gradcheck"
+local check = require "moth.autograd.gradcheck"
 local ops = B.ops
 
 local first, second = S.counter("gradcheck"), S.counter("gradgradcheck")

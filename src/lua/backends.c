@@ -1,4 +1,4 @@
-/* Settings of backends, for lua/moth/backends.lua. */
+/* Settings of backends, for lua/moth/cuda/backends.lua. */
 #include "device/cuda_settings.h"
 #include "lua/moth_lua.h"
 

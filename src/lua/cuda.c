@@ -1,4 +1,4 @@
-/* CUDA for Lua: what lua/moth/cuda.lua is made of. Graphs are userdata that begin with a magic number, as all
+/* CUDA for Lua: what lua/moth/cuda/init.lua is made of. Graphs are userdata that begin with a magic number, as all
  * handles do. Streams and events: stream.c. Devices are numbers from 0. */
 #include <stdio.h>
 #include <string.h>

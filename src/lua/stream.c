@@ -1,4 +1,4 @@
-/* Streams and events for Lua, of all devices: what lua/moth/stream.lua is made of. */
+/* Streams and events for Lua, of all devices: what lua/moth/device/stream.lua is made of. */
 #include "device/stream.h"
 
 #include "lua/moth_lua.h"

@@ -5,7 +5,7 @@
 --     graph.save_on_cpu(function() loss = net(x):mean() end)
 --     graph.register_multi_grad_hook({ a, b }, function(grads) … end)
 local B = require "moth_lua"
-local within = require "moth.within"
+local within = require "moth.dispatch.within"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local M = {}

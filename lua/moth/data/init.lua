@@ -8,4 +8,4 @@ for _, name in ipairs({ "Sampler", "SequentialSampler", "RandomSampler", "Weight
   files[name] = { "sampler", name }
 end
 
-return require("moth.lazy")({}, "moth.data.", files)
+return require("moth.lang.lazy")({}, "moth.data.", files)

@@ -32,4 +32,4 @@ local files = {
   ImageDataset = { "images" }, IDX = { "idx" },
 }
 
-return require("moth.lazy")(M, "moth.datasets.", files)
+return require("moth.lang.lazy")(M, "moth.datasets.", files)

@@ -1,2 +1,2 @@
 --- moth.models: whole networks. Each file is loaded when it is first asked for.
-return require("moth.lazy")({}, "moth.models.", { GPT = "gpt" })
+return require("moth.lang.lazy")({}, "moth.models.", { GPT = "gpt" })

@@ -49,7 +49,7 @@ F.embedding = signature("F.embedding(Tensor input, Tensor weight, Index padding_
   function(index, weight, padding_idx, sparse)
     if padding_idx and padding_idx < 0 then padding_idx = B.size(weight, 1) + 1 + padding_idx end
     if sparse and B.is_leaf(weight) and B.requires_grad(weight) and B.grad_enabled() then
-      return require("moth.row_grad").embedding(weight, index, padding_idx)
+      return require("moth.autograd.row_grad").embedding(weight, index, padding_idx)
     end
     local out = moth.embedding(weight, index)
     if padding_idx and B.requires_grad(out) then

@@ -47,7 +47,7 @@ function nn.class(name, base, ...)
   return class(name, base or Module)
 end
 
-require("moth.lazy")(nn, here, files, "moth.nn")
+require("moth.lang.lazy")(nn, here, files, "moth.nn")
 
 getmetatable(nn).__names = function() -- for completion: all names, loaded or not
   local list = {}

@@ -7,7 +7,7 @@
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
-local rows = require "moth.row_grad"
+local rows = require "moth.autograd.row_grad"
 
 local set = setmetatable({}, { __mode = "k" })
 local optimized = setmetatable({}, { __mode = "k" }) -- parameters whose handle an optimizer retains

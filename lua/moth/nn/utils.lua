@@ -5,7 +5,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Ordered = require "moth.nn.ordered"
-local rows = require "moth.row_grad"
+local rows = require "moth.autograd.row_grad"
 local each = require "moth.each"
 
 local M = {}
@@ -168,7 +168,7 @@ end)
 
 --- A listing of all modules with the shape and size of their parameters, as a string.
 M.summary = signature("nn.utils.summary(Module model)", function(model)
-  local fmt = require "moth.fmt"
+  local fmt = require "moth.lang.fmt"
   local lines = { ("%-36s %-18s %-16s %12s"):format("Module", "Parameter", "Shape", "Numbers") }
   for path, m in model:named_modules() do
     local where = ("%s (%s)"):format(path == "" and "." or path, m.__name)

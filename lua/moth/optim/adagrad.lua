@@ -8,7 +8,7 @@
 --   2. s = s + g^2
 --   3. x = x - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps)
 local B = require "moth_lua"
-local keep = require("moth.scope").keep
+local keep = require("moth.tensor.scope").keep
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"

@@ -10,7 +10,7 @@
 --   4. with amsgrad v' = max(v', v), used for v (max_exp_avg_sq)
 --   5. x = x - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
 local B = require "moth_lua"
-local keep = require("moth.scope").keep
+local keep = require("moth.tensor.scope").keep
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"

@@ -13,4 +13,4 @@ function optim.class(name, base) return class(name, base or require "moth.optim.
 --- The learning rate for `replicas` times the batch (the linear scaling rule): scale_lr(1e-4, 4) is 4e-4.
 optim.scale_lr = signature("optim.scale_lr(number lr, count replicas)", function(lr, replicas) return lr * replicas end)
 
-return require("moth.lazy")(optim, "moth.optim.", files)
+return require("moth.lang.lazy")(optim, "moth.optim.", files)

@@ -20,7 +20,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Parameter = require "moth.nn.parameter"
-local rows = require "moth.row_grad"
+local rows = require "moth.autograd.row_grad"
 local each = require "moth.each"
 
 local Optimizer = class("Optimizer")

@@ -9,7 +9,7 @@
 --   3. centered: a = alpha a + (1 - alpha) g; r = sqrt(v - a^2) + eps, else r = sqrt(v) + eps
 --   4. with momentum b = momentum b + g / r, x = x - lr b; else x = x - lr g / r
 local B = require "moth_lua"
-local keep = require("moth.scope").keep
+local keep = require("moth.tensor.scope").keep
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"

@@ -9,7 +9,7 @@
 --   4. g = b, or with nesterov g + momentum b (where there is momentum)
 --   5. x = x - lr g
 local B = require "moth_lua"
-local keep = require("moth.scope").keep
+local keep = require("moth.tensor.scope").keep
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"

@@ -66,7 +66,7 @@ function M.of_function(f)
 end
 
 local function op_name(name)
-  local ops = require "moth.ops"
+  local ops = require "moth.dispatch.ops"
   return ops.get(name) and name or ops.get((name:gsub("_$", ""))) and name:gsub("_$", "")
 end
 
@@ -122,7 +122,7 @@ function M.text(path, value)
   local last = path:match("([%w_]+)$") or path
   local kind = type(value)
   local op = (value == nil or kind == "function" and not signature.of(value)) and op_name(last)
-  if op then return require("moth.ops").describe(op) end
+  if op then return require("moth.dispatch.ops").describe(op) end
   if value == nil then return nil end
   if kind == "function" then return M.of_function(value) end
   if kind == "table" and rawget(value, "__name") then return of_class(value, rawget(value, "__name")) end
@@ -160,8 +160,11 @@ function M.doc(value, path)
     if not lines then return nil end
     return comment_above(lines, info.linedefined) or (f ~= value and head_comment(lines)) or nil
   end
-  local file = package.loaded[path] == value and package.searchpath(path, package.path)
-  return file and head_comment(read_lines(file)) or nil
+  if package.loaded[path] ~= value then return nil end
+  for name, module in each(package.loaded) do -- under several names, one of them that of its file
+    local file = module == value and package.searchpath(name, package.path)
+    if file then return head_comment(read_lines(file)) end
+  end
 end
 
 return M

@@ -10,7 +10,7 @@ local function is_module(t)
 end
 
 local function collect()
-  local help, ops = require "moth.repl.help", require "moth.ops"
+  local help, ops = require "moth.repl.help", require "moth.dispatch.ops"
   local list, seen = {}, {}
   for _, name in ipairs(ops.list()) do list[#list + 1] = { name, ops.get(name).doc } end
   local function visit(value, path, name, depth)

@@ -23,7 +23,7 @@ local plain = {
       if type(message) == "string" and message:find("attempt to compare.*userdata") then -- as the launcher
         message = message .. " (comparisons of tensors are methods: x:lt(0), not x < 0)"
       end
-      return require("moth.trace").traceback(message)
+      return require("moth.lang.trace").traceback(message)
     end)
   end,
 }

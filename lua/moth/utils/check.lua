@@ -20,7 +20,7 @@ end
 --- Raises a formatted message at the nearest line that is not moth's own.
 function M.fail(message, ...)
   if select("#", ...) > 0 then message = message:format(...) end
-  message = message .. require("moth.trace").place()
+  message = message .. require("moth.lang.trace").place()
   local level, name = 2, nil
   while true do
     local info = debug.getinfo(level, "Slf")

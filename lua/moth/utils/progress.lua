@@ -8,7 +8,7 @@
 -- line is written every `interval` seconds, so that a short run writes none.
 local system = require "moth.utils.system"
 local class = require "moth.class"
-local fmt = require "moth.fmt"
+local fmt = require "moth.lang.fmt"
 local signature = require "moth.utils.signature"
 
 local now = system.now

@@ -103,7 +103,7 @@ static int add_traceback(lua_State *L) {
   lua_settop(L, 1);
   add_hint(L);
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
-  lua_getfield(L, -1, "moth.trace");
+  lua_getfield(L, -1, "moth.lang.trace");
   if (lua_istable(L, -1)) { /* frames of an error that moth has caught and rethrown */
     lua_getfield(L, -1, "pending");
     if (lua_pcall(L, 0, 1, 0) == 0 && lua_isstring(L, -1)) {

@@ -1,6 +1,6 @@
 --- Observing and changing the dispatch of calls: modes, counting, tracing, fake tensors, autocast.
 local B = require "moth_lua"
-local within = require "moth.within"
+local within = require "moth.dispatch.within"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
@@ -32,7 +32,7 @@ end
 -- A line of a trace, for the binding: text of the call, the op's name, the device of its kernel, whether it is recorded
 -- for backward, "file:line: " of the caller.
 function M.line(text, name, device, recorded, where)
-  local op = require("moth.ops").get(name) or check.fail("[dispatch.line] there is no op named '%s'", name)
+  local op = require("moth.dispatch.ops").get(name) or check.fail("[dispatch.line] there is no op named '%s'", name)
   local kernel = op.kernels.composite or op.kernels[device] or op.kernels.shape -- a view is all shape
   local parts = { ("%s  (%s)"):format(text, op.place) }
   if recorded and op.node then parts[#parts + 1] = op.node end
@@ -65,7 +65,7 @@ local policies = { low = "to the lower dtype", high = "to float32", widest = "to
 -- the op: autocast (text), autograd { node, of }, composite, fake { symbol, place }, and by device { symbol, place,
 -- dtypes }.
 function M.table(name)
-  local have, op = B.kernels(name), require("moth.ops").get(name)
+  local have, op = B.kernels(name), require("moth.dispatch.ops").get(name)
   local function source(k) return k and { symbol = k[1], place = k[2] } or nil end
   local t = { name = name, autocast = policies[op.amp], composite = source(op.kernels.composite),
     fake = source(op.kernels.shape), devices = {} }
@@ -79,7 +79,7 @@ function M.table(name)
   for device in each(have) do t.devices[#t.devices + 1] = device end
   if op.kernels.cuda and not have.cuda then t.devices[#t.devices + 1] = "cuda" end
   table.sort(t.devices)
-  local dtypes = require("moth.ops").dtypes(name)
+  local dtypes = require("moth.dispatch.ops").dtypes(name)
   for _, device in ipairs(t.devices) do
     local k = source(op.kernels[device]) or { symbol = "registered in Lua" }
     k.dtypes = op.kernels[device] and dtypes

@@ -1,7 +1,7 @@
 --- Automatic differentiation: scopes, gradients, functions with a derivative of their own, checks.
-local trace = require "moth.trace"
+local trace = require "moth.lang.trace"
 local B = require "moth_lua"
-local within = require "moth.within"
+local within = require "moth.dispatch.within"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
@@ -281,9 +281,9 @@ M.graph = require "moth.autograd.graph"
 
 --- Compares the gradients of fn (float64) with finite differences.
 -- Returns true, or raises an error that names input, element and both values.
-function M.gradcheck(...) return require("moth.gradcheck").gradcheck(...) end
+function M.gradcheck(...) return require("moth.autograd.gradcheck").gradcheck(...) end
 --- The same for the gradients of the gradients.
-function M.gradgradcheck(...) return require("moth.gradcheck").gradgradcheck(...) end
+function M.gradgradcheck(...) return require("moth.autograd.gradcheck").gradgradcheck(...) end
 
 signature.all(M, {
   "no_grad(callable fn, ...)", "enable_grad(callable fn, ...)", "no_grad_fn(callable fn)",

@@ -14,7 +14,7 @@ local function pack(...) return { n = select("#", ...), ... } end
 
 local function is_float(x) return B.tensor_dtype(x).is_floating_point end
 
-local coordinates = require("moth.testing").coordinates
+local coordinates = require("moth.utils.testing").coordinates
 
 -- A copy of the elements as a C array, and their number.
 local function values(t)

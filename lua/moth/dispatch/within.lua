@@ -1,6 +1,6 @@
 --- Runs functions under a mode; the base of all context managers.
 local B = require "moth_lua"
-local trace = require "moth.trace"
+local trace = require "moth.lang.trace"
 local keep, rethrow = trace.keep, trace.rethrow
 
 local function finish(leave, was, ok, ...)

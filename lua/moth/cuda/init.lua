@@ -6,13 +6,13 @@
 --     local y = moth.cuda.stream(s, function() return x:matmul(w) end)
 --     moth.cuda.current_stream():wait_stream(s)
 --     y:record_stream(moth.cuda.current_stream())    -- y's memory is not reused before this stream is done with it
-local trace = require "moth.trace"
+local trace = require "moth.lang.trace"
 local B = require "moth_lua"
-local within = require "moth.within"
+local within = require "moth.dispatch.within"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
-require "moth.stream" -- methods of streams and events
+require "moth.device.stream" -- methods of streams and events
 local C, S = B.cuda, B.stream
 
 local M = {}
@@ -56,12 +56,12 @@ function M.synchronize(device) S.synchronize_device(B.device("cuda:" .. C.device
 -- random numbers: one generator serves all devices --------------------------------------------------
 
 --- Seeds moth's generator, which the CPU and all devices share; all give the same numbers.
-function M.manual_seed(n) require("moth.random").manual_seed(n) end
+function M.manual_seed(n) require("moth.tensor.random").manual_seed(n) end
 M.manual_seed_all = M.manual_seed
-function M.get_rng_state() return require("moth.random").get_rng_state() end
-function M.set_rng_state(state) require("moth.random").set_rng_state(state) end
+function M.get_rng_state() return require("moth.tensor.random").get_rng_state() end
+function M.set_rng_state(state) require("moth.tensor.random").set_rng_state(state) end
 
--- streams and events: moth.Stream and moth.Event of CUDA's devices (lua/moth/stream.lua) ---------------------------
+-- streams and events: moth.Stream and moth.Event of CUDA's devices (lua/moth/device/stream.lua) --------------------
 
 -- The device that nil, an ordinal, a name or a device means.
 local function cuda_device(device) return B.device("cuda:" .. C.device(device)) end
@@ -256,8 +256,8 @@ function M.capture(g, fn, o)
   end)(M.stream(s, capture))
 end
 
---- Functions or modules whose forward and backward are graphs: see lua/moth/cuda_graphed.lua.
-function M.make_graphed_callables(...) return require("moth.cuda_graphed")(...) end
+--- Functions or modules whose forward and backward are graphs: see lua/moth/cuda/graphed.lua.
+function M.make_graphed_callables(...) return require("moth.cuda.graphed")(...) end
 
 --- Opens the available ones of the CUDA libraries that moth uses. Returns their versions in the libraries' own form,
 -- { NCCL = 22807, NVRTC = 13000, … } (0: unknown), and { name = searched paths } of the missing ones. An error without
@@ -275,7 +275,7 @@ end
 
 --- Ranges and marks for Nsight. Without NVIDIA's library they do nothing; nvtx.why() says where it was searched.
 local nvtx_range = B.named(C.nvtx, "nvtx.range")
-M.nvtx = require("moth.lazy").strict({
+M.nvtx = require("moth.lang.lazy").strict({
   range_push = function(text) return C.nvtx("push", text) end,
   range_pop = function() return C.nvtx("pop") end,
   mark = function(text) return C.nvtx("mark", text) end,

@@ -3,7 +3,7 @@
 --     local params = {}
 --     for name, p in model:named_parameters() do params[name] = p - 0.1 * gradient[name] end
 --     local y = moth.func.functional_call(model, params, x) -- differentiable by the tensors that params depend on
-local trace = require "moth.trace"
+local trace = require "moth.lang.trace"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"

@@ -28,7 +28,7 @@ for name, op in each({ absolute = "abs", clip = "clamp", multiply = "mul", divid
   methods[name] = F[name]
 end
 for _, name in ipairs({ "index_put", "index_put_" }) do
-  F[name] = require("moth.index")[name]
+  F[name] = require("moth.tensor.index")[name]
   methods[name] = F[name]
 end
 

@@ -1,6 +1,6 @@
 --- moth.scope(fn): temporaries of fn are freed at once when it returns, not when the collector finds them.
 local B = require "moth_lua"
-local within = require "moth.within"
+local within = require "moth.dispatch.within"
 local signature = require "moth.utils.signature"
 local M = {}
 

@@ -9,7 +9,7 @@ local M = {}
 
 local frames -- text: the frames of the last caught error
 
-local own = { "lua/moth/trace%.lua", "lua/moth/within%.lua" }
+local own = { "moth/lang/trace%.lua", "moth/dispatch/within%.lua" }
 
 --- error(e, 0), for an error whose frames `keep` has stored.
 function M.rethrow(e) error(e, 0) end

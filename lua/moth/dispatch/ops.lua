@@ -132,7 +132,7 @@ for name in each(B.ops) do
     return record and new_op(record, name)
   end
 end
-M.moth = require("moth.lazy")({}, "moth.ops.moth", objects)
+M.moth = require("moth.lang.lazy")({}, "moth.ops.moth", objects)
 
 -- ---- the reference page ----------------------------------------------------------------------------
 

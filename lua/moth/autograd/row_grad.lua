@@ -48,7 +48,7 @@ function RowGradient:device() return B.tensor_device(self:values()) end
 function RowGradient:coalesce()
   if self.coalesced then return self end
   local part = joined(self)
-  local indices, inverse = require("moth.functions").functions.unique(part[1], { return_inverse = true })
+  local indices, inverse = require("moth.tensor.functions").functions.unique(part[1], { return_inverse = true })
   local size = B.size(part[2])
   size[1] = B.numel(indices)
   local zeros = ops.zeros(size, { dtype = B.tensor_dtype(part[2]), device = B.tensor_device(part[2]) })

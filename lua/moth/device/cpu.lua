@@ -4,7 +4,7 @@
 --     local s = device.Stream()
 --     device.stream(s, function() … end)
 --     device.synchronize()
-local streams = require "moth.stream"
+local streams = require "moth.device.stream"
 local signature = require "moth.utils.signature"
 
 local M = {}

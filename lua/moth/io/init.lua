@@ -234,7 +234,7 @@ function M.load(path, map_location, max_expanded)
   local kind, why = B.file_kind(path)
   if not kind then check.fail("load: %s: %s", path, why) end
   if kind == "safetensors" then return load_safetensors(path, place) end
-  return (require("moth.interop").load(kind, path, place, max_expanded))
+  return (require("moth.io.interop").load(kind, path, place, max_expanded))
 end
 
 --- Saves { name = tensor } as plain safetensors; metadata is { key = string }.

@@ -11,7 +11,7 @@
 -- ops, x[i]): the reader waits; only raw pointers (data_ptr, data) must be taken after synchronize. What it reads must
 -- not be changed in place before it is done: let the changing stream wait first.
 local B = require "moth_lua"
-local within = require "moth.within"
+local within = require "moth.dispatch.within"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local S = B.stream

@@ -5,8 +5,8 @@ local B = require "moth_lua"
 local each = require "moth.each"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
-local list_of = require "moth.list"
-local element = require "moth.element"
+local list_of = require "moth.tensor.list"
+local element = require "moth.tensor.element"
 local ops = B.ops
 
 local M = { functions = {} }
@@ -619,9 +619,9 @@ end)
 
 -- the metatable -----------------------------------------------------------------------------------
 
-local index = require "moth.index"
+local index = require "moth.tensor.index"
 local get, set = index.get, index.set
-local rows = require "moth.row_grad"
+local rows = require "moth.autograd.row_grad"
 
 function mt.__index(x, k)
   local found = methods[k]
@@ -683,7 +683,7 @@ local function compare(op, name)
 end
 mt.__lt, mt.__le = compare("<", "lt"), compare("<=", "le")
 mt.__concat = function(a, b) return tostring(a) .. tostring(b) end
-mt.__tostring = function(x) return require("moth.print").tensor(x) end
+mt.__tostring = function(x) return require("moth.tensor.print").tensor(x) end
 function mt.__call(alias, x)
   if not is_tensor(x) or not B.shares_storage(alias, x) then error("attempt to call a tensor", 2) end
   return methods.data_pointer(x)
@@ -697,7 +697,7 @@ end
 -- What needs the finished table of functions.
 function M.install(moth)
   methods.type_as = ops.type_as
-  for name, fn in each(require("moth.functions").methods) do methods[name] = fn end
+  for name, fn in each(require("moth.tensor.functions").methods) do methods[name] = fn end
   for name, fn in each(methods) do
     if moth[name] == nil and (name == "item" or name == "numel") then moth[name] = fn end
   end
