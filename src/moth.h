@@ -365,6 +365,84 @@ MOTH_API MothStatus moth_op_infer(const MothOp *op, int nargs, const MothValue *
 /* Gives op a kernel for a backend; the dispatcher uses it from then on. */
 MOTH_API MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel);
 
+/* --- ops of one's own ------------------------------------------------------------------------- */
+
+/* Sets the message of this thread and returns status: how a kernel fails. */
+MOTH_API MothStatus moth_fail(MothStatus status, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* What a kernel sees of the call that it computes. Arguments are borrowed, complete and checked against the schema. */
+MOTH_API const char *moth_call_op(const MothCall *c);       /* its name */
+MOTH_API void *moth_call_ctx(const MothCall *c);            /* MothOpDef.ctx */
+MOTH_API MothDevice moth_call_device(const MothCall *c);    /* where it runs */
+MOTH_API MothValue moth_call_arg(const MothCall *c, int i); /* none: there is no such one */
+MOTH_API void *
+moth_call_stream(const MothCall *c); /* on CUDA the cudaStream_t to launch on, else NULL */
+/* Result i, whose reference the call takes over. Errors: there is no such result; then t is released. An op whose
+ * schema ends in `-> self` has no result to set. */
+MOTH_API MothStatus moth_call_set_result(MothCall *c, int i, MothTensor *t);
+
+/* Computes the gradients of the arguments whose bit is set in `need` into out[moth_node_edge(node, argument)] (owned; may
+ * stay NULL for zero). grads[i] is that of result i, never NULL. What was saved comes back owned; a value that is no
+ * tensor is the node's. */
+typedef MothStatus (*MothBackward)(MothNode *node, MothTensor *const *grads, uint32_t need,
+                                   MothTensor **out);
+MOTH_API MothStatus moth_node_arg(MothNode *n, int arg, MothValue *out);
+MOTH_API MothStatus moth_node_result(MothNode *n, int result, MothValue *out);
+MOTH_API int moth_node_edge(const MothNode *n, int arg);
+
+/* An op that is defined while the program runs. Texts are copied; functions stay for ever. */
+typedef struct MothOpDef {
+  const char *schema; /* "mylib::scale(Tensor self, float by=2) -> Tensor" */
+  const char *doc;    /* NULL: none */
+  const char *place;  /* "scale.c:12"; NULL: not told */
+  /* "extern" (NULL): has kernels. "random": also draws numbers. "effect": writes to arguments. "composite": made of
+   * other ops, whose derivatives are its own if `backward` is NULL. */
+  const char *kind;
+  const char *amp; /* what autocast does: "keep" (NULL), "low", "high", "widest" */
+  MothKernel cpu, cuda;
+  MothKernel all;       /* on devices without a kernel of their own */
+  MothKernel composite; /* of kind composite, in place of kernels */
+  MothKernel
+      fake; /* gives results of the right shapes and dtypes for fake tensors, from what ops make of them */
+  MothBackward backward; /* NULL, and not composite: asking for a derivative is an error */
+  const char *saves;     /* the arguments and results that it reads: "self by result" */
+  const char *
+      constant; /* arguments that results do not depend on differentiably; "all": there is no derivative */
+  bool inplace; /* has a variant name_ that writes to the first argument */
+  void *ctx;
+} MothOpDef;
+
+/* Adds an op. It is called by name, and from every Lua state: moth.ops.mylib.scale(x). The schema is read by the
+ * language of the op table, in Lua: a state must be running moth.library.load. Errors: what is wrong with the schema,
+ * a name without namespace, or one that there is already. */
+MOTH_API MothStatus moth_op_define(const MothOpDef *def, const MothOp **out); /* out may be NULL */
+/* Takes a defined op away: it is found no more, and calls of it and of derivatives recorded before are errors. */
+MOTH_API MothStatus moth_op_undefine(const MothOp *op);
+
+/* The ops of a library of C: what stands behind MOTH_LIBRARY runs when the library is loaded.
+ *
+ *   MOTH_LIBRARY(my_ops, m) {
+ *     moth_def(m, "twice(Tensor self) -> Tensor", twice);
+ *     moth_def_op(m, &(MothOpDef){.schema = "scale(Tensor self, float by) -> Tensor", .all = scale});
+ *   }
+ *
+ * Names without a namespace get the library's. The first error is kept, and taken back is what came before it:
+ * moth.library.load raises it, moth_library_error says it, once (NULL: none on this thread). */
+typedef struct MothLibrary MothLibrary;
+MOTH_API void moth_def(MothLibrary *m, const char *schema, MothKernel kernel);
+MOTH_API void moth_def_op(MothLibrary *m, const MothOpDef *def);
+MOTH_API void moth_library_run(const char *name, const char *place, const char *version,
+                               void (*define)(MothLibrary *));
+MOTH_API const char *moth_library_error(void);
+#define MOTH_LIBRARY(name, m) MOTH_LIBRARY_NAMED(name, m) /* name may be a macro */
+#define MOTH_LIBRARY_NAMED(name, m)                                                                \
+  static void moth_library_##name(MothLibrary *m);                                                 \
+  __attribute__((constructor)) static void moth_library_load_##name(void) {                        \
+    moth_library_run(#name, __FILE__, MOTH_VERSION, moth_library_##name);                          \
+  }                                                                                                \
+  static void moth_library_##name(MothLibrary *m)
+
 /* An op of the op table by its name, MOTH_OP(mul): the linker knows those that there are. Inside of functions. */
 #define MOTH_OP(name)                                                                              \
   (__extension__({                                                                                 \

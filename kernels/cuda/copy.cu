@@ -168,10 +168,6 @@ MothStatus moth_cuda_fill_(MothCall *c) {
   }
   return moth_cuda_fill(c->results[0].u.t, v);
 }
-MothStatus moth_cuda_empty(MothCall *c) {
-  (void)c;
-  return MOTH_OK;
-}
 MothStatus moth_cuda_zero_(MothCall *c) {
   return moth_cuda_fill(c->results[0].u.t, moth_v_int(0));
 }

@@ -114,7 +114,7 @@ if package.loaded.luassert then require "moth.utils.testing" end -- assert.is_cl
 -- Where those live whose names are shorter than their paths: `require "moth.func"` works, too.
 local homes = {
   backends = "cuda.backends", bench = "utils.bench", capi = "lang.capi", cpu = "device.cpu", fmt = "lang.fmt",
-  func = "autograd.func", gradcheck = "autograd.gradcheck", interop = "io.interop", library = "dispatch.library",
+  func = "autograd.func", gradcheck = "autograd.gradcheck", interop = "io.interop",
   ops = "dispatch.ops", testing = "utils.testing", trace = "lang.trace", transforms = "data.transforms",
   tree = "lang.tree",
 }
@@ -127,6 +127,7 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
   "capi" }) do
   files[name] = name
 end
+files.cpp_extension = "library.extension"
 for file, fields in each({
   capi = "C", io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",

@@ -185,6 +185,13 @@ static MothStatus refuse(MothCall *c) {
   return MOTH_ERR_STATE;
 }
 
+typedef void (*Define)(MothLibrary *);
+static void define(MothLibrary *m) {
+  moth_def(m, string(), below(2) ? refuse : NULL);
+}
+static const MothOp *defined;
+static MothOpDef definition = {.schema = "fuzz::op(Tensor x) -> Tensor", .all = refuse};
+
 static void drop(MothTensor **list) {
   for (int i = 0; i < LENGTH; i++) {
     moth_tensor_release(list[i]);

@@ -21,8 +21,10 @@ local function declarations(text)
     rest = rest:gsub("%s+", " "):gsub("void %(%*release%)%(void %*ctx%)", "Release release")
     rest = rest:gsub("MothStatus %(%*run%)%(void %*ctx%)", "Task run")
       :gsub("void %(%*drop%)%(void %*ctx%)", "Release drop")
+      :gsub("void %(%*define%)%(MothLibrary %*%)", "Define define")
     for p in (rest == "void" and "" or rest):gmatch("[^,]+") do
       local type_, parameter = p:match("^%s*(.-)%s*([%w_]+)%s*$")
+      type_ = type_ or "..."
       parameters[#parameters + 1] = { type = type_:gsub("%s", ""):gsub("^const", ""), name = parameter }
     end
     list[#list + 1] = { result = result:gsub("%s+$", ""), name = name, parameters = parameters }
@@ -46,7 +48,12 @@ local pick = { -- how a value of a type is chosen
   ["MothStream**"] = "(below(8) ? &new_stream : NULL)", ["MothEvent*"] = "(below(8) ? events[below(2)] : NULL)",
   ["MothEvent**"] = "(below(8) ? &new_event : NULL)", ["bool*"] = "(below(8) ? &flag : NULL)",
   ["double*"] = "(below(8) ? &milliseconds : NULL)",
+  ["Define"] = "(below(2) ? define : NULL)",
+  ["MothOpDef*"] = "(below(4) ? &definition : NULL)", ["MothNode*"] = "NULL", ["MothCall*"] = "NULL",
+  ["MothLibrary*"] = "NULL", ["MothOp**"] = "(below(4) ? &defined : NULL)",
 }
+-- Takes any number of arguments: what they are no library can check.
+local variadic = { moth_fail = true }
 -- A count belongs to the list beside it: NULL goes with any, an array with what it has.
 local count_of = { ndim = "shape", n = "roots", ninputs = "inputs", nargs = "args" }
 local only = { -- what would take away from others, or not come back
@@ -55,6 +62,7 @@ local only = { -- what would take away from others, or not come back
   moth_storage_resize = { [2] = "(below(2) ? moth_storage_nbytes(a1) : -1 - (int64_t)below(9))" },
   moth_stream_retain = { "NULL" }, moth_stream_release = { "NULL" }, moth_event_free = { "NULL" },
   moth_op_register = { [2] = "(MothDeviceType)(MOTH_USER + below(2) * 7)" },
+  moth_call_set_result = { [3] = "NULL" },
 }
 local after = {
   moth_set_num_threads = "moth_set_num_threads(1)", moth_set_default_dtype = "moth_set_default_dtype(MOTH_FLOAT32)",
@@ -79,9 +87,10 @@ local function call(f)
     end
     local id = p.name == "id" and p.type == "int64_t*"
     if id then expression = "(below(4) ? &hook_id : NULL)" end
-    lines[#lines + 1] = ("    %s %s = %s;"):format(id and "int64_t *" or p.type == "int64_t*" and "const int64_t *"
-      or p.type == "char*" and "const char *" or p.type == "MothSavedTensorsHooks*" and "const MothSavedTensorsHooks *"
-      or p.type == "MothOp*" and "const MothOp *" or p.type:gsub("%*", " *"), variable, expression)
+    local constant = not id and p.type == "int64_t*" or p.type == "char*" or p.type == "MothOp*" or p.type == "MothOp**"
+      or p.type == "MothSavedTensorsHooks*"
+    lines[#lines + 1] = ("    %s%s %s = %s;"):format(constant and "const " or "", p.type:gsub("(%*+)", " %1"), variable,
+      expression)
     arguments[i] = variable
   end
   for i, p in ipairs(f.parameters) do
@@ -106,7 +115,9 @@ end
 
 local functions = {}
 for _, path in ipairs({ "src/moth.h", ... }) do
-  for _, f in ipairs(declarations(read(path))) do functions[#functions + 1] = f end
+  for _, f in ipairs(declarations(read(path))) do
+    if not variadic[f.name] then functions[#functions + 1] = f end
+  end
 end
 assert(#functions > 100, "the headers have no declarations")
 local cases, names = {}, {}

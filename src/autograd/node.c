@@ -256,10 +256,16 @@ void moth_grad_of_gradients(bool on) {
   moth_apart.next = on;
 }
 
+int moth_node_edge(const MothNode *n, int arg) {
+  return n && arg >= 0 && arg < MOTH_MAX_ARGS ? n->edge_of[arg] : -1;
+}
+
 MothStatus moth_node_arg(MothNode *n, int arg, MothValue *out) {
+  MOTH_TRY(moth_given("moth_node_arg", n && out));
   return unpack_slot(n, arg, out);
 }
 MothStatus moth_node_result(MothNode *n, int result, MothValue *out) {
+  MOTH_TRY(moth_given("moth_node_result", n && out));
   return unpack_slot(n, 16 + result, out);
 }
 

@@ -127,15 +127,10 @@ bool moth_node_release_saved(MothNode *n); /* the tensors among it; false: there
 /* Makes t the result nr of n (takes no reference of t). */
 MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr);
 
-/* For backward functions: what was saved. Tensors come owned; use moth_drop_values. */
-MothStatus moth_node_arg(MothNode *n, int arg, MothValue *out);
-MothStatus moth_node_result(MothNode *n, int result, MothValue *out);
+/* For backward functions, beside moth_node_arg and moth_node_result: what is known without having been saved. */
 MothValue moth_node_shape(const MothNode *n, int arg);
 MothValue moth_node_stride(const MothNode *n, int arg);
 MothValue moth_node_offset(const MothNode *n, int arg);
-static inline int moth_node_edge(const MothNode *n, int arg) {
-  return n->edge_of[arg];
-}
 
 /* The next pass with create_graph on this thread is recorded by the gradients that it is given alone: what nodes have
  * saved comes back without history, and the graph stays out of the new one. */
@@ -149,6 +144,8 @@ extern _Thread_local MothApart moth_apart __attribute__((tls_model("initial-exec
 MothStatus moth_rebase_history(MothTensor *view, MothNode *n);
 /* Records op results: the step of the dispatcher (step.c). */
 MothStatus moth_autograd_record(MothCall *c);
+/* Runs what is below Autograd, unrecorded. */
+MOTH_API MothStatus moth_autograd_below(MothCall *c);
 
 /* --- hooks.c ---------------------------------------------------------------------------------- */
 

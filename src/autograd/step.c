@@ -77,6 +77,12 @@ static int count_inputs(const MothCall *c) {
   return n;
 }
 
+static MothStatus undefined(MothNode *n, MothTensor *const *grads, uint32_t need,
+                            MothTensor **out) {
+  (void)grads, (void)need, (void)out;
+  return moth_fail(MOTH_ERR_STATE, "'%s' was defined without a derivative", n->op->name);
+}
+
 /* Saved arguments are taken before the op runs, when an in-place op has not yet overwritten them. What
  * it will overwrite itself is saved as a copy. */
 static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
@@ -94,7 +100,7 @@ static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
   if (!n)
     return MOTH_ERR_MEMORY;
   n->op = op;
-  n->backward = op->backward;
+  n->backward = op->backward ? op->backward : undefined;
   int edge = 0;
   MothStatus status = MOTH_OK;
   for (int i = 0; i < op->nargs; i++) {
@@ -146,7 +152,7 @@ done:
   return MOTH_OK;
 }
 
-static MothStatus below(MothCall *c) {
+MothStatus moth_autograd_below(MothCall *c) {
   uint32_t exclude = moth_thread.exclude;
   moth_thread.exclude |= MOTH_KEY_AUTOGRAD;
   MothStatus s = moth_redispatch(c);
@@ -198,14 +204,18 @@ MothStatus moth_autograd_record(MothCall *c) {
     if (op->args[i].mutated && c->args[i].tag == MOTH_V_TENSORS)
       for (uint32_t k = 0; k < c->args[i].n; k++)
         MOTH_TRY(check_inplace(c, c->args[i].u.tensors[k]));
+    else if (op->defined && op->args[i].mutated && c->args[i].tag == MOTH_V_TENSOR)
+      MOTH_TRY(check_inplace(c, c->args[i].u.t));
   if (c->variant == MOTH_OUT && need)
     return moth_fail(MOTH_ERR_STATE, "functions with out arguments don't support automatic "
                                      "differentiation, but one of the arguments requires grad");
   if (!need)
-    return below(c);
+    return moth_autograd_below(c);
+  if (op->autograd)
+    return op->autograd(c);
   MothNode *n = NULL;
   MOTH_TRY(make_node(c, need, &n));
-  MothStatus status = below(c);
+  MothStatus status = moth_autograd_below(c);
   if (status != MOTH_OK) {
     moth_node_release(n);
     return status;

@@ -3,9 +3,7 @@
 #define MOTH_CORE_ERROR_H
 #include "moth.h"
 
-/* Sets the message of this thread and returns status. Arguments may point into the old message. */
-MOTH_API MothStatus moth_fail(MothStatus status, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
+/* moth_fail (moth.h): arguments may point into the old message. */
 
 /* In a format, in front of the number of a position: "dimension " MOTH_AT "%d". Positions count from 0 here and in
  * moth_last_error; a host that counts from 1 asks moth_error_text for its own numbers. */

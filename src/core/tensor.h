@@ -142,7 +142,7 @@ bool moth_tensor_self_overlaps(const MothTensor *t);
 MOTH_API int moth_tensor_overlap(const MothTensor *a, const MothTensor *b);
 
 /* Writes "[2, 3]" into buf and returns it. */
-const char *moth_shape_format(int ndim, const int64_t *shape, char *buf, size_t n);
+MOTH_API const char *moth_shape_format(int ndim, const int64_t *shape, char *buf, size_t n);
 /* Writes "float32 [2, 3] cpu". */
 MOTH_API const char *moth_tensor_format(const MothTensor *t, char *buf, size_t n);
 

@@ -57,9 +57,9 @@ static MothStatus ready(MothTensor *t, bool written, void *ctx) {
   return moth_tensor_ready(t);
 }
 
-/* Whether the kernel can run later, on another thread. */
+/* Whether the kernel can run later, on another thread. Those of ops that were defined at run time may be Lua's. */
 static bool can_queue(const MothCall *c) {
-  if (c->device.type != MOTH_CPU || c->op->draws)
+  if (c->device.type != MOTH_CPU || c->op->draws || c->op->defined)
     return false;
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];

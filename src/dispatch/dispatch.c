@@ -10,6 +10,7 @@
 #include "core/thread.h"
 #include "device/device.h"
 #include "dispatch/async.h"
+#include "dispatch/define.h"
 #include "dispatch/registry.h"
 #include "dispatch/subclass.h"
 
@@ -145,6 +146,8 @@ static MothStatus expand(MothCall *c) {
   writers += writer;
   MothStatus made = c->op->composite(c);
   writers -= writer;
+  if (made == MOTH_OK && c->op->defined && (made = moth_check_defined(c)) != MOTH_OK)
+    release_results(c);
   MOTH_TRY(made);
   if (c->variant != MOTH_OUT)
     return MOTH_OK;
@@ -330,13 +333,27 @@ static MothStatus run_backend(MothCall *c) {
       release_results(c); /* the first of two may be there */
       return s;
     }
+  } else if (op->returns_self) {
+    moth_tensor_retain(c->target[0]);
+    c->results[0] = moth_v_tensor(c->target[0]);
+  } else if (op->fake && (c->keys & MOTH_KEY_FAKE)) {
+    s = op->fake(c);
+    if (s != MOTH_OK) {
+      release_results(c);
+      return s;
+    }
   }
   if (computes) {
     MothKernel kernel = moth_kernel_of(op, c->device.type);
     s = kernel ? run_kernel(c, kernel) : no_kernel(c);
-  } else if (!op->shape) {
+  } else if (op->defined && !op->fake && op->nresults && !op->returns_self) {
+    s = moth_fail(MOTH_ERR_STATE, "the op has no fake function, which gives shape and dtype of the "
+                                  "results; define it with `fake` or `shape`");
+  } else if (!op->shape && !op->defined) {
     s = no_rule(op);
   }
+  if (op->defined && s == MOTH_OK)
+    s = moth_check_defined(c);
   if (c->target && s == MOTH_OK)
     for (int i = 0; i < op->nresults && s == MOTH_OK; i++)
       s = put_in_target(c, i);
@@ -344,7 +361,7 @@ static MothStatus run_backend(MothCall *c) {
     release_results(c);
     return s;
   }
-  if (c->target || op->returns_self || op->args[0].mutated)
+  if (c->target || !op->drops) /* it writes to something */
     bump_versions(c);
   return MOTH_OK;
 }

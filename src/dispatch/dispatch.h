@@ -90,11 +90,6 @@ typedef enum MothPromote {
 } MothPromote;
 typedef enum MothAmp { MOTH_AMP_KEEP, MOTH_AMP_LOW, MOTH_AMP_HIGH, MOTH_AMP_WIDEST } MothAmp;
 
-/* Computes the gradients of the inputs whose bit is set in `need` into out[] (owned; may stay NULL for
- * zero). grads[i] is that of result i, never NULL. */
-typedef MothStatus (*MothBackward)(MothNode *node, MothTensor *const *grads, uint32_t need,
-                                   MothTensor **out);
-
 /* A shape rule: describes the op->nresults results of a call whose arguments are canonical, or says what is wrong with
  * them. It reads the geometry and dtypes of tensors, never their elements, and allocates nothing. */
 typedef MothStatus (*MothShape)(const MothCall *c, MothMeta *out);
@@ -104,8 +99,9 @@ struct MothOp {
   const char *schema;
   const char *place; /* "src/ops/pointwise.lua:41" */
   const MothArg *args;
-  uint16_t id; /* given when it is added to the registry (registry.h) */
-  bool gone;   /* and was taken away again */
+  uint16_t id;  /* given when it is added to the registry (registry.h) */
+  bool gone;    /* and was taken away again */
+  bool defined; /* at run time (define.c) */
   uint8_t nargs, nresults;
   uint8_t kind, promote, amp;
   uint8_t memory;     /* MothMemory */
@@ -134,10 +130,17 @@ struct MothOp {
   const uint8_t *
       limits; /* per argument: 1 none means the lowest number, 2 the highest; 3 not negative in integers */
   MothShape shape; /* NULL: sizes depend on elements, the kernel makes the results */
+  MothKernel
+      fake; /* of an op that was defined at run time: instead of `shape`, for fake tensors alone */
+  MothKernel
+      autograd; /* the same: records the call itself, where one of its arguments requires grad */
   MothKernel composite;
   MothBackward backward;
   const char *backward_name;
   MothKernel kernels[MOTH_NDEVICES];
+  const char *doc; /* of a defined one */
+  int users;       /* Lua states that have defined it (src/lua/library.c) */
+  void *ctx;       /* of its definer's */
 };
 
 /* Another thread may register one. */

@@ -630,7 +630,7 @@ static int op_call(lua_State *L) {
   for (int i = 0; i < op->nresults; i++) {
     MothTensor *t = results[i].u.t;
     MothHandle *first = NULL;
-    if (i == 0 && args[0].tag == MOTH_V_TENSOR && args[0].u.t == t)
+    if (i == 0 && op->nargs && args[0].tag == MOTH_V_TENSOR && args[0].u.t == t)
       first = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR);
     if (first && first->u.t == t) { /* self: the same handle */
       moth_tensor_release(t);
@@ -717,6 +717,8 @@ void moth_lua_open_calls(lua_State *L) {
   lua_createtable(L, 0, 2 * n);
   for (int i = 0; i < n; i++) {
     const MothOp *op = moth_registry_at(i);
+    if (op->defined) /* at run time, by another state or before moth was opened again */
+      continue;
     moth_lua_push_op(L, (MothLuaEntry){op, MOTH_FUNCTIONAL, 1, 0});
     lua_setfield(L, -2, op->name);
     if (op->inplace) {

@@ -49,10 +49,10 @@ static MothLuaEntry entry_of(const MothCall *c) {
 
 static void push_function(lua_State *L, const MothCall *c) {
   MothLuaEntry e = entry_of(c);
-  char key[128], name[96];
+  char key[64], name[96];
   snprintf(name, sizeof name, "%s%s", c->op->name,
            c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
-  snprintf(key, sizeof key, "%s %d %x", name, e.index_base, e.floats);
+  snprintf(key, sizeof key, "%d %d %d %x", c->op->id, e.variant, e.index_base, e.floats);
   lua_pushlightuserdata(L, &key_functions);
   lua_rawget(L, LUA_REGISTRYINDEX);
   lua_getfield(L, -1, key);
@@ -517,6 +517,19 @@ static int b_device_types(lua_State *L) {
  * functions of its own, in a table of its registry by the op's name. */
 static char key_kernels;
 
+static void push_kernels(lua_State *L, int type) {
+  lua_pushlightuserdata(L, &key_kernels);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_rawgeti(L, -1, type);
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_rawseti(L, -3, type);
+  }
+  lua_remove(L, -2);
+}
+
 static MothStatus user_kernel(MothCall *c) {
   /* The shape rule has allocated results: Lua gets (args, results) and fills them in. */
   lua_State *L = moth_lua_current;
@@ -525,8 +538,7 @@ static MothStatus user_kernel(MothCall *c) {
   if (!lua_checkstack(L, 16))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   int top = lua_gettop(L);
-  lua_pushlightuserdata(L, &key_kernels);
-  lua_rawget(L, LUA_REGISTRYINDEX);
+  push_kernels(L, c->device.type);
   lua_getfield(L, -1, c->op->name);
   if (lua_isnil(L, -1)) {
     lua_settop(L, top);
@@ -554,23 +566,11 @@ typedef struct Backend { /* lives as long as the process */
   char name[32];
 } Backend;
 
-/* Moving bytes is the same in host memory: the CPU's kernels serve. */
-static int share_kernels(int type) {
-  static const char *const shared[] = {"copy_", "to_copy", "empty", NULL};
-  for (int i = 0; shared[i]; i++)
-    moth_op_register(shared[i], (MothDeviceType)type,
-                     moth_kernel_of(moth_op_find(shared[i]), MOTH_CPU));
-  return 0;
-}
-
-/* register_backend(name): the user device, in host memory */
+/* register_backend(name): a device of the user's, in host memory */
 static int b_register_backend(lua_State *L) {
   const char *name = moth_lua_string(L, 1);
   if (moth_device_find(name) >= MOTH_USER)
-    return share_kernels(moth_device_find(name));
-  if (moth_device_ntypes() > MOTH_USER)
-    return moth_lua_error(L, "register_backend: there is one user device, and it is called '%s'",
-                          moth_memory(MOTH_USER)->name);
+    return 0;
   Backend *b = calloc(1, sizeof *b);
   if (!b)
     return moth_lua_error(L, "out of memory");
@@ -583,24 +583,26 @@ static int b_register_backend(lua_State *L) {
   if (s != MOTH_OK) {
     free(b);
     if (moth_device_find(name) >= MOTH_USER) /* another state was quicker */
-      return share_kernels(moth_device_find(name));
+      return 0;
     return moth_lua_raise(L, s);
   }
-  return share_kernels((int)type);
+  return 0;
 }
 
-/* register_kernel(op, fn(args, results)) for the user device */
+/* register_kernel(op, fn(args, results), device) for a device that register_backend has made */
 static int b_register_kernel(lua_State *L) {
-  const char *name = moth_lua_string(L, 1);
+  const char *name = moth_lua_string(L, 1), *device = moth_lua_string(L, 3);
   moth_lua_type(L, 2, LUA_TFUNCTION);
   const MothOp *op = moth_op_find(name);
+  int type = moth_device_find(device);
   if (!op)
     return moth_lua_error(L, "there is no op named '%s'", name);
-  lua_pushlightuserdata(L, &key_kernels);
-  lua_rawget(L, LUA_REGISTRYINDEX);
+  if (type < MOTH_USER)
+    return moth_lua_error(L, "register_kernel: '%s' is no device of register_backend's", device);
+  push_kernels(L, type);
   lua_pushvalue(L, 2);
   lua_setfield(L, -2, op->name);
-  moth_op_register(name, MOTH_USER, user_kernel);
+  moth_op_register(name, (MothDeviceType)type, user_kernel);
   return 0;
 }
 

@@ -173,6 +173,7 @@ void moth_lua_open_autograd(lua_State *L);
 void moth_lua_open_hooks(lua_State *L);
 void moth_lua_open_coroutines(lua_State *L);
 void moth_lua_open_leaves(lua_State *L);
+void moth_lua_open_library(lua_State *L);
 void moth_lua_open_modes(lua_State *L);
 void moth_lua_open_io(lua_State *L);
 void moth_lua_open_foreign(lua_State *L);

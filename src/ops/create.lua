@@ -4,7 +4,7 @@ local stored = "float,int,bool,uint"
 
 return {
 { "empty(int[] size, dtype? dtype=none, device? device=none) -> Tensor",
-  kind = "factory", dtypes = stored, shape = "factory",
+  kind = "factory", dtypes = stored, shape = "factory", kernel = "all devices",
   grad = "none",
   none = "uninitialised memory",
   samples = { "{2,3}", "{0}" },
@@ -109,7 +109,7 @@ return {
   samples = { "randn(2,3)" },
   doc = "Sets every element to 0." },
 { "copy_(Tensor! self, Tensor src, bool non_blocking=false) -> self",
-  kind = "gather", dtypes = stored, shape = "copy", cross_device = true,
+  kind = "gather", dtypes = stored, shape = "copy", cross_device = true, kernel = "all devices",
   loop = "load(src, broadcast(src, out))",
   grad = { self = "zeros_like(grad)", src = "grad" },
   reference = "copy_",
@@ -131,7 +131,7 @@ return {
   samples = { "randn(2,3)" },
   doc = "self if it is row-major, else a row-major copy." },
 { "to_copy(Tensor self, dtype? dtype=none, device? device=none, bool non_blocking=false) -> Tensor",
-  kind = "gather", dtypes = stored, shape = "to_copy", cross_device = true,
+  kind = "gather", dtypes = stored, shape = "to_copy", cross_device = true, kernel = "all devices",
   loop = "load(self, out)",
   grad = { self = "grad" },
   reference = "to_copy",

@@ -121,7 +121,12 @@ local function complete()
       op.cpu = "moth_cpu_" .. op.name
       need(op, "cpu", op.cpu)
       op.cuda_kernel = "moth_cuda_" .. op.name
-      need(op, "cuda", op.cuda_kernel)
+      op.all_devices = op.kernel == "all devices"
+      if op.all_devices and not text.cuda:find(" " .. op.cuda_kernel .. "(", 1, true) then
+        op.cuda_kernel = nil
+      else
+        need(op, "cuda", op.cuda_kernel)
+      end
     end
     fields.check(op, by_name)
     if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
@@ -147,7 +152,7 @@ os.execute(("mkdir -p %s/kernels %s/cuda %s/moth/codegen %s/moth/records %s/ops"
   out_dir))
 for _, op in ipairs(ops) do
   op.kernels = {}
-  for key, symbol in pairs { cpu = op.cpu or false, cuda = op.cuda_kernel or false, composite = op.composite or false,
+  for key, symbol in pairs { [op.all_devices and "all" or "cpu"] = op.cpu or false, cuda = op.cuda_kernel or false, composite = op.composite or false,
     shape = op.shape and op.shape ~= "dynamic" and "moth_shape_" .. op.shape or false } do
     if symbol then
       op.kernels[key] = { symbol .. (op.kind == "pointwise" and key ~= "shape" and " of m_" .. op.scalar or ""),
@@ -170,6 +175,12 @@ local function names_of(pattern)
   p:close()
   table.sort(list)
   return list
+end
+-- The parser and the checks, for ops that are defined at run time (lua/moth/library).
+for _, name in ipairs({ "schema", "kinds" }) do
+  local module = assert(read(("%s/%s.lua"):format(here, name))):gsub('require "(%w+)"', 'require "moth.records.%1"')
+    :gsub(" in pairs%(", " in each("):gsub("\nlocal M = {}\n", '\nlocal each = require "moth.each"\nlocal M = {}\n', 1)
+  write(("moth/records/%s.lua"):format(name), module)
 end
 local families = {}
 for i, path in ipairs(names_of(root .. "/kernels/cpu/typed/*.h")) do

@@ -250,6 +250,7 @@ local keys = {
   amp = one_of("keep", "low", "high", "widest"),
   ref = is "string", reference = is "string", none = is "string",
   tolerance = tolerance,
+  kernel = one_of("all devices"), -- that of the CPU serves all devices that have none of their own
   inplace = flag, keep = flag, cross_device = flag,
   stats = function(v) return type(v) == "number" and v >= 1, "the number of results that have a derivative" end,
 }
@@ -376,6 +377,52 @@ function M.load(dir)
     end
   end
   return ops, by_name
+end
+
+-- ---- ops that are defined at run time (lua/moth/library) ----------------------------------------------
+
+M.check_grad, M.canonical, M.values = check_grad, canonical, keys
+
+-- What is wrong with a schema, and in which column of its text.
+local function complain(text, what)
+  local part = what:match("'(.-)'")
+  local column = part and text:find(part, 1, true)
+  error(("%s%s; the schema is %s"):format(what, column and (" (column %d)"):format(column) or "", text), 0)
+end
+
+--- A schema with a namespace, "mylib::relu2(Tensor self) -> Tensor", as a record; an error says where it is wrong.
+function M.read(text, place)
+  local head = text:match("^%s*([^(]*)")
+  local namespace, name = head:match("^([%a_][%w_]*)::([%a_][%w_]*)%s*$")
+  if not namespace then complain(text, ("expected a name such as mylib::relu2, got '%s'"):format(head)) end
+  local at = text:find("(", 1, true)
+  if not at then complain(text, "expected '(' and the arguments behind the name") end
+  local args, results = text:match("^(%b())%s*%->%s*(.-)%s*$", at)
+  if not args then
+    complain(text, text:find("->", at, true) and "the parentheses of '" .. text:sub(at) .. "' do not match"
+      or "expected '-> Tensor' or other results behind the arguments")
+  end
+  local list = results:match("^%((.*)%)$") or results
+  for _, result in ipairs(results == "self" and {} or split_args(list)) do
+    if not result:match("^%s*Tensor%s*$") and not result:match("^%s*Tensor%s+[%a_][%w_]*%s*$") then
+      complain(text, ("cannot read result '%s': expected Tensor, (Tensor, Tensor), self or ()"):format(result))
+    end
+  end
+  local op = { schema = name .. args .. " -> " .. results, place = place }
+  local ok, err = pcall(parse, op)
+  if not ok then complain(text, (tostring(err):gsub("^.-: .-: ", "", 1))) end
+  local seen = {}
+  for _, a in ipairs(op.args) do
+    if seen[a.name] then complain(text, ("argument '%s' is there twice"):format(a.name)) end
+    seen[a.name] = true
+  end
+  if #op.args > 16 then complain(text, ("%d arguments: an op has at most 16"):format(#op.args)) end
+  if op.nresults > 4 then complain(text, ("%d results: an op has at most 4"):format(op.nresults)) end
+  if op.returns_self and not (op.args[1] and op.args[1].type == "TENSOR" and op.args[1].mutated) then
+    complain(text, "-> self: the first argument must be a Tensor! that is written to")
+  end
+  op.name, op.schema = namespace .. "::" .. name, namespace .. "::" .. op.schema
+  return op
 end
 
 return M

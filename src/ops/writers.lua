@@ -242,7 +242,9 @@ local function write_family(ops, write)
       field("backward", "moth_backward_" .. op.name)
       field("backward_name", ("%q"):format(node_name(op)))
     end
-    if op.cpu then field("kernels", "{[MOTH_CPU] = " .. op.cpu .. "}") end
+    if op.cpu then
+      field("kernels", ("{[MOTH_CPU%s] = %s}"):format(op.all_devices and " ... MOTH_NDEVICES - 1" or "", op.cpu))
+    end
     t[#t + 1] = "};"
   end
   local list = {}

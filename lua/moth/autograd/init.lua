@@ -209,21 +209,10 @@ local function hand_over(ctx, results, nr_of)
   return tensors, of, n
 end
 
-local function apply(spec, ...)
-  local nargs, args = select("#", ...), { ... }
-  local mine = {}
-  local ctx = setmetatable({ [own] = mine, needs_input_grad = {} }, Context)
-  local record = false
-  for i = 1, nargs do
-    local needs = B.is_tensor(args[i]) and B.requires_grad(args[i]) and B.grad_enabled()
-    ctx.needs_input_grad[i] = needs
-    record = record or needs
-  end
-  local results = { n = 0 }
-  local function keep(...) results = { n = select("#", ...), ... } end
-  keep(M.no_grad(spec.forward, ctx, ...))
-  if not record then return unpack(results, 1, results.n) end
-  -- Aliases of the results get the history, so that the tensors saved in ctx do not retain the graph.
+-- Gives results a history that calls spec.backward(ctx, …); returns them, a list. Aliases of them get it, so that the
+-- tensors saved in ctx do not retain the graph.
+local function give_history(spec, ctx, args, nargs, results)
+  local mine = ctx[own]
   local outputs, nr_of = {}, {}
   for i = 1, results.n do
     local r = results[i]
@@ -232,7 +221,7 @@ local function apply(spec, ...)
       nr_of[i] = #outputs
     end
   end
-  if #outputs == 0 then return unpack(results, 1, results.n) end
+  if #outputs == 0 then return results end
   local saved, of, n = hand_over(ctx, results, nr_of)
   local function backward(node, _, _, ...)
     mine.node, mine.open = node, {}
@@ -253,9 +242,41 @@ local function apply(spec, ...)
     return grads
   end
   B.record(spec.name .. "Backward", backward, args, nargs, outputs, saved, n, of, n - (mine.saved or 0))
-  local out = {}
+  local out = { n = results.n }
   for i = 1, results.n do out[i] = nr_of[i] and outputs[nr_of[i]] or results[i] end
-  return unpack(out, 1, results.n)
+  return out
+end
+
+-- A context, and whether one of the arguments requires a gradient.
+local function new_context(args, nargs)
+  local ctx, record = setmetatable({ [own] = {}, needs_input_grad = {} }, Context), false
+  for i = 1, nargs do
+    local needs = B.is_tensor(args[i]) and B.requires_grad(args[i]) and B.grad_enabled()
+    ctx.needs_input_grad[i] = needs
+    record = record or needs
+  end
+  return ctx, record
+end
+
+local function apply(spec, ...)
+  local nargs, args = select("#", ...), { ... }
+  local ctx, record = new_context(args, nargs)
+  local results = { n = 0 }
+  local function keep(...) results = { n = select("#", ...), ... } end
+  keep(M.no_grad(spec.forward, ctx, ...))
+  if record then results = give_history(spec, ctx, args, nargs, results) end
+  return unpack(results, 1, results.n)
+end
+
+--- For ops defined at run time (moth.library): the history of results that were computed already, by
+-- spec.backward(ctx, grad …), after setup(ctx, inputs, output), which saves what that reads. flat: the n values that
+-- gradients are for. Returns the results.
+function M.record(spec, inputs, flat, n, results, nresults, setup)
+  local ctx = new_context(flat, n)
+  results.n = nresults
+  M.no_grad(setup, ctx, inputs, nresults == 1 and results[1] or results)
+  results = give_history(spec, ctx, flat, n, results)
+  return unpack(results, 1, nresults)
 end
 
 --- A function with its own derivative.

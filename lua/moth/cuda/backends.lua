@@ -33,7 +33,7 @@ local M = {
 local function list()
   local names = { "cpu" }
   if B.cuda_why() == nil then names[#names + 1] = "cuda" end
-  names[#names + 1] = rawget(require "moth.dispatch.library", "backend")
+  for _, name in ipairs(require("moth.library").backends) do names[#names + 1] = name end
   return names
 end
 

@@ -33,7 +33,7 @@ end
 -- for backward, "file:line: " of the caller.
 function M.line(text, name, device, recorded, where)
   local op = require("moth.dispatch.ops").get(name) or check.fail("[dispatch.line] there is no op named '%s'", name)
-  local kernel = op.kernels.composite or op.kernels[device] or op.kernels.shape -- a view is all shape
+  local kernel = op.kernels.composite or op.kernels[device] or op.kernels.all or op.kernels.shape -- a view is all shape
   local parts = { ("%s  (%s)"):format(text, op.place) }
   if recorded and op.node then parts[#parts + 1] = op.node end
   if kernel then parts[#parts + 1] = ("%s (%s)"):format(kernel[1], kernel[2]) end
@@ -81,8 +81,9 @@ function M.table(name)
   table.sort(t.devices)
   local dtypes = require("moth.dispatch.ops").dtypes(name)
   for _, device in ipairs(t.devices) do
-    local k = source(op.kernels[device]) or { symbol = "registered in Lua" }
-    k.dtypes = op.kernels[device] and dtypes
+    local own = op.kernels[device] or op.kernels.all
+    local k = source(own) or { symbol = "registered in Lua" }
+    k.dtypes = own and dtypes
     k.note = not have[device] and "not opened: moth.cuda.why() says why" or nil
     t[device] = k
   end

@@ -14,12 +14,14 @@ local function records()
   return by_name
 end
 
+local function definitions() return require "moth.library.definitions" end
+
 --- The record of an op: schema, kind, grad, samples, doc …; nil if there is none.
-function M.get(name) return records()[name] end
+function M.get(name) return records()[name] or definitions().record(name) end
 
 --- The names of the dtypes that an op computes in.
 function M.dtypes(name)
-  local list, record = {}, records()[name]
+  local list, record = {}, M.get(name)
   if not record then check.fail("[ops.dtypes] there is no op named '%s'", name) end
   for class in record.takes:gmatch("%a+") do
     for _, dtype in ipairs(require("moth.ops_table").classes[class]) do list[#list + 1] = dtype end
@@ -27,10 +29,13 @@ function M.dtypes(name)
   return list
 end
 
---- The names of all ops, sorted.
-function M.list()
+--- The names of all ops of the table, sorted; of a namespace, those that moth.library has defined in it.
+function M.list(space)
   local names = {}
-  for name in each(records()) do names[#names + 1] = name end
+  for name in each(space and {} or records()) do names[#names + 1] = name end
+  for _, name in ipairs(space and B.defined_ops() or {}) do
+    if name:sub(1, #space + 2) == space .. "::" then names[#names + 1] = name end
+  end
   table.sort(names)
   return names
 end
@@ -52,11 +57,12 @@ end
 --- The table's record of an op, as text: schema, kind, memory of the results, effects, kernels, promotion, dtypes,
 -- autocast, derivatives.
 function M.describe(name)
-  local op = records()[name]
+  local op = M.get(name)
   if not op then
     check.fail("[ops.describe] there is no op named '%s'%s; see moth.ops.list()", name, check.suggest(name, M.list()))
   end
-  local lines = { op.schema, "  " .. op.doc, "  defined at " .. op.place .. " (" .. op.kind .. ")" }
+  local lines = { op.schema, op.doc ~= "" and "  " .. op.doc or nil }
+  lines[#lines + 1] = "  defined at " .. op.place .. " (" .. op.kind .. ")"
   local function add(label, value) if value then lines[#lines + 1] = ("  %-12s %s"):format(label, value) end end
   local kernels = {}
   for k in each(B.kernels(name)) do kernels[#kernels + 1] = k end
@@ -100,7 +106,7 @@ function Op.__call(self, ...)
   return self.fn(...)
 end
 
-function Op:__tostring() return "moth::" .. self.name end
+function Op:__tostring() return self.name:find("::", 1, true) and self.name or "moth::" .. self.name end
 
 -- The first argument after `self` that is a tensor or a number, and its position.
 local function operand_of(record)
@@ -109,15 +115,15 @@ local function operand_of(record)
   end
 end
 
-local function new_op(record, name, overload)
+local function new_op(record, name, fn, overload)
   local tags = { record.kind }
   if name ~= record.name then tags[#tags + 1] = "inplace" end
   if not record.repeats then tags[#tags + 1] = "nondeterministic" end
   local op = { name = overload and name .. "." .. overload or name, overload = overload, schema = record.schema,
-    tags = tags, fn = B.ops[name] }
+    tags = tags, fn = fn }
   local at, operand = operand_of(record)
   if not overload then
-    for _, o in ipairs(at and { "Tensor", "Scalar" } or { "default" }) do op[o] = new_op(record, name, o) end
+    for _, o in ipairs(at and { "Tensor", "Scalar" } or { "default" }) do op[o] = new_op(record, name, fn, o) end
   elseif at then
     op.operand, op.operand_name = at, operand
   end
@@ -129,7 +135,7 @@ local objects = {}
 for name in each(B.ops) do
   objects[name] = function()
     local record = records()[name] or records()[(name:gsub("_$", ""))]
-    return record and new_op(record, name)
+    return record and new_op(record, name, B.ops[name])
   end
 end
 M.moth = require("moth.lang.lazy")({}, "moth.ops.moth", objects)
@@ -200,5 +206,64 @@ The parts at the end are functions of `moth.ops.moth` alone: of interest to thos
   return table.concat(out, "\n")
 end
 
-return signature.all(M, { "ops.get(string name)", "ops.dtypes(string name)",
-  "ops.list()", "ops.describe(string name)", "ops.reference()" })
+-- ---- ops that were defined at run time ---------------------------------------------------------------
+
+-- moth.ops.mylib: the ops of a namespace, moth.ops.mylib.relu2. What was found is kept until the op is taken away.
+local function namespace(space)
+  local found = setmetatable({}, { __mode = "v" })
+  return setmetatable({}, { __module_name = "moth.ops." .. space,
+    __names = function()
+      local list = {}
+      for _, name in ipairs(B.defined_ops()) do
+        list[#list + 1] = name:match("^" .. space .. "::(.*)$")
+      end
+      return list
+    end,
+    __index = function(t, key)
+      if type(key) ~= "string" then return nil end
+      local name = space .. "::" .. key
+      local id = B.op_id(name)
+      local op = found[key]
+      if op and op.id == id then return op end
+      if id then
+        op = new_op(M.get(name), name, B.op(name))
+      else
+        name = name:match("^(.*)_$")
+        id = name and B.op_id(name)
+        local fn = id and B.inplace_op(name)
+        if not fn then
+          if key:sub(1, 1) == "_" then return nil end
+          check.fail("moth.ops.%s has no '%s'%s", space, key, check.suggest(key, getmetatable(t).__names()))
+        end
+        op = new_op(M.get(name), name .. "_", fn)
+      end
+      op.id = id
+      found[key] = op
+      return op
+    end })
+end
+
+signature.all(M, { "ops.get(string name)", "ops.dtypes(string name)",
+  "ops.list(string namespace?)", "ops.describe(string name)", "ops.reference()" })
+
+--- The op of a name, as an object: "add_", "mylib::relu2".
+function M.object(name)
+  local space, short = name:match("^(.-)::(.*)$")
+  if space then return M[space][short] end
+  return M.moth[name]
+end
+
+--- Whether a name cannot be a namespace of the user's.
+function M.is_reserved(space) return rawget(M, space) ~= nil end
+
+local spaces = {}
+return setmetatable(M, { __module_name = "moth.ops", __index = function(_, key)
+  if type(key) ~= "string" or key:sub(1, 1) == "_" then return nil end
+  for _, name in ipairs(B.defined_ops()) do
+    if name:sub(1, #key + 2) == key .. "::" then
+      spaces[key] = spaces[key] or namespace(key)
+      return spaces[key]
+    end
+  end
+  check.fail("moth.ops has no '%s'; the namespaces of ops are moth and those of moth.library", key)
+end })

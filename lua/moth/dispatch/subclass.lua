@@ -25,7 +25,7 @@ local Class = {}
 -- Lua's arguments, the overload calls it.
 local made = setmetatable({}, { __mode = "k" })
 local function overload(func, args)
-  local op = require("moth.dispatch.ops").moth[func.name]
+  local op = require("moth.dispatch.ops").object(func.name)
   local o = op.default
   if op.Tensor then o = B.is_tensor(args[op.Tensor.operand]) and op.Tensor or op.Scalar end
   local known = made[func] or {}

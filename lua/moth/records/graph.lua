@@ -297,6 +297,9 @@ local function outputs_of(op, text, kinds)
   return of[key].outputs
 end
 
+--- Reads the text; an error if it names something that there is not.
+function M.check(op, text, kinds) outputs_of(op, text, kinds) end
+
 local NONE = {}
 
 --- The values of the text. values: by name, of the op's arguments and of the names that `kinds` adds (name -> kind of

@@ -12,7 +12,7 @@ local ops = B.ops
 local M = { functions = {} }
 local mt = B.Tensor
 local methods = {}
-M.methods = methods
+M.methods = methods -- of every tensor: moth.library adds to them
 
 for name, fn in each(ops) do
   if not B.internal[name] then methods[name] = fn end

@@ -1,0 +1,154 @@
+--- moth.cpp_extension: libraries of C, C++ and CUDA C that define ops (MOTH_LIBRARY, moth.h), compiled when they are
+-- loaded.
+--
+--     local ext = moth.cpp_extension.load { name = "my_ext", sources = { "add.c", "add.cu" }, verbose = true }
+--     ext.add(x, y)
+--
+-- What was compiled is kept under $MOTH_EXTENSIONS (else ~/.cache/moth/extensions), by a hash of sources, the headers
+-- beside them, flags, compilers and moth's own headers.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
+local M = {}
+
+local function quoted(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+
+local function read(path)
+  local f = io.open(path, "rb")
+  if not f then return nil end
+  local text = f:read("*a")
+  f:close()
+  return text
+end
+
+-- What a command prints, and whether it succeeded.
+local function output(command)
+  local pipe = assert(io.popen("{ " .. command .. "; } 2>&1; echo status=$?"))
+  local text, status = pipe:read("*a"):match("^(.-)status=(%d+)%s*$")
+  pipe:close()
+  return text or "", status == "0"
+end
+
+--- The folders of moth's headers.
+function M.include_paths()
+  local here = B.library_path()
+  for _, dirs in ipairs({ { here .. "/../include/moth" }, { here .. "/../src", here .. "/gen" },
+    { here .. "/../../../include/moth" } }) do
+    if read(dirs[1] .. "/moth.h") and read(dirs[#dirs] .. "/moth_ops.h") then return dirs end
+  end
+  check.fail("[cpp_extension] there is no moth.h for %s; `make install` puts it into PREFIX/include/moth", here)
+end
+
+local function find_nvcc()
+  local home = os.getenv("CUDA_HOME") or "/usr/local/cuda"
+  for _, path in ipairs({ os.getenv("NVCC") or "nvcc", home .. "/bin/nvcc" }) do
+    local found, ok = output("command -v " .. quoted(path))
+    if ok then return (found:gsub("%s+$", "")) end
+  end
+end
+
+local compilers = { c = "cc", cc = "c++", cpp = "c++", cxx = "c++", cu = "nvcc" }
+
+local function list(o, key)
+  local v = o[key] or {}
+  if type(v) == "string" then v = { v } end
+  for _, text in ipairs(v) do
+    if type(text) ~= "string" then check.fail("[cpp_extension.load] option '%s': expected a list of texts", key) end
+  end
+  return v
+end
+
+-- The same as a part of a command: each is one argument.
+local function arguments(o, key)
+  local out = {}
+  for i, text in ipairs(list(o, key)) do out[i] = quoted(text) end
+  return table.concat(out, " ")
+end
+
+local function folder_of(path) return path:match("^(.*)/[^/]*$") or "." end
+
+-- The commands that make `target`, each with what it is for; and what the result depends on, as one text.
+local function plan(o, sources, target)
+  local includes = {}
+  for _, dir in ipairs(M.include_paths()) do includes[#includes + 1] = "-I" .. quoted(dir) end
+  for _, dir in ipairs(list(o, "extra_include_paths")) do includes[#includes + 1] = "-I" .. quoted(dir) end
+  local flags = table.concat(includes, " ")
+  local depends = { flags, B.version_string }
+  for _, dir in ipairs(M.include_paths()) do
+    for _, name in ipairs({ "moth.h", "moth_ops.h", "moth_dtypes.h" }) do
+      depends[#depends + 1] = read(dir .. "/" .. name)
+    end
+  end
+  local commands, objects, seen, cuda = {}, {}, {}, false
+  for i, path in ipairs(sources) do
+    local text, kind = read(path), compilers[path:match("%.(%w+)$") or ""]
+    if not text then check.fail("[cpp_extension.load] cannot read %s", path) end
+    if not kind then check.fail("[cpp_extension.load] %s: expected a .c, .cc, .cpp, .cxx or .cu file", path) end
+    depends[#depends + 1] = path .. "\n" .. text
+    local folder = folder_of(path)
+    if not seen[folder] then
+      seen[folder] = true
+      depends[#depends + 1] = output(("cat %s/*.h %s/*.hpp %s/*.cuh 2>/dev/null"):format(quoted(folder), quoted(folder),
+        quoted(folder)))
+    end
+    local compiler = kind == "cc" and (os.getenv("CC") or "cc") or kind == "c++" and (os.getenv("CXX") or "c++")
+      or find_nvcc()
+      or check.fail("[cpp_extension.load] %s needs nvcc, which is not there; set NVCC or CUDA_HOME", path)
+    objects[i] = quoted(("%s.%d.o"):format(target, i))
+    local own = kind == "nvcc" and "-O2 -Xcompiler -fPIC " .. arguments(o, "extra_cuda_cflags")
+      or "-O2 -fPIC " .. arguments(o, "extra_cflags")
+    commands[i] = ("%s %s %s -c -o %s %s"):format(quoted(compiler), own, flags, objects[i], quoted(path))
+    depends[#depends + 1] = own .. output(quoted(compiler) .. " --version")
+    cuda = cuda or kind == "nvcc"
+  end
+  local here = quoted(B.library_path())
+  local linker = cuda and quoted(find_nvcc()) .. " -shared -cudart shared -Xlinker -rpath," .. here
+    or "c++ -shared -Wl,-rpath," .. here
+  commands[#commands + 1] = ("%s -o %s %s -L%s -lmoth %s"):format(linker, quoted(target), table.concat(objects, " "),
+    here, arguments(o, "extra_ldflags"))
+  depends[#depends + 1] = linker .. arguments(o, "extra_ldflags")
+  return commands, objects, B.sha256(table.concat(depends, "\0"))
+end
+
+--- Compiles sources where that was not done before, loads the library and returns its ops by their names without the
+-- namespace. options: name, sources; extra_cflags, extra_cuda_cflags, extra_ldflags, extra_include_paths (lists);
+-- build_directory; verbose = true prints the commands.
+function M.load(options)
+  check.options("cpp_extension.load", options, "name sources extra_cflags extra_cuda_cflags extra_ldflags \z
+    extra_include_paths build_directory verbose")
+  local name, sources = options.name, list(options, "sources")
+  if type(name) ~= "string" or not name:find("^[%a_][%w_]*$") then
+    check.fail("[cpp_extension.load] option 'name': expected a name such as 'my_ext', got %s", tostring(name))
+  elseif #sources == 0 then
+    check.fail("[cpp_extension.load] option 'sources': expected a list of files")
+  end
+  local root = options.build_directory or os.getenv("MOTH_EXTENSIONS")
+    or (os.getenv("XDG_CACHE_HOME") or (os.getenv("HOME") or "/tmp") .. "/.cache") .. "/moth/extensions"
+  local work = ("%s/%s.%d"):format(root, name, require("moth.utils.system").pid())
+  local commands, objects, hash = plan(options, sources, work)
+  local path = ("%s/%s_%s.so"):format(root, name, hash:sub(1, 16))
+  if not read(path) then
+    local said, made = output("mkdir -p " .. quoted(root))
+    if not made then check.fail("[cpp_extension.load] %s", said) end
+    for _, command in ipairs(commands) do
+      if options.verbose then print(command) end
+      local text, ok = output(command)
+      if options.verbose and text ~= "" then print(text) end
+      if not ok then
+        output("rm -f " .. quoted(work) .. " " .. table.concat(objects, " "))
+        check.fail("[cpp_extension.load] %s\n%s", command, text)
+      end
+    end
+    output("rm -f " .. table.concat(objects, " "))
+    os.rename(work, path) -- at once: another process may be doing the same
+  elseif options.verbose then
+    print("found " .. path)
+  end
+  local ops = {}
+  for _, full in ipairs(B.load_library(path)) do
+    ops[full:match("::(.*)$")] = require("moth.dispatch.ops").object(full)
+  end
+  return ops
+end
+
+return signature.all(M, { "cpp_extension.load(table options)" })

@@ -1,0 +1,809 @@
+/* Ops defined from Lua, and libraries of C that define ops.
+ *
+ * The op itself is the process's; the functions that it calls are those of the Lua state that runs: a table of the
+ * registry has them, by the op's id. States that define the same op (workers that load the same module) share it. It
+ * is taken away when the last of them takes it away or is closed; called from a state that has not defined it, it is an
+ * error. */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dispatch/define.h"
+#include "dispatch/registry.h"
+#include "dispatch/subclass.h"
+#include "lua/moth_lua.h"
+
+static char key_defs, key_owner; /* registry: { [id] = functions }, and the Owner */
+
+typedef struct Owner { /* what this state has defined */
+  MothOp **ops;
+  int n, size;
+} Owner;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of MothOp.users */
+
+/* --- calling what was defined ------------------------------------------------------------------- */
+
+/* Pushes the functions that this state has for an op. */
+static MothStatus push_def(lua_State **out, const MothOp *op) {
+  lua_State *L = *out = moth_lua_current;
+  if (!L)
+    return moth_fail(MOTH_ERR_STATE,
+                     "'%s' is computed by a Lua function, but no Lua state is running", op->name);
+  if (!lua_checkstack(L, op->nargs + 16))
+    return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
+  lua_pushlightuserdata(L, &key_defs);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_rawgeti(L, -1, op->id);
+  lua_remove(L, -2);
+  if (lua_istable(L, -1))
+    return MOTH_OK;
+  lua_pop(L, 1);
+  return moth_fail(MOTH_ERR_STATE,
+                   op->gone ? "'%s' was taken away: its library is gone"
+                            : "'%s' was defined by another Lua state: define it in this one, too",
+                   op->name);
+}
+
+static void push_arguments(lua_State *L, const MothCall *c) {
+  for (int i = 0; i < c->op->nargs; i++)
+    moth_lua_push_value(L, &c->op->args[i], c->args[i]);
+}
+
+/* The values from `first` on become the call's results. */
+static MothStatus take(lua_State *L, MothCall *c, const char *what, int first) {
+  const MothOp *op = c->op;
+  int n = lua_gettop(L) - first + 1;
+  if (op->returns_self && n == 0) { /* it wrote to its argument */
+    if (c->results[0].tag != MOTH_V_TENSOR) {
+      moth_tensor_retain(c->args[0].u.t);
+      c->results[0] = c->args[0];
+    }
+    return MOTH_OK;
+  }
+  if (n != op->nresults)
+    return moth_fail(MOTH_ERR_TYPE,
+                     "the %s function of '%s' returned %d value%s, where its schema says %d: %s",
+                     what, op->name, n, n == 1 ? "" : "s", op->nresults, op->schema);
+  for (int i = 0; i < n; i++) {
+    MothHandle *h = moth_lua_handle(L, first + i, MOTH_MAGIC_TENSOR);
+    if (!h || !h->u.t)
+      return moth_fail(
+          MOTH_ERR_TYPE,
+          "the %s function of '%s' returned %s for result %d, where a tensor is due: %s", what,
+          op->name, h ? "a released tensor" : luaL_typename(L, first + i), i + 1, op->schema);
+    if (op->returns_self) {
+      if (h->u.t != c->args[0].u.t)
+        return moth_fail(MOTH_ERR_VALUE,
+                         "the %s function of '%s' returned another tensor than '%s', which the "
+                         "schema says it returns: %s",
+                         what, op->name, op->args[0].name, op->schema);
+      return take(L, c, what, lua_gettop(L) + 1);
+    }
+    moth_tensor_retain(h->u.t);
+    if (c->results[i].tag == MOTH_V_TENSOR)
+      moth_tensor_release(c->results[i].u.t);
+    c->results[i] = moth_v_tensor(h->u.t);
+  }
+  return MOTH_OK;
+}
+
+/* Calls the function def[key], else def[other], with the arguments of the call, for its results. */
+static MothStatus run(MothCall *c, const char *what, const char *key, const char *other,
+                      uint32_t include, uint32_t exclude) {
+  lua_State *L;
+  MOTH_TRY(push_def(&L, c->op));
+  int top = lua_gettop(L);
+  lua_getfield(L, top, key);
+  if (lua_isnil(L, -1) && other) {
+    lua_pop(L, 1);
+    lua_getfield(L, top, other);
+  }
+  if (lua_isnil(L, -1)) {
+    lua_settop(L, top - 1);
+    return moth_fail(MOTH_ERR_STATE, "this Lua state has no %s function of '%s'", what,
+                     c->op->name);
+  }
+  push_arguments(L, c);
+  MothThread keep = *moth_thread_state();
+  moth_thread_state()->include |= include;
+  moth_thread_state()->exclude |= exclude;
+  MothStatus s = moth_lua_call(L, c->op->nargs, LUA_MULTRET);
+  moth_thread_state()->include = keep.include;
+  moth_thread_state()->exclude = keep.exclude;
+  if (s == MOTH_OK) {
+    lua_remove(L, top);
+    s = take(L, c, what, top);
+  }
+  lua_settop(L, top - 1);
+  return s;
+}
+
+enum { OPAQUE = MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS };
+
+static MothStatus lua_kernel(MothCall *c) {
+  const char *device = moth_memory(c->device.type)->name;
+  return run(c, device, device, "all", 0, OPAQUE);
+}
+static MothStatus lua_fake(MothCall *c) {
+  return run(c, "fake", "fake", NULL, MOTH_KEY_FAKE, OPAQUE);
+}
+static MothStatus lua_composite(MothCall *c) {
+  return run(c, "composite", "composite", NULL, 0, 0);
+}
+
+/* Runs the op unrecorded, then lets def.autograd(args, results) give its results a history. */
+static MothStatus lua_autograd(MothCall *c) {
+  lua_State *L;
+  if (c->variant != MOTH_FUNCTIONAL)
+    return moth_fail(MOTH_ERR_STATE,
+                     "the derivative is a function, which knows of no writing in place: call '%s' "
+                     "without _, or define the derivative by formulas",
+                     c->op->name);
+  MOTH_TRY(moth_autograd_below(c));
+  MothStatus s = push_def(&L, c->op);
+  if (s == MOTH_OK) {
+    int top = lua_gettop(L);
+    lua_getfield(L, top, "autograd");
+    lua_createtable(L, c->op->nargs, 0);
+    for (int i = 0; i < c->op->nargs; i++) {
+      moth_lua_push_value(L, &c->op->args[i], c->args[i]);
+      lua_rawseti(L, -2, i + 1);
+    }
+    lua_createtable(L, c->op->nresults, 0);
+    for (int i = 0; i < c->op->nresults; i++) {
+      moth_tensor_retain(c->results[i].u.t);
+      moth_lua_push_tensor(L, c->results[i].u.t);
+      lua_rawseti(L, -2, i + 1);
+    }
+    s = moth_lua_call(L, 2, LUA_MULTRET);
+    if (s == MOTH_OK) {
+      lua_remove(L, top);
+      s = take(L, c, "autograd", top);
+    }
+    lua_settop(L, top - 1);
+  }
+  for (int i = 0; s && i < c->op->nresults; i++) {
+    if (c->results[i].tag == MOTH_V_TENSOR)
+      moth_tensor_release(c->results[i].u.t);
+    c->results[i] = moth_v_none();
+  }
+  return s;
+}
+
+/* --- derivatives -------------------------------------------------------------------------------- */
+
+/* Pushes what a node has saved, by name: positions count from 0, as in the records' formulas. */
+static MothStatus push_saved(lua_State *L, MothNode *n) {
+  static const MothArg plain = {.name = "saved", .type = MOTH_T_INT};
+  const MothOp *op = n->op;
+  lua_newtable(L);
+  for (int i = 0; i < op->nargs + op->nresults; i++) {
+    bool arg = i < op->nargs;
+    int k = arg ? i : i - op->nargs;
+    MothValue v;
+    MOTH_TRY(arg ? moth_node_arg(n, k, &v) : moth_node_result(n, k, &v));
+    if (v.tag == MOTH_V_NONE)
+      continue;
+    if (v.tag == MOTH_V_TENSOR)
+      moth_lua_push_tensor(L, v.u.t); /* it came owned */
+    else
+      moth_lua_push_value(L, arg && op->args[k].type == MOTH_T_ENUM ? &op->args[k] : &plain, v);
+    if (arg)
+      lua_setfield(L, -2, op->args[k].name);
+    else {
+      lua_pushfstring(L, k ? "result%d" : "result", k);
+      lua_insert(L, -2);
+      lua_rawset(L, -3);
+    }
+  }
+  return MOTH_OK;
+}
+
+/* The engine brings it to the argument's shape where that was broadcast, and to its dtype. */
+static MothStatus take_gradient(lua_State *L, const MothNode *n, const char *arg, int edge,
+                                MothTensor **out) {
+  MothHandle *h = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
+  if (lua_isnil(L, -1))
+    return MOTH_OK;
+  if (!h || !h->u.t)
+    return moth_fail(MOTH_ERR_TYPE, "the derivative of '%s' by '%s' is %s, where a tensor is due",
+                     n->op->name, arg, luaL_typename(L, -1));
+  moth_tensor_retain(h->u.t);
+  out[edge] = h->u.t;
+  return MOTH_OK;
+}
+
+/* def.backward(saved, grads, need) -> { [argument] = gradient }, by name; of a list of tensors a list. */
+static MothStatus lua_backward(MothNode *n, MothTensor *const *grads, uint32_t need,
+                               MothTensor **out) {
+  lua_State *L;
+  const MothOp *op = n->op;
+  MOTH_TRY(push_def(&L, op));
+  int top = lua_gettop(L);
+  MothStatus status;
+  lua_getfield(L, top, "backward");
+  MOTH_GO(push_saved(L, n));
+  lua_createtable(L, op->nresults, 0);
+  for (int i = 0; i < op->nresults; i++) {
+    moth_tensor_retain(grads[i]);
+    moth_lua_push_tensor(L, grads[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_newtable(L);
+  for (int i = 0; i < op->nargs; i++)
+    if (need >> i & 1) {
+      lua_pushboolean(L, 1);
+      lua_setfield(L, -2, op->args[i].name);
+    }
+  MOTH_GO(moth_lua_call(L, 3, 1));
+  for (int i = 0; i < op->nargs; i++) {
+    int edge = moth_node_edge(n, i);
+    if (!(need >> i & 1))
+      continue;
+    lua_getfield(L, top + 1, op->args[i].name);
+    if (op->args[i].type != MOTH_T_TENSORS) {
+      MOTH_GO(take_gradient(L, n, op->args[i].name, edge, out));
+    } else if (lua_istable(L, -1)) {
+      int end = i + 1 < op->nargs ? moth_node_edge(n, i + 1) : n->ninputs;
+      for (int k = edge; k < end; k++) {
+        lua_rawgeti(L, -1, k - edge + 1);
+        MOTH_GO(take_gradient(L, n, op->args[i].name, k, out));
+        lua_pop(L, 1);
+      }
+    }
+    lua_pop(L, 1);
+  }
+done:
+  lua_settop(L, top - 1);
+  return status;
+}
+
+/* --- making ops --------------------------------------------------------------------------------- */
+
+/* What a schema needs beside the op: names and defaults, all of them parts of its text. */
+typedef struct Block {
+  char *at, *end;
+} Block;
+
+static void *part(Block *b, size_t n) {
+  char *p = b->at;
+  n = (n + 15) & ~(size_t)15;
+  b->at += n;
+  return b->at <= b->end ? p : NULL;
+}
+
+/* Pops a string and copies it; NULL: it is none. */
+static const char *copy_of(lua_State *L, Block *b) {
+  char *copy = NULL;
+  size_t n;
+  const char *s = lua_isstring(L, -1) ? lua_tolstring(L, -1, &n) : NULL;
+  if (s && (copy = part(b, n + 1)))
+    memcpy(copy, s, n + 1);
+  lua_pop(L, 1);
+  return copy;
+}
+/* A copy of a field, or of an element, of the table on top. */
+static const char *text_of(lua_State *L, Block *b, const char *key) {
+  lua_getfield(L, -1, key);
+  return copy_of(L, b);
+}
+static const char *element_of(lua_State *L, Block *b, int i) {
+  lua_rawgeti(L, -1, i);
+  return copy_of(L, b);
+}
+static double number_of(lua_State *L, const char *key, double other) {
+  lua_getfield(L, -1, key);
+  double n = lua_isnumber(L, -1) ? lua_tonumber(L, -1) : other;
+  lua_pop(L, 1);
+  return n;
+}
+static bool flag_of(lua_State *L, const char *key) {
+  lua_getfield(L, -1, key);
+  bool on = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return on;
+}
+
+/* The words of records, by the values of C. */
+static const char *const types[] = {[MOTH_T_TENSOR] = "TENSOR",
+                                    [MOTH_T_OPERAND] = "OPERAND",
+                                    [MOTH_T_SCALAR] = "SCALAR",
+                                    [MOTH_T_INT] = "INT",
+                                    [MOTH_T_DIM] = "DIM",
+                                    [MOTH_T_INDEX] = "INDEX",
+                                    [MOTH_T_INDEX_BASE] = "INDEX_BASE",
+                                    [MOTH_T_FLOAT] = "FLOAT",
+                                    [MOTH_T_BOOL] = "BOOL",
+                                    [MOTH_T_INTS] = "INTS",
+                                    [MOTH_T_DIMS] = "DIMS",
+                                    [MOTH_T_TENSORS] = "TENSORS",
+                                    [MOTH_T_STRING] = "STRING",
+                                    [MOTH_T_ENUM] = "ENUM",
+                                    [MOTH_T_DTYPE] = "DTYPE",
+                                    [MOTH_T_DEVICE] = "DEVICE",
+                                    [MOTH_T_GENERATOR] = "GENERATOR"};
+static const char *const memories[] = {[MOTH_MEMORY_NEW] = "new",
+                                       [MOTH_MEMORY_VIEW] = "view",
+                                       [MOTH_MEMORY_SELF] = "self",
+                                       [MOTH_MEMORY_NONE] = "none",
+                                       [MOTH_MEMORY_PARTS] = "parts"};
+static const char *const amps[] = {[MOTH_AMP_KEEP] = "keep",
+                                   [MOTH_AMP_LOW] = "low",
+                                   [MOTH_AMP_HIGH] = "high",
+                                   [MOTH_AMP_WIDEST] = "widest"};
+
+static uint8_t word_of(lua_State *L, const char *key, const char *const *words, size_t n) {
+  size_t found = 0;
+  lua_getfield(L, -1, key);
+  for (size_t i = 0; i < n && lua_isstring(L, -1); i++)
+    if (words[i] && !strcmp(words[i], lua_tostring(L, -1)))
+      found = i;
+  lua_pop(L, 1);
+  return (uint8_t)found;
+}
+
+static MothValue default_of(lua_State *L, Block *b, const MothArg *a) {
+  MothValue v = moth_v_none();
+  lua_getfield(L, -1, "value");
+  if (lua_type(L, -1) == LUA_TBOOLEAN) {
+    v = moth_v_bool(lua_toboolean(L, -1));
+  } else if (lua_type(L, -1) == LUA_TNUMBER) {
+    double d = lua_tonumber(L, -1);
+    if (a->count) { /* for all of them */
+      int64_t *list = part(b, sizeof *list * a->count);
+      for (int i = 0; list && i < a->count; i++)
+        list[i] = (int64_t)d;
+      v = moth_v_ints(list, a->count);
+    } else if (a->type == MOTH_T_FLOAT || d != (double)(int64_t)d) {
+      v = moth_v_float(d);
+    } else {
+      v = moth_v_int((int64_t)d);
+    }
+  } else if (lua_type(L, -1) == LUA_TSTRING) {
+    lua_pop(L, 1);
+    return moth_v_string(text_of(L, b, "value"));
+  }
+  lua_pop(L, 1);
+  return v;
+}
+
+static void read_arg(lua_State *L, Block *b, MothArg *a) {
+  a->name = text_of(L, b, "name");
+  a->type = word_of(L, "type", types, sizeof types / sizeof *types);
+  a->optional = flag_of(L, "optional");
+  a->has_default = flag_of(L, "default");
+  a->mutated = flag_of(L, "mutated");
+  a->holds = (uint8_t)number_of(L, "holds", MOTH_HOLDS_ANY);
+  a->count = (uint8_t)number_of(L, "count", 0);
+  a->like = (int8_t)number_of(L, "like_at", -1);
+  a->of_result = flag_of(L, "of_result");
+  a->all = flag_of(L, "all");
+  a->repeats = flag_of(L, "repeats");
+  a->low = number_of(L, "low", 0);
+  a->high = number_of(L, "high", 0);
+  a->open = flag_of(L, "open");
+  lua_getfield(L, -1, "low");
+  a->bounded = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  lua_getfield(L, -1, "values");
+  if (lua_istable(L, -1)) {
+    size_t n = lua_objlen(L, -1);
+    const char **words = part(b, sizeof *words * (n + 1)); /* zeros behind them */
+    for (size_t i = 0; words && i < n; i++)
+      words[i] = element_of(L, b, (int)i + 1);
+    a->values = words;
+  }
+  lua_pop(L, 1);
+  a->def = default_of(L, b, a);
+}
+
+/* The op that the table on top describes (moth.library makes it, by the parser of the build). */
+static MothOp *read_op(lua_State *L) {
+  int nargs = (int)number_of(L, "nargs", 0);
+  size_t texts = 0;
+  static const char *const keys[] = {"schema", "place", "doc"};
+  for (int i = 0; i < 3; i++) {
+    lua_getfield(L, -1, keys[i]);
+    texts += 16 * lua_objlen(L, -1);
+    lua_pop(L, 1);
+  }
+  size_t size = sizeof(MothOp) + 1024 + texts + (size_t)nargs * (sizeof(MothArg) + 64);
+  Block b = {calloc(1, size), NULL};
+  if (!b.at)
+    return NULL;
+  b.end = b.at + size;
+  MothOp *op = part(&b, sizeof *op);
+  MothArg *args = part(&b, sizeof *args * (size_t)(nargs ? nargs : 1));
+  op->saves_for = part(&b, sizeof *op->saves_for * (size_t)(nargs ? nargs : 1));
+  op->name = text_of(L, &b, "name");
+  op->schema = text_of(L, &b, "schema");
+  op->place = text_of(L, &b, "place");
+  op->doc = text_of(L, &b, "doc");
+  op->backward_name = text_of(L, &b, "node");
+  op->args = args;
+  op->nargs = (uint8_t)nargs;
+  op->nresults = (uint8_t)number_of(L, "nresults", 0);
+  op->kind = (uint8_t)number_of(L, "kind_code", MOTH_KIND_EXTERN);
+  op->memory = word_of(L, "memory", memories, sizeof memories / sizeof *memories);
+  op->amp = word_of(L, "amp", amps, sizeof amps / sizeof *amps);
+  op->stats = (uint8_t)number_of(L, "stats", 0);
+  op->inplace = flag_of(L, "inplace");
+  op->returns_self = flag_of(L, "returns_self");
+  op->factory = flag_of(L, "factory");
+  op->drops = flag_of(L, "drops");
+  op->draws = flag_of(L, "draws");
+  op->repeats = flag_of(L, "repeats");
+  op->differentiable = (uint32_t)number_of(L, "differentiable", 0);
+  op->canonical = (uint32_t)number_of(L, "canonical_mask", 0);
+  op->cond = -1;
+  op->pointwise = op->out_dtype = -1;
+  op->dtypes = UINT16_MAX;
+  lua_getfield(L, -1, "args");
+  for (int i = 0; i < nargs; i++) {
+    lua_rawgeti(L, -1, i + 1);
+    read_arg(L, &b, &args[i]);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return op;
+}
+
+/* moth_schema_reader: moth.library reads the text. */
+static MothStatus read_schema(const MothOpDef *def, MothOp **out) {
+  lua_State *L = moth_lua_current;
+  if (!L)
+    return moth_fail(MOTH_ERR_STATE,
+                     "moth_op_define: schemas are read by moth's Lua modules, and no Lua state is "
+                     "running; load the library by moth.library.load");
+  if (!lua_checkstack(L, 16))
+    return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
+  int top = lua_gettop(L);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moth.library");
+  MothStatus s = moth_lua_pcall(L, 1, 1) ? MOTH_ERR_STATE : MOTH_OK;
+  if (s == MOTH_OK) {
+    const char *const texts[] = {def->schema, def->kind, def->amp, def->doc, def->place};
+    lua_getfield(L, -1, "read_schema");
+    for (int i = 0; i < 5; i++)
+      lua_pushstring(L, texts[i]); /* nil of NULL */
+    s = moth_lua_pcall(L, 5, 1) ? MOTH_ERR_VALUE : MOTH_OK;
+  }
+  if (s)
+    s = moth_fail(s, "%s",
+                  lua_isstring(L, -1) ? lua_tostring(L, -1) : "moth.library cannot be loaded");
+  else if (!(*out = read_op(L)))
+    s = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  lua_settop(L, top);
+  return s;
+}
+__attribute__((constructor)) static void read_schemas(void) {
+  moth_schema_reader = read_schema;
+}
+
+/* --- defining ----------------------------------------------------------------------------------- */
+
+static Owner *owner_of(lua_State *L) {
+  lua_pushlightuserdata(L, &key_owner);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  Owner *o = lua_touserdata(L, -1);
+  lua_pop(L, 1);
+  return o;
+}
+
+static void leave(MothOp *op) {
+  pthread_mutex_lock(&lock);
+  bool last = --op->users == 0;
+  if (last)
+    moth_op_undefine(op);
+  pthread_mutex_unlock(&lock);
+}
+
+static void leave_all(Owner *o) {
+  for (int i = 0; i < o->n; i++)
+    leave(o->ops[i]);
+  free(o->ops);
+  *o = (Owner){0};
+}
+
+static int owner_gc(lua_State *L) {
+  leave_all(lua_touserdata(L, 1));
+  return 0;
+}
+
+/* Whether a and b, of the same name, are the same op. */
+static bool is_same(const MothOp *a, const MothOp *b) {
+  return a->ctx == &key_defs && !strcmp(a->schema, b->schema) && a->kind == b->kind &&
+         a->amp == b->amp && a->inplace == b->inplace && a->differentiable == b->differentiable &&
+         (a->nargs == 0 || a->saves_for[0] == b->saves_for[0]);
+}
+
+/* define_op(parsed, saves) -> id. saves: names, for derivatives that are formulas. */
+static int b_define_op(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  Owner *o = owner_of(L);
+  const char *saves = luaL_optstring(L, 2, NULL);
+  lua_settop(L, 2);
+  if (o->n == o->size) {
+    MothOp **more = realloc(o->ops, sizeof *more * (size_t)(o->size + 64));
+    if (!more)
+      return moth_lua_error(L, "out of memory");
+    o->ops = more;
+    o->size += 64;
+  }
+  lua_pushvalue(L, 1);
+  MothOp *op = read_op(L);
+  if (!op)
+    return moth_lua_error(L, "out of memory");
+  MothOpDef def = {.saves = saves, .inplace = op->inplace, .ctx = &key_defs};
+  pthread_mutex_lock(&lock);
+  MothOp *there = (MothOp *)moth_op_find(op->name);
+  MothStatus s = MOTH_OK;
+  if (there && is_same(there, op)) {
+    free(op);
+    op = there;
+  } else {
+    uint32_t differentiable = op->differentiable;
+    s = moth_op_complete(&def, op);
+    if (s == MOTH_OK)
+      op->differentiable = differentiable;
+  }
+  if (s == MOTH_OK)
+    op->users++;
+  pthread_mutex_unlock(&lock);
+  if (s)
+    return moth_lua_raise(L, s);
+  o->ops[o->n++] = op;
+  lua_pushlightuserdata(L, &key_defs);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_newtable(L);
+  lua_rawseti(L, -2, op->id);
+  lua_pushinteger(L, op->id);
+  return 1;
+}
+
+static MothOp *own_op(lua_State *L, int idx) {
+  const MothOp *op = moth_op_find(moth_lua_string(L, idx));
+  Owner *o = owner_of(L);
+  for (int i = 0; op && i < o->n; i++)
+    if (o->ops[i] == op)
+      return o->ops[i];
+  moth_lua_error(L, "'%s' was not defined in this Lua state", lua_tostring(L, idx));
+  return NULL;
+}
+
+/* undefine_op(name) */
+static int b_undefine_op(lua_State *L) {
+  MothOp *op = own_op(L, 1);
+  Owner *o = owner_of(L);
+  for (int i = 0; i < o->n; i++)
+    if (o->ops[i] == op)
+      o->ops[i] = o->ops[--o->n];
+  lua_pushlightuserdata(L, &key_defs);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_pushnil(L);
+  lua_rawseti(L, -2, op->id);
+  leave(op);
+  return 0;
+}
+
+/* implement(name, key, fn): key is a type of device, all, fake, composite, backward or autograd */
+static int b_implement(lua_State *L) {
+  MothOp *op = own_op(L, 1);
+  const char *key = moth_lua_string(L, 2);
+  moth_lua_type(L, 3, LUA_TFUNCTION);
+  int device = moth_device_find(key);
+  if (device >= 0) {
+    __atomic_store_n(&op->kernels[device], lua_kernel, __ATOMIC_RELEASE);
+  } else if (!strcmp(key, "all")) {
+    for (int i = 0; i < MOTH_NDEVICES; i++)
+      __atomic_store_n(&op->kernels[i], lua_kernel, __ATOMIC_RELEASE);
+  } else if (!strcmp(key, "fake")) {
+    op->fake = lua_fake;
+  } else if (!strcmp(key, "composite")) {
+    op->composite = lua_composite;
+  } else if (!strcmp(key, "backward") || !strcmp(key, "autograd")) {
+    bool formulas = key[0] == 'b';
+    op->backward = formulas ? lua_backward : NULL;
+    op->autograd = formulas ? NULL : lua_autograd;
+    op->keep = op->kind == MOTH_KIND_COMPOSITE; /* in place of the derivatives of its parts */
+  } else {
+    return moth_lua_error(L, "'%s' is no type of device", key);
+  }
+  lua_pushlightuserdata(L, &key_defs);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_rawgeti(L, -1, op->id);
+  lua_pushvalue(L, 3);
+  lua_setfield(L, -2, key);
+  return 0;
+}
+
+static void set_number(lua_State *L, const char *key, double n) {
+  lua_pushnumber(L, n);
+  lua_setfield(L, -2, key);
+}
+static void set_flag(lua_State *L, const char *key, bool on) {
+  lua_pushboolean(L, on);
+  lua_setfield(L, -2, key);
+}
+static void set_text(lua_State *L, const char *key, const char *text) {
+  lua_pushstring(L, text); /* nil of NULL */
+  lua_setfield(L, -2, key);
+}
+
+static void push_argument(lua_State *L, const MothArg *a) {
+  lua_createtable(L, 0, 18);
+  set_text(L, "name", a->name);
+  set_text(L, "type", types[a->type]);
+  set_flag(L, "optional", a->optional);
+  set_flag(L, "has_default", a->has_default);
+  set_flag(L, "mutated", a->mutated);
+  set_number(L, "holds", a->holds);
+  set_number(L, "count", a->count);
+  set_number(L, "like", a->like);
+  set_flag(L, "of_result", a->of_result);
+  set_flag(L, "all", a->all);
+  set_flag(L, "repeats", a->repeats);
+  set_flag(L, "bounded", a->bounded);
+  set_flag(L, "open", a->open);
+  set_number(L, "low", a->low);
+  set_number(L, "high", a->high);
+  if (a->values) {
+    lua_newtable(L);
+    for (int i = 0; a->values[i]; i++) {
+      lua_pushstring(L, a->values[i]);
+      lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "values");
+  }
+  moth_lua_push_value(L, a, a->def);
+  lua_setfield(L, -2, "default");
+}
+
+/* op_facts(name) -> what C knows of an op: { schema, place, doc, kind_code, args = { { name, type, … }, … }, … }, or nil */
+static int b_op_facts(lua_State *L) {
+  const MothOp *op = moth_op_find(moth_lua_string(L, 1));
+  if (!op)
+    return 0;
+  lua_createtable(L, 0, 24);
+  set_text(L, "schema", op->schema);
+  set_text(L, "place", op->place);
+  set_text(L, "doc", op->doc);
+  set_text(L, "node", op->backward_name);
+  set_text(L, "memory", memories[op->memory]);
+  set_number(L, "kind_code", op->kind);
+  set_number(L, "amp_code", op->amp);
+  set_number(L, "nresults", op->nresults);
+  set_number(L, "canonical", op->canonical);
+  set_flag(L, "defined", op->defined);
+  set_flag(L, "inplace", op->inplace);
+  set_flag(L, "returns_self", op->returns_self);
+  set_flag(L, "factory", op->factory);
+  set_flag(L, "drops", op->drops);
+  set_flag(L, "draws", op->draws);
+  set_flag(L, "has_fake", op->fake != NULL);
+  set_flag(L, "has_derivative", op->backward && op->differentiable);
+  lua_createtable(L, op->nargs, 0);
+  for (int i = 0; i < op->nargs; i++) {
+    push_argument(L, &op->args[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "args");
+  return 1;
+}
+
+/* op_id(name) -> a number that no other op has had, or nil */
+static int b_op_id(lua_State *L) {
+  const MothOp *op = moth_op_find(moth_lua_string(L, 1));
+  if (op)
+    lua_pushinteger(L, op->id);
+  return op ? 1 : 0;
+}
+
+/* defined_ops() -> { names of the ops that were defined at run time, by whatever state } */
+static int b_defined_ops(lua_State *L) {
+  lua_newtable(L);
+  for (int i = 0, n = 0; i < moth_registry_count(); i++) {
+    const MothOp *op = moth_registry_at(i);
+    if (op->defined && !op->gone) {
+      lua_pushstring(L, op->name);
+      lua_rawseti(L, -2, ++n);
+    }
+  }
+  return 1;
+}
+
+/* inplace_op(name) -> the function of its in-place variant, or nil */
+static int b_inplace_op(lua_State *L) {
+  const MothOp *op = moth_op_find(moth_lua_string(L, 1));
+  if (op && op->inplace)
+    moth_lua_push_op(L, (MothLuaEntry){op, MOTH_INPLACE, 1, 0});
+  return op && op->inplace;
+}
+
+/* What each library defined: opened again, by whatever state, it defines nothing any more. */
+typedef struct Loaded {
+  struct Loaded *next;
+  void *library;
+  int first, end;
+} Loaded;
+static Loaded *loaded;
+
+static Loaded *find_loaded(void *library, int first) {
+  pthread_mutex_lock(&lock);
+  Loaded *l = loaded;
+  while (l && l->library != library)
+    l = l->next;
+  if (!l && (l = malloc(sizeof *l))) {
+    *l = (Loaded){loaded, library, first, moth_registry_count()};
+    loaded = l;
+  }
+  pthread_mutex_unlock(&lock);
+  return l;
+}
+
+/* library_path() -> the folder of libmoth.so */
+static int b_library_path(lua_State *L) {
+  Dl_info info;
+  const char *path = dladdr(__extension__(void *) moth_version, &info) ? info.dli_fname : "";
+  const char *end = strrchr(path, '/');
+  char *real = realpath(path, NULL);
+  if (real && (end = strrchr(real, '/')))
+    lua_pushlstring(L, real, (size_t)(end - real));
+  else
+    lua_pushliteral(L, ".");
+  free(real);
+  return 1;
+}
+
+/* load_library(path) -> { names of the ops that it has defined }. It stays for the life of the process. */
+static int b_load_library(lua_State *L) {
+  const char *path = moth_lua_path(L, 1);
+  moth_lua_enter(L);
+  int first = moth_registry_count();
+  lua_State *outer = moth_lua_current;
+  moth_lua_current = L;
+  moth_library_error(); /* one of before */
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  moth_lua_current = outer;
+  if (!library)
+    return moth_lua_error(L, "library.load: %s", dlerror());
+  const char *error = moth_library_error();
+  if (error)
+    return moth_lua_error(L, "library.load: %s", error);
+  const Loaded *l = find_loaded(library, first);
+  lua_newtable(L);
+  for (int i = l ? l->first : first, n = 0; l && i < l->end; i++)
+    if (!moth_registry_at(i)->gone) {
+      lua_pushstring(L, moth_registry_at(i)->name);
+      lua_rawseti(L, -2, ++n);
+    }
+  return 1;
+}
+
+void moth_lua_open_library(lua_State *L) {
+  static const luaL_Reg fns[] = {{"define_op", b_define_op},
+                                 {"undefine_op", b_undefine_op},
+                                 {"implement", b_implement},
+                                 {"op_facts", b_op_facts},
+                                 {"op_id", b_op_id},
+                                 {"defined_ops", b_defined_ops},
+                                 {"inplace_op", b_inplace_op},
+                                 {"load_library", b_load_library},
+                                 {"library_path", b_library_path},
+                                 {NULL, NULL}};
+  luaL_register(L, NULL, fns);
+  if (owner_of(L)) /* moth is opened again: what its modules had defined goes with them */
+    leave_all(owner_of(L));
+  lua_pushlightuserdata(L, &key_defs);
+  lua_newtable(L);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, &key_owner);
+  Owner *o = lua_newuserdata(L, sizeof *o);
+  *o = (Owner){0};
+  lua_newtable(L);
+  lua_pushcfunction(L, owner_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}
