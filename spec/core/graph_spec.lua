@@ -450,6 +450,34 @@ describe("watching nodes #quick", function()
   end)
 end)
 
+describe("anomaly detection #quick", function()
+  it("says which op's derivative made NaN or failed, and where it was called", function()
+    local x = moth.tensor({ 0 }, { requires_grad = true })
+    local function bad()
+      local y = x:sqrt() -- a tail call would leave no frame
+      return y
+    end
+    local ok, err = pcall(moth.autograd.detect_anomaly, function() (bad() * 0):sum():backward() end)
+    assert.is_false(ok)
+    assert.is_truthy(err:find("SqrtBackward0 returned nan values in gradient 1; SqrtBackward0, recorded at:", 1, true))
+    assert.is_truthy(err:find("graph_spec.lua:%d+: in function 'bad'"), err)
+    assert.is_nil(err:find("lua/moth", 1, true))
+    assert.equal(7, moth.autograd.detect_anomaly({ check_nan = false }, function()
+      (bad() * 0):sum():backward()
+      return 7
+    end))
+    local function broken()
+      local y = x:exp()
+      moth.no_grad(function() y:add_(1) end)
+      y:sum():backward()
+    end
+    fails("modified by an inplace operation.*in ExpBackward0, recorded at:.*graph_spec",
+      moth.autograd.detect_anomaly, broken)
+    fails("^mine$", moth.autograd.detect_anomaly, function() error("mine", 0) end)
+    fails("unknown option", moth.autograd.detect_anomaly, { nan = true }, print)
+  end)
+end)
+
 describe("what hooks hold #quick", function()
   it("is collected though they mention their tensor: leaf, result, freed and unfreed graphs", function()
     local w = moth.ones(1000, { requires_grad = true })

@@ -300,6 +300,10 @@ function M.queue_callback(fn) B.queue_callback(fn) end
 --- Hooks on what is saved, on several gradients, on nodes: see moth.autograd.graph.
 M.graph = require "moth.autograd.graph"
 
+--- detect_anomaly(fn, …): an error of backward, NaN included, says where the op was called whose derivative it came
+-- from. With { check_nan = false } before fn, errors alone.
+function M.detect_anomaly(...) return require("moth.autograd.anomaly")(...) end
+
 --- Compares the gradients of fn (float64) with finite differences.
 -- Returns true, or raises an error that names input, element and both values.
 function M.gradcheck(...) return require("moth.autograd.gradcheck").gradcheck(...) end
