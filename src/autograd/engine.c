@@ -1,19 +1,18 @@
 /* The engine: one backward pass.
  *
- * 1. From the roots, every node that can be reached is visited once and the edges into each are
- *    counted (a table from node to its place in the task). With `inputs` given, only nodes that lead to
- *    one of them take part.
- * 2. A heap yields the ready node that was recorded last. Its gradients are complete by then: all
- *    nodes that use its results have run. Hooks see them, captures take them, missing ones become
- *    zeros, and the node's backward function runs.
- * 3. What it gives is brought to the shape and dtype of each input and added to what the input's node
- *    has so far; a leaf's accumulator adds to .grad.
+ * 1. Every node reachable from the roots is visited once and the edges into each are counted (a table
+ *    maps a node to its index in the task). With `inputs`, only nodes that lead to one of them run.
+ * 2. A heap yields the ready node that was recorded last. Its gradients are complete: all nodes that use
+ *    its results have run. Hooks see them, captures copy them, missing ones become zeros, and the node's
+ *    backward function runs.
+ * 3. Its results are brought to the shape and dtype of each input and added to the gradient of the input's
+ *    node so far; a leaf's accumulator adds to .grad.
  *
- * A node runs on the stream that its op ran on, leaves accumulate on the caller's. A gradient belongs to the
- * stream that it was made on: whoever takes it on another one waits for that (meet), and the caller's
- * streams wait for all at the end.
+ * A node runs on the stream of its op, leaves accumulate on the caller's. A gradient belongs to the stream on
+ * which it was computed: use on another stream waits for that one (sync_stream), and the caller's streams wait for all
+ * at the end.
  *
- * Everything is dispatched ops: with create_graph they are recorded in turn. No recursion, one thread. */
+ * All computations are dispatched ops: with create_graph they are recorded. No recursion, one thread. */
 #include <string.h>
 
 #include "autograd/formulas.h"
@@ -45,8 +44,8 @@ typedef struct Task {
   int32_t table_size;
   MothTensor **grads;
   void **streams; /* of each gradient: the one that it was made on; NULL: its device has none */
-  void **met;     /* streams that nodes ran on */
-  int32_t ngrads, nmet, room_met;
+  void **seen_streams; /* streams that nodes ran on */
+  int32_t ngrads, nseen, seen_capacity;
   int32_t *heap;
   int32_t heap_n;
   bool retain, create;
@@ -66,7 +65,7 @@ static void task_free(Task *t) {
   moth_free(t->entries, sizeof(Entry) * (size_t)t->room);
   moth_free(t->table, sizeof(int32_t) * (size_t)t->table_size);
   moth_free(t->grads, 2 * sizeof(MothTensor *) * (size_t)(t->ngrads ? t->ngrads : 1));
-  moth_free(t->met, sizeof(void *) * (size_t)t->room_met);
+  moth_free(t->seen_streams, sizeof(void *) * (size_t)t->seen_capacity);
   moth_free(t->heap, sizeof(int32_t) * (size_t)t->room);
 }
 
@@ -142,8 +141,7 @@ static MothStatus add(Task *t, MothNode *n, int32_t *at) {
   return MOTH_OK;
 }
 
-/* Visits all that can be reached from the entries there are. Entries are appended as they are met, so
- * the list is its own queue. */
+/* Visits all nodes reachable from the entries. New entries are appended, so the list is its own queue. */
 static MothStatus discover(Task *t) {
   for (int32_t i = 0; i < t->n; i++)
     for (int k = 0; k < t->entries[i].node->ninputs; k++) {
@@ -157,8 +155,8 @@ static MothStatus discover(Task *t) {
   return MOTH_OK;
 }
 
-/* Marks what leads to a capture. A node is recorded after all that its inputs are made of (and
- * accumulators, which have none, come first), so going by seq upwards settles inputs before users. */
+/* Marks nodes that lead to a capture. A node is recorded after the nodes of its inputs (and accumulators come
+ * first), so in order of seq inputs are decided before their users. */
 static MothStatus mark_needed(Task *t) {
   int32_t *order = t->heap; /* not in use yet */
   for (int32_t i = 0; i < t->n; i++)
@@ -229,7 +227,7 @@ static int32_t pop(Task *t) {
 
 /* --- gradients -------------------------------------------------------------------------------- */
 
-/* A tensor that nobody else can see: it may be written to. */
+/* Whether nothing else refers to the tensor, so that it may be written to. */
 static bool sole(const Task *task, const MothTensor *t) {
   return task->counts && !t->carried && t->refs == 1 && t->storage->refs == 1 && !t->base &&
          t->contiguous && !t->storage->foreign;
@@ -240,43 +238,43 @@ static bool sole(const Task *task, const MothTensor *t) {
 static const MothDeviceOps *ops_of(const MothTensor *t) {
   return moth_device_ops((MothDeviceType)t->device.type);
 }
-/* Where work on t's device goes now; NULL: there are no streams. */
+/* The current stream of t's device; NULL: it has no streams. */
 static void *current_stream(const MothTensor *t) {
   const MothDeviceOps *ops = t->device.type == MOTH_CPU ? NULL : ops_of(t);
   return ops && ops->streams ? ops->streams->current(t->device.index) : NULL;
 }
 /* t was made on one stream and will be used on another. */
-static MothStatus meet(MothTensor *t, void *made, void *use) {
+static MothStatus sync_stream(MothTensor *t, void *made, void *use) {
   if (made == use || !made || !use)
     return MOTH_OK;
   MOTH_TRY(ops_of(t)->streams->order(made, use));
   return ops_of(t)->streams->record_stream(t, use);
 }
-/* The stream that node n takes gradient g on. */
+/* The stream on which node n uses gradient g. */
 static void *stream_for(const MothNode *n, const MothTensor *g) {
   return n->stream && n->stream_type == g->device.type ? n->stream : current_stream(g);
 }
-/* A stream that the caller's must wait for at the end. */
+/* Notes a stream for which the caller's must wait at the end. */
 static MothStatus note_stream(Task *t, void *stream) {
-  for (int32_t i = t->nmet - 1; i >= 0; i--)
-    if (t->met[i] == stream)
+  for (int32_t i = t->nseen - 1; i >= 0; i--)
+    if (t->seen_streams[i] == stream)
       return MOTH_OK;
-  if (t->nmet == t->room_met) {
-    int32_t room = t->room_met ? 2 * t->room_met : 8;
-    void **met = moth_alloc(sizeof(void *) * (size_t)room);
-    if (!met)
+  if (t->nseen == t->seen_capacity) {
+    int32_t room = t->seen_capacity ? 2 * t->seen_capacity : 8;
+    void **seen_streams = moth_alloc(sizeof(void *) * (size_t)room);
+    if (!seen_streams)
       return no_memory();
-    if (t->nmet)
-      memcpy(met, t->met, sizeof(void *) * (size_t)t->nmet);
-    moth_free(t->met, sizeof(void *) * (size_t)t->room_met);
-    t->met = met;
-    t->room_met = room;
+    if (t->nseen)
+      memcpy(seen_streams, t->seen_streams, sizeof(void *) * (size_t)t->nseen);
+    moth_free(t->seen_streams, sizeof(void *) * (size_t)t->seen_capacity);
+    t->seen_streams = seen_streams;
+    t->seen_capacity = room;
   }
-  t->met[t->nmet++] = stream;
+  t->seen_streams[t->nseen++] = stream;
   return MOTH_OK;
 }
 
-/* *slot += grad; takes grad. */
+/* *slot += grad; takes over the reference to grad. */
 static MothStatus accumulate(const Task *t, MothTensor **slot, MothTensor *grad) {
   if (!*slot) {
     *slot = grad;
@@ -333,7 +331,7 @@ static MothStatus fit(const MothNode *n, int k, MothTensor **grad) {
   return MOTH_OK;
 }
 
-/* A gradient without values, of a real tensor: under fake mode it is dropped, for what is real stays as it is. */
+/* For a fake gradient of a real tensor: *drop under fake mode, which must not change real tensors; else an error. */
 static MothStatus refuse_fake(const MothTensor *grad, bool fake, bool *drop) {
   *drop = (grad->keys & MOTH_KEY_FAKE) && !fake;
   if (!*drop || moth_thread.include & MOTH_KEY_FAKE)
@@ -412,7 +410,7 @@ static MothStatus zeros_for(const MothResultMeta *r, MothTensor **out) {
                     out);
 }
 
-/* The gradient so far of what a part was taken from, if the part can be added to it: moth_view_sum. */
+/* The gradient so far of the view's base, if narrow, select or slice may add to it in place (moth_view_sum). */
 static MothTensor *sum_of_parts(const Task *t, const MothNode *n) {
   if (t->create || n->hooks ||
       (n->op != MOTH_OP(narrow) && n->op != MOTH_OP(select) && n->op != MOTH_OP(slice)) ||
@@ -429,7 +427,7 @@ static MothTensor *sum_of_parts(const Task *t, const MothNode *n) {
 
 /* --- one node --------------------------------------------------------------------------------- */
 
-/* grad, just made, goes to a slot of node `to`. Taken. */
+/* Adds a new gradient to a slot of node `to`; takes over the reference. */
 static MothStatus deliver(Task *t, int32_t slot, const MothNode *to, MothTensor *grad) {
   void *made = current_stream(grad);
   MothTensor **have = &t->grads[slot];
@@ -439,9 +437,9 @@ static MothStatus deliver(Task *t, int32_t slot, const MothNode *to, MothTensor 
   }
   /* Of several streams: added up where it is used. */
   void *use = stream_for(to, grad);
-  MothStatus s = meet(*have, t->streams[slot], use);
+  MothStatus s = sync_stream(*have, t->streams[slot], use);
   if (s == MOTH_OK)
-    s = meet(grad, made, use);
+    s = sync_stream(grad, made, use);
   if (s != MOTH_OK) {
     moth_tensor_release(grad);
     return s;
@@ -599,7 +597,7 @@ done:
   return status;
 }
 
-/* Gradients are brought to the node's stream, and what the caller sees of it to the caller's. */
+/* Runs a node on its stream: its gradients wait there, and results that the caller sees wait on the caller's. */
 static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int ncaptures,
                            MothTensor **captured, bool accumulate_leaves) {
   Entry *e = &t->entries[at];
@@ -607,7 +605,7 @@ static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int nca
   for (int i = 0; i < e->slots; i++) {
     MothTensor *g = t->grads[e->grads + i];
     if (g && t->streams[e->grads + i])
-      MOTH_TRY(meet(g, t->streams[e->grads + i], stream_for(n, g)));
+      MOTH_TRY(sync_stream(g, t->streams[e->grads + i], stream_for(n, g)));
   }
   void *before = n->stream ? moth_stream_swap(n->stream) : NULL;
   if (before == n->stream) /* as nearly always */
@@ -618,11 +616,11 @@ static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int nca
   moth_stream_swap(before);
   for (int i = 0; i < ncaptures && s == MOTH_OK; i++)
     if (captures[i].entry == at && captured[i])
-      s = meet(captured[i], n->stream, current_stream(captured[i]));
+      s = sync_stream(captured[i], n->stream, current_stream(captured[i]));
   for (MothAutogradMeta *m = accumulate_leaves ? n->retained : NULL; m && s == MOTH_OK;
        m = m->next_retained)
     if (m->grad)
-      s = meet(m->grad, n->stream, current_stream(m->grad));
+      s = sync_stream(m->grad, n->stream, current_stream(m->grad));
   return s;
 }
 
@@ -754,8 +752,8 @@ done:
       moth_tensor_release(out[i]);
       out[i] = NULL;
     }
-  for (int32_t i = 0; i < t.nmet; i++) {
-    MothStatus s = moth_stream_join(t.met[i]);
+  for (int32_t i = 0; i < t.nseen; i++) {
+    MothStatus s = moth_stream_join(t.seen_streams[i]);
     status = status == MOTH_OK ? s : status;
   }
   task_free(&t);
@@ -767,7 +765,7 @@ done:
   return status;
 }
 
-/* A hook or a function may call backward in turn; one that does so without end would run out of the C stack. */
+/* Nested backwards, of hooks and functions: endless nesting would overflow the C stack. */
 static _Thread_local int depth;
 enum { MAX_DEPTH = 100 };
 

@@ -1,4 +1,4 @@
-/* The graph: nodes, what they save, and what autograd knows of a tensor. */
+/* The graph: nodes, their saved values, and autograd's data of a tensor. */
 #ifndef MOTH_AUTOGRAD_NODE_H
 #define MOTH_AUTOGRAD_NODE_H
 #include "dispatch/dispatch.h"
@@ -6,16 +6,16 @@
 typedef enum MothHookKind {
   MOTH_HOOK_GRAD,  /* the gradient of one result, or of a leaf: before anything else */
   MOTH_HOOK_PRE,   /* of a node: all gradients of its results, before it runs */
-  MOTH_HOOK_POST,  /* of a node: what it made of them */
+  MOTH_HOOK_POST,  /* of a node: the gradients of its inputs, after it has run */
   MOTH_HOOK_AFTER, /* of a leaf whose .grad has been added to */
   MOTH_HOOK_NOTE   /* never run: something of the host's that lives as long as the node */
 } MothHookKind;
 
-/* A hook. GRAD: `run` may give a replacement in *out (owned) or leave it NULL. AFTER: `run` gets the leaf as `grad`. PRE
- * and POST: `run_node` may put other tensors (owned; what was there is released by it) into the arrays: PRE of results'
- * gradients, with ninputs 0, POST of inputs' ones; NULL is no gradient. Hooks run on the thread that called backward;
- * `release` is called when the holder goes; `use`, where there is one, when what the hook hangs on becomes a part of a
- * graph: hosts whose values are collected hold the function more tightly from then on. */
+/* A hook. GRAD: `run` may return a replacement in *out (owned) or leave it NULL. AFTER: `run` gets the leaf as `grad`. PRE
+ * and POST: `run_node` may replace tensors in the arrays (it releases the old ones, and the array owns the new ones): PRE
+ * those of results' gradients, with ninputs 0, POST of inputs' ones; NULL is no gradient. Hooks run on the thread that
+ * called backward. `release` is called when the owner is freed; `use`, if set, when the tensor or node of the hook becomes
+ * part of a graph: hosts with garbage collection then retain the function themselves. */
 typedef struct MothHook {
   uint8_t kind; /* MothHookKind */
   MothGradHook run;
@@ -26,15 +26,15 @@ typedef struct MothHook {
   void *ctx;
   int64_t id;
   struct MothHook *next;
-  _Atomic int32_t refs; /* the list's, and one for each pass that it is to run in */
+  _Atomic int32_t refs; /* one of the list, and one of each pass that will run it */
   bool removed;
   uint16_t nr; /* GRAD on a node: which result */
 } MothHook;
 
-/* One tensor input of a node: where its gradient goes, and what shape and dtype that has. */
+/* One tensor input of a node: the target of its gradient, and that gradient's shape and dtype. */
 typedef struct MothInput {
   MothNode *node; /* NULL: needs no gradient */
-  uint16_t nr;    /* which result of that node */
+  uint16_t nr;    /* number of the result of that node */
   uint8_t dtype, ndim;
   MothDevice device;
   int64_t *geometry; /* stride[ndim] and offset, for ops that need them */
@@ -42,16 +42,16 @@ typedef struct MothInput {
 } MothInput;
 
 /* A value that backward reads. Lists and strings are copies owned by the node; a tensor is the input
- * itself, or an alias of a result without history (a result holds its node: that would be a circle), or what the
- * saved-tensor hooks in force have made of it (saved.c): then the tag is MOTH_V_PACKED, and u.s a MothPacked. */
+ * itself, or an alias of a result without history (a result retains its node: that would be a cycle), or the packed
+ * value of saved-tensor hooks (saved.c): then the tag is MOTH_V_PACKED, and u.s a MothPacked. */
 enum { MOTH_V_PACKED = 64 }; /* beside the tags of MothValue */
 typedef struct MothPacked MothPacked;
 typedef struct MothSaved {
   MothValue value;
   int64_t version;
   uint8_t slot;       /* argument 0..15, or 16 + result */
-  bool requires_grad; /* a result's history is put back when it is unpacked */
-  bool kept;          /* of a function of the host: unchecked, and there until the node goes */
+  bool requires_grad; /* a result's history is restored when it is unpacked */
+  bool kept; /* of a function of the host: not checked, and retained until the node is freed */
 } MothSaved;
 
 typedef struct MothResultMeta {
@@ -81,7 +81,8 @@ struct MothNode {
   MothResultMeta *results;
   uint16_t ninputs, nsaved, nresults;
   bool released;
-  bool is_inner; /* some CopySlices' inner: what it saved is released with that one, not before */
+  bool
+      is_inner; /* inner node of a CopySlices: its saved values are released with that one, not before */
   uint16_t edge_of[MOTH_MAX_ARGS + 1]; /* first input of each argument */
   size_t size;
 };
@@ -113,14 +114,14 @@ bool moth_view_is_stale(const MothTensor *t);
  * needs none. Makes the node of a stale view anew (see view.c). The node is retained. */
 MOTH_API MothStatus moth_gradient_edge(MothTensor *t, MothNode **node, uint16_t *nr);
 
-/* A node with room for its parts. refs = 1. */
+/* A node with memory for its parts. refs = 1. */
 MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults);
 MOTH_API void moth_node_retain(MothNode *n);
 MOTH_API void moth_node_release(MothNode *n);
 /* Fills input i from t: edge (if needed), shape, dtype. */
 MothStatus moth_node_set_input(MothNode *n, int i, MothTensor *t, bool needs);
-/* To be called when all inputs are set: making the edge of a stale view makes a node, and a node must be
- * later than those that it leads to. */
+/* To be called after all inputs are set: setting the edge of a stale view makes a node, and a node's seq must be
+ * greater than those of the nodes it leads to. */
 void moth_node_stamp(MothNode *n);
 void moth_node_set_result(MothNode *n, int i, const MothTensor *t);
 bool moth_node_release_saved(MothNode *n); /* the tensors among it; false: there were none */
@@ -132,8 +133,8 @@ MothValue moth_node_shape(const MothNode *n, int arg);
 MothValue moth_node_stride(const MothNode *n, int arg);
 MothValue moth_node_offset(const MothNode *n, int arg);
 
-/* The next pass with create_graph on this thread is recorded by the gradients that it is given alone: what nodes have
- * saved comes back without history, and the graph stays out of the new one. */
+/* In the next pass with create_graph on this thread only the given gradients have a history: saved values come back
+ * without one, so that the old graph is not part of the new one. */
 MOTH_API void moth_grad_of_gradients(bool on);
 typedef struct MothApart {
   bool next, now;
@@ -151,27 +152,27 @@ MOTH_API MothStatus moth_autograd_below(MothCall *c);
 
 void moth_hook_release(MothHook *h);
 void moth_hooks_free(MothHook **list);
-/* Frees all but NOTEs: those of a node that cannot run any more. What they refer to is freed now, not when somebody
- * collects garbage: a hook may mention tensors that hold the graph. */
+/* Frees all hooks but NOTEs of a node that cannot run any more, now and not with the host's garbage: a hook may refer to
+ * tensors that retain the graph. */
 void moth_hooks_cut(MothHook **list);
-/* Registers `hook` (its kind, functions and ctx) with t, or with a node. Not for AFTER on what is no leaf. */
+/* Registers `hook` (its kind, functions and ctx) with t, or with a node. AFTER: leaves only. */
 MOTH_API MothStatus moth_tensor_add_hook(MothTensor *t, MothHook hook, int64_t *id);
 MOTH_API MothStatus moth_node_add_hook(MothNode *n, MothHook hook, int64_t *id);
 /* From t, NULL allowed, or from node, where it had been when t was its result. */
 MOTH_API void moth_remove_hook(MothTensor *t, MothNode *node, int64_t id);
 /* The ctx of a NOTE with this `release`; NULL: there is none. */
 MOTH_API void *moth_node_note(const MothNode *n, void (*release)(void *ctx));
-/* Those of a kind (and result nr, GRAD) that are there now, in order, unless one of them has removed them by then. */
+/* Runs the present hooks of a kind (for GRAD: of result nr), in order, except those that one of them removes. */
 MothStatus moth_run_hooks(MothHook *list, int nr, MothTensor **grad);
 MothStatus moth_run_after_hooks(MothHook *list, MothTensor *leaf);
 MothStatus moth_run_node_hooks(MothHook *list, MothHookKind kind, MothNode *n, MothTensor **inputs,
                                int ninputs, MothTensor **results, int nresults);
-/* What the hooks in the list hang on becomes a part of a graph. */
+/* Calls `use` of the hooks in the list. */
 void moth_use_hooks(MothHook *list);
 
-/* Somebody who sees nodes come and run on this thread (profilers, anomaly detection): `made` when an op or a Function has
- * been recorded; `begin` before a node runs in backward, with the gradients of its results (NULL: none); `end` after it
- * has, with those of its inputs, and its status: what it returns goes on. Each may be NULL. Accumulators run, too. */
+/* An observer of nodes on this thread (profilers, anomaly detection): `made` is called after an op or a Function was
+ * recorded; `begin` before a node runs in backward, with the gradients of its results (NULL: none); `end` afterwards, with
+ * those of its inputs and the status, and returns the new status. Each may be NULL. Accumulators are nodes, too. */
 typedef struct MothWatcher {
   MothFrame frame; /* its drop frees the watcher */
   MothStatus (*made)(void *ctx, MothNode *n);
@@ -186,12 +187,12 @@ MothStatus moth_watch_made(MothNode *n);
 MothStatus moth_watch_begin(MothNode *n, MothTensor *const *grads, int ngrads);
 MothStatus moth_watch_end(MothNode *n, MothTensor *const *grads, int ngrads, MothStatus s);
 
-/* The callbacks of moth_queue_callback: runs those that there are, for a pass that ended with `status`. */
+/* Runs the callbacks of moth_queue_callback for a pass that ended with `status`. */
 MothStatus moth_run_callbacks(MothStatus status);
 
 /* --- engine.c --------------------------------------------------------------------------------- */
 
-/* A number of the pass that runs on this thread, innermost; 0: none does, -1: its callbacks do. */
+/* The number of the innermost running pass of this thread; 0: none, -1: its callbacks are running. */
 MOTH_API int64_t moth_current_pass(void);
 /* What the engine has running on this thread, which another program of the host's is to begin without: exchanged with
  * *box. All zeros: nothing runs. */
@@ -229,10 +230,10 @@ static inline bool moth_saved_is_tensor(const MothSaved *s) {
 MOTH_API MothStatus moth_alias_for_graph(MothTensor *t, MothTensor **out);
 
 MOTH_API MothNode *moth_tensor_node(MothTensor *t); /* borrowed; NULL for leaves */
-/* A node of the host's making: `inputs` are what gradients are for, `results` get its history. It has places for
- * `nsaved` tensors: moth_function_save fills the next one, with t, which may be NULL, or (`result` from 0; else -1) with
- * what is to be the elements of a result; moth_function_saved gives it back. What a node holds in this way is freed
- * with the graph, however deep that is; what the host's own values hold waits for the host's collector. */
+/* A node made by the host: its gradients are for `inputs`, `results` get its history. It saves up to `nsaved` tensors:
+ * moth_function_save adds t, which may be NULL, or (`result` from 0; else -1) a tensor with the elements of a result;
+ * moth_function_saved returns it. These are freed with the graph, however deep it is; references of the host's own values
+ * wait for the host's collector. */
 MOTH_API MothStatus moth_function_record(const char *name, MothBackward backward,
                                          void (*drop)(MothNode *), void *ctx, MothTensor **inputs,
                                          int ninputs, MothTensor **results, int nresults,

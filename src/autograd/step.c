@@ -1,4 +1,4 @@
-/* Autograd's step of the dispatcher: runs what is below, then records a node for it. */
+/* Autograd's recorder, a step of the dispatcher: runs the steps below, then records a node for the call. */
 #include <string.h>
 
 #include "autograd/node.h"
@@ -33,7 +33,7 @@ static MothStatus own(MothValue v, MothValue *out) {
   return MOTH_OK;
 }
 
-/* `apart`: without its history, which is or will be this node, so that the node does not hold itself. */
+/* apart: without its history, which is or will be this node, so that the node does not retain itself. */
 static MothStatus save(MothNode *n, int slot, MothValue v, bool apart) {
   bool is_result = slot >= 16;
   MothSaved *s = &n->saved[n->nsaved];

@@ -1,5 +1,5 @@
-/* A call as a line of text: what MOTH_LOGS=dispatch and moth.dispatch.trace show. Positions count from 1, as
- * in every message. */
+/* A call as a line of text, for MOTH_LOGS=dispatch and moth.dispatch.trace. Positions count from 1, as in Lua (messages
+ * of errors count from 0 in C). */
 #include <stdarg.h>
 #include <stdio.h>
 

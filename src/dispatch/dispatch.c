@@ -1,4 +1,4 @@
-/* The way of a call. See dispatch.h. */
+/* The steps of a call. See dispatch.h. */
 #include "dispatch/dispatch.h"
 
 #include <string.h>
@@ -140,7 +140,7 @@ static bool writes(const MothCall *c) {
   return any;
 }
 
-/* What a composite is made of allocates its results: those of the out variant are copied over. */
+/* Runs a composite. Its parts allocate the results; the out variant copies them. */
 static MothStatus expand(MothCall *c) {
   bool writer = moth_defaults()->interrupt && writes(c);
   writers += writer;
@@ -168,7 +168,7 @@ static MothStatus expand(MothCall *c) {
 }
 
 static MothStatus run_composite(MothCall *c) {
-  /* Below Autograd: what it is made of must not be recorded a second time. */
+  /* Below Autograd: its parts must not be recorded a second time. */
   uint32_t exclude = moth_thread.exclude;
   moth_thread.exclude |= MOTH_KEY_AUTOGRAD;
   MothStatus s = expand(c);
@@ -291,7 +291,7 @@ static MothStatus check_written(const MothCall *c) {
               : MOTH_OK;
 }
 
-/* Some storage has given its memory back, or has moved. */
+/* An error if the memory of a storage was released, or has moved. */
 static MothStatus check_memory(const MothCall *c) {
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
@@ -479,8 +479,7 @@ static void describe_args(const MothCall *c) {
   }
 }
 
-/* The message bears the name and the arguments of the outermost call: what the user wrote was conv1d, not the
- * conv2d that it is made of. */
+/* Puts name and arguments of the outermost call into the message: the user called conv1d, not the conv2d inside. */
 void moth_call_failed(const MothCall *c) {
   moth_error_prefix("[%s%s] ", c->op->name,
                     c->variant == MOTH_INPLACE && !c->op->returns_self ? "_" : "");
@@ -492,7 +491,7 @@ static MothStatus failed(const MothCall *c, MothStatus s) {
   return s;
 }
 
-/* An interceptor that runs Lua may free what it was handed: arguments and targets live until the call has returned. */
+/* An interceptor that runs Lua may free the call's tensors: arguments and targets are retained until it returns. */
 static void each_argument(const MothCall *c, void (*each)(MothTensor *t)) {
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
@@ -507,8 +506,8 @@ static void each_argument(const MothCall *c, void (*each)(MothTensor *t)) {
 
 enum { INTERCEPTED = MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS };
 
-/* A call that is not all on the CPU, that is intercepted, or whose arguments are made canonical: in copies, which live
- * as long as it. */
+/* Runs a call that is not all on the CPU, is intercepted, or whose arguments are not canonical, with copies of the
+ * arguments. */
 static __attribute__((noinline)) MothStatus run_prepared(MothCall *c) {
   MothValue args[MOTH_MAX_ARGS], *given = c->args;
   int64_t room[MOTH_CANONICAL_ROOM];
@@ -672,17 +671,17 @@ MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs
   return moth_dispatch(&c);
 }
 
-/* A list of n elements: a negative count of the C API's has become a huge one. */
+/* Whether n is a valid length of list: a negative one of the C API has become huge. */
 static bool is_list(const void *list, uint32_t n) {
   return (list || !n) && n <= INT32_MAX;
 }
 
-/* A size or a position that one may be added to, that has a negative, and whose difference to another is a number. */
+/* Whether i is a size or position whose sums, negatives and differences cannot overflow. */
 static bool is_whole(int64_t i) {
   return i >= INT64_MIN / 2 && i <= INT64_MAX / 2;
 }
 
-/* Whether v, perhaps a C user's, can be read as a value for a. */
+/* Whether v, from a C user, is a valid value for argument a. */
 static bool fits(const MothArg *a, const MothValue *v) {
   uint32_t tag = v->tag;
   if (tag == MOTH_V_NONE)

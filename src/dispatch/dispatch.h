@@ -1,9 +1,9 @@
 /* The dispatcher: ops, calls, keys, interceptors.
  *
- * The way of a call: Intercept (above) -> Autocast -> Autograd -> Intercept (below) -> shape rule ->
- * backend. `keys` holds the steps that are still to come; a step does its work and calls
- * moth_redispatch, which goes on below it. One test of one word (the thread's keys OR those of the
- * tensors) decides whether anything but the backend is needed. */
+ * The steps of a call: canonical arguments -> Intercept (above) -> Autocast -> Autograd -> Intercept (below) ->
+ * tensor subclasses -> shape rule (fake tensors end here) -> backend. `keys` has the steps still to come; a step does
+ * its work and calls moth_redispatch, which continues below it. One test of one word (the thread's keys OR those of the
+ * tensors) decides whether any step but shape rule and backend is needed. */
 #ifndef MOTH_DISPATCH_DISPATCH_H
 #define MOTH_DISPATCH_DISPATCH_H
 #include "core/error.h"
@@ -43,19 +43,19 @@ typedef struct MothArg {
   bool has_default;
   bool mutated;   /* written to ("!") */
   uint8_t holds;  /* of a tensor: MothHolds */
-  uint8_t count;  /* INTS: so many, one number standing for all of them; 0: any */
-  int8_t like;    /* INTS: the argument that it equals where it is none, or -1 */
+  uint8_t count;  /* INTS: the length of the list, for which one number may be given; 0: any */
+  int8_t like;    /* INTS: the argument that is its default, or -1 */
   bool of_result; /* DIM: of a result with one dimension more than the first tensor */
-  bool all;       /* DIMS: none and an empty list stand for all */
-  bool repeats;   /* DIMS: a dimension may come twice */
-  bool bounded;   /* numbers, also those in lists, lie between low and high */
+  bool all;       /* DIMS: none and an empty list mean all */
+  bool repeats;   /* DIMS: a dimension may occur twice */
+  bool bounded;   /* numbers, also in lists, must be between low and high */
   bool open;      /* low itself is excluded */
   double low, high;
-  const char *const *values; /* ENUM: the words, with NULL behind them */
+  const char *const *values; /* ENUM: the words, NULL-terminated */
   MothValue def;
 } MothArg;
 
-/* The order is that of src/ops/kinds.lua, which says what each kind decides. */
+/* In the order of src/ops/kinds.lua, which has the facts that follow from each kind. */
 typedef enum MothKind {
   MOTH_KIND_POINTWISE,
   MOTH_KIND_VIEW,
@@ -72,8 +72,8 @@ typedef enum MothKind {
   MOTH_KIND_EXTERN,
   MOTH_KIND_COMPOSITE
 } MothKind;
-/* Where results lie: memory of their own; the storage of the first argument; the first argument, written to;
- * there are none; or as the parts of a composite give them. */
+/* The memory of results: new; the storage of the first argument; the first argument, written to; no results; or
+ * decided by the parts of a composite. */
 typedef enum MothMemory {
   MOTH_MEMORY_NEW,
   MOTH_MEMORY_VIEW,
@@ -111,12 +111,12 @@ struct MothOp {
   bool returns_self;  /* -> self: writes to and returns its first argument */
   bool factory;       /* makes tensors from no tensor: dtype, device, requires_grad options */
   bool keep;          /* a composite that is not expanded at Autograd */
-  bool fuses;         /* one kernel may compute its elements with those of others */
-  bool drops;         /* may be left out where nobody reads the results */
-  bool draws;         /* takes random numbers: keeps its order among others of the same generator */
+  bool fuses;         /* one kernel may compute its elements together with other ops */
+  bool drops;         /* may be removed if its results are not used */
+  bool draws;         /* takes random numbers: keeps its order with others of the same generator */
   bool repeats;       /* the same arguments give the same results */
-  bool cross_device;  /* its tensors may lie on several devices */
-  bool internal;      /* a part that other ops are made of: not for users' programs */
+  bool cross_device;  /* its tensors may be on several devices */
+  bool internal;      /* a part of other ops: not for users' programs */
   int8_t cond;        /* pointwise: the argument that is a bool mask, or -1 */
   int16_t pointwise;  /* index into the loop tables of CUDA, or -1 */
   const struct MothLoops *loops; /* of a pointwise op, on the CPU: kernels/cpu/loop.h */
@@ -159,7 +159,7 @@ struct MothCall {
   MothDevice device;
   MothValue *args;     /* nargs of them, borrowed */
   MothValue *results;  /* nresults of them, owned by the caller after success */
-  MothTensor **target; /* in-place and out: where the results go, borrowed; else NULL */
+  MothTensor **target; /* in-place and out: the tensors to write to, borrowed; else NULL */
 };
 
 /* --- thread state ----------------------------------------------------------------------------- */
@@ -176,12 +176,12 @@ typedef struct MothInterceptor {
 
 enum { MOTH_MAX_INTERCEPTORS = 32 };
 
-/* A scope that is open on a thread and has something to carry; the first member of what it is. The stack is a chain
- * of counted frames, since coroutines that were begun within a scope keep its part of the chain. */
+/* An open scope of a thread that has data: the first member of its struct. The stack is a chain of reference-counted
+ * frames, since coroutines begun within a scope retain its part of the chain. */
 typedef struct MothFrame {
   MothRefs refs;
   struct MothFrame *outer;           /* retained */
-  bool closed;                       /* out of order: another one is still open within */
+  bool closed;                       /* closed while an inner one is still open */
   void (*drop)(struct MothFrame *f); /* frees the frame */
 } MothFrame;
 
@@ -196,7 +196,7 @@ typedef struct MothThread {
 
 /* The frame, with its one reference, becomes the innermost one of the stack. */
 void moth_frame_push(MothFrame **stack, MothFrame *f);
-/* Takes it out of the stack, wherever it is there; the caller keeps a reference of its own. */
+/* Removes a frame from any position in the stack; the caller owns a reference. */
 void moth_frame_close(MothFrame **stack, MothFrame *f);
 void moth_frame_retain(MothFrame *f); /* NULL: nothing */
 MOTH_API void moth_frame_release(MothFrame *f);
@@ -208,19 +208,19 @@ extern _Thread_local MothThread moth_thread __attribute__((tls_model("initial-ex
 MOTH_API MothThread *moth_thread_state(void);
 
 MOTH_API MothStatus moth_intercept_push(bool above, MothInterceptor i);
-/* Takes the innermost one of this function and ctx away; false: there is none. */
+/* Removes the innermost one with this function and ctx; false: there is none. */
 MOTH_API bool moth_intercept_pop(bool above, MothInterceptor which);
-/* An interceptor that is no observer is open: somebody records or handles calls. He holds tensors, so that counts of
- * references say nothing then: what they decide elsewhere (to write to a gradient in place) is decided without. */
+/* Whether an interceptor is open that is not an observer. It records or handles calls and may retain tensors, so that
+ * reference counts must decide nothing (elsewhere they allow writing to a gradient in place). */
 bool moth_is_traced(void);
 
-/* All that scopes have set on this thread: kept and put back where a thread runs several coroutines. */
+/* All settings of scopes on this thread: saved and restored where a thread runs several coroutines. */
 typedef struct MothModes {
   MothThread thread;
   MothInterceptor above[MOTH_MAX_INTERCEPTORS], below[MOTH_MAX_INTERCEPTORS];
 } MothModes;
 
-/* `to` holds modes already, or is all zeros: it counts what it holds until moth_modes_forget. */
+/* `to` has saved modes or is all zeros. It owns references until moth_modes_forget. */
 MOTH_API void moth_modes_save(MothModes *to);
 MOTH_API void moth_modes_load(const MothModes *from); /* saved on this thread */
 MOTH_API void moth_modes_forget(MothModes *m);
@@ -230,12 +230,12 @@ MOTH_API void moth_modes_reset(void);
 
 /* --- calling ---------------------------------------------------------------------------------- */
 
-/* Runs a call from the top. args must be complete and of the right tags (moth_op_check does that); they stay as they
- * are: all steps see a canonical copy (moth_canonical). */
+/* Runs a call from the top. args must be complete and of the right tags (see moth_op_check); they are not changed: all
+ * steps see a canonical copy (moth_canonical). */
 MOTH_API MothStatus moth_dispatch(MothCall *c);
-/* Goes on below the step that calls it. */
+/* Continues below the step that calls it. */
 MOTH_API MothStatus moth_redispatch(MothCall *c);
-/* An integer of argument a as Lua sees it: positions count from 1 there. */
+/* Converts a position from 0 to one from 1, and an integer of argument a to Lua's counting. */
 static inline int64_t moth_from_one(int64_t i) {
   return i >= 0 && i < INT64_MAX ? i + 1 : i;
 }
@@ -243,7 +243,7 @@ static inline int64_t moth_as_lua_counts(const MothArg *a, int64_t i) {
   bool position = a->type == MOTH_T_DIM || a->type == MOTH_T_INDEX || a->type == MOTH_T_DIMS;
   return position ? moth_from_one(i) : i;
 }
-/* "add [Autograd, CPU]  self: float32 [2, 3] cpu, other: 2, alpha: 1": as much as fits into n bytes. */
+/* Writes "add [Autograd, CPU]  self: float32 [2, 3] cpu, other: 2, alpha: 1", cut to n bytes. */
 MOTH_API void moth_call_describe(const MothCall *c, char *text, size_t n);
 /* Checks tags, fills defaults. args has room for op->nargs. */
 MOTH_API MothStatus moth_op_check(const MothOp *op, int given, MothValue *args);
@@ -251,13 +251,13 @@ MOTH_API MothStatus moth_op_check(const MothOp *op, int given, MothValue *args);
 MOTH_API MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs,
                                          const MothValue *args, MothTensor **targets,
                                          MothValue *results);
-/* One result, first arguments given; the one-line call that derivatives and composites are made of. */
+/* Calls an op with its first nargs arguments and returns its one result, for derivatives and composites. */
 MothStatus moth_call1(const MothOp *op, int nargs, const MothValue *args, MothTensor **out);
 
-/* The call's results go to its targets, where they are not these already: for steps that make results of their own. */
+/* Copies the call's results to its targets, unless they are these: for steps that make results themselves. */
 MOTH_API MothStatus moth_put_in_targets(MothCall *c);
 
-/* A factory called for the sake of t, which it does not get: its result is fake if t is, and carries what t carries.
+/* For factories called on behalf of t, which is not an argument: the result is fake if t is, and shares t->carried.
  *   uint32_t keep = moth_enter_as(t);
  *   return moth_leave_as(keep, t, moth_zeros(…, out), out); */
 static inline uint32_t moth_enter_as(const MothTensor *t) {

@@ -1,5 +1,5 @@
-/* What generated code is made of: composites and derivatives that are expressions of the op table
- * (src/ops/expr.lua, emit.lua). Values are MothValue; temporaries stand in an array that the function drops at its
+/* Functions for generated code: composites and derivatives that are expressions of the op table
+ * (src/ops/expr.lua, emit.lua). Values are MothValue; temporaries are in an array that the function releases at its
  * end. Lists are written to memory of the caller's, `to`, MOTH_LIST_MAX long. */
 #ifndef MOTH_DISPATCH_EVAL_H
 #define MOTH_DISPATCH_EVAL_H
@@ -22,7 +22,7 @@ MothTensor *moth_take(MothValue *v);        /* moves the tensor out */
 MothTensor *moth_keep(MothValue v);         /* retains it */
 void moth_drop_values(MothValue *v, int n); /* releases the tensors among them */
 
-/* Releases what a temporary holds. */
+/* Releases a temporary. */
 static inline void moth_drop(MothValue *v) {
   if (v->tag == MOTH_V_TENSOR)
     moth_tensor_release(v->u.t);
@@ -39,7 +39,7 @@ static inline MothValue moth_value_or(MothValue v, MothValue other) {
 }
 /* Can t have this size (-1: inferred) without a copy? True of a wrong size, too: the view refuses it. */
 bool moth_viewable(const MothTensor *t, MothValue size);
-/* Does autograd record what is done with v? */
+/* Whether autograd records ops on v. */
 static inline bool moth_value_records(MothValue v) {
   return !moth_thread.no_grad && v.tag == MOTH_V_TENSOR && moth_tensor_requires_grad(v.u.t);
 }
@@ -81,7 +81,7 @@ static inline MothValue moth_v_stride(const MothTensor *t) {
 /* Element i, from the end if negative; 1 of an empty list, as the size of what has no dimensions. */
 MothValue moth_list_at(MothValue list, int64_t i);
 MothValue moth_list_product(MothValue list);
-/* How many elements of storage there are up to the last one of this geometry; of none, offset. */
+/* The number of elements of storage up to the last one of this geometry; offset if it has none. */
 MothValue moth_list_reach(MothValue size, MothValue stride, MothValue offset);
 bool moth_list_equal(MothValue a, MothValue b);
 MothStatus moth_list_make(int n, const MothValue *v, int64_t *to, MothValue *out);

@@ -1,8 +1,7 @@
 /* The ops by id and by name.
  *
- * By id: chunks of pointers that never move, so that reading takes no lock. By name: a hash table with open
- * addressing; a larger one takes its place and leaves the old one to those who read in it. All that changes them holds
- * one mutex. */
+ * By id: chunks of pointers that never move, so that readers need no lock. By name: a hash table with open addressing;
+ * a larger one replaces it, and the old one is kept for concurrent readers. Writers lock one mutex. */
 #include "dispatch/registry.h"
 
 #include <pthread.h>
@@ -13,7 +12,7 @@
 enum { CHUNK = 512, NCHUNKS = 128 }; /* 65536: as many as an id of 16 bits can name */
 
 typedef struct Names {
-  size_t mask, used; /* used: with the places of ops that are gone */
+  size_t mask, used; /* used: also the entries of removed ops */
   _Atomic(MothOp *) at[];
 } Names;
 
@@ -21,7 +20,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(_Atomic(MothOp *) *) chunks[NCHUNKS];
 static _Atomic int count;
 static _Atomic(Names *) names;
-static MothOp removed; /* its place is passed over, and taken by the next */
+static MothOp removed; /* marks an entry that look-ups skip and the next op reuses */
 
 /* FNV-1a */
 static size_t hash(const char *name) {
@@ -46,7 +45,7 @@ static void put(Names *t, MothOp *op) {
   atomic_store_explicit(&t->at[i], op, memory_order_release);
 }
 
-/* Where the op of this name stands, or NULL. */
+/* The entry of the op of this name, or NULL. */
 static _Atomic(MothOp *) *place_of(const char *name) {
   Names *t = atomic_load_explicit(&names, memory_order_acquire);
   for (size_t i = t ? hash(name) & t->mask : 0; t; i = (i + 1) & t->mask) {
@@ -59,7 +58,7 @@ static _Atomic(MothOp *) *place_of(const char *name) {
   return NULL;
 }
 
-/* A table with a place more. At most two thirds of it are in use. */
+/* A table with a free entry. At most two thirds of it are in use. */
 static Names *with_place(void) {
   Names *old = names;
   if (old && old->used * 3 < old->mask * 2)

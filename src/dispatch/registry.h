@@ -1,6 +1,6 @@
 /* The ops that there are: those of the op table, which the library adds when it is loaded, and those defined
  * later (moth_op_define). An op stays where it is for the life of the process: graphs, closures and recorded calls
- * hold pointers to it. An op that was taken away is found by nobody, and calls of it are errors. */
+ * hold pointers to it. A removed op is not found any more, and calls of it are errors. */
 #ifndef MOTH_DISPATCH_REGISTRY_H
 #define MOTH_DISPATCH_REGISTRY_H
 #include "dispatch/dispatch.h"

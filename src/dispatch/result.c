@@ -1,4 +1,4 @@
-/* What shape rules share: results, dimensions, broadcasting, promotion. */
+/* Helpers of shape rules: results, dimensions, broadcasting, promotion. */
 #include <string.h>
 
 #include "core/dtype.h"

@@ -52,7 +52,7 @@ static MothStatus check(const MothTensor *q, const MothTensor *k, const MothTens
                           text(mask, &a), moth_shape_format(4, full, b, sizeof b));
 }
 
-/* What sums are kept in. */
+/* The dtype of sums. */
 static MothDType wide(const MothTensor *t) {
   return t->dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
 }

@@ -243,15 +243,15 @@ MothStatus moth_pool_windows(int ndim, const int64_t *input, MothValue kernel, M
                        "padding must be at most half of kernel_size, %lld, got %lld",
                        (long long)p->kernel[i], (long long)p->padding[i]);
     int64_t size = i ? p->w : p->h, span = p->dilation[i] * (p->kernel[i] - 1) + 1;
-    /* Of the input that no window covers, ceil_mode lets one more cover what is less than a stride. */
-    int64_t room = size + 2 * p->padding[i] - span + (ceil_mode ? p->stride[i] - 1 : 0), out;
-    if (room < 0)
+    /* ceil_mode adds one window for a rest of less than a stride. */
+    int64_t left = size + 2 * p->padding[i] - span + (ceil_mode ? p->stride[i] - 1 : 0), out;
+    if (left < 0)
       return moth_fail(MOTH_ERR_VALUE,
                        "the window's extent %lld is larger than the padded input %lld in "
                        "dimension " MOTH_AT "%d of %s",
                        (long long)span, (long long)(size + 2 * p->padding[i]), ndim - 2 + i,
                        moth_shape_format(ndim, input, s, sizeof s));
-    out = room / p->stride[i] + 1;
+    out = left / p->stride[i] + 1;
     /* The last window must begin inside of the image or its left padding. */
     if (ceil_mode && (out - 1) * p->stride[i] >= size + p->padding[i])
       out--;

@@ -50,7 +50,7 @@ static MothStatus gradients(MothMeta *out, const MothTensor *self, const MothTen
 
 /* --- rows --------------------------------------------------------------------------------------- */
 
-/* `stat` gets the shape of the statistics: that of self with 1 for what is normalised over. */
+/* stat: the shape of the statistics, self's with 1 for the dimensions that are normalised. */
 static MothStatus check_rows(const MothTensor *self, const MothTensor *weight,
                              const MothTensor *bias, int64_t dims, int64_t *stat) {
   MOTH_TRY(need_float(self));

@@ -36,7 +36,7 @@ static MothStatus promoted(const MothCall *c, MothDType *out) {
   return moth_result_type(n, typed, out);
 }
 
-/* Numbers that the computation cannot hold. Limits of clamp cut, wherever they lie. */
+/* An error for numbers out of range of the compute dtype. Limits of clamp may be out of range. */
 static MothStatus check_numbers(const MothCall *c, MothDType dtype) {
   const MothOp *op = c->op;
   bool is_float = moth_dtype_is_float(dtype);

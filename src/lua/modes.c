@@ -12,8 +12,7 @@
 
 /* --- a Lua function that sees calls ------------------------------------------------------------ */
 
-/* Pushes the function object of an op: { name, schema } with __call to the op; cached in the table at
- * upvalue-free registry key. */
+/* Pushes the function object of an op: { name, schema } with __call to the op; cached in a table of the registry. */
 static char key_functions, key_function_meta;
 
 static int function_call(lua_State *L) { /* (object, ...) */
@@ -32,8 +31,8 @@ static int function_tostring(lua_State *L) {
   return 1;
 }
 
-/* What Lua's numbers do not say of a call, and its function object therefore does: what positions count from, and
- * which numbers are floats though they are integral. */
+/* The properties of a call that Lua's numbers lose, for its function object: the base of positions, and which integral
+ * numbers are floats. */
 static MothLuaEntry entry_of(const MothCall *c) {
   MothLuaEntry e = {c->op, c->variant == MOTH_OUT ? MOTH_FUNCTIONAL : (MothVariant)c->variant, 1,
                     0};
@@ -117,7 +116,7 @@ static MothStatus take_results(lua_State *L, MothCall *c, int first) {
   return s;
 }
 
-/* Pushes the function that sees the call, and what it gets before the call itself; false with an error if it cannot. */
+/* Pushes the function that handles the call and its first arguments; false with an error if it cannot. */
 typedef bool (*PushFunction)(lua_State *L, MothCall *c, const MothLuaHeld *held);
 
 /* Calls fn(func, args, kwargs), or of subclasses fn(types, func, args, kwargs), for its results. */
@@ -166,9 +165,9 @@ static void count_held(void *ctx, int by) {
   else
     moth_lua_let_go(ctx);
 }
-static char key_mode; /* registry: the metatable of what closes a mode */
+static char key_mode; /* registry: the metatable of the userdata that closes a mode */
 
-/* What closes a mode was dropped: with the coroutine that was in it, with the state, or by a caller of the binding. */
+/* The userdata that closes a mode was collected: with its coroutine, with the state, or dropped by a caller. */
 static int mode_gc(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_MODE);
   if (!h)
@@ -180,7 +179,7 @@ static int mode_gc(lua_State *L) {
   return 0;
 }
 
-/* Opens a mode that runs `fn` with the Lua value at idx, and pushes what closes it. */
+/* Opens a mode that runs `fn` with the Lua value at idx, and pushes the userdata that closes it. */
 static int open_mode(lua_State *L, int idx, bool above, MothInterceptor i) {
   moth_lua_sync(L);
   MothHandle *h = lua_newuserdata(L, sizeof *h);
@@ -393,8 +392,8 @@ static int b_pop_count(lua_State *L) {
   return 2;
 }
 
-/* The line of a call in a trace: moth.dispatch makes it, from what the op table says of its kernel. Pushes
- * the text without that where Lua cannot run. */
+/* Pushes the line of a call in a trace: moth.dispatch formats it, with the op table's data of its kernel. Where Lua
+ * cannot run, pushes the text without these. */
 static void push_line(lua_State *L, const MothCall *c) {
   char text[1024];
   moth_call_describe(c, text, sizeof text);
@@ -463,8 +462,8 @@ static int b_set_fake(lua_State *L) { /* (on) -> was */
   return 1;
 }
 
-/* set_autocast({ [type of device] = dtype or false, … }) -> the same of what was, for these types. Nothing changes
- * where one of them is wrong. */
+/* set_autocast({ [type of device] = dtype or false, … }) -> the former settings of these types. Nothing changes if one
+ * of them is invalid. */
 static int b_set_autocast(lua_State *L) {
   MothThread *t = moth_thread_state();
   uint8_t to[MOTH_NDEVICES];
@@ -501,7 +500,7 @@ static int b_set_autocast(lua_State *L) {
   return 1;
 }
 
-/* device_types() -> { name = true }: what devices there may be, usable or not */
+/* device_types() -> { name = true }: all types of devices, usable or not */
 static int b_device_types(lua_State *L) {
   lua_newtable(L);
   for (int i = 0; i < moth_device_ntypes(); i++) {

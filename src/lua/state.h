@@ -1,11 +1,11 @@
-/* Lua states: what the binding keeps for each of them. A process may run several, in several threads or one
- * after the other in the same; core/defaults.h says what belongs to a state, a thread, the process.
+/* Lua states: the binding's data of each. A process may run several, in several threads or one after another in
+ * the same; core/defaults.h says what belongs to a state, a thread, the process.
  *
- * Values that C holds (a hook of a node, the backward of a Function, a mode) lie in a table of their state's
- * registry. Any thread may let go of one: it joins the queue of its state, which removes the values when it
- * next makes a handle. A thread remembers the state that it runs (moth_lua_here), by the lua_State that
- * entered last: comparing pointers is all that a call pays. A coroutine's address may serve another state's
- * later, so this memory only decides where something is looked for; what is unsafe asks the registry. */
+ * Values retained by C (a hook of a node, the backward of a Function, a mode) are in a table of their state's
+ * registry. Any thread may release one: it joins the queue of its state, which removes the values when it next
+ * makes a handle. A thread caches the state that it runs (moth_lua_here), by the lua_State that entered last: a
+ * call only compares pointers. A coroutine's address may later belong to another state, so the cache is a hint;
+ * code that must be sure asks the registry. */
 #ifndef MOTH_LUA_STATE_H
 #define MOTH_LUA_STATE_H
 #include <lua.h>
@@ -14,20 +14,20 @@
 
 #include "core/defaults.h"
 
-/* Initial-exec: what every call reads must not cost a call of its own. Small, since the static TLS of a
+/* Initial-exec: variables that every call reads must not cost a function call. Small, since the static TLS of a
  * library that is opened at run time is scarce. */
 #define MOTH_LUA_TLS __attribute__((tls_model("initial-exec")))
 
 typedef struct MothLuaHeld MothLuaHeld;
 
 typedef struct MothLuaState {
-  struct MothLuaState *next; /* of those that are closed */
+  struct MothLuaState *next; /* in the list of closed ones */
   const void *registry;      /* its address; NULL: closed */
   MothDefaults *defaults;
   pthread_mutex_t lock; /* of the fields below */
-  MothLuaHeld *queue;   /* let go, not yet removed */
-  MothLuaHeld *used;    /* parked, to be held again */
-  int64_t held;         /* how many there are, with those in the queue */
+  MothLuaHeld *queue;   /* released, not yet removed */
+  MothLuaHeld *used;    /* parked, to be retained again */
+  int64_t held;         /* number of values, with those in the queue */
   _Atomic bool pending; /* one of the two lists is not empty */
   struct MothLuaLeft *
       left; /* what it had set when another state took over its thread (coroutine.c); NULL: nothing */
@@ -38,7 +38,7 @@ typedef struct MothLuaHere {
   MothLuaState *state;
 } MothLuaHere;
 extern _Thread_local MothLuaHere moth_lua_last MOTH_LUA_TLS;
-/* Of the state that runs; never NULL. */
+/* The interrupt flag of the running state; never NULL. */
 extern _Thread_local const volatile sig_atomic_t *moth_lua_interrupt MOTH_LUA_TLS;
 
 /* Asks the registry, and installs the state's defaults and flag in this thread. */
@@ -47,12 +47,12 @@ static inline MothLuaState *moth_lua_here(lua_State *L) {
   return __builtin_expect(L == moth_lua_last.L, 1) ? moth_lua_last.state : moth_lua_find(L);
 }
 
-/* Pops a value, to be freed at the next chance of its state after moth_lua_let_go, from whatever thread.
+/* Pops a value and retains it. After moth_lua_let_go, from any thread, its state frees it when it next makes a handle.
  * NULL: no memory. */
 MothLuaHeld *moth_lua_hold(lua_State *L);
-void moth_lua_let_go(MothLuaHeld *held);      /* NULL: nothing */
-void moth_lua_retain_held(MothLuaHeld *held); /* one moth_lua_let_go more is due */
-/* Pushes the value; false, with a message, if it is another state's. */
+void moth_lua_let_go(MothLuaHeld *held);      /* NULL is allowed */
+void moth_lua_retain_held(MothLuaHeld *held); /* requires one more moth_lua_let_go */
+/* Pushes the value; false, with a message, if it belongs to another state. */
 bool moth_lua_push_held(lua_State *L, const MothLuaHeld *held);
 bool moth_lua_is_mine(lua_State *L, const MothLuaHeld *held); /* this state's */
 /* The function of a hook of tensor t, whose handle lists it (leaf.c). Parked, it lies with the handle alone; from any

@@ -1,4 +1,4 @@
---- Tensors as Lua sees them: the metatable (methods, fields, operators, indexing) and what ops do not cover.
+--- Tensors in Lua: the metatable (methods, fields, operators, indexing) and methods that are not ops.
 -- Fields: x.grad, x.grad_fn, x.data, x.shape. All else is a method.
 local ffi = require "ffi"
 local B = require "moth_lua"
@@ -18,7 +18,7 @@ for name, fn in each(ops) do
   if not B.internal[name] then methods[name] = fn end
 end
 
--- A method by its signature, under the name that stands there; or `name`, if Lua calls it otherwise.
+-- Defines a method by its signature, under the name in it, or under `name`.
 local function method(text, fn, name) methods[name or text:match("^[%w_]+")] = signature(text, fn) end
 
 -- Calls in tail position have no frame, and an error would not find the name of the function that made them.
@@ -61,7 +61,7 @@ methods.stride = facts("stride", B.named(B.stride, "stride"))
 
 methods.data_ptr, methods.free = B.named(B.data_ptr, "data_ptr"), B.named(B.free, "free")
 
--- What hot loops ask.
+-- Properties for hot loops.
 local function fact(name, of, compiled)
   methods[name] = compiled(of, B.named(B[of], name))
   B.names[methods[name]] = name
@@ -74,7 +74,7 @@ for _, name in ipairs({ "is_contiguous", "is_fake" }) do fact(name, name, elemen
 fact("dtype", "tensor_dtype", element.dtype)
 fact("device", "tensor_device", element.device)
 method("requires_grad_(Tensor input, bool requires_grad=true)", B.set_requires_grad)
--- What is asked often: a C function, which checks the tensor itself.
+-- Methods called often: C functions, which check the tensor themselves.
 local function alone(name, fn)
   fn = B.named(fn, name)
   local function ask(x, more)
@@ -102,7 +102,7 @@ method("pin_memory(Tensor input)", function(x)
   if B.cuda_why() then return x end
   return (B.cuda.pin(x))
 end)
---- Another stream uses x, too: its memory is not handed out again before what that stream holds then has run.
+--- Notes that another stream also uses x: its memory is not reused before the work queued there at its release has run.
 method("record_stream(Tensor input, any stream)", function(x, stream) B.stream.record_stream(x, stream) end)
 
 --- The single element, or with a position for each dimension, x:item(2, -1), the one there, as a number or boolean; an
@@ -165,7 +165,7 @@ local function to_fail(what, ...)
     ...)
 end
 
--- What x:to was given by position, in any order; then non_blocking, copy. The result is a table of options.
+-- Reads x:to's positional arguments, in any order; then non_blocking, copy. Returns a table of options.
 local function read_to(...)
   local n, o, switches = select("#", ...), {}, 0
   local function put(name, value)
@@ -424,13 +424,13 @@ method("backward(Tensor input, Tensor gradient?, bool retain_graph?, bool create
 
 local Handle = {}
 Handle.__index = Handle
---- Takes the hook away; may be called twice.
+--- Removes the hook; may be called twice.
 function Handle:remove()
   B.remove_hook(self.id, self.tensor, self.node)
   self.tensor, self.node = nil, nil
 end
 
---- fn(grad) is called when the gradient of x is known; what it returns, if anything, takes its place.
+--- fn(grad) is called when the gradient of x is known; a result that is not nil replaces it.
 method("register_hook(Tensor input, function hook)", function(x, fn)
   local id, node = B.register_hook(x, fn)
   return setmetatable({ id = id, tensor = node == nil and x or nil, node = node }, Handle)
@@ -521,7 +521,7 @@ end
 M.new = maker("tensor")
 M.as_tensor = maker("as_tensor")
 
--- The address that a pointer or an array stands for, and of an array the bytes behind it; nil for other values.
+-- The address of a pointer or array, and the number of bytes of an array; nil for other values.
 local null = {} -- a NULL pointer equals nil: a signature would not see it
 local function memory_of(value)
   if value == null then return 0 end
@@ -533,8 +533,8 @@ local function memory_of(value)
 end
 
 --- A tensor over foreign memory, not copied: moth.from_ptr(pointer or array, {sizes}, {dtype=, owner=}).
--- `owner` is kept alive as long as the tensor is. What the tensor takes must lie within the array, or within the owner
--- if that is an array and the pointer points into it; how far the memory behind another pointer goes is your word.
+-- `owner` is kept alive as long as the tensor. The tensor must lie within the array, or within the owner if that is an
+-- array and the pointer points into it; for other pointers the caller is responsible for the size.
 local from_ptr = signature("from_ptr(any pointer, size[] size, *, dtype dtype='float32', any owner?)",
   function(pointer, size, dtype, owner)
     local address, bytes = memory_of(pointer)
@@ -638,7 +638,7 @@ function mt.__index(x, k)
   return get(x, k)
 end
 
---- For completion: what can be asked of a tensor.
+--- For completion: the fields and methods of a tensor.
 function mt.__names()
   local list = { "grad", "shape", "grad_fn", "data" }
   for name in each(methods) do list[#list + 1] = name end
@@ -659,7 +659,7 @@ function mt.__newindex(x, k, v)
 end
 
 mt.__add, mt.__sub, mt.__mul, mt.__div, mt.__mod, mt.__pow = ops.add, ops.sub, ops.mul, ops.div, ops.remainder, ops.pow
-mt.__unm = function(a) return ops.neg(a) end -- it is given its operand twice
+mt.__unm = function(a) return ops.neg(a) end -- Lua passes the operand twice
 
 --- #x is the size of the first dimension.
 local first_size = element.extent("size")
@@ -694,7 +694,7 @@ for k, v in each(mt) do
   if k ~= "__gc" then B.Released[k] = v end
 end
 
--- What needs the finished table of functions.
+-- Definitions that need the finished table of functions.
 function M.install(moth)
   methods.type_as = ops.type_as
   for name, fn in each(require("moth.tensor.functions").methods) do methods[name] = fn end
