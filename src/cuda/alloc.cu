@@ -1,18 +1,19 @@
 /* The caching allocator of device memory.
  *
- * CUDA's own malloc and free wait for the device; so memory is taken from it in segments and handed out
- * in blocks. Sizes are rounded to 512 bytes. Up to 1 MiB comes from segments of 2 MiB, up to 10 MiB from
- * segments of 20 MiB, more has a segment of its own, rounded to 2 MiB. The free blocks of an arena (a
- * stream, small or large, and a pool: the shared one or a graph's) stand in a tree ordered by size: the
- * smallest that is large enough is taken and split; a block that comes back joins its free neighbours.
+ * cudaMalloc and cudaFree synchronize with the device, so memory is taken from CUDA in segments and
+ * allocated from them in blocks. Sizes are rounded to 512 bytes. Up to 1 MiB comes from segments of 2 MiB,
+ * up to 10 MiB from segments of 20 MiB; a larger block has a segment of its own, rounded to 2 MiB. An arena
+ * is a stream, a size class (small or large) and a pool (the shared one or a graph's). Its free blocks form
+ * a tree ordered by size: the smallest sufficient block is taken and split; a freed block is merged with
+ * its free neighbours.
  *
- * A block belongs to the stream that was current when it was handed out. Freed, it can be handed out
- * again at once on that stream, whose order keeps the two uses apart. Where another stream has used it
- * (moth_cuda_record_stream), an event is recorded in that stream, and the block waits for it. Nothing of
- * this waits for the device.
+ * A block belongs to the stream that was current at its allocation. Once freed, it can be reused at once
+ * on that stream, whose order keeps the two uses apart. If another stream has used it
+ * (moth_cuda_record_stream), an event is recorded in that stream, and the block is reused only after the
+ * event. None of this synchronizes with the device.
  *
- * Memory that a graph was captured with stays as it is for the graph's replays: it comes from a pool that
- * nobody else takes from, until the last graph of the pool is gone. */
+ * The memory of a graph's capture is reserved for the graph's replays: it comes from a pool used by that
+ * pool's graphs only, until the last of them is destroyed. */
 #include <stdio.h>
 #include <string.h>
 
@@ -118,7 +119,7 @@ cudaError_t cuda_malloc(Heap *h, void **p, size_t size) {
   return e;
 }
 
-/* A new segment as one free block. *e: what CUDA said. */
+/* A new segment as one free block. *e: CUDA's status. */
 Block *new_segment(Heap *h, Arena *a, size_t size, cudaError_t *e) {
   Segment *s = make<Segment>();
   Block *b = make<Block>();
@@ -194,8 +195,8 @@ void wait_events(Heap *h) {
   h->last = nullptr;
 }
 
-/* A freed block with uses: an event in each of those streams. What fails (a lost device, no memory)
- * leaves the block out of use for ever. */
+/* Records an event in each stream that used a freed block. After a failure (a lost device, no memory)
+ * the block is never reused. */
 void wait_for_uses(Heap *h, Block *b) {
   b->state = WAITING;
   b->events = 1; /* until all are there */
@@ -228,7 +229,7 @@ void process_deferred(Heap *h) {
 
 /* --- giving back ---------------------------------------------------------------------------------- */
 
-/* Gives whole free segments back to CUDA. */
+/* Returns wholly free segments to CUDA. */
 size_t flush(Heap *h) {
   if (moth_cuda_any_capture())
     return 0;

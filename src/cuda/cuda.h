@@ -7,7 +7,7 @@
 
 enum { MOTH_CUDA_MAX_DEVICES = 64 };
 
-/* What kernels ask about a device. */
+/* Properties of a device that kernels need. */
 typedef struct MothCudaProps {
   int multiprocessors;
   int major, minor;        /* compute capability */
@@ -19,16 +19,16 @@ typedef struct MothCudaProps {
 
 const MothCudaProps *moth_cuda_props(int device);
 
-/* The first thing that a kernel's host side does: the call's device becomes current, all its tensors
- * are checked to be on it, and *stream is that device's current stream of this thread. */
+/* The first call of a kernel's host side: makes the call's device current, checks that all its tensors are
+ * on it, and sets *stream to this thread's current stream on it. */
 MothStatus moth_cuda_enter(const MothCall *c, cudaStream_t *stream);
 /* This thread's current stream on a device. */
 cudaStream_t moth_cuda_stream(int device);
 /* Makes a device current for this thread (cached: free when it is so already). */
 MothStatus moth_cuda_set_device(int device);
 
-/* Device memory from the caching allocator, for use on the device's current stream: given back, it can
- * be handed out again at once on the same stream. NULL: no memory (moth_last_error says). */
+/* Device memory from the caching allocator, for use on the device's current stream; once freed, it can be
+ * reused at once on the same stream. NULL: out of memory (see moth_last_error). */
 void *moth_cuda_alloc(int device, size_t n);
 void moth_cuda_free(int device, void *p, size_t n);
 
@@ -50,11 +50,11 @@ struct MothScratch {
   }
 };
 
-/* Another stream uses the block, too: once freed, it is handed out again only when what that stream holds
- * at the time of the free has run. A block's own stream needs no call. */
+/* Another stream uses the block, too: once freed, it is reused only after the work that this stream has
+ * queued at the time of the free. A block's own stream needs no call. */
 MothStatus moth_cuda_record_stream(int device, void *p, cudaStream_t stream);
 
-/* `later` waits for all that `earlier` holds now; the streams may be on different devices. */
+/* `later` waits for all work queued in `earlier` by now; the streams may be on different devices. */
 MothStatus moth_cuda_order(int device, cudaStream_t earlier, int later_device, cudaStream_t later);
 /* Whether calls are recorded into a graph: nothing may wait for the device then. */
 bool moth_cuda_is_capturing(cudaStream_t stream);

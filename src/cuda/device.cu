@@ -1,4 +1,4 @@
-/* Opening the backend: devices, errors, faults, copies to and from the host. What the core sees of it is
+/* Opening the backend: devices, errors, faults, copies to and from the host. Its interface to the core is
  * the MothDeviceOps and the MothCudaApi at the end. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static thread_local int chosen_device;       /* what "cuda" means */
 
 /* --- errors ------------------------------------------------------------------------------------- */
 
-/* Errors after which CUDA refuses everything else in this process: ECC, and what kernels do. */
+/* Errors after which CUDA refuses every other call of this process: ECC errors and faults in kernels. */
 static bool is_lost(int e) {
   return e == 214 || e == 700 || e == 702 || e == 710 || (e >= 714 && e <= 719) || e == 721;
 }

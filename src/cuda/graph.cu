@@ -1,10 +1,9 @@
-/* Captured graphs: what is called on a stream while it captures is recorded, and a replay starts all of
- * it at once.
+/* Captured graphs: calls on a capturing stream are recorded, and a replay starts all of them at once.
  *
  * A replay runs the same kernels with the same arguments on the same memory. So the memory of a capture
- * comes from a pool of its own (alloc.cu), and random kernels read where their numbers begin from the
- * device: a slot of two words per generator, {counter, seed}, which each replay sets before it starts the
- * graph, and by which it takes as many numbers from the generator as the graph draws. */
+ * comes from a pool of its own (alloc.cu), and random kernels read the start of their numbers from device
+ * memory: a slot of two words per generator, {counter, seed}. Each replay sets the slot before it starts
+ * the graph and advances the generator by the count of numbers that the graph draws. */
 #include <stdio.h>
 #include <string.h>
 

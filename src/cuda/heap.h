@@ -1,4 +1,4 @@
-/* What a heap consists of: segments, blocks, the tree of free blocks and the table of used ones. Part of
+/* The structures of a heap: segments, blocks, the tree of free blocks and the table of used ones. Part of
  * alloc.cu. */
 #ifndef MOTH_CUDA_HEAP_H
 #define MOTH_CUDA_HEAP_H
@@ -82,7 +82,7 @@ void insert(Heap *h, Block *b) {
   Block **at = &b->segment->arena->root;
   while (*at && (*at)->weight >= b->weight)
     at = before(b, *at) ? &(*at)->left : &(*at)->right;
-  /* what stood here is split around b */
+  /* split the subtree found here around b */
   Block *rest = *at, **low = &b->left, **high = &b->right;
   *at = b;
   while (rest) {

@@ -1,7 +1,7 @@
-/* The caching allocator of pinned host memory. Making some pins pages, one by one, and waits for the
- * device, so that blocks are kept, in sizes that are powers of two. An asynchronous copy goes on after
- * its call has returned: each notes the stream in the block that it reads or writes; a freed block is
- * handed out again when events in those streams have run. */
+/* The caching allocator of pinned host memory. CUDA's allocation pins page by page and synchronizes with
+ * the device, so freed blocks are kept, in sizes that are powers of two. An asynchronous copy outlives its
+ * call, so it notes its stream in the block that it reads or writes; a freed block is reused once events
+ * in those streams have completed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 Pinned *cached[CLASSES], *waiting, *all;
 int64_t live_bytes, cached_bytes;
 
-/* The block that p lies in. There are few: what pins is batches. */
+/* The block that contains p. There are few blocks (batches of data), so a list does. */
 Pinned *find(const void *p) {
   for (Pinned *b = all; b; b = b->chain)
     if ((const char *)p >= b->p && (const char *)p < b->p + ((size_t)1 << b->klass))

@@ -30,7 +30,7 @@ MothStatus moth_cuda_check(cudaError_t e, const char *what);
 
 /* MOTH_CUDA_SYNC=1: each kernel is waited for, so that an error shows at the call that it belongs to. */
 extern bool moth_cuda_sync_always;
-/* After a launch: e, or under MOTH_CUDA_SYNC=1 what the kernel came to. */
+/* The status of a launch: e, or under MOTH_CUDA_SYNC=1 the kernel's own result. */
 MothStatus moth_cuda_launched(const char *name, cudaError_t e, cudaStream_t stream);
 
 /* Starts kernel(args...) on a stream; a grid of no blocks is no launch. Errors: of the launch, or of an

@@ -1,4 +1,4 @@
-/* Between the parts of the CUDA runtime: device.cu opens it, alloc.cu and pinned.cu hold memory,
+/* Internal header of the CUDA runtime: device.cu opens it, alloc.cu and pinned.cu manage memory,
  * stream.cu streams and events, graph.cu captures. Kernels need cuda.h only. */
 #ifndef MOTH_CUDA_RUNTIME_H
 #define MOTH_CUDA_RUNTIME_H
@@ -19,7 +19,7 @@ struct MothLock {
 };
 
 int moth_cuda_device_count(void);
-/* What is known of a failed call on a device: moth_cuda_check names the current one. */
+/* moth_cuda_check for a call on a given device instead of the current one. */
 MothStatus moth_cuda_check_on(int device, cudaError_t e, const char *what);
 
 /* --- alloc.cu ----------------------------------------------------------------------------------- */
@@ -80,7 +80,7 @@ static inline bool moth_cuda_any_capture(void) {
 /* The graph that the stream's work is recorded into, or NULL; its pool (0: none). */
 MothCudaGraph *moth_cuda_capture_of(cudaStream_t stream);
 uint64_t moth_cuda_capture_pool(cudaStream_t stream);
-/* Pools that graphs' memory comes from, and nobody else's: each graph holds its own. */
+/* Memory pools used by graphs only; each graph holds a reference to its own. */
 uint64_t moth_cuda_pool_new(void);
 MothStatus moth_cuda_pool_hold(uint64_t pool);
 void moth_cuda_pool_release(uint64_t pool);
@@ -93,8 +93,8 @@ MothStatus moth_cuda_graph_replay(MothCudaGraph *g);
 MothStatus moth_cuda_graph_reset(MothCudaGraph *g);
 uint64_t moth_cuda_graph_pool(const MothCudaGraph *g);
 
-/* While it lives, this thread may call what a capture forbids: what it calls belongs to no graph. (Not
- * only where a capture is known: another thread may begin one at any time.) */
+/* During its lifetime this thread may make calls that a capture forbids; they belong to no graph. (Needed
+ * even without a known capture: another thread may begin one at any time.) */
 struct MothRelaxed {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   MothRelaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }

@@ -2,8 +2,8 @@
  *
  * Each thread has a current stream on each device, to begin with the device's default one. That is a
  * stream of our own: CUDA's legacy default stream would wait for all others. Other streams come from a
- * pool of a few of each priority and are handed out in turn, so that nobody has to give one back, and
- * what the allocator keeps for a stream is found by those that get it next. */
+ * pool of a few of each priority, used round robin: no stream needs to be returned, and the next user of a
+ * stream finds the memory that the allocator caches for it. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +88,7 @@ MothStatus moth_cuda_stream_new(int device, int priority, MothCudaStream **out) 
 }
 
 /* Ctrl-C ends a wait of the host, where the host has a flag for it: CUDA is asked again and again then, at first
- * without a pause. What was queued runs on. */
+ * without a pause. Queued work runs on. */
 enum { SPINS = 2000, PAUSE_NS = 20000, LONGEST_NS = 1000000 };
 template <class Query> static cudaError_t wait_for(Query query, bool *interrupted) {
   const volatile sig_atomic_t *flag = moth_interrupt_flag();
