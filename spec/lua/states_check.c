@@ -193,6 +193,13 @@ static const char nesting[] =
     "    return func(unpack(args, 1, args.n))\n"
     "  end, function() return drop(again(drop(w:exp()))):sum() end)\n"
     "  loss:backward()\n"
+    "  local written = moth.zeros(2)\n"
+    "  moth.dispatch_mode(function(func, args)\n"
+    "    seen = seen + 1\n"
+    "    return func(unpack(args, 1, args.n))\n"
+    "  end, function()\n"
+    "    for _ = 1, 100 do if other then other(seed) end written[2] = 1 end\n"
+    "  end)\n"
     "  return ('%d %.17g %.17g'):format(seen, loss:item(), drop(w.grad):sum():item())\n"
     "end\n";
 

@@ -106,14 +106,16 @@ static double get_3(const MothHandle *h, int32_t i, int32_t j, int32_t k) {
   return true;
 
 /* Writes as fill_ does; false where that is an error, or not a plain store. */
-static inline bool store(MothDType dtype, char *data, int64_t at, double v) {
+static inline __attribute__((always_inline)) bool store(MothDType dtype, char *data, int64_t at,
+                                                        double v) {
   int64_t whole;
-  switch (dtype) {
-  case MOTH_FLOAT32:
+  if (dtype == MOTH_FLOAT32) { /* before the table of jumps */
     if (!(fabs(v) < 0x1.ffffffp127) && !isnan(v) && !isinf(v))
       return false;
     ((float *)data)[at] = (float)v;
     return true;
+  }
+  switch (dtype) {
   case MOTH_FLOAT64:
     ((double *)data)[at] = v;
     return true;
@@ -136,15 +138,17 @@ static inline bool store(MothDType dtype, char *data, int64_t at, double v) {
 static _Thread_local const MothThread *modes MOTH_LUA_TLS;
 
 /* Writes v to an element, as x[{ i, j, k }] = v, and bumps the version, if the call is not intercepted and has no
- * derivative. False: nothing is written, call fill_. */
-static inline bool set_at(const MothHandle *h, int n, int32_t i, int32_t j, int32_t k, double v) {
+ * derivative. False: nothing is written, call fill_. `running` is the calling Lua state: the thread's modes are those of
+ * the state that entered last. */
+static inline bool set_at(const MothHandle *h, const MothLuaState *running, int n, int32_t i,
+                          int32_t j, int32_t k, double v) {
   MothTensor *t = h->u.t;
   if (!t || t->keys != MOTH_KEY_CPU || (t->base && t->base->keys & MOTH_KEY_AUTOGRAD))
     return false;
   if (__builtin_expect(!modes, 0))
     modes = moth_thread_state();
-  if (modes->include & ~(uint32_t)MOTH_KEY_AUTOCAST || *moth_lua_interrupt ||
-      atomic_load_explicit(&moth_released_storages, memory_order_relaxed) ||
+  if (running != moth_lua_last.state || modes->include & ~(uint32_t)MOTH_KEY_AUTOCAST ||
+      *moth_lua_interrupt || atomic_load_explicit(&moth_released_storages, memory_order_relaxed) ||
       moth_lua_records) /* modes of a coroutine that may have to be put in force first */
     return false;
   int64_t at = find_element(t, n, i, j, k);
@@ -155,14 +159,16 @@ static inline bool set_at(const MothHandle *h, int n, int32_t i, int32_t j, int3
   return true;
 }
 
-static bool set_1(const MothHandle *h, int32_t i, double v) {
-  return set_at(h, 1, i, 0, 0, v);
+static bool set_1(const MothHandle *h, const MothLuaState *running, int32_t i, double v) {
+  return set_at(h, running, 1, i, 0, 0, v);
 }
-static bool set_2(const MothHandle *h, int32_t i, int32_t j, double v) {
-  return set_at(h, 2, i, j, 0, v);
+static bool set_2(const MothHandle *h, const MothLuaState *running, int32_t i, int32_t j,
+                  double v) {
+  return set_at(h, running, 2, i, j, 0, v);
 }
-static bool set_3(const MothHandle *h, int32_t i, int32_t j, int32_t k, double v) {
-  return set_at(h, 3, i, j, k, v);
+static bool set_3(const MothHandle *h, const MothLuaState *running, int32_t i, int32_t j, int32_t k,
+                  double v) {
+  return set_at(h, running, 3, i, j, k, v);
 }
 
 /* In the order of element.lua's list. */
@@ -225,6 +231,8 @@ void moth_lua_open_elements(lua_State *L) { /* the binding's table is on top */
     lua_pushlightuserdata(L, functions[i].address);
     lua_setfield(L, -2, functions[i].name);
   }
+  lua_pushlightuserdata(L, moth_lua_here(L));
+  lua_setfield(L, -2, "state");
   lua_createtable(L, MOTH_NDTYPES, 0); /* by code */
   for (int d = 0; d < MOTH_NDTYPES; d++) {
     moth_lua_push_dtype(L, (MothDType)d);

@@ -13,9 +13,10 @@ local get_only = address("get_only", "double (*)(const void *)")
 local get_1 = address("get_1", "double (*)(const void *, int)")
 local get_2 = address("get_2", "double (*)(const void *, int, int)")
 local get_3 = address("get_3", "double (*)(const void *, int, int, int)")
-local set_1 = address("set_1", "bool (*)(const void *, int, double)")
-local set_2 = address("set_2", "bool (*)(const void *, int, int, double)")
-local set_3 = address("set_3", "bool (*)(const void *, int, int, int, double)")
+local set_1 = address("set_1", "bool (*)(const void *, const void *, int, double)")
+local set_2 = address("set_2", "bool (*)(const void *, const void *, int, int, double)")
+local set_3 = address("set_3", "bool (*)(const void *, const void *, int, int, int, double)")
+local state = ffi.cast("const void *", compiled.state)
 local get_fact = address("get_fact", "double (*)(const void *, int)")
 local get_extent = address("get_extent", "double (*)(const void *, int, double)")
 
@@ -114,7 +115,7 @@ end
 --- x[key] = v for a number v and a position or a list of up to three: whether it is written.
 function M.set(x, key, v)
   if getmetatable(x) ~= mt then return false end
-  if type(key) == "number" then return tobit(key) == key and set_1(x, key, v) end
+  if type(key) == "number" then return tobit(key) == key and set_1(x, state, key, v) end
   if type(key) ~= "table" then return false end
   -- The length operator would have LuaJIT make the table, which it else leaves out.
   local i, j, k = key[1], key[2], key[3]
@@ -122,10 +123,10 @@ function M.set(x, key, v)
     or key[8] ~= nil or key[9] ~= nil then
     return false
   end
-  if j == nil then return k == nil and set_1(x, i, v) end
+  if j == nil then return k == nil and set_1(x, state, i, v) end
   if type(j) ~= "number" or tobit(j) ~= j then return false end
-  if k == nil then return set_2(x, i, j, v) end
-  return type(k) == "number" and tobit(k) == k and set_3(x, i, j, k, v)
+  if k == nil then return set_2(x, state, i, j, v) end
+  return type(k) == "number" and tobit(k) == k and set_3(x, state, i, j, k, v)
 end
 
 return M
