@@ -475,6 +475,10 @@ return {
   doc = "adaptive_max_pool2d_with_indices without the positions." },
 { "upsample_nearest(Tensor self, int[] size) -> Tensor",
   kind = "composite",
+  loop = [[
+    local i = out
+    for d = 2, self.ndim - 1 do i = at(i, d, floor_divide(out[d] * self.shape[d], sizes[d])) end
+    return load(self, i)]],
   grad = "composite",
   reference = "upsample_nearest",
   samples = { "randn(2,3,4), {7}", "randn(1,2,3,5), {6,3}", "randn(1,1,2,3,2), {3,3,3}", "randn(0,2,3), {4}" },

@@ -10,7 +10,7 @@ local M = {}
 -- The names in loops, beside arguments, names of `over` and `define` (lua/moth/records/loops.lua).
 local in_loops = {}
 for name in ([[out sizes window load at insert remove first last join length items broadcast within given where both either
-  negate eq ne lt le gt ge floor_divide remainder minimum maximum abs add sub mul div pixel hit windows ipairs inf]])
+  negate eq ne lt le gt ge floor_divide remainder minimum maximum abs add sub mul div pixel hit windows ravel unravel ipairs inf]])
   :gmatch("[%w_]+") do in_loops[name] = true end
 
 local keywords = {}

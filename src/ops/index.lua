@@ -21,6 +21,13 @@ return {
   doc = "Tensors joined along dim." },
 { "stack(Tensor[] tensors, Dim dim=0 of result) -> Tensor",
   kind = "composite",
+  loop = [[
+    local r
+    for k, t in ipairs(tensors) do
+      local v = load(t, remove(out, dim))
+      r = r and where(eq(out[dim], k - 1), v, r) or v
+    end
+    return r]],
   grad = "composite",
   reference = "stack",
   samples = { "{randn(2,3), randn(2,3)}", "{randn(2), randn(2)}, 2" },
@@ -205,6 +212,7 @@ return {
   doc = "Positions of the elements that are not zero: one row each, one column per dimension." },
 { "embedding(Tensor weight, IndexTensor index, index_base) -> Tensor",
   kind = "composite",
+  loop = "load(weight, { load(index, first(out, index.ndim)) - index_base, out[-1] })",
   expr = [[
     local rows = index_select(weight, 0, reshape(index, list(index.numel)), index_base)
     return view(rows, join(index.shape, list(weight.shape[1])))]],
@@ -224,6 +232,7 @@ return {
   doc = "Row index[...] of weight for each index." },
 { "one_hot(Tensor self, int num_classes >= 1, index_base) -> Tensor",
   kind = "composite",
+  loop = "where(eq(out[-1], load(self, first(out, self.ndim)) - index_base), 1, 0)",
   expr = [[
     local none_yet = zeros_of(self, join(self.shape, list(num_classes)), dtype_named("int64"))
     return scatter(none_yet, self.ndim, unsqueeze(self, self.ndim), 1, index_base)]],

@@ -7,7 +7,7 @@
 --   fuses     the record defines the elements, so that one kernel may compute them together with other ops
 --   drops     a call with unused results may be removed. One that draws still advances the generator.
 --   draws     takes random numbers: calls that draw from one generator keep their order
---   repeats   the same arguments give the same results: two equal calls may become one
+--   repeats   the same arguments give the same results: two equal calls that write nothing may become one
 --   writes    names of the arguments that are written to: the call keeps its order with readers and writers of them
 --   factory   makes tensors from no tensor: has the options dtype, device, requires_grad
 --
@@ -31,7 +31,7 @@ local kinds = {
   fused = { memory = "new", fuses = { "decompose" }, needs = { "decompose" }, may = { "update" } },
   effect = { memory = "none", fuses = { "update" }, needs = { "update", "over" } },
   extern = { memory = "new" },
-  composite = { memory = "parts", fuses = true, may = { "expr", "check" } },
+  composite = { memory = "parts", fuses = true, may = { "expr", "check", "loop", "join" } },
 }
 
 -- Fields of some kinds only.

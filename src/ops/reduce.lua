@@ -151,6 +151,7 @@ return {
   doc = "Running sum along dim." },
 { "cumprod(Tensor self, Dim dim) -> Tensor",
   kind = "composite",
+  join = "prod",
   grad = "composite",
   reference = "cumprod",
   samples = { "randn(3,4), 1", "randn(3,7), 2", "tensor{2, 0, -1, 0, 3}, 1" },

@@ -46,6 +46,20 @@ return {
   doc = "The k-th smallest element along dim (k counts from 1), and its position." },
 { "pad(Tensor self, int[] pad, enum('constant','reflect','replicate','circular') mode='constant', Scalar value=0) -> Tensor",
   kind = "composite",
+  loop = [[
+    local i, inside = out, true
+    for k = 0, length(pad) / 2 - 1 do
+      local d = self.ndim - 1 - k
+      local before, after = pad[2 * k], pad[2 * k + 1]
+      local cut, n = maximum(-before, 0), self.shape[d] - maximum(-before, 0) - maximum(-after, 0)
+      local p = out[d] - maximum(before, 0)
+      if mode == "constant" then inside = both(inside, within(p, n))
+      elseif mode == "replicate" then p = minimum(maximum(p, 0), n - 1)
+      elseif mode == "circular" then p = remainder(p, n)
+      else p = n - 1 - abs(n - 1 - abs(p)) end
+      i = at(i, d, p + cut)
+    end
+    return load(self, i, inside, value)]],
   grad = "composite",
   reference = "pad",
   samples = {
@@ -61,6 +75,13 @@ return {
     Negative numbers cut." },
 { "roll(Tensor self, int[] shifts, Dim[]? dims=none repeated) -> Tensor",
   kind = "composite",
+  loop = [[
+    if not dims then return load(self, unravel(remainder(ravel(out, self.shape) - shifts[0], self.numel), self.shape)) end
+    local i = out
+    for k, d in ipairs(items(dims)) do
+      if self.ndim > 0 then i = at(i, d, remainder(i[d] - shifts[k - 1], self.shape[d])) end
+    end
+    return load(self, i)]],
   grad = "composite",
   reference = "roll",
   samples = { "randn(3,4), 1", "randn(3,4), {1,-2}, {1,2}", "randn(0,4), 1, 2" },
@@ -69,6 +90,9 @@ return {
     the flattened tensor." },
 { "repeat_interleave(Tensor self, int repeats >= 0, Dim? dim=none) -> Tensor",
   kind = "composite",
+  loop = [[
+    if dim and self.ndim > 0 then return load(self, at(out, dim, floor_divide(out[dim], repeats))) end
+    return load(self, unravel(floor_divide(out[0], repeats), self.shape))]],
   expr = [[
     local flat = either(negate(given(dim)), equal(self.ndim, 0))
     local d, x = when(flat, 0, dim), when(flat, reshape(self, list(self.numel)), self)

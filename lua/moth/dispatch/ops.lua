@@ -49,13 +49,43 @@ local function effects(op)
   list[#list + 1] = op.fuses and "may be fused" or nil
   list[#list + 1] = op.drops and "dropped if unused" or nil
   list[#list + 1] = op.draws and "takes random numbers" or nil
-  list[#list + 1] = op.repeats and "equal calls are one" or nil
+  list[#list + 1] = op.repeats and not op.writes and "equal calls are one" or nil
   list[#list + 1] = op.writes and "writes " .. table.concat(op.writes, ", ") or nil
   return #list > 0 and table.concat(list, "; ") or "not fused"
 end
 
---- The table's record of an op, as text: schema, kind, memory of the results, effects, kernels, promotion, dtypes,
--- autocast, derivatives.
+-- The fields by which records say how an op is computed, in the order in which they are shown (docs/records.md).
+local ways = { "scalar", "window", "over", "map", "join", "contract", "loop", "store", "start", "draw", "finish",
+  "decompose", "expr", "update" }
+
+-- A field's value. Of a text with several lines each begins with `indent`.
+local function shown(v, indent)
+  if type(v) ~= "table" then
+    local lines, least = {}, math.huge
+    for line in (tostring(v) .. "\n"):gmatch("([^\n]*)\n") do
+      if line:find("%S") then
+        lines[#lines + 1] = line
+        least = math.min(least, #line:match("^ *"))
+      end
+    end
+    if #lines < 2 then return (tostring(v):match("^%s*(.-)%s*$")) end
+    for i, line in ipairs(lines) do lines[i] = "\n" .. indent .. line:sub(least + 1) end
+    return table.concat(lines)
+  end
+  local parts, at = {}, {}
+  for i, x in ipairs(v) do
+    parts[i] = type(x) == "table" and table.concat(x, " < ") or shown(x, indent)
+    at[i] = true
+  end
+  local names = {}
+  for name in each(v) do if not at[name] then names[#names + 1] = name end end
+  table.sort(names)
+  for _, name in ipairs(names) do parts[#parts + 1] = name .. " = " .. shown(v[name], indent) end
+  return table.concat(parts, ", ")
+end
+
+--- The table's record of an op, as text: schema, kind, memory of the results, effects, the fields by which it is
+-- computed, kernels, promotion, dtypes, autocast, derivatives.
 function M.describe(name)
   local op = M.get(name)
   if not op then
@@ -69,6 +99,7 @@ function M.describe(name)
   table.sort(kernels)
   add("results", memory[op.memory]:format(op.args[1] and op.args[1].name))
   add("calls", effects(op))
+  for _, field in ipairs(ways) do add(field, op[field] ~= nil and shown(op[field], "    ") or nil) end
   add("kernels", #kernels > 0 and table.concat(kernels, ", ") or "made of other ops")
   add("promotion", op.promote)
   add("dtypes", op.dtypes)
@@ -79,7 +110,7 @@ function M.describe(name)
   else
     add("derivative", op.grad)
   end
-  return table.concat(lines, "\n")
+  return (table.concat(lines, "\n"):gsub(" +\n", "\n"))
 end
 
 -- ---- ops as objects --------------------------------------------------------------------------------
@@ -154,7 +185,14 @@ local function entry(op, out)
   local facts = {}
   local function fact(label, value) if value then facts[#facts + 1] = label .. " " .. value end end
   fact("In place:", op.inplace and "`" .. op.name .. "_`")
+  fact("Kind:", op.kind)
   fact("Dtypes:", op.dtypes)
+  for _, field in ipairs(ways) do
+    if op[field] ~= nil and field ~= "scalar" then
+      local text = shown(op[field], "      ")
+      fact(field .. ":", text:find("\n", 1, true) and "\n" .. text .. "\n" or "`" .. text .. "`")
+    end
+  end
   if op.grad == "none" then
     facts[#facts + 1] = "No derivative."
   elseif type(op.grad) == "table" then
@@ -192,6 +230,8 @@ function M.reference()
 Generated from the op table, src/ops. An op is a function, `moth.relu(x)`, and if its first argument is a tensor a
 method, `x:relu()`. Arguments with defaults may be given by name in a trailing table. `Dim` and `Index` count from 1.
 The parts at the end are functions of `moth.ops.moth` alone: of interest to those who write backends.
+How an op is computed (join, loop, decompose, expr …) is told in the language of records, docs/records.md: positions
+count from 0 there.
 ]]
   for _, family in ipairs(order) do
     table.sort(of[family[1]], function(a, b) return a.name < b.name end)

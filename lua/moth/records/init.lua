@@ -277,14 +277,21 @@ local function by_window(record, values, metas)
   return finish(record, values, state)
 end
 
---- The record's way of computing its op: "decompose", "expr", "reduce", "scan", "contract", "window", "loop", "draw" or
--- "update"; nil if it has none.
-function M.way(record)
-  if record.decompose then return "decompose" elseif record.expr then return "expr"
-  elseif record.kind == "reduce" or record.kind == "scan" then return record.kind
-  elseif record.contract then return "contract" elseif record.map then return "window"
-  elseif record.loop then return "loop" elseif record.draw and record.finish then return "draw"
-  elseif record.update then return "update" end
+--- The record's ways of computing its op, a list of "decompose", "expr", "reduce", "contract", "window", "scan", "loop",
+-- "draw" and "update", the preferred one first; empty if it has none.
+function M.ways(record)
+  local list = {}
+  local function way(name, told) if told then list[#list + 1] = name end end
+  way("decompose", record.decompose)
+  way("expr", record.expr)
+  way("reduce", record.kind == "reduce")
+  way("contract", record.contract)
+  way("window", record.map and record.kind == "window")
+  way("scan", record.join and (record.kind == "scan" or record.kind == "composite"))
+  way("loop", record.loop)
+  way("draw", record.draw and record.finish)
+  way("update", record.update)
+  return list
 end
 
 local ways = {
@@ -294,10 +301,10 @@ local ways = {
   update = function() end,
 }
 
---- The results of an op by its record, for canonical arguments. metas: of the results, if the caller has them. Tensors
--- that the op writes to stay unchanged: M.updates returns the new values.
-function M.run(record, values, metas)
-  local way = M.way(record)
+--- The results of an op by its record, for canonical arguments. way: one of M.ways, by default the first; metas: of the
+-- results, if the caller has them. Tensors that the op writes to stay unchanged: M.updates returns the new values.
+function M.run(record, values, way, metas)
+  way = way or M.ways(record)[1]
   if not way then error(("the record of %s does not say how it is computed"):format(record.name), 2) end
   return ways[way](record, values, metas)
 end

@@ -10,6 +10,7 @@
 --   items(list)               a plain list, for ipairs
 --   broadcast(x, out)         the coordinates of x where it is broadcast to out
 --   within(i, n)              0 <= i < n
+--   ravel(coordinates, shape) unravel(i, shape)   the place of an element in row-major order, and back
 --   eq ne lt le gt ge both either negate where   of coordinates, values and numbers
 --   floor_divide remainder minimum maximum abs   and + - *
 --   given(x) x.shape x.ndim x.numel; sizes: the shape of the result
@@ -72,7 +73,8 @@ local function wrap(t) return is_tensor(t) and setmetatable({ tensor = t }, Valu
 
 local plain = {
   add = function(a, b) return a + b end, sub = function(a, b) return a - b end, mul = function(a, b) return a * b end,
-  floor_divide = function(a, b) return math.floor(a / b) end, remainder = function(a, b) return a % b end,
+  floor_divide = function(a, b) return b == 0 and 0 or math.floor(a / b) end,
+  remainder = function(a, b) return b == 0 and 0 or a % b end,
   minimum = math.min, maximum = math.max, abs = math.abs, div = function(a, b) return a / b end,
   eq = function(a, b) return a == b end, ne = function(a, b) return a ~= b end,
   lt = function(a, b) return a < b end, le = function(a, b) return a <= b end,
@@ -168,6 +170,19 @@ local base = {
   ipairs = ipairs, inf = math.huge,
 }
 for name in each(plain) do base[name] = operator(name) end
+function base.ravel(coords, shape)
+  local sizes, i = items_of(shape), 0
+  for d, c in ipairs(items_of(coords)) do i = i * sizes[d] + c end
+  return i
+end
+function base.unravel(i, shape)
+  local sizes, out = items_of(shape), {}
+  for d = #sizes, 1, -1 do
+    out[d] = base.remainder(i, sizes[d])
+    i = base.floor_divide(i, sizes[d])
+  end
+  return list(out)
+end
 function base.within(i, n) return base.both(base.ge(i, 0), base.lt(i, n)) end
 
 -- The functions of a window.
