@@ -20,15 +20,6 @@ MothStatus moth_grad_narrow_backward(const MothValue *a, MothValue *out);
 MothStatus moth_grad_select_backward(const MothValue *a, MothValue *out);
 /* (grad, shape, dim, start, stop, step) */
 MothStatus moth_grad_slice_backward(const MothValue *a, MothValue *out);
-/* Gradients of self, weight and bias (bits 0, 1, 2 of need) into out[0..2]; src/autograd/norm.c.
- * (grad, self, weight, bias, dims, eps, mean, rstd) */
-MothStatus moth_gradset_layer_norm(const MothValue *a, uint32_t need, MothValue *out);
-/* (grad, self, weight, dims, eps, rstd) */
-MothStatus moth_gradset_rms_norm(const MothValue *a, uint32_t need, MothValue *out);
-/* (grad, self, weight, bias, groups, eps, mean, rstd) */
-MothStatus moth_gradset_group_norm(const MothValue *a, uint32_t need, MothValue *out);
-/* (grad, self, weight, bias, training, eps, mean, rstd) */
-MothStatus moth_gradset_batch_norm(const MothValue *a, uint32_t need, MothValue *out);
 /* Gradients of query, key and value (bits 0, 1, 2 of need); src/autograd/attention.c.
  * (grad, grad_logsumexp, query, key, value, attn_mask, output, logsumexp, state, dropout_p, is_causal, scale) */
 MothStatus moth_gradset_attention(const MothValue *a, uint32_t need, MothValue *out);

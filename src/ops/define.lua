@@ -161,6 +161,39 @@ return {
   -- d/d output of (g - sum(g o)) o, times h
   softmax_double_backward = { "h, g, output, dim",
     "h * g - sum_keep(h * output, dim) * g - sum_keep(g * output, dim) * h" },
+  -- Gradients of a normalisation of x by its input, weight w and bias, of g: of x seen as `stat`, three sizes, over the
+  -- dimensions `over` of that. The parameters, of shape `param`, lie along the dimensions not in `sums` of `affine`. own:
+  -- the statistics are functions of x, not the given mean and rstd.
+  norm_gradients = { "g, x, w, eps, stat, over, affine, sums, param, rms, own, mean, rstd", [[
+    local whole = reshape(x, stat)
+    local given_mean, given_rstd = channel_of(mean, stat), channel_of(rstd, stat)
+    local centred = when(own, when(rms, whole, whole - op.mean(whole, over, true)), whole - given_mean)
+    local r = when(own, rsqrt(op.mean(square(centred), over, true) + eps), given_rstd)
+    local normal = centred * r
+    local full = reshape(g, affine)
+    local weighted = reshape(when(given(w), full * reshape(w, param), full), stat)
+    local moved = weighted - normal * op.mean(weighted * normal, over, true)
+    local d = when(own, when(rms, moved, moved - op.mean(weighted, over, true)), weighted)
+    return reshape(d * r, x.shape), sum(full * reshape(normal, affine), sums), sum(full, sums)]] },
+  channel_of = { "v, stat", "reshape(v, list(1, stat[1], 1))" },
+  rows_gradients = { "g, x, w, eps, dims, rms", [[
+    local rows = list(1, product(first_n(x.shape, x.ndim - dims)), product(last_n(x.shape, dims)))
+    local param = last_n(x.shape, dims)
+    local dx, dw, db = norm_gradients(g, x, w, eps, rows, list(2), rows, list(0, 1), list(1, 1, rows[2]), rms, true, x, x)
+    return dx, reshape(dw, param), reshape(db, param)]] },
+  layer_norm_gradients = { "g, x, w, dims, eps", "rows_gradients(g, x, w, eps, dims, false)" },
+  rms_norm_gradients = { "g, x, w, dims, eps", [[
+    local dx, dw, db = rows_gradients(g, x, w, eps, dims, true)
+    return dx, dw]] },
+  group_norm_gradients = { "g, x, w, groups, eps", [[
+    local n, channels, inner = x.shape[0], x.shape[1], product(drop_n(x.shape, 2))
+    local stat = list(n, groups, inner * floor_divide(channels, groups))
+    return norm_gradients(g, x, w, eps, stat, list(2), list(n, channels, inner), list(0, 2), list(1, channels, 1),
+      false, true, x, x)]] },
+  batch_norm_gradients = { "g, x, w, training, eps, mean, rstd", [[
+    local stat = list(x.shape[0], x.shape[1], product(drop_n(x.shape, 2)))
+    return norm_gradients(g, x, w, eps, stat, list(0, 2), stat, list(0, 2), list(1, stat[1], 1), false, training, mean,
+      rstd)]] },
   -- v (C) reshaped to broadcast with the channels of x (N, C, …).
   by_channel = { "v, x", "reshape(v, join(list(v.numel), ones_n(x.ndim - 2)))" },
   -- The weight of each target in cross_entropy: that of its class, 0 if it is ignored.

@@ -322,9 +322,9 @@ function M.graph(names, ops, define)
           return env[key]
         end })
         local chunk = compiled(defined[2], "define " .. name)
-        local result = setfenv(chunk, inner)()
+        local results = { setfenv(chunk, inner)() }
         stack[name] = nil
-        return result
+        return unpack(results)
       end
     end
     local fn = functions[name]

@@ -1,7 +1,8 @@
 -- Derivative formulas. A formula is an expression (expr.lua) over the names of an op's arguments, `grad`, `grad1`
 -- (of results 1, 2 …), `result`, `result1`; it may call the helpers of src/autograd/formulas.h beside ops. One formula
 -- for several arguments, `["query, key"] = "name(…)"`, is one call of an op whose results are their gradients, in order,
--- or of moth_gradset_name, which computes the needed ones.
+-- or of moth_gradset_name, which computes the needed ones; the bits of `need` tell which. A formula may be two texts,
+-- { once = that call, again = an expression of as many values }: the second if the gradients are differentiated again.
 local define = require "define"
 local emit = require "emit"
 local expr = require "expr"
@@ -24,6 +25,35 @@ end
 
 -- Properties of an argument that the node has without saving it.
 local geometry_of = { shape = "moth_node_shape", stride = "moth_node_stride", offset = "moth_node_offset" }
+
+-- Does autograd record what is made of the tensors that a formula reads?
+local function is_recorded(op, formula)
+  local text = "records(grad)"
+  for name in formula:gmatch("[%w_]+") do
+    local a = op.index[name]
+    if a and a.type == "TENSOR" then text = ("either(%s, records(%s))"):format(text, name) end
+  end
+  return text
+end
+
+-- The lines that make the gradients of args by the expression joint[2].again.
+local function differentiable_again(op, joint, args, graph, evaluate, state)
+  local lines = {}
+  local values = evaluate(graph, joint[2].again, joint[1])
+  if #values ~= #args then
+    schema.fail(op, ("the derivative by %s gives %d values"):format(joint[1], #values))
+  end
+  for i, a in ipairs(args) do
+    local needed = graph.node("needed", "condition", {}, 2 ^ a.at)
+    values[i] = graph.node("when", "tensor", { needed, values[i], graph.node("none", "none") })
+  end
+  local writer = emit.writer(graph, values, state, 3)
+  for _, line in ipairs(writer.block()) do lines[#lines + 1] = line end
+  for i, a in ipairs(args) do
+    lines[#lines + 1] = ("      out[moth_node_edge(node, %d)] = %s.u.t;"):format(a.at, writer.take(values[i]))
+  end
+  return lines
+end
 
 --- The C function of an op's derivative, and what it saves.
 -- @return text, saves_for ({ [arg] = mask of arguments (bits 0..15) and results (16..) }), geometry (bool),
@@ -64,6 +94,11 @@ function M.backward(op, by_name, helpers)
         end
         return node
       end
+      if name == "need" then
+        local leaf = graph.node("leaf", "number", {}, "need")
+        leaf.c = "moth_v_int(need)"
+        return leaf
+      end
       local what, i = name:match("^(%a+)(%d*)$")
       i = tonumber(i) or 0
       if what == "grad" and i < op.nresults then
@@ -99,17 +134,28 @@ function M.backward(op, by_name, helpers)
       args[#args + 1] = a
       needed = needed + 2 ^ a.at
     end
-    local target = j[2]:match("^([%w_]+)%(.*%)$")
+    local once = type(j[2]) == "table" and j[2].once or j[2]
+    local target = once:match("^([%w_]+)%(.*%)$")
     local set = helpers["set " .. tostring(target)]
     if not set and not (by_name[target] and by_name[target].nresults == #args) then
       schema.fail(op, "the derivative by " .. j[1] .. " must be a call of an op with as many results, or of a gradset")
     end
     local saved, values, nvalues = {}, {}, 0
+    local twice = type(j[2]) == "table"
     local graph = new_graph(saved, { [target] = function(...) values, nvalues = { ... }, select("#", ...) return 0 end })
-    evaluate(graph, j[2], j[1])
+    evaluate(graph, once, j[1])
     for i = 1, nvalues do if values[i] == nil then values[i] = graph.node("none", "none") end end
-    local writer = emit.writer(graph, values, state, 2)
+    local outputs = { unpack(values) }
+    if twice then outputs[#outputs + 1] = evaluate(graph, is_recorded(op, once), j[1])[1] end
+    local writer = emit.writer(graph, outputs, state, 2)
     local lines = writer.block()
+    if twice then
+      lines[#lines + 1] = ("    if %s {"):format(writer.condition(outputs[#outputs]))
+      for _, line in ipairs(differentiable_again(op, j, args, new_graph(saved), evaluate, state)) do
+        lines[#lines + 1] = line
+      end
+      lines[#lines + 1] = "    } else {"
+    end
     local c, at = {}, state.temps
     for i, v in ipairs(values) do c[i] = writer.value(v) end
     state.temps = at + #args
@@ -121,10 +167,11 @@ function M.backward(op, by_name, helpers)
         2 ^ a.at, a.at, at + i - 1)
       differentiable[a.at] = true
       saves_for[a.at] = mask_of(saved)
-      op.grad[a.name] = j[2]
+      op.grad[a.name] = once
     end
     op.grad[j[1]] = nil
-    text[#text + 1] = ("  if (need & %du) { /* %s: %s */\n%s\n  }"):format(needed, j[1], j[2], table.concat(lines, "\n"))
+    if twice then lines[#lines + 1] = "    }" end
+    text[#text + 1] = ("  if (need & %du) { /* %s: %s */\n%s\n  }"):format(needed, j[1], once, table.concat(lines, "\n"))
   end
 
   for _, a in ipairs(op.args) do

@@ -1,10 +1,21 @@
 -- Normalisation. The fused ops give the statistics that their derivatives read; one derivative computes
--- the gradients of all inputs that need them, and is made of differentiable ops where it is to be
--- differentiated again (src/autograd/norm.c).
-local layer = "layer_norm(grad, self, weight, bias, dims, eps, result1, result2)"
-local rms = "rms_norm(grad, self, weight, dims, eps, result1)"
-local group = "group_norm(grad, self, weight, bias, groups, eps, result1, result2)"
-local batch = "batch_norm(grad, self, weight, bias, training, eps, result1, result2)"
+-- the gradients of all inputs that need them; where it is to be differentiated again, they are made of ops.
+local layer = {
+  once = "layer_norm_backward(grad, self, result1, result2, weight, dims, need)",
+  again = "layer_norm_gradients(grad, self, weight, dims, eps)",
+}
+local rms = {
+  once = "rms_norm_backward(grad, self, result1, weight, dims, need)",
+  again = "rms_norm_gradients(grad, self, weight, dims, eps)",
+}
+local group = {
+  once = "group_norm_backward(grad, self, result1, result2, weight, groups, need)",
+  again = "group_norm_gradients(grad, self, weight, groups, eps)",
+}
+local batch = {
+  once = "batch_norm_backward(grad, self, result1, result2, weight, training, need)",
+  again = "batch_norm_gradients(grad, self, weight, training, eps, result1, result2)",
+}
 
 return {
 { "native_layer_norm(Tensor self, Tensor? weight, Tensor? bias, int dims, float eps) -> (Tensor, Tensor, Tensor)",
