@@ -29,8 +29,8 @@ describe("the op table", function()
     local top = assert(io.popen("cd " .. root .. ". && pwd")):read("*l")
     assert(os.execute(("mkdir -p %s/src %s/out/kernels %s/out/cuda && cp -r %s/src/ops %s/src/ops && \z
       ln -s %s/src/moth*.h %s/src && ln -s %s/kernels %s/kernels && \z
-      for d in dispatch composite autograd codegen; do ln -s %s/src/$d %s/src/$d; done"):format(dir, dir, dir, top, dir, top,
-      dir, top, dir, top, dir)) == 0)
+      for d in dispatch composite autograd codegen; do ln -s %s/src/$d %s/src/$d; done"):format(dir, dir, dir, top, dir,
+      top, dir, top, dir, top, dir)) == 0)
   end)
   teardown(function() os.execute("rm -rf " .. dir) end)
 

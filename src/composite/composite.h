@@ -11,10 +11,6 @@ static inline MothStatus moth_give(MothCall *c, MothTensor *t) {
   c->results[0] = moth_v_tensor(t);
   return MOTH_OK;
 }
-static inline MothStatus moth_give_same(MothCall *c, MothTensor *t) {
-  moth_tensor_retain(t);
-  return moth_give(c, t);
-}
 
 /* For chains of temporaries: releases an op's input `used` after the op, whose status is s. */
 static inline MothStatus then(MothStatus s, MothTensor *used) {

@@ -168,7 +168,8 @@ function M.writer(graph, outputs, state, indent)
       return x == math.floor(x) and ("%d"):format(x) or ("%.17g"):format(x)
     end
     if is_node(x) and plain[x.what] then
-      return (x.what == "numel" and "(double)" or "") .. value(x):match("^moth_v_%a+%((.*)%)$")
+      local cast = (x.what == "numel" and "(double)") or ((x.what == "dtype" or x.what == "working") and "(int)") or ""
+      return cast .. value(x):match("^moth_v_%a+%((.*)%)$")
     end
     return ("moth_as_double(%s)"):format(value(x))
   end

@@ -277,8 +277,8 @@ local function by_window(record, values, metas)
   return finish(record, values, state)
 end
 
---- The record's ways of computing its op, a list of "decompose", "expr", "reduce", "contract", "window", "scan", "loop",
--- "draw" and "update", the preferred one first; empty if it has none.
+--- The record's ways of computing its op, a list of "decompose", "expr", "reduce", "contract", "window", "scan",
+-- "loop", "draw" and "update", the preferred one first; empty if it has none.
 function M.ways(record)
   local list = {}
   local function way(name, told) if told then list[#list + 1] = name end end
