@@ -141,6 +141,18 @@ describe("documentation #M057", function()
     assert.has_error(function() data.DataLoader(data.TensorDataset(moth.ones(2)), { num_workers = 2 }) end)
   end)
 
+  it("the guide to ops of one's own gives four reasons, each with an example that runs #M135", function()
+    local reasons = 0
+    for _, reason in ipairs { "An op is missing", "only move memory can be one", "numerics are to be others",
+      "An idea is to be tried" } do
+      local part = read("docs/custom_ops.md"):match("%*%*[^\n]*" .. reason .. "(.-)\n%*%*")
+        or read("docs/custom_ops.md"):match("%*%*[^\n]*" .. reason .. "(.*)$")
+      assert.matches("\n```lua\n.-define.-%-%-> .-```", part)
+      reasons = reasons + 1
+    end
+    assert.equal(4, reasons)
+  end)
+
   it("the index of the examples has every one", function()
     local text = read "docs/examples.md"
     local pipe = io.popen("ls examples/*.lua examples/*/*.c")

@@ -37,6 +37,17 @@ describe("example", function()
       "80 of 80 places computed by hand are right")
   end)
 
+  it("ext_add: an op of a library of C, compiled when it is loaded #noasan", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    finally(function() os.execute("rm -rf " .. folder) end)
+    local text, status = output(("cd / && env -u LUA_PATH -u LUA_CPATH -u LD_PRELOAD MOTH_EXTENSIONS=%s %s/moth \z
+      %s/examples/ext_add/ext_add.lua"):format(folder, build, here))
+    assert.equal("0", status, text)
+    has(text, "ext_add::add(Tensor a, Tensor b) -> Tensor", "the same as a + b: true", "w + w after training: 1 2 3",
+      "[moth.float32 2x3, cpu, fake]", "expected two float32 tensors of one shape; got a: float32 [2] cpu")
+  end)
+
   it("ffi_train: trains through the C API alone #M511", function()
     assert.is_true(number(example("ffi_train", 100), "loss 0.7285 -> ") < 0.2)
   end)
