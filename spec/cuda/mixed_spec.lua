@@ -27,4 +27,22 @@ describe("tensors of two devices", function()
     assert.is_true((a + b:cpu()):equal(moth.full({ 2, 3 }, 2)))
     assert.is_true(b:cpu():equal(b:clone():copy_(a):cpu())) -- copy_ is what copies
   end)
+
+  it("may be argument and out of what copies between devices", function()
+    if not moth.cuda.is_available() then return pending(moth.cuda.why()) end
+    local ops = require "moth_lua".ops
+    local a, b = moth.randn(3, 4), moth.empty(3, 4, { device = "cuda" })
+    ops.to_copy(a, { out = b }) -- a result on the cpu, copied
+    assert.is_true(b:cpu():equal(a))
+    local c = moth.empty(3, 4)
+    ops.to_copy(b, { device = "cpu", out = c })
+    assert.is_true(c:equal(a))
+    local square = moth.empty(3, 3, { device = "cuda" })
+    ops.mm(b, b:t(), { out = square }) -- written to directly
+    assert.is_true(square:cpu():allclose(a:mm(a:t()), { rtol = 1e-4, atol = 1e-5 }))
+    local wide = moth.zeros(3, 7, { device = "cuda" })
+    ops.softmax(b, 2, { out = wide:narrow(2, 2, 4) }) -- not dense: through a copy
+    assert.is_true(wide:narrow(2, 2, 4):cpu():allclose(a:softmax(2), { rtol = 1e-4, atol = 1e-5 }))
+    assert.equal(0, wide:narrow(2, 6, 2):abs():sum():item())
+  end)
 end)

@@ -313,8 +313,8 @@ static MothStatus fit(const MothNode *n, int k, MothTensor **grad) {
     if (s != MOTH_OK) {
       char a[200], b[200];
       return moth_fail(MOTH_ERR_VALUE,
-                       "%s returned a gradient of shape %s for input %d of shape %s", n->name,
-                       moth_shape_format(g->ndim, g->shape, a, sizeof a), k + 1,
+                       "%s returned a gradient of shape %s for input " MOTH_AT "%d of shape %s",
+                       n->name, moth_shape_format(g->ndim, g->shape, a, sizeof a), k,
                        moth_shape_format(in->ndim, in->shape, b, sizeof b));
     }
     moth_tensor_release(g);
@@ -707,9 +707,9 @@ static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor
     bool requires = node != NULL;
     moth_node_release(node);
     if (!requires) {
-      status =
-          moth_fail(MOTH_ERR_STATE,
-                    "one of the differentiated tensors (input %d) does not require grad", i + 1);
+      status = moth_fail(
+          MOTH_ERR_STATE,
+          "one of the differentiated tensors (input " MOTH_AT "%d) does not require grad", i);
       goto done;
     }
     if (captures[i].entry >= 0)
@@ -738,11 +738,11 @@ static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor
     MOTH_GO(run_node(&t, pop(&t), captures, ninputs, out, !inputs));
   for (int i = 0; i < ninputs; i++)
     if (!out[i] && !allow_unused) {
-      status =
-          moth_fail(MOTH_ERR_STATE,
-                    "one of the differentiated tensors (input %d) appears to not have been used in "
-                    "the graph. Set allow_unused = true if this is the desired behavior",
-                    i + 1);
+      status = moth_fail(MOTH_ERR_STATE,
+                         "one of the differentiated tensors (input " MOTH_AT
+                         "%d) appears to not have been used in "
+                         "the graph. Set allow_unused = true if this is the desired behavior",
+                         i);
       goto done;
     }
 done:
@@ -775,7 +775,7 @@ static MothStatus check_list(const char *what, MothTensor **list, int n) {
                      what[0] == 'i' ? " by" : "");
   for (int i = 0; i < n; i++)
     if (!list || !list[i])
-      return moth_fail(MOTH_ERR_TYPE, "%s %d to differentiate%s is NULL", what, i + 1,
+      return moth_fail(MOTH_ERR_TYPE, "%s " MOTH_AT "%d to differentiate%s is NULL", what, i,
                        what[0] == 'i' ? " by" : "");
   return MOTH_OK;
 }

@@ -227,8 +227,8 @@ static MothStatus unpack_slot(MothNode *n, int slot, MothValue *out) {
 MothStatus moth_function_save(MothNode *n, MothTensor *t, int result, bool kept) {
   MothSaved *s = &n->saved[n->nsaved];
   if (result > UINT8_MAX - 16)
-    return moth_fail(MOTH_ERR_VALUE, "%s saves result %d: at most %d can be", n->name, result + 1,
-                     UINT8_MAX - 15);
+    return moth_fail(MOTH_ERR_VALUE, "%s saves result " MOTH_AT "%d: at most %d can be", n->name,
+                     result, UINT8_MAX - 15);
   *s = (MothSaved){moth_v_tensor(t), 0, (uint8_t)(result < 0 ? 0 : 16 + result), result >= 0, kept};
   if (t && !kept) {
     MOTH_TRY(moth_save_tensor(s, t, result >= 0, false));

@@ -38,8 +38,9 @@ static MothStatus wrap_dims(const MothArg *a, MothValue *v, int ndim, int64_t **
     return MOTH_OK;
   }
   for (uint32_t i = 0; v->tag == MOTH_V_INTS && i < v->n; i++) {
-    int d;
-    MOTH_TRY(moth_wrap_dim(v->u.ints[i], ndim, &d));
+    int d = (int)v->u.ints[i];
+    if ((uint64_t)v->u.ints[i] >= (uint64_t)ndim)
+      MOTH_TRY(moth_wrap_dim(v->u.ints[i], ndim, &d));
     if (seen >> d & 1 && !a->repeats)
       return moth_fail(MOTH_ERR_VALUE,
                        "dimension " MOTH_AT "%d appears twice in the list of dimensions", d);

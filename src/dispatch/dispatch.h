@@ -1,7 +1,7 @@
 /* The dispatcher: ops, calls, keys, interceptors.
  *
  * The steps of a call: canonical arguments -> Intercept (above) -> Autocast -> Autograd -> Intercept (below) ->
- * tensor subclasses -> shape rule (fake tensors end here) -> backend. `keys` has the steps still to come; a step does
+ * tensor subclasses -> shape rule -> results (fake tensors end here) -> backend. `keys` has the steps still to come; a step does
  * its work and calls moth_redispatch, which continues below it. One test of one word (the thread's keys OR those of the
  * tensors) decides whether any step but shape rule and backend is needed. */
 #ifndef MOTH_DISPATCH_DISPATCH_H

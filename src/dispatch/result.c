@@ -58,7 +58,8 @@ static bool writable(const MothCall *c, const MothTensor *target) {
 /* Whether result i can be computed into its target. */
 static bool goes_to_target(const MothCall *c, int i, const MothMeta *m) {
   const MothTensor *target = c->target[i];
-  if (target->dtype != m->dtype || target->ndim != m->ndim ||
+  if (target->device.type != m->device.type || target->device.index != m->device.index ||
+      target->dtype != m->dtype || target->ndim != m->ndim ||
       memcmp(target->shape, m->shape, sizeof(int64_t) * m->ndim) != 0 || !writable(c, target))
     return false;
   for (int k = 0; k < c->op->nargs; k++) {
