@@ -21,9 +21,9 @@
 extern "C" {
 #endif
 
-#define MOTH_VERSION  "0.1.0"
-#define MOTH_API      __attribute__((visibility("default")))
-#define MOTH_MAX_DIMS 16
+#define MOTH_VERSION     "0.1.0"
+#define MOTH_API         __attribute__((visibility("default")))
+#define MOTH_MAX_DIMS    16
 #define MOTH_MAX_RESULTS 4
 
 typedef enum MothStatus {
@@ -350,9 +350,9 @@ MOTH_API MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *a
 typedef struct MothMeta {
   int64_t shape[MOTH_MAX_DIMS];
   int64_t stride[MOTH_MAX_DIMS]; /* in elements */
-  int64_t offset;                /* of a view: of its first element in the storage of the first argument, else 0 */
-  uint8_t ndim, dtype;           /* dtype: MothDType */
-  uint8_t compute;               /* pointwise ops: the MothDType that is computed in */
+  int64_t offset; /* of a view: of its first element in the storage of the first argument, else 0 */
+  uint8_t ndim, dtype; /* dtype: MothDType */
+  uint8_t compute;     /* pointwise ops: the MothDType that is computed in */
   MothDevice device;
 } MothMeta;
 
