@@ -91,22 +91,24 @@ done:
   return status;
 }
 
-/* *scale: the factor of the gradients, 1 if t is NULL. */
-static MothStatus read_scale(MothTensor *t, double *scale) {
-  MothValue v;
-  *scale = 1;
-  if (!t)
-    return MOTH_OK;
-  MOTH_TRY(moth_tensor_item(t, &v));
-  *scale = moth_as_double(v);
+/* A number, or the element of a tensor. */
+static MothStatus read_number(MothValue v, double *out) {
+  if (v.tag == MOTH_V_TENSOR)
+    MOTH_TRY(moth_tensor_item(v.u.t, &v));
+  *out = moth_as_double(v);
   return MOTH_OK;
+}
+/* The factor of the gradients: 1 where there is no tensor. */
+static MothStatus read_scale(MothTensor *t, double *scale) {
+  return read_number(t ? moth_v_tensor(t) : moth_v_int(1), scale);
 }
 
 MothStatus moth_cpu_sgd_step(MothCall *c) {
   MOTH_UNPACK_SGD_STEP(c)
-  double scale;
+  double scale, rate;
   MOTH_TRY(read_scale(grad_scale, &scale));
-  MothSgd h = {lr, momentum, dampening, weight_decay, scale, nesterov, maximize, first};
+  MOTH_TRY(read_number(lr, &rate));
+  MothSgd h = {rate, momentum, dampening, weight_decay, scale, nesterov, maximize, first};
   MothValue lists[3] = {params, grads, momentum_buffers};
   Step s = {.sgd = &h};
   return step_run(&s, lists, momentum != 0 ? 3 : 2);
@@ -114,16 +116,18 @@ MothStatus moth_cpu_sgd_step(MothCall *c) {
 
 MothStatus moth_cpu_adam_step(MothCall *c) {
   MOTH_UNPACK_ADAM_STEP(c)
-  double scale;
+  double scale, rate, count;
   MOTH_TRY(read_scale(grad_scale, &scale));
-  MothAdam h = {.lr = lr,
+  MOTH_TRY(read_number(lr, &rate));
+  MOTH_TRY(read_number(step, &count));
+  MothAdam h = {.lr = rate,
                 .beta1 = beta1,
                 .beta2 = beta2,
                 .eps = eps,
                 .weight_decay = weight_decay,
                 .grad_scale = scale,
-                .step_size = lr / (1 - pow(beta1, (double)step)),
-                .root_correction = sqrt(1 - pow(beta2, (double)step)),
+                .step_size = rate / (1 - pow(beta1, count)),
+                .root_correction = sqrt(1 - pow(beta2, count)),
                 .decoupled = decoupled,
                 .amsgrad = amsgrad,
                 .maximize = maximize};

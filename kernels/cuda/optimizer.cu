@@ -83,18 +83,33 @@ MothStatus step_dtype(Step *s, MothDType dtype) {
   return flush(s, dtype);
 }
 
-MothStatus step_run(MothCall *c, Step *s, const MothTensor *scale) {
+/* A number that lies on the device, where the kernel reads it. */
+MothStatus on_device(const MothTensor *t, MothOwned *number, const void **data, bool *f64) {
+  if (!t)
+    return MOTH_OK;
+  MothDType dtype = t->dtype == MOTH_FLOAT32 ? MOTH_FLOAT32 : MOTH_FLOAT64;
+  MOTH_TRY(moth_cuda_contiguous_as(t, dtype, &number->t));
+  *data = number->t->data;
+  *f64 = dtype == MOTH_FLOAT64;
+  return MOTH_OK;
+}
+const MothTensor *tensor_of(MothValue v) {
+  return v.tag == MOTH_V_TENSOR ? v.u.t : nullptr;
+}
+/* The number, or 1 in its place. */
+double number_of(MothValue v) {
+  return v.tag == MOTH_V_TENSOR ? 1 : moth_as_double(v);
+}
+
+MothStatus step_run(MothCall *c, Step *s, const MothTensor *scale, MothValue lr, MothValue step) {
   uint32_t dtypes = 0;
-  MothOwned number;
+  MothOwned numbers[3];
   MothTensor *p;
   MOTH_TRY(moth_cuda_enter(c, &s->stream));
   s->table = MothStepTable{};
-  if (scale) {
-    MothDType dtype = scale->dtype == MOTH_FLOAT32 ? MOTH_FLOAT32 : MOTH_FLOAT64;
-    MOTH_TRY(moth_cuda_contiguous_as(scale, dtype, &number.t));
-    s->table.scale = number->data;
-    s->table.scale_f64 = dtype == MOTH_FLOAT64;
-  }
+  MOTH_TRY(on_device(scale, &numbers[0], &s->table.scale, &s->table.scale_f64));
+  MOTH_TRY(on_device(tensor_of(lr), &numbers[1], &s->table.lr, &s->table.lr_f64));
+  MOTH_TRY(on_device(tensor_of(step), &numbers[2], &s->table.step, &s->table.step_f64));
   for (uint32_t i = 0; i < s->lists[0].n; i++) {
     p = s->lists[0].u.tensors[i];
     dtypes |= 1u << p->dtype;
@@ -109,25 +124,26 @@ MothStatus step_run(MothCall *c, Step *s, const MothTensor *scale) {
 
 MothStatus moth_cuda_sgd_step(MothCall *c) {
   MOTH_UNPACK_SGD_STEP(c)
-  MothSgd h = {lr, momentum, dampening, weight_decay, 1, nesterov, maximize, first};
+  MothSgd h = {number_of(lr), momentum, dampening, weight_decay, 1, nesterov, maximize, first};
   MothValue lists[3] = {params, grads, momentum_buffers};
   Step s = {};
   s.sgd = &h;
   s.lists = lists;
   s.roles = momentum != 0 ? 3 : 2;
-  return step_run(c, &s, grad_scale);
+  return step_run(c, &s, grad_scale, lr, moth_v_int(1));
 }
 
 MothStatus moth_cuda_adam_step(MothCall *c) {
   MOTH_UNPACK_ADAM_STEP(c)
   MothAdam h = {};
-  h.lr = lr;
+  h.lr = number_of(lr);
+  h.step = number_of(step);
   h.beta1 = beta1;
   h.beta2 = beta2;
   h.eps = eps;
   h.weight_decay = weight_decay;
-  h.step_size = lr / (1 - pow(beta1, (double)step));
-  h.root_correction = sqrt(1 - pow(beta2, (double)step));
+  h.step_size = h.lr / (1 - pow(beta1, h.step));
+  h.root_correction = sqrt(1 - pow(beta2, h.step));
   h.decoupled = decoupled;
   h.amsgrad = amsgrad;
   h.maximize = maximize;
@@ -136,5 +152,5 @@ MothStatus moth_cuda_adam_step(MothCall *c) {
   s.adam = &h;
   s.lists = lists;
   s.roles = amsgrad ? 5 : 4;
-  return step_run(c, &s, grad_scale);
+  return step_run(c, &s, grad_scale, lr, step);
 }

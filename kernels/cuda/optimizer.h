@@ -11,10 +11,12 @@ extern "C" {
 enum { MOTH_STEP_SLOTS = 64, MOTH_STEP_CHUNK = 8192, MOTH_STEP_ROLES = 5 };
 typedef struct MothStepTable {
   int n;
-  const void *scale;                   /* on the device: the factor of the gradients; NULL: none */
-  bool scale_f64;                      /* float64, else float32 */
-  unsigned first[MOTH_STEP_SLOTS + 1]; /* number of each tensor's first chunk */
-  int64_t numel[MOTH_STEP_SLOTS];      /* negative: not all addresses are multiples of 16 */
+  /* Numbers on the device, float64, else float32; NULL: none. The factor of the gradients; the learning rate and
+   * the number of the step, which stand for those of the call. */
+  const void *scale, *lr, *step;
+  bool scale_f64, lr_f64, step_f64;
+  unsigned first[MOTH_STEP_SLOTS + 1];       /* number of each tensor's first chunk */
+  int64_t numel[MOTH_STEP_SLOTS];            /* negative: not all addresses are multiples of 16 */
   void *p[MOTH_STEP_ROLES][MOTH_STEP_SLOTS]; /* param, grad, states */
 } MothStepTable;
 #endif

@@ -172,6 +172,33 @@ describe("CUDA graphs", function()
     end
   end)
 
+  it("follow a learning rate and count steps, where these are tensors", function()
+    if not there() then return end
+    local optim = moth.optim
+    for _, name in ipairs { "SGD", "Adam", "AdamW" } do
+      local function train(device, graphed)
+        moth.manual_seed(1)
+        local p = moth.randn(50):to(device):requires_grad_()
+        p.grad = moth.randn(50):to(device)
+        local o = { lr = 0.25, weight_decay = 0.1 }
+        if graphed then o.lr = moth.tensor(0.25):to(device) end
+        if graphed and name ~= "SGD" then o.capturable = true end
+        local opt = optim[name]({ p }, o)
+        local sched = optim.lr_scheduler.ExponentialLR(opt, 0.5)
+        opt:step()
+        local g = graphed and cuda.graph(function() opt:step() end)
+        for _ = 1, 4 do
+          sched:step()
+          if g then g:replay() else opt:step() end
+        end
+        return p:detach():cpu()
+      end
+      local eager, graphed = train("cuda"), train("cuda", true)
+      assert.is_close(graphed, eager, { rtol = 1e-6, atol = 1e-7 })
+      assert.is_close(graphed, train("cpu"), { rtol = 1e-5, atol = 1e-6 })
+    end
+  end)
+
   it("say what cannot be captured, and leave all in order", function()
     if not there() then return end
     local x = ones()

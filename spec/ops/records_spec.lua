@@ -224,7 +224,7 @@ describe("a mistake in a record is found by its samples:", function()
     { "nesterov forgotten", "sgd_step", "update", "when(nesterov, d + b * momentum, b)", "b" },
     { "decay not decoupled", "adam_step", "update", "when(decoupled, g0, g0 + param * weight_decay)",
       "g0 + param * weight_decay" },
-    { "no correction", "adam_step", "update", "(1 - power_of(beta1, step))", "1" },
+    { "no correction", "adam_step", "update", "(1 - power_of(beta1, t))", "1" },
     { "the larger never kept", "adam_step", "update", "maximum(max_exp_avg_sq, v)", "v" },
     { "rows in another order", "roll", "loop", "i[d] - shifts[k - 1]", "i[d] + shifts[k - 1]" },
     { "an edge that is repeated", "pad", "loop", "n - 1 - abs(n - 1 - abs(p))", "n - abs(n - 1 - abs(p))" },

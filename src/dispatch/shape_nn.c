@@ -123,9 +123,22 @@ static MothStatus check_scale(const MothTensor *scale) {
                          scale->ndim);
 }
 
+/* A number, or a tensor that holds one. */
+static MothStatus check_number(MothValue v, const char *name) {
+  char a[200];
+  if (v.tag != MOTH_V_TENSOR)
+    return MOTH_OK;
+  if (v.u.t->dtype == MOTH_BOOL)
+    return moth_fail(MOTH_ERR_TYPE, "%s must be a number, got a tensor of bool", name);
+  return v.u.t->numel == 1 ? MOTH_OK
+                           : moth_fail(MOTH_ERR_VALUE, "%s must be a tensor of one element, got %s",
+                                       name, moth_tensor_format(v.u.t, a, sizeof a));
+}
+
 static MothStatus check_sgd(const MothCall *c) {
   MOTH_UNPACK_SGD_STEP(c)
   MOTH_TRY(check_scale(grad_scale));
+  MOTH_TRY(check_number(lr, "lr"));
   MOTH_TRY(check_params(params, grads));
   if (nesterov && (momentum <= 0 || dampening != 0))
     return moth_fail(MOTH_ERR_VALUE, "nesterov needs a momentum and no dampening");
@@ -135,13 +148,15 @@ static MothStatus check_sgd(const MothCall *c) {
 static MothStatus check_adam(const MothCall *c) {
   MOTH_UNPACK_ADAM_STEP(c)
   MOTH_TRY(check_scale(grad_scale));
+  MOTH_TRY(check_number(lr, "lr"));
+  MOTH_TRY(check_number(step, "step"));
   MOTH_TRY(check_params(params, grads));
   MOTH_TRY(check_list(params, exp_avgs, "exp_avgs"));
   MOTH_TRY(check_list(params, exp_avg_sqs, "exp_avg_sqs"));
   if (amsgrad)
     MOTH_TRY(check_list(params, max_exp_avg_sqs, "max_exp_avg_sqs"));
-  if (step < 1)
-    return moth_fail(MOTH_ERR_VALUE, "step counts from 1, got %lld", (long long)step);
+  if (step.tag != MOTH_V_TENSOR && moth_as_double(step) < 1)
+    return moth_fail(MOTH_ERR_VALUE, "step counts from 1, got %g", moth_as_double(step));
   return MOTH_OK;
 }
 

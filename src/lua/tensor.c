@@ -253,6 +253,32 @@ static int b_totable(lua_State *L) {
   return 1;
 }
 
+/* extremes(t) -> the least and the greatest element of a float tensor of the CPU; nothing for others, empty and fake
+ * ones, where reading would make somebody wait. For checks of values: no mode, trace or graph sees it. */
+static int b_extremes(lua_State *L) {
+  static const char *const names[2] = {"amin", "amax"};
+  MothTensor *t = arg_tensor(L, 1);
+  MothThread *thread = moth_thread_state();
+  if (t->device.type != MOTH_CPU || moth_tensor_is_fake(t) || !t->numel ||
+      (t->keys | thread->include) & (MOTH_KEY_PENDING | MOTH_KEY_FAKE))
+    return 0;
+  uint32_t exclude = thread->exclude;
+  thread->exclude = ~(uint32_t)MOTH_KEYS_DATA;
+  MothStatus s = MOTH_OK;
+  for (int i = 0; i < 2 && s == MOTH_OK; i++) {
+    MothValue args[1] = {moth_v_tensor(t)}, result, v;
+    s = moth_op_call(moth_op_find(names[i]), 1, args, &result);
+    if (s == MOTH_OK) {
+      s = moth_tensor_item(result.u.t, &v);
+      moth_tensor_release(result.u.t);
+    }
+    if (s == MOTH_OK)
+      lua_pushnumber(L, moth_as_double(v));
+  }
+  thread->exclude = exclude;
+  return s == MOTH_OK ? 2 : moth_lua_raise(L, s);
+}
+
 /* --- facts ------------------------------------------------------------------------------------- */
 
 static int push_list(lua_State *L, int n, const int64_t *list) {
@@ -584,6 +610,7 @@ void moth_lua_open_tensor(lua_State *L) {
   static const luaL_Reg fns[] = {{"tensor", b_tensor},
                                  {"item", b_item},
                                  {"totable", b_totable},
+                                 {"extremes", b_extremes},
                                  {"size", b_size},
                                  {"stride", b_stride},
                                  {"dim", b_dim},

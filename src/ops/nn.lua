@@ -170,14 +170,14 @@ return {
   samples = { "randn(4,5), 0.3", "randn(4,5), 0.3, false" },
   errors = { { "randn(2), 1.5", "between 0 and 1" } },
   doc = "native_dropout in training, self otherwise." },
-{ "sgd_step(Tensor[]! params, Tensor[] grads, Tensor[]! momentum_buffers, float lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool first, Tensor? grad_scale=none) -> ()",
+{ "sgd_step(Tensor[]! params, Tensor[] grads, Tensor[]! momentum_buffers, Operand lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool first, Tensor? grad_scale=none) -> ()",
   kind = "effect", shape = "optimizer",
   over = { param = "params", grad = "grads", buffer = "momentum_buffers" },
   update = { "param, buffer", [[
     local g = when(maximize, neg(grad), grad)
     local d = when(given(grad_scale), g * grad_scale, g) + param * weight_decay
     local b = when(given(buffer), when(first, d, buffer * momentum + d * (1 - dampening)), d)
-    return param - when(given(buffer), when(nesterov, d + b * momentum, b), d) * lr, b]] },
+    return param - when(given(buffer), when(nesterov, d + b * momentum, b), d) * as_number(lr), b]] },
   grad = "none",
   reference = "sgd_step",
   samples = {
@@ -189,11 +189,12 @@ return {
     { "{randn(2)}, {randn(3)}, {}, 0.1, 0, 0, 0, false, false, true", "shape" },
     { "{randn(2)}, {}, {}, 0.1, 0, 0, 0, false, false, true", "as many" },
     { "{randn(2)}, {randn(2)}, {}, 0.1, 0, 0, 0, false, false, true, randn(2)", "0%-dim" },
+    { "{randn(2)}, {randn(2)}, {}, randn(2), 0, 0, 0, false, false, true", "one element" },
   },
   doc = "One SGD step over all parameters, in place. momentum_buffers may be empty without momentum; \z
-    `first` fills them with the gradient. grad_scale, a 0-dim float tensor, multiplies the gradients; \z
-    on a device it is read there." },
-{ "adam_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! max_exp_avg_sqs, float lr, float beta1, float beta2, float eps, float weight_decay, int step, bool decoupled, bool amsgrad, bool maximize, Tensor? grad_scale=none) -> ()",
+    `first` fills them with the gradient. grad_scale, a 0-dim float tensor, multiplies the gradients. \z
+    It and lr, where that is a tensor of one element, are read on the device that they lie on." },
+{ "adam_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! max_exp_avg_sqs, Operand lr, float beta1, float beta2, float eps, float weight_decay, Operand step, bool decoupled, bool amsgrad, bool maximize, Tensor? grad_scale=none) -> ()",
   kind = "effect", shape = "optimizer",
   over = {
     param = "params", grad = "grads", exp_avg = "exp_avgs", exp_avg_sq = "exp_avg_sqs", max_exp_avg_sq = "max_exp_avg_sqs",
@@ -202,12 +203,13 @@ return {
     local scaled = when(given(grad_scale), grad * grad_scale, grad)
     local g0 = when(maximize, neg(scaled), scaled)
     local g = when(decoupled, g0, g0 + param * weight_decay)
-    local p = when(decoupled, param * (1 - lr * weight_decay), param)
+    local rate, t = as_number(lr), as_number(step)
+    local p = when(decoupled, param * (1 - rate * weight_decay), param)
     local m = exp_avg + (g - exp_avg) * (1 - beta1)
     local v = exp_avg_sq * beta2 + g * g * (1 - beta2)
     local top = when(amsgrad, maximum(max_exp_avg_sq, v), v)
-    local root = sqrt(top) / power_of(1 - power_of(beta2, step), 0.5) + eps
-    return p - m / root * (lr / (1 - power_of(beta1, step))), m, v, top]] },
+    local root = sqrt(top) / power_of(1 - power_of(beta2, t), 0.5) + eps
+    return p - m / root * (rate / (1 - power_of(beta1, t))), m, v, top]] },
   grad = "none",
   reference = "adam_step",
   samples = {
@@ -220,9 +222,12 @@ return {
     { "{randn(2)}, {}, {}, {}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 1, false, false, false", "as many" },
     { "{randn(2)}, {randn(2)}, {randn(2)}, {rand(2)}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 1, false, false, false, \z
        tensor(2, {dtype=int64})", "float" },
+    { "{randn(2)}, {randn(2)}, {randn(2)}, {rand(2)}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 0, false, false, false", "from 1" },
+    { "{randn(2)}, {randn(2)}, {randn(2)}, {rand(2)}, {}, 0.1, 0.9, 0.99, 1e-8, 0, rand(2), false, false, false",
+      "one element" },
   },
   doc = "One Adam (decoupled = false) or AdamW step over all parameters, in place; `step` counts from 1. \z
-    grad_scale as for sgd_step." },
+    grad_scale, and lr and step as tensors, as for sgd_step." },
 { "smooth_l1_loss(Tensor self, Tensor target, enum('mean','sum','none') reduction='mean', float beta=1 >= 0) -> Tensor",
   kind = "composite",
   expr = "reduced(smooth_l1(self, target, beta, 1), reduction)",

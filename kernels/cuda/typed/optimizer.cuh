@@ -13,10 +13,17 @@ __device__ __forceinline__ real step_scale(const MothStepTable &t, real sign) {
   return sign * (t.scale_f64 ? (real) * (const double *)t.scale : (real) * (const float *)t.scale);
 }
 
-/* F::READS roles are read, those in F::WRITES written, by f(scale, values). */
+__device__ __forceinline__ double step_number(const void *p, bool f64) {
+  return f64 ? *(const double *)p : (double)*(const float *)p;
+}
+
+/* F::ROLES tensors are read, and written but the gradient, by f(scale, values). */
 template <class F>
 __global__ void __launch_bounds__(STEP_THREADS)
-    step_kernel(const F f, const __grid_constant__ MothStepTable t) {
+    step_kernel(const F given, const __grid_constant__ MothStepTable t) {
+  F f = given;
+  if (t.lr || t.step)
+    f.take_numbers(t);
   int lo = 0, hi = t.n;
   while (hi - lo > 1) {
     int mid = (lo + hi) / 2;
@@ -85,6 +92,7 @@ struct SgdPlain {
   enum { ROLES = 2, FRESH = -1 };
   real lr, decay, sign;
   bool first;
+  __device__ void take_numbers(const MothStepTable &t) { lr = (real)step_number(t.lr, t.lr_f64); }
   __device__ __forceinline__ void operator()(real scale, stored *y) const {
     real p = LOAD(y[0]), d = scale * LOAD(y[1]) + decay * p;
     y[0] = STORE(p - lr * d);
@@ -95,6 +103,7 @@ struct SgdMomentum {
   enum { ROLES = 3, FRESH = 2 }; /* the first step does not read the buffer */
   real lr, decay, sign, keep, take, of_d, of_b;
   bool first;
+  __device__ void take_numbers(const MothStepTable &t) { lr = (real)step_number(t.lr, t.lr_f64); }
   __device__ __forceinline__ void operator()(real scale, stored *y) const {
     real p = LOAD(y[0]), d = scale * LOAD(y[1]) + decay * p;
     real m = keep * LOAD(y[2]) + take * d;
@@ -106,6 +115,14 @@ template <bool AMSGRAD> struct Adam {
   enum { ROLES = AMSGRAD ? 5 : 4, FRESH = -1 };
   real b1, b2, a2, eps, size, root, decay, shrink, sign;
   bool first;
+  MothAdam h;
+  __device__ void take_numbers(const MothStepTable &t) {
+    double lr = t.lr ? step_number(t.lr, t.lr_f64) : h.lr;
+    double step = t.step ? step_number(t.step, t.step_f64) : h.step;
+    size = (real)(lr / (1 - pow(h.beta1, step)));
+    root = (real)(1 / sqrt(1 - pow(h.beta2, step)));
+    shrink = h.decoupled ? (real)(1 - lr * h.weight_decay) : (real)1;
+  }
   __device__ __forceinline__ void operator()(real scale, stored *y) const {
     real p = LOAD(y[0]), d = scale * LOAD(y[1]) + decay * p;
     p = p * shrink;
@@ -152,7 +169,8 @@ static MothStatus adam_run(cudaStream_t stream, const MothStepTable *t, const Mo
                      h->decoupled ? 0 : (real)h->weight_decay,
                      h->decoupled ? (real)(1 - h->lr * h->weight_decay) : 1,
                      (real)(h->maximize ? -1 : 1),
-                     false};
+                     false,
+                     *h};
   return step_run("adam_step", stream, f, t);
 }
 #endif

@@ -1,7 +1,11 @@
 --- optim.Adam: Kingma and Ba 2015; with amsgrad Reddi et al. 2018. Weight decay is an L2 penalty (see AdamW).
 --
 -- Arguments: params, lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, amsgrad = false;
--- maximize = false
+-- maximize = false, capturable = false
+--
+-- lr may be a tensor of one element on the parameters' device: it is read there at each step, so that a captured CUDA
+-- graph follows lr:fill_(rate) and schedulers. capturable = true keeps the number of steps in a tensor, too: a graph
+-- of the step then counts on at each replay.
 --
 -- For each parameter x with gradient g, in its step t (from 1):
 --   1. g = -g if maximize; g = g + weight_decay x
@@ -21,8 +25,8 @@ Adam.decoupled = false
 
 --- The __init of Adam with this default of weight_decay.
 function Adam.with_decay(name, decay)
-  local parameters = "number lr=1e-3, number[] betas?, number eps=1e-8, number weight_decay=%g, bool amsgrad=false, \z
-    *, bool maximize=false"
+  local parameters = "number|Tensor lr=1e-3, number[] betas?, number eps=1e-8, number weight_decay=%g, \z
+    bool amsgrad=false, *, bool maximize=false, bool capturable=false"
   return Optimizer.init(name, parameters:format(decay), function(_, o)
     local betas = o.betas or { 0.9, 0.999 }
     if #betas ~= 2 then check.fail("[%s] betas are two numbers, got %d", name, #betas) end
@@ -36,26 +40,35 @@ function Adam.with_decay(name, decay)
 end
 Adam.__init = Adam.with_decay("optim.Adam", 0)
 
-local function new_state(p, amsgrad)
-  local s = { step = 0, exp_avg = keep(moth.zeros_like(p)), exp_avg_sq = keep(moth.zeros_like(p)) }
-  if amsgrad then s.max_exp_avg_sq = keep(moth.zeros_like(p)) end
+local function new_state(p, group, step)
+  local s = { step = step, exp_avg = keep(moth.zeros_like(p)), exp_avg_sq = keep(moth.zeros_like(p)) }
+  if group.amsgrad then s.max_exp_avg_sq = keep(moth.zeros_like(p)) end
   return s
 end
 
--- One op call for all parameters with the same step count: one in all, unless some had no gradient at times.
+-- A count of steps on a device: one for all parameters that have taken as many.
+local function new_count(counts, p, steps)
+  local device = B.tensor_device(p)
+  local key = tostring(device) .. " " .. steps
+  counts[key] = counts[key] or keep(moth.full({}, steps, { dtype = moth.float32, device = device }))
+  return counts[key]
+end
+
+-- One op call per number of steps taken: one for all parameters, unless some had no gradient at times.
 function Adam:step_group(group)
-  local by_step, order, state = {}, {}, self.state
+  local by_step, order, state, fresh = {}, {}, self.state, {}
   for _, p in ipairs(group.params) do
     local grad = B.get_grad(p)
     if grad then
       local s = state[p]
       if not s.step then
-        s = new_state(p, group.amsgrad)
+        s = new_state(p, group, group.capturable and new_count(fresh, p, 0) or 0)
         state[p] = s
       end
-      s.step = s.step + 1
+      if not group.capturable then s.step = s.step + 1 end
       local lists = by_step[s.step]
       if not lists then
+        if group.capturable then s.step:add_(1) end
         lists = { n = 0, params = {}, grads = {}, avgs = {}, squares = {}, maxima = {} }
         by_step[s.step] = lists
         order[#order + 1] = s.step
@@ -68,10 +81,28 @@ function Adam:step_group(group)
   end
   for _, step in ipairs(order) do
     local lists = by_step[step]
-    B.ops.adam_step(lists.params, lists.grads, lists.avgs, lists.squares, lists.maxima, group.lr, group.betas[1],
-      group.betas[2], group.eps, group.weight_decay, step, self.decoupled, group.amsgrad, group.maximize)
+    B.ops.adam_step(lists.params, lists.grads, lists.avgs, lists.squares, lists.maxima,
+      Optimizer.rate(group, lists.params[1]), group.betas[1], group.betas[2], group.eps, group.weight_decay, step,
+      self.decoupled, group.amsgrad, group.maximize)
     -- Free our handles now, so that zero_grad releases the gradients while their memory is still in cache.
     for i = 1, lists.n do B.free(lists.grads[i]) end
+  end
+end
+
+--- Takes over a state; counts of steps become tensors or numbers, as this optimizer has them.
+function Adam:load_state_dict(sd)
+  local capturable, counts = {}, {} -- how this optimizer runs, whatever the saved one did
+  for i, group in ipairs(self.param_groups) do capturable[i] = group.capturable end
+  Optimizer.load_state_dict(self, sd)
+  for i, group in ipairs(self.param_groups) do
+    group.capturable = capturable[i]
+    for _, p in ipairs(group.params) do
+      local s = rawget(self.state, p)
+      if s and s.step then
+        local steps = B.is_tensor(s.step) and s.step:item() or s.step
+        s.step = group.capturable and new_count(counts, p, steps) or steps
+      end
+    end
   end
 end
 

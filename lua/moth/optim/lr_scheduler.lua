@@ -10,6 +10,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
+local Optimizer = require "moth.optim.optimizer"
 
 local M = {}
 
@@ -22,7 +23,7 @@ function LRScheduler:__init(optimizer)
   end
   self.optimizer, self.base_lrs, self.last_epoch = optimizer, {}, 0
   for i, group in ipairs(optimizer.param_groups) do
-    group.initial_lr = group.initial_lr or group.lr
+    group.initial_lr = group.initial_lr or Optimizer.get_lr(group)
     self.base_lrs[i] = group.initial_lr
   end
   self:apply()
@@ -37,11 +38,11 @@ function LRScheduler:apply()
   self.last_lr = {}
   for i, group in ipairs(self.optimizer.param_groups) do
     if not self.base_lrs[i] then -- a group that was added later
-      group.initial_lr = group.initial_lr or group.lr
+      group.initial_lr = group.initial_lr or Optimizer.get_lr(group)
       self.base_lrs[i] = group.initial_lr
     end
-    group.lr = self:rate(self.base_lrs[i], self.last_epoch, i)
-    self.last_lr[i] = group.lr
+    self.last_lr[i] = self:rate(self.base_lrs[i], self.last_epoch, i)
+    Optimizer.set_lr(group, self.last_lr[i])
   end
 end
 
@@ -180,8 +181,8 @@ end)
 function Plateau:apply()
   self.last_lr = self.last_lr or {}
   for i, group in ipairs(self.optimizer.param_groups) do
-    group.lr = self.last_lr[i] or group.lr
-    self.last_lr[i] = group.lr
+    self.last_lr[i] = self.last_lr[i] or Optimizer.get_lr(group)
+    Optimizer.set_lr(group, self.last_lr[i])
   end
 end
 

@@ -58,7 +58,11 @@ function Optimizer.init(name, parameters, finish)
   local text = ("%s(list|Tensor params, %s)"):format(name, parameters)
   return signature.init(text, function(self, o)
     for _, key in ipairs({ "lr", "weight_decay", "momentum", "eps" }) do
-      if o[key] then check.number(name, key, o[key], 0) end
+      if B.is_tensor(o[key]) then
+        if B.numel(o[key]) ~= 1 then check.fail("[%s] %s: expected a tensor of one element", name, key) end
+      elseif o[key] then
+        check.number(name, key, o[key], 0)
+      end
     end
     if finish then finish(self, o) end
     local params = o.params
@@ -81,7 +85,8 @@ function Optimizer:add_param_group(group)
         check.fail("%s: unknown option '%s' in a group", where, tostring(key))
       end
       local default = self.defaults[key]
-      if default ~= nil and type(value) ~= type(default) then
+      local lr = key == "lr" and (type(value) == "number" or B.is_tensor(value))
+      if default ~= nil and type(value) ~= type(default) and not lr then
         check.fail("%s: option '%s' of a group: expected a %s, got %s", where, key, type(default), type(value))
       end
       new[key] = value
@@ -98,6 +103,27 @@ function Optimizer:add_param_group(group)
     Parameter.held(p)
   end
   self.param_groups[#self.param_groups + 1] = new
+end
+
+--- A group's learning rate as a number (a tensor's is read, which waits for its device).
+function Optimizer.get_lr(group) return B.is_tensor(group.lr) and group.lr:item() or group.lr end
+
+--- Sets a group's learning rate; a tensor is written to, so that what was captured with it goes on with the new rate.
+function Optimizer.set_lr(group, lr)
+  if B.is_tensor(group.lr) then
+    if B.is_tensor(lr) then lr = lr:item() end
+    moth.no_grad(group.lr.fill_, group.lr, lr)
+  else
+    group.lr = B.is_tensor(lr) and moth.no_grad(lr.clone, lr:detach()) or lr
+  end
+end
+
+-- What an op takes as the rate for parameters on a device: a tensor that lies there, else a number.
+function Optimizer.rate(group, p)
+  local lr = group.lr
+  if type(lr) == "number" then return lr end
+  local here, there = B.tensor_device(lr), B.tensor_device(p)
+  return here == there and lr or lr:item()
 end
 
 local set_to_none = signature("zero_grad(bool set_to_none=true)", function(yes) return yes end)
@@ -158,15 +184,16 @@ function Optimizer:state_dict()
   return sd
 end
 
--- Copies a tensor of a loaded state to the parameter's device and, if floating-point, its dtype.
-local function restored(value, p)
+-- Copies a tensor of a loaded state to the parameter's device and, if floating-point, its dtype; a count
+-- of steps keeps its own: a half would lose it.
+local function restored(value, p, key)
   if B.is_tensor(value) then
-    local float = B.tensor_dtype(value).is_floating_point
+    local float = B.tensor_dtype(value).is_floating_point and key ~= "step"
     return moth.to_copy(value, { dtype = float and B.tensor_dtype(p) or nil, device = B.tensor_device(p) })
   end
   if type(value) ~= "table" then return value end
   local out = {}
-  for k, v in each(value) do out[k] = restored(v, p) end
+  for k, v in each(value) do out[k] = restored(v, p, k) end
   return out
 end
 
@@ -189,7 +216,7 @@ function Optimizer:load_state_dict(sd)
   for g, group in ipairs(self.param_groups) do
     local saved = sd.param_groups[g]
     for key, value in each(saved) do
-      if key ~= "params" then group[key] = value end
+      if key == "lr" then Optimizer.set_lr(group, value) elseif key ~= "params" then group[key] = value end
     end
     for i, p in ipairs(group.params) do
       local of = sd.state[saved.params[i]]
@@ -220,6 +247,7 @@ function Optimizer.__tostring(self)
     for _, key in ipairs(keys) do
       local value = group[key]
       if type(value) == "table" then value = "{" .. table.concat(value, ", ") .. "}" end
+      if B.is_tensor(value) then value = ("tensor(%.14g)"):format(value:item()) end
       lines[#lines + 1] = ("    %s: %s"):format(key, tostring(value))
     end
   end

@@ -1,6 +1,7 @@
 --- optim.SGD: gradient descent, with momentum (Sutskever et al. 2013) and weight decay as an L2 penalty.
 --
--- Arguments: params, lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false; maximize = false
+-- Arguments: params, lr = 1e-3 (a number, or a tensor of one element: see optim.Adam), momentum = 0, dampening = 0,
+-- weight_decay = 0, nesterov = false; maximize = false
 --
 -- For each parameter x with gradient g:
 --   1. g = -g if maximize
@@ -17,7 +18,7 @@ local Optimizer = require "moth.optim.optimizer"
 
 local SGD = class("SGD", Optimizer)
 
-SGD.__init = Optimizer.init("optim.SGD", "number lr=1e-3, number momentum=0, number dampening=0, \z
+SGD.__init = Optimizer.init("optim.SGD", "number|Tensor lr=1e-3, number momentum=0, number dampening=0, \z
   number weight_decay=0, bool nesterov=false, *, bool maximize=false", function(_, o)
   if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
     check.fail("[optim.SGD] nesterov needs a momentum and no dampening")
@@ -30,12 +31,14 @@ function SGD:step_row(group, p, g) -- luacheck: ignore self
     check.fail("optim.SGD: row gradients (of an embedding with sparse = true) are taken without momentum and \z
       weight_decay only")
   end
-  p:index_add_(1, g:indices(), g:values() * (group.maximize and group.lr or -group.lr))
+  local lr = Optimizer.rate(group, p)
+  p:index_add_(1, g:indices(), g:values() * (group.maximize and lr or -lr))
 end
 
 local function run(group, lists, first)
   if #lists.params == 0 then return end
-  B.ops.sgd_step(lists.params, lists.grads, lists.buffers, group.lr, group.momentum, group.dampening,
+  local lr = Optimizer.rate(group, lists.params[1])
+  B.ops.sgd_step(lists.params, lists.grads, lists.buffers, lr, group.momentum, group.dampening,
     group.weight_decay, group.nesterov, group.maximize, first)
 end
 
