@@ -25,7 +25,7 @@ extern "C" {
 
 #include "cuda/lib.h"
 #else
-#include "cuda/emu/cublaslt.h"
+#include "emu/cublaslt.h"
 #endif
 
 enum { SETS = 256, WAYS = 4 };

@@ -89,7 +89,7 @@ describe("MOTH_* variables #noasan", function()
     for line in pipe:lines() do
       local file, reader, name = line:match('^([^:]+):%d+:(.-)%("(.*)"$')
       assert.is_true(listed[name], name .. " is not in docs/environment.md")
-      if not file:find("src/cuda/emu/", 1, true) and file:find("%.c") then
+      if not file:find("src/emu/", 1, true) and file:find("%.c") then
         assert.not_equal("getenv", reader, line)
       end
       n = n + 1

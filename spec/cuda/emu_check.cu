@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/emu/cudaemu.h"
+#include "emu/cudaemu.h"
 
 static bool bug;
 enum { N = 1000 };

@@ -7,7 +7,7 @@ local out = build .. "/emu_check"
 local clean = "env -u LD_PRELOAD ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 "
 
 local makefile = [[
-SOURCES = $(filter-out %/cublaslt.cc,$(wildcard src/cuda/emu/*.cc)) spec/cuda/emu_check.cu
+SOURCES = $(filter-out %/cublaslt.cc,$(wildcard src/emu/*.cc)) spec/cuda/emu_check.cu
 SAN     = -fsanitize=address,undefined -fno-sanitize-recover=undefined
 FLAGS   = -std=c++20 -O1 -g1 -Wall -Wextra -Wno-unused-parameter -Isrc
 all: $(O)/plain $(O)/sanitized
@@ -15,10 +15,10 @@ $(O)/plain: $(SOURCES:%=$(O)/plain_/%.o)
 	@g++ -o $@ $^ -ldl -lpthread
 $(O)/sanitized: $(SOURCES:%=$(O)/sanitized_/%.o)
 	@g++ $(SAN) -o $@ $^ -ldl -lpthread
-$(O)/plain_/%.o: % $(wildcard src/cuda/emu/*.h)
+$(O)/plain_/%.o: % $(wildcard src/emu/*.h)
 	@mkdir -p $(@D)
 	@g++ $(FLAGS) -x c++ -c -o $@ $<
-$(O)/sanitized_/%.o: % $(wildcard src/cuda/emu/*.h)
+$(O)/sanitized_/%.o: % $(wildcard src/emu/*.h)
 	@mkdir -p $(@D)
 	@g++ $(FLAGS) $(SAN) -x c++ -c -o $@ $<
 ]]

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/defaults.h"
 #include "device/cuda.h"
 #include "device/device.h"
 #include "moth.h"
@@ -124,6 +125,34 @@ static void *work(void *arg) {
   return NULL;
 }
 
+/* The host's flag for Ctrl-C ends a wait; the work goes on. */
+static void interrupt(void) {
+  static volatile sig_atomic_t flag;
+  MothDevice device = {MOTH_CUDA, 0};
+  MothDefaults *d = moth_defaults_new();
+  MothTensor *x, *y;
+  int64_t size[1] = {N};
+  d->interrupt = &flag;
+  moth_defaults_use(d);
+  DO(moth_full(size, 1, moth_v_float(0), moth_v_none(), moth_v_device(device), &x));
+  for (int i = 0; i < 300; i++) {
+    DO(moth_add(moth_v_tensor(x), moth_v_float(1), moth_v_int(1), &y));
+    moth_tensor_release(x);
+    x = y;
+  }
+  flag = 1;
+  MothStatus s = moth_device_synchronize(device);
+  flag = 0;
+  if (s != MOTH_ERR_INTERRUPTED) {
+    fprintf(stderr, "a wait was not interrupted: %d\n", (int)s);
+    exit(1);
+  }
+  expect(x, 300, "interrupted");
+  moth_tensor_release(x);
+  moth_defaults_use(NULL);
+  moth_defaults_free(d);
+}
+
 int main(void) {
   int64_t size[1] = {N};
   pthread_t threads[THREADS];
@@ -141,6 +170,7 @@ int main(void) {
   for (int i = 0; i < THREADS; i++)
     moth_tensor_release(box[i]);
   moth_tensor_release(shared);
+  interrupt();
   MothCudaMemory m;
   for (int d = 0; d < cuda->count(); d++) {
     DO(moth_device_synchronize((MothDevice){MOTH_CUDA, (uint8_t)d}));

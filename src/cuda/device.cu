@@ -6,6 +6,7 @@
 
 #include "cuda/lib.h"
 #include "cuda/nvtx.h"
+#include "cuda/rtc.h"
 #include "cuda/runtime.h"
 
 static int device_count;
@@ -248,6 +249,11 @@ static const MothCudaApi api = {moth_cuda_device_count,
                                 moth_cuda_graph_pool,
                                 moth_cuda_pool_new,
                                 is_capturing,
+                                moth_cuda_program_new,
+                                moth_cuda_program_free,
+                                moth_cuda_program_kernel,
+                                moth_cuda_function_launch,
+                                moth_cuda_function_occupancy,
                                 moth_cuda_nvtx_push,
                                 moth_cuda_nvtx_pop,
                                 moth_cuda_nvtx_mark,

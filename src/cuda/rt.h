@@ -1,5 +1,5 @@
 /* The CUDA language and runtime as moth's .cu files see them: NVIDIA's under nvcc, the emulation's
- * (src/cuda/emu) under g++. The rest of a .cu file is the same text for both.
+ * (src/emu) under g++. The rest of a .cu file is the same text for both.
  *
  * Two things are spelled in a way of our own: kernels start through moth_launch, and dynamic shared
  * memory is named by MOTH_SHARED. */
@@ -9,7 +9,7 @@
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 #else
-#include "cuda/emu/cudaemu.h"
+#include "emu/cudaemu.h"
 #endif
 
 #include <stdint.h>

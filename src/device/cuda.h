@@ -10,6 +10,18 @@ extern const MothDeviceOps moth_cuda_device;
 MOTH_API const char *moth_cuda_why(void);
 
 typedef struct MothCudaGraph MothCudaGraph;
+typedef struct MothCudaProgram MothCudaProgram;
+typedef struct MothCudaFunction MothCudaFunction; /* a kernel of a program; lives as long as that */
+
+/* CUDA C to be compiled by NVRTC. Headers are found by their names in #include; kernels are expressions as "add",
+ * "scale<float>" (names of extern "C" functions, of others, instances of templates). */
+typedef struct MothCudaSource {
+  const char *name, *text; /* the name stands in error messages */
+  int nheaders, nkernels, noptions;
+  const char *const *header_names, *const *headers;
+  const char *const *kernels;
+  const char *const *options; /* as -DN=4 */
+} MothCudaSource;
 
 typedef struct MothCudaInfo {
   char name[128];
@@ -67,6 +79,15 @@ typedef struct MothCudaApi {
   uint64_t (*graph_pool)(const MothCudaGraph *g);
   uint64_t (*pool_new)(void);
   bool (*is_capturing)(int device); /* this thread's current stream is */
+  /* programs that are compiled at run time, for the architecture of a device. launch: on the device's current stream;
+   * grid and block are three numbers each, args point at the values of the kernel's parameters. occupancy: blocks of
+   * so many threads that a multiprocessor holds at once */
+  MothStatus (*program_new)(int device, const MothCudaSource *source, MothCudaProgram **out);
+  void (*program_free)(MothCudaProgram *p); /* waits for the current device */
+  MothStatus (*program_kernel)(MothCudaProgram *p, int i, MothCudaFunction **out);
+  MothStatus (*launch)(MothCudaFunction *f, int device, const unsigned *grid, const unsigned *block,
+                       size_t shared, void **args);
+  MothStatus (*occupancy)(MothCudaFunction *f, int device, int threads, size_t shared, int *blocks);
   /* marks for profilers; false: there is no library that would take them */
   bool (*nvtx_push)(const char *text);
   bool (*nvtx_pop)(void);

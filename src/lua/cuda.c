@@ -7,15 +7,19 @@
 #include "device/device.h"
 #include "lua/moth_lua.h"
 
-#define MAGIC_GRAPH 0x6d6f746867726170ull
+#define MAGIC_GRAPH   0x6d6f746867726170ull
+#define MAGIC_PROGRAM 0x6d6f746870726f67ull
 
 typedef struct Handle { /* of the size of a MothHandle */
-  MothCudaGraph *graph;
+  union {
+    MothCudaGraph *graph;
+    MothCudaProgram *program;
+  } u;
   uint64_t magic;
 } Handle;
 _Static_assert(sizeof(Handle) == sizeof(MothHandle), "handles have one size");
 
-static char key_graph;
+static char key_graph, key_program;
 
 static const MothCudaApi *need(lua_State *L) {
   const MothCudaApi *api = moth_cuda_api();
@@ -56,7 +60,7 @@ static Handle *handle_at(lua_State *L, int idx, uint64_t magic, const char *what
 static Handle *new_handle(lua_State *L, uint64_t magic, void *key) {
   Handle *h = lua_newuserdata(L, sizeof *h);
   h->magic = magic;
-  h->graph = NULL;
+  h->u.graph = NULL;
   lua_pushlightuserdata(L, key);
   lua_rawget(L, LUA_REGISTRYINDEX);
   lua_setmetatable(L, -2);
@@ -277,20 +281,20 @@ static int b_empty_pinned_cache(lua_State *L) {
 /* --- graphs ------------------------------------------------------------------------------------- */
 
 static MothCudaGraph *graph_at(lua_State *L, int idx) {
-  return handle_at(L, idx, MAGIC_GRAPH, "moth.cuda.CUDAGraph")->graph;
+  return handle_at(L, idx, MAGIC_GRAPH, "moth.cuda.CUDAGraph")->u.graph;
 }
 static int b_graph_new(lua_State *L) {
   const MothCudaApi *api = need(L);
   Handle *h = new_handle(L, MAGIC_GRAPH, &key_graph);
-  h->graph = api->graph_new();
-  return h->graph ? 1 : moth_lua_raise(L, MOTH_ERR_MEMORY);
+  h->u.graph = api->graph_new();
+  return h->u.graph ? 1 : moth_lua_raise(L, MOTH_ERR_MEMORY);
 }
 static int graph_gc(lua_State *L) {
   Handle *h = (Handle *)moth_lua_handle(L, 1, MAGIC_GRAPH);
-  if (h && h->graph)
-    need(L)->graph_free(h->graph);
+  if (h && h->u.graph)
+    need(L)->graph_free(h->u.graph);
   if (h)
-    h->graph = NULL;
+    h->u.graph = NULL;
   return 0;
 }
 static int b_graph_begin(lua_State *L) { /* (graph, pool or 0, mode) */
@@ -321,6 +325,78 @@ static int b_pool_new(lua_State *L) {
 static int b_is_capturing(lua_State *L) {
   int device = device_at(L, 1);
   lua_pushboolean(L, need(L)->is_capturing(device));
+  return 1;
+}
+
+/* --- programs compiled at run time ------------------------------------------------------------------ */
+
+/* The strings of the list at idx, in a userdata that is pushed; what stands in the list stays. */
+static const char **strings_at(lua_State *L, int idx, int *n) {
+  luaL_checktype(L, idx, LUA_TTABLE);
+  *n = (int)lua_objlen(L, idx);
+  const char **list = lua_newuserdata(L, sizeof *list * (size_t)(*n ? *n : 1));
+  for (int i = 0; i < *n; i++) {
+    lua_rawgeti(L, idx, i + 1);
+    moth_lua_type(L, -1, LUA_TSTRING);
+    list[i] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  return list;
+}
+/* program(device, name, text, kernels, header names, headers, options) -> program */
+static int b_program(lua_State *L) {
+  int device = device_at(L, 1), nheaders;
+  MothCudaSource s = {.name = moth_lua_string(L, 2), .text = moth_lua_string(L, 3)};
+  s.kernels = strings_at(L, 4, &s.nkernels);
+  s.header_names = strings_at(L, 5, &s.nheaders);
+  s.headers = strings_at(L, 6, &nheaders);
+  s.options = strings_at(L, 7, &s.noptions);
+  if (nheaders != s.nheaders)
+    return moth_lua_error(L, "expected as many headers as names");
+  const MothCudaApi *api = need(L);
+  Handle *h = new_handle(L, MAGIC_PROGRAM, &key_program);
+  done(L, api->program_new(device, &s, &h->u.program));
+  return 1;
+}
+static int program_gc(lua_State *L) {
+  Handle *h = (Handle *)moth_lua_handle(L, 1, MAGIC_PROGRAM);
+  if (h && h->u.program)
+    need(L)->program_free(h->u.program);
+  if (h)
+    h->u.program = NULL;
+  return 0;
+}
+static MothCudaFunction *kernel_at(lua_State *L, int idx) { /* (program, i from 1) */
+  MothCudaFunction *f = NULL;
+  Handle *h = handle_at(L, idx, MAGIC_PROGRAM, "program of moth.cuda");
+  done(L, need(L)->program_kernel(h->u.program, (int)moth_lua_number(L, idx + 1) - 1, &f));
+  return f;
+}
+/* launch(program, i, device, gx, gy, gz, bx, by, bz, shared, the bytes of each argument …) */
+static int b_launch(lua_State *L) {
+  enum { FIRST = 11, MOST = 128 };
+  MothCudaFunction *f = kernel_at(L, 1);
+  int device = device_at(L, 3), n = lua_gettop(L) - FIRST + 1;
+  unsigned size[6];
+  void *args[MOST];
+  for (int i = 0; i < 6; i++)
+    size[i] = (unsigned)moth_lua_check_integer(L, 4 + i, 0, 2147483647);
+  size_t shared = (size_t)moth_lua_check_integer(L, 10, 0, 2147483647);
+  if (n > MOST)
+    return moth_lua_error(L, "a kernel has %d arguments at most, got %d", MOST, n);
+  for (int i = 0; i < n; i++) {
+    size_t length;
+    args[i] = (void *)(uintptr_t)moth_lua_bytes(L, FIRST + i, &length);
+  }
+  return done(L, need(L)->launch(f, device, size, size + 3, shared, args));
+}
+static int b_occupancy(lua_State *L) { /* (program, i, device, threads, shared) -> blocks */
+  MothCudaFunction *f = kernel_at(L, 1);
+  int device = device_at(L, 3), blocks = 0;
+  int threads = (int)moth_lua_check_integer(L, 4, 1, 1024);
+  size_t shared = (size_t)moth_lua_check_integer(L, 5, 0, 2147483647);
+  done(L, need(L)->occupancy(f, device, threads, shared, &blocks));
+  lua_pushinteger(L, blocks);
   return 1;
 }
 
@@ -403,6 +479,9 @@ void moth_lua_open_cuda(
                                  {"graph_pool", b_graph_pool},
                                  {"pool_new", b_pool_new},
                                  {"is_capturing", b_is_capturing},
+                                 {"program", b_program},
+                                 {"launch", b_launch},
+                                 {"occupancy", b_occupancy},
                                  {"nvtx", b_nvtx},
                                  {"nvtx_why", b_nvtx_why},
                                  {"library", b_library},
@@ -411,5 +490,6 @@ void moth_lua_open_cuda(
   lua_newtable(L);
   luaL_register(L, NULL, fns);
   new_class(L, &key_graph, "CUDAGraph", "__gc", graph_gc);
+  new_class(L, &key_program, "Program", "__gc", program_gc);
   lua_setfield(L, -2, "cuda");
 }

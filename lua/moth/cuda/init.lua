@@ -259,6 +259,9 @@ end
 --- Functions or modules whose forward and backward are graphs: see lua/moth/cuda/graphed.lua.
 function M.make_graphed_callables(...) return require("moth.cuda.graphed")(...) end
 
+--- A kernel in CUDA C, compiled while the program runs: see lua/moth/cuda/compile.lua.
+function M.compile(...) return require("moth.cuda.compile")(...) end
+
 --- Opens the available ones of the CUDA libraries that moth uses. Returns their versions in the libraries' own form,
 -- { NCCL = 22807, NVRTC = 13000, … } (0: unknown), and { name = searched paths } of the missing ones. An error without
 -- a device.

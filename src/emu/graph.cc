@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "cuda/emu/emu.h"
+#include "emu/emu.h"
 
 struct MothEmuGraph {
   std::vector<MothEmuNode> nodes;

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "cuda/emu/emu.h"
+#include "emu/emu.h"
 
 namespace {
 

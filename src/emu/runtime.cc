@@ -6,7 +6,7 @@
 
 #include <unordered_map>
 
-#include "cuda/emu/emu.h"
+#include "emu/emu.h"
 
 MothEmuDevice moth_emu_devices[MOTH_EMU_MAX_DEVICES];
 thread_local int moth_emu_device_now;
@@ -70,6 +70,8 @@ cudaError_t cudaPeekAtLastError(void) {
   X(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy")                          \
   X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                       \
   X(cudaErrorInvalidDevice, "invalid device ordinal")                                              \
+  X(cudaErrorInvalidKernelImage, "device kernel image is invalid")                                 \
+  X(cudaErrorSymbolNotFound, "named symbol not found")                                             \
   X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                     \
   X(cudaErrorNotReady, "device not ready")                                                         \
   X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                           \

@@ -3,7 +3,7 @@
  * A __shared__ variable is a static of its function, and its declaration can run code but not name the
  * variable: where such variables lie is read from the symbol table of the library (or program) that
  * holds them, by the function's name. That may take in another function's of the same name. */
-#include "cuda/emu/shared.h"
+#include "emu/shared.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -19,8 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cuda/emu/cudaemu.h"
-#include "cuda/emu/emu.h"
+#include "emu/cudaemu.h"
+#include "emu/emu.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 /* As much of cuBLASLt's interface as kernels/cuda/cublaslt.cu uses, for the emulation: it checks what
  * it is given and multiplies on the CPU (cublaslt.cc). */
-#ifndef MOTH_CUDA_EMU_CUBLASLT_H
-#define MOTH_CUDA_EMU_CUBLASLT_H
-#include "cuda/emu/cudaemu.h"
+#ifndef MOTH_EMU_CUBLASLT_H
+#define MOTH_EMU_CUBLASLT_H
+#include "emu/cudaemu.h"
 
 typedef enum {
   CUBLAS_STATUS_SUCCESS = 0,

@@ -3,14 +3,14 @@
  *
  * One mutex guards all of it: API functions take it (MOTH_EMU_ENTER), what is declared here expects it
  * held. Kernels and host functions run under it. */
-#ifndef MOTH_CUDA_EMU_EMU_H
-#define MOTH_CUDA_EMU_EMU_H
+#ifndef MOTH_EMU_EMU_H
+#define MOTH_EMU_EMU_H
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
 
-#include "cuda/emu/api.h"
+#include "emu/api.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MOTH_EMU_ASAN 1

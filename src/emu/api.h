@@ -16,10 +16,12 @@ typedef enum cudaError {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorInvalidKernelImage = 200,
   cudaErrorInvalidMemcpyDirection = 21,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
   cudaErrorInvalidResourceHandle = 400,
+  cudaErrorSymbolNotFound = 500,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorPeerAccessAlreadyEnabled = 704,
@@ -229,6 +231,21 @@ static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blo
 /* Queues body, once per thread of the grid. f: the kernel itself, for its attributes (or NULL). */
 cudaError_t moth_emu_launch(const char *name, std::function<void()> body, dim3 grid, dim3 block,
                             size_t shared, cudaStream_t stream, const void *f = nullptr);
+
+/* --- kernels that are loaded at run time: what the emulation's NVRTC (nvrtc.h) has made ------------- */
+
+typedef struct MothEmuLibrary *cudaLibrary_t;
+typedef const struct MothEmuEntry *cudaKernel_t;
+enum cudaJitOption { cudaJitMaxRegisters = 0 };
+enum cudaLibraryOption { cudaLibraryHostUniversalFunctionAndDataTable = 0 };
+cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, cudaJitOption *options,
+                                void **values, unsigned noptions, cudaLibraryOption *of_library,
+                                void **of_library_values, unsigned nof_library);
+cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, const char *name);
+cudaError_t cudaLibraryUnload(cudaLibrary_t library);
+/* func: a cudaKernel_t. args point at the values of its parameters, which are copied. */
+cudaError_t cudaLaunchKernel(const void *func, dim3 grid, dim3 block, void **args, size_t shared,
+                             cudaStream_t stream);
 
 /* --- not of CUDA -------------------------------------------------------------------------------- */
 

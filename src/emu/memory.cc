@@ -9,7 +9,7 @@
 
 #include <map>
 
-#include "cuda/emu/emu.h"
+#include "emu/emu.h"
 
 namespace {
 

@@ -1,15 +1,14 @@
 /* The emulation's cuBLASLt: column-major products on the CPU, as strict about its arguments as the real
  * one. MOTH_EMU_CUBLASLT=fail lets products fail, =none knows no algorithm, so that specs can see what
  * comes of it. */
-#include "cuda/emu/cublaslt.h"
+#include "emu/cublaslt.h"
 
 #include <stdlib.h>
 
 #include <vector>
 
-extern "C" {
-#include "core/dtype.h"
-}
+#define MOTH_FN static inline __attribute__((unused))
+#include "kernels/math_bits.h"
 
 #pragma GCC optimize("O3")
 
@@ -145,19 +144,32 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDescOpaque
   return CUBLAS_STATUS_SUCCESS;
 }
 
-static MothDType dtype_of(cudaDataType_t type) {
-  return type == CUDA_R_64F    ? MOTH_FLOAT64
-         : type == CUDA_R_16F  ? MOTH_FLOAT16
-         : type == CUDA_R_16BF ? MOTH_BFLOAT16
-                               : MOTH_FLOAT32;
-}
 static double load(cudaDataType_t type, const void *p, int64_t i) {
-  MothDType t = dtype_of(type);
-  return moth_dtype_load(t, static_cast<const char *>(p) + i * moth_dtype_size(t)).u.d;
+  switch (type) {
+  case CUDA_R_64F:
+    return static_cast<const double *>(p)[i];
+  case CUDA_R_16F:
+    return m_f16_to_f32(static_cast<const unsigned short *>(p)[i]);
+  case CUDA_R_16BF:
+    return m_bf16_to_f32(static_cast<const unsigned short *>(p)[i]);
+  default:
+    return static_cast<const float *>(p)[i];
+  }
 }
 static void store(cudaDataType_t type, void *p, int64_t i, double x) {
-  MothDType t = dtype_of(type);
-  moth_dtype_store(t, static_cast<char *>(p) + i * moth_dtype_size(t), moth_v_float(x));
+  switch (type) {
+  case CUDA_R_64F:
+    static_cast<double *>(p)[i] = x;
+    break;
+  case CUDA_R_16F:
+    static_cast<unsigned short *>(p)[i] = m_f64_to_f16(x);
+    break;
+  case CUDA_R_16BF:
+    static_cast<unsigned short *>(p)[i] = m_f64_to_bf16(x);
+    break;
+  default:
+    static_cast<float *>(p)[i] = (float)x;
+  }
 }
 
 struct Product {

@@ -4,14 +4,14 @@
  * A block runs at a time; each of its threads is a fiber that runs until it reaches a barrier, a
  * shuffle or its end. __shared__ variables are statics. What it cannot do: inline PTX, tensor cores,
  * cp.async, races between blocks, speed. */
-#ifndef MOTH_CUDA_EMU_H
-#define MOTH_CUDA_EMU_H
+#ifndef MOTH_EMU_CUDAEMU_H
+#define MOTH_EMU_CUDAEMU_H
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "cuda/emu/api.h"
+#include "emu/api.h"
 
 #define __global__
 #define __device__

@@ -13,9 +13,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "cuda/emu/cudaemu.h"
-#include "cuda/emu/emu.h"
-#include "cuda/emu/shared.h"
+#include "emu/cudaemu.h"
+#include "emu/emu.h"
+#include "emu/shared.h"
 #ifdef MOTH_EMU_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif
