@@ -1,6 +1,13 @@
 // Functions of bits, the same for every compute type: reinterpretation, float16 and bfloat16, Philox and uniform
 // numbers.
 
+// ---- polynomials ------------------------------------------------------------------------------
+
+// (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2, of float32: here, and a macro, for kernels/cpu/lanes.h takes it of vectors.
+#define M_EXP_POLY_F32(r)                                                                          \
+  ((((0.00138186966f * (r) + 0.00836871564f) * (r) + 0.0416682921f) * (r) + 0.166665211f) * (r) +  \
+   0.49999994f)
+
 // ---- bits -------------------------------------------------------------------------------------
 
 MOTH_FN unsigned m_f32_bits(float x) {

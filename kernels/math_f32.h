@@ -14,8 +14,7 @@ MOTH_FN struct m_exp_parts_ m_exp_split_(float hi, float lo) {
   unsigned kb = m_f32_bits(t);
   float n = t - (0x1.8p23f + 254.0f);
   float r = ((hi - n * 0.693359375f) - lo) + n * 0.00021219444f;
-  float p = (((0.00138186966f * r + 0.00836871564f) * r + 0.0416682921f) * r + 0.166665211f) * r +
-            0.49999994f;
+  float p = M_EXP_POLY_F32(r);
   e.q = r * r * p + r;
   e.s1 = m_f32_from_bits((kb >> 1) << 23);
   e.s2 = m_f32_from_bits((kb - (kb >> 1)) << 23);
@@ -47,10 +46,29 @@ MOTH_FN float m_exp_down(float x) {
   unsigned kb = m_f32_bits(t);
   float n = t - (0x1.8p23f + 191.0f);
   float r = (x - n * 0.693359375f) + n * 0.00021219444f;
-  float p = (((0.00138186966f * r + 0.00836871564f) * r + 0.0416682921f) * r + 0.166665211f) * r +
-            0.49999994f;
+  float p = M_EXP_POLY_F32(r);
   float s = m_f32_from_bits(kb << 23);
   return ((r * r * p + r) * s + s) * 0x1p-64f;
+}
+// e^x for x <= 0 where a GPU's own 2^x will do: 2 ULP, and without the correction (rough) what float16 and bfloat16 keep.
+// m_exp elsewhere.
+MOTH_FN float m_exp_rough(float x) {
+#ifdef __CUDA_ARCH__
+  float y, c = x < -120.0f ? -120.0f : x;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(c * 1.44269502f));
+  return y;
+#else
+  return m_exp(x);
+#endif
+}
+MOTH_FN float m_exp_soft(float x) {
+#ifdef __CUDA_ARCH__
+  float c = x < -120.0f ? -120.0f : x, t = c * 1.44269502f, y = m_exp_rough(x);
+  float lost = moth_libm_fmaf(c, 1.44269502f, -t) + c * 1.92596299e-8f; // by the rounding of t
+  return moth_libm_fmaf(y, lost * 0.693147182f, y);
+#else
+  return m_exp(x);
+#endif
 }
 // <= 1.5 ULP; exact for whole x.
 MOTH_FN float m_exp2(float x) {
@@ -73,8 +91,7 @@ MOTH_FN float m_expm1_core_(float x) {
   float t = x * 1.44269502f + (0x1.8p23f + 126.0f);
   float n = t - (0x1.8p23f + 126.0f);
   float r = (x - n * 0.693359375f) + n * 0.00021219444f;
-  float p = (((0.00138186966f * r + 0.00836871564f) * r + 0.0416682921f) * r + 0.166665211f) * r +
-            0.49999994f;
+  float p = M_EXP_POLY_F32(r);
   float s = m_f32_from_bits(m_f32_bits(t) << 23);
   return 2.0f * ((r * r * p + r) * s + (s - 0.5f));
 }

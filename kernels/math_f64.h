@@ -47,6 +47,13 @@ MOTH_FN double m_exp(double x) {
 MOTH_FN double m_exp_down(double x) {
   return m_exp(x);
 }
+// As in math_f32.h.
+MOTH_FN double m_exp_rough(double x) {
+  return m_exp(x);
+}
+MOTH_FN double m_exp_soft(double x) {
+  return m_exp(x);
+}
 // <= 1.5 ULP; exact for whole x.
 MOTH_FN double m_exp2(double x) {
   x = x > 1030.0 ? 1030.0 : x;

@@ -282,12 +282,6 @@ MOTH_FN real m_lerp(real a, real b, real w) {
   real d = b - a;
   return m_abs(w) < (real)0.5 ? a + w * d : b - d * (1 - w);
 }
-// x log(y); 0 where x is 0 unless y is NaN.
-MOTH_FN real m_xlogy(real x, real y) {
-  real r = x * m_log(y);
-  r = x == 0 ? 0 : r;
-  return y != y ? y : r;
-}
 // log(e^a + e^b): <= 2 ULP of max(|a|, |b|, |result|).
 MOTH_FN real m_logaddexp(real a, real b) {
   real m = a > b ? a : b, d = a == b ? 0 : -m_abs(a - b);
@@ -361,57 +355,6 @@ MOTH_FN real m_tanh_backward(real g, real y) {
 }
 MOTH_FN real m_log_sigmoid_backward(real g, real x) {
   return g * m_sigmoid(-x);
-}
-
-// ---- combine functions of reductions ----------------------------------------------------------
-
-// Mean and sum of squared differences from it, of n values; {0, 0, 0} is the empty one.
-struct m_welford {
-  real mean, m2, n;
-};
-MOTH_FN struct m_welford m_welford_add(struct m_welford a, real x) {
-  real d = x - a.mean;
-  a.n += 1;
-  a.mean += d / a.n;
-  a.m2 += d * (x - a.mean);
-  return a;
-}
-MOTH_FN struct m_welford m_welford_combine(struct m_welford a, struct m_welford b) {
-  struct m_welford r;
-  real d = b.mean - a.mean;
-  r.n = a.n + b.n;
-  real w = r.n == 0 ? 0 : b.n / r.n;
-  r.mean = a.mean + d * w;
-  r.m2 = a.m2 + b.m2 + d * d * (a.n * w);
-  return r;
-}
-// sum * e^max; {-Inf, 0} is the empty one.
-struct m_lse {
-  real max, sum;
-};
-MOTH_FN struct m_lse m_lse_empty(void) {
-  struct m_lse r;
-  r.max = -m_inf();
-  r.sum = 0;
-  return r;
-}
-MOTH_FN struct m_lse m_lse_combine(struct m_lse a, struct m_lse b) {
-  struct m_lse r;
-  r.max = a.max > b.max || a.max != a.max ? a.max : b.max;
-  real sa = a.max == r.max ? a.sum : a.sum * m_exp(a.max - r.max);
-  real sb = b.max == r.max ? b.sum : b.sum * m_exp(b.max - r.max);
-  r.sum = sa + sb;
-  return r;
-}
-MOTH_FN struct m_lse m_lse_add(struct m_lse a, real x) {
-  struct m_lse b;
-  b.max = x;
-  b.sum = 1;
-  return m_lse_combine(a, b);
-}
-// log(sum * e^max).
-MOTH_FN real m_lse_value(struct m_lse a) {
-  return a.max + m_log(a.sum);
 }
 
 // ---- arithmetic, floating point ---------------------------------------------------------------

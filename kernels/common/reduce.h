@@ -5,6 +5,7 @@
 #ifndef MOTH_COMMON_REDUCE_H
 #define MOTH_COMMON_REDUCE_H
 #include "core/tensor.h"
+#include "reductions.h"
 
 typedef struct MothReduceDim {
   int64_t size, in, out; /* strides: in the input (bytes), in the output (elements) */
@@ -21,6 +22,16 @@ typedef struct MothReduceLayout {
 MOTH_API void moth_reduce_layout(MothReduceLayout *l, const MothTensor *t, uint32_t mask);
 /* The mask of a list of dimensions, as the dispatcher made it canonical; an empty one: all of them. */
 MOTH_API uint32_t moth_reduce_mask(MothValue dims, int ndim);
+/* How partial results are joined (kernels/math_join.h). */
+enum { MOTH_JOIN_SUM, MOTH_JOIN_PROD, MOTH_JOIN_MAX, MOTH_JOIN_MIN, MOTH_JOIN_ANY, MOTH_JOIN_ALL };
+/* A reduction of one simple join, from its record: MothOp.reduction. Generated, as is the next. */
+typedef struct MothReduction {
+  uint8_t loop, join; /* MOTH_REDUCE_..., MOTH_JOIN_... */
+  uint8_t nfinish;    /* the number of its finish, for CUDA; 0: none */
+  double (*finish)(double s0, double count);
+} MothReduction;
+extern const uint8_t moth_reduce_joins[MOTH_NREDUCE]; /* of the loops */
+
 /* Whether elements must be converted before a sum or product of them: partial results are double or 64 bits wide until
  * the end, so that only a change of class or a wider float has to come first. */
 MOTH_API bool moth_reduce_converts(MothDType from, MothDType to);

@@ -3,7 +3,7 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/reduce.h"
 
 enum { CHUNK = 65536, BLOCK = 256 };
 

@@ -13,7 +13,7 @@
 #include "core/parallel.h"
 #include "core/random.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/attention.h"
 
 /* SCORE_ROW: stride of rows of scores, not a power of two, for the cache's sets */
 enum { QUERIES = 128, KEYS = 256, SCORE_ROW = KEYS + 32, CHUNKS = 8 };

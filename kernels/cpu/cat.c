@@ -1,7 +1,7 @@
 /* cat: each input is copied, converted where it must be, into its slice of the result. */
 #include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/index.h"
 
 MothStatus moth_cpu_cat(MothCall *c) {
   MOTH_UNPACK_CAT(c)

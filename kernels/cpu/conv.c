@@ -10,7 +10,7 @@
 #include "core/parallel.h"
 #include "kernels/cpu/conv_product.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/conv.h"
 
 enum { STRIP_BYTES = 384 << 10, DOTS_BYTES = 256 << 10, UNIT_LENGTH = 2048 };
 static const int64_t PARTIAL_BYTES = 32 << 20;

@@ -7,7 +7,7 @@
 #include "dispatch/dispatch.h"
 #include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/view.h"
 
 /* --- copies ----------------------------------------------------------------------------------- */
 

@@ -2,7 +2,7 @@
 #include "core/parallel.h"
 #include "core/random.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/nn.h"
 
 typedef struct Dropout {
   const MothKernels *k;

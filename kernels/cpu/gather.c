@@ -8,7 +8,7 @@
  * advance together, so that memory is read in order. */
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/index.h"
 
 enum { GROUP = 256 };
 

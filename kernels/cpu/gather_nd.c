@@ -12,7 +12,7 @@
 #include "core/parallel.h"
 #include "dispatch/shape.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/index.h"
 
 enum { BLOCK = 256, OFFSETS = 2048 };
 

@@ -4,7 +4,7 @@
 #include "core/parallel.h"
 #include "dispatch/shape_conv.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/conv.h"
 
 typedef struct Columns {
   MothConv g;

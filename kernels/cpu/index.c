@@ -5,7 +5,7 @@
 
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/index.h"
 
 typedef struct Slices {
   const MothKernels *k;

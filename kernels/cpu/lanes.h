@@ -1,7 +1,8 @@
 /* Loops for which AVX-512 has instructions that gcc does not find in the scalar formula: minima and maxima
  * that propagate NaN, and 2^n times a number, rounded once, also for denormal results. The formula
  * and its bits are those of kernels/math_f32.h (spec/kernels/lanes_spec.lua). For an op whose formula is
- * m_name, LANES_m_name(out, in, n) takes the place of the loop over contiguous float32 elements. */
+ * m_name, LANES_m_name(out, in, n) takes the place of the loop over contiguous float32 elements. Included behind the
+ * formulas of float32. */
 #if defined(__AVX512F__)
 #include <immintrin.h>
 
@@ -11,10 +12,7 @@ static inline __attribute__((always_inline)) __m512 exp_lanes(__m512 x) {
   __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(x, _mm512_set1_ps(1.44269502f), magic), magic);
   __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
   r = _mm512_fmadd_ps(n, _mm512_set1_ps(0.00021219444f), r);
-  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.00138186966f), r, _mm512_set1_ps(0.00836871564f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0416682921f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.166665211f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.49999994f));
+  __m512 p = M_EXP_POLY_F32(r);
   __m512 q = _mm512_fmadd_ps(_mm512_mul_ps(r, r), p, r);
   return _mm512_scalef_ps(_mm512_add_ps(q, _mm512_set1_ps(1.0f)), n);
 }

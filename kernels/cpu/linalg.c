@@ -1,11 +1,11 @@
 /* mm, bmm, addmm, baddbmm, linear: makes the operands readable for BLAS, then calls moth_gemm. float16 and
  * bfloat16 are computed in float32. */
+#include "unpack/linalg.h"
 #include "core/dtype.h"
 #include "core/parallel.h"
 #include "dispatch/dispatch.h"
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
 
 /* The last two dimensions as a matrix that BLAS can read: t itself or a copy (owned either way). */
 static MothStatus readable(MothTensor *t, MothDType dtype, MothTensor **out) {

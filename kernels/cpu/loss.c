@@ -5,7 +5,7 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/nn.h"
 
 typedef struct Loss {
   const MothKernels *k;

@@ -4,7 +4,7 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/index.h"
 
 enum { CHUNK = 8192 };
 

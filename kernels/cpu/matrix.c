@@ -4,7 +4,7 @@
 #include "core/parallel.h"
 #include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/create.h"
 
 typedef struct Triangle {
   const char *in;

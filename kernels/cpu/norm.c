@@ -6,7 +6,7 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/norm.h"
 
 enum { COLS = 256, MOST_CHUNKS = 64, LEAST_ROWS = 16 };
 

@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/nn.h"
 
 enum { CHUNK = 16384, ROLES = 5 }; /* param, grad, up to three states */
 

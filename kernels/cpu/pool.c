@@ -5,7 +5,7 @@
 #include "core/parallel.h"
 #include "dispatch/shape_conv.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/conv.h"
 
 typedef struct Job {
   MothPoolPlanes p;

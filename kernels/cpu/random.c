@@ -8,7 +8,7 @@
 #include "dispatch/dispatch.h"
 #include "kernels/common/iter.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/random.h"
 
 enum { UNIFORM, NORMAL, BERNOULLI, INTEGERS };
 

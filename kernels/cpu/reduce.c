@@ -9,22 +9,20 @@
  *
  * var and logsumexp are two passes: the second one takes the mean or the maximum of the first as a
  * shift for each output. */
-#include "kernels/cpu/reduce.h"
-
 #include <math.h>
 
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/common/reduce.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/reduce.h"
 
 enum { TASK = 65536, MAX_TASKS = 64, NARROW = 64, WIDE = 512, COLS = 1024 };
 
 typedef struct Plan {
   const MothKernels *k;
   const char *data;
-  int op;
+  int loop, join; /* MOTH_REDUCE_..., MOTH_JOIN_... */
   bool is_float;
   MothReduceLayout layout;
   int nkept, nred;               /* of the layout's dimensions, without the inner ones below */
@@ -60,6 +58,49 @@ static void plan_init(Plan *p, const MothTensor *t, uint32_t mask) {
   p->pieces = moth_max64(1, moth_min64(p->pieces, p->cut_run ? p->run.size / 64 : p->positions));
 }
 
+/* A partial result of no elements: `d` for float dtypes, `i` for the others, and `i` always for any and all. */
+static MothParam none_of(int join, bool is_float) {
+  MothParam p;
+  if (join == MOTH_JOIN_ANY || join == MOTH_JOIN_ALL)
+    p.i = join == MOTH_JOIN_ALL;
+  else if (join == MOTH_JOIN_MAX || join == MOTH_JOIN_MIN) {
+    if (is_float)
+      p.d = join == MOTH_JOIN_MAX ? -__builtin_inf() : __builtin_inf();
+    else
+      p.i = join == MOTH_JOIN_MAX ? INT64_MIN : INT64_MAX;
+  } else if (is_float)
+    p.d = join == MOTH_JOIN_PROD;
+  else
+    p.i = join == MOTH_JOIN_PROD;
+  return p;
+}
+
+static void join_one(int join, bool is_float, MothParam *a, MothParam b) {
+  if (join == MOTH_JOIN_ANY)
+    a->i |= b.i;
+  else if (join == MOTH_JOIN_ALL)
+    a->i &= b.i;
+  else if (join == MOTH_JOIN_MAX) {
+    if (is_float)
+      a->d = b.d > a->d || b.d != b.d ? b.d : a->d;
+    else
+      a->i = b.i > a->i ? b.i : a->i;
+  } else if (join == MOTH_JOIN_MIN) {
+    if (is_float)
+      a->d = b.d < a->d || b.d != b.d ? b.d : a->d;
+    else
+      a->i = b.i < a->i ? b.i : a->i;
+  } else if (join == MOTH_JOIN_PROD) {
+    if (is_float)
+      a->d *= b.d;
+    else
+      a->i = (int64_t)((uint64_t)a->i * (uint64_t)b.i);
+  } else if (is_float)
+    a->d += b.d;
+  else
+    a->i = (int64_t)((uint64_t)a->i + (uint64_t)b.i);
+}
+
 /* `rows` rows of n columns into acc. Narrow rows without gaps are folded: many rows are one wide row. */
 static void columns(const Plan *p, const char *in, int64_t rows, int64_t n, const MothParam *shift,
                     MothParam *acc) {
@@ -67,18 +108,18 @@ static void columns(const Plan *p, const char *in, int64_t rows, int64_t n, cons
     int64_t fold = WIDE / n, wide = fold * n, many = rows / fold;
     MothParam sums[WIDE], shifts[WIDE] = {{0}};
     for (int64_t i = 0; i < wide; i++) {
-      sums[i] = moth_reduce_identity(p->op, p->is_float);
+      sums[i] = none_of(p->join, p->is_float);
       if (shift)
         shifts[i] = shift[i % n];
     }
-    p->k->reduce_cols(p->op, in, fold * p->run.in, many, p->width.in, wide, shift ? shifts : NULL,
+    p->k->reduce_cols(p->loop, in, fold * p->run.in, many, p->width.in, wide, shift ? shifts : NULL,
                       sums);
     for (int64_t i = 0; i < wide; i++)
-      moth_reduce_join(p->op, p->is_float, &acc[i % n], sums[i]);
+      join_one(p->join, p->is_float, &acc[i % n], sums[i]);
     in += many * fold * p->run.in;
     rows -= many * fold;
   }
-  p->k->reduce_cols(p->op, in, p->run.in, rows, p->width.in, n, shift, acc);
+  p->k->reduce_cols(p->loop, in, p->run.in, rows, p->width.in, n, shift, acc);
 }
 
 /* One task: the results [from, from + n) of the width at an outer position, over one piece. */
@@ -110,10 +151,10 @@ static void reduce_task(const Plan *p, int64_t outer, int64_t from, int64_t n, i
   const MothParam *shift = p->shift ? p->shift + at : NULL;
   MothParam *acc = p->acc + piece * p->layout.outs + at;
   for (int64_t i = 0; i < n; i++)
-    acc[i] = moth_reduce_identity(p->op, p->is_float);
+    acc[i] = none_of(p->join, p->is_float);
   for (int64_t pos = pos0; pos < pos1; pos++, moth_walk_next(&w)) {
     if (p->layout.rows)
-      p->k->reduce_rows(p->op, in + w.at, p->width.in, n, p->run.in, run1 - run0, shift, acc);
+      p->k->reduce_rows(p->loop, in + w.at, p->width.in, n, p->run.in, run1 - run0, shift, acc);
     else
       columns(p, in + w.at, run1 - run0, n, shift, acc);
   }
@@ -133,12 +174,13 @@ static void join_range(void *ctx, int64_t begin, int64_t end) {
   const Plan *p = ctx;
   for (int64_t k = 1; k < p->pieces; k++)
     for (int64_t i = begin; i < end; i++)
-      moth_reduce_join(p->op, p->is_float, &p->acc[i], p->acc[k * p->layout.outs + i]);
+      join_one(p->join, p->is_float, &p->acc[i], p->acc[k * p->layout.outs + i]);
 }
 
 /* One pass: acc[0, outs), in the order of the plan. */
-static void reduce_run(Plan *p, int op, const MothParam *shift, MothParam *acc) {
-  p->op = op;
+static void reduce_run(Plan *p, int loop, const MothParam *shift, MothParam *acc) {
+  p->loop = loop;
+  p->join = moth_reduce_joins[loop];
   p->shift = shift;
   p->acc = acc;
   int64_t cost = moth_max64(p->layout.count * p->block / p->pieces, 1);
@@ -147,7 +189,7 @@ static void reduce_run(Plan *p, int op, const MothParam *shift, MothParam *acc) 
     moth_parallel_for(p->layout.outs, moth_cpu_grain(p->pieces), join_range, p);
 }
 
-static void plan_store(const Plan *p, MothTensor *out, double divisor) {
+static void plan_store(const Plan *p, MothTensor *out) {
   int64_t size[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS], item = moth_itemsize(out);
   for (int i = 0; i < p->nkept; i++) {
     size[i] = p->layout.kept[i].size;
@@ -158,7 +200,7 @@ static void plan_store(const Plan *p, MothTensor *out, double divisor) {
   const MothKernels *k = moth_cpu_kernels(out->dtype);
   for (int64_t o = 0; o < p->outer; o++, moth_walk_next(&w))
     k->reduce_store(out->data + w.at, p->width.out * item, p->acc + o * p->width.size,
-                    p->width.size, divisor);
+                    p->width.size);
 }
 
 static MothStatus partials(size_t n, MothParam **out) {
@@ -168,11 +210,13 @@ static MothStatus partials(size_t n, MothParam **out) {
   return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu partial results", n);
 }
 
-static MothStatus reduce_simple(MothCall *c, int op, bool mean) {
+/* Every reduction whose join is a simple one, by its record. */
+MothStatus moth_cpu_reduce(MothCall *c) {
+  const MothReduction *r = c->op->reduction;
   const MothTensor *t = c->args[0].u.t;
   MothTensor *out = c->results[0].u.t, *cast = NULL;
-  bool any = op == MOTH_REDUCE_ANY || op == MOTH_REDUCE_ALL;
-  if (!any && moth_reduce_converts((MothDType)t->dtype, (MothDType)out->dtype)) {
+  bool truth = r->join == MOTH_JOIN_ANY || r->join == MOTH_JOIN_ALL;
+  if (!truth && moth_reduce_converts((MothDType)t->dtype, (MothDType)out->dtype)) {
     MOTH_TRY(moth_cpu_contiguous_as(t, (MothDType)out->dtype, &cast));
     t = cast;
   }
@@ -183,35 +227,15 @@ static MothStatus reduce_simple(MothCall *c, int op, bool mean) {
   MothStatus status = MOTH_OK;
   if (n > 256)
     MOTH_GO(partials(n, &acc));
-  reduce_run(&p, op, NULL, acc);
-  plan_store(&p, out, mean ? (double)p.layout.count : 1);
+  reduce_run(&p, r->loop, NULL, acc);
+  for (int64_t i = 0; r->finish && i < p.layout.outs; i++)
+    acc[i].d = r->finish(acc[i].d, (double)p.layout.count);
+  plan_store(&p, out);
   if (acc != few)
     moth_free(acc, n * sizeof(MothParam));
 done:
   moth_tensor_release(cast);
   return status;
-}
-
-MothStatus moth_cpu_sum(MothCall *c) {
-  return reduce_simple(c, MOTH_REDUCE_SUM, false);
-}
-MothStatus moth_cpu_mean(MothCall *c) {
-  return reduce_simple(c, MOTH_REDUCE_SUM, true);
-}
-MothStatus moth_cpu_prod(MothCall *c) {
-  return reduce_simple(c, MOTH_REDUCE_PROD, false);
-}
-MothStatus moth_cpu_amax(MothCall *c) {
-  return reduce_simple(c, MOTH_REDUCE_MAX, false);
-}
-MothStatus moth_cpu_amin(MothCall *c) {
-  return reduce_simple(c, MOTH_REDUCE_MIN, false);
-}
-MothStatus moth_cpu_any(MothCall *c) {
-  return reduce_simple(c, MOTH_REDUCE_ANY, false);
-}
-MothStatus moth_cpu_all(MothCall *c) {
-  return reduce_simple(c, MOTH_REDUCE_ALL, false);
 }
 
 MothStatus moth_cpu_var(MothCall *c) {
@@ -233,7 +257,7 @@ MothStatus moth_cpu_var(MothCall *c) {
     double sum = acc[i].d - count * rest * rest;
     acc[i].d = divisor > 0 ? (sum < 0 ? 0 : sum) / divisor : NAN;
   }
-  plan_store(&p, c->results[0].u.t, 1);
+  plan_store(&p, c->results[0].u.t);
   moth_free(mean, 2 * n * sizeof(MothParam));
   return MOTH_OK;
 }
@@ -253,7 +277,7 @@ MothStatus moth_cpu_logsumexp(MothCall *c) {
   reduce_run(&p, MOTH_REDUCE_SUMEXP, max, acc);
   for (int64_t i = 0; i < p.layout.outs; i++)
     acc[i].d = log(acc[i].d) + max[i].d;
-  plan_store(&p, c->results[0].u.t, 1);
+  plan_store(&p, c->results[0].u.t);
   moth_free(max, 2 * n * sizeof(MothParam));
   return MOTH_OK;
 }

@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
-#include "unpack.h"
+#include "unpack/sort.h"
 
 typedef struct Pair {
   uint64_t key;

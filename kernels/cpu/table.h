@@ -3,7 +3,6 @@
 #ifndef MOTH_CPU_TABLE_H
 #define MOTH_CPU_TABLE_H
 #include "kernels/cpu/loop.h"
-#include "kernels/cpu/reduce.h"
 #include "moth_dtypes.h"
 #include "typed_kernels.h"
 

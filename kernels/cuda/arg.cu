@@ -1,6 +1,7 @@
 /* argmax, argmin, max_dim, min_dim: reductions with a position, as kernels/cpu/arg.c. */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/util.h"
+#include "unpack/reduce.h"
 
 /* dim -1: all of t as one row. */
 static MothStatus arg_run(MothCall *c, const MothTensor *t, int dim, int op, int64_t base,
@@ -36,14 +37,14 @@ static MothStatus extreme(MothCall *c, int op) {
 }
 
 MothStatus moth_cuda_argmax(MothCall *c) {
-  return arg(c, MOTH_CUDA_ARGMAX);
+  return arg(c, MOTH_REDUCE_ARGMAX);
 }
 MothStatus moth_cuda_argmin(MothCall *c) {
-  return arg(c, MOTH_CUDA_ARGMIN);
+  return arg(c, MOTH_REDUCE_ARGMIN);
 }
 MothStatus moth_cuda_max_dim(MothCall *c) {
-  return extreme(c, MOTH_CUDA_ARGMAX);
+  return extreme(c, MOTH_REDUCE_ARGMAX);
 }
 MothStatus moth_cuda_min_dim(MothCall *c) {
-  return extreme(c, MOTH_CUDA_ARGMIN);
+  return extreme(c, MOTH_REDUCE_ARGMIN);
 }

@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda/util.h"
+#include "unpack/attention.h"
 
 namespace {
 

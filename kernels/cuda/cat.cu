@@ -1,6 +1,7 @@
 /* cat: inputs that are row-major and of the result's dtype are copied several per launch, in the largest
  * units (1 to 16 bytes) that their rows allow; others by the strided copy with conversion. */
 #include "kernels/cuda/index_map.h"
+#include "unpack/index.h"
 
 namespace {
 

@@ -1,5 +1,6 @@
 /* conv2d and its derivatives, im2col and col2im: by cuDNN if it is available, else by moth's kernels. */
 #include "kernels/cuda/util.h"
+#include "unpack/conv.h"
 
 static MothStatus product(const MothCall *c, cudaStream_t stream, MothConvMode mode,
                           const MothConv *g, const MothTensor *a, const MothTensor *b,

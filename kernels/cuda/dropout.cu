@@ -1,5 +1,6 @@
 /* native_dropout: output and mask in one pass; the mask's bits are the CPU's. */
 #include "kernels/cuda/util.h"
+#include "unpack/nn.h"
 
 MothStatus moth_cuda_native_dropout(MothCall *c) {
   MOTH_UNPACK_NATIVE_DROPOUT(c)

@@ -2,6 +2,7 @@
  * are taken in that order: as on the CPU, for any order of threads (but see moth_cuda_sum_segments in
  * scatter.h). */
 #include "kernels/cuda/index_map.h"
+#include "unpack/index.h"
 
 namespace {
 

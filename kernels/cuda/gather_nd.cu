@@ -4,6 +4,7 @@
 extern "C" {
 #include "dispatch/shape.h"
 }
+#include "unpack/index.h"
 
 namespace {
 

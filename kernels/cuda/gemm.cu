@@ -5,6 +5,7 @@
 extern "C" {
 #include "device/cuda_settings.h"
 }
+#include "unpack/linalg.h"
 
 MothStatus moth_cuda_gemm(int device, cudaStream_t stream, const MothCudaGemm *g) {
   if (!g->m || !g->n || !g->batch)

@@ -1,5 +1,6 @@
 /* index_select, index_add and index_copy: slices along one dimension. */
 #include "kernels/cuda/index_map.h"
+#include "unpack/index.h"
 
 namespace {
 

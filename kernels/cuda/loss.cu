@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/softmax.h"
 #include "kernels/cuda/util.h"
+#include "unpack/nn.h"
 
 /* Row-major arguments, which `owned` retains until the kernels are queued. */
 static MothStatus loss_open(MothLoss *l, MothCall *c, MothOwned owned[3], const MothTensor *self,

@@ -2,6 +2,7 @@
  * elements are counted, and the running sums of the counts are the offsets of the tiles' elements. A warp of a
  * tile has 1024 elements: a lane packs 32 bytes of the mask into the bits of a word. */
 #include "kernels/cuda/index_map.h"
+#include "unpack/index.h"
 
 namespace {
 

@@ -2,6 +2,7 @@
 #include "kernels/cuda/norm.h"
 
 #include "kernels/cuda/util.h"
+#include "unpack/norm.h"
 
 static MothDType real_of(int dtype) {
   return dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;

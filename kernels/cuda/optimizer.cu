@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kernels/cuda/util.h"
+#include "unpack/nn.h"
 
 namespace {
 

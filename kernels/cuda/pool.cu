@@ -1,5 +1,6 @@
 /* The pooling ops of src/ops/conv.lua. */
 #include "kernels/cuda/util.h"
+#include "unpack/conv.h"
 
 static MothStatus forward(MothCall *c, bool max) {
   MothTensor *self = c->args[0].u.t, *out = c->results[0].u.t;

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels/cuda/index_map.h"
+#include "unpack/random.h"
 
 namespace {
 

@@ -6,31 +6,19 @@ extern "C" {
 #include "kernels/common/reduce.h"
 }
 
-enum {
-  MOTH_CUDA_SUM, /* divided by `divisor` */
-  MOTH_CUDA_PROD,
-  MOTH_CUDA_MAX,
-  MOTH_CUDA_MIN,
-  MOTH_CUDA_ANY,
-  MOTH_CUDA_ALL,
-  MOTH_CUDA_VAR, /* of float dtypes, as is the next */
-  MOTH_CUDA_LOGSUMEXP,
-  MOTH_CUDA_ARGMAX,
-  MOTH_CUDA_ARGMIN
-};
-
 /* Where results go: elements of `dtype` (sums of integers: of any integer dtype), or NULL; positions of
  * the arg reductions, counted from base. */
 typedef struct MothReduceOut {
   void *values;
   long long *pos;
   int dtype;
-  double divisor; /* sum: the count for a mean; var: count - correction */
+  double divisor; /* var: count - correction; else the count */
+  int finish;     /* MothReduction.nfinish */
   long long base;
 } MothReduceOut;
 
 struct MothReduce : MothReduceLayout {
-  int op, device;
+  int op, device; /* MOTH_REDUCE_... */
   cudaStream_t stream;
   const char *in;
   MothReduceOut out;

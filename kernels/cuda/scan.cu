@@ -1,5 +1,6 @@
 /* cumsum, as in kernels/cpu/arg.c. */
 #include "kernels/cuda/split.h"
+#include "unpack/reduce.h"
 
 MothStatus moth_cuda_cumsum(MothCall *c) {
   MOTH_UNPACK_CUMSUM(c)

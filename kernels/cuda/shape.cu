@@ -1,5 +1,7 @@
 /* tril, triu, eye, linspace, flip and as_strided_backward. */
 #include "kernels/cuda/index_map.h"
+#include "unpack/create.h"
+#include "unpack/view.h"
 
 namespace {
 

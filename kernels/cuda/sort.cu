@@ -6,6 +6,7 @@
  *   else a radix sort of all rows at once, with the row's number above the key. */
 #include "kernels/cuda/index_map.h"
 #include "kernels/cuda/split.h"
+#include "unpack/sort.h"
 
 namespace {
 

@@ -19,14 +19,14 @@ typedef struct MothPointwise {
 
 typedef MothStatus (*MothCudaLoop)(const MothPointwise *p);
 
+#include "cuda/typed_kernels.h"
 #include "kernels/cuda/conv.h"
 #include "kernels/cuda/gemm.h"
-#include "kernels/cuda/typed/list.h"
 
+/* A function for each definition of kernels/cuda/typed that says MOTH_TYPED: on the host; it launches and returns. Pointers
+ * are those of the device unless a structure of the host is meant. */
 typedef struct MothCudaKernels {
-#define MOTH_X(name, ret, ...) ret (*name)(__VA_ARGS__);
-  MOTH_CUDA_TYPED_LIST(MOTH_X)
-#undef MOTH_X
+  MOTH_CUDA_TYPED_MEMBERS
 } MothCudaKernels;
 
 /* By dtype, generated. moth_cuda_loops[dtype][MothOp.pointwise]: NULL where the op has not this dtype. */

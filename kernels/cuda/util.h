@@ -5,7 +5,6 @@
 #include "kernels/cuda/table.h"
 extern "C" {
 #include "kernels/common/util.h"
-#include "unpack.h"
 }
 
 /* dst = src, broadcast to dst's shape and converted to its dtype, on one device. They must not partly

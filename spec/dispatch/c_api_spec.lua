@@ -66,7 +66,7 @@ describe("the generator", function()
       return all
     end
     local files = { header = read "moth_ops.h", ops = read "ops_activation.c", backward = read "backward.c",
-      table = read "moth/ops_table.lua", unpack = read "unpack.h" }
+      table = read "moth/ops_table.lua", unpack = read "unpack/activation.h" }
     shell("rm -rf %s", dir)
     return output, status, files
   end

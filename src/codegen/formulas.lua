@@ -113,6 +113,23 @@ function M.reader(read)
     return d and d.common and name or name .. "_" .. dtype.suffix
   end
 
+  --- Those of a kind, under their own names and of `real`, that a text of C names: for a file of one dtype.
+  function self.named_in(text, kind)
+    local all, wanted, parts = self.of(kind), {}, {}
+    local function want(name)
+      if wanted[name] then return end
+      wanted[name] = true
+      for _, used in ipairs(all.by_name[name].uses) do want(used) end
+    end
+    for word in text:gmatch("[%a_][%w_]*") do
+      if all.by_name[word] then want(word) end
+    end
+    for _, d in ipairs(all.list) do
+      if wanted[d.name] then parts[#parts + 1] = d.text end
+    end
+    return table.concat(parts, "\n")
+  end
+
   --- The text of the named formulas and of all that they use. `done` remembers what the file has already.
   function self.text(names, dtype, done)
     local all, wanted, parts = self.of(dtype.kind), {}, {}

@@ -10,6 +10,7 @@
 #include "ops/nn.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "unpack/attention.h"
 
 /* Replaces *t by *next, the result of an op with status s. */
 static MothStatus replace(MothStatus s, MothTensor **t, MothTensor **next) {

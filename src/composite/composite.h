@@ -5,7 +5,6 @@
 #include "core/tensor.h"
 #include "dispatch/dispatch.h"
 #include "ops/create.h"
-#include "unpack.h"
 
 static inline MothStatus moth_give(MothCall *c, MothTensor *t) {
   c->results[0] = moth_v_tensor(t);

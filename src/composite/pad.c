@@ -8,6 +8,7 @@
 #include "ops/pointwise.h"
 #include "ops/sort.h"
 #include "ops/view.h"
+#include "unpack/sort.h"
 
 /* Positions 0 .. n + before + after - 1, less `before`, brought back into 0 .. n - 1. */
 static MothStatus sources(int mode, int64_t n, int64_t before, int64_t after, MothDevice device,

@@ -8,6 +8,9 @@
 #include "ops/index.h"
 #include "ops/pointwise.h"
 #include "ops/view.h"
+#include "unpack/conv.h"
+#include "unpack/reduce.h"
+#include "unpack/sort.h"
 
 static MothStatus range(const MothTensor *like, int64_t n, MothDType dtype, MothTensor **out) {
   uint32_t keep = moth_enter_as(like);

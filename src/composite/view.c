@@ -6,6 +6,8 @@
 #include "ops/create.h"
 #include "ops/index.h"
 #include "ops/view.h"
+#include "unpack/index.h"
+#include "unpack/view.h"
 
 MothStatus moth_composite_stack(MothCall *c) {
   MOTH_UNPACK_STACK(c)

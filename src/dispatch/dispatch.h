@@ -119,6 +119,8 @@ struct MothOp {
   bool internal;      /* a part of other ops: not for users' programs */
   int8_t cond;        /* pointwise: the argument that is a bool mask, or -1 */
   int16_t pointwise;  /* index into the loop tables of CUDA, or -1 */
+  const struct MothReduction
+      *reduction;                /* of a reduction by a simple join: kernels/common/reduce.h */
   const struct MothLoops *loops; /* of a pointwise op, on the CPU: kernels/cpu/loop.h */
   int16_t out_dtype;             /* fixed result dtype, or -1 */
   uint16_t dtypes;               /* mask of compute dtypes */

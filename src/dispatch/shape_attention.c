@@ -3,7 +3,7 @@
 
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
-#include "unpack.h"
+#include "unpack/attention.h"
 
 static const char *text(const MothTensor *t, char (*s)[200]) {
   return moth_shape_format(t->ndim, t->shape, *s, sizeof *s);

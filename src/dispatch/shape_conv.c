@@ -5,7 +5,7 @@
 
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
-#include "unpack.h"
+#include "unpack/conv.h"
 
 /* --- arguments -------------------------------------------------------------------------------- */
 

@@ -5,7 +5,9 @@
 #include "core/dtype.h"
 #include "device/device.h"
 #include "dispatch/dispatch.h"
-#include "unpack.h"
+#include "unpack/create.h"
+#include "unpack/random.h"
+#include "unpack/view.h"
 
 /* The dtype and device options of a factory. */
 static MothStatus options(const MothCall *c, MothMeta *out, MothDType natural, MothDType *dtype) {

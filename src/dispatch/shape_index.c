@@ -4,7 +4,7 @@
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
 #include "dispatch/shape.h"
-#include "unpack.h"
+#include "unpack/index.h"
 
 static MothStatus need_same_dtype(const MothTensor *self, const char *name, const MothTensor *t) {
   if (t->dtype == self->dtype)

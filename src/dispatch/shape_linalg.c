@@ -3,7 +3,7 @@
 
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
-#include "unpack.h"
+#include "unpack/linalg.h"
 
 static MothStatus same_dtype(const MothTensor *a, const MothTensor *b) {
   if (a->dtype != b->dtype)

@@ -3,7 +3,7 @@
 
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
-#include "unpack.h"
+#include "unpack/nn.h"
 
 static MothStatus need_float(MothDType d) {
   if (moth_dtype_is_float(d))

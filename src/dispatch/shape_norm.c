@@ -3,7 +3,8 @@
 
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
-#include "unpack.h"
+#include "unpack/norm.h"
+#include "unpack/sort.h"
 
 static MothStatus need_float(const MothTensor *t) {
   if (moth_dtype_is_float((MothDType)t->dtype))

@@ -3,7 +3,7 @@
 
 #include "dispatch/dispatch.h"
 #include "dispatch/shape.h"
-#include "unpack.h"
+#include "unpack/view.h"
 
 MothStatus moth_infer_size(const MothTensor *t, int n, const int64_t *size, int64_t *out) {
   int64_t known = 1;

@@ -31,9 +31,37 @@ local function write_pointwise(ops, formulas, write)
   end
 end
 
-local function write_typed(write)
+-- The typed kernels, read from their sources: names, and the members of MothCudaKernels.
+local function write_members(sources, write)
+  local names, members, structs = {}, {}, {}
+  for _, family in ipairs(sources.cuda_families) do
+    for name, parameters in family.text:gmatch("\nMOTH_TYPED MothStatus ([%w_]+)(%b())") do
+      names[#names + 1] = name
+      members[#members + 1] = ("  MothStatus (*%s)%s;"):format(name, (parameters:gsub("%s+", " ")))
+      for struct in parameters:gmatch("(Moth[%w]+) %*") do structs["struct " .. struct .. ";"] = true end
+    end
+  end
+  local declared = {}
+  for text in pairs(structs) do declared[#declared + 1] = text end
+  table.sort(declared)
+  write("cuda/typed_kernels.h", banner .. table.concat(declared, "\n") .. "\n#define MOTH_CUDA_TYPED_MEMBERS \\\n"
+    .. table.concat(members, " \\\n") .. "\n")
+  return names
+end
+
+local function write_typed(sources, write)
+  -- The formulas that typed kernels use: others are no reason to compile them again.
+  local whole = { sources.texts["cuda/reduce_maps.h"] }
+  for _, family in ipairs(sources.cuda_families) do whole[#whole + 1] = family.text end
+  for kind = 1, 5 do
+    write(("formulas/cuda_%d.h"):format(kind), banner .. sources.formulas.named_in(table.concat(whole, "\n"), kind) .. "\n")
+  end
+  local names, beside = write_members(sources, write), {}
+  for _, family in ipairs(sources.cuda_families) do
+    if not family.path:find("/typed/", 1, true) then beside[#beside + 1] = ('#include "%s"'):format(family.path) end
+  end
   for _, d in ipairs(dtypes) do
-    local head = banner .. "\n" .. kernels.dtype_macros(d)
+    local head = banner .. "\n" .. kernels.dtype_macros(d) .. ('#define MOTH_FORMULAS "formulas/cuda_%d.h"\n'):format(d.kind)
     local casts = {}
     for i, from in ipairs(dtypes) do casts[i] = from.name == d.name and "cast_same" or "cast_from_" .. from.name end
     write(("cuda/%s_casts.cu"):format(d.name), table.concat({ head,
@@ -42,8 +70,8 @@ local function write_typed(write)
       ("extern const MothCudaLoop moth_cuda_casts_%s[] = {%s};\n"):format(d.name, table.concat(casts, ", ")) }, "\n"))
     if d.class ~= "uint" then
       write(("cuda/%s_typed.cu"):format(d.name), table.concat({ head, '#include "kernels/cuda/typed/all.cuh"\n',
-        ("extern const MothCudaKernels moth_cuda_kernels_%s = {"):format(d.name), "#define MOTH_X(name, ret, ...) name,",
-        "  MOTH_CUDA_TYPED_LIST(MOTH_X)", "#undef MOTH_X", "};\n" }, "\n"))
+        #beside > 0 and "namespace {\n" .. table.concat(beside, "\n") .. "\n} // namespace\n" or "",
+        ("extern const MothCudaKernels moth_cuda_kernels_%s = {%s};\n"):format(d.name, table.concat(names, ", ")) }, "\n"))
     end
     if d.is_float then
       write(("cuda/%s_attention.cu"):format(d.name), table.concat({ head,
@@ -98,10 +126,10 @@ local function write_tables(ops, write)
   write("cuda/table.cu", table.concat(t, "\n"))
 end
 
---- sources: { formulas = reader }
+--- sources: { formulas = reader, cuda_families = { { name, path, text }, … } }
 function M.write(ops, sources, write)
   write_pointwise(ops, sources.formulas, write)
-  write_typed(write)
+  write_typed(sources, write)
   write_tables(ops, write)
 end
 

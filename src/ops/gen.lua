@@ -1,6 +1,6 @@
 -- The generator: reads the op table, writes build/gen. Run as `luajit src/ops/gen.lua OUT`.
 --   moth_ops.h   one typed C entry per op, for users; ops/<family>.h: the same by family, for our own sources
---   unpack.h     for kernels: arguments by name
+--   unpack/<family>.h   for kernels: arguments by name
 --   ops_<family>.c   the records of a family, with their entries; ops.c: all of them, for the registry
 --   composite.c  the composites that are expressions
 --   backward.c   one backward function per differentiable op
@@ -23,6 +23,7 @@ local fields = require "fields"
 local schema = require "schema"
 local formula = require "formula"
 local formulas = require "moth.codegen.formulas"
+local reductions = require "reductions"
 local writers = require "writers"
 
 local out_dir = assert(arg[1], "usage: luajit gen.lua OUT")
@@ -119,8 +120,10 @@ local function complete()
       end
     elseif op.kind ~= "view" then
       op.cpu = "moth_cpu_" .. op.name
+      if reductions.is_simple(op) and not text.cpu:find("%s" .. op.cpu .. "%(") then op.cpu = "moth_cpu_reduce" end
       need(op, "cpu", op.cpu)
       op.cuda_kernel = "moth_cuda_" .. op.name
+      if op.cpu == "moth_cpu_reduce" then op.cuda_kernel = "moth_cuda_reduce" end
       op.all_devices = op.kernel == "all devices"
       if op.all_devices and not text.cuda:find(" " .. op.cuda_kernel .. "(", 1, true) then
         op.cuda_kernel = nil
@@ -148,8 +151,9 @@ if #problems > 0 and not os.getenv("MOTH_GEN_FORCE") then
   os.exit(1, true)
 end
 
-os.execute(("mkdir -p %s/kernels %s/cuda %s/moth/codegen %s/moth/records %s/ops"):format(out_dir, out_dir, out_dir, out_dir,
-  out_dir))
+for _, folder in ipairs { "kernels", "formulas", "cuda", "moth/codegen", "moth/records", "ops", "unpack" } do
+  os.execute(("mkdir -p %s/%s"):format(out_dir, folder))
+end
 for _, op in ipairs(ops) do
   op.kernels = {}
   for key, symbol in pairs { [op.all_devices and "all" or "cpu"] = op.cpu or false, cuda = op.cuda_kernel or false, composite = op.composite or false,
@@ -182,12 +186,23 @@ for _, name in ipairs({ "schema", "kinds" }) do
     :gsub(" in pairs%(", " in each("):gsub("\nlocal M = {}\n", '\nlocal each = require "moth.each"\nlocal M = {}\n', 1)
   write(("moth/records/%s.lua"):format(name), module)
 end
-local families = {}
-for i, path in ipairs(names_of(root .. "/kernels/cpu/typed/*.h")) do
-  families[i] = { name = path:match("([%w_]+)%.h$"), text = read(path) }
+-- The sources that are compiled for each dtype: those of a folder `typed`, and of the folder around it the files with
+-- typed kernels beside the entries of their ops (between #ifdef MOTH_REAL_KIND and #else).
+local function families_of(pattern)
+  local list = {}
+  for _, path in ipairs(names_of(pattern)) do
+    local source = read(path)
+    if path:find("/typed/", 1, true) or source:find("\nMOTH_TYPED") then
+      list[#list + 1] = { name = path:match("([%w_]+)%.%w+$"), path = path:match("kernels/.*$"), text = source }
+    end
+  end
+  return list
 end
 local reader = formulas.reader(function(name) return assert(read(root .. "/kernels/" .. name), name) end)
-checked(writers.run, ops, { header = header, formulas = reader, families = families }, write)
+checked(writers.run, ops, { header = header, formulas = reader,
+  read = function(path) return assert(read(root .. "/" .. path), path) end,
+  families = families_of(("%s/kernels/cpu/typed/*.h %s/kernels/cpu/*.c"):format(root, root)),
+  cuda_families = families_of(("%s/kernels/cuda/typed/*.cuh %s/kernels/cuda/*.cu"):format(root, root)) }, write)
 
 -- The code generator, and the formulas that it prints, for generated kernels at run time.
 for _, path in ipairs(names_of(root .. "/src/codegen/*.lua")) do

@@ -69,7 +69,7 @@ local function chunk_file(ops, class, isa, formulas)
         local k = ir.pointwise(op)
         local loop = ("%s_%s_%s"):format(op.name, name, isa)
         local lanes = d.name == "float32" and op.lanes
-        if lanes then head[#head + 1] = '#include "kernels/cpu/lanes.h"' end
+        if lanes then body[#body + 1] = '#include "kernels/cpu/lanes.h"\n' end
         body[#body + 1] = d.form == 0 and c.loop(k, d, loop, formulas, { lanes = lanes })
           or c.loop_through(k, loop, ("%s_float32_%s"):format(op.name, isa), ("through_float32_%s_%s"):format(name, isa))
       end
@@ -151,35 +151,84 @@ local function kernels_of(text)
   return list
 end
 
+-- A family that includes another has its kernels, too, so that what both are made of is there once.
+local function grouped(families)
+  local by_name, list, included = {}, {}, {}
+  for _, family in ipairs(families) do
+    family.kernels = kernels_of(family.text)
+    by_name[family.name] = family
+  end
+  for _, family in ipairs(families) do
+    for name in family.text:gmatch('#include "kernels/cpu/typed/([%w_]+)%.h"') do
+      if #family.kernels > 0 and by_name[name] and #by_name[name].kernels > 0 then
+        included[name] = true
+        for _, k in ipairs(by_name[name].kernels) do table.insert(family.kernels, k) end
+      end
+    end
+  end
+  for _, family in ipairs(families) do
+    if not included[family.name] then list[#list + 1] = family end
+  end
+  return list
+end
+
+-- The text of a family with that of the typed and generated headers that it includes.
+local function whole_text(family, sources, seen)
+  local parts = { family.text }
+  seen = seen or {}
+  for path in family.text:gmatch('#include "([^"]+)"') do
+    local own = path:match("^kernels/cpu/typed/([%w_]+)%.h$") or path:match("^kernels/cpu/(attention_[%w_]+)%.h$")
+    local text = sources.texts[path] or (own and sources.read(path))
+    if text and not seen[path] then
+      seen[path] = true
+      parts[#parts + 1] = whole_text({ text = text }, sources, seen)
+    end
+  end
+  return table.concat(parts, "\n")
+end
+
+-- The formulas that a family uses, in a header for each kind of number: a formula that it does not use is no reason to
+-- compile it again.
+local function write_formulas(name, text, sources, write)
+  for kind = 1, 5 do
+    write(("formulas/%s_%d.h"):format(name, kind), banner .. sources.formulas.named_in(text, kind) .. "\n")
+  end
+end
+
+local function formulas_of(name, d)
+  return ('#define MOTH_FORMULAS "formulas/%s_%d.h"\n'):format(name, d.kind)
+end
+
 local function write_family(family, kernels, d, isa, write)
-  local t = { banner, M.dtype_macros(d), ('#include "kernels/cpu/typed/%s.h"\n'):format(family) }
+  local t = { banner, M.dtype_macros(d) .. formulas_of(family.name, d), ('#include "%s"\n'):format(family.path) }
   for _, k in ipairs(kernels) do
     t[#t + 1] = ('extern __typeof__(%s) %s_%s_%s __attribute__((alias("%s")));'):format(k.name, k.name, d.name, isa, k.name)
   end
-  if family == "copy" then
+  if family.name == "copy" then
     local copies = {}
     for i, from in ipairs(dtypes) do copies[i] = from.name == d.name and "copy_same" or "copy_from_" .. from.name end
     local symbol = ("copy_from_%s_%s"):format(d.name, isa)
     t[#t + 1] = ("extern const MothLoop %s[];\nconst MothLoop %s[] = {%s};"):format(symbol, symbol, table.concat(copies, ", "))
   end
-  write(("kernels/%s_%s_%s.c"):format(family, d.name, isa), table.concat(t, "\n") .. "\n")
+  write(("kernels/%s_%s_%s.c"):format(family.name, d.name, isa), table.concat(t, "\n") .. "\n")
 end
 
---- families: { name, text } of each file of kernels/cpu/typed, in the order of their names.
-local function write_typed(families, write)
+--- families: { name, path, text } of each file with typed kernels, in the order of their paths.
+local function write_typed(sources, write)
   local members, tables, rows, structs = {}, {}, {}, {}
   for _, d in ipairs(dtypes) do
     for _, isa in ipairs(isas_of(d)) do rows[d.name .. isa] = { (".copy_from = copy_from_%s_%s"):format(d.name, isa) } end
   end
-  for _, family in ipairs(families) do
-    local kernels = kernels_of(family.text)
+  for _, family in ipairs(grouped(sources.families)) do
+    local kernels = family.kernels
+    if #kernels > 0 then write_formulas(family.name, whole_text(family, sources), sources, write) end
     for _, d in ipairs(dtypes) do
       local own = {}
       for _, k in ipairs(kernels) do
         if k.is_for(d, family.name) then own[#own + 1] = k end
       end
       for _, isa in ipairs(#own > 0 and isas_of(d) or {}) do
-        write_family(family.name, own, d, isa, write)
+        write_family(family, own, d, isa, write)
         for _, k in ipairs(own) do
           local symbol = ("%s_%s_%s"):format(k.name, d.name, isa)
           if k.member then
@@ -217,14 +266,15 @@ local function write_typed(families, write)
 end
 
 -- What attention does between its products, for the types that it computes in.
-local function write_attention(write)
+local function write_attention(sources, write)
+  write_formulas("attention", whole_text({ text = '#include "kernels/cpu/attention_rows.h"' }, sources), sources, write)
   local t, rows = { banner, '#include "kernels/cpu/attention.h"\n' }, {}
   for i = 1, 2 do
     local d, row = dtypes[i], {}
     for _, isa in ipairs(M.isas) do
       local name = ("moth_attention_rows_%s_%s"):format(d.name, isa)
       write(("kernels/attention_%s_%s.c"):format(d.name, isa), banner .. M.dtype_macros(d)
-        .. ("#include \"kernels/cpu/typed/prelude.h\"\n#include \"kernels/cpu/attention_rows.h\"\n\z
+        .. formulas_of("attention", d) .. ("#include \"kernels/cpu/typed/prelude.h\"\n#include \"kernels/cpu/attention_rows.h\"\n\z
         extern const MothAttentionRows %s;\nconst MothAttentionRows %s = {weights, finish, backward, dot, add};\n")
         :format(name, name))
       t[#t + 1] = ("extern const MothAttentionRows %s;"):format(name)
@@ -237,11 +287,11 @@ local function write_attention(write)
   write("attention_table.c", table.concat(t, "\n"))
 end
 
---- sources: { formulas = reader, families = { { name, text }, … } }
+--- sources: { formulas = reader, families = { { name, path, text }, … }, texts = generated headers by name, read(path) }
 function M.write(ops, sources, write)
   write_pointwise(ops, sources.formulas, write)
-  write_typed(sources.families, write)
-  write_attention(write)
+  write_typed(sources, write)
+  write_attention(sources, write)
 end
 
 return M

@@ -3,6 +3,7 @@ local cdef = require "cdef"
 local cuda_kernels = require "cuda_kernels"
 local dtypes = require "moth.codegen.dtypes"
 local kernels = require "kernels"
+local reductions = require "reductions"
 local schema = require "schema"
 local M = {}
 
@@ -131,19 +132,26 @@ local function enum_constants(ops)
   return "enum { " .. table.concat(names, ", ") .. " };\n"
 end
 
+-- unpack/<family>.h: a new op of another family does not concern who includes it.
 local function write_unpack(ops, write)
-  local t = { banner, "/* MOTH_UNPACK_<OP>(c): the arguments of a call as locals of their names. Tags were checked when the\n * call was made. */\n#ifndef MOTH_UNPACK_H\n#define MOTH_UNPACK_H\n", enum_constants(ops) }
-  for _, op in ipairs(ops) do
-    local parts = {}
-    for i, a in ipairs(op.args) do
-      local form = unpack_as[a.type]
-      if a.optional and as_value_if_optional[a.type] then form = unpack_as.SCALAR end
-      parts[#parts + 1] = "  " .. form:format(a.name, i - 1) .. "; (void)" .. a.name .. ";"
+  for _, family in ipairs(by_family(ops)) do
+    local guard = ("MOTH_GEN_UNPACK_%s_H"):format(family.name:upper())
+    local t = { banner, ("/* MOTH_UNPACK_<OP>(c): the arguments of a call as locals of their names. Tags were checked when the\n \z
+      * call was made. */\n#ifndef %s\n#define %s\n#include \"enums.h\"\n"):format(guard, guard) }
+    for _, op in ipairs(family) do
+      local parts = {}
+      for i, a in ipairs(op.args) do
+        local form = unpack_as[a.type]
+        if a.optional and as_value_if_optional[a.type] then form = unpack_as.SCALAR end
+        parts[#parts + 1] = "  " .. form:format(a.name, i - 1) .. "; (void)" .. a.name .. ";"
+      end
+      t[#t + 1] = ("/* %s */\n#define MOTH_UNPACK_%s(c) \\\n%s\n"):format(op.schema, op.name:upper(),
+        table.concat(parts, " \\\n"))
     end
-    t[#t + 1] = ("/* %s */\n#define MOTH_UNPACK_%s(c) \\\n%s\n"):format(op.schema, op.name:upper(), table.concat(parts, " \\\n"))
+    t[#t + 1] = "#endif\n"
+    write("unpack/" .. family.name .. ".h", table.concat(t, "\n"))
   end
-  t[#t + 1] = "#endif\n"
-  write("unpack.h", table.concat(t, "\n"))
+  write("enums.h", banner .. "#ifndef MOTH_GEN_ENUMS_H\n#define MOTH_GEN_ENUMS_H\n" .. enum_constants(ops) .. "#endif\n")
 end
 
 local function class_mask(op)
@@ -168,6 +176,7 @@ local function write_family(ops, write)
   local function declare(text) if not symbols[text] then symbols[text] = true; t[#t + 1] = text end end
   for _, op in ipairs(ops) do
     if op.shape and op.shape ~= "dynamic" then declare(("MothStatus moth_shape_%s(const MothCall *c, MothMeta *out);"):format(op.shape)) end
+    if op.reduction then declare(("extern const struct MothReduction %s;"):format(op.reduction)) end
     if op.pointwise then declare(("extern const struct MothLoops moth_loops_%s;"):format(op.name)) end
     if op.cpu then declare(("MothStatus %s(MothCall *c);"):format(op.cpu)) end
     if op.composite then declare(("MothStatus %s(MothCall *c);"):format(op.composite)) end
@@ -230,6 +239,7 @@ local function write_family(ops, write)
     if op.stats then field("stats", op.stats) end
     field("cond", cond)
     field("pointwise", op.pointwise or -1)
+    if op.reduction then field("reduction", "&" .. op.reduction) end
     if op.pointwise then field("loops", "&moth_loops_" .. op.name) end
     field("out_dtype", op.out == "bool" and "MOTH_BOOL" or -1)
     field("dtypes", ("0x%x"):format(class_mask(op)))
@@ -369,6 +379,7 @@ end
 
 --- sources: { header = the text of src/moth.h, formulas, families }, see kernels.lua.
 function M.run(ops, sources, write)
+  reductions.write(ops, sources, write)
   cdef.write(sources.header, write_headers(ops, write), write)
   write_unpack(ops, write)
   write_table(ops, write)

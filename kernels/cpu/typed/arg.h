@@ -2,10 +2,7 @@
  * sums, along rows (n elements side by side) and columns (n elements, `step` apart). */
 #ifndef MOTH_CPU_TYPED_ARG_H
 #define MOTH_CPU_TYPED_ARG_H
-#include "kernels/cpu/typed/reduce.h"
-
-#define BEATS_MAX(x, best) (((x) > (best)) | (IS_NAN(x) & !IS_NAN(best)))
-#define BEATS_MIN(x, best) (((x) < (best)) | (IS_NAN(x) & !IS_NAN(best)))
+#include "kernels/cpu/typed/join.h"
 
 /* The largest (smallest) value of a block, then the block that had it is searched. */
 MOTH_TYPED void arg_rows(int min, const void *in, int64_t rows, int64_t n, int64_t *pos,
@@ -16,10 +13,11 @@ MOTH_TYPED void arg_rows(int min, const void *in, int64_t rows, int64_t n, int64
     int64_t at = 0;
     for (int64_t i = 0; i < n; i += BLOCK) {
       int64_t m = n - i < BLOCK ? n - i : BLOCK;
-      MothParam p = moth_reduce_identity(min ? MOTH_REDUCE_MIN : MOTH_REDUCE_MAX, MOTH_IS_FLOAT);
+      MothParam p;
+      WIDE(p) = min ? m_highest() : m_lowest();
       (min ? block_min : block_max)(a + i, m, 0, &p);
       real x = PARAM(p);
-      if (i == 0 || (min ? BEATS_MIN(x, best) : BEATS_MAX(x, best))) {
+      if (i == 0 || (min ? M_BEATS_MIN(x, best) : M_BEATS_MAX(x, best))) {
         best = x;
         at = i;
       }
@@ -29,14 +27,14 @@ MOTH_TYPED void arg_rows(int min, const void *in, int64_t rows, int64_t n, int64
       int found = 0;
       for (int k = 0; k < LANES; k++) {
         real x = LOAD(a[at + k]);
-        found |= (x == best) | IS_NAN(x);
+        found |= (x == best) | M_IS_NAN(x);
       }
       if (found)
         break;
     }
     for (; at < end - 1; at++) {
       real x = LOAD(a[at]);
-      if ((x == best) | IS_NAN(x))
+      if ((x == best) | M_IS_NAN(x))
         break;
     }
     pos[r] = at;
@@ -46,7 +44,6 @@ MOTH_TYPED void arg_rows(int min, const void *in, int64_t rows, int64_t n, int64
 }
 
 enum { ARG_COLS = 256, ARG_ROWS = 1 << 30 };
-typedef __typeof__(__builtin_choose_expr(sizeof(real) == 8, (int64_t)0, (int32_t)0)) arg_pos;
 
 #define ARG_COLS_LOOP(BEATS)                                                                       \
   for (int64_t i = i0; i < i1; i++) {                                                              \
@@ -75,9 +72,9 @@ MOTH_TYPED void arg_cols(int min, const void *in, int64_t n, int64_t step, int64
       for (int64_t c = 0; c < m; c++)
         at[c] = -1;
       if (min) {
-        ARG_COLS_LOOP(BEATS_MIN)
+        ARG_COLS_LOOP(M_BEATS_MIN)
       } else {
-        ARG_COLS_LOOP(BEATS_MAX)
+        ARG_COLS_LOOP(M_BEATS_MAX)
       }
       for (int64_t c = 0; c < m; c++)
         if (at[c] >= 0)

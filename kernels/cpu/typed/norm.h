@@ -3,7 +3,7 @@
  * channels; columns: the same for inner = 1, where lines would have one element. Deviations are from the mean,
  * never a difference of large squares. Affine parameters and statistics are `real`. */
 #include "kernels/cpu/typed/fold.h"
-#include "kernels/cpu/typed/reduce.h"
+#include "kernels/cpu/typed/join.h"
 /* total += the sum of X over [0, n): lanes stay in registers, blocks are joined in double. X is an expression of
  * element i + k. */
 #define NORM_SUM(n, total, X)                                                                      \

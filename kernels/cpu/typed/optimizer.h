@@ -1,7 +1,7 @@
 /* Optimizer steps of n elements, each in one pass over memory: PyTorch's formulas, computed in `real` with
  * factors precomputed in double. */
 #include "kernels/cpu/optimizer.h"
-#include "kernels/cpu/typed/reduce.h"
+#include "kernels/cpu/typed/prelude.h"
 
 MOTH_TYPED_FLOAT void sgd_step(void *param, const void *grad, void *buffer, int64_t n,
                                const struct MothSgd *h) {
@@ -50,7 +50,7 @@ MOTH_TYPED_FLOAT void adam_step(void *param, const void *grad, void *avg, void *
     x[i] = STORE(p - size * mean / (m_sqrt(square) * root + eps));                                 \
   }
   if (top) {
-    ADAM_STEP(real old = LOAD(top[i]); square = JOIN_MAX(square, old); top[i] = STORE(square);)
+    ADAM_STEP(real old = LOAD(top[i]); square = m_join_max(square, old); top[i] = STORE(square);)
   } else {
     ADAM_STEP()
   }

@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #endif
 #include "kernels/cpu/pool.h"
-#include "kernels/cpu/typed/arg.h"
+#include "kernels/cpu/typed/join.h"
 
 enum { POOL_BLOCK = 256 };
 #define POOL_UNROLL _Pragma("GCC unroll 2")
@@ -197,7 +197,7 @@ static void max_pool_slow(const struct MothPoolPlanes *q, const stored *in, int6
     for (int64_t r = y->begin[oy]; r < y->end[oy]; r += y->dilation)
       for (int64_t k = x->begin[o0 + i]; k < x->end[o0 + i]; k += x->dilation) {
         real v = LOAD(in[r * x->in + k]);
-        if ((v > best[i]) | IS_NAN(v)) {
+        if ((v > best[i]) | M_IS_NAN(v)) {
           best[i] = v;
           at[i] = (arg_pos)(r * x->in + k);
         }

@@ -5,6 +5,7 @@
  *   MOTH_REAL_KIND  1 float32, 2 float64, 3 signed, 4 unsigned, 5 bool
  *   MOTH_STORED     0 stored is real, 1 float16, 2 bfloat16
  *   MOTH_SELF       the MothDType
+ *   MOTH_FORMULAS   the header with those formulas of kernels/math*.h that the family uses
  * Everything here is static: names need no dtype, the file has one. The generator reads the macro before a definition,
  * which makes it a member of MothKernels (kernels/cpu/table.h), NULL for other dtypes:
  *   MOTH_TYPED        all dtypes but those for storage and exchange (those of copy.h: all)
@@ -23,7 +24,8 @@
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 
-#include "kernels/math.h"
+#include "kernels/math_libm.h"
+#include MOTH_FORMULAS
 
 #define MOTH_TYPED       static
 #define MOTH_TYPED_FLOAT static

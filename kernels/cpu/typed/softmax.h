@@ -6,14 +6,14 @@
 #ifndef MOTH_CPU_TYPED_SOFTMAX_H
 #define MOTH_CPU_TYPED_SOFTMAX_H
 #include "kernels/cpu/typed/fold.h"
-#include "kernels/cpu/typed/reduce.h"
+#include "kernels/cpu/typed/join.h"
 
 enum { SOFT_COLS = 512, SHORT = 16 };
 
 /* Rows of at most SHORT elements are padded to one vector, with elements whose exp is 0. */
 MOTH_FN void row_short(const stored *a, int64_t n, real *x) {
   for (int k = 0; k < SHORT; k++)
-    x[k] = REAL_MIN;
+    x[k] = m_lowest();
   for (int64_t k = 0; k < n; k++)
     x[k] = LOAD(a[k]);
 }
@@ -26,7 +26,7 @@ static real row_max(const stored *a, int64_t n) {
   }
   int64_t i = 0;
   for (int k = 0; k < LANES; k++)
-    lane[k] = REAL_MIN;
+    lane[k] = m_lowest();
   for (; i + LANES <= n; i += LANES)
     for (int k = 0; k < LANES; k++) {
       real x = LOAD(a[i + k]);
@@ -113,7 +113,7 @@ MOTH_TYPED_FLOAT void softmax_cols(int log, void *out, const void *in, int64_t n
     real max[SOFT_COLS], sum[SOFT_COLS], scale[SOFT_COLS];
     double total[SOFT_COLS];
     for (int64_t c = 0; c < m; c++) {
-      max[c] = REAL_MIN;
+      max[c] = m_lowest();
       sum[c] = 0;
       total[c] = 0;
     }

@@ -1,4 +1,4 @@
-/* What is reduced to what. An Op has
+/* Joins of reductions, as operators of the kernels (the joins themselves: kernels/math_join.h). An Op has
  *   lane         what a thread gathers a few hundred elements in
  *   total        what is joined over threads, blocks and long runs; a number, double or 64 bits wide
  *   none<T>()    of no elements, as a lane or a total
@@ -11,29 +11,16 @@
 #if MOTH_IS_FLOAT
 typedef real sum_lane;
 typedef double sum_total;
-#define REAL_MIN  (-m_inf())
-#define REAL_MAX  (m_inf())
-#define IS_NAN(x) ((x) != (x))
 #else
 typedef unsigned long long sum_lane; /* overflow wraps */
 typedef unsigned long long sum_total;
-#if MOTH_REAL_KIND == 3
-#define REAL_MIN ((real)(1ull << (8 * sizeof(real) - 1)))
-#else
-#define REAL_MIN ((real)0)
-#endif
-#define REAL_MAX  ((real)~REAL_MIN)
-#define IS_NAN(x) false
 #endif
 
-__device__ __forceinline__ real join_max(real a, real b) {
-  real m = a > b ? a : b;
-  return IS_NAN(a) ? a : m;
-}
-__device__ __forceinline__ real join_min(real a, real b) {
-  real m = a < b ? a : b;
-  return IS_NAN(a) ? a : m;
-}
+/* What is joined of an element: itself, or what the generated ones compute. */
+struct Same {
+  static __device__ __forceinline__ real of(real x) { return x; }
+};
+#include "cuda/reduce_maps.h"
 
 /* Result i in the output's dtype, which is a float one where this is one. */
 __device__ __forceinline__ void put(const MothReduceOut &out, long long i, sum_total x) {
@@ -82,17 +69,17 @@ template <int K, class T> __device__ __forceinline__ T tree_sum(T *a) {
   return a[0];
 }
 
-struct SumOp {
+template <class Map> struct SumOp {
   typedef sum_lane lane;
   typedef sum_total total;
   template <class T> static __device__ __forceinline__ T none() { return 0; }
-  template <class T> static __device__ __forceinline__ T join(T a, T b) { return a + b; }
+  template <class T> static __device__ __forceinline__ T join(T a, T b) { return M_JOIN_SUM(a, b); }
   template <int V, int U>
   static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
     lane a[V * U];
 #pragma unroll
     for (int k = 0; k < V * U; k++)
-      a[k] = (lane)x[k];
+      a[k] = (lane)Map::of(x[k]);
     return tree_sum<V * U>(a);
   }
   static __device__ __forceinline__ total widen(lane a) {
@@ -100,49 +87,54 @@ struct SumOp {
   }
   static __device__ __forceinline__ void finish(const MothReduceOut &out, long long i, total a) {
 #if MOTH_IS_FLOAT
-    a /= out.divisor;
+    a = reduce_finish(out.finish, a, out.divisor);
 #endif
     put(out, i, a);
   }
 };
 
 /* In double all along, as on the CPU: products leave the range of float32 on the way. */
-struct ProdOp {
+template <class Map> struct ProdOp {
   typedef sum_total lane;
   typedef sum_total total;
   template <class T> static __device__ __forceinline__ T none() { return 1; }
-  template <class T> static __device__ __forceinline__ T join(T a, T b) { return a * b; }
+  template <class T> static __device__ __forceinline__ T join(T a, T b) {
+    return M_JOIN_PROD(a, b);
+  }
   template <int V, int U>
   static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
-    lane a = (lane)x[0];
+    lane a = (lane)Map::of(x[0]);
 #pragma unroll
     for (int k = 1; k < V * U; k++)
-      a *= (lane)x[k];
+      a = join(a, (lane)Map::of(x[k]));
     return a;
   }
   static __device__ __forceinline__ total widen(lane a) {
     return a;
   }
   static __device__ __forceinline__ void finish(const MothReduceOut &out, long long i, total a) {
+#if MOTH_IS_FLOAT
+    a = reduce_finish(out.finish, a, out.divisor);
+#endif
     put(out, i, a);
   }
 };
 
-template <bool MIN> struct ExtremeOp {
+template <bool MIN, class Map> struct ExtremeOp {
   typedef real lane;
   typedef real total;
   template <class T> static __device__ __forceinline__ T none() {
-    return MIN ? REAL_MAX : REAL_MIN;
+    return MIN ? m_highest() : m_lowest();
   }
   template <class T> static __device__ __forceinline__ T join(T a, T b) {
-    return MIN ? join_min(a, b) : join_max(a, b);
+    return MIN ? m_join_min(a, b) : m_join_max(a, b);
   }
   template <int V, int U>
   static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
-    real a = x[0];
+    real a = Map::of(x[0]);
 #pragma unroll
     for (int k = 1; k < V * U; k++)
-      a = join(a, x[k]);
+      a = join(a, Map::of(x[k]));
     return a;
   }
   static __device__ __forceinline__ total widen(lane a) {
@@ -153,19 +145,19 @@ template <bool MIN> struct ExtremeOp {
   }
 };
 
-template <bool ALL> struct TruthOp {
+template <bool ALL, class Map> struct TruthOp {
   typedef unsigned lane;
   typedef unsigned total;
   template <class T> static __device__ __forceinline__ T none() { return ALL; }
   template <class T> static __device__ __forceinline__ T join(T a, T b) {
-    return ALL ? a & b : a | b;
+    return ALL ? M_JOIN_ALL(a, b) : M_JOIN_ANY(a, b);
   }
   template <int V, int U>
   static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
     lane a = ALL;
 #pragma unroll
     for (int k = 0; k < V * U; k++)
-      a = join(a, (lane)(x[k] != 0));
+      a = join(a, (lane)(Map::of(x[k]) != 0));
     return a;
   }
   static __device__ __forceinline__ total widen(lane a) {
@@ -184,13 +176,13 @@ template <bool MIN> struct ArgOp {
   };
   typedef lane total;
   template <class T> static __device__ __forceinline__ T none() {
-    return T{INT64_MAX, MIN ? REAL_MAX : REAL_MIN};
+    return T{INT64_MAX, MIN ? m_highest() : m_lowest()};
   }
   static __device__ __forceinline__ bool beats(real a, real b) {
-    return (MIN ? a < b : a > b) | (IS_NAN(a) & !IS_NAN(b));
+    return MIN ? M_BEATS_MIN(a, b) : M_BEATS_MAX(a, b);
   }
   static __device__ __forceinline__ lane join(lane a, lane b) {
-    bool same = (a.x == b.x) | (IS_NAN(a.x) & IS_NAN(b.x));
+    bool same = (a.x == b.x) | (M_IS_NAN(a.x) & M_IS_NAN(b.x));
     return beats(b.x, a.x) | (same & (b.pos < a.pos)) ? b : a;
   }
   template <int V, int U>
@@ -217,13 +209,8 @@ template <bool MIN> struct ArgOp {
 };
 
 #if MOTH_IS_FLOAT
-/* Count, mean and sum of squared deviations: a chunk is two passes over registers, chunks are joined as
- * in Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
- * variances", 1979. The mean is in double from the start: one rounded to float32 is off by as much as
- * the values differ where they are all near a large number. */
-struct Moments {
-  double n, mean, sq;
-};
+/* A chunk is two passes over registers. */
+typedef m_moments Moments;
 /* a / n, whose error scales what little a chunk moves the mean. */
 __device__ __forceinline__ double part_of(double a, double n) {
 #if defined(__CUDA_ARCH__) && MOTH_REAL_KIND == 1
@@ -237,8 +224,8 @@ struct VarOp {
   typedef Moments total;
   template <class T> static __device__ __forceinline__ T none() { return T{0, 0, 0}; }
   static __device__ __forceinline__ Moments join(const Moments &a, const Moments &b) {
-    double n = a.n + b.n, d = b.mean - a.mean, part = n > 0 ? part_of(b.n, n) : 0;
-    return {n, a.mean + d * part, a.sq + b.sq + d * a.n * (d * part)};
+    double n = a.n + b.n;
+    return m_join_moments(a, b, n > 0 ? part_of(b.n, n) : 0);
   }
   template <int V, int U>
   static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
@@ -266,19 +253,12 @@ struct VarOp {
   }
 };
 
-/* exp for x <= 0. float16 and bfloat16 take what the hardware gives, float32 adds what x * log2(e)
- * lost in rounding. */
+/* exp for x <= 0, as exact as the dtype is worth. */
 __device__ __forceinline__ real soft_exp(real x) {
-#if defined(__CUDA_ARCH__) && MOTH_REAL_KIND == 1
-  float y, c = x < -120.0f ? -120.0f : x, t = c * 1.44269502f;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));
 #if MOTH_STORED == 0
-  float lost = fmaf(c, 1.44269502f, -t) + c * 1.92596299e-8f;
-  y = fmaf(y, lost * 0.693147182f, y);
-#endif
-  return y;
+  return m_exp_soft(x);
 #else
-  return m_exp(x);
+  return m_exp_rough(x);
 #endif
 }
 
@@ -289,14 +269,13 @@ struct SumExpOp {
   typedef SumExp<real> lane;
   typedef SumExp<double> total;
   template <class T> static __device__ __forceinline__ T none() {
-    return T{(decltype(T::max))REAL_MIN, 0};
+    return T{(decltype(T::max))m_lowest(), 0};
   }
-  /* What is subtracted under a maximum: -inf - -inf would be NaN. */
-  static __device__ __forceinline__ real shift(real max) { return max == REAL_MIN ? (real)0 : max; }
   template <class R>
   static __device__ __forceinline__ SumExp<R> join(const SumExp<R> &a, const SumExp<R> &b) {
-    real max = join_max((real)a.max, (real)b.max), s = shift(max);
-    return {(R)max, a.sum * (R)soft_exp((real)a.max - s) + b.sum * (R)soft_exp((real)b.max - s)};
+    real max = m_join_max((real)a.max, (real)b.max), s = m_lse_shift(max);
+    return {(R)max,
+            M_JOIN_LSE(a.sum, (R)soft_exp((real)a.max - s), b.sum, (R)soft_exp((real)b.max - s))};
   }
   template <int V, int U>
   static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
@@ -304,8 +283,8 @@ struct SumExpOp {
     real max = x[0], e[K];
 #pragma unroll
     for (int k = 1; k < K; k++)
-      max = join_max(max, x[k]);
-    real s = shift(max);
+      max = m_join_max(max, x[k]);
+    real s = m_lse_shift(max);
 #pragma unroll
     for (int k = 0; k < K; k++)
       e[k] = soft_exp(x[k] - s);
@@ -315,8 +294,7 @@ struct SumExpOp {
     return {(double)a.max, (double)a.sum};
   }
   static __device__ __forceinline__ void finish(const MothReduceOut &out, long long i, total a) {
-    bool finite = a.max - a.max == 0;
-    put(out, i, finite ? log(a.sum) + a.max : a.max);
+    put(out, i, m_lse_value(a.max, a.sum));
   }
 };
 #endif

@@ -157,14 +157,15 @@ __global__ void __launch_bounds__(256)
   if (i < n)
     out[i] = STORE((real)(LOAD(out[i]) + LOAD(bias[i / plane % channels])));
 }
-static MothStatus conv_bias(cudaStream_t stream, const MothConv *g, void *out, const void *bias) {
+MOTH_TYPED MothStatus conv_bias(cudaStream_t stream, const MothConv *g, void *out,
+                                const void *bias) {
   int64_t plane = g->oh * g->ow, n = g->n * g->k * plane;
   return moth_launch("conv_bias", bias_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0,
                      stream, (stored *)out, (const stored *)bias, g->k, plane, n);
 }
 
-static MothStatus conv_simt(cudaStream_t stream, int mode, const MothConv *g, const void *a,
-                            const void *b, const void *bias, void *out) {
+MOTH_TYPED MothStatus conv_simt(cudaStream_t stream, int mode, const MothConv *g, const void *a,
+                                const void *b, const void *bias, void *out) {
   switch (mode) {
   case MOTH_CONV_FORWARD:
     return conv_start<0>(stream, g, a, b, bias, out);
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(256)
   bool inside = y >= 0 && y < g.h && x >= 0 && x < g.w;
   out[i] = inside ? in[(plane * g.h + y) * g.w + x] : (stored)0;
 }
-static MothStatus im2col(cudaStream_t stream, const MothConv *g, void *out, const void *in) {
+MOTH_TYPED MothStatus im2col(cudaStream_t stream, const MothConv *g, void *out, const void *in) {
   int64_t n = g->n * g->c * g->kernel[0] * g->kernel[1] * g->oh * g->ow;
   return moth_launch("im2col", im2col_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0,
                      stream, *g, (stored *)out, (const stored *)in, n);
@@ -224,7 +225,7 @@ __global__ void __launch_bounds__(256)
   }
   out[i] = STORE((real)sum);
 }
-static MothStatus col2im(cudaStream_t stream, const MothConv *g, void *out, const void *in) {
+MOTH_TYPED MothStatus col2im(cudaStream_t stream, const MothConv *g, void *out, const void *in) {
   int64_t n = g->n * g->c * g->h * g->w;
   return moth_launch("col2im", col2im_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0,
                      stream, *g, (stored *)out, (const stored *)in, n);

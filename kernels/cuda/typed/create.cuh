@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(256)
   out[i] = STORE((real)((int64_t)start + i * (int64_t)step));
 #endif
 }
-static MothStatus arange(cudaStream_t stream, void *out, int64_t n, double start, double step) {
+MOTH_TYPED MothStatus arange(cudaStream_t stream, void *out, int64_t n, double start, double step) {
   return moth_launch("arange", arange_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0,
                      stream, (stored *)out, n, start, step);
 }
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(256)
   out[i] = linspace_store(i < n / 2 || n == 1 ? linspace_at(a, step, (double)i)
                                               : linspace_at(b, -step, (double)(n - 1 - i)));
 }
-static MothStatus linspace(cudaStream_t stream, void *out, int64_t n, double a, double b) {
+MOTH_TYPED MothStatus linspace(cudaStream_t stream, void *out, int64_t n, double a, double b) {
   double step = n > 1 ? (b - a) / (double)(n - 1) : 0;
   return moth_launch("linspace", linspace_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256),
                      0, stream, (stored *)out, n, a, b, step);

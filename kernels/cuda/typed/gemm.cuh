@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(GEMM_THREADS)
   }
 }
 
-static MothStatus gemm(cudaStream_t stream, const MothCudaGemm *g) {
+MOTH_TYPED MothStatus gemm(cudaStream_t stream, const MothCudaGemm *g) {
   int64_t tiles_m = moth_ceil_div(g->m, GEMM_TILE), tiles_n = moth_ceil_div(g->n, GEMM_TILE);
   int64_t blocks = tiles_m * tiles_n * g->batch, most = (int64_t)1 << 20;
   return moth_launch("gemm", gemm_kernel, dim3((unsigned)(blocks < most ? blocks : most)),

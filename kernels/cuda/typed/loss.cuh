@@ -137,7 +137,7 @@ static int64_t loss_blocks(const MothLoss *l) {
                                   (int64_t)moth_cuda_props(l->device)->multiprocessors * 8));
 }
 
-static MothStatus cross_entropy(const MothLoss *l) {
+MOTH_TYPED MothStatus cross_entropy(const MothLoss *l) {
   const char *name = "cross_entropy";
   MothScratch stats, sums, parts, total;
   bool smooth = l->smoothing > 0 && !l->weight;
@@ -193,7 +193,7 @@ struct LossGrad {
   }
 };
 
-static MothStatus cross_entropy_backward(const MothLoss *l) {
+MOTH_TYPED MothStatus cross_entropy_backward(const MothLoss *l) {
   const char *name = "cross_entropy_backward";
   MothScratch parts, sums;
   LossGrad f = {*l, nullptr, nullptr};

@@ -259,7 +259,7 @@ __global__ void norm_params_join(MothNorm m, const double *parts, int64_t chunks
   }
 }
 
-static MothStatus norm_rows(const MothNorm *m) {
+MOTH_TYPED MothStatus norm_rows(const MothNorm *m) {
   int threads = norm_short_threads(m);
   if (threads) {
     int64_t each = moth_ceil_div(m->n / PACK, threads);
@@ -272,7 +272,7 @@ static MothStatus norm_rows(const MothNorm *m) {
   return moth_launch("norm_rows", norm_rows_kernel, dim3(grid_of(m->rows)), norm_threads(m->n), 0,
                      m->stream, *m);
 }
-static MothStatus norm_back_rows(const MothNorm *m) {
+MOTH_TYPED MothStatus norm_back_rows(const MothNorm *m) {
   int threads = m->out ? norm_short_threads(m) : 0;
   int64_t packs = threads ? moth_ceil_div(m->n / PACK, threads) : 0;
   if (threads)
@@ -402,7 +402,7 @@ __global__ void norm_back_kernel(MothNorm m, int64_t total, const double *means)
   }
 }
 
-static MothStatus norm_channels(const MothNorm *m) {
+MOTH_TYPED MothStatus norm_channels(const MothNorm *m) {
   int64_t stats = m->groups ? m->batch * m->groups : m->channels;
   int64_t total = m->batch * m->channels * m->inner;
   if (m->own)
@@ -414,7 +414,7 @@ static MothStatus norm_channels(const MothNorm *m) {
   return moth_launch("norm_apply", norm_apply_kernel, dim3(grid_of(moth_ceil_div(total, 256))),
                      dim3(256), 0, m->stream, *m, total);
 }
-static MothStatus norm_back_channels(const MothNorm *m) {
+MOTH_TYPED MothStatus norm_back_channels(const MothNorm *m) {
   int64_t stats = m->groups ? m->batch * m->groups : m->channels;
   int64_t units = m->groups ? m->batch * m->channels : m->channels;
   int64_t total = m->batch * m->channels * m->inner;

@@ -140,7 +140,7 @@ template <bool AMSGRAD> struct Adam {
 };
 #endif
 
-static MothStatus sgd_step(cudaStream_t stream, const MothStepTable *t, const MothSgd *h) {
+MOTH_TYPED MothStatus sgd_step(cudaStream_t stream, const MothStepTable *t, const MothSgd *h) {
 #if MOTH_IS_FLOAT
   real lr = (real)h->lr, decay = (real)h->weight_decay, momentum = (real)h->momentum;
   real sign = h->maximize ? -1 : 1;
@@ -174,7 +174,7 @@ static MothStatus adam_run(cudaStream_t stream, const MothStepTable *t, const Mo
   return step_run("adam_step", stream, f, t);
 }
 #endif
-static MothStatus adam_step(cudaStream_t stream, const MothStepTable *t, const MothAdam *h) {
+MOTH_TYPED MothStatus adam_step(cudaStream_t stream, const MothStepTable *t, const MothAdam *h) {
 #if MOTH_IS_FLOAT
   return h->amsgrad ? adam_run<true>(stream, t, h) : adam_run<false>(stream, t, h);
 #else

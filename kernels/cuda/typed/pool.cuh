@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(256)
   out[i] = STORE(best);
   at[i] = where + base;
 }
-static MothStatus max_pool(cudaStream_t stream, const MothPool *p, const void *in, void *out,
-                           int64_t *at, int64_t base) {
+MOTH_TYPED MothStatus max_pool(cudaStream_t stream, const MothPool *p, const void *in, void *out,
+                               int64_t *at, int64_t base) {
   int64_t n = p->planes * p->oh * p->ow;
   return moth_launch("max_pool", max_pool_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256),
                      0, stream, *p, (const stored *)in, (stored *)out, at, base, n);
@@ -90,9 +90,9 @@ __global__ void __launch_bounds__(256)
     }
   out[i] = STORE((real)sum);
 }
-static MothStatus max_pool_backward(cudaStream_t stream, const MothPool *p, const void *g,
-                                    const int64_t *at, int64_t base, void *out, MothFault *fault,
-                                    int op) {
+MOTH_TYPED MothStatus max_pool_backward(cudaStream_t stream, const MothPool *p, const void *g,
+                                        const int64_t *at, int64_t base, void *out,
+                                        MothFault *fault, int op) {
   int64_t n = p->planes * p->h * p->w;
   return moth_launch("max_pool_backward", max_pool_backward_kernel,
                      dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0, stream, *p,
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(256)
       sum += (accum)LOAD(plane[r * p.w + c]);
   out[i] = STORE((real)(sum / (accum)(y.count * x.count)));
 }
-static MothStatus avg_pool(cudaStream_t stream, const MothPool *p, const void *in, void *out) {
+MOTH_TYPED MothStatus avg_pool(cudaStream_t stream, const MothPool *p, const void *in, void *out) {
   int64_t n = p->planes * p->oh * p->ow;
   return moth_launch("avg_pool", avg_pool_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256),
                      0, stream, *p, (const stored *)in, (stored *)out, n);
@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(256)
   }
   out[i] = STORE((real)sum);
 }
-static MothStatus avg_pool_backward(cudaStream_t stream, const MothPool *p, const void *g,
-                                    void *out) {
+MOTH_TYPED MothStatus avg_pool_backward(cudaStream_t stream, const MothPool *p, const void *g,
+                                        void *out) {
   int64_t n = p->planes * p->h * p->w;
   return moth_launch("avg_pool_backward", avg_pool_backward_kernel,
                      dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0, stream, *p,

@@ -4,9 +4,13 @@
  *   MOTH_REAL_KIND  1 float32, 2 float64, 3 signed, 4 unsigned, 5 bool
  *   MOTH_STORED     0 stored is real, 1 float16, 2 bfloat16
  *   MOTH_SELF       the MothDType
+ *   MOTH_FORMULAS   the header with those formulas of kernels/math*.h that the kernels use
  * Everything after it stands in a nameless namespace: its names need no dtype, the file has one. */
 #include "kernels/cuda/formulas.h"
-#include "kernels/math.h"
+#include MOTH_FORMULAS
+
+/* A definition that begins with it is a member of MothCudaKernels: the generator reads it. */
+#define MOTH_TYPED static
 
 #if MOTH_STORED == 1
 #define LOAD(x)  f16_load(x)

@@ -312,28 +312,17 @@ template <class Op> static MothStatus reduce_of(const char *name, const MothRedu
                      block, 0, r->stream, l, r->out, parts.as<Total>(), pieces, shift);
 }
 
-static MothStatus reduce(const MothReduce *r) {
+MOTH_TYPED MothStatus reduce(const MothReduce *r) {
   switch (r->op) {
-  case MOTH_CUDA_SUM:
-    return reduce_of<SumOp>("sum", r);
-  case MOTH_CUDA_PROD:
-    return reduce_of<ProdOp>("prod", r);
-  case MOTH_CUDA_MAX:
-    return reduce_of<ExtremeOp<false>>("amax", r);
-  case MOTH_CUDA_MIN:
-    return reduce_of<ExtremeOp<true>>("amin", r);
-  case MOTH_CUDA_ANY:
-    return reduce_of<TruthOp<false>>("any", r);
-  case MOTH_CUDA_ALL:
-    return reduce_of<TruthOp<true>>("all", r);
-  case MOTH_CUDA_ARGMAX:
+#include "cuda/reduce_cases.h"
+  case MOTH_REDUCE_ARGMAX:
     return reduce_of<ArgOp<false>>("argmax", r);
-  case MOTH_CUDA_ARGMIN:
+  case MOTH_REDUCE_ARGMIN:
     return reduce_of<ArgOp<true>>("argmin", r);
 #if MOTH_IS_FLOAT
-  case MOTH_CUDA_VAR:
+  case MOTH_REDUCE_VAR:
     return reduce_of<VarOp>("var", r);
-  case MOTH_CUDA_LOGSUMEXP:
+  case MOTH_REDUCE_LOGSUMEXP:
     return reduce_of<SumExpOp>("logsumexp", r);
 #endif
   default:

@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(ROW_THREADS)
   }
 }
 
-static MothStatus cumsum(int device, cudaStream_t stream, void *to, const void *from, int64_t outer,
-                         int64_t n, int64_t inner) {
+MOTH_TYPED MothStatus cumsum(int device, cudaStream_t stream, void *to, const void *from,
+                             int64_t outer, int64_t n, int64_t inner) {
   scan_out *out = static_cast<scan_out *>(to);
   const stored *in = static_cast<const stored *>(from);
   const dim3 block(ROW_THREADS);

@@ -142,7 +142,7 @@ template <int V, class U> static MothStatus segment_run(const MothSegments *s) {
                      s->stream, (Lanes *)s->out, p, (const Sums *)head, (const Sums *)tail);
 }
 
-static MothStatus segment_sum(const MothSegments *s) {
+MOTH_TYPED MothStatus segment_sum(const MothSegments *s) {
   if (s->pairs.n == 0 || s->outer * s->inner == 0)
     return MOTH_OK;
   bool lanes = s->inner % SEGMENT_LANES == 0 &&
@@ -187,7 +187,7 @@ template <class U> static MothStatus segment_atomic_run(const MothSegments *s) {
                      p, wide_div(p.columns), wide_div(p.inner));
 }
 #endif
-static MothStatus segment_atomic(const MothSegments *s, bool *done) {
+MOTH_TYPED MothStatus segment_atomic(const MothSegments *s, bool *done) {
   *done = false;
 #if MOTH_STORED == 0 && MOTH_REAL_KIND <= 3
   if (sizeof(stored) < 4 || (MOTH_IS_FLOAT && moth_cuda_deterministic()))

@@ -35,7 +35,7 @@ struct AddOp {
   template <class T> static __device__ __forceinline__ T none() { return 0; }
   template <class T> static __device__ __forceinline__ T join(T a, T b) { return a + b; }
 };
-typedef ExtremeOp<false> MaxOp;
+typedef ExtremeOp<false, Same> MaxOp;
 
 /* Element (p * width + lane) * V + v of a row is x[p * V + v]; -inf beyond its end. */
 template <int R, int V>
@@ -62,11 +62,11 @@ __global__ void __launch_bounds__(ROW_THREADS)
   int64_t first = ((int64_t)blockIdx.x * ROW_THREADS + (threadIdx.x & ~31u)) >> shift;
   int64_t step = (int64_t)gridDim.x * ROW_THREADS >> shift;
   for (; first < rows; first += step, row += step) {
-    real x[R], max = REAL_MIN, sum = 0;
-    load_row<R, V>(x, in + row * n, row < rows ? n : 0, lane, width, REAL_MIN);
+    real x[R], max = m_lowest(), sum = 0;
+    load_row<R, V>(x, in + row * n, row < rows ? n : 0, lane, width, m_lowest());
 #pragma unroll
     for (int k = 0; k < R; k++)
-      max = join_max(max, x[k]);
+      max = m_join_max(max, x[k]);
     max = join_group<MaxOp>(max, width);
 #pragma unroll
     for (int k = 0; k < R; k++) {
@@ -381,7 +381,7 @@ template <class F> static MothStatus soft_all(const char *name, const F &f, cons
                      cut.slots, s->n, s->inner, cut.width, cut.shift);
 }
 
-static MothStatus softmax(const MothSoftmax *s) {
+MOTH_TYPED MothStatus softmax(const MothSoftmax *s) {
   return s->log ? soft_all("log_softmax", SoftmaxOf<true>(), s)
                 : soft_all("softmax", SoftmaxOf<false>(), s);
 }

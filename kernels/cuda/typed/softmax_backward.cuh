@@ -240,7 +240,7 @@ template <class F> static MothStatus back_all(const char *name, const MothSoftma
                      0, s->stream, out, in, back, parts.as<double>(), s->outer, s->n, each);
 }
 
-static MothStatus softmax_backward(const MothSoftmax *s) {
+MOTH_TYPED MothStatus softmax_backward(const MothSoftmax *s) {
   return s->log ? back_all<BackOf<true>>("log_softmax_backward", s)
                 : back_all<BackOf<false>>("softmax_backward", s);
 }
