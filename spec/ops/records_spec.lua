@@ -140,7 +140,7 @@ end
 
 describe("what a record says is what its kernel computes", function()
   for _, op in ipairs(S.selected()) do
-    local ways = records.ways(op)
+    local ways = op.name == "empty_like" and {} or records.ways(op) -- its elements are what was there
     if #ways > 0 then
       it(S.title(op) .. " (" .. table.concat(ways, ", ") .. ")", function()
         local err = each_case(op)
