@@ -82,7 +82,7 @@ local function layers(kind)
   local where = "nn." .. kind
   local cls = class(kind, Module)
 
-  local parameters = "%s(count input_size, count hidden_size, count num_layers=1, %sbool bias=true, \z
+  local parameters = "%s(count input_size, count hidden_size, layers num_layers=1, %sbool bias=true, \z
     bool batch_first=false, number dropout=0, bool bidirectional=false, %sdevice device?, dtype dtype?)"
   local rnn = kind == "RNN"
   parameters = parameters:format(where, rnn and "'tanh'|'relu' nonlinearity='tanh', " or "", rnn and "" or "*, ")
@@ -92,6 +92,7 @@ local function layers(kind)
     local input_size, hidden_size = o.input_size, o.hidden_size
     self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, o.num_layers
     self.bias, self.batch_first, self.bidirectional = o.bias, o.batch_first, o.bidirectional
+    if o.num_layers == 0 then check.fail("[%s] num_layers must be at least 1", where) end
     if not (o.dropout >= 0 and o.dropout <= 1) then
       check.fail("[%s] dropout must be between 0 and 1, got %g", where, o.dropout)
     end

@@ -88,7 +88,7 @@ local Encoder = class("TransformerEncoder", Module)
 M.TransformerEncoder = Encoder
 
 --- encoder_layer: copied num_layers times, values and all, as in PyTorch; norm: a module for the result
-Encoder.__init = signature.init("nn.TransformerEncoder(Module encoder_layer, size num_layers, Module norm?)",
+Encoder.__init = signature.init("nn.TransformerEncoder(Module encoder_layer, layers num_layers, Module norm?)",
   function(self, o)
     self.num_layers = o.num_layers
     self.layers = copies(o.encoder_layer, o.num_layers)
@@ -146,7 +146,7 @@ local Decoder = class("TransformerDecoder", Module)
 M.TransformerDecoder = Decoder
 
 --- Arguments as those of nn.TransformerEncoder.
-Decoder.__init = signature.init("nn.TransformerDecoder(Module decoder_layer, size num_layers, Module norm?)",
+Decoder.__init = signature.init("nn.TransformerDecoder(Module decoder_layer, layers num_layers, Module norm?)",
   function(self, o)
     self.num_layers = o.num_layers
     self.layers = copies(o.decoder_layer, o.num_layers)

@@ -67,6 +67,7 @@ local types = {
   int = { is_integer, "an integer" },
   size = { function(v) return is_integer(v) and v >= 0 end, "an integer of at least 0" },
   count = { function(v) return is_integer(v) and v >= 1 end, "an integer of at least 1" },
+  layers = { function(v) return is_integer(v) and v >= 0 and v <= 65536 end, "an integer from 0 to 65536" },
   Dim = { function(v) return is_integer(v) and v ~= 0 end, "a dimension (1 is the first, -1 the last)" },
   Index = { function(v) return is_integer(v) and v ~= 0 end, "a position (1 is the first, -1 the last)" },
   bool = { is "boolean", "true or false" },
@@ -84,8 +85,8 @@ local types = {
   Module = { function(v) return type(v) == "table" and getmetatable(v) ~= nil and v.__module == true end, "a module" },
   any = { function(v) return v ~= nil end, "a value" },
 }
-for _, name in ipairs({ "Tensor", "number", "int", "size", "count", "Dim", "Index", "bool", "string", "table", "any",
-  "callable" }) do
+for _, name in ipairs({ "Tensor", "number", "int", "size", "count", "layers", "Dim", "Index", "bool", "string", "table",
+  "any", "callable" }) do
   types[name .. "[]"] = { list_of(types[name][1]), "a list, each " .. types[name][2] }
 end
 
