@@ -60,25 +60,29 @@ local function read(path)
   return text
 end
 
---- The generated file of a dtype with a few of its ops only.
-local function probe(dtype)
-  local text = read(("%s/gen/cuda/%s_pointwise.cu"):format(build, dtype))
-  local parts = { assert(text:match("^(.-)\n/%* src/ops/")) }
-  local loops = {}
-  for _, op in ipairs(pointwise) do
-    local name = op .. "_" .. dtype .. "_cuda"
-    local from = assert(text:find("struct " .. name .. "_f {", 1, true), "no pointwise op " .. name)
-    local _, to = assert(text:find("\nstatic MothStatus " .. name .. "(.-)\n}\n", from))
-    parts[#parts + 1] = text:sub(from, to)
-    loops[#loops + 1] = name
+--- The generated files of pointwise ops, each with those ops and dtypes only that are looked at. Returns their paths.
+local function probes()
+  local wanted, paths = {}, {}
+  for dtype in pairs(typed) do
+    for _, op in ipairs(pointwise) do wanted[op .. "_" .. dtype .. "_cuda"] = true end
   end
-  parts[#parts + 1] = ("} // namespace\nextern const MothCudaLoop probe_%s[] = {%s};\n")
-    :format(dtype, table.concat(loops, ", "))
-  local path = ("%s/%s_probe.cu"):format(out, dtype)
-  local file = assert(io.open(path, "w"))
-  file:write(table.concat(parts, "\n"))
-  file:close()
-  return path
+  for path in capture(("ls %s/gen/cuda/pointwise_*.cu"):format(build)):gmatch("%S+") do
+    local found = false
+    local text = read(path):gsub("\n/%* [%w_]+%b() %->[^\n]*%*/\nstruct ([%w_]+)_f {.-\nMothStatus ([%w_]+).-\n}\n",
+      function(name, loop)
+        assert(name == loop)
+        if not wanted[name] then return "\n" end
+        wanted[name], found = nil, true
+      end)
+    if found then
+      paths[#paths + 1] = ("%s/%s"):format(out, path:match("[^/]+$"))
+      local file = assert(io.open(paths[#paths], "w"))
+      file:write(text)
+      file:close()
+    end
+  end
+  assert.is_nil(next(wanted))
+  return paths
 end
 
 local flags = ("-std=c++20 -O3 --expt-relaxed-constexpr -diag-suppress 177,20012 -Isrc -I%s/gen -I. -D_GNU_SOURCE")
@@ -155,15 +159,14 @@ local function specs(arch)
   end)
 
   it("pointwise kernels load and store 16 bytes at a time, and spill nothing", function()
-    local list = {}
     os.execute("mkdir -p " .. out)
-    for dtype in pairs(typed) do list[#list + 1] = probe(dtype) end
+    local list, kernels = probes(), {}
     local said = compile(list, arch)
     assert.is_nil(said:find("nvcc failed", 1, true), said)
-    local i = 0
+    for _, path in ipairs(list) do
+      for name, counts in pairs(sass.read(cubin_path(path, arch))) do kernels[name] = counts end
+    end
     for dtype in pairs(typed) do
-      i = i + 1
-      local kernels = sass.read(cubin_path(list[i], arch))
       for _, op in ipairs(pointwise) do
         local f = op .. "_" .. dtype .. "_cuda_f"
         is_hot(kernels, 2, 2, false, "14pointwise_flat", #f .. f)

@@ -103,7 +103,8 @@ while only and episode == only or not only and calls < cases and os.time() - beg
         by_name[what] = by_name[what] or { 0, 0 }
         by_name[what][failed and 2 or 1] = by_name[what][failed and 2 or 1] + 1
         if wrong then
-          report(what .. ": " .. wrong, line, ("MOTH_SEED=%d MOTH_EPISODE=%d %s line %d:"):format(seed, episode, name, i))
+          report(what .. ": " .. wrong, line,
+            ("MOTH_SEED=%d MOTH_EPISODE=%d %s line %d:"):format(seed, episode, name, i))
         end
       end
     end

@@ -100,7 +100,8 @@ P.layouts = { "contiguous", "contiguous", "transposed", "strided", "offset", "ex
 -- so that when it ends nothing may be left. (A history can hold itself: x:add_(x:cos()), as in PyTorch.)
 function P.new(device, plain)
   local env = setmetatable({ p = {}, moth = moth, ops = ops, B = B, nn = moth.nn, F = moth.nn.functional,
-    optim = moth.optim, func = moth.func, autograd = moth.autograd, inf = math.huge, nan = 0 / 0, LONG = ("x"):rep(5000) }, { __index = _G })
+    optim = moth.optim, func = moth.func, autograd = moth.autograd, inf = math.huge, nan = 0 / 0,
+    LONG = ("x"):rep(5000) }, { __index = _G })
   local c, dtype, shaped = Chance.new(1), "float32", "contiguous"
   local self = { env = env, device = device, plain = plain }
 

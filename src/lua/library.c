@@ -460,11 +460,11 @@ static MothStatus read_schema(const MothOpDef *def, MothOp **out) {
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   int top = lua_gettop(L);
   lua_getglobal(L, "require");
-  lua_pushliteral(L, "moth.library");
+  lua_pushliteral(L, "moth.library.definitions");
   MothStatus s = moth_lua_pcall(L, 1, 1) ? MOTH_ERR_STATE : MOTH_OK;
   if (s == MOTH_OK) {
     const char *const texts[] = {def->schema, def->kind, def->amp, def->doc, def->place};
-    lua_getfield(L, -1, "read_schema");
+    lua_getfield(L, -1, "read_allowed");
     for (int i = 0; i < 5; i++)
       lua_pushstring(L, texts[i]); /* nil of NULL */
     s = moth_lua_pcall(L, 5, 1) ? MOTH_ERR_VALUE : MOTH_OK;

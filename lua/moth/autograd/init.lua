@@ -314,6 +314,7 @@ signature.all(M, {
   "no_grad(callable fn, ...)", "enable_grad(callable fn, ...)", "no_grad_fn(callable fn)",
   "set_grad_enabled(bool mode)", "is_grad_enabled()", "collecting()", "topo(any grad_fn)",
   "queue_callback(function fn)", "Function(table spec)",
+  "record(table spec, table inputs, table flat, size n, table results, size nresults, callable setup)",
   "grad(Tensor|Tensor[] outputs, Tensor|Tensor[] inputs, Tensor|Tensor[] grad_outputs?, bool retain_graph?, \z
     bool create_graph=false, bool allow_unused=false)",
   "backward(Tensor|Tensor[] tensors, Tensor|Tensor[] grad_tensors?, bool retain_graph?, bool create_graph=false)",

@@ -283,9 +283,6 @@ local function namespace(space)
     end })
 end
 
-signature.all(M, { "ops.get(string name)", "ops.dtypes(string name)",
-  "ops.list(string namespace?)", "ops.describe(string name)", "ops.reference()" })
-
 --- The op of a name, as an object: "add_", "mylib::relu2".
 function M.object(name)
   local space, short = name:match("^(.-)::(.*)$")
@@ -293,8 +290,8 @@ function M.object(name)
   return M.moth[name]
 end
 
---- Whether a name cannot be a namespace of the user's.
-function M.is_reserved(space) return rawget(M, space) ~= nil end
+signature.all(M, { "ops.get(string name)", "ops.dtypes(string name)",
+  "ops.list(string namespace?)", "ops.describe(string name)", "ops.reference()", "ops.object(string name)" })
 
 local spaces = {}
 return setmetatable(M, { __module_name = "moth.ops", __index = function(_, key)

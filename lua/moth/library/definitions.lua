@@ -68,7 +68,7 @@ function M.read(text, kind, amp, doc, place)
   return complete(op)
 end
 
---- The same, of an op that can be defined at run time.
+--- The same, of an op that can be defined at run time. C calls it, too, for its libraries (src/lua/library.c).
 function M.read_allowed(text, kind, ...)
   if kind and not allowed[kind] then
     error(("kind '%s': expected extern, random, effect, composite or fused; those of other kinds have kernels that \z

@@ -151,4 +151,4 @@ function M.load(options)
   return ops
 end
 
-return signature.all(M, { "cpp_extension.load(table options)" })
+return signature.all(M, { "cpp_extension.load(table options)", "cpp_extension.include_paths()" })

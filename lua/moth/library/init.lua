@@ -14,10 +14,8 @@ local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local definitions = require "moth.library.definitions"
 local each = require "moth.each"
+local lazy = require "moth.lang.lazy"
 local M = {}
-
--- What C asks for the schemas of its libraries.
-M.read_schema = definitions.read_allowed
 
 -- "mylib::relu2", of the name, of an op object.
 local function name_of(op, what)
@@ -136,7 +134,7 @@ local function new_library(_, namespace, kind)
     check.fail("[library] expected a namespace such as 'my_ops', got %s", tostring(namespace))
   elseif not kinds[kind] then
     check.fail("[library] expected \"DEF\", \"IMPL\" or \"FRAGMENT\", got %s", tostring(kind))
-  elseif require("moth.dispatch.ops").is_reserved(namespace) then
+  elseif rawget(require("moth.dispatch.ops"), namespace) ~= nil then
     check.fail("[library] the namespace '%s' is moth's own", namespace)
   elseif kind == "DEF" and open[namespace] then
     check.fail("[library] the namespace '%s' is defined already; open it as \"FRAGMENT\"", namespace)
@@ -168,12 +166,15 @@ end
 
 --- A kernel in Lua for one op of a device of register_backend's (the last one, if it is not named).
 function M.register_kernel(op, fn, device)
-  device = device or M.backends[#M.backends] or check.fail("[register_kernel] no device was registered by register_backend")
+  device = device or M.backends[#M.backends]
+    or check.fail("[register_kernel] no device was registered by register_backend")
   B.register_kernel(op, fn, device)
 end
 
 signature.all(M, { "register_backend(string name, table kernels?)",
   "register_kernel(string op, function fn, string device?)", "library.define(string schema, table options?)",
   "library.impl(any op, string key, function fn)", "library.register_fake(any op, function fn)",
-  "library.register_autograd(any op, table spec)", "library.load(path path)", "library.undefine(any op)" })
-return setmetatable(M, { __call = new_library })
+  "library.register_autograd(any op, table spec)",
+  "library.custom_op(string name, table options)", "library.load(path path)", "library.undefine(any op)" })
+getmetatable(lazy.strict(M, "moth.library")).__call = new_library
+return M
