@@ -5,12 +5,11 @@
 
 /* The same shape and dtype: what the kernels take. */
 static MothStatus check(MothTensor *a, MothTensor *b) {
-  bool same = moth_tensor_ndim(a) == moth_tensor_ndim(b) &&
-              moth_tensor_dtype(a) == MOTH_FLOAT32 && moth_tensor_dtype(b) == MOTH_FLOAT32;
+  bool same = moth_tensor_ndim(a) == moth_tensor_ndim(b) && moth_tensor_dtype(a) == MOTH_FLOAT32 &&
+              moth_tensor_dtype(b) == MOTH_FLOAT32;
   for (int i = 0; same && i < moth_tensor_ndim(a); i++)
     same = moth_tensor_shape(a)[i] == moth_tensor_shape(b)[i];
-  return same ? MOTH_OK
-              : moth_fail(MOTH_ERR_VALUE, "expected two float32 tensors of one shape");
+  return same ? MOTH_OK : moth_fail(MOTH_ERR_VALUE, "expected two float32 tensors of one shape");
 }
 
 /* The arguments as rows in memory, and a result like them. */

@@ -2,7 +2,8 @@
 #include <cuda_runtime.h>
 #include <moth.h>
 
-extern "C" MothStatus ext_add_prepare(MothCall *c, MothTensor **a, MothTensor **b, MothTensor **out);
+extern "C" MothStatus ext_add_prepare(MothCall *c, MothTensor **a, MothTensor **b,
+                                      MothTensor **out);
 extern "C" MothStatus ext_add_finish(MothCall *c, MothStatus s, MothTensor *a, MothTensor *b,
                                      MothTensor *out);
 

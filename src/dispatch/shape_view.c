@@ -153,7 +153,7 @@ MothStatus moth_shape_unsqueeze(const MothCall *c, MothMeta *out) {
 
 MothStatus moth_shape_expand(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_EXPAND(c)
-  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  int64_t shape[MOTH_MAX_DIMS] = {0}, stride[MOTH_MAX_DIMS]; /* gcc sees a path without it at -O1 */
   int n = (int)size.n, shift = n - self->ndim;
   char buf[256];
   if (shift < 0)

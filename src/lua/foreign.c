@@ -97,7 +97,7 @@ static int b_load_npy(lua_State *L) {
 /* save_npy(path, row-major cpu tensor) */
 static int b_save_npy(lua_State *L) {
   char header[MOTH_NPY_HEADER];
-  size_t n;
+  size_t n = 0;
   const char *path = moth_lua_path(L, 1);
   MothTensor *t = moth_lua_check_tensor(L, 2, "save");
   if (t->device.type != MOTH_CPU || !t->contiguous || moth_tensor_is_fake(t))
