@@ -4,6 +4,7 @@ local ffi = require "ffi"
 
 ffi.cdef [[
 typedef struct _nvrtcProgram *nvrtcProgram;
+void *dlopen(const char *path, int mode);
 int nvrtcVersion(int *major, int *minor);
 int nvrtcCreateProgram(nvrtcProgram *p, const char *src, const char *name, int n, const char *const *headers,
                        const char *const *names);
@@ -18,7 +19,11 @@ local function open()
   local folder = os.getenv "MOTH_CUDA_LIB" or "/usr/local/cuda/lib64"
   for _, name in ipairs { folder .. "/libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so" } do
     local ok, lib = pcall(ffi.load, name)
-    if ok then return lib end
+    if ok then
+      local now_and_for_good = 0x1002 -- RTLD_NOW | RTLD_NODELETE: unloaded, its C++ runtime would leave a block behind
+      ffi.C.dlopen(name, now_and_for_good)
+      return lib
+    end
   end
 end
 
