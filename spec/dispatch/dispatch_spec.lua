@@ -121,6 +121,25 @@ describe("dispatch #quick", function()
     end
   end)
 
+  it("lets a handler count, trace and open modes", function()
+    local inner, total = 0, nil
+    local function handler(fn, args)
+      total = (total or 0) + moth.dispatch.count(function() return args[1] + 1 end)
+      moth.dispatch_mode(function(f, a)
+        inner = inner + 1
+        return f(unpack(a))
+      end, function() return args[1] * 2 end)
+      return fn(unpack(args))
+    end
+    local x = moth.ones(2)
+    local y = moth.dispatch_mode(handler, function() return moth.dispatch_mode(function(f, a)
+      return f(unpack(a))
+    end, function() return x * 3 end) end)
+    assert.same({ 3, 3 }, y:totable())
+    assert.same({ 1, 1 }, { inner, total })
+    assert.equal(1, moth.dispatch.count(function() return y + 1 end))
+  end)
+
   it("nests modes, restores after errors, keeps the error object", function()
     local order, err = {}, { code = 1 }
     local function mode(tag)

@@ -373,17 +373,21 @@ static MothStatus intercept(MothCall *c, bool above) {
   uint8_t *at = above ? &c->above_at : &c->below_at;
   uint8_t *n = above ? &t->nabove : &t->nbelow;
   uint32_t key = above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW;
-  MothInterceptor i = (above ? intercept_above : intercept_below)[--*at];
+  MothInterceptor *list = above ? intercept_above : intercept_below;
+  MothInterceptor i = list[--*at], inner[MOTH_MAX_INTERCEPTORS];
   if (*at == 0)
     c->keys &= ~key;
   if (i.observer)
     return i.fn(c, i.ctx);
-  uint8_t keep = *n;
+  uint8_t keep = *n, begin = *at;
   uint32_t include = t->include;
-  *n = *at;
-  if (*at == 0)
+  *n = begin;
+  if (begin == 0)
     t->include &= ~key;
+  /* What the function pushes itself takes the places of those that are off while it runs. */
+  memcpy(inner, list + begin, sizeof *list * (size_t)(keep - begin));
   MothStatus s = i.fn(c, i.ctx);
+  memcpy(list + begin, inner, sizeof *list * (size_t)(keep - begin));
   *n = keep;
   t->include = include;
   return s;

@@ -110,7 +110,7 @@ local function accumulator(leaf) return ops.view(leaf, B.size(leaf)).grad_fn:nex
 local function depends_on_others(value, leaves)
   local seen, stack = {}, { value.grad_fn }
   for _, x in ipairs(leaves) do
-    if B.is_leaf(x) then seen[accumulator(x)] = true end
+    if B.is_leaf(x) and B.requires_grad(x) then seen[accumulator(x)] = true end
   end
   while #stack > 0 do
     local node = table.remove(stack)

@@ -186,6 +186,12 @@ local programs = {}
 return signature("cuda.compile(string source, string|list name, *, table headers?, list options?)",
   function(source, name, headers, options)
     local names = type(name) == "table" and name or { name }
+    for i = 1, math.max(1, #names) do
+      if type(names[i]) ~= "string" then
+        check.fail("[cuda.compile] argument 'name': expected a name or a list of names, got %s at %d",
+          type(names[i]), i)
+      end
+    end
     local header_names, texts, device = {}, {}, C.device()
     for key in each(headers or {}) do header_names[#header_names + 1] = key end
     table.sort(header_names)

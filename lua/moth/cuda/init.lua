@@ -224,6 +224,9 @@ function M.graph(g, ...)
   if select("#", ...) > 2 or (o ~= nil and type(o) ~= "table") then
     check.fail("[cuda.graph] expected ([graph,] fn, options), got more, or options that are no table")
   end
+  if o and o[1] ~= nil then
+    check.fail("[cuda.graph] options have names (pool, stream, capture_error_mode), got a list")
+  end
   g = g or C.graph_new()
   check_graph("graph", g)
   return M.capture(g, ...)
