@@ -103,14 +103,19 @@ local function record(f, args, inputs)
   return value, frame
 end
 
-local function accumulator(leaf) return ops.view(leaf, B.size(leaf)).grad_fn:next_functions()[1][1]:id() end
+-- The id of the node that adds to leaf.grad; nil of a leaf without one.
+local function accumulator(leaf)
+  local node = require("moth.autograd").enable_grad(ops.view, leaf, B.size(leaf)).grad_fn
+  return node and node:next_functions()[1][1]:id()
+end
 
 -- Whether value depends on a leaf outside `leaves`: a variable of an enclosing function, or a parameter of the user's.
 -- Only then does the derivative need a history.
 local function depends_on_others(value, leaves)
   local seen, stack = {}, { value.grad_fn }
   for _, x in ipairs(leaves) do
-    if B.is_leaf(x) and B.requires_grad(x) then seen[accumulator(x)] = true end
+    local id = B.is_leaf(x) and accumulator(x)
+    if id then seen[id] = true end
   end
   while #stack > 0 do
     local node = table.remove(stack)
