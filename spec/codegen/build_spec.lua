@@ -57,9 +57,9 @@ describe("the build", function()
   before_each(function()
     dir = must("mktemp -d"):match("%S+")
     must([[mkdir -p %s/src %s/kernels && cp -r src/ops %s/src/ops &&
-      for d in src/*; do d=$(basename $d); [ $d = ops ] || ln -s $PWD/src/$d %s/src; done &&
+      for d in src/*; do d=$(basename $d); [ $d = ops ] || ln -s $PWD/src/$d %s/src; done && ln -s $PWD/lua %s/lua &&
       ln -s $PWD/kernels/* %s/kernels && rm %s/kernels/math_float.h && cp kernels/math_float.h %s/kernels]], dir, dir,
-      dir, dir, dir, dir, dir)
+      dir, dir, dir, dir, dir, dir)
     before = assert(generated())
   end)
   after_each(function() os.execute("rm -rf " .. dir) end)

@@ -49,8 +49,8 @@ describe("the generator", function()
   local function generated(record)
     local dir = must("mktemp -d"):match("%S+")
     must("mkdir -p %s/src && cp -r src/ops %s/src && for d in src/*/; do d=$(basename $d); [ $d = ops ] || \z
-      ln -s $PWD/src/$d %s/src/$d; done; ln -s $PWD/kernels %s/kernels; ln -s $PWD/src/moth*.h %s/src", dir, dir, dir,
-      dir, dir)
+      ln -s $PWD/src/$d %s/src/$d; done; ln -s $PWD/kernels %s/kernels; ln -s $PWD/lua %s/lua; \z
+      ln -s $PWD/src/moth*.h %s/src", dir, dir, dir, dir, dir, dir)
     local path = dir .. "/src/ops/activation.lua"
     local f = assert(io.open(path))
     local text = f:read("*a"):gsub("%s*}%s*$", "\n" .. record .. "\n}\n")

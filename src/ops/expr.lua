@@ -25,6 +25,7 @@
 --   floor_divide remainder    of numbers too
 --
 -- Lua's `if`, `and`, `<`, `==` cannot be seen by proxies: a text that has them is refused.
+local source = require "moth.lang.source"
 local M = {}
 
 local Node = {}
@@ -275,12 +276,8 @@ end
 -- ---- evaluating ---------------------------------------------------------------------------------
 
 local function compiled(text, place)
-  local chunk = loadstring("return " .. text, "=" .. place)
-  if not chunk then
-    local err
-    chunk, err = loadstring(text, "=" .. place)
-    if not chunk then fail("%s", err) end
-  end
+  local chunk, err = source.chunk(text, "=" .. place)
+  if not chunk then fail("%s", err) end
   if has_jumps(chunk) then fail(no_jumps) end
   return chunk
 end

@@ -4,6 +4,7 @@ local define = require "define"
 local expr = require "expr"
 local formula = require "formula"
 local schema = require "schema"
+local source = require "moth.lang.source"
 
 local M = {}
 
@@ -19,8 +20,7 @@ for name in ([[and break do else elseif end false for function if in local nil n
 
 -- A loop is Lua: its names are its own locals, arguments and the above.
 local function check_loop(op, what, text, own)
-  local chunk, err = loadstring("return " .. text)
-  if not chunk then chunk, err = loadstring(text) end
+  local chunk, err = source.chunk(text)
   if not chunk then schema.fail(op, what .. ": " .. err) end
   local declared = {}
   local plain = text:gsub("%-%-[^\n]*", ""):gsub('"[^"]*"', "")

@@ -11,12 +11,13 @@
 --   moth/records/*.lua   the language of their expressions
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
--- The code generator is installed as moth.codegen; here it runs from the sources.
+-- Modules of the build that are installed, too: moth.codegen, moth.lang. Here they run from the sources.
 local root = here:gsub("/?src/ops$", "")
 if root == "" then root = "." end
 table.insert(package.loaders, function(name)
-  local file = name:match("^moth%.codegen%.(%w+)$")
-  return file and assert(loadfile(root .. "/src/codegen/" .. file .. ".lua"))
+  local folder, file = name:match("^moth%.(%l+)%.(%w+)$")
+  local path = folder == "codegen" and "/src/codegen/" or folder == "lang" and "/lua/moth/lang/"
+  return path and assert(loadfile(root .. path .. file .. ".lua"))
 end)
 local composite = require "composite"
 local fields = require "fields"
@@ -59,7 +60,7 @@ local function sources(...)
   return table.concat(parts, "\n")
 end
 
--- Reports a mistake in a record as a message that begins with file and line, without a traceback.
+-- Reports mistakes in records as messages that begin with file and line, without a traceback.
 local function checked(fn, ...)
   local ok, a, b = pcall(fn, ...)
   if ok then return a, b end
@@ -104,52 +105,51 @@ local function need(op, where, symbol)
   end
 end
 
-local function complete()
-  for _, op in ipairs(ops) do
-    local stem = op.name:gsub("_$", "")
-    if op.kind == "pointwise" then
-      op.cpu, op.cuda_kernel, op.shape = "moth_cpu_pointwise", "moth_cuda_pointwise", "pointwise"
-      need(op, "math", "m_" .. op.scalar)
-      op.lanes = text.lanes:find("LANES_m_" .. op.scalar .. "(", 1, true) and "LANES_m_" .. op.scalar
-    elseif op.kind == "composite" then
-      op.composite = "moth_composite_" .. stem
-      if op.expr then
-        op.composite_text = composite.text(op, by_name)
-      else
-        need(op, "composite", op.composite)
-      end
-    elseif op.kind ~= "view" then
-      op.cpu = "moth_cpu_" .. op.name
-      if reductions.is_simple(op) and not text.cpu:find("%s" .. op.cpu .. "%(") then op.cpu = "moth_cpu_reduce" end
-      need(op, "cpu", op.cpu)
-      op.cuda_kernel = "moth_cuda_" .. op.name
-      if op.cpu == "moth_cpu_reduce" then op.cuda_kernel = "moth_cuda_reduce" end
-      op.all_devices = op.kernel == "all devices"
-      if op.all_devices and not text.cuda:find(" " .. op.cuda_kernel .. "(", 1, true) then
-        op.cuda_kernel = nil
-      else
-        need(op, "cuda", op.cuda_kernel)
-      end
+local function complete(op)
+  local stem = op.name:gsub("_$", "")
+  if op.kind == "pointwise" then
+    op.cpu, op.cuda_kernel, op.shape = "moth_cpu_pointwise", "moth_cuda_pointwise", "pointwise"
+    need(op, "math", "m_" .. op.scalar)
+    op.lanes = text.lanes:find("LANES_m_" .. op.scalar .. "(", 1, true) and "LANES_m_" .. op.scalar
+  elseif op.kind == "composite" then
+    op.composite = "moth_composite_" .. stem
+    if op.expr then
+      op.composite_text = composite.text(op, by_name)
+    else
+      need(op, "composite", op.composite)
     end
-    fields.check(op, by_name)
-    if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
-    if type(op.grad) == "table" then
-      op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
-    elseif op.grad == "unimplemented" then
-      local g = {}
-      for _, a in ipairs(op.args) do if a.type == "TENSOR" then g[a.name] = "unimplemented" end end
-      op.grad = g
-      op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
-    elseif op.grad == "composite" and op.kind ~= "composite" then
-      schema.fail(op, "only a composite has the derivative of its parts")
+  elseif op.kind ~= "view" then
+    op.cpu = "moth_cpu_" .. op.name
+    if reductions.is_simple(op) and not text.cpu:find("%s" .. op.cpu .. "%(") then op.cpu = "moth_cpu_reduce" end
+    need(op, "cpu", op.cpu)
+    op.cuda_kernel = "moth_cuda_" .. op.name
+    if op.cpu == "moth_cpu_reduce" then op.cuda_kernel = "moth_cuda_reduce" end
+    op.all_devices = op.kernel == "all devices"
+    if op.all_devices and not text.cuda:find(" " .. op.cuda_kernel .. "(", 1, true) then
+      op.cuda_kernel = nil
+    else
+      need(op, "cuda", op.cuda_kernel)
     end
   end
+  fields.check(op, by_name)
+  if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
+  if type(op.grad) == "table" then
+    op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
+  elseif op.grad == "unimplemented" then
+    local g = {}
+    for _, a in ipairs(op.args) do if a.type == "TENSOR" then g[a.name] = "unimplemented" end end
+    op.grad = g
+    op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
+  elseif op.grad == "composite" and op.kind ~= "composite" then
+    schema.fail(op, "only a composite has the derivative of its parts")
+  end
 end
-checked(complete)
-if #problems > 0 and not os.getenv("MOTH_GEN_FORCE") then
-  io.stderr:write(table.concat(problems, "\n"), "\n")
-  os.exit(1, true)
-end
+checked(function()
+  local ok, message = pcall(schema.each_checked, ops, complete)
+  if ok and os.getenv("MOTH_GEN_FORCE") then return end
+  if not ok then problems[#problems + 1] = message end
+  if #problems > 0 then error(table.concat(problems, "\n"), 0) end
+end)
 
 for _, folder in ipairs { "kernels", "formulas", "cuda", "moth/codegen", "moth/records", "ops", "unpack" } do
   os.execute(("mkdir -p %s/%s"):format(out_dir, folder))

@@ -347,35 +347,52 @@ local function is_internal(name)
     or name:find("_step$") ~= nil or name:find("_double") ~= nil
 end
 
+-- The op of a record, checked by itself.
+local function read(record, family, line)
+  local op = { record = record }
+  for key, value in pairs(record) do op[key] = value end
+  op.schema, op.family = op[1], family
+  op.place = ("src/ops/%s.lua:%d"):format(family, line or 0)
+  parse(op)
+  check(op)
+  check_grad(op)
+  for key, value in pairs(kinds.facts(op)) do op[key] = value end
+  op.internal = is_internal(op.name)
+  for _, a in ipairs(op.kind == "pointwise" and op.args or {}) do
+    if a.written == "Mask" then op.cond = a.name end
+  end
+  canonical(op)
+  op.errors = op.errors or {} -- beside the errors that the specs derive from the schema (spec/ops/errors_spec.lua)
+  return op
+end
+
+--- Calls fn for each item, and raises the messages of all errors as one, a line each.
+function M.each_checked(items, fn)
+  local problems = {}
+  for _, item in ipairs(items) do
+    local ok, message = pcall(fn, item)
+    if not ok then problems[#problems + 1] = tostring(message) end
+  end
+  if #problems > 0 then error(table.concat(problems, "\n"), 0) end
+end
+
 --- All records, in order, checked: { name, args, kind, ... , place = "src/ops/x.lua:12" }; and by name.
 function M.load(dir)
-  local ops, by_name = {}, {}
+  local ops, by_name, records = {}, {}, {}
   for _, family in ipairs(M.families) do
     local path = dir .. "/" .. family .. ".lua"
     local chunk = assert(loadfile(path, "t"))
     setfenv(chunk, {}) -- pure data
     local lines = lines_of(path)
-    for _, record in ipairs(chunk()) do
-      local op = { record = record }
-      for key, value in pairs(record) do op[key] = value end
-      op.schema, op.family = op[1], family
-      op.place = ("src/ops/%s.lua:%d"):format(family, lines[op.schema] or 0)
-      parse(op)
-      if by_name[op.name] then fail(op, "defined twice") end
-      check(op)
-      check_grad(op)
-      for key, value in pairs(kinds.facts(op)) do op[key] = value end
-      op.internal = is_internal(op.name)
-      for _, a in ipairs(op.kind == "pointwise" and op.args or {}) do
-        if a.written == "Mask" then op.cond = a.name end
-      end
-      canonical(op)
-      op.errors = op.errors or {} -- beside the errors that the specs derive from the schema (spec/ops/errors_spec.lua)
-      by_name[op.name] = op
-      op.id = #ops
-      ops[#ops + 1] = op
-    end
+    for _, record in ipairs(chunk()) do records[#records + 1] = { record, family, lines[record[1]] } end
   end
+  M.each_checked(records, function(r)
+    local op = read(unpack(r, 1, 3))
+    if by_name[op.name] then fail(op, "defined twice") end
+    by_name[op.name] = op
+    op.id = #ops
+    ops[#ops + 1] = op
+  end)
   return ops, by_name
 end
 

@@ -5,6 +5,7 @@ local definitions = require "moth.library.definitions"
 local dispatch = require "moth.dispatch"
 local gradcheck = require "moth.autograd.gradcheck"
 local each = require "moth.each"
+local source = require "moth.lang.source"
 
 local is_tensor = B.is_tensor
 
@@ -41,7 +42,7 @@ end
 local function sample_of(op, s, number)
   if type(s) == "string" then
     local moth = require "moth"
-    local chunk, err = loadstring("return " .. s)
+    local chunk, err = source.statements("return " .. s)
     if not chunk then check.fail("[library.opcheck] sample %d: %s", number, err) end
     setfenv(chunk, setmetatable({}, { __index = function(_, name) return rawget(moth, name) or _G[name] end }))
     return pack(chunk())

@@ -24,6 +24,7 @@
 local B = require "moth_lua"
 local graph = require "moth.records.graph"
 local joins = require "moth.records.joins"
+local text_source = require "moth.lang.source"
 local each = require "moth.each"
 local op = graph.op
 local M = {}
@@ -204,10 +205,6 @@ end
 
 -- ---- evaluating ------------------------------------------------------------------------------------
 
-local function chunk_of(text, name)
-  return loadstring("return " .. text, "=" .. name) or assert(loadstring(text, "=" .. name))
-end
-
 -- A coordinate for each dimension of shape: the first stands in dimension `from` of a tensor of n dimensions.
 local function coordinates(shape, device)
   local out = {}
@@ -249,7 +246,7 @@ local function environment(record, values, more)
   return env
 end
 
-local function run(text, record, env) return setfenv(chunk_of(text, record.name), env)() end
+local function run(text, record, env) return setfenv(assert(text_source.chunk(text, "=" .. record.name)), env)() end
 
 -- The value as a tensor of this shape, dtype and device.
 local function finished(v, shape, dtype, device)

@@ -1,6 +1,7 @@
 --- Input at the prompt that is not Lua: `?name`, `??word` and the commands that begin with `%`.
 local B = require "moth_lua"
 local each = require "moth.each"
+local source = require "moth.lang.source"
 local M = {}
 
 local function compile(session, code, what)
@@ -64,7 +65,7 @@ commands.run = { "%run file", "run a script in this session", function(session, 
   local locals = require "moth.repl.locals"
   local rewritten, names = locals.rewrite((text:gsub("^#[^\n]*", "")))
   local chunk
-  chunk, message = loadstring(rewritten, "@" .. file)
+  chunk, message = source.statements(rewritten, "@" .. file)
   if not chunk then error("%run: " .. message, 0) end
   session.locals:declare(names)
   setfenv(chunk, session.locals.env)()

@@ -8,6 +8,7 @@
 -- true, results … or false, message with traceback; load_history, save_history, columns.
 local locals = require "moth.repl.locals"
 local show = require "moth.repl.show"
+local source = require "moth.lang.source"
 local terminal = require "moth.repl.terminal"
 local M = {}
 
@@ -34,7 +35,7 @@ local function pack(...) return { n = select("#", ...), ... } end
 -- An expression's chunk returns its values; it makes no tail call, so that errors point at the line typed.
 function M.compile(session, text)
   local expression = text:match("^%s*=%s*(.*)") or text
-  local chunk, message = loadstring("return " .. expression, "=stdin")
+  local chunk, message = source.statements("return " .. expression, "=stdin")
   if chunk then
     local values = setfenv(loadstring(("local r = (...)(%s\n) return r"):format(expression), "=stdin") or chunk,
       session.locals.env)
@@ -44,7 +45,7 @@ function M.compile(session, text)
     end
   elseif expression == text then
     local rewritten, names = locals.rewrite(text)
-    chunk, message = loadstring(rewritten, "=stdin")
+    chunk, message = source.statements(rewritten, "=stdin")
     if chunk then session.locals:declare(names) end
   end
   if chunk then return setfenv(chunk, session.locals.env) end
