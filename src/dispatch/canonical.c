@@ -30,7 +30,8 @@ static const MothTensor *subject(const MothCall *c) {
   return NULL;
 }
 
-static MothStatus wrap_dims(const MothArg *a, MothValue *v, int ndim, int64_t **room, int *left) {
+static MothStatus wrap_dims(const MothArg *a, MothValue *v, int ndim, int64_t **workspace,
+                            int *left) {
   uint32_t seen = 0;
   bool negative = false;
   if (a->all && (v->tag == MOTH_V_NONE || v->n == 0)) {
@@ -52,15 +53,15 @@ static MothStatus wrap_dims(const MothArg *a, MothValue *v, int ndim, int64_t **
   if (v->n > (uint32_t)*left)
     return moth_fail(MOTH_ERR_VALUE, "'%s' names too many dimensions: %u", a->name, v->n);
   for (uint32_t i = 0; i < v->n; i++)
-    (*room)[i] = v->u.ints[i] < 0 ? v->u.ints[i] + (ndim ? ndim : 1) : v->u.ints[i];
-  *v = moth_v_ints(*room, v->n);
-  *room += v->n;
+    (*workspace)[i] = v->u.ints[i] < 0 ? v->u.ints[i] + (ndim ? ndim : 1) : v->u.ints[i];
+  *v = moth_v_ints(*workspace, v->n);
+  *workspace += v->n;
   *left -= (int)v->n;
   return MOTH_OK;
 }
 
 /* int[n]: the default, or one number for all. */
-static MothStatus fill_ints(const MothCall *c, const MothArg *a, MothValue *v, int64_t **room,
+static MothStatus fill_ints(const MothCall *c, const MothArg *a, MothValue *v, int64_t **workspace,
                             int *left) {
   if (v->tag == MOTH_V_NONE || (v->n == 0 && (a->def.tag == MOTH_V_INTS || a->like >= 0)))
     *v = a->like >= 0 ? c->args[a->like] : a->def;
@@ -75,9 +76,9 @@ static MothStatus fill_ints(const MothCall *c, const MothArg *a, MothValue *v, i
   if (a->count > *left)
     return moth_fail(MOTH_ERR_VALUE, "'%s' holds too many numbers", a->name);
   for (int i = 0; i < a->count; i++)
-    (*room)[i] = v->u.ints[0];
-  *v = moth_v_ints(*room, a->count);
-  *room += a->count;
+    (*workspace)[i] = v->u.ints[0];
+  *v = moth_v_ints(*workspace, a->count);
+  *workspace += a->count;
   *left -= a->count;
   return MOTH_OK;
 }
@@ -147,9 +148,9 @@ static void replace(MothCall *c, MothValue *own, int i, MothValue v) {
   own[i] = v;
 }
 
-MothStatus moth_canonical(MothCall *c, MothValue *own, int64_t *room) {
+MothStatus moth_canonical(MothCall *c, MothValue *own, int64_t *workspace) {
   const MothTensor *t = c->args[0].tag == MOTH_V_TENSOR ? c->args[0].u.t : subject(c);
-  int left = MOTH_CANONICAL_ROOM, d = 0;
+  int left = MOTH_CANONICAL_WORKSPACE, d = 0;
   for (uint32_t which = c->op->canonical; which; which &= which - 1) {
     int i = __builtin_ctz(which);
     const MothArg *a = &c->op->args[i];
@@ -175,10 +176,10 @@ MothStatus moth_canonical(MothCall *c, MothValue *own, int64_t *room) {
     case MOTH_T_DIMS:
       if (!t)
         continue;
-      MOTH_TRY(wrap_dims(a, &v, t->ndim, &room, &left));
+      MOTH_TRY(wrap_dims(a, &v, t->ndim, &workspace, &left));
       break;
     case MOTH_T_INTS:
-      MOTH_TRY(fill_ints(c, a, &v, &room, &left));
+      MOTH_TRY(fill_ints(c, a, &v, &workspace, &left));
       for (uint32_t k = 0; a->bounded && v.tag == MOTH_V_INTS && k < v.n; k++)
         MOTH_TRY(check_bounds(a, moth_v_int(v.u.ints[k]), true));
       break;

@@ -7,21 +7,14 @@
 #include "core/dtype.h"
 #include "core/log.h"
 #include "core/parallel.h"
-#include "core/thread.h"
 #include "device/device.h"
 #include "dispatch/async.h"
 #include "dispatch/define.h"
-#include "dispatch/registry.h"
+#include "dispatch/steps.h"
 #include "dispatch/subclass.h"
 
-_Thread_local MothThread moth_thread;
-static _Thread_local MothInterceptor *intercept_above, *intercept_below;
 MothStatus (*moth_autograd_step)(MothCall *c);
 MothStatus (*moth_subclass_step)(MothCall *c);
-
-MothThread *moth_thread_state(void) {
-  return &moth_thread;
-}
 
 enum {
   SLOW_KEYS =
@@ -368,31 +361,6 @@ static MothStatus run_backend(MothCall *c) {
 
 /* --- the steps above -------------------------------------------------------------------------- */
 
-static MothStatus intercept(MothCall *c, bool above) {
-  MothThread *t = &moth_thread;
-  uint8_t *at = above ? &c->above_at : &c->below_at;
-  uint8_t *n = above ? &t->nabove : &t->nbelow;
-  uint32_t key = above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW;
-  MothInterceptor *list = above ? intercept_above : intercept_below;
-  MothInterceptor i = list[--*at], inner[MOTH_MAX_INTERCEPTORS];
-  if (*at == 0)
-    c->keys &= ~key;
-  if (i.observer)
-    return i.fn(c, i.ctx);
-  uint8_t keep = *n, begin = *at;
-  uint32_t include = t->include;
-  *n = begin;
-  if (begin == 0)
-    t->include &= ~key;
-  /* What the function pushes itself takes the places of those that are off while it runs. */
-  memcpy(inner, list + begin, sizeof *list * (size_t)(keep - begin));
-  MothStatus s = i.fn(c, i.ctx);
-  memcpy(list + begin, inner, sizeof *list * (size_t)(keep - begin));
-  *n = keep;
-  t->include = include;
-  return s;
-}
-
 /* Autocast: float tensors go to the dtype that the op's `amp` policy asks for. */
 static MothStatus autocast(MothCall *c) {
   c->keys &= ~(uint32_t)MOTH_KEY_AUTOCAST;
@@ -443,7 +411,7 @@ MothStatus moth_redispatch(MothCall *c) {
   if (__builtin_expect(!(c->keys & SLOW_KEYS), 1))
     return c->op->composite && !c->op->keep ? expand(c) : run_backend(c);
   if (c->keys & MOTH_KEY_ABOVE)
-    return intercept(c, true);
+    return moth_intercept(c, true);
   if (c->keys & MOTH_KEY_AUTOCAST)
     return autocast(c);
   if (c->op->composite && !c->op->keep) /* expanded here: its parts come through the dispatcher */
@@ -455,7 +423,7 @@ MothStatus moth_redispatch(MothCall *c) {
     return moth_redispatch(c);
   }
   if (c->keys & MOTH_KEY_BELOW)
-    return intercept(c, false);
+    return moth_intercept(c, false);
   c->keys &= ~(uint32_t)MOTH_KEY_SUBCLASS;
   if (!moth_subclass_step)
     return moth_redispatch(c);
@@ -514,7 +482,7 @@ enum { INTERCEPTED = MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS };
  * arguments. */
 static __attribute__((noinline)) MothStatus run_prepared(MothCall *c) {
   MothValue args[MOTH_MAX_ARGS], *given = c->args;
-  int64_t room[MOTH_CANONICAL_ROOM];
+  int64_t workspace[MOTH_CANONICAL_WORKSPACE];
   bool held = c->keys & INTERCEPTED;
   MothStatus s = MOTH_OK;
   if (held)
@@ -522,7 +490,7 @@ static __attribute__((noinline)) MothStatus run_prepared(MothCall *c) {
   if ((c->keys & MOTH_KEYS_DEVICE) != MOTH_KEY_CPU)
     s = settle_device(c);
   if (c->op->canonical && s == MOTH_OK)
-    s = moth_canonical(c, args, room);
+    s = moth_canonical(c, args, workspace);
   if (s == MOTH_OK)
     s = moth_redispatch(c);
   c->args = given;
@@ -573,44 +541,7 @@ MothStatus moth_dispatch(MothCall *c) {
   return __builtin_expect(s == MOTH_OK, 1) ? MOTH_OK : failed(c, s);
 }
 
-/* --- calling ops ------------------------------------------------------------------------------ */
-
-MothStatus moth_call1(const MothOp *op, int nargs, const MothValue *args, MothTensor **out) {
-  MothValue full[MOTH_MAX_ARGS], result[MOTH_MAX_RESULTS];
-  for (int i = 0; i < op->nargs; i++)
-    full[i] = i < nargs ? args[i] : op->args[i].def;
-  MothTensor *self = op->returns_self ? full[0].u.t : NULL;
-  MothCall c = {.op = op,
-                .args = full,
-                .results = result,
-                .variant = self ? MOTH_INPLACE : MOTH_FUNCTIONAL,
-                .target = self ? &self : NULL};
-  MOTH_TRY(moth_dispatch(&c));
-  *out = result[0].u.t;
-  for (int i = 1; i < op->nresults; i++)
-    moth_tensor_release(result[i].u.t);
-  return MOTH_OK;
-}
-
-/* The arguments of a call from outside, checked and with the defaults of those that were not given. */
-static MothStatus complete(const MothOp *op, int nargs, const MothValue *args, const void *results,
-                           MothValue *full) {
-  if (!op || moth_registry_at(op->id) != op)
-    return moth_fail(MOTH_ERR_TYPE, "op_call: there is no such op");
-  if (nargs < 0 || nargs > op->nargs)
-    return moth_fail(MOTH_ERR_TYPE, "[%s] %d arguments are too %s: %s", op->name, nargs,
-                     nargs < 0 ? "few" : "many", op->schema);
-  if ((nargs && !args) || (op->nresults && !results))
-    return moth_fail(MOTH_ERR_TYPE, "[%s] the %s are NULL", op->name,
-                     nargs && !args ? "arguments" : "results");
-  if (nargs)
-    memcpy(full, args, sizeof(MothValue) * (size_t)nargs);
-  return moth_op_check(op, nargs, full);
-}
-
-MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *args, MothValue *results) {
-  return moth_op_call_variant(op, MOTH_FUNCTIONAL, nargs, args, NULL, results);
-}
+/* --- shape rules alone ------------------------------------------------------------------------- */
 
 static MothStatus no_rule(const MothOp *op) {
   if (op->composite)
@@ -623,8 +554,8 @@ static MothStatus no_rule(const MothOp *op) {
 
 MothStatus moth_op_infer(const MothOp *op, int nargs, const MothValue *args, MothMeta *out) {
   MothValue full[MOTH_MAX_ARGS];
-  int64_t room[MOTH_CANONICAL_ROOM], numel;
-  MOTH_TRY(complete(op, nargs, args, out, full));
+  int64_t workspace[MOTH_CANONICAL_WORKSPACE], numel;
+  MOTH_TRY(moth_call_arguments(op, nargs, args, out, full));
   MothCall c = {.op = op, .args = full};
   MothValue own[MOTH_MAX_ARGS];
   look_at_tensors(&c);
@@ -632,7 +563,7 @@ MothStatus moth_op_infer(const MothOp *op, int nargs, const MothValue *args, Mot
   for (int i = 0; i < op->nresults; i++)
     out[i] = (MothMeta){.device = c.device};
   if (status == MOTH_OK)
-    status = moth_canonical(&c, own, room);
+    status = moth_canonical(&c, own, workspace);
   if (status == MOTH_OK)
     status = op->shape(&c, out);
   for (int i = 0; i < op->nresults && status == MOTH_OK; i++) {
@@ -645,262 +576,4 @@ MothStatus moth_op_infer(const MothOp *op, int nargs, const MothValue *args, Mot
       moth_contiguous_strides(out[i].ndim, out[i].shape, out[i].stride);
   }
   return status == MOTH_OK ? MOTH_OK : failed(&c, status);
-}
-
-MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs,
-                                const MothValue *args, MothTensor **targets, MothValue *results) {
-  MothValue full[MOTH_MAX_ARGS];
-  MOTH_TRY(complete(op, nargs, args, results, full));
-  MothTensor *self;
-  if (op->returns_self) {
-    variant = MOTH_INPLACE;
-  } else if (variant == MOTH_INPLACE && !op->inplace) {
-    return moth_fail(MOTH_ERR_TYPE, "[%s] there is no in-place variant", op->name);
-  }
-  if (variant == MOTH_INPLACE) {
-    if (full[0].tag != MOTH_V_TENSOR)
-      return moth_fail(MOTH_ERR_TYPE, "[%s_] the first argument must be a tensor", op->name);
-    self = full[0].u.t;
-    targets = &self;
-  } else if (variant == MOTH_OUT) {
-    for (int i = 0; i < op->nresults; i++)
-      if (!targets || !targets[i])
-        return moth_fail(MOTH_ERR_TYPE, "[%s] the tensor to write to is NULL", op->name);
-  }
-  MothCall c = {.op = op,
-                .args = full,
-                .results = results,
-                .variant = (uint8_t)variant,
-                .target = variant == MOTH_FUNCTIONAL ? NULL : targets};
-  return moth_dispatch(&c);
-}
-
-/* Whether n is a valid length of list: a negative one of the C API has become huge. */
-static bool is_list(const void *list, uint32_t n) {
-  return (list || !n) && n <= INT32_MAX;
-}
-
-/* Whether i is a size or position whose sums, negatives and differences cannot overflow. */
-static bool is_whole(int64_t i) {
-  return i >= INT64_MIN / 2 && i <= INT64_MAX / 2;
-}
-
-/* Whether v, from a C user, is a valid value for argument a. */
-static bool fits(const MothArg *a, const MothValue *v) {
-  uint32_t tag = v->tag;
-  if (tag == MOTH_V_NONE)
-    return a->optional;
-  switch ((MothType)a->type) {
-  case MOTH_T_TENSOR:
-    return tag == MOTH_V_TENSOR && v->u.t;
-  case MOTH_T_OPERAND:
-    return (tag == MOTH_V_TENSOR && v->u.t) || (tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT);
-  case MOTH_T_SCALAR:
-    return tag >= MOTH_V_BOOL && tag <= MOTH_V_FLOAT;
-  case MOTH_T_INT:
-  case MOTH_T_DIM:
-  case MOTH_T_INDEX:
-    return tag == MOTH_V_INT && is_whole(v->u.i);
-  case MOTH_T_INDEX_BASE:
-    return tag == MOTH_V_INT && (v->u.i == 0 || v->u.i == 1);
-  case MOTH_T_FLOAT:
-    return tag == MOTH_V_FLOAT;
-  case MOTH_T_BOOL:
-    return tag == MOTH_V_BOOL;
-  case MOTH_T_INTS:
-  case MOTH_T_DIMS:
-    if (tag != MOTH_V_INTS || !is_list(v->u.ints, v->n))
-      return false;
-    for (uint32_t i = 0; i < v->n; i++)
-      if (!is_whole(v->u.ints[i]))
-        return false;
-    return true;
-  case MOTH_T_TENSORS:
-    if (tag != MOTH_V_TENSORS || !is_list(v->u.tensors, v->n))
-      return false;
-    for (uint32_t i = 0; i < v->n; i++)
-      if (!v->u.tensors[i])
-        return false;
-    return true;
-  case MOTH_T_STRING:
-    return tag == MOTH_V_STRING && v->u.s;
-  case MOTH_T_ENUM:
-    return (tag == MOTH_V_STRING && v->u.s) || tag == MOTH_V_INT;
-  case MOTH_T_DTYPE:
-    return tag == MOTH_V_DTYPE && v->u.i >= 0 && v->u.i < MOTH_NDTYPES;
-  case MOTH_T_DEVICE:
-    return tag == MOTH_V_DEVICE && v->u.i >= 0 && v->u.i < MOTH_NDEVICES << 8;
-  case MOTH_T_GENERATOR:
-    return tag == MOTH_V_GENERATOR && v->u.g;
-  }
-  return false;
-}
-
-MothStatus moth_op_check(const MothOp *op, int given, MothValue *args) {
-  for (int i = 0; i < op->nargs; i++) {
-    if (i >= given || (args[i].tag == MOTH_V_NONE && op->args[i].has_default)) {
-      if (i >= given && !op->args[i].has_default && !op->args[i].optional)
-        return moth_fail(MOTH_ERR_TYPE, "[%s] argument '%s' is missing: %s", op->name,
-                         op->args[i].name, op->schema);
-      args[i] = op->args[i].def;
-    }
-    if (op->args[i].type == MOTH_T_FLOAT && args[i].tag == MOTH_V_INT)
-      args[i] = moth_v_float((double)args[i].u.i);
-    if (!fits(&op->args[i], &args[i]))
-      return moth_fail(MOTH_ERR_TYPE,
-                       "[%s] argument '%s' is NULL, of a wrong type or out of range: %s", op->name,
-                       op->args[i].name, op->schema);
-  }
-  return MOTH_OK;
-}
-
-/* --- interceptors ----------------------------------------------------------------------------- */
-
-MothStatus moth_intercept_push(bool above, MothInterceptor i) {
-  MothThread *t = &moth_thread;
-  uint8_t *n = above ? &t->nabove : &t->nbelow;
-  if (*n >= MOTH_MAX_INTERCEPTORS)
-    return moth_fail(MOTH_ERR_STATE, "more than %d interceptors are nested", MOTH_MAX_INTERCEPTORS);
-  if (!intercept_above) {
-    MothInterceptor *both = moth_thread_calloc(sizeof *both * 2 * MOTH_MAX_INTERCEPTORS);
-    if (!both)
-      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-    intercept_above = both;
-    intercept_below = both + MOTH_MAX_INTERCEPTORS;
-  }
-  (above ? intercept_above : intercept_below)[(*n)++] = i;
-  t->include |= above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW;
-  return MOTH_OK;
-}
-
-bool moth_intercept_pop(bool above, MothInterceptor which) {
-  MothThread *t = &moth_thread;
-  uint8_t *n = above ? &t->nabove : &t->nbelow;
-  MothInterceptor *list = above ? intercept_above : intercept_below;
-  for (int i = *n - 1; i >= 0; i--) {
-    if (list[i].fn != which.fn || list[i].ctx != which.ctx)
-      continue;
-    memmove(list + i, list + i + 1, sizeof *list * (size_t)(*n - 1 - i));
-    if (--*n == 0)
-      t->include &= ~(uint32_t)(above ? MOTH_KEY_ABOVE : MOTH_KEY_BELOW);
-    return true;
-  }
-  return false;
-}
-
-bool moth_is_traced(void) {
-  const MothThread *t = &moth_thread;
-  for (int i = 0; i < t->nabove; i++)
-    if (!intercept_above[i].observer)
-      return true;
-  for (int i = 0; i < t->nbelow; i++)
-    if (!intercept_below[i].observer)
-      return true;
-  return false;
-}
-
-/* --- frames ----------------------------------------------------------------------------------- */
-
-void moth_frame_retain(MothFrame *f) {
-  if (f)
-    atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
-}
-
-void moth_frame_release(MothFrame *f) {
-  while (f && atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) == 1) {
-    MothFrame *outer = f->outer;
-    f->drop(f);
-    f = outer;
-  }
-}
-
-void moth_frame_push(MothFrame **stack, MothFrame *f) {
-  f->outer = *stack;
-  *stack = f;
-}
-
-static void swap_frame(MothFrame **stack, MothFrame *f) {
-  MothFrame *old = *stack;
-  moth_frame_retain(f);
-  *stack = f;
-  moth_frame_release(old);
-}
-
-void moth_frame_close(MothFrame **stack, MothFrame *f) {
-  if (*stack == f) {
-    do {
-      swap_frame(stack, (*stack)->outer);
-    } while (*stack && (*stack)->closed);
-    return;
-  }
-  for (const MothFrame *at = *stack; at; at = at->outer)
-    if (at == f)
-      f->closed = true;
-}
-
-/* --- modes of coroutines ---------------------------------------------------------------------- */
-
-static void count_modes(const MothModes *m, int by) {
-  for (int i = 0; i < m->thread.nabove; i++)
-    if (m->above[i].count)
-      m->above[i].count(m->above[i].ctx, by);
-  for (int i = 0; i < m->thread.nbelow; i++)
-    if (m->below[i].count)
-      m->below[i].count(m->below[i].ctx, by);
-  void (*count)(MothFrame * f) = by > 0 ? moth_frame_retain : moth_frame_release;
-  count(m->thread.saved_hooks);
-  count(m->thread.watchers);
-}
-
-void moth_modes_forget(MothModes *m) {
-  count_modes(m, -1);
-  m->thread.nabove = m->thread.nbelow = 0;
-  m->thread.saved_hooks = m->thread.watchers = NULL;
-}
-
-void moth_modes_save(MothModes *to) {
-  MothModes before = *to;
-  to->thread = moth_thread;
-  for (int i = 0; i < moth_thread.nabove; i++)
-    to->above[i] = intercept_above[i];
-  for (int i = 0; i < moth_thread.nbelow; i++)
-    to->below[i] = intercept_below[i];
-  count_modes(to, 1); /* first, since the two have most in common */
-  count_modes(&before, -1);
-}
-
-void moth_modes_load(const MothModes *from) {
-  swap_frame(&moth_thread.saved_hooks, from->thread.saved_hooks);
-  swap_frame(&moth_thread.watchers, from->thread.watchers);
-  moth_thread = from->thread;
-  for (int i = 0; i < moth_thread.nabove; i++)
-    intercept_above[i] = from->above[i];
-  for (int i = 0; i < moth_thread.nbelow; i++)
-    intercept_below[i] = from->below[i];
-}
-
-/* Leaves those of the thread itself in the list; how many there are. */
-static uint8_t keep_own(MothInterceptor *list, uint8_t n) {
-  uint8_t kept = 0;
-  for (int i = 0; i < n; i++)
-    if (list[i].thread)
-      list[kept++] = list[i];
-  return kept;
-}
-
-bool moth_modes_any(void) {
-  const MothThread *t = &moth_thread;
-  bool any = t->nbelow || t->no_grad || t->exclude || t->saved_hooks || t->watchers ||
-             t->include & ~(uint32_t)MOTH_KEY_ABOVE;
-  for (int i = 0; i < t->nabove; i++)
-    any = any || !intercept_above[i].thread;
-  return any;
-}
-
-void moth_modes_reset(void) {
-  swap_frame(&moth_thread.saved_hooks, NULL);
-  swap_frame(&moth_thread.watchers, NULL);
-  MothThread fresh = {.nabove = keep_own(intercept_above, moth_thread.nabove)};
-  fresh.include = fresh.nabove ? MOTH_KEY_ABOVE : 0;
-  moth_thread = fresh;
 }

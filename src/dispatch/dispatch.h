@@ -308,10 +308,10 @@ MothStatus moth_make_results(MothCall *c, const MothMeta *metas);
 /* For kernels whose results' sizes depend on elements. */
 MothStatus moth_result(MothCall *c, int i, MothDType dtype, int ndim, const int64_t *shape);
 /* Makes the arguments canonical as their types say (canonical.c). What changes stands in `own`, which has
- * MOTH_MAX_ARGS values and becomes c->args, and in `room`, MOTH_CANONICAL_ROOM numbers for lists; both live as long as the
- * call. */
-enum { MOTH_CANONICAL_ROOM = 4 * MOTH_MAX_DIMS };
-MothStatus moth_canonical(MothCall *c, MothValue *own, int64_t *room);
+ * MOTH_MAX_ARGS values and becomes c->args, and in `workspace`, MOTH_CANONICAL_WORKSPACE numbers for lists; both live as
+ * long as the call. */
+enum { MOTH_CANONICAL_WORKSPACE = 4 * MOTH_MAX_DIMS };
+MothStatus moth_canonical(MothCall *c, MothValue *own, int64_t *workspace);
 /* dim in [-ndim, ndim) to [0, ndim); a 0-dim tensor counts as one of one dimension. */
 MOTH_API MothStatus moth_wrap_dim(int64_t dim, int ndim, int *out);
 /* The shape that a and b broadcast to. */
