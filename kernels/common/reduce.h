@@ -5,6 +5,7 @@
 #ifndef MOTH_COMMON_REDUCE_H
 #define MOTH_COMMON_REDUCE_H
 #include "core/tensor.h"
+#include "kernels/common/param.h"
 #include "reductions.h"
 
 typedef struct MothReduceDim {
@@ -31,6 +32,13 @@ typedef struct MothReduction {
   double (*finish)(double s0, double count);
 } MothReduction;
 extern const uint8_t moth_reduce_joins[MOTH_NREDUCE]; /* of the loops */
+/* Partial results of one join, on the CPU. none: writes n of no elements. join: acc[i] = acc[i] joined with part[i]. */
+typedef struct MothReducePartials {
+  void (*none)(MothParam *acc, int64_t n);
+  void (*join)(MothParam *acc, const MothParam *part, int64_t n);
+} MothReducePartials;
+/* By join; [0] for float dtypes, whose partial results are `d` (but of any and all, which are `i`), [1] for the others. */
+extern const MothReducePartials moth_reduce_partials[][2];
 
 /* Whether elements must be converted before a sum or product of them: partial results are double or 64 bits wide until
  * the end, so that only a change of class or a wider float has to come first. */

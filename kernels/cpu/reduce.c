@@ -22,7 +22,8 @@ enum { TASK = 65536, MAX_TASKS = 64, NARROW = 64, WIDE = 512, COLS = 1024 };
 typedef struct Plan {
   const MothKernels *k;
   const char *data;
-  int loop, join; /* MOTH_REDUCE_..., MOTH_JOIN_... */
+  int loop; /* MOTH_REDUCE_... */
+  const MothReducePartials *partials;
   bool is_float;
   MothReduceLayout layout;
   int nkept, nred;               /* of the layout's dimensions, without the inner ones below */
@@ -58,64 +59,19 @@ static void plan_init(Plan *p, const MothTensor *t, uint32_t mask) {
   p->pieces = moth_max64(1, moth_min64(p->pieces, p->cut_run ? p->run.size / 64 : p->positions));
 }
 
-/* A partial result of no elements: `d` for float dtypes, `i` for the others, and `i` always for any and all. */
-static MothParam none_of(int join, bool is_float) {
-  MothParam p;
-  if (join == MOTH_JOIN_ANY || join == MOTH_JOIN_ALL)
-    p.i = join == MOTH_JOIN_ALL;
-  else if (join == MOTH_JOIN_MAX || join == MOTH_JOIN_MIN) {
-    if (is_float)
-      p.d = join == MOTH_JOIN_MAX ? -__builtin_inf() : __builtin_inf();
-    else
-      p.i = join == MOTH_JOIN_MAX ? INT64_MIN : INT64_MAX;
-  } else if (is_float)
-    p.d = join == MOTH_JOIN_PROD;
-  else
-    p.i = join == MOTH_JOIN_PROD;
-  return p;
-}
-
-static void join_one(int join, bool is_float, MothParam *a, MothParam b) {
-  if (join == MOTH_JOIN_ANY)
-    a->i |= b.i;
-  else if (join == MOTH_JOIN_ALL)
-    a->i &= b.i;
-  else if (join == MOTH_JOIN_MAX) {
-    if (is_float)
-      a->d = b.d > a->d || b.d != b.d ? b.d : a->d;
-    else
-      a->i = b.i > a->i ? b.i : a->i;
-  } else if (join == MOTH_JOIN_MIN) {
-    if (is_float)
-      a->d = b.d < a->d || b.d != b.d ? b.d : a->d;
-    else
-      a->i = b.i < a->i ? b.i : a->i;
-  } else if (join == MOTH_JOIN_PROD) {
-    if (is_float)
-      a->d *= b.d;
-    else
-      a->i = (int64_t)((uint64_t)a->i * (uint64_t)b.i);
-  } else if (is_float)
-    a->d += b.d;
-  else
-    a->i = (int64_t)((uint64_t)a->i + (uint64_t)b.i);
-}
-
 /* `rows` rows of n columns into acc. Narrow rows without gaps are folded: many rows are one wide row. */
 static void columns(const Plan *p, const char *in, int64_t rows, int64_t n, const MothParam *shift,
                     MothParam *acc) {
   if (n < NARROW && p->run.in == n * p->width.in && rows >= WIDE) {
     int64_t fold = WIDE / n, wide = fold * n, many = rows / fold;
     MothParam sums[WIDE], shifts[WIDE] = {{0}};
-    for (int64_t i = 0; i < wide; i++) {
-      sums[i] = none_of(p->join, p->is_float);
-      if (shift)
-        shifts[i] = shift[i % n];
-    }
+    p->partials->none(sums, wide);
+    for (int64_t i = 0; shift && i < wide; i++)
+      shifts[i] = shift[i % n];
     p->k->reduce_cols(p->loop, in, fold * p->run.in, many, p->width.in, wide, shift ? shifts : NULL,
                       sums);
-    for (int64_t i = 0; i < wide; i++)
-      join_one(p->join, p->is_float, &acc[i % n], sums[i]);
+    for (int64_t i = 0; i < wide; i += n)
+      p->partials->join(acc, sums + i, n);
     in += many * fold * p->run.in;
     rows -= many * fold;
   }
@@ -150,8 +106,7 @@ static void reduce_task(const Plan *p, int64_t outer, int64_t from, int64_t n, i
   int64_t at = outer * p->width.size + from;
   const MothParam *shift = p->shift ? p->shift + at : NULL;
   MothParam *acc = p->acc + piece * p->layout.outs + at;
-  for (int64_t i = 0; i < n; i++)
-    acc[i] = none_of(p->join, p->is_float);
+  p->partials->none(acc, n);
   for (int64_t pos = pos0; pos < pos1; pos++, moth_walk_next(&w)) {
     if (p->layout.rows)
       p->k->reduce_rows(p->loop, in + w.at, p->width.in, n, p->run.in, run1 - run0, shift, acc);
@@ -173,14 +128,13 @@ static void reduce_range(void *ctx, int64_t begin, int64_t end) {
 static void join_range(void *ctx, int64_t begin, int64_t end) {
   const Plan *p = ctx;
   for (int64_t k = 1; k < p->pieces; k++)
-    for (int64_t i = begin; i < end; i++)
-      join_one(p->join, p->is_float, &p->acc[i], p->acc[k * p->layout.outs + i]);
+    p->partials->join(p->acc + begin, p->acc + k * p->layout.outs + begin, end - begin);
 }
 
 /* One pass: acc[0, outs), in the order of the plan. */
 static void reduce_run(Plan *p, int loop, const MothParam *shift, MothParam *acc) {
   p->loop = loop;
-  p->join = moth_reduce_joins[loop];
+  p->partials = &moth_reduce_partials[moth_reduce_joins[loop]][!p->is_float];
   p->shift = shift;
   p->acc = acc;
   int64_t cost = moth_max64(p->layout.count * p->block / p->pieces, 1);

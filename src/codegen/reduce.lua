@@ -11,13 +11,14 @@ local M = {}
 
 --   lane    the type of partial results inside a block; none, that of no elements
 --   join    of two such; wide: of one and what is gathered over blocks, in the member `acc` of a MothParam
+--   truth   whether partial results are integers for float dtypes, too
 M.joins = {
   sum = { lane = "sum_lane", none = "0", join = "M_JOIN_SUM", wide = "M_JOIN_SUM", acc = "WIDE(%s)" },
   prod = { lane = "wide", none = "1", join = "M_JOIN_PROD", wide = "M_JOIN_PROD", acc = "WIDE(%s)" },
   max = { lane = "real", none = "m_lowest()", join = "m_join_max", wide = "M_JOIN_MAX", acc = "WIDE(%s)" },
   min = { lane = "real", none = "m_highest()", join = "m_join_min", wide = "M_JOIN_MIN", acc = "WIDE(%s)" },
-  any = { lane = "uint8_t", none = "0", join = "M_JOIN_ANY", wide = "M_JOIN_ANY", acc = "(%s).i" },
-  all = { lane = "uint8_t", none = "1", join = "M_JOIN_ALL", wide = "M_JOIN_ALL", acc = "(%s).i" },
+  any = { lane = "uint8_t", none = "0", join = "M_JOIN_ANY", wide = "M_JOIN_ANY", acc = "(%s).i", truth = true },
+  all = { lane = "uint8_t", none = "1", join = "M_JOIN_ALL", wide = "M_JOIN_ALL", acc = "(%s).i", truth = true },
 }
 
 function M.shift() return { op = "shift" } end
@@ -150,6 +151,29 @@ function M.block(r)
   v.WIDTH = "LANES"
   v.LANESLOOP = fill(lane_loop, v)
   return fill(block, v)
+end
+
+-- What blocks, pieces and threads have gathered, for all dtypes that gather it in the same type.
+local partials = [[
+static void none_$SUFFIX(MothParam *acc, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    acc[i].$MEMBER = $NONE;
+}
+static void join_$SUFFIX(MothParam *restrict acc, const MothParam *restrict part, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    acc[i].$MEMBER = $WIDE(part[i].$MEMBER, acc[i].$MEMBER);
+}
+]]
+
+--- The joins of partial results for float64 or int64, which stand for all float dtypes and all others: none_<suffix>,
+-- which writes those of no elements, and join_<suffix>. Returns their text and the suffix. done: formulas.text.
+function M.partials(name, d, formulas, done)
+  local join = M.joins[name]
+  local none = join.none:match("^(m_%w+)%(%)$")
+  local used = { join.wide, none }
+  local suffix = name .. "_" .. d.suffix
+  return formulas.text(used, d, done) .. "\n" .. fill(partials, { SUFFIX = suffix, MEMBER = d.is_float and "d" or "i",
+    NONE = none and formulas.name(none, d) .. "()" or join.none, WIDE = formulas.name(join.wide, d) }), suffix
 end
 
 --- The loop across columns: cols_<name>.

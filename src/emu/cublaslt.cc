@@ -37,6 +37,13 @@ const char *cublasLtGetStatusName(cublasStatus_t s) {
                                                : "CUBLAS_STATUS_?";
 }
 
+/* Fills a structure that the caller has given with its size in this version of the library. */
+template <class T> static cublasStatus_t init(T *to, size_t size, const T &value) {
+  if (size != sizeof *to)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  *to = value;
+  return CUBLAS_STATUS_SUCCESS;
+}
 template <class T> static cublasStatus_t set(T *to, const void *value, size_t size) {
   if (size != sizeof *to)
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -46,10 +53,10 @@ template <class T> static cublasStatus_t set(T *to, const void *value, size_t si
 
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDescOpaque_t *d, size_t size,
                                                cublasComputeType_t compute, cudaDataType_t scale) {
-  if (size != sizeof *d || (compute == CUBLAS_COMPUTE_64F) != (scale == CUDA_R_64F))
+  if ((compute == CUBLAS_COMPUTE_64F) != (scale == CUDA_R_64F))
     return CUBLAS_STATUS_INVALID_VALUE;
-  *d = {compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr};
-  return CUBLAS_STATUS_SUCCESS;
+  return init(d, size,
+              {compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr});
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDescOpaque_t *d,
                                               cublasLtMatmulDescAttributes_t attribute,
@@ -69,10 +76,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDescOpaque_t *d,
 cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayoutOpaque_t *l, size_t size,
                                                  cudaDataType_t type, uint64_t rows, uint64_t cols,
                                                  int64_t ld) {
-  if (size != sizeof *l)
-    return CUBLAS_STATUS_INVALID_VALUE;
-  *l = {type, rows, cols, ld, 0, 1};
-  return CUBLAS_STATUS_SUCCESS;
+  return init(l, size, {type, rows, cols, ld, 0, 1});
 }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayoutOpaque_t *l,
                                                 cublasLtMatrixLayoutAttribute_t attribute,
@@ -83,10 +87,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayoutOpaque_t *l,
 }
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreferenceOpaque_t *p,
                                                      size_t size) {
-  if (size != sizeof *p)
-    return CUBLAS_STATUS_INVALID_VALUE;
-  *p = {0, 7, {256, 256, 256, 256}};
-  return CUBLAS_STATUS_SUCCESS;
+  return init(p, size, {0, 7, {256, 256, 256, 256}});
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreferenceOpaque_t *p,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,

@@ -265,11 +265,15 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
   moth_emu_stream_delete(s);
   return cudaSuccess;
 }
+/* The stream that a call means which cannot be recorded. */
+static cudaError_t not_captured(cudaStream_t given, cudaStream_t *s) {
+  MOTH_EMU_TRY(moth_emu_stream(given, s));
+  return (*s)->capture ? moth_emu_note(moth_emu_spoil(*s, cudaErrorStreamCaptureUnsupported))
+                       : cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   MOTH_EMU_ENTER();
-  MOTH_EMU_TRY(moth_emu_stream(s, &s));
-  if (s->capture)
-    return moth_emu_note(moth_emu_spoil(s, cudaErrorStreamCaptureUnsupported));
+  MOTH_EMU_TRY(not_captured(s, &s));
   if (s->legacy) { /* it waits for the blocking streams, too */
     MOTH_EMU_TRY(moth_emu_put(s, nullptr));
   }
@@ -278,9 +282,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
   MOTH_EMU_ENTER();
-  MOTH_EMU_TRY(moth_emu_stream(s, &s));
-  if (s->capture)
-    return moth_emu_note(moth_emu_spoil(s, cudaErrorStreamCaptureUnsupported));
+  MOTH_EMU_TRY(not_captured(s, &s));
   if (!s->last || s->last->done)
     return cudaSuccess;
   MothEmuMarkRef last = s->last;

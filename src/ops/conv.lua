@@ -10,6 +10,16 @@ local line_input = {
   "either(equal(input.ndim, 2), equal(input.ndim, 3))",
   "input must have 2 or 3 dimensions ((N,) C, L), got {input.ndim}",
 }
+-- The windows of adaptive pooling differ in size: positions in the largest, and where one stands in self.
+local adaptive_places = {
+  { "ky", "floor_divide(self.shape[-2] - 1, sizes[-2]) + 2" }, { "kx", "floor_divide(self.shape[-1] - 1, sizes[-1]) + 2" },
+}
+local adaptive_window = [[
+    local h, w, rows, columns = self.shape[-2], self.shape[-1], sizes[-2], sizes[-1]
+    local y, x = floor_divide(out[-2] * h, rows) + ky, floor_divide(out[-1] * w, columns) + kx
+    local inside = both(lt(y, floor_divide((out[-2] + 1) * h + rows - 1, rows)),
+      lt(x, floor_divide((out[-1] + 1) * w + columns - 1, columns)))
+]]
 
 return {
 { "conv2d(Tensor input, Tensor weight, Tensor? bias=none, int[2]? stride=1 >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, int groups=1) -> Tensor",
@@ -392,12 +402,8 @@ return {
 { "adaptive_avg_pool2d(Tensor self, int[2] output_size >= -1) -> Tensor",
   kind = "window", shape = "adaptive_avg_pool2d",
   window = {},
-  over = { { "ky", "floor_divide(self.shape[-2] - 1, sizes[-2]) + 2" }, { "kx", "floor_divide(self.shape[-1] - 1, sizes[-1]) + 2" } },
-  map = [[
-    local h, w, rows, columns = self.shape[-2], self.shape[-1], sizes[-2], sizes[-1]
-    local y, x = floor_divide(out[-2] * h, rows) + ky, floor_divide(out[-1] * w, columns) + kx
-    local inside = both(lt(y, floor_divide((out[-2] + 1) * h + rows - 1, rows)),
-      lt(x, floor_divide((out[-1] + 1) * w + columns - 1, columns)))
+  over = adaptive_places,
+  map = adaptive_window .. [[
     return load(self, at(at(out, -2, y), -1, x), inside, 0), where(inside, 1, 0)]],
   join = "sum", finish = "s0 / s1",
   grad = { self = "adaptive_avg_pool2d_backward(grad, self.shape)" },
@@ -446,12 +452,8 @@ return {
 { "adaptive_max_pool2d_with_indices(Tensor self, int[2] output_size >= -1, index_base) -> (Tensor, Tensor)",
   kind = "window", shape = "adaptive_max_pool2d",
   window = {},
-  over = { { "ky", "floor_divide(self.shape[-2] - 1, sizes[-2]) + 2" }, { "kx", "floor_divide(self.shape[-1] - 1, sizes[-1]) + 2" } },
-  map = [[
-    local h, w, rows, columns = self.shape[-2], self.shape[-1], sizes[-2], sizes[-1]
-    local y, x = floor_divide(out[-2] * h, rows) + ky, floor_divide(out[-1] * w, columns) + kx
-    local inside = both(lt(y, floor_divide((out[-2] + 1) * h + rows - 1, rows)),
-      lt(x, floor_divide((out[-1] + 1) * w + columns - 1, columns)))
+  over = adaptive_places,
+  map = adaptive_window .. [[
     return load(self, at(at(out, -2, y), -1, x), inside, -inf), where(inside, y * w + x, -1)]],
   join = "argmax_pool", finish = "s0, s1 + index_base",
   grad = { self = "adaptive_max_pool2d_backward(grad, result1, self.shape, index_base)" },

@@ -1,6 +1,25 @@
 -- Joining, gathering, scattering, masks. Index tensors (int64, or any integer dtype) count from index_base.
 -- With the dtypes that are there for storage and exchange: uint16, uint32, uint64.
 local stored = "float,int,bool,uint"
+-- Where in self the element `out` of gather_nd's result, or of scatter_nd_'s src, stands.
+local nd_place = [[
+    local n = length(dims)
+    local lead = n > 1 and index.ndim - 1 or index.ndim -- dimensions of index that stand in out
+    local place = dims[0] -- where they stand
+    for k = 1, n - 1 do if dims[k] ~= dims[0] + k then place = 0 end end
+    local here, at_self, next = {}, {}, 0
+    for k = 1, lead do here[k] = out[place + k - 1] end
+    local position = {}
+    for k = 0, n - 1 do
+      local d, v = dims[k], load(index, n > 1 and join(here, { k }) or here)
+      position[d] = where(lt(v, 0), v + self.shape[d], v - index_base)
+    end
+    for d = 0, self.ndim - 1 do
+      if next == place then next = next + lead end
+      if position[d] then at_self[d + 1] = position[d]
+      else at_self[d + 1], next = out[next], next + 1 end
+    end
+]]
 
 return {
 { "cat(Tensor[] tensors, Dim dim=0) -> Tensor",
@@ -112,24 +131,7 @@ return {
   doc = "self with the rows of source written at index along dim." },
 { "gather_nd(Tensor self, Dim[] dims, IndexTensor index, index_base) -> Tensor",
   kind = "gather", dtypes = stored, shape = "gather_nd",
-  loop = [[
-    local n = length(dims)
-    local lead = n > 1 and index.ndim - 1 or index.ndim -- dimensions of index that stand in the result
-    local place = dims[0] -- where they stand
-    for k = 1, n - 1 do if dims[k] ~= dims[0] + k then place = 0 end end
-    local here, from, next = {}, {}, 0
-    for k = 1, lead do here[k] = out[place + k - 1] end
-    local position = {}
-    for k = 0, n - 1 do
-      local d, v = dims[k], load(index, n > 1 and join(here, { k }) or here)
-      position[d] = where(lt(v, 0), v + self.shape[d], v - index_base)
-    end
-    for d = 0, self.ndim - 1 do
-      if next == place then next = next + lead end
-      if position[d] then from[d + 1] = position[d]
-      else from[d + 1], next = out[next], next + 1 end
-    end
-    return load(self, from)]],
+  loop = nd_place .. "return load(self, at_self)",
   grad = { self = "gather_nd_backward(grad, self.shape, dims, index, index_base)" },
   reference = "gather_nd",
   samples = {
@@ -151,24 +153,7 @@ return {
 { "scatter_nd_(Tensor! self, Dim[] dims, IndexTensor index, Tensor src, bool accumulate=false, index_base) -> self",
   kind = "scatter", dtypes = stored, shape = "scatter_nd",
   store = "accumulate", over = "gather_nd(self, dims, index, index_base).shape",
-  loop = [[
-    local n = length(dims)
-    local lead = n > 1 and index.ndim - 1 or index.ndim -- dimensions of index that stand in src
-    local place = dims[0] -- where they stand
-    for k = 1, n - 1 do if dims[k] ~= dims[0] + k then place = 0 end end
-    local here, to, next = {}, {}, 0
-    for k = 1, lead do here[k] = out[place + k - 1] end
-    local position = {}
-    for k = 0, n - 1 do
-      local d, v = dims[k], load(index, n > 1 and join(here, { k }) or here)
-      position[d] = where(lt(v, 0), v + self.shape[d], v - index_base)
-    end
-    for d = 0, self.ndim - 1 do
-      if next == place then next = next + lead end
-      if position[d] then to[d + 1] = position[d]
-      else to[d + 1], next = out[next], next + 1 end
-    end
-    return to, load(src, broadcast(src, out))]],
+  loop = nd_place .. "return at_self, load(src, broadcast(src, out))",
   grad = {
     self = "scatter_nd_zero(grad, dims, index, accumulate, index_base)",
     src = "sum_to(gather_nd(grad, dims, index, index_base), src.shape)",

@@ -2,6 +2,7 @@
 -- by src/codegen, and for each record the loop that it takes and how its result is finished. A new reduction whose join is
 -- a simple one (sum, prod, max, min, any, all) needs no more than its record.
 --   reductions.h, reductions.c   the loops' numbers and joins; a MothReduction for each record
+--   kernels/reduce_partials_generic.c   the joins of partial results
 --   reduce_shared.h   loops over blocks for other typed kernels; reduce_loops.h: all others (kernels/cpu/typed/reduce.h)
 --   cuda/reduce_maps.h, cuda/reduce_cases.h   the same for kernels/cuda/typed/combine.cuh and reduce.cuh
 local dtypes = require "moth.codegen.dtypes"
@@ -107,8 +108,30 @@ static __device__ __forceinline__ double reduce_finish(int which, double s0, dou
   write("cuda/reduce_cases.h", banner .. table.concat(cases, "\n") .. "\n")
 end
 
+-- MothReducePartials of each join: for float dtypes, then for the others.
+local function write_partials(formulas, write)
+  local names, t, rows, done = {}, { banner, '#include "kernels/common/reduce.h"\n#include "kernels/cpu/loop.h"\n' }, {}, {}
+  for name in pairs(print_c.joins) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local both = {}
+    for i, d in ipairs { dtypes.float64, dtypes.int64 } do
+      local suffix = both[1]
+      if i == 1 and not print_c.joins[name].truth or i == 2 then
+        t[#t + 1], suffix = print_c.partials(name, d, formulas, done)
+      end
+      both[i] = suffix
+    end
+    rows[#rows + 1] = ("  [MOTH_JOIN_%s] = {{none_%s, join_%s}, {none_%s, join_%s}},"):format(name:upper(), both[1] or both[2],
+      both[1] or both[2], both[2], both[2])
+  end
+  t[#t + 1] = ("const MothReducePartials moth_reduce_partials[][2] = {\n%s\n};\n"):format(table.concat(rows, "\n"))
+  write("kernels/reduce_partials_generic.c", table.concat(t, "\n"))
+end
+
 function M.write(ops, sources, write)
   local formulas = sources.formulas
+  write_partials(formulas, write)
   local loops = collect(ops, function(name) return formulas.has(name, dtypes.float32.kind) end)
   local names, joins = {}, {}
   for i, loop in ipairs(loops) do
