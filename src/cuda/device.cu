@@ -8,6 +8,7 @@
 #include "cuda/nvtx.h"
 #include "cuda/rtc.h"
 #include "cuda/runtime.h"
+#include "layout.h"
 
 static int device_count;
 static MothCudaProps props[MOTH_CUDA_MAX_DEVICES];
@@ -297,6 +298,9 @@ extern "C" MOTH_API void moth_cuda_lose(int device) {
     moth_launch("fail", fail, 1, 2, 0, moth_cuda_stream(device), (int *)faults[device]);
 }
 #endif
+
+/* Compared with libmoth's own before anything else is called. */
+extern "C" MOTH_API const char moth_cuda_layout[] = MOTH_LAYOUT;
 
 /* Called once, by src/device. Returns why there is no device, or NULL. */
 extern "C" MOTH_API const char *moth_cuda_open(const MothCudaApi **out) {

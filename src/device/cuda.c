@@ -7,9 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/environment.h"
 #include "core/error.h"
+#include "layout.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char why[1024];
@@ -31,13 +33,28 @@ static void open_backend(void) {
   snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash + 1 - here.dli_fname) : 0,
            here.dli_fname, emu ? "libmoth_cudaemu.so" : "libmoth_cuda.so");
   void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  const char *again = emu ? "make cudaemu" : "make cuda";
   if (!lib) {
-    snprintf(why, sizeof why, "moth was built without CUDA (%.700s)", dlerror());
+    const char *problem = dlerror();
+    if (access(path, F_OK) != 0)
+      snprintf(why, sizeof why, "moth was built without CUDA (%.700s)", problem);
+    else
+      snprintf(why, sizeof why, "the CUDA backend cannot be loaded (%.700s); build it again: %s",
+               problem, again);
     return;
   }
+  /* Another version's library reads structs and arguments where they are not. */
+  const char *layout = dlsym(lib, "moth_cuda_layout");
   const char *(*open)(const MothCudaApi **api);
   *(void **)&open = dlsym(lib, "moth_cuda_open");
-  const char *problem = open ? open(&api) : "moth_cuda_open is missing: another version of moth's?";
+  if (!layout || !open || strcmp(layout, MOTH_LAYOUT) != 0) {
+    snprintf(why, sizeof why,
+             "%.700s was built from another version of moth than libmoth.so beside it; build it "
+             "again: %s",
+             path, again);
+    return;
+  }
+  const char *problem = open(&api);
   if (problem)
     snprintf(why, sizeof why, "%.1000s", problem);
 }
