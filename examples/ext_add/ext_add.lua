@@ -4,7 +4,7 @@
 local moth = require "moth"
 
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
-local cuda = moth.cuda.is_available() and os.getenv("MOTH_CUDA") ~= "emu"
+local cuda = moth.cuda.is_available()
 local ext = moth.cpp_extension.load { name = "ext_add", extra_cflags = { "-Wall" },
   sources = cuda and { here .. "/add.c", here .. "/add.cu" } or { here .. "/add.c" } }
 

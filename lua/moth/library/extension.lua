@@ -39,7 +39,13 @@ function M.include_paths()
   check.fail("[cpp_extension] there is no moth.h for %s; `make install` puts it into PREFIX/include/moth", here)
 end
 
+-- nvcc; where CUDA is emulated, that of the emulation, in the tree that moth was built in.
 local function find_nvcc()
+  if os.getenv("MOTH_CUDA") == "emu" then
+    local path = (os.getenv("MOTH_CUDA_EMU_SOURCE") or B.library_path() .. "/..") .. "/src/emu/nvcc.lua"
+    return read(path) and path or check.fail("[cpp_extension.load] there is no %s: MOTH_CUDA_EMU_SOURCE names moth's \z
+      tree", path)
+  end
   local home = os.getenv("CUDA_HOME") or "/usr/local/cuda"
   for _, path in ipairs({ os.getenv("NVCC") or "nvcc", home .. "/bin/nvcc" }) do
     local found, ok = output("command -v " .. quoted(path))
