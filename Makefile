@@ -326,7 +326,9 @@ STRIP     = -s --strip-program=strip
 # and packages must not name them.
 RPATH     = $(if $(filter /usr/lib /usr/lib/% /usr/lib64 /lib /lib/% /lib64,$(LIBDIR)),,-Wl,-rpath,$${libdir})
 
-# All that Lua needs; install adds what C does.
+HEADERS   = src/moth.h src/moth_dtypes.h $(GEN)/moth_ops.h
+
+# All that Lua needs, with what its extensions are compiled against; install adds what C programs need.
 install-lua: all
 	$(call say,PUT,$(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(LIBDIR)/libmoth.so $(DESTDIR)$(BINDIR)/moth)
 	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(LIBDIR) $(B)/libmoth.so $(wildcard $(B)/libmoth_cuda.so)
@@ -335,9 +337,11 @@ install-lua: all
 	$(Q)rm -rf $(DESTDIR)$(LUADIR)/moth # a file of an older version would be found before a folder of its name
 	$(Q)for dir in lua $(GEN); do (cd $$dir && find moth -name '*.lua' \
 	  -exec install -D -m 644 {} $(abspath $(DESTDIR)$(LUADIR))/{} \;) || exit 1; done
+	$(INSTALL) 644 lua/moth/library/extension.mk $(DESTDIR)$(LUADIR)/moth/library/extension.mk
+	$(INSTALL) 644 -t $(DESTDIR)$(LUADIR)/moth/include $(HEADERS)
 install: install-lua
 	$(call say,PUT,$(DESTDIR)$(INCDIR) $(DESTDIR)$(PKGDIR)/moth.pc)
-	$(INSTALL) 644 -t $(DESTDIR)$(INCDIR) src/moth.h src/moth_dtypes.h $(GEN)/moth_ops.h
+	$(INSTALL) 644 -t $(DESTDIR)$(INCDIR) $(HEADERS)
 	$(Q)install -d $(DESTDIR)$(PKGDIR)
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCDIR)' '' 'Name: moth' \
 	  'Description: deep learning under LuaJIT, the C core' 'Version: $(VERSION)' \

@@ -138,6 +138,50 @@ describe("the rock #noasan", function()
   end)
 end)
 
+describe("an extension that is built ahead of time #noasan", function()
+  if foreign then
+    pending("the build is not in this tree")
+    return
+  end
+  local tree
+  lazy_setup(function()
+    tree = must("mktemp -d"):match("%S+")
+    must("cp -r examples/ext_add %s", tree)
+  end)
+  lazy_teardown(function() run("rm -rf %s", tree) end)
+  local luarocks = "luarocks --lua-version=5.1 --tree="
+  local offline = "http_proxy=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9"
+  local use = [[local moth = require "moth"
+    print(table.concat(moth.library.load "ext_add", " "))
+    local a = moth.ones(3, { requires_grad = true })
+    moth.ops.ext_add.add(a, a):sum():backward()
+    print(table.concat(a.grad:totable(), " "))]]
+
+  it("is a rock beside moth's, made by `luarocks make` in its folder #M132", function()
+    if not run("command -v luarocks"):match("luarocks") then return pending("needs luarocks") end
+    must("B=%s %s %s%s/rocks make rocks/moth-scm-1.rockspec", build, offline, luarocks, tree)
+    local env = ("cd %s/ext_add && eval $(%s%s/rocks path) && export LUAJIT=%s MOTH_LUAJIT_WARNING=0"):format(tree,
+      luarocks, tree, luajit)
+    local output = must("%s && %s %s%s/rocks make ext_add-1-1.rockspec", env, offline, luarocks, tree)
+    assert.is_nil(output:find(build .. "/gen", 1, true), output) -- the installed headers, not the tree's
+    must("rm %s/ext_add/ext_add.so", tree)
+    assert.equal("ext_add::add\n2 2 2\n", must("%s && %s -e '%s'", env, luajit, use))
+    local text, ok = run("%s && %s -e 'require(\"moth\").library.load \"ext_sub\"'", env, luajit)
+    assert.is_false(ok)
+    assert.matches("there is no library 'ext_sub':\n\tno file", text)
+  end)
+
+  it("is built by make alone, against `make install`", function()
+    must("make install B=%s PREFIX=%s/moth", build, tree)
+    local env = ("cd %s/ext_add && export LUAJIT=%s MOTH_LUAJIT_WARNING=0 LUA_PATH='%s/moth/share/lua/5.1/?/init.lua;"
+      .. "%s/moth/share/lua/5.1/?.lua' LUA_CPATH='%s/moth/lib/lua/5.1/?.so;%s/into/?.so'"):format(tree, luajit, tree,
+      tree, tree, tree)
+    must("%s && make clean && make install CFLAGS='-Wall -Werror' LIBDIR=%s/into", env, tree)
+    assert.equal("ext_add::add\n2 2 2\n", must("%s && cd / && %s -e '%s'", env, luajit, use))
+    assert.equal("", must("%s && make clean > /dev/null; ls | grep -E '[.](o|so)$' || true", env))
+  end)
+end)
+
 describe("the tree", function()
   it("has nothing at its top but what belongs there #M513", function()
     local listing, ok = run("git ls-files")

@@ -29,15 +29,35 @@ local function output(command)
   return text or "", status == "0"
 end
 
---- The folders of moth's headers.
+-- An absolute path without /./ and /../
+local function plain(path)
+  if path:sub(1, 1) ~= "/" then path = output("pwd"):match("[^\n]*") .. "/" .. path end
+  local parts = {}
+  for part in path:gmatch("[^/]+") do
+    if part == ".." then parts[#parts] = nil elseif part ~= "." then parts[#parts + 1] = part end
+  end
+  return "/" .. table.concat(parts, "/")
+end
+
+local lua_folder = debug.getinfo(1, "S").source:match("^@(.*)/library/[^/]*$") or "lua/moth"
+
+--- The folder of libmoth.so, in a list.
+function M.library_paths() return { plain(B.library_path()) } end
+
+--- The folders of moth's headers: those of the tree that moth was built in, or beside its Lua files.
 function M.include_paths()
   local here = B.library_path()
-  for _, dirs in ipairs({ { here .. "/../include/moth" }, { here .. "/../src", here .. "/gen" },
-    { here .. "/../../../include/moth" } }) do
-    if read(dirs[1] .. "/moth.h") and read(dirs[#dirs] .. "/moth_ops.h") then return dirs end
+  for _, dirs in ipairs({ { here .. "/../src", here .. "/gen" }, { lua_folder .. "/include" } }) do
+    if read(dirs[1] .. "/moth.h") and read(dirs[#dirs] .. "/moth_ops.h") then
+      for i, dir in ipairs(dirs) do dirs[i] = plain(dir) end
+      return dirs
+    end
   end
-  check.fail("[cpp_extension] there is no moth.h for %s; `make install` puts it into PREFIX/include/moth", here)
+  check.fail("[cpp_extension] there is no moth.h in %s/include; install moth again", lua_folder)
 end
+
+--- The file for Makefiles of libraries that are built ahead of time; its head tells how it is used.
+function M.makefile() return plain(lua_folder .. "/library/extension.mk") end
 
 -- nvcc; where CUDA is emulated, that of the emulation, in the tree that moth was built in.
 local function find_nvcc()
@@ -157,4 +177,5 @@ function M.load(options)
   return ops
 end
 
-return signature.all(M, { "cpp_extension.load(table options)", "cpp_extension.include_paths()" })
+return signature.all(M, { "cpp_extension.load(table options)", "cpp_extension.include_paths()",
+  "cpp_extension.library_paths()", "cpp_extension.makefile()" })

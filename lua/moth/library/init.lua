@@ -71,9 +71,17 @@ end
 function M.undefine(op) definitions.undefine(name_of(op, "library.undefine")) end
 
 --- Opens a shared library whose MOTH_LIBRARY defines ops (moth.h); returns their names. It stays open, and its ops are
--- there for all Lua states of the process.
+-- there for all Lua states of the process. path: a file, or a name to look for in package.cpath, as require does.
 function M.load(path)
-  return B.load_library(path:find("/", 1, true) and path or "./" .. path)
+  if not path:find("/", 1, true) then
+    local f = io.open(path, "rb")
+    if f then f:close() end
+    local found, tried = f and "./" .. path, nil
+    if not found then found, tried = package.searchpath(path, package.cpath) end
+    if not found then check.fail("[library.load] there is no library '%s':%s", path, tried) end
+    path = found
+  end
+  return B.load_library(path)
 end
 
 --- Runs an op on samples, its own or given lists of arguments, and checks what there is: results against the schema and
