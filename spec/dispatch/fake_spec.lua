@@ -1,6 +1,8 @@
 -- Fake mode leaves what is real as it is; autocast's and determinism's options are read.
+local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
+local each = require "moth.each"
 local nn, optim = moth.nn, moth.optim
 
 describe("fake mode #quick", function()
@@ -36,6 +38,20 @@ describe("fake mode #quick", function()
       model(x):pow(2):mean():backward()
       opt:step()
       assert.not_same(before.weight[1], model.weight:detach():totable())
+    end
+  end)
+
+  it("gives no C function a pointer: data and data_ptr of a fake tensor are errors #M136", function()
+    local fake = moth.fake_mode(function() return moth.ones(3) end)
+    for name, message in each { data = "a fake tensor has no values", data_ptr = "a fake tensor has no memory" } do
+      local ok, e = pcall(function() return fake[name](fake) end)
+      assert.is_false(ok, name)
+      assert.matches(message, e)
+      ok = pcall(moth.fake_mode, function() -- as a traced function would
+        local x = moth.ones(3)
+        return ffi.copy(x[name](x), "aaaa", 4)
+      end)
+      assert.is_false(ok, name)
     end
   end)
 

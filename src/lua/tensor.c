@@ -327,7 +327,14 @@ NUMBER(b_numel, t->numel)
 NUMBER(b_offset, t->offset)
 NUMBER(b_itemsize, moth_itemsize(t))
 NUMBER(b_version, moth_tensor_version(t))
-NUMBER(b_data_ptr, (uintptr_t)t->data)
+/* A null pointer of a fake tensor would reach C functions through the FFI. */
+static int b_data_ptr(lua_State *L) {
+  MothTensor *t = only_tensor(L);
+  if (moth_tensor_is_fake(t))
+    return moth_lua_error(L, "data_ptr: a fake tensor has no memory");
+  lua_pushnumber(L, (lua_Number)(uintptr_t)t->data);
+  return 1;
+}
 NUMBER(b_storage_ptr, (uintptr_t)t->storage->data)
 NUMBER(b_storage_nbytes, moth_storage_nbytes(t))
 BOOLEAN(b_is_contiguous, t->contiguous)
