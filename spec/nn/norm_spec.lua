@@ -70,6 +70,21 @@ describe("nn norms", function()
     same(m(x):mean({ 1, 3, 4 }), moth.zeros({ 3 }, f64))
     m(x + 2)
     same(m.running_mean, x:mean({ 1, 3, 4 }) + 1)
+    m:eval()(x)
+    same(m.running_mean, x:mean({ 1, 3, 4 }) + 1)
+  end)
+
+  it("a cumulative average reads no value: the number of batches stays on its device", function()
+    for _, name in ipairs { "BatchNorm1d", "InstanceNorm1d" } do
+      local m = nn[name](3, { momentum = false, track_running_stats = true })
+      m(moth.randn(4, 3, 2))
+      m(moth.randn(4, 3, 2))
+      assert.equal(2, m.num_batches_tracked:item())
+      moth.fake_mode(function() -- a fake count has no value to read
+        m.num_batches_tracked = moth.zeros({}, { dtype = moth.int64 })
+        return m(moth.randn(4, 3, 2))
+      end)
+    end
   end)
 end)
 

@@ -122,11 +122,24 @@ local function reset_statistics(self)
   self.num_batches_tracked:zero_()
 end
 
--- The weight of this batch in the running statistics.
-local function next_momentum(self)
-  if not (self.training and self.track_running_stats) then return self.momentum or 0 end
+-- The running statistics that a forward pass updates, and with which momentum. Under momentum = false these are copies,
+-- which take the batch's own statistics and go to `averaged`: 1 / num_batches_tracked is not read from its device.
+local function running(self)
+  local mean, var = self.running_mean, self.running_var
+  if not (self.training and self.track_running_stats) then return mean, var, self.momentum or 0 end
   self.num_batches_tracked:add_(1)
-  return self.momentum or 1 / self.num_batches_tracked:item()
+  if self.momentum then return mean, var, self.momentum end
+  return mean:clone(), var:clone(), 1
+end
+
+-- Moves the running statistics towards a batch's, so that they are the averages of all batches.
+local function averaged(self, mean, var)
+  if rawequal(mean, self.running_mean) then return end
+  moth.no_grad(function()
+    local weight = self.num_batches_tracked:to(mean:dtype()):reciprocal()
+    self.running_mean:lerp_(mean, weight)
+    self.running_var:lerp_(var, weight)
+  end)
 end
 
 local function listing(self)
@@ -153,8 +166,11 @@ for size, d in each(dims) do
       check.fail("nn.%s: expected an input of %s dimensions, got %d", name,
         d[1] == d[2] and tostring(d[1]) or d[1] .. " or " .. d[2], n)
     end
-    local own, momentum = self.training or not self.track_running_stats, next_momentum(self)
-    return moth.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, own, momentum, self.eps)
+    local own = self.training or not self.track_running_stats
+    local mean, var, momentum = running(self)
+    local y = moth.batch_norm(x, mean, var, self.weight, self.bias, own, momentum, self.eps)
+    averaged(self, mean, var)
+    return y
   end
 
   BatchNorm.extra_repr = listing
@@ -173,8 +189,10 @@ for size, d in each(dims) do
       check.fail("nn.%s: expected an input of %d dimensions, got %d", instance, rank, x:dim())
     end
     if not self.track_running_stats then return moth.instance_norm(x, self.weight, self.bias, self.eps) end
-    return functional.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training,
-      next_momentum(self), self.eps)
+    local mean, var, momentum = running(self)
+    local y = functional.instance_norm(x, mean, var, self.weight, self.bias, self.training, momentum, self.eps)
+    averaged(self, mean, var)
+    return y
   end
 end
 
