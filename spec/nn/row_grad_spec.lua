@@ -41,6 +41,32 @@ describe("sparse embedding #M118 #quick", function()
     assert.equal("Embedding(7, 3, sparse=True)", tostring(sparse))
   end)
 
+  it("runs the hooks of the weight, with an ordinary gradient", function()
+    local dense, sparse = pair()
+    local seen = {}
+    local doubled = sparse.weight:register_hook(function(g)
+      seen[#seen + 1] = g:size(1)
+      return g * 2
+    end)
+    local after = sparse.weight:register_post_accumulate_grad_hook(function(p) seen[#seen + 1] = p.grad:is_sparse() end)
+    loss_of(dense):backward()
+    local loss = loss_of(sparse) + loss_of(sparse) -- two lookups, one gradient
+    loss:backward()
+    assert.same({ 7, false }, seen)
+    close(sparse.weight.grad, dense.weight.grad * 4)
+    doubled:remove()
+    after:remove()
+    loss_of(sparse):backward() -- rows again, added to what is there
+    close(sparse.weight.grad, dense.weight.grad * 5)
+    sparse.weight.grad = nil
+    loss_of(sparse):backward()
+    assert.is_true(sparse.weight.grad:is_sparse())
+    sparse.weight:register_hook(function() seen[#seen + 1] = "late" end) -- rows are there already
+    loss_of(sparse):backward()
+    assert.equal("late", seen[3])
+    close(sparse.weight.grad, dense.weight.grad * 2)
+  end)
+
   it("leaves out the padding row", function()
     local dense, sparse = pair { padding_idx = 2 }
     loss_of(dense):backward()

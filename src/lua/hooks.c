@@ -128,6 +128,16 @@ static int b_register_hook(lua_State *L) {
   return 2;
 }
 
+/* has_hooks(t): whether functions look at the gradient of t, a leaf. */
+static int b_has_hooks(lua_State *L) {
+  const MothTensor *t = moth_lua_check_tensor(L, 1, "has_hooks");
+  const MothHook *h = t->grad ? t->grad->hooks : NULL;
+  while (h && h->kind != MOTH_HOOK_GRAD && h->kind != MOTH_HOOK_AFTER)
+    h = h->next;
+  lua_pushboolean(L, h != NULL);
+  return 1;
+}
+
 static int64_t check_id(lua_State *L, int idx) {
   double id = moth_lua_number(L, idx);
   if (!(id >= 1 && id <= 9007199254740992.0) || id != floor(id))
@@ -537,6 +547,7 @@ static int b_pass_runs(lua_State *L) {
 void moth_lua_open_hooks(lua_State *L) {
   static const luaL_Reg fns[] = {{"register_hook", b_register_hook},
                                  {"remove_hook", b_remove_hook},
+                                 {"has_hooks", b_has_hooks},
                                  {"register_node_hook", b_register_node_hook},
                                  {"watch_nodes", b_watch_nodes},
                                  {"open_saved_hooks", b_open_saved_hooks},

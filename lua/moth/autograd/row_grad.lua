@@ -7,6 +7,7 @@
 -- backward of F.embedding with sparse = true adds to a row gradient, not to a tensor of the table's size; `.grad` then
 -- returns it. optim.SGD (without momentum and weight decay) and optim.Adagrad change only its rows, other optimizers
 -- refuse it. If the same parameter also has an ordinary gradient (tied weights), both are joined to an ordinary one.
+-- The hooks of a parameter get an ordinary gradient: one that has hooks at the time of backward has no row gradient.
 -- Row gradients have no history: they have no second derivative, and autograd.grad does not return them.
 local B = require "moth_lua"
 local class = require "moth.class"
@@ -148,6 +149,7 @@ function M.embedding(weight, index, padding)
         local kept = ops.reshape(ops.nonzero(ops.ne(i, ctx.padding)), { -1 })
         i, values = ops.index_select(i, 1, kept), ops.index_select(values, 1, kept)
       end
+      if B.has_hooks(ctx.weight) then return RowGradient(i, values, B.size(ctx.weight)):to_dense(), nil, nil end
       M.add(ctx.weight, i, values)
       return nil, nil, nil
     end,
