@@ -111,16 +111,6 @@ moth.memory = lazy.strict({
 -- Modules, loaded when first used.
 if package.loaded.luassert then require "moth.utils.testing" end -- assert.is_close
 
--- Where those live whose names are shorter than their paths: `require "moth.func"` works, too.
-local homes = {
-  backends = "cuda.backends", bench = "utils.bench", capi = "lang.capi", cpu = "device.cpu", fmt = "lang.fmt",
-  func = "autograd.func", gradcheck = "autograd.gradcheck", interop = "io.interop",
-  ops = "dispatch.ops", testing = "utils.testing", trace = "lang.trace", transforms = "data.transforms",
-  tree = "lang.tree",
-}
-local function from_home(path) return require("moth." .. homes[path:match("[^.]+$")]) end
-for name in each(homes) do package.preload["moth." .. name] = from_home end
-
 local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",

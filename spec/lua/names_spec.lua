@@ -105,6 +105,23 @@ describe("paths of modules", function()
     assert.is_function(require "moth.each")
   end)
 
+  it("can be required before moth", function()
+    local luajit = os.getenv("LUAJIT") or "luajit"
+    local pipe = assert(io.popen(([[
+      names=$(cd lua/moth && find . -name '*.lua' | sed 's|^[.]/||; s|[.]lua$||; s|/init$||')
+      for n in $names backends bench cpu fmt func gradcheck interop ops testing trace transforms tree; do
+        %s -e "
+          local ok, e = pcall(require, 'moth.' .. ('$n'):gsub('/', '.'))
+          if not ok then print('$n', e) end" 2>&1
+      done
+      echo end]]):format(luajit)))
+    assert.equal("end\n", pipe:read("*a"))
+    pipe:close()
+    pipe = assert(io.popen(luajit .. [[ -e 'print(require("moth.func") == require("moth").func)' 2>&1]]))
+    assert.equal("true\n", pipe:read("*a"))
+    pipe:close()
+  end)
+
   it("hold nothing but folders and what is required by itself", function()
     local files = {}
     for file in assert(io.popen("ls -p lua/moth")):lines() do

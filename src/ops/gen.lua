@@ -10,6 +10,7 @@
 --   moth/cdef.lua    the public C API for LuaJIT's FFI
 --   moth/ops_table.lua   the records as Lua sees them: for describe, docs, specs and lua/moth/records
 --   moth/records/*.lua   the language of their expressions
+--   moth/func.lua and others   modules under their short names
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
 -- Modules of the build that are installed, too: moth.codegen, moth.lang. Here they run from the sources.
@@ -168,6 +169,10 @@ end
 -- The language of expressions, for lua/moth/records.
 for _, name in ipairs({ "expr", "define" }) do
   write(("moth/records/%s.lua"):format(name), assert(read(("%s/%s.lua"):format(here, name))))
+end
+-- `require "moth.func"` and other short names.
+for name, path in pairs(require "moth.lang.homes") do
+  write(("moth/%s.lua"):format(name), ('require "moth"\nreturn require "moth.%s"\n'):format(path))
 end
 -- The public header's text, with the header of dtypes that it includes.
 local header = assert(read(root .. "/src/moth.h")):gsub('#include "moth_dtypes.h"\n', function()

@@ -2,7 +2,7 @@
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local each = require "moth.each"
-local trace = require "moth.trace"
+local trace = require "moth.lang.trace"
 local graph = require "moth.autograd.graph"
 
 local function place(node)

@@ -1,4 +1,4 @@
---- Numbers for people: `local fmt = require "moth.fmt"` (`moth.fmt`).
+--- Numbers for people: `moth.fmt`, or `require "moth.fmt"`.
 local signature = require "moth.utils.signature"
 local M = {}
 
