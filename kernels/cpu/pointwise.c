@@ -8,7 +8,7 @@ MothStatus moth_cpu_pointwise(MothCall *c) {
   const MothOp *op = c->op;
   MothDType dtype = (MothDType)c->dtype;
   MothTensor *out = c->results[0].u.t;
-  MothLoop loop = moth_cpu_loop(op->loops, (int)dtype);
+  MothLoop loop = moth_cpu_loop(op->loops[MOTH_CPU], (int)dtype);
   MothParam params[MOTH_MAX_ARGS];
   double scalars[MOTH_ITER_OPERANDS];
   MothTensor *cast[MOTH_ITER_OPERANDS];

@@ -40,5 +40,6 @@ MothStatus moth_cuda_pointwise(MothCall *c) {
   moth_iter_prepare(&it);
   p.it = &it;
   p.params = params;
-  return moth_cuda_loops[dtype][op->pointwise](&p);
+  const MothCudaLoop *loops = static_cast<const MothCudaLoop *>(op->loops[MOTH_CUDA]);
+  return loops[dtype](&p);
 }

@@ -29,8 +29,8 @@ typedef struct MothCudaKernels {
   MOTH_CUDA_TYPED_MEMBERS
 } MothCudaKernels;
 
-/* By dtype, generated. moth_cuda_loops[dtype][MothOp.pointwise]: NULL where the op has not this dtype. */
-extern const MothCudaLoop *const moth_cuda_loops[MOTH_NDTYPES];
+/* The loops of a pointwise op are MothOp.loops[MOTH_CUDA]: a MothCudaLoop for each dtype, NULL where the op has not this
+ * one. The tables, by dtype, generated: */
 /* [to][from]: an elementwise copy with conversion. */
 extern const MothCudaLoop *const moth_cuda_casts[MOTH_NDTYPES];
 extern const MothCudaKernels *const moth_cuda_kernels[MOTH_NDTYPES];

@@ -71,6 +71,7 @@ MothStatus moth_cuda_copy_across(MothTensor *dst, MothTensor *src, bool non_bloc
 typedef struct MothCudaOp {
   const char *name;
   MothKernel kernel;
+  const void *loops; /* MothOp.loops; NULL: it is not pointwise */
 } MothCudaOp;
 extern const MothCudaOp moth_cuda_ops[];
 

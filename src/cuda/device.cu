@@ -324,7 +324,8 @@ extern "C" MOTH_API const char *moth_cuda_open(const MothCudaApi **out) {
     moth_cuda_stream_default(i)->head.device = MothDevice{MOTH_CUDA, (uint8_t)i};
   moth_cuda_sync_always = moth_env_flag("MOTH_CUDA_SYNC", false);
   for (const MothCudaOp *op = moth_cuda_ops; op->name; op++)
-    if (moth_op_register(op->name, MOTH_CUDA, op->kernel) != MOTH_OK) {
+    if ((op->loops && moth_op_set_loops(op->name, MOTH_CUDA, op->loops) != MOTH_OK) ||
+        moth_op_register(op->name, MOTH_CUDA, op->kernel) != MOTH_OK) {
       device_count = 0;
       snprintf(why, sizeof why, "this build of the backend is of another version: %.400s",
                moth_last_error());

@@ -118,10 +118,11 @@ struct MothOp {
   bool cross_device;  /* its tensors may be on several devices */
   bool internal;      /* a part of other ops: not for users' programs */
   int8_t cond;        /* pointwise: the argument that is a bool mask, or -1 */
-  int16_t pointwise;  /* index into the loop tables of CUDA, or -1 */
   const struct MothReduction
       *reduction;                /* of a reduction by a simple join: kernels/common/reduce.h */
-  const struct MothLoops *loops; /* of a pointwise op, on the CPU: kernels/cpu/loop.h */
+  /* Of a pointwise op, by device: what its backend's kernel of all pointwise ops finds the loops in. On the CPU a MothLoops
+   * (kernels/cpu/loop.h); moth_op_set_loops. */
+  const void *loops[MOTH_NDEVICES];
   int16_t out_dtype;             /* fixed result dtype, or -1 */
   uint16_t dtypes;               /* mask of compute dtypes */
   uint32_t differentiable;       /* arguments that have a derivative */

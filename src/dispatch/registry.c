@@ -132,6 +132,14 @@ const MothOp *moth_op_find(const char *name) {
   return op == &removed ? NULL : op;
 }
 
+MothStatus moth_op_set_loops(const char *name, MothDeviceType backend, const void *loops) {
+  MothOp *op = (MothOp *)moth_op_find(name);
+  if (!op)
+    return moth_fail(MOTH_ERR_VALUE, "there is no op named '%s'", name);
+  __atomic_store_n(&op->loops[backend], loops, __ATOMIC_RELEASE);
+  return MOTH_OK;
+}
+
 MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel) {
   MothOp *op = (MothOp *)moth_op_find(name);
   if (!op)

@@ -14,6 +14,8 @@ extern "C" {
 MOTH_API MothStatus moth_registry_add(MothOp *op);
 /* Lets it be found no more. Errors: it is not there. */
 MOTH_API MothStatus moth_registry_remove(MothOp *op);
+/* Sets MothOp.loops of a device, before its kernel is registered. loops live for ever. Error: there is no such op. */
+MOTH_API MothStatus moth_op_set_loops(const char *name, MothDeviceType backend, const void *loops);
 /* Ids count up from 0: how many were given so far, and the op of one (NULL: not given). Ids are good for counters and
  * for naming an op to a device; they differ between runs. */
 MOTH_API int moth_registry_count(void);

@@ -437,7 +437,7 @@ static MothOp *read_op(lua_State *L) {
   op->differentiable = (uint32_t)number_of(L, "differentiable", 0);
   op->canonical = (uint32_t)number_of(L, "canonical_mask", 0);
   op->cond = -1;
-  op->pointwise = op->out_dtype = -1;
+  op->out_dtype = -1;
   op->dtypes = UINT16_MAX;
   lua_getfield(L, -1, "args");
   for (int i = 0; i < nargs; i++) {

@@ -97,17 +97,18 @@ local function write_tables(ops, write)
     t[#t + 1] = ("extern const MothCudaLoop moth_cuda_casts_%s[];"):format(d.name)
     if is_computed_in(d) then t[#t + 1] = ("extern const MothCudaKernels moth_cuda_kernels_%s;"):format(d.name) end
     if is_float(d) then t[#t + 1] = ("extern const MothCudaAttentionKernels moth_cuda_attention_%s;"):format(d.name) end
-    local rows = {}
-    for _, op in ipairs(ops) do
-      if op.kind == "pointwise" then
+  end
+  for _, op in ipairs(ops) do
+    if op.kind == "pointwise" then
+      local row = {}
+      for i, d in ipairs(dtypes) do
         local has = kernels.has_class(op, d.class)
         if has then t[#t + 1] = ("MothStatus %s(const MothPointwise *p);"):format(loop_name(op, d)) end
-        rows[#rows + 1] = "  " .. (has and loop_name(op, d) or "nullptr")
+        row[i] = has and loop_name(op, d) or "nullptr"
       end
+      t[#t + 1] = ("static const MothCudaLoop loops_%s[MOTH_NDTYPES] = {%s};"):format(op.name, table.concat(row, ", "))
     end
-    t[#t + 1] = ("static const MothCudaLoop loops_%s[] = {\n%s};"):format(d.name, table.concat(rows, ",\n"))
   end
-  by_dtype("MothCudaLoop", "moth_cuda_loops", "loops_%s", always)
   by_dtype("MothCudaLoop", "moth_cuda_casts", "moth_cuda_casts_%s", always)
   by_dtype("MothCudaKernels", "moth_cuda_kernels", "&moth_cuda_kernels_%s", is_computed_in)
   by_dtype("MothCudaAttentionKernels", "moth_cuda_attention", "&moth_cuda_attention_%s", is_float)
@@ -120,9 +121,11 @@ local function write_tables(ops, write)
   end
   t[#t + 1] = "\nextern const MothCudaOp moth_cuda_ops[] = {"
   for _, op in ipairs(ops) do
-    if op.cuda_kernel then t[#t + 1] = ('  {"%s", %s},'):format(op.name, op.cuda_kernel) end
+    if op.cuda_kernel then
+      t[#t + 1] = ('  {"%s", %s, %s},'):format(op.name, op.cuda_kernel, op.kind == "pointwise" and "loops_" .. op.name or "nullptr")
+    end
   end
-  t[#t + 1] = "  {nullptr, nullptr}};\n"
+  t[#t + 1] = "  {nullptr, nullptr, nullptr}};\n"
   write("cuda/table.cu", table.concat(t, "\n"))
 end
 

@@ -97,8 +97,6 @@ end
 -- moth_ops.h with all entries, for users; ops/<family>.h for our own sources, which a new op of another family does not
 -- concern.
 local function write_headers(ops, write)
-  local npointwise = 0
-  for _, op in ipairs(ops) do if op.kind == "pointwise" then op.pointwise = npointwise; npointwise = npointwise + 1 end end
   local function header(guard, list)
     local t = { banner, ("#ifndef %s\n#define %s\n#include \"moth.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif"):format(guard, guard) }
     for _, op in ipairs(list) do
@@ -177,7 +175,7 @@ local function write_family(ops, write)
   for _, op in ipairs(ops) do
     if op.shape and op.shape ~= "dynamic" then declare(("MothStatus moth_shape_%s(const MothCall *c, MothMeta *out);"):format(op.shape)) end
     if op.reduction then declare(("extern const struct MothReduction %s;"):format(op.reduction)) end
-    if op.pointwise then declare(("extern const struct MothLoops moth_loops_%s;"):format(op.name)) end
+    if op.kind == "pointwise" then declare(("extern const struct MothLoops moth_loops_%s;"):format(op.name)) end
     if op.cpu then declare(("MothStatus %s(MothCall *c);"):format(op.cpu)) end
     if op.composite then declare(("MothStatus %s(MothCall *c);"):format(op.composite)) end
     if op.backward then declare(("MothStatus moth_backward_%s(MothNode *node, MothTensor *const *grads, uint32_t need, MothTensor **out);"):format(op.name)) end
@@ -238,9 +236,8 @@ local function write_family(ops, write)
     end
     if op.stats then field("stats", op.stats) end
     field("cond", cond)
-    field("pointwise", op.pointwise or -1)
     if op.reduction then field("reduction", "&" .. op.reduction) end
-    if op.pointwise then field("loops", "&moth_loops_" .. op.name) end
+    if op.kind == "pointwise" then field("loops", ("{[MOTH_CPU] = &moth_loops_%s}"):format(op.name)) end
     field("out_dtype", op.out == "bool" and "MOTH_BOOL" or -1)
     field("dtypes", ("0x%x"):format(class_mask(op)))
     field("differentiable", ("0x%xu"):format(op.differentiable or 0))
