@@ -94,6 +94,22 @@ describe("expressions that are computed at once", function()
     assert.is_nil(seen.log)
   end)
 
+  it("repeat what makes a tensor of a tensor, and join tensors", function()
+    assert.is_true(moth.allclose(x * 8 + 11, value("fold(x, n - 2, function(y, k) return y * 2 + k + 1 end)", 5)))
+    assert.is_true(rawequal(x, value("fold(x, n - 5, function(y) return y * 2 end)", 5)))
+    local nested = "fold(x, 2, function(y, k) return fold(y, k + 1, function(z, j) return z + j * 10 + k end) end)"
+    assert.is_true(moth.allclose(x + 12, value(nested, 5)))
+    assert.is_true(moth.equal(moth.cat({ x, x * 2 }, 2), value("cat(tensors(x, x * 2), 1)", 5)))
+    for text, want in each { ["doublings(n)"] = 3, ["doublings(1)"] = 0, ["doublings(8)"] = 3, ["power_of(2, n)"] = 32,
+      ["least(x.shape)"] = 2 } do
+      assert.equal(want, value(text, 5), text)
+    end
+    for n = 0, 9 do -- the same as C
+      local y = moth.rand(2, n)
+      assert.is_true(moth.equal(moth.cumprod(y, 2), records.run(moth.ops.get "cumprod", { self = y, dim = 1 })), n)
+    end
+  end)
+
   it("say what is wrong with a text", function()
     for text, message in each {
       ["exq(x)"] = "'exq' is no argument, op or function", ["x and x"] = "has no if, and, or, comparison",
@@ -101,6 +117,10 @@ describe("expressions that are computed at once", function()
       ["relu(x, 1)"] = "relu takes 1 arguments, got 2", ["x.shape + 1"] = "of a list and a number",
       ["written(x, function(w) return w end, x)"] = "the call of an op that makes a tensor",
       ["first_n(x, 1)"] = "argument 1 is a tensor, expected a list",
+      ["fold(x, x, function(y) return y end)"] = "fold: expected a tensor, a number and a function",
+      ["fold(x, 2, function(y, k) return k end)"] = "the function gives a number, expected a tensor",
+      ["fold(x, 2, function(y, k) return k > 1 and y or x end)"] = "has no if, and, or, comparison",
+      ["tensors(x, n)"] = "tensors: argument 2 is a number",
       ["when(x, 1, 2)"] = "a condition is expected, got a tensor",
     } do
       local ok, err = pcall(value, text, 5)

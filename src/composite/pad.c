@@ -1,4 +1,4 @@
-/* Composites of src/ops/sort.lua: pad, roll, argsort, kthvalue. */
+/* pad: of each dimension its own checks, and other ops for each mode. */
 #include <string.h>
 
 #include "composite/composite.h"
@@ -123,46 +123,4 @@ static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t
 MothStatus moth_composite_pad(MothCall *c) {
   MOTH_UNPACK_PAD(c)
   return pad_by(c, self, (int)pad.n, pad.u.ints, mode, value);
-}
-
-/* x with its last `shift` elements along d first. */
-static MothStatus roll_one(MothTensor *x, int d, int64_t shift, MothTensor **out) {
-  int64_t n = x->shape[d];
-  if (n == 0)
-    return moth_clone(x, out);
-  shift = (shift % n + n) % n;
-  MothTensor *parts[2];
-  MOTH_TRY(moth_narrow(x, d, n - shift, shift, &parts[0]));
-  MothStatus s = moth_narrow(x, d, 0, n - shift, &parts[1]);
-  if (s == MOTH_OK)
-    s = then(moth_cat(parts, 2, d, out), parts[1]);
-  return then(s, parts[0]);
-}
-
-MothStatus moth_composite_roll(MothCall *c) {
-  MOTH_UNPACK_ROLL(c)
-  MothTensor *x, *out;
-  if (dims.tag == MOTH_V_NONE) {
-    int64_t flat = self->numel;
-    if ((int)shifts.n != 1)
-      return moth_fail(MOTH_ERR_VALUE, "without dims one shift is expected, got %d", (int)shifts.n);
-    MOTH_TRY(moth_reshape(self, &flat, 1, &x));
-    MOTH_TRY(then(roll_one(x, 0, shifts.u.ints[0], &out), x));
-    MOTH_TRY(then(moth_view(out, self->shape, self->ndim, &x), out));
-    return moth_give(c, x);
-  }
-  int n = (int)dims.n;
-  if (n != (int)shifts.n)
-    return moth_fail(MOTH_ERR_VALUE, "shifts and dims must be as many, got %d and %d",
-                     (int)shifts.n, n);
-  x = self;
-  moth_tensor_retain(x);
-  for (int i = 0; i < n; i++) {
-    if (self->ndim == 0)
-      MOTH_TRY(then(moth_clone(x, &out), x));
-    else
-      MOTH_TRY(then(roll_one(x, (int)dims.u.ints[i], shifts.u.ints[i], &out), x));
-    x = out;
-  }
-  return moth_give(c, x);
 }

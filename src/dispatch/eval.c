@@ -1,6 +1,8 @@
 /* The parts of generated composites and derivatives: calls, numbers, lists. */
 #include "dispatch/eval.h"
 
+#include <math.h>
+
 #include "dispatch/shape.h"
 
 MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothValue *out) {
@@ -90,6 +92,22 @@ MothValue moth_number_remainder(MothValue a, MothValue b) {
   return moth_number_sub(a, moth_number_mul(b, moth_number_floor_divide(a, b)));
 }
 
+MothValue moth_number_power(MothValue a, MothValue b) {
+  int64_t exact = 1;
+  if (b.tag != MOTH_V_FLOAT && b.u.i < 0)
+    b = moth_v_float((double)b.u.i);
+  for (int64_t i = 0; a.tag != MOTH_V_FLOAT && b.tag != MOTH_V_FLOAT && i < b.u.i; i++)
+    exact = (int64_t)((uint64_t)exact * (uint64_t)a.u.i);
+  return number(pow(moth_as_double(a), moth_as_double(b)), a, b, exact);
+}
+
+MothValue moth_number_doublings(MothValue n) {
+  int k = 0;
+  while (k < 63 && ((int64_t)1 << k) < n.u.i)
+    k++;
+  return moth_v_int(k);
+}
+
 MothValue moth_number_wrap(MothValue d, MothValue n) {
   return d.u.i < 0 ? moth_v_int(d.u.i + n.u.i) : d;
 }
@@ -116,6 +134,13 @@ MothValue moth_list_product(MothValue list) {
   for (uint32_t i = 0; i < list.n; i++)
     p *= list.u.ints[i];
   return moth_v_int(p);
+}
+
+MothValue moth_list_least(MothValue list) {
+  int64_t least = INT64_MAX;
+  for (uint32_t i = 0; i < list.n; i++)
+    least = list.u.ints[i] < least ? list.u.ints[i] : least;
+  return moth_v_int(least);
 }
 
 MothValue moth_list_reach(MothValue size, MothValue stride, MothValue offset) {

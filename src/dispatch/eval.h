@@ -67,6 +67,10 @@ MothValue moth_number_div(MothValue a, MothValue b);
 /* Of integers, rounded down; 0 where b is 0. */
 MothValue moth_number_floor_divide(MothValue a, MothValue b);
 MothValue moth_number_remainder(MothValue a, MothValue b);
+/* Of integers to the power of one that is not negative: an integer. */
+MothValue moth_number_power(MothValue a, MothValue b);
+/* How often 1 is doubled until it is n or more. */
+MothValue moth_number_doublings(MothValue n);
 /* Dimension d, counted from the end if negative, of n; one out of range stays as it is, for the op to refuse. */
 MothValue moth_number_wrap(MothValue d, MothValue n);
 
@@ -81,6 +85,8 @@ static inline MothValue moth_v_stride(const MothTensor *t) {
 /* Element i, from the end if negative; 1 of an empty list, as the size of what has no dimensions. */
 MothValue moth_list_at(MothValue list, int64_t i);
 MothValue moth_list_product(MothValue list);
+/* The smallest element; INT64_MAX of an empty list. */
+MothValue moth_list_least(MothValue list);
 /* The number of elements of storage up to the last one of this geometry; offset if it has none. */
 MothValue moth_list_reach(MothValue size, MothValue stride, MothValue offset);
 bool moth_list_equal(MothValue a, MothValue b);

@@ -1,6 +1,14 @@
 -- Convolution and pooling over (N, C, H, W) or (C, H, W), and over (N, C, L) or (C, L) in one dimension. Sizes given
 -- as lists take one number for all dimensions. Each derivative of a convolution is a convolution again, and pooling
 -- by means is linear: these ops are closed under derivation.
+-- The sizes that a tensor is brought to.
+local upsampled = {
+  { "both(ge(self.ndim, 3), equal(length(size), self.ndim - 2))",
+    "size must hold one number for each dimension after (N, C), got {length(size)} for {self.ndim} dimensions" },
+  { "ge(least(size), 1)", "size must be positive, got {least(size)}" },
+  { "ge(least(drop_n(self.shape, 2)), 1)",
+    "a dimension after (N, C) is empty: there is nothing to interpolate; the shape is {self.shape}" },
+}
 -- A tensor of one dimension is ((N,) C, L).
 local line_self = {
   "either(equal(self.ndim, 2), equal(self.ndim, 3))",
@@ -477,6 +485,12 @@ return {
   doc = "adaptive_max_pool2d_with_indices without the positions." },
 { "upsample_nearest(Tensor self, int[] size) -> Tensor",
   kind = "composite",
+  check = upsampled,
+  expr = [[
+    return fold(self, length(size), function(x, k)
+      local i = floor_divide(arange_of(x, 0, size[k], none) * x.shape[k + 2], size[k])
+      return index_select(x, k + 2, i, 0)
+    end)]],
   loop = [[
     local i = out
     for d = 2, self.ndim - 1 do i = at(i, d, floor_divide(out[d] * self.shape[d], sizes[d])) end
@@ -492,6 +506,12 @@ return {
     F.interpolate's mode 'nearest'." },
 { "upsample_linear(Tensor self, int[] size, bool align_corners=false) -> Tensor",
   kind = "composite",
+  check = { upsampled[1], upsampled[2], upsampled[3], { "is_float(self)", "expected a float dtype, got {self.dtype}", "type" } },
+  expr = [[
+    local y = fold(as(self, working(self)), length(size), function(x, k) -- halves are rounded once
+      return interpolated(x, k + 2, size[k], align_corners)
+    end)
+    return as(y, self.dtype)]],
   grad = "composite",
   reference = "upsample_linear",
   samples = {

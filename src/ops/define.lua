@@ -40,6 +40,23 @@ return {
   smaller = { "a, b", "when(le(a, b), a, b)" },
   larger = { "a, b", "when(ge(a, b), a, b)" },
 
+  -- x with its last `shift` elements along dim in front of the others.
+  rolled = { "x, dim, shift", [[
+    local n = x.shape[dim]
+    local first = remainder(shift, n)
+    return when(equal(n, 0), clone(x), cat(tensors(narrow(x, dim, n - first, first), narrow(x, dim, 0, n - first)), dim))]] },
+  -- x in `n` elements along dim, each between the two next to its source coordinate.
+  interpolated = { "x, dim, n, corners", [[
+    local size = x.shape[dim]
+    local stride = when(corners, when(gt(n, 1), (size - 1) / (n - 1), 0), size / n)
+    local source = arange_of(x, 0, n, dtype_named("float64")) * stride + when(corners, 0, stride * 0.5 - 0.5)
+    local inside = clamp(source, 0, size - 1)
+    local below = floor(inside)
+    local part, i = inside - below, as(below, dtype_named("int64"))
+    local j = clamp(i + 1, none, size - 1)
+    local weight = view(part, join(list(n), ones_n(x.ndim - dim - 1)))
+    return lerp(index_select(x, dim, i, 0), index_select(x, dim, j, 0), as(weight, x.dtype))]] },
+
   -- ---- sums and reductions -------------------------------------------------------------------------
   scale = { "x, k", "when(equal(k, 1), x, x * k)" },
   sum_over = { "x, dims", "when(equal(length(dims), 0), x, sum(x, dims))" }, -- of no dimension none

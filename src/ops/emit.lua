@@ -15,8 +15,13 @@ local list_makers = {
 }
 local function is_statement(node)
   return node.what == "op" or node.what == "ops" or node.what == "load" or node.what == "beside"
-    or node.what == "written" or list_makers[node.what]
+    or node.what == "written" or node.what == "fold" or list_makers[node.what]
     or (node.what == "when" and node.kind ~= "number" and node.kind ~= "condition" and node.kind ~= "string")
+end
+
+-- Whether argument k has a block of its own: a branch of `when`, what `fold` repeats.
+local function has_block(node, k)
+  return node.what == "when" and k > 1 or node.what == "fold" and k == 3
 end
 
 local function common(a, b) -- the innermost block that contains both
@@ -49,7 +54,7 @@ local function standing(uses)
   return first
 end
 
--- The blocks of each statement, and for `when` of its branches. Nodes come after their arguments: going backwards, all
+-- The blocks of each statement, and for `when` of its branches, for `fold` of what it repeats. Nodes come after their arguments: going backwards, all
 -- uses of a node are known when it is reached.
 local function place(graph, outputs)
   local root = { depth = 0, nodes = {} }
@@ -68,17 +73,16 @@ local function place(graph, outputs)
       for _, block in ipairs(standing(blocks)) do
         blocks_of[node][block] = true
         table.insert(block.nodes, 1, node)
-        if node.what == "when" then
-          local branches = {}
+        local branches = {}
+        if node.what == "when" or node.what == "fold" then
           block.branches = block.branches or {}
           block.branches[node] = branches
-          use(node.args[1], block)
-          for k = 2, 3 do
+        end
+        for k, a in ipairs(node.args) do
+          if has_block(node, k) then
             branches[k] = { depth = block.depth + 1, parent = block, nodes = {}, of = branches }
-            use(node.args[k], branches[k])
           end
-        else
-          for _, a in ipairs(node.args) do use(a, block) end
+          use(a, branches[k] or block)
         end
       end
     elseif blocks then
@@ -125,12 +129,20 @@ function M.writer(graph, outputs, state, indent)
       return ("moth_list_at(%s, %s)"):format(value(n.args[1]), type(i) == "number" and i or value(i) .. ".u.i")
     end,
     length = function(n) return ("moth_v_int(%s.n)"):format(value(n.args[1])) end,
+    least = function(n) return ("moth_list_least(%s)"):format(value(n.args[1])) end,
+    doublings = function(n) return ("moth_number_doublings(%s)"):format(value(n.args[1])) end,
+    param = function(n) return n.c end,
+    tensors = function(n)
+      local list = {}
+      for i, a in ipairs(n.args) do list[i] = tensor_c(a) end
+      return ("moth_v_tensors((MothTensor *[]){%s}, %d)"):format(table.concat(list, ", "), #list)
+    end,
     product = function(n) return ("moth_list_product(%s)"):format(value(n.args[1])) end,
     reach = function(n)
       return ("moth_list_reach(%s, %s, %s)"):format(value(n.args[1]), value(n.args[2]), value(n.args[3]))
     end,
     power_of = function(n)
-      return ("moth_v_float(pow(moth_as_double(%s), moth_as_double(%s)))"):format(value(n.args[1]), value(n.args[2]))
+      return ("moth_number_power(%s, %s)"):format(value(n.args[1]), value(n.args[2]))
     end,
     wrap = function(n) return ("moth_number_wrap(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
     working = function(n) return ("moth_v_dtype(moth_working_dtype(%s))"):format(tensor_c(n.args[1])) end,
@@ -245,7 +257,7 @@ function M.writer(graph, outputs, state, indent)
     local args = {}
     local of_op = node.what == "op" or node.what == "ops" or node.what == "beside"
     local op, before = of_op and graph.ops and graph.ops[node.more], node.what == "beside" and 1 or 0
-    for i, a in ipairs(node.what ~= "when" and node.args or {}) do
+    for i, a in ipairs(node.what ~= "when" and node.what ~= "fold" and node.args or {}) do
       args[i] = value(a)
       -- The op's argument is a double: converts an integer.
       local number = type(a) == "number" or (is_node(a) and a.kind == "number")
@@ -287,6 +299,16 @@ function M.writer(graph, outputs, state, indent)
       local like = table.remove(args, 1)
       line(depth, "MOTH_GO(moth_eval_beside(%s.u.t, MOTH_OP(%s), %d, (MothValue[]){%s}, &v[%d]));", like, node.more,
         #args, table.concat(args, ", "), k)
+    elseif node.what == "fold" then
+      local block = here.branches[node][3]
+      node.acc.c, node.k.c = ("v[%d]"):format(k), ("moth_v_int(k%d)"):format(k)
+      line(depth, "v[%d] = moth_value_keep(%s);", k, value(node.args[1]))
+      line(depth, "for (int64_t k%d = 0, n%d = (int64_t)%s; k%d < n%d; k%d++) {", k, k, double(node.args[2]), k, k, k)
+      write_block(block, depth + 1, node.args[3])
+      line(depth + 1, "MothValue made%d = %s;", k, taken(node.args[3], block))
+      line(depth + 1, "moth_drop(&v[%d]);", k)
+      line(depth + 1, "v[%d] = made%d;", k, k)
+      line(depth, "}")
     elseif node.what == "written" then
       line(depth, "v[%d] = moth_value_keep(%s);", k, args[1])
     elseif node.what == "load" then
@@ -315,14 +337,9 @@ function M.writer(graph, outputs, state, indent)
     end
     local function inside(inner, i)
       for _, node in ipairs(inner.nodes) do
-        if node.what == "when" then
-          read(node.args[1], i)
-          for k = 2, 3 do
-            inside(inner.branches[node][k], i)
-            read(node.args[k], i)
-          end
-        else
-          for _, a in ipairs(node.args) do read(a, i) end
+        for k, a in ipairs(node.args) do
+          if has_block(node, k) then inside(inner.branches[node][k], i) end
+          read(a, i)
         end
       end
     end

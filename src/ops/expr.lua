@@ -14,13 +14,15 @@
 --   beside(x, zeros(…))       a new tensor like x: fake if x is, of x's subclass
 --   written(x, part, value)   x, a new tensor, with value copied into part(x), a view of it
 --   x.shape x.ndim x.numel x.dtype x.device; list[i], from the end by -1
+--   fold(x, n, function(y, k) … end)  y = x, then n times the tensor that the function makes of y and k, from 0
+--   tensors(x, y, …)          as an argument Tensor[]
 --   list(a, b, …) join(l, m) first_n(l, n) drop_n(l, n) replace(l, i, v) insert(l, i, v) ones_n(n) range(a, b)
 --   merged(l, from, to): elements from … to as one, their product
 --   inferred(sizes, n): a size of -1 so that they multiply to n; others(n, dims): those of n that are not in dims
 --   inverse(permutation) wide(shape, shape) keep1(shape, dims) last_n(l, n)
 --   dtype_named("int64"); as_number(x): an operand that is a number
 --   reach(size, stride, offset): the elements of storage up to the last of that geometry; power_of(x, y)
---   length(l) product(l) wrap(dim, n) working(x) eps_of(x) default_to(x, y)
+--   length(l) product(l) least(l) doublings(n): of 1, until it is n or more; wrap(dim, n) working(x) eps_of(x) default_to(x, y)
 --
 --   floor_divide remainder    of numbers too
 --
@@ -52,7 +54,7 @@ local function make(what, kind, args, more, alone)
   local known = graph.by_key[key]
   if known then return known end
   local node = setmetatable({ id = #graph + 1, what = what, kind = kind, args = args, more = more, c = false, field = false,
-    on_write = false, count = false, values = false, position = false }, Node) -- all fields: others are asked of Node.__index
+    on_write = false, count = false, values = false, position = false, acc = false, k = false }, Node) -- all fields: others are asked of Node.__index
   graph[#graph + 1], graph.by_key[key] = node, node
   return node
 end
@@ -221,6 +223,22 @@ local functions = {
     local copied = make("op", "tensor", { part(fresh), value }, "copy_")
     return make("written", "tensor", { fresh, copied })
   end,
+  fold = function(start, count, fn)
+    if not is_tensor(start) or kind(count) ~= "number" or type(fn) ~= "function" then
+      fail("fold: expected a tensor, a number and a function")
+    end
+    if has_jumps(fn) then fail(no_jumps) end
+    local acc, k = make("param", "tensor", {}, nil, true), make("param", "number", {}, nil, true)
+    local made = fn(acc, k)
+    if not is_tensor(made) then fail("fold: the function gives a %s, expected a tensor", kind(made)) end
+    local node = make("fold", "tensor", { start, count, made }, nil, true)
+    node.acc, node.k = acc, k
+    return node
+  end,
+  tensors = function(...)
+    for i, x in ipairs({ ... }) do if not is_tensor(x) then fail("tensors: argument %d is a %s", i, kind(x)) end end
+    return make("tensors", "tensors", { ... })
+  end,
   is_on_cpu = function_of("is_on_cpu", "condition", "tensor"),
   inferred = function_of("inferred", "list", "list", "number"),
   merged = function_of("merged", "list", "list", "number", "number"),
@@ -242,6 +260,8 @@ local functions = {
   kept = function_of("kept", "list", "list", "value"),
   length = function_of("length", "number", "list"),
   product = function_of("product", "number", "list"),
+  least = function_of("least", "number", "list"),
+  doublings = function_of("doublings", "number", "number"),
   reach = function_of("reach", "number", "list", "list", "number"),
   power_of = function_of("power_of", "number", "number", "number"),
   wrap = function_of("wrap", "number", "number", "number"),

@@ -38,6 +38,7 @@ return {
   samples = { "{randn(2,3), randn(1,3)}", "{randn(2,3), randn(2,1)}, 2", "{randn(2,2), randn(2,0), randn(2,3), randn(2,1)}, -1" },
   errors = { { "{randn(2,3), randn(2,4)}", "size" }, { "{}", "at least one" }, { "{randn(2)}, 2", "out of range" } },
   doc = "Tensors joined along dim." },
+-- C: expressions have no lists of tensors that are made.
 { "stack(Tensor[] tensors, Dim dim=0 of result) -> Tensor",
   kind = "composite",
   loop = [[

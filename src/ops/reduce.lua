@@ -152,6 +152,16 @@ return {
 { "cumprod(Tensor self, Dim dim) -> Tensor",
   kind = "composite",
   join = "prod",
+  expr = [[
+    local dtype = when(is_float(self), self.dtype, dtype_named("int64"))
+    local n = when(equal(self.ndim, 0), 1, self.shape[dim])
+    local start = to(self, when(is_float(self), working(self), dtype), none, false, true)
+    local y = fold(start, doublings(n), function(x, k) -- products alone: differentiable where elements are 0, too
+      local stride = power_of(2, k)
+      local before, a, b = narrow(x, dim, 0, stride), narrow(x, dim, stride, n - stride), narrow(x, dim, 0, n - stride)
+      return cat(tensors(before, a * b), dim)
+    end)
+    return as(y, dtype)]],
   grad = "composite",
   reference = "cumprod",
   samples = { "randn(3,4), 1", "randn(3,7), 2", "tensor{2, 0, -1, 0, 3}, 1" },

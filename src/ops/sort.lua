@@ -44,6 +44,7 @@ return {
   samples = { "randn(3,6), 2", "randn(4,3), 3, 1, true" },
   errors = { { "randn(2), 1, 2", "out of range" }, { "randn(2), 3", "k must be" }, { "randn(2), 0", "k must be" } },
   doc = "The k-th smallest element along dim (k counts from 1), and its position." },
+-- C: each mode has checks of its own for every dimension, and the dimensions are not known here.
 { "pad(Tensor self, int[] pad, enum('constant','reflect','replicate','circular') mode='constant', Scalar value=0) -> Tensor",
   kind = "composite",
   loop = [[
@@ -75,6 +76,17 @@ return {
     Negative numbers cut." },
 { "roll(Tensor self, int[] shifts, Dim[]? dims=none repeated) -> Tensor",
   kind = "composite",
+  check = {
+    { "either(given(dims), equal(length(shifts), 1))", "without dims one shift is expected, got {length(shifts)}" },
+    { "either(negate(given(dims)), equal(length(shifts), length(dims)))",
+      "shifts and dims must be as many, got {length(shifts)} and {length(dims)}" },
+  },
+  expr = [[
+    local flat = view(rolled(reshape(self, list(self.numel)), 0, shifts[0]), self.shape)
+    local along = fold(self, length(dims), function(x, k)
+      return when(equal(self.ndim, 0), clone(x), rolled(x, dims[k], shifts[k]))
+    end)
+    return when(given(dims), along, flat)]],
   loop = [[
     if not dims then return load(self, unravel(remainder(ravel(out, self.shape) - shifts[0], self.numel), self.shape)) end
     local i = out

@@ -207,6 +207,13 @@ local rules = {
   numel = function(t) return B.numel(t) end,
   dtype = dtype_of, device = device_of, at = element, product = product,
   length = function(l) return #l end,
+  least = function(l) return math.min(math.huge, unpack(l)) end,
+  doublings = function(n)
+    local k = 0
+    while 2 ^ k < n do k = k + 1 end
+    return k
+  end,
+  tensors = function(...) return { ... } end,
   wrap = function(d, n) return d < 0 and d + n or d end,
   working = function(t)
     local dtype = dtype_of(t)
@@ -320,6 +327,15 @@ function M.evaluate(op, text, values, kinds)
     if what == "when" then return value(args[value(args[1]) and 2 or 3]) end
     if what == "both" then return value(args[1]) and value(args[2]) end
     if what == "either" then return value(args[1]) or value(args[2]) end
+    if what == "fold" then
+      local made, outer = value(args[1]), known_values
+      for k = 0, value(args[2]) - 1 do -- what one pass computes is forgotten after it
+        known_values = setmetatable({ [node.acc] = made, [node.k] = k }, { __index = outer })
+        made = value(args[3])
+      end
+      known_values = outer
+      return made
+    end
     if what == "dtype_named" then return node.more end
     if what == "op" then return (call(node.more, unpack(all(args), 1, #args))) end
     if what == "beside" then return (call(node.more, unpack(all(args, 2), 2, #args))) end
