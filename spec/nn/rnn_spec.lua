@@ -127,7 +127,7 @@ describe("recurrent layers", function()
       "state of shape %[1, 1, 4%]")
     assert.error_matches(function() nn.RNN(3, 4, { nonlinearity = "gelu" }) end, "tanh")
     assert.error_matches(function() nn.RNN(3, 4, 1e10) end,
-      "'num_layers': expected an integer from 0 to 65536, got 10000000000")
+      "'num_layers': expected an integer from 0 to 10000, got 10000000000")
     assert.error_matches(function() nn.RNN(3, 4, 0) end, "num_layers must be at least 1")
     assert.equal("LSTM(3, 4, num_layers=2, batch_first=True)",
       tostring(nn.LSTM(3, 4, { num_layers = 2, batch_first = true })))

@@ -67,7 +67,7 @@ local types = {
   int = { is_integer, "an integer" },
   size = { function(v) return is_integer(v) and v >= 0 end, "an integer of at least 0" },
   count = { function(v) return is_integer(v) and v >= 1 end, "an integer of at least 1" },
-  layers = { function(v) return is_integer(v) and v >= 0 and v <= 65536 end, "an integer from 0 to 65536" },
+  layers = { function(v) return is_integer(v) and v >= 0 and v <= 10000 end, "an integer from 0 to 10000" },
   Dim = { function(v) return is_integer(v) and v ~= 0 end, "a dimension (1 is the first, -1 the last)" },
   Index = { function(v) return is_integer(v) and v ~= 0 end, "a position (1 is the first, -1 the last)" },
   bool = { is "boolean", "true or false" },
