@@ -1,13 +1,8 @@
 -- Hooks on leaves, nodes, saved tensors; watchers; callbacks at the end of backward. moth.autograd.graph.
 local B = require "moth_lua"
 local moth = require "moth"
+local fails = require "fails"
 local graph = moth.autograd.graph
-
-local function fails(pattern, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(err):find(pattern), tostring(err))
-end
 
 local function collect()
   for _ = 1, 4 do collectgarbage() end

@@ -1,12 +1,7 @@
 -- Hooks that change the list they are in, functions that call backward without end, handles called by hand.
 local B = require "moth_lua"
 local moth = require "moth"
-
-local function fails(pattern, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(err):find(pattern), tostring(err))
-end
+local fails = require "fails"
 
 describe("a hook #quick", function()
   local function each_kind(fn)

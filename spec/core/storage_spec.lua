@@ -2,12 +2,7 @@
 -- an op.
 local B = require "moth_lua"
 local moth = require "moth"
-
-local function fails(pattern, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_truthy(tostring(err):find(pattern), tostring(err))
-end
+local fails = require "fails"
 
 describe("a storage #quick", function()
   it("gives its memory back and takes it up again, under views that a graph has saved", function()

@@ -171,84 +171,84 @@ void moth_use_hooks(MothHook *list) {
 
 /* --- running ---------------------------------------------------------------------------------- */
 
-/* The hooks of a kind that are there now, held: one may add and remove hooks, itself too. */
-typedef struct Held {
+/* The present hooks of a kind, retained: one may add and remove hooks, itself too. */
+typedef struct Due {
   MothHook *few[8], **list;
   size_t n;
-} Held;
+} Due;
 
 static bool is_due(const MothHook *h, MothHookKind kind, int nr) {
   return h->kind == kind && (kind != MOTH_HOOK_GRAD || h->nr == nr);
 }
 
-static MothStatus hold(Held *held, MothHook *hooks, MothHookKind kind, int nr) {
+static MothStatus retain_due(Due *due, MothHook *hooks, MothHookKind kind, int nr) {
   size_t i = 0;
-  held->list = held->few;
-  held->n = 0;
+  due->list = due->few;
+  due->n = 0;
   for (MothHook *h = hooks; h; h = h->next)
-    held->n += is_due(h, kind, nr);
-  if (held->n > 8 && !(held->list = moth_alloc(sizeof *held->list * held->n))) {
-    held->n = 0;
+    due->n += is_due(h, kind, nr);
+  if (due->n > 8 && !(due->list = moth_alloc(sizeof *due->list * due->n))) {
+    due->n = 0;
     return moth_fail(MOTH_ERR_MEMORY, "out of memory in backward");
   }
   for (MothHook *h = hooks; h; h = h->next)
     if (is_due(h, kind, nr)) {
       atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
-      held->list[i++] = h;
+      due->list[i++] = h;
     }
   return MOTH_OK;
 }
 
-static void let_go(Held *held) {
-  for (size_t i = 0; i < held->n; i++)
-    moth_hook_release(held->list[i]);
-  if (held->list != held->few)
-    moth_free(held->list, sizeof *held->list * held->n);
+static void release_due(Due *due) {
+  for (size_t i = 0; i < due->n; i++)
+    moth_hook_release(due->list[i]);
+  if (due->list != due->few)
+    moth_free(due->list, sizeof *due->list * due->n);
 }
 
 MothStatus moth_run_hooks(MothHook *hooks, int nr, MothTensor **grad) {
-  Held held;
+  Due due;
   MothStatus status = MOTH_OK;
-  MOTH_TRY(hold(&held, hooks, MOTH_HOOK_GRAD, nr));
-  for (size_t i = 0; i < held.n; i++) {
+  MOTH_TRY(retain_due(&due, hooks, MOTH_HOOK_GRAD, nr));
+  for (size_t i = 0; i < due.n; i++) {
     MothTensor *out = NULL;
-    if (held.list[i]->removed)
+    if (due.list[i]->removed)
       continue;
-    MOTH_GO(held.list[i]->run(held.list[i]->ctx, *grad, &out));
+    MOTH_GO(due.list[i]->run(due.list[i]->ctx, *grad, &out));
     if (out) {
       moth_tensor_release(*grad);
       *grad = out;
     }
   }
 done:
-  let_go(&held);
+  release_due(&due);
   return status;
 }
 
 MothStatus moth_run_after_hooks(MothHook *hooks, MothTensor *leaf) {
-  Held held;
+  Due due;
   MothStatus status = MOTH_OK;
-  MOTH_TRY(hold(&held, hooks, MOTH_HOOK_AFTER, 0));
-  for (size_t i = 0; i < held.n; i++) {
+  MOTH_TRY(retain_due(&due, hooks, MOTH_HOOK_AFTER, 0));
+  for (size_t i = 0; i < due.n; i++) {
     MothTensor *none = NULL;
-    if (!held.list[i]->removed)
-      MOTH_GO(held.list[i]->run(held.list[i]->ctx, leaf, &none));
+    if (!due.list[i]->removed)
+      MOTH_GO(due.list[i]->run(due.list[i]->ctx, leaf, &none));
   }
 done:
-  let_go(&held);
+  release_due(&due);
   return status;
 }
 
 MothStatus moth_run_node_hooks(MothHook *hooks, MothHookKind kind, MothNode *n, MothTensor **inputs,
                                int ninputs, MothTensor **results, int nresults) {
-  Held held;
+  Due due;
   MothStatus status = MOTH_OK;
-  MOTH_TRY(hold(&held, hooks, kind, 0));
-  for (size_t i = 0; i < held.n; i++)
-    if (!held.list[i]->removed)
-      MOTH_GO(held.list[i]->run_node(held.list[i]->ctx, n, inputs, ninputs, results, nresults));
+  MOTH_TRY(retain_due(&due, hooks, kind, 0));
+  for (size_t i = 0; i < due.n; i++)
+    if (!due.list[i]->removed)
+      MOTH_GO(due.list[i]->run_node(due.list[i]->ctx, n, inputs, ninputs, results, nresults));
 done:
-  let_go(&held);
+  release_due(&due);
   return status;
 }
 

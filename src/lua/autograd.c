@@ -288,13 +288,13 @@ static int b_grad_fn(lua_State *L) {
 /* --- functions written in Lua ------------------------------------------------------------------ */
 
 typedef struct LuaFunction {
-  MothLuaHeld *fn; /* function(node, needs, ...) -> table of gradients */
+  MothLuaRef *fn; /* function(node, needs, ...) -> table of gradients */
   char name[48];
 } LuaFunction;
 
 static void drop_function(MothNode *n) {
   LuaFunction *f = n->ctx;
-  moth_lua_let_go(f->fn);
+  moth_lua_ref_release(f->fn);
   moth_free(f, sizeof *f);
 }
 
@@ -306,7 +306,7 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
     return moth_lua_no_state();
   if (!lua_checkstack(L, n->nresults + 8))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
-  if (!moth_lua_push_held(L, f->fn))
+  if (!moth_lua_ref_push(L, f->fn))
     return MOTH_ERR_STATE;
   moth_lua_push_node(L, n);
   lua_pushnumber(L, (lua_Number)need);
@@ -362,7 +362,7 @@ static int b_record(lua_State *L) {
   memcpy(f->name, name, len);
   f->name[len] = 0;
   lua_pushvalue(L, 2);
-  f->fn = moth_lua_hold(L);
+  f->fn = moth_lua_ref_new(L);
   if (!f->fn) {
     moth_free(f, sizeof *f);
     return moth_lua_error(L, "out of memory");
@@ -374,7 +374,7 @@ static int b_record(lua_State *L) {
                                       outputs, nout, nsaved, &node);
   if (s) {
     moth_lua_current = outer;
-    moth_lua_let_go(f->fn);
+    moth_lua_ref_release(f->fn);
     moth_free(f, sizeof *f);
     return moth_lua_raise(L, s);
   }

@@ -27,10 +27,6 @@ static const MothCudaApi *need(lua_State *L) {
     moth_lua_raise(L, MOTH_ERR_STATE);
   return api;
 }
-static int done(lua_State *L, MothStatus s) {
-  return s == MOTH_OK ? 0 : moth_lua_raise(L, s);
-}
-
 /* A device index, or nothing: the current one. */
 static int device_at(lua_State *L, int idx) {
   const MothCudaApi *api = need(L);
@@ -47,25 +43,10 @@ static int device_at(lua_State *L, int idx) {
     if (d.type != MOTH_CUDA)
       moth_lua_error(L, "expected a CUDA device such as \"cuda:0\" or 0");
   }
-  done(L, moth_device_check(d));
+  moth_lua_done(L, moth_device_check(d));
   return d.index;
 }
 
-static Handle *handle_at(lua_State *L, int idx, uint64_t magic, const char *what) {
-  Handle *h = (Handle *)moth_lua_handle(L, idx, magic);
-  if (!h)
-    moth_lua_error(L, "expected a %s, got %s", what, luaL_typename(L, idx));
-  return h;
-}
-static Handle *new_handle(lua_State *L, uint64_t magic, void *key) {
-  Handle *h = lua_newuserdata(L, sizeof *h);
-  h->magic = magic;
-  h->u.graph = NULL;
-  lua_pushlightuserdata(L, key);
-  lua_rawget(L, LUA_REGISTRYINDEX);
-  lua_setmetatable(L, -2);
-  return h;
-}
 /* --- devices ------------------------------------------------------------------------------------ */
 
 static int b_count(lua_State *L) {
@@ -108,7 +89,7 @@ static int b_properties(lua_State *L) {
 static int b_mem_get_info(lua_State *L) {
   size_t available, total;
   int device = device_at(L, 1);
-  done(L, need(L)->mem_get_info(device, &available, &total));
+  moth_lua_done(L, need(L)->mem_get_info(device, &available, &total));
   lua_pushnumber(L, (lua_Number)available);
   lua_pushnumber(L, (lua_Number)total);
   return 2;
@@ -233,7 +214,7 @@ static int b_empty_cache(lua_State *L) { /* of all devices, as nothing is said o
     if (m.reserved.current)
       s = api->empty_cache(i);
   }
-  return done(L, s);
+  return moth_lua_done(L, s);
 }
 static int b_set_fraction(lua_State *L) { /* (fraction[, device]) */
   double fraction = moth_lua_number(L, 1);
@@ -275,17 +256,17 @@ static int b_pinned_memory(lua_State *L) {
   return 2;
 }
 static int b_empty_pinned_cache(lua_State *L) {
-  return done(L, need(L)->empty_pinned_cache());
+  return moth_lua_done(L, need(L)->empty_pinned_cache());
 }
 
 /* --- graphs ------------------------------------------------------------------------------------- */
 
 static MothCudaGraph *graph_at(lua_State *L, int idx) {
-  return handle_at(L, idx, MAGIC_GRAPH, "moth.cuda.CUDAGraph")->u.graph;
+  return ((Handle *)moth_lua_check_handle(L, idx, MAGIC_GRAPH, "moth.cuda.CUDAGraph"))->u.graph;
 }
 static int b_graph_new(lua_State *L) {
   const MothCudaApi *api = need(L);
-  Handle *h = new_handle(L, MAGIC_GRAPH, &key_graph);
+  Handle *h = moth_lua_new_handle(L, MAGIC_GRAPH, &key_graph);
   h->u.graph = api->graph_new();
   return h->u.graph ? 1 : moth_lua_raise(L, MOTH_ERR_MEMORY);
 }
@@ -302,17 +283,17 @@ static int b_graph_begin(lua_State *L) { /* (graph, pool or 0, mode) */
   MothCudaGraph *g = graph_at(L, 1);
   double pool = luaL_optnumber(L, 2, 0);
   int mode = luaL_checkoption(L, 3, "global", modes);
-  return done(L, need(L)->graph_begin(g, (uint64_t)pool, mode));
+  return moth_lua_done(L, need(L)->graph_begin(g, (uint64_t)pool, mode));
 }
 static int b_graph_end(lua_State *L) {
-  return done(L, need(L)->graph_end(graph_at(L, 1)));
+  return moth_lua_done(L, need(L)->graph_end(graph_at(L, 1)));
 }
 static int b_graph_replay(lua_State *L) {
   moth_lua_enter(L);
-  return done(L, need(L)->graph_replay(graph_at(L, 1)));
+  return moth_lua_done(L, need(L)->graph_replay(graph_at(L, 1)));
 }
 static int b_graph_reset(lua_State *L) {
-  return done(L, need(L)->graph_reset(graph_at(L, 1)));
+  return moth_lua_done(L, need(L)->graph_reset(graph_at(L, 1)));
 }
 static int b_graph_pool(lua_State *L) {
   lua_pushnumber(L, (lua_Number)need(L)->graph_pool(graph_at(L, 1)));
@@ -354,8 +335,8 @@ static int b_program(lua_State *L) {
   if (nheaders != s.nheaders)
     return moth_lua_error(L, "expected as many headers as names");
   const MothCudaApi *api = need(L);
-  Handle *h = new_handle(L, MAGIC_PROGRAM, &key_program);
-  done(L, api->program_new(device, &s, &h->u.program));
+  Handle *h = moth_lua_new_handle(L, MAGIC_PROGRAM, &key_program);
+  moth_lua_done(L, api->program_new(device, &s, &h->u.program));
   return 1;
 }
 static int program_gc(lua_State *L) {
@@ -368,8 +349,8 @@ static int program_gc(lua_State *L) {
 }
 static MothCudaFunction *kernel_at(lua_State *L, int idx) { /* (program, i from 1) */
   MothCudaFunction *f = NULL;
-  Handle *h = handle_at(L, idx, MAGIC_PROGRAM, "program of moth.cuda");
-  done(L, need(L)->program_kernel(h->u.program, (int)moth_lua_number(L, idx + 1) - 1, &f));
+  Handle *h = moth_lua_check_handle(L, idx, MAGIC_PROGRAM, "program of moth.cuda");
+  moth_lua_done(L, need(L)->program_kernel(h->u.program, (int)moth_lua_number(L, idx + 1) - 1, &f));
   return f;
 }
 /* launch(program, i, device, gx, gy, gz, bx, by, bz, shared, the bytes of each argument …) */
@@ -388,14 +369,14 @@ static int b_launch(lua_State *L) {
     size_t length;
     args[i] = (void *)(uintptr_t)moth_lua_bytes(L, FIRST + i, &length);
   }
-  return done(L, need(L)->launch(f, device, size, size + 3, shared, args));
+  return moth_lua_done(L, need(L)->launch(f, device, size, size + 3, shared, args));
 }
 static int b_occupancy(lua_State *L) { /* (program, i, device, threads, shared) -> blocks */
   MothCudaFunction *f = kernel_at(L, 1);
   int device = device_at(L, 3), blocks = 0;
   int threads = (int)moth_lua_check_integer(L, 4, 1, 1024);
   size_t shared = (size_t)moth_lua_check_integer(L, 5, 0, 2147483647);
-  done(L, need(L)->occupancy(f, device, threads, shared, &blocks));
+  moth_lua_done(L, need(L)->occupancy(f, device, threads, shared, &blocks));
   lua_pushinteger(L, blocks);
   return 1;
 }

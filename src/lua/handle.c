@@ -89,6 +89,22 @@ static inline void count_handle(lua_State *L) {
   }
 }
 
+void *moth_lua_check_handle(lua_State *L, int idx, uint64_t magic, const char *what) {
+  MothHandle *h = moth_lua_handle(L, idx, magic);
+  if (!h)
+    moth_lua_error(L, "expected a %s, got %s", what, luaL_typename(L, idx));
+  return h;
+}
+
+void *moth_lua_new_handle(lua_State *L, uint64_t magic, void *key) {
+  MothHandle *h = lua_newuserdata(L, sizeof *h);
+  h->magic = magic;
+  h->u.other = NULL;
+  push_metatable(L, key);
+  lua_setmetatable(L, -2);
+  return h;
+}
+
 static inline void new_handle(lua_State *L, MothTensor *t) {
   MothHandle *h = lua_newuserdata(L, sizeof *h);
   h->magic = MOTH_MAGIC_TENSOR;
@@ -121,7 +137,7 @@ void moth_lua_push_tensor_with(lua_State *L, MothTensor *t, int meta) {
 /* An open moth.scope: the list of the handles made in it, and the enclosing scope. Reference-counted: a suspended
  * coroutine retains the scopes in which it was resumed. */
 struct MothLuaScope {
-  MothLuaHeld *list;
+  MothLuaRef *list;
   MothLuaScope *outer;
   int refs;
 };
@@ -143,7 +159,7 @@ void moth_lua_forget_scope(MothLuaScope **of) {
   *of = NULL;
   while (s && --s->refs == 0) {
     MothLuaScope *outer = s->outer;
-    moth_lua_let_go(s->list);
+    moth_lua_ref_release(s->list);
     moth_free(s, sizeof *s);
     s = outer;
   }
@@ -151,7 +167,7 @@ void moth_lua_forget_scope(MothLuaScope **of) {
 
 /* Pushes the list of the innermost scope; false if it belongs to another state, which called this one. */
 static bool push_scope(lua_State *L) {
-  return innermost && moth_lua_push_held(L, innermost->list);
+  return innermost && moth_lua_ref_push(L, innermost->list);
 }
 
 /* scope_begin() -> list that collects the handles made from now on; scope_end(list), of the innermost, goes back to the
@@ -163,7 +179,7 @@ static int b_scope_begin(lua_State *L) {
     return moth_lua_error(L, "out of memory");
   lua_newtable(L);
   lua_pushvalue(L, -1);
-  *s = (MothLuaScope){moth_lua_hold(L), innermost, 1};
+  *s = (MothLuaScope){moth_lua_ref_new(L), innermost, 1};
   if (!s->list) {
     moth_free(s, sizeof *s);
     return moth_lua_error(L, "out of memory");

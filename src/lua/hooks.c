@@ -19,12 +19,12 @@ static void retain_push(lua_State *L, MothTensor *t) {
 }
 
 /* Pushes a function of Lua's, to be called; an error where it cannot be. */
-static MothStatus push_function(lua_State *L, const MothLuaHeld *fn, int nargs) {
+static MothStatus push_function(lua_State *L, const MothLuaRef *fn, int nargs) {
   if (!L)
     return moth_lua_no_state();
   if (!lua_checkstack(L, nargs + 8))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
-  if (!moth_lua_push_held(L, fn))
+  if (!moth_lua_ref_push(L, fn))
     return MOTH_ERR_STATE;
   if (lua_isfunction(L, -1))
     return MOTH_OK;
@@ -78,15 +78,15 @@ static MothStatus run_after(void *ctx, MothTensor *leaf, MothTensor **out) {
   return s;
 }
 
-static void release_held(void *ctx) {
-  moth_lua_let_go(ctx);
+static void release_ref(void *ctx) {
+  moth_lua_ref_release(ctx);
 }
-static void use_held(void *ctx) {
-  moth_lua_use_held(ctx);
+static void use_ref(void *ctx) {
+  moth_lua_ref_use(ctx);
 }
 
-MothLuaHeld *moth_lua_hook_of(lua_State *L, const MothHook *h) {
-  return h->release == release_held && moth_lua_is_mine(L, h->ctx) ? h->ctx : NULL;
+MothLuaRef *moth_lua_hook_of(lua_State *L, const MothHook *h) {
+  return h->release == release_ref && moth_lua_ref_is_own(L, h->ctx) ? h->ctx : NULL;
 }
 
 /* register_hook(t, fn[, after]) -> id, node (or nil). after: register_post_accumulate_grad_hook */
@@ -97,13 +97,13 @@ static int b_register_hook(lua_State *L) {
   moth_lua_type(L, 2, LUA_TFUNCTION);
   lua_settop(L, 2);
   lua_pushvalue(L, 2);
-  MothLuaHeld *fn = moth_lua_hold(L);
+  MothLuaRef *fn = moth_lua_ref_new(L);
   if (!fn)
     return moth_lua_error(L, "out of memory");
   MothHook hook = {.kind = after ? MOTH_HOOK_AFTER : MOTH_HOOK_GRAD,
                    .run = after ? run_after : run_hook,
-                   .release = release_held,
-                   .use = use_held,
+                   .release = release_ref,
+                   .use = use_ref,
                    .ctx = fn};
   int64_t id;
   lua_State *outer = moth_lua_current;
@@ -111,7 +111,7 @@ static int b_register_hook(lua_State *L) {
   MothStatus s = moth_tensor_add_hook(t, hook, &id);
   moth_lua_current = outer;
   if (s) {
-    moth_lua_let_go(fn);
+    moth_lua_ref_release(fn);
     return moth_lua_raise(L, s);
   }
   retain_push(L, t); /* of a leaf the one handle, which 1 need not be */
@@ -230,17 +230,17 @@ static int b_register_node_hook(lua_State *L) {
   MothNode *n = moth_lua_check_node(L, 1);
   moth_lua_type(L, 2, LUA_TFUNCTION);
   lua_pushvalue(L, 2);
-  MothLuaHeld *fn = moth_lua_hold(L);
+  MothLuaRef *fn = moth_lua_ref_new(L);
   if (!fn)
     return moth_lua_error(L, "out of memory");
   MothHook hook = {.kind = lua_toboolean(L, 3) ? MOTH_HOOK_PRE : MOTH_HOOK_POST,
                    .run_node = run_node_hook,
-                   .release = release_held,
+                   .release = release_ref,
                    .ctx = fn};
   int64_t id;
   MothStatus s = moth_node_add_hook(n, hook, &id);
   if (s) {
-    moth_lua_let_go(fn);
+    moth_lua_ref_release(fn);
     return moth_lua_raise(L, s);
   }
   lua_pushnumber(L, (lua_Number)id);
@@ -248,22 +248,22 @@ static int b_register_node_hook(lua_State *L) {
 }
 
 static void release_note(void *ctx) {
-  moth_lua_let_go(ctx);
+  moth_lua_ref_release(ctx);
 }
 
 void moth_lua_push_metadata(lua_State *L, MothNode *n) {
-  MothLuaHeld *held = moth_node_note(n, release_note);
-  if (held) {
-    if (!moth_lua_push_held(L, held))
+  MothLuaRef *ref = moth_node_note(n, release_note);
+  if (ref) {
+    if (!moth_lua_ref_push(L, ref))
       moth_lua_raise(L, MOTH_ERR_STATE);
     return;
   }
   lua_newtable(L);
   lua_pushvalue(L, -1);
-  held = moth_lua_hold(L);
-  MothHook note = {.kind = MOTH_HOOK_NOTE, .release = release_note, .ctx = held};
-  if (!held || moth_node_add_hook(n, note, NULL) != MOTH_OK) {
-    moth_lua_let_go(held);
+  ref = moth_lua_ref_new(L);
+  MothHook note = {.kind = MOTH_HOOK_NOTE, .release = release_note, .ctx = ref};
+  if (!ref || moth_node_add_hook(n, note, NULL) != MOTH_OK) {
+    moth_lua_ref_release(ref);
     moth_lua_error(L, "out of memory");
   }
 }
@@ -284,20 +284,20 @@ static void push_frame(lua_State *L, MothFrame *f) {
 
 typedef struct LuaWatcher {
   MothWatcher w;
-  MothLuaHeld *made, *begin, *finish;
+  MothLuaRef *made, *begin, *finish;
 } LuaWatcher;
 
 static void drop_watcher(MothFrame *f) {
   LuaWatcher *w = (LuaWatcher *)f;
-  moth_lua_let_go(w->made);
-  moth_lua_let_go(w->begin);
-  moth_lua_let_go(w->finish);
+  moth_lua_ref_release(w->made);
+  moth_lua_ref_release(w->begin);
+  moth_lua_ref_release(w->finish);
   moth_free(w, sizeof *w);
 }
 
 /* Nodes of other states that run on this thread are not this one's affair. */
-static bool is_seen(const MothLuaHeld *fn) {
-  return fn && (!moth_lua_current || moth_lua_is_mine(moth_lua_current, fn));
+static bool is_seen(const MothLuaRef *fn) {
+  return fn && (!moth_lua_current || moth_lua_ref_is_own(moth_lua_current, fn));
 }
 
 static MothStatus watch_made(void *ctx, MothNode *n) {
@@ -346,10 +346,10 @@ static MothStatus watch_end(void *ctx, MothNode *n, MothTensor *const *grads, in
   return moth_lua_call(L, 3, 0);
 }
 
-static MothLuaHeld *hold_field(lua_State *L, int idx, const char *name) {
+static MothLuaRef *hold_field(lua_State *L, int idx, const char *name) {
   lua_getfield(L, idx, name);
   if (!lua_isnil(L, -1))
-    return moth_lua_hold(L);
+    return moth_lua_ref_new(L);
   lua_pop(L, 1);
   return NULL;
 }
@@ -376,13 +376,13 @@ static int b_watch_nodes(lua_State *L) {
 
 typedef struct LuaSaved {
   MothSavedHooks h;
-  MothLuaHeld *pack, *unpack;
+  MothLuaRef *pack, *unpack;
 } LuaSaved;
 
 static void drop_saved(MothFrame *f) {
   LuaSaved *s = (LuaSaved *)f;
-  moth_lua_let_go(s->pack);
-  moth_lua_let_go(s->unpack);
+  moth_lua_ref_release(s->pack);
+  moth_lua_ref_release(s->unpack);
   if (s->h.disabled)
     moth_free((void *)(uintptr_t)s->h.disabled, strlen(s->h.disabled) + 1);
   moth_free(s, sizeof *s);
@@ -394,7 +394,7 @@ static MothStatus pack(void *ctx, MothTensor *t, void **packed) {
   MOTH_TRY(push_function(L, s->pack, 1));
   retain_push(L, t);
   MOTH_TRY(moth_lua_call(L, 1, 1));
-  *packed = moth_lua_hold(L);
+  *packed = moth_lua_ref_new(L);
   return *packed ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
 }
 
@@ -402,7 +402,7 @@ static MothStatus unpack(void *ctx, void *packed, MothTensor **out) {
   const LuaSaved *s = ctx;
   lua_State *L = moth_lua_current;
   MOTH_TRY(push_function(L, s->unpack, 1));
-  if (!moth_lua_push_held(L, packed))
+  if (!moth_lua_ref_push(L, packed))
     return MOTH_ERR_STATE;
   MOTH_TRY(moth_lua_call(L, 1, 1));
   MothHandle *h = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
@@ -418,7 +418,7 @@ static MothStatus unpack(void *ctx, void *packed, MothTensor **out) {
 
 static void drop_packed(void *ctx, void *packed) {
   (void)ctx;
-  moth_lua_let_go(packed);
+  moth_lua_ref_release(packed);
 }
 
 static int open_saved(lua_State *L, LuaSaved *s) {
@@ -443,8 +443,8 @@ static int b_open_saved_hooks(lua_State *L) {
   lua_settop(L, 2);
   *s = (LuaSaved){.h = {.frame = {.refs = 2, .drop = drop_saved},
                         .hooks = {pack, unpack, drop_packed, NULL, s}}};
-  s->unpack = moth_lua_hold(L);
-  s->pack = moth_lua_hold(L);
+  s->unpack = moth_lua_ref_new(L);
+  s->pack = moth_lua_ref_new(L);
   return open_saved(L, s);
 }
 
@@ -515,11 +515,11 @@ static MothStatus run_callback(void *ctx, MothStatus status) {
 static int b_queue_callback(lua_State *L) {
   moth_lua_type(L, 1, LUA_TFUNCTION);
   lua_settop(L, 1);
-  MothLuaHeld *fn = moth_lua_hold(L);
-  MothStatus s = fn ? moth_queue_callback(run_callback, release_held, fn)
+  MothLuaRef *fn = moth_lua_ref_new(L);
+  MothStatus s = fn ? moth_queue_callback(run_callback, release_ref, fn)
                     : moth_fail(MOTH_ERR_MEMORY, "out of memory");
   if (s) {
-    moth_lua_let_go(fn);
+    moth_lua_ref_release(fn);
     return moth_lua_raise(L, s);
   }
   return 0;

@@ -9,7 +9,7 @@
  * handle lists the functions of its tensor's hooks in its environment, and each collection looks at these handles: where
  * the tensor, and its node if it has one, are referred to by nothing else, the hooks can only run if somebody uses the
  * handle, and the functions move from the registry into its environment (they are parked). Then the collector sees the
- * circle. When the tensor becomes a part of a graph again they move back (moth_lua_use_held). A userdata that nothing
+ * circle. When the tensor becomes a part of a graph again they move back (moth_lua_ref_use). A userdata that nothing
  * refers to, made anew by its own finalizer, is the clock. */
 #include "lua/moth_lua.h"
 
@@ -56,9 +56,9 @@ void moth_lua_add_leaf(lua_State *L, MothTensor *t, int idx) {
   }
   set_entry(L, &key_leaves, t, handle);
   for (const MothHook *h = t->grad->hooks; h; h = h->next) { /* of an earlier handle */
-    MothLuaHeld *held = moth_lua_hook_of(L, h);
-    if (held)
-      moth_lua_add_hook(L, handle, held);
+    MothLuaRef *ref = moth_lua_hook_of(L, h);
+    if (ref)
+      moth_lua_add_hook(L, handle, ref);
   }
 }
 
@@ -98,7 +98,7 @@ static void set_ticking(lua_State *L, bool on) {
   lua_pop(L, 1);
 }
 
-void moth_lua_add_hook(lua_State *L, int idx, MothLuaHeld *held) {
+void moth_lua_add_hook(lua_State *L, int idx, MothLuaRef *ref) {
   MothTensor *t = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR)->u.t;
   if (!push_environment(L, idx)) {
     lua_pop(L, 1);
@@ -109,11 +109,11 @@ void moth_lua_add_hook(lua_State *L, int idx, MothLuaHeld *held) {
     lua_pushvalue(L, -1);
     lua_setfenv(L, idx);
   }
-  lua_pushlightuserdata(L, held);
+  lua_pushlightuserdata(L, ref);
   lua_pushboolean(L, 1);
   lua_rawset(L, -3);
   lua_pop(L, 1);
-  moth_lua_belongs_to(held, t);
+  moth_lua_ref_set_tensor(ref, t);
   set_entry(L, &key_hooked, t, idx);
   if (!is_ticking(L))
     set_ticking(L, true);
@@ -142,7 +142,7 @@ static void park(lua_State *L) {
   while (lua_next(L, environment)) {
     bool strong = lua_type(L, -1) == LUA_TBOOLEAN && lua_touserdata(L, -2) != &key_mark;
     lua_pop(L, 1);
-    if (strong && moth_lua_park_held(L, lua_touserdata(L, -1))) {
+    if (strong && moth_lua_ref_park(L, lua_touserdata(L, -1))) {
       lua_pushvalue(L, -2);
       lua_insert(L, -2);
       lua_rawset(L, environment); /* an entry that is there */

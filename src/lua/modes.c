@@ -117,20 +117,20 @@ static MothStatus take_results(lua_State *L, MothCall *c, int first) {
 }
 
 /* Pushes the function that handles the call and its first arguments; false with an error if it cannot. */
-typedef bool (*PushFunction)(lua_State *L, MothCall *c, const MothLuaHeld *held);
+typedef bool (*PushFunction)(lua_State *L, MothCall *c, const MothLuaRef *ref);
 
 /* Calls fn(func, args, kwargs), or of subclasses fn(types, func, args, kwargs), for its results. */
-static MothStatus call_with(MothCall *c, PushFunction push_fn, const MothLuaHeld *held) {
+static MothStatus call_with(MothCall *c, PushFunction push_fn, const MothLuaRef *ref) {
   lua_State *L = moth_lua_current;
   if (!L)
     return moth_fail(MOTH_ERR_STATE, "a Lua function intercepts '%s', but no Lua state is running",
                      c->op->name);
-  if (held && !moth_lua_is_mine(L, held)) /* a state that this one's handler has called */
+  if (ref && !moth_lua_ref_is_own(L, ref)) /* a state that this one's handler has called */
     return moth_redispatch(c);
   if (!lua_checkstack(L, 24))
     return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
   int top = lua_gettop(L);
-  if (!push_fn(L, c, held)) {
+  if (!push_fn(L, c, ref)) {
     lua_settop(L, top);
     return MOTH_ERR_STATE;
   }
@@ -149,9 +149,9 @@ static MothStatus call_with(MothCall *c, PushFunction push_fn, const MothLuaHeld
   return s == MOTH_OK ? moth_put_in_targets(c) : s;
 }
 
-static bool push_mode(lua_State *L, MothCall *c, const MothLuaHeld *held) {
+static bool push_mode(lua_State *L, MothCall *c, const MothLuaRef *ref) {
   (void)c;
-  return moth_lua_push_held(L, held);
+  return moth_lua_ref_push(L, ref);
 }
 
 static MothStatus mode_run(MothCall *c, void *ctx) {
@@ -159,11 +159,11 @@ static MothStatus mode_run(MothCall *c, void *ctx) {
 }
 
 static MothStatus trace_run(MothCall *c, void *ctx);
-static void count_held(void *ctx, int by) {
+static void count_refs(void *ctx, int by) {
   if (by > 0)
-    moth_lua_retain_held(ctx);
+    moth_lua_ref_retain(ctx);
   else
-    moth_lua_let_go(ctx);
+    moth_lua_ref_release(ctx);
 }
 static char key_mode; /* registry: the metatable of the userdata that closes a mode */
 
@@ -173,9 +173,9 @@ static int mode_gc(lua_State *L) {
   if (!h)
     return 0;
   h->magic = 0;
-  if (!moth_intercept_pop(false, (MothInterceptor){mode_run, h->u.held, false, NULL, false}))
-    moth_intercept_pop(true, (MothInterceptor){trace_run, h->u.held, true, NULL, false});
-  moth_lua_let_go(h->u.held);
+  if (!moth_intercept_pop(false, (MothInterceptor){mode_run, h->u.ref, false, NULL, false}))
+    moth_intercept_pop(true, (MothInterceptor){trace_run, h->u.ref, true, NULL, false});
+  moth_lua_ref_release(h->u.ref);
   return 0;
 }
 
@@ -185,17 +185,17 @@ static int open_mode(lua_State *L, int idx, bool above, MothInterceptor i) {
   MothHandle *h = lua_newuserdata(L, sizeof *h);
   h->magic = 0;
   lua_pushvalue(L, idx);
-  MothLuaHeld *held = moth_lua_hold(L);
-  if (!held)
+  MothLuaRef *ref = moth_lua_ref_new(L);
+  if (!ref)
     return moth_lua_error(L, "out of memory");
-  i.ctx = held;
+  i.ctx = ref;
   MothStatus s = moth_intercept_push(above, i);
   if (s) {
-    moth_lua_let_go(held);
+    moth_lua_ref_release(ref);
     return moth_lua_raise(L, s);
   }
   h->magic = MOTH_MAGIC_MODE;
-  h->u.held = held;
+  h->u.ref = ref;
   lua_pushlightuserdata(L, &key_mode);
   lua_rawget(L, LUA_REGISTRYINDEX);
   lua_setmetatable(L, -2);
@@ -206,10 +206,10 @@ static int close_mode(lua_State *L, bool above, MothInterceptor i) {
   moth_lua_sync(L);
   if (!h)
     return moth_lua_error(L, "expected what opened a mode, got %s", luaL_typename(L, 1));
-  i.ctx = h->u.held;
+  i.ctx = h->u.ref;
   if (!moth_intercept_pop(above, i))
     return moth_lua_error(L, "the mode is not open here");
-  moth_lua_let_go(h->u.held);
+  moth_lua_ref_release(h->u.ref);
   h->magic = 0;
   return 0;
 }
@@ -217,10 +217,10 @@ static int close_mode(lua_State *L, bool above, MothInterceptor i) {
 /* push_mode(fn) -> mode; pop_mode(mode): fn(func, args, kwargs) sees every op below autograd. */
 static int b_push_mode(lua_State *L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
-  return open_mode(L, 1, false, (MothInterceptor){mode_run, NULL, false, count_held, false});
+  return open_mode(L, 1, false, (MothInterceptor){mode_run, NULL, false, count_refs, false});
 }
 static int b_pop_mode(lua_State *L) {
-  return close_mode(L, false, (MothInterceptor){mode_run, NULL, false, count_held, false});
+  return close_mode(L, false, (MothInterceptor){mode_run, NULL, false, count_refs, false});
 }
 
 /* --- subclasses --------------------------------------------------------------------------------- */
@@ -228,27 +228,27 @@ static int b_pop_mode(lua_State *L) {
 /* The class that a tensor carries: a table of one Lua state. */
 typedef struct Class {
   MothCarried carried;
-  MothLuaHeld *table;
+  MothLuaRef *table;
 } Class;
 
 static char key_subclass; /* registry: the function that handles the calls */
 
 static void release_class(MothCarried *carried) {
   Class *c = (Class *)carried;
-  moth_lua_let_go(c->table);
+  moth_lua_ref_release(c->table);
   moth_free(c, sizeof *c);
 }
 
 /* Pushes the class of t, or nil. */
 static void push_class(lua_State *L, const MothTensor *t) {
   const Class *c = t->keys & MOTH_KEY_SUBCLASS ? (const Class *)t->carried : NULL;
-  if (!c || !c->table || !moth_lua_push_held(L, c->table)) /* or one of another state */
+  if (!c || !c->table || !moth_lua_ref_push(L, c->table)) /* or one of another state */
     lua_pushnil(L);
 }
 
 /* Pushes the function and the classes among the arguments, in their order. */
-static bool push_subclass(lua_State *L, MothCall *c, const MothLuaHeld *held) {
-  (void)held;
+static bool push_subclass(lua_State *L, MothCall *c, const MothLuaRef *ref) {
+  (void)ref;
   lua_pushlightuserdata(L, &key_subclass);
   lua_rawget(L, LUA_REGISTRYINDEX);
   if (lua_isnil(L, -1)) {
@@ -297,7 +297,7 @@ static int b_make_subclass(lua_State *L) {
     return moth_lua_raise(L, s);
   }
   lua_pushvalue(L, 2);
-  *c = (Class){{1, MOTH_KEY_SUBCLASS, release_class}, moth_lua_hold(L)};
+  *c = (Class){{1, MOTH_KEY_SUBCLASS, release_class}, moth_lua_ref_new(L)};
   moth_tensor_carry(out, &c->carried);
   moth_lua_push_tensor(L, out);
   return 1;
@@ -434,7 +434,7 @@ static MothStatus log_run(MothCall *c, void *ctx) {
 /* trace: the same lines, collected */
 static MothStatus trace_run(MothCall *c, void *ctx) {
   lua_State *L = moth_lua_current;
-  if (L && lua_checkstack(L, 16) && moth_lua_is_mine(L, ctx) && moth_lua_push_held(L, ctx)) {
+  if (L && lua_checkstack(L, 16) && moth_lua_ref_is_own(L, ctx) && moth_lua_ref_push(L, ctx)) {
     push_line(L, c);
     lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
     lua_pop(L, 1);
@@ -444,10 +444,10 @@ static MothStatus trace_run(MothCall *c, void *ctx) {
 
 static int b_push_trace(lua_State *L) { /* (table) -> mode */
   moth_lua_type(L, 1, LUA_TTABLE);
-  return open_mode(L, 1, true, (MothInterceptor){trace_run, NULL, true, count_held, false});
+  return open_mode(L, 1, true, (MothInterceptor){trace_run, NULL, true, count_refs, false});
 }
 static int b_pop_trace(lua_State *L) {
-  return close_mode(L, true, (MothInterceptor){trace_run, NULL, true, count_held, false});
+  return close_mode(L, true, (MothInterceptor){trace_run, NULL, true, count_refs, false});
 }
 
 /* --- fake mode, autocast ----------------------------------------------------------------------- */

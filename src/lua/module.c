@@ -29,6 +29,7 @@ __attribute__((visibility("default"))) int luaopen_moth_lua(lua_State *L) {
   moth_lua_open_leaves(L);
   moth_lua_open_modes(L);
   moth_lua_open_library(L);
+  moth_lua_open_schemas(L);
   moth_lua_open_io(L);
   moth_lua_open_foreign(L);
   moth_lua_open_backends(L);

@@ -37,7 +37,7 @@ typedef struct MothHandle {
     MothTensor *t; /* NULL after t:free() */
     MothGenerator *g;
     MothNode *n;
-    MothLuaHeld *held;
+    MothLuaRef *ref;
     MothFrame *frame;
     void *other;
     int64_t code;
@@ -54,6 +54,11 @@ static inline MothHandle *moth_lua_handle(lua_State *L, int idx, uint64_t magic)
   MothHandle *h = lua_touserdata(L, idx);
   return h && lua_objlen(L, idx) == sizeof *h && h->magic == magic ? h : NULL;
 }
+
+/* The same; a Lua error that says "expected a <what>" instead of NULL. */
+void *moth_lua_check_handle(lua_State *L, int idx, uint64_t magic, const char *what);
+/* Pushes a handle that holds nothing yet, with the metatable that the registry has under key. */
+void *moth_lua_new_handle(lua_State *L, uint64_t magic, void *key);
 
 /* The integer at idx; a Lua error if it is none, or not between low and high (at most 2^53: a number of Lua may be
  * anything, and C leaves casts of what does not fit undefined). */
@@ -85,6 +90,10 @@ const char *moth_lua_path(lua_State *L, int idx);
 
 /* Raises the message of a failed call, at the line of the user who made it. */
 int moth_lua_raise(lua_State *L, MothStatus s);
+/* The same if s is an error; else 0, for functions without results. */
+static inline int moth_lua_done(lua_State *L, MothStatus s) {
+  return s == MOTH_OK ? 0 : moth_lua_raise(L, s);
+}
 /* Raises a message of our own in the same way. */
 int moth_lua_error(lua_State *L, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Errors call the function on top by this name. */
@@ -141,7 +150,7 @@ bool moth_lua_push_leaf(lua_State *L, MothTensor *t);
 void moth_lua_add_leaf(lua_State *L, MothTensor *t, int idx);
 /* A hook's function is held by its state (state.h), and by the handle of its tensor instead while nothing but this
  * handle can have it run (leaf.c). `held` belongs to the tensor whose handle is at idx from now on. */
-void moth_lua_add_hook(lua_State *L, int idx, MothLuaHeld *held);
+void moth_lua_add_hook(lua_State *L, int idx, MothLuaRef *ref);
 /* For state.c: pushes the table in which t's handle lists its hooks, { [held] = true, or the function }; false: there is
  * none. */
 bool moth_lua_push_hooks(lua_State *L, const MothTensor *t);
@@ -152,7 +161,7 @@ MothNode *moth_lua_check_node(lua_State *L, int idx);
 int moth_lua_next_input(const MothNode *n, int i);
 void moth_lua_push_metadata(lua_State *L, MothNode *n);
 /* Whether hook h is a function of this state's; then its value. */
-MothLuaHeld *moth_lua_hook_of(lua_State *L, const MothHook *h);
+MothLuaRef *moth_lua_hook_of(lua_State *L, const MothHook *h);
 
 /* Pushes the values of args as Lua sees them (positions from 1); returns how many. */
 void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v);
@@ -165,6 +174,9 @@ typedef struct MothLuaEntry {
 } MothLuaEntry;
 void moth_lua_push_op(lua_State *L, MothLuaEntry entry);
 
+/* The op that the table on top describes (schema.c); the caller frees it, unless it is registered. NULL: no memory. */
+MothOp *moth_lua_read_op(lua_State *L);
+
 void moth_lua_open_handles(lua_State *L);
 void moth_lua_open_calls(lua_State *L);
 void moth_lua_open_tensor(lua_State *L);
@@ -174,6 +186,7 @@ void moth_lua_open_hooks(lua_State *L);
 void moth_lua_open_coroutines(lua_State *L);
 void moth_lua_open_leaves(lua_State *L);
 void moth_lua_open_library(lua_State *L);
+void moth_lua_open_schemas(lua_State *L);
 void moth_lua_open_modes(lua_State *L);
 void moth_lua_open_io(lua_State *L);
 void moth_lua_open_foreign(lua_State *L);

@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "lua/moth_lua.h"
 
-struct MothLuaHeld {
-  MothLuaHeld *next, *next_used; /* in its state's lists */
+struct MothLuaRef {
+  MothLuaRef *next, *next_used; /* in its state's lists */
   MothLuaState *state;
   const MothTensor *tensor; /* of a hook: its handle lists it */
   int ref;
@@ -23,7 +23,7 @@ static MothLuaState nobody = {.lock =
 _Thread_local MothLuaHere moth_lua_last MOTH_LUA_TLS = {NULL, &nobody};
 _Thread_local const volatile sig_atomic_t *moth_lua_interrupt MOTH_LUA_TLS = &never;
 
-static char key_state, key_held;
+static char key_state, key_refs;
 
 /* --- closed ones ------------------------------------------------------------------------------- */
 
@@ -37,7 +37,7 @@ static MothLuaState *new_state(void) {
   MothLuaState **at = &closed, *s;
   while ((s = *at)) {
     pthread_mutex_lock(&s->lock);
-    bool empty = s->held == 0;
+    bool empty = s->refs == 0;
     pthread_mutex_unlock(&s->lock);
     if (empty)
       break;
@@ -66,17 +66,17 @@ static int close_state(lua_State *L) {
   pthread_mutex_lock(&s->lock);
   s->registry = NULL;
   s->pending = false;
-  for (MothLuaHeld *h = s->queue, *next; h; h = next) {
+  for (MothLuaRef *h = s->queue, *next; h; h = next) {
     next = h->next;
     free(h);
-    s->held--;
+    s->refs--;
   }
-  for (MothLuaHeld *h = s->used, *next; h; h = next) {
+  for (MothLuaRef *h = s->used, *next; h; h = next) {
     next = h->next_used;
     h->used = false;
     if (atomic_fetch_sub(&h->refs, 1) == 1) {
       free(h);
-      s->held--;
+      s->refs--;
     }
   }
   s->queue = s->used = NULL;
@@ -141,7 +141,7 @@ void moth_lua_open_state(lua_State *L) {
   lua_pushlightuserdata(L, &key_state);
   lua_insert(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
-  lua_pushlightuserdata(L, &key_held);
+  lua_pushlightuserdata(L, &key_refs);
   lua_newtable(L);
   lua_rawset(L, LUA_REGISTRYINDEX);
   moth_lua_find(L);
@@ -152,32 +152,32 @@ void moth_lua_open_state(lua_State *L) {
 /* --- values held from C ------------------------------------------------------------------------ */
 
 static void push_table(lua_State *L) {
-  lua_pushlightuserdata(L, &key_held);
+  lua_pushlightuserdata(L, &key_refs);
   lua_rawget(L, LUA_REGISTRYINDEX);
 }
 
-void moth_lua_retain_held(MothLuaHeld *h) {
+void moth_lua_ref_retain(MothLuaRef *h) {
   atomic_fetch_add(&h->refs, 1);
 }
 
-MothLuaHeld *moth_lua_hold(lua_State *L) {
-  MothLuaHeld *h = malloc(sizeof *h);
+MothLuaRef *moth_lua_ref_new(lua_State *L) {
+  MothLuaRef *h = malloc(sizeof *h);
   if (!h) {
     lua_pop(L, 1);
     return NULL;
   }
-  *h = (MothLuaHeld){.state = moth_lua_find(L), .refs = 1};
+  *h = (MothLuaRef){.state = moth_lua_find(L), .refs = 1};
   push_table(L);
   lua_insert(L, -2);
   h->ref = luaL_ref(L, -2);
   lua_pop(L, 1);
   pthread_mutex_lock(&h->state->lock);
-  h->state->held++;
+  h->state->refs++;
   pthread_mutex_unlock(&h->state->lock);
   return h;
 }
 
-void moth_lua_let_go(MothLuaHeld *h) {
+void moth_lua_ref_release(MothLuaRef *h) {
   if (!h || atomic_fetch_sub(&h->refs, 1) > 1)
     return;
   MothLuaState *s = h->state;
@@ -188,7 +188,7 @@ void moth_lua_let_go(MothLuaHeld *h) {
     s->queue = h;
     s->pending = true;
   } else {
-    s->held--;
+    s->refs--;
   }
   pthread_mutex_unlock(&s->lock);
   if (!open)
@@ -196,7 +196,7 @@ void moth_lua_let_go(MothLuaHeld *h) {
 }
 
 /* The entry of a hook in the list of its tensor's handle becomes what is on top, which is popped. */
-static void set_entry(lua_State *L, const MothLuaHeld *h) {
+static void set_entry(lua_State *L, const MothLuaRef *h) {
   if (!moth_lua_push_hooks(L, h->tensor)) {
     lua_pop(L, 1);
     return;
@@ -207,7 +207,7 @@ static void set_entry(lua_State *L, const MothLuaHeld *h) {
   lua_pop(L, 2);
 }
 
-static void push_entry(lua_State *L, const MothLuaHeld *h) {
+static void push_entry(lua_State *L, const MothLuaRef *h) {
   if (!moth_lua_push_hooks(L, h->tensor)) {
     lua_pushnil(L);
     return;
@@ -217,11 +217,11 @@ static void push_entry(lua_State *L, const MothLuaHeld *h) {
   lua_remove(L, -2);
 }
 
-void moth_lua_belongs_to(MothLuaHeld *h, const MothTensor *t) {
+void moth_lua_ref_set_tensor(MothLuaRef *h, const MothTensor *t) {
   h->tensor = t;
 }
 
-bool moth_lua_park_held(lua_State *L, MothLuaHeld *h) {
+bool moth_lua_ref_park(lua_State *L, MothLuaRef *h) {
   pthread_mutex_lock(&h->state->lock);
   bool was = h->parked;
   h->parked = true;
@@ -236,7 +236,7 @@ bool moth_lua_park_held(lua_State *L, MothLuaHeld *h) {
   return true;
 }
 
-void moth_lua_use_held(MothLuaHeld *h) {
+void moth_lua_ref_use(MothLuaRef *h) {
   MothLuaState *s = h->state;
   pthread_mutex_lock(&s->lock);
   if (h->parked && !h->used && s->registry) {
@@ -254,15 +254,15 @@ void moth_lua_remove_queued(lua_State *L) {
   if (!lua_checkstack(L, 8))
     return;
   pthread_mutex_lock(&s->lock);
-  MothLuaHeld *queue = s->queue, *used = s->used;
+  MothLuaRef *queue = s->queue, *used = s->used;
   s->queue = s->used = NULL;
   s->pending = false;
-  for (MothLuaHeld *h = queue; h; h = h->next)
-    s->held--;
-  for (MothLuaHeld *h = used; h; h = h->next_used)
+  for (MothLuaRef *h = queue; h; h = h->next)
+    s->refs--;
+  for (MothLuaRef *h = used; h; h = h->next_used)
     h->parked = h->used = false;
   pthread_mutex_unlock(&s->lock);
-  for (MothLuaHeld *h = used, *next; h; h = next) {
+  for (MothLuaRef *h = used, *next; h; h = next) {
     next = h->next_used;
     push_table(L);
     push_entry(L, h);
@@ -270,9 +270,9 @@ void moth_lua_remove_queued(lua_State *L) {
     lua_pop(L, 1);
     lua_pushboolean(L, 1);
     set_entry(L, h);
-    moth_lua_let_go(h);
+    moth_lua_ref_release(h);
   }
-  for (MothLuaHeld *h = queue, *next; h; h = next) {
+  for (MothLuaRef *h = queue, *next; h; h = next) {
     next = h->next;
     if (h->tensor) {
       lua_pushnil(L);
@@ -285,12 +285,12 @@ void moth_lua_remove_queued(lua_State *L) {
   }
 }
 
-bool moth_lua_is_mine(lua_State *L, const MothLuaHeld *h) {
+bool moth_lua_ref_is_own(lua_State *L, const MothLuaRef *h) {
   return lua_topointer(L, LUA_REGISTRYINDEX) == h->state->registry;
 }
 
-bool moth_lua_push_held(lua_State *L, const MothLuaHeld *h) {
-  if (!moth_lua_is_mine(L, h)) {
+bool moth_lua_ref_push(lua_State *L, const MothLuaRef *h) {
+  if (!moth_lua_ref_is_own(L, h)) {
     moth_fail(MOTH_ERR_STATE, "a Lua function that is needed here belongs to another Lua state");
     return false;
   }

@@ -18,16 +18,16 @@
  * library that is opened at run time is scarce. */
 #define MOTH_LUA_TLS __attribute__((tls_model("initial-exec")))
 
-typedef struct MothLuaHeld MothLuaHeld;
+typedef struct MothLuaRef MothLuaRef;
 
 typedef struct MothLuaState {
   struct MothLuaState *next; /* in the list of closed ones */
   const void *registry;      /* its address; NULL: closed */
   MothDefaults *defaults;
   pthread_mutex_t lock; /* of the fields below */
-  MothLuaHeld *queue;   /* released, not yet removed */
-  MothLuaHeld *used;    /* parked, to be retained again */
-  int64_t held;         /* number of values, with those in the queue */
+  MothLuaRef *queue;    /* released, not yet removed */
+  MothLuaRef *used;     /* parked, to be retained again */
+  int64_t refs;         /* number of values, with those in the queue */
   _Atomic bool pending; /* one of the two lists is not empty */
   struct MothLuaLeft *
       left; /* what it had set when another state took over its thread (coroutine.c); NULL: nothing */
@@ -47,20 +47,19 @@ static inline MothLuaState *moth_lua_here(lua_State *L) {
   return __builtin_expect(L == moth_lua_last.L, 1) ? moth_lua_last.state : moth_lua_find(L);
 }
 
-/* Pops a value and retains it. After moth_lua_let_go, from any thread, its state frees it when it next makes a handle.
+/* Pops a value and retains it. After moth_lua_ref_release, from any thread, its state frees it when it next makes a handle.
  * NULL: no memory. */
-MothLuaHeld *moth_lua_hold(lua_State *L);
-void moth_lua_let_go(MothLuaHeld *held);      /* NULL is allowed */
-void moth_lua_retain_held(MothLuaHeld *held); /* requires one more moth_lua_let_go */
+MothLuaRef *moth_lua_ref_new(lua_State *L);
+void moth_lua_ref_release(MothLuaRef *ref); /* NULL is allowed */
+void moth_lua_ref_retain(MothLuaRef *ref);  /* requires one more moth_lua_ref_release */
 /* Pushes the value; false, with a message, if it belongs to another state. */
-bool moth_lua_push_held(lua_State *L, const MothLuaHeld *held);
-bool moth_lua_is_mine(lua_State *L, const MothLuaHeld *held); /* this state's */
+bool moth_lua_ref_push(lua_State *L, const MothLuaRef *ref);
+bool moth_lua_ref_is_own(lua_State *L, const MothLuaRef *ref); /* this state's */
 /* The function of a hook of tensor t, whose handle lists it (leaf.c). Parked, it lies with the handle alone; from any
  * thread, who makes t a part of a graph says so, and the state holds it again when it next makes a handle. */
-void moth_lua_belongs_to(MothLuaHeld *held, const MothTensor *t);
-bool moth_lua_park_held(lua_State *L,
-                        MothLuaHeld *held); /* pushes the value; false: it is parked */
-void moth_lua_use_held(MothLuaHeld *held);
+void moth_lua_ref_set_tensor(MothLuaRef *ref, const MothTensor *t);
+bool moth_lua_ref_park(lua_State *L, MothLuaRef *ref); /* pushes the value; false: it is parked */
+void moth_lua_ref_use(MothLuaRef *ref);
 void moth_lua_remove_queued(lua_State *L);
 static inline void moth_lua_drain(lua_State *L) {
   if (__builtin_expect(moth_lua_here(L)->pending, 0))

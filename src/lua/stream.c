@@ -17,34 +17,14 @@ _Static_assert(sizeof(Handle) == sizeof(MothHandle), "handles have one size");
 
 static char key_stream, key_event;
 
-static int done(lua_State *L, MothStatus s) {
-  return s == MOTH_OK ? 0 : moth_lua_raise(L, s);
-}
-
-static Handle *handle_at(lua_State *L, int idx, uint64_t magic, const char *what) {
-  Handle *h = (Handle *)moth_lua_handle(L, idx, magic);
-  if (!h)
-    moth_lua_error(L, "expected a %s, got %s", what, luaL_typename(L, idx));
-  return h;
-}
-static Handle *new_handle(lua_State *L, uint64_t magic, void *key) {
-  Handle *h = lua_newuserdata(L, sizeof *h);
-  h->magic = magic;
-  h->u.stream = NULL;
-  lua_pushlightuserdata(L, key);
-  lua_rawget(L, LUA_REGISTRYINDEX);
-  lua_setmetatable(L, -2);
-  return h;
-}
-
 /* A device, or a name of one: "cpu", "cuda:1". */
 static MothDevice device_at(lua_State *L, int idx) {
   MothDevice d = moth_lua_check_device(L, idx);
-  done(L, moth_device_check(d));
+  moth_lua_done(L, moth_device_check(d));
   return d;
 }
 static MothStream *stream_at(lua_State *L, int idx) {
-  return handle_at(L, idx, MAGIC_STREAM, "moth.Stream")->u.stream;
+  return ((Handle *)moth_lua_check_handle(L, idx, MAGIC_STREAM, "moth.Stream"))->u.stream;
 }
 
 static MothStream *stream_or_null(lua_State *L, int idx) {
@@ -57,26 +37,26 @@ static MothStream *stream_or_null(lua_State *L, int idx) {
 static int b_new(lua_State *L) { /* (device, priority) */
   MothDevice d = device_at(L, 1);
   int priority = (int)luaL_optinteger(L, 2, 0);
-  Handle *h = new_handle(L, MAGIC_STREAM, &key_stream);
-  done(L, moth_stream_new(d, priority, &h->u.stream));
+  Handle *h = moth_lua_new_handle(L, MAGIC_STREAM, &key_stream);
+  moth_lua_done(L, moth_stream_new(d, priority, &h->u.stream));
   return 1;
 }
 static int b_default(lua_State *L) { /* (device) */
   MothDevice d = device_at(L, 1);
-  Handle *h = new_handle(L, MAGIC_STREAM, &key_stream);
-  done(L, moth_stream_default(d, &h->u.stream));
+  Handle *h = moth_lua_new_handle(L, MAGIC_STREAM, &key_stream);
+  moth_lua_done(L, moth_stream_default(d, &h->u.stream));
   return 1;
 }
 static int b_current(lua_State *L) { /* (device) */
   moth_lua_sync(L);
   MothDevice d = device_at(L, 1);
-  Handle *h = new_handle(L, MAGIC_STREAM, &key_stream);
-  done(L, moth_stream_current(d, &h->u.stream));
+  Handle *h = moth_lua_new_handle(L, MAGIC_STREAM, &key_stream);
+  moth_lua_done(L, moth_stream_current(d, &h->u.stream));
   return 1;
 }
 static int b_set(lua_State *L) { /* (stream) */
   moth_lua_sync(L);
-  return done(L, moth_stream_set_current(stream_at(L, 1)));
+  return moth_lua_done(L, moth_stream_set_current(stream_at(L, 1)));
 }
 static int b_device(lua_State *L) {
   moth_lua_push_device(L, moth_stream_device(stream_at(L, 1)));
@@ -91,24 +71,24 @@ static int b_handle(lua_State *L) {
   return 1;
 }
 static int b_synchronize(lua_State *L) {
-  return done(L, moth_stream_synchronize(stream_at(L, 1)));
+  return moth_lua_done(L, moth_stream_synchronize(stream_at(L, 1)));
 }
 static int b_synchronize_device(lua_State *L) {
-  return done(L, moth_device_synchronize(device_at(L, 1)));
+  return moth_lua_done(L, moth_device_synchronize(device_at(L, 1)));
 }
 static int b_query(lua_State *L) {
   bool is;
-  done(L, moth_stream_query(stream_at(L, 1), &is));
+  moth_lua_done(L, moth_stream_query(stream_at(L, 1), &is));
   lua_pushboolean(L, is);
   return 1;
 }
 static int b_wait_stream(lua_State *L) { /* (stream that waits, for this one) */
   MothStream *s = stream_at(L, 1);
-  return done(L, moth_stream_wait_stream(s, stream_at(L, 2)));
+  return moth_lua_done(L, moth_stream_wait_stream(s, stream_at(L, 2)));
 }
 static int b_record_stream(lua_State *L) { /* (tensor, stream) */
   MothTensor *t = moth_lua_check_tensor(L, 1, "record_stream");
-  return done(L, moth_tensor_record_stream(t, stream_at(L, 2)));
+  return moth_lua_done(L, moth_tensor_record_stream(t, stream_at(L, 2)));
 }
 static int stream_gc(lua_State *L) {
   Handle *h = (Handle *)moth_lua_handle(L, 1, MAGIC_STREAM);
@@ -128,13 +108,13 @@ static int stream_eq(lua_State *L) {
 /* --- events ------------------------------------------------------------------------------------- */
 
 static MothEvent *event_at(lua_State *L, int idx) {
-  return handle_at(L, idx, MAGIC_EVENT, "moth.Event")->u.event;
+  return ((Handle *)moth_lua_check_handle(L, idx, MAGIC_EVENT, "moth.Event"))->u.event;
 }
 static int b_event_new(lua_State *L) { /* (device, timing) */
   MothDevice d = device_at(L, 1);
   bool timing = lua_toboolean(L, 2);
-  Handle *h = new_handle(L, MAGIC_EVENT, &key_event);
-  done(L, moth_event_new((MothDeviceType)d.type, timing, &h->u.event));
+  Handle *h = moth_lua_new_handle(L, MAGIC_EVENT, &key_event);
+  moth_lua_done(L, moth_event_new((MothDeviceType)d.type, timing, &h->u.event));
   return 1;
 }
 static int event_gc(lua_State *L) {
@@ -147,25 +127,25 @@ static int event_gc(lua_State *L) {
 }
 static int b_event_record(lua_State *L) { /* (event[, stream]) */
   MothEvent *e = event_at(L, 1);
-  return done(L, moth_event_record(e, stream_or_null(L, 2)));
+  return moth_lua_done(L, moth_event_record(e, stream_or_null(L, 2)));
 }
 static int b_event_wait(lua_State *L) { /* (event[, stream]): the stream waits */
   MothEvent *e = event_at(L, 1);
-  return done(L, moth_event_wait(e, stream_or_null(L, 2)));
+  return moth_lua_done(L, moth_event_wait(e, stream_or_null(L, 2)));
 }
 static int b_event_query(lua_State *L) {
   bool is;
-  done(L, moth_event_query(event_at(L, 1), &is));
+  moth_lua_done(L, moth_event_query(event_at(L, 1), &is));
   lua_pushboolean(L, is);
   return 1;
 }
 static int b_event_synchronize(lua_State *L) {
-  return done(L, moth_event_synchronize(event_at(L, 1)));
+  return moth_lua_done(L, moth_event_synchronize(event_at(L, 1)));
 }
 static int b_event_elapsed(lua_State *L) { /* (from, to) */
   double ms;
   MothEvent *from = event_at(L, 1);
-  done(L, moth_event_elapsed(from, event_at(L, 2), &ms));
+  moth_lua_done(L, moth_event_elapsed(from, event_at(L, 2), &ms));
   lua_pushnumber(L, ms);
   return 1;
 }

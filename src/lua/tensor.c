@@ -382,11 +382,11 @@ static int b_pointer(lua_State *L) {
 
 /* A tensor over a foreign address; `owner` is held until the last view goes. */
 typedef struct Owner {
-  MothLuaHeld *value;
+  MothLuaRef *value;
 } Owner;
 static void release_owner(void *ctx) {
   Owner *o = ctx;
-  moth_lua_let_go(o->value);
+  moth_lua_ref_release(o->value);
   moth_free(o, sizeof *o);
 }
 static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) */
@@ -414,7 +414,7 @@ static int b_from_ptr(lua_State *L) { /* (address number, sizes, dtype, owner) *
     if (!o)
       return moth_lua_error(L, "out of memory");
     lua_pushvalue(L, 4);
-    o->value = moth_lua_hold(L);
+    o->value = moth_lua_ref_new(L);
     if (!o->value) {
       moth_free(o, sizeof *o);
       return moth_lua_error(L, "out of memory");
