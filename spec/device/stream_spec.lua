@@ -297,7 +297,7 @@ describe("queued work", function()
       local ok, e = pcall(s.synchronize, s)
       io.write(tostring(ok), " ", tostring(e):match "interrupted")
       os.exit(3)
-    ]], "env --default-signal=INT timeout -s INT -k 5 1") -- CI may have it ignored
+    ]], "env --default-signal=INT timeout -s INT -k 5 3") -- CI may have it ignored
     assert.equal("false interrupted", text)
     assert.is_true(status == 3 or status == 124)
   end)

@@ -1,5 +1,6 @@
 /* What src/io needs of the core, so that it can be tested without the rest of moth. */
-#include "moth.h"
+#include "core/error.h"
+#include "core/parallel.h"
 
 int64_t moth_dtype_size(MothDType d) {
   static const int64_t sizes[MOTH_NDTYPES] = {
@@ -8,4 +9,12 @@ int64_t moth_dtype_size(MothDType d) {
 #undef MOTH_X
   };
   return sizes[d];
+}
+
+const volatile sig_atomic_t *moth_interrupt_flag(void) {
+  return NULL;
+}
+
+MothStatus moth_interrupted(void) {
+  return moth_fail(MOTH_ERR_INTERRUPTED, "interrupted");
 }

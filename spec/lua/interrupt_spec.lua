@@ -76,6 +76,26 @@ try("nonzero", function() return r(4e7):gt(0) end, function(x) return x:nonzero(
 try("unique", function() return ids(5e6, 1e6) end, function(x) return x:unique() end)
 ]]
 
+-- A compressed file that expands to a gigabyte: members of 10 MB of zeros behind a header.
+local files = [[
+local path = os.tmpname()
+local function member(bytes)
+  local pipe = io.popen("gzip -1 > " .. path, "w")
+  pipe:write(bytes)
+  pipe:close()
+end
+local function read() local f = io.open(path, "rb") local s = f:read("*a") f:close() return s end
+member("\0\0\8\1\59\154\202\0") -- an IDX header: one dimension of 1e9 bytes
+local head = read()
+member(("\0"):rep(1e7))
+local part = read()
+local f = io.open(path, "wb")
+f:write(head, part:rep(100))
+f:close()
+try("load_idx", function() return path end, function(p) return require "moth_lua".load_idx(p) end)
+os.remove(path)
+]]
+
 -- What writes to something runs to its end.
 local writers = [[
 local x, y, z = moth.full({ 3e7 }, 4), moth.full({ 3e7 }, 1.5), moth.full({ 3e7 }, 2 / 3)
@@ -111,6 +131,10 @@ describe("Ctrl-C #noasan", function()
   it("ends long ops in the middle, and what they held is released", function()
     if preload ~= "" then return pending("sanitizers are too slow for this") end
     assert.equal("done\n", run("MOTH_NUM_THREADS=2", ops))
+  end)
+  it("ends the reading of a file that expands to a gigabyte", function()
+    if preload ~= "" then return pending("sanitizers are too slow for this") end
+    assert.equal("done\n", run("", files))
   end)
   it("ends them on one thread", function()
     if preload ~= "" then return pending("sanitizers are too slow for this") end

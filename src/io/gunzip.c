@@ -32,6 +32,7 @@ static MothStatus expand(const MothZlib *zlib, MothZStream *z, const uint8_t *by
                          Output *out) {
   const uint8_t *end = bytes + n;
   for (;;) {
+    MOTH_TRY(moth_z_look());
     MOTH_TRY(make_room(out));
     unsigned space = (unsigned)smaller(out->capacity - out->n, MOTH_Z_CHUNK);
     z->next_out = out->bytes + out->n;

@@ -310,6 +310,7 @@ const MothZipEntry *moth_zip_find(const MothZip *zip, const char *name) {
 static MothStatus check_crc(const MothZlib *zlib, const MothZipEntry *entry, const uint8_t *bytes) {
   unsigned long crc = 0;
   for (int64_t at = 0; at < entry->size; at += MOTH_Z_CHUNK) {
+    MOTH_TRY(moth_z_look());
     int64_t left = entry->size - at;
     crc = zlib->crc32(crc, bytes + at, (unsigned)(left < MOTH_Z_CHUNK ? left : MOTH_Z_CHUNK));
   }
@@ -326,6 +327,7 @@ static MothStatus inflate_member(const MothZlib *zlib, MothZStream *z, const Mot
   z->next_in = entry->data;
   z->next_out = entry->size > 0 ? out : &none; /* zlib takes no NULL */
   for (;;) {
+    MOTH_TRY(moth_z_look());
     int64_t space = entry->size > 0 ? out_end - z->next_out : 0, rest = in_end - z->next_in;
     z->avail_out = (unsigned)(space < MOTH_Z_CHUNK ? space : MOTH_Z_CHUNK);
     z->avail_in = (unsigned)(rest < MOTH_Z_CHUNK ? rest : MOTH_Z_CHUNK);

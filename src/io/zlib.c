@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "core/parallel.h"
+
 static MothZlib zlib;
 static bool found;
 
@@ -23,4 +25,9 @@ const MothZlib *moth_zlib(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, open_zlib);
   return found ? &zlib : NULL;
+}
+
+MothStatus moth_z_look(void) {
+  const volatile sig_atomic_t *flag = moth_interrupt_flag();
+  return flag && *flag ? moth_interrupted() : MOTH_OK;
 }

@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "moth.h"
+
 /* What is needed of zlib.h, whose interface has been the same since 1.2 (2003). */
 typedef struct MothZStream {
   const uint8_t *next_in;
@@ -22,7 +24,7 @@ typedef struct MothZStream {
 } MothZStream;
 
 enum { Z_OK = 0, Z_STREAM_END = 1, Z_MEM_ERROR = -4, Z_BUF_ERROR = -5 };
-enum { MOTH_Z_CHUNK = 1 << 30 }; /* zlib counts in 32 bits */
+enum { MOTH_Z_CHUNK = 1 << 23 }; /* between two looks at the interrupt flag: some 10 ms */
 #define MOTH_Z_VERSION "1.2.11"
 
 typedef struct MothZlib {
@@ -35,6 +37,9 @@ typedef struct MothZlib {
 
 /* NULL if there is none on this machine. Any thread. */
 const MothZlib *moth_zlib(void);
+
+/* An error once the host's interrupt flag is set: to be called before each chunk. */
+MothStatus moth_z_look(void);
 
 #define MOTH_Z_MISSING "libz.so.1 is not on this machine; HINT: install zlib1g"
 

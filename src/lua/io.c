@@ -178,6 +178,8 @@ static int b_load_idx(lua_State *L) {
   if (plain)
     moth_gunzip_free(plain);
   moth_file_unmap(&map);
+  if (s == MOTH_ERR_INTERRUPTED)
+    return moth_lua_raise(L, s);
   if (s) {
     char message[1024];
     strncpy(message, moth_error_text(1), sizeof message - 1);
