@@ -1,8 +1,9 @@
 /* Autograd for Lua: backward, gradients, nodes, functions written in Lua. Hooks are in hooks.c.
  *
- * The backward of a Function lies in a table of the registry until its node is freed; who frees it only notes the
- * number, and the state removes the value when it next makes a handle. C calls it with lua_pcall on the state that is
- * running; what it throws is parked, the engine unwinds by status, and the outermost frame raises the same object again. */
+ * The backward of a Function lies in a table of the registry until its node is freed; freeing the node only notes the
+ * number, and the state removes the value when it next makes a handle. C calls it with lua_pcall on the running
+ * state. An error that it raises is kept, the engine unwinds by status, and the outermost frame raises the same
+ * object again. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -53,7 +54,7 @@ static int b_backward(lua_State *L) {
 }
 
 /* grad(outputs, inputs, gradients, retain, create, allow_unused, of_gradients) -> one value per input. of_gradients:
- * with create, what is made has a history by `gradients` alone. */
+ * with create, the results have a history by `gradients` alone. */
 static int b_grad(lua_State *L) {
   int n = 0, ninputs = 0;
   moth_lua_enter(L);
@@ -68,7 +69,7 @@ static int b_grad(lua_State *L) {
   moth_grad_of_gradients(lua_toboolean(L, 7));
   MothStatus s = moth_grad(roots, grads, n, inputs, ninputs, lua_toboolean(L, 4),
                            lua_toboolean(L, 5), lua_toboolean(L, 6), out);
-  moth_grad_of_gradients(false); /* it may have failed before it came to it */
+  moth_grad_of_gradients(false); /* also where it failed before it reset this */
   moth_lua_current = outer;
   if (s)
     return moth_lua_raise(L, s);
@@ -192,7 +193,7 @@ static int node_eq(lua_State *L) {
   lua_pushboolean(L, a && b && a->u.n == b->u.n);
   return 1;
 }
-/* The input after `i` that is a tensor, or may be one (numbers and the like have places, too); -1: there is none. */
+/* The next input after `i` that is a tensor or may be one (numbers are counted as inputs, too); -1: there is none. */
 int moth_lua_next_input(const MothNode *n, int i) {
   for (i++; i < n->ninputs; i++) {
     int a = n->op ? n->op->nargs - 1 : 0;
@@ -205,8 +206,8 @@ int moth_lua_next_input(const MothNode *n, int i) {
   return -1;
 }
 
-/* next_functions() -> { { node, n }, ... }, one for each input: its gradient goes to the node, whose n-th
- * result (from 1) the input is; node is nil if the input needs no gradient. */
+/* next_functions() -> { { node, n }, ... }, one for each input: the node that made the input, as its n-th result
+ * (from 1), and that gets its gradient; nil if the input needs none. */
 static int node_next(lua_State *L) {
   MothNode *n = moth_lua_check_node(L, 1);
   lua_createtable(L, n->ninputs, 0);
@@ -222,7 +223,8 @@ static int node_next(lua_State *L) {
   }
   return 1;
 }
-/* Methods; and the fields `variable`: the leaf that an accumulator adds to; `metadata`: a table of the node's. */
+/* Methods, and two fields. `variable`: the leaf that an accumulator adds to. `metadata`: a table for users, one for
+ * each node. */
 static int node_index(lua_State *L) {
   MothNode *n = moth_lua_check_node(L, 1);
   lua_pushvalue(L, 2);
@@ -338,9 +340,9 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
   return s;
 }
 
-/* record(name, fn, inputs, ninputs, outputs[, saved, nsaved, ofs, nkept]) -> node: outputs (fresh tensors) get a history.
- * saved[i] is kept with the node; ofs[i]: it has the elements of that output (from 1). The last nkept of them are not
- * checked for changes, and stay when backward frees the graph. */
+/* record(name, fn, inputs, ninputs, outputs[, saved, nsaved, ofs, nkept]) -> node: outputs (new tensors) get a
+ * history. saved[i] is kept with the node; ofs[i]: it has the elements of that output (from 1). The last nkept of
+ * them are not checked for changes, and stay when backward frees the graph. */
 static int b_record(lua_State *L) {
   size_t len;
   const char *name = moth_lua_bytes(L, 1, &len);
@@ -391,7 +393,7 @@ static int b_record(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 1;
 }
 
-/* saved(node, first, last) -> what record was given in these places (from 1), with the history of its results */
+/* saved(node, first, last) -> the saved values first … last that `record` got (from 1); results with their history */
 static int b_saved(lua_State *L) {
   MothNode *n = moth_lua_check_node(L, 1);
   int first = check_count(L, 2), last = check_count(L, 3);

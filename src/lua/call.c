@@ -1,11 +1,11 @@
 /* Calling ops from Lua: one C function for all of them.
  *
- * Arguments are read by the schema: positions in order, then keywords from a trailing table. Values without
- * a name in that table are the list where a list is due, moth.cat{ a, b, dim = 2 }, else the next arguments
- * by position, moth.linspace{ 0, 1, 5, dtype = … } (lua/moth/utils/signature.lua does the same for functions
- * made in Lua). A list may be written as a table or, where no number follows it, as plain numbers:
- * x:view(2, 6). Dim and Index arguments count from 1 (or from the end, negative); index_base is 1. Everything
- * is checked here: kinds, integrality, ranges; what is wrong is an error that names op and argument. */
+ * Arguments are read by the schema: positions in order, then keywords from a trailing table. Values without a name in
+ * that table are the list where a list is expected, moth.cat{ a, b, dim = 2 }, else the next arguments by position,
+ * moth.linspace{ 0, 1, 5, dtype = … } (lua/moth/utils/signature.lua does the same for functions made in Lua). A list
+ * may be written as a table or, where no number follows it, as plain numbers: x:view(2, 6). Dim and Index arguments
+ * count from 1 (or from the end, negative); index_base is 1. Everything is checked here: types, integrality, ranges;
+ * an error names op and argument. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,7 @@ typedef struct Table {
   int n;      /* the elements of its list */
   bool named; /* it has fields with names */
   bool empty, plain;
-  double astray; /* an element behind a hole, or 0 */
+  double astray; /* the position of an element behind a hole, or 0 */
 } Table;
 
 typedef struct Reader {
@@ -28,7 +28,7 @@ typedef struct Reader {
   const MothOp *op;
   int64_t ints[MAX_INTS];
   int nints;
-  int looked_at; /* the table at this index is */
+  int looked_at; /* the stack index of the table that was examined last */
   Table table;   /* this */
   int mixed;     /* where the trailing table is a list with options behind it, else 0 */
 } Reader;
@@ -38,8 +38,9 @@ static const char *op_name(const MothOp *op, int variant, char *buf, size_t n) {
   return buf;
 }
 
-enum { LUA_TCDATA = 10 };                       /* of LuaJIT; lua.h has no name for it */
-static const double EXACT = 9007199254740992.0; /* 2^53: from here on a Lua number skips integers */
+enum { LUA_TCDATA = 10 }; /* of LuaJIT; lua.h has no name for it */
+static const double EXACT =
+    9007199254740992.0; /* 2^53: beyond it Lua numbers cannot represent all integers */
 
 static int bad(const Reader *r, const MothArg *a, const char *expected, int idx) {
   lua_State *L = r->L;
@@ -89,7 +90,7 @@ static MothValue read_number(lua_State *L, int idx) {
 
 /* --- tables ------------------------------------------------------------------------------------- */
 
-/* What the table at idx holds. Objects (modules, classes) are no options. */
+/* Counts the elements and names of the table at idx. Objects (modules, classes) are no options. */
 static Table look_at(const Reader *r, int idx) {
   lua_State *L = r->L;
   Table t = {(int)lua_objlen(L, idx), false, true, !lua_getmetatable(L, idx), 0};
@@ -300,8 +301,8 @@ static bool takes_list(const MothArg *a) {
   return a->type == MOTH_T_INTS || a->type == MOTH_T_DIMS || a->type == MOTH_T_TENSORS;
 }
 
-/* The last argument is a table, at idx, where argument a (NULL: none any more) is due. True if it holds
- * options. What it has without names is argument a's list, or is put onto the stack before it, as the next
+/* The last argument is a table, at idx, in the position of argument a (NULL: all arguments are read). True if it
+ * holds options. Its elements without names are argument a's list, or go onto the stack before it, as the next
  * arguments. */
 static bool take_mixed(Reader *r, int idx, const MothArg *a) {
   lua_State *L = r->L;
@@ -336,7 +337,7 @@ static bool is_number(int type) {
   return type == LUA_TNUMBER || type == LUA_TCDATA;
 }
 
-/* Plain numbers go into a list as far as they reach, unless a number is due after the list. */
+/* Reads plain numbers, all that follow, as a list, unless the argument after the list is a number. */
 static bool greedy(const MothOp *op, int i) {
   if (i + 1 >= op->nargs)
     return true;
@@ -433,7 +434,7 @@ static MothStatus run(lua_State *L, const MothOp *op, MothVariant variant, MothV
   moth_lua_current = L;
   moth_lua_collected = false;
   MothStatus s = moth_dispatch(&c);
-  /* Garbage may hold what is missing; a device's allocator has looked there itself. */
+  /* Collecting garbage may free enough memory for a second try; a device's allocator has collected already. */
   if (__builtin_expect(s == MOTH_ERR_MEMORY, 0) && !moth_lua_collected) {
     lua_gc(L, LUA_GCCOLLECT, 0);
     lua_gc(L, LUA_GCCOLLECT, 0);
@@ -444,7 +445,7 @@ static MothStatus run(lua_State *L, const MothOp *op, MothVariant variant, MothV
   return s;
 }
 
-/* What a factory made with {pin_memory = true}, in pinned memory where there is CUDA. */
+/* Copies the result of a factory with {pin_memory = true} to pinned memory, where there is CUDA. */
 static MothStatus pin(MothTensor **t) {
   const MothCudaApi *api = moth_cuda_why() ? NULL : moth_cuda_api();
   MothTensor *there;
@@ -460,14 +461,14 @@ static MothStatus pin(MothTensor **t) {
   return MOTH_OK;
 }
 
-/* What a call gives besides the arguments of its schema. */
+/* Options of a call besides the arguments of its schema. */
 typedef struct Options {
   bool requires_grad, pinned;
   MothTensor *out;
 } Options;
 
-/* The usual call, in the fewest steps: tensors and numbers by position, the rest left out. False: another one, of which
- * nothing is read yet. */
+/* The usual call, in the fewest instructions: tensors and numbers by position, defaults for the rest. False: the call
+ * is of another form, and nothing is read yet. */
 static inline bool read_plain(lua_State *L, const MothLuaEntry *entry, int top, MothValue *args) {
   const MothOp *op = entry->op;
   int i = 0;
@@ -525,7 +526,7 @@ static __attribute__((noinline)) void read_all(Reader *r, const MothLuaEntry *en
   int at = 1, i = 0;
   r->nints = 0;
   r->mixed = r->looked_at = 0;
-  if (lua_isnil(L, top)) { /* nil behind a table: what was handed on and not given */
+  if (lua_isnil(L, top)) { /* nil behind a table: an optional argument that a wrapper passed on */
     int last = top;
     while (last > 1 && lua_isnil(L, last))
       last--;
@@ -544,7 +545,7 @@ static __attribute__((noinline)) void read_all(Reader *r, const MothLuaEntry *en
     if (type == LUA_TTABLE && at == top) {
       if (r->mixed || take_mixed(r, at, a))
         break;
-      if (r->mixed > at) { /* the table's values stand before it now */
+      if (r->mixed > at) { /* the table's values precede it on the stack now */
         top = r->mixed;
         i--;
         continue;
@@ -556,7 +557,7 @@ static __attribute__((noinline)) void read_all(Reader *r, const MothLuaEntry *en
     args[i] = read_value(r, a, at, last, type);
     given[i] = type != LUA_TNIL;
     if (r->mixed == at)
-      break; /* it has been the list, and holds the options */
+      break; /* it was the list, and holds the options, too */
     at = last + 1;
   }
   if (at == top && lua_type(L, at) == LUA_TTABLE && (r->mixed || take_mixed(r, at, NULL))) {
@@ -583,7 +584,7 @@ static __attribute__((noinline)) void read_all(Reader *r, const MothLuaEntry *en
       args[i] = moth_v_float((double)args[i].u.i);
 }
 
-/* What a factory made becomes what its options ask for. */
+/* Applies the options of a factory (requires_grad, pin_memory) to its result. */
 static MothStatus finish_factory(const Options *options, MothTensor **made) {
   MothStatus s = options->pinned ? pin(made) : MOTH_OK;
   if (s == MOTH_OK && options->requires_grad)

@@ -1,19 +1,19 @@
 /* Modes of coroutines: no_grad, autocast, dispatch modes, fake tensors, CUDA's device and streams,
  * moth.scope.
  *
- * The core keeps modes per thread of the system. A coroutine that opens a scope gets a record of its own,
- * which lives while one of its scopes is open: it may yield inside, find its modes again when it is
- * resumed, and leaves those of whoever resumed it alone. A coroutine without a record runs under the
- * modes of the nearest coroutine below it, in the chain of resumes, that has one, else under the main
- * program's (the base). Lua does not tell when coroutines switch: every entry of the binding looks, at
- * the cost of one load while no record exists, whether the modes that are loaded (`live`) are those of
- * the state that calls. Who resumed whom is not to be had either: among the coroutines that are neither
- * suspended nor dead, the one whose record was loaded last is taken for the nearest.
+ * The core keeps modes per thread of the system. A coroutine that opens a scope gets a record of its own, which lives
+ * while one of its scopes is open: it may yield inside, finds its modes again when it is resumed, and does not change
+ * those of the coroutine that resumed it. A coroutine without a record runs under the modes of the nearest coroutine
+ * below it, in the chain of resumes, that has one, else under the main program's (the base). Lua does not report when
+ * coroutines switch: every entry of the binding checks, at the cost of one load while no record exists, whether the
+ * modes in force (`live`) are those of the calling coroutine. Lua does not report either which coroutine resumed
+ * which: among those that are neither suspended nor dead, the one whose record was loaded last is taken for the
+ * nearest.
  *
- * The records are the values of a table with weak keys, so that a coroutine that is dropped inside a
- * scope takes its modes with it.
+ * The records are the values of a table with weak keys, so that the modes of a coroutine that is collected inside a
+ * scope end with it.
  *
- * Ctrl-C is polled at the same entries: the host says where its flag is. Inside a long op the core looks
+ * Ctrl-C is polled at the same entries: the host gives the address of its flag. Inside a long op the core polls it
  * (core/parallel.h). */
 #include <signal.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ _Thread_local int moth_lua_records MOTH_LUA_TLS;
 static _Thread_local Record *base, *live; /* live NULL: the base */
 static _Thread_local Record *spare;       /* a base that is out of use */
 static _Thread_local lua_State
-    *owner; /* whose entries need no look: main or that of the live record */
+    *owner; /* calls from it need no check: main, or the coroutine of the live record */
 static _Thread_local uint64_t clock_now;
 
 static char key_records, key_owner, key_meta;
@@ -97,10 +97,11 @@ static void save(void) {
   moth_lua_save_scope(&r->scope);
 }
 
-/* L is the coroutine of the live record or main (with the base live), or somebody without a claim. */
+/* Makes L the coroutine whose calls need no check. */
 static void set_owner(lua_State *L, bool claim) {
   owner = claim ? L : NULL;
-  lua_pushlightuserdata(L, &key_owner); /* held: another coroutine must not get its address */
+  lua_pushlightuserdata(L,
+                        &key_owner); /* referenced, so that no other coroutine gets its address */
   if (claim)
     lua_pushthread(L);
   else
@@ -123,11 +124,11 @@ void moth_lua_switch(lua_State *L) {
   set_owner(L, claim);
 }
 
-/* open_modes(): to be called before a scope changes a mode; close_modes() after it was put back. */
+/* open_modes(): called before a scope changes a mode; close_modes(): after the scope has restored it. */
 static int b_open_modes(lua_State *L) {
   if (is_main(L))
     return 0;
-  moth_lua_here(L); /* the base is its */
+  moth_lua_here(L); /* the base belongs to this state */
   if (!base) {
     base = spare ? spare : moth_thread_calloc(sizeof *base);
     spare = NULL;
@@ -150,7 +151,7 @@ static int b_open_modes(lua_State *L) {
   lua_rawset(L, -3);
   moth_lua_records++;
   r->depth = 1;
-  save();                     /* of whoever was live; r begins with the same */
+  save();                     /* the modes of the record that was live; r begins with the same */
   moth_modes_save(&r->modes); /* those in force */
   moth_streams_save(&r->streams);
   moth_lua_save_scope(&r->scope);
@@ -196,8 +197,8 @@ static int record_gc(lua_State *L) {
 
 /* --- other states on the same thread ------------------------------------------------------------ */
 
-/* A host may call one state from a function that another one has called: what that has set, and what it is in the middle
- * of, is put away until it goes on. */
+/* A host may call one state from a function that another state has called: the modes of that one, and the pass that
+ * it runs, are saved until it continues. */
 struct MothLuaLeft {
   MothModes modes;
   MothPasses passes;
@@ -213,7 +214,7 @@ void moth_lua_leave_state(MothLuaState *s) {
   moth_lua_save_scope(&scope);
   bool busy = moth_modes_any() || scope || moth_lua_records || moth_current_pass();
   struct MothLuaLeft *left = busy ? calloc(1, sizeof *left) : NULL;
-  if (!left) { /* nothing is set; or, without memory, it shares with the next */
+  if (!left) { /* nothing is set; or there is no memory, and both share the modes */
     moth_lua_forget_scope(&scope);
     return;
   }
@@ -267,7 +268,7 @@ void moth_lua_free_left(MothLuaState *s) {
 
 int moth_lua_interrupted(lua_State *L) {
   *(volatile sig_atomic_t *)moth_lua_interrupt = 0;
-  lua_sethook(L, NULL, 0, 0); /* the host's, which would say it once more */
+  lua_sethook(L, NULL, 0, 0); /* the host's, which would raise it once more */
   return moth_lua_error(L, "interrupted");
 }
 

@@ -146,8 +146,8 @@ static void note_block(void *ctx, const void *segment, size_t segment_size, bool
                             small,   is_private, (uint8_t)state};
   b->n++;
 }
-/* memory_snapshot([device]) -> list of segments, with a list of blocks each. The heap is locked while it
- * is looked at: nothing of Lua's is made before it is done. */
+/* memory_snapshot([device]) -> list of segments, with a list of blocks each. The heap is locked while it is read: Lua
+ * values are made after that. */
 static int b_memory_snapshot(lua_State *L) {
   static const char *const states[] = {"inactive", "active_allocated", "active_pending_free"};
   int device = device_at(L, 1);
@@ -205,7 +205,7 @@ static int b_reset_accumulated(lua_State *L) {
   need(L)->reset_accumulated(device);
   return 0;
 }
-static int b_empty_cache(lua_State *L) { /* of all devices, as nothing is said of one */
+static int b_empty_cache(lua_State *L) { /* of all devices */
   const MothCudaApi *api = need(L);
   MothStatus s = MOTH_OK;
   for (int i = 0; i < api->count() && s == MOTH_OK; i++) {
@@ -243,7 +243,7 @@ static int b_pin(lua_State *L) {
 }
 static int b_is_pinned(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "is_pinned");
-  /* only the backend makes pinned memory; what is not foreign is not pinned */
+  /* only the backend makes pinned memory, which is foreign to the CPU's allocator */
   bool maybe = t->device.type == MOTH_CPU && t->storage->foreign && !moth_cuda_why();
   lua_pushboolean(L, maybe && need(L)->is_pinned(t));
   return 1;
@@ -311,7 +311,7 @@ static int b_is_capturing(lua_State *L) {
 
 /* --- programs compiled at run time ------------------------------------------------------------------ */
 
-/* The strings of the list at idx, in a userdata that is pushed; what stands in the list stays. */
+/* The strings of the list at idx, as an array in a userdata that is pushed; the list keeps them alive. */
 static const char **strings_at(lua_State *L, int idx, int *n) {
   luaL_checktype(L, idx, LUA_TTABLE);
   *n = (int)lua_objlen(L, idx);
@@ -384,7 +384,7 @@ static int b_occupancy(lua_State *L) { /* (program, i, device, threads, shared) 
 /* --- marks, choices ----------------------------------------------------------------------------- */
 
 static int
-b_nvtx(lua_State *L) { /* ("push" | "pop" | "mark", text) -> whether somebody has seen it */
+b_nvtx(lua_State *L) { /* ("push" | "pop" | "mark", text) -> whether a profiler is attached */
   static const char *const names[] = {"push", "pop", "mark", NULL};
   int what = luaL_checkoption(L, 1, NULL, names);
   const char *text = what == 1 ? "" : moth_lua_string(L, 2);

@@ -2,9 +2,9 @@
  *
  * lua/moth calls these functions through the FFI, by their addresses: LuaJIT compiles such a call to a plain one, while
  * a function of Lua's C API ends the trace. Functions called by the FFI must not run Lua and cannot raise errors. So
- * each handles only the usual case and otherwise returns "use the other function": for freed tensors, positions out of
- * range, tensors with a history, fake ones, other devices, dtypes that Lua's numbers cannot represent. The caller in Lua
- * has checked that the userdata is a tensor. */
+ * each handles only the usual case. For freed tensors, positions out of range, tensors with a history, fake ones,
+ * other devices, and dtypes that Lua's numbers cannot represent it returns a value that means "use the function of
+ * the C API". The caller in Lua has checked that the userdata is a tensor. */
 #include <math.h>
 
 #include "dispatch/subclass.h"
@@ -105,11 +105,11 @@ static double get_3(const MothHandle *h, int32_t i, int32_t j, int32_t k) {
   ((type *)data)[at] = (type)whole;                                                                \
   return true;
 
-/* Writes as fill_ does; false where that is an error, or not a plain store. */
+/* Writes v as fill_ does; false where that is an error, or more than one store. */
 static inline __attribute__((always_inline)) bool store(MothDType dtype, char *data, int64_t at,
                                                         double v) {
   int64_t whole;
-  if (dtype == MOTH_FLOAT32) { /* before the table of jumps */
+  if (dtype == MOTH_FLOAT32) { /* the usual case, before the switch */
     if (!(fabs(v) < 0x1.ffffffp127) && !isnan(v) && !isinf(v))
       return false;
     ((float *)data)[at] = (float)v;
@@ -149,7 +149,7 @@ static inline bool set_at(const MothHandle *h, const MothLuaState *running, int 
     modes = moth_thread_state();
   if (running != moth_lua_last.state || modes->include & ~(uint32_t)MOTH_KEY_AUTOCAST ||
       *moth_lua_interrupt || atomic_load_explicit(&moth_released_storages, memory_order_relaxed) ||
-      moth_lua_records) /* modes of a coroutine that may have to be put in force first */
+      moth_lua_records) /* a coroutine's modes may have to be loaded first */
     return false;
   int64_t at = find_element(t, n, i, j, k);
   if (at < 0 ||

@@ -73,7 +73,7 @@ static MothStatus tensor_of_array(const MothNpy *npy, MothTensor **out) {
   moth_tensor_release(t);
   if (status)
     return status;
-  status = moth_tensor_alias(view, false, out); /* autograd must not see a view */
+  status = moth_tensor_alias(view, false, out); /* so that autograd sees no view */
   moth_tensor_release(view);
   return status;
 }

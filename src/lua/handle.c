@@ -1,5 +1,4 @@
-/* Handles: userdata for tensors, dtypes, devices, generators; errors; values held from C; and the
- * memory policy.
+/* Handles: userdata for tensors, dtypes, devices, generators; errors; and when garbage is collected.
  *
  * Memory: LuaJIT does not see native bytes. When a handle is made and the live bytes have grown by
  * max(64 MB, half of the bytes live after the last full collection), a full collection runs; from 8 MB
@@ -29,9 +28,10 @@ enum { GROWTH = 64 << 20, SOME_GROWTH = 8 << 20, SHARE = 100 };
 
 typedef struct Policy {
   int64_t live_after; /* bytes after the last full collection */
-  int64_t look;       /* growth from which on the clock is checked */
+  int64_t look;       /* the growth in bytes from which on the clock is read */
   int64_t allowed;
-  int64_t cheap_from; /* the time (ns) from which on one more collection is cheap */
+  int64_t
+      cheap_from; /* the time (ns) from which on one more collection takes at most a hundredth of the time */
 } Policy;
 static _Thread_local Policy policy MOTH_LUA_TLS = {0, SOME_GROWTH, GROWTH, 0};
 static _Thread_local MothLuaScope *innermost MOTH_LUA_TLS; /* the moth.scope that is open */
@@ -77,7 +77,8 @@ void moth_lua_push_tensor_meta(lua_State *L) {
 
 /* Counts a new handle, which is on top with its metatable set. */
 static inline void count_handle(lua_State *L) {
-  moth_lua_drain(L); /* first: a hook's function may have to be held before garbage is collected */
+  moth_lua_drain(
+      L); /* first: the function of a hook may have to be retained before garbage is collected */
   after_growth(L);
   if (__builtin_expect(innermost || moth_lua_records, 0)) {
     moth_lua_sync(L);
@@ -362,7 +363,7 @@ static int dtype_tostring(lua_State *L) {
   return 1;
 }
 
-/* An unknown field: nil for names that begin with _, for which libraries look; else an error. */
+/* An unknown field: nil for names that begin with _, which libraries probe; else an error. */
 static int no_field(lua_State *L, const char *what, const char *k, const char *fields) {
   if (k[0] == '_')
     return 0;
@@ -463,7 +464,8 @@ void moth_lua_push_where(lua_State *L) {
  * "[max] …; max(…)". A message without a name in front gets it, unless it contains it already. */
 static void push_renamed(lua_State *L, const char *text, const char *name) {
   const char *end = text[0] == '[' ? strstr(text, "] ") : NULL;
-  if (strstr(text, MOTH_FOUND_LATER)) { /* the fault of an earlier call; this one has only waited */
+  if (strstr(text,
+             MOTH_FOUND_LATER)) { /* the error of an earlier call, for which this one has waited */
     lua_pushstring(L, text);
     return;
   }
@@ -683,7 +685,7 @@ static int b_generator_seed(lua_State *L) {
   return 0;
 }
 
-/* State as two numbers pairs of 32 bits each: seed high, seed low, offset high, offset low. */
+/* The state as four numbers of 32 bits: seed high, seed low, offset high, offset low. */
 static int b_generator_state(lua_State *L) {
   uint64_t seed, offset;
   moth_generator_get_state(generator_at(L, 1), &seed, &offset);
@@ -697,7 +699,7 @@ static int b_generator_state(lua_State *L) {
 static int b_generator_set_state(lua_State *L) {
   uint64_t w[4];
   for (int i = 0; i < 4; i++) {
-    lua_Number x = moth_lua_number(L, i + 2); /* it may come from a file */
+    lua_Number x = moth_lua_number(L, i + 2); /* may come from a file: any number */
     if (!(x >= 0 && x <= UINT32_MAX))
       return moth_lua_error(L, "set_state: expected what get_state gave");
     w[i] = (uint64_t)x;

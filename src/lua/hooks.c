@@ -1,8 +1,8 @@
 /* Hooks for Lua: of tensors, of nodes; watchers of nodes; callbacks at the end of backward; saved-tensor hooks.
  *
- * Functions lie in a table of their state (state.h) until the core lets go of them; those of tensors' hooks with the
- * tensor's handle while only that can have them run (leaf.c). They run on the state that called backward, or the op; a
- * function of another state is an error. */
+ * Their functions are in a table of their state (state.h) until the core releases them; those of tensors' hooks are
+ * with the tensor's handle while only that can make them run (leaf.c). They run on the state that called backward, or
+ * the op; a function of another state is an error. */
 #include <math.h>
 #include <string.h>
 
@@ -114,7 +114,7 @@ static int b_register_hook(lua_State *L) {
     moth_lua_ref_release(fn);
     return moth_lua_raise(L, s);
   }
-  retain_push(L, t); /* of a leaf the one handle, which 1 need not be */
+  retain_push(L, t); /* the one handle of a leaf: 1 may be another userdata */
   if (moth_lua_is_leaf(t))
     moth_lua_add_hook(L, lua_gettop(L), fn);
   else
@@ -170,7 +170,8 @@ static int push_gradients(lua_State *L, const MothNode *n, MothTensor *const *gr
   return k;
 }
 
-/* What a hook returned, on top, replaces the gradients: a list of as many, or the tensor if there is one. */
+/* The value on top, which a hook returned, replaces the gradients: a list of as many, or a tensor if there is one
+ * gradient. */
 static MothStatus take_gradients(lua_State *L, const MothNode *n, MothTensor **grads, int ngrads,
                                  bool inputs, int count) {
   int k = 0;
@@ -272,7 +273,7 @@ void moth_lua_push_metadata(lua_State *L, MothNode *n) {
 
 static char key_frame; /* registry: the metatable of what closes one */
 
-/* Pushes what closes a frame; it takes over a reference. */
+/* Pushes a userdata that closes the frame; it takes over a reference. */
 static void push_frame(lua_State *L, MothFrame *f) {
   MothHandle *h = lua_newuserdata(L, sizeof *h);
   h->magic = MOTH_MAGIC_FRAME;
@@ -295,7 +296,7 @@ static void drop_watcher(MothFrame *f) {
   moth_free(w, sizeof *w);
 }
 
-/* Nodes of other states that run on this thread are not this one's affair. */
+/* Watches only the nodes of its own state, not of others that run on this thread. */
 static bool is_seen(const MothLuaRef *fn) {
   return fn && (!moth_lua_current || moth_lua_ref_is_own(moth_lua_current, fn));
 }
@@ -325,7 +326,7 @@ static MothStatus watch_end(void *ctx, MothNode *n, MothTensor *const *grads, in
   lua_State *L = moth_lua_current;
   if (!is_seen(w->finish))
     return status;
-  if (status != MOTH_OK) { /* the error that is there stays */
+  if (status != MOTH_OK) { /* the first error counts */
     if (!L || !lua_checkstack(L, 8))
       return status;
     moth_lua_push_parked(L);

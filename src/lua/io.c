@@ -14,8 +14,8 @@
 
 enum { GUNZIP_CAP = 1 << 30 };
 
-/* Whether moth has written the file. One sign of moth is enough to require the seal, so that a damaged name does
- * not make it look like another program's file. */
+/* Whether moth wrote the file. One key of moth's is enough to require the seal, so that a damaged key does not make
+ * the file look like another program's. */
 static bool is_own(const MothSafetensors *file) {
   for (int64_t i = 0; i < file->metadata_count; i++) {
     const MothSafetensorsPair *pair = &file->metadata[i];
@@ -82,14 +82,15 @@ static int b_save_safetensors(lua_State *L) {
   moth_lua_type(L, 4, LUA_TTABLE);
   lua_settop(L, 5);
   size_t n = lua_objlen(L, 2), m = lua_objlen(L, 4);
-  /* All memory belongs to Lua: errors below leak nothing. */
+  /* All memory belongs to Lua: errors leak nothing. */
   MothSafetensorsEntry *entries = lua_newuserdata(L, sizeof *entries * (n + 1));
   MothSafetensorsPair *pairs = lua_newuserdata(L, sizeof *pairs * (m + 1));
   MothPiece *pieces = lua_newuserdata(L, sizeof *pieces * (n + 1));
   memset(entries, 0, sizeof *entries * (n + 1));
   for (size_t i = 0; i < n; i++) {
     lua_rawgeti(L, 2, (int)i + 1);
-    moth_lua_type(L, -1, LUA_TSTRING); /* a number's text would exist on the stack only */
+    moth_lua_type(L, -1,
+                  LUA_TSTRING); /* the text of a converted number would exist on the stack only */
     entries[i].name = lua_tostring(L, -1);
     lua_pop(L, 1);
     lua_rawgeti(L, 3, (int)i + 1);

@@ -1,16 +1,16 @@
-/* Leaves: one handle for each. And where the functions of hooks are held.
+/* Leaves have one handle each. And where the functions of hooks are stored.
  *
- * A tensor that requires grad by the user's word is a parameter: it is a key of tables. So a table with weak values leads
- * from the tensor to its handle, and who gets a parameter from C gets the same userdata again. Only such tensors pay for
- * it.
+ * A tensor on which the user set requires_grad is a parameter, and programs use it as a key of tables. So a table
+ * with weak values maps the tensor to its handle: code that gets a parameter from C gets the same userdata again.
+ * Other tensors do not pay for this.
  *
- * A hook's function must live as long as backward may run it, and mostly mentions tensors, often its own. Held by the
- * registry for good, it would make a circle that no collector sees: function, handle, tensor, node, function. So the
- * handle lists the functions of its tensor's hooks in its environment, and each collection looks at these handles: where
- * the tensor, and its node if it has one, are referred to by nothing else, the hooks can only run if somebody uses the
- * handle, and the functions move from the registry into its environment (they are parked). Then the collector sees the
- * circle. When the tensor becomes a part of a graph again they move back (moth_lua_ref_use). A userdata that nothing
- * refers to, made anew by its own finalizer, is the clock. */
+ * A hook's function must live as long as backward may run it, and mostly mentions tensors, often its own. If the
+ * registry always referred to it, there would be a cycle that no collector finds: function, handle, tensor, node,
+ * function. So the handle lists the functions of its tensor's hooks in its environment, and at each collection these
+ * handles are checked: where nothing else refers to the tensor, and to its node if it has one, the hooks can only run
+ * if the program uses the handle, and the functions move from the registry into its environment (they are parked).
+ * Then the collector finds the cycle. When the tensor becomes a part of a graph again they move back
+ * (moth_lua_ref_use). A userdata without references, whose finalizer makes another one, tells when a collection runs. */
 #include "lua/moth_lua.h"
 
 static char key_leaves, key_hooked, key_clock, key_mark;
@@ -129,13 +129,13 @@ bool moth_lua_push_hooks(lua_State *L, const MothTensor *t) {
   return any;
 }
 
-/* The handle is all that can have the hooks of its tensor run. */
+/* Whether the hooks of t can only run if its handle is used. */
 static bool may_park(const MothTensor *t) {
   const MothAutogradMeta *m = t->grad;
   return t->refs == 1 && m && (!m->node || m->node->refs == 1);
 }
 
-/* The handle's functions, from the registry to its environment, which is on top. */
+/* Moves the functions of a handle from the registry to its environment, which is on top. */
 static void park(lua_State *L) {
   int environment = lua_gettop(L);
   lua_pushnil(L);
@@ -145,7 +145,7 @@ static void park(lua_State *L) {
     if (strong && moth_lua_ref_park(L, lua_touserdata(L, -1))) {
       lua_pushvalue(L, -2);
       lua_insert(L, -2);
-      lua_rawset(L, environment); /* an entry that is there */
+      lua_rawset(L, environment); /* an existing entry, as lua_next requires */
     }
   }
 }

@@ -1,8 +1,8 @@
 /* Ops defined from Lua, and libraries of C that define ops.
  *
- * The op itself is the process's; the functions that it calls are those of the Lua state that runs: a table of the
+ * The op itself belongs to the process; the functions that it calls belong to the running Lua state: a table of the
  * registry has them, by the op's id. States that define the same op (workers that load the same module) share it. It
- * is taken away when the last of them takes it away or is closed; called from a state that has not defined it, it is an
+ * is undefined when the last of them undefines it or is closed; calling it from a state that has not defined it is an
  * error. */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static void push_arguments(lua_State *L, const MothCall *c) {
     moth_lua_push_value(L, &c->op->args[i], c->args[i]);
 }
 
-/* The values from `first` on become the call's results. */
+/* Makes the values from index `first` on the call's results. */
 static MothStatus take(lua_State *L, MothCall *c, const char *what, int first) {
   const MothOp *op = c->op;
   int n = lua_gettop(L) - first + 1;
@@ -200,7 +200,8 @@ static MothStatus push_saved(lua_State *L, MothNode *n) {
   return MOTH_OK;
 }
 
-/* The engine brings it to the argument's shape where that was broadcast, and to its dtype. */
+/* Takes the gradient of an argument; the engine reduces it to the shape of a broadcast argument, and converts its
+ * dtype. */
 static MothStatus take_gradient(lua_State *L, const MothNode *n, const char *arg, int edge,
                                 MothTensor **out) {
   MothHandle *h = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
@@ -425,7 +426,7 @@ static int b_inplace_op(lua_State *L) {
   return op && op->inplace;
 }
 
-/* What each library defined: opened again, by whatever state, it defines nothing any more. */
+/* What each library has defined: opened again, by any state, it defines nothing more. */
 typedef struct Loaded {
   struct Loaded *next;
   void *library;
@@ -467,7 +468,7 @@ static int b_load_library(lua_State *L) {
   int first = moth_registry_count();
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
-  moth_library_error(); /* one of before */
+  moth_library_error(); /* clears the error of an earlier library */
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   moth_lua_current = outer;
   if (!library)
@@ -496,7 +497,7 @@ void moth_lua_open_library(lua_State *L) {
                                  {"library_path", b_library_path},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
-  if (owner_of(L)) /* moth is opened again: what its modules had defined goes with them */
+  if (owner_of(L)) /* moth is opened again in this state: the ops of its old modules end */
     leave_all(owner_of(L));
   lua_pushlightuserdata(L, &key_defs);
   lua_newtable(L);

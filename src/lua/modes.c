@@ -31,8 +31,8 @@ static int function_tostring(lua_State *L) {
   return 1;
 }
 
-/* The properties of a call that Lua's numbers lose, for its function object: the base of positions, and which integral
- * numbers are floats. */
+/* What Lua's numbers do not say of a call, for its function object: the base of positions, and which integral numbers
+ * are floats. */
 static MothLuaEntry entry_of(const MothCall *c) {
   MothLuaEntry e = {c->op, c->variant == MOTH_OUT ? MOTH_FUNCTIONAL : (MothVariant)c->variant, 1,
                     0};
@@ -167,7 +167,7 @@ static void count_refs(void *ctx, int by) {
 }
 static char key_mode; /* registry: the metatable of the userdata that closes a mode */
 
-/* The userdata that closes a mode was collected: with its coroutine, with the state, or dropped by a caller. */
+/* Closes a mode whose userdata was collected: with its coroutine, with the state, or because nothing refers to it. */
 static int mode_gc(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_MODE);
   if (!h)
@@ -310,9 +310,9 @@ static int b_class_of(lua_State *L) {
 /* --- counting and logging ---------------------------------------------------------------------- */
 
 typedef struct Counts {
-  MothRefs refs; /* its handle's, and those of suspended coroutines that it is open in */
+  MothRefs refs; /* of its handle, and of suspended coroutines in which it is open */
   int n;
-  int64_t of[]; /* by the ids of ops, those that there were when the counting began */
+  int64_t of[]; /* by op id, of the ops that existed when the counting began */
 } Counts;
 
 static char key_count; /* registry: the metatable of a handle of counts */
@@ -431,7 +431,7 @@ static MothStatus log_run(MothCall *c, void *ctx) {
   return moth_redispatch(c);
 }
 
-/* trace: the same lines, collected */
+/* trace: collects the same lines */
 static MothStatus trace_run(MothCall *c, void *ctx) {
   lua_State *L = moth_lua_current;
   if (L && lua_checkstack(L, 16) && moth_lua_ref_is_own(L, ctx) && moth_lua_ref_push(L, ctx)) {
@@ -512,7 +512,7 @@ static int b_device_types(lua_State *L) {
 
 /* --- a backend written in Lua ------------------------------------------------------------------ */
 
-/* The op table, and so which op has a kernel for the user device, is the process's; each Lua state calls
+/* The op table belongs to the process, and with it which op has a kernel for the user's device; each Lua state calls
  * functions of its own, in a table of its registry by the op's name. */
 static char key_kernels;
 
@@ -530,7 +530,7 @@ static void push_kernels(lua_State *L, int type) {
 }
 
 static MothStatus user_kernel(MothCall *c) {
-  /* The shape rule has allocated results: Lua gets (args, results) and fills them in. */
+  /* The results are allocated by the shape rule: the Lua function gets (args, results) and fills them in. */
   lua_State *L = moth_lua_current;
   if (!L)
     return moth_fail(MOTH_ERR_STATE, "a Lua kernel of '%s' needs a running Lua state", c->op->name);
@@ -581,7 +581,7 @@ static int b_register_backend(lua_State *L) {
   MothStatus s = moth_device_add(&b->ops, &type);
   if (s != MOTH_OK) {
     free(b);
-    if (moth_device_find(name) >= MOTH_USER) /* another state was quicker */
+    if (moth_device_find(name) >= MOTH_USER) /* another state has added it meanwhile */
       return 0;
     return moth_lua_raise(L, s);
   }
@@ -606,7 +606,7 @@ static int b_register_kernel(lua_State *L) {
 }
 
 /* op(name, index_base) -> the function of an op whose positions in index tensors count from index_base; dimensions
- * count from 1 as ever. nil where there is no such op. */
+ * count from 1 in any case. nil if there is no such op. */
 static int b_op(lua_State *L) {
   const MothOp *op = moth_op_find(moth_lua_string(L, 1));
   if (op)
@@ -671,7 +671,7 @@ void moth_lua_open_modes(lua_State *L) {
   lua_pushcfunction(L, function_tostring);
   lua_setfield(L, -2, "__tostring");
   lua_rawset(L, LUA_REGISTRYINDEX);
-  static _Thread_local bool logging; /* interceptors are the thread's */
+  static _Thread_local bool logging; /* interceptors belong to threads */
   if (moth_log_on("dispatch") && !logging) {
     logging = true;
     moth_intercept_push(true, (MothInterceptor){log_run, NULL, true, NULL, true});

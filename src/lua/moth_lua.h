@@ -1,7 +1,7 @@
 /* The binding: the only C that knows Lua.
  *
- * Everything that Lua holds of moth is a full userdata of two words, what it stands for and a magic number:
- * tensors, dtypes, devices, generators. A wrong userdata is told by its size and magic before anything is read.
+ * All of moth's objects in Lua (tensors, dtypes, devices, generators) are full userdata of two words: a pointer or
+ * code, and a magic number. Another userdata is recognized by its size and magic before anything is read.
  *
  * Ops are called through one C function (call.c), whose first upvalue says op and variant; it reads
  * the Lua arguments by the op's schema. While a call runs, moth_lua_current is its state, so that
@@ -23,7 +23,7 @@
 #define MOTH_MAGIC_DEVICE    0x6d6f746844657669ull
 #define MOTH_MAGIC_GENERATOR 0x6d6f746847656e65ull
 #define MOTH_MAGIC_NODE      0x6d6f74684e6f6465ull
-#define MOTH_MAGIC_MODE      0x6d6f74684d6f6465ull /* what opened a mode; 0 once it is closed */
+#define MOTH_MAGIC_MODE      0x6d6f74684d6f6465ull /* a mode; 0 once it is closed */
 #define MOTH_MAGIC_COUNT     0x6d6f7468436f756eull /* counts of calls */
 #define MOTH_MAGIC_FRAME     0x6d6f74684672616dull /* likewise: saved-tensor hooks, watchers of nodes */
 
@@ -46,7 +46,7 @@ typedef struct MothHandle {
 } MothHandle;
 
 extern _Thread_local lua_State *moth_lua_current MOTH_LUA_TLS;
-/* Whether a device's allocator has had garbage collected during this call. */
+/* Whether a device's allocator has collected garbage during this call. */
 extern _Thread_local bool moth_lua_collected MOTH_LUA_TLS;
 
 /* The handle at idx if it has this magic, else NULL. (A light userdata has no length.) */
@@ -80,12 +80,13 @@ MothDevice moth_lua_check_device(lua_State *L, int idx);
 void moth_lua_push_where(lua_State *L);
 /* Whether an int64_t or uint64_t cdata that int64 can hold is at idx: its value. */
 bool moth_lua_int64(lua_State *L, int idx, int64_t *out);
-/* The argument at idx; an error, at the user's line and under the name of what he called, if it is none. */
+/* The argument at idx; an error, at the user's line and with the name of the called function, if it is of another
+ * type. */
 void moth_lua_type(lua_State *L, int idx, int type);
 double moth_lua_number(lua_State *L, int idx);
 const char *moth_lua_string(lua_State *L, int idx);
 const char *moth_lua_bytes(lua_State *L, int idx, size_t *n);
-/* The path at idx; an error if it is no string, or has a byte 0, where C would cut it. */
+/* The path at idx; an error if it is no string, or contains a byte 0, which would end it in C. */
 const char *moth_lua_path(lua_State *L, int idx);
 
 /* Raises the message of a failed call, at the line of the user who made it. */
@@ -98,27 +99,26 @@ static inline int moth_lua_done(lua_State *L, MothStatus s) {
 int moth_lua_error(lua_State *L, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Errors call the function on top by this name. */
 void moth_lua_set_name(lua_State *L, const char *name);
-/* Parks the error object on top of the stack; moth_lua_raise(L, MOTH_ERR_HOST) raises it again. */
+/* Keeps the error object on top of the stack; moth_lua_raise(L, MOTH_ERR_HOST) raises it again. */
 MothStatus moth_lua_park(lua_State *L);
 
-/* lua_pcall that notes the frames of what fails (moth.trace), so that a traceback of the error that is raised again can
+/* lua_pcall that notes the frames of an error (moth.trace), so that a traceback of the error that is raised again can
  * show them. */
 int moth_lua_pcall(lua_State *L, int nargs, int nresults);
-/* The error that is parked, if any, is on top of the stack from here; back it goes. For who runs Lua while an error is on
- * its way. */
+/* Pushes the kept error, or nil; keeps it again. For code that runs Lua while an error unwinds. */
 void moth_lua_push_parked(lua_State *L);
 void moth_lua_pop_parked(lua_State *L);
-/* The error of what needs Lua where none can run. */
+/* The error of code that needs Lua in a thread without a running state. */
 MothStatus moth_lua_no_state(void);
 
-/* Calls the function on the stack under its nargs arguments, from within a call of moth's: its error is parked. All
- * that runs Lua from C goes through here, so that functions that call each other without end meet a limit. */
+/* Calls the function below its nargs arguments on the stack, from within a call of moth's; its error is kept. All Lua
+ * that C runs is called here, so that endless recursion meets a limit. */
 MothStatus moth_lua_call(lua_State *L, int nargs, int nresults);
 
-/* Modes of coroutines (coroutine.c). Whatever reads or changes a mode, and whoever comes back from Lua,
- * calls moth_lua_sync; an entry that nothing has to be undone for calls moth_lua_enter, which also polls
- * Ctrl-C: a host keeps a lightuserdata to its `volatile sig_atomic_t` in the registry under this name,
- * from before moth is opened, and sets it to 1 to have "interrupted" raised. */
+/* Modes of coroutines (coroutine.c). Code that reads or changes a mode, or that has called Lua, calls moth_lua_sync.
+ * An entry that may raise an error calls moth_lua_enter, which also polls Ctrl-C: before moth is opened, a host puts
+ * a lightuserdata of its `volatile sig_atomic_t` into the registry under this name, and sets it to 1 to have
+ * "interrupted" raised. */
 #define MOTH_LUA_INTERRUPT "moth.interrupt"
 extern _Thread_local int moth_lua_records MOTH_LUA_TLS;
 void moth_lua_switch(lua_State *L);
@@ -134,25 +134,25 @@ static inline void moth_lua_enter(lua_State *L) {
   if (__builtin_expect(moth_lua_records | *moth_lua_interrupt, 0))
     moth_lua_entered(L);
 }
-/* moth.scope's part of them (handle.c): the innermost one that is open, retained in *to, put in force, released. */
+/* The innermost open moth.scope (handle.c): retains it in *to; makes it the current one; releases it. */
 typedef struct MothLuaScope MothLuaScope;
 void moth_lua_save_scope(MothLuaScope **to);
 void moth_lua_load_scope(MothLuaScope *from);
 void moth_lua_forget_scope(MothLuaScope **of);
 
-/* Leaves (leaf.c): tensors that the user has made require grad. */
+/* Leaves (leaf.c): tensors on which the user set requires_grad. */
 static inline bool moth_lua_is_leaf(const MothTensor *t) {
   return __builtin_expect(t->grad != NULL, 0) && t->grad->requires_grad;
 }
 /* Pushes t's handle and takes over a reference of t; false if it has none. */
 bool moth_lua_push_leaf(lua_State *L, MothTensor *t);
-/* The handle at idx is t's from now on, if it has none. */
+/* Makes the handle at idx that of t, if t has none. */
 void moth_lua_add_leaf(lua_State *L, MothTensor *t, int idx);
-/* A hook's function is held by its state (state.h), and by the handle of its tensor instead while nothing but this
- * handle can have it run (leaf.c). `held` belongs to the tensor whose handle is at idx from now on. */
+/* The function of a hook is referenced by its state (state.h), or by the handle of its tensor while only this handle
+ * can make it run (leaf.c). Assigns ref to the tensor whose handle is at idx. */
 void moth_lua_add_hook(lua_State *L, int idx, MothLuaRef *ref);
-/* For state.c: pushes the table in which t's handle lists its hooks, { [held] = true, or the function }; false: there is
- * none. */
+/* For state.c: pushes the table in which t's handle lists its hooks, { [ref] = true, or the function }; false: there
+ * is none. */
 bool moth_lua_push_hooks(lua_State *L, const MothTensor *t);
 
 /* Nodes (autograd.c, hooks.c). */
@@ -160,7 +160,7 @@ void moth_lua_push_node(lua_State *L, MothNode *n);
 MothNode *moth_lua_check_node(lua_State *L, int idx);
 int moth_lua_next_input(const MothNode *n, int i);
 void moth_lua_push_metadata(lua_State *L, MothNode *n);
-/* Whether hook h is a function of this state's; then its value. */
+/* The function of hook h if that is one of this state's; else NULL. */
 MothLuaRef *moth_lua_hook_of(lua_State *L, const MothHook *h);
 
 /* Pushes the values of args as Lua sees them (positions from 1); returns how many. */
@@ -169,8 +169,9 @@ void moth_lua_push_value(lua_State *L, const MothArg *a, MothValue v);
 typedef struct MothLuaEntry {
   const MothOp *op;
   MothVariant variant;
-  uint8_t index_base; /* 1; 0 where Lua passes on a call of C's */
-  uint32_t floats;    /* arguments that are floats though Lua's number is integral: likewise */
+  uint8_t index_base; /* 1; 0 where Lua forwards a call that came from C */
+  uint32_t
+      floats; /* bits of arguments that are floats though Lua's number is integral, in a forwarded call */
 } MothLuaEntry;
 void moth_lua_push_op(lua_State *L, MothLuaEntry entry);
 

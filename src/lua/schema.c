@@ -9,7 +9,8 @@
 
 /* --- reading ------------------------------------------------------------------------------------ */
 
-/* What a schema needs beside the op: names and defaults, all of them parts of its text. */
+/* The memory of an op and what it refers to: one block. Names and defaults are parts of the schema's text, which
+ * bounds them. */
 typedef struct Block {
   char *at, *end;
 } Block;
@@ -98,7 +99,7 @@ static MothValue default_of(lua_State *L, Block *b, const MothArg *a) {
     v = moth_v_bool(lua_toboolean(L, -1));
   } else if (lua_type(L, -1) == LUA_TNUMBER) {
     double d = lua_tonumber(L, -1);
-    if (a->count) { /* for all of them */
+    if (a->count) { /* one number for all elements */
       int64_t *list = part(b, sizeof *list * a->count);
       for (int i = 0; list && i < a->count; i++)
         list[i] = (int64_t)d;
@@ -137,7 +138,7 @@ static void read_arg(lua_State *L, Block *b, MothArg *a) {
   lua_getfield(L, -1, "values");
   if (lua_istable(L, -1)) {
     size_t n = lua_objlen(L, -1);
-    const char **words = part(b, sizeof *words * (n + 1)); /* zeros behind them */
+    const char **words = part(b, sizeof *words * (n + 1)); /* ended by NULL */
     for (size_t i = 0; words && i < n; i++)
       words[i] = element_of(L, b, (int)i + 1);
     a->values = words;

@@ -8,15 +8,15 @@
 #include "lua/moth_lua.h"
 
 struct MothLuaRef {
-  MothLuaRef *next, *next_used; /* in its state's lists */
+  MothLuaRef *next, *next_used; /* in the lists of its state */
   MothLuaState *state;
-  const MothTensor *tensor; /* of a hook: its handle lists it */
+  const MothTensor *tensor; /* of a hook's function: the tensor whose handle lists it */
   int ref;
   _Atomic int refs;
   bool parked, used; /* under the lock; used: in that list */
 };
 
-static volatile sig_atomic_t never; /* it may be set back, as the host's flag is */
+static volatile sig_atomic_t never; /* writable: it is reset, as the host's flag is */
 static MothLuaState nobody = {.lock =
                                   PTHREAD_MUTEX_INITIALIZER}; /* of a state that is being closed */
 
@@ -27,8 +27,8 @@ static char key_state, key_refs;
 
 /* --- closed ones ------------------------------------------------------------------------------- */
 
-/* They serve again once nothing is held for them. Never freed: a thread may still look whether one has
- * something pending. */
+/* Closed states are reused once no reference to them is left. They are never freed: a thread may still read whether
+ * one has something pending. */
 static pthread_mutex_t closed_lock = PTHREAD_MUTEX_INITIALIZER;
 static MothLuaState *closed;
 
@@ -115,7 +115,7 @@ void moth_lua_open_state(lua_State *L) {
   static _Atomic bool opened;
   lua_pushlightuserdata(L, &key_state);
   lua_rawget(L, LUA_REGISTRYINDEX);
-  bool again = !lua_isnil(L, -1); /* package.loaded was emptied: what the state holds stays */
+  bool again = !lua_isnil(L, -1); /* moth is loaded again: the state keeps its references */
   lua_pop(L, 1);
   if (again) {
     lua_pushboolean(L, 0);
@@ -149,7 +149,7 @@ void moth_lua_open_state(lua_State *L) {
   lua_setfield(L, -2, "first_state"); /* of the process */
 }
 
-/* --- values held from C ------------------------------------------------------------------------ */
+/* --- references to Lua values ------------------------------------------------------------------------ */
 
 static void push_table(lua_State *L) {
   lua_pushlightuserdata(L, &key_refs);
@@ -195,7 +195,7 @@ void moth_lua_ref_release(MothLuaRef *h) {
     free(h);
 }
 
-/* The entry of a hook in the list of its tensor's handle becomes what is on top, which is popped. */
+/* Pops a value and makes it the entry of a hook in the list of its tensor's handle. */
 static void set_entry(lua_State *L, const MothLuaRef *h) {
   if (!moth_lua_push_hooks(L, h->tensor)) {
     lua_pop(L, 1);
@@ -230,7 +230,7 @@ bool moth_lua_ref_park(lua_State *L, MothLuaRef *h) {
     return false;
   push_table(L);
   lua_rawgeti(L, -1, h->ref);
-  lua_pushboolean(L, 0); /* the place stays taken */
+  lua_pushboolean(L, 0); /* the slot stays in use */
   lua_rawseti(L, -3, h->ref);
   lua_remove(L, -2);
   return true;

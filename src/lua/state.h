@@ -1,5 +1,5 @@
-/* Lua states: the binding's data of each. A process may run several, in several threads or one after another in
- * the same; core/defaults.h says what belongs to a state, a thread, the process.
+/* The binding's data of a Lua state. A process may run several states, in several threads or one after another in the
+ * same; core/defaults.h says what belongs to a state, a thread, the process.
  *
  * Values retained by C (a hook of a node, the backward of a Function, a mode) are in a table of their state's
  * registry. Any thread may release one: it joins the queue of its state, which removes the values when it next
@@ -21,7 +21,7 @@
 typedef struct MothLuaRef MothLuaRef;
 
 typedef struct MothLuaState {
-  struct MothLuaState *next; /* in the list of closed ones */
+  struct MothLuaState *next; /* in the list of closed states */
   const void *registry;      /* its address; NULL: closed */
   MothDefaults *defaults;
   pthread_mutex_t lock; /* of the fields below */
@@ -30,7 +30,7 @@ typedef struct MothLuaState {
   int64_t refs;         /* number of values, with those in the queue */
   _Atomic bool pending; /* one of the two lists is not empty */
   struct MothLuaLeft *
-      left; /* what it had set when another state took over its thread (coroutine.c); NULL: nothing */
+      left; /* the modes that it had set when another state took over its thread (coroutine.c); NULL: none */
 } MothLuaState;
 
 typedef struct MothLuaHere {
@@ -47,16 +47,17 @@ static inline MothLuaState *moth_lua_here(lua_State *L) {
   return __builtin_expect(L == moth_lua_last.L, 1) ? moth_lua_last.state : moth_lua_find(L);
 }
 
-/* Pops a value and retains it. After moth_lua_ref_release, from any thread, its state frees it when it next makes a handle.
- * NULL: no memory. */
+/* Pops a value and returns a reference to it. After moth_lua_ref_release, from any thread, its state removes the
+ * value when it next makes a handle. NULL: no memory. */
 MothLuaRef *moth_lua_ref_new(lua_State *L);
 void moth_lua_ref_release(MothLuaRef *ref); /* NULL is allowed */
 void moth_lua_ref_retain(MothLuaRef *ref);  /* requires one more moth_lua_ref_release */
 /* Pushes the value; false, with a message, if it belongs to another state. */
 bool moth_lua_ref_push(lua_State *L, const MothLuaRef *ref);
 bool moth_lua_ref_is_own(lua_State *L, const MothLuaRef *ref); /* this state's */
-/* The function of a hook of tensor t, whose handle lists it (leaf.c). Parked, it lies with the handle alone; from any
- * thread, who makes t a part of a graph says so, and the state holds it again when it next makes a handle. */
+/* The function of a hook of tensor t, whose handle lists it (leaf.c). Parked, only the handle refers to it. When t
+ * becomes a part of a graph, in any thread, moth_lua_ref_use is called, and the state refers to it again when it next
+ * makes a handle. */
 void moth_lua_ref_set_tensor(MothLuaRef *ref, const MothTensor *t);
 bool moth_lua_ref_park(lua_State *L, MothLuaRef *ref); /* pushes the value; false: it is parked */
 void moth_lua_ref_use(MothLuaRef *ref);
@@ -66,11 +67,11 @@ static inline void moth_lua_drain(lua_State *L) {
     moth_lua_remove_queued(L);
 }
 
-/* The thread leaves a state in the middle of something, or at rest, and comes to one (coroutine.c). */
+/* Saves the modes of a state that the thread leaves, and restores those of the state that it enters (coroutine.c). */
 void moth_lua_leave_state(MothLuaState *s);
 void moth_lua_enter_state(MothLuaState *s);
 void moth_lua_free_left(MothLuaState *s);
 
-/* First of all that is opened; the binding's table is on top. */
+/* Opened before all other parts; the binding's table is on top. */
 void moth_lua_open_state(lua_State *L);
 #endif

@@ -1,4 +1,4 @@
-/* Streams and events for Lua, of all devices: what lua/moth/device/stream.lua is made of. */
+/* Streams and events of all devices, for lua/moth/device/stream.lua. */
 #include "device/stream.h"
 
 #include "lua/moth_lua.h"
@@ -82,7 +82,7 @@ static int b_query(lua_State *L) {
   lua_pushboolean(L, is);
   return 1;
 }
-static int b_wait_stream(lua_State *L) { /* (stream that waits, for this one) */
+static int b_wait_stream(lua_State *L) { /* (stream, other): stream waits for other */
   MothStream *s = stream_at(L, 1);
   return moth_lua_done(L, moth_stream_wait_stream(s, stream_at(L, 2)));
 }

@@ -1,4 +1,4 @@
-/* Tensors between Lua and C beside the ops: from and to tables, facts, raw memory. */
+/* Functions of tensors that are no ops: from and to tables, properties, raw memory. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -104,7 +104,7 @@ static void fill_from(lua_State *L, Fill *f, int depth) {
     fill_from(L, f, depth + 1);
     lua_pop(L, 1);
   }
-  /* What comes after the last element, mostly nothing: a name, or an element behind a hole. */
+  /* Refuses what follows the last element of a table: a name, or an element behind a hole. */
   lua_pushinteger(L, (lua_Integer)f->shape[depth]);
   if (f->shape[depth] && lua_next(L, -2)) {
     if (lua_type(L, -2) != LUA_TNUMBER)
@@ -253,8 +253,8 @@ static int b_totable(lua_State *L) {
   return 1;
 }
 
-/* extremes(t) -> the least and the greatest element of a float tensor of the CPU; nothing for others, empty and fake
- * ones, where reading would make somebody wait. For checks of values: no mode, trace or graph sees it. */
+/* extremes(t) -> the least and the greatest element of a float tensor of the CPU; nothing for other tensors, empty
+ * and fake ones, and where reading would have to wait. For checks of values: no mode, trace or graph sees it. */
 static int b_extremes(lua_State *L) {
   static const char *const names[2] = {"amin", "amax"};
   MothTensor *t = arg_tensor(L, 1);
@@ -293,7 +293,7 @@ static int push_list(lua_State *L, int n, const int64_t *list) {
 static int pick_dim(lua_State *L, const MothTensor *t, const int64_t *list) {
   double d = moth_lua_number(L, 2);
   int n = t->ndim ? t->ndim : 0;
-  double at = d > 0 ? d - 1 : d + n; /* NaN and what no int holds are refused as doubles */
+  double at = d > 0 ? d - 1 : d + n; /* as a double: refuses NaN, and what no int can hold */
   if (d != floor(d) || d == 0 || !(at >= 0 && at < n))
     return moth_lua_error(L, "dimension out of range: expected 1 to %d (or %d to -1), got %g", n,
                           -n, d);
@@ -349,14 +349,14 @@ static int b_tensor_device(lua_State *L) {
   return 1;
 }
 
-/* free(t): gives the tensor up at once; the handle then says that it was released. */
+/* free(t): releases the tensor now; using the handle afterwards is an error. */
 static int b_free(lua_State *L) {
   MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR);
   if (!h || (lua_gettop(L) > 1 && !lua_isnil(L, 2)))
     only_tensor(L); /* raises */
   MothTensor *t = h->u.t;
   if (t && t->grad &&
-      t->grad->hooks) { /* the graph may still want them: another handle takes over */
+      t->grad->hooks) { /* the graph may still run them: another handle takes over */
     lua_settop(L, 1);
     lua_getfenv(L, 1);
     h->u.t = NULL;
@@ -367,7 +367,7 @@ static int b_free(lua_State *L) {
   }
   h->u.t = NULL;
   moth_tensor_release(t);
-  lua_pushvalue(L, lua_upvalueindex(1)); /* nothing is left for a finalizer to do */
+  lua_pushvalue(L, lua_upvalueindex(1)); /* without a finalizer: nothing is left to release */
   lua_setmetatable(L, 1);
   return 0;
 }
@@ -380,7 +380,7 @@ static int b_pointer(lua_State *L) {
   return 1;
 }
 
-/* A tensor over a foreign address; `owner` is held until the last view goes. */
+/* A tensor over a foreign address; `owner` is referenced until the last view is freed. */
 typedef struct Owner {
   MothLuaRef *value;
 } Owner;
@@ -447,7 +447,7 @@ static int b_shares_storage(lua_State *L) {
 }
 
 /* detach(t, fresh_version) -> the same elements without history, of t's class; for parts of moth that make a graph by
- * hand. Who records the calls sees it as the op. */
+ * hand. Modes and traces see the op detach. */
 static int b_detach(lua_State *L) {
   MothTensor *t = arg_tensor(L, 1), *out;
   moth_lua_enter(L);
@@ -461,7 +461,7 @@ static int b_detach(lua_State *L) {
   moth_lua_push_tensor(L, out);
   return 1;
 }
-/* alias(t, fresh_version) -> the same as a plain tensor: for moth's own looks at elements, which nobody sees */
+/* alias(t, fresh_version) -> the same as a plain tensor without subclass: for moth's own reads, which no mode sees */
 static int b_alias(lua_State *L) {
   MothTensor *t;
   MothStatus s = moth_tensor_alias(arg_tensor(L, 1), lua_toboolean(L, 2), &t);
@@ -472,7 +472,7 @@ static int b_alias(lua_State *L) {
   return 1;
 }
 
-/* set_data(t, src): the leaf t keeps its handle, and from now on stands for src's elements. */
+/* set_data(t, src): makes src's elements those of the leaf t, which keeps its handle. */
 static int b_set_data(lua_State *L) {
   MothTensor *t = arg_tensor(L, 1), *src = arg_tensor(L, 2);
   if (!moth_tensor_is_leaf(t))
@@ -486,7 +486,7 @@ static int b_set_data(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 0;
 }
 
-/* storage_resize(t, nbytes): gives the memory back (0) or takes it up again */
+/* storage_resize(t, nbytes): releases the memory (0) or allocates it again */
 static int b_storage_resize(lua_State *L) {
   MothStatus s =
       moth_storage_resize(arg_tensor(L, 1), moth_lua_check_integer(L, 2, 0, 9007199254740992.0));
@@ -656,7 +656,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
   lua_newtable(
-      L); /* the metatable of released tensors: Lua makes it that of tensors without __gc */
+      L); /* the metatable of released tensors, which Lua fills with that of tensors but for __gc */
   lua_pushvalue(L, -1);
   lua_setfield(L, -3, "Released");
   lua_pushcclosure(L, b_free, 1);
