@@ -1,9 +1,9 @@
 /* The emulation's CUDA runtime: the part of cuda_runtime_api.h that moth uses, same names and meaning.
  *
- * Every stream is a queue of operations. Nothing runs when it is queued; a call that waits runs what it
- * waits for, in a random order over the streams (MOTH_CUDA_EMU_SEED) that events permit, and of the rest
- * as much as chance gives: what only works because streams happened to run in order shows. Others:
- * MOTH_CUDA_EMU_DEVICES (2), MOTH_CUDA_EMU_MEMORY (bytes of each, 1 GiB). */
+ * Every stream is a queue of operations. Queueing runs nothing. A call that waits runs the operations that it waits
+ * for, in a random order over the streams (MOTH_CUDA_EMU_SEED) that events permit, and a random part of the others:
+ * so missing synchronization shows. Other variables: MOTH_CUDA_EMU_DEVICES (2), MOTH_CUDA_EMU_MEMORY (bytes of each,
+ * 1 GiB). */
 #ifndef MOTH_CUDA_EMU_API_H
 #define MOTH_CUDA_EMU_API_H
 #include <stddef.h>
@@ -52,7 +52,7 @@ struct dim3 {
 
 /* --- errors ------------------------------------------------------------------------------------ */
 
-/* Of a failed launch it says what the kernel did, where it is known. */
+/* Of a failed launch it tells what the kernel did, where that is known. */
 const char *cudaGetErrorString(cudaError_t e);
 const char *cudaGetErrorName(cudaError_t e);
 cudaError_t cudaGetLastError(void);
@@ -194,7 +194,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *statu
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, cudaStreamCaptureStatus *status,
                                      unsigned long long *id = nullptr);
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode);
-/* nodes may be NULL: *n becomes their count. */
+/* nodes may be NULL; *n is set to their count. */
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
                                  unsigned long long flags = 0);
@@ -251,8 +251,8 @@ cudaError_t cudaLaunchKernel(const void *func, dim3 grid, dim3 block, void **arg
 
 /* What is known of the last launch that failed, or "". */
 const char *moth_emu_error(void);
-/* For allocators that hand memory out again, in the order of the stream: it becomes like new (filled
- * with NaNs), or unusable until then (under AddressSanitizer an access is an error). */
+/* For caching allocators, in the order of the stream: marks memory as new (fills it with NaNs), or as freed (under
+ * AddressSanitizer an access is an error). */
 cudaError_t moth_emu_fresh(void *p, size_t n, cudaStream_t stream);
 cudaError_t moth_emu_stale(void *p, size_t n, cudaStream_t stream);
 /* How many operations are queued and have not run, over all streams. */

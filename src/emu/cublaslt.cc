@@ -1,6 +1,5 @@
 /* The emulation's cuBLASLt: column-major products on the CPU, as strict about its arguments as the real
- * one. MOTH_EMU_CUBLASLT=fail lets products fail, =none knows no algorithm, so that specs can see what
- * comes of it. */
+ * one. MOTH_EMU_CUBLASLT=fail lets products fail, =none finds no algorithm, so that specs can test both. */
 #include "emu/cublaslt.h"
 
 #include <stdlib.h>
@@ -120,7 +119,7 @@ static bool sizes(const cublasLtMatmulDescOpaque_t *d, const cublasLtMatrixLayou
   return right;
 }
 
-/* Some sizes want workspace, so that it is handed over and checked. */
+/* Some sizes need workspace, so that it is passed and checked. */
 static size_t wanted(const Sizes &s) {
   return s.k > 64 ? (size_t)(s.m * s.n) * 4 : 0;
 }

@@ -1,5 +1,5 @@
-/* As much of cuBLASLt's interface as kernels/cuda/cublaslt.cu uses, for the emulation: it checks what
- * it is given and multiplies on the CPU (cublaslt.cc). */
+/* As much of cuBLASLt's interface as kernels/cuda/cublaslt.cu uses, for the emulation: it checks its arguments and
+ * multiplies on the CPU (cublaslt.cc). */
 #ifndef MOTH_EMU_CUBLASLT_H
 #define MOTH_EMU_CUBLASLT_H
 #include "emu/cudaemu.h"

@@ -17,8 +17,7 @@
 #define __device__
 #define __host__
 #define __constant__
-/* A declaration that begins with it, inside of a function: what it declares holds NaNs when a block
- * begins. */
+/* Begins a declaration inside a function: the variable holds NaNs when a block begins. */
 #define __shared__                                                                                 \
   moth_emu_shared_here(__func__);                                                                  \
   static
@@ -30,7 +29,7 @@
 #define __restrict__ __restrict
 #endif
 
-/* The shared memory of `function`, and the dynamic one, become fresh once a block. */
+/* Fills the shared memory of `function`, and the dynamic one, with NaNs once a block. */
 void moth_emu_shared_here(const char *function);
 void *moth_emu_shared(void);
 
@@ -41,7 +40,7 @@ extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 enum { warpSize = 32 };
 
-/* --- meeting points ----------------------------------------------------------------------------- */
+/* --- barriers and warps ------------------------------------------------------------------------- */
 
 void moth_emu_barrier(void);
 /* The barrier with a count of predicates that hold. */
@@ -59,7 +58,7 @@ static inline int __syncthreads_and(int p) {
   return moth_emu_barrier_count(p == 0) == 0;
 }
 
-/* Up to ALL, lanes of the mask that have ended are not waited for. */
+/* Those up to ALL do not wait for lanes of the mask that have ended. */
 enum MothEmuMeeting {
   MOTH_EMU_SYNC,
   MOTH_EMU_BALLOT,
@@ -69,8 +68,8 @@ enum MothEmuMeeting {
   MOTH_EMU_REDUCE,
   MOTH_EMU_MATCH
 };
-/* Each waits for the lanes of `mask`. The predicates' bits; the value that lane `from` gave; all values,
- * and the mask of lanes that gave one. */
+/* Each waits for the lanes of `mask`, and returns: the bits of the predicates; the value of lane `from`; the mask of
+ * the lanes that took part, with all values. */
 unsigned moth_emu_vote(MothEmuMeeting what, unsigned mask, bool predicate);
 uint64_t moth_emu_exchange(MothEmuMeeting what, unsigned mask, uint64_t value, int from);
 unsigned moth_emu_gather(MothEmuMeeting what, unsigned mask, uint64_t value, uint64_t *values);
@@ -88,7 +87,7 @@ static inline int __any_sync(unsigned mask, int p) {
 static inline int __all_sync(unsigned mask, int p) {
   return moth_emu_vote(MOTH_EMU_ALL, mask, p == 0) == 0;
 }
-/* Which lanes run together is the hardware's choice: here each runs alone. */
+/* Which lanes run together is up to the hardware: here each runs alone. */
 static inline unsigned __activemask(void) {
   return 1u << moth_emu_lane();
 }
@@ -294,7 +293,7 @@ static inline float __fdividef(float a, float b) {
 }
 #define __expf expf /* the C library has functions of these names */
 #define __logf logf
-/* The only way for a thread that spins to let others run. */
+/* Lets other threads run: a thread that spins must call it. */
 void moth_emu_pause(void);
 static inline void __nanosleep(unsigned) {
   moth_emu_pause();

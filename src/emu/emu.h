@@ -1,8 +1,8 @@
-/* Between the parts of the emulation: fiber.cc runs a kernel, stream.cc decides when, memory.cc holds
- * what it works on, graph.cc records streams, runtime.cc is the rest of the API.
+/* Shared by the parts of the emulation: fiber.cc runs a kernel, stream.cc decides when, memory.cc allocates and
+ * copies, graph.cc records streams, runtime.cc is the rest of the API.
  *
- * One mutex guards all of it: API functions take it (MOTH_EMU_ENTER), what is declared here expects it
- * held. Kernels and host functions run under it. */
+ * One mutex guards all of it: API functions lock it (MOTH_EMU_ENTER), functions declared here expect it locked.
+ * Kernels and host functions run under it. */
 #ifndef MOTH_EMU_EMU_H
 #define MOTH_EMU_EMU_H
 #include <deque>
@@ -26,7 +26,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif
 
-/* What memory holds that nobody has written: NaN in every floating-point format. */
+/* The bytes of memory that nothing has written: NaN in every floating-point format. */
 enum { MOTH_EMU_PATTERN = 0xff };
 
 struct MothEmuRandom {
@@ -58,7 +58,7 @@ extern std::mutex moth_emu_mutex;
 
 /* Keeps an error for cudaGetLastError. */
 cudaError_t moth_emu_note(cudaError_t e);
-/* What an API function cannot begin with: errors that stay, calls from a host function. */
+/* Why an API function must fail at once: a sticky error, or a call from a host function. */
 cudaError_t moth_emu_barred(void);
 #define MOTH_EMU_ENTER()                                                                           \
   if (moth_emu_in_host_function)                                                                   \
@@ -81,7 +81,7 @@ void moth_emu_say(const char *format, ...) __attribute__((format(printf, 1, 2)))
 
 /* --- stream.cc ---------------------------------------------------------------------------------- */
 
-/* A place in a queue: one operation, and whether it has run. */
+/* A position in a queue: one operation, and whether it has run. */
 struct MothEmuMark {
   cudaStream_t stream;
   uint64_t at;
@@ -103,18 +103,18 @@ struct MothEmuStream {
   int priority;
   bool legacy, gone;
   std::deque<MothEmuOp> queue;
-  uint64_t popped; /* how many have run: queue[0] is at that place */
-  uint64_t need;   /* up to where this call has to run it */
-  bool joins;      /* runs along, needed or not */
+  uint64_t popped; /* how many have run: the position of queue[0] */
+  uint64_t need;   /* the position up to which the current call must run it */
+  bool joins;      /* the current call runs it, too, though nothing needs it */
   MothEmuMarkRef last;
   std::shared_ptr<MothEmuCapture> capture;
-  std::vector<int> tail; /* of the capture's nodes: what comes next comes after those */
+  std::vector<int> tail; /* nodes of the capture that the next one comes after */
 };
 struct MothEmuEvent {
   int device;
   unsigned flags;
   MothEmuMarkRef mark;
-  std::shared_ptr<MothEmuCapture> capture; /* it was recorded in one */
+  std::shared_ptr<MothEmuCapture> capture; /* the capture in which it was recorded, if any */
   std::vector<int> nodes;
 };
 
@@ -122,7 +122,7 @@ struct MothEmuEvent {
 cudaError_t moth_emu_stream(cudaStream_t handle, cudaStream_t *s);
 cudaStream_t moth_emu_stream_new(int device, unsigned flags, int priority);
 void moth_emu_stream_delete(cudaStream_t s);
-/* Queues (or captures) work behind all that the stream holds, and `after`. */
+/* Queues (or captures) work behind the operations of the stream, and behind `after`. */
 cudaError_t moth_emu_put(cudaStream_t s, MothEmuWork work,
                          const std::vector<MothEmuMarkRef> &after = {},
                          MothEmuMarkRef *mark = nullptr);
@@ -135,7 +135,7 @@ void moth_emu_drop(int device);
 /* --- memory.cc ---------------------------------------------------------------------------------- */
 
 void moth_emu_memory_reset(int device);
-/* Around the time when a device works: see MOTH_CUDA_EMU_PROTECT. */
+/* Called before and after a device works: see MOTH_CUDA_EMU_PROTECT. */
 void moth_emu_protect(bool closed);
 
 /* --- graph.cc ----------------------------------------------------------------------------------- */

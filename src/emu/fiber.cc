@@ -1,12 +1,12 @@
 /* Kernels of the emulation: the threads of a block as fibers.
  *
- * Blocks run one after the other, forwards or backwards by chance. A fiber takes threads of the block that have not begun, one after the
- * other, until one of them has to wait: then the fiber is that thread's, and another takes the rest. A
- * kernel without barriers so needs one fiber and hardly a switch. Order of warps and lanes is by chance.
+ * Blocks run one after the other, in random direction. A fiber runs threads of the block one after the other, until
+ * one of them has to wait: then the fiber stays with that thread, and another fiber runs the rest. So a kernel
+ * without barriers needs one fiber and few switches. The order of warps and lanes is random.
  *
- * Collectives of a warp: lanes that come with the same mask form a group, and go on when all of the
- * mask have come. Groups of disjoint masks can be under way at the same time. Lanes that have ended
- * count as come for votes and __syncwarp, as the hardware has it; for a shuffle they are missing. */
+ * Collectives of a warp: lanes that call it with the same mask form a group, and continue when all lanes of the mask
+ * have called it. Several groups of disjoint masks can be open. Lanes that have ended count as present for votes and
+ * __syncwarp, as on the hardware; for a shuffle they are missing. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,12 +46,12 @@ struct Context {
 #endif
   const void *bottom; /* of its stack */
   size_t size;
-  void *fake; /* AddressSanitizer's */
+  void *fake; /* AddressSanitizer's fake stack */
 };
 
 #ifdef __x86_64__
 extern "C" void moth_emu_switch(void **save, void *to);
-/* rdi: where to keep this stack; rsi: the stack to go on with. */
+/* rdi: where to save this stack's pointer; rsi: the stack to continue on. */
 __asm__(".text\n.globl moth_emu_switch\n.hidden moth_emu_switch\n.type moth_emu_switch,@function\n"
         "moth_emu_switch:\n"
         "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
@@ -87,7 +87,7 @@ enum State { FRESH, READY, BLOCK, WARP, DONE };
 
 struct Thread {
   State state;
-  int fiber; /* that waits in it */
+  int fiber; /* which waits in it */
 };
 /* A collective in progress. */
 struct Group {
@@ -97,7 +97,7 @@ struct Group {
   uint64_t value[32];
 };
 struct Warp {
-  Group group[33]; /* each lane can be in one that is open, or about to leave one */
+  Group group[33]; /* each lane is in at most one, open or about to be left */
   int groups;      /* how many of them were ever used */
   int open;
   int ready;      /* threads */
@@ -110,9 +110,9 @@ struct Fiber {
 };
 
 Fiber fibers[MAX_THREADS + 1];
-int idle[MAX_THREADS + 1], nidle; /* those that wait for threads to begin */
+int idle[MAX_THREADS + 1], nidle; /* fibers without a thread */
 char *stacks;
-bool failed; /* moth_emu_say has been told */
+bool failed; /* moth_emu_say has a message */
 
 Thread threads[MAX_THREADS];
 Warp warps[MAX_THREADS / 32];
@@ -191,7 +191,8 @@ void fiber_main() {
 }
 
 void make(int f) {
-  char *low = stacks + (size_t)f * (STACK + PAGE) + PAGE; /* a page between is never there */
+  char *low =
+      stacks + (size_t)f * (STACK + PAGE) + PAGE; /* pages between the stacks are not mapped */
   mprotect(low, STACK, PROT_READ | PROT_WRITE);
   ASAN_UNPOISON_MEMORY_REGION(low, STACK);
   Context *c = &fibers[f].context;
@@ -220,7 +221,7 @@ void resume(int f) {
   go(&scheduler, &fibers[f].context);
 }
 
-/* From a thread: lets others run until it is woken. */
+/* Called by a thread: runs others until it is woken. */
 void wait(State s) {
   int i = now, f = fiber_now;
   threads[i].state = s;
@@ -233,7 +234,7 @@ void wait(State s) {
 
 void begin_fresh() {
   while (begun < nwarps * 32 && !failed) {
-    if (nidle == 0) { /* none left: all are bound to threads, so there is one more to make */
+    if (nidle == 0) { /* all fibers have threads that wait: makes one more */
       for (int f = 0; f <= MAX_THREADS; f++)
         if (!fibers[f].made) {
           make(f);
@@ -245,7 +246,7 @@ void begin_fresh() {
   }
 }
 
-/* Runs every thread that can go on, once. True: some did. */
+/* Runs every thread that can continue, once. True: at least one did. */
 bool pass() {
   bool ran = false;
   int first = (int)rng.below((unsigned)nwarps), down = (int)rng.below(2) * 31;
@@ -263,7 +264,7 @@ bool pass() {
   return ran;
 }
 
-/* --- what is said of a failure ------------------------------------------------------------------ */
+/* --- messages of failures ------------------------------------------------------------------ */
 
 void lanes_text(char *to, size_t size, unsigned lanes) {
   size_t n = 0;
@@ -324,7 +325,7 @@ void run_block() {
     threads[i].state = FRESH;
   for (int w = 0; w < nwarps; w++) {
     int lanes = nthreads - w * 32;
-    warps[w].ended = lanes < 32 ? ~0u << lanes : 0; /* lanes that never were */
+    warps[w].ended = lanes < 32 ? ~0u << lanes : 0; /* lanes beyond the block */
     warps[w].ready = 0;
   }
   moth_emu_shared_begin();
@@ -354,7 +355,7 @@ void run_block() {
   }
 }
 
-/* After a failure fibers wait that nobody will wake. */
+/* After a failure some fibers still wait: drops them. */
 void abandon() {
   for (Fiber &f : fibers)
     f.made = false;
@@ -385,13 +386,13 @@ int moth_emu_lane(void) {
   return now & 31;
 }
 
-/* Where the lane's group has come together: its values, of the lanes that took part. */
+/* The values of the lane's group, of the lanes that took part. */
 static Group *meet(MothEmuMeeting what, unsigned mask, uint64_t value, bool predicate) {
   int lane = now & 31, warp = now >> 5;
   Warp *w = &warps[warp];
   int lanes = nthreads - warp * 32;
   if (lanes < 32)
-    mask &= (1u << lanes) - 1; /* lanes that never were */
+    mask &= (1u << lanes) - 1; /* lanes beyond the block */
   if (!(mask >> lane & 1)) {
     say("lane %d of warp %d calls %s with a mask (0x%08x) that it is not in", lane, warp,
         names[what], mask);
@@ -430,7 +431,7 @@ static Group *meet(MothEmuMeeting what, unsigned mask, uint64_t value, bool pred
 uint64_t moth_emu_exchange(MothEmuMeeting what, unsigned mask, uint64_t value, int from) {
   int lane = now & 31;
   Group *g = meet(what, mask, value, false);
-  /* Of a lane that does not take part the hardware gives anything. */
+  /* For a lane that does not take part the hardware returns any value. */
   uint64_t got = from == lane ? value : g->arrived >> from & 1u ? g->value[from] : ~(uint64_t)0;
   g->left &= ~(1u << lane);
   return got;

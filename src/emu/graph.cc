@@ -1,6 +1,5 @@
-/* Capture and graphs. A capture is a list of nodes, each with those that it comes after; a launch puts
- * them on streams of the graph's own, one for each stream that was captured, so that branches run in
- * any order as streams do. */
+/* Capture and graphs. A capture is a list of nodes, each with its predecessors; a launch queues them on the graph's
+ * own streams, one for each captured stream, so that branches run in any order, as streams do. */
 #include <algorithm>
 #include <unordered_set>
 
@@ -19,7 +18,7 @@ struct MothEmuGraphExec {
 namespace {
 
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
-thread_local char this_thread; /* its address names the thread */
+thread_local char this_thread; /* its address identifies the thread */
 
 struct Captures {
   std::vector<std::shared_ptr<MothEmuCapture>> active;
@@ -29,7 +28,7 @@ struct Captures {
 };
 Captures &captures = *new Captures;
 
-/* Ends a capture: its streams and events know nothing of it any more. */
+/* Ends a capture: detaches it from its streams and events. */
 void leave(const std::shared_ptr<MothEmuCapture> &capture) {
   for (cudaStream_t s : capture->streams) {
     s->capture.reset();
@@ -40,7 +39,7 @@ void leave(const std::shared_ptr<MothEmuCapture> &capture) {
   a.erase(std::find(a.begin(), a.end(), capture));
 }
 
-/* Whether all that was captured leads to the origin's end. */
+/* Whether all captured branches were joined to the origin. */
 bool joined(const MothEmuCapture &c) {
   std::vector<char> reached(c.nodes.size());
   for (int i : c.origin->tail)
@@ -210,7 +209,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete graph;
   return cudaSuccess;
 }
-/* Launches that are under way go on: they hold their work. */
+/* Queued launches still run: they own their work. */
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   MOTH_EMU_ENTER();
   if (!captures.execs.erase(exec))

@@ -1,8 +1,8 @@
 /* Memory of the emulated devices, pinned memory, and copies.
  *
- * Device memory is the host's heap, so that AddressSanitizer sees accesses that leave it. With
- * MOTH_CUDA_EMU_PROTECT=1 it is pages that cannot be read or written but while a device works: host
- * code that touches device memory dies of a segmentation fault. */
+ * Device memory is the host's heap, so that AddressSanitizer finds accesses out of bounds. With
+ * MOTH_CUDA_EMU_PROTECT=1 it is pages that are accessible only while a device works: host code that touches device
+ * memory ends with a segmentation fault. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,7 +18,7 @@ struct Piece {
   size_t size;
   Kind kind;
   int device;
-  bool registered; /* the host's own */
+  bool registered; /* by cudaHostRegister */
 };
 std::map<uintptr_t, Piece> &pieces = *new std::map<uintptr_t, Piece>;
 
@@ -36,7 +36,7 @@ const std::pair<const uintptr_t, Piece> *find(const void *p) {
   return (uintptr_t)p - i->first < i->second.size ? &*i : nullptr;
 }
 
-/* What n bytes from p are. Errors: they reach over the end. */
+/* The block that holds n bytes from p. Error: they exceed it. */
 cudaError_t kind_of(const void *p, size_t n, Kind *kind) {
   auto i = find(p);
   *kind = i ? i->second.kind : PAGEABLE;
@@ -91,7 +91,7 @@ void give_back(std::map<uintptr_t, Piece>::iterator i) {
   pieces.erase(i);
 }
 
-/* As the real one: what uses the memory is waited for. */
+/* As the real one: waits for work that uses the memory. */
 cudaError_t release(void *p, Kind kind) {
   if (!p)
     return cudaSuccess;
@@ -124,8 +124,7 @@ cudaError_t check(const Copy &c, cudaMemcpyKind kind, Kind *to, Kind *from) {
   return cudaSuccess;
 }
 
-/* The host's ordinary memory is read before this returns, and written before it returns; pinned memory
- * when the stream comes to it. */
+/* Pageable host memory is read or written before this returns; pinned memory when the operation runs. */
 cudaError_t copy(Copy c, cudaMemcpyKind kind, cudaStream_t s, bool wait) {
   Kind to, from;
   MOTH_EMU_TRY(moth_emu_stream(s, &s));
@@ -285,7 +284,7 @@ cudaError_t cudaMemset(void *p, int value, size_t n) {
   return set(p, value, n, nullptr);
 }
 
-/* Memory is marked when the stream comes to it: what was queued before may still use it. */
+/* Memory is marked in the order of the stream: operations queued before may still use it. */
 cudaError_t moth_emu_fresh(void *p, size_t n, cudaStream_t s) {
   MOTH_EMU_ENTER();
   MOTH_EMU_TRY(moth_emu_stream(s, &s));

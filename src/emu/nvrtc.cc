@@ -55,7 +55,7 @@ bool read_file(const std::string &path, std::string *text) {
   return true;
 }
 
-/* A folder for one compilation; it goes with everything in it. */
+/* A folder for one compilation; removed with its contents. */
 struct Folder {
   std::string path;
   Folder() {
@@ -80,7 +80,7 @@ struct Folder {
       remove(path);
   }
   Folder(const Folder &) = delete;
-  /* A file below it, "a/b.h" in a folder of its own. Names that lead out of it are refused. */
+  /* A file below it, "a/b.h" in a folder of its own. Names that leave the folder are refused. */
   bool put(const std::string &name, const std::string &text) {
     if (name.empty() || name[0] == '/' || name.find("..") != std::string::npos)
       return false;
@@ -97,7 +97,7 @@ int run(const std::vector<std::string> &command, const std::string &folder,
   for (const std::string &a : command)
     argv.push_back(const_cast<char *>(a.c_str()));
   argv.push_back(nullptr);
-  std::vector<char *> env; /* a preloaded sanitizer is not for the compiler */
+  std::vector<char *> env; /* the compiler must not preload a sanitizer */
   for (char **e = environ; *e; e++)
     if (strncmp(*e, "LD_PRELOAD=", 11) != 0)
       env.push_back(*e);
@@ -218,7 +218,7 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int noptions, const char *const 
       "-fno-strict-aliasing",
       "-w",
       "-iquote" + folder.path,
-      "-idirafter" + folder.path, /* a header may have a name of the system's */
+      "-idirafter" + folder.path, /* last: a given header may be named like one of the system */
       "-I" + root,
       "-I" + root + "/src"};
   for (std::string flags = MOTH_EMU_FLAGS; !flags.empty();) {
@@ -312,7 +312,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, co
     }
   return moth_emu_note(cudaErrorSymbolNotFound);
 }
-/* What was queued may still call it: the code stays. */
+/* The code stays loaded: queued work may still call it. */
 cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
   delete library;
   return cudaSuccess;

@@ -1,7 +1,7 @@
 /* The emulation's NVRTC: CUDA C is compiled by g++ against cudaemu.h into a library, which
- * cudaLibraryLoadData opens (dlopen). Same names and meaning as NVIDIA's, as far as moth uses them; what a "cubin"
- * holds is that library. A kernel's lowered name is the expression that was given for it. Options are ignored but for
- * -D, -I and -std. `extern __shared__ T x[];` is understood.
+ * cudaLibraryLoadData opens (dlopen). Same names and meaning as NVIDIA's, as far as moth uses them; a "cubin"
+ * contains that library. A kernel's lowered name is its name expression. Options other than -D and -I are ignored.
+ * `extern __shared__ T x[];` is understood.
  *
  * For tests: it runs a compiler, and the tree's headers must be where the emulation was built
  * (MOTH_CUDA_EMU_SOURCE says where they are else). */

@@ -1,4 +1,5 @@
-/* What the emulation's NVRTC puts behind a source: its kernels as a table that cudaLibraryGetKernel reads. */
+/* Used by the code that the emulation's NVRTC appends to a source: a table of its kernels, which cudaLibraryGetKernel
+ * reads. */
 #ifndef MOTH_EMU_RTC_H
 #define MOTH_EMU_RTC_H
 #include <utility>

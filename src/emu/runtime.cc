@@ -139,8 +139,8 @@ cudaError_t cudaGetDevice(int *device) {
   *device = moth_emu_device_now;
   return cudaSuccess;
 }
-/* The figures of an sm_90 device as far as kernels depend on them, but few multiprocessors: grids that
- * are made by their number stay small. */
+/* The figures of an sm_90 device as far as kernels depend on them, but few multiprocessors: grids that depend on it
+ * stay small. */
 enum { SHARED = 48 << 10, SHARED_OPTIN = 227 << 10, SHARED_ALL = 228 << 10, SMS = 4 };
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
   if (!exists(device))
@@ -226,7 +226,7 @@ cudaError_t cudaDeviceReset(void) {
 
 /* --- kernels ------------------------------------------------------------------------------------ */
 
-/* Dynamic shared memory that a kernel may have, where it asked for more than 48 KB. */
+/* The dynamic shared memory that kernels may use, of those that asked for more than 48 KB. */
 static std::unordered_map<const void *, int> &opted = *new std::unordered_map<const void *, int>;
 
 cudaError_t cudaFuncSetAttribute(const void *f, cudaFuncAttribute attribute, int value) {
@@ -276,6 +276,6 @@ cudaError_t moth_emu_launch(const char *name, std::function<void()> body, dim3 g
   MOTH_EMU_TRY(moth_emu_put(stream, [=, body = std::move(body)]() {
     return moth_emu_run(name, body, grid, block, shared);
   }));
-  /* As under nvcc, where a launch is asked for by cudaPeekAtLastError: an error that nobody has taken. */
+  /* An earlier error that was not fetched, as cudaPeekAtLastError after a launch gives it. */
   return cudaGetLastError();
 }

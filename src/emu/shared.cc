@@ -1,8 +1,8 @@
 /* See shared.h.
  *
- * A __shared__ variable is a static of its function, and its declaration can run code but not name the
- * variable: where such variables lie is read from the symbol table of the library (or program) that
- * holds them, by the function's name. That may take in another function's of the same name. */
+ * A __shared__ variable is a static of its function, and its declaration can run code but does not know the
+ * variable's address: that is read from the symbol table of the library (or program), by the function's name.
+ * Variables of another function of the same name may be included. */
 #include "emu/shared.h"
 
 #include <dlfcn.h>
@@ -102,7 +102,7 @@ Function *look_up(const char *function) {
   return f;
 }
 
-/* Past AddressSanitizer's view: between the variables lies what it forbids to touch. */
+/* Without AddressSanitizer's checks: there are redzones between the variables. */
 __attribute__((no_sanitize_address)) void fill(Range r) {
   size_t i = 0;
   for (; i < r.n && ((uintptr_t)(r.p + i) & 7); i++)
@@ -114,7 +114,7 @@ __attribute__((no_sanitize_address)) void fill(Range r) {
 }
 
 enum { ROOM = 256 << 10, PAGE = 4096 };
-char *room; /* ROOM bytes, then a page that is not there */
+char *room; /* ROOM bytes, then a page that is not mapped */
 char *dynamic;
 size_t dynamic_size;
 bool dynamic_fresh;

@@ -1,8 +1,8 @@
 /* The queues. See api.h for what they are for.
  *
- * An operation may run when it is the first of its stream and the marks that it comes after have run. A
- * call that waits marks on each stream how far it has to go (`need`); of the other streams, each joins
- * by the toss of a coin: work that nobody waits for can be early or late. */
+ * An operation may run when it is the first of its stream and the marks that it comes after have run. A call that
+ * waits sets on each stream how far it must run (`need`); the other streams run or not at random: work that nobody
+ * waits for can be early or late. */
 #include <time.h>
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace {
 enum { MAX_QUEUED = 10000 };
 
 struct Queues {
-  std::unordered_set<cudaStream_t> streams; /* all but those given back and empty */
+  std::unordered_set<cudaStream_t> streams; /* all but destroyed ones that are empty */
   std::unordered_set<cudaEvent_t> events;
-  std::vector<cudaStream_t> busy; /* those that hold something */
+  std::vector<cudaStream_t> busy; /* those with queued operations */
   size_t queued = 0;
   uint64_t numbers = 0;
   MothEmuRandom random{moth_emu_seed()};
@@ -64,7 +64,7 @@ void step(cudaStream_t s) {
   }
 }
 
-/* Marks what a mark needs: its stream up to it, and what those operations come after. */
+/* Sets `need` for a mark: its stream up to it, and the marks that these operations come after. */
 void require(const MothEmuMarkRef &mark) {
   std::vector<MothEmuMark *> list{mark.get()};
   while (!list.empty()) {
@@ -81,7 +81,7 @@ void require(const MothEmuMarkRef &mark) {
   }
 }
 
-/* One operation by chance, of those that may run. */
+/* Runs one operation, a random one of those that may run. */
 void step_any() {
   cudaStream_t can[64], *list = can;
   std::vector<cudaStream_t> more;
@@ -125,7 +125,7 @@ cudaError_t run(const std::vector<MothEmuMarkRef> &marks, size_t limit) {
   return cudaSuccess;
 }
 
-/* What a poll gives time for. */
+/* A poll runs a few operations. */
 cudaError_t poll(const MothEmuMarkRef &mark) {
   return run({mark}, q.random.below(3));
 }
@@ -159,7 +159,7 @@ cudaStream_t moth_emu_stream_new(int device, unsigned flags, int priority) {
   q.streams.insert(s);
   return s;
 }
-/* Its work still runs. */
+/* Queued work still runs. */
 void moth_emu_stream_delete(cudaStream_t s) {
   s->gone = true;
   if (s->queue.empty()) {
@@ -265,7 +265,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
   moth_emu_stream_delete(s);
   return cudaSuccess;
 }
-/* The stream that a call means which cannot be recorded. */
+/* The stream of a call that cannot be captured. */
 static cudaError_t not_captured(cudaStream_t given, cudaStream_t *s) {
   MOTH_EMU_TRY(moth_emu_stream(given, s));
   return (*s)->capture ? moth_emu_note(moth_emu_spoil(*s, cudaErrorStreamCaptureUnsupported))
@@ -274,7 +274,7 @@ static cudaError_t not_captured(cudaStream_t given, cudaStream_t *s) {
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   MOTH_EMU_ENTER();
   MOTH_EMU_TRY(not_captured(s, &s));
-  if (s->legacy) { /* it waits for the blocking streams, too */
+  if (s->legacy) { /* the legacy stream waits for the blocking streams, too */
     MOTH_EMU_TRY(moth_emu_put(s, nullptr));
   }
   MOTH_EMU_TRY(moth_emu_wait(s->last));
@@ -348,7 +348,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   MOTH_EMU_TRY(moth_emu_put(s, nullptr, {}, &e->mark));
   return cudaSuccess;
 }
-/* A capture's event brings another stream into it. */
+/* Waiting for an event of a capture adds the stream to it. */
 static cudaError_t wait_captured(cudaStream_t s, cudaEvent_t e) {
   if (e->capture->invalid)
     return cudaErrorStreamCaptureInvalidated;

@@ -156,7 +156,7 @@ static MothStatus open_temp(Target *target) {
     error = target->temp < 0 ? errno : 0;
   }
   if (error == 0)
-    flock(target->temp, LOCK_EX | LOCK_NB); /* a file system without locks: the pid must do */
+    flock(target->temp, LOCK_EX | LOCK_NB); /* a file system without locks: the pid decides alone */
   pthread_mutex_unlock(&temp_lock);
   if (error == 0)
     return MOTH_OK;
@@ -191,7 +191,7 @@ static int sync_file(int fd) {
   return status;
 }
 
-/* The umask, which can be asked for only by setting it: other threads would see that. */
+/* The umask, from /proc: umask() can be read only by setting it, which other threads would notice. */
 static mode_t read_umask(void) {
   char line[128];
   unsigned mask = 022;
@@ -249,7 +249,7 @@ static MothStatus write_target(Target *target, const MothPiece *pieces, int coun
     return fail_errno("replace", target->path, errno);
   target->temp_name[0] = 0;
   if (sync_file(target->folder) != 0 &&
-      errno != EINVAL) /* EINVAL: this file system does not do it */
+      errno != EINVAL) /* EINVAL: this file system cannot sync a folder */
     return fail_errno("sync the folder after writing", target->path, errno);
   return MOTH_OK;
 }

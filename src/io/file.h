@@ -15,9 +15,9 @@ typedef struct MothFileMap {
   int64_t size;
 } MothFileMap;
 
-/* Maps a whole regular file. *out is to be given back by moth_file_unmap. Whoever shortens the file
- * meanwhile makes reading it fault, as with any mapping; files written by moth_file_write_atomic
- * are never shortened. Errors: MOTH_ERR_IO, naming path and reason. */
+/* Maps a whole regular file. *out is to be released by moth_file_unmap. If the file is shortened meanwhile, reading
+ * faults, as with any mapping; files written by moth_file_write_atomic are never shortened. Errors: MOTH_ERR_IO,
+ * naming path and reason. */
 MOTH_API MothStatus moth_file_map(const char *path, MothFileMap *out);
 MOTH_API void moth_file_unmap(MothFileMap *map);
 

@@ -13,7 +13,7 @@ static size_t smaller(size_t a, size_t b) {
 
 typedef struct Output {
   uint8_t *bytes;
-  size_t n, capacity, limit; /* limit: cap and one byte more, by which too much is noticed */
+  size_t n, capacity, limit; /* limit: cap and one byte more, to notice that there is too much */
 } Output;
 
 static MothStatus make_room(Output *out) {
@@ -79,7 +79,7 @@ MothStatus moth_gunzip_head(const uint8_t *bytes, size_t n, uint8_t *out, size_t
     return moth_fail(MOTH_ERR_MEMORY, "gunzip: zlib cannot start");
   int result;
   const uint8_t *before;
-  do { /* a first member may be empty, or shorter than what is asked for */
+  do { /* a first member may be empty, or shorter than `want` */
     before = z.next_in;
     z.avail_in = (unsigned)smaller((size_t)(bytes + n - z.next_in), MOTH_Z_CHUNK);
     result = zlib->inflate(&z, 0);

@@ -174,7 +174,7 @@ static MothStatus read_escape(MothJson *json, char *out, size_t *n) {
 
 MothStatus moth_json_string(MothJson *json, MothText *out) {
   char *text =
-      json->arena; /* never longer than the input: the quotes pay for the NUL, escapes only shrink */
+      json->arena; /* never longer than the input: the quotes make up for the NUL, escapes only shrink */
   size_t n = 0;
   MOTH_TRY(expect(json, '"', "expected a string"));
   for (;;) {

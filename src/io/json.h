@@ -47,8 +47,8 @@ int moth_json_peek(MothJson *json);
 /* Enters an object or an array: bracket is '{' or '['. */
 MothStatus moth_json_begin(MothJson *json, char bracket);
 
-/* Goes to the next member of the innermost bracket: past a comma where one is due (more is true),
- * or out of the bracket (more is false). */
+/* Goes to the next member of the innermost bracket: past a comma where one is required (more is true), or out of the
+ * bracket (more is false). */
 MothStatus moth_json_next(MothJson *json, bool *more);
 
 /* A member's name with its colon; a string; an integer, written without fraction and exponent. */
