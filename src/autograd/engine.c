@@ -2,11 +2,10 @@
  *
  * 1. Every node reachable from the roots is visited once and the edges into each are counted (a table
  *    maps a node to its index in the task). With `inputs`, only nodes that lead to one of them run.
- * 2. A heap yields the ready node that was recorded last. Its gradients are complete: all nodes that use
- *    its results have run. Hooks see them, captures copy them, missing ones become zeros, and the node's
- *    backward function runs.
- * 3. Its results are brought to the shape and dtype of each input and added to the gradient of the input's
- *    node so far; a leaf's accumulator adds to .grad.
+ * 2. A heap yields the ready node that was recorded last. Its gradients are complete: all nodes that use its results
+ * have run. Hooks get them, captures copy them, missing ones become zeros, and the node's backward function runs. 3.
+ * Its results are converted to the shape and dtype of each input and added to the sum so far of the input's node; a
+ * leaf's accumulator adds to .grad.
  *
  * A node runs on the stream of its op, leaves accumulate on the caller's. A gradient belongs to the stream on
  * which it was computed: use on another stream waits for that one (sync_stream), and the caller's streams wait for all
@@ -43,15 +42,16 @@ typedef struct Task {
   int32_t *table; /* open addressing: entry + 1 */
   int32_t table_size;
   MothTensor **grads;
-  void **streams; /* of each gradient: the one that it was made on; NULL: its device has none */
+  void **streams; /* of each gradient: the stream that computed it; NULL: its device has none */
   void **seen_streams; /* streams that nodes ran on */
   int32_t ngrads, nseen, seen_capacity;
   int32_t *heap;
   int32_t heap_n;
   bool retain, create;
-  bool counts;        /* references say who sees a gradient: moth_is_traced */
-  bool all;           /* every node runs, not only those that lead to inputs */
-  int64_t id;         /* of the pass */
+  bool
+      counts; /* the reference count tells whether a gradient is shared: not under moth_is_traced */
+  bool all;   /* every node runs, not only those that lead to inputs */
+  int64_t id; /* of the pass */
   struct Task *outer; /* the pass that this one runs in */
 } Task;
 
@@ -158,7 +158,7 @@ static MothStatus discover(Task *t) {
 /* Marks nodes that lead to a capture. A node is recorded after the nodes of its inputs (and accumulators come
  * first), so in order of seq inputs are decided before their users. */
 static MothStatus mark_needed(Task *t) {
-  int32_t *order = t->heap; /* not in use yet */
+  int32_t *order = t->heap; /* the heap is not in use yet */
   for (int32_t i = 0; i < t->n; i++)
     order[i] = i;
     /* heap sort by (is accumulator first, then seq) */
@@ -243,7 +243,7 @@ static void *current_stream(const MothTensor *t) {
   const MothDeviceOps *ops = t->device.type == MOTH_CPU ? NULL : ops_of(t);
   return ops && ops->streams ? ops->streams->current(t->device.index) : NULL;
 }
-/* t was made on one stream and will be used on another. */
+/* Orders the use of t on another stream behind its computation. */
 static MothStatus sync_stream(MothTensor *t, void *made, void *use) {
   if (made == use || !made || !use)
     return MOTH_OK;
@@ -356,7 +356,7 @@ static MothStatus accumulate_leaf(const Task *t, MothTensor *leaf, MothTensor *g
       m->grad = grad;
       return MOTH_OK;
     }
-    s = moth_clone(grad, &g); /* someone else sees it, or it is not dense */
+    s = moth_clone(grad, &g); /* it is shared, or not dense */
     m->grad = g;
   } else if (t->create) {
     s = moth_add(moth_v_tensor(m->grad), moth_v_tensor(grad), moth_v_int(1), &g);
@@ -378,8 +378,8 @@ static MothAutogradMeta *nth_retained(const MothNode *n, int i, const MothAutogr
   return m;
 }
 
-/* .grad of the non-leafs with retain_grad += their gradients; copies, since these go on their way. The ops may run
- * Lua, where a tensor is collected and leaves the list. */
+/* .grad of the non-leafs with retain_grad += their gradients; copies, since the gradients are used further. The ops
+ * may run Lua, where a tensor may be collected and leave the list. */
 static MothStatus keep_grads(const MothNode *n, MothTensor *const *grads) {
   MothAutogradMeta *m;
   for (int i = 0; (m = nth_retained(n, i, NULL)); i++) {
@@ -421,7 +421,7 @@ static MothTensor *sum_of_parts(const Task *t, const MothNode *n) {
   MothTensor *so_far = t->grads[slot];
   if (!so_far || !sole(t, so_far))
     return NULL;
-  void *now = current_stream(so_far); /* of one stream with it: see deliver */
+  void *now = current_stream(so_far); /* on the stream of the sum: see deliver */
   return !now || (t->streams[slot] == now && stream_for(to, so_far) == now) ? so_far : NULL;
 }
 
@@ -435,7 +435,7 @@ static MothStatus deliver(Task *t, int32_t slot, const MothNode *to, MothTensor 
     t->streams[slot] = made;
     return accumulate(t, have, grad);
   }
-  /* Of several streams: added up where it is used. */
+  /* The sum of gradients of several streams is computed on the stream of the node. */
   void *use = stream_for(to, grad);
   MothStatus s = sync_stream(*have, t->streams[slot], use);
   if (s == MOTH_OK)
@@ -481,7 +481,7 @@ static MothStatus run_leaf(Task *t, int32_t at, const Capture *captures, int nca
     MOTH_GO(moth_watch_begin(n, slot, 1));
   if (n->hooks)
     MOTH_GO(moth_run_node_hooks(n->hooks, MOTH_HOOK_PRE, n, NULL, 0, slot, 1));
-  if (n->hooks) /* they see the gradient afterwards, too */
+  if (n->hooks) /* they may read the gradient afterwards */
     moth_tensor_retain(shown = *slot);
   g = *slot;
   *slot = NULL;
@@ -535,7 +535,7 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
           need |= 1u << i;
     }
     for (int k = 32; k < n->ninputs && !n->op;
-         k++) /* a function of the host: it only asks for some */
+         k++) /* a function of the host may need only some of them */
       if (n->inputs[k].node)
         need |= 1u << 31;
     ran = need != 0;
@@ -575,7 +575,7 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
     if (!to)
       continue;
     int32_t j = find(t, to);
-    if (sum && out[k] == sum) { /* it is in there */
+    if (sum && out[k] == sum) { /* the part was added to the sum in place */
       moth_tensor_release(out[k]);
       out[k] = NULL;
     } else if (out[k]) {
@@ -597,7 +597,8 @@ done:
   return status;
 }
 
-/* Runs a node on its stream: its gradients wait there, and results that the caller sees wait on the caller's. */
+/* Runs a node on its stream, which waits for the gradients; the caller's stream waits for results that the caller
+ * sees. */
 static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int ncaptures,
                            MothTensor **captured, bool accumulate_leaves) {
   Entry *e = &t->entries[at];

@@ -68,7 +68,7 @@ static MothStatus zeros(MothValue grad, MothValue shape, MothValue *out) {
 
 _Thread_local MothTensor *moth_view_sum __attribute__((tls_model("initial-exec")));
 
-/* Where a part of a tensor has its gradient added: the sum so far (see formulas.h), else zeros. */
+/* The tensor to which the gradient of a part is added: the sum so far (see formulas.h), else zeros. */
 static MothStatus whole_of(MothValue grad, MothValue shape, bool *sum, MothValue *out) {
   MothTensor *w = moth_view_sum;
   moth_view_sum = NULL;

@@ -9,9 +9,9 @@ MothStatus moth_unimplemented(const char *op, const char *arg);
 
 /* (x, shape) -> x summed over the dimensions in which shape was broadcast */
 MothStatus moth_grad_sum_to(const MothValue *a, MothValue *out);
-/* Set by the engine while it runs narrow, select or slice: what has come so far for their input, which
- * nobody else sees. Their formulas then add the part to it and give it back, instead of a tensor of zeros
- * with the part in it: the parts of a tensor that was split would be as many whole ones. */
+/* Set by the engine while it runs narrow, select or slice: the sum of the gradients of their input so far, which is
+ * not shared. Their formulas then add the part to it and return it, instead of a tensor of zeros with the part in it:
+ * a tensor that is split into n parts would need n tensors of its size. */
 extern _Thread_local MothTensor *moth_view_sum __attribute__((tls_model("initial-exec")));
 
 /* (grad, shape, dim, start) */

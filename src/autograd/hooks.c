@@ -70,8 +70,7 @@ MothStatus moth_tensor_add_hook(MothTensor *t, MothHook hook, int64_t *id) {
   if (!moth_tensor_requires_grad(t))
     return moth_fail(MOTH_ERR_STATE,
                      "%s: cannot register a hook on a tensor that doesn't require gradient", name);
-  if (moth_view_is_stale(
-          t)) { /* its base was written to: the hook belongs to the node that it has now */
+  if (moth_view_is_stale(t)) { /* its base was written to: the hook belongs to the new node */
     MothNode *n;
     uint16_t nr;
     MOTH_TRY(moth_gradient_edge(t, &n, &nr));
@@ -262,7 +261,8 @@ void moth_unwatch_nodes(MothWatcher *w) {
   moth_frame_close(&moth_thread.watchers, &w->frame);
 }
 
-/* Runs the statement for each that is open, outermost last; one may close itself. What it does is not watched. */
+/* Runs the statement for each open watcher, outermost last; it may close itself. Nodes made meanwhile are not
+ * watched. */
 #define FOR_WATCHERS(w, statement)                                                                 \
   do {                                                                                             \
     MothFrame *top = moth_thread.watchers;                                                         \
@@ -331,7 +331,7 @@ MothStatus moth_run_callbacks(MothStatus status) {
   if (!callbacks)
     return status;
   enum { TEXT = 2048 };
-  char *text = moth_alloc(TEXT); /* the message of the error that came first */
+  char *text = moth_alloc(TEXT); /* the message of the first error */
   MothStatus first = status;
   if (text)
     text[0] = 0;

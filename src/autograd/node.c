@@ -1,8 +1,8 @@
 /* Nodes: making, saving, releasing. See node.h.
  *
  * A node is one block: its header, then inputs, saved values and (for more than one result) the
- * results' shapes. Long graphs are freed by a loop, not by recursion: a dead node goes on a list of
- * this thread that the outermost release works off. */
+ * results' shapes. Long graphs are freed by a loop, not by recursion: a released node goes on a list of this thread,
+ * which the outermost release frees. */
 #include "autograd/node.h"
 
 #include <string.h>
@@ -72,13 +72,13 @@ static void free_value(MothValue *v) {
 bool moth_node_release_saved(MothNode *n) {
   int left = 0;
   bool any = false;
-  n->released |= !n->op; /* what a function of the host keeps is its own to tell */
+  n->released |= !n->op; /* a function of the host checks its own saved values */
   for (int i = 0; i < n->nsaved; i++) {
     bool tensor = moth_saved_is_tensor(&n->saved[i]) && !n->saved[i].kept;
     if (tensor)
       free_value(&n->saved[i].value);
     any |= tensor;
-    if (!tensor || !n->op) /* a function's have their places */
+    if (!tensor || !n->op) /* a function's are found by position */
       n->saved[left++] = n->saved[i];
   }
   n->nsaved = (uint16_t)left;
@@ -108,7 +108,7 @@ static void free_node(MothNode *n) {
 void moth_node_release(MothNode *n) {
   if (!n)
     return;
-  /* The last reference needs no atomic write, unless a leaf may hand out another one just now. */
+  /* The last reference needs no atomic write, unless a leaf may retain the node in another thread at this moment. */
   if ((atomic_load_explicit(&n->refs, memory_order_acquire) != 1 || n->seq == MOTH_SEQ_LEAF) &&
       atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) != 1)
     return;

@@ -5,10 +5,10 @@
 
 typedef enum MothHookKind {
   MOTH_HOOK_GRAD,  /* the gradient of one result, or of a leaf: before anything else */
-  MOTH_HOOK_PRE,   /* of a node: all gradients of its results, before it runs */
+  MOTH_HOOK_PRE,   /* of a node: the gradients of its results, before it runs */
   MOTH_HOOK_POST,  /* of a node: the gradients of its inputs, after it has run */
   MOTH_HOOK_AFTER, /* of a leaf whose .grad has been added to */
-  MOTH_HOOK_NOTE   /* never run: something of the host's that lives as long as the node */
+  MOTH_HOOK_NOTE   /* never run: data of the host that lives as long as the node */
 } MothHookKind;
 
 /* A hook. GRAD: `run` may return a replacement in *out (owned) or leave it NULL. AFTER: `run` gets the leaf as `grad`. PRE
@@ -26,7 +26,7 @@ typedef struct MothHook {
   void *ctx;
   int64_t id;
   struct MothHook *next;
-  _Atomic int32_t refs; /* one of the list, and one of each pass that will run it */
+  _Atomic int32_t refs; /* of the list, and of each pass that will run it */
   bool removed;
   uint16_t nr; /* GRAD on a node: which result */
 } MothHook;
@@ -70,7 +70,7 @@ struct MothNode {
   void (*drop)(MothNode *node); /* frees ctx */
   void *ctx;
   uint64_t seq;      /* later nodes run first */
-  MothNode *pending; /* chain of nodes to be freed */
+  MothNode *pending; /* the next node in the list of nodes to be freed */
   MothHook *hooks;
   MothAutogradMeta *retained; /* of results whose .grad is kept (retain_grad) */
   void *stream; /* of the device that the op ran on: backward runs there; NULL: the current one */
@@ -90,12 +90,12 @@ struct MothNode {
 struct MothAutogradMeta {
   MothTensor *grad;
   MothNode *node; /* that made the tensor; NULL for leaves */
-  MothNode
-      *accumulator; /* of a leaf; not owned, cleared when it goes; only under the lock (view.c) */
-  MothHook *hooks;  /* of a leaf */
+  MothNode *
+      accumulator; /* of a leaf; not owned, cleared when it is freed; only under the lock (view.c) */
+  MothHook *hooks; /* of a leaf */
   uint16_t nr;
   bool requires_grad; /* as set by the user on a leaf */
-  bool retain_grad;   /* is in the list of its node */
+  bool retain_grad;   /* it is in the list of its node */
   bool fake;          /* with retain_grad: the tensor is */
   MothAutogradMeta *next_retained;
   int64_t view_version; /* of the view when its node was made */
@@ -111,7 +111,7 @@ static inline bool moth_requires_grad(const MothTensor *t) {
 bool moth_view_is_stale(const MothTensor *t);
 
 /* The node and result number that t's gradient goes to; an accumulator for a leaf; NULL node if t
- * needs none. Makes the node of a stale view anew (see view.c). The node is retained. */
+ * needs none. Makes the node of a stale view anew (see view.c). The caller owns a reference to the node. */
 MOTH_API MothStatus moth_gradient_edge(MothTensor *t, MothNode **node, uint16_t *nr);
 
 /* A node with memory for its parts. refs = 1. */
@@ -128,13 +128,14 @@ bool moth_node_release_saved(MothNode *n); /* the tensors among it; false: there
 /* Makes t the result nr of n (takes no reference of t). */
 MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr);
 
-/* For backward functions, beside moth_node_arg and moth_node_result: what is known without having been saved. */
+/* For backward functions, beside moth_node_arg and moth_node_result: shapes and dtypes that are known without saved
+ * values. */
 MothValue moth_node_shape(const MothNode *n, int arg);
 MothValue moth_node_stride(const MothNode *n, int arg);
 MothValue moth_node_offset(const MothNode *n, int arg);
 
-/* In the next pass with create_graph on this thread only the given gradients have a history: saved values come back
- * without one, so that the old graph is not part of the new one. */
+/* In the next pass with create_graph on this thread only the given gradients have a history: saved values are
+ * restored without one, so that the old graph is not part of the new one. */
 MOTH_API void moth_grad_of_gradients(bool on);
 typedef struct MothApart {
   bool next, now;
@@ -143,22 +144,22 @@ extern _Thread_local MothApart moth_apart __attribute__((tls_model("initial-exec
 
 /* In-place on a view: the base gets a history that goes through the view (view.c). */
 MothStatus moth_rebase_history(MothTensor *view, MothNode *n);
-/* Records op results: the step of the dispatcher (step.c). */
+/* Records a node for a call: the Autograd step of the dispatcher (step.c). */
 MothStatus moth_autograd_record(MothCall *c);
-/* Runs what is below Autograd, unrecorded. */
+/* Runs the steps below Autograd, unrecorded. */
 MOTH_API MothStatus moth_autograd_below(MothCall *c);
 
 /* --- hooks.c ---------------------------------------------------------------------------------- */
 
 void moth_hook_release(MothHook *h);
 void moth_hooks_free(MothHook **list);
-/* Frees all hooks but NOTEs of a node that cannot run any more, now and not with the host's garbage: a hook may refer to
- * tensors that retain the graph. */
+/* Frees all hooks but NOTEs of a node that cannot run any more: now, not when the host collects garbage, as a hook
+ * may refer to tensors that retain the graph. */
 void moth_hooks_cut(MothHook **list);
 /* Registers `hook` (its kind, functions and ctx) with t, or with a node. AFTER: leaves only. */
 MOTH_API MothStatus moth_tensor_add_hook(MothTensor *t, MothHook hook, int64_t *id);
 MOTH_API MothStatus moth_node_add_hook(MothNode *n, MothHook hook, int64_t *id);
-/* From t, NULL allowed, or from node, where it had been when t was its result. */
+/* Removes it from t (may be NULL), or from node, if it was added when t was a result of node. */
 MOTH_API void moth_remove_hook(MothTensor *t, MothNode *node, int64_t id);
 /* The ctx of a NOTE with this `release`; NULL: there is none. */
 MOTH_API void *moth_node_note(const MothNode *n, void (*release)(void *ctx));
@@ -194,8 +195,8 @@ MothStatus moth_run_callbacks(MothStatus status);
 
 /* The number of the innermost running pass of this thread; 0: none, -1: its callbacks are running. */
 MOTH_API int64_t moth_current_pass(void);
-/* What the engine has running on this thread, which another program of the host's is to begin without: exchanged with
- * *box. All zeros: nothing runs. */
+/* Exchanges the engine's state on this thread with *box: another program of the host must begin without it. All
+ * zeros: nothing runs. */
 typedef struct MothPasses {
   struct Task *running;
   struct Callback *callbacks;
@@ -209,8 +210,8 @@ MOTH_API MothStatus moth_pass_runs(MothTensor *t, bool *yes);
 
 /* --- saved.c ---------------------------------------------------------------------------------- */
 
-/* Saved-tensor hooks as a scope of this thread, with `frame.drop` set: either `disabled`, a message, or hooks. Opening
- * takes over a reference, but where it fails. */
+/* Saved-tensor hooks as a scope of this thread, with `frame.drop` set: either `disabled`, a message, or hooks.
+ * Opening takes over a reference, unless it fails. */
 typedef struct MothSavedHooks {
   MothFrame frame;
   MothSavedTensorsHooks hooks;
@@ -218,22 +219,22 @@ typedef struct MothSavedHooks {
 } MothSavedHooks;
 MOTH_API MothStatus moth_open_saved_hooks(MothSavedHooks *h);
 MOTH_API void moth_close_saved_hooks(MothSavedHooks *h);
-/* Fills s with t: `result` has its history put back from n when it comes back, `apart` comes back without one. */
+/* Fills s with t. `result`: when it is unpacked, its history is restored from n; `apart`: it is unpacked without one. */
 MothStatus moth_save_tensor(MothSaved *s, MothTensor *t, bool result, bool apart);
 MothStatus moth_unpack_saved(MothNode *n, const MothSaved *s, MothValue *out);
 void moth_drop_packed(MothPacked *p);
 static inline bool moth_saved_is_tensor(const MothSaved *s) {
   return s->value.tag == MOTH_V_TENSOR || s->value.tag == MOTH_V_PACKED;
 }
-/* t without history, for autograd's own use: an alias; where somebody records the calls below autograd, the op detach, for
- * he knows tensors by the calls that made them. */
+/* t without history, for autograd's own use: an alias. Where the calls below autograd are recorded, the result of the
+ * op detach, as a recorder knows tensors by the calls that made them. */
 MOTH_API MothStatus moth_alias_for_graph(MothTensor *t, MothTensor **out);
 
 MOTH_API MothNode *moth_tensor_node(MothTensor *t); /* borrowed; NULL for leaves */
 /* A node made by the host: its gradients are for `inputs`, `results` get its history. It saves up to `nsaved` tensors:
  * moth_function_save adds t, which may be NULL, or (`result` from 0; else -1) a tensor with the elements of a result;
- * moth_function_saved returns it. These are freed with the graph, however deep it is; references of the host's own values
- * wait for the host's collector. */
+ * moth_function_saved returns it. Saved tensors are freed with the graph, however deep it is; references to the
+ * host's values only when the host collects garbage. */
 MOTH_API MothStatus moth_function_record(const char *name, MothBackward backward,
                                          void (*drop)(MothNode *), void *ctx, MothTensor **inputs,
                                          int ninputs, MothTensor **results, int nresults,

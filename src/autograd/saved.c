@@ -1,4 +1,4 @@
-/* What nodes save: packing by the hooks that are in force, checks of versions, histories put back. See node.h. */
+/* What nodes save: packing by the current hooks, checks of versions, restoring of histories. See node.h. */
 #include <string.h>
 
 #include "autograd/node.h"
@@ -7,18 +7,18 @@
 #include "device/device.h"
 #include "ops/view.h"
 
-/* What pack made of a tensor, and what the tensor was. */
+/* The packed value of a tensor, and what is needed to restore the tensor. */
 struct MothPacked {
   MothSavedHooks *hooks; /* retained */
   void *packed;
   MothNode *
-      node; /* that its gradient goes to, with nr; NULL: to none, or it is a result of the node that saved it */
+      node; /* that made it, as result nr; NULL: it has no history, or is a result of the node that saved it */
   uint16_t nr;
   bool given; /* pack was called */
   MothResultMeta meta;
 };
 
-/* --- the hooks in force ----------------------------------------------------------------------- */
+/* --- the current hooks ----------------------------------------------------------------------- */
 
 static MothSavedHooks *innermost(void) {
   return (MothSavedHooks *)moth_thread.saved_hooks;
@@ -111,8 +111,8 @@ static void be_as(Quiet q) {
   moth_thread.no_grad = q.no_grad;
 }
 
-/* A leaf is shown as it is, since hooks tell parameters by it; anything else without its history: what pack keeps of it
- * in the host's values would keep the graph alive that it is a part of. */
+/* Pack gets a leaf itself, as hooks recognize parameters by identity; any other tensor without its history: the
+ * packed value may refer to it, and would keep the graph alive that it is a part of. */
 static MothStatus pack(MothSavedHooks *h, MothTensor *t, bool result, bool apart, MothSaved *s) {
   MothPacked *p = moth_alloc(sizeof *p);
   MothTensor *shown = NULL;
@@ -171,7 +171,7 @@ MothStatus moth_save_tensor(MothSaved *s, MothTensor *t, bool result, bool apart
   return MOTH_OK;
 }
 
-/* --- and back --------------------------------------------------------------------------------- */
+/* --- unpacking --------------------------------------------------------------------------------- */
 
 MothStatus moth_alias_for_graph(MothTensor *t, MothTensor **out) {
   if (__builtin_expect(!moth_is_traced(), 1))
@@ -224,7 +224,7 @@ static MothStatus unpack_packed(MothNode *n, const MothSaved *s, MothTensor **ou
     MOTH_GO(moth_gradient_edge(t, &own, &nr));
   MothNode *due = moth_apart.now ? NULL : s->requires_grad ? n : p->node;
   uint16_t due_nr = s->requires_grad ? (uint16_t)(s->slot - 16) : p->nr;
-  if (own == due && (!due || nr == due_nr)) { /* as it is: a leaf that was packed by itself */
+  if (own == due && (!due || nr == due_nr)) { /* a leaf that was packed as itself */
     *out = t;
     t = NULL;
   } else if (due) {

@@ -33,7 +33,7 @@ static MothStatus own(MothValue v, MothValue *out) {
   return MOTH_OK;
 }
 
-/* apart: without its history, which is or will be this node, so that the node does not retain itself. */
+/* apart: without its history, which is or will be this node: the node must not retain itself. */
 static MothStatus save(MothNode *n, int slot, MothValue v, bool apart) {
   bool is_result = slot >= 16;
   MothSaved *s = &n->saved[n->nsaved];
@@ -59,7 +59,7 @@ static MothStatus check_inplace(MothCall *c, MothTensor *self) {
         MOTH_ERR_STATE,
         "a leaf Variable that requires grad is being used in an in-place operation; wrap "
         "it in moth.no_grad(function() ... end) if no gradient is wanted");
-  /* The base may be one that requires none itself: of a leaf that is a view, as zeros(6):view(2, 3). */
+  /* The base may not require a gradient itself: that of a leaf that is a view, as zeros(6):view(2, 3). */
   if (self->base && moth_tensor_is_leaf(self->base) &&
       (moth_requires_grad(self->base) || moth_requires_grad(self)))
     return moth_fail(
@@ -83,8 +83,8 @@ static MothStatus undefined(MothNode *n, MothTensor *const *grads, uint32_t need
   return moth_fail(MOTH_ERR_STATE, "'%s' was defined without a derivative", n->op->name);
 }
 
-/* Saved arguments are taken before the op runs, when an in-place op has not yet overwritten them. What
- * it will overwrite itself is saved as a copy. */
+/* Arguments are saved before the op runs: an in-place op overwrites them. The one that it overwrites is saved as a
+ * copy. */
 static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
   const MothOp *op = c->op;
   uint32_t saves = 0;
@@ -134,7 +134,7 @@ static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
         MOTH_GO(moth_clone(v.u.t, &copy));
         v = moth_v_tensor(copy);
       }
-      /* What shares memory with the tensor written to is out of date by then: backward will say so. */
+      /* Saved values that share memory with the written tensor are out of date afterwards: backward reports it. */
       bool overwritten = i > 0 && c->variant == MOTH_INPLACE && v.tag == MOTH_V_TENSOR &&
                          moth_version_of(v.u.t) == moth_version_of(c->args[0].u.t);
       status = save(n, i, v, overwritten);
@@ -238,7 +238,7 @@ MothStatus moth_autograd_record(MothCall *c) {
     if (op->stats && i >= op->stats)
       break;
     if (!inplace && t->refs > 1 && (t->grad || is_argument(c, t))) {
-      /* A handler's: it keeps the history that it has. */
+      /* Made by a handler: keeps the history that it has. */
       MothTensor *alias;
       MOTH_GO(moth_alias_for_graph(t, &alias));
       moth_tensor_release(t);
@@ -295,7 +295,7 @@ done:
   n->ctx = ctx;
   if (__builtin_expect(moth_thread.watchers != NULL, 0) &&
       (status = moth_watch_made(n)) != MOTH_OK) {
-    n->drop = NULL; /* the caller's, as after any other error */
+    n->drop = NULL; /* ctx stays the caller's, as after any other error */
     moth_node_release(n);
     return status;
   }

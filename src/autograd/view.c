@@ -3,7 +3,7 @@
  * A view knows its base. When a view is written to in place by a recorded op, the base gets a new
  * history: a CopySlices node that passes on the base's gradient with the written part replaced by the
  * result of the op's backward. The view itself, and every other view of that base, then has a stale
- * node; it is replaced, by an as_strided of the base, when it is next needed (versions show staleness). */
+ * node; it is replaced by an as_strided of the base when it is next needed (versions tell whether a node is stale). */
 #include <sched.h>
 #include <string.h>
 
@@ -154,8 +154,8 @@ static MothStatus view_again(MothTensor *view) {
 }
 
 /* A leaf finds its accumulator by a pointer without a reference, while another thread may be releasing the
- * last one: the lock makes looking and clearing exclusive, and a node whose count has reached zero is not
- * used again but replaced. */
+ * last one: the lock makes reading and clearing exclusive, and a node whose count has reached zero is not used again
+ * but replaced. */
 static void lock(MothAutogradMeta *m) {
   while (atomic_flag_test_and_set_explicit(&m->lock, memory_order_acquire))
     sched_yield();

@@ -4,7 +4,6 @@
 #include "core/dtype.h"
 #include "core/tensor.h"
 #include "dispatch/dispatch.h"
-#include "ops/create.h"
 
 static inline MothStatus moth_give(MothCall *c, MothTensor *t) {
   c->results[0] = moth_v_tensor(t);
@@ -15,20 +14,5 @@ static inline MothStatus moth_give(MothCall *c, MothTensor *t) {
 static inline MothStatus then(MothStatus s, MothTensor *used) {
   moth_tensor_release(used);
   return s;
-}
-
-/* t itself if it is of that dtype. */
-static inline MothStatus as_dtype(MothTensor *t, MothDType dtype, MothTensor **out) {
-  if (t->dtype != dtype)
-    return moth_to(t, moth_v_dtype(dtype), moth_v_none(), false, false, out);
-  moth_tensor_retain(t);
-  *out = t;
-  return MOTH_OK;
-}
-
-/* The dtype for several ops on t with one rounding: float32 for halves, else t's own. */
-static inline MothDType working_dtype(const MothTensor *t) {
-  bool half = moth_dtype_is_float((MothDType)t->dtype) && moth_itemsize(t) < 4;
-  return half ? MOTH_FLOAT32 : (MothDType)t->dtype;
 }
 #endif

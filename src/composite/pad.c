@@ -1,4 +1,4 @@
-/* pad: of each dimension its own checks, and other ops for each mode. */
+/* pad: each dimension has checks of its own, and each mode other ops. */
 #include <string.h>
 
 #include "composite/composite.h"

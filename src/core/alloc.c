@@ -7,8 +7,8 @@
  *  - large: size classes at eight steps per doubling (at most 12.5 % waste), shared lists under one
  *    lock. Blocks from 2 MB up are mapped on huge pages: a fresh 40 MB result otherwise spends most
  *    of its time in page faults.
- *  - guarded (MOTH_GUARD=1) or uncached (MOTH_CACHE=0, and always under AddressSanitizer, which would
- *    see nothing of a recycled block): each block is its own mapping or malloc.
+ * - guarded (MOTH_GUARD=1) or uncached (MOTH_CACHE=0, and always under AddressSanitizer, which cannot check a cached
+ * block): each block is a mapping or malloc of its own.
  *
  * Counting: each thread counts its own bytes and adds them to the global figures every 64 KB, so that
  * live and peak are exact to 64 KB per thread and small blocks cost no atomic operation. */
@@ -27,7 +27,9 @@ enum {
   SMALL_MAX = 32 * 1024,
   NSMALL = 64, /* size classes of small blocks */
   NLARGE = 40 * 8,
-  THREAD_KEEP = 64 * 1024, /* bytes of one class that a thread keeps before it shares */
+  THREAD_KEEP =
+      64 *
+      1024, /* bytes of one class that a thread caches before it moves some to the shared list */
   SLAB = 256 * 1024,
   COUNT_STEP = 64 * 1024,
   PAGE = 4096,
@@ -70,7 +72,7 @@ static _Thread_local Cache *cache __attribute__((tls_model("initial-exec")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static List shared[NSMALL];
 static List large[NLARGE];
-static void *slabs; /* chain of slabs, so that they stay reachable */
+static void *slabs; /* list of slabs, so that they stay reachable */
 static pthread_key_t thread_key;
 
 static _Atomic int64_t live, device_live, peak, cached, allocs, system_allocs;
@@ -78,7 +80,7 @@ bool (*moth_alloc_collect)(void);
 static _Atomic int64_t fail_countdown;
 static _Atomic bool fail_forever;
 static bool guarded, uncached;
-/* Blocks are cached and no failure is to be simulated: one test for the usual case. */
+/* Whether blocks are cached and no failure is simulated: one test for the usual case. */
 static _Atomic bool plain = true;
 
 static __attribute__((noinline)) void flush_counts(Cache *c) {
@@ -118,7 +120,7 @@ static inline Cache *my_cache(void) {
   return new_cache();
 }
 
-/* Takes the lock for fork: else a thread that the child lacks could own it. */
+/* Locks around fork: else a thread that the child does not have could own the lock. */
 static void lock_for_fork(void) {
   pthread_mutex_lock(&lock);
 }
@@ -211,7 +213,7 @@ static inline int large_class(size_t n, size_t *size) {
 static void *map_block(size_t size) {
   if (size < HUGE_PAGE)
     return aligned_alloc(ALIGN, size);
-  /* 2 MB aligned: map more, cut the ends off. */
+  /* 2 MB aligned: maps more and unmaps the ends. */
   char *p =
       mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED)
@@ -404,7 +406,7 @@ void moth_free(void *p, size_t n) {
   free_any(p, n);
 }
 
-/* What a block of n bytes counts as. */
+/* The bytes by which a block of n bytes is counted. */
 static int64_t counted_size(size_t n) {
   size_t size = n ? n : 1;
   if (guarded || uncached)

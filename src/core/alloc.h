@@ -7,21 +7,20 @@
 /* NULL when there is no memory. n = 0 gives a block of the smallest size. */
 MOTH_API void *moth_alloc(size_t n);
 MOTH_API void moth_free(void *p, size_t n);
-/* Gives the memory of a block back to the system, as far as it is whole pages; the block keeps its address. Its bytes
- * are lost. It is to be taken up again before it is written to or freed. */
+/* Returns the memory of a block to the system, as far as it is whole pages; the block keeps its address, its bytes
+ * are lost. moth_alloc_take_up must be called before it is written to or freed. */
 void moth_alloc_discard(void *p, size_t n);
 void moth_alloc_take_up(void *p, size_t n);
 
 /* True under MOTH_GUARD=1: every block ends at a protected page, and nothing is cached. */
 bool moth_alloc_guarded(void);
-/* Live bytes now, those of other devices included: cheap enough to ask at every op (exact to 64 KB per
- * thread). */
+/* Live bytes, those of other devices included: cheap enough for every op (exact to 64 KB per thread). */
 MOTH_API int64_t moth_alloc_live(void);
-/* Device allocators: counts bytes that they hand out (or take back); whether moth_memory_fail_at wants
- * this allocation to fail. */
+/* For device allocators: counts bytes that they allocate (or free); whether this allocation must fail for
+ * moth_memory_fail_at. */
 MOTH_API void moth_alloc_count_device(int64_t bytes);
 MOTH_API bool moth_alloc_must_fail(void);
-/* Set by the binding: has the collector of this thread's host language free what it can; false where
- * there is none. Device allocators try it before they give up, with no lock held. */
+/* Set by the binding: runs the garbage collector of this thread's host language; false where there is none. Device
+ * allocators call it before they fail, with no lock held. */
 MOTH_API extern bool (*moth_alloc_collect)(void);
 #endif

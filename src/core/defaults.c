@@ -24,7 +24,7 @@ __attribute__((constructor)) static void defaults_init(void) {
   pthread_key_create(&key, thread_exit);
 }
 
-/* A freed one whose generator nothing else retains (a CUDA graph may), or NULL. */
+/* A freed struct whose generator nothing else retains (a CUDA graph may), or NULL. */
 static MothDefaults *take_unused(void) {
   pthread_mutex_lock(&lock);
   MothDefaults **at = &unused;

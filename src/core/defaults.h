@@ -26,7 +26,7 @@ typedef struct MothDefaults {
   MothDType dtype;
   int num_threads;
   const volatile sig_atomic_t
-      *interrupt; /* the host's flag: "stop what runs"; NULL: there is none */
+      *interrupt; /* the host's flag, which interrupts what runs; NULL: there is none */
 } MothDefaults;
 
 /* The calling thread's; never NULL. */

@@ -12,11 +12,11 @@ enum { MESSAGE_MAX = 2048 };
 typedef struct Message {
   char text[MESSAGE_MAX]; /* with MOTH_AT in front of positions */
   char shown[MESSAGE_MAX];
-  size_t begin, end; /* what moth_fail was given, without the name of a call in front */
+  size_t begin, end; /* the part from moth_fail, without the name of a call in front */
 } Message;
 static _Thread_local Message *mine;
 
-/* The message of this thread. Without memory for one, all such threads share a last resort. */
+/* The message of this thread. Threads without memory for one share a static buffer. */
 static Message *message(void) {
   static Message shared;
   if (!mine)
@@ -81,7 +81,7 @@ void moth_error_append(const char *fmt, ...) {
 void moth_error_prefix(const char *fmt, ...) {
   char text[MESSAGE_MAX];
   Message *m = message();
-  if (strstr(m->text, MOTH_FOUND_LATER)) /* no fault of this call */
+  if (strstr(m->text, MOTH_FOUND_LATER)) /* the error of an earlier call */
     return;
   va_list ap;
   va_start(ap, fmt);

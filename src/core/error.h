@@ -17,13 +17,13 @@ static inline MothStatus moth_given(const char *what, bool all) {
                                   : moth_fail(MOTH_ERR_TYPE, "%s: an argument is NULL", what);
 }
 
-/* In the message of a fault of a device that a later call, which waited, raises: it names the op that made it. */
+/* Part of the message of a device's error that a later call raises, which waited: the message names the op at fault. */
 #define MOTH_FOUND_LATER "found while an earlier call ran on the device"
 
 /* Appends to the message. */
 void moth_error_append(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Puts in front of what moth_fail was given; what had been put before and behind it is gone: of nested calls
- * the outermost one, which is the user's, has the last word. */
+/* Puts a text in front of the message from moth_fail, in place of what inner calls have put around it: of nested
+ * calls the outermost one is the user's. */
 void moth_error_prefix(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Returns from the enclosing function when the status is not MOTH_OK. */

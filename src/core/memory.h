@@ -1,4 +1,4 @@
-/* Memory of devices, as the core sees it: a table of functions for each type of device. That of the CPU stands here;
+/* Memory of devices, as the core sees it: a table of functions for each type of device. The CPU's is in memory.c;
  * src/device adds the others. */
 #ifndef MOTH_CORE_MEMORY_H
 #define MOTH_CORE_MEMORY_H

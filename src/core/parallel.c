@@ -16,9 +16,9 @@ _Thread_local const volatile sig_atomic_t *moth_stop __attribute__((tls_model("i
 
 static int at_start;
 
-/* After fork the child lacks the threads of OpenMP's team, and libgomp would wait for them for ever; it drops a
- * team only when the thread that started it ends. So that thread, the child's only one, runs loops alone; threads
- * that the child starts get teams of their own. */
+/* After fork the child does not have the threads of OpenMP's team, and libgomp would wait for them for ever; it drops
+ * a team only when the thread that started it ends. So the child's first thread runs loops alone; threads that the
+ * child starts get teams of their own. */
 static _Thread_local bool has_team, lost_team;
 static void after_fork(void) {
   lost_team = lost_team || has_team;
@@ -66,8 +66,8 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Runs a range in parts of some 10 ms and checks the flag before each. Ranges of less than PARTS grains, of some
- * 10 us each, are not split: each part would pay for its start again. */
+/* Runs a range in parts of some 10 ms and checks the flag before each. Ranges of less than PARTS grains, of some 10
+ * us each, are not split, as each part costs a start. */
 static void run(MothRange fn, void *ctx, int64_t begin, int64_t end, int64_t grain) {
   enum { PARTS = 64, SHORT = 5000000, LONG = 15000000 };
   int64_t grains = (end - begin) / grain;

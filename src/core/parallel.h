@@ -34,7 +34,7 @@ static inline bool moth_stopped(void) {
   return __builtin_expect(flag && *flag, 0);
 }
 #endif
-/* The host's flag, which whatever waits on this thread has to look at; NULL: there is none. */
+/* The host's flag, which code that waits on this thread must check; NULL: there is none. */
 MOTH_API const volatile sig_atomic_t *moth_interrupt_flag(void);
 /* Sets the message of an interrupt and returns its status. */
 MOTH_API MothStatus moth_interrupted(void);

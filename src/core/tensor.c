@@ -1,4 +1,4 @@
-/* Tensors and storages: making, viewing, counting, describing.
+/* Tensors and storages: making, views, reference counts, descriptions.
  *
  * A fresh small tensor costs two blocks: its header, and one block that holds the storage's header
  * with the data behind it. Large data (and all data under MOTH_GUARD=1) has a block of its own. */
@@ -45,15 +45,15 @@ MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, in
   return MOTH_OK;
 }
 
-/* Shape, strides and number of elements of a row-major tensor of up to 2^31 bytes, in one pass; false: it is larger, or
- * none. */
+/* Shape, strides and number of elements of a row-major tensor of up to 2^31 bytes, in one pass; false: it is larger,
+ * or no valid shape. */
 static inline bool set_small(MothTensor *t, int ndim, const int64_t *shape, int64_t itemsize) {
   uint64_t n = 1, numel = 1, most = 0;
   for (int i = ndim - 1; i >= 0; i--) {
     uint64_t size = (uint64_t)shape[i];
     t->shape[i] = shape[i];
     t->stride[i] = (int64_t)n;
-    most |= size | n; /* both stay below 2^31, so that no product overflows before it is seen */
+    most |= size | n; /* both below 2^31 so far: a product cannot overflow unnoticed */
     n *= size ? size : 1;
     numel *= size;
   }
@@ -99,7 +99,7 @@ static MothStatus fake_storage_new(size_t nbytes, MothDevice device, MothStorage
   return MOTH_OK;
 }
 
-/* --- memory given back ------------------------------------------------------------------------- */
+/* --- released memory ------------------------------------------------------------------------- */
 
 _Atomic int64_t moth_released_storages;
 
@@ -111,15 +111,15 @@ static void note_released(MothStorage *s, bool released, bool moved) {
     atomic_fetch_add(&moth_released_storages, was ? -1 : 1);
 }
 
-/* Before s is freed. */
+/* Called before s is freed. */
 static void take_up(MothStorage *s) {
   if (s->released && s->data && !s->embedded)
     moth_alloc_take_up(s->data, s->nbytes);
   note_released(s, false, false);
 }
 
-/* Host memory keeps its address: tensors know where their elements lie. Elsewhere it may come back at another one, which
- * the dispatcher tells the tensors that it sees. */
+/* Host memory keeps its address: tensors know where their elements lie. On other devices it may get another one,
+ * which the dispatcher sets in the tensors that it gets. */
 static MothStatus give_back(MothStorage *s) {
   if (s->released)
     return MOTH_OK;
@@ -214,7 +214,7 @@ static MothTensor *header_new(void) {
     moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate a tensor header");
     return NULL;
   }
-  atomic_init(&t->refs, 1); /* a plain store: nobody else knows it yet */
+  atomic_init(&t->refs, 1); /* a plain store: the tensor is not shared yet */
   t->offset = 0;
   t->version = NULL;
   t->base = NULL;
@@ -414,7 +414,7 @@ void moth_tensor_update_contiguous(MothTensor *t) {
   }
 }
 
-/* Copies who owns what from src to a new header: storage, version, place. */
+/* Copies the references and geometry of src to a new header: storage, version, place. */
 static MothTensor *share(MothTensor *src) {
   MothTensor *t = header_new();
   if (!t)
@@ -528,8 +528,8 @@ MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src) {
 bool moth_tensor_self_overlaps(const MothTensor *t) {
   if (t->contiguous || t->numel <= 1)
     return false;
-  /* Sorted by stride, each dimension must step over all that the smaller ones reach. Sufficient for
-   * all tensors but odd as_strided ones, which are refused too. */
+  /* Sorted by stride, each dimension's stride must exceed the span of the smaller ones. Some unusual as_strided
+   * tensors without overlap are refused, too. */
   int order[MOTH_MAX_DIMS], n = 0;
   for (int i = 0; i < t->ndim; i++)
     if (t->shape[i] > 1)
@@ -574,7 +574,7 @@ int moth_tensor_overlap(const MothTensor *a, const MothTensor *b) {
   }
   if (hi[0] < lo[1] || hi[1] < lo[0])
     return 0;
-  /* Interleaved columns of one matrix: same strides, offsets apart by less than a stride. */
+  /* Interleaved columns of one matrix: the same strides, offsets that differ by less than a stride. */
   if (a->ndim == b->ndim && a->ndim > 0) {
     int64_t shift = llabs(a->offset - b->offset);
     bool same = true;
@@ -592,7 +592,7 @@ int moth_tensor_overlap(const MothTensor *a, const MothTensor *b) {
     /* Disjoint along some dimension: blocks of rows or columns. */
     if (same && shift != 0) {
       int64_t rest = shift;
-      for (;;) { /* peel the offset difference by the largest strides */
+      for (;;) { /* divides the difference of offsets by the strides, the largest first */
         int best = -1;
         for (int i = 0; i < a->ndim; i++)
           if (a->stride[i] > 0 && a->stride[i] <= rest &&

@@ -4,15 +4,15 @@
 #include "core/error.h"
 #include "moth.h"
 
-#ifdef __cplusplus /* the .cu files, which leave counts alone */
+#ifdef __cplusplus /* the .cu files, which do not use reference counts */
 typedef int64_t MothRefs;
 #else
 #include <stdatomic.h>
 typedef _Atomic int64_t MothRefs;
 #endif
 
-/* Dispatch keys: one bit for each place that may want to see a call. A tensor carries those that it
- * asks for; a thread adds and removes some (src/dispatch). */
+/* Dispatch keys: one bit for each step that may handle a call. A tensor has the keys of the steps that it needs; a
+ * thread adds and removes some (src/dispatch). */
 enum {
   MOTH_KEY_CPU = 1u << MOTH_CPU,
   MOTH_KEY_CUDA = 1u << MOTH_CUDA,
@@ -35,28 +35,28 @@ struct MothStorage {
   void *data; /* NULL for fake ones */
   size_t nbytes;
   MothDevice device;
-  bool embedded;   /* data follows this header in the same block */
+  bool embedded;   /* data is in the same block, behind this header */
   bool foreign;    /* the host owns data: `release`, if set, is called instead of freeing it */
-  bool released;   /* its memory was given back: moth_storage_resize */
-  bool moved;      /* and may lie elsewhere since: tensors are told when they are used */
+  bool released;   /* its memory was released: moth_storage_resize */
+  bool moved;      /* and may have another address since: the dispatcher sets it in tensors */
   int64_t version; /* bumped by every write through any view */
   void (*release)(void *ctx); /* foreign memory: called instead of freeing */
   void *ctx;
   void *pending; /* ticket of the queued work that writes to it last; for src/device/queue.c */
 };
 
-/* A version counter of its own, for `.data`, which shares bytes but not versions. */
+/* A separate version counter, for `.data`, which shares bytes but not versions. */
 typedef struct MothVersion {
   MothRefs refs;
   int64_t value;
 } MothVersion;
 
-/* What a tensor carries beside its elements: the class of a subclass of the host's, later a batch or a tangent.
- * Never written to after it is made, so that a tensor shares it with its aliases (detach, what a node saves and
- * gives back). Views and results of ops carry nothing: whoever sees the call decides that. */
+/* Data attached to a tensor: the class of the host's subclass, later a batch or a tangent. Constant, so that a tensor
+ * shares it with its aliases (detach, saved values). Views and results of ops have none, unless a step of the
+ * dispatcher sets it. */
 typedef struct MothCarried {
   MothRefs refs;
-  uint32_t keys; /* the steps of the dispatcher that it asks for */
+  uint32_t keys; /* the steps of the dispatcher that it needs */
   void (*release)(struct MothCarried *c);
 } MothCarried;
 
@@ -68,25 +68,25 @@ struct MothTensor {
   uint8_t dtype;
   MothDevice device;
   uint8_t ndim;
-  bool contiguous; /* row-major without gaps: kept true to shape and stride */
+  bool contiguous; /* row-major without gaps: follows from shape and stride */
   int64_t numel;
   int64_t offset;
   MothStorage *storage;
-  char *data;             /* first element, or NULL */
-  MothVersion *version;   /* NULL: that of the storage */
-  MothTensor *base;       /* the tensor that this is a view of (never itself a view), or NULL */
+  char *data;           /* first element, or NULL */
+  MothVersion *version; /* NULL: that of the storage */
+  MothTensor *base; /* of a view: the tensor that it is a view of (never a view itself), or NULL */
   MothAutogradMeta *grad; /* NULL until autograd needs it */
   MothCarried *carried;   /* NULL: nothing */
   int64_t shape[MOTH_MAX_DIMS];
   int64_t stride[MOTH_MAX_DIMS];
 };
 
-/* Set by src/device: waits for the work that writes to t; lets go of a ticket; waits for all queued work, without
- * taking its errors. */
+/* Set by src/device: waits for the work that writes to t; releases a ticket; waits for all queued work, without
+ * raising its errors. */
 MOTH_API extern MothStatus (*moth_tensor_await)(MothTensor *t);
 extern void (*moth_pending_drop)(void *ticket);
 extern void (*moth_pending_drain)(void);
-/* To be called before elements of t are read or written on the host. Errors: of the work. */
+/* To be called before elements of t are read or written on the host. Errors: those of the work. */
 static inline MothStatus moth_tensor_ready(const MothTensor *t) {
   return __builtin_expect(t->keys & MOTH_KEY_PENDING, 0) ? moth_tensor_await((MothTensor *)t)
                                                          : MOTH_OK;
@@ -117,16 +117,16 @@ MOTH_API MothStatus moth_tensor_alias(MothTensor *t, bool fresh_version, MothTen
 MOTH_API void moth_tensor_carry(MothTensor *t, MothCarried *carried);
 /* Shares src->carried. */
 void moth_tensor_carry_as(MothTensor *t, const MothTensor *src);
-/* t stands for src's elements from now on: storage, geometry, dtype and device change; t's identity, its
- * place in the graph and its version stay, so that what saved t may be run backward on the new elements.
- * For leaves that are no views (modules move their parameters so). */
+/* Gives t the elements of src: storage, geometry, dtype and device change; t's identity, its place in the graph and
+ * its version stay, so that backward of nodes that saved t runs on the new elements. For leaves that are no views
+ * (modules move parameters with it). */
 MOTH_API MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src);
-/* Storages in the process whose memory was given back or has moved: while there are any, the dispatcher looks at each
- * tensor that it gets. */
+/* The number of storages in the process whose memory was released or has moved: while there are any, the dispatcher
+ * checks each tensor. */
 #ifndef __cplusplus
 MOTH_API extern _Atomic int64_t moth_released_storages;
 #endif
-/* The error that t's storage has no memory now; else t knows where its elements lie. */
+/* Updates the address of t's elements; an error if its storage has no memory. */
 MOTH_API MothStatus moth_tensor_check_memory(MothTensor *t);
 /* A shape-only tensor. */
 MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,

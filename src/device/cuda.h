@@ -1,5 +1,5 @@
 /* The CUDA backend as the core and the binding see it: libmoth_cuda.so, opened when a CUDA device is
- * first asked for. Where it or a device is missing, everything here says why. */
+ * first asked for. Where it or a device is missing, the functions here report why. */
 #ifndef MOTH_DEVICE_CUDA_H
 #define MOTH_DEVICE_CUDA_H
 #include "device/device.h"
@@ -30,26 +30,26 @@ typedef struct MothCudaInfo {
   size_t total, shared_per_block, l2; /* bytes */
 } MothCudaInfo;
 
-/* Current, peak, and the sums of all that came and went. */
+/* Current, peak, and the sums of all allocations and frees. */
 typedef struct MothCudaCount {
   int64_t current, peak, allocated, freed;
 } MothCudaCount;
 typedef struct MothCudaMemory {
-  /* bytes: handed out; handed out or waiting for a stream; asked for; taken from CUDA */
+  /* bytes: allocated; allocated or waiting for a stream; requested by callers; reserved from CUDA */
   MothCudaCount allocated, active, requested, reserved;
-  MothCudaCount blocks, segments; /* how many: of those handed out; of those taken from CUDA */
-  int64_t retries;                /* CUDA said no, and the cache was flushed */
+  MothCudaCount blocks, segments; /* numbers: of allocated blocks; of segments from CUDA */
+  int64_t retries;                /* allocations by CUDA that failed before the cache was flushed */
   int64_t ooms;                   /* errors that were raised */
 } MothCudaMemory;
 
-/* A block or what lies between blocks, for a report: state 0 free, 1 in use, 2 waiting for a stream. */
+/* A block or the space between blocks, for a report: state 0 free, 1 in use, 2 waiting for a stream. */
 typedef void (*MothCudaVisit)(void *ctx, const void *segment, size_t segment_size, bool small,
                               bool is_private, const MothStream *stream, const void *p, size_t size,
                               int state);
 
 enum { MOTH_CUDA_GLOBAL, MOTH_CUDA_THREAD_LOCAL, MOTH_CUDA_RELAXED }; /* capture modes */
 
-/* What moth.cuda is made of. Devices are indices from 0, checked by the caller (moth_device_check). */
+/* The functions of the backend for moth.cuda. Devices are indices from 0, checked by the caller (moth_device_check). */
 typedef struct MothCudaApi {
   /* devices */
   int (*count)(void);
@@ -78,7 +78,7 @@ typedef struct MothCudaApi {
   MothStatus (*graph_reset)(MothCudaGraph *g);
   uint64_t (*graph_pool)(const MothCudaGraph *g);
   uint64_t (*pool_new)(void);
-  bool (*is_capturing)(int device); /* this thread's current stream is */
+  bool (*is_capturing)(int device); /* whether this thread's current stream is */
   /* programs that are compiled at run time, for the architecture of a device. launch: on the device's current stream;
    * grid and block are three numbers each, args point at the values of the kernel's parameters. occupancy: blocks of
    * so many threads that a multiprocessor holds at once */
@@ -88,13 +88,13 @@ typedef struct MothCudaApi {
   MothStatus (*launch)(MothCudaFunction *f, int device, const unsigned *grid, const unsigned *block,
                        size_t shared, void **args);
   MothStatus (*occupancy)(MothCudaFunction *f, int device, int threads, size_t shared, int *blocks);
-  /* marks for profilers; false: there is no library that would take them */
+  /* marks for profilers; false: there is no library for them */
   bool (*nvtx_push)(const char *text);
   bool (*nvtx_pop)(void);
   bool (*nvtx_mark)(const char *text);
   MothStatus (*nvtx_open)(void);
   /* opens CUDA's library i, from 0: its name (NULL behind the last), and its version as it counts itself;
-   * error: where it was looked for */
+   * the error says where it was looked for */
   MothStatus (*library)(int i, const char **name, int64_t *version);
 } MothCudaApi;
 

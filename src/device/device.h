@@ -8,9 +8,9 @@ typedef struct MothStreamOps MothStreamOps;
 
 typedef struct MothDeviceOps {
   MothDeviceMemory memory; /* the first member: moth_memories points at it */
-  /* dst = src, converted and broadcast, where one of them at least is on this device and they lie on
-   * different ones. non_blocking: pinned host memory need not have been written or read when it
-   * returns. NULL: only row-major tensors of one dtype are copied, by the functions of memory. */
+  /* dst = src, converted and broadcast, where at least one of them is on this device and they are on different ones.
+   * non_blocking: pinned host memory need not have been written or read when it returns. NULL: only row-major tensors
+   * of one dtype are copied, by the functions of memory. */
   MothStatus (*copy)(MothTensor *dst, MothTensor *src, bool non_blocking);
   /* The index of a name without one, on this thread. NULL: 0. */
   int (*current)(void);

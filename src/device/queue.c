@@ -1,9 +1,9 @@
 /* Streams of the CPU. See stream.h.
  *
- * One lock guards all queues: what is queued runs for microseconds at least, and an event may join any two of them.
- * Threads start with the first task and end when nobody holds the stream and nothing is queued. A child of fork has
- * none of them: what its parent had queued fails there, and new work starts new threads. At exit what has not begun
- * is dropped, and what runs is waited for (at most EXIT_SECONDS). */
+ * One lock guards all queues: tasks run for microseconds at least, and an event may connect any two queues. A thread
+ * starts with the first task and ends when the stream is released and nothing is queued. A child of fork has no such
+ * threads: tasks that its parent had queued fail there, and new work starts new threads. At exit tasks that have not
+ * begun are dropped, and running ones are waited for (at most EXIT_SECONDS). */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ enum { EXIT_SECONDS = 3, POLL_NS = 5000000 };
 
 struct MothTicket {
   _Atomic int refs;
-  const void *stream; /* to compare with */
+  const void *stream; /* only compared */
   bool done;
   MothStatus status;
   char *message; /* of an error */
@@ -28,7 +28,7 @@ struct MothTicket {
 typedef struct Task {
   struct Task *next;
   MothTicket *ticket;
-  MothTicket *after; /* it waits for this; nothing is run then */
+  MothTicket *after; /* of a task that only waits: for this */
   MothStatus (*run)(void *ctx);
   void (*drop)(void *ctx);
   void *ctx;
@@ -37,9 +37,9 @@ typedef struct Task {
 
 typedef struct Queue {
   MothStream head;
-  struct Queue *next; /* of all that there are */
+  struct Queue *next; /* in the list of all queues */
   int refs;           /* under the lock, as all of this */
-  bool thread;        /* one works on it */
+  bool thread;        /* it has one */
   Task *first, **last;
   Task *running;
   MothStatus failed; /* until synchronize raises it */
@@ -48,7 +48,7 @@ typedef struct Queue {
 } Queue;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t done; /* some ticket is */
+static pthread_cond_t done; /* signalled when a ticket is done */
 static Queue *queues;
 static int nrunning; /* tasks */
 static bool quitting;
@@ -65,7 +65,7 @@ static int64_t now_ns(void) {
 static MothStatus no_memory(void) {
   return moth_fail(MOTH_ERR_MEMORY, "out of memory: the work cannot be queued");
 }
-/* Waits for `done`, until some ns from now at most. */
+/* Waits for `done`, for at most so many ns. */
 static void wait_done_for(int64_t ns) {
   int64_t until = now_ns() + ns;
   struct timespec t = {until / 1000000000, until % 1000000000};
@@ -147,7 +147,7 @@ static void set_failed(Queue *q, MothStatus s, const char *message) {
   q->message = message ? strdup(message) : NULL;
 }
 
-/* Under the lock, but while it runs. */
+/* Called under the lock, which is released while the task runs. */
 static void run_task(Queue *q, Task *t) {
   q->running = t;
   nrunning++;
@@ -164,7 +164,7 @@ static void run_task(Queue *q, Task *t) {
     s = t->run(t->ctx);
     message = s == MOTH_OK ? NULL : strdup(moth_last_error());
   }
-  if (t->drop) /* whoever waits finds the memory free */
+  if (t->drop) /* before others are woken: they find the memory free */
     t->drop(t->ctx);
   t->drop = NULL;
   pthread_mutex_lock(&lock);
@@ -216,7 +216,7 @@ static MothStatus start(Queue *q) {
   sigfillset(&all);
   pthread_attr_init(&attr);
   pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the host's */
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals go to the host's threads */
   int e = pthread_create(&thread, &attr, work, q);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attr);
@@ -226,7 +226,7 @@ static MothStatus start(Queue *q) {
            : MOTH_OK;
 }
 
-/* The task is the queue's from here on. */
+/* From here on the queue owns the task. */
 static MothStatus put(Queue *q, Task *t) {
   MothStatus s = MOTH_OK;
   pthread_mutex_lock(&lock);
@@ -241,7 +241,7 @@ static MothStatus put(Queue *q, Task *t) {
   }
   pthread_mutex_unlock(&lock);
   if (s != MOTH_OK) {
-    t->drop = NULL; /* the caller's */
+    t->drop = NULL; /* the caller keeps ctx */
     task_free(t);
   }
   return s;
@@ -323,7 +323,7 @@ static void release(MothStream *s) {
   pthread_mutex_lock(&lock);
   if (--q->refs == 0) {
     if (q->thread)
-      pthread_cond_signal(&q->work); /* it ends when it has done all, and frees the queue */
+      pthread_cond_signal(&q->work); /* the thread ends when the queue is empty, and frees it */
     else if (!quitting)
       queue_free(q);
   }
@@ -354,7 +354,7 @@ static void *handle(const MothStream *s) {
   return (void *)(uintptr_t)s;
 }
 
-/* The error that a queue has, once. Under the lock. */
+/* Takes the error of a queue. Under the lock. */
 static MothStatus take_failed(Queue *q) {
   MothStatus s = q->failed;
   if (s != MOTH_OK)
@@ -437,7 +437,7 @@ static MothStatus order(MothStream *earlier, MothStream *later) {
   return s;
 }
 static MothStatus record_stream(MothTensor *t, MothStream *s) {
-  (void)t; /* tasks hold what they use */
+  (void)t; /* tasks retain the tensors that they use */
   (void)s;
   return MOTH_OK;
 }
@@ -540,7 +540,7 @@ static void drain(void) {
       q = q->next;
     } else {
       pthread_cond_wait(&done, &lock);
-      q = queues; /* they may have changed */
+      q = queues; /* the list may have changed */
     }
   pthread_mutex_unlock(&lock);
 }
@@ -563,7 +563,7 @@ static void init_done(void) {
   pthread_cond_init(&done, &attr);
   pthread_condattr_destroy(&attr);
 }
-/* Tasks are not freed: what they hold belongs to threads that are not there. */
+/* Tasks are not freed: their memory belongs to threads that the child does not have. */
 static void after_fork_child(void) {
   static const char lost[] = "it was queued before fork, and runs in the parent process only";
   for (Queue *q = queues; q; q = q->next) {

@@ -5,7 +5,7 @@
 #include "core/alloc.h"
 
 struct MothEvent {
-  MothDevice device; /* the index: of the stream that it was first recorded in */
+  MothDevice device; /* its index is that of the stream in which it was recorded first */
   bool timing;
   void *state; /* NULL: never recorded */
 };
@@ -80,7 +80,7 @@ MothStatus moth_stream_query(MothStream *s, bool *done) {
   return ops_of(s)->query(s, done);
 }
 
-/* The host waits between devices of different types: neither knows the other's queues. */
+/* The host waits between devices of different types: neither can wait for the other's queues. */
 MothStatus moth_stream_wait_stream(MothStream *s, MothStream *other) {
   MOTH_TRY(moth_given("stream_wait_stream", s && other));
   return ops_of(s) == ops_of(other) ? ops_of(s)->order(other, s)
@@ -118,7 +118,7 @@ MothStatus moth_stream_join(MothStream *s) {
 
 /* --- modes of coroutines --------------------------------------------------------------------------- */
 
-/* CUDA's device is asked only if the backend is open: opening it here would be a surprise. */
+/* CUDA's device is read only if the backend is open: a mode must not open it. */
 static const MothDeviceOps *open_cuda(void) {
   const MothDeviceOps *ops = moth_device_ops(MOTH_CUDA);
   return ops->streams ? ops : NULL;

@@ -1,13 +1,13 @@
-/* Streams and events: one form for all devices. The public part stands in moth.h; stream.c hands its calls to the
- * functions of the device, and queue.c has those of the CPU.
+/* Streams and events of all devices. The public part is in moth.h; stream.c calls the functions of the device, and
+ * queue.c has those of the CPU.
  *
- * A stream of the CPU is a thread with a queue of tasks. The default stream is the thread that calls: what is given to
- * it is done at once. A task that fails leaves its error with the stream; what is queued behind it is skipped, with
- * the same error, until synchronize() has raised it.
+ * A stream of the CPU is a thread with a queue of tasks. The default stream is the calling thread: its tasks run at
+ * once. The error of a task that fails is kept by the stream; tasks behind it are skipped with the same error until
+ * synchronize() has raised it.
  *
  * The dispatcher queues kernels on the thread's current CPU stream (dispatch/async.c). What they write is pending:
- * its storage holds the ticket of the work, and headers made from then on the key MOTH_KEY_PENDING. Whoever reads elements on the
- * host calls moth_tensor_ready first. */
+ * its storage holds the ticket of the work, and headers made from then on the key MOTH_KEY_PENDING. Code that reads
+ * elements on the host calls moth_tensor_ready first. */
 #ifndef MOTH_DEVICE_STREAM_H
 #define MOTH_DEVICE_STREAM_H
 #include "core/tensor.h"
@@ -20,7 +20,7 @@ struct MothStream { /* the first member of every device's streams */
 
 struct MothStreamOps {
   MothStatus (*create)(int index, int priority, MothStream **out);
-  /* NULL, both: streams live as long as the process. */
+  /* Both NULL: streams live as long as the process. */
   void (*retain)(MothStream *s);
   void (*release)(MothStream *s);
   /* Borrowed: the device's default one, and the current one of this thread. */
@@ -31,11 +31,11 @@ struct MothStreamOps {
   MothStatus (*synchronize)(MothStream *s);
   MothStatus (*synchronize_all)(int index); /* the device with all its streams */
   MothStatus (*query)(MothStream *s, bool *done);
-  /* `later` waits for what `earlier` holds now. */
+  /* `later` waits for the present work of `earlier`. */
   MothStatus (*order)(MothStream *earlier, MothStream *later);
   /* t is used on s, too: its memory must not be reused before that is done. */
   MothStatus (*record_stream)(MothTensor *t, MothStream *s);
-  /* The state of an event: made by the first record, which *state NULL asks for. */
+  /* The state of an event: made by the first record, where *state is NULL. */
   MothStatus (*event_record)(void **state, bool timing, MothStream *s);
   void (*event_free)(void *state);
   MothStatus (*event_wait)(void *state, MothStream *s); /* s waits */
@@ -46,12 +46,12 @@ struct MothStreamOps {
 
 /* NULL, with an error: the device has none. */
 const MothStreamOps *moth_stream_ops(MothDevice d);
-/* Makes s current on its device; gives the one before (borrowed: of those that live as long as the process). */
+/* Makes s current on its device; returns the one before (borrowed, if it lives as long as the process). */
 MothStream *moth_stream_swap(MothStream *s);
-/* The current stream of the same device waits for what s holds now. */
+/* The current stream of the same device waits for the present work of s. */
 MothStatus moth_stream_join(MothStream *s);
 
-/* The current streams of this thread, and its current CUDA device: kept and put back where a thread runs several
+/* The current streams of this thread, and its current CUDA device: saved and restored where a thread runs several
  * coroutines. Costs nothing while no device but the CPU has streams in use. */
 enum { MOTH_STREAM_MODES = 8 }; /* of the first CUDA devices */
 typedef struct MothStreamModes {
@@ -68,7 +68,7 @@ MOTH_API void moth_streams_forget(MothStreamModes *m);
 
 extern const MothStreamOps moth_cpu_streams;
 
-/* A piece of work in a queue, or a mark there: whether it is done, and what came of it. Counted. */
+/* A piece of work in a queue, or a mark there: whether it is done, and its status. Reference-counted. */
 typedef struct MothTicket MothTicket;
 void moth_ticket_retain(MothTicket *t);
 void moth_ticket_release(MothTicket *t); /* NULL: nothing */
@@ -78,7 +78,7 @@ MothStatus moth_ticket_wait(MothTicket *t);
 
 /* This thread's current CPU stream, NULL: the thread itself. Borrowed. */
 MOTH_API MothStream *moth_cpu_stream_now(void);
-/* Set by the dispatcher: this thread's kernels are queued from now on, or no longer. */
+/* Set by the dispatcher: turns on or off that kernels of this thread are queued. */
 extern void (*moth_cpu_stream_changed)(bool queued);
 /* As moth_stream_submit; *ticket (NULL: not wanted) is owned. run and drop are called by the queue's thread. */
 MothStatus moth_cpu_submit(MothStream *s, MothStatus (*run)(void *ctx), void (*drop)(void *ctx),
@@ -88,6 +88,6 @@ MothStatus moth_cpu_wait_for(MothStream *s, MothTicket *t);
 
 /* The elements of t's storage are written by the work of this ticket (retained). */
 void moth_tensor_set_pending(MothTensor *t, MothTicket *ticket);
-/* The ticket of what writes to t (owned), or NULL. */
+/* The ticket of the work that writes to t (owned), or NULL. */
 MothTicket *moth_tensor_ticket(MothTensor *t);
 #endif

@@ -1,13 +1,11 @@
-/* Composites of src/ops/view.lua, and stack. */
+/* stack: cat of unsqueezed tensors; of many in halves, so that the array of them has a fixed size. */
 #include <string.h>
 
 #include "composite/composite.h"
 #include "dispatch/shape.h"
-#include "ops/create.h"
 #include "ops/index.h"
 #include "ops/view.h"
 #include "unpack/index.h"
-#include "unpack/view.h"
 
 MothStatus moth_composite_stack(MothCall *c) {
   MOTH_UNPACK_STACK(c)
@@ -27,7 +25,6 @@ MothStatus moth_composite_stack(MothCall *c) {
                        moth_shape_format(b->ndim, b->shape, y, sizeof y), i);
     }
   }
-  /* Many tensors: stacks each half and joins the two. */
   if (tensors.n > FEW) {
     MothTensor *left = NULL, *right = NULL, *both[2];
     uint32_t half = tensors.n / 2;
