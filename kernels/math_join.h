@@ -73,7 +73,7 @@ MOTH_FN real m_lse_shift(real max) {
 }
 // Two such sums as one, of any type; exp_of(max - shift) for the shift of the larger maximum.
 #define M_JOIN_LSE(sum_a, exp_a, sum_b, exp_b) ((sum_a) * (exp_a) + (sum_b) * (exp_b))
-// The sum means nothing where the largest is not finite.
+// The sum has no meaning if the largest is not finite.
 MOTH_FN double m_lse_value(double max, double sum) {
   return max - max == 0 ? moth_libm_log(sum) + max : max;
 }

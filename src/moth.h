@@ -5,9 +5,10 @@
  *  - Arguments are borrowed, results are owned by the caller: release them with moth_tensor_release.
  *  - Outputs come last. Sizes, strides and offsets count elements, as int64_t. Positions count from 0
  *    (the Lua API counts from 1).
- *  - Nothing here aborts, exits, prints or longjmps. NULL where something is due, a negative count, an enum out
- *    of range are errors; where a value is returned: 0, false, NULL, "?", MOTH_NDTYPES. Release takes NULL.
- *  - Every op of the op table (src/ops) has an entry moth_<name> in moth_ops.h, which is installed beside this file. */
+ * - Nothing here aborts, exits, prints or longjmps. A NULL that is not allowed, a negative count, an enum out of
+ * range are errors; functions that return a value then return 0, false, NULL, "?" or MOTH_NDTYPES. Release takes
+ * NULL. - Every op of the op table (src/ops) has an entry moth_<name> in moth_ops.h, which is installed beside this
+ * file. */
 #ifndef MOTH_H
 #define MOTH_H
 
@@ -34,7 +35,7 @@ typedef enum MothStatus {
   MOTH_ERR_MEMORY,     /* no memory */
   MOTH_ERR_IO,         /* the system refused: path and errno are in the message */
   MOTH_ERR_STATE,      /* the call is not possible now (a freed graph, a released tensor) */
-  MOTH_ERR_HOST,       /* an error of the host language, parked by the binding */
+  MOTH_ERR_HOST,       /* an error of the host language, kept by the binding */
   MOTH_ERR_INTERRUPTED /* the host's flag for Ctrl-C was set in the middle of an op */
 } MothStatus;
 
@@ -43,7 +44,7 @@ typedef enum MothDeviceType {
   MOTH_CPU = 0,
   MOTH_CUDA,
   MOTH_USER,
-  MOTH_NDEVICES = 8 /* the most that there may be */
+  MOTH_NDEVICES = 8 /* the largest number of types */
 } MothDeviceType;
 
 typedef struct MothDevice {
@@ -58,8 +59,8 @@ typedef struct MothNode MothNode;
 typedef struct MothOp MothOp;
 typedef struct MothCall MothCall;
 
-/* A value: what ops take and give. 16 bytes. `n` is the length of a list; of an integer it is 1 where `i` is to be
- * read as the uint64_t from 2^63 on that it stands for (moth_v_uint). */
+/* A value: an argument or result of an op. 16 bytes. `n` is the length of a list; of an integer it is 1 if `i` has
+ * the bits of a uint64_t from 2^63 on (moth_v_uint). */
 typedef enum MothTag {
   MOTH_V_NONE = 0,
   MOTH_V_BOOL,
@@ -167,7 +168,7 @@ MOTH_API MothStatus moth_set_default_dtype(MothDType d);
 /* A new uninitialised row-major tensor. Errors: negative sizes, too many dimensions, overflow, memory. */
 MOTH_API MothStatus moth_tensor_new(int ndim, const int64_t *shape, MothDType dtype,
                                     MothDevice device, MothTensor **out);
-/* A tensor over foreign memory: `release(ctx)` is called when the last view goes (may be NULL). */
+/* A tensor over foreign memory: `release(ctx)` (may be NULL) is called when the last view is freed. */
 MOTH_API MothStatus moth_tensor_from_ptr(void *data, int ndim, const int64_t *shape,
                                          MothDType dtype, void (*release)(void *ctx), void *ctx,
                                          MothTensor **out);
@@ -185,12 +186,12 @@ MOTH_API void *moth_tensor_data(const MothTensor *t); /* first element; NULL if 
 MOTH_API bool moth_tensor_is_contiguous(const MothTensor *t);
 MOTH_API bool moth_tensor_is_fake(const MothTensor *t);
 MOTH_API int64_t moth_tensor_version(const MothTensor *t);
-/* Bytes of t's storage; 0 where they were given back. */
+/* Bytes of t's storage; 0 while its memory is released. */
 MOTH_API int64_t moth_storage_nbytes(const MothTensor *t);
-/* Gives the memory behind t, its views and all that shares it back (nbytes = 0), or takes it up again with whatever bytes
- * (nbytes = its full size); the tensors stay what they are, versions included, so that what a graph has saved of them can be
- * filled again before backward. Reading in between is an error of the op. Errors: foreign memory, fake tensors, other
- * sizes, no memory. Not while another thread uses it. */
+/* Releases the memory of t's storage, which its views share (nbytes = 0), or allocates it again, uninitialised
+ * (nbytes = its full size). The tensors and their versions do not change, so that a program can fill saved tensors
+ * again before backward. Ops that read them in between fail. Errors: foreign memory, fake tensors, other sizes, no
+ * memory. Not while another thread uses it. */
 MOTH_API MothStatus moth_storage_resize(MothTensor *t, int64_t nbytes);
 /* The single element as a value (int, float or bool). Errors: numel != 1, fake. */
 MOTH_API MothStatus moth_tensor_item(const MothTensor *t, MothValue *out);
@@ -211,37 +212,37 @@ MOTH_API MothStatus moth_backward(MothTensor **roots, MothTensor **grads, int n,
 MOTH_API MothStatus moth_grad(MothTensor **roots, MothTensor **grads, int n, MothTensor **inputs,
                               int ninputs, bool retain_graph, bool create_graph, bool allow_unused,
                               MothTensor **out);
-/* Hooks. `ctx` belongs to the hook: release(ctx), if there is one, is called once, when the hook is removed or what it
- * hangs on goes, on whatever thread that is; not if the registration fails. Hooks run on the thread that calls backward, in
- * the order of their registration; the error of one ends the backward. One may register and remove hooks, itself too: what
- * is added runs from the next pass on. *id (NULL: not asked for) is for moth_tensor_remove_hook. Those of a result go when a
- * backward without retain_graph frees what the op had saved. */
+/* Hooks. `ctx` belongs to the hook: release(ctx), if not NULL, is called once, on any thread, when the hook is
+ * removed or its tensor or node is freed; not if the registration fails. Hooks run on the thread that calls backward,
+ * in the order of their registration; an error of a hook ends the backward. A hook may register and remove hooks,
+ * also itself: new ones run from the next pass on. *id (may be NULL) is for moth_tensor_remove_hook. Hooks of a
+ * result end when a backward without retain_graph frees what the op saved. */
 typedef MothStatus (*MothGradHook)(void *ctx, MothTensor *grad, MothTensor **out);
 typedef MothStatus (*MothLeafHook)(void *ctx, MothTensor *leaf);
 typedef MothStatus (*MothCallback)(void *ctx, MothStatus status);
 typedef void (*MothRelease)(void *ctx);
 
-/* run(ctx, grad, &out) when the gradient of t is complete, before it is added to .grad: it may put a replacement of the
- * same shape (owned by the engine then) into out, which is NULL. Errors: t requires no gradient. */
+/* run(ctx, grad, &out) when the gradient of t is complete, before it is added to .grad: it may set *out, which is
+ * NULL, to a replacement of the same shape (then owned by the engine). Errors: t requires no gradient. */
 MOTH_API MothStatus moth_tensor_register_hook(MothTensor *t, MothGradHook run, MothRelease release,
                                               void *ctx, int64_t *id);
-/* run(ctx, leaf) when the .grad of a leaf has been added to; the leaf is borrowed. Errors: t is no leaf that requires a
- * gradient. */
+/* run(ctx, leaf) after a gradient was added to the .grad of a leaf; the leaf is borrowed. Errors: t is no leaf that
+ * requires a gradient. */
 MOTH_API MothStatus moth_tensor_register_post_accumulate_grad_hook(MothTensor *t, MothLeafHook run,
                                                                    MothRelease release, void *ctx,
                                                                    int64_t *id);
-/* Takes a hook of t away; nothing if t has none of this id. */
+/* Removes a hook of t; does nothing if t has none of this id. */
 MOTH_API void moth_tensor_remove_hook(MothTensor *t, int64_t id);
-/* run(ctx, status) on this thread when the outermost backward that it is in is over, with the status of that, which may
- * be an error: callbacks run all the same, in their order, and may queue more. The first error of one becomes that of a
- * backward without one. Errors: no backward runs on this thread. */
+/* run(ctx, status) on this thread at the end of the outermost running backward, with its status: callbacks run after
+ * errors, too, in their order, and may queue more. If the backward succeeded, the first error of a callback becomes
+ * its error. Errors: no backward runs on this thread. */
 MOTH_API MothStatus moth_queue_callback(MothCallback run, MothRelease release, void *ctx);
 
-/* Whoever packs what the graph saves. pack(ctx, t, &packed) is called for each tensor that is saved for backward, without
- * recording; t is a leaf itself, or an alias without history, and must not be written to. unpack(ctx, packed, &out) is
- * called each time that backward reads it: a tensor of the same shape, dtype and device, owned by the caller.
- * drop(ctx, packed) when it is not needed any more, on whatever thread; release(ctx) when all of these are gone. drop and
- * release may be NULL. */
+/* Functions that pack the tensors that the graph saves. pack(ctx, t, &packed) is called for each tensor that is saved
+ * for backward, without recording; t is a leaf itself, or an alias without history, and must not be written to.
+ * unpack(ctx, packed, &out) is called each time that backward reads it: a tensor of the same shape, dtype and device,
+ * owned by the caller. drop(ctx, packed) is called when a packed value is not needed any more, on any thread;
+ * release(ctx) after the last of them. drop and release may be NULL. */
 typedef struct MothSavedTensorsHooks {
   MothStatus (*pack)(void *ctx, MothTensor *t, void **packed);
   MothStatus (*unpack)(void *ctx, void *packed, MothTensor **out);
@@ -249,9 +250,9 @@ typedef struct MothSavedTensorsHooks {
   MothRelease release;
   void *ctx;
 } MothSavedTensorsHooks;
-/* From now on on this thread, until the pop; the innermost ones count. Errors: they are disabled; memory. */
+/* Uses these functions on this thread until the pop; of nested ones the innermost. Errors: they are disabled; memory. */
 MOTH_API MothStatus moth_push_saved_tensors_hooks(const MothSavedTensorsHooks *hooks);
-/* Until the pop, the push above fails with this message. Errors: hooks are in force now (with the message). */
+/* Until the pop, moth_push_saved_tensors_hooks fails with this message. Errors: hooks are in use (with the message). */
 MOTH_API MothStatus moth_push_disabled_saved_tensors_hooks(const char *message);
 MOTH_API void moth_pop_saved_tensors_hooks(void); /* nothing if there are none */
 
@@ -260,7 +261,7 @@ MOTH_API bool moth_set_grad_enabled(bool on); /* returns what it was; per thread
 
 /* --- generators ------------------------------------------------------------------------------- */
 
-/* The default one is the running Lua state's, else the thread's (src/core/defaults.h). Philox-4x32-10
+/* The default generator is that of the running Lua state, else of the thread (src/core/defaults.h). Philox-4x32-10
  * counters: the bits depend on seed and position only, never on threads or device. */
 MOTH_API MothGenerator *moth_default_generator(void);
 MOTH_API MothGenerator *moth_generator_new(uint64_t seed); /* NULL: no memory */
@@ -273,11 +274,11 @@ MOTH_API void moth_generator_set_state(MothGenerator *g, uint64_t seed, uint64_t
 /* --- memory and threads ----------------------------------------------------------------------- */
 
 typedef struct MothMemStats {
-  int64_t live;   /* bytes handed out */
-  int64_t peak;   /* the most that live ever was (since reset) */
+  int64_t live;   /* allocated bytes */
+  int64_t peak;   /* the largest value of live (since reset) */
   int64_t cached; /* bytes kept for reuse */
   int64_t allocs; /* calls */
-  int64_t system; /* calls that went to the system */
+  int64_t system; /* calls that allocated from the system */
 } MothMemStats;
 
 MOTH_API void moth_memory_stats(MothMemStats *out);
@@ -287,8 +288,9 @@ MOTH_API void moth_memory_empty_cache(void);
 MOTH_API void moth_memory_fail_at(int64_t n, bool forever);
 MOTH_API int moth_num_threads(void);
 MOTH_API MothStatus moth_set_num_threads(int n);
-MOTH_API const char *moth_cpu_level(void);                 /* "generic", "avx2" or "avx512" */
-MOTH_API MothStatus moth_set_cpu_level(const char *level); /* an error where the CPU lacks it */
+MOTH_API const char *moth_cpu_level(void); /* "generic", "avx2" or "avx512" */
+MOTH_API MothStatus
+moth_set_cpu_level(const char *level); /* an error if the CPU does not have it */
 
 /* --- streams and events ----------------------------------------------------------------------- */
 
@@ -296,38 +298,39 @@ MOTH_API MothStatus moth_set_cpu_level(const char *level); /* an error where the
  * On the CPU a stream is a thread with a queue, and the default stream is the calling thread itself, whose work is done
  * when the call returns. While a stream is current, ops on its device are queued there: calls return at once, tensors
  * that the work uses stay alive until it is done, and an error of the work is that of the call that waits for it next.
- * On the CPU whatever reads a result of queued work waits for it, except raw pointers: synchronize before you use them.
- * Work that was queued in another stream and that changes a tensor must be waited for by the caller. */
+ * On the CPU reading a result of queued work waits for it, except through raw pointers: synchronize before you use
+ * them. The caller must wait for work in another stream that writes to a tensor. */
 typedef struct MothStream MothStream;
 typedef struct MothEvent MothEvent;
 
-/* A stream, owned. priority: 0, or -1 for one that goes first where the device knows that. */
+/* A stream, owned. priority: 0, or -1 for high priority, where the device has it. */
 MOTH_API MothStatus moth_stream_new(MothDevice device, int priority, MothStream **out);
 MOTH_API MothStatus moth_stream_default(MothDevice device, MothStream **out); /* owned */
 MOTH_API MothStatus moth_stream_current(MothDevice device,
                                         MothStream **out); /* of this thread; owned */
 MOTH_API void moth_stream_retain(MothStream *s);
-MOTH_API void moth_stream_release(MothStream *s); /* what is queued still runs; NULL is allowed */
-/* This thread's current stream of the stream's device from now on. */
+MOTH_API void moth_stream_release(MothStream *s); /* queued work still runs; NULL is allowed */
+/* Makes s this thread's current stream of its device. */
 MOTH_API MothStatus moth_stream_set_current(MothStream *s);
 MOTH_API MothDevice moth_stream_device(const MothStream *s);
 MOTH_API int moth_stream_priority(const MothStream *s);
 MOTH_API void *moth_stream_handle(const MothStream *s); /* CUDA: its cudaStream_t */
-/* Waits for all that is queued, and raises what went wrong there. Ctrl-C ends the wait. */
+/* Waits for all queued work, and returns its first error. Ctrl-C ends the wait. */
 MOTH_API MothStatus moth_stream_synchronize(MothStream *s);
 MOTH_API MothStatus moth_device_synchronize(MothDevice device); /* all streams of a device */
 MOTH_API MothStatus moth_stream_query(MothStream *s, bool *done);
-/* What comes next on s comes after what `other` holds now. */
+/* Later work on s waits for the present work of `other`. */
 MOTH_API MothStatus moth_stream_wait_stream(MothStream *s, MothStream *other);
 /* Queues run(ctx) on a stream of the CPU; drop(ctx) (may be NULL) follows it, also if it was skipped because work
  * before it failed. Both run on the stream's thread. After an error neither is called. */
 MOTH_API MothStatus moth_stream_submit(MothStream *s, MothStatus (*run)(void *ctx),
                                        void (*drop)(void *ctx), void *ctx);
-/* t is used on s, too, which is not the stream that it was made on: its memory is not reused before that is done. */
+/* Declares that work on s uses t, which was made on another stream: its memory is not reused before that work is
+ * done. */
 MOTH_API MothStatus moth_tensor_record_stream(MothTensor *t, MothStream *s);
 
-/* An event marks a place in a stream of its type of device; its index is that of the stream that it is first recorded
- * in. timing: it can be asked for milliseconds. */
+/* An event marks a position in a stream of its type of device; its index is that of the stream in which it is
+ * recorded first. timing: it has a time for moth_event_elapsed. */
 MOTH_API MothStatus moth_event_new(MothDeviceType type, bool timing, MothEvent **out);
 MOTH_API void moth_event_free(MothEvent *e);                        /* NULL is allowed */
 MOTH_API MothStatus moth_event_record(MothEvent *e, MothStream *s); /* NULL: the current one */
@@ -346,7 +349,7 @@ MOTH_API const MothOp *moth_op_find(const char *name); /* NULL: no such op */
 /* Calls op with nargs leading arguments (defaults fill the rest); results are owned by the caller. */
 MOTH_API MothStatus moth_op_call(const MothOp *op, int nargs, const MothValue *args,
                                  MothValue *results);
-/* What is known of a result without its elements. */
+/* Shape, strides and dtype of a result. */
 typedef struct MothMeta {
   int64_t shape[MOTH_MAX_DIMS];
   int64_t stride[MOTH_MAX_DIMS]; /* in elements */
@@ -356,13 +359,13 @@ typedef struct MothMeta {
   MothDevice device;
 } MothMeta;
 
-/* What a call would give: out[i] describes result i; out has space for MOTH_MAX_RESULTS. Arguments are checked and
- * completed as by moth_op_call; no element is read, nothing is allocated or counted, and tensors without data (fake
- * ones) stand for any. Errors: those that the call would raise before it computes; ops without a rule: composites, and
- * those whose sizes depend on elements (nonzero, masked_select). */
+/* Describes the results of a call without running it: out[i] is that of result i; out has space for MOTH_MAX_RESULTS.
+ * Arguments are checked and completed as by moth_op_call; no element is read, nothing is allocated or counted, and
+ * tensors may be fake. Errors: those that the call would raise before it computes; ops without a rule: composites,
+ * and those whose sizes depend on elements (nonzero, masked_select). */
 MOTH_API MothStatus moth_op_infer(const MothOp *op, int nargs, const MothValue *args,
                                   MothMeta *out);
-/* Gives op a kernel for a backend; the dispatcher uses it from then on. */
+/* Sets op's kernel for a backend. */
 MOTH_API MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel);
 
 /* --- ops of one's own ------------------------------------------------------------------------- */
@@ -371,11 +374,12 @@ MOTH_API MothStatus moth_op_register(const char *name, MothDeviceType backend, M
 MOTH_API MothStatus moth_fail(MothStatus status, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* What a kernel sees of the call that it computes. Arguments are borrowed, complete and checked against the schema. */
-MOTH_API const char *moth_call_op(const MothCall *c);       /* its name */
-MOTH_API void *moth_call_ctx(const MothCall *c);            /* MothOpDef.ctx */
-MOTH_API MothDevice moth_call_device(const MothCall *c);    /* where it runs */
-MOTH_API MothValue moth_call_arg(const MothCall *c, int i); /* none: there is no such one */
+/* For kernels: the call that they compute. Arguments are borrowed, complete and checked against the schema. */
+MOTH_API const char *moth_call_op(const MothCall *c);    /* its name */
+MOTH_API void *moth_call_ctx(const MothCall *c);         /* MothOpDef.ctx */
+MOTH_API MothDevice moth_call_device(const MothCall *c); /* where it runs */
+MOTH_API MothValue moth_call_arg(const MothCall *c,
+                                 int i); /* tag MOTH_V_NONE if there is no such argument */
 MOTH_API void *
 moth_call_stream(const MothCall *c); /* on CUDA the cudaStream_t to launch on, else NULL */
 /* Result i, whose reference the call takes over. Errors: there is no such result; then t is released. An op whose
@@ -383,8 +387,8 @@ moth_call_stream(const MothCall *c); /* on CUDA the cudaStream_t to launch on, e
 MOTH_API MothStatus moth_call_set_result(MothCall *c, int i, MothTensor *t);
 
 /* Computes the gradients of the arguments whose bit is set in `need` into out[moth_node_edge(node, argument)] (owned; may
- * stay NULL for zero). grads[i] is that of result i, never NULL. What was saved comes back owned; a value that is no
- * tensor is the node's. */
+ * stay NULL for zero). grads[i] is that of result i, never NULL. Saved tensors are returned owned; other values
+ * belong to the node. */
 typedef MothStatus (*MothBackward)(MothNode *node, MothTensor *const *grads, uint32_t need,
                                    MothTensor **out);
 MOTH_API MothStatus moth_node_arg(MothNode *n, int arg, MothValue *out);
@@ -401,10 +405,10 @@ typedef struct MothOpDef {
   const char *kind;
   const char *amp; /* what autocast does: "keep" (NULL), "low", "high", "widest" */
   MothKernel cpu, cuda;
-  MothKernel all;       /* on devices without a kernel of their own */
+  MothKernel all;       /* for devices without a kernel of their own */
   MothKernel composite; /* of kind composite, in place of kernels */
   MothKernel
-      fake; /* gives results of the right shapes and dtypes for fake tensors, from what ops make of them */
+      fake; /* makes fake results of the right shapes and dtypes from fake arguments, by ops */
   MothBackward backward; /* NULL, and not composite: asking for a derivative is an error */
   const char *saves;     /* the arguments and results that it reads: "self by result" */
   const char *
@@ -413,22 +417,21 @@ typedef struct MothOpDef {
   void *ctx;
 } MothOpDef;
 
-/* Adds an op. It is called by name, and from every Lua state: moth.ops.mylib.scale(x). The schema is read by the
- * language of the op table, in Lua: a state must be running moth.library.load. Errors: what is wrong with the schema,
- * a name without namespace, or one that there is already. */
+/* Adds an op. It is called by name, and from every Lua state: moth.ops.mylib.scale(x). The schema is parsed in Lua: a
+ * state must be running moth.library.load. Errors: a malformed schema, a name without namespace or of an existing op. */
 MOTH_API MothStatus moth_op_define(const MothOpDef *def, const MothOp **out); /* out may be NULL */
-/* Takes a defined op away: it is found no more, and calls of it and of derivatives recorded before are errors. */
+/* Removes a defined op: it is not found any more, and calls of it and of derivatives recorded before are errors. */
 MOTH_API MothStatus moth_op_undefine(const MothOp *op);
 
-/* The ops of a library of C: what stands behind MOTH_LIBRARY runs when the library is loaded.
+/* The ops of a library of C: the body of MOTH_LIBRARY runs when the library is loaded.
  *
  *   MOTH_LIBRARY(my_ops, m) {
  *     moth_def(m, "twice(Tensor self) -> Tensor", twice);
  *     moth_def_op(m, &(MothOpDef){.schema = "scale(Tensor self, float by) -> Tensor", .all = scale});
  *   }
  *
- * Names without a namespace get the library's. The first error is kept, and taken back is what came before it:
- * moth.library.load raises it, moth_library_error says it, once (NULL: none on this thread). */
+ * Names without a namespace get the library's. The first error is kept, and the ops defined before it are removed:
+ * moth.library.load raises the error, moth_library_error returns it, once (NULL: none on this thread). */
 typedef struct MothLibrary MothLibrary;
 MOTH_API void moth_def(MothLibrary *m, const char *schema, MothKernel kernel);
 MOTH_API void moth_def_op(MothLibrary *m, const MothOpDef *def);
@@ -443,7 +446,7 @@ MOTH_API const char *moth_library_error(void);
   }                                                                                                \
   static void moth_library_##name(MothLibrary *m)
 
-/* An op of the op table by its name, MOTH_OP(mul): the linker knows those that there are. Inside of functions. */
+/* An op of the op table by its name, MOTH_OP(mul): a wrong name is an error of the linker. Inside of functions. */
 #define MOTH_OP(name)                                                                              \
   (__extension__({                                                                                 \
     MOTH_API extern MothOp moth_op_##name;                                                         \

@@ -1,5 +1,5 @@
 /* The dtypes. Included by moth.h; a header of its own since the kernels, which take minutes to compile, need nothing
- * else of it. */
+ * else of moth.h. */
 #ifndef MOTH_DTYPES_H
 #define MOTH_DTYPES_H
 

@@ -155,6 +155,6 @@ void moth_iter_run(const MothIter *it, MothLoop loop, const MothParam *params, i
   Run r = {it, loop, params};
   if (it->numel <= grain || grain == 0)
     run_range(&r, 0, it->numel);
-  else /* `grain` decides whether to use threads; smaller chunks then balance them */
+  else /* `grain` decides whether to use threads; smaller chunks balance their work */
     moth_parallel_for(it->numel, grain > 16 ? grain / 16 : 1, run_range, &r);
 }

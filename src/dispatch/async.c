@@ -1,7 +1,8 @@
-/* Kernels on streams of the CPU (device/stream.h). Where a thread has made one current, a kernel whose results the
- * shape rule has made is queued with aliases of its tensors and copies of its lists, and the results are pending. All
- * other kernels run here, once the queue and what they read are done: those whose sizes depend on data, random ones
- * (the generator's words go in the order of the calls), and those whose result is copied to a target behind them. */
+/* Kernels on streams of the CPU (device/stream.h). If a thread has made one current, a kernel whose results are
+ * allocated by its shape rule is queued with aliases of its tensors and copies of its lists, and the results are
+ * pending. All other kernels run in the calling thread, after the queue and the tensors that they read are done:
+ * those whose sizes depend on data, random ones (the generator is used in the order of calls), and those whose result
+ * is copied to a target afterwards. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -57,7 +58,8 @@ static MothStatus ready(MothTensor *t, bool written, void *ctx) {
   return moth_tensor_ready(t);
 }
 
-/* Whether the kernel can run later, on another thread. Those of ops that were defined at run time may be Lua's. */
+/* Whether the kernel can run later, on another thread. Kernels of ops that were defined at run time may be Lua
+ * functions. */
 static bool can_queue(const MothCall *c) {
   if (c->device.type != MOTH_CPU || c->op->draws || c->op->defined)
     return false;
@@ -125,7 +127,7 @@ static MothStatus copy_value(Queued *q, MothValue from, MothValue *to, char **re
   return MOTH_OK;
 }
 
-/* The alias of the argument that t is, or NULL: in place, kernels compare results with arguments. */
+/* The alias of the argument t, or NULL: in place, kernels compare results with arguments. */
 static MothTensor *alias_of(const MothCall *c, const Queued *q, const MothTensor *t) {
   for (int i = 0; i < c->op->nargs; i++)
     if (c->args[i].tag == MOTH_V_TENSOR && c->args[i].u.t == t)
@@ -172,7 +174,8 @@ static MothStatus copy_call(const MothCall *c, MothKernel kernel, Queued **out) 
 
 static MothStatus run(void *ctx) {
   Queued *q = ctx;
-  moth_thread_state()->exclude = ~(uint32_t)MOTH_KEYS_DATA; /* ops that kernels call are theirs */
+  moth_thread_state()->exclude =
+      ~(uint32_t)MOTH_KEYS_DATA; /* ops that the kernel calls must run here */
   MothStatus s = q->kernel(&q->call);
   if (s != MOTH_OK && s != MOTH_ERR_INTERRUPTED)
     moth_call_failed(&q->call);

@@ -69,7 +69,7 @@ MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, int nargs
   return moth_dispatch(&c);
 }
 
-/* Whether n is a valid length of list: a negative one of the C API has become huge. */
+/* Whether n is a valid length of a list: a negative int of the C API becomes huge. */
 static bool is_list(const void *list, uint32_t n) {
   return (list || !n) && n <= INT32_MAX;
 }

@@ -12,7 +12,7 @@
 
 MothStatus (*moth_schema_reader)(const MothOpDef *def, MothOp **out);
 
-/* --- what kernels see --------------------------------------------------------------------------- */
+/* --- calls as kernels get them --------------------------------------------------------------------------- */
 
 const char *moth_call_op(const MothCall *c) {
   return c ? c->op->name : "?";

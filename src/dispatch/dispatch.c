@@ -21,7 +21,7 @@ enum {
       MOTH_KEY_SUBCLASS | MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST | MOTH_KEY_ABOVE
 };
 
-/* --- the floor: shape rule, kernel, target ---------------------------------------------------- */
+/* --- below all steps: shape rule, kernel, target ---------------------------------------------------- */
 
 static void release_results(MothCall *c) {
   for (int i = 0; i < c->op->nresults; i++) {
@@ -49,7 +49,7 @@ static MothStatus no_kernel(const MothCall *c) {
       c->op->name, backend_name(c->device.type), have[0] ? have : "none");
 }
 
-/* copy_ by its table entry: results go to targets of another dtype or layout through it. */
+/* Copies results to targets of another dtype or layout, by the kernel of copy_. */
 static MothStatus copy_to(MothTensor *target, MothTensor *result) {
   MothValue args[MOTH_MAX_ARGS] = {moth_v_tensor(target), moth_v_tensor(result)};
   MothValue out[1] = {moth_v_none()};
@@ -102,7 +102,7 @@ MothStatus moth_put_in_targets(MothCall *c) {
   return MOTH_OK;
 }
 
-/* t was written to. Under fake mode a real tensor was not. */
+/* Notes that t was written to; under fake mode a real tensor was not. */
 static void bump(const MothCall *c, MothTensor *t) {
   if (!(c->keys & MOTH_KEY_FAKE) || t->keys & MOTH_KEY_FAKE)
     ++*moth_version_of(t);
@@ -161,7 +161,7 @@ static MothStatus expand(MothCall *c) {
 }
 
 static MothStatus run_composite(MothCall *c) {
-  /* Below Autograd: its parts must not be recorded a second time. */
+  /* Without Autograd: its parts must not be recorded a second time. */
   uint32_t exclude = moth_thread.exclude;
   moth_thread.exclude |= MOTH_KEY_AUTOGRAD;
   MothStatus s = expand(c);
@@ -169,7 +169,7 @@ static MothStatus run_composite(MothCall *c) {
   return s;
 }
 
-/* All tensors of a call lie on one device. A number in a 0-dim cpu tensor may join a pointwise op. */
+/* All tensors of a call must be on one device, but for a 0-dim tensor of the CPU in a pointwise op. */
 static MothStatus check_devices(MothCall *c) {
   const MothOp *op = c->op;
   const MothTensor *first = NULL, *other = NULL;
@@ -207,7 +207,7 @@ static MothStatus check_devices(MothCall *c) {
       moth_device_format(other->device, b, sizeof b));
 }
 
-/* The device of a call of which not all is on the CPU. The parts of a composite find theirs. */
+/* The device of a call with tensors that are not on the CPU. The parts of a composite find theirs. */
 static MothStatus settle_device(MothCall *c) {
   const MothOp *op = c->op;
   uint32_t devices = c->keys & MOTH_KEYS_DEVICE;
@@ -243,10 +243,10 @@ static inline MothStatus run_kernel(MothCall *c, MothKernel kernel) {
   moth_stop = fresh ? flag : NULL;
   MothStatus s = kernel(c);
   moth_stop = outer;
-  return fresh && *flag ? moth_interrupted() : s; /* what was skipped may also have made it fail */
+  return fresh && *flag ? moth_interrupted() : s; /* skipped parts may be why it failed */
 }
 
-/* Tensors of a dtype for storage go into the ops whose records name it, and into views. */
+/* Tensors of a dtype for storage are allowed in ops whose records name it, and in views. */
 static MothStatus check_stored(const MothCall *c) {
   const MothOp *op = c->op;
   if (op->kind == MOTH_KIND_POINTWISE || op->kind == MOTH_KIND_VIEW ||
@@ -262,8 +262,8 @@ static MothStatus check_stored(const MothCall *c) {
   return MOTH_OK;
 }
 
-/* A call with a fake tensor computes nothing: outside fake mode, a real tensor that it should write to would stay as
- * it is without anyone being told. */
+/* A call with a fake tensor computes nothing: outside fake mode, a real tensor that it should write to would silently
+ * not change. */
 static MothStatus check_written(const MothCall *c) {
   const MothTensor *real = NULL;
   for (int i = 0; c->target && i < c->op->nresults; i++)
@@ -323,7 +323,7 @@ static MothStatus run_backend(MothCall *c) {
     c->device = metas[0].device;
     s = moth_make_results(c, metas);
     if (__builtin_expect(s != MOTH_OK, 0)) {
-      release_results(c); /* the first of two may be there */
+      release_results(c); /* the first of two may be allocated */
       return s;
     }
   } else if (op->returns_self) {
@@ -354,14 +354,14 @@ static MothStatus run_backend(MothCall *c) {
     release_results(c);
     return s;
   }
-  if (c->target || !op->drops) /* it writes to something */
+  if (c->target || !op->drops) /* it writes to tensors */
     bump_versions(c);
   return MOTH_OK;
 }
 
 /* --- the steps above -------------------------------------------------------------------------- */
 
-/* Autocast: float tensors go to the dtype that the op's `amp` policy asks for. */
+/* Autocast: converts float tensors to the dtype of the op's `amp` policy. */
 static MothStatus autocast(MothCall *c) {
   c->keys &= ~(uint32_t)MOTH_KEY_AUTOCAST;
   int on = moth_thread.autocast[c->device.type];
@@ -501,7 +501,7 @@ static __attribute__((noinline)) MothStatus run_prepared(MothCall *c) {
   return s;
 }
 
-/* Sets keys and device by the tensors of a call. */
+/* Sets keys and device of a call from its tensors. */
 static inline __attribute__((always_inline)) void look_at_tensors(MothCall *c) {
   uint32_t keys = moth_thread.include;
   MothDevice device = {MOTH_CPU, 0};
@@ -509,7 +509,7 @@ static inline __attribute__((always_inline)) void look_at_tensors(MothCall *c) {
     const MothValue *v = &c->args[i];
     if (v->tag == MOTH_V_TENSOR) {
       keys |= v->u.t->keys;
-      if (v->u.t->base) /* a view learns through its base that it has a history now */
+      if (v->u.t->base) /* the base may have given the view a history */
         keys |= v->u.t->base->keys & MOTH_KEY_AUTOGRAD;
       if (v->u.t->device.type != MOTH_CPU)
         device = v->u.t->device;

@@ -13,7 +13,7 @@
 enum { MOTH_MAX_ARGS = 16 };
 
 /* Argument types of a schema. OPERAND is a tensor or a number; DIM and DIMS are positions of
- * dimensions; INDEX_BASE is what indices count from (0 in C, 1 in Lua). */
+ * dimensions; INDEX_BASE is the first index (0 in C, 1 in Lua). */
 typedef enum MothType {
   MOTH_T_TENSOR, /* these two first: both may be tensors */
   MOTH_T_OPERAND,
@@ -28,7 +28,7 @@ typedef enum MothType {
   MOTH_T_DIMS,
   MOTH_T_TENSORS,
   MOTH_T_STRING,
-  MOTH_T_ENUM, /* one of a list of words: its number after moth_canonical, which also takes that */
+  MOTH_T_ENUM, /* one of a list of words: moth_canonical replaces it by its number; a number is allowed, too */
   MOTH_T_DTYPE,
   MOTH_T_DEVICE,
   MOTH_T_GENERATOR
@@ -90,8 +90,8 @@ typedef enum MothPromote {
 } MothPromote;
 typedef enum MothAmp { MOTH_AMP_KEEP, MOTH_AMP_LOW, MOTH_AMP_HIGH, MOTH_AMP_WIDEST } MothAmp;
 
-/* A shape rule: describes the op->nresults results of a call whose arguments are canonical, or says what is wrong with
- * them. It reads the geometry and dtypes of tensors, never their elements, and allocates nothing. */
+/* A shape rule: describes the op->nresults results of a call whose arguments are canonical, or fails with a message.
+ * It reads the geometry and dtypes of tensors, never their elements, and allocates nothing. */
 typedef MothStatus (*MothShape)(const MothCall *c, MothMeta *out);
 
 struct MothOp {
@@ -99,33 +99,33 @@ struct MothOp {
   const char *schema;
   const char *place; /* "src/ops/pointwise.lua:41" */
   const MothArg *args;
-  uint16_t id;  /* given when it is added to the registry (registry.h) */
-  bool gone;    /* and was taken away again */
+  uint16_t id;  /* set when the op is added to the registry (registry.h) */
+  bool gone;    /* removed from the registry */
   bool defined; /* at run time (define.c) */
   uint8_t nargs, nresults;
   uint8_t kind, promote, amp;
   uint8_t memory;     /* MothMemory */
   uint8_t stats;      /* results from this one on are statistics without a derivative; 0: none */
-  uint32_t canonical; /* the arguments that moth_canonical looks at, by bits */
+  uint32_t canonical; /* bits of the arguments that moth_canonical handles */
   bool inplace;       /* has the variant name_ */
   bool returns_self;  /* -> self: writes to and returns its first argument */
   bool factory;       /* makes tensors from no tensor: dtype, device, requires_grad options */
   bool keep;          /* a composite that is not expanded at Autograd */
   bool fuses;         /* one kernel may compute its elements together with other ops */
   bool drops;         /* may be removed if its results are not used */
-  bool draws;         /* takes random numbers: keeps its order with others of the same generator */
+  bool draws;         /* takes random numbers: not reordered with other ops of the same generator */
   bool repeats;       /* the same arguments give the same results */
   bool cross_device;  /* its tensors may be on several devices */
   bool internal;      /* a part of other ops: not for users' programs */
   int8_t cond;        /* pointwise: the argument that is a bool mask, or -1 */
   const struct MothReduction
-      *reduction;                /* of a reduction by a simple join: kernels/common/reduce.h */
-  /* Of a pointwise op, by device: what its backend's kernel of all pointwise ops finds the loops in. On the CPU a MothLoops
+      *reduction; /* of a reduction by a simple join: kernels/common/reduce.h */
+  /* The loops of a pointwise op, by device, for its backend's kernel of all pointwise ops. On the CPU a MothLoops
    * (kernels/cpu/loop.h); moth_op_set_loops. */
   const void *loops[MOTH_NDEVICES];
-  int16_t out_dtype;             /* fixed result dtype, or -1 */
-  uint16_t dtypes;               /* mask of compute dtypes */
-  uint32_t differentiable;       /* arguments that have a derivative */
+  int16_t out_dtype;       /* fixed result dtype, or -1 */
+  uint16_t dtypes;         /* mask of compute dtypes */
+  uint32_t differentiable; /* arguments that have a derivative */
   const uint32_t
       *saves_for; /* per argument: what its derivative reads, arguments from bit 0, results
                                 from bit 16 */
@@ -143,10 +143,10 @@ struct MothOp {
   MothKernel kernels[MOTH_NDEVICES];
   const char *doc; /* of a defined one */
   int users;       /* Lua states that have defined it (src/lua/library.c) */
-  void *ctx;       /* of its definer's */
+  void *ctx;       /* of the definer */
 };
 
-/* Another thread may register one. */
+/* Atomic: another thread may register a kernel. */
 static inline MothKernel moth_kernel_of(const MothOp *op, int device_type) {
   return __atomic_load_n(&op->kernels[device_type], __ATOMIC_ACQUIRE);
 }
@@ -173,8 +173,8 @@ typedef struct MothInterceptor {
   bool observer; /* sees nested calls too; otherwise it is off while its own function runs */
   void (*count)(
       void *ctx,
-      int by); /* may be NULL: by 1 for a copy of ctx that MothModes hold, by -1 when it goes */
-  bool thread; /* an observer that is the thread's, whatever runs there: logging */
+      int by); /* may be NULL: counts by 1 for each copy of ctx in a MothModes, by -1 when that is released */
+  bool thread; /* an observer that belongs to the thread, not to a Lua state: logging */
 } MothInterceptor;
 
 enum { MOTH_MAX_INTERCEPTORS = 32 };
@@ -238,7 +238,7 @@ MOTH_API void moth_modes_reset(void);
 MOTH_API MothStatus moth_dispatch(MothCall *c);
 /* Continues below the step that calls it. */
 MOTH_API MothStatus moth_redispatch(MothCall *c);
-/* Converts a position from 0 to one from 1, and an integer of argument a to Lua's counting. */
+/* Converts a position from 0 to one from 1; for an integer of argument a, if that is a position. */
 static inline int64_t moth_from_one(int64_t i) {
   return i >= 0 && i < INT64_MAX ? i + 1 : i;
 }
@@ -257,7 +257,7 @@ MOTH_API MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, 
 /* Calls an op with its first nargs arguments and returns its one result, for derivatives and composites. */
 MothStatus moth_call1(const MothOp *op, int nargs, const MothValue *args, MothTensor **out);
 
-/* Copies the call's results to its targets, unless they are these: for steps that make results themselves. */
+/* Copies the call's results to its targets, unless they are the same tensors: for steps that make results themselves. */
 MOTH_API MothStatus moth_put_in_targets(MothCall *c);
 
 /* For factories called on behalf of t, which is not an argument: the result is fake if t is, and shares t->carried.
@@ -306,14 +306,14 @@ static inline MothStatus moth_meta_set_view(MothMeta *m, const MothTensor *t, in
 /* Makes the results of c as its rule describes them: views, the first argument, a target that can be written to
  * directly, else new memory. */
 MothStatus moth_make_results(MothCall *c, const MothMeta *metas);
-/* For kernels whose results' sizes depend on elements. */
+/* Makes result i: for kernels whose results' sizes depend on elements. */
 MothStatus moth_result(MothCall *c, int i, MothDType dtype, int ndim, const int64_t *shape);
-/* Makes the arguments canonical as their types say (canonical.c). What changes stands in `own`, which has
- * MOTH_MAX_ARGS values and becomes c->args, and in `workspace`, MOTH_CANONICAL_WORKSPACE numbers for lists; both live as
- * long as the call. */
+/* Makes the arguments canonical as their types say (canonical.c). Changed arguments are written to `own`, which has
+ * MOTH_MAX_ARGS values and becomes c->args, and in `workspace`, MOTH_CANONICAL_WORKSPACE numbers for lists; both live
+ * as long as the call. */
 enum { MOTH_CANONICAL_WORKSPACE = 4 * MOTH_MAX_DIMS };
 MothStatus moth_canonical(MothCall *c, MothValue *own, int64_t *workspace);
-/* dim in [-ndim, ndim) to [0, ndim); a 0-dim tensor counts as one of one dimension. */
+/* dim in [-ndim, ndim) to [0, ndim); a 0-dim tensor counts as having one dimension. */
 MOTH_API MothStatus moth_wrap_dim(int64_t dim, int ndim, int *out);
 /* The shape that a and b broadcast to. */
 MOTH_API MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64_t *b, int *nout,

@@ -175,7 +175,7 @@ MothStatus moth_list_join(MothValue a, MothValue b, int64_t *to, MothValue *out)
   return MOTH_OK;
 }
 
-/* n elements from `first`; what is beyond the list is left out. */
+/* n elements from `first`; fewer at the end of the list. */
 static MothStatus part(MothValue list, int64_t first, int64_t n, int64_t *to, MothValue *out) {
   first = first < 0 ? 0 : first > list.n ? list.n : first;
   n = n < 0 ? 0 : n > list.n - first ? list.n - first : n;

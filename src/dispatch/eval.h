@@ -1,6 +1,6 @@
 /* Functions for generated code: composites and derivatives that are expressions of the op table
  * (src/ops/expr.lua, emit.lua). Values are MothValue; temporaries are in an array that the function releases at its
- * end. Lists are written to memory of the caller's, `to`, MOTH_LIST_MAX long. */
+ * end. Lists are written to the caller's memory `to`, of MOTH_LIST_MAX numbers. */
 #ifndef MOTH_DISPATCH_EVAL_H
 #define MOTH_DISPATCH_EVAL_H
 #include <math.h>
@@ -43,7 +43,7 @@ bool moth_viewable(const MothTensor *t, MothValue size);
 static inline bool moth_value_records(MothValue v) {
   return !moth_thread.no_grad && v.tag == MOTH_V_TENSOR && moth_tensor_requires_grad(v.u.t);
 }
-/* In which several steps on t round once: float32 for halves, else t's own. */
+/* The dtype in which several ops on t are computed, to round once: float32 for halves, else t's own. */
 static inline MothDType moth_working_dtype(const MothTensor *t) {
   bool half = moth_dtype_is_float((MothDType)t->dtype) && moth_itemsize(t) < 4;
   return half ? MOTH_FLOAT32 : (MothDType)t->dtype;
@@ -51,7 +51,7 @@ static inline MothDType moth_working_dtype(const MothTensor *t) {
 
 /* --- tensors made beside others ---------------------------------------------------------------- */
 
-/* moth_eval of an op that makes a tensor for the sake of `like`: fake if that is. */
+/* moth_eval of a factory on behalf of `like`: the result is fake if `like` is. */
 MothStatus moth_eval_beside(const MothTensor *like, const MothOp *op, int nargs,
                             const MothValue *args, MothValue *out);
 /* Zeros of `like`'s dtype, on its device. */
@@ -59,7 +59,7 @@ MothStatus moth_zeros_as(const MothTensor *like, const int64_t *shape, int ndim,
 
 /* --- numbers ---------------------------------------------------------------------------------- */
 
-/* Integers stay integers, but in a quotient. */
+/* Of integers the result is an integer, but for quotients. */
 MothValue moth_number_add(MothValue a, MothValue b);
 MothValue moth_number_sub(MothValue a, MothValue b);
 MothValue moth_number_mul(MothValue a, MothValue b);
@@ -69,9 +69,9 @@ MothValue moth_number_floor_divide(MothValue a, MothValue b);
 MothValue moth_number_remainder(MothValue a, MothValue b);
 /* Of integers to the power of one that is not negative: an integer. */
 MothValue moth_number_power(MothValue a, MothValue b);
-/* How often 1 is doubled until it is n or more. */
+/* How many times 1 must be doubled to be n or more. */
 MothValue moth_number_doublings(MothValue n);
-/* Dimension d, counted from the end if negative, of n; one out of range stays as it is, for the op to refuse. */
+/* Dimension d, counted from the end if negative, of n; one out of range is not changed: the op refuses it. */
 MothValue moth_number_wrap(MothValue d, MothValue n);
 
 /* --- lists ------------------------------------------------------------------------------------ */
@@ -82,7 +82,7 @@ static inline MothValue moth_v_shape(const MothTensor *t) {
 static inline MothValue moth_v_stride(const MothTensor *t) {
   return moth_v_ints(t->stride, (uint32_t)t->ndim);
 }
-/* Element i, from the end if negative; 1 of an empty list, as the size of what has no dimensions. */
+/* Element i, from the end if negative; 1 of an empty list: a 0-dim tensor has one element. */
 MothValue moth_list_at(MothValue list, int64_t i);
 MothValue moth_list_product(MothValue list);
 /* The smallest element; INT64_MAX of an empty list. */
@@ -105,7 +105,7 @@ MothStatus moth_list_range(MothValue from, MothValue stop, int64_t *to, MothValu
 /* Elements from … to as one, their product. */
 MothStatus moth_list_merged(MothValue list, MothValue from, MothValue to, int64_t *memory,
                             MothValue *out);
-/* sizes with the one that is -1 so that they multiply to n; an error if they do not. */
+/* sizes with -1 replaced so that their product is n; an error if that is not possible. */
 MothStatus moth_list_inferred(MothValue sizes, MothValue n, int64_t *to, MothValue *out);
 /* Those of 0 … n - 1 that are not in dims, in order. */
 MothStatus moth_list_others(MothValue n, MothValue dims, int64_t *to, MothValue *out);

@@ -1,4 +1,4 @@
-/* What is open on a thread: interceptors, frames, and the settings of coroutines. See dispatch.h. */
+/* The open scopes of a thread: interceptors, frames, and the settings of coroutines. See dispatch.h. */
 #include <string.h>
 
 #include "core/thread.h"
@@ -30,7 +30,7 @@ MothStatus moth_intercept(MothCall *c, bool above) {
   *n = begin;
   if (begin == 0)
     t->include &= ~key;
-  /* What the function pushes itself takes the places of those that are off while it runs. */
+  /* Interceptors that the function pushes take the slots of those that are off while it runs. */
   memcpy(inner, list + begin, sizeof *list * (size_t)(keep - begin));
   MothStatus s = i.fn(c, i.ctx);
   memcpy(list + begin, inner, sizeof *list * (size_t)(keep - begin));
@@ -148,7 +148,7 @@ void moth_modes_save(MothModes *to) {
     to->above[i] = intercept_above[i];
   for (int i = 0; i < moth_thread.nbelow; i++)
     to->below[i] = intercept_below[i];
-  count_modes(to, 1); /* first, since the two have most in common */
+  count_modes(to, 1); /* first: most interceptors are in both */
   count_modes(&before, -1);
 }
 
@@ -162,7 +162,7 @@ void moth_modes_load(const MothModes *from) {
     intercept_below[i] = from->below[i];
 }
 
-/* Leaves those of the thread itself in the list; how many there are. */
+/* Keeps only those of the thread itself; returns their number. */
 static uint8_t keep_own(MothInterceptor *list, uint8_t n) {
   uint8_t kept = 0;
   for (int i = 0; i < n; i++)

@@ -73,7 +73,7 @@ static Names *with_place(void) {
     if (old->at[i] && old->at[i] != &removed)
       put(t, old->at[i]);
   atomic_store_explicit(&names, t, memory_order_release);
-  return t; /* the old one stays: somebody may be reading in it */
+  return t; /* the old one is kept: another thread may be reading it */
 }
 
 static MothStatus add(MothOp *op) {

@@ -41,8 +41,8 @@ static void use(MothCall *c, int i, MothTensor *t) {
   c->results[i] = moth_v_tensor(t);
 }
 
-/* Whether writing to `target` while t is read gives what a result apart would. An element of a pointwise result is
- * written when those of its arguments were read. */
+/* Whether writing to `target` while t is read gives the same as a separate result. Pointwise ops read the elements of
+ * their arguments before they write that of the result. */
 static bool apart(const MothCall *c, const MothTensor *target, const MothTensor *t) {
   int overlap = moth_tensor_overlap(target, t);
   return overlap == 0 || (overlap == 1 && c->op->kind == MOTH_KIND_POINTWISE);
@@ -84,7 +84,7 @@ static MothStatus make_view(MothCall *c, const MothMeta *m) {
     return MOTH_OK;
   }
   MOTH_TRY(moth_tensor_view(t, m->ndim, m->shape, m->stride, m->offset, &view));
-  if (moth_thread.no_grad && (t->keys & MOTH_KEY_AUTOGRAD)) { /* no differentiable view is wanted */
+  if (moth_thread.no_grad && (t->keys & MOTH_KEY_AUTOGRAD)) { /* the view is not differentiable */
     moth_tensor_release(view->base);
     view->base = NULL;
   }

@@ -12,7 +12,7 @@ bool moth_view_strides(const MothTensor *t, int n, const int64_t *shape, int64_t
 MothStatus moth_shape_self(const MothCall *c, MothMeta *out);
 
 /* gather_nd and scatter_nd_: self's dimensions other than `dims`, with those of the index between them
- * (before rest[before]): `shape` is that of what is read or written. */
+ * (before rest[before]): `shape` is that of the elements read or written. */
 typedef struct MothNd {
   int k, dims[MOTH_MAX_DIMS]; /* the dimensions that the index points into */
   int nrest, before, rest[MOTH_MAX_DIMS];

@@ -1,12 +1,12 @@
-/* What the files of the dispatcher share. */
+/* Internal to the dispatcher. */
 #ifndef MOTH_DISPATCH_STEPS_H
 #define MOTH_DISPATCH_STEPS_H
 #include "dispatch/dispatch.h"
 
 /* The innermost interceptor above or below Autograd that is still to come. */
 MothStatus moth_intercept(MothCall *c, bool above);
-/* The arguments of a call from outside, checked and with the defaults of those that were not given. `results`: where
- * the caller wants them, NULL is an error. */
+/* The arguments of a call from outside, checked and with the defaults of those that were not given. `results` must
+ * not be NULL. */
 MothStatus moth_call_arguments(const MothOp *op, int nargs, const MothValue *args,
                                const void *results, MothValue *full);
 #endif

@@ -1,9 +1,9 @@
-/* Tensors that want to see the calls that they are in: subclasses of the host's language. */
+/* Tensor subclasses of the host's language, which handle the calls in which they are arguments. */
 #ifndef MOTH_DISPATCH_SUBCLASS_H
 #define MOTH_DISPATCH_SUBCLASS_H
 #include "dispatch/dispatch.h"
 
-/* Carried by such a tensor, beside the keys of core/tensor.h: the last step before the backend. */
+/* The key of such tensors, beside those of core/tensor.h: the last step before the backend. */
 enum { MOTH_KEY_SUBCLASS = 1u << 13 };
 
 /* Set by the host: handles a call with such a tensor among its arguments, its results owned, or calls
