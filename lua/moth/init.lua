@@ -72,7 +72,7 @@ moth.use_deterministic_algorithms = signature("use_deterministic_algorithms(bool
   function(on) B.cuda.deterministic(on) end)
 moth.are_deterministic_algorithms_enabled = signature("are_deterministic_algorithms_enabled()",
   function() return (B.cuda.deterministic()) end)
---- "generic", "avx2" or "avx512"; settable for tests (as MOTH_CPU is).
+--- "generic", "avx2" or "avx512"; can be set for tests (as by MOTH_CPU).
 moth.cpu_level = signature("cpu_level(string level?)", function(level) return (B.cpu_level(level)) end)
 
 local tensor = require "moth.tensor"

@@ -51,7 +51,7 @@ local function restore(changes)
 end
 
 --- Calls model(...) with other tensors for its parameters and buffers: `params` maps their names, as in a state
--- dict, to tensors; others stay. The model is restored when the call returns or fails.
+-- dict, to tensors; others are not replaced. The model is restored when the call returns or fails.
 function M.functional_call(model, params, ...)
   local where, changes = entries(model), {}
   for path, t in each(params) do

@@ -90,7 +90,7 @@ local function compare(name, fn, inputs, eps, atol, rtol, repeats)
     end
   end
 
-  -- the same again must give the same bits
+  -- a second run must give the same bits
   if repeats then
     local again = outputs_of(fn, analytic)
     for o, out in ipairs(again) do

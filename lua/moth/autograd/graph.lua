@@ -1,4 +1,4 @@
---- What the graph saves and runs, and who may look: moth.autograd.graph, with PyTorch's names.
+--- Hooks on saved tensors, on several gradients and on nodes: moth.autograd.graph, with PyTorch's names.
 --
 --     local graph = moth.autograd.graph
 --     graph.saved_tensors_hooks(pack, unpack, function() loss = net(x):mean() end)
@@ -10,22 +10,22 @@ local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local M = {}
 
---- While fn(...) runs, what is saved for backward is replaced by pack(x), whatever that is; unpack gets it when
--- backward reads the tensor, and returns one of the same shape, dtype and device. Both run without recording; x is a
--- leaf itself, or has no history, and must not be changed in place. What a Function keeps by save_for_backward
--- counts, too; other fields of its ctx do not. Of nested ones the innermost serve. What an op saves of its result
--- comes back with the history that it had.
+--- While fn(...) runs, a tensor x that is saved for backward is replaced by pack(x), any value; unpack gets that when
+-- backward reads the tensor, and returns a tensor of the same shape, dtype and device. Both run without recording; x is
+-- a leaf itself, or has no history, and must not be changed in place. This includes tensors of save_for_backward in a
+-- Function, not other fields of its ctx. Of nested hooks the innermost are used. A saved result is restored with its
+-- history.
 function M.saved_tensors_hooks(pack, unpack, fn, ...)
   return within(function() return B.open_saved_hooks(pack, unpack) end, B.close_frame, nil, fn, ...)
 end
 
---- While fn(...) runs, saved_tensors_hooks (and save_on_cpu) is an error with this message; and it is one to begin this
--- within them.
+--- While fn(...) runs, saved_tensors_hooks (and save_on_cpu) is an error with this message; so is this function within
+-- them.
 function M.disable_saved_tensors_hooks(message, fn, ...)
   return within(B.disable_saved_hooks, B.close_frame, message, fn, ...)
 end
 
---- What fn(...) saves for backward lies in host memory until backward needs it. save_on_cpu(fn, …) or
+--- Tensors that fn(...) saves for backward are kept in host memory until backward needs them. save_on_cpu(fn, …) or
 -- save_on_cpu({ pin_memory = true }, fn, …): page-locked memory, for faster copies.
 function M.save_on_cpu(options, fn, ...)
   if check.is_callable(options) then return M.save_on_cpu({}, options, fn, ...) end
@@ -46,20 +46,20 @@ end
 
 local Handles = {}
 Handles.__index = Handles
---- Takes the hook away; may be called twice.
+--- Removes the hook; may be called twice.
 function Handles:remove()
   for _, h in ipairs(self) do h:remove() end
 end
 
 --- mode "all" (the default): fn(grads) once in each backward, when the gradients of all the tensors that it reaches are
--- there; nil for those that it does not, and grads.n is how many tensors there are. mode "any": fn(grad) with the first
--- one that comes. Returns a handle with remove().
+-- computed; nil for the others, and grads.n is the number of tensors. mode "any": fn(grad) with the first gradient.
+-- Returns a handle with remove().
 function M.register_multi_grad_hook(tensors, fn, mode)
   mode = mode or "all"
   if mode ~= "all" and mode ~= "any" then
     check.fail("[register_multi_grad_hook] option 'mode': expected 'all' or 'any', got '%s'", tostring(mode))
   end
-  local n, pass = #tensors, nil -- of the pass that runs now; one within it is another
+  local n, pass = #tensors, nil -- the running pass; a nested one has another number
   local function begin(id)
     local p = { id = id, outer = pass, grads = { n = n }, due = 0 }
     for _, t in ipairs(tensors) do p.due = p.due + (B.pass_runs(t) and 1 or 0) end
@@ -101,8 +101,8 @@ end
 
 --- While fn(...) runs on this thread, callbacks.made(node) is called for each node that is recorded,
 -- callbacks.begin(node, grads) before one runs in backward, callbacks.finish(node, grads, ok) after it, with the
--- gradients of its inputs, or nil and false where it failed. node is what x.grad_fn is; node.metadata is a table for
--- notes on it. An error in a callback ends the call; ops in callbacks are not watched.
+-- gradients of its inputs, or nil and false if it failed. node is as x.grad_fn; node.metadata is a table for data on
+-- it. An error in a callback ends the call; ops in callbacks are not watched.
 function M.watch_nodes(callbacks, fn, ...)
   check.options("watch_nodes", callbacks, "made begin finish")
   for _, name in ipairs { "made", "begin", "finish" } do
@@ -127,8 +127,8 @@ local function register(name, node, fn, pre)
   return setmetatable({ id = B.register_node_hook(node, fn, pre), node = node }, NodeHandle)
 end
 
---- node:register_hook(fn): fn(grad_inputs, grad_outputs) when the node has run; what it returns, a list as long,
--- takes the place of grad_inputs. A missing gradient is nil; each list has n.
+--- node:register_hook(fn): fn(grad_inputs, grad_outputs) after the node has run; a list that it returns, of the same
+-- length, replaces grad_inputs. A missing gradient is nil; each list has n.
 function B.Node.register_hook(node, fn) return register("register_hook", node, fn, false) end
 --- node:register_prehook(fn): fn(grad_outputs) before the node runs; likewise.
 function B.Node.register_prehook(node, fn) return register("register_prehook", node, fn, true) end

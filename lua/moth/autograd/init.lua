@@ -39,7 +39,7 @@ end
 -- this, so that Lua functions that write to .grad themselves can tell (collecting()).
 function M.collect(...) return within(set_collecting, set_collecting, true, B.grad, ...) end
 
---- d outputs / d inputs, one return value per input; .grad fields stay as they are.
+--- d outputs / d inputs, one return value per input; .grad fields do not change.
 function M.grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused)
   if retain_graph == nil then retain_graph = create_graph end
   return M.collect(list(outputs), list(inputs), list(grad_outputs), retain_graph, create_graph, allow_unused)
@@ -63,7 +63,7 @@ function M.topo(fn)
     for _, edge in ipairs(node:next_functions()) do nodes[#nodes + 1] = edge[1] end
     return nodes
   end
-  local done, seen = {}, { [fn:id()] = true } -- depth first; a stack of our own, for graphs deeper than Lua's
+  local done, seen = {}, { [fn:id()] = true } -- depth first; a stack in a table, for graphs deeper than Lua's stack
   local stack = { { node = fn, next = following(fn), at = 0 } }
   while #stack > 0 do
     local top = stack[#stack]
@@ -88,14 +88,14 @@ end
 -- collection would free only one level of a chain of functions, as each level's tensors retain the level before.
 local Context = {}
 
--- ctx[own]: what is moth's in a context, beside the program's fields: node (while backward runs), saved (a list, from
--- the end of forward on a count), places and parts (see __index), non_differentiable.
+-- ctx[own]: moth's data of a context, beside the program's fields: node (while backward runs), saved (a list, from the
+-- end of forward on a count), places and parts (see __index), non_differentiable.
 local own = {}
 
 --- Keeps tensors for backward, with a check of their versions. Inputs and results only.
 function Context:save_for_backward(...) self[own].saved = { n = select("#", ...), ... } end
 
---- The saved tensors, as several values.
+--- Returns the saved tensors.
 function Context:saved_tensors()
   local saved, node = self[own].saved, self[own].node
   if type(saved) == "table" then return unpack(saved, 1, saved.n) end -- in forward, or nothing was recorded
@@ -107,7 +107,7 @@ function Context:saved_tensors()
 end
 Context.saved_values = Context.saved_tensors
 
--- Where a tensor was in a copy of a table of the program's.
+-- Marks the place of a tensor in a copy of a table of the program's.
 local Place = {}
 
 local function is_plain(value) return type(value) == "table" and getmetatable(value) == nil end
@@ -127,9 +127,9 @@ local function filled(part, node, seen)
   return copy
 end
 
--- A field that is a tensor lies with the node, too (places); and of a field that is a table, the tensors in it that
--- have a history: a copy of the table (parts) says where they were, and backward sees another copy with the tensors
--- in it.
+-- A field that is a tensor is kept by the node, too (places); and of a field that is a table, the tensors in it that
+-- have a history: a copy of the table (parts) says where they were, and backward sees another copy with the tensors in
+-- it.
 Context.__index = function(ctx, key)
   local method = Context[key]
   if method ~= nil then return method end
@@ -140,17 +140,17 @@ Context.__index = function(ctx, key)
   if parts[key] then return filled(parts[key], node, mine.open) end
 end
 
---- Says which results have no gradient.
+--- Declares results without a gradient.
 function Context:mark_non_differentiable(...) self[own].non_differentiable = { ... } end
---- Says which inputs forward has changed in place: PyTorch's word, not needed here.
+--- Declares inputs that forward has changed in place: for PyTorch's programs, not needed here.
 function Context.mark_dirty() end
 
 local function contains(t, x)
   for i = 1, #t do if t[i] == x then return i end end
 end
 
--- Whether a table, plain or with plain ones in it, has a tensor with a history. Held by Lua such a tensor holds the
--- graph before it, and a chain of these is freed by one level in each collection.
+-- Whether a table, plain or with plain ones in it, has a tensor with a history. If Lua refers to such a tensor, it
+-- retains the graph before it, and each collection frees only one level of a chain of these.
 local function has_history(t, seen)
   seen[t] = true
   for _, value in each(t) do
@@ -231,7 +231,7 @@ local function give_history(spec, ctx, args, nargs, results)
       grads = { ... }
     end
     local ok, err = xpcall(function(...) take(spec.backward(ctx, ...)) end, trace.keep, ...)
-    mine.node, mine.open = nil, nil -- else it would hold itself
+    mine.node, mine.open = nil, nil -- breaks a cycle
     if not ok then trace.rethrow(err) end
     local wrong = count < nargs
     for i = nargs + 1, count do wrong = wrong or grads[i] ~= nil end
@@ -293,11 +293,11 @@ function M.Function(spec)
     __tostring = function() return "<Function " .. spec.name .. ">" end })
 end
 
---- For hooks and the backward of Functions: fn(err) when the outermost backward that runs now is over, with the error
--- that ended it, else nil. Callbacks run in their order, also after an error, and may queue others.
+--- For hooks and the backward of Functions: fn(err) at the end of the outermost running backward, with its error or
+-- nil. Callbacks run in their order, also after an error, and may queue others.
 function M.queue_callback(fn) B.queue_callback(fn) end
 
---- Hooks on what is saved, on several gradients, on nodes: see moth.autograd.graph.
+--- Hooks on saved tensors, on several gradients, on nodes: see moth.autograd.graph.
 M.graph = require "moth.autograd.graph"
 
 --- detect_anomaly(fn, …): an error of backward, NaN included, says where the op was called whose derivative it came

@@ -7,9 +7,9 @@
 --       }]], "axpy")
 --     k:launch({ math.ceil(n / 256) }, { 256 }, 0, y, x, 0.5, n)
 --
--- The kernel runs on the current stream of the current device. Arguments are turned into what the source declares:
+-- The kernel runs on the current stream of the current device. Arguments are converted to the parameters' types:
 -- tensors (their first element's address; strides are the kernel's business), numbers, booleans, nil for a NULL
--- pointer; of any other type, a cdata of its size. Programs are kept: the same text is compiled once for each
+-- pointer; of any other type, a cdata of its size. Programs are cached: the same text is compiled once for each
 -- architecture.
 local ffi = require "ffi"
 local B = require "moth_lua"
@@ -59,7 +59,7 @@ local function parts(list)
   return out
 end
 
--- "const float *__restrict__ x" -> { type = "float", pointer = true, text = … }; of a template's types, what they are.
+-- "const float *__restrict__ x" -> { type = "float", pointer = true, text = … }; with the template's types replaced.
 local function parameter(text, known)
   local p = { pointer = text:find("[*%[]") ~= nil, text = text:gsub("^%s+", ""):gsub("%s+$", "") }
   local words = {}

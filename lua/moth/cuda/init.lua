@@ -50,7 +50,7 @@ function M.get_device_capability(device)
   local p = C.properties(device)
   return p.major, p.minor
 end
---- Waits for all that the device was given; raises what went wrong there.
+--- Waits for all work of the device; raises its errors.
 function M.synchronize(device) S.synchronize_device(B.device("cuda:" .. C.device(device))) end
 
 -- random numbers: one generator serves all devices --------------------------------------------------

@@ -20,7 +20,7 @@ function M.Event(enable_timing) return streams.Event("cpu", enable_timing) end
 M.stream, M.set_stream = streams.stream, streams.set_stream
 function M.current_stream() return streams.current_stream("cpu") end
 function M.default_stream() return streams.default_stream("cpu") end
---- Waits for all streams of the CPU; raises what went wrong there.
+--- Waits for all streams of the CPU; raises their errors.
 function M.synchronize() streams.synchronize("cpu") end
 
 return signature.all(M, { "cpu.is_available()", "cpu.device_count()", "cpu.current_device()",

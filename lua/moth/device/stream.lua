@@ -1,15 +1,15 @@
---- Streams and events: queues of work, on CUDA and on the CPU, in one form. PyTorch's torch.Stream and torch.Event.
+--- Streams and events: queues of work, on CUDA and on the CPU. PyTorch's torch.Stream and torch.Event.
 --
 --     local s = moth.Stream("cpu")                       -- a thread with a queue
 --     local y = moth.stream(s, function() return x:mm(w) end) -- returns at once
 --     print(y:sum():item())                              -- waits for what it reads
---     s:synchronize()                                    -- waits for all; raises what went wrong
+--     s:synchronize()                                    -- waits for all work; raises its errors
 --
--- The default stream of the CPU is the thread that calls: what is given to it is done when the call returns. On another
--- CPU stream the kernels of ops are queued; those whose result's size depends on values, and random ones, wait for the
--- queue and run at once. Tensors that queued work uses stay alive. What it writes may be read at any time (item, print,
--- ops, x[i]): the reader waits; only raw pointers (data_ptr, data) must be taken after synchronize. What it reads must
--- not be changed in place before it is done: let the changing stream wait first.
+-- The default stream of the CPU is the calling thread: its work is done when the call returns. On another CPU stream
+-- the kernels of ops are queued; those whose result's size depends on values, and random ones, wait for the queue and
+-- run at once. Tensors that queued work uses stay alive. Its results may be read at any time (item, print, ops, x[i]):
+-- reading waits; only raw pointers (data_ptr, data) must be used after synchronize. Tensors that it reads must not be
+-- changed in place before it is done: let the changing stream wait first.
 local B = require "moth_lua"
 local within = require "moth.dispatch.within"
 local check = require "moth.utils.check"
@@ -20,15 +20,16 @@ local M = {}
 
 -- streams -----------------------------------------------------------------------------------------
 
---- moth.Stream{device = "cpu", priority = 0}: a stream; priority -1 runs before 0 where the device knows that (CUDA).
+--- moth.Stream{device = "cpu", priority = 0}: a stream; priority -1 runs before 0 where the device has priorities
+-- (CUDA).
 function M.Stream(device, priority) return (S.new(device or "cpu", priority)) end
 
 local methods = {
-  --- Waits until the stream is done; raises what went wrong.
+  --- Waits until the stream is done; raises its error.
   synchronize = S.synchronize,
   --- Whether it is done.
   query = S.query,
-  --- What comes next on this stream comes after what the event marks, or the other stream holds now.
+  --- Later work on this stream waits for the event, or for the present work of the other stream.
   wait_event = function(s, e) S.event_wait(e, s) end,
   wait_stream = S.wait_stream,
   --- Records an event (a new one if none is given); returns it.
@@ -64,12 +65,12 @@ function M.stream(s, fn, ...)
   return within(enter, S.set, s, fn, ...)
 end
 
---- The stream that work on a device goes to now, in this thread (and coroutine scope).
+--- The current stream of a device, in this thread (and coroutine scope).
 function M.current_stream(device) return (S.current(device or "cpu")) end
---- The one that it goes to unless a scope says otherwise.
+--- The default stream of a device.
 function M.default_stream(device) return (S.default(device or "cpu")) end
 M.set_stream = S.set
---- Waits for all streams of a device; raises what went wrong there.
+--- Waits for all streams of a device; raises their errors.
 function M.synchronize(device) S.synchronize_device(device or "cpu") end
 
 -- events ------------------------------------------------------------------------------------------
@@ -80,7 +81,7 @@ function M.Event(device, enable_timing) return (S.event_new(device or "cpu", ena
 
 S.Event.__index = {
   record = S.event_record, -- ([stream])
-  wait = S.event_wait, -- ([stream]): it waits for the event
+  wait = S.event_wait, -- ([stream]): the stream waits for the event
   query = S.event_query,
   synchronize = S.event_synchronize,
   --- Milliseconds from this event to a later one.

@@ -90,8 +90,8 @@ function M.table(name)
   return setmetatable(t, Table)
 end
 
---- In fn(...) every new tensor is fake: it has shape, dtype and device, but no memory. Real tensors may be used and
--- stay unchanged: in-place ops do not write to them, backward does not change their .grad.
+--- In fn(...) every new tensor is fake: it has shape, dtype and device, but no memory. Real tensors may be used and are
+-- not changed: in-place ops do not write to them, backward does not change their .grad.
 function M.fake_mode(fn, ...)
   return within(B.set_fake, B.set_fake, true, fn, ...)
 end

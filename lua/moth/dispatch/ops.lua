@@ -248,7 +248,8 @@ end
 
 -- ---- ops that were defined at run time ---------------------------------------------------------------
 
--- moth.ops.mylib: the ops of a namespace, moth.ops.mylib.relu2. What was found is kept until the op is taken away.
+-- moth.ops.mylib: the ops of a namespace, moth.ops.mylib.relu2. Ops that were found are cached until they are
+-- undefined.
 local function namespace(space)
   local found = setmetatable({}, { __mode = "v" })
   return setmetatable({}, { __module_name = "moth.ops." .. space,

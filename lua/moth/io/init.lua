@@ -12,7 +12,7 @@ local ops = B.ops
 local M = {}
 
 local MAX_DEPTH = 300 -- of tables in tables
-local FORMAT = 1 -- version of the files: to be raised when an older load could not read them
+local FORMAT = 1 -- version of the files: increased when an older load cannot read them
 
 local function json()
   local ok, cjson = pcall(require, "cjson.safe")
@@ -137,9 +137,9 @@ local function save_npy(value, path)
   B.save_npy(path, ops.contiguous(ops.to(B.alias(value, false), { device = "cpu" })))
 end
 
---- Saves a tensor or a table of tensors, tables, numbers, strings, booleans, dtypes. At any moment the file is the old
--- or the new one. A tensor saved under a name that ends in .npy makes a NumPy file. Errors name the value that cannot
--- be saved, or path and reason.
+--- Saves a tensor or a table of tensors, tables, numbers, strings, booleans, dtypes. The file is replaced atomically. A
+-- tensor saved under a name that ends in .npy makes a NumPy file. Errors name the value that cannot be saved, or path
+-- and reason.
 function M.save(value, path)
   if path:sub(-4) == ".npy" then return save_npy(value, path) end
   local out = { names = {}, tensors = {}, used = {}, seen = {} }

@@ -3,12 +3,12 @@
 --     local C, capi = moth.C, moth.capi
 --     local out = ffi.new("MothTensor *[1]")
 --     capi.check(C.moth_add(capi.value(x), capi.value(2), capi.value(1), out))   -- x + 1 * 2
---     local y = capi.own(out[0])                                                -- a tensor of Lua's
+--     local y = capi.own(out[0])                                                -- a tensor in Lua
 --
--- Positions count from 0 here, arguments are borrowed and results are the caller's, as moth.h says; a call gives a
--- status. The FFI checks no types beyond C's: a wrong pointer crashes the process. Calls are compiled, so that Lua
--- cannot run inside them: hooks, custom Functions, dispatch modes, subclasses and kernels written in Lua are an error
--- there ("no Lua state is running"); with these call the ops of `moth`.
+-- Positions count from 0 here, arguments are borrowed and results are owned by the caller, as moth.h says; a call
+-- returns a status. The FFI checks no types beyond C's: a wrong pointer crashes the process. Calls are compiled, so
+-- that Lua cannot run inside them: hooks, custom Functions, dispatch modes, subclasses and kernels written in Lua are
+-- an error there ("no Lua state is running"): use the ops of `moth` with these.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
@@ -28,7 +28,7 @@ for code = 0, tonumber(ffi.cast("int", C.MOTH_NDTYPES)) - 1 do
   DType[ffi.string(C.moth_dtype_name(code))] = code
 end
 
---- Raises the message of a call that failed; the status is that of a call just made on this thread.
+--- Raises the message of a failed call; the status is that of the last call on this thread.
 function M.check(status)
   if type(status) ~= "cdata" and type(status) ~= "number" then
     check.fail("[capi.check] expected the status of a call, got %s", type(status))
@@ -43,7 +43,7 @@ function M.tensor(x)
   return t
 end
 
---- A tensor of Lua's that takes over the caller's reference to a MothTensor *. nil for NULL.
+--- A tensor in Lua that takes over the caller's reference to a MothTensor *. nil for NULL.
 function M.own(t)
   if t == nil then return nil end
   if not ffi.istype("MothTensor *", t) then
@@ -94,7 +94,7 @@ function M.ints(list)
   return ffi.new("int64_t[?]", math.max(#list, 1), list), #list
 end
 
--- A MothValue of a list, too; `hold` keeps what it borrows.
+-- A MothValue, of a list, too; `hold` is a table that keeps borrowed values alive.
 local function any_value(v, hold)
   if type(v) ~= "table" then return M.value(v) end
   local value = Value()
@@ -113,8 +113,8 @@ end
 
 local metas = ffi.typeof("MothMeta[?]")
 
---- What an op would give for these arguments, without data: a list of { shape, stride, offset, dtype, device }, one for
--- each result. Positions count from 0, lists are tables. Errors: those of the call.
+--- Describes the results of an op for these arguments, without computing: a list of { shape, stride, offset, dtype,
+-- device }, one for each result. Positions count from 0, lists are tables. Errors: those of the call.
 --     capi.infer("mm", moth.empty(2, 3), moth.empty(3, 4))[1].shape   -- { 2, 4 }
 function M.infer(name, ...)
   local op, n, hold = C.moth_op_find(name), select("#", ...), {}

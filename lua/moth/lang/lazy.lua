@@ -5,7 +5,7 @@
 --
 -- A missing field is looked up in `files` and required when first asked for. files: { Name = "file" } or
 -- { Name = { "file", "field" } }, below `prefix`; or a function of the name. An unknown name raises an error with a
--- suggestion; rawget(module, name) does not. Unknown names that begin with _ are nil: libraries look for them.
+-- suggestion; rawget(module, name) does not. Unknown names that begin with _ are nil: libraries probe for them.
 local check = require "moth.utils.check"
 local each = require "moth.each"
 

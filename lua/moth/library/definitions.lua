@@ -12,10 +12,10 @@ local function methods() return require("moth.tensor").methods end
 
 local kind_code = {}
 for i, name in ipairs(kinds.names) do kind_code[name] = i - 1 end
--- The kinds that need no loops of the library's own.
+-- The kinds that the library can define.
 local allowed = { extern = true, random = true, effect = true, composite = true, fused = true }
 
--- PyTorch's dispatch keys, by which impl may name what a function is for.
+-- PyTorch's dispatch keys, which impl accepts.
 local keys = { CPU = "cpu", CUDA = "cuda", Meta = "fake", Fake = "fake", Autograd = "autograd",
   CompositeImplicitAutograd = "composite", CompositeImplicit = "composite", CompositeExplicitAutograd = "all",
   CompositeExplicit = "all" }
@@ -24,7 +24,7 @@ local keys = { CPU = "cpu", CUDA = "cuda", Meta = "fake", Fake = "fake", Autogra
 
 local holds = { Mask = 1, IndexTensor = 2 } -- MothHolds
 
--- A default as a value of Lua's; of an enum the word's number.
+-- A default as a Lua value; of an enum the word's number.
 local function value_of(a)
   local d = a.default
   if d == nil or d == "none" then return nil end
@@ -40,7 +40,7 @@ local function node_name(name)
   return camel .. "Backward0"
 end
 
--- The record's other half: what C reads of it (src/lua/library.c).
+-- The fields of a record that C reads (src/lua/schema.c).
 local function complete(op)
   local facts = kinds.facts(op)
   for _, key in ipairs({ "drops", "draws", "repeats", "factory", "memory" }) do op[key] = facts[key] end
@@ -58,7 +58,7 @@ local function complete(op)
   return op
 end
 
---- What a schema says, as a record: { name, schema, kind, args, nresults … }. Errors are texts without a place.
+--- Parses a schema to a record: { name, schema, kind, args, nresults … }. Errors are texts without a place.
 function M.read(text, kind, amp, doc, place)
   local op = schema.read(text, place)
   op.kind, op.amp, op.doc, op.place = kind or "extern", amp or "keep", doc or "", place or "?"
@@ -68,7 +68,8 @@ function M.read(text, kind, amp, doc, place)
   return complete(op)
 end
 
---- The same, of an op that can be defined at run time. C calls it, too, for its libraries (src/lua/library.c).
+--- The same, with the checks of an op that is defined at run time. C calls it, too, for its libraries
+-- (src/lua/schema.c).
 function M.read_allowed(text, kind, ...)
   if kind and not allowed[kind] then
     error(("kind '%s': expected extern, random, effect, composite or fused; those of other kinds have kernels that \z
@@ -83,7 +84,7 @@ local records = {} -- name -> record
 local facts_kinds = kinds.names
 local amps = { [0] = "keep", "low", "high", "widest" }
 
---- The record of an op that was defined at run time, by whomever; nil if there is none.
+--- The record of an op that was defined at run time, by any state; nil if there is none.
 function M.record(name)
   if records[name] then return records[name] end
   local facts = B.op_facts(name)
@@ -157,7 +158,7 @@ local function fake_of(op)
   end
 end
 
--- fn, whose results are held against the shape rule.
+-- A function that calls fn and checks its results against the shape rule.
 local function checked(op, fn)
   return function(...)
     local results, expected = pack(fn(...)), metas(op, ...)
@@ -173,7 +174,7 @@ local function checked(op, fn)
   end
 end
 
---- Gives op the function of a device (or `all`, `fake`, `composite`, `Autograd`).
+--- Sets op's function for a device (or `all`, `fake`, `composite`, `Autograd`).
 function M.implement(name, key, fn)
   local op = own(name, "library.impl")
   key = keys[key] or key
@@ -252,7 +253,7 @@ local function saved_by(op)
   return table.concat(list, " ")
 end
 
--- What backward finds in ctx where nobody has set it up: arguments and results under their names.
+-- The default setup_context: arguments and results under their names.
 local function save_all(op)
   return function(ctx, inputs, output)
     for i, a in ipairs(op.args) do ctx[a.name] = inputs[i] end
@@ -261,7 +262,7 @@ local function save_all(op)
   end
 end
 
---- Gives op a derivative: spec.backward(ctx, grad …) returns a gradient for each argument, nil where there is none;
+--- Sets op's derivative: spec.backward(ctx, grad …) returns a gradient for each argument, nil where there is none;
 -- spec.setup_context(ctx, inputs, output) saves what it reads.
 function M.derivative(name, spec)
   local op = own(name, "library.register_autograd")
@@ -421,7 +422,7 @@ function M.define(text, o)
   return op
 end
 
---- Takes an op of this state away.
+--- Undefines an op of this state.
 function M.undefine(name)
   local op = own(name, "library.destroy")
   records[name] = nil

@@ -4,8 +4,8 @@
 --     local ext = moth.cpp_extension.load { name = "my_ext", sources = { "add.c", "add.cu" }, verbose = true }
 --     ext.add(x, y)
 --
--- What was compiled is kept under $MOTH_EXTENSIONS (else ~/.cache/moth/extensions), by a hash of sources, the headers
--- beside them, flags, compilers and moth's own headers.
+-- Compiled libraries are cached under $MOTH_EXTENSIONS (else ~/.cache/moth/extensions), by a hash of sources, the
+-- headers beside them, flags, compilers and moth's own headers.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
@@ -93,7 +93,7 @@ end
 
 local function folder_of(path) return path:match("^(.*)/[^/]*$") or "." end
 
--- The commands that make `target`, each with what it is for; and what the result depends on, as one text.
+-- The commands that make `target`, the object files, and the hash of all that the result depends on.
 local function plan(o, sources, target)
   local includes = {}
   for _, dir in ipairs(M.include_paths()) do includes[#includes + 1] = "-I" .. quoted(dir) end
@@ -136,9 +136,9 @@ local function plan(o, sources, target)
   return commands, objects, B.sha256(table.concat(depends, "\0"))
 end
 
---- Compiles sources where that was not done before, loads the library and returns its ops by their names without the
--- namespace. options: name, sources; extra_cflags, extra_cuda_cflags, extra_ldflags, extra_include_paths (lists);
--- build_directory; verbose = true prints the commands.
+--- Compiles sources unless the library is cached, loads it and returns its ops by their names without the namespace.
+-- options: name, sources; extra_cflags, extra_cuda_cflags, extra_ldflags, extra_include_paths (lists); build_directory;
+-- verbose = true prints the commands.
 function M.load(options)
   check.options("cpp_extension.load", options, "name sources extra_cflags extra_cuda_cflags extra_ldflags \z
     extra_include_paths build_directory verbose")

@@ -31,26 +31,25 @@ end
 -- impl: a function of the arguments that returns new tensors, for all devices; or { cpu = f, cuda = f, all = f }; of
 -- kind composite (kind = "composite", or impl = { composite = f }) what it calls is differentiated and dispatched.
 -- fake: the function for fake tensors; or shape: a function that returns { size …, dtype = } for each result; or
--- dims, out: patterns (moth.library.patterns). Results are held against shape and patterns at each call.
--- grad: { argument = formula or "no" } in the language of the op table, positions from 0; a function (ctx, grad …),
--- with setup_context(ctx, inputs, output); or "none". Without it, backward through the op is an error.
--- amp: what autocast does ("keep", "low", "high", "widest"). inplace = true adds op_(x), method = true x:op().
--- kind: extern, random (draws numbers), effect (writes to arguments marked !), composite; expr: an expression in the
--- language of the op table, in place of impl.
--- doc, samples (for opcheck), reference (a function that opcheck compares with).
+-- dims, out: patterns (moth.library.patterns). Results are checked against shape and patterns at each call. grad: {
+-- argument = formula or "no" } in the language of the op table, positions from 0; a function (ctx, grad …), with
+-- setup_context(ctx, inputs, output); or "none". Without it, backward through the op is an error. amp: what autocast
+-- does ("keep", "low", "high", "widest"). inplace = true adds op_(x), method = true x:op(). kind: extern, random (draws
+-- numbers), effect (writes to arguments marked !), composite; expr: an expression in the language of the op table, in
+-- place of impl. doc, samples (for opcheck), reference (a function that opcheck compares with).
 function M.define(text, options)
   return require("moth.dispatch.ops").object(definitions.define(text, options or {}).name)
 end
 
---- Gives an op of this state the function of a device, "all" or "fake" (PyTorch's keys CPU, CUDA, Meta, Autograd,
+--- Sets the function of an op of this state for a device, "all" or "fake" (PyTorch's keys CPU, CUDA, Meta, Autograd,
 -- CompositeImplicitAutograd are understood, too).
 function M.impl(op, key, fn) definitions.implement(name_of(op, "library.impl"), key, fn) end
 
---- Gives an op of this state the function that makes its results for fake tensors.
+--- Sets the function of an op of this state that makes its results for fake tensors.
 function M.register_fake(op, fn) definitions.implement(name_of(op, "library.register_fake"), "fake", fn) end
 
---- Gives an op of this state a derivative: { backward = function(ctx, grad …), setup_context = function(ctx, inputs,
--- output) }. Without setup_context, ctx has the arguments and `result` by name.
+--- Sets the derivative of an op of this state: { backward = function(ctx, grad …), setup_context = function(ctx,
+-- inputs, output) }. Without setup_context, ctx has the arguments and `result` by name.
 function M.register_autograd(op, spec) definitions.derivative(name_of(op, "library.register_autograd"), spec) end
 
 --- An op in one call, as PyTorch's: custom_op("mylib::sq", { schema = "(Tensor x) -> Tensor", fn = f, fake = f,
@@ -67,7 +66,7 @@ function M.custom_op(name, options)
     setup_context = options.setup_context, doc = options.doc, samples = options.samples })
 end
 
---- Takes an op of this state away: calls of it are errors, and its name is free.
+--- Undefines an op of this state: calls of it are errors, and its name is free.
 function M.undefine(op) definitions.undefine(name_of(op, "library.undefine")) end
 
 --- Opens a shared library whose MOTH_LIBRARY defines ops (moth.h); returns their names. It stays open, and its ops are
@@ -84,8 +83,8 @@ function M.load(path)
   return B.load_library(path)
 end
 
---- Runs an op on samples, its own or given lists of arguments, and checks what there is: results against the schema and
--- the fake function, in-place and out variants, arguments that must stay as they are, derivatives against finite
+--- Runs an op on samples, its own or given lists of arguments, and checks all that applies: results against the schema
+-- and the fake function, in-place and out variants, arguments that must not change, derivatives against finite
 -- differences, the reference. Raises the first error; returns how many checks passed, by name.
 function M.opcheck(op, samples, options)
   return require("moth.library.opcheck")(name_of(op, "library.opcheck"), samples, options)
@@ -124,7 +123,7 @@ function Library:register_autograd(name, spec)
   M.register_autograd(full(self, name, "library.register_autograd"), spec)
 end
 
---- Takes all that the library has defined away.
+--- Undefines all ops of the library.
 function Library:destroy()
   if self.destroyed then return end
   self.destroyed = true
@@ -172,7 +171,7 @@ function M.register_backend(name, kernels)
   for op, fn in each(kernels or {}) do B.register_kernel(op, fn, name) end
 end
 
---- A kernel in Lua for one op of a device of register_backend's (the last one, if it is not named).
+--- A kernel in Lua for one op, for a device of register_backend (the last one, if none is named).
 function M.register_kernel(op, fn, device)
   device = device or M.backends[#M.backends]
     or check.fail("[register_kernel] no device was registered by register_backend")

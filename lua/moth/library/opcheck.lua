@@ -1,4 +1,4 @@
---- moth.library.opcheck: what the specs ask of the ops of the table, asked of an op that was defined at run time.
+--- moth.library.opcheck: the checks that the specs make of the table's ops, for an op that was defined at run time.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local definitions = require "moth.library.definitions"
@@ -143,7 +143,7 @@ end
 local function with_options(given, nargs, options)
   local out = { n = nargs + 1 }
   for i = 1, nargs do out[i] = given[i] end
-  for i = given.n + 1, nargs do -- those with defaults are left away
+  for i = given.n + 1, nargs do -- arguments with defaults are left out
     out[i], out.n = nil, given.n + 1
   end
   out[out.n] = options

@@ -304,7 +304,7 @@ local function outputs_of(op, text, kinds)
   return of[key].outputs
 end
 
---- Reads the text; an error if it names something that there is not.
+--- Reads the text; an unknown name is an error.
 function M.check(op, text, kinds) outputs_of(op, text, kinds) end
 
 local NONE = {}
@@ -329,7 +329,7 @@ function M.evaluate(op, text, values, kinds)
     if what == "either" then return value(args[1]) or value(args[2]) end
     if what == "fold" then
       local made, outer = value(args[1]), known_values
-      for k = 0, value(args[2]) - 1 do -- what one pass computes is forgotten after it
+      for k = 0, value(args[2]) - 1 do -- values of one pass are not used in the next
         known_values = setmetatable({ [node.acc] = made, [node.k] = k }, { __index = outer })
         made = value(args[3])
       end

@@ -266,7 +266,7 @@ end
 local function by_window(record, values, metas)
   local m = (metas or M.metas(record, values))[1]
   local state = loops.window(record, values, m.shape, m.dtype, m.device)
-  if not state then -- nothing to join: the result still has a derivative
+  if not state then -- nothing to join: the result must still have a derivative
     local zero = op.zeros(m.shape, m.dtype, m.device)
     for _, a in ipairs(record.args) do
       local x = values[a.name]

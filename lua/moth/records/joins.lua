@@ -1,5 +1,5 @@
---- The joins of reductions and scans: how the states of two parts become that of the whole. A state is a list of
--- tensors, s0, s1 … in a record's `finish`.
+--- The joins of reductions and scans: they combine the states of two parts. A state is a list of tensors, s0, s1 … in a
+-- record's `finish`.
 --
 --   sum prod max min any all    one value, or several, each by itself
 --   argmax argmin               a value and the position that it comes from: the first of equal ones. NaN wins.
@@ -27,7 +27,7 @@ local function negate(a) return op.logical_not(a) end
 
 local function of_position(better)
   return {
-    positions = true, -- one takes the position, too
+    positions = true, -- its `one` gets the position, too
     one = function(x, position) return { x, position } end,
     join = function(a, b)
       local x, y = a[1], b[1]

@@ -1,5 +1,5 @@
---- Loop expressions of records: what one element of a result is, from its coordinates. All elements are computed at
--- once here: a coordinate is a tensor of integers that has the size of its dimension, and 1 for the others.
+--- Evaluates loop expressions of records, which give one element of a result from its coordinates. All elements are
+-- computed at once: a coordinate is a tensor of integers with the size of its dimension, and 1 for the others.
 --
 -- A loop is Lua (`for` and `if` over numbers are allowed). It sees the arguments by name, lists from 0, and
 --
@@ -131,7 +131,7 @@ local function load(source, coordinates, mask, other)
   if not is_tensor(linear) then linear = op.full({}, linear, "int64", graph.device_of(x)) end
   if is_tensor(mask) then
     linear = op.where(mask, linear, 0)
-    if step == 0 then -- no element: `other` everywhere, and a derivative all the same
+    if step == 0 then -- no element: `other` everywhere, with a derivative
       return wrap(op.add(op.full(B.size(linear), other, graph.dtype_of(x), graph.device_of(x)), op.sum(x)))
     end
   end
@@ -227,7 +227,7 @@ local function as_source(v)
   return v
 end
 
--- What a text of the record sees.
+-- The environment of a text of the record.
 local function environment(record, values, more)
   local env = setmetatable({}, { __index = function(_, name)
     if base[name] == nil then error(("'%s' is no argument or function of a loop"):format(name), 0) end
@@ -312,7 +312,7 @@ local function folded(join, over, element)
   return state
 end
 
---- Windows, and what else reduces over coordinates of its own: `over` lists { name, size }, `map` gives for each of
+--- Windows, and other reductions over coordinates of their own: `over` lists { name, size }, `map` gives for each of
 -- them the values that are joined. Returns the state, tensors of this shape; nil if there is nothing to join.
 function M.window(record, values, shape, dtype, device)
   local more, over = window_of(record, values), {}

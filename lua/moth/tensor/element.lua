@@ -1,8 +1,8 @@
---- Facts and elements of tensors, one number at a time, compiled.
--- Each function here first calls its C function through the FFI, where LuaJIT compiles the call into the loop around it
--- (src/lua/element.c). That one answers the usual case; for all others, and for what is no tensor, the binding's own
--- function is called, which knows all cases and raises the errors. The FFI checks nothing: the metatable says first
--- that a value is a tensor that has not been released.
+--- Properties and elements of tensors, one number at a time, in compiled code. Each function here first calls its C
+-- function through the FFI, where LuaJIT compiles the call into the loop around it (src/lua/element.c). The C function
+-- handles the usual case; for others, and for values that are no tensors, the function of the binding is called, which
+-- handles all cases and raises the errors. The FFI checks nothing: the metatable is compared first, which tells that
+-- the value is a tensor that has not been released.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local mt, compiled = B.Tensor, B.compiled
@@ -25,13 +25,13 @@ local M = {}
 -- Calls in tail position have no frame, and an error would not find the name of the function that made them.
 local function done(...) return ... end
 
-local codes = {} -- those of element.c
+local codes = {} -- the codes of element.c
 for code, name in ipairs({ "dim", "numel", "storage_offset", "itemsize", "version", "is_contiguous", "is_fake",
   "requires_grad", "dtype", "on_cpu" }) do
   codes[name] = code - 1
 end
 
---- The function of x that gives this fact, as `ask`, which it otherwise calls: a number
+--- A function of x that returns this property, or calls `ask` in unusual cases: a number
 function M.number(fact, ask)
   local code = codes[fact]
   return function(x, more)
@@ -88,7 +88,7 @@ end
 
 local tobit = bit.tobit -- the FFI would cut other numbers to integers
 
---- x:item(i, j, …): the element at these positions, or the only one; nil where it is another function's to say.
+--- x:item(i, j, …): the element at these positions, or the only one; nil: call the general function.
 function M.get(x, i, j, k)
   if getmetatable(x) ~= mt then return nil end
   local v
@@ -112,12 +112,12 @@ function M.get(x, i, j, k)
   if v == v then return v end
 end
 
---- x[key] = v for a number v and a position or a list of up to three: whether it is written.
+--- x[key] = v for a number v and a position or a list of up to three; returns whether it was written.
 function M.set(x, key, v)
   if getmetatable(x) ~= mt then return false end
   if type(key) == "number" then return tobit(key) == key and set_1(x, state, key, v) end
   if type(key) ~= "table" then return false end
-  -- The length operator would have LuaJIT make the table, which it else leaves out.
+  -- Without the length operator, which would make LuaJIT allocate the table.
   local i, j, k = key[1], key[2], key[3]
   if type(i) ~= "number" or tobit(i) ~= i or key[4] ~= nil or key[5] ~= nil or key[6] ~= nil or key[7] ~= nil
     or key[8] ~= nil or key[9] ~= nil then

@@ -102,7 +102,8 @@ method("pin_memory(Tensor input)", function(x)
   if B.cuda_why() then return x end
   return (B.cuda.pin(x))
 end)
---- Notes that another stream also uses x: its memory is not reused before the work queued there at its release has run.
+--- Declares that another stream also uses x: its memory is not reused before the work queued there at its release has
+-- run.
 method("record_stream(Tensor input, any stream)", function(x, stream) B.stream.record_stream(x, stream) end)
 
 --- The single element, or with a position for each dimension, x:item(2, -1), the one there, as a number or boolean; an
@@ -379,7 +380,7 @@ Storage.numel = Storage.size
 local function flat(s)
   return ops.as_strided(B.alias(tensor_of(s), false), { count(s) }, { 1 }, 0)
 end
---- resize_(0) gives the memory back, resize_(all of it again) takes it up with whatever elements; see
+--- resize_(0) releases the memory, resize_(its full size) allocates it again, with arbitrary elements; see
 -- moth_storage_resize in moth.h. Counts as size() does.
 function Storage.resize_(s, n)
   B.storage_resize(tensor_of(s), n * (getmetatable(s).untyped and 1 or B.itemsize(tensor_of(s))))
@@ -430,14 +431,14 @@ function Handle:remove()
   self.tensor, self.node = nil, nil
 end
 
---- fn(grad) is called when the gradient of x is known; a result that is not nil replaces it.
+--- fn(grad) is called when the gradient of x is complete; a result that is not nil replaces it.
 method("register_hook(Tensor input, function hook)", function(x, fn)
   local id, node = B.register_hook(x, fn)
   return setmetatable({ id = id, tensor = node == nil and x or nil, node = node }, Handle)
 end)
 
---- fn(x) is called when backward has added to x.grad, x being a leaf; it returns nothing. x.grad may be changed, or set
--- to nil: an optimizer's step in here needs memory for one gradient at a time.
+--- fn(x) is called after backward has added to x.grad of a leaf x; its results are ignored. x.grad may be changed, or
+-- set to nil: an optimizer's step in here needs memory for one gradient at a time.
 method("register_post_accumulate_grad_hook(Tensor input, function hook)", function(x, fn)
   local id = B.register_hook(x, fn, true)
   return setmetatable({ id = id, tensor = x }, Handle)
@@ -689,7 +690,7 @@ function mt.__call(alias, x)
   return methods.data_pointer(x)
 end
 
--- A tensor that free() has released answers as any other, but needs no finalizer.
+-- The metatable of tensors that free() has released: the same without a finalizer.
 for k, v in each(mt) do
   if k ~= "__gc" then B.Released[k] = v end
 end

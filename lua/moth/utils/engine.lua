@@ -2,8 +2,8 @@
 --
 -- All versions from 2017 to August 2023 call themselves "LuaJIT 2.1.0-beta3". Until April 2022 compiled loops over
 -- pairs() or next() could read a wrong address under register pressure (LuaJIT's issue 829) and crash; moth's own loops
--- avoid them (moth.each). OpenResty's LuaJIT, Debian's luajit2, has newer packages; it is told by a function that only
--- it has.
+-- avoid them (moth.each). OpenResty's LuaJIT, Debian's luajit2, has newer packages; it is recognized by a function that
+-- only it has.
 local M = {}
 
 M.text = "moth: warning: this LuaJIT (%s) may be one from before April 2022, which miscompiles loops over pairs() and "
