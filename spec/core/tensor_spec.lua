@@ -296,7 +296,7 @@ describe("tensor", function()
   it("matrix products #M023 #M024", function()
     shape({ 128, 512 }, moth.randn(128, 256):matmul(moth.randn(256, 512)))
     shape({ 5, 2, 3, 6 }, moth.randn(5, 1, 3, 4):matmul(moth.randn(2, 4, 6)))
-    local err = fails("mat1 and mat2 shapes cannot be multiplied %(2x3 and 4x5%)", function() moth.randn(2,
+    local err = fails("self and mat2 shapes cannot be multiplied %(2x3 and 4x5%)", function() moth.randn(2,
       3):mm(moth.randn(4, 5)) end)
     assert.truthy(err:find("^spec/core/tensor_spec.lua:%d+: "), err)
     shape({ 32, 128, 1024 }, moth.linear(moth.zeros(32, 128, 512), moth.zeros(1024, 512))) -- #M051

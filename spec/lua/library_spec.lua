@@ -354,15 +354,21 @@ describe("a function of an op of one's own", function()
       dims = { x = "N M", y = "M" }, out = "N" })
     fails("%[mylib::wrong%] the kernel returned float32 %[%] for result 1, where the shape rule says float32 %[2%]",
       wrong, x, moth.ones(3))
-    fails("argument 'y' has size 4 in dimension 1, where 'x' has M = 3", wrong, x, moth.ones(4))
-    fails("argument 'x' has shape %[3%], but the op takes N M", wrong, moth.ones(3), moth.ones(3))
+    fails("y must have the shape %[3%], got %[4%]; M = 3 as in x", wrong, x, moth.ones(4))
+    fails("x must have 2 dimensions, %[N, M%], got %[3%]", wrong, moth.ones(3), moth.ones(3))
     fails("the shape rule says int64 %[2, 3%]", op("dtype(Tensor x) -> Tensor", { impl = function(t) return t + 1 end,
       shape = function() return { 2, 3, dtype = "int64" } end }), x)
     fails("the shape function returned 0 values, where the schema says 1", op("no_shape(Tensor x) -> Tensor",
       { impl = function(t) return t + 1 end, shape = function() end }), x)
     fails("out has 2 patterns, the schema 1 result", op, "p(Tensor x) -> Tensor", { dims = {}, out = { "N", "N" } })
     fails("dims names 'z'", op, "p(Tensor x) -> Tensor", { dims = { z = "N" }, out = "N" })
-    fails("one '%*' at most", op, "p(Tensor x) -> Tensor", { dims = { x = "* N *" }, out = "N" })
+    fails("has more than one part of unknown length", op, "p(Tensor x) -> Tensor",
+      { dims = { x = "*A N *B" }, out = "N" })
+    fails("the size 'M' is known from no argument", op, "p(Tensor x) -> Tensor", { dims = { x = "N" }, out = "M" })
+    fails("'exp' is no argument, op or function", op, "p(Tensor x) -> Tensor", { out = "(exp(x))" })
+    fails("a shape rule computes no tensors", op, "p(Tensor x) -> Tensor", { out = "* : x + 1", dims = { x = "*" } })
+    fails("option 'out' is missing", op, "p(Tensor x) -> Tensor", { dims = { x = "N" } })
+    fails("option 'let': expected { name = \"expression\" }", op, "p(Tensor x) -> Tensor", { let = { 3 }, out = "" })
     local own = op("own(Tensor x) -> Tensor", { impl = function() error({ code = 7 }) end })
     local _, err = pcall(own, x)
     assert.same({ code = 7 }, err) -- the user's own errors come through

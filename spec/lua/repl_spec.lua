@@ -88,7 +88,7 @@ describe("the prompt #quick", function()
 
   it("points at the line typed, and shows no frame of its own", function()
     local _, errors = session { "moth.nn.Linear(2, 3)(moth.ones(4))", "%run no_such_file", "%plot", "%plot nil" }
-    assert.matches("^stdin:1: %[linear%] mat1 and mat2", errors)
+    assert.matches("^stdin:1: %[linear%] input and weight", errors)
     assert.matches("\n%%run: no_such_file: No such file or directory\nusage: %%plot expr: ", errors)
     assert.is_nil(errors:find("repl/init", 1, true))
     assert.is_nil(errors:find("in function 'error'", 1, true))

@@ -142,7 +142,7 @@ describe("errors in a network say where", function()
     local Broken = nn.class("Broken")
     function Broken:__init() self.a = nn.Conv2d(1, 2, 3, { bogus = 1 }) end
     assert.not_matches("; in ", says("unknown option 'bogus'", Broken))
-    assert.not_matches("; in ", says("mat1 and mat2", function() return moth.zeros(2, 3):mm(moth.zeros(2, 3)) end))
+    assert.not_matches("; in ", says("self and mat2", function() return moth.zeros(2, 3):mm(moth.zeros(2, 3)) end))
     Net.forward_make = function() return nn.Linear(-1, 3) end
     assert.not_matches("Linear%) of", says("in_features", function() return Net():forward_make() end))
   end)

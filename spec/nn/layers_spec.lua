@@ -18,7 +18,7 @@ describe("layers #quick", function()
     assert.is_nil(nn.Linear(2, 1, { bias = false }).bias)
     assert.equal(0, nn.Linear(0, 3)(moth.zeros(2, 0)):detach():sum():item())
     assert.error_matches(function() small(moth.zeros(2, 3)) end,
-      "mat1 and mat2 shapes cannot be multiplied %(2x3 and 2x1%)")
+      "input and weight shapes cannot be multiplied %(2x3 and 1x2%)")
     assert.error_matches(function() nn.Linear(2.5, 1) end, "'in_features': expected an integer")
     assert.error_matches(function() nn.Linear(2, 1, { bais = true }) end, "unknown option 'bais'")
     assert.equal(moth.float64, nn.Linear(2, 1, { dtype = moth.float64 }).weight:dtype())

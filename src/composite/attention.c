@@ -76,6 +76,16 @@ static MothStatus attend(MothTensor **t, MothTensor **mask, double p, bool causa
     if (t[i]->ndim < 2)
       return moth_fail(MOTH_ERR_VALUE, "query, key and value need at least 2 dimensions, got %d",
                        t[i]->ndim);
+  const int64_t *q = t[0]->shape + t[0]->ndim - 2, *k = t[1]->shape + t[1]->ndim - 2;
+  if (q[1] != k[1])
+    return moth_fail(MOTH_ERR_VALUE,
+                     "the last dimension of query and key must be equal, got %s and %s",
+                     moth_shape_format(t[0]->ndim, t[0]->shape, a, sizeof a),
+                     moth_shape_format(t[1]->ndim, t[1]->shape, b, sizeof b));
+  if (k[0] != t[2]->shape[t[2]->ndim - 2])
+    return moth_fail(MOTH_ERR_VALUE, "key and value must have as many positions, got %s and %s",
+                     moth_shape_format(t[1]->ndim, t[1]->shape, a, sizeof a),
+                     moth_shape_format(t[2]->ndim, t[2]->shape, b, sizeof b));
   int64_t heads = t[0]->ndim > 2 ? t[0]->shape[t[0]->ndim - 3] : 1;
   int64_t theirs = t[1]->ndim > 2 ? t[1]->shape[t[1]->ndim - 3] : 1;
   if (causal && *mask)

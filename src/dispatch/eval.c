@@ -63,20 +63,20 @@ bool moth_viewable(const MothTensor *t, MothValue size) {
 
 /* --- numbers ---------------------------------------------------------------------------------- */
 
-static MothValue number(double x, MothValue a, MothValue b, int64_t exact) {
-  return a.tag == MOTH_V_FLOAT || b.tag == MOTH_V_FLOAT ? moth_v_float(x) : moth_v_int(exact);
+static inline bool are_whole(MothValue a, MothValue b) {
+  return a.tag != MOTH_V_FLOAT && b.tag != MOTH_V_FLOAT;
 }
 MothValue moth_number_add(MothValue a, MothValue b) {
-  return number(moth_as_double(a) + moth_as_double(b), a, b,
-                (int64_t)((uint64_t)a.u.i + (uint64_t)b.u.i));
+  return are_whole(a, b) ? moth_v_int((int64_t)((uint64_t)a.u.i + (uint64_t)b.u.i))
+                         : moth_v_float(moth_as_double(a) + moth_as_double(b));
 }
 MothValue moth_number_sub(MothValue a, MothValue b) {
-  return number(moth_as_double(a) - moth_as_double(b), a, b,
-                (int64_t)((uint64_t)a.u.i - (uint64_t)b.u.i));
+  return are_whole(a, b) ? moth_v_int((int64_t)((uint64_t)a.u.i - (uint64_t)b.u.i))
+                         : moth_v_float(moth_as_double(a) - moth_as_double(b));
 }
 MothValue moth_number_mul(MothValue a, MothValue b) {
-  return number(moth_as_double(a) * moth_as_double(b), a, b,
-                (int64_t)((uint64_t)a.u.i * (uint64_t)b.u.i));
+  return are_whole(a, b) ? moth_v_int((int64_t)((uint64_t)a.u.i * (uint64_t)b.u.i))
+                         : moth_v_float(moth_as_double(a) * moth_as_double(b));
 }
 MothValue moth_number_div(MothValue a, MothValue b) {
   return moth_v_float(moth_as_double(a) / moth_as_double(b));
@@ -89,7 +89,10 @@ MothValue moth_number_floor_divide(MothValue a, MothValue b) {
   return moth_v_int(x / y - (x % y != 0 && (x < 0) != (y < 0)));
 }
 MothValue moth_number_remainder(MothValue a, MothValue b) {
-  return moth_number_sub(a, moth_number_mul(b, moth_number_floor_divide(a, b)));
+  int64_t x = a.u.i, y = b.u.i;
+  if (y == 0 || y == -1)
+    return moth_v_int(y ? 0 : x);
+  return moth_v_int(x % y + (x % y != 0 && (x < 0) != (y < 0) ? y : 0));
 }
 
 MothValue moth_number_power(MothValue a, MothValue b) {
@@ -98,7 +101,8 @@ MothValue moth_number_power(MothValue a, MothValue b) {
     b = moth_v_float((double)b.u.i);
   for (int64_t i = 0; a.tag != MOTH_V_FLOAT && b.tag != MOTH_V_FLOAT && i < b.u.i; i++)
     exact = (int64_t)((uint64_t)exact * (uint64_t)a.u.i);
-  return number(pow(moth_as_double(a), moth_as_double(b)), a, b, exact);
+  return are_whole(a, b) ? moth_v_int(exact)
+                         : moth_v_float(pow(moth_as_double(a), moth_as_double(b)));
 }
 
 MothValue moth_number_doublings(MothValue n) {
@@ -206,9 +210,10 @@ MothStatus moth_list_drop_n(MothValue list, MothValue n, int64_t *to, MothValue 
 MothStatus moth_list_replace(MothValue list, MothValue i, MothValue v, int64_t *to,
                              MothValue *out) {
   int64_t k = from_end(i, list.n);
-  MOTH_TRY(part(list, 0, list.n, to, out));
-  if (k >= 0 && k < list.n)
-    to[k] = v.u.i;
+  MOTH_TRY(fits(list.n));
+  for (uint32_t d = 0; d < list.n; d++)
+    to[d] = d == k ? v.u.i : list.u.ints[d];
+  *out = moth_v_ints(to, list.n);
   return MOTH_OK;
 }
 

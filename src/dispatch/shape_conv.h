@@ -1,5 +1,4 @@
-/* The geometry of convolution and pooling: read from arguments and checked in one place, for the shape
- * rules and for the kernels, which get the same numbers. */
+/* The numbers of convolution and pooling, read from arguments in one place for the kernels of all devices. */
 #ifndef MOTH_DISPATCH_SHAPE_CONV_H
 #define MOTH_DISPATCH_SHAPE_CONV_H
 #include "moth.h"
@@ -27,11 +26,5 @@ typedef struct MothPool {
 /* What a pooling op of src/ops/conv.lua says; `ndim` and `input` are of its input (the size that is
  * asked for, of a backward op). */
 MOTH_API MothStatus moth_pool_geometry(const MothCall *c, int ndim, const int64_t *input,
-                                       MothPool *p);
-/* Sets kernel, stride and the like of an op without a call; absent lists are none. */
-MOTH_API MothStatus moth_pool_windows(int ndim, const int64_t *input, MothValue kernel,
-                                      MothValue stride, MothValue padding, MothValue dilation,
-                                      bool ceil_mode, MothPool *p);
-MOTH_API MothStatus moth_pool_adaptive(int ndim, const int64_t *input, MothValue output,
                                        MothPool *p);
 #endif

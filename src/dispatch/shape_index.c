@@ -1,17 +1,9 @@
-/* Shape rules of joining, gathering and scattering. A 0-dim tensor counts as one of one dimension. */
+/* Shape rules of cat and of positions in several dimensions. */
 #include <string.h>
 
 #include "core/dtype.h"
-#include "dispatch/dispatch.h"
-#include "dispatch/shape.h"
+#include "dispatch/pattern.h"
 #include "unpack/index.h"
-
-static MothStatus need_same_dtype(const MothTensor *self, const char *name, const MothTensor *t) {
-  if (t->dtype == self->dtype)
-    return MOTH_OK;
-  return moth_fail(MOTH_ERR_TYPE, "%s must have the dtype of self, %s, got %s", name,
-                   moth_dtype_name((MothDType)self->dtype), moth_dtype_name((MothDType)t->dtype));
-}
 
 /* Legacy of PyTorch: a vector of no elements joins with anything. */
 static bool skipped(const MothTensor *t) {
@@ -56,96 +48,6 @@ MothStatus moth_shape_cat(const MothCall *c, MothMeta *out) {
       return moth_fail(MOTH_ERR_VALUE, "the sizes add up to more than a tensor can have");
   }
   return moth_meta_set(out, dtype, first->ndim, shape);
-}
-
-/* index goes over places of `self`: the same number of dimensions, no larger but in `dim`. */
-static MothStatus check_index(const MothTensor *self, int64_t dim, const MothTensor *index) {
-  if ((index->ndim ? index->ndim : 1) != (self->ndim ? self->ndim : 1))
-    return moth_fail(MOTH_ERR_VALUE,
-                     "index must have as many dimensions as self: expected %d, got %d", self->ndim,
-                     index->ndim);
-  for (int k = 0; k < self->ndim && k < index->ndim && index->numel; k++)
-    if (k != dim && index->shape[k] > self->shape[k])
-      return moth_fail(MOTH_ERR_VALUE,
-                       "index must not be larger than self but in dimension " MOTH_AT
-                       "%d: its size is %lld in dimension " MOTH_AT "%d, where self has size %lld",
-                       (int)dim, (long long)index->shape[k], k, (long long)self->shape[k]);
-  return MOTH_OK;
-}
-
-/* gather: (self, dim, index, index_base) */
-MothStatus moth_shape_gather(const MothCall *c, MothMeta *out) {
-  MOTH_UNPACK_GATHER(c)
-  MOTH_TRY(check_index(self, dim, index));
-  return moth_meta_set(out, (MothDType)self->dtype, index->ndim, index->shape);
-}
-
-/* scatter, scatter_add: (self, dim, index, src, index_base) */
-MothStatus moth_shape_scatter(const MothCall *c, MothMeta *out) {
-  MOTH_UNPACK_SCATTER(c)
-  MOTH_TRY(check_index(self, dim, index));
-  if (src.tag == MOTH_V_TENSOR) {
-    const MothTensor *t = src.u.t;
-    if ((t->ndim ? t->ndim : 1) != (index->ndim ? index->ndim : 1))
-      return moth_fail(MOTH_ERR_VALUE,
-                       "src must have as many dimensions as index: expected %d, got %d",
-                       index->ndim, t->ndim);
-    for (int k = 0; (k < index->ndim || k < t->ndim) && index->numel; k++) {
-      int64_t wanted = index->ndim ? index->shape[k] : 1, got = t->ndim ? t->shape[k] : 1;
-      if (wanted > got)
-        return moth_fail(
-            MOTH_ERR_VALUE,
-            "src must not be smaller than index: its size is %lld in dimension " MOTH_AT
-            "%d, where index has size %lld",
-            (long long)got, k, (long long)wanted);
-    }
-    MOTH_TRY(need_same_dtype(self, "src", t));
-  } else {
-    MOTH_TRY(moth_dtype_check_number((MothDType)self->dtype, src, "src"));
-  }
-  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape);
-}
-
-static MothStatus need_vector(const MothTensor *index) {
-  if (index->ndim <= 1)
-    return MOTH_OK;
-  return moth_fail(MOTH_ERR_VALUE, "index must be 1-D, got %d dimensions", index->ndim);
-}
-
-/* index_select: (self, dim, index, index_base) */
-MothStatus moth_shape_index_select(const MothCall *c, MothMeta *out) {
-  MOTH_UNPACK_INDEX_SELECT(c)
-  MOTH_TRY(need_vector(index));
-  int64_t shape[MOTH_MAX_DIMS];
-  memcpy(shape, self->shape, sizeof shape);
-  if (self->ndim)
-    shape[dim] = index->numel;
-  else if (index->numel != 1)
-    return moth_fail(MOTH_ERR_VALUE, "index must have one element where self has no dimensions");
-  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, shape);
-}
-
-/* index_add, index_copy: (self, dim, index, source, index_base) */
-MothStatus moth_shape_index_put(const MothCall *c, MothMeta *out) {
-  MOTH_UNPACK_INDEX_ADD(c)
-  char a[200], b[200];
-  MOTH_TRY(need_vector(index));
-  MOTH_TRY(need_same_dtype(self, "source", source));
-  bool fits = source->ndim == self->ndim;
-  int64_t shape[MOTH_MAX_DIMS];
-  memcpy(shape, self->shape, sizeof shape);
-  shape[dim] = index->numel;
-  for (int k = 0; k < self->ndim && fits; k++)
-    fits = source->shape[k] == shape[k];
-  if (self->ndim == 0)
-    fits = source->numel == 1 && source->ndim <= 1 && index->numel == 1;
-  if (!fits)
-    return moth_fail(MOTH_ERR_VALUE,
-                     "source must have the size of self, and that of index in dimension " MOTH_AT
-                     "%d: expected shape %s, got %s",
-                     (int)dim, moth_shape_format(self->ndim, shape, a, sizeof a),
-                     moth_shape_format(source->ndim, source->shape, b, sizeof b));
-  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape);
 }
 
 MothStatus moth_nd(const MothTensor *self, MothValue dims, const MothTensor *index, MothNd *nd) {
@@ -197,7 +99,8 @@ MothStatus moth_shape_scatter_nd(const MothCall *c, MothMeta *out) {
   MothNd nd;
   char a[200], b[200];
   MOTH_TRY(moth_nd(self, dims, index, &nd));
-  MOTH_TRY(need_same_dtype(self, "src", src));
+  if (src->dtype != self->dtype)
+    return moth_dtypes_differ("self", self, "src", src);
   if (accumulate && moth_dtype_is_stored((MothDType)self->dtype))
     return moth_fail(MOTH_ERR_TYPE,
                      "accumulate is not implemented for %s; convert with x:to(moth.int64)",
@@ -211,14 +114,4 @@ MothStatus moth_shape_scatter_nd(const MothCall *c, MothMeta *out) {
                      moth_shape_format(src->ndim, src->shape, a, sizeof a),
                      moth_shape_format(nd.ndim, nd.shape, b, sizeof b));
   return moth_shape_self(c, out);
-}
-
-/* masked_scatter: (self, mask, source) */
-MothStatus moth_shape_masked_scatter(const MothCall *c, MothMeta *out) {
-  MOTH_UNPACK_MASKED_SCATTER(c)
-  MOTH_TRY(need_same_dtype(self, "source", source));
-  int n;
-  int64_t shape[MOTH_MAX_DIMS];
-  MOTH_TRY(moth_broadcast(self->ndim, self->shape, mask->ndim, mask->shape, &n, shape));
-  return moth_meta_set(out, (MothDType)self->dtype, n, shape);
 }

@@ -1,4 +1,12 @@
 -- Attention. One kernel each for forward and backward, on tiles: the matrix of weights never exists as a whole.
+local masked = {
+  { "equal(remainder(H, K), 0)", "the heads of query must be a multiple of those of key, got {H} and {K}" },
+  { "either(negate(given(attn_mask)), either(is_float(attn_mask), equal(attn_mask.dtype, dtype_named('bool'))))",
+    "attn_mask must be bool or a float dtype, got {attn_mask.dtype}", "type" },
+  { "either(negate(given(attn_mask)), expands(attn_mask.shape, list(B, H, L, S)))",
+    "attn_mask of shape {attn_mask.shape} does not broadcast to {list(B, H, L, S)}" },
+}
+
 return {
 { "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=none, float dropout_p=0 in [0,1], bool is_causal=false, float? scale=none, bool enable_gqa=false, Generator? generator=none) -> Tensor",
   kind = "composite",
@@ -26,7 +34,9 @@ return {
     sees 1 to i. Rows that see nothing are 0. enable_gqa: the heads (third dimension from the end) of key and value \z
     are shared by groups of those of query. attn_mask may need a gradient (then the weights are kept as a whole)." },
 { "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p in [0,1], bool is_causal, float scale, Generator? generator=none) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", shape = "attention_forward", amp = "low",
+  kind = "fused", amp = "low",
+  dims = { query = "B H L E : float", key = "B K S E : query", value = "B K S V : query" },
+  out = { "B H L V", "B H L : working(query)", "2 : int64" }, check = masked,
   keep = true, -- the kernel never makes the whole matrix of weights
   decompose = [[
     local s = attention_scores(query, key, attn_mask, is_causal, scale)
@@ -52,7 +62,7 @@ return {
   },
   errors = {
     { "randn(5,4), randn(5,4), randn(5,4), nil, 0, false, 1", "dimensions" },
-    { "randn(1,1,5,4), randn(1,1,5,3), randn(1,1,5,3), nil, 0, false, 1", "last dimension" },
+    { "randn(1,1,5,4), randn(1,1,5,3), randn(1,1,5,3), nil, 0, false, 1", "E = 4 as in query" },
     { "randn(1,3,5,4), randn(1,2,5,4), randn(1,2,5,4), nil, 0, false, 1", "multiple" },
     { "randn(1,1,5,4), randn(1,1,5,4), randn(1,1,5,4), randn(3,5), 0, false, 1", "attn_mask" },
   },
@@ -60,7 +70,12 @@ return {
     the result, the logarithm of each row's sum of exponentials (B, H, L), and the state of the random numbers that \z
     dropout took." },
 { "attention_backward(Tensor grad_output, Tensor? grad_logsumexp, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor output, Tensor logsumexp, Tensor state, float dropout_p in [0,1], bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", shape = "attention_backward",
+  kind = "fused",
+  dims = {
+    grad_output = "B H L V : float", grad_logsumexp = "B H L : float", query = "B H L E : float", key = "B K S E : query",
+    value = "B K S V : query", output = "B H L V : float", logsumexp = "B H L : float", state = "2 : int64",
+  },
+  out = { "B H L E : query", "B K S E : query", "B K S V : query" }, check = masked,
   keep = true, -- the kernel never makes the whole matrix of weights
   decompose = [[
     local s = attention_scores(query, key, attn_mask, is_causal, scale)

@@ -5,21 +5,9 @@ local emit = require "emit"
 local expr = require "expr"
 local formula = require "formula"
 local schema = require "schema"
+local shapes = require "shapes"
 
 local M = {}
-
--- The C format of a value in a message, and the C expression for it.
-local function shown(node, writer)
-  local c = writer.value(node)
-  if node.what == "dtype" then return "%s", ("moth_dtype_name((MothDType)(%s).u.i)"):format(c) end
-  if node.kind == "list" then
-    return "%s", ("moth_shape_format((int)(%s).n, (%s).u.ints, (char[200]){0}, 200)"):format(c, c)
-  end
-  if node.position then return "\1%d", ("(int)%s.u.i"):format(c) end -- MOTH_AT
-  if node.what == "ndim" or node.what == "length" then return "%d", ("(int)%s.u.i"):format(c) end
-  if node.kind == "string" then return "%s", ("(%s).u.s"):format(c) end
-  return "%.14g", ("moth_as_double(%s)"):format(c)
-end
 
 --- The function of a record. ops: by name.
 function M.text(op, ops)
@@ -31,7 +19,7 @@ function M.text(op, ops)
       if not a then return nil end
       local leaf = graph.node("leaf", formula.kind_of[a.type], {}, "argument " .. a.at)
       leaf.c, leaf.values = ("c->args[%d]"):format(a.at), a.values or false
-      leaf.position = a.type == "DIM" or a.type == "INDEX"
+      leaf.position, leaf.is_dtype = a.type == "DIM" or a.type == "INDEX", a.type == "DTYPE"
       return leaf
     end, ops, define)
     return graph
@@ -44,23 +32,10 @@ function M.text(op, ops)
 
   local lines = {}
   for _, check in ipairs(op.check or {}) do
-    local graph, values = new_graph(), {}
-    values[1] = evaluate(graph, check[1], "check")[1]
-    local message = check[2]:gsub("%%", "%%%%"):gsub("{(.-)}", function(text)
-      values[#values + 1] = evaluate(graph, text, "check")[1]
-      return "\0"
-    end)
-    local writer = emit.writer(graph, values, state, 1)
-    for _, l in ipairs(writer.block()) do lines[#lines + 1] = l end
-    local args, k = {}, 1
-    message = message:gsub("%z", function()
-      k = k + 1
-      local format, c = shown(values[k], writer)
-      args[#args + 1] = ",\n                       " .. c
-      return format
-    end)
-    lines[#lines + 1] = ("  if (!%s)\n    MOTH_GO(moth_fail(%s, %q%s));"):format(writer.condition(values[1]),
-      check[3] == "type" and "MOTH_ERR_TYPE" or "MOTH_ERR_VALUE", message, table.concat(args))
+    shapes.condition(check, state, function(text)
+      local graph = new_graph()
+      return graph, evaluate(graph, text, "check")
+    end, function(l) lines[#lines + 1] = l end)
   end
 
   local graph = new_graph()

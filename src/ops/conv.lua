@@ -29,9 +29,30 @@ local adaptive_window = [[
       lt(x, floor_divide((out[-1] + 1) * w + columns - 1, columns)))
 ]]
 
+-- Of convolutions: an image N? C H W and a weight K D kh kw. Kernels count positions in 32 bits.
+local by_groups = {
+  "both(ge(groups, 1), both(equal(remainder(C, groups), 0), equal(remainder(K, groups), 0)))",
+  "groups must divide the channels of input ({C}) and of weight ({K}), got {groups}",
+}
+local in_channels = {
+  "either(lt(groups, 1), equal(C, D * groups))",
+  "input must have {D * groups} channels to go with a weight of {D} channels and groups {groups}, got {C}",
+}
+local sizes = {
+  [[both(both(both(gt(K, 0), gt(D, 0)), both(le(K, 2147483647), le(D, 2147483647))),
+    both(le(C, 2147483647), le(product(N), 2147483647)))]],
+  "sizes must be less than 2^31, and those of the weight not 0, got an image {join(N, list(C, H, W))} and a weight {list(K, D, kh, kw)}",
+}
+-- Of pooling.
+local image = { "gt(least(list(H, W)), 0)", "an image must not be empty, got {list(H, W)}" }
+local divisor = { "either(negate(given(divisor_override)), ne(divisor_override, 0))", "divisor_override must not be 0" }
+
 return {
 { "conv2d(Tensor input, Tensor weight, Tensor? bias=none, int[2]? stride=1 >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, int groups=1) -> Tensor",
-  kind = "window", shape = "conv2d", amp = "low",
+  kind = "window", amp = "low",
+  dims = { input = "N? C H W : float", weight = "K D kh kw : input", bias = "K : input" },
+  let = { ["*O"] = "window_out(list(H, W), list(kh, kw), stride, padding, dilation, none)" }, out = "N? K *O",
+  check = { in_channels, by_groups, sizes },
   window = { stride = "stride", padding = "padding", dilation = "dilation" },
   over = { { "c", "weight.shape[1]" }, { "ky", "weight.shape[2]" }, { "kx", "weight.shape[3]" } },
   map = [[
@@ -63,7 +84,10 @@ return {
   doc = "Cross-correlation of images (N, C, H, W) with weight (K, C / groups, kh, kw), plus bias (K). stride and \z
     dilation are 1, padding 0 where not given." },
 { "conv2d_backward_input(Tensor grad_output, Tensor weight, int[] input_size, int[2]? stride=1 >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, int groups=1) -> Tensor",
-  kind = "window", shape = "conv2d_backward_input", amp = "low",
+  kind = "window", amp = "low",
+  dims = { grad_output = "N? K *O : float", weight = "K D kh kw : grad_output", input_size = "N? C H W" },
+  let = { ["*O"] = "window_out(list(H, W), list(kh, kw), stride, padding, dilation, none)" }, out = "*input_size",
+  check = { in_channels, by_groups, sizes },
   window = { stride = "stride", padding = "padding", dilation = "dilation" },
   over = { { "k", "weight.shape[0] / groups" }, { "ky", "weight.shape[2]" }, { "kx", "weight.shape[3]" } },
   map = [[
@@ -91,7 +115,10 @@ return {
   },
   doc = "Derivative of conv2d by its input, of the size input_size: a transposed convolution." },
 { "conv2d_backward_weight(Tensor grad_output, Tensor input, int[] weight_size, int[2]? stride=1 >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, int groups=1) -> Tensor",
-  kind = "window", shape = "conv2d_backward_weight", amp = "low",
+  kind = "window", amp = "low",
+  dims = { grad_output = "N? K *O : input", input = "N? C H W : float", weight_size = "K D kh kw" },
+  let = { ["*O"] = "window_out(list(H, W), list(kh, kw), stride, padding, dilation, none)" }, out = "*weight_size",
+  check = { in_channels, by_groups, sizes },
   window = { stride = "stride", padding = "padding", dilation = "dilation" },
   over = {
     { "n", "input.ndim == 4 and input.shape[0] or 1" }, { "oy", "grad_output.shape[-2]" }, { "ox", "grad_output.shape[-1]" },
@@ -219,7 +246,10 @@ return {
   },
   doc = "conv_transpose2d in one dimension." },
 { "im2col(Tensor self, int[2] kernel_size >= 1, int[2]? dilation=1 >= 1, int[2]? padding=0 >= 0, int[2]? stride=1 >= 1) -> Tensor",
-  kind = "window", shape = "im2col",
+  kind = "window",
+  dims = { self = "N? C H W" }, let = { ["*O"] = "window_out(list(H, W), kernel_size, stride, padding, dilation, none)" },
+  out = "N? (C * kernel_size[0] * kernel_size[1]) (O[0] * O[1])",
+  check = { { "gt(C, 0)", "self must not be empty but in its batch dimension, got {self.shape}" } },
   window = {
     size = "kernel_size", stride = "stride", padding = "padding", dilation = "dilation",
   },
@@ -239,7 +269,15 @@ return {
   },
   doc = "The windows of images (N, C, H, W) as columns (N, C kh kw, L); F.unfold." },
 { "col2im(Tensor self, int[2] output_size >= 1, int[2] kernel_size >= 1, int[2]? dilation=1 >= 1, int[2]? padding=0 >= 0, int[2]? stride=1 >= 1) -> Tensor",
-  kind = "window", shape = "col2im",
+  kind = "window",
+  dims = { self = "N? R L" },
+  let = { A = "kernel_size[0] * kernel_size[1]", ["*O"] = "window_out(output_size, kernel_size, stride, padding, dilation, none)" },
+  out = "N? (floor_divide(R, A)) *output_size",
+  check = {
+    { "both(gt(R, 0), equal(remainder(R, A), 0))",
+      "the rows of self, {R}, must be a multiple of the kernel's {A} elements" },
+    { "equal(L, O[0] * O[1])", "self must have {O[0] * O[1]} columns ({O[0]} x {O[1]}), got {L}" },
+  },
   window = {
     size = "kernel_size", stride = "stride", padding = "padding", dilation = "dilation",
   },
@@ -259,7 +297,9 @@ return {
   },
   doc = "Columns (N, C kh kw, L) added up where they came from in images (N, C, *output_size); F.fold." },
 { "max_pool2d_with_indices(Tensor self, int[2] kernel_size >= 1, int[2]? stride=kernel_size >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, bool ceil_mode=false, index_base) -> (Tensor, Tensor)",
-  kind = "window", shape = "max_pool2d",
+  kind = "window",
+  dims = { self = "N? C H W : float" },
+  let = { ["*O"] = "window_out(list(H, W), kernel_size, stride, padding, dilation, ceil_mode)" }, out = { "N? C *O", "N? C *O : int64" },
   window = {
     size = "kernel_size", stride = "stride", padding = "padding", dilation = "dilation",
   },
@@ -283,7 +323,12 @@ return {
   },
   doc = "The largest element of every window, and its position in the flattened image (H W), from index_base. NaN wins, the last of several." },
 { "max_pool2d_backward(Tensor grad_output, IndexTensor indices, int[] input_size, int[2]? kernel_size=none >= 1, int[2]? stride=kernel_size >= 1, int[2]? padding=0 >= 0, int[2]? dilation=1 >= 1, index_base) -> Tensor",
-  kind = "window", shape = "max_pool2d_backward",
+  kind = "window",
+  dims = { grad_output = "N? C P Q : float", indices = "N? C P Q", input_size = "N? C H W" },
+  let = { -- of whatever ceil_mode: true allows all that either does
+    ["*O"] = "when(given(kernel_size), window_out(list(H, W), kernel_size, stride, padding, dilation, true), list(P, Q))",
+  },
+  out = "*input_size", check = { image },
   window = {},
   store = "add", over = "grad_output.shape", start = "zeros_of(grad_output, input_size, none)",
   loop = [[
@@ -341,7 +386,10 @@ return {
   },
   doc = "max_pool2d in one dimension." },
 { "avg_pool2d(Tensor self, int[2] kernel_size >= 1, int[2]? stride=kernel_size >= 1, int[2]? padding=0 >= 0, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
-  kind = "window", shape = "avg_pool2d",
+  kind = "window",
+  dims = { self = "N? C H W : float" },
+  let = { ["*O"] = "window_out(list(H, W), kernel_size, stride, padding, list(1, 1), ceil_mode)" }, out = "N? C *O",
+  check = { divisor },
   window = {
     size = "kernel_size", stride = "stride", padding = "padding", dilation = "list(1, 1)",
   },
@@ -367,7 +415,10 @@ return {
   },
   doc = "The mean of every window; stride is kernel_size where not given." },
 { "avg_pool2d_backward(Tensor grad_output, int[] input_size, int[2] kernel_size >= 1, int[2]? stride=kernel_size >= 1, int[2]? padding=0 >= 0, bool ceil_mode=false, bool count_include_pad=true, int? divisor_override=none) -> Tensor",
-  kind = "window", shape = "avg_pool2d_backward",
+  kind = "window",
+  dims = { grad_output = "N? C *O : float", input_size = "N? C H W" },
+  let = { ["*O"] = "window_out(list(H, W), kernel_size, stride, padding, list(1, 1), ceil_mode)" }, out = "*input_size",
+  check = { divisor },
   window = {
     size = "kernel_size", stride = "stride", padding = "padding", dilation = "list(1, 1)",
   },
@@ -408,7 +459,9 @@ return {
   },
   doc = "avg_pool2d in one dimension." },
 { "adaptive_avg_pool2d(Tensor self, int[2] output_size >= -1) -> Tensor",
-  kind = "window", shape = "adaptive_avg_pool2d",
+  kind = "window",
+  dims = { self = "N? C H W : float" }, let = { ["*O"] = "list(adaptive(output_size[0], H), adaptive(output_size[1], W))" },
+  out = "N? C *O", check = { image },
   window = {},
   over = adaptive_places,
   map = adaptive_window .. [[
@@ -423,7 +476,8 @@ return {
   },
   doc = "Means of output_size windows that cover the image; a size of -1 stays as it is." },
 { "adaptive_avg_pool2d_backward(Tensor grad_output, int[] input_size) -> Tensor",
-  kind = "window", shape = "adaptive_avg_pool2d_backward",
+  kind = "window",
+  dims = { grad_output = "N? C P Q : float", input_size = "N? C H W" }, out = "*input_size", check = { image },
   window = {},
   over = {
     { "ky", "floor_divide(grad_output.shape[-2] - 1, sizes[-2]) + 2" },
@@ -458,7 +512,9 @@ return {
   },
   doc = "adaptive_avg_pool2d in one dimension." },
 { "adaptive_max_pool2d_with_indices(Tensor self, int[2] output_size >= -1, index_base) -> (Tensor, Tensor)",
-  kind = "window", shape = "adaptive_max_pool2d",
+  kind = "window",
+  dims = { self = "N? C H W : float" }, let = { ["*O"] = "list(adaptive(output_size[0], H), adaptive(output_size[1], W))" },
+  out = { "N? C *O", "N? C *O : int64" }, check = { image },
   window = {},
   over = adaptive_places,
   map = adaptive_window .. [[

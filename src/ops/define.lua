@@ -7,6 +7,15 @@ return {
   -- y, computed from x in its working dtype (in which squares of halves fit), in x's own dtype.
   narrowed = { "y, x", "when(equal(working(x), x.dtype), y, as(y, x.dtype))" },
 
+  -- ---- shapes of results ---------------------------------------------------------------------------
+  summed = { "x, dtype", 'when(given(dtype), dtype, when(is_float(x), x.dtype, dtype_named("int64")))' },
+  -- x's shape with size n in dimension d; that of a 0-dim tensor as it is.
+  with_size = { "x, d, n", "when(equal(x.ndim, 0), x.shape, replace(x.shape, d, n))" },
+  -- The shape of a gradient that bit i of need asks for; of the others nothing is computed.
+  needed = { "need, i, shape", "when(bit(need, i), shape, list(0))" },
+  loss_shape = { "target, reduction", 'when(eq(reduction, "none"), target.shape, first_n(target.shape, 0))' },
+  adaptive = { "asked, size", "when(lt(asked, 0), size, asked)" },
+
   -- ---- tensors made beside others: of their dtype if none is given, on their device ----------------
   zeros_of = { "like, shape, dtype", "beside(like, zeros(shape, default_to(dtype, like.dtype), like.device))" },
   full_of = { "like, shape, value, dtype",

@@ -11,10 +11,10 @@ local M = {}
 local list_makers = {
   list = true, join = true, first_n = true, last_n = true, drop_n = true, replace = true, insert = true, remove = true,
   ones_n = true, range = true, inverse = true, wide = true, kept = true, inferred = true, merged = true,
-  others = true,
+  others = true, window_out = true,
 }
 local function is_statement(node)
-  return node.what == "op" or node.what == "ops" or node.what == "load" or node.what == "beside"
+  return node.kind == "need" or node.what == "op" or node.what == "ops" or node.what == "load" or node.what == "beside"
     or node.what == "written" or node.what == "fold" or list_makers[node.what]
     or (node.what == "when" and node.kind ~= "number" and node.kind ~= "condition" and node.kind ~= "string")
 end
@@ -99,7 +99,8 @@ local function number_c(x)
   return ("moth_v_float(%.17g)"):format(x)
 end
 
---- state: { temps = count of v[…] so far, lists = count of lists } of the C function, which this increases;
+--- state: { temps = count of v[…] so far, lists = count of lists } of the C function, which this increases (pure: it
+-- makes no tensors);
 -- M.declare(state) declares both.
 -- Returns a writer: writer.value(node) is C of a value, writer.condition(node) of a condition; writer.block() returns
 -- the lines of the root block, after which writer.take(node) moves an output out of its temporary (or retains it).
@@ -138,6 +139,8 @@ function M.writer(graph, outputs, state, indent)
       return ("moth_v_tensors((MothTensor *[]){%s}, %d)"):format(table.concat(list, ", "), #list)
     end,
     product = function(n) return ("moth_list_product(%s)"):format(value(n.args[1])) end,
+    largest = function(n) return ("moth_list_largest(%s)"):format(value(n.args[1])) end,
+    default_dtype = function() return "moth_v_dtype(moth_default_dtype())" end,
     reach = function(n)
       return ("moth_list_reach(%s, %s, %s)"):format(value(n.args[1]), value(n.args[2]), value(n.args[3]))
     end,
@@ -179,6 +182,10 @@ function M.writer(graph, outputs, state, indent)
       if math.abs(x) == math.huge then return x > 0 and "INFINITY" or "-INFINITY" end
       return x == math.floor(x) and ("%d"):format(x) or ("%.17g"):format(x)
     end
+    if is_node(x) and x.what == "leaf" then
+      local size = value(x):match("^moth_v_int%(([%w_]+)%)$") -- of a shape rule
+      if size then return size end
+    end
     if is_node(x) and plain[x.what] then
       local cast = (x.what == "numel" and "(double)") or ((x.what == "dtype" or x.what == "working") and "(int)") or ""
       return cast .. value(x):match("^moth_v_%a+%((.*)%)$")
@@ -186,14 +193,18 @@ function M.writer(graph, outputs, state, indent)
     return ("moth_as_double(%s)"):format(value(x))
   end
 
+  local function dtype_of(x) return x.kind == "number" and value(x) .. ".u.i" or tensor_c(x) .. "->dtype" end
   local operators = { eq = "==", ne = "!=", lt = "<", le = "<=", gt = ">", ge = ">=" }
   local conditions = {
     given = function(n) return ("%s.tag != MOTH_V_NONE"):format(value(n.args[1])) end,
     both = function(n) return ("%s && %s"):format(condition(n.args[1]), condition(n.args[2])) end,
     either = function(n) return ("%s || %s"):format(condition(n.args[1]), condition(n.args[2])) end,
     negate = function(n) return ("!%s"):format(condition(n.args[1])) end,
-    is_float = function(n) return ("moth_dtype_is_float((MothDType)%s->dtype)"):format(tensor_c(n.args[1])) end,
-    is_int = function(n) return ("moth_dtype_class((MothDType)%s->dtype) == MOTH_CLASS_INT"):format(tensor_c(n.args[1])) end,
+    is_float = function(n) return ("moth_dtype_is_float((MothDType)%s)"):format(dtype_of(n.args[1])) end,
+    is_int = function(n) return ("moth_dtype_class((MothDType)%s) == MOTH_CLASS_INT"):format(dtype_of(n.args[1])) end,
+    bit = function(n) return ("%s.u.i >> %s.u.i & 1"):format(value(n.args[1]), value(n.args[2])) end,
+    whole = function(n) return ("%s.tag != MOTH_V_FLOAT"):format(value(n.args[1])) end,
+    expands = function(n) return ("moth_list_expands(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
     is_number = function(n) return ("%s.tag != MOTH_V_TENSOR"):format(value(n.args[1])) end,
     is_list = function(n) return ("%s.tag == MOTH_V_INTS"):format(value(n.args[1])) end,
     is_on_cpu = function(n) return ("%s->device.type == MOTH_CPU"):format(tensor_c(n.args[1])) end,
@@ -266,17 +277,30 @@ function M.writer(graph, outputs, state, indent)
         args[i] = ("moth_v_float(moth_as_double(%s))"):format(args[i])
       end
     end
+    if node.kind == "need" then return line(depth, "MOTH_GO(moth_need_%s(%s));", node.what, table.concat(args, ", ")) end
     local given = ("(MothValue[]){%s}"):format(table.concat(args, ", "))
     if list_makers[node.what] or (node.what == "when" and node.kind == "list") then
       state.lists = state.lists + 1
       local index = state.lists
       local name = "h" .. index
+      local function memory() -- the list has numbers of its own
+        state.memory = state.memory or {}
+        state.memory[index] = true
+      end
+      if node.what ~= "when" then memory() end
       at[node] = name
       if node.what == "when" then
         line(depth, "if %s {", condition(node.args[1]))
-        for i = 2, 3 do -- a copy: the tensor of a shape may be released before the list is read
-          write_block(here.branches[node][i], depth + 1, node.args[i])
-          line(depth + 1, "MOTH_GO(moth_list_copy(%s, l%d, &%s));", value(node.args[i]), index, name)
+        for i = 2, 3 do
+          local list = node.args[i]
+          write_block(here.branches[node][i], depth + 1, list)
+          -- The tensor of a shape may be released before the list is read. Arguments and lists that are made stay.
+          if is_node(list) and (list_makers[list.what] or state.pure) then
+            line(depth + 1, "%s = %s;", name, value(list))
+          else
+            memory()
+            line(depth + 1, "MOTH_GO(moth_list_copy(%s, l%d, &%s));", value(list), index, name)
+          end
           line(depth, i == 2 and "} else {" or "}")
         end
       elseif node.what == "list" then
@@ -377,7 +401,8 @@ end
 function M.declare(state)
   local t = { ("  MothValue v[%d] = {{{0}, 0, 0}};"):format(math.max(1, state.temps)) }
   for i = 1, state.lists do
-    t[#t + 1] = ("  int64_t l%d[MOTH_LIST_MAX];\n  MothValue h%d = {{0}, 0, 0};"):format(i, i)
+    if state.memory and state.memory[i] then t[#t + 1] = ("  int64_t l%d[MOTH_LIST_MAX];"):format(i) end
+    t[#t + 1] = ("  MothValue h%d = {{0}, 0, 0};"):format(i)
   end
   return table.concat(t, "\n")
 end

@@ -22,7 +22,14 @@
 --   inverse(permutation) wide(shape, shape) keep1(shape, dims) last_n(l, n)
 --   dtype_named("int64"); as_number(x): an operand that is a number
 --   reach(size, stride, offset): the elements of storage up to the last of that geometry; power_of(x, y)
---   length(l) product(l) least(l) doublings(n): of 1, until it is n or more; wrap(dim, n) working(x) eps_of(x) default_to(x, y)
+--   length(l) product(l) least(l) largest(l) doublings(n): of 1, until it is n or more; wrap(dim, n) working(x) eps_of(x)
+--   default_to(x, y) default_dtype()
+--   whole(x): the number is an integer; bit(n, i): bit i of n is set; is_float and is_int take dtypes, too
+--   expands(shape, shape): the first can be broadcast to the second
+--   window_out(size, kernel, stride, padding, dilation, ceil_mode): the sizes of a convolution's result, where ceil_mode
+--                             is none, or of a pooling; an error if a window does not fit
+-- and, as a line of `check` alone, what fails with a message of its own:
+--   in_range(value, dtype, "the value"), picks(self, dim, index), covers(src, index)
 --
 --   floor_divide remainder    of numbers too
 --
@@ -54,7 +61,7 @@ local function make(what, kind, args, more, alone)
   local known = graph.by_key[key]
   if known then return known end
   local node = setmetatable({ id = #graph + 1, what = what, kind = kind, args = args, more = more, c = false, field = false,
-    on_write = false, count = false, values = false, position = false, acc = false, k = false }, Node) -- all fields: others are asked of Node.__index
+    on_write = false, count = false, values = false, position = false, acc = false, k = false, is_dtype = false }, Node) -- all fields: others are asked of Node.__index
   graph[#graph + 1], graph.by_key[key] = node, node
   return node
 end
@@ -113,6 +120,7 @@ local function function_of(name, result, ...)
     for i, e in ipairs(expected) do
       local k = kind(args[i])
       if e == "tensor" and k == "any" then k = "tensor" end
+      if e == "tensor or dtype" and (k == "tensor" or k == "any" or k == "number") then k = e end
       if e ~= k and e ~= "value" then fail("%s: argument %d is a %s, expected a %s", name, i, k, e) end
     end
     return make(name, result, args)
@@ -201,8 +209,17 @@ local functions = {
     if type(a) == "boolean" then return not a end
     return make("negate", "condition", { a })
   end,
-  is_float = function_of("is_float", "condition", "tensor"),
-  is_int = function_of("is_int", "condition", "tensor"),
+  is_float = function_of("is_float", "condition", "tensor or dtype"),
+  is_int = function_of("is_int", "condition", "tensor or dtype"),
+  bit = function_of("bit", "condition", "number", "number"),
+  whole = function_of("whole", "condition", "number"),
+  expands = function_of("expands", "condition", "list", "list"),
+  largest = function_of("largest", "number", "list"),
+  default_dtype = function_of("default_dtype", "number"),
+  window_out = function_of("window_out", "list", "list", "list", "list", "list", "list", "value"),
+  in_range = function_of("in_range", "need", "value", "number", "string"),
+  picks = function_of("picks", "need", "tensor", "number", "tensor"),
+  covers = function_of("covers", "need", "tensor", "tensor"),
   is_number = function_of("is_number", "condition", "value"),
   same_dtype = function_of("same_dtype", "condition", "tensor", "tensor"),
   records = function_of("records", "condition", "value"),

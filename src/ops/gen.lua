@@ -2,6 +2,7 @@
 --   moth_ops.h   one typed C entry per op, for users; ops/<family>.h: the same by family, for our own sources
 --   unpack/<family>.h   for kernels: arguments by name
 --   ops_<family>.c   the records of a family, with their entries; ops.c: all of them, for the registry
+--   shapes.c     the shape rules that are patterns, or follow from the kind
 --   composite.c  the composites that are expressions
 --   backward.c   one backward function per differentiable op
 --   kernels/     per dtype and ISA level: the loops of pointwise ops, and the typed kernels
@@ -27,6 +28,7 @@ local schema = require "schema"
 local formula = require "formula"
 local formulas = require "moth.codegen.formulas"
 local reductions = require "reductions"
+local shapes = require "shapes"
 local writers = require "writers"
 
 local out_dir = assert(arg[1], "usage: luajit gen.lua OUT")
@@ -134,7 +136,11 @@ local function complete(op)
     end
   end
   fields.check(op, by_name)
-  if op.shape and op.shape ~= "dynamic" then need(op, "shape", "moth_shape_" .. op.shape) end
+  if op.shape and op.shape ~= "dynamic" then
+    need(op, "shape", "moth_shape_" .. op.shape)
+  elseif not op.shape and op.kind ~= "composite" then
+    op.shape, op.shape_text = op.name, shapes.text(op)
+  end
   if type(op.grad) == "table" then
     op.backward, op.saves_for, op.geometry, op.differentiable = formula.backward(op, by_name, helpers)
   elseif op.grad == "unimplemented" then
@@ -202,7 +208,7 @@ function names_of(pattern)
   return list
 end
 -- The parser and the checks, for ops that are defined at run time (lua/moth/library).
-for _, name in ipairs({ "schema", "kinds" }) do
+for _, name in ipairs({ "schema", "kinds", "patterns" }) do
   local module = assert(read(("%s/%s.lua"):format(here, name))):gsub('require "(%w+)"', 'require "moth.records.%1"')
     :gsub(" in pairs%(", " in each("):gsub("\nlocal M = {}\n", '\nlocal each = require "moth.each"\nlocal M = {}\n', 1)
   write(("moth/records/%s.lua"):format(name), module)

@@ -21,6 +21,13 @@ local nd_place = [[
     end
 ]]
 
+local vector = { "le(index.ndim, 1)", "index must be 1-D, got {index.ndim} dimensions" }
+-- One row for each position; of a 0-dim tensor one element.
+local rows = {
+  "either(same_list(S, W), both(equal(self.ndim, 0), both(le(source.ndim, 1), both(equal(source.numel, 1), equal(index.numel, 1)))))",
+  "source must have the size of self, and that of index in dimension {dim}: expected shape {W}, got {S}",
+}
+
 return {
 { "cat(Tensor[] tensors, Dim dim=0) -> Tensor",
   kind = "gather", dtypes = stored, shape = "cat", amp = "widest",
@@ -54,7 +61,8 @@ return {
   errors = { { "{randn(2,3), randn(2,4)}", "size" }, { "{}", "at least one" }, { "{randn(2)}, 3", "out of range" } },
   doc = "Tensors of one shape joined along a new dimension." },
 { "gather(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",
-  kind = "gather", dtypes = stored, shape = "gather",
+  kind = "gather", dtypes = stored,
+  dims = { index = "*I" }, out = "*I", check = { "picks(self, dim, index)" },
   loop = "load(self, at(out, dim, load(index, out) - index_base))",
   grad = { self = "gather_backward(grad, self.shape, dim, index, index_base)" },
   reference = "gather",
@@ -65,7 +73,9 @@ return {
   },
   doc = "out[i][j] = self[index[i][j]][j] for dim 1, and so on." },
 { "scatter(Tensor self, Dim dim, IndexTensor index, Operand src, index_base) -> Tensor",
-  kind = "scatter", dtypes = stored, shape = "scatter", inplace = true,
+  kind = "scatter", dtypes = stored, inplace = true,
+  dims = { self = "*", src = "*S : self" }, out = "*",
+  check = { "picks(self, dim, index)", "covers(src, index)", 'in_range(src, self.dtype, "src")' },
   store = "last", over = "index.shape",
   loop = "at(out, dim, load(index, out) - index_base), load(src, out)",
   grad = { self = "scatter(grad, dim, index, 0, index_base)", src = "gather(grad, dim, index, index_base)" },
@@ -81,7 +91,9 @@ return {
   },
   doc = "self with src written at index along dim; of several writes to one place the last stays." },
 { "scatter_add(Tensor self, Dim dim, IndexTensor index, Tensor src, index_base) -> Tensor",
-  kind = "scatter", shape = "scatter", inplace = true,
+  kind = "scatter", inplace = true,
+  dims = { self = "*", src = "*S : self" }, out = "*",
+  check = { "picks(self, dim, index)", "covers(src, index)" },
   store = "add", over = "index.shape",
   loop = "at(out, dim, load(index, out) - index_base), load(src, out)",
   grad = { self = "grad", src = "gather(grad, dim, index, index_base)" },
@@ -94,7 +106,12 @@ return {
   },
   doc = "self with src added at index along dim." },
 { "index_select(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",
-  kind = "gather", dtypes = stored, shape = "index_select",
+  kind = "gather", dtypes = stored,
+  dims = { index = "*I" }, out = "(with_size(self, dim, index.numel))",
+  check = {
+    vector,
+    { "either(gt(self.ndim, 0), equal(index.numel, 1))", "index must have one element where self has no dimensions" },
+  },
   loop = "load(self, at(out, dim, load(index, { out[dim] }) - index_base))",
   grad = { self = "index_select_backward(grad, self.shape, dim, index, index_base)" },
   reference = "index_select",
@@ -105,7 +122,9 @@ return {
   },
   doc = "The positions `index` of dim, in that order; a copy." },
 { "index_add(Tensor self, Dim dim, IndexTensor index, Tensor source, index_base) -> Tensor",
-  kind = "scatter", shape = "index_put", inplace = true,
+  kind = "scatter", inplace = true,
+  dims = { self = "*", source = "*S : self" }, out = "*",
+  let = { ["*W"] = "with_size(self, dim, index.numel)" }, check = { vector, rows },
   store = "add", over = "source.shape",
   loop = "at(out, dim, load(index, { out[dim] }) - index_base), load(source, out)",
   grad = { self = "grad", source = "index_select(grad, dim, index, index_base)" },
@@ -117,7 +136,9 @@ return {
   },
   doc = "self with the rows of source added at index along dim." },
 { "index_copy(Tensor self, Dim dim, IndexTensor index, Tensor source, index_base) -> Tensor",
-  kind = "scatter", dtypes = stored, shape = "index_put", inplace = true,
+  kind = "scatter", dtypes = stored, inplace = true,
+  dims = { self = "*", source = "*S : self" }, out = "*",
+  let = { ["*W"] = "with_size(self, dim, index.numel)" }, check = { vector, rows },
   store = "last", over = "source.shape",
   loop = "at(out, dim, load(index, { out[dim] }) - index_base), load(source, out)",
   grad = {
@@ -184,7 +205,8 @@ return {
   errors = { { "randn(3), randn(3)", "bool" }, { "randn(3), randn(2):gt(0)", "broadcast" } },
   doc = "The elements where mask is true, as a vector." },
 { "masked_scatter(Tensor self, Mask mask, Tensor source) -> Tensor",
-  kind = "extern", dtypes = stored, shape = "masked_scatter", inplace = true,
+  kind = "extern", dtypes = stored, inplace = true,
+  dims = { source = "*S : self" }, out = "(wide(self.shape, mask.shape))",
   grad = { self = "masked_fill(grad, mask, 0)", source = "masked_scatter_backward(grad, mask, source.shape)" },
   reference = "masked_scatter",
   samples = { "randn(3,4), randn(3,4):gt(0), randn(12)" },

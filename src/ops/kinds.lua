@@ -31,7 +31,7 @@ local kinds = {
   fused = { memory = "new", fuses = { "decompose" }, needs = { "decompose" }, may = { "update" } },
   effect = { memory = "none", fuses = { "update" }, needs = { "update", "over" } },
   extern = { memory = "new" },
-  composite = { memory = "parts", fuses = true, may = { "expr", "check", "loop", "join" } },
+  composite = { memory = "parts", fuses = true, may = { "expr", "loop", "join" } },
 }
 
 -- Fields of some kinds only.
@@ -60,6 +60,11 @@ function M.mistake(record)
       return ("a record of kind %s has no %s"):format(record.kind, field)
     end
   end
+end
+
+--- Whether the kind gives the shapes of results: a record then has no patterns for them.
+function M.gives_shape(op)
+  return op.returns_self or op.kind == "pointwise" or op.kind == "reduce" or op.kind == "scan" or op.kind == "matmul"
 end
 
 M.names = { "pointwise", "view", "reduce", "scan", "gather", "scatter", "matmul", "window", "random", "factory", "fused",

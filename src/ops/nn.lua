@@ -1,7 +1,9 @@
 -- Ops that networks are made of, and the optimizer steps.
 return {
 { "softmax(Tensor self, Dim dim, dtype? dtype=none) -> Tensor",
-  kind = "fused", shape = "softmax", amp = "high",
+  kind = "fused", amp = "high",
+  dims = { self = "*" }, let = { T = "default_to(dtype, self.dtype)" }, out = "* : T",
+  check = { { "is_float(T)", "expected a float dtype, got {T}; give one by dtype", "type" } },
   decompose = [[
     local x = when(given(dtype), to(self, dtype), self)
     local e = exp(x - amax(x, list(dim), true))
@@ -12,7 +14,9 @@ return {
   errors = { { "randn(2), 2", "out of range" }, { "tensor({1,2},{dtype=int64}), 1", "float" } },
   doc = "exp(self) normalised to sum 1 along dim." },
 { "log_softmax(Tensor self, Dim dim, dtype? dtype=none) -> Tensor",
-  kind = "fused", shape = "softmax", amp = "high",
+  kind = "fused", amp = "high",
+  dims = { self = "*" }, let = { T = "default_to(dtype, self.dtype)" }, out = "* : T",
+  check = { { "is_float(T)", "expected a float dtype, got {T}; give one by dtype", "type" } },
   decompose = [[
     local x = when(given(dtype), to(self, dtype), self)
     local shifted = x - amax(x, list(dim), true)
@@ -23,7 +27,8 @@ return {
   errors = { { "randn(2), 2", "out of range" }, { "tensor({1,2},{dtype=int64}), 1", "float" } },
   doc = "log(softmax(self)), stable." },
 { "softmax_backward(Tensor grad_output, Tensor output, Dim dim) -> Tensor",
-  kind = "fused", shape = "softmax_backward",
+  kind = "fused",
+  dims = { grad_output = "* : float", output = "* : float" }, out = "*",
   decompose = "(grad_output - sum_keep(grad_output * output, dim)) * output",
   grad = {
     grad_output = "softmax_backward(grad, output, dim)",
@@ -34,7 +39,8 @@ return {
   errors = { { "randn(2), randn(3), 1", "shape" }, { "randn(2), randn(2), 2", "out of range" } },
   doc = "Derivative of softmax." },
 { "log_softmax_backward(Tensor grad_output, Tensor output, Dim dim) -> Tensor",
-  kind = "fused", shape = "softmax_backward",
+  kind = "fused",
+  dims = { grad_output = "* : float", output = "* : float" }, out = "*",
   decompose = "grad_output - exp(output) * sum_keep(grad_output, dim)",
   grad = {
     grad_output = "grad - sum_keep(grad * exp(output), dim)",
@@ -45,7 +51,8 @@ return {
   errors = { { "randn(2), randn(3), 1", "shape" }, { "randn(2), randn(2), 2", "out of range" } },
   doc = "Derivative of log_softmax." },
 { "cross_entropy(Tensor self, IndexTensor target, Tensor? weight=none, enum('mean','sum','none') reduction='mean', int ignore_index=-100, float label_smoothing=0 in [0,1], index_base) -> Tensor",
-  kind = "fused", shape = "cross_entropy", amp = "high",
+  kind = "fused", amp = "high",
+  dims = { self = "N? C : float", target = "N?", weight = "C : float" }, out = "(loss_shape(target, reduction))",
   decompose = [[
     local ok, w = ne(target, ignore_index), class_weights(self, target, weight, ignore_index, index_base)
     local lsm = log_softmax(self, self.ndim - 1)
@@ -74,7 +81,9 @@ return {
     reduction: mean, sum, none. Classes count from index_base; those equal to ignore_index (as \z
     written) count for nothing." },
 { "cross_entropy_backward(Tensor grad_output, Tensor self, IndexTensor target, Tensor? weight, enum('mean','sum','none') reduction, int ignore_index, float label_smoothing in [0,1], index_base) -> Tensor",
-  kind = "fused", shape = "cross_entropy_backward",
+  kind = "fused",
+  dims = { grad_output = "*G : float", self = "N? C : float", target = "N?", weight = "C : float" },
+  let = { ["*G"] = "loss_shape(target, reduction)" }, out = "N? C : self",
   decompose = [[
     local ok, w = ne(target, ignore_index), class_weights(self, target, weight, ignore_index, index_base)
     local class = unsqueeze(where(ok, target - index_base, 0), -1)
@@ -150,7 +159,8 @@ return {
   errors = { { "randn(2,3), randn(4)", "broadcast" }, { "randn(2), randn(2), 'avg'", "reduction" } },
   doc = "Cross-entropy of sigmoid(self) against target in [0, 1], stable." },
 { "native_dropout(Tensor self, float p in [0,1], Generator? generator=none) -> (Tensor, Tensor)",
-  kind = "random", shape = "native_dropout",
+  kind = "random",
+  dims = { self = "* : float" }, out = { "*", "* : bool" },
   draw = "bits",
   decompose = [[
     local keep = eq(bernoulli_(empty_like(self), p, generator), 0)

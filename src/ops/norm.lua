@@ -1,5 +1,8 @@
 -- Normalisation. The fused ops give the statistics that their derivatives read; one derivative computes
 -- the gradients of all inputs that need them; where it is to be differentiated again, they are made of ops.
+local has_dims = { "ge(dims, 1)", "dims must be at least 1, got {dims}" }
+local three_bits = { "both(ge(need, 0), lt(need, 8))", "need must be between 0 and 7, a bit for each gradient, got {need}" }
+local divisible = { "equal(remainder(C, groups), 0)", "{C} channels are not divisible into {groups} groups" }
 local layer = {
   once = "layer_norm_backward(grad, self, result1, result2, weight, dims, need)",
   again = "layer_norm_gradients(grad, self, weight, dims, eps)",
@@ -19,7 +22,10 @@ local batch = {
 
 return {
 { "native_layer_norm(Tensor self, Tensor? weight, Tensor? bias, int dims, float eps) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", shape = "layer_norm", stats = 1, amp = "high",
+  kind = "fused", stats = 1, amp = "high",
+  dims = { self = "*L *D:dims : float", weight = "*D : float", bias = "*D : float" },
+  out = { "*L *D", "*L (ones_n(dims)) : working(self)", "*L (ones_n(dims)) : working(self)" },
+  check = { has_dims },
   decompose = [[
     local over = range(self.ndim - dims, self.ndim)
     local m = mean(self, over, true)
@@ -40,7 +46,17 @@ return {
   },
   doc = "layer_norm over the last dims dimensions; with the mean and 1 / sqrt(variance + eps) of each row." },
 { "layer_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int dims, int need) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", shape = "layer_norm_backward",
+  kind = "fused",
+  dims = {
+    grad_output = "*L *D : float", self = "*L *D:dims : float", mean = "*M : float", rstd = "*R : float", weight = "*D : float",
+  },
+  let = { T = "when(given(weight), weight.dtype, self.dtype)" },
+  out = { "(needed(need, 0, self.shape)) : self", "(needed(need, 1, D)) : T", "(needed(need, 2, D)) : T" },
+  check = {
+    has_dims, three_bits,
+    { "equal(mean.numel, product(L))", "mean must have {product(L)} elements, got {mean.numel}" },
+    { "equal(rstd.numel, product(L))", "rstd must have {product(L)} elements, got {rstd.numel}" },
+  },
   decompose = [[
     local lead, over = range(0, self.ndim - dims), range(self.ndim - dims, self.ndim)
     local kept = join(first_n(self.shape, self.ndim - dims), ones_n(dims))
@@ -78,7 +94,10 @@ return {
   },
   doc = "self normalised over its last dimensions, normalized_shape, then times weight plus bias." },
 { "native_rms_norm(Tensor self, Tensor? weight, int dims, float eps) -> (Tensor, Tensor)",
-  kind = "fused", shape = "rms_norm", stats = 1, amp = "high",
+  kind = "fused", stats = 1, amp = "high",
+  dims = { self = "*L *D:dims : float", weight = "*D : float" },
+  out = { "*L *D", "*L (ones_n(dims)) : working(self)" },
+  check = { has_dims },
   decompose = [[
     local r = rsqrt(mean(square(self), range(self.ndim - dims, self.ndim), true) + eps)
     return when(given(weight), self * r * weight, self * r), r]],
@@ -91,7 +110,14 @@ return {
   },
   doc = "rms_norm over the last dims dimensions; with 1 / sqrt(mean of squares + eps) of each row." },
 { "rms_norm_backward(Tensor grad_output, Tensor self, Tensor rstd, Tensor? weight, int dims, int need) -> (Tensor, Tensor)",
-  kind = "fused", shape = "rms_norm_backward",
+  kind = "fused",
+  dims = { grad_output = "*L *D : float", self = "*L *D:dims : float", rstd = "*R : float", weight = "*D : float" },
+  let = { T = "when(given(weight), weight.dtype, self.dtype)" },
+  out = { "(needed(need, 0, self.shape)) : self", "(needed(need, 1, D)) : T" },
+  check = {
+    has_dims, { "both(ge(need, 0), lt(need, 4))", "need must be between 0 and 3, a bit for each gradient, got {need}" },
+    { "equal(rstd.numel, product(L))", "rstd must have {product(L)} elements, got {rstd.numel}" },
+  },
   decompose = [[
     local over = range(self.ndim - dims, self.ndim)
     local r = reshape(rstd, join(first_n(self.shape, self.ndim - dims), ones_n(dims)))
@@ -125,7 +151,9 @@ return {
   },
   doc = "self / sqrt(mean of its squares over the last dimensions + eps), times weight; eps is the dtype's by default." },
 { "native_group_norm(Tensor self, Tensor? weight, Tensor? bias, int groups >= 1, float eps) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", shape = "group_norm", stats = 1, amp = "high",
+  kind = "fused", stats = 1, amp = "high",
+  dims = { self = "N C * : float", weight = "C : float", bias = "C : float" },
+  out = { "N C *", "N groups : working(self)", "N groups : working(self)" }, check = { divisible },
   decompose = [[
     local x = reshape(self, list(self.shape[0], groups, -1))
     local m = mean(x, list(2), true)
@@ -141,11 +169,21 @@ return {
   },
   errors = {
     { "randn(2,3), nil, nil, 2, 1e-5", "divisible" }, { "randn(2,4), rand(3), nil, 2, 1e-5", "weight must have the shape" },
-    { "randn(4), nil, nil, 2, 1e-5", "channels" }, { "randn(2,4), nil, nil, 0, 1e-5", "groups" },
+    { "randn(4), nil, nil, 2, 1e-5", "at least 2 dimensions, %[N, C, %*%], got %[4%]" }, { "randn(2,4), nil, nil, 0, 1e-5", "groups" },
   },
   doc = "group_norm, with the mean and 1 / sqrt(variance + eps) of each group (N, groups)." },
 { "group_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, int groups >= 1, int need) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", shape = "group_norm_backward",
+  kind = "fused",
+  dims = {
+    grad_output = "N C * : float", self = "N C * : float", mean = "*M : float", rstd = "*R : float", weight = "C : float",
+  },
+  let = { T = "when(given(weight), weight.dtype, self.dtype)" },
+  out = { "(needed(need, 0, self.shape)) : self", "(needed(need, 1, list(C))) : T", "(needed(need, 2, list(C))) : T" },
+  check = {
+    divisible, three_bits,
+    { "equal(mean.numel, N * groups)", "mean must have {N * groups} elements, got {mean.numel}" },
+    { "equal(rstd.numel, N * groups)", "rstd must have {N * groups} elements, got {rstd.numel}" },
+  },
   decompose = [[
     local grouped = list(self.shape[0], groups, -1)
     local m, r = unsqueeze(mean, -1), unsqueeze(rstd, -1)
@@ -175,7 +213,19 @@ return {
   },
   doc = "self (N, C, …) normalised over each of num_groups groups of channels, then scaled and shifted by channel." },
 { "native_batch_norm(Tensor self, Tensor? weight, Tensor? bias, Tensor!? running_mean, Tensor!? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", shape = "batch_norm", stats = 1, amp = "high",
+  kind = "fused", stats = 1, amp = "high",
+  dims = {
+    self = "N C * : float", weight = "C : float", bias = "C : float", running_mean = "C : float", running_var = "C : float",
+  },
+  out = { "N C *", "C : working(self)", "C : working(self)" },
+  check = {
+    { "either(training, both(given(running_mean), given(running_var)))",
+      "running_mean and running_var are needed outside of training" },
+    { "either(both(given(running_mean), given(running_var)), negate(either(given(running_mean), given(running_var))))",
+      "running_mean and running_var must be given together" },
+    { "either(negate(training), either(equal(self.numel, 0), ne(self.numel, C)))",
+      "expected more than 1 value per channel when training, got the shape {self.shape} with one" },
+  },
   decompose = [[
     local over = join(list(0), range(2, self.ndim))
     local m = when(training, mean(self, over), running_mean)
@@ -200,11 +250,21 @@ return {
     { "randn(4,3), rand(2), nil, nil, nil, true, 0.1, 1e-5", "weight must have the shape" },
     { "randn(4,3), nil, nil, nil, nil, false, 0.1, 1e-5", "running" },
     { "randn(1,3), nil, nil, nil, nil, true, 0.1, 1e-5", "more than 1 value per channel" },
-    { "randn(3), nil, nil, nil, nil, true, 0.1, 1e-5", "channels" },
+    { "randn(3), nil, nil, nil, nil, true, 0.1, 1e-5", "at least 2 dimensions" },
   },
   doc = "batch_norm, with the mean and 1 / sqrt(variance + eps) of each channel that it used." },
 { "batch_norm_backward(Tensor grad_output, Tensor self, Tensor mean, Tensor rstd, Tensor? weight, bool training, int need) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", shape = "batch_norm_backward",
+  kind = "fused",
+  dims = {
+    grad_output = "N C * : float", self = "N C * : float", mean = "*M : float", rstd = "*R : float", weight = "C : float",
+  },
+  let = { T = "when(given(weight), weight.dtype, self.dtype)" },
+  out = { "(needed(need, 0, self.shape)) : self", "(needed(need, 1, list(C))) : T", "(needed(need, 2, list(C))) : T" },
+  check = {
+    three_bits,
+    { "equal(mean.numel, C)", "mean must have {C} elements, got {mean.numel}" },
+    { "equal(rstd.numel, C)", "rstd must have {C} elements, got {rstd.numel}" },
+  },
   decompose = [[
     local over, r = join(list(0), range(2, self.ndim)), by_channel(rstd, self)
     local normal = (self - by_channel(mean, self)) * r
@@ -246,6 +306,6 @@ return {
   grad = "composite",
   reference = "instance_norm",
   samples = { "randn(2,3,4)", "randn(2,3,2,2), rand(3), randn(3)" },
-  errors = { { "randn(2,3,4), rand(2)", "weight must have the shape" }, { "randn(3)", "channels" } },
+  errors = { { "randn(2,3,4), rand(2)", "weight must have the shape" }, { "randn(3)", "at least 2 dimensions" } },
   doc = "self (N, C, …) normalised over each channel of each sample." },
 }

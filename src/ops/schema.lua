@@ -186,10 +186,10 @@ local function derivative(v)
     "a formula per input, \"none\", \"composite\" or \"unimplemented\""
 end
 
--- { { condition, message[, "type"] }, … }
+-- { { condition, message[, "type"] }, "call of a function that has its own message", … }
 local function conditions(v)
   for _, c in ipairs(type(v) == "table" and v or { false }) do
-    if type(c) ~= "table" or type(c[1]) ~= "string" or type(c[2]) ~= "string" or (c[3] and c[3] ~= "type") then
+    if type(c) ~= "string" and (type(c) ~= "table" or type(c[1]) ~= "string" or type(c[2]) ~= "string" or (c[3] and c[3] ~= "type")) then
       return false, "a list of { condition, message, \"type\" or nothing }"
     end
   end
@@ -219,6 +219,12 @@ local function named_texts(v)
   return true
 end
 
+local function text_or_texts(v)
+  if type(v) == "string" then return true end
+  local ok = strings(v)
+  return ok, "a text, or a list of texts"
+end
+
 -- The range of a loop: the coordinates of a shape, its own coordinates, or lists of tensors.
 local function over(v)
   if type(v) == "string" then return true end
@@ -240,13 +246,13 @@ local keys = {
   kind = one_of(unpack(kinds.names)), -- mandatory
   doc = is "string", samples = strings, errors = pairs_of_strings,
   grad = derivative,
-  scalar = is "string", promote = one_of("same", "float", "self"), dtypes = dtype_classes, out = one_of("bool"),
+  scalar = is "string", promote = one_of("same", "float", "self"), dtypes = dtype_classes,
   limits = limits,
   map = is "string", finish = is "string", loop = is "string", start = is "string", decompose = is "string",
   join = one_of("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "argmax_pool", "welford", "lse"),
   contract = contraction, window = named_texts, over = over, update = update, store = is "string",
   draw = one_of("uniform", "normal", "bits", "int"),
-  shape = is "string", expr = is "string", check = conditions,
+  shape = is "string", dims = named_texts, let = named_texts, out = text_or_texts, check = conditions, expr = is "string",
   amp = one_of("keep", "low", "high", "widest"),
   ref = is "string", reference = is "string", none = is "string",
   tolerance = tolerance,
@@ -269,6 +275,24 @@ local function closest(name, set)
   return best
 end
 
+-- The shapes of results: by the kind, by patterns, or by a C rule.
+local function check_shape(op)
+  local patterns = op.dims or op.let or op.out
+  if op.kind == "composite" then
+    if patterns or op.shape then fail(op, "the parts of a composite give its shapes: no dims, let, out or shape") end
+    if op.check and not op.expr then fail(op, "check needs an expr") end
+  elseif op.kind == "pointwise" then
+    if op.dims or op.let or op.check or op.shape then fail(op, "pointwise ops have one shape rule: no dims, let, check or shape") end
+    if op.out ~= nil and op.out ~= "bool" then fail(op, ("out = %s: expected bool, or nothing"):format(tostring(op.out))) end
+  elseif op.shape then
+    if patterns or op.check then fail(op, "shape names a C rule: dims, let, out and check go without it") end
+  elseif op.kind == "view" then
+    fail(op, "shape is missing: the C rule of a view gives its strides")
+  elseif op.out == nil and op.nresults > 0 and not kinds.gives_shape(op) then
+    fail(op, "out is missing: the shapes of the results as patterns (or shape, a C rule)")
+  end
+end
+
 local function check(op)
   for key, value in pairs(op.record) do
     if key ~= 1 then
@@ -289,8 +313,7 @@ local function check(op)
   if op.dtypes and (op.kind == "view" or op.kind == "composite") then -- these take all dtypes
     fail(op, ("a record of kind %s has no dtypes"):format(op.kind))
   end
-  if op.kind ~= "pointwise" and op.kind ~= "composite" and not op.shape then fail(op, "shape is missing") end
-  if op.check and not op.expr then fail(op, "check needs an expr") end
+  check_shape(op)
   if op.store and op.store ~= "add" and op.store ~= "last" and (op.index[op.store] or {}).type ~= "BOOL" then
     fail(op, ("store = %s: expected add, last, or the name of a bool argument"):format(op.store))
   end

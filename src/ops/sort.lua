@@ -1,7 +1,8 @@
 -- Sorting, and padding. Positions count from index_base.
 return {
 { "sort(Tensor self, Dim dim=-1, bool descending=false, index_base) -> (Tensor, Tensor)",
-  kind = "extern", shape = "sort",
+  kind = "extern",
+  dims = { self = "*" }, out = { "*", "* : int64" },
   grad = { self = "scatter_back(grad, self.shape, dim, result1, index_base)" },
   reference = "sort",
   samples = {
@@ -23,7 +24,12 @@ return {
   errors = { { "randn(2), 2", "out of range" } },
   doc = "The positions that sort gives." },
 { "topk(Tensor self, int k, Dim dim=-1, bool largest=true, bool sorted=true, index_base) -> (Tensor, Tensor)",
-  kind = "extern", shape = "topk",
+  kind = "extern",
+  let = { ["*S"] = "with_size(self, dim, k)" }, out = { "*S", "*S : int64" },
+  check = {
+    { "both(ge(k, 0), le(k, self.shape[dim]))", "k must be between 0 and the {self.shape[dim]} elements along dim, got {k}" },
+    { "either(gt(self.ndim, 0), equal(k, 1))", "k must be 1 for a 0-dim tensor, got {k}" },
+  },
   grad = { self = "scatter_back(grad, self.shape, dim, result1, index_base)" },
   reference = "topk",
   samples = { "randn(3,6), 2", "randn(4,3), 2, 1, false", "randn(3,4), 4", "randn(3,4), 0" },

@@ -162,7 +162,15 @@ return {
   errors = { { "randn(2,3), 1, 3", "out of range" }, { "randn(2,3), 3, 1", "out of range" } },
   doc = "One dimension moved to another place." },
 { "as_strided_backward(Tensor grad_output, int[] base_size, int[] base_stride, int base_offset, int[] size, int[] stride, int storage_offset) -> Tensor",
-  kind = "scatter", shape = "as_strided_backward",
+  kind = "scatter",
+  out = "*base_size",
+  check = {
+    { "both(equal(length(base_size), length(base_stride)), equal(length(size), length(stride)))",
+      "sizes and strides must have the same length" },
+    { "same_list(grad_output.shape, size)", "grad_output does not have the size of the view, {size}" },
+    { "both(ge(least(stride), 0), ge(least(base_stride), 0))", "strides must not be negative" },
+    { "both(ge(storage_offset, 0), ge(base_offset, 0))", "offsets must not be negative" },
+  },
   store = "add", over = "size",
   start = "zeros_of(grad_output, list(larger(reach(size, stride, storage_offset), reach(base_size, base_stride, base_offset))), none)",
   loop = [[

@@ -329,6 +329,12 @@ local function write_composites(ops, write)
   write("composite.c", table.concat(t, "\n"))
 end
 
+local function write_shapes(ops, write)
+  local t = { banner, '#include "dispatch/pattern.h"\n' }
+  for _, op in ipairs(ops) do t[#t + 1] = op.shape_text end
+  write("shapes.c", table.concat(t, "\n"))
+end
+
 -- The records for Lua.
 -- A value as short Lua, as the table is installed. false is left out.
 local function quote(v)
@@ -380,6 +386,7 @@ function M.run(ops, sources, write)
   cdef.write(sources.header, write_headers(ops, write), write)
   write_unpack(ops, write)
   write_table(ops, write)
+  write_shapes(ops, write)
   write_composites(ops, write)
   write_backward(ops, write)
   kernels.write(ops, sources, write)

@@ -55,8 +55,8 @@ local function effects(op)
 end
 
 -- The fields by which records say how an op is computed, in the order in which they are shown (docs/records.md).
-local ways = { "scalar", "window", "over", "map", "join", "contract", "loop", "store", "start", "draw", "finish",
-  "decompose", "expr", "update" }
+local ways = { "let", "out", "scalar", "window", "over", "map", "join", "contract", "loop", "store", "start", "draw",
+  "finish", "decompose", "expr", "update" }
 
 -- A field's value. Of a text with several lines each begins with `indent`.
 local function shown(v, indent)
@@ -84,6 +84,25 @@ local function shown(v, indent)
   return table.concat(parts, ", ")
 end
 
+-- The patterns of the arguments, in their order.
+local function dims_text(op)
+  local parts = {}
+  for _, a in ipairs(op.dims and op.args or {}) do
+    if op.dims[a.name] then parts[#parts + 1] = ("%s = \"%s\""):format(a.name, op.dims[a.name]) end
+  end
+  return #parts > 0 and table.concat(parts, ", ") or nil
+end
+
+-- The conditions of a call, each on a line.
+local function check_text(op)
+  local parts = {}
+  for i, c in ipairs(op.check or {}) do
+    local text = type(c) == "string" and c or ("%s, else \"%s\""):format((c[1]:gsub("%s+", " ")), c[2])
+    parts[i] = "\n    " .. text
+  end
+  return #parts > 0 and table.concat(parts) or nil
+end
+
 --- The table's record of an op, as text: schema, kind, memory of the results, effects, the fields by which it is
 -- computed, kernels, promotion, dtypes, autocast, derivatives.
 function M.describe(name)
@@ -99,7 +118,11 @@ function M.describe(name)
   table.sort(kernels)
   add("results", memory[op.memory]:format(op.args[1] and op.args[1].name))
   add("calls", effects(op))
-  for _, field in ipairs(ways) do add(field, op[field] ~= nil and shown(op[field], "    ") or nil) end
+  add("dims", dims_text(op))
+  for _, field in ipairs(ways) do
+    add(field, op[field] ~= nil and shown(op[field], "    ") or nil)
+    if field == "out" then add("check", check_text(op)) end
+  end
   add("kernels", #kernels > 0 and table.concat(kernels, ", ") or "made of other ops")
   add("promotion", op.promote)
   add("dtypes", op.dtypes)

@@ -142,7 +142,7 @@ local function metas(op, ...)
     if type(m) ~= "table" then
       check.fail("[%s] the shape function returned %s for result %d, where sizes are due", op.name, type(m), i)
     end
-    local dtype = m.dtype and B.dtype(m.dtype) or first and B.tensor_dtype(first) or B.get_default_dtype()
+    local dtype = m.dtype and B.dtype(m.dtype) or first and B.tensor_dtype(first) or B.default_dtype()
     out[i] = { sizes = { unpack(m) }, dtype = dtype, device = m.device or first and B.tensor_device(first) or "cpu" }
   end
   return out
@@ -158,10 +158,11 @@ local function fake_of(op)
   end
 end
 
--- A function that calls fn and checks its results against the shape rule.
+-- A function that asks the shape rule, which may refuse the arguments, calls fn, and checks its results against it.
 local function checked(op, fn)
   return function(...)
-    local results, expected = pack(fn(...)), metas(op, ...)
+    local expected = metas(op, ...)
+    local results = pack(fn(...))
     for i = 1, op.nresults do
       local t = results[i]
       if B.is_tensor(t) and (text_of(B.size(t)) ~= text_of(expected[i].sizes) or
@@ -310,9 +311,10 @@ end
 -- ---- defining --------------------------------------------------------------------------------------
 
 local options = { kind = "string", impl = "function or table", fake = "function", shape = "function",
-  dims = "table", out = "string or table", grad = "string, table or function", setup_context = "function",
-  amp = "string", samples = "table", errors = "table", reference = "function", doc = "string", method = "boolean",
-  inplace = "boolean", expr = "string", tolerance = "table", keep = "boolean", place = "string" }
+  dims = "table", out = "string or table", let = "table", check = "table", grad = "string, table or function",
+  setup_context = "function", amp = "string", samples = "table", errors = "table", reference = "function",
+  doc = "string", method = "boolean", inplace = "boolean", expr = "string", tolerance = "table", keep = "boolean",
+  place = "string" }
 
 local function check_options(o)
   for key, value in each(o) do
@@ -395,8 +397,18 @@ function M.define(text, o)
     check.fail("[library.define] option 'grad': expected formulas by argument, a function, \"none\" or \z
       \"unimplemented\", got '%s'", tostring(op.grad))
   end
-  if o.dims or o.out then
-    local fine, rule = pcall(require("moth.library.patterns").rule, op, o.dims or {}, o.out)
+  if o.dims or o.out or o.let or o.check then
+    for _, key in ipairs { "dims", "let", "out", "check" } do
+      local test = schema.values[key]
+      local fine, expected = true, nil
+      if o[key] ~= nil then fine, expected = test(o[key]) end
+      if not fine then check.fail("[library.define] %s: option '%s': expected %s", name, key, expected) end
+      op[key] = o[key]
+    end
+    if op.out == nil and op.nresults > 0 then
+      check.fail("[library.define] %s: option 'out' is missing: the shapes of the results", name)
+    end
+    local fine, rule = pcall(require("moth.library.patterns").rule, op)
     if not fine then check.fail("[library.define] %s", rule) end
     op.rule = rule
   end

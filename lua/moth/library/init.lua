@@ -31,7 +31,7 @@ end
 -- impl: a function of the arguments that returns new tensors, for all devices; or { cpu = f, cuda = f, all = f }; of
 -- kind composite (kind = "composite", or impl = { composite = f }) what it calls is differentiated and dispatched.
 -- fake: the function for fake tensors; or shape: a function that returns { size …, dtype = } for each result; or
--- dims, out: patterns (moth.library.patterns). Results are checked against shape and patterns at each call. grad: {
+-- dims, let, out, check: patterns (docs/records.md). Results are checked against shape and patterns at each call. grad: {
 -- argument = formula or "no" } in the language of the op table, positions from 0; a function (ctx, grad …), with
 -- setup_context(ctx, inputs, output); or "none". Without it, backward through the op is an error. amp: what autocast
 -- does ("keep", "low", "high", "widest"). inplace = true adds op_(x), method = true x:op(). kind: extern, random (draws

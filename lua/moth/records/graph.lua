@@ -4,6 +4,7 @@ local B = require "moth_lua"
 local each = require "moth.each"
 local expr = require "moth.records.expr"
 local define = require "moth.records.define"
+local shapes = require "moth.records.shapes"
 local M = {}
 
 local is_tensor, is_node = B.is_tensor, expr.is_node
@@ -90,14 +91,14 @@ end
 local product = M.product
 
 local classes
-local function class_of(t)
+local function class_of(t) -- a tensor, or the name of a dtype
   if not classes then
     classes = {}
     for _, class in ipairs { "float", "int", "bool", "uint" } do
       for _, name in ipairs(require("moth.ops_table").classes[class]) do classes[name] = class end
     end
   end
-  return classes[dtype_of(t)]
+  return classes[type(t) == "string" and t or dtype_of(t)]
 end
 M.class_of = class_of
 
@@ -266,6 +267,7 @@ local rules = {
   cond_ge = function(a, b) return number(a) >= number(b) end,
 }
 for name, fn in each(makers) do rules[name] = fn end
+for name, fn in each(shapes) do rules[name] = fn end
 
 -- ---- evaluating ------------------------------------------------------------------------------------
 
@@ -276,7 +278,9 @@ local kind_of = {
 -- Ops by name, as expressions see them.
 local known = setmetatable({}, { __index = function(_, name) return M.record(name) end })
 
--- The nodes of a text: a leaf for each name that it uses.
+local makes_tensors = { op = true, ops = true, beside = true, written = true, fold = true }
+
+-- The nodes of a text: a leaf for each name that it uses. kinds.pure: it computes no tensors.
 local function graph_of(op, text, kinds)
   local graph
   graph = expr.graph(function(name)
@@ -284,8 +288,12 @@ local function graph_of(op, text, kinds)
     for _, a in ipairs(op.args) do
       if a.name == name then return graph.node("leaf", kind_of[a.type] or "number", {}, name) end
     end
-  end, known, define)
-  return graph, graph.evaluate(text, op.name)
+  end, kinds and kinds.pure and {} or known, define)
+  local outputs = graph.evaluate(text, op.name)
+  for i = 1, kinds and kinds.pure and #graph or 0 do
+    if makes_tensors[graph[i].what] then error(("'%s': a shape rule computes no tensors"):format(text), 0) end
+  end
+  return graph, outputs
 end
 
 local graphs = setmetatable({}, { __mode = "k" }) -- record -> text -> outputs

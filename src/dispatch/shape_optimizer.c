@@ -1,4 +1,4 @@
-/* Shape rules of softmax, losses, dropout and optimizer steps. */
+/* The rule of optimizer steps: lists of tensors that are like the parameters. */
 #include <string.h>
 
 #include "core/dtype.h"
@@ -21,74 +21,6 @@ static MothStatus shapes_differ(const char *na, const MothTensor *a, const char 
   return moth_fail(MOTH_ERR_VALUE, "%s must have the shape of %s, %s, got %s", nb, na,
                    moth_shape_format(a->ndim, a->shape, sa, sizeof sa),
                    moth_shape_format(b->ndim, b->shape, sb, sizeof sb));
-}
-
-/* softmax, log_softmax: (self, dim, dtype) */
-MothStatus moth_shape_softmax(const MothCall *c, MothMeta *out) {
-  MOTH_UNPACK_SOFTMAX(c)
-  MothDType to = dtype.tag == MOTH_V_DTYPE ? (MothDType)dtype.u.i : (MothDType)self->dtype;
-  MOTH_TRY(need_float(to));
-  return moth_meta_set(out, to, self->ndim, self->shape);
-}
-
-/* (log_)softmax_backward: (grad_output, output, dim) */
-MothStatus moth_shape_softmax_backward(const MothCall *c, MothMeta *out) {
-  MOTH_UNPACK_SOFTMAX_BACKWARD(c)
-  MOTH_TRY(need_float((MothDType)grad_output->dtype));
-  MOTH_TRY(need_float((MothDType)output->dtype));
-  if (!same_shape(grad_output, output))
-    return shapes_differ("grad_output", grad_output, "output", output);
-  return moth_meta_set(out, (MothDType)grad_output->dtype, output->ndim, output->shape);
-}
-
-static MothStatus check_cross_entropy(const MothTensor *self, const MothTensor *target,
-                                      const MothTensor *weight) {
-  char a[200], b[200];
-  MOTH_TRY(need_float((MothDType)self->dtype));
-  if (self->ndim < 1 || self->ndim > 2 || target->ndim != self->ndim - 1 ||
-      (self->ndim == 2 && self->shape[0] != target->shape[0]))
-    return moth_fail(
-        MOTH_ERR_VALUE,
-        "self of shape (N, C) or (C) goes with target of shape (N) or (), got %s and %s",
-        moth_shape_format(self->ndim, self->shape, a, sizeof a),
-        moth_shape_format(target->ndim, target->shape, b, sizeof b));
-  if (weight) {
-    MOTH_TRY(need_float((MothDType)weight->dtype));
-    if (weight->ndim != 1 || weight->shape[0] != self->shape[self->ndim - 1])
-      return moth_fail(MOTH_ERR_VALUE, "weight must have the shape [%lld] of one number per class",
-                       (long long)self->shape[self->ndim - 1]);
-  }
-  return MOTH_OK;
-}
-
-MothStatus moth_shape_cross_entropy(const MothCall *c, MothMeta *out) {
-  MOTH_UNPACK_CROSS_ENTROPY(c)
-  MOTH_TRY(check_cross_entropy(self, target, weight));
-  int ndim = reduction != MOTH_REDUCTION_NONE ? 0 : target->ndim;
-  return moth_meta_set(out, (MothDType)self->dtype, ndim, target->shape);
-}
-
-MothStatus moth_shape_cross_entropy_backward(const MothCall *c, MothMeta *out) {
-  MOTH_UNPACK_CROSS_ENTROPY_BACKWARD(c)
-  MOTH_TRY(check_cross_entropy(self, target, weight));
-  MOTH_TRY(need_float((MothDType)grad_output->dtype));
-  if (reduction != MOTH_REDUCTION_NONE ? grad_output->ndim != 0
-                                       : !same_shape(target, grad_output)) {
-    char a[200], b[200];
-    return moth_fail(MOTH_ERR_VALUE, "grad_output must have the shape of the result, %s, got %s",
-                     reduction != MOTH_REDUCTION_NONE
-                         ? "[]"
-                         : moth_shape_format(target->ndim, target->shape, a, sizeof a),
-                     moth_shape_format(grad_output->ndim, grad_output->shape, b, sizeof b));
-  }
-  return moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape);
-}
-
-MothStatus moth_shape_native_dropout(const MothCall *c, MothMeta *out) {
-  MOTH_UNPACK_NATIVE_DROPOUT(c)
-  MOTH_TRY(need_float((MothDType)self->dtype));
-  MOTH_TRY(moth_meta_set(out, (MothDType)self->dtype, self->ndim, self->shape));
-  return moth_meta_set(out + 1, MOTH_BOOL, self->ndim, self->shape);
 }
 
 /* A list of tensors like the parameters. */
