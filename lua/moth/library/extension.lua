@@ -9,25 +9,10 @@
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local toolchain = require "moth.utils.toolchain"
 local M = {}
 
-local function quoted(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
-
-local function read(path)
-  local f = io.open(path, "rb")
-  if not f then return nil end
-  local text = f:read("*a")
-  f:close()
-  return text
-end
-
--- What a command prints, and whether it succeeded.
-local function output(command)
-  local pipe = assert(io.popen("{ " .. command .. "; } 2>&1; echo status=$?"))
-  local text, status = pipe:read("*a"):match("^(.-)status=(%d+)%s*$")
-  pipe:close()
-  return text or "", status == "0"
-end
+local quoted, read, output = toolchain.quoted, toolchain.read, toolchain.output
 
 -- An absolute path without /./ and /../
 local function plain(path)
@@ -66,11 +51,7 @@ local function find_nvcc()
     return read(path) and path or check.fail("[cpp_extension.load] there is no %s: MOTH_CUDA_EMU_SOURCE names moth's \z
       tree", path)
   end
-  local home = os.getenv("CUDA_HOME") or "/usr/local/cuda"
-  for _, path in ipairs({ os.getenv("NVCC") or "nvcc", home .. "/bin/nvcc" }) do
-    local found, ok = output("command -v " .. quoted(path))
-    if ok then return (found:gsub("%s+$", "")) end
-  end
+  return toolchain.nvcc()
 end
 
 local compilers = { c = "cc", cc = "c++", cpp = "c++", cxx = "c++", cu = "nvcc" }
@@ -149,27 +130,33 @@ function M.load(options)
     check.fail("[cpp_extension.load] option 'sources': expected a list of files")
   end
   local root = options.build_directory or os.getenv("MOTH_EXTENSIONS")
-    or (os.getenv("XDG_CACHE_HOME") or (os.getenv("HOME") or "/tmp") .. "/.cache") .. "/moth/extensions"
-  local work = ("%s/%s.%d"):format(root, name, require("moth.utils.system").pid())
-  local commands, objects, hash = plan(options, sources, work)
-  local path = ("%s/%s_%s.so"):format(root, name, hash:sub(1, 16))
-  if not read(path) then
+  if root then
     local said, made = output("mkdir -p " .. quoted(root))
     if not made then check.fail("[cpp_extension.load] %s", said) end
-    for _, command in ipairs(commands) do
-      if options.verbose then print(command) end
-      local text, ok = output(command)
-      if options.verbose and text ~= "" then print(text) end
-      if not ok then
-        output("rm -f " .. quoted(work) .. " " .. table.concat(objects, " "))
-        check.fail("[cpp_extension.load] %s\n%s", command, text)
-      end
-    end
-    output("rm -f " .. table.concat(objects, " "))
-    os.rename(work, path) -- at once: another process may be doing the same
-  elseif options.verbose then
-    print("found " .. path)
+  else
+    root = toolchain.folder "extensions"
   end
+  -- The hash does not depend on where the result is written.
+  local _, _, hash = plan(options, sources, "")
+  local path, found = toolchain.keep {
+    folder = root, name = ("%s_%s.so"):format(name, hash:sub(1, 16)),
+    make = function(work)
+      local commands, objects = plan(options, sources, work)
+      for _, command in ipairs(commands) do
+        if options.verbose then print(command) end
+        local text, ok = output(command)
+        if options.verbose and text ~= "" then print(text) end
+        if not ok then
+          output("rm -f " .. table.concat(objects, " "))
+          return nil, command .. "\n" .. text
+        end
+      end
+      output("rm -f " .. table.concat(objects, " "))
+      return true
+    end,
+  }
+  if not path then check.fail("[cpp_extension.load] %s", found) end
+  if found and options.verbose then print("found " .. path) end
   local ops = {}
   for _, full in ipairs(B.load_library(path)) do
     ops[full:match("::(.*)$")] = require("moth.dispatch.ops").object(full)

@@ -1,0 +1,342 @@
+--- moth.kernel: kernels written in Lua, for the CPU and CUDA. The language is described in docs/kernel.md.
+--
+--     local tl = moth.kernel.lang
+--     local relu_squared = moth.kernel.jit(function(x_ptr, out_ptr, n, BLOCK)
+--       local offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+--       local mask = offs < n
+--       local x = tl.load(x_ptr + offs, { mask = mask, other = 0 })
+--       tl.store(out_ptr + offs, tl.where(x > 0, x * x, 0), { mask = mask })
+--     end, { constexpr = { "BLOCK" } })
+--     relu_squared{ moth.kernel.cdiv(n, 1024) }(x, out, n, { BLOCK = 1024 })
+local B = require "moth_lua"
+local bytecode = require "moth.kernel.bytecode"
+local check = require "moth.utils.check"
+local each = require "moth.each"
+local lang = require "moth.kernel.lang"
+local reader = require "moth.kernel.reader"
+local signature = require "moth.utils.signature"
+local static = require "moth.kernel.static"
+local tile = require "moth.codegen.tile"
+local dtypes = require "moth.codegen.dtypes"
+
+local M = { lang = lang.tl }
+
+local Kernel = {}
+Kernel.__index = Kernel
+
+-- Runs a part of compiling, whose errors name the kernel's lines.
+local function reading(f, ...)
+  local results = { pcall(f, ...) }
+  if results[1] then return unpack(results, 2) end
+  if getmetatable(results[2]) == reader.Error then error(results[2].text, 0) end
+  error(results[2], 0)
+end
+
+local function names_of(o, p, source)
+  local names = {}
+  for i = 1, p.nparams do names[i] = o.params and o.params[i] or p.params[i] or "#" .. i end
+  if o.params and #o.params ~= p.nparams then
+    check.fail("[kernel.jit] option 'params': %d names for the %d parameters of %s", #o.params, p.nparams, source)
+  end
+  return names
+end
+
+--- jit(f, { constexpr = { "BLOCK" } }): a kernel of a function. Its errors, as far as they can be seen without
+-- arguments, are raised here with file and line. Options: constexpr, a list of the names (or positions) of parameters
+-- that are constants; name, for messages; params, a list of names where the function was stripped of them.
+local jit = "kernel.jit(any fn, *, list constexpr?, string name?, list params?)"
+M.jit = signature(jit, function(f, constexpr, name, params)
+  if type(f) ~= "function" then check.fail("[kernel.jit] expected a function of Lua, got %s", type(f)) end
+  local p, why = bytecode.of(f)
+  if not p then check.fail("[kernel.jit] the function cannot be read: %s", why) end
+  local info = debug.getinfo(f, "S")
+  local source = ("%s:%d"):format(info.short_src, info.linedefined)
+  local self = setmetatable({ f = f, proto = p, source = source, name = name or source, variants = {}, is_const = {},
+    nvariants = 0 }, Kernel)
+  self.names = names_of({ params = params }, p, source)
+  self.position = {}
+  for i, one in ipairs(self.names) do self.position[one] = i end
+  for _, one in ipairs(constexpr or {}) do
+    local i = type(one) == "number" and one or self.position[one]
+    if not i or i < 1 or i > p.nparams or i ~= math.floor(i) then
+      check.fail("[kernel.jit] constexpr '%s' is no parameter of %s%s", tostring(one), source,
+        not p.params[1] and not params and "; its names were stripped: give `params`, or positions" or "; there are: "
+        .. table.concat(self.names, ", "))
+    end
+    self.is_const[i] = true
+  end
+  reading(static.check, self, lang)
+  return self
+end)
+
+function Kernel:__tostring()
+  return ("<moth.kernel %s(%s)>"):format(self.name, table.concat(self.names, ", "))
+end
+
+-- What a parameter is called in messages.
+local function called(self, i)
+  return ("argument %d%s"):format(i, self.names[i] and " (" .. self.names[i] .. ")" or "")
+end
+
+local function wrong(self, message, ...)
+  check.fail("[kernel] %s: " .. message, self.name, ...)
+end
+
+-- Arguments of a launch by position: values by position, then by name in a table.
+local function arguments(self, n, ...)
+  local values = { ... }
+  while n > self.proto.nparams and values[n] == nil do n = n - 1 end
+  local last = values[n]
+  if type(last) == "table" and not B.is_tensor(last) and getmetatable(last) == nil then
+    values[n], n = nil, n - 1
+    for key, v in each(last) do
+      local i = self.position[key]
+      if not i then
+        wrong(self, "there is no parameter '%s'%s", tostring(key), check.suggest(tostring(key), self.names))
+      elseif i <= n then
+        wrong(self, "'%s' is given twice", key)
+      end
+      values[i] = v
+    end
+  end
+  if n > #self.names and n > self.proto.nparams then
+    wrong(self, "takes %d arguments (%s), got %d", self.proto.nparams, table.concat(self.names, ", "), n)
+  end
+  return values
+end
+
+-- The key of a variant, the device of its tensors and whether tensors share memory.
+local function describe(self, values)
+  local key, device, storages, shared = {}, nil, {}, nil
+  for i = 1, self.proto.nparams do
+    local v = values[i]
+    local part
+    if self.is_const[i] then
+      if v == nil then
+        wrong(self, "%s is a constexpr and has no value: give it by name, { %s = … }", called(self, i),
+          self.names[i] or "?")
+      elseif type(v) == "number" then
+        part = ("c%.17g"):format(v)
+      elseif type(v) == "string" or type(v) == "boolean" or B.is_dtype(v) then
+        part = "c" .. type(v) .. tostring(v)
+      else
+        wrong(self, "%s is a constexpr: a number, boolean, string or dtype, got %s", called(self, i),
+          B.is_tensor(v) and "a tensor" or type(v))
+      end
+    elseif B.is_tensor(v) then
+      if B.is_fake(v) then wrong(self, "%s: a fake tensor has no memory", called(self, i)) end
+      local d = B.tensor_device(v)
+      local name = tostring(d)
+      if device and device ~= name then
+        wrong(self, "tensors on two devices, %s and %s (%s)", device, name, called(self, i))
+      end
+      device = name
+      part = "p" .. B.tensor_dtype(v).name
+      local storage = tostring(B.storage_ptr(v))
+      if storages[storage] and B.numel(v) > 0 then
+        shared = shared or {}
+        shared[i] = storages[storage]
+      else
+        storages[storage] = i
+      end
+    elseif type(v) == "number" then
+      part = v == math.floor(v) and math.abs(v) < 2 ^ 63 and "i" or "f"
+    elseif type(v) == "boolean" then
+      part = "b" .. tostring(v)
+    elseif v == nil then
+      part = "n"
+      if i > 0 and next(values) == nil then wrong(self, "no arguments; it takes %s", table.concat(self.names, ", ")) end
+    else
+      wrong(self, "%s: expected a tensor, a number, true, false or nil, got %s", called(self, i), type(v))
+    end
+    key[i] = part
+  end
+  key = table.concat(key, ",")
+  for i, with in each(shared or {}) do key = key .. (";%d=%d"):format(i, with) end
+  return key, device, shared
+end
+
+-- The program of the arguments that a launch has.
+local function program(self, values, shared)
+  local prog = { name = self.name, place = self.source, params = {}, class = {}, types = {} }
+  for i = 1, self.proto.nparams do
+    local v = values[i]
+    local param = { name = self.names[i], index = i - 1 }
+    if not self.is_const[i] then
+      if B.is_tensor(v) then
+        param.pointer, param.d = true, lang.dtype(B.tensor_dtype(v))
+        prog.class[i - 1] = shared and shared[i] or i
+      elseif type(v) == "number" then
+        local integral = v == math.floor(v) and math.abs(v) < 2 ^ 63
+        param.integer, param.float = integral, not integral
+      end
+    end
+    prog.params[i] = param
+  end
+  prog.body, prog.captures = reading(reader.read, {
+    f = self.f, proto = self.proto, name = self.name, lang = lang,
+    values = function(c, i)
+      local param, v = prog.params[i], values[i]
+      if param.pointer then
+        return { k = "ptr", root = i - 1, d = param.d, name = param.name, off = c.b:const(0) }
+      elseif param.integer or param.float then
+        return reader.of_node(c.b:pure { op = "param", index = i - 1, shape = {}, weak = true,
+          d = param.float and dtypes.float64 or dtypes.int64 })
+      end
+      return lang.dtype(v) and { k = "dtype", d = lang.dtype(v) } or reader.const(v)
+    end,
+  })
+  prog.biggest, prog.stores = 1, {}
+  local function look(list)
+    for _, s in ipairs(list) do
+      if s.shape then prog.biggest = math.max(prog.biggest, tile.numel(s.shape)) end
+      if s.op == "store" or s.op == "atomic" then prog.stores[s.root + 1] = true end
+      look(s.body or {})
+      look(s.yes or {})
+      look(s.no or {})
+    end
+  end
+  look(prog.body)
+  return prog
+end
+
+-- Whether outer variables are what they were.
+local function still(captures)
+  for _, c in ipairs(captures) do
+    local v
+    if c.f then
+      local _
+      _, v = debug.getupvalue(c.f, c.index)
+    else
+      v = c.env[c.name]
+    end
+    if v ~= c.value then return false end
+  end
+  return true
+end
+
+local function interpreted() return (os.getenv("MOTH_KERNEL_INTERPRET") or "0") == "1" end
+
+local warned -- that there is no compiler
+
+-- The compiled variant for values, of a kind: "cpu", "cuda" or "interpret".
+local function variant(self, kind, key, values, shared, options)
+  key = kind .. " " .. key
+  local list = self.variants[key]
+  for _, one in ipairs(list or {}) do
+    if still(one.captures) then return one end
+  end
+  local prog = program(self, values, shared)
+  local made
+  if kind == "cpu" then
+    made = require("moth.kernel.native").compile(prog)
+    if not made then
+      require("moth.utils.toolchain").log("kernel", not warned, "no C compiler (set MOTH_CC, or install gcc or \z
+        clang): kernels are interpreted, which is slow")
+      warned, kind = true, "interpret"
+    end
+  end
+  if kind == "interpret" then
+    made = require("moth.kernel.interpret").compile(prog)
+  elseif kind == "cuda" then
+    made = require("moth.kernel.cuda").compile(prog, options)
+  end
+  made.captures, made.prog = prog.captures, prog
+  self.variants[key] = list or {}
+  table.insert(self.variants[key], 1, made)
+  self.nvariants = self.nvariants + 1
+  return made
+end
+
+-- The three sizes of a grid.
+local function sizes(self, grid, values)
+  if type(grid) == "function" then
+    local meta = {}
+    for i, name in each(self.names) do meta[name] = values[i] end
+    grid = grid(meta)
+  end
+  if type(grid) == "number" then grid = { grid } end
+  if type(grid) ~= "table" then wrong(self, "the grid is a list of up to three sizes, or a function that gives one") end
+  local out = { 1, 1, 1 }
+  for i = 1, math.max(#grid, 1) do
+    local n = grid[i]
+    if type(n) ~= "number" or n < 0 or n ~= math.floor(n) or i > 3 then
+      wrong(self, "the grid is a list of up to three integers, got %s", i > 3 and #grid .. " of them" or tostring(n))
+    end
+    out[i] = n
+  end
+  return out[1], out[2], out[3]
+end
+
+-- What a launch is given beside its arguments, from k{ grid, device = …, num_warps = … }.
+local function launch_of(self, spec)
+  if type(spec) == "number" or type(spec) == "function" then return { grid = spec } end
+  if type(spec) ~= "table" then wrong(self, "a launch is kernel{ grid }(arguments), got %s", type(spec)) end
+  local o, grid = {}, spec
+  if type(spec[1]) == "function" or type(spec[1]) == "table" then grid = spec[1] end
+  for key, v in each(spec) do
+    if type(key) == "string" then
+      if key ~= "device" and key ~= "num_warps" then
+        wrong(self, "a launch has no option '%s'%s", key, check.suggest(key, { "device", "num_warps" }))
+      end
+      o[key] = v
+    end
+  end
+  o.grid = grid
+  return o
+end
+
+--- Launches: grid (or { grid, device =, num_warps = }), then the arguments.
+function Kernel:launch(spec, ...)
+  local o = launch_of(self, spec)
+  local values = arguments(self, select("#", ...), ...)
+  local key, device, shared = describe(self, values)
+  local wanted = o.device and tostring(o.device)
+  device = device or wanted or "cpu"
+  if wanted and wanted ~= device and wanted ~= device:match("^%a+") then
+    wrong(self, "the launch is for %s, its tensors are on %s", wanted, device)
+  end
+  local kind = device:match("^%a+")
+  if kind ~= "cpu" and kind ~= "cuda" then wrong(self, "kernels run on cpu and cuda, the tensors are on %s", device) end
+  if kind == "cpu" and interpreted() then kind = "interpret" end
+  if kind == "cuda" then key = key .. ";w" .. tostring(o.num_warps) end
+  local made = variant(self, kind, key, values, shared, o)
+  local gx, gy, gz = sizes(self, o.grid, values)
+  if gx * gy * gz > 0 then made.run(values, gx, gy, gz) end
+  return made
+end
+
+--- The source that a launch with these arguments runs (C or CUDA C++), without running it.
+function Kernel:source_of(...)
+  local values = arguments(self, select("#", ...), ...)
+  local _, device, shared = describe(self, values)
+  local prog = program(self, values, shared)
+  return require((device or "cpu"):find("^cuda") and "moth.kernel.cuda" or "moth.kernel.native").source(prog)
+end
+
+function Kernel:__call(spec)
+  return function(...) self:launch(spec, ...) end
+end
+
+function Kernel:__index(key)
+  local method = Kernel[key]
+  if method ~= nil or type(key) == "string" then return method end
+  return function(...) self:launch(key, ...) end
+end
+
+--- The least integer of at least x / y.
+M.cdiv = signature("kernel.cdiv(int x, int y)", function(x, y)
+  if y == 0 then check.fail("[kernel.cdiv] argument 'y': 0") end
+  return math.ceil(x / y)
+end)
+--- The least power of two of at least n.
+M.next_power_of_2 = signature("kernel.next_power_of_2(count n)", function(n)
+  local p = 1
+  while p < n do p = p * 2 end
+  return p
+end)
+lang.names[M.cdiv] = "cdiv"
+
+lang.modules[M], lang.modules[require "moth"] = "moth.kernel", "moth"
+
+return M

@@ -1,0 +1,120 @@
+--- Programs of the tile IR on the CPU: printed as C, compiled once (moth.utils.toolchain), run by moth's threads.
+local ffi = require "ffi"
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local dialect = require "moth.codegen.tile_c"
+local formulas = require "moth.codegen.formulas"
+local plan = require "moth.codegen.tile_plan"
+local printer = require "moth.codegen.tile_print"
+local texts = require "moth.codegen.texts"
+local toolchain = require "moth.utils.toolchain"
+
+local M = {}
+
+M.reader = formulas.reader(function(name) return texts[name] end)
+
+ffi.cdef [[
+typedef union { uint64_t p; int64_t i; double d; } MothKernelSlot;
+typedef void (*MothKernelRange)(void *ctx, int64_t begin, int64_t end);
+void moth_parallel_for(int64_t n, int64_t grain, MothKernelRange fn, void *ctx);
+]]
+ffi.cdef "void moth_kernel(MothKernelSlot *args, int64_t begin, int64_t end);"
+local C = ffi.load("libmoth.so")
+local Slots = ffi.typeof("MothKernelSlot[?]")
+
+--- The C text of a program.
+function M.source(prog)
+  plan.prepare(prog)
+  return printer.print { prog = prog, dialect = dialect, formulas = M.reader, texts = texts }
+end
+
+local LIMIT = 256 * 2 ^ 20 -- bytes of compiled kernels that are kept
+
+local processor
+local function machine()
+  if not processor then
+    local text = toolchain.read("/proc/cpuinfo") or ""
+    processor = (text:match("model name[^\n]*") or "") .. (text:match("flags[^\n]*") or "")
+  end
+  return processor
+end
+
+local function flags()
+  local level = B.cpu_level()
+  local march = level == "generic" and "x86-64-v2" or level == "avx2" and "x86-64-v3" or "native"
+  return "-std=gnu17 -O3 -march=" .. march .. (level == "avx512" and " -mprefer-vector-width=512" or "")
+    .. " -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv -fopenmp-simd -fPIC -shared -w \z
+      -fvisibility=hidden"
+end
+
+local libraries = {} -- path -> library: one that is collected is closed
+
+-- The library of a text, compiled where it was not yet.
+local function library(source, cc)
+  local folder = toolchain.folder("kernels")
+  if not folder then return nil, "there is no folder to compile in; set XDG_CACHE_HOME or TMPDIR" end
+  local f = flags()
+  local code = source:gsub("/%*.-%*/", "") -- the lines that a kernel stands in do not count
+  local key = table.concat({ code, f, cc.version, machine(), B.version_string }, "\0")
+  local name = B.sha256(key):sub(1, 32) .. ".so"
+  local function make(work)
+    local c = work .. ".c"
+    local file, message = io.open(c, "w")
+    if not file then return nil, message end
+    file:write(source)
+    file:close()
+    local command = ("%s %s -o %s %s"):format(toolchain.quoted(cc.path), f, toolchain.quoted(work), toolchain.quoted(c))
+    local said, ok = toolchain.output(command)
+    os.remove(c)
+    if not ok then return nil, command .. "\n" .. said end
+    return true
+  end
+  for attempt = 1, 2 do
+    local path, message = toolchain.keep { folder = folder, name = name, make = make, limit = LIMIT }
+    if not path then return nil, message end
+    if not libraries[path] then
+      local ok, loaded = pcall(ffi.load, path)
+      if ok then
+        libraries[path] = loaded
+      else
+        os.remove(path)
+        if attempt == 2 then return nil, loaded end
+      end
+    end
+    if libraries[path] then return libraries[path] end
+  end
+end
+
+--- Compiles a program: { run(values, grid), source }; nil where there is no compiler.
+function M.compile(prog)
+  local cc = toolchain.cc()
+  if not cc then return nil end
+  local source = M.source(prog)
+  if toolchain.logs("output_code") then toolchain.log("output_code", false, source) end
+  local lib, message = library(source, cc)
+  if not lib then check.fail("[kernel] %s: the C compiler failed: %s", prog.name, message) end
+  local fn, n = lib.moth_kernel, #prog.params
+  local call, slots = ffi.cast("MothKernelRange", fn), Slots(n + 4)
+  local params = prog.params
+  local biggest = prog.biggest or 1
+  local grain = math.max(1, math.floor(32768 / biggest))
+
+  local function run(values, gx, gy, gz)
+    for i = 1, n do
+      local p = params[i]
+      if p.pointer then
+        slots[i - 1].p = B.data_ptr(values[i])
+      elseif p.float then
+        slots[i - 1].d = values[i]
+      elseif p.integer then
+        slots[i - 1].i = values[i]
+      end
+    end
+    slots[n].i, slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = gx, gy, gz, 0
+    C.moth_parallel_for(gx * gy * gz, grain, call, slots)
+    if slots[n + 3].i ~= 0 then check.fail("[kernel] %s: no memory for the blocks of a program", prog.name) end
+  end
+  return { run = run, source = source }
+end
+
+return M

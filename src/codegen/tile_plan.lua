@@ -1,0 +1,220 @@
+-- Prepares a program of the tile IR for printing: what nobody needs goes, and of every block it is decided where it is
+-- computed. A block is computed element by element within the loop of the statement that needs it (a store, a
+-- reduction, an assignment: a sink), unless
+--   - two sinks need it, or one in an inner loop, and it is not cheap to compute again;
+--   - it reads memory or a variable that a statement before the sink may write.
+-- Then it is an array, filled by a loop of its own before the first statement that needs it (`before` of that one).
+-- prog: { body, class = { [root] = number } }: parameters of one class may share memory.
+local M = {}
+
+local views = { broadcast = true, expand = true, permute = true, reshape = true }
+local own = { reduce = true, scan = true, dot = true, atomic = true } -- sinks that have a result
+M.views, M.own = views, own
+
+-- ---- what is needed -----------------------------------------------------------------------------
+
+local function walk(list, parent, loop, f)
+  for _, s in ipairs(list) do
+    s.list, s.parent, s.loop = list, parent, loop
+    f(s)
+    if s.op == "for" or s.op == "loop" then
+      walk(s.body, s, s, f)
+      if s.index then s.index.loop = s end
+    elseif s.op == "if" then
+      walk(s.yes, s, loop, f)
+      walk(s.no, s, loop, f)
+    end
+  end
+end
+
+local effects = { store = true, atomic = true, barrier = true, ["break"] = true, ["return"] = true, loop = true }
+
+local function sweep(list)
+  local kept = 0
+  for i, s in ipairs(list) do
+    list[i] = nil
+    if s.live then
+      kept = kept + 1
+      list[kept] = s
+      if s.body then sweep(s.body) end
+      if s.yes then sweep(s.yes) sweep(s.no) end
+    end
+  end
+end
+
+local function drop_dead(prog)
+  local assigns, roots = {}, {}
+  walk(prog.body, nil, nil, function(s)
+    if s.op == "assign" then
+      assigns[s.var] = assigns[s.var] or {}
+      table.insert(assigns[s.var], s)
+    end
+    if effects[s.op] then roots[#roots + 1] = s end
+  end)
+  local stack = roots
+  while #stack > 0 do
+    local s = table.remove(stack)
+    if not s.live then
+      s.live = true
+      for i = 1, 4 do
+        if s[i] then stack[#stack + 1] = s[i] end
+      end
+      if s.parent then stack[#stack + 1] = s.parent end
+      if s.op == "var" then
+        for _, a in ipairs(assigns[s.var] or {}) do stack[#stack + 1] = a end
+        s.var.live = true
+      end
+    end
+  end
+  sweep(prog.body)
+end
+
+-- ---- where blocks are computed ------------------------------------------------------------------
+
+local light = { add = 1, sub = 1, mul = 1, neg = 1, lt = 1, le = 1, gt = 1, ge = 1, eq = 1, ne = 1, bitwise_and = 1,
+  bitwise_or = 1, bitwise_xor = 1, logical_not = 1, maximum = 2, minimum = 2, abs = 1, div_floor = 6, remainder = 6,
+  shift_left = 1, shift_right = 1 }
+local LIGHT = 14 -- what is cheap enough to be computed again
+
+local function cost(n)
+  if n.cost then return n.cost end
+  local c = math.huge
+  if #n.shape == 0 or n.op == "const" then
+    c = 0
+  elseif n.op == "arange" then
+    c = 1
+  elseif views[n.op] or n.op == "cast" or n.op == "where" or n.op == "apply" then
+    c = n.op == "reshape" and 4 or n.op == "apply" and (light[n.name] or math.huge) or views[n.op] and 0 or 1
+    for _, x in ipairs(n) do c = c + cost(x) end
+  end
+  n.cost = c
+  return c
+end
+
+-- The statement of a list that contains s.
+local function ancestor(s, list)
+  while s.list ~= list do s = s.parent end
+  return s
+end
+
+local function place_arrays(prog, sinks)
+  local changed
+  local visit
+
+  local function killed(n, sink, identical)
+    local k = n.killer
+    if not k or sink.at < k.at then return false end
+    if sink ~= k then return true end
+    if n.op == "var" then return not identical end
+    return not (identical and k.op == "store" and k.root == n.root and k[1] == n[1])
+  end
+
+  local function place(n, sink)
+    n.placed = true
+    local first = sink
+    if n.killer and n.killer.at < sink.at then first = n.killer end
+    local t = ancestor(first.of or first, n.list)
+    t.before = t.before or {}
+    table.insert(t.before, n)
+    t.filling = t.filling or { of = t, at = t.at - 0.5, loop = t.loop, list = t.list, parent = t.parent }
+    for _, x in ipairs(n) do visit(x, t.filling, true) end
+  end
+
+  -- identical: elements are needed at the positions of the sink's loop.
+  function visit(n, sink, identical)
+    if #n.shape == 0 or own[n.op] then return end
+    if n.array then
+      if not n.placed then place(n, sink) end
+      return
+    end
+    if n.op == "var" then
+      if killed(n, sink, identical) then n.array, changed = true, true end
+    elseif views[n.op] then
+      visit(n[1], sink, false)
+    elseif cost(n) <= LIGHT then
+      for _, x in ipairs(n) do visit(x, sink, identical) end
+    elseif n.sink and (n.sink ~= sink or n.identical ~= identical) or n.loop ~= sink.loop
+      or n.op == "load" and killed(n, sink, identical) then
+      n.array, changed = true, true
+    elseif not n.sink then
+      n.sink, n.identical = sink, identical
+      for _, x in ipairs(n) do visit(x, sink, identical) end
+    end
+  end
+
+  repeat
+    changed = false
+    walk(prog.body, nil, nil, function(s)
+      s.before, s.filling, s.sink, s.placed = nil, nil, nil, nil
+    end)
+    for _, s in ipairs(sinks) do
+      for i = 1, 4 do
+        local x = s[i]
+        if x and s.op == "dot" and i < 3 then
+          -- Products read their factors many times.
+          if #x.shape > 0 and not own[x.op] and not x.array and (x.op ~= "var" or killed(x, s, false)) then
+            x.array, changed = true, true
+          end
+          visit(x, s, false)
+        elseif x and not (s.inplace and i == 3) then
+          visit(x, s, s.op ~= "scan" or not s.reverse)
+        end
+      end
+    end
+  until not changed
+  walk(prog.body, nil, nil, function(s)
+    if s.before then table.sort(s.before, function(a, b) return a.id < b.id end) end
+  end)
+end
+
+-- A product that is added to a variable which becomes it is added in place.
+local function find_inplace(prog)
+  local uses, user = {}, {}
+  walk(prog.body, nil, nil, function(s)
+    for i = 1, 4 do
+      if s[i] then uses[s[i]], user[s[i]] = (uses[s[i]] or 0) + 1, s end
+    end
+  end)
+  walk(prog.body, nil, nil, function(s)
+    local acc, a = s.op == "dot" and s[3], user[s]
+    if acc and acc.op == "var" and uses[acc] == 1 and uses[s] == 1 and a.op == "assign" and a.var == acc.var
+      and a.list == s.list then
+      s.inplace, a.skip = acc.var, true
+    end
+  end)
+end
+
+--- Prepares a program. Each live statement gets `at`, its number; blocks that are arrays get `array`; statements
+-- `before`, the arrays that are filled ahead of them.
+function M.prepare(prog)
+  drop_dead(prog)
+  find_inplace(prog)
+  local at, all, sinks = 0, {}, {}
+  walk(prog.body, nil, nil, function(s)
+    at = at + 1
+    s.at, all[at] = at, s
+    if (own[s.op] or s.op == "store" or s.op == "assign" and not s.skip) then
+      local blocks = #s.shape > 0
+      for k = 1, 4 do blocks = blocks or s[k] and #s[k].shape > 0 end
+      if blocks then sinks[#sinks + 1] = s end
+    end
+    if own[s.op] and #s.shape > 0 then s.array = true end
+  end)
+  for i, n in ipairs(all) do
+    if n.shape and #n.shape > 0 and (n.op == "load" or n.op == "var") then
+      for k = i + 1, #all do
+        local s = all[k]
+        if n.op == "var" then
+          if s.op == "assign" and s.var == n.var and not s.skip or s.inplace == n.var then n.killer = s break end
+        elseif (s.op == "store" or s.op == "atomic") and prog.class[s.root] == prog.class[n.root]
+          or s.op == "barrier" then
+          n.killer = s
+          break
+        end
+      end
+    end
+  end
+  place_arrays(prog, sinks)
+end
+
+return M

@@ -1,0 +1,433 @@
+-- Prints programs of the tile IR as C and as CUDA C++. Both have the same shape: scalars are constants of the function,
+-- blocks are computed in loops over their elements; the dialects (tile_c.lua, tile_cuda.lua) say how such a loop is
+-- written, how reductions, scans, products and atomics are, and where arrays lie.
+local each = require "moth.each"
+local plan = require "moth.codegen.tile_plan"
+local tile = require "moth.codegen.tile"
+
+local M = {}
+
+local Printer = {}
+Printer.__index = Printer
+M.Printer = Printer
+
+local function real(d) return d.real end
+--- C type of an element in memory.
+function M.stored(d) return d.form ~= 0 and "unsigned short" or d.real end
+
+-- ---- text ---------------------------------------------------------------------------------------
+
+function Printer:put(text, ...)
+  if select("#", ...) > 0 then text = text:format(...) end
+  self.out[#self.out + 1] = ("  "):rep(self.indent) .. text
+end
+function Printer:open(text, ...)
+  self:put(text, ...)
+  self.indent = self.indent + 1
+end
+function Printer:close(text)
+  self.indent = self.indent - 1
+  self:put(text or "}")
+end
+
+--- The name of a formula of kernels/math*.h in this file.
+function Printer:formula(name, d)
+  local full = "m_" .. name
+  if not self.formulas.has(full, d.kind) then
+    error(("there is no formula '%s' for %s"):format(name, d.name), 0)
+  end
+  local key = full .. " " .. d.suffix
+  if not self.used[key] then
+    self.used[key] = true
+    self.uses[#self.uses + 1] = { full, d }
+  end
+  return self.formulas.name(full, d)
+end
+
+function M.literal(v, d)
+  if d.class == "bool" then return v ~= 0 and "1" or "0" end
+  if d.is_float then
+    local double = d.name == "float64"
+    if v ~= v then return double and "__builtin_nan(\"\")" or "__builtin_nanf(\"\")" end
+    if v == math.huge or v == -math.huge then
+      return (v < 0 and "(-" or "(") .. (double and "__builtin_inf()" or "__builtin_inff()") .. ")"
+    end
+    local text = (double and "%.17g" or "%.9g"):format(v)
+    if not text:find("[.e]") then text = text .. ".0" end
+    if not double then text = text .. "f" end
+    return (v < 0 or 1 / v < 0) and "(" .. text .. ")" or text
+  end
+  local text = ("%.0f"):format(v)
+  if text == "-9223372036854775808" then return "(-9223372036854775807LL - 1)" end
+  local suffix = d.name == "uint64" and "ULL" or d.size == 8 and "LL" or ""
+  return v < 0 and ("(%s%s)"):format(text, suffix) or text .. suffix
+end
+
+-- ---- values -------------------------------------------------------------------------------------
+
+local infix = { lt = "<", le = "<=", gt = ">", ge = ">=", eq = "==", ne = "!=", bitwise_and = "&", bitwise_or = "|",
+  bitwise_xor = "^", add = "+", sub = "-", mul = "*" }
+
+-- What converts text of a dtype to another.
+function Printer:cast(text, from, to)
+  if from == to then return text end
+  if to.class == "bool" then return ("(%s)(%s != 0)"):format(real(to), text) end
+  if to.form ~= 0 then
+    local half = to.form == 1 and "f16" or "bf16"
+    local wide = from.name == "float64" or not from.is_float
+    local narrow = self:formula(("%s_to_%s"):format(wide and "f64" or "f32", half), to)
+    return ("%s(%s(%s))"):format(self:formula(half .. "_to_f32", to), narrow, wide and "(double)" .. text or text)
+  end
+  if to.is_float or not from.is_float then return ("(%s)%s"):format(real(to), text) end
+  return ("%s(%s)"):format(self:formula(from.real == "double" and "from_f64" or "from_f32", to), text)
+end
+
+--- The text of `apply` of texts.
+function Printer:apply(n, list)
+  local op, d = infix[n.name], n.compute
+  if op and (d.is_float or d.size == 8 or d.class == "bool") then
+    local text = ("%s %s %s"):format(list[1], op, list[2])
+    return n.d.class == "bool" and ("(%s)(%s)"):format(real(n.d), text) or text
+  elseif n.name == "div" then
+    return ("%s / %s"):format(list[1], list[2])
+  elseif n.name == "neg" and d.is_float then
+    return "-" .. list[1]
+  elseif n.name == "logical_not" or n.name == "bitwise_not" and d.class == "bool" then
+    return ("(%s)!%s"):format(real(n.d), list[1])
+  end
+  return ("%s(%s)"):format(self:formula(n.name, d), table.concat(list, ", "))
+end
+
+--- The text of an element in memory as a value; of a value as what is stored.
+function Printer:read_memory(text, d)
+  if d.form ~= 0 then
+    return ("%s(%s)"):format(self:formula((d.form == 1 and "f16" or "bf16") .. "_to_f32", d), text)
+  end
+  return d.class == "bool" and ("(%s)(%s != 0)"):format(real(d), text) or text
+end
+function Printer:write_memory(text, d)
+  if d.form ~= 0 then
+    return ("%s(%s)"):format(self:formula("f32_to_" .. (d.form == 1 and "f16" or "bf16"), d), text)
+  end
+  return text
+end
+
+--- Position in an array of a shape: idx is a list of texts, one for each dimension.
+function M.flat(shape, idx)
+  local parts, stride = {}, 1
+  for k = #shape, 1, -1 do
+    if shape[k] > 1 and idx[k] ~= "0" then
+      table.insert(parts, 1, stride == 1 and idx[k] or ("%s * %d"):format(idx[k], stride))
+    end
+    stride = stride * shape[k]
+  end
+  return #parts > 0 and table.concat(parts, " + ") or "0"
+end
+
+-- Positions of a view's operand.
+local function behind(n, idx)
+  local x, out = n[1], {}
+  if n.op == "broadcast" then
+    local skip = #n.shape - #x.shape
+    for k, size in ipairs(x.shape) do out[k] = size == 1 and "0" or idx[k + skip] end
+  elseif n.op == "expand" then
+    for k = 1, #idx do
+      if k ~= n.dim then out[#out + 1] = idx[k] end
+    end
+  elseif n.op == "permute" then
+    for k, dim in ipairs(n.dims) do out[dim] = idx[k] end
+  else
+    local flat, stride = M.flat(n.shape, idx), tile.numel(x.shape)
+    for k, size in ipairs(x.shape) do
+      stride = stride / size
+      local text = stride == 1 and "(" .. flat .. ")" or ("((%s) / %d)"):format(flat, stride)
+      if k > 1 then text = ("(%s %% %d)"):format(text, size) end
+      out[k] = size == 1 and "0" or text
+    end
+  end
+  return out
+end
+
+-- The name of the array or scalar of a node.
+local function name_of(n) return (n.op == "var" and not n.array and "V" .. n.var.id) or "v" .. n.id end
+M.name_of = name_of
+
+--- The element of a node at positions, within the loop that is being printed: a name or a literal. What it needs is
+-- printed at the level of the innermost loop that the positions name.
+function Printer:element(n, idx)
+  if n.op == "const" then return M.literal(n.value, n.d) end
+  if #n.shape == 0 then return "v" .. n.id end
+  if plan.views[n.op] and not (n.array and not self.loop.filling[n]) then return self:element(n[1], behind(n, idx)) end
+  local key = n.id .. "@" .. table.concat(idx, ",")
+  local known = self.loop.memo[key]
+  if known then return known end
+  local text
+  if n.op == "arange" then
+    text = ("(long long)(%s) + %d"):format(idx[1], n.lo)
+  elseif n.array and not self.loop.filling[n] then
+    text = ("v%d[%s]"):format(n.id, M.flat(n.shape, idx))
+  elseif n.op == "var" then
+    text = ("V%d[%s]"):format(n.var.id, M.flat(n.shape, idx))
+  else
+    local list = {}
+    for i, x in ipairs(n) do list[i] = self:element(x, idx) end
+    text = self:value(n, list)
+  end
+  local name = ("t%d_%d"):format(n.id, self.loop.count)
+  self.loop.count = self.loop.count + 1
+  self:line(idx, ("const %s %s = %s;"):format(real(n.d), name, text))
+  self.loop.memo[key] = name
+  return name
+end
+
+-- The text of a value of texts.
+function Printer:value(n, list)
+  if n.op == "apply" then return self:apply(n, list) end
+  if n.op == "cast" then return self:cast(list[1], n[1].d, n.d) end
+  if n.op == "where" then return ("%s ? %s : %s"):format(list[1], list[2], list[3]) end
+  if n.op == "load" then
+    local text = self:read_memory(("p%d[%s]"):format(n.root, list[1]), n.d)
+    return list[2] and ("%s ? %s : %s"):format(list[2], text, list[3]) or text
+  end
+  error("a tile program has the value '" .. n.op .. "' where there can be none", 0)
+end
+
+--- Prints a line at the level of positions.
+function Printer:line(idx, text)
+  local level = 0
+  for _, one in ipairs(idx) do
+    for k in one:gmatch("i(%d+)") do level = math.max(level, self.loop.level[tonumber(k)]) end
+  end
+  table.insert(self.loop.lines[level], text)
+end
+
+--- A loop over the elements of a shape. body(idx) prints into it by `line` and `element`. options: order of the
+-- dimensions, `before` and `after`, lists of lines by level; simd, a clause; filling, a set of the arrays it fills.
+function Printer:each_element(shape, body, options)
+  options = options or {}
+  local order = options.order
+  if not order then
+    order = {}
+    for k = 1, #shape do order[k] = k end
+  end
+  local loop = { memo = {}, lines = {}, level = {}, count = 0, shape = shape, order = order,
+    filling = options.filling or {} }
+  local idx = {}
+  for k = 0, #shape do loop.lines[k] = {} end
+  for position, dim in ipairs(order) do
+    loop.level[dim] = position
+    idx[dim] = shape[dim] == 1 and "0" or "i" .. dim
+  end
+  local outer = self.loop
+  self.loop = loop
+  body(idx, loop)
+  self.loop = outer
+  self.dialect.loop(self, loop, options)
+end
+
+-- ---- statements ---------------------------------------------------------------------------------
+
+-- Arrays that are filled ahead of a statement: those of one shape in one loop, unless one reads another elsewhere.
+function Printer:fill(list)
+  local i = 1
+  local function reads(n, group)
+    local found = false
+    local function look(x, moved)
+      if found or #x.shape == 0 then return end
+      if group[x] then found = found or moved return end
+      if x.array or plan.own[x.op] then return end
+      for _, operand in ipairs(x) do look(operand, moved or plan.views[x.op]) end
+    end
+    for _, operand in ipairs(n) do look(operand, plan.views[n.op]) end
+    return found
+  end
+  while i <= #list do
+    local group, members = {}, {}
+    local shape = list[i].shape
+    while i <= #list and tile.same(list[i].shape, shape) and not reads(list[i], group) do
+      members[#members + 1] = list[i]
+      group[list[i]] = true
+      i = i + 1
+    end
+    for _, n in ipairs(members) do self.dialect.array(self, "v" .. n.id, n.d, n.shape) end
+    self:each_element(shape, function(idx)
+      for _, n in ipairs(members) do
+        local text = self:element(n, idx)
+        self.loop.memo[n.id .. "@" .. table.concat(idx, ",")] = text
+        self:effect(("v%d[%s] = %s;"):format(n.id, M.flat(shape, idx), text))
+      end
+    end, { filling = group, simd = "" })
+  end
+end
+
+--- A line with an effect: in the innermost loop.
+function Printer:effect(text) table.insert(self.loop.lines[#self.loop.shape], text) end
+
+local statements = {}
+
+function statements.store(p, s)
+  p:each_element(s.shape, function(idx)
+    local offset, value = p:element(s[1], idx), p:element(s[2], idx)
+    local mask = s[3] and p:element(s[3], idx)
+    p:effect(("%sp%d[%s] = %s;"):format(mask and ("if (%s) "):format(mask) or "", s.root, offset,
+      p:write_memory(value, s.d)))
+  end, { simd = "", once = #s.shape == 0 })
+end
+
+function statements.assign(p, s)
+  if s.skip then return end
+  if #s.shape == 0 then
+    p:put("V%d = %s;", s.var.id, p:element(s[1], {}))
+  else
+    p:each_element(s.shape, function(idx)
+      p:effect(("V%d[%s] = %s;"):format(s.var.id, M.flat(s.shape, idx), p:element(s[1], idx)))
+    end, { simd = "" })
+  end
+end
+
+function statements.reduce(p, s) p.dialect.reduce(p, s) end
+function statements.scan(p, s) p.dialect.scan(p, s) end
+function statements.dot(p, s) p.dialect.dot(p, s) end
+function statements.barrier(p) p.dialect.barrier(p) end
+
+function statements.atomic(p, s)
+  if #s.shape > 0 then p.dialect.array(p, "v" .. s.id, s.d, s.shape) end
+  local result = #s.shape == 0 and p.dialect.shared_scalar(p, "v" .. s.id, s.d)
+  p:each_element(s.shape, function(idx)
+    local offset, value = p:element(s[1], idx), p:element(s[2], idx)
+    local mask = s.mask and p:element(s[3], idx)
+    local compare = s.kind == "cas" and p:element(s.mask and s[4] or s[3], idx)
+    local call = ("%s(p%d + %s, %s%s)"):format(p.dialect.atomic(p, s.kind, s.d), s.root, offset,
+      compare and compare .. ", " or "", value)
+    if mask then call = ("%s ? %s : 0"):format(mask, call) end
+    p:effect(("%s = %s;"):format(result or ("v%d[%s]"):format(s.id, M.flat(s.shape, idx)), call))
+  end, { once = #s.shape == 0 })
+  if result then p.dialect.share_scalar(p, "v" .. s.id, s.d, result) end
+end
+
+statements["if"] = function(p, s)
+  p:open("if (%s) {", p:element(s[1], {}))
+  p:list(s.yes)
+  if #s.no > 0 then
+    p.indent = p.indent - 1
+    p:open("} else {")
+    p:list(s.no)
+  end
+  p:close()
+end
+
+statements["for"] = function(p, s)
+  local lo, hi = p:element(s[1], {}), p:element(s[2], {})
+  local i = s.index.id
+  p:open("for (long long v%d = %s; v%d %s %s; v%d += %s) {", i, lo, i, s.step > 0 and "<=" or ">=", hi, i,
+    M.literal(s.step, { size = 8, name = "int64" }))
+  p:list(s.body)
+  p.dialect.turn(p)
+  p:close()
+end
+
+function statements.loop(p, s)
+  p:open("for (;;) {")
+  p:list(s.body)
+  p.dialect.turn(p)
+  p:close()
+end
+
+statements["break"] = function(p)
+  p.dialect.turn(p)
+  p:put("break;")
+end
+statements["return"] = function(p) p:put("return;") end
+
+-- A scalar value.
+local function scalar(p, s)
+  if s.op == "const" then return end
+  local text
+  if s.op == "param" then
+    text = p.dialect.param(p, s)
+  elseif s.op == "program_id" then
+    text = "pid" .. s.axis
+  elseif s.op == "num_programs" then
+    text = "programs" .. s.axis
+  elseif s.op == "var" then
+    text = "V" .. s.var.id
+  else
+    if s.op == "load" then p.dialect.before_load(p) end
+    local list = {}
+    for i, x in ipairs(s) do list[i] = p:element(x, {}) end
+    text = p:value(s, list)
+  end
+  p:put("const %s v%d = %s;", real(s.d), s.id, text)
+end
+
+function Printer:list(list)
+  for _, s in ipairs(list) do
+    if s.before then self:fill(s.before) end
+    local place = s.place
+    if statements[s.op] then
+      if place and place ~= self.last_place then
+        self:put("/* %s */", (place:gsub("%*/", "* /")))
+        self.last_place = place
+      end
+      statements[s.op](self, s)
+    elseif s.op ~= "index" and #s.shape == 0 then
+      if plan.views[s.op] then
+        self:put("const %s v%d = %s;", real(s.d), s.id, self:element(s[1], {}))
+      else
+        scalar(self, s)
+      end
+    end
+  end
+end
+
+--- Prints a prepared program. o: prog, dialect, formulas (a reader), texts (of files of kernels/). Returns the text.
+function M.print(o)
+  local p = setmetatable({ prog = o.prog, dialect = o.dialect, formulas = o.formulas, used = {}, uses = {}, out = {},
+    indent = 1, helpers = {}, helper_order = {} }, Printer)
+  p.loop = { memo = {}, lines = { [0] = {} }, level = {}, count = 0, shape = {}, filling = {} }
+  local vars = {}
+  local function find(list)
+    for _, s in ipairs(list) do
+      if s.op == "assign" and not vars[s.var] then vars[s.var], vars[#vars + 1] = true, s.var end
+      if s.body then find(s.body) end
+      if s.yes then find(s.yes) find(s.no) end
+    end
+  end
+  find(o.prog.body)
+  table.sort(vars, function(a, b) return a.id < b.id end)
+  for _, var in ipairs(vars) do
+    if #var.shape == 0 then
+      p:put("%s V%d;", real(var.d), var.id)
+    else
+      o.dialect.array(p, "V" .. var.id, var.d, var.shape)
+    end
+  end
+  p:list(o.prog.body)
+  local body = table.concat(p.out, "\n")
+  local done, parts = {}, {}
+  local by_dtype = {}
+  for _, use in ipairs(p.uses) do
+    local d = use[2]
+    by_dtype[d.suffix .. d.kind] = by_dtype[d.suffix .. d.kind] or { d = d }
+    table.insert(by_dtype[d.suffix .. d.kind], use[1])
+  end
+  local keys = {}
+  for key in each(by_dtype) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for _, key in ipairs(keys) do
+    parts[#parts + 1] = o.formulas.text(by_dtype[key], by_dtype[key].d, done)
+  end
+  for _, helper in ipairs(p.helper_order) do parts[#parts + 1] = helper end
+  return o.dialect.file(p, o, table.concat(parts, "\n"), body)
+end
+
+--- Adds a function that the text needs, once.
+function Printer:helper(name, text)
+  if not self.helpers[name] then
+    self.helpers[name] = true
+    self.helper_order[#self.helper_order + 1] = text
+  end
+  return name
+end
+
+return M
