@@ -114,7 +114,8 @@ static MothStatus copy_value(Queued *q, MothValue from, MothValue *to, char **re
   if (from.tag == MOTH_V_TENSOR)
     return alias(q, from.u.t, &to->u.t);
   if (from.tag == MOTH_V_INTS) {
-    memcpy(place, from.u.ints, from.n * sizeof *from.u.ints);
+    if (from.n) /* a list without elements may have no address */
+      memcpy(place, from.u.ints, from.n * sizeof *from.u.ints);
     to->u.ints = place;
   } else if (from.tag == MOTH_V_STRING) {
     memcpy(place, from.u.s, strlen(from.u.s) + 1);
