@@ -10,7 +10,8 @@
 static char topics[256];
 
 __attribute__((constructor)) static void log_init(void) {
-  moth_log_set(moth_env_text("MOTH_LOGS"));
+  const char *own = moth_env_text("MOTH_LOGS");
+  moth_log_set(own ? own : moth_env_text("TORCH_LOGS"));
 }
 
 void moth_log_set(const char *s) {

@@ -19,6 +19,8 @@ void (*moth_tensor_drop_grad)(MothTensor *t);
 MothStatus (*moth_tensor_await)(MothTensor *t);
 void (*moth_pending_drop)(void *ticket);
 void (*moth_pending_drain)(void);
+MothStatus (*moth_run_unrun)(const char *what);
+_Thread_local uint32_t moth_unrun __attribute__((tls_model("initial-exec")));
 
 MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, int64_t *numel) {
   if (ndim < 0 || ndim > MOTH_MAX_DIMS)
@@ -220,6 +222,7 @@ static MothTensor *header_new(void) {
   t->base = NULL;
   t->grad = NULL;
   t->carried = NULL;
+  t->number = 0;
   return t;
 }
 
@@ -369,7 +372,7 @@ MothDevice moth_tensor_device(const MothTensor *t) {
   return t ? t->device : (MothDevice){MOTH_CPU, 0};
 }
 void *moth_tensor_data(const MothTensor *t) {
-  return t && moth_tensor_ready(t) == MOTH_OK ? t->data : NULL;
+  return t && moth_settle("data") == MOTH_OK && moth_tensor_ready(t) == MOTH_OK ? t->data : NULL;
 }
 bool moth_tensor_is_contiguous(const MothTensor *t) {
   return t && t->contiguous;
@@ -378,12 +381,13 @@ bool moth_tensor_is_fake(const MothTensor *t) {
   return t && t->keys & MOTH_KEY_FAKE;
 }
 int64_t moth_tensor_version(const MothTensor *t) {
-  return t ? *moth_version_of((MothTensor *)t) : 0;
+  return t && moth_settle("version") == MOTH_OK ? *moth_version_of((MothTensor *)t) : 0;
 }
 
 MothStatus moth_tensor_item(const MothTensor *t, MothValue *out) {
   char buf[256];
   MOTH_TRY(moth_given("item", t && out));
+  MOTH_TRY(moth_settle("item"));
   if (t->numel != 1)
     return moth_fail(MOTH_ERR_VALUE, "item: a tensor with one element is needed, got %s",
                      moth_tensor_format(t, buf, sizeof buf));
@@ -495,6 +499,56 @@ MothStatus moth_tensor_alias(MothTensor *src, bool fresh_version, MothTensor **o
   }
   *out = t;
   return MOTH_OK;
+}
+
+MothStatus moth_tensor_new_lazy(MothTensor *over, MothDType dtype, MothDevice device,
+                                MothTensor **out) {
+  MothTensor *t = header_new();
+  if (!t)
+    return MOTH_ERR_MEMORY;
+  t->keys = (1u << device.type) | MOTH_KEY_FAKE | MOTH_KEY_LAZY |
+            (moth_dtype_is_stored(dtype) ? MOTH_KEY_STORED : 0);
+  t->dtype = (uint8_t)dtype;
+  t->device = device;
+  t->data = NULL;
+  t->storage = over->storage;
+  atomic_fetch_add_explicit(&t->storage->refs, 1, memory_order_relaxed);
+  *out = t;
+  return MOTH_OK;
+}
+
+void moth_tensor_become(MothTensor *t, MothTensor *made) {
+  MothStorage *storage = t->storage;
+  MothTensor *base = t->base;
+  bool shared = atomic_load_explicit(&made->refs, memory_order_acquire) != 1;
+  t->keys = made->keys;
+  t->dtype = made->dtype;
+  t->device = made->device;
+  t->ndim = made->ndim;
+  t->contiguous = made->contiguous;
+  t->numel = made->numel;
+  t->offset = made->offset;
+  t->data = made->data;
+  t->storage = made->storage;
+  t->version = made->version;
+  t->base = made->base;
+  memcpy(t->shape, made->shape, sizeof(int64_t) * made->ndim);
+  memcpy(t->stride, made->stride, sizeof(int64_t) * made->ndim);
+  if (!shared) {
+    t->grad = made->grad;
+    t->carried = made->carried;
+    moth_free(made, sizeof *made);
+  } else {
+    atomic_fetch_add_explicit(&t->storage->refs, 1, memory_order_relaxed);
+    if (t->version)
+      atomic_fetch_add(&t->version->refs, 1);
+    moth_tensor_retain(t->base);
+    moth_tensor_carry_as(t, made);
+    t->keys &= ~(uint32_t)MOTH_KEY_AUTOGRAD; /* its history is the caller's to give */
+    moth_tensor_release(made);
+  }
+  storage_release(storage);
+  moth_tensor_release(base);
 }
 
 MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src) {
@@ -631,6 +685,6 @@ const char *moth_tensor_format(const MothTensor *t, char *buf, size_t n) {
   snprintf(buf, n, "%s %s %s%s", moth_dtype_name((MothDType)t->dtype),
            moth_shape_format(t->ndim, t->shape, shape, sizeof shape),
            moth_device_format(t->device, device, sizeof device),
-           t->keys & MOTH_KEY_FAKE ? " (fake)" : "");
+           (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_LAZY)) == MOTH_KEY_FAKE ? " (fake)" : "");
   return buf;
 }

@@ -25,6 +25,8 @@ enum {
   MOTH_KEY_STORED = 1u << 14, /* of a dtype for storage: few ops have kernels for it */
   /* Of a tensor: queued work may be writing its elements (device/stream.h). Of a thread: its kernels are queued. */
   MOTH_KEY_PENDING = 1u << 15,
+  /* Of a tensor: a recorded call is to make it, which has not run yet; fake until then (src/graph/trace.h). */
+  MOTH_KEY_LAZY = 1u << 16,
   MOTH_KEYS_DEVICE = 0xff,
   MOTH_KEYS_DATA = MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_STORED |
                    MOTH_KEY_PENDING /* keys that follow from storage and dtype */
@@ -69,6 +71,7 @@ struct MothTensor {
   MothDevice device;
   uint8_t ndim;
   bool contiguous; /* row-major without gaps: follows from shape and stride */
+  uint32_t number; /* among the values of the calls being recorded: a hint, to be checked (graph/trace.h) */
   int64_t numel;
   int64_t offset;
   MothStorage *storage;
@@ -91,6 +94,18 @@ static inline MothStatus moth_tensor_ready(const MothTensor *t) {
   return __builtin_expect(t->keys & MOTH_KEY_PENDING, 0) ? moth_tensor_await((MothTensor *)t)
                                                          : MOTH_OK;
 }
+
+/* Recorded calls of this thread that have not run yet, in a word: MOTH_UNRUN_ANY, MOTH_UNRUN_WRITES (one of them
+ * writes to a tensor that was there before). moth_run_unrun, set by src/graph, runs them; `what` is who needs it. */
+enum { MOTH_UNRUN_ANY = 1, MOTH_UNRUN_WRITES = 2 };
+extern MothStatus (*moth_run_unrun)(const char *what);
+#ifndef __cplusplus
+MOTH_API extern _Thread_local uint32_t moth_unrun __attribute__((tls_model("initial-exec")));
+/* To be called by functions of the C API that look at what a recorded call may still change. Errors: of the calls. */
+static inline MothStatus moth_settle(const char *what) {
+  return __builtin_expect(moth_unrun != 0, 0) ? moth_run_unrun(what) : MOTH_OK;
+}
+#endif
 
 /* Set by src/autograd: frees a tensor's MothAutogradMeta. */
 extern void (*moth_tensor_drop_grad)(MothTensor *t);
@@ -128,6 +143,12 @@ MOTH_API extern _Atomic int64_t moth_released_storages;
 #endif
 /* Updates the address of t's elements; an error if its storage has no memory. */
 MOTH_API MothStatus moth_tensor_check_memory(MothTensor *t);
+/* What a recorded call will make: a fake without memory of its own, over the storage of `over`, with the key LAZY, to
+ * whom the caller gives its shape and strides. moth_tensor_become makes t what made is, with its elements, version,
+ * base and history, and releases made, which is t's alone afterwards or (`shared`, by an alias) was not. */
+MothStatus moth_tensor_new_lazy(MothTensor *over, MothDType dtype, MothDevice device,
+                                MothTensor **out);
+void moth_tensor_become(MothTensor *t, MothTensor *made);
 /* A shape-only tensor. */
 MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,
                                          MothDevice device, MothTensor **out);

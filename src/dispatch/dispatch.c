@@ -17,8 +17,8 @@ MothStatus (*moth_autograd_step)(MothCall *c);
 MothStatus (*moth_subclass_step)(MothCall *c);
 
 enum {
-  SLOW_KEYS =
-      MOTH_KEY_SUBCLASS | MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST | MOTH_KEY_ABOVE
+  SLOW_KEYS = MOTH_KEY_SUBCLASS | MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST |
+              MOTH_KEY_ABOVE | MOTH_KEY_LAZY
 };
 
 /* --- below all steps: shape rule, kernel, target ---------------------------------------------------- */
@@ -298,6 +298,7 @@ static MothStatus check_memory(const MothCall *c) {
 }
 
 static MothStatus no_rule(const MothOp *op);
+static MothStatus wait_for_lazy(MothCall *c);
 
 static MothStatus run_backend(MothCall *c) {
   const MothOp *op = c->op;
@@ -412,6 +413,8 @@ MothStatus moth_redispatch(MothCall *c) {
     return c->op->composite && !c->op->keep ? expand(c) : run_backend(c);
   if (c->keys & MOTH_KEY_ABOVE)
     return moth_intercept(c, true);
+  if (c->keys & MOTH_KEY_LAZY)
+    return wait_for_lazy(c);
   if (c->keys & MOTH_KEY_AUTOCAST)
     return autocast(c);
   if (c->op->composite && !c->op->keep) /* expanded here: its parts come through the dispatcher */
@@ -476,7 +479,7 @@ static void each_argument(const MothCall *c, void (*each)(MothTensor *t)) {
     each(c->target[i]);
 }
 
-enum { INTERCEPTED = MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS };
+enum { INTERCEPTED = MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS | MOTH_KEY_LAZY };
 
 /* Runs a call that is not all on the CPU, is intercepted, or whose arguments are not canonical, with copies of the
  * arguments. */
@@ -526,6 +529,30 @@ static inline __attribute__((always_inline)) void look_at_tensors(MothCall *c) {
       keys |= c->target[i]->keys;
   c->keys = keys & ~moth_thread.exclude;
   c->device = device;
+}
+
+MothStatus moth_redispatch_anew(MothCall *c) {
+  MothDevice device = c->device;
+  uint32_t passed = c->keys & MOTH_KEY_ABOVE ? 0 : MOTH_KEY_ABOVE;
+  look_at_tensors(c);
+  c->device = device;
+  c->keys &= ~passed;
+  return moth_redispatch(c);
+}
+
+/* A tensor of the call is still to be made by calls that were recorded: they run first. */
+static MothStatus wait_for_lazy(MothCall *c) {
+  if (moth_run_unrun)
+    MOTH_TRY(moth_run_unrun(c->op->name));
+  uint32_t keys = 0;
+  MothCall now = *c;
+  look_at_tensors(&now);
+  keys = now.keys & MOTH_KEY_LAZY;
+  if (keys)
+    return moth_fail(MOTH_ERR_STATE,
+                     "a tensor has no values: the recorded call that was to make it failed, or was "
+                     "captured only");
+  return moth_redispatch_anew(c);
 }
 
 MothStatus moth_dispatch(MothCall *c) {

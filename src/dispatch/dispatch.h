@@ -159,6 +159,7 @@ struct MothCall {
   uint8_t variant;            /* MothVariant */
   uint8_t dtype;              /* compute dtype, set by the shape rule of pointwise ops */
   uint8_t above_at, below_at; /* interceptors still to come */
+  bool direct;                /* a program's own call, not part of another one */
   MothDevice device;
   MothValue *args;     /* nargs of them, borrowed */
   MothValue *results;  /* nresults of them, owned by the caller after success */
@@ -213,6 +214,8 @@ MOTH_API MothThread *moth_thread_state(void);
 MOTH_API MothStatus moth_intercept_push(bool above, MothInterceptor i);
 /* Removes the innermost one with this function and ctx; false: there is none. */
 MOTH_API bool moth_intercept_pop(bool above, MothInterceptor which);
+/* The ctx of the innermost one with this function; NULL: there is none. */
+MOTH_API void *moth_intercept_find(bool above, MothStatus (*fn)(MothCall *c, void *ctx));
 /* Whether an interceptor is open that is not an observer. It records or handles calls and may retain tensors, so that
  * reference counts must decide nothing (elsewhere they allow writing to a gradient in place). */
 bool moth_is_traced(void);
@@ -238,6 +241,8 @@ MOTH_API void moth_modes_reset(void);
 MOTH_API MothStatus moth_dispatch(MothCall *c);
 /* Continues below the step that calls it. */
 MOTH_API MothStatus moth_redispatch(MothCall *c);
+/* The same, where tensors of the call may have changed since it began: sets its keys anew. */
+MothStatus moth_redispatch_anew(MothCall *c);
 /* Converts a position from 0 to one from 1; for an integer of argument a, if that is a position. */
 static inline int64_t moth_from_one(int64_t i) {
   return i >= 0 && i < INT64_MAX ? i + 1 : i;

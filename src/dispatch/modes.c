@@ -71,6 +71,14 @@ bool moth_intercept_pop(bool above, MothInterceptor which) {
   return false;
 }
 
+void *moth_intercept_find(bool above, MothStatus (*fn)(MothCall *c, void *ctx)) {
+  const MothInterceptor *list = above ? intercept_above : intercept_below;
+  for (int i = (above ? moth_thread.nabove : moth_thread.nbelow) - 1; i >= 0; i--)
+    if (list[i].fn == fn)
+      return list[i].ctx;
+  return NULL;
+}
+
 bool moth_is_traced(void) {
   const MothThread *t = &moth_thread;
   for (int i = 0; i < t->nabove; i++)

@@ -427,9 +427,13 @@ static void read_keywords(Reader *r, int idx, MothValue *args, bool *given, bool
 }
 
 static MothStatus run(lua_State *L, const MothOp *op, MothVariant variant, MothValue *args,
-                      MothTensor **target, MothValue *results) {
-  MothCall c = {
-      .op = op, .args = args, .results = results, .variant = (uint8_t)variant, .target = target};
+                      MothTensor **target, MothValue *results, bool direct) {
+  MothCall c = {.op = op,
+                .args = args,
+                .results = results,
+                .variant = (uint8_t)variant,
+                .direct = direct,
+                .target = target};
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
   moth_lua_collected = false;
@@ -623,7 +627,8 @@ static int op_call(lua_State *L) {
     variant = MOTH_OUT;
     target = &options.out;
   }
-  MothStatus s = run(L, op, variant, args, target, results);
+  MothStatus s = run(L, op, variant, args, target, results,
+                     !(options.pinned || options.requires_grad || entry->index_base == 0));
   if (s == MOTH_OK && (options.pinned || options.requires_grad))
     s = finish_factory(&options, &results[0].u.t);
   if (__builtin_expect(s != MOTH_OK, 0))

@@ -118,6 +118,8 @@ void moth_lua_switch(lua_State *L) {
   if (!claim)
     to = nearest(L);
   if (to != live) {
+    if (__builtin_expect(moth_unrun != 0, 0))
+      moth_lua_leave_notes(L);
     save();
     load(to);
   }
@@ -211,6 +213,8 @@ struct MothLuaLeft {
 
 void moth_lua_leave_state(MothLuaState *s) {
   MothLuaScope *scope = NULL;
+  if (moth_unrun)
+    moth_lua_leave_notes(moth_lua_last.L);
   moth_lua_save_scope(&scope);
   bool busy = moth_modes_any() || scope || moth_lua_records || moth_current_pass();
   struct MothLuaLeft *left = busy ? calloc(1, sizeof *left) : NULL;

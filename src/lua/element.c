@@ -66,7 +66,8 @@ static inline double load(MothDType dtype, const char *data, int64_t at) {
 }
 
 static inline bool is_here(const MothTensor *t) {
-  return t && (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_PENDING)) == MOTH_KEY_CPU &&
+  return t && !(moth_unrun & MOTH_UNRUN_WRITES) &&
+         (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_PENDING)) == MOTH_KEY_CPU &&
          !atomic_load_explicit(&moth_released_storages, memory_order_relaxed);
 }
 
@@ -149,6 +150,7 @@ static inline bool set_at(const MothHandle *h, const MothLuaState *running, int 
     modes = moth_thread_state();
   if (running != moth_lua_last.state || modes->include & ~(uint32_t)MOTH_KEY_AUTOCAST ||
       *moth_lua_interrupt || atomic_load_explicit(&moth_released_storages, memory_order_relaxed) ||
+      moth_unrun ||
       moth_lua_records) /* a coroutine's modes may have to be loaded first */
     return false;
   int64_t at = find_element(t, n, i, j, k);
@@ -174,7 +176,8 @@ static bool set_3(const MothHandle *h, const MothLuaState *running, int32_t i, i
 /* In the order of element.lua's list. */
 enum Fact { DIM, NUMEL, OFFSET, ITEMSIZE, VERSION, CONTIGUOUS, FAKE, REQUIRES_GRAD, DTYPE, ON_CPU };
 
-/* A property of the tensor as a number, booleans as 0 and 1; -1 if the tensor has been released. */
+/* A property of the tensor as a number, booleans as 0 and 1; -1 if the tensor has been released, or calls that were noted
+ * decide about it. */
 static double get_fact(const MothHandle *h, int fact) {
   const MothTensor *t = h->u.t;
   if (!t)
@@ -185,17 +188,19 @@ static double get_fact(const MothHandle *h, int fact) {
   case NUMEL:
     return (double)t->numel;
   case OFFSET:
-    return (double)t->offset;
+    return t->keys & MOTH_KEY_LAZY ? -1 : (double)t->offset;
   case ITEMSIZE:
     return (double)moth_itemsize(t);
   case VERSION:
-    return (double)*moth_version_of((MothTensor *)t);
+    return moth_unrun & MOTH_UNRUN_WRITES || t->keys & MOTH_KEY_LAZY
+               ? -1
+               : (double)*moth_version_of((MothTensor *)t);
   case CONTIGUOUS:
     return t->contiguous;
   case FAKE:
-    return moth_tensor_is_fake(t);
+    return (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_LAZY)) == MOTH_KEY_FAKE;
   case REQUIRES_GRAD:
-    return moth_tensor_requires_grad(t);
+    return moth_unrun & MOTH_UNRUN_WRITES ? -1 : moth_tensor_requires_grad(t);
   case DTYPE:
     return t->dtype;
   case ON_CPU:

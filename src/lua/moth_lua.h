@@ -194,6 +194,9 @@ void moth_lua_open_foreign(lua_State *L);
 void moth_lua_open_backends(lua_State *L);
 void moth_lua_open_streams(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
+void moth_lua_open_compile(lua_State *L);
+/* Another coroutine or state comes next: calls that were noted run (graph/trace.h). */
+void moth_lua_leave_notes(lua_State *L);
 
 int luaopen_moth_lua(lua_State *L);
 #endif

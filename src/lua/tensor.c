@@ -338,7 +338,7 @@ static int b_data_ptr(lua_State *L) {
 NUMBER(b_storage_ptr, (uintptr_t)t->storage->data)
 NUMBER(b_storage_nbytes, moth_storage_nbytes(t))
 BOOLEAN(b_is_contiguous, t->contiguous)
-BOOLEAN(b_is_fake, moth_tensor_is_fake(t))
+BOOLEAN(b_is_fake, (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_LAZY)) == MOTH_KEY_FAKE)
 
 static int b_tensor_dtype(lua_State *L) {
   moth_lua_push_dtype(L, (MothDType)only_tensor(L)->dtype);

@@ -1,0 +1,174 @@
+--- moth.compile: records the ops of a function while it runs, and runs them in segments.
+--
+--     local fast = moth.compile(model)          -- or a function
+--     local y = fast(x)                          -- what model(x) gives, to the bit
+--     print(moth.compile.explain(model, x))      -- graphs, breaks with their reasons
+--
+-- Lua runs on each call; what is recorded is which ops it calls (src/graph/trace.h). docs/compile.md says what that is
+-- good for, what breaks a graph, and what there is not yet.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local trace = require "moth.lang.trace"
+local module = require "moth.compile.module"
+local each = require "moth.each"
+local C = B.compile
+local keep, rethrow = trace.keep, trace.rethrow
+
+local M = {}
+
+--- Settings: verbose (each break is logged with a traceback), recompile_limit (ways that one callable may take before
+-- it runs uncompiled), suppress_errors (where a backend fails, a warning, and the ops run one by one).
+M.config = setmetatable({}, {
+  __index = function(_, key)
+    if key == "verbose" then return C.set_verbose() end
+    return check.fail("[compile.config] there is no '%s'; there are verbose, recompile_limit, suppress_errors",
+      tostring(key))
+  end,
+  __newindex = function(_, key, value)
+    if key ~= "verbose" then
+      check.fail("[compile.config] there is no '%s'; there are verbose, recompile_limit, suppress_errors",
+        tostring(key))
+    end
+    C.set_verbose(value and true or false)
+  end,
+})
+rawset(M.config, "recompile_limit", 64)
+rawset(M.config, "suppress_errors", false)
+
+local modes = { "default", "reduce-overhead", "max-autotune" }
+local dynamics = { [true] = 1, [false] = 2 }
+local switched_off = os.getenv("MOTH_COMPILE") == "off"
+
+local function check_mode(mode)
+  if mode == nil or mode == "default" then return end
+  for _, known in ipairs(modes) do
+    if mode == known then
+      check.fail("[compile] mode '%s' is not built yet; 'default' is", mode)
+    end
+  end
+  check.fail("[compile] option 'mode': expected default, reduce-overhead or max-autotune, got %s", tostring(mode))
+end
+
+local planned = { inductor = "generated kernels", aot_eager = "the joint graph of forward and backward",
+  blocks = "the block machine" }
+
+-- The function of a backend, or nil where recorded ops run one by one.
+local function check_backend(backend)
+  if backend == nil or backend == "eager" then return nil end
+  if planned[backend] then
+    check.fail("[compile] backend '%s' needs %s, which is not built yet; there are 'eager' and functions of a graph",
+      backend, planned[backend])
+  end
+  if type(backend) == "string" or not check.is_callable(backend) then
+    check.fail("[compile] option 'backend': expected 'eager' or a function(graph, inputs), got %s",
+      type(backend) == "string" and "'" .. backend .. "'" or type(backend))
+  end
+  return backend
+end
+
+local function flag(o, name)
+  if o[name] ~= nil and type(o[name]) ~= "boolean" then
+    check.fail("[compile] option '%s': expected true or false, got %s", name, type(o[name]))
+  end
+  return o[name]
+end
+
+local function finish(call, ok, ...)
+  local failed, message = C.finish(call)
+  B.close_modes()
+  if failed then rethrow(message) end
+  if not ok then rethrow((...)) end
+  return ...
+end
+
+-- fn(...), recorded into a trace.
+local function run(t, fn, ...)
+  B.open_modes()
+  local ok, call = pcall(C.begin, t)
+  if not ok then
+    B.close_modes()
+    error(call, 0)
+  end
+  return finish(call, xpcall(fn, keep, ...))
+end
+
+local boxes = setmetatable({}, { __mode = "k" }) -- of all callables: reset() forgets what they know
+
+local function name_of(fn)
+  local info = type(fn) == "function" and debug.getinfo(fn, "S")
+  if info then return ("%s:%d"):format(info.short_src, info.linedefined) end
+  return type(fn) == "table" and tostring(fn.__name or "a callable") or "a callable"
+end
+
+local function new_trace(box)
+  box.trace = C.trace_new(box.name, M.config.recompile_limit, box.fullgraph, box.dynamic, box.capture)
+  return box.trace
+end
+
+-- A callable's options and its trace, which is made when it is first called.
+local function new_box(fn, o)
+  local box = { name = name_of(fn), fullgraph = flag(o, "fullgraph") or false,
+    dynamic = dynamics[flag(o, "dynamic")] or 0,
+    backend = check_backend(o.backend) }
+  check_mode(o.mode)
+  boxes[box] = true
+  return box
+end
+
+local function compiled(fn, box)
+  return function(...)
+    if C.recording() then return fn(...) end -- a part of the graph that is being recorded
+    return run(box.trace or new_trace(box), fn, ...)
+  end
+end
+
+--- fn, a function or a module, compiled: a callable with the same results, gradients and effects. A compiled module
+-- gives the fields and methods of the module. Options: fullgraph = true makes a break of the graph an error; dynamic =
+-- true compares no sizes, false has each shape recorded of its own (nil: from the third shape on they are not compared);
+-- backend: "eager", which runs the recorded ops one by one, or a function(graph, inputs) that returns what runs it;
+-- mode: "default".
+local function compile(fn, o)
+  o = check.options("compile", o, "fullgraph dynamic backend mode")
+  if not check.is_callable(fn) then check.fail("[compile] expected a function or a module, got %s", type(fn)) end
+  if type(fn) == "table" and module.original(fn) then return fn end
+  local box = new_box(fn, o)
+  if switched_off then return fn end
+  local call = compiled(fn, box)
+  return module.is(fn) and module.wrap(fn, call) or call
+end
+
+--- What was counted on this thread since the start or reset(): calls of compiled functions; graphs (segments with a
+-- record of their own), graph_breaks (different ones), recompiles (differences that made another record); ops recorded,
+-- followed, and skipped (run as they came); compile_seconds.
+function M.counters() return C.counters() end
+
+--- Forgets all that was recorded, and the counters.
+function M.reset()
+  for box in each(boxes) do box.trace = nil end
+  C.reset_counters()
+end
+
+local function resume(call, ok, ...)
+  C.resume(call)
+  if not ok then rethrow((...)) end
+  return ...
+end
+
+--- A version of fn that is never recorded: called in a compiled function, it breaks the graph.
+function M.disable(fn)
+  if not check.is_callable(fn) then check.fail("[compile.disable] expected a function, got %s", type(fn)) end
+  local function call(...)
+    local paused = C.recording() and C.pause("disabled: " .. name_of(fn))
+    if not paused then return fn(...) end
+    return resume(paused, xpcall(fn, keep, ...))
+  end
+  return module.is(fn) and module.wrap(fn, call) or call
+end
+
+--- Breaks the graph here, if one is being recorded.
+function M.graph_break() C.break_graph("graph_break()") end
+
+--- Whether ops are being recorded.
+function M.is_compiling() return C.recording() end
+
+return setmetatable(M, { __call = function(_, ...) return compile(...) end, __module_name = "moth.compile" })

@@ -1,0 +1,72 @@
+-- Every sample of every op record, compiled: results, gradients, versions, histories and effects are eager's, to the
+-- bit, when the call is recorded and when it is followed.
+local B = require "moth_lua"
+local moth = require "moth"
+local O = require "ops.support"
+local S = require "compile.support"
+local ops = B.ops
+
+-- The call of a sample in a program: an op before and one behind, so that it has lazy arguments and results are used.
+local function program(op, name)
+  local call = ops[name]
+  return function(...)
+    local given = { n = select("#", ...), ... }
+    local args = { n = given.n }
+    for i = 1, given.n do
+      local v = given[i]
+      if B.is_tensor(v) and B.tensor_dtype(v).is_floating_point and not (i == 1 and name ~= op.name) and
+        not (op.args[i] and op.args[i].mutated) then
+        v = ops.mul(v, 1)
+      end
+      args[i] = v
+    end
+    local out = { call(unpack(args, 1, args.n)) }
+    for i = 1, #out do
+      if B.is_tensor(out[i]) and B.tensor_dtype(out[i]).is_floating_point then out[#out + 1] = ops.mul(out[i], 2) end
+    end
+    return unpack(out)
+  end
+end
+
+-- Ops whose results are whatever the memory held.
+local function is_undefined(op) return op.name:find("^empty") ~= nil end
+
+describe("compiled ops", function()
+  for _, op in ipairs(O.selected()) do
+    if not op.internal and not is_undefined(op) then
+      it(O.title(op), function()
+        for i, text in ipairs(op.samples or {}) do
+          for _, dtype in ipairs { "float32", "float64" } do
+            local names = { op.name, op.inplace and op.name .. "_" or nil }
+            for _, name in ipairs(names) do
+              for _, grad in ipairs { false, true } do
+                local function make()
+                  local base = O.evaluate(text, { seed = 50 + i })
+                  local list = O.map(op, base, function(t, a)
+                    local float = O.dtype_of(t) == "float64"
+                    t = float and ops.to(t, { dtype = dtype, copy = true }) or ops.clone(t)
+                    if grad and B.tensor_dtype(t).is_floating_point and not (a and a.mutated) then
+                      t = ops.mul(B.set_requires_grad(t, true), 1)
+                    end
+                    return t
+                  end)
+                  return { n = list.n or #op.args, unpack(list, 1, list.n or #op.args) }
+                end
+                local f = program(op, name)
+                local compiled = moth.compile(f)
+                local want = S.outcome(f, make)
+                for round = 1, 3 do
+                  local got = S.outcome(compiled, make)
+                  if got ~= want then
+                    error(("%s, sample %d %s, %s, grad %s, call %d:\n%s\n--- eager:\n%s"):format(name, i, text, dtype,
+                      tostring(grad), round, got, want), 0)
+                  end
+                end
+              end
+            end
+          end
+        end
+      end)
+    end
+  end
+end)

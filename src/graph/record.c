@@ -1,0 +1,152 @@
+/* A record: a call without its tensors, made from a call and made into one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/trace.h"
+
+/* An argument whose value is the call's own: it decides about no size and no dtype (beyond what any_number says). */
+static bool is_free(const MothOp *op, const MothArg *a, const MothValue *v) {
+  bool effect = op->kind == MOTH_KIND_EFFECT;
+  if (v->tag == MOTH_V_GENERATOR)
+    return true;
+  if (v->tag != MOTH_V_INT && v->tag != MOTH_V_FLOAT)
+    return false;
+  switch ((MothType)a->type) {
+  case MOTH_T_OPERAND:
+  case MOTH_T_SCALAR:
+  case MOTH_T_FLOAT:
+    return effect || op->returns_self || op->kind == MOTH_KIND_POINTWISE;
+  case MOTH_T_INT:
+    return effect;
+  default:
+    return false;
+  }
+}
+
+static bool keep_value(MothTraceArg *a, const MothValue *v) {
+  a->value = *v;
+  if (v->tag == MOTH_V_INTS) {
+    int64_t *ints = malloc(sizeof(int64_t) * (v->n + 1));
+    if (ints && v->n)
+      memcpy(ints, v->u.ints, sizeof(int64_t) * v->n);
+    a->value.u.ints = ints;
+    return ints != NULL;
+  }
+  if (v->tag == MOTH_V_STRING)
+    return (a->value.u.s = strdup(v->u.s)) != NULL;
+  if (v->tag == MOTH_V_GENERATOR)
+    moth_generator_retain(v->u.g);
+  if (v->tag == MOTH_V_TENSOR || v->tag == MOTH_V_TENSORS)
+    a->value.u.t = NULL;
+  return true;
+}
+
+void moth_record_free(MothRecord *r) {
+  for (int i = 0; r->args && i < r->op->nargs; i++) {
+    MothValue v = r->args[i].value;
+    if (v.tag == MOTH_V_INTS)
+      free((void *)(uintptr_t)v.u.ints);
+    else if (v.tag == MOTH_V_STRING)
+      free((void *)(uintptr_t)v.u.s);
+    else if (v.tag == MOTH_V_GENERATOR)
+      moth_generator_release(v.u.g);
+  }
+  for (uint32_t i = 0; r->inputs && i < r->nnew; i++)
+    free(r->inputs[i].dims);
+  for (int i = 0; i < r->op->nresults; i++)
+    free(r->metas[i].dims);
+  free(r->inputs);
+  free(r->args);
+  free(r->numbers);
+  free(r->place);
+  free(r);
+}
+
+/* Whether one of the tensors is a float one, so that a number, integral or not, changes no dtype. */
+static bool has_float(const MothCall *c) {
+  for (int i = 0; i < c->op->nargs; i++)
+    if (c->args[i].tag == MOTH_V_TENSOR && moth_dtype_is_float((MothDType)c->args[i].u.t->dtype))
+      return true;
+  return false;
+}
+
+MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
+                           MothTensor *const *fresh, MothRecord **out) {
+  const MothOp *op = c->op;
+  const MothThread *t = &moth_thread;
+  MothRecord *r = calloc(1, sizeof *r);
+  if (!r)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  r->op = op;
+  r->variant = c->variant;
+  r->nnumbers = nnumbers;
+  r->nnew = nnew;
+  r->first = s->nvalues;
+  r->any_number = op->kind == MOTH_KIND_EFFECT || has_float(c);
+  r->writes = c->target || op->returns_self;
+  r->args = calloc((size_t)op->nargs + 1, sizeof *r->args);
+  r->inputs = calloc((size_t)nnew + 1, sizeof *r->inputs);
+  r->numbers = malloc(sizeof *r->numbers * ((size_t)nnumbers + 1));
+  bool ok = r->args && r->inputs && r->numbers;
+  if (ok)
+    memcpy(r->numbers, s->numbers, sizeof *r->numbers * nnumbers);
+  for (int i = 0; i < op->nargs && ok; i++) {
+    r->writes = r->writes || op->args[i].mutated;
+    r->args[i].free = is_free(op, &op->args[i], &c->args[i]);
+    ok = keep_value(&r->args[i], &c->args[i]);
+  }
+  for (uint32_t i = 0; i < nnew && ok; i++)
+    ok = moth_meta_of(fresh[i], true, &r->inputs[i]);
+  if (!ok) {
+    moth_record_free(r);
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  }
+  r->modes.include = t->include & ~(uint32_t)(MOTH_KEY_ABOVE | MOTH_KEY_BELOW);
+  r->modes.exclude = t->exclude;
+  memcpy(r->modes.autocast, t->autocast, sizeof r->modes.autocast);
+  r->modes.no_grad = t->no_grad;
+  r->modes.dtype = (uint8_t)moth_default_dtype();
+  *out = r;
+  return MOTH_OK;
+}
+
+MothStatus moth_record_call(const MothRecord *r, MothSegment *s, MothTensor **values,
+                            MothValue *results) {
+  const MothOp *op = r->op;
+  MothThread *t = &moth_thread;
+  MothValue args[MOTH_MAX_ARGS];
+  MothTensor *target[MOTH_MAX_RESULTS];
+  MothTensor **lists = s->scratch;
+  const uint32_t *number = r->numbers;
+  for (int i = 0; i < op->nargs; i++) {
+    args[i] = r->args[i].value;
+    if (args[i].tag == MOTH_V_TENSOR) {
+      args[i].u.t = values[*number++];
+    } else if (args[i].tag == MOTH_V_TENSORS) {
+      args[i].u.tensors = lists;
+      for (uint32_t k = 0; k < args[i].n; k++)
+        *lists++ = values[*number++];
+    }
+  }
+  for (int i = 0; r->variant != MOTH_FUNCTIONAL && i < op->nresults; i++)
+    target[i] = values[*number++];
+  MothCall c = {.op = op,
+                .args = args,
+                .results = results,
+                .variant = r->variant,
+                .target = r->variant == MOTH_FUNCTIONAL ? NULL : target};
+  uint32_t include = t->include, exclude = t->exclude;
+  uint8_t autocast[MOTH_NDEVICES];
+  bool no_grad = t->no_grad;
+  memcpy(autocast, t->autocast, sizeof autocast);
+  t->include = r->modes.include | (include & (MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_FAKE));
+  t->exclude = r->modes.exclude | (exclude & (MOTH_KEY_ABOVE | MOTH_KEY_BELOW));
+  t->no_grad = r->modes.no_grad;
+  memcpy(t->autocast, r->modes.autocast, sizeof autocast);
+  MothStatus status = moth_dispatch(&c);
+  t->include = include;
+  t->exclude = exclude;
+  t->no_grad = no_grad;
+  memcpy(t->autocast, autocast, sizeof autocast);
+  return status;
+}

@@ -1,0 +1,245 @@
+/* What a call gives, found on fakes: each value has a shadow, a fake with its geometry, history and relations (views,
+ * shared storages), so that Autocast, Autograd and the shape rules say what they would say of the tensors themselves.
+ * Shadows are made only where a call is new, or its sizes are. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/node.h"
+#include "graph/trace.h"
+#include "ops/create.h"
+#include "ops/view.h"
+
+typedef struct Quiet {
+  uint32_t include, exclude;
+  MothFrame *saved_hooks, *watchers;
+  bool running;
+} Quiet;
+
+/* Until quiet_end nobody sees the calls, and all that is made is fake. */
+static void quiet_begin(MothSegment *s, Quiet *q) {
+  MothThread *t = &moth_thread;
+  *q = (Quiet){t->include, t->exclude, t->saved_hooks, t->watchers, s->running};
+  t->include |= MOTH_KEY_FAKE;
+  t->exclude |= MOTH_KEY_ABOVE | MOTH_KEY_BELOW;
+  t->saved_hooks = t->watchers = NULL;
+  s->running = true;
+}
+
+static void quiet_end(MothSegment *s, const Quiet *q) {
+  MothThread *t = &moth_thread;
+  t->include = q->include;
+  t->exclude = q->exclude;
+  t->saved_hooks = q->saved_hooks;
+  t->watchers = q->watchers;
+  s->running = q->running;
+}
+
+/* The grad mode, set for one of our own calls. */
+static bool grad_mode(bool on) {
+  return moth_set_grad_enabled(on);
+}
+
+static MothTensor *shadow_with_storage(const MothSegment *s, const MothStorage *storage) {
+  for (uint32_t i = 0; i < s->npairs; i++)
+    if (s->pairs[i].real->storage == storage)
+      return s->pairs[i].shadow;
+  return NULL;
+}
+
+static MothTensor *shadow_of_tensor(const MothSegment *s, const MothTensor *t) {
+  for (uint32_t i = 0; i < s->npairs; i++)
+    if (s->pairs[i].real == t)
+      return s->pairs[i].shadow;
+  return NULL;
+}
+
+static MothStatus add_pair(MothSegment *s, MothTensor *real, MothTensor *shadow) {
+  if (s->npairs == s->pairs_cap) {
+    uint32_t cap = s->pairs_cap ? 2 * s->pairs_cap : 32;
+    MothShadowPair *more = realloc(s->pairs, sizeof *more * cap);
+    if (!more) {
+      moth_tensor_release(shadow);
+      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    }
+    s->pairs = more;
+    s->pairs_cap = cap;
+  }
+  moth_tensor_retain(real);
+  s->pairs[s->npairs++] = (MothShadowPair){real, shadow};
+  return MOTH_OK;
+}
+
+/* A history for t, which has none: that of a copy of a leaf. */
+static MothStatus give_history(MothTensor *t) {
+  MothTensor *leaf = NULL, *copy = NULL;
+  MothStatus status = MOTH_OK;
+  bool was = grad_mode(true);
+  MOTH_GO(moth_tensor_fake_of(t, &leaf));
+  MOTH_GO(moth_tensor_set_requires_grad(leaf, true));
+  MOTH_GO(moth_clone(leaf, &copy));
+  MOTH_GO(moth_set_history(t, copy->grad->node, 0));
+done:
+  grad_mode(was);
+  moth_tensor_release(leaf);
+  moth_tensor_release(copy);
+  return status;
+}
+
+static MothStatus alias_of(MothTensor *other, const MothTensor *t, MothTensor **out) {
+  MOTH_TRY(moth_tensor_alias(other, false, out));
+  MothTensor *a = *out;
+  a->dtype = t->dtype;
+  a->ndim = t->ndim;
+  a->contiguous = t->contiguous;
+  a->numel = t->numel;
+  a->offset = t->offset;
+  memcpy(a->shape, t->shape, sizeof(int64_t) * t->ndim);
+  memcpy(a->stride, t->stride, sizeof(int64_t) * t->ndim);
+  return MOTH_OK;
+}
+
+/* The shadow of a tensor from outside, borrowed. */
+static MothStatus shadow_outside(MothSegment *s, MothTensor *t, MothTensor **out) {
+  MothTensor *base = NULL, *shadow, *other;
+  if ((*out = shadow_of_tensor(s, t)))
+    return MOTH_OK;
+  bool grad = t->keys & MOTH_KEY_AUTOGRAD, leaf = moth_tensor_is_leaf(t);
+  if (t->base) {
+    MOTH_TRY(shadow_outside(s, t->base, &base));
+    bool was = grad_mode(!leaf);
+    MothStatus status = moth_as_strided(base, t->shape, t->ndim, t->stride, t->ndim,
+                                        moth_v_int(t->offset), &shadow);
+    grad_mode(was);
+    MOTH_TRY(status);
+    if (!shadow->base) { /* made under no_grad of a tensor with a history */
+      shadow->base = base;
+      moth_tensor_retain(base);
+    }
+  } else if ((other = shadow_with_storage(s, t->storage))) {
+    MOTH_TRY(alias_of(other, t, &shadow));
+  } else {
+    MOTH_TRY(moth_tensor_fake_of(t, &shadow));
+  }
+  MothStatus status = MOTH_OK;
+  if (grad && leaf)
+    status = moth_tensor_set_requires_grad(shadow, true);
+  else if (grad && !(shadow->keys & MOTH_KEY_AUTOGRAD))
+    status = give_history(shadow);
+  if (status != MOTH_OK) {
+    moth_tensor_release(shadow);
+    return status;
+  }
+  *out = shadow;
+  return add_pair(s, t, shadow);
+}
+
+/* The number of the value whose shadow t is, among those of r's tensors and its results before i; or that of a new one. */
+static bool find_shadow(const MothSegment *s, const MothRecord *r, const MothTensor *t,
+                        uint32_t *number) {
+  for (uint32_t i = 0; i < r->nnumbers; i++)
+    if (s->shadows[r->numbers[i]] == t) {
+      *number = r->numbers[i];
+      return true;
+    }
+  return false;
+}
+
+/* Runs a record on the shadows, which are all there. */
+static MothStatus run_on_shadows(MothSegment *s, MothRecord *r, MothValue *results) {
+  Quiet q;
+  quiet_begin(s, &q);
+  MothStatus status = moth_record_call(r, s, s->shadows, results);
+  quiet_end(s, &q);
+  return status;
+}
+
+/* Shadows of the values that r brings from outside; `tensors` has them by their order. */
+static MothStatus shadow_inputs(MothSegment *s, const MothRecord *r, MothTensor *const *tensors) {
+  Quiet q;
+  MothStatus status = MOTH_OK;
+  quiet_begin(s, &q);
+  for (uint32_t i = 0; i < r->nnew; i++)
+    s->shadows[r->first + i] = NULL;
+  for (uint32_t i = 0; i < r->nnew && status == MOTH_OK; i++) {
+    MothTensor *shadow;
+    status = shadow_outside(s, tensors[i], &shadow);
+    if (status == MOTH_OK) {
+      moth_tensor_retain(shadow);
+      s->shadows[r->first + i] = shadow;
+    }
+  }
+  quiet_end(s, &q);
+  return status;
+}
+
+MothStatus moth_shadow_prepare(MothSegment *s) {
+  MothValue results[MOTH_MAX_RESULTS];
+  for (; s->nshadowed < s->nrecords; s->nshadowed++) {
+    MothRecord *r = s->records[s->nshadowed];
+    MOTH_TRY(shadow_inputs(s, r, s->values + r->first));
+    MOTH_TRY(run_on_shadows(s, r, results));
+    for (int i = 0; i < r->op->nresults; i++) {
+      MothTensor **at = &s->shadows[r->result[i]];
+      if (r->result[i] < r->first + r->nnew || *at == results[i].u.t)
+        moth_tensor_release(results[i].u.t);
+      else
+        *at = results[i].u.t;
+    }
+  }
+  return MOTH_OK;
+}
+
+MothStatus moth_shadow_infer(MothSegment *s, MothRecord *r, MothTensor *const *fresh) {
+  MothValue results[MOTH_MAX_RESULTS];
+  uint32_t next = r->first + r->nnew;
+  moth_shadow_undo(s);
+  s->ntentative = r->nnew;
+  MothStatus status = shadow_inputs(s, r, fresh);
+  if (status == MOTH_OK)
+    status = run_on_shadows(s, r, results);
+  for (int i = 0; i < r->op->nresults && status == MOTH_OK; i++) {
+    MothTensor *t = results[i].u.t;
+    int same = 0;
+    while (same < i && results[same].u.t != t)
+      same++;
+    if (same < i)
+      r->result[i] = r->result[same];
+    else if (!find_shadow(s, r, t, &r->result[i]))
+      r->result[i] = next++;
+    free(r->metas[i].dims);
+    if (!moth_meta_of(t, false, &r->metas[i]))
+      status = MOTH_ERR_MEMORY;
+    if (moth_tensor_requires_grad(t))
+      r->metas[i].keys |= MOTH_KEY_AUTOGRAD;
+  }
+  if (status != MOTH_OK)
+    return status;
+  for (int i = 0; i < r->op->nresults;
+       i++) { /* those of new values count once the record is accepted */
+    if (r->result[i] == s->nvalues + s->ntentative)
+      s->shadows[s->nvalues + s->ntentative++] = results[i].u.t;
+    else
+      moth_tensor_release(results[i].u.t);
+  }
+  s->inferred = true;
+  return MOTH_OK;
+}
+
+void moth_shadow_undo(MothSegment *s) {
+  s->inferred = false;
+  for (; s->ntentative; s->ntentative--)
+    moth_tensor_release(s->shadows[s->nvalues + s->ntentative - 1]);
+}
+
+void moth_shadow_drop(MothSegment *s) {
+  moth_shadow_undo(s);
+  for (uint32_t i = 0; i < s->nvalues; i++) {
+    moth_tensor_release(s->shadows[i]);
+    s->shadows[i] = NULL;
+  }
+  for (uint32_t i = 0; i < s->npairs; i++) {
+    moth_tensor_release(s->pairs[i].shadow);
+    moth_tensor_release(s->pairs[i].real);
+  }
+  s->npairs = s->nshadowed = 0;
+}

@@ -1,0 +1,797 @@
+/* Noting calls: the recorder and its tree. See trace.h. */
+#include "graph/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/dtype.h"
+#include "core/thread.h"
+#include "dispatch/subclass.h"
+
+enum { LIMIT = 64, LONGEST = 16384 };
+
+MothTraceHost moth_trace_host;
+static _Thread_local MothTraceCounters counters;
+static _Thread_local MothSegment *mine;
+
+int64_t moth_trace_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+MothTraceCounters *moth_trace_counters(void) {
+  return &counters;
+}
+
+MothSegment *moth_segment_here(void) {
+  return mine;
+}
+
+/* --- traces ------------------------------------------------------------------------------------------- */
+
+MothTrace *moth_trace_new(const char *name) {
+  MothTrace *t = calloc(1, sizeof *t + strlen(name) + 1);
+  if (!t) {
+    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return NULL;
+  }
+  t->refs = 1;
+  t->limit = LIMIT;
+  char *text = (char *)(t + 1);
+  strcpy(text, name);
+  t->name = text;
+  return t;
+}
+
+/* A tree is as deep as a program is long: no recursion. */
+static void free_records(MothRecord *r) {
+  while (r) {
+    MothRecord *below = r->child;
+    if (r->end && r->end->next) { /* what came after the end, in front */
+      MothRecord *next = r->end->next;
+      r->end->next = NULL;
+      MothRecord *last = next;
+      while (last->sibling)
+        last = last->sibling;
+      last->sibling = below;
+      below = next;
+    }
+    if (below) {
+      MothRecord *last = below;
+      while (last->sibling)
+        last = last->sibling;
+      last->sibling = r->sibling;
+    } else {
+      below = r->sibling;
+    }
+    moth_record_free(r);
+    r = below;
+  }
+}
+
+void moth_trace_release(MothTrace *t) {
+  if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  free_records(t->first);
+  while (t->ends) {
+    MothTraceEnd *end = t->ends;
+    t->ends = end->older;
+    if (end->code && moth_trace_host.drop_code)
+      moth_trace_host.drop_code(end->code);
+    free(end->reason);
+    free(end->where);
+    free(end->outputs);
+    free(end);
+  }
+  while (t->notes) {
+    MothTraceNote *note = t->notes;
+    t->notes = note->next;
+    free(note);
+  }
+  if (t->host && moth_trace_host.drop_host)
+    moth_trace_host.drop_host(t->host);
+  free(t);
+}
+
+bool moth_trace_note(MothTrace *t, bool is_break, const char *text) {
+  for (MothTraceNote *note = t->notes; note; note = note->next)
+    if (note->is_break == is_break && !strcmp(note->text, text)) {
+      note->count++;
+      return false;
+    }
+  MothTraceNote *note = malloc(sizeof *note + strlen(text) + 1);
+  if (!note)
+    return false;
+  note->is_break = is_break;
+  note->count = 1;
+  strcpy(note->text, text);
+  note->next = t->notes;
+  t->notes = note;
+  return true;
+}
+
+void moth_trace_give_up(MothTrace *t) {
+  const char *why = "";
+  for (const MothTraceNote *note = t->notes; note && !why[0]; note = note->next)
+    why = note->is_break ? "" : note->text;
+  t->off = true;
+  fprintf(stderr,
+          "[moth] warning: compile: %s has taken more than %d different ways and runs uncompiled "
+          "from now on%s%s; "
+          "moth.compile.config.recompile_limit sets the limit\n",
+          t->name, t->limit, why[0] ? "; the last difference: " : "", why);
+}
+
+/* --- the segment of a thread ------------------------------------------------------------------------------ */
+
+static bool grow(void *list, uint32_t *cap, uint32_t need, size_t size) {
+  if (need <= *cap)
+    return true;
+  uint32_t n = *cap ? *cap * 2 : 64;
+  while (n < need)
+    n *= 2;
+  void *more = realloc(*(void **)list, size * n);
+  if (!more) {
+    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return false;
+  }
+  *(void **)list = more;
+  *cap = n;
+  return true;
+}
+
+/* Memory for `more` values and one more record. */
+static bool make_space(MothSegment *s, uint32_t tensors, uint32_t more) {
+  uint32_t cap = s->values_cap, same = cap, uses = cap;
+  if (!grow(&s->records, &s->records_cap, s->nrecords + 1, sizeof *s->records) ||
+      !grow(&s->values, &cap, s->nvalues + more, sizeof *s->values) ||
+      !grow(&s->shadows, &same, s->nvalues + more, sizeof *s->shadows) ||
+      !grow(&s->last_use, &uses, s->nvalues + more, sizeof *s->last_use))
+    return false;
+  s->values_cap = cap;
+  uint32_t numbers = s->numbers_cap;
+  if (!grow(&s->numbers, &numbers, tensors, sizeof *s->numbers) ||
+      !grow(&s->scratch, &s->numbers_cap, tensors, sizeof *s->scratch))
+    return false;
+  return true;
+}
+
+static MothSegment *segment(void) {
+  if (!mine) {
+    mine = moth_thread_calloc(sizeof *mine);
+    if (!mine)
+      moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  }
+  return mine;
+}
+
+/* --- comparing -------------------------------------------------------------------------------------------- */
+
+static void modes_now(MothTraceModes *m) {
+  const MothThread *t = &moth_thread;
+  memset(m, 0, sizeof *m);
+  m->include = t->include & ~(uint32_t)(MOTH_KEY_ABOVE | MOTH_KEY_BELOW);
+  m->exclude = t->exclude;
+  memcpy(m->autocast, t->autocast, sizeof m->autocast);
+  m->no_grad = t->no_grad;
+  m->dtype = (uint8_t)moth_default_dtype();
+}
+
+bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m) {
+  m->keys = t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_STORED | MOTH_KEY_AUTOGRAD);
+  m->dtype = t->dtype;
+  m->ndim = t->ndim;
+  m->device = t->device;
+  m->contiguous = t->contiguous;
+  m->numel = t->numel;
+  m->offset = 0;
+  m->place = 0;
+  if (outside && moth_tensor_is_leaf(t))
+    m->place |= MOTH_TRACE_LEAF;
+  if (outside && t->base) {
+    m->place |= MOTH_TRACE_VIEW;
+    if (t->base->keys & MOTH_KEY_AUTOGRAD)
+      m->place |= MOTH_TRACE_OF_GRAPH;
+  }
+  m->dims = malloc(sizeof(int64_t) * (2 * (size_t)t->ndim + 1));
+  if (!m->dims) {
+    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return false;
+  }
+  memcpy(m->dims, t->shape, sizeof(int64_t) * t->ndim);
+  memcpy(m->dims + t->ndim, t->stride, sizeof(int64_t) * t->ndim);
+  return true;
+}
+
+typedef enum Match { DIFFERENT, SIZES, SAME } Match;
+
+static Match match_input(const MothTraceMeta *m, const MothTensor *t) {
+  uint8_t place = 0;
+  if (moth_tensor_is_leaf(t))
+    place |= MOTH_TRACE_LEAF;
+  if (t->base)
+    place |=
+        t->base->keys & MOTH_KEY_AUTOGRAD ? MOTH_TRACE_VIEW | MOTH_TRACE_OF_GRAPH : MOTH_TRACE_VIEW;
+  if (m->keys != (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_STORED | MOTH_KEY_AUTOGRAD)) ||
+      m->dtype != t->dtype || m->ndim != t->ndim || m->device.type != t->device.type ||
+      m->device.index != t->device.index || m->place != place)
+    return DIFFERENT;
+  for (int i = 0; i < t->ndim; i++)
+    if (m->dims[i] != t->shape[i] || m->dims[t->ndim + i] != t->stride[i])
+      return SIZES;
+  return SAME;
+}
+
+static Match match_value(const MothRecord *r, int i, const MothValue *v) {
+  const MothTraceArg *a = &r->args[i];
+  const MothValue *w = &a->value;
+  if (w->tag != v->tag) {
+    bool numbers = (w->tag == MOTH_V_INT || w->tag == MOTH_V_FLOAT) &&
+                   (v->tag == MOTH_V_INT || v->tag == MOTH_V_FLOAT);
+    return numbers && a->free && r->any_number ? SAME : DIFFERENT;
+  }
+  uint8_t type = r->op->args[i].type;
+  Match otherwise =
+      type == MOTH_T_DIM || type == MOTH_T_DIMS || type == MOTH_T_ENUM || type == MOTH_T_INDEX_BASE
+          ? DIFFERENT
+          : SIZES;
+  switch ((MothTag)v->tag) {
+  case MOTH_V_NONE:
+    return SAME;
+  case MOTH_V_BOOL:
+    return a->free || w->u.b == v->u.b ? SAME : DIFFERENT;
+  case MOTH_V_INT:
+    return (w->n == v->n || r->any_number) && (a->free || w->u.i == v->u.i) ? SAME : otherwise;
+  case MOTH_V_FLOAT:
+    return a->free || memcmp(&w->u.d, &v->u.d, sizeof(double)) == 0 ? SAME : otherwise;
+  case MOTH_V_INTS:
+    if (w->n != v->n)
+      return DIFFERENT;
+    return memcmp(w->u.ints, v->u.ints, sizeof(int64_t) * v->n) == 0 ? SAME : otherwise;
+  case MOTH_V_TENSOR:
+    return SAME;
+  case MOTH_V_TENSORS:
+    return w->n == v->n ? SAME : DIFFERENT;
+  case MOTH_V_STRING:
+    return !strcmp(w->u.s, v->u.s) ? SAME : DIFFERENT;
+  case MOTH_V_DTYPE:
+  case MOTH_V_DEVICE:
+    return w->u.i == v->u.i ? SAME : DIFFERENT;
+  case MOTH_V_GENERATOR:
+    return SAME;
+  }
+  return DIFFERENT;
+}
+
+static Match match(const MothSegment *s, const MothRecord *r, const MothCall *c,
+                   const MothTraceModes *modes, uint32_t nnumbers, uint32_t nnew) {
+  if (r->op != c->op || r->variant != c->variant || r->nnumbers != nnumbers || r->nnew != nnew ||
+      memcmp(r->numbers, s->numbers, sizeof *r->numbers * nnumbers) != 0 ||
+      memcmp(&r->modes, modes, sizeof *modes) != 0)
+    return DIFFERENT;
+  Match all = SAME;
+  for (int i = 0; i < c->op->nargs && all != DIFFERENT; i++) {
+    Match m = match_value(r, i, &c->args[i]);
+    all = m < all ? m : all;
+  }
+  for (uint32_t i = 0; i < nnew && all != DIFFERENT; i++) {
+    Match m = match_input(&r->inputs[i], s->values[s->nvalues + i]);
+    all = m < all ? m : all;
+  }
+  if (all == SAME && r->parent && r->parent_sizes != r->parent->sizes)
+    return SIZES; /* what it knows follows from other sizes of the calls before */
+  return all;
+}
+
+/* The numbers that the record keeps become those of this call. */
+static void take_values(MothRecord *r, const MothCall *c) {
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothTraceArg *a = &r->args[i];
+    if (!a->free)
+      continue;
+    if (a->value.tag == MOTH_V_GENERATOR) {
+      moth_generator_retain(c->args[i].u.g);
+      moth_generator_release(a->value.u.g);
+    }
+    a->value = c->args[i];
+  }
+}
+
+/* --- the numbers of a call's tensors ---------------------------------------------------------------------- */
+
+/* Gives t its number, a new one if it comes from outside; false: it cannot be recorded. New ones lie behind s's values
+ * until the call is accepted. */
+static inline bool number_tensor(MothSegment *s, MothTensor *t, uint32_t *n, uint32_t *nnew) {
+  uint32_t k = __atomic_load_n(&t->number, __ATOMIC_RELAXED);
+  if (k < s->nvalues + *nnew && s->values[k] == t) {
+    s->numbers[(*n)++] = k;
+    return true;
+  }
+  if (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING))
+    return false;
+  k = s->nvalues + (*nnew)++;
+  s->values[k] = t;
+  __atomic_store_n(&t->number, k, __ATOMIC_RELAXED);
+  s->numbers[(*n)++] = k;
+  return true;
+}
+
+static uint32_t count_tensors(const MothCall *c) {
+  uint32_t n = c->target ? c->op->nresults : 0;
+  for (int i = 0; i < c->op->nargs; i++)
+    n += c->args[i].tag == MOTH_V_TENSOR ? 1 : c->args[i].tag == MOTH_V_TENSORS ? c->args[i].n : 0;
+  return n;
+}
+
+static bool number_tensors(MothSegment *s, const MothCall *c, uint32_t *n, uint32_t *nnew) {
+  *n = *nnew = 0;
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    if (v.tag == MOTH_V_TENSOR && !number_tensor(s, v.u.t, n, nnew))
+      return false;
+    for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
+      if (!number_tensor(s, v.u.tensors[k], n, nnew))
+        return false;
+  }
+  for (int i = 0; c->target && i < c->op->nresults; i++)
+    if (!number_tensor(s, c->target[i], n, nnew))
+      return false;
+  return true;
+}
+
+/* --- results ---------------------------------------------------------------------------------------------- */
+
+static MothStatus make_lazy(MothSegment *s, const MothTraceMeta *m, MothTensor **out) {
+  MothTensor *t;
+  if (!s->origin)
+    MOTH_TRY(moth_tensor_new_fake(0, NULL, MOTH_FLOAT32, (MothDevice){MOTH_CPU, 0}, &s->origin));
+  MOTH_TRY(moth_tensor_new_lazy(s->origin, (MothDType)m->dtype, m->device, &t));
+  t->keys |= m->keys & MOTH_KEY_AUTOGRAD;
+  t->ndim = m->ndim;
+  t->contiguous = m->contiguous;
+  t->numel = m->numel;
+  for (int i = 0; i < m->ndim; i++) {
+    t->shape[i] = m->dims[i];
+    t->stride[i] = m->dims[m->ndim + i];
+  }
+  *out = t;
+  return MOTH_OK;
+}
+
+/* r is what the call does: its tensors from outside and its results become values. */
+static MothStatus accept(MothSegment *s, MothRecord *r, MothCall *c) {
+  MothTensor *made[MOTH_MAX_RESULTS] = {NULL};
+  for (int i = 0; i < r->op->nresults; i++)
+    if (r->result[i] >= r->first + r->nnew && !made[i]) {
+      MothStatus status = make_lazy(s, &r->metas[i], &made[i]);
+      if (status != MOTH_OK) {
+        while (i-- > 0)
+          moth_tensor_release(made[i]);
+        return status;
+      }
+    }
+  bool shadowed = s->inferred;
+  for (uint32_t i = 0; i < r->nnew; i++) {
+    if (!shadowed)
+      s->shadows[s->nvalues] = NULL;
+    moth_tensor_retain(s->values[s->nvalues++]);
+  }
+  for (int i = 0; i < r->op->nresults; i++) {
+    MothTensor *t = made[i];
+    if (t && r->result[i] == s->nvalues) {
+      t->number = s->nvalues;
+      if (!shadowed)
+        s->shadows[s->nvalues] = NULL;
+      s->values[s->nvalues++] = t;
+    } else { /* one that is there: an argument, or the result before */
+      moth_tensor_release(t);
+      t = s->values[r->result[i]];
+      if (t->keys & MOTH_KEY_LAZY)
+        t->keys |= r->metas[i].keys & MOTH_KEY_AUTOGRAD;
+    }
+    moth_tensor_retain(t);
+    c->results[i] = moth_v_tensor(t);
+  }
+  s->records[s->nrecords++] = r;
+  s->last = r;
+  if (shadowed) {
+    s->nshadowed = s->nrecords;
+    s->ntentative = 0;
+    s->inferred = false;
+  }
+  moth_unrun |= r->writes ? MOTH_UNRUN_ANY | MOTH_UNRUN_WRITES : MOTH_UNRUN_ANY;
+  return MOTH_OK;
+}
+
+/* --- differences, for people --------------------------------------------------------------------------------- */
+
+static void format_value(char *text, size_t n, const MothArg *a, const MothValue *v) {
+  if (v->tag == MOTH_V_INT)
+    snprintf(text, n, "%lld", (long long)moth_as_lua_counts(a, v->u.i));
+  else if (v->tag == MOTH_V_FLOAT)
+    snprintf(text, n, "%.14g", v->u.d);
+  else if (v->tag == MOTH_V_BOOL)
+    snprintf(text, n, "%s", v->u.b ? "true" : "false");
+  else if (v->tag == MOTH_V_STRING)
+    snprintf(text, n, "'%.40s'", v->u.s);
+  else if (v->tag == MOTH_V_INTS)
+    moth_shape_format((int)(v->n < MOTH_MAX_DIMS ? v->n : MOTH_MAX_DIMS), v->u.ints, text, n);
+  else if (v->tag == MOTH_V_DTYPE)
+    snprintf(text, n, "%s", moth_dtype_name((MothDType)v->u.i));
+  else
+    snprintf(text, n, "%s", v->tag == MOTH_V_NONE ? "nothing" : "a value");
+}
+
+/* How the call differs from r, in words. */
+static void describe_difference(const MothSegment *s, const MothRecord *r, const MothCall *c,
+                                uint32_t nnumbers, uint32_t nnew, char *text, size_t n) {
+  char a[256], b[256];
+  MothTraceModes modes;
+  modes_now(&modes);
+  if (r->op != c->op || r->variant != c->variant) {
+    snprintf(text, n, "%s was called where %s had been", c->op->name, r->op->name);
+    return;
+  }
+  if (memcmp(&r->modes, &modes, sizeof modes) != 0) {
+    snprintf(text, n, "%s: grad mode, autocast or the default dtype is another", c->op->name);
+    return;
+  }
+  for (int i = 0; i < c->op->nargs; i++)
+    if (match_value(r, i, &c->args[i]) != SAME) {
+      format_value(a, sizeof a, &c->op->args[i], &c->args[i]);
+      format_value(b, sizeof b, &c->op->args[i], &r->args[i].value);
+      snprintf(text, n, "%s: %s is %s, was %s", c->op->name, c->op->args[i].name, a, b);
+      return;
+    }
+  for (uint32_t i = 0; i < nnew && i < r->nnew; i++) {
+    const MothTensor *t = s->values[s->nvalues + i];
+    const MothTraceMeta *m = &r->inputs[i];
+    if (match_input(m, t) == SAME)
+      continue;
+    char shape[200];
+    bool grad = (t->keys ^ m->keys) & MOTH_KEY_AUTOGRAD;
+    snprintf(text, n, "%s: an input is %s%s%s, was %s %s%s", c->op->name,
+             moth_tensor_format(t, a, sizeof a), grad ? ", requires_grad " : "",
+             grad ? (t->keys & MOTH_KEY_AUTOGRAD ? "true" : "false") : "",
+             moth_dtype_name((MothDType)m->dtype),
+             moth_shape_format(m->ndim, m->dims, shape, sizeof shape),
+             match_input(m, t) == SIZES || grad ? "" : " or had another history or place");
+    return;
+  }
+  (void)nnumbers;
+  snprintf(text, n, "%s was called with other tensors, or tensors that are the same one now",
+           c->op->name);
+}
+
+static void note_difference(MothSegment *s, const MothRecord *r, const MothCall *c,
+                            uint32_t nnumbers, uint32_t nnew) {
+  MothTrace *t = s->recorder->trace;
+  char text[1024], where[160] = "";
+  describe_difference(s, r, c, nnumbers, nnew, text, sizeof text);
+  if (moth_trace_host.place)
+    moth_trace_host.place(where, sizeof where);
+  size_t n = strlen(text);
+  if (where[0])
+    snprintf(text + n, sizeof text - n, ", at %s", where);
+  counters.recompiles++;
+  if (moth_trace_note(t, false, text) && moth_trace_host.broke)
+    moth_trace_host.broke(t, NULL, text);
+}
+
+/* --- recording --------------------------------------------------------------------------------------------- */
+
+static MothRecord **list_of(MothSegment *s) {
+  if (s->last)
+    return &s->last->child;
+  MothRecorder *r = s->recorder;
+  return r->after ? &r->after->next : &r->trace->first;
+}
+
+static _Thread_local uint64_t stamp;
+
+/* Makes the sizes that r knows those of this call; false: it is another structure then, or an error. */
+static bool refit(MothSegment *s, MothRecord *r, const MothCall *c, uint32_t nnumbers,
+                  uint32_t nnew) {
+  MothRecord *now;
+  uint32_t result[MOTH_MAX_RESULTS];
+  if (moth_record_new(s, c, nnumbers, nnew, s->values + s->nvalues, &now) != MOTH_OK)
+    return false;
+  bool same = moth_shadow_prepare(s) == MOTH_OK &&
+              moth_shadow_infer(s, now, s->values + s->nvalues) == MOTH_OK;
+  memcpy(result, r->result, sizeof result);
+  same = same && memcmp(result, now->result, sizeof *result * r->op->nresults) == 0;
+  for (int i = 0; i < r->op->nresults && same; i++)
+    same = r->metas[i].ndim == now->metas[i].ndim && r->metas[i].dtype == now->metas[i].dtype;
+  if (same) { /* the arguments, guards and results of `now` change places with r's */
+    MothTraceArg *args = r->args;
+    MothTraceMeta *inputs = r->inputs, metas[MOTH_MAX_RESULTS];
+    memcpy(metas, r->metas, sizeof metas);
+    r->args = now->args;
+    r->inputs = now->inputs;
+    memcpy(r->metas, now->metas, sizeof metas);
+    now->args = args;
+    now->inputs = inputs;
+    memcpy(now->metas, metas, sizeof metas);
+    r->sizes = ++stamp;
+    r->parent_sizes = r->parent ? r->parent->sizes : 0;
+  }
+  moth_record_free(now);
+  return same;
+}
+
+/* A record for the call, at the end of the list. */
+static MothStatus add_record(MothSegment *s, MothRecord **list, const MothCall *c,
+                             uint32_t nnumbers, uint32_t nnew, MothRecord **out) {
+  MothRecord *r;
+  MOTH_TRY(moth_record_new(s, c, nnumbers, nnew, s->values + s->nvalues, &r));
+  MothStatus status = moth_shadow_prepare(s);
+  if (status == MOTH_OK)
+    status = moth_shadow_infer(s, r, s->values + s->nvalues);
+  if (status != MOTH_OK) {
+    moth_record_free(r);
+    return status;
+  }
+  char where[160] = "";
+  if (moth_trace_host.place)
+    moth_trace_host.place(where, sizeof where);
+  r->place = strdup(where);
+  r->parent = s->last;
+  r->sizes = ++stamp;
+  r->parent_sizes = s->last ? s->last->sizes : 0;
+  if (*list)
+    note_difference(s, *list, c, nnumbers, nnew);
+  while (*list)
+    list = &(*list)->sibling;
+  *list = r;
+  *out = r;
+  return MOTH_OK;
+}
+
+/* The record of the call, made if there is none; an error of the call leaves *out NULL. */
+static void find_record(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
+                        MothRecord **out) {
+  MothTrace *t = s->recorder->trace;
+  MothRecord **list = list_of(s), *close = NULL;
+  MothTraceModes modes;
+  int nclose = 0;
+  modes_now(&modes);
+  *out = NULL;
+  for (MothRecord *r = *list; r; r = r->sibling) {
+    Match m = match(s, r, c, &modes, nnumbers, nnew);
+    if (m == SAME) {
+      take_values(r, c);
+      counters.followed++;
+      *out = r;
+      return;
+    }
+    if (m == SIZES) {
+      close = r;
+      nclose++;
+    }
+  }
+  int64_t begin = moth_trace_now();
+  bool stale = close && close->parent && close->parent_sizes != close->parent->sizes;
+  if (close && !t->dynamic && !stale && t->policy == MOTH_DYNAMIC_AUTO && nclose > 1)
+    t->dynamic = true; /* the third */
+  if (close && (t->dynamic || stale) && refit(s, close, c, nnumbers, nnew)) {
+    take_values(close, c);
+    *out = close;
+  } else if (add_record(s, list, c, nnumbers, nnew, out) == MOTH_OK) {
+    counters.recorded++;
+  }
+  counters.compile_ns += moth_trace_now() - begin;
+}
+
+/* Whether somebody else handles calls. */
+static bool is_handled(void) {
+  const MothThread *t = &moth_thread;
+  return (t->nabove != 1 || t->nbelow != 0) && moth_is_traced();
+}
+
+/* Why the call cannot be recorded; NULL: it can. */
+static const char *not_recordable(const MothCall *c) {
+  const MothOp *op = c->op;
+  if (!op->shape && !op->composite && !op->returns_self && !op->fake)
+    return op->defined ? "the op has no fake function, which gives shape and dtype of the results: "
+                         "define it "
+                         "with `fake` or `shape`"
+                       : "sizes of its result depend on elements";
+  if (c->keys & MOTH_KEY_SUBCLASS)
+    return "a tensor of a subclass";
+  if (moth_thread.include & MOTH_KEY_FAKE)
+    return "fake mode";
+  if ((c->keys | moth_thread.include) & MOTH_KEY_PENDING)
+    return "queued work";
+  if (is_handled())
+    return "a dispatch mode is open";
+  return NULL;
+}
+
+/* Runs the call as it is; nothing that it does is noted, such as calls of a mode's handler. */
+static MothStatus run_apart(MothCall *c) {
+  mine->running = true;
+  MothStatus status = moth_redispatch_anew(c);
+  mine->running = false;
+  return status;
+}
+
+/* Runs what is noted, then the call as it is. */
+static MothStatus pass(MothCall *c, const char *why) {
+  char reason[256];
+  counters.skipped++;
+  if (why) {
+    snprintf(reason, sizeof reason, "%s: %s", c->op->name, why);
+    MOTH_TRY(moth_segment_break(reason));
+  } else if (moth_unrun) {
+    MOTH_TRY(moth_segment_run());
+  }
+  return run_apart(c);
+}
+
+/* Fakes could not tell the results: an error, which the call raises itself, or it needs the elements of its tensors. */
+static MothStatus find_out(MothCall *c) {
+  char reason[256];
+  counters.skipped++;
+  MOTH_TRY(moth_segment_run());
+  moth_shadow_drop(mine); /* those of the call itself */
+  MOTH_TRY(run_apart(c));
+  snprintf(reason, sizeof reason, "%s: it needs the elements of its tensors", c->op->name);
+  MothStatus status = moth_segment_break(reason);
+  for (int i = 0; i < c->op->nresults && status != MOTH_OK; i++) {
+    moth_tensor_release(c->results[i].u.t);
+    c->results[i] = moth_v_none();
+  }
+  return status;
+}
+
+static MothStatus recorder_run(MothCall *c, void *ctx) {
+  MothRecorder *rec = ctx;
+  MothSegment *s = segment();
+  if (!s)
+    return MOTH_ERR_MEMORY;
+  if (s->running || rec->closed)
+    return moth_redispatch(c);
+  if (!c->direct)
+    return moth_unrun ? pass(c, "called by a function of C") : moth_redispatch(c);
+  if (rec->trace->off)
+    return pass(c, NULL);
+  if (c->op->defined && c->op->composite && !c->op->keep) { /* its parts are recorded */
+    c->keys &= ~(uint32_t)(MOTH_KEY_LAZY | MOTH_KEY_FAKE);
+    return moth_redispatch(c);
+  }
+  const char *why = not_recordable(c);
+  if (why)
+    return pass(c, why);
+  if (moth_unrun && (s->recorder != rec || s->nrecords >= LONGEST))
+    MOTH_TRY(moth_segment_run());
+  if (!moth_unrun) {
+    atomic_fetch_add_explicit(&rec->refs, 1, memory_order_relaxed);
+    moth_recorder_release(s->recorder);
+    s->recorder = rec;
+    s->last = NULL;
+  }
+  uint32_t n, nnew, tensors = count_tensors(c);
+  if (!make_space(s, tensors, tensors + MOTH_MAX_RESULTS))
+    return MOTH_ERR_MEMORY;
+  if (!number_tensors(s, c, &n, &nnew))
+    return pass(c, "a tensor without values, of a subclass, or with queued work");
+  MothRecord *r;
+  find_record(s, c, n, nnew, &r);
+  return r ? accept(s, r, c) : find_out(c);
+}
+
+/* --- calls of a callable -------------------------------------------------------------------------------------- */
+
+static void count_recorder(void *ctx, int by) {
+  MothRecorder *r = ctx;
+  if (by > 0)
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+  else
+    moth_recorder_release(r);
+}
+
+static MothInterceptor interceptor(MothRecorder *r) {
+  return (MothInterceptor){recorder_run, r, true, count_recorder, false};
+}
+
+void moth_recorder_release(MothRecorder *r) {
+  if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  moth_trace_release(r->trace);
+  free(r);
+}
+
+MothStatus moth_recorder_begin(MothTrace *t, MothRecorder **out) {
+  MOTH_TRY(moth_segment_run());
+  MothRecorder *r = calloc(1, sizeof *r);
+  if (!r)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  r->refs = 1;
+  r->trace = t;
+  atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+  MothStatus status = moth_intercept_push(true, interceptor(r));
+  if (status != MOTH_OK) {
+    moth_recorder_release(r);
+    return status;
+  }
+  counters.calls++;
+  *out = r;
+  return MOTH_OK;
+}
+
+MothStatus moth_recorder_end(MothRecorder *r) {
+  MothSegment *s = mine;
+  MothStatus status = MOTH_OK;
+  if (r->closed)
+    return MOTH_OK;
+  if (s && s->recorder == r && !s->running) {
+    status = moth_segment_run();
+    moth_recorder_release(s->recorder);
+    s->recorder = NULL;
+  }
+  r->closed = true;
+  moth_intercept_pop(true, interceptor(r));
+  if (status == MOTH_OK && r->late_status)
+    status =
+        r->late_status == MOTH_ERR_HOST ? MOTH_ERR_HOST : moth_fail(r->late_status, "%s", r->late);
+  return status;
+}
+
+MothRecorder *moth_recorder_open(void) {
+  MothRecorder *r = moth_thread.nabove ? moth_intercept_find(true, recorder_run) : NULL;
+  return r && !r->closed ? r : NULL;
+}
+
+/* Notes a break; an error with fullgraph. */
+static MothStatus note_break(MothRecorder *rec, MothTraceEnd *end, const char *reason) {
+  MothTrace *t = rec->trace;
+  char where[160] = "", text[512];
+  if (t->off)
+    return MOTH_OK;
+  if (end && end->reason && !t->fullgraph) /* it is known */
+    return MOTH_OK;
+  if (moth_trace_host.place)
+    moth_trace_host.place(where, sizeof where);
+  if (t->fullgraph)
+    return moth_fail(MOTH_ERR_STATE, "[compile] fullgraph = true, but the graph breaks: %s%s%s",
+                     reason, where[0] ? ", at " : "", where);
+  snprintf(text, sizeof text, "%s%s%s", reason, where[0] ? ", at " : "", where);
+  if (end) {
+    end->reason = strdup(reason);
+    end->where = strdup(where);
+  }
+  if (moth_trace_note(t, true, text)) {
+    counters.breaks++;
+    if (moth_trace_host.broke)
+      moth_trace_host.broke(t, reason, where);
+  }
+  return MOTH_OK;
+}
+
+MothStatus moth_segment_break(const char *reason) {
+  MothSegment *s = mine;
+  MothRecorder *rec = moth_unrun && s ? s->recorder : moth_recorder_open();
+  if (!rec || (s && s->running))
+    return MOTH_OK;
+  if (rec->trace->fullgraph)
+    return note_break(rec, NULL, reason);
+  MothTraceEnd *end = NULL;
+  if (moth_unrun)
+    MOTH_TRY(moth_segment_finish(s, &end));
+  return note_break(rec, end, reason);
+}
+
+void moth_segment_late(MothStatus s) {
+  if (mine && mine->recorder) {
+    snprintf(mine->recorder->late, sizeof mine->recorder->late, "%s", moth_error_text(1));
+    mine->recorder->late_status = s;
+  }
+}
+
+bool moth_recording(void) {
+  const MothRecorder *r = moth_intercept_find(true, recorder_run);
+  return (mine && mine->running) || (r && !r->closed);
+}

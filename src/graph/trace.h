@@ -1,0 +1,219 @@
+/* The recorder: calls of ops are noted while a program runs and run later, in segments.
+ *
+ * A compiled callable owns a tree of records. While it is called, a recorder (an interceptor above all else) takes each
+ * call that the program makes: it is compared with the records that followed at this place so far. If one is equal, its
+ * results are known: lazy tensors are handed out, headers with shape, strides and dtype, and nothing runs. If none is, a
+ * record is made: the call runs on fakes ("shadows", shadow.c), through Autocast and Autograd, which says what its
+ * results are. The calls noted run (run.c) when the callable returns, and before anybody can see that they have not:
+ * whoever asks for elements, versions, histories, or changes anything that they depend on. Then each lazy tensor becomes
+ * a real one, under the same header, so that nothing in the program holds a stand-in.
+ *
+ * What is compared, of a call: op, variant, the modes in force, which values its tensors are, sizes and other
+ * constants; of a tensor from outside, at its first use: dtype, device, sizes, strides, requires_grad. Numbers of
+ * pointwise ops are parameters. What Lua reads needs no comparison: Lua runs on each call.
+ *
+ * One segment is noted at a time on a thread. Another coroutine, or another state, finds it run. */
+#ifndef MOTH_GRAPH_TRACE_H
+#define MOTH_GRAPH_TRACE_H
+#include "dispatch/dispatch.h"
+
+/* What decides about a call beside its arguments. */
+typedef struct MothTraceModes {
+  uint32_t include, exclude;
+  uint8_t autocast[MOTH_NDEVICES];
+  uint8_t no_grad, dtype; /* the default dtype */
+} MothTraceModes;
+
+/* A tensor as records know it. `dims`: ndim sizes, then ndim strides. */
+typedef struct MothTraceMeta {
+  uint32_t keys; /* of device, stored dtype and Autograd */
+  uint8_t dtype, ndim;
+  MothDevice device;
+  bool contiguous;
+  uint8_t place; /* of a tensor from outside: MOTH_TRACE_LEAF, … */
+  int64_t numel, offset;
+  int64_t *dims;
+} MothTraceMeta;
+enum { MOTH_TRACE_LEAF = 1, MOTH_TRACE_VIEW = 2, MOTH_TRACE_OF_GRAPH = 4 };
+
+/* An argument that is no tensor, or the tag and length of one that is. */
+typedef struct MothTraceArg {
+  MothValue value; /* lists and strings are the record's own */
+  bool free;       /* the last call's: not compared */
+} MothTraceArg;
+
+typedef struct MothTraceEnd MothTraceEnd;
+typedef struct MothRecord {
+  const MothOp *op;
+  uint8_t variant;
+  bool writes;
+  bool any_number;   /* whether a number is integral decides nothing */
+  uint32_t nnumbers; /* the tensors among arguments, then targets, by their numbers */
+  uint32_t first,
+      nnew; /* number of the first new value; how many of the tensors come from outside */
+  uint32_t
+      result[MOTH_MAX_RESULTS]; /* numbers of the results; below first + nnew: one that was there */
+  uint32_t *numbers;
+  uint64_t sizes,
+      parent_sizes; /* stamps: the sizes it knows, and those of its parent that they follow from */
+  MothTraceModes modes;
+  MothTraceArg *args;
+  MothTraceMeta *inputs;                 /* nnew */
+  MothTraceMeta metas[MOTH_MAX_RESULTS]; /* dims NULL: none */
+  char *place;                           /* "file:line" of the program, or "" */
+  struct MothRecord *parent, *child, *sibling;
+  MothTraceEnd *end; /* a segment has ended here */
+} MothRecord;
+
+typedef struct MothTrace MothTrace;
+typedef struct MothGraphPlan MothGraphPlan;
+
+/* Where the segment ends that begins behind another end, or at the beginning. */
+struct MothTraceEnd {
+  MothRecord *last; /* of the segment */
+  MothRecord *next; /* what came after it */
+  MothTrace *trace;
+  MothTraceEnd *older; /* the list of a trace */
+  int number;          /* from 1 */
+  int64_t runs;
+  char *reason, *where; /* of the break; NULL: the callable returned */
+  void *code;           /* of a backend: see MothTraceHost */
+  uint32_t noutputs;
+  uint32_t *outputs; /* numbers of the values that `code` returns */
+};
+
+/* A difference that made a new record where there was one, and breaks, oldest last. */
+typedef struct MothTraceNote {
+  struct MothTraceNote *next;
+  bool is_break;
+  int64_t count;
+  char text[];
+} MothTraceNote;
+
+typedef enum MothTraceDynamic {
+  MOTH_DYNAMIC_AUTO,
+  MOTH_DYNAMIC_ON,
+  MOTH_DYNAMIC_OFF
+} MothTraceDynamic;
+
+/* A callable. */
+struct MothTrace {
+  MothRefs refs;
+  MothRecord *first;
+  MothTraceEnd *ends; /* newest first */
+  MothTraceNote *notes;
+  int nends, limit;
+  bool fullgraph, capture; /* capture: what was noted is not run */
+  bool dynamic;            /* sizes are not compared */
+  bool off;                /* over the limit: runs as if it were not compiled */
+  uint8_t policy;          /* MothTraceDynamic */
+  void *host;              /* of the host's, for its backend; NULL: calls run one by one */
+  const char *name;        /* for messages; the trace's own */
+};
+
+/* One call of a callable. */
+typedef struct MothRecorder {
+  MothRefs refs;
+  MothTrace *trace;
+  MothTraceEnd *after; /* the end behind which it is; NULL: the beginning */
+  bool closed;
+  MothStatus late_status; /* moth_segment_late */
+  char late[512];
+} MothRecorder;
+
+/* What is noted and has not run, of a thread. */
+typedef struct MothSegment {
+  MothRecorder *recorder; /* retained */
+  MothRecord *last;
+  MothRecord **records;
+  MothTensor **values;  /* retained; of a lazy one `number` is its place here */
+  MothTensor **shadows; /* owned; by number; NULL: not made */
+  MothTensor **scratch; /* for the lists of one call */
+  uint32_t *numbers, *last_use;
+  uint32_t nrecords, nvalues;
+  uint32_t nshadowed,
+      ntentative; /* records that have run on shadows; shadows of values behind nvalues */
+  uint32_t records_cap, values_cap, numbers_cap;
+  MothTensor *origin;           /* whose storage the lazy ones share */
+  struct MothShadowPair *pairs; /* tensors from outside and their bases, with their shadows */
+  uint32_t npairs, pairs_cap;
+  bool inferred; /* the next record has run on shadows */
+  bool running;  /* calls pass */
+} MothSegment;
+
+typedef struct MothShadowPair {
+  MothTensor *real, *shadow; /* both retained */
+} MothShadowPair;
+
+typedef struct MothTraceCounters {
+  int64_t calls, graphs, breaks, recompiles, recorded, followed, skipped, compile_ns;
+} MothTraceCounters;
+/* Of this thread. */
+MOTH_API MothTraceCounters *moth_trace_counters(void);
+
+/* What the host adds; each may be NULL. */
+typedef struct MothTraceHost {
+  /* Writes "file:line" of the program into text. */
+  void (*place)(char *text, size_t n);
+  /* An error of a call that has run late becomes one of the host's, which names the call's place; the new status. */
+  MothStatus (*failed)(const MothRecord *r, MothStatus s);
+  /* A break, whose reason is new to the trace. */
+  void (*broke)(const MothTrace *t, const char *reason, const char *where);
+  /* Runs a segment by the code of trace->host, which it makes when end->code is NULL. The tensors of end->outputs become
+   * what they are in `values`. Returns false in *done where the calls are to run one by one. */
+  MothStatus (*run)(MothSegment *s, MothTraceEnd *end, bool *done);
+  void (*drop_code)(void *code);
+  void (*drop_host)(void *host);
+} MothTraceHost;
+MOTH_API extern MothTraceHost moth_trace_host;
+
+/* name is copied. NULL: no memory. */
+MOTH_API MothTrace *moth_trace_new(const char *name);
+MOTH_API void moth_trace_release(MothTrace *t);
+
+/* Begins a call of t on this thread: *out has one reference for the caller. */
+MOTH_API MothStatus moth_recorder_begin(MothTrace *t, MothRecorder **out);
+/* Runs what is noted and ends the call; errors are those of the calls. */
+MOTH_API MothStatus moth_recorder_end(MothRecorder *r);
+MOTH_API void moth_recorder_release(MothRecorder *r);
+/* The innermost call here that notes; NULL: none. */
+MOTH_API MothRecorder *moth_recorder_open(void);
+/* What was noted has failed where nobody could be told: the end of its call says so. */
+MOTH_API void moth_segment_late(MothStatus s);
+/* Whether calls of this thread are being noted, or the notes of one are running. */
+MOTH_API bool moth_recording(void);
+
+/* Runs what is noted. */
+MOTH_API MothStatus moth_segment_run(void);
+/* The same, where the program leaves what can be recorded: counted as a break, also if nothing is noted. With fullgraph an
+ * error, and nothing runs. */
+MOTH_API MothStatus moth_segment_break(const char *reason);
+/* The segment of this thread; NULL: none was ever noted. */
+MOTH_API MothSegment *moth_segment_here(void);
+
+/* --- between the files of this folder ------------------------------------------------------------------ */
+
+MothStatus moth_record_call(const MothRecord *r, MothSegment *s, MothTensor **values,
+                            MothValue *results);
+MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
+                           MothTensor *const *fresh, MothRecord **out);
+void moth_record_free(MothRecord *r);
+bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m);
+/* Makes the shadows of all values before `upto`, and those of the records' results. */
+MothStatus moth_shadow_prepare(MothSegment *s);
+/* Runs r, which is to be the next record, on shadows, its new tensors from outside in `fresh`: sets the results' numbers
+ * and metas. What it made is tentative until r is accepted; moth_shadow_undo drops it. */
+MothStatus moth_shadow_infer(MothSegment *s, MothRecord *r, MothTensor *const *fresh);
+void moth_shadow_undo(MothSegment *s);
+void moth_shadow_drop(MothSegment *s);
+/* Runs what s has noted and goes to its end, *end (may be NULL). */
+MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **end);
+/* Runs the records of s one by one. */
+MothStatus moth_segment_run_each(MothSegment *s);
+/* t, lazy, becomes made, which is released. */
+MothStatus moth_lazy_become(MothTensor *t, MothTensor *made);
+/* The limit is reached: one warning, then calls run as they come. */
+void moth_trace_give_up(MothTrace *t);
+bool moth_trace_note(MothTrace *t, bool is_break, const char *text);
+int64_t moth_trace_now(void);
+#endif
