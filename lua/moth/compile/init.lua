@@ -9,6 +9,7 @@
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local trace = require "moth.lang.trace"
+local signature = require "moth.utils.signature"
 local module = require "moth.compile.module"
 local each = require "moth.each"
 local C = B.compile
@@ -124,7 +125,7 @@ end
 
 --- fn, a function or a module, compiled: a callable with the same results, gradients and effects. A compiled module
 -- gives the fields and methods of the module. Options: fullgraph = true makes a break of the graph an error; dynamic =
--- true compares no sizes, false has each shape recorded of its own (nil: from the third shape on they are not compared);
+-- true compares no sizes, false has each shape recorded of its own (nil: from the third on, sizes are not compared);
 -- backend: "eager", which runs the recorded ops one by one, or a function(graph, inputs) that returns what runs it;
 -- mode: "default".
 local function compile(fn, o)
@@ -140,13 +141,13 @@ end
 --- What was counted on this thread since the start or reset(): calls of compiled functions; graphs (segments with a
 -- record of their own), graph_breaks (different ones), recompiles (differences that made another record); ops recorded,
 -- followed, and skipped (run as they came); compile_seconds.
-function M.counters() return C.counters() end
+M.counters = signature("compile.counters()", function() return (C.counters()) end)
 
 --- Forgets all that was recorded, and the counters.
-function M.reset()
+M.reset = signature("compile.reset()", function()
   for box in each(boxes) do box.trace = nil end
   C.reset_counters()
-end
+end)
 
 local function resume(call, ok, ...)
   C.resume(call)
@@ -166,9 +167,9 @@ function M.disable(fn)
 end
 
 --- Breaks the graph here, if one is being recorded.
-function M.graph_break() C.break_graph("graph_break()") end
+M.graph_break = signature("compile.graph_break()", function() C.break_graph("graph_break()") end)
 
 --- Whether ops are being recorded.
-function M.is_compiling() return C.recording() end
+M.is_compiling = signature("compile.is_compiling()", function() return (C.recording()) end)
 
 return setmetatable(M, { __call = function(_, ...) return compile(...) end, __module_name = "moth.compile" })
