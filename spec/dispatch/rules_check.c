@@ -19,13 +19,18 @@ static MothStatus wrong(const MothCall *c, MothMeta *out) {
   return MOTH_OK;
 }
 
-__attribute__((visibility("default"))) void plant(const char *op, int which) {
+/* The rule of op becomes `rule`; NULL: its own again. */
+__attribute__((visibility("default"))) void plant_rule(const char *op, MothShape rule) {
   if (planted)
     planted->shape = right;
-  planted = which ? (MothOp *)moth_op_find(op) : NULL;
-  mistake = which;
+  planted = rule ? (MothOp *)moth_op_find(op) : NULL;
   if (!planted)
     return;
   right = planted->shape;
-  planted->shape = wrong;
+  planted->shape = rule;
+}
+
+__attribute__((visibility("default"))) void plant(const char *op, int which) {
+  mistake = which;
+  plant_rule(op, which ? wrong : NULL);
 }

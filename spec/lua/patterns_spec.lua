@@ -7,12 +7,12 @@ local patterns = require "moth.library.patterns"
 
 local function text_of(sizes, dtype) return ("%s [%s]"):format(dtype, table.concat(sizes, ", ")) end
 
--- The rule of a record as one of moth.library, or nil.
-local function rule_of(record)
+-- The rule of a record as one of moth.library, or nil; with other patterns of results, if they are given.
+local function rule_of(record, out)
   local by_kind = record.kind == "pointwise" or record.kind == "reduce" or record.kind == "scan"
   if not record.out or record.shape or by_kind then return end
   local op = { name = record.name, args = record.args, index = {}, nresults = record.nresults, kind = record.kind,
-    dims = record.dims, let = record.let, out = record.out, check = record.check }
+    dims = record.dims, let = record.let, out = out or record.out, check = record.check }
   for _, a in ipairs(record.args) do op.index[a.name] = a end
   return patterns.rule(op)
 end
@@ -70,6 +70,51 @@ describe("patterns in Lua", function()
     end
     assert.is_true(cases > 0)
     assert.equal("", table.concat(wrong, "\n", 1, math.min(#wrong, 20)))
+  end)
+
+  -- Without a difference in what a pattern of a result says, it would be found by no sample that it is wrong.
+  it("that are wrong are found by the samples", function()
+    local same = { -- in the samples, or always
+      col2im = "floor_divide%(R, L%)",
+    }
+    local missed, tried = {}, 0
+    for _, record in ipairs(S.selected()) do
+      local given = rule_of(record) and {} or nil
+      for _, sample in ipairs(given and record.samples or {}) do
+        for _, dtype in ipairs { "float32", "bfloat16", "int64" } do
+          local ok, args = pcall(S.evaluate, sample, { dtype = dtype })
+          local want = ok and done(record, args)
+          if want then given[#given + 1] = { args, want } end
+        end
+      end
+      local texts = type(record.out) == "table" and record.out or { record.out }
+      local function try(i, wrong)
+        local list = { unpack(texts) }
+        list[i] = wrong
+        local ok, rule = pcall(rule_of, record, list)
+        if not ok then return end
+        tried = tried + 1
+        for _, sample in ipairs(given) do if said(record, rule, sample[1]) ~= sample[2] then return end end
+        if not same[record.name] or not wrong:find(same[record.name]) then
+          missed[#missed + 1] = ("%s: '%s' for '%s'"):format(record.name, wrong, texts[i])
+        end
+      end
+      for i, text in ipairs(given and texts or {}) do
+        local shape, dtype = text:match("^(.-)%s*:%s*(.*)$")
+        shape = shape or text
+        local tail = dtype and " : " .. dtype or ""
+        try(i, shape .. " 1" .. tail)
+        if not shape:find "%(" then try(i, shape:gsub("%s*%S+$", "") .. tail) end
+        try(i, shape .. " : " .. (dtype == "bool" and "int64" or "bool"))
+        for name in shape:gmatch "%f[%w_]%u%f[^%w_]" do -- a size for another
+          for other in ("NCHWKLDRIJPQMABEGOSV"):gmatch "." do
+            if other ~= name then try(i, shape:gsub("%f[%w_]" .. name .. "%f[^%w_]", other, 1) .. tail) end
+          end
+        end
+      end
+    end
+    assert.is_true(tried > 0)
+    assert.equal("", table.concat(missed, "\n"))
   end)
 
   it("refuse what these refuse", function()

@@ -31,7 +31,7 @@ return {
   doc = "A tensor of ones." },
 { "full(int[] size, Scalar value, dtype? dtype=none, device? device=none) -> Tensor",
   kind = "factory", dtypes = stored,
-  let = { T = "default_to(dtype, default_dtype())" }, out = "*size : T",
+  let = { T = "default_to(dtype, default_dtype())" }, out = "*size",
   check = { 'in_range(value, T, "the value")' },
   loop = "value",
   grad = "none",
@@ -49,7 +49,7 @@ return {
   doc = "start, start + step, … below stop. int64 if all three are integral, else the default float dtype." },
 { "linspace(Scalar start, Scalar stop, int steps >= 0, dtype? dtype=none, device? device=none) -> Tensor",
   kind = "factory",
-  let = { T = "default_to(dtype, default_dtype())" }, out = "steps : T",
+  let = { T = "default_to(dtype, default_dtype())" }, out = "steps",
   check = { 'in_range(start, T, "start")', 'in_range(stop, T, "stop")' },
   loop = [[
     local n = sizes[0]

@@ -175,16 +175,21 @@ function M.writer(graph, outputs, state, indent)
     return inline[x.what](x)
   end
 
+  -- A number as an integer, where it surely is one.
+  local whole = { ndim = true, numel = true, length = true }
+  local function integer(x)
+    if type(x) == "number" then return x == math.floor(x) and math.abs(x) < 2 ^ 31 and ("%d"):format(x) end
+    if not is_node(x) or x.kind ~= "number" then return end
+    if whole[x.what] then return value(x):match("^moth_v_int%((.*)%)$") end
+    return x.what == "leaf" and value(x):match("^moth_v_int%(([%w_]+)%)$") -- a size of a shape rule
+  end
+
   -- A number as a double, in the simplest C.
   local plain = { ndim = true, numel = true, length = true, dtype = true, working = true }
   local function double(x)
     if type(x) == "number" then
       if math.abs(x) == math.huge then return x > 0 and "INFINITY" or "-INFINITY" end
       return x == math.floor(x) and ("%d"):format(x) or ("%.17g"):format(x)
-    end
-    if is_node(x) and x.what == "leaf" then
-      local size = value(x):match("^moth_v_int%(([%w_]+)%)$") -- of a shape rule
-      if size then return size end
     end
     if is_node(x) and plain[x.what] then
       local cast = (x.what == "numel" and "(double)") or ((x.what == "dtype" or x.what == "working") and "(int)") or ""
@@ -219,7 +224,8 @@ function M.writer(graph, outputs, state, indent)
   }
   for name, operator in pairs(operators) do
     conditions["cond_" .. name] = function(n)
-      return ("%s %s %s"):format(double(n.args[1]), operator, double(n.args[2]))
+      local a, b = integer(n.args[1]), integer(n.args[2])
+      return ("%s %s %s"):format(a and b and a or double(n.args[1]), operator, a and b or double(n.args[2]))
     end
   end
   function condition(x)

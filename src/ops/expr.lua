@@ -262,7 +262,13 @@ local functions = {
   others = function_of("others", "list", "number", "list"),
   is_list = function_of("is_list", "condition", "value"),
   same_list = function_of("same_list", "condition", "list", "list"),
-  list = function(...) return make("list", "list", { ... }) end,
+  list = function(...)
+    for i = 1, select("#", ...) do
+      local k = kind((select(i, ...)))
+      if k == "list" or k == "tensor" then fail("list: argument %d is a %s, expected a number", i, k) end
+    end
+    return make("list", "list", { ... })
+  end,
   join = function_of("join", "list", "list", "list"),
   first_n = function_of("first_n", "list", "list", "number"),
   last_n = function_of("last_n", "list", "list", "number"),

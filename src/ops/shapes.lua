@@ -469,9 +469,10 @@ function M.text(op)
   end
   local body = {}
   for _, l in ipairs(f.lines) do if l ~= "" then body[#body + 1] = l end end
-  return table.concat({ ("/* %s */"):format(op.place), ("MothStatus moth_shape_%s(const MothCall *c, MothMeta *out);"):format(op.name),
+  local text = table.concat({ ("/* %s */"):format(op.place), ("MothStatus moth_shape_%s(const MothCall *c, MothMeta *out);"):format(op.name),
     ("MothStatus moth_shape_%s(const MothCall *c, MothMeta *out) {"):format(op.name), table.concat(head, "\n"),
-    table.concat(body, "\n"), "  return MOTH_OK;\n}\n" }, "\n"):gsub("{\n\n", "{\n")
+    table.concat(body, "\n"), "  return MOTH_OK;\n}\n" }, "\n")
+  return (text:gsub("{\n\n", "{\n"))
 end
 
 return M

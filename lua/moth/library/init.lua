@@ -31,12 +31,12 @@ end
 -- impl: a function of the arguments that returns new tensors, for all devices; or { cpu = f, cuda = f, all = f }; of
 -- kind composite (kind = "composite", or impl = { composite = f }) what it calls is differentiated and dispatched.
 -- fake: the function for fake tensors; or shape: a function that returns { size …, dtype = } for each result; or
--- dims, let, out, check: patterns (docs/records.md). Results are checked against shape and patterns at each call. grad: {
--- argument = formula or "no" } in the language of the op table, positions from 0; a function (ctx, grad …), with
--- setup_context(ctx, inputs, output); or "none". Without it, backward through the op is an error. amp: what autocast
--- does ("keep", "low", "high", "widest"). inplace = true adds op_(x), method = true x:op(). kind: extern, random (draws
--- numbers), effect (writes to arguments marked !), composite; expr: an expression in the language of the op table, in
--- place of impl. doc, samples (for opcheck), reference (a function that opcheck compares with).
+-- dims, let, out, check: patterns (docs/records.md). Results are checked against shape and patterns at each call.
+-- grad: { argument = formula or "no" } in the language of the op table, positions from 0; a function (ctx, grad …),
+-- with setup_context(ctx, inputs, output); or "none". Without it, backward through the op is an error. amp: what
+-- autocast does ("keep", "low", "high", "widest"). inplace = true adds op_(x), method = true x:op(). kind: extern,
+-- random (draws numbers), effect (writes to arguments marked !), composite; expr: an expression in the language of the
+-- op table, in place of impl. doc, samples (for opcheck), reference (a function that opcheck compares with).
 function M.define(text, options)
   return require("moth.dispatch.ops").object(definitions.define(text, options or {}).name)
 end
