@@ -118,7 +118,7 @@ MothStatus moth_cuda_index_copy(MothCall *c) {
   MothSplit s = moth_split(out, d);
   const int64_t *where = (const int64_t *)at->data;
   MOTH_TRY(workspace.take(c->device.index, (size_t)s.n * 8));
-  MOTH_CUDA_TRY(cudaMemsetAsync(workspace.p, 0xff, (size_t)s.n * 8, stream)); /* -1: nobody */
+  MOTH_CUDA_TRY(cudaMemsetAsync(workspace.p, 0xff, (size_t)s.n * 8, stream)); /* -1: no writer */
   MOTH_TRY(moth_launch("index_copy", last_kernel, grid_of(at->numel, 1), dim3(THREADS), 0, stream,
                        workspace.as<long long>(), where, at->numel, index_base, s.n, d, c->op->id,
                        moth_cuda_fault(c->device.index)));

@@ -12,7 +12,7 @@ enum { MOTH_STEP_SLOTS = 64, MOTH_STEP_CHUNK = 8192, MOTH_STEP_ROLES = 5 };
 typedef struct MothStepTable {
   int n;
   /* Numbers on the device, float64, else float32; NULL: none. The factor of the gradients; the learning rate and
-   * the number of the step, which stand for those of the call. */
+   * the number of the step, which replace those of the call. */
   const void *scale, *lr, *step;
   bool scale_f64, lr_f64, step_f64;
   unsigned first[MOTH_STEP_SLOTS + 1];       /* number of each tensor's first chunk */

@@ -57,13 +57,13 @@ Arena *find_arena(Heap *h, uint64_t pool, cudaStream_t stream, bool small) {
 }
 
 #ifndef __CUDACC__
-/* Of a lost device: the next call says so. */
+/* Ignores errors of a lost device: the next call reports them. */
 void taken(cudaError_t e) {
   if (e != cudaSuccess)
     cudaGetLastError();
 }
 #endif
-/* A graph replays into blocks that are free: those of pools stay readable and writable. */
+/* Marks memory as freed, but not that of pools: graphs replay into their free blocks. */
 void mark_free(const Block *b, size_t n) {
 #ifndef __CUDACC__
   if (!b->segment->arena->pool)
@@ -82,12 +82,12 @@ void mark_used(const Block *b) {
 #endif
 }
 
-/* b becomes free, and one with its free neighbours. */
+/* Frees b and merges it with its free neighbours. */
 void release(Heap *h, Block *b) {
   b->state = FREE;
   b->events = 0;
   take(&h->stats.active, (int64_t)b->size);
-  mark_free(b, b->asked); /* the rest of it is as it was */
+  mark_free(b, b->asked); /* the rest of it was not used */
   Block *n = b->next, *p = b->prev;
   if (n && n->state == FREE) {
     remove(n);
@@ -158,7 +158,7 @@ void event_done(Heap *h, Pending *e) {
   drop(e);
 }
 
-/* Blocks whose events have run become free. A stream whose first event has not is not asked again. */
+/* Frees blocks whose events have completed. A stream whose first event has not is not queried again. */
 void process_events(Heap *h) {
   if (!h->first || moth_cuda_any_capture())
     return;
@@ -199,7 +199,7 @@ void wait_events(Heap *h) {
  * the block is never reused. */
 void wait_for_uses(Heap *h, Block *b) {
   b->state = WAITING;
-  b->events = 1; /* until all are there */
+  b->events = 1; /* until all are recorded */
   while (Use *u = b->uses) {
     Pending *e = make<Pending>();
     b->uses = u->next;
@@ -227,7 +227,7 @@ void process_deferred(Heap *h) {
   }
 }
 
-/* --- giving back ---------------------------------------------------------------------------------- */
+/* --- freeing segments ---------------------------------------------------------------------------------- */
 
 /* Returns wholly free segments to CUDA. */
 size_t flush(Heap *h) {
@@ -259,7 +259,7 @@ size_t flush(Heap *h) {
     drop(b);
     drop(s);
   }
-  for (Arena **at = &h->arenas; *at;) { /* those of pools that are gone */
+  for (Arena **at = &h->arenas; *at;) { /* those of released pools */
     Arena *a = *at;
     bool holds = !a->pool || a->root || moth_cuda_pool_in_use(a->pool);
     for (Segment *s = h->segments; s && !holds; s = s->next)
@@ -274,7 +274,7 @@ size_t flush(Heap *h) {
   return freed;
 }
 
-/* --- handing out ------------------------------------------------------------------------------------- */
+/* --- allocating ------------------------------------------------------------------------------------- */
 
 Block *obtain(Heap *h, uint64_t pool, cudaStream_t stream, size_t size, cudaError_t *e) {
   *e = cudaErrorMemoryAllocation;
@@ -304,7 +304,7 @@ Block *obtain(Heap *h, uint64_t pool, cudaStream_t stream, size_t size, cudaErro
   return b;
 }
 
-/* The front of a free block is used now; the rest stays free where it is worth it. */
+/* Uses the front of a free block; the rest stays free if it is large enough. */
 void use(Heap *h, Block *b, size_t size, size_t asked) {
   remove(b);
   size_t rest = b->size - size;

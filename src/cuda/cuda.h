@@ -11,7 +11,7 @@ enum { MOTH_CUDA_MAX_DEVICES = 64 };
 typedef struct MothCudaProps {
   int multiprocessors;
   int major, minor;        /* compute capability */
-  size_t shared_per_block; /* bytes of dynamic shared memory that a block may ask for */
+  size_t shared_per_block; /* the most bytes of dynamic shared memory of a block */
   size_t l2;               /* bytes */
   size_t total;            /* bytes of memory */
   char name[128];
@@ -24,7 +24,7 @@ const MothCudaProps *moth_cuda_props(int device);
 MothStatus moth_cuda_enter(const MothCall *c, cudaStream_t *stream);
 /* This thread's current stream on a device. */
 cudaStream_t moth_cuda_stream(int device);
-/* Makes a device current for this thread (cached: free when it is so already). */
+/* Makes a device current for this thread (cached: costs nothing if it is). */
 MothStatus moth_cuda_set_device(int device);
 
 /* Device memory from the caching allocator, for use on the device's current stream; once freed, it can be
@@ -78,14 +78,14 @@ extern const MothCudaOp moth_cuda_ops[];
 /* --- faults: errors that only the device can see ------------------------------------------------ */
 
 /* An index out of range is found while a kernel runs. The kernel leaves the element out, writes the
- * first fault of the device into host memory that it can reach, and goes on; the next synchronising
- * call raises it, and so does the call itself under MOTH_CUDA_SYNC=1. */
+ * first fault of the device into host memory that it can reach, and continues; the next synchronizing call raises it,
+ * and so does the call itself under MOTH_CUDA_SYNC=1. */
 enum {
   MOTH_FAULT_INDEX,
   MOTH_FAULT_CLASS,
   MOTH_FAULT_PROBABILITY, /* value: the bits of a double */
   MOTH_FAULT_WEIGHT,      /* the same */
-  MOTH_FAULT_SAMPLES,     /* value: how many were asked for; size: how many there are */
+  MOTH_FAULT_SAMPLES,     /* value: the number of samples requested; size: how many there are */
   MOTH_FAULT_SOURCE       /* value: elements that a mask selects; size: those of the source */
 };
 typedef struct MothFault {
@@ -95,7 +95,7 @@ typedef struct MothFault {
   int what;        /* MOTH_FAULT_... */
   long long value; /* as it was written */
   long long base, size;
-  unsigned whole; /* set last: the host reads nothing before */
+  unsigned whole; /* set last: then the host may read the others */
 } MothFault;
 
 /* As device code sees it; host side of this device. */
@@ -131,15 +131,14 @@ __device__ __forceinline__ long long moth_index(MothFault *f, int op, int what, 
 
 /* The error of a fault that was noted, once; MOTH_OK if there is none. Call after a synchronisation. */
 MothStatus moth_cuda_take_fault(int device);
-/* To be called last by the host side of kernels that may fault: synchronises and raises when
- * MOTH_CUDA_SYNC=1 asks for it. */
+/* Called last by the host side of kernels that may fault: under MOTH_CUDA_SYNC=1 synchronizes and raises. */
 MothStatus moth_cuda_leave(const MothCall *c);
 
 /* --- random numbers ----------------------------------------------------------------------------- */
 
 /* MothPhilox for kernels. In a captured graph the generator's seed and counter are read from the device
  * when the kernel runs, so that each replay draws new numbers: `extra` holds {counter, seed} then, and
- * `offset` counts from the graph's beginning; else extra is NULL. Kernels ask the two functions. */
+ * `offset` counts from the graph's beginning; else extra is NULL. Kernels use the two functions. */
 typedef struct MothCudaPhilox {
   uint64_t seed, offset;
   const uint64_t *extra;

@@ -17,7 +17,7 @@ static MothFault *faults[MOTH_CUDA_MAX_DEVICES];
 static pthread_mutex_t faults_lock = PTHREAD_MUTEX_INITIALIZER;
 bool moth_cuda_sync_always;
 static char why[512];
-static thread_local int runtime_device = -1; /* CUDA's current device, as we set it */
+static thread_local int runtime_device = -1; /* CUDA's current device, as this file has set it */
 static thread_local int chosen_device;       /* what "cuda" means */
 
 /* --- errors ------------------------------------------------------------------------------------- */
@@ -127,7 +127,7 @@ MothStatus moth_cuda_take_fault(int device) {
     f = *faults[device];
     memset(faults[device], 0, sizeof f);
   }
-  if (!f.whole) /* another thread was first */
+  if (!f.whole) /* a fault of another thread is being written */
     return MOTH_OK;
   const char *op = moth_registry_at(f.op)->name;
   const char *late = moth_cuda_sync_always ? ""
@@ -169,7 +169,7 @@ MothStatus moth_cuda_leave(const MothCall *c) {
   return moth_cuda_take_fault(c->device.index);
 }
 
-/* --- what the core sees ------------------------------------------------------------------------- */
+/* --- the interface to the core ------------------------------------------------------------------------- */
 
 static const char *why_not(int index) {
   if (index >= device_count) {

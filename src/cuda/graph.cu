@@ -18,14 +18,14 @@ struct Slot {
   Slot *next;
   MothGenerator *g;
   uint64_t *extra; /* on the device */
-  uint64_t blocks; /* that a replay draws */
+  uint64_t blocks; /* the count of random blocks that a replay draws */
 };
 
 struct MothCudaGraph {
-  MothCudaGraph *next; /* capturing */
+  MothCudaGraph *next; /* in the list of capturing graphs */
   MothCudaStream *stream;
   unsigned long long id;
-  uint64_t pool; /* held from begin to reset */
+  uint64_t pool; /* referenced from begin to reset */
   cudaGraphExec_t exec;
   Slot *slots;
   bool capturing;
@@ -163,7 +163,7 @@ MothCudaGraph *moth_cuda_graph_new(void) {
 
 MothStatus moth_cuda_graph_reset(MothCudaGraph *g) {
   if (g->capturing)
-    moth_cuda_graph_end(g); /* what it gives goes, too */
+    moth_cuda_graph_end(g); /* the captured graph is released, too */
   MothStatus status = MOTH_OK;
   if (g->exec) {
     MothRelaxed relaxed;

@@ -35,7 +35,7 @@ struct Block {
   Block *left, *right; /* free: in the arena's tree */
   uint32_t weight;
   State state;
-  int events;   /* waiting: how many are out */
+  int events;   /* waiting: how many have not completed */
   Use *uses;    /* other streams */
   Block *chain; /* used: in the table; waiting for a capture to end: in that list */
 };
@@ -139,7 +139,7 @@ bool grow(Heap *h) {
   size_t room = h->room ? h->room * 2 : 1024;
   Block **table = (Block **)calloc(room, sizeof *table), **old = h->table;
   if (!table)
-    return h->room != 0; /* longer chains will do */
+    return h->room != 0; /* without memory: longer chains */
   size_t n = h->room;
   h->table = table;
   h->room = room;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char said[256]; /* the loader's last complaint */
+static char said[256]; /* the loader's last error */
 
 static void *try_open(const char *path) {
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);

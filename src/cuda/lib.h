@@ -13,12 +13,12 @@ typedef enum MothCudaLib {
   MOTH_CUDA_NLIBS
 } MothCudaLib;
 
-/* Opens a library of the major version that moth was built for: from the folder $MOTH_CUDA_LIB, where the
- * system looks, the toolkit's folder, among Python's packages. The handle stays open. Error: the names
- * that were tried, and what the loader said. */
+/* Opens a library of the major version that moth was built for: from the folder $MOTH_CUDA_LIB, the system's search
+ * path, the toolkit's folder, Python's packages. The handle stays open. Error: the names that were tried, and what
+ * the loader said. */
 MothStatus moth_cuda_lib_open(MothCudaLib which, void **handle);
 
-/* Opens library i, from 0: its name, NULL behind the last, and its version as it counts itself, 0 if it
- * does not tell. Error: as above, the name is given all the same. */
+/* Opens library i, from 0: its name, NULL behind the last, and its version in its own form, 0 if unknown. Error: as
+ * above; the name is set, too. */
 MothStatus moth_cuda_library(int i, const char **name, int64_t *version);
 #endif

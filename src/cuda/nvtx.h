@@ -7,6 +7,6 @@
 bool moth_cuda_nvtx_push(const char *text);
 bool moth_cuda_nvtx_pop(void);
 bool moth_cuda_nvtx_mark(const char *text);
-/* Why marks go nowhere, or MOTH_OK. */
+/* An error that says why marks do nothing, or MOTH_OK. */
 MothStatus moth_cuda_nvtx_open(void);
 #endif

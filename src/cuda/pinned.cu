@@ -25,15 +25,15 @@ struct Pinned {
   int nuses;
   bool used;
   Use uses[NUSES];
-  Pinned *next;  /* in its class or among those that wait */
-  Pinned *chain; /* all, by address */
+  Pinned *next;  /* in the list of its class or of waiting blocks */
+  Pinned *chain; /* in the list of all blocks */
 };
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 Pinned *cached[CLASSES], *waiting, *all;
 int64_t live_bytes, cached_bytes;
 
-/* The block that contains p. There are few blocks (batches of data), so a list does. */
+/* The block that contains p. There are few blocks (batches of data), so a list is fast enough. */
 Pinned *find(const void *p) {
   for (Pinned *b = all; b; b = b->chain)
     if ((const char *)p >= b->p && (const char *)p < b->p + ((size_t)1 << b->klass))
@@ -47,11 +47,11 @@ void keep(Pinned *b) {
   cached_bytes += (int64_t)1 << b->klass;
 }
 
-/* Blocks whose copies have run can be had again. */
+/* Frees blocks whose copies have completed. */
 void process(bool wait) {
   for (Pinned **at = &waiting; *at;) {
     Pinned *b = *at;
-    MothRelaxed relaxed; /* the events are of no capture */
+    MothRelaxed relaxed; /* the events belong to no capture */
     while (b->nuses > 0) {
       Use *u = &b->uses[b->nuses - 1];
       cudaError_t e = wait ? cudaEventSynchronize(u->event) : cudaEventQuery(u->event);
@@ -169,7 +169,7 @@ void moth_cuda_pinned_free(void *p) {
   for (int i = 0; i < b->nuses; i++) {
     Use u = b->uses[i];
     if (moth_cuda_event_take(u.device, &u.event) != MOTH_OK)
-      return; /* out of use for ever: the device is lost */
+      return; /* never reused: the device is lost */
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (moth_cuda_any_capture())
       cudaStreamIsCapturing(u.stream, &status);
@@ -222,7 +222,7 @@ bool moth_cuda_is_pinned(const MothTensor *t) {
 MothStatus moth_cuda_pinned_new(int ndim, const int64_t *shape, MothDType dtype, MothTensor **out) {
   int64_t numel = 1;
   for (int i = 0; i < ndim; i++)
-    numel *= shape[i]; /* of a tensor that is there: no overflow */
+    numel *= shape[i]; /* of an existing tensor: no overflow */
   size_t n = (size_t)(numel * moth_dtype_size(dtype));
   void *p = moth_cuda_pinned_alloc(n ? n : 1);
   if (!p)
@@ -237,7 +237,7 @@ MothStatus moth_cuda_pin(MothTensor *t, MothTensor **out) {
   MOTH_TRY(moth_cuda_pinned_new(t->ndim, t->shape, (MothDType)t->dtype, out));
   MothValue args[2] = {moth_v_tensor(*out), moth_v_tensor(t)}, result;
   MothThread *thread = moth_thread_state();
-  uint32_t exclude = thread->exclude; /* a copy of bytes, which nobody records */
+  uint32_t exclude = thread->exclude; /* a copy of bytes, which is not recorded */
   thread->exclude |= ~(uint32_t)MOTH_KEYS_DATA;
   MothStatus s = moth_op_call(moth_op_find("copy_"), 2, args, &result);
   thread->exclude = exclude;

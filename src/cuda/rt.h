@@ -1,8 +1,8 @@
 /* The CUDA language and runtime as moth's .cu files see them: NVIDIA's under nvcc, the emulation's
  * (src/emu) under g++. The rest of a .cu file is the same text for both.
  *
- * Two things are spelled in a way of our own: kernels start through moth_launch, and dynamic shared
- * memory is named by MOTH_SHARED. */
+ * Two things have names of their own: kernels start through moth_launch, and dynamic shared memory is named by
+ * MOTH_SHARED. */
 #ifndef MOTH_CUDA_RT_H
 #define MOTH_CUDA_RT_H
 

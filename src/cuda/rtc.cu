@@ -75,7 +75,7 @@ struct Compilation {
   }
 };
 
-/* What the compiler said, behind what went wrong. */
+/* The error, with the compiler's messages. */
 MothStatus refused(const Compilation &c, const MothCudaSource *s, nvrtcResult e) {
   size_t n = 0;
   if (e != NVRTC_ERROR_COMPILATION && e != NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID)
@@ -120,7 +120,7 @@ void moth_cuda_program_free(MothCudaProgram *p) {
 static MothStatus compile(int device, const MothCudaSource *s, Compilation *c) {
   char arch[64];
   const MothCudaProps *props = moth_cuda_props(device);
-  /* 9.0 has wgmma and kin in its own form only */
+  /* 9.0 has wgmma and related instructions as sm_90a only */
   snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d%d%s", props->major, props->minor,
            props->major == 9 ? "a" : "");
   enum { MOST = 32 };
@@ -190,7 +190,7 @@ MothStatus moth_cuda_program_kernel(MothCudaProgram *p, int i, MothCudaFunction 
   return MOTH_OK;
 }
 
-/* More than 48 KB of dynamic shared memory must be asked for. */
+/* More than 48 KB of dynamic shared memory must be requested. */
 static MothStatus allow_shared(MothCudaFunction *f, int device, size_t shared) {
   size_t most = moth_cuda_props(device)->shared_per_block;
   if (shared > most)

@@ -1,4 +1,4 @@
-/* CUDA C that is compiled while the program runs, by NVRTC: kernels of the user's and generated ones. */
+/* CUDA C that is compiled while the program runs, by NVRTC: users' kernels and generated ones. */
 #ifndef MOTH_CUDA_RTC_H
 #define MOTH_CUDA_RTC_H
 #include "cuda/runtime.h"

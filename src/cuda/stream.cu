@@ -24,7 +24,7 @@ struct Streams {
   MothCudaStream main; /* the default one */
   MothCudaStream pool[PRIORITIES][PER_PRIORITY];
   unsigned turn[PRIORITIES];
-  int high; /* CUDA's number of the high priority */
+  int high; /* CUDA's value for high priority */
   cudaEvent_t *events;
   int nevents, room;
 };
@@ -87,8 +87,8 @@ MothStatus moth_cuda_stream_new(int device, int priority, MothCudaStream **out) 
   return MOTH_OK;
 }
 
-/* Ctrl-C ends a wait of the host, where the host has a flag for it: CUDA is asked again and again then, at first
- * without a pause. Queued work runs on. */
+/* Ctrl-C ends a wait of the host, where the host has a flag for it: then CUDA is polled, at first without a pause.
+ * Queued work continues. */
 enum { SPINS = 2000, PAUSE_NS = 20000, LONGEST_NS = 1000000 };
 template <class Query> static cudaError_t wait_for(Query query, bool *interrupted) {
   const volatile sig_atomic_t *flag = moth_interrupt_flag();
@@ -123,7 +123,7 @@ MothStatus moth_cuda_stream_poll(int device, cudaStream_t s) {
 }
 MothStatus moth_cuda_device_wait(int device) {
   MOTH_TRY(moth_cuda_set_device(device));
-  if (has_flag()) { /* our own streams can be asked; the rest is what the device waits for then */
+  if (has_flag()) { /* polls moth's own streams; cudaDeviceSynchronize below waits for others */
     Streams *d = &per_device[device];
     MOTH_TRY(moth_cuda_stream_wait(device, d->main.s));
     for (int p = 0; p < PRIORITIES; p++)
@@ -195,7 +195,7 @@ MothStatus moth_cuda_order(int device, cudaStream_t earlier, int later_device, c
   MothStatus s = moth_cuda_check_on(device, cudaEventRecord(e, earlier), "cudaEventRecord");
   if (s == MOTH_OK)
     s = moth_cuda_check_on(later_device, cudaStreamWaitEvent(later, e, 0), "cudaStreamWaitEvent");
-  moth_cuda_event_give(device, e); /* what waits for it keeps what was recorded */
+  moth_cuda_event_give(device, e); /* streams that wait for it are not affected */
   return s;
 }
 
