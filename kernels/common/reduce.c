@@ -5,8 +5,8 @@
 
 static void add_dim(MothReduceDim *dims, int *n, MothReduceDim d) {
   int i = (*n)++;
-  int64_t step = d.in ? d.in : INT64_MAX; /* expanded dimensions are outermost */
-  for (; i > 0 && (dims[i - 1].in ? dims[i - 1].in : INT64_MAX) < step; i--)
+  int64_t stride = d.in ? d.in : INT64_MAX; /* expanded dimensions are outermost */
+  for (; i > 0 && (dims[i - 1].in ? dims[i - 1].in : INT64_MAX) < stride; i--)
     dims[i] = dims[i - 1];
   dims[i] = d;
 }

@@ -60,15 +60,15 @@ static void axes_close(Axes *a) {
 static void axis_forward(const MothConv *g, int i, bool apart, MothConvAxis *a) {
   a->count = i ? g->ow : g->oh;
   a->size = i ? g->w : g->h;
-  a->step = g->stride[i];
+  a->stride = g->stride[i];
   a->to = 0;
-  a->to_step = 1;
+  a->to_stride = 1;
   a->span = 1;
   a->nphases = 0;
   a->ntaps = (int)g->kernel[i];
   for (int64_t t = 0; t < g->kernel[i]; t++) {
-    int64_t at = t * g->dilation[i], shift = apart ? 0 : at / a->step;
-    int64_t offset = at - shift * a->step - g->padding[i];
+    int64_t at = t * g->dilation[i], shift = apart ? 0 : at / a->stride;
+    int64_t offset = at - shift * a->stride - g->padding[i];
     int p = 0;
     while (p < a->nphases && a->offset[p] != offset)
       p++;
@@ -87,9 +87,9 @@ static void axis_backward(const MothConv *g, int i, int64_t phase, MothConvAxis 
   int64_t s = g->stride[i], size = i ? g->w : g->h, least = 0;
   a->count = ceil_div(size - phase, s);
   a->size = i ? g->ow : g->oh;
-  a->step = 1;
+  a->stride = 1;
   a->to = phase;
-  a->to_step = s;
+  a->to_stride = s;
   a->span = 1;
   a->nphases = 1;
   a->ntaps = 0;
@@ -197,7 +197,7 @@ static void gather_range(void *ctx, int64_t begin, int64_t end) {
                         .plane = l->plane,
                         .out = planes};
     s->k->conv_planes(&p);
-    int64_t first = (a->y.to + row * a->y.to_step) * s->out_width + a->x.to;
+    int64_t first = (a->y.to + row * a->y.to_stride) * s->out_width + a->x.to;
     MothConvStrip t = {.weight = s->weight + group * s->weight_group,
                        .bias = s->bias ? s->bias + group * s->to * s->itemsize : NULL,
                        .planes = planes,
@@ -209,8 +209,8 @@ static void gather_range(void *ctx, int64_t begin, int64_t end) {
                        .pitch = l->pitch,
                        .out = s->out + (image * s->to * s->out_plane + first) * s->itemsize,
                        .out_m = s->out_plane,
-                       .out_row = a->y.to_step * s->out_width,
-                       .out_col = a->x.to_step};
+                       .out_row = a->y.to_stride * s->out_width,
+                       .out_col = a->x.to_stride};
     s->k->conv_strip(&t);
   }
   moth_free(planes, bytes);
@@ -531,7 +531,8 @@ static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const 
   for (int i = 0; i < 2; i++) {
     MothConvAxis *t = i ? &d.grad.x : &d.grad.y;
     int64_t n = i ? g->ow : g->oh;
-    *t = (MothConvAxis){.count = n, .size = n, .step = 1, .span = 1, .to_step = 1, .nphases = 1};
+    *t =
+        (MothConvAxis){.count = n, .size = n, .stride = 1, .span = 1, .to_stride = 1, .nphases = 1};
     axis_lists(t, identity + 4 * i, 1);
   }
   /* Units of some 1000 to 2000 elements, so that joining the lanes at their end costs little. */

@@ -21,13 +21,13 @@
  * number of threads. */
 
 /* One dimension of a convolution: result i takes kernel position t from plane row i + shift[t] of
- * phase[t]; row i of phase a is pixel (i * step + offset[a]) of the source. */
+ * phase[t]; row i of phase a is pixel (i * stride + offset[a]) of the source. */
 typedef struct MothConvAxis {
-  int64_t count;       /* results */
-  int64_t size;        /* pixels of the source */
-  int64_t step;        /* stride of the source's pixels between rows of a plane */
-  int64_t span;        /* 1 + the largest shift */
-  int64_t to, to_step; /* result i goes to row to + i * to_step */
+  int64_t count;         /* results */
+  int64_t size;          /* pixels of the source */
+  int64_t stride;        /* stride of the source's pixels between rows of a plane */
+  int64_t span;          /* 1 + the largest shift */
+  int64_t to, to_stride; /* result i goes to row to + i * to_stride */
   int nphases, ntaps;
   int64_t *offset; /* [nphases] */
   int64_t *tap;    /* [ntaps]: the kernel position */

@@ -14,7 +14,7 @@ MothStatus moth_cpu_pointwise(MothCall *c) {
   MothTensor *cast[MOTH_ITER_OPERANDS];
   const MothTensor *operand[MOTH_ITER_OPERANDS]; /* NULL: a number, at data[k] */
   char *data[MOTH_ITER_OPERANDS];
-  int64_t step[MOTH_ITER_OPERANDS];
+  int64_t strides[MOTH_ITER_OPERANDS];
   int nparams = 0, ncast = 0, n = 1;
   bool flat = out->contiguous; /* all row-major and of one size */
   MothStatus s = MOTH_OK;
@@ -22,7 +22,7 @@ MothStatus moth_cpu_pointwise(MothCall *c) {
     return MOTH_OK;
   operand[0] = out;
   data[0] = out->data;
-  step[0] = moth_itemsize(out);
+  strides[0] = moth_itemsize(out);
   for (int i = 0; i < op->nargs && s == MOTH_OK; i++) {
     MothValue v = c->args[i];
     if (op->args[i].type == MOTH_T_SCALAR) {
@@ -39,16 +39,16 @@ MothStatus moth_cpu_pointwise(MothCall *c) {
       flat = flat && t->contiguous && t->numel == out->numel;
       operand[n] = t;
       data[n] = t->data;
-      step[n++] = moth_itemsize(t);
+      strides[n++] = moth_itemsize(t);
     } else {
       moth_dtype_store(dtype, &scalars[n], v);
       operand[n] = NULL;
       data[n] = (char *)&scalars[n];
-      step[n++] = 0;
+      strides[n++] = 0;
     }
   }
   if (s == MOTH_OK && flat && out->numel <= MOTH_GRAIN) {
-    loop(data, step, out->numel, params);
+    loop(data, strides, out->numel, params);
   } else if (s == MOTH_OK) {
     MothIter it;
     moth_iter_init(&it, out->ndim, out->shape);

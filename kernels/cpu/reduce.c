@@ -1,7 +1,7 @@
 /* Reductions over any set of dimensions of any layout.
  *
  * The layout is that of all devices (kernels/common/reduce.h): typed kernels run along rows or across columns. Only
- * tensors without any step of one element pay for strides.
+ * tensors without any stride of one element pay for strides.
  *
  * Work for threads comes from the outputs; where these are few, the reduced space is cut into pieces
  * whose partial results (double or int64) are joined in order. How it is cut depends on the shape only,

@@ -84,10 +84,10 @@ __device__ __forceinline__ void order_pair(U *key, int *pos, int a, int b, bool 
 template <class U> __device__ __forceinline__ void bitonic(U *key, int *pos, int size) {
   int t = (int)threadIdx.x;
   for (int run = 2; run <= size; run *= 2)
-    for (int step = run / 2; step; step /= 2) {
-      int a = (t / step) * step * 2 + t % step;
+    for (int apart = run / 2; apart; apart /= 2) {
+      int a = (t / apart) * apart * 2 + t % apart;
       __syncthreads();
-      order_pair(key, pos, a, a + step, run == size || !(a & run));
+      order_pair(key, pos, a, a + apart, run == size || !(a & run));
     }
   __syncthreads();
 }

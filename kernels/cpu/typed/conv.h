@@ -90,25 +90,25 @@ MOTH_TYPED_REAL void conv_planes(const struct MothConvPlanes *p) {
   const MothConvAxis *y = p->y, *x = p->x;
   const real *src = p->src;
   real *out = p->out;
-  const int64_t high = p->rows + y->span - 1, pitch = p->pitch, step = x->step;
-  const int64_t down = y->step * x->size;
+  const int64_t high = p->rows + y->span - 1, pitch = p->pitch, stride = x->stride;
+  const int64_t down = y->stride * x->size;
   for (int64_t c = 0; c < p->channels; c++, src += p->src_plane)
     for (int a = 0; a < y->nphases; a++)
       for (int b = 0; b < x->nphases; b++, out += p->plane) {
-        int64_t first = x->offset[b], top = p->row * y->step + y->offset[a], from, to, lo, hi;
-        inside(first, step, x->size, pitch, &from, &to);
-        inside(top, y->step, y->size, high, &lo, &hi);
-        const real *s = src + (top + lo * y->step) * x->size + first;
+        int64_t first = x->offset[b], top = p->row * y->stride + y->offset[a], from, to, lo, hi;
+        inside(first, stride, x->size, pitch, &from, &to);
+        inside(top, y->stride, y->size, high, &lo, &hi);
+        const real *s = src + (top + lo * y->stride) * x->size + first;
         real *o = out + lo * pitch;
         memset(out, 0, (size_t)(lo * pitch) * sizeof(real));
-        if (step == 1)
+        if (stride == 1)
           conv_padded(o, s, down, hi - lo, from, to, pitch);
         else
           for (int64_t i = lo; i < hi; i++, o += pitch, s += down) {
             for (int64_t j = 0; j < from; j++)
               o[j] = 0;
             for (int64_t j = from; j < to; j++)
-              o[j] = s[j * step];
+              o[j] = s[j * stride];
             for (int64_t j = to; j < pitch; j++)
               o[j] = 0;
           }

@@ -50,12 +50,12 @@ MOTH_TYPED_HALF void through_float32(MothLoop loop, int inputs, unsigned bytes, 
                                      const int64_t *s, int64_t n, const MothParam *k) {
   float block[4][HALF_BLOCK];
   char *at[4];
-  int64_t step[4];
+  int64_t strides[4];
   for (int j = 0; j <= inputs; j++) {
     at[j] = (char *)block[j];
-    step[j] = bytes >> j & 1 ? s[j] : (int64_t)sizeof(float);
+    strides[j] = bytes >> j & 1 ? s[j] : (int64_t)sizeof(float);
     if (j > 0 && s[j] == 0 && !(bytes >> j & 1)) {
-      step[j] = 0;
+      strides[j] = 0;
       widen(block[j], p[j], 0, 1);
     }
   }
@@ -64,10 +64,10 @@ MOTH_TYPED_HALF void through_float32(MothLoop loop, int inputs, unsigned bytes, 
     for (int j = 0; j <= inputs; j++) {
       if (bytes >> j & 1)
         at[j] = p[j] + i * s[j];
-      else if (j > 0 && step[j] != 0)
+      else if (j > 0 && strides[j] != 0)
         widen(block[j], p[j] + i * s[j], s[j], m);
     }
-    loop(at, step, m, k);
+    loop(at, strides, m, k);
     if (!(bytes & 1))
       narrow(p[0] + i * s[0], s[0], block[0], m);
   }

@@ -32,11 +32,11 @@ MOTH_TYPED_FLOAT void cross_entropy_rows(const void *in, int64_t rows, int64_t n
   }
 }
 
-/* out = the derivative of grad[r * step] * loss[r] by the logits. */
+/* out = the derivative of grad[r * stride] * loss[r] by the logits. */
 MOTH_TYPED_FLOAT void cross_entropy_grad_rows(void *out, const void *in, int64_t rows, int64_t n,
                                               const int64_t *target, const double *weight,
                                               double total, double smoothing, const double *grad,
-                                              int64_t step) {
+                                              int64_t stride) {
   for (int64_t r = 0; r < rows; r++) {
     const stored *a = (const stored *)in + r * n;
     stored *o = (stored *)out + r * n;
@@ -45,7 +45,7 @@ MOTH_TYPED_FLOAT void cross_entropy_grad_rows(void *out, const void *in, int64_t
       memset(o, 0, (size_t)n * sizeof(stored));
       continue;
     }
-    double g = grad[r * step], w = weight ? weight[t] : 1, even = g * smoothing / (double)n;
+    double g = grad[r * stride], w = weight ? weight[t] : 1, even = g * smoothing / (double)n;
     real max = row_max(a, n);
     double sum = row_sumexp(a, o, n, max);
     double at_target = g * (1 - smoothing) * w;

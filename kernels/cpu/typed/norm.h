@@ -204,10 +204,10 @@ MOTH_TYPED_FLOAT void norm_lines(void *out, const void *grad, const void *in, in
   }
 }
 
-/* Columns `step` apart, up to NORM_COLS of them, n elements each. */
+/* Columns `stride` apart, up to NORM_COLS of them, n elements each. */
 enum { NORM_COLS = 256 };
 
-MOTH_TYPED_FLOAT void norm_moments_cols(const void *in, int64_t n, int64_t step, int64_t cols,
+MOTH_TYPED_FLOAT void norm_moments_cols(const void *in, int64_t n, int64_t stride, int64_t cols,
                                         double *mean, double *m2) {
   const stored *a = in;
   real acc[NORM_COLS], c[NORM_COLS];
@@ -216,7 +216,7 @@ MOTH_TYPED_FLOAT void norm_moments_cols(const void *in, int64_t n, int64_t step,
     mean[k] = m2[k] = 0;
   }
   for (int64_t i = 0; i < n; i++) {
-    MOTH_VECTOR for (int64_t k = 0; k < cols; k++) acc[k] += LOAD(a[i * step + k]);
+    MOTH_VECTOR for (int64_t k = 0; k < cols; k++) acc[k] += LOAD(a[i * stride + k]);
     if (i % FLUSH == FLUSH - 1 || i == n - 1)
       for (int64_t k = 0; k < cols; k++) {
         mean[k] += (double)acc[k];
@@ -229,7 +229,7 @@ MOTH_TYPED_FLOAT void norm_moments_cols(const void *in, int64_t n, int64_t step,
   }
   for (int64_t i = 0; i < n; i++) {
     MOTH_VECTOR for (int64_t k = 0; k < cols; k++) {
-      real d = LOAD(a[i * step + k]) - c[k];
+      real d = LOAD(a[i * stride + k]) - c[k];
       acc[k] += d * d;
     }
     if (i % FLUSH == FLUSH - 1 || i == n - 1)
@@ -245,7 +245,7 @@ MOTH_TYPED_FLOAT void norm_moments_cols(const void *in, int64_t n, int64_t step,
   }
 }
 
-MOTH_TYPED_FLOAT void norm_dots_cols(const void *grad, const void *in, int64_t n, int64_t step,
+MOTH_TYPED_FLOAT void norm_dots_cols(const void *grad, const void *in, int64_t n, int64_t stride,
                                      int64_t cols, const double *center, double *sum, double *dot) {
   const stored *g = grad, *a = in;
   real s1[NORM_COLS], s2[NORM_COLS], c[NORM_COLS];
@@ -256,9 +256,9 @@ MOTH_TYPED_FLOAT void norm_dots_cols(const void *grad, const void *in, int64_t n
   }
   for (int64_t i = 0; i < n; i++) {
     MOTH_VECTOR for (int64_t k = 0; k < cols; k++) {
-      real x = LOAD(g[i * step + k]);
+      real x = LOAD(g[i * stride + k]);
       s1[k] += x;
-      s2[k] += x * (LOAD(a[i * step + k]) - c[k]);
+      s2[k] += x * (LOAD(a[i * stride + k]) - c[k]);
     }
     if (i % FLUSH == FLUSH - 1 || i == n - 1)
       for (int64_t k = 0; k < cols; k++) {
@@ -271,7 +271,7 @@ MOTH_TYPED_FLOAT void norm_dots_cols(const void *grad, const void *in, int64_t n
 
 /* As norm_lines, with numbers per column. */
 MOTH_TYPED_FLOAT void norm_cols(void *out, const void *grad, const void *in, int64_t n,
-                                int64_t step, int64_t cols, const double *k) {
+                                int64_t stride, int64_t cols, const double *k) {
   const stored *g = grad, *a = in;
   stored *o = out;
   real kg[NORM_COLS], kx[NORM_COLS], c[NORM_COLS], b[NORM_COLS];
@@ -282,7 +282,7 @@ MOTH_TYPED_FLOAT void norm_cols(void *out, const void *grad, const void *in, int
     b[j] = (real)k[4 * j + 3];
   }
   for (int64_t i = 0; i < n; i++) {
-    int64_t at = i * step;
+    int64_t at = i * stride;
     if (g)
       MOTH_VECTOR for (int64_t j = 0; j < cols; j++) o[at + j] =
           STORE(kg[j] * LOAD(g[at + j]) + kx[j] * (LOAD(a[at + j]) - c[j]) + b[j]);

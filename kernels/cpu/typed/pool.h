@@ -17,18 +17,18 @@ enum { POOL_LANES = 16, POOL_LINE = 4096 };
 typedef real pool_vec __attribute__((vector_size(POOL_LANES * sizeof(real))));
 typedef arg_pos pool_at __attribute__((vector_size(POOL_LANES * sizeof(real))));
 
-/* Loads POOL_LANES elements of a line, `step` apart. By explicit vectors: the compiler would use scalar code for
+/* Loads POOL_LANES elements of a line, `stride` apart. By explicit vectors: the compiler would use scalar code for
  * the last elements of a loop of stride 2, as it may not read the element after them. A line has one more. */
-static inline void pool_load(const real *a, int64_t step, pool_vec *out) {
+static inline void pool_load(const real *a, int64_t stride, pool_vec *out) {
   pool_vec low, high;
   memcpy(&low, a, sizeof low);
-  if (step == 2) {
+  if (stride == 2) {
     memcpy(&high, a + POOL_LANES, sizeof high);
     low = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
                                   30);
-  } else if (step != 1) {
+  } else if (stride != 1) {
     for (int i = 0; i < POOL_LANES; i++)
-      low[i] = a[i * step];
+      low[i] = a[i * stride];
   }
   *out = low;
 }
@@ -141,7 +141,7 @@ MOTH_FN int64_t max_pool_windows(const struct MothPoolPlanes *q, int64_t rows, i
   const pool_at lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const int64_t width = q->x.in, cells = q->x.out, high = q->y.out, size = q->y.in * width;
   const int64_t all = (cells + POOL_LANES - 1) / POOL_LANES * POOL_LANES,
-                step = q->y.stride * width;
+                row_stride = q->y.stride * width;
   const int64_t reach = (rows - 1) * down * width + (all - 1) * stride + (cols - 1) * across + 2;
   const int64_t have = q->planes * size, space = q->planes * high * cells, base = q->base;
   const stored *in = q->in;
@@ -149,11 +149,12 @@ MOTH_FN int64_t max_pool_windows(const struct MothPoolPlanes *q, int64_t rows, i
   int64_t *positions = q->positions, to = 0;
   for (int64_t c = 0; c < q->planes; c++)
     for (int64_t oy = 0; oy < high; oy++, to += cells) {
-      if (c * size + oy * step + reach > have || to + all > space)
+      if (c * size + oy * row_stride + reach > have || to + all > space)
         return c * high + oy;
       for (int64_t j = 0; j < all; j += POOL_LANES) {
-        const stored *a = in + c * size + oy * step + j * stride;
-        pool_at start = lane * (arg_pos)stride + (arg_pos)(oy * step + j * stride), at = start;
+        const stored *a = in + c * size + oy * row_stride + j * stride;
+        pool_at start = lane * (arg_pos)stride + (arg_pos)(oy * row_stride + j * stride),
+                at = start;
         pool_vec best;
         pool_load(a, stride, &best);
         POOL_UNROLL for (int64_t r = 0; r < rows; r++)

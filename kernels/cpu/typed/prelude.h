@@ -72,11 +72,11 @@ enum { CHUNK = 256 };
 /* The distance of prefetches: see STRETCHES. */
 enum { STRETCH = 1024 / sizeof(stored), AHEAD = STRETCH };
 
-/* [*from, *to): the i in [0, n) with first + i * step in [0, size). */
-MOTH_FN void inside(int64_t first, int64_t step, int64_t size, int64_t n, int64_t *from,
+/* [*from, *to): the i in [0, n) with first + i * stride in [0, size). */
+MOTH_FN void inside(int64_t first, int64_t stride, int64_t size, int64_t n, int64_t *from,
                     int64_t *to) {
-  int64_t lo = first < 0 ? (-first + step - 1) / step : 0;
-  int64_t hi = first < size ? (size - 1 - first) / step + 1 : 0;
+  int64_t lo = first < 0 ? (-first + stride - 1) / stride : 0;
+  int64_t hi = first < size ? (size - 1 - first) / stride + 1 : 0;
   *from = lo < n ? lo : n;
   hi = hi < n ? hi : n;
   *to = hi > *from ? hi : *from;

@@ -1,5 +1,5 @@
 /* softmax, log_softmax and their derivatives along rows (n elements side by side) and along columns
- * (`cols` of them at a time, n elements each, `step` elements apart). Three passes over a row or a
+ * (`cols` of them at a time, n elements each, `stride` elements apart). Three passes over a row or a
  * block of columns that stays in cache: the maximum, the sum of exp(x - maximum), the result. Sums use
  * blocks of BLOCK elements, joined in double. Maxima ignore NaN: where there is one, the sum is NaN, and
  * so are the results. */
@@ -104,7 +104,7 @@ MOTH_TYPED_FLOAT void softmax_rows(int log, void *out, const void *in, int64_t r
   }
 }
 
-MOTH_TYPED_FLOAT void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t step,
+MOTH_TYPED_FLOAT void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t stride,
                                    int64_t cols) {
   for (int64_t from = 0; from < cols; from += SOFT_COLS) {
     int64_t m = cols - from < SOFT_COLS ? cols - from : SOFT_COLS;
@@ -119,12 +119,12 @@ MOTH_TYPED_FLOAT void softmax_cols(int log, void *out, const void *in, int64_t n
     }
     for (int64_t i = 0; i < n; i++)
       MOTH_VECTOR for (int64_t c = 0; c < m; c++) {
-        real x = LOAD(a[i * step + c]);
+        real x = LOAD(a[i * stride + c]);
         max[c] = x > max[c] ? x : max[c];
       }
     for (int64_t i = 0; i < n; i++) {
       MOTH_VECTOR for (int64_t c = 0; c < m; c++) sum[c] +=
-          m_exp_down(LOAD(a[i * step + c]) - max[c]);
+          m_exp_down(LOAD(a[i * stride + c]) - max[c]);
       if (i % FLUSH == FLUSH - 1 || i == n - 1)
         for (int64_t c = 0; c < m; c++) {
           total[c] += (double)sum[c];
@@ -135,11 +135,11 @@ MOTH_TYPED_FLOAT void softmax_cols(int log, void *out, const void *in, int64_t n
       scale[c] = (real)(log ? __builtin_log(total[c]) : 1 / total[c]);
     for (int64_t i = 0; i < n; i++) {
       if (log)
-        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * step + c] =
-            STORE(LOAD(a[i * step + c]) - max[c] - scale[c]);
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * stride + c] =
+            STORE(LOAD(a[i * stride + c]) - max[c] - scale[c]);
       else
-        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * step + c] =
-            STORE(m_exp_down(LOAD(a[i * step + c]) - max[c]) * scale[c]);
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * stride + c] =
+            STORE(m_exp_down(LOAD(a[i * stride + c]) - max[c]) * scale[c]);
     }
   }
 }
@@ -172,7 +172,7 @@ MOTH_TYPED_FLOAT void softmax_backward_rows(int log, void *out, const void *grad
 }
 
 MOTH_TYPED_FLOAT void softmax_backward_cols(int log, void *out, const void *grad, const void *y,
-                                            int64_t n, int64_t step, int64_t cols) {
+                                            int64_t n, int64_t stride, int64_t cols) {
   for (int64_t from = 0; from < cols; from += SOFT_COLS) {
     int64_t m = cols - from < SOFT_COLS ? cols - from : SOFT_COLS;
     const stored *g = (const stored *)grad + from, *p = (const stored *)y + from;
@@ -185,10 +185,10 @@ MOTH_TYPED_FLOAT void softmax_backward_cols(int log, void *out, const void *grad
     }
     for (int64_t i = 0; i < n; i++) {
       if (log)
-        MOTH_VECTOR for (int64_t c = 0; c < m; c++) sum[c] += LOAD(g[i * step + c]);
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) sum[c] += LOAD(g[i * stride + c]);
       else
         MOTH_VECTOR for (int64_t c = 0; c < m; c++) sum[c] +=
-            LOAD(g[i * step + c]) * LOAD(p[i * step + c]);
+            LOAD(g[i * stride + c]) * LOAD(p[i * stride + c]);
       if (i % FLUSH == FLUSH - 1 || i == n - 1)
         for (int64_t c = 0; c < m; c++) {
           total[c] += (double)sum[c];
@@ -199,11 +199,11 @@ MOTH_TYPED_FLOAT void softmax_backward_cols(int log, void *out, const void *grad
       sum[c] = (real)total[c];
     for (int64_t i = 0; i < n; i++) {
       if (log)
-        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * step + c] =
-            STORE(LOAD(g[i * step + c]) - m_exp(LOAD(p[i * step + c])) * sum[c]);
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * stride + c] =
+            STORE(LOAD(g[i * stride + c]) - m_exp(LOAD(p[i * stride + c])) * sum[c]);
       else
-        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * step + c] =
-            STORE((LOAD(g[i * step + c]) - sum[c]) * LOAD(p[i * step + c]));
+        MOTH_VECTOR for (int64_t c = 0; c < m; c++) o[i * stride + c] =
+            STORE((LOAD(g[i * stride + c]) - sum[c]) * LOAD(p[i * stride + c]));
     }
   }
 }

@@ -12,8 +12,9 @@ typedef uint64_t sort_bits;
 #define SORT_IS_NAN(bits) (((bits)&INT64_MAX) > (uint64_t)0x7ff << 52)
 #endif
 
-/* The keys of n elements, `step` elements apart; the first element in the requested order has the least key. */
-MOTH_TYPED void sort_keys(uint64_t *keys, const void *in, int64_t step, int64_t n, int descending) {
+/* The keys of n elements, `stride` elements apart; the first element in the requested order has the least key. */
+MOTH_TYPED void sort_keys(uint64_t *keys, const void *in, int64_t stride, int64_t n,
+                          int descending) {
   const stored *a = in;
 #if MOTH_IS_FLOAT
   const sort_bits sign = (sort_bits)((sort_bits)1 << (8 * sizeof(sort_bits) - 1));
@@ -33,7 +34,7 @@ MOTH_TYPED void sort_keys(uint64_t *keys, const void *in, int64_t step, int64_t 
   const uint64_t flip = (descending ? mask : 0) ^ sign;
 #define SORT_KEY(at) keys[i] = ((uint64_t)a[at] & mask) ^ flip;
 #endif
-  if (step == 1)
+  if (stride == 1)
     MOTH_VECTOR for (int64_t i = 0; i < n; i++) SORT_KEY(i) else for (int64_t i = 0; i < n; i++)
-        SORT_KEY(i * step)
+        SORT_KEY(i * stride)
 }

@@ -7,10 +7,10 @@ enum { BLOCK = 256, UNROLL = 2 };
 
 template <class T, int V> struct alignas(sizeof(T) * V) Lane { T v[V]; };
 
-/* An operand of the flat kernel: p[i * step], or bits where p is NULL. */
+/* An operand of the flat kernel: p[i * stride], or bits where p is NULL. */
 struct FlatIn {
   const void *p;
-  int step;
+  int stride;
   unsigned long long bits;
 };
 template <int N> struct Flat {
@@ -29,7 +29,7 @@ template <class T, int V> struct Lanes { Lane<T, V> u[UNROLL]; };
 template <class T, int V>
 __device__ __forceinline__ Lanes<T, V> load_lanes(const FlatIn &in, int64_t first, int64_t nvec) {
   Lanes<T, V> r;
-  if (in.step) {
+  if (in.stride) {
 #pragma unroll
     for (int u = 0; u < UNROLL; u++)
       if (first + u * BLOCK < nvec)
@@ -46,7 +46,7 @@ __device__ __forceinline__ Lanes<T, V> load_lanes(const FlatIn &in, int64_t firs
 }
 
 template <class T> __device__ __forceinline__ T load_one(const FlatIn &in, int64_t i) {
-  return in.p ? static_cast<const T *>(in.p)[i * in.step] : from_bits<T>(in.bits);
+  return in.p ? static_cast<const T *>(in.p)[i * in.stride] : from_bits<T>(in.bits);
 }
 
 template <int V, class Out, class F, class... L>
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(BLOCK)
 template <int N> struct Strided {
   int ndim;
   FastDiv size[MOTH_MAX_DIMS];
-  int64_t step[N + 1][MOTH_MAX_DIMS]; /* bytes; 0 is the output */
+  int64_t stride[N + 1][MOTH_MAX_DIMS]; /* bytes; 0 is the output */
   char *out;
   FlatIn in[N];
 };
@@ -106,7 +106,7 @@ __device__ __forceinline__ void strided_body(const F &f, const Strided<(int)size
       unsigned q = div_fast(rest, a.size[d]), r = rest - q * a.size[d].d;
 #pragma unroll
       for (int k = 0; k <= (int)sizeof...(In); k++)
-        at[k] += (int64_t)r * a.step[k][d];
+        at[k] += (int64_t)r * a.stride[k][d];
       rest = q;
     }
     *reinterpret_cast<Out *>(a.out + at[0]) = f(load_at<In>(a.in[I], at[I + 1])...);
@@ -136,14 +136,14 @@ static MothStatus pointwise(const char *name, const MothPointwise *p, const F &f
   FlatIn in[N];
   bool flat = it->ndim <= 1;
   for (int k = 0; k <= N; k++) {
-    int64_t step = it->ndim == 1 ? it->stride[k][0] : 0;
+    int64_t stride = it->ndim == 1 ? it->stride[k][0] : 0;
     if (it->ndim == 0 && k == 0)
-      step = (int64_t)size[0];
-    flat = flat && (step == (int64_t)size[k] || (step == 0 && k > 0)) &&
-           (step == 0 || (uintptr_t)it->data[k] % (size[k] * V) == 0);
+      stride = (int64_t)size[0];
+    flat = flat && (stride == (int64_t)size[k] || (stride == 0 && k > 0)) &&
+           (stride == 0 || (uintptr_t)it->data[k] % (size[k] * V) == 0);
     if (k == 0)
       continue;
-    in[k - 1] = {it->data[k], step ? 1 : 0, 0};
+    in[k - 1] = {it->data[k], stride ? 1 : 0, 0};
     memcpy(&in[k - 1].bits, p->number[k], 8);
   }
   if (flat) {
@@ -166,7 +166,7 @@ static MothStatus pointwise(const char *name, const MothPointwise *p, const F &f
   for (int d = 0; d < a.ndim; d++) {
     a.size[d] = fast_div((unsigned)it->shape[split + d]);
     for (int k = 0; k <= N; k++)
-      a.step[k][d] = it->stride[k][split + d];
+      a.stride[k][d] = it->stride[k][split + d];
   }
   for (int64_t o = 0; o < outer; o++) {
     int64_t at[N + 1] = {0};
