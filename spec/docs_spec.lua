@@ -1,6 +1,6 @@
--- What docs/ and the README say in Lua is run: each ```lua block by itself, with what its prints must give written
--- behind them (`print(x) --> 3`; several lines one under the other), and each piece of code in the column "moth" of a
--- table. A block of the README may be an expression, such as a record of an op.
+-- The Lua code of docs/ and the README is run: each ```lua block by itself, with the expected output of its prints
+-- written behind them (`print(x) --> 3`; several lines one under the other), and each piece of code in the column
+-- "moth" of a table. A block of the README may be an expression, such as a record of an op.
 local moth = require "moth"
 local nn, optim, data = moth.nn, moth.optim, moth.data
 
@@ -20,7 +20,7 @@ end
 
 local saved = os.tmpname()
 
--- What code on a page may use without making it: the names that the pages use in prose.
+-- Names that code on a page may use without a definition.
 local function environment(print)
   moth.manual_seed(0)
   local model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))

@@ -1,5 +1,5 @@
--- The examples in a short form, each started by `moth` from another directory; what they print is what they show.
--- Those of the course's lab are run in lab_spec.lua.
+-- The examples in a short form, each started by `moth` from another directory; their output is checked. Those of the
+-- course's lab are run in lab_spec.lua.
 local function output(command)
   local pipe = assert(io.popen(command .. " 2>&1; echo $?"))
   local text = pipe:read("*a")

@@ -1,4 +1,4 @@
--- What `make install` and the rock put where, and that it works from there: from any directory, for C alone too.
+-- `make install` and the rock: which files they install, and that these work from any directory, for C programs too.
 local build = os.getenv("MOTH_BUILD") or "build"
 local luajit = os.getenv("LUAJIT") or "luajit"
 

@@ -1,6 +1,6 @@
--- Each example, run again and again in one process to a thousand steps of training and more: what it holds after the
--- second run it holds after the last, to the byte of tensors. Lua's own memory and the process's may grow by what
--- compiled code and kept blocks take. (spec/steady.lua runs one; `make soak` is the long one.)
+-- Each example, run again and again in one process to a thousand steps of training and more: after the last run there
+-- are as many bytes of tensors as after the second. Lua's own memory and the process's may grow by compiled code and
+-- cached blocks. (spec/steady.lua runs one; `make soak` is the long one.)
 local options = {
   custom_function = "--quick", dtype_precision = "--quick", maml = "--quick", manual_backprop = "--quick",
   micrograd = "--quick", ffi_train = "100",

@@ -85,7 +85,7 @@ MOTH_FN real m_relu6(]])
     end
     assert.equal(3, #kernels, table.concat(kernels, " "))
     for _, name in ipairs(kernels) do assert.equal(kernels[1], name) end
-    -- Nothing but the families of ops and kernels of their own includes these.
+    -- Only families of ops and kernels include these.
     assert.same({ "moth_ops.h", "ops/activation.h", "unpack/activation.h" }, headers)
   end)
 

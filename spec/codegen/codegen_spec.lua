@@ -88,7 +88,7 @@ describe("the code generator", function()
     assert.has_error(function() reader.text({ "m_tnah" }, dtypes.float32, {}) end,
       "there is no m_tnah for float32 in kernels/math*.h")
     assert.is_false(reader.has("m_exp", dtypes.int8.kind))
-    -- What a file has already is not printed again, and what works on bits is there once for all dtypes.
+    -- Formulas that a file has are not printed again; those of bits are printed once for all dtypes.
     local done = {}
     assert.matches("m_f32_bits", reader.text({ "m_exp" }, dtypes.float32, done), 1, true)
     assert.equal("", reader.text({ "m_exp" }, dtypes.float16, done))

@@ -179,7 +179,7 @@ describe("autograd", function()
       assert.is_false(ok)
       assert.is_true(rawequal(err, thrown))
       x.grad = nil;
-      (x * 2):sum():backward() -- the engine is well
+      (x * 2):sum():backward() -- the engine works
       assert.same({ 2, 2 }, list(x.grad))
     end)
 
@@ -248,7 +248,7 @@ describe("autograd", function()
       local base = live()
       for _ = 1, 20 do
         local big = moth.randn(64, 64, { requires_grad = true })
-        local r = Sigmoid(big) -- its context holds its result
+        local r = Sigmoid(big) -- its context refers to its result
         r:sum()
         Mul(big, big)
       end

@@ -111,7 +111,7 @@ describe("autograd", function()
     assert.equal(12, y.grad:item())
     assert.is_nil(w.grad)
     assert.equal(29, x.grad:item())
-    x:retain_grad() -- a leaf has it anyway
+    x:retain_grad() -- a leaf has .grad anyway
     fails("require grad", function() moth.ones(1):retain_grad() end)
   end)
 
@@ -128,7 +128,7 @@ describe("autograd", function()
     assert.is_nil(x.grad);
     (x * 3):sum():backward()
     assert.same({ 3, 3 }, list(x.grad))
-    assert.same({ 0, 0 }, list(g)) -- what was taken before stays
+    assert.same({ 0, 0 }, list(g)) -- a gradient that was read before does not change
     x.grad = moth.ones(2, { dtype = moth.float64 })
     assert.same({ 1, 1 }, list(x.grad))
     fails("shape|size", function() x.grad = moth.ones(3, { dtype = moth.float64 }) end)
@@ -198,7 +198,7 @@ describe("autograd", function()
     assert.is_true(x.grad:allclose(want))
     local whole = moth.autograd.grad(loss(x * 1), x)
     assert.is_true(whole:allclose(want))
-    local y = x * 1 -- others may hold the sum so far
+    local y = x * 1 -- the sum so far may be shared
     local seen
     y:register_hook(function(g) seen = g end)
     y:retain_grad()

@@ -1,4 +1,4 @@
--- What a Function written in Lua saves goes with the graph, as deep as that is.
+-- Tensors that a Function written in Lua saves are freed with the graph, however deep it is.
 local moth = require "moth"
 
 local SIZE, DEPTH = 2 ^ 16, 60 -- a quarter of a MB of float32: 15 MB for a chain
@@ -75,7 +75,7 @@ describe("a chain of Functions", function()
     assert.equal(5, seen[6])
     y:sum():backward()
     assert.error_matches(function() y:sum():backward() end, "a second time: FBackward has freed")
-    -- A change in place: of what is saved an error, of a field the program's affair.
+    -- A change in place: of a saved tensor it is an error, of a field it is not noticed.
     y = F(x, 5)
     moth.no_grad(function() x:add_(1) end)
     assert.error_matches(function() y:sum():backward() end, "modified by an inplace operation")

@@ -223,7 +223,7 @@ describe("a callback at the end of backward #quick", function()
     local ok, err = pcall(function() (w * 2):sum():backward() end)
     assert.is_false(ok)
     assert.is_true(rawequal(err, mark) and rawequal(got[1], mark) and rawequal(got[2], mark))
-    -- An error of the core's: text.
+    -- An error of the core: its text.
     local v = moth.ones(2, { requires_grad = true })
     local y = v:exp()
     y:register_hook(function()
@@ -235,7 +235,7 @@ describe("a callback at the end of backward #quick", function()
     moth.no_grad(function() y:add_(1) end)
     fails("modified by an inplace operation", function() y:sum():backward() end)
     assert.is_truthy(got:find("modified by an inplace", 1, true))
-    -- And that of a callback alone.
+    -- The error of a callback alone.
     v = moth.ones(2, { requires_grad = true })
     v:register_hook(function() moth.autograd.queue_callback(function() error("in the end") end) end)
     fails("in the end", function() (v * 1):sum():backward() end)
@@ -348,7 +348,7 @@ describe("saved-tensor hooks #quick", function()
       w:exp()
     end)
     assert.same({ 1, 1, 2 }, list)
-    -- Dropped in the middle.
+    -- Collected in the middle.
     co = coroutine.wrap(function() graph.saved_tensors_hooks(p1, u1, coroutine.yield) end)
     co()
     co = nil -- luacheck: ignore

@@ -1,4 +1,4 @@
--- Hooks that change the list they are in, functions that call backward without end, handles called by hand.
+-- Hooks that change the list they are in, endless recursion of backward, handles called directly.
 local B = require "moth_lua"
 local moth = require "moth"
 local fails = require "fails"

@@ -1,4 +1,4 @@
--- What people meet when they train: graphs of loops, losses kept by mistake, frozen parameters, gradients of gradients.
+-- Cases from training: graphs of loops, losses kept by mistake, frozen parameters, gradients of gradients.
 local moth = require "moth"
 local testing = require "moth.utils.testing"
 local fails = require "fails"

@@ -1,4 +1,4 @@
--- Conversions to 16 bits round once: against exact arithmetic in doubles, at and beside the ties.
+-- Conversions to 16 bits round once: against exact arithmetic in doubles, at and next to the ties.
 local moth = require "moth"
 
 --- x rounded to `digits` binary digits, ties to even, with the smallest exponent and the overflow of the format.

@@ -1,5 +1,4 @@
--- Memory that is given back and taken up again under views that a graph has saved; data that is exchanged; detach as
--- an op.
+-- Memory that is released and allocated again under views that a graph has saved; set_data; detach as an op.
 local B = require "moth_lua"
 local moth = require "moth"
 local fails = require "fails"
@@ -68,7 +67,7 @@ describe("set_data #quick", function()
     y:backward()
     assert.is_true(moth.allclose(x.grad, moth.ones(2, 4):mm(full:t())))
     assert.same({ 4, 4 }, { w.grad:size(1), w.grad:size(2) })
-    -- A change after it is seen, as before.
+    -- A change after it is noticed, as before.
     y = (w * w):sum()
     moth.no_grad(function() w:add_(1) end)
     fails("modified by an inplace operation", function() y:backward() end)

@@ -1,4 +1,4 @@
--- Printing, promotion, what is refused, and running out of memory. Titles name the rows of the mission.
+-- Printing, promotion, errors, and running out of memory. Titles name the rows of the mission.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
@@ -126,7 +126,7 @@ describe("tensor", function()
       fails("released|expected a tensor", f)
     end
     assert.is_false(x == moth.ones(1))
-    -- Nothing is left to finalize; whatever a tensor's handle can do, this one can (and says so).
+    -- The handle of a released tensor has no finalizer; its methods exist and raise clear errors.
     local of_live = getmetatable(moth.ones(1))
     for k, v in pairs(of_live) do
       if k ~= "__gc" then assert.equal(v, getmetatable(x)[k], k) end
@@ -279,7 +279,7 @@ describe("tensor", function()
           assert.is_true(reached or for_ever or true)
           assert.equal(base, live(), name .. (for_ever and " (for ever)" or " (once)"))
         end
-        assert.is_true(pcall(fn)) -- the process goes on
+        assert.is_true(pcall(fn)) -- the process continues
         w.grad = nil
       end)
     end

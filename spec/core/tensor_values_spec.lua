@@ -1,4 +1,4 @@
--- What tensors hold: made, changed, reduced, compared, read. Titles name the rows of the mission.
+-- Values of tensors: making, changing, reducing, comparing and reading them. Titles name the rows of the mission.
 local ffi = require "ffi"
 local moth = require "moth"
 local testing = require "moth.utils.testing"

@@ -33,7 +33,7 @@ describe("the allocator of CUDA memory", function()
     assert.same({ MiB + 512, 20 * MiB }, { grown(MiB + 1) })
     assert.same({ 10 * MiB - 512, 20 * MiB }, { grown(10 * MiB - 1023) })
     assert.same({ 10 * MiB, 10 * MiB }, { grown(10 * MiB) })
-    assert.same({ 12 * MiB, 12 * MiB }, { grown(11 * MiB + 1) }) -- what is left of 2 MiB is not worth a block
+    assert.same({ 12 * MiB, 12 * MiB }, { grown(11 * MiB + 1) }) -- the rest of 2 MiB is too small for a block
     assert.same({ 512, 2 * MiB }, { grown(0) }) -- an empty tensor has an address, too
   end)
 
@@ -46,14 +46,14 @@ describe("the allocator of CUDA memory", function()
     a:free()
     b:free()
     local c = bytes(1000)
-    assert.equal(pb, c:data_ptr()) -- 1024 fits better than 4096
+    assert.equal(pb, c:data_ptr()) -- the smallest block that fits
     local d = bytes(1024)
     assert.equal(pa, d:data_ptr())
     local e = bytes(3072) -- the rest of a
     assert.equal(pa + 1024, e:data_ptr())
     d:free()
     gap:free()
-    e:free() -- joins both
+    e:free() -- merges with both neighbours
     assert.equal(pa, bytes(4096 + 512):data_ptr())
     behind:free()
     c:free()
@@ -126,7 +126,7 @@ describe("the allocator of CUDA memory", function()
     assert.is_true(stat("active_bytes") <= active)
     other:synchronize()
     local z = bytes(3000)
-    assert.equal(p, z:data_ptr()) -- the event has run, which this allocation has noticed
+    assert.equal(p, z:data_ptr()) -- the event has completed, which this allocation notices
     y:free()
     assert.has_error(function() moth.ones(2):record_stream(other) end)
   end)
@@ -184,7 +184,7 @@ describe("the allocator of CUDA memory", function()
     cuda.set_per_process_memory_fraction(64 * MiB / total)
     collectgarbage("stop")
     local ok, message = pcall(function()
-      for _ = 1, 10 do bytes(20 * MiB) end -- each is garbage at once
+      for _ = 1, 10 do bytes(20 * MiB) end -- each is garbage
     end)
     collectgarbage("restart")
     cuda.set_per_process_memory_fraction(1)

@@ -1,5 +1,5 @@
--- Attention on the device against the CPU: tiles and what is left over beside them, shared heads, masks of every
--- shape, causality, dropout's bits, strided heads, wide ones; the same bits in every run.
+-- Attention on the device against the CPU: tiles and partial tiles, shared heads, masks of every shape, causality,
+-- dropout's bits, strided heads, wide ones; the same bits in every run.
 local moth = require "moth"
 
 local tolerance = { float32 = 2e-5, float64 = 1e-11, float16 = 4e-3, bfloat16 = 3e-2 }

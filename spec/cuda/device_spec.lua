@@ -7,7 +7,7 @@ local luajit = os.getenv("LUAJIT") or "luajit"
 local function there() return cuda.is_available() or pending(cuda.why()) end
 local function two() return there() and (cuda.device_count() > 1 or pending("there is one device")) end
 
--- What a script says in a process of its own.
+-- The output of a script in a process of its own.
 local function run(environment, script)
   local path = os.tmpname()
   local f = assert(io.open(path, "w"))

@@ -46,7 +46,7 @@ describe("the CUDA emulation", function()
     assert.equal(0, status, said)
   end)
 
-  -- name, how it is seen (the plain program, or the sanitized one), what is said of it
+  -- name, which program finds it (plain or sanitized), the message
   local bugs = {
     { "tiled_matmul", "plain", "not so", "a barrier is missing in a tiled product" },
     { "reduction", "plain", "not so", "a barrier is missing in a block's reduction" },

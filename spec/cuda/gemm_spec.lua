@@ -57,12 +57,12 @@ local names = {}
 for name in pairs(layouts) do names[#names + 1] = name end
 table.sort(names)
 
--- f of tensors here is f of them there.
+-- f gives the same on the CPU and on the device.
 local function same(what, f, ...)
   local tensors = { ... }
   local expected = f(...)
   for i, t in ipairs(tensors) do tensors[i] = t:to("cuda") end
-  -- what travels becomes row-major: the layout is made again there
+  -- copies are row-major: makes the layout again on the device
   for i, t in ipairs({ ... }) do
     if not t:is_contiguous() and t:numel() > 0 then
       local n, reach = t:dim(), 1

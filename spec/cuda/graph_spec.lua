@@ -96,7 +96,7 @@ describe("CUDA graphs", function()
       g:replay()
       assert.same(expected[i], values())
     end
-    step() -- and what is called goes on from there
+    step() -- and calls continue from there
     assert.same(expected[4], values())
     moth.manual_seed(3) -- a new seed counts
     generator:manual_seed(9)
@@ -285,7 +285,7 @@ describe("CUDA graphs", function()
     end)
     s:synchronize()
     assert.equal(200, x:sum():item())
-    -- dropped in the middle of it
+    -- collected during a capture
     cuda.stream(s, function()
       local h = cuda.CUDAGraph()
       h:capture_begin()

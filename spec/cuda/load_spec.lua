@@ -35,7 +35,7 @@ describe("libmoth_cuda.so", function()
 
   it("loads in milliseconds and says why there is no device", function()
     if not there() then return end
-    -- the best of a few: the first one reads the file
+    -- the best of a few: the first one reads the file from disk
     local best, why = math.huge, nil
     for _ = 1, 5 do
       local text = read("env -u MOTH_CUDA -u MOTH_DEVICE " .. luajit .. [[ -e '

@@ -1,4 +1,4 @@
--- Copies from, to and between devices; pinned memory; what reads tensors' bytes.
+-- Copies from, to and between devices; pinned memory; functions that read tensors' bytes.
 local moth = require "moth"
 local fails = require "fails"
 local cuda = moth.cuda

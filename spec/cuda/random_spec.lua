@@ -7,7 +7,7 @@ local floats = { "float32", "float64", "float16", "bfloat16" }
 local all = { "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool" }
 local sizes = { 0, 1, 2, 3, 5, 31, 257, 4099 }
 
--- fn(device, generator) on both devices; the generators must be at one place afterwards.
+-- fn(device, generator) on both devices; the generators must have the same offset afterwards.
 local function both(fn)
   local g, h = moth.Generator(7), moth.Generator(7)
   local a, b = fn("cpu", g), fn("cuda", h)
@@ -19,7 +19,7 @@ local function same(what, a, b)
   assert.same(a:size(), b:size())
   assert(moth.equal(a:to "float64", b:to "float64"), what .. ": the values differ")
 end
--- What is filled: row-major, with gaps, with an address that is no multiple of 16.
+-- Tensors to fill: row-major, with gaps, with an address that is no multiple of 16.
 local layouts = {
   whole = function(n, dtype, device) return moth.zeros(n, { dtype = dtype, device = device }) end,
   strided = function(n, dtype, device) return moth.zeros(n, 2, { dtype = dtype, device = device }):select(2, 1) end,

@@ -1,4 +1,4 @@
--- Streams and events. What is not ordered by them shows on the emulation, whose streams run in any order.
+-- Streams and events. Missing order shows on the emulation, whose streams run in any order.
 local moth = require "moth"
 local fails = require "fails"
 local cuda = moth.cuda
@@ -113,7 +113,7 @@ describe("streams of CUDA", function()
     end
   end)
 
-  -- Runs f many times; how often it gave something else than `right`.
+  -- Runs f many times; returns how often its result was not `right`.
   local function wrong(right, f)
     local n = 0
     for _ = 1, 60 do

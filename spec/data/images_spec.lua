@@ -47,7 +47,7 @@ describe("transforms #quick #M244", function()
 end)
 
 describe("image sets #quick", function()
-  -- What is to be undone after a spec; busted's finally takes one function only.
+  -- Functions to call after a spec; busted's finally takes one function only.
   local undo = {}
   after_each(function()
     for i = #undo, 1, -1 do table.remove(undo, i)() end
@@ -135,7 +135,7 @@ describe("image sets #quick", function()
     local function mnist(o) return function() return datasets.MNIST(path, o) end end
     assert.error_matches(mnist(), "train%-images%-idx3%-ubyte is not MNIST's train%-images%-idx3%-ubyte: its sum "
       .. "%(MD5 %x+, unpacked%) is that of no file of MNIST or FashionMNIST\nHINT.*check = false.*datasets.IDX")
-    -- As if what was written were the published files: the sum of each part's two files.
+    -- Makes the written files pass for the published ones: the checksums of each part's two files.
     local was = {}
     for file, sum in pairs(known) do was[file] = sum end
     later(function() for file, sum in pairs(was) do known[file] = sum end end)

@@ -171,7 +171,7 @@ describe("DataLoader #quick", function()
       local after = labels(a:iter())
       moth.manual_seed(99)
       b:load_state_dict(sd)
-      assert.same(sd, b:state_dict()) -- saved again before it went on
+      assert.same(sd, b:state_dict()) -- saved again before it continued
       if not b.order.generator then assert.same(rng, moth.get_rng_state()) end
       assert.same(rest, labels(b:iter()), "case " .. i)
       assert.same(after, labels(b:iter()), "case " .. i)

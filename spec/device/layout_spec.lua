@@ -17,7 +17,7 @@ describe("a library of the CUDA backend", function()
   end)
   after_each(function() shell("rm -rf %s", dir) end)
 
-  -- What moth.cuda.why() says where the library beside libmoth.so has this source.
+  -- The result of moth.cuda.why() with a library of this source beside libmoth.so.
   local function why(source)
     local f = assert(io.open(dir .. "/open.c", "w"))
     f:write(source)

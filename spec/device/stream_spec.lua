@@ -1,4 +1,4 @@
--- Streams and events of the CPU: queues that run beside the program, in order, with nothing lost.
+-- Streams and events of the CPU: queues that run beside the program, in order.
 local moth = require "moth"
 local ffi = require "ffi"
 
@@ -101,7 +101,7 @@ describe("a stream of the cpu #quick", function()
     fails("in queued work: [gather]", z.totable, z)
     fails("out of range", s.synchronize, s)
     s:synchronize() -- once
-    fails("[gather]", function() return y + 1 end) -- what was never computed stays an error
+    fails("[gather]", function() return y + 1 end) -- a result that was never computed stays an error
     assert.is_true(moth.equal(x * 2, moth.stream(s, function() return x * 2 end)))
     moth.stream(s, function() y = x:gather(1, bad) end)
     fails("out of range", moth.cpu.synchronize)
@@ -171,12 +171,12 @@ describe("a stream of the cpu #quick", function()
     moth.stream(b, function() z:mul_(5) end)
     moth.cpu.current_stream():wait_stream(b)
     assert.equal(5, z:item())
-    -- What one stream writes another reads without being told.
+    -- A stream may read what another writes, without waiting explicitly.
     sleep(a, 0.05)
     local p = moth.stream(a, function() return z + 1 end)
     local q = moth.stream(b, function() return p * 2 end)
     assert.equal(12, q:item())
-    -- An error goes along.
+    -- The error reaches the other stream.
     moth.stream(a, function() z:gather(1, moth.tensor({ 9 }, { dtype = moth.int64 })) end)
     b:wait_stream(a)
     q = moth.stream(b, function() return z + 1 end)

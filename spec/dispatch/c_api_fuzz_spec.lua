@@ -1,4 +1,4 @@
--- The C API with what it cannot take: an error status with a message, or the neutral value that moth.h names.
+-- The C API with invalid arguments: an error status with a message, or the neutral value that moth.h names.
 local ffi = require "ffi"
 local moth = require "moth"
 local build = os.getenv("MOTH_BUILD") or "build"

@@ -1,4 +1,5 @@
--- What C and the op table promise: one kernel for Lua and C, a generator that one record is enough for, floors.
+-- The C API, the generator and the layers of folders: one kernel for Lua and C, all from one record, includes that go
+-- downward only.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
@@ -85,8 +86,8 @@ describe("the generator", function()
 end)
 
 describe("the floors", function()
-  -- From the ground; folders of one floor know nothing of each other. kernels/math*.h is the ground's, too: it
-  -- includes nothing. src/emu stands for CUDA's own headers.
+  -- From the lowest layer; folders of one layer include nothing of each other. kernels/math*.h is of the lowest layer,
+  -- too: it includes nothing. src/emu counts as CUDA's headers.
   local floors = {
     { "math" }, { "core" }, { "device", "io", "emu" }, { "dispatch" },
     { "autograd", "comm", "kernels/common", "codegen" }, { "kernels/cpu", "cuda" },

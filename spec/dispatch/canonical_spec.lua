@@ -1,10 +1,10 @@
--- Arguments are made canonical once, before any step of a call: whoever sees a call sees the same.
+-- Arguments are made canonical once, before any step of a call: all steps get the same.
 local ffi = require "ffi"
 local moth = require "moth"
 local B = require "moth_lua"
 
 describe("canonical arguments #quick", function()
-  -- What a dispatch mode gets as arguments of the first call of an op.
+  -- The arguments of the first call of an op, as a dispatch mode gets them.
   local function seen(name, fn)
     local got
     moth.dispatch_mode(function(func, args)

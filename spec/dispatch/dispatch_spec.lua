@@ -1,4 +1,4 @@
--- The way of a call: interceptors, fake tensors, autocast, a third backend. Rows M060 to M077.
+-- The steps of a call: interceptors, fake tensors, autocast, a third backend. Rows M060 to M077.
 local moth = require "moth"
 
 describe("dispatch #quick", function()
@@ -66,7 +66,7 @@ describe("dispatch #quick", function()
       "Calling: cat.default" }, lines)
     assert.is_true(moth.allclose(elem, y / 2 + 1))
     assert.error_matches(function() return x.nonsense end, "no method or field 'nonsense'")
-    -- Below autograd: what it does is recorded by the op's own derivative, and seen in backward.
+    -- Below autograd: the op's own derivative is recorded, and the mode gets the calls of backward.
     local leaf = Logging(moth.tensor({ 2, 3 }, { requires_grad = true }))
     lines = {};
     (leaf * leaf):sum():backward()
@@ -177,7 +177,7 @@ describe("dispatch #quick", function()
     assert.matches("^linear %[Autograd, CPU%]  input: float32 %[3, 4%] cpu, weight: float32 %[5, 4%] cpu  "
       .. "%(src/ops/linalg.lua:%d+%)  LinearBackward0  moth_cpu_linear %(kernels/cpu/linalg.c:%d+%)  "
       .. "called at spec/dispatch/dispatch_spec.lua:" .. line .. "$", lines[1])
-    -- The kernel is where the line says.
+    -- The kernel is at the reported line.
     local path, at = lines[1]:match("moth_cpu_linear %((.-):(%d+)%)")
     local n = 0
     for text in io.lines(path) do
@@ -216,7 +216,7 @@ describe("dispatch #quick", function()
     assert.equal("mul_ [CPU]  self: float32 [2, 3] cpu, other: 0.5", line(function() x:mul_(0.5) end))
     local many = {}
     for i = 1, 200 do many[i] = x end
-    local long = line(function() moth.cat(many, 1) end) -- as much as fits
+    local long = line(function() moth.cat(many, 1) end) -- cut to the buffer
     assert.matches("^cat %[CPU%]  tensors: {float32", long)
     assert.is_true(#long > 500 and #long < 1100)
   end)
@@ -238,7 +238,7 @@ describe("dispatch #quick", function()
       .. "  cuda +moth_cuda_pointwise of m_add %(kernels/cuda/pointwise.cu:%d+%)", tostring(t))
     assert.matches("moth_composite_reshape", moth.dispatch.table("reshape").composite.symbol)
     assert.error_matches(function() moth.dispatch.table("nosuch") end, "there is no op named 'nosuch'")
-    -- Of every op: what the list says it takes, and what takes it.
+    -- For every op: the dtypes that the list has are those that it takes.
     for _, name in ipairs(moth.ops.list()) do
       t = moth.dispatch.table(name)
       assert.is_truthy(t.composite or t.cpu or t.fake, name)

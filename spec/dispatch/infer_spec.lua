@@ -1,4 +1,4 @@
--- What shape rules say is what calls give: for all samples of all ops, real and fake, in several layouts.
+-- Shape rules agree with the results of calls: for all samples of all ops, real and fake, in several layouts.
 local ffi = require "ffi"
 local moth = require "moth"
 local B = require "moth_lua"
@@ -24,7 +24,7 @@ local function results_of(op, fn, args)
   return table.concat(out, "; ")
 end
 
--- What the rule says, given fakes of the arguments.
+-- The result of the rule for fakes of the arguments.
 local function inferred(op, args)
   local values = records.canonical(op, S.bind(op, args))
   local list = {}
@@ -45,7 +45,7 @@ local function faked(op, args)
   return S.map(op, args, function(t) return B.fake(t) end)
 end
 
--- The differences of one op: between its results and what rule and fakes say.
+-- The differences of one op between its results, the rule and fake results.
 local function differences(op)
   local wrong, cases = {}, 0
   local function expect(what, want, ok, got)
@@ -95,7 +95,7 @@ describe("shape rules", function()
     args[0], args[1] = capi.value(x), capi.value(y)
     local version = B.version(x)
     collectgarbage()
-    collectgarbage "stop" -- else what other specs left goes in between
+    collectgarbage "stop" -- else garbage of other specs is freed meanwhile
     moth.C.moth_memory_stats(stats)
     for _ = 1, 100 do capi.check(moth.C.moth_op_infer(op, 2, args, out)) end
     moth.C.moth_memory_stats(stats + 1)
@@ -214,7 +214,7 @@ describe("out #quick", function()
       moth.C.moth_memory_reset_peak()
       fn()
       moth.C.moth_memory_stats(bytes)
-      -- nothing of the result's size; small workspaces of kernels may be there
+      -- nothing of the result's size; kernels may have small workspaces
       assert.is_true(tonumber(bytes[0].peak) - live < 64 * 64 * 4 or name == "sum", name)
     end
     assert.equal(0, allocated(function() moth.C.moth_mm_out(capi.tensor(x), capi.tensor(y), capi.tensor(out)) end))

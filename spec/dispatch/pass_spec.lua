@@ -1,11 +1,11 @@
--- Handlers that only pass a call on change nothing: every op's samples, forward and backward, to the bit.
+-- Handlers that only forward a call change nothing: every op's samples, forward and backward, to the bit.
 local B = require "moth_lua"
 local moth = require "moth"
 local S = require "ops.support"
 
 local function pass(func, args) return func(unpack(args, 1, args.n)) end
 local Pass = moth.tensor_subclass("Pass", { dispatch = function(_, func, _, args) return pass(func, args) end })
--- Results that are of the class, too: what autograd saves and gives back then is.
+-- Results are of the class, too: then saved tensors are when they are restored.
 local Wrap
 Wrap = moth.tensor_subclass("Wrap", { dispatch = function(_, func, _, args)
   local function wrap(...)
@@ -19,7 +19,7 @@ Wrap = moth.tensor_subclass("Wrap", { dispatch = function(_, func, _, args)
 end })
 
 local function same(t) return t end
-local ways = { -- how a call is passed on: what wraps its tensors, what it runs in
+local ways = { -- ways to forward a call: a wrapper of its tensors, a mode that it runs in
   { "a dispatch mode", same, function(fn) moth.dispatch_mode(pass, fn) end },
   { "a subclass", Pass, function(fn) fn() end },
   { "a subclass that wraps its results", Wrap, function(fn) fn() end },
@@ -61,7 +61,7 @@ local function outcome(op, fn, text, dtype, wrap, around)
 end
 
 describe("a handler that passes its call on", function()
-  local any = { empty = true, empty_like = true } -- their elements are what was there
+  local any = { empty = true, empty_like = true } -- their elements are arbitrary
   it("changes no op's result and no gradient #M063 #M064", function()
     local cases, wrong = 0, {}
     local function compare(op, fn, text, dtype)

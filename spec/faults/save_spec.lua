@@ -183,7 +183,7 @@ describe("saving #faults #M433", function()
       if (sh("ls -A " .. dir)):find(".tmp.", 1, true) then temporaries = temporaries + 1 end
     end
     moth.save({ n = 1 }, path)
-    assert.equal("model\nsave.lua\n", (sh("ls -A " .. dir))) -- what the dead left is swept
+    assert.equal("model\nsave.lua\n", (sh("ls -A " .. dir))) -- files of killed processes are removed
     if os.getenv("MOTH_VERBOSE") then
       print(("%d kills: %d left a temporary file, %d came between the rename and the answer"):format(cases, temporaries,
         between))

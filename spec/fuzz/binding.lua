@@ -2,8 +2,8 @@
 --
 --     luajit spec/fuzz/binding.lua SEED CALLS      in a folder whose files don't matter
 --
--- What it gets in return is a value or an error that is a readable string; ASan and UBSan see the rest. The one thing
--- left out is an address: what from_ptr is given as one is the caller's word. MOTH_TRACE=1 prints the calls.
+-- The result must be a value or an error that is a readable string; ASan and UBSan find the rest. Only addresses are
+-- left out: those of from_ptr cannot be checked. MOTH_TRACE=1 prints the calls.
 local ffi = require "ffi"
 local B = require "moth_lua"
 require "moth"
@@ -17,7 +17,7 @@ local function below(n)
 end
 local function one_of(list) return list[below(#list)] end
 
--- ---- what is called ------------------------------------------------------------------------------
+-- ---- functions ------------------------------------------------------------------------------
 
 local functions, seen = {}, {}
 local function collect(path, t)
@@ -59,7 +59,7 @@ do
 end
 table.sort(functions, function(a, b) return a[1] < b[1] end)
 
--- ---- what it is called with ----------------------------------------------------------------------
+-- ---- arguments ----------------------------------------------------------------------
 
 local nan, inf = 0 / 0, math.huge
 local numbers = { 0, 1, 2, 3, -1, -2, 1.5, -0.5, nan, inf, -inf, 7, 2 ^ 53, -2 ^ 53, 2 ^ 53 + 2, 2 ^ 63, 1e300, -0, 65 }
@@ -109,7 +109,7 @@ local function value()
   return one_of(makers)()
 end
 
--- Whatever a call may have switched on.
+-- Resets the modes that a call may have set.
 local modes, scopes = {}, {}
 local function restore()
   B.fail_at(0)

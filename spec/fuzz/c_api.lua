@@ -56,7 +56,7 @@ local pick = { -- how a value of a type is chosen
 local variadic = { moth_fail = true }
 -- A count belongs to the list beside it: NULL goes with any, an array with what it has.
 local count_of = { ndim = "shape", n = "roots", ninputs = "inputs", nargs = "args" }
-local only = { -- what would take away from others, or not come back
+local only = { -- only with arguments that do no harm to later calls
   moth_tensor_retain = { "NULL" }, moth_tensor_release = { "NULL" }, moth_generator_retain = { "NULL" },
   moth_generator_release = { "NULL" }, moth_memory_fail_at = { "-(int64_t)below(2)", "below(2)" },
   moth_storage_resize = { [2] = "(below(2) ? moth_storage_nbytes(a1) : -1 - (int64_t)below(9))" },

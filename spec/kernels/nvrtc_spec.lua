@@ -20,7 +20,7 @@ local function open()
   for _, name in ipairs { folder .. "/libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so" } do
     local ok, lib = pcall(ffi.load, name)
     if ok then
-      local now_and_for_good = 0x1002 -- RTLD_NOW | RTLD_NODELETE: unloaded, its C++ runtime would leave a block behind
+      local now_and_for_good = 0x1002 -- RTLD_NOW | RTLD_NODELETE: unloading would leak a block of its C++ runtime
       ffi.C.dlopen(name, now_and_for_good)
       return lib
     end

@@ -3,7 +3,7 @@ local moth = require "moth"
 
 local build = os.getenv("MOTH_BUILD") or "build"
 
---- The modes as an op sees them, not as a flag says.
+--- The modes by their effects on ops, not by flags.
 local function records() return (moth.ones(1, { requires_grad = true }) * 2):requires_grad() end
 local function low() return tostring(moth.ones(2, 2):mm(moth.ones(2, 2)):dtype()) == "moth.bfloat16" end
 
@@ -187,7 +187,7 @@ describe("coroutines", function()
       return f(unpack(args, 1, args.n))
     end, function() co() end)
     collectgarbage()
-    moth.ones(2) -- what was let go is dropped when a handle is made
+    moth.ones(2) -- released values are removed when a handle is made
     collectgarbage()
     co()
     assert.equal(3, co())

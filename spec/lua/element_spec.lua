@@ -1,5 +1,5 @@
--- Elements and facts that compiled code reads and writes through the FFI: as the binding's own functions and ops give
--- them, with the same errors, in the interpreter and compiled.
+-- Elements and properties that compiled code reads and writes through the FFI: the same as by the functions of the
+-- binding and ops, with the same errors, in the interpreter and compiled.
 local moth = require "moth"
 local B = require "moth_lua"
 local element = require "moth.tensor.element"
@@ -190,7 +190,7 @@ describe("x[i] = v and x[{ i, j }] = v", function()
     local base = moth.zeros(3)
     local view = base[{ { 1, 2 } }]
     base:mul_(w:detach():requires_grad_())
-    view[1] = 4 -- a view learns of its base's history
+    view[1] = 4 -- the base's history reaches the view
     assert.is_true(view:requires_grad())
     local x = moth.ones(3)
     local z = (w * x):sum()

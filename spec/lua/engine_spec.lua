@@ -1,4 +1,4 @@
--- What is said of an old LuaJIT, and when nothing is.
+-- The warning about an old LuaJIT, and when there is none.
 local engine = require "moth.utils.engine"
 
 local function run(env)

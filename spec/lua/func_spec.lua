@@ -58,7 +58,7 @@ describe("moth.func", function()
     local function cube(a) return (a ^ 3):sum() end
     local first = func.grad(cube)(x)
     close(first, x ^ 2 * 3)
-    assert.is_false(first:requires_grad()) -- a loop of p = p - lr * grad(f)(p) holds no history
+    assert.is_false(first:requires_grad()) -- a loop of p = p - lr * grad(f)(p) retains no history
     assert.is_false(x:requires_grad())
     local second = func.grad(function(a) return func.grad(cube)(a):sum() end)
     close(second(x), x * 6)

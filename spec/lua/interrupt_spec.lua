@@ -96,7 +96,7 @@ try("load_idx", function() return path end, function(p) return require "moth_lua
 os.remove(path)
 ]]
 
--- What writes to something runs to its end.
+-- Ops that write to tensors run to their end.
 local writers = [[
 local x, y, z = moth.full({ 3e7 }, 4), moth.full({ 3e7 }, 1.5), moth.full({ 3e7 }, 2 / 3)
 local ok, e = interrupted(function() while true do x:pow_(y) x:pow_(z) end end)

@@ -1,4 +1,4 @@
--- One handle for each leaf, and the hooks that lie with it.
+-- One handle for each leaf, and the hooks that belong to it.
 local B = require "moth_lua"
 local moth = require "moth"
 

@@ -210,7 +210,7 @@ describe("a library #quick", function()
     assert.is_nil(moth.ops.get "mylib::relu2")
     local again = library("mylib"):define("relu2(Tensor self) -> Tensor", { impl = function(x) return x * 10 end })
     assert.same({ 10 }, again(moth.ones(1)):totable())
-    fails("was taken away", op, moth.ones(2)) -- the old one stays what it was
+    fails("was taken away", op, moth.ones(2)) -- the old object stays invalid
     library.undefine "mylib::relu2"
   end)
   it("can be opened and destroyed a thousand times", function()

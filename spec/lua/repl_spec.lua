@@ -1,4 +1,4 @@
--- The prompt: what lives between lines, what is shown, completed, explained. Typing at a terminal is tried by hand.
+-- The prompt: local variables, printing, completion, help. Typing at a terminal is tried by hand.
 local moth = require "moth"
 local repl = require "moth.repl"
 local locals = require "moth.repl.locals"

@@ -25,7 +25,7 @@ describe("save and load #quick", function()
       .. moth.version:gsub("%.", "%%.") .. ", reads format 1\nHINT: use that moth, or write the tensors with its")
     write({ "moth.format", "x" })
     assert.error_matches(function() moth.load(path) end, "is of format x")
-    -- Those of before there was a number.
+    -- Files from before there was a version number.
     write()
     assert.same({ 1, 1 }, moth.load(path).w:totable())
   end)
@@ -89,7 +89,8 @@ describe("save and load #quick", function()
 
   it("refuses every truncation and every flipped bit of a small checkpoint", function()
     local path = temporary()
-    -- What a sum over names and elements does not see: the shape of an empty tensor, a hexadecimal digit's case.
+    -- Damage that a checksum of names and elements does not find: the shape of an empty tensor, a hexadecimal digit's
+    -- case.
     moth.save({ w = moth.arange(4), none = moth.zeros(0, 3), ["a\31"] = moth.ones(1), n = 3 }, path)
     local f = assert(io.open(path, "rb"))
     local bytes = f:read("*a")

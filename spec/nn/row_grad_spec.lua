@@ -1,4 +1,4 @@
--- Embeddings whose gradient holds only the rows that were read, and what takes such gradients.
+-- Embeddings whose gradient has only the rows that were read, and optimizers that use such gradients.
 local moth = require "moth"
 local nn, optim, F = moth.nn, moth.optim, moth.nn.functional
 local function int(t) return moth.tensor(t, { dtype = moth.int64 }) end
@@ -56,12 +56,12 @@ describe("sparse embedding #M118 #quick", function()
     close(sparse.weight.grad, dense.weight.grad * 4)
     doubled:remove()
     after:remove()
-    loss_of(sparse):backward() -- rows again, added to what is there
+    loss_of(sparse):backward() -- rows again, added to the ordinary gradient
     close(sparse.weight.grad, dense.weight.grad * 5)
     sparse.weight.grad = nil
     loss_of(sparse):backward()
     assert.is_true(sparse.weight.grad:is_sparse())
-    sparse.weight:register_hook(function() seen[#seen + 1] = "late" end) -- rows are there already
+    sparse.weight:register_hook(function() seen[#seen + 1] = "late" end) -- there is a row gradient already
     loss_of(sparse):backward()
     assert.equal("late", seen[3])
     close(sparse.weight.grad, dense.weight.grad * 2)
@@ -107,7 +107,7 @@ describe("sparse embedding #M118 #quick", function()
       end
       close(dense.weight, sparse.weight)
       assert.is_false(moth.allclose(before, sparse.weight))
-      assert.is_true(moth.equal(before[3], sparse.weight[3])) -- a row that nobody read
+      assert.is_true(moth.equal(before[3], sparse.weight[3])) -- a row that was not read
     end
   end)
 

@@ -1,6 +1,6 @@
--- Numbers that go from one dtype to another. Floats become integers towards zero; what is out of range the nearest
--- limit, NaN 0: by every kernel, on every level of the CPU and on CUDA, although C leaves such casts undefined. Numbers
--- given to ops are errors where the dtype cannot hold them.
+-- Conversions between dtypes. Floats become integers towards zero; what is out of range the nearest limit, NaN 0: by
+-- every kernel, on every level of the CPU and on CUDA, although C leaves such casts undefined. Numbers given to ops are
+-- errors where the dtype cannot hold them.
 local ffi = require "ffi"
 local S = require "ops.support"
 local B = require "moth_lua"
@@ -15,7 +15,7 @@ local limits = {
 }
 local names = { "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64" }
 
--- What a float becomes, as text.
+-- The conversion of a float, as text.
 local function expected(x, name)
   if x ~= x then return "0" end
   local info = moth.iinfo(moth[name])

@@ -1,5 +1,6 @@
--- The language of expressions in records (src/ops/expr.lua): what is written as C (emit.lua) computes on each way what
--- that way needs, and makes what belongs to a tensor as that tensor is; lists and numbers are those of Lua's reading.
+-- The language of expressions in records (src/ops/expr.lua): the C code (emit.lua) computes in each branch only what
+-- that needs, and makes tensors on behalf of others fake if those are; lists and numbers agree with the evaluation in
+-- Lua.
 local B = require "moth_lua"
 local moth = require "moth"
 local records = require "moth.records"

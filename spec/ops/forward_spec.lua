@@ -214,7 +214,7 @@ function with_option(args, key, value)
   return out
 end
 
---- op_(self, …) in a layout equals the functional result and leaves the memory around alone.
+--- op_(self, …) in a layout equals the functional result and does not change the memory around.
 local function inplace_case(op, args, layout)
   local self = args[1]
   local want = call(op.name, args)
@@ -333,7 +333,7 @@ local function run_pointwise(op)
   end
 end
 
-local function fresh(op, args) -- what an op writes to must be its own each time
+local function fresh(op, args) -- an op must not write to the arguments of another call
   return S.map(op, args, function(t, a)
     if a and a.mutated then return ops.clone(t) end
     return t
@@ -401,7 +401,7 @@ local function run_factory(op)
         local want = call(op.name, with_option(base, "dtype", "float64"), "cpu")
         local ok, got = pcall(call, op.name, with_option(base, "dtype", dtype))
         if not ok then
-          local beyond = false -- what the dtype cannot hold
+          local beyond = false -- values out of the dtype's range
           for _, x in ipairs(S.class[dtype] == "int" and S.values(want) or {}) do
             beyond = beyond or x < moth.iinfo(dtype).min or x > moth.iinfo(dtype).max
           end

@@ -84,7 +84,7 @@ describe("gradients", function()
                 without[missing] = true
               end)
             end
-            -- what the record denies must say so
+            -- an argument without a derivative must be marked
             if type(op.grad) == "table" and name == op.name then
               for argument, formula in pairs(op.grad) do
                 if formula == "unimplemented" then

@@ -1,5 +1,5 @@
--- What kinds decide (src/ops/kinds.lua) is true of the kernels, on the samples of every record: where results lie, what
--- is written to, what comes out the same twice, what takes random numbers.
+-- The properties of kinds (src/ops/kinds.lua) are true of the kernels, on the samples of every record: the memory of
+-- results, arguments that are written to, equal results of equal calls, random numbers.
 local S = require "ops.support"
 local B = require "moth_lua"
 local moth = require "moth"
@@ -57,7 +57,7 @@ local function check(op, text, seed)
     end
   end
   if op.memory == "new" or op.memory == "view" then
-    local again = call(op, S.evaluate(text, { seed = seed })) -- from the state that the first call left
+    local again = call(op, S.evaluate(text, { seed = seed })) -- with the generator's state after the first call
     for k = 1, results.n do
       if op.repeats and S.bytes(results[k]) ~= S.bytes(again[k]) then error("twice the same gives other results", 0) end
     end

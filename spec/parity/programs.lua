@@ -131,9 +131,9 @@ end
 
 -- Errors of one side that need not be those of the other. PyTorch: moth saves less for backward, reads operands before
 -- it writes to what they share memory with, lays results out row by row, and adds to all of a tensor where a key is
--- empty (PyTorch's derivative of that is an error). moth: writing to an expanded view, and slices that begin past the end, are errors, and a product keeps its
--- operands, not copies of their batches. Results are laid out row by row, whatever the operands' strides: other views
--- are possible of them.
+-- empty (PyTorch's derivative of that is an error). moth: writing to an expanded view, and slices that begin past the
+-- end, are errors, and a product keeps its operands, not copies of their batches. Results are laid out row by row,
+-- whatever the operands' strides: other views are possible of them.
 local theirs = {
   "modified by an inplace operation", "second time", "single memory location", "view size is not compatible",
   "INTERNAL ASSERT FAILED", "at least one index must be provided",

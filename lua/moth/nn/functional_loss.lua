@@ -64,7 +64,8 @@ define("binary_cross_entropy_with_logits", "Tensor input, Tensor target, Tensor 
 --- Probabilities (after a sigmoid) against targets in [0, 1].
 define("binary_cross_entropy", "Tensor input, Tensor target, Tensor weight?, REDUCTION",
   function(input, target, weight, reduction)
-    local low, high = B.extremes(input) -- on the CPU; elsewhere nobody waits for them, and the loss becomes NaN
+    -- On the CPU only: elsewhere reading would wait for the device, and the loss becomes NaN.
+    local low, high = B.extremes(input)
     if low and (low < 0 or high > 1) then
       check.fail("[F.binary_cross_entropy] probabilities are between 0 and 1, got %g to %g; for logits there is \z
         F.binary_cross_entropy_with_logits", low, high)

@@ -52,8 +52,8 @@ end
 
 -- `list` with each tensor that requires grad replaced by the output of one identity node, whose backward calls
 -- on_grad(gradients, at the same indices) and passes on its result. Second result: whether any requires grad.
--- The node holds on_grad, which must not refer to tensors with a history: they would hold the layers before, and each
--- collection of garbage would free one layer.
+-- The node refers to on_grad, which must not refer to tensors with a history: they would retain the layers before, and
+-- each collection of garbage would free one layer.
 local function through(name, list, on_grad)
   local n = list.n
   local inputs, outputs, places, result = {}, {}, {}, { n = n }

@@ -1,4 +1,4 @@
---- nn.Identity: what comes in goes out; takes (and ignores) any arguments.
+--- nn.Identity: returns its input; takes (and ignores) any arguments.
 local class = require "moth.class"
 local Module = require "moth.nn.module"
 

@@ -108,7 +108,7 @@ end
 --- A group's learning rate as a number (a tensor's is read, which waits for its device).
 function Optimizer.get_lr(group) return B.is_tensor(group.lr) and group.lr:item() or group.lr end
 
---- Sets a group's learning rate; a tensor is written to, so that what was captured with it goes on with the new rate.
+--- Sets a group's learning rate; a tensor is written to, so that a captured graph uses the new rate.
 function Optimizer.set_lr(group, lr)
   if B.is_tensor(group.lr) then
     if B.is_tensor(lr) then lr = lr:item() end
@@ -118,7 +118,7 @@ function Optimizer.set_lr(group, lr)
   end
 end
 
--- What an op takes as the rate for parameters on a device: a tensor that lies there, else a number.
+-- The rate as an argument of ops on a device: a tensor that is there, else a number.
 function Optimizer.rate(group, p)
   local lr = group.lr
   if type(lr) == "number" then return lr end
