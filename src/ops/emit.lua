@@ -19,7 +19,7 @@ local function is_statement(node)
     or (node.what == "when" and node.kind ~= "number" and node.kind ~= "condition" and node.kind ~= "string")
 end
 
--- Whether argument k has a block of its own: a branch of `when`, what `fold` repeats.
+-- Whether argument k has a block of its own: a branch of `when`, the body of `fold`.
 local function has_block(node, k)
   return node.what == "when" and k > 1 or node.what == "fold" and k == 3
 end
@@ -54,8 +54,8 @@ local function standing(uses)
   return first
 end
 
--- The blocks of each statement, and for `when` of its branches, for `fold` of what it repeats. Nodes come after their arguments: going backwards, all
--- uses of a node are known when it is reached.
+-- The blocks of each statement, with those of the branches of `when` and of the body of `fold`. Nodes come after their
+-- arguments: going backwards, all uses of a node are known when it is reached.
 local function place(graph, outputs)
   local root = { depth = 0, nodes = {} }
   local uses, blocks_of = {}, {} -- node -> the blocks that use it; node -> set of the blocks in which it is emitted

@@ -1,9 +1,9 @@
 -- The language of expressions in records: composites (`expr`), conditions (`check`) and derivatives (`grad`).
 --
 -- An expression is Lua without jumps: one expression, or lines of `local a = …` with a last `return a, b, …`. It is
--- evaluated here, at build time, over proxies; each call makes a node of a graph. emit.lua writes the graph as C. Names
--- are the op's arguments, all ops, the named expressions of define.lua, `inf`, `none`, and these functions of values that
--- are known when the op is called (numbers, lists of sizes, strings; positions count from 0):
+-- evaluated over proxies, once; each call makes a node of a graph. emit.lua writes the graph as C, lua/moth/records
+-- computes it. Names are the op's arguments, all ops, the named expressions of define.lua, `inf`, `none`, and these
+-- functions of values that are known when the op is called (numbers, lists of sizes, strings; positions count from 0):
 --
 --   when(condition, a, b)     only the branch taken is computed
 --   given(x)                  an optional argument was given
@@ -14,15 +14,15 @@
 --   beside(x, zeros(…))       a new tensor like x: fake if x is, of x's subclass
 --   written(x, part, value)   x, a new tensor, with value copied into part(x), a view of it
 --   x.shape x.ndim x.numel x.dtype x.device; list[i], from the end by -1
---   fold(x, n, function(y, k) … end)  y = x, then n times the tensor that the function makes of y and k, from 0
+--   fold(x, n, function(y, k) … end)  x, replaced n times by the function's result; k counts from 0
 --   tensors(x, y, …)          as an argument Tensor[]
 --   list(a, b, …) join(l, m) first_n(l, n) drop_n(l, n) replace(l, i, v) insert(l, i, v) ones_n(n) range(a, b)
 --   merged(l, from, to): elements from … to as one, their product
 --   inferred(sizes, n): a size of -1 so that they multiply to n; others(n, dims): those of n that are not in dims
---   inverse(permutation) wide(shape, shape) keep1(shape, dims) last_n(l, n)
+--   inverse(permutation) wide(shape, shape) kept(shape, dims) last_n(l, n)
 --   dtype_named("int64"); as_number(x): an operand that is a number
 --   reach(size, stride, offset): the elements of storage up to the last of that geometry; power_of(x, y)
---   length(l) product(l) least(l) largest(l) doublings(n): of 1, until it is n or more; wrap(dim, n) working(x) eps_of(x)
+--   length(l) product(l) least(l) largest(l) doublings(n): how many make n or more of 1; wrap(dim, n) working(x) eps_of(x)
 --   default_to(x, y) default_dtype()
 --   whole(x): the number is an integer; bit(n, i): bit i of n is set; is_float and is_int take dtypes, too
 --   expands(shape, shape): the first can be broadcast to the second

@@ -18,7 +18,7 @@ local keywords = {}
 for name in ([[and break do else elseif end false for function if in local nil not or repeat return then true until
   while]]):gmatch("%a+") do keywords[name] = true end
 
--- A loop is Lua: its names are its own locals, arguments and the above.
+-- A loop is Lua: it may use its own locals, arguments and these names.
 local function check_loop(op, what, text, own)
   local chunk, err = source.chunk(text)
   if not chunk then schema.fail(op, what .. ": " .. err) end

@@ -245,7 +245,7 @@ for _, path in ipairs(names_of(("%s/kernels/math*.h %s/kernels/common/param.h %s
 end
 write("moth/codegen/texts.lua", table.concat(texts, "\n") .. "\n}\n")
 
--- What is there from before and was not written goes, and the Makefile reads what is to be compiled.
+-- Removes files of earlier runs that were not written, and lists what is to be compiled, for the Makefile.
 local lists = { { "GEN_SOURCES", "%.c$" }, { "KERNEL_SOURCES", "^kernels/.*%.c$" }, { "CUDA_SOURCES", "%.cu$" } }
 local mk = {}
 for _, path in ipairs(names_of(("%s/*.c %s/kernels/*.c %s/cuda/*.cu"):format(out_dir, out_dir, out_dir))) do

@@ -22,8 +22,8 @@ function M.has_class(op, class) return ("," .. M.classes(op) .. ","):find("," ..
 
 -- ---- pointwise ----------------------------------------------------------------------------------
 
--- Which chunk an op belongs to follows from its name alone, so that a new one moves no other. The factor is one that spreads
--- the names of today evenly.
+-- An op's chunk follows from its name alone, so that a new op does not move others. The factor spreads today's names
+-- evenly.
 local CHUNKS = 12
 local function chunk_of(name)
   local h = 0
@@ -127,7 +127,7 @@ end
 
 -- ---- typed kernels ------------------------------------------------------------------------------
 
--- What a file that is compiled for a dtype defines first.
+-- The definitions at the head of a file that is compiled for a dtype.
 function M.dtype_macros(d)
   return ("#define stored %s\n#define real %s\n#define MOTH_REAL_KIND %d\n#define MOTH_STORED %d\n#define MOTH_SELF %s\n")
     :format(d.stored, d.real, d.kind, d.form, d.enum)
@@ -151,7 +151,7 @@ local function kernels_of(text)
   return list
 end
 
--- A family that includes another has its kernels, too, so that what both are made of is there once.
+-- A family that includes another has its kernels, too, so that shared code is compiled once.
 local function grouped(families)
   local by_name, list, included = {}, {}, {}
   for _, family in ipairs(families) do

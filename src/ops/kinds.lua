@@ -1,6 +1,6 @@
 -- The kinds of ops, and the facts that follow from a kind: the memory of results, and the transformations that a
--- compiler may apply to a call. Derived only here, when moth is built; C reads them in MothOp (src/dispatch/dispatch.h),
--- Lua in moth.ops.get(name).
+-- compiler may apply to a call. Derived only here; C reads them in MothOp (src/dispatch/dispatch.h), Lua in
+-- moth.ops.get(name).
 --
 --   memory    "new": results have new memory; "view": they share the storage of the first argument; "self": the first
 --             argument, written to; "none": no results; "parts": decided by the ops of a composite

@@ -1,4 +1,5 @@
--- Reads the op table: parses schemas, checks records, gives each its id. Used by the generator only.
+-- Reads the op table: parses schemas, checks records, gives each its id. The parser and the checks are installed, too,
+-- for ops that are defined at run time.
 --
 -- A record's keys and their values are listed here; any other is an error of the build, with file and line. So is a
 -- tensor argument of a differentiable op without a derivative: it needs a formula, "no" (constant: its gradient is zero
@@ -351,7 +352,7 @@ local function check_grad(op)
   op.grad = formulas
 end
 
---- Marks the work of canonical.c: arg.all, and op.canonical, the arguments (from 0) to look at.
+--- Sets what canonical.c reads: arg.all, and op.canonical, the arguments (from 0) that it handles.
 local function canonical(op)
   op.canonical = {}
   for _, a in ipairs(op.args) do

@@ -1,4 +1,4 @@
--- The generator's output, one function per artefact.
+-- The generator's output, a function for each file or group of files.
 local cdef = require "cdef"
 local cuda_kernels = require "cuda_kernels"
 local dtypes = require "moth.codegen.dtypes"
