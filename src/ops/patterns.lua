@@ -185,11 +185,27 @@ local function uses_let(input, by_name)
   return false
 end
 
---- The rule of an op: { inputs, lets, later, names, outputs, checks }. `inputs` are matched before, `later` behind the
--- expressions of `let`; an input is { arg, text, words, dtype }, an output { text, words, dtype }; names: what names
--- stand for, { kind = "number" | "list", from = argument or "let" }. An error says what is wrong, and where.
+-- Whether a condition reads neither tensors nor sizes: it is asked first, since sizes may count on it.
+local function is_of_numbers(op, rule, check)
+  for name in pairs(names_in(type(check) == "string" and check or check[1])) do
+    local a = op.index[name]
+    if rule.names[name] or (a and (a.type == "TENSOR" or a.type == "TENSORS" or a.type == "OPERAND")) then return false end
+  end
+  return true
+end
+
+--- The rule of an op, in the order in which it is to be asked:
+--
+--   first     conditions of numbers alone
+--   inputs    arguments that are matched: { arg, text, words, dtype }
+--   lets      expressions: { name, star, text }
+--   later     arguments whose patterns have names of these
+--   checks    the other conditions
+--   outputs   results: { text, words, dtype }
+--
+-- and names: name -> { kind = "number" | "list", from = argument or "let" }. An error says what is wrong, and where.
 function M.read(op)
-  local rule = { inputs = {}, later = {}, outputs = {}, names = {}, checks = op.check or {} }
+  local rule = { inputs = {}, later = {}, outputs = {}, names = {}, first = {}, checks = {} }
   local lets, by_name = read_lets(op)
   rule.lets = lets
   for _, name in ipairs(sorted(op.dims or {})) do
@@ -212,6 +228,9 @@ function M.read(op)
     rule.names[let.name] = { kind = let.star and "list" or "number", from = "let" }
   end
   rule.later = bind_all(op, rule.later, rule.names)
+  for _, check in ipairs(op.check or {}) do
+    table.insert(is_of_numbers(op, rule, check) and rule.first or rule.checks, check)
+  end
   if op.out ~= nil then
     local texts = type(op.out) == "table" and op.out or { op.out }
     if #texts ~= op.nresults then

@@ -272,8 +272,8 @@ function M.condition(check, state, evaluate_, add)
     table.concat(args)))
 end
 
-local function conditions(f)
-  for _, check in ipairs(f.rule.checks) do
+local function conditions(f, list)
+  for _, check in ipairs(list) do
     if type(check) == "string" then -- a call that fails itself
       local _, node = value_c(f, "check", check)
       if kind_of(node) ~= "need" then
@@ -407,6 +407,7 @@ function M.text(op)
     local a = op.index[name]
     if a and a.type == "DEVICE" then line(f, "MOTH_TRY(moth_meta_device(out, c->args[%d]));", a.at) end
   end
+  conditions(f, rule.first)
   for _, input in ipairs(rule.inputs) do
     match(f, input)
     if f.product == input.arg.name then
@@ -424,7 +425,7 @@ function M.text(op)
     bind(f, known.c, "const MothValue %s = %s;", known.c, c)
   end
   for _, input in ipairs(rule.later) do match(f, input) end
-  conditions(f)
+  conditions(f, rule.checks)
   if op.returns_self then
     line(f, "MOTH_TRY(moth_shape_self(c, out));")
   elseif op.kind == "reduce" then

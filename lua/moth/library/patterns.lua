@@ -163,7 +163,7 @@ function M.rule(op)
     end
   end
   for _, let in ipairs(rule.lets) do read("let " .. let.name, let.text) end
-  for _, c in ipairs(rule.checks) do
+  for _, c in ipairs(op.check or {}) do
     read("check", type(c) == "string" and c or c[1])
     if type(c) == "table" then for text in c[2]:gmatch("{(.-)}") do read("check", text) end end
   end
@@ -176,6 +176,7 @@ function M.rule(op)
     for i, a in ipairs(op.args) do given[a.name] = (select(i, ...)) end
     local values = require("moth.records").canonical(op, given)
     local f = { op = op, graph = graph, kinds = kinds, from = {}, values = values }
+    conditions(f, rule.first)
     match_all(f, rule.inputs)
     for _, let in ipairs(rule.lets) do f.values[let.name] = compute(f, let.text) end
     match_all(f, rule.later)
