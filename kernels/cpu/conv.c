@@ -307,8 +307,8 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
   MothDType dtype = work_dtype(out);
   MothConv g;
   Axes axes = {0};
-  MOTH_TRY(moth_conv_geometry(input->ndim, input->shape, weight->ndim, weight->shape, stride,
-                              padding, dilation, groups, &g));
+  moth_conv_geometry(input->ndim, input->shape, weight->shape, stride, padding, dilation, groups,
+                     &g);
   if (!out->numel)
     return MOTH_OK;
   MOTH_GO(moth_cpu_contiguous_as(input, dtype, &x));
@@ -354,8 +354,8 @@ MothStatus moth_cpu_conv2d_backward_input(MothCall *c) {
   MothDType dtype = work_dtype(out);
   MothConv g;
   Axes axes = {0};
-  MOTH_TRY(moth_conv_geometry((int)input_size.n, input_size.u.ints, weight->ndim, weight->shape,
-                              stride, padding, dilation, groups, &g));
+  moth_conv_geometry((int)input_size.n, input_size.u.ints, weight->shape, stride, padding, dilation,
+                     groups, &g);
   if (!out->numel)
     return MOTH_OK;
   MOTH_GO(moth_cpu_contiguous_as(grad_output, dtype, &gy));
@@ -587,8 +587,8 @@ MothStatus moth_cpu_conv2d_backward_weight(MothCall *c) {
   MothDType dtype = work_dtype(out);
   MothConv g;
   Axes axes = {0};
-  MOTH_TRY(moth_conv_geometry(input->ndim, input->shape, (int)weight_size.n, weight_size.u.ints,
-                              stride, padding, dilation, groups, &g));
+  moth_conv_geometry(input->ndim, input->shape, weight_size.u.ints, stride, padding, dilation,
+                     groups, &g);
   if (!grad_output->numel) {
     memset(out->data, 0, (size_t)(out->numel * moth_itemsize(out)));
     return MOTH_OK;

@@ -2,7 +2,7 @@
 #ifndef MOTH_CPU_CONV_PRODUCT_H
 #define MOTH_CPU_CONV_PRODUCT_H
 #include "core/tensor.h"
-#include "dispatch/shape_conv.h"
+#include "kernels/common/window.h"
 
 /* Whether the functions below can be used, and are worth it. */
 bool moth_conv_is_product(const MothConv *g);

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "core/parallel.h"
-#include "dispatch/shape_conv.h"
+#include "kernels/common/window.h"
 #include "kernels/cpu/util.h"
 #include "unpack/conv.h"
 
@@ -13,13 +13,6 @@ typedef struct Columns {
   int64_t itemsize;
   MothDType dtype;
 } Columns;
-
-static MothStatus geometry(int ndim, const int64_t *image, MothValue kernel, MothValue stride,
-                           MothValue padding, MothValue dilation, MothConv *g) {
-  int64_t kh = kernel.u.ints[0], kw = kernel.u.ints[kernel.n - 1];
-  int64_t weight[4] = {1, image[ndim - 3], kh, kw};
-  return moth_conv_geometry(ndim, image, 4, weight, stride, padding, dilation, 1, g);
-}
 
 /* Row (n, c, ky, kx) of the columns. */
 static void im2col_range(void *ctx, int64_t begin, int64_t end) {
@@ -47,7 +40,7 @@ MothStatus moth_cpu_im2col(MothCall *c) {
   MOTH_UNPACK_IM2COL(c)
   MothTensor *in, *out = c->results[0].u.t;
   Columns s = {.out = out->data, .itemsize = moth_itemsize(out)};
-  MOTH_TRY(geometry(self->ndim, self->shape, kernel_size, stride, padding, dilation, &s.g));
+  moth_columns_geometry(self, kernel_size, stride, padding, dilation, &s.g);
   if (!out->numel)
     return MOTH_OK;
   MOTH_TRY(moth_cpu_contiguous(self, &in));
@@ -100,7 +93,7 @@ MothStatus moth_cpu_col2im(MothCall *c) {
   Columns s = {.dtype = !moth_dtype_is_float((MothDType)out->dtype) ? MOTH_INT64
                         : out->dtype == MOTH_FLOAT64                ? MOTH_FLOAT64
                                                                     : MOTH_FLOAT32};
-  MOTH_TRY(geometry(out->ndim, out->shape, kernel_size, stride, padding, dilation, &s.g));
+  moth_columns_geometry(out, kernel_size, stride, padding, dilation, &s.g);
   if (!out->numel)
     return MOTH_OK;
   MOTH_GO(moth_cpu_contiguous_as(self, s.dtype, &in));

@@ -3,7 +3,7 @@
 
 #include "core/alloc.h"
 #include "core/parallel.h"
-#include "dispatch/shape_conv.h"
+#include "kernels/common/window.h"
 #include "kernels/cpu/util.h"
 #include "unpack/conv.h"
 
@@ -74,7 +74,7 @@ static MothStatus run(const MothPool *g, const MothTensor *in, MothTensor *out, 
 static MothStatus forward(MothCall *c, bool max) {
   MothTensor *self = c->args[0].u.t, *in, *out = c->results[0].u.t;
   MothPool g;
-  MOTH_TRY(moth_pool_geometry(c, self->ndim, self->shape, &g));
+  moth_pool_geometry(c, self->ndim, self->shape, &g);
   if (!out->numel)
     return MOTH_OK;
   MOTH_TRY(moth_cpu_contiguous(self, &in));
@@ -91,7 +91,7 @@ static MothStatus backward(MothCall *c, const MothTensor *positions, int64_t bas
   MothTensor *out = c->results[0].u.t, *in = NULL, *sums = NULL;
   MothStatus status = MOTH_OK;
   MothPool g;
-  MOTH_TRY(moth_pool_geometry(c, out->ndim, out->shape, &g));
+  moth_pool_geometry(c, out->ndim, out->shape, &g);
   if (!out->numel)
     return MOTH_OK;
   MOTH_GO(moth_cpu_sums_as(out, true, &sums));

@@ -27,8 +27,8 @@ MothStatus moth_cuda_conv2d(MothCall *c) {
   cudaStream_t stream;
   MothConv g;
   MOTH_TRY(moth_cuda_enter(c, &stream));
-  MOTH_TRY(moth_conv_geometry(input->ndim, input->shape, weight->ndim, weight->shape, stride,
-                              padding, dilation, groups, &g));
+  moth_conv_geometry(input->ndim, input->shape, weight->shape, stride, padding, dilation, groups,
+                     &g);
   if (c->results[0].u.t->numel == 0)
     return MOTH_OK;
   return product(c, stream, MOTH_CONV_FORWARD, &g, weight, input, bias);
@@ -39,8 +39,8 @@ MothStatus moth_cuda_conv2d_backward_input(MothCall *c) {
   cudaStream_t stream;
   MothConv g;
   MOTH_TRY(moth_cuda_enter(c, &stream));
-  MOTH_TRY(moth_conv_geometry((int)input_size.n, input_size.u.ints, weight->ndim, weight->shape,
-                              stride, padding, dilation, groups, &g));
+  moth_conv_geometry((int)input_size.n, input_size.u.ints, weight->shape, stride, padding, dilation,
+                     groups, &g);
   if (c->results[0].u.t->numel == 0)
     return MOTH_OK;
   return product(c, stream, MOTH_CONV_INPUT, &g, weight, grad_output, nullptr);
@@ -51,22 +51,14 @@ MothStatus moth_cuda_conv2d_backward_weight(MothCall *c) {
   cudaStream_t stream;
   MothConv g;
   MOTH_TRY(moth_cuda_enter(c, &stream));
-  MOTH_TRY(moth_conv_geometry(input->ndim, input->shape, (int)weight_size.n, weight_size.u.ints,
-                              stride, padding, dilation, groups, &g));
+  moth_conv_geometry(input->ndim, input->shape, weight_size.u.ints, stride, padding, dilation,
+                     groups, &g);
   if (grad_output->numel == 0)
     return moth_cuda_fill(c->results[0].u.t, moth_v_int(0));
   return product(c, stream, MOTH_CONV_WEIGHT, &g, grad_output, input, nullptr);
 }
 
 /* --- columns -------------------------------------------------------------------------------------- */
-
-static MothStatus columns(MothCall *c, const MothTensor *image, MothValue kernel, MothValue stride,
-                          MothValue padding, MothValue dilation, MothConv *g) {
-  int n = image->ndim;
-  int64_t weight[4] = {1, image->shape[n - 3], kernel.u.ints[0], kernel.u.ints[kernel.n - 1]};
-  (void)c;
-  return moth_conv_geometry(n, image->shape, 4, weight, stride, padding, dilation, 1, g);
-}
 
 MothStatus moth_cuda_im2col(MothCall *c) {
   MOTH_UNPACK_IM2COL(c)
@@ -75,7 +67,7 @@ MothStatus moth_cuda_im2col(MothCall *c) {
   MothOwned in;
   MothConv g;
   MOTH_TRY(moth_cuda_enter(c, &stream));
-  MOTH_TRY(columns(c, self, kernel_size, stride, padding, dilation, &g));
+  moth_columns_geometry(self, kernel_size, stride, padding, dilation, &g);
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));
@@ -89,7 +81,7 @@ MothStatus moth_cuda_col2im(MothCall *c) {
   MothOwned in;
   MothConv g;
   MOTH_TRY(moth_cuda_enter(c, &stream));
-  MOTH_TRY(columns(c, out, kernel_size, stride, padding, dilation, &g));
+  moth_columns_geometry(out, kernel_size, stride, padding, dilation, &g);
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));

@@ -4,7 +4,7 @@
 #define MOTH_CUDA_CONV_H
 #include "cuda/cuda.h"
 extern "C" {
-#include "dispatch/shape_conv.h"
+#include "kernels/common/window.h"
 }
 
 /* The three products of a convolution; their operands a, b are weight, input; weight, gradient; gradient, input. */

@@ -9,7 +9,7 @@ static MothStatus forward(MothCall *c, bool max) {
   MothOwned in;
   MothPool p;
   MOTH_TRY(moth_cuda_enter(c, &stream));
-  MOTH_TRY(moth_pool_geometry(c, self->ndim, self->shape, &p));
+  moth_pool_geometry(c, self->ndim, self->shape, &p);
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));
@@ -38,7 +38,7 @@ static MothStatus backward(MothCall *c) {
   MothOwned g;
   MothPool p;
   MOTH_TRY(moth_cuda_enter(c, &stream));
-  MOTH_TRY(moth_pool_geometry(c, out->ndim, out->shape, &p));
+  moth_pool_geometry(c, out->ndim, out->shape, &p);
   if (out->numel == 0)
     return MOTH_OK;
   if (p.oh == 0 || p.ow == 0)
@@ -60,7 +60,7 @@ MothStatus moth_cuda_max_pool2d_backward(MothCall *c) {
   MothOwned g, at;
   MothPool p;
   MOTH_TRY(moth_cuda_enter(c, &stream));
-  MOTH_TRY(moth_pool_geometry(c, out->ndim, out->shape, &p));
+  moth_pool_geometry(c, out->ndim, out->shape, &p);
   if (out->numel == 0)
     return MOTH_OK;
   if (grad_output->numel == 0)

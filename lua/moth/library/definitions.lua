@@ -405,7 +405,7 @@ function M.define(text, o)
       if not fine then check.fail("[library.define] %s: option '%s': expected %s", name, key, expected) end
       op[key] = o[key]
     end
-    if op.out == nil and op.nresults > 0 then
+    if op.out == nil and op.nresults > 0 and not op.returns_self then
       check.fail("[library.define] %s: option 'out' is missing: the shapes of the results", name)
     end
     local fine, rule = pcall(require("moth.library.patterns").rule, op)

@@ -181,6 +181,7 @@ function M.rule(op)
     for _, let in ipairs(rule.lets) do f.values[let.name] = compute(f, let.text) end
     match_all(f, rule.later)
     conditions(f, rule.checks)
+    if op.returns_self and #rule.outputs == 0 then return B.size(values[op.args[1].name]) end
     local shapes = {}
     for i, output in ipairs(rule.outputs) do shapes[i] = result(f, output) end
     return unpack(shapes, 1, #rule.outputs)

@@ -1,20 +1,15 @@
 /* The numbers of convolution and pooling for the kernels, from arguments that the shape rules have checked. */
-#include "dispatch/shape_conv.h"
-
-#include <string.h>
+#include "kernels/common/window.h"
 
 #include "dispatch/dispatch.h"
-#include "unpack/conv.h"
 
 static void pair(MothValue v, int64_t out[2]) {
   out[0] = v.u.ints[0];
   out[1] = v.u.ints[1];
 }
 
-MothStatus moth_conv_geometry(int ndim, const int64_t *input, int nweight, const int64_t *weight,
-                              MothValue stride, MothValue padding, MothValue dilation,
-                              int64_t groups, MothConv *g) {
-  (void)nweight;
+void moth_conv_geometry(int ndim, const int64_t *input, const int64_t *weight, MothValue stride,
+                        MothValue padding, MothValue dilation, int64_t groups, MothConv *g) {
   pair(stride, g->stride);
   pair(padding, g->padding);
   pair(dilation, g->dilation);
@@ -32,10 +27,15 @@ MothStatus moth_conv_geometry(int ndim, const int64_t *input, int nweight, const
     int64_t span = g->dilation[i] * (g->kernel[i] - 1) + 1;
     *(i ? &g->ow : &g->oh) = (size - span) / g->stride[i] + 1;
   }
-  return MOTH_OK;
 }
 
-MothStatus moth_pool_geometry(const MothCall *c, int ndim, const int64_t *input, MothPool *p) {
+void moth_columns_geometry(const MothTensor *image, MothValue kernel, MothValue stride,
+                           MothValue padding, MothValue dilation, MothConv *g) {
+  int64_t weight[4] = {1, image->shape[image->ndim - 3], kernel.u.ints[0], kernel.u.ints[1]};
+  moth_conv_geometry(image->ndim, image->shape, weight, stride, padding, dilation, 1, g);
+}
+
+void moth_pool_geometry(const MothCall *c, int ndim, const int64_t *input, MothPool *p) {
   const MothOp *op = c->op;
   static const int64_t one[2] = {1, 1};
   MothValue kernel = moth_v_none(), stride = kernel, padding = kernel,
@@ -73,5 +73,4 @@ MothStatus moth_pool_geometry(const MothCall *c, int ndim, const int64_t *input,
     pair(padding, p->padding);
     pair(dilation, p->dilation);
   }
-  return MOTH_OK;
 }
