@@ -58,7 +58,7 @@ end
 
 function M.barrier() end
 function M.turn() end
-function M.before_load() end
+function M.scalar_load() return false end
 
 function M.param(_, s) return ("a[%d].%s"):format(s.index, s.d.is_float and "d" or "i") end
 
@@ -82,7 +82,7 @@ end
 M.joined = joined
 
 local function join_text(form, acc, x)
-  return (form:gsub("%f[%w]a%f[%W]", acc):gsub("%f[%w]x%f[%W]", x))
+  return (form:gsub("%f[%w][ax]%f[%W]", { a = acc, x = x }))
 end
 M.join_text = join_text
 
@@ -151,7 +151,7 @@ function M.reduce(p, s)
       if float then
         before[2] = "int nans = 0;"
         clause = clause .. " reduction(| : nans)"
-        table.insert(after, 1, ("if (nans) acc = %s;"):format(print_.literal(0 / 0, s.d)))
+        table.insert(after, 1, ("if (nans) acc = %s;"):format(print_.literal(p, 0 / 0, s.d)))
       end
     end
     p:each_element(shape, function(idx)

@@ -44,14 +44,13 @@ function Printer:formula(name, d)
   return self.formulas.name(full, d)
 end
 
-function M.literal(v, d)
+--- A number as C writes it; `p` is the printer.
+function M.literal(p, v, d)
   if d.class == "bool" then return v ~= 0 and "1" or "0" end
   if d.is_float then
     local double = d.name == "float64"
-    if v ~= v then return double and "__builtin_nan(\"\")" or "__builtin_nanf(\"\")" end
-    if v == math.huge or v == -math.huge then
-      return (v < 0 and "(-" or "(") .. (double and "__builtin_inf()" or "__builtin_inff()") .. ")"
-    end
+    if v ~= v then return p:formula("nan", d) .. "()" end
+    if v == math.huge or v == -math.huge then return (v < 0 and "(-" or "(") .. p:formula("inf", d) .. "())" end
     local text = (double and "%.17g" or "%.9g"):format(v)
     if not text:find("[.e]") then text = text .. ".0" end
     if not double then text = text .. "f" end
@@ -155,7 +154,7 @@ M.name_of = name_of
 --- The element of a node at positions, within the loop that is being printed: a name or a literal. What it needs is
 -- printed at the level of the innermost loop that the positions name.
 function Printer:element(n, idx)
-  if n.op == "const" then return M.literal(n.value, n.d) end
+  if n.op == "const" then return M.literal(self, n.value, n.d) end
   if #n.shape == 0 then return "v" .. n.id end
   if plan.views[n.op] and not (n.array and not self.loop.filling[n]) then return self:element(n[1], behind(n, idx)) end
   local key = n.id .. "@" .. table.concat(idx, ",")
@@ -320,7 +319,7 @@ statements["for"] = function(p, s)
   local lo, hi = p:element(s[1], {}), p:element(s[2], {})
   local i = s.index.id
   p:open("for (long long v%d = %s; v%d %s %s; v%d += %s) {", i, lo, i, s.step > 0 and "<=" or ">=", hi, i,
-    M.literal(s.step, { size = 8, name = "int64" }))
+    M.literal(p, s.step, { size = 8, name = "int64" }))
   p:list(s.body)
   p.dialect.turn(p)
   p:close()
@@ -352,15 +351,16 @@ local function scalar(p, s)
   elseif s.op == "var" then
     text = "V" .. s.var.id
   else
-    if s.op == "load" then p.dialect.before_load(p) end
     local list = {}
     for i, x in ipairs(s) do list[i] = p:element(x, {}) end
     text = p:value(s, list)
+    if s.op == "load" and p.dialect.scalar_load(p, s, text) then return end
   end
   p:put("const %s v%d = %s;", real(s.d), s.id, text)
 end
 
 function Printer:list(list)
+  local mark = self.shared_at -- arrays end with the list that they are made in
   for _, s in ipairs(list) do
     if s.before then self:fill(s.before) end
     local place = s.place
@@ -378,12 +378,13 @@ function Printer:list(list)
       end
     end
   end
+  self.shared_at = mark
 end
 
 --- Prints a prepared program. o: prog, dialect, formulas (a reader), texts (of files of kernels/). Returns the text.
 function M.print(o)
   local p = setmetatable({ prog = o.prog, dialect = o.dialect, formulas = o.formulas, used = {}, uses = {}, out = {},
-    indent = 1, helpers = {}, helper_order = {} }, Printer)
+    indent = 1, helpers = {}, helper_order = {}, threads = o.threads }, Printer)
   p.loop = { memo = {}, lines = { [0] = {} }, level = {}, count = 0, shape = {}, filling = {} }
   local vars = {}
   local function find(list)

@@ -105,6 +105,12 @@ local function arguments(self, n, ...)
   return values
 end
 
+-- Integers, floats, and 1: strides often are, and a kernel of neighbouring elements is worth a variant of its own.
+local function kind_of_number(v)
+  if v == 1 then return "1" end
+  return v == math.floor(v) and math.abs(v) < 2 ^ 63 and "i" or "f"
+end
+
 -- The key of a variant, the device of its tensors and whether tensors share memory.
 local function describe(self, values)
   local key, device, storages, shared = {}, nil, {}, nil
@@ -140,19 +146,20 @@ local function describe(self, values)
         storages[storage] = i
       end
     elseif type(v) == "number" then
-      part = v == math.floor(v) and math.abs(v) < 2 ^ 63 and "i" or "f"
+      part = kind_of_number(v)
     elseif type(v) == "boolean" then
       part = "b" .. tostring(v)
     elseif v == nil then
       part = "n"
-      if i > 0 and next(values) == nil then wrong(self, "no arguments; it takes %s", table.concat(self.names, ", ")) end
     else
       wrong(self, "%s: expected a tensor, a number, true, false or nil, got %s", called(self, i), type(v))
     end
     key[i] = part
   end
   key = table.concat(key, ",")
-  for i, with in each(shared or {}) do key = key .. (";%d=%d"):format(i, with) end
+  for i = 1, shared and self.proto.nparams or 0 do
+    if shared[i] then key = key .. (";%d=%d"):format(i, shared[i]) end
+  end
   return key, device, shared
 end
 
@@ -167,8 +174,8 @@ local function program(self, values, shared)
         param.pointer, param.d = true, lang.dtype(B.tensor_dtype(v))
         prog.class[i - 1] = shared and shared[i] or i
       elseif type(v) == "number" then
-        local integral = v == math.floor(v) and math.abs(v) < 2 ^ 63
-        param.integer, param.float = integral, not integral
+        local kind = kind_of_number(v)
+        param.integer, param.float = kind == "i", kind == "f"
       end
     end
     prog.params[i] = param
@@ -286,10 +293,60 @@ local function launch_of(self, spec)
   return o
 end
 
+local is_tensor, dtype_of, device_of, storage_of, is_fake = B.is_tensor, B.tensor_dtype, B.tensor_device, B.storage_ptr,
+  B.is_fake
+
+-- What fits looks at, of a launch whose tensors share no memory.
+local function remember(self, values, made)
+  local last = { made = made, dtypes = {}, kinds = {}, consts = {} }
+  for i = 1, self.proto.nparams do
+    local v = values[i]
+    if self.is_const[i] then
+      last.consts[i] = v
+    elseif is_tensor(v) then
+      last.kinds[i], last.dtypes[i], last.device = "tensor", dtype_of(v), device_of(v)
+    elseif type(v) == "number" then
+      last.kinds[i] = kind_of_number(v)
+    else
+      last.consts[i] = v
+    end
+  end
+  return last
+end
+
+-- Whether the variant of the last launch is that of these values, too.
+local function fits(self, last, values)
+  local kinds = last.kinds
+  for i = 1, self.proto.nparams do
+    local v, kind = values[i], kinds[i]
+    if kind == "tensor" then
+      if not is_tensor(v) or dtype_of(v) ~= last.dtypes[i] or device_of(v) ~= last.device or is_fake(v) then
+        return false
+      end
+      local storage = storage_of(v)
+      for k = 1, i - 1 do
+        if kinds[k] == "tensor" and storage_of(values[k]) == storage then return false end
+      end
+    elseif kind then
+      if type(v) ~= "number" or kind_of_number(v) ~= kind then return false end
+    elseif v ~= last.consts[i] then
+      return false
+    end
+  end
+  return still(last.made.captures)
+end
+
 --- Launches: grid (or { grid, device =, num_warps = }), then the arguments.
 function Kernel:launch(spec, ...)
   local o = launch_of(self, spec)
   local values = arguments(self, select("#", ...), ...)
+  local last = self.last
+  if last and o.device == nil and o.num_warps == last.num_warps and interpreted() == last.interpreted
+    and fits(self, last, values) then
+    local gx, gy, gz = sizes(self, o.grid, values)
+    if gx * gy * gz > 0 then last.made.run(values, gx, gy, gz) end
+    return last.made
+  end
   local key, device, shared = describe(self, values)
   local wanted = o.device and tostring(o.device)
   device = device or wanted or "cpu"
@@ -301,18 +358,29 @@ function Kernel:launch(spec, ...)
   if kind == "cpu" and interpreted() then kind = "interpret" end
   if kind == "cuda" then key = key .. ";w" .. tostring(o.num_warps) end
   local made = variant(self, kind, key, values, shared, o)
+  self.last = nil
+  if not shared then
+    self.last = remember(self, values, made)
+    self.last.num_warps, self.last.interpreted = o.num_warps, interpreted()
+  end
   local gx, gy, gz = sizes(self, o.grid, values)
   if gx * gy * gz > 0 then made.run(values, gx, gy, gz) end
   return made
 end
 
---- The source that a launch with these arguments runs (C or CUDA C++), without running it.
-function Kernel:source_of(...)
+-- The program of arguments, as a launch would make it.
+local function text(self, back_end, ...)
   local values = arguments(self, select("#", ...), ...)
   local _, device, shared = describe(self, values)
   local prog = program(self, values, shared)
-  return require((device or "cpu"):find("^cuda") and "moth.kernel.cuda" or "moth.kernel.native").source(prog)
+  back_end = back_end or ((device or "cpu"):find("^cuda") and "cuda" or "native")
+  return (require("moth.kernel." .. back_end).source(prog))
 end
+
+--- The source that a launch with these arguments runs (C or CUDA C++), without running it.
+function Kernel:source_of(...) return text(self, nil, ...) end
+--- The CUDA C++ for arguments of any device.
+function Kernel:cuda_source(...) return text(self, "cuda", ...) end
 
 function Kernel:__call(spec)
   return function(...) self:launch(spec, ...) end
@@ -336,6 +404,8 @@ M.next_power_of_2 = signature("kernel.next_power_of_2(count n)", function(n)
   return p
 end)
 lang.names[M.cdiv] = "cdiv"
+
+M.autotune = require "moth.kernel.autotune"
 
 lang.modules[M], lang.modules[require "moth"] = "moth.kernel", "moth"
 

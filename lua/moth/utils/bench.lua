@@ -1,5 +1,7 @@
 --- moth.bench: the speed of this machine. Times are medians; other work on the machine disturbs them.
 local moth = require "moth"
+local check = require "moth.utils.check"
+local each = require "moth.each"
 local signature = require "moth.utils.signature"
 local now = require("moth.utils.system").now
 
@@ -23,4 +25,20 @@ function M.matmul(n, repeats, dtype, device)
   return { n = n, seconds = seconds, gflops = 2 * n ^ 3 / seconds / 1e9 }
 end
 
-return signature.all(M, { "bench.matmul(count n, *, count repeats=5, dtype dtype='float32', device device?)" })
+--- Where the roofline of a machine puts a kernel that does `flops` operations and moves `bytes`: { intensity
+-- (operations a byte), ridge (of the machine), bound = "memory" or "compute", seconds (the least it can take), flops
+-- (a second, at most) }. peak: operations a second; bw: bytes a second.
+--     moth.bench.roofline { flops = 2 * n, bytes = 12 * n, peak = 312e12, bw = 2e12 }.bound   -- "memory"
+function M.roofline(flops, bytes, peak, bw)
+  for name, v in each { flops = flops, bytes = bytes, peak = peak, bw = bw } do
+    if v ~= v or v <= 0 or v == math.huge then
+      check.fail("[bench.roofline] option '%s': expected a number above 0, got %s", name, tostring(v))
+    end
+  end
+  local seconds = math.max(flops / peak, bytes / bw)
+  return { intensity = flops / bytes, ridge = peak / bw, seconds = seconds, flops = flops / seconds,
+    bound = flops / bytes < peak / bw and "memory" or "compute" }
+end
+
+return signature.all(M, { "bench.matmul(count n, *, count repeats=5, dtype dtype='float32', device device?)",
+  "bench.roofline(*, number flops, number bytes, number peak, number bw)" })
