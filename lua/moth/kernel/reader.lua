@@ -50,6 +50,8 @@ function M.describe(v)
   if v.k == "fn" then return "a function" end
   if v.k == "dtype" then return "a dtype" end
   if v.k == "method" then return "a method" end
+  if v.k == "lost" then return "one of several types" end
+  if v.k == "module" then return v.name end
   return "a table"
 end
 
