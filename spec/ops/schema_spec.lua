@@ -120,6 +120,8 @@ describe("the op table", function()
       '"both(equal(lenght(base_size)', "check: 'lenght' is no argument" },
     { "a condition without a message", "create", "full", "'in_range(value, T, \"the value\")'", "'is_float(T)'",
       "is no condition with a message" },
+    { "a condition that is none", "linalg", "mv", '"both(equal(self.ndim, 2), equal(vec.ndim, 1))"', '"self"',
+      "check: 'self' is a tensor, no condition" },
     { "a dtype of a result that is none", "reduce", "any", 'out = "bool"', 'out = "keepdim"',
       "out: 'keepdim' is no dtype" },
     { "a scalar function that is not there", "pointwise", "neg", 'scalar = "neg"', 'scalar = "nge"',

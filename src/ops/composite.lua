@@ -32,7 +32,7 @@ function M.text(op, ops)
 
   local lines = {}
   for _, check in ipairs(op.check or {}) do
-    shapes.condition(check, state, function(text)
+    shapes.condition(op, check, state, function(text)
       local graph = new_graph()
       return graph, evaluate(graph, text, "check")
     end, function(l) lines[#lines + 1] = l end)

@@ -251,17 +251,25 @@ local function shown(node, writer)
   return "%.14g", ("moth_as_double(%s)"):format(c)
 end
 
---- Writes a condition of `check`, { condition, message[, "type"] }, with functions of the caller's: evaluate(text)
--- returns a graph and its values, add(line, …) writes, state is emit's.
-function M.condition(check, state, evaluate_, add)
-  local graph, values = evaluate_(check[1])
+--- Writes an entry of `check`: { condition, message[, "type"] }, or a call that has its own message. evaluate_(text)
+-- returns a graph and its values, add(line) takes C, state is emit's.
+function M.condition(op, check, state, evaluate_, add)
+  local alone = type(check) == "string"
+  local text = alone and check or check[1]
+  local graph, values = evaluate_(text)
+  local kind = kind_of(values[1])
+  if alone and kind ~= "need" then
+    schema.fail(op, ("check: '%s' is no condition with a message, and no function that has its own"):format(text))
+  elseif not alone and kind ~= "condition" and kind ~= "number" and kind ~= "boolean" then
+    schema.fail(op, ("check: '%s' is a %s, no condition"):format(text, kind))
+  end
   local writer = emit.writer(graph, { values[1] }, state, 1)
   for _, l in ipairs(writer.block()) do add(l) end
-  local condition = writer.condition(values[1])
-  add(("  if (!%s) {"):format(condition))
+  if alone then return end
+  add(("  if (!%s) {"):format(writer.condition(values[1])))
   local args = {}
-  local message = check[2]:gsub("%%", "%%%%"):gsub("{(.-)}", function(text)
-    local g, v = evaluate_(text)
+  local message = check[2]:gsub("%%", "%%%%"):gsub("{(.-)}", function(part)
+    local g, v = evaluate_(part)
     local w = emit.writer(g, { v[1] }, state, 2)
     for _, l in ipairs(w.block()) do add(l) end
     local format, c = shown(v[1], w)
@@ -274,15 +282,8 @@ end
 
 local function conditions(f, list)
   for _, check in ipairs(list) do
-    if type(check) == "string" then -- a call that fails itself
-      local _, node = value_c(f, "check", check)
-      if kind_of(node) ~= "need" then
-        schema.fail(f.op, ("check: '%s' is no condition with a message, and no function that has its own"):format(check))
-      end
-    else
-      M.condition(check, f.state, function(text) return evaluate(f, "check", text) end,
-        function(l) f.lines[#f.lines + 1] = l:gsub("MOTH_GO", "MOTH_TRY") end)
-    end
+    M.condition(f.op, check, f.state, function(text) return evaluate(f, "check", text) end,
+      function(l) f.lines[#f.lines + 1] = l:gsub("MOTH_GO", "MOTH_TRY") end)
   end
 end
 

@@ -324,7 +324,7 @@ local function write_backward(ops, write)
 end
 
 local function write_composites(ops, write)
-  local t = { banner, '#include "dispatch/eval.h"\n' }
+  local t = { banner, '#include "dispatch/pattern.h"\n' }
   for _, op in ipairs(ops) do t[#t + 1] = op.composite_text end
   write("composite.c", table.concat(t, "\n"))
 end
