@@ -198,6 +198,17 @@ describe("an op of one's own with patterns", function()
       assert.matches(pattern, err)
     end
     refused("by must have the shape %[3%], got %[2%]; N = 3 as in x", scale, x, moth.ones(2))
+    local join = lib:define("join(Tensor[] xs, Tensor[] ys, Tensor z) -> Tensor", {
+      dims = { xs = "N M : float", ys = "M : xs", z = "M" }, out = "(list(length(xs), M)) : z",
+      impl = function(xs, _, z) return z:unsqueeze(1):expand(#xs, -1):clone() end })
+    assert.same({ 2, 3 }, join({ moth.ones(2, 3), moth.ones(4, 3) }, {}, moth.ones(3)):size())
+    refused("ys must be as many as xs: expected 2, got 1", join, { moth.ones(2, 3), moth.ones(4, 3) }, { moth.ones(3) },
+      moth.ones(3))
+    refused("xs must have the shape %[N, 3%], got %[4, 2%]; M = 3 as in z", join, { moth.ones(2, 3), moth.ones(4, 2) },
+      {}, moth.ones(3))
+    refused("ys must have the shape %[3%], got %[2%]; M = 3 as in z", join, { moth.ones(2, 3) }, { moth.ones(2) },
+      moth.ones(3))
+    refused("xs and ys must have the same dtype", join, { moth.ones(2, 3) }, { moth.ones(3):double() }, moth.ones(3))
     note(moth.ones(2))
     refused("x must have the shape %[2%], got %[3%]", note, moth.ones(3))
   end)

@@ -142,6 +142,11 @@ MothStatus moth_product_wrong(const char *first, const MothTensor *t, const char
                    first, name, a, b, name, want);
 }
 
+MothStatus moth_list_wrong(const char *first, uint32_t n, const char *name, uint32_t got) {
+  return moth_fail(MOTH_ERR_VALUE, "%s must be as many as %s: expected %u, got %u", name, first, n,
+                   got);
+}
+
 MothStatus moth_dtype_wrong(const char *name, const MothTensor *t, const char *wanted) {
   return moth_fail(MOTH_ERR_TYPE, "%s must have %s dtype, got %s", name, wanted,
                    moth_dtype_name((MothDType)t->dtype));

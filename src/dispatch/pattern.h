@@ -22,6 +22,9 @@ MothStatus moth_shape_wrong(const char *name, int ndim, const int64_t *shape, in
 MothStatus moth_product_wrong(const char *first, const MothTensor *t, const char *name, int ndim,
                               const int64_t *shape, int least, int most, const char *pattern,
                               const MothKnown *known, int nknown) __attribute__((cold));
+/* A list of tensors that has not as many as the first. */
+MothStatus moth_list_wrong(const char *first, uint32_t n, const char *name, uint32_t got)
+    __attribute__((cold));
 /* t has another dtype than `wanted` ("a float", "the int64"). */
 MothStatus moth_dtype_wrong(const char *name, const MothTensor *t, const char *wanted)
     __attribute__((cold));

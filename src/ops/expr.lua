@@ -281,7 +281,10 @@ local functions = {
   inverse = function_of("inverse", "list", "list"),
   wide = function_of("wide", "list", "list", "list"),
   kept = function_of("kept", "list", "list", "value"),
-  length = function_of("length", "number", "list"),
+  length = function(list)
+    if kind(list) ~= "list" and kind(list) ~= "tensors" then fail("length: argument 1 is a %s, expected a list", kind(list)) end
+    return make("length", "number", { list })
+  end,
   product = function_of("product", "number", "list"),
   least = function_of("least", "number", "list"),
   doublings = function_of("doublings", "number", "number"),

@@ -1,4 +1,20 @@
 -- Ops that networks are made of, and the optimizer steps.
+-- Of optimizer steps.
+local function as_many(name)
+  return { "equal(length(" .. name .. "), length(params))",
+    name .. " must be as many as params: expected {length(params)}, got {length(" .. name .. ")}" }
+end
+local function one_number(name)
+  return { "either(is_number(" .. name .. "), equal(" .. name .. ".numel, 1))",
+    name .. " must be a tensor of one element, got the shape {" .. name .. ".shape}" }
+end
+local function no_bool(name)
+  return { "either(is_number(" .. name .. "), negate(equal(" .. name .. ".dtype, dtype_named('bool'))))",
+    name .. " must be a number, got a tensor of bool", "type" }
+end
+local zero_dim = { "either(negate(given(grad_scale)), equal(grad_scale.ndim, 0))",
+  "grad_scale must be a 0-dim tensor, got {grad_scale.ndim} dimensions" }
+
 return {
 { "softmax(Tensor self, Dim dim, dtype? dtype=none) -> Tensor",
   kind = "fused", amp = "high",
@@ -181,7 +197,14 @@ return {
   errors = { { "randn(2), 1.5", "between 0 and 1" } },
   doc = "native_dropout in training, self otherwise." },
 { "sgd_step(Tensor[]! params, Tensor[] grads, Tensor[]! momentum_buffers, Operand lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool first, Tensor? grad_scale=none) -> ()",
-  kind = "effect", shape = "optimizer",
+  kind = "effect",
+  dims = { params = "* : float", grads = "* : params", momentum_buffers = "* : params", grad_scale = "*Z : float" },
+  check = {
+    as_many "grads", one_number "lr", no_bool "lr", zero_dim,
+    { "either(negate(nesterov), both(gt(momentum, 0), equal(dampening, 0)))", "nesterov needs a momentum and no dampening" },
+    { "either(equal(momentum, 0), equal(length(momentum_buffers), length(params)))",
+      "momentum_buffers must be as many as params: expected {length(params)}, got {length(momentum_buffers)}" },
+  },
   over = { param = "params", grad = "grads", buffer = "momentum_buffers" },
   update = { "param, buffer", [[
     local g = when(maximize, neg(grad), grad)
@@ -205,7 +228,17 @@ return {
     `first` fills them with the gradient. grad_scale, a 0-dim float tensor, multiplies the gradients. \z
     It and lr, where that is a tensor of one element, are read on the device that they lie on." },
 { "adam_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! max_exp_avg_sqs, Operand lr, float beta1, float beta2, float eps, float weight_decay, Operand step, bool decoupled, bool amsgrad, bool maximize, Tensor? grad_scale=none) -> ()",
-  kind = "effect", shape = "optimizer",
+  kind = "effect",
+  dims = {
+    params = "* : float", grads = "* : params", exp_avgs = "* : params", exp_avg_sqs = "* : params",
+    max_exp_avg_sqs = "* : params", grad_scale = "*Z : float",
+  },
+  check = {
+    as_many "grads", as_many "exp_avgs", as_many "exp_avg_sqs", one_number "lr", no_bool "lr", one_number "step", no_bool "step",
+    zero_dim, { "either(negate(is_number(step)), ge(as_number(step), 1))", "step counts from 1, got {as_number(step)}" },
+    { "either(negate(amsgrad), equal(length(max_exp_avg_sqs), length(params)))",
+      "max_exp_avg_sqs must be as many as params: expected {length(params)}, got {length(max_exp_avg_sqs)}" },
+  },
   over = {
     param = "params", grad = "grads", exp_avg = "exp_avgs", exp_avg_sq = "exp_avg_sqs", max_exp_avg_sq = "max_exp_avg_sqs",
   },

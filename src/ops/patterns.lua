@@ -14,6 +14,9 @@
 -- the same. Of a result: a dtype, the name of an argument that has the same, or an expression of a dtype; the first
 -- tensor's where nothing stands.
 --
+-- The pattern of a Tensor[] is that of each of its tensors; what the first list binds stands for the tensors at the same
+-- place in the others (params = "* : float", grads = "* : params"), which have as many, or none.
+--
 -- `let` = { G = "groups", ["*O"] = "window_out(…)" } names expressions for patterns, conditions and `out`. Sizes are
 -- numbers in expressions, `*D` and `N?` lists (D, N). `check` = { { condition, message } } comes last.
 local M = {}
@@ -113,7 +116,7 @@ local function read_lets(op)
   return list, by_name
 end
 
-local in_pattern = { TENSOR = true, OPERAND = true, INTS = true }
+local in_pattern = { TENSOR = true, OPERAND = true, INTS = true, TENSORS = true }
 
 -- Whether at most one part of a pattern has an unknown length, given the names that are known.
 local function is_open(input, names)
@@ -154,7 +157,8 @@ local function bind(op, input, names)
   if a.type == "INTS" then fail("a list has no dtype") end
   if not classes[input.dtype] and not M.dtypes[input.dtype] then
     local other = op.index[input.dtype]
-    if not (other and other.type == "TENSOR" and not other.optional and other ~= a) then
+    local alike = other and (other.type == "TENSOR" or (other.type == "TENSORS" and a.type == "TENSORS"))
+    if not alike or other.optional or other == a then
       fail("'%s' is no dtype, no class (float, int, bool), and no other tensor that is always given", input.dtype)
     end
   end
@@ -175,6 +179,24 @@ local function bind_all(op, inputs, names)
     order[#order + 1] = input
   end
   return order
+end
+
+-- The patterns of lists of tensors: only the first binds names, which hold for one place of all lists.
+local function bind_lists(op, lists, names)
+  for i, input in ipairs(lists) do
+    local outer = {}
+    for name in pairs(names) do outer[name] = true end
+    if is_open(input, names) then
+      error(("dims.%s: \"%s\" has more than one part of unknown length"):format(input.arg.name, input.text), 0)
+    end
+    bind(op, input, names)
+    for name, known in pairs(names) do
+      if not outer[name] and i > 1 then
+        error(("dims.%s: '%s' is not known from %s"):format(input.arg.name, name, lists[1].arg.name), 0)
+      end
+      known.element = known.element or (not outer[name] and input.arg.name) or nil
+    end
+  end
 end
 
 local function uses_let(input, by_name)
@@ -200,18 +222,19 @@ end
 --   inputs    arguments that are matched: { arg, text, words, dtype }
 --   lets      expressions: { name, star, text }
 --   later     arguments whose patterns have names of these
+--   lists     lists of tensors, matched place by place
 --   checks    the other conditions
 --   outputs   results: { text, words, dtype }
 --
 -- and names: name -> { kind = "number" | "list", from = argument or "let" }. An error says what is wrong, and where.
 function M.read(op)
-  local rule = { inputs = {}, later = {}, outputs = {}, names = {}, first = {}, checks = {} }
+  local rule = { inputs = {}, later = {}, lists = {}, outputs = {}, names = {}, first = {}, checks = {} }
   local lets, by_name = read_lets(op)
   rule.lets = lets
   for _, name in ipairs(sorted(op.dims or {})) do
     if not op.index[name] then error(("dims names '%s', which is no argument"):format(tostring(name)), 0) end
     if not in_pattern[op.index[name].type] then
-      error(("dims.%s: only tensors and lists of numbers have patterns"):format(name), 0)
+      error(("dims.%s: only tensors, lists of them and lists of numbers have patterns"):format(name), 0)
     end
   end
   for _, a in ipairs(op.args) do
@@ -220,7 +243,7 @@ function M.read(op)
       local ok, input = pcall(pattern_of, text)
       if not ok then error(("dims.%s: %s"):format(a.name, input), 0) end
       input.arg = a
-      table.insert(uses_let(input, by_name) and rule.later or rule.inputs, input)
+      table.insert(a.type == "TENSORS" and rule.lists or uses_let(input, by_name) and rule.later or rule.inputs, input)
     end
   end
   rule.inputs = bind_all(op, rule.inputs, rule.names)
@@ -228,6 +251,7 @@ function M.read(op)
     rule.names[let.name] = { kind = let.star and "list" or "number", from = "let" }
   end
   rule.later = bind_all(op, rule.later, rule.names)
+  bind_lists(op, rule.lists, rule.names)
   for _, check in ipairs(op.check or {}) do
     table.insert(is_of_numbers(op, rule, check) and rule.first or rule.checks, check)
   end
@@ -245,6 +269,9 @@ function M.read(op)
         local known = name and (rule.names[name] or op.index[name])
         if word.length then error(("out: '%s': a length is known here"):format(word.text), 0) end
         if name and not known then error(("out: the size '%s' is known from no argument"):format(word.text), 0) end
+        if name and rule.names[name] and rule.names[name].element then
+          error(("out: '%s' is a size of each tensor of '%s'"):format(word.text, rule.names[name].element), 0)
+        end
         if name and rule.names[name] and rule.names[name].optional then
           error(("out: '%s' is known only if '%s' is given"):format(word.text, rule.names[name].from), 0)
         end

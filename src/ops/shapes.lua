@@ -28,6 +28,7 @@ local function evaluate(f, what, text)
   graph = expr.graph(function(name)
     local known, a = f.rule.names[name], f.op.index[name]
     if known then
+      if known.element then error(("'%s' is a size of each tensor of '%s'"):format(name, known.element), 0) end
       if known.optional then error(("'%s' is known only if '%s' is given"):format(name, known.from), 0) end
       local leaf = graph.node("leaf", known.kind, {}, name)
       leaf.c = known.c or known.kind == "list" and "d_" .. name or ("moth_v_int(s_%s)"):format(name)
@@ -132,7 +133,7 @@ end
 -- Matches an argument: sizes that are known are compared, new ones bound.
 local function match(f, input)
   local a, words = input.arg, input.words
-  local optional = a.optional or a.type == "OPERAND"
+  local optional = a.optional or a.type == "OPERAND" or (a.type == "TENSORS" and input ~= f.rule.lists[1])
   local ndim, shape = geometry(a)
   local open -- the part of unknown length
   for i, word in ipairs(words) do
@@ -140,7 +141,10 @@ local function match(f, input)
     if word.open then open = i end
   end
   local begin = #f.lines
-  if optional then
+  if a.type == "TENSORS" then
+    if optional then line(f, "if (k < c->args[%d].n) {", a.at) end
+    line(f, "const MothTensor *t_%s = c->args[%d].u.tensors[k];", a.name, a.at)
+  elseif optional then
     line(f, "if (c->args[%d].tag == %s) {", a.at, a.type == "INTS" and "MOTH_V_INTS" or "MOTH_V_TENSOR")
     if a.type ~= "INTS" then bind(f, "t_" .. a.name, "const MothTensor *t_%s = c->args[%d].u.t;", a.name, a.at) end
   end
@@ -234,6 +238,23 @@ local function match(f, input)
     for i = begin + 2, #f.lines do f.lines[i] = "  " .. f.lines[i] end
     line(f, "}")
   end
+end
+
+-- Lists of tensors: as many as the first has, or none, and each tensor matched with those at its place.
+local function match_lists(f)
+  local lists = f.rule.lists
+  local first = lists[1] and lists[1].arg
+  for i = 2, #lists do
+    local a = lists[i].arg
+    line(f, "if (c->args[%d].n && c->args[%d].n != c->args[%d].n)", a.at, a.at, first.at)
+    line(f, "  return moth_list_wrong(%q, c->args[%d].n, %q, c->args[%d].n);", first.name, first.at, a.name, a.at)
+  end
+  if not first then return end
+  line(f, "for (uint32_t k = 0; k < c->args[%d].n; k++) {", first.at)
+  local begin = #f.lines
+  for _, input in ipairs(lists) do match(f, input) end
+  for i = begin + 1, #f.lines do f.lines[i] = "  " .. f.lines[i] end
+  line(f, "}")
 end
 
 -- ---- conditions ------------------------------------------------------------------------------------
@@ -426,6 +447,7 @@ function M.text(op)
     bind(f, known.c, "const MothValue %s = %s;", known.c, c)
   end
   for _, input in ipairs(rule.later) do match(f, input) end
+  match_lists(f)
   conditions(f, rule.checks)
   if op.returns_self then
     line(f, "MOTH_TRY(moth_shape_self(c, out));")
@@ -436,6 +458,7 @@ function M.text(op)
   else
     for i, output in ipairs(rule.outputs) do result(f, i, output) end
   end
+  if op.nresults == 0 then line(f, "(void)out;") end
   -- Without what nothing reads.
   local function used(variable, own)
     for i, l in ipairs(f.lines) do

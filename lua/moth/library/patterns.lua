@@ -94,6 +94,31 @@ local function match_dtype(f, input, t)
   end
 end
 
+-- Lists of tensors: as many as the first has, or none, and each tensor matched with those at its place.
+local function match_lists(f, lists)
+  local first = lists[1] and f.values[lists[1].arg.name] or {}
+  for _, input in ipairs(lists) do
+    local list = f.values[input.arg.name] or {}
+    if #list ~= 0 and #list ~= #first then
+      check.fail("[%s] %s must be as many as %s: expected %d, got %d", f.op.name, input.arg.name, lists[1].arg.name,
+        #first, #list)
+    end
+  end
+  local all = f.values
+  for k = 1, #first do
+    f.values = setmetatable({}, { __index = all }) -- what is bound holds for this place
+    for _, input in ipairs(lists) do
+      local t = (all[input.arg.name] or {})[k]
+      if t then
+        match(f, input, B.size(t))
+        f.values[input.arg.name] = t
+        if input.dtype then match_dtype(f, input, t) end
+      end
+    end
+  end
+  f.values = all
+end
+
 local function match_all(f, inputs)
   for _, input in ipairs(inputs) do
     local v = f.values[input.arg.name]
@@ -138,8 +163,10 @@ end
 local function kinds_of(rule)
   local kinds, names = { pure = true }, {}
   for name, known in each(rule.names) do
-    kinds[name] = known.kind
-    names[#names + 1] = name .. "=" .. known.kind
+    if not known.element then
+      kinds[name] = known.kind
+      names[#names + 1] = name .. "=" .. known.kind
+    end
   end
   table.sort(names)
   kinds.key = "shape " .. table.concat(names, " ")
@@ -157,7 +184,7 @@ function M.rule(op)
     local fine, err = pcall(graph.check, op, text, kinds)
     if not fine then error(("%s: %s: %s"):format(op.name, what, err), 0) end
   end
-  for _, inputs in ipairs { rule.inputs, rule.later } do
+  for _, inputs in ipairs { rule.inputs, rule.later, rule.lists } do
     for _, input in ipairs(inputs) do
       for _, word in ipairs(input.words) do if word.length then read("dims." .. input.arg.name, word.length) end end
     end
@@ -180,6 +207,7 @@ function M.rule(op)
     match_all(f, rule.inputs)
     for _, let in ipairs(rule.lets) do f.values[let.name] = compute(f, let.text) end
     match_all(f, rule.later)
+    match_lists(f, rule.lists)
     conditions(f, rule.checks)
     if op.returns_self and #rule.outputs == 0 then return B.size(values[op.args[1].name]) end
     local shapes = {}
