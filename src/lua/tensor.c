@@ -327,6 +327,11 @@ NUMBER(b_numel, t->numel)
 NUMBER(b_offset, t->offset)
 NUMBER(b_itemsize, moth_itemsize(t))
 NUMBER(b_version, moth_tensor_version(t))
+/* For kernels that write to t without an op: what saved it for backward has to see that. */
+static int b_bump_version(lua_State *L) {
+  ++*moth_version_of(only_tensor(L));
+  return 0;
+}
 /* A null pointer of a fake tensor would reach C functions through the FFI. */
 static int b_data_ptr(lua_State *L) {
   MothTensor *t = only_tensor(L);
@@ -625,6 +630,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"storage_offset", b_offset},
                                  {"itemsize", b_itemsize},
                                  {"version", b_version},
+                                 {"bump_version", b_bump_version},
                                  {"data_ptr", b_data_ptr},
                                  {"storage_ptr", b_storage_ptr},
                                  {"storage_nbytes", b_storage_nbytes},

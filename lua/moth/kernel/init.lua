@@ -193,17 +193,21 @@ local function program(self, values, shared)
       return lang.dtype(v) and { k = "dtype", d = lang.dtype(v) } or reader.const(v)
     end,
   })
-  prog.biggest, prog.stores = 1, {}
+  prog.biggest, prog.written = 1, {}
+  local stored = {}
   local function look(list)
     for _, s in ipairs(list) do
       if s.shape then prog.biggest = math.max(prog.biggest, tile.numel(s.shape)) end
-      if s.op == "store" or s.op == "atomic" then prog.stores[s.root + 1] = true end
+      if s.op == "store" or s.op == "atomic" then stored[s.root + 1] = true end
       look(s.body or {})
       look(s.yes or {})
       look(s.no or {})
     end
   end
   look(prog.body)
+  for i = 1, self.proto.nparams do
+    if stored[i] then table.insert(prog.written, i) end
+  end
   return prog
 end
 
@@ -248,7 +252,7 @@ local function variant(self, kind, key, values, shared, options)
   elseif kind == "cuda" then
     made = require("moth.kernel.cuda").compile(prog, options)
   end
-  made.captures, made.prog = prog.captures, prog
+  made.captures, made.prog, made.written = prog.captures, prog, prog.written
   self.variants[key] = list or {}
   table.insert(self.variants[key], 1, made)
   self.nvariants = self.nvariants + 1
@@ -336,6 +340,15 @@ local function fits(self, last, values)
   return still(last.made.captures)
 end
 
+-- Runs a variant. What it writes to is newer then, so that backward does not take it for what was saved before.
+local function run(made, values, gx, gy, gz)
+  if gx * gy * gz > 0 then
+    made.run(values, gx, gy, gz)
+    for _, i in ipairs(made.written) do B.bump_version(values[i]) end
+  end
+  return made
+end
+
 --- Launches: grid (or { grid, device =, num_warps = }), then the arguments.
 function Kernel:launch(spec, ...)
   local o = launch_of(self, spec)
@@ -344,8 +357,7 @@ function Kernel:launch(spec, ...)
   if last and o.device == nil and o.num_warps == last.num_warps and interpreted() == last.interpreted
     and fits(self, last, values) then
     local gx, gy, gz = sizes(self, o.grid, values)
-    if gx * gy * gz > 0 then last.made.run(values, gx, gy, gz) end
-    return last.made
+    return run(last.made, values, gx, gy, gz)
   end
   local key, device, shared = describe(self, values)
   local wanted = o.device and tostring(o.device)
@@ -364,8 +376,7 @@ function Kernel:launch(spec, ...)
     self.last.num_warps, self.last.interpreted = o.num_warps, interpreted()
   end
   local gx, gy, gz = sizes(self, o.grid, values)
-  if gx * gy * gz > 0 then made.run(values, gx, gy, gz) end
-  return made
+  return run(made, values, gx, gy, gz)
 end
 
 -- The program of arguments, as a launch would make it.

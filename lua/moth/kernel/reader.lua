@@ -141,11 +141,11 @@ local function variable(frame, reg) return type(reg) == "number" and frame.p.par
 
 local returns = { RET = true, RET0 = true, RET1 = true, RETM = true, CALLT = true, CALLMT = true }
 
--- Where jumps lead: through jumps to jumps.
+-- Where jumps lead: through jumps to jumps, also back to the head of an outer loop. LuaJIT itself does so with some.
 local function resolve(p, pc)
   for _ = 1, #p.code do
     local i = p.code[pc]
-    if not i or i.op ~= "JMP" or i.to <= pc or (p.code[i.to] and p.code[i.to].op == "ITERC") then return pc end
+    if not i or i.op ~= "JMP" or (p.code[i.to] and p.code[i.to].op == "ITERC") then return pc end
     pc = i.to
   end
   return pc
@@ -363,16 +363,16 @@ function Context:branch(frame, jump, target, stop, change)
     return meet
   end
   -- Variables: assigned at the end of both lists.
+  local outer_list, outer_known = b.list, b.known
   local function assign(way, regs)
     b:enter()
     b.list = way
-    way.outer = nil
     for _, reg in ipairs(differ) do
       local t = merged[reg]
       if t then b:assign(t.var, held(self, regs[reg])) end
     end
+    b.list, b.known = outer_list, outer_known
   end
-  local outer_list, outer_known = b.list, b.known
   for _, reg in ipairs(differ) do
     local t = merged[reg]
     if t then
@@ -382,7 +382,6 @@ function Context:branch(frame, jump, target, stop, change)
   end
   assign(list, r)
   assign(list_j, r_j)
-  b.list, b.known = outer_list, outer_known
   b:put { op = "if", jump, yes = list_j, no = list }
   for _, reg in ipairs(differ) do
     local t = merged[reg]
@@ -900,7 +899,7 @@ function Context:run(frame, pc, stop, inside)
     if pc == stop and not inside then return true end
     local loop = frame.loop
     if leaves(frame, pc) then
-      if loop.unrolled or pc ~= loop.exit then
+      if loop.unrolled or resolve(p, pc) ~= loop.exit then
         self:fail("`break` and `goto` leave the innermost loop only%s", loop.unrolled and "; an unrolled one not" or "")
       end
       self:carry(frame, loop, true)
