@@ -117,6 +117,14 @@ describe("patterns in Lua", function()
     assert.equal("", table.concat(missed, "\n"))
   end)
 
+  it("are told by describe #quick", function()
+    local text = moth.ops.describe "native_group_norm"
+    assert.matches('dims         self = "N C %* : float", weight = "C : float", bias = "C : float"\n', text)
+    assert.matches('out          N C %*, N groups : working%(self%)', text)
+    assert.matches('equal%(remainder%(C, groups%), 0%), else "{C} channels are not divisible into {groups} groups"', text)
+    assert.matches('let          %*O = window_out', (moth.ops.describe "avg_pool2d"))
+  end)
+
   it("refuse what these refuse", function()
     local refused = 0
     for _, record in ipairs(S.selected()) do
