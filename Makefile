@@ -48,8 +48,9 @@ ISA_generic := -march=x86-64-v2
 ISA_avx2    := -march=x86-64-v3
 # Each processor with AVX-512 knows prefetchw, though x86-64-v4 does not name it.
 ISA_avx512  := -march=x86-64-v4 -mprfchw -mprefer-vector-width=512
-# -g1: variable tracking costs a third of the time to compile. Type-generic code says x != x of integers, too.
-KERN_FLAGS  := -g1 -Wno-tautological-compare -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv
+# -g1: variable tracking costs a third of the time to compile. Type-generic code says x != x of integers, too. Nothing
+# is thrown through kernels; debuggers unwind them by .debug_frame, which is stripped where nobody needs it.
+KERN_FLAGS  := -g1 $(if $(SAN),,-fno-asynchronous-unwind-tables) -Wno-tautological-compare -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv
 isa       = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
 OPT_CORE := $(if $(SAN),-O1,-O2)
 # No jump threading: gcc makes several selects of one clamp then, and exp takes 8 % longer.

@@ -25,9 +25,9 @@ MOTH_API void moth_reduce_layout(MothReduceLayout *l, const MothTensor *t, uint3
 MOTH_API uint32_t moth_reduce_mask(MothValue dims, int ndim);
 /* How partial results are joined (kernels/math_join.h). */
 enum { MOTH_JOIN_SUM, MOTH_JOIN_PROD, MOTH_JOIN_MAX, MOTH_JOIN_MIN, MOTH_JOIN_ANY, MOTH_JOIN_ALL };
-/* A reduction of one simple join, from its record: MothOp.reduction. Generated, as is the next. */
+/* A reduction or scan of one simple join, from its record: MothOp.reduction. Generated, as is the next. */
 typedef struct MothReduction {
-  uint8_t loop, join; /* MOTH_REDUCE_..., MOTH_JOIN_... */
+  uint8_t loop, join; /* MOTH_REDUCE_... or MOTH_SCAN_..., MOTH_JOIN_... */
   uint8_t nfinish;    /* the number of its finish, for CUDA; 0: none */
   double (*finish)(double s0, double count);
 } MothReduction;

@@ -1,4 +1,4 @@
-/* argmax, argmin, max_dim, min_dim and cumsum: along one dimension of a row-major tensor, seen as
+/* argmax, argmin, max_dim and min_dim: along one dimension of a row-major tensor, seen as
  * outer x n x inner. A single long row is cut into chunks whose winners are then compared. */
 #include "core/alloc.h"
 #include "core/parallel.h"
@@ -7,59 +7,54 @@
 
 enum { CHUNK = 65536, BLOCK = 256 };
 
-typedef struct Scan {
+typedef struct Search {
   const MothKernels *k;
   MothSplit split;
-  int64_t blocks, itemsize, out_itemsize;
-  bool min, sum;
+  int64_t blocks, itemsize;
+  bool min;
   const char *in;
-  char *out;    /* cumsum; the values of max_dim, or NULL */
+  char *out;    /* the values of max_dim, or NULL */
   int64_t *pos; /* positions */
-} Scan;
+} Search;
 
-static void scan_range(void *ctx, int64_t begin, int64_t end) {
-  const Scan *s = ctx;
+static void search_range(void *ctx, int64_t begin, int64_t end) {
+  const Search *s = ctx;
   int64_t n = s->split.n, inner = s->split.inner;
   if (inner == 1) {
     const char *in = s->in + begin * n * s->itemsize;
-    if (s->sum)
-      s->k->cumsum_rows(s->out + begin * n * s->out_itemsize, in, end - begin, n);
-    else
-      s->k->arg_rows(s->min, in, end - begin, n, s->pos + begin,
-                     s->out ? s->out + begin * s->itemsize : NULL);
+    s->k->arg_rows(s->min, in, end - begin, n, s->pos + begin,
+                   s->out ? s->out + begin * s->itemsize : NULL);
     return;
   }
   for (int64_t i = begin; i < end; i++) {
     int64_t from = i % s->blocks * BLOCK, cols = moth_min64(BLOCK, inner - from);
     int64_t o = i / s->blocks, at = o * n * inner + from;
     const char *in = s->in + at * s->itemsize;
-    if (s->sum)
-      s->k->cumsum_cols(s->out + at * s->out_itemsize, in, n, inner, cols);
-    else
-      s->k->arg_cols(s->min, in, n, inner, cols, s->pos + o * inner + from,
-                     s->out ? s->out + (o * inner + from) * s->itemsize : NULL);
+    s->k->arg_cols(s->min, in, n, inner, cols, s->pos + o * inner + from,
+                   s->out ? s->out + (o * inner + from) * s->itemsize : NULL);
   }
 }
 
-static void scan_run(Scan *s) {
+static void search_run(Search *s) {
   s->blocks = (s->split.inner + BLOCK - 1) / BLOCK;
   moth_parallel_for(s->split.outer * s->blocks,
-                    moth_cpu_grain(s->split.n * moth_min64(s->split.inner, BLOCK)), scan_range, s);
+                    moth_cpu_grain(s->split.n * moth_min64(s->split.inner, BLOCK)), search_range,
+                    s);
 }
 
 /* One row of n elements: the position in s->pos[0] and, if asked for, the value. */
-static MothStatus scan_long(Scan *s, int64_t n) {
+static MothStatus search_long(Search *s, int64_t n) {
   int64_t chunks = n / CHUNK, last = chunks * CHUNK;
   size_t count = (size_t)chunks + 1, bytes = count * (sizeof(int64_t) + (size_t)s->itemsize);
   int64_t *pos = moth_alloc(bytes), winner;
   if (!pos)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu partial results", count);
   char *values = (char *)(pos + count);
-  Scan part = *s;
+  Search part = *s;
   part.split = (MothSplit){chunks, CHUNK, 1};
   part.pos = pos;
   part.out = values;
-  scan_run(&part);
+  search_run(&part);
   if (last < n)
     s->k->arg_rows(s->min, s->in + last * s->itemsize, 1, n - last, pos + chunks,
                    values + chunks * s->itemsize);
@@ -75,20 +70,20 @@ static MothStatus arg_run(const MothTensor *t, int dim, bool min, int64_t base, 
   if (index->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cpu_contiguous(t, &in));
-  Scan s = {.k = moth_cpu_kernels(in->dtype),
-            .split = {1, in->numel, 1},
-            .itemsize = moth_itemsize(in),
-            .min = min,
-            .in = in->data,
-            .out = value ? value->data : NULL,
-            .pos = (int64_t *)index->data};
+  Search s = {.k = moth_cpu_kernels(in->dtype),
+              .split = {1, in->numel, 1},
+              .itemsize = moth_itemsize(in),
+              .min = min,
+              .in = in->data,
+              .out = value ? value->data : NULL,
+              .pos = (int64_t *)index->data};
   if (dim >= 0)
     s.split = moth_split(in, dim);
   MothStatus status = MOTH_OK;
   if (s.split.outer == 1 && s.split.inner == 1 && s.split.n >= 2 * CHUNK)
-    status = scan_long(&s, s.split.n);
+    status = search_long(&s, s.split.n);
   else
-    scan_run(&s);
+    search_run(&s);
   for (int64_t i = 0; i < index->numel; i++)
     s.pos[i] += base;
   moth_tensor_release(in);
@@ -117,22 +112,4 @@ MothStatus moth_cpu_max_dim(MothCall *c) {
 }
 MothStatus moth_cpu_min_dim(MothCall *c) {
   return max_dim(c, true);
-}
-
-MothStatus moth_cpu_cumsum(MothCall *c) {
-  MOTH_UNPACK_CUMSUM(c)
-  MothTensor *in, *out = c->results[0].u.t;
-  if (out->numel == 0)
-    return MOTH_OK;
-  MOTH_TRY(moth_cpu_contiguous(self, &in));
-  Scan s = {.k = moth_cpu_kernels(in->dtype),
-            .split = moth_split(in, (int)dim),
-            .itemsize = moth_itemsize(in),
-            .out_itemsize = moth_itemsize(out),
-            .sum = true,
-            .in = in->data,
-            .out = out->data};
-  scan_run(&s);
-  moth_tensor_release(in);
-  return MOTH_OK;
 }

@@ -12,6 +12,7 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "core/random.h"
+#include "kernels/common/random.h"
 #include "kernels/cpu/util.h"
 #include "unpack/attention.h"
 
@@ -185,10 +186,12 @@ static MothAttentionTile tile_of(const Attention *a, const Workspace *work, int6
     /* Each row of the B x H x L x S scores has its own Philox counters, for any cut into tiles. */
     uint64_t per_row = (uint64_t)(a->S + 3) / 4;
     uint64_t row = (uint64_t)((b * a->H + h) * a->L + i);
-    for (int64_t r = 0; r < rows; r++)
-      a->kernels->random_bernoulli(
-          work->keep + r * SCORE_ROW * a->size, 0, cols, a->philox.seed,
-          a->philox.offset + (row + (uint64_t)r) * per_row + (uint64_t)j / 4, 1 - a->p);
+    MothRandom keep = {.what = MOTH_RANDOM_BERNOULLI, .a = 1 - a->p};
+    for (int64_t r = 0; r < rows; r++) {
+      keep.out = work->keep + r * SCORE_ROW * a->size;
+      a->kernels->random_fill(&keep, 0, cols, a->philox.seed,
+                              a->philox.offset + (row + (uint64_t)r) * per_row + (uint64_t)j / 4);
+    }
     t.keep = work->keep;
   }
   return t;

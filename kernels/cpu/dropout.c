@@ -1,33 +1,33 @@
 /* native_dropout: word i of the op's Philox counters decides about element i, for any number of threads. */
 #include "core/parallel.h"
 #include "core/random.h"
+#include "kernels/common/random.h"
 #include "kernels/cpu/util.h"
 #include "unpack/nn.h"
 
 typedef struct Dropout {
+  MothRandom r;
   const MothKernels *k;
-  const void *in;
-  void *out;
-  uint8_t *mask;
   MothPhilox philox;
-  double p;
 } Dropout;
 
 static void dropout_range(void *ctx, int64_t begin, int64_t end) {
   const Dropout *d = ctx;
-  d->k->dropout(d->out, d->mask, d->in, begin, end, d->philox.seed, d->philox.offset, d->p);
+  d->k->random_fill(&d->r, begin, end, d->philox.seed, d->philox.offset);
 }
 
 MothStatus moth_cpu_native_dropout(MothCall *c) {
   MOTH_UNPACK_NATIVE_DROPOUT(c)
   MothTensor *in;
   MOTH_TRY(moth_cpu_contiguous(self, &in));
-  Dropout d = {.k = moth_cpu_kernels(self->dtype),
-               .in = in->data,
-               .out = c->results[0].u.t->data,
-               .mask = (uint8_t *)c->results[1].u.t->data,
-               .philox = moth_generator_take(generator, self->numel),
-               .p = p};
+  Dropout d = {.r = {.what = MOTH_RANDOM_DROPOUT,
+                     .out = c->results[0].u.t->data,
+                     .n = self->numel,
+                     .a = p,
+                     .in = in->data,
+                     .mask = (uint8_t *)c->results[1].u.t->data},
+               .k = moth_cpu_kernels(self->dtype),
+               .philox = moth_generator_take(generator, self->numel)};
   moth_parallel_for(self->numel, moth_cpu_random_grain(self->numel), dropout_range, &d);
   moth_tensor_release(in);
   return MOTH_OK;

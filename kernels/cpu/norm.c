@@ -5,6 +5,7 @@
 
 #include "core/alloc.h"
 #include "core/parallel.h"
+#include "kernels/common/norm.h"
 #include "kernels/cpu/util.h"
 #include "unpack/norm.h"
 
@@ -47,26 +48,39 @@ static void workspace_free(Workspace *s) {
     moth_free(s->p, s->bytes);
 }
 
-/* --- rows --------------------------------------------------------------------------------------- */
+/* --- rows
+ * ---------------------------------------------------------------------------------------
+ */
 
 typedef struct Rows {
+  MothNorm m; /* of all rows; dweight, dbias: [chunks][n] */
   const MothKernels *k;
-  int64_t n, rows, chunk, item, real;
-  double eps;
-  bool rms, want_w, want_b;
-  const char *grad, *in, *weight, *bias;
-  char *out, *mean, *rstd, *dw, *db; /* dw, db: [chunks][n] */
+  int64_t chunk, item, real;
 } Rows;
 
-static char *at(const char *p, int64_t offset) {
+static void *at(const void *p, int64_t offset) {
   return p ? (char *)(uintptr_t)p + offset : NULL;
+}
+
+/* `rows` rows from `first` on alone; the sums are those of a chunk. */
+static MothNorm rows_of(const Rows *r, int64_t first, int64_t rows, int64_t chunk) {
+  MothNorm m = r->m;
+  int64_t from = first * m.n * r->item, sums = chunk * m.n * r->real;
+  m.rows = rows;
+  m.in = at(m.in, from);
+  m.grad = at(m.grad, from);
+  m.out = at(m.out, from);
+  m.mean = at(m.mean, first * r->real);
+  m.rstd = at(m.rstd, first * r->real);
+  m.dweight = at(m.dweight, sums);
+  m.dbias = at(m.dbias, sums);
+  return m;
 }
 
 static void rows_range(void *ctx, int64_t begin, int64_t end) {
   const Rows *r = ctx;
-  int64_t from = begin * r->n * r->item;
-  r->k->norm_rows(r->out + from, r->in + from, end - begin, r->n, r->weight, r->bias, r->eps,
-                  r->rms, at(r->mean, begin * r->real), r->rstd + begin * r->real);
+  MothNorm m = rows_of(r, begin, end - begin, 0);
+  r->k->norm_rows(&m);
 }
 
 static MothStatus forward_rows(const MothTensor *self, const MothTensor *weight,
@@ -78,21 +92,21 @@ static MothStatus forward_rows(const MothTensor *self, const MothTensor *weight,
   MOTH_GO(moth_cpu_contiguous(self, &in));
   MOTH_GO(optional_as(weight, real, &w));
   MOTH_GO(optional_as(bias, real, &b));
-  Rows r = {.k = moth_cpu_kernels(self->dtype),
-            .rows = rstd->numel,
+  Rows r = {.m = {.rows = rstd->numel,
+                  .eps = eps,
+                  .rms = !mean,
+                  .in = in->data,
+                  .weight = data_of(w),
+                  .bias = data_of(b),
+                  .out = out->data,
+                  .mean = data_of(mean),
+                  .rstd = rstd->data},
+            .k = moth_cpu_kernels(self->dtype),
             .item = moth_itemsize(self),
-            .real = moth_itemsize(rstd),
-            .eps = eps,
-            .rms = !mean,
-            .in = in->data,
-            .weight = data_of(w),
-            .bias = data_of(b),
-            .out = out->data,
-            .mean = data_of(mean),
-            .rstd = rstd->data};
-  r.n = r.rows ? self->numel / r.rows : 0;
-  if (r.rows)
-    moth_parallel_for(r.rows, moth_cpu_grain(r.n), rows_range, &r);
+            .real = moth_itemsize(rstd)};
+  r.m.n = r.m.rows ? self->numel / r.m.rows : 0;
+  if (r.m.rows)
+    moth_parallel_for(r.m.rows, moth_cpu_grain(r.m.n), rows_range, &r);
 done:
   moth_tensor_release(in);
   moth_tensor_release(w);
@@ -113,11 +127,9 @@ MothStatus moth_cpu_native_rms_norm(MothCall *c) {
 static void back_range(void *ctx, int64_t begin, int64_t end) {
   const Rows *r = ctx;
   for (int64_t i = begin; i < end; i++) {
-    int64_t first = i * r->chunk, rows = moth_min64(r->chunk, r->rows - first);
-    int64_t from = first * r->n * r->item, sums = i * r->n * r->real;
-    r->k->norm_back_rows(at(r->out, from), r->grad + from, r->in + from, rows, r->n, r->weight,
-                         r->rms, at(r->mean, first * r->real), r->rstd + first * r->real,
-                         at(r->dw, sums), at(r->db, sums));
+    int64_t first = i * r->chunk;
+    MothNorm m = rows_of(r, first, moth_min64(r->chunk, r->m.rows - first), i);
+    r->k->norm_back_rows(&m);
   }
 }
 
@@ -150,37 +162,38 @@ static MothStatus backward_rows(const MothTensor *grad, const MothTensor *self,
   MothStatus status = MOTH_OK;
   MothDType real = stat_dtype(self->dtype);
   Workspace sums[2] = {{0}};
-  Rows r = {.k = moth_cpu_kernels(self->dtype), .rms = !mean};
+  Rows r = {.m = {.rms = !mean}, .k = moth_cpu_kernels(self->dtype)};
+  MothNorm *m = &r.m;
   MOTH_GO(moth_cpu_contiguous_as(grad, (MothDType)self->dtype, &g));
   MOTH_GO(moth_cpu_contiguous(self, &in));
   MOTH_GO(optional_as(weight, real, &w));
   MOTH_GO(optional_as(mean, real, &mu));
   MOTH_GO(optional_as(rstd, real, &rs));
-  r.rows = rs->numel;
-  r.n = r.rows ? self->numel / r.rows : (dw && need & 2) ? dw->numel : db ? db->numel : 0;
+  m->rows = rs->numel;
+  m->n = m->rows ? self->numel / m->rows : (dw && need & 2) ? dw->numel : db ? db->numel : 0;
   r.item = moth_itemsize(self);
   r.real = moth_itemsize(rs);
-  r.grad = g->data;
-  r.in = in->data;
-  r.weight = data_of(w);
-  r.mean = data_of(mu);
-  r.rstd = rs->data;
-  r.out = need & 1 ? dx->data : NULL;
-  r.chunk = moth_max64(LEAST_ROWS, (r.rows + MOST_CHUNKS - 1) / MOST_CHUNKS);
+  m->grad = g->data;
+  m->in = in->data;
+  m->weight = data_of(w);
+  m->mean = data_of(mu);
+  m->rstd = rs->data;
+  m->out = need & 1 ? dx->data : NULL;
+  r.chunk = moth_max64(LEAST_ROWS, (m->rows + MOST_CHUNKS - 1) / MOST_CHUNKS);
   if (!(need & 6))
     r.chunk = moth_min64(r.chunk, LEAST_ROWS);
-  int64_t chunks = (r.rows + r.chunk - 1) / r.chunk;
+  int64_t chunks = (m->rows + r.chunk - 1) / r.chunk;
   for (int i = 1; i <= 2; i++)
     if (need >> i & 1) {
-      MOTH_GO(workspace_alloc(&sums[i - 1], chunks * r.n, (size_t)r.real));
-      *(i == 1 ? &r.dw : &r.db) = sums[i - 1].p;
+      MOTH_GO(workspace_alloc(&sums[i - 1], chunks * m->n, (size_t)r.real));
+      *(i == 1 ? &m->dweight : &m->dbias) = sums[i - 1].p;
     }
   if (chunks)
-    moth_parallel_for(chunks, moth_cpu_grain(r.chunk * r.n), back_range, &r);
-  if (r.dw)
-    MOTH_GO(join_chunks(r.dw, real, chunks, dw->numel, dw));
-  if (r.db)
-    MOTH_GO(join_chunks(r.db, real, chunks, db->numel, db));
+    moth_parallel_for(chunks, moth_cpu_grain(r.chunk * m->n), back_range, &r);
+  if (m->dweight)
+    MOTH_GO(join_chunks(m->dweight, real, chunks, dw->numel, dw));
+  if (m->dbias)
+    MOTH_GO(join_chunks(m->dbias, real, chunks, db->numel, db));
 done:
   workspace_free(&sums[0]);
   workspace_free(&sums[1]);

@@ -1,6 +1,6 @@
 /* sgd_step and adam_step: all parameters of a call in one parallel region, cut into chunks. Tensors that are not
  * row-major are updated in a row-major copy, which is copied back afterwards. */
-#include "kernels/cpu/optimizer.h"
+#include "kernels/common/optimizer.h"
 
 #include <math.h>
 

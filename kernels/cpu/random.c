@@ -7,47 +7,34 @@
 #include "core/parallel.h"
 #include "dispatch/dispatch.h"
 #include "kernels/common/iter.h"
+#include "kernels/common/random.h"
 #include "kernels/cpu/util.h"
 #include "unpack/random.h"
 
-enum { UNIFORM, NORMAL, BERNOULLI, INTEGERS };
-
 typedef struct Job {
-  int what;
+  MothRandom r;
   const MothKernels *k;
-  void *out;
   MothPhilox p;
-  double a, b;
-  int64_t lo, hi;
 } Job;
 
 static void job_range(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
-  switch (j->what) {
-  case UNIFORM:
-    j->k->random_uniform(j->out, begin, end, j->p.seed, j->p.offset, j->a, j->b);
-    break;
-  case NORMAL:
-    j->k->random_normal(j->out, begin, end, j->p.seed, j->p.offset, j->a, j->b);
-    break;
-  case BERNOULLI:
-    j->k->random_bernoulli(j->out, begin, end, j->p.seed, j->p.offset, j->a);
-    break;
-  default:
-    j->k->random_int(j->out, begin, end, j->p.seed, j->p.offset, j->lo, j->hi);
-    break;
-  }
+  j->k->random_fill(&j->r, begin, end, j->p.seed, j->p.offset);
 }
 
 /* Fills t; a strided t through a row-major temporary, so that the values do not depend on strides. */
 static MothStatus run(Job *j, MothTensor *t, MothGenerator *g) {
-  int64_t words = j->what == INTEGERS || (t->dtype == MOTH_FLOAT64 && j->what != BERNOULLI) ? 2 : 1;
+  int64_t words = j->r.what == MOTH_RANDOM_INTEGERS ||
+                          (t->dtype == MOTH_FLOAT64 && j->r.what != MOTH_RANDOM_BERNOULLI)
+                      ? 2
+                      : 1;
   j->p = moth_generator_take(g, t->numel * words);
   j->k = moth_cpu_kernels(t->dtype);
   MothTensor *whole = t;
   if (!t->contiguous)
     MOTH_TRY(moth_tensor_new(t->ndim, t->shape, (MothDType)t->dtype, t->device, &whole));
-  j->out = whole->data;
+  j->r.out = whole->data;
+  j->r.n = t->numel;
   moth_parallel_for(t->numel, moth_cpu_random_grain(t->numel), job_range, j);
   if (whole != t) {
     moth_cpu_copy(t, whole);
@@ -71,13 +58,13 @@ static MothStatus check_probability(double p) {
 
 MothStatus moth_cpu_rand(MothCall *c) {
   MOTH_TRY(check_float(c->results[0].u.t));
-  Job j = {.what = UNIFORM, .a = 0, .b = 1};
+  Job j = {.r = {.what = MOTH_RANDOM_UNIFORM, .a = 0, .b = 1}};
   return run(&j, c->results[0].u.t, c->args[3].u.g);
 }
 
 MothStatus moth_cpu_randn(MothCall *c) {
   MOTH_TRY(check_float(c->results[0].u.t));
-  Job j = {.what = NORMAL, .a = 0, .b = 1};
+  Job j = {.r = {.what = MOTH_RANDOM_NORMAL, .a = 0, .b = 1}};
   return run(&j, c->results[0].u.t, c->args[3].u.g);
 }
 
@@ -86,7 +73,7 @@ MothStatus moth_cpu_randint(MothCall *c) {
   if (low >= high)
     return moth_fail(MOTH_ERR_VALUE, "low must be below high, got %lld and %lld", (long long)low,
                      (long long)high);
-  Job j = {.what = INTEGERS, .lo = low, .hi = high};
+  Job j = {.r = {.what = MOTH_RANDOM_INTEGERS, .lo = low, .hi = high}};
   return run(&j, c->results[0].u.t, generator);
 }
 
@@ -95,20 +82,20 @@ MothStatus moth_cpu_uniform_(MothCall *c) {
   MOTH_TRY(check_float(self));
   if (!(from <= to) || !isfinite(to - from))
     return moth_fail(MOTH_ERR_VALUE, "'from' must not be above 'to', got %g and %g", from, to);
-  Job j = {.what = UNIFORM, .a = from, .b = to};
+  Job j = {.r = {.what = MOTH_RANDOM_UNIFORM, .a = from, .b = to}};
   return run(&j, self, generator);
 }
 
 MothStatus moth_cpu_normal_(MothCall *c) {
   MOTH_UNPACK_NORMAL_(c)
   MOTH_TRY(check_float(self));
-  Job j = {.what = NORMAL, .a = mean, .b = std};
+  Job j = {.r = {.what = MOTH_RANDOM_NORMAL, .a = mean, .b = std}};
   return run(&j, self, generator);
 }
 
 MothStatus moth_cpu_bernoulli_(MothCall *c) {
   MOTH_UNPACK_BERNOULLI_(c)
-  Job j = {.what = BERNOULLI, .a = p};
+  Job j = {.r = {.what = MOTH_RANDOM_BERNOULLI, .a = p}};
   return run(&j, self, generator);
 }
 
@@ -121,7 +108,7 @@ MothStatus moth_cpu_bernoulli(MothCall *c) {
   MOTH_TRY(moth_cpu_contiguous_as(self, MOTH_FLOAT64, &p));
   MothStatus s = moth_tensor_new(self->ndim, self->shape, MOTH_FLOAT64, self->device, &u);
   if (s == MOTH_OK) {
-    Job j = {.what = UNIFORM, .a = 0, .b = 1};
+    Job j = {.r = {.what = MOTH_RANDOM_UNIFORM, .a = 0, .b = 1}};
     s = run(&j, u, generator);
     const double *x = (const double *)p->data;
     double *y = (double *)u->data;
@@ -147,7 +134,7 @@ MothStatus moth_cpu_randperm(MothCall *c) {
   MOTH_TRY(moth_tensor_new(1, &n, MOTH_INT64, cpu, &p));
   MothStatus s = moth_tensor_new(1, &n, MOTH_INT64, cpu, &r);
   if (s == MOTH_OK) {
-    Job j = {.what = INTEGERS, .lo = 0, .hi = INT64_MAX};
+    Job j = {.r = {.what = MOTH_RANDOM_INTEGERS, .lo = 0, .hi = INT64_MAX}};
     s = run(&j, r, generator);
     int64_t *a = (int64_t *)p->data;
     const int64_t *x = (const int64_t *)r->data;
@@ -180,7 +167,7 @@ MothStatus moth_cpu_multinomial(MothCall *c) {
     moth_tensor_release(w);
     return s;
   }
-  Job j = {.what = UNIFORM, .a = 0, .b = 1};
+  Job j = {.r = {.what = MOTH_RANDOM_UNIFORM, .a = 0, .b = 1}};
   s = run(&j, u, generator);
   for (int64_t r = 0; r < rows && s == MOTH_OK; r++) {
     double *p = (double *)w->data + r * classes, total = 0;

@@ -1,5 +1,5 @@
 /* Normalisation, as kernels/cpu/norm.c. */
-#include "kernels/cuda/norm.h"
+#include "kernels/common/norm.h"
 
 #include "kernels/cuda/util.h"
 #include "unpack/norm.h"
@@ -36,12 +36,12 @@ static MothStatus forward_rows(MothCall *c, const MothTensor *self, const MothTe
                                const MothTensor *bias, double eps, MothTensor *mean,
                                MothTensor *rstd) {
   MothNorm m = {};
+  MothCudaRun run;
   MothOwned in, w, b;
-  MOTH_TRY(moth_cuda_enter(c, &m.stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   MOTH_TRY(own(self, self->dtype, &in, &m.in));
   MOTH_TRY(own(weight, real_of(self->dtype), &w, &m.weight));
   MOTH_TRY(own(bias, real_of(self->dtype), &b, &m.bias));
-  m.device = c->device.index;
   m.rows = rstd->numel;
   m.n = m.rows ? self->numel / m.rows : 0;
   m.eps = eps;
@@ -49,7 +49,7 @@ static MothStatus forward_rows(MothCall *c, const MothTensor *self, const MothTe
   m.out = c->results[0].u.t->data;
   m.mean = mean ? mean->data : NULL;
   m.rstd = rstd->data;
-  return kernels(self)->norm_rows(&m);
+  return kernels(self)->norm_rows(&run, &m);
 }
 MothStatus moth_cuda_native_layer_norm(MothCall *c) {
   MOTH_UNPACK_NATIVE_LAYER_NORM(c)
@@ -63,14 +63,14 @@ MothStatus moth_cuda_native_rms_norm(MothCall *c) {
 /* Shared by all derivatives: the inputs, and memory for the gradients. */
 struct Back {
   MothNorm m = {};
+  MothCudaRun run;
   MothOwned g, in, w, mu, rs, dw, db;
   MothStatus open(MothCall *c, const MothTensor *grad, const MothTensor *self,
                   const MothTensor *mean, const MothTensor *rstd, const MothTensor *weight,
                   int64_t need) {
     MothDType real = real_of(self->dtype);
     const void *p = NULL;
-    MOTH_TRY(moth_cuda_enter(c, &m.stream));
-    m.device = c->device.index;
+    MOTH_TRY(moth_cuda_run(c, &run));
     MOTH_TRY(own(grad, self->dtype, &g, &m.grad));
     MOTH_TRY(own(self, self->dtype, &in, &m.in));
     MOTH_TRY(own(weight, real, &w, &m.weight));
@@ -101,7 +101,7 @@ static MothStatus backward_rows(MothCall *c, const MothTensor *grad, const MothT
     b.m.n *= self->shape[i];
   b.m.rows = rstd->numel;
   b.m.rms = !mean;
-  MOTH_TRY(kernels(self)->norm_back_rows(&b.m));
+  MOTH_TRY(kernels(self)->norm_back_rows(&b.run, &b.m));
   return b.close(c);
 }
 MothStatus moth_cuda_layer_norm_backward(MothCall *c) {
@@ -120,31 +120,33 @@ static void channels(MothNorm *m, const MothTensor *self) {
   for (int i = 2; i < self->ndim; i++)
     m->inner *= self->shape[i];
 }
-static MothStatus forward_channels(MothCall *c, MothNorm *m, const MothTensor *self,
-                                   const MothTensor *weight, const MothTensor *bias, double eps) {
+static MothStatus forward_channels(MothCall *c, MothCudaRun *run, MothNorm *m,
+                                   const MothTensor *self, const MothTensor *weight,
+                                   const MothTensor *bias, double eps) {
   MothOwned in, w, b;
-  MOTH_TRY(moth_cuda_enter(c, &m->stream));
+  MOTH_TRY(moth_cuda_run(c, run));
   MOTH_TRY(own(self, self->dtype, &in, &m->in));
   MOTH_TRY(own(weight, real_of(self->dtype), &w, &m->weight));
   MOTH_TRY(own(bias, real_of(self->dtype), &b, &m->bias));
   channels(m, self);
-  m->device = c->device.index;
   m->eps = eps;
   m->out = c->results[0].u.t->data;
   m->mean = c->results[1].u.t->data;
   m->rstd = c->results[2].u.t->data;
-  return kernels(self)->norm_channels(m);
+  return kernels(self)->norm_channels(run, m);
 }
 MothStatus moth_cuda_native_group_norm(MothCall *c) {
   MOTH_UNPACK_NATIVE_GROUP_NORM(c)
   MothNorm m = {};
+  MothCudaRun run;
   m.groups = groups;
   m.own = true;
-  return forward_channels(c, &m, self, weight, bias, eps);
+  return forward_channels(c, &run, &m, self, weight, bias, eps);
 }
 MothStatus moth_cuda_native_batch_norm(MothCall *c) {
   MOTH_UNPACK_NATIVE_BATCH_NORM(c)
   MothNorm m = {};
+  MothCudaRun run;
   MothOwned rm, rv;
   MothDType real = real_of(self->dtype);
   m.own = training;
@@ -157,7 +159,7 @@ MothStatus moth_cuda_native_batch_norm(MothCall *c) {
     if (rv.t != running_var)
       MOTH_TRY(moth_cuda_copy(rv, running_var));
   }
-  MOTH_TRY(forward_channels(c, &m, self, weight, bias, eps));
+  MOTH_TRY(forward_channels(c, &run, &m, self, weight, bias, eps));
   if (!training || !running_mean)
     return MOTH_OK;
   MOTH_TRY(finish(running_mean, rm));
@@ -171,7 +173,7 @@ MothStatus moth_cuda_group_norm_backward(MothCall *c) {
   channels(&b.m, self);
   b.m.groups = groups;
   b.m.own = true;
-  MOTH_TRY(kernels(self)->norm_back_channels(&b.m));
+  MOTH_TRY(kernels(self)->norm_back_channels(&b.run, &b.m));
   return b.close(c);
 }
 MothStatus moth_cuda_batch_norm_backward(MothCall *c) {
@@ -180,6 +182,6 @@ MothStatus moth_cuda_batch_norm_backward(MothCall *c) {
   MOTH_TRY(b.open(c, grad_output, self, mean, rstd, weight, need));
   channels(&b.m, self);
   b.m.own = training;
-  MOTH_TRY(kernels(self)->norm_back_channels(&b.m));
+  MOTH_TRY(kernels(self)->norm_back_channels(&b.run, &b.m));
   return b.close(c);
 }

@@ -1,9 +1,10 @@
-/* Arguments of the typed optimizer kernels (kernels/cuda/typed/optimizer.cuh). */
+/* Arguments of the typed optimizer kernels (kernels/cuda/typed/optimizer.cuh).
+ */
 #ifndef MOTH_CUDA_OPTIMIZER_H
 #define MOTH_CUDA_OPTIMIZER_H
 #include "cuda/cuda.h"
 extern "C" {
-#include "kernels/cpu/optimizer.h"
+#include "kernels/common/optimizer.h"
 }
 
 /* One launch updates up to SLOTS tensors of one dtype, cut into chunks of a block each. The table is a kernel

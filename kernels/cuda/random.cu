@@ -1,44 +1,31 @@
 /* Random fills, with the bits of kernels/cpu/random.c. */
 #include <math.h>
 
+#include "kernels/common/random.h"
 #include "kernels/cuda/index_map.h"
 #include "unpack/random.h"
 
 namespace {
 
-enum { UNIFORM, NORMAL, BERNOULLI, INTEGERS };
-struct Job {
-  int what;
-  double a = 0, b = 1;
-  int64_t lo = 0, hi = 0;
-};
+MothRandom job(int what, double a = 0, double b = 1, int64_t lo = 0, int64_t hi = 0) {
+  return MothRandom{what, nullptr, 0, a, b, lo, hi, nullptr, nullptr};
+}
 
 /* Fills t; a strided t through a row-major temporary, so that the values do not depend on strides. */
-MothStatus run(const MothCall *c, const Job &j, MothTensor *t, MothGenerator *g) {
-  cudaStream_t stream;
+MothStatus fill(const MothCall *c, MothRandom r, MothTensor *t, MothGenerator *g) {
+  MothCudaRun run;
   MothOwned whole;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
-  int64_t words = j.what == INTEGERS || (t->dtype == MOTH_FLOAT64 && j.what != BERNOULLI) ? 2 : 1;
+  MOTH_TRY(moth_cuda_run(c, &run));
+  bool wide = t->dtype == MOTH_FLOAT64 && r.what != MOTH_RANDOM_BERNOULLI;
+  int64_t words = r.what == MOTH_RANDOM_INTEGERS || wide ? 2 : 1;
   MothCudaPhilox p = moth_cuda_philox(t->device.index, g, t->numel * words);
   if (t->numel == 0)
     return MOTH_OK;
   if (!t->contiguous)
     MOTH_TRY(moth_tensor_new(t->ndim, t->shape, (MothDType)t->dtype, t->device, &whole.t));
-  void *out = t->contiguous ? t->data : whole->data;
-  const MothCudaKernels *k = moth_cuda_kernels[t->dtype];
-  switch (j.what) {
-  case UNIFORM:
-    MOTH_TRY(k->random_uniform(stream, out, t->numel, p, j.a, j.b));
-    break;
-  case NORMAL:
-    MOTH_TRY(k->random_normal(stream, out, t->numel, p, j.a, j.b));
-    break;
-  case BERNOULLI:
-    MOTH_TRY(k->random_bernoulli(stream, out, t->numel, p, j.a));
-    break;
-  default:
-    MOTH_TRY(k->random_int(stream, out, t->numel, p, j.lo, j.hi));
-  }
+  r.out = t->contiguous ? t->data : whole->data;
+  r.n = t->numel;
+  MOTH_TRY(moth_cuda_kernels[t->dtype]->random_fill(&run, &r, p));
   return t->contiguous ? MOTH_OK : moth_cuda_copy(t, whole);
 }
 
@@ -53,12 +40,12 @@ MothStatus check_float(const MothTensor *t) {
 
 MothStatus moth_cuda_rand(MothCall *c) {
   MOTH_TRY(check_float(c->results[0].u.t));
-  return run(c, Job{UNIFORM}, c->results[0].u.t, c->args[3].u.g);
+  return fill(c, job(MOTH_RANDOM_UNIFORM), c->results[0].u.t, c->args[3].u.g);
 }
 
 MothStatus moth_cuda_randn(MothCall *c) {
   MOTH_TRY(check_float(c->results[0].u.t));
-  return run(c, Job{NORMAL}, c->results[0].u.t, c->args[3].u.g);
+  return fill(c, job(MOTH_RANDOM_NORMAL), c->results[0].u.t, c->args[3].u.g);
 }
 
 MothStatus moth_cuda_randint(MothCall *c) {
@@ -66,7 +53,7 @@ MothStatus moth_cuda_randint(MothCall *c) {
   if (low >= high)
     return moth_fail(MOTH_ERR_VALUE, "low must be below high, got %lld and %lld", (long long)low,
                      (long long)high);
-  return run(c, Job{INTEGERS, 0, 1, low, high}, c->results[0].u.t, generator);
+  return fill(c, job(MOTH_RANDOM_INTEGERS, 0, 1, low, high), c->results[0].u.t, generator);
 }
 
 MothStatus moth_cuda_uniform_(MothCall *c) {
@@ -74,35 +61,39 @@ MothStatus moth_cuda_uniform_(MothCall *c) {
   MOTH_TRY(check_float(self));
   if (!(from <= to) || !isfinite(to - from))
     return moth_fail(MOTH_ERR_VALUE, "'from' must not be above 'to', got %g and %g", from, to);
-  return run(c, Job{UNIFORM, from, to}, self, generator);
+  return fill(c, job(MOTH_RANDOM_UNIFORM, from, to), self, generator);
 }
 
 MothStatus moth_cuda_normal_(MothCall *c) {
   MOTH_UNPACK_NORMAL_(c)
   MOTH_TRY(check_float(self));
-  return run(c, Job{NORMAL, mean, std}, self, generator);
+  return fill(c, job(MOTH_RANDOM_NORMAL, mean, std), self, generator);
 }
 
 MothStatus moth_cuda_bernoulli_(MothCall *c) {
   MOTH_UNPACK_BERNOULLI_(c)
-  return run(c, Job{BERNOULLI, p}, self, generator);
+  return fill(c, job(MOTH_RANDOM_BERNOULLI, p), self, generator);
 }
 
 MothStatus moth_cuda_bernoulli(MothCall *c) {
   MOTH_UNPACK_BERNOULLI(c)
   MothTensor *out = c->results[0].u.t;
-  cudaStream_t stream;
+  MothCudaRun run;
   MothOwned p;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
-  int device = out->device.index;
-  MothCudaPhilox philox = moth_cuda_philox(device, generator, out->numel * 2);
+  MOTH_TRY(moth_cuda_run(c, &run));
+  MothCudaPhilox philox = moth_cuda_philox(run.device, generator, out->numel * 2);
   MOTH_TRY(moth_cuda_contiguous(self, &p.t));
-  MOTH_TRY(moth_cuda_kernels[out->dtype]->bernoulli_each(
-      stream, out->data, p->data, out->numel, philox, moth_cuda_fault(device), c->op->id));
+  MothRandom r = job(MOTH_RANDOM_BERNOULLI);
+  r.out = out->data;
+  r.n = out->numel;
+  r.in = p->data;
+  MOTH_TRY(moth_cuda_kernels[out->dtype]->bernoulli_each(&run, &r, philox));
   return moth_cuda_leave(c);
 }
 
-/* --- multinomial -------------------------------------------------------------------------------- */
+/* --- multinomial
+ * --------------------------------------------------------------------------------
+ */
 
 namespace {
 
@@ -213,7 +204,7 @@ MothStatus moth_cuda_multinomial(MothCall *c) {
   MOTH_TRY(moth_tensor_new(self->ndim, self->shape, MOTH_FLOAT64, self->device, &w.t));
   MOTH_TRY(moth_cuda_copy(w, self));
   MOTH_TRY(moth_tensor_new(1, &out->numel, MOTH_FLOAT64, self->device, &u.t));
-  MOTH_TRY(run(c, Job{UNIFORM}, u, generator));
+  MOTH_TRY(fill(c, job(MOTH_RANDOM_UNIFORM), u, generator));
   Draw d = {(double *)w->data,
             (const double *)u->data,
             (int64_t *)out->data,
@@ -228,7 +219,9 @@ MothStatus moth_cuda_multinomial(MothCall *c) {
   return moth_cuda_leave(c);
 }
 
-/* --- randperm ----------------------------------------------------------------------------------- */
+/* --- randperm
+ * -----------------------------------------------------------------------------------
+ */
 
 /* The CPU swaps elements i and h(i) <= i for i from n - 1 down to 1. Before swap i position k has the element that
  * the last swap into it, the smallest m > i with h(m) = k, moved there from position m; or k itself if there was no
@@ -307,7 +300,7 @@ MothStatus moth_cuda_randperm(MothCall *c) {
   MothOwned random, whole;
   MOTH_TRY(moth_cuda_enter(c, &stream));
   MOTH_TRY(moth_tensor_new(1, &n, MOTH_INT64, out->device, &random.t));
-  MOTH_TRY(run(c, Job{INTEGERS, 0, 1, 0, INT64_MAX}, random, generator));
+  MOTH_TRY(fill(c, job(MOTH_RANDOM_INTEGERS, 0, 1, 0, INT64_MAX), random, generator));
   if (n == 0)
     return MOTH_OK;
   MOTH_TRY(moth_tensor_new(1, &n, MOTH_INT64, out->device, &whole.t));

@@ -1,26 +1,30 @@
-/* cumsum, as in kernels/cpu/arg.c. */
+/* Running results (records of kind "scan"), as in kernels/cpu/scan.c. */
 #include "kernels/cuda/split.h"
-#include "unpack/reduce.h"
+extern "C" {
+#include "kernels/common/reduce.h"
+#include "kernels/common/scan.h"
+}
 
-MothStatus moth_cuda_cumsum(MothCall *c) {
-  MOTH_UNPACK_CUMSUM(c)
-  MothTensor *out = c->results[0].u.t;
+MothStatus moth_cuda_scan(MothCall *c) {
+  MothTensor *self = c->args[0].u.t, *out = c->results[0].u.t;
   MothDType from = (MothDType)self->dtype, to = (MothDType)out->dtype;
   const MothCudaKernels *k = moth_cuda_kernels[from];
-  int d = (int)dim, device = c->device.index;
-  cudaStream_t stream;
+  MothCudaRun run;
   MothOwned in;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));
-  MothSplit s = moth_split(out, d);
-  if (!moth_cuda_should_transpose(s, device))
-    return k->cumsum(device, stream, out->data, in->data, s.outer, s.n, s.inner);
-  MothScratch rows, sums;
-  MOTH_TRY(rows.take(device, (size_t)(self->numel * moth_itemsize(self))));
-  MOTH_TRY(sums.take(device, (size_t)(out->numel * moth_itemsize(out))));
-  MOTH_TRY(moth_cuda_transpose(device, from, rows.p, in->data, s, false));
-  MOTH_TRY(k->cumsum(device, stream, sums.p, rows.p, s.outer * s.inner, s.n, 1));
-  return moth_cuda_transpose(device, to, out->data, sums.p, s, true);
+  MothSplit split = moth_split(out, (int)c->args[1].u.i);
+  MothScan s = {
+      c->op->reduction->loop, in->data, out->data, split.outer, split.n, split.inner, split.inner};
+  if (!moth_cuda_should_transpose(split, run.device))
+    return k->scan(&run, &s);
+  MothScratch rows, results;
+  MOTH_TRY(rows.take(run.device, (size_t)(self->numel * moth_itemsize(self))));
+  MOTH_TRY(results.take(run.device, (size_t)(out->numel * moth_itemsize(out))));
+  MOTH_TRY(moth_cuda_transpose(run.device, from, rows.p, in->data, split, false));
+  s = MothScan{s.op, rows.p, results.p, split.outer * split.inner, split.n, 1, 1};
+  MOTH_TRY(k->scan(&run, &s));
+  return moth_cuda_transpose(run.device, to, out->data, results.p, split, true);
 }

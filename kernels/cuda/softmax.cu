@@ -1,5 +1,5 @@
 /* softmax, log_softmax and their derivatives, as kernels/cpu/softmax.c. */
-#include "kernels/cuda/softmax.h"
+#include "kernels/common/softmax.h"
 
 #include "kernels/cuda/split.h"
 
@@ -25,13 +25,13 @@ static MothStatus softmax_run(MothCall *c, const MothTensor *in, const MothTenso
   MothDType dtype = (MothDType)out->dtype;
   const MothCudaKernels *k = moth_cuda_kernels[dtype];
   MothSoftmax s = {};
+  MothCudaRun run;
   MothOwned a, b;
   int d = (int)dim;
-  MOTH_TRY(moth_cuda_enter(c, &s.stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cuda_contiguous_as(in, dtype, &a.t));
-  s.device = c->device.index;
   s.log = log;
   s.out = out->data;
   s.in = a->data;
@@ -43,21 +43,21 @@ static MothStatus softmax_run(MothCall *c, const MothTensor *in, const MothTenso
   s.outer = split.outer;
   s.n = split.n;
   s.inner = split.inner;
-  if (!moth_cuda_should_transpose(split, s.device))
-    return back ? k->softmax_backward(&s) : k->softmax(&s);
+  if (!moth_cuda_should_transpose(split, run.device))
+    return back ? k->softmax_backward(&run, &s) : k->softmax(&run, &s);
   MothScratch transposed, transposed_back;
-  MOTH_TRY(transposed.take(s.device, (size_t)(out->numel * moth_itemsize(out))));
-  MOTH_TRY(moth_cuda_transpose(s.device, dtype, transposed.p, s.in, split, false));
+  MOTH_TRY(transposed.take(run.device, (size_t)(out->numel * moth_itemsize(out))));
+  MOTH_TRY(moth_cuda_transpose(run.device, dtype, transposed.p, s.in, split, false));
   if (back) {
-    MOTH_TRY(transposed_back.take(s.device, (size_t)(out->numel * moth_itemsize(out))));
-    MOTH_TRY(moth_cuda_transpose(s.device, dtype, transposed_back.p, s.back, split, false));
+    MOTH_TRY(transposed_back.take(run.device, (size_t)(out->numel * moth_itemsize(out))));
+    MOTH_TRY(moth_cuda_transpose(run.device, dtype, transposed_back.p, s.back, split, false));
     s.back = transposed_back.p;
   }
   s.in = s.out = transposed.p; /* a thread writes what it has read, statistics are done before */
   s.outer *= s.inner;
   s.inner = 1;
-  MOTH_TRY(back ? k->softmax_backward(&s) : k->softmax(&s));
-  return moth_cuda_transpose(s.device, dtype, out->data, transposed.p, split, true);
+  MOTH_TRY(back ? k->softmax_backward(&run, &s) : k->softmax(&run, &s));
+  return moth_cuda_transpose(run.device, dtype, out->data, transposed.p, split, true);
 }
 
 static MothStatus forward(MothCall *c, bool log) {

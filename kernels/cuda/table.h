@@ -19,6 +19,14 @@ typedef struct MothPointwise {
 
 typedef MothStatus (*MothCudaLoop)(const MothPointwise *p);
 
+/* Where a typed kernel runs. What it computes is in a structure that the CPU's
+ * kernel of that family takes, too (kernels/common). */
+typedef struct MothCudaRun {
+  int device;
+  cudaStream_t stream;
+  int op; /* the id of the op, for faults (cuda.h) */
+} MothCudaRun;
+
 #include "cuda/typed_kernels.h"
 #include "kernels/cuda/conv.h"
 #include "kernels/cuda/gemm.h"

@@ -20,6 +20,12 @@ MothStatus moth_cuda_broadcast_as(const MothTensor *t, MothDType dtype, int ndim
 static inline MothStatus moth_cuda_contiguous(const MothTensor *t, MothTensor **out) {
   return moth_cuda_contiguous_as(t, (MothDType)t->dtype, out);
 }
+/* Where a call runs: its device, the device's current stream, its op. */
+static inline MothStatus moth_cuda_run(const MothCall *c, MothCudaRun *run) {
+  run->device = c->device.index;
+  run->op = c->op->id;
+  return moth_cuda_enter(c, &run->stream);
+}
 /* Owns a reference to a tensor, released at the end of its scope. */
 struct MothOwned {
   MothTensor *t = nullptr;

@@ -85,25 +85,48 @@ MOTH_FN real m_relu6(]])
     end
     assert.equal(3, #kernels, table.concat(kernels, " "))
     for _, name in ipairs(kernels) do assert.equal(kernels[1], name) end
-    -- Only families of ops and kernels include these.
-    assert.same({ "moth_ops.h", "ops/activation.h", "unpack/activation.h" }, headers)
+    -- Only families of ops and kernels include these; layout.h, the two ends of a device's library.
+    assert.same({ "layout.h", "moth_ops.h", "ops/activation.h", "unpack/activation.h" }, headers)
   end)
 
   it("needs no more than a record for a reduction by a simple join", function()
     edit(dir .. "/src/ops/reduce.lua", "return {\n", [[return {
 { "root_mean_square(Tensor self, Dim[]? dim=none, bool keepdim=false) -> Tensor",
-  kind = "reduce", shape = "mean", map = "square(x)", join = "sum", finish = "sqrt(s0 / count)",
+  kind = "reduce", out = "self.dtype", map = "square(x)", join = "sum", finish = "sqrt(s0 / count)",
   grad = "unimplemented", none = "a spec", samples = { "randn(3,4)" }, doc = "sqrt(mean(x^2)).",
 },
 ]])
     local sources = changed()
-    local text = must("cd %s/gen && cat reduce_loops.h reductions.c cuda/reduce_maps.h cuda/reduce_cases.h", dir)
+    local text = must("cd %s/gen && cat reduce_loops.h reductions.c cuda/reduce_ops.h cuda/reduce_cases.h", dir)
     assert.matches("static void block_root_mean_square(const stored *a", text, 1, true)
     assert.matches("m_square(LOAD(a[c]))", text, 1, true)
     assert.matches("return m_sqrt_f64(m_div_f64(s0, count));", text, 1, true)
-    assert.matches("struct Map_root_mean_square", text, 1, true)
-    assert.matches("return reduce_of<SumOp<Map_root_mean_square>>", text, 1, true)
+    assert.matches("struct Reduce_root_mean_square", text, 1, true)
+    assert.matches("return reduce_of<Reduce_root_mean_square>", text, 1, true)
     for _, name in ipairs(sources) do assert.is_nil(name:match("^kernels/pointwise")) end
+  end)
+
+  it("needs no more than a record for a running result by a simple join", function()
+    edit(dir .. "/src/ops/reduce.lua", "return {\n", [[return {
+{ "largest_square(Tensor self, Dim dim) -> Tensor",
+  kind = "scan", out = "self.dtype", map = "square(x)", join = "max",
+  grad = "unimplemented", none = "a spec", samples = { "randn(3,4), 1" }, doc = "Largest square so far.",
+},
+]])
+    local sources = changed()
+    local text = must("cd %s/gen && cat scan_loops.h reductions.c cuda/reduce_ops.h cuda/scan_cases.h ops_reduce.c",
+      dir)
+    assert.matches("static void scan_rows_largest_square(void *out", text, 1, true)
+    assert.matches("acc = m_join_max((real)m_square(LOAD(a[i])), acc);", text, 1, true)
+    assert.matches("struct Scan_largest_square", text, 1, true)
+    assert.matches("return scan_of<Scan_largest_square>", text, 1, true)
+    assert.matches("moth_reduction_largest_square = {MOTH_SCAN_LARGEST_SQUARE, MOTH_JOIN_MAX, 0, 0}", text, 1, true)
+    assert.matches("{[MOTH_CPU] = moth_cpu_scan}", text, 1, true)
+    for _, name in ipairs(sources) do assert.is_nil(name:match("^kernels/pointwise")) end
+    edit(dir .. "/src/ops/reduce.lua", 'map = "square(x)", join = "max"', 'map = "square(x)", join = "any"')
+    local sums, message = generated()
+    assert.is_nil(sums)
+    assert.matches("src/ops/reduce.lua:%d+: largest_square: there is no moth_cpu_largest_square", message)
   end)
 
   it("refuses a map or finish that names no formula, with the record's place", function()

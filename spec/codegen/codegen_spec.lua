@@ -1,5 +1,6 @@
 -- The code generator as it is installed: kernels of the loop IR printed as C, compiled here, and compared with the ops.
 local c = require "moth.codegen.c"
+local cast = require "moth.codegen.cast"
 local cuda = require "moth.codegen.cuda"
 local dtypes = require "moth.codegen.dtypes"
 local formulas = require "moth.codegen.formulas"
@@ -106,6 +107,17 @@ describe("the code generator", function()
       counted = counted + #names
     end
     assert.is_true(counted > 400)
+  end)
+
+  it("prints conversions that round once, from one description for C and CUDA", function()
+    local text, names = cast.c(dtypes.float16)
+    assert.same({ "copy_from_float32", "copy_from_float64", "copy_same" }, { names[1], names[2], names[3] })
+    assert.matches("o[i] = (uint16_t)(m_f64_to_f16(m_i64_to_odd(a[i])));", text, 1, true)
+    text = cast.cuda(dtypes.float16)
+    assert.matches("operator()(double x) const { return (uint16_t)(m_f64_to_f16(x)); }", text, 1, true)
+    assert.matches("operator()(float x) const { return (uint16_t)(f16_store((float)x)); }", text, 1, true)
+    assert.matches("(uint16_t x) const { return (int8_t)(m_from_f32(f16_load(x))); }", cast.cuda(dtypes.int8), 1, true)
+    assert.matches("operator()(float x) const { return (uint8_t)(x != 0); }", cast.cuda(dtypes.bool), 1, true)
   end)
 
   it("prints the same kernels for CUDA", function()

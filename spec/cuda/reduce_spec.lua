@@ -289,6 +289,21 @@ describe("arg reductions on CUDA", function()
   end
 end)
 
+describe("conversions on CUDA", function()
+  spec("give the CPU's bits: to 16 bits each number is rounded once", function()
+    -- Next to a tie of float16 and bfloat16, beyond the last place of float32, of double.
+    local near = moth.tensor({ 1 + 2 ^ -11 + 2 ^ -40, 1 + 2 ^ -8 + 2 ^ -40, -1 - 2 ^ -11 - 2 ^ -40, 2049 + 2 ^ -30,
+      1e-8, 65519.9999 }, { dtype = moth.float64 })
+    local big = moth.tensor({ 16842753, 33685505, -16842753, 2049, 4196353 }, { dtype = moth.int64 })
+    for _, to in ipairs { "float16", "bfloat16", "float32" } do
+      for _, x in ipairs { near, big, big:to(moth.int32) } do
+        assert.same(x:to(moth[to]):double():totable(), x:cuda():to(moth[to]):cpu():double():totable(), to)
+      end
+    end
+    assert.equal(1 + 2 ^ -10, near:cuda():to(moth.float16):cpu():double()[1]:item())
+  end)
+end)
+
 describe("cumsum on CUDA", function()
   spec("of every dtype, layout and dimension", function()
     for _, dtype in ipairs(ALL) do

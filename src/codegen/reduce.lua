@@ -1,24 +1,34 @@
--- Prints reductions of the loop IR as C, for typed kernels (kernels/cpu/typed/reduce.h): for each, the loop over a
--- block of neighbouring elements and the loop across columns. The text says `real` and `stored`: the file that includes
--- it is compiled for one dtype. A reduction is
---   name   of the loops: block_<name>, cols_<name>
+-- Prints reductions and scans of the loop IR, for typed kernels. As C (kernels/cpu/typed/reduce.h, scan.h): the loop
+-- over a block of neighbouring elements, the loop across columns, and those of running results. As CUDA C
+-- (kernels/cuda/typed/combine.cuh): the operator that the kernels there are instantiated with. The text says `real` and
+-- `stored`: the file that includes it is compiled for one dtype. A reduction is
+--   name   of the loops: block_<name>, cols_<name>, Reduce_<name>
 --   join   how two partial results become one: a key of M.joins
 --   value  the node that is joined for an element, load(1); shift() is a number of each result
 --   staged whether the value is worth a pass of its own ahead of the joins: sums of float dtypes alone
--- The order of the joins depends on the number of elements only: LANES (of short blocks: FEW) accumulators side by
--- side, which a fixed tree joins; blocks are joined in double or 64 bits. Flushing does the same for columns.
+-- On the CPU the order of the joins depends on the number of elements only: LANES (of short blocks: FEW) accumulators
+-- side by side, which a fixed tree joins; blocks are joined in double or 64 bits. Flushing does the same for columns.
 local M = {}
 
 --   lane    the type of partial results inside a block; none, that of no elements
 --   join    of two such; wide: of one and what is gathered over blocks, in the member `acc` of a MothParam
---   truth   whether partial results are integers for float dtypes, too
+--   truth   whether partial results are integers for float dtypes, too, and results bytes
+--   cuda    the types of partial results of a thread's elements and of more
+--   tree    whether CUDA joins the elements of a thread pairwise, not one after the other: for exactness
+--   scan    the type of running results, and of what is written; none: there are no such scans
 M.joins = {
-  sum = { lane = "sum_lane", none = "0", join = "M_JOIN_SUM", wide = "M_JOIN_SUM", acc = "WIDE(%s)" },
-  prod = { lane = "wide", none = "1", join = "M_JOIN_PROD", wide = "M_JOIN_PROD", acc = "WIDE(%s)" },
-  max = { lane = "real", none = "m_lowest()", join = "m_join_max", wide = "M_JOIN_MAX", acc = "WIDE(%s)" },
-  min = { lane = "real", none = "m_highest()", join = "m_join_min", wide = "M_JOIN_MIN", acc = "WIDE(%s)" },
-  any = { lane = "uint8_t", none = "0", join = "M_JOIN_ANY", wide = "M_JOIN_ANY", acc = "(%s).i", truth = true },
-  all = { lane = "uint8_t", none = "1", join = "M_JOIN_ALL", wide = "M_JOIN_ALL", acc = "(%s).i", truth = true },
+  sum = { lane = "sum_lane", none = "0", join = "M_JOIN_SUM", wide = "M_JOIN_SUM", acc = "WIDE(%s)",
+    cuda = { "sum_lane", "sum_total" }, tree = true, scan = { "wide", "wide_stored" } },
+  prod = { lane = "wide", none = "1", join = "M_JOIN_PROD", wide = "M_JOIN_PROD", acc = "WIDE(%s)",
+    cuda = { "sum_total", "sum_total" }, scan = { "wide", "wide_stored" } },
+  max = { lane = "real", none = "m_lowest()", join = "m_join_max", wide = "M_JOIN_MAX", acc = "WIDE(%s)",
+    cuda = { "real", "real" }, scan = { "real", "stored" } },
+  min = { lane = "real", none = "m_highest()", join = "m_join_min", wide = "M_JOIN_MIN", acc = "WIDE(%s)",
+    cuda = { "real", "real" }, scan = { "real", "stored" } },
+  any = { lane = "uint8_t", none = "0", join = "M_JOIN_ANY", wide = "M_JOIN_ANY", acc = "(%s).i", truth = true,
+    cuda = { "unsigned", "unsigned" } },
+  all = { lane = "uint8_t", none = "1", join = "M_JOIN_ALL", wide = "M_JOIN_ALL", acc = "(%s).i", truth = true,
+    cuda = { "unsigned", "unsigned" } },
 }
 
 function M.shift() return { op = "shift" } end
@@ -187,6 +197,95 @@ function M.columns(r)
     v.SHIFTS, v.SHIFT = "  (void)shifts;\n", ""
   end
   return fill(columns, v)
+end
+
+local scan = [[
+/* Each element of a row joined with those before it: $WHAT */
+static void scan_rows_$NAME(void *out, const void *in, int64_t rows, int64_t n) {
+  for (int64_t r = 0; r < rows; r++) {
+    const stored *a = (const stored *)in + r * n;
+    $STORED *o = ($STORED *)out + r * n;
+    $WIDE acc = $NONE;
+    for (int64_t i = 0; i < n; i++) {
+      acc = $JOIN(($WIDE)$MAPI, acc);
+      o[i] = $PUTROW;
+    }
+  }
+}
+
+/* The same down columns: n elements, `step` apart. */
+static void scan_cols_$NAME(void *out, const void *in, int64_t n, int64_t step, int64_t cols) {
+  for (int64_t from = 0; from < cols; from += SCAN_COLS) {
+    int64_t m = cols - from < SCAN_COLS ? cols - from : SCAN_COLS;
+    $WIDE acc[SCAN_COLS];
+    for (int64_t c = 0; c < m; c++)
+      acc[c] = $NONE;
+    for (int64_t i = 0; i < n; i++) {
+      const stored *a = (const stored *)in + i * step + from;
+      $STORED *o = ($STORED *)out + i * step + from;
+      MOTH_VECTOR for (int64_t c = 0; c < m; c++) {
+        acc[c] = $JOIN(($WIDE)$MAPA, acc[c]);
+        o[c] = $PUTCOL;
+      }
+    }
+  }
+}
+]]
+
+--- Running results of a join along rows and down columns: scan_rows_<name>, scan_cols_<name>.
+function M.scan(r)
+  local v, join = values_of(r), M.joins[r.join]
+  v.WIDE, v.STORED = join.scan[1], join.scan[2]
+  local put = join.scan[2] == "stored" and "STORE(%s)" or "STORE_WIDE(%s)"
+  v.PUTROW, v.PUTCOL = put:format("acc"), put:format("acc[c]")
+  return fill(scan, v)
+end
+
+local cuda = [[
+struct Reduce_$NAME {
+  typedef $LANE lane;
+  typedef $TOTAL total;
+  template <class T> static __device__ __forceinline__ T none() { return $NONE; }
+  template <class T> static __device__ __forceinline__ T join(T a, T b) { return $JOIN(a, b); }
+  static __device__ __forceinline__ lane of(real x) { return (lane)$MAP; }
+  template <int V, int U>
+  static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
+    return $GATHER<Reduce_$NAME, V * U>(x);
+  }
+  static __device__ __forceinline__ total widen(lane a) { return (total)a; }
+  static __device__ __forceinline__ void finish(const MothReduceOut &out, long long i, total a) {
+    $PUT;
+  }
+};
+]]
+
+--- The operator of a reduction for CUDA: Reduce_<name>.
+function M.cuda(r)
+  local v, join = values_of(r), M.joins[r.join]
+  local map = M.expression(r.value, "x")
+  v.LANE, v.TOTAL, v.MAP = join.cuda[1], join.cuda[2], join.truth and "(" .. map .. " != 0)" or map
+  v.GATHER = join.tree and "gather_tree" or "gather_line"
+  v.PUT = (join.truth and "put_truth" or v.TOTAL == "real" and "put_element" or "put_finished") .. "(out, i, a)"
+  return fill(cuda, v)
+end
+
+local cuda_scan = [[
+struct Scan_$NAME {
+  typedef $TOTAL total;
+  typedef $STORED element;
+  template <class T> static __device__ __forceinline__ T none() { return $NONE; }
+  template <class T> static __device__ __forceinline__ T join(T a, T b) { return $JOIN(a, b); }
+  static __device__ __forceinline__ total of(real x) { return (total)$MAP; }
+  static __device__ __forceinline__ element put(total a) { return $PUT; }
+};
+]]
+
+--- The same of a scan: Scan_<name>.
+function M.cuda_scan(r)
+  local v, join = values_of(r), M.joins[r.join]
+  v.TOTAL, v.STORED, v.MAP = join.cuda[2], join.scan[2], M.expression(r.value, "x")
+  v.PUT = join.scan[2] == "stored" and "STORE(a)" or "STORE_WIDE(a)"
+  return fill(cuda_scan, v)
 end
 
 return M

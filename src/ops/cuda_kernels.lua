@@ -1,5 +1,6 @@
 -- Writes what is compiled of CUDA's kernels: the pointwise ones, printed by src/codegen, in chunks of ops with all their
 -- dtypes; the typed kernels of kernels/cuda/typed, once for each dtype; and the tables of both.
+local cast = require "moth.codegen.cast"
 local cuda = require "moth.codegen.cuda"
 local dtypes = require "moth.codegen.dtypes"
 local ir = require "moth.codegen.ir"
@@ -51,7 +52,7 @@ end
 
 local function write_typed(sources, write)
   -- The formulas that typed kernels use: others are no reason to compile them again.
-  local whole = { sources.texts["cuda/reduce_maps.h"] }
+  local whole = { sources.texts["cuda/reduce_ops.h"], kernels.cast_formulas() }
   for _, family in ipairs(sources.cuda_families) do whole[#whole + 1] = family.text end
   for kind = 1, 5 do
     write(("formulas/cuda_%d.h"):format(kind), banner .. sources.formulas.named_in(table.concat(whole, "\n"), kind) .. "\n")
@@ -62,11 +63,9 @@ local function write_typed(sources, write)
   end
   for _, d in ipairs(dtypes) do
     local head = banner .. "\n" .. kernels.dtype_macros(d) .. ('#define MOTH_FORMULAS "formulas/cuda_%d.h"\n'):format(d.kind)
-    local casts = {}
-    for i, from in ipairs(dtypes) do casts[i] = from.name == d.name and "cast_same" or "cast_from_" .. from.name end
+    local text, casts = cast.cuda(d)
     write(("cuda/%s_casts.cu"):format(d.name), table.concat({ head,
-      '#include "kernels/cuda/typed/prelude.cuh"\nnamespace {\n#include "kernels/cuda/typed/pointwise.cuh"\n\z
-      #include "kernels/cuda/typed/cast.cuh"\n} // namespace\n',
+      '#include "kernels/cuda/typed/prelude.cuh"\nnamespace {\n#include "kernels/cuda/typed/pointwise.cuh"\n', text, "} // namespace\n",
       ("extern const MothCudaLoop moth_cuda_casts_%s[] = {%s};\n"):format(d.name, table.concat(casts, ", ")) }, "\n"))
     if d.class ~= "uint" then
       write(("cuda/%s_typed.cu"):format(d.name), table.concat({ head, '#include "kernels/cuda/typed/all.cuh"\n',

@@ -124,10 +124,11 @@ local function complete(op)
     end
   elseif op.kind ~= "view" then
     op.cpu = "moth_cpu_" .. op.name
-    if reductions.is_simple(op) and not text.cpu:find("%s" .. op.cpu .. "%(") then op.cpu = "moth_cpu_reduce" end
+    local shared = not text.cpu:find("%s" .. op.cpu .. "%(") and reductions.kernel_of(op)
+    if shared then op.cpu = "moth_cpu_" .. shared end
     need(op, "cpu", op.cpu)
     op.cuda_kernel = "moth_cuda_" .. op.name
-    if op.cpu == "moth_cpu_reduce" then op.cuda_kernel = "moth_cuda_reduce" end
+    if shared then op.cuda_kernel = "moth_cuda_" .. shared end
     op.all_devices = op.kernel == "all devices"
     if op.all_devices and not text.cuda:find(" " .. op.cuda_kernel .. "(", 1, true) then
       op.cuda_kernel = nil

@@ -5,6 +5,7 @@
 --   loops.c, kernel_tables.c                        the tables of both
 --   typed_kernels.h                                 the typed kernels as members of a table, read from their sources
 local c = require "moth.codegen.c"
+local cast = require "moth.codegen.cast"
 local dtypes = require "moth.codegen.dtypes"
 local ir = require "moth.codegen.ir"
 
@@ -199,14 +200,21 @@ local function formulas_of(name, d)
   return ('#define MOTH_FORMULAS "formulas/%s_%d.h"\n'):format(name, d.kind)
 end
 
+--- The names of all that conversions use, as text.
+function M.cast_formulas()
+  local list = {}
+  for _, d in ipairs(dtypes) do list[#list + 1] = " " .. table.concat(cast.formulas(d), " ") end
+  return table.concat(list)
+end
+
 local function write_family(family, kernels, d, isa, write)
   local t = { banner, M.dtype_macros(d) .. formulas_of(family.name, d), ('#include "%s"\n'):format(family.path) }
   for _, k in ipairs(kernels) do
     t[#t + 1] = ('extern __typeof__(%s) %s_%s_%s __attribute__((alias("%s")));'):format(k.name, k.name, d.name, isa, k.name)
   end
   if family.name == "copy" then
-    local copies = {}
-    for i, from in ipairs(dtypes) do copies[i] = from.name == d.name and "copy_same" or "copy_from_" .. from.name end
+    local text, copies = cast.c(d)
+    t[#t + 1] = text
     local symbol = ("copy_from_%s_%s"):format(d.name, isa)
     t[#t + 1] = ("extern const MothLoop %s[];\nconst MothLoop %s[] = {%s};"):format(symbol, symbol, table.concat(copies, ", "))
   end
@@ -221,7 +229,9 @@ local function write_typed(sources, write)
   end
   for _, family in ipairs(grouped(sources.families)) do
     local kernels = family.kernels
-    if #kernels > 0 then write_formulas(family.name, whole_text(family, sources), sources, write) end
+    local text = #kernels > 0 and whole_text(family, sources)
+    if family.name == "copy" then text = text .. M.cast_formulas() end
+    if text then write_formulas(family.name, text, sources, write) end
     for _, d in ipairs(dtypes) do
       local own = {}
       for _, k in ipairs(kernels) do

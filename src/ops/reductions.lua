@@ -1,10 +1,11 @@
--- Writes what reductions are made of: a loop for each pair of `join` and `map` among the records of kind "reduce", printed
--- by src/codegen, and for each record the loop that it takes and how its result is finished. A new reduction whose join is
--- a simple one (sum, prod, max, min, any, all) needs no more than its record.
+-- Writes what reductions and scans are made of: a loop for each pair of `join` and `map` among the records of these kinds,
+-- printed by src/codegen, and for each record the loop that it takes and how its result is finished. A new one whose join
+-- is a simple one (sum, prod, max, min; of reductions any and all, too) needs no more than its record.
 --   reductions.h, reductions.c   the loops' numbers and joins; a MothReduction for each record
 --   kernels/reduce_partials_generic.c   the joins of partial results
 --   reduce_shared.h   loops over blocks for other typed kernels; reduce_loops.h: all others (kernels/cpu/typed/reduce.h)
---   cuda/reduce_maps.h, cuda/reduce_cases.h   the same for kernels/cuda/typed/combine.cuh and reduce.cuh
+--   scan_loops.h   running results (kernels/cpu/typed/scan.h)
+--   cuda/reduce_ops.h, reduce_cases.h, scan_cases.h   the same for kernels/cuda/typed/combine.cuh, reduce.cuh and scan.cuh
 local dtypes = require "moth.codegen.dtypes"
 local expression = require "moth.codegen.expression"
 local ir = require "moth.codegen.ir"
@@ -28,15 +29,20 @@ local function base()
   }
 end
 
---- Whether a record is computed by the loops of this file: no kernel of its own is needed.
-function M.is_simple(op) return op.kind == "reduce" and print_c.joins[op.join] ~= nil end
+--- Whether a record is computed by the loops of this file, and no kernel of its own is needed: the stem of the kernel that
+-- runs them, "reduce" or "scan"; else nil.
+function M.kernel_of(op)
+  local join = print_c.joins[op.join]
+  if op.kind == "reduce" and join then return "reduce" end
+  return op.kind == "scan" and join and join.scan and "scan" or nil
+end
 
-local function collect(ops, has)
-  local loops = base()
+-- The loops that records of a kind name, after those of `loops`: one for each join and map.
+local function collect(ops, kind, loops, has)
   local by_key = {}
   for _, loop in ipairs(loops) do if loop.key then by_key[loop.key] = loop end end
   for _, op in ipairs(ops) do
-    if M.is_simple(op) then
+    if M.kernel_of(op) == kind then
       local key = op.join .. (op.map and " of " .. op.map or "")
       if not by_key[key] then
         local ok, value = pcall(expression.read, op.map or "x", { x = ir.load(1) }, has)
@@ -51,6 +57,7 @@ local function collect(ops, has)
 end
 
 local function constant(loop) return "MOTH_REDUCE_" .. loop.name:upper() end
+local function scan_constant(loop) return "MOTH_SCAN_" .. loop.name:upper() end
 
 -- The C of an expression of s0, the partial result, and count, in double.
 local function finish_of(op, formulas, dtype)
@@ -70,29 +77,25 @@ local function finish_of(op, formulas, dtype)
   return text(node), used
 end
 
-local of_cuda = { sum = "SumOp<%s>", prod = "ProdOp<%s>", max = "ExtremeOp<false, %s>", min = "ExtremeOp<true, %s>",
-  any = "TruthOp<false, %s>", all = "TruthOp<true, %s>" }
-
--- The instances of CUDA's kernels, and how sums and products are finished.
-local function write_cuda(loops, finishes, formulas, texts, write)
-  local maps, cases, done = { banner }, {}, {}
+-- The operators of CUDA's kernels and their instances, and how sums and products are finished.
+local function write_cuda(loops, scans, finishes, formulas, texts, write)
+  local t, cases, scan_cases, done = { banner }, {}, {}, {}
   for _, loop in ipairs(loops) do
     if not loop.float then
-      local map = loop.value.op == "load" and "Same" or "Map_" .. loop.name
-      if map ~= "Same" then
-        maps[#maps + 1] = ("struct %s {\n  static __device__ __forceinline__ real of(real x) { return %s; }\n};"):format(map,
-          print_c.expression(loop.value, "x"))
-      end
-      cases[#cases + 1] = ("case %s:\n  return reduce_of<%s>(\"%s\", r);"):format(constant(loop), of_cuda[loop.join]:format(map),
-        loop.name)
+      t[#t + 1] = print_c.cuda(loop)
+      cases[#cases + 1] = ("case %s:\n  return reduce_of<Reduce_%s>(\"%s\", r);"):format(constant(loop), loop.name, loop.name)
     end
+  end
+  for i, loop in ipairs(scans) do
+    t[#t + 1] = print_c.cuda_scan(loop)
+    scan_cases[i] = ("case %s:\n  return scan_of<Scan_%s>(\"%s\", run, s);"):format(scan_constant(loop), loop.name, loop.name)
   end
   local f64 = dtypes.float64
   for i, finish in ipairs(finishes) do
-    maps[#maps + 1] = formulas.text(finish.used, f64, done)
+    t[#t + 1] = formulas.text(finish.used, f64, done)
     finishes[i] = ("  case %d: /* %s */\n    return %s;"):format(i, finish.op.name, finish.text)
   end
-  maps[#maps + 1] = ([[
+  t[#t + 1] = ([[
 #if MOTH_IS_FLOAT
 static __device__ __forceinline__ double reduce_finish(int which, double s0, double count) {
   switch (which) {
@@ -103,9 +106,32 @@ static __device__ __forceinline__ double reduce_finish(int which, double s0, dou
 }
 #endif
 ]]):format(table.concat(finishes, "\n"))
-  texts["cuda/reduce_maps.h"] = table.concat(maps, "\n")
-  write("cuda/reduce_maps.h", texts["cuda/reduce_maps.h"])
+  texts["cuda/reduce_ops.h"] = table.concat(t, "\n")
+  write("cuda/reduce_ops.h", texts["cuda/reduce_ops.h"])
   write("cuda/reduce_cases.h", banner .. table.concat(cases, "\n") .. "\n")
+  write("cuda/scan_cases.h", banner .. table.concat(scan_cases, "\n") .. "\n")
+end
+
+-- The loops of scans on the CPU, and their tables. Returns the constants that number them.
+local function write_scans(scans, texts, write)
+  local t, names, rows, columns = { banner }, {}, {}, {}
+  for i, loop in ipairs(scans) do
+    t[#t + 1] = print_c.scan(loop)
+    names[i] = scan_constant(loop)
+    rows[i] = ("  [%s] = scan_rows_%s,"):format(names[i], loop.name)
+    columns[i] = ("  [%s] = scan_cols_%s,"):format(names[i], loop.name)
+  end
+  t[#t + 1] = ([[
+static void (*const scans_of_rows[])(void *out, const void *in, int64_t rows, int64_t n) = {
+%s
+};
+static void (*const scans_of_columns[])(void *out, const void *in, int64_t n, int64_t step, int64_t cols) = {
+%s
+};
+]]):format(table.concat(rows, "\n"), table.concat(columns, "\n"))
+  texts["scan_loops.h"] = table.concat(t, "\n")
+  write("scan_loops.h", texts["scan_loops.h"])
+  return names
 end
 
 -- MothReducePartials of each join: for float dtypes, then for the others.
@@ -132,7 +158,9 @@ end
 function M.write(ops, sources, write)
   local formulas = sources.formulas
   write_partials(formulas, write)
-  local loops = collect(ops, function(name) return formulas.has(name, dtypes.float32.kind) end)
+  local function has(name) return formulas.has(name, dtypes.float32.kind) end
+  local loops, scans = collect(ops, "reduce", base(), has), collect(ops, "scan", {}, has)
+  sources.texts = {}
   local names, joins = {}, {}
   for i, loop in ipairs(loops) do
     names[i] = "  " .. constant(loop) .. ","
@@ -151,8 +179,9 @@ enum {
   MOTH_REDUCE_ARGMAX,
   MOTH_REDUCE_ARGMIN
 };
+enum { %s };
 #endif
-]]):format(table.concat(names, "\n")))
+]]):format(table.concat(names, "\n"), table.concat(write_scans(scans, sources.texts, write), ", ")))
 
   local shared, own, blocks, columns = { banner }, { banner }, {}, {}
   for i, loop in ipairs(loops) do
@@ -167,8 +196,10 @@ enum {
   own[#own + 1] = ("static const ReduceBlock blocks[MOTH_NREDUCE] = {\n%s\n};\n\z
     static const ReduceColumns columns[MOTH_NREDUCE] = {\n%s\n};\n"):format(table.concat(blocks, "\n"),
     table.concat(columns, "\n"))
-  sources.texts = { ["reduce_shared.h"] = table.concat(shared, "\n"), ["reduce_loops.h"] = table.concat(own, "\n") }
-  for name, text in pairs(sources.texts) do write(name, text) end
+  for name, text in pairs { ["reduce_shared.h"] = table.concat(shared, "\n"), ["reduce_loops.h"] = table.concat(own, "\n") } do
+    sources.texts[name] = text
+    write(name, text)
+  end
 
   local t = { banner, '#include "kernels/common/reduce.h"\n#include "kernels/cpu/loop.h"\n#include "kernels/math_libm.h"\n' }
   local of, done, finishes = {}, {}, {}
@@ -184,13 +215,14 @@ enum {
         t[#t + 1] = ("static double %s(double s0, double count) {\n  return %s;\n}"):format(finish, text)
       end
       op.reduction = "moth_reduction_" .. op.name
-      of[#of + 1] = ("const MothReduction %s = {%s, MOTH_JOIN_%s, %d, %s};"):format(op.reduction, constant(op.reduce_loop),
+      local loop = (op.kind == "scan" and scan_constant or constant)(op.reduce_loop)
+      of[#of + 1] = ("const MothReduction %s = {%s, MOTH_JOIN_%s, %d, %s};"):format(op.reduction, loop,
         op.join:upper(), number, finish)
     end
   end
   t[#t + 1] = ("const uint8_t moth_reduce_joins[MOTH_NREDUCE] = {\n%s\n};"):format(table.concat(joins, "\n"))
   write("reductions.c", table.concat(t, "\n") .. "\n" .. table.concat(of, "\n") .. "\n")
-  write_cuda(loops, finishes, formulas, sources.texts, write)
+  write_cuda(loops, scans, finishes, formulas, sources.texts, write)
 end
 
 return M

@@ -1,5 +1,5 @@
-/* Positions of the largest and smallest elements (the first of equals; the first NaN wins) and running
- * sums, along rows (n elements side by side) and columns (n elements, `step` apart). */
+/* Positions of the largest and smallest elements (the first of equals; the first NaN wins) along rows (n elements side by
+ * side) and columns (n elements, `step` apart). */
 #ifndef MOTH_CPU_TYPED_ARG_H
 #define MOTH_CPU_TYPED_ARG_H
 #include "kernels/cpu/typed/join.h"
@@ -85,40 +85,4 @@ MOTH_TYPED void arg_cols(int min, const void *in, int64_t n, int64_t step, int64
   }
 }
 
-#if MOTH_IS_FLOAT
-typedef stored sum_stored;
-#define STORE_SUM(x) STORE((real)(x))
-#else
-typedef int64_t sum_stored;
-#define STORE_SUM(x) (x)
-#endif
-
-MOTH_TYPED void cumsum_rows(void *out, const void *in, int64_t rows, int64_t n) {
-  for (int64_t r = 0; r < rows; r++) {
-    const stored *a = (const stored *)in + r * n;
-    sum_stored *o = (sum_stored *)out + r * n;
-    wide sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-      sum += LOAD(a[i]);
-      o[i] = STORE_SUM(sum);
-    }
-  }
-}
-
-MOTH_TYPED void cumsum_cols(void *out, const void *in, int64_t n, int64_t step, int64_t cols) {
-  for (int64_t from = 0; from < cols; from += ARG_COLS) {
-    int64_t m = cols - from < ARG_COLS ? cols - from : ARG_COLS;
-    wide sum[ARG_COLS];
-    for (int64_t c = 0; c < m; c++)
-      sum[c] = 0;
-    for (int64_t i = 0; i < n; i++) {
-      const stored *a = (const stored *)in + i * step + from;
-      sum_stored *o = (sum_stored *)out + i * step + from;
-      MOTH_VECTOR for (int64_t c = 0; c < m; c++) {
-        sum[c] += LOAD(a[c]);
-        o[c] = STORE_SUM(sum[c]);
-      }
-    }
-  }
-}
 #endif

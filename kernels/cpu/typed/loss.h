@@ -1,16 +1,17 @@
-/* cross_entropy of rows of n logits. A row i with target t (-1: ignored) and class weights w (NULL:
- * all 1) has the loss
- *   (1 - s) w[t] (lse - x[t]) + s / n sum_c w[c] (lse - x[c]),   lse = log(sum(exp(x)))
- * with the label smoothing s; total = sum_c w[c]. */
+/* cross_entropy of rows of n logits. A row i with target t and class weights w
+ * (NULL: all 1) has the loss (1 - s) w[t] (lse - x[t]) + s / n sum_c w[c] (lse
+ * - x[c]),   lse = log(sum(exp(x))) with the label smoothing s; total = sum_c
+ * w[c]. */
 #include "kernels/cpu/typed/softmax.h"
 
-MOTH_TYPED_FLOAT void cross_entropy_rows(const void *in, int64_t rows, int64_t n,
-                                         const int64_t *target, const double *weight, double total,
-                                         double smoothing, double *loss) {
-  for (int64_t r = 0; r < rows; r++) {
-    const stored *a = (const stored *)in + r * n;
-    int64_t t = target[r];
-    if (t < 0) {
+MOTH_TYPED_FLOAT void cross_entropy(const struct MothLoss *q) {
+  const double *weight = q->weight;
+  double total = q->total, smoothing = q->smoothing, *loss = q->loss;
+  int64_t n = q->n;
+  for (int64_t r = 0; r < q->rows; r++) {
+    const stored *a = (const stored *)q->in + r * n;
+    int64_t t = q->target[r] - q->base;
+    if (q->target[r] == q->ignore) {
       loss[r] = 0;
       continue;
     }
@@ -32,20 +33,21 @@ MOTH_TYPED_FLOAT void cross_entropy_rows(const void *in, int64_t rows, int64_t n
   }
 }
 
-/* out = the derivative of grad[r * stride] * loss[r] by the logits. */
-MOTH_TYPED_FLOAT void cross_entropy_grad_rows(void *out, const void *in, int64_t rows, int64_t n,
-                                              const int64_t *target, const double *weight,
-                                              double total, double smoothing, const double *grad,
-                                              int64_t stride) {
-  for (int64_t r = 0; r < rows; r++) {
-    const stored *a = (const stored *)in + r * n;
-    stored *o = (stored *)out + r * n;
-    int64_t t = target[r];
-    if (t < 0) {
+/* out = the derivative of grad[r * grad_step] * loss[r] by the logits. */
+MOTH_TYPED_FLOAT void cross_entropy_backward(const struct MothLoss *q) {
+  const double *weight = q->weight;
+  double total = q->total, smoothing = q->smoothing;
+  int64_t n = q->n;
+  for (int64_t r = 0; r < q->rows; r++) {
+    const stored *a = (const stored *)q->in + r * n;
+    stored *o = (stored *)q->out + r * n;
+    int64_t t = q->target[r] - q->base;
+    if (q->target[r] == q->ignore) {
       memset(o, 0, (size_t)n * sizeof(stored));
       continue;
     }
-    double g = grad[r * stride], w = weight ? weight[t] : 1, even = g * smoothing / (double)n;
+    double g = q->grad[r * q->grad_step], w = weight ? weight[t] : 1,
+           even = g * smoothing / (double)n;
     real max = row_max(a, n);
     double sum = row_sumexp(a, o, n, max);
     double at_target = g * (1 - smoothing) * w;

@@ -2,6 +2,7 @@
  * (N, C, inner) as N * C lines of `inner` elements, whose statistics the caller joins to those of groups or
  * channels; columns: the same for inner = 1, where lines would have one element. Deviations are from the mean,
  * never a difference of large squares. Affine parameters and statistics are `real`. */
+#include "kernels/common/norm.h"
 #include "kernels/cpu/typed/fold.h"
 #include "kernels/cpu/typed/join.h"
 /* total += the sum of X over [0, n): lanes stay in registers, blocks are joined in double. X is an expression of
@@ -38,10 +39,13 @@ static double line_square(const stored *a, int64_t n) {
 }
 
 /* out = (in - mean) rstd weight + bias by rows; rms: without mean. weight, bias [n] or NULL. */
-MOTH_TYPED_FLOAT void norm_rows(void *out, const void *in, int64_t rows, int64_t n,
-                                const void *weight, const void *bias, double eps, int rms,
-                                void *mean, void *rstd) {
-  const real *w = weight, *b = bias;
+MOTH_TYPED_FLOAT void norm_rows(const struct MothNorm *q) {
+  const void *in = q->in;
+  void *out = q->out, *mean = q->mean, *rstd = q->rstd;
+  const real *w = q->weight, *b = q->bias;
+  int64_t rows = q->rows, n = q->n;
+  double eps = q->eps;
+  bool rms = q->rms;
   for (int64_t r = 0; r < rows; r++) {
     const stored *a = (const stored *)in + r * n;
     stored *o = (stored *)out + r * n;
@@ -72,7 +76,8 @@ MOTH_TYPED_FLOAT void norm_rows(void *out, const void *in, int64_t rows, int64_t
   }
 }
 
-/* *k1, *k2: the parts of a row's gradient through its mean and its deviation. */
+/* *k1, *k2: the parts of a row's gradient through its mean and its deviation.
+ */
 MOTH_FN void norm_back_sums(const stored *g, const stored *a, int64_t n, const real *w, int rms,
                             real c, real s, real *k1, real *k2) {
   double s1 = 0, s2 = 0;
@@ -100,11 +105,13 @@ MOTH_FN void norm_back_sums(const stored *g, const stored *a, int64_t n, const r
 }
 
 /* Computes dx (unless NULL) by rows; adds the rows' parts to dweight and dbias [n] (unless NULL). */
-MOTH_TYPED_FLOAT void norm_back_rows(void *dx, const void *grad, const void *in, int64_t rows,
-                                     int64_t n, const void *weight, int rms, const void *mean,
-                                     const void *rstd, void *dweight, void *dbias) {
-  const real *w = weight, *mu = mean, *rs = rstd;
-  real *dw = dweight, *db = dbias;
+MOTH_TYPED_FLOAT void norm_back_rows(const struct MothNorm *q) {
+  const void *grad = q->grad, *in = q->in;
+  void *dx = q->out;
+  const real *w = q->weight, *mu = q->mean, *rs = q->rstd;
+  real *dw = q->dweight, *db = q->dbias;
+  int64_t rows = q->rows, n = q->n;
+  bool rms = q->rms;
   enum { ROWS = 4 };
   for (int64_t r = 0, m; r < rows; r += m) {
     const stored *g = (const stored *)grad + r * n, *a = (const stored *)in + r * n;

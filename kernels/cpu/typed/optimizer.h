@@ -1,6 +1,6 @@
 /* Optimizer steps of n elements, each in one pass over memory: PyTorch's formulas, computed in `real` with
  * factors precomputed in double. */
-#include "kernels/cpu/optimizer.h"
+#include "kernels/common/optimizer.h"
 #include "kernels/cpu/typed/prelude.h"
 
 MOTH_TYPED_FLOAT void sgd_step(void *param, const void *grad, void *buffer, int64_t n,

@@ -3,6 +3,7 @@
 #ifdef __SSE2__
 #include <immintrin.h>
 #endif
+#include "kernels/common/random.h"
 #include "kernels/cpu/typed/prelude.h"
 
 /* m_philox on vectors, one block in each 64-bit lane: a lane's product of two 32-bit words is both words
@@ -114,8 +115,8 @@ MOTH_FN void random_words(unsigned *word, int64_t i, int64_t n, uint64_t seed, u
   philox_run(seed, offset + (uint64_t)(i * WORDS / 4), (int)((n * WORDS + 3) / 4), word);
 }
 
-MOTH_TYPED void random_uniform(void *out, int64_t begin, int64_t end, uint64_t seed,
-                               uint64_t offset, double lo, double hi) {
+static void random_uniform(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
+                           double lo, double hi) {
 #if MOTH_IS_FLOAT
   stored *o = out, first = STORE((real)lo);
   real a = (real)lo, width = (real)(hi - lo), top = width > 0 ? (real)hi : m_inf();
@@ -139,8 +140,8 @@ MOTH_TYPED void random_uniform(void *out, int64_t begin, int64_t end, uint64_t s
 #endif
 }
 
-MOTH_TYPED void random_normal(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
-                              double mean, double std) {
+static void random_normal(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
+                          double mean, double std) {
 #if MOTH_IS_FLOAT
   enum { PAIRS = VALUES / 2 };
   stored *o = out;
@@ -177,8 +178,8 @@ MOTH_FN Threshold threshold_of(double p) {
   return (Threshold){(unsigned)t, t > 0xffffffffu};
 }
 
-MOTH_TYPED void random_bernoulli(void *out, int64_t begin, int64_t end, uint64_t seed,
-                                 uint64_t offset, double p) {
+static void random_bernoulli(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
+                             double p) {
   stored *o = out, one = STORE((real)1), zero = STORE((real)0);
   Threshold t = threshold_of(p);
   zero = t.all ? one : zero;
@@ -190,8 +191,8 @@ MOTH_TYPED void random_bernoulli(void *out, int64_t begin, int64_t end, uint64_t
   }
 }
 
-MOTH_TYPED void random_int(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
-                           int64_t lo, int64_t hi) {
+static void random_int(void *out, int64_t begin, int64_t end, uint64_t seed, uint64_t offset,
+                       int64_t lo, int64_t hi) {
   stored *o = out;
   uint64_t range = (uint64_t)hi - (uint64_t)lo;
   for (int64_t i = begin; i < end; i += 2 * RUN) {
@@ -209,8 +210,8 @@ MOTH_TYPED void random_int(void *out, int64_t begin, int64_t end, uint64_t seed,
 
 #if MOTH_IS_FLOAT
 /* out = in / (1 - p) where kept, else 0; mask: 1 where kept. */
-MOTH_TYPED_FLOAT void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int64_t end,
-                              uint64_t seed, uint64_t offset, double p) {
+static void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int64_t end,
+                    uint64_t seed, uint64_t offset, double p) {
   stored *o = out;
   const stored *a = in;
   Threshold t = threshold_of(p);
@@ -229,3 +230,27 @@ MOTH_TYPED_FLOAT void dropout(void *out, uint8_t *mask, const void *in, int64_t 
   }
 }
 #endif
+
+/* The elements [begin, end) of a call. */
+MOTH_TYPED void random_fill(const struct MothRandom *r, int64_t begin, int64_t end, uint64_t seed,
+                            uint64_t offset) {
+  switch (r->what) {
+  case MOTH_RANDOM_UNIFORM:
+    random_uniform(r->out, begin, end, seed, offset, r->a, r->b);
+    break;
+  case MOTH_RANDOM_NORMAL:
+    random_normal(r->out, begin, end, seed, offset, r->a, r->b);
+    break;
+  case MOTH_RANDOM_BERNOULLI:
+    random_bernoulli(r->out, begin, end, seed, offset, r->a);
+    break;
+  case MOTH_RANDOM_INTEGERS:
+    random_int(r->out, begin, end, seed, offset, r->lo, r->hi);
+    break;
+#if MOTH_IS_FLOAT
+  case MOTH_RANDOM_DROPOUT:
+    dropout(r->out, r->mask, r->in, begin, end, seed, offset, r->a);
+    break;
+#endif
+  }
+}

@@ -3,6 +3,7 @@
 #ifndef MOTH_CPU_TYPED_REDUCE_H
 #define MOTH_CPU_TYPED_REDUCE_H
 #include "kernels/cpu/typed/arg.h"
+#include "kernels/cpu/typed/scan.h"
 #include "reductions.h"
 
 enum { COLS = 1024 };

@@ -5,6 +5,7 @@
  * so are the results. */
 #ifndef MOTH_CPU_TYPED_SOFTMAX_H
 #define MOTH_CPU_TYPED_SOFTMAX_H
+#include "kernels/common/softmax.h"
 #include "kernels/cpu/typed/fold.h"
 #include "kernels/cpu/typed/join.h"
 
@@ -84,7 +85,7 @@ static double row_sumexp(const stored *a, stored *o, int64_t n, real max) {
   return sum;
 }
 
-MOTH_TYPED_FLOAT void softmax_rows(int log, void *out, const void *in, int64_t rows, int64_t n) {
+static void softmax_rows(int log, void *out, const void *in, int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; r++) {
     const stored *a = (const stored *)in + r * n;
     stored *o = (stored *)out + r * n;
@@ -104,8 +105,8 @@ MOTH_TYPED_FLOAT void softmax_rows(int log, void *out, const void *in, int64_t r
   }
 }
 
-MOTH_TYPED_FLOAT void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t stride,
-                                   int64_t cols) {
+static void softmax_cols(int log, void *out, const void *in, int64_t n, int64_t stride,
+                         int64_t cols) {
   for (int64_t from = 0; from < cols; from += SOFT_COLS) {
     int64_t m = cols - from < SOFT_COLS ? cols - from : SOFT_COLS;
     const stored *a = (const stored *)in + from;
@@ -145,8 +146,8 @@ MOTH_TYPED_FLOAT void softmax_cols(int log, void *out, const void *in, int64_t n
 }
 
 /* softmax: (g - sum(g y)) y; log_softmax: g - exp(y) sum(g). */
-MOTH_TYPED_FLOAT void softmax_backward_rows(int log, void *out, const void *grad, const void *y,
-                                            int64_t rows, int64_t n) {
+static void softmax_backward_rows(int log, void *out, const void *grad, const void *y, int64_t rows,
+                                  int64_t n) {
   for (int64_t r = 0; r < rows; r++) {
     const stored *g = (const stored *)grad + r * n, *p = (const stored *)y + r * n;
     stored *o = (stored *)out + r * n;
@@ -171,8 +172,8 @@ MOTH_TYPED_FLOAT void softmax_backward_rows(int log, void *out, const void *grad
   }
 }
 
-MOTH_TYPED_FLOAT void softmax_backward_cols(int log, void *out, const void *grad, const void *y,
-                                            int64_t n, int64_t stride, int64_t cols) {
+static void softmax_backward_cols(int log, void *out, const void *grad, const void *y, int64_t n,
+                                  int64_t stride, int64_t cols) {
   for (int64_t from = 0; from < cols; from += SOFT_COLS) {
     int64_t m = cols - from < SOFT_COLS ? cols - from : SOFT_COLS;
     const stored *g = (const stored *)grad + from, *p = (const stored *)y + from;
@@ -206,5 +207,18 @@ MOTH_TYPED_FLOAT void softmax_backward_cols(int log, void *out, const void *grad
             STORE((LOAD(g[i * stride + c]) - sum[c]) * LOAD(p[i * stride + c]));
     }
   }
+}
+
+MOTH_TYPED_FLOAT void softmax(const struct MothSoftmax *s) {
+  if (s->inner == 1)
+    softmax_rows(s->log, s->out, s->in, s->outer, s->n);
+  else
+    softmax_cols(s->log, s->out, s->in, s->n, s->inner, s->cols);
+}
+MOTH_TYPED_FLOAT void softmax_backward(const struct MothSoftmax *s) {
+  if (s->inner == 1)
+    softmax_backward_rows(s->log, s->out, s->in, s->back, s->outer, s->n);
+  else
+    softmax_backward_cols(s->log, s->out, s->in, s->back, s->n, s->inner, s->cols);
 }
 #endif

@@ -5,8 +5,10 @@
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/scatter.h"
 #include "kernels/cuda/reduce.h"
-#include "kernels/cuda/softmax.h"
-#include "kernels/cuda/norm.h"
+#include "kernels/common/norm.h"
+#include "kernels/common/random.h"
+#include "kernels/common/scan.h"
+#include "kernels/common/softmax.h"
 #include "kernels/cuda/util.h"
 namespace {
 #include "kernels/cuda/typed/create.cuh"

@@ -1,4 +1,5 @@
-/* Joins of reductions, as operators of the kernels (the joins themselves: kernels/math_join.h). An Op has
+/* Joins of reductions, as operators of the kernels (the joins themselves: kernels/math_join.h; those of records are printed
+ * by src/codegen/reduce.lua). An Op has
  *   lane         what a thread gathers a few hundred elements in
  *   total        what is joined over threads, blocks and long runs; a number, double or 64 bits wide
  *   none<T>()    of no elements, as a lane or a total
@@ -15,12 +16,6 @@ typedef double sum_total;
 typedef unsigned long long sum_lane; /* overflow wraps */
 typedef unsigned long long sum_total;
 #endif
-
-/* What is joined of an element: itself, or what the generated ones compute. */
-struct Same {
-  static __device__ __forceinline__ real of(real x) { return x; }
-};
-#include "cuda/reduce_maps.h"
 
 /* Result i in the output's dtype, which is a float one where this is one. */
 __device__ __forceinline__ void put(const MothReduceOut &out, long long i, sum_total x) {
@@ -69,104 +64,52 @@ template <int K, class T> __device__ __forceinline__ T tree_sum(T *a) {
   return a[0];
 }
 
-template <class Map> struct SumOp {
-  typedef sum_lane lane;
-  typedef sum_total total;
-  template <class T> static __device__ __forceinline__ T none() { return 0; }
-  template <class T> static __device__ __forceinline__ T join(T a, T b) { return M_JOIN_SUM(a, b); }
-  template <int V, int U>
-  static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
-    lane a[V * U];
+/* K elements (a power of 2) joined: pairwise, and one after the other. */
+template <class Op, int K> __device__ __forceinline__ typename Op::lane gather_tree(const real *x) {
+  typename Op::lane a[K];
 #pragma unroll
-    for (int k = 0; k < V * U; k++)
-      a[k] = (lane)Map::of(x[k]);
-    return tree_sum<V * U>(a);
-  }
-  static __device__ __forceinline__ total widen(lane a) {
-    return (total)a;
-  }
-  static __device__ __forceinline__ void finish(const MothReduceOut &out, long long i, total a) {
+  for (int k = 0; k < K; k++)
+    a[k] = Op::of(x[k]);
+#pragma unroll
+  for (int half = K / 2; half; half /= 2)
+#pragma unroll
+    for (int k = 0; k < half; k++)
+      a[k] = Op::join(a[k], a[k + half]);
+  return a[0];
+}
+template <class Op, int K> __device__ __forceinline__ typename Op::lane gather_line(const real *x) {
+  typename Op::lane a = Op::of(x[0]);
+#pragma unroll
+  for (int k = 1; k < K; k++)
+    a = Op::join(a, Op::of(x[k]));
+  return a;
+}
+
 #if MOTH_IS_FLOAT
-    a = reduce_finish(out.finish, a, out.divisor);
+static __device__ __forceinline__ double reduce_finish(int which, double s0, double count);
 #endif
-    put(out, i, a);
-  }
-};
-
-/* In double all along, as on the CPU: products leave the range of float32 on the way. */
-template <class Map> struct ProdOp {
-  typedef sum_total lane;
-  typedef sum_total total;
-  template <class T> static __device__ __forceinline__ T none() { return 1; }
-  template <class T> static __device__ __forceinline__ T join(T a, T b) {
-    return M_JOIN_PROD(a, b);
-  }
-  template <int V, int U>
-  static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
-    lane a = (lane)Map::of(x[0]);
-#pragma unroll
-    for (int k = 1; k < V * U; k++)
-      a = join(a, (lane)Map::of(x[k]));
-    return a;
-  }
-  static __device__ __forceinline__ total widen(lane a) {
-    return a;
-  }
-  static __device__ __forceinline__ void finish(const MothReduceOut &out, long long i, total a) {
+__device__ __forceinline__ void put_finished(const MothReduceOut &out, long long i, sum_total a) {
 #if MOTH_IS_FLOAT
-    a = reduce_finish(out.finish, a, out.divisor);
+  a = reduce_finish(out.finish, a, out.divisor);
 #endif
-    put(out, i, a);
-  }
-};
+  put(out, i, a);
+}
+__device__ __forceinline__ void put_element(const MothReduceOut &out, long long i, real a) {
+  static_cast<stored *>(out.values)[i] = STORE(a);
+}
+__device__ __forceinline__ void put_truth(const MothReduceOut &out, long long i, unsigned a) {
+  static_cast<uint8_t *>(out.values)[i] = a != 0;
+}
 
-template <bool MIN, class Map> struct ExtremeOp {
-  typedef real lane;
-  typedef real total;
-  template <class T> static __device__ __forceinline__ T none() {
-    return MIN ? m_highest() : m_lowest();
-  }
-  template <class T> static __device__ __forceinline__ T join(T a, T b) {
-    return MIN ? m_join_min(a, b) : m_join_max(a, b);
-  }
-  template <int V, int U>
-  static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
-    real a = Map::of(x[0]);
-#pragma unroll
-    for (int k = 1; k < V * U; k++)
-      a = join(a, Map::of(x[k]));
-    return a;
-  }
-  static __device__ __forceinline__ total widen(lane a) {
-    return a;
-  }
-  static __device__ __forceinline__ void finish(const MothReduceOut &out, long long i, total a) {
-    static_cast<stored *>(out.values)[i] = STORE(a);
-  }
-};
-
-template <bool ALL, class Map> struct TruthOp {
-  typedef unsigned lane;
-  typedef unsigned total;
-  template <class T> static __device__ __forceinline__ T none() { return ALL; }
-  template <class T> static __device__ __forceinline__ T join(T a, T b) {
-    return ALL ? M_JOIN_ALL(a, b) : M_JOIN_ANY(a, b);
-  }
-  template <int V, int U>
-  static __device__ __forceinline__ lane chunk(const real *x, long long, long long) {
-    lane a = ALL;
-#pragma unroll
-    for (int k = 0; k < V * U; k++)
-      a = join(a, (lane)(Map::of(x[k]) != 0));
-    return a;
-  }
-  static __device__ __forceinline__ total widen(lane a) {
-    return a;
-  }
-  static __device__ __forceinline__ void finish(const MothReduceOut &out, long long i, total a) {
-    static_cast<uint8_t *>(out.values)[i] = a != 0;
-  }
-};
+/* Those of records: Reduce_<name>, and Scan_<name> for running results (scan.cuh). */
+#if MOTH_IS_FLOAT
+typedef stored wide_stored;
+#define STORE_WIDE(x) STORE((real)(x))
+#else
+typedef unsigned long long wide_stored;
+#define STORE_WIDE(x) (x)
+#endif
+#include "cuda/reduce_ops.h"
 
 /* The first largest (smallest) value and its position; the first NaN wins. */
 template <bool MIN> struct ArgOp {

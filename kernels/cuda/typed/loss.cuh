@@ -16,8 +16,17 @@ struct LossSumOp {
   }
 };
 
+/* And where a class out of range is reported. */
+struct LossAt : MothLoss {
+  int op;
+  MothFault *fault;
+};
+static LossAt loss_at(const MothCudaRun *run, const MothLoss *l) {
+  return LossAt{*l, run->op, moth_cuda_fault(run->device)};
+}
+
 /* The class of a row, from 0; -1: ignored. */
-__device__ __forceinline__ long long class_of(const MothLoss &l, int64_t row) {
+__device__ __forceinline__ long long class_of(const LossAt &l, int64_t row) {
   long long t = l.target[row];
   return t == l.ignore ? -1 : moth_index(l.fault, l.op, 1, -1, t, l.base, l.n);
 }
@@ -30,7 +39,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     double sum = 0;
     for (int64_t i = threadIdx.x; i < n; i += ROW_THREADS)
       sum += weight[i] * (double)LOAD(in[row * n + i]);
-    sum = join_block<AddOp>(sum);
+    sum = join_block<Reduce_sum>(sum);
     if (threadIdx.x == 0)
       sums[row] = sum;
   }
@@ -42,7 +51,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
   double sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += ROW_THREADS)
     sum += numbers[i];
-  sum = join_block<AddOp>(sum);
+  sum = join_block<Reduce_sum>(sum);
   if (threadIdx.x == 0)
     *out = sum;
 }
@@ -81,8 +90,8 @@ struct SmoothOp {
 
 /* stats: SmoothOp's totals if `smooth`, else Stats, or NULL if only the weights are needed. */
 __global__ void __launch_bounds__(ROW_THREADS)
-    loss_rows(const __grid_constant__ MothLoss l, const void *stats, bool smooth,
-              const double *sums, const double *total, LossSum *parts) {
+    loss_rows(const __grid_constant__ LossAt l, const void *stats, bool smooth, const double *sums,
+              const double *total, LossSum *parts) {
   LossSum acc = {0, 0};
   int64_t step = (int64_t)gridDim.x * ROW_THREADS;
   for (int64_t row = (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x; row < l.rows; row += step) {
@@ -128,48 +137,48 @@ __global__ void __launch_bounds__(ROW_THREADS)
     *weight = acc.weight;
 }
 
-static MothStatus loss_weights(const MothLoss *l, double *total) {
-  return moth_launch("cross_entropy", loss_total, dim3(1), dim3(ROW_THREADS), 0, l->stream,
+static MothStatus loss_weights(const MothCudaRun *run, const MothLoss *l, double *total) {
+  return moth_launch("cross_entropy", loss_total, dim3(1), dim3(ROW_THREADS), 0, run->stream,
                      l->weight, l->n, total);
 }
-static int64_t loss_blocks(const MothLoss *l) {
+static int64_t loss_blocks(const MothCudaRun *run, const MothLoss *l) {
   return moth_max64(1, moth_min64(moth_ceil_div(l->rows, ROW_THREADS),
-                                  (int64_t)moth_cuda_props(l->device)->multiprocessors * 8));
+                                  (int64_t)moth_cuda_props(run->device)->multiprocessors * 8));
 }
 
-MOTH_TYPED MothStatus cross_entropy(const MothLoss *l) {
+MOTH_TYPED MothStatus cross_entropy(const MothCudaRun *run, const MothLoss *l) {
   const char *name = "cross_entropy";
   MothScratch stats, sums, parts, total;
   bool smooth = l->smoothing > 0 && !l->weight;
-  int64_t blocks = loss_blocks(l);
-  MOTH_TRY(
-      stats.take(l->device, (size_t)l->rows * (smooth ? sizeof(SmoothOp::total) : sizeof(Stats))));
-  MOTH_TRY(parts.take(l->device, (size_t)blocks * sizeof(LossSum)));
+  int64_t blocks = loss_blocks(run, l);
+  MOTH_TRY(stats.take(run->device,
+                      (size_t)l->rows * (smooth ? sizeof(SmoothOp::total) : sizeof(Stats))));
+  MOTH_TRY(parts.take(run->device, (size_t)blocks * sizeof(LossSum)));
   if (l->rows > 0)
-    MOTH_TRY(smooth
-                 ? row_stats<SmoothOp>(name, l->device, l->stream, l->in, l->rows, l->n, stats.p)
-                 : row_stats<StatsOp>(name, l->device, l->stream, l->in, l->rows, l->n, stats.p));
+    MOTH_TRY(
+        smooth ? row_stats<SmoothOp>(name, run->device, run->stream, l->in, l->rows, l->n, stats.p)
+               : row_stats<StatsOp>(name, run->device, run->stream, l->in, l->rows, l->n, stats.p));
   if (l->smoothing > 0 && l->weight) {
-    MOTH_TRY(sums.take(l->device, (size_t)l->rows * sizeof(double)));
-    MOTH_TRY(total.take(l->device, sizeof(double)));
-    MOTH_TRY(loss_weights(l, total.as<double>()));
+    MOTH_TRY(sums.take(run->device, (size_t)l->rows * sizeof(double)));
+    MOTH_TRY(total.take(run->device, sizeof(double)));
+    MOTH_TRY(loss_weights(run, l, total.as<double>()));
     MOTH_TRY(moth_launch(name, loss_weighted_sums, dim3(grid_of(l->rows)), dim3(ROW_THREADS), 0,
-                         l->stream, (const stored *)l->in, l->weight, sums.as<double>(), l->rows,
+                         run->stream, (const stored *)l->in, l->weight, sums.as<double>(), l->rows,
                          l->n));
   }
-  MOTH_TRY(moth_launch(name, loss_rows, dim3((unsigned)blocks), dim3(ROW_THREADS), 0, l->stream, *l,
-                       stats.p, smooth, sums.as<double>(), total.as<double>(),
+  MOTH_TRY(moth_launch(name, loss_rows, dim3((unsigned)blocks), dim3(ROW_THREADS), 0, run->stream,
+                       loss_at(run, l), stats.p, smooth, sums.as<double>(), total.as<double>(),
                        l->none ? nullptr : parts.as<LossSum>()));
   if (l->none)
     return MOTH_OK;
-  return moth_launch(name, loss_end, dim3(1), dim3(ROW_THREADS), 0, l->stream, parts.as<LossSum>(),
-                     blocks, l->mean, (stored *)l->out, nullptr);
+  return moth_launch(name, loss_end, dim3(1), dim3(ROW_THREADS), 0, run->stream,
+                     parts.as<LossSum>(), blocks, l->mean, (stored *)l->out, nullptr);
 }
 
 /* The gradient as a function of a row: of exp(x - max). */
 struct LossGrad {
   static constexpr bool EXP = true;
-  MothLoss l;
+  LossAt l;
   const double *total, *counted; /* sums of the weights of all classes, of the targets; or NULL */
   struct Row {
     real max, scale, even, at_target;
@@ -193,40 +202,38 @@ struct LossGrad {
   }
 };
 
-MOTH_TYPED MothStatus cross_entropy_backward(const MothLoss *l) {
+MOTH_TYPED MothStatus cross_entropy_backward(const MothCudaRun *run, const MothLoss *l) {
   const char *name = "cross_entropy_backward";
   MothScratch parts, sums;
-  LossGrad f = {*l, nullptr, nullptr};
-  MOTH_TRY(sums.take(l->device, 2 * sizeof(double)));
+  LossGrad f = {loss_at(run, l), nullptr, nullptr};
+  MOTH_TRY(sums.take(run->device, 2 * sizeof(double)));
   double *sum = sums.as<double>();
   if (l->smoothing > 0 && l->weight) {
-    MOTH_TRY(loss_weights(l, sum));
+    MOTH_TRY(loss_weights(run, l, sum));
     f.total = sum;
   }
   if (l->mean) {
-    int64_t blocks = loss_blocks(l);
-    MOTH_TRY(parts.take(l->device, (size_t)blocks * sizeof(LossSum)));
-    MOTH_TRY(moth_launch(name, loss_rows, dim3((unsigned)blocks), dim3(ROW_THREADS), 0, l->stream,
-                         *l, nullptr, false, nullptr, nullptr, parts.as<LossSum>()));
-    MOTH_TRY(moth_launch(name, loss_end, dim3(1), dim3(ROW_THREADS), 0, l->stream,
+    int64_t blocks = loss_blocks(run, l);
+    MOTH_TRY(parts.take(run->device, (size_t)blocks * sizeof(LossSum)));
+    MOTH_TRY(moth_launch(name, loss_rows, dim3((unsigned)blocks), dim3(ROW_THREADS), 0, run->stream,
+                         loss_at(run, l), nullptr, false, nullptr, nullptr, parts.as<LossSum>()));
+    MOTH_TRY(moth_launch(name, loss_end, dim3(1), dim3(ROW_THREADS), 0, run->stream,
                          parts.as<LossSum>(), blocks, false, nullptr, sum + 1));
     f.counted = sum + 1;
   }
   MothSoftmax s = {};
-  s.device = l->device;
-  s.stream = l->stream;
   s.out = l->out;
   s.in = l->in;
   s.outer = l->rows;
   s.n = l->n;
   s.inner = 1;
-  return soft_rows(name, f, &s);
+  return soft_rows(name, f, run, &s);
 }
 #else
-static MothStatus cross_entropy(const MothLoss *) {
+static MothStatus cross_entropy(const MothCudaRun *, const MothLoss *) {
   return moth_fail(MOTH_ERR_STATE, "cross_entropy is of float dtypes");
 }
-static MothStatus cross_entropy_backward(const MothLoss *l) {
-  return cross_entropy(l);
+static MothStatus cross_entropy_backward(const MothCudaRun *run, const MothLoss *l) {
+  return cross_entropy(run, l);
 }
 #endif

@@ -5,7 +5,7 @@
 enum { NORM_ROWS = 8, NORM_COLS = 32, NORM_CHUNKS = 128 };
 
 __device__ __forceinline__ double block_sum(double x) {
-  return join_block<AddOp>(x);
+  return join_block<Reduce_sum>(x);
 }
 static inline dim3 norm_threads(int64_t n) {
   return dim3(n <= 256 ? 64 : n <= 2048 ? 128 : n <= 8192 ? 256 : 512);
@@ -259,7 +259,7 @@ __global__ void norm_params_join(MothNorm m, const double *parts, int64_t chunks
   }
 }
 
-MOTH_TYPED MothStatus norm_rows(const MothNorm *m) {
+MOTH_TYPED MothStatus norm_rows(const MothCudaRun *run, const MothNorm *m) {
   int threads = norm_short_threads(m);
   if (threads) {
     int64_t each = moth_ceil_div(m->n / PACK, threads);
@@ -267,12 +267,12 @@ MOTH_TYPED MothStatus norm_rows(const MothNorm *m) {
                        each <= 1   ? norm_short<1>
                        : each <= 2 ? norm_short<2>
                                    : norm_short<4>,
-                       dim3(grid_of(m->rows)), dim3((unsigned)threads), 0, m->stream, *m);
+                       dim3(grid_of(m->rows)), dim3((unsigned)threads), 0, run->stream, *m);
   }
   return moth_launch("norm_rows", norm_rows_kernel, dim3(grid_of(m->rows)), norm_threads(m->n), 0,
-                     m->stream, *m);
+                     run->stream, *m);
 }
-MOTH_TYPED MothStatus norm_back_rows(const MothNorm *m) {
+MOTH_TYPED MothStatus norm_back_rows(const MothCudaRun *run, const MothNorm *m) {
   int threads = m->out ? norm_short_threads(m) : 0;
   int64_t packs = threads ? moth_ceil_div(m->n / PACK, threads) : 0;
   if (threads)
@@ -280,21 +280,21 @@ MOTH_TYPED MothStatus norm_back_rows(const MothNorm *m) {
                          packs <= 1   ? norm_back_short<1>
                          : packs <= 2 ? norm_back_short<2>
                                       : norm_back_short<4>,
-                         dim3(grid_of(m->rows)), dim3((unsigned)threads), 0, m->stream, *m));
+                         dim3(grid_of(m->rows)), dim3((unsigned)threads), 0, run->stream, *m));
   else if (m->out)
     MOTH_TRY(moth_launch("norm_back_rows", norm_back_rows_kernel, dim3(grid_of(m->rows)),
-                         norm_threads(m->n), 0, m->stream, *m));
+                         norm_threads(m->n), 0, run->stream, *m));
   if (!m->dweight && !m->dbias)
     return MOTH_OK;
   int64_t each = moth_max64(moth_ceil_div(m->rows, NORM_CHUNKS), 4 * NORM_ROWS);
   int64_t chunks = moth_ceil_div(m->rows, each);
   MothScratch parts;
-  MOTH_TRY(parts.take(m->device, (size_t)(chunks * 2 * m->n + 1) * sizeof(double)));
+  MOTH_TRY(parts.take(run->device, (size_t)(chunks * 2 * m->n + 1) * sizeof(double)));
   MOTH_TRY(moth_launch("norm_params", norm_params_kernel,
                        dim3(grid_of(moth_ceil_div(m->n, NORM_COLS)), (unsigned)chunks),
-                       dim3(NORM_ROWS * NORM_COLS), 0, m->stream, *m, (double *)parts.p, each));
+                       dim3(NORM_ROWS * NORM_COLS), 0, run->stream, *m, (double *)parts.p, each));
   return moth_launch("norm_params_join", norm_params_join, dim3(grid_of(moth_ceil_div(m->n, 128))),
-                     dim3(128), 0, m->stream, *m, (const double *)parts.p, chunks);
+                     dim3(128), 0, run->stream, *m, (const double *)parts.p, chunks);
 }
 
 /* --- groups and channels ------------------------------------------------------------------------ */
@@ -402,46 +402,46 @@ __global__ void norm_back_kernel(MothNorm m, int64_t total, const double *means)
   }
 }
 
-MOTH_TYPED MothStatus norm_channels(const MothNorm *m) {
+MOTH_TYPED MothStatus norm_channels(const MothCudaRun *run, const MothNorm *m) {
   int64_t stats = m->groups ? m->batch * m->groups : m->channels;
   int64_t total = m->batch * m->channels * m->inner;
   if (m->own)
     MOTH_TRY(moth_launch("norm_stats", norm_stats_kernel, dim3(total ? grid_of(stats) : 0),
-                         dim3(256), 0, m->stream, *m, stats));
+                         dim3(256), 0, run->stream, *m, stats));
   else
     MOTH_TRY(moth_launch("norm_given", norm_given_kernel, dim3(grid_of(moth_ceil_div(stats, 128))),
-                         dim3(128), 0, m->stream, *m));
+                         dim3(128), 0, run->stream, *m));
   return moth_launch("norm_apply", norm_apply_kernel, dim3(grid_of(moth_ceil_div(total, 256))),
-                     dim3(256), 0, m->stream, *m, total);
+                     dim3(256), 0, run->stream, *m, total);
 }
-MOTH_TYPED MothStatus norm_back_channels(const MothNorm *m) {
+MOTH_TYPED MothStatus norm_back_channels(const MothCudaRun *run, const MothNorm *m) {
   int64_t stats = m->groups ? m->batch * m->groups : m->channels;
   int64_t units = m->groups ? m->batch * m->channels : m->channels;
   int64_t total = m->batch * m->channels * m->inner;
   MothScratch scratch;
-  MOTH_TRY(scratch.take(m->device, (size_t)(2 * units + 2 * stats + 1) * sizeof(double)));
+  MOTH_TRY(scratch.take(run->device, (size_t)(2 * units + 2 * stats + 1) * sizeof(double)));
   double *dots = (double *)scratch.p, *means = dots + 2 * units;
-  MOTH_TRY(moth_launch("norm_dots", norm_dots_kernel, dim3(grid_of(units)), dim3(256), 0, m->stream,
-                       *m, units, dots));
+  MOTH_TRY(moth_launch("norm_dots", norm_dots_kernel, dim3(grid_of(units)), dim3(256), 0,
+                       run->stream, *m, units, dots));
   MOTH_TRY(moth_launch("norm_join", norm_join_kernel,
                        dim3(grid_of(moth_ceil_div(moth_max64(stats, m->channels), 128))), dim3(128),
-                       0, m->stream, *m, stats, (const double *)dots, means));
+                       0, run->stream, *m, stats, (const double *)dots, means));
   if (!m->out)
     return MOTH_OK;
   return moth_launch("norm_back", norm_back_kernel, dim3(grid_of(moth_ceil_div(total, 256))),
-                     dim3(256), 0, m->stream, *m, total, (const double *)means);
+                     dim3(256), 0, run->stream, *m, total, (const double *)means);
 }
 #else
-static MothStatus norm_rows(const MothNorm *) {
+static MothStatus norm_rows(const MothCudaRun *, const MothNorm *) {
   return moth_fail(MOTH_ERR_STATE, "norms are of float dtypes");
 }
-static MothStatus norm_back_rows(const MothNorm *) {
+static MothStatus norm_back_rows(const MothCudaRun *, const MothNorm *) {
   return moth_fail(MOTH_ERR_STATE, "norms are of float dtypes");
 }
-static MothStatus norm_channels(const MothNorm *) {
+static MothStatus norm_channels(const MothCudaRun *, const MothNorm *) {
   return moth_fail(MOTH_ERR_STATE, "norms are of float dtypes");
 }
-static MothStatus norm_back_channels(const MothNorm *) {
+static MothStatus norm_back_channels(const MothCudaRun *, const MothNorm *) {
   return moth_fail(MOTH_ERR_STATE, "norms are of float dtypes");
 }
 #endif

@@ -106,8 +106,8 @@ struct Normal {
 };
 #endif
 
-MOTH_TYPED MothStatus random_uniform(cudaStream_t stream, void *out, int64_t n, MothCudaPhilox p,
-                                     double lo, double hi) {
+static MothStatus random_uniform(cudaStream_t stream, void *out, int64_t n, MothCudaPhilox p,
+                                 double lo, double hi) {
 #if MOTH_IS_FLOAT
   real width = (real)(hi - lo);
   Uniform g = {(real)lo, width, width > 0 ? (real)hi : m_inf(), 0};
@@ -123,8 +123,8 @@ MOTH_TYPED MothStatus random_uniform(cudaStream_t stream, void *out, int64_t n, 
 #endif
 }
 
-MOTH_TYPED MothStatus random_normal(cudaStream_t stream, void *out, int64_t n, MothCudaPhilox p,
-                                    double mean, double std) {
+static MothStatus random_normal(cudaStream_t stream, void *out, int64_t n, MothCudaPhilox p,
+                                double mean, double std) {
 #if MOTH_IS_FLOAT
   return random_run("normal", stream, out, n, p, Normal{(real)mean, (real)std});
 #else
@@ -153,8 +153,8 @@ struct Bernoulli {
       y[k] = word[k] < t.limit ? one : zero;
   }
 };
-MOTH_TYPED MothStatus random_bernoulli(cudaStream_t stream, void *out, int64_t n, MothCudaPhilox p,
-                                       double probability) {
+static MothStatus random_bernoulli(cudaStream_t stream, void *out, int64_t n, MothCudaPhilox p,
+                                   double probability) {
   return random_run("bernoulli", stream, out, n, p, Bernoulli{threshold_of(probability)});
 }
 
@@ -169,8 +169,8 @@ struct Integers {
     }
   }
 };
-MOTH_TYPED MothStatus random_int(cudaStream_t stream, void *out, int64_t n, MothCudaPhilox p,
-                                 int64_t lo, int64_t hi) {
+static MothStatus random_int(cudaStream_t stream, void *out, int64_t n, MothCudaPhilox p,
+                             int64_t lo, int64_t hi) {
   Integers g = {(unsigned long long)lo, (unsigned long long)hi - (unsigned long long)lo};
   return random_run("randint", stream, out, n, p, g);
 }
@@ -196,11 +196,12 @@ __global__ void __launch_bounds__(RANDOM_THREADS)
     }
 #endif
 }
-MOTH_TYPED MothStatus bernoulli_each(cudaStream_t stream, void *out, const void *in, int64_t n,
-                                     MothCudaPhilox p, MothFault *f, int op) {
+MOTH_TYPED MothStatus bernoulli_each(const MothCudaRun *run, const MothRandom *r,
+                                     MothCudaPhilox p) {
   return moth_launch("bernoulli", bernoulli_each_kernel,
-                     dim3((unsigned)moth_ceil_div(n, 2 * RANDOM_THREADS)), dim3(RANDOM_THREADS), 0,
-                     stream, (stored *)out, (const stored *)in, n, p, f, op);
+                     dim3((unsigned)moth_ceil_div(r->n, 2 * RANDOM_THREADS)), dim3(RANDOM_THREADS),
+                     0, run->stream, (stored *)r->out, (const stored *)r->in, r->n, p,
+                     moth_cuda_fault(run->device), run->op);
 }
 
 /* out = in / (1 - p) where kept, else 0; mask tells which. */
@@ -246,11 +247,26 @@ __global__ void __launch_bounds__(RANDOM_THREADS)
     }
 #endif
 }
-MOTH_TYPED MothStatus dropout(cudaStream_t stream, void *out, uint8_t *mask, const void *in,
-                              int64_t n, MothCudaPhilox p, double probability) {
+static MothStatus dropout(cudaStream_t stream, void *out, uint8_t *mask, const void *in, int64_t n,
+                          MothCudaPhilox p, double probability) {
   real scale = probability < 1 ? (real)(1 / (1 - probability)) : (real)0;
   bool aligned = ((uintptr_t)out | (uintptr_t)in | (uintptr_t)mask) % 16 == 0;
   return moth_launch("native_dropout", dropout_kernel, random_grid(n), dim3(RANDOM_THREADS), 0,
                      stream, (stored *)out, mask, (const stored *)in, n, aligned, p,
                      threshold_of(probability), scale);
+}
+
+MOTH_TYPED MothStatus random_fill(const MothCudaRun *run, const MothRandom *r, MothCudaPhilox p) {
+  switch (r->what) {
+  case MOTH_RANDOM_UNIFORM:
+    return random_uniform(run->stream, r->out, r->n, p, r->a, r->b);
+  case MOTH_RANDOM_NORMAL:
+    return random_normal(run->stream, r->out, r->n, p, r->a, r->b);
+  case MOTH_RANDOM_BERNOULLI:
+    return random_bernoulli(run->stream, r->out, r->n, p, r->a);
+  case MOTH_RANDOM_INTEGERS:
+    return random_int(run->stream, r->out, r->n, p, r->lo, r->hi);
+  default:
+    return dropout(run->stream, r->out, r->mask, r->in, r->n, p, r->a);
+  }
 }

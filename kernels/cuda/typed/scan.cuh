@@ -1,79 +1,74 @@
-/* Running sums along rows and columns, in double or 64 bits. Short rows: a warp each; long ones: a block each, tile
- * after tile; if long rows are few: a block for each chunk of one, after a pass for the sums of all chunks. */
+/* Running results along rows and columns: Scan_<name> of combine.cuh. Short rows: a warp each; long ones: a block each,
+ * tile after tile; if long rows are few: a block for each chunk of one, after a pass for the results of all chunks. */
 
-#if MOTH_IS_FLOAT
-typedef stored scan_out;
-#define STORE_SUM(x) STORE((real)(x))
-#else
-typedef unsigned long long scan_out;
-#define STORE_SUM(x) (x)
-#endif
-
-struct ScanAdd {
-  template <class T> static __device__ __forceinline__ T none() { return 0; }
-  template <class T> static __device__ __forceinline__ T join(T a, T b) { return a + b; }
-};
-
-/* The sum over lanes 0 to this one. */
-__device__ __forceinline__ sum_total scan_warp(sum_total x) {
+/* What lanes 0 to this one have, joined. */
+template <class Op> __device__ __forceinline__ typename Op::total scan_warp(typename Op::total x) {
+  typedef typename Op::total Total;
   int lane = threadIdx.x & 31;
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) {
-    sum_total y = __shfl_up_sync(0xffffffffu, x, d);
-    x += lane >= d ? y : 0;
+    Total y = __shfl_up_sync(0xffffffffu, x, d);
+    x = Op::join(x, lane >= d ? y : Op::template none<Total>());
   }
   return x;
 }
 
+template <class Op>
 __global__ void __launch_bounds__(ROW_THREADS)
-    scan_short(scan_out *out, const stored *in, int64_t rows, int64_t n) {
+    scan_short(typename Op::element *out, const stored *in, int64_t rows, int64_t n) {
+  typedef typename Op::total Total;
   int lane = threadIdx.x & 31;
   int64_t row = ((int64_t)blockIdx.x * ROW_THREADS + threadIdx.x) >> 5;
   for (; row < rows; row += (int64_t)gridDim.x * (ROW_THREADS / 32)) {
     const stored *a = in + row * n;
-    scan_out *o = out + row * n;
-    sum_total before = 0;
+    typename Op::element *o = out + row * n;
+    Total before = Op::template none<Total>();
     for (int64_t i = lane; i - lane < n; i += 32) {
-      sum_total x = scan_warp(i < n ? (sum_total)LOAD(a[i]) : 0) + before;
+      Total x =
+          Op::join(scan_warp<Op>(i < n ? Op::of(LOAD(a[i])) : Op::template none<Total>()), before);
       if (i < n)
-        o[i] = STORE_SUM(x);
+        o[i] = Op::put(x);
       before = __shfl_sync(0xffffffffu, x, 31);
     }
   }
 }
 
+template <class Op>
 __global__ void __launch_bounds__(ROW_THREADS)
-    scan_parts(const stored *in, sum_total *parts, int64_t rows, int64_t n, int64_t each) {
+    scan_parts(const stored *in, typename Op::total *parts, int64_t rows, int64_t n, int64_t each) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     int64_t from = (int64_t)blockIdx.y * each, to = n - from < each ? n : from + each;
-    sum_total sum = 0;
+    auto acc = Op::template none<typename Op::total>();
 #pragma unroll 8
     for (int64_t i = from + threadIdx.x; i < to; i += ROW_THREADS)
-      sum += (sum_total)LOAD(in[row * n + i]);
-    sum = join_block<ScanAdd>(sum);
+      acc = Op::join(acc, Op::of(LOAD(in[row * n + i])));
+    acc = join_block<Op>(acc);
     if (threadIdx.x == 0)
-      parts[row * gridDim.y + blockIdx.y] = sum;
+      parts[row * gridDim.y + blockIdx.y] = acc;
   }
 }
 
 /* A thread has V neighbours of a tile. Tiles start at an aligned address at or before the row (the chunk): elements
  * outside are skipped. WIDE: results are aligned as the elements are. */
-template <int V, bool WIDE>
+template <class Op, int V, bool WIDE>
 __global__ void __launch_bounds__(ROW_THREADS)
-    scan_long(scan_out *out, const stored *in, const sum_total *parts, int64_t rows, int64_t n,
-              int64_t each) {
-  constexpr int W = 16 / (int)sizeof(scan_out) < V ? 16 / (int)sizeof(scan_out) : V;
-  __shared__ sum_total warps[ROW_THREADS / 32];
+    scan_long(typename Op::element *out, const stored *in, const typename Op::total *parts,
+              int64_t rows, int64_t n, int64_t each) {
+  typedef typename Op::total Total;
+  typedef typename Op::element Element;
+  constexpr int W = 16 / (int)sizeof(Element) < V ? 16 / (int)sizeof(Element) : V;
+  const Total none = Op::template none<Total>();
+  __shared__ Total warps[ROW_THREADS / 32];
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     int64_t from = (int64_t)blockIdx.y * each, to = n - from < each ? n : from + each;
     const stored *a = in + row * n;
-    scan_out *o = out + row * n;
-    sum_total before = 0;
+    Element *o = out + row * n;
+    Total before = none;
     if (parts) {
       for (unsigned p = threadIdx.x; p < blockIdx.y; p += ROW_THREADS)
-        before += parts[row * gridDim.y + p];
-      before = join_block<ScanAdd>(before);
+        before = Op::join(before, parts[row * gridDim.y + p]);
+      before = join_block<Op>(before);
     }
     int64_t skew = V == 1 ? 0 : (int64_t)((uintptr_t)(a + from) & 15) / (int)sizeof(stored);
     for (int64_t tile = from - skew; tile < to; tile += ROW_THREADS * V) {
@@ -87,52 +82,55 @@ __global__ void __launch_bounds__(ROW_THREADS)
         for (int v = 0; v < V; v++)
           x[v] = i + v >= from && i + v < to ? LOAD(a[i + v]) : (real)0;
       }
-      sum_total s[V];
-      s[0] = (sum_total)x[0];
+      Total s[V];
 #pragma unroll
-      for (int v = 1; v < V; v++)
-        s[v] = s[v - 1] + (sum_total)x[v];
-      sum_total upto = scan_warp(s[V - 1]), left = __shfl_up_sync(0xffffffffu, upto, 1);
+      for (int v = 0; v < V; v++) {
+        s[v] = whole || (i + v >= from && i + v < to) ? Op::of(x[v]) : none;
+        if (v)
+          s[v] = Op::join(s[v - 1], s[v]);
+      }
+      Total upto = scan_warp<Op>(s[V - 1]), left = __shfl_up_sync(0xffffffffu, upto, 1);
       __syncthreads(); /* the last tile has been read */
       if (lane == 31)
         warps[warp] = upto;
       __syncthreads();
-      sum_total base = before;
+      Total base = before;
 #pragma unroll
       for (int w = 0; w < ROW_THREADS / 32; w++) {
-        base += w < warp ? warps[w] : 0;
-        before += warps[w];
+        base = Op::join(base, w < warp ? warps[w] : none);
+        before = Op::join(before, warps[w]);
       }
       if (lane)
-        base += left;
+        base = Op::join(base, left);
       if (whole && WIDE) {
 #pragma unroll
         for (int v = 0; v < V; v += W) {
-          Pack<scan_out, W> q;
+          Pack<Element, W> q;
 #pragma unroll
           for (int k = 0; k < W; k++)
-            q.v[k] = STORE_SUM(base + s[v + k]);
+            q.v[k] = Op::put(Op::join(base, s[v + k]));
           put_pack(o + i + v, q);
         }
       } else {
 #pragma unroll
         for (int v = 0; v < V; v++)
           if (i + v >= from && i + v < to)
-            o[i + v] = STORE_SUM(base + s[v]);
+            o[i + v] = Op::put(Op::join(base, s[v]));
       }
     }
   }
 }
 
 /* A thread for each column: n elements `inner` apart. */
+template <class Op>
 __global__ void __launch_bounds__(ROW_THREADS)
-    scan_cols(scan_out *out, const stored *in, int64_t cols, int64_t n, int64_t inner,
+    scan_cols(typename Op::element *out, const stored *in, int64_t cols, int64_t n, int64_t inner,
               WideDiv width) {
   constexpr int U = 8;
   int64_t step = (int64_t)gridDim.x * ROW_THREADS;
   for (int64_t c = (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x; c < cols; c += step) {
     int64_t o = div_wide(c, width), at = o * n * inner + (c - o * inner), i = 0;
-    sum_total sum = 0;
+    auto acc = Op::template none<typename Op::total>();
     for (; i + U <= n; i += U) {
       real x[U];
 #pragma unroll
@@ -140,46 +138,57 @@ __global__ void __launch_bounds__(ROW_THREADS)
         x[u] = LOAD(in[at + (i + u) * inner]);
 #pragma unroll
       for (int u = 0; u < U; u++) {
-        sum += (sum_total)x[u];
-        out[at + (i + u) * inner] = STORE_SUM(sum);
+        acc = Op::join(acc, Op::of(x[u]));
+        out[at + (i + u) * inner] = Op::put(acc);
       }
     }
 #pragma unroll 1
     for (; i < n; i++) {
-      sum += (sum_total)LOAD(in[at + i * inner]);
-      out[at + i * inner] = STORE_SUM(sum);
+      acc = Op::join(acc, Op::of(LOAD(in[at + i * inner])));
+      out[at + i * inner] = Op::put(acc);
     }
   }
 }
 
-MOTH_TYPED MothStatus cumsum(int device, cudaStream_t stream, void *to, const void *from,
-                             int64_t outer, int64_t n, int64_t inner) {
-  scan_out *out = static_cast<scan_out *>(to);
-  const stored *in = static_cast<const stored *>(from);
+template <class Op>
+static MothStatus scan_of(const char *name, const MothCudaRun *run, const MothScan *s) {
+  typedef typename Op::element Element;
+  typedef typename Op::total Total;
+  Element *out = static_cast<Element *>(s->out);
+  const stored *in = static_cast<const stored *>(s->in);
   const dim3 block(ROW_THREADS);
-  if (inner > 1) {
-    int64_t cols = outer * inner;
-    return moth_launch("cumsum", scan_cols, dim3(grid_of(moth_ceil_div(cols, ROW_THREADS))), block,
-                       0, stream, out, in, cols, n, inner, wide_div(inner));
+  if (s->inner > 1) {
+    int64_t cols = s->outer * s->inner;
+    return moth_launch(name, scan_cols<Op>, dim3(grid_of(moth_ceil_div(cols, ROW_THREADS))), block,
+                       0, run->stream, out, in, cols, s->n, s->inner, wide_div(s->inner));
   }
-  if (n <= SHORT_ROW)
-    return moth_launch("cumsum", scan_short, dim3(grid_of(moth_ceil_div(outer, ROW_THREADS / 32))),
-                       block, 0, stream, out, in, outer, n);
-  int64_t target = (int64_t)moth_cuda_props(device)->multiprocessors * 8, pieces = 1;
-  if (outer < target / 4)
-    pieces = moth_min64(moth_ceil_div(target, outer), moth_ceil_div(n, PIECE));
-  int64_t each = moth_ceil_div(moth_ceil_div(n, pieces), 4096) * 4096;
-  pieces = moth_ceil_div(n, each);
+  if (s->n <= SHORT_ROW)
+    return moth_launch(name, scan_short<Op>,
+                       dim3(grid_of(moth_ceil_div(s->outer, ROW_THREADS / 32))), block, 0,
+                       run->stream, out, in, s->outer, s->n);
+  int64_t target = (int64_t)moth_cuda_props(run->device)->multiprocessors * 8, pieces = 1;
+  if (s->outer < target / 4)
+    pieces = moth_min64(moth_ceil_div(target, s->outer), moth_ceil_div(s->n, PIECE));
+  int64_t each = moth_ceil_div(moth_ceil_div(s->n, pieces), 4096) * 4096;
+  pieces = moth_ceil_div(s->n, each);
   MothScratch parts;
-  dim3 grid(grid_of(outer), (unsigned)pieces);
+  dim3 grid(grid_of(s->outer), (unsigned)pieces);
   if (pieces > 1) {
-    MOTH_TRY(parts.take(device, (size_t)(outer * pieces) * sizeof(sum_total)));
-    MOTH_TRY(moth_launch("cumsum", scan_parts, grid, block, 0, stream, in, parts.as<sum_total>(),
-                         outer, n, each));
+    MOTH_TRY(parts.take(run->device, (size_t)(s->outer * pieces) * sizeof(Total)));
+    MOTH_TRY(moth_launch(name, scan_parts<Op>, grid, block, 0, run->stream, in, parts.as<Total>(),
+                         s->outer, s->n, each));
   }
   /* Where in is aligned, out must be. */
-  uintptr_t skew = ((uintptr_t)in & 15) / sizeof(stored) * sizeof(scan_out);
+  uintptr_t skew = ((uintptr_t)in & 15) / sizeof(stored) * sizeof(Element);
   bool wide = (((uintptr_t)out - skew) & 15) == 0;
-  return moth_launch("cumsum", wide ? scan_long<PACK, true> : scan_long<PACK, false>, grid, block,
-                     0, stream, out, in, parts.as<sum_total>(), outer, n, each);
+  return moth_launch(name, wide ? scan_long<Op, PACK, true> : scan_long<Op, PACK, false>, grid,
+                     block, 0, run->stream, out, in, parts.as<Total>(), s->outer, s->n, each);
+}
+
+MOTH_TYPED MothStatus scan(const MothCudaRun *run, const MothScan *s) {
+  switch (s->op) {
+#include "cuda/scan_cases.h"
+  default:
+    return moth_fail(MOTH_ERR_STATE, "scan %d has no kernel", s->op);
+  }
 }

@@ -31,12 +31,6 @@ __device__ __forceinline__ real apply(const F &f, const typename F::Row &r, real
   return f.at(r, F::EXP ? soft_exp(x - r.max) : x, i);
 }
 
-struct AddOp {
-  template <class T> static __device__ __forceinline__ T none() { return 0; }
-  template <class T> static __device__ __forceinline__ T join(T a, T b) { return a + b; }
-};
-typedef ExtremeOp<false, Same> MaxOp;
-
 /* Element (p * width + lane) * V + v of a row is x[p * V + v]; -inf beyond its end. */
 template <int R, int V>
 __device__ __forceinline__ void load_row(real *x, const stored *in, int n, int lane, int width,
@@ -67,7 +61,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
 #pragma unroll
     for (int k = 0; k < R; k++)
       max = m_join_max(max, x[k]);
-    max = join_group<MaxOp>(max, width);
+    max = join_group<Reduce_max>(max, width);
 #pragma unroll
     for (int k = 0; k < R; k++) {
       real e = soft_exp(x[k] - max);
@@ -75,7 +69,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
       if (F::EXP)
         x[k] = e;
     }
-    sum = join_group<AddOp>(sum, width);
+    sum = join_group<Reduce_sum>(sum, width);
     if (row >= rows)
       continue;
     auto r = f.open(row, max, sum);
@@ -247,46 +241,51 @@ static inline bool same_alignment(const void *a, const void *b) {
 }
 
 template <class F, int R>
-static MothStatus launch_short(const char *name, const F &f, const MothSoftmax *s) {
+static MothStatus launch_short(const char *name, const F &f, const MothCudaRun *run,
+                               const MothSoftmax *s) {
   constexpr int V = PACK < R ? PACK : R;
   int shift = log2_ceil(moth_ceil_div(s->n, R), 5);
   bool packs = s->n % V == 0 && (uintptr_t)s->in % 16 == 0 && (uintptr_t)s->out % 16 == 0;
   dim3 grid(grid_of(moth_ceil_div(s->outer, ROW_THREADS >> shift)));
   return moth_launch(name, packs ? soft_short<F, R, V> : soft_short<F, R, 1>, grid,
-                     dim3(ROW_THREADS), 0, s->stream, f, (stored *)s->out, (const stored *)s->in,
+                     dim3(ROW_THREADS), 0, run->stream, f, (stored *)s->out, (const stored *)s->in,
                      s->outer, (int)s->n, shift);
 }
 
 /* f of all rows: s->outer of them, s->n long. */
-template <class F> static MothStatus soft_rows(const char *name, const F &f, const MothSoftmax *s) {
+template <class F>
+static MothStatus soft_rows(const char *name, const F &f, const MothCudaRun *run,
+                            const MothSoftmax *s) {
   stored *out = static_cast<stored *>(s->out);
   const stored *in = static_cast<const stored *>(s->in);
-  const MothCudaProps *props = moth_cuda_props(s->device);
+  const MothCudaProps *props = moth_cuda_props(run->device);
   if (s->n <= SHORT_SOFT)
-    return s->n <= 128   ? launch_short<F, 4>(name, f, s)
-           : s->n <= 256 ? launch_short<F, 8>(name, f, s)
-           : s->n <= 512 ? launch_short<F, 16>(name, f, s)
-                         : launch_short<F, 32>(name, f, s);
+    return s->n <= 128   ? launch_short<F, 4>(name, f, run, s)
+           : s->n <= 256 ? launch_short<F, 8>(name, f, run, s)
+           : s->n <= 512 ? launch_short<F, 16>(name, f, run, s)
+                         : launch_short<F, 32>(name, f, run, s);
   size_t bytes = (size_t)s->n * sizeof(stored) + 16;
   bool few = s->outer < props->multiprocessors / 4 && s->n > 65536;
   if (!few && bytes <= props->shared_per_block - SHARED_USED) {
     auto kernel = same_alignment(in, out) ? soft_shared<F, PACK> : soft_shared<F, 1>;
     MOTH_TRY(allow_shared(kernel, bytes));
-    return moth_launch(name, kernel, dim3(grid_of(s->outer)), soft_threads(s->n), bytes, s->stream,
-                       f, out, in, s->outer, s->n);
+    return moth_launch(name, kernel, dim3(grid_of(s->outer)), soft_threads(s->n), bytes,
+                       run->stream, f, out, in, s->outer, s->n);
   }
   MothScratch stats;
-  MOTH_TRY(stats.take(s->device, (size_t)s->outer * sizeof(Stats)));
-  MOTH_TRY(row_stats<StatsOp>(name, s->device, s->stream, in, s->outer, s->n, stats.p));
+  MOTH_TRY(stats.take(run->device, (size_t)s->outer * sizeof(Stats)));
+  MOTH_TRY(row_stats<StatsOp>(name, run->device, run->stream, in, s->outer, s->n, stats.p));
   bool packs = same_alignment(in, out);
   int64_t each = 8 * ROW_THREADS, most = s->n / (packs ? PACK : 1);
   int64_t pieces = moth_min64(moth_max64(moth_ceil_div(most, each), 1), 65535);
   return moth_launch(name, packs ? soft_write<F, PACK> : soft_write<F, 1>,
-                     dim3(grid_of(s->outer), (unsigned)pieces), dim3(ROW_THREADS), 0, s->stream, f,
-                     out, in, stats.as<Stats>(), s->outer, s->n, each);
+                     dim3(grid_of(s->outer), (unsigned)pieces), dim3(ROW_THREADS), 0, run->stream,
+                     f, out, in, stats.as<Stats>(), s->outer, s->n, each);
 }
 
-/* --- columns ------------------------------------------------------------------------------------ */
+/* --- columns
+ * ------------------------------------------------------------------------------------
+ */
 
 /* `slots` packs of V columns, n elements `inner` apart each. Unless columns are very long the second loop reads from
  * a cache. */
@@ -372,21 +371,23 @@ struct ColumnCut {
   }
 };
 
-template <class F> static MothStatus soft_all(const char *name, const F &f, const MothSoftmax *s) {
+template <class F>
+static MothStatus soft_all(const char *name, const F &f, const MothCudaRun *run,
+                           const MothSoftmax *s) {
   if (s->inner == 1)
-    return soft_rows(name, f, s);
+    return soft_rows(name, f, run, s);
   ColumnCut cut(s, (uintptr_t)s->in | (uintptr_t)s->out);
   return moth_launch(name, cut.packs ? soft_cols<F, COL_PACK> : soft_cols<F, 1>, cut.grid,
-                     dim3(ROW_THREADS), 0, s->stream, f, (stored *)s->out, (const stored *)s->in,
+                     dim3(ROW_THREADS), 0, run->stream, f, (stored *)s->out, (const stored *)s->in,
                      cut.slots, s->n, s->inner, cut.width, cut.shift);
 }
 
-MOTH_TYPED MothStatus softmax(const MothSoftmax *s) {
-  return s->log ? soft_all("log_softmax", SoftmaxOf<true>(), s)
-                : soft_all("softmax", SoftmaxOf<false>(), s);
+MOTH_TYPED MothStatus softmax(const MothCudaRun *run, const MothSoftmax *s) {
+  return s->log ? soft_all("log_softmax", SoftmaxOf<true>(), run, s)
+                : soft_all("softmax", SoftmaxOf<false>(), run, s);
 }
 #else
-static MothStatus softmax(const MothSoftmax *) {
+static MothStatus softmax(const MothCudaRun *, const MothSoftmax *) {
   return moth_fail(MOTH_ERR_STATE, "softmax is of float dtypes");
 }
 #endif

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
 #pragma unroll
     for (int k = 0; k < R; k++)
       sum += F::term(g[k], y[k]);
-    sum = join_group<AddOp>(sum, width);
+    sum = join_group<Reduce_sum>(sum, width);
 #pragma unroll
     for (int p = 0; p < R / V; p++) {
       int i = (p * width + lane) * V;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(1024)
       y = LOAD(b[one]);
       total += (double)F::term(g, y);
     }
-    real sum = (real)join_block<AddOp>(total);
+    real sum = (real)join_block<Reduce_sum>(total);
     if (one >= 0)
       o[one] = STORE(F::at(g, y, sum));
     for (int64_t j = threadIdx.x; j < cut.packs; j += blockDim.x) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
                                          (Pack<stored, V> *)nullptr, m);
     if (one >= 0)
       total += (double)F::term(LOAD(grad[row * n + one]), LOAD(back[row * n + one]));
-    total = join_block<AddOp>(total);
+    total = join_block<Reduce_sum>(total);
     if (threadIdx.x == 0)
       parts[row * gridDim.y + blockIdx.y] = total;
   }
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     double total = 0;
     for (unsigned p = threadIdx.x; p < gridDim.y; p += ROW_THREADS)
       total += parts[row * gridDim.y + p];
-    real sum = (real)join_block<AddOp>(total);
+    real sum = (real)join_block<Reduce_sum>(total);
     Cut cut(grad + row * n, n, V);
     int64_t from = (int64_t)blockIdx.y * each, one = blockIdx.y ? -1 : cut.single<V>();
     int64_t to = cut.packs - from < each ? cut.packs : from + each;
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 #pragma unroll
     for (int k = 0; k < V; k++) {
-      join_columns<AddOp>(total[k], buf, shift);
+      join_columns<Reduce_sum>(total[k], buf, shift);
       __syncthreads();
       sum[k] = (real)buf[x];
     }
@@ -190,62 +190,64 @@ __global__ void __launch_bounds__(ROW_THREADS)
   }
 }
 
-template <class F, int R> static MothStatus launch_back(const char *name, const MothSoftmax *s) {
+template <class F, int R>
+static MothStatus launch_back(const char *name, const MothCudaRun *run, const MothSoftmax *s) {
   constexpr int V = PACK < R ? PACK : R;
   int shift = log2_ceil(moth_ceil_div(s->n, R), 5);
   bool packs =
       s->n % V == 0 && (((uintptr_t)s->in | (uintptr_t)s->back | (uintptr_t)s->out) & 15) == 0;
   dim3 grid(grid_of(moth_ceil_div(s->outer, ROW_THREADS >> shift)));
   return moth_launch(name, packs ? back_short<F, R, V> : back_short<F, R, 1>, grid,
-                     dim3(ROW_THREADS), 0, s->stream, (stored *)s->out, (const stored *)s->in,
+                     dim3(ROW_THREADS), 0, run->stream, (stored *)s->out, (const stored *)s->in,
                      (const stored *)s->back, s->outer, (int)s->n, shift);
 }
 
-template <class F> static MothStatus back_all(const char *name, const MothSoftmax *s) {
+template <class F>
+static MothStatus back_all(const char *name, const MothCudaRun *run, const MothSoftmax *s) {
   stored *out = static_cast<stored *>(s->out);
   const stored *in = static_cast<const stored *>(s->in);
   const stored *back = static_cast<const stored *>(s->back);
-  const MothCudaProps *props = moth_cuda_props(s->device);
+  const MothCudaProps *props = moth_cuda_props(run->device);
   if (s->inner != 1) {
     ColumnCut cut(s, (uintptr_t)in | (uintptr_t)back | (uintptr_t)out);
     return moth_launch(name, cut.packs ? back_cols<F, COL_PACK> : back_cols<F, 1>, cut.grid,
-                       dim3(ROW_THREADS), 0, s->stream, out, in, back, cut.slots, s->n, s->inner,
+                       dim3(ROW_THREADS), 0, run->stream, out, in, back, cut.slots, s->n, s->inner,
                        cut.width, cut.shift);
   }
   if (s->n <= SHORT_SOFT)
-    return s->n <= 128   ? launch_back<F, 4>(name, s)
-           : s->n <= 256 ? launch_back<F, 8>(name, s)
-           : s->n <= 512 ? launch_back<F, 16>(name, s)
-                         : launch_back<F, 32>(name, s);
+    return s->n <= 128   ? launch_back<F, 4>(name, run, s)
+           : s->n <= 256 ? launch_back<F, 8>(name, run, s)
+           : s->n <= 512 ? launch_back<F, 16>(name, run, s)
+                         : launch_back<F, 32>(name, run, s);
   size_t bytes = 2 * (size_t)s->n * sizeof(stored) + 16;
   bool few = s->outer < props->multiprocessors / 4 && s->n > 65536;
   bool packs = same_alignment(in, out) && same_alignment(in, back);
   if (!few && bytes <= props->shared_per_block - SHARED_USED) {
     auto kernel = packs ? back_shared<F, PACK> : back_shared<F, 1>;
     MOTH_TRY(allow_shared(kernel, bytes));
-    return moth_launch(name, kernel, dim3(grid_of(s->outer)), soft_threads(s->n), bytes, s->stream,
-                       out, in, back, s->outer, s->n);
+    return moth_launch(name, kernel, dim3(grid_of(s->outer)), soft_threads(s->n), bytes,
+                       run->stream, out, in, back, s->outer, s->n);
   }
   /* Chunks: enough for all multiprocessors, few enough for a row's blocks to sum. */
   int64_t most = s->n / (packs ? PACK : 1);
   int64_t each = moth_max64(4 * ROW_THREADS, moth_ceil_div(most, 4096));
   int64_t pieces = moth_max64(moth_ceil_div(most, each), 1);
   MothScratch parts;
-  MOTH_TRY(parts.take(s->device, (size_t)(s->outer * pieces) * sizeof(double)));
+  MOTH_TRY(parts.take(run->device, (size_t)(s->outer * pieces) * sizeof(double)));
   dim3 grid(grid_of(s->outer), (unsigned)pieces);
   MOTH_TRY(moth_launch(name, packs ? back_parts<F, PACK> : back_parts<F, 1>, grid,
-                       dim3(ROW_THREADS), 0, s->stream, in, back, parts.as<double>(), s->outer,
+                       dim3(ROW_THREADS), 0, run->stream, in, back, parts.as<double>(), s->outer,
                        s->n, each));
   return moth_launch(name, packs ? back_write<F, PACK> : back_write<F, 1>, grid, dim3(ROW_THREADS),
-                     0, s->stream, out, in, back, parts.as<double>(), s->outer, s->n, each);
+                     0, run->stream, out, in, back, parts.as<double>(), s->outer, s->n, each);
 }
 
-MOTH_TYPED MothStatus softmax_backward(const MothSoftmax *s) {
-  return s->log ? back_all<BackOf<true>>("log_softmax_backward", s)
-                : back_all<BackOf<false>>("softmax_backward", s);
+MOTH_TYPED MothStatus softmax_backward(const MothCudaRun *run, const MothSoftmax *s) {
+  return s->log ? back_all<BackOf<true>>("log_softmax_backward", run, s)
+                : back_all<BackOf<false>>("softmax_backward", run, s);
 }
 #else
-static MothStatus softmax_backward(const MothSoftmax *) {
+static MothStatus softmax_backward(const MothCudaRun *, const MothSoftmax *) {
   return moth_fail(MOTH_ERR_STATE, "softmax is of float dtypes");
 }
 #endif

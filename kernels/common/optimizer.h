@@ -1,6 +1,6 @@
-/* Hyperparameters of the optimizer kernels. */
-#ifndef MOTH_CPU_OPTIMIZER_H
-#define MOTH_CPU_OPTIMIZER_H
+/* Hyperparameters of the optimizer kernels, on every device. */
+#ifndef MOTH_COMMON_OPTIMIZER_H
+#define MOTH_COMMON_OPTIMIZER_H
 #include <stdbool.h>
 
 typedef struct MothSgd {
