@@ -3,8 +3,9 @@
  * Dim: from 0, a dimension of the first tensor (in a list of tensors of the first that is not an empty vector, since
  * cat accepts these beside any shape), or of the result. Dim[]: the same, without repetition; for reductions none and
  * an empty list mean all. Index: from 0 in the dimension of the preceding Dim; one out of range is left to the shape
- * rule, whose message is better. int[n]: n numbers. enum: the number of the word. Ranges of numbers and the dtypes of
- * masks and indices are checked. Canonical arguments stay unchanged, so that an interceptor may pass them on. */
+ * rule, which has a better message. int[n]: n numbers. enum: the number of the word. Ranges of numbers and the dtypes
+ * of masks and indices are checked. Canonical arguments are not changed again, so that an interceptor may forward
+ * them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -139,7 +140,7 @@ static MothStatus check_holds(const MothArg *a, const MothTensor *t) {
   return MOTH_OK;
 }
 
-/* Argument i becomes v: in the copy that the call then has. */
+/* Sets argument i to v, in a copy of the arguments. */
 static void replace(MothCall *c, MothValue *own, int i, MothValue v) {
   if (c->args != own) {
     memcpy(own, c->args, sizeof *own * c->op->nargs);

@@ -26,7 +26,7 @@ MothStatus moth_shape_arange(const MothCall *c, MothMeta *out) {
   if (n > 9e18)
     return moth_fail(MOTH_ERR_VALUE, "more than 9e18 elements");
   int64_t size = (int64_t)n;
-  if (!moth_dtype_is_float(dtype)) { /* counted in steps that are integers themselves */
+  if (!moth_dtype_is_float(dtype)) { /* the step is an integer, too */
     MothValue last = moth_v_float(trunc(start) + trunc(step) * (size > 0 ? n - 1 : 0));
     MOTH_TRY(moth_dtype_check_number(dtype, c->args[0], "start"));
     MOTH_TRY(moth_dtype_check_number(MOTH_INT64, c->args[2], "step"));

@@ -5,7 +5,7 @@
 #include "dispatch/pattern.h"
 #include "unpack/index.h"
 
-/* Legacy of PyTorch: a vector of no elements joins with anything. */
+/* As in PyTorch: a vector of no elements may be joined with tensors of any shape. */
 static bool skipped(const MothTensor *t) {
   return t->ndim == 1 && t->shape[0] == 0;
 }

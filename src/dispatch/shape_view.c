@@ -1,4 +1,4 @@
-/* Rules of src/ops/view.lua: a view is its rule. */
+/* Shape rules of src/ops/view.lua; views have no kernels. */
 #include <string.h>
 
 #include "dispatch/dispatch.h"
@@ -32,7 +32,7 @@ MothStatus moth_infer_size(const MothTensor *t, int n, const int64_t *size, int6
     return MOTH_OK;
   }
   if (!overflow && unknown < 0 && known == t->numel) {
-    int64_t numel; /* of an empty one, the other sizes are to make strides */
+    int64_t numel; /* checks that the other sizes of an empty tensor do not overflow */
     return moth_shape_numel(n, out, moth_itemsize(t), &numel);
   }
   if (unknown >= 0 && known == 0 && t->numel == 0)
@@ -43,8 +43,8 @@ MothStatus moth_infer_size(const MothTensor *t, int n, const int64_t *size, int6
                    moth_shape_format(n, size, buf, sizeof buf), (long long)t->numel);
 }
 
-/* The new strides step through the old ones if every new run lies within one evenly stepping group of
- * old dimensions. */
+/* Gives the strides of a view; there are some if every run of new dimensions lies within a group of old dimensions
+ * that can be merged. */
 bool moth_view_strides(const MothTensor *t, int n, const int64_t *shape, int64_t *stride) {
   if (t->contiguous || t->numel == 0) {
     moth_contiguous_strides(n, shape, stride);
@@ -153,7 +153,7 @@ MothStatus moth_shape_unsqueeze(const MothCall *c, MothMeta *out) {
 
 MothStatus moth_shape_expand(const MothCall *c, MothMeta *out) {
   MOTH_UNPACK_EXPAND(c)
-  int64_t shape[MOTH_MAX_DIMS] = {0}, stride[MOTH_MAX_DIMS]; /* gcc sees a path without it at -O1 */
+  int64_t shape[MOTH_MAX_DIMS] = {0}, stride[MOTH_MAX_DIMS]; /* initialised: gcc warns at -O1 */
   int n = (int)size.n, shift = n - self->ndim;
   char buf[256];
   if (shift < 0)
@@ -175,14 +175,14 @@ MothStatus moth_shape_expand(const MothCall *c, MothMeta *out) {
   return moth_meta_set_view(out, self, n, shape, stride, self->offset);
 }
 
-/* A view of self with dimension d cut to `length` places from `start`, by `step`. */
+/* A view of self with `length` positions of dimension d from `start`, `step` apart. */
 static MothStatus cut(MothMeta *out, const MothTensor *self, int64_t d, int64_t start,
                       int64_t length, int64_t step) {
   MOTH_TRY(moth_meta_set_view(out, self, self->ndim, self->shape, self->stride,
                               self->offset + start * self->stride[d]));
   out->shape[d] = length;
   if (__builtin_mul_overflow(out->stride[d], step,
-                             &out->stride[d])) /* no second place is that far away */
+                             &out->stride[d])) /* overflows only where length is 1 */
     out->stride[d] = self->stride[d];
   return MOTH_OK;
 }
