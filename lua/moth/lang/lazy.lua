@@ -20,9 +20,18 @@ local function unknown(module, name, key)
   check.fail("%s has no '%s'%s", name, tostring(key), check.suggest(tostring(key), names))
 end
 
---- Makes an unknown name an error in a module that is loaded as a whole. Returns it.
+--- Makes an unknown name an error in a module that is loaded as a whole; one that can be called keeps its metatable.
+-- Returns it.
 function lazy.strict(module, name)
-  return setmetatable(module, { __index = function(t, key) return unknown(t, name, key) end, __module_name = name })
+  local mt = getmetatable(module) or {}
+  mt.__index, mt.__module_name = function(t, key) return unknown(t, name, key) end, name
+  return setmetatable(module, mt)
+end
+
+-- Whether a loaded value is a module in which unknown names are no error yet.
+local function is_loose(value)
+  local mt = type(value) == "table" and getmetatable(value)
+  return mt == nil or mt and rawget(mt, "__module_name") and not rawget(mt, "__index")
 end
 
 return setmetatable(lazy, { __call = function(_, module, prefix, files, name)
@@ -45,7 +54,7 @@ return setmetatable(lazy, { __call = function(_, module, prefix, files, name)
         value = require(prefix .. (of_file and file[1] or file))
         if of_file and file[2] then
           value = value[file[2]]
-        elseif type(value) == "table" and getmetatable(value) == nil then
+        elseif is_loose(value) then
           lazy.strict(value, name .. "." .. key)
         end
       end
