@@ -1,5 +1,6 @@
--- Random kernels, whose source runs as plain Lua over a model of blocks, interpreted, compiled, and on CUDA where it is.
--- Integers only, so that the results are equal. MOTH_SEED and MOTH_CASES say which and how many.
+-- Random kernels: control flow, whose source runs as plain Lua over a model of blocks, interpreted, compiled,
+-- and on CUDA where it is; and blocks of two dimensions, interpreted, compiled and on CUDA. Integers only, so that the
+-- results are equal. MOTH_SEED and MOTH_CASES say which and how many.
 local kernels = require "kernel.kernels"
 local moth = require "moth"
 
@@ -186,6 +187,101 @@ return function(out, n)
 end]]):format(table.concat(g.lines, "\n"))
 end
 
+-- Blocks of two dimensions: reductions, views, products, memory that is written and read again.
+local function blocks_generator(seed)
+  local state = seed
+  local function random(n)
+    state = (state * 16807) % 2147483647
+    return math.floor(state / 2147483647 * n) + 1
+  end
+  local function one(list) return list[random(#list)] end
+  local M, K = one { 1, 2, 4, 5 }, one { 1, 3, 4, 8 }
+  local dtype = one { "float32", "int64", "float64", "int32" }
+  local lines = {}
+  local function put(text, ...) lines[#lines + 1] = text:format(...) end
+  local full, row, column, mask
+
+  function row(d) -- [K]
+    local k = d <= 0 and random(3) or random(9)
+    if k == 1 then return "c" end
+    if k <= 3 then return "q" end
+    if k == 4 then return ("tl.%s(%s, 1)"):format(one { "sum", "max", "min", "argmax" }, full(d - 1)) end
+    if k == 5 then return ("(%s %s %s)"):format(row(d - 1), one { "+", "-", "*" }, row(d - 1)) end
+    if k == 6 then return ("tl.cumsum((%s) %% 5)"):format(row(d - 1)) end
+    if k == 7 then return ("tl.load(x + (%s) %% SIZE)"):format("(" .. row(d - 1) .. "):to(tl.int64)") end
+    if k == 8 then return ("tl.%s(q + c * 2)"):format(one { "abs", "relu", "square" }) end
+    return ("tl.where(%s < %s, %s, 7)"):format(row(d - 1), row(d - 1), row(d - 1))
+  end
+  function column(d) -- [M, 1]
+    local k = random(d <= 0 and 2 or 4)
+    if k == 1 then return "r" end
+    if k == 2 then return "tl.expand(s, 2)" end
+    if k == 3 then return ("tl.%s(%s, 2, true)"):format(one { "sum", "max", "min" }, full(d - 1)) end
+    return ("(%s %s %s)"):format(column(d - 1), one { "+", "*" }, column(d - 1))
+  end
+  function mask(d) return ("%s %s %s"):format(full(d), one { "<", "<=", "==" }, one { row, column, full }(d)) end
+  function full(d) -- [M, K]
+    local k = d <= 0 and random(3) or random(13)
+    if k <= 2 then return one { "u", "v" } end
+    if k == 3 then return "(r * 3 + c)" end
+    if k == 4 then
+      return ("(%s %s %s)"):format(full(d - 1), one { "+", "-", "*" }, one { row, column, full }(d - 1))
+    end
+    if k == 5 then return ("tl.trans(tl.trans(%s) + s)"):format(full(d - 1)) end
+    if k == 6 then return ("tl.cumsum((%s) %% 7, { dim = %d, reverse = %s })"):format(full(d - 1), random(2),
+      one { "true", "false" }) end
+    if k == 7 then return ("tl.load(x + at, { mask = %s, other = -3 })"):format(mask(d - 1)) end
+    if k == 8 then return ("tl.reshape(tl.reshape(%s, { K, M }) + s, { M, K })"):format(full(d - 1)) end
+    if k == 9 then return ("tl.where(%s, %s, %s)"):format(mask(d - 1), full(d - 1), row(d - 1)) end
+    if k == 10 then
+      return ("tl.dot((%s) %% 5, tl.dot(tl.trans((%s) %% 3), (%s) %% 4))"):format(full(d - 1), full(d - 1), full(d - 1))
+    end
+    if k == 11 then return ("tl.load(x + (at * 3 + %d) %% SIZE)"):format(random(5)) end
+    if k == 12 then return ("tl.maximum(%s, %s)"):format(full(d - 1), row(d - 1)) end
+    return ("tl.broadcast_to(%s, { M, K })"):format(one { row, column }(d - 1))
+  end
+  local function statements(n, indent)
+    for _ = 1, n do
+      local k = random(indent < 2 and 9 or 7)
+      local pad = ("  "):rep(indent + 1)
+      if k <= 2 then put("%s%s = (%s) %% 1009", pad, one { "u", "v" }, full(2))
+      elseif k == 3 then put("%sq = (%s) %% 1009", pad, row(2))
+      elseif k == 4 then put("%ss = (tl.%s(%s, 2)) %% 1009", pad, one { "sum", "max", "argmin" }, full(1))
+      elseif k == 5 then put("%stl.store(x + at, (%s) %% 1009, %s)", pad, full(1), mask(1))
+      elseif k == 6 then put("%stl.store(x + (at + %d) %% SIZE, (%s) %% 1009)", pad, random(4), full(1))
+      elseif k == 7 then put("%stl.store(x + c, (%s) %% 1009)", pad, row(1))
+      elseif k == 8 then
+        put("%sfor k%d = 0, %d do", pad, indent, random(3) - 1)
+        statements(2, indent + 1)
+        put("%send", pad)
+      else
+        put("%sif tl.sum(%s) > %d then", pad, full(1), random(100))
+        statements(2, indent + 1)
+        if random(2) == 1 then
+          put("%selse", pad)
+          statements(1, indent + 1)
+        end
+        put("%send", pad)
+      end
+    end
+  end
+  statements(6, 0)
+  return ([[
+local tl = ...
+local M, K, SIZE = %d, %d, %d
+return function(x)
+  local r, c = tl.expand(tl.arange(0, M), 2), tl.arange(0, K)
+  local at = r * K + c
+  local u, v = tl.load(x + at), tl.load(x + at + 1)
+  local q, s = tl.load(x + c), tl.arange(0, M) * 2
+%s
+  tl.store(x + SIZE + at, u)
+  tl.store(x + SIZE + M * K + at, v)
+  tl.store(x + SIZE + 2 * M * K + c, q)
+  tl.store(x + SIZE + 2 * M * K + K + tl.arange(0, M), s)
+end]]):format(M, K, M * K + 1, table.concat(lines, "\n")), dtype, 3 * M * K + 1 + K + M
+end
+
 -- ---- comparison ---------------------------------------------------------------------------------
 
 local SIZE = 40
@@ -234,5 +330,24 @@ describe("random kernels", function()
       end
     end
     assert.is_true(refused < count / 10)
+  end)
+
+  it("on blocks of two dimensions give the same compiled and interpreted", function()
+    for seed = first, first + math.ceil(count / 4) - 1 do
+      local source, dtype, size = blocks_generator(seed * 7919)
+      local k = moth.kernel.jit(assert(loadstring(source, "=kernel"))(moth.kernel.lang))
+      local start = {}
+      for i = 1, size do start[i] = (i * seed) % 13 - 4 end
+      local expected
+      local function check(way)
+        local x = moth.tensor(start, { dtype = moth[dtype], device = way == "cuda" and "cuda" or "cpu" })
+        local ran, message = pcall(k{ 1 }, x)
+        assert.is_true(ran, tostring(message) .. "\n" .. source)
+        expected = expected or x:totable()
+        assert.same(expected, x:cpu():totable(), ("seed %d, %s, %s\n%s"):format(seed, way, dtype, source))
+      end
+      kernels.both(check)
+      if moth.cuda.is_available() and seed % 5 == 0 then check "cuda" end
+    end
   end)
 end)

@@ -114,6 +114,8 @@ local function place_arrays(prog, sinks)
     local first = sink
     if n.killer and n.killer.at < sink.at then first = n.killer end
     local t = ancestor(first.of or first, n.list)
+    if n.early and n.early.at < t.at then t = n.early end
+    n.where = t
     t.before = t.before or {}
     table.insert(t.before, n)
     t.filling = t.filling or { of = t, at = t.at - 0.5, loop = t.loop, list = t.list, parent = t.parent }
@@ -124,7 +126,12 @@ local function place_arrays(prog, sinks)
   function visit(n, sink, identical)
     if #n.shape == 0 or own[n.op] then return end
     if n.array then
-      if not n.placed then place(n, sink) end
+      if not n.placed then
+        place(n, sink)
+      else -- what is filled early, before it is overwritten, may need others early, too
+        local t = ancestor(sink.of or sink, n.list)
+        if t.at < n.where.at then n.early, changed = t, true end
+      end
       return
     end
     if n.op == "var" then

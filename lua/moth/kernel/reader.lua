@@ -5,25 +5,23 @@
 -- every way to the end passes), and a register that differs there becomes a variable. Where both ways only compute, and
 -- little, it becomes `where`. That is also how `and`, `or` and `not` work on blocks; any other branch on a block is an
 -- error. A loop's registers become variables whose types are found by reading its body until they stay as they are.
---
--- Values of registers: { k = "const", v }, "node" { node }, "ptr" { root, d, off, name }, "table" { t },
--- "fn" { f, name }, "module" { t, name }, "dtype" { d }, "method" { name }, "range" { from, to, step }, "lost"
--- { why }: one that control flow has made of two that have nothing in common; an error only when
--- it is used.
+-- Values are those of value.lua; flow.lua says where ways meet, branch.lua reads branches and loops.
 local tile = require "moth.codegen.tile"
 local bytecode = require "moth.kernel.bytecode"
 local dtypes = require "moth.codegen.dtypes"
 local each = require "moth.each"
+local flow = require "moth.kernel.flow"
+local value = require "moth.kernel.value"
 
 local M = {}
 
 local Context = {}
 Context.__index = Context
 M.Context = Context
+for name, method in each(require "moth.kernel.branch") do Context[name] = method end
 
-local function const(v) return { k = "const", v = v } end
-local function of_node(node) return { k = "node", node = node } end
-M.const, M.of_node = const, of_node
+local const, of_node = value.const, value.of_node
+M.const, M.of_node, M.describe = const, of_node, value.describe
 
 --- file:line of what is being read.
 function Context:place()
@@ -40,473 +38,11 @@ function Context:fail(message, ...)
 end
 M.Error = { __tostring = function(e) return e.text end }
 
---- What a value is, for messages.
-function M.describe(v)
-  if v.k == "node" then return tile.describe(v.node) end
-  if v.k == "ptr" then
-    return #v.off.shape == 0 and "a pointer" or "a block " .. tile.shape_text(v.off.shape) .. " of pointers"
-  end
-  if v.k == "const" then return v.v == nil and "nil" or type(v.v) == "string" and "a string" or tostring(v.v) end
-  if v.k == "fn" then return "a function" end
-  if v.k == "dtype" then return "a dtype" end
-  if v.k == "method" then return "a method" end
-  if v.k == "lost" then return "one of several types" end
-  if v.k == "module" then return v.name end
-  return "a table"
-end
-
 --- A value as a node.
 function Context:node(v, what)
   if v.k == "node" then return v.node end
   if v.k == "const" and (type(v.v) == "number" or type(v.v) == "boolean") then return self.b:const(v.v) end
   self:fail("%s: expected a number or a block, got %s", what or "an operand", M.describe(v))
-end
-
-local function same(a, b)
-  if a == b then return true end
-  if not a or not b or a.k ~= b.k then return false end
-  if a.k == "const" then
-    return a.v == b.v and (a.v ~= 0 or 1 / a.v == 1 / b.v)
-  elseif a.k == "node" then
-    return a.node == b.node
-  elseif a.k == "ptr" then
-    return a.root == b.root and a.off == b.off
-  elseif a.k == "fn" then
-    return a.f == b.f
-  elseif a.k == "module" or a.k == "table" then
-    return a.t == b.t
-  elseif a.k == "dtype" then
-    return a.d == b.d
-  elseif a.k == "method" then
-    return a.name == b.name
-  end
-  return false
-end
-
--- ---- types of variables -------------------------------------------------------------------------
-
--- { d, shape, weak, root } of a value that can be a variable.
-local function type_of(c, v)
-  if v.k == "ptr" then return { d = v.off.d, shape = v.off.shape, weak = v.off.weak, root = v.root, of = v } end
-  if v.k == "node" then return { d = v.node.d, shape = v.node.shape, weak = v.node.weak } end
-  if v.k == "const" and (type(v.v) == "number" or type(v.v) == "boolean") then
-    local n = c.b:const(v.v)
-    return { d = n.d, shape = {}, weak = n.weak }
-  end
-end
-
-local function join_types(a, b)
-  if not a or not b or a.root ~= b.root then return nil end
-  local d, weak
-  if a.d == b.d and not a.weak == not b.weak then
-    d, weak = a.d, a.weak
-  elseif (a.d.class == "bool") ~= (b.d.class == "bool") then
-    return nil
-  else
-    d, weak = tile.common({ d = a.d, weak = a.weak, shape = { 1 } }, { d = b.d, weak = b.weak, shape = { 1 } })
-  end
-  local shape, n = {}, math.max(#a.shape, #b.shape)
-  if n > 0 then weak = nil end
-  for k = 1, n do
-    local x, y = a.shape[k - n + #a.shape] or 1, b.shape[k - n + #b.shape] or 1
-    if x ~= y and x ~= 1 and y ~= 1 then return nil end
-    shape[k] = x == 1 and y or x
-  end
-  if n > 0 and (a.weak or b.weak) and a.weak and b.weak then d = tile.computed(d) end
-  return { d = d, shape = shape, weak = weak, root = a.root, of = a.of or b.of }
-end
-
-local function same_type(a, b)
-  return a.d == b.d and not a.weak == not b.weak and tile.same(a.shape, b.shape)
-end
-
--- The node of a value that a variable holds.
-local function held(c, v) return v.k == "ptr" and v.off or c:node(v) end
-
--- A node as a value of a type.
-local function as_value(t, node)
-  if t.root then return { k = "ptr", root = t.root, d = t.of.d, name = t.of.name, off = node } end
-  return of_node(node)
-end
-
-local function lost(name, a, b)
-  return { k = "lost", why = ("is %s or %s, depending on what happens before"):format(M.describe(a), M.describe(b)),
-    name = name }
-end
-
--- The name of a parameter that is in a register, where it is known.
-local function variable(frame, reg) return type(reg) == "number" and frame.p.params[reg + 1] or nil end
-
--- ---- control flow -------------------------------------------------------------------------------
-
-local returns = { RET = true, RET0 = true, RET1 = true, RETM = true, CALLT = true, CALLMT = true }
-
--- Where jumps lead: through jumps to jumps, also back to the head of an outer loop. LuaJIT itself does so with some.
-local function resolve(p, pc)
-  for _ = 1, #p.code do
-    local i = p.code[pc]
-    if not i or i.op ~= "JMP" or (p.code[i.to] and p.code[i.to].op == "ITERC") then return pc end
-    pc = i.to
-  end
-  return pc
-end
-
--- loops[header] = last instruction of it, of the loops that are made of jumps backwards.
-local function find_loops(p)
-  local loops = {}
-  for pc, i in ipairs(p.code) do
-    if i.op == "JMP" and i.to <= pc then loops[i.to] = math.max(loops[i.to] or 0, pc) end
-  end
-  p.loops = loops
-end
-
--- Where a loop is left to: the first instruction behind it.
-local function loop_exit(p, header) return resolve(p, p.loops[header] + 1) end
-
-local function successors(frame, pc)
-  local p = frame.p
-  local i = p.code[pc]
-  if not i then return {} end
-  if p.loops[pc] and not (frame.loop and frame.loop.header == pc) then return { loop_exit(p, pc) } end
-  if bytecode.tests[i.op] then return { pc + 2, resolve(p, p.code[pc + 1].to) } end
-  if i.op == "JMP" then
-    local target = p.code[i.to]
-    if target and target.op == "ITERC" then return { resolve(p, i.to + 2) } end
-    return { resolve(p, i.to) }
-  elseif i.op == "FORI" then
-    return { resolve(p, i.to) }
-  elseif i.op == "UCLO" then
-    return { i.to }
-  elseif returns[i.op] then
-    return (frame.inlined or pc == #p.code) and { #p.code + 1 } or {} -- an early return leads nowhere
-  end
-  return { pc + 1 }
-end
-
--- Whether pc is outside of the loop that is being read.
-local function leaves(frame, pc)
-  local l = frame.loop
-  return l and (pc < l.first or pc > l.last)
-end
-
--- All that can be reached from pc without `without`, up to `stop`.
-local function reach(frame, pc, stop, without, seen)
-  seen = seen or {}
-  if pc == without or seen[pc] or (leaves(frame, pc) and pc ~= stop) then return seen end
-  seen[pc] = true
-  if pc == stop then return seen end
-  for _, to in ipairs(successors(frame, pc)) do reach(frame, to, stop, without, seen) end
-  return seen
-end
-
--- Where two ways meet again, at the latest `stop`.
-local function meeting(frame, a, b, stop)
-  local of_a, of_b, both = reach(frame, a, stop), reach(frame, b, stop), {}
-  for pc in each(of_a) do
-    if of_b[pc] and pc ~= stop then both[#both + 1] = pc end
-  end
-  table.sort(both)
-  for _, pc in ipairs(both) do
-    if not reach(frame, a, stop, pc)[stop] and not reach(frame, b, stop, pc)[stop] then return pc end
-  end
-  return stop
-end
-
--- The registers that instructions write.
-local writers = {}
-for name in ([[MOV NOT UNM LEN ADDVN SUBVN MULVN DIVVN MODVN ADDNV SUBNV MULNV DIVNV MODNV ADDVV SUBVV MULVV DIVVV MODVV
-  POW CAT KSTR KCDATA KSHORT KNUM KPRI UGET FNEW TNEW TDUP GGET TGETV TGETS TGETB TGETR ISTC ISFC]]):gmatch("%S+") do
-  writers[name] = true
-end
-local function written(p, first, last)
-  local set = {}
-  for pc = first, last do
-    local i = p.code[pc]
-    if writers[i.op] then
-      set[i.a] = true
-    elseif i.op == "KNIL" then
-      for r = i.a, i.d do set[r] = true end
-    elseif i.op == "CALL" or i.op == "CALLM" then
-      for r = i.a, i.a + math.max(i.b - 2, 0) do set[r] = true end
-    elseif i.op == "FORI" then
-      for r = i.a, i.a + 3 do set[r] = true end
-    elseif i.op == "ITERC" or i.op == "ITERN" then
-      for r = i.a, i.a + i.b - 2 do set[r] = true end
-    end
-  end
-  return set
-end
-
-local quiet = { const = true, broadcast = true, cast = true, where = true, expand = true, permute = true,
-  reshape = true, arange = true, program_id = true, num_programs = true, apply = true }
-local logic = { lt = true, le = true, gt = true, ge = true, eq = true, ne = true, logical_not = true,
-  bitwise_and = true, bitwise_or = true }
-
--- Whether a list has no effects and reads nothing; whether it only compares and joins masks; whether it is so short
--- that both ways may be computed.
-local function is_quiet(list)
-  for _, s in ipairs(list) do if not quiet[s.op] then return false end end
-  return true
-end
-local function only_logic(list)
-  for _, s in ipairs(list) do
-    if not quiet[s.op] or s.op == "apply" and not logic[s.name] then return false end
-  end
-  return true
-end
-local function is_short(list)
-  if #list > 8 or not is_quiet(list) then return false end
-  for _, s in ipairs(list) do if #s.shape > 0 then return false end end
-  return true
-end
-
--- Whether ways that end with these registers are those of `and` and `or`, rather than of an `if`: comparisons and
--- what is computed for them, and one way computes nothing but gives true or false.
-local function is_logic(list, r, list_j, r_j, differ)
-  if only_logic(list) and only_logic(list_j) then return true end
-  if not (is_quiet(list) and is_quiet(list_j)) then return false end
-  local short = #list == 0 and r or #list_j == 0 and r_j
-  for _, reg in ipairs(short and differ or {}) do
-    if short[reg].k == "const" and type(short[reg].v) == "boolean" then return true end
-  end
-  return false
-end
-
--- where(c, x, y), for masks by logic.
-local function choose(c, cond, x, y)
-  local b = c.b
-  if x.k == "const" and y.k == "const" and type(x.v) == "boolean" and type(y.v) == "boolean" then
-    if x.v then return of_node(cond) end
-    return of_node(b:unary("logical_not", cond))
-  end
-  local function mask(v) return v.k == "node" and v.node.d.class == "bool" end
-  if y.k == "const" and type(y.v) == "boolean" and mask(x) then -- cond and x, not cond or x
-    if not y.v then return of_node(b:binary("bitwise_and", cond, x.node)) end
-    return of_node(b:binary("bitwise_or", b:unary("logical_not", cond), x.node))
-  elseif x.k == "const" and type(x.v) == "boolean" and mask(y) then
-    if x.v then return of_node(b:binary("bitwise_or", cond, y.node)) end
-    return of_node(b:binary("bitwise_and", b:unary("logical_not", cond), y.node))
-  end
-  return of_node(b:where(cond, c:node(x), c:node(y)))
-end
-
-local function copy(r)
-  local t = {}
-  for k, v in each(r) do t[k] = v end
-  return t
-end
-
--- Reads one way of a branch into a list of its own.
-function Context:way(frame, pc, stop, change)
-  local saved = frame.r
-  frame.r = copy(saved)
-  if change then frame.r[change[1]] = change[2] end
-  self.b:enter()
-  local alive = self:run(frame, pc, stop)
-  local list, r = self.b:leave(), frame.r
-  frame.r = saved
-  return alive, list, r
-end
-
---- A branch on a node. jump: the node that says whether to jump; `change`: { register, value } that a jump brings.
--- Returns where to go on, or nil where no way goes on.
-function Context:branch(frame, jump, target, stop, change)
-  local b, pc = self.b, frame.pc
-  local block = #jump.shape > 0
-  local meet = meeting(frame, pc + 2, target, stop)
-  local alive, list, r = self:way(frame, pc + 2, meet)
-  frame.pc = pc
-  local function refuse()
-    self:fail("`if`, `while`, `and` and `or` on a block %s: its elements differ; use tl.where(condition, a, b), \z
-      a mask, or reduce it first (tl.max, tl.sum)", tile.shape_text(jump.shape))
-  end
-  if not alive then
-    if block then refuse() end
-    b:put { op = "if", b:unary("logical_not", jump), yes = list, no = {} }
-    if change then frame.r[change[1]] = change[2] end
-    return target
-  end
-  local alive_j, list_j, r_j = self:way(frame, target, meet, change)
-  frame.pc = pc
-  if not alive_j then
-    if block then refuse() end
-    b:put { op = "if", jump, yes = list_j, no = {} }
-    return pc + 2
-  end
-  local differ = {}
-  for reg, v in each(r) do
-    if r_j[reg] ~= nil and not same(v, r_j[reg]) then differ[#differ + 1] = reg end
-    if r_j[reg] == nil then frame.r[reg] = nil end
-  end
-  table.sort(differ, function(x, y) return tostring(x) < tostring(y) end)
-  for reg, v in each(r) do
-    if r_j[reg] ~= nil and same(v, r_j[reg]) then frame.r[reg] = v end
-  end
-  local merged = {}
-  for _, reg in ipairs(differ) do
-    merged[reg] = join_types(type_of(self, r[reg]), type_of(self, r_j[reg]))
-    if not merged[reg] then frame.r[reg] = lost(variable(frame, reg), r[reg], r_j[reg]) end
-  end
-  if block and not is_logic(list, r, list_j, r_j, differ) then refuse() end
-  if block or is_short(list) and is_short(list_j) then
-    for _, way in ipairs { list, list_j } do
-      for _, s in ipairs(way) do b.list[#b.list + 1] = s end
-    end
-    for _, reg in ipairs(differ) do
-      local t = merged[reg]
-      if t and t.root then
-        frame.r[reg] = as_value(t, b:where(jump, held(self, r_j[reg]), held(self, r[reg])))
-      elseif t then
-        frame.r[reg] = choose(self, jump, r_j[reg], r[reg])
-      end
-    end
-    return meet
-  end
-  -- Variables: assigned at the end of both lists.
-  local outer_list, outer_known = b.list, b.known
-  local function assign(way, regs)
-    b:enter()
-    b.list = way
-    for _, reg in ipairs(differ) do
-      local t = merged[reg]
-      if t then b:assign(t.var, held(self, regs[reg])) end
-    end
-    b.list, b.known = outer_list, outer_known
-  end
-  for _, reg in ipairs(differ) do
-    local t = merged[reg]
-    if t then
-      t.var = b:var()
-      t.var.d, t.var.shape, t.var.weak = t.d, t.shape, t.weak
-    end
-  end
-  assign(list, r)
-  assign(list_j, r_j)
-  b:put { op = "if", jump, yes = list_j, no = list }
-  for _, reg in ipairs(differ) do
-    local t = merged[reg]
-    if t then frame.r[reg] = as_value(t, b:read(t.var)) end
-  end
-  return meet
-end
-
--- Assigns a loop's variables from the registers, at the end of its body or where it is left.
-function Context:carry(frame, loop, leaving)
-  local b = self.b
-  for _, reg in ipairs(loop.order) do
-    local head, v = loop.heads[reg], frame.r[reg]
-    if head.type and not same(v, head.value) then
-      head.changed = true
-      local step = not leaving and head.step
-      local t = v and v.k ~= "lost" and join_types(head.type, type_of(self, v))
-      if step then
-        local sum = held(self, v)
-        local by = sum.op == "apply" and sum.name == "add" and sum[1] == held(self, head.value) and sum[2]
-        if by and by.op == "broadcast" and #by[1].shape == 0 then
-          b:assign(head.var, b:binary("add", head.count, by[1]))
-        elseif by and by.op == "const" then
-          b:assign(head.var, b:binary("add", head.count, by))
-        else
-          head.no_step, loop.again = true, true
-        end
-      elseif not t then
-        head.lost, loop.again = lost(variable(frame, reg), head.value, v or const(nil)), true
-      elseif not same_type(t, head.type) then
-        head.next, loop.again = t, true
-      else
-        local node = held(self, v)
-        -- A block that grows by the same number everywhere is one that stays and a number that grows.
-        if not leaving and #head.type.shape > 0 and head.type.d == dtypes.int64 and not head.no_step
-          and node.op == "apply" and node.name == "add" and node[1] == held(self, head.value)
-          and (node[2].op == "broadcast" and #node[2][1].shape == 0 or node[2].op == "const") then
-          head.try_step, loop.again = true, true
-        end
-        b:assign(head.var, node)
-      end
-      if leaving and (head.step or head.try_step) then head.no_step, loop.again = true, true end
-    end
-  end
-end
-
---- Reads a loop: `body(loop)` reads it once, up to its end, into the current list; `finish(list)` makes the statement.
-function Context:loop(frame, loop, body, finish)
-  local b = self.b
-  local regs, before = written(frame.p, loop.first, loop.last), frame.r
-  loop.order, loop.heads = {}, {}
-  for reg in each(regs) do
-    local v = before[reg]
-    if v then
-      local t = v.k ~= "lost" and type_of(self, v)
-      loop.order[#loop.order + 1] = reg
-      loop.heads[reg] = t and { type = t, init = v } or { value = v, init = v, lost = lost(nil, v, const(nil)) }
-    end
-  end
-  table.sort(loop.order)
-  local outer = frame.loop
-  for attempt = 1, 12 do
-    loop.again, loop.broken = false, false
-    frame.r, frame.loop = copy(before), loop
-    b:enter()
-    for _, reg in ipairs(loop.order) do
-      local head = loop.heads[reg]
-      head.changed = false
-      if head.lost then
-        head.type, head.value = nil, head.lost
-      elseif head.keep then
-        head.value = head.init
-      else
-        local t = head.type
-        head.var = b:var()
-        head.var.d, head.var.shape, head.var.weak = t.d, t.shape, t.weak
-        if head.step then
-          head.var.shape = {}
-          head.count = b:read(head.var)
-          head.value = as_value(t, b:binary("add", head.start, head.count))
-        else
-          head.value = as_value(t, b:read(head.var))
-        end
-      end
-      frame.r[reg] = head.value
-    end
-    if body(loop) then self:carry(frame, loop) end
-    local list = b:leave()
-    frame.loop = outer
-    for _, reg in ipairs(loop.order) do
-      local head = loop.heads[reg]
-      if head.type and not head.changed and not head.keep then head.keep, loop.again = true, true end
-      if head.keep then head.type = nil end
-    end
-    if not loop.again then
-      frame.r = copy(before)
-      for _, reg in ipairs(loop.order) do
-        local head = loop.heads[reg]
-        if head.lost and not same(head.init, frame.r[reg]) then frame.r[reg] = head.lost end
-        if head.lost then frame.r[reg] = head.lost end
-        if head.type then b:assign(head.var, head.step and b:const(0) or held(self, head.init)) end
-      end
-      finish(list)
-      for _, reg in ipairs(loop.order) do
-        local head = loop.heads[reg]
-        if head.type and head.step then
-          frame.r[reg] = as_value(head.type, b:binary("add", head.start, b:read(head.var)))
-        elseif head.type then
-          frame.r[reg] = as_value(head.type, b:read(head.var))
-        end
-      end
-      return
-    end
-    if attempt == 12 then self:fail("the types of the variables of this loop do not settle") end
-    for _, reg in ipairs(loop.order) do
-      local head = loop.heads[reg]
-      if head.next then head.type, head.next = head.next, nil end
-      if head.no_step then
-        head.step, head.try_step = nil, nil
-      elseif head.try_step and not head.step then
-        head.step = true
-        head.start = b:broadcast(b:cast(held(self, head.init), head.type.d), head.type.shape)
-      end
-    end
-  end
 end
 
 -- ---- instructions -------------------------------------------------------------------------------
@@ -677,7 +213,7 @@ end
 
 --- What is being run of a function.
 function M.frame(f, p)
-  find_loops(p)
+  flow.find_loops(p)
   local source = debug.getinfo(f, "S")
   return { f = f, p = p, r = {}, pc = 1, source = source.short_src, first = source.linedefined }
 end
@@ -694,25 +230,25 @@ local function test(c, frame, i)
   local function reg(n) return c:get(frame, n) end
   local op = i.op
   local order = ({ ISLT = { "lt" }, ISGE = { "lt", true }, ISLE = { "le" }, ISGT = { "le", true } })[op]
-  local value, negated, change
+  local answer, negated, change
   if order then
-    value, negated = c:compare(order[1], reg(i.a), reg(i.d)), order[2] or false
+    answer, negated = c:compare(order[1], reg(i.a), reg(i.d)), order[2] or false
   elseif op:find("^ISEQ") or op:find("^ISNE") then
     local kind = op:sub(5)
     local other = kind == "V" and reg(i.d) or kind == "S" and const(frame.p.kgc[i.d])
       or kind == "N" and const(frame.p.kn[i.d]) or primitives[i.d]
-    value, negated = c:compare("eq", reg(i.a), other), op:find("^ISNE") ~= nil
+    answer, negated = c:compare("eq", reg(i.a), other), op:find("^ISNE") ~= nil
   else
     local v = reg(i.d)
-    value, negated = c:truth(v), op == "ISFC" or op == "ISF"
+    answer, negated = c:truth(v), op == "ISFC" or op == "ISF"
     if op == "ISTC" or op == "ISFC" then change = { i.a, v } end
   end
-  if type(value) == "boolean" then
-    value = value ~= negated
+  if type(answer) == "boolean" then
+    answer = answer ~= negated
   elseif negated then
-    value = c.b:unary("logical_not", value)
+    answer = c.b:unary("logical_not", answer)
   end
-  return value, change
+  return answer, change
 end
 
 -- Instructions that only compute: f(context, frame, instruction).
@@ -844,7 +380,7 @@ function Context:numeric_for(frame, i)
     end
   end
   local index
-  local loop = { first = pc + 1, last = i.to - 1, stop = i.to - 1, exit = resolve(p, i.to) }
+  local loop = { first = pc + 1, last = i.to - 1, stop = i.to - 1, exit = flow.resolve(p, i.to) }
   self:loop(frame, loop, function()
     index = self.b:put { op = "index", d = dtypes.int64, shape = {}, weak = true }
     frame.r[i.a + 3] = of_node(index)
@@ -860,7 +396,8 @@ end
 -- while and repeat: a loop that is left by jumps.
 function Context:jump_loop(frame, header)
   local p = frame.p
-  local loop = { first = header, last = p.loops[header], header = header, stop = header, exit = loop_exit(p, header) }
+  local loop = { first = header, last = p.loops[header], header = header, stop = header,
+    exit = flow.loop_exit(p, header) }
   self:loop(frame, loop, function() return self:run(frame, header, header, true) end, function(list)
     if not loop.broken then self:fail("this loop never ends") end
     self.b:put { op = "loop", body = list }
@@ -887,7 +424,7 @@ function Context:unrolled(frame, jump)
     frame.loop = outer
     if not alive then return nil end
   end
-  return resolve(p, at + 2)
+  return flow.resolve(p, at + 2)
 end
 
 --- Reads from pc up to `stop`; false where no way leads there. `inside`: pc is the stop itself, not yet reached.
@@ -898,8 +435,8 @@ function Context:run(frame, pc, stop, inside)
     local header = p.loops[pc]
     if pc == stop and not inside then return true end
     local loop = frame.loop
-    if leaves(frame, pc) then
-      if loop.unrolled or resolve(p, pc) ~= loop.exit then
+    if flow.leaves(frame, pc) then
+      if loop.unrolled or flow.resolve(p, pc) ~= loop.exit then
         self:fail("`break` and `goto` leave the innermost loop only%s", loop.unrolled and "; an unrolled one not" or "")
       end
       self:carry(frame, loop, true)
@@ -918,15 +455,15 @@ function Context:run(frame, pc, stop, inside)
       simple[i.op](self, frame, i)
       pc = pc + 1
     elseif bytecode.tests[i.op] then
-      local value, change = test(self, frame, i)
-      local target = resolve(p, p.code[pc + 1].to)
-      if value == true then
+      local answer, change = test(self, frame, i)
+      local target = flow.resolve(p, p.code[pc + 1].to)
+      if answer == true then
         if change then frame.r[change[1]] = change[2] end
         pc = target
-      elseif value == false then
+      elseif answer == false then
         pc = pc + 2
       else
-        pc = self:branch(frame, value, target, stop, change)
+        pc = self:branch(frame, answer, target, stop, change)
       end
     elseif i.op == "JMP" then
       local to = p.code[i.to]
@@ -934,7 +471,7 @@ function Context:run(frame, pc, stop, inside)
         pc = self:unrolled(frame, i)
         if not pc then return false end
       else
-        pc = resolve(p, i.to)
+        pc = flow.resolve(p, i.to)
         -- backwards: the header that ends the body
         if pc == stop then return true end
       end
@@ -952,7 +489,7 @@ function Context:run(frame, pc, stop, inside)
         for k = 1, i.b - 1 do frame.r[i.a + k - 1] = results[k] or const(nil) end
       end
       pc = pc + 1
-    elseif returns[i.op] then
+    elseif flow.returns[i.op] then
       local results = {}
       if i.op == "CALLT" or i.op == "CALLMT" then
         local args, n = arguments(self, frame, i)
