@@ -1,5 +1,5 @@
-/* Hooks through moth.h alone: of gradients, after accumulation, at the end of backward, on what is saved; memory that is
- * given back. Prints "ok" and returns 0, or what was wrong. */
+/* Hooks through moth.h alone: of gradients, after accumulation, at the end of backward, on saved tensors; memory that is
+ * released. Prints "ok" and returns 0, or what was wrong. */
 #include <moth.h>
 #include <moth_ops.h>
 #include <stdio.h>
@@ -135,8 +135,8 @@ int main(void) {
   OK(moth_storage_resize(w, 0));
   moth_memory_stats(&without);
   EXPECT(before.live - without.live >= 400000 && moth_storage_nbytes(w) == 0);
-  FAILS(moth_exp(w, &y), "given back");
-  FAILS(moth_storage_resize(w, 8), "can be given back");
+  FAILS(moth_exp(w, &y), "released");
+  FAILS(moth_storage_resize(w, 8), "can be released");
   OK(moth_storage_resize(w, 400000));
   OK(moth_exp(w, &y));
   moth_tensor_release(y);

@@ -4,7 +4,7 @@ local moth = require "moth"
 local fails = require "fails"
 
 describe("a storage #quick", function()
-  it("gives its memory back and takes it up again, under views that a graph has saved", function()
+  it("releases its memory and allocates it again, under views that a graph has saved", function()
     for _, n in ipairs { 8, 300 } do -- within the storage's own block, and 360 KB apart
       local w = moth.randn(n, n)
       local x = moth.randn(3, n, { requires_grad = true })
@@ -18,10 +18,10 @@ describe("a storage #quick", function()
       assert.equal(0, s:nbytes())
       assert.equal(0, w:storage():size())
       if n == 300 then assert.is_true(before - moth.memory.stats().live >= full) end
-      fails("%[add%].*given back by resize_%(0%).*" .. full .. " bytes", function() return w + 1 end)
-      fails("given back", function() return w[1][1]:item() end)
-      fails("given back", function() w:copy_(kept) end)
-      fails("given back", function() y:backward { retain_graph = true } end)
+      fails("%[add%].*released by resize_%(0%).*" .. full .. " bytes", function() return w + 1 end)
+      fails("released", function() return w[1][1]:item() end)
+      fails("released", function() w:copy_(kept) end)
+      fails("released", function() y:backward { retain_graph = true } end)
       s:resize_(0)
       s:resize_(full)
       s:resize_(full)
@@ -30,11 +30,11 @@ describe("a storage #quick", function()
       assert.equal(version, w:version())
       y:backward()
       assert.is_true(moth.allclose(x.grad, moth.ones(3, n):mm(kept)))
-      fails("can be given back", function() s:resize_(full - 4) end)
+      fails("can be released", function() s:resize_(full - 4) end)
     end
     local ffi = require "ffi"
     local buffer = ffi.new("float[4]")
-    fails("not moth's", function() moth.from_ptr(buffer, { 4 }, { owner = buffer }):untyped_storage():resize_(0) end)
+    fails("foreign memory cannot be released", function() moth.from_ptr(buffer, { 4 }, { owner = buffer }):untyped_storage():resize_(0) end)
   end)
 
   it("may be dropped without memory", function()

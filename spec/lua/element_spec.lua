@@ -230,7 +230,7 @@ describe("x[i] = v and x[{ i, j }] = v", function()
     assert.is_true(#names > 0)
   end)
 
-  it("are errors where the storage was given back", function()
+  it("are errors where the storage was released", function()
     local x = moth.ones(3)
     x:untyped_storage():resize_(0)
     both(function()

@@ -122,7 +122,7 @@ static void take_up(MothStorage *s) {
 
 /* Host memory keeps its address: tensors know where their elements lie. On other devices it may get another one,
  * which the dispatcher sets in the tensors that it gets. */
-static MothStatus give_back(MothStorage *s) {
+static MothStatus release_memory(MothStorage *s) {
   if (s->released)
     return MOTH_OK;
   if (s->device.type == MOTH_CPU) {
@@ -138,7 +138,7 @@ static MothStatus give_back(MothStorage *s) {
   return MOTH_OK;
 }
 
-static MothStatus fill_again(MothStorage *s) {
+static MothStatus allocate_again(MothStorage *s) {
   if (!s->released)
     return MOTH_OK;
   if (s->device.type == MOTH_CPU) {
@@ -161,20 +161,19 @@ MothStatus moth_storage_resize(MothTensor *t, int64_t nbytes) {
   MOTH_TRY(moth_given("storage_resize", t));
   MothStorage *s = t->storage;
   if (s->foreign || t->keys & MOTH_KEY_FAKE)
-    return moth_fail(MOTH_ERR_STATE, "storage_resize: the memory of %s is not moth's to give back",
+    return moth_fail(MOTH_ERR_STATE, "storage_resize: the memory of %s cannot be released",
                      s->foreign ? "a tensor over foreign memory"
                                 : "a fake tensor, which has none,");
   if (nbytes == 0) {
     moth_pending_drain();
-    return give_back(s);
+    return release_memory(s);
   }
   if (nbytes == (int64_t)s->nbytes)
-    return fill_again(s);
-  return moth_fail(
-      MOTH_ERR_VALUE,
-      "storage_resize: a storage of %lld bytes can be given back (0 bytes) and taken up "
-      "again (%lld bytes), got %lld",
-      (long long)s->nbytes, (long long)s->nbytes, (long long)nbytes);
+    return allocate_again(s);
+  return moth_fail(MOTH_ERR_VALUE,
+                   "storage_resize: a storage of %lld bytes can be released (0 bytes) and "
+                   "allocated again (%lld bytes), got %lld",
+                   (long long)s->nbytes, (long long)s->nbytes, (long long)nbytes);
 }
 
 MothStatus moth_tensor_check_memory(MothTensor *t) {
@@ -183,7 +182,7 @@ MothStatus moth_tensor_check_memory(MothTensor *t) {
     return MOTH_OK;
   if (t->storage->released)
     return moth_fail(MOTH_ERR_STATE,
-                     "the storage of %s was given back by resize_(0): give it its %lld bytes again "
+                     "the storage of %s was released by resize_(0): resize it to its %lld bytes "
                      "and fill it before it is read",
                      moth_tensor_format(t, buf, sizeof buf), (long long)t->storage->nbytes);
   if (t->storage->moved)

@@ -171,7 +171,8 @@ MothStatus moth_op_define(const MothOpDef *def, const MothOp **out) {
 }
 
 static MothStatus gone_kernel(MothCall *c) {
-  return moth_fail(MOTH_ERR_STATE, "'%s' was taken away: its library is gone", c->op->name);
+  return moth_fail(MOTH_ERR_STATE, "'%s' is not defined any more: its library was destroyed",
+                   c->op->name);
 }
 MothStatus moth_op_undefine(const MothOp *which) {
   MothOp *op = (MothOp *)which;

@@ -150,8 +150,7 @@ static inline bool set_at(const MothHandle *h, const MothLuaState *running, int 
     modes = moth_thread_state();
   if (running != moth_lua_last.state || modes->include & ~(uint32_t)MOTH_KEY_AUTOCAST ||
       *moth_lua_interrupt || atomic_load_explicit(&moth_released_storages, memory_order_relaxed) ||
-      moth_unrun ||
-      moth_lua_records) /* a coroutine's modes may have to be loaded first */
+      moth_unrun || moth_lua_records) /* a coroutine's modes may have to be loaded first */
     return false;
   int64_t at = find_element(t, n, i, j, k);
   if (at < 0 ||

@@ -40,7 +40,7 @@ static MothStatus push_def(lua_State **out, const MothOp *op) {
     return MOTH_OK;
   lua_pop(L, 1);
   return moth_fail(MOTH_ERR_STATE,
-                   op->gone ? "'%s' was taken away: its library is gone"
+                   op->gone ? "'%s' is not defined any more: its library was destroyed"
                             : "'%s' was defined by another Lua state: define it in this one, too",
                    op->name);
 }
