@@ -8,6 +8,7 @@ if not moth.cuda.is_available() then
 end
 
 local build = os.getenv("MOTH_BUILD") or "build"
+local here = build:sub(1, 1) == "/" and build or io.popen("pwd"):read("*l") .. "/" .. build
 
 local function shell(command, ...)
   local pipe = assert(io.popen(("{ %s; } 2>&1; echo status=$?"):format(command:format(...))))
@@ -34,6 +35,18 @@ describe("an extension with CUDA C #noasan", function()
     assert.matches("kernels      cpu, cuda", text, 1, true)
     assert.matches("on cuda the same as a + b: true", text, 1, true)
     assert.matches("w + w after training: 1 2 3", text, 1, true)
+  end)
+
+  it("adds on the device where it was built ahead of time", function()
+    if os.getenv("MOTH_CUDA") ~= "emu" then return pending("with the emulation's nvcc") end
+    local text, status = shell("cp -r examples/ext_add %s && export NVCC=$PWD/src/emu/nvcc.lua MOTH_CUDA=emu && \z
+      make -s -C %s/ext_add CUDA=1 LUAJIT=%s/moth && cd %s/ext_add && %s/moth -e '\z
+        local moth = require \"moth\" \z
+        moth.library.load \"./ext_add.so\" \z
+        local a = moth.randn(7, { device = \"cuda\" }) \z
+        print(moth.equal(moth.ops.ext_add.add(a, a), a + a))'", dir, dir, here, dir, here)
+    assert.equal(0, status, text)
+    assert.equal("true\n", text)
   end)
 
   local source = [[

@@ -12,7 +12,8 @@ MOTH_ASK  = $(shell $(LUAJIT) -e 'local e = require("moth").cpp_extension io.wri
 MOTH_INC := $(patsubst %,-I%,$(call MOTH_ASK,include_paths))
 MOTH_LIB := $(call MOTH_ASK,library_paths)
 MOTH_OBJ := $(patsubst %,%.o,$(SOURCES))
-MOTH_LD   = $(if $(filter %.cu,$(SOURCES)),$(NVCC) -shared -cudart shared -Xlinker -rpath$(,)$(MOTH_LIB),$(CXX) -shared -Wl,-rpath,$(MOTH_LIB))
+MOTH_LD   = $(if $(filter %.cu,$(SOURCES)),$(NVCC) -shared -cudart shared -Xlinker -rpath$(,)$(MOTH_LIB),\
+  $(if $(filter %.cc %.cpp,$(SOURCES)),$(CXX),$(CC)) -shared -Wl$(,)-rpath$(,)$(MOTH_LIB))
 ,        := ,
 
 all: $(EXTENSION).so
@@ -26,6 +27,7 @@ $(EXTENSION).so: $(MOTH_OBJ)
 	$(CXX) -O2 $(CXXFLAGS) -fPIC $(MOTH_INC) -c -o $@ $<
 %.cu.o: %.cu
 	$(NVCC) -O2 $(NVCCFLAGS) -Xcompiler -fPIC $(MOTH_INC) -c -o $@ $<
+$(SOURCES): ; # make knows a rule that would link add.cu from add.cu.o
 install: all
 	install -D -m 755 -t $(DESTDIR)$(LIBDIR) $(EXTENSION).so
 clean:
