@@ -1,0 +1,60 @@
+-- Custom ops in compiled functions: each is one node of the graph, which it does not break.
+local moth = require "moth"
+local fails = require "fails"
+local compile = moth.compile
+
+local calls = 0
+local square = moth.library.custom_op("compile_spec::square", {
+  schema = "(Tensor x, float by = 1) -> Tensor",
+  fn = function(x, by)
+    calls = calls + 1
+    return x * x * by
+  end,
+  fake = function(x) return moth.empty_like(x) end,
+  setup_context = function(ctx, inputs)
+    ctx:save_for_backward(inputs[1])
+    ctx.by = inputs[2]
+  end,
+  backward = function(ctx, g) return g * 2 * ctx.by * ctx:saved_tensors(), nil end,
+})
+
+describe("a custom op in a compiled function #quick", function()
+  before_each(compile.reset)
+
+  local function f(x, by) return square(x + 1, by):sum() end
+
+  it("is one node without a break, forward and backward #M129 #M134", function()
+    local fast = compile(f, { fullgraph = true })
+    for n = 1, 4 do
+      moth.manual_seed(n)
+      local x = moth.randn(n == 4 and 5 or 3, 4, { requires_grad = true })
+      local y = x:detach():requires_grad_(true)
+      calls = 0
+      local got, want = fast(x, n), f(y, n)
+      got:backward()
+      want:backward()
+      assert.equal(want:item(), got:item())
+      assert.is_true(moth.equal(y.grad, x.grad))
+      assert.equal(2, calls) -- once each: the fake gave the shape while the call was recorded
+    end
+    assert.equal(0, compile.counters().graph_breaks)
+  end)
+
+  it("whose kernel raises says so, with the op's name", function()
+    local broken = moth.library.custom_op("compile_spec::broken", { schema = "(Tensor x) -> Tensor",
+      fn = function() error("the kernel gave up") end, fake = function(x) return moth.empty_like(x) end })
+    fails("the kernel gave up", compile(function(x) return broken(x):sum():item() end), moth.ones(3))
+  end)
+
+  it("is not what reads a tensor's bytes: that breaks the graph, and fullgraph refuses it #M136", function()
+    local function reads(x)
+      local y = x * 2
+      local p = y:data_ptr()
+      return y + (p ~= 0 and 1 or 0)
+    end
+    local x = moth.ones(3)
+    assert.same({ 3, 3, 3 }, compile(reads)(x):totable())
+    assert.equal(1, compile.counters().graph_breaks)
+    fails("graph breaks: data_ptr", compile(reads, { fullgraph = true }), x)
+  end)
+end)
