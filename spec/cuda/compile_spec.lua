@@ -35,10 +35,10 @@ namespace mine {
 struct Pair { int a; double b; };
 __global__ void pair(double *out, Pair p, const double *none) { *out = p.a + p.b + (none ? 1 : 0); }
 __global__ void __launch_bounds__(64) reversed(float *x, unsigned n) {
-  extern __shared__ float room[];
-  room[threadIdx.x] = x[threadIdx.x];
+  extern __shared__ float row[];
+  row[threadIdx.x] = x[threadIdx.x];
   __syncthreads();
-  x[threadIdx.x] = room[n - 1 - threadIdx.x];
+  x[threadIdx.x] = row[n - 1 - threadIdx.x];
 }
 }
 ]]

@@ -67,11 +67,11 @@ local function same(what, f, ...)
     if not t:is_contiguous() and t:numel() > 0 then
       local n, reach = t:dim(), 1
       for d = 1, n do reach = reach + (t:size(d) - 1) * t:stride(d) end
-      local room = moth.zeros(reach, { dtype = t:dtype(), device = "cuda" })
-      if room:is_floating_point() then room:fill_(0 / 0) end
+      local space = moth.zeros(reach, { dtype = t:dtype(), device = "cuda" })
+      if space:is_floating_point() then space:fill_(0 / 0) end
       local strides, shape = {}, {}
       for d = 1, n do strides[d], shape[d] = t:stride(d), t:size(d) end
-      local view, overlaps = room:as_strided(shape, strides), false
+      local view, overlaps = space:as_strided(shape, strides), false
       for d = 1, n do overlaps = overlaps or (strides[d] == 0 and shape[d] > 1) end
       if not overlaps then
         view:copy_(tensors[i])

@@ -38,7 +38,7 @@ typedef struct Capture {
 
 typedef struct Task {
   Entry *entries;
-  int32_t n, room;
+  int32_t n, capacity;
   int32_t *table; /* open addressing: entry + 1 */
   int32_t table_size;
   MothTensor **grads;
@@ -62,11 +62,11 @@ static void task_free(Task *t) {
     moth_tensor_release(t->grads[i]);
   for (int32_t i = 0; i < t->n; i++)
     moth_node_release(t->entries[i].node);
-  moth_free(t->entries, sizeof(Entry) * (size_t)t->room);
+  moth_free(t->entries, sizeof(Entry) * (size_t)t->capacity);
   moth_free(t->table, sizeof(int32_t) * (size_t)t->table_size);
   moth_free(t->grads, 2 * sizeof(MothTensor *) * (size_t)(t->ngrads ? t->ngrads : 1));
   moth_free(t->seen_streams, sizeof(void *) * (size_t)t->seen_capacity);
-  moth_free(t->heap, sizeof(int32_t) * (size_t)t->room);
+  moth_free(t->heap, sizeof(int32_t) * (size_t)t->capacity);
 }
 
 static uint32_t hash(const void *p) {
@@ -88,26 +88,26 @@ static MothStatus no_memory(void) {
 }
 
 static MothStatus grow(Task *t) {
-  int32_t room = t->room ? t->room * 2 : 64, size = room * 2;
-  Entry *entries = moth_alloc(sizeof(Entry) * (size_t)room);
+  int32_t capacity = t->capacity ? t->capacity * 2 : 64, size = capacity * 2;
+  Entry *entries = moth_alloc(sizeof(Entry) * (size_t)capacity);
   int32_t *table = moth_alloc(sizeof(int32_t) * (size_t)size);
-  int32_t *heap = moth_alloc(sizeof(int32_t) * (size_t)room);
+  int32_t *heap = moth_alloc(sizeof(int32_t) * (size_t)capacity);
   if (!entries || !table || !heap) {
-    moth_free(entries, sizeof(Entry) * (size_t)room);
+    moth_free(entries, sizeof(Entry) * (size_t)capacity);
     moth_free(table, sizeof(int32_t) * (size_t)size);
-    moth_free(heap, sizeof(int32_t) * (size_t)room);
+    moth_free(heap, sizeof(int32_t) * (size_t)capacity);
     return no_memory();
   }
   if (t->n)
     memcpy(entries, t->entries, sizeof(Entry) * (size_t)t->n);
-  moth_free(t->entries, sizeof(Entry) * (size_t)t->room);
+  moth_free(t->entries, sizeof(Entry) * (size_t)t->capacity);
   moth_free(t->table, sizeof(int32_t) * (size_t)t->table_size);
-  moth_free(t->heap, sizeof(int32_t) * (size_t)t->room);
+  moth_free(t->heap, sizeof(int32_t) * (size_t)t->capacity);
   memset(table, 0, sizeof(int32_t) * (size_t)size);
   t->entries = entries;
   t->table = table;
   t->heap = heap;
-  t->room = room;
+  t->capacity = capacity;
   t->table_size = size;
   for (int32_t k = 0; k < t->n; k++) {
     uint32_t i = hash(entries[k].node) & (uint32_t)(size - 1);
@@ -119,12 +119,12 @@ static MothStatus grow(Task *t) {
 }
 
 static MothStatus add(Task *t, MothNode *n, int32_t *at) {
-  if (t->room) {
+  if (t->capacity) {
     *at = find(t, n);
     if (*at >= 0)
       return MOTH_OK;
   }
-  if (t->n == t->room)
+  if (t->n == t->capacity)
     MOTH_TRY(grow(t));
   Entry *e = &t->entries[t->n];
   memset(e, 0, sizeof *e);
@@ -260,15 +260,15 @@ static MothStatus note_stream(Task *t, void *stream) {
     if (t->seen_streams[i] == stream)
       return MOTH_OK;
   if (t->nseen == t->seen_capacity) {
-    int32_t room = t->seen_capacity ? 2 * t->seen_capacity : 8;
-    void **seen_streams = moth_alloc(sizeof(void *) * (size_t)room);
+    int32_t capacity = t->seen_capacity ? 2 * t->seen_capacity : 8;
+    void **seen_streams = moth_alloc(sizeof(void *) * (size_t)capacity);
     if (!seen_streams)
       return no_memory();
     if (t->nseen)
       memcpy(seen_streams, t->seen_streams, sizeof(void *) * (size_t)t->nseen);
     moth_free(t->seen_streams, sizeof(void *) * (size_t)t->seen_capacity);
     t->seen_streams = seen_streams;
-    t->seen_capacity = room;
+    t->seen_capacity = capacity;
   }
   t->seen_streams[t->nseen++] = stream;
   return MOTH_OK;

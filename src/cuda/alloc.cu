@@ -278,7 +278,7 @@ size_t flush(Heap *h) {
 
 Block *obtain(Heap *h, uint64_t pool, cudaStream_t stream, size_t size, cudaError_t *e) {
   *e = cudaErrorMemoryAllocation;
-  if ((h->count >= h->room && !grow(h)))
+  if ((h->count >= h->capacity && !grow(h)))
     return nullptr;
   process_deferred(h);
   process_events(h);

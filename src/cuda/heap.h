@@ -52,7 +52,7 @@ struct Heap {
   Arena *arenas;
   Segment *segments;
   Block **table; /* used blocks by address */
-  size_t room, count;
+  size_t capacity, count;
   Pending *first, *last; /* in the order of their events */
   Block *deferred;       /* freed in a capture, with uses */
   uint32_t random = 2463534242u;
@@ -133,16 +133,16 @@ Block *best_fit(const Arena *a, size_t size) {
 /* --- the table of used blocks ---------------------------------------------------------------------- */
 
 size_t place(const Heap *h, const void *p) {
-  return (size_t)(((uintptr_t)p >> 9) * 0x9e3779b97f4a7c15ull >> 20) & (h->room - 1);
+  return (size_t)(((uintptr_t)p >> 9) * 0x9e3779b97f4a7c15ull >> 20) & (h->capacity - 1);
 }
 bool grow(Heap *h) {
-  size_t room = h->room ? h->room * 2 : 1024;
-  Block **table = (Block **)calloc(room, sizeof *table), **old = h->table;
+  size_t capacity = h->capacity ? h->capacity * 2 : 1024;
+  Block **table = (Block **)calloc(capacity, sizeof *table), **old = h->table;
   if (!table)
-    return h->room != 0; /* without memory: longer chains */
-  size_t n = h->room;
+    return h->capacity != 0; /* without memory: longer chains */
+  size_t n = h->capacity;
   h->table = table;
-  h->room = room;
+  h->capacity = capacity;
   for (size_t i = 0; i < n; i++)
     for (Block *b = old[i], *next; b; b = next) {
       next = b->chain;
@@ -158,7 +158,7 @@ void put_used(Heap *h, Block *b) {
   h->count++;
 }
 Block **find_used(Heap *h, const void *p) {
-  if (!h->room)
+  if (!h->capacity)
     return nullptr;
   Block **at = &h->table[place(h, p)];
   while (*at && (*at)->p != p)

@@ -26,7 +26,7 @@ struct Streams {
   unsigned turn[PRIORITIES];
   int high; /* CUDA's value for high priority */
   cudaEvent_t *events;
-  int nevents, room;
+  int nevents, capacity;
 };
 Streams per_device[MOTH_CUDA_MAX_DEVICES];
 
@@ -174,15 +174,15 @@ MothStatus moth_cuda_event_take(int device, cudaEvent_t *e) {
 void moth_cuda_event_give(int device, cudaEvent_t e) {
   Streams *d = &per_device[device];
   MothLock lock(&d->lock);
-  if (d->nevents == d->room) {
-    int room = d->room ? 2 * d->room : NEVENTS;
-    cudaEvent_t *events = (cudaEvent_t *)realloc(d->events, sizeof *events * (size_t)room);
+  if (d->nevents == d->capacity) {
+    int capacity = d->capacity ? 2 * d->capacity : NEVENTS;
+    cudaEvent_t *events = (cudaEvent_t *)realloc(d->events, sizeof *events * (size_t)capacity);
     if (!events) {
       cudaEventDestroy(e);
       return;
     }
     d->events = events;
-    d->room = room;
+    d->capacity = capacity;
   }
   d->events[d->nevents++] = e;
 }

@@ -13,7 +13,7 @@ typedef struct Queued {
   MothCall call;
   MothKernel kernel;
   MothTensor **mine; /* aliases that are released when it is done */
-  int nmine, room;
+  int nmine;
   size_t size; /* of this block */
   MothTensor *targets[MOTH_MAX_RESULTS];
   MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];

@@ -113,8 +113,8 @@ __attribute__((no_sanitize_address)) void fill(Range r) {
     r.p[i] = MOTH_EMU_PATTERN;
 }
 
-enum { ROOM = 256 << 10, PAGE = 4096 };
-char *room; /* ROOM bytes, then a page that is not mapped */
+enum { SHARED_MAX = 256 << 10, PAGE = 4096 };
+char *memory; /* SHARED_MAX bytes, then a page that is not mapped */
 char *dynamic;
 size_t dynamic_size;
 bool dynamic_fresh;
@@ -122,15 +122,15 @@ bool dynamic_fresh;
 } // namespace
 
 bool moth_emu_shared_open(size_t n) {
-  if (!room) {
-    void *p = mmap(nullptr, ROOM + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED || mprotect(p, ROOM, PROT_READ | PROT_WRITE) != 0)
+  if (!memory) {
+    void *p = mmap(nullptr, SHARED_MAX + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED || mprotect(p, SHARED_MAX, PROT_READ | PROT_WRITE) != 0)
       return false;
-    room = (char *)p;
+    memory = (char *)p;
   }
   dynamic_size = n;
-  dynamic = room + ROOM - (n + 15) / 16 * 16;
-  ASAN_POISON_MEMORY_REGION(room, ROOM);
+  dynamic = memory + SHARED_MAX - (n + 15) / 16 * 16;
+  ASAN_POISON_MEMORY_REGION(memory, SHARED_MAX);
   ASAN_UNPOISON_MEMORY_REGION(dynamic, n);
   return true;
 }

@@ -31,7 +31,7 @@ MOTH_API MothStatus moth_npy_parse(const uint8_t *bytes, size_t n, MothNpy *out)
  * within them. */
 MOTH_API MothStatus moth_npy_check_size(const uint8_t *bytes, size_t here, size_t n);
 
-/* Writes the header of a row-major array of this machine's byte order to out, which has room for
+/* Writes the header of a row-major array of this machine's byte order to out, with space for
  * MOTH_NPY_HEADER bytes; *n of them are used, a multiple of 64. Errors: MOTH_ERR_VALUE (bfloat16,
  * which NumPy does not have). */
 #define MOTH_NPY_HEADER 512

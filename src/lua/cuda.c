@@ -134,14 +134,14 @@ typedef struct Block {
 typedef struct Blocks {
   const MothCudaApi *api;
   Block *list;
-  size_t n, room;
+  size_t n, capacity;
 } Blocks;
 
 static void note_block(void *ctx, const void *segment, size_t segment_size, bool small,
                        bool is_private, const MothStream *stream, const void *p, size_t size,
                        int state) {
   Blocks *b = ctx;
-  if (b->n < b->room)
+  if (b->n < b->capacity)
     b->list[b->n] = (Block){segment, p,          segment_size,  size, moth_stream_handle(stream),
                             small,   is_private, (uint8_t)state};
   b->n++;
@@ -153,11 +153,11 @@ static int b_memory_snapshot(lua_State *L) {
   int device = device_at(L, 1);
   Blocks b = {need(L), NULL, 0, 0};
   do {
-    b.room = b.n + 64;
+    b.capacity = b.n + 64;
     b.n = 0;
-    b.list = lua_newuserdata(L, b.room * sizeof *b.list);
+    b.list = lua_newuserdata(L, b.capacity * sizeof *b.list);
     b.api->visit(device, note_block, &b);
-  } while (b.n > b.room);
+  } while (b.n > b.capacity);
   lua_newtable(L);
   const void *segment = NULL;
   int segments = 0, blocks = 0;
