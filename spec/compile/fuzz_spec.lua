@@ -156,7 +156,13 @@ end
 
 local function check(seed)
   local f = program(seed)
-  local compiled = moth.compile(f, { dynamic = ({ nil, true, false })[seed % 3 + 1] })
+  local options = ({ {}, { dynamic = true }, { dynamic = false },
+    { backend = function(g)
+      g:lint()
+      assert(#tostring(g) > 0)
+      return g:interpreter()
+    end } })[seed % 4 + 1]
+  local compiled = moth.compile(f, options)
   for call = 1, 4 do
     local function outcome(g)
       local kept, count, seen = {}, { n = 0 }, nil

@@ -5,8 +5,10 @@
 #include "graph/trace.h"
 
 /* An argument whose value is the call's own: it decides about no size and no dtype (beyond what any_number says). */
-static bool is_free(const MothOp *op, const MothArg *a, const MothValue *v) {
+static bool is_free(const MothTrace *t, const MothOp *op, const MothArg *a, const MothValue *v) {
   bool effect = op->kind == MOTH_KIND_EFFECT;
+  if (t->host) /* its graph has the value */
+    return false;
   if (v->tag == MOTH_V_GENERATOR)
     return true;
   if (v->tag != MOTH_V_INT && v->tag != MOTH_V_FLOAT)
@@ -92,7 +94,7 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
     memcpy(r->numbers, s->numbers, sizeof *r->numbers * nnumbers);
   for (int i = 0; i < op->nargs && ok; i++) {
     r->writes = r->writes || op->args[i].mutated;
-    r->args[i].free = is_free(op, &op->args[i], &c->args[i]);
+    r->args[i].free = is_free(s->recorder->trace, op, &op->args[i], &c->args[i]);
     ok = keep_value(&r->args[i], &c->args[i]);
   }
   for (uint32_t i = 0; i < nnew && ok; i++)

@@ -7,21 +7,25 @@
 #include "graph/trace.h"
 
 MothStatus moth_lazy_become(MothTensor *t, MothTensor *made) {
-  MothAutogradMeta *m = made->grad;
   MothNode *node = NULL;
   uint16_t nr = 0;
-  if (atomic_load_explicit(&made->refs, memory_order_acquire) != 1 && moth_requires_grad(made)) {
-    if (!m || !m->node) {
-      moth_tensor_release(made);
-      return moth_fail(MOTH_ERR_STATE,
-                       "a compiled graph returned a leaf that requires grad: return a new tensor");
-    }
-    node = m->node;
-    nr = m->nr;
-    moth_node_retain(node);
+  MothStatus status = MOTH_OK;
+  bool shared = atomic_load_explicit(&made->refs, memory_order_acquire) != 1;
+  if (shared && moth_tensor_requires_grad(made)) {
+    if (moth_tensor_is_leaf(made))
+      status =
+          moth_fail(MOTH_ERR_STATE, "a compiled graph returned a leaf that requires grad: return a "
+                                    "new tensor");
+    else
+      status = moth_gradient_edge(made, &node, &nr); /* of a view, after writes to its base, anew */
+  }
+  if (status != MOTH_OK) {
+    moth_tensor_release(made);
+    return status;
   }
   moth_tensor_become(t, made);
-  MothStatus status = node ? moth_set_history(t, node, nr) : MOTH_OK;
+  if (node)
+    status = moth_set_history(t, node, nr);
   moth_node_release(node);
   return status;
 }

@@ -79,8 +79,6 @@ void moth_trace_release(MothTrace *t) {
   while (t->ends) {
     MothTraceEnd *end = t->ends;
     t->ends = end->older;
-    if (end->code && moth_trace_host.drop_code)
-      moth_trace_host.drop_code(end->code);
     free(end->reason);
     free(end->where);
     free(end->outputs);
@@ -91,8 +89,6 @@ void moth_trace_release(MothTrace *t) {
     t->notes = note->next;
     free(note);
   }
-  if (t->host && moth_trace_host.drop_host)
-    moth_trace_host.drop_host(t->host);
   free(t);
 }
 
@@ -261,7 +257,7 @@ static Match match_value(const MothRecord *r, int i, const MothValue *v) {
   case MOTH_V_DEVICE:
     return w->u.i == v->u.i ? SAME : DIFFERENT;
   case MOTH_V_GENERATOR:
-    return SAME;
+    return a->free || w->u.g == v->u.g ? SAME : DIFFERENT;
   }
   return DIFFERENT;
 }

@@ -77,7 +77,7 @@ struct MothTraceEnd {
   int number;          /* from 1 */
   int64_t runs;
   char *reason, *where; /* of the break; NULL: the callable returned */
-  void *code;           /* of a backend: see MothTraceHost */
+  void *code;           /* not NULL: the backend has compiled it */
   uint32_t noutputs;
   uint32_t *outputs; /* numbers of the values that `code` returns */
 };
@@ -107,8 +107,8 @@ struct MothTrace {
   bool dynamic;            /* sizes are not compared */
   bool off;                /* over the limit: runs as if it were not compiled */
   uint8_t policy;          /* MothTraceDynamic */
-  void *host;              /* of the host's, for its backend; NULL: calls run one by one */
-  const char *name;        /* for messages; the trace's own */
+  void *host;       /* not NULL: segments run by moth_trace_host.run; numbers are compared, too */
+  const char *name; /* for messages; the trace's own */
 };
 
 /* One call of a callable. */
@@ -159,11 +159,9 @@ typedef struct MothTraceHost {
   MothStatus (*failed)(const MothRecord *r, MothStatus s);
   /* A break, whose reason is new to the trace. */
   void (*broke)(const MothTrace *t, const char *reason, const char *where);
-  /* Runs a segment by the code of trace->host, which it makes when end->code is NULL. The tensors of end->outputs become
-   * what they are in `values`. Returns false in *done where the calls are to run one by one. */
+  /* Runs a segment of a trace with a host: makes the lazy tensors real that the program still has. *done: false where the
+   * calls are to run one by one. */
   MothStatus (*run)(MothSegment *s, MothTraceEnd *end, bool *done);
-  void (*drop_code)(void *code);
-  void (*drop_host)(void *host);
 } MothTraceHost;
 MOTH_API extern MothTraceHost moth_trace_host;
 
@@ -211,9 +209,9 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **end);
 /* Runs the records of s one by one. */
 MothStatus moth_segment_run_each(MothSegment *s);
 /* t, lazy, becomes made, which is released. */
-MothStatus moth_lazy_become(MothTensor *t, MothTensor *made);
+MOTH_API MothStatus moth_lazy_become(MothTensor *t, MothTensor *made);
 /* The limit is reached: one warning, then calls run as they come. */
 void moth_trace_give_up(MothTrace *t);
 bool moth_trace_note(MothTrace *t, bool is_break, const char *text);
-int64_t moth_trace_now(void);
+MOTH_API int64_t moth_trace_now(void); /* nanoseconds */
 #endif

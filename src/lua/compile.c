@@ -255,7 +255,7 @@ static int recorder_gc(lua_State *L) {
   return 0;
 }
 
-/* trace_new(name, limit, fullgraph, dynamic (0 as shapes come, 1 yes, 2 no), capture) -> trace */
+/* trace_new(name, limit, fullgraph, dynamic (0 as shapes come, 1 yes, 2 no), capture, backend or nil) -> trace */
 static int c_trace_new(lua_State *L) {
   MothTrace *t = moth_trace_new(moth_lua_string(L, 1));
   if (!t)
@@ -266,6 +266,8 @@ static int c_trace_new(lua_State *L) {
   t->dynamic = t->policy == MOTH_DYNAMIC_ON;
   t->capture = lua_toboolean(L, 5);
   push_object(L, t, MAGIC_TRACE, &key_trace_meta);
+  if (!lua_isnoneornil(L, 6))
+    moth_lua_set_backend(L, t, lua_gettop(L), 6);
   return 1;
 }
 
@@ -423,6 +425,7 @@ void moth_lua_open_compile(lua_State *L) { /* the binding's table is on top, and
   gate_table(L, true);
   lua_newtable(L);
   luaL_register(L, NULL, fns);
+  moth_lua_open_graphs(L);
   lua_setfield(L, -2, "compile");
   static const struct {
     char *key;

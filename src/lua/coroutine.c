@@ -118,8 +118,12 @@ void moth_lua_switch(lua_State *L) {
   if (!claim)
     to = nearest(L);
   if (to != live) {
-    if (__builtin_expect(moth_unrun != 0, 0))
+    if (__builtin_expect(moth_unrun != 0, 0)) {
+      lua_State *was = owner;
+      owner = L; /* what Lua does for them runs under the modes that are loaded */
       moth_lua_leave_notes(L);
+      owner = was;
+    }
     save();
     load(to);
   }

@@ -195,6 +195,10 @@ void moth_lua_open_backends(lua_State *L);
 void moth_lua_open_streams(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
 void moth_lua_open_compile(lua_State *L);
+void moth_lua_open_graphs(lua_State *L);
+/* The function at `backend` compiles the segments of the trace t, whose userdata is at `trace` (graph.c). */
+struct MothTrace;
+void moth_lua_set_backend(lua_State *L, struct MothTrace *t, int trace, int backend);
 /* Another coroutine or state comes next: calls that were noted run (graph/trace.h). */
 void moth_lua_leave_notes(lua_State *L);
 

@@ -11,6 +11,8 @@ local check = require "moth.utils.check"
 local trace = require "moth.lang.trace"
 local signature = require "moth.utils.signature"
 local module = require "moth.compile.module"
+local graphs = require "moth.compile.graph"
+local explain = require "moth.compile.explain"
 local each = require "moth.each"
 local C = B.compile
 local keep, rethrow = trace.keep, trace.rethrow
@@ -102,15 +104,36 @@ local function name_of(fn)
 end
 
 local function new_trace(box)
-  box.trace = C.trace_new(box.name, M.config.recompile_limit, box.fullgraph, box.dynamic, box.capture)
+  box.trace = C.trace_new(box.name, M.config.recompile_limit, box.fullgraph, box.backend and 2 or box.dynamic, false,
+    box.backend)
   return box.trace
+end
+
+-- What the recorder calls to have a segment compiled: the program's function gets a graph and the first inputs. nil,
+-- with suppress_errors, has the segment's ops run one by one.
+local function compiler(backend)
+  return function(handle, inputs)
+    local ok, code = xpcall(backend, keep, graphs.new(handle), inputs)
+    if ok and not check.is_callable(code) then
+      ok, code = false, "[compile] the backend must return a function of the graph's inputs, got " .. type(code)
+    end
+    if ok then return code end
+    if not M.config.suppress_errors then rethrow(code) end
+    io.stderr:write(("[moth] warning: compile: a backend failed, its ops run one by one: %s\n"):format(tostring(code)))
+    return nil
+  end
 end
 
 -- A callable's options and its trace, which is made when it is first called.
 local function new_box(fn, o)
   local box = { name = name_of(fn), fullgraph = flag(o, "fullgraph") or false,
-    dynamic = dynamics[flag(o, "dynamic")] or 0,
-    backend = check_backend(o.backend) }
+    dynamic = dynamics[flag(o, "dynamic")] or 0 }
+  local backend = check_backend(o.backend)
+  if backend and o.dynamic then
+    check.fail("[compile] dynamic = true needs graphs with sizes as inputs, which are not built yet; a backend's "
+      .. "function gets a graph for each shape")
+  end
+  box.backend = backend and compiler(backend)
   check_mode(o.mode)
   boxes[box] = true
   return box
@@ -171,5 +194,17 @@ M.graph_break = signature("compile.graph_break()", function() C.break_graph("gra
 
 --- Whether ops are being recorded.
 M.is_compiling = signature("compile.is_compiling()", function() return (C.recording()) end)
+
+--- Runs fn(...) once, compiled, and tells what became of it: { graphs, graph_count, graph_break_count, op_count,
+-- ops_per_graph, break_reasons }. It prints as a list.
+function M.explain(fn, ...)
+  return explain.explain(function(f, backend)
+    f = type(f) == "table" and module.original(f) or f
+    local box = new_box(f, { backend = backend })
+    return compiled(f, box), box
+  end, fn, ...)
+end
+
+M.capture = explain.capture
 
 return setmetatable(M, { __call = function(_, ...) return compile(...) end, __module_name = "moth.compile" })

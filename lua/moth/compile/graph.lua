@@ -1,0 +1,207 @@
+--- The graph of a compiled segment: nodes in program order, to be looked at, changed and run.
+--
+--     local g = moth.compile.capture(model, { x })
+--     print(g)
+--     for node in g:nodes() do print(node.op, node.target, node:users()) end
+--     local y = g:interpreter()(x)
+--
+-- A node has op ("placeholder", "get_attr", "call", "output"), name, target (the op's name), args (constants, nodes,
+-- results of nodes, lists), place ("file:line"), meta { shape, stride, dtype, device, requires_grad } and metas (one
+-- for each result); node[2] is its second result, to be used as an argument.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local C = B.compile
+
+local Graph, Node = {}, {}
+Graph.__index = Graph
+Graph.__module_name = "moth.compile.Graph"
+
+local M = {}
+
+--- The object of a graph of the binding.
+function M.new(handle)
+  return setmetatable({ handle = handle, cache = setmetatable({}, { __mode = "v" }) }, Graph)
+end
+
+--- Is x a node of a graph?
+function M.is_node(x) return type(x) == "table" and getmetatable(x) == Node end
+
+local function node_of(g, id)
+  local node = g.cache[id]
+  if not node then
+    node = setmetatable({ graph = g, id = id }, Node)
+    g.cache[id] = node
+  end
+  return node
+end
+
+-- A value as an argument shows it: the node, or for a result but the first { node =, result = } with node's fields.
+local Result = { __index = function(r, key) return r.node[key] end }
+local function value_of(g, v)
+  if type(v) ~= "table" then return v end
+  if v.node then
+    local node = node_of(g, v.node)
+    return v.result == 1 and node or node[v.result]
+  end
+  local list = { n = v.n }
+  for i = 1, v.n or #v do list[i] = value_of(g, v[i]) end
+  return list
+end
+
+local function facts(node)
+  return C.graph_node(node.graph.handle, node.id) or check.fail("the node %d is not in its graph any more", node.id)
+end
+
+local fields = {
+  op = function(f) return f.kind end, name = function(f) return f.name end, target = function(f) return f.target end,
+  place = function(f) return f.place end, meta = function(f) return f.metas[1] end,
+  metas = function(f) return f.metas end, tensor = function(f) return f.tensor end,
+  args = function(f, node) return value_of(node.graph, f.args) end,
+}
+
+function Node.__index(node, key)
+  if fields[key] then return fields[key](facts(node), node) end
+  if type(key) == "number" then
+    local f = facts(node)
+    if key < 1 or key > #f.metas then check.fail("%s has %d results, not %s", f.name, #f.metas, tostring(key)) end
+    return key == 1 and node or setmetatable({ node = node, result = key }, Result)
+  end
+  return Node[key] or check.fail("a node has no '%s'; there are op, name, target, args, place, meta, metas, tensor",
+    tostring(key))
+end
+
+function Node.__newindex(_, key)
+  check.fail("a node's '%s' cannot be set; graph:call(), node:replace_all_uses_with(), node:replace_input() and "
+    .. "node:erase() change a graph", tostring(key))
+end
+
+function Node.__tostring(node)
+  local f = facts(node)
+  return ("%s %s"):format(f.kind, f.target or f.name)
+end
+
+-- The node and the number of a value.
+local function parts(g, v, what)
+  local node, result = v, 1
+  if type(v) == "table" and getmetatable(v) == Result then node, result = v.node, v.result end
+  if not M.is_node(node) then check.fail("[graph.%s] expected a node, got %s", what, type(v)) end
+  if node.graph ~= g then check.fail("[graph.%s] the node is of another graph", what) end
+  return node.id, result
+end
+
+--- The nodes that use this one, in order.
+function Node.users(node)
+  local out = {}
+  for other in node.graph:nodes() do
+    local function uses(v)
+      if type(v) ~= "table" then return false end
+      if v == node or (getmetatable(v) == Result and v.node == node) then return true end
+      for i = 1, not M.is_node(v) and getmetatable(v) == nil and (v.n or #v) or 0 do
+        if uses(v[i]) then return true end
+      end
+      return false
+    end
+    if uses(other.args) then out[#out + 1] = other end
+  end
+  return out
+end
+
+--- Its users get `value`, a node or a result, in its place; sizes and dtype must be the same.
+function Node.replace_all_uses_with(node, value)
+  local id, result = parts(node.graph, value, "replace_all_uses_with")
+  C.graph_replace(node.graph.handle, node.id, 1, id, result)
+end
+
+--- It uses `to` where it uses `from`.
+function Node.replace_input(node, from, to)
+  local a, b = parts(node.graph, from, "replace_input")
+  local c, d = parts(node.graph, to, "replace_input")
+  C.graph_replace(node.graph.handle, a, b, c, d, node.id)
+end
+
+--- Takes it out of the graph; an error if a node uses it.
+function Node.erase(node) C.graph_erase(node.graph.handle, node.id) end
+
+--- Iterates over the nodes, in program order.
+function Graph:nodes()
+  local ids, i = C.graph_nodes(self.handle), 0
+  return function()
+    i = i + 1
+    return ids[i] and node_of(self, ids[i])
+  end
+end
+
+--- The node with this name, op's or input's: the n-th such (1).
+function Graph:find(name, n)
+  n = n or 1
+  for node in self:nodes() do
+    if node.target == name or node.name == name then
+      n = n - 1
+      if n == 0 then return node end
+    end
+  end
+end
+
+--- A call of an op, put in front of the output, or of o.before: fn is the op's function (moth.relu) or name, its
+-- arguments are nodes, numbers, strings, tables.
+function Graph:call(fn, ...)
+  local before = 0
+  local args = { n = select("#", ...), ... }
+  local last = args[args.n]
+  if type(last) == "table" and getmetatable(last) == nil and M.is_node(last.before) then
+    before = parts(self, last.before, "call")
+    local rest = {}
+    for k, v in require("moth.each")(last) do if k ~= "before" then rest[k] = v end end
+    args[args.n] = rest
+    if next(rest) == nil then args.n = args.n - 1 end
+  end
+  if type(fn) == "string" then
+    local name = fn
+    fn = B.ops[name] or check.fail("[graph.call] there is no op named '%s'", name)
+  end
+  if not check.is_callable(fn) then check.fail("[graph.call] expected an op, got %s", type(fn)) end
+  local fakes, ids, results = {}, {}, {}
+  local function stand_in(v)
+    if type(v) ~= "table" then return v end
+    if M.is_node(v) or getmetatable(v) == Result then
+      local id, result = parts(self, v, "call")
+      local fake = C.graph_fake(self.handle, id, result)
+      fakes[#fakes + 1], ids[#ids + 1], results[#results + 1] = fake, id, result
+      return fake
+    end
+    if getmetatable(v) ~= nil then return v end
+    local copy = {}
+    for k, x in require("moth.each")(v) do copy[k] = stand_in(x) end
+    return copy
+  end
+  local given = { n = args.n }
+  for i = 1, args.n do given[i] = stand_in(args[i]) end
+  return node_of(self, C.graph_insert(self.handle, before, fakes, ids, results, fn, given))
+end
+
+--- Removes calls whose results nobody uses, that write to nothing and draw no random numbers; returns how many.
+function Graph:eliminate_dead_code() return C.graph_eliminate(self.handle) end
+
+--- An error if a node uses what is not made before it.
+function Graph:lint() C.graph_check(self.handle) end
+
+--- The number of calls.
+function Graph:count()
+  local n = 0
+  for node in self:nodes() do if node.op == "call" then n = n + 1 end end
+  return n
+end
+
+--- A function of the graph's inputs that runs the nodes one by one and returns its outputs.
+function Graph:interpreter()
+  local handle = self.handle
+  return function(...) return unpack(C.graph_run(handle, { ... })) end
+end
+
+--- The same as g:interpreter()(…).
+function Graph:__call(...) return unpack(C.graph_run(self.handle, { ... })) end
+
+function Graph:__tostring() return C.graph_text(self.handle) end
+
+M.Graph = Graph
+return M

@@ -1,0 +1,484 @@
+/* Graphs: made from a segment, changed, checked. See graph.h. */
+#include "graph/graph.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static MothStatus no_memory(void) {
+  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+}
+
+/* --- nodes -------------------------------------------------------------------------------------------- */
+
+static void free_node(MothGraphNode *n) {
+  for (int i = 0; n->args && i < n->op->nargs; i++) {
+    MothValue v = n->args[i].value;
+    if (v.tag == MOTH_V_INTS)
+      free((void *)(uintptr_t)v.u.ints);
+    else if (v.tag == MOTH_V_STRING)
+      free((void *)(uintptr_t)v.u.s);
+    else if (v.tag == MOTH_V_GENERATOR)
+      moth_generator_release(v.u.g);
+  }
+  for (int i = 0; i < MOTH_MAX_RESULTS; i++)
+    free(n->metas[i].dims);
+  moth_tensor_release(n->tensor);
+  free(n->args);
+  free(n->refs);
+  free(n->place);
+  free(n);
+}
+
+/* A node in front of `before` (NULL: at the end). */
+static MothGraphNode *add_node(MothGraph *g, MothGraphNode *before, MothNodeKind kind,
+                               const char *name) {
+  MothGraphNode *n = calloc(1, sizeof *n);
+  if (!n)
+    return NULL;
+  n->kind = (uint8_t)kind;
+  n->id = ++g->next_id;
+  snprintf(n->name, sizeof n->name, "%s", name);
+  n->next = before;
+  n->prev = before ? before->prev : g->last;
+  if (n->prev)
+    n->prev->next = n;
+  else
+    g->first = n;
+  if (before)
+    before->prev = n;
+  else
+    g->last = n;
+  g->nnodes++;
+  return n;
+}
+
+static void unlink_node(MothGraph *g, MothGraphNode *n) {
+  if (n->prev)
+    n->prev->next = n->next;
+  else
+    g->first = n->next;
+  if (n->next)
+    n->next->prev = n->prev;
+  else
+    g->last = n->prev;
+  g->nnodes--;
+}
+
+void moth_graph_release(MothGraph *g) {
+  if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  while (g->first) {
+    MothGraphNode *n = g->first;
+    g->first = n->next;
+    free_node(n);
+  }
+  free(g->name);
+  free(g);
+}
+
+uint32_t moth_graph_count(const MothGraph *g, MothNodeKind kind) {
+  uint32_t count = 0;
+  for (const MothGraphNode *n = g->first; n; n = n->next)
+    count += n->kind == kind;
+  return count;
+}
+
+MothGraphNode *moth_graph_node(const MothGraph *g, uint32_t id) {
+  for (MothGraphNode *n = g->first; n; n = n->next)
+    if (n->id == id)
+      return n;
+  return NULL;
+}
+
+static bool copy_meta(MothTraceMeta *to, const MothTraceMeta *from) {
+  *to = *from;
+  size_t size = sizeof(int64_t) * (2 * (size_t)from->ndim + 1);
+  to->dims = malloc(size);
+  if (to->dims && from->dims)
+    memcpy(to->dims, from->dims, sizeof(int64_t) * 2 * from->ndim);
+  return to->dims != NULL;
+}
+
+static bool copy_arg(MothTraceArg *to, const MothValue *v) {
+  *to = (MothTraceArg){*v, false};
+  if (v->tag == MOTH_V_INTS) {
+    int64_t *ints = malloc(sizeof(int64_t) * (v->n + 1));
+    if (ints && v->n)
+      memcpy(ints, v->u.ints, sizeof(int64_t) * v->n);
+    to->value.u.ints = ints;
+    return ints != NULL;
+  }
+  if (v->tag == MOTH_V_STRING)
+    return (to->value.u.s = strdup(v->u.s)) != NULL;
+  if (v->tag == MOTH_V_GENERATOR)
+    moth_generator_retain(v->u.g);
+  if (v->tag == MOTH_V_TENSOR || v->tag == MOTH_V_TENSORS)
+    to->value.u.t = NULL;
+  return true;
+}
+
+/* --- from a segment ------------------------------------------------------------------------------------- */
+
+static MothStatus add_outside(MothGraph *g, MothTensor *t, bool held, uint32_t number,
+                              MothGraphRef *ref) {
+  char name[32];
+  snprintf(name, sizeof name, held ? "attr_%u" : "x%u", number);
+  MothGraphNode *n = add_node(g, NULL, held ? MOTH_NODE_GET_ATTR : MOTH_NODE_PLACEHOLDER, name);
+  if (!n)
+    return no_memory();
+  n->nresults = 1;
+  n->place = strdup("");
+  if (held) {
+    moth_tensor_retain(t);
+    n->tensor = t;
+  }
+  *ref = (MothGraphRef){n, 0};
+  return moth_meta_of(t, true, &n->metas[0]) ? MOTH_OK : MOTH_ERR_MEMORY;
+}
+
+static MothStatus add_record(MothGraph *g, const MothRecord *r, MothGraphRef *values) {
+  const MothOp *op = r->op;
+  MothGraphNode *n = add_node(g, NULL, MOTH_NODE_CALL, op->name);
+  if (!n)
+    return no_memory();
+  n->op = op;
+  n->variant = r->variant;
+  n->modes = r->modes;
+  n->nresults = op->nresults;
+  n->nrefs = r->nnumbers;
+  n->args = calloc((size_t)op->nargs + 1, sizeof *n->args);
+  n->refs = calloc((size_t)r->nnumbers + 1, sizeof *n->refs);
+  n->place = strdup(r->place ? r->place : "");
+  bool ok = n->args && n->refs && n->place;
+  for (int i = 0; i < op->nargs && ok; i++)
+    ok = copy_arg(&n->args[i], &r->args[i].value);
+  for (uint32_t i = 0; i < r->nnumbers && ok; i++)
+    n->refs[i] = values[r->numbers[i]];
+  for (int i = 0; i < op->nresults && ok; i++) {
+    ok = copy_meta(&n->metas[i], &r->metas[i]);
+    values[r->result[i]] = (MothGraphRef){n, (uint8_t)i};
+  }
+  return ok ? MOTH_OK : no_memory();
+}
+
+/* The value that t is; a get_attr if the segment does not know it. */
+static MothStatus find_value(MothGraph *g, const MothSegment *s, MothGraphRef *values,
+                             MothTensor *t, MothGraphRef *ref) {
+  if (t->number < s->nvalues && s->values[t->number] == t && values[t->number].node) {
+    *ref = values[t->number];
+    return MOTH_OK;
+  }
+  return add_outside(g, t, true, g->next_id + 1, ref);
+}
+
+static MothStatus build(MothGraph *g, const MothSegment *s, MothGraphRef *values,
+                        MothTensor *const *outputs, uint32_t noutputs, MothTensor *const *inputs,
+                        int ninputs) {
+  uint32_t nheld = 0, nx = 0;
+  for (int i = 0; i < ninputs; i++) {
+    MothGraphRef ref;
+    MOTH_TRY(add_outside(g, inputs[i], false, ++nx, &ref));
+    uint32_t k = inputs[i]->number;
+    if (k < s->nvalues && s->values[k] == inputs[i])
+      values[k] = ref;
+  }
+  for (uint32_t k = 0; k < s->nrecords; k++) {
+    const MothRecord *r = s->records[k];
+    for (uint32_t i = r->first; i < r->first + r->nnew; i++)
+      if (!values[i].node)
+        MOTH_TRY(
+            add_outside(g, s->values[i], ninputs >= 0, ninputs >= 0 ? ++nheld : ++nx, &values[i]));
+  }
+  for (uint32_t k = 0; k < s->nrecords; k++)
+    MOTH_TRY(add_record(g, s->records[k], values));
+  MothGraphRef *refs = calloc((size_t)noutputs + 1, sizeof *refs);
+  MothStatus status = refs ? MOTH_OK : no_memory();
+  for (uint32_t i = 0; i < noutputs && status == MOTH_OK; i++)
+    status = find_value(g, s, values, outputs[i], &refs[i]);
+  MothGraphNode *n = status == MOTH_OK ? add_node(g, NULL, MOTH_NODE_OUTPUT, "output") : NULL;
+  if (!n) {
+    free(refs);
+    return status == MOTH_OK ? no_memory() : status;
+  }
+  n->refs = refs;
+  n->nrefs = noutputs;
+  n->place = strdup("");
+  return MOTH_OK;
+}
+
+MothStatus moth_graph_of_segment(const MothSegment *s, MothTensor *const *outputs,
+                                 uint32_t noutputs, MothTensor *const *inputs, int ninputs,
+                                 MothGraph **out) {
+  MothGraph *g = calloc(1, sizeof *g);
+  MothGraphRef *values = calloc((size_t)s->nvalues + 1, sizeof *values);
+  MothStatus status = g && values ? MOTH_OK : no_memory();
+  if (g) {
+    g->refs = 1;
+    g->name = strdup(s->recorder ? s->recorder->trace->name : "");
+  }
+  if (status == MOTH_OK)
+    status = build(g, s, values, outputs, noutputs, inputs, ninputs);
+  free(values);
+  if (status == MOTH_OK)
+    *out = g;
+  else
+    moth_graph_release(g);
+  return status;
+}
+
+/* --- changing ----------------------------------------------------------------------------------------------- */
+
+MothStatus moth_graph_insert(MothGraph *g, MothGraphNode *before, const MothCall *c,
+                             MothTensor *const *tensors, const MothGraphRef *refs, uint32_t n,
+                             MothGraphNode **out) {
+  const MothOp *op = c->op;
+  uint32_t total = c->target ? op->nresults : 0;
+  for (int i = 0; i < op->nargs; i++)
+    total += c->args[i].tag == MOTH_V_TENSOR    ? 1
+             : c->args[i].tag == MOTH_V_TENSORS ? c->args[i].n
+                                                : 0;
+  MothGraphNode *node = add_node(g, before, MOTH_NODE_CALL, op->name);
+  if (!node)
+    return no_memory();
+  node->op = op;
+  node->variant = c->variant;
+  node->nresults = op->nresults;
+  node->args = calloc((size_t)op->nargs + 1, sizeof *node->args);
+  node->refs = calloc((size_t)total + 1, sizeof *node->refs);
+  node->place = strdup("");
+  node->modes.dtype = (uint8_t)moth_default_dtype();
+  node->modes.include =
+      moth_thread.include & ~(uint32_t)(MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_FAKE);
+  node->modes.exclude = moth_thread.exclude;
+  node->modes.no_grad = moth_thread.no_grad;
+  memcpy(node->modes.autocast, moth_thread.autocast, sizeof node->modes.autocast);
+  bool ok = node->args && node->refs;
+  for (int i = 0; i < op->nargs + (c->target ? op->nresults : 0) && ok; i++) {
+    MothValue v = i < op->nargs ? c->args[i] : moth_v_tensor(c->target[i - op->nargs]);
+    if (i < op->nargs)
+      ok = copy_arg(&node->args[i], &v);
+    uint32_t count = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    for (uint32_t k = 0; k < count && ok; k++) {
+      MothTensor *t = v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k];
+      uint32_t at = 0;
+      while (at < n && tensors[at] != t)
+        at++;
+      if (at < n)
+        node->refs[node->nrefs++] = refs[at];
+      else
+        ok = false;
+    }
+  }
+  for (int i = 0; i < op->nresults && ok; i++)
+    ok = moth_meta_of(c->results[i].u.t, false, &node->metas[i]);
+  if (!ok) {
+    unlink_node(g, node);
+    free_node(node);
+    return moth_fail(MOTH_ERR_VALUE,
+                     "[%s] a call in a graph takes nodes of the graph, no other tensors", op->name);
+  }
+  *out = node;
+  return MOTH_OK;
+}
+
+uint32_t moth_graph_uses(const MothGraph *g, const MothGraphNode *n) {
+  uint32_t uses = 0;
+  for (const MothGraphNode *m = g->first; m; m = m->next)
+    for (uint32_t i = 0; i < m->nrefs; i++)
+      uses += m->refs[i].node == n;
+  return uses;
+}
+
+MothStatus moth_graph_erase(MothGraph *g, MothGraphNode *n) {
+  if (n->kind == MOTH_NODE_OUTPUT || n->kind == MOTH_NODE_PLACEHOLDER)
+    return moth_fail(MOTH_ERR_STATE, "a graph keeps its %s",
+                     n->kind == MOTH_NODE_OUTPUT ? "output"
+                                                 : "placeholders, which are its arguments");
+  uint32_t uses = moth_graph_uses(g, n);
+  if (uses)
+    return moth_fail(MOTH_ERR_STATE,
+                     "%s cannot be erased: %u nodes use it; replace_all_uses_with() first", n->name,
+                     uses);
+  unlink_node(g, n);
+  free_node(n);
+  return MOTH_OK;
+}
+
+static bool comes_before(const MothGraphNode *a, const MothGraphNode *b) {
+  for (const MothGraphNode *n = a->next; n; n = n->next)
+    if (n == b)
+      return true;
+  return false;
+}
+
+MothStatus moth_graph_replace(MothGraph *g, MothGraphRef from, MothGraphRef to,
+                              MothGraphNode *only) {
+  const MothTraceMeta *a = &from.node->metas[from.result], *b = &to.node->metas[to.result];
+  if (a->dtype != b->dtype || a->ndim != b->ndim || a->device.type != b->device.type ||
+      memcmp(a->dims, b->dims, sizeof(int64_t) * a->ndim) != 0) {
+    char x[200], y[200];
+    return moth_fail(MOTH_ERR_VALUE, "%s, %s %s, cannot take the place of %s, %s %s", to.node->name,
+                     moth_dtype_name((MothDType)b->dtype),
+                     moth_shape_format(b->ndim, b->dims, y, sizeof y), from.node->name,
+                     moth_dtype_name((MothDType)a->dtype),
+                     moth_shape_format(a->ndim, a->dims, x, sizeof x));
+  }
+  for (int pass = 0; pass < 2;
+       pass++) /* first a look at all, so that nothing changes where one does not fit */
+    for (MothGraphNode *n = g->first; n; n = n->next)
+      for (uint32_t i = 0; i < n->nrefs; i++) {
+        if (n->refs[i].node != from.node || n->refs[i].result != from.result || n == to.node ||
+            (only && n != only))
+          continue;
+        if (pass == 0 && !comes_before(to.node, n))
+          return moth_fail(MOTH_ERR_STATE, "%s uses %s and comes before %s", n->name,
+                           from.node->name, to.node->name);
+        if (pass == 1)
+          n->refs[i] = to;
+      }
+  return MOTH_OK;
+}
+
+uint32_t moth_graph_eliminate(MothGraph *g) {
+  uint32_t removed = 0;
+  for (MothGraphNode *n = g->last, *prev; n; n = prev) {
+    prev = n->prev;
+    bool plain = n->kind == MOTH_NODE_GET_ATTR ||
+                 (n->kind == MOTH_NODE_CALL && n->variant == MOTH_FUNCTIONAL &&
+                  !n->op->returns_self && n->op->drops && !n->op->draws);
+    if (!plain || moth_graph_uses(g, n))
+      continue;
+    unlink_node(g, n);
+    free_node(n);
+    removed++;
+  }
+  return removed;
+}
+
+MothStatus moth_graph_check(const MothGraph *g) {
+  for (const MothGraphNode *n = g->first; n; n = n->next) {
+    if (n->kind == MOTH_NODE_OUTPUT && n != g->last)
+      return moth_fail(MOTH_ERR_STATE, "%s comes behind the output", n->next->name);
+    for (uint32_t i = 0; i < n->nrefs; i++) {
+      const MothGraphNode *m = n->refs[i].node;
+      const MothGraphNode *at = g->first;
+      while (at && at != m && at != n)
+        at = at->next;
+      if (at != m || m == n)
+        return moth_fail(MOTH_ERR_STATE, "%s uses a value that is not made before it", n->name);
+    }
+  }
+  return g->last && g->last->kind == MOTH_NODE_OUTPUT
+             ? MOTH_OK
+             : moth_fail(MOTH_ERR_STATE, "the graph has no output");
+}
+
+/* --- running --------------------------------------------------------------------------------------------------- */
+
+static MothStatus check_input(const MothGraphNode *n, const MothTensor *t) {
+  const MothTraceMeta *m = &n->metas[0];
+  char buf[256];
+  if (t->dtype == m->dtype && t->ndim == m->ndim && t->device.type == m->device.type)
+    return MOTH_OK;
+  return moth_fail(
+      MOTH_ERR_VALUE, "argument %s of the graph: expected %s with %d dimensions, got %s", n->name,
+      moth_dtype_name((MothDType)m->dtype), m->ndim, moth_tensor_format(t, buf, sizeof buf));
+}
+
+static MothStatus run_call(const MothGraphNode *n, MothTensor **values, MothTensor **lists,
+                           MothValue *results) {
+  MothTensor *target[MOTH_MAX_RESULTS];
+  MothValue args[MOTH_MAX_ARGS];
+  MothThread *t = &moth_thread;
+  const MothGraphRef *ref = n->refs;
+  for (int i = 0; i < n->op->nargs; i++) {
+    args[i] = n->args[i].value;
+    if (args[i].tag == MOTH_V_TENSOR) {
+      args[i].u.t = values[ref->node->slot + ref->result];
+      ref++;
+    } else if (args[i].tag == MOTH_V_TENSORS) {
+      args[i].u.tensors = lists;
+      for (uint32_t k = 0; k < args[i].n; k++, ref++)
+        *lists++ = values[ref->node->slot + ref->result];
+    }
+  }
+  for (int i = 0; n->variant != MOTH_FUNCTIONAL && i < n->op->nresults; i++, ref++)
+    target[i] = values[ref->node->slot + ref->result];
+  MothCall c = {.op = n->op,
+                .args = args,
+                .results = results,
+                .variant = n->variant,
+                .target = n->variant == MOTH_FUNCTIONAL ? NULL : target};
+  MothTraceModes was = {.include = t->include, .exclude = t->exclude, .no_grad = t->no_grad};
+  uint32_t own = MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_FAKE;
+  memcpy(was.autocast, t->autocast, sizeof was.autocast);
+  t->include = (n->modes.include & ~own) | (was.include & own);
+  t->exclude = n->modes.exclude | (was.exclude & own) | (was.no_grad ? MOTH_KEY_AUTOGRAD : 0);
+  t->no_grad = n->modes.no_grad || was.no_grad;
+  memcpy(t->autocast, n->modes.autocast, sizeof was.autocast);
+  MothStatus status = moth_dispatch(&c);
+  t->include = was.include;
+  t->exclude = was.exclude;
+  t->no_grad = was.no_grad;
+  memcpy(t->autocast, was.autocast, sizeof was.autocast);
+  return status;
+}
+
+MothStatus moth_graph_run(MothGraph *g, MothTensor *const *inputs, uint32_t ninputs,
+                          MothTensor **outputs) {
+  MOTH_TRY(moth_graph_check(g));
+  uint32_t nvalues = 0, nrefs = 0, at = 0, want = moth_graph_count(g, MOTH_NODE_PLACEHOLDER);
+  if (ninputs != want)
+    return moth_fail(MOTH_ERR_VALUE, "the graph has %u inputs, got %u", want, ninputs);
+  for (MothGraphNode *n = g->first; n; n = n->next) {
+    n->slot = nvalues;
+    nvalues += n->nresults;
+    nrefs = n->nrefs > nrefs ? n->nrefs : nrefs;
+  }
+  MothTensor **values = calloc((size_t)nvalues + nrefs + 2, sizeof(MothTensor *));
+  MothGraphNode **last = calloc((size_t)nvalues + 1, sizeof *last);
+  MothStatus status = values && last ? MOTH_OK : no_memory();
+  for (MothGraphNode *n = g->first; n && status == MOTH_OK; n = n->next)
+    for (uint32_t i = 0; i < n->nrefs; i++)
+      last[n->refs[i].node->slot + n->refs[i].result] = n;
+  for (MothGraphNode *n = g->first; n && status == MOTH_OK; n = n->next) {
+    MothTensor **own = values + n->slot;
+    MothValue results[MOTH_MAX_RESULTS];
+    switch ((MothNodeKind)n->kind) {
+    case MOTH_NODE_PLACEHOLDER:
+      status = check_input(n, inputs[at]);
+      moth_tensor_retain(*own = inputs[at++]);
+      break;
+    case MOTH_NODE_GET_ATTR:
+      moth_tensor_retain(*own = n->tensor);
+      break;
+    case MOTH_NODE_CALL:
+      status = run_call(n, values, values + nvalues, results);
+      for (int i = 0; i < n->nresults && status == MOTH_OK; i++)
+        own[i] = results[i].u.t;
+      break;
+    case MOTH_NODE_OUTPUT:
+      for (uint32_t i = 0; i < n->nrefs; i++)
+        moth_tensor_retain(outputs[i] = values[n->refs[i].node->slot + n->refs[i].result]);
+      break;
+    }
+    for (uint32_t i = 0; i < n->nrefs && status == MOTH_OK; i++) { /* what nobody uses later */
+      uint32_t k = n->refs[i].node->slot + n->refs[i].result;
+      if (last[k] == n) {
+        moth_tensor_release(values[k]);
+        values[k] = NULL;
+      }
+    }
+    for (int i = 0; i < n->nresults && status == MOTH_OK; i++)
+      if (!last[n->slot + (uint32_t)i]) {
+        moth_tensor_release(own[i]);
+        own[i] = NULL;
+      }
+  }
+  for (uint32_t i = 0; values && i < nvalues; i++)
+    moth_tensor_release(values[i]);
+  free(values);
+  free(last);
+  return status;
+}

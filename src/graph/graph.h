@@ -1,0 +1,79 @@
+/* The graph: what a segment does, as a list of nodes in program order, to be looked at, changed and run.
+ *
+ * Nodes are placeholders (inputs), get_attrs (tensors that the graph holds), calls of ops, and one output. A value is a
+ * node and the number of its result. A call that writes to a tensor gives that tensor's value (its first argument's, or
+ * its target's) as a result, and keeps its place. */
+#ifndef MOTH_GRAPH_GRAPH_H
+#define MOTH_GRAPH_GRAPH_H
+#include "graph/trace.h"
+
+typedef enum MothNodeKind {
+  MOTH_NODE_PLACEHOLDER,
+  MOTH_NODE_GET_ATTR,
+  MOTH_NODE_CALL,
+  MOTH_NODE_OUTPUT
+} MothNodeKind;
+
+typedef struct MothGraphNode MothGraphNode;
+typedef struct MothGraphRef {
+  MothGraphNode *node;
+  uint8_t result;
+} MothGraphRef;
+
+struct MothGraphNode {
+  MothGraphNode *prev, *next; /* in program order */
+  uint8_t kind, variant, nresults;
+  uint32_t id;   /* from 1, never used again */
+  uint32_t slot; /* of its first value, while the graph is run or printed */
+  const MothOp *op;
+  MothTraceModes modes;
+  MothTraceArg *args; /* of a call: op->nargs */
+  MothGraphRef
+      *refs; /* the tensors among arguments, then targets; of the output: what is returned */
+  uint32_t nrefs;
+  MothTraceMeta metas[MOTH_MAX_RESULTS];
+  MothTensor *tensor; /* of a get_attr, retained */
+  char name[32];
+  char *place; /* "file:line", or "" */
+};
+
+typedef struct MothGraph {
+  MothRefs refs;
+  MothGraphNode *first, *last;
+  uint32_t nnodes, next_id;
+  char *name;
+} MothGraph;
+
+/* What s has noted. outputs: the tensors that it returns; inputs: those from outside that become placeholders in this
+ * order, the others are get_attrs; ninputs < 0: all are placeholders, in the order of their first use. */
+MOTH_API MothStatus moth_graph_of_segment(const MothSegment *s, MothTensor *const *outputs,
+                                          uint32_t noutputs, MothTensor *const *inputs, int ninputs,
+                                          MothGraph **out);
+MOTH_API void moth_graph_release(MothGraph *g);
+MOTH_API uint32_t moth_graph_count(const MothGraph *g, MothNodeKind kind);
+MOTH_API MothGraphNode *moth_graph_node(const MothGraph *g, uint32_t id); /* NULL: none */
+
+/* A call in front of `before`, as c, whose tensors are `tensors[i]` for the value refs[i]; `results` are what it gave, on
+ * fakes. */
+MOTH_API MothStatus moth_graph_insert(MothGraph *g, MothGraphNode *before, const MothCall *c,
+                                      MothTensor *const *tensors, const MothGraphRef *refs,
+                                      uint32_t n, MothGraphNode **out);
+/* Error: a value of it is used. */
+MOTH_API MothStatus moth_graph_erase(MothGraph *g, MothGraphNode *n);
+/* Users of `from`, in the whole graph or in `only` (NULL: all), get `to`. Error: dtype or sizes differ, or a user comes
+ * before `to`. */
+MOTH_API MothStatus moth_graph_replace(MothGraph *g, MothGraphRef from, MothGraphRef to,
+                                       MothGraphNode *only);
+MOTH_API uint32_t moth_graph_uses(const MothGraph *g, const MothGraphNode *n);
+/* Removes calls whose values nobody uses and that write to nothing and draw nothing; how many. */
+MOTH_API uint32_t moth_graph_eliminate(MothGraph *g);
+/* Each value is made before it is used, by a node of the graph. */
+MOTH_API MothStatus moth_graph_check(const MothGraph *g);
+
+/* Runs the nodes one by one, as recorded: outputs[i] is owned by the caller. ninputs must be the number of placeholders;
+ * dtypes, and numbers of dimensions, are checked. */
+MOTH_API MothStatus moth_graph_run(MothGraph *g, MothTensor *const *inputs, uint32_t ninputs,
+                                   MothTensor **outputs);
+/* The graph as text; free it with free(). NULL: no memory. */
+MOTH_API char *moth_graph_text(MothGraph *g);
+#endif

@@ -1,0 +1,569 @@
+/* Graphs for Lua, and backends that are functions of Lua: lua/moth/compile/graph.lua makes objects of these. */
+#include "graph/graph.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "lua/moth_lua.h"
+
+#define MAGIC_GRAPH 0x6d6f746847726170ull
+
+static char key_graph_meta;
+static const double MOST = 4294967295.0;
+
+static MothGraph *check_graph(lua_State *L, int idx) {
+  MothHandle *h = moth_lua_check_handle(L, idx, MAGIC_GRAPH, "graph");
+  return h->u.other;
+}
+
+static MothGraphNode *check_node(lua_State *L, MothGraph *g, int idx) {
+  MothGraphNode *n = moth_graph_node(g, (uint32_t)moth_lua_check_integer(L, idx, 1, MOST));
+  if (!n)
+    moth_lua_error(L, "the node is not in the graph any more");
+  return n;
+}
+
+static MothGraphRef check_ref(lua_State *L, MothGraph *g, int idx) {
+  MothGraphNode *n = check_node(L, g, idx);
+  int64_t result = moth_lua_check_integer(L, idx + 1, 1, MOTH_MAX_RESULTS);
+  if (result > n->nresults)
+    moth_lua_error(L, "%s has %d results, not %d", n->name, n->nresults, (int)result);
+  return (MothGraphRef){n, (uint8_t)(result - 1)};
+}
+
+static int graph_gc(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MAGIC_GRAPH);
+  if (h && h->u.other)
+    moth_graph_release(h->u.other);
+  if (h)
+    h->u.other = NULL;
+  return 0;
+}
+
+static void push_graph(lua_State *L, MothGraph *g) {
+  MothHandle *h = moth_lua_new_handle(L, MAGIC_GRAPH, &key_graph_meta);
+  h->u.other = g;
+}
+
+static MothTensor **tensors_of(lua_State *L, int idx, uint32_t *n) {
+  moth_lua_type(L, idx, LUA_TTABLE);
+  *n = (uint32_t)lua_objlen(L, idx);
+  MothTensor **list = lua_newuserdata(L, sizeof *list * ((size_t)*n + 1));
+  for (uint32_t i = 0; i < *n; i++) {
+    lua_rawgeti(L, idx, (int)i + 1);
+    list[i] = moth_lua_check_tensor(L, -1, "graph");
+    lua_pop(L, 1);
+  }
+  return list;
+}
+
+/* graph_noted(outputs, inputs) -> the graph of what is noted now */
+static int c_graph_noted(lua_State *L) {
+  uint32_t noutputs, ninputs;
+  MothTensor **outputs = tensors_of(L, 1, &noutputs), **inputs = tensors_of(L, 2, &ninputs);
+  const MothSegment *s = moth_segment_here();
+  MothGraph *g;
+  if (!s)
+    return moth_lua_error(L, "nothing is noted");
+  MothStatus status = moth_graph_of_segment(s, outputs, noutputs, inputs, (int)ninputs, &g);
+  if (status)
+    return moth_lua_raise(L, status);
+  push_graph(L, g);
+  return 1;
+}
+
+static int c_graph_text(lua_State *L) {
+  char *text = moth_graph_text(check_graph(L, 1));
+  if (!text)
+    return moth_lua_error(L, "out of memory");
+  lua_pushstring(L, text);
+  free(text);
+  return 1;
+}
+
+/* graph_nodes(g) -> the ids of its nodes, in order */
+static int c_graph_nodes(lua_State *L) {
+  const MothGraph *g = check_graph(L, 1);
+  int i = 0;
+  lua_createtable(L, (int)g->nnodes, 0);
+  for (const MothGraphNode *n = g->first; n; n = n->next) {
+    lua_pushnumber(L, n->id);
+    lua_rawseti(L, -2, ++i);
+  }
+  return 1;
+}
+
+static void push_ref(lua_State *L, const MothGraphRef *r) {
+  lua_createtable(L, 0, 2);
+  lua_pushnumber(L, r->node->id);
+  lua_setfield(L, -2, "node");
+  lua_pushinteger(L, r->result + 1);
+  lua_setfield(L, -2, "result");
+}
+
+static void push_list(lua_State *L, int n, const int64_t *list) {
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushnumber(L, (lua_Number)list[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
+/* Pushes the arguments by name, values of nodes as { node =, result = }; `n` is their number. */
+static void push_args(lua_State *L, const MothGraphNode *n) {
+  const MothGraphRef *ref = n->refs;
+  lua_createtable(L, n->op->nargs, 0);
+  for (int i = 0; i < n->op->nargs; i++) {
+    MothValue v = n->args[i].value;
+    if (v.tag == MOTH_V_TENSOR) {
+      push_ref(L, ref++);
+    } else if (v.tag == MOTH_V_TENSORS) {
+      lua_createtable(L, (int)v.n, 0);
+      for (uint32_t k = 0; k < v.n; k++) {
+        push_ref(L, ref++);
+        lua_rawseti(L, -2, (int)k + 1);
+      }
+    } else {
+      moth_lua_push_value(L, &n->op->args[i], v);
+    }
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_pushinteger(L, n->op->nargs);
+  lua_setfield(L, -2, "n");
+}
+
+/* graph_node(g, id) -> { kind, name, target, place, args, metas, uses, tensor }, or nil */
+static int c_graph_node(lua_State *L) {
+  static const char *const kinds[] = {"placeholder", "get_attr", "call", "output"};
+  MothGraph *g = check_graph(L, 1);
+  const MothGraphNode *n = moth_graph_node(g, (uint32_t)moth_lua_check_integer(L, 2, 1, MOST));
+  if (!n)
+    return 0;
+  lua_createtable(L, 0, 8);
+  lua_pushstring(L, kinds[n->kind]);
+  lua_setfield(L, -2, "kind");
+  lua_pushstring(L, n->name);
+  lua_setfield(L, -2, "name");
+  lua_pushstring(L, n->place ? n->place : "");
+  lua_setfield(L, -2, "place");
+  if (n->op) {
+    lua_pushfstring(L, "%s%s", n->op->name,
+                    n->variant == MOTH_INPLACE && !n->op->returns_self ? "_" : "");
+    lua_setfield(L, -2, "target");
+    push_args(L, n);
+  } else {
+    lua_createtable(L, (int)n->nrefs, 0);
+    for (uint32_t i = 0; i < n->nrefs; i++) {
+      push_ref(L, &n->refs[i]);
+      lua_rawseti(L, -2, (int)i + 1);
+    }
+    lua_pushnumber(L, n->nrefs);
+    lua_setfield(L, -2, "n");
+  }
+  lua_setfield(L, -2, "args");
+  if (n->tensor) {
+    moth_tensor_retain(n->tensor);
+    moth_lua_push_tensor(L, n->tensor);
+    lua_setfield(L, -2, "tensor");
+  }
+  lua_pushnumber(L, moth_graph_uses(g, n));
+  lua_setfield(L, -2, "uses");
+  lua_createtable(L, n->nresults, 0);
+  for (int i = 0; i < n->nresults; i++) {
+    const MothTraceMeta *m = &n->metas[i];
+    lua_createtable(L, 0, 5);
+    push_list(L, m->ndim, m->dims);
+    lua_setfield(L, -2, "shape");
+    push_list(L, m->ndim, m->dims + m->ndim);
+    lua_setfield(L, -2, "stride");
+    moth_lua_push_dtype(L, (MothDType)m->dtype);
+    lua_setfield(L, -2, "dtype");
+    moth_lua_push_device(L, m->device);
+    lua_setfield(L, -2, "device");
+    lua_pushboolean(L, (m->keys & MOTH_KEY_AUTOGRAD) != 0);
+    lua_setfield(L, -2, "requires_grad");
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "metas");
+  return 1;
+}
+
+/* graph_fake(g, id, result) -> a fake tensor with the shape and dtype of a value */
+static int c_graph_fake(lua_State *L) {
+  MothGraphRef r = check_ref(L, check_graph(L, 1), 2);
+  const MothTraceMeta *m = &r.node->metas[r.result];
+  MothTensor *t;
+  MothStatus s = moth_tensor_new_fake(m->ndim, m->dims, (MothDType)m->dtype, m->device, &t);
+  if (s)
+    return moth_lua_raise(L, s);
+  memcpy(t->stride, m->dims + m->ndim, sizeof(int64_t) * m->ndim);
+  t->contiguous = m->contiguous;
+  moth_lua_push_tensor(L, t);
+  return 1;
+}
+
+typedef struct Insert {
+  MothGraph *g;
+  MothGraphNode *before, *made;
+  MothTensor **tensors;
+  MothGraphRef *refs;
+  uint32_t n;
+} Insert;
+
+static MothStatus insert_run(MothCall *c, void *ctx) {
+  Insert *i = ctx;
+  MOTH_TRY(moth_redispatch(c));
+  if (!c->direct || i->made)
+    return MOTH_OK;
+  MothStatus s = moth_graph_insert(i->g, i->before, c, i->tensors, i->refs, i->n, &i->made);
+  for (int k = 0; k < c->op->nresults && s != MOTH_OK; k++) {
+    moth_tensor_release(c->results[k].u.t);
+    c->results[k] = moth_v_none();
+  }
+  return s;
+}
+
+/* graph_insert(g, before or 0, fakes, ids, results, fn, args) -> id: the call of an op that fn(unpack(args)) is, with fakes
+ * for the values results[i] of nodes ids[i] */
+static int c_graph_insert(lua_State *L) {
+  Insert i = {.g = check_graph(L, 1)};
+  int64_t before = moth_lua_check_integer(L, 2, 0, MOST);
+  moth_lua_sync(L);
+  lua_settop(L, 7);
+  i.before = before ? check_node(L, i.g, 2) : i.g->last; /* in front of the output */
+  i.tensors = tensors_of(L, 3, &i.n);
+  i.refs = lua_newuserdata(L, sizeof *i.refs * ((size_t)i.n + 1));
+  for (uint32_t k = 0; k < i.n; k++) {
+    lua_rawgeti(L, 4, (int)k + 1);
+    lua_rawgeti(L, 5, (int)k + 1);
+    i.refs[k] = check_ref(L, i.g, lua_gettop(L) - 1);
+    lua_pop(L, 2);
+  }
+  lua_getfield(L, 7, "n");
+  int nargs = (int)lua_tointeger(L, -1);
+  lua_pop(L, 1);
+  luaL_checkstack(L, nargs + 8, "graph");
+  MothInterceptor which = {insert_run, &i, true, NULL, false};
+  MothThread *t = moth_thread_state();
+  MothStatus s = moth_intercept_push(true, which);
+  if (s)
+    return moth_lua_raise(L, s);
+  uint32_t include = t->include;
+  t->include |= MOTH_KEY_FAKE;
+  lua_pushvalue(L, 6);
+  for (int k = 1; k <= nargs; k++)
+    lua_rawgeti(L, 7, k);
+  s = moth_lua_call(L, nargs, 0);
+  t->include = include;
+  moth_intercept_pop(true, which);
+  if (s)
+    return moth_lua_raise(L, s);
+  if (!i.made)
+    return moth_lua_error(L, "the function calls no op of the table");
+  lua_pushnumber(L, i.made->id);
+  return 1;
+}
+
+static int c_graph_erase(lua_State *L) {
+  MothGraph *g = check_graph(L, 1);
+  MothStatus s = moth_graph_erase(g, check_node(L, g, 2));
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+/* graph_replace(g, id, result, by id, by result, only the user with this id or nil) */
+static int c_graph_replace(lua_State *L) {
+  MothGraph *g = check_graph(L, 1);
+  MothGraphRef from = check_ref(L, g, 2), to = check_ref(L, g, 4);
+  MothGraphNode *only = lua_isnoneornil(L, 6) ? NULL : check_node(L, g, 6);
+  MothStatus s = moth_graph_replace(g, from, to, only);
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+static int c_graph_eliminate(lua_State *L) {
+  lua_pushnumber(L, moth_graph_eliminate(check_graph(L, 1)));
+  return 1;
+}
+
+static int c_graph_check(lua_State *L) {
+  MothStatus s = moth_graph_check(check_graph(L, 1));
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+/* graph_run(g, inputs) -> { outputs } */
+static int c_graph_run(lua_State *L) {
+  MothGraph *g = check_graph(L, 1);
+  uint32_t n;
+  moth_lua_enter(L);
+  lua_settop(L, 2);
+  MothTensor **inputs = tensors_of(L, 2, &n);
+  uint32_t noutputs = g->last && g->last->kind == MOTH_NODE_OUTPUT ? g->last->nrefs : 0;
+  MothTensor **outputs = lua_newuserdata(L, sizeof *outputs * ((size_t)noutputs + 1));
+  lua_State *outer = moth_lua_current;
+  moth_lua_current = L;
+  MothStatus s = moth_graph_run(g, inputs, n, outputs);
+  moth_lua_current = outer;
+  if (s)
+    return moth_lua_raise(L, s);
+  lua_createtable(L, (int)noutputs, 0);
+  for (uint32_t i = 0; i < noutputs; i++) {
+    moth_lua_push_tensor(L, outputs[i]);
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+  return 1;
+}
+
+/* --- backends ---------------------------------------------------------------------------------------------- */
+
+/* Weak: [a trace's address] = its userdata, whose environment has `compile` (graph, inputs -> a callable) and the
+ * callables by the numbers of the ends. */
+static char key_backends;
+
+void moth_lua_set_backend(lua_State *L, MothTrace *t, int trace, int backend) {
+  t->host = t;
+  lua_createtable(L, 0, 1);
+  lua_pushvalue(L, backend);
+  lua_setfield(L, -2, "compile");
+  lua_setfenv(L, trace);
+  lua_pushlightuserdata(L, &key_backends);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, t);
+  lua_pushvalue(L, trace);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+}
+
+/* Whether the program still has value n, which is to be made. */
+static bool is_wanted(const MothSegment *s, uint32_t n) {
+  const MothTensor *t = s->values[n];
+  return t->keys & MOTH_KEY_LAZY && atomic_load_explicit(&t->refs, memory_order_acquire) > 1;
+}
+
+static bool is_output(const MothTraceEnd *end, uint32_t n) {
+  for (uint32_t i = 0; i < end->noutputs; i++)
+    if (end->outputs[i] == n)
+      return true;
+  return false;
+}
+
+/* Whether a value is wanted that the callable of the end does not return. */
+static bool wants_more(const MothSegment *s, const MothTraceEnd *end) {
+  for (uint32_t n = 0; n < s->nvalues; n++)
+    if (is_wanted(s, n) && !is_output(end, n))
+      return true;
+  return false;
+}
+
+/* The outputs become those that they were and those that are wanted. */
+static MothStatus add_outputs(const MothSegment *s, MothTraceEnd *end) {
+  uint32_t *list = malloc(sizeof *list * ((size_t)s->nvalues + 1)), n = 0;
+  if (!list)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  for (uint32_t i = 0; i < s->nvalues; i++)
+    if (s->values[i]->keys & MOTH_KEY_LAZY && (is_output(end, i) || is_wanted(s, i)))
+      list[n++] = i;
+  free(end->outputs);
+  end->outputs = list;
+  end->noutputs = n;
+  return MOTH_OK;
+}
+
+/* Pushes the tensors from outside. */
+static int push_inputs(lua_State *L, const MothSegment *s) {
+  int n = 0;
+  for (uint32_t k = 0; k < s->nrecords; k++) {
+    const MothRecord *r = s->records[k];
+    if (!lua_checkstack(L, (int)r->nnew + 8))
+      return -1;
+    for (uint32_t i = r->first; i < r->first + r->nnew; i++, n++) {
+      moth_tensor_retain(s->values[i]);
+      moth_lua_push_tensor(L, s->values[i]);
+    }
+  }
+  return n;
+}
+
+static MothStatus too_many(void) {
+  return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
+}
+
+/* Has the backend compile the segment; its callable is number `end` of the environment at index env. */
+static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int env) {
+  MothTensor **outputs = malloc(sizeof(MothTensor *) * ((size_t)s->nvalues + 1));
+  MothGraph *g;
+  int64_t begin = moth_trace_now();
+  if (!outputs)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  for (uint32_t i = 0; i < end->noutputs; i++)
+    outputs[i] = s->values[end->outputs[i]];
+  MothStatus status = moth_graph_of_segment(s, outputs, end->noutputs, NULL, -1, &g);
+  free(outputs);
+  if (status)
+    return status;
+  lua_getfield(L, env, "compile");
+  push_graph(L, g);
+  int first = lua_gettop(L) + 1, n = push_inputs(L, s);
+  if (n < 0)
+    return too_many();
+  lua_createtable(L, n, 0);
+  lua_insert(L, first);
+  for (int i = n; i > 0; i--)
+    lua_rawseti(L, first, i);
+  status = moth_lua_call(L, 2, 1);
+  if (status)
+    return status;
+  lua_rawseti(L, env, end->number);
+  end->code = end;
+  moth_trace_counters()->compile_ns += moth_trace_now() - begin;
+  return MOTH_OK;
+}
+
+static MothStatus take_output(MothTensor *t, lua_State *L, int idx, uint32_t i, uint32_t n,
+                              MothTensor **out) {
+  MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR);
+  char a[256], b[256];
+  if (!h || !h->u.t)
+    return moth_fail(MOTH_ERR_TYPE,
+                     "compile: the backend's function returned %s as output %u of %u",
+                     luaL_typename(L, idx), i + 1, n);
+  MothTensor *made = h->u.t;
+  if (made->dtype != t->dtype || made->ndim != t->ndim || made->device.type != t->device.type ||
+      memcmp(made->shape, t->shape, sizeof(int64_t) * t->ndim) != 0)
+    return moth_fail(MOTH_ERR_VALUE, "compile: output %u of the backend's function is %s, not %s",
+                     i + 1, moth_tensor_format(made, a, sizeof a),
+                     moth_tensor_format(t, b, sizeof b));
+  moth_tensor_retain(made);
+  *out = made; /* its handle holds it */
+  return moth_lazy_become(t, made);
+}
+
+/* Views of a tensor that the callable returned become views of the one that it has become: a write to either finds the
+ * other's history. `made` are what it returned. */
+static void relate_views(const MothSegment *s, const MothTraceEnd *end, MothTensor *const *made) {
+  for (uint32_t i = 0; i < end->noutputs; i++) {
+    MothTensor *t = s->values[end->outputs[i]];
+    for (uint32_t k = 0; t->base && k < end->noutputs; k++)
+      if (t->base == made[k]) {
+        MothTensor *base = t->base;
+        t->base = s->values[end->outputs[k]];
+        moth_tensor_retain(t->base);
+        moth_tensor_release(base);
+        break;
+      }
+  }
+}
+
+/* Calls the callable and takes what it returns: a list, or values. */
+static MothStatus run_code(lua_State *L, MothSegment *s, const MothTraceEnd *end, int env) {
+  int top = lua_gettop(L);
+  lua_rawgeti(L, env, end->number);
+  int n = push_inputs(L, s);
+  if (n < 0)
+    return too_many();
+  MothStatus status = moth_lua_call(L, n, LUA_MULTRET);
+  bool list = lua_gettop(L) > top && lua_istable(L, top + 1);
+  int got = list ? (int)lua_objlen(L, top + 1) : lua_gettop(L) - top;
+  if (status == MOTH_OK && got < (int)end->noutputs)
+    status = moth_fail(MOTH_ERR_VALUE, "compile: the backend's function returned %d of %u outputs",
+                       got, end->noutputs);
+  MothTensor **made = malloc(sizeof(MothTensor *) * ((size_t)end->noutputs + 1));
+  if (status == MOTH_OK && !made)
+    status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  for (uint32_t i = 0; i < end->noutputs && status == MOTH_OK; i++) {
+    if (list)
+      lua_rawgeti(L, top + 1, (int)i + 1);
+    else
+      lua_pushvalue(L, top + 1 + (int)i);
+    status = take_output(s->values[end->outputs[i]], L, lua_gettop(L), i, end->noutputs, &made[i]);
+    lua_pop(L, 1);
+  }
+  if (status == MOTH_OK)
+    relate_views(s, end, made);
+  free(made);
+  return status;
+}
+
+static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
+  lua_State *L = moth_lua_current;
+  MothThread *t = moth_thread_state();
+  *done = false;
+  if (!L || !lua_checkstack(L, 32))
+    return MOTH_OK;
+  int top = lua_gettop(L);
+  lua_pushlightuserdata(L, &key_backends);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, end->trace);
+  lua_rawget(L, -2);
+  if (!lua_isuserdata(L, -1)) {
+    lua_settop(L, top);
+    return MOTH_OK;
+  }
+  lua_getfenv(L, -1);
+  int env = lua_gettop(L);
+  MothStatus status = MOTH_OK;
+  if (!end->code || wants_more(s, end)) { /* garbage wants nothing */
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    if (end->code && wants_more(s, end)) {
+      end->code = NULL;
+      moth_trace_counters()->recompiles++;
+    }
+  }
+  bool recording = false;
+  for (uint32_t k = 0; k < s->nrecords; k++)
+    recording = recording || !s->records[k]->modes.no_grad;
+  uint32_t include = t->include, exclude = t->exclude;
+  bool no_grad = t->no_grad;
+  t->include &= ~(uint32_t)MOTH_KEY_AUTOCAST; /* each node has its own */
+  moth_set_grad_enabled(recording);
+  bool compiled = end->code != NULL;
+  if (!compiled) {
+    status = add_outputs(s, end);
+    if (status == MOTH_OK)
+      status = compile(L, s, end, env);
+    compiled = status == MOTH_OK;
+    if (compiled) {
+      lua_rawgeti(L, env, end->number);
+      compiled = !lua_isnil(L, -1); /* nil, with suppress_errors: the calls run one by one */
+      lua_pop(L, 1);
+      if (!compiled)
+        end->code = NULL;
+    }
+  }
+  if (compiled)
+    status = run_code(L, s, end, env);
+  *done = compiled;
+  t->include = include;
+  t->exclude = exclude;
+  t->no_grad = no_grad;
+  lua_settop(L, top);
+  return status;
+}
+
+void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functions is on top */
+  static const luaL_Reg fns[] = {{"graph_noted", c_graph_noted},
+                                 {"graph_text", c_graph_text},
+                                 {"graph_nodes", c_graph_nodes},
+                                 {"graph_node", c_graph_node},
+                                 {"graph_fake", c_graph_fake},
+                                 {"graph_insert", c_graph_insert},
+                                 {"graph_erase", c_graph_erase},
+                                 {"graph_replace", c_graph_replace},
+                                 {"graph_eliminate", c_graph_eliminate},
+                                 {"graph_check", c_graph_check},
+                                 {"graph_run", c_graph_run},
+                                 {NULL, NULL}};
+  luaL_register(L, NULL, fns);
+  lua_pushlightuserdata(L, &key_graph_meta);
+  lua_newtable(L);
+  lua_pushcfunction(L, graph_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, &key_backends);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "v");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  moth_trace_host.run = run;
+}
