@@ -74,6 +74,9 @@ describe("compile: graphs #quick", function()
     assert.error_matches(function() compile.capture(function(t) return t:sum():item() end, { x }) end,
       "the graph breaks: item")
     assert.is_false(compile.is_compiling())
+    local same = compile.capture(function(t) return t end, { x })
+    assert.equal(0, same:count())
+    assert.equal(x, (same(x)))
   end)
 
   it("are changed: calls put in, replaced, erased", function()

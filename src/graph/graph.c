@@ -162,13 +162,20 @@ static MothStatus add_record(MothGraph *g, const MothRecord *r, MothGraphRef *va
   return ok ? MOTH_OK : no_memory();
 }
 
-/* The value that t is; a get_attr if the segment does not know it. */
+/* The value that t is: what the segment knows, or an input (the first nodes), else a get_attr. */
 static MothStatus find_value(MothGraph *g, const MothSegment *s, MothGraphRef *values,
-                             MothTensor *t, MothGraphRef *ref) {
+                             MothTensor *t, MothTensor *const *inputs, int ninputs,
+                             MothGraphRef *ref) {
   if (t->number < s->nvalues && s->values[t->number] == t && values[t->number].node) {
     *ref = values[t->number];
     return MOTH_OK;
   }
+  MothGraphNode *n = g->first;
+  for (int i = 0; i < ninputs; i++, n = n->next)
+    if (inputs[i] == t) {
+      *ref = (MothGraphRef){n, 0};
+      return MOTH_OK;
+    }
   return add_outside(g, t, true, g->next_id + 1, ref);
 }
 
@@ -195,7 +202,7 @@ static MothStatus build(MothGraph *g, const MothSegment *s, MothGraphRef *values
   MothGraphRef *refs = calloc((size_t)noutputs + 1, sizeof *refs);
   MothStatus status = refs ? MOTH_OK : no_memory();
   for (uint32_t i = 0; i < noutputs && status == MOTH_OK; i++)
-    status = find_value(g, s, values, outputs[i], &refs[i]);
+    status = find_value(g, s, values, outputs[i], inputs, ninputs, &refs[i]);
   MothGraphNode *n = status == MOTH_OK ? add_node(g, NULL, MOTH_NODE_OUTPUT, "output") : NULL;
   if (!n) {
     free(refs);

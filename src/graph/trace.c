@@ -702,6 +702,8 @@ void moth_recorder_release(MothRecorder *r) {
 
 MothStatus moth_recorder_begin(MothTrace *t, MothRecorder **out) {
   MOTH_TRY(moth_segment_run());
+  if (!segment())
+    return MOTH_ERR_MEMORY;
   MothRecorder *r = calloc(1, sizeof *r);
   if (!r)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");

@@ -3,6 +3,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local trace = require "moth.lang.trace"
 local graphs = require "moth.compile.graph"
+local each = require "moth.each"
 local C = B.compile
 
 local M = {}
@@ -50,6 +51,11 @@ function M.capture(fn, args)
     check.fail("[compile.capture] expected a function or a module, got %s", type(fn))
   end
   if type(args) ~= "table" then check.fail("[compile.capture] expected a list of arguments, got %s", type(args)) end
+  for key in each(args) do
+    if type(key) ~= "number" and key ~= "n" then
+      check.fail("[compile.capture] the arguments are a list, which has no field '%s'", tostring(key))
+    end
+  end
   if C.recording() then check.fail("[compile.capture] another graph is being recorded") end
   local inputs, outputs, seen = {}, {}, {}
   local function add(v, list)
