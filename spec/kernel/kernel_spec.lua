@@ -355,6 +355,29 @@ describe("a kernel", function()
     end)
   end)
 
+  it("leaves the floating-point unit as it was, at every instruction set #noasan", function()
+    local build = os.getenv("MOTH_BUILD") or "build"
+    for _, level in ipairs { "generic", "avx2" } do
+      local pipe = io.popen(([[MOTH_CPU=%s MOTH_LUAJIT_WARNING=0 %s/moth -e '
+        local tl = moth.kernel.lang
+        local k = moth.kernel.jit(function(x, out, n, N)
+          local i = tl.arange(0, N)
+          local v = tl.load(x + i, { mask = i < n })
+          tl.store(out + i, tl.gelu(v) + tl.where(v > 0, v ^ 2, -math.huge) + v %% 3 + tl.sum(v > 0), { mask = i < n })
+          tl.atomic_add(out + i, tl.cumsum(v), { mask = i < n })
+          tl.store(out, tl.sum(tl.dot(tl.expand(v, 2), tl.expand(v, 1))))
+        end, { constexpr = { "N" } })
+        for _, dtype in ipairs { moth.float32, moth.float64, moth.int64, moth.int32 } do
+          k{ 1 }(moth.ones(9):to(dtype), moth.ones(9):to(dtype), 9, { N = 16 })
+          assert(math.ldexp(1, 2) == 4)
+        end
+        print "whole"' 2>&1]]):format(level, build))
+      local text = pipe:read("*a")
+      pipe:close()
+      assert.equal("whole\n", text, level)
+    end
+  end)
+
   it("gives one result for any number of threads and in any run", function()
     local k = moth.kernel.jit(function(x, out, N)
       local v = tl.load(x + tl.program_id(0) * N + tl.arange(0, N))

@@ -220,8 +220,10 @@ function M.dot(p, s)
   local lanes = largest(n, { 64 / d.size, 32 / d.size, 16 / d.size })
   local columns, rows = largest(n / lanes, { 4, 2 }), largest(m, { 4, 2 })
   local vector = ("moth_%s_%d"):format(d.suffix, lanes)
-  p:helper(vector, ("typedef %s %s __attribute__((vector_size(%d), aligned(%d), may_alias));"):format(d.real, vector,
-    lanes * d.size, d.size))
+  -- A vector of one number would be one of MMX.
+  local form = lanes == 1 and "typedef %s %s;"
+    or "typedef %s %s __attribute__((vector_size(%d), aligned(%d), may_alias));"
+  p:helper(vector, form:format(d.real, vector, lanes * d.size, d.size))
   p:open("for (int i = 0; i < %d; i += %d)", m, rows)
   p:open("for (int j = 0; j < %d; j += %d) {", n, columns * lanes)
   local function tiles(f)

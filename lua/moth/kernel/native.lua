@@ -42,7 +42,8 @@ end
 local function flags()
   local level = B.cpu_level()
   local march = level == "generic" and "x86-64-v2" or level == "avx2" and "x86-64-v3" or "native"
-  return "-std=gnu17 -O3 -march=" .. march .. (level == "avx512" and " -mprefer-vector-width=512" or "")
+  -- Without -mno-mmx, gcc 12 moves integers to SSE by MMX, and leaves x87 (math.ldexp of LuaJIT) to give NaN.
+  return "-std=gnu17 -O3 -mno-mmx -march=" .. march .. (level == "avx512" and " -mprefer-vector-width=512" or "")
     .. " -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv -fopenmp-simd -fPIC -shared -w \z
       -fvisibility=hidden"
 end
