@@ -340,7 +340,8 @@ void moth_tensor_release(MothTensor *t) {
     moth_tensor_drop_grad(t);
   if (t->carried)
     moth_tensor_carry(t, NULL);
-  storage_release(t->storage);
+  if (!(t->keys & MOTH_KEY_LAZY))
+    storage_release(t->storage);
   if (t->version && atomic_fetch_sub(&t->version->refs, 1) == 1)
     moth_free(t->version, sizeof *t->version);
   MothTensor *base = t->base;
@@ -500,8 +501,10 @@ MothStatus moth_tensor_alias(MothTensor *src, bool fresh_version, MothTensor **o
   return MOTH_OK;
 }
 
-MothStatus moth_tensor_new_lazy(MothTensor *over, MothDType dtype, MothDevice device,
-                                MothTensor **out) {
+/* Of all lazy tensors, so that none is without one. Not counted, and never freed. */
+static MothStorage lazy_storage = {.refs = 1};
+
+MothStatus moth_tensor_new_lazy(MothDType dtype, MothDevice device, MothTensor **out) {
   MothTensor *t = header_new();
   if (!t)
     return MOTH_ERR_MEMORY;
@@ -510,15 +513,12 @@ MothStatus moth_tensor_new_lazy(MothTensor *over, MothDType dtype, MothDevice de
   t->dtype = (uint8_t)dtype;
   t->device = device;
   t->data = NULL;
-  t->storage = over->storage;
-  atomic_fetch_add_explicit(&t->storage->refs, 1, memory_order_relaxed);
+  t->storage = &lazy_storage;
   *out = t;
   return MOTH_OK;
 }
 
 void moth_tensor_become(MothTensor *t, MothTensor *made) {
-  MothStorage *storage = t->storage;
-  MothTensor *base = t->base;
   bool shared = atomic_load_explicit(&made->refs, memory_order_acquire) != 1;
   t->keys = made->keys;
   t->dtype = made->dtype;
@@ -546,8 +546,6 @@ void moth_tensor_become(MothTensor *t, MothTensor *made) {
     t->keys &= ~(uint32_t)MOTH_KEY_AUTOGRAD; /* its history is the caller's to give */
     moth_tensor_release(made);
   }
-  storage_release(storage);
-  moth_tensor_release(base);
 }
 
 MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src) {

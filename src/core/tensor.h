@@ -71,7 +71,8 @@ struct MothTensor {
   MothDevice device;
   uint8_t ndim;
   bool contiguous; /* row-major without gaps: follows from shape and stride */
-  uint32_t number; /* among the values of the calls being recorded: a hint, to be checked (graph/trace.h) */
+  uint32_t
+      number; /* among the values of the calls being recorded: a hint, to be checked (graph/trace.h) */
   int64_t numel;
   int64_t offset;
   MothStorage *storage;
@@ -143,11 +144,10 @@ MOTH_API extern _Atomic int64_t moth_released_storages;
 #endif
 /* Updates the address of t's elements; an error if its storage has no memory. */
 MOTH_API MothStatus moth_tensor_check_memory(MothTensor *t);
-/* What a recorded call will make: a fake without memory of its own, over the storage of `over`, with the key LAZY, to
- * whom the caller gives its shape and strides. moth_tensor_become makes t what made is, with its elements, version,
- * base and history, and releases made, which is t's alone afterwards or (`shared`, by an alias) was not. */
-MothStatus moth_tensor_new_lazy(MothTensor *over, MothDType dtype, MothDevice device,
-                                MothTensor **out);
+/* What a recorded call will make: a fake with the key LAZY and no storage of its own, to which the caller gives its shape
+ * and strides. moth_tensor_become makes t, lazy, what made is, with its elements, version, base and carried data, and
+ * releases made; its history only where nobody else refers to made: else the caller gives t one. */
+MothStatus moth_tensor_new_lazy(MothDType dtype, MothDevice device, MothTensor **out);
 void moth_tensor_become(MothTensor *t, MothTensor *made);
 /* A shape-only tensor. */
 MOTH_API MothStatus moth_tensor_new_fake(int ndim, const int64_t *shape, MothDType dtype,

@@ -1,13 +1,13 @@
 /* Noting calls: the recorder and its tree. See trace.h. */
 #include "graph/trace.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "core/dtype.h"
-#include "core/thread.h"
 #include "dispatch/subclass.h"
 
 enum { LIMIT = 64, LONGEST = 16384 };
@@ -155,12 +155,35 @@ static bool make_space(MothSegment *s, uint32_t tensors, uint32_t more) {
   return true;
 }
 
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* The thread ends: a segment of its own that has not run is lost with it, as are its tensors. */
+static void free_segment(void *p) {
+  MothSegment *s = p;
+  free(s->records);
+  free(s->values);
+  free(s->shadows);
+  free(s->last_use);
+  free(s->numbers);
+  free(s->scratch);
+  free(s->pairs);
+  free(s);
+}
+
+static void make_key(void) {
+  pthread_key_create(&key, free_segment);
+}
+
 static MothSegment *segment(void) {
-  if (!mine) {
-    mine = moth_thread_calloc(sizeof *mine);
-    if (!mine)
-      moth_fail(MOTH_ERR_MEMORY, "out of memory");
-  }
+  if (mine)
+    return mine;
+  pthread_once(&once, make_key);
+  mine = calloc(1, sizeof *mine);
+  if (!mine)
+    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  else
+    pthread_setspecific(key, mine);
   return mine;
 }
 
@@ -340,11 +363,9 @@ static bool number_tensors(MothSegment *s, const MothCall *c, uint32_t *n, uint3
 
 /* --- results ---------------------------------------------------------------------------------------------- */
 
-static MothStatus make_lazy(MothSegment *s, const MothTraceMeta *m, MothTensor **out) {
+static MothStatus make_lazy(const MothTraceMeta *m, MothTensor **out) {
   MothTensor *t;
-  if (!s->origin)
-    MOTH_TRY(moth_tensor_new_fake(0, NULL, MOTH_FLOAT32, (MothDevice){MOTH_CPU, 0}, &s->origin));
-  MOTH_TRY(moth_tensor_new_lazy(s->origin, (MothDType)m->dtype, m->device, &t));
+  MOTH_TRY(moth_tensor_new_lazy((MothDType)m->dtype, m->device, &t));
   t->keys |= m->keys & MOTH_KEY_AUTOGRAD;
   t->ndim = m->ndim;
   t->contiguous = m->contiguous;
@@ -362,7 +383,7 @@ static MothStatus accept(MothSegment *s, MothRecord *r, MothCall *c) {
   MothTensor *made[MOTH_MAX_RESULTS] = {NULL};
   for (int i = 0; i < r->op->nresults; i++)
     if (r->result[i] >= r->first + r->nnew && !made[i]) {
-      MothStatus status = make_lazy(s, &r->metas[i], &made[i]);
+      MothStatus status = make_lazy(&r->metas[i], &made[i]);
       if (status != MOTH_OK) {
         while (i-- > 0)
           moth_tensor_release(made[i]);

@@ -134,7 +134,6 @@ typedef struct MothSegment {
   uint32_t nshadowed,
       ntentative; /* records that have run on shadows; shadows of values behind nvalues */
   uint32_t records_cap, values_cap, numbers_cap;
-  MothTensor *origin;           /* whose storage the lazy ones share */
   struct MothShadowPair *pairs; /* tensors from outside and their bases, with their shadows */
   uint32_t npairs, pairs_cap;
   bool inferred; /* the next record has run on shadows */

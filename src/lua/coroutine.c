@@ -218,7 +218,7 @@ struct MothLuaLeft {
 void moth_lua_leave_state(MothLuaState *s) {
   MothLuaScope *scope = NULL;
   if (moth_unrun)
-    moth_lua_leave_notes(moth_lua_last.L);
+    moth_lua_leave_notes(NULL); /* whose coroutines may be gone */
   moth_lua_save_scope(&scope);
   bool busy = moth_modes_any() || scope || moth_lua_records || moth_current_pass();
   struct MothLuaLeft *left = busy ? calloc(1, sizeof *left) : NULL;

@@ -199,7 +199,7 @@ void moth_lua_open_graphs(lua_State *L);
 /* The function at `backend` compiles the segments of the trace t, whose userdata is at `trace` (graph.c). */
 struct MothTrace;
 void moth_lua_set_backend(lua_State *L, struct MothTrace *t, int trace, int backend);
-/* Another coroutine or state comes next: calls that were noted run (graph/trace.h). */
+/* Another coroutine or state comes next: calls that were noted run (graph/trace.h). L may be NULL. */
 void moth_lua_leave_notes(lua_State *L);
 
 int luaopen_moth_lua(lua_State *L);
