@@ -1,5 +1,5 @@
 /* Pooling: lists the windows along each dimension once; threads share the planes. */
-#include "kernels/cpu/pool.h"
+#include "kernels/common/pool.h"
 
 #include "core/alloc.h"
 #include "core/parallel.h"
@@ -58,11 +58,12 @@ static MothStatus run(const MothPool *g, const MothTensor *in, MothTensor *out, 
   int64_t *lists = moth_alloc(bytes), size = g->h * g->w, pooled = g->oh * g->ow;
   if (!lists)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of windows", bytes);
-  Job job = {.p = {.in = in->data, .out = out->data, .positions = positions, .base = base},
-             .run = fn,
-             .in_stride = (backward ? pooled : size) * moth_itemsize(in),
-             .out_stride = (backward ? size : pooled) * moth_itemsize(out),
-             .positions_stride = pooled};
+  Job job = {
+      .p = {.shape = g, .in = in->data, .out = out->data, .positions = positions, .base = base},
+      .run = fn,
+      .in_stride = (backward ? pooled : size) * moth_itemsize(in),
+      .out_stride = (backward ? size : pooled) * moth_itemsize(out),
+      .positions_stride = pooled};
   axis(g, 0, &job.p.y, lists);
   axis(g, 1, &job.p.x, lists + 3 * g->oh);
   int64_t each = size + pooled * (g->adaptive ? 1 : g->kernel[0] * g->kernel[1]);

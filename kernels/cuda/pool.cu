@@ -1,22 +1,33 @@
 /* The pooling ops of src/ops/conv.lua. */
+#include "kernels/common/pool.h"
 #include "kernels/cuda/util.h"
 #include "unpack/conv.h"
+
+static MothPoolPlanes planes(const MothPool *shape, const MothTensor *in, MothTensor *out) {
+  MothPoolPlanes q = {};
+  q.shape = shape;
+  q.in = in->data;
+  q.out = out->data;
+  return q;
+}
 
 static MothStatus forward(MothCall *c, bool max) {
   MothTensor *self = c->args[0].u.t, *out = c->results[0].u.t;
   const MothCudaKernels *k = moth_cuda_kernels[out->dtype];
-  cudaStream_t stream;
+  MothCudaRun run;
   MothOwned in;
   MothPool p;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   moth_pool_geometry(c, self->ndim, self->shape, &p);
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));
+  MothPoolPlanes q = planes(&p, in, out);
   if (!max)
-    return k->avg_pool(stream, &p, in->data, out->data);
-  int64_t base = c->args[c->op->nargs - 1].u.i; /* index_base is the last argument */
-  return k->max_pool(stream, &p, in->data, out->data, (int64_t *)c->results[1].u.t->data, base);
+    return k->avg_pool(&run, &q);
+  q.positions = (int64_t *)c->results[1].u.t->data;
+  q.base = c->args[c->op->nargs - 1].u.i; /* index_base is the last argument */
+  return k->max_pool(&run, &q);
 }
 
 MothStatus moth_cuda_max_pool2d_with_indices(MothCall *c) {
@@ -34,17 +45,18 @@ MothStatus moth_cuda_adaptive_avg_pool2d(MothCall *c) {
 
 static MothStatus backward(MothCall *c) {
   MothTensor *out = c->results[0].u.t;
-  cudaStream_t stream;
+  MothCudaRun run;
   MothOwned g;
   MothPool p;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   moth_pool_geometry(c, out->ndim, out->shape, &p);
   if (out->numel == 0)
     return MOTH_OK;
   if (p.oh == 0 || p.ow == 0)
     return moth_cuda_fill(out, moth_v_int(0));
   MOTH_TRY(moth_cuda_contiguous(c->args[0].u.t, &g.t));
-  return moth_cuda_kernels[out->dtype]->avg_pool_backward(stream, &p, g->data, out->data);
+  MothPoolPlanes q = planes(&p, g, out);
+  return moth_cuda_kernels[out->dtype]->avg_pool_backward(&run, &q);
 }
 MothStatus moth_cuda_avg_pool2d_backward(MothCall *c) {
   return backward(c);
@@ -56,10 +68,10 @@ MothStatus moth_cuda_adaptive_avg_pool2d_backward(MothCall *c) {
 MothStatus moth_cuda_max_pool2d_backward(MothCall *c) {
   MOTH_UNPACK_MAX_POOL2D_BACKWARD(c)
   MothTensor *out = c->results[0].u.t;
-  cudaStream_t stream;
+  MothCudaRun run;
   MothOwned g, at;
   MothPool p;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   moth_pool_geometry(c, out->ndim, out->shape, &p);
   if (out->numel == 0)
     return MOTH_OK;
@@ -67,8 +79,9 @@ MothStatus moth_cuda_max_pool2d_backward(MothCall *c) {
     return moth_cuda_fill(out, moth_v_int(0));
   MOTH_TRY(moth_cuda_contiguous(grad_output, &g.t));
   MOTH_TRY(moth_cuda_contiguous_as(indices, MOTH_INT64, &at.t));
-  MOTH_TRY(moth_cuda_kernels[out->dtype]->max_pool_backward(
-      stream, &p, g->data, (const int64_t *)at->data, index_base, out->data,
-      moth_cuda_fault(out->device.index), c->op->id));
+  MothPoolPlanes q = planes(&p, g, out);
+  q.positions = (int64_t *)at->data;
+  q.base = index_base;
+  MOTH_TRY(moth_cuda_kernels[out->dtype]->max_pool_backward(&run, &q));
   return moth_cuda_leave(c);
 }

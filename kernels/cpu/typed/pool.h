@@ -4,7 +4,7 @@
 #if defined(__AVX512F__) && MOTH_REAL_KIND == 1
 #include <immintrin.h>
 #endif
-#include "kernels/cpu/pool.h"
+#include "kernels/common/pool.h"
 #include "kernels/cpu/typed/join.h"
 
 enum { POOL_BLOCK = 256 };

@@ -6,6 +6,7 @@
 #include "kernels/cuda/scatter.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/common/norm.h"
+#include "kernels/common/pool.h"
 #include "kernels/common/random.h"
 #include "kernels/common/scan.h"
 #include "kernels/common/softmax.h"

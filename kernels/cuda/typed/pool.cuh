@@ -60,11 +60,12 @@ __global__ void __launch_bounds__(256)
   out[i] = STORE(best);
   at[i] = where + base;
 }
-MOTH_TYPED MothStatus max_pool(cudaStream_t stream, const MothPool *p, const void *in, void *out,
-                               int64_t *at, int64_t base) {
+MOTH_TYPED MothStatus max_pool(const MothCudaRun *run, const MothPoolPlanes *q) {
+  const MothPool *p = q->shape;
   int64_t n = p->planes * p->oh * p->ow;
   return moth_launch("max_pool", max_pool_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256),
-                     0, stream, *p, (const stored *)in, (stored *)out, at, base, n);
+                     0, run->stream, *p, (const stored *)q->in, (stored *)q->out, q->positions,
+                     q->base, n);
 }
 
 /* Results first have their positions checked, by the same threads. */
@@ -90,13 +91,13 @@ __global__ void __launch_bounds__(256)
     }
   out[i] = STORE((real)sum);
 }
-MOTH_TYPED MothStatus max_pool_backward(cudaStream_t stream, const MothPool *p, const void *g,
-                                        const int64_t *at, int64_t base, void *out,
-                                        MothFault *fault, int op) {
+MOTH_TYPED MothStatus max_pool_backward(const MothCudaRun *run, const MothPoolPlanes *q) {
+  const MothPool *p = q->shape;
   int64_t n = p->planes * p->h * p->w;
   return moth_launch("max_pool_backward", max_pool_backward_kernel,
-                     dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0, stream, *p,
-                     (const stored *)g, at, base, (stored *)out, n, fault, op);
+                     dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0, run->stream, *p,
+                     (const stored *)q->in, (const int64_t *)q->positions, q->base,
+                     (stored *)q->out, n, moth_cuda_fault(run->device), run->op);
 }
 
 __global__ void __launch_bounds__(256)
@@ -112,10 +113,11 @@ __global__ void __launch_bounds__(256)
       sum += (accum)LOAD(plane[r * p.w + c]);
   out[i] = STORE((real)(sum / (accum)(y.count * x.count)));
 }
-MOTH_TYPED MothStatus avg_pool(cudaStream_t stream, const MothPool *p, const void *in, void *out) {
+MOTH_TYPED MothStatus avg_pool(const MothCudaRun *run, const MothPoolPlanes *q) {
+  const MothPool *p = q->shape;
   int64_t n = p->planes * p->oh * p->ow;
   return moth_launch("avg_pool", avg_pool_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256),
-                     0, stream, *p, (const stored *)in, (stored *)out, n);
+                     0, run->stream, *p, (const stored *)q->in, (stored *)q->out, n);
 }
 
 __global__ void __launch_bounds__(256)
@@ -139,26 +141,24 @@ __global__ void __launch_bounds__(256)
   }
   out[i] = STORE((real)sum);
 }
-MOTH_TYPED MothStatus avg_pool_backward(cudaStream_t stream, const MothPool *p, const void *g,
-                                        void *out) {
+MOTH_TYPED MothStatus avg_pool_backward(const MothCudaRun *run, const MothPoolPlanes *q) {
+  const MothPool *p = q->shape;
   int64_t n = p->planes * p->h * p->w;
   return moth_launch("avg_pool_backward", avg_pool_backward_kernel,
-                     dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0, stream, *p,
-                     (const stored *)g, (stored *)out, n);
+                     dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0, run->stream, *p,
+                     (const stored *)q->in, (stored *)q->out, n);
 }
 #else
-static MothStatus max_pool(cudaStream_t, const MothPool *, const void *, void *, int64_t *,
-                           int64_t) {
+static MothStatus max_pool(const MothCudaRun *, const MothPoolPlanes *) {
   return moth_fail(MOTH_ERR_TYPE, "not implemented for integers");
 }
-static MothStatus max_pool_backward(cudaStream_t, const MothPool *, const void *, const int64_t *,
-                                    int64_t, void *, MothFault *, int) {
+static MothStatus max_pool_backward(const MothCudaRun *, const MothPoolPlanes *) {
   return moth_fail(MOTH_ERR_TYPE, "not implemented for integers");
 }
-static MothStatus avg_pool(cudaStream_t, const MothPool *, const void *, void *) {
+static MothStatus avg_pool(const MothCudaRun *, const MothPoolPlanes *) {
   return moth_fail(MOTH_ERR_TYPE, "not implemented for integers");
 }
-static MothStatus avg_pool_backward(cudaStream_t, const MothPool *, const void *, void *) {
+static MothStatus avg_pool_backward(const MothCudaRun *, const MothPoolPlanes *) {
   return moth_fail(MOTH_ERR_TYPE, "not implemented for integers");
 }
 #endif

@@ -1,6 +1,6 @@
-/* Arguments of the typed pooling kernels (kernels/cpu/typed/pool.h), set by kernels/cpu/pool.c. */
-#ifndef MOTH_CPU_POOL_H
-#define MOTH_CPU_POOL_H
+/* Arguments of the typed pooling kernels, on every device. */
+#ifndef MOTH_COMMON_POOL_H
+#define MOTH_COMMON_POOL_H
 #include <stdint.h>
 
 /* The windows along one dimension: output o has the positions begin[o], begin[o] + dilation, … below
@@ -12,7 +12,8 @@ typedef struct MothPoolAxis {
 } MothPoolAxis;
 
 typedef struct MothPoolPlanes {
-  MothPoolAxis y, x;
+  const struct MothPool *shape; /* kernels/common/window.h */
+  MothPoolAxis y, x; /* the CPU: the windows of `shape` as lists, and the planes of a task */
   int64_t planes;
   const void *in; /* the images; in backward the gradient of the pooled planes */
   void *out;
