@@ -124,6 +124,23 @@ describe("a kernel on CUDA", function()
     end
   end)
 
+  it("scans long rows, both ways", function()
+    local k = jit(function(x, out, M, N)
+      local at = tl.expand(tl.arange(0, M), 2) * N + tl.arange(0, N)
+      local v = tl.load(x + at)
+      tl.store(out + at, tl.cumsum(v, 2))
+      tl.store(out + M * N + at, tl.cummax(v, { dim = 2, reverse = true }))
+    end, { constexpr = { "M", "N" } })
+    for _, size in ipairs { { 1, 300 }, { 3, 50 }, { 20, 40 } } do
+      local x = moth.randn(size)
+      local out, right = moth.zeros(2, size[1], size[2]):cuda(), moth.zeros(2, size[1], size[2])
+      k{ 1 }(x:cuda(), out, { M = size[1], N = size[2] })
+      k{ 1 }(x, right, { M = size[1], N = size[2] })
+      close(right, out)
+      close(x:cumsum(2), out[1])
+    end
+  end)
+
   it("says what a GPU has not", function()
     local fails = require "fails"
     local x = moth.zeros(8):cuda()

@@ -89,6 +89,23 @@ describe("a kernel as an op", function()
   end)
 end)
 
+describe("a kernel within moth.compile", function()
+  it("reads and writes what was recorded, in its order", function()
+    local k = moth.kernel.jit(function(x, out, N)
+      local i = tl.arange(0, N)
+      tl.store(out + i, tl.load(x + i) * 10)
+    end, { constexpr = { "N" } })
+    local function f(x)
+      local y = x * 2
+      local z = y + 1
+      k{ 1 }(x, y, { N = 4 })
+      return z + y
+    end
+    local compiled = moth.compile(f)
+    for i = 1, 3 do assert.is_true(moth.equal(f(moth.ones(4) * i), compiled(moth.ones(4) * i))) end
+  end)
+end)
+
 describe("moth.bench.roofline", function()
   it("says what bounds a kernel #M155", function()
     local a100 = { peak = 312e12, bw = 2e12 }

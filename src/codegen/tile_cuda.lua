@@ -228,10 +228,38 @@ function M.reduce(p, s)
   end
 end
 
+-- Few long rows: each element is joined with the one 1, 2, 4, … before it, by all threads.
+local function long_scan(p, s, name, form)
+  local shape, size, n = s.shape, s.shape[s.dim], tile.numel(s.shape)
+  local stride = 1
+  for k = s.dim + 1, #shape do stride = stride * shape[k] end
+  p:each_element(shape, function(idx)
+    p:effect(("%s[%s] = %s;"):format(name, print_.flat(shape, idx), p:element(s[1], idx)))
+  end)
+  local mark = p.shared_at
+  local next_ = "next" .. s.id
+  M.array(p, next_, s.d, shape)
+  p:open("for (int step = 1; step < %d; step *= 2) {", size)
+  p:open("for (int e = threadIdx.x; e < %d; e += THREADS) {", n)
+  p:put("const int i = e / %d %% %d;", stride, size)
+  local inside, before = "i >= step", ("%s[e - step * %d]"):format(name, stride)
+  if s.reverse then inside, before = ("i + step < %d"):format(size), ("%s[e + step * %d]"):format(name, stride) end
+  p:put("%s[e] = %s ? %s : %s[e];", next_, inside, c.join_text(form, before, name .. "[e]"), name)
+  p:close()
+  sync(p)
+  p:put("for (int e = threadIdx.x; e < %d; e += THREADS) %s[e] = %s[e];", n, name, next_)
+  sync(p)
+  p:close()
+  p.shared_at = mark
+end
+
 function M.scan(p, s)
   local x, shape = s[1], s.shape
   local name, none, form = "v" .. s.id, c.joined(p, s.kind, s.d)
   M.array(p, name, s.d, shape)
+  if shape[s.dim] >= 32 and tile.numel(shape) / shape[s.dim] * 4 <= p.threads then
+    return long_scan(p, s, name, form)
+  end
   by_rows(p, s, name, { ("%s acc = %s;"):format(s.d.real, none) }, nil, function(idx)
     if s.reverse and shape[s.dim] > 1 then idx[s.dim] = ("(%d - i%d)"):format(shape[s.dim] - 1, s.dim) end
     p:effect(("acc = %s;"):format(c.join_text(form, "acc", p:element(x, idx))))
