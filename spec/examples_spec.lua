@@ -176,4 +176,10 @@ describe("example", function()
     assert.is_true(number(text, "scaled       loss") == number(text, "one batch of 512             loss"))
     assert.is_true(number(text:match("\n8 parts[^\n]*"), "peak") < 0.6 * number(text, "peak"), text)
   end)
+
+  it("compile_breaks: breaks with their lines, graphs, a backend #M310 #M319 #M320", function()
+    has(example("compile_breaks"), "3 graphs, 2 breaks, 8 ops", "break 1: item, at", "compile_breaks.lua:10",
+      "nonzero: sizes of its result depend on elements", "%4 = relu(%3)", "without: 1 graph, 0 breaks",
+      "equal results: true", "relu became gelu: yes")
+  end)
 end)
