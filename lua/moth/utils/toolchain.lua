@@ -87,6 +87,9 @@ local function temporary_folder()
   return tostring(temporary)
 end
 
+-- What tells files of this Lua state from those of other processes and of the process's other states.
+local own = system.pid() .. tostring({}):match("0x(%x+)")
+
 local folders = {} -- path -> path that is used
 --- The folder `name` below $XDG_CACHE_HOME/moth (~/.cache/moth), made for this user alone. One that cannot be made
 -- or is not safe to load code from is said once, and a folder of this process takes its place.
@@ -103,10 +106,11 @@ function M.folder(name)
       M.output(("umask 077; mkdir -p %s && chmod 700 %s"):format(quoted(path), quoted(path)))
       why = wrong(path)
     end
-    local f = not why and io.open(path .. "/.writable." .. system.pid(), "w")
+    local probe = path .. "/.writable." .. own
+    local f = not why and io.open(probe, "w")
     if f then
       f:close()
-      os.remove(path .. "/.writable." .. system.pid())
+      os.remove(probe)
     elseif not why then
       why = "it cannot be written to"
     end
@@ -157,7 +161,7 @@ function M.keep(o)
   elseif good == false then
     os.remove(path)
   end
-  local work = ("%s/.%s.%d"):format(o.folder, o.name, system.pid())
+  local work = ("%s/.%s.%s"):format(o.folder, o.name, own)
   local made, message = o.make(work)
   if made and not seal(work) then made, message = nil, "cannot write " .. work end
   if made then made, message = os.rename(work, path) end
