@@ -310,7 +310,7 @@ describe("random kernels", function()
       local f = assert(loadstring(source, "=kernel"))(moth.kernel.lang)
       local ok, k = pcall(moth.kernel.jit, f)
       assert.is_true(ok, tostring(k) .. "\n" .. source)
-      for _, n in ipairs { 5, 0 } do
+      for _, n in ipairs { 5, 0, 1 } do
         local expected = by_model(source, n)
         local function check(way)
           local ran, got = pcall(by_kernel, k, n, way == "cuda" and "cuda" or "cpu")
