@@ -130,8 +130,15 @@ describe("compile #quick", function()
       return x
     end)
     for n = 1, 10 do assert.equal(n, compiled(moth.zeros(1), n):item()) end
-    compile.config.recompile_limit = 64
     assert.equal(5, compile.counters().graphs)
+    compile.reset()
+    local straight = compile(function(x) -- many breaks are one way
+      for _ = 1, 20 do x = x + (x + 1):sum():item() * 0 end
+      return x
+    end)
+    for _ = 1, 3 do straight(moth.ones(2)) end
+    compile.config.recompile_limit = 64
+    assert.same({ 21, 0 }, { compile.counters().graphs, compile.counters().skipped })
   end)
 
   it("makes a break an error with fullgraph, with reason and line", function()

@@ -519,6 +519,8 @@ static inline __attribute__((always_inline)) void look_at_tensors(MothCall *c) {
     } else if (v->tag == MOTH_V_TENSORS) {
       for (uint32_t k = 0; k < v->n; k++) {
         keys |= v->u.tensors[k]->keys;
+        if (v->u.tensors[k]->base)
+          keys |= v->u.tensors[k]->base->keys & MOTH_KEY_AUTOGRAD;
         if (v->u.tensors[k]->device.type != MOTH_CPU)
           device = v->u.tensors[k]->device;
       }

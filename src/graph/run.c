@@ -108,8 +108,8 @@ static MothTraceEnd *end_of(MothSegment *s) {
   t->ends = end;
   r->end = end;
   moth_trace_counters()->graphs++;
-  if (t->nends > t->limit)
-    moth_trace_give_up(t);
+  if (r->child)
+    moth_trace_new_way(t);
   return end;
 }
 

@@ -109,13 +109,15 @@ bool moth_trace_note(MothTrace *t, bool is_break, const char *text) {
   return true;
 }
 
-void moth_trace_give_up(MothTrace *t) {
+void moth_trace_new_way(MothTrace *t) {
   const char *why = "";
+  if (++t->nways < t->limit || t->off)
+    return;
   for (const MothTraceNote *note = t->notes; note && !why[0]; note = note->next)
     why = note->is_break ? "" : note->text;
   t->off = true;
   fprintf(stderr,
-          "[moth] warning: compile: %s has taken more than %d different ways and runs uncompiled "
+          "[moth] warning: compile: %s has taken %d different ways and runs uncompiled "
           "from now on%s%s; "
           "moth.compile.config.recompile_limit sets the limit\n",
           t->name, t->limit, why[0] ? "; the last difference: " : "", why);
@@ -560,6 +562,8 @@ static MothStatus add_record(MothSegment *s, MothRecord **list, const MothCall *
   r->parent_sizes = s->last ? s->last->sizes : 0;
   if (*list)
     note_difference(s, *list, c, nnumbers, nnew);
+  if (*list || (s->last && s->last->end))
+    moth_trace_new_way(s->recorder->trace);
   while (*list)
     list = &(*list)->sibling;
   *list = r;

@@ -102,7 +102,8 @@ struct MothTrace {
   MothRecord *first;
   MothTraceEnd *ends; /* newest first */
   MothTraceNote *notes;
-  int nends, limit;
+  int nends;
+  int nways, limit; /* differences between calls: where records or ends were added to a known way */
   bool fullgraph, capture; /* capture: what was noted is not run */
   bool dynamic;            /* sizes are not compared */
   bool off;                /* over the limit: runs as if it were not compiled */
@@ -209,8 +210,8 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **end);
 MothStatus moth_segment_run_each(MothSegment *s);
 /* t, lazy, becomes made, which is released. */
 MOTH_API MothStatus moth_lazy_become(MothTensor *t, MothTensor *made);
-/* The limit is reached: one warning, then calls run as they come. */
-void moth_trace_give_up(MothTrace *t);
+/* Counts a way; over the limit: one warning, and calls run as they come from then on. */
+void moth_trace_new_way(MothTrace *t);
 bool moth_trace_note(MothTrace *t, bool is_break, const char *text);
 MOTH_API int64_t moth_trace_now(void); /* nanoseconds */
 #endif
