@@ -154,6 +154,28 @@ describe("compile #quick", function()
     assert.equal(6, fine(moth.ones(2)):item())
   end)
 
+  it("raises at its line what a number makes an error, also where other numbers were none", function()
+    local function both(f, make)
+      check(function(x, n)
+        local ok, e = pcall(f, x, n)
+        return ok, ok and e or tostring(e):gsub("^.-: ", "")
+      end, make, 6)
+    end
+    local function bytes(n) return { moth.ones(3, { dtype = "uint8" }), n % 2 == 0 and 300 or 3 } end
+    both(function(x, v) return x + v end, bytes)
+    both(function(x, v) return x:mul_(v) end, bytes)
+    both(function(x, v) return x:fill_(v) end, bytes)
+    both(function(x, v) return x:lt(v) end, bytes)
+    both(function(x, v) return x:masked_fill(x:gt(0), v) end, bytes)
+    both(function(x, v) return x + v end, function(n) return { moth.ones(3, { dtype = "float16" }), n % 2 * 1e6 } end)
+    both(function(x, v) return x + v end, function(n) return { moth.ones(3), n % 2 * 1e39 } end)
+    both(function(x, v) return x:pow(v) end, function(n) return { moth.arange(4), n % 3 - 1 } end)
+    compile.reset()
+    local compiled = compile(function(x, v) return x + v end)
+    for n = -50, 50 do assert.equal(n, compiled(moth.zeros(1, { dtype = "int8" }), n):item()) end
+    assert.is_true(compile.counters().graphs <= 2)
+  end)
+
   it("says which options there are", function()
     local function f(x) return x end
     for _, mode in ipairs { "reduce-overhead", "max-autotune" } do
@@ -167,6 +189,11 @@ describe("compile #quick", function()
     assert.error_matches(function() compile(f, { fulgraph = true }) end, "fullgraph")
     assert.error_matches(function() compile(1) end, "expected a function or a module")
     assert.error_matches(function() compile.config.speed = 1 end, "verbose, recompile_limit")
+    for _, limit in ipairs { "a", 0, 2.5, 1 / 0 } do
+      assert.error_matches(function() compile.config.recompile_limit = limit end, "an integer of at least 1, got")
+    end
+    assert.equal(64, compile.config.recompile_limit)
+    assert.error_matches(function() compile(moth.ones(1)) end, "a function or a module, got a tensor")
   end)
 
   it("stands for a module", function()
@@ -191,6 +218,7 @@ describe("compile #quick", function()
     cm.note = "kept"
     assert.equal("kept", m.note)
     assert.equal(cm, compile(cm))
+    assert.error_matches(function() moth.save({ m = cm }, "unused.moth") end, "a Sequential at 'm' cannot be saved")
   end)
 
   it("trains a network as eager does", function()

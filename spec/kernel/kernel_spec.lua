@@ -436,4 +436,38 @@ describe("a kernel", function()
     assert.equal(before, from:version())
     require "fails"("modified|changed", loss.backward, loss)
   end)
+
+  it("tells constants apart that compare as equal, and knows NaN again", function()
+    local z = 0
+    local k = moth.kernel.jit(function(out, C) tl.store(out, 1 / z) tl.store(out + 1, 1 / C) end,
+      { constexpr = { "C" } })
+    local out = moth.zeros(2)
+    k{ 1 }(out, 0)
+    z = -0.0
+    k{ 1 }(out, 0)
+    assert.same({ -math.huge, math.huge }, out:totable())
+    k{ 1 }(out, -0.0)
+    assert.same({ -math.huge, -math.huge }, out:totable())
+    z = 0 / 0
+    for _ = 1, 5 do k{ 1 }(out, 0 / 0) end
+    assert.equal(4, k.nvariants)
+    local text = moth.kernel.jit(function(o, A, B) tl.store(o, A == "a" and B == "b,cstringc" and 1 or 2) end,
+      { constexpr = { "A", "B" } })
+    text{ 1 }(out, "a,cstringb", "c")
+    text{ 1 }(out, "a", "b,cstringc")
+    assert.equal(1, out[1]:item())
+  end)
+
+  it("refuses launches that nothing can run, and names that it has not", function()
+    local k = map(function(x) return x end)
+    local x = moth.ones(4)
+    local function fails(text, grid) require "fails"(text, k[grid], x, x, 4, { BLOCK = 4 }) end
+    fails("up to three integers, got inf", { math.huge })
+    fails("a grid of %d+ programs; there may be 2^53", { 2 ^ 31, 2 ^ 31, 2 ^ 31 })
+    fails("num_warps is 1 to 32, got %-1", { 1, num_warps = -1 })
+    fails("num_warps is 1 to 32, got a", { 1, num_warps = "a" })
+    require "fails"("has no 'lanch'; did you mean 'launch'", function() k:lanch({ 1 }, x, x, 4, 4) end)
+    local compiled = moth.compile(function(y) k{ 1 }(y + 1, y, 4, { BLOCK = 4 }) end, { fullgraph = true })
+    require "fails"("the graph breaks: the launch of kernel .*kernel_spec", compiled, x)
+  end)
 end)

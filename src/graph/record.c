@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/dtype.h"
 #include "graph/trace.h"
 
 /* An argument whose value is the call's own: it decides about no size and no dtype (beyond what any_number says). */
@@ -64,12 +65,28 @@ void moth_record_free(MothRecord *r) {
   free(r);
 }
 
-/* Whether one of the tensors is a float one, so that a number, integral or not, changes no dtype. */
-static bool has_float(const MothCall *c) {
+static uint32_t dtypes_of(const MothCall *c) {
+  uint32_t all = 0;
   for (int i = 0; i < c->op->nargs; i++)
-    if (c->args[i].tag == MOTH_V_TENSOR && moth_dtype_is_float((MothDType)c->args[i].u.t->dtype))
+    if (c->args[i].tag == MOTH_V_TENSOR)
+      all |= 1u << c->args[i].u.t->dtype;
+  return all;
+}
+
+static bool has_float(uint32_t dtypes) {
+  for (int d = 0; d < MOTH_NDTYPES; d++)
+    if (dtypes & 1u << d && moth_dtype_is_float((MothDType)d))
       return true;
   return false;
+}
+
+bool moth_record_takes(const MothRecord *r, int i, const MothValue *v) {
+  if (r->op->args[i].type != MOTH_T_OPERAND && r->op->args[i].type != MOTH_T_SCALAR)
+    return true;
+  for (uint32_t left = r->dtypes; left; left &= left - 1)
+    if (!moth_dtype_fits((MothDType)__builtin_ctz(left), *v))
+      return false;
+  return r->any_number || moth_as_double(*v) >= 0 || moth_as_double(r->args[i].value) < 0;
 }
 
 MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
@@ -84,7 +101,8 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
   r->nnumbers = nnumbers;
   r->nnew = nnew;
   r->first = s->nvalues;
-  r->any_number = op->kind == MOTH_KIND_EFFECT || has_float(c);
+  r->dtypes = dtypes_of(c);
+  r->any_number = op->kind == MOTH_KIND_EFFECT || has_float(r->dtypes);
   r->writes = c->target || op->returns_self;
   r->args = calloc((size_t)op->nargs + 1, sizeof *r->args);
   r->inputs = calloc((size_t)nnew + 1, sizeof *r->inputs);

@@ -252,7 +252,9 @@ static Match match_value(const MothRecord *r, int i, const MothValue *v) {
   if (w->tag != v->tag) {
     bool numbers = (w->tag == MOTH_V_INT || w->tag == MOTH_V_FLOAT) &&
                    (v->tag == MOTH_V_INT || v->tag == MOTH_V_FLOAT);
-    return numbers && a->free && r->any_number ? SAME : DIFFERENT;
+    if (!numbers || !a->free || !r->any_number)
+      return DIFFERENT;
+    return moth_record_takes(r, i, v) ? SAME : SIZES;
   }
   uint8_t type = r->op->args[i].type;
   Match otherwise =
@@ -265,9 +267,13 @@ static Match match_value(const MothRecord *r, int i, const MothValue *v) {
   case MOTH_V_BOOL:
     return a->free || w->u.b == v->u.b ? SAME : DIFFERENT;
   case MOTH_V_INT:
-    return (w->n == v->n || r->any_number) && (a->free || w->u.i == v->u.i) ? SAME : otherwise;
+    if (w->n != v->n && !r->any_number)
+      return otherwise;
+    return w->u.i == v->u.i || (a->free && moth_record_takes(r, i, v)) ? SAME : otherwise;
   case MOTH_V_FLOAT:
-    return a->free || memcmp(&w->u.d, &v->u.d, sizeof(double)) == 0 ? SAME : otherwise;
+    return memcmp(&w->u.d, &v->u.d, sizeof(double)) == 0 || (a->free && moth_record_takes(r, i, v))
+               ? SAME
+               : otherwise;
   case MOTH_V_INTS:
     if (w->n != v->n)
       return DIFFERENT;

@@ -48,6 +48,7 @@ typedef struct MothRecord {
   uint8_t variant;
   bool writes;
   bool any_number;   /* whether a number is integral decides nothing */
+  uint32_t dtypes;   /* bits by dtype, of the tensors */
   uint32_t nnumbers; /* the tensors among arguments, then targets, by their numbers */
   uint32_t first,
       nnew; /* number of the first new value; how many of the tensors come from outside */
@@ -196,6 +197,9 @@ MothStatus moth_record_call(const MothRecord *r, MothSegment *s, MothTensor **va
 MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
                            MothTensor *const *fresh, MothRecord **out);
 void moth_record_free(MothRecord *r);
+/* Whether the number v, which is not compared, may be argument i of r without being asked about again: another number
+ * can be an error where the last was none (out of the range of a dtype; a negative power of integers). */
+bool moth_record_takes(const MothRecord *r, int i, const MothValue *v);
 bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m);
 /* Makes the shadows of all values before `upto`, and those of the records' results. */
 MothStatus moth_shadow_prepare(MothSegment *s);

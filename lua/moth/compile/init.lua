@@ -21,22 +21,34 @@ local M = {}
 
 --- Settings: verbose (each break is logged with a traceback), recompile_limit (ways that one callable may take before
 -- it runs uncompiled), suppress_errors (where a backend fails, a warning, and the ops run one by one).
+local settings = { recompile_limit = 64, suppress_errors = false }
+
+local function unknown_setting(key)
+  return check.fail("[compile.config] there is no '%s'; there are verbose, recompile_limit, suppress_errors",
+    tostring(key))
+end
+
 M.config = setmetatable({}, {
   __index = function(_, key)
     if key == "verbose" then return C.set_verbose() end
-    return check.fail("[compile.config] there is no '%s'; there are verbose, recompile_limit, suppress_errors",
-      tostring(key))
+    local value = settings[key]
+    if value == nil then return unknown_setting(key) end
+    return value
   end,
   __newindex = function(_, key, value)
-    if key ~= "verbose" then
-      check.fail("[compile.config] there is no '%s'; there are verbose, recompile_limit, suppress_errors",
-        tostring(key))
+    if key == "verbose" then
+      C.set_verbose(value and true or false)
+    elseif settings[key] == nil then
+      unknown_setting(key)
+    elseif key == "suppress_errors" then
+      settings[key] = value and true or false
+    elseif type(value) == "number" and value >= 1 and value == math.floor(value) and value < 2 ^ 31 then
+      settings[key] = value
+    else
+      check.fail("[compile.config] recompile_limit is an integer of at least 1, got %s", tostring(value))
     end
-    C.set_verbose(value and true or false)
   end,
 })
-rawset(M.config, "recompile_limit", 64)
-rawset(M.config, "suppress_errors", false)
 
 local modes = { "default", "reduce-overhead", "max-autotune" }
 local dynamics = { [true] = 1, [false] = 2 }
@@ -153,7 +165,9 @@ end
 -- mode: "default".
 local function compile(fn, o)
   o = check.options("compile", o, "fullgraph dynamic backend mode")
-  if not check.is_callable(fn) then check.fail("[compile] expected a function or a module, got %s", type(fn)) end
+  if not check.is_callable(fn) then
+    check.fail("[compile] expected a function or a module, got %s", B.is_tensor(fn) and "a tensor" or type(fn))
+  end
   if type(fn) == "table" and module.original(fn) then return fn end
   local box = new_box(fn, o)
   if switched_off then return fn end

@@ -34,6 +34,7 @@ function M.wrap(m, call)
   originals[proxy] = m
   return setmetatable(proxy, {
     __module = true,
+    __name = class.__name,
     __index = function(_, key)
       local value = m[key]
       if type(value) ~= "function" or class[key] ~= value then return value end

@@ -123,7 +123,9 @@ local function describe(self, values)
           self.names[i] or "?")
       elseif type(v) == "number" then
         part = ("c%.17g"):format(v)
-      elseif type(v) == "string" or type(v) == "boolean" or B.is_dtype(v) then
+      elseif type(v) == "string" then
+        part = ("c%q"):format(v)
+      elseif type(v) == "boolean" or B.is_dtype(v) then
         part = "c" .. type(v) .. tostring(v)
       else
         wrong(self, "%s is a constexpr: a number, boolean, string or dtype, got %s", called(self, i),
@@ -211,6 +213,12 @@ local function program(self, values, shared)
   return prog
 end
 
+-- Whether a kernel with the constant a is one with b: -0 is not 0, NaN is NaN.
+local function identical(a, b)
+  if a == b then return a ~= 0 or 1 / a == 1 / b end
+  return a ~= a and b ~= b
+end
+
 -- Whether outer variables are what they were.
 local function still(captures)
   for _, c in ipairs(captures) do
@@ -221,7 +229,7 @@ local function still(captures)
     else
       v = c.env[c.name]
     end
-    if v ~= c.value then return false end
+    if not identical(v, c.value) then return false end
   end
   return true
 end
@@ -271,11 +279,13 @@ local function sizes(self, grid, values)
   local out = { 1, 1, 1 }
   for i = 1, math.max(#grid, 1) do
     local n = grid[i]
-    if type(n) ~= "number" or n < 0 or n ~= math.floor(n) or i > 3 then
+    if type(n) ~= "number" or n < 0 or n ~= math.floor(n) or n == math.huge or i > 3 then
       wrong(self, "the grid is a list of up to three integers, got %s", i > 3 and #grid .. " of them" or tostring(n))
     end
     out[i] = n
   end
+  local programs = out[1] * out[2] * out[3]
+  if programs > 2 ^ 53 then wrong(self, "a grid of %.0f programs; there may be 2^53", programs) end
   return out[1], out[2], out[3]
 end
 
@@ -293,12 +303,18 @@ local function launch_of(self, spec)
       o[key] = v
     end
   end
+  local warps = o.num_warps
+  if warps ~= nil and not (type(warps) == "number" and warps == math.floor(warps) and warps >= 1 and warps <= 32) then
+    wrong(self, "num_warps is 1 to 32, got %s", tostring(warps))
+  end
   o.grid = grid
   return o
 end
 
 local is_tensor, dtype_of, device_of, storage_of, is_fake = B.is_tensor, B.tensor_dtype, B.tensor_device, B.storage_ptr,
   B.is_fake
+
+local recording, break_graph = B.compile.recording, B.compile.break_graph
 
 -- What fits looks at, of a launch whose tensors share no memory.
 local function remember(self, values, made)
@@ -333,7 +349,7 @@ local function fits(self, last, values)
       end
     elseif kind then
       if type(v) ~= "number" or kind_of_number(v) ~= kind then return false end
-    elseif v ~= last.consts[i] then
+    elseif not identical(v, last.consts[i]) then
       return false
     end
   end
@@ -352,6 +368,7 @@ end
 --- Launches: grid (or { grid, device =, num_warps = }), then the arguments.
 function Kernel:launch(spec, ...)
   local o = launch_of(self, spec)
+  if recording() then break_graph("the launch of kernel " .. self.name) end
   local values = arguments(self, select("#", ...), ...)
   local last = self.last
   if last and o.device == nil and o.num_warps == last.num_warps and interpreted() == last.interpreted
@@ -399,7 +416,10 @@ end
 
 function Kernel:__index(key)
   local method = Kernel[key]
-  if method ~= nil or type(key) == "string" then return method end
+  if method ~= nil or key == "last" then return method end
+  if type(key) == "string" then
+    wrong(self, "a kernel has no '%s'%s", key, check.suggest(key, { "launch", "source_of", "cuda_source" }))
+  end
   return function(...) self:launch(key, ...) end
 end
 
