@@ -64,18 +64,24 @@ template <int K, class T> __device__ __forceinline__ T tree_sum(T *a) {
   return a[0];
 }
 
-/* K elements (a power of 2) joined: pairwise, and one after the other. */
+/* K elements (a power of 2) joined: pairwise, and one after the other. The halves are a recursion: of a loop inside a
+ * loop nvcc keeps the array in memory. */
+template <class Op, int K>
+__device__ __forceinline__ typename Op::lane join_tree(typename Op::lane *a) {
+  if constexpr (K > 1) {
+#pragma unroll
+    for (int k = 0; k < K / 2; k++)
+      a[k] = Op::join(a[k], a[k + K / 2]);
+    join_tree<Op, K / 2>(a);
+  }
+  return a[0];
+}
 template <class Op, int K> __device__ __forceinline__ typename Op::lane gather_tree(const real *x) {
   typename Op::lane a[K];
 #pragma unroll
   for (int k = 0; k < K; k++)
     a[k] = Op::of(x[k]);
-#pragma unroll
-  for (int half = K / 2; half; half /= 2)
-#pragma unroll
-    for (int k = 0; k < half; k++)
-      a[k] = Op::join(a[k], a[k + half]);
-  return a[0];
+  return join_tree<Op, K>(a);
 }
 template <class Op, int K> __device__ __forceinline__ typename Op::lane gather_line(const real *x) {
   typename Op::lane a = Op::of(x[0]);
