@@ -15,6 +15,7 @@ local function written(k, n, ...)
 end
 
 local function helper(x, y) return x + y, x - y end
+local function uneven(x) if x > 3 then return x, 1 end return x end
 local function choose(x) if x > 3 then return x * 2 end return -x end
 
 describe("control flow of a kernel", function()
@@ -103,6 +104,33 @@ describe("control flow of a kernel", function()
       tl.store(out + 3, found)
     end)
     both(function(way) assert.same({ 6, 111, 7, 8 }, written(k, 4, 27, 50), way) end)
+  end)
+
+  it("returns out of loops, also where nothing else ends them", function()
+    local k = jit(function(out, n)
+      local i, steps = 0, 0
+      while true do
+        i = i + 1
+        for j = 1, i do
+          if i * j == n then
+            tl.store(out, i)
+            tl.store(out + 1, steps)
+            return
+          end
+          steps = steps + 1
+        end
+        if i > 100 then
+          repeat
+            i = i - 1
+            if i < 50 then return end
+          until false
+        end
+      end
+    end)
+    both(function(way)
+      assert.same({ 4, 8 }, written(k, 2, 12), way)
+      assert.same({ 0, 0 }, written(k, 2, 101 * 103), way)
+    end)
   end)
 
   it("calls other functions, with several results and early returns", function()
@@ -223,6 +251,7 @@ describe("a kernel that is wrong", function()
     { "the step of a loop is a constant integer", function(x, m) for i = 1, 5, m do tl.store(x, i) end end, 2 },
     { "a loop runs over integers", function(x, m) for i = 1, m do tl.store(x, i) end end, 2.5 },
     { "this loop never ends", function(x) while true do tl.store(x, 1) end end },
+    { "'uneven' returns more values on one way than on another", function(x, m) tl.store(x, (uneven(m))) end, 2 },
     { "`other` stands where the mask is false", function(x) tl.store(x, tl.load(x, { other = 1 })) end },
     { "is a number or nil|'y' here is|depending on what happens before", function(x, m)
       local y

@@ -151,8 +151,8 @@ static bool make_space(MothSegment *s, uint32_t tensors, uint32_t more) {
     return false;
   s->values_cap = cap;
   uint32_t numbers = s->numbers_cap;
-  if (!grow(&s->numbers, &numbers, tensors, sizeof *s->numbers) ||
-      !grow(&s->scratch, &s->numbers_cap, tensors, sizeof *s->scratch))
+  if (!grow(&s->numbers, &numbers, tensors + 1, sizeof *s->numbers) ||
+      !grow(&s->scratch, &s->numbers_cap, tensors + 1, sizeof *s->scratch))
     return false;
   return true;
 }

@@ -65,8 +65,9 @@ local function library(source, cc)
     file:write(source)
     file:close()
     local command = ("%s %s -o %s %s"):format(toolchain.quoted(cc.path), f, toolchain.quoted(work), toolchain.quoted(c))
-    local said, ok = toolchain.output(command)
+    local ran, said, ok = pcall(toolchain.output, command)
     os.remove(c)
+    if not ran then error(said, 0) end -- Ctrl-C
     if not ok then return nil, command .. "\n" .. said end
     return true
   end

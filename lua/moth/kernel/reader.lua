@@ -206,8 +206,11 @@ function Context:inline(frame, f, args, n)
   local alive = self:run(inner, 1, #p.code + 1)
   self.frame = frame
   if not alive then self:fail("'%s' never returns", f.name or "?") end
-  local results = {}
-  for i = 1, inner.r.nret and inner.r.nret.v or 0 do results[i] = inner.r["ret" .. i] or const(nil) end
+  local nret, results = inner.r.nret or const(0), {}
+  if nret.k ~= "const" then
+    self:fail("'%s' returns more values on one way than on another; return as many on each", f.name or "?")
+  end
+  for i = 1, nret.v do results[i] = inner.r["ret" .. i] or const(nil) end
   return results
 end
 
@@ -362,6 +365,7 @@ function Context:finish(frame, results)
   end
   if #results > 0 then self:fail("a kernel returns nothing; it writes by tl.store") end
   if self.b.list.outer then self.b:put { op = "return" } end
+  self.returns = self.returns + 1
 end
 
 -- `for` of numbers.
@@ -393,16 +397,17 @@ function Context:numeric_for(frame, i)
   return i.to
 end
 
--- while and repeat: a loop that is left by jumps.
+-- while and repeat: a loop that is left by jumps, or by a return only: then nothing follows, and the result is nil.
 function Context:jump_loop(frame, header)
   local p = frame.p
   local loop = { first = header, last = p.loops[header], header = header, stop = header,
     exit = flow.loop_exit(p, header) }
+  local returns = self.returns
   self:loop(frame, loop, function() return self:run(frame, header, header, true) end, function(list)
-    if not loop.broken then self:fail("this loop never ends") end
+    if not loop.broken and self.returns == returns then self:fail("this loop never ends") end
     self.b:put { op = "loop", body = list }
   end)
-  return loop.exit
+  return loop.broken and loop.exit or nil
 end
 
 -- `for i in tl.static_range(…)`: its body again and again.
@@ -451,6 +456,7 @@ function Context:run(frame, pc, stop, inside)
     if self.steps > 200000 then self:fail("the kernel is too long; unroll less") end
     if header and not (loop and loop.header == pc) then
       pc = self:jump_loop(frame, pc)
+      if not pc then return false end
     elseif simple[i.op] then
       simple[i.op](self, frame, i)
       pc = pc + 1
@@ -514,7 +520,7 @@ end
 --- Reads a function into a program. o: f, proto, name, lang, values = { [1] = value of the first parameter, … }.
 -- Errors are M.Error. Returns body, builder, captures.
 function M.read(o)
-  local c = setmetatable({ name = o.name, lang = o.lang, captures = {}, steps = 0 }, Context)
+  local c = setmetatable({ name = o.name, lang = o.lang, captures = {}, steps = 0, returns = 0 }, Context)
   local frame = M.frame(o.f, o.proto)
   c.source, c.frame = frame.source, frame
   c.b = tile.builder(function(...) c:fail(...) end, function() return c:place() end)
