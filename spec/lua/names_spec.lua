@@ -109,7 +109,7 @@ describe("paths of modules", function()
     local luajit = os.getenv("LUAJIT") or "luajit"
     local pipe = assert(io.popen(([[
       names=$(cd lua/moth && find . -name '*.lua' | sed 's|^[.]/||; s|[.]lua$||; s|/init$||')
-      for n in $names backends bench cpu fmt func gradcheck interop ops testing trace transforms tree; do
+      for n in $names backends bench cpp_extension cpu fmt func gradcheck interop ops testing trace transforms tree; do
         %s -e "
           local ok, e = pcall(require, 'moth.' .. ('$n'):gsub('/', '.'))
           if not ok then print('$n', e) end" 2>&1
