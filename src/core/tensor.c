@@ -329,6 +329,9 @@ void moth_tensor_retain(MothTensor *t) {
   atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
 }
 
+/* Of lazy tensors, so that none is without one; deferred ones share another. Not counted, and never freed. */
+static MothStorage lazy_storage = {.refs = 1};
+
 void moth_tensor_release(MothTensor *t) {
   /* Bases are chained one deep, gradients through moth_tensor_drop_grad: no deep recursion here. */
   if (!t)
@@ -340,7 +343,7 @@ void moth_tensor_release(MothTensor *t) {
     moth_tensor_drop_grad(t);
   if (t->carried)
     moth_tensor_carry(t, NULL);
-  if (!(t->keys & MOTH_KEY_LAZY))
+  if (t->storage != &lazy_storage)
     storage_release(t->storage);
   if (t->version && atomic_fetch_sub(&t->version->refs, 1) == 1)
     moth_free(t->version, sizeof *t->version);
@@ -501,9 +504,6 @@ MothStatus moth_tensor_alias(MothTensor *src, bool fresh_version, MothTensor **o
   return MOTH_OK;
 }
 
-/* Of all lazy tensors, so that none is without one. Not counted, and never freed. */
-static MothStorage lazy_storage = {.refs = 1};
-
 MothStatus moth_tensor_new_lazy(MothDType dtype, MothDevice device, MothTensor **out) {
   MothTensor *t = header_new();
   if (!t)
@@ -519,6 +519,7 @@ MothStatus moth_tensor_new_lazy(MothDType dtype, MothDevice device, MothTensor *
 }
 
 void moth_tensor_become(MothTensor *t, MothTensor *made) {
+  MothStorage *storage = t->storage;
   bool shared = atomic_load_explicit(&made->refs, memory_order_acquire) != 1;
   t->keys = made->keys;
   t->dtype = made->dtype;
@@ -546,6 +547,8 @@ void moth_tensor_become(MothTensor *t, MothTensor *made) {
     t->keys &= ~(uint32_t)MOTH_KEY_AUTOGRAD; /* its history is the caller's to give */
     moth_tensor_release(made);
   }
+  if (storage != &lazy_storage)
+    storage_release(storage);
 }
 
 MothStatus moth_tensor_set_data(MothTensor *t, MothTensor *src) {

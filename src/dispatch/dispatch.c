@@ -10,11 +10,13 @@
 #include "device/device.h"
 #include "dispatch/async.h"
 #include "dispatch/define.h"
+#include "dispatch/lazy.h"
 #include "dispatch/steps.h"
 #include "dispatch/subclass.h"
 
 MothStatus (*moth_autograd_step)(MothCall *c);
 MothStatus (*moth_subclass_step)(MothCall *c);
+MothStatus (*moth_lazy_revive)(MothTensor *t);
 
 enum {
   SLOW_KEYS = MOTH_KEY_SUBCLASS | MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST |
@@ -542,15 +544,32 @@ MothStatus moth_redispatch_anew(MothCall *c) {
   return moth_redispatch(c);
 }
 
+static MothStatus revive(MothTensor *t) {
+  return t->keys & MOTH_KEY_LAZY && moth_lazy_revive ? moth_lazy_revive(t) : MOTH_OK;
+}
+
+/* Makes those that a segment has left. */
+static MothStatus revive_arguments(const MothCall *c) {
+  for (int i = 0; i < c->op->nargs; i++) {
+    const MothValue *v = &c->args[i];
+    if (v->tag == MOTH_V_TENSOR)
+      MOTH_TRY(revive(v->u.t));
+    for (uint32_t k = 0; v->tag == MOTH_V_TENSORS && k < v->n; k++)
+      MOTH_TRY(revive(v->u.tensors[k]));
+  }
+  for (int i = 0; c->target && i < c->op->nresults; i++)
+    MOTH_TRY(revive(c->target[i]));
+  return MOTH_OK;
+}
+
 /* A tensor of the call is still to be made by calls that were recorded: they run first. */
 static MothStatus wait_for_lazy(MothCall *c) {
   if (moth_run_unrun)
     MOTH_TRY(moth_run_unrun(c->op->name));
-  uint32_t keys = 0;
+  MOTH_TRY(revive_arguments(c));
   MothCall now = *c;
   look_at_tensors(&now);
-  keys = now.keys & MOTH_KEY_LAZY;
-  if (keys)
+  if (now.keys & MOTH_KEY_LAZY)
     return moth_fail(MOTH_ERR_STATE,
                      "a tensor has no values: the recorded call that was to make it failed, or was "
                      "captured only");

@@ -140,6 +140,8 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **out) {
       status = moth_trace_host.run(s, end, &done);
     if (status == MOTH_OK && !done)
       status = moth_segment_run_each(s);
+    else if (status == MOTH_OK && end->defers)
+      status = moth_segment_defer(s, end);
   }
   if (end) {
     end->runs++;

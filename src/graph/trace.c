@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "core/dtype.h"
+#include "dispatch/lazy.h"
 #include "dispatch/subclass.h"
 
 enum { LIMIT = 64, LONGEST = 16384 };
@@ -337,6 +338,8 @@ static inline bool number_tensor(MothSegment *s, MothTensor *t, uint32_t *n, uin
     s->numbers[(*n)++] = k;
     return true;
   }
+  if (t->keys & MOTH_KEY_LAZY && (!moth_lazy_revive || moth_lazy_revive(t) != MOTH_OK))
+    return false;
   if (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING))
     return false;
   k = s->nvalues + (*nnew)++;

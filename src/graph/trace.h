@@ -79,6 +79,8 @@ struct MothTraceEnd {
   int64_t runs;
   char *reason, *where; /* of the break; NULL: the callable returned */
   void *code;           /* not NULL: the backend has compiled it */
+  bool defers;          /* `code` makes its outputs only: other values that are held stay lazy */
+  bool plain;           /* the backend wants the calls to run one by one */
   uint32_t noutputs;
   uint32_t *outputs; /* numbers of the values that `code` returns */
 };
@@ -212,6 +214,9 @@ void moth_shadow_drop(MothSegment *s);
 MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **end);
 /* Runs the records of s one by one. */
 MothStatus moth_segment_run_each(MothSegment *s);
+/* Values that s has not made and that are held stay lazy, to be computed when they are looked at. The calls must write
+ * to nothing and draw no random numbers, and their results share memory with inputs at most. */
+MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end);
 /* t, lazy, becomes made, which is released. */
 MOTH_API MothStatus moth_lazy_become(MothTensor *t, MothTensor *made);
 /* Counts a way; over the limit: one warning, and calls run as they come from then on. */

@@ -9,6 +9,7 @@
 
 #include "core/environment.h"
 #include "core/log.h"
+#include "dispatch/lazy.h"
 #include "graph/trace.h"
 #include "lua/moth_lua.h"
 
@@ -109,6 +110,31 @@ static MothStatus run_notes(lua_State *L, const char *reason) {
   return s;
 }
 
+static void revive(lua_State *L, int idx) {
+  const MothHandle *h = moth_lua_handle(L, idx, MOTH_MAGIC_TENSOR);
+  if (!h || !h->u.t || !(h->u.t->keys & MOTH_KEY_LAZY))
+    return;
+  lua_State *outer = moth_lua_current;
+  moth_lua_current = L;
+  MothStatus s = moth_lazy_revive(h->u.t);
+  moth_lua_current = outer;
+  if (s)
+    moth_lua_raise(L, s);
+}
+
+/* Makes the tensors among the arguments, and in lists among them, that a segment has left. */
+static void revive_arguments(lua_State *L) {
+  for (int i = lua_gettop(L); i > 0; i--) {
+    revive(L, i);
+    for (int k = 1, n = lua_istable(L, i) ? (int)lua_objlen(L, i) : 0; k <= n; k++) {
+      luaL_checkstack(L, 8, "compile");
+      lua_rawgeti(L, i, k);
+      revive(L, lua_gettop(L));
+      lua_pop(L, 1);
+    }
+  }
+}
+
 enum { GATED_FN = 1, GATED_NAME, GATED_GATE };
 
 static int gated(lua_State *L) {
@@ -121,6 +147,9 @@ static int gated(lua_State *L) {
         return moth_lua_raise(L, s);
     }
   }
+  if (__builtin_expect(atomic_load_explicit(&moth_ndeferred, memory_order_relaxed) != 0, 0) &&
+      !moth_unrun)
+    revive_arguments(L);
   return fn(L);
 }
 

@@ -133,6 +133,17 @@ static void push_args(lua_State *L, const MothGraphNode *n) {
   lua_setfield(L, -2, "n");
 }
 
+/* Whether it is a call as an unchanged program makes it, that writes to nothing. */
+static bool is_plain(const MothGraphNode *n) {
+  bool plain = n->op && n->variant == MOTH_FUNCTIONAL && !n->op->returns_self &&
+               !(n->modes.exclude & ~(uint32_t)MOTH_KEY_AUTOGRAD) &&
+               !(n->modes.include & ~(uint32_t)MOTH_KEY_LAZY) &&
+               n->modes.dtype == (uint8_t)moth_default_dtype();
+  for (int i = 0; plain && i < n->op->nargs; i++)
+    plain = !n->op->args[i].mutated;
+  return plain;
+}
+
 /* graph_node(g, id) -> { kind, name, target, place, args, metas, uses, tensor }, or nil */
 static int c_graph_node(lua_State *L) {
   static const char *const kinds[] = {"placeholder", "get_attr", "call", "output"};
@@ -169,6 +180,8 @@ static int c_graph_node(lua_State *L) {
   }
   lua_pushnumber(L, moth_graph_uses(g, n));
   lua_setfield(L, -2, "uses");
+  lua_pushboolean(L, is_plain(n));
+  lua_setfield(L, -2, "plain");
   lua_createtable(L, n->nresults, 0);
   for (int i = 0; i < n->nresults; i++) {
     const MothTraceMeta *m = &n->metas[i];
@@ -387,7 +400,8 @@ static MothStatus too_many(void) {
   return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
 }
 
-/* Has the backend compile the segment; its callable is number `end` of the environment at index env. */
+/* Has the backend compile the segment; its callable is number `end` of the environment at index env. With it
+ * comes whether it defers values that are no outputs; nil and true: the calls are to run one by one, always. */
 static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int env) {
   MothTensor **outputs = malloc(sizeof(MothTensor *) * ((size_t)s->nvalues + 1));
   MothGraph *g;
@@ -409,9 +423,12 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
   lua_insert(L, first);
   for (int i = n; i > 0; i--)
     lua_rawseti(L, first, i);
-  status = moth_lua_call(L, 2, 1);
+  status = moth_lua_call(L, 2, 2);
   if (status)
     return status;
+  end->defers = lua_toboolean(L, -1) && !lua_isnil(L, -2);
+  end->plain = lua_toboolean(L, -1) && lua_isnil(L, -2);
+  lua_pop(L, 1);
   lua_rawseti(L, env, end->number);
   end->code = end;
   moth_trace_counters()->compile_ns += moth_trace_now() - begin;
@@ -487,7 +504,7 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   lua_State *L = moth_lua_current;
   MothThread *t = moth_thread_state();
   *done = false;
-  if (!L || !lua_checkstack(L, 32))
+  if (!L || end->plain || !lua_checkstack(L, 32))
     return MOTH_OK;
   int top = lua_gettop(L);
   lua_pushlightuserdata(L, &key_backends);
@@ -501,7 +518,7 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   lua_getfenv(L, -1);
   int env = lua_gettop(L);
   MothStatus status = MOTH_OK;
-  if (!end->code || wants_more(s, end)) { /* garbage wants nothing */
+  if (!end->code || (!end->defers && wants_more(s, end))) { /* garbage wants nothing */
     lua_gc(L, LUA_GCCOLLECT, 0);
     if (end->code && wants_more(s, end)) {
       end->code = NULL;
@@ -529,6 +546,8 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
         end->code = NULL;
     }
   }
+  if (compiled && end->defers)
+    moth_set_grad_enabled(false); /* none of its results has a history */
   if (compiled)
     status = run_code(L, s, end, env);
   *done = compiled;

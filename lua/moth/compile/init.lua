@@ -64,18 +64,19 @@ local function check_mode(mode)
   check.fail("[compile] option 'mode': expected default, reduce-overhead or max-autotune, got %s", tostring(mode))
 end
 
-local planned = { inductor = "generated kernels", aot_eager = "the joint graph of forward and backward",
+local planned = { aot_eager = "the joint graph of forward and backward",
   blocks = "the block machine" }
 
 -- The function of a backend, or nil where recorded ops run one by one.
 local function check_backend(backend)
   if backend == nil or backend == "eager" then return nil end
+  if backend == "inductor" then return require("moth.compile.inductor").backend end
   if planned[backend] then
-    check.fail("[compile] backend '%s' needs %s, which is not built yet; there are 'eager' and functions of a graph",
-      backend, planned[backend])
+    check.fail("[compile] backend '%s' needs %s, which is not built yet; there are 'eager', 'inductor' and functions "
+      .. "of a graph", backend, planned[backend])
   end
   if type(backend) == "string" or not check.is_callable(backend) then
-    check.fail("[compile] option 'backend': expected 'eager' or a function(graph, inputs), got %s",
+    check.fail("[compile] option 'backend': expected 'eager', 'inductor' or a function(graph, inputs), got %s",
       type(backend) == "string" and "'" .. backend .. "'" or type(backend))
   end
   return backend
@@ -125,7 +126,9 @@ end
 -- with suppress_errors, has the segment's ops run one by one.
 local function compiler(backend)
   return function(handle, inputs)
-    local ok, code = xpcall(backend, keep, graphs.new(handle), inputs)
+    local ok, code, own = xpcall(backend, keep, graphs.new(handle), inputs)
+    local built_in = backend == (package.loaded["moth.compile.inductor"] or {}).backend
+    if ok and built_in then return code, own end
     if ok and not check.is_callable(code) then
       ok, code = false, "[compile] the backend must return a function of the graph's inputs, got " .. type(code)
     end
@@ -161,8 +164,8 @@ end
 --- fn, a function or a module, compiled: a callable with the same results, gradients and effects. A compiled module
 -- gives the fields and methods of the module. Options: fullgraph = true makes a break of the graph an error; dynamic =
 -- true compares no sizes, false has each shape recorded of its own (nil: from the third on, sizes are not compared);
--- backend: "eager", which runs the recorded ops one by one, or a function(graph, inputs) that returns what runs it;
--- mode: "default".
+-- backend: "eager", which runs the recorded ops one by one, "inductor", which fuses pointwise ops into C, or a
+-- function(graph, inputs) that returns what runs it; mode: "default".
 local function compile(fn, o)
   o = check.options("compile", o, "fullgraph dynamic backend mode")
   if not check.is_callable(fn) then

@@ -50,8 +50,8 @@ end
 
 local libraries = {} -- path -> library: one that is collected is closed
 
--- The library of a text, compiled where it was not yet.
-local function library(source, cc)
+--- The library of a text, compiled where it was not yet; nil and a message where that fails.
+function M.library(source, cc)
   local folder = toolchain.folder("kernels")
   if not folder then return nil, "there is no folder to compile in; set XDG_CACHE_HOME or TMPDIR" end
   local f = flags()
@@ -93,7 +93,7 @@ function M.compile(prog)
   if not cc then return nil end
   local source = M.source(prog)
   if toolchain.logs("output_code") then toolchain.log("output_code", false, source) end
-  local lib, message = library(source, cc)
+  local lib, message = M.library(source, cc)
   if not lib then check.fail("[kernel] %s: the C compiler failed: %s", prog.name, message) end
   local fn, n = lib.moth_kernel, #prog.params
   local call, slots = ffi.cast("MothKernelRange", fn), Slots(n + 4)

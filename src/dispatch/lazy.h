@@ -1,0 +1,11 @@
+/* Tensors of a recorded call that the program still holds after their segment has run without making them. */
+#ifndef MOTH_DISPATCH_LAZY_H
+#define MOTH_DISPATCH_LAZY_H
+#include "dispatch/dispatch.h"
+
+/* Set by src/graph: makes t, which is lazy, if what it is computed from is still there; else it stays as it is. Errors:
+ * an input was written to since, or those of the calls. */
+MOTH_API extern MothStatus (*moth_lazy_revive)(MothTensor *t);
+/* How many segments have left such tensors that are still held, in the process. */
+MOTH_API extern _Atomic int moth_ndeferred;
+#endif
