@@ -34,7 +34,9 @@ describe("a storage #quick", function()
     end
     local ffi = require "ffi"
     local buffer = ffi.new("float[4]")
-    fails("foreign memory cannot be released", function() moth.from_ptr(buffer, { 4 }, { owner = buffer }):untyped_storage():resize_(0) end)
+    fails("foreign memory cannot be released", function()
+      moth.from_ptr(buffer, { 4 }, { owner = buffer }):untyped_storage():resize_(0)
+    end)
   end)
 
   it("may be dropped without memory", function()
