@@ -6,7 +6,7 @@
 -- graphs that differ in these alone share it. Values are computed by eager's formulas, in the order and precision of
 -- the calls; a product of one call is kept out of the sum of the next by a multiplication with a 1 that the compiler
 -- does not know, in an FMA. Results are eager's bits, but where the compiler contracts sums and products inside a
--- formula in another way than in eager's loop: the last bit of acosh and log1p, so far.
+-- formula in another way than in eager's loop: the last bit of acosh, atanh and log1p, so far.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local fuse = require "moth.compile.fuse"
@@ -194,6 +194,9 @@ local function kernel(step, wanted)
     end
     needs_halves(d)
     local text = ("%s(%s)"):format(want("m_" .. f.name, d), table.concat(list, ", "))
+    if f.op.name == "neg" and d.is_float then -- gcc would negate inside the FMA before it, which turns -0 into 0
+      text = ("(%s * %s)"):format(list[1], number(-1, d, false))
+    end
     local o = out.facts.dtype
     variable[out] = "v" .. i
     if o.name == "bool" then
