@@ -331,7 +331,7 @@ for _, op in ipairs { "TNEW", "TDUP" } do
 end
 
 M.refused = {
-  LEN = "the length operator: shapes are constants of the kernel, x.shape[1]",
+  LEN = "the length operator; shapes are constants of the kernel, x.shape[1]",
   CAT = "joining strings", KCDATA = "a number of the FFI (1LL); write a plain number",
   USETV = "writing to an outer variable; a kernel writes by tl.store",
   FNEW = "a function inside the kernel; define it outside, as a local of its own",
@@ -511,7 +511,7 @@ function Context:run(frame, pc, stop, inside)
       pc = self:finish(frame, results)
       if not pc then return false end
     else
-      self:fail("a kernel has no %s", M.refused[i.op] or i.op)
+      self:fail("not allowed in a kernel: %s", M.refused[i.op] or i.op)
     end
     inside = false
   end

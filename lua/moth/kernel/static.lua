@@ -50,7 +50,7 @@ function M.check(kernel, lang)
   local regs = {}
   for pc, i in ipairs(kernel.proto.code) do
     frame.pc = pc
-    if refused[i.op] then c:fail("a kernel has no %s", refused[i.op]) end
+    if refused[i.op] then c:fail("not allowed in a kernel: %s", refused[i.op]) end
     follow(c, frame, i, regs)
   end
 end
