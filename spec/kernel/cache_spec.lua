@@ -34,8 +34,8 @@ describe("the cache of compiled kernels #noasan", function()
   after_each(function() os.execute("chmod -R u+w " .. dir .. "; rm -rf " .. dir) end)
 
   local function run(variables)
-    return (shell(("env -u LD_PRELOAD MOTH_LUAJIT_WARNING=0 XDG_CACHE_HOME=%s/cache %s %s/moth %s/k.lua"):format(dir,
-      variables or "", build, dir)))
+    return (shell(("env -u LD_PRELOAD XDG_CACHE_HOME=%s/cache MOTH_LUAJIT_WARNING=0 env %s %s/moth %s/k.lua")
+      :format(dir, variables or "", build, dir)))
   end
   local function files() return (shell("ls -A " .. dir .. "/cache/moth/kernels")) end
   local right = "0 2 4 6 8\n"
@@ -72,6 +72,9 @@ describe("the cache of compiled kernels #noasan", function()
   it("works without: a folder that cannot be made, or that others may write to, is said once", function()
     local text = run("XDG_CACHE_HOME=/proc/none")
     assert.equal("moth: /proc/none/moth/kernels: it cannot be made; what is compiled is not kept\n" .. right, text)
+    text = run("-u XDG_CACHE_HOME -u HOME")
+    assert.equal("moth: $HOME/.cache/moth/kernels: neither XDG_CACHE_HOME nor HOME is set; "
+      .. "what is compiled is not kept\n" .. right, text)
     shell(("mkdir -p %s/cache/moth; touch %s/cache/moth/kernels"):format(dir, dir))
     assert.matches("^moth: [^\n]*/moth/kernels: it is no folder; what is compiled is not kept\n" .. right .. "$", run())
   end)

@@ -12,11 +12,11 @@ end
 
 describe("example #M160 #noasan", function()
   it("relu_squared #M148", function()
-    assert.matches("1025 elements on cpu: equal", example("kernels/relu_squared", 5000))
+    assert.matches("1025 elements on %l+: equal", example("kernels/relu_squared", 5000))
   end)
   it("vector_add #M149", function() assert.matches("as x %+ y", example("kernels/vector_add")) end)
   it("softmax #M150", function() assert.matches("this kernel .* GB/s", example("kernels/softmax", 16)) end)
-  it("matmul #M151", function() assert.matches("bfloat16 70x67x75 on cpu", example("kernels/matmul", 70)) end)
+  it("matmul #M151", function() assert.matches("bfloat16 70x67x75 on %l+", example("kernels/matmul", 70)) end)
   it("fused_mlp #M152", function() assert.matches("as the four ops", example("kernels/fused_mlp", 50)) end)
   it("flash_attention #M153", function() assert.matches("causal: largest", example("kernels/flash_attention", 70)) end)
   it("cuda_c #M154", function()

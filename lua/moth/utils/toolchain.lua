@@ -94,15 +94,12 @@ local folders = {} -- path -> path that is used
 --- The folder `name` below $XDG_CACHE_HOME/moth (~/.cache/moth), made for this user alone. One that cannot be made
 -- or is not safe to load code from is said once, and a folder of this process takes its place.
 function M.folder(name)
-  local home = os.getenv("XDG_CACHE_HOME")
-  if not home or home == "" then
-    home = os.getenv("HOME")
-    home = (home and home ~= "" and home or "/nonexistent") .. "/.cache"
-  end
-  local path = home .. "/moth/" .. name
+  local cache, home = os.getenv("XDG_CACHE_HOME"), os.getenv("HOME")
+  if not cache or cache == "" then cache = home and home ~= "" and home .. "/.cache" end
+  local path = (cache or "$HOME/.cache") .. "/moth/" .. name
   if not folders[path] then
-    local why = wrong(path)
-    if why then
+    local why = not cache and "neither XDG_CACHE_HOME nor HOME is set" or wrong(path)
+    if cache and why then
       M.output(("umask 077; mkdir -p %s && chmod 700 %s"):format(quoted(path), quoted(path)))
       why = wrong(path)
     end
