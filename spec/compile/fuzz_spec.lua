@@ -143,6 +143,11 @@ local function arguments(seed, call)
   local shape, other = shapes[rnd(#shapes)], shapes[rnd(#shapes)]
   local aliased, grad, resize = rnd(3), rnd(3), rnd(4)
   if resize == 1 and call == 3 then shape = shapes[rnd(#shapes)] end
+  if resize == 2 then -- other sizes in each call
+    local other_sizes = {}
+    for i, n in ipairs(shape) do other_sizes[i] = n > 1 and n + call - 1 or n end
+    shape = other_sizes
+  end
   moth.manual_seed(seed * 10 + call)
   local x, y = moth.randn(shape), moth.randn(other)
   if grad ~= 1 then x:requires_grad_(true) end
@@ -156,12 +161,17 @@ end
 
 local function check(seed)
   local f = program(seed)
-  local options = ({ {}, { dynamic = true }, { dynamic = false },
-    { backend = function(g)
-      g:lint()
-      assert(#tostring(g) > 0)
-      return g:interpreter()
-    end } })[seed % 4 + 1]
+  local function interpret(g)
+    g:lint()
+    assert(#tostring(g) > 0)
+    if seed % 3 == 0 then g:pin_sizes() end
+    for i, k in ipairs(g:numbers()) do
+      if (seed + i) % 5 == 0 then k:pin() end
+    end
+    return g:interpreter()
+  end
+  local options = ({ {}, { dynamic = true }, { dynamic = false }, { backend = interpret },
+    { backend = interpret, dynamic = true } })[seed % 5 + 1]
   local compiled = moth.compile(f, options)
   for call = 1, 4 do
     local function outcome(g)

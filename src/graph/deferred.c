@@ -19,19 +19,38 @@ typedef struct Deferred {
   MothRecord **records;
   MothTensor **inputs; /* by number; retained; NULL: results */
   int64_t *versions;
-  uint32_t nrecords, nvalues, nscratch;
+  MothValue *varying; /* arguments of the records that other calls change, by records */
+  uint32_t nrecords, nvalues, nscratch, nvarying;
 } Deferred;
 
 static void deferred_free(void *ctx) {
   Deferred *d = ctx;
   for (uint32_t i = 0; d->inputs && i < d->nvalues; i++)
     moth_tensor_release(d->inputs[i]);
+  for (uint32_t i = 0; i < d->nvarying; i++)
+    moth_trace_value_free(d->varying[i]);
+  free(d->varying);
   free(d->records);
   free(d->inputs);
   free(d->versions);
   moth_trace_release(d->trace);
   free(d);
   atomic_fetch_sub(&moth_ndeferred, 1);
+}
+
+/* Copies the arguments that other calls change. */
+static bool keep_varying(Deferred *d, const MothSegment *s) {
+  uint32_t n = moth_segment_numbers(s, true, NULL);
+  d->varying = malloc(sizeof *d->varying * ((size_t)n + 1));
+  if (!d->varying)
+    return false;
+  moth_segment_numbers(s, true, d->varying);
+  for (; d->nvarying < n; d->nvarying++) {
+    MothValue v = d->varying[d->nvarying];
+    if (!moth_trace_value_copy(&d->varying[d->nvarying], &v))
+      return false;
+  }
+  return true;
 }
 
 static bool is_left(const MothTensor *t) {
@@ -52,8 +71,11 @@ MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end) {
     d->inputs = calloc(s->nvalues, sizeof *d->inputs);
     d->versions = calloc(s->nvalues, sizeof *d->versions);
   }
-  if (!d || !d->records || !d->inputs || !d->versions) {
+  if (!d || !d->records || !d->inputs || !d->versions || !keep_varying(d, s)) {
     if (d) {
+      for (uint32_t i = 0; i < d->nvarying; i++)
+        moth_trace_value_free(d->varying[i]);
+      free(d->varying);
       free(d->records);
       free(d->inputs);
       free(d->versions);
@@ -122,12 +144,16 @@ static MothStatus compute(const Deferred *d, uint32_t number, MothTensor **out) 
     moth_tensor_retain(values[i]);
   }
   mark(d, number, marks, needed);
+  const MothValue *varying = d->varying;
   for (uint32_t k = 0; k < d->nrecords && status == MOTH_OK; k++) {
     const MothRecord *r = d->records[k];
+    const MothValue *own = varying;
     MothValue results[MOTH_MAX_RESULTS];
+    for (int i = 0; i < r->op->nargs; i++)
+      varying += moth_arg_varies(r, i, true);
     if (!needed[k])
       continue;
-    status = moth_record_call(r, &tools, values, results);
+    status = moth_record_call(r, &tools, values, own, results);
     for (int i = 0; i < r->op->nresults && status == MOTH_OK; i++) {
       MothTensor **place = &values[r->result[i]];
       moth_tensor_release(*place);
@@ -157,7 +183,7 @@ static void learn(MothTraceEnd *end, uint32_t number) {
     return;
   more[end->noutputs++] = number;
   end->outputs = more;
-  end->code = NULL; /* compiled again when it runs next */
+  moth_end_forget(end); /* compiled again when it runs next */
 }
 
 static MothStatus revive(MothTensor *t) {

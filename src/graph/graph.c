@@ -12,15 +12,8 @@ static MothStatus no_memory(void) {
 /* --- nodes -------------------------------------------------------------------------------------------- */
 
 static void free_node(MothGraphNode *n) {
-  for (int i = 0; n->args && i < n->op->nargs; i++) {
-    MothValue v = n->args[i].value;
-    if (v.tag == MOTH_V_INTS)
-      free((void *)(uintptr_t)v.u.ints);
-    else if (v.tag == MOTH_V_STRING)
-      free((void *)(uintptr_t)v.u.s);
-    else if (v.tag == MOTH_V_GENERATOR)
-      moth_generator_release(v.u.g);
-  }
+  for (int i = 0; n->args && i < n->op->nargs; i++)
+    moth_trace_value_free(n->args[i].value);
   for (int i = 0; i < MOTH_MAX_RESULTS; i++)
     free(n->metas[i].dims);
   moth_tensor_release(n->tensor);
@@ -73,6 +66,7 @@ void moth_graph_release(MothGraph *g) {
     g->first = n->next;
     free_node(n);
   }
+  free(g->pinned);
   free(g->name);
   free(g);
 }
@@ -101,21 +95,8 @@ static bool copy_meta(MothTraceMeta *to, const MothTraceMeta *from) {
 }
 
 static bool copy_arg(MothTraceArg *to, const MothValue *v) {
-  *to = (MothTraceArg){*v, false};
-  if (v->tag == MOTH_V_INTS) {
-    int64_t *ints = malloc(sizeof(int64_t) * (v->n + 1));
-    if (ints && v->n)
-      memcpy(ints, v->u.ints, sizeof(int64_t) * v->n);
-    to->value.u.ints = ints;
-    return ints != NULL;
-  }
-  if (v->tag == MOTH_V_STRING)
-    return (to->value.u.s = strdup(v->u.s)) != NULL;
-  if (v->tag == MOTH_V_GENERATOR)
-    moth_generator_retain(v->u.g);
-  if (v->tag == MOTH_V_TENSOR || v->tag == MOTH_V_TENSORS)
-    to->value.u.t = NULL;
-  return true;
+  *to = (MothTraceArg){.free = false};
+  return moth_trace_value_copy(&to->value, v);
 }
 
 /* --- from a segment ------------------------------------------------------------------------------------- */
@@ -137,7 +118,8 @@ static MothStatus add_outside(MothGraph *g, MothTensor *t, bool held, uint32_t n
   return moth_meta_of(t, true, &n->metas[0]) ? MOTH_OK : MOTH_ERR_MEMORY;
 }
 
-static MothStatus add_record(MothGraph *g, const MothRecord *r, MothGraphRef *values) {
+static MothStatus add_record(MothGraph *g, const MothRecord *r, bool numbers,
+                             MothGraphRef *values) {
   const MothOp *op = r->op;
   MothGraphNode *n = add_node(g, NULL, MOTH_NODE_CALL, op->name);
   if (!n)
@@ -151,8 +133,11 @@ static MothStatus add_record(MothGraph *g, const MothRecord *r, MothGraphRef *va
   n->refs = calloc((size_t)r->nnumbers + 1, sizeof *n->refs);
   n->place = strdup(r->place ? r->place : "");
   bool ok = n->args && n->refs && n->place;
-  for (int i = 0; i < op->nargs && ok; i++)
+  for (int i = 0; i < op->nargs && ok; i++) {
     ok = copy_arg(&n->args[i], &r->args[i].value);
+    if (numbers && moth_arg_varies(r, i, g->dynamic))
+      n->args[i].number = ++g->nnumbers;
+  }
   for (uint32_t i = 0; i < r->nnumbers && ok; i++)
     n->refs[i] = values[r->numbers[i]];
   for (int i = 0; i < op->nresults && ok; i++) {
@@ -198,7 +183,10 @@ static MothStatus build(MothGraph *g, const MothSegment *s, MothGraphRef *values
             add_outside(g, s->values[i], ninputs >= 0, ninputs >= 0 ? ++nheld : ++nx, &values[i]));
   }
   for (uint32_t k = 0; k < s->nrecords; k++)
-    MOTH_TRY(add_record(g, s->records[k], values));
+    MOTH_TRY(add_record(g, s->records[k], s->recorder && s->recorder->trace->host, values));
+  g->pinned = calloc((size_t)g->nnumbers + 1, sizeof *g->pinned);
+  if (!g->pinned)
+    return no_memory();
   MothGraphRef *refs = calloc((size_t)noutputs + 1, sizeof *refs);
   MothStatus status = refs ? MOTH_OK : no_memory();
   for (uint32_t i = 0; i < noutputs && status == MOTH_OK; i++)
@@ -223,6 +211,7 @@ MothStatus moth_graph_of_segment(const MothSegment *s, MothTensor *const *output
   if (g) {
     g->refs = 1;
     g->name = strdup(s->recorder ? s->recorder->trace->name : "");
+    g->dynamic = s->recorder && s->recorder->trace->host && s->recorder->trace->dynamic;
   }
   if (status == MOTH_OK)
     status = build(g, s, values, outputs, noutputs, inputs, ninputs);
@@ -232,6 +221,12 @@ MothStatus moth_graph_of_segment(const MothSegment *s, MothTensor *const *output
   else
     moth_graph_release(g);
   return status;
+}
+
+void moth_graph_pin(MothGraph *g, uint32_t k, bool sizes) {
+  g->sizes_pinned = g->sizes_pinned || sizes;
+  for (uint32_t i = 0; i < g->nnumbers; i++)
+    g->pinned[i] = g->pinned[i] || (!sizes && (k == 0 || k == i + 1));
 }
 
 /* --- changing ----------------------------------------------------------------------------------------------- */
@@ -393,14 +388,15 @@ static MothStatus check_input(const MothGraphNode *n, const MothTensor *t) {
       moth_dtype_name((MothDType)m->dtype), m->ndim, moth_tensor_format(t, buf, sizeof buf));
 }
 
-static MothStatus run_call(const MothGraphNode *n, MothTensor **values, MothTensor **lists,
-                           MothValue *results) {
+static MothStatus run_call(const MothGraphNode *n, const MothValue *numbers, MothTensor **values,
+                           MothTensor **lists, MothValue *results) {
   MothTensor *target[MOTH_MAX_RESULTS];
   MothValue args[MOTH_MAX_ARGS];
   MothThread *t = &moth_thread;
   const MothGraphRef *ref = n->refs;
   for (int i = 0; i < n->op->nargs; i++) {
-    args[i] = n->args[i].value;
+    uint32_t number = n->args[i].number;
+    args[i] = number && numbers ? numbers[number - 1] : n->args[i].value;
     if (args[i].tag == MOTH_V_TENSOR) {
       args[i].u.t = values[ref->node->slot + ref->result];
       ref++;
@@ -433,7 +429,7 @@ static MothStatus run_call(const MothGraphNode *n, MothTensor **values, MothTens
 }
 
 MothStatus moth_graph_run(MothGraph *g, MothTensor *const *inputs, uint32_t ninputs,
-                          MothTensor **outputs) {
+                          const MothValue *numbers, MothTensor **outputs) {
   MOTH_TRY(moth_graph_check(g));
   uint32_t nvalues = 0, nrefs = 0, at = 0, want = moth_graph_count(g, MOTH_NODE_PLACEHOLDER);
   if (ninputs != want)
@@ -461,7 +457,7 @@ MothStatus moth_graph_run(MothGraph *g, MothTensor *const *inputs, uint32_t ninp
       moth_tensor_retain(*own = n->tensor);
       break;
     case MOTH_NODE_CALL:
-      status = run_call(n, values, values + nvalues, results);
+      status = run_call(n, numbers, values, values + nvalues, results);
       for (int i = 0; i < n->nresults && status == MOTH_OK; i++)
         own[i] = results[i].u.t;
       break;

@@ -2,7 +2,12 @@
  *
  * Nodes are placeholders (inputs), get_attrs (tensors that the graph holds), calls of ops, and one output. A value is a
  * node and the number of its result. A call that writes to a tensor gives that tensor's value (its first argument's, or
- * its target's) as a result, and keeps its place. */
+ * its target's) as a result, and keeps its place.
+ *
+ * Arguments that differ from call to call are numbers of the graph (MothTraceArg.number): those of a call of the compiled
+ * function come beside the tensors, in the order of moth_segment_numbers. A `value` there is that of the call that the
+ * graph was made in. In a dynamic graph sizes and lists of them are numbers, too, and the sizes in metas are those of that
+ * call; whoever relies on a number or on sizes pins them (moth_graph_pin). The graph of moth.compile.capture has no numbers. */
 #ifndef MOTH_GRAPH_GRAPH_H
 #define MOTH_GRAPH_GRAPH_H
 #include "graph/trace.h"
@@ -42,6 +47,10 @@ typedef struct MothGraph {
   MothGraphNode *first, *last;
   uint32_t nnodes, next_id;
   char *name;
+  uint32_t nnumbers;
+  bool dynamic;      /* it holds for other sizes of the inputs */
+  bool sizes_pinned; /* what is made of it holds for these sizes only */
+  bool *pinned;      /* by number: what is made of the graph holds for this value only */
 } MothGraph;
 
 /* What s has noted. outputs: the tensors that it returns; inputs: those from outside that become placeholders in this
@@ -70,10 +79,14 @@ MOTH_API uint32_t moth_graph_eliminate(MothGraph *g);
 /* Each value is made before it is used, by a node of the graph. */
 MOTH_API MothStatus moth_graph_check(const MothGraph *g);
 
-/* Runs the nodes one by one, as recorded: outputs[i] is owned by the caller. ninputs must be the number of placeholders;
+/* What is made of the graph holds for number k (from 1; 0: all of them) or, `sizes`, for the sizes of this call only: with
+ * others it is made anew. */
+MOTH_API void moth_graph_pin(MothGraph *g, uint32_t k, bool sizes);
+
+/* Runs the nodes one by one, as recorded; numbers: nnumbers values, NULL: the recorded ones. outputs[i] is owned by the caller. ninputs must be the number of placeholders;
  * dtypes, and numbers of dimensions, are checked. */
 MOTH_API MothStatus moth_graph_run(MothGraph *g, MothTensor *const *inputs, uint32_t ninputs,
-                                   MothTensor **outputs);
+                                   const MothValue *numbers, MothTensor **outputs);
 /* The graph as text; free it with free(). NULL: no memory. */
 MOTH_API char *moth_graph_text(MothGraph *g);
 #endif

@@ -4,21 +4,33 @@
 
 #include "core/dtype.h"
 #include "graph/trace.h"
+#include "ops/create.h"
 
-/* An argument whose value is the call's own: it decides about no size and no dtype (beyond what any_number says). */
+enum { EXACT_BITS = 53 }; /* of integers that a number of Lua can be */
+
+/* Whether a program in Lua can give the number as it is. */
+static bool is_exact(const MothValue *v) {
+  int64_t most = (int64_t)1 << EXACT_BITS;
+  return v->tag != MOTH_V_INT || (!v->n && v->u.i <= most && v->u.i >= -most);
+}
+
+/* An argument whose value is the call's own: it decides about no size and no dtype (beyond what any_number says), nor which
+ * tensors the results are. */
 static bool is_free(const MothTrace *t, const MothOp *op, const MothArg *a, const MothValue *v) {
   bool effect = op->kind == MOTH_KIND_EFFECT;
-  if (t->host) /* its graph has the value */
-    return false;
   if (v->tag == MOTH_V_GENERATOR)
-    return true;
-  if (v->tag != MOTH_V_INT && v->tag != MOTH_V_FLOAT)
+    return !t->host;
+  if ((v->tag != MOTH_V_INT && v->tag != MOTH_V_FLOAT) || !is_exact(v))
     return false;
   switch ((MothType)a->type) {
   case MOTH_T_OPERAND:
   case MOTH_T_SCALAR:
+    if (a->has_default && !effect && v->tag == a->def.tag && v->u.i == a->def.u.i)
+      return false; /* seldom given: a constant is more to a compiler */
+    return effect || op->returns_self || op->kind == MOTH_KIND_POINTWISE ||
+           op->kind == MOTH_KIND_MATMUL || op == MOTH_OP(full);
   case MOTH_T_FLOAT:
-    return effect || op->returns_self || op->kind == MOTH_KIND_POINTWISE;
+    return effect || op->returns_self || op->shape;
   case MOTH_T_INT:
     return effect;
   default:
@@ -26,34 +38,36 @@ static bool is_free(const MothTrace *t, const MothOp *op, const MothArg *a, cons
   }
 }
 
-static bool keep_value(MothTraceArg *a, const MothValue *v) {
-  a->value = *v;
+bool moth_trace_value_copy(MothValue *to, const MothValue *v) {
+  *to = *v;
   if (v->tag == MOTH_V_INTS) {
     int64_t *ints = malloc(sizeof(int64_t) * (v->n + 1));
     if (ints && v->n)
       memcpy(ints, v->u.ints, sizeof(int64_t) * v->n);
-    a->value.u.ints = ints;
+    to->u.ints = ints;
     return ints != NULL;
   }
   if (v->tag == MOTH_V_STRING)
-    return (a->value.u.s = strdup(v->u.s)) != NULL;
+    return (to->u.s = strdup(v->u.s)) != NULL;
   if (v->tag == MOTH_V_GENERATOR)
     moth_generator_retain(v->u.g);
   if (v->tag == MOTH_V_TENSOR || v->tag == MOTH_V_TENSORS)
-    a->value.u.t = NULL;
+    to->u.t = NULL;
   return true;
 }
 
+void moth_trace_value_free(MothValue v) {
+  if (v.tag == MOTH_V_INTS)
+    free((void *)(uintptr_t)v.u.ints);
+  else if (v.tag == MOTH_V_STRING)
+    free((void *)(uintptr_t)v.u.s);
+  else if (v.tag == MOTH_V_GENERATOR)
+    moth_generator_release(v.u.g);
+}
+
 void moth_record_free(MothRecord *r) {
-  for (int i = 0; r->args && i < r->op->nargs; i++) {
-    MothValue v = r->args[i].value;
-    if (v.tag == MOTH_V_INTS)
-      free((void *)(uintptr_t)v.u.ints);
-    else if (v.tag == MOTH_V_STRING)
-      free((void *)(uintptr_t)v.u.s);
-    else if (v.tag == MOTH_V_GENERATOR)
-      moth_generator_release(v.u.g);
-  }
+  for (int i = 0; r->args && i < r->op->nargs; i++)
+    moth_trace_value_free(r->args[i].value);
   for (uint32_t i = 0; r->inputs && i < r->nnew; i++)
     free(r->inputs[i].dims);
   for (int i = 0; i < r->op->nresults; i++)
@@ -81,12 +95,17 @@ static bool has_float(uint32_t dtypes) {
 }
 
 bool moth_record_takes(const MothRecord *r, int i, const MothValue *v) {
-  if (r->op->args[i].type != MOTH_T_OPERAND && r->op->args[i].type != MOTH_T_SCALAR)
+  const MothArg *a = &r->op->args[i];
+  double d = moth_as_double(*v);
+  if (!is_exact(v) || (a->bounded && !(d <= a->high && (a->open ? d > a->low : d >= a->low))))
+    return false;
+  if (a->type != MOTH_T_OPERAND && a->type != MOTH_T_SCALAR)
     return true;
-  for (uint32_t left = r->dtypes; left; left &= left - 1)
+  uint32_t dtypes = r->op->factory ? 1u << r->metas[0].dtype : r->dtypes;
+  for (uint32_t left = dtypes; left; left &= left - 1)
     if (!moth_dtype_fits((MothDType)__builtin_ctz(left), *v))
       return false;
-  return r->any_number || moth_as_double(*v) >= 0 || moth_as_double(r->args[i].value) < 0;
+  return r->any_number || d >= 0 || moth_as_double(r->args[i].value) < 0;
 }
 
 MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
@@ -102,7 +121,7 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
   r->nnew = nnew;
   r->first = s->nvalues;
   r->dtypes = dtypes_of(c);
-  r->any_number = op->kind == MOTH_KIND_EFFECT || has_float(r->dtypes);
+  r->any_number = op->kind == MOTH_KIND_EFFECT || op == MOTH_OP(full) || has_float(r->dtypes);
   r->writes = c->target || op->returns_self;
   r->args = calloc((size_t)op->nargs + 1, sizeof *r->args);
   r->inputs = calloc((size_t)nnew + 1, sizeof *r->inputs);
@@ -113,7 +132,7 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
   for (int i = 0; i < op->nargs && ok; i++) {
     r->writes = r->writes || op->args[i].mutated;
     r->args[i].free = is_free(s->recorder->trace, op, &op->args[i], &c->args[i]);
-    ok = keep_value(&r->args[i], &c->args[i]);
+    ok = moth_trace_value_copy(&r->args[i].value, &c->args[i]);
   }
   for (uint32_t i = 0; i < nnew && ok; i++)
     ok = moth_meta_of(fresh[i], true, &r->inputs[i]);
@@ -131,7 +150,7 @@ MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers,
 }
 
 MothStatus moth_record_call(const MothRecord *r, MothSegment *s, MothTensor **values,
-                            MothValue *results) {
+                            const MothValue *varying, MothValue *results) {
   const MothOp *op = r->op;
   MothThread *t = &moth_thread;
   MothValue args[MOTH_MAX_ARGS];
@@ -139,7 +158,7 @@ MothStatus moth_record_call(const MothRecord *r, MothSegment *s, MothTensor **va
   MothTensor **lists = s->scratch;
   const uint32_t *number = r->numbers;
   for (int i = 0; i < op->nargs; i++) {
-    args[i] = r->args[i].value;
+    args[i] = varying && moth_arg_varies(r, i, true) ? *varying++ : r->args[i].value;
     if (args[i].tag == MOTH_V_TENSOR) {
       args[i].u.t = values[*number++];
     } else if (args[i].tag == MOTH_V_TENSORS) {

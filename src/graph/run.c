@@ -52,9 +52,9 @@ static MothStatus fail_at(const MothRecord *r, MothStatus status) {
 
 static MothStatus run_record(MothSegment *s, const MothRecord *r) {
   MothValue results[MOTH_MAX_RESULTS];
-  MothStatus status = moth_record_call(r, s, s->values, results);
+  MothStatus status = moth_record_call(r, s, s->values, NULL, results);
   if (status == MOTH_ERR_MEMORY && moth_alloc_collect && moth_alloc_collect())
-    status = moth_record_call(r, s, s->values, results);
+    status = moth_record_call(r, s, s->values, NULL, results);
   if (status != MOTH_OK)
     return fail_at(r, status);
   for (int i = 0; i < r->op->nresults; i++) {
@@ -140,7 +140,7 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **out) {
       status = moth_trace_host.run(s, end, &done);
     if (status == MOTH_OK && !done)
       status = moth_segment_run_each(s);
-    else if (status == MOTH_OK && end->defers)
+    else if (status == MOTH_OK && end->code && end->code->defers)
       status = moth_segment_defer(s, end);
   }
   if (end) {

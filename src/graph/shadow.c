@@ -148,7 +148,7 @@ static bool find_shadow(const MothSegment *s, const MothRecord *r, const MothTen
 static MothStatus run_on_shadows(MothSegment *s, MothRecord *r, MothValue *results) {
   Quiet q;
   quiet_begin(s, &q);
-  MothStatus status = moth_record_call(r, s, s->shadows, results);
+  MothStatus status = moth_record_call(r, s, s->shadows, NULL, results);
   quiet_end(s, &q);
   return status;
 }

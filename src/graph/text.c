@@ -99,6 +99,16 @@ static void put_value(Text *t, const MothArg *a, const MothValue *v, const MothG
   }
 }
 
+/* "k1 = 2", with what it was when the graph was made, for each number. */
+static void put_numbers(Text *t, const MothGraph *g, uint32_t inputs) {
+  for (const MothGraphNode *n = g->first; n; n = n->next)
+    for (int i = 0; n->args && i < n->op->nargs; i++)
+      if (n->args[i].number) {
+        put(t, inputs++ ? ", k%u = " : "k%u = ", n->args[i].number);
+        put_value(t, &n->op->args[i], &n->args[i].value, NULL);
+      }
+}
+
 /* The arguments up to the last that is not its default. */
 static void put_args(Text *t, const MothGraphNode *n) {
   const MothGraphRef *ref = n->refs;
@@ -107,15 +117,19 @@ static void put_args(Text *t, const MothGraphNode *n) {
     const MothArg *a = &n->op->args[count - 1];
     const MothValue *v = &n->args[count - 1].value;
     bool dull =
-        a->type == MOTH_T_INDEX_BASE || (v->tag == MOTH_V_NONE && a->optional) ||
-        (a->has_default && v->tag == a->def.tag && v->tag != MOTH_V_INTS && v->u.i == a->def.u.i);
+        !n->args[count - 1].number &&
+        (a->type == MOTH_T_INDEX_BASE || (v->tag == MOTH_V_NONE && a->optional) ||
+         (a->has_default && v->tag == a->def.tag && v->tag != MOTH_V_INTS && v->u.i == a->def.u.i));
     if (!dull)
       break;
     count--;
   }
   for (int i = 0; i < count; i++) {
     put(t, i ? ", " : "");
-    put_value(t, &n->op->args[i], &n->args[i].value, &ref);
+    if (n->args[i].number)
+      put(t, "k%u", n->args[i].number);
+    else
+      put_value(t, &n->op->args[i], &n->args[i].value, &ref);
   }
   if (n->variant == MOTH_OUT) {
     put(t, ", out = ");
@@ -159,7 +173,8 @@ char *moth_graph_text(MothGraph *g) {
     put(&t, inputs++ ? ", %s: " : "%s: ", n->name);
     put_meta(&t, &n->metas[0]);
   }
-  put(&t, ")  -- %s\n", g->name ? g->name : "");
+  put_numbers(&t, g, inputs);
+  put(&t, ")  -- %s%s\n", g->name ? g->name : "", g->dynamic ? ", any sizes" : "");
   for (const MothGraphNode *n = g->first; n; n = n->next) {
     if (n->kind == MOTH_NODE_GET_ATTR) {
       put(&t, "  %s: ", n->name);

@@ -82,6 +82,7 @@ void moth_trace_release(MothTrace *t) {
     t->ends = end->older;
     free(end->reason);
     free(end->where);
+    moth_end_forget(end);
     free(end->outputs);
     free(end);
   }

@@ -40,9 +40,11 @@ enum { MOTH_TRACE_LEAF = 1, MOTH_TRACE_VIEW = 2, MOTH_TRACE_OF_GRAPH = 4 };
 typedef struct MothTraceArg {
   MothValue value; /* lists and strings are the record's own */
   bool free;       /* the last call's: not compared */
+  uint32_t number; /* in a graph: its place among the graph's numbers, from 1; 0: a constant */
 } MothTraceArg;
 
 typedef struct MothTraceEnd MothTraceEnd;
+typedef struct MothTraceCode MothTraceCode;
 typedef struct MothRecord {
   const MothOp *op;
   uint8_t variant;
@@ -78,11 +80,31 @@ struct MothTraceEnd {
   int number;          /* from 1 */
   int64_t runs;
   char *reason, *where; /* of the break; NULL: the callable returned */
-  void *code;           /* not NULL: the backend has compiled it */
-  bool defers;          /* `code` makes its outputs only: other values that are held stay lazy */
-  bool plain;           /* the backend wants the calls to run one by one */
+  MothTraceCode *codes; /* all that the backend has made of it, newest first */
+  MothTraceCode *code;  /* the one that holds for this call; NULL: none has been made */
   uint32_t noutputs;
-  uint32_t *outputs; /* numbers of the values that `code` returns */
+  uint32_t *outputs; /* numbers of the values that the codes return */
+};
+
+/* An argument of a call of a segment. */
+typedef struct MothTracePin {
+  uint32_t record, arg;
+  MothValue value; /* a list is the pin's own */
+} MothTracePin;
+
+/* What a backend has made of a segment. It gets the segment's numbers (moth_segment_numbers) with its tensors, but may
+ * hold for some of their values only: those are pins. `sized`: it holds for one set of sizes. */
+struct MothTraceCode {
+  MothTraceCode *older;
+  int id;       /* among those of its end, from 1 */
+  bool defers;  /* makes its outputs only: other values that are held stay lazy */
+  bool plain;   /* the backend wants the calls to run one by one */
+  bool dynamic; /* sizes among arguments are numbers, too */
+  bool sized;
+  uint64_t stamp; /* of the segment's last record, when its sizes were `sizes` */
+  uint32_t npins, nsizes, nnumbers;
+  MothTracePin *pins;
+  int64_t *sizes;
 };
 
 /* A difference that made a new record where there was one, and breaks, oldest last. */
@@ -111,8 +133,8 @@ struct MothTrace {
   bool dynamic;            /* sizes are not compared */
   bool off;                /* over the limit: runs as if it were not compiled */
   uint8_t policy;          /* MothTraceDynamic */
-  void *host;       /* not NULL: segments run by moth_trace_host.run; numbers are compared, too */
-  const char *name; /* for messages; the trace's own */
+  void *host;              /* not NULL: segments run by moth_trace_host.run */
+  const char *name;        /* for messages; the trace's own */
 };
 
 /* One call of a callable. */
@@ -194,11 +216,17 @@ MOTH_API MothSegment *moth_segment_here(void);
 
 /* --- between the files of this folder ------------------------------------------------------------------ */
 
+/* Runs the call on values. varying: its arguments that differ from call to call (moth_arg_varies, with sizes), in their
+ * order; NULL: those of the last call. */
 MothStatus moth_record_call(const MothRecord *r, MothSegment *s, MothTensor **values,
-                            MothValue *results);
+                            const MothValue *varying, MothValue *results);
 MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
                            MothTensor *const *fresh, MothRecord **out);
 void moth_record_free(MothRecord *r);
+/* Frees a list or string, or releases a generator. */
+void moth_trace_value_free(MothValue v);
+/* A copy that owns its list or string, or retains its generator; tensors are left out. */
+bool moth_trace_value_copy(MothValue *to, const MothValue *v);
 /* Whether the number v, which is not compared, may be argument i of r without being asked about again: another number
  * can be an error where the last was none (out of the range of a dtype; a negative power of integers). */
 bool moth_record_takes(const MothRecord *r, int i, const MothValue *v);
@@ -217,10 +245,26 @@ MothStatus moth_segment_run_each(MothSegment *s);
 /* Values that s has not made and that are held stay lazy, to be computed when they are looked at. The calls must write
  * to nothing and draw no random numbers, and their results share memory with inputs at most. */
 MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end);
+
+/* --- numbers.c: what differs from call to call ------------------------------------------------------------ */
+
+/* Whether argument i of r is a number that may differ from call to call; sizes: so may sizes and lists of them. */
+MOTH_API bool moth_arg_varies(const MothRecord *r, int i, bool sizes);
+/* The numbers of what s has noted, this call's, by calls and arguments; how many. out NULL: counts. Lists belong to the
+ * records. sizes: as moth_arg_varies. */
+MOTH_API uint32_t moth_segment_numbers(const MothSegment *s, bool sizes, MothValue *out);
+/* end->code becomes one that holds for this call; NULL: there is none. */
+MOTH_API void moth_end_select(const MothSegment *s, MothTraceEnd *end);
+/* A code of `end` for what s has noted, which becomes end->code. pinned: for each of its numbers, whether it holds for this
+ * value alone; NULL: none. NULL: no memory. */
+MOTH_API MothTraceCode *moth_end_add_code(const MothSegment *s, MothTraceEnd *end, bool dynamic,
+                                          bool sized, const bool *pinned);
+/* Frees all codes of `end`. */
+MOTH_API void moth_end_forget(MothTraceEnd *end);
 /* t, lazy, becomes made, which is released. */
 MOTH_API MothStatus moth_lazy_become(MothTensor *t, MothTensor *made);
 /* Counts a way; over the limit: one warning, and calls run as they come from then on. */
-void moth_trace_new_way(MothTrace *t);
+MOTH_API void moth_trace_new_way(MothTrace *t);
 bool moth_trace_note(MothTrace *t, bool is_break, const char *text);
 MOTH_API int64_t moth_trace_now(void); /* nanoseconds */
 #endif

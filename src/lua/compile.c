@@ -286,6 +286,7 @@ static int recorder_gc(lua_State *L) {
 
 /* trace_new(name, limit, fullgraph, dynamic (0 as shapes come, 1 yes, 2 no), capture, backend or nil) -> trace */
 static int c_trace_new(lua_State *L) {
+  lua_settop(L, 6);
   MothTrace *t = moth_trace_new(moth_lua_string(L, 1));
   if (!t)
     return moth_lua_raise(L, MOTH_ERR_MEMORY);
@@ -296,7 +297,7 @@ static int c_trace_new(lua_State *L) {
   t->capture = lua_toboolean(L, 5);
   push_object(L, t, MAGIC_TRACE, &key_trace_meta);
   if (!lua_isnoneornil(L, 6))
-    moth_lua_set_backend(L, t, lua_gettop(L), 6);
+    moth_lua_set_backend(L, t, 7, 6);
   return 1;
 }
 

@@ -1,6 +1,7 @@
 /* Graphs for Lua, and backends that are functions of Lua: lua/moth/compile/graph.lua makes objects of these. */
 #include "graph/graph.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,7 +111,8 @@ static void push_list(lua_State *L, int n, const int64_t *list) {
   }
 }
 
-/* Pushes the arguments by name, values of nodes as { node =, result = }; `n` is their number. */
+/* Pushes the arguments: values of nodes as { node =, result = }, numbers of the graph as { number =, value = }; `n` is their
+ * number. */
 static void push_args(lua_State *L, const MothGraphNode *n) {
   const MothGraphRef *ref = n->refs;
   lua_createtable(L, n->op->nargs, 0);
@@ -126,6 +128,13 @@ static void push_args(lua_State *L, const MothGraphNode *n) {
       }
     } else {
       moth_lua_push_value(L, &n->op->args[i], v);
+      if (n->args[i].number) {
+        lua_createtable(L, 0, 2);
+        lua_insert(L, -2);
+        lua_setfield(L, -2, "value");
+        lua_pushnumber(L, n->args[i].number);
+        lua_setfield(L, -2, "number");
+      }
     }
     lua_rawseti(L, -2, i + 1);
   }
@@ -303,18 +312,89 @@ static int c_graph_check(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 0;
 }
 
-/* graph_run(g, inputs) -> { outputs } */
+/* graph_facts(g) -> number of numbers, whether it is for any sizes */
+static int c_graph_facts(lua_State *L) {
+  const MothGraph *g = check_graph(L, 1);
+  lua_pushnumber(L, g->nnumbers);
+  lua_pushboolean(L, g->dynamic);
+  return 2;
+}
+
+/* graph_pin(g, number, 0 for all, or nil for the sizes) */
+static int c_graph_pin(lua_State *L) {
+  MothGraph *g = check_graph(L, 1);
+  bool sizes = lua_isnoneornil(L, 2);
+  uint32_t k = sizes ? 0 : (uint32_t)moth_lua_check_integer(L, 2, 0, MOST);
+  moth_graph_pin(g, k, sizes);
+  return 0;
+}
+
+/* graph_set_number(g, id, argument, number): the argument, a constant so far, is that number of the graph */
+static int c_graph_set_number(lua_State *L) {
+  MothGraph *g = check_graph(L, 1);
+  MothGraphNode *n = check_node(L, g, 2);
+  int i = (int)moth_lua_check_integer(L, 3, 1, MOTH_MAX_ARGS) - 1;
+  uint32_t number = (uint32_t)moth_lua_check_integer(L, 4, 1, g->nnumbers);
+  if (!n->op || i >= n->op->nargs ||
+      (n->args[i].value.tag != MOTH_V_INT && n->args[i].value.tag != MOTH_V_FLOAT &&
+       n->args[i].value.tag != MOTH_V_INTS))
+    return moth_lua_error(L, "[graph.call] a number of the graph is an argument by its position");
+  n->args[i].number = number;
+  return 0;
+}
+
+/* The number at the top of the stack as argument a of an op. A list lies in a userdata that takes its place. */
+static MothValue take_number(lua_State *L, const MothArg *a, const MothValue *recorded) {
+  if (recorded->tag == MOTH_V_INTS) {
+    uint32_t n = lua_istable(L, -1) ? (uint32_t)lua_objlen(L, -1) : 0;
+    int64_t *ints = lua_newuserdata(L, sizeof *ints * ((size_t)n + 1));
+    for (uint32_t i = 0; i < n; i++) {
+      lua_rawgeti(L, -2, (int)i + 1);
+      ints[i] = (int64_t)lua_tonumber(L, -1);
+      lua_pop(L, 1);
+    }
+    lua_remove(L, -2);
+    return moth_v_ints(ints, n);
+  }
+  double d = luaL_checknumber(L, -1);
+  bool whole = d == floor(d) && fabs(d) <= 0x1p53;
+  if (a->type == MOTH_T_FLOAT || !whole)
+    return moth_v_float(d);
+  return moth_v_int((int64_t)d - (a->type == MOTH_T_INDEX && d > 0));
+}
+
+/* The numbers of the list at idx, or NULL where there is none; lists among them stay on the stack. */
+static MothValue *numbers_of(lua_State *L, const MothGraph *g, int idx) {
+  if (!lua_istable(L, idx))
+    return NULL;
+  MothValue *list = lua_newuserdata(L, sizeof *list * ((size_t)g->nnumbers + 1));
+  for (const MothGraphNode *n = g->first; n; n = n->next)
+    for (int i = 0; n->args && i < n->op->nargs; i++) {
+      const MothTraceArg *a = &n->args[i];
+      if (!a->number)
+        continue;
+      luaL_checkstack(L, 8, "graph");
+      lua_rawgeti(L, idx, (int)a->number);
+      list[a->number - 1] = take_number(L, &n->op->args[i], &a->value);
+      if (a->value.tag != MOTH_V_INTS)
+        lua_pop(L, 1);
+    }
+  return list;
+}
+
+/* graph_run(g, inputs, numbers or nil for the recorded ones) -> { outputs } */
 static int c_graph_run(lua_State *L) {
   MothGraph *g = check_graph(L, 1);
   uint32_t n;
   moth_lua_enter(L);
-  lua_settop(L, 2);
+  lua_settop(L, 3);
   MothTensor **inputs = tensors_of(L, 2, &n);
   uint32_t noutputs = g->last && g->last->kind == MOTH_NODE_OUTPUT ? g->last->nrefs : 0;
   MothTensor **outputs = lua_newuserdata(L, sizeof *outputs * ((size_t)noutputs + 1));
+  MothValue *numbers = numbers_of(L, g, 3);
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
-  MothStatus s = moth_graph_run(g, inputs, n, outputs);
+  MothStatus s = moth_graph_run(g, inputs, n, numbers, outputs);
   moth_lua_current = outer;
   if (s)
     return moth_lua_raise(L, s);
@@ -328,8 +408,8 @@ static int c_graph_run(lua_State *L) {
 
 /* --- backends ---------------------------------------------------------------------------------------------- */
 
-/* Weak: [a trace's address] = its userdata, whose environment has `compile` (graph, inputs -> a callable) and the
- * callables by the numbers of the ends. */
+/* Weak: [a trace's address] = its userdata, whose environment has `compile` (graph, inputs -> a callable) and, by the
+ * numbers of the ends, lists of callables by the ids of their codes. */
 static char key_backends;
 
 void moth_lua_set_backend(lua_State *L, MothTrace *t, int trace, int backend) {
@@ -381,6 +461,20 @@ static MothStatus add_outputs(const MothSegment *s, MothTraceEnd *end) {
   return MOTH_OK;
 }
 
+/* Pushes a list of the numbers of this call. */
+static void push_numbers(lua_State *L, const MothSegment *s, const MothTraceCode *c) {
+  int n = 0;
+  lua_createtable(L, (int)c->nnumbers, 0);
+  for (uint32_t k = 0; k < s->nrecords; k++) {
+    const MothRecord *r = s->records[k];
+    for (int i = 0; i < r->op->nargs; i++)
+      if (moth_arg_varies(r, i, c->dynamic)) {
+        moth_lua_push_value(L, &r->op->args[i], r->args[i].value);
+        lua_rawseti(L, -2, ++n);
+      }
+  }
+}
+
 /* Pushes the tensors from outside. */
 static int push_inputs(lua_State *L, const MothSegment *s) {
   int n = 0;
@@ -400,8 +494,19 @@ static MothStatus too_many(void) {
   return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
 }
 
-/* Has the backend compile the segment; its callable is number `end` of the environment at index env. With it
- * comes whether it defers values that are no outputs; nil and true: the calls are to run one by one, always. */
+/* Pushes the list of an end's callables. */
+static void push_codes(lua_State *L, const MothTraceEnd *end, int env) {
+  lua_rawgeti(L, env, end->number);
+  if (lua_istable(L, -1) && end->codes)
+    return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_rawseti(L, env, end->number);
+}
+
+/* Has the backend compile the segment; its callable goes to the list of its end. With it comes whether it defers values that
+ * are no outputs; nil and true: the calls are to run one by one, always; nil alone: they do so this time. */
 static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int env) {
   MothTensor **outputs = malloc(sizeof(MothTensor *) * ((size_t)s->nvalues + 1));
   MothGraph *g;
@@ -414,25 +519,43 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
   free(outputs);
   if (status)
     return status;
+  push_codes(L, end, env);
   lua_getfield(L, env, "compile");
   push_graph(L, g);
+  atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
   int first = lua_gettop(L) + 1, n = push_inputs(L, s);
-  if (n < 0)
+  if (n < 0) {
+    moth_graph_release(g);
     return too_many();
+  }
   lua_createtable(L, n, 0);
   lua_insert(L, first);
   for (int i = n; i > 0; i--)
     lua_rawseti(L, first, i);
   status = moth_lua_call(L, 2, 2);
-  if (status)
-    return status;
-  end->defers = lua_toboolean(L, -1) && !lua_isnil(L, -2);
-  end->plain = lua_toboolean(L, -1) && lua_isnil(L, -2);
-  lua_pop(L, 1);
-  lua_rawseti(L, env, end->number);
-  end->code = end;
+  bool flag = status == MOTH_OK && lua_toboolean(L, -1);
+  bool none = status == MOTH_OK && lua_isnil(L, -2);
+  if (status == MOTH_OK && (flag || !none)) {
+    bool another = end->codes != NULL;
+    MothTraceCode *c =
+        moth_end_add_code(s, end, g->dynamic, !g->dynamic || g->sizes_pinned, g->pinned);
+    if (c) {
+      c->defers = flag && !none;
+      c->plain = flag && none;
+      lua_pop(L, 1);
+      lua_rawseti(L, -2, c->id);
+      if (another) { /* the first came with the end */
+        moth_trace_counters()->graphs++;
+        moth_trace_counters()->recompiles++;
+        moth_trace_new_way(end->trace);
+      }
+    } else {
+      status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    }
+  }
+  moth_graph_release(g);
   moth_trace_counters()->compile_ns += moth_trace_now() - begin;
-  return MOTH_OK;
+  return status;
 }
 
 static MothStatus take_output(MothTensor *t, lua_State *L, int idx, uint32_t i, uint32_t n,
@@ -472,11 +595,16 @@ static void relate_views(const MothSegment *s, const MothTraceEnd *end, MothTens
 
 /* Calls the callable and takes what it returns: a list, or values. */
 static MothStatus run_code(lua_State *L, MothSegment *s, const MothTraceEnd *end, int env) {
-  int top = lua_gettop(L);
   lua_rawgeti(L, env, end->number);
+  int top = lua_gettop(L);
+  lua_rawgeti(L, top, end->code->id);
   int n = push_inputs(L, s);
   if (n < 0)
     return too_many();
+  if (end->code->nnumbers) {
+    push_numbers(L, s, end->code);
+    n++;
+  }
   MothStatus status = moth_lua_call(L, n, LUA_MULTRET);
   bool list = lua_gettop(L) > top && lua_istable(L, top + 1);
   int got = list ? (int)lua_objlen(L, top + 1) : lua_gettop(L) - top;
@@ -504,7 +632,10 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   lua_State *L = moth_lua_current;
   MothThread *t = moth_thread_state();
   *done = false;
-  if (!L || end->plain || !lua_checkstack(L, 32))
+  if (!L || !lua_checkstack(L, 32))
+    return MOTH_OK;
+  moth_end_select(s, end);
+  if (end->code && end->code->plain)
     return MOTH_OK;
   int top = lua_gettop(L);
   lua_pushlightuserdata(L, &key_backends);
@@ -518,11 +649,12 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   lua_getfenv(L, -1);
   int env = lua_gettop(L);
   MothStatus status = MOTH_OK;
-  if (!end->code || (!end->defers && wants_more(s, end))) { /* garbage wants nothing */
+  if (!end->code || (!end->code->defers && wants_more(s, end))) { /* garbage wants nothing */
     lua_gc(L, LUA_GCCOLLECT, 0);
-    if (end->code && wants_more(s, end)) {
-      end->code = NULL;
-      moth_trace_counters()->recompiles++;
+    if (end->codes && wants_more(s, end)) {
+      if (end->code)
+        moth_trace_counters()->recompiles++;
+      moth_end_forget(end);
     }
   }
   bool recording = false;
@@ -532,25 +664,16 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   bool no_grad = t->no_grad;
   t->include &= ~(uint32_t)MOTH_KEY_AUTOCAST; /* each node has its own */
   moth_set_grad_enabled(recording);
-  bool compiled = end->code != NULL;
-  if (!compiled) {
+  if (!end->code) {
     status = add_outputs(s, end);
     if (status == MOTH_OK)
       status = compile(L, s, end, env);
-    compiled = status == MOTH_OK;
-    if (compiled) {
-      lua_rawgeti(L, env, end->number);
-      compiled = !lua_isnil(L, -1); /* nil, with suppress_errors: the calls run one by one */
-      lua_pop(L, 1);
-      if (!compiled)
-        end->code = NULL;
-    }
   }
-  if (compiled && end->defers)
+  *done = status == MOTH_OK && end->code && !end->code->plain;
+  if (*done && end->code->defers)
     moth_set_grad_enabled(false); /* none of its results has a history */
-  if (compiled)
+  if (*done)
     status = run_code(L, s, end, env);
-  *done = compiled;
   t->include = include;
   t->exclude = exclude;
   t->no_grad = no_grad;
@@ -570,6 +693,9 @@ void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functio
                                  {"graph_eliminate", c_graph_eliminate},
                                  {"graph_check", c_graph_check},
                                  {"graph_run", c_graph_run},
+                                 {"graph_facts", c_graph_facts},
+                                 {"graph_pin", c_graph_pin},
+                                 {"graph_set_number", c_graph_set_number},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
   lua_pushlightuserdata(L, &key_graph_meta);

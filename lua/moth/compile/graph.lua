@@ -8,23 +8,60 @@
 -- A node has op ("placeholder", "get_attr", "call", "output"), name, target (the op's name), args (constants, nodes,
 -- results of nodes, lists), place ("file:line"), meta { shape, stride, dtype, device, requires_grad } and metas (one
 -- for each result); node[2] is its second result, to be used as an argument.
+--
+-- Numbers. In the graph that a backend gets, arguments that differ from call to call (`x * k`, a learning rate, a count of
+-- steps) are not constants but numbers of the graph: among node.args stands an object { name = "k1", index = 1, value = what
+-- it was when the graph was made }. The function that the backend returns is called with the graph's inputs, and then, if
+-- the graph has numbers, with a list of theirs: code(x1, …, xn, { k1, …, km }). What relies on the value pins it: v =
+-- number:pin() returns it, and the backend is asked again where it is another; g:pin_numbers() pins all.
+--
+-- Sizes. g.dynamic is true where the graph holds for other sizes of the inputs than those in meta (moth.compile's option
+-- dynamic, or a third shape). Sizes that ops get as arguments are then numbers, too, whose values may be lists. Whoever
+-- needs the sizes calls g:pin_sizes(), and gets a graph of its own for each set of sizes. A graph that is not dynamic is
+-- for its sizes alone. The interpreter takes any numbers and sizes; left out, numbers are as recorded. In C: graph/graph.h,
+-- moth_segment_numbers, moth_graph_pin.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local C = B.compile
 
-local Graph, Node = {}, {}
-Graph.__index = Graph
+local Graph, Node, Number = {}, {}, {}
+Number.__index = Number
+Number.__module_name = "moth.compile.Number"
+function Graph.__index(g, key)
+  if key == "dynamic" then return select(2, C.graph_facts(g.handle)) end
+  return Graph[key]
+end
 Graph.__module_name = "moth.compile.Graph"
 
 local M = {}
 
 --- The object of a graph of the binding.
 function M.new(handle)
-  return setmetatable({ handle = handle, cache = setmetatable({}, { __mode = "v" }) }, Graph)
+  return setmetatable({ handle = handle, cache = setmetatable({}, { __mode = "v" }), known = {} }, Graph)
 end
 
 --- Is x a node of a graph?
 function M.is_node(x) return type(x) == "table" and getmetatable(x) == Node end
+
+--- Is x a number of a graph?
+function M.is_number(x) return type(x) == "table" and getmetatable(x) == Number end
+
+local function number_of(g, index, value)
+  local number = g.known[index]
+  if not number then
+    number = setmetatable({ graph = g, index = index, name = "k" .. index, value = value }, Number)
+    g.known[index] = number
+  end
+  return number
+end
+
+--- What is made of the graph holds for the number's value only, which is returned.
+function Number.pin(number)
+  C.graph_pin(number.graph.handle, number.index)
+  return number.value
+end
+
+function Number.__tostring(number) return number.name end
 
 local function node_of(g, id)
   local node = g.cache[id]
@@ -43,6 +80,7 @@ local function value_of(g, v)
     local node = node_of(g, v.node)
     return v.result == 1 and node or node[v.result]
   end
+  if v.number then return number_of(g, v.number, v.value) end
   local list = { n = v.n }
   for i = 1, v.n or #v do list[i] = value_of(g, v[i]) end
   return list
@@ -143,7 +181,7 @@ function Graph:find(name, n)
 end
 
 --- A call of an op, put in front of the output, or of o.before: fn is the op's function (moth.relu) or name, its
--- arguments are nodes, numbers, strings, tables.
+-- arguments are nodes, numbers (of the graph, too), strings, tables.
 function Graph:call(fn, ...)
   local before = 0
   local args = { n = select("#", ...), ... }
@@ -169,15 +207,38 @@ function Graph:call(fn, ...)
       fakes[#fakes + 1], ids[#ids + 1], results[#results + 1] = fake, id, result
       return fake
     end
+    if M.is_number(v) then check.fail("[graph.call] a number of the graph is an argument by itself, not in a list") end
     if getmetatable(v) ~= nil then return v end
     local copy = {}
     for k, x in require("moth.each")(v) do copy[k] = stand_in(x) end
     return copy
   end
   local given = { n = args.n }
-  for i = 1, args.n do given[i] = stand_in(args[i]) end
-  return node_of(self, C.graph_insert(self.handle, before, fakes, ids, results, fn, given))
+  for i = 1, args.n do
+    if M.is_number(args[i]) then given[i] = args[i].value else given[i] = stand_in(args[i]) end
+  end
+  local id = C.graph_insert(self.handle, before, fakes, ids, results, fn, given)
+  for i = 1, args.n do
+    if M.is_number(args[i]) then C.graph_set_number(self.handle, id, i, args[i].index) end
+  end
+  return node_of(self, id)
 end
+
+--- The graph's numbers, in the order in which the compiled function gets their values.
+function Graph:numbers()
+  for node in self:nodes() do
+    if node.op == "call" then local _ = node.args end -- which makes those among them
+  end
+  local list = {}
+  for i = 1, (C.graph_facts(self.handle)) do list[i] = self.known[i] or number_of(self, i) end
+  return list
+end
+
+--- What is made of the graph holds for its numbers' values only.
+function Graph:pin_numbers() C.graph_pin(self.handle, 0) end
+
+--- What is made of the graph holds for the sizes of its inputs, and of arguments, only.
+function Graph:pin_sizes() C.graph_pin(self.handle) end
 
 --- Removes calls whose results nobody uses, that write to nothing and draw no random numbers; returns how many.
 function Graph:eliminate_dead_code() return C.graph_eliminate(self.handle) end
@@ -192,14 +253,22 @@ function Graph:count()
   return n
 end
 
---- A function of the graph's inputs that runs the nodes one by one and returns its outputs.
+local function run(handle, ...)
+  local n = select("#", ...)
+  local inputs, numbers = { ... }, nil
+  if type(inputs[n]) == "table" then inputs[n], numbers = nil, inputs[n] end
+  return unpack(C.graph_run(handle, inputs, numbers))
+end
+
+--- A function of the graph's inputs, and a list of its numbers if they are not the recorded ones, that runs the nodes one by
+-- one and returns the outputs.
 function Graph:interpreter()
   local handle = self.handle
-  return function(...) return unpack(C.graph_run(handle, { ... })) end
+  return function(...) return run(handle, ...) end
 end
 
 --- The same as g:interpreter()(…).
-function Graph:__call(...) return unpack(C.graph_run(self.handle, { ... })) end
+function Graph:__call(...) return run(self.handle, ...) end
 
 function Graph:__tostring() return C.graph_text(self.handle) end
 

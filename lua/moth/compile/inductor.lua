@@ -4,6 +4,7 @@
 -- call.
 local B = require "moth_lua"
 local fuse = require "moth.compile.fuse"
+local graphs = require "moth.compile.graph"
 local kernel_text = require "moth.compile.kernel_text"
 local native = require "moth.kernel.native"
 local runtime = require "moth.compile.runtime"
@@ -44,6 +45,7 @@ local function read(graph)
   local function convert(v)
     if type(v) ~= "table" then return v end
     if value[v] then return value[v][1] end
+    if graphs.is_number(v) then return v:pin() end
     local node = rawget(v, "node")
     if node and value[node] then return value[node][rawget(v, "result")] end
     if getmetatable(v) ~= nil then return v end
@@ -97,6 +99,7 @@ local said = false
 --- The backend: a function of the graph's inputs, and true: values that are no outputs are deferred. nil and true: the
 -- calls run one by one.
 function M.backend(graph)
+  graph:pin_sizes()
   local calls, inputs, held, outputs = read(graph)
   if not calls then return nil, true end
   local steps, any = fuse.steps(calls), false

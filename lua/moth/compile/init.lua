@@ -117,7 +117,7 @@ local function name_of(fn)
 end
 
 local function new_trace(box)
-  box.trace = C.trace_new(box.name, M.config.recompile_limit, box.fullgraph, box.backend and 2 or box.dynamic, false,
+  box.trace = C.trace_new(box.name, M.config.recompile_limit, box.fullgraph, box.dynamic, false,
     box.backend)
   return box.trace
 end
@@ -144,10 +144,6 @@ local function new_box(fn, o)
   local box = { name = name_of(fn), fullgraph = flag(o, "fullgraph") or false,
     dynamic = dynamics[flag(o, "dynamic")] or 0 }
   local backend = check_backend(o.backend)
-  if backend and o.dynamic then
-    check.fail("[compile] dynamic = true needs graphs with sizes as inputs, which are not built yet; a backend's "
-      .. "function gets a graph for each shape")
-  end
   box.backend = backend and compiler(backend)
   check_mode(o.mode)
   boxes[box] = true

@@ -1,0 +1,158 @@
+/* What differs from call to call: the numbers of a segment, and which of a backend's codes holds for them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/trace.h"
+
+bool moth_arg_varies(const MothRecord *r, int i, bool sizes) {
+  const MothTraceArg *a = &r->args[i];
+  uint8_t type = r->op->args[i].type;
+  if (a->value.tag == MOTH_V_INTS)
+    return sizes && type == MOTH_T_INTS;
+  if (a->value.tag != MOTH_V_INT && a->value.tag != MOTH_V_FLOAT)
+    return false;
+  return a->free || (sizes && type != MOTH_T_DIM && type != MOTH_T_ENUM &&
+                     type != MOTH_T_INDEX_BASE && type != MOTH_T_DTYPE);
+}
+
+uint32_t moth_segment_numbers(const MothSegment *s, bool sizes, MothValue *out) {
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < s->nrecords; k++) {
+    const MothRecord *r = s->records[k];
+    for (int i = 0; i < r->op->nargs; i++)
+      if (moth_arg_varies(r, i, sizes)) {
+        if (out)
+          out[n] = r->args[i].value;
+        n++;
+      }
+  }
+  return n;
+}
+
+static bool same_value(const MothValue *a, const MothValue *b) {
+  if (a->tag != b->tag || a->n != b->n)
+    return false;
+  if (a->tag == MOTH_V_INTS)
+    return memcmp(a->u.ints, b->u.ints, sizeof(int64_t) * a->n) == 0;
+  return a->u.i == b->u.i; /* a float's bits, too */
+}
+
+/* Adds ints to a list; out NULL: counts. */
+static void put(int64_t *out, uint32_t *n, const int64_t *ints, uint32_t count) {
+  if (out && count)
+    memcpy(out + *n, ints, sizeof *ints * count);
+  *n += count;
+}
+
+/* All that belongs to the sizes of a segment: those of the tensors from outside, and of arguments. */
+static uint32_t list_sizes(const MothSegment *s, int64_t *out) {
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < s->nrecords; k++) {
+    const MothRecord *r = s->records[k];
+    for (uint32_t i = 0; i < r->nnew; i++)
+      put(out, &n, r->inputs[i].dims, 2u * r->inputs[i].ndim);
+    for (int i = 0; i < r->op->nargs; i++) {
+      const MothValue *v = &r->args[i].value;
+      if (r->args[i].free || !moth_arg_varies(r, i, true))
+        continue;
+      if (v->tag == MOTH_V_INTS)
+        put(out, &n, v->u.ints, v->n);
+      else
+        put(out, &n, &v->u.i, 1);
+    }
+  }
+  return n;
+}
+
+static bool has_sizes(const MothSegment *s, MothTraceCode *c) {
+  if (!c->sized || c->stamp == s->last->sizes)
+    return true;
+  int64_t few[256], *now = few;
+  uint32_t n = list_sizes(s, NULL);
+  if (n != c->nsizes)
+    return false;
+  if (n > 256 && !(now = malloc(sizeof *now * n)))
+    return false;
+  list_sizes(s, now);
+  bool same = !n || memcmp(now, c->sizes, sizeof *now * n) == 0;
+  if (now != few)
+    free(now);
+  if (same)
+    c->stamp = s->last->sizes;
+  return same;
+}
+
+static bool holds(const MothSegment *s, MothTraceCode *c) {
+  for (uint32_t i = 0; i < c->npins; i++) {
+    const MothTracePin *p = &c->pins[i];
+    if (!same_value(&s->records[p->record]->args[p->arg].value, &p->value))
+      return false;
+  }
+  return has_sizes(s, c);
+}
+
+void moth_end_select(const MothSegment *s, MothTraceEnd *end) {
+  if (end->code && holds(s, end->code))
+    return;
+  end->code = end->codes;
+  while (end->code && !holds(s, end->code))
+    end->code = end->code->older;
+}
+
+static void free_code(MothTraceCode *c) {
+  for (uint32_t i = 0; i < c->npins; i++)
+    moth_trace_value_free(c->pins[i].value);
+  free(c->pins);
+  free(c->sizes);
+  free(c);
+}
+
+void moth_end_forget(MothTraceEnd *end) {
+  while (end->codes) {
+    MothTraceCode *c = end->codes;
+    end->codes = c->older;
+    free_code(c);
+  }
+  end->code = NULL;
+}
+
+static bool add_pins(const MothSegment *s, MothTraceCode *c, const bool *pinned) {
+  uint32_t number = 0;
+  for (uint32_t k = 0; k < s->nrecords; k++) {
+    const MothRecord *r = s->records[k];
+    for (int i = 0; i < r->op->nargs; i++) {
+      if (!moth_arg_varies(r, i, c->dynamic) || !pinned[number++])
+        continue;
+      MothTracePin *p = &c->pins[c->npins];
+      *p = (MothTracePin){.record = k, .arg = (uint32_t)i};
+      if (!moth_trace_value_copy(&p->value, &r->args[i].value))
+        return false;
+      c->npins++;
+    }
+  }
+  return true;
+}
+
+MothTraceCode *moth_end_add_code(const MothSegment *s, MothTraceEnd *end, bool dynamic, bool sized,
+                                 const bool *pinned) {
+  MothTraceCode *c = calloc(1, sizeof *c);
+  if (!c)
+    return NULL;
+  c->dynamic = dynamic;
+  c->sized = sized;
+  c->nnumbers = moth_segment_numbers(s, dynamic, NULL);
+  c->stamp = s->last->sizes;
+  c->nsizes = sized ? list_sizes(s, NULL) : 0;
+  c->pins = calloc((size_t)c->nnumbers + 1, sizeof *c->pins);
+  c->sizes = malloc(sizeof *c->sizes * ((size_t)c->nsizes + 1));
+  if (!c->pins || !c->sizes || (pinned && !add_pins(s, c, pinned))) {
+    free_code(c);
+    return NULL;
+  }
+  if (sized)
+    list_sizes(s, c->sizes);
+  c->id = end->codes ? end->codes->id + 1 : 1;
+  c->older = end->codes;
+  end->codes = end->code = c;
+  return c;
+}
