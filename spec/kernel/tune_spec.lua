@@ -58,7 +58,7 @@ describe("kernel.autotune #M159", function()
       .. "/moth examples/kernels/vector_add.lua 1000 2>&1")
     local text = pipe:read("*a")
     pipe:close()
-    assert.matches("vector_add for float32 cpu,.*1000:.* us  BLOCK=256\n.* us  BLOCK=4096\nbest: BLOCK=%d+", text)
+    assert.matches("vector_add for float32 %l+,.*1000:.* us  BLOCK=256\n.* us  BLOCK=4096\nbest: BLOCK=%d+", text)
   end)
 end)
 
