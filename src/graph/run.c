@@ -83,6 +83,8 @@ MothStatus moth_segment_run_each(MothSegment *s) {
     status = run_record(s, r);
     if (status != MOTH_OK)
       break;
+    if (s->keeps)
+      continue;
     for (uint32_t i = 0; i < r->nnumbers; i++)
       if (s->last_use[r->numbers[i]] == k && s->values[r->numbers[i]])
         drop_value(s, r->numbers[i]);
@@ -136,7 +138,9 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **out) {
   s->running = true;
   if (!t->capture) {
     bool done = false;
-    if (end && t->host && moth_trace_host.run)
+    if (end && moth_segment_checks)
+      status = moth_segment_check(s, end);
+    if (status == MOTH_OK && end && t->host && moth_trace_host.run)
       status = moth_trace_host.run(s, end, &done);
     if (status == MOTH_OK && !done)
       status = moth_segment_run_each(s);

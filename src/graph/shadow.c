@@ -9,23 +9,16 @@
 #include "ops/create.h"
 #include "ops/view.h"
 
-typedef struct Quiet {
-  uint32_t include, exclude;
-  MothFrame *saved_hooks, *watchers;
-  bool running;
-} Quiet;
-
-/* Until quiet_end nobody sees the calls, and all that is made is fake. */
-static void quiet_begin(MothSegment *s, Quiet *q) {
+void moth_quiet_begin(MothSegment *s, MothQuiet *q) {
   MothThread *t = &moth_thread;
-  *q = (Quiet){t->include, t->exclude, t->saved_hooks, t->watchers, s->running};
-  t->include |= MOTH_KEY_FAKE;
+  *q = (MothQuiet){t->include, t->exclude, t->saved_hooks, t->watchers, s->running};
+  t->include |= s->copies ? 0 : MOTH_KEY_FAKE;
   t->exclude |= MOTH_KEY_ABOVE | MOTH_KEY_BELOW;
   t->saved_hooks = t->watchers = NULL;
   s->running = true;
 }
 
-static void quiet_end(MothSegment *s, const Quiet *q) {
+void moth_quiet_end(MothSegment *s, const MothQuiet *q) {
   MothThread *t = &moth_thread;
   t->include = q->include;
   t->exclude = q->exclude;
@@ -53,24 +46,25 @@ static MothTensor *shadow_of_tensor(const MothSegment *s, const MothTensor *t) {
   return NULL;
 }
 
-static MothStatus add_pair(MothSegment *s, MothTensor *real, MothTensor *shadow) {
+static MothStatus add_pair(MothSegment *s, MothTensor *real, MothTensor *shadow, MothTensor *leaf) {
   if (s->npairs == s->pairs_cap) {
     uint32_t cap = s->pairs_cap ? 2 * s->pairs_cap : 32;
     MothShadowPair *more = realloc(s->pairs, sizeof *more * cap);
     if (!more) {
       moth_tensor_release(shadow);
+      moth_tensor_release(leaf);
       return moth_fail(MOTH_ERR_MEMORY, "out of memory");
     }
     s->pairs = more;
     s->pairs_cap = cap;
   }
   moth_tensor_retain(real);
-  s->pairs[s->npairs++] = (MothShadowPair){real, shadow};
+  s->pairs[s->npairs++] = (MothShadowPair){real, shadow, leaf};
   return MOTH_OK;
 }
 
-/* A history for t, which has none: that of a copy of a leaf. */
-static MothStatus give_history(MothTensor *t) {
+/* A history for t, which has none: that of a copy of *out, a leaf. */
+static MothStatus give_history(MothTensor *t, MothTensor **out) {
   MothTensor *leaf = NULL, *copy = NULL;
   MothStatus status = MOTH_OK;
   bool was = grad_mode(true);
@@ -80,8 +74,11 @@ static MothStatus give_history(MothTensor *t) {
   MOTH_GO(moth_set_history(t, copy->grad->node, 0));
 done:
   grad_mode(was);
-  moth_tensor_release(leaf);
   moth_tensor_release(copy);
+  if (status != MOTH_OK)
+    moth_tensor_release(leaf);
+  else
+    *out = leaf;
   return status;
 }
 
@@ -93,19 +90,51 @@ static MothStatus alias_of(MothTensor *other, const MothTensor *t, MothTensor **
   a->contiguous = t->contiguous;
   a->numel = t->numel;
   a->offset = t->offset;
+  a->keys = (a->keys & ~(uint32_t)MOTH_KEY_STORED) | (t->keys & MOTH_KEY_STORED);
+  if (a->storage->data)
+    a->data = (char *)a->storage->data + a->offset * moth_itemsize(a);
   memcpy(a->shape, t->shape, sizeof(int64_t) * t->ndim);
   memcpy(a->stride, t->stride, sizeof(int64_t) * t->ndim);
   return MOTH_OK;
 }
 
-/* The shadow of a tensor from outside, borrowed. */
-static MothStatus shadow_outside(MothSegment *s, MothTensor *t, MothTensor **out) {
-  MothTensor *base = NULL, *shadow, *other;
+/* The bytes of t's storage, as numbers. */
+static MothStatus bytes_of(MothTensor *t, MothTensor **out) {
+  MOTH_TRY(moth_tensor_alias(t, false, out));
+  MothTensor *a = *out;
+  a->keys &= ~(uint32_t)MOTH_KEY_STORED;
+  a->dtype = MOTH_UINT8;
+  a->ndim = 1;
+  a->contiguous = true;
+  a->shape[0] = a->numel = (int64_t)t->storage->nbytes;
+  a->stride[0] = 1;
+  a->offset = 0;
+  a->data = t->storage->data;
+  return MOTH_OK;
+}
+
+/* A tensor as t, in a copy of its storage. */
+static MothStatus copy_of(MothTensor *t, MothTensor **out) {
+  MothTensor *bytes, *copy = NULL;
+  MOTH_TRY(moth_tensor_ready(t));
+  MOTH_TRY(bytes_of(t, &bytes));
+  bool was = grad_mode(false);
+  MothStatus status = moth_clone(bytes, &copy);
+  grad_mode(was);
+  if (status == MOTH_OK)
+    status = alias_of(copy, t, out);
+  moth_tensor_release(bytes);
+  moth_tensor_release(copy);
+  return status;
+}
+
+MothStatus moth_shadow_outside(MothSegment *s, MothTensor *t, MothTensor **out) {
+  MothTensor *base = NULL, *shadow, *other, *end = NULL;
   if ((*out = shadow_of_tensor(s, t)))
     return MOTH_OK;
   bool grad = t->keys & MOTH_KEY_AUTOGRAD, leaf = moth_tensor_is_leaf(t);
   if (t->base) {
-    MOTH_TRY(shadow_outside(s, t->base, &base));
+    MOTH_TRY(moth_shadow_outside(s, t->base, &base));
     bool was = grad_mode(!leaf);
     MothStatus status = moth_as_strided(base, t->shape, t->ndim, t->stride, t->ndim,
                                         moth_v_int(t->offset), &shadow);
@@ -117,6 +146,8 @@ static MothStatus shadow_outside(MothSegment *s, MothTensor *t, MothTensor **out
     }
   } else if ((other = shadow_with_storage(s, t->storage))) {
     MOTH_TRY(alias_of(other, t, &shadow));
+  } else if (s->copies) {
+    MOTH_TRY(copy_of(t, &shadow));
   } else {
     MOTH_TRY(moth_tensor_fake_of(t, &shadow));
   }
@@ -124,13 +155,15 @@ static MothStatus shadow_outside(MothSegment *s, MothTensor *t, MothTensor **out
   if (grad && leaf)
     status = moth_tensor_set_requires_grad(shadow, true);
   else if (grad && !(shadow->keys & MOTH_KEY_AUTOGRAD))
-    status = give_history(shadow);
+    status = give_history(shadow, &end);
+  if (grad && leaf && status == MOTH_OK)
+    moth_tensor_retain(end = shadow);
   if (status != MOTH_OK) {
     moth_tensor_release(shadow);
     return status;
   }
   *out = shadow;
-  return add_pair(s, t, shadow);
+  return add_pair(s, t, shadow, end);
 }
 
 /* The number of the value whose shadow t is, among those of r's tensors and its results before i; or that of a new one. */
@@ -146,29 +179,29 @@ static bool find_shadow(const MothSegment *s, const MothRecord *r, const MothTen
 
 /* Runs a record on the shadows, which are all there. */
 static MothStatus run_on_shadows(MothSegment *s, MothRecord *r, MothValue *results) {
-  Quiet q;
-  quiet_begin(s, &q);
+  MothQuiet q;
+  moth_quiet_begin(s, &q);
   MothStatus status = moth_record_call(r, s, s->shadows, NULL, results);
-  quiet_end(s, &q);
+  moth_quiet_end(s, &q);
   return status;
 }
 
 /* Shadows of the values that r brings from outside; `tensors` has them by their order. */
 static MothStatus shadow_inputs(MothSegment *s, const MothRecord *r, MothTensor *const *tensors) {
-  Quiet q;
+  MothQuiet q;
   MothStatus status = MOTH_OK;
-  quiet_begin(s, &q);
+  moth_quiet_begin(s, &q);
   for (uint32_t i = 0; i < r->nnew; i++)
     s->shadows[r->first + i] = NULL;
   for (uint32_t i = 0; i < r->nnew && status == MOTH_OK; i++) {
     MothTensor *shadow;
-    status = shadow_outside(s, tensors[i], &shadow);
+    status = moth_shadow_outside(s, tensors[i], &shadow);
     if (status == MOTH_OK) {
       moth_tensor_retain(shadow);
       s->shadows[r->first + i] = shadow;
     }
   }
-  quiet_end(s, &q);
+  moth_quiet_end(s, &q);
   return status;
 }
 
@@ -231,15 +264,21 @@ void moth_shadow_undo(MothSegment *s) {
     moth_tensor_release(s->shadows[s->nvalues + s->ntentative - 1]);
 }
 
+void moth_shadow_drop_pairs(MothSegment *s) {
+  for (uint32_t i = 0; i < s->npairs; i++) {
+    moth_tensor_release(s->pairs[i].shadow);
+    moth_tensor_release(s->pairs[i].real);
+    moth_tensor_release(s->pairs[i].leaf);
+  }
+  s->npairs = 0;
+}
+
 void moth_shadow_drop(MothSegment *s) {
   moth_shadow_undo(s);
   for (uint32_t i = 0; i < s->nvalues; i++) {
     moth_tensor_release(s->shadows[i]);
     s->shadows[i] = NULL;
   }
-  for (uint32_t i = 0; i < s->npairs; i++) {
-    moth_tensor_release(s->pairs[i].shadow);
-    moth_tensor_release(s->pairs[i].real);
-  }
-  s->npairs = s->nshadowed = 0;
+  moth_shadow_drop_pairs(s);
+  s->nshadowed = 0;
 }

@@ -375,7 +375,7 @@ static bool number_tensors(MothSegment *s, const MothCall *c, uint32_t *n, uint3
 
 /* --- results ---------------------------------------------------------------------------------------------- */
 
-static MothStatus make_lazy(const MothTraceMeta *m, MothTensor **out) {
+MothStatus moth_lazy_make(const MothTraceMeta *m, MothTensor **out) {
   MothTensor *t;
   MOTH_TRY(moth_tensor_new_lazy((MothDType)m->dtype, m->device, &t));
   t->keys |= m->keys & MOTH_KEY_AUTOGRAD;
@@ -395,7 +395,7 @@ static MothStatus accept(MothSegment *s, MothRecord *r, MothCall *c) {
   MothTensor *made[MOTH_MAX_RESULTS] = {NULL};
   for (int i = 0; i < r->op->nresults; i++)
     if (r->result[i] >= r->first + r->nnew && !made[i]) {
-      MothStatus status = make_lazy(&r->metas[i], &made[i]);
+      MothStatus status = moth_lazy_make(&r->metas[i], &made[i]);
       if (status != MOTH_OK) {
         while (i-- > 0)
           moth_tensor_release(made[i]);

@@ -132,6 +132,7 @@ struct MothTrace {
   bool fullgraph, capture; /* capture: what was noted is not run */
   bool dynamic;            /* sizes are not compared */
   bool off;                /* over the limit: runs as if it were not compiled */
+  bool exact;              /* its segments give the bits of the calls themselves */
   uint8_t policy;          /* MothTraceDynamic */
   void *host;              /* not NULL: segments run by moth_trace_host.run */
   const char *name;        /* for messages; the trace's own */
@@ -164,10 +165,13 @@ typedef struct MothSegment {
   uint32_t npairs, pairs_cap;
   bool inferred; /* the next record has run on shadows */
   bool running;  /* calls pass */
+  bool keeps;    /* run one by one: values stay until the end */
+  bool copies;   /* shadows of tensors from outside have elements (check.c) */
 } MothSegment;
 
 typedef struct MothShadowPair {
   MothTensor *real, *shadow; /* both retained */
+  MothTensor *leaf; /* where the gradient of `shadow` ends; retained; NULL: it needs none */
 } MothShadowPair;
 
 typedef struct MothTraceCounters {
@@ -187,6 +191,8 @@ typedef struct MothTraceHost {
   /* Runs a segment of a trace with a host: makes the lazy tensors real that the program still has. *done: false where the
    * calls are to run one by one. */
   MothStatus (*run)(MothSegment *s, MothTraceEnd *end, bool *done);
+  /* A check has found a difference, `text`; s has not run. Returns an error. */
+  MothStatus (*differs)(MothSegment *s, MothTraceEnd *end, const char *text);
 } MothTraceHost;
 MOTH_API extern MothTraceHost moth_trace_host;
 
@@ -233,6 +239,19 @@ bool moth_record_takes(const MothRecord *r, int i, const MothValue *v);
 bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m);
 /* Makes the shadows of all values before `upto`, and those of the records' results. */
 MothStatus moth_shadow_prepare(MothSegment *s);
+/* Until moth_quiet_end nobody sees the calls, and all that is made is fake, unless s copies. */
+typedef struct MothQuiet {
+  uint32_t include, exclude;
+  MothFrame *saved_hooks, *watchers;
+  bool running;
+} MothQuiet;
+void moth_quiet_begin(MothSegment *s, MothQuiet *q);
+void moth_quiet_end(MothSegment *s, const MothQuiet *q);
+/* The shadow of a tensor from outside, borrowed: with s->copies a copy, whose storage others share as theirs do. */
+MothStatus moth_shadow_outside(MothSegment *s, MothTensor *t, MothTensor **out);
+void moth_shadow_drop_pairs(MothSegment *s);
+/* A lazy tensor with the facts of m. */
+MothStatus moth_lazy_make(const MothTraceMeta *m, MothTensor **out);
 /* Runs r, which is to be the next record, on shadows, its new tensors from outside in `fresh`: sets the results' numbers
  * and metas. What it made is tentative until r is accepted; moth_shadow_undo drops it. */
 MothStatus moth_shadow_infer(MothSegment *s, MothRecord *r, MothTensor *const *fresh);
@@ -242,6 +261,12 @@ void moth_shadow_drop(MothSegment *s);
 MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **end);
 /* Runs the records of s one by one. */
 MothStatus moth_segment_run_each(MothSegment *s);
+/* Whether each segment runs twice on copies first, as it is compiled and one by one: MOTH_COMPILE_CHECK (check.c). An
+ * error where results, effects or gradients differ. */
+MOTH_API extern bool moth_segment_checks;
+MothStatus moth_segment_check(MothSegment *s, MothTraceEnd *end);
+/* Copies, which share storages as the tensors do, with histories of their own: out[i] is the caller's. */
+MOTH_API MothStatus moth_tensor_copies(MothTensor *const *in, uint32_t n, MothTensor **out);
 /* Values that s has not made and that are held stay lazy, to be computed when they are looked at. The calls must write
  * to nothing and draw no random numbers, and their results share memory with inputs at most. */
 MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end);

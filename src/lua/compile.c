@@ -301,6 +301,12 @@ static int c_trace_new(lua_State *L) {
   return 1;
 }
 
+/* trace_check(trace, exact, differs) */
+static int c_trace_check(lua_State *L) {
+  moth_lua_set_check(L, check_trace(L, 1));
+  return 0;
+}
+
 /* begin(trace) -> call */
 static int c_begin(lua_State *L) {
   MothTrace *t = check_trace(L, 1);
@@ -442,6 +448,7 @@ void moth_lua_leave_notes(lua_State *L) {
 void moth_lua_open_compile(lua_State *L) { /* the binding's table is on top, and complete */
   static const luaL_Reg fns[] = {{"trace_new", c_trace_new},
                                  {"begin", c_begin},
+                                 {"trace_check", c_trace_check},
                                  {"finish", c_finish},
                                  {"recording", c_recording},
                                  {"pause", c_pause},

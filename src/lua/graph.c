@@ -191,6 +191,24 @@ static int c_graph_node(lua_State *L) {
   lua_setfield(L, -2, "uses");
   lua_pushboolean(L, is_plain(n));
   lua_setfield(L, -2, "plain");
+  lua_pushboolean(L, n->modes.no_grad);
+  lua_setfield(L, -2, "no_grad");
+  if (n->modes.include & MOTH_KEY_AUTOCAST) {
+    lua_createtable(L, 0, 2);
+    for (int i = 0; i < 2; i++) {
+      lua_pushstring(L, moth_dtype_name((MothDType)n->modes.autocast[i]));
+      lua_setfield(L, -2, i == MOTH_CPU ? "cpu" : "cuda");
+    }
+    lua_setfield(L, -2, "autocast");
+  }
+  if (n->op && n->variant == MOTH_OUT) {
+    lua_createtable(L, n->nresults, 0);
+    for (int i = 0; i < n->nresults; i++) {
+      push_ref(L, &n->refs[n->nrefs - n->nresults + (uint32_t)i]);
+      lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "out");
+  }
   lua_createtable(L, n->nresults, 0);
   for (int i = 0; i < n->nresults; i++) {
     const MothTraceMeta *m = &n->metas[i];
@@ -406,6 +424,22 @@ static int c_graph_run(lua_State *L) {
   return 1;
 }
 
+/* copies(tensors) -> a list of copies, with histories of their own */
+static int c_copies(lua_State *L) {
+  uint32_t n;
+  MothTensor **list = tensors_of(L, 1, &n);
+  MothTensor **out = lua_newuserdata(L, sizeof *out * ((size_t)n + 1));
+  MothStatus s = moth_tensor_copies(list, n, out);
+  if (s)
+    return moth_lua_raise(L, s);
+  lua_createtable(L, (int)n, 0);
+  for (uint32_t i = 0; i < n; i++) {
+    moth_lua_push_tensor(L, out[i]);
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+  return 1;
+}
+
 /* --- backends ---------------------------------------------------------------------------------------------- */
 
 /* Weak: [a trace's address] = its userdata, whose environment has `compile` (graph, inputs -> a callable) and, by the
@@ -494,6 +528,29 @@ static MothStatus too_many(void) {
   return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
 }
 
+static MothStatus graph_of(const MothSegment *s, const MothTraceEnd *end, MothGraph **g) {
+  MothTensor **outputs = malloc(sizeof(MothTensor *) * ((size_t)end->noutputs + 1));
+  if (!outputs)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  for (uint32_t i = 0; i < end->noutputs; i++)
+    outputs[i] = s->values[end->outputs[i]];
+  MothStatus status = moth_graph_of_segment(s, outputs, end->noutputs, NULL, -1, g);
+  free(outputs);
+  return status;
+}
+
+/* Pushes the list of the tensors from outside. */
+static MothStatus push_input_list(lua_State *L, const MothSegment *s) {
+  int first = lua_gettop(L) + 1, n = push_inputs(L, s);
+  if (n < 0)
+    return too_many();
+  lua_createtable(L, n, 0);
+  lua_insert(L, first);
+  for (int i = n; i > 0; i--)
+    lua_rawseti(L, first, i);
+  return MOTH_OK;
+}
+
 /* Pushes the list of an end's callables. */
 static void push_codes(lua_State *L, const MothTraceEnd *end, int env) {
   lua_rawgeti(L, env, end->number);
@@ -508,31 +565,16 @@ static void push_codes(lua_State *L, const MothTraceEnd *end, int env) {
 /* Has the backend compile the segment; its callable goes to the list of its end. With it comes whether it defers values that
  * are no outputs; nil and true: the calls are to run one by one, always; nil alone: they do so this time. */
 static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int env) {
-  MothTensor **outputs = malloc(sizeof(MothTensor *) * ((size_t)s->nvalues + 1));
   MothGraph *g;
   int64_t begin = moth_trace_now();
-  if (!outputs)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-  for (uint32_t i = 0; i < end->noutputs; i++)
-    outputs[i] = s->values[end->outputs[i]];
-  MothStatus status = moth_graph_of_segment(s, outputs, end->noutputs, NULL, -1, &g);
-  free(outputs);
-  if (status)
-    return status;
+  MOTH_TRY(graph_of(s, end, &g));
   push_codes(L, end, env);
   lua_getfield(L, env, "compile");
   push_graph(L, g);
   atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
-  int first = lua_gettop(L) + 1, n = push_inputs(L, s);
-  if (n < 0) {
-    moth_graph_release(g);
-    return too_many();
-  }
-  lua_createtable(L, n, 0);
-  lua_insert(L, first);
-  for (int i = n; i > 0; i--)
-    lua_rawseti(L, first, i);
-  status = moth_lua_call(L, 2, 2);
+  MothStatus status = push_input_list(L, s);
+  if (status == MOTH_OK)
+    status = moth_lua_call(L, 2, 2);
   bool flag = status == MOTH_OK && lua_toboolean(L, -1);
   bool none = status == MOTH_OK && lua_isnil(L, -2);
   if (status == MOTH_OK && (flag || !none)) {
@@ -681,6 +723,51 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   return status;
 }
 
+/* A check has found a difference: differs(graph, inputs, text) of the environment raises its error. */
+static MothStatus differs(MothSegment *s, MothTraceEnd *end, const char *text) {
+  lua_State *L = moth_lua_current;
+  MothStatus status = MOTH_OK;
+  MothGraph *g;
+  if (!L || !lua_checkstack(L, 32))
+    return moth_fail(MOTH_ERR_VALUE, "[compile] check: %s", text);
+  int top = lua_gettop(L);
+  lua_pushlightuserdata(L, &key_backends);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_pushlightuserdata(L, end->trace);
+  lua_rawget(L, -2);
+  if (lua_isuserdata(L, -1)) {
+    lua_getfenv(L, -1);
+    lua_getfield(L, -1, "differs");
+    status = graph_of(s, end, &g);
+    if (status == MOTH_OK) {
+      push_graph(L, g);
+      status = push_input_list(L, s);
+    }
+    if (status == MOTH_OK) {
+      lua_pushfstring(L, "%s, graph %d: %s", end->trace->name, end->number, text);
+      status = moth_lua_call(L, 3, 0);
+    }
+  }
+  lua_settop(L, top);
+  return status == MOTH_OK ? moth_fail(MOTH_ERR_VALUE, "[compile] check: %s, graph %d: %s",
+                                       end->trace->name, end->number, text)
+                           : status;
+}
+
+/* set_check(on) */
+static int c_set_check(lua_State *L) {
+  moth_segment_checks = lua_toboolean(L, 1);
+  return 0;
+}
+
+void moth_lua_set_check(lua_State *L, MothTrace *t) {
+  t->exact = lua_toboolean(L, 2);
+  lua_getfenv(L, 1);
+  lua_pushvalue(L, 3);
+  if (t->host)
+    lua_setfield(L, -2, "differs");
+}
+
 void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functions is on top */
   static const luaL_Reg fns[] = {{"graph_noted", c_graph_noted},
                                  {"graph_text", c_graph_text},
@@ -693,6 +780,8 @@ void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functio
                                  {"graph_eliminate", c_graph_eliminate},
                                  {"graph_check", c_graph_check},
                                  {"graph_run", c_graph_run},
+                                 {"copies", c_copies},
+                                 {"set_check", c_set_check},
                                  {"graph_facts", c_graph_facts},
                                  {"graph_pin", c_graph_pin},
                                  {"graph_set_number", c_graph_set_number},
@@ -711,4 +800,5 @@ void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functio
   lua_setmetatable(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
   moth_trace_host.run = run;
+  moth_trace_host.differs = differs;
 }

@@ -199,6 +199,9 @@ void moth_lua_open_graphs(lua_State *L);
 /* The function at `backend` compiles the segments of the trace t, whose userdata is at `trace` (graph.c). */
 struct MothTrace;
 void moth_lua_set_backend(lua_State *L, struct MothTrace *t, int trace, int backend);
+/* The arguments (trace, exact, differs) of trace_check: whether its results are compared to the bit, and what is called with
+ * the graph, its inputs and a text where a check has found a difference. */
+void moth_lua_set_check(lua_State *L, struct MothTrace *t);
 /* Another coroutine or state comes next: calls that were noted run (graph/trace.h). L may be NULL. */
 void moth_lua_leave_notes(lua_State *L);
 

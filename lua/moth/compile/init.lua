@@ -11,6 +11,7 @@ local check = require "moth.utils.check"
 local trace = require "moth.lang.trace"
 local signature = require "moth.utils.signature"
 local module = require "moth.compile.module"
+local checks = require "moth.compile.check"
 local graphs = require "moth.compile.graph"
 local explain = require "moth.compile.explain"
 local each = require "moth.each"
@@ -20,12 +21,16 @@ local keep, rethrow = trace.keep, trace.rethrow
 local M = {}
 
 --- Settings: verbose (each break is logged with a traceback), recompile_limit (ways that one callable may take before
--- it runs uncompiled), suppress_errors (where a backend fails, a warning, and the ops run one by one).
-local settings = { recompile_limit = 64, suppress_errors = false }
+-- it runs uncompiled), suppress_errors (where a backend fails, a warning, and the ops run one by one), check (each
+-- compiled segment also runs call by call, on copies, and is compared: MOTH_COMPILE_CHECK=1), repro_after ("dynamo" or
+-- "aot": a segment that fails is reduced, and a script that shows it written to moth_compile_debug; false).
+local settings = { recompile_limit = 64, suppress_errors = false, check = checks.is_set("MOTH_COMPILE_CHECK"),
+  repro_after = checks.repro_after() or false }
+C.set_check(settings.check)
 
 local function unknown_setting(key)
-  return check.fail("[compile.config] there is no '%s'; there are verbose, recompile_limit, suppress_errors",
-    tostring(key))
+  return check.fail("[compile.config] there is no '%s'; there are verbose, recompile_limit, suppress_errors, check, "
+    .. "repro_after", tostring(key))
 end
 
 M.config = setmetatable({}, {
@@ -40,8 +45,14 @@ M.config = setmetatable({}, {
       C.set_verbose(value and true or false)
     elseif settings[key] == nil then
       unknown_setting(key)
-    elseif key == "suppress_errors" then
+    elseif key == "suppress_errors" or key == "check" then
       settings[key] = value and true or false
+      C.set_check(settings.check)
+    elseif key == "repro_after" then
+      if value and value ~= "dynamo" and value ~= "aot" then
+        check.fail("[compile.config] repro_after is 'dynamo', 'aot' or false, got %s", tostring(value))
+      end
+      settings[key] = value or false
     elseif type(value) == "number" and value >= 1 and value == math.floor(value) and value < 2 ^ 31 then
       settings[key] = value
     else
@@ -89,11 +100,12 @@ local function flag(o, name)
   return o[name]
 end
 
-local function finish(call, ok, ...)
+-- The trace is an argument so that it lives through the call, also where nobody else holds the callable.
+local function finish(_, call, ok, ...)
   local failed, message = C.finish(call)
   B.close_modes()
-  if failed then rethrow(message) end
-  if not ok then rethrow((...)) end
+  if failed then rethrow(checks.refine(message, settings)) end
+  if not ok then rethrow(checks.refine((...), settings)) end
   return ...
 end
 
@@ -105,7 +117,7 @@ local function run(t, fn, ...)
     B.close_modes()
     error(call, 0)
   end
-  return finish(call, xpcall(fn, keep, ...))
+  return finish(t, call, xpcall(fn, keep, ...))
 end
 
 local boxes = setmetatable({}, { __mode = "k" }) -- of all callables: reset() forgets what they know
@@ -119,12 +131,13 @@ end
 local function new_trace(box)
   box.trace = C.trace_new(box.name, M.config.recompile_limit, box.fullgraph, box.dynamic, false,
     box.backend)
+  checks.arm(box.trace, box.backend_given)
   return box.trace
 end
 
 -- What the recorder calls to have a segment compiled: the program's function gets a graph and the first inputs. nil,
 -- with suppress_errors, has the segment's ops run one by one.
-local function compiler(backend)
+local function compiler(backend, given)
   return function(handle, inputs)
     local ok, code, own = xpcall(backend, keep, graphs.new(handle), inputs)
     local built_in = backend == (package.loaded["moth.compile.inductor"] or {}).backend
@@ -133,7 +146,10 @@ local function compiler(backend)
       ok, code = false, "[compile] the backend must return a function of the graph's inputs, got " .. type(code)
     end
     if ok then return code end
-    if not M.config.suppress_errors then rethrow(code) end
+    if not M.config.suppress_errors then
+      checks.raised(graphs.new(handle), inputs, given, settings)
+      rethrow(code)
+    end
     io.stderr:write(("[moth] warning: compile: a backend failed, its ops run one by one: %s\n"):format(tostring(code)))
     return nil
   end
@@ -144,7 +160,8 @@ local function new_box(fn, o)
   local box = { name = name_of(fn), fullgraph = flag(o, "fullgraph") or false,
     dynamic = dynamics[flag(o, "dynamic")] or 0 }
   local backend = check_backend(o.backend)
-  box.backend = backend and compiler(backend)
+  box.backend_given = o.backend or "eager"
+  box.backend = backend and compiler(backend, o.backend)
   check_mode(o.mode)
   boxes[box] = true
   return box
@@ -219,5 +236,10 @@ function M.explain(fn, ...)
 end
 
 M.capture = explain.capture
+
+--- The smallest part of a graph with which a backend fails: moth.compile.minify(graph or function, inputs, { backend =
+-- "inductor", check = true, save = path }). It returns { script, ops, call_count, inputs, message }, and prints as a
+-- script of Lua that fails in the same way.
+function M.minify(...) return require("moth.compile.minify").minify(...) end
 
 return setmetatable(M, { __call = function(_, ...) return compile(...) end, __module_name = "moth.compile" })
