@@ -115,6 +115,19 @@ function steps.gradient() local a = pick() return function(e) try(e, function()
   if loss:requires_grad() then loss:backward(nil, { retain_graph = true }) end
   return nil
 end) end end
+function steps.backward() local a, b, kind = pick(), pick(), rnd(6) return function(e) try(e, function()
+  local x, leaf = a(e), e.t[3]
+  if kind == 1 then leaf.grad = nil end
+  if kind == 2 and leaf.grad then moth.no_grad(function() leaf.grad:mul_(0.5) end) end
+  local loss = (x * e.call):sum()
+  if loss:requires_grad() then
+    if kind == 3 then return (moth.autograd.grad(loss, x, { retain_graph = true })) end
+    if kind == 4 then x:backward(moth.ones_like(x) * 2, { retain_graph = true }) else loss:backward() end
+  end
+  if kind == 5 and leaf.grad then moth.no_grad(function() return leaf:sub_(leaf.grad, 0.1 * e.call) end) end
+  local g = leaf.grad or b(e).grad
+  return g and g * 2
+end) end end
 function steps.pointer() local a = pick() return function(e)
   local x = a(e)
   if x:numel() > 0 then e.log[#e.log + 1] = tostring(x:detach():contiguous():data()[0]) end

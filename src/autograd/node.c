@@ -325,7 +325,7 @@ MothStatus moth_tensor_set_grad(MothTensor *t, MothTensor *grad) {
   MOTH_TRY(moth_given("grad", t));
   if (grad) {
     char a[256], b[256];
-    if (grad->keys & ~t->keys & MOTH_KEY_FAKE)
+    if (grad->keys & ~t->keys & MOTH_KEY_FAKE && !(grad->keys & MOTH_KEY_LAZY))
       return moth_fail(MOTH_ERR_VALUE, "grad: the tensor is real, its gradient cannot be fake");
     bool same = grad->ndim == t->ndim && grad->dtype == t->dtype &&
                 grad->device.type == t->device.type &&

@@ -114,6 +114,9 @@ bool moth_view_is_stale(const MothTensor *t);
  * needs none. Makes the node of a stale view anew (see view.c). The caller owns a reference to the node. */
 MOTH_API MothStatus moth_gradient_edge(MothTensor *t, MothNode **node, uint16_t *nr);
 
+/* Whether a leaf, or the node that adds to its gradient, has hooks. */
+bool moth_leaf_has_hooks(MothTensor *t);
+
 /* A node with memory for its parts. refs = 1. */
 MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults);
 MOTH_API void moth_node_retain(MothNode *n);

@@ -182,6 +182,16 @@ static void drop_accumulator(MothNode *n) {
   moth_tensor_release(t);
 }
 
+bool moth_leaf_has_hooks(MothTensor *t) {
+  MothAutogradMeta *m = t->grad;
+  if (!m)
+    return false;
+  lock(m);
+  bool has = m->hooks || (m->accumulator && m->accumulator->hooks);
+  unlock(m);
+  return has;
+}
+
 static MothStatus accumulator_of(MothTensor *t, MothNode **out) {
   MothAutogradMeta *m = t->grad;
   MothStatus s = MOTH_OK;

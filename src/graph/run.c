@@ -147,6 +147,8 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **out) {
     else if (status == MOTH_OK && end->code && end->code->defers)
       status = moth_segment_defer(s, end);
   }
+  if (status != MOTH_OK)
+    moth_gradients_drop(s);
   if (end) {
     end->runs++;
     s->recorder->after = end;

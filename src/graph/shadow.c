@@ -258,6 +258,118 @@ MothStatus moth_shadow_infer(MothSegment *s, MothRecord *r, MothTensor *const *f
   return MOTH_OK;
 }
 
+/* --- backward ---------------------------------------------------------------------------------------------- */
+
+/* Shadows of roots and gradients for a pass on them; a gradient from outside gets a fake of its own. */
+static const char *stand_ins(MothSegment *s, MothTensor *const *tensors, uint32_t n, bool own,
+                             MothTensor **out) {
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t k = tensors[i]->number;
+    MothTensor *shadow = k < s->nvalues && s->values[k] == tensors[i] ? s->shadows[k] : NULL;
+    if (shadow)
+      moth_tensor_retain(shadow);
+    else if (!own || moth_tensor_fake_of(tensors[i], &shadow) != MOTH_OK)
+      return "backward";
+    out[i] = shadow;
+  }
+  return NULL;
+}
+
+static void release_all(MothTensor **list, uint32_t n) {
+  for (uint32_t i = 0; list && i < n; i++)
+    moth_tensor_release(list[i]);
+  free(list);
+}
+
+/* A history from before the segment: its shadow is that of a leaf nobody knows. */
+static bool has_outer_history(const MothSegment *s) {
+  for (uint32_t i = 0; i < s->npairs; i++)
+    if (s->pairs[i].real->keys & MOTH_KEY_AUTOGRAD && !moth_tensor_is_leaf(s->pairs[i].real))
+      return true;
+  return false;
+}
+
+typedef struct Roots {
+  MothTensor **list, **gradients;
+  uint32_t n;
+} Roots;
+
+static const char *roots_begin(MothSegment *s, MothTensor *const *roots, uint32_t n,
+                               MothTensor *const *gradients, Roots *r) {
+  *r = (Roots){calloc(n + 1, sizeof *r->list), NULL, n};
+  if (gradients)
+    r->gradients = calloc(n + 1, sizeof *r->gradients);
+  if (!r->list || (gradients && !r->gradients))
+    return "backward";
+  if (has_outer_history(s))
+    return "backward into a history from before the graph";
+  const char *why = stand_ins(s, roots, n, false, r->list);
+  return why || !gradients ? why : stand_ins(s, gradients, n, true, r->gradients);
+}
+
+static void roots_end(Roots *r) {
+  release_all(r->list, r->n);
+  release_all(r->gradients, r->n);
+}
+
+const char *moth_shadow_backward(MothSegment *s, MothTensor *const *roots, uint32_t n,
+                                 MothTensor *const *gradients, MothTensor **leaves,
+                                 uint32_t *nleaves) {
+  Quiet q;
+  Roots r;
+  MothTensor **were = calloc((size_t)s->npairs + 1, sizeof *were);
+  *nleaves = 0;
+  if (!were)
+    return "backward";
+  quiet_begin(s, &q);
+  const char *why = roots_begin(s, roots, n, gradients, &r);
+  for (uint32_t i = 0; i < s->npairs && !why; i++)
+    if (s->pairs[i].shadow->grad) {
+      were[i] = s->pairs[i].shadow->grad->grad;
+      s->pairs[i].shadow->grad->grad = NULL;
+    }
+  if (!why) {
+    if (moth_backward(r.list, r.gradients, (int)n, true, false) != MOTH_OK)
+      why = "backward";
+    for (uint32_t i = 0; i < s->npairs; i++) {
+      MothAutogradMeta *m = s->pairs[i].shadow->grad;
+      if (!m)
+        continue;
+      if (m->grad)
+        leaves[(*nleaves)++] = s->pairs[i].real;
+      moth_tensor_release(m->grad);
+      m->grad = were[i];
+    }
+  }
+  roots_end(&r);
+  quiet_end(s, &q);
+  free(were);
+  return why;
+}
+
+const char *moth_shadow_gradients(MothSegment *s, MothTensor *const *roots, uint32_t n,
+                                  MothTensor *const *gradients, MothTensor *const *inputs,
+                                  uint32_t ninputs) {
+  Quiet q;
+  Roots r;
+  MothTensor **of = calloc((size_t)ninputs + 1, sizeof *of),
+             **out = calloc((size_t)ninputs + 1, sizeof *out);
+  const char *why = of && out ? moth_shadow_prepare(s) == MOTH_OK ? NULL : "grad" : "grad";
+  if (!why) {
+    quiet_begin(s, &q);
+    why = roots_begin(s, roots, n, gradients, &r);
+    why = why ? why : stand_ins(s, inputs, ninputs, false, of);
+    if (!why && moth_grad(r.list, r.gradients, (int)n, of, (int)ninputs, true, false, false, out) !=
+                    MOTH_OK)
+      why = "grad";
+    roots_end(&r);
+    quiet_end(s, &q);
+  }
+  release_all(of, of ? ninputs : 0);
+  release_all(out, out ? ninputs : 0);
+  return why;
+}
+
 void moth_shadow_undo(MothSegment *s) {
   s->inferred = false;
   for (; s->ntentative; s->ntentative--)

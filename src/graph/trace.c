@@ -31,6 +31,13 @@ MothSegment *moth_segment_here(void) {
   return mine;
 }
 
+bool moth_segment_pass(bool on) {
+  bool was = mine && mine->running;
+  if (mine)
+    mine->running = on;
+  return was;
+}
+
 /* --- traces ------------------------------------------------------------------------------------------- */
 
 MothTrace *moth_trace_new(const char *name) {
@@ -390,6 +397,14 @@ MothStatus moth_lazy_make(const MothTraceMeta *m, MothTensor **out) {
   return MOTH_OK;
 }
 
+/* Whether the tensors that r writes to may require grad afterwards. */
+static bool gives_history(const MothRecord *r) {
+  bool any = r->op->defined;
+  for (int i = 0; i < r->op->nresults; i++)
+    any = any || r->metas[i].keys & MOTH_KEY_AUTOGRAD;
+  return any;
+}
+
 /* r is what the call does: its tensors from outside and its results become values. */
 static MothStatus accept(MothSegment *s, MothRecord *r, MothCall *c) {
   MothTensor *made[MOTH_MAX_RESULTS] = {NULL};
@@ -432,6 +447,8 @@ static MothStatus accept(MothSegment *s, MothRecord *r, MothCall *c) {
     s->inferred = false;
   }
   moth_unrun |= r->writes ? MOTH_UNRUN_ANY | MOTH_UNRUN_WRITES : MOTH_UNRUN_ANY;
+  if (r->writes && gives_history(r))
+    moth_unrun |= MOTH_UNRUN_HISTORY;
   return MOTH_OK;
 }
 
@@ -517,6 +534,10 @@ static MothRecord **list_of(MothSegment *s) {
     return &s->last->child;
   MothRecorder *r = s->recorder;
   return r->after ? &r->after->next : &r->trace->first;
+}
+
+MothRecord *moth_segment_next(MothSegment *s) {
+  return *list_of(s);
 }
 
 static _Thread_local uint64_t stamp;

@@ -17,6 +17,9 @@
 #define MOTH_GRAPH_TRACE_H
 #include "dispatch/dispatch.h"
 
+/* Of moth_unrun: a call that is noted may give a tensor a history that was there before. */
+enum { MOTH_UNRUN_HISTORY = 4 };
+
 /* What decides about a call beside its arguments. */
 typedef struct MothTraceModes {
   uint32_t include, exclude;
@@ -217,6 +220,18 @@ MOTH_API MothStatus moth_segment_run(void);
 /* The same, where the program leaves what can be recorded: counted as a break, also if nothing is noted. With fullgraph an
  * error, and nothing runs. */
 MOTH_API MothStatus moth_segment_break(const char *reason);
+/* As moth_backward and moth_grad (which must give all gradients), noted as calls: *why NULL. Else nothing is done, and
+ * *why says what keeps it from being noted. */
+MOTH_API MothStatus moth_trace_backward(MothTensor **roots, MothTensor **grads, int n, bool retain,
+                                        bool create, const char **why);
+MOTH_API MothStatus moth_trace_grad(MothTensor **roots, MothTensor **grads, int n,
+                                    MothTensor **inputs, int ninputs, bool retain, bool create,
+                                    MothTensor **out, const char **why);
+/* Whether the op runs the engine (backward.c): roots, gradients, leaves, leaves with gradients, these, retain. */
+MOTH_API bool moth_is_pass(const MothOp *op);
+/* Whether calls of this thread run as they come, though a call of a callable is open: so while backward runs the hooks of the
+ * program. Returns what it was. */
+MOTH_API bool moth_segment_pass(bool on);
 /* The segment of this thread; NULL: none was ever noted. */
 MOTH_API MothSegment *moth_segment_here(void);
 
@@ -270,6 +285,20 @@ MOTH_API MothStatus moth_tensor_copies(MothTensor *const *in, uint32_t n, MothTe
 /* Values that s has not made and that are held stay lazy, to be computed when they are looked at. The calls must write
  * to nothing and draw no random numbers, and their results share memory with inputs at most. */
 MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end);
+
+/* The records that may come next, siblings of the one that is returned. */
+MothRecord *moth_segment_next(MothSegment *s);
+/* The leaves from outside that backward of these roots, values of s, gives gradients to; gradients NULL: ones. Why that
+ * cannot be told; NULL: it was. All values have shadows. */
+const char *moth_shadow_backward(MothSegment *s, MothTensor *const *roots, uint32_t n,
+                                 MothTensor *const *gradients, MothTensor **leaves,
+                                 uint32_t *nleaves);
+/* Why autograd.grad fails, or leaves what s knows; NULL: each input gets a gradient. */
+const char *moth_shadow_gradients(MothSegment *s, MothTensor *const *roots, uint32_t n,
+                                  MothTensor *const *gradients, MothTensor *const *inputs,
+                                  uint32_t ninputs);
+void moth_gradients_drop(const MothSegment *s);
+void moth_gradients_forget(void);
 
 /* --- numbers.c: what differs from call to call ------------------------------------------------------------ */
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "graph/trace.h"
 #include "lua/moth_lua.h"
 
 static void retain_push(lua_State *L, MothTensor *t) {
@@ -47,8 +48,21 @@ static int b_backward(lua_State *L) {
   MothTensor **grads =
       lua_isnoneornil(L, 2) ? NULL : tensor_array(L, 2, &n, true, "backward: gradient");
   lua_State *outer = moth_lua_current;
+  const char *why = NULL;
+  bool retain = lua_toboolean(L, 3), create = lua_toboolean(L, 4), noted = false;
+  MothStatus s = MOTH_OK;
   moth_lua_current = L;
-  MothStatus s = moth_backward(roots, grads, n, lua_toboolean(L, 3), lua_toboolean(L, 4));
+  if (moth_unrun) {
+    s = moth_trace_backward(roots, grads, n, retain, create, &why);
+    noted = !why;
+    if (s == MOTH_OK && why)
+      s = moth_segment_break(why);
+  }
+  if (s == MOTH_OK && !noted) {
+    bool pass = moth_segment_pass(true);
+    s = moth_backward(roots, grads, n, retain, create);
+    moth_segment_pass(pass);
+  }
   moth_lua_current = outer;
   return s ? moth_lua_raise(L, s) : 0;
 }
@@ -65,11 +79,24 @@ static int b_grad(lua_State *L) {
       lua_isnoneornil(L, 3) ? NULL : tensor_array(L, 3, &n, true, "grad: gradient");
   MothTensor **out = lua_newuserdata(L, sizeof *out * (size_t)(ninputs ? ninputs : 1));
   lua_State *outer = moth_lua_current;
+  const char *why = NULL;
+  bool retain = lua_toboolean(L, 4), create = lua_toboolean(L, 5), noted = false;
+  MothStatus s = MOTH_OK;
   moth_lua_current = L;
-  moth_grad_of_gradients(lua_toboolean(L, 7));
-  MothStatus s = moth_grad(roots, grads, n, inputs, ninputs, lua_toboolean(L, 4),
-                           lua_toboolean(L, 5), lua_toboolean(L, 6), out);
-  moth_grad_of_gradients(false); /* also where it failed before it reset this */
+  if (moth_unrun) {
+    memset(out, 0, sizeof *out * (size_t)ninputs);
+    s = moth_trace_grad(roots, grads, n, inputs, ninputs, retain, create, out, &why);
+    noted = !why;
+    if (s == MOTH_OK && why)
+      s = moth_segment_break(why);
+  }
+  if (s == MOTH_OK && !noted) {
+    bool pass = moth_segment_pass(true);
+    moth_grad_of_gradients(lua_toboolean(L, 7));
+    s = moth_grad(roots, grads, n, inputs, ninputs, retain, create, lua_toboolean(L, 6), out);
+    moth_grad_of_gradients(false); /* also where it failed before it reset this */
+    moth_segment_pass(pass);
+  }
   moth_lua_current = outer;
   if (s)
     return moth_lua_raise(L, s);

@@ -19,7 +19,7 @@
 typedef enum Gate {
   GATE_ALWAYS = 1, /* it looks at nothing that they change */
   GATE_ASKING,     /* without arguments, when it only tells a setting */
-  GATE_UNWRITTEN,  /* while none of them writes to a tensor */
+  GATE_HISTORY,    /* while none of them gives a history to a tensor that was there */
   GATE_OTHERS      /* the same, and its tensors are there */
 } Gate;
 
@@ -68,13 +68,17 @@ static const struct {
                  {"default_dtype", GATE_ASKING},
                  {"num_threads", GATE_ASKING},
                  {"cpu_level", GATE_ASKING},
-                 {"requires_grad", GATE_UNWRITTEN},
+                 {"requires_grad", GATE_HISTORY},
                  {"item", GATE_OTHERS},
                  {"totable", GATE_OTHERS},
                  {"version", GATE_OTHERS},
                  {"is_leaf", GATE_OTHERS},
                  {"grad_fn", GATE_OTHERS},
-                 {"get_grad", GATE_OTHERS},
+                 {"get_grad", GATE_ALWAYS},
+                 {"set_grad", GATE_ALWAYS},
+                 {"zero_grads", GATE_ALWAYS},
+                 {"backward", GATE_ALWAYS}, /* these two break the graph themselves */
+                 {"grad", GATE_ALWAYS},
                  {"detach", GATE_OTHERS},
                  {"alias", GATE_OTHERS},
                  {"shares_storage", GATE_OTHERS}};
@@ -94,8 +98,8 @@ static bool is_open(lua_State *L, Gate gate) {
     return true;
   case GATE_ASKING:
     return lua_isnoneornil(L, 1);
-  case GATE_UNWRITTEN:
-    return !(moth_unrun & MOTH_UNRUN_WRITES);
+  case GATE_HISTORY:
+    return !(moth_unrun & MOTH_UNRUN_HISTORY);
   case GATE_OTHERS:
     return !(moth_unrun & MOTH_UNRUN_WRITES) && !any_lazy(L);
   }

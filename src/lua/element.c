@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "dispatch/subclass.h"
+#include "graph/trace.h"
 #include "lua/moth_lua.h"
 
 static const double EXACT = 9007199254740992.0; /* 2^53 */
@@ -199,7 +200,7 @@ static double get_fact(const MothHandle *h, int fact) {
   case FAKE:
     return (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_LAZY)) == MOTH_KEY_FAKE;
   case REQUIRES_GRAD:
-    return moth_unrun & MOTH_UNRUN_WRITES ? -1 : moth_tensor_requires_grad(t);
+    return moth_unrun & MOTH_UNRUN_HISTORY ? -1 : moth_tensor_requires_grad(t);
   case DTYPE:
     return t->dtype;
   case ON_CPU:

@@ -9,17 +9,23 @@
 -- results of nodes, lists), place ("file:line"), meta { shape, stride, dtype, device, requires_grad } and metas (one
 -- for each result); node[2] is its second result, to be used as an argument.
 --
--- Numbers. In the graph that a backend gets, arguments that differ from call to call (`x * k`, a learning rate, a count of
--- steps) are not constants but numbers of the graph: among node.args stands an object { name = "k1", index = 1, value = what
--- it was when the graph was made }. The function that the backend returns is called with the graph's inputs, and then, if
--- the graph has numbers, with a list of theirs: code(x1, …, xn, { k1, …, km }). What relies on the value pins it: v =
--- number:pin() returns it, and the backend is asked again where it is another; g:pin_numbers() pins all.
+-- Numbers. In the graph that a backend gets, arguments that differ from call to call (`x * k`, a learning rate, a
+-- count of steps) are not constants but numbers of the graph: among node.args stands an object { name = "k1",
+-- index = 1, value = what it was when the graph was made }. The function that the backend returns is called with the
+-- graph's inputs, and then, if the graph has numbers, with a list of theirs: code(x1, …, xn, { k1, …, km }). What
+-- relies on a value pins it: v = number:pin() returns it, and the backend is asked again where it is another;
+-- g:pin_numbers() pins all.
 --
--- Sizes. g.dynamic is true where the graph holds for other sizes of the inputs than those in meta (moth.compile's option
--- dynamic, or a third shape). Sizes that ops get as arguments are then numbers, too, whose values may be lists. Whoever
--- needs the sizes calls g:pin_sizes(), and gets a graph of its own for each set of sizes. A graph that is not dynamic is
--- for its sizes alone. The interpreter takes any numbers and sizes; left out, numbers are as recorded. In C: graph/graph.h,
--- moth_segment_numbers, moth_graph_pin.
+-- Sizes. g.dynamic is true where the graph holds for other sizes of the inputs than those in meta (moth.compile's
+-- option dynamic, or a third shape). Sizes that ops get as arguments are then numbers, too, whose values may be lists.
+-- Whoever needs the sizes calls g:pin_sizes(), and gets a graph of its own for each set of sizes. A graph that is not
+-- dynamic is for its sizes alone. The interpreter takes any numbers and sizes; left out, numbers are as recorded. In C:
+-- graph/graph.h, moth_segment_numbers, moth_graph_pin.
+--
+-- The whole step. backward() and autograd.grad of a value of the graph are calls, too: `backward_pass` (roots,
+-- gradients, leaves without .grad, leaves with .grad, these gradients, which it adds to, retain_graph) and
+-- `gradient_pass` (outputs, gradients, inputs, {}, {}, retain_graph) run the engine over the histories that the calls
+-- before have recorded; the `gradient_of`(leaf) behind them gives each new gradient. src/graph/backward.c
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local C = B.compile
@@ -260,8 +266,8 @@ local function run(handle, ...)
   return unpack(C.graph_run(handle, inputs, numbers))
 end
 
---- A function of the graph's inputs, and a list of its numbers if they are not the recorded ones, that runs the nodes one by
--- one and returns the outputs.
+--- A function of the graph's inputs, and a list of its numbers if they are not the recorded ones, that runs the nodes
+-- one by one and returns the outputs.
 function Graph:interpreter()
   local handle = self.handle
   return function(...) return run(handle, ...) end

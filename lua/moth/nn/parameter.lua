@@ -36,10 +36,12 @@ function Parameter.zero_grads(list, set_to_none)
   rows.empty(list)
   for _, p in ipairs(list) do
     local grad = B.get_grad(p)
-    if grad then
+    if grad and B.requires_grad(grad) then -- of backward with create_graph: it forgets its history
       local own = B.alias(grad, false)
       B.ops.zero_(own)
-      if B.requires_grad(grad) then B.set_grad(p, own) end -- of backward with create_graph: it forgets its history
+      B.set_grad(p, own)
+    elseif grad then
+      B.ops.zero_(grad)
     end
   end
 end
