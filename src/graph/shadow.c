@@ -315,13 +315,13 @@ static void roots_end(Roots *r) {
 const char *moth_shadow_backward(MothSegment *s, MothTensor *const *roots, uint32_t n,
                                  MothTensor *const *gradients, MothTensor **leaves,
                                  uint32_t *nleaves) {
-  Quiet q;
+  MothQuiet q;
   Roots r;
   MothTensor **were = calloc((size_t)s->npairs + 1, sizeof *were);
   *nleaves = 0;
   if (!were)
     return "backward";
-  quiet_begin(s, &q);
+  moth_quiet_begin(s, &q);
   const char *why = roots_begin(s, roots, n, gradients, &r);
   for (uint32_t i = 0; i < s->npairs && !why; i++)
     if (s->pairs[i].shadow->grad) {
@@ -342,7 +342,7 @@ const char *moth_shadow_backward(MothSegment *s, MothTensor *const *roots, uint3
     }
   }
   roots_end(&r);
-  quiet_end(s, &q);
+  moth_quiet_end(s, &q);
   free(were);
   return why;
 }
@@ -350,20 +350,20 @@ const char *moth_shadow_backward(MothSegment *s, MothTensor *const *roots, uint3
 const char *moth_shadow_gradients(MothSegment *s, MothTensor *const *roots, uint32_t n,
                                   MothTensor *const *gradients, MothTensor *const *inputs,
                                   uint32_t ninputs) {
-  Quiet q;
+  MothQuiet q;
   Roots r;
   MothTensor **of = calloc((size_t)ninputs + 1, sizeof *of),
              **out = calloc((size_t)ninputs + 1, sizeof *out);
   const char *why = of && out ? moth_shadow_prepare(s) == MOTH_OK ? NULL : "grad" : "grad";
   if (!why) {
-    quiet_begin(s, &q);
+    moth_quiet_begin(s, &q);
     why = roots_begin(s, roots, n, gradients, &r);
     why = why ? why : stand_ins(s, inputs, ninputs, false, of);
     if (!why && moth_grad(r.list, r.gradients, (int)n, of, (int)ninputs, true, false, false, out) !=
                     MOTH_OK)
       why = "grad";
     roots_end(&r);
-    quiet_end(s, &q);
+    moth_quiet_end(s, &q);
   }
   release_all(of, of ? ninputs : 0);
   release_all(out, out ? ninputs : 0);
