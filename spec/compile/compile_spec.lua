@@ -182,10 +182,7 @@ describe("compile #quick", function()
       assert.error_matches(function() compile(f, { mode = mode }) end, "not built yet")
     end
     assert.error_matches(function() compile(f, { mode = "fast" }) end, "default, reduce%-overhead or max%-autotune")
-    for _, backend in ipairs { "aot_eager", "blocks" } do
-      assert.error_matches(function() compile(f, { backend = backend }) end, "not built yet")
-    end
-    assert.error_matches(function() compile(f, { backend = "x" }) end, "expected 'eager', 'inductor' or a function")
+    assert.error_matches(function() compile(f, { backend = "x" }) end, "expected 'eager'.*'inductor' or a function")
     assert.error_matches(function() compile(f, { fulgraph = true }) end, "fullgraph")
     assert.error_matches(function() compile(1) end, "expected a function or a module")
     assert.error_matches(function() compile.config.speed = 1 end, "verbose, recompile_limit")

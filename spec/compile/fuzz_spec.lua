@@ -184,7 +184,15 @@ local function check(seed)
     return g:interpreter()
   end
   local options = ({ {}, { dynamic = true }, { dynamic = false }, { backend = interpret },
-    { backend = interpret, dynamic = true } })[seed % 5 + 1]
+    { backend = interpret, dynamic = true }, { backend = "blocks" },
+    { backend = "blocks", dynamic = true } })[seed % 7 + 1]
+  if options.backend == "blocks" and seed % 4 > 0 then -- with gradients the calls run one by one
+    local inner = f
+    f = function(...)
+      local given = { ... }
+      return moth.no_grad(function() return inner(unpack(given)) end)
+    end
+  end
   local compiled = moth.compile(f, options)
   for call = 1, 4 do
     local function outcome(g)
@@ -198,7 +206,8 @@ local function check(seed)
     end
     local want = outcome(f)
     local got = outcome(compiled)
-    if got ~= want then
+    local loud = options.backend == "blocks" and got:find("a value of a compiled function is looked at", 1, true)
+    if got ~= want and not loud then
       local a, b, at = got, want, 1
       while a:byte(at) == b:byte(at) do at = at + 1 end
       error(("MOTH_SEED=%d, call %d, compiled and eager differ:\n%s\n--- eager:\n%s"):format(seed, call,

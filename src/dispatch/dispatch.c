@@ -468,6 +468,23 @@ static MothStatus failed(const MothCall *c, MothStatus s) {
   return s;
 }
 
+MothStatus moth_run_bound(MothCall *c, MothKernel kernel) {
+  MothStatus s = run_kernel(c, kernel);
+  return __builtin_expect(s == MOTH_OK, 1) ? MOTH_OK : failed(c, s);
+}
+
+const volatile sig_atomic_t *moth_stoppable_begin(void) {
+  const volatile sig_atomic_t *outer = moth_stop;
+  moth_stop = writers ? NULL : moth_interrupt_flag();
+  return outer;
+}
+
+MothStatus moth_stoppable_end(const volatile sig_atomic_t *outer) {
+  bool stopped = moth_stopped();
+  moth_stop = outer;
+  return stopped ? moth_interrupted() : MOTH_OK;
+}
+
 /* An interceptor that runs Lua may free the call's tensors: arguments and targets are retained until it returns. */
 static void each_argument(const MothCall *c, void (*each)(MothTensor *t)) {
   for (int i = 0; i < c->op->nargs; i++) {

@@ -6,6 +6,8 @@
  * tensors) decides whether any step but shape rule and backend is needed. */
 #ifndef MOTH_DISPATCH_DISPATCH_H
 #define MOTH_DISPATCH_DISPATCH_H
+#include <signal.h>
+
 #include "core/error.h"
 #include "core/tensor.h"
 #include "moth.h"
@@ -261,6 +263,14 @@ MOTH_API MothStatus moth_op_call_variant(const MothOp *op, MothVariant variant, 
                                          MothValue *results);
 /* Calls an op with its first nargs arguments and returns its one result, for derivatives and composites. */
 MothStatus moth_call1(const MothOp *op, int nargs, const MothValue *args, MothTensor **out);
+
+/* Runs a kernel of a call whose canonical arguments, compute dtype and results are there, as the dispatcher does below its
+ * steps: Ctrl-C stops it, an error names op and arguments. */
+MothStatus moth_run_bound(MothCall *c, MothKernel kernel);
+/* Between these two, Ctrl-C stops loops of kernels that fill fresh results only. `begin` returns what `end` takes; it
+ * fails if they were stopped. */
+const volatile sig_atomic_t *moth_stoppable_begin(void);
+MothStatus moth_stoppable_end(const volatile sig_atomic_t *outer);
 
 /* Copies the call's results to its targets, unless they are the same tensors: for steps that make results themselves. */
 MOTH_API MothStatus moth_put_in_targets(MothCall *c);

@@ -47,7 +47,7 @@ static MothStatus take_result(MothSegment *s, const MothRecord *r, int i, MothTe
 static MothStatus fail_at(const MothRecord *r, MothStatus status) {
   if (status == MOTH_ERR_HOST || status == MOTH_ERR_INTERRUPTED || !moth_trace_host.failed)
     return status;
-  return moth_trace_host.failed(r, status);
+  return moth_trace_host.failed(r->place, status);
 }
 
 static MothStatus run_record(MothSegment *s, const MothRecord *r) {

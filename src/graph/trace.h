@@ -179,6 +179,7 @@ typedef struct MothShadowPair {
 
 typedef struct MothTraceCounters {
   int64_t calls, graphs, breaks, recompiles, recorded, followed, skipped, compile_ns;
+  int64_t peak_bytes; /* the most that one run of a plan has held: intermediate values and outputs */
 } MothTraceCounters;
 /* Of this thread. */
 MOTH_API MothTraceCounters *moth_trace_counters(void);
@@ -187,8 +188,9 @@ MOTH_API MothTraceCounters *moth_trace_counters(void);
 typedef struct MothTraceHost {
   /* Writes "file:line" of the program into text. */
   void (*place)(char *text, size_t n);
-  /* An error of a call that has run late becomes one of the host's, which names the call's place; the new status. */
-  MothStatus (*failed)(const MothRecord *r, MothStatus s);
+  /* An error of a call that has run late becomes one of the host's, which names the call's place ("file:line" or ""); the
+   * new status. */
+  MothStatus (*failed)(const char *place, MothStatus s);
   /* A break, whose reason is new to the trace. */
   void (*broke)(const MothTrace *t, const char *reason, const char *where);
   /* Runs a segment of a trace with a host: makes the lazy tensors real that the program still has. *done: false where the
@@ -253,7 +255,7 @@ bool moth_trace_value_copy(MothValue *to, const MothValue *v);
 bool moth_record_takes(const MothRecord *r, int i, const MothValue *v);
 bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m);
 /* Makes the shadows of all values before `upto`, and those of the records' results. */
-MothStatus moth_shadow_prepare(MothSegment *s);
+MOTH_API MothStatus moth_shadow_prepare(MothSegment *s);
 /* Until moth_quiet_end nobody sees the calls, and all that is made is fake, unless s copies. */
 typedef struct MothQuiet {
   uint32_t include, exclude;

@@ -220,11 +220,11 @@ static void place(char *text, size_t n) {
     text[at - 2] = 0;
 }
 
-static MothStatus failed(const MothRecord *r, MothStatus s) {
+static MothStatus failed(const char *place_of, MothStatus s) {
   lua_State *L = moth_lua_current;
   if (!L || !lua_checkstack(L, 16))
     return s;
-  lua_pushfstring(L, "%s%s%s", r->place, r->place[0] ? ": " : "", moth_error_text(1));
+  lua_pushfstring(L, "%s%s%s", place_of, place_of[0] ? ": " : "", moth_error_text(1));
   return moth_lua_park(L);
 }
 
@@ -405,6 +405,7 @@ static int c_counters(lua_State *L) {
   number_field(L, "followed", (double)c->followed);
   number_field(L, "skipped", (double)c->skipped);
   number_field(L, "compile_seconds", (double)c->compile_ns * 1e-9);
+  number_field(L, "peak_bytes", (double)c->peak_bytes);
   return 1;
 }
 static int c_reset_counters(lua_State *L) {

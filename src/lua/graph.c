@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "graph/plan.h"
 #include "lua/moth_lua.h"
 
 #define MAGIC_GRAPH 0x6d6f746847726170ull
@@ -16,6 +17,10 @@ static const double MOST = 4294967295.0;
 static MothGraph *check_graph(lua_State *L, int idx) {
   MothHandle *h = moth_lua_check_handle(L, idx, MAGIC_GRAPH, "graph");
   return h->u.other;
+}
+
+MothGraph *moth_lua_to_graph(lua_State *L, int idx) {
+  return check_graph(L, idx);
 }
 
 static MothGraphNode *check_node(lua_State *L, MothGraph *g, int idx) {
@@ -400,6 +405,10 @@ static MothValue *numbers_of(lua_State *L, const MothGraph *g, int idx) {
   return list;
 }
 
+MothValue *moth_lua_graph_numbers(lua_State *L, const MothGraph *g, int idx) {
+  return numbers_of(L, g, idx);
+}
+
 /* graph_run(g, inputs, numbers or nil for the recorded ones) -> { outputs } */
 static int c_graph_run(lua_State *L) {
   MothGraph *g = check_graph(L, 1);
@@ -481,14 +490,39 @@ static bool wants_more(const MothSegment *s, const MothTraceEnd *end) {
   return false;
 }
 
-/* The outputs become those that they were and those that are wanted. */
-static MothStatus add_outputs(const MothSegment *s, MothTraceEnd *end) {
+/* Whether value i, which is lazy, shares memory with one of the n outputs, and not with a tensor from outside. */
+static bool shares_with_output(const MothSegment *s, uint32_t i, const uint32_t *outputs,
+                               uint32_t n) {
+  const MothStorage *storage = s->shadows[i]->storage;
+  bool shares = false;
+  for (uint32_t k = 0; k < n && !shares; k++)
+    shares = s->shadows[outputs[k]]->storage == storage;
+  for (uint32_t k = 0; k < s->nvalues && shares; k++)
+    shares = s->values[k]->keys & MOTH_KEY_LAZY || s->shadows[k]->storage != storage;
+  return shares;
+}
+
+/* The outputs become those that they were, those that are wanted, and what shares memory with these: a write to one is seen
+ * in the others. */
+static MothStatus add_outputs(MothSegment *s, MothTraceEnd *end) {
   uint32_t *list = malloc(sizeof *list * ((size_t)s->nvalues + 1)), n = 0;
   if (!list)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  MothStatus status = moth_shadow_prepare(s);
+  if (status) {
+    free(list);
+    return status;
+  }
   for (uint32_t i = 0; i < s->nvalues; i++)
     if (s->values[i]->keys & MOTH_KEY_LAZY && (is_output(end, i) || is_wanted(s, i)))
       list[n++] = i;
+  for (uint32_t i = 0, wanted = n; i < s->nvalues; i++) {
+    bool there = !(s->values[i]->keys & MOTH_KEY_LAZY);
+    for (uint32_t k = 0; k < wanted && !there; k++)
+      there = list[k] == i;
+    if (!there && shares_with_output(s, i, list, wanted))
+      list[n++] = i;
+  }
   free(end->outputs);
   end->outputs = list;
   end->noutputs = n;
@@ -635,11 +669,56 @@ static void relate_views(const MothSegment *s, const MothTraceEnd *end, MothTens
   }
 }
 
+/* Runs the plan and takes what it gives. */
+static MothStatus run_plan(MothPlan *p, MothSegment *s, const MothTraceEnd *end) {
+  enum { FEW = 64 };
+  MothTensor *some[2 * FEW], **all = some;
+  uint32_t n = 0, ninputs = 0;
+  for (uint32_t k = 0; k < s->nrecords; k++)
+    ninputs += s->records[k]->nnew;
+  if (ninputs > FEW || end->noutputs > FEW)
+    all = malloc(sizeof *all * ((size_t)ninputs + end->noutputs));
+  if (!all)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  for (uint32_t k = 0; k < s->nrecords; k++) {
+    const MothRecord *r = s->records[k];
+    for (uint32_t i = r->first; i < r->first + r->nnew; i++)
+      all[n++] = s->values[i];
+  }
+  MothTensor **made = all + n;
+  MothValue few[FEW], *numbers = few;
+  uint32_t nnumbers = end->code->nnumbers;
+  if (nnumbers > FEW && !(numbers = malloc(sizeof *numbers * nnumbers))) {
+    if (all != some)
+      free(all);
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  }
+  if (nnumbers)
+    moth_segment_numbers(s, end->code->dynamic, numbers);
+  MothStatus status = moth_plan_run(p, all, n, nnumbers ? numbers : NULL, made, true);
+  if (numbers != few)
+    free(numbers);
+  bool ran = status == MOTH_OK;
+  for (uint32_t i = 0; i < end->noutputs && ran; i++)
+    if (status == MOTH_OK)
+      status = moth_lazy_become(s->values[end->outputs[i]], made[i]);
+    else
+      moth_tensor_release(made[i]);
+  if (status == MOTH_OK)
+    relate_views(s, end, made);
+  if (all != some)
+    free(all);
+  return status;
+}
+
 /* Calls the callable and takes what it returns: a list, or values. */
 static MothStatus run_code(lua_State *L, MothSegment *s, const MothTraceEnd *end, int env) {
   lua_rawgeti(L, env, end->number);
   int top = lua_gettop(L);
   lua_rawgeti(L, top, end->code->id);
+  MothPlan *plan = moth_lua_to_plan(L, top + 1);
+  if (plan)
+    return run_plan(plan, s, end);
   int n = push_inputs(L, s);
   if (n < 0)
     return too_many();
@@ -787,6 +866,7 @@ void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functio
                                  {"graph_set_number", c_graph_set_number},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
+  moth_lua_open_plans(L);
   lua_pushlightuserdata(L, &key_graph_meta);
   lua_newtable(L);
   lua_pushcfunction(L, graph_gc);

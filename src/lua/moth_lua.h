@@ -202,6 +202,14 @@ void moth_lua_set_backend(lua_State *L, struct MothTrace *t, int trace, int back
 /* The arguments (trace, exact, differs) of trace_check: whether its results are compared to the bit, and what is called with
  * the graph, its inputs and a text where a check has found a difference. */
 void moth_lua_set_check(lua_State *L, struct MothTrace *t);
+/* The plan at idx, or NULL (plan.c). The graph at idx; a Lua error if there is none. */
+struct MothPlan;
+struct MothGraph;
+void moth_lua_open_plans(lua_State *L);
+struct MothPlan *moth_lua_to_plan(lua_State *L, int idx);
+struct MothGraph *moth_lua_to_graph(lua_State *L, int idx);
+/* The numbers of the graph in the list at idx, in a userdata that is pushed; lists among them are pushed, too. */
+MothValue *moth_lua_graph_numbers(lua_State *L, const struct MothGraph *g, int idx);
 /* Another coroutine or state comes next: calls that were noted run (graph/trace.h). L may be NULL. */
 void moth_lua_leave_notes(lua_State *L);
 

@@ -75,19 +75,19 @@ local function check_mode(mode)
   check.fail("[compile] option 'mode': expected default, reduce-overhead or max-autotune, got %s", tostring(mode))
 end
 
-local planned = { aot_eager = "the joint graph of forward and backward",
-  blocks = "the block machine" }
+local planned = { aot_eager = "the joint graph of forward and backward" }
 
 -- The function of a backend, or nil where recorded ops run one by one.
 local function check_backend(backend)
   if backend == nil or backend == "eager" then return nil end
-  if backend == "inductor" then return require("moth.compile.inductor").backend end
+  if backend == "inductor" or backend == "blocks" then return require("moth.compile." .. backend).backend end
   if planned[backend] then
-    check.fail("[compile] backend '%s' needs %s, which is not built yet; there are 'eager', 'inductor' and functions "
-      .. "of a graph", backend, planned[backend])
+    check.fail("[compile] backend '%s' needs %s, which is not built yet; there are 'eager', 'blocks', 'inductor' and "
+      .. "functions of a graph", backend, planned[backend])
   end
   if type(backend) == "string" or not check.is_callable(backend) then
-    check.fail("[compile] option 'backend': expected 'eager', 'inductor' or a function(graph, inputs), got %s",
+    check.fail("[compile] option 'backend': expected 'eager', 'blocks', 'inductor' or a function(graph, inputs), "
+      .. "got %s",
       type(backend) == "string" and "'" .. backend .. "'" or type(backend))
   end
   return backend
@@ -135,13 +135,20 @@ local function new_trace(box)
   return box.trace
 end
 
+-- A backend of moth's own may return nil: the segment's ops run one by one.
+local function is_built_in(backend)
+  for _, name in ipairs { "inductor", "blocks" } do
+    if backend == (package.loaded["moth.compile." .. name] or {}).backend then return true end
+  end
+  return false
+end
+
 -- What the recorder calls to have a segment compiled: the program's function gets a graph and the first inputs. nil,
 -- with suppress_errors, has the segment's ops run one by one.
 local function compiler(backend, given)
   return function(handle, inputs)
     local ok, code, own = xpcall(backend, keep, graphs.new(handle), inputs)
-    local built_in = backend == (package.loaded["moth.compile.inductor"] or {}).backend
-    if ok and built_in then return code, own end
+    if ok and is_built_in(backend) then return code, own end
     if ok and not check.is_callable(code) then
       ok, code = false, "[compile] the backend must return a function of the graph's inputs, got " .. type(code)
     end

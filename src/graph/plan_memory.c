@@ -1,0 +1,272 @@
+/* Where the values of a plan lie: which have memory of their own, how long each lives, what shares the arena.
+ *
+ * Values that are never alive at the same time share bytes. Buffers are placed from the largest to the smallest, each into
+ * the smallest gap that holds it between those alive at the same time. A result of a pointwise step takes over the buffer of an
+ * operand that is read there for the last time. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/blocks.h"
+#include "graph/plan_steps.h"
+
+enum { ALIGN = 64 };
+
+static MothStatus no_memory(void) {
+  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+}
+
+static uint32_t root_of(const MothPlan *p, uint32_t id) {
+  while (p->values[id].of != id)
+    id = p->values[id].of;
+  return id;
+}
+
+/* Whether results of the call have memory that nobody else has. */
+static bool makes_fresh(const MothPlanCall *c) {
+  bool fresh = c->op->memory == MOTH_MEMORY_NEW && c->variant == MOTH_FUNCTIONAL &&
+               !c->op->defined && !c->op->returns_self;
+  for (int i = 0; fresh && i < c->op->nargs; i++)
+    fresh = !c->op->args[i].mutated;
+  return fresh;
+}
+
+/* Outputs and what may share memory with them are tensors of their own: from the last step to the first. */
+static void mark_owned(MothPlan *p) {
+  for (uint32_t i = 0; i < p->noutputs; i++)
+    p->values[p->outputs[i]].owned = true;
+  for (uint32_t i = p->nsteps; i-- > 0;) {
+    MothPlanStep *s = &p->steps[i];
+    if (s->kind == MOTH_STEP_VIEW && p->values[s->values[0]].owned)
+      s->kind = MOTH_STEP_DISPATCHED;
+    if (s->kind != MOTH_STEP_DISPATCHED || makes_fresh(&p->calls[s->call]))
+      continue;
+    for (uint32_t k = 0; k < s->nreads; k++)
+      p->values[s->values[s->nresults + k]].owned = true;
+  }
+}
+
+static MothPlanPlace place_of_result(const MothPlan *p, const MothPlanStep *s, uint32_t id) {
+  if (s->kind == MOTH_STEP_DISPATCHED)
+    return MOTH_PLACE_GIVEN;
+  if (s->kind == MOTH_STEP_VIEW)
+    return MOTH_PLACE_VIEW;
+  return p->values[id].owned ? MOTH_PLACE_FRESH : MOTH_PLACE_ARENA;
+}
+
+/* Places and lives. */
+static MothStatus mark_lives(MothPlan *p) {
+  for (uint32_t i = 0; i < p->nsteps; i++) {
+    const MothPlanStep *s = &p->steps[i];
+    for (uint32_t k = 0; k < s->nresults; k++) {
+      MothPlanValue *v = &p->values[s->values[k]];
+      if (v->place != MOTH_PLACE_NONE)
+        continue; /* an argument that is written to */
+      v->place = (uint8_t)place_of_result(p, s, s->values[k]);
+      v->first = v->last = i;
+      if (v->place != MOTH_PLACE_VIEW)
+        v->of = s->values[k];
+    }
+    for (uint32_t k = 0; k < s->nreads; k++) {
+      uint32_t id = s->values[s->nresults + k];
+      if (p->values[id].place == MOTH_PLACE_NONE && !p->values[id].fake) { /* a temporary */
+        p->values[id].place = MOTH_PLACE_ARENA;
+        p->values[id].first = i;
+      }
+      if (p->values[id].place == MOTH_PLACE_NONE)
+        return moth_fail(MOTH_ERR_STATE, "plan: step %u uses a value that no step before it makes",
+                         i + 1);
+      for (;; id = p->values[id].of) {
+        p->values[id].last = i;
+        if (p->values[id].of == id)
+          break;
+      }
+    }
+  }
+  for (uint32_t i = 0; i < p->noutputs; i++) {
+    MothPlanValue *v = &p->values[p->outputs[i]];
+    if (v->place == MOTH_PLACE_NONE)
+      return moth_fail(MOTH_ERR_STATE, "plan: no step makes output %u", i + 1);
+    v->last = p->nsteps;
+  }
+  return MOTH_OK;
+}
+
+/* --- buffers of the arena --------------------------------------------------------------------------------------- */
+
+typedef struct Buffer {
+  int64_t bytes, offset;
+  uint32_t first, last;
+} Buffer;
+
+/* Whether the value is its root's whole buffer, row-major, and has n elements of a size. */
+static bool is_whole(const MothPlan *p, uint32_t id, int64_t n, int64_t size) {
+  const MothTensor *t = p->values[id].fake;
+  int64_t from = 0;
+  for (uint32_t v = id; p->values[v].of != v; v = p->values[v].of)
+    from += p->values[v].offset;
+  return t && t->contiguous && t->numel == n && moth_itemsize(t) == size && from == 0 &&
+         p->values[root_of(p, id)].bytes == n * size;
+}
+
+/* Whether result k of step s may lie where operand r does. */
+static bool may_replace(const MothPlan *p, const MothPlanStep *s, uint32_t step, uint32_t k,
+                        uint32_t r) {
+  uint32_t root = root_of(p, s->values[s->nresults + r]);
+  const MothPlanValue *v = &p->values[root];
+  const MothTensor *result = p->values[s->values[k]].fake;
+  if (v->place != MOTH_PLACE_ARENA || v->last != step || v->first == step || !v->fake ||
+      !result->numel)
+    return false;
+  for (uint32_t i = 0; i < s->nreads; i++) {
+    uint32_t id = s->values[s->nresults + i];
+    if (root_of(p, id) != root)
+      continue;
+    if (!is_whole(p, id, result->numel, moth_itemsize(result)) ||
+        (s->kind == MOTH_STEP_BLOCKS && !moth_blocks_may_replace(s->blocks, k, i)))
+      return false;
+  }
+  return true;
+}
+
+static void take_over(MothPlan *p, Buffer *buffers, uint32_t step) {
+  const MothPlanStep *s = &p->steps[step];
+  for (uint32_t k = 0; s->in_place && k < s->nresults; k++) {
+    MothPlanValue *v = &p->values[s->values[k]];
+    for (uint32_t r = 0; v->place == MOTH_PLACE_ARENA && v->buffer == UINT32_MAX && r < s->nreads;
+         r++) {
+      uint32_t root = root_of(p, s->values[s->nresults + r]);
+      uint32_t b = p->values[root].buffer;
+      if (b != UINT32_MAX && buffers[b].last == step && may_replace(p, s, step, k, r)) {
+        v->buffer = b;
+        buffers[b].last = v->last == step ? step + 1 : v->last; /* taken */
+      }
+    }
+  }
+}
+
+static int by_size(const void *a, const void *b) {
+  const Buffer *x = *(Buffer *const *)a, *y = *(Buffer *const *)b;
+  if (x->bytes != y->bytes)
+    return x->bytes < y->bytes ? 1 : -1;
+  return x->first < y->first ? -1 : x->first > y->first;
+}
+
+static int by_offset(const void *a, const void *b) {
+  const Buffer *x = *(Buffer *const *)a, *y = *(Buffer *const *)b;
+  return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Offsets of n buffers; the bytes that they take. `list` and `near` have n pointers. */
+static int64_t place_buffers(Buffer *buffers, uint32_t n, Buffer **list, Buffer **near) {
+  int64_t total = 0;
+  for (uint32_t i = 0; i < n; i++)
+    list[i] = &buffers[i];
+  qsort(list, n, sizeof *list, by_size);
+  for (uint32_t i = 0; i < n; i++) {
+    Buffer *b = list[i];
+    uint32_t m = 0;
+    int64_t end = 0, best = -1, gap = INT64_MAX;
+    for (uint32_t k = 0; k < i; k++)
+      if (list[k]->first <= b->last && b->first <= list[k]->last)
+        near[m++] = list[k];
+    qsort(near, m, sizeof *near, by_offset);
+    for (uint32_t k = 0; k < m; k++) {
+      int64_t free_bytes = near[k]->offset - end;
+      if (free_bytes >= b->bytes && free_bytes < gap) {
+        gap = free_bytes;
+        best = end;
+      }
+      int64_t after = near[k]->offset + near[k]->bytes;
+      end = after > end ? after : end;
+    }
+    b->offset = best >= 0 ? best : end;
+    if (b->offset + b->bytes > total)
+      total = b->offset + b->bytes;
+  }
+  return total;
+}
+
+static MothStatus make_buffers(MothPlan *p) {
+  Buffer *buffers = malloc(sizeof *buffers * ((size_t)p->nvalues + 1));
+  Buffer **lists = malloc(sizeof *lists * (2 * (size_t)p->nvalues + 1));
+  uint32_t n = 0;
+  if (!buffers || !lists) {
+    free(buffers);
+    free(lists);
+    return no_memory();
+  }
+  for (uint32_t i = 0; i < p->nsteps; i++) {
+    const MothPlanStep *s = &p->steps[i];
+    take_over(p, buffers, i);
+    for (uint32_t k = 0; k < s->nresults + s->nreads; k++) {
+      MothPlanValue *v = &p->values[s->values[k]];
+      if (v->place != MOTH_PLACE_ARENA || v->buffer != UINT32_MAX)
+        continue;
+      v->buffer = n;
+      int64_t bytes = (v->bytes + ALIGN - 1) / ALIGN * ALIGN;
+      buffers[n++] = (Buffer){bytes, 0, v->first, v->last};
+    }
+  }
+  p->arena_bytes = place_buffers(buffers, n, lists, lists + n);
+  for (uint32_t i = 0; i < p->nvalues; i++)
+    if (p->values[i].place == MOTH_PLACE_ARENA)
+      p->values[i].offset = buffers[p->values[i].buffer].offset;
+  free(buffers);
+  free(lists);
+  return MOTH_OK;
+}
+
+/* --- what is released, and how much there is at most ----------------------------------------------------------------- */
+
+static bool has_tensor(const MothPlanValue *v) {
+  return v->place == MOTH_PLACE_FRESH || v->place == MOTH_PLACE_GIVEN;
+}
+
+static MothStatus make_drops(MothPlan *p) {
+  uint32_t *count = calloc((size_t)p->nsteps + 1, sizeof *count);
+  MothStatus status = count ? MOTH_OK : no_memory();
+  for (uint32_t i = 0; count && i < p->nvalues; i++)
+    if (has_tensor(&p->values[i]) && p->values[i].last < p->nsteps)
+      count[p->values[i].last]++;
+  for (uint32_t i = 0; i < p->nsteps && status == MOTH_OK; i++)
+    if (count[i] && !(p->steps[i].drops = malloc(sizeof(uint32_t) * count[i])))
+      status = no_memory();
+  for (uint32_t i = 0; i < p->nvalues && status == MOTH_OK; i++)
+    if (has_tensor(&p->values[i]) && p->values[i].last < p->nsteps) {
+      MothPlanStep *s = &p->steps[p->values[i].last];
+      s->drops[s->ndrops++] = i;
+    }
+  free(count);
+  return status;
+}
+
+static void find_peak(MothPlan *p) {
+  int64_t live = p->arena_bytes;
+  p->peak_bytes = live;
+  for (uint32_t i = 0; i < p->nsteps; i++) {
+    const MothPlanStep *s = &p->steps[i];
+    for (uint32_t k = 0; k < s->nresults; k++) {
+      const MothPlanValue *v = &p->values[s->values[k]];
+      bool view =
+          s->kind == MOTH_STEP_DISPATCHED && p->calls[s->call].op->memory == MOTH_MEMORY_VIEW;
+      if (has_tensor(v) && v->first == i && !view)
+        live += v->bytes;
+    }
+    p->peak_bytes = live > p->peak_bytes ? live : p->peak_bytes;
+    for (uint32_t k = 0; k < s->ndrops; k++)
+      live -= p->values[s->drops[k]].bytes;
+  }
+}
+
+MothStatus moth_plan_lay_out(MothPlan *p) {
+  mark_owned(p);
+  MOTH_TRY(mark_lives(p));
+  MOTH_TRY(make_buffers(p));
+  for (uint32_t i = 0; i < p->nvalues; i++)
+    if (p->values[i].fake &&
+        (p->values[i].place == MOTH_PLACE_ARENA || p->values[i].place == MOTH_PLACE_VIEW))
+      p->values[i].header = p->nheaders++;
+  MOTH_TRY(make_drops(p));
+  find_peak(p);
+  return MOTH_OK;
+}

@@ -1,0 +1,382 @@
+/* Runs of a plan: a frame, the arena, the steps. See plan.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/dtype.h"
+#include "dispatch/lazy.h"
+#include "dispatch/subclass.h"
+#include "graph/blocks.h"
+#include "graph/plan_steps.h"
+
+/* --- frames --------------------------------------------------------------------------------------------- */
+
+static void free_frame(MothPlanFrame *f) {
+  free(f->values);
+  free(f->headers);
+  free(f->lists);
+  free(f->args);
+  free(f->slots);
+  free(f);
+}
+
+void moth_plan_free_frames(MothPlan *p) {
+  while (p->frames) {
+    MothPlanFrame *f = p->frames;
+    p->frames = f->next;
+    free_frame(f);
+  }
+}
+
+/* A header for a value of the arena, or for a view. */
+static void set_header(MothPlanFrame *f, const MothPlanValue *v) {
+  MothTensor *t = &f->headers[v->header];
+  const MothTensor *fake = v->fake;
+  atomic_init(&t->refs, 1);
+  t->keys = MOTH_KEY_CPU | (fake->keys & MOTH_KEY_STORED);
+  t->dtype = fake->dtype;
+  t->device = fake->device;
+  t->ndim = fake->ndim;
+  t->contiguous = fake->contiguous;
+  t->numel = fake->numel;
+  t->storage = &f->arena;
+  memcpy(t->shape, fake->shape, sizeof t->shape);
+  memcpy(t->stride, fake->stride, sizeof t->stride);
+}
+
+static MothPlanFrame *new_frame(const MothPlan *p) {
+  MothPlanFrame *f = calloc(1, sizeof *f);
+  if (!f)
+    return NULL;
+  f->values = calloc((size_t)p->nvalues + 1, sizeof *f->values);
+  f->headers = calloc((size_t)p->nheaders + 1, sizeof *f->headers);
+  f->lists = calloc((size_t)p->nlists + 1, sizeof *f->lists);
+  f->args = calloc((size_t)p->nargs + 1, sizeof *f->args);
+  f->slots = calloc((size_t)p->nslots + 1, sizeof *f->slots);
+  if (!f->values || !f->headers || !f->lists || !f->args || !f->slots) {
+    free_frame(f);
+    return NULL;
+  }
+  atomic_init(&f->arena.refs, 1);
+  for (uint32_t i = 0; i < p->nvalues; i++)
+    if (p->values[i].header != UINT32_MAX) {
+      set_header(f, &p->values[i]);
+      f->values[i] = &f->headers[p->values[i].header];
+    } else if (p->values[i].held) {
+      f->values[i] = p->values[i].held;
+    }
+  for (uint32_t i = 0; i < p->ncalls; i++)
+    memcpy(f->args + p->calls[i].args_at, p->calls[i].args,
+           sizeof(MothValue) * p->calls[i].op->nargs);
+  if (p->nslots)
+    memcpy(f->slots, p->slots, sizeof *f->slots * p->nslots);
+  return f;
+}
+
+static MothPlanFrame *take_frame(MothPlan *p) {
+  pthread_mutex_lock(&p->lock);
+  MothPlanFrame *f = p->frames;
+  if (f)
+    p->frames = f->next;
+  pthread_mutex_unlock(&p->lock);
+  return f ? f : new_frame(p);
+}
+
+static void give_frame(MothPlan *p, MothPlanFrame *f) {
+  pthread_mutex_lock(&p->lock);
+  f->next = p->frames;
+  p->frames = f;
+  pthread_mutex_unlock(&p->lock);
+}
+
+/* Memory for the arena. The headers' addresses are kept while it comes where it was. */
+static MothStatus make_arena(const MothPlan *p, MothPlanFrame *f) {
+  if (!p->arena_bytes)
+    return MOTH_OK;
+  size_t bytes = (size_t)p->arena_bytes;
+  char *base = moth_alloc(bytes);
+  if (!base && moth_alloc_collect && moth_alloc_collect())
+    base = moth_alloc(bytes);
+  if (!base)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate %zu bytes", bytes);
+  f->arena.nbytes = bytes;
+  if (base == f->arena.data)
+    return MOTH_OK;
+  f->arena.data = base;
+  for (uint32_t i = 0; i < p->nvalues; i++) {
+    const MothPlanValue *v = &p->values[i];
+    if (v->place != MOTH_PLACE_ARENA || v->header == UINT32_MAX)
+      continue;
+    MothTensor *t = f->values[i];
+    t->data = base + v->offset;
+    t->offset = v->offset / moth_itemsize(t);
+  }
+  return MOTH_OK;
+}
+
+static void drop_arena(const MothPlan *p, MothPlanFrame *f) {
+  if (f->arena.data && f->arena.nbytes)
+    moth_free(f->arena.data, (size_t)p->arena_bytes);
+  f->arena.nbytes = 0;
+}
+
+/* --- steps ---------------------------------------------------------------------------------------------------- */
+
+/* Tensors for those results that are not in the arena. */
+static MothStatus make_fresh(const MothPlan *p, MothPlanFrame *f, const MothPlanStep *s) {
+  for (uint32_t i = 0; i < s->nresults; i++) {
+    uint32_t id = s->values[i];
+    const MothPlanValue *v = &p->values[id];
+    if (v->place == MOTH_PLACE_FRESH && !f->values[id])
+      MOTH_TRY(moth_tensor_new(v->fake->ndim, v->fake->shape, (MothDType)v->fake->dtype,
+                               v->fake->device, &f->values[id]));
+  }
+  return MOTH_OK;
+}
+
+/* The call's arguments, with the tensors of this run. */
+static MothValue *bind(const MothPlanCall *c, MothPlanFrame *f) {
+  MothValue *args = f->args + c->args_at;
+  MothTensor **lists = f->lists;
+  const uint32_t *ref = c->refs;
+  for (int i = 0; i < c->op->nargs; i++) {
+    if (c->numbers && c->numbers[i]) {
+      args[i] = f->numbers ? f->numbers[c->numbers[i] - 1] : c->args[i];
+    } else if (args[i].tag == MOTH_V_TENSOR) {
+      args[i].u.t = f->values[*ref++];
+    } else if (args[i].tag == MOTH_V_TENSORS) {
+      args[i].u.tensors = lists;
+      for (uint32_t k = 0; k < args[i].n; k++)
+        *lists++ = f->values[*ref++];
+    }
+  }
+  return args;
+}
+
+static MothStatus run_direct(const MothPlanCall *call, MothPlanFrame *f) {
+  MothValue results[MOTH_MAX_RESULTS];
+  for (int i = 0; i < call->op->nresults; i++)
+    results[i] = moth_v_tensor(f->values[call->result[i]]);
+  MothCall c = {.op = call->op,
+                .keys = MOTH_KEY_CPU,
+                .dtype = call->compute,
+                .args = bind(call, f),
+                .results = results};
+  return moth_run_bound(&c, call->kernel);
+}
+
+static MothStatus run_dispatched(const MothPlan *p, const MothPlanCall *call, MothPlanFrame *f) {
+  MothValue results[MOTH_MAX_RESULTS];
+  MothTensor *target[MOTH_MAX_RESULTS];
+  MothCall c = {.op = call->op,
+                .args = bind(call, f),
+                .results = results,
+                .variant = call->variant,
+                .target = call->ntargets ? target : NULL};
+  for (uint32_t i = 0; i < call->ntargets; i++)
+    target[i] = f->values[call->refs[call->nrefs - call->ntargets + i]];
+  MOTH_TRY(moth_dispatch(&c));
+  for (int i = 0; i < call->op->nresults; i++) {
+    uint32_t id = call->result[i];
+    MothTensor *t = results[i].u.t;
+    if (p->values[id].place != MOTH_PLACE_GIVEN || f->values[id] == t)
+      moth_tensor_release(t); /* an argument */
+    else
+      f->values[id] = t;
+  }
+  return MOTH_OK;
+}
+
+static void run_view(const MothPlan *p, const MothPlanCall *call, MothPlanFrame *f) {
+  uint32_t id = call->result[0];
+  MothTensor *t = f->values[id];
+  const MothTensor *self = f->values[call->refs[0]];
+  t->storage = self->storage;
+  t->data = self->data ? self->data + p->values[id].offset : NULL;
+  t->offset = self->offset + p->values[id].offset / moth_itemsize(t);
+}
+
+static char *address_of(const MothPlan *p, const MothPlanFrame *f, uint32_t id) {
+  return f->values[id] ? f->values[id]->data
+                       : (char *)f->arena.data + p->values[id].offset; /* a temporary */
+}
+
+static void run_launches(const MothPlan *p, const MothPlanStep *s, MothPlanFrame *f) {
+  uint32_t n = s->nresults + s->nreads;
+  for (uint32_t k = 0; k < s->nlaunches; k++) {
+    const MothPlanLaunched *l = &s->launches[k];
+    uint64_t *slots = f->slots + l->slots_at;
+    for (uint32_t i = 0; i < n; i++)
+      if (l->at[i] >= 0)
+        slots[l->at[i]] = (uint64_t)(uintptr_t)address_of(p, f, s->values[i]);
+    for (uint32_t i = 0; i < l->nnumbers && f->numbers; i++) {
+      MothValue v = f->numbers[l->numbers[i].number - 1];
+      double d = moth_as_double(v);
+      int64_t whole = v.tag == MOTH_V_INT ? v.u.i : (int64_t)d;
+      memcpy(&slots[l->numbers[i].slot], l->numbers[i].is_float ? (void *)&d : (void *)&whole,
+             sizeof *slots);
+    }
+    moth_parallel_for(l->n, l->grain, l->fn, slots);
+  }
+}
+
+enum { MOST_ADDRESSES = 256 };
+
+static MothStatus run_blocks(const MothPlan *p, const MothPlanStep *s, MothPlanFrame *f) {
+  char *addresses[MOST_ADDRESSES];
+  for (uint32_t i = 0; i < s->nresults + s->nreads; i++)
+    addresses[i] = address_of(p, f, s->values[i]);
+  moth_blocks_run(s->blocks, addresses, f->numbers);
+  return MOTH_OK;
+}
+
+static MothStatus run_step(const MothPlan *p, const MothPlanStep *s, MothPlanFrame *f) {
+  const volatile sig_atomic_t *outer;
+  switch ((MothPlanStepKind)s->kind) {
+  case MOTH_STEP_DIRECT:
+    MOTH_TRY(make_fresh(p, f, s));
+    return run_direct(&p->calls[s->call], f);
+  case MOTH_STEP_DISPATCHED:
+    return run_dispatched(p, &p->calls[s->call], f);
+  case MOTH_STEP_VIEW:
+    run_view(p, &p->calls[s->call], f);
+    return MOTH_OK;
+  case MOTH_STEP_BLOCKS:
+  case MOTH_STEP_LAUNCHES:
+    MOTH_TRY(make_fresh(p, f, s));
+    outer = moth_stoppable_begin();
+    if (s->kind == MOTH_STEP_BLOCKS)
+      run_blocks(p, s, f);
+    else
+      run_launches(p, s, f);
+    return moth_stoppable_end(outer);
+  }
+  return MOTH_OK;
+}
+
+static MothStatus fail_at(const MothPlan *p, const MothPlanStep *s, MothStatus status) {
+  const char *place = s->call < p->ncalls ? p->calls[s->call].place : "";
+  if (status == MOTH_ERR_HOST || status == MOTH_ERR_INTERRUPTED || !moth_trace_host.failed)
+    return status;
+  return moth_trace_host.failed(place, status);
+}
+
+static MothStatus run_steps(const MothPlan *p, MothPlanFrame *f) {
+  for (uint32_t i = 0; i < p->nsteps; i++) {
+    const MothPlanStep *s = &p->steps[i];
+    MothStatus status = run_step(p, s, f);
+    if (__builtin_expect(status == MOTH_ERR_MEMORY, 0) && moth_alloc_collect &&
+        moth_alloc_collect())
+      status = run_step(p, s, f);
+    if (__builtin_expect(status != MOTH_OK, 0))
+      return fail_at(p, s, status);
+    for (uint32_t k = 0; k < s->ndrops; k++) {
+      MothTensor **t = &f->values[s->drops[k]];
+      moth_tensor_release(*t);
+      *t = NULL;
+    }
+  }
+  return MOTH_OK;
+}
+
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
+
+typedef enum Fit { FITS, OTHERWISE, WRONG } Fit;
+
+static Fit fits(const MothTensor *want, const MothTensor *t) {
+  if (t->dtype != want->dtype || t->ndim != want->ndim || t->device.type != want->device.type ||
+      t->device.index != want->device.index)
+    return WRONG;
+  for (int i = 0; i < t->ndim; i++)
+    if (t->shape[i] != want->shape[i])
+      return WRONG;
+  for (int i = 0; i < t->ndim; i++)
+    if (t->stride[i] != want->stride[i] && t->shape[i] != 1 && t->numel)
+      return OTHERWISE;
+  return FITS;
+}
+
+/* Whether the steps can run with these inputs; OTHERWISE: the graph can. */
+static MothStatus check(const MothPlan *p, MothTensor *const *inputs, uint32_t n, bool checked,
+                        Fit *fit) {
+  const MothThread *t = &moth_thread;
+  char a[256], b[256];
+  *fit = FITS;
+  if (n != p->ninputs)
+    return moth_fail(MOTH_ERR_VALUE, "the graph has %u inputs, got %u", p->ninputs, n);
+  if (t->include & (MOTH_KEY_FAKE | MOTH_KEY_PENDING) || moth_released_storages ||
+      ((t->nabove > 1 || t->nbelow) && moth_is_traced()))
+    *fit = OTHERWISE;
+  for (uint32_t i = 0; i < n; i++) {
+    const MothTensor *want = p->values[p->inputs[i]].fake;
+    if (inputs[i]->keys & (MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING | MOTH_KEY_LAZY))
+      *fit = OTHERWISE;
+    Fit one = checked ? FITS : fits(want, inputs[i]);
+    if (one == WRONG)
+      return moth_fail(MOTH_ERR_VALUE, "input %u of the graph: expected %s, got %s", i + 1,
+                       moth_tensor_format(want, a, sizeof a),
+                       moth_tensor_format(inputs[i], b, sizeof b));
+    if (one == OTHERWISE)
+      *fit = OTHERWISE;
+  }
+  for (uint32_t i = 0; i < p->nsteps; i++)
+    if (p->steps[i].kind == MOTH_STEP_DIRECT) {
+      const MothPlanCall *c = &p->calls[p->steps[i].call];
+      if (moth_kernel_of(c->op, MOTH_CPU) != c->kernel)
+        *fit = OTHERWISE;
+    }
+  return MOTH_OK;
+}
+
+static void finish(const MothPlan *p, MothPlanFrame *f, MothTensor **outputs, bool ok) {
+  for (uint32_t i = 0; ok && i < p->noutputs; i++)
+    moth_tensor_retain(outputs[i] = f->values[p->outputs[i]]);
+  for (uint32_t i = 0; i < p->nvalues; i++) {
+    const MothPlanValue *v = &p->values[i];
+    if (v->place != MOTH_PLACE_FRESH && v->place != MOTH_PLACE_GIVEN)
+      continue;
+    moth_tensor_release(f->values[i]);
+    f->values[i] = NULL;
+  }
+  drop_arena(p, f);
+}
+
+MothStatus moth_plan_run(MothPlan *p, MothTensor *const *inputs, uint32_t ninputs,
+                         const MothValue *numbers, MothTensor **outputs, bool checked) {
+  Fit fit;
+  MothThread *t = &moth_thread;
+  if (!p->finished)
+    return moth_fail(MOTH_ERR_STATE, "the plan is not finished");
+  MOTH_TRY(check(p, inputs, ninputs, checked, &fit));
+  bool no_grad = t->no_grad;
+  uint32_t exclude = t->exclude, include = t->include;
+  t->no_grad = true;
+  if (fit == OTHERWISE) {
+    MothStatus status = moth_graph_run(p->graph, inputs, ninputs, numbers, outputs);
+    t->no_grad = no_grad;
+    return status;
+  }
+  MothPlanFrame *f = take_frame(p);
+  MothStatus status = f ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  t->exclude |= MOTH_KEY_AUTOGRAD | MOTH_KEY_ABOVE;
+  t->include &= ~(uint32_t)MOTH_KEY_AUTOCAST;
+  if (status == MOTH_OK)
+    status = make_arena(p, f);
+  if (status == MOTH_OK) {
+    f->numbers = numbers;
+    for (uint32_t i = 0; i < p->ninputs; i++)
+      f->values[p->inputs[i]] = inputs[i];
+    status = run_steps(p, f);
+  }
+  t->include = include;
+  t->exclude = exclude;
+  t->no_grad = no_grad;
+  if (f) {
+    finish(p, f, outputs, status == MOTH_OK);
+    give_frame(p, f);
+  }
+  MothTraceCounters *counters = moth_trace_counters();
+  if (status == MOTH_OK && p->peak_bytes > counters->peak_bytes)
+    counters->peak_bytes = p->peak_bytes;
+  return status;
+}

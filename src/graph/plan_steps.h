@@ -1,0 +1,121 @@
+/* The parts of a plan, for its files: plan.c makes it, plan_memory.c lays it out, plan_run.c runs it. */
+#ifndef MOTH_GRAPH_PLAN_STEPS_H
+#define MOTH_GRAPH_PLAN_STEPS_H
+#include <pthread.h>
+
+#include "graph/plan.h"
+
+/* Where a value is. */
+typedef enum MothPlanPlace {
+  MOTH_PLACE_INPUT,
+  MOTH_PLACE_HELD, /* the graph's tensor */
+  MOTH_PLACE_NONE, /* nobody reads it, or only calls of its own step */
+  MOTH_PLACE_ARENA,
+  MOTH_PLACE_VIEW,  /* of another value, by a header of the frame */
+  MOTH_PLACE_FRESH, /* a tensor that the plan makes */
+  MOTH_PLACE_GIVEN  /* a tensor that the dispatcher makes */
+} MothPlanPlace;
+
+typedef struct MothPlanValue {
+  MothTensor *fake; /* retained */
+  uint8_t place;
+  bool owned;     /* an output, or may share memory with one: never in the arena */
+  bool read;      /* by a step */
+  uint32_t of;    /* of a view: the value that it is a view of; else itself */
+  uint32_t input; /* of an input: its number */
+  uint32_t header;
+  uint32_t call;         /* that makes it */
+  uint32_t buffer;       /* in the arena */
+  uint32_t first, last;  /* steps that make it and use it last, its views included */
+  MothTensor *held;      /* retained */
+  int64_t bytes, offset; /* offset: in the arena; of a view: from the first element of `of` */
+} MothPlanValue;
+
+typedef struct MothPlanCall {
+  const MothOp *op;
+  MothKernel kernel; /* that the CPU had when the plan was made */
+  uint8_t variant, compute, ntargets;
+  bool direct, view;
+  MothValue *args; /* canonical; lists and strings are its own */
+  uint32_t *refs;  /* values of the tensors among arguments, then targets */
+  uint32_t nrefs;
+  uint32_t result[MOTH_MAX_RESULTS];
+  uint32_t *numbers; /* by argument: the number of the graph that it is, from 1; NULL: none is */
+  uint32_t args_at;  /* in a frame */
+  const char *place;
+  uint32_t node; /* its number among the graph's calls */
+} MothPlanCall;
+
+typedef enum MothPlanStepKind {
+  MOTH_STEP_DIRECT,
+  MOTH_STEP_DISPATCHED,
+  MOTH_STEP_VIEW,
+  MOTH_STEP_BLOCKS,
+  MOTH_STEP_LAUNCHES
+} MothPlanStepKind;
+
+typedef struct MothPlanLaunched {
+  MothRange fn;
+  int64_t n, grain;
+  uint32_t slots_at, nslots; /* in p->slots and in a frame's */
+  int32_t *at;
+  MothPlanNumber *numbers;
+  uint32_t nnumbers;
+} MothPlanLaunched;
+
+typedef struct MothPlanStep {
+  uint8_t kind;
+  bool in_place;
+  uint32_t call;             /* of the first three; else the first, for its place */
+  uint32_t nresults, nreads; /* values; of launches, reads that are temporaries come last */
+  uint32_t *values;          /* results, then what is read */
+  uint32_t ndrops, *drops;   /* tensors that are released behind it */
+  struct MothBlocks *blocks;
+  MothPlanLaunched *launches;
+  uint32_t nlaunches;
+  uint32_t ncalls;
+  void *library; /* from dlopen */
+} MothPlanStep;
+
+typedef struct MothPlanFrame {
+  struct MothPlanFrame *next;
+  MothStorage arena;
+  MothTensor **values;
+  MothTensor *headers;
+  MothTensor **lists;
+  MothValue *args;
+  uint64_t *slots;
+  const MothValue *numbers; /* of the run; NULL: as recorded */
+} MothPlanFrame;
+
+struct MothPlan {
+  MothRefs refs;
+  MothGraph *graph;
+  MothPlanValue *values;
+  MothPlanCall *calls;
+  MothPlanStep *steps;
+  uint32_t nvalues, ncalls, nsteps, values_cap, calls_cap, steps_cap;
+  uint32_t ninputs, noutputs;
+  uint32_t *inputs, *outputs; /* values */
+  uint32_t nnodes;            /* call nodes; nodes[i]: their first call; nodes[nnodes]: ncalls */
+  uint32_t *nodes, *node_ids;
+  uint32_t
+      *refs_of; /* values of results of all nodes, by slot: node's place in it at slots_of[id] */
+  uint32_t *slots_of, next_id;
+  bool *done; /* nodes that have steps */
+  uint32_t nheaders, nargs, nlists, nslots;
+  uint64_t *slots;
+  int64_t arena_bytes, peak_bytes;
+  bool finished;
+  pthread_mutex_t lock;
+  MothPlanFrame *frames; /* not in use */
+};
+
+/* Grows *list, of size bytes an element, to hold n. */
+bool moth_plan_grow(void *list, uint32_t *cap, uint32_t n, size_t size);
+MothPlanStep *moth_plan_add_step(MothPlan *p, MothPlanStepKind kind);
+MothStatus moth_plan_add_call(MothPlan *p, uint32_t call);
+/* Sets places, offsets, the peak and what each step drops. */
+MothStatus moth_plan_lay_out(MothPlan *p);
+void moth_plan_free_frames(MothPlan *p);
+#endif
