@@ -25,10 +25,12 @@ bool moth_log_on(const char *topic) {
 }
 
 void moth_log_write(const char *topic, const char *fmt, ...) {
-  char text[1024];
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(text, sizeof text, fmt, ap);
+  flockfile(stderr); /* other threads' lines stand apart */
+  fprintf(stderr, "[moth %s] ", topic);
+  vfprintf(stderr, fmt, ap); /* of any length: generated code */
+  fputc('\n', stderr);
+  funlockfile(stderr);
   va_end(ap);
-  fprintf(stderr, "[moth %s] %s\n", topic, text);
 }

@@ -50,11 +50,11 @@ function Measurement:quantile(p)
   return sorted[low] + (sorted[high] - sorted[low]) * (at - low)
 end
 
---- How many digits of the median the spread leaves: 1 … 4.
+--- How many digits of the median the spread leaves: 2 … 4.
 function Measurement:significant_figures()
   if #self.times < 2 or self.median <= 0 then return 3 end
   local off = math.max(1.2 * self.iqr / math.sqrt(#self.times) / self.median, 1e-4)
-  return math.max(1, math.min(4, math.floor(-math.log10(off)) + 1))
+  return math.max(2, math.min(4, math.floor(-math.log10(off)) + 1))
 end
 
 --- Whether the middle half of the times lies within `part` (0.1) of the median.
