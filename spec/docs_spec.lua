@@ -138,7 +138,6 @@ describe("documentation #M057", function()
       end
       assert.is_nil(found, name .. " is there now: say so in the README")
     end
-    assert.has_error(function() data.DataLoader(data.TensorDataset(moth.ones(2)), { num_workers = 2 }) end)
   end)
 
   it("the guide to ops of one's own gives four reasons, each with an example that runs #M135", function()

@@ -131,7 +131,10 @@ describe("DataLoader #quick", function()
 
   it("says what is wrong", function()
     local ds = rows(3)
-    assert.error_matches(function() data.DataLoader(ds, { num_workers = 4 }) end, "worker threads come later")
+    assert.error_matches(function() data.DataLoader(ds, { num_workers = -1 }) end, "'num_workers'")
+    assert.error_matches(function()
+      data.DataLoader(ds, { seed = 1, generator = moth.Generator(1) })
+    end, "say the same")
     assert.error_matches(function() data.DataLoader(ds, { batch_size = 0 }) end,
       "'batch_size': expected an integer of at least 1")
     assert.error_matches(function() data.DataLoader(ds, { shufle = true }) end, "unknown option 'shufle'")

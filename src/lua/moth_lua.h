@@ -193,6 +193,7 @@ void moth_lua_open_io(lua_State *L);
 void moth_lua_open_foreign(lua_State *L);
 void moth_lua_open_backends(lua_State *L);
 void moth_lua_open_streams(lua_State *L);
+void moth_lua_open_threads(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
 void moth_lua_open_compile(lua_State *L);
 void moth_lua_open_graphs(lua_State *L);

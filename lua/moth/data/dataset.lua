@@ -13,6 +13,7 @@ local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local own_fields = require "moth.each"
 
 local M = {}
 
@@ -76,6 +77,60 @@ signature.type("Dataset", function(v)
     and type(v.get) == "function"
 end, "a dataset with size() and get(i)")
 
+-- ---- streams ---------------------------------------------------------------------------------------
+
+--- Samples one after the other, as many as come. The contract is iter(info), which returns a function that gives the
+-- next sample (any number of values), or nil at the end:
+--
+--     local Lines = data.IterableDataset:subclass("Lines")
+--     function Lines:iter(info) return io.lines(self.path) end
+--
+-- info: { id (from 0), num_workers, seed, dataset }. One that looks at info (or at data.get_worker_info()) takes care
+-- that each worker gives other samples; else the loader gives every num_workers-th sample to a worker.
+local IterableDataset = class("IterableDataset")
+M.IterableDataset = IterableDataset
+IterableDataset.__init = signature.init("data.IterableDataset()", function() end)
+function IterableDataset:iter()
+  check.fail("%s has no iter; write function %s:iter(info)", self.__name, self.__name)
+end
+function IterableDataset.__tostring(self) return self.__name end
+
+signature.type("Iterable", function(v)
+  local kind = type(v)
+  return (kind == "table" or kind == "userdata" and class.is_a(v, Dataset)) and type(v.iter) == "function"
+end, "an IterableDataset with iter()")
+
+--- The samples of several IterableDatasets, one after the other: data.ChainDataset{ a, b }.
+local ChainDataset = class("ChainDataset", IterableDataset)
+M.ChainDataset = ChainDataset
+ChainDataset.__init = signature.init("data.ChainDataset(Iterable[] datasets)", function(self, o)
+  self.datasets = o.datasets
+end)
+function ChainDataset:iter(info)
+  local k, next_sample = 0, nil
+  local function found(...)
+    if (...) == nil then
+      next_sample = nil
+      return false
+    end
+    return true, ...
+  end
+  local function step()
+    if not next_sample then
+      k = k + 1
+      if not self.datasets[k] then return nil end
+      next_sample = self.datasets[k]:iter(info)
+    end
+    return found(next_sample())
+  end
+  local function skip(ok, ...)
+    if ok == nil then return nil end
+    if ok then return ... end
+    return skip(step())
+  end
+  return function() return skip(step()) end
+end
+
 -- ---- parts and sums --------------------------------------------------------------------------------
 
 --- The samples of `ds` at `positions` (a list or an int64 tensor).
@@ -116,6 +171,45 @@ function ConcatDataset:get(i)
   local k = 1
   while i > self.ends[k] do k = k + 1 end
   return self.datasets[k]:get(i - (self.ends[k - 1] or 0))
+end
+
+--- Several datasets of one size side by side: sample i has the values of the i-th sample of each. By names,
+-- data.StackDataset{ image = a, label = b }, a sample is one table { image = …, label = … }.
+local StackDataset = class("StackDataset", Dataset)
+M.StackDataset = StackDataset
+
+StackDataset.__init = signature.init("data.StackDataset(table datasets)", function(self, o)
+  self.datasets, self.names = o.datasets, {}
+  for name, ds in own_fields(o.datasets) do
+    if type(ds) ~= "table" and type(ds) ~= "userdata" or type(ds.size) ~= "function" then
+      check.fail("[data.StackDataset] '%s' is no dataset", tostring(name))
+    end
+    self.names[#self.names + 1] = name
+    self.n = self.n or ds:size()
+    if ds:size() ~= self.n then
+      check.fail("[data.StackDataset] dataset '%s' has %d samples, another one %d", tostring(name), ds:size(), self.n)
+    end
+  end
+  if not self.n then check.fail("[data.StackDataset] there are no datasets") end
+end)
+
+function StackDataset:size() return self.n end
+function StackDataset:get(i)
+  self:check_position(i)
+  local out, n = {}, 0
+  if #self.datasets == 0 then
+    for _, name in ipairs(self.names) do
+      local function one(first, ...) return select("#", ...) == 0 and first or { first, ... } end
+      out[name] = one(self.datasets[name]:get(i))
+    end
+    return out
+  end
+  local function add(...)
+    for k = 1, select("#", ...) do out[n + k] = (select(k, ...)) end
+    n = n + select("#", ...)
+  end
+  for _, ds in ipairs(self.datasets) do add(ds:get(i)) end
+  return unpack(out, 1, n)
 end
 
 --- Disjoint random parts: local train, val = random_split(ds, { 80, 20 }) or, as shares, { 0.8, 0.2 }.

@@ -1,6 +1,8 @@
 --- moth.data: datasets, samplers, loaders. Each file is loaded when it is first asked for.
-local files = { DataLoader = { "loader" }, default_collate = { "collate", "default" } }
-for _, name in ipairs({ "Dataset", "TensorDataset", "Subset", "ConcatDataset", "random_split" }) do
+local files = { DataLoader = { "loader" }, default_collate = { "collate", "default" },
+  get_worker_info = { "fetch", "worker_info" }, worker_info = { "fetch", "worker_info" } }
+for _, name in ipairs({ "Dataset", "TensorDataset", "Subset", "ConcatDataset", "random_split", "IterableDataset",
+  "ChainDataset", "StackDataset" }) do
   files[name] = { "dataset", name }
 end
 for _, name in ipairs({ "Sampler", "SequentialSampler", "RandomSampler", "WeightedRandomSampler", "DistributedSampler",

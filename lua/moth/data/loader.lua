@@ -1,18 +1,19 @@
 --- data.DataLoader: batches of a dataset.
 --
---     local loader = data.DataLoader(ds, { batch_size = 64, shuffle = true })
+--     local loader = data.DataLoader(ds, { batch_size = 64, shuffle = true, num_workers = 2 })
 --     for x, y in loader:iter() do … end          -- or: in loader() do, in loader do
 --     for i, x, y in loader:enumerate() do … end  -- with the number of the batch, from 1
 --     print(#loader)                              -- batches in an epoch
 --
 -- Where the dataset has get_batch and no collate_fn is given, a batch is one call of get_batch (one index_select per
--- tensor of a TensorDataset); otherwise it is collated from single samples.
+-- tensor of a TensorDataset); otherwise it is collated from single samples (fetch.lua). With num_workers above 0 this
+-- happens in threads with a Lua state each (pool.lua); the batches are the same for any number of them.
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
-local collate = require "moth.data.collate"
+local fetch = require "moth.data.fetch"
 local sampler = require "moth.data.sampler"
 local each = require "moth.each"
 
@@ -20,66 +21,69 @@ local DataLoader = class.sequence(class("DataLoader"), function()
   check.fail("[data.DataLoader] a loader cannot be indexed: loop over loader:iter(), or take samples of its dataset")
 end)
 
-require "moth.data.dataset" -- the type Dataset of signatures
+require "moth.data.dataset" -- the types Dataset and Iterable of signatures
 
 --- collate_fn: list of samples { n = …, … } -> values of the batch. pin_memory copies the tensors of batches to pinned
--- memory if there is CUDA, for x:cuda{non_blocking = true}.
-DataLoader.__init = signature.init("data.DataLoader(Dataset dataset, count batch_size?, bool shuffle?, \z
+-- memory if there is CUDA, for x:cuda{non_blocking = true}. num_workers: threads that make the batches, 0: the caller;
+-- each has prefetch_factor batches on their way. persistent_workers: they stay for the next epoch, with their copy of
+-- the dataset. timeout: seconds to wait for a batch, 0: any time. worker_init_fn(id) is called in each, id from 0.
+-- generator: draws the order and the seeds of the epochs; seed = n stands for Generator(n). multiprocessing_context is
+-- read over: there are no processes.
+DataLoader.__init = signature.init("data.DataLoader(Dataset|Iterable dataset, count batch_size?, bool shuffle?, \z
   Sampler sampler?, Sampler batch_sampler?, size num_workers=0, callable collate_fn?, bool pin_memory=false, \z
-  bool drop_last=false, *, Generator generator?)", function(self, o)
+  bool drop_last=false, number timeout=0, callable worker_init_fn?, string multiprocessing_context?, *, \z
+  Generator generator?, size seed?, count prefetch_factor=2, bool persistent_workers=false)", function(self, o)
   local where, dataset = "[data.DataLoader]", o.dataset
-  if o.num_workers ~= 0 then
-    check.fail("%s num_workers = %d: worker threads come later; use num_workers = 0", where, o.num_workers)
-  end
   if o.sampler and o.shuffle then check.fail("%s shuffle is up to the sampler; give one or the other", where) end
   if o.batch_sampler and (o.batch_size or o.shuffle or o.sampler or o.drop_last) then
     check.fail("%s batch_sampler excludes batch_size, shuffle, sampler and drop_last", where)
   end
+  if o.generator and o.seed then check.fail("%s generator and seed say the same; give one or the other", where) end
+  if o.timeout < 0 or o.timeout ~= o.timeout then
+    check.fail("%s timeout must be a number of seconds of at least 0, got %g", where, o.timeout)
+  end
+  self.iterable = type(dataset.get) ~= "function"
+  if self.iterable and (o.shuffle or o.sampler or o.batch_sampler) then
+    check.fail("%s an IterableDataset gives its samples in its own order: no shuffle, sampler or batch_sampler", where)
+  end
+  local generator = o.generator or o.seed and moth.Generator(o.seed)
   self.dataset, self.collate_fn, self.batch_sampler = dataset, o.collate_fn, o.batch_sampler
-  self.batch_size, self.drop_last = o.batch_size or 1, o.drop_last
+  self.batch_size, self.drop_last, self.generator = o.batch_size or 1, o.drop_last, generator
   self.pin_memory = o.pin_memory and moth.cuda.is_available()
-  self.sampler = o.sampler or o.shuffle and sampler.RandomSampler(dataset, { generator = o.generator })
-    or sampler.SequentialSampler(dataset)
-  self.order = o.batch_sampler and (o.batch_sampler.sampler or o.batch_sampler) or self.sampler -- draws the order
+  self.num_workers, self.prefetch_factor, self.persistent_workers = o.num_workers, o.prefetch_factor,
+    o.persistent_workers
+  self.timeout, self.worker_init_fn = o.timeout, o.worker_init_fn
+  if self.iterable then
+    self.order = {}
+  else
+    self.sampler = o.sampler or o.shuffle and sampler.RandomSampler(dataset, { generator = generator })
+      or sampler.SequentialSampler(dataset)
+    self.order = o.batch_sampler and (o.batch_sampler.sampler or o.batch_sampler) or self.sampler -- draws the order
+  end
 end)
 
 --- The number of batches in an epoch.
 function DataLoader:size()
   if self.batch_sampler then return self.batch_sampler:size() end
-  local n = self.sampler:size() / self.batch_size
+  if self.iterable and type(self.dataset.size) ~= "function" then
+    check.fail("[data.DataLoader] the number of batches is not known: %s has no size()", tostring(self.dataset))
+  end
+  local n = (self.iterable and self.dataset or self.sampler):size() / self.batch_size
   return self.drop_last and math.floor(n) or math.ceil(n)
 end
 
--- The state of the generator that shuffles: the sampler's own, else the default generator's.
+-- The generator that draws the order and the seeds: the sampler's own, the loader's, else (nil) the default one.
+local function generator(self) return self.order.generator or self.generator end
 local function rng(self)
-  local own = self.order.generator
+  local own = generator(self)
   return own and own:get_state() or moth.get_rng_state()
 end
 local function set_rng(self, state)
-  local own = self.order.generator
+  local own = generator(self)
   if own then own:set_state(state) else moth.set_rng_state(state) end
 end
 
 local function pack(...) return { n = select("#", ...), ... } end
-
--- The values of a batch of the samples at `positions` (a list).
-local function from_samples(self, positions)
-  local samples = {}
-  for k, i in ipairs(positions) do samples[k] = pack(self.dataset:get(i)) end
-  return (self.collate_fn or collate.default)(samples)
-end
-
--- Iterates over batches by get_batch, from one tensor of positions, without the first `skip` batches.
-local function iter_tensor(self, positions, skip)
-  local n, at = positions:size(1), 1 + skip * self.batch_size
-  return function()
-    local count = math.min(self.batch_size, n - at + 1)
-    if count <= 0 or (self.drop_last and count < self.batch_size) then return nil end
-    local part = positions:narrow(1, at, count)
-    at = at + count
-    return self.dataset:get_batch(part)
-  end
-end
 
 local function pin(v)
   if B.is_tensor(v) then return v:pin_memory() end
@@ -94,6 +98,81 @@ local function pinned(...)
   return unpack(values, 1, values.n)
 end
 
+-- The batches of an epoch as lists or tensors of positions: a function that gives the next one, or nil.
+local function requests(self, whole)
+  if whole and not self.batch_sampler and self.sampler.positions then
+    local positions, at = self.sampler:positions(), 1
+    local n = positions:size(1)
+    return function()
+      local count = math.min(self.batch_size, n - at + 1)
+      if count <= 0 or (self.drop_last and count < self.batch_size) then return nil end
+      at = at + count
+      return positions:narrow(1, at - count, count)
+    end
+  end
+  local batches = self.batch_sampler or sampler.BatchSampler(self.sampler, self.batch_size,
+    { drop_last = self.drop_last })
+  return batches:iter()
+end
+
+-- ---- with workers --------------------------------------------------------------------------------------
+
+local unfinished = setmetatable({}, { __mode = "k" }) -- pools of one epoch that have not come to its end
+
+local function open_pool(self, whole, seed)
+  if self.pool and self.pool.threads then return self.pool end
+  if next(unfinished) ~= nil then collectgarbage() end -- loops that were broken off: their workers end
+  local pool = require "moth.data.pool"({ dataset = self.dataset, collate_fn = self.collate_fn,
+    worker_init_fn = self.worker_init_fn }, { num_workers = self.num_workers, prefetch_factor = self.prefetch_factor,
+    timeout = self.timeout, whole = whole, iterable = self.iterable, batch_size = self.batch_size,
+    drop_last = self.drop_last, seed = seed })
+  if self.persistent_workers then self.pool = pool else unfinished[pool] = true end
+  return pool
+end
+
+local function finish(self, pool, ...)
+  if (...) == nil and pool ~= self.pool then
+    unfinished[pool] = nil
+    pool:stop()
+  end
+  return ...
+end
+
+-- ---- an epoch ------------------------------------------------------------------------------------------
+
+-- The batches of an epoch after the first `skip`, not pinned.
+local function batches(self, skip)
+  local base = moth.randint(0, 2 ^ 53, { 1 }, { generator = generator(self) }):item()
+  local whole = not self.iterable and self.dataset.get_batch and not self.collate_fn and true or false
+  local request, b = not self.iterable and requests(self, whole), skip
+  if request then
+    for _ = 1, skip do request() end
+  end
+  if self.num_workers > 0 then
+    local pool = open_pool(self, whole, base)
+    local epoch = pool:epoch(request, base, request and skip or 0)
+    for _ = 1, request and 0 or skip do epoch:next() end
+    return function() return finish(self, pool, epoch:next()) end
+  end
+  local source = { dataset = self.dataset, collate_fn = self.collate_fn, whole = whole, batch_size = self.batch_size,
+    drop_last = self.drop_last }
+  if request then
+    return function()
+      local positions = request()
+      if positions == nil then return nil end
+      b = b + 1
+      return fetch.seeded(fetch.seed(base, b), fetch.map, source, positions)
+    end
+  end
+  local own = fetch.seed(fetch.seed(base, 1), 2 ^ 32)
+  local next_batch = fetch.seeded(own, fetch.iterate, source, 0, 1, own)
+  for k = 1, skip do fetch.seeded(fetch.seed(base, k), next_batch) end
+  return function()
+    b = b + 1
+    return fetch.seeded(fetch.seed(base, b), next_batch)
+  end
+end
+
 --- An iterator over one epoch, for `for x, y in loader:iter() do`.
 function DataLoader:iter()
   local resume = self.resume
@@ -104,10 +183,10 @@ function DataLoader:iter()
     epoch = { start = resume.start, given = resume.given }
     local now = rng(self)
     set_rng(self, resume.start)
-    next_batch = self:batches(resume.given)
+    next_batch = batches(self, resume.given)
     set_rng(self, now)
   else
-    next_batch = self:batches(0)
+    next_batch = batches(self, 0)
   end
   self.epoch = epoch
   local function count(...)
@@ -120,24 +199,6 @@ function DataLoader:iter()
   end
   if not self.pin_memory then return function() return count(next_batch()) end end
   return function() return count(pinned(next_batch())) end
-end
-
--- Iterates over one epoch without the first `skip` batches; not pinned.
-function DataLoader:batches(skip)
-  local whole = self.dataset.get_batch and not self.collate_fn
-  if whole and not self.batch_sampler and self.sampler.positions then
-    return iter_tensor(self, self.sampler:positions(), skip)
-  end
-  local batches = self.batch_sampler or sampler.BatchSampler(self.sampler, self.batch_size,
-    { drop_last = self.drop_last })
-  local next_batch = batches:iter()
-  for _ = 1, skip do next_batch() end
-  return function()
-    local positions = next_batch()
-    if positions == nil then return nil end
-    if whole then return self.dataset:get_batch(moth.tensor(positions, { dtype = moth.int64 })) end
-    return from_samples(self, positions)
-  end
 end
 
 -- `for x, y in loader do`: Lua calls the loader itself with the first value of the last batch. Loops in progress are
@@ -177,11 +238,13 @@ function DataLoader:enumerate()
   return function() return numbered(next_batch()) end
 end
 
+local function size_of(self) return not self.iterable and self.dataset:size() or nil end
+
 --- The position of the loader, also within an epoch: a plain table for moth.save. After load_state_dict the next iter()
 -- gives the remaining batches, and later epochs are shuffled as they would have been.
 function DataLoader:state_dict()
   local epoch = self.epoch or {}
-  return { start = epoch.start, given = epoch.given, generator = rng(self), size = self.dataset:size(),
+  return { start = epoch.start, given = epoch.given, generator = rng(self), size = size_of(self),
     batch_size = self.batch_size, epoch = self.order.epoch }
 end
 
@@ -192,7 +255,7 @@ function DataLoader:load_state_dict(sd)
   if type(sd) ~= "table" or type(sd.generator) ~= "table" then
     check.fail("%s: expected what state_dict gave", where)
   end
-  for name, own in each({ size = self.dataset:size(), batch_size = self.batch_size }) do
+  for name, own in each({ size = size_of(self), batch_size = self.batch_size }) do
     if sd[name] ~= own then
       check.fail("%s: its %s is %s, that of the loader %s", where, name, tostring(sd[name]), tostring(own))
     end
