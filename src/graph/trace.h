@@ -285,7 +285,7 @@ MothStatus moth_segment_check(MothSegment *s, MothTraceEnd *end);
 /* Copies, which share storages as the tensors do, with histories of their own: out[i] is the caller's. */
 MOTH_API MothStatus moth_tensor_copies(MothTensor *const *in, uint32_t n, MothTensor **out);
 /* Values that s has not made and that are held stay lazy, to be computed when they are looked at. The calls must write
- * to nothing and draw no random numbers, and their results share memory with inputs at most. */
+ * to nothing and draw no random numbers; values that share memory with an output must be outputs. */
 MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end);
 
 /* The records that may come next, siblings of the one that is returned. */

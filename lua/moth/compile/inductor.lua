@@ -1,8 +1,9 @@
 --- The backend "inductor": groups of pointwise calls (moth.compile.fuse) become kernels of generated C
--- (moth.compile.kernel_text); all other calls run as recorded (moth.compile.runtime). For segments that record no
--- gradient, write to nothing and draw no random numbers; the rest, and all where there is no C compiler, runs call by
--- call.
+-- (moth.compile.kernel_text), launched by the plan of the graph (moth.compile.runtime), which runs all other calls as
+-- recorded. For segments that record no gradient, write to nothing and draw no random numbers; the rest runs call by
+-- call. Where there is no C compiler, the backend is "blocks".
 local B = require "moth_lua"
+local blocks = require "moth.compile.blocks"
 local fuse = require "moth.compile.fuse"
 local graphs = require "moth.compile.graph"
 local kernel_text = require "moth.compile.kernel_text"
@@ -28,15 +29,13 @@ local function compiled(source, cc)
   return libraries[source]
 end
 
--- The calls of a graph as fuse.steps takes them, its placeholders, held tensors and outputs; nil if it has a call that
--- writes, draws, records a gradient, or shares memory with another's result.
+-- The calls of a graph as fuse.steps takes them; nil if it has a call that writes, draws, or records a gradient.
 local function read(graph)
-  local value, calls, inputs, held, outputs = {}, {}, {}, {}, {}
-  local shared = {} -- values that are inputs or views of inputs
+  local value, calls = {}, {}
   local function values_of(node, call)
     local list = {}
     for i, meta in ipairs(node.metas) do
-      list[i] = { facts = fuse.facts(meta), call = call }
+      list[i] = { facts = fuse.facts(meta), call = call, node = node.id, result = i }
       value[node] = value[node] or {}
       value[node][i] = list[i]
     end
@@ -55,64 +54,44 @@ local function read(graph)
   end
   for node in graph:nodes() do
     if node.op == "placeholder" or node.op == "get_attr" then
-      local v = values_of(node)[1]
-      shared[v] = true
-      if node.op == "placeholder" then
-        inputs[#inputs + 1] = v
-      else
-        held[#held + 1] = { v, node.tensor }
-      end
+      values_of(node)
     elseif node.op == "call" then
-      local f = graph.handle and B.compile.graph_node(graph.handle, node.id)
+      local f = B.compile.graph_node(graph.handle, node.id)
       local op = require("moth.dispatch.ops").get(node.target)
-      if not f.plain or not op or op.draws or op.writes or not B.ops[node.target] then return nil end
+      if not op or op.draws or op.writes then return nil end
       for _, meta in ipairs(node.metas) do
         if meta.requires_grad then return nil end
       end
-      local call = { target = node.target, plain = true, at = #calls + 1 }
+      local call = { target = node.target, plain = f.plain, at = #calls + 1, node = node.id }
       call.args = convert(node.args)
       call.args.n = node.args.n
       call.results = values_of(node, call)
-      if op.memory ~= "new" then
-        if op.memory ~= "view" then return nil end
-        for i = 1, call.args.n do
-          local v = call.args[i]
-          if type(v) == "table" and v.facts and not shared[v] then return nil end
-        end
-        for _, v in ipairs(call.results) do shared[v] = true end
-      end
       calls[#calls + 1] = call
     else
-      for i = 1, node.args.n do
-        local v = convert(node.args[i])
-        if not v.call then return nil end
-        v.kept = true
-        outputs[i] = v
-      end
+      for i = 1, node.args.n do convert(node.args[i]).kept = true end
     end
   end
-  return calls, inputs, held, outputs
+  return calls
 end
 
 local said = false
 
---- The backend: a function of the graph's inputs, and true: values that are no outputs are deferred. nil and true: the
--- calls run one by one.
+--- The backend: the plan of the graph, and true: values that are no outputs are deferred. nil and true: the calls run
+-- one by one. What cannot be compiled runs in blocks.
 function M.backend(graph)
   graph:pin_sizes()
-  local calls, inputs, held, outputs = read(graph)
+  local calls = read(graph)
   if not calls then return nil, true end
   local steps, any = fuse.steps(calls), false
   for _, step in ipairs(steps) do any = any or step.fused end
-  if not any then return nil, true end
-  local cc = toolchain.cc()
-  if not cc then
+  local cc = any and toolchain.cc()
+  if any and not cc then
     if not said then
-      toolchain.log("fusion", true, "compile: there is no C compiler, so nothing is fused; MOTH_CC names one")
+      toolchain.log("fusion", true, "compile: there is no C compiler: pointwise calls run in blocks; MOTH_CC names one")
     end
     said = true
-    return nil, true
   end
+  if not cc then return blocks.backend(graph) end
   local kernels, number, wanted, run = {}, {}, {}, {}
   for i, step in ipairs(steps) do
     if step.fused then
@@ -128,13 +107,15 @@ function M.backend(graph)
   end
   local lib, message = compiled(kernel_text.file(kernels, wanted), cc)
   if not lib then
-    toolchain.log("fusion", true, "compile: the C compiler failed, the calls run one by one: %s", tostring(message))
-    return nil, true
+    toolchain.log("fusion", true, "compile: the C compiler failed, pointwise calls run in blocks: %s", message)
+    return blocks.backend(graph)
   end
   for i, step in ipairs(steps) do
-    run[i] = step.fused and runtime.launch(run[i], number[run[i].text], lib) or runtime.single(step.calls[1])
+    run[i] = step.fused and runtime.launch(step, run[i], number[run[i].text], lib) or step.calls[1].node
   end
-  return runtime.program(run, inputs, held, outputs), true
+  local plan = B.compile.plan_new(graph.handle, run)
+  if not B.compile.plan_facts(plan).pure then return nil, true end
+  return plan, true
 end
 
 return M

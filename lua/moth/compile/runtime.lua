@@ -1,20 +1,33 @@
---- Runs what the backend "inductor" compiles: a list of steps, each a kernel or a call, on a table of values.
+--- What the backend "inductor" gives to the plan of a graph (src/graph/plan.h): how the kernel of a group is called.
+--
+-- moth_lua.compile.plan_new(graph.handle, steps) returns a callable of the graph's inputs. A step is the id of a node,
+-- which runs as recorded, or a kernel:
+--
+--     { nodes = ids of the calls that it computes,
+--       results = { { id of a node, result }, … }, operands = the same,
+--       temporaries = { bytes of a block of memory for the time of the step, … },
+--       in_place = true: each element of an operand is read before the same element of a result is written,
+--       launches = { { fn = address of a MothKernelRange, n =, grain = what moth_parallel_for gets,
+--                      slots = bytes of its MothKernelSlots,
+--                      at = { the slot, from 0, of the address of each result, operand and temporary, or -1 },
+--                      numbers = { { slot =, number = index of a number of the graph, is_float = }, … } }, … } }
+--
+-- Steps run in their order, launches one after the other. The plan keeps the library that fn is in.
 local ffi = require "ffi"
-local B = require "moth_lua"
 require "moth.kernel.native" -- declares the types
 
 local M = {}
 
-local C = ffi.load("libmoth.so")
 local Slots = ffi.typeof("MothKernelSlot[?]")
 local CHUNK = require("moth.compile.kernel_text").CHUNK
 
---- What runs a group on a table of values.
-function M.launch(k, number, lib)
+--- The step of a group that kernel_text has made a kernel of: number `number` of a library.
+function M.launch(step, k, number, lib)
   local it, n = k.it, #k.operands
-  local slots = Slots(3 + 2 * n + #k.numbers + #it.sizes * (n + 1))
+  local size = 3 + 2 * n + #k.numbers + #it.sizes * (n + 1)
+  local slots = Slots(size)
   local pieces, rows = math.max(1, math.ceil(it.n / CHUNK)), 1
-  for _, size in ipairs(it.sizes) do rows = rows * size end
+  for _, length in ipairs(it.sizes) do rows = rows * length end
   slots[0].i, slots[1].i, slots[2].i = number, pieces, it.n
   for i = 1, n do slots[2 + n + i].i = it.inner[i] end
   local at = 3 + 2 * n
@@ -22,8 +35,8 @@ function M.launch(k, number, lib)
     if x.integer then slots[at].i = x.value else slots[at].d = x.value end
     at = at + 1
   end
-  for _, size in ipairs(it.sizes) do
-    slots[at].i = size
+  for _, length in ipairs(it.sizes) do
+    slots[at].i = length
     at = at + 1
   end
   for i = 1, n do
@@ -32,61 +45,19 @@ function M.launch(k, number, lib)
       at = at + 1
     end
   end
-  local made = {}
-  for i = 1, k.nresults do
-    local m = k.operands[i].facts
-    made[i] = { m.shape, { dtype = m.dtype.name } }
+  local out = { nodes = {}, results = {}, operands = {} }
+  for i, call in ipairs(step.calls) do out.nodes[i] = call.node end
+  local addresses = {}
+  for i, v in ipairs(k.operands) do
+    local list = i <= k.nresults and out.results or out.operands
+    list[#list + 1] = { v.node, v.result }
+    addresses[i] = 2 + i
   end
   local empty = it.n == 0 or rows == 0
-  local call = ffi.cast("MothKernelRange", lib.moth_kernel)
   local grain = math.max(1, math.floor(32768 / math.max(1, math.min(it.n, CHUNK))))
-  local operands, nresults, total = k.operands, k.nresults, rows * pieces
-  local make, data_ptr = B.ops.empty, B.data_ptr
-  local own = { lib, call } -- stay while this does
-  return function(values)
-    for i = 1, nresults do values[operands[i]] = make(made[i][1], made[i][2]) end
-    if empty then return own end
-    for i = 1, n do slots[2 + i].p = data_ptr(values[operands[i]]) end
-    C.moth_parallel_for(total, grain, call, slots)
-  end
-end
-
---- What runs a call as it was recorded.
-function M.single(call)
-  local fn, args, n = B.ops[call.target], call.args, call.args.n
-  local function given(v, values)
-    if type(v) ~= "table" then return v end
-    if v.facts then return values[v] end
-    local list = {}
-    for i = 1, v.n or #v do list[i] = given(v[i], values) end
-    return list
-  end
-  local results = call.results
-  return function(values)
-    local list = {}
-    for i = 1, n do list[i] = given(args[i], values) end
-    if #results == 1 then
-      values[results[1]] = fn(unpack(list, 1, n))
-      return
-    end
-    local got = { fn(unpack(list, 1, n)) }
-    for i, r in ipairs(results) do values[r] = got[i] end
-  end
-end
-
---- The function of a graph: of its inputs, a list of its outputs. run: functions of the table of values, in order;
--- inputs, outputs: lists of values; held: a list of { value, tensor }.
-function M.program(run, inputs, held, outputs)
-  local ninputs, nsteps, noutputs = #inputs, #run, #outputs
-  return function(...)
-    local values = {}
-    for i = 1, ninputs do values[inputs[i]] = (select(i, ...)) end
-    for i = 1, #held do values[held[i][1]] = held[i][2] end
-    for i = 1, nsteps do run[i](values) end
-    local list = {}
-    for i = 1, noutputs do list[i] = values[outputs[i]] end
-    return list
-  end
+  out.launches = { { fn = tonumber(ffi.cast("intptr_t", lib.moth_kernel)), n = empty and 0 or rows * pieces,
+    grain = grain, slots = ffi.string(slots, size * 8), at = addresses } }
+  return out
 end
 
 return M
