@@ -17,6 +17,7 @@
 MothStatus (*moth_autograd_step)(MothCall *c);
 MothStatus (*moth_subclass_step)(MothCall *c);
 MothStatus (*moth_lazy_revive)(MothTensor *t);
+bool (*moth_follow)(MothCall *c, MothStatus *status);
 
 enum {
   SLOW_KEYS = MOTH_KEY_SUBCLASS | MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST |
@@ -505,16 +506,19 @@ enum { INTERCEPTED = MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS | MOTH_
 static __attribute__((noinline)) MothStatus run_prepared(MothCall *c) {
   MothValue args[MOTH_MAX_ARGS], *given = c->args;
   int64_t workspace[MOTH_CANONICAL_WORKSPACE];
-  bool held = c->keys & INTERCEPTED;
   MothStatus s = MOTH_OK;
-  if (held)
-    each_argument(c, moth_tensor_retain);
   if ((c->keys & MOTH_KEYS_DEVICE) != MOTH_KEY_CPU)
     s = settle_device(c);
   if (c->op->canonical && s == MOTH_OK)
     s = moth_canonical(c, args, workspace);
-  if (s == MOTH_OK)
+  bool held = c->keys & INTERCEPTED && s == MOTH_OK &&
+              !(moth_unrun && c->keys & MOTH_KEY_ABOVE && moth_follow(c, &s));
+  if (held) {
+    each_argument(c, moth_tensor_retain);
     s = moth_redispatch(c);
+  } else if (s == MOTH_OK && !(c->keys & INTERCEPTED)) {
+    s = moth_redispatch(c);
+  }
   c->args = given;
   if (s != MOTH_OK)
     s = failed(c, s);

@@ -6,6 +6,9 @@
 /* Set by src/graph: makes t, which is lazy, if what it is computed from is still there; else it stays as it is. Errors:
  * an input was written to since, or those of the calls. */
 MOTH_API extern MothStatus (*moth_lazy_revive)(MothTensor *t);
+/* Set by src/graph: while calls are noted, takes one that follows a known way, before any program of the host can run.
+ * false: it is not that. */
+MOTH_API extern bool (*moth_follow)(MothCall *c, MothStatus *status);
 /* How many segments have left such tensors that are still held, in the process. */
 MOTH_API extern _Atomic int moth_ndeferred;
 #endif

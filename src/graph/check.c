@@ -47,12 +47,11 @@ static void dry_drop(MothSegment *dry) {
   free(dry->values);
 }
 
-/* *dry is s with copies of the tensors from outside, its results lazy. */
+/* *dry is s with copies of the tensors from outside, its results lazy. It borrows the shadows of s, which are all there. */
 static MothStatus dry_make(const MothSegment *s, MothSegment *dry) {
   MothStatus status = MOTH_OK;
   MothQuiet q;
   *dry = *s;
-  dry->shadows = NULL;
   dry->pairs = NULL;
   dry->npairs = dry->pairs_cap = 0;
   dry->keeps = dry->copies = true;
@@ -500,6 +499,7 @@ MothStatus moth_segment_check(MothSegment *s, MothTraceEnd *end) {
   generators_of(s, &before);
   note_states(&before);
   after = now = before;
+  MOTH_GO(moth_shadow_prepare(s));
   MOTH_GO(dry_make(s, &b));
   each = run_each(&b);
   note_states(&after);

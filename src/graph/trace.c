@@ -14,8 +14,8 @@
 enum { LIMIT = 64, LONGEST = 16384 };
 
 MothTraceHost moth_trace_host;
-static _Thread_local MothTraceCounters counters;
-static _Thread_local MothSegment *mine;
+static _Thread_local MothTraceCounters counters __attribute__((tls_model("initial-exec")));
+static _Thread_local MothSegment *mine __attribute__((tls_model("initial-exec")));
 
 int64_t moth_trace_now(void) {
   struct timespec t;
@@ -340,13 +340,14 @@ static void take_values(MothRecord *r, const MothCall *c) {
 
 /* Gives t its number, a new one if it comes from outside; false: it cannot be recorded. New ones lie behind s's values
  * until the call is accepted. */
-static inline bool number_tensor(MothSegment *s, MothTensor *t, uint32_t *n, uint32_t *nnew) {
+static inline bool number_tensor(MothSegment *s, MothTensor *t, bool revives, uint32_t *n,
+                                 uint32_t *nnew) {
   uint32_t k = __atomic_load_n(&t->number, __ATOMIC_RELAXED);
   if (k < s->nvalues + *nnew && s->values[k] == t) {
     s->numbers[(*n)++] = k;
     return true;
   }
-  if (t->keys & MOTH_KEY_LAZY && (!moth_lazy_revive || moth_lazy_revive(t) != MOTH_OK))
+  if (t->keys & MOTH_KEY_LAZY && (!revives || moth_lazy_revive(t) != MOTH_OK))
     return false;
   if (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING))
     return false;
@@ -364,18 +365,20 @@ static uint32_t count_tensors(const MothCall *c) {
   return n;
 }
 
-static bool number_tensors(MothSegment *s, const MothCall *c, uint32_t *n, uint32_t *nnew) {
+/* revives: values that a segment has left are made. */
+static inline bool number_tensors(MothSegment *s, const MothCall *c, bool revives, uint32_t *n,
+                                  uint32_t *nnew) {
   *n = *nnew = 0;
   for (int i = 0; i < c->op->nargs; i++) {
     MothValue v = c->args[i];
-    if (v.tag == MOTH_V_TENSOR && !number_tensor(s, v.u.t, n, nnew))
+    if (v.tag == MOTH_V_TENSOR && !number_tensor(s, v.u.t, revives, n, nnew))
       return false;
     for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
-      if (!number_tensor(s, v.u.tensors[k], n, nnew))
+      if (!number_tensor(s, v.u.tensors[k], revives, n, nnew))
         return false;
   }
   for (int i = 0; c->target && i < c->op->nresults; i++)
-    if (!number_tensor(s, c->target[i], n, nnew))
+    if (!number_tensor(s, c->target[i], revives, n, nnew))
       return false;
   return true;
 }
@@ -430,13 +433,14 @@ static MothStatus accept(MothSegment *s, MothRecord *r, MothCall *c) {
       if (!shadowed)
         s->shadows[s->nvalues] = NULL;
       s->values[s->nvalues++] = t;
+      atomic_store_explicit(&t->refs, 2, memory_order_relaxed); /* new: nobody else has it */
     } else { /* one that is there: an argument, or the result before */
       moth_tensor_release(t);
       t = s->values[r->result[i]];
       if (t->keys & MOTH_KEY_LAZY)
         t->keys |= r->metas[i].keys & MOTH_KEY_AUTOGRAD;
+      moth_tensor_retain(t);
     }
-    moth_tensor_retain(t);
     c->results[i] = moth_v_tensor(t);
   }
   s->records[s->nrecords++] = r;
@@ -728,11 +732,41 @@ static MothStatus recorder_run(MothCall *c, void *ctx) {
   uint32_t n, nnew, tensors = count_tensors(c);
   if (!make_space(s, tensors, tensors + MOTH_MAX_RESULTS))
     return MOTH_ERR_MEMORY;
-  if (!number_tensors(s, c, &n, &nnew))
+  if (!number_tensors(s, c, true, &n, &nnew))
     return pass(c, "a tensor without values, of a subclass, or with queued work");
   MothRecord *r;
   find_record(s, c, n, nnew, &r);
   return r ? accept(s, r, c) : find_out(c);
+}
+
+/* recorder_run for a call that follows, with nothing in between: no program of the host can run, so that the arguments
+ * need not be retained. */
+static bool follow(MothCall *c, MothStatus *status) {
+  MothSegment *s = mine;
+  MothRecorder *rec = s->recorder;
+  if (moth_thread.nabove != 1 || moth_thread.nbelow || s->running || !rec || rec->closed ||
+      !c->direct || rec->trace->off || s->nrecords >= LONGEST || c->op->defined ||
+      moth_intercept_find(true, recorder_run) != rec || not_recordable(c))
+    return false;
+  uint32_t n, nnew, tensors = count_tensors(c);
+  if (!make_space(s, tensors, tensors + MOTH_MAX_RESULTS) ||
+      !number_tensors(s, c, false, &n, &nnew))
+    return false;
+  MothTraceModes modes;
+  modes_now(&modes);
+  MothRecord *r = *list_of(s);
+  while (r && match(s, r, c, &modes, n, nnew) != SAME)
+    r = r->sibling;
+  if (!r)
+    return false;
+  take_values(r, c);
+  counters.followed++;
+  *status = accept(s, r, c);
+  return true;
+}
+
+__attribute__((constructor)) static void offer(void) {
+  moth_follow = follow;
 }
 
 /* --- calls of a callable -------------------------------------------------------------------------------------- */

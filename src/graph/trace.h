@@ -179,7 +179,8 @@ typedef struct MothShadowPair {
 
 typedef struct MothTraceCounters {
   int64_t calls, graphs, breaks, recompiles, recorded, followed, skipped, compile_ns;
-  int64_t peak_bytes; /* the most that one run of a plan has held: intermediate values and outputs */
+  int64_t
+      peak_bytes; /* the most that one run of a plan has held: intermediate values and outputs */
 } MothTraceCounters;
 /* Of this thread. */
 MOTH_API MothTraceCounters *moth_trace_counters(void);

@@ -335,12 +335,19 @@ static int c_graph_check(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 0;
 }
 
-/* graph_facts(g) -> number of numbers, whether it is for any sizes */
+/* graph_facts(g) -> number of numbers, whether it is for any sizes, whether it records or computes gradients */
 static int c_graph_facts(lua_State *L) {
   const MothGraph *g = check_graph(L, 1);
   lua_pushnumber(L, g->nnumbers);
   lua_pushboolean(L, g->dynamic);
-  return 2;
+  bool grads = false;
+  for (const MothGraphNode *n = g->first; n; n = n->next) {
+    grads = grads || (n->op && moth_is_pass(n->op));
+    for (int i = 0; i < n->nresults; i++)
+      grads = grads || (n->kind == MOTH_NODE_CALL && n->metas[i].keys & MOTH_KEY_AUTOGRAD);
+  }
+  lua_pushboolean(L, grads);
+  return 3;
 }
 
 /* graph_pin(g, number, 0 for all, or nil for the sizes) */

@@ -8,9 +8,10 @@ local M = {}
 
 --- The plan of a graph; true: values that are no outputs are deferred. nil and true: the calls run one by one.
 function M.backend(graph)
+  if select(3, C.graph_facts(graph.handle)) then return nil, true end
   local plan = C.plan_new(graph.handle)
   local facts = C.plan_facts(plan)
-  if facts.needs_grad or not facts.pure then return nil, true end
+  if not facts.pure then return nil, true end
   return plan, true
 end
 
