@@ -18,7 +18,10 @@ MothStatus moth_cpu_pointwise(MothCall *c);
 enum {
   MOST_OPERANDS = MOTH_ITER_OPERANDS,
   REGISTER_BYTES = 32768, /* of all registers together: they stay in the first cache */
-  LONGEST = 2048,
+  LONGEST = 2048,         /* elements of a block, */
+  LONGEST_FAR =
+      1024, /* and where values are of LARGE bytes, so that what is asked for ahead stays, too */
+  LARGE = 4 << 20,
   SHORT_ROW = 64
 };
 
@@ -61,7 +64,7 @@ typedef struct Varying {
 } Varying;
 
 struct MothBlocks {
-  int64_t numel, block, register_bytes;
+  int64_t numel, block, register_bytes, widest;
   uint32_t ninstructions, nresults, noutside, nnumbers, nparams, nregisters;
   uint32_t instructions_cap, outside_cap, numbers_cap, params_cap, nvarying, varying_cap;
   Varying *varying;
@@ -369,8 +372,10 @@ static MothStatus make(Maker *m, const uint32_t *calls, uint32_t ncalls, MothPla
     MOTH_TRY(add_call(m, &p->calls[calls[i]]));
   MOTH_TRY(assign_registers(m));
   int64_t most = REGISTER_BYTES / m->widest / (b->nregisters ? b->nregisters : 1) / 64 * 64;
-  b->block = most > LONGEST ? LONGEST : most < 64 ? 64 : most;
+  int64_t longest = b->numel * m->widest >= LARGE ? LONGEST_FAR : LONGEST;
+  b->block = most > longest ? longest : most < 64 ? 64 : most;
   b->register_bytes = b->block * m->widest;
+  b->widest = m->widest;
   s->values = malloc(sizeof *s->values * ((size_t)b->noutside + 1));
   if (!s->values)
     return no_memory();
@@ -507,6 +512,21 @@ static void run_instruction(const Run *r, const Instruction *in, MothLoop loop, 
     loop(p, stride, n, r->params + in->params);
 }
 
+/* Asks for a part of the memory that the next block reads and writes: the k-th of as many parts as there are instructions. The
+ * processor prefetches by itself, but not across pages, and hardly for stores. */
+static void ask_ahead(const Run *r, uint32_t k, int64_t from, int64_t n) {
+  const MothBlocks *b = r->b;
+  int64_t begin = from + n * k / b->ninstructions, end = from + n * (k + 1) / b->ninstructions;
+  for (uint32_t i = 0; i < b->noutside; i++) {
+    const Outside *o = &b->outside[i];
+    const char *p = r->addresses[i];
+    if (o->lie == FLAT && i < b->nresults)
+      FETCH_TO_WRITE(p, begin * o->size, end * o->size);
+    else if (o->lie == FLAT)
+      FETCH(p, begin * o->size, end * o->size);
+  }
+}
+
 static void run_range(void *ctx, int64_t begin, int64_t end) {
   const Run *r = ctx;
   const MothBlocks *b = r->b;
@@ -514,9 +534,14 @@ static void run_range(void *ctx, int64_t begin, int64_t end) {
   Walk w;
   for (int64_t from = begin; from < end; from += b->block) {
     int64_t n = end - from < b->block ? end - from : b->block;
+    int64_t next = end - from - n < b->block ? end - from - n : b->block;
+    bool far = b->numel * b->widest >= FAR;
     walk_to(b, from, &w);
-    for (uint32_t k = 0; k < b->ninstructions; k++)
+    for (uint32_t k = 0; k < b->ninstructions; k++) {
+      if (far)
+        ask_ahead(r, k, from + n, next);
       run_instruction(r, &b->instructions[k], r->loops[k], from, n, &w, registers);
+    }
   }
 }
 
