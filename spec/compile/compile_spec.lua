@@ -37,7 +37,7 @@ end
 describe("compile #quick", function()
   before_each(compile.reset)
 
-  it("gives eager's results and gradients, and follows what it knows", function()
+  it("gives eager's results and gradients, and follows what it knows #M269 #M271", function()
     local w = randn(4, 3):requires_grad_(true)
     local function f(x) return ((x * 2 + 1):relu():matmul(w)):sum() end
     local compiled = compile(f)
@@ -57,7 +57,7 @@ describe("compile #quick", function()
     assert.is_true(c.compile_seconds > 0)
   end)
 
-  it("keeps a branch on an element: one break, two graphs, both ways right", function()
+  it("keeps a branch on an element: one break, two graphs, both ways right #M274 #M279 #M281", function()
     check(function(x)
       local y = x * 2
       if y:sum():item() > 0 then return y + 1 end
@@ -75,7 +75,7 @@ describe("compile #quick", function()
     assert.same({ 2, 1 }, { c.graphs, c.graph_breaks })
   end)
 
-  it("prints in each call, in order", function()
+  it("prints in each call, in order #M276", function()
     local function f(x)
       local y = x + 1
       print("y", y)
@@ -88,7 +88,7 @@ describe("compile #quick", function()
     assert.equal(want, printed(function() for i = 1, 3 do compiled(moth.full({ 2 }, i)) end end))
   end)
 
-  it("has the effects on tables and upvalues that Lua has", function()
+  it("has the effects on tables and upvalues that Lua has #M277", function()
     local list, n = {}, 0
     local scale = 1
     local function f(x)
@@ -141,7 +141,7 @@ describe("compile #quick", function()
     assert.same({ 21, 0 }, { compile.counters().graphs, compile.counters().skipped })
   end)
 
-  it("makes a break an error with fullgraph, with reason and line", function()
+  it("makes a break an error with fullgraph, with reason and line #M280", function()
     local compiled = compile(function(x)
       local y = x + 1
       return y:item()
@@ -176,7 +176,7 @@ describe("compile #quick", function()
     assert.is_true(compile.counters().graphs <= 2)
   end)
 
-  it("says which options there are", function()
+  it("says which options there are #M288", function()
     local function f(x) return x end
     for _, mode in ipairs { "reduce-overhead", "max-autotune" } do
       assert.error_matches(function() compile(f, { mode = mode }) end, "not built yet")
@@ -193,7 +193,7 @@ describe("compile #quick", function()
     assert.error_matches(function() compile(moth.ones(1)) end, "a function or a module, got a tensor")
   end)
 
-  it("stands for a module", function()
+  it("stands for a module #M317", function()
     local m = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
     local cm = compile(m)
     assert.equal(4, #cm:parameters())
@@ -279,7 +279,7 @@ describe("compile #quick", function()
     assert.same({ 2, 1 }, { compile.counters().graphs, compile.counters().graph_breaks })
   end)
 
-  it("records autocast and grad modes, inside and around, without a break", function()
+  it("records autocast and grad modes, inside and around, without a break #M318", function()
     local w = randn(4, 4):requires_grad_(true)
     local function f(x)
       local y = moth.autocast(function() return x:matmul(w) end)

@@ -46,7 +46,7 @@ describe("a custom op in a compiled function #quick", function()
     fails("the kernel gave up", compile(function(x) return broken(x):sum():item() end), moth.ones(3))
   end)
 
-  it("is not what reads a tensor's bytes: that breaks the graph, and fullgraph refuses it #M136", function()
+  it("is not what reads a tensor's bytes: that breaks the graph, and fullgraph refuses it #M136 #M275", function()
     local function reads(x)
       local y = x * 2
       local p = y:data_ptr()

@@ -13,7 +13,7 @@ describe("compile: graphs #quick", function()
     return y:matmul(w):sum(1), y
   end
 
-  it("show nodes with sizes, dtypes and lines", function()
+  it("show nodes with sizes, dtypes and lines #M273", function()
     local x, w = moth.randn(2, 3), moth.randn(3, 4)
     local g = compile.capture(model, { x, w })
     local text = tostring(g)
@@ -38,7 +38,7 @@ describe("compile: graphs #quick", function()
     assert.error_matches(function() relu.target = "tanh" end, "cannot be set")
   end)
 
-  it("run, as the function does, with gradients", function()
+  it("run, as the function does, with gradients #M273", function()
     local x, w = moth.randn(2, 3), moth.randn(3, 4)
     local g = compile.capture(model, { x, w })
     local function make()
@@ -52,7 +52,7 @@ describe("compile: graphs #quick", function()
       "argument x2 of the graph: expected float32 with 2 dimensions")
   end)
 
-  it("hold what is no argument, and compute nothing when captured", function()
+  it("hold what is no argument, and compute nothing when captured #M271 #M272", function()
     local net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.BatchNorm1d(4))
     local before = S.text(net:buffers())
     local x = moth.randn(5, 3)
@@ -79,7 +79,7 @@ describe("compile: graphs #quick", function()
     assert.equal(x, (same(x)))
   end)
 
-  it("are changed: calls put in, replaced, erased", function()
+  it("are changed: calls put in, replaced, erased #M273", function()
     local x, w = moth.randn(2, 3), moth.randn(3, 4)
     local g = compile.capture(model, { x, w })
     local relu, mul = g:find("relu"), g:find("mul")
@@ -126,7 +126,7 @@ end)
 describe("compile: backends #quick", function()
   before_each(compile.reset)
 
-  it("get a graph and the inputs once, and are called from then on", function()
+  it("get a graph and the inputs once, and are called from then on #M291", function()
     local made, called = 0, 0
     local w = moth.randn(3, 3):requires_grad_(true)
     local function f(x) return (x:matmul(w) + 1):relu():sum() end
@@ -178,7 +178,7 @@ describe("compile: backends #quick", function()
     assert.equal(2, made)
   end)
 
-  it("whose graphs are wrong, or that fail, are errors, or warnings with suppress_errors", function()
+  it("whose graphs are wrong, or that fail, are errors, or warnings with suppress_errors #M283", function()
     local function f(x) return x + 1 end
     local x = moth.ones(2)
     assert.error_matches(function() compile(f, { backend = function() error("no idea", 0) end })(x) end, "no idea")
@@ -211,7 +211,7 @@ describe("compile: backends #quick", function()
     end
   end)
 
-  it("explain lists graphs, ops and breaks", function()
+  it("explain lists graphs, ops and breaks #M319 #M320", function()
     local report = compile.explain(function(x)
       local y = x + 1
       if y:sum():item() > 0 then y = y * 2 end
@@ -220,7 +220,55 @@ describe("compile: backends #quick", function()
     assert.same({ 2, 1, 4, { 2, 2 } }, { report.graph_count, report.graph_break_count, report.op_count,
       report.ops_per_graph })
     assert.matches("item, at .*graph_spec%.lua:%d+", report.break_reasons[1])
-    assert.matches("2 graphs, 1 break, 4 ops\n  graph 1: 2 ops\n  graph 2: 2 ops\n  break 1: item", tostring(report))
+    assert.same({ { "add", "sum" }, { "mul", "relu" } }, report.ops)
+    assert.same({ "pointwise", "reduce", pointwise = 3, reduce = 1 }, report.kinds)
+    local text = tostring(report):gsub("[^ ]*graph_spec%.lua:[%d-]+", "HERE")
+    assert.equal([[
+2 graphs, 1 break, 4 ops: 3 pointwise, 1 reduce
+  graph 1: 2 ops, HERE, for these sizes
+    add sum
+  graph 2: 2 ops, HERE, for these sizes
+    mul relu
+  break 1: item, at HERE]], text)
     assert.equal(1, compile.explain(nn.Linear(2, 2), moth.ones(1, 2)).graph_count)
+  end)
+
+  it("explain takes a compiled function with its options, and says what made it compile again #M319", function()
+    local f = compile(function(x) return (x * 2 + 1):relu() end, { dynamic = true, backend = function(g)
+      g:add_kernel { "mul", "add", "relu" }
+      return interpret(g)
+    end })
+    f(moth.ones(3))
+    f(moth.ones(3, { dtype = "float64" }))
+    local report = compile.explain(f, moth.ones(3))
+    local text = tostring(report)
+    assert.matches("graph 1: 3 ops, .*, for any sizes\n    mul add relu\n    one kernel: mul add relu\n", text)
+    assert.matches("compiled again: mul: an input is float64", text)
+    local m = compile(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), { backend = interpret })
+    assert.same({ { "linear", "relu" } }, compile.explain(m, moth.ones(1, 2)).ops)
+    local held = {}
+    held.f = compile(function() return held.f end) -- a callable that its function holds can be collected
+    local weak = setmetatable({ held.f }, { __mode = "v" })
+    held = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    assert.is_nil(weak[1])
+  end)
+
+  it("explain fits a screen for a large program", function()
+    local report = compile.explain(function(x)
+      for _ = 1, 40 do
+        for _ = 1, 30 do x = x:relu():tanh() end
+        if x:sum():item() > 1e9 then return x end
+      end
+      return x
+    end, moth.ones(3))
+    local lines = {}
+    for line in (tostring(report) .. "\n"):gmatch("(.-)\n") do
+      lines[#lines + 1] = line
+      assert.is_true(#line <= 110, line)
+    end
+    assert.is_true(#lines <= 42)
+    assert.equal(40, report.graph_count)
   end)
 end)

@@ -14,7 +14,7 @@ describe("fake mode #quick", function()
     return out
   end
 
-  it("is a dry run: real parameters keep values, versions and .grad", function()
+  it("is a dry run: real parameters keep values, versions and .grad #M272", function()
     for _, with_grad in ipairs { false, true } do
       local model = nn.Linear(3, 2)
       local opt = optim.Adam(model:parameters(), { lr = 0.1 })

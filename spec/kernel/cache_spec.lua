@@ -40,7 +40,7 @@ describe("the cache of compiled kernels #noasan", function()
   local function files() return (shell("ls -A " .. dir .. "/cache/moth/kernels")) end
   local right = "0 2 4 6 8\n"
 
-  it("is for the user alone, and a second process finds what the first has made", function()
+  it("is for the user alone, and a second process finds what the first has made #M287", function()
     assert.equal(right, run())
     assert.equal("700\n", (shell("stat -c %a " .. dir .. "/cache/moth/kernels")))
     local names = files()

@@ -19,7 +19,7 @@ local function uneven(x) if x > 3 then return x, 1 end return x end
 local function choose(x) if x > 3 then return x * 2 end return -x end
 
 describe("control flow of a kernel", function()
-  it("loops with variables whose types grow", function()
+  it("loops with variables whose types grow #M158", function()
     local k = jit(function(out, n)
       local sum, block = 0, 0
       for i = 1, n do
@@ -302,7 +302,7 @@ describe("a kernel that is wrong", function()
     assert.equal(4, out:sum():item())
   end)
 
-  it("reads outside of a tensor: the interpreter says where", function()
+  it("reads outside of a tensor: the interpreter says where #M158", function()
     local k = jit(function(x, m, B)
       local i = tl.arange(0, B)
       tl.store(x + i, tl.load(x + i - 1, { mask = i > m }))

@@ -47,7 +47,7 @@ static void dry_drop(MothSegment *dry) {
   free(dry->values);
 }
 
-/* *dry is s with copies of the tensors from outside, its results lazy. It borrows the shadows of s, which are all there. */
+/* *dry is s with copies of the tensors from outside, its results lazy. It borrows the shadows of s. */
 static MothStatus dry_make(const MothSegment *s, MothSegment *dry) {
   MothStatus status = MOTH_OK;
   MothQuiet q;
@@ -499,7 +499,6 @@ MothStatus moth_segment_check(MothSegment *s, MothTraceEnd *end) {
   generators_of(s, &before);
   note_states(&before);
   after = now = before;
-  MOTH_GO(moth_shadow_prepare(s));
   MOTH_GO(dry_make(s, &b));
   each = run_each(&b);
   note_states(&after);
@@ -514,6 +513,8 @@ MothStatus moth_segment_check(MothSegment *s, MothTraceEnd *end) {
   }
   if (!end->trace->host || !moth_trace_host.run || (end->code && end->code->plain))
     goto done;
+  if (moth_shadow_prepare(s) != MOTH_OK) /* they are asked where a is compiled, and are no copies */
+    goto done;
   MOTH_GO(dry_make(s, &a));
   held = calloc((size_t)s->nvalues + 1, sizeof *held);
   MOTH_GO(held ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory"));
@@ -521,10 +522,11 @@ MothStatus moth_segment_check(MothSegment *s, MothTraceEnd *end) {
   status = moth_trace_host.run(&a, end, &compiled);
   note_states(&now);
   restore_states(&before);
-  if (status != MOTH_OK && each != MOTH_OK && status != MOTH_ERR_INTERRUPTED)
-    status = MOTH_OK; /* the program's own error: the run that counts raises it */
-  if (status != MOTH_OK || !compiled)
+  if (status != MOTH_OK || !compiled) {
+    if (each != MOTH_OK && status != MOTH_ERR_INTERRUPTED)
+      status = MOTH_OK; /* the program's own error: the run that counts raises it */
     goto done;
+  }
   if (each != MOTH_OK) {
     put(&text, "it has no error, where the calls one by one have one");
     same = false;

@@ -246,6 +246,17 @@ function Graph:pin_numbers() C.graph_pin(self.handle, 0) end
 --- What is made of the graph holds for the sizes of its inputs, and of arguments, only.
 function Graph:pin_sizes() C.graph_pin(self.handle) end
 
+local kernels = setmetatable({}, { __mode = "k" }) -- handle of a graph -> list of lists of names
+
+--- For backends: calls of these ops have become one kernel. moth.compile.explain shows it.
+function Graph:add_kernel(ops)
+  kernels[self.handle] = kernels[self.handle] or {}
+  table.insert(kernels[self.handle], ops)
+end
+
+--- The kernels that a backend has made of the graph: lists of the ops' names.
+function Graph:kernels() return kernels[self.handle] or {} end
+
 --- Removes calls whose results nobody uses, that write to nothing and draw no random numbers; returns how many.
 function Graph:eliminate_dead_code() return C.graph_eliminate(self.handle) end
 

@@ -101,6 +101,9 @@ function M.backend(graph)
         number[k.text] = #kernels
       end
       run[i] = k
+      local names = {}
+      for c, call in ipairs(step.calls) do names[c] = call.target end
+      graph:add_kernel(names)
       M.counters.groups = M.counters.groups + 1
       M.counters.fused = M.counters.fused + #step.calls
     end

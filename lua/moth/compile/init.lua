@@ -122,6 +122,15 @@ end
 
 local boxes = setmetatable({}, { __mode = "k" }) -- of all callables: reset() forgets what they know
 
+-- The box of a callable, found among what its function holds (a table of them would keep all that hold themselves).
+local function box_of(f)
+  if type(f) == "table" and module.original(f) then f = module.call_of(f) end
+  for i = 1, type(f) == "function" and debug.getinfo(f, "u").nups or 0 do
+    local _, value = debug.getupvalue(f, i)
+    if type(value) == "table" and boxes[value] then return value end
+  end
+end
+
 local function name_of(fn)
   local info = type(fn) == "function" and debug.getinfo(fn, "S")
   if info then return ("%s:%d"):format(info.short_src, info.linedefined) end
@@ -164,7 +173,7 @@ end
 
 -- A callable's options and its trace, which is made when it is first called.
 local function new_box(fn, o)
-  local box = { name = name_of(fn), fullgraph = flag(o, "fullgraph") or false,
+  local box = { fn = fn, options = o, name = name_of(fn), fullgraph = flag(o, "fullgraph") or false,
     dynamic = dynamics[flag(o, "dynamic")] or 0 }
   local backend = check_backend(o.backend)
   box.backend_given = o.backend or "eager"
@@ -233,12 +242,21 @@ M.graph_break = signature("compile.graph_break()", function() C.break_graph("gra
 M.is_compiling = signature("compile.is_compiling()", function() return (C.recording()) end)
 
 --- Runs fn(...) once, compiled, and tells what became of it: { graphs, graph_count, graph_break_count, op_count,
--- ops_per_graph, break_reasons }. It prints as a list.
+-- ops_per_graph, ops, kinds, break_reasons, recompile_reasons }. It prints as a list. A compiled fn runs with its own
+-- options.
 function M.explain(fn, ...)
-  return explain.explain(function(f, backend)
-    f = type(f) == "table" and module.original(f) or f
-    local box = new_box(f, { backend = backend })
-    return compiled(f, box), box
+  return explain.explain(function(f, note)
+    local known = box_of(f)
+    f = known and known.fn or f
+    local box = new_box(f, known and known.options or {})
+    local inner = box.backend
+    box.backend = function(handle, inputs)
+      local g = graphs.new(handle)
+      note(g)
+      if inner then return inner(handle, inputs) end
+      return g:interpreter()
+    end
+    return compiled(f, box), box, known
   end, fn, ...)
 end
 

@@ -14,6 +14,9 @@ end
 --- The module that x stands for, or nil.
 function M.original(x) return originals[x] end
 
+--- The function that a stand-in's call is.
+function M.call_of(x) return getmetatable(x).__compiled end
+
 -- A method, called of the stand-in, works on the module; what returns the module returns the stand-in.
 local function bound(method, m, proxy)
   local function back(first, ...)
@@ -34,6 +37,7 @@ function M.wrap(m, call)
   originals[proxy] = m
   return setmetatable(proxy, {
     __module = true,
+    __compiled = call,
     __name = class.__name,
     __index = function(_, key)
       local value = m[key]
