@@ -3,7 +3,21 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local S = require "compile.support"
-local nn, compile = moth.nn, moth.compile
+local nn = moth.nn
+
+-- moth.compile, by `backend` where that is set.
+local backend
+local compile = setmetatable({}, {
+  __index = moth.compile,
+  __call = function(_, f, o, ...)
+    if backend then
+      local own = { backend = backend }
+      for key, value in pairs(o or {}) do own[key] = value end
+      o = own
+    end
+    return moth.compile(f, o, ...)
+  end,
+})
 
 -- f of the arguments that make(n) gives for call n, eagerly and compiled: equal to the bit.
 local function check(f, make, calls, o)
@@ -124,7 +138,7 @@ describe("compile #quick", function()
   end)
 
   it("runs uncompiled, with one warning, over the limit", function()
-    compile.config.recompile_limit = 4
+    moth.compile.config.recompile_limit = 4
     local compiled = compile(function(x, n)
       for _ = 1, n do x = x + 1 end
       return x
@@ -137,7 +151,7 @@ describe("compile #quick", function()
       return x
     end)
     for _ = 1, 3 do straight(moth.ones(2)) end
-    compile.config.recompile_limit = 64
+    moth.compile.config.recompile_limit = 64
     assert.same({ 21, 0 }, { compile.counters().graphs, compile.counters().skipped })
   end)
 
@@ -185,9 +199,10 @@ describe("compile #quick", function()
     assert.error_matches(function() compile(f, { backend = "x" }) end, "expected 'eager'.*'inductor' or a function")
     assert.error_matches(function() compile(f, { fulgraph = true }) end, "fullgraph")
     assert.error_matches(function() compile(1) end, "expected a function or a module")
+    assert.error_matches(function() compile(f, {}, "inductor") end, "two arguments, a function and a table of options")
     assert.error_matches(function() compile.config.speed = 1 end, "verbose, recompile_limit")
     for _, limit in ipairs { "a", 0, 2.5, 1 / 0 } do
-      assert.error_matches(function() compile.config.recompile_limit = limit end, "an integer of at least 1, got")
+      assert.error_matches(function() moth.compile.config.recompile_limit = limit end, "an integer of at least 1, got")
     end
     assert.equal(64, compile.config.recompile_limit)
     assert.error_matches(function() compile(moth.ones(1)) end, "a function or a module, got a tensor")
@@ -299,8 +314,13 @@ describe("compile #quick", function()
   end)
 end)
 
-describe("compile: what others get wrong in silence #quick", function()
-  before_each(compile.reset)
+for _, name in ipairs { "eager", "blocks", "inductor" } do
+describe("compile: what others get wrong in silence, by " .. name .. " #quick", function()
+  before_each(function()
+    backend = name
+    compile.reset()
+  end)
+  after_each(function() backend = nil end)
 
   it("inputs that are the same only in the second call, or views of each other", function()
     local function f(x, y)
@@ -549,6 +569,19 @@ describe("compile: what others get wrong in silence #quick", function()
     end)
     local z, total = inside(moth.ones(1))
     assert.same({ 4, 1 }, { z:item(), total })
+    local names
+    local traced = compile(function(x)
+      local a = x + 1
+      names = moth.dispatch.trace(function()
+        a = a * 2
+        return a:sum():item()
+      end)
+      return a
+    end)
+    for _ = 1, 2 do -- each call once, and none from before
+      assert.equal(4, traced(moth.ones(1)):item())
+      assert.same({ 2, "mul", "sum" }, { #names, names[1]:match("^%a+"), names[2]:match("^%a+") })
+    end
   end)
 
   it("leaves that are made, and settings changed, in the middle", function()
@@ -585,6 +618,7 @@ describe("compile: what others get wrong in silence #quick", function()
     assert.equal(0, compile.counters().graph_breaks)
   end)
 end)
+end
 
 describe("compile: memory", function()
   it("is flat over 10,000 calls", function()

@@ -3,6 +3,8 @@ local B = require "moth_lua"
 local moth = require "moth"
 local S = {}
 
+moth.compile.config.measure = false -- what specs compile stays compiled, however slow
+
 local function bytes(t)
   if B.numel(t) == 0 then return "" end
   local s = B.bytes(B.ops.contiguous(B.ops.to(B.alias(t, false), { device = "cpu" })))

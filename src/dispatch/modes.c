@@ -3,6 +3,7 @@
 
 #include "core/thread.h"
 #include "dispatch/dispatch.h"
+#include "dispatch/lazy.h"
 #include "dispatch/steps.h"
 
 _Thread_local MothThread moth_thread;
@@ -77,6 +78,26 @@ void *moth_intercept_find(bool above, MothStatus (*fn)(MothCall *c, void *ctx)) 
     if (list[i].fn == fn)
       return list[i].ctx;
   return NULL;
+}
+
+void moth_intercept_hide(MothStatus (*fn)(MothCall *c, void *ctx), const void *ctx, MothHidden *h) {
+  MothThread *t = &moth_thread;
+  h->n = 0;
+  for (int i = t->nabove - 1; i >= 0; i--)
+    if (intercept_above[i].fn == fn && intercept_above[i].ctx == ctx) {
+      h->from = (uint8_t)(i + 1);
+      h->n = (uint8_t)(t->nabove - h->from);
+      memcpy(h->list, intercept_above + h->from, sizeof *h->list * h->n);
+      t->nabove = h->from;
+      return;
+    }
+}
+
+void moth_intercept_show(const MothHidden *h) {
+  if (!h->n)
+    return;
+  memcpy(intercept_above + h->from, h->list, sizeof *h->list * h->n);
+  moth_thread.nabove = (uint8_t)(h->from + h->n);
 }
 
 bool moth_is_traced(void) {

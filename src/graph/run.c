@@ -4,6 +4,7 @@
 
 #include "autograd/node.h"
 #include "core/alloc.h"
+#include "dispatch/lazy.h"
 #include "graph/trace.h"
 
 MothStatus moth_lazy_become(MothTensor *t, MothTensor *made) {
@@ -134,6 +135,8 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **out) {
   MothStatus status = MOTH_OK;
   if (out)
     *out = end;
+  MothHidden inner;
+  moth_recorder_hide_inner(s->recorder, &inner);
   moth_unrun = 0;
   s->running = true;
   if (!t->capture) {
@@ -155,6 +158,7 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **out) {
   }
   clear(s);
   s->running = false;
+  moth_intercept_show(&inner);
   return status;
 }
 

@@ -833,6 +833,10 @@ MothRecorder *moth_recorder_open(void) {
   return r && !r->closed ? r : NULL;
 }
 
+void moth_recorder_hide_inner(const MothRecorder *r, MothHidden *h) {
+  moth_intercept_hide(recorder_run, r, h);
+}
+
 /* Notes a break; an error with fullgraph. */
 static MothStatus note_break(MothRecorder *rec, MothTraceEnd *end, const char *reason) {
   MothTrace *t = rec->trace;

@@ -289,6 +289,9 @@ MOTH_API MothStatus moth_tensor_copies(MothTensor *const *in, uint32_t n, MothTe
  * to nothing and draw no random numbers; values that share memory with an output must be outputs. */
 MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end);
 
+/* Hides the interceptors that the program has pushed inside the call of r (dispatch/lazy.h). */
+typedef struct MothHidden MothHidden;
+void moth_recorder_hide_inner(const MothRecorder *r, MothHidden *h);
 /* The records that may come next, siblings of the one that is returned. */
 MothRecord *moth_segment_next(MothSegment *s);
 /* The leaves from outside that backward of these roots, values of s, gives gradients to; gradients NULL: ones. Why that

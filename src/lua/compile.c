@@ -414,6 +414,28 @@ static int c_reset_counters(lua_State *L) {
   return 0;
 }
 
+/* clock() -> nanoseconds; progress() -> a number that grows with what is recorded, compiled or run as it came */
+static int c_clock(lua_State *L) {
+  lua_pushnumber(L, (double)moth_trace_now());
+  return 1;
+}
+static int c_progress(lua_State *L) {
+  const MothTraceCounters *c = moth_trace_counters();
+  lua_pushnumber(L, (double)(c->recorded + c->graphs + c->recompiles + c->skipped));
+  return 1;
+}
+
+/* is_compiled(trace) -> whether a backend has made code of a segment */
+static int c_is_compiled(lua_State *L) {
+  const MothTrace *t = check_trace(L, 1);
+  bool any = false;
+  for (const MothTraceEnd *end = t->ends; end; end = end->older)
+    for (const MothTraceCode *c = end->codes; c; c = c->older)
+      any = any || !c->plain;
+  lua_pushboolean(L, any);
+  return 1;
+}
+
 static int c_set_verbose(lua_State *L) {
   lua_pushboolean(L, verbose);
   if (!lua_isnoneornil(L, 1))
@@ -462,6 +484,9 @@ void moth_lua_open_compile(lua_State *L) { /* the binding's table is on top, and
                                  {"counters", c_counters},
                                  {"reset_counters", c_reset_counters},
                                  {"set_verbose", c_set_verbose},
+                                 {"clock", c_clock},
+                                 {"progress", c_progress},
+                                 {"is_compiled", c_is_compiled},
                                  {"notes", c_notes},
                                  {NULL, NULL}};
   gate_table(L, true);

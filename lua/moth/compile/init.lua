@@ -14,6 +14,7 @@ local module = require "moth.compile.module"
 local checks = require "moth.compile.check"
 local graphs = require "moth.compile.graph"
 local explain = require "moth.compile.explain"
+local pace = require "moth.compile.pace"
 local each = require "moth.each"
 local C = B.compile
 local keep, rethrow = trace.keep, trace.rethrow
@@ -23,14 +24,15 @@ local M = {}
 --- Settings: verbose (each break is logged with a traceback), recompile_limit (ways that one callable may take before
 -- it runs uncompiled), suppress_errors (where a backend fails, a warning, and the ops run one by one), check (each
 -- compiled segment also runs call by call, on copies, and is compared: MOTH_COMPILE_CHECK=1), repro_after ("dynamo" or
--- "aot": a segment that fails is reduced, and a script that shows it written to moth_compile_debug; false).
-local settings = { recompile_limit = 64, suppress_errors = false, check = checks.is_set("MOTH_COMPILE_CHECK"),
-  repro_after = checks.repro_after() or false }
+-- "aot": a segment that fails is reduced, and a script that shows it written to moth_compile_debug; false), measure
+-- (callables that turn out slower than uncompiled turn themselves off; true).
+local settings = { recompile_limit = 64, suppress_errors = false, measure = true,
+  check = checks.is_set("MOTH_COMPILE_CHECK"), repro_after = checks.repro_after() or false }
 C.set_check(settings.check)
 
 local function unknown_setting(key)
   return check.fail("[compile.config] there is no '%s'; there are verbose, recompile_limit, suppress_errors, check, "
-    .. "repro_after", tostring(key))
+    .. "repro_after, measure", tostring(key))
 end
 
 M.config = setmetatable({}, {
@@ -45,7 +47,7 @@ M.config = setmetatable({}, {
       C.set_verbose(value and true or false)
     elseif settings[key] == nil then
       unknown_setting(key)
-    elseif key == "suppress_errors" or key == "check" then
+    elseif key == "suppress_errors" or key == "check" or key == "measure" then
       settings[key] = value and true or false
       C.set_check(settings.check)
     elseif key == "repro_after" then
@@ -180,13 +182,20 @@ local function new_box(fn, o)
   box.backend = backend and compiler(backend, o.backend)
   check_mode(o.mode)
   boxes[box] = true
+  box.measured = backend and is_built_in(backend)
+  box.pace = box.measured and pace.new()
   return box
 end
 
+local function recorded(box, fn, ...) return run(box.trace or new_trace(box), fn, ...) end
+
 local function compiled(fn, box)
   return function(...)
-    if C.recording() then return fn(...) end -- a part of the graph that is being recorded
-    return run(box.trace or new_trace(box), fn, ...)
+    if box.off or C.recording() then return fn(...) end -- a part of the graph that is being recorded
+    if box.pace and settings.measure and not settings.check and box.trace then
+      return pace.call(box, recorded, fn, ...)
+    end
+    return recorded(box, fn, ...)
   end
 end
 
@@ -195,7 +204,8 @@ end
 -- true compares no sizes, false has each shape recorded of its own (nil: from the third on, sizes are not compared);
 -- backend: "eager", which runs the recorded ops one by one, "inductor", which fuses pointwise ops into C, or a
 -- function(graph, inputs) that returns what runs it; mode: "default".
-local function compile(fn, o)
+local function compile(fn, o, ...)
+  if select("#", ...) > 0 then check.fail("[compile] takes two arguments, a function and a table of options") end
   o = check.options("compile", o, "fullgraph dynamic backend mode")
   if not check.is_callable(fn) then
     check.fail("[compile] expected a function or a module, got %s", B.is_tensor(fn) and "a tensor" or type(fn))
@@ -209,12 +219,19 @@ end
 
 --- What was counted on this thread since the start or reset(): calls of compiled functions; graphs (segments with a
 -- record of their own), graph_breaks (different ones), recompiles (differences that made another record); ops recorded,
--- followed, and skipped (run as they came); compile_seconds.
-M.counters = signature("compile.counters()", function() return (C.counters()) end)
+-- followed, and skipped (run as they came); compile_seconds; turned_off (callables that were slower than uncompiled).
+M.counters = signature("compile.counters()", function()
+  local counters = C.counters()
+  counters.turned_off = pace.turned_off
+  return counters
+end)
 
 --- Forgets all that was recorded, and the counters.
 M.reset = signature("compile.reset()", function()
-  for box in each(boxes) do box.trace = nil end
+  for box in each(boxes) do
+    box.trace, box.off, box.pace = nil, nil, box.measured and pace.new()
+  end
+  pace.turned_off = 0
   C.reset_counters()
 end)
 
