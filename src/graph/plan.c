@@ -398,6 +398,9 @@ void moth_plan_release(MothPlan *p) {
     moth_tensor_release(p->values[i].fake);
     moth_tensor_release(p->values[i].held);
   }
+  for (uint32_t i = 0; i < p->napart; i++)
+    free(p->apart[i].values);
+  free(p->apart);
   free(p->steps);
   free(p->calls);
   free(p->values);
@@ -607,7 +610,8 @@ static void put_value(const MothPlan *p, uint32_t id, char *text, size_t size) {
   const MothPlanValue *v = &p->values[id];
   size_t n = strlen(text);
   if (v->place == MOTH_PLACE_ARENA)
-    snprintf(text + n, size - n, " %%%u@%lld", id, (long long)v->offset);
+    snprintf(text + n, size - n, v->apart ? " %%%u@block %lld" : " %%%u@%lld", id,
+             v->apart ? (long long)v->buffer : (long long)v->offset);
   else
     snprintf(text + n, size - n, " %%%u:%s", id, places[v->place]);
 }

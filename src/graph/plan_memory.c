@@ -2,14 +2,17 @@
  *
  * Values that are never alive at the same time share bytes. Buffers are placed from the largest to the smallest, each into
  * the smallest gap that holds it between those alive at the same time. A result of a pointwise step takes over the buffer of an
- * operand that is read there for the last time. */
+ * operand that is read there for the last time.
+ *
+ * The arena is there for the whole run. Where that takes more at one time than blocks that come and go (large values at the
+ * beginning, large outputs at the end), large buffers have blocks of their own. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64, LARGE = 64 * 1024 };
 
 static MothStatus no_memory(void) {
   return moth_fail(MOTH_ERR_MEMORY, "out of memory");
@@ -91,11 +94,36 @@ static MothStatus mark_lives(MothPlan *p) {
   return MOTH_OK;
 }
 
+/* --- what is released ------------------------------------------------------------------------------------------ */
+
+static bool has_tensor(const MothPlanValue *v) {
+  return v->place == MOTH_PLACE_FRESH || v->place == MOTH_PLACE_GIVEN;
+}
+
+static MothStatus make_drops(MothPlan *p) {
+  uint32_t *count = calloc((size_t)p->nsteps + 1, sizeof *count);
+  MothStatus status = count ? MOTH_OK : no_memory();
+  for (uint32_t i = 0; count && i < p->nvalues; i++)
+    if (has_tensor(&p->values[i]) && p->values[i].last < p->nsteps)
+      count[p->values[i].last]++;
+  for (uint32_t i = 0; i < p->nsteps && status == MOTH_OK; i++)
+    if (count[i] && !(p->steps[i].drops = malloc(sizeof(uint32_t) * count[i])))
+      status = no_memory();
+  for (uint32_t i = 0; i < p->nvalues && status == MOTH_OK; i++)
+    if (has_tensor(&p->values[i]) && p->values[i].last < p->nsteps) {
+      MothPlanStep *s = &p->steps[p->values[i].last];
+      s->drops[s->ndrops++] = i;
+    }
+  free(count);
+  return status;
+}
+
 /* --- buffers of the arena --------------------------------------------------------------------------------------- */
 
 typedef struct Buffer {
   int64_t bytes, offset;
   uint32_t first, last;
+  bool apart;
 } Buffer;
 
 /* Whether the value is its root's whole buffer, row-major, and has n elements of a size. */
@@ -156,11 +184,13 @@ static int by_offset(const void *a, const void *b) {
   return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Offsets of n buffers; the bytes that they take. `list` and `near` have n pointers. */
-static int64_t place_buffers(Buffer *buffers, uint32_t n, Buffer **list, Buffer **near) {
+/* Offsets of those of n buffers that are not apart; the bytes that they take. `list` and `near` have n pointers. */
+static int64_t place_buffers(Buffer *buffers, uint32_t all, Buffer **list, Buffer **near) {
   int64_t total = 0;
-  for (uint32_t i = 0; i < n; i++)
-    list[i] = &buffers[i];
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < all; i++)
+    if (!buffers[i].apart)
+      list[n++] = &buffers[i];
   qsort(list, n, sizeof *list, by_size);
   for (uint32_t i = 0; i < n; i++) {
     Buffer *b = list[i];
@@ -186,6 +216,70 @@ static int64_t place_buffers(Buffer *buffers, uint32_t n, Buffer **list, Buffer 
   return total;
 }
 
+/* What lies in buffers and in tensors at each step at most: the arena's bytes, and buffers that are alive and apart. */
+static int64_t find_peak(const MothPlan *p, const Buffer *buffers, uint32_t n, int64_t arena) {
+  int64_t live = arena, peak = arena;
+  for (uint32_t i = 0; i < p->nsteps; i++) {
+    const MothPlanStep *s = &p->steps[i];
+    bool view = s->kind == MOTH_STEP_DISPATCHED && p->calls[s->call].op->memory == MOTH_MEMORY_VIEW;
+    for (uint32_t k = 0; k < n; k++)
+      live += buffers[k].apart && buffers[k].first == i ? buffers[k].bytes : 0;
+    for (uint32_t k = 0; k < s->nresults; k++) {
+      const MothPlanValue *v = &p->values[s->values[k]];
+      live += has_tensor(v) && v->first == i && !view ? v->bytes : 0;
+    }
+    peak = live > peak ? live : peak;
+    for (uint32_t k = 0; k < s->ndrops; k++)
+      live -= p->values[s->drops[k]].bytes;
+    for (uint32_t k = 0; k < n; k++)
+      live -= buffers[k].apart && buffers[k].last == i ? buffers[k].bytes : 0;
+  }
+  return peak;
+}
+
+static MothStatus make_apart(MothPlan *p, const Buffer *buffers, uint32_t n) {
+  p->apart = calloc((size_t)n + 1, sizeof *p->apart);
+  if (!p->apart)
+    return no_memory();
+  for (uint32_t k = 0; k < n; k++) { /* buffers come by their first steps */
+    if (!buffers[k].apart)
+      continue;
+    MothPlanApart *a = &p->apart[p->napart];
+    *a = (MothPlanApart){buffers[k].bytes, buffers[k].first, buffers[k].last, 0, NULL};
+    a->values = malloc(sizeof *a->values * ((size_t)p->nvalues + 1));
+    if (!a->values)
+      return no_memory();
+    for (uint32_t i = 0; i < p->nvalues; i++) {
+      MothPlanValue *v = &p->values[i];
+      if (v->place != MOTH_PLACE_ARENA || v->apart || v->buffer != k)
+        continue;
+      v->apart = true;
+      v->offset = 0;
+      v->buffer = p->napart;
+      a->values[a->nvalues++] = i;
+    }
+    p->napart++;
+  }
+  return MOTH_OK;
+}
+
+/* The buffers of all values of the arena, n of them. */
+static void find_buffers(MothPlan *p, Buffer *buffers, uint32_t *n) {
+  *n = 0;
+  for (uint32_t i = 0; i < p->nsteps; i++) {
+    const MothPlanStep *s = &p->steps[i];
+    take_over(p, buffers, i);
+    for (uint32_t k = 0; k < s->nresults + s->nreads; k++) {
+      MothPlanValue *v = &p->values[s->values[k]];
+      if (v->place != MOTH_PLACE_ARENA || v->buffer != UINT32_MAX)
+        continue;
+      v->buffer = *n;
+      int64_t bytes = (v->bytes + ALIGN - 1) / ALIGN * ALIGN;
+      buffers[(*n)++] = (Buffer){.bytes = bytes, .first = v->first, .last = v->last};
+    }
+  }
+}
+
 static MothStatus make_buffers(MothPlan *p) {
   Buffer *buffers = malloc(sizeof *buffers * ((size_t)p->nvalues + 1));
   Buffer **lists = malloc(sizeof *lists * (2 * (size_t)p->nvalues + 1));
@@ -195,78 +289,36 @@ static MothStatus make_buffers(MothPlan *p) {
     free(lists);
     return no_memory();
   }
-  for (uint32_t i = 0; i < p->nsteps; i++) {
-    const MothPlanStep *s = &p->steps[i];
-    take_over(p, buffers, i);
-    for (uint32_t k = 0; k < s->nresults + s->nreads; k++) {
-      MothPlanValue *v = &p->values[s->values[k]];
-      if (v->place != MOTH_PLACE_ARENA || v->buffer != UINT32_MAX)
-        continue;
-      v->buffer = n;
-      int64_t bytes = (v->bytes + ALIGN - 1) / ALIGN * ALIGN;
-      buffers[n++] = (Buffer){bytes, 0, v->first, v->last};
-    }
-  }
+  find_buffers(p, buffers, &n);
+  int64_t arena = place_buffers(buffers, n, lists, lists + n);
+  int64_t peak = find_peak(p, buffers, n, arena);
+  for (uint32_t k = 0; k < n; k++)
+    buffers[k].apart = buffers[k].bytes >= LARGE;
   p->arena_bytes = place_buffers(buffers, n, lists, lists + n);
+  p->peak_bytes = find_peak(p, buffers, n, p->arena_bytes);
+  if (p->peak_bytes >= peak) {
+    for (uint32_t k = 0; k < n; k++)
+      buffers[k].apart = false;
+    p->arena_bytes = place_buffers(buffers, n, lists, lists + n);
+    p->peak_bytes = peak;
+  }
   for (uint32_t i = 0; i < p->nvalues; i++)
     if (p->values[i].place == MOTH_PLACE_ARENA)
       p->values[i].offset = buffers[p->values[i].buffer].offset;
+  MothStatus status = make_apart(p, buffers, n);
   free(buffers);
   free(lists);
-  return MOTH_OK;
-}
-
-/* --- what is released, and how much there is at most ----------------------------------------------------------------- */
-
-static bool has_tensor(const MothPlanValue *v) {
-  return v->place == MOTH_PLACE_FRESH || v->place == MOTH_PLACE_GIVEN;
-}
-
-static MothStatus make_drops(MothPlan *p) {
-  uint32_t *count = calloc((size_t)p->nsteps + 1, sizeof *count);
-  MothStatus status = count ? MOTH_OK : no_memory();
-  for (uint32_t i = 0; count && i < p->nvalues; i++)
-    if (has_tensor(&p->values[i]) && p->values[i].last < p->nsteps)
-      count[p->values[i].last]++;
-  for (uint32_t i = 0; i < p->nsteps && status == MOTH_OK; i++)
-    if (count[i] && !(p->steps[i].drops = malloc(sizeof(uint32_t) * count[i])))
-      status = no_memory();
-  for (uint32_t i = 0; i < p->nvalues && status == MOTH_OK; i++)
-    if (has_tensor(&p->values[i]) && p->values[i].last < p->nsteps) {
-      MothPlanStep *s = &p->steps[p->values[i].last];
-      s->drops[s->ndrops++] = i;
-    }
-  free(count);
   return status;
-}
-
-static void find_peak(MothPlan *p) {
-  int64_t live = p->arena_bytes;
-  p->peak_bytes = live;
-  for (uint32_t i = 0; i < p->nsteps; i++) {
-    const MothPlanStep *s = &p->steps[i];
-    for (uint32_t k = 0; k < s->nresults; k++) {
-      const MothPlanValue *v = &p->values[s->values[k]];
-      bool view =
-          s->kind == MOTH_STEP_DISPATCHED && p->calls[s->call].op->memory == MOTH_MEMORY_VIEW;
-      if (has_tensor(v) && v->first == i && !view)
-        live += v->bytes;
-    }
-    p->peak_bytes = live > p->peak_bytes ? live : p->peak_bytes;
-    for (uint32_t k = 0; k < s->ndrops; k++)
-      live -= p->values[s->drops[k]].bytes;
-  }
 }
 
 MothStatus moth_plan_lay_out(MothPlan *p) {
   mark_owned(p);
   MOTH_TRY(mark_lives(p));
+  MOTH_TRY(make_drops(p));
   MOTH_TRY(make_buffers(p));
   for (uint32_t i = 0; i < p->nvalues; i++)
     if (p->values[i].fake &&
         (p->values[i].place == MOTH_PLACE_ARENA || p->values[i].place == MOTH_PLACE_VIEW))
       p->values[i].header = p->nheaders++;
-  MOTH_TRY(make_drops(p));
-  find_peak(p);
   return MOTH_OK;
 }

@@ -17,6 +17,7 @@ static void free_frame(MothPlanFrame *f) {
   free(f->lists);
   free(f->args);
   free(f->slots);
+  free(f->apart);
   free(f);
 }
 
@@ -39,7 +40,7 @@ static void set_header(MothPlanFrame *f, const MothPlanValue *v) {
   t->ndim = fake->ndim;
   t->contiguous = fake->contiguous;
   t->numel = fake->numel;
-  t->storage = &f->arena;
+  t->storage = v->apart ? &f->apart[v->buffer] : &f->arena;
   memcpy(t->shape, fake->shape, sizeof t->shape);
   memcpy(t->stride, fake->stride, sizeof t->stride);
 }
@@ -53,11 +54,14 @@ static MothPlanFrame *new_frame(const MothPlan *p) {
   f->lists = calloc((size_t)p->nlists + 1, sizeof *f->lists);
   f->args = calloc((size_t)p->nargs + 1, sizeof *f->args);
   f->slots = calloc((size_t)p->nslots + 1, sizeof *f->slots);
-  if (!f->values || !f->headers || !f->lists || !f->args || !f->slots) {
+  f->apart = calloc((size_t)p->napart + 1, sizeof *f->apart);
+  if (!f->values || !f->headers || !f->lists || !f->args || !f->slots || !f->apart) {
     free_frame(f);
     return NULL;
   }
   atomic_init(&f->arena.refs, 1);
+  for (uint32_t k = 0; k < p->napart; k++)
+    atomic_init(&f->apart[k].refs, 1);
   for (uint32_t i = 0; i < p->nvalues; i++)
     if (p->values[i].header != UINT32_MAX) {
       set_header(f, &p->values[i]);
@@ -105,7 +109,7 @@ static MothStatus make_arena(const MothPlan *p, MothPlanFrame *f) {
   f->arena.data = base;
   for (uint32_t i = 0; i < p->nvalues; i++) {
     const MothPlanValue *v = &p->values[i];
-    if (v->place != MOTH_PLACE_ARENA || v->header == UINT32_MAX)
+    if (v->place != MOTH_PLACE_ARENA || v->apart || v->header == UINT32_MAX)
       continue;
     MothTensor *t = f->values[i];
     t->data = base + v->offset;
@@ -118,6 +122,29 @@ static void drop_arena(const MothPlan *p, MothPlanFrame *f) {
   if (f->arena.data && f->arena.nbytes)
     moth_free(f->arena.data, (size_t)p->arena_bytes);
   f->arena.nbytes = 0;
+}
+
+static void free_apart(const MothPlan *p, MothPlanFrame *f, uint32_t k) {
+  if (f->apart[k].data)
+    moth_free(f->apart[k].data, (size_t)p->apart[k].bytes);
+  f->apart[k].data = NULL;
+}
+
+/* Memory for buffer k, and its address to the values that lie in it. */
+static MothStatus make_apart(const MothPlan *p, MothPlanFrame *f, uint32_t k) {
+  const MothPlanApart *a = &p->apart[k];
+  size_t bytes = (size_t)a->bytes;
+  void *data = moth_alloc(bytes);
+  if (!data && moth_alloc_collect && moth_alloc_collect())
+    data = moth_alloc(bytes);
+  if (!data)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate %zu bytes", bytes);
+  f->apart[k].data = data;
+  f->apart[k].nbytes = bytes;
+  for (uint32_t i = 0; i < a->nvalues; i++)
+    if (f->values[a->values[i]]) /* no temporary */
+      f->values[a->values[i]]->data = data;
+  return MOTH_OK;
 }
 
 /* --- steps ---------------------------------------------------------------------------------------------------- */
@@ -197,8 +224,11 @@ static void run_view(const MothPlan *p, const MothPlanCall *call, MothPlanFrame 
 }
 
 static char *address_of(const MothPlan *p, const MothPlanFrame *f, uint32_t id) {
-  return f->values[id] ? f->values[id]->data
-                       : (char *)f->arena.data + p->values[id].offset; /* a temporary */
+  const MothPlanValue *v = &p->values[id];
+  if (f->values[id])
+    return f->values[id]->data;
+  return v->apart ? (char *)f->apart[v->buffer].data
+                  : (char *)f->arena.data + v->offset; /* a temporary */
 }
 
 static void run_launches(const MothPlan *p, const MothPlanStep *s, MothPlanFrame *f) {
@@ -262,8 +292,11 @@ static MothStatus fail_at(const MothPlan *p, const MothPlanStep *s, MothStatus s
 }
 
 static MothStatus run_steps(const MothPlan *p, MothPlanFrame *f) {
+  uint32_t made = 0;
   for (uint32_t i = 0; i < p->nsteps; i++) {
     const MothPlanStep *s = &p->steps[i];
+    for (; made < p->napart && p->apart[made].first == i; made++)
+      MOTH_TRY(make_apart(p, f, made));
     MothStatus status = run_step(p, s, f);
     if (__builtin_expect(status == MOTH_ERR_MEMORY, 0) && moth_alloc_collect &&
         moth_alloc_collect())
@@ -275,6 +308,9 @@ static MothStatus run_steps(const MothPlan *p, MothPlanFrame *f) {
       moth_tensor_release(*t);
       *t = NULL;
     }
+    for (uint32_t k = 0; k < made; k++)
+      if (p->apart[k].last == i)
+        free_apart(p, f, k);
   }
   return MOTH_OK;
 }
@@ -338,6 +374,8 @@ static void finish(const MothPlan *p, MothPlanFrame *f, MothTensor **outputs, bo
     moth_tensor_release(f->values[i]);
     f->values[i] = NULL;
   }
+  for (uint32_t k = 0; k < p->napart; k++)
+    free_apart(p, f, k);
   drop_arena(p, f);
 }
 

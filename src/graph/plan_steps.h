@@ -24,8 +24,9 @@ typedef struct MothPlanValue {
   uint32_t of;    /* of a view: the value that it is a view of; else itself */
   uint32_t input; /* of an input: its number */
   uint32_t header;
-  uint32_t call;         /* that makes it */
-  uint32_t buffer;       /* in the arena */
+  uint32_t call;   /* that makes it */
+  uint32_t buffer; /* in the arena; or of those apart */
+  bool apart;
   uint32_t first, last;  /* steps that make it and use it last, its views included */
   MothTensor *held;      /* retained */
   int64_t bytes, offset; /* offset: in the arena; of a view: from the first element of `of` */
@@ -77,6 +78,13 @@ typedef struct MothPlanStep {
   void *library; /* from dlopen */
 } MothPlanStep;
 
+/* A buffer with memory of its own, from the step that writes it first to the last one that reads it. */
+typedef struct MothPlanApart {
+  int64_t bytes;
+  uint32_t first, last;
+  uint32_t nvalues, *values; /* that lie in it */
+} MothPlanApart;
+
 typedef struct MothPlanFrame {
   struct MothPlanFrame *next;
   MothStorage arena;
@@ -85,6 +93,7 @@ typedef struct MothPlanFrame {
   MothTensor **lists;
   MothValue *args;
   uint64_t *slots;
+  MothStorage *apart;       /* by buffer; without data while it is not there */
   const MothValue *numbers; /* of the run; NULL: as recorded */
 } MothPlanFrame;
 
@@ -106,6 +115,8 @@ struct MothPlan {
   uint32_t nheaders, nargs, nlists, nslots;
   uint64_t *slots;
   int64_t arena_bytes, peak_bytes;
+  MothPlanApart *apart; /* by their first steps */
+  uint32_t napart;
   bool finished;
   pthread_mutex_t lock;
   MothPlanFrame *frames; /* not in use */

@@ -35,7 +35,7 @@ end
 
 --- Whether a value can be called as a function: a function, a module, a class.
 function M.is_callable(v)
-  local mt = type(v) == "table" and getmetatable(v)
+  local mt = (type(v) == "table" or type(v) == "userdata") and getmetatable(v)
   return type(v) == "function" or type(mt) == "table" and rawget(mt, "__call") ~= nil
 end
 
