@@ -472,6 +472,13 @@ void moth_lua_leave_notes(lua_State *L) {
     moth_segment_late(s);
 }
 
+static void install(void) { /* once a process */
+  verbose = moth_env_flag("MOTHDYNAMO_VERBOSE", moth_env_flag("TORCHDYNAMO_VERBOSE", false));
+  moth_trace_host.place = place;
+  moth_trace_host.failed = failed;
+  moth_trace_host.broke = broke;
+}
+
 void moth_lua_open_compile(lua_State *L) { /* the binding's table is on top, and complete */
   static const luaL_Reg fns[] = {{"trace_new", c_trace_new},
                                  {"begin", c_begin},
@@ -505,8 +512,6 @@ void moth_lua_open_compile(lua_State *L) { /* the binding's table is on top, and
     lua_setfield(L, -2, "__gc");
     lua_rawset(L, LUA_REGISTRYINDEX);
   }
-  verbose = moth_env_flag("MOTHDYNAMO_VERBOSE", moth_env_flag("TORCHDYNAMO_VERBOSE", false));
-  moth_trace_host.place = place;
-  moth_trace_host.failed = failed;
-  moth_trace_host.broke = broke;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, install);
 }

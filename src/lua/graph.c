@@ -854,6 +854,11 @@ void moth_lua_set_check(lua_State *L, MothTrace *t) {
     lua_setfield(L, -2, "differs");
 }
 
+static void install(void) { /* once a process */
+  moth_trace_host.run = run;
+  moth_trace_host.differs = differs;
+}
+
 void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functions is on top */
   static const luaL_Reg fns[] = {{"graph_noted", c_graph_noted},
                                  {"graph_text", c_graph_text},
@@ -886,6 +891,6 @@ void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functio
   lua_setfield(L, -2, "__mode");
   lua_setmetatable(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
-  moth_trace_host.run = run;
-  moth_trace_host.differs = differs;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, install);
 }

@@ -47,9 +47,6 @@ MothChannel *moth_lua_channel_at(lua_State *L, int idx);
 MothMessage *moth_lua_message_of(lua_State *L, int first, const char **what, char *path);
 /* Into the table on top. */
 void moth_lua_open_channels(lua_State *L);
-/* A metatable, under key in the registry. */
-void moth_lua_new_class(lua_State *L, void *key, const char *name, lua_CFunction gc);
-
 /* So many seconds from now, and a lock whose condition is waited for by that clock. */
 struct timespec moth_deadline(double seconds);
 void moth_make_lock(pthread_mutex_t *lock, pthread_cond_t *changed);

@@ -60,6 +60,9 @@ void *moth_lua_check_handle(lua_State *L, int idx, uint64_t magic, const char *w
 /* Pushes a handle that holds nothing yet, with the metatable that the registry has under key. */
 void *moth_lua_new_handle(lua_State *L, uint64_t magic, void *key);
 
+/* Makes a metatable with this finalizer, under key in the registry. */
+void moth_lua_new_class(lua_State *L, void *key, const char *name, lua_CFunction gc);
+
 /* The integer at idx; a Lua error if it is none, or not between low and high (at most 2^53: a number of Lua may be
  * anything, and C leaves casts of what does not fit undefined). */
 int64_t moth_lua_check_integer(lua_State *L, int idx, double low, double high);
@@ -194,6 +197,7 @@ void moth_lua_open_foreign(lua_State *L);
 void moth_lua_open_backends(lua_State *L);
 void moth_lua_open_streams(lua_State *L);
 void moth_lua_open_threads(lua_State *L);
+void moth_lua_open_media(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
 void moth_lua_open_compile(lua_State *L);
 void moth_lua_open_graphs(lua_State *L);

@@ -1,6 +1,7 @@
 --- From samples to a batch.
 local B = require "moth_lua"
 local moth = require "moth"
+local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
@@ -14,11 +15,31 @@ local function all_integral(list)
   return true
 end
 
+local function same_shape(a, b)
+  if B.dim(a) ~= B.dim(b) then return false end
+  for d = 1, B.dim(a) do
+    if B.size(a, d) ~= B.size(b, d) then return false end
+  end
+  return true
+end
+
 --- One value per sample as one value: tensors are stacked; numbers become a tensor (int64 if all are integral,
 -- else the default float dtype); booleans a bool tensor; tables are collated field by field; strings stay a list.
 function M.values(list)
   local first = list[1]
-  if B.is_tensor(first) then return moth.stack(list) end
+  if B.is_tensor(first) then
+    for i = 2, #list do
+      if not B.is_tensor(list[i]) then
+        check.fail("data: sample %d of a batch has a %s where the first has a tensor", i, type(list[i]))
+      end
+      if not same_shape(list[i], first) then
+        check.fail("data: sample %d of a batch has a tensor of shape %s, the first one of %s: they cannot be stacked; "
+          .. "HINT: collate_fn = data.pad_collate() pads sequences, transforms.Resize makes images alike", i,
+          tostring(list[i]:size()), tostring(first:size()))
+      end
+    end
+    return moth.stack(list)
+  end
   local kind = type(first)
   for i = 2, #list do
     if type(list[i]) ~= kind then
@@ -59,5 +80,48 @@ M.default = signature("data.default_collate(list batch)", function(samples)
   end
   return unpack(out, 1, n)
 end)
+
+--- A collate function for sequences: data.pad_collate { padding_value = 0, batch_first = true, lengths = true }.
+-- Tensors that differ in their first size are padded to the longest of the batch, (N, length, …); with lengths, a
+-- tensor of the lengths of the first of them comes as one more value at the end. All else is collated as by default.
+local PadCollate = class("PadCollate")
+M.PadCollate = PadCollate
+PadCollate.__init = signature.init("data.pad_collate(number padding_value=0, bool batch_first=true, bool lengths=true)",
+  function(self, o) self.padding_value, self.batch_first, self.lengths = o.padding_value, o.batch_first, o.lengths end)
+
+local function differ(list)
+  for i = 2, #list do
+    if B.dim(list[i]) > 0 and B.size(list[i], 1) ~= B.size(list[1], 1) then return true end
+  end
+  return false
+end
+
+function PadCollate.__call(self, samples)
+  if #samples == 0 then check.fail("[data.pad_collate] there are no samples") end
+  local out, n, lengths = {}, samples[1].n or #samples[1], nil
+  for k = 1, n do
+    local column, all = {}, true
+    for i, sample in ipairs(samples) do
+      if sample[k] == nil then check.fail("data: value %d of sample %d of a batch is nil", k, i) end
+      column[i], all = sample[k], all and B.is_tensor(sample[k]) and B.dim(sample[k]) > 0
+    end
+    if all and not lengths then
+      local list = {}
+      for i, t in ipairs(column) do list[i] = B.size(t, 1) end
+      lengths = moth.tensor(list, { dtype = moth.int64 })
+    end
+    if all and (differ(column) or not self.batch_first) then
+      local o = { batch_first = self.batch_first, padding_value = self.padding_value }
+      out[k] = (moth.nn.utils.pad_sequence(column, o))
+    else
+      out[k] = M.values(column)
+    end
+  end
+  if self.lengths then
+    n = n + 1
+    out[n] = lengths
+  end
+  return unpack(out, 1, n)
+end
 
 return M

@@ -4,6 +4,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local check = require "moth.utils.check"
 local collate = require "moth.data.collate"
+local signature = require "moth.utils.signature"
 
 local M = {}
 
@@ -27,10 +28,10 @@ end
 local current
 
 --- In a worker: { id (from 0), num_workers, seed, dataset }; elsewhere nil.
-function M.worker_info()
+M.worker_info = signature("data.get_worker_info()", function()
   if current then current.asked = true end
   return current and current.info
-end
+end)
 function M.set_info(info) current = { info = info } end
 
 --- A function that gives the next batch of an IterableDataset, or nothing. Samples are shared out among the workers:

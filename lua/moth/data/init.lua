@@ -1,12 +1,16 @@
 --- moth.data: datasets, samplers, loaders. Each file is loaded when it is first asked for.
 local files = { DataLoader = { "loader" }, default_collate = { "collate", "default" },
+  pad_collate = { "collate", "PadCollate" },
   get_worker_info = { "fetch", "worker_info" }, worker_info = { "fetch", "worker_info" } }
 for _, name in ipairs({ "Dataset", "TensorDataset", "Subset", "ConcatDataset", "random_split", "IterableDataset",
   "ChainDataset", "StackDataset" }) do
   files[name] = { "dataset", name }
 end
+for _, name in ipairs({ "TokenStream", "TextLines", "JSONL", "CSV", "read_image", "decode_image" }) do
+  files[name] = { "files", name }
+end
 for _, name in ipairs({ "Sampler", "SequentialSampler", "RandomSampler", "WeightedRandomSampler", "DistributedSampler",
-  "BatchSampler" }) do
+  "BatchSampler", "SubsetRandomSampler" }) do
   files[name] = { "sampler", name }
 end
 

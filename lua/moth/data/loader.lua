@@ -30,7 +30,8 @@ require "moth.data.dataset" -- the types Dataset and Iterable of signatures
 -- generator: draws the order and the seeds of the epochs; seed = n stands for Generator(n). multiprocessing_context is
 -- read over: there are no processes.
 DataLoader.__init = signature.init("data.DataLoader(Dataset|Iterable dataset, count batch_size?, bool shuffle?, \z
-  Sampler sampler?, Sampler batch_sampler?, size num_workers=0, callable collate_fn?, bool pin_memory=false, \z
+  Sampler|Tensor|Index[]|function sampler?, Sampler|list|function batch_sampler?, size num_workers=0, \z
+  callable collate_fn?, bool pin_memory=false, \z
   bool drop_last=false, number timeout=0, callable worker_init_fn?, string multiprocessing_context?, *, \z
   Generator generator?, size seed?, count prefetch_factor=2, bool persistent_workers=false)", function(self, o)
   local where, dataset = "[data.DataLoader]", o.dataset
@@ -38,6 +39,7 @@ DataLoader.__init = signature.init("data.DataLoader(Dataset|Iterable dataset, co
   if o.batch_sampler and (o.batch_size or o.shuffle or o.sampler or o.drop_last) then
     check.fail("%s batch_sampler excludes batch_size, shuffle, sampler and drop_last", where)
   end
+  o.sampler, o.batch_sampler = sampler.of(o.sampler), sampler.of(o.batch_sampler)
   if o.generator and o.seed then check.fail("%s generator and seed say the same; give one or the other", where) end
   if o.timeout < 0 or o.timeout ~= o.timeout then
     check.fail("%s timeout must be a number of seconds of at least 0, got %g", where, o.timeout)

@@ -23,6 +23,25 @@ local function size_of(source) return type(source) == "number" and source or sou
 
 signature.type("Sampler", function(v) return has(v, "iter") end, "a sampler with iter()")
 
+--- A sampler of what people give for one: a list or tensor of positions, or a function that returns an iterator.
+function M.of(v)
+  if moth.is_tensor(v) or type(v) == "table" and not has(v, "iter") then
+    local list = moth.is_tensor(v) and v:totable() or v
+    return { size = function() return #list end, iter = function()
+      local k = 0
+      return function()
+        k = k + 1
+        return list[k]
+      end
+    end }
+  elseif type(v) == "function" then
+    return { iter = function() return v() end, size = function()
+      check.fail("[data.DataLoader] how many positions a function gives is not known: make it a sampler with size()")
+    end }
+  end
+  return v
+end
+
 local Sampler = class.sequence(class("Sampler"), function(self)
   check.fail("[data.%s] a sampler has no positions to be indexed by: use iter()", self.__name)
 end)
@@ -70,6 +89,21 @@ function RandomSampler:positions()
     left = left - n
   end
   return moth.cat(parts)
+end
+
+--- The given positions (a list or tensor), in a new order each time.
+local SubsetRandomSampler = class("SubsetRandomSampler", Sampler)
+M.SubsetRandomSampler = SubsetRandomSampler
+
+SubsetRandomSampler.__init = signature.init("data.SubsetRandomSampler(Tensor|Index[] indices, Generator generator?)",
+function(self, o)
+  local list = o.indices
+  self.indices = moth.is_tensor(list) and list or moth.tensor(list, { dtype = moth.int64 })
+  self.generator = o.generator
+end)
+function SubsetRandomSampler:size() return self.indices:size(1) end
+function SubsetRandomSampler:positions()
+  return self.indices:index_select(1, moth.randperm(self:size(), { generator = self.generator }))
 end
 
 --- num_samples positions drawn with the given weights (a list or tensor).

@@ -1,0 +1,158 @@
+#include "io/archive.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+/* What is needed of archive.h and archive_entry.h. */
+enum { ARCHIVE_OK = 0, ARCHIVE_EOF = 1, ARCHIVE_WARN = -20, AE_IFMT = 0170000, AE_IFREG = 0100000 };
+enum { BLOCK = 1 << 16 };
+static const size_t MAX_MEMBER = (size_t)1 << 31;
+
+static union {
+  void *symbols[12];
+  struct {
+    void *(*new)(void);
+    int (*free)(void *);
+    int (*filters)(void *);
+    int (*tar)(void *);
+    int (*zip)(void *);
+    int (*open)(void *, const char *, size_t);
+    int (*next)(void *, void **);
+    long (*read)(void *, void *, size_t);
+    const char *(*error)(void *);
+    const char *(*name)(void *);
+    int64_t (*size)(void *);
+    unsigned (*type)(void *);
+  } f;
+} lib;
+static bool found;
+
+static void open_library(void) {
+  static const char *const names[] = {"archive_read_new",
+                                      "archive_read_free",
+                                      "archive_read_support_filter_all",
+                                      "archive_read_support_format_tar",
+                                      "archive_read_support_format_zip",
+                                      "archive_read_open_filename",
+                                      "archive_read_next_header",
+                                      "archive_read_data",
+                                      "archive_error_string",
+                                      "archive_entry_pathname",
+                                      "archive_entry_size",
+                                      "archive_entry_filetype"};
+  void *library = dlopen("libarchive.so.13", RTLD_NOW | RTLD_LOCAL);
+  for (int i = 0; i < 12 && library; i++) {
+    lib.symbols[i] = dlsym(library, names[i]);
+    if (!lib.symbols[i])
+      library = NULL;
+  }
+  found = library != NULL;
+}
+
+struct MothArchive {
+  void *handle;
+  char *path, *bytes;
+  size_t capacity;
+};
+
+static MothStatus fail(MothArchive *a, const char *what) {
+  const char *why = lib.f.error(a->handle);
+  return moth_fail(MOTH_ERR_VALUE, "archive: %s %s: %s", what, a->path, why ? why : "damaged");
+}
+
+MothStatus moth_archive_open(const char *path, MothArchive **out) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, open_library);
+  if (!found)
+    return moth_fail(MOTH_ERR_IO, "archive: libarchive.so.13 is not on this machine; HINT: install "
+                                  "libarchive13 (Debian), or run make deps");
+  MothArchive *a = calloc(1, sizeof *a);
+  if (a)
+    a->path = strdup(path);
+  if (a)
+    a->handle = lib.f.new();
+  if (!a || !a->path || !a->handle) {
+    moth_archive_close(a);
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  }
+  lib.f.filters(a->handle);
+  lib.f.tar(a->handle);
+  lib.f.zip(a->handle);
+  MothStatus s = MOTH_OK;
+  if (lib.f.open(a->handle, path, BLOCK) != ARCHIVE_OK)
+    s = fail(a, "cannot open");
+  if (s) {
+    moth_archive_close(a);
+    return s;
+  }
+  *out = a;
+  return MOTH_OK;
+}
+
+static bool grow(MothArchive *a, size_t n) {
+  if (n <= a->capacity)
+    return true;
+  size_t capacity = n > 2 * a->capacity ? n : 2 * a->capacity;
+  char *bytes = realloc(a->bytes, capacity);
+  if (!bytes)
+    return false;
+  a->bytes = bytes;
+  a->capacity = capacity;
+  return true;
+}
+
+MothStatus moth_archive_next(MothArchive *a, const char **name, const void **bytes, size_t *n) {
+  void *entry;
+  do {
+    int got = lib.f.next(a->handle, &entry);
+    if (got == ARCHIVE_EOF) {
+      *name = NULL;
+      return MOTH_OK;
+    }
+    if (got != ARCHIVE_OK && got != ARCHIVE_WARN)
+      return fail(a, "cannot read");
+  } while ((lib.f.type(entry) & AE_IFMT) != AE_IFREG);
+  *name = lib.f.name(entry);
+  if (!*name)
+    *name = "";
+  int64_t size = lib.f.size(entry);
+  if (size > (int64_t)MAX_MEMBER)
+    return moth_fail(MOTH_ERR_VALUE, "archive: member %s of %s has %lld bytes; 2 GB are allowed",
+                     *name, a->path, (long long)size);
+  size_t at = 0;
+  if (!grow(a, size > 0 ? (size_t)size : 1))
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  for (;;) {
+    if (at == a->capacity && !grow(a, a->capacity + BLOCK))
+      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    size_t most = a->capacity - at;
+    long got = lib.f.read(a->handle, a->bytes + at, most < BLOCK * 16 ? most : BLOCK * 16);
+    if (got < 0)
+      return fail(a, "cannot read");
+    if (got == 0)
+      break;
+    at += (size_t)got;
+    if (at > MAX_MEMBER)
+      return moth_fail(MOTH_ERR_VALUE, "archive: member %s of %s has more than 2 GB", *name,
+                       a->path);
+    if (size > 0 && at == (size_t)size)
+      break;
+  }
+  *bytes = a->bytes;
+  *n = at;
+  return MOTH_OK;
+}
+
+void moth_archive_close(MothArchive *a) {
+  if (!a)
+    return;
+  if (a->handle)
+    lib.f.free(a->handle);
+  free(a->path);
+  free(a->bytes);
+  free(a);
+}

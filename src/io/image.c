@@ -1,0 +1,245 @@
+#include "io/image.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/tensor.h"
+
+enum { MAX_PIXELS = 1 << 28 };
+
+MothImageKind moth_image_kind(const uint8_t *bytes, size_t n) {
+  static const uint8_t png[] = {0x89, 'P', 'N', 'G', 13, 10, 26, 10};
+  if (n >= 3 && bytes[0] == 0xff && bytes[1] == 0xd8 && bytes[2] == 0xff)
+    return MOTH_IMAGE_JPEG;
+  if (n >= sizeof png && memcmp(bytes, png, sizeof png) == 0)
+    return MOTH_IMAGE_PNG;
+  return MOTH_IMAGE_NONE;
+}
+
+/* uint8 (height, width, channels) */
+static MothStatus new_image(int64_t height, int64_t width, int channels, MothTensor **out) {
+  if (height < 1 || width < 1 || height > MAX_PIXELS / width)
+    return moth_fail(MOTH_ERR_VALUE, "image: %lld x %lld pixels; 1 to 2^28 are allowed",
+                     (long long)width, (long long)height);
+  int64_t shape[] = {height, width, channels};
+  return moth_tensor_new(3, shape, MOTH_UINT8, (MothDevice){MOTH_CPU, 0}, out);
+}
+
+static void *open_symbols(const char *library, const char *const *names, void **symbols, int n) {
+  void *lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  for (int i = 0; i < n && lib; i++) {
+    symbols[i] = dlsym(lib, names[i]);
+    if (!symbols[i])
+      lib = NULL;
+  }
+  return lib;
+}
+
+/* --- JPEG ----------------------------------------------------------------------------------------
+ * What is needed of turbojpeg.h, whose interface has been the same since 1.4. */
+
+enum { TJPF_RGB = 0, TJPF_GRAY = 6, TJPF_RGBA = 7, TJPF_CMYK = 11, TJCS_GRAY = 2, TJCS_CMYK = 3 };
+
+static union {
+  void *symbols[5];
+  struct {
+    void *(*init)(void);
+    int (*header)(void *, const uint8_t *, unsigned long, int *, int *, int *, int *);
+    int (*decode)(void *, const uint8_t *, unsigned long, uint8_t *, int, int, int, int, int);
+    char *(*error)(void *);
+    int (*destroy)(void *);
+  } f;
+} turbo;
+static bool has_turbo;
+
+static void open_turbo(void) {
+  static const char *const names[] = {"tjInitDecompress", "tjDecompressHeader3", "tjDecompress2",
+                                      "tjGetErrorStr2", "tjDestroy"};
+  has_turbo = open_symbols("libturbojpeg.so.0", names, turbo.symbols, 5) != NULL;
+}
+
+/* Handles that no thread uses now: making one costs more than decoding a small image. */
+enum { SPARE = 16 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *spare[SPARE];
+static int nspare;
+
+static void *take_handle(void) {
+  pthread_mutex_lock(&lock);
+  void *h = nspare ? spare[--nspare] : NULL;
+  pthread_mutex_unlock(&lock);
+  return h ? h : turbo.f.init();
+}
+
+static void give_handle(void *h) {
+  pthread_mutex_lock(&lock);
+  bool keep = nspare < SPARE;
+  if (keep)
+    spare[nspare++] = h;
+  pthread_mutex_unlock(&lock);
+  if (!keep)
+    turbo.f.destroy(h);
+}
+
+/* CMYK as Adobe's programs write it, inverted, to RGB. */
+static void from_cmyk(const uint8_t *from, uint8_t *to, int64_t pixels, int channels) {
+  for (int64_t i = 0; i < pixels; i++, from += 4, to += channels) {
+    unsigned rgb[3];
+    for (int c = 0; c < 3; c++)
+      rgb[c] = (from[c] * from[3] + 127u) / 255u;
+    if (channels == 1) {
+      to[0] = (uint8_t)((19595 * rgb[0] + 38470 * rgb[1] + 7471 * rgb[2] + 0x8000) >> 16);
+      continue;
+    }
+    for (int c = 0; c < 3; c++)
+      to[c] = (uint8_t)rgb[c];
+    if (channels == 4)
+      to[3] = 255;
+  }
+}
+
+static MothStatus decode_with(void *h, bool *warned, const uint8_t *bytes, size_t n, int channels,
+                              MothTensor **out) {
+  int width = 0, height = 0, sampling = 0, space = 0;
+  if (turbo.f.header(h, bytes, n, &width, &height, &sampling, &space) != 0)
+    return moth_fail(MOTH_ERR_VALUE, "jpeg: %s", turbo.f.error(h));
+  if (channels == 0)
+    channels = space == TJCS_GRAY ? 1 : 3;
+  MOTH_TRY(new_image(height, width, channels, out));
+  int64_t pixels = (int64_t)height * width;
+  uint8_t *to = (uint8_t *)(*out)->data, *cmyk = NULL;
+  int format = channels == 1 ? TJPF_GRAY : channels == 3 ? TJPF_RGB : TJPF_RGBA;
+  if (space >= TJCS_CMYK) {
+    format = TJPF_CMYK;
+    cmyk = malloc((size_t)pixels * 4);
+    if (!cmyk) {
+      moth_tensor_release(*out);
+      return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    }
+  }
+  int failed = turbo.f.decode(h, bytes, n, cmyk ? cmyk : to, width, 0, height, format, 0);
+  if (cmyk) {
+    from_cmyk(cmyk, to, pixels, channels);
+    free(cmyk);
+  }
+  /* Warnings fail, too: only a file that ends early is damaged. */
+  *warned = failed;
+  const char *why = failed ? turbo.f.error(h) : "";
+  if (failed && (strstr(why, "remature end") || !strstr(why, "xtraneous"))) {
+    moth_tensor_release(*out);
+    return moth_fail(MOTH_ERR_VALUE, "jpeg: %s", why);
+  }
+  return MOTH_OK;
+}
+
+static MothStatus decode_jpeg(const uint8_t *bytes, size_t n, int channels, MothTensor **out) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, open_turbo);
+  if (!has_turbo)
+    return moth_fail(MOTH_ERR_IO, "jpeg: libturbojpeg.so.0 is not on this machine; HINT: install "
+                                  "libturbojpeg0 (Debian), or run make deps");
+  void *h = take_handle();
+  if (!h)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  bool warned = false;
+  MothStatus s = decode_with(h, &warned, bytes, n, channels, out);
+  if (s || warned) /* its state after an error is not that of a new one */
+    turbo.f.destroy(h);
+  else
+    give_handle(h);
+  return s;
+}
+
+/* --- PNG -----------------------------------------------------------------------------------------
+ * What is needed of spng.h. */
+
+typedef struct PngHeader {
+  uint32_t width, height;
+  uint8_t bit_depth, color_type, compression, filter, interlace;
+} PngHeader;
+
+enum { SPNG_RGBA8 = 1, SPNG_RGB8 = 4, SPNG_G8 = 64, SPNG_TRNS = 1 };
+enum { PNG_GREY = 0, PNG_ALPHA = 4 }; /* color types: PNG_ALPHA is a bit */
+
+static union {
+  void *symbols[7];
+  struct {
+    void *(*new)(int flags);
+    void (*free)(void *);
+    int (*buffer)(void *, const void *, size_t);
+    int (*header)(void *, PngHeader *);
+    int (*limits)(void *, uint32_t, uint32_t);
+    int (*decode)(void *, void *, size_t, int format, int flags);
+    const char *(*error)(int);
+  } f;
+} spng;
+static bool has_spng;
+
+static void open_spng(void) {
+  static const char *const names[] = {
+      "spng_ctx_new",          "spng_ctx_free",     "spng_set_png_buffer", "spng_get_ihdr",
+      "spng_set_image_limits", "spng_decode_image", "spng_strerror"};
+  has_spng = open_symbols("libspng.so.0", names, spng.symbols, 7) != NULL;
+}
+
+static MothStatus decode_with_spng(void *ctx, const uint8_t *bytes, size_t n, int channels,
+                                   MothTensor **out) {
+  PngHeader head;
+  spng.f.limits(ctx, MAX_PIXELS, MAX_PIXELS);
+  int error = spng.f.buffer(ctx, bytes, n);
+  if (!error)
+    error = spng.f.header(ctx, &head);
+  if (error)
+    return moth_fail(MOTH_ERR_VALUE, "png: %s", spng.f.error(error));
+  if (channels == 0)
+    channels = head.color_type == PNG_GREY ? 1 : head.color_type & PNG_ALPHA ? 4 : 3;
+  MOTH_TRY(new_image(head.height, head.width, channels, out));
+  size_t pixels = (size_t)head.height * head.width;
+  uint8_t *to = (uint8_t *)(*out)->data, *rgb = NULL;
+  bool convert = channels == 1 && !(head.color_type == PNG_GREY && head.bit_depth <= 8);
+  if (convert && !(rgb = malloc(3 * pixels))) {
+    moth_tensor_release(*out);
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  }
+  int format = convert || channels == 3 ? SPNG_RGB8 : channels == 1 ? SPNG_G8 : SPNG_RGBA8;
+  error = spng.f.decode(ctx, convert ? rgb : to, pixels * (size_t)(convert ? 3 : channels), format,
+                        channels == 4 ? SPNG_TRNS : 0);
+  if (error) {
+    free(rgb);
+    moth_tensor_release(*out);
+    return moth_fail(MOTH_ERR_VALUE, "png: %s", spng.f.error(error));
+  }
+  for (size_t i = 0; i < pixels && convert; i++) /* ITU-R 601, as others do */
+    to[i] = (uint8_t)((19595u * rgb[3 * i] + 38470u * rgb[3 * i + 1] + 7471u * rgb[3 * i + 2] +
+                       0x8000u) >>
+                      16);
+  free(rgb);
+  return MOTH_OK;
+}
+
+static MothStatus decode_png(const uint8_t *bytes, size_t n, int channels, MothTensor **out) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, open_spng);
+  if (!has_spng)
+    return moth_fail(MOTH_ERR_IO, "png: libspng.so.0 is not on this machine; HINT: install "
+                                  "libspng0 (Debian), or run make deps");
+  void *ctx = spng.f.new(0);
+  if (!ctx)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  MothStatus s = decode_with_spng(ctx, bytes, n, channels, out);
+  spng.f.free(ctx);
+  return s;
+}
+
+MothStatus moth_image_decode(const uint8_t *bytes, size_t n, int channels, MothTensor **out) {
+  switch (moth_image_kind(bytes, n)) {
+  case MOTH_IMAGE_JPEG:
+    return decode_jpeg(bytes, n, channels, out);
+  case MOTH_IMAGE_PNG:
+    return decode_png(bytes, n, channels, out);
+  default:
+    return moth_fail(MOTH_ERR_VALUE, "image: neither JPEG nor PNG (%zu bytes)", n);
+  }
+}
