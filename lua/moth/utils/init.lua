@@ -1,7 +1,7 @@
 --- moth.utils: loggers, progress bars and other tools of training scripts. Each file is loaded when first asked for.
 local files = {
-  progress = "utils.progress", fmt = "lang.fmt", system = "utils.system",
+  data = "data", progress = "utils.progress", fmt = "lang.fmt", system = "utils.system",
   CSVLogger = { "utils.logger", "CSVLogger" }, JSONLLogger = { "utils.logger", "JSONLLogger" },
 }
 
-return require("moth.lang.lazy")({}, "moth.", files)
+return require("moth.lang.lazy")({}, "moth.", files, "moth.utils")
