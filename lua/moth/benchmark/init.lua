@@ -158,4 +158,8 @@ function M.compare(results)
   return Compare(Compare.check("benchmark.compare", results)):trim_significant_figures():print()
 end
 
+--- The speed of this machine, and where measurements stand below its roofline: roofline.lua.
+function M.machine(o) return require("moth.benchmark.roofline").machine(o) end
+function M.roofline(list) return require("moth.benchmark.roofline").roofline(list) end
+
 return M

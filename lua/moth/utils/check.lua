@@ -33,9 +33,9 @@ function M.fail(message, ...)
   end
 end
 
---- Whether a value can be called as a function: a function, a module, a class.
+--- Whether a value can be called as a function: a function, a module, a class; a tensor cannot.
 function M.is_callable(v)
-  local mt = (type(v) == "table" or type(v) == "userdata") and getmetatable(v)
+  local mt = (type(v) == "table" or type(v) == "userdata" and not B.is_tensor(v)) and getmetatable(v)
   return type(v) == "function" or type(mt) == "table" and rawget(mt, "__call") ~= nil
 end
 
