@@ -79,6 +79,33 @@ describe("blocks #quick", function()
     assert.equal(graphs + 1, moth.compile.counters().graphs)
   end)
 
+  it("runs any lengths with three compilations", function()
+    local w = moth.randn(8, 12)
+    local function f(x, k)
+      local n = x:size(1)
+      local y = ((x:matmul(w) + k):relu() * 0.5):view(n, 3, 4)
+      return y:transpose(2, 3):reshape(n * 12):tanh() * 2, x[{ { 1, math.ceil(n / 2) } }] + 1
+    end
+    local compiled = moth.compile(f, { backend = "blocks" })
+    local graphs = moth.compile.counters().graphs
+    for round = 1, 3 do
+      for n = 1, 100 do
+        local x = moth.randn(n, 8)
+        local a, b = f(x, n / 7)
+        local c, d = compiled(x, n / 7)
+        if not moth.equal(a, c) or not moth.equal(b, d) then error(("round %d, length %d"):format(round, n)) end
+      end
+    end
+    assert.is_true(moth.compile.counters().graphs - graphs <= 5, moth.compile.counters().graphs - graphs)
+    local always = moth.compile(f, { backend = "blocks", dynamic = true })
+    for round = 1, 3 do
+      for n = 0, 9 do
+        local x = moth.randn(n, 8):mul(round)
+        if n > 0 then assert.is_true(moth.equal((f(x, 2)), (always(x, 2)))) end
+      end
+    end
+  end)
+
   it("plans memory: intermediate values share an arena, peak_bytes is below eager's #M308", function()
     local w = { moth.randn(64, 256), moth.randn(256, 256), moth.randn(256, 64) }
     local function f(x)

@@ -208,10 +208,10 @@ static MothStatus fake_of_meta(const MothTraceMeta *m, MothTensor **out) {
   return MOTH_OK;
 }
 
-static MothStatus add_outside(MothPlan *p, const MothGraphNode *n) {
-  MothTensor *fake;
+static MothStatus add_outside(MothPlan *p, const MothGraphNode *n, MothTensor *const *inputs) {
+  MothTensor *fake, *like = n->tensor ? n->tensor : inputs ? inputs[p->ninputs] : NULL;
   uint32_t id;
-  MOTH_TRY(n->tensor ? moth_tensor_fake_of(n->tensor, &fake) : fake_of_meta(&n->metas[0], &fake));
+  MOTH_TRY(like ? moth_tensor_fake_of(like, &fake) : fake_of_meta(&n->metas[0], &fake));
   MOTH_TRY(add_value(p, fake, &id));
   MothPlanValue *v = &p->values[id];
   p->refs_of[p->slots_of[n->id]] = id;
@@ -231,7 +231,7 @@ static MothTensor *fake_of(const MothPlan *p, const MothGraphRef *r) {
   return p->values[p->refs_of[p->slots_of[r->node->id] + r->result]].fake;
 }
 
-static MothStatus replay_call(MothPlan *p, const MothGraphNode *n) {
+static MothStatus replay_call(MothPlan *p, const MothGraphNode *n, const MothValue *numbers) {
   MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
   MothTensor *target[MOTH_MAX_RESULTS];
   MothTensor **lists = malloc(sizeof(MothTensor *) * ((size_t)n->nrefs + 1)), **list = lists;
@@ -240,6 +240,8 @@ static MothStatus replay_call(MothPlan *p, const MothGraphNode *n) {
     return no_memory();
   for (int i = 0; i < n->op->nargs; i++) {
     args[i] = n->args[i].value;
+    if (n->args[i].number && numbers)
+      args[i] = numbers[n->args[i].number - 1];
     if (args[i].tag == MOTH_V_TENSOR) {
       args[i].u.t = fake_of(p, ref++);
     } else if (args[i].tag == MOTH_V_TENSORS) {
@@ -272,9 +274,28 @@ static MothStatus replay_call(MothPlan *p, const MothGraphNode *n) {
   return s;
 }
 
+/* The plan holds for this value of the number alone. */
+static MothStatus bind_number(MothPlan *p, const MothTraceArg *a, const MothValue *numbers) {
+  if (!p->any_sizes) {
+    moth_graph_pin(p->graph, a->number, false);
+    return MOTH_OK;
+  }
+  MothPlanBound *more = realloc(p->bound, sizeof *more * ((size_t)p->nbound + 1));
+  if (!more)
+    return no_memory();
+  p->bound = more;
+  more[p->nbound].number = a->number - 1;
+  const MothValue *v = numbers ? &numbers[a->number - 1] : &a->value;
+  if (!copy_arg(&more[p->nbound].value, v))
+    return no_memory();
+  p->nbound++;
+  return MOTH_OK;
+}
+
 /* The numbers among the node's arguments are those of its only call, where that is a call of the same op; else they are
  * constants from now on. */
-static MothStatus follow_numbers(MothPlan *p, const MothGraphNode *n, uint32_t first) {
+static MothStatus follow_numbers(MothPlan *p, const MothGraphNode *n, uint32_t first,
+                                 const MothValue *numbers) {
   MothPlanCall *c = p->ncalls == first + 1 && p->calls[first].op == n->op ? &p->calls[first] : NULL;
   for (int i = 0; i < n->op->nargs; i++) {
     const MothTraceArg *a = &n->args[i];
@@ -282,7 +303,7 @@ static MothStatus follow_numbers(MothPlan *p, const MothGraphNode *n, uint32_t f
     if (!a->number)
       continue;
     if (!c || !plain || n->op->canonical >> i & 1) {
-      moth_graph_pin(p->graph, a->number, false);
+      MOTH_TRY(bind_number(p, a, numbers));
       continue;
     }
     if (!c->numbers)
@@ -294,7 +315,7 @@ static MothStatus follow_numbers(MothPlan *p, const MothGraphNode *n, uint32_t f
   return MOTH_OK;
 }
 
-static MothStatus replay(MothPlan *p) {
+static MothStatus replay(MothPlan *p, MothTensor *const *inputs, const MothValue *numbers) {
   MothThread *t = &moth_thread;
   MothThread was = *t;
   MothDType dtype = moth_default_dtype();
@@ -308,7 +329,7 @@ static MothStatus replay(MothPlan *p) {
   for (const MothGraphNode *n = p->graph->first; n && s == MOTH_OK; n = n->next) {
     t->include = include;
     if (n->kind == MOTH_NODE_PLACEHOLDER || n->kind == MOTH_NODE_GET_ATTR) {
-      s = add_outside(p, n);
+      s = add_outside(p, n, inputs);
     } else if (n->kind == MOTH_NODE_CALL) {
       p->node_ids[p->nnodes] = n->id;
       p->nodes[p->nnodes] = p->ncalls;
@@ -317,9 +338,9 @@ static MothStatus replay(MothPlan *p) {
       if (n->modes.dtype != (uint8_t)moth_default_dtype())
         s = moth_set_default_dtype((MothDType)n->modes.dtype);
       if (s == MOTH_OK)
-        s = replay_call(p, n);
+        s = replay_call(p, n, numbers);
       if (s == MOTH_OK)
-        s = follow_numbers(p, n, p->nodes[noting.number]);
+        s = follow_numbers(p, n, p->nodes[noting.number], numbers);
     } else {
       for (uint32_t i = 0; i < n->nrefs; i++)
         p->outputs[p->noutputs++] =
@@ -337,7 +358,9 @@ static MothStatus replay(MothPlan *p) {
   return s;
 }
 
-MothStatus moth_plan_new(MothGraph *g, MothPlan **out) {
+/* inputs: tensors whose sizes the plan is for, numbers: those of the graph; NULL: as recorded. */
+static MothStatus make(MothGraph *g, bool any_sizes, MothTensor *const *inputs,
+                       const MothValue *numbers, MothPlan **out) {
   MOTH_TRY(moth_graph_check(g));
   MothPlan *p = calloc(1, sizeof *p);
   if (!p)
@@ -346,7 +369,9 @@ MothStatus moth_plan_new(MothGraph *g, MothPlan **out) {
   pthread_mutex_init(&p->lock, NULL);
   atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
   p->graph = g;
-  moth_graph_pin(g, 0, true);
+  p->any_sizes = any_sizes;
+  if (!any_sizes)
+    moth_graph_pin(g, 0, true);
   p->next_id = g->next_id;
   uint32_t nslots = 0;
   p->slots_of = calloc((size_t)g->next_id + 1, sizeof *p->slots_of);
@@ -362,13 +387,40 @@ MothStatus moth_plan_new(MothGraph *g, MothPlan **out) {
   p->done = calloc((size_t)g->nnodes + 1, sizeof *p->done);
   bool ok =
       p->slots_of && p->refs_of && p->inputs && p->outputs && p->nodes && p->node_ids && p->done;
-  MothStatus s = ok ? replay(p) : no_memory();
+  MothStatus s = ok ? replay(p, inputs, numbers) : no_memory();
   if (s != MOTH_OK) {
     moth_plan_release(p);
     return s;
   }
   *out = p;
   return MOTH_OK;
+}
+
+MothStatus moth_plan_new(MothGraph *g, MothPlan **out) {
+  return make(g, false, NULL, NULL, out);
+}
+
+static MothStatus make_any(MothGraph *g, MothTensor *const *inputs, const MothValue *numbers,
+                           MothPlan **out) {
+  MothPlan *p;
+  MOTH_TRY(make(g, true, inputs, numbers, &p));
+  MothStatus s = moth_plan_add_blocks(p);
+  if (s == MOTH_OK)
+    s = moth_plan_finish(p);
+  if (s == MOTH_OK)
+    *out = p;
+  else
+    moth_plan_release(p);
+  return s;
+}
+
+MothStatus moth_plan_new_any(MothGraph *g, MothPlan **out) {
+  return make_any(g, NULL, NULL, out);
+}
+
+MothStatus moth_plan_again(const MothPlan *p, MothTensor *const *inputs, const MothValue *numbers,
+                           MothPlan **out) {
+  return make_any(p->graph, inputs, numbers, out);
 }
 
 void moth_plan_retain(MothPlan *p) {
@@ -379,6 +431,16 @@ void moth_plan_release(MothPlan *p) {
   if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
     return;
   moth_plan_free_frames(p);
+  while (p->others) {
+    MothPlan *other = p->others;
+    p->others = other->others;
+    other->others = NULL;
+    moth_plan_release(other);
+  }
+  for (uint32_t i = 0; i < p->nbound; i++)
+    if (p->bound[i].value.tag == MOTH_V_INTS)
+      free((void *)(uintptr_t)p->bound[i].value.u.ints);
+  free(p->bound);
   for (uint32_t i = 0; i < p->nsteps; i++) {
     MothPlanStep *s = &p->steps[i];
     free(s->values);

@@ -56,6 +56,9 @@ typedef struct MothPlanKernel {
 /* The plan of g, which it retains, without steps; for the sizes of g, which are pinned, as are numbers that it cannot follow
  * to a kernel. Errors: those of the calls on fakes. */
 MOTH_API MothStatus moth_plan_new(MothGraph *g, MothPlan **out);
+/* The same, in blocks and finished, for any sizes: where inputs of other sizes come, another plan is made and kept; sizes are
+ * not pinned. Sizes that come for the first time run call by call. */
+MOTH_API MothStatus moth_plan_new_any(MothGraph *g, MothPlan **out);
 MOTH_API void moth_plan_retain(MothPlan *p);
 MOTH_API void moth_plan_release(MothPlan *p);
 /* Steps, in the order in which they run: each call node of the graph once. An error leaves p to be released. */

@@ -332,9 +332,9 @@ static Fit fits(const MothTensor *want, const MothTensor *t) {
   return FITS;
 }
 
-/* Whether the steps can run with these inputs; OTHERWISE: the graph can. */
-static MothStatus check(const MothPlan *p, MothTensor *const *inputs, uint32_t n, bool checked,
-                        Fit *fit) {
+/* Whether the steps can run with these inputs; OTHERWISE: the graph can. With `any` inputs may have other sizes. */
+static MothStatus check(const MothPlan *p, bool any, MothTensor *const *inputs, uint32_t n,
+                        bool checked, Fit *fit) {
   const MothThread *t = &moth_thread;
   char a[256], b[256];
   *fit = FITS;
@@ -348,6 +348,9 @@ static MothStatus check(const MothPlan *p, MothTensor *const *inputs, uint32_t n
     if (inputs[i]->keys & (MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING | MOTH_KEY_LAZY))
       *fit = OTHERWISE;
     Fit one = checked ? FITS : fits(want, inputs[i]);
+    if (one == WRONG && any && inputs[i]->dtype == want->dtype && inputs[i]->ndim == want->ndim &&
+        inputs[i]->device.type == want->device.type)
+      one = FITS;
     if (one == WRONG)
       return moth_fail(MOTH_ERR_VALUE, "input %u of the graph: expected %s, got %s", i + 1,
                        moth_tensor_format(want, a, sizeof a),
@@ -379,27 +382,16 @@ static void finish(const MothPlan *p, MothPlanFrame *f, MothTensor **outputs, bo
   drop_arena(p, f);
 }
 
-MothStatus moth_plan_run(MothPlan *p, MothTensor *const *inputs, uint32_t ninputs,
-                         const MothValue *numbers, MothTensor **outputs, bool checked) {
-  Fit fit;
+static MothStatus run_here(MothPlan *p, MothTensor *const *inputs, const MothValue *numbers,
+                           MothTensor **outputs) {
   MothThread *t = &moth_thread;
-  if (!p->finished)
-    return moth_fail(MOTH_ERR_STATE, "the plan is not finished");
-  MOTH_TRY(check(p, inputs, ninputs, checked, &fit));
-  bool no_grad = t->no_grad;
-  uint32_t exclude = t->exclude, include = t->include;
-  t->no_grad = true;
-  if (fit == OTHERWISE) {
-    MothStatus status = moth_graph_run(p->graph, inputs, ninputs, numbers, outputs);
-    t->no_grad = no_grad;
-    return status;
-  }
   MothPlanFrame *f = take_frame(p);
-  MothStatus status = f ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  if (!f)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  uint32_t exclude = t->exclude, include = t->include;
   t->exclude |= MOTH_KEY_AUTOGRAD | MOTH_KEY_ABOVE;
   t->include &= ~(uint32_t)MOTH_KEY_AUTOCAST;
-  if (status == MOTH_OK)
-    status = make_arena(p, f);
+  MothStatus status = make_arena(p, f);
   if (status == MOTH_OK) {
     f->numbers = numbers;
     for (uint32_t i = 0; i < p->ninputs; i++)
@@ -408,13 +400,31 @@ MothStatus moth_plan_run(MothPlan *p, MothTensor *const *inputs, uint32_t ninput
   }
   t->include = include;
   t->exclude = exclude;
-  t->no_grad = no_grad;
-  if (f) {
-    finish(p, f, outputs, status == MOTH_OK);
-    give_frame(p, f);
-  }
+  finish(p, f, outputs, status == MOTH_OK);
+  give_frame(p, f);
   MothTraceCounters *counters = moth_trace_counters();
   if (status == MOTH_OK && p->peak_bytes > counters->peak_bytes)
     counters->peak_bytes = p->peak_bytes;
+  return status;
+}
+
+MothStatus moth_plan_run(MothPlan *p, MothTensor *const *inputs, uint32_t ninputs,
+                         const MothValue *numbers, MothTensor **outputs, bool checked) {
+  Fit fit;
+  MothThread *t = &moth_thread;
+  if (!p->finished)
+    return moth_fail(MOTH_ERR_STATE, "the plan is not finished");
+  MOTH_TRY(check(p, p->any_sizes, inputs, ninputs, checked || p->any_sizes, &fit));
+  bool no_grad = t->no_grad;
+  t->no_grad = true;
+  MothPlan *other = NULL;
+  if (p->any_sizes && fit == FITS && !moth_plan_is_for(p, inputs, numbers)) {
+    other = moth_plan_for(p, inputs, numbers);
+    fit = other ? FITS : OTHERWISE;
+  }
+  MothStatus status = fit == FITS ? run_here(other ? other : p, inputs, numbers, outputs)
+                                  : moth_graph_run(p->graph, inputs, ninputs, numbers, outputs);
+  t->no_grad = no_grad;
+  moth_plan_release(other);
   return status;
 }

@@ -97,9 +97,25 @@ typedef struct MothPlanFrame {
   const MothValue *numbers; /* of the run; NULL: as recorded */
 } MothPlanFrame;
 
+/* A number of the graph for whose value alone the plan holds. */
+typedef struct MothPlanBound {
+  uint32_t number; /* from 0 */
+  MothValue value; /* a list is its own */
+} MothPlanBound;
+
+enum {
+  MOTH_PLAN_SIZES = 64
+}; /* plans for other sizes that are kept, and sizes that were seen once */
+
 struct MothPlan {
   MothRefs refs;
   MothGraph *graph;
+  MothPlanBound *bound;
+  uint32_t nbound;
+  bool any_sizes; /* others: plans for other sizes, the last used first */
+  MothPlan *others;
+  uint64_t seen[MOTH_PLAN_SIZES]; /* sizes, hashed, that have come once */
+  uint32_t nseen;
   MothPlanValue *values;
   MothPlanCall *calls;
   MothPlanStep *steps;
@@ -129,4 +145,10 @@ MothStatus moth_plan_add_call(MothPlan *p, uint32_t call);
 /* Sets places, offsets, the peak and what each step drops. */
 MothStatus moth_plan_lay_out(MothPlan *p);
 void moth_plan_free_frames(MothPlan *p);
+/* Of a plan for any sizes, that for these inputs and numbers, retained; NULL: the graph is to run call by call. */
+MothPlan *moth_plan_for(MothPlan *p, MothTensor *const *inputs, const MothValue *numbers);
+bool moth_plan_is_for(const MothPlan *p, MothTensor *const *inputs, const MothValue *numbers);
+/* The plan of p's graph for the sizes of these inputs and numbers, with calls in blocks. */
+MothStatus moth_plan_again(const MothPlan *p, MothTensor *const *inputs, const MothValue *numbers,
+                           MothPlan **out);
 #endif

@@ -161,7 +161,7 @@ static MothStatus add_kernel(lua_State *L, MothPlan *p, const MothGraph *g, int 
 }
 
 /* plan_new(graph, steps) -> a callable of the graph's inputs that returns its outputs. steps: the ids of nodes and tables
- * that describe kernels, in their order; nil: pointwise calls in blocks. */
+ * that describe kernels, in their order; nil: pointwise calls in blocks, for any sizes if the graph is. */
 static int c_plan_new(lua_State *L) {
   MothGraph *g = moth_lua_to_graph(L, 1);
   MothPlan *p;
@@ -169,12 +169,15 @@ static int c_plan_new(lua_State *L) {
   lua_settop(L, 2);
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
-  MothStatus s = moth_plan_new(g, &p);
+  bool any = lua_isnil(L, 2) && g->dynamic;
+  MothStatus s = any ? moth_plan_new_any(g, &p) : moth_plan_new(g, &p);
   moth_lua_current = outer;
   if (s)
     return moth_lua_raise(L, s);
   MothHandle *h = moth_lua_new_handle(L, MAGIC_PLAN, &key_plan_meta); /* 3 */
   h->u.other = p;
+  if (any)
+    return 1;
   if (lua_isnil(L, 2))
     s = moth_plan_add_blocks(p);
   for (int i = 1, n = s || lua_isnil(L, 2) ? 0 : (int)lua_objlen(L, 2); i <= n && !s; i++) {

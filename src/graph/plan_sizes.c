@@ -1,0 +1,110 @@
+/* Plans for any sizes: one for each set of sizes, the last used are kept. */
+#include <string.h>
+
+#include "graph/plan_steps.h"
+
+static bool same_geometry(const MothTensor *want, const MothTensor *t) {
+  for (int i = 0; i < t->ndim; i++)
+    if (t->shape[i] != want->shape[i])
+      return false;
+  for (int i = 0; i < t->ndim; i++)
+    if (t->stride[i] != want->stride[i] && t->shape[i] != 1 && t->numel)
+      return false;
+  return true;
+}
+
+static bool same_value(const MothValue *a, const MothValue *b) {
+  if (a->tag != b->tag || a->n != b->n)
+    return false;
+  if (a->tag == MOTH_V_INTS)
+    return !a->n || memcmp(a->u.ints, b->u.ints, sizeof(int64_t) * a->n) == 0;
+  return a->u.i == b->u.i; /* a float's bits, too */
+}
+
+bool moth_plan_is_for(const MothPlan *p, MothTensor *const *inputs, const MothValue *numbers) {
+  for (uint32_t i = 0; i < p->ninputs; i++)
+    if (!same_geometry(p->values[p->inputs[i]].fake, inputs[i]))
+      return false;
+  for (uint32_t i = 0; i < p->nbound && numbers; i++)
+    if (!same_value(&p->bound[i].value, &numbers[p->bound[i].number]))
+      return false;
+  return true;
+}
+
+static void mix(uint64_t *h, uint64_t x) {
+  *h = (*h ^ x) * 0x9e3779b97f4a7c15ull;
+  *h ^= *h >> 29;
+}
+
+static uint64_t hash(const MothPlan *p, MothTensor *const *inputs, const MothValue *numbers) {
+  uint64_t h = 1;
+  for (uint32_t i = 0; i < p->ninputs; i++)
+    for (int k = 0; k < inputs[i]->ndim; k++) {
+      mix(&h, (uint64_t)inputs[i]->shape[k]);
+      mix(&h, (uint64_t)inputs[i]->stride[k]);
+    }
+  for (uint32_t i = 0; i < p->nbound && numbers; i++) {
+    const MothValue *v = &numbers[p->bound[i].number];
+    for (uint32_t k = 0; v->tag == MOTH_V_INTS && k < v->n; k++)
+      mix(&h, (uint64_t)v->u.ints[k]);
+    if (v->tag != MOTH_V_INTS)
+      mix(&h, (uint64_t)v->u.i);
+  }
+  return h;
+}
+
+/* Whether these sizes have come before; they have from now on. */
+static bool was_seen(MothPlan *p, uint64_t h) {
+  for (uint32_t i = 0; i < p->nseen && i < MOTH_PLAN_SIZES; i++)
+    if (p->seen[i] == h)
+      return true;
+  p->seen[p->nseen++ % MOTH_PLAN_SIZES] = h;
+  return false;
+}
+
+/* The plan, first in the list now; NULL: there is none. The caller has the lock. */
+static MothPlan *find(MothPlan *p, MothTensor *const *inputs, const MothValue *numbers) {
+  for (MothPlan **at = &p->others; *at; at = &(*at)->others) {
+    MothPlan *q = *at;
+    if (!moth_plan_is_for(q, inputs, numbers))
+      continue;
+    *at = q->others;
+    q->others = p->others;
+    p->others = q;
+    moth_plan_retain(q);
+    return q;
+  }
+  return NULL;
+}
+
+/* Puts q first; the ones used longest ago go. */
+static void keep(MothPlan *p, MothPlan *q) {
+  MothPlan *gone = NULL;
+  pthread_mutex_lock(&p->lock);
+  q->others = p->others;
+  p->others = q;
+  moth_plan_retain(q);
+  MothPlan *last = q;
+  for (int n = 1; n < MOTH_PLAN_SIZES && last->others; n++)
+    last = last->others;
+  gone = last->others;
+  last->others = NULL;
+  pthread_mutex_unlock(&p->lock);
+  while (gone) { /* another thread may be running it */
+    MothPlan *next = gone->others;
+    gone->others = NULL;
+    moth_plan_release(gone);
+    gone = next;
+  }
+}
+
+MothPlan *moth_plan_for(MothPlan *p, MothTensor *const *inputs, const MothValue *numbers) {
+  pthread_mutex_lock(&p->lock);
+  MothPlan *q = find(p, inputs, numbers);
+  bool seen = q || was_seen(p, hash(p, inputs, numbers));
+  pthread_mutex_unlock(&p->lock);
+  if (q || !seen || moth_plan_again(p, inputs, numbers, &q) != MOTH_OK)
+    return q;
+  keep(p, q);
+  return q;
+}
