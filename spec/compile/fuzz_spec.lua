@@ -1,5 +1,6 @@
 -- Random programs, compiled: what they return, write, leave behind and differentiate is eager's, to the bit. A failure
--- names its seed: MOTH_SEED=n runs that program alone; MOTH_CASES is how many are run (200).
+-- names its seed: MOTH_SEED=n runs that program alone; MOTH_CASES is how many are run (200), MOTH_BACKEND the backend
+-- for all of them.
 local moth = require "moth"
 local S = require "compile.support"
 local F = moth.nn.functional
@@ -20,7 +21,7 @@ local function push(env, x) if moth.is_tensor(x) then env.t[#env.t + 1] = x end 
 -- Errors (shapes that do not fit, leaves written to) are a part of the program: their text counts.
 local function try(env, fn)
   local ok, x = pcall(fn)
-  if ok then push(env, x) else env.log[#env.log + 1] = tostring(x):gsub("^[^ ]*:%d+: ", ""):gsub(" %(fake%)", "") end
+  if ok then push(env, x) else env.log[#env.log + 1] = S.message(x) end
 end
 
 local unary = { "relu", "tanh", "neg", "sigmoid", "square", "abs" }
@@ -185,7 +186,8 @@ local function check(seed)
   end
   local options = ({ {}, { dynamic = true }, { dynamic = false }, { backend = interpret },
     { backend = interpret, dynamic = true }, { backend = "blocks" },
-    { backend = "blocks", dynamic = true } })[seed % 7 + 1]
+    { backend = "blocks", dynamic = true }, { backend = "aot_eager" } })[seed % 8 + 1]
+  if os.getenv("MOTH_BACKEND") then options = { backend = os.getenv("MOTH_BACKEND") } end
   if options.backend == "blocks" and seed % 4 > 0 then -- with gradients the calls run one by one
     local inner = f
     f = function(...)

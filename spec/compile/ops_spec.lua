@@ -31,7 +31,8 @@ end
 -- Ops whose results are whatever the memory held.
 local function is_undefined(op) return op.name:find("^empty") ~= nil end
 
-describe("compiled ops", function()
+for _, backend in ipairs { "eager", "aot_eager" } do
+describe("compiled ops, backend " .. backend .. ":", function()
   for _, op in ipairs(O.selected()) do
     if not op.internal and not is_undefined(op) then
       it(O.title(op), function()
@@ -53,7 +54,7 @@ describe("compiled ops", function()
                   return { n = list.n or #op.args, unpack(list, 1, list.n or #op.args) }
                 end
                 local f = program(op, name)
-                local compiled = moth.compile(f)
+                local compiled = moth.compile(f, { backend = backend })
                 local want = S.outcome(f, make)
                 for round = 1, 3 do
                   local got = S.outcome(compiled, make)
@@ -70,3 +71,4 @@ describe("compiled ops", function()
     end
   end
 end)
+end

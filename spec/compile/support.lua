@@ -22,7 +22,14 @@ function S.text(t)
   local g = B.get_grad(t)
   return ("%s %s %s %s v%d %s %s %s%s"):format(tostring(B.tensor_dtype(t)), tostring(B.tensor_device(t)),
     table.concat(B.size(t), ","), table.concat(B.stride(t), ","), B.version(t), tostring(B.requires_grad(t)),
-    tostring(B.is_leaf(t)), bytes(t), g and " grad " .. S.text(g) or "")
+    tostring(B.is_leaf(t)), bytes(t), g and " grad " .. S.text(g):gsub(" v%d+ ", " ", 1) or "") -- but its version
+end
+
+--- The text of an error, without its place, and without the node at fault, which depends on the graph.
+function S.message(e)
+  e = tostring(e):gsub("^[^ ]*:%d+: ", ""):gsub(" %(fake%)", "")
+  e = e:gsub("(modified by an inplace operation): .*", "%1"):gsub("^%[[%w_]+%] (one of the var)", "%1")
+  return (e:gsub("^%[[%w_]+%] (Trying to backward)", "%1"):gsub("(a second time): [%w_]+", "%1"))
 end
 
 local function pack(...) return { n = select("#", ...), ... } end
@@ -56,7 +63,7 @@ function S.outcome(f, make, seed)
     end
     if #roots > 0 then
       local ok, e = pcall(B.backward, roots, grads, true)
-      state[#state + 1] = ok and "backward" or tostring(e):gsub("^[^ ]*:%d+: ", "")
+      state[#state + 1] = ok and "backward" or S.message(e)
     end
   else
     state[1] = tostring(r[2]):gsub("^[^ ]*:%d+: ", "")

@@ -185,6 +185,12 @@ return function(M, t)
     each(a.size, function(i, at) out.data[i] = a.self.data[at_strides(at, a.stride, a.storage_offset or 0)] end)
     return out
   end
+  function M.as_strided_scatter(a)
+    local out = new(a.self.shape)
+    for i = 1, #a.self.data do out.data[i] = a.self.data[i] end
+    each(a.size, function(i, at) out.data[at_strides(at, a.stride, a.storage_offset)] = a.src.data[i] end)
+    return out
+  end
   function M.as_strided_backward(a)
     local base, memory = new(a.base_size), {}
     each(a.size, function(i, at)

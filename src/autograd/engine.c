@@ -543,7 +543,7 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
       MOTH_GO(moth_watch_begin(n, grads, e->slots));
     if (ran && n->hooks)
       MOTH_GO(moth_run_node_hooks(n->hooks, MOTH_HOOK_PRE, n, NULL, 0, grads, e->slots));
-    for (int i = 0; i < e->slots && n->nresults > 1; i++)
+    for (int i = 0; i < e->slots && n->nresults > 1 && !n->keeps_none; i++)
       if (!grads[i] && moth_dtype_is_float((MothDType)n->results[i].dtype))
         MOTH_GO(zeros_for(&n->results[i], &grads[i]));
     if (need) {
@@ -677,6 +677,8 @@ static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor
     status = no_memory();
     goto done;
   }
+  for (int i = 0; i < ninputs; i++)
+    MOTH_GO(moth_node_expand(inputs[i]));
   for (int i = 0; i < n; i++) {
     MothNode *node = NULL;
     MOTH_GO(moth_gradient_edge(roots[i], &node, &at[i].nr));

@@ -76,6 +76,7 @@ MothStatus moth_tensor_add_hook(MothTensor *t, MothHook hook, int64_t *id) {
     MOTH_TRY(moth_gradient_edge(t, &n, &nr));
     moth_node_release(n);
   }
+  MOTH_TRY(moth_node_expand(t));
   MothAutogradMeta *m = t->grad;
   if (!m->node)
     return append(&m->hooks, hook, id);

@@ -11,6 +11,22 @@
 #include "device/stream.h"
 
 static _Atomic uint64_t next_seq = 1;
+static _Thread_local uint64_t
+    reserved; /* the next one, of those that a node has reserved; 0: none */
+
+static uint64_t take_seq(void) {
+  return reserved ? reserved++ : atomic_fetch_add_explicit(&next_seq, 1, memory_order_relaxed);
+}
+
+void moth_node_reserve(MothNode *n, uint64_t count) {
+  n->seq = atomic_fetch_add_explicit(&next_seq, count + 1, memory_order_relaxed) + count;
+}
+
+uint64_t moth_seq_at(uint64_t next) {
+  uint64_t was = reserved;
+  reserved = next;
+  return was;
+}
 
 MothAutogradMeta *moth_meta(MothTensor *t) {
   if (!t->grad) {
@@ -34,7 +50,7 @@ MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults)
   memset(n, 0, sizeof *n);
   atomic_init(&n->refs, 1);
   n->name = name;
-  n->seq = atomic_fetch_add_explicit(&next_seq, 1, memory_order_relaxed);
+  n->seq = take_seq();
   n->size = size;
   n->inputs = (MothInput *)(n + 1);
   n->saved = (MothSaved *)(n->inputs + ninputs);
@@ -50,7 +66,7 @@ MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults)
 }
 
 void moth_node_stamp(MothNode *n) {
-  n->seq = atomic_fetch_add_explicit(&next_seq, 1, memory_order_relaxed);
+  n->seq = take_seq();
 }
 
 void moth_node_retain(MothNode *n) {
@@ -72,6 +88,10 @@ static void free_value(MothValue *v) {
 bool moth_node_release_saved(MothNode *n) {
   int left = 0;
   bool any = false;
+  if (n->done) {
+    n->done(n);
+    return true;
+  }
   n->released |= !n->op; /* a function of the host checks its own saved values */
   for (int i = 0; i < n->nsaved; i++) {
     bool tensor = moth_saved_is_tensor(&n->saved[i]) && !n->saved[i].kept;
@@ -209,7 +229,11 @@ static MothSaved *find_saved(MothNode *n, int slot) {
   return NULL;
 }
 
-static MothStatus freed(const MothNode *n) {
+void moth_function_free(MothNode *n, int i) {
+  free_value(&n->saved[i].value);
+}
+
+MothStatus moth_node_freed(const MothNode *n) {
   return moth_fail(MOTH_ERR_STATE,
                    "Trying to backward through the graph a second time: %s has freed what it "
                    "saved. Call the first backward with {retain_graph = true}",
@@ -221,7 +245,7 @@ static MothStatus unpack_slot(MothNode *n, int slot, MothValue *out) {
   if (s)
     return moth_unpack_saved(n, s, out);
   *out = moth_v_none(); /* an optional argument that was not given */
-  return n->released ? freed(n) : MOTH_OK;
+  return n->released ? moth_node_freed(n) : MOTH_OK;
 }
 
 MothStatus moth_function_save(MothNode *n, MothTensor *t, int result, bool kept) {
@@ -245,7 +269,7 @@ MothStatus moth_function_saved(MothNode *n, int i, MothTensor **out) {
   if (n->op || i < 0 || i >= n->nsaved)
     return moth_fail(MOTH_ERR_INDEX, "%s has not saved %d tensors", n->name, i + 1);
   if (n->released && !n->saved[i].kept)
-    return freed(n);
+    return moth_node_freed(n);
   MOTH_TRY(moth_unpack_saved(n, &n->saved[i], &v));
   *out = v.tag == MOTH_V_TENSOR ? v.u.t : NULL;
   return MOTH_OK;
@@ -354,6 +378,7 @@ MothStatus moth_tensor_retain_grad(MothTensor *t) {
   MOTH_TRY(moth_given("retain_grad", t));
   if (!moth_requires_grad(t))
     return moth_fail(MOTH_ERR_STATE, "retain_grad: the tensor does not require grad");
+  MOTH_TRY(moth_node_expand(t));
   if (t->grad && t->grad->node && !t->grad->retain_grad) {
     t->grad->retain_grad = true;
     t->grad->fake = t->keys & MOTH_KEY_FAKE;

@@ -68,6 +68,10 @@ struct MothNode {
   const char *name;
   MothBackward backward;
   void (*drop)(MothNode *node); /* frees ctx */
+  /* Of a node that stands for several: before the gradient of its result t is asked for in particular (by a hook,
+   * retain_grad, autograd.grad), which others of its results may lead to. */
+  MothStatus (*expand)(MothNode *node, MothTensor *t);
+  void (*done)(MothNode *node); /* instead of freeing all saved tensors, once backward has run */
   void *ctx;
   uint64_t seq;      /* later nodes run first */
   MothNode *pending; /* the next node in the list of nodes to be freed */
@@ -81,6 +85,7 @@ struct MothNode {
   MothResultMeta *results;
   uint16_t ninputs, nsaved, nresults;
   bool released;
+  bool keeps_none; /* gradients that are undefined stay so: no zeros are made for several results */
   bool
       is_inner; /* inner node of a CopySlices: its saved values are released with that one, not before */
   uint16_t edge_of[MOTH_MAX_ARGS + 1]; /* first input of each argument */
@@ -122,14 +127,23 @@ MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults)
 MOTH_API void moth_node_retain(MothNode *n);
 MOTH_API void moth_node_release(MothNode *n);
 /* Fills input i from t: edge (if needed), shape, dtype. */
-MothStatus moth_node_set_input(MothNode *n, int i, MothTensor *t, bool needs);
+MOTH_API MothStatus moth_node_set_input(MothNode *n, int i, MothTensor *t, bool needs);
+/* The node of t, if it can, gives t a node of its own (MothNode.expand). */
+static inline MothStatus moth_node_expand(MothTensor *t) {
+  MothNode *n = t->grad ? t->grad->node : NULL;
+  return __builtin_expect(n && n->expand, 0) ? n->expand(n, t) : MOTH_OK;
+}
+/* Gives n a seq with room for `count` nodes before it; moth_seq_at has nodes of this thread take theirs from there on, and
+ * returns what was in force: 0 is the usual counter. */
+MOTH_API void moth_node_reserve(MothNode *n, uint64_t count);
+MOTH_API uint64_t moth_seq_at(uint64_t next);
 /* To be called after all inputs are set: setting the edge of a stale view makes a node, and a node's seq must be
  * greater than those of the nodes it leads to. */
 void moth_node_stamp(MothNode *n);
 void moth_node_set_result(MothNode *n, int i, const MothTensor *t);
 bool moth_node_release_saved(MothNode *n); /* the tensors among it; false: there were none */
 /* Makes t the result nr of n (takes no reference of t). */
-MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr);
+MOTH_API MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr);
 
 /* For backward functions, beside moth_node_arg and moth_node_result: shapes and dtypes that are known without saved
  * values. */
@@ -244,4 +258,7 @@ MOTH_API MothStatus moth_function_record(const char *name, MothBackward backward
                                          int nsaved, MothNode **out);
 MOTH_API MothStatus moth_function_save(MothNode *n, MothTensor *t, int result, bool kept);
 MOTH_API MothStatus moth_function_saved(MothNode *n, int i, MothTensor **out);
+/* Frees saved tensor i: moth_function_saved gives NULL from then on. For `done` of a node. */
+MOTH_API void moth_function_free(MothNode *n, int i);
+MOTH_API MothStatus moth_node_freed(const MothNode *n); /* the error of a second backward */
 #endif

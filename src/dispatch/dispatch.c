@@ -57,9 +57,11 @@ static MothStatus copy_to(MothTensor *target, MothTensor *result) {
   MothValue args[MOTH_MAX_ARGS] = {moth_v_tensor(target), moth_v_tensor(result)};
   MothValue out[1] = {moth_v_none()};
   uint32_t exclude = moth_thread.exclude;
+  int64_t version = *moth_version_of(target);
   moth_thread.exclude |= SLOW_KEYS;
   MothStatus s = moth_op_call(MOTH_OP(copy_), 2, args, out);
   moth_thread.exclude = exclude;
+  *moth_version_of(target) = version; /* one write, which the caller notes */
   if (s == MOTH_OK)
     moth_tensor_release(out[0].u.t);
   return s;

@@ -24,8 +24,8 @@ static void free_node(MothGraphNode *n) {
 }
 
 /* A node in front of `before` (NULL: at the end). */
-static MothGraphNode *add_node(MothGraph *g, MothGraphNode *before, MothNodeKind kind,
-                               const char *name) {
+MothGraphNode *moth_graph_add(MothGraph *g, MothGraphNode *before, MothNodeKind kind,
+                              const char *name) {
   MothGraphNode *n = calloc(1, sizeof *n);
   if (!n)
     return NULL;
@@ -99,13 +99,97 @@ static bool copy_arg(MothTraceArg *to, const MothValue *v) {
   return moth_trace_value_copy(&to->value, v);
 }
 
+MothGraph *moth_graph_new(const char *name) {
+  MothGraph *g = calloc(1, sizeof *g);
+  if (g) {
+    g->refs = 1;
+    g->name = strdup(name);
+  }
+  return g;
+}
+
+MothStatus moth_graph_add_call(MothGraph *g, const MothOp *op, MothVariant variant,
+                               const MothValue *args, const MothGraphRef *refs, uint32_t nrefs,
+                               const MothTraceMeta *metas, const MothTraceModes *modes,
+                               const char *place, MothGraphNode **out) {
+  MothGraphNode *n = moth_graph_add(g, NULL, MOTH_NODE_CALL, op->name);
+  if (!n)
+    return no_memory();
+  n->op = op;
+  n->variant = (uint8_t)variant;
+  n->modes = *modes;
+  n->nresults = op->nresults;
+  n->nrefs = nrefs;
+  n->args = calloc((size_t)op->nargs + 1, sizeof *n->args);
+  n->refs = malloc(sizeof *n->refs * ((size_t)nrefs + 1));
+  n->place = strdup(place ? place : "");
+  bool ok = n->args && n->refs && n->place;
+  if (ok && nrefs)
+    memcpy(n->refs, refs, sizeof *refs * nrefs);
+  for (int i = 0; i < op->nargs && ok; i++)
+    ok = copy_arg(&n->args[i], &args[i]);
+  for (int i = 0; i < op->nresults && ok; i++)
+    ok = copy_meta(&n->metas[i], &metas[i]);
+  *out = n;
+  return ok ? MOTH_OK : no_memory();
+}
+
+MothStatus moth_graph_add_input(MothGraph *g, const MothTensor *t, const char *name,
+                                MothGraphNode **out) {
+  MothGraphNode *n = moth_graph_add(g, NULL, MOTH_NODE_PLACEHOLDER, name);
+  if (!n)
+    return no_memory();
+  n->nresults = 1;
+  n->place = strdup("");
+  *out = n;
+  return moth_meta_of(t, true, &n->metas[0]) ? MOTH_OK : MOTH_ERR_MEMORY;
+}
+
+MothStatus moth_graph_add_output(MothGraph *g, const MothGraphRef *refs, uint32_t count) {
+  MothGraphNode *n = moth_graph_add(g, NULL, MOTH_NODE_OUTPUT, "output");
+  if (!n || !(n->refs = calloc((size_t)count + 1, sizeof *refs)))
+    return no_memory();
+  if (count)
+    memcpy(n->refs, refs, sizeof *refs * count);
+  n->nrefs = count;
+  n->place = strdup("");
+  return MOTH_OK;
+}
+
+MothStatus moth_graph_add_copy(MothGraph *g, const MothGraphNode *n, const MothGraphRef *refs,
+                               MothGraphNode **out) {
+  if (n->kind == MOTH_NODE_CALL) {
+    MothValue args[MOTH_MAX_ARGS];
+    for (int i = 0; i < n->op->nargs; i++)
+      args[i] = n->args[i].value;
+    MOTH_TRY(moth_graph_add_call(g, n->op, (MothVariant)n->variant, args, refs, n->nrefs, n->metas,
+                                 &n->modes, n->place, out));
+    (*out)->backward = n->backward;
+    return MOTH_OK;
+  }
+  MothGraphNode *copy = moth_graph_add(g, NULL, (MothNodeKind)n->kind, n->name);
+  if (!copy)
+    return no_memory();
+  *out = copy;
+  copy->nresults = n->nresults;
+  copy->place = strdup("");
+  moth_tensor_retain(copy->tensor = n->tensor);
+  return n->nresults && !copy_meta(&copy->metas[0], &n->metas[0]) ? no_memory() : MOTH_OK;
+}
+
+void moth_graph_remove(MothGraph *g, MothGraphNode *n) {
+  unlink_node(g, n);
+  free_node(n);
+}
+
 /* --- from a segment ------------------------------------------------------------------------------------- */
 
 static MothStatus add_outside(MothGraph *g, MothTensor *t, bool held, uint32_t number,
                               MothGraphRef *ref) {
   char name[32];
   snprintf(name, sizeof name, held ? "attr_%u" : "x%u", number);
-  MothGraphNode *n = add_node(g, NULL, held ? MOTH_NODE_GET_ATTR : MOTH_NODE_PLACEHOLDER, name);
+  MothGraphNode *n =
+      moth_graph_add(g, NULL, held ? MOTH_NODE_GET_ATTR : MOTH_NODE_PLACEHOLDER, name);
   if (!n)
     return no_memory();
   n->nresults = 1;
@@ -121,7 +205,7 @@ static MothStatus add_outside(MothGraph *g, MothTensor *t, bool held, uint32_t n
 static MothStatus add_record(MothGraph *g, const MothRecord *r, bool numbers,
                              MothGraphRef *values) {
   const MothOp *op = r->op;
-  MothGraphNode *n = add_node(g, NULL, MOTH_NODE_CALL, op->name);
+  MothGraphNode *n = moth_graph_add(g, NULL, MOTH_NODE_CALL, op->name);
   if (!n)
     return no_memory();
   n->op = op;
@@ -191,7 +275,7 @@ static MothStatus build(MothGraph *g, const MothSegment *s, MothGraphRef *values
   MothStatus status = refs ? MOTH_OK : no_memory();
   for (uint32_t i = 0; i < noutputs && status == MOTH_OK; i++)
     status = find_value(g, s, values, outputs[i], inputs, ninputs, &refs[i]);
-  MothGraphNode *n = status == MOTH_OK ? add_node(g, NULL, MOTH_NODE_OUTPUT, "output") : NULL;
+  MothGraphNode *n = status == MOTH_OK ? moth_graph_add(g, NULL, MOTH_NODE_OUTPUT, "output") : NULL;
   if (!n) {
     free(refs);
     return status == MOTH_OK ? no_memory() : status;
@@ -240,7 +324,7 @@ MothStatus moth_graph_insert(MothGraph *g, MothGraphNode *before, const MothCall
     total += c->args[i].tag == MOTH_V_TENSOR    ? 1
              : c->args[i].tag == MOTH_V_TENSORS ? c->args[i].n
                                                 : 0;
-  MothGraphNode *node = add_node(g, before, MOTH_NODE_CALL, op->name);
+  MothGraphNode *node = moth_graph_add(g, before, MOTH_NODE_CALL, op->name);
   if (!node)
     return no_memory();
   node->op = op;
@@ -359,17 +443,16 @@ uint32_t moth_graph_eliminate(MothGraph *g) {
 }
 
 MothStatus moth_graph_check(const MothGraph *g) {
-  for (const MothGraphNode *n = g->first; n; n = n->next) {
+  uint32_t at = 0;
+  for (MothGraphNode *n = g->first; n; n = n->next)
+    n->mark = UINT32_MAX;
+  for (MothGraphNode *n = g->first; n; n = n->next) {
     if (n->kind == MOTH_NODE_OUTPUT && n != g->last)
       return moth_fail(MOTH_ERR_STATE, "%s comes behind the output", n->next->name);
-    for (uint32_t i = 0; i < n->nrefs; i++) {
-      const MothGraphNode *m = n->refs[i].node;
-      const MothGraphNode *at = g->first;
-      while (at && at != m && at != n)
-        at = at->next;
-      if (at != m || m == n)
+    for (uint32_t i = 0; i < n->nrefs; i++)
+      if (n->refs[i].node->mark == UINT32_MAX) /* one that was erased is never used */
         return moth_fail(MOTH_ERR_STATE, "%s uses a value that is not made before it", n->name);
-    }
+    n->mark = at++;
   }
   return g->last && g->last->kind == MOTH_NODE_OUTPUT
              ? MOTH_OK
@@ -388,7 +471,7 @@ static MothStatus check_input(const MothGraphNode *n, const MothTensor *t) {
       moth_dtype_name((MothDType)m->dtype), m->ndim, moth_tensor_format(t, buf, sizeof buf));
 }
 
-static MothStatus run_call(const MothGraphNode *n, const MothValue *numbers, MothTensor **values,
+MothStatus moth_graph_call(const MothGraphNode *n, const MothValue *numbers, MothTensor **values,
                            MothTensor **lists, MothValue *results) {
   MothTensor *target[MOTH_MAX_RESULTS];
   MothValue args[MOTH_MAX_ARGS];
@@ -457,7 +540,7 @@ MothStatus moth_graph_run(MothGraph *g, MothTensor *const *inputs, uint32_t ninp
       moth_tensor_retain(*own = n->tensor);
       break;
     case MOTH_NODE_CALL:
-      status = run_call(n, numbers, values, values + nvalues, results);
+      status = moth_graph_call(n, numbers, values, values + nvalues, results);
       for (int i = 0; i < n->nresults && status == MOTH_OK; i++)
         own[i] = results[i].u.t;
       break;

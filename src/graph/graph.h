@@ -30,6 +30,8 @@ struct MothGraphNode {
   uint8_t kind, variant, nresults;
   uint32_t id;   /* from 1, never used again */
   uint32_t slot; /* of its first value, while the graph is run or printed */
+  uint32_t mark; /* a pass's own */
+  bool backward; /* of a joint graph: it computes gradients (joint.h) */
   const MothOp *op;
   MothTraceModes modes;
   MothTraceArg *args; /* of a call: op->nargs */
@@ -52,6 +54,33 @@ typedef struct MothGraph {
   bool sizes_pinned; /* what is made of it holds for these sizes only */
   bool *pinned;      /* by number: what is made of the graph holds for this value only */
 } MothGraph;
+
+/* An empty graph, with one reference; NULL: no memory. */
+MOTH_API MothGraph *moth_graph_new(const char *name);
+/* A node in front of `before` (NULL: at the end), without results or arguments. NULL: no memory. */
+MOTH_API MothGraphNode *moth_graph_add(MothGraph *g, MothGraphNode *before, MothNodeKind kind,
+                                       const char *name);
+/* A call at the end, of arguments whose tensors are refs[0 … nrefs), targets last; args, metas[nresults] and place are
+ * copied. */
+MOTH_API MothStatus moth_graph_add_call(MothGraph *g, const MothOp *op, MothVariant variant,
+                                        const MothValue *args, const MothGraphRef *refs,
+                                        uint32_t nrefs, const MothTraceMeta *metas,
+                                        const MothTraceModes *modes, const char *place,
+                                        MothGraphNode **out);
+/* An input at the end, as t (a fake). */
+MOTH_API MothStatus moth_graph_add_input(MothGraph *g, const MothTensor *t, const char *name,
+                                         MothGraphNode **out);
+/* The output node. */
+MOTH_API MothStatus moth_graph_add_output(MothGraph *g, const MothGraphRef *refs, uint32_t n);
+/* A copy of a node of another graph at the end of g; refs are those of n in g. */
+MOTH_API MothStatus moth_graph_add_copy(MothGraph *g, const MothGraphNode *n,
+                                        const MothGraphRef *refs, MothGraphNode **out);
+/* Frees a node that nobody uses, of any kind. */
+MOTH_API void moth_graph_remove(MothGraph *g, MothGraphNode *n);
+/* Runs one call: values[slot of a node + result] are its tensors, `lists` has room for as many as it has references;
+ * numbers as in moth_graph_run. */
+MOTH_API MothStatus moth_graph_call(const MothGraphNode *n, const MothValue *numbers,
+                                    MothTensor **values, MothTensor **lists, MothValue *results);
 
 /* What s has noted. outputs: the tensors that it returns; inputs: those from outside that become placeholders in this
  * order, the others are get_attrs; ninputs < 0: all are placeholders, in the order of their first use. */

@@ -52,7 +52,12 @@ static void push_graph(lua_State *L, MothGraph *g) {
   h->u.other = g;
 }
 
-static MothTensor **tensors_of(lua_State *L, int idx, uint32_t *n) {
+void moth_lua_push_graph(lua_State *L, MothGraph *g) {
+  atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+  push_graph(L, g);
+}
+
+MothTensor **moth_lua_tensors(lua_State *L, int idx, uint32_t *n) {
   moth_lua_type(L, idx, LUA_TTABLE);
   *n = (uint32_t)lua_objlen(L, idx);
   MothTensor **list = lua_newuserdata(L, sizeof *list * ((size_t)*n + 1));
@@ -67,7 +72,8 @@ static MothTensor **tensors_of(lua_State *L, int idx, uint32_t *n) {
 /* graph_noted(outputs, inputs) -> the graph of what is noted now */
 static int c_graph_noted(lua_State *L) {
   uint32_t noutputs, ninputs;
-  MothTensor **outputs = tensors_of(L, 1, &noutputs), **inputs = tensors_of(L, 2, &ninputs);
+  MothTensor **outputs = moth_lua_tensors(L, 1, &noutputs),
+             **inputs = moth_lua_tensors(L, 2, &ninputs);
   const MothSegment *s = moth_segment_here();
   MothGraph *g;
   if (!s)
@@ -277,7 +283,7 @@ static int c_graph_insert(lua_State *L) {
   moth_lua_sync(L);
   lua_settop(L, 7);
   i.before = before ? check_node(L, i.g, 2) : i.g->last; /* in front of the output */
-  i.tensors = tensors_of(L, 3, &i.n);
+  i.tensors = moth_lua_tensors(L, 3, &i.n);
   i.refs = lua_newuserdata(L, sizeof *i.refs * ((size_t)i.n + 1));
   for (uint32_t k = 0; k < i.n; k++) {
     lua_rawgeti(L, 4, (int)k + 1);
@@ -422,7 +428,7 @@ static int c_graph_run(lua_State *L) {
   uint32_t n;
   moth_lua_enter(L);
   lua_settop(L, 3);
-  MothTensor **inputs = tensors_of(L, 2, &n);
+  MothTensor **inputs = moth_lua_tensors(L, 2, &n);
   uint32_t noutputs = g->last && g->last->kind == MOTH_NODE_OUTPUT ? g->last->nrefs : 0;
   MothTensor **outputs = lua_newuserdata(L, sizeof *outputs * ((size_t)noutputs + 1));
   MothValue *numbers = numbers_of(L, g, 3);
@@ -443,7 +449,7 @@ static int c_graph_run(lua_State *L) {
 /* copies(tensors) -> a list of copies, with histories of their own */
 static int c_copies(lua_State *L) {
   uint32_t n;
-  MothTensor **list = tensors_of(L, 1, &n);
+  MothTensor **list = moth_lua_tensors(L, 1, &n);
   MothTensor **out = lua_newuserdata(L, sizeof *out * ((size_t)n + 1));
   MothStatus s = moth_tensor_copies(list, n, out);
   if (s)
@@ -893,4 +899,5 @@ void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functio
   lua_rawset(L, LUA_REGISTRYINDEX);
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, install);
+  moth_lua_open_aot(L);
 }

@@ -215,6 +215,10 @@ struct MothPlan *moth_lua_to_plan(lua_State *L, int idx);
 struct MothGraph *moth_lua_to_graph(lua_State *L, int idx);
 /* The numbers of the graph in the list at idx, in a userdata that is pushed; lists among them are pushed, too. */
 MothValue *moth_lua_graph_numbers(lua_State *L, const struct MothGraph *g, int idx);
+/* Pushes a graph, with a reference of its own. The tensors of the list at idx, in a userdata that is pushed. */
+void moth_lua_push_graph(lua_State *L, struct MothGraph *g);
+MothTensor **moth_lua_tensors(lua_State *L, int idx, uint32_t *n);
+void moth_lua_open_aot(lua_State *L);
 /* Another coroutine or state comes next: calls that were noted run (graph/trace.h). L may be NULL. */
 void moth_lua_leave_notes(lua_State *L);
 

@@ -77,19 +77,15 @@ local function check_mode(mode)
   check.fail("[compile] option 'mode': expected default, reduce-overhead or max-autotune, got %s", tostring(mode))
 end
 
-local planned = { aot_eager = "the joint graph of forward and backward" }
 
 -- The function of a backend, or nil where recorded ops run one by one.
 local function check_backend(backend)
   if backend == nil or backend == "eager" then return nil end
   if backend == "inductor" or backend == "blocks" then return require("moth.compile." .. backend).backend end
-  if planned[backend] then
-    check.fail("[compile] backend '%s' needs %s, which is not built yet; there are 'eager', 'blocks', 'inductor' and "
-      .. "functions of a graph", backend, planned[backend])
-  end
+  if backend == "aot_eager" then return require("moth.compile.aot").eager end
   if type(backend) == "string" or not check.is_callable(backend) then
-    check.fail("[compile] option 'backend': expected 'eager', 'blocks', 'inductor' or a function(graph, inputs), "
-      .. "got %s",
+    check.fail("[compile] option 'backend': expected 'eager', 'aot_eager', 'blocks', 'inductor' or a function(graph, "
+      .. "inputs), got %s",
       type(backend) == "string" and "'" .. backend .. "'" or type(backend))
   end
   return backend

@@ -1,0 +1,92 @@
+--- Forward and backward graphs of a segment, for backends that take plain graphs.
+--
+--     local aot = require "moth.compile.aot"
+--     local backend = aot.backend(function(graph, inputs, info) return graph:interpreter() end)
+--     local fast = moth.compile(model, { backend = backend })
+--
+-- An inner backend gets PLAIN graphs and returns what runs one: function(values...) -> a list of the outputs (or the
+-- outputs). It is called for the forward graph when a segment is compiled, for a backward graph when that is first
+-- run: one for each set of outputs whose gradients are given, and for other strides of these. All that has to do with
+-- gradients, views, writes and versions is done around it. A plain graph promises:
+--
+-- * Calls are those below autograd: no composites (but as_strided_scatter), casts of autocast are `to_copy` calls. No
+--   gradient is recorded while it runs; it may not record one.
+-- * Results of calls are new and row-major; those of view ops (record.memory == "view") show their first argument.
+-- * No call writes, but: `copy_(x, value)` at the end, where x is an input that the program writes to, once for each;
+--   and calls of ops whose record has `writes` (native_batch_norm, sgd_step, adam_step, random fills, ops of one's
+--   own), which write to inputs or to a `clone` that nothing else reads before. Such a call keeps its place among the
+--   readers of what it writes to (views of it included); its results and what it has written to are used behind it.
+-- * Calls that draw random numbers keep their order, and are all there. All other calls may change places.
+-- * Inputs have dtypes, sizes and strides as noted in their `meta` each time; they may not be written to (but as
+--   above), nor become outputs in the forward graph.
+-- * Outputs of a forward graph (info.kind == "forward") are results of calls, never views: row-major tensors in memory
+--   of their own, which the program keeps: not memory that the next call writes to. The first info.nroots are what the
+--   program sees; the others are saved for backward. Two outputs never share memory.
+-- * Outputs of a backward graph (info.kind == "backward") may be inputs, views, or one value twice. Inputs are the
+--   saved values, then the gradients.
+--
+-- info = { kind, nroots, inference (no backward follows), index (of the compiled segment) }.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local graphs = require "moth.compile.graph"
+local toolchain = require "moth.utils.toolchain"
+local C = B.compile
+
+local M = {}
+
+--- What was compiled, on this state: segments (with or without gradients), backward graphs, fallbacks (segments that
+-- run as recorded).
+M.counters = { segments = 0, backwards = 0, fallbacks = 0 }
+
+local function log(topic, title, handle)
+  if toolchain.logs(topic) or toolchain.logs("aot") then
+    toolchain.log(toolchain.logs(topic) and topic or "aot", false, "%s", title .. "\n" .. C.graph_text(handle))
+  end
+end
+
+-- The segment of a graph, compiled by `inner`; or nil and the reason.
+local function compile(graph, inputs, inner, separate)
+  local index = M.counters.segments + 1
+  return C.aot_new(graph.handle, inputs, function(kind, handle, values, joint, nroots, inference)
+    local g = graphs.new(handle)
+    if joint then log("aot_joint_graph", ("joint graph of segment %d"):format(index), joint) end
+    log("aot_graphs", ("%s graph of segment %d"):format(kind, index), handle)
+    if kind == "backward" then M.counters.backwards = M.counters.backwards + 1 end
+    local fn = inner(g, values, { kind = kind, index = index, nroots = nroots, inference = inference })
+    if not check.is_callable(fn) then
+      check.fail("[compile.aot] the inner backend must return a function of the graph's inputs, got %s",
+        type(fn))
+    end
+    return fn
+  end, separate)
+end
+
+--- A backend for any segment, of one for plain graphs: inner(graph, inputs, info) -> function(values...) -> list.
+-- separate = true: a backward graph returns a gradient for each use of an input, which the engine sums: the same bits as
+-- without a graph also where there are gradients from elsewhere.
+function M.backend(inner, separate)
+  if not check.is_callable(inner) then
+    check.fail("[compile.aot] expected a function(graph, inputs, info), got %s", type(inner))
+  end
+  return function(graph, inputs)
+    local fn, why = compile(graph, inputs, inner, separate)
+    if fn then
+      M.counters.segments = M.counters.segments + 1
+      graph:pin_numbers()
+      graph:pin_sizes()
+      return fn
+    end
+    M.counters.fallbacks = M.counters.fallbacks + 1
+    if why:find("leaf Variable") then why = "an input is written to that requires a gradient" end
+    if toolchain.logs("aot") then toolchain.log("aot", false, "a segment runs as recorded: %s", why) end
+    return graph:interpreter()
+  end
+end
+
+--- The inner backend that runs the calls one by one.
+function M.interpret(graph) return graph:interpreter() end
+
+--- The backend "aot_eager".
+M.eager = M.backend(M.interpret, true)
+
+return M

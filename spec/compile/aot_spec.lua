@@ -1,0 +1,199 @@
+-- The joint graph of forward and backward: what backend "aot_eager" computes is eager's, gradients too, to the bit; and
+-- what inner backends get.
+local B = require "moth_lua"
+local moth = require "moth"
+local aot = require "moth.compile.aot"
+local S = require "compile.support"
+local nn, F = moth.nn, moth.nn.functional
+
+local function fallbacks(fn)
+  local before = aot.counters.fallbacks
+  fn()
+  return aot.counters.fallbacks - before
+end
+
+-- f(...) and compiled f(...), thrice, with the backward of all results: the same state. make() gives fresh arguments.
+local function same(f, make)
+  local compiled = moth.compile(f, { backend = "aot_eager" })
+  for _ = 1, 3 do
+    local want = S.outcome(f, make)
+    assert.equal(want, (S.outcome(compiled, make)))
+  end
+end
+
+-- The same of a module: parameters' gradients and buffers.
+local function same_module(module, make, o)
+  o = o or {}
+  local function outcome(call)
+    local kept = {}
+    for name, p in module:named_parameters() do kept[name] = p:detach():clone() end
+    for name, b in module:named_buffers() do kept[name] = b:clone() end
+    module:zero_grad()
+    local text = S.outcome(call, make)
+    local parts = { text }
+    for name, p in module:named_parameters() do parts[#parts + 1] = name .. " " .. S.text(p) end
+    for name, b in module:named_buffers() do parts[#parts + 1] = name .. " " .. S.text(b:clone()) end
+    moth.no_grad(function()
+      for name, p in module:named_parameters() do p:copy_(kept[name]) end
+      for name, b in module:named_buffers() do b:copy_(kept[name]) end
+    end)
+    return (table.concat(parts, "\n"):gsub("v%d+ true true", "true true"))
+  end
+  local function call(...) return module(...) end
+  local compiled = moth.compile(call, { backend = o.backend or "aot_eager" })
+  assert.equal(0, fallbacks(function()
+    for _ = 1, 3 do
+      local want = outcome(call)
+      assert.equal(want, outcome(compiled))
+    end
+  end))
+end
+
+local function input(...)
+  local shape = { ... }
+  return function()
+    moth.manual_seed(7)
+    return { moth.randn(shape):requires_grad_(true) }
+  end
+end
+
+describe("the joint graph", function()
+  it("of an MLP, a TransformerEncoderLayer, convolutions with norms, an LSTM cell", function()
+    moth.manual_seed(1)
+    same_module(nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 3)), input(5, 6))
+    same_module(nn.TransformerEncoderLayer(8, 2, { dim_feedforward = 16, dropout = 0.1 }), input(4, 3, 8))
+    same_module(nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, { padding = 1 }),
+      nn.GroupNorm(2, 4), nn.Tanh(), nn.MaxPool2d(2)), input(2, 2, 8, 8))
+    same_module(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Softmax(-1)), input(3, 4))
+    local Cell = nn.Linear(7, 16)
+    local function cell(x, h, c)
+      local i, f, g, o = unpack(moth.chunk and moth.chunk(Cell(moth.cat({ x, h }, 2)), 4, 2) or {})
+      c = f:sigmoid() * c + i:sigmoid() * g:tanh()
+      return o:sigmoid() * c:tanh(), c
+    end
+    same(cell, function()
+      moth.manual_seed(2)
+      return { moth.randn(2, 3), moth.randn(2, 4):requires_grad_(true), moth.randn(2, 4):requires_grad_(true) }
+    end)
+  end)
+
+  it("has views and writes as values, and outputs that share memory", function()
+    local function two() return { moth.ones(3, 4):requires_grad_(true), moth.full({ 4 }, 2):requires_grad_(true) } end
+    assert.equal(0, fallbacks(function()
+      same(function(x, b)
+        local y = x * 1
+        y[1]:add_(b)
+        y:t():mul_(2)
+        local v = y:view(-1)
+        v[{ { 2, 5 } }] = 0
+        return y, v, y[{ { 1, 2 } }]:detach()
+      end, two)
+      same(function(x) return x:view(-1), x:t(), x:detach() end, two)
+      same(function(x, b) return x + 1, x + 1, (x * b):sum() end, two)
+      same(function(x, b) -- an input that needs no gradient is written to
+        local state = B.set_requires_grad(x:detach():clone(), false)
+        state:mul_(2)
+        return state * b
+      end, two)
+    end))
+  end)
+
+  it("writes to inputs at the end, by one copy", function()
+    local total = moth.zeros(3)
+    local function f(x)
+      moth.no_grad(function() total:add_(x) total:mul_(2) end)
+      return x * total
+    end
+    local compiled = moth.compile(f, { backend = "aot_eager" })
+    local x = moth.ones(3):requires_grad_(true)
+    compiled(x)
+    assert.same({ 2, 2, 2 }, total:totable())
+    assert.equal(2, total:version())
+    compiled(x):sum():backward()
+    assert.same({ 6, 6, 6 }, total:totable())
+    assert.same({ 6, 6, 6 }, x.grad:totable())
+  end)
+
+  it("leaves gradients undefined where outputs are not used", function()
+    local a, b = moth.ones(2):requires_grad_(true), moth.ones(2):requires_grad_(true)
+    local compiled = moth.compile(function(x, y) return x * 2, y * 3 end, { backend = "aot_eager" })
+    local first = compiled(a, b)
+    first:sum():backward()
+    assert.same({ 2, 2 }, a.grad:totable())
+    assert.equal(nil, b.grad)
+  end)
+
+  it("takes gradients with any strides", function()
+    local a = moth.randn(3, 4):requires_grad_(true)
+    local compiled = moth.compile(function(x) return x:tanh() end, { backend = "aot_eager" })
+    local g = moth.randn(4, 3)
+    local want = moth.autograd.grad(a:tanh(), { a }, { grad_outputs = { g:t() } })
+    assert.equal(S.text(want), S.text(moth.autograd.grad(compiled(a), { a }, { grad_outputs = { g:t() } })))
+  end)
+
+  it("is differentiated again, with the random numbers that were drawn", function()
+    local function f(x, w) return F.dropout((x * x * w):tanh(), 0.5, true):sum() end
+    local compiled = moth.compile(f, { backend = "aot_eager" })
+    local function second(call)
+      moth.manual_seed(4)
+      local x, w = moth.randn(5):requires_grad_(true), moth.randn(5):requires_grad_(true)
+      local y = x * 2
+      local gx, gw = moth.autograd.grad(call(y, w), { x, w }, { create_graph = true })
+      local after = moth.rand(1)
+      return S.text { gx, gw, after, moth.autograd.grad((gx * gw):sum(), { x, w }) }
+    end
+    assert.equal(second(f), second(compiled))
+    assert.equal(second(f), second(compiled))
+  end)
+
+  it("raises eager's errors: a second backward, what was saved is written to", function()
+    local compiled = moth.compile(function(x) return x:exp() end, { backend = "aot_eager" })
+    local x = moth.ones(2):requires_grad_(true)
+    local y = compiled(x)
+    y:sum():backward()
+    assert.error_matches(function() y:sum():backward() end, "second time")
+    y = compiled(x)
+    local loss = y:sum()
+    moth.no_grad(function() y:add_(1) end)
+    assert.error_matches(function() loss:backward() end, "modified by an inplace operation")
+  end)
+
+  it("of a whole training step", function()
+    local function train(compile)
+      moth.manual_seed(3)
+      local net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.2), nn.Linear(4, 1))
+      local opt = moth.optim.AdamW(net:parameters(), { lr = 0.01 })
+      local step = compile(function(x, y)
+        opt:zero_grad()
+        local loss = F.mse_loss(net(x), y)
+        loss:backward()
+        nn.utils.clip_grad_norm_(net:parameters(), 1)
+        opt:step()
+        return loss
+      end)
+      local losses = {}
+      for n = 1, 5 do losses[n] = step(moth.randn(8, 3), moth.randn(8, 1)) end
+      assert.error_matches(function() losses[1]:backward() end, "second time")
+      for n = 1, 5 do losses[n] = losses[n]:item() end
+      return losses, S.text(net:parameters())
+    end
+    assert.equal(0, fallbacks(function()
+      local want, weights = train(function(f) return f end)
+      local got, theirs = train(function(f) return moth.compile(f, { backend = "aot_eager", fullgraph = true }) end)
+      assert.same(want, got)
+      assert.equal(weights, theirs)
+    end))
+  end)
+
+  it("has the casts of autocast as calls, and no break #M318", function()
+    local w = moth.randn(4, 4):requires_grad_(true)
+    local function f(x)
+      local y
+      moth.autocast({ dtype = moth.bfloat16 }, function() y = x:matmul(w):relu() end)
+      return y:float() * 2
+    end
+    same(f, function() return { moth.ones(3, 4):requires_grad_(true) } end)
+    local report = moth.compile.explain(f, moth.ones(3, 4))
+    assert.equal(0, report.graph_break_count)
+  end)
+end)

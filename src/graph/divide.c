@@ -1,0 +1,195 @@
+/* Dividing a joint graph into forward and backward. See joint.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/joint.h"
+
+static MothStatus no_memory(void) {
+  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+}
+
+void moth_joint_parts_free(MothJointParts *p) {
+  moth_graph_release(p->forward);
+  moth_graph_release(p->backward);
+  free(p->saved);
+  free(p->takes);
+  *p = (MothJointParts){0};
+}
+
+/* For each value of the joint graph, at its node's slot + result: what it is in the graph that is built. */
+typedef struct Divide {
+  const MothJoint *joint;
+  MothGraphRef *map;
+  MothGraphRef *refs; /* of one node */
+  bool *wanted;       /* by backward, of forward's values */
+  uint32_t nvalues, nrefs;
+} Divide;
+
+static uint32_t slot_of(MothGraphRef r) {
+  return r.node->slot + r.result;
+}
+
+static bool is_view(const MothGraphNode *n) {
+  return n->kind == MOTH_NODE_CALL && n->variant == MOTH_FUNCTIONAL &&
+         n->op->memory == MOTH_MEMORY_VIEW;
+}
+
+static bool is_gradient(const MothGraphNode *n) {
+  return n->kind == MOTH_NODE_PLACEHOLDER && n->backward;
+}
+
+static MothStatus copy_node(Divide *d, MothGraph *g, const MothGraphNode *n) {
+  MothGraphNode *copy;
+  for (uint32_t i = 0; i < n->nrefs; i++) {
+    d->refs[i] = d->map[slot_of(n->refs[i])];
+    if (!d->refs[i].node)
+      return moth_fail(MOTH_ERR_STATE, "backward uses a value of %s that is not saved",
+                       n->refs[i].node->name);
+  }
+  MOTH_TRY(moth_graph_add_copy(g, n, d->refs, &copy));
+  for (uint8_t i = 0; i < n->nresults; i++)
+    d->map[n->slot + i] = (MothGraphRef){copy, i};
+  return MOTH_OK;
+}
+
+/* Marks what backward wants of forward: views are made again, so that their bases are saved. */
+static void mark_wanted(Divide *d) {
+  for (const MothGraphNode *n = d->joint->graph->last; n; n = n->prev) {
+    bool used = n->backward && n->kind == MOTH_NODE_CALL;
+    if (is_view(n) && !n->backward)
+      used = d->wanted[n->slot];
+    if (n->kind == MOTH_NODE_OUTPUT) { /* a gradient may be a value of forward */
+      for (uint32_t i = d->joint->nroots; i < n->nrefs; i++)
+        if (!n->refs[i].node->backward)
+          d->wanted[slot_of(n->refs[i])] = true;
+      continue;
+    }
+    for (uint32_t i = 0; used && i < n->nrefs; i++)
+      if (!n->refs[i].node->backward)
+        d->wanted[slot_of(n->refs[i])] = true;
+  }
+}
+
+static MothStatus list_saved(Divide *d, MothJointParts *p) {
+  const MothJoint *j = d->joint;
+  uint32_t input = 0;
+  p->saved = calloc((size_t)d->nvalues + 1, sizeof *p->saved);
+  if (!p->saved)
+    return no_memory();
+  for (const MothGraphNode *n = j->graph->first; n; n = n->next) {
+    bool from_outside = n->kind == MOTH_NODE_PLACEHOLDER && !n->backward;
+    for (uint8_t i = 0; i < n->nresults; i++) {
+      if (n->backward || !d->wanted[n->slot + i] || is_view(n))
+        continue;
+      MothJointSaved *s = &p->saved[p->nsaved++];
+      *s = (MothJointSaved){n->id, i, from_outside ? (int32_t)input : -1, -1, -1};
+      for (uint32_t k = 0; k < j->nroots; k++)
+        if (j->roots[k].value.node == n && j->roots[k].value.result == i)
+          s->root = (int32_t)k;
+      if (!from_outside)
+        s->output = s->root >= 0 ? s->root : (int32_t)(j->nroots + p->nextra++);
+    }
+    input += from_outside;
+  }
+  return MOTH_OK;
+}
+
+static MothStatus build_forward(Divide *d, MothJointParts *p) {
+  const MothJoint *j = d->joint;
+  MothGraph *g = p->forward = moth_graph_new(j->graph->name);
+  MothGraphRef *out = calloc((size_t)j->nroots + p->nextra + 1, sizeof *out);
+  MothStatus status = g && out ? MOTH_OK : no_memory();
+  memset(d->map, 0, sizeof *d->map * d->nvalues);
+  for (const MothGraphNode *n = j->graph->first; n && status == MOTH_OK; n = n->next)
+    if (!n->backward && n->kind != MOTH_NODE_OUTPUT)
+      status = copy_node(d, g, n);
+  for (uint32_t i = 0; i < j->nroots && status == MOTH_OK; i++)
+    out[i] = d->map[slot_of(j->roots[i].value)];
+  for (const MothGraphNode *n = j->graph->first; n && status == MOTH_OK; n = n->next)
+    for (uint32_t i = 0; i < p->nsaved; i++)
+      if (p->saved[i].id == n->id && p->saved[i].output >= (int32_t)j->nroots)
+        out[p->saved[i].output] = d->map[n->slot + p->saved[i].result];
+  if (status == MOTH_OK)
+    status = moth_graph_add_output(g, out, j->nroots + p->nextra);
+  free(out);
+  return status;
+}
+
+static MothStatus add_saved(Divide *d, MothGraph *g, const MothGraphNode *n, uint8_t result,
+                            uint32_t number) {
+  MothGraphNode *copy;
+  char name[32];
+  MothGraphNode one = *n;
+  one.kind = MOTH_NODE_PLACEHOLDER;
+  one.nresults = 1;
+  one.nrefs = 0;
+  one.tensor = NULL;
+  one.metas[0] = n->metas[result];
+  snprintf(name, sizeof name, "saved%u", number);
+  snprintf(one.name, sizeof one.name, "%s", name);
+  MOTH_TRY(moth_graph_add_copy(g, &one, NULL, &copy));
+  d->map[n->slot + result] = (MothGraphRef){copy, 0};
+  return MOTH_OK;
+}
+
+static MothStatus build_backward(Divide *d, const MothJointParts *saved, MothJointParts *out) {
+  const MothJoint *j = d->joint;
+  MothGraph *g = out->backward = moth_graph_new(j->graph->name);
+  MothGraphRef *refs = calloc((size_t)j->ngrads + 1, sizeof *refs);
+  out->takes = calloc((size_t)saved->nsaved + 1, sizeof *out->takes);
+  MothStatus status = g && refs && out->takes ? MOTH_OK : no_memory();
+  memset(d->map, 0, sizeof *d->map * d->nvalues);
+  for (uint32_t i = 0; i < saved->nsaved && status == MOTH_OK; i++) {
+    const MothGraphNode *n = moth_graph_node(j->graph, saved->saved[i].id);
+    if (!n || !d->wanted[n->slot + saved->saved[i].result])
+      continue;
+    status = add_saved(d, g, n, saved->saved[i].result, i + 1);
+    out->takes[out->ntakes++] = i;
+  }
+  for (const MothGraphNode *n = j->graph->first; n && status == MOTH_OK; n = n->next) {
+    bool again = !n->backward && is_view(n) && d->wanted[n->slot] && !d->map[n->slot].node;
+    if (is_gradient(n) || (n->backward && n->kind == MOTH_NODE_CALL) || again)
+      status = copy_node(d, g, n);
+  }
+  const MothGraphNode *end = j->graph->last;
+  for (uint32_t i = 0; i < j->ngrads && status == MOTH_OK; i++) {
+    refs[i] = d->map[slot_of(end->refs[j->nroots + i])];
+    if (!refs[i].node)
+      status = moth_fail(MOTH_ERR_STATE, "a gradient is a value that is not saved");
+  }
+  if (status == MOTH_OK)
+    status = moth_graph_add_output(g, refs, j->ngrads);
+  free(refs);
+  return status;
+}
+
+MothStatus moth_joint_divide(const MothJoint *j, const MothJointParts *kept, MothJointParts *out) {
+  Divide d = {.joint = j};
+  MothStatus status = MOTH_OK;
+  *out = (MothJointParts){0};
+  for (MothGraphNode *n = j->graph->first; n; n = n->next) {
+    n->slot = d.nvalues;
+    d.nvalues += n->nresults;
+    d.nrefs = n->nrefs > d.nrefs ? n->nrefs : d.nrefs;
+  }
+  d.map = calloc((size_t)d.nvalues + 1, sizeof *d.map);
+  d.refs = calloc((size_t)d.nrefs + 1, sizeof *d.refs);
+  d.wanted = calloc((size_t)d.nvalues + 1, sizeof *d.wanted);
+  status = d.map && d.refs && d.wanted ? MOTH_OK : no_memory();
+  if (status == MOTH_OK)
+    mark_wanted(&d);
+  if (status == MOTH_OK && !kept) {
+    status = list_saved(&d, out);
+    if (status == MOTH_OK)
+      status = build_forward(&d, out);
+  }
+  if (status == MOTH_OK && j->ngrads)
+    status = build_backward(&d, kept ? kept : out, out);
+  free(d.map);
+  free(d.refs);
+  free(d.wanted);
+  if (status != MOTH_OK)
+    moth_joint_parts_free(out);
+  return status;
+}

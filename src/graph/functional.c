@@ -1,0 +1,435 @@
+/* Writes as values. See functional.h. */
+#include "graph/functional.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/node.h"
+
+static MothStatus no_memory(void) {
+  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+}
+
+/* --- storages -------------------------------------------------------------------------------------------- */
+
+static uint32_t hash(const void *p) {
+  return (uint32_t)(((uintptr_t)p >> 4) * 0x9E3779B97F4A7C15ull >> 32);
+}
+
+MothFunctionalStore *moth_functional_store(const MothFunctional *f, const MothTensor *t) {
+  for (uint32_t i = hash(t->storage); f->table_size; i++) {
+    uint32_t at = f->table[i & (f->table_size - 1)];
+    if (!at)
+      break;
+    if (f->stores[at - 1].storage == t->storage)
+      return &f->stores[at - 1];
+  }
+  return NULL;
+}
+
+static void enter(MothFunctional *f, uint32_t which) {
+  uint32_t i = hash(f->stores[which].storage);
+  while (f->table[i & (f->table_size - 1)])
+    i++;
+  f->table[i & (f->table_size - 1)] = which + 1;
+}
+
+static MothStatus add_store(MothFunctional *f, MothTensor *t, int32_t input, MothGraphRef ref) {
+  if (f->n == f->cap) {
+    uint32_t cap = f->cap ? 2 * f->cap : 256;
+    MothFunctionalStore *more = realloc(f->stores, sizeof *more * cap);
+    if (!more)
+      return no_memory();
+    f->stores = more;
+    uint32_t *table = calloc(4 * (size_t)cap, sizeof *table);
+    if (!table)
+      return no_memory();
+    free(f->table);
+    f->table = table;
+    f->table_size = 4 * cap;
+    f->cap = cap;
+    for (uint32_t i = 0; i < f->n; i++)
+      enter(f, i);
+  }
+  moth_tensor_retain(t);
+  f->stores[f->n++] =
+      (MothFunctionalStore){.storage = t->storage, .root = {t, 0, ref}, .input = input};
+  enter(f, f->n - 1);
+  return MOTH_OK;
+}
+
+MothStatus moth_functional_input(MothFunctional *f, MothTensor *t, int32_t i, MothGraphRef ref) {
+  return add_store(f, t, i, ref);
+}
+
+void moth_functional_free(MothFunctional *f) {
+  for (uint32_t i = 0; i < f->n; i++) {
+    for (uint32_t k = 0; k < f->stores[i].n; k++)
+      moth_tensor_release(f->stores[i].others[k].t);
+    free(f->stores[i].others);
+    moth_tensor_release(f->stores[i].root.t);
+  }
+  free(f->stores);
+  free(f->table);
+  free(f->refs);
+  *f = (MothFunctional){0};
+}
+
+/* --- values ------------------------------------------------------------------------------------------------ */
+
+static bool same_geometry(const MothTensor *a, const MothTensor *b) {
+  size_t size = sizeof(int64_t) * a->ndim;
+  if (a->ndim != b->ndim || a->dtype != b->dtype || a->offset != b->offset ||
+      memcmp(a->shape, b->shape, size) != 0)
+    return false;
+  for (int i = 0; i < a->ndim; i++)
+    if (a->shape[i] != 1 && a->stride[i] != b->stride[i] && a->numel)
+      return false;
+  return true;
+}
+
+static MothStatus add_value(MothFunctionalStore *s, MothTensor *t, MothGraphRef ref) {
+  for (uint32_t k = 0; k < s->n; k++)
+    if (same_geometry(s->others[k].t, t)) {
+      s->others[k].version = s->version;
+      s->others[k].ref = ref;
+      return MOTH_OK;
+    }
+  if (s->n == s->cap) {
+    uint32_t cap = s->cap ? 2 * s->cap : 4;
+    MothFunctionalValue *more = realloc(s->others, sizeof *more * cap);
+    if (!more)
+      return no_memory();
+    s->others = more;
+    s->cap = cap;
+  }
+  moth_tensor_retain(t);
+  s->others[s->n++] = (MothFunctionalValue){t, s->version, ref};
+  return MOTH_OK;
+}
+
+/* A call with the first nargs arguments, whose tensors are refs; its only result has the dtype and geometry of `like`,
+ * or, with `dense`, is row-major. */
+static MothStatus add_call(MothFunctional *f, const MothOp *op, int nargs, const MothValue *given,
+                           const MothGraphRef *refs, uint32_t nrefs, const MothTensor *like,
+                           bool dense, MothGraphRef *out) {
+  MothValue args[MOTH_MAX_ARGS];
+  MothTraceMeta meta;
+  MothGraphNode *n;
+  for (int i = 0; i < op->nargs; i++)
+    args[i] = i < nargs ? given[i] : op->args[i].def;
+  if (!moth_meta_of(like, false, &meta))
+    return MOTH_ERR_MEMORY;
+  if (dense) {
+    moth_contiguous_strides(like->ndim, like->shape, meta.dims + like->ndim);
+    meta.contiguous = true;
+  }
+  MothStatus status = moth_graph_add_call(f->graph, op, MOTH_FUNCTIONAL, args, refs, nrefs, &meta,
+                                          &f->modes, f->place, &n);
+  free(meta.dims);
+  if (status != MOTH_OK)
+    return status;
+  n->backward = f->backward;
+  *out = (MothGraphRef){n, 0};
+  return MOTH_OK;
+}
+
+static MothValue a_tensor(void) {
+  return (MothValue){.u.t = NULL, .tag = MOTH_V_TENSOR, .n = 0}; /* refs say which */
+}
+
+/* t as a view of the whole, where no call has made it. */
+static MothStatus derive(MothFunctional *f, MothFunctionalStore *s, MothTensor *t,
+                         MothGraphRef *ref) {
+  const MothTensor *root = s->root.t;
+  int64_t offset = t->offset - root->offset;
+  bool unwritten = s->version == 0;
+  if (!root->contiguous && !unwritten)
+    return moth_fail(MOTH_ERR_STATE, "a part is read of an input that was written to and is not "
+                                     "row-major");
+  if (unwritten && s->input >= 0 && offset != 0) {
+    f->offsets = true;
+    offset = t->offset;
+  }
+  MothValue at = unwritten && s->input >= 0 && offset == 0 ? moth_v_none() : moth_v_int(offset);
+  MothValue args[4] = {a_tensor(), moth_v_ints(t->shape, t->ndim), moth_v_ints(t->stride, t->ndim),
+                       at};
+  MOTH_TRY(add_call(f, MOTH_OP(as_strided), 4, args, &s->root.ref, 1, t, false, ref));
+  return add_value(s, t, *ref);
+}
+
+MothStatus moth_functional_value(MothFunctional *f, MothTensor *t, MothGraphRef *ref) {
+  MothFunctionalStore *s = moth_functional_store(f, t);
+  char buf[256];
+  if (!s)
+    return moth_fail(MOTH_ERR_STATE, "a tensor that no call has made: %s",
+                     moth_tensor_format(t, buf, sizeof buf));
+  if (same_geometry(s->root.t, t)) {
+    *ref = s->root.ref;
+    return MOTH_OK;
+  }
+  for (uint32_t k = 0; k < s->n; k++)
+    if (s->others[k].version == s->version && same_geometry(s->others[k].t, t)) {
+      *ref = s->others[k].ref;
+      return MOTH_OK;
+    }
+  return derive(f, s, t, ref);
+}
+
+/* t was written to: it is now ref, row-major. */
+static MothStatus written(MothFunctional *f, MothTensor *t, MothGraphRef ref) {
+  MothFunctionalStore *s = moth_functional_store(f, t);
+  MothTensor *root = s->root.t;
+  if (s->derivable && f->recording)
+    return moth_fail(MOTH_ERR_STATE, "an input is written to that requires a gradient");
+  if (!same_geometry(root, t)) {
+    MothGraphRef both[2] = {s->root.ref, ref};
+    MothValue args[5] = {a_tensor(), a_tensor(), moth_v_ints(t->shape, t->ndim),
+                         moth_v_ints(t->stride, t->ndim), moth_v_int(t->offset - root->offset)};
+    if (!root->contiguous)
+      return moth_fail(MOTH_ERR_STATE, "a part is written to of an input that is not row-major");
+    MOTH_TRY(add_call(f, MOTH_OP(as_strided_scatter), 5, args, both, 2, root, true, &s->root.ref));
+    s->version++;
+    return add_value(s, t, ref);
+  }
+  s->version++;
+  s->root.ref = ref;
+  return MOTH_OK;
+}
+
+/* --- calls -------------------------------------------------------------------------------------------------- */
+
+/* The references of a call's tensors, targets last, in f->refs. */
+static MothStatus find_refs(MothFunctional *f, const MothCall *c, bool targets, uint32_t *out) {
+  uint32_t n = 0, total = 2 * MOTH_MAX_RESULTS;
+  for (int i = 0; i < c->op->nargs; i++)
+    total += c->args[i].tag == MOTH_V_TENSOR    ? 1
+             : c->args[i].tag == MOTH_V_TENSORS ? c->args[i].n
+                                                : 0;
+  if (total > f->refs_cap) {
+    MothGraphRef *more = realloc(f->refs, sizeof *more * total);
+    if (!more)
+      return no_memory();
+    f->refs = more;
+    f->refs_cap = total;
+  }
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    if (v.tag == MOTH_V_TENSOR)
+      MOTH_TRY(moth_functional_value(f, v.u.t, &f->refs[n++]));
+    for (uint32_t k = 0; v.tag == MOTH_V_TENSORS && k < v.n; k++)
+      MOTH_TRY(moth_functional_value(f, v.u.tensors[k], &f->refs[n++]));
+  }
+  for (int i = 0; targets && i < c->op->nresults; i++)
+    MOTH_TRY(moth_functional_value(f, c->target[i], &f->refs[n++]));
+  *out = n;
+  return MOTH_OK;
+}
+
+static void free_metas(MothTraceMeta *metas, int n) {
+  for (int i = 0; i < n; i++)
+    free(metas[i].dims);
+}
+
+/* The node of the call, with results as the tensors `made`; of a call that writes they are row-major. */
+static MothStatus add_node(MothFunctional *f, const MothCall *c, MothVariant variant,
+                           const MothGraphRef *refs, uint32_t nrefs, const MothValue *made,
+                           MothGraphNode **out) {
+  MothTraceMeta metas[MOTH_MAX_RESULTS] = {{0}};
+  MothStatus status = MOTH_OK;
+  for (int i = 0; i < c->op->nresults && status == MOTH_OK; i++)
+    if (!moth_meta_of(made[i].u.t, false, &metas[i]))
+      status = MOTH_ERR_MEMORY;
+  if (status == MOTH_OK)
+    status = moth_graph_add_call(f->graph, c->op, variant, c->args, refs, nrefs, metas, &f->modes,
+                                 f->place, out);
+  free_metas(metas, c->op->nresults);
+  if (status == MOTH_OK)
+    (*out)->backward = f->backward;
+  return status;
+}
+
+/* Results of a call that writes to nothing become values. */
+static MothStatus take_results(MothFunctional *f, const MothCall *c, MothGraphNode *n) {
+  for (int i = 0; i < c->op->nresults; i++) {
+    MothTensor *t = c->results[i].u.t;
+    MothFunctionalStore *s = moth_functional_store(f, t);
+    MothGraphRef ref = {n, (uint8_t)i};
+    if (!s)
+      MOTH_TRY(add_store(f, t, -1, ref));
+    else if (c->op->memory == MOTH_MEMORY_VIEW && !same_geometry(s->root.t, t))
+      MOTH_TRY(add_value(s, t, ref));
+    else if (c->op->memory != MOTH_MEMORY_VIEW)
+      return moth_fail(MOTH_ERR_STATE, "%s gave a tensor that shares memory with another",
+                       c->op->name);
+  }
+  return MOTH_OK;
+}
+
+/* What the functional variant of an in-place call would give: known before the call runs. */
+static MothStatus result_of(const MothCall *c, MothValue *made) {
+  MothCall again = {.op = c->op, .args = c->args, .results = made, .variant = MOTH_FUNCTIONAL};
+  MothThread *t = &moth_thread;
+  uint32_t exclude = t->exclude;
+  t->exclude |= MOTH_KEY_AUTOGRAD | MOTH_KEY_BELOW | MOTH_KEY_ABOVE | MOTH_KEY_AUTOCAST;
+  MothStatus status = moth_dispatch(&again);
+  t->exclude = exclude;
+  return status;
+}
+
+/* A value with the elements of ref, as `like` in dtype and sizes, in memory of its own. */
+static MothStatus converted(MothFunctional *f, MothGraphRef ref, const MothTensor *from,
+                            const MothTensor *like, MothGraphRef *out) {
+  if (from->dtype == like->dtype && from->device.type == like->device.type &&
+      from->device.index == like->device.index) {
+    MothValue args[1] = {a_tensor()};
+    return add_call(f, MOTH_OP(clone), 1, args, &ref, 1, like, true, out);
+  }
+  MothValue args[3] = {a_tensor(), moth_v_dtype((MothDType)like->dtype),
+                       moth_v_device(like->device)};
+  return add_call(f, MOTH_OP(to_copy), 3, args, &ref, 1, like, true, out);
+}
+
+/* name_(self, …): the functional call, in self's dtype. */
+static MothStatus note_inplace(MothFunctional *f, MothCall *c, uint32_t nrefs) {
+  MothValue made[MOTH_MAX_RESULTS];
+  MothGraphNode *n;
+  MothTensor *self = c->target[0];
+  MOTH_TRY(result_of(c, made));
+  MothTensor *t = made[0].u.t;
+  MothStatus status = add_node(f, c, MOTH_FUNCTIONAL, f->refs, nrefs, made, &n);
+  MothGraphRef ref = {n, 0};
+  if (status == MOTH_OK && (t->dtype != self->dtype || !t->contiguous))
+    status = converted(f, ref, t, self, &ref);
+  for (int i = 0; i < c->op->nresults; i++)
+    moth_tensor_release(made[i].u.t);
+  MOTH_TRY(status);
+  MOTH_TRY(moth_redispatch(c));
+  return written(f, self, ref);
+}
+
+/* copy_, zero_ and fill_ of a number. *done: it is one of them. */
+static MothStatus note_filling(MothFunctional *f, MothCall *c, bool *done) {
+  MothTensor *self = c->target[0];
+  MothGraphRef ref = f->refs[1];
+  MothValue shape = moth_v_ints(self->shape, self->ndim);
+  *done = true;
+  if (c->op == MOTH_OP(copy_)) {
+    const MothTensor *src = c->args[1].u.t;
+    bool whole =
+        src->ndim == self->ndim && !memcmp(src->shape, self->shape, sizeof(int64_t) * self->ndim);
+    if (!whole) {
+      MothTensor *wide;
+      uint32_t exclude = moth_thread.exclude;
+      MothValue args[2] = {c->args[1], shape};
+      moth_thread.exclude |= MOTH_KEY_AUTOGRAD | MOTH_KEY_BELOW;
+      MothStatus status = moth_call1(MOTH_OP(expand), 2, args, &wide);
+      moth_thread.exclude = exclude;
+      MOTH_TRY(status);
+      args[0] = a_tensor();
+      status = add_call(f, MOTH_OP(expand), 2, args, &ref, 1, wide, false, &ref);
+      moth_tensor_release(wide);
+      MOTH_TRY(status);
+    }
+    MOTH_TRY(converted(f, ref, src, self, &ref));
+  } else if (c->op == MOTH_OP(zero_) ||
+             (c->op == MOTH_OP(fill_) && c->args[1].tag != MOTH_V_TENSOR)) {
+    MothValue number = c->op == MOTH_OP(zero_) ? moth_v_int(0) : c->args[1];
+    MothValue args[4] = {shape, number, moth_v_dtype((MothDType)self->dtype),
+                         moth_v_device(self->device)};
+    MOTH_TRY(add_call(f, MOTH_OP(full), 4, args, NULL, 0, self, true, &ref));
+  } else {
+    *done = false;
+    return MOTH_OK;
+  }
+  MOTH_TRY(moth_redispatch(c));
+  return written(f, self, ref);
+}
+
+/* The value that a call writes to, when it is not one of the above: an input, written to as it is, or a copy. */
+static MothStatus to_be_written(MothFunctional *f, MothTensor *t, MothGraphRef *ref) {
+  const MothFunctionalStore *s = moth_functional_store(f, t);
+  if (s->input >= 0 && same_geometry(s->root.t, t) && ref->node->kind == MOTH_NODE_PLACEHOLDER)
+    return MOTH_OK;
+  MothValue args[1] = {a_tensor()};
+  return add_call(f, MOTH_OP(clone), 1, args, ref, 1, t, true, ref);
+}
+
+/* A call that keeps writing: to inputs, and to copies that only it uses before. */
+static MothStatus note_writer(MothFunctional *f, MothCall *c, uint32_t nrefs) {
+  uint32_t at = 0;
+  MothGraphNode *n;
+  bool self = c->op->returns_self;
+  for (int i = 0; i < c->op->nargs; i++) {
+    MothValue v = c->args[i];
+    uint32_t count = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    bool writes = c->op->args[i].mutated || (self && i == 0);
+    for (uint32_t k = 0; k < count && writes; k++)
+      MOTH_TRY(to_be_written(f, v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k], &f->refs[at + k]));
+    at += count;
+  }
+  if (self)
+    f->refs[nrefs - 1] = f->refs[0];
+  MothGraphRef *refs = malloc(sizeof *refs * ((size_t)nrefs + 1));
+  if (!refs)
+    return no_memory();
+  memcpy(refs, f->refs, sizeof *refs * nrefs);
+  MothStatus status = moth_redispatch(c);
+  if (status == MOTH_OK)
+    status = add_node(f, c, self ? MOTH_INPLACE : MOTH_FUNCTIONAL, refs, nrefs, c->results, &n);
+  at = 0;
+  for (int i = 0; i < c->op->nargs && status == MOTH_OK; i++) {
+    MothValue v = c->args[i];
+    uint32_t count = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    for (uint32_t k = 0; k < count && status == MOTH_OK; k++)
+      if (c->op->args[i].mutated || (self && i == 0))
+        status = written(f, v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k],
+                         self ? (MothGraphRef){n, 0} : refs[at + k]);
+    at += count;
+  }
+  free(refs);
+  if (status == MOTH_OK && !self)
+    status = take_results(f, c, n);
+  return status;
+}
+
+static bool writes(const MothCall *c) {
+  bool any = c->op->returns_self;
+  for (int i = 0; i < c->op->nargs; i++)
+    any = any || c->op->args[i].mutated;
+  return any;
+}
+
+static MothStatus note(MothFunctional *f, MothCall *c) {
+  uint32_t nrefs = 0;
+  bool done = false;
+  MothGraphNode *n;
+  MOTH_TRY(find_refs(f, c, c->target != NULL, &nrefs));
+  if (c->variant == MOTH_INPLACE && !c->op->returns_self)
+    return note_inplace(f, c, nrefs - c->op->nresults);
+  if (c->variant == MOTH_OUT)
+    return moth_fail(MOTH_ERR_STATE, "%s with out", c->op->name);
+  if (c->op->returns_self)
+    MOTH_TRY(note_filling(f, c, &done));
+  if (done)
+    return MOTH_OK;
+  if (writes(c))
+    return note_writer(f, c, nrefs);
+  if (!c->op->shape && !c->op->fake && !c->op->composite)
+    return moth_fail(MOTH_ERR_STATE, "%s: sizes of its result depend on elements", c->op->name);
+  MOTH_TRY(moth_redispatch(c));
+  MOTH_TRY(add_node(f, c, MOTH_FUNCTIONAL, f->refs, nrefs, c->results, &n));
+  return take_results(f, c, n);
+}
+
+MothStatus moth_functional_note(MothCall *c, void *ctx) {
+  for (int i = 0; i < c->op->nresults; i++)
+    c->results[i] = moth_v_none();
+  MothStatus status = note(ctx, c);
+  for (int i = 0; i < c->op->nresults && status != MOTH_OK; i++) {
+    if (c->results[i].tag == MOTH_V_TENSOR)
+      moth_tensor_release(c->results[i].u.t);
+    c->results[i] = moth_v_none();
+  }
+  return status;
+}

@@ -1,0 +1,99 @@
+/* The joint graph of a segment: what it computes and what its derivatives compute, below autograd.
+ *
+ * The calls of a segment run on fakes, through the real Autocast and Autograd; those that come out below are noted as
+ * values (functional.h). Then the engine runs on fakes of the outputs' gradients, noted, too: the derivatives are the
+ * table's own. The joint graph is divided into a forward and a backward graph; what the second needs of the first is
+ * saved.
+ *
+ * The outputs of these graphs are whole storages ("roots"): tensors of the segment that share memory with one another, or
+ * with inputs, are made from them by their geometry. */
+#ifndef MOTH_GRAPH_JOINT_H
+#define MOTH_GRAPH_JOINT_H
+#include "graph/functional.h"
+
+/* A tensor that the segment returns. */
+typedef struct MothJointOutput {
+  MothTensor *fake; /* retained: shape, strides, dtype */
+  int32_t root;     /* among the roots; -1: it lies in an input's memory */
+  int32_t input;    /* that input; -1 */
+  int32_t nr;       /* number of its gradient; -1: it has none */
+  int32_t base;     /* the output that it is a view of; -1: none */
+  int32_t base_input;
+  int64_t offset; /* in elements, behind the beginning of the root or input */
+  bool whole;     /* all of the root, as it is */
+  bool inner;     /* other outputs are computed from it */
+} MothJointOutput;
+
+typedef struct MothJointRoot {
+  int64_t version;    /* how often it was written to, and so its version */
+  MothGraphRef value; /* in the joint graph */
+} MothJointRoot;
+
+typedef struct MothJoint {
+  MothGraph *
+      graph; /* placeholders: the inputs, then the gradients that are given; the output: the roots, then gradients
+                       of inputs */
+  uint32_t ninputs, noutputs, nroots, ngiven, ngrads, nedges;
+  uint32_t nresults; /* outputs with a gradient */
+  MothJointOutput *outputs;
+  MothJointRoot *roots;
+  int64_t *written; /* how often each input was written to */
+  uint32_t *edges; /* inputs that gradients are for; one may occur several times: the engine sums */
+  int32_t *gradient;    /* of each edge: its place among the gradients; -1: it has none */
+  int32_t *given;       /* which results the given gradients are of */
+  MothGraphNode *after; /* the first node of backward; NULL: none */
+  bool offsets; /* inputs must begin at the same offsets in their storages as those of the trace */
+} MothJoint;
+
+/* What the tensors of a segment are like: fakes of its inputs, with what autograd knows of them. */
+typedef struct MothJointInput {
+  MothTensor *fake; /* owned */
+  bool requires_grad;
+} MothJointInput;
+
+/* The joint graph of `program`. grads: of the outputs that have one, by their numbers, real ones or fakes, whose strides
+ * are taken; NULL: not given; the list NULL: all are, row-major. With `derive` false backward is left out; it runs under
+ * the thread's autocast. `separate`: gradients of an input are one for each of its uses, the last use first, so that
+ * their sum with gradients from elsewhere is what it is without a graph, to the bit.
+ * Errors, MOTH_ERR_STATE among them: what cannot be done, in words; the segment is to run as recorded then. */
+MOTH_API MothStatus moth_joint_trace(MothGraph *program, const MothJointInput *inputs,
+                                     uint32_t ninputs, MothTensor *const *grads, bool derive,
+                                     bool separate, MothJoint **out);
+MOTH_API void moth_joint_free(MothJoint *j);
+
+/* A saved value: of an input, or of an output of the forward graph. */
+typedef struct MothJointSaved {
+  uint32_t id; /* of the node in the joint graph: the same in each trace of a segment */
+  uint8_t result;
+  int32_t input;  /* -1: a value of the forward graph */
+  int32_t root;   /* it is this root; -1 */
+  int32_t output; /* its place among the forward graph's outputs; -1 for inputs */
+} MothJointSaved;
+
+typedef struct MothJointParts {
+  MothGraph *forward; /* inputs -> roots, then saved values */
+  MothGraph
+      *backward; /* the saved values that it takes, then given gradients -> gradients; NULL: none */
+  uint32_t *takes, ntakes;
+  MothJointSaved *saved;
+  uint32_t nsaved, nextra; /* nextra: outputs of forward behind the roots */
+} MothJointParts;
+
+/* Divides j; its passes have run. kept: what an earlier division of the same segment has saved, of which backward must
+ * be computed (no forward graph is made then); NULL: what the derivatives save. */
+MOTH_API MothStatus moth_joint_divide(const MothJoint *j, const MothJointParts *kept,
+                                      MothJointParts *out);
+MOTH_API void moth_joint_parts_free(MothJointParts *p);
+
+/* --- passes (passes.c) ------------------------------------------------------------------------------------ */
+
+/* Views that show all of their argument as it is, and equal calls, become one value; what nobody uses is removed. Roots
+ * stay values of their own. How many calls are left. */
+MOTH_API MothStatus moth_joint_simplify(MothJoint *j);
+/* Sets `inner` of the outputs. */
+MOTH_API void moth_joint_find_inner(MothJoint *j);
+/* Metadata of each call is what its op gives for its arguments: a pass has made no mistake. */
+MOTH_API MothStatus moth_graph_verify(MothGraph *g);
+/* Whether the call writes to one of its arguments. */
+bool moth_node_writes(const MothGraphNode *n);
+#endif

@@ -1,0 +1,343 @@
+/* Passes over a joint graph. See joint.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/joint.h"
+
+static MothStatus no_memory(void) {
+  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+}
+
+bool moth_node_writes(const MothGraphNode *n) {
+  if (n->kind != MOTH_NODE_CALL)
+    return false;
+  bool any = n->variant != MOTH_FUNCTIONAL || n->op->returns_self;
+  for (int i = 0; i < n->op->nargs; i++)
+    any = any || n->op->args[i].mutated;
+  return any;
+}
+
+/* Calls fn for each value that n writes to. */
+static void each_written(const MothGraphNode *n, void (*fn)(MothGraphRef ref)) {
+  const MothGraphRef *ref = n->refs;
+  for (int i = 0; i < n->op->nargs; i++) {
+    MothValue v = n->args[i].value;
+    uint32_t count = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    for (uint32_t k = 0; k < count; k++, ref++)
+      if (n->op->args[i].mutated || (i == 0 && n->op->returns_self))
+        fn(*ref);
+  }
+  for (int i = 0; n->variant != MOTH_FUNCTIONAL && i < n->op->nresults; i++)
+    fn(*ref++);
+}
+
+/* --- equal calls ------------------------------------------------------------------------------------------------ */
+
+/* In `mark`, while this runs: how often the node's value was written to; UINT32_MAX: it is a value of its own. */
+enum { OWN = -1 };
+
+static void count_write(MothGraphRef ref) {
+  if (ref.node->mark != (uint32_t)OWN)
+    ref.node->mark++;
+}
+static void make_own(MothGraphRef ref) {
+  ref.node->mark = (uint32_t)OWN;
+}
+
+static bool may_be_one(const MothGraphNode *n) {
+  return n->kind == MOTH_NODE_CALL && n->mark != (uint32_t)OWN && n->op->repeats && !n->op->draws &&
+         !moth_node_writes(n) && !n->op->defined;
+}
+
+typedef struct Seen {
+  MothGraphNode *node;
+  uint64_t key;
+  struct Seen *next;
+} Seen;
+
+static uint64_t mix(uint64_t h, uint64_t x) {
+  h ^= x;
+  h *= 0x9E3779B97F4A7C15ull;
+  return h ^ h >> 29;
+}
+
+/* Writes to an argument before the call are a part of the key. */
+static uint64_t key_of(const MothGraphNode *n) {
+  uint64_t h = mix((uintptr_t)n->op, n->backward && n->op->memory != MOTH_MEMORY_VIEW);
+  for (uint32_t i = 0; i < n->nrefs; i++) {
+    h = mix(h, (uintptr_t)n->refs[i].node + n->refs[i].result);
+    h = mix(h, n->refs[i].node->mark);
+  }
+  for (int i = 0; i < n->op->nargs; i++) {
+    MothValue v = n->args[i].value;
+    h = mix(h, v.tag);
+    if (v.tag == MOTH_V_INTS)
+      for (uint32_t k = 0; k < v.n; k++)
+        h = mix(h, (uint64_t)v.u.ints[k]);
+    else if (v.tag != MOTH_V_TENSOR && v.tag != MOTH_V_TENSORS && v.tag != MOTH_V_STRING)
+      h = mix(h, v.tag == MOTH_V_BOOL ? v.u.b : (uint64_t)v.u.i);
+  }
+  return h;
+}
+
+static bool same_value(const MothValue *a, const MothValue *b) {
+  if (a->tag != b->tag)
+    return false;
+  switch ((MothTag)a->tag) {
+  case MOTH_V_NONE:
+  case MOTH_V_TENSOR:
+    return true;
+  case MOTH_V_TENSORS:
+    return a->n == b->n;
+  case MOTH_V_BOOL:
+    return a->u.b == b->u.b;
+  case MOTH_V_INTS:
+    return a->n == b->n && !memcmp(a->u.ints, b->u.ints, sizeof(int64_t) * a->n);
+  case MOTH_V_STRING:
+    return !strcmp(a->u.s, b->u.s);
+  default:
+    return a->u.i == b->u.i && a->n == b->n;
+  }
+}
+
+static bool same_call(const MothGraphNode *a, const MothGraphNode *b) {
+  if (a->op != b->op || a->nrefs != b->nrefs || a->modes.dtype != b->modes.dtype)
+    return false;
+  for (uint32_t i = 0; i < a->nrefs; i++)
+    if (a->refs[i].node != b->refs[i].node || a->refs[i].result != b->refs[i].result)
+      return false;
+  for (int i = 0; i < a->op->nargs; i++)
+    if (!same_value(&a->args[i].value, &b->args[i].value))
+      return false;
+  return true;
+}
+
+/* The stride of a dimension with one element, or of no elements, tells nothing. */
+static bool same_meta(const MothTraceMeta *a, const MothTraceMeta *b) {
+  if (a->dtype != b->dtype || a->ndim != b->ndim || a->device.type != b->device.type ||
+      a->device.index != b->device.index)
+    return false;
+  for (int i = 0; i < a->ndim; i++)
+    if (a->dims[i] != b->dims[i] ||
+        (a->dims[i] != 1 && a->numel && a->dims[a->ndim + i] != b->dims[b->ndim + i]))
+      return false;
+  return true;
+}
+
+/* A view that shows its argument as it is. */
+static bool is_identity(const MothGraphNode *n) {
+  if (n->kind != MOTH_NODE_CALL || n->op->memory != MOTH_MEMORY_VIEW ||
+      n->variant != MOTH_FUNCTIONAL)
+    return false;
+  if (n->op == MOTH_OP(as_strided) && n->args[3].value.tag != MOTH_V_NONE)
+    return false;
+  return same_meta(&n->metas[0], &n->refs[0].node->metas[n->refs[0].result]);
+}
+
+static MothStatus merge(MothJoint *j, MothGraphNode **instead) {
+  MothGraph *g = j->graph;
+  uint32_t size = 64, used = 0;
+  while (size < 2 * g->nnodes)
+    size *= 2;
+  Seen **table = calloc(size, sizeof *table);
+  Seen *fresh = malloc(sizeof *fresh * ((size_t)g->nnodes + 1)), *next = fresh;
+  if (!table || !fresh) {
+    free(table);
+    free(fresh);
+    return no_memory();
+  }
+  for (MothGraphNode *n = g->first; n; n = n->next)
+    n->mark = 0;
+  for (MothGraphNode *n = g->first; n; n = n->next)
+    if (moth_node_writes(n) && n->op != MOTH_OP(copy_))
+      each_written(n, make_own);
+  for (MothGraphNode *n = g->first; n; n = n->next)
+    if (n->kind == MOTH_NODE_PLACEHOLDER)
+      n->mark = 0;
+  for (uint32_t i = 0; i < j->nroots; i++)
+    make_own(j->roots[i].value);
+  for (MothGraphNode *n = g->first; n; n = n->next) {
+    for (uint32_t i = 0; i < n->nrefs; i++)
+      while (
+          n->refs[i]
+              .node
+              ->slot) { /* the one in its place; an identity's argument may have another result number */
+        MothGraphNode *to = instead[n->refs[i].node->slot];
+        if (is_identity(n->refs[i].node))
+          n->refs[i] = n->refs[i].node->refs[0];
+        else
+          n->refs[i].node = to;
+      }
+    n->slot = 0;
+    if (n->kind != MOTH_NODE_CALL)
+      continue;
+    if (moth_node_writes(n)) {
+      each_written(n, count_write);
+      continue;
+    }
+    if (is_identity(n)) {
+      n->slot = ++used;
+      instead[used] = n->refs[0].node;
+      continue;
+    }
+    if (!may_be_one(n))
+      continue;
+    uint64_t key = key_of(n);
+    Seen **at = &table[key & (size - 1)], *s = *at;
+    while (s && (s->key != key || !same_call(s->node, n)))
+      s = s->next;
+    if (s) {
+      n->slot = ++used;
+      instead[used] = s->node;
+    } else {
+      *next = (Seen){n, key, *at};
+      *at = next++;
+    }
+  }
+  free(table);
+  free(fresh);
+  return MOTH_OK;
+}
+
+/* --- what is not used ------------------------------------------------------------------------------------------- */
+
+static bool may_go(const MothGraphNode *n) {
+  return n->kind == MOTH_NODE_CALL && !moth_node_writes(n) && !n->op->draws &&
+         (n->op->drops || n->op == MOTH_OP(as_strided_scatter));
+}
+
+static void remove_unused(MothJoint *j) {
+  MothGraph *g = j->graph;
+  for (MothGraphNode *n = g->first; n; n = n->next)
+    n->mark = 0;
+  for (uint32_t i = 0; i < j->nroots; i++)
+    j->roots[i].value.node->mark++;
+  for (MothGraphNode *n = g->first; n; n = n->next)
+    for (uint32_t i = 0; i < n->nrefs; i++)
+      n->refs[i].node->mark++;
+  for (MothGraphNode *n = g->last, *prev; n; n = prev) {
+    prev = n->prev;
+    if (n->mark || !may_go(n))
+      continue;
+    for (uint32_t i = 0; i < n->nrefs; i++)
+      n->refs[i].node->mark--;
+    if (j->after == n)
+      j->after = n->next;
+    moth_graph_remove(g, n);
+  }
+}
+
+MothStatus moth_joint_simplify(MothJoint *j) {
+  MothGraphNode **instead = calloc((size_t)j->graph->nnodes + 2, sizeof(MothGraphNode *));
+  if (!instead)
+    return no_memory();
+  for (MothGraphNode *n = j->graph->first; n; n = n->next)
+    n->slot = 0;
+  MothStatus status = merge(j, instead);
+  free(instead);
+  MOTH_TRY(status);
+  remove_unused(j);
+  return moth_graph_verify(j->graph);
+}
+
+/* --- outputs that others are computed from ------------------------------------------------------------------------ */
+
+/* Marks what is computed from `root`, and tells whether another result is among it. */
+static bool leads_on(MothJoint *j, const MothJointOutput *of) {
+  for (MothGraphNode *n = j->graph->first; n; n = n->next) {
+    n->mark = n == j->roots[of->root].value.node;
+    for (uint32_t i = 0; i < n->nrefs; i++)
+      n->mark |= n->refs[i].node->mark;
+  }
+  for (uint32_t i = 0; i < j->noutputs; i++) {
+    const MothJointOutput *o = &j->outputs[i];
+    if (o != of && o->nr >= 0 && (o->root < 0 || j->roots[o->root].value.node->mark))
+      return true;
+  }
+  return false;
+}
+
+void moth_joint_find_inner(MothJoint *j) {
+  for (uint32_t i = 0; i < j->noutputs; i++) {
+    MothJointOutput *o = &j->outputs[i];
+    if (o->nr >= 0 && j->nresults > 1)
+      o->inner = o->root < 0 || leads_on(j, o);
+  }
+}
+
+/* --- checking ----------------------------------------------------------------------------------------------------- */
+
+static MothStatus verify_call(const MothGraphNode *n, MothTensor **values, MothTensor **lists) {
+  MothValue results[MOTH_MAX_RESULTS];
+  MOTH_TRY(moth_graph_call(n, NULL, values, lists, results));
+  MothStatus status = MOTH_OK;
+  for (int i = 0; i < n->nresults; i++) {
+    MothTraceMeta m;
+    char a[256], b[200];
+    values[n->slot + (uint32_t)i] = results[i].u.t;
+    if (status != MOTH_OK)
+      continue;
+    if (!moth_meta_of(results[i].u.t, false, &m)) {
+      status = MOTH_ERR_MEMORY;
+      continue;
+    }
+    if (!same_meta(&m, &n->metas[i]))
+      status = moth_fail(MOTH_ERR_STATE, "a pass is wrong: result %d of %s is %s, noted as %s %s",
+                         i + 1, n->name, moth_tensor_format(results[i].u.t, a, sizeof a),
+                         moth_dtype_name((MothDType)n->metas[i].dtype),
+                         moth_shape_format(n->metas[i].ndim, n->metas[i].dims, b, sizeof b));
+    free(m.dims);
+  }
+  return status;
+}
+
+static MothStatus fake_of_meta(const MothTraceMeta *m, MothTensor **out) {
+  MOTH_TRY(moth_tensor_new_fake(m->ndim, m->dims, (MothDType)m->dtype, m->device, out));
+  memcpy((*out)->stride, m->dims + m->ndim, sizeof(int64_t) * m->ndim);
+  (*out)->contiguous = m->contiguous;
+  int64_t extent = 1;
+  for (int i = 0; i < m->ndim; i++)
+    extent += (m->dims[i] - 1) * m->dims[m->ndim + i];
+  if (m->numel)
+    (*out)->storage->nbytes = (size_t)(extent * moth_itemsize(*out));
+  return MOTH_OK;
+}
+
+MothStatus moth_graph_verify(MothGraph *g) {
+  uint32_t nvalues = 0, nlists = 0;
+  MOTH_TRY(moth_graph_check(g));
+  for (MothGraphNode *n = g->first; n; n = n->next) {
+    n->slot = nvalues;
+    nvalues += n->nresults;
+    nlists = n->nrefs > nlists ? n->nrefs : nlists;
+  }
+  MothTensor **values = calloc((size_t)nvalues + nlists + 1, sizeof(MothTensor *));
+  MothModes *was = calloc(1, sizeof *was);
+  MothSegment *segment = moth_segment_here();
+  bool running = segment && segment->running;
+  MothStatus status = values && was ? MOTH_OK : no_memory();
+  if (status == MOTH_OK) {
+    moth_modes_save(was);
+    moth_modes_reset();
+    moth_thread.include |= MOTH_KEY_FAKE;
+    moth_set_grad_enabled(false);
+    if (segment)
+      segment->running = true;
+    for (MothGraphNode *n = g->first; n && status == MOTH_OK; n = n->next)
+      if (n->kind == MOTH_NODE_PLACEHOLDER)
+        status = fake_of_meta(&n->metas[0], &values[n->slot]);
+      else if (n->kind == MOTH_NODE_CALL && n->op != MOTH_OP(as_strided))
+        status = verify_call(n, values, values + nvalues);
+      else if (n->kind == MOTH_NODE_CALL)
+        status = fake_of_meta(&n->metas[0], &values[n->slot]); /* it asks for the storage's size */
+    if (segment)
+      segment->running = running;
+    moth_modes_load(was);
+    moth_modes_forget(was);
+  }
+  for (uint32_t i = 0; values && i < nvalues; i++)
+    moth_tensor_release(values[i]);
+  free(values);
+  free(was);
+  return status;
+}

@@ -1,0 +1,399 @@
+/* moth.compile.aot: a segment as plain graphs, forward. See aot.h, and lua/moth/compile/aot.lua for what a plain graph
+ * is. */
+#include "lua/aot.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/graph.h"
+
+static char key_aot_meta;
+
+static void free_aot(MothAot *a) {
+  if (!a)
+    return;
+  moth_graph_release(a->program);
+  moth_joint_free(a->joint);
+  moth_joint_parts_free(&a->parts);
+  for (uint32_t i = 0; a->inputs && i < a->ninputs; i++)
+    moth_tensor_release(a->inputs[i].fake);
+  while (a->backward) {
+    MothAotBackward *b = a->backward;
+    a->backward = b->next;
+    free(b->key);
+    free(b->given);
+    free(b->takes);
+    free(b->gradient);
+    free(b);
+  }
+  moth_generator_release(a->generator);
+  free(a->inputs);
+  free(a->saved_at);
+  free(a);
+}
+
+static int aot_gc(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_AOT);
+  if (h)
+    free_aot(h->u.other);
+  if (h)
+    h->u.other = NULL;
+  return 0;
+}
+
+/* --- compiling -------------------------------------------------------------------------------------------- */
+
+static MothStatus no_memory(void) {
+  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+}
+
+/* Which inputs a node saves, and where: those that backward uses, then all others, from which the segment can be run
+ * again. */
+static MothStatus plan_saved(MothAot *a) {
+  a->saved_at = malloc(sizeof *a->saved_at * ((size_t)a->ninputs + 1));
+  if (!a->saved_at)
+    return no_memory();
+  for (uint32_t i = 0; i < a->ninputs; i++)
+    a->saved_at[i] = -1;
+  for (uint32_t i = 0; i < a->parts.nsaved; i++)
+    if (a->parts.saved[i].input >= 0)
+      a->saved_at[a->parts.saved[i].input] = (int32_t)i;
+  a->nkept = a->parts.nsaved;
+  for (uint32_t i = 0; i < a->ninputs; i++)
+    if (a->saved_at[i] < 0)
+      a->saved_at[i] = (int32_t)a->nkept++;
+  return MOTH_OK;
+}
+
+static bool takes_generator(const MothOp *op) {
+  for (int i = 0; i < op->nargs; i++)
+    if (op->args[i].type == MOTH_T_GENERATOR)
+      return true;
+  return false;
+}
+
+/* The generator that the calls draw from: at most one can be set back. */
+static MothStatus find_generator(MothAot *a) {
+  for (const MothGraphNode *n = a->program->first; n; n = n->next) {
+    MothGenerator *g = NULL;
+    bool draws = n->kind == MOTH_NODE_CALL && n->op->draws;
+    for (int i = 0; n->kind == MOTH_NODE_CALL && i < n->op->nargs; i++)
+      if (n->args[i].value.tag == MOTH_V_GENERATOR) {
+        g = n->args[i].value.u.g;
+        draws = true;
+      }
+    if (n->kind == MOTH_NODE_CALL && n->op->composite) /* dropout, randn_like: their parts may */
+      draws = draws || takes_generator(n->op);
+    if (draws && a->draws && g != a->generator)
+      return moth_fail(MOTH_ERR_STATE, "it draws from several generators");
+    if (draws && !a->draws && (a->generator = g))
+      moth_generator_retain(g);
+    a->draws = a->draws || draws;
+  }
+  return MOTH_OK;
+}
+
+static MothStatus check_aliases(const MothAot *a, MothTensor *const *inputs) {
+  for (uint32_t i = 0; a->writes && i < a->ninputs; i++)
+    for (uint32_t k = 0; a->joint->written[i] && k < a->ninputs; k++)
+      if (k != i && inputs[k]->storage == inputs[i]->storage)
+        return moth_fail(MOTH_ERR_STATE, "an input is written to that shares memory with another");
+  return MOTH_OK;
+}
+
+MothStatus moth_aot_compile(lua_State *L, MothAot *a, int env, const char *kind, MothGraph *g,
+                            MothTensor *const *inputs, uint32_t n, const MothJoint *joint) {
+  lua_getfield(L, env, "compile");
+  lua_pushstring(L, kind);
+  moth_lua_push_graph(L, g);
+  lua_createtable(L, (int)n, 0);
+  for (uint32_t i = 0; i < n; i++) {
+    moth_tensor_retain(inputs[i]);
+    moth_lua_push_tensor(L, inputs[i]);
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+  if (joint)
+    moth_lua_push_graph(L, joint->graph);
+  else
+    lua_pushnil(L);
+  lua_pushnumber(L, (lua_Number)a->joint->nroots);
+  lua_pushboolean(L, a->joint->nresults == 0);
+  return moth_lua_call(L, 6, 1);
+}
+
+/* Traces and divides. Its errors say why the segment runs as recorded. */
+static MothStatus prepare(MothAot *a, MothTensor *const *inputs) {
+  MOTH_TRY(find_generator(a));
+  for (const MothGraphNode *n = a->program->first; n; n = n->next)
+    a->passes = a->passes || (n->op && moth_is_pass(n->op));
+  MothStatus status =
+      moth_joint_trace(a->program, a->inputs, a->ninputs, NULL, true, a->separate, &a->joint);
+  if (status != MOTH_OK && a->passes && strstr(moth_last_error(), "a second time")) {
+    status =
+        moth_joint_trace(a->program, a->inputs, a->ninputs, NULL, false, a->separate, &a->joint);
+    a->freed = status == MOTH_OK;
+    if (a->freed && a->joint->nresults > 1) /* which of them? */
+      status =
+          moth_fail(MOTH_ERR_STATE, "backward is called in it, and it returns several results");
+  }
+  MOTH_TRY(status);
+  for (uint32_t i = 0; i < a->ninputs; i++)
+    a->writes = a->writes || a->joint->written[i];
+  MOTH_TRY(check_aliases(a, inputs));
+  moth_joint_find_inner(a->joint);
+  for (uint32_t i = 0; a->passes && !a->freed && i < a->joint->noutputs; i++)
+    if (a->joint->outputs[i].inner) /* it could not be run again: MothNode.expand */
+      return moth_fail(MOTH_ERR_STATE, "backward is called in it, and it returns steps of one way");
+  return MOTH_OK;
+}
+
+static MothAot *check_aot(lua_State *L, int idx) {
+  MothHandle *h = moth_lua_check_handle(L, idx, MOTH_MAGIC_AOT, "compiled segment");
+  return h->u.other;
+}
+
+static int aot_run(lua_State *L);
+
+/* aot_new(graph, inputs, compile, separate) -> a function of the inputs, the joint graph; or nil, why the segment runs
+ * as recorded. compile(kind, graph, inputs, joint graph, number of roots,
+ * whether no gradient is wanted) returns a function of a graph's inputs. */
+static int c_aot_new(lua_State *L) {
+  uint32_t n;
+  MothGraph *program = moth_lua_to_graph(L, 1);
+  bool separate = lua_toboolean(L, 4);
+  lua_settop(L, 3);
+  MothTensor **inputs = moth_lua_tensors(L, 2, &n);
+  MothHandle *h = moth_lua_new_handle(L, MOTH_MAGIC_AOT, &key_aot_meta);
+  int handle = lua_gettop(L);
+  MothAot *a = h->u.other = calloc(1, sizeof *a);
+  if (!a || !(a->inputs = calloc((size_t)n + 1, sizeof *a->inputs)))
+    return moth_lua_error(L, "out of memory");
+  atomic_fetch_add_explicit(&program->refs, 1, memory_order_relaxed);
+  a->program = program;
+  a->ninputs = n;
+  a->separate = separate;
+  for (uint32_t i = 0; i < n; i++) {
+    MothStatus s = moth_tensor_fake_of(inputs[i], &a->inputs[i].fake);
+    if (s)
+      return moth_lua_raise(L, s);
+    a->inputs[i].requires_grad = moth_tensor_requires_grad(inputs[i]);
+  }
+  if (prepare(a, inputs) != MOTH_OK) {
+    lua_pushnil(L);
+    lua_pushstring(L, moth_error_text(1));
+    return 2;
+  }
+  MothStatus s = moth_joint_simplify(a->joint);
+  if (s == MOTH_OK)
+    s = moth_joint_divide(a->joint, NULL, &a->parts);
+  if (s == MOTH_OK)
+    s = plan_saved(a);
+  if (s)
+    return moth_lua_raise(L, s);
+  lua_createtable(L, 2, 2);
+  int env = lua_gettop(L);
+  lua_pushvalue(L, 3);
+  lua_setfield(L, env, "compile");
+  s = moth_aot_compile(L, a, env, "forward", a->parts.forward, inputs, n, a->joint);
+  if (s)
+    return moth_lua_raise(L, s);
+  lua_setfield(L, env, "forward");
+  lua_setfenv(L, handle);
+  lua_pushvalue(L, handle);
+  lua_pushcclosure(L, aot_run, 1);
+  moth_lua_push_graph(L, a->joint->graph);
+  return 2;
+}
+
+/* aot_parts(function) -> joint, forward and backward graph (or nil) */
+static int c_aot_parts(lua_State *L) {
+  moth_lua_type(L, 1, LUA_TFUNCTION);
+  if (lua_tocfunction(L, 1) != aot_run || !lua_getupvalue(L, 1, 1))
+    return moth_lua_error(L, "the function is no compiled segment");
+  const MothAot *a = check_aot(L, -1);
+  moth_lua_push_graph(L, a->joint->graph);
+  moth_lua_push_graph(L, a->parts.forward);
+  if (a->parts.backward)
+    moth_lua_push_graph(L, a->parts.backward);
+  else
+    lua_pushnil(L);
+  return 3;
+}
+
+/* --- running ------------------------------------------------------------------------------------------------- */
+
+MothStatus moth_aot_call(lua_State *L, int n, MothTensor **out, uint32_t want) {
+  int top = lua_gettop(L) - n - 1;
+  MothStatus status = moth_lua_call(L, n, LUA_MULTRET);
+  if (status != MOTH_OK)
+    return status;
+  bool list = lua_istable(L, top + 1);
+  uint32_t got = list ? (uint32_t)lua_objlen(L, top + 1) : (uint32_t)(lua_gettop(L) - top);
+  if (got < want)
+    status =
+        moth_fail(MOTH_ERR_VALUE, "compile: a compiled graph returned %u of %u outputs", got, want);
+  for (uint32_t i = 0; i < want && status == MOTH_OK; i++) {
+    if (list)
+      lua_rawgeti(L, top + 1, (int)i + 1);
+    MothHandle *h = moth_lua_handle(L, list ? -1 : top + 1 + (int)i, MOTH_MAGIC_TENSOR);
+    if (h && h->u.t)
+      moth_tensor_retain(out[i] = h->u.t);
+    else
+      status =
+          moth_fail(MOTH_ERR_TYPE, "compile: output %u of a compiled graph is no tensor", i + 1);
+    if (list)
+      lua_pop(L, 1);
+  }
+  lua_settop(L, top);
+  for (uint32_t i = 0; i < want && status != MOTH_OK; i++) {
+    moth_tensor_release(out[i]);
+    out[i] = NULL;
+  }
+  return status;
+}
+
+/* Whether the segment is what was compiled. */
+static bool fits(const MothAot *a, MothTensor *const *inputs) {
+  for (uint32_t i = 0; i < a->ninputs; i++) {
+    if (moth_tensor_requires_grad(inputs[i]) != a->inputs[i].requires_grad)
+      return false;
+    if (a->joint->offsets && inputs[i]->offset != a->inputs[i].fake->offset)
+      return false;
+  }
+  return check_aliases(a, inputs) == MOTH_OK;
+}
+
+static MothStatus check_made(const MothAot *a, MothTensor *const *made) {
+  const MothGraphNode *end = a->parts.forward->last;
+  char x[256], y[200];
+  for (uint32_t i = 0; i < end->nrefs; i++) {
+    const MothTraceMeta *m = &end->refs[i].node->metas[end->refs[i].result];
+    const MothTensor *t = made[i];
+    if (t->dtype != m->dtype || t->ndim != m->ndim || t->contiguous != m->contiguous ||
+        memcmp(t->shape, m->dims, sizeof(int64_t) * m->ndim) != 0)
+      return moth_fail(MOTH_ERR_VALUE, "compile: output %u of a compiled graph is %s%s, not %s %s",
+                       i + 1, moth_tensor_format(t, x, sizeof x),
+                       t->contiguous == m->contiguous ? "" : " with other strides",
+                       moth_dtype_name((MothDType)m->dtype),
+                       moth_shape_format(m->ndim, m->dims, y, sizeof y));
+  }
+  return MOTH_OK;
+}
+
+/* A tensor in src's memory with the geometry of o. */
+static MothStatus part_of(MothTensor *src, const MothJointOutput *o, MothTensor **out) {
+  MOTH_TRY(moth_tensor_alias(src, false, out));
+  MothTensor *t = *out;
+  t->ndim = o->fake->ndim;
+  t->numel = o->fake->numel;
+  t->contiguous = o->fake->contiguous;
+  t->offset = src->offset + o->offset;
+  t->data = t->storage->data ? (char *)t->storage->data + t->offset * moth_itemsize(t) : NULL;
+  memcpy(t->shape, o->fake->shape, sizeof(int64_t) * t->ndim);
+  memcpy(t->stride, o->fake->stride, sizeof(int64_t) * t->ndim);
+  return MOTH_OK;
+}
+
+/* The segment's outputs, of the roots. */
+static MothStatus make_outputs(const MothAot *a, MothTensor *const *inputs, MothTensor *const *made,
+                               MothTensor **outputs) {
+  const MothJoint *j = a->joint;
+  for (uint32_t i = 0; i < j->nroots; i++)
+    *moth_version_of(made[i]) = j->roots[i].version;
+  for (uint32_t i = 0; i < j->noutputs; i++) {
+    const MothJointOutput *o = &j->outputs[i];
+    if (o->whole)
+      moth_tensor_retain(outputs[i] = made[o->root]);
+    else
+      MOTH_TRY(part_of(o->root >= 0 ? made[o->root] : inputs[o->input], o, &outputs[i]));
+  }
+  for (uint32_t i = 0; i < j->noutputs; i++) {
+    const MothJointOutput *o = &j->outputs[i];
+    MothTensor *base = o->base >= 0 ? outputs[o->base] : NULL;
+    if (o->base_input >= 0)
+      base = inputs[o->base_input]->base ? inputs[o->base_input]->base : inputs[o->base_input];
+    if (base)
+      moth_tensor_retain(outputs[i]->base = base);
+  }
+  return MOTH_OK;
+}
+
+static MothStatus run_forward(lua_State *L, MothAot *a, int handle, MothTensor *const *inputs,
+                              MothTensor **made, MothTensor **outputs, int64_t *versions) {
+  uint32_t n = a->ninputs, nmade = a->joint->nroots + a->parts.nextra;
+  uint64_t generator[2] = {0, 0};
+  if (a->draws)
+    moth_generator_get_state(moth_aot_generator(a), &generator[0], &generator[1]);
+  for (uint32_t i = 0; i < n; i++)
+    versions[i] = *moth_version_of(inputs[i]);
+  bool was = moth_set_grad_enabled(false);
+  lua_getfenv(L, handle);
+  lua_getfield(L, -1, "forward");
+  for (uint32_t i = 0; i < n; i++)
+    lua_pushvalue(L, (int)i + 1);
+  MothStatus status = moth_aot_call(L, (int)n, made, nmade);
+  moth_set_grad_enabled(was);
+  MOTH_TRY(status);
+  MOTH_TRY(check_made(a, made));
+  for (uint32_t i = 0; i < n; i++)
+    if (a->joint->written[i])
+      *moth_version_of(inputs[i]) = versions[i] + a->joint->written[i];
+  MOTH_TRY(make_outputs(a, inputs, made, outputs));
+  if (!a->joint->nresults)
+    return MOTH_OK;
+  lua_pushvalue(L, handle);
+  status = moth_aot_record(L, a, inputs, outputs, made, generator);
+  lua_pop(L, 1);
+  return status;
+}
+
+/* The compiled segment: a function of its inputs that returns the list of its outputs. */
+static int aot_run(lua_State *L) {
+  MothAot *a = check_aot(L, lua_upvalueindex(1));
+  uint32_t n = a->ninputs, noutputs = a->joint->noutputs;
+  uint32_t nmade = a->joint->nroots + a->parts.nextra;
+  if ((uint32_t)lua_gettop(L) == n + 1 && lua_istable(L, -1)) /* numbers, which are pinned */
+    lua_pop(L, 1);
+  if ((uint32_t)lua_gettop(L) != n)
+    return moth_lua_error(L, "the compiled graph has %d inputs, got %d", (int)n, lua_gettop(L));
+  luaL_checkstack(L, (int)n + 16, "compile");
+  for (uint32_t i = 0; i < n; i++)
+    moth_lua_check_tensor(L, (int)i + 1, "compile");
+  lua_pushvalue(L, lua_upvalueindex(1));
+  int handle = lua_gettop(L);
+  size_t total = (size_t)n + nmade + noutputs + 1;
+  MothTensor **inputs = lua_newuserdata(L, sizeof *inputs * total + sizeof(int64_t) * (n + 1));
+  memset(inputs, 0, sizeof *inputs * total);
+  MothTensor **made = inputs + n, **outputs = made + nmade;
+  for (uint32_t i = 0; i < n; i++)
+    inputs[i] = ((MothHandle *)lua_touserdata(L, (int)i + 1))->u.t;
+  lua_State *outer = moth_lua_current;
+  moth_lua_current = L;
+  MothStatus s = fits(a, inputs)
+                     ? run_forward(L, a, handle, inputs, made, outputs, (int64_t *)(inputs + total))
+                     : moth_graph_run(a->program, inputs, n, NULL, outputs);
+  moth_lua_current = outer;
+  for (uint32_t i = 0; i < nmade; i++)
+    moth_tensor_release(made[i]);
+  if (s) {
+    for (uint32_t i = 0; i < noutputs; i++)
+      moth_tensor_release(outputs[i]);
+    return moth_lua_raise(L, s);
+  }
+  lua_createtable(L, (int)noutputs, 0);
+  for (uint32_t i = 0; i < noutputs; i++) {
+    moth_lua_push_tensor(L, outputs[i]);
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+  return 1;
+}
+
+void moth_lua_open_aot(lua_State *L) { /* the table of the compiler's functions is on top */
+  static const luaL_Reg fns[] = {{"aot_new", c_aot_new}, {"aot_parts", c_aot_parts}, {NULL, NULL}};
+  luaL_register(L, NULL, fns);
+  lua_pushlightuserdata(L, &key_aot_meta);
+  lua_newtable(L);
+  lua_pushcfunction(L, aot_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}

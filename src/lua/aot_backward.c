@@ -1,0 +1,503 @@
+/* The one node of a compiled segment: its backward graphs, and the segment run again where they do not do.
+ *
+ * A backward graph is compiled when it is first needed, for the outputs that have gradients and for the strides of
+ * these. To differentiate a gradient again, the segment runs as recorded from its inputs, with the random numbers that
+ * it had drawn, and the engine differentiates that. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "lua/aot.h"
+
+typedef struct Context {
+  MothLuaRef *handle;
+  MothAot *aot;   /* the handle's */
+  uint64_t first; /* of the sequence numbers that the node has reserved */
+  uint64_t generator[2];
+  bool replayable, freed;
+  uint32_t nsaved;
+  bool used
+      []; /* saved tensors that backward has used: freed with the graph, as those of calls are */
+} Context;
+
+/* What only running the segment again needs goes with the first. */
+static void done(MothNode *n) {
+  Context *c = n->ctx;
+  c->freed = true;
+  for (uint32_t i = 0; i < n->nsaved; i++)
+    if (i >= c->nsaved || c->used[i])
+      moth_function_free(n, (int)i);
+}
+
+static void drop(MothNode *n) {
+  Context *c = n->ctx;
+  moth_lua_ref_release(c->handle);
+  free(c);
+}
+
+static MothStatus no_memory(void) {
+  return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+}
+
+/* --- running the segment again ------------------------------------------------------------------------------------ */
+
+static MothStatus pass_on(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
+  (void)n, (void)need;
+  moth_tensor_retain(out[0] = grads[0]);
+  return MOTH_OK;
+}
+
+/* t, which has no history, as input k of node n: its gradient is apart from those that other ways lead there. */
+static MothStatus stand_in(MothNode *n, uint32_t k, MothTensor *t, bool create, MothTensor **out) {
+  MothNode *node;
+  MothTensor *source;
+  MOTH_TRY(moth_tensor_alias(t, false, out));
+  if (!create)
+    return moth_tensor_set_requires_grad(*out, true);
+  MothNode *edge = n->inputs[k].node;
+  if (edge->seq == MOTH_SEQ_LEAF) {
+    moth_tensor_retain(source = edge->ctx);
+  } else {
+    MOTH_TRY(moth_tensor_alias(t, false, &source));
+    MothStatus status = moth_set_history(source, edge, n->inputs[k].nr);
+    if (status != MOTH_OK) {
+      moth_tensor_release(source);
+      return status;
+    }
+  }
+  MothStatus status =
+      moth_function_record("CompiledInput", pass_on, NULL, NULL, &source, 1, out, 1, 0, &node);
+  moth_tensor_release(source);
+  if (status == MOTH_OK)
+    moth_node_release(node);
+  return status;
+}
+
+static MothStatus check_replayable(const MothAot *a, const Context *c) {
+  if (a->passes)
+    return moth_fail(MOTH_ERR_STATE, "compile: a graph that runs backward itself cannot be run "
+                                     "again for gradients of gradients; compile without backend");
+  for (uint32_t i = 0; i < a->ninputs; i++)
+    if (a->joint->written[i])
+      return moth_fail(MOTH_ERR_STATE,
+                       "compile: gradients of gradients need the graph's inputs as they were, but "
+                       "it writes to one of them; compile without backend there");
+  return c->replayable ? MOTH_OK
+                       : moth_fail(MOTH_ERR_STATE,
+                                   "compile: under saved-tensor hooks a compiled graph keeps too "
+                                   "little for gradients of gradients");
+}
+
+/* The segment, run again from the inputs that n has saved: ways are the `nways` inputs that get gradients, by the node's
+ * inputs edges[i]; the caller releases inputs and outputs. */
+typedef struct Again {
+  MothTensor **inputs, **outputs, **ways;
+  uint32_t *edges;
+  int nways;
+} Again;
+
+static void free_again(const MothAot *a, Again *r) {
+  for (uint32_t i = 0; r->inputs && i < a->ninputs + a->joint->noutputs; i++)
+    moth_tensor_release(r->inputs[i]);
+  free(r->inputs);
+  free(r->edges);
+}
+
+static MothStatus run_again(MothNode *n, bool create, Again *r) {
+  const Context *c = n->ctx;
+  const MothAot *a = c->aot;
+  const MothJoint *j = a->joint;
+  uint64_t now[2];
+  *r = (Again){.inputs = calloc(2 * (size_t)a->ninputs + j->noutputs + 1, sizeof *r->inputs),
+               .edges = calloc((size_t)a->ninputs + 1, sizeof *r->edges)};
+  if (!r->inputs || !r->edges)
+    return no_memory();
+  r->outputs = r->inputs + a->ninputs;
+  r->ways = r->outputs + j->noutputs;
+  for (uint32_t i = 0; i < a->ninputs; i++) {
+    MOTH_TRY(moth_function_saved(n, a->saved_at[i], &r->inputs[i]));
+    if (!r->inputs[i])
+      return moth_node_freed(n);
+  }
+  for (uint32_t i = 0; i < a->ninputs; i++) {
+    uint32_t k = 0;
+    while (k < j->nedges && j->edges[k] != i)
+      k++;
+    if (k == j->nedges)
+      continue;
+    MothTensor *saved = r->inputs[i];
+    r->inputs[i] = NULL;
+    MothStatus status = stand_in(n, k, saved, create, &r->inputs[i]);
+    moth_tensor_release(saved);
+    MOTH_TRY(status);
+    r->edges[r->nways] = k;
+    r->ways[r->nways++] = r->inputs[i];
+  }
+  if (a->draws) {
+    moth_generator_get_state(moth_aot_generator(a), &now[0], &now[1]);
+    moth_generator_set_state(moth_aot_generator(a), c->generator[0], c->generator[1]);
+  }
+  MothStatus status = moth_graph_run(a->program, r->inputs, a->ninputs, NULL, r->outputs);
+  if (a->draws)
+    moth_generator_set_state(moth_aot_generator(a), now[0], now[1]);
+  return status;
+}
+
+static MothStatus replay(MothNode *n, MothAot *a, MothTensor *const *grads, bool create,
+                         MothTensor **out) {
+  const MothJoint *j = a->joint;
+  Again r = {0};
+  MothTensor **list = NULL;
+  bool was = moth_set_grad_enabled(true);
+  int nroots = 0;
+  MothStatus status = MOTH_OK;
+  MOTH_GO(check_replayable(a, n->ctx));
+  MOTH_GO(run_again(n, create, &r));
+  list = calloc(2 * (size_t)j->noutputs + a->ninputs + 1, sizeof *list);
+  MOTH_GO(list ? MOTH_OK : no_memory());
+  MothTensor **given = list + j->noutputs, **results = given + j->noutputs;
+  for (uint32_t i = 0; i < j->noutputs; i++)
+    if (j->outputs[i].nr >= 0 && grads[j->outputs[i].nr]) {
+      list[nroots] = r.outputs[i];
+      given[nroots++] = grads[j->outputs[i].nr];
+    }
+  if (nroots && r.nways)
+    MOTH_GO(moth_grad(list, given, nroots, r.ways, r.nways, create, create, true, results));
+  for (int i = 0; i < r.nways; i++)
+    out[r.edges[i]] = results[i];
+done:
+  moth_set_grad_enabled(was);
+  free_again(a, &r);
+  free(list);
+  return status;
+}
+
+/* --- a node for each call ---------------------------------------------------------------------------------------------- */
+
+static MothStatus pass_all_on(MothNode *n, MothTensor *const *grads, uint32_t need,
+                              MothTensor **out) {
+  (void)need;
+  for (int i = 0; i < n->ninputs; i++)
+    if (n->inputs[i].node)
+      moth_tensor_retain(out[i] = grads[i]);
+  return MOTH_OK;
+}
+
+/* The histories of the outputs become those of the segment run again; n passes gradients on to these. */
+static MothStatus lead_to(MothNode *n, const MothAot *a, const Again *r, MothTensor *t) {
+  int nr = t->grad->nr;
+  for (int i = 0; i < n->ninputs; i++) {
+    moth_node_release(n->inputs[i].node);
+    n->inputs[i].node = NULL;
+  }
+  n->backward = pass_all_on;
+  n->expand = NULL;
+  n->ninputs = n->nresults;
+  for (uint32_t i = 0; i < a->joint->noutputs; i++)
+    if (a->joint->outputs[i].nr >= 0)
+      MOTH_TRY(moth_node_set_input(n, a->joint->outputs[i].nr, r->outputs[i], true));
+  for (int i = 0; i < n->nsaved; i++)
+    moth_function_free(n, i);
+  return moth_set_history(t, n->inputs[nr].node, n->inputs[nr].nr);
+}
+
+static MothStatus expand(MothNode *n, MothTensor *t) {
+  const Context *c = n->ctx;
+  const MothAot *a = c->aot;
+  bool inner = false;
+  for (uint32_t i = 0; i < a->joint->noutputs; i++)
+    inner = inner || (a->joint->outputs[i].nr == t->grad->nr && a->joint->outputs[i].inner);
+  if (!inner || c->freed)
+    return MOTH_OK;
+  MOTH_TRY(check_replayable(a, c));
+  MothModes *was = calloc(1, sizeof *was);
+  MothSegment *segment = moth_segment_here();
+  bool running = segment && segment->running;
+  Again r = {0};
+  if (!was)
+    return no_memory();
+  moth_modes_save(was);
+  moth_modes_reset();
+  if (segment)
+    segment->running = true;
+  uint64_t seq = moth_seq_at(c->first);
+  MothStatus status = run_again(n, true, &r);
+  moth_seq_at(seq);
+  if (status == MOTH_OK)
+    status = lead_to(n, a, &r, t);
+  if (segment)
+    segment->running = running;
+  moth_modes_load(was);
+  moth_modes_forget(was);
+  free(was);
+  free_again(a, &r);
+  return status;
+}
+
+/* --- backward graphs -------------------------------------------------------------------------------------------------- */
+
+/* What decides about a backward graph: which gradients there are, their strides, autocast. NULL: no memory. */
+static char *key_of(const MothAot *a, MothTensor *const *grads, uint32_t n) {
+  size_t cap = 64 + (size_t)n * (MOTH_MAX_DIMS * 21 + 4), at = 0;
+  char *key = malloc(cap);
+  (void)a;
+  if (!key)
+    return NULL;
+  key[0] = 0;
+  for (int i = 0; moth_thread_state()->include & MOTH_KEY_AUTOCAST && i < MOTH_NDEVICES; i++)
+    at += (size_t)snprintf(key + at, cap - at, "%d,", moth_thread_state()->autocast[i]);
+  for (uint32_t i = 0; i < n; i++) {
+    const MothTensor *g = grads[i];
+    at += (size_t)snprintf(key + at, cap - at, "%s", !g ? "-" : g->contiguous ? "c" : "s");
+    for (int k = 0; g && !g->contiguous && k < g->ndim; k++)
+      at += (size_t)snprintf(key + at, cap - at, "%lld,", (long long)g->stride[k]);
+  }
+  return key;
+}
+
+static MothAotBackward *find(MothAot *a, const char *key) {
+  for (MothAotBackward *b = a->backward; b; b = b->next)
+    if (!strcmp(b->key, key))
+      return b;
+  return NULL;
+}
+
+/* What backward graph b is called with: the saved values, then gradients. */
+static MothStatus arguments(MothNode *n, const MothAotBackward *b, MothTensor *const *grads,
+                            MothTensor **list) {
+  Context *c = n->ctx;
+  for (uint32_t i = 0; i < b->ntakes; i++) {
+    MOTH_TRY(moth_function_saved(n, (int)b->takes[i], &list[i]));
+    if (!list[i])
+      return moth_node_freed(n);
+    c->used[b->takes[i]] = true;
+  }
+  for (uint32_t i = 0; i < b->ngiven; i++)
+    moth_tensor_retain(list[b->ntakes + i] = grads[b->given[i]]);
+  return MOTH_OK;
+}
+
+static MothStatus trace(MothAot *a, MothTensor *const *grads, MothJoint **joint,
+                        MothJointParts *parts) {
+  MOTH_TRY(moth_joint_trace(a->program, a->inputs, a->ninputs, grads, true, a->separate, joint));
+  MOTH_TRY(moth_joint_simplify(*joint));
+  return moth_joint_divide(*joint, &a->parts, parts);
+}
+
+/* A backward graph for these gradients, compiled; number 0: the segment is to be run again. env: of the handle. */
+static MothStatus compile(lua_State *L, MothNode *n, MothAot *a, int env, char *key,
+                          MothTensor *const *grads, MothAotBackward **out) {
+  MothJoint *joint = NULL;
+  MothJointParts parts = {0};
+  MothTensor **list = NULL;
+  uint32_t nlist = 0;
+  MothAotBackward *b = calloc(1, sizeof *b);
+  MothStatus status = b ? MOTH_OK : no_memory();
+  MOTH_GO(status);
+  b->key = strdup(key);
+  status = trace(a, grads, &joint, &parts);
+  if (status == MOTH_ERR_MEMORY || status == MOTH_ERR_INTERRUPTED)
+    goto done;
+  if (status != MOTH_OK || !parts.backward) {
+    if (status != MOTH_OK && moth_log_on("aot"))
+      moth_log_write("aot", "backward runs as recorded: %s", moth_error_text(1));
+    status = MOTH_OK;
+    goto done;
+  }
+  b->given = joint->given;
+  b->gradient = joint->gradient;
+  b->ngiven = joint->ngiven;
+  joint->given = joint->gradient = NULL;
+  b->takes = parts.takes;
+  b->ntakes = parts.ntakes;
+  parts.takes = NULL;
+  nlist = b->ntakes + b->ngiven;
+  list = calloc((size_t)nlist + 1, sizeof *list);
+  MOTH_GO(list ? MOTH_OK : no_memory());
+  MOTH_GO(arguments(n, b, grads, list));
+  MOTH_GO(moth_aot_compile(L, a, env, "backward", parts.backward, list, nlist, NULL));
+  b->number = ++a->nbackward;
+  lua_rawseti(L, env, b->number);
+done:
+  for (uint32_t i = 0; list && i < nlist; i++)
+    moth_tensor_release(list[i]);
+  free(list);
+  moth_joint_parts_free(&parts);
+  moth_joint_free(joint);
+  if (status == MOTH_OK) {
+    b->next = a->backward;
+    *out = a->backward = b;
+  } else if (b) {
+    free(b->key);
+    free(b->given);
+    free(b->takes);
+    free(b->gradient);
+    free(b);
+  }
+  return status;
+}
+
+static MothStatus run_graph(lua_State *L, MothNode *n, MothAot *a, int env,
+                            const MothAotBackward *b, MothTensor *const *grads, MothTensor **out) {
+  uint32_t nlist = b->ntakes + b->ngiven, nout = 0;
+  for (uint32_t k = 0; k < a->joint->nedges; k++)
+    nout += b->gradient[k] >= 0;
+  MothTensor **list = calloc((size_t)nlist + nout + 1, sizeof *list), **made = list + nlist;
+  MothStatus status = list ? arguments(n, b, grads, list) : no_memory();
+  if (status == MOTH_OK && !lua_checkstack(L, (int)nlist + 16))
+    status = moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
+  if (status == MOTH_OK) {
+    lua_rawgeti(L, env, b->number);
+    for (uint32_t i = 0; i < nlist; i++) {
+      moth_lua_push_tensor(L, list[i]);
+      list[i] = NULL;
+    }
+    status = moth_aot_call(L, (int)nlist, made, nout);
+  }
+  for (uint32_t i = 0; list && i < nlist; i++)
+    moth_tensor_release(list[i]);
+  for (uint32_t k = 0; k < a->joint->nedges && status == MOTH_OK; k++)
+    if (b->gradient[k] >= 0 && n->inputs[k].node)
+      moth_tensor_retain(out[k] = made[b->gradient[k]]);
+  for (uint32_t i = 0; list && i < nout; i++)
+    moth_tensor_release(made[i]);
+  free(list);
+  return status;
+}
+
+/* Gradients of the outputs' dtypes, as those of calls are. */
+static bool is_usual(const MothNode *n, MothTensor *const *grads) {
+  for (int i = 0; i < n->nresults; i++)
+    if (grads[i] &&
+        (grads[i]->dtype != n->results[i].dtype ||
+         grads[i]->device.type != n->results[i].device.type || grads[i]->keys & MOTH_KEY_FAKE))
+      return false;
+  return true;
+}
+
+enum { MOST_GRAPHS = 16 };
+
+static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor *const *grads,
+                              MothTensor **out) {
+  MothAotBackward *b = NULL;
+  int top = lua_gettop(L);
+  if (a->freed)
+    return moth_node_freed(n);
+  if (moth_grad_enabled() || !is_usual(n, grads))
+    return replay(n, a, grads, moth_grad_enabled(), out);
+  char *key = key_of(a, grads, n->nresults);
+  if (!key)
+    return no_memory();
+  lua_getfenv(L, -1);
+  int env = lua_gettop(L);
+  MothStatus status = MOTH_OK;
+  b = find(a, key);
+  if (!b && a->nbackward < MOST_GRAPHS)
+    status = compile(L, n, a, env, key, grads, &b);
+  free(key);
+  uint32_t include = moth_thread_state()->include;
+  if (status == MOTH_OK && b && b->number) {
+    moth_thread_state()->include &= ~(uint32_t)MOTH_KEY_AUTOCAST; /* its casts are calls */
+    status = run_graph(L, n, a, env, b, grads, out);
+    moth_thread_state()->include = include;
+  } else if (status == MOTH_OK) {
+    status = replay(n, a, grads, false, out);
+  }
+  lua_settop(L, top);
+  return status;
+}
+
+static MothStatus backward(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
+  lua_State *L = moth_lua_current;
+  const Context *c = n->ctx;
+  (void)need;
+  if (!L)
+    return moth_lua_no_state();
+  if (!lua_checkstack(L, 32))
+    return moth_fail(MOTH_ERR_STATE, "the Lua stack is full");
+  if (!moth_lua_ref_push(L, c->handle))
+    return MOTH_ERR_STATE;
+  MothHandle *h = moth_lua_handle(L, -1, MOTH_MAGIC_AOT);
+  MothSegment *segment = moth_segment_here();
+  bool running = segment && segment->running;
+  if (segment)
+    segment->running = true; /* its calls are not noted */
+  MothStatus status = backward_of(L, n, h->u.other, grads, out);
+  if (segment)
+    segment->running = running;
+  lua_pop(L, 1);
+  for (int i = 0; i < n->ninputs && status != MOTH_OK; i++) {
+    moth_tensor_release(out[i]);
+    out[i] = NULL;
+  }
+  return status;
+}
+
+/* --- recording ------------------------------------------------------------------------------------------------------------ */
+
+/* Saves t's elements; a leaf itself, which saved-tensor hooks know. */
+static MothStatus save(MothNode *n, MothTensor *t, bool input) {
+  MothTensor *alias;
+  if (input && moth_tensor_is_leaf(t))
+    return moth_function_save(n, t, -1, false);
+  MOTH_TRY(moth_tensor_alias(t, false, &alias));
+  MothStatus status = moth_function_save(n, alias, -1, false);
+  moth_tensor_release(alias);
+  return status;
+}
+
+MothStatus moth_aot_record(lua_State *L, MothAot *a, MothTensor *const *inputs,
+                           MothTensor *const *outputs, MothTensor *const *made,
+                           const uint64_t *generator) {
+  uint32_t nedges = a->joint->nedges, nresults = a->joint->nresults;
+  uint32_t ninputs = nedges > nresults ? nedges : nresults; /* it may pass gradients on: lead_to */
+  MothTensor **list = calloc((size_t)ninputs + nresults + 1, sizeof *list);
+  MothTensor **results = list + ninputs;
+  bool inner = false;
+  Context *c = calloc(1, sizeof *c + sizeof *c->used * (a->parts.nsaved + 1));
+  MothNode *n = NULL;
+  MothStatus status = list && c ? MOTH_OK : no_memory();
+  MOTH_GO(status);
+  for (uint32_t k = 0; k < a->joint->nedges; k++)
+    list[k] = inputs[a->joint->edges[k]];
+  for (uint32_t i = 0; i < a->joint->noutputs; i++) {
+    inner = inner || a->joint->outputs[i].inner;
+    if (a->joint->outputs[i].nr >= 0)
+      results[a->joint->outputs[i].nr] = outputs[i];
+  }
+  c->nsaved = a->parts.nsaved;
+  c->replayable = !moth_thread_state()->saved_hooks;
+  memcpy(c->generator, generator, sizeof c->generator);
+  lua_pushvalue(L, -1);
+  c->aot = a;
+  c->handle = moth_lua_ref_new(L);
+  MOTH_GO(c->handle ? MOTH_OK : no_memory());
+  uint32_t nsaved = c->replayable ? a->nkept : a->parts.nsaved;
+  MOTH_GO(moth_function_record("CompiledFunctionBackward", backward, drop, c, list, (int)ninputs,
+                               results, (int)nresults, (int)nsaved, &n));
+  if (inner && !a->freed) {
+    uint64_t count = 64 * (uint64_t)a->program->nnodes + nedges;
+    moth_node_reserve(n, count);
+    c->first = n->seq - count;
+    n->expand = expand;
+  }
+  c = NULL;
+  n->keeps_none = true;
+  n->done = done;
+  for (uint32_t i = 0; i < a->parts.nsaved; i++) {
+    const MothJointSaved *s = &a->parts.saved[i];
+    MOTH_GO(save(n, s->input >= 0 ? inputs[s->input] : made[s->output], s->input >= 0));
+  }
+  for (uint32_t i = 0; i < a->ninputs; i++)
+    if ((uint32_t)a->saved_at[i] >= a->parts.nsaved && nsaved == a->nkept)
+      MOTH_GO(save(n, inputs[i], true));
+done:
+  moth_node_release(n);
+  if (c) {
+    moth_lua_ref_release(c->handle);
+    free(c);
+  }
+  free(list);
+  return status;
+}
