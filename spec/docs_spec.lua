@@ -130,7 +130,7 @@ describe("documentation #M057", function()
 
   it("what the README says is not there is not", function()
     for name in ("func.vmap func.jvp complex64 sparse linalg svd inverse fft amp quantization nn.Conv3d "
-      .. "nn.SyncBatchNorm optim.LBFGS transforms.RandomCrop profiler onnx export distributed"):gmatch("%S+") do
+      .. "nn.SyncBatchNorm optim.LBFGS profiler onnx export distributed"):gmatch("%S+") do
       local found = moth
       for key in name:gmatch("[^.]+") do
         local ok, value = pcall(function() return found[key] end)

@@ -11,6 +11,7 @@ local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local each = require "moth.each"
 
 local M = {}
 
@@ -146,4 +147,5 @@ function Lambda.__call(self, x) return self.fn(x) end
 function Lambda.__tostring() return "Lambda()" end
 
 M.Compose, M.ToTensor, M.Normalize, M.Lambda = Compose, ToTensor, Normalize, Lambda
+for name, T in each(require "moth.data.augment"(Transform)) do M[name] = T end
 return M
