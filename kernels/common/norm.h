@@ -18,5 +18,13 @@ typedef struct MothNorm {
   void *out; /* the result; in backward the gradient of `in` */
   void *mean, *rstd, *running_mean, *running_var;
   void *dweight, *dbias;
+  /* The CPU, by groups and channels: `rows` lines of n elements, or columns: of the channels those `cols` from the
+   * pointers on, `batch` elements each. Numbers of a line or column: */
+  int64_t cols;
+  const double *center; /* what is subtracted in its sums */
+  double *sum,
+      *squares; /* its mean and sum of squared deviations; in backward the sums of g and of g (x - center) */
+  const double
+      *factors; /* four: kg, kx, center and shift of out = kg g + kx (x - center) + shift */
 } MothNorm;
 #endif

@@ -22,5 +22,8 @@ typedef struct MothRandom {
   /* Dropout: out = in / (1 - a) where mask becomes 1, else 0. */
   const void *in;
   uint8_t *mask;
+  /* The CPU: the elements [begin, end) of the call, and its words. */
+  int64_t begin, end;
+  uint64_t seed, offset;
 } MothRandom;
 #endif

@@ -19,6 +19,28 @@ typedef struct MothReduceLayout {
   int64_t outs, count; /* number of results; elements of each */
 } MothReduceLayout;
 
+/* Where results go: elements of `dtype` (sums of integers: of any integer dtype), or NULL; positions of the searches
+ * argmax and argmin, or NULL. */
+typedef struct MothReduceOut {
+  void *values;
+  int64_t *pos;
+  int dtype, finish; /* CUDA; finish: MothReduction.nfinish */
+  double divisor;    /* CUDA; of var count - correction, else the count */
+  int64_t base;      /* CUDA: the first position */
+} MothReduceOut;
+
+/* Arguments of the typed kernels. */
+typedef struct MothReduce {
+  int op; /* MOTH_REDUCE_... of reductions.h */
+  const char *in;
+  MothReduceOut out;
+  const MothReduceLayout *layout; /* CUDA: all of the reduction, in one call */
+  /* The CPU: a part, whose elements are `rows` rows of n. Strides in bytes. */
+  int64_t rows, row_stride, n, step;
+  const MothParam *shift; /* of each result, or NULL: all 0 */
+  MothParam *acc;         /* partial results, one for each row or column */
+} MothReduce;
+
 /* mask: the reduced dimensions. */
 MOTH_API void moth_reduce_layout(MothReduceLayout *l, const MothTensor *t, uint32_t mask);
 /* The mask of a list of dimensions, as the dispatcher made it canonical; an empty one: all of them. */

@@ -1,5 +1,5 @@
-/* The numbers of convolution and pooling, read in one place from arguments that the shape rules have checked, for the
- * kernels of all devices. */
+/* The numbers of convolution and pooling, and the arguments of convolution's kernels, on every device. They are read in one
+ * place from arguments that the shape rules have checked. */
 #ifndef MOTH_COMMON_WINDOW_H
 #define MOTH_COMMON_WINDOW_H
 #include "moth.h"
@@ -10,6 +10,18 @@ typedef struct MothConv {
   int64_t kernel[2], stride[2], padding[2], dilation[2];
   bool batched; /* else tensors have no dimension n */
 } MothConv;
+
+/* The three products of a convolution; their operands a, b are weight, input; weight, gradient; gradient, input. */
+typedef enum MothConvMode { MOTH_CONV_FORWARD, MOTH_CONV_INPUT, MOTH_CONV_WEIGHT } MothConvMode;
+
+/* One of them, of row-major tensors. im2col and col2im have `b` alone. */
+typedef struct MothConvProduct {
+  MothConvMode mode;
+  MothConv g;
+  const void *a, *b;
+  const void *bias; /* (k), of the forward product; or NULL */
+  void *out;
+} MothConvProduct;
 
 /* conv2d of an input of this shape, (n,) c, h, w, with a weight of shape k, c / groups, kh, kw. */
 MOTH_API void moth_conv_geometry(int ndim, const int64_t *input, const int64_t *weight,

@@ -98,7 +98,7 @@ static void plain(const MothGemm *g) {
     for (int64_t j = 0; j < g->n; j++) {
       if (moth_stopped())
         return;
-      char *at = c + (i * g->ldc + j) * size;
+      char *at = c + (i * g->c_row + j) * size;
       MothValue old = g->beta != 0 ? moth_dtype_load((MothDType)g->dtype, at) : moth_v_int(0);
       if (is_float) {
         double sum = 0;
@@ -131,7 +131,7 @@ static void block(const MothGemm *g) {
   }
   bool ta = g->a_col != 1, tb = g->b_col != 1;
   /* BLAS wants a leading dimension of at least the row length, also where there is one row only. */
-  int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, ldc = g->ldc;
+  int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, ldc = g->c_row;
   int64_t wa = ta ? g->m : g->k, wb = tb ? g->k : g->n;
   lda = lda < wa ? wa : lda;
   ldb = ldb < wb ? wb : ldb;
@@ -168,7 +168,7 @@ static void grid_range(void *ctx, int64_t begin, int64_t end) {
     part.n = g->n - col < grid->bn ? g->n - col : grid->bn;
     part.a = (const char *)g->a + r * g->a_row * size;
     part.b = (const char *)g->b + col * g->b_col * size;
-    part.c = (char *)g->c + (r * g->ldc + col) * size;
+    part.c = (char *)g->c + (r * g->c_row + col) * size;
     block(&part);
   }
   if (alone && keep != 1)

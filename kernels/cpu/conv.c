@@ -226,22 +226,28 @@ static void pack(const Gather *s, const Axes *a, const MothConv *g, const char *
     for (int i = 0; i < a->y.ntaps; i++)
       for (int j = 0; j < a->x.ntaps; j++)
         *w++ = (int32_t)(c * c_stride + a->y.tap[i] * g->kernel[1] + a->x.tap[j]);
-  for (int64_t i = 0; i < s->groups; i++)
-    s->k->conv_pack(out + i * s->weight_group, weight + i * group_stride * s->itemsize, m_stride,
-                    where, s->to, s->from * taps(a));
+  for (int64_t i = 0; i < s->groups; i++) {
+    MothConvPack p = {.weight = weight + i * group_stride * s->itemsize,
+                      .row = m_stride,
+                      .at = where,
+                      .m = s->to,
+                      .kk = s->from * taps(a),
+                      .out = out + i * s->weight_group};
+    s->k->conv_pack(&p);
+  }
 }
 
-/* Computes the elements of `out` that the axes cover. weight is (k, c / groups, kh, kw), row-major. */
-static MothStatus gather(const MothConv *g, const Axes *a, MothDType dtype, bool backward,
-                         const MothTensor *weight, const MothTensor *bias, const MothTensor *src,
-                         MothTensor *out) {
+/* Computes the elements of a forward or input product that the axes cover. */
+static MothStatus gather(const MothConvProduct *p, const Axes *a, MothDType dtype) {
+  const MothConv *g = &p->g;
+  bool backward = p->mode == MOTH_CONV_INPUT;
   int64_t in_channels = g->c / g->groups, out_channels = g->k / g->groups;
   int64_t area = g->kernel[0] * g->kernel[1];
   Gather s = {.k = moth_cpu_kernels((int)dtype),
               .axes = a,
-              .src = src->data,
-              .bias = bias ? bias->data : NULL,
-              .out = out->data,
+              .src = p->b,
+              .bias = p->bias,
+              .out = p->out,
               .itemsize = moth_dtype_size(dtype),
               .groups = g->groups,
               .from = backward ? out_channels : in_channels,
@@ -267,11 +273,11 @@ static MothStatus gather(const MothConv *g, const Axes *a, MothDType dtype, bool
   s.at = at;
   s.weight = work + ints;
   if (backward)
-    pack(&s, a, g, weight->data, area, in_channels * area, out_channels * in_channels * area,
-         at + kk, work + ints);
+    pack(&s, a, g, p->a, area, in_channels * area, out_channels * in_channels * area, at + kk,
+         work + ints);
   else
-    pack(&s, a, g, weight->data, in_channels * area, area, out_channels * in_channels * area,
-         at + kk, work + ints);
+    pack(&s, a, g, p->a, in_channels * area, area, out_channels * in_channels * area, at + kk,
+         work + ints);
   double flops = 2.0 * (double)(rows * s.layout.pitch) * (double)(s.to * kk);
   moth_parallel_for(images * s.strips, moth_cpu_flops_grain(flops), gather_range, &s);
   moth_free(work, bytes);
@@ -305,10 +311,10 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
   MothTensor *out = c->results[0].u.t, *x = NULL, *w = NULL, *b = NULL, *y = NULL;
   MothStatus status = MOTH_OK;
   MothDType dtype = work_dtype(out);
-  MothConv g;
+  MothConvProduct p = {.mode = MOTH_CONV_FORWARD};
   Axes axes = {0};
   moth_conv_geometry(input->ndim, input->shape, weight->shape, stride, padding, dilation, groups,
-                     &g);
+                     &p.g);
   if (!out->numel)
     return MOTH_OK;
   MOTH_GO(moth_cpu_contiguous_as(input, dtype, &x));
@@ -316,13 +322,17 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
   if (bias)
     MOTH_GO(moth_cpu_contiguous_as(bias, dtype, &b));
   MOTH_GO(work_result(out, dtype, &y));
-  if (moth_conv_is_product(&g)) {
-    moth_conv_product(&g, dtype, false, w, b, x, y);
+  p.a = w->data;
+  p.b = x->data;
+  p.bias = b ? b->data : NULL;
+  p.out = y->data;
+  if (moth_conv_is_product(&p.g)) {
+    moth_conv_product(&p, dtype);
   } else {
-    MOTH_GO(axes_open(&g, &axes));
-    axis_forward(&g, 0, false, &axes.y);
-    axis_forward(&g, 1, false, &axes.x);
-    MOTH_GO(gather(&g, &axes, dtype, false, w, b, x, y));
+    MOTH_GO(axes_open(&p.g, &axes));
+    axis_forward(&p.g, 0, false, &axes.y);
+    axis_forward(&p.g, 1, false, &axes.x);
+    MOTH_GO(gather(&p, &axes, dtype));
   }
   finish(out, y);
 done:
@@ -352,29 +362,33 @@ MothStatus moth_cpu_conv2d_backward_input(MothCall *c) {
   MothTensor *out = c->results[0].u.t, *gy = NULL, *w = NULL, *gx = NULL;
   MothStatus status = MOTH_OK;
   MothDType dtype = work_dtype(out);
-  MothConv g;
+  MothConvProduct p = {.mode = MOTH_CONV_INPUT};
+  const MothConv *g = &p.g;
   Axes axes = {0};
   moth_conv_geometry((int)input_size.n, input_size.u.ints, weight->shape, stride, padding, dilation,
-                     groups, &g);
+                     groups, &p.g);
   if (!out->numel)
     return MOTH_OK;
   MOTH_GO(moth_cpu_contiguous_as(grad_output, dtype, &gy));
   MOTH_GO(moth_cpu_contiguous_as(weight, dtype, &w));
   MOTH_GO(work_result(out, dtype, &gx));
-  if (moth_conv_is_product(&g)) {
-    moth_conv_product(&g, dtype, true, w, NULL, gy, gx);
+  p.a = w->data;
+  p.b = gy->data;
+  p.out = gx->data;
+  if (moth_conv_is_product(g)) {
+    moth_conv_product(&p, dtype);
     finish(out, gx);
     goto done;
   }
-  MOTH_GO(axes_open(&g, &axes));
-  if (!all_phases(&g, 0) || !all_phases(&g, 1))
+  MOTH_GO(axes_open(g, &axes));
+  if (!all_phases(g, 0) || !all_phases(g, 1))
     memset(gx->data, 0, (size_t)(gx->numel * moth_itemsize(gx)));
-  for (int64_t py = 0; py < moth_min64(g.stride[0], g.h); py++) {
-    axis_backward(&g, 0, py, &axes.y);
-    for (int64_t px = 0; px < moth_min64(g.stride[1], g.w) && axes.y.ntaps; px++) {
-      axis_backward(&g, 1, px, &axes.x);
+  for (int64_t py = 0; py < moth_min64(g->stride[0], g->h); py++) {
+    axis_backward(g, 0, py, &axes.y);
+    for (int64_t px = 0; px < moth_min64(g->stride[1], g->w) && axes.y.ntaps; px++) {
+      axis_backward(g, 1, px, &axes.x);
       if (axes.x.ntaps)
-        MOTH_GO(gather(&g, &axes, dtype, true, w, NULL, gy, gx));
+        MOTH_GO(gather(&p, &axes, dtype));
     }
   }
   finish(out, gx);
@@ -397,7 +411,8 @@ typedef struct Dots {
   Layout layout;
   const int32_t *at;
   const char *x, *gy;
-  char *rows;                      /* the gradient: [units][k][row] */
+  char *laid_out;                  /* `rows`, unless the gradient has their layout itself */
+  const char *rows;                /* the gradient: [units][k][row] */
   char *partial;                   /* [chunks][k][kk] */
   int64_t itemsize, groups, all_m; /* all_m: k */
   int64_t m, channels, kk;         /* of a group */
@@ -425,7 +440,7 @@ static void rows_range(void *ctx, int64_t begin, int64_t end) {
                         .rows = rows,
                         .pitch = d->layout.pitch,
                         .plane = d->row,
-                        .out = d->rows + u * d->all_m * d->row * d->itemsize};
+                        .out = d->laid_out + u * d->all_m * d->row * d->itemsize};
     d->k->conv_planes(&p);
   }
 }
@@ -512,13 +527,13 @@ static void join_range(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const MothTensor *gy,
-                       const MothTensor *x, MothTensor *out) {
+static MothStatus dots(const MothConvProduct *p, const Axes *a, MothDType dtype) {
+  const MothConv *g = &p->g;
   int64_t identity[8] = {0, 0, 0, 0, 0, 0, 0, 0};
   Dots d = {.k = moth_cpu_kernels((int)dtype),
             .axes = a,
-            .x = x->data,
-            .gy = gy->data,
+            .x = p->b,
+            .gy = p->a,
             .itemsize = moth_dtype_size(dtype),
             .groups = g->groups,
             .all_m = g->k,
@@ -562,8 +577,9 @@ static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const 
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of partial sums", bytes);
   fill_at(a, &d.layout, d.block, (int32_t *)work);
   d.at = (const int32_t *)work;
-  d.rows = direct ? gy->data : work + ints;
-  d.partial = d.chunks > 1 ? work + ints + laid_out : out->data;
+  d.rows = direct ? d.gy : work + ints;
+  d.partial = d.chunks > 1 ? work + ints + laid_out : p->out;
+  d.laid_out = work + ints;
   if (!direct)
     moth_parallel_for(d.units, moth_cpu_grain(d.all_m * d.row), rows_range, &d);
   memset(d.partial, 0, (size_t)(d.chunks * size));
@@ -571,7 +587,7 @@ static MothStatus dots(const MothConv *g, const Axes *a, MothDType dtype, const 
   moth_parallel_for(tasks * d.chunks, moth_cpu_flops_grain(flops / (double)(tasks * d.chunks)),
                     dots_range, &d);
   if (d.chunks > 1) {
-    Join j = {d.partial, out->data, g->k * d.kk, d.chunks, dtype};
+    Join j = {d.partial, p->out, g->k * d.kk, d.chunks, dtype};
     moth_parallel_for(j.n, moth_cpu_grain(d.chunks), join_range, &j);
   }
   moth_free(work, bytes);
@@ -585,10 +601,11 @@ MothStatus moth_cpu_conv2d_backward_weight(MothCall *c) {
   MothTensor *out = c->results[0].u.t, *gy = NULL, *x = NULL, *gw = NULL;
   MothStatus status = MOTH_OK;
   MothDType dtype = work_dtype(out);
-  MothConv g;
+  MothConvProduct p = {.mode = MOTH_CONV_WEIGHT};
+  const MothConv *g = &p.g;
   Axes axes = {0};
   moth_conv_geometry(input->ndim, input->shape, weight_size.u.ints, stride, padding, dilation,
-                     groups, &g);
+                     groups, &p.g);
   if (!grad_output->numel) {
     memset(out->data, 0, (size_t)(out->numel * moth_itemsize(out)));
     return MOTH_OK;
@@ -596,15 +613,18 @@ MothStatus moth_cpu_conv2d_backward_weight(MothCall *c) {
   MOTH_GO(moth_cpu_contiguous_as(grad_output, dtype, &gy));
   MOTH_GO(moth_cpu_contiguous_as(input, dtype, &x));
   MOTH_GO(work_result(out, dtype, &gw));
-  if (moth_conv_is_product(&g)) {
-    MOTH_GO(moth_conv_product_weight(&g, dtype, gy, x, gw));
+  p.a = gy->data;
+  p.b = x->data;
+  p.out = gw->data;
+  if (moth_conv_is_product(g)) {
+    MOTH_GO(moth_conv_product_weight(&p, dtype));
   } else {
-    MOTH_GO(axes_open(&g, &axes));
+    MOTH_GO(axes_open(g, &axes));
     /* If planes stay few with one for each kernel position: the gradient then needs no layout. */
-    bool apart = g.c * g.kernel[0] * g.kernel[1] <= g.k;
-    axis_forward(&g, 0, apart, &axes.y);
-    axis_forward(&g, 1, apart, &axes.x);
-    MOTH_GO(dots(&g, &axes, dtype, gy, x, gw));
+    bool apart = g->c * g->kernel[0] * g->kernel[1] <= g->k;
+    axis_forward(g, 0, apart, &axes.y);
+    axis_forward(g, 1, apart, &axes.x);
+    MOTH_GO(dots(&p, &axes, dtype));
   }
   finish(out, gw);
 done:

@@ -43,6 +43,15 @@ typedef struct MothConvPlanes {
   void *out;                       /* [channels][y phases][x phases][plane] */
 } MothConvPlanes;
 
+/* Packs rows of the weight: row i, column k is at weight[i * row + at[k]]. */
+typedef struct MothConvPack {
+  const void *weight;
+  int64_t row;
+  const int32_t *at; /* [kk] */
+  int64_t m, kk;
+  void *out; /* as many panels as hold m rows, of kk columns: at most m + 16 rows */
+} MothConvPack;
+
 /* A product of the weight with the shifted planes, stored as rows of images. */
 typedef struct MothConvStrip {
   const void *weight; /* packed by conv_pack */

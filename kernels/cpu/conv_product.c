@@ -48,7 +48,7 @@ static void start_with_bias(const Images *s, MothGemm *g, int64_t group) {
   if (!s->bias)
     return;
   for (int64_t i = 0; i < g->m; i++) {
-    char *row = (char *)g->c + i * g->ldc * s->size;
+    char *row = (char *)g->c + i * g->c_row * s->size;
     int64_t at = group * g->m + i;
     for (int64_t j = 0; j < g->n; j++)
       if (g->dtype == MOTH_FLOAT64)
@@ -81,22 +81,23 @@ static void images_run(Images *s) {
   }
 }
 
-void moth_conv_product(const MothConv *g, MothDType dtype, bool backward, const MothTensor *weight,
-                       const MothTensor *bias, const MothTensor *src, MothTensor *out) {
+void moth_conv_product(const MothConvProduct *p, MothDType dtype) {
+  const MothConv *g = &p->g;
+  bool backward = p->mode == MOTH_CONV_INPUT;
   int64_t c = g->c / g->groups, k = g->k / g->groups, pixels = g->h * g->w;
   int64_t from = backward ? k : c, to = backward ? c : k;
   Images s = {.gemm = {.dtype = (int)dtype,
                        .m = to,
                        .n = pixels,
                        .k = from,
-                       .a = weight->data,
-                       .b = src->data,
-                       .c = out->data,
+                       .a = p->a,
+                       .b = p->b,
+                       .c = p->out,
                        .a_row = backward ? 1 : c,
                        .a_col = backward ? c : 1,
                        .b_row = pixels,
                        .b_col = 1,
-                       .ldc = pixels,
+                       .c_row = pixels,
                        .alpha = 1},
               .groups = g->groups,
               .count = g->n,
@@ -106,7 +107,7 @@ void moth_conv_product(const MothConv *g, MothDType dtype, bool backward, const 
               .a_group = k * c,
               .b_group = from * pixels,
               .c_group = to * pixels,
-              .bias = bias ? bias->data : NULL};
+              .bias = p->bias};
   images_run(&s);
 }
 
@@ -124,21 +125,21 @@ static void chunks_range(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-MothStatus moth_conv_product_weight(const MothConv *g, MothDType dtype, const MothTensor *gy,
-                                    const MothTensor *x, MothTensor *out) {
+MothStatus moth_conv_product_weight(const MothConvProduct *p, MothDType dtype) {
+  const MothConv *g = &p->g;
   int64_t c = g->c / g->groups, k = g->k / g->groups, pixels = g->h * g->w;
   int64_t size = moth_dtype_size(dtype), all = g->k * c;
   Images s = {.gemm = {.dtype = (int)dtype,
                        .m = k,
                        .n = c,
                        .k = pixels,
-                       .a = gy->data,
-                       .b = x->data,
+                       .a = p->a,
+                       .b = p->b,
                        .a_row = pixels,
                        .a_col = 1,
                        .b_row = 1,
                        .b_col = pixels,
-                       .ldc = c,
+                       .c_row = c,
                        .alpha = 1},
               .groups = g->groups,
               .count = g->n,
@@ -154,20 +155,20 @@ MothStatus moth_conv_product_weight(const MothConv *g, MothDType dtype, const Mo
   char *more = bytes ? moth_alloc(bytes + (size_t)(all * size)) : NULL;
   if (bytes && !more)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu bytes of partial sums", bytes);
-  s.partial = more ? more : out->data;
+  s.partial = more ? more : p->out;
   moth_parallel_for(
       s.chunks * g->groups,
       moth_cpu_flops_grain(moth_gemm_flops(&s.gemm) * (double)g->n / (double)s.chunks),
       chunks_range, &s);
   if (more) {
-    memcpy(out->data, more, (size_t)(all * size));
+    memcpy(p->out, more, (size_t)(all * size));
     for (int64_t i = 1; i < s.chunks; i++) {
-      const char *p = more + i * all * size;
+      const char *part = more + i * all * size;
       for (int64_t j = 0; j < all; j++)
         if (dtype == MOTH_FLOAT64)
-          ((double *)out->data)[j] += ((const double *)p)[j];
+          ((double *)p->out)[j] += ((const double *)part)[j];
         else
-          ((float *)out->data)[j] += ((const float *)p)[j];
+          ((float *)p->out)[j] += ((const float *)part)[j];
     }
     moth_free(more, bytes + (size_t)(all * size));
   }

@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "dispatch/dispatch.h"
 #include "kernels/common/iter.h"
+#include "kernels/common/sequence.h"
 #include "kernels/cpu/util.h"
 #include "unpack/view.h"
 
@@ -66,7 +67,8 @@ typedef struct Fill {
 
 static void fill_range(void *ctx, int64_t begin, int64_t end) {
   const Fill *f = ctx;
-  moth_cpu_kernels(f->dtype)->fill(f->data + begin * f->size, end - begin, f->value);
+  MothSequence s = {.out = f->data + begin * f->size, .n = end - begin, .value = f->value};
+  moth_cpu_kernels(f->dtype)->fill(&s);
 }
 
 static MothStatus fill(MothTensor *t, MothValue v) {
@@ -115,8 +117,11 @@ MothStatus moth_cpu_full(MothCall *c) {
 
 MothStatus moth_cpu_arange(MothCall *c) {
   MothTensor *t = c->results[0].u.t;
-  moth_cpu_kernels(t->dtype)->arange(t->data, t->numel, moth_as_double(c->args[0]),
-                                     moth_as_double(c->args[2]));
+  MothSequence s = {.out = t->data,
+                    .n = t->numel,
+                    .start = moth_as_double(c->args[0]),
+                    .step = moth_as_double(c->args[2])};
+  moth_cpu_kernels(t->dtype)->arange(&s);
   return MOTH_OK;
 }
 

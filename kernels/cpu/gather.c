@@ -7,6 +7,7 @@
  * in groups, whose offsets are computed once; where dim is not the innermost dimension, the lines of a group
  * advance together, so that memory is read in order. */
 #include "core/parallel.h"
+#include "kernels/common/scatter.h"
 #include "kernels/cpu/util.h"
 #include "unpack/index.h"
 
@@ -96,6 +97,14 @@ static void move_lines(const Lines *l, int64_t lines, const int64_t *at) {
 static void lines_range(void *ctx, int64_t begin, int64_t end) {
   const Lines *l = ctx;
   int64_t at[3 * GROUP];
+  MothScatter q = {.out = l->dst,
+                   .src = l->src,
+                   .positions = l->n,
+                   .index = l->index,
+                   .out_stride = l->self_stride,
+                   .index_stride = l->index_stride,
+                   .src_stride = l->value_stride,
+                   .offsets = at};
   MothWalk self, index, value;
   moth_walk_init(&self, l->ndim, l->size, l->self, begin);
   moth_walk_init(&index, l->ndim, l->size, l->of_index, begin);
@@ -110,9 +119,9 @@ static void lines_range(void *ctx, int64_t begin, int64_t end) {
       moth_walk_next(&index);
       moth_walk_next(&value);
     }
+    q.lines = m;
     if (l->add)
-      l->k->scatter_add_lines(l->dst, l->self_stride, l->index, l->index_stride, l->src,
-                              l->value_stride, l->n, m, at);
+      l->k->scatter_add_lines(&q);
     else
       move_lines(l, m, at);
     begin += m;

@@ -11,6 +11,7 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "dispatch/shape.h"
+#include "kernels/common/scatter.h"
 #include "kernels/cpu/util.h"
 #include "unpack/index.h"
 
@@ -47,10 +48,9 @@ static inline int64_t from_0(int64_t x, int64_t base, int64_t size) {
 static void offsets_range(void *ctx, int64_t begin, int64_t end) {
   Offsets *o = ctx;
   uint64_t bad = 0;
+  MothIndexCheck check = {o->in + begin, end - begin, o->base, o->size[0], o->out + begin};
   /* The usual case: one dimension, no negative index. */
-  if (o->k == 1 && o->stride[0] == 1 &&
-      !moth_cpu_kernels(MOTH_INT64)
-           ->index_outside(o->in + begin, end - begin, o->base, o->size[0], o->out + begin))
+  if (o->k == 1 && o->stride[0] == 1 && !moth_cpu_kernels(MOTH_INT64)->index_outside(&check))
     return;
   for (int j = 0; j < o->k; j++) {
     const int64_t *in = o->in + j;
@@ -240,12 +240,21 @@ static void add_range(void *ctx, int64_t begin, int64_t end) {
   const Nd *n = ctx;
   bool runs = n->inner == 1 && n->stride == 1 && n->unit == n->run;
   int64_t lines[3 * BLOCK], size = n->itemsize;
+  MothScatter q = {.positions = n->count,
+                   .inner = n->run,
+                   .index = n->at,
+                   .out_stride = n->unit,
+                   .index_stride = 1,
+                   .src_stride = n->inner * n->run,
+                   .offsets = lines};
   Task t;
   task_init(n, &t, begin);
   for (int64_t k = begin; k < end; k++, task_next(n, &t)) {
     if (runs) {
-      n->k->index_add_rows(n->self + t.self * size, n->value + t.value * size, n->at, n->count,
-                           t.width, n->run);
+      q.out = n->self + t.self * size;
+      q.src = n->value + t.value * size;
+      q.cols = t.width;
+      n->k->scatter_add_rows(&q);
       continue;
     }
     for (int64_t i = 0; i < t.width; i++) {
@@ -253,8 +262,10 @@ static void add_range(void *ctx, int64_t begin, int64_t end) {
       lines[3 * i + 1] = 0;
       lines[3 * i + 2] = t.value + i;
     }
-    n->k->scatter_add_lines(n->self, n->unit, n->at, 1, n->value, n->inner * n->run, n->count,
-                            t.width, lines);
+    q.out = n->self;
+    q.src = n->value;
+    q.lines = t.width;
+    n->k->scatter_add_lines(&q);
   }
 }
 

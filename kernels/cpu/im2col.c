@@ -7,9 +7,7 @@
 #include "unpack/conv.h"
 
 typedef struct Columns {
-  MothConv g;
-  const char *in;
-  char *out;
+  MothConvProduct p;
   int64_t itemsize;
   MothDType dtype;
 } Columns;
@@ -17,12 +15,12 @@ typedef struct Columns {
 /* Row (n, c, ky, kx) of the columns. */
 static void im2col_range(void *ctx, int64_t begin, int64_t end) {
   const Columns *s = ctx;
-  const MothConv *g = &s->g;
+  const MothConv *g = &s->p.g;
   int64_t size = s->itemsize;
   for (int64_t r = begin; r < end; r++) {
     int64_t kx = r % g->kernel[1], ky = r / g->kernel[1] % g->kernel[0];
-    const char *in = s->in + r / (g->kernel[0] * g->kernel[1]) * g->h * g->w * size;
-    char *out = s->out + r * g->oh * g->ow * size;
+    const char *in = (const char *)s->p.b + r / (g->kernel[0] * g->kernel[1]) * g->h * g->w * size;
+    char *out = (char *)s->p.out + r * g->oh * g->ow * size;
     for (int64_t i = 0; i < g->oh; i++) {
       int64_t y = i * g->stride[0] + ky * g->dilation[0] - g->padding[0];
       for (int64_t j = 0; j < g->ow; j++, out += size) {
@@ -39,13 +37,13 @@ static void im2col_range(void *ctx, int64_t begin, int64_t end) {
 MothStatus moth_cpu_im2col(MothCall *c) {
   MOTH_UNPACK_IM2COL(c)
   MothTensor *in, *out = c->results[0].u.t;
-  Columns s = {.out = out->data, .itemsize = moth_itemsize(out)};
-  moth_columns_geometry(self, kernel_size, stride, padding, dilation, &s.g);
+  Columns s = {.p.out = out->data, .itemsize = moth_itemsize(out)};
+  moth_columns_geometry(self, kernel_size, stride, padding, dilation, &s.p.g);
   if (!out->numel)
     return MOTH_OK;
   MOTH_TRY(moth_cpu_contiguous(self, &in));
-  s.in = in->data;
-  int64_t each = s.g.oh * s.g.ow;
+  s.p.b = in->data;
+  int64_t each = s.p.g.oh * s.p.g.ow;
   moth_parallel_for(out->numel / each, moth_cpu_grain(2 * each), im2col_range, &s);
   moth_tensor_release(in);
   return MOTH_OK;
@@ -53,10 +51,10 @@ MothStatus moth_cpu_im2col(MothCall *c) {
 
 #define ADD_RANGE(name, type)                                                                      \
   static void name(const Columns *s, int64_t plane) {                                              \
-    const MothConv *g = &s->g;                                                                     \
+    const MothConv *g = &s->p.g;                                                                   \
     int64_t area = g->kernel[0] * g->kernel[1], each = g->oh * g->ow;                              \
-    const type *in = (const type *)s->in + plane * area * each;                                    \
-    type *out = (type *)s->out + plane * g->h * g->w;                                              \
+    const type *in = (const type *)s->p.b + plane * area * each;                                   \
+    type *out = (type *)s->p.out + plane * g->h * g->w;                                            \
     for (int64_t k = 0; k < area; k++)                                                             \
       for (int64_t i = 0; i < g->oh; i++, in += g->ow) {                                           \
         int64_t y = i * g->stride[0] + k / g->kernel[1] * g->dilation[0] - g->padding[0];          \
@@ -93,15 +91,15 @@ MothStatus moth_cpu_col2im(MothCall *c) {
   Columns s = {.dtype = !moth_dtype_is_float((MothDType)out->dtype) ? MOTH_INT64
                         : out->dtype == MOTH_FLOAT64                ? MOTH_FLOAT64
                                                                     : MOTH_FLOAT32};
-  moth_columns_geometry(out, kernel_size, stride, padding, dilation, &s.g);
+  moth_columns_geometry(out, kernel_size, stride, padding, dilation, &s.p.g);
   if (!out->numel)
     return MOTH_OK;
   MOTH_GO(moth_cpu_contiguous_as(self, s.dtype, &in));
   MOTH_GO(moth_tensor_new(out->ndim, out->shape, s.dtype, out->device, &sums));
   memset(sums->data, 0, (size_t)(sums->numel * moth_itemsize(sums)));
-  s.in = in->data;
-  s.out = sums->data;
-  int64_t planes = s.g.n * s.g.c;
+  s.p.b = in->data;
+  s.p.out = sums->data;
+  int64_t planes = s.p.g.n * s.p.g.c;
   moth_parallel_for(planes, moth_cpu_grain(in->numel / planes + 1), col2im_range, &s);
   moth_cpu_copy(out, sums);
 done:

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/parallel.h"
+#include "kernels/common/scatter.h"
 #include "kernels/cpu/util.h"
 #include "unpack/index.h"
 
@@ -78,10 +79,14 @@ static void add_range(void *ctx, int64_t begin, int64_t end) {
   const Slices *s = ctx;
   for (int64_t i = begin; i < end; i++) {
     int64_t o = i / s->blocks, from = i % s->blocks * s->block;
-    int64_t width = moth_min64(s->block, s->inner - from);
-    s->k->index_add_rows(s->dst + (o * s->n * s->inner + from) * s->itemsize,
-                         s->src + (o * s->count * s->inner + from) * s->itemsize, s->index,
-                         s->count, width, s->inner);
+    MothScatter q = {.out = s->dst + (o * s->n * s->inner + from) * s->itemsize,
+                     .src = s->src + (o * s->count * s->inner + from) * s->itemsize,
+                     .keys = s->n,
+                     .positions = s->count,
+                     .inner = s->inner,
+                     .index = s->index,
+                     .cols = moth_min64(s->block, s->inner - from)};
+    s->k->scatter_add_rows(&q);
   }
 }
 

@@ -82,7 +82,7 @@ static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double 
                 .n = out->shape[n - 1],
                 .k = a->shape[a->ndim - 1],
                 .c = target->data,
-                .ldc = out->shape[n - 1],
+                .c_row = out->shape[n - 1],
                 .alpha = alpha,
                 .beta = beta};
   if (n == 2) {

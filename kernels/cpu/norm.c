@@ -220,75 +220,75 @@ MothStatus moth_cpu_rms_norm_backward(MothCall *c) {
 
 /* (N, C, inner): line (n, c) is its `inner` elements. With `cols` there is one line for each channel instead. */
 typedef struct Lines {
+  MothNorm
+      m; /* of all; numbers of the lines: center, sum and squares [lines], factors [lines][4] */
   const MothKernels *k;
-  int64_t batch, channels, inner, item;
+  int64_t item;
   bool cols; /* statistics by channel, and inner is 1 */
-  const char *grad, *in;
-  char *out;
-  double *center, *a,
-      *b; /* [lines]: a, b are mean and m2, or in backward sum(g) and sum(g (x - center)) */
-  double *numbers; /* [lines][4]: kg, kx, center, shift of norm_lines */
+  double *center, *factors;
   Workspace workspace;
 } Lines;
 
 static MothStatus lines_init(Lines *l, const MothTensor *self, bool by_channel) {
-  *l = (Lines){.k = moth_cpu_kernels(self->dtype),
-               .batch = self->shape[0],
-               .channels = self->shape[1],
-               .inner = 1,
+  *l = (Lines){.m = {.batch = self->shape[0], .channels = self->shape[1], .inner = 1},
+               .k = moth_cpu_kernels(self->dtype),
                .item = moth_itemsize(self)};
   for (int i = 2; i < self->ndim; i++)
-    l->inner *= self->shape[i];
-  l->cols = by_channel && l->inner == 1;
-  int64_t lines = l->channels * (l->cols ? 1 : l->batch);
-  MOTH_TRY(workspace_alloc(&l->workspace, 7 * lines, sizeof(double)));
+    l->m.inner *= self->shape[i];
+  l->cols = by_channel && l->m.inner == 1;
+  l->m.rows = l->m.channels * (l->cols ? 1 : l->m.batch);
+  MOTH_TRY(workspace_alloc(&l->workspace, 7 * l->m.rows, sizeof(double)));
   double *p = l->workspace.p;
-  l->a = p;
-  l->b = p + lines;
-  l->center = p + 2 * lines;
-  l->numbers = p + 3 * lines;
+  l->m.sum = p;
+  l->m.squares = p + l->m.rows;
+  l->m.center = l->center = p + 2 * l->m.rows;
+  l->m.factors = l->factors = p + 3 * l->m.rows;
   return MOTH_OK;
 }
-static int64_t lines_count(const Lines *l) {
-  return l->channels * (l->cols ? 1 : l->batch);
+
+/* Lines (with `cols`: columns of a block) from `first` on. */
+static MothNorm lines_of(const Lines *l, int64_t first, int64_t lines) {
+  MothNorm m = l->m;
+  int64_t from = first * (l->cols ? 1 : m.inner) * l->item;
+  m.rows = m.cols = lines;
+  m.n = m.inner;
+  m.in = at(m.in, from);
+  m.grad = at(m.grad, from);
+  m.out = at(m.out, from);
+  m.center += first;
+  m.sum += first;
+  m.squares += first;
+  m.factors += 4 * first;
+  return m;
 }
 
 static void sums_range(void *ctx, int64_t begin, int64_t end) {
   const Lines *l = ctx;
   for (int64_t i = begin; l->cols && i < end; i++) {
-    int64_t c = i * COLS, n = moth_min64(COLS, l->channels - c), from = c * l->item;
-    if (l->grad)
-      l->k->norm_dots_cols(l->grad + from, l->in + from, l->batch, l->channels, n, l->center + c,
-                           l->a + c, l->b + c);
-    else
-      l->k->norm_moments_cols(l->in + from, l->batch, l->channels, n, l->a + c, l->b + c);
+    MothNorm m = lines_of(l, i * COLS, moth_min64(COLS, l->m.channels - i * COLS));
+    (m.grad ? l->k->norm_dots_cols : l->k->norm_moments_cols)(&m);
   }
   if (l->cols)
     return;
-  int64_t from = begin * l->inner * l->item;
-  if (l->grad)
-    l->k->norm_dots(l->grad + from, l->in + from, end - begin, l->inner, l->center + begin,
-                    l->a + begin, l->b + begin);
-  else
-    l->k->norm_moments(l->in + from, end - begin, l->inner, l->a + begin, l->b + begin);
+  MothNorm m = lines_of(l, begin, end - begin);
+  (m.grad ? l->k->norm_dots : l->k->norm_moments)(&m);
 }
 static void apply_range(void *ctx, int64_t begin, int64_t end) {
   const Lines *l = ctx;
   for (int64_t i = begin; l->cols && i < end; i++) {
-    int64_t c = i * COLS, n = moth_min64(COLS, l->channels - c), from = c * l->item;
-    l->k->norm_cols(l->out + from, at(l->grad, from), l->in + from, l->batch, l->channels, n,
-                    l->numbers + 4 * c);
+    MothNorm m = lines_of(l, i * COLS, moth_min64(COLS, l->m.channels - i * COLS));
+    l->k->norm_cols(&m);
   }
   if (l->cols)
     return;
-  int64_t from = begin * l->inner * l->item;
-  l->k->norm_lines(l->out + from, at(l->grad, from), l->in + from, end - begin, l->inner,
-                   l->numbers + 4 * begin);
+  MothNorm m = lines_of(l, begin, end - begin);
+  l->k->norm_lines(&m);
 }
 static void lines_run(Lines *l, MothRange fn) {
-  int64_t lines = l->cols ? (l->channels + COLS - 1) / COLS : l->batch * l->channels;
-  int64_t cost = l->cols ? l->batch * COLS : l->inner;
-  if (lines && l->inner && l->batch)
+  const MothNorm *m = &l->m;
+  int64_t lines = l->cols ? (m->channels + COLS - 1) / COLS : m->batch * m->channels;
+  int64_t cost = l->cols ? m->batch * COLS : m->inner;
+  if (lines && m->inner && m->batch)
     moth_parallel_for(lines, moth_cpu_grain(cost), fn, l);
 }
 
@@ -297,9 +297,9 @@ static void join_moments(const Lines *l, int64_t first, int64_t stride, int64_t 
                          double *mean, double *m2) {
   double total = 0, mu = 0, sq = 0;
   for (int64_t i = 0; i < count; i++) {
-    double d = l->a[first + i * stride] - mu, sum = total + n;
+    double d = l->m.sum[first + i * stride] - mu, sum = total + n;
     mu += d * n / sum;
-    sq += l->b[first + i * stride] + d * d * total * n / sum;
+    sq += l->m.squares[first + i * stride] + d * d * total * n / sum;
     total = sum;
   }
   *mean = mu;
@@ -323,22 +323,22 @@ MothStatus moth_cpu_native_group_norm(MothCall *c) {
   MOTH_GO(moth_cpu_contiguous(self, &in));
   MOTH_GO(optional_as(weight, stat_dtype(self->dtype), &w));
   MOTH_GO(optional_as(bias, stat_dtype(self->dtype), &b));
-  l.in = in->data;
-  l.out = c->results[0].u.t->data;
+  l.m.in = in->data;
+  l.m.out = c->results[0].u.t->data;
   int64_t each =
-      l.channels / groups; /* the lines of a group are contiguous: `whole` takes them as one */
+      l.m.channels / groups; /* the lines of a group are contiguous: `whole` takes them as one */
   Lines whole = l;
-  whole.channels = groups;
-  whole.inner = l.inner * each;
+  whole.m.channels = groups;
+  whole.m.inner = l.m.inner * each;
   lines_run(&whole, sums_range);
-  for (int64_t i = 0; i < l.batch * groups; i++) {
-    double n = (double)whole.inner, mu = n > 0 ? l.a[i] : 0;
-    double rs = 1 / sqrt((n > 0 ? l.b[i] / n : 0) + eps);
+  for (int64_t i = 0; i < l.m.batch * groups; i++) {
+    double n = (double)whole.m.inner, mu = n > 0 ? l.m.sum[i] : 0;
+    double rs = 1 / sqrt((n > 0 ? l.m.squares[i] / n : 0) + eps);
     put(mean, i, mu);
     put(rstd, i, rs);
     for (int64_t k = 0; k < each; k++) {
       int64_t ch = i % groups * each + k;
-      four(l.numbers + 4 * (i * each + k), 0, w ? rs * get(w, ch) : rs, mu, b ? get(b, ch) : 0);
+      four(l.factors + 4 * (i * each + k), 0, w ? rs * get(w, ch) : rs, mu, b ? get(b, ch) : 0);
     }
   }
   lines_run(&l, apply_range);
@@ -370,7 +370,7 @@ MothStatus moth_cpu_native_batch_norm(MothCall *c) {
   Lines l;
   Workspace moments = {0};
   MOTH_TRY(lines_init(&l, self, true));
-  int64_t count = l.batch * l.inner;
+  int64_t count = l.m.batch * l.m.inner;
   MOTH_GO(moth_cpu_contiguous(self, &in));
   MOTH_GO(optional_as(weight, stat_dtype(self->dtype), &w));
   MOTH_GO(optional_as(bias, stat_dtype(self->dtype), &b));
@@ -378,23 +378,23 @@ MothStatus moth_cpu_native_batch_norm(MothCall *c) {
     MOTH_GO(optional_as(running_mean, MOTH_FLOAT64, &rm));
     MOTH_GO(optional_as(running_var, MOTH_FLOAT64, &rv));
   }
-  MOTH_GO(workspace_alloc(&moments, 2 * l.channels, sizeof(double)));
+  MOTH_GO(workspace_alloc(&moments, 2 * l.m.channels, sizeof(double)));
   double *unbiased = moments.p;
-  l.in = in->data;
-  l.out = c->results[0].u.t->data;
+  l.m.in = in->data;
+  l.m.out = c->results[0].u.t->data;
   if (training)
     lines_run(&l, sums_range);
-  for (int64_t i = 0; i < l.channels; i++) {
+  for (int64_t i = 0; i < l.m.channels; i++) {
     double mu = 0, m2 = 0, var = 0;
     if (!training) {
       mu = get(rm, i);
       var = get(rv, i);
     } else if (count) {
       if (l.cols) {
-        mu = l.a[i];
-        m2 = l.b[i];
+        mu = l.m.sum[i];
+        m2 = l.m.squares[i];
       } else {
-        join_moments(&l, i, l.channels, l.batch, (double)l.inner, &mu, &m2);
+        join_moments(&l, i, l.m.channels, l.m.batch, (double)l.m.inner, &mu, &m2);
       }
       var = m2 / (double)count;
     }
@@ -402,14 +402,15 @@ MothStatus moth_cpu_native_batch_norm(MothCall *c) {
     put(mean, i, mu);
     put(rstd, i, rs);
     unbiased[i] = mu;
-    unbiased[l.channels + i] = m2 / (double)(count - 1);
-    for (int64_t n = 0; n < (l.cols ? 1 : l.batch); n++)
-      four(l.numbers + 4 * (n * l.channels + i), 0, w ? rs * get(w, i) : rs, mu, b ? get(b, i) : 0);
+    unbiased[l.m.channels + i] = m2 / (double)(count - 1);
+    for (int64_t n = 0; n < (l.cols ? 1 : l.m.batch); n++)
+      four(l.factors + 4 * (n * l.m.channels + i), 0, w ? rs * get(w, i) : rs, mu,
+           b ? get(b, i) : 0);
   }
   lines_run(&l, apply_range);
   if (training && running_mean && count > 1) {
     MOTH_GO(move_running(running_mean, unbiased, momentum));
-    MOTH_GO(move_running(running_var, unbiased + l.channels, momentum));
+    MOTH_GO(move_running(running_var, unbiased + l.m.channels, momentum));
   }
 done:
   workspace_free(&l.workspace);
@@ -433,8 +434,9 @@ static MothStatus backward_lines(MothCall *c, const MothTensor *grad, const Moth
   Workspace joined = {0};
   Lines l;
   MOTH_TRY(lines_init(&l, self, groups == 0));
-  int64_t each = groups ? l.channels / groups : 1, stats = groups ? l.batch * groups : l.channels;
-  int64_t lines = lines_count(&l);
+  int64_t each = groups ? l.m.channels / groups : 1,
+          stats = groups ? l.m.batch * groups : l.m.channels;
+  int64_t lines = l.m.rows;
   MOTH_GO(moth_cpu_contiguous_as(grad, (MothDType)self->dtype, &g));
   MOTH_GO(moth_cpu_contiguous(self, &in));
   MOTH_GO(optional_as(weight, MOTH_FLOAT64, &w));
@@ -444,27 +446,27 @@ static MothStatus backward_lines(MothCall *c, const MothTensor *grad, const Moth
   MOTH_GO(moth_tensor_new(1, self->shape + 1, MOTH_FLOAT64, self->device, &db));
   MOTH_GO(workspace_alloc(&joined, 2 * stats, sizeof(double)));
   double *s = joined.p;
-  memset(dw->data, 0, sizeof(double) * (size_t)l.channels);
-  memset(db->data, 0, sizeof(double) * (size_t)l.channels);
-  l.grad = g->data;
-  l.in = in->data;
-  l.out = c->results[0].u.t->data;
+  memset(dw->data, 0, sizeof(double) * (size_t)l.m.channels);
+  memset(db->data, 0, sizeof(double) * (size_t)l.m.channels);
+  l.m.grad = g->data;
+  l.m.in = in->data;
+  l.m.out = c->results[0].u.t->data;
   for (int64_t i = 0; i < lines; i++)
-    l.center[i] = get(mu, groups ? i / each : i % l.channels);
+    l.center[i] = get(mu, groups ? i / each : i % l.m.channels);
   lines_run(&l, sums_range);
   for (int64_t i = 0; i < lines; i++) {
-    int64_t ch = i % l.channels, st = groups ? i / each : ch;
-    double wc = w ? get(w, ch) : 1, dot = l.b[i] * get(rs, st);
+    int64_t ch = i % l.m.channels, st = groups ? i / each : ch;
+    double wc = w ? get(w, ch) : 1, dot = l.m.squares[i] * get(rs, st);
     ((double *)dw->data)[ch] += dot;
-    ((double *)db->data)[ch] += l.a[i];
-    s[2 * st] += wc * l.a[i];
+    ((double *)db->data)[ch] += l.m.sum[i];
+    s[2 * st] += wc * l.m.sum[i];
     s[2 * st + 1] += wc * dot;
   }
-  double count = (double)(l.inner * (groups ? each : l.batch));
+  double count = (double)(l.m.inner * (groups ? each : l.m.batch));
   for (int64_t i = 0; i < lines; i++) {
-    int64_t ch = i % l.channels, st = groups ? i / each : ch;
+    int64_t ch = i % l.m.channels, st = groups ? i / each : ch;
     double r = get(rs, st), scale = own && count > 0 ? r / count : 0;
-    four(l.numbers + 4 * i, w ? r * get(w, ch) : r, -scale * s[2 * st + 1] * r, l.center[i],
+    four(l.factors + 4 * i, w ? r * get(w, ch) : r, -scale * s[2 * st + 1] * r, l.center[i],
          -scale * s[2 * st]);
   }
   if (need & 1)

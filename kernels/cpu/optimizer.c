@@ -9,7 +9,7 @@
 #include "kernels/cpu/util.h"
 #include "unpack/nn.h"
 
-enum { CHUNK = 16384, ROLES = 5 }; /* param, grad, up to three states */
+enum { CHUNK = 16384, ROLES = MOTH_STEP_ROLES };
 
 typedef struct Group {
   MothTensor *t[ROLES]; /* row-major; NULL: not used */
@@ -20,21 +20,20 @@ typedef struct Step {
   Group *groups;
   uint32_t n;
   int64_t chunks;
-  const MothSgd *sgd; /* NULL: adam */
-  const MothAdam *adam;
+  MothStep step; /* of no parameter yet */
 } Step;
 
 static void step_chunk(const Step *s, const Group *g, int64_t from) {
-  int64_t n = moth_min64(CHUNK, g->t[0]->numel - from);
+  MothStep q = s->step;
+  q.n = moth_min64(CHUNK, g->t[0]->numel - from);
   from *= moth_itemsize(g->t[0]);
-  char *p[ROLES];
   for (int i = 0; i < ROLES; i++)
-    p[i] = g->t[i] ? g->t[i]->data + from : NULL;
+    q.p[i] = g->t[i] ? g->t[i]->data + from : NULL;
   const MothKernels *k = moth_cpu_kernels(g->t[0]->dtype);
-  if (s->sgd)
-    k->sgd_step(p[0], p[1], p[2], n, s->sgd);
+  if (q.sgd)
+    k->sgd_step(&q);
   else
-    k->adam_step(p[0], p[1], p[2], p[3], p[4], n, s->adam);
+    k->adam_step(&q);
 }
 
 static void step_range(void *ctx, int64_t begin, int64_t end) {
@@ -110,7 +109,7 @@ MothStatus moth_cpu_sgd_step(MothCall *c) {
   MOTH_TRY(read_number(lr, &rate));
   MothSgd h = {rate, momentum, dampening, weight_decay, scale, nesterov, maximize, first};
   MothValue lists[3] = {params, grads, momentum_buffers};
-  Step s = {.sgd = &h};
+  Step s = {.step.sgd = &h};
   return step_run(&s, lists, momentum != 0 ? 3 : 2);
 }
 
@@ -132,6 +131,6 @@ MothStatus moth_cpu_adam_step(MothCall *c) {
                 .amsgrad = amsgrad,
                 .maximize = maximize};
   MothValue lists[ROLES] = {params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs};
-  Step s = {.adam = &h};
+  Step s = {.step.adam = &h};
   return step_run(&s, lists, amsgrad ? 5 : 4);
 }

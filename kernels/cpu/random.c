@@ -14,12 +14,14 @@
 typedef struct Job {
   MothRandom r;
   const MothKernels *k;
-  MothPhilox p;
 } Job;
 
 static void job_range(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
-  j->k->random_fill(&j->r, begin, end, j->p.seed, j->p.offset);
+  MothRandom r = j->r;
+  r.begin = begin;
+  r.end = end;
+  j->k->random_fill(&r);
 }
 
 /* Fills t; a strided t through a row-major temporary, so that the values do not depend on strides. */
@@ -28,13 +30,15 @@ static MothStatus run(Job *j, MothTensor *t, MothGenerator *g) {
                           (t->dtype == MOTH_FLOAT64 && j->r.what != MOTH_RANDOM_BERNOULLI)
                       ? 2
                       : 1;
-  j->p = moth_generator_take(g, t->numel * words);
+  MothPhilox p = moth_generator_take(g, t->numel * words);
   j->k = moth_cpu_kernels(t->dtype);
   MothTensor *whole = t;
   if (!t->contiguous)
     MOTH_TRY(moth_tensor_new(t->ndim, t->shape, (MothDType)t->dtype, t->device, &whole));
   j->r.out = whole->data;
   j->r.n = t->numel;
+  j->r.seed = p.seed;
+  j->r.offset = p.offset;
   moth_parallel_for(t->numel, moth_cpu_random_grain(t->numel), job_range, j);
   if (whole != t) {
     moth_cpu_copy(t, whole);

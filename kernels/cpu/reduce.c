@@ -59,23 +59,31 @@ static void plan_init(Plan *p, const MothTensor *t, uint32_t mask) {
   p->pieces = moth_max64(1, moth_min64(p->pieces, p->cut_run ? p->run.size / 64 : p->positions));
 }
 
-/* `rows` rows of n columns into acc. Narrow rows without gaps are folded: many rows are one wide row. */
-static void columns(const Plan *p, const char *in, int64_t rows, int64_t n, const MothParam *shift,
-                    MothParam *acc) {
-  if (n < NARROW && p->run.in == n * p->width.in && rows >= WIDE) {
-    int64_t fold = WIDE / n, wide = fold * n, many = rows / fold;
+/* Down the columns of q. Narrow rows without gaps are folded: many rows are one wide row. */
+static void columns(const Plan *p, const MothReduce *q) {
+  int64_t n = q->n;
+  if (n < NARROW && p->run.in == n * p->width.in && q->rows >= WIDE) {
+    int64_t fold = WIDE / n, wide = fold * n, many = q->rows / fold;
     MothParam sums[WIDE], shifts[WIDE] = {{0}};
     p->partials->none(sums, wide);
-    for (int64_t i = 0; shift && i < wide; i++)
-      shifts[i] = shift[i % n];
-    p->k->reduce_cols(p->loop, in, fold * p->run.in, many, p->width.in, wide, shift ? shifts : NULL,
-                      sums);
+    for (int64_t i = 0; q->shift && i < wide; i++)
+      shifts[i] = q->shift[i % n];
+    MothReduce folded = *q;
+    folded.rows = many;
+    folded.row_stride = fold * p->run.in;
+    folded.n = wide;
+    folded.shift = q->shift ? shifts : NULL;
+    folded.acc = sums;
+    p->k->reduce_cols(&folded);
     for (int64_t i = 0; i < wide; i += n)
-      p->partials->join(acc, sums + i, n);
-    in += many * fold * p->run.in;
-    rows -= many * fold;
+      p->partials->join(q->acc, sums + i, n);
+    MothReduce rest = *q;
+    rest.in += many * fold * p->run.in;
+    rest.rows -= many * fold;
+    p->k->reduce_cols(&rest);
+    return;
   }
-  p->k->reduce_cols(p->loop, in, p->run.in, rows, p->width.in, n, shift, acc);
+  p->k->reduce_cols(q);
 }
 
 /* One task: the results [from, from + n) of the width at an outer position, over one piece. */
@@ -104,14 +112,21 @@ static void reduce_task(const Plan *p, int64_t outer, int64_t from, int64_t n, i
   }
   moth_walk_init(&w, p->nred, size, stride, pos0);
   int64_t at = outer * p->width.size + from;
-  const MothParam *shift = p->shift ? p->shift + at : NULL;
-  MothParam *acc = p->acc + piece * p->layout.outs + at;
-  p->partials->none(acc, n);
+  MothReduce q = {.op = p->loop,
+                  .shift = p->shift ? p->shift + at : NULL,
+                  .acc = p->acc + piece * p->layout.outs + at};
+  bool rows = p->layout.rows;
+  q.rows = rows ? n : run1 - run0;
+  q.row_stride = rows ? p->width.in : p->run.in;
+  q.n = rows ? run1 - run0 : n;
+  q.step = rows ? p->run.in : p->width.in;
+  p->partials->none(q.acc, n);
   for (int64_t pos = pos0; pos < pos1; pos++, moth_walk_next(&w)) {
-    if (p->layout.rows)
-      p->k->reduce_rows(p->loop, in + w.at, p->width.in, n, p->run.in, run1 - run0, shift, acc);
+    q.in = in + w.at;
+    if (rows)
+      p->k->reduce_rows(&q);
     else
-      columns(p, in + w.at, run1 - run0, n, shift, acc);
+      columns(p, &q);
   }
 }
 
@@ -152,9 +167,12 @@ static void plan_store(const Plan *p, MothTensor *out) {
   MothWalk w;
   moth_walk_init(&w, p->nkept, size, stride, 0);
   const MothKernels *k = moth_cpu_kernels(out->dtype);
-  for (int64_t o = 0; o < p->outer; o++, moth_walk_next(&w))
-    k->reduce_store(out->data + w.at, p->width.out * item, p->acc + o * p->width.size,
-                    p->width.size);
+  MothReduce q = {.n = p->width.size, .step = p->width.out * item};
+  for (int64_t o = 0; o < p->outer; o++, moth_walk_next(&w)) {
+    q.out.values = out->data + w.at;
+    q.acc = p->acc + o * p->width.size;
+    k->reduce_store(&q);
+  }
 }
 
 static MothStatus partials(size_t n, MothParam **out) {

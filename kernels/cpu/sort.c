@@ -2,6 +2,8 @@
  * position are sorted: few by insertion, else by a stable radix sort that skips digits in which all keys agree.
  * topk with a small k keeps the first k so far in order. With a larger k it collects candidates and, when they
  * are twice as many as asked for, keeps the first k of them: a few steps per element for input in any order. */
+#include "kernels/cpu/sort.h"
+
 #include <string.h>
 
 #include "core/alloc.h"
@@ -132,6 +134,13 @@ static Pair *in_order(Pair *a, Pair *spare, int64_t n, int bytes) {
   return radix(p, p == a ? spare : a, n, bytes);
 }
 
+/* Keys of n elements of a row, from element i on. */
+static void keys_of(const Sort *s, const char *row, int64_t i, int64_t n, uint64_t *keys) {
+  int64_t stride = s->split.inner;
+  MothSortKeys q = {keys, row + i * stride * s->item, stride, n, s->descending};
+  s->kernels->sort_keys(&q);
+}
+
 /* Sorts all pairs of a row. Returns a or spare, as radix. */
 static Pair *sort_row(const Sort *s, const char *row, Pair *a, Pair *spare) {
   uint64_t keys[KEYS];
@@ -140,8 +149,7 @@ static Pair *sort_row(const Sort *s, const char *row, Pair *a, Pair *spare) {
     if (i % LOOK == 0 && moth_stopped())
       return NULL;
     int64_t m = moth_min64(KEYS, n - i);
-    s->kernels->sort_keys(keys, row + i * s->split.inner * s->item, s->split.inner, m,
-                          s->descending);
+    keys_of(s, row, i, m, keys);
     for (int64_t j = 0; j < m; j++)
       a[i + j] = (Pair){keys[j], i + j};
   }
@@ -164,8 +172,7 @@ static Pair *few_of_row(const Sort *s, const char *row, Pair *a) {
     if (i % LOOK == 0 && moth_stopped())
       return NULL;
     int64_t m = moth_min64(KEYS, n - i);
-    s->kernels->sort_keys(keys, row + i * s->split.inner * s->item, s->split.inner, m,
-                          s->descending);
+    keys_of(s, row, i, m, keys);
     for (int64_t j = 0; j < m; j++) {
       if (have == k && keys[j] >= a[k - 1].key)
         continue;
@@ -189,8 +196,7 @@ static Pair *first_of_row(const Sort *s, const char *row, Pair *a, Pair *spare) 
     if (i % LOOK == 0 && moth_stopped())
       return NULL;
     int64_t m = moth_min64(KEYS, n - i);
-    s->kernels->sort_keys(keys, row + i * s->split.inner * s->item, s->split.inner, m,
-                          s->descending);
+    keys_of(s, row, i, m, keys);
     for (int64_t j = 0; j < m; j++) {
       if (full && keys[j] >= limit)
         continue;

@@ -7,6 +7,7 @@
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/common/iter.h"
+#include "kernels/common/scatter.h"
 
 /* Transposes, for one dtype of 4 or 8 bytes: with blocks of 16 x 16 both sides use whole cache lines. */
 typedef struct Transpose {
@@ -102,9 +103,9 @@ static void index_range(void *ctx, int64_t begin, int64_t end) {
   IndexRange *r = ctx;
   const int64_t *in = r->in;
   uint64_t base = (uint64_t)r->base, size = (uint64_t)r->size;
-  if (!moth_cpu_kernels(MOTH_INT64)
-           ->index_outside(in + begin, end - begin, r->base, r->size,
-                           r->out ? r->out + begin : NULL))
+  MothIndexCheck check = {in + begin, end - begin, r->base, r->size,
+                          r->out ? r->out + begin : NULL};
+  if (!moth_cpu_kernels(MOTH_INT64)->index_outside(&check))
     return;
   for (int64_t i = begin; i < end; i++)
     if ((uint64_t)in[i] - base >= size) {

@@ -29,7 +29,6 @@ MothStatus prepare(MothAttention *a, Inputs *in, const MothTensor *q, const Moth
                    const MothTensor *v, const MothTensor *mask, double p, bool causal,
                    double scale) {
   MothDType dtype = (MothDType)q->dtype;
-  a->device = q->device.index;
   a->B = q->shape[0], a->H = q->shape[1], a->L = q->shape[2], a->E = q->shape[3];
   a->K = k->shape[1], a->S = k->shape[2], a->V = v->shape[3];
   for (int64_t n : {a->L, a->S, a->E, a->V})
@@ -62,15 +61,15 @@ __global__ void state_kernel(uint64_t *state, MothCudaPhilox p) {
   state[1] = moth_philox_offset(p);
 }
 
-MothStatus run(MothDType dtype, const MothAttention *a, bool backward) {
+MothStatus attend(const MothCudaRun *run, MothDType dtype, const MothAttention *a, bool backward) {
   bool done = false;
   if ((dtype == MOTH_FLOAT16 || dtype == MOTH_BFLOAT16) && a->p == 0 && !a->mask_bool &&
       !a->mask_add && a->E && a->V && a->S)
-    MOTH_TRY(moth_cudnn_attention(dtype, a, backward, &done));
+    MOTH_TRY(moth_cudnn_attention(run, dtype, a, backward, &done));
   if (done)
     return MOTH_OK;
   const MothCudaAttentionKernels *k = moth_cuda_attention[dtype];
-  return backward ? k->backward(a) : k->forward(a);
+  return backward ? k->backward(run, a) : k->forward(run, a);
 }
 
 } // namespace
@@ -80,15 +79,16 @@ MothStatus moth_cuda_attention_forward(MothCall *c) {
   MothTensor *out = c->results[0].u.t, *lse = c->results[1].u.t, *state = c->results[2].u.t;
   MothDType dtype = (MothDType)query->dtype;
   MothAttention a = {};
+  MothCudaRun run;
   Inputs in;
-  MOTH_TRY(moth_cuda_enter(c, &a.stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   if (dropout_p > 0) {
     MothCudaPhilox philox =
         moth_cuda_philox(out->device.index, generator, 4 * lse->numel * ((key->shape[2] + 3) / 4));
-    MOTH_TRY(moth_launch("attention_forward", state_kernel, dim3(1), dim3(1), 0, a.stream,
+    MOTH_TRY(moth_launch("attention_forward", state_kernel, dim3(1), dim3(1), 0, run.stream,
                          (uint64_t *)state->data, philox));
   } else {
-    MOTH_CUDA_TRY(cudaMemsetAsync(state->data, 0, 16, a.stream));
+    MOTH_CUDA_TRY(cudaMemsetAsync(state->data, 0, 16, run.stream));
   }
   if (!lse->numel)
     return MOTH_OK;
@@ -96,7 +96,7 @@ MothStatus moth_cuda_attention_forward(MothCall *c) {
   a.state = (const uint64_t *)state->data;
   a.lse = lse->data;
   a.o = MothHeads{out->data, out->stride[0], out->stride[1], out->stride[2]};
-  return run(dtype, &a, false);
+  return attend(&run, dtype, &a, false);
 }
 
 MothStatus moth_cuda_attention_backward(MothCall *c) {
@@ -106,9 +106,10 @@ MothStatus moth_cuda_attention_backward(MothCall *c) {
   MothDType wide = dtype == MOTH_FLOAT64 ? MOTH_FLOAT64 : MOTH_FLOAT32;
   MothHeads *heads[3];
   MothAttention a = {};
+  MothCudaRun run;
   Inputs in;
   MothScratch delta;
-  MOTH_TRY(moth_cuda_enter(c, &a.stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   for (int i = 0; i < 3; i++)
     result[i] = c->results[i].u.t;
   if (!logsumexp->numel || !key->shape[2]) {
@@ -132,5 +133,5 @@ MothStatus moth_cuda_attention_backward(MothCall *c) {
   for (int i = 0; i < 3; i++)
     *heads[i] = MothHeads{result[i]->data, result[i]->stride[0], result[i]->stride[1],
                           result[i]->stride[2]};
-  return run(dtype, &a, true);
+  return attend(&run, dtype, &a, true);
 }

@@ -1,4 +1,5 @@
 /* Copies, conversions, fills, and the kernels of src/ops/create.lua. */
+#include "kernels/common/sequence.h"
 #include "kernels/cuda/util.h"
 extern "C" {
 #include "kernels/cpu/util.h"
@@ -182,8 +183,12 @@ MothStatus moth_cuda_full(MothCall *c) {
 }
 MothStatus moth_cuda_arange(MothCall *c) {
   MothTensor *t = c->results[0].u.t;
-  cudaStream_t stream;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
-  return moth_cuda_kernels[t->dtype]->arange(stream, t->data, t->numel, moth_as_double(c->args[0]),
-                                             moth_as_double(c->args[2]));
+  MothSequence s = {};
+  MothCudaRun run;
+  MOTH_TRY(moth_cuda_run(c, &run));
+  s.out = t->data;
+  s.n = t->numel;
+  s.start = moth_as_double(c->args[0]);
+  s.step = moth_as_double(c->args[2]);
+  return moth_cuda_kernels[t->dtype]->arange(&run, &s);
 }

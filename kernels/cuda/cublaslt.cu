@@ -86,7 +86,7 @@ static void open_library(void) {
   note(version);
 }
 
-static MothStatus lt_check(cublasStatus_t s, const char *what, const MothCudaGemm *g) {
+static MothStatus lt_check(cublasStatus_t s, const char *what, const MothGemm *g) {
   if (s == CUBLAS_STATUS_SUCCESS)
     return MOTH_OK;
   char batch[32] = "";
@@ -95,7 +95,7 @@ static MothStatus lt_check(cublasStatus_t s, const char *what, const MothCudaGem
   return moth_fail(s == CUBLAS_STATUS_ALLOC_FAILED ? MOTH_ERR_MEMORY : MOTH_ERR_STATE,
                    "%s: %s (%s%lldx%lld by %lldx%lld, %s)", what, lt.cublasLtGetStatusName(s),
                    batch, (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n,
-                   moth_dtype_name(g->dtype));
+                   moth_dtype_name((MothDType)g->dtype));
 }
 #define LT_TRY(f, ...) MOTH_TRY(lt_check(lt.f(__VA_ARGS__), #f, g))
 
@@ -129,7 +129,7 @@ static uint8_t alignment(const void *p) {
   return n;
 }
 
-static void make_key(int device, const MothCudaGemm *g, Key *key) {
+static void make_key(int device, const MothGemm *g, Key *key) {
   memset(key, 0, sizeof *key);
   key->m = g->m, key->n = g->n, key->k = g->k, key->batch = g->batch;
   key->device = (uint8_t)device;
@@ -175,10 +175,10 @@ static cudaDataType_t lt_type(MothDType dtype) {
 }
 
 /* Replaces the *Init functions of the header, which call the library by name, not through our table. */
-static MothStatus layout(const MothCudaGemm *g, int64_t rows, int64_t cols, int64_t ld,
-                         int64_t stride, cublasLtMatrixLayoutOpaque_t *out) {
-  LT_TRY(cublasLtMatrixLayoutInit_internal, out, sizeof *out, lt_type(g->dtype), (uint64_t)rows,
-         (uint64_t)cols, ld);
+static MothStatus layout(const MothGemm *g, int64_t rows, int64_t cols, int64_t ld, int64_t stride,
+                         cublasLtMatrixLayoutOpaque_t *out) {
+  LT_TRY(cublasLtMatrixLayoutInit_internal, out, sizeof *out, lt_type((MothDType)g->dtype),
+         (uint64_t)rows, (uint64_t)cols, ld);
   if (g->batch == 1)
     return MOTH_OK;
   int32_t count = (int32_t)g->batch;
@@ -189,7 +189,7 @@ static MothStatus layout(const MothCudaGemm *g, int64_t rows, int64_t cols, int6
   return MOTH_OK;
 }
 
-static MothStatus describe(const MothCudaGemm *g, Plan *p) {
+static MothStatus describe(const MothGemm *g, Plan *p) {
   const Key *key = &p->key;
   bool wide = g->dtype == MOTH_FLOAT64;
   LT_TRY(cublasLtMatmulDescInit_internal, &p->op, sizeof p->op,
@@ -213,7 +213,7 @@ static MothStatus describe(const MothCudaGemm *g, Plan *p) {
 }
 
 /* Only algorithms that join partial sums in order, in float32: results are the same in every run. */
-static MothStatus choose(cublasLtHandle_t handle, const MothCudaGemm *g, Plan *p) {
+static MothStatus choose(cublasLtHandle_t handle, const MothGemm *g, Plan *p) {
   cublasLtMatmulPreferenceOpaque_t pref;
   LT_TRY(cublasLtMatmulPreferenceInit_internal, &pref, sizeof pref);
   uint32_t a = 1u << p->key.align_a, b = 1u << p->key.align_b, c = 1u << p->key.align_c;
@@ -252,7 +252,7 @@ struct Locked {
   ~Locked() { pthread_mutex_unlock(&lock); }
 };
 
-static MothStatus find_plan(int device, const MothCudaGemm *g, Plan *out) {
+static MothStatus find_plan(int device, const MothGemm *g, Plan *out) {
   Locked locked;
   if (!handles[device])
     LT_TRY(cublasLtCreate, &handles[device]);
@@ -273,27 +273,27 @@ static MothStatus find_plan(int device, const MothCudaGemm *g, Plan *out) {
 
 /* --- the product -------------------------------------------------------------------------------- */
 
-MothStatus moth_cublaslt_gemm(int device, cudaStream_t stream, const MothCudaGemm *g, bool *done) {
+MothStatus moth_cublaslt_gemm(const MothCudaRun *run, const MothGemm *g, bool *done) {
   *done = false;
   pthread_once(&once, open_library);
   if (missing || g->batch > INT32_MAX)
     return MOTH_OK;
   Plan p;
   MothScratch workspace;
-  MOTH_TRY(find_plan(device, g, &p));
+  MOTH_TRY(find_plan(run->device, g, &p));
   if (p.unsupported)
     return MOTH_OK;
   if (p.workspace)
-    MOTH_TRY(workspace.take(device, p.workspace));
+    MOTH_TRY(workspace.take(run->device, p.workspace));
   if (g->bias)
     LT_TRY(cublasLtMatmulDescSetAttribute, &p.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias,
            sizeof g->bias);
   float alpha32 = (float)g->alpha, beta32 = (float)g->beta;
   bool wide = g->dtype == MOTH_FLOAT64;
-  LT_TRY(cublasLtMatmul, handles[device], &p.op,
+  LT_TRY(cublasLtMatmul, handles[run->device], &p.op,
          wide ? (const void *)&g->alpha : (const void *)&alpha32, g->b, &p.a, g->a, &p.b,
          wide ? (const void *)&g->beta : (const void *)&beta32, g->c, &p.c, g->c, &p.c, &p.algo,
-         workspace.p, p.workspace, stream);
+         workspace.p, p.workspace, run->stream);
   *done = true;
   return MOTH_OK;
 }

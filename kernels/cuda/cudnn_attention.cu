@@ -243,8 +243,8 @@ bool fits(const MothHeads &h, int64_t cols) {
 
 } // namespace
 
-MothStatus moth_cudnn_attention(MothDType dtype, const MothAttention *a, bool backward,
-                                bool *done) {
+MothStatus moth_cudnn_attention(const MothCudaRun *run, MothDType dtype, const MothAttention *a,
+                                bool backward, bool *done) {
   *done = false;
   const MothHeads *wide[5] = {&a->v, &a->o, &a->grad, &a->dv, nullptr};
   const MothHeads *narrow[5] = {&a->q, &a->k, &a->dq, &a->dk, nullptr};
@@ -254,7 +254,7 @@ MothStatus moth_cudnn_attention(MothDType dtype, const MothAttention *a, bool ba
     if (!fits(*wide[i], a->V) || !fits(*narrow[i], a->E))
       return MOTH_OK;
   bool any_order = backward && !moth_cuda_deterministic();
-  MothDnnKey key = {{2, a->device, dtype, backward, a->causal, any_order, a->B, a->H, a->K, a->L,
+  MothDnnKey key = {{2, run->device, dtype, backward, a->causal, any_order, a->B, a->H, a->K, a->L,
                      a->S, a->E, a->V}};
   int n = 13;
   for (int i = 0; i < (backward ? 4 : 2); i++)
@@ -268,8 +268,8 @@ MothStatus moth_cudnn_attention(MothDType dtype, const MothAttention *a, bool ba
   MothScratch sum;
   if (any_order) {
     size_t bytes = (size_t)(a->B * a->H * a->L * a->E) * sizeof(float);
-    MOTH_TRY(sum.take(a->device, bytes));
-    MOTH_CUDA_TRY(cudaMemsetAsync(sum.p, 0, bytes, a->stream));
+    MOTH_TRY(sum.take(run->device, bytes));
+    MOTH_CUDA_TRY(cudaMemsetAsync(sum.p, 0, bytes, run->stream));
   }
   const void *data[IDS] = {};
   data[Q] = a->q.data, data[K] = a->k.data, data[V] = a->v.data, data[O] = a->o.data;
@@ -288,7 +288,7 @@ MothStatus moth_cudnn_attention(MothDType dtype, const MothAttention *a, bool ba
       ids[count] = i;
       used[count++] = data[i];
     }
-  MothDnnSession session(a->device, a->stream);
+  MothDnnSession session(run->device, run->stream);
   MOTH_TRY(session.status);
   MothDnnPlan *p = session.find(key);
   if (!p->used)
@@ -296,12 +296,13 @@ MothStatus moth_cudnn_attention(MothDType dtype, const MothAttention *a, bool ba
   p->used = true;
   if (!p->plan)
     return MOTH_OK;
-  MOTH_TRY(session.run(a->device, p, count, ids, used));
+  MOTH_TRY(session.run(run->device, p, count, ids, used));
   *done = true;
   return MOTH_OK;
 }
 #else
-MothStatus moth_cudnn_attention(MothDType, const MothAttention *, bool, bool *done) {
+MothStatus moth_cudnn_attention(const MothCudaRun *, MothDType, const MothAttention *, bool,
+                                bool *done) {
   *done = false;
   return MOTH_OK;
 }

@@ -1,6 +1,7 @@
 /* Convolution by cuDNN: a product is a graph of one operation. See cudnn.h. */
 #include "kernels/cuda/cudnn.h"
 
+#include "kernels/cuda/conv.h"
 #include "kernels/cuda/util.h"
 
 #ifdef __CUDACC__
@@ -93,15 +94,18 @@ static void make_plan(MothDnnSession *session, const MothConv *g, int mode, Moth
                    (long long)g->c, (long long)g->k);
 }
 
-MothStatus moth_cudnn_conv(int device, cudaStream_t stream, MothConvMode mode, MothDType dtype,
-                           const MothConv *g, const void *a, const void *b, void *out, bool *done) {
+MothStatus moth_cudnn_conv(const MothCudaRun *run, MothDType dtype, const MothConvProduct *product,
+                           bool *done) {
+  const MothConv *g = &product->g;
+  const MothConvMode mode = product->mode;
+  const void *a = product->a, *b = product->b, *out = product->out;
   *done = false;
   if (!moth_dnn_open())
     return MOTH_OK;
   bool tf32 = dtype == MOTH_FLOAT32 && moth_cuda_settings.allow_tf32;
   int64_t align[3] = {moth_dnn_alignment(a), moth_dnn_alignment(b), moth_dnn_alignment(out)};
   MothDnnKey key = {{1,
-                     device,
+                     run->device,
                      dtype,
                      mode,
                      tf32,
@@ -129,7 +133,7 @@ MothStatus moth_cudnn_conv(int device, cudaStream_t stream, MothConvMode mode, M
                          : mode == MOTH_CONV_INPUT ? b
                                                    : a}; /* input, weight, result */
   const int64_t ids[3] = {1, 2, 3};
-  MothDnnSession session(device, stream);
+  MothDnnSession session(run->device, run->stream);
   MOTH_TRY(session.status);
   MothDnnPlan *p = session.find(key);
   if (!p->used)
@@ -137,13 +141,12 @@ MothStatus moth_cudnn_conv(int device, cudaStream_t stream, MothConvMode mode, M
   p->used = true;
   if (!p->plan)
     return MOTH_OK;
-  MOTH_TRY(session.run(device, p, 3, ids, data));
+  MOTH_TRY(session.run(run->device, p, 3, ids, data));
   *done = true;
   return MOTH_OK;
 }
 #else
-MothStatus moth_cudnn_conv(int, cudaStream_t, MothConvMode, MothDType, const MothConv *,
-                           const void *, const void *, void *, bool *done) {
+MothStatus moth_cudnn_conv(const MothCudaRun *, MothDType, const MothConvProduct *, bool *done) {
   *done = false;
   return MOTH_OK;
 }

@@ -1,5 +1,5 @@
 /* gather, scatter and scatter_add. Of several writes to one element the last in the index's order wins, and sums
- * are taken in that order: as on the CPU, for any order of threads (but see moth_cuda_sum_segments in
+ * are taken in that order: as on the CPU, for any order of threads (but see moth_cuda_scatter_pairs in
  * scatter.h). */
 #include "kernels/cuda/index_map.h"
 #include "unpack/index.h"
@@ -113,15 +113,18 @@ MothStatus scatter_run(const MothCall *c, cudaStream_t stream, MothTensor *out, 
 
 } // namespace
 
-MothStatus moth_cuda_sum_segments(MothDType dtype, const MothSegments *g, const MothPairs *spare) {
-  MothSegments s = *g;
+MothStatus moth_cuda_scatter_pairs(const MothCudaRun *run, MothDType dtype, const MothScatter *s,
+                                   const MothPairs *spare) {
+  MothScatter in_order = *s;
+  MothPairs sorted;
   bool done = false;
-  MOTH_TRY(moth_cuda_kernels[dtype]->segment_atomic(g, &done));
+  MOTH_TRY(moth_cuda_kernels[dtype]->scatter_atomic(run, s, &done));
   if (done)
     return MOTH_OK;
-  MOTH_TRY(moth_cuda_sort_pairs(g->device, g->stream, &g->pairs, spare, moth_key_bits(g->keys),
-                                &s.pairs));
-  return moth_cuda_kernels[dtype]->segment_sum(&s);
+  MOTH_TRY(moth_cuda_sort_pairs(run->device, run->stream, s->pairs, spare, moth_key_bits(s->keys),
+                                &sorted));
+  in_order.pairs = &sorted;
+  return moth_cuda_kernels[dtype]->scatter_sorted(run, &in_order);
 }
 
 MothStatus moth_cuda_gather_mapped(const char *name, cudaStream_t stream, void *out, const void *in,
@@ -165,8 +168,9 @@ MothStatus moth_cuda_add_mapped(const MothCall *c, cudaStream_t stream, MothTens
     MOTH_TRY(moth_launch(c->op->name, pairs_kernel<uint32_t>, grid_of(p->n), dim3(THREADS), 0,
                          stream, (uint32_t *)pairs.key, (uint32_t *)pairs.pos, (uint32_t)reach,
                          *p));
-  MothSegments s = {device, stream, pairs, 1, 1, reach, 0, out->data, src->data};
-  return moth_cuda_sum_segments((MothDType)out->dtype, &s, &spare);
+  MothCudaRun run = {device, stream, c->op->id};
+  MothScatter s = {out->data, src->data, 1, reach, 0, 1, &pairs};
+  return moth_cuda_scatter_pairs(&run, (MothDType)out->dtype, &s, &spare);
 }
 
 MothStatus moth_cuda_gather(MothCall *c) {

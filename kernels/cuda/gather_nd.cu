@@ -180,8 +180,9 @@ MothStatus moth_cuda_scatter_nd_(MothCall *c) {
       MOTH_TRY(moth_launch("scatter_nd_", rows_kernel<uint32_t>, grid_of(n), dim3(THREADS), 0,
                            stream, (uint32_t *)pairs.key, (uint32_t *)pairs.pos, at.as<int64_t>(),
                            n, inner, rows));
-    MothSegments g = {device, stream, pairs, outer, inner, rows, n, self->data, values->data};
-    MOTH_TRY(moth_cuda_sum_segments((MothDType)self->dtype, &g, &spare));
+    MothCudaRun run = {device, stream, c->op->id};
+    MothScatter s = {self->data, values->data, outer, rows, n, inner, &pairs};
+    MOTH_TRY(moth_cuda_scatter_pairs(&run, (MothDType)self->dtype, &s, &spare));
     return moth_cuda_leave(c);
   }
   map_of(&p, c, &nd, self, values->stride, 1, at.as<int64_t>());

@@ -7,13 +7,13 @@ extern "C" {
 }
 #include "unpack/linalg.h"
 
-MothStatus moth_cuda_gemm(int device, cudaStream_t stream, const MothCudaGemm *g) {
+MothStatus moth_cuda_gemm(const MothCudaRun *run, const MothGemm *g) {
   if (!g->m || !g->n || !g->batch)
     return MOTH_OK;
   bool done = false;
-  if (g->k && moth_dtype_is_float(g->dtype) && !moth_cuda_settings.own_gemm)
-    MOTH_TRY(moth_cublaslt_gemm(device, stream, g, &done));
-  return done ? MOTH_OK : moth_cuda_kernels[g->dtype]->gemm(stream, g);
+  if (g->k && moth_dtype_is_float((MothDType)g->dtype) && !moth_cuda_settings.own_gemm)
+    MOTH_TRY(moth_cublaslt_gemm(run, g, &done));
+  return done ? MOTH_OK : moth_cuda_kernels[g->dtype]->gemm(run, g);
 }
 
 /* A matrix, or one per batch, as BLAS can read it: element (r, c) at p + r * row + c * col. */
@@ -64,11 +64,10 @@ struct Operand {
   }
 };
 
-static MothStatus product(MothCall *c, cudaStream_t stream, MothTensor *out, int64_t batch,
-                          const Operand &a, const Operand &b, const void *bias, double alpha,
-                          double beta) {
-  MothCudaGemm g = {};
-  g.dtype = (MothDType)out->dtype;
+static MothStatus product(const MothCudaRun *run, MothTensor *out, int64_t batch, const Operand &a,
+                          const Operand &b, const void *bias, double alpha, double beta) {
+  MothGemm g = {};
+  g.dtype = out->dtype;
   g.batch = batch;
   g.m = a.rows, g.n = b.cols, g.k = a.cols;
   g.a = a.p, g.a_row = a.row, g.a_col = a.col, g.a_batch = a.batch;
@@ -77,19 +76,19 @@ static MothStatus product(MothCall *c, cudaStream_t stream, MothTensor *out, int
   g.bias = bias;
   g.alpha = alpha;
   g.beta = beta;
-  return moth_cuda_gemm(c->device.index, stream, &g);
+  return moth_cuda_gemm(run, &g);
 }
 
 static MothStatus multiply(MothCall *c, MothTensor *self, MothTensor *mat2) {
   MothTensor *out = c->results[0].u.t;
-  cudaStream_t stream;
+  MothCudaRun run;
   Operand a, b;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   if (!out->numel)
     return MOTH_OK;
   MOTH_TRY(a.take(self));
   MOTH_TRY(b.take(mat2));
-  return product(c, stream, out, out->ndim == 3 ? out->shape[0] : 1, a, b, nullptr, 1, 0);
+  return product(&run, out, out->ndim == 3 ? out->shape[0] : 1, a, b, nullptr, 1, 0);
 }
 
 MothStatus moth_cuda_mm(MothCall *c) {
@@ -105,9 +104,9 @@ MothStatus moth_cuda_bmm(MothCall *c) {
 MothStatus moth_cuda_addmm(MothCall *c) {
   MOTH_UNPACK_ADDMM(c)
   MothTensor *out = c->results[0].u.t;
-  cudaStream_t stream;
+  MothCudaRun run;
   Operand left, right;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   if (!out->numel)
     return MOTH_OK;
   double by = moth_as_double(beta);
@@ -119,33 +118,33 @@ MothStatus moth_cuda_addmm(MothCall *c) {
     MOTH_TRY(moth_cuda_copy(out, self));
   MOTH_TRY(left.take(mat1));
   MOTH_TRY(right.take(mat2));
-  return product(c, stream, out, 1, left, right, row ? self->data : nullptr, moth_as_double(alpha),
+  return product(&run, out, 1, left, right, row ? self->data : nullptr, moth_as_double(alpha),
                  row ? 0 : by);
 }
 
 MothStatus moth_cuda_baddbmm(MothCall *c) {
   MOTH_UNPACK_BADDBMM(c)
   MothTensor *out = c->results[0].u.t;
-  cudaStream_t stream;
+  MothCudaRun run;
   Operand left, right;
   double by = moth_as_double(beta);
-  MOTH_TRY(moth_cuda_enter(c, &stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   if (!out->numel)
     return MOTH_OK;
   if (by != 0)
     MOTH_TRY(moth_cuda_copy(out, self));
   MOTH_TRY(left.take(batch1));
   MOTH_TRY(right.take(batch2));
-  return product(c, stream, out, out->shape[0], left, right, nullptr, moth_as_double(alpha), by);
+  return product(&run, out, out->shape[0], left, right, nullptr, moth_as_double(alpha), by);
 }
 
 MothStatus moth_cuda_linear(MothCall *c) {
   MOTH_UNPACK_LINEAR(c)
   MothTensor *out = c->results[0].u.t;
-  cudaStream_t stream;
+  MothCudaRun run;
   Operand in, w;
   MothOwned added;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
+  MOTH_TRY(moth_cuda_run(c, &run));
   if (!out->numel)
     return MOTH_OK;
   if (input->ndim == 2) { /* without a copy, also if transposed */
@@ -162,5 +161,5 @@ MothStatus moth_cuda_linear(MothCall *c) {
   w.transpose();
   if (bias)
     MOTH_TRY(moth_cuda_contiguous(bias, &added.t));
-  return product(c, stream, out, 1, in, w, bias ? added->data : nullptr, 1, 0);
+  return product(&run, out, 1, in, w, bias ? added->data : nullptr, 1, 0);
 }

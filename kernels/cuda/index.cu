@@ -164,7 +164,8 @@ MothStatus moth_cuda_index_add(MothCall *c) {
     MOTH_TRY(moth_launch("index_add", rows_kernel<uint32_t>, grid_of(n, 1), dim3(THREADS), 0,
                          stream, (uint32_t *)pairs.key, (uint32_t *)pairs.pos, where, n, index_base,
                          s.n, d, c->op->id, moth_cuda_fault(device)));
-  MothSegments g = {device, stream, pairs, s.outer, s.inner, s.n, n, out->data, in->data};
-  MOTH_TRY(moth_cuda_sum_segments((MothDType)out->dtype, &g, &spare));
+  MothCudaRun run = {device, stream, c->op->id};
+  MothScatter sums = {out->data, in->data, s.outer, s.n, n, s.inner, &pairs};
+  MOTH_TRY(moth_cuda_scatter_pairs(&run, (MothDType)out->dtype, &sums, &spare));
   return moth_cuda_leave(c);
 }

@@ -10,11 +10,10 @@
 namespace {
 
 struct Step {
-  const MothSgd *sgd; /* NULL: adam */
-  const MothAdam *adam;
+  MothStep step;
+  MothCudaRun run;
   const MothValue *lists; /* params, grads, states */
   int roles;
-  cudaStream_t stream;
   MothStepTable table;
 };
 
@@ -22,8 +21,8 @@ MothStatus flush(Step *s, MothDType dtype) {
   const MothCudaKernels *k = moth_cuda_kernels[dtype];
   if (s->table.n == 0)
     return MOTH_OK;
-  MothStatus status = s->sgd ? k->sgd_step(s->stream, &s->table, s->sgd)
-                             : k->adam_step(s->stream, &s->table, s->adam);
+  MothStatus status =
+      s->step.sgd ? k->sgd_step(&s->run, &s->step) : k->adam_step(&s->run, &s->step);
   s->table.n = 0;
   return status;
 }
@@ -106,8 +105,8 @@ MothStatus step_run(MothCall *c, Step *s, const MothTensor *scale, MothValue lr,
   uint32_t dtypes = 0;
   MothOwned numbers[3];
   MothTensor *p;
-  MOTH_TRY(moth_cuda_enter(c, &s->stream));
-  s->table = MothStepTable{};
+  MOTH_TRY(moth_cuda_run(c, &s->run));
+  s->step.table = &s->table;
   MOTH_TRY(on_device(scale, &numbers[0], &s->table.scale, &s->table.scale_f64));
   MOTH_TRY(on_device(tensor_of(lr), &numbers[1], &s->table.lr, &s->table.lr_f64));
   MOTH_TRY(on_device(tensor_of(step), &numbers[2], &s->table.step, &s->table.step_f64));
@@ -128,7 +127,7 @@ MothStatus moth_cuda_sgd_step(MothCall *c) {
   MothSgd h = {number_of(lr), momentum, dampening, weight_decay, 1, nesterov, maximize, first};
   MothValue lists[3] = {params, grads, momentum_buffers};
   Step s = {};
-  s.sgd = &h;
+  s.step.sgd = &h;
   s.lists = lists;
   s.roles = momentum != 0 ? 3 : 2;
   return step_run(c, &s, grad_scale, lr, moth_v_int(1));
@@ -150,7 +149,7 @@ MothStatus moth_cuda_adam_step(MothCall *c) {
   h.maximize = maximize;
   MothValue lists[MOTH_STEP_ROLES] = {params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs};
   Step s = {};
-  s.adam = &h;
+  s.step.adam = &h;
   s.lists = lists;
   s.roles = amsgrad ? 5 : 4;
   return step_run(c, &s, grad_scale, lr, step);

@@ -1,15 +1,11 @@
-/* Arguments of the typed optimizer kernels (kernels/cuda/typed/optimizer.cuh).
- */
+/* The table of an optimizer kernel's parameters (kernels/cuda/typed/optimizer.cuh). */
 #ifndef MOTH_CUDA_OPTIMIZER_H
 #define MOTH_CUDA_OPTIMIZER_H
-#include "cuda/cuda.h"
-extern "C" {
 #include "kernels/common/optimizer.h"
-}
 
 /* One launch updates up to SLOTS tensors of one dtype, cut into chunks of a block each. The table is a kernel
  * parameter, so that nothing has to be copied (or outlive the call in a graph). */
-enum { MOTH_STEP_SLOTS = 64, MOTH_STEP_CHUNK = 8192, MOTH_STEP_ROLES = 5 };
+enum { MOTH_STEP_SLOTS = 64, MOTH_STEP_CHUNK = 8192 };
 typedef struct MothStepTable {
   int n;
   /* Numbers on the device, float64, else float32; NULL: none. The factor of the gradients; the learning rate and

@@ -1,5 +1,8 @@
 /* The pooling ops of src/ops/conv.lua. */
 #include "kernels/common/pool.h"
+extern "C" {
+#include "kernels/common/window.h"
+}
 #include "kernels/cuda/util.h"
 #include "unpack/conv.h"
 

@@ -1,8 +1,9 @@
-/* Arguments of the typed kernels of sums by index (kernels/cuda/typed/scatter.cuh), which add in a fixed order, and
- * the sort that comes before. */
+/* Sums by index: the sort that comes before the typed kernels (kernels/cuda/typed/scatter.cuh), which add in a fixed
+ * order. */
 #ifndef MOTH_CUDA_SCATTER_H
 #define MOTH_CUDA_SCATTER_H
-#include "cuda/cuda.h"
+#include "kernels/common/scatter.h"
+#include "kernels/cuda/table.h"
 
 /* n pairs of key and position, uint64_t if wide, else uint32_t. */
 typedef struct MothPairs {
@@ -15,20 +16,10 @@ typedef struct MothPairs {
 MothStatus moth_cuda_sort_pairs(int device, cudaStream_t stream, const MothPairs *in,
                                 const MothPairs *spare, int bits, MothPairs *sorted);
 
-/* out[o][key][c] += the sum of src[o][pos][c] over the pairs of that key, for o < outer, c < inner. Keys from `keys`
- * on are skipped. */
-typedef struct MothSegments {
-  int device;
-  cudaStream_t stream;
-  MothPairs pairs; /* for segment_sum: sorted */
-  int64_t outer, inner, keys, positions;
-  void *out;
-  const void *src;
-} MothSegments;
-
-/* Computes g, whose pairs may be in any order; `spare`: as many unused pairs. Pairs are sorted and summed segment by
+/* Adds by pairs in any order; `spare`: as many unused pairs. Pairs are sorted and summed segment by
  * segment, so that every run gives the same bits. Sums are atomic where order cannot change the bits (int32, int64),
  * and for float32 and float64 after moth.use_deterministic_algorithms(false); not for 16-bit floats, whose atomic
  * sums would round at every addition. */
-MothStatus moth_cuda_sum_segments(MothDType dtype, const MothSegments *g, const MothPairs *spare);
+MothStatus moth_cuda_scatter_pairs(const MothCudaRun *run, MothDType dtype, const MothScatter *s,
+                                   const MothPairs *spare);
 #endif

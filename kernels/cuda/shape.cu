@@ -1,4 +1,5 @@
 /* tril, triu, eye, linspace, flip and as_strided_backward. */
+#include "kernels/common/sequence.h"
 #include "kernels/cuda/index_map.h"
 #include "unpack/create.h"
 #include "unpack/view.h"
@@ -112,10 +113,14 @@ MothStatus moth_cuda_eye(MothCall *c) {
 
 MothStatus moth_cuda_linspace(MothCall *c) {
   MothTensor *t = c->results[0].u.t;
-  cudaStream_t stream;
-  MOTH_TRY(moth_cuda_enter(c, &stream));
-  return moth_cuda_kernels[t->dtype]->linspace(
-      stream, t->data, t->numel, moth_as_double(c->args[0]), moth_as_double(c->args[1]));
+  MothSequence s = {};
+  MothCudaRun run;
+  MOTH_TRY(moth_cuda_run(c, &run));
+  s.out = t->data;
+  s.n = t->numel;
+  s.start = moth_as_double(c->args[0]);
+  s.end = moth_as_double(c->args[1]);
+  return moth_cuda_kernels[t->dtype]->linspace(&run, &s);
 }
 
 /* A strided copy with negative strides. */
@@ -219,8 +224,9 @@ MothStatus moth_cuda_as_strided_backward(MothCall *c) {
       MOTH_TRY(moth_launch("as_strided_backward", strided_pairs_kernel<uint32_t>, grid,
                            dim3(THREADS), 0, stream, (uint32_t *)pairs.key, (uint32_t *)pairs.pos,
                            storage_offset, p));
-    MothSegments s = {device, stream, pairs, 1, 1, n, 0, flat->data, grad->data};
-    MOTH_TRY(moth_cuda_sum_segments((MothDType)out->dtype, &s, &spare));
+    MothCudaRun run = {device, stream, c->op->id};
+    MothScatter s = {flat->data, grad->data, 1, n, 0, 1, &pairs};
+    MOTH_TRY(moth_cuda_scatter_pairs(&run, (MothDType)out->dtype, &s, &spare));
   }
   MOTH_TRY(moth_tensor_view(flat, (int)base_size.n, base_size.u.ints, base_stride.u.ints,
                             base_offset, &view.t));

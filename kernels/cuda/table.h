@@ -28,8 +28,6 @@ typedef struct MothCudaRun {
 } MothCudaRun;
 
 #include "cuda/typed_kernels.h"
-#include "kernels/cuda/conv.h"
-#include "kernels/cuda/gemm.h"
 
 /* A function for each definition of kernels/cuda/typed that says MOTH_TYPED: on the host; it launches and returns. Pointers
  * are those of the device unless a structure of the host is meant. */

@@ -83,7 +83,7 @@ local function write_cuda(loops, scans, finishes, formulas, texts, write)
   for _, loop in ipairs(loops) do
     if not loop.float then
       t[#t + 1] = print_c.cuda(loop)
-      cases[#cases + 1] = ("case %s:\n  return reduce_of<Reduce_%s>(\"%s\", r);"):format(constant(loop), loop.name, loop.name)
+      cases[#cases + 1] = ("case %s:\n  return reduce_of<Reduce_%s>(\"%s\", run, r);"):format(constant(loop), loop.name, loop.name)
     end
   end
   for i, loop in ipairs(scans) do

@@ -1,14 +1,16 @@
-/* Positions of the largest and smallest elements (the first of equals; the first NaN wins) along rows (n elements side by
- * side) and columns (n elements, `step` apart). */
+/* Positions of the largest and smallest elements (the first of equals; the first NaN wins) along rows, which follow one
+ * another, and down columns, which are neighbours. */
 #ifndef MOTH_CPU_TYPED_ARG_H
 #define MOTH_CPU_TYPED_ARG_H
+#include "kernels/common/reduce.h"
 #include "kernels/cpu/typed/join.h"
 
 /* The largest (smallest) value of a block, then the block that had it is searched. */
-MOTH_TYPED void arg_rows(int min, const void *in, int64_t rows, int64_t n, int64_t *pos,
-                         void *value) {
-  for (int64_t r = 0; r < rows; r++) {
-    const stored *a = (const stored *)in + r * n;
+MOTH_TYPED void arg_rows(const struct MothReduce *q) {
+  const int64_t n = q->n;
+  const bool min = q->op == MOTH_REDUCE_ARGMIN;
+  for (int64_t r = 0; r < q->rows; r++) {
+    const stored *a = (const stored *)(const void *)q->in + r * n;
     real best = 0;
     int64_t at = 0;
     for (int64_t i = 0; i < n; i += BLOCK) {
@@ -37,9 +39,9 @@ MOTH_TYPED void arg_rows(int min, const void *in, int64_t rows, int64_t n, int64
       if ((x == best) | M_IS_NAN(x))
         break;
     }
-    pos[r] = at;
-    if (value)
-      ((stored *)value)[r] = a[at];
+    q->out.pos[r] = at;
+    if (q->out.values)
+      ((stored *)q->out.values)[r] = a[at];
   }
 }
 
@@ -56,11 +58,14 @@ enum { ARG_COLS = 256, ARG_ROWS = 1 << 30 };
     }                                                                                              \
   }
 
-MOTH_TYPED void arg_cols(int min, const void *in, int64_t n, int64_t step, int64_t cols,
-                         int64_t *pos, void *value) {
+MOTH_TYPED void arg_cols(const struct MothReduce *q) {
+  const int64_t n = q->rows, cols = q->n, step = q->row_stride / (int64_t)sizeof(stored);
+  const bool min = q->op == MOTH_REDUCE_ARGMIN;
+  int64_t *pos = q->out.pos;
+  stored *value = q->out.values;
   for (int64_t from = 0; from < cols; from += ARG_COLS) {
     int64_t m = cols - from < ARG_COLS ? cols - from : ARG_COLS;
-    const stored *a = (const stored *)in + from;
+    const stored *a = (const stored *)(const void *)q->in + from;
     real best[ARG_COLS];
     arg_pos at[ARG_COLS];
     for (int64_t c = 0; c < m; c++) {
@@ -81,7 +86,7 @@ MOTH_TYPED void arg_cols(int min, const void *in, int64_t n, int64_t step, int64
           pos[from + c] = i0 + at[c];
     }
     for (int64_t c = 0; value && c < m; c++)
-      ((stored *)value)[from + c] = a[pos[from + c] * step + c];
+      value[from + c] = a[pos[from + c] * step + c];
   }
 }
 

@@ -32,13 +32,13 @@ static int64_t conv_panel(int64_t left) {
   return left >= CONV_M || left > 2 ? CONV_M : 1;
 }
 
-/* out: ((m + CONV_M - 1) / CONV_M * CONV_M) x kk; weight row i, column k at w[i * row + at[k]] */
-MOTH_TYPED_REAL void conv_pack(void *out, const void *weight, int64_t row, const int32_t *at,
-                               int64_t m, int64_t kk) {
-  real *o = out;
+MOTH_TYPED_REAL void conv_pack(const struct MothConvPack *p) {
+  real *o = p->out;
+  const int64_t row = p->row, m = p->m, kk = p->kk;
+  const int32_t *at = p->at;
   for (int64_t i = 0; i < m;) {
     int64_t n = conv_panel(m - i), have = m - i < n ? m - i : n;
-    const real *w = (const real *)weight + i * row;
+    const real *w = (const real *)p->weight + i * row;
     for (int64_t k = 0; k < kk; k++, o += n)
       for (int64_t r = 0; r < n; r++)
         o[r] = r < have ? w[r * row + at[k]] : 0;

@@ -1,19 +1,23 @@
 /* Fills. The loops that copy and convert are printed by src/codegen/cast.lua, beside these. */
+#include "kernels/common/sequence.h"
 #include "kernels/cpu/typed/prelude.h"
 
-MOTH_TYPED void fill(void *out, int64_t n, MothParam value) {
-  stored *o = out;
+MOTH_TYPED void fill(const struct MothSequence *q) {
+  stored *o = q->out;
 #if MOTH_IS_FLOAT
-  stored v = STORE_F64(value.d);
+  stored v = STORE_F64(q->value.d);
 #else
-  stored v = STORE(PARAM(value));
+  stored v = STORE(PARAM(q->value));
 #endif
+  const int64_t n = q->n;
   for (int64_t i = 0; i < n; i++)
     o[i] = v;
 }
 
-MOTH_TYPED void arange(void *out, int64_t n, double start, double step) {
-  stored *o = out;
+MOTH_TYPED void arange(const struct MothSequence *q) {
+  stored *o = q->out;
+  const int64_t n = q->n;
+  const double start = q->start, step = q->step;
 #if MOTH_IS_FLOAT
   for (int64_t i = 0; i < n; i++)
     o[i] = STORE_F64(start + (double)i * step);

@@ -175,35 +175,34 @@ MOTH_TYPED_FLOAT void norm_back_rows(const struct MothNorm *q) {
   }
 }
 
-MOTH_TYPED_FLOAT void norm_moments(const void *in, int64_t lines, int64_t n, double *mean,
-                                   double *m2) {
-  for (int64_t i = 0; i < lines; i++)
-    line_moments((const stored *)in + i * n, n, &mean[i], &m2[i]);
+MOTH_TYPED_FLOAT void norm_moments(const struct MothNorm *q) {
+  for (int64_t i = 0; i < q->rows; i++)
+    line_moments((const stored *)q->in + i * q->n, q->n, &q->sum[i], &q->squares[i]);
 }
 
 /* For each line: the sums of g and of g (x - center). */
-MOTH_TYPED_FLOAT void norm_dots(const void *grad, const void *in, int64_t lines, int64_t n,
-                                const double *center, double *sum, double *dot) {
-  for (int64_t l = 0; l < lines; l++) {
-    const stored *g = (const stored *)grad + l * n, *a = (const stored *)in + l * n;
-    real c = (real)center[l];
+MOTH_TYPED_FLOAT void norm_dots(const struct MothNorm *q) {
+  const int64_t n = q->n;
+  for (int64_t l = 0; l < q->rows; l++) {
+    const stored *g = (const stored *)q->grad + l * n, *a = (const stored *)q->in + l * n;
+    real c = (real)q->center[l];
     double s1 = 0, s2 = 0;
     NORM_SUM(n, s1, LOAD(g[i + k]))
     NORM_SUM(n, s2, LOAD(g[i + k]) * (LOAD(a[i + k]) - c))
-    sum[l] = s1;
-    dot[l] = s2;
+    q->sum[l] = s1;
+    q->squares[l] = s2;
   }
 }
 
-/* out = kg g + kx (x - center) + shift, with four numbers (kg, kx, center, shift) per line; g may be
- * NULL. */
-MOTH_TYPED_FLOAT void norm_lines(void *out, const void *grad, const void *in, int64_t lines,
-                                 int64_t n, const double *k) {
-  for (int64_t l = 0; l < lines; l++, k += 4) {
-    const stored *g = (const stored *)grad + l * n, *a = (const stored *)in + l * n;
-    stored *o = (stored *)out + l * n;
+/* out by the factors of each line; g may be NULL. */
+MOTH_TYPED_FLOAT void norm_lines(const struct MothNorm *q) {
+  const int64_t n = q->n;
+  const double *k = q->factors;
+  for (int64_t l = 0; l < q->rows; l++, k += 4) {
+    const stored *g = (const stored *)q->grad + l * n, *a = (const stored *)q->in + l * n;
+    stored *o = (stored *)q->out + l * n;
     real kg = (real)k[0], kx = (real)k[1], c = (real)k[2], b = (real)k[3];
-    if (grad)
+    if (q->grad)
       MOTH_VECTOR for (int64_t i = 0; i < n; i++) o[i] =
           STORE(kg * LOAD(g[i]) + kx * (LOAD(a[i]) - c) + b);
     else
@@ -211,12 +210,13 @@ MOTH_TYPED_FLOAT void norm_lines(void *out, const void *grad, const void *in, in
   }
 }
 
-/* Columns `stride` apart, up to NORM_COLS of them, n elements each. */
+/* Up to NORM_COLS columns. */
 enum { NORM_COLS = 256 };
 
-MOTH_TYPED_FLOAT void norm_moments_cols(const void *in, int64_t n, int64_t stride, int64_t cols,
-                                        double *mean, double *m2) {
-  const stored *a = in;
+MOTH_TYPED_FLOAT void norm_moments_cols(const struct MothNorm *q) {
+  const stored *a = q->in;
+  const int64_t n = q->batch, stride = q->channels, cols = q->cols;
+  double *mean = q->sum, *m2 = q->squares;
   real acc[NORM_COLS], c[NORM_COLS];
   for (int64_t k = 0; k < cols; k++) {
     acc[k] = 0;
@@ -252,12 +252,13 @@ MOTH_TYPED_FLOAT void norm_moments_cols(const void *in, int64_t n, int64_t strid
   }
 }
 
-MOTH_TYPED_FLOAT void norm_dots_cols(const void *grad, const void *in, int64_t n, int64_t stride,
-                                     int64_t cols, const double *center, double *sum, double *dot) {
-  const stored *g = grad, *a = in;
+MOTH_TYPED_FLOAT void norm_dots_cols(const struct MothNorm *q) {
+  const stored *g = q->grad, *a = q->in;
+  const int64_t n = q->batch, stride = q->channels, cols = q->cols;
+  double *sum = q->sum, *dot = q->squares;
   real s1[NORM_COLS], s2[NORM_COLS], c[NORM_COLS];
   for (int64_t k = 0; k < cols; k++) {
-    c[k] = (real)center[k];
+    c[k] = (real)q->center[k];
     s1[k] = s2[k] = 0;
     sum[k] = dot[k] = 0;
   }
@@ -276,11 +277,12 @@ MOTH_TYPED_FLOAT void norm_dots_cols(const void *grad, const void *in, int64_t n
   }
 }
 
-/* As norm_lines, with numbers per column. */
-MOTH_TYPED_FLOAT void norm_cols(void *out, const void *grad, const void *in, int64_t n,
-                                int64_t stride, int64_t cols, const double *k) {
-  const stored *g = grad, *a = in;
-  stored *o = out;
+/* As norm_lines, with the factors of each column. */
+MOTH_TYPED_FLOAT void norm_cols(const struct MothNorm *q) {
+  const stored *g = q->grad, *a = q->in;
+  stored *o = q->out;
+  const int64_t n = q->batch, stride = q->channels, cols = q->cols;
+  const double *k = q->factors;
   real kg[NORM_COLS], kx[NORM_COLS], c[NORM_COLS], b[NORM_COLS];
   for (int64_t j = 0; j < cols; j++) {
     kg[j] = (real)k[4 * j];

@@ -3,10 +3,11 @@
 #include "kernels/common/optimizer.h"
 #include "kernels/cpu/typed/prelude.h"
 
-MOTH_TYPED_FLOAT void sgd_step(void *param, const void *grad, void *buffer, int64_t n,
-                               const struct MothSgd *h) {
-  stored *x = param, *b = buffer;
-  const stored *g = grad;
+MOTH_TYPED_FLOAT void sgd_step(const struct MothStep *q) {
+  const MothSgd *h = q->sgd;
+  stored *x = q->p[0], *b = q->p[2];
+  const stored *g = q->p[1];
+  const int64_t n = q->n;
   real lr = (real)h->lr, decay = (real)h->weight_decay, momentum = (real)h->momentum;
   real keep = h->first ? 0 : momentum, take = h->first ? 1 : (real)(1 - h->dampening);
   real sign = (real)(h->maximize ? -h->grad_scale : h->grad_scale);
@@ -29,10 +30,11 @@ MOTH_TYPED_FLOAT void sgd_step(void *param, const void *grad, void *buffer, int6
   }
 }
 
-MOTH_TYPED_FLOAT void adam_step(void *param, const void *grad, void *avg, void *avg_sq,
-                                void *max_sq, int64_t n, const struct MothAdam *h) {
-  stored *x = param, *m = avg, *v = avg_sq, *top = max_sq;
-  const stored *g = grad;
+MOTH_TYPED_FLOAT void adam_step(const struct MothStep *q) {
+  const MothAdam *h = q->adam;
+  stored *x = q->p[0], *m = q->p[2], *v = q->p[3], *top = q->p[4];
+  const stored *g = q->p[1];
+  const int64_t n = q->n;
   real b1 = (real)(1 - h->beta1), b2 = (real)h->beta2, a2 = (real)(1 - h->beta2);
   real eps = (real)h->eps, size = (real)h->step_size, root = (real)(1 / h->root_correction);
   real decay = h->decoupled ? 0 : (real)h->weight_decay;

@@ -231,9 +231,9 @@ static void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int
 }
 #endif
 
-/* The elements [begin, end) of a call. */
-MOTH_TYPED void random_fill(const struct MothRandom *r, int64_t begin, int64_t end, uint64_t seed,
-                            uint64_t offset) {
+MOTH_TYPED void random_fill(const struct MothRandom *r) {
+  const int64_t begin = r->begin, end = r->end;
+  const uint64_t seed = r->seed, offset = r->offset;
   switch (r->what) {
   case MOTH_RANDOM_UNIFORM:
     random_uniform(r->out, begin, end, seed, offset, r->a, r->b);

@@ -2,6 +2,7 @@
  * loops, one for each join and map, are printed by src/codegen/reduce.lua into reduce_loops.h. */
 #ifndef MOTH_CPU_TYPED_REDUCE_H
 #define MOTH_CPU_TYPED_REDUCE_H
+#include "kernels/common/reduce.h"
 #include "kernels/cpu/typed/arg.h"
 #include "kernels/cpu/typed/scan.h"
 #include "reductions.h"
@@ -17,14 +18,16 @@ typedef void (*ReduceColumns)(const char *in, int64_t row_stride, int64_t rows, 
 #endif
 #include "reduce_loops.h"
 
-/* acc[r] = acc[r] joined with the n elements of row r. shift: one per row, or NULL. */
-MOTH_TYPED void reduce_rows(int op, const char *in, int64_t row_stride, int64_t rows, int64_t step,
-                            int64_t n, const MothParam *shift, MothParam *acc) {
-  for (int64_t r = 0; r < rows; r++, in += row_stride) {
-    real s = shift ? PARAM(shift[r]) : 0;
+/* acc[r] = acc[r] joined with the elements of row r. */
+MOTH_TYPED void reduce_rows(const struct MothReduce *q) {
+  const char *in = q->in;
+  const int64_t n = q->n, step = q->step;
+  const ReduceBlock block = blocks[q->op];
+  for (int64_t r = 0; r < q->rows; r++, in += q->row_stride) {
+    real s = q->shift ? PARAM(q->shift[r]) : 0;
     if (step == sizeof(stored)) {
       for (int64_t i = 0; i < n; i += BLOCK)
-        blocks[op]((const stored *)in + i, n - i < BLOCK ? n - i : BLOCK, s, &acc[r]);
+        block((const stored *)in + i, n - i < BLOCK ? n - i : BLOCK, s, &q->acc[r]);
       continue;
     }
     stored tmp[TMP];
@@ -32,19 +35,21 @@ MOTH_TYPED void reduce_rows(int op, const char *in, int64_t row_stride, int64_t 
       int64_t m = n - i < TMP ? n - i : TMP;
       for (int64_t k = 0; k < m; k++)
         tmp[k] = *(const stored *)(in + (i + k) * step);
-      blocks[op](tmp, m, s, &acc[r]);
+      block(tmp, m, s, &q->acc[r]);
     }
   }
 }
 
-/* acc[c] = acc[c] joined with the `rows` elements of column c. */
-MOTH_TYPED void reduce_cols(int op, const char *in, int64_t row_stride, int64_t rows, int64_t step,
-                            int64_t cols, const MothParam *shift, MothParam *acc) {
-  for (int64_t c = 0; c < cols; c += COLS) {
-    int64_t n = cols - c < COLS ? cols - c : COLS;
-    const MothParam *s = shift ? shift + c : NULL;
+/* acc[c] = acc[c] joined with the elements of column c. */
+MOTH_TYPED void reduce_cols(const struct MothReduce *q) {
+  const char *in = q->in;
+  const int64_t rows = q->rows, row_stride = q->row_stride, step = q->step;
+  const ReduceColumns down = columns[q->op];
+  for (int64_t c = 0; c < q->n; c += COLS) {
+    int64_t n = q->n - c < COLS ? q->n - c : COLS;
+    const MothParam *s = q->shift ? q->shift + c : NULL;
     if (step == sizeof(stored)) {
-      columns[op](in + c * step, row_stride, rows, n, s, acc + c);
+      down(in + c * step, row_stride, rows, n, s, q->acc + c);
       continue;
     }
     stored tmp[4 * COLS];
@@ -53,14 +58,17 @@ MOTH_TYPED void reduce_cols(int op, const char *in, int64_t row_stride, int64_t 
       for (int64_t k = 0; k < m; k++)
         for (int64_t i = 0; i < n; i++)
           tmp[k * n + i] = *(const stored *)(in + (r + k) * row_stride + (c + i) * step);
-      columns[op]((const char *)tmp, n * (int64_t)sizeof(stored), m, n, s, acc + c);
+      down((const char *)tmp, n * (int64_t)sizeof(stored), m, n, s, q->acc + c);
     }
   }
 }
 
-/* Partial results to elements of this dtype. */
-MOTH_TYPED void reduce_store(char *out, int64_t step, const MothParam *acc, int64_t n) {
-  for (int64_t i = 0; i < n; i++) {
+/* The n partial results acc to elements of this dtype, `step` apart from out.values on. */
+MOTH_TYPED void reduce_store(const struct MothReduce *q) {
+  char *out = q->out.values;
+  const MothParam *acc = q->acc;
+  const int64_t step = q->step;
+  for (int64_t i = 0; i < q->n; i++) {
 #if MOTH_IS_FLOAT
     *(stored *)(out + i * step) = STORE((real)acc[i].d);
 #elif MOTH_REAL_KIND == 5

@@ -1,4 +1,5 @@
 /* Keys for sorting: unsigned numbers whose order is that of the elements, NaN above all, -0 as 0. */
+#include "kernels/cpu/sort.h"
 #include "kernels/cpu/typed/prelude.h"
 #if MOTH_STORED != 0
 typedef uint16_t sort_bits;
@@ -12,10 +13,12 @@ typedef uint64_t sort_bits;
 #define SORT_IS_NAN(bits) (((bits)&INT64_MAX) > (uint64_t)0x7ff << 52)
 #endif
 
-/* The keys of n elements, `stride` elements apart; the first element in the requested order has the least key. */
-MOTH_TYPED void sort_keys(uint64_t *keys, const void *in, int64_t stride, int64_t n,
-                          int descending) {
-  const stored *a = in;
+/* The first element in the requested order has the least key. */
+MOTH_TYPED void sort_keys(const struct MothSortKeys *q) {
+  uint64_t *keys = q->keys;
+  const stored *a = q->in;
+  const int64_t stride = q->stride, n = q->n;
+  const bool descending = q->descending;
 #if MOTH_IS_FLOAT
   const sort_bits sign = (sort_bits)((sort_bits)1 << (8 * sizeof(sort_bits) - 1));
   const sort_bits flip = descending ? (sort_bits)-1 : 0;

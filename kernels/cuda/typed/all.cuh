@@ -4,12 +4,17 @@
 #include "kernels/cuda/typed/prelude.cuh"
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/scatter.h"
-#include "kernels/cuda/reduce.h"
+extern "C" {
+#include "kernels/common/reduce.h"
+}
+#include "kernels/common/gemm.h"
 #include "kernels/common/norm.h"
 #include "kernels/common/pool.h"
 #include "kernels/common/random.h"
 #include "kernels/common/scan.h"
+#include "kernels/common/sequence.h"
 #include "kernels/common/softmax.h"
+#include "kernels/cuda/conv.h"
 #include "kernels/cuda/util.h"
 namespace {
 #include "kernels/cuda/typed/create.cuh"

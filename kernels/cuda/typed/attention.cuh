@@ -435,7 +435,8 @@ static bool att_packs(const MothHeads &h, int64_t cols, int n) {
 }
 
 template <int MODE, bool PLAIN>
-static MothStatus attention_run(const char *name, const MothAttention *a, int64_t width) {
+static MothStatus attention_run(const char *name, const MothCudaRun *run, const MothAttention *a,
+                                int64_t width) {
   AttWays ways = {att_packs(a->q, a->E, PACK),   att_packs(a->k, a->E, PACK),
                   att_packs(a->v, a->V, PACK),   att_packs(a->grad, a->V, PACK),
                   att_packs(a->o, a->V, MICRO),  att_packs(a->dq, a->E, MICRO),
@@ -449,22 +450,23 @@ static MothStatus attention_run(const char *name, const MothAttention *a, int64_
   auto kernel = step == 64    ? attention_kernel<64, MODE, PLAIN>
                 : step == 128 ? attention_kernel<128, MODE, PLAIN>
                               : attention_kernel<256, MODE, PLAIN>;
-  return moth_launch(name, kernel, grid, dim3(ATT_THREADS), 0, a->stream, *a, ways, drop);
+  return moth_launch(name, kernel, grid, dim3(ATT_THREADS), 0, run->stream, *a, ways, drop);
 }
 template <int MODE>
-static MothStatus attention_run(const char *name, const MothAttention *a, int64_t width) {
-  return a->p > 0 || a->mask_bool || a->mask_add ? attention_run<MODE, false>(name, a, width)
-                                                 : attention_run<MODE, true>(name, a, width);
+static MothStatus attention_run(const char *name, const MothCudaRun *run, const MothAttention *a,
+                                int64_t width) {
+  return a->p > 0 || a->mask_bool || a->mask_add ? attention_run<MODE, false>(name, run, a, width)
+                                                 : attention_run<MODE, true>(name, run, a, width);
 }
 
-static MothStatus forward(const MothAttention *a) {
-  return attention_run<ATT_FORWARD>("attention_forward", a, a->V);
+static MothStatus forward(const MothCudaRun *run, const MothAttention *a) {
+  return attention_run<ATT_FORWARD>("attention_forward", run, a, a->V);
 }
-static MothStatus backward(const MothAttention *a) {
+static MothStatus backward(const MothCudaRun *run, const MothAttention *a) {
   int64_t rows = a->B * a->H * a->L;
   MOTH_TRY(moth_launch("attention_backward", attention_delta,
                        dim3((unsigned)moth_ceil_div(rows, ATT_THREADS / 32)), dim3(ATT_THREADS), 0,
-                       a->stream, *a, rows));
-  MOTH_TRY(attention_run<ATT_QUERIES>("attention_backward", a, a->E));
-  return attention_run<ATT_KEYS>("attention_backward", a, moth_max64(a->E, a->V));
+                       run->stream, *a, rows));
+  MOTH_TRY(attention_run<ATT_QUERIES>("attention_backward", run, a, a->E));
+  return attention_run<ATT_KEYS>("attention_backward", run, a, moth_max64(a->E, a->V));
 }

@@ -134,9 +134,8 @@ __global__ void __launch_bounds__(CONV_THREADS)
   }
 }
 
-template <int MODE>
-static MothStatus conv_start(cudaStream_t stream, const MothConv *g, const void *a, const void *b,
-                             const void *bias, void *out) {
+template <int MODE> static MothStatus conv_start(const MothCudaRun *run, const MothConvProduct *p) {
+  const MothConv *g = &p->g;
   int64_t area = g->kernel[0] * g->kernel[1], cg = g->c / g->groups, kg = g->k / g->groups;
   int64_t m = MODE == 1 ? cg : kg;
   int64_t n = MODE == 0 ? g->n * g->oh * g->ow : MODE == 1 ? g->n * g->h * g->w : cg * area;
@@ -146,8 +145,8 @@ static MothStatus conv_start(cudaStream_t stream, const MothConv *g, const void 
                      (long long)m, (long long)g->groups);
   return moth_launch("conv", conv_kernel<MODE>,
                      dim3((unsigned)cols, (unsigned)rows, (unsigned)g->groups), dim3(CONV_THREADS),
-                     0, stream, *g, (const stored *)a, (const stored *)b, (const stored *)bias,
-                     (stored *)out);
+                     0, run->stream, *g, (const stored *)p->a, (const stored *)p->b,
+                     (const stored *)p->bias, (stored *)p->out);
 }
 
 /* out += bias along the channels, of (images, channels, plane) */
@@ -157,30 +156,27 @@ __global__ void __launch_bounds__(256)
   if (i < n)
     out[i] = STORE((real)(LOAD(out[i]) + LOAD(bias[i / plane % channels])));
 }
-MOTH_TYPED MothStatus conv_bias(cudaStream_t stream, const MothConv *g, void *out,
-                                const void *bias) {
-  int64_t plane = g->oh * g->ow, n = g->n * g->k * plane;
+MOTH_TYPED MothStatus conv_bias(const MothCudaRun *run, const MothConvProduct *p) {
+  int64_t plane = p->g.oh * p->g.ow, n = p->g.n * p->g.k * plane;
   return moth_launch("conv_bias", bias_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0,
-                     stream, (stored *)out, (const stored *)bias, g->k, plane, n);
+                     run->stream, (stored *)p->out, (const stored *)p->bias, p->g.k, plane, n);
 }
 
-MOTH_TYPED MothStatus conv_simt(cudaStream_t stream, int mode, const MothConv *g, const void *a,
-                                const void *b, const void *bias, void *out) {
-  switch (mode) {
+MOTH_TYPED MothStatus conv_simt(const MothCudaRun *run, const MothConvProduct *p) {
+  switch (p->mode) {
   case MOTH_CONV_FORWARD:
-    return conv_start<0>(stream, g, a, b, bias, out);
+    return conv_start<0>(run, p);
   case MOTH_CONV_INPUT:
-    return conv_start<1>(stream, g, a, b, nullptr, out);
+    return conv_start<1>(run, p);
   default:
-    return conv_start<2>(stream, g, a, b, nullptr, out);
+    return conv_start<2>(run, p);
   }
 }
 #else
-static MothStatus conv_simt(cudaStream_t, int, const MothConv *, const void *, const void *,
-                            const void *, void *) {
+static MothStatus conv_simt(const MothCudaRun *, const MothConvProduct *) {
   return moth_fail(MOTH_ERR_TYPE, "not implemented for integers");
 }
-static MothStatus conv_bias(cudaStream_t, const MothConv *, void *, const void *) {
+static MothStatus conv_bias(const MothCudaRun *, const MothConvProduct *) {
   return moth_fail(MOTH_ERR_TYPE, "not implemented for integers");
 }
 #endif
@@ -200,10 +196,11 @@ __global__ void __launch_bounds__(256)
   bool inside = y >= 0 && y < g.h && x >= 0 && x < g.w;
   out[i] = inside ? in[(plane * g.h + y) * g.w + x] : (stored)0;
 }
-MOTH_TYPED MothStatus im2col(cudaStream_t stream, const MothConv *g, void *out, const void *in) {
+MOTH_TYPED MothStatus im2col(const MothCudaRun *run, const MothConvProduct *p) {
+  const MothConv *g = &p->g;
   int64_t n = g->n * g->c * g->kernel[0] * g->kernel[1] * g->oh * g->ow;
   return moth_launch("im2col", im2col_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0,
-                     stream, *g, (stored *)out, (const stored *)in, n);
+                     run->stream, *g, (stored *)p->out, (const stored *)p->b, n);
 }
 
 __global__ void __launch_bounds__(256)
@@ -225,8 +222,9 @@ __global__ void __launch_bounds__(256)
   }
   out[i] = STORE((real)sum);
 }
-MOTH_TYPED MothStatus col2im(cudaStream_t stream, const MothConv *g, void *out, const void *in) {
+MOTH_TYPED MothStatus col2im(const MothCudaRun *run, const MothConvProduct *p) {
+  const MothConv *g = &p->g;
   int64_t n = g->n * g->c * g->h * g->w;
   return moth_launch("col2im", col2im_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0,
-                     stream, *g, (stored *)out, (const stored *)in, n);
+                     run->stream, *g, (stored *)p->out, (const stored *)p->b, n);
 }

@@ -11,9 +11,9 @@ __global__ void __launch_bounds__(256)
   out[i] = STORE((real)((int64_t)start + i * (int64_t)step));
 #endif
 }
-MOTH_TYPED MothStatus arange(cudaStream_t stream, void *out, int64_t n, double start, double step) {
-  return moth_launch("arange", arange_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256), 0,
-                     stream, (stored *)out, n, start, step);
+MOTH_TYPED MothStatus arange(const MothCudaRun *run, const MothSequence *s) {
+  return moth_launch("arange", arange_kernel, dim3((unsigned)moth_ceil_div(s->n, 256)), dim3(256),
+                     0, run->stream, (stored *)s->out, s->n, s->start, s->step);
 }
 
 /* Called from both ends, so that the last element is b. The product is rounded before the sum, as on the CPU:
@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(256)
   out[i] = linspace_store(i < n / 2 || n == 1 ? linspace_at(a, step, (double)i)
                                               : linspace_at(b, -step, (double)(n - 1 - i)));
 }
-MOTH_TYPED MothStatus linspace(cudaStream_t stream, void *out, int64_t n, double a, double b) {
-  double step = n > 1 ? (b - a) / (double)(n - 1) : 0;
-  return moth_launch("linspace", linspace_kernel, dim3((unsigned)moth_ceil_div(n, 256)), dim3(256),
-                     0, stream, (stored *)out, n, a, b, step);
+MOTH_TYPED MothStatus linspace(const MothCudaRun *run, const MothSequence *s) {
+  double step = s->n > 1 ? (s->end - s->start) / (double)(s->n - 1) : 0;
+  return moth_launch("linspace", linspace_kernel, dim3((unsigned)moth_ceil_div(s->n, 256)),
+                     dim3(256), 0, run->stream, (stored *)s->out, s->n, s->start, s->end, step);
 }

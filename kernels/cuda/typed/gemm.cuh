@@ -32,7 +32,7 @@ __device__ __forceinline__ void gemm_slice(gemm_sum (*to)[GEMM_TILE + 1], const 
 }
 
 __global__ void __launch_bounds__(GEMM_THREADS)
-    gemm_kernel(const __grid_constant__ MothCudaGemm g, int64_t tiles_m, int64_t tiles_n) {
+    gemm_kernel(const __grid_constant__ MothGemm g, int64_t tiles_m, int64_t tiles_n) {
   __shared__ gemm_sum a_slice[GEMM_STEP][GEMM_TILE + 1], b_slice[GEMM_STEP][GEMM_TILE + 1];
   int x = threadIdx.x % 16, y = threadIdx.x / 16;
   int64_t tiles = tiles_m * tiles_n;
@@ -88,9 +88,9 @@ __global__ void __launch_bounds__(GEMM_THREADS)
   }
 }
 
-MOTH_TYPED MothStatus gemm(cudaStream_t stream, const MothCudaGemm *g) {
+MOTH_TYPED MothStatus gemm(const MothCudaRun *run, const MothGemm *g) {
   int64_t tiles_m = moth_ceil_div(g->m, GEMM_TILE), tiles_n = moth_ceil_div(g->n, GEMM_TILE);
   int64_t blocks = tiles_m * tiles_n * g->batch, most = (int64_t)1 << 20;
   return moth_launch("gemm", gemm_kernel, dim3((unsigned)(blocks < most ? blocks : most)),
-                     dim3(GEMM_THREADS), 0, stream, *g, tiles_m, tiles_n);
+                     dim3(GEMM_THREADS), 0, run->stream, *g, tiles_m, tiles_n);
 }

@@ -155,9 +155,8 @@ MOTH_TYPED MothStatus cross_entropy(const MothCudaRun *run, const MothLoss *l) {
                       (size_t)l->rows * (smooth ? sizeof(SmoothOp::total) : sizeof(Stats))));
   MOTH_TRY(parts.take(run->device, (size_t)blocks * sizeof(LossSum)));
   if (l->rows > 0)
-    MOTH_TRY(
-        smooth ? row_stats<SmoothOp>(name, run->device, run->stream, l->in, l->rows, l->n, stats.p)
-               : row_stats<StatsOp>(name, run->device, run->stream, l->in, l->rows, l->n, stats.p));
+    MOTH_TRY(smooth ? row_stats<SmoothOp>(name, run, l->in, l->rows, l->n, stats.p)
+                    : row_stats<StatsOp>(name, run, l->in, l->rows, l->n, stats.p));
   if (l->smoothing > 0 && l->weight) {
     MOTH_TRY(sums.take(run->device, (size_t)l->rows * sizeof(double)));
     MOTH_TRY(total.take(run->device, sizeof(double)));

@@ -82,10 +82,10 @@ __global__ void __launch_bounds__(STEP_THREADS)
 }
 
 template <class F>
-static MothStatus step_run(const char *name, cudaStream_t stream, const F &f,
+static MothStatus step_run(const char *name, const MothCudaRun *run, const F &f,
                            const MothStepTable *t) {
-  return moth_launch(name, step_kernel<F>, dim3(t->first[t->n]), dim3(STEP_THREADS), 0, stream, f,
-                     *t);
+  return moth_launch(name, step_kernel<F>, dim3(t->first[t->n]), dim3(STEP_THREADS), 0, run->stream,
+                     f, *t);
 }
 
 struct SgdPlain {
@@ -140,26 +140,28 @@ template <bool AMSGRAD> struct Adam {
 };
 #endif
 
-MOTH_TYPED MothStatus sgd_step(cudaStream_t stream, const MothStepTable *t, const MothSgd *h) {
+MOTH_TYPED MothStatus sgd_step(const MothCudaRun *run, const MothStep *s) {
 #if MOTH_IS_FLOAT
+  const MothStepTable *t = s->table;
+  const MothSgd *h = s->sgd;
   real lr = (real)h->lr, decay = (real)h->weight_decay, momentum = (real)h->momentum;
   real sign = h->maximize ? -1 : 1;
   if (!t->p[2][0])
-    return step_run("sgd_step", stream, SgdPlain{lr, decay, sign, false}, t);
-  return step_run("sgd_step", stream,
+    return step_run("sgd_step", run, SgdPlain{lr, decay, sign, false}, t);
+  return step_run("sgd_step", run,
                   SgdMomentum{lr, decay, sign, h->first ? 0 : momentum,
                               h->first ? 1 : (real)(1 - h->dampening), (real)(h->nesterov ? 1 : 0),
                               h->nesterov ? momentum : 1, h->first},
                   t);
 #else
-  (void)stream, (void)t, (void)h;
+  (void)run, (void)s;
   return moth_fail(MOTH_ERR_TYPE, "expected float dtypes");
 #endif
 }
 
 #if MOTH_IS_FLOAT
-template <bool AMSGRAD>
-static MothStatus adam_run(cudaStream_t stream, const MothStepTable *t, const MothAdam *h) {
+template <bool AMSGRAD> static MothStatus adam_run(const MothCudaRun *run, const MothStep *s) {
+  const MothAdam *h = s->adam;
   Adam<AMSGRAD> f = {(real)(1 - h->beta1),
                      (real)h->beta2,
                      (real)(1 - h->beta2),
@@ -171,14 +173,14 @@ static MothStatus adam_run(cudaStream_t stream, const MothStepTable *t, const Mo
                      (real)(h->maximize ? -1 : 1),
                      false,
                      *h};
-  return step_run("adam_step", stream, f, t);
+  return step_run("adam_step", run, f, s->table);
 }
 #endif
-MOTH_TYPED MothStatus adam_step(cudaStream_t stream, const MothStepTable *t, const MothAdam *h) {
+MOTH_TYPED MothStatus adam_step(const MothCudaRun *run, const MothStep *s) {
 #if MOTH_IS_FLOAT
-  return h->amsgrad ? adam_run<true>(stream, t, h) : adam_run<false>(stream, t, h);
+  return s->adam->amsgrad ? adam_run<true>(run, s) : adam_run<false>(run, s);
 #else
-  (void)stream, (void)t, (void)h;
+  (void)run, (void)s;
   return moth_fail(MOTH_ERR_TYPE, "expected float dtypes");
 #endif
 }

@@ -229,101 +229,105 @@ __global__ void __launch_bounds__(ROW_THREADS)
 
 /* Whether all of the run's or width's neighbours can be read in packs of `bytes`. */
 static bool packs_fit(const MothReduce *r, int bytes) {
+  const MothReduceLayout *k = r->layout;
   bool fit = (uintptr_t)r->in % (unsigned)bytes == 0;
-  for (int d = 0; d < r->nkept - !r->rows; d++)
-    fit = fit && r->kept[d].in % bytes == 0;
-  for (int d = 0; d < r->nred - r->rows; d++)
-    fit = fit && r->red[d].in % bytes == 0;
-  const MothReduceDim *inner = r->rows ? &r->red[r->nred - 1] : &r->kept[r->nkept - 1];
+  for (int d = 0; d < k->nkept - !k->rows; d++)
+    fit = fit && k->kept[d].in % bytes == 0;
+  for (int d = 0; d < k->nred - k->rows; d++)
+    fit = fit && k->red[d].in % bytes == 0;
+  const MothReduceDim *inner = k->rows ? &k->red[k->nred - 1] : &k->kept[k->nkept - 1];
   return fit && inner->in == (int64_t)sizeof(stored) &&
          inner->size % (bytes / (int64_t)sizeof(stored)) == 0;
 }
 
 static Layout reduce_layout(const MothReduce *r, int64_t pack) {
+  const MothReduceLayout *k = r->layout;
   Layout l = {};
   l.in = r->in;
-  l.nkept = r->nkept;
-  l.nred = r->nred;
-  l.outs = r->outs;
-  l.count = r->count;
-  l.run_step = r->nred ? r->red[r->nred - 1].in : 0;
-  for (int d = 0; d < r->nkept; d++) {
-    l.kept[d] = wide_div(r->kept[d].size);
-    l.kept_in[d] = r->kept[d].in;
-    l.kept_out[d] = r->kept[d].out;
+  l.nkept = k->nkept;
+  l.nred = k->nred;
+  l.outs = k->outs;
+  l.count = k->count;
+  l.run_step = k->nred ? k->red[k->nred - 1].in : 0;
+  for (int d = 0; d < k->nkept; d++) {
+    l.kept[d] = wide_div(k->kept[d].size);
+    l.kept_in[d] = k->kept[d].in;
+    l.kept_out[d] = k->kept[d].out;
   }
-  for (int d = 0; d < r->nred; d++) {
-    int64_t p = d == r->nred - 1 ? pack : 1;
-    l.red[d] = wide_div(r->red[d].size / p ? r->red[d].size / p : 1);
-    l.red_in[d] = r->red[d].in * p;
+  for (int d = 0; d < k->nred; d++) {
+    int64_t p = d == k->nred - 1 ? pack : 1;
+    l.red[d] = wide_div(k->red[d].size / p ? k->red[d].size / p : 1);
+    l.red_in[d] = k->red[d].in * p;
   }
   return l;
 }
 
-template <class Op> static MothStatus reduce_of(const char *name, const MothReduce *r) {
+template <class Op>
+static MothStatus reduce_of(const char *name, const MothCudaRun *run, const MothReduce *r) {
   typedef typename Op::total Total;
+  const MothReduceLayout *k = r->layout;
   const dim3 block(ROW_THREADS);
-  int64_t target = (int64_t)moth_cuda_props(r->device)->multiprocessors * 8, pieces = 1, each;
+  int64_t target = (int64_t)moth_cuda_props(run->device)->multiprocessors * 8, pieces = 1, each;
   MothScratch parts;
   Layout l;
-  if (r->rows && r->count <= SHORT_ROW) {
+  if (k->rows && k->count <= SHORT_ROW) {
     bool packs = PACK > 1 && packs_fit(r, 16);
-    int64_t n = packs ? r->count / PACK : r->count;
+    int64_t n = packs ? k->count / PACK : k->count;
     int shift = log2_floor(n / 4, 5);
     l = reduce_layout(r, packs ? PACK : 1);
-    dim3 grid(grid_of(moth_ceil_div(r->outs, ROW_THREADS >> shift)));
+    dim3 grid(grid_of(moth_ceil_div(k->outs, ROW_THREADS >> shift)));
     return moth_launch(name, packs ? reduce_short<Op, PACK> : reduce_short<Op, 1>, grid, block, 0,
-                       r->stream, l, r->out, shift);
+                       run->stream, l, r->out, shift);
   }
-  if (r->rows) {
-    bool packs = r->nred == 1 ? r->red[0].in == (int64_t)sizeof(stored) : packs_fit(r, 16);
-    if (r->outs < target / 2)
-      pieces = moth_min64(moth_ceil_div(target, r->outs), moth_ceil_div(r->count, PIECE));
-    each = moth_ceil_div(moth_ceil_div(r->count, pieces), 256) * 256;
-    pieces = moth_ceil_div(r->count, each);
+  if (k->rows) {
+    bool packs = k->nred == 1 ? k->red[0].in == (int64_t)sizeof(stored) : packs_fit(r, 16);
+    if (k->outs < target / 2)
+      pieces = moth_min64(moth_ceil_div(target, k->outs), moth_ceil_div(k->count, PIECE));
+    each = moth_ceil_div(moth_ceil_div(k->count, pieces), 256) * 256;
+    pieces = moth_ceil_div(k->count, each);
     if (pieces > 1)
-      MOTH_TRY(parts.take(r->device, (size_t)(pieces * r->outs) * sizeof(Total)));
+      MOTH_TRY(parts.take(run->device, (size_t)(pieces * k->outs) * sizeof(Total)));
     l = reduce_layout(r, packs ? PACK : 1);
-    dim3 grid(grid_of(r->outs), (unsigned)pieces), threads(each <= 4096 ? 128 : ROW_THREADS);
+    dim3 grid(grid_of(k->outs), (unsigned)pieces), threads(each <= 4096 ? 128 : ROW_THREADS);
     MOTH_TRY(moth_launch(name, packs ? reduce_long<Op, PACK> : reduce_long<Op, 1>, grid, threads, 0,
-                         r->stream, l, r->out, parts.as<Total>(), each));
+                         run->stream, l, r->out, parts.as<Total>(), each));
   } else {
-    bool packs = r->nkept && packs_fit(r, COL_PACK * (int)sizeof(stored));
-    int64_t slots = packs ? r->outs / COL_PACK : r->outs;
-    int shift = log2_ceil(slots, 8 - log2_floor(r->count / 8, 3));
+    bool packs = k->nkept && packs_fit(r, COL_PACK * (int)sizeof(stored));
+    int64_t slots = packs ? k->outs / COL_PACK : k->outs;
+    int shift = log2_ceil(slots, 8 - log2_floor(k->count / 8, 3));
     int64_t tiles = moth_ceil_div(slots, 1 << shift);
     int64_t least = (ROW_THREADS >> shift) * COL_UNROLL * 2;
     if (tiles < target / 2)
-      pieces = moth_min64(moth_ceil_div(target, tiles), moth_ceil_div(r->count, least));
-    each = moth_max64(moth_ceil_div(r->count, moth_max64(pieces, 1)), 1);
-    pieces = moth_max64(moth_ceil_div(r->count, each), 1);
+      pieces = moth_min64(moth_ceil_div(target, tiles), moth_ceil_div(k->count, least));
+    each = moth_max64(moth_ceil_div(k->count, moth_max64(pieces, 1)), 1);
+    pieces = moth_max64(moth_ceil_div(k->count, each), 1);
     if (pieces > 1)
-      MOTH_TRY(parts.take(r->device, (size_t)(pieces * r->outs) * sizeof(Total)));
+      MOTH_TRY(parts.take(run->device, (size_t)(pieces * k->outs) * sizeof(Total)));
     l = reduce_layout(r, 1);
     dim3 grid(grid_of(tiles), (unsigned)pieces);
     MOTH_TRY(moth_launch(name, packs ? reduce_cols<Op, COL_PACK> : reduce_cols<Op, 1>, grid, block,
-                         0, r->stream, l, r->out, parts.as<Total>(), slots, each, shift));
+                         0, run->stream, l, r->out, parts.as<Total>(), slots, each, shift));
   }
   if (pieces == 1)
     return MOTH_OK;
   /* As many threads for a result as there are pieces, the others for neighbouring results. */
-  int shift = log2_ceil(r->outs, 8 - log2_floor(pieces, 8));
-  return moth_launch(name, reduce_parts<Op>, dim3(grid_of(moth_ceil_div(r->outs, 1 << shift))),
-                     block, 0, r->stream, l, r->out, parts.as<Total>(), pieces, shift);
+  int shift = log2_ceil(k->outs, 8 - log2_floor(pieces, 8));
+  return moth_launch(name, reduce_parts<Op>, dim3(grid_of(moth_ceil_div(k->outs, 1 << shift))),
+                     block, 0, run->stream, l, r->out, parts.as<Total>(), pieces, shift);
 }
 
-MOTH_TYPED MothStatus reduce(const MothReduce *r) {
+MOTH_TYPED MothStatus reduce(const MothCudaRun *run, const MothReduce *r) {
   switch (r->op) {
 #include "cuda/reduce_cases.h"
   case MOTH_REDUCE_ARGMAX:
-    return reduce_of<ArgOp<false>>("argmax", r);
+    return reduce_of<ArgOp<false>>("argmax", run, r);
   case MOTH_REDUCE_ARGMIN:
-    return reduce_of<ArgOp<true>>("argmin", r);
+    return reduce_of<ArgOp<true>>("argmin", run, r);
 #if MOTH_IS_FLOAT
   case MOTH_REDUCE_VAR:
-    return reduce_of<VarOp>("var", r);
+    return reduce_of<VarOp>("var", run, r);
   case MOTH_REDUCE_LOGSUMEXP:
-    return reduce_of<SumExpOp>("logsumexp", r);
+    return reduce_of<SumExpOp>("logsumexp", run, r);
 #endif
   default:
     return moth_fail(MOTH_ERR_STATE, "reduction %d has no kernel for this dtype", r->op);

@@ -118,12 +118,13 @@ __global__ void __launch_bounds__(SEGMENT_THREADS)
   segment_add(out + (o * s.keys + (int64_t)key) * s.inner + c, sum);
 }
 
-template <int V, class U> static MothStatus segment_run(const MothSegments *s) {
+template <int V, class U>
+static MothStatus segment_run(const MothCudaRun *run, const MothScatter *s) {
   typedef SegmentLanes<V> Lanes;
   typedef SegmentSums<V> Sums;
-  SegmentPlan<U> p = {(const U *)s->pairs.key,
-                      (const U *)s->pairs.pos,
-                      s->pairs.n,
+  SegmentPlan<U> p = {(const U *)s->pairs->key,
+                      (const U *)s->pairs->pos,
+                      s->pairs->n,
                       s->outer * s->inner / V,
                       s->inner / V,
                       s->keys,
@@ -132,24 +133,25 @@ template <int V, class U> static MothStatus segment_run(const MothSegments *s) {
   dim3 grid((unsigned)moth_ceil_div(threads, SEGMENT_THREADS));
   MothScratch parts;
   if (p.n > SEGMENT_CHUNK)
-    MOTH_TRY(parts.take(s->device, (size_t)threads * 2 * sizeof(Sums)));
+    MOTH_TRY(parts.take(run->device, (size_t)threads * 2 * sizeof(Sums)));
   Sums *head = parts.as<Sums>(), *tail = head ? head + threads : nullptr;
   MOTH_TRY(moth_launch("segment_sums", segment_sums<V, U>, grid, dim3(SEGMENT_THREADS), 0,
-                       s->stream, (Lanes *)s->out, (const Lanes *)s->src, p, head, tail));
+                       run->stream, (Lanes *)s->out, (const Lanes *)s->src, p, head, tail));
   if (p.n <= SEGMENT_CHUNK)
     return MOTH_OK;
   return moth_launch("segment_joins", segment_joins<V, U>, grid, dim3(SEGMENT_THREADS), 0,
-                     s->stream, (Lanes *)s->out, p, (const Sums *)head, (const Sums *)tail);
+                     run->stream, (Lanes *)s->out, p, (const Sums *)head, (const Sums *)tail);
 }
 
-MOTH_TYPED MothStatus segment_sum(const MothSegments *s) {
-  if (s->pairs.n == 0 || s->outer * s->inner == 0)
+/* By pairs in the order of their keys. */
+MOTH_TYPED MothStatus scatter_sorted(const MothCudaRun *run, const MothScatter *s) {
+  if (s->pairs->n == 0 || s->outer * s->inner == 0)
     return MOTH_OK;
   bool lanes = s->inner % SEGMENT_LANES == 0 &&
                ((uintptr_t)s->out | (uintptr_t)s->src) % (SEGMENT_LANES * sizeof(stored)) == 0;
-  if (s->pairs.wide)
-    return lanes ? segment_run<SEGMENT_LANES, uint64_t>(s) : segment_run<1, uint64_t>(s);
-  return lanes ? segment_run<SEGMENT_LANES, uint32_t>(s) : segment_run<1, uint32_t>(s);
+  if (s->pairs->wide)
+    return lanes ? segment_run<SEGMENT_LANES, uint64_t>(run, s) : segment_run<1, uint64_t>(run, s);
+  return lanes ? segment_run<SEGMENT_LANES, uint32_t>(run, s) : segment_run<1, uint32_t>(run, s);
 }
 
 /* The same by atomic sums: pairs in any order, a thread for each element of the source. *done is false, and nothing
@@ -173,29 +175,31 @@ __global__ void __launch_bounds__(SEGMENT_THREADS)
   segment_add_atomic(out + (o * s.keys + (int64_t)s.key[j]) * s.inner + c,
                      src[(o * s.positions + (int64_t)s.pos[j]) * s.inner + c]);
 }
-template <class U> static MothStatus segment_atomic_run(const MothSegments *s) {
-  SegmentPlan<U> p = {(const U *)s->pairs.key,
-                      (const U *)s->pairs.pos,
-                      s->pairs.n,
+template <class U>
+static MothStatus segment_atomic_run(const MothCudaRun *run, const MothScatter *s) {
+  SegmentPlan<U> p = {(const U *)s->pairs->key,
+                      (const U *)s->pairs->pos,
+                      s->pairs->n,
                       s->outer * s->inner,
                       s->inner,
                       s->keys,
                       s->positions};
   return moth_launch("segment_atomics", segment_atomics<U>,
                      dim3((unsigned)moth_ceil_div(p.n * p.columns, SEGMENT_THREADS)),
-                     dim3(SEGMENT_THREADS), 0, s->stream, (stored *)s->out, (const stored *)s->src,
-                     p, wide_div(p.columns), wide_div(p.inner));
+                     dim3(SEGMENT_THREADS), 0, run->stream, (stored *)s->out,
+                     (const stored *)s->src, p, wide_div(p.columns), wide_div(p.inner));
 }
 #endif
-MOTH_TYPED MothStatus segment_atomic(const MothSegments *s, bool *done) {
+MOTH_TYPED MothStatus scatter_atomic(const MothCudaRun *run, const MothScatter *s, bool *done) {
   *done = false;
 #if MOTH_STORED == 0 && MOTH_REAL_KIND <= 3
   if (sizeof(stored) < 4 || (MOTH_IS_FLOAT && moth_cuda_deterministic()))
     return MOTH_OK;
   *done = true;
-  if (s->pairs.n > 0 && s->outer * s->inner > 0)
-    return s->pairs.wide ? segment_atomic_run<uint64_t>(s) : segment_atomic_run<uint32_t>(s);
+  if (s->pairs->n > 0 && s->outer * s->inner > 0)
+    return s->pairs->wide ? segment_atomic_run<uint64_t>(run, s)
+                          : segment_atomic_run<uint32_t>(run, s);
 #endif
-  (void)s;
+  (void)run, (void)s;
   return MOTH_OK;
 }

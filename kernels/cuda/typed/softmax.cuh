@@ -171,21 +171,21 @@ typedef SumExp<double> Stats;
 
 /* [rows] statistics of rows of n elements side by side. */
 template <class Op>
-static MothStatus row_stats(const char *name, int device, cudaStream_t stream, const void *in,
-                            int64_t rows, int64_t n, void *stats) {
+static MothStatus row_stats(const char *name, const MothCudaRun *run, const void *in, int64_t rows,
+                            int64_t n, void *stats) {
+  MothReduceLayout k = {};
   MothReduce r = {};
-  r.device = device;
-  r.stream = stream;
+  k.rows = true;
+  k.outs = rows;
+  k.count = n;
+  k.nred = 1;
+  k.red[0] = MothReduceDim{n, (int64_t)sizeof(stored), 0};
+  k.nkept = rows > 1;
+  k.kept[0] = MothReduceDim{rows, n * (int64_t)sizeof(stored), 1};
   r.in = static_cast<const char *>(in);
+  r.layout = &k;
   r.out.values = stats;
-  r.rows = true;
-  r.outs = rows;
-  r.count = n;
-  r.nred = 1;
-  r.red[0] = MothReduceDim{n, (int64_t)sizeof(stored), 0};
-  r.nkept = rows > 1;
-  r.kept[0] = MothReduceDim{rows, n * (int64_t)sizeof(stored), 1};
-  return reduce_of<Op>(name, &r);
+  return reduce_of<Op>(name, run, &r);
 }
 
 /* Rows with known statistics: block (row, chunk of `each` packs). */
@@ -274,7 +274,7 @@ static MothStatus soft_rows(const char *name, const F &f, const MothCudaRun *run
   }
   MothScratch stats;
   MOTH_TRY(stats.take(run->device, (size_t)s->outer * sizeof(Stats)));
-  MOTH_TRY(row_stats<StatsOp>(name, run->device, run->stream, in, s->outer, s->n, stats.p));
+  MOTH_TRY(row_stats<StatsOp>(name, run, in, s->outer, s->n, stats.p));
   bool packs = same_alignment(in, out);
   int64_t each = 8 * ROW_THREADS, most = s->n / (packs ? PACK : 1);
   int64_t pieces = moth_min64(moth_max64(moth_ceil_div(most, each), 1), 65535);
