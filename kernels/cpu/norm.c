@@ -220,14 +220,17 @@ MothStatus moth_cpu_rms_norm_backward(MothCall *c) {
 
 /* (N, C, inner): line (n, c) is its `inner` elements. With `cols` there is one line for each channel instead. */
 typedef struct Lines {
-  MothNorm
-      m; /* of all; numbers of the lines: center, sum and squares [lines], factors [lines][4] */
+  MothNorm m; /* of all; center, sum and squares: [lines], factors: [lines][4] */
   const MothKernels *k;
   int64_t item;
   bool cols; /* statistics by channel, and inner is 1 */
   double *center, *factors;
   Workspace workspace;
 } Lines;
+
+static int64_t lines_count(const Lines *l) {
+  return l->m.channels * (l->cols ? 1 : l->m.batch);
+}
 
 static MothStatus lines_init(Lines *l, const MothTensor *self, bool by_channel) {
   *l = (Lines){.m = {.batch = self->shape[0], .channels = self->shape[1], .inner = 1},
@@ -236,60 +239,61 @@ static MothStatus lines_init(Lines *l, const MothTensor *self, bool by_channel) 
   for (int i = 2; i < self->ndim; i++)
     l->m.inner *= self->shape[i];
   l->cols = by_channel && l->m.inner == 1;
-  l->m.rows = l->m.channels * (l->cols ? 1 : l->m.batch);
-  MOTH_TRY(workspace_alloc(&l->workspace, 7 * l->m.rows, sizeof(double)));
+  int64_t lines = lines_count(l);
+  MOTH_TRY(workspace_alloc(&l->workspace, 7 * lines, sizeof(double)));
   double *p = l->workspace.p;
   l->m.sum = p;
-  l->m.squares = p + l->m.rows;
-  l->m.center = l->center = p + 2 * l->m.rows;
-  l->m.factors = l->factors = p + 3 * l->m.rows;
+  l->m.squares = p + lines;
+  l->m.center = l->center = p + 2 * lines;
+  l->m.factors = l->factors = p + 3 * lines;
   return MOTH_OK;
 }
 
-/* Lines (with `cols`: columns of a block) from `first` on. */
-static MothNorm lines_of(const Lines *l, int64_t first, int64_t lines) {
-  MothNorm m = l->m;
-  int64_t from = first * (l->cols ? 1 : m.inner) * l->item;
-  m.rows = m.cols = lines;
-  m.n = m.inner;
-  m.in = at(m.in, from);
-  m.grad = at(m.grad, from);
-  m.out = at(m.out, from);
-  m.center += first;
-  m.sum += first;
-  m.squares += first;
-  m.factors += 4 * first;
-  return m;
+/* Lines (with `cols`: columns) from `first` on: all of them, or *part. */
+static const MothNorm *lines_of(const Lines *l, int64_t first, int64_t lines, MothNorm *part) {
+  const MothNorm *m = &l->m;
+  if (lines == (l->cols ? m->cols : m->rows))
+    return m;
+  int64_t from = first * (l->cols ? 1 : m->n) * l->item;
+  *part = *m;
+  part->rows = part->cols = lines;
+  part->in = at(m->in, from);
+  part->grad = at(m->grad, from);
+  part->out = at(m->out, from);
+  part->center += first;
+  part->sum += first;
+  part->squares += first;
+  part->factors += 4 * first;
+  return part;
 }
 
 static void sums_range(void *ctx, int64_t begin, int64_t end) {
   const Lines *l = ctx;
-  for (int64_t i = begin; l->cols && i < end; i++) {
-    MothNorm m = lines_of(l, i * COLS, moth_min64(COLS, l->m.channels - i * COLS));
-    (m.grad ? l->k->norm_dots_cols : l->k->norm_moments_cols)(&m);
-  }
-  if (l->cols)
-    return;
-  MothNorm m = lines_of(l, begin, end - begin);
-  (m.grad ? l->k->norm_dots : l->k->norm_moments)(&m);
+  const MothKernels *k = l->k;
+  MothNorm part;
+  for (int64_t i = begin; l->cols && i < end; i++)
+    (l->m.grad ? k->norm_dots_cols : k->norm_moments_cols)(
+        lines_of(l, i * COLS, moth_min64(COLS, l->m.cols - i * COLS), &part));
+  if (!l->cols)
+    (l->m.grad ? k->norm_dots : k->norm_moments)(lines_of(l, begin, end - begin, &part));
 }
 static void apply_range(void *ctx, int64_t begin, int64_t end) {
   const Lines *l = ctx;
-  for (int64_t i = begin; l->cols && i < end; i++) {
-    MothNorm m = lines_of(l, i * COLS, moth_min64(COLS, l->m.channels - i * COLS));
-    l->k->norm_cols(&m);
-  }
-  if (l->cols)
-    return;
-  MothNorm m = lines_of(l, begin, end - begin);
-  l->k->norm_lines(&m);
+  MothNorm part;
+  for (int64_t i = begin; l->cols && i < end; i++)
+    l->k->norm_cols(lines_of(l, i * COLS, moth_min64(COLS, l->m.cols - i * COLS), &part));
+  if (!l->cols)
+    l->k->norm_lines(lines_of(l, begin, end - begin, &part));
 }
 static void lines_run(Lines *l, MothRange fn) {
-  const MothNorm *m = &l->m;
-  int64_t lines = l->cols ? (m->channels + COLS - 1) / COLS : m->batch * m->channels;
+  MothNorm *m = &l->m;
+  m->rows = m->batch * m->channels;
+  m->n = m->inner;
+  m->cols = m->channels;
+  int64_t tasks = l->cols ? (m->cols + COLS - 1) / COLS : m->rows;
   int64_t cost = l->cols ? m->batch * COLS : m->inner;
-  if (lines && m->inner && m->batch)
-    moth_parallel_for(lines, moth_cpu_grain(cost), fn, l);
+  if (tasks && m->inner && m->batch)
+    moth_parallel_for(tasks, moth_cpu_grain(cost), fn, l);
 }
 
 /* Joins the moments (mean, m2) of `count` lines, `stride` apart, of n elements each. */
@@ -436,7 +440,7 @@ static MothStatus backward_lines(MothCall *c, const MothTensor *grad, const Moth
   MOTH_TRY(lines_init(&l, self, groups == 0));
   int64_t each = groups ? l.m.channels / groups : 1,
           stats = groups ? l.m.batch * groups : l.m.channels;
-  int64_t lines = l.m.rows;
+  int64_t lines = lines_count(&l);
   MOTH_GO(moth_cpu_contiguous_as(grad, (MothDType)self->dtype, &g));
   MOTH_GO(moth_cpu_contiguous(self, &in));
   MOTH_GO(optional_as(weight, MOTH_FLOAT64, &w));

@@ -84,6 +84,13 @@ describe("several backends of the user's", function()
     assert.truthy(message:find("'cpu' is no device of register_backend's", 1, true), message)
     assert.truthy(moth.ops.describe("neg"):find("regdev1", 1, true))
   end)
+  it("have names that fit messages", function()
+    for _, name in ipairs { ("d"):rep(32), "a b", "1d", "" } do
+      local ok, message = pcall(moth.library.register_backend, name, {})
+      assert.is_false(ok)
+      assert.truthy(message:find("a device's name consists of up to 31 letters, digits and _", 1, true), message)
+    end
+  end)
   it("have the ops whose records say that a kernel serves all devices", function()
     local all = moth.ops.get("empty")
     assert.equal("all devices", all.kernel)

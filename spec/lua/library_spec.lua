@@ -443,6 +443,18 @@ describe("opcheck", function()
     assert.equal(1, library.opcheck(sq, { { moth.randn(3) } }).gradient)
     library.undefine(sq)
   end)
+  it("calls a reference with all arguments, as the op's own function", function()
+    local seen
+    local op = open("mylib"):define("all(Tensor x, float by=2, enum('a','b') how='b', int[2] size=3) -> Tensor", {
+      impl = function(x, by, how, size) return x * by + size[1] * size[2] + (how == "b" and 1 or 0) end, grad = "none",
+      dims = { x = "*" }, out = "*",
+      reference = function(x, by, how, size)
+        seen = { by, how, unpack(size) }
+        return x * 2 + 10
+      end })
+    assert.equal(1, library.opcheck(op, { { moth.randn(3) } }).reference)
+    assert.same({ 2, "b", 3, 3 }, seen)
+  end)
   it("finds planted mistakes", function()
     local lib = open "mylib"
     local function planted(pattern, o)

@@ -514,8 +514,12 @@ local function larger(op, text, integers, want)
     if not sizes then return nil end
     for k, v in ipairs(sizes) do sizes[k] = v < 2 and v or 101 * v end
   end
-  if not pcall(call, op.name, fresh(op, args)) then return nil end -- sizes that stand in the sample do not grow
-  return args
+  -- Sizes that stand in the sample do not grow: what no longer fits is left out. A device tells late.
+  local works = pcall(function()
+    call(op.name, fresh(op, args))
+    if not on_cpu then moth.cuda.synchronize() end
+  end)
+  return works and args or nil
 end
 
 -- Of the finite ones, without their signs.

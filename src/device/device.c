@@ -65,12 +65,15 @@ __attribute__((constructor)) static void device_init(void) {
     moth_device_replace((MothDeviceType)i, &nobody);
 }
 
+enum { NAME_MOST = 31 }; /* messages list the names of all devices */
+
 static bool is_name(const char *s) {
+  const char *first = s;
   if (!isalpha((unsigned char)*s))
     return false;
   while (isalnum((unsigned char)*s) || *s == '_')
     s++;
-  return !*s;
+  return !*s && s - first <= NAME_MOST;
 }
 
 MothStatus moth_device_add(const MothDeviceOps *ops, MothDeviceType *out) {
@@ -78,8 +81,9 @@ MothStatus moth_device_add(const MothDeviceOps *ops, MothDeviceType *out) {
   if (!is_name(name))
     return moth_fail(
         MOTH_ERR_VALUE,
-        "a device's name consists of letters, digits and _, and begins with a letter; got '%s'",
-        name);
+        "a device's name consists of up to %d letters, digits and _, and begins with a letter; got "
+        "'%s'",
+        NAME_MOST, name);
   MothStatus s = MOTH_OK;
   pthread_mutex_lock(&lock);
   if (moth_device_find(name) >= 0)

@@ -25,7 +25,7 @@ static inline const MothDeviceOps *moth_device_ops(MothDeviceType type) {
 MOTH_API int moth_device_ntypes(void);
 /* The type of a name, or -1. */
 MOTH_API int moth_device_find(const char *name);
-/* Adds a type of device under a new name of letters, digits and _. ops must stay valid for the life of the process.
+/* Adds a type of device under a new name of up to 31 letters, digits and _. ops must stay valid for the life of the process.
  * Errors: the name is taken or malformed, the table is full (MOTH_NDEVICES types). */
 MOTH_API MothStatus moth_device_add(const MothDeviceOps *ops, MothDeviceType *out);
 /* Replaces the functions of a type. */
