@@ -49,8 +49,8 @@ describe("a folder of the C source", function()
     assert.equal("", table.concat(wrong, "\n"))
   end)
 
-  -- By the symbols of the objects: moth.h declares functions of all floors, so that includes alone do not say it. Ops are
-  -- called by name on any floor: generated objects are left out.
+  -- By the symbols of the objects: moth.h declares functions of all floors, so that includes alone do not say it. Ops
+  -- are called by name on any floor: generated objects are left out.
   it("calls nothing of a higher floor", function()
     local objects = (os.getenv("MOTH_BUILD") or "build") .. "/obj"
     if not exists(objects .. "/src/core/tensor.o") then return pending("there are no objects") end

@@ -9,7 +9,6 @@
 #include "core/dtype.h"
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
-#include "moth_ops.h"
 
 static MothStatus no_memory(void) {
   return moth_fail(MOTH_ERR_MEMORY, "out of memory");

@@ -562,7 +562,7 @@ static const char *user_ready(int index) {
 
 typedef struct Backend { /* lives as long as the process */
   MothDeviceOps ops;
-  char name[32];
+  char name[];
 } Backend;
 
 /* register_backend(name): a device of the user's, in host memory */
@@ -570,10 +570,11 @@ static int b_register_backend(lua_State *L) {
   const char *name = moth_lua_string(L, 1);
   if (moth_device_find(name) >= MOTH_USER)
     return 0;
-  Backend *b = calloc(1, sizeof *b);
+  size_t bytes = strlen(name) + 1;
+  Backend *b = calloc(1, sizeof *b + bytes);
   if (!b)
     return moth_lua_error(L, "out of memory");
-  snprintf(b->name, sizeof b->name, "%s", name);
+  memcpy(b->name, name, bytes);
   b->ops.memory = moth_cpu_memory;
   b->ops.memory.name = b->name;
   b->ops.memory.why_not = user_ready;
