@@ -4,7 +4,8 @@
 --                                                weak: a number of the call or a constant, which adapts
 -- Values:
 --   const(value) · param(index) · program_id(axis) · num_programs(axis) · arange(lo) · index (of a `for`)
---   apply(name, compute; …)         a scalar formula of kernels/math*.h, or an operator, in the dtype `compute`
+--   apply(name, compute; …)         a scalar formula of kernels/math*.h, or an operator, in the dtype `compute`;
+--                                   exact: as the op of a record, "kept" out of sums that follow or "free"
 --   cast(x) · where(c, a, b) · broadcast(x) · expand(x; dim) · permute(x; dims) · reshape(x)
 --   load(off, mask, other; root)    elements of parameter `root` at offsets in elements; nothing is read where the mask
 --                                   is false
@@ -101,7 +102,7 @@ function Builder:put(s)
   return s
 end
 
-local fixed = { "value", "index", "axis", "lo", "name", "dim", "root" }
+local fixed = { "value", "index", "axis", "lo", "name", "dim", "root", "exact", "stay" }
 
 -- A value without effects: the same one again where it is there already.
 function Builder:pure(n)
@@ -141,7 +142,7 @@ function Builder:cast(x, d)
       local low = d.class ~= "uint" and d.name ~= "uint8" and -2 ^ (size - 1) or 0
       if d.is_float or (v >= low and v < low + 2 ^ size) then return self:const(v, d) end
     end
-  elseif x.op == "broadcast" then -- fewer elements to convert
+  elseif x.op == "broadcast" and not x.stay then -- fewer elements to convert
     return self:broadcast(self:cast(x[1], d), x.shape)
   end
   return self:pure { op = "cast", d = d, shape = x.shape, x }
@@ -155,7 +156,7 @@ function Builder:broadcast(x, shape)
       self.fail("a block of shape %s does not broadcast to %s", M.shape_text(x.shape), M.shape_text(shape))
     end
   end
-  if x.op == "broadcast" then x = x[1] end
+  if x.op == "broadcast" and not x.stay then x = x[1] end
   return self:pure { op = "broadcast", d = x.d, shape = shape, weak = x.weak, x }
 end
 
@@ -194,6 +195,20 @@ function Builder:apply(name, compute, d, weak, ...)
     node[i] = self:broadcast(x, shape)
   end
   return self:pure(node)
+end
+
+--- A formula of kernels/math*.h as the record of an op names it, computed as eager does (the dialects' `exact`), in the
+-- dtype `compute`; of dtype d.
+function Builder:exact(name, compute, d, ...)
+  local shape = self:shapes(...)
+  local node = { op = "apply", exact = "kept", name = name, compute = compute, d = d, shape = shape }
+  for i = 1, select("#", ...) do node[i] = self:broadcast(self:cast((select(i, ...)), compute), shape) end
+  return self:pure(node)
+end
+
+--- A scalar as a block that is an array where it is made, on the CPU: compilers cannot compute with it ahead of a loop.
+function Builder:stay(x, shape)
+  return self:pure { op = "broadcast", d = x.d, shape = shape, stay = true, x }
 end
 
 -- Two integers that are constants, or one and what changes nothing.

@@ -33,6 +33,19 @@ function M.loop(p, loop, options)
   end
   p:open("{")
   lines(0)
+  local limits = {}
+  for dim, size in ipairs(loop.shape) do
+    limits[dim] = tostring(size)
+    for k, text in ipairs(options.bounds and options.bounds[dim] or {}) do
+      local name = ("n%d_%d"):format(dim, k)
+      p:put("const long long %s = %s;", name, text)
+      limits[dim] = ("(%s < %s ? (int)(%s < 0 ? 0 : %s) : %s)"):format(name, limits[dim], name, name, limits[dim])
+    end
+    if options.bounds and options.bounds[dim] then
+      p:put("const int n%d = %s;", dim, limits[dim])
+      limits[dim] = "n" .. dim
+    end
+  end
   local innermost = 0
   for position, dim in ipairs(loop.order) do
     if loop.shape[dim] > 1 then innermost = position end
@@ -43,7 +56,7 @@ function M.loop(p, loop, options)
       if position == innermost and options.simd and (options.simd == "" or position == #loop.order) then
         p:put("#pragma omp simd %s", options.simd)
       end
-      p:open("for (int i%d = 0; i%d < %d; i%d++) {", dim, dim, size, dim)
+      p:open("for (int i%d = 0; i%d < %s; i%d++) {", dim, dim, limits[dim], dim)
     else
       p:open("{")
     end
@@ -56,11 +69,35 @@ function M.loop(p, loop, options)
   end
 end
 
+M.bounded = true
+
 function M.barrier() end
 function M.turn() end
 function M.scalar_load() return false end
 
 function M.param(_, s) return ("a[%d].%s"):format(s.index, s.d.is_float and "d" or "i") end
+
+-- Names of formulas that do not end in a product.
+local sums = {}
+local no_products = "add sub div maximum minimum relu neg abs where masked_fill clamp floor ceil round trunc sqrt"
+for name in no_products:gmatch("%S+") do sums[name] = true end
+
+--- A formula as eager's loops compute it: contracted within itself, but not with the next one. A product at its end is
+-- kept out of the sum of the next by a multiplication with a 1 that the compiler does not know, in an FMA.
+function M.exact(p, n, list)
+  local d = n.compute
+  local text
+  if n.name == "neg" and d.is_float then -- gcc would negate inside the FMA before it, which turns -0 into 0
+    text = ("(%s * -(%s)moth_one)"):format(list[1], d.real)
+  else
+    text = ("%s(%s)"):format(p:formula(n.name, d), table.concat(list, ", "))
+  end
+  if n.d.class == "bool" then
+    return d.class == "bool" and ("(%s != 0)"):format(text) or ("(%s)%s"):format(n.d.real, text)
+  end
+  if not d.is_float then return ("(%s)%s"):format(d.real, text) end
+  return (n.exact == "free" or sums[n.name]) and text or ("MOTH_EACH_%s(%s)"):format(d.real, text)
+end
 
 function M.shared_scalar(p, name, d)
   p:put("%s %s;", d.real, name)
@@ -127,6 +164,24 @@ function print_.Printer:positions(shape) -- luacheck: ignore self
   return idx
 end
 
+local nothing = { sum = 0, prod = 1, any = 0, all = 1 }
+
+-- The bounds of a reduction of where(mask, x, what changes nothing): elements behind them need not be looked at.
+local function reduce_bounds(p, s)
+  local x = s[1]
+  local other = x.op == "where" and x[3]
+  while other and other.op == "broadcast" do other = other[1] end
+  local none = nothing[s.kind] or s.kind == "max" and -math.huge or s.kind == "min" and math.huge
+  local fits = other and other.op == "const" and other.value == none
+  if other and other.exact then fits = other.name == (s.kind == "max" and "lowest" or s.kind == "min" and "highest") end
+  if not fits then return nil end
+  local bounds = p:bounds(x[1], x.shape)
+  for dim = 1, #x.shape do
+    if bounds and bounds[dim] and s.dim and s.dim ~= dim then return nil end
+  end
+  return bounds
+end
+
 function M.reduce(p, s)
   local x, shape = s[1], s[1].shape
   local scalar = #s.shape == 0
@@ -158,7 +213,8 @@ function M.reduce(p, s)
       local text = p:element(x, idx)
       p:effect(("acc = %s;"):format(join_text(form, "acc", text)))
       if float then p:effect(("nans |= %s != %s;"):format(text, text)) end
-    end, { simd = clause, before = { [level] = before }, after = { [level + 1] = after } })
+    end, { simd = clause, before = { [level] = before }, after = { [level + 1] = after },
+      bounds = reduce_bounds(p, s) })
   else
     p:each_element(s.shape, function(idx)
       p:effect(("%s[%s] = %s;"):format(name, print_.flat(s.shape, idx), none))
@@ -166,7 +222,7 @@ function M.reduce(p, s)
     p:each_element(shape, function(idx)
       local at = ("%s[%s]"):format(name, print_.flat(s.shape, without(idx, s.dim)))
       p:effect(("%s = %s;"):format(at, join_text(form, at, p:element(x, idx))))
-    end, { simd = "", order = M.dim_first(#shape, s.dim) })
+    end, { simd = "", order = M.dim_first(#shape, s.dim), bounds = reduce_bounds(p, s) })
   end
 end
 
@@ -273,19 +329,35 @@ end
 
 -- ---- the file -----------------------------------------------------------------------------------
 
-function M.file(p, o, formulas, body)
-  local prog, parts = o.prog, {}
+--- What files begin with.
+function M.head(texts)
+  return ([[
+#define MOTH_FN static inline __attribute__((always_inline, unused))
+%s
+typedef union { void *p; long long i; double d; } MothSlot;
+void *malloc(unsigned long);
+void free(void *);
+static volatile const double moth_unknown_one = 1;
+#if defined(__FMA__) || defined(__aarch64__)
+#define MOTH_EACH_float(x) __builtin_fmaf(x, (float)moth_one, -0.0f)
+#define MOTH_EACH_double(x) __builtin_fma(x, moth_one, -0.0)
+#else
+#define MOTH_EACH_float(x) (x)
+#define MOTH_EACH_double(x) (x)
+#endif
+]]):format((texts["math_libm.h"]:gsub('#include "[^\n]*\n', "")))
+end
+
+--- The functions of a program: `name`_program, and `name`, which runs programs begin to end - 1 of the grid.
+function M.functions(p, prog, body, name)
+  local parts, n = {}, #prog.params
   local function put(text, ...) parts[#parts + 1] = select("#", ...) > 0 and text:format(...) or text end
-  put("/* %s: generated by moth.kernel from %s */", prog.name, prog.place or "?")
-  put("#define MOTH_FN static inline __attribute__((always_inline, unused))")
-  put((o.texts["math_libm.h"]:gsub('#include "[^\n]*\n', "")))
-  put("typedef union { void *p; long long i; double d; } MothSlot;")
-  put("void *malloc(unsigned long);\nvoid free(void *);")
-  put(formulas)
-  local n = #prog.params
-  put("static void program(const MothSlot *a, long long pid0, long long pid1, long long pid2, long long programs0,")
-  put("    long long programs1, long long programs2, char *heap) {")
-  put("  (void)a, (void)pid0, (void)pid1, (void)pid2, (void)programs0, (void)programs1, (void)programs2, (void)heap;")
+  local axes = prog.flat and 1 or 3 -- flat: the grid has one dimension
+  local more = axes == 3 and ", long long pid1, long long pid2" or ""
+  put("static inline __attribute__((always_inline)) void %s_program(const MothSlot *a, long long pid0%s,", name, more)
+  put("    long long programs0, long long programs1, long long programs2, char *heap, const double moth_one) {")
+  put("  (void)a, (void)pid0, (void)programs0, (void)programs1, (void)programs2, (void)heap, (void)moth_one;")
+  if axes == 3 then put("  (void)pid1, (void)pid2;") end
   local alone = {}
   for _, param in ipairs(prog.params) do
     if param.pointer then alone[prog.class[param.index]] = (alone[prog.class[param.index]] or 0) + 1 end
@@ -298,18 +370,27 @@ function M.file(p, o, formulas, body)
   end
   put(body)
   put("}\n")
-  put("__attribute__((visibility(\"default\"))) void moth_kernel(MothSlot *a, long begin, long end) {")
+  put("static void %s(MothSlot *a, long begin, long end) {", name)
   put("  char *heap = 0;")
   if p.heap then
     put("  heap = malloc(%d);\n  if (!heap) {\n    a[%d].i = 1;\n    return;\n  }", p.heap + 64, n + 3)
   end
   put("  const long long gx = a[%d].i, gy = a[%d].i, gz = a[%d].i;", n, n + 1, n + 2)
+  put("  const double moth_one = moth_unknown_one;")
   put("  for (long long i = begin; i < end; i++)")
-  put("    program(a, i %% gx, i / gx %% gy, i / gx / gy, gx, gy, gz, heap%s);",
-    p.heap and " + (-(unsigned long)heap & 63)" or "")
+  put("    %s_program(a, %s, gx, gy, gz, heap%s, moth_one);", name,
+    axes == 3 and "i % gx, i / gx % gy, i / gx / gy" or "i", p.heap and " + (-(unsigned long)heap & 63)" or "")
   if p.heap then put("  free(heap);") end
   put("}")
-  return table.concat(parts, "\n") .. "\n"
+  return table.concat(parts, "\n")
+end
+
+function M.file(p, o, formulas, body)
+  local prog = o.prog
+  return table.concat({ ("/* %s: generated by moth.kernel from %s */"):format(prog.name, prog.place or "?"),
+    M.head(o.texts), formulas, M.functions(p, prog, body, "kernel"), "",
+    '__attribute__((visibility("default"))) void moth_kernel(MothSlot *a, long begin, long end) {',
+    "  kernel(a, begin, end);", "}", "" }, "\n")
 end
 
 return M

@@ -110,6 +110,13 @@ function M.loop(p, loop, options)
   if touches_arrays(loop) or stores(loop) and reads_stores(p) then sync(p) end
 end
 
+--- Formulas of records: contracted as NVRTC likes.
+function M.exact(p, n, list)
+  local text = ("%s(%s)"):format(p:formula(n.name, n.compute), table.concat(list, ", "))
+  if n.d.class == "bool" then return ("(%s)(%s != 0)"):format(n.d.real, text) end
+  return ("(%s)%s"):format(n.d.real, text)
+end
+
 function M.barrier(p) sync(p) end
 function M.turn(p) if p.shared then sync(p) end end
 --- Of memory that the program writes, one thread reads for all: others may write it, too, and the threads of a program

@@ -5,6 +5,8 @@
 --   - it reads memory or a variable that a statement before the sink may write.
 -- Then it is an array, filled by a loop of its own before the first statement that needs it (`before` of that one).
 -- prog: { body, class = { [root] = number } }: parameters of one class may share memory.
+local tile = require "moth.codegen.tile"
+
 local M = {}
 
 local views = { broadcast = true, expand = true, permute = true, reshape = true }
@@ -103,7 +105,10 @@ local function place_arrays(prog, sinks)
 
   local function killed(n, sink, identical)
     local k = n.killer
-    if not k or sink.at < k.at then return false end
+    if not k or sink.at < (k.leader or k).at then return false end
+    if (k.leader or k) == sink and sink.together then
+      return not identical or n.op == "load" and not (k.root == n.root and k[1] == n[1])
+    end
     if sink ~= k then return true end
     if n.op == "var" then return not identical end
     return not (identical and k.op == "store" and k.root == n.root and k[1] == n[1])
@@ -155,6 +160,7 @@ local function place_arrays(prog, sinks)
       s.before, s.filling, s.sink, s.placed = nil, nil, nil, nil
     end)
     for _, s in ipairs(sinks) do
+      local sink = s.leader or s -- those that share a loop are one
       for i = 1, 4 do
         local x = s[i]
         if x and s.op == "dot" and i < 3 then
@@ -164,7 +170,7 @@ local function place_arrays(prog, sinks)
           end
           visit(x, s, false)
         elseif x and not (s.inplace and i == 3) then
-          visit(x, s, s.op ~= "scan" or not s.reverse)
+          visit(x, sink, s.op ~= "scan" or not s.reverse)
         end
       end
     end
@@ -191,15 +197,80 @@ local function find_inplace(prog)
   end)
 end
 
+-- What a store or an assignment of a block writes to, its mask, and whether it can share a loop.
+local function target_of(s, prog)
+  if s.op == "store" then return s.distinct and s or prog.class[s.root], s[3] end
+  if s.op ~= "assign" or s.skip then return nil end
+  local x = s[1]
+  return s.var, x.op == "where" and x[3].op == "var" and x[3].var == s.var and x[1] or nil
+end
+
+local moves = { apply = true, cast = true, where = true, broadcast = true, param = true, program_id = true,
+  num_programs = true, index = true }
+
+-- Stores and assignments of one shape and mask that follow each other share a loop, if they write to different memory;
+-- scalars between them are computed ahead.
+local function join_stores(prog, list)
+  local i = 1
+  while i <= #list do
+    local s = list[i]
+    if s.body then join_stores(prog, s.body) end
+    if s.yes then
+      join_stores(prog, s.yes)
+      join_stores(prog, s.no)
+    end
+    local target, mask = target_of(s, prog)
+    if target and #s.shape > 0 then
+      local written, group, ahead, rest, k = { [target] = true }, { s }, {}, {}, i + 1
+      while list[k] do
+        local one = list[k]
+        local to, its_mask = target_of(one, prog)
+        if to then
+          if its_mask ~= mask or written[to] or not tile.same(one.shape, s.shape) then break end
+          written[to] = true
+          group[#group + 1] = one
+          rest[#rest + 1] = one
+        elseif one.op == "load" and written[prog.class[one.root]] or one.op == "var" and written[one.var] then
+          break
+        elseif not one.shape or own[one.op] or effects[one.op] then
+          break
+        elseif #one.shape > 0 or one.op == "const" then
+          rest[#rest + 1] = one
+        elseif moves[one.op] then
+          ahead[#ahead + 1] = one
+        else
+          break
+        end
+        k = k + 1
+      end
+      if #group > 1 then
+        s.together = group
+        for m = 2, #group do group[m].leader = s end
+        local at = i
+        for _, one in ipairs(ahead) do
+          list[at] = one
+          at = at + 1
+        end
+        list[at] = s
+        for m, one in ipairs(rest) do list[at + m] = one end
+        i = k - 1
+      end
+    end
+    i = i + 1
+  end
+end
+
 --- Prepares a program. Each live statement gets `at`, its number; blocks that are arrays get `array`; statements
--- `before`, the arrays that are filled ahead of them.
-function M.prepare(prog)
+-- `before`, the arrays that are filled ahead of them. stay: blocks that are to stay arrays (tile.lua) are.
+function M.prepare(prog, stay)
   drop_dead(prog)
   find_inplace(prog)
+  join_stores(prog, prog.body)
   local at, all, sinks = 0, {}, {}
   walk(prog.body, nil, nil, function(s)
     at = at + 1
     s.at, all[at] = at, s
+    s.array = s.stay and stay or nil
     if (own[s.op] or s.op == "store" or s.op == "assign" and not s.skip) then
       local blocks = #s.shape > 0
       for k = 1, 4 do blocks = blocks or s[k] and #s[k].shape > 0 end

@@ -1,7 +1,6 @@
 -- Prints programs of the tile IR as C and as CUDA C++. Both have the same shape: scalars are constants of the function,
 -- blocks are computed in loops over their elements; the dialects (tile_c.lua, tile_cuda.lua) say how such a loop is
 -- written, how reductions, scans, products and atomics are, and where arrays lie.
-local each = require "moth.each"
 local plan = require "moth.codegen.tile_plan"
 local tile = require "moth.codegen.tile"
 
@@ -12,6 +11,8 @@ Printer.__index = Printer
 M.Printer = Printer
 
 local function real(d) return d.real end
+-- A truth is an int while it is computed with: gcc makes no vectors of bytes beside doubles.
+local function local_type(d) return d.class == "bool" and "int" or d.real end
 --- C type of an element in memory.
 function M.stored(d) return d.form ~= 0 and "unsigned short" or d.real end
 
@@ -71,6 +72,7 @@ local infix = { lt = "<", le = "<=", gt = ">", ge = ">=", eq = "==", ne = "!=", 
 function Printer:cast(text, from, to)
   if from == to then return text end
   if to.class == "bool" then return ("(%s)(%s != 0)"):format(real(to), text) end
+  if from.class == "bool" and to.form == 0 then return ("(%s ? (%s)1 : (%s)0)"):format(text, real(to), real(to)) end
   if to.form ~= 0 then
     local half = to.form == 1 and "f16" or "bf16"
     local wide = from.name == "float64" or not from.is_float
@@ -84,6 +86,7 @@ end
 --- The text of `apply` of texts.
 function Printer:apply(n, list)
   local op, d = infix[n.name], n.compute
+  if n.exact then return self.dialect.exact(self, n, list) end
   if op and (d.is_float or d.size == 8 or d.class == "bool") then
     local text = ("%s %s %s"):format(list[1], op, list[2])
     return n.d.class == "bool" and ("(%s)(%s)"):format(real(n.d), text) or text
@@ -155,6 +158,7 @@ M.name_of = name_of
 -- printed at the level of the innermost loop that the positions name.
 function Printer:element(n, idx)
   if n.op == "const" then return M.literal(self, n.value, n.d) end
+  if self.loop.holds[n] then return "1" end
   if #n.shape == 0 then return "v" .. n.id end
   if plan.views[n.op] and not (n.array and not self.loop.filling[n]) then return self:element(n[1], behind(n, idx)) end
   local key = n.id .. "@" .. table.concat(idx, ",")
@@ -169,12 +173,15 @@ function Printer:element(n, idx)
     text = ("V%d[%s]"):format(n.var.id, M.flat(n.shape, idx))
   else
     local list = {}
-    for i, x in ipairs(n) do list[i] = self:element(x, idx) end
+    local mask = n.op == "where" and n[1] or n.op == "load" and n[2]
+    for i, x in ipairs(n) do
+      list[i] = i == 3 and mask and self.loop.holds[mask] and "0" or self:element(x, idx)
+    end
     text = self:value(n, list)
   end
   local name = ("t%d_%d"):format(n.id, self.loop.count)
   self.loop.count = self.loop.count + 1
-  self:line(idx, ("const %s %s = %s;"):format(real(n.d), name, text))
+  self:line(idx, ("const %s %s = %s;"):format(local_type(n.d), name, text))
   self.loop.memo[key] = name
   return name
 end
@@ -183,10 +190,12 @@ end
 function Printer:value(n, list)
   if n.op == "apply" then return self:apply(n, list) end
   if n.op == "cast" then return self:cast(list[1], n[1].d, n.d) end
-  if n.op == "where" then return ("%s ? %s : %s"):format(list[1], list[2], list[3]) end
+  if n.op == "where" then
+    return list[1] == "1" and list[2] or ("%s ? %s : %s"):format(list[1], list[2], list[3])
+  end
   if n.op == "load" then
     local text = self:read_memory(("p%d[%s]"):format(n.root, list[1]), n.d)
-    return list[2] and ("%s ? %s : %s"):format(list[2], text, list[3]) or text
+    return list[2] and list[2] ~= "1" and ("%s ? %s : %s"):format(list[2], text, list[3]) or text
   end
   error("a tile program has the value '" .. n.op .. "' where there can be none", 0)
 end
@@ -200,8 +209,88 @@ function Printer:line(idx, text)
   table.insert(self.loop.lines[level], text)
 end
 
+-- ---- bounds -------------------------------------------------------------------------------------
+
+-- The loop's dimensions behind a view's: a list with false where the operand has one element.
+local function dims_behind(n, dims)
+  local x, out = n[1], {}
+  if n.op == "broadcast" then
+    local skip = #n.shape - #x.shape
+    for k, size in ipairs(x.shape) do out[k] = size > 1 and dims[k + skip] end
+  elseif n.op == "expand" then
+    for k, dim in ipairs(dims) do
+      if k ~= n.dim then out[#out + 1] = dim end
+    end
+  elseif n.op == "permute" then
+    for k, dim in ipairs(n.dims) do out[dim] = dims[k] end
+  else
+    return nil
+  end
+  return out
+end
+
+-- The text of a block that is one number for all; nil: it is not.
+function Printer:uniform(n)
+  while n.op == "broadcast" or n.op == "expand" do n = n[1] end
+  return #n.shape == 0 and self:element(n, {}) or nil
+end
+
+-- Of integers that grow by one along a dimension of the loop: that dimension, and the text of the first one.
+function Printer:growing(n, dims)
+  if n.op == "arange" then return dims[1], tostring(n.lo) end
+  if n.op == "apply" and n.name == "add" and n.compute.name == "int64" then
+    for k = 1, 2 do
+      local start = self:uniform(n[k])
+      if start then
+        local dim, first = self:growing(n[3 - k], dims)
+        return dim, dim and ("%s + %s"):format(start, first)
+      end
+    end
+  elseif plan.views[n.op] then
+    local behind_it = dims_behind(n, dims)
+    if behind_it then return self:growing(n[1], behind_it) end
+  end
+end
+
+-- Adds to `bounds` ([dim] = list of texts: how many elements of the dimension) where mask n is true, and to its
+-- `holds` the masks that say so. Returns whether n is nothing but such bounds.
+function Printer:bound(n, dims, bounds)
+  local all = false
+  if n.op == "apply" and n.name == "bitwise_and" then
+    local one, other = self:bound(n[1], dims, bounds), self:bound(n[2], dims, bounds)
+    all = one and other
+  elseif n.op == "apply" and n.name == "lt" and n.compute.name == "int64" then
+    local stop = self:uniform(n[2])
+    local dim, first = self:growing(n[1], dims)
+    if stop and dim then
+      bounds[dim] = bounds[dim] or {}
+      table.insert(bounds[dim], ("%s - (%s)"):format(stop, first))
+      all = true
+    end
+  elseif plan.views[n.op] and not n.array then
+    local behind_it = dims_behind(n, dims)
+    all = behind_it and self:bound(n[1], behind_it, bounds) or false
+  end
+  if all then bounds.holds[n] = true end
+  return all
+end
+
+--- Where a mask of a shape ends each dimension of a loop; nil: nowhere. For `bounds` of each_element, by dialects whose
+-- loops run in order.
+function Printer:bounds(mask, shape)
+  if not mask or not self.dialect.bounded then return nil end
+  local dims, bounds = {}, { holds = {} }
+  for k, size in ipairs(shape) do dims[k] = size > 1 and k end
+  self:bound(mask, dims, bounds)
+  for k = 1, #shape do
+    if bounds[k] then return bounds end
+  end
+  return nil
+end
+
 --- A loop over the elements of a shape. body(idx) prints into it by `line` and `element`. options: order of the
--- dimensions, `before` and `after`, lists of lines by level; simd, a clause; filling, a set of the arrays it fills.
+-- dimensions, `before` and `after`, lists of lines by level; simd, a clause; filling, a set of the arrays it fills;
+-- bounds: what bounds() gave.
 function Printer:each_element(shape, body, options)
   options = options or {}
   local order = options.order
@@ -210,7 +299,7 @@ function Printer:each_element(shape, body, options)
     for k = 1, #shape do order[k] = k end
   end
   local loop = { memo = {}, lines = {}, level = {}, count = 0, shape = shape, order = order,
-    filling = options.filling or {} }
+    filling = options.filling or {}, holds = options.bounds and options.bounds.holds or {} }
   local idx = {}
   for k = 0, #shape do loop.lines[k] = {} end
   for position, dim in ipairs(order) do
@@ -264,24 +353,47 @@ function Printer:effect(text) table.insert(self.loop.lines[#self.loop.shape], te
 
 local statements = {}
 
-function statements.store(p, s)
-  p:each_element(s.shape, function(idx)
-    local offset, value = p:element(s[1], idx), p:element(s[2], idx)
-    local mask = s[3] and p:element(s[3], idx)
-    p:effect(("%sp%d[%s] = %s;"):format(mask and ("if (%s) "):format(mask) or "", s.root, offset,
-      p:write_memory(value, s.d)))
-  end, { simd = "", once = #s.shape == 0 })
+-- The line of an element of a store or an assignment, and what it needs ahead of it. `x`: the value to assign.
+local function effect_of(p, s, x, idx)
+  if s.op == "assign" then
+    return ("V%d[%s] = %s;"):format(s.var.id, M.flat(s.shape, idx), p:element(x, idx))
+  end
+  local offset = p:element(s[1], idx)
+  if x.op == "cast" and x.d == s.d and x.d.form ~= 0 and x[1].d.name == "float32" then x = x[1] end
+  local value = p:element(x, idx)
+  local mask = s[3] and p:element(s[3], idx)
+  return ("%sp%d[%s] = %s;"):format(mask and mask ~= "1" and ("if (%s) "):format(mask) or "", s.root, offset,
+    p:write_memory(value, s.d))
 end
+
+-- Those that share a loop (plan): all their values come before all their effects.
+local function elements(p, s)
+  if s.leader then return end
+  local x, mask = s[1], nil
+  if s.op == "store" then
+    mask = s[3]
+  elseif x.op == "where" and x[3].op == "var" and x[3].var == s.var and not x[3].array then
+    mask = x[1]
+  end
+  local bounds = p:bounds(mask, s.shape)
+  if bounds and not bounds.holds[mask] and s.op == "assign" then bounds = nil end
+  p:each_element(s.shape, function(idx)
+    local effects = {}
+    for i, one in ipairs(s.together or { s }) do
+      local value = one.op == "store" and one[2] or one[1]
+      if one.op == "assign" and bounds then value = value[2] end -- behind the bounds they stay
+      effects[i] = effect_of(p, one, value, idx)
+    end
+    for _, text in ipairs(effects) do p:effect(text) end
+  end, { simd = "", once = #s.shape == 0, bounds = bounds })
+end
+
+statements.store = elements
 
 function statements.assign(p, s)
   if s.skip then return end
-  if #s.shape == 0 then
-    p:put("V%d = %s;", s.var.id, p:element(s[1], {}))
-  else
-    p:each_element(s.shape, function(idx)
-      p:effect(("V%d[%s] = %s;"):format(s.var.id, M.flat(s.shape, idx), p:element(s[1], idx)))
-    end, { simd = "" })
-  end
+  if #s.shape > 0 then return elements(p, s) end
+  p:put("V%d = %s;", s.var.id, p:element(s[1], {}))
 end
 
 function statements.reduce(p, s) p.dialect.reduce(p, s) end
@@ -381,11 +493,12 @@ function Printer:list(list)
   self.shared_at = mark
 end
 
---- Prints a prepared program. o: prog, dialect, formulas (a reader), texts (of files of kernels/). Returns the text.
-function M.print(o)
+--- The statements of a prepared program, as the printer that wrote them and their text. o: prog, dialect, formulas (a
+-- reader), texts (of files of kernels/).
+function M.body(o)
   local p = setmetatable({ prog = o.prog, dialect = o.dialect, formulas = o.formulas, used = {}, uses = {}, out = {},
     indent = 1, helpers = {}, helper_order = {}, threads = o.threads }, Printer)
-  p.loop = { memo = {}, lines = { [0] = {} }, level = {}, count = 0, shape = {}, filling = {} }
+  p.loop = { memo = {}, lines = { [0] = {} }, level = {}, count = 0, shape = {}, filling = {}, holds = {} }
   local vars = {}
   local function find(list)
     for _, s in ipairs(list) do
@@ -404,22 +517,41 @@ function M.print(o)
     end
   end
   p:list(o.prog.body)
-  local body = table.concat(p.out, "\n")
-  local done, parts = {}, {}
-  local by_dtype = {}
-  for _, use in ipairs(p.uses) do
-    local d = use[2]
-    by_dtype[d.suffix .. d.kind] = by_dtype[d.suffix .. d.kind] or { d = d }
-    table.insert(by_dtype[d.suffix .. d.kind], use[1])
+  return p, table.concat(p.out, "\n")
+end
+
+--- The formulas and helpers that texts of printers need.
+function M.needs(printers, formulas)
+  local done, parts, by_dtype, keys = {}, {}, {}, {}
+  for _, p in ipairs(printers) do
+    for _, use in ipairs(p.uses) do
+      local d = use[2]
+      local key = d.suffix .. d.kind
+      if not by_dtype[key] then
+        by_dtype[key] = { d = d }
+        keys[#keys + 1] = key
+      end
+      table.insert(by_dtype[key], use[1])
+    end
   end
-  local keys = {}
-  for key in each(by_dtype) do keys[#keys + 1] = key end
   table.sort(keys)
   for _, key in ipairs(keys) do
-    parts[#parts + 1] = o.formulas.text(by_dtype[key], by_dtype[key].d, done)
+    table.sort(by_dtype[key])
+    parts[#parts + 1] = formulas.text(by_dtype[key], by_dtype[key].d, done)
   end
-  for _, helper in ipairs(p.helper_order) do parts[#parts + 1] = helper end
-  return o.dialect.file(p, o, table.concat(parts, "\n"), body)
+  for _, p in ipairs(printers) do
+    for _, helper in ipairs(p.helper_order) do
+      if not done[helper] then parts[#parts + 1] = helper end
+      done[helper] = true
+    end
+  end
+  return table.concat(parts, "\n")
+end
+
+--- The file of a prepared program; o as for body.
+function M.print(o)
+  local p, body = M.body(o)
+  return o.dialect.file(p, o, M.needs({ p }, o.formulas), body)
 end
 
 --- Adds a function that the text needs, once.

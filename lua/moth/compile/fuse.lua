@@ -1,149 +1,268 @@
---- Which calls of a graph become one kernel: groups of pointwise calls over one iteration shape.
+--- Which calls become one kernel. A group computes maps and reductions over one iteration shape:
 --
--- A group runs where its first user stands that is not in it, so all that it reads has been made. It is open until
--- then: a call joins the open groups whose values it uses, if its shape is theirs, and those become one. Operands of
--- other shapes are broadcast; values that are used outside are results.
-local dtypes = require "moth.codegen.dtypes"
-local formulas = require "moth.codegen.formulas"
-local ops = require "moth.dispatch.ops"
-local texts = require "moth.codegen.texts"
+--   full   values with an element for each element of that shape
+--   row    reductions over some of its dimensions, all groups' the same, and maps of such results
+--
+-- Dimensions of a value are matched with the axes of the shape; views that only order them in another way, add or drop
+-- some of size 1, or repeat a value, belong to the group. A group runs where its first user stands that is not in it,
+-- so all that it reads has been made. It is open until then: a call joins the open groups whose values it uses, or one that
+-- reads the same operand over the same shape, and groups that a call joins become one.
+local each = require "moth.each"
+local lower = require "moth.compile.lower"
 
 local M = {}
 
-M.reader = formulas.reader(function(name) return texts[name] end)
+local each_value, same = lower.each_value, lower.same
 
 -- Most calls and operands of a group: gcc takes long for more, and their pointers no longer fit the registers.
-local CALLS, OPERANDS = 64, 24
-
-local function name_of(object) return (tostring(object):gsub("^moth%.", "")) end
-
---- What kernels need to know of a value: dtype (of moth.codegen.dtypes), shape, stride.
-function M.facts(meta) return { dtype = dtypes[name_of(meta.dtype)], shape = meta.shape, stride = meta.stride,
-  device = meta.device } end
-
-local function same(a, b)
-  if #a ~= #b then return false end
-  for i = 1, #a do if a[i] ~= b[i] then return false end end
-  return true
-end
-
--- Row-major without gaps.
-local function is_dense(m)
-  local step = 1
-  for i = #m.shape, 1, -1 do
-    if m.shape[i] ~= 1 and m.stride[i] ~= step then return false end
-    step = step * m.shape[i]
-  end
-  return true
-end
-
--- A number as an argument of a formula of integers: one that no dtype changes.
-local function is_small(v, d) return v == math.floor(v) and v <= 127 and v >= (d.kind == 4 and 0 or -128) end
-
-local limits = { lowest = -math.huge, highest = math.huge }
-
---- How a call is computed, or nil if it is no pointwise call that a kernel computes as eager does: { dtype it computes
--- in, operands = values and numbers of the formula, parameters = its further numbers, mask = which operand is one }.
--- call: { target, plain, args, results }, whose tensors among args are values, tables with facts.
-function M.formula(call)
-  local op = call.plain and ops.get(call.target)
-  if not op or op.kind ~= "pointwise" then return nil end
-  if not tostring(op.kernels.cpu and op.kernels.cpu[1]):find("^moth_cpu_pointwise") then return nil end
-  local result = call.results[1].facts
-  if #call.results ~= 1 or not result.dtype or tostring(result.device) ~= "cpu" then return nil end
-  if not is_dense(result) then return nil end
-  local f = { name = op.scalar, operands = {}, parameters = {}, op = op }
-  local d = op.out ~= "bool" and result.dtype or nil
-  local tensors, numbers, converted = 0, {}, false
-  for i, a in ipairs(op.args) do
-    local v = call.args[i]
-    if type(v) == "table" then
-      local own = v.facts.dtype
-      if not own or tostring(v.facts.device) ~= "cpu" then return nil end
-      f.operands[#f.operands + 1] = v
-      if op.cond == a.name then
-        if own.name ~= "bool" then return nil end
-        f.mask = #f.operands
-      else
-        d = d or own
-        if own ~= d then return nil end
-        tensors = tensors + 1
-      end
-    elseif a.type == "SCALAR" then
-      if v == nil and d and d.is_float then v = limits[(op.limits or {})[a.name]] end
-      if type(v) == "boolean" then v = v and 1 or 0 end
-      if type(v) ~= "number" then return nil end
-      f.parameters[#f.parameters + 1] = v
-      numbers[#numbers + 1] = v
-    else
-      if type(v) ~= "number" then return nil end
-      f.operands[#f.operands + 1] = v
-      numbers[#numbers + 1] = v
-      converted = true
-    end
-  end
-  if tensors == 0 or not d or d.class == "uint" or not M.reader.has("m_" .. op.scalar, d.kind) then return nil end
-  if not d.is_float then
-    if op.promote == "float" or op.limits then return nil end
-    if d.class == "bool" and converted then return nil end -- the common dtype is of integers
-    for _, v in ipairs(numbers) do
-      if not is_small(v, d) then return nil end
-    end
-  end
-  f.dtype = d
-  return f
-end
+local CALLS, OPERANDS = 96, 24
+-- A reduction whose rows are fewer and longer is shared by several programs, and nothing behind it can join.
+M.ROWS, M.LENGTH = 16, 65536
 
 local function leader(g)
-  while g.into do g = g.into end
+  while g and g.into do g = g.into end
   return g
 end
 
---- The steps of a graph: { call } or { group = { calls }, results = { values } }, in an order in which they can run.
--- calls: in program order, each value among their args with `call`, the call that makes it, or nil; value.kept: it is
--- an output.
-function M.steps(calls)
-  local steps = {}
-  local function close(g)
-    if g.closed then return end
-    g.closed = true
-    steps[#steps + 1] = g
+local function group_of(v)
+  local g = v.call and v.call.group and leader(v.call.group)
+  return g and not g.closed and g.info[v] and g or nil
+end
+
+-- ---- axes -------------------------------------------------------------------------------------------
+
+-- The axes of a shape itself.
+local function plain_axes(shape)
+  local axes = {}
+  for i, size in ipairs(shape) do axes[i] = size > 1 and i or false end
+  return axes
+end
+
+-- The axes of a view of a value with `axes`, by sizes and strides; nil where it is no such view.
+local function view_axes(view, base, axes)
+  local seen, count = {}, 1
+  local out = {}
+  for i, size in ipairs(view.shape) do
+    out[i] = false
+    if size > 1 and view.stride[i] ~= 0 then
+      for k, other in ipairs(base.shape) do
+        if other == size and base.stride[k] == view.stride[i] and not seen[k] then
+          out[i], seen[k] = axes[k], true
+          break
+        end
+      end
+      count = count * size
+    end
   end
-  local function each_value(args, n, fn)
-    for i = 1, n do
-      local v = args[i]
-      if type(v) == "table" then
-        if v.facts then fn(v) else each_value(v, v.n or #v, fn) end
+  local wanted = 1
+  for k, size in ipairs(base.shape) do
+    if size > 1 and base.stride[k] ~= 0 then wanted = wanted * size end
+    if size > 1 and base.stride[k] ~= 0 and not seen[k] then return nil end
+  end
+  return count == wanted and out or nil
+end
+
+-- Whether the group reduces its last axis, and has rows enough to give each a program of its own.
+local function shape_of(g)
+  local last, rows, length = 0, 1, 1
+  for i, size in ipairs(g.shape) do
+    if size > 1 then
+      last = i
+      if g.dims[i] then length = length * size else rows = rows * size end
+    end
+  end
+  local by_row = g.dims[last] or false
+  return by_row, by_row and (rows >= M.ROWS or length <= M.LENGTH), rows, length
+end
+M.shape_of = shape_of
+
+-- ---- joining ----------------------------------------------------------------------------------------
+
+-- What a map would be in a group: { axes, level, late }; nil: it does not fit.
+local function map_in(g, call)
+  local shape, axes, used, late = call.results[1].facts.shape, {}, {}, false
+  for i = 1, #shape do axes[i] = false end
+  for _, v in ipairs(call.map.operands) do
+    local info = lower.is_value(v) and group_of(v) == g and g.info[v]
+    if info then
+      late = late or info.late
+      local shift = #shape - #v.facts.shape
+      for k, size in ipairs(v.facts.shape) do
+        local axis = info.axes[k]
+        if size > 1 and axis then
+          if axes[k + shift] and axes[k + shift] ~= axis or used[axis] and used[axis] ~= k + shift then return nil end
+          axes[k + shift], used[axis] = axis, k + shift
+        end
       end
     end
   end
+  for i, size in ipairs(shape) do
+    if size > 1 and not axes[i] then
+      if #shape ~= #g.shape or g.shape[i] ~= size or used[i] then return nil end
+      axes[i], used[i] = i, i
+    end
+    if size == 1 and axes[i] then return nil end
+  end
+  local full, row = true, g.dims ~= nil
+  for i, size in ipairs(g.shape) do
+    if size > 1 then
+      full = full and used[i] ~= nil
+      if g.dims then row = row and (used[i] ~= nil) == not g.dims[i] end
+    end
+  end
+  if full then
+    if late and not select(2, shape_of(g)) then return nil end
+    return { axes = axes, level = "full", late = late }
+  end
+  return row and { axes = axes, level = "row", late = true } or nil
+end
+
+local function reduce_in(g, call)
+  local x = call.reduce.x
+  local info, dims, axes, any = g.info[x], {}, {}, false
+  local own = info and info.axes or plain_axes(x.facts.shape)
+  if info and info.level ~= "full" or not info and not same(x.facts.shape, g.shape) then return nil end
+  for k, size in ipairs(x.facts.shape) do
+    axes[k] = false
+    if size > 1 then
+      if not own[k] then return nil end
+      if call.reduce.dims[k] then
+        dims[own[k]], any = true, true
+      else
+        axes[k] = own[k]
+      end
+    end
+  end
+  if not any then return nil end
+  if g.dims then
+    for i = 1, #g.shape do
+      if g.dims[i] ~= dims[i] then return nil end
+    end
+  end
+  if info and info.late then
+    if not select(2, shape_of(g)) then return nil end
+  end
+  return { axes = axes, level = "row", late = true }, dims
+end
+
+local function view_in(g, call)
+  local x = call.args[1]
+  local info = g.info[x]
+  if not info then return nil end
+  local axes = view_axes(call.results[1].facts, x.facts, info.axes)
+  return axes and { axes = axes, level = info.level, late = info.late }
+end
+
+-- What a call would be in group g; nil: it does not fit.
+local function place(g, call)
+  if #g.calls >= CALLS or g.noperands >= OPERANDS then return nil end
+  if call.map then return map_in(g, call) end
+  if call.reduce then return reduce_in(g, call) end
+  if call.view then return view_in(g, call) end
+end
+
+-- Whether two groups can become one.
+local function can_merge(a, b)
+  if not same(a.shape, b.shape) or #a.calls + #b.calls > CALLS or a.noperands + b.noperands > OPERANDS then
+    return false
+  end
+  if a.dims and b.dims then
+    for i = 1, #a.shape do
+      if a.dims[i] ~= b.dims[i] then return false end
+    end
+  end
+  return true
+end
+
+-- The steps of calls, of which only those that `keeps` allows are fused.
+local function build(calls)
+  local steps, open = {}, {}
+  local function close(g)
+    if g.closed then return end
+    g.closed = true
+    open[g] = nil
+    steps[#steps + 1] = g
+  end
+  local function merge(into, g)
+    for _, c in ipairs(g.calls) do into.calls[#into.calls + 1] = c end
+    table.sort(into.calls, function(a, b) return a.at < b.at end)
+    for v, info in each(g.info) do into.info[v] = info end
+    for v in each(g.reads) do into.reads[v] = true end
+    into.noperands = into.noperands + g.noperands
+    into.dims = into.dims or g.dims
+    g.into, g.calls = into, nil
+    open[g] = nil
+  end
+  local order = 0
+  local function start(shape)
+    order = order + 1
+    local g = { shape = shape, calls = {}, noperands = 0, info = {}, reads = {}, order = order }
+    open[g] = true
+    return g
+  end
+  local function operands_of(call)
+    local list = {}
+    each_value(call.map and call.map.operands or call.args, call.map and #call.map.operands or call.args.n,
+      function(v) list[#list + 1] = v end)
+    return list
+  end
+  local function add(g, call, info, dims)
+    call.group = g
+    g.calls[#g.calls + 1] = call
+    g.info[call.results[1]] = info
+    if dims then g.dims = dims end
+    for _, v in ipairs(operands_of(call)) do
+      if not g.info[v] and not g.reads[v] then
+        g.reads[v] = true
+        g.noperands = g.noperands + 1
+      end
+    end
+  end
+  -- An open group that reads an operand of a call over its shape.
+  local function beside(call, shape)
+    local best
+    for g in each(open) do
+      if same(g.shape, shape) and (not best or g.order < best.order) then
+        for _, v in ipairs(operands_of(call)) do
+          if g.reads[v] and same(v.facts.shape, shape) then best = g break end
+        end
+      end
+    end
+    return best
+  end
   for _, call in ipairs(calls) do
-    local f = M.formula(call)
-    local shape = f and call.results[1].facts.shape
+    call.group = nil
+    local able = (call.map or call.reduce or call.view) and #call.results == 1
     local own
     each_value(call.args, call.args.n, function(v)
-      local g = v.call and v.call.group and leader(v.call.group)
-      if not g or g.closed or g == own then return end
-      local fits = f and same(g.shape, shape) and #g.calls < CALLS and g.noperands + #f.operands <= OPERANDS
-      if fits and own and (#g.calls + #own.calls >= CALLS or g.noperands + own.noperands + #f.operands > OPERANDS) then
-        fits = false
-      end
-      if not fits then
-        close(g)
-      elseif own then -- the two become one, in program order
-        for _, c in ipairs(g.calls) do own.calls[#own.calls + 1] = c end
-        table.sort(own.calls, function(a, b) return a.at < b.at end)
-        own.noperands = own.noperands + g.noperands
-        g.into, g.calls = own, nil
-      else
+      local g = group_of(v)
+      if not g or g == own then return end
+      if able and not own and place(g, call) then
         own = g
+      elseif able and own and can_merge(own, g) then
+        merge(own, g)
+      else
+        close(g)
       end
     end)
-    if f then
-      own = own or { shape = shape, calls = {}, noperands = 0 }
-      own.calls[#own.calls + 1] = call
-      own.noperands = own.noperands + #f.operands
-      call.formula, call.group = f, own
+    local info, dims
+    if own then info, dims = place(own, call) end
+    if own and not info then -- it fitted one alone
+      close(own)
+      own = nil
+    end
+    if not own and able and not call.view then
+      local shape = call.map and call.results[1].facts.shape or call.reduce.x.facts.shape
+      own = lower.numel(shape) > 0 and beside(call, shape)
+      if own then info, dims = place(own, call) end
+      if not info and lower.numel(shape) > 0 then
+        own = start(shape)
+        info, dims = place(own, call)
+        if not info then open[own] = nil end
+      end
+    end
+    if info then
+      add(own, call, info, dims)
     else
       steps[#steps + 1] = { calls = { call } }
     end
@@ -151,22 +270,90 @@ function M.steps(calls)
   for _, call in ipairs(calls) do
     if call.group then close(leader(call.group)) end
   end
-  for _, call in ipairs(calls) do
-    each_value(call.args, call.args.n, function(v)
-      local mine = call.group and leader(call.group)
-      if v.call and not (mine and v.call.group and leader(v.call.group) == mine) then v.kept = true end
-    end)
+  return steps
+end
+
+-- ---- what pays --------------------------------------------------------------------------------------
+
+-- Whether a group saves passes over memory: it computes more than what eager does in one kernel.
+local function pays(g)
+  local first
+  for _, call in ipairs(g.calls) do
+    if not call.view then
+      if first and call.owner ~= first then return true end
+      first = call.owner
+    end
   end
+  return false
+end
+
+-- Has calls run whole that were taken apart in vain: those which have a step for themselves, and composites of which
+-- nothing is fused. Returns whether there were any.
+local function undo(steps)
+  local any, units, fused = false, {}, {}
   for _, step in ipairs(steps) do
-    step.fused = #step.calls > 1
-    step.results = {}
+    local does = step.info ~= nil and pays(step)
     for _, call in ipairs(step.calls) do
-      for _, v in ipairs(call.results) do
-        if v.kept then step.results[#step.results + 1] = v end
+      if (call.map or call.reduce) and not does and call.owner ~= call and call.owner.apart ~= false then
+        call.owner.apart, any = false, true
+      end
+      if call.unit.call ~= call then
+        units[call.unit] = true
+        if does then fused[call.unit] = true end
       end
     end
   end
+  for unit in each(units) do
+    if not fused[unit] and unit.apart ~= false then unit.apart, any = false, true end
+  end
+  return any
+end
+
+--- The steps of a graph's calls, in an order in which they can run: { calls = { call } }, or a group { calls, shape,
+-- dims, info, results, fused = true }: results are the values that others need. outputs: values that are kept.
+function M.steps(calls, outputs)
+  local steps
+  repeat
+    steps = build(lower.expand(calls))
+  until not undo(steps)
+  for _, g in ipairs(steps) do g.fused = g.info ~= nil and pays(g) end
+  M.finish(steps, outputs)
   return steps
+end
+
+--- Finds the results of steps, and splits groups that do not pay.
+function M.finish(steps, outputs)
+  local out = {}
+  for _, step in ipairs(steps) do
+    if step.info and not step.fused then
+      for _, call in ipairs(step.calls) do
+        call.group = nil
+        out[#out + 1] = { calls = { call } }
+      end
+    else
+      out[#out + 1] = step
+    end
+  end
+  for i = #steps, 1, -1 do steps[i] = nil end
+  local needed = {}
+  for _, v in ipairs(outputs) do needed[lower.resolve(v)] = true end
+  for i, step in ipairs(out) do
+    steps[i] = step
+    for _, call in ipairs(step.calls) do
+      each_value(call.args, call.args.n, function(v)
+        local g = v.call and v.call.group and leader(v.call.group)
+        if v.call and (not g or g ~= step) then needed[v] = true end
+      end)
+    end
+  end
+  for _, step in ipairs(steps) do
+    step.results = {}
+    for _, call in ipairs(step.calls) do
+      for _, v in ipairs(call.results) do
+        if needed[v] then step.results[#step.results + 1] = v end
+      end
+    end
+  end
 end
 
 return M

@@ -14,50 +14,109 @@
 --
 -- Steps run in their order, launches one after the other. The plan keeps the library that fn is in.
 local ffi = require "ffi"
+local B = require "moth_lua"
+local graphs = require "moth.compile.graph"
+local lower = require "moth.compile.lower"
 require "moth.kernel.native" -- declares the types
 
 local M = {}
 
 local Slots = ffi.typeof("MothKernelSlot[?]")
-local CHUNK = require("moth.compile.kernel_text").CHUNK
 
---- The step of a group that kernel_text has made a kernel of: number `number` of a library.
-function M.launch(step, k, number, lib)
-  local it, n = k.it, #k.operands
-  local size = 3 + 2 * n + #k.numbers + #it.sizes * (n + 1)
-  local slots = Slots(size)
-  local pieces, rows = math.max(1, math.ceil(it.n / CHUNK)), 1
-  for _, length in ipairs(it.sizes) do rows = rows * length end
-  slots[0].i, slots[1].i, slots[2].i = number, pieces, it.n
-  for i = 1, n do slots[2 + n + i].i = it.inner[i] end
-  local at = 3 + 2 * n
-  for _, x in ipairs(k.numbers) do
-    if x.integer then slots[at].i = x.value else slots[at].d = x.value end
-    at = at + 1
-  end
-  for _, length in ipairs(it.sizes) do
-    slots[at].i = length
-    at = at + 1
-  end
-  for i = 1, n do
-    for _, stride in ipairs(it.strides[i]) do
-      slots[at].i = stride
-      at = at + 1
+-- What runs a fused step on a table of values and the graph's numbers. step.kernel: of moth.compile.schedule, with what
+-- native.programs adds: `call`, the function of a range of programs, and `number`, which of its kernels it is.
+local function launch(step)
+  local k = step.kernel
+  local args, n = k.args, #k.args
+  -- which kernel, the arguments, the grid, a place for "no memory"
+  local slots = Slots(n + 5)
+  slots[0].i = k.number
+  local pointers, numbers = {}, {}
+  for i, a in ipairs(args) do
+    if a.value then
+      pointers[#pointers + 1] = { i, a.value }
+    elseif a.scratch then
+      pointers[#pointers + 1] = { i, a, { a.numel }, { dtype = a.scratch } }
+    elseif a.size then
+      slots[i].i = a.size
+    elseif graphs.is_number(a.number) then
+      numbers[#numbers + 1] = { i, a.number.index }
+    elseif a.float then
+      slots[i].d = a.number
+    else
+      slots[i].i = a.number
     end
   end
-  local out = { nodes = {}, results = {}, operands = {} }
-  for i, call in ipairs(step.calls) do out.nodes[i] = call.node end
-  local addresses = {}
-  for i, v in ipairs(k.operands) do
-    local list = i <= k.nresults and out.results or out.operands
-    list[#list + 1] = { v.node, v.result }
-    addresses[i] = 2 + i
+  slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = k.grid, 1, 1
+  local made = {}
+  for _, v in ipairs(step.results) do
+    made[#made + 1] = { v, v.facts.shape, { dtype = v.facts.dtype.name }, not lower.is_dense(v.facts) and v.facts.stride }
   end
-  local empty = it.n == 0 or rows == 0
-  local grain = math.max(1, math.floor(32768 / math.max(1, math.min(it.n, CHUNK))))
-  out.launches = { { fn = tonumber(ffi.cast("intptr_t", lib.moth_kernel)), n = empty and 0 or rows * pieces,
-    grain = grain, slots = ffi.string(slots, size * 8), at = addresses } }
-  return out
+  local nmade, npointers, nnumbers = #made, #pointers, #numbers
+  local make, data_ptr, strided = B.ops.empty, B.data_ptr, B.ops.as_strided
+  local call, grid, second, phase, grain = k.call, k.grid, k.second, k.phase and k.phase + 1, k.grain
+  return function(values, given)
+    for i = 1, nmade do
+      local m = made[i]
+      local t = make(m[2], m[3])
+      if m[4] then t = strided(t, m[2], m[4]) end
+      values[m[1]] = t
+    end
+    for i = 1, npointers do
+      local p = pointers[i]
+      if p[3] then values[p[2]] = make(p[3], p[4]) end
+      slots[p[1]].p = data_ptr(values[p[2]])
+    end
+    for i = 1, nnumbers do slots[numbers[i][1]].d = given[numbers[i][2]] end
+    if phase then slots[phase].i = 0 end
+    C.moth_parallel_for(grid, grain, call, slots)
+    if second then
+      slots[phase].i = 1
+      C.moth_parallel_for(second, grain, call, slots)
+    end
+    return k
+  end
+end
+
+-- What runs a call as it was recorded.
+local function single(call)
+  local fn, args, n = call.fn, call.args, call.args.n
+  local function given(v, values, numbers)
+    if type(v) ~= "table" then return v end
+    if v.facts then return values[v] end
+    if graphs.is_number(v) then return numbers[v.index] end
+    local list = {}
+    for i = 1, v.n or #v do list[i] = given(v[i], values, numbers) end
+    return list
+  end
+  local results = call.results
+  return function(values, numbers)
+    local list = {}
+    for i = 1, n do list[i] = given(args[i], values, numbers) end
+    if #results == 1 then
+      values[results[1]] = fn(unpack(list, 1, n))
+      return
+    end
+    local got = { fn(unpack(list, 1, n)) }
+    for i, r in ipairs(results) do values[r] = got[i] end
+  end
+end
+
+--- The function of a graph: of its inputs and a list of its numbers, a list of its outputs. steps: of moth.compile.fuse,
+-- the fused ones with their kernels; inputs, outputs: lists of values; held: a list of { value, tensor }.
+function M.program(steps, inputs, held, outputs)
+  local run = {}
+  for i, step in ipairs(steps) do run[i] = step.fused and launch(step) or single(step.calls[1]) end
+  local ninputs, nsteps, noutputs = #inputs, #run, #outputs
+  return function(...)
+    local values, numbers = {}, (select(ninputs + 1, ...))
+    for i = 1, ninputs do values[inputs[i]] = (select(i, ...)) end
+    for i = 1, #held do values[held[i][1]] = held[i][2] end
+    for i = 1, nsteps do run[i](values, numbers) end
+    local list = {}
+    for i = 1, noutputs do list[i] = values[outputs[i]] end
+    return list
+  end
 end
 
 return M

@@ -87,6 +87,59 @@ function M.library(source, cc)
   end
 end
 
+-- ---- many programs ----------------------------------------------------------------------------------
+
+local loaded = setmetatable({}, { __mode = "v" }) -- text of a program -> { call, number, lib }
+
+local function stripped(text) return (text:gsub("/%*.-%*/", "")) end
+
+-- Names end in @, which is replaced by the program's number.
+local function printed(k)
+  plan.prepare(k.prog, true)
+  local p, body = printer.body { prog = k.prog, dialect = dialect, formulas = M.reader, texts = texts }
+  return p, ("/* %s */\n%s\n"):format((k.text:gsub("%*/", "* /")), dialect.functions(p, k.prog, body, "fused@"))
+end
+
+--- Compiles programs, { prog, text = a comment, grid }, in one file, but those that there are already: each gets `call`, a
+-- function of a range of programs, whose arguments begin with `number`, and `grain`, how many programs are worth a thread.
+-- Returns the number of new ones; nil and a message where the compiler fails.
+function M.programs(list, cc)
+  local new, printers, parts, cases = {}, {}, {}, {}
+  for _, k in ipairs(list) do
+    local p, text = printed(k)
+    k.key = stripped(text)
+    k.kernel = loaded[k.key] or new[k.key]
+    if not k.kernel then
+      local number = #parts + 1
+      k.kernel = { number = number }
+      new[k.key] = k.kernel
+      printers[number], parts[number] = p, (text:gsub("@", tostring(number)))
+      cases[number] = ("  case %d:\n    fused%d(a + 1, begin, end);\n    break;"):format(number, number)
+    end
+    k.number = k.kernel.number
+    k.grain = math.max(1, math.floor(32768 / (k.work or 1024)))
+  end
+  if #parts > 0 then
+    local source = table.concat { dialect.head(texts), "#if defined(__clang__)\n#pragma clang fp contract(on)\n#endif\n",
+      printer.needs(printers, M.reader), "\n", table.concat(parts, "\n"),
+      '\n__attribute__((visibility("default"))) void moth_kernel(MothSlot *a, long begin, long end) {\n',
+      "  switch (a[0].i) {\n", table.concat(cases, "\n"), "\n  }\n}\n" }
+    if toolchain.logs("output_code") then toolchain.log("output_code", false, source) end
+    local lib, message = M.library(source, cc)
+    if not lib then return nil, message end
+    local call = ffi.cast("MothKernelRange", lib.moth_kernel)
+    for _, k in ipairs(list) do
+      local kernel = k.kernel
+      if new[k.key] == kernel then
+        kernel.lib, kernel.call = lib, call
+        loaded[k.key] = kernel
+      end
+    end
+  end
+  for _, k in ipairs(list) do k.call = k.kernel.call end
+  return #parts
+end
+
 --- Compiles a program: { run(values, grid), source }; nil where there is no compiler.
 function M.compile(prog)
   local cc = toolchain.cc()

@@ -40,6 +40,10 @@ local as_given = {
 
 local functions = { [0] = {}, [1] = {} } -- by the base of positions in index tensors
 
+--- While it is not nil, calls are made by it: M.trace(name, fn, n, args, canonical), fn(unpack(args, 1, n)) being the
+-- call as Lua makes it, `canonical` its arguments as records count them.
+M.trace = nil
+
 --- Calls an op by name. Positions count from 0, those in index tensors from the argument index_base (0).
 function M.call(name, ...)
   local args, n, base, given = {}, 0, 0, select("#", ...)
@@ -66,6 +70,7 @@ function M.call(name, ...)
     fn = B.op(name, base)
     functions[base][name] = fn
   end
+  if M.trace then return M.trace(name, fn, n, args, { ... }) end
   return fn(unpack(args, 1, n))
 end
 local call = M.call
