@@ -1,11 +1,13 @@
 --- The backend "inductor": calls of a graph are taken apart by their records (moth.compile.lower), what can be computed
 -- together is grouped (moth.compile.fuse), each group becomes a program of the kernel language (moth.compile.schedule),
--- and all of them one file of C (moth.kernel.native). The other calls run as recorded (moth.compile.runtime).
+-- and all of them one file of C (moth.kernel.native). The plan of the graph launches them (moth.compile.runtime), and
+-- runs the other calls as recorded.
 --
--- For segments that record no gradient, write to nothing and draw no random numbers; the rest, and all where there is no
--- C compiler, runs call by call. Kernels take sizes, strides and numbers as arguments: graphs that differ in these alone
--- share them. Maps give eager's bits, but where the compiler contracts sums and products inside a formula in another way
--- than in eager's loop: the last bit of acosh, atanh and log1p, so far. Reductions of floats add in another order.
+-- For segments that record no gradient, write to nothing and draw no random numbers; the rest runs call by call. Where
+-- there is no C compiler, the backend is "blocks". Kernels take sizes, strides and numbers as arguments: graphs that
+-- differ in these alone share them. Maps give eager's bits, but where the compiler contracts sums and products inside a
+-- formula in another way than in eager's loop: the last bit of acosh, atanh and log1p, so far. Reductions of floats add
+-- in another order, which does not depend on the number of threads.
 local B = require "moth_lua"
 local blocks = require "moth.compile.blocks"
 local fuse = require "moth.compile.fuse"
@@ -18,22 +20,21 @@ local schedule = require "moth.compile.schedule"
 local toolchain = require "moth.utils.toolchain"
 
 local M = {}
+local C = B.compile
 
 --- Kernels compiled, groups and calls in them, since the start: for tests and reports.
 M.counters = { kernels = 0, groups = 0, fused = 0 }
 
--- The calls of a graph, its placeholders, held tensors, outputs, and whether one of its calls is a view of another's
--- result; nil if it has a call that writes, draws or records a gradient.
+-- The calls of a graph, and its outputs; nil if it has a call that writes, draws, or records a gradient.
 local function read(graph)
-  local value, calls, inputs, held, outputs = {}, {}, {}, {}, {}
-  local shared, views = {}, false -- values that are inputs or views of inputs
+  local value, calls, outputs = {}, {}, {}
   local function values_of(node, call)
     local list = {}
     value[node] = list
     for i, meta in ipairs(node.metas) do
       local fake
-      list[i] = { facts = lower.facts(meta), call = call, fake = function()
-        fake = fake or B.compile.graph_fake(graph.handle, node.id, i)
+      list[i] = { facts = lower.facts(meta), call = call, node = node.id, result = i, fake = function()
+        fake = fake or C.graph_fake(graph.handle, node.id, i)
         return fake
       end }
     end
@@ -54,32 +55,70 @@ local function read(graph)
     if node.op == "placeholder" or node.op == "get_attr" then
       values_of(node)
     elseif node.op == "call" then
-      local f = graph.handle and B.compile.graph_node(graph.handle, node.id)
+      local f = C.graph_node(graph.handle, node.id)
       local op = ops.get(node.target)
-      if not f.plain or not op or op.draws or op.writes or not B.ops[node.target] then return nil end
+      if not op or op.draws or op.writes then return nil end
       for _, meta in ipairs(node.metas) do
         if meta.requires_grad then return nil end
       end
-      local call = { target = node.target, fn = B.ops[node.target], record = op }
+      local call = { target = node.target, node = node.id, record = f.plain and op or nil }
       call.unit = { call = call, place = node.place, owners = {} }
       call.given = convert(node.args)
       call.given.n = node.args.n
       call.results = values_of(node, call)
-      if op.memory ~= "new" then
-        if op.memory ~= "view" and op.kind ~= "composite" then return nil end
-        lower.each_value(call.given, call.given.n, function(v) views = views or not shared[v] end)
-        for _, v in ipairs(call.results) do shared[v] = true end
-      end
       calls[#calls + 1] = call
     else
-      for i = 1, node.args.n do
-        local v = convert(node.args[i])
-        if not v.call then return nil end
-        outputs[i] = v
+      for i = 1, node.args.n do outputs[i] = convert(node.args[i]) end
+    end
+  end
+  return calls, outputs
+end
+
+-- Writes the calls that others were taken apart into in their place in the graph.
+local function rewrite(graph, calls, steps)
+  local replaced = {}
+  for _, call in ipairs(calls) do replaced[call] = true end
+  local list = {}
+  for _, step in ipairs(steps) do
+    for _, call in ipairs(step.calls) do
+      replaced[call] = nil
+      if not call.node then list[#list + 1] = call end
+    end
+  end
+  table.sort(list, function(a, b) return a.at < b.at end)
+  for _, call in ipairs(list) do
+    local fakes, ids, results, known = {}, {}, {}, {}
+    local function given(v)
+      if type(v) ~= "table" then return v end
+      if graphs.is_number(v) then return v:pin() end
+      if v.facts then
+        if not known[v] then
+          known[v] = C.graph_fake(graph.handle, v.node, v.result)
+          fakes[#fakes + 1], ids[#ids + 1], results[#results + 1] = known[v], v.node, v.result
+        end
+        return known[v]
+      end
+      local copy = {}
+      for i = 1, v.n or #v do copy[i] = given(v[i]) end
+      return copy
+    end
+    local args = given(call.args)
+    args.n = call.args.n
+    call.node = C.graph_insert(graph.handle, call.unit.call.node, fakes, ids, results, call.fn, args)
+    for i, v in ipairs(call.results) do v.node, v.result = call.node, i end
+  end
+  for i = #calls, 1, -1 do
+    local call = calls[i]
+    if replaced[call] then
+      for k, v in ipairs(call.results) do
+        local to = lower.resolve(v)
+        if to ~= v then C.graph_replace(graph.handle, call.node, k, to.node, to.result) end
       end
     end
   end
-  return calls, inputs, held, outputs, views
+  for i = #calls, 1, -1 do
+    if replaced[calls[i]] then C.graph_erase(graph.handle, calls[i].node) end
+  end
 end
 
 local said = false
@@ -87,45 +126,56 @@ local said = false
 local function compiler()
   local cc = toolchain.cc()
   if not cc and not said then
-    toolchain.log("fusion", true, "compile: there is no C compiler, so nothing is fused; MOTH_CC names one")
+    toolchain.log("fusion", true, "compile: there is no C compiler: pointwise calls run in blocks; MOTH_CC names one")
     said = true
   end
   return cc
 end
 
---- The steps of a graph with their kernels, its inputs, held tensors and outputs; nil where there is nothing to fuse.
-local function plan(graph)
-  local calls, inputs, held, outputs, views = read(graph)
-  if not calls then return nil end
+local function log(steps)
+  if not toolchain.logs("fusion") then return end
+  for _, step in ipairs(steps) do
+    if step.fused then
+      toolchain.log("fusion", false, ("kernel of %d calls over [%s]: %s"):format(#step.calls,
+        table.concat(step.shape, ", "), step.kernel.text))
+    end
+  end
+end
+
+--- The backend: the plan of the graph, and true: values that are no outputs are deferred. nil and true: the calls run
+-- one by one. What cannot be compiled runs in blocks.
+function M.backend(graph)
+  graph:pin_sizes()
+  local calls, outputs = read(graph)
+  if not calls then return nil, true end
   local steps, programs = fuse.steps(calls, outputs), {}
   for _, step in ipairs(steps) do
     if step.fused then
       step.kernel = schedule.program(step)
       programs[#programs + 1] = step.kernel
+    end
+  end
+  local cc = #programs > 0 and compiler()
+  if not cc then return blocks.backend(graph) end
+  log(steps)
+  local new, message = native.programs(programs, cc)
+  if not new then
+    toolchain.log("fusion", true, "compile: the C compiler failed, pointwise calls run in blocks: %s", message)
+    return blocks.backend(graph)
+  end
+  M.counters.kernels = M.counters.kernels + new
+  rewrite(graph, calls, steps)
+  local run = {}
+  for i, step in ipairs(steps) do
+    if step.fused then
       M.counters.groups = M.counters.groups + 1
       M.counters.fused = M.counters.fused + #step.calls
     end
+    run[i] = step.fused and runtime.launch(step) or step.calls[1].node
   end
-  if #programs == 0 then return nil end
-  local cc = compiler()
-  if not cc then return nil end
-  local new, message = native.programs(programs, cc)
-  if not new then
-    toolchain.log("fusion", true, "compile: the C compiler failed, the calls run one by one: %s", tostring(message))
-    return nil
-  end
-  M.counters.kernels = M.counters.kernels + new
-  return steps, inputs, held, outputs, views
-end
-
---- The backend: a function of the graph's inputs, and true: values that are no outputs are deferred. nil and true: the
--- calls run one by one.
-function M.backend(graph)
-  graph:pin_sizes()
-  local steps, inputs, held, outputs, views = plan(graph)
-  if not steps then return nil, true end
-  for i, v in ipairs(outputs) do outputs[i] = lower.resolve(v) end
-  return runtime.program(steps, inputs, held, outputs), not views
+  local plan = C.plan_new(graph.handle, run)
+  if not C.plan_facts(plan).pure then return nil, true end
+  return plan, true
 end
 
 return M

@@ -1,7 +1,7 @@
 --- Takes the calls of a graph apart, by their records (docs/records.md), into what kernels are made of:
 --
 --   map     an element of the result from those of the operands at its place: { name, dtype, operands, parameters }
---   reduce  { join, dims }: dimensions become 1 (fields x, the value, and dims, a set)
+--   reduce  { join, dims, x }: the dimensions of a set become 1
 --   view    other sizes and strides of a value
 --
 -- All else is a call of the library. The records' texts are run on fake tensors, and the ops that they call are noted;
@@ -198,7 +198,7 @@ local function traced(fn)
     log[#log + 1] = { name = name, fn = op, n = n, args = args, canonical = canonical, results = results }
     return unpack(results)
   end
-  local out = { pcall(fn, log) }
+  local out = { pcall(fn) }
   rgraph.trace = was
   B.set_fake(fake)
   if not out[1] then return nil, out[2] end
@@ -214,21 +214,41 @@ local function with(values, more)
   return out
 end
 
--- A reduction of x over dims (from 0), noted as such: its result keeps the dimensions.
-local function reduction(log, join, x, dims)
-  local shape = { unpack(B.size(x)) }
-  local set = {}
-  for _, d in ipairs(dims) do
-    shape[d + 1] = 1
-    set[d + 1] = true
+local reducing = { sum = "sum", prod = "prod", amax = "max", amin = "min", any = "any", all = "all" }
+local op_of = { sum = "sum", prod = "prod", max = "amax", min = "amin", any = "any", all = "all" }
+
+-- A call as a reduction: { join, dims, x }, if it is one that keeps dimensions and the dtype.
+local function reduction_of(call)
+  local join, x, out = reducing[call.target], call.args[1], call.results[1] and call.results[1].facts
+  if not join or not is_value(x) or not out.dtype or #out.shape ~= #x.facts.shape or #out.shape == 0 then return nil end
+  local d = x.facts.dtype
+  if not d or d.class == "uint" or x.facts.device ~= "cpu" or numel(x.facts.shape) == 0 then return nil end
+  if join == "any" or join == "all" then
+    if d.name ~= "bool" then return nil end
+  elseif out.dtype ~= d or d.class == "bool" or d.form ~= 0 and (join == "sum" or join == "prod") then
+    return nil
+  elseif (join == "sum" or join == "prod") and not d.is_float and d.name ~= "int64" then
+    return nil
   end
-  local out = B.ops.empty(shape, { dtype = rgraph.dtype_of(x) })
-  log[#log + 1] = { reduce = { join = join, dims = set }, n = 1, args = { x }, results = { out } }
-  return out
+  local dims = {}
+  local given = call.args[2]
+  if given == nil then
+    for k = 1, #out.shape do dims[k] = true end
+  end
+  for _, k in ipairs(type(given) == "number" and { given } or given or {}) do
+    dims[k > 0 and k or k + #out.shape + 1] = true
+  end
+  for k, size in ipairs(x.facts.shape) do
+    if out.shape[k] ~= (dims[k] and 1 or size) then return nil end
+  end
+  return { join = join, dims = dims, x = x }
 end
 
+-- A reduction of x over dims (from 0) that keeps the dimensions.
+local function reduction(join, x, dims) return rgraph.call(op_of[join], x, dims, true) end
+
 -- A record of kind reduce, by simple joins.
-local function reduce(record, values, log)
+local function reduce(record, values)
   local op = rgraph.op
   local x, was = values.self, rgraph.dtype_of(values.self)
   local sums = record.join == "sum" or record.join == "prod"
@@ -250,15 +270,15 @@ local function reduce(record, values, log)
   for _, d in ipairs(dims) do count = count * shape[d + 1] end
   local state
   if record.join == "welford" then
-    local mean = op.div(reduction(log, "sum", x, dims), count)
+    local mean = op.div(reduction("sum", x, dims), count)
     local c = op.sub(x, mean)
-    state = { count, mean, reduction(log, "sum", op.mul(c, c), dims) }
+    state = { count, mean, reduction("sum", op.mul(c, c), dims) }
   elseif record.join == "lse" then
-    local top = reduction(log, "max", x, dims)
+    local top = reduction("max", x, dims)
     top = op.where(op.eq(op.abs(top), math.huge), 0, top)
-    state = { top, reduction(log, "sum", op.exp(op.sub(x, top)), dims) }
+    state = { top, reduction("sum", op.exp(op.sub(x, top)), dims) }
   else
-    state = { reduction(log, record.join, x, dims) }
+    state = { reduction(record.join, x, dims) }
   end
   local y = state[1]
   if record.finish then
@@ -284,8 +304,10 @@ local function way_of(record, values)
   if record.kind == "reduce" then
     if not joins[record.join] or record.nresults ~= 1 then return nil end
     local x = values.self
-    if rgraph.class_of(x) == "uint" or B.numel(x) == 0 or B.dim(x) == 0 then return nil end
-    return function(log) return reduce(record, values, log) end
+    local class = rgraph.class_of(x)
+    if class == "uint" or B.numel(x) == 0 or B.dim(x) == 0 then return nil end
+    if class == "bool" and (record.join == "max" or record.join == "min") then return nil end
+    return function() return reduce(record, values) end
   elseif record.kind == "composite" and record.expr then
     return function() return rgraph.evaluate(record, record.expr, values) end
   elseif record.kind == "fused" and record.decompose then
@@ -328,6 +350,7 @@ local function known(call) -- what it is without being taken apart
     call.view = true
     return true
   end
+  call.reduce = reduction_of(call)
   return call.reduce ~= nil
 end
 
@@ -340,6 +363,14 @@ local function takes_graphs(call)
 end
 
 local expand
+
+-- Whether an op takes positions that count from where a call says.
+local function has_base(record)
+  for _, a in ipairs(record.args) do
+    if a.type == "INDEX_BASE" then return true end
+  end
+  return false
+end
 
 -- The calls of a log as calls with values; `values` knows the fakes.
 local function read_log(log, values, unit, owner, out)
@@ -358,8 +389,8 @@ local function read_log(log, values, unit, owner, out)
     return list
   end
   for _, entry in ipairs(log) do
-    local call = { target = entry.name, fn = entry.fn, args = { n = entry.n }, results = {}, unit = unit,
-      reduce = entry.reduce, record = entry.name and rgraph.record(entry.name), canonical = entry.canonical }
+    local call = { target = entry.name, fn = B.ops[entry.name], args = { n = entry.n }, results = {}, unit = unit,
+      record = rgraph.record(entry.name), canonical = entry.canonical }
     for i = 1, entry.n do
       local v, lost = value_of(entry.args[i])
       if lost then return false end
@@ -374,11 +405,7 @@ local function read_log(log, values, unit, owner, out)
       end
       call.results[i] = values[r]
     end
-    if entry.reduce then
-      entry.reduce.x = call.args[1]
-    elseif call.record and (call.record.writes or call.record.draws) then
-      return false
-    end
+    if not call.fn or call.record.writes or call.record.draws or has_base(call.record) then return false end
     if not call.alias and not expand(call, values, out, owner) then return false end
   end
   return true
@@ -425,19 +452,17 @@ function expand(call, values, out, owner)
       mine[i] = B.is_tensor(results[i]) and values[results[i]]
       mine[i] = mine[i] and resolve(mine[i])
       local there = mine[i] and mine[i].facts
-      fits = fits and there and there.dtype == v.facts.dtype and M.same(there.shape, v.facts.shape)
+      fits = fits and mine[i].call and there.dtype == v.facts.dtype and M.same(there.shape, v.facts.shape)
+      for k, size in ipairs(fits and there.shape or {}) do
+        fits = fits and (size == 1 or there.stride[k] == v.facts.stride[k])
+      end
     end
     if fits then
       for _, part in ipairs(parts) do out[#out + 1] = part end
-      for i, v in ipairs(call.results) do
-        v.same = mine[i]
-        local made = mine[i].call
-        if made and made.map and made.unit == call.unit then mine[i].facts = v.facts end -- eager's order
-      end
+      for i, v in ipairs(call.results) do v.same = mine[i] end
       return true
     end
   end
-  if call.reduce then return false end
   out[#out + 1] = call
   return true
 end

@@ -14,109 +14,56 @@
 --
 -- Steps run in their order, launches one after the other. The plan keeps the library that fn is in.
 local ffi = require "ffi"
-local B = require "moth_lua"
 local graphs = require "moth.compile.graph"
-local lower = require "moth.compile.lower"
 require "moth.kernel.native" -- declares the types
 
 local M = {}
 
 local Slots = ffi.typeof("MothKernelSlot[?]")
 
--- What runs a fused step on a table of values and the graph's numbers. step.kernel: of moth.compile.schedule, with what
--- native.programs adds: `call`, the function of a range of programs, and `number`, which of its kernels it is.
-local function launch(step)
+--- The step of a group, whose kernel is one of moth.compile.schedule and native.programs.
+function M.launch(step)
   local k = step.kernel
-  local args, n = k.args, #k.args
-  -- which kernel, the arguments, the grid, a place for "no memory"
-  local slots = Slots(n + 5)
+  local n = #k.args
+  local slots = Slots(n + 5) -- which kernel, the arguments, the grid, a place for "no memory"
   slots[0].i = k.number
-  local pointers, numbers = {}, {}
-  for i, a in ipairs(args) do
+  local out = { nodes = {}, results = {}, operands = {}, temporaries = {}, in_place = k.in_place or false }
+  for i, call in ipairs(step.calls) do out.nodes[i] = call.node end
+  local is_result, at, numbers = {}, { {}, {}, {} }, {}
+  for _, v in ipairs(step.results) do is_result[v] = true end
+  for i, a in ipairs(k.args) do
     if a.value then
-      pointers[#pointers + 1] = { i, a.value }
+      local list = is_result[a.value] and out.results or out.operands
+      list[#list + 1] = { a.value.node, a.value.result }
+      table.insert(at[list == out.results and 1 or 2], i)
     elseif a.scratch then
-      pointers[#pointers + 1] = { i, a, { a.numel }, { dtype = a.scratch } }
+      table.insert(out.temporaries, a.numel * 8)
+      table.insert(at[3], i)
     elseif a.size then
       slots[i].i = a.size
     elseif graphs.is_number(a.number) then
-      numbers[#numbers + 1] = { i, a.number.index }
+      numbers[#numbers + 1] = { slot = i, number = a.number.index, is_float = true }
     elseif a.float then
       slots[i].d = a.number
     else
       slots[i].i = a.number
     end
   end
+  local addresses = {}
+  for _, list in ipairs(at) do
+    for _, slot in ipairs(list) do addresses[#addresses + 1] = slot end
+  end
   slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = k.grid, 1, 1
-  local made = {}
-  for _, v in ipairs(step.results) do
-    made[#made + 1] = { v, v.facts.shape, { dtype = v.facts.dtype.name }, not lower.is_dense(v.facts) and v.facts.stride }
+  local function launch(programs)
+    return { fn = tonumber(ffi.cast("intptr_t", k.call)), n = programs, grain = k.grain,
+      slots = ffi.string(slots, (n + 5) * 8), at = addresses, numbers = numbers }
   end
-  local nmade, npointers, nnumbers = #made, #pointers, #numbers
-  local make, data_ptr, strided = B.ops.empty, B.data_ptr, B.ops.as_strided
-  local call, grid, second, phase, grain = k.call, k.grid, k.second, k.phase and k.phase + 1, k.grain
-  return function(values, given)
-    for i = 1, nmade do
-      local m = made[i]
-      local t = make(m[2], m[3])
-      if m[4] then t = strided(t, m[2], m[4]) end
-      values[m[1]] = t
-    end
-    for i = 1, npointers do
-      local p = pointers[i]
-      if p[3] then values[p[2]] = make(p[3], p[4]) end
-      slots[p[1]].p = data_ptr(values[p[2]])
-    end
-    for i = 1, nnumbers do slots[numbers[i][1]].d = given[numbers[i][2]] end
-    if phase then slots[phase].i = 0 end
-    C.moth_parallel_for(grid, grain, call, slots)
-    if second then
-      slots[phase].i = 1
-      C.moth_parallel_for(second, grain, call, slots)
-    end
-    return k
+  out.launches = { launch(k.grid) }
+  if k.second then
+    slots[k.phase + 1].i = 1
+    out.launches[2] = launch(k.second)
   end
-end
-
--- What runs a call as it was recorded.
-local function single(call)
-  local fn, args, n = call.fn, call.args, call.args.n
-  local function given(v, values, numbers)
-    if type(v) ~= "table" then return v end
-    if v.facts then return values[v] end
-    if graphs.is_number(v) then return numbers[v.index] end
-    local list = {}
-    for i = 1, v.n or #v do list[i] = given(v[i], values, numbers) end
-    return list
-  end
-  local results = call.results
-  return function(values, numbers)
-    local list = {}
-    for i = 1, n do list[i] = given(args[i], values, numbers) end
-    if #results == 1 then
-      values[results[1]] = fn(unpack(list, 1, n))
-      return
-    end
-    local got = { fn(unpack(list, 1, n)) }
-    for i, r in ipairs(results) do values[r] = got[i] end
-  end
-end
-
---- The function of a graph: of its inputs and a list of its numbers, a list of its outputs. steps: of moth.compile.fuse,
--- the fused ones with their kernels; inputs, outputs: lists of values; held: a list of { value, tensor }.
-function M.program(steps, inputs, held, outputs)
-  local run = {}
-  for i, step in ipairs(steps) do run[i] = step.fused and launch(step) or single(step.calls[1]) end
-  local ninputs, nsteps, noutputs = #inputs, #run, #outputs
-  return function(...)
-    local values, numbers = {}, (select(ninputs + 1, ...))
-    for i = 1, ninputs do values[inputs[i]] = (select(i, ...)) end
-    for i = 1, #held do values[held[i][1]] = held[i][2] end
-    for i = 1, nsteps do run[i](values, numbers) end
-    local list = {}
-    for i = 1, noutputs do list[i] = values[outputs[i]] end
-    return list
-  end
+  return out
 end
 
 return M

@@ -141,6 +141,7 @@ function Emit:iteration()
     for _, a in ipairs(all) do a.steps[1] = 1 end
   end
   self.axes = axes
+  return all
 end
 
 -- ---- values -----------------------------------------------------------------------------------------
@@ -471,7 +472,7 @@ function Emit:flat()
   here.rows = here.memo
   prepare()
   self:blocks(last, lo, hi, BLOCK, here, function(inside) self:stores(self.group.results, inside) end)
-  self.grid = rows * pieces
+  self.grid, self.work = rows * pieces, math.min(n, CHUNK)
 end
 
 -- Reductions and full results by stage.
@@ -607,7 +608,7 @@ function Emit:rows()
   end
   self:row_values(here, most + 1)
   self:stores(rows, here)
-  self.grid = nrows
+  self.grid, self.work = nrows, lower.numel(self.group.shape) / nrows
 end
 
 -- Emits the values of rows of up to a stage, so that they are known in all loops that follow.
@@ -762,7 +763,7 @@ function Emit:shared(columns)
     local nodes = {}
     for i in ipairs(reductions) do nodes[i] = b:read(vars[i]) end
     finish(here, nodes)
-    self.grid = programs
+    self.grid, self.work = programs, lower.numel(self.group.shape) / programs
     return
   end
 
@@ -810,7 +811,7 @@ function Emit:shared(columns)
   finish(here, nodes)
   local no = b:leave()
   b:put { op = "if", first, yes = yes, no = no }
-  self.grid, self.second = programs * chunks, programs
+  self.grid, self.second, self.work = programs * chunks, programs, SHARE
   self.phase = phase.index
 end
 
@@ -826,18 +827,40 @@ local function described(group)
   return table.concat(list, ", ")
 end
 
---- The program of a group: { prog, args, grid, second, phase, text }. args: what its parameters are, in their order:
+-- Whether each element of an operand is read before the same element of a result is written, and not again.
+function Emit:is_in_place(all)
+  local first
+  for _, v in ipairs(self.group.results) do
+    local steps = self.writes[v].steps
+    first = first or steps
+    for k = 1, #self.axes do
+      if steps[k] ~= first[k] then return false end
+    end
+  end
+  for _, a in ipairs(all) do
+    if lower.numel(a.value.facts.shape) == lower.numel(self.group.shape) then
+      for k = 1, #self.axes do
+        if a.steps[k] ~= first[k] then return false end
+      end
+    end
+  end
+  return true
+end
+
+--- The program of a group: { prog, args, grid, second, phase, work, in_place, text }. args: what its parameters are, in their order:
 -- { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs; second: how many of the
--- second launch, before which parameter `phase` (from 0) becomes 1. text: what is fused, and where it stands.
+-- second launch, before which parameter `phase` (from 0) becomes 1; work: elements of a program; in_place: of
+-- moth.compile.runtime. text: what is fused, and where it stands.
 function M.program(group)
   local self = setmetatable({ group = group, params = {}, args = {}, class = {}, roots = {}, numbers = {}, sizes = {},
     stages = {}, head = {}, free = {} }, Emit)
   self.b = tile.builder(function(message, ...) error(message:format(...), 0) end, function() end)
-  self:iteration()
+  local all = self:iteration()
   for _, v in ipairs(group.results) do self:pointer(v) end
   local by_row, alone = nil, nil
   if group.dims then by_row, alone = require("moth.compile.fuse").shape_of(group) end
   if not group.dims then
+    self.in_place = self:is_in_place(all)
     self:flat()
   elseif by_row and alone then
     self:rows()
@@ -848,7 +871,7 @@ function M.program(group)
   local prog = { name = "fused", params = self.params, class = self.class, body = self.b.list, flat = true,
     biggest = BLOCK }
   return { prog = prog, args = self.args, grid = self.grid, second = self.second, phase = self.phase,
-    text = described(group) }
+    work = self.work, in_place = self.in_place, text = described(group) }
 end
 
 return M

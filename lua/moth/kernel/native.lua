@@ -117,7 +117,7 @@ function M.programs(list, cc)
       cases[number] = ("  case %d:\n    fused%d(a + 1, begin, end);\n    break;"):format(number, number)
     end
     k.number = k.kernel.number
-    k.grain = math.max(1, math.floor(32768 / (k.work or 1024)))
+    k.grain = math.max(1, math.floor(32768 / k.work))
   end
   if #parts > 0 then
     local source = table.concat { dialect.head(texts), "#if defined(__clang__)\n#pragma clang fp contract(on)\n#endif\n",
