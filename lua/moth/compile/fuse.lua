@@ -5,8 +5,8 @@
 --
 -- Dimensions of a value are matched with the axes of the shape; views that only order them in another way, add or drop
 -- some of size 1, or repeat a value, belong to the group. A group runs where its first user stands that is not in it,
--- so all that it reads has been made. It is open until then: a call joins the open groups whose values it uses, or one that
--- reads the same operand over the same shape, and groups that a call joins become one.
+-- so all that it reads has been made. It is open until then: a call joins the open groups whose values it uses, or one
+-- that reads the same operand over the same shape, and groups that a call joins become one.
 local each = require "moth.each"
 local lower = require "moth.compile.lower"
 
@@ -317,28 +317,14 @@ function M.steps(calls, outputs)
     steps = build(lower.expand(calls))
   until not undo(steps)
   for _, g in ipairs(steps) do g.fused = g.info ~= nil and pays(g) end
-  M.finish(steps, outputs)
-  return steps
+  return M.finish(steps, outputs)
 end
 
---- Finds the results of steps, and splits groups that do not pay.
-function M.finish(steps, outputs)
-  local out = {}
-  for _, step in ipairs(steps) do
-    if step.info and not step.fused then
-      for _, call in ipairs(step.calls) do
-        call.group = nil
-        out[#out + 1] = { calls = { call } }
-      end
-    else
-      out[#out + 1] = step
-    end
-  end
-  for i = #steps, 1, -1 do steps[i] = nil end
+-- The values of steps that others need, and the outputs.
+local function find_results(steps, outputs)
   local needed = {}
   for _, v in ipairs(outputs) do needed[lower.resolve(v)] = true end
-  for i, step in ipairs(out) do
-    steps[i] = step
+  for _, step in ipairs(steps) do
     for _, call in ipairs(step.calls) do
       each_value(call.args, call.args.n, function(v)
         local g = v.call and v.call.group and leader(v.call.group)
@@ -354,6 +340,22 @@ function M.finish(steps, outputs)
       end
     end
   end
+end
+
+--- Finds the results of steps, and splits groups that do not pay, or that nobody needs. Returns the steps.
+function M.finish(steps, outputs)
+  find_results(steps, outputs)
+  local out = {}
+  for _, step in ipairs(steps) do
+    step.fused = step.fused and #step.results > 0
+    for _, call in ipairs(not step.fused and step.calls or {}) do
+      call.group = nil
+      out[#out + 1] = { calls = { call } }
+    end
+    if step.fused then out[#out + 1] = step end
+  end
+  find_results(out, outputs)
+  return out
 end
 
 return M

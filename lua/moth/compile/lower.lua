@@ -1,13 +1,14 @@
 --- Takes the calls of a graph apart, by their records (docs/records.md), into what kernels are made of:
 --
---   map     an element of the result from those of the operands at its place: { name, dtype, operands, parameters }
+--   map     an element of the result from those of the operands at its place: { name, dtype, operands,
+--           parameters }
 --   reduce  { join, dims, x }: the dimensions of a set become 1
 --   view    other sizes and strides of a value
 --
 -- All else is a call of the library. The records' texts are run on fake tensors, and the ops that they call are noted;
 -- those are taken apart in turn. A call is a table { target, fn, args, results, at, unit, owner }, its arguments in
--- Lua's form; a value is { facts, call, fake }. The unit stands for the call of the graph that it is a part of, the owner
--- for the call that eager runs as one kernel: where its field `apart` is false it stays whole.
+-- Lua's form; a value is { facts, call, fake }. The unit stands for the call of the graph that it is a part of, the
+-- owner for the call that eager runs as one kernel: where its field `apart` is false it stays whole.
 local B = require "moth_lua"
 local dtypes = require "moth.codegen.dtypes"
 local formulas = require "moth.codegen.formulas"

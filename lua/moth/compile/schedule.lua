@@ -190,8 +190,8 @@ end
 
 -- Formulas that cannot take a product of an operand up into a sum of theirs.
 local closed = {}
-for name in ([[mul div maximum minimum eq ne lt le gt ge where masked_fill relu abs square sqrt sigmoid tanh silu floor ceil
-  round trunc sign]]):gmatch("%S+") do closed[name] = true end
+for name in ([[mul div maximum minimum eq ne lt le gt ge where masked_fill relu abs square sqrt sigmoid tanh silu floor
+  ceil round trunc sign]]):gmatch("%S+") do closed[name] = true end
 
 -- Whether the product at the end of a map's formula may be contracted with what follows: where nothing in the group
 -- could do it, or where eager's bits are not asked for, behind a reduction.
@@ -847,8 +847,8 @@ function Emit:is_in_place(all)
   return true
 end
 
---- The program of a group: { prog, args, grid, second, phase, work, in_place, text }. args: what its parameters are, in their order:
--- { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs; second: how many of the
+--- The program of a group: { prog, args, grid, second, phase, work, in_place, text }. args: what its parameters are, in
+-- their order: { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs; second: how many of the
 -- second launch, before which parameter `phase` (from 0) becomes 1; work: elements of a program; in_place: of
 -- moth.compile.runtime. text: what is fused, and where it stands.
 function M.program(group)

@@ -39,22 +39,28 @@ local function machine()
   return processor
 end
 
-local function flags()
+-- Generated programs have their loops as they should be: trying harder takes time alone.
+local function effort(cc, quick)
+  if not quick then return "-O3" end
+  return cc.version:find("clang", 1, true) and "-O2" or "-O2 -ftree-vectorize -fvect-cost-model=dynamic"
+end
+
+local function flags(cc, quick)
   local level = B.cpu_level()
   local march = level == "generic" and "x86-64-v2" or level == "avx2" and "x86-64-v3" or "native"
   -- Without -mno-mmx, gcc 12 moves integers to SSE by MMX, and leaves x87 (math.ldexp of LuaJIT) to give NaN.
-  return "-std=gnu17 -O3 -mno-mmx -march=" .. march .. (level == "avx512" and " -mprefer-vector-width=512" or "")
-    .. " -ffp-contract=fast -fno-math-errno -fno-trapping-math -fwrapv -fopenmp-simd -fPIC -shared -w \z
-      -fvisibility=hidden"
+  local wide = level == "avx512" and " -mprefer-vector-width=512" or ""
+  return "-std=gnu17 " .. effort(cc, quick) .. " -mno-mmx -march=" .. march .. wide .. " -ffp-contract=fast \z
+    -fno-math-errno -fno-trapping-math -fwrapv -fopenmp-simd -fPIC -shared -w -fvisibility=hidden"
 end
 
 local libraries = {} -- path -> library: one that is collected is closed
 
---- The library of a text, compiled where it was not yet; nil and a message where that fails.
-function M.library(source, cc)
+--- The library of a text, compiled where it was not yet, quick or not; nil and a message where that fails.
+function M.library(source, cc, quick)
   local folder = toolchain.folder("kernels")
   if not folder then return nil, "there is no folder to compile in; set XDG_CACHE_HOME or TMPDIR" end
-  local f = flags()
+  local f = flags(cc, quick)
   local code = source:gsub("/%*.-%*/", "") -- the lines that a kernel stands in do not count
   local key = table.concat({ code, f, cc.version, machine(), B.version_string }, "\0")
   local name = B.sha256(key):sub(1, 32) .. ".so"
@@ -89,7 +95,7 @@ end
 
 -- ---- many programs ----------------------------------------------------------------------------------
 
-local loaded = setmetatable({}, { __mode = "v" }) -- text of a program -> { call, number, lib }
+local loaded = {} -- hash of a program's text -> { call, number, lib }
 
 local function stripped(text) return (text:gsub("/%*.-%*/", "")) end
 
@@ -100,14 +106,14 @@ local function printed(k)
   return p, ("/* %s */\n%s\n"):format((k.text:gsub("%*/", "* /")), dialect.functions(p, k.prog, body, "fused@"))
 end
 
---- Compiles programs, { prog, text = a comment, grid }, in one file, but those that there are already: each gets `call`, a
--- function of a range of programs, whose arguments begin with `number`, and `grain`, how many programs are worth a thread.
--- Returns the number of new ones; nil and a message where the compiler fails.
+--- Compiles programs, { prog, text = a comment, work = elements of one }, in one file, but those that there are
+-- already: each gets `call`, a function of a range of programs, whose arguments begin with `number`, and `grain`, how
+-- many programs are worth a thread. Returns the number of new ones; nil and a message where the compiler fails.
 function M.programs(list, cc)
   local new, printers, parts, cases = {}, {}, {}, {}
   for _, k in ipairs(list) do
     local p, text = printed(k)
-    k.key = stripped(text)
+    k.key = B.sha256(stripped(text))
     k.kernel = loaded[k.key] or new[k.key]
     if not k.kernel then
       local number = #parts + 1
@@ -120,12 +126,13 @@ function M.programs(list, cc)
     k.grain = math.max(1, math.floor(32768 / k.work))
   end
   if #parts > 0 then
-    local source = table.concat { dialect.head(texts), "#if defined(__clang__)\n#pragma clang fp contract(on)\n#endif\n",
+    local source = table.concat { dialect.head(texts),
+      "#if defined(__clang__)\n#pragma clang fp contract(on)\n#endif\n",
       printer.needs(printers, M.reader), "\n", table.concat(parts, "\n"),
       '\n__attribute__((visibility("default"))) void moth_kernel(MothSlot *a, long begin, long end) {\n',
       "  switch (a[0].i) {\n", table.concat(cases, "\n"), "\n  }\n}\n" }
     if toolchain.logs("output_code") then toolchain.log("output_code", false, source) end
-    local lib, message = M.library(source, cc)
+    local lib, message = M.library(source, cc, true)
     if not lib then return nil, message end
     local call = ffi.cast("MothKernelRange", lib.moth_kernel)
     for _, k in ipairs(list) do
