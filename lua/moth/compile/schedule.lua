@@ -848,9 +848,9 @@ function Emit:is_in_place(all)
 end
 
 --- The program of a group: { prog, args, grid, second, phase, work, in_place, text }. args: what its parameters are, in
--- their order: { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs; second: how many of the
--- second launch, before which parameter `phase` (from 0) becomes 1; work: elements of a program; in_place: of
--- moth.compile.runtime. text: what is fused, and where it stands.
+-- their order: { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs; second: how
+-- many of the second launch, before which parameter `phase` (from 0) becomes 1; work: elements of a program; in_place:
+-- of moth.compile.runtime. text: what is fused, and where it stands.
 function M.program(group)
   local self = setmetatable({ group = group, params = {}, args = {}, class = {}, roots = {}, numbers = {}, sizes = {},
     stages = {}, head = {}, free = {} }, Emit)
