@@ -87,6 +87,8 @@ struct MothTraceEnd {
   MothTraceCode *code;  /* the one that holds for this call; NULL: none has been made */
   uint32_t noutputs;
   uint32_t *outputs; /* numbers of the values that the codes return */
+  uint32_t *classes; /* of each value: the first one that shares its storage; NULL: not known yet */
+  bool draws;        /* a call may draw random numbers */
 };
 
 /* An argument of a call of a segment. */
@@ -166,10 +168,11 @@ typedef struct MothSegment {
   uint32_t records_cap, values_cap, numbers_cap;
   struct MothShadowPair *pairs; /* tensors from outside and their bases, with their shadows */
   uint32_t npairs, pairs_cap;
-  bool inferred; /* the next record has run on shadows */
-  bool running;  /* calls pass */
-  bool keeps;    /* run one by one: values stay until the end */
-  bool copies;   /* shadows of tensors from outside have elements (check.c) */
+  bool inferred;     /* the next record has run on shadows */
+  bool running;      /* calls pass */
+  bool keeps;        /* run one by one: values stay until the end */
+  uint64_t drawn[2]; /* state of the default generator before the segment runs, if it draws */
+  bool copies;       /* shadows of tensors from outside have elements (check.c) */
 } MothSegment;
 
 typedef struct MothShadowPair {
@@ -288,6 +291,10 @@ MOTH_API MothStatus moth_tensor_copies(MothTensor *const *in, uint32_t n, MothTe
 /* Values that s has not made and that are held stay lazy, to be computed when they are looked at. The calls must write
  * to nothing and draw no random numbers; values that share memory with an output must be outputs. */
 MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end);
+/* Sets classes and draws of `end`: all values of s have shadows. False: no memory. */
+MOTH_API bool moth_end_classify(const MothSegment *s, MothTraceEnd *end);
+/* Whether the op may draw random numbers. */
+MOTH_API bool moth_op_draws(const MothOp *op);
 
 /* Hides the interceptors that the program has pushed inside the call of r (dispatch/lazy.h). */
 typedef struct MothHidden MothHidden;

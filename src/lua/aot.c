@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "graph/graph.h"
+#include "ops/create.h"
 
 static char key_aot_meta;
 
@@ -121,6 +122,8 @@ MothStatus moth_aot_compile(lua_State *L, MothAot *a, int env, const char *kind,
   return moth_lua_call(L, 6, 1);
 }
 
+enum { SMALL = 1 << 14 };
+
 /* Traces and divides. Its errors say why the segment runs as recorded. */
 static MothStatus prepare(MothAot *a, MothTensor *const *inputs) {
   MOTH_TRY(find_generator(a));
@@ -137,8 +140,12 @@ static MothStatus prepare(MothAot *a, MothTensor *const *inputs) {
           moth_fail(MOTH_ERR_STATE, "backward is called in it, and it returns several results");
   }
   MOTH_TRY(status);
+  a->copies = a->joint->nresults > 0 && !a->passes;
   for (uint32_t i = 0; i < a->ninputs; i++)
-    a->writes = a->writes || a->joint->written[i];
+    if (a->joint->written[i]) {
+      a->writes = true;
+      a->copies = a->copies && a->inputs[i].fake->numel <= SMALL;
+    }
   MOTH_TRY(check_aliases(a, inputs));
   moth_joint_find_inner(a->joint);
   for (uint32_t i = 0; a->passes && !a->freed && i < a->joint->noutputs; i++)
@@ -319,19 +326,28 @@ static MothStatus make_outputs(const MothAot *a, MothTensor *const *inputs, Moth
 }
 
 static MothStatus run_forward(lua_State *L, MothAot *a, int handle, MothTensor *const *inputs,
-                              MothTensor **made, MothTensor **outputs, int64_t *versions) {
+                              MothTensor **made, MothTensor **outputs, MothTensor **before,
+                              int64_t *versions) {
   uint32_t n = a->ninputs, nmade = a->joint->nroots + a->parts.nextra;
   uint64_t generator[2] = {0, 0};
   if (a->draws)
     moth_generator_get_state(moth_aot_generator(a), &generator[0], &generator[1]);
-  for (uint32_t i = 0; i < n; i++)
-    versions[i] = *moth_version_of(inputs[i]);
   bool was = moth_set_grad_enabled(false);
+  MothStatus status = MOTH_OK;
+  for (uint32_t i = 0; i < n; i++) {
+    versions[i] = *moth_version_of(inputs[i]);
+    if (a->copies && a->joint->written[i] && status == MOTH_OK)
+      status = moth_clone(inputs[i], &before[i]);
+  }
+  if (status != MOTH_OK) {
+    moth_set_grad_enabled(was);
+    return status;
+  }
   lua_getfenv(L, handle);
   lua_getfield(L, -1, "forward");
   for (uint32_t i = 0; i < n; i++)
     lua_pushvalue(L, (int)i + 1);
-  MothStatus status = moth_aot_call(L, (int)n, made, nmade);
+  status = moth_aot_call(L, (int)n, made, nmade);
   moth_set_grad_enabled(was);
   MOTH_TRY(status);
   MOTH_TRY(check_made(a, made));
@@ -342,7 +358,7 @@ static MothStatus run_forward(lua_State *L, MothAot *a, int handle, MothTensor *
   if (!a->joint->nresults)
     return MOTH_OK;
   lua_pushvalue(L, handle);
-  status = moth_aot_record(L, a, inputs, outputs, made, generator);
+  status = moth_aot_record(L, a, inputs, outputs, made, before, generator);
   lua_pop(L, 1);
   return status;
 }
@@ -361,20 +377,22 @@ static int aot_run(lua_State *L) {
     moth_lua_check_tensor(L, (int)i + 1, "compile");
   lua_pushvalue(L, lua_upvalueindex(1));
   int handle = lua_gettop(L);
-  size_t total = (size_t)n + nmade + noutputs + 1;
+  size_t total = 2 * (size_t)n + nmade + noutputs + 1;
   MothTensor **inputs = lua_newuserdata(L, sizeof *inputs * total + sizeof(int64_t) * (n + 1));
   memset(inputs, 0, sizeof *inputs * total);
-  MothTensor **made = inputs + n, **outputs = made + nmade;
+  MothTensor **made = inputs + n, **outputs = made + nmade, **before = outputs + noutputs;
   for (uint32_t i = 0; i < n; i++)
     inputs[i] = ((MothHandle *)lua_touserdata(L, (int)i + 1))->u.t;
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
-  MothStatus s = fits(a, inputs)
-                     ? run_forward(L, a, handle, inputs, made, outputs, (int64_t *)(inputs + total))
-                     : moth_graph_run(a->program, inputs, n, NULL, outputs);
+  MothStatus s = fits(a, inputs) ? run_forward(L, a, handle, inputs, made, outputs, before,
+                                               (int64_t *)(inputs + total))
+                                 : moth_graph_run(a->program, inputs, n, NULL, outputs);
   moth_lua_current = outer;
   for (uint32_t i = 0; i < nmade; i++)
     moth_tensor_release(made[i]);
+  for (uint32_t i = 0; i < n; i++)
+    moth_tensor_release(before[i]);
   if (s) {
     for (uint32_t i = 0; i < noutputs; i++)
       moth_tensor_release(outputs[i]);

@@ -25,6 +25,7 @@ typedef struct MothAot {
   int32_t *saved_at; /* of each input: its place among a node's saved tensors; -1 */
   uint32_t nkept;    /* saved tensors of a node in all */
   bool writes;       /* to inputs */
+  bool copies;       /* what they held is small, and is kept for running the segment again */
   bool draws;
   MothGenerator *generator; /* of the calls that draw; NULL: the default one */
   MothAotBackward *backward;
@@ -40,11 +41,11 @@ static inline MothGenerator *moth_aot_generator(const MothAot *a) {
   return a->generator ? a->generator : moth_default_generator();
 }
 
-/* Records the node of a call of a, which has made `outputs` and `made` (roots, then saved values). The handle of a is on
- * top of the stack. */
+/* Records the node of a call of a, which has made `outputs` and `made` (roots, then saved values); before: copies of
+ * inputs that it has written to, or NULL. The handle of a is on top of the stack. */
 MothStatus moth_aot_record(lua_State *L, MothAot *a, MothTensor *const *inputs,
                            MothTensor *const *outputs, MothTensor *const *made,
-                           const uint64_t *generator);
+                           MothTensor *const *before, const uint64_t *generator);
 /* Has `compile` of the environment at index env compile g: its callable is on top. `kind`: "forward" or "backward". */
 MothStatus moth_aot_compile(lua_State *L, MothAot *a, int env, const char *kind, MothGraph *g,
                             MothTensor *const *inputs, uint32_t n, const MothJoint *joint);

@@ -79,10 +79,11 @@ static MothStatus check_replayable(const MothAot *a, const Context *c) {
     return moth_fail(MOTH_ERR_STATE, "compile: a graph that runs backward itself cannot be run "
                                      "again for gradients of gradients; compile without backend");
   for (uint32_t i = 0; i < a->ninputs; i++)
-    if (a->joint->written[i])
+    if (a->joint->written[i] && !a->copies)
       return moth_fail(MOTH_ERR_STATE,
                        "compile: gradients of gradients need the graph's inputs as they were, but "
-                       "it writes to one of them; compile without backend there");
+                       "it writes to one of them, which is large; compile without "
+                       "backend there");
   return c->replayable ? MOTH_OK
                        : moth_fail(MOTH_ERR_STATE,
                                    "compile: under saved-tensor hooks a compiled graph keeps too "
@@ -185,21 +186,19 @@ static MothStatus pass_all_on(MothNode *n, MothTensor *const *grads, uint32_t ne
 }
 
 /* The histories of the outputs become those of the segment run again; n passes gradients on to these. */
-static MothStatus lead_to(MothNode *n, const MothAot *a, const Again *r, MothTensor *t) {
-  int nr = t->grad->nr;
+static MothStatus lead_to(MothNode *n, const MothAot *a, const Again *r) {
   for (int i = 0; i < n->ninputs; i++) {
     moth_node_release(n->inputs[i].node);
     n->inputs[i].node = NULL;
   }
   n->backward = pass_all_on;
-  n->expand = NULL;
   n->ninputs = n->nresults;
   for (uint32_t i = 0; i < a->joint->noutputs; i++)
     if (a->joint->outputs[i].nr >= 0)
       MOTH_TRY(moth_node_set_input(n, a->joint->outputs[i].nr, r->outputs[i], true));
   for (int i = 0; i < n->nsaved; i++)
     moth_function_free(n, i);
-  return moth_set_history(t, n->inputs[nr].node, n->inputs[nr].nr);
+  return MOTH_OK;
 }
 
 static MothStatus expand(MothNode *n, MothTensor *t) {
@@ -208,6 +207,9 @@ static MothStatus expand(MothNode *n, MothTensor *t) {
   bool inner = false;
   for (uint32_t i = 0; i < a->joint->noutputs; i++)
     inner = inner || (a->joint->outputs[i].nr == t->grad->nr && a->joint->outputs[i].inner);
+  const MothInput *to = &n->inputs[t->grad->nr];
+  if (n->backward == pass_all_on)
+    return moth_set_history(t, to->node, to->nr);
   if (!inner || c->freed)
     return MOTH_OK;
   MOTH_TRY(check_replayable(a, c));
@@ -225,7 +227,9 @@ static MothStatus expand(MothNode *n, MothTensor *t) {
   MothStatus status = run_again(n, true, &r);
   moth_seq_at(seq);
   if (status == MOTH_OK)
-    status = lead_to(n, a, &r, t);
+    status = lead_to(n, a, &r);
+  if (status == MOTH_OK)
+    status = moth_set_history(t, to->node, to->nr);
   if (segment)
     segment->running = running;
   moth_modes_load(was);
@@ -449,7 +453,7 @@ static MothStatus save(MothNode *n, MothTensor *t, bool input) {
 
 MothStatus moth_aot_record(lua_State *L, MothAot *a, MothTensor *const *inputs,
                            MothTensor *const *outputs, MothTensor *const *made,
-                           const uint64_t *generator) {
+                           MothTensor *const *before, const uint64_t *generator) {
   uint32_t nedges = a->joint->nedges, nresults = a->joint->nresults;
   uint32_t ninputs = nedges > nresults ? nedges : nresults; /* it may pass gradients on: lead_to */
   MothTensor **list = calloc((size_t)ninputs + nresults + 1, sizeof *list);
@@ -491,7 +495,7 @@ MothStatus moth_aot_record(lua_State *L, MothAot *a, MothTensor *const *inputs,
   }
   for (uint32_t i = 0; i < a->ninputs; i++)
     if ((uint32_t)a->saved_at[i] >= a->parts.nsaved && nsaved == a->nkept)
-      MOTH_GO(save(n, inputs[i], true));
+      MOTH_GO(save(n, before[i] ? before[i] : inputs[i], true));
 done:
   moth_node_release(n);
   if (c) {

@@ -522,6 +522,8 @@ static MothStatus add_outputs(MothSegment *s, MothTraceEnd *end) {
   if (!list)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
   MothStatus status = moth_shadow_prepare(s);
+  if (status == MOTH_OK && !moth_end_classify(s, end))
+    status = MOTH_ERR_MEMORY;
   if (status) {
     free(list);
     return status;
@@ -799,7 +801,10 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   t->include &= ~(uint32_t)MOTH_KEY_AUTOCAST; /* each node has its own */
   moth_set_grad_enabled(recording);
   if (!end->code) {
+    bool known = end->classes != NULL;
     status = add_outputs(s, end);
+    if (status == MOTH_OK && !known && end->draws) /* else it was taken before */
+      moth_generator_get_state(moth_default_generator(), &s->drawn[0], &s->drawn[1]);
     if (status == MOTH_OK)
       status = compile(L, s, end, env);
   }

@@ -38,6 +38,9 @@ local M = {}
 -- run as recorded).
 M.counters = { segments = 0, backwards = 0, fallbacks = 0 }
 
+--- The backends that M.backend has made: they return a function of the inputs and how it is to be used.
+M.made = setmetatable({}, { __mode = "k" })
+
 local function log(topic, title, handle)
   if toolchain.logs(topic) or toolchain.logs("aot") then
     toolchain.log(toolchain.logs(topic) and topic or "aot", false, "%s", title .. "\n" .. C.graph_text(handle))
@@ -62,25 +65,27 @@ local function compile(graph, inputs, inner, separate)
 end
 
 --- A backend for any segment, of one for plain graphs: inner(graph, inputs, info) -> function(values...) -> list.
--- separate = true: a backward graph returns a gradient for each use of an input, which the engine sums: the same bits as
--- without a graph also where there are gradients from elsewhere.
+-- separate = true: a backward graph returns a gradient for each use of an input, which the engine sums: the same bits
+-- as without a graph also where there are gradients from elsewhere.
 function M.backend(inner, separate)
   if not check.is_callable(inner) then
     check.fail("[compile.aot] expected a function(graph, inputs, info), got %s", type(inner))
   end
-  return function(graph, inputs)
+  local function backend(graph, inputs)
     local fn, why = compile(graph, inputs, inner, separate)
     if fn then
       M.counters.segments = M.counters.segments + 1
       graph:pin_numbers()
       graph:pin_sizes()
-      return fn
+      return fn, true -- values that are no outputs are deferred
     end
     M.counters.fallbacks = M.counters.fallbacks + 1
     if why:find("leaf Variable") then why = "an input is written to that requires a gradient" end
     if toolchain.logs("aot") then toolchain.log("aot", false, "a segment runs as recorded: %s", why) end
-    return graph:interpreter()
+    return nil, true -- the calls run one by one
   end
+  M.made[backend] = true
+  return backend
 end
 
 --- The inner backend that runs the calls one by one.

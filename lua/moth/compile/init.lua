@@ -150,12 +150,17 @@ local function is_built_in(backend)
   return false
 end
 
+local function is_aot(backend)
+  local aot = package.loaded["moth.compile.aot"]
+  return aot and aot.made[backend]
+end
+
 -- What the recorder calls to have a segment compiled: the program's function gets a graph and the first inputs. nil,
 -- with suppress_errors, has the segment's ops run one by one.
 local function compiler(backend, given)
   return function(handle, inputs)
     local ok, code, own = xpcall(backend, keep, graphs.new(handle), inputs)
-    if ok and is_built_in(backend) then return code, own end
+    if ok and (is_built_in(backend) or is_aot(backend)) then return code, own end
     if ok and not check.is_callable(code) then
       ok, code = false, "[compile] the backend must return a function of the graph's inputs, got " .. type(code)
     end
