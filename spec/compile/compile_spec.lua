@@ -192,9 +192,6 @@ describe("compile #quick", function()
 
   it("says which options there are #M288", function()
     local function f(x) return x end
-    for _, mode in ipairs { "reduce-overhead", "max-autotune" } do
-      assert.error_matches(function() compile(f, { mode = mode }) end, "not built yet")
-    end
     assert.error_matches(function() compile(f, { mode = "fast" }) end, "default, reduce%-overhead or max%-autotune")
     assert.error_matches(function() compile(f, { backend = "x" }) end, "expected 'eager'.*'inductor' or a function")
     assert.error_matches(function() compile(f, { fulgraph = true }) end, "fullgraph")

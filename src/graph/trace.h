@@ -332,6 +332,6 @@ MOTH_API void moth_end_forget(MothTraceEnd *end);
 MOTH_API MothStatus moth_lazy_become(MothTensor *t, MothTensor *made);
 /* Counts a way; over the limit: one warning, and calls run as they come from then on. */
 MOTH_API void moth_trace_new_way(MothTrace *t);
-bool moth_trace_note(MothTrace *t, bool is_break, const char *text);
+MOTH_API bool moth_trace_note(MothTrace *t, bool is_break, const char *text);
 MOTH_API int64_t moth_trace_now(void); /* nanoseconds */
 #endif

@@ -2,6 +2,7 @@
 #include "graph/graph.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -467,6 +468,8 @@ static int c_copies(lua_State *L) {
 /* Weak: [a trace's address] = its userdata, whose environment has `compile` (graph, inputs -> a callable) and, by the
  * numbers of the ends, lists of callables by the ids of their codes. */
 static char key_backends;
+/* Of a segment: what is compiled for more sets of numbers or sizes than this costs more than it gains. */
+enum { MOST_CODES = 8 };
 
 void moth_lua_set_backend(lua_State *L, MothTrace *t, int trace, int backend) {
   t->host = t;
@@ -611,6 +614,15 @@ static void push_codes(lua_State *L, const MothTraceEnd *end, int env) {
   lua_rawseti(L, env, end->number);
 }
 
+/* A difference between calls that concerns a backend. */
+static void note(const MothTraceEnd *end, const char *what) {
+  char text[512];
+  snprintf(text, sizeof text, "graph %d: %s%s%s", end->number, what,
+           end->last->place[0] ? ", at " : "", end->last->place);
+  if (moth_trace_note(end->trace, false, text) && moth_trace_host.broke)
+    moth_trace_host.broke(end->trace, NULL, text);
+}
+
 /* Has the backend compile the segment; its callable goes to the list of its end. With it comes whether it defers values that
  * are no outputs; nil and true: the calls are to run one by one, always; nil alone: they do so this time. */
 static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int env) {
@@ -636,6 +648,7 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
       lua_pop(L, 1);
       lua_rawseti(L, -2, c->id);
       if (another) { /* the first came with the end */
+        note(end, "a backend compiled it again for other numbers or sizes");
         moth_trace_counters()->graphs++;
         moth_trace_counters()->recompiles++;
         moth_trace_new_way(end->trace);
@@ -773,6 +786,10 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   moth_end_select(s, end);
   if (end->code && end->code->plain)
     return MOTH_OK;
+  if (!end->code && end->codes && end->codes->id >= MOST_CODES) {
+    note(end, "it has code for enough numbers or sizes; with others its calls run one by one");
+    return MOTH_OK;
+  }
   int top = lua_gettop(L);
   lua_pushlightuserdata(L, &key_backends);
   lua_rawget(L, LUA_REGISTRYINDEX);

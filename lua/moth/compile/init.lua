@@ -10,6 +10,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local trace = require "moth.lang.trace"
 local signature = require "moth.utils.signature"
+local modes = require "moth.compile.modes"
 local module = require "moth.compile.module"
 local checks = require "moth.compile.check"
 local graphs = require "moth.compile.graph"
@@ -63,16 +64,13 @@ M.config = setmetatable({}, {
   end,
 })
 
-local modes = { "default", "reduce-overhead", "max-autotune" }
 local dynamics = { [true] = 1, [false] = 2 }
 local switched_off = os.getenv("MOTH_COMPILE") == "off"
 
 local function check_mode(mode)
-  if mode == nil or mode == "default" then return end
-  for _, known in ipairs(modes) do
-    if mode == known then
-      check.fail("[compile] mode '%s' is not built yet; 'default' is", mode)
-    end
+  if mode == nil then return end
+  for _, known in ipairs(modes.names) do
+    if mode == known then return end
   end
   check.fail("[compile] option 'mode': expected default, reduce-overhead or max-autotune, got %s", tostring(mode))
 end
@@ -147,7 +145,7 @@ local function is_built_in(backend)
   for _, name in ipairs { "inductor", "blocks" } do
     if backend == (package.loaded["moth.compile." .. name] or {}).backend then return true end
   end
-  return false
+  return modes.made[backend] or false
 end
 
 local function is_aot(backend)
@@ -178,10 +176,10 @@ end
 local function new_box(fn, o)
   local box = { fn = fn, options = o, name = name_of(fn), fullgraph = flag(o, "fullgraph") or false,
     dynamic = dynamics[flag(o, "dynamic")] or 0 }
-  local backend = check_backend(o.backend)
+  check_mode(o.mode)
+  local backend = modes.backend(o.mode, check_backend(o.backend), o.backend)
   box.backend_given = o.backend or "eager"
   box.backend = backend and compiler(backend, o.backend)
-  check_mode(o.mode)
   boxes[box] = true
   box.measured = backend and is_built_in(backend)
   box.pace = box.measured and pace.new()
@@ -208,7 +206,7 @@ end
 local function compile(fn, o, ...)
   if select("#", ...) > 0 then check.fail("[compile] takes two arguments, a function and a table of options") end
   o = check.options("compile", o, "fullgraph dynamic backend mode")
-  if not check.is_callable(fn) then
+  if B.is_tensor(fn) or not check.is_callable(fn) then
     check.fail("[compile] expected a function or a module, got %s", B.is_tensor(fn) and "a tensor" or type(fn))
   end
   if type(fn) == "table" and module.original(fn) then return fn end
