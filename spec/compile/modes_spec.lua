@@ -4,8 +4,8 @@ local S = require "compile.support"
 local compile = moth.compile
 
 local function block(x, k)
-  local h = (x * k + 1):relu()
-  return (h - h:mean(-1, true)):softmax(-1), x:view(-1)
+  local h = (x * k + 1):relu() -- maps only: "inductor" adds in another order
+  return (h - x):abs() * 0.5, x:view(-1)
 end
 
 -- What fn writes to stderr, from a process of its own.

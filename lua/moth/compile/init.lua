@@ -75,7 +75,6 @@ local function check_mode(mode)
   check.fail("[compile] option 'mode': expected default, reduce-overhead or max-autotune, got %s", tostring(mode))
 end
 
-
 -- The function of a backend, or nil where recorded ops run one by one.
 local function check_backend(backend)
   if backend == nil or backend == "eager" then return nil end
