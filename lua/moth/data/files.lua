@@ -94,9 +94,10 @@ local TextLines = class("TextLines", Dataset)
 M.TextLines = TextLines
 
 local function open_lines(self, path, quoted)
-  local f = io.open(path, "rb")
-  local empty = f and f:seek("end") == 0
-  if f then f:close() end
+  local f, why = io.open(path, "rb")
+  if not f then check.fail("[data.%s] cannot open %s", self.__name, why) end
+  local empty = f:seek("end") == 0
+  f:close()
   self.path = path
   self.bytes = empty and strings.bytes("") or map(path, { dtype = moth.uint8, offset = 0 })
   self.begins, self.ends = index_lines(empty and self.bytes:narrow(1, 1, 0) or self.bytes, quoted)
