@@ -225,6 +225,29 @@ describe("the joint graph", function()
     assert.error_matches(function() return kept.before:totable() end, "has written to.*return it")
   end)
 
+  it("has the program's numbers: another one compiles nothing", function()
+    local function f(x, k) return ((x * k + 1 - x / k):pow(2) * k):sum() end
+    local segments, backwards = aot.counters.segments, aot.counters.backwards
+    local compiled = moth.compile(f, { backend = "aot_eager" })
+    local numbers = { 1, 2, 0.5, -1, 0, -3 }
+    for k = 4, 100 do numbers[#numbers + 1] = k * 0.75 end
+    for _, k in ipairs(numbers) do
+      local function outcome(call)
+        local x = moth.ones(3):requires_grad_(true)
+        call(x, k):backward()
+        return S.text(x)
+      end
+      assert.equal(outcome(f), outcome(compiled))
+    end
+    assert.same({ 1, 1 }, { aot.counters.segments - segments, aot.counters.backwards - backwards })
+    local powers = moth.compile(function(x, k) return (x ^ k):sum() end, { backend = "aot_eager" })
+    for k = 2, 4 do -- the derivative has k - 1, which is none of them
+      local x = moth.full({ 2 }, 3):requires_grad_(true)
+      powers(x, k):backward()
+      assert.near(k * 3 ^ (k - 1), x.grad[1]:item(), 1e-3)
+    end
+  end)
+
   it("raises eager's errors: a second backward, what was saved is written to", function()
     local compiled = moth.compile(function(x) return x:exp() end, { backend = "aot_eager" })
     local x = moth.ones(2):requires_grad_(true)

@@ -19,6 +19,8 @@
 -- * Calls that draw random numbers keep their order, and are all there. All other calls may change places.
 -- * Inputs have dtypes, sizes and strides as noted in their `meta` each time; they may not be written to (but as
 --   above), nor become outputs in the forward graph.
+-- * Numbers of the program (moth.compile.graph) are numbers of the graph, where they are arguments below autograd as
+--   they are: the function gets a list of them behind the values, if the graph has numbers. Sizes are constants.
 -- * Outputs of a forward graph (info.kind == "forward") are results of calls, never views: row-major tensors in memory
 --   of their own, which the program keeps: not memory that the next call writes to. The first info.nroots are what the
 --   program sees; the others are saved for backward. Two outputs never share memory.
@@ -75,8 +77,6 @@ function M.backend(inner, separate)
     local fn, why = compile(graph, inputs, inner, separate)
     if fn then
       M.counters.segments = M.counters.segments + 1
-      graph:pin_numbers()
-      graph:pin_sizes()
       return fn, true -- values that are no outputs are deferred
     end
     M.counters.fallbacks = M.counters.fallbacks + 1
