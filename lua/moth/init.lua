@@ -119,7 +119,8 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
 end
 files.cpp_extension = "library.extension"
 for file, fields in each({
-  capi = "C", ["data.files"] = "mmap", io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
+  capi = "C", ["data.files"] = "mmap", ["data.diagnose"] = "diagnose",
+  io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
   ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",
   ["device.stream"] = "Stream Event stream",

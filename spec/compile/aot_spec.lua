@@ -146,6 +146,108 @@ describe("the joint graph", function()
     assert.equal(second(f), second(compiled))
   end)
 
+  it("is run again where a gradient of one of its steps is asked for", function()
+    local function f(x, w)
+      local h = F.dropout(x * w, 0.5, true)
+      local v = h:view(-1)
+      return (h * h * w):sum(), h, v, x:t()
+    end
+    local function outcome(call, ask)
+      moth.manual_seed(5)
+      local x, w = moth.randn(3, 4):requires_grad_(true), moth.randn(3, 4):requires_grad_(true)
+      local y = x * 1
+      local loss, h, v, t = call(y, w)
+      local seen = {}
+      ask(loss, h, v, t, seen, x, w)
+      return S.text(seen) .. S.text { x, w, moth.rand(1) }
+    end
+    local function both(ask)
+      local compiled = moth.compile(f, { backend = "aot_eager" })
+      for _ = 1, 2 do assert.equal(outcome(f, ask), outcome(compiled, ask)) end
+    end
+    both(function(loss, h, _, _, seen) seen[1] = moth.autograd.grad(loss, h) end)
+    both(function(loss, h) h:retain_grad() loss:backward() end)
+    both(function(loss, h, _, _, seen)
+      h:register_hook(function(g) seen[1] = g:clone() return g * 2 end)
+      loss:backward()
+      seen[2] = h.grad
+    end)
+    both(function(loss, h, v, t, seen)
+      local more = loss + v:sum() * 2 + h:sum() + t:sum()
+      seen[1], seen[2] = moth.autograd.grad(more, { v, h }, { retain_graph = true })
+      more:backward()
+    end)
+  end)
+
+  it("keeps what small inputs held that it writes to, for gradients of gradients", function()
+    local net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+    local compiled = moth.compile(net, { backend = "aot_eager" })
+    local function penalty(call)
+      moth.manual_seed(5)
+      net:zero_grad()
+      local x = moth.randn(6, 3):requires_grad_(true)
+      local g = moth.autograd.grad(call(x):sum(), x, { create_graph = true })
+      g:square():sum():backward()
+      local grads = {}
+      for _, p in net:named_parameters() do grads[#grads + 1] = p.grad end
+      return S.text(grads)
+    end
+    assert.equal(penalty(net), penalty(compiled))
+  end)
+
+  it("computes what the program keeps and looks at later", function()
+    local kept, writes = {}, moth.zeros(2)
+    local function f(x, look)
+      local h = F.dropout(x * 2, 0.5, true)
+      local y = h * 1
+      local v = y:view(-1)
+      v:add_(1)
+      local before = writes * 2
+      if look then kept.h, kept.y, kept.v, kept.before = h, y, v, before end
+      moth.no_grad(function() writes:add_(1) end)
+      return (y * x):sum()
+    end
+    local compiled = moth.compile(f, { backend = "aot_eager" })
+    local x = moth.randn(2, 3):requires_grad_(true)
+    moth.manual_seed(1)
+    compiled(x, false)
+    collectgarbage()
+    local losses = {}
+    for _, call in ipairs { f, compiled } do
+      kept = {}
+      moth.manual_seed(2)
+      losses[#losses + 1] = call(x, true):item()
+      losses[#losses + 1] = S.text { kept.h:detach(), kept.y:detach(), kept.v:detach(), moth.rand(1) }
+      moth.no_grad(function() kept.v:zero_() end)
+      losses[#losses + 1] = S.text(kept.y:detach())
+    end
+    assert.same({ losses[1], losses[2], losses[3] }, { losses[4], losses[5], losses[6] })
+    assert.error_matches(function() return kept.before:totable() end, "has written to.*return it")
+  end)
+
+  it("has the program's numbers: another one compiles nothing", function()
+    local function f(x, k) return ((x * k + 1 - x / k):pow(2) * k):sum() end
+    local segments, backwards = aot.counters.segments, aot.counters.backwards
+    local compiled = moth.compile(f, { backend = "aot_eager" })
+    local numbers = { 1, 2, 0.5, -1, 0, -3 }
+    for k = 4, 100 do numbers[#numbers + 1] = k * 0.75 end
+    for _, k in ipairs(numbers) do
+      local function outcome(call)
+        local x = moth.ones(3):requires_grad_(true)
+        call(x, k):backward()
+        return S.text(x)
+      end
+      assert.equal(outcome(f), outcome(compiled))
+    end
+    assert.same({ 1, 1 }, { aot.counters.segments - segments, aot.counters.backwards - backwards })
+    local powers = moth.compile(function(x, k) return (x ^ k):sum() end, { backend = "aot_eager" })
+    for k = 2, 4 do -- the derivative has k - 1, which is none of them
+      local x = moth.full({ 2 }, 3):requires_grad_(true)
+      powers(x, k):backward()
+      assert.near(k * 3 ^ (k - 1), x.grad[1]:item(), 1e-3)
+    end
+  end)
+
   it("raises eager's errors: a second backward, what was saved is written to", function()
     local compiled = moth.compile(function(x) return x:exp() end, { backend = "aot_eager" })
     local x = moth.ones(2):requires_grad_(true)

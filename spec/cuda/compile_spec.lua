@@ -147,4 +147,45 @@ describe("moth.cuda.compile", function()
     fails("bytes of shared memory", kernel.launch, kernel, 1, 32, 1e9, x, x, 1, 3)
     assert.same({ 1, 1, 1 }, x:cpu():totable())
   end)
+
+  it("keeps what it compiled for other processes #noasan", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    finally(function() os.execute("rm -rf " .. dir) end)
+    os.execute("mkdir -m 700 " .. dir)
+    local f = assert(io.open(dir .. "/k.lua", "w"))
+    f:write [=[
+local moth = require "moth"
+local a, b = moth.cuda.compile([[template <class T> __global__ void put(T *x, T v) { x[threadIdx.x] = v; }
+  extern "C" __global__ void twice(float *x) { x[threadIdx.x] *= 2; }]], { "put<float>", "twice" })
+local x = moth.zeros(3, { device = "cuda" })
+a:launch(1, 3, 0, x, 4)
+b:launch(1, 3, 0, x)
+io.write(table.concat(x:cpu():totable(), " "))
+]=]
+    f:close()
+    local build = os.getenv("MOTH_BUILD") or "build"
+    local function run(variables)
+      local pipe = io.popen(("XDG_CACHE_HOME=%s/cache MOTH_LUAJIT_WARNING=0 %s %s/moth %s/k.lua 2>&1"):format(dir,
+        variables or "", build, dir))
+      local text = pipe:read("*a")
+      pipe:close()
+      return text
+    end
+    local function files()
+      local list = {}
+      for name in io.popen("ls " .. dir .. "/cache/moth/cuda"):lines() do list[#list + 1] = name end
+      return list
+    end
+    assert.equal("8 8 8", run())
+    local kept = files()
+    assert.equal(1, #kept)
+    assert.matches("^%x+%.cubin$", kept[1])
+    assert.equal("8 8 8", run("MOTH_CUDA_EMU_SOURCE=/nowhere")) -- where the emulation can compile nothing
+    local path = dir .. "/cache/moth/cuda/" .. kept[1]
+    os.execute("truncate -s 100 " .. path)
+    assert.equal("8 8 8", run())
+    assert.same(kept, files())
+    assert.equal("8 8 8", run("MOTH_CUDA_EMU_SOURCE=/nowhere"))
+  end)
 end)

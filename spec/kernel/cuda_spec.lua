@@ -124,6 +124,23 @@ describe("a kernel on CUDA", function()
     end
   end)
 
+  it("draws the random numbers of the CPU", function()
+    local k = jit(function(u, z, seed, N)
+      local i = tl.arange(0, N)
+      tl.store(u + i, tl.rand(seed, i + 3))
+      tl.store(z + i, tl.randn(seed, i + 3))
+    end, { constexpr = { "N" } })
+    local function run(device)
+      local u, z = moth.empty(200):to(device), moth.empty(200):to(device)
+      k{ 1 }(u, z, 2 ^ 33 + 5, 200)
+      return u:cpu(), z:cpu()
+    end
+    local u, z = run "cpu"
+    local gu, gz = run "cuda"
+    assert.is_true(moth.equal(u, gu))
+    close(z, gz)
+  end)
+
   it("scans long rows, both ways", function()
     local k = jit(function(x, out, M, N)
       local at = tl.expand(tl.arange(0, M), 2) * N + tl.arange(0, N)

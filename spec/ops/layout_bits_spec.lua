@@ -127,6 +127,6 @@ describe("bits of pointwise ops #noasan", function() -- of -O1 a loop and its co
 
   it("ran", function()
     io.write(("  %d cases of layouts with the same bits\n"):format(count.total))
-    assert.is_true(count.total > 0)
+    assert.is_true(count.total > 0 or #S.selected() < #S.records) -- of an op that is not pointwise: none
   end)
 end)

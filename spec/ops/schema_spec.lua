@@ -30,8 +30,8 @@ describe("the op table", function()
     assert(os.execute(("mkdir -p %s/src %s/out/kernels %s/out/cuda && cp -r %s/src/ops %s/src/ops && \z
       ln -s %s/src/moth*.h %s/src && ln -s %s/kernels %s/kernels && \z
       for d in dispatch composite autograd codegen; do ln -s %s/src/$d %s/src/$d; done; \z
-      mkdir -p %s/lua/moth && ln -s %s/lua/moth/lang %s/lua/moth/lang"):format(dir, dir, dir, top, dir,
-      top, dir, top, dir, top, dir, dir, top, dir)) == 0)
+      ln -s %s/spec %s/spec; mkdir -p %s/lua/moth && ln -s %s/lua/moth/lang %s/lua/moth/lang"):format(dir, dir, dir, top,
+      dir, top, dir, top, dir, top, dir, top, dir, dir, top, dir)) == 0)
   end)
   teardown(function() os.execute("rm -rf " .. dir) end)
 
@@ -79,6 +79,14 @@ describe("the op table", function()
       "derivative of self: 'negg' is no argument, op or function" },
     { "a derivative with a jump", "pointwise", "neg", '"neg(grad)"', '"grad and neg(grad)"', "has no if, and, or" },
     { "no derivative at all", "pointwise", "neg", 'grad = { self = "neg(grad)" },', "", "grad is missing" },
+    { "a reference that is not there", "nn", "softmax", 'reference = "softmax"', 'reference = "sotfmax"',
+      "there is no reference 'sotfmax' in spec/ops" },
+    { "a derivative that is no tensor", "pointwise", "neg", '"neg(grad)"', '"1"',
+      "derivative of self: '1' is no tensor, but of kind number" },
+    { "a derivative that is nothing", "pointwise", "abs", '"grad * sign(self)"', '"none"',
+      "derivative of self: 'none' is no tensor, but of kind none" },
+    { "a composite that is no tensor", "linalg", "mv", '"squeeze(mm(self, unsqueeze(vec, 1)), 1)"', '"self.shape"',
+      "expr: result 1 is no tensor, but of kind list" },
     { "no reference", "pointwise", "neg", 'ref = "-self",', "", "needs one of ref" },
     { "two references", "pointwise", "neg", 'ref = "-self",', 'ref = "-self", none = "why",', "needs one of ref" },
     { "no samples", "pointwise", "neg", "samples = {", "sampels = {", "unknown key 'sampels'; did you mean 'samples'" },
@@ -174,7 +182,7 @@ describe("the op table", function()
   -- Expressions are read only when each record by itself is right: plants in them have runs of their own.
   local in_expressions = { "derivative of self:", "has no if", "there is no", "gives 1 values", "decompose", "loop:",
     "contract names", "update names", "none of the words", "^neg$", "^dims%.", "^dims names",
-    "^out:", "^out has", "^let", "^check:", "^is no condition", "^a shape rule" }
+    "^expr:", "^out:", "^out has", "^let", "^check:", "^is no condition", "^a shape rule" }
   local rounds = {}
   local function run(round)
     local files = {}

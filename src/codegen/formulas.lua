@@ -53,7 +53,7 @@ local function definitions(read, kind)
     local d = { name = name, text = table.concat(comment, "\n"), common = file == "math_bits.h" }
     list[#list + 1], by_name[name], comment, body = d, d, {}, nil
   end
-  for _, l in ipairs(lines_of(read, "math.h", kind, {})) do
+  for _, l in ipairs(lines_of(read, "math_random.h", kind, lines_of(read, "math.h", kind, {}))) do
     local line = l[1]
     if body then
       body[#body + 1] = line
@@ -143,7 +143,7 @@ function M.reader(read)
       want(name)
     end
     for _, d in ipairs(all.list) do
-      local key = d.common and d.name or d.name .. " " .. dtype.suffix
+      local key = d.common and d.text or d.name .. " " .. dtype.suffix -- a struct and a function may share a name
       if wanted[d.name] and not done[key] then
         done[key] = true
         local function rename(word)

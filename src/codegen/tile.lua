@@ -6,6 +6,7 @@
 --   const(value) · param(index) · program_id(axis) · num_programs(axis) · arange(lo) · index (of a `for`)
 --   apply(name, compute; …)         a scalar formula of kernels/math*.h, or an operator, in the dtype `compute`;
 --                                   exact: as the op of a record, "kept" out of sums that follow or "free"
+--   apply(rand_at, randn_at or randint_at; seed, offset): random numbers of an element by its place, of int64s
 --   cast(x) · where(c, a, b) · broadcast(x) · expand(x; dim) · permute(x; dims) · reshape(x)
 --   load(off, mask, other; root)    elements of parameter `root` at offsets in elements; nothing is read where the mask
 --                                   is false
@@ -335,6 +336,13 @@ function Builder:scan(kind, x, dim, reverse)
   local d = computed(x.d)
   if d.class == "bool" then d = dtypes.int64 end
   return self:put { op = "scan", kind = kind, d = d, shape = x.shape, dim = dim, reverse = reverse, self:cast(x, d) }
+end
+
+--- Random numbers of the dtype d: name of a formula of kernels/math_random.h.
+function Builder:random(name, d, seed, offset)
+  local shape = self:shapes(seed, offset)
+  local function int64(x) return self:broadcast(self:cast(x, dtypes.int64), shape) end
+  return self:pure { op = "apply", name = name, compute = d, d = d, shape = shape, int64(seed), int64(offset) }
 end
 
 function Builder:dot(a, b, acc)

@@ -67,11 +67,12 @@ MothStatus failed(nvrtcResult e, const char *what) {
 
 struct Compilation {
   nvrtcProgram p = nullptr;
-  char *cubin = nullptr;
+  char *image = nullptr; /* the lowered names of the kernels, each with its zero; the cubin */
+  size_t size = 0;
   ~Compilation() {
     if (p)
       door.nvrtcDestroyProgram(&p);
-    free(cubin);
+    free(image);
   }
 };
 
@@ -137,27 +138,45 @@ static MothStatus compile(int device, const MothCudaSource *s, Compilation *c) {
   nvrtcResult e = door.nvrtcCompileProgram(c->p, n, options);
   if (e != NVRTC_SUCCESS)
     return refused(*c, s, e);
-  size_t size = 0;
+  size_t size = 0, names = 0;
+  const char *lowered;
+  for (int i = 0; i < s->nkernels; i++) {
+    TRY(nvrtcGetLoweredName(c->p, s->kernels[i], &lowered));
+    names += strlen(lowered) + 1;
+  }
   TRY(nvrtcGetCUBINSize(c->p, &size));
-  c->cubin = (char *)malloc(size ? size : 1);
-  if (!c->cubin)
+  c->size = names + size;
+  c->image = (char *)malloc(c->size + 1);
+  if (!c->image)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: a program of %zu bytes", size);
-  TRY(nvrtcGetCUBIN(c->p, c->cubin));
-  return MOTH_OK;
+  char *at = c->image;
+  for (int i = 0; i < s->nkernels; i++) {
+    TRY(nvrtcGetLoweredName(c->p, s->kernels[i], &lowered));
+    strcpy(at, lowered);
+    at += strlen(lowered) + 1;
+  }
+  TRY(nvrtcGetCUBIN(c->p, at));
+  return s->made ? s->made(s->ctx, c->image, c->size) : MOTH_OK;
 }
 
-static MothStatus load(const Compilation &c, const MothCudaSource *s, MothCudaProgram *p) {
+static MothStatus load(const char *image, size_t size, const MothCudaSource *s,
+                       MothCudaProgram *p) {
   MothRelaxed relaxed;
-  MOTH_CUDA_TRY(
-      cudaLibraryLoadData(&p->library, c.cubin, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  const char *lowered = image, *cubin = image;
+  for (int i = 0; i < s->nkernels; i++) {
+    const char *end = (const char *)memchr(cubin, 0, size - (size_t)(cubin - image));
+    if (!end)
+      return moth_fail(MOTH_ERR_VALUE, "the image of '%s' is broken", s->name);
+    cubin = end + 1;
+  }
+  MOTH_CUDA_TRY(cudaLibraryLoadData(&p->library, cubin, nullptr, nullptr, 0, nullptr, nullptr, 0));
   p->functions = (MothCudaFunction *)calloc((size_t)s->nkernels, sizeof *p->functions);
   if (!p->functions)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: %d kernels", s->nkernels);
   for (; p->n < s->nkernels; p->n++) {
     MothCudaFunction *f = &p->functions[p->n];
-    const char *lowered;
-    TRY(nvrtcGetLoweredName(c.p, s->kernels[p->n], &lowered));
     MOTH_CUDA_TRY(cudaLibraryGetKernel(&f->kernel, p->library, lowered));
+    lowered += strlen(lowered) + 1;
     f->name = strdup(s->kernels[p->n]);
     if (!f->name)
       return moth_fail(MOTH_ERR_MEMORY, "out of memory: a kernel's name");
@@ -167,15 +186,18 @@ static MothStatus load(const Compilation &c, const MothCudaSource *s, MothCudaPr
 
 MothStatus moth_cuda_program_new(int device, const MothCudaSource *s, MothCudaProgram **out) {
   Compilation c;
-  pthread_once(&once, open_door);
-  if (problem[0])
-    return moth_fail(MOTH_ERR_STATE, "%s", problem);
   MOTH_TRY(moth_cuda_set_device(device));
-  MOTH_TRY(compile(device, s, &c));
+  if (!s->image) {
+    pthread_once(&once, open_door);
+    if (problem[0])
+      return moth_fail(MOTH_ERR_STATE, "%s", problem);
+    MOTH_TRY(compile(device, s, &c));
+  }
   MothCudaProgram *p = (MothCudaProgram *)calloc(1, sizeof *p);
   if (!p)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: a program");
-  MothStatus status = load(c, s, p);
+  MothStatus status =
+      s->image ? load(s->image, s->image_size, s, p) : load(c.image, c.size, s, p);
   if (status != MOTH_OK)
     moth_cuda_program_free(p);
   else

@@ -21,6 +21,12 @@ typedef struct MothCudaSource {
   const char *const *header_names, *const *headers;
   const char *const *kernels;
   const char *const *options; /* as -DN=4 */
+  /* Not NULL: what `made` was called with for the same text, kernels, headers and options on a device of this
+   * architecture; it is loaded and nothing is compiled. */
+  const char *image;
+  size_t image_size;
+  MothStatus (*made)(void *ctx, const char *image, size_t n); /* may be NULL */
+  void *ctx;
 } MothCudaSource;
 
 typedef struct MothCudaInfo {

@@ -3,8 +3,8 @@
  * LuaJIT collects late: at the end of a segment the program seems to hold every value in it. So code that computes only
  * the learned outputs leaves the others lazy, with a note of the segment's calls, its inputs and their versions. The
  * lazy tensors share a storage, whose end frees the note. One that is looked at after all is computed from the inputs by
- * the recorded calls, and is an output from then on; if an input was written to meanwhile that is an error, as it is where
- * the calls write to tensors themselves, so that they cannot run twice. Random numbers are those that the segment drew. */
+ * those of the recorded calls that it depends on, with all that shares its memory, and is an output from then on. Where
+ * that would write to an input again, or an input that it needs was written to, it is an error. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,23 +20,32 @@ typedef struct Deferred {
   MothRecord **records;
   MothTensor **inputs; /* by number; retained; NULL: results */
   int64_t *versions;
+  uint32_t *classes; /* of the end, copied */
+  MothTensor *
+      *made; /* by number; retained: what was computed with another value; NULL: nothing yet */
+  uint64_t drawn[2];
   MothValue *varying; /* arguments of the records that other calls change, by records */
   uint32_t nrecords, nvalues, nscratch, nvarying;
-  const char *why; /* it cannot be computed again; NULL: it can */
-  bool draws;
-  uint64_t generator[2]; /* the default generator's state before the calls */
 } Deferred;
 
-static void deferred_free(void *ctx) {
-  Deferred *d = ctx;
-  for (uint32_t i = 0; d->inputs && i < d->nvalues; i++)
-    moth_tensor_release(d->inputs[i]);
+static void free_lists(Deferred *d) {
   for (uint32_t i = 0; i < d->nvarying; i++)
     moth_trace_value_free(d->varying[i]);
   free(d->varying);
   free(d->records);
   free(d->inputs);
   free(d->versions);
+  free(d->classes);
+  free(d->made);
+}
+
+static void deferred_free(void *ctx) {
+  Deferred *d = ctx;
+  for (uint32_t i = 0; d->inputs && i < d->nvalues; i++)
+    moth_tensor_release(d->inputs[i]);
+  for (uint32_t i = 0; d->made && i < d->nvalues; i++)
+    moth_tensor_release(d->made[i]);
+  free_lists(d);
   moth_trace_release(d->trace);
   free(d);
   atomic_fetch_sub(&moth_ndeferred, 1);
@@ -57,16 +66,6 @@ static bool keep_varying(Deferred *d, const MothSegment *s) {
   return true;
 }
 
-/* Why the call cannot run twice; NULL: it can. */
-static const char *not_twice(const MothRecord *r) {
-  if (moth_is_pass(r->op))
-    return "runs backward";
-  for (int i = 0; i < r->op->nargs; i++)
-    if (r->args[i].value.tag == MOTH_V_GENERATOR)
-      return "draws from a generator of its own";
-  return r->writes ? "writes to tensors" : NULL;
-}
-
 static bool is_left(const MothTensor *t) {
   return t && t->keys & MOTH_KEY_LAZY && atomic_load_explicit(&t->refs, memory_order_acquire) > 1;
 }
@@ -84,32 +83,26 @@ MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end) {
     d->records = malloc(sizeof *d->records * s->nrecords);
     d->inputs = calloc(s->nvalues, sizeof *d->inputs);
     d->versions = calloc(s->nvalues, sizeof *d->versions);
+    d->classes = malloc(sizeof *d->classes * s->nvalues);
   }
-  if (!d || !d->records || !d->inputs || !d->versions || !keep_varying(d, s)) {
-    if (d) {
-      for (uint32_t i = 0; i < d->nvarying; i++)
-        moth_trace_value_free(d->varying[i]);
-      free(d->varying);
-      free(d->records);
-      free(d->inputs);
-      free(d->versions);
-      free(d);
-    }
+  if (!d || !d->records || !d->inputs || !d->versions || !d->classes || !keep_varying(d, s)) {
+    if (d)
+      free_lists(d);
+    free(d);
     moth_tensor_release(origin);
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
   }
   d->end = end;
   d->trace = s->recorder->trace;
   atomic_fetch_add_explicit(&d->trace->refs, 1, memory_order_relaxed);
-  memcpy(d->generator, s->generator, sizeof d->generator);
   d->nrecords = s->nrecords;
   d->nvalues = s->nvalues;
   memcpy(d->records, s->records, sizeof *d->records * s->nrecords);
+  memcpy(d->classes, end->classes, sizeof *d->classes * s->nvalues);
+  memcpy(d->drawn, s->drawn, sizeof d->drawn);
   for (uint32_t k = 0; k < s->nrecords; k++) {
     const MothRecord *r = s->records[k];
     d->nscratch = r->nnumbers > d->nscratch ? r->nnumbers : d->nscratch;
-    d->draws = d->draws || r->op->draws;
-    d->why = d->why ? d->why : not_twice(r);
     for (uint32_t i = r->first; i < r->first + r->nnew; i++) {
       moth_tensor_retain(s->values[i]);
       d->inputs[i] = s->values[i];
@@ -133,39 +126,132 @@ MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end) {
   return MOTH_OK;
 }
 
-/* Marks the records that value `number` needs. */
-static void mark(const Deferred *d, uint32_t number, bool *wanted, bool *needed) {
-  wanted[number] = true;
-  for (uint32_t k = d->nrecords; k-- > 0;) {
-    const MothRecord *r = d->records[k];
-    for (int i = 0; i < r->op->nresults; i++)
-      needed[k] = needed[k] || wanted[r->result[i]];
-    for (uint32_t i = 0; needed[k] && i < r->nnumbers; i++)
-      wanted[r->numbers[i]] = true;
-  }
+bool moth_op_draws(const MothOp *op) {
+  bool draws = op->draws;
+  for (int i = 0; i < op->nargs; i++)
+    draws = draws || op->args[i].type == MOTH_T_GENERATOR;
+  return draws;
 }
 
-static MothStatus compute(const Deferred *d, uint32_t number, MothTensor **out) {
+bool moth_end_classify(const MothSegment *s, MothTraceEnd *end) {
+  uint32_t *classes = malloc(sizeof *classes * ((size_t)s->nvalues + 1));
+  if (!classes) {
+    moth_fail(MOTH_ERR_MEMORY, "out of memory");
+    return false;
+  }
+  for (uint32_t i = 0; i < s->nvalues; i++) {
+    const MothTensor *real = s->values[i];
+    uint32_t k = 0;
+    bool lazy = real->keys & MOTH_KEY_LAZY;
+    while (k < i && s->shadows[k]->storage != s->shadows[i]->storage &&
+           (lazy || s->values[k]->storage != real->storage))
+      k++;
+    classes[i] = k < i ? classes[k] : i;
+  }
+  free(end->classes);
+  end->classes = classes;
+  end->draws = false;
+  for (uint32_t k = 0; k < s->nrecords; k++)
+    end->draws = end->draws || moth_op_draws(s->records[k]->op);
+  return true;
+}
+
+/* Calls fn for each value that r writes to. */
+static void each_written(const MothRecord *r, bool *marks, const uint32_t *classes) {
+  const uint32_t *number = r->numbers;
+  for (int i = 0; i < r->op->nargs; i++) {
+    MothValue v = r->args[i].value;
+    uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    for (uint32_t k = 0; k < n; k++, number++)
+      if (r->op->args[i].mutated)
+        marks[classes[*number]] = true;
+  }
+  for (int i = 0; r->variant != MOTH_FUNCTIONAL && i < r->op->nresults; i++)
+    marks[classes[*number++]] = true;
+}
+
+/* What a value takes: marks by record, and by class. */
+typedef struct Needs {
+  bool *records, *wanted, *written, *own;
+  bool draws;
+} Needs;
+
+static bool is_needed(const Deferred *d, const MothRecord *r, Needs *n) {
+  bool any = n->draws && moth_op_draws(r->op);
+  for (int i = 0; i < r->op->nresults; i++)
+    any = any || n->wanted[d->classes[r->result[i]]];
+  memset(n->own, 0, sizeof *n->own * d->nvalues);
+  each_written(r, n->own, d->classes);
+  for (uint32_t i = 0; i < d->nvalues; i++)
+    any = any || (n->own[i] && n->wanted[i]);
+  return any;
+}
+
+/* Marks what value `number` takes; NULL, or why it cannot be computed. */
+static const char *find_needs(const Deferred *d, uint32_t number, Needs *n) {
+  const char *why = NULL;
+  n->wanted[d->classes[number]] = true;
+  for (uint32_t k = d->nrecords; k-- > 0;) {
+    const MothRecord *r = d->records[k];
+    if (r->writes)
+      each_written(r, n->written, d->classes);
+    if (!is_needed(d, r, n))
+      continue;
+    n->records[k] = true;
+    n->draws = n->draws || moth_op_draws(r->op);
+    for (uint32_t i = 0; i < r->nnumbers; i++)
+      n->wanted[d->classes[r->numbers[i]]] = true;
+    if (r->op->id == UINT16_MAX)
+      why = "it comes from a backward pass in the function";
+    for (int i = 0; i < r->op->nargs; i++)
+      if (r->args[i].value.tag == MOTH_V_GENERATOR)
+        why = "it is drawn from a generator";
+  }
+  for (uint32_t i = 0; i < d->nvalues && !why; i++) {
+    if (!d->inputs[i] || !n->wanted[d->classes[i]])
+      continue;
+    if (n->written[d->classes[i]])
+      why = "the function has written to what it is computed from";
+    else if (*moth_version_of(d->inputs[i]) != d->versions[i])
+      why = "what it is computed from was written to since";
+  }
+  return why;
+}
+
+/* Keeps what shares memory with value `number`, for those that are looked at later. */
+static void keep_made(Deferred *d, uint32_t number, MothTensor **values) {
+  uint32_t own = d->classes[number];
+  bool outside = false;
+  for (uint32_t i = 0; i < d->nvalues; i++)
+    outside = outside || (d->inputs[i] && d->classes[i] == own);
+  if (outside)
+    return;
+  if (!d->made)
+    d->made = calloc(d->nvalues, sizeof *d->made);
+  for (uint32_t i = 0; d->made && i < d->nvalues; i++)
+    if (i != number && d->classes[i] == own && values[i] && !d->made[i])
+      moth_tensor_retain(d->made[i] = values[i]);
+}
+
+static MothStatus run_needed(Deferred *d, uint32_t number, const Needs *n, MothTensor **out) {
   MothTensor **values = calloc(d->nvalues, sizeof *values);
   MothTensor **scratch = malloc(sizeof(MothTensor *) * ((size_t)d->nscratch + 1));
-  bool *marks = calloc((size_t)d->nvalues + d->nrecords, sizeof *marks),
-       *needed = marks + d->nvalues;
   MothSegment tools = {.scratch = scratch};
   MothStatus status = MOTH_OK;
-  if (!values || !scratch || !marks) {
-    status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
-    goto done;
+  MothGenerator *generator = moth_default_generator();
+  uint64_t now[2];
+  if (!values || !scratch) {
+    free(values);
+    free(scratch);
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
   }
   for (uint32_t i = 0; i < d->nvalues; i++) {
     values[i] = d->inputs[i];
     moth_tensor_retain(values[i]);
   }
-  mark(d, number, marks, needed);
-  uint64_t now[2] = {0, 0};
-  if (d->draws) { /* all calls, so that each draws what it drew */
-    memset(needed, true, d->nrecords * sizeof *needed);
-    moth_generator_get_state(moth_default_generator(), &now[0], &now[1]);
-    moth_generator_set_state(moth_default_generator(), d->generator[0], d->generator[1]);
+  if (n->draws) {
+    moth_generator_get_state(generator, &now[0], &now[1]);
+    moth_generator_set_state(generator, d->drawn[0], d->drawn[1]);
   }
   const MothValue *varying = d->varying;
   for (uint32_t k = 0; k < d->nrecords && status == MOTH_OK; k++) {
@@ -174,7 +260,7 @@ static MothStatus compute(const Deferred *d, uint32_t number, MothTensor **out) 
     MothValue results[MOTH_MAX_RESULTS];
     for (int i = 0; i < r->op->nargs; i++)
       varying += moth_arg_varies(r, i, true);
-    if (!needed[k])
+    if (!n->records[k])
       continue;
     status = moth_record_call(r, &tools, values, own, results);
     for (int i = 0; i < r->op->nresults && status == MOTH_OK; i++) {
@@ -183,17 +269,30 @@ static MothStatus compute(const Deferred *d, uint32_t number, MothTensor **out) 
       *place = results[i].u.t;
     }
   }
+  if (n->draws)
+    moth_generator_set_state(generator, now[0], now[1]);
   if (status == MOTH_OK) {
+    keep_made(d, number, values);
     *out = values[number];
     values[number] = NULL;
   }
-  if (d->draws)
-    moth_generator_set_state(moth_default_generator(), now[0], now[1]);
-done:
-  for (uint32_t i = 0; values && i < d->nvalues; i++)
+  for (uint32_t i = 0; i < d->nvalues; i++)
     moth_tensor_release(values[i]);
   free(values);
   free(scratch);
+  return status;
+}
+
+/* *why: it cannot be computed. */
+static MothStatus compute(Deferred *d, uint32_t number, MothTensor **out, const char **why) {
+  bool *marks = calloc(3 * (size_t)d->nvalues + d->nrecords + 1, sizeof *marks);
+  Needs n = {marks, marks + d->nrecords, marks + d->nrecords + d->nvalues,
+             marks + d->nrecords + 2 * (size_t)d->nvalues, false};
+  *why = NULL;
+  if (!marks)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  *why = find_needs(d, number, &n);
+  MothStatus status = *why ? MOTH_OK : run_needed(d, number, &n, out);
   free(marks);
   return status;
 }
@@ -215,35 +314,30 @@ static MothStatus revive(MothTensor *t) {
   MothStorage *storage = t->storage;
   if (!(t->keys & MOTH_KEY_LAZY) || storage->release != deferred_free)
     return MOTH_OK;
-  const Deferred *d = storage->ctx;
+  Deferred *d = storage->ctx;
   if (t->number >= d->nvalues)
     return MOTH_OK;
-  if (d->why) {
-    const char *why = d->why;
-    learn(d->end, t->number);
-    return moth_fail(MOTH_ERR_STATE,
-                     "a value of a compiled function is looked at that it did not return, and it "
-                     "cannot be computed again, since the function %s: return it from the "
-                     "function",
-                     why);
+  MothTensor *made = NULL;
+  if (d->made && d->made[t->number]) {
+    moth_tensor_retain(made = d->made[t->number]);
+    return moth_lazy_become(t, made); /* may free d */
   }
-  for (uint32_t i = 0; i < d->nvalues; i++)
-    if (d->inputs[i] && *moth_version_of(d->inputs[i]) != d->versions[i])
-      return moth_fail(
-          MOTH_ERR_STATE,
-          "a value of a compiled function is looked at that it did not return, and what it "
-          "is computed from was written to since: return it from the function");
   MothSegment *here = moth_segment_here();
   bool running = here && here->running;
-  MothTensor *made = NULL;
+  const char *why;
   if (here)
     here->running = true; /* these calls are not noted */
-  MothStatus status = compute(d, t->number, &made);
+  MothStatus status = compute(d, t->number, &made, &why);
   if (here)
     here->running = running;
   if (status != MOTH_OK)
     return status;
   learn(d->end, t->number);
+  if (why)
+    return moth_fail(MOTH_ERR_STATE,
+                     "a value of a compiled function is looked at that it did not return, and %s: "
+                     "return it from the function. (From its next call on it is kept.)",
+                     why);
   return moth_lazy_become(t, made); /* may free d */
 }
 

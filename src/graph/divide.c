@@ -99,7 +99,8 @@ static MothStatus build_forward(Divide *d, MothJointParts *p) {
   const MothJoint *j = d->joint;
   MothGraph *g = p->forward = moth_graph_new(j->graph->name);
   MothGraphRef *out = calloc((size_t)j->nroots + p->nextra + 1, sizeof *out);
-  MothStatus status = g && out ? MOTH_OK : no_memory();
+  MothStatus status =
+      g && out && moth_graph_set_numbers(g, j->graph->nnumbers) ? MOTH_OK : no_memory();
   memset(d->map, 0, sizeof *d->map * d->nvalues);
   for (const MothGraphNode *n = j->graph->first; n && status == MOTH_OK; n = n->next)
     if (!n->backward && n->kind != MOTH_NODE_OUTPUT)
@@ -138,7 +139,9 @@ static MothStatus build_backward(Divide *d, const MothJointParts *saved, MothJoi
   MothGraph *g = out->backward = moth_graph_new(j->graph->name);
   MothGraphRef *refs = calloc((size_t)j->ngrads + 1, sizeof *refs);
   out->takes = calloc((size_t)saved->nsaved + 1, sizeof *out->takes);
-  MothStatus status = g && refs && out->takes ? MOTH_OK : no_memory();
+  MothStatus status = g && refs && out->takes && moth_graph_set_numbers(g, j->graph->nnumbers)
+                          ? MOTH_OK
+                          : no_memory();
   memset(d->map, 0, sizeof *d->map * d->nvalues);
   for (uint32_t i = 0; i < saved->nsaved && status == MOTH_OK; i++) {
     const MothGraphNode *n = moth_graph_node(j->graph, saved->saved[i].id);

@@ -165,6 +165,8 @@ MothStatus moth_graph_add_copy(MothGraph *g, const MothGraphNode *n, const MothG
     MOTH_TRY(moth_graph_add_call(g, n->op, (MothVariant)n->variant, args, refs, n->nrefs, n->metas,
                                  &n->modes, n->place, out));
     (*out)->backward = n->backward;
+    for (int i = 0; i < n->op->nargs; i++)
+      (*out)->args[i].number = n->args[i].number;
     return MOTH_OK;
   }
   MothGraphNode *copy = moth_graph_add(g, NULL, (MothNodeKind)n->kind, n->name);
@@ -175,6 +177,12 @@ MothStatus moth_graph_add_copy(MothGraph *g, const MothGraphNode *n, const MothG
   copy->place = strdup("");
   moth_tensor_retain(copy->tensor = n->tensor);
   return n->nresults && !copy_meta(&copy->metas[0], &n->metas[0]) ? no_memory() : MOTH_OK;
+}
+
+bool moth_graph_set_numbers(MothGraph *g, uint32_t n) {
+  g->nnumbers = n;
+  g->pinned = calloc((size_t)n + 1, sizeof *g->pinned);
+  return g->pinned != NULL;
 }
 
 void moth_graph_remove(MothGraph *g, MothGraphNode *n) {

@@ -75,6 +75,8 @@ MOTH_API MothStatus moth_graph_add_output(MothGraph *g, const MothGraphRef *refs
 /* A copy of a node of another graph at the end of g; refs are those of n in g. */
 MOTH_API MothStatus moth_graph_add_copy(MothGraph *g, const MothGraphNode *n,
                                         const MothGraphRef *refs, MothGraphNode **out);
+/* g, a new graph, has n numbers, to which arguments may refer. False: no memory. */
+MOTH_API bool moth_graph_set_numbers(MothGraph *g, uint32_t n);
 /* Frees a node that nobody uses, of any kind. */
 MOTH_API void moth_graph_remove(MothGraph *g, MothGraphNode *n);
 /* Runs one call: values[slot of a node + result] are its tensors, `lists` has room for as many as it has references;

@@ -17,6 +17,7 @@ typedef struct Trace {
   MothTensor **inputs;       /* fakes, owned by values */
   const MothThread *outside; /* the thread's modes */
   uint32_t nvalues, nlists;
+  const MothValue *numbers;
   bool separate;
   MothTensor **
       uses; /* leaves whose gradients are asked for: inputs, or aliases of them, one for each use */
@@ -86,11 +87,11 @@ static MothStatus make_input(Trace *t, const MothJointInput *in, uint32_t i, Mot
 }
 
 /* A call with out: the functional one, then copies. */
-static MothStatus run_out(const MothGraphNode *n, MothTensor **values, MothTensor **lists,
-                          MothValue *results) {
+static MothStatus run_out(const MothGraphNode *n, const MothValue *numbers, MothTensor **values,
+                          MothTensor **lists, MothValue *results) {
   MothGraphNode plain = *n;
   plain.variant = MOTH_FUNCTIONAL;
-  MOTH_TRY(moth_graph_call(&plain, NULL, values, lists, results));
+  MOTH_TRY(moth_graph_call(&plain, numbers, values, lists, results));
   MothStatus status = MOTH_OK;
   for (int i = 0; i < n->nresults && status == MOTH_OK; i++) {
     const MothGraphRef *ref = &n->refs[n->nrefs - n->nresults + (uint32_t)i];
@@ -109,8 +110,8 @@ static MothStatus run_out(const MothGraphNode *n, MothTensor **values, MothTenso
 
 static MothStatus run_call(Trace *t, const MothGraphNode *n, MothValue *results) {
   MothTensor **lists = t->values + t->nvalues;
-  return n->variant == MOTH_OUT ? run_out(n, t->values, lists, results)
-                                : moth_graph_call(n, NULL, t->values, lists, results);
+  return n->variant == MOTH_OUT ? run_out(n, t->numbers, t->values, lists, results)
+                                : moth_graph_call(n, t->numbers, t->values, lists, results);
 }
 
 static bool is_target(const Trace *t, const MothGraphNode *n, const MothTensor *x) {
@@ -453,10 +454,10 @@ static MothStatus trace_apart(Trace *t, const MothJointInput *inputs, MothTensor
   return status;
 }
 
-MothStatus moth_joint_trace(MothGraph *program, const MothJointInput *inputs, uint32_t ninputs,
-                            MothTensor *const *grads, bool derive, bool separate, MothJoint **out) {
+MothStatus moth_joint_trace(MothGraph *program, const MothJointTrace *how, MothJoint **out) {
   MothJoint *j = calloc(1, sizeof *j);
-  Trace t = {.program = program, .joint = j, .separate = separate};
+  Trace t = {.program = program, .joint = j, .separate = how->separate, .numbers = how->numbers};
+  uint32_t ninputs = how->ninputs;
   Pass p = {0};
   MothStatus status = MOTH_OK;
   MOTH_GO(moth_graph_check(program));
@@ -470,7 +471,8 @@ MothStatus moth_joint_trace(MothGraph *program, const MothJointInput *inputs, ui
   t.refs = calloc((size_t)t.nlists + 1, sizeof *t.refs);
   t.inputs = calloc((size_t)ninputs + 1, sizeof(MothTensor *));
   if (!j || !t.values || !t.inputs || !t.places || !t.refs ||
-      !(j->graph = moth_graph_new(program->name))) {
+      !(j->graph = moth_graph_new(program->name)) ||
+      !moth_graph_set_numbers(j->graph, program->nnumbers)) {
     status = no_memory();
     goto done;
   }
@@ -478,7 +480,7 @@ MothStatus moth_joint_trace(MothGraph *program, const MothJointInput *inputs, ui
   t.f.graph = j->graph;
   t.f.modes.dtype = (uint8_t)moth_default_dtype();
   t.f.place = "";
-  status = trace_apart(&t, inputs, grads, derive, &p);
+  status = trace_apart(&t, how->inputs, how->grads, how->derive, &p);
 done:
   for (uint32_t i = 0; p.grads && i < p.n; i++)
     moth_tensor_release(p.grads[i]);

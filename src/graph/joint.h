@@ -51,14 +51,33 @@ typedef struct MothJointInput {
   bool requires_grad;
 } MothJointInput;
 
-/* The joint graph of `program`. grads: of the outputs that have one, by their numbers, real ones or fakes, whose strides
- * are taken; NULL: not given; the list NULL: all are, row-major. With `derive` false backward is left out; it runs under
- * the thread's autocast. `separate`: gradients of an input are one for each of its uses, the last use first, so that
- * their sum with gradients from elsewhere is what it is without a graph, to the bit.
- * Errors, MOTH_ERR_STATE among them: what cannot be done, in words; the segment is to run as recorded then. */
-MOTH_API MothStatus moth_joint_trace(MothGraph *program, const MothJointInput *inputs,
-                                     uint32_t ninputs, MothTensor *const *grads, bool derive,
-                                     bool separate, MothJoint **out);
+/* How a segment is traced. */
+typedef struct MothJointTrace {
+  const MothJointInput *inputs;
+  uint32_t ninputs;
+  /* Of the outputs that have one, by their numbers, real ones or fakes, whose strides are taken; NULL: not given. The list
+   * NULL: all are, row-major. */
+  MothTensor *const *grads;
+  const MothValue *numbers; /* of the program; NULL: the recorded ones */
+  bool derive;              /* else backward is left out. It runs under the thread's autocast. */
+  /* Gradients of an input are one for each of its uses, the last use first, so that their sum with gradients from
+   * elsewhere is what it is without a graph, to the bit. */
+  bool separate;
+} MothJointTrace;
+
+/* The joint graph of `program`. Errors, MOTH_ERR_STATE among them: what cannot be done, in words; the segment is to run as
+ * recorded then. */
+MOTH_API MothStatus moth_joint_trace(MothGraph *program, const MothJointTrace *how,
+                                     MothJoint **out);
+/* Finds out which arguments of j, traced so, are numbers of the program, by tracing it with others. pinned: those that are
+ * constants of j, in and out. kinds: for which sorts of the others it holds (moth_joint_takes). */
+MOTH_API MothStatus moth_joint_find_numbers(MothJoint *j, MothGraph *program,
+                                            const MothJointTrace *how, bool *pinned,
+                                            uint32_t *kinds);
+/* The numbers of g: those that are given, but lists, and of others the recorded ones. */
+MOTH_API void moth_graph_numbers(const MothGraph *g, const MothValue *given, MothValue *out);
+MOTH_API bool moth_joint_takes(const MothValue *numbers, uint32_t n, const bool *pinned,
+                               uint32_t kinds);
 MOTH_API void moth_joint_free(MothJoint *j);
 
 /* A saved value: of an input, or of an output of the forward graph. */

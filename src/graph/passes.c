@@ -70,7 +70,7 @@ static uint64_t key_of(const MothGraphNode *n) {
   }
   for (int i = 0; i < n->op->nargs; i++) {
     MothValue v = n->args[i].value;
-    h = mix(h, v.tag);
+    h = mix(h, v.tag + 256 * (uint64_t)n->args[i].number);
     if (v.tag == MOTH_V_INTS)
       for (uint32_t k = 0; k < v.n; k++)
         h = mix(h, (uint64_t)v.u.ints[k]);
@@ -107,7 +107,7 @@ static bool same_call(const MothGraphNode *a, const MothGraphNode *b) {
     if (a->refs[i].node != b->refs[i].node || a->refs[i].result != b->refs[i].result)
       return false;
   for (int i = 0; i < a->op->nargs; i++)
-    if (!same_value(&a->args[i].value, &b->args[i].value))
+    if (a->args[i].number != b->args[i].number || !same_value(&a->args[i].value, &b->args[i].value))
       return false;
   return true;
 }

@@ -139,8 +139,8 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **out) {
   moth_recorder_hide_inner(s->recorder, &inner);
   moth_unrun = 0;
   s->running = true;
-  if (t->host)
-    moth_generator_get_state(moth_default_generator(), &s->generator[0], &s->generator[1]);
+  if (end && end->draws)
+    moth_generator_get_state(moth_default_generator(), &s->drawn[0], &s->drawn[1]);
   if (!t->capture) {
     bool done = false;
     if (end && moth_segment_checks)

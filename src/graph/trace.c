@@ -91,6 +91,7 @@ void moth_trace_release(MothTrace *t) {
     free(end->where);
     moth_end_forget(end);
     free(end->outputs);
+    free(end->classes);
     free(end);
   }
   while (t->notes) {

@@ -87,6 +87,8 @@ struct MothTraceEnd {
   MothTraceCode *code;  /* the one that holds for this call; NULL: none has been made */
   uint32_t noutputs;
   uint32_t *outputs; /* numbers of the values that the codes return */
+  uint32_t *classes; /* of each value: the first one that shares its storage; NULL: not known yet */
+  bool draws;        /* a call may draw random numbers */
 };
 
 /* An argument of a call of a segment. */
@@ -166,11 +168,11 @@ typedef struct MothSegment {
   uint32_t records_cap, values_cap, numbers_cap;
   struct MothShadowPair *pairs; /* tensors from outside and their bases, with their shadows */
   uint32_t npairs, pairs_cap;
-  bool inferred; /* the next record has run on shadows */
-  uint64_t generator[2]; /* state of the default generator when the segment began to run */
-  bool running;          /* calls pass */
-  bool keeps;    /* run one by one: values stay until the end */
-  bool copies;   /* shadows of tensors from outside have elements (check.c) */
+  bool inferred;     /* the next record has run on shadows */
+  bool running;      /* calls pass */
+  bool keeps;        /* run one by one: values stay until the end */
+  uint64_t drawn[2]; /* state of the default generator before the segment runs, if it draws */
+  bool copies;       /* shadows of tensors from outside have elements (check.c) */
 } MothSegment;
 
 typedef struct MothShadowPair {
@@ -286,9 +288,13 @@ MOTH_API extern bool moth_segment_checks;
 MothStatus moth_segment_check(MothSegment *s, MothTraceEnd *end);
 /* Copies, which share storages as the tensors do, with histories of their own: out[i] is the caller's. */
 MOTH_API MothStatus moth_tensor_copies(MothTensor *const *in, uint32_t n, MothTensor **out);
-/* Values that s has not made and that are held stay lazy, to be computed when they are looked at. Values that
- * share memory with an output must be outputs. */
+/* Values that s has not made and that are held stay lazy, to be computed when they are looked at. The calls must write
+ * to nothing and draw no random numbers; values that share memory with an output must be outputs. */
 MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end);
+/* Sets classes and draws of `end`: all values of s have shadows. False: no memory. */
+MOTH_API bool moth_end_classify(const MothSegment *s, MothTraceEnd *end);
+/* Whether the op may draw random numbers. */
+MOTH_API bool moth_op_draws(const MothOp *op);
 
 /* Hides the interceptors that the program has pushed inside the call of r (dispatch/lazy.h). */
 typedef struct MothHidden MothHidden;
@@ -326,6 +332,6 @@ MOTH_API void moth_end_forget(MothTraceEnd *end);
 MOTH_API MothStatus moth_lazy_become(MothTensor *t, MothTensor *made);
 /* Counts a way; over the limit: one warning, and calls run as they come from then on. */
 MOTH_API void moth_trace_new_way(MothTrace *t);
-bool moth_trace_note(MothTrace *t, bool is_break, const char *text);
+MOTH_API bool moth_trace_note(MothTrace *t, bool is_break, const char *text);
 MOTH_API int64_t moth_trace_now(void); /* nanoseconds */
 #endif

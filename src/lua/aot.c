@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/graph.h"
+#include "graph/plan.h"
+#include "ops/create.h"
 
 static char key_aot_meta;
 
@@ -23,12 +24,16 @@ static void free_aot(MothAot *a) {
     free(b->key);
     free(b->given);
     free(b->takes);
+    moth_graph_release(b->graph);
+    free(b->pinned);
+    free(b->numbers);
     free(b->gradient);
     free(b);
   }
   moth_generator_release(a->generator);
   free(a->inputs);
   free(a->saved_at);
+  free(a->pinned);
   free(a);
 }
 
@@ -101,7 +106,7 @@ static MothStatus check_aliases(const MothAot *a, MothTensor *const *inputs) {
   return MOTH_OK;
 }
 
-MothStatus moth_aot_compile(lua_State *L, MothAot *a, int env, const char *kind, MothGraph *g,
+MothStatus moth_aot_compile(lua_State *L, const MothAot *a, int env, const char *kind, MothGraph *g,
                             MothTensor *const *inputs, uint32_t n, const MothJoint *joint) {
   lua_getfield(L, env, "compile");
   lua_pushstring(L, kind);
@@ -121,24 +126,34 @@ MothStatus moth_aot_compile(lua_State *L, MothAot *a, int env, const char *kind,
   return moth_lua_call(L, 6, 1);
 }
 
+enum { SMALL = 1 << 14 };
+
 /* Traces and divides. Its errors say why the segment runs as recorded. */
 static MothStatus prepare(MothAot *a, MothTensor *const *inputs) {
   MOTH_TRY(find_generator(a));
   for (const MothGraphNode *n = a->program->first; n; n = n->next)
     a->passes = a->passes || (n->op && moth_is_pass(n->op));
-  MothStatus status =
-      moth_joint_trace(a->program, a->inputs, a->ninputs, NULL, true, a->separate, &a->joint);
+  MothJointTrace how = {a->inputs, a->ninputs, NULL, NULL, true, a->separate};
+  MothStatus status = moth_joint_trace(a->program, &how, &a->joint);
   if (status != MOTH_OK && a->passes && strstr(moth_last_error(), "a second time")) {
-    status =
-        moth_joint_trace(a->program, a->inputs, a->ninputs, NULL, false, a->separate, &a->joint);
+    how.derive = false;
+    status = moth_joint_trace(a->program, &how, &a->joint);
     a->freed = status == MOTH_OK;
     if (a->freed && a->joint->nresults > 1) /* which of them? */
       status =
           moth_fail(MOTH_ERR_STATE, "backward is called in it, and it returns several results");
   }
+  if (status == MOTH_OK && !(a->pinned = calloc((size_t)a->program->nnumbers + 1, sizeof(bool))))
+    status = no_memory();
+  if (status == MOTH_OK && a->program->nnumbers)
+    status = moth_joint_find_numbers(a->joint, a->program, &how, a->pinned, &a->kinds);
   MOTH_TRY(status);
+  a->copies = a->joint->nresults > 0 && !a->passes;
   for (uint32_t i = 0; i < a->ninputs; i++)
-    a->writes = a->writes || a->joint->written[i];
+    if (a->joint->written[i]) {
+      a->writes = true;
+      a->copies = a->copies && a->inputs[i].fake->numel <= SMALL;
+    }
   MOTH_TRY(check_aliases(a, inputs));
   moth_joint_find_inner(a->joint);
   for (uint32_t i = 0; a->passes && !a->freed && i < a->joint->noutputs; i++)
@@ -197,6 +212,10 @@ static int c_aot_new(lua_State *L) {
   s = moth_aot_compile(L, a, env, "forward", a->parts.forward, inputs, n, a->joint);
   if (s)
     return moth_lua_raise(L, s);
+  for (uint32_t k = 0; k < program->nnumbers; k++)
+    if (a->pinned[k] || a->parts.forward->pinned[k])
+      moth_graph_pin(program, k + 1, false);
+  moth_graph_pin(program, 0, true);
   lua_setfield(L, env, "forward");
   lua_setfenv(L, handle);
   lua_pushvalue(L, handle);
@@ -222,11 +241,9 @@ static int c_aot_parts(lua_State *L) {
 
 /* --- running ------------------------------------------------------------------------------------------------- */
 
-MothStatus moth_aot_call(lua_State *L, int n, MothTensor **out, uint32_t want) {
-  int top = lua_gettop(L) - n - 1;
-  MothStatus status = moth_lua_call(L, n, LUA_MULTRET);
-  if (status != MOTH_OK)
-    return status;
+/* What the function left above `top`: a list, or values. */
+static MothStatus take(lua_State *L, int top, MothTensor **out, uint32_t want) {
+  MothStatus status = MOTH_OK;
   bool list = lua_istable(L, top + 1);
   uint32_t got = list ? (uint32_t)lua_objlen(L, top + 1) : (uint32_t)(lua_gettop(L) - top);
   if (got < want)
@@ -244,7 +261,6 @@ MothStatus moth_aot_call(lua_State *L, int n, MothTensor **out, uint32_t want) {
     if (list)
       lua_pop(L, 1);
   }
-  lua_settop(L, top);
   for (uint32_t i = 0; i < want && status != MOTH_OK; i++) {
     moth_tensor_release(out[i]);
     out[i] = NULL;
@@ -252,12 +268,14 @@ MothStatus moth_aot_call(lua_State *L, int n, MothTensor **out, uint32_t want) {
   return status;
 }
 
-MothStatus moth_aot_run(lua_State *L, MothTensor *const *inputs, uint32_t n, MothTensor **out,
-                        uint32_t want) {
-  MothPlan *p = moth_lua_to_plan(L, lua_gettop(L));
-  if (p && moth_plan_noutputs(p) == want) {
-    MothStatus status = moth_plan_run(p, inputs, n, NULL, out, false);
-    lua_pop(L, 1);
+MothStatus moth_aot_call(lua_State *L, const MothGraph *g, MothTensor *const *inputs, uint32_t n,
+                         const MothValue *numbers, MothTensor **out, uint32_t want) {
+  int top = lua_gettop(L) - 1;
+  MothPlan *plan = moth_lua_to_plan(L, top + 1);
+  MothStatus status = MOTH_OK;
+  if (plan) {
+    status = moth_plan_run(plan, inputs, n, g->nnumbers ? numbers : NULL, out, true);
+    lua_settop(L, top);
     return status;
   }
   if (!lua_checkstack(L, (int)n + 16))
@@ -266,11 +284,27 @@ MothStatus moth_aot_run(lua_State *L, MothTensor *const *inputs, uint32_t n, Mot
     moth_tensor_retain(inputs[i]);
     moth_lua_push_tensor(L, inputs[i]);
   }
-  return moth_aot_call(L, (int)n, out, want);
+  if (g->nnumbers)
+    lua_createtable(L, (int)g->nnumbers, 0);
+  for (uint32_t k = 0; k < g->nnumbers; k++) {
+    const MothValue *v = &numbers[k];
+    if (v->tag == MOTH_V_INT || v->tag == MOTH_V_FLOAT)
+      lua_pushnumber(L, v->tag == MOTH_V_INT ? (lua_Number)v->u.i : v->u.d);
+    else
+      lua_pushboolean(L, false); /* a constant of the graph */
+    lua_rawseti(L, -2, (int)k + 1);
+  }
+  status = moth_lua_call(L, (int)n + (g->nnumbers > 0), LUA_MULTRET);
+  if (status == MOTH_OK)
+    status = take(L, top, out, want);
+  lua_settop(L, top);
+  return status;
 }
 
 /* Whether the segment is what was compiled. */
-static bool fits(const MothAot *a, MothTensor *const *inputs) {
+static bool fits(const MothAot *a, MothTensor *const *inputs, const MothValue *numbers) {
+  if (!moth_joint_takes(numbers, a->program->nnumbers, a->pinned, a->kinds))
+    return false;
   for (uint32_t i = 0; i < a->ninputs; i++) {
     if (moth_tensor_requires_grad(inputs[i]) != a->inputs[i].requires_grad)
       return false;
@@ -335,103 +369,92 @@ static MothStatus make_outputs(const MothAot *a, MothTensor *const *inputs, Moth
   return MOTH_OK;
 }
 
-static MothStatus run_forward(lua_State *L, MothAot *a, int handle, MothTensor *const *inputs,
-                              MothTensor **made, MothTensor **outputs, int64_t *versions) {
-  uint32_t n = a->ninputs, nmade = a->joint->nroots + a->parts.nextra;
-  uint64_t generator[2] = {0, 0};
+static MothStatus run_forward(lua_State *L, int handle, MothAotRun *r, int64_t *versions) {
+  MothAot *a = r->aot;
+  MothStatus status = MOTH_OK;
   if (a->draws)
-    moth_generator_get_state(moth_aot_generator(a), &generator[0], &generator[1]);
-  for (uint32_t i = 0; i < n; i++)
-    versions[i] = *moth_version_of(inputs[i]);
+    moth_generator_get_state(moth_aot_generator(a), &r->generator[0], &r->generator[1]);
   bool was = moth_set_grad_enabled(false);
-  lua_getfenv(L, handle);
-  lua_getfield(L, -1, "forward");
-  MothStatus status = moth_aot_run(L, inputs, n, made, nmade);
+  for (uint32_t i = 0; i < a->ninputs; i++) {
+    versions[i] = *moth_version_of(r->inputs[i]);
+    if (a->copies && a->joint->written[i] && status == MOTH_OK)
+      status = moth_clone(r->inputs[i], &r->before[i]);
+  }
+  if (status == MOTH_OK) {
+    lua_getfenv(L, handle);
+    lua_getfield(L, -1, "forward");
+    status = moth_aot_call(L, a->parts.forward, r->inputs, a->ninputs, r->numbers, r->made,
+                           a->joint->nroots + a->parts.nextra);
+  }
   moth_set_grad_enabled(was);
   MOTH_TRY(status);
-  MOTH_TRY(check_made(a, made));
-  for (uint32_t i = 0; i < n; i++)
+  MOTH_TRY(check_made(a, r->made));
+  for (uint32_t i = 0; i < a->ninputs; i++)
     if (a->joint->written[i])
-      *moth_version_of(inputs[i]) = versions[i] + a->joint->written[i];
-  MOTH_TRY(make_outputs(a, inputs, made, outputs));
+      *moth_version_of(r->inputs[i]) = versions[i] + a->joint->written[i];
+  MOTH_TRY(make_outputs(a, r->inputs, r->made, r->outputs));
   if (!a->joint->nresults)
     return MOTH_OK;
   lua_pushvalue(L, handle);
-  status = moth_aot_record(L, a, inputs, outputs, made, generator);
+  status = moth_aot_record(L, r);
   lua_pop(L, 1);
   return status;
 }
 
-/* Runs the segment whose handle is at index `handle`; outputs are all zeros. */
-static MothStatus run_segment(lua_State *L, int handle, MothTensor *const *inputs,
-                              MothTensor **outputs) {
-  MothAot *a = ((MothHandle *)lua_touserdata(L, handle))->u.other;
-  uint32_t n = a->ninputs, nmade = a->joint->nroots + a->parts.nextra;
-  if (!fits(a, inputs))
-    return moth_graph_run(a->program, inputs, n, NULL, outputs);
-  MothTensor **made =
-      calloc(1, sizeof *made * ((size_t)nmade + 1) + sizeof(int64_t) * ((size_t)n + 1));
-  if (!made)
-    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
-  MothStatus s =
-      run_forward(L, a, handle, inputs, made, outputs, (int64_t *)(void *)(made + nmade + 1));
-  for (uint32_t i = 0; i < nmade; i++)
-    moth_tensor_release(made[i]);
-  free(made);
-  for (uint32_t i = 0; i < a->joint->noutputs && s != MOTH_OK; i++) {
-    moth_tensor_release(outputs[i]);
-    outputs[i] = NULL;
-  }
-  return s;
-}
-
-/* The compiled segment: a function of its inputs that returns the list of its outputs. */
+/* The compiled segment: a function of its inputs, and a list of its numbers if it has some, that returns the list of its
+ * outputs. */
 static int aot_run(lua_State *L) {
   MothAot *a = check_aot(L, lua_upvalueindex(1));
   uint32_t n = a->ninputs, noutputs = a->joint->noutputs;
-  if ((uint32_t)lua_gettop(L) == n + 1 && lua_istable(L, -1)) /* numbers, which are pinned */
-    lua_pop(L, 1);
-  if ((uint32_t)lua_gettop(L) != n)
-    return moth_lua_error(L, "the compiled graph has %d inputs, got %d", (int)n, lua_gettop(L));
-  luaL_checkstack(L, (int)n + 16, "compile");
+  uint32_t nmade = a->joint->nroots + a->parts.nextra, nnumbers = a->program->nnumbers;
+  uint32_t got = (uint32_t)lua_gettop(L);
+  bool numbered = got == n + 1 && lua_istable(L, (int)got);
+  if (got != n + numbered)
+    return moth_lua_error(L, "the compiled graph has %d inputs, got %d", (int)n, (int)got);
+  luaL_checkstack(L, 32, "compile");
   for (uint32_t i = 0; i < n; i++)
     moth_lua_check_tensor(L, (int)i + 1, "compile");
   lua_pushvalue(L, lua_upvalueindex(1));
   int handle = lua_gettop(L);
-  size_t total = (size_t)n + noutputs + 1;
-  MothTensor **inputs = lua_newuserdata(L, sizeof *inputs * total), **outputs = inputs + n;
-  memset(inputs, 0, sizeof *inputs * total);
+  size_t tensors = 2 * (size_t)n + nmade + noutputs + 1;
+  size_t size = sizeof(MothTensor *) * tensors + sizeof(MothValue) * (nnumbers + 1) +
+                sizeof(int64_t) * (n + 1);
+  MothValue *values = lua_newuserdata(L, size);
+  memset(values, 0, size);
+  int64_t *versions = (int64_t *)(values + nnumbers + 1);
+  MothTensor **list = (MothTensor **)(versions + n + 1);
+  MothAotRun r = {.aot = a,
+                  .inputs = list,
+                  .made = list + n,
+                  .outputs = list + n + nmade,
+                  .before = list + n + nmade + noutputs,
+                  .numbers = values};
   for (uint32_t i = 0; i < n; i++)
-    inputs[i] = ((MothHandle *)lua_touserdata(L, (int)i + 1))->u.t;
+    r.inputs[i] = ((MothHandle *)lua_touserdata(L, (int)i + 1))->u.t;
+  const MothValue *given =
+      numbered && nnumbers ? moth_lua_graph_numbers(L, a->program, (int)n + 1) : NULL;
+  moth_graph_numbers(a->program, given, values);
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
-  MothStatus s = run_segment(L, handle, inputs, outputs);
+  MothStatus s = fits(a, r.inputs, values)
+                     ? run_forward(L, handle, &r, versions)
+                     : moth_graph_run(a->program, r.inputs, n, given ? given : NULL, r.outputs);
   moth_lua_current = outer;
-  if (s)
+  for (uint32_t i = 0; i < nmade; i++)
+    moth_tensor_release(r.made[i]);
+  for (uint32_t i = 0; i < n; i++)
+    moth_tensor_release(r.before[i]);
+  if (s) {
+    for (uint32_t i = 0; i < noutputs; i++)
+      moth_tensor_release(r.outputs[i]);
     return moth_lua_raise(L, s);
+  }
   lua_createtable(L, (int)noutputs, 0);
   for (uint32_t i = 0; i < noutputs; i++) {
-    moth_lua_push_tensor(L, outputs[i]);
+    moth_lua_push_tensor(L, r.outputs[i]);
     lua_rawseti(L, -2, (int)i + 1);
   }
   return 1;
-}
-
-bool moth_lua_is_segment(lua_State *L, int idx) {
-  return lua_tocfunction(L, idx) == aot_run;
-}
-
-MothStatus moth_lua_run_segment(lua_State *L, int idx, MothTensor *const *inputs, uint32_t n,
-                                MothTensor **outputs) {
-  lua_getupvalue(L, idx, 1);
-  int handle = lua_gettop(L);
-  const MothAot *a = ((MothHandle *)lua_touserdata(L, handle))->u.other;
-  MothStatus s =
-      a->ninputs == n
-          ? run_segment(L, handle, inputs, outputs)
-          : moth_fail(MOTH_ERR_VALUE, "the compiled graph has %u inputs, got %u", a->ninputs, n);
-  lua_settop(L, handle - 1);
-  return s;
 }
 
 void moth_lua_open_aot(lua_State *L) { /* the table of the compiler's functions is on top */

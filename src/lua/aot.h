@@ -2,14 +2,17 @@
 #ifndef MOTH_LUA_AOT_H
 #define MOTH_LUA_AOT_H
 #include "graph/joint.h"
-#include "graph/plan.h"
 #include "lua/moth_lua.h"
 
 /* A backward graph that was compiled: for these outputs' gradients, with these strides. */
 typedef struct MothAotBackward {
   struct MothAotBackward *next;
   char *key;
+  MothGraph *graph;
   int number; /* its callable in the environment; 0: it cannot be compiled, and the segment is run again */
+  bool *pinned; /* numbers for which it holds */
+  MothValue *numbers;
+  uint32_t kinds;
   uint32_t ngiven, ntakes;
   uint32_t *takes;   /* the saved values that it takes */
   int32_t *given;    /* numbers of the results whose gradients it takes */
@@ -26,10 +29,14 @@ typedef struct MothAot {
   int32_t *saved_at; /* of each input: its place among a node's saved tensors; -1 */
   uint32_t nkept;    /* saved tensors of a node in all */
   bool writes;       /* to inputs */
+  bool copies;       /* what they held is small, and is kept for running the segment again */
   bool draws;
   MothGenerator *generator; /* of the calls that draw; NULL: the default one */
   MothAotBackward *backward;
   int nbackward;
+  bool *
+      pinned; /* numbers of the program that are constants; the others are of these kinds (joint.h) */
+  uint32_t kinds;
   bool separate; /* joint.h */
   bool passes;   /* the segment runs backward itself */
   bool freed;    /* which has freed what its outputs' histories had saved */
@@ -41,17 +48,21 @@ static inline MothGenerator *moth_aot_generator(const MothAot *a) {
   return a->generator ? a->generator : moth_default_generator();
 }
 
-/* Records the node of a call of a, which has made `outputs` and `made` (roots, then saved values). The handle of a is on
- * top of the stack. */
-MothStatus moth_aot_record(lua_State *L, MothAot *a, MothTensor *const *inputs,
-                           MothTensor *const *outputs, MothTensor *const *made,
-                           const uint64_t *generator);
+/* A call of a segment. */
+typedef struct MothAotRun {
+  MothAot *aot;
+  MothTensor **inputs, **made, **outputs; /* made: roots, then saved values */
+  MothTensor **before;                    /* copies of inputs that are written to, or NULL */
+  MothValue *numbers;
+  uint64_t generator[2];
+} MothAotRun;
+
+/* Records its node. The handle is on top of the stack. */
+MothStatus moth_aot_record(lua_State *L, const MothAotRun *r);
 /* Has `compile` of the environment at index env compile g: its callable is on top. `kind`: "forward" or "backward". */
-MothStatus moth_aot_compile(lua_State *L, MothAot *a, int env, const char *kind, MothGraph *g,
+MothStatus moth_aot_compile(lua_State *L, const MothAot *a, int env, const char *kind, MothGraph *g,
                             MothTensor *const *inputs, uint32_t n, const MothJoint *joint);
-/* Calls what is on top of the stack, which is popped, with n tensors; `want` tensors are taken from what it gives. */
-MothStatus moth_aot_run(lua_State *L, MothTensor *const *inputs, uint32_t n, MothTensor **out,
-                        uint32_t want);
-/* Calls what is below n arguments on the stack; takes `want` tensors from the list, or values, that it returns. */
-MothStatus moth_aot_call(lua_State *L, int n, MothTensor **out, uint32_t want);
+/* Calls what is on top of the stack, and pops it, with n tensors and the numbers of g: out gets `want` of what it gives. */
+MothStatus moth_aot_call(lua_State *L, const MothGraph *g, MothTensor *const *inputs, uint32_t n,
+                         const MothValue *numbers, MothTensor **out, uint32_t want);
 #endif

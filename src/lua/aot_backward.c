@@ -17,8 +17,8 @@ typedef struct Context {
   uint64_t generator[2];
   bool replayable, freed;
   uint32_t nsaved;
-  bool used
-      []; /* saved tensors that backward has used: freed with the graph, as those of calls are */
+  MothValue *numbers; /* of the program, behind `used` */
+  bool used[];        /* saved tensors that backward has used: freed with the graph, as of calls */
 } Context;
 
 /* What only running the segment again needs goes with the first. */
@@ -79,10 +79,11 @@ static MothStatus check_replayable(const MothAot *a, const Context *c) {
     return moth_fail(MOTH_ERR_STATE, "compile: a graph that runs backward itself cannot be run "
                                      "again for gradients of gradients; compile without backend");
   for (uint32_t i = 0; i < a->ninputs; i++)
-    if (a->joint->written[i])
+    if (a->joint->written[i] && !a->copies)
       return moth_fail(MOTH_ERR_STATE,
                        "compile: gradients of gradients need the graph's inputs as they were, but "
-                       "it writes to one of them; compile without backend there");
+                       "it writes to one of them, which is large; compile without "
+                       "backend there");
   return c->replayable ? MOTH_OK
                        : moth_fail(MOTH_ERR_STATE,
                                    "compile: under saved-tensor hooks a compiled graph keeps too "
@@ -138,7 +139,8 @@ static MothStatus run_again(MothNode *n, bool create, Again *r) {
     moth_generator_get_state(moth_aot_generator(a), &now[0], &now[1]);
     moth_generator_set_state(moth_aot_generator(a), c->generator[0], c->generator[1]);
   }
-  MothStatus status = moth_graph_run(a->program, r->inputs, a->ninputs, NULL, r->outputs);
+  MothStatus status = moth_graph_run(a->program, r->inputs, a->ninputs,
+                                     a->program->nnumbers ? c->numbers : NULL, r->outputs);
   if (a->draws)
     moth_generator_set_state(moth_aot_generator(a), now[0], now[1]);
   return status;
@@ -185,21 +187,19 @@ static MothStatus pass_all_on(MothNode *n, MothTensor *const *grads, uint32_t ne
 }
 
 /* The histories of the outputs become those of the segment run again; n passes gradients on to these. */
-static MothStatus lead_to(MothNode *n, const MothAot *a, const Again *r, MothTensor *t) {
-  int nr = t->grad->nr;
+static MothStatus lead_to(MothNode *n, const MothAot *a, const Again *r) {
   for (int i = 0; i < n->ninputs; i++) {
     moth_node_release(n->inputs[i].node);
     n->inputs[i].node = NULL;
   }
   n->backward = pass_all_on;
-  n->expand = NULL;
   n->ninputs = n->nresults;
   for (uint32_t i = 0; i < a->joint->noutputs; i++)
     if (a->joint->outputs[i].nr >= 0)
       MOTH_TRY(moth_node_set_input(n, a->joint->outputs[i].nr, r->outputs[i], true));
   for (int i = 0; i < n->nsaved; i++)
     moth_function_free(n, i);
-  return moth_set_history(t, n->inputs[nr].node, n->inputs[nr].nr);
+  return MOTH_OK;
 }
 
 static MothStatus expand(MothNode *n, MothTensor *t) {
@@ -208,6 +208,9 @@ static MothStatus expand(MothNode *n, MothTensor *t) {
   bool inner = false;
   for (uint32_t i = 0; i < a->joint->noutputs; i++)
     inner = inner || (a->joint->outputs[i].nr == t->grad->nr && a->joint->outputs[i].inner);
+  const MothInput *to = &n->inputs[t->grad->nr];
+  if (n->backward == pass_all_on)
+    return moth_set_history(t, to->node, to->nr);
   if (!inner || c->freed)
     return MOTH_OK;
   MOTH_TRY(check_replayable(a, c));
@@ -225,7 +228,9 @@ static MothStatus expand(MothNode *n, MothTensor *t) {
   MothStatus status = run_again(n, true, &r);
   moth_seq_at(seq);
   if (status == MOTH_OK)
-    status = lead_to(n, a, &r, t);
+    status = lead_to(n, a, &r);
+  if (status == MOTH_OK)
+    status = moth_set_history(t, to->node, to->nr);
   if (segment)
     segment->running = running;
   moth_modes_load(was);
@@ -256,9 +261,16 @@ static char *key_of(const MothAot *a, MothTensor *const *grads, uint32_t n) {
   return key;
 }
 
-static MothAotBackward *find(MothAot *a, const char *key) {
+static bool same_numbers(const MothAot *a, const MothAotBackward *b, const MothValue *numbers) {
+  for (uint32_t k = 0; k < a->program->nnumbers; k++)
+    if (b->pinned[k] && !a->pinned[k] && memcmp(&b->numbers[k].u, &numbers[k].u, sizeof numbers->u))
+      return false;
+  return moth_joint_takes(numbers, a->program->nnumbers, b->pinned, b->kinds);
+}
+
+static MothAotBackward *find(MothAot *a, const char *key, const MothValue *numbers) {
   for (MothAotBackward *b = a->backward; b; b = b->next)
-    if (!strcmp(b->key, key))
+    if (!strcmp(b->key, key) && same_numbers(a, b, numbers))
       return b;
   return NULL;
 }
@@ -278,11 +290,25 @@ static MothStatus arguments(MothNode *n, const MothAotBackward *b, MothTensor *c
   return MOTH_OK;
 }
 
-static MothStatus trace(MothAot *a, MothTensor *const *grads, MothJoint **joint,
+static MothStatus trace(MothAot *a, MothAotBackward *b, MothTensor *const *grads, MothJoint **joint,
                         MothJointParts *parts) {
-  MOTH_TRY(moth_joint_trace(a->program, a->inputs, a->ninputs, grads, true, a->separate, joint));
+  uint32_t n = a->program->nnumbers;
+  MothJointTrace how = {a->inputs, a->ninputs, grads, n ? b->numbers : NULL, true, a->separate};
+  MOTH_TRY(moth_joint_trace(a->program, &how, joint));
+  if (n)
+    MOTH_TRY(moth_joint_find_numbers(*joint, a->program, &how, b->pinned, &b->kinds));
   MOTH_TRY(moth_joint_simplify(*joint));
   return moth_joint_divide(*joint, &a->parts, parts);
+}
+
+static void free_backward(MothAotBackward *b) {
+  free(b->key);
+  free(b->given);
+  free(b->gradient);
+  free(b->takes);
+  free(b->pinned);
+  free(b->numbers);
+  free(b);
 }
 
 /* A backward graph for these gradients, compiled; number 0: the segment is to be run again. env: of the handle. */
@@ -295,8 +321,14 @@ static MothStatus compile(lua_State *L, MothNode *n, MothAot *a, int env, char *
   MothAotBackward *b = calloc(1, sizeof *b);
   MothStatus status = b ? MOTH_OK : no_memory();
   MOTH_GO(status);
+  uint32_t nnumbers = a->program->nnumbers;
   b->key = strdup(key);
-  status = trace(a, grads, &joint, &parts);
+  b->pinned = calloc((size_t)nnumbers + 1, sizeof *b->pinned);
+  b->numbers = calloc((size_t)nnumbers + 1, sizeof *b->numbers);
+  MOTH_GO(b->key && b->pinned && b->numbers ? MOTH_OK : no_memory());
+  memcpy(b->pinned, a->pinned, sizeof *b->pinned * nnumbers);
+  memcpy(b->numbers, ((Context *)n->ctx)->numbers, sizeof *b->numbers * nnumbers);
+  status = trace(a, b, grads, &joint, &parts);
   if (status == MOTH_ERR_MEMORY || status == MOTH_ERR_INTERRUPTED)
     goto done;
   if (status != MOTH_OK || !parts.backward) {
@@ -317,6 +349,10 @@ static MothStatus compile(lua_State *L, MothNode *n, MothAot *a, int env, char *
   MOTH_GO(list ? MOTH_OK : no_memory());
   MOTH_GO(arguments(n, b, grads, list));
   MOTH_GO(moth_aot_compile(L, a, env, "backward", parts.backward, list, nlist, NULL));
+  for (uint32_t k = 0; k < nnumbers; k++)
+    b->pinned[k] = b->pinned[k] || parts.backward->pinned[k];
+  b->graph = parts.backward;
+  atomic_fetch_add_explicit(&b->graph->refs, 1, memory_order_relaxed);
   b->number = ++a->nbackward;
   lua_rawseti(L, env, b->number);
 done:
@@ -329,11 +365,7 @@ done:
     b->next = a->backward;
     *out = a->backward = b;
   } else if (b) {
-    free(b->key);
-    free(b->given);
-    free(b->takes);
-    free(b->gradient);
-    free(b);
+    free_backward(b);
   }
   return status;
 }
@@ -347,7 +379,7 @@ static MothStatus run_graph(lua_State *L, MothNode *n, MothAot *a, int env,
   MothStatus status = list ? arguments(n, b, grads, list) : no_memory();
   if (status == MOTH_OK) {
     lua_rawgeti(L, env, b->number);
-    status = moth_aot_run(L, list, nlist, made, nout);
+    status = moth_aot_call(L, b->graph, list, nlist, ((Context *)n->ctx)->numbers, made, nout);
   }
   for (uint32_t i = 0; list && i < nlist; i++)
     moth_tensor_release(list[i]);
@@ -386,7 +418,7 @@ static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor 
   lua_getfenv(L, -1);
   int env = lua_gettop(L);
   MothStatus status = MOTH_OK;
-  b = find(a, key);
+  b = find(a, key, ((Context *)n->ctx)->numbers);
   if (!b && a->nbackward < MOST_GRAPHS)
     status = compile(L, n, a, env, key, grads, &b);
   free(key);
@@ -441,28 +473,31 @@ static MothStatus save(MothNode *n, MothTensor *t, bool input) {
   return status;
 }
 
-MothStatus moth_aot_record(lua_State *L, MothAot *a, MothTensor *const *inputs,
-                           MothTensor *const *outputs, MothTensor *const *made,
-                           const uint64_t *generator) {
+MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
+  MothAot *a = r->aot;
   uint32_t nedges = a->joint->nedges, nresults = a->joint->nresults;
   uint32_t ninputs = nedges > nresults ? nedges : nresults; /* it may pass gradients on: lead_to */
   MothTensor **list = calloc((size_t)ninputs + nresults + 1, sizeof *list);
   MothTensor **results = list + ninputs;
   bool inner = false;
-  Context *c = calloc(1, sizeof *c + sizeof *c->used * (a->parts.nsaved + 1));
+  uint32_t nnumbers = a->program->nnumbers;
+  size_t used = (a->parts.nsaved + sizeof(MothValue)) / sizeof(MothValue) * sizeof(MothValue);
+  Context *c = calloc(1, sizeof *c + used + sizeof(MothValue) * (nnumbers + 1));
   MothNode *n = NULL;
   MothStatus status = list && c ? MOTH_OK : no_memory();
   MOTH_GO(status);
   for (uint32_t k = 0; k < a->joint->nedges; k++)
-    list[k] = inputs[a->joint->edges[k]];
+    list[k] = r->inputs[a->joint->edges[k]];
   for (uint32_t i = 0; i < a->joint->noutputs; i++) {
     inner = inner || a->joint->outputs[i].inner;
     if (a->joint->outputs[i].nr >= 0)
-      results[a->joint->outputs[i].nr] = outputs[i];
+      results[a->joint->outputs[i].nr] = r->outputs[i];
   }
   c->nsaved = a->parts.nsaved;
   c->replayable = !moth_thread_state()->saved_hooks;
-  memcpy(c->generator, generator, sizeof c->generator);
+  memcpy(c->generator, r->generator, sizeof c->generator);
+  c->numbers = (MothValue *)((char *)c + sizeof *c + used);
+  memcpy(c->numbers, r->numbers, sizeof *c->numbers * nnumbers);
   lua_pushvalue(L, -1);
   c->aot = a;
   c->handle = moth_lua_ref_new(L);
@@ -481,11 +516,11 @@ MothStatus moth_aot_record(lua_State *L, MothAot *a, MothTensor *const *inputs,
   n->done = done;
   for (uint32_t i = 0; i < a->parts.nsaved; i++) {
     const MothJointSaved *s = &a->parts.saved[i];
-    MOTH_GO(save(n, s->input >= 0 ? inputs[s->input] : made[s->output], s->input >= 0));
+    MOTH_GO(save(n, s->input >= 0 ? r->inputs[s->input] : r->made[s->output], s->input >= 0));
   }
   for (uint32_t i = 0; i < a->ninputs; i++)
     if ((uint32_t)a->saved_at[i] >= a->parts.nsaved && nsaved == a->nkept)
-      MOTH_GO(save(n, inputs[i], true));
+      MOTH_GO(save(n, r->before[i] ? r->before[i] : r->inputs[i], true));
 done:
   moth_node_release(n);
   if (c) {

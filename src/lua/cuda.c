@@ -324,20 +324,34 @@ static const char **strings_at(lua_State *L, int idx, int *n) {
   }
   return list;
 }
-/* program(device, name, text, kernels, header names, headers, options) -> program */
+static MothStatus push_image(void *ctx, const char *image, size_t n) {
+  lua_pushlstring(ctx, image, n);
+  return MOTH_OK;
+}
+/* program(device, name, text, kernels, header names, headers, options, image or nil) -> program, its image if it was
+ * compiled */
 static int b_program(lua_State *L) {
   int device = device_at(L, 1), nheaders;
   MothCudaSource s = {.name = moth_lua_string(L, 2), .text = moth_lua_string(L, 3)};
+  lua_settop(L, 8);
   s.kernels = strings_at(L, 4, &s.nkernels);
   s.header_names = strings_at(L, 5, &s.nheaders);
   s.headers = strings_at(L, 6, &nheaders);
   s.options = strings_at(L, 7, &s.noptions);
   if (nheaders != s.nheaders)
     return moth_lua_error(L, "expected as many headers as names");
+  if (!lua_isnoneornil(L, 8)) {
+    moth_lua_type(L, 8, LUA_TSTRING);
+    s.image = lua_tolstring(L, 8, &s.image_size);
+  }
   const MothCudaApi *api = need(L);
   Handle *h = moth_lua_new_handle(L, MAGIC_PROGRAM, &key_program);
+  int top = lua_gettop(L);
+  s.made = push_image;
+  s.ctx = L;
+  luaL_checkstack(L, 4, "program");
   moth_lua_done(L, api->program_new(device, &s, &h->u.program));
-  return 1;
+  return 1 + lua_gettop(L) - top;
 }
 static int program_gc(lua_State *L) {
   Handle *h = (Handle *)moth_lua_handle(L, 1, MAGIC_PROGRAM);

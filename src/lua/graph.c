@@ -2,6 +2,7 @@
 #include "graph/graph.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -467,6 +468,8 @@ static int c_copies(lua_State *L) {
 /* Weak: [a trace's address] = its userdata, whose environment has `compile` (graph, inputs -> a callable) and, by the
  * numbers of the ends, lists of callables by the ids of their codes. */
 static char key_backends;
+/* Of a segment: what is compiled for more sets of numbers or sizes than this costs more than it gains. */
+enum { MOST_CODES = 8 };
 
 void moth_lua_set_backend(lua_State *L, MothTrace *t, int trace, int backend) {
   t->host = t;
@@ -522,6 +525,8 @@ static MothStatus add_outputs(MothSegment *s, MothTraceEnd *end) {
   if (!list)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
   MothStatus status = moth_shadow_prepare(s);
+  if (status == MOTH_OK && !moth_end_classify(s, end))
+    status = MOTH_ERR_MEMORY;
   if (status) {
     free(list);
     return status;
@@ -609,6 +614,15 @@ static void push_codes(lua_State *L, const MothTraceEnd *end, int env) {
   lua_rawseti(L, env, end->number);
 }
 
+/* A difference between calls that concerns a backend. */
+static void note(const MothTraceEnd *end, const char *what) {
+  char text[512];
+  snprintf(text, sizeof text, "graph %d: %s%s%s", end->number, what,
+           end->last->place[0] ? ", at " : "", end->last->place);
+  if (moth_trace_note(end->trace, false, text) && moth_trace_host.broke)
+    moth_trace_host.broke(end->trace, NULL, text);
+}
+
 /* Has the backend compile the segment; its callable goes to the list of its end. With it comes whether it defers values that
  * are no outputs; nil and true: the calls are to run one by one, always; nil alone: they do so this time. */
 static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int env) {
@@ -634,6 +648,7 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
       lua_pop(L, 1);
       lua_rawseti(L, -2, c->id);
       if (another) { /* the first came with the end */
+        note(end, "a backend compiled it again for other numbers or sizes");
         moth_trace_counters()->graphs++;
         moth_trace_counters()->recompiles++;
         moth_trace_new_way(end->trace);
@@ -682,9 +697,8 @@ static void relate_views(const MothSegment *s, const MothTraceEnd *end, MothTens
   }
 }
 
-/* Runs the plan, or the compiled segment at idx, and takes what it gives. */
-static MothStatus run_direct(lua_State *L, MothPlan *p, int idx, MothSegment *s,
-                             const MothTraceEnd *end) {
+/* Runs the plan and takes what it gives. */
+static MothStatus run_plan(MothPlan *p, MothSegment *s, const MothTraceEnd *end) {
   enum { FEW = 64 };
   MothTensor *some[2 * FEW], **all = some;
   uint32_t n = 0, ninputs = 0;
@@ -700,7 +714,6 @@ static MothStatus run_direct(lua_State *L, MothPlan *p, int idx, MothSegment *s,
       all[n++] = s->values[i];
   }
   MothTensor **made = all + n;
-  memset(made, 0, sizeof *made * end->noutputs);
   MothValue few[FEW], *numbers = few;
   uint32_t nnumbers = end->code->nnumbers;
   if (nnumbers > FEW && !(numbers = malloc(sizeof *numbers * nnumbers))) {
@@ -708,10 +721,9 @@ static MothStatus run_direct(lua_State *L, MothPlan *p, int idx, MothSegment *s,
       free(all);
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
   }
-  if (nnumbers && p)
+  if (nnumbers)
     moth_segment_numbers(s, end->code->dynamic, numbers);
-  MothStatus status = p ? moth_plan_run(p, all, n, nnumbers ? numbers : NULL, made, true)
-                        : moth_lua_run_segment(L, idx, all, n, made);
+  MothStatus status = moth_plan_run(p, all, n, nnumbers ? numbers : NULL, made, true);
   if (numbers != few)
     free(numbers);
   bool ran = status == MOTH_OK;
@@ -733,8 +745,8 @@ static MothStatus run_code(lua_State *L, MothSegment *s, const MothTraceEnd *end
   int top = lua_gettop(L);
   lua_rawgeti(L, top, end->code->id);
   MothPlan *plan = moth_lua_to_plan(L, top + 1);
-  if (plan || moth_lua_is_segment(L, top + 1))
-    return run_direct(L, plan, top + 1, s, end);
+  if (plan)
+    return run_plan(plan, s, end);
   int n = push_inputs(L, s);
   if (n < 0)
     return too_many();
@@ -774,6 +786,10 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   moth_end_select(s, end);
   if (end->code && end->code->plain)
     return MOTH_OK;
+  if (!end->code && end->codes && end->codes->id >= MOST_CODES) {
+    note(end, "it has code for enough numbers or sizes; with others its calls run one by one");
+    return MOTH_OK;
+  }
   int top = lua_gettop(L);
   lua_pushlightuserdata(L, &key_backends);
   lua_rawget(L, LUA_REGISTRYINDEX);
@@ -794,24 +810,23 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
       moth_end_forget(end);
     }
   }
-  bool recording = false, grads = false;
-  for (uint32_t k = 0; k < s->nrecords; k++) {
-    const MothRecord *r = s->records[k];
-    recording = recording || !r->modes.no_grad;
-    for (int i = 0; i < r->op->nresults; i++)
-      grads = grads || r->metas[i].keys & MOTH_KEY_AUTOGRAD;
-  }
+  bool recording = false;
+  for (uint32_t k = 0; k < s->nrecords; k++)
+    recording = recording || !s->records[k]->modes.no_grad;
   uint32_t include = t->include, exclude = t->exclude;
   bool no_grad = t->no_grad;
   t->include &= ~(uint32_t)MOTH_KEY_AUTOCAST; /* each node has its own */
   moth_set_grad_enabled(recording);
   if (!end->code) {
+    bool known = end->classes != NULL;
     status = add_outputs(s, end);
+    if (status == MOTH_OK && !known && end->draws) /* else it was taken before */
+      moth_generator_get_state(moth_default_generator(), &s->drawn[0], &s->drawn[1]);
     if (status == MOTH_OK)
       status = compile(L, s, end, env);
   }
   *done = status == MOTH_OK && end->code && !end->code->plain;
-  if (*done && end->code->defers && !grads)
+  if (*done && end->code->defers)
     moth_set_grad_enabled(false); /* none of its results has a history */
   if (*done)
     status = run_code(L, s, end, env);

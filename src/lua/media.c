@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "io/archive.h"
+#include "io/elements.h"
 #include "io/file.h"
 #include "io/image.h"
 #include "io/mapped.h"
@@ -22,20 +23,37 @@ static int b_map_file(lua_State *L) {
   return 1;
 }
 
+static int push_array(lua_State *L, MothTensor *t, const MothNpy *info) {
+  moth_lua_push_tensor(L, t);
+  lua_newtable(L);
+  for (int i = 0; i < info->ndim; i++) {
+    lua_pushnumber(L, (lua_Number)info->shape[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_pushboolean(L, info->fortran_order);
+  return 3;
+}
+
 /* map_npy(path) -> tensor of one dimension, { sizes }, whether the order is column-major */
 static int b_map_npy(lua_State *L) {
   const char *path = moth_lua_path(L, 1);
   MothNpy info;
   MothTensor *t;
   moth_lua_done(L, moth_npy_map(path, &info, &t));
-  moth_lua_push_tensor(L, t);
-  lua_newtable(L);
-  for (int i = 0; i < info.ndim; i++) {
-    lua_pushnumber(L, (lua_Number)info.shape[i]);
-    lua_rawseti(L, -2, i + 1);
-  }
-  lua_pushboolean(L, info.fortran_order);
-  return 3;
+  return push_array(L, t, &info);
+}
+
+/* decode_npy(bytes) -> as map_npy */
+static int b_decode_npy(lua_State *L) {
+  size_t n;
+  const char *bytes = moth_lua_bytes(L, 1, &n);
+  MothNpy info;
+  MothTensor *t;
+  moth_lua_done(L, moth_npy_parse((const uint8_t *)bytes, n, &info));
+  int64_t count = info.nbytes / moth_dtype_size(info.dtype);
+  moth_lua_done(L, moth_tensor_new(1, &count, info.dtype, (MothDevice){MOTH_CPU, 0}, &t));
+  moth_elements_copy(info.dtype, info.swap, t->data, info.data, info.nbytes);
+  return push_array(L, t, &info);
 }
 
 /* decode_image(bytes, channels) -> tensor */
@@ -103,10 +121,15 @@ static int b_close_archive(lua_State *L) { /* (archive) */
 }
 
 void moth_lua_open_media(lua_State *L) { /* the binding's table is on top: into its field media */
-  static const luaL_Reg fns[] = {{"map_file", b_map_file},           {"map_npy", b_map_npy},
-                                 {"decode_image", b_decode_image},   {"read_image", b_read_image},
-                                 {"open_archive", b_open_archive},   {"next_member", b_next_member},
-                                 {"close_archive", b_close_archive}, {NULL, NULL}};
+  static const luaL_Reg fns[] = {{"map_file", b_map_file},
+                                 {"map_npy", b_map_npy},
+                                 {"decode_npy", b_decode_npy},
+                                 {"decode_image", b_decode_image},
+                                 {"read_image", b_read_image},
+                                 {"open_archive", b_open_archive},
+                                 {"next_member", b_next_member},
+                                 {"close_archive", b_close_archive},
+                                 {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, fns);
   moth_lua_new_class(L, &key_archive, "moth.Archive", b_close_archive);

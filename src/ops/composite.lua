@@ -43,6 +43,10 @@ function M.text(op, ops)
   if #values ~= op.nresults then
     schema.fail(op, ("expr gives %d values, the schema has %d results"):format(#values, op.nresults))
   end
+  for i, v in ipairs(values) do
+    local kind = expr.kind_of(v)
+    if kind ~= "tensor" then schema.fail(op, ("expr: result %d is no tensor, but of kind %s"):format(i, kind)) end
+  end
   local writer = emit.writer(graph, values, state, 1)
   for _, l in ipairs(writer.block()) do lines[#lines + 1] = l end
   for i, v in ipairs(values) do lines[#lines + 1] = ("  c->results[%d] = %s;"):format(i - 1, writer.take(v)) end

@@ -75,6 +75,9 @@ end
 
 local function is_tensor(x) local k = kind(x) return k == "tensor" or k == "any" end
 
+--- What a value is: tensor, any (a tensor or a number), number, list, condition, none …
+M.kind_of = kind
+
 local plain = {
   add = function(a, b) return a + b end, sub = function(a, b) return a - b end, mul = function(a, b) return a * b end,
   div = function(a, b) return a / b end, floor_divide = function(a, b) return math.floor(a / b) end,

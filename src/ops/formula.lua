@@ -44,6 +44,10 @@ local function differentiable_again(op, joint, args, graph, evaluate, state)
     schema.fail(op, ("the derivative by %s gives %d values"):format(joint[1], #values))
   end
   for i, a in ipairs(args) do
+    local kind = expr.kind_of(values[i])
+    if kind ~= "tensor" and kind ~= "none" then
+      schema.fail(op, ("the derivative by %s: value %d is no tensor, but of kind %s"):format(joint[1], i, kind))
+    end
     local needed = graph.node("needed", "condition", {}, 2 ^ a.at)
     values[i] = graph.node("when", "tensor", { needed, values[i], graph.node("none", "none") })
   end
@@ -193,6 +197,10 @@ function M.backward(op, by_name, helpers)
         local graph = new_graph(saved)
         local values = evaluate(graph, formula, a.name)
         if #values ~= 1 then schema.fail(op, ("the derivative of %s gives %d values"):format(a.name, #values)) end
+        if expr.kind_of(values[1]) ~= "tensor" then
+          schema.fail(op, ("the derivative of %s: '%s' is no tensor, but of kind %s"):format(a.name, formula,
+            expr.kind_of(values[1])))
+        end
         local writer = emit.writer(graph, values, state, 2)
         lines = writer.block()
         lines[#lines + 1] = ("    out[moth_node_edge(node, %d)] = %s.u.t;"):format(a.at, writer.take(values[1]))

@@ -101,6 +101,15 @@ local helpers = {}
 for name in text.formulas:gmatch("moth_grad_([%w_]+)%(") do helpers[name] = "moth_grad_" .. name end
 for name in text.formulas:gmatch("moth_gradset_([%w_]+)%(") do helpers["set " .. name] = true end
 
+-- The references that records name, from the specs: nil where these are not there, as in an unpacked release.
+local references
+if read(root .. "/spec/ops/references.lua") then
+  local path = package.path
+  package.path = root .. "/spec/?.lua;" .. path
+  references = require "ops.references"
+  package.path = path
+end
+
 local problems = {}
 local function need(op, where, symbol)
   if not text[where]:find("[%s%*]" .. symbol .. "%(") then
@@ -137,6 +146,10 @@ local function complete(op)
     end
   end
   fields.check(op, by_name)
+  if references and op.reference and not references[op.reference] then
+    problems[#problems + 1] = ("%s: %s: there is no reference '%s' in spec/ops/references*.lua"):format(op.place, op.name,
+      op.reference)
+  end
   if op.shape and op.shape ~= "dynamic" then
     need(op, "shape", "moth_shape_" .. op.shape)
   elseif not op.shape and op.kind ~= "composite" then

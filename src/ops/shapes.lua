@@ -69,7 +69,7 @@ local function value_c(f, what, text)
   return writer.value(values[1]), values[1]
 end
 
-local function kind_of(x) return expr.is_node(x) and x.kind or type(x) end
+local kind_of = expr.kind_of
 
 local function integer(c)
   return c:match("^moth_v_int%(([%w_>%-]+)%)$") or c:match("^moth_v_int%((%-?%d+)%)$") or c .. ".u.i"

@@ -19,6 +19,8 @@
 -- * Calls that draw random numbers keep their order, and are all there. All other calls may change places.
 -- * Inputs have dtypes, sizes and strides as noted in their `meta` each time; they may not be written to (but as
 --   above), nor become outputs in the forward graph.
+-- * Numbers of the program (moth.compile.graph) are numbers of the graph, where they are arguments below autograd as
+--   they are: the function gets a list of them behind the values, if the graph has numbers. Sizes are constants.
 -- * Outputs of a forward graph (info.kind == "forward") are results of calls, never views: row-major tensors in memory
 --   of their own, which the program keeps: not memory that the next call writes to. The first info.nroots are what the
 --   program sees; the others are saved for backward. Two outputs never share memory.
@@ -38,7 +40,7 @@ local M = {}
 -- run as recorded).
 M.counters = { segments = 0, backwards = 0, fallbacks = 0 }
 
--- Backends that were made here: they tell the recorder that values which are no outputs may be deferred.
+--- The backends that M.backend has made: they return a function of the inputs and how it is to be used.
 M.made = setmetatable({}, { __mode = "k" })
 
 local function log(topic, title, handle)
@@ -65,8 +67,8 @@ local function compile(graph, inputs, inner, separate)
 end
 
 --- A backend for any segment, of one for plain graphs: inner(graph, inputs, info) -> function(values...) -> list.
--- separate = true: a backward graph returns a gradient for each use of an input, which the engine sums: the same bits as
--- without a graph also where there are gradients from elsewhere.
+-- separate = true: a backward graph returns a gradient for each use of an input, which the engine sums: the same bits
+-- as without a graph also where there are gradients from elsewhere.
 function M.backend(inner, separate)
   if not check.is_callable(inner) then
     check.fail("[compile.aot] expected a function(graph, inputs, info), got %s", type(inner))
@@ -75,14 +77,12 @@ function M.backend(inner, separate)
     local fn, why = compile(graph, inputs, inner, separate)
     if fn then
       M.counters.segments = M.counters.segments + 1
-      graph:pin_numbers()
-      graph:pin_sizes()
-      return fn, true
+      return fn, true -- values that are no outputs are deferred
     end
     M.counters.fallbacks = M.counters.fallbacks + 1
     if why:find("leaf Variable") then why = "an input is written to that requires a gradient" end
     if toolchain.logs("aot") then toolchain.log("aot", false, "a segment runs as recorded: %s", why) end
-    return nil, true
+    return nil, true -- the calls run one by one
   end
   M.made[backend] = true
   return backend

@@ -113,19 +113,21 @@ function M.explain(compile, fn, ...)
     check.fail("[compile.explain] expected a function or a module, got %s", type(fn))
   end
   local list = {}
-  local call, box, known = compile(fn, function(g) list[#list + 1] = g end)
+  local targets = {}
+  local call, box, known = compile(fn, function(g) -- as it was recorded: a backend may change it
+    list[#list + 1], targets[#list + 1] = g, {}
+    for node in g:nodes() do
+      if node.op == "call" then table.insert(targets[#list], node.target) end
+    end
+  end)
   call(...)
   local report = { graphs = list, graph_count = #list, op_count = 0, ops_per_graph = {}, ops = {}, kinds = {},
     break_reasons = notes(box.trace, true), recompile_reasons = notes(known and known.trace, false) }
-  for i, g in ipairs(list) do
-    local names = {}
-    for node in g:nodes() do
-      if node.op == "call" then
-        local kind = kind_of(node.target)
-        names[#names + 1] = node.target
-        if not report.kinds[kind] then table.insert(report.kinds, kind) end
-        report.kinds[kind] = (report.kinds[kind] or 0) + 1
-      end
+  for i, names in ipairs(targets) do
+    for _, name in ipairs(names) do
+      local kind = kind_of(name)
+      if not report.kinds[kind] then table.insert(report.kinds, kind) end
+      report.kinds[kind] = (report.kinds[kind] or 0) + 1
     end
     report.ops[i], report.ops_per_graph[i] = names, #names
     report.op_count = report.op_count + #names

@@ -142,6 +142,29 @@ local function log(steps)
   end
 end
 
+-- Tells the graph what each kernel does: "linear(add)" where it has only a part of a call.
+local function note(graph, steps)
+  local parts = {}
+  for _, step in ipairs(steps) do
+    for _, call in ipairs(step.calls) do parts[call.unit] = (parts[call.unit] or 0) + 1 end
+  end
+  for _, step in ipairs(steps) do
+    local names, here, order = {}, {}, {}
+    for _, call in ipairs(step.fused and step.calls or {}) do
+      if not here[call.unit] then
+        here[call.unit] = {}
+        order[#order + 1] = call.unit
+      end
+      table.insert(here[call.unit], call.target)
+    end
+    for i, unit in ipairs(order) do
+      local whole = #here[unit] == parts[unit]
+      names[i] = unit.call.target .. (whole and "" or "(" .. table.concat(here[unit], " ") .. ")")
+    end
+    if step.fused then graph:add_kernel(names) end
+  end
+end
+
 --- The backend: the plan of the graph, and true: values that are no outputs are deferred. nil and true: the calls run
 -- one by one. What cannot be compiled runs in blocks.
 function M.backend(graph)
@@ -164,6 +187,7 @@ function M.backend(graph)
     return blocks.backend(graph)
   end
   M.counters.kernels = M.counters.kernels + new
+  note(graph, steps)
   rewrite(graph, calls, steps)
   local run = {}
   for i, step in ipairs(steps) do

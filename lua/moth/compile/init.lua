@@ -10,6 +10,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local trace = require "moth.lang.trace"
 local signature = require "moth.utils.signature"
+local modes = require "moth.compile.modes"
 local module = require "moth.compile.module"
 local checks = require "moth.compile.check"
 local graphs = require "moth.compile.graph"
@@ -63,20 +64,16 @@ M.config = setmetatable({}, {
   end,
 })
 
-local modes = { "default", "reduce-overhead", "max-autotune" }
 local dynamics = { [true] = 1, [false] = 2 }
 local switched_off = os.getenv("MOTH_COMPILE") == "off"
 
 local function check_mode(mode)
-  if mode == nil or mode == "default" then return end
-  for _, known in ipairs(modes) do
-    if mode == known then
-      check.fail("[compile] mode '%s' is not built yet; 'default' is", mode)
-    end
+  if mode == nil then return end
+  for _, known in ipairs(modes.names) do
+    if mode == known then return end
   end
   check.fail("[compile] option 'mode': expected default, reduce-overhead or max-autotune, got %s", tostring(mode))
 end
-
 
 -- The function of a backend, or nil where recorded ops run one by one.
 local function check_backend(backend)
@@ -147,8 +144,12 @@ local function is_built_in(backend)
   for _, name in ipairs { "inductor", "blocks" } do
     if backend == (package.loaded["moth.compile." .. name] or {}).backend then return true end
   end
-  local made = (package.loaded["moth.compile.aot"] or {}).made
-  return made and made[backend] or false
+  return modes.made[backend] or false
+end
+
+local function is_aot(backend)
+  local aot = package.loaded["moth.compile.aot"]
+  return aot and aot.made[backend]
 end
 
 -- What the recorder calls to have a segment compiled: the program's function gets a graph and the first inputs. nil,
@@ -156,7 +157,7 @@ end
 local function compiler(backend, given)
   return function(handle, inputs)
     local ok, code, own = xpcall(backend, keep, graphs.new(handle), inputs)
-    if ok and is_built_in(backend) then return code, own end
+    if ok and (is_built_in(backend) or is_aot(backend)) then return code, own end
     if ok and not check.is_callable(code) then
       ok, code = false, "[compile] the backend must return a function of the graph's inputs, got " .. type(code)
     end
@@ -174,10 +175,10 @@ end
 local function new_box(fn, o)
   local box = { fn = fn, options = o, name = name_of(fn), fullgraph = flag(o, "fullgraph") or false,
     dynamic = dynamics[flag(o, "dynamic")] or 0 }
-  local backend = check_backend(o.backend)
+  check_mode(o.mode)
+  local backend = modes.backend(o.mode, check_backend(o.backend), o.backend)
   box.backend_given = o.backend or "eager"
   box.backend = backend and compiler(backend, o.backend)
-  check_mode(o.mode)
   boxes[box] = true
   box.measured = backend and is_built_in(backend)
   box.pace = box.measured and pace.new()
@@ -204,7 +205,7 @@ end
 local function compile(fn, o, ...)
   if select("#", ...) > 0 then check.fail("[compile] takes two arguments, a function and a table of options") end
   o = check.options("compile", o, "fullgraph dynamic backend mode")
-  if not check.is_callable(fn) then
+  if B.is_tensor(fn) or not check.is_callable(fn) then
     check.fail("[compile] expected a function or a module, got %s", B.is_tensor(fn) and "a tensor" or type(fn))
   end
   if type(fn) == "table" and module.original(fn) then return fn end

@@ -85,8 +85,9 @@ end, "a dataset with size() and get(i)")
 --     local Lines = data.IterableDataset:subclass("Lines")
 --     function Lines:iter(info) return io.lines(self.path) end
 --
--- info: { id (from 0), num_workers, seed, dataset }. One that looks at info (or at data.get_worker_info()) takes care
--- that each worker gives other samples; else the loader gives every num_workers-th sample to a worker.
+-- info: { id (from 0), num_workers, seed, base_seed (the same in all workers), dataset }. One that looks at info (or at
+-- data.get_worker_info()) takes care that each worker gives other samples; else the loader gives every num_workers-th
+-- sample to a worker.
 local IterableDataset = class("IterableDataset")
 M.IterableDataset = IterableDataset
 IterableDataset.__init = signature.init("data.IterableDataset()", function() end)

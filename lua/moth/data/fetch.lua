@@ -28,18 +28,19 @@ end
 local current
 
 --- In a worker: { id (from 0), num_workers, seed, dataset }; elsewhere nil.
-M.worker_info = signature("data.get_worker_info()", function()
+M.get_worker_info = signature("data.get_worker_info()", function()
   if current then current.asked = true end
   return current and current.info
 end)
+M.worker_info = signature.alias("data.worker_info", M.get_worker_info)
 function M.set_info(info) current = { info = info } end
 
 --- A function that gives the next batch of an IterableDataset, or nothing. Samples are shared out among the workers:
 -- by the dataset, if its iter(info) looks at info or at get_worker_info() before it gives its second sample, else
 -- every num_workers-th sample is a worker's. source: { dataset, collate_fn?, batch_size (nil: samples), drop_last }
-function M.iterate(source, id, num_workers, seed)
+function M.iterate(source, id, num_workers, seed, base)
   local asked = false
-  local values = { id = id, num_workers = num_workers, seed = seed, dataset = source.dataset }
+  local values = { id = id, num_workers = num_workers, seed = seed, base_seed = base, dataset = source.dataset }
   local info = setmetatable({}, { __index = function(_, key)
     asked = true
     return values[key]

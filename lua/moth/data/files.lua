@@ -14,9 +14,7 @@ local M = {}
 
 -- ---- tensors -------------------------------------------------------------------------------------------
 
---- A file as a tensor, without reading it: moth.mmap("tokens.bin", { dtype = moth.uint16 }). Writing to the tensor
--- changes memory, not the file. A .npy file says dtype and shape itself. offset: bytes before the first element.
-M.mmap = signature("mmap(path path, *, dtype dtype?, size[] shape?, size offset=0)", function(path, o)
+local function map(path, o)
   if path:match("%.npy$") and not o.dtype then
     if o.shape or o.offset ~= 0 then check.fail("[mmap] %s says its shape itself: no shape, no offset", path) end
     local t, shape, reversed = B.media.map_npy(path)
@@ -32,7 +30,11 @@ M.mmap = signature("mmap(path path, *, dtype dtype?, size[] shape?, size offset=
   end
   local t = B.media.map_file(path, o.dtype or moth.float32, o.offset, count)
   return o.shape and t:view(o.shape) or t
-end, true)
+end
+
+--- A file as a tensor, without reading it: moth.mmap("tokens.bin", { dtype = moth.uint16 }). Writing to the tensor
+-- changes memory, not the file. A .npy file says dtype and shape itself. offset: bytes before the first element.
+M.mmap = signature("mmap(path path, *, dtype dtype?, size[] shape?, size offset=0)", map, true)
 
 --- Sequences for a language model, from a file of token ids (counted from 0, as other programs write them): sample i is
 -- x, the block_size tokens from the i-th on, and y, the ones that follow each; both int64, counted from 1.
@@ -43,7 +45,7 @@ TokenStream.__init = signature.init("data.TokenStream(path|Tensor tokens, count 
   self.tokens, self.block_size = o.tokens, o.block_size
   if type(o.tokens) == "string" then
     local own = o.tokens:match("%.npy$")
-    self.tokens = own and M.mmap(o.tokens) or M.mmap(o.tokens, { dtype = o.dtype, offset = o.offset })
+    self.tokens = map(o.tokens, { dtype = not own and o.dtype or nil, offset = own and 0 or o.offset })
   end
   if self.tokens:dim() ~= 1 then check.fail("[data.TokenStream] expected one dimension of tokens") end
   if self:size() < 1 then
@@ -92,11 +94,12 @@ local TextLines = class("TextLines", Dataset)
 M.TextLines = TextLines
 
 local function open_lines(self, path, quoted)
-  local f = io.open(path, "rb")
-  local empty = f and f:seek("end") == 0
-  if f then f:close() end
+  local f, why = io.open(path, "rb")
+  if not f then check.fail("[data.%s] cannot open %s", self.__name, why) end
+  local empty = f:seek("end") == 0
+  f:close()
   self.path = path
-  self.bytes = empty and strings.bytes("") or M.mmap(path, { dtype = moth.uint8 })
+  self.bytes = empty and strings.bytes("") or map(path, { dtype = moth.uint8, offset = 0 })
   self.begins, self.ends = index_lines(empty and self.bytes:narrow(1, 1, 0) or self.bytes, quoted)
 end
 

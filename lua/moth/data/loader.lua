@@ -167,7 +167,7 @@ local function batches(self, skip)
     end
   end
   local own = fetch.seed(fetch.seed(base, 1), 2 ^ 32)
-  local next_batch = fetch.seeded(own, fetch.iterate, source, 0, 1, own)
+  local next_batch = fetch.seeded(own, fetch.iterate, source, 0, 1, own, base)
   for k = 1, skip do fetch.seeded(fetch.seed(base, k), next_batch) end
   return function()
     b = b + 1

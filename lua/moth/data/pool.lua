@@ -135,7 +135,7 @@ function Epoch:send()
       self.turn = (self.turn - 1) % #self.workers + 2
     end
     local b = self.first + self.sent
-    local ok, what, at = T.push(inbox, self.number, b, fetch.seed(self.base, b), request, oldest(pool))
+    local ok, what, at = T.push(inbox, self.number, b, fetch.seed(self.base, b), request, oldest(pool), self.base)
     if ok == nil then check.fail("%s the sampler gave %s, which is %s", where, at, what) end
   end
 end

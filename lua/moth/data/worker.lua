@@ -28,7 +28,7 @@ local function send(self, kind, epoch, b, ...)
   return T.push(self.results, kind .. " graph", epoch, b, self.id, graph)
 end
 
-local function make(self, epoch, b, seed, positions, oldest)
+local function make(self, epoch, b, seed, positions, oldest, base)
   T.set_note(b)
   if self.source.iterable then
     local of = self.iterators
@@ -37,7 +37,7 @@ local function make(self, epoch, b, seed, positions, oldest)
       local own = fetch.seed(seed, 2 ^ 32)
       fetch.reseed(own)
       fetch.set_info { id = self.id, num_workers = self.num_workers, seed = own, dataset = self.source.dataset }
-      of[epoch] = fetch.iterate(self.source, self.id, self.num_workers, own)
+      of[epoch] = fetch.iterate(self.source, self.id, self.num_workers, own, base)
     end
     fetch.reseed(seed)
     local values = { n = 0 }

@@ -1,39 +1,18 @@
 --- Images in folders, one for each class: root/cat/1.jpg, root/dog/2.png.
-local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local strings = require "moth.data.strings"
+local system = require "moth.utils.system"
 local Dataset = require("moth.data.dataset").Dataset
-
-pcall(ffi.cdef, [[
-typedef struct moth_dirent { uint64_t ino; int64_t off; uint16_t length; uint8_t type; char name[256]; } moth_dirent;
-void *opendir(const char *path); int closedir(void *dir);
-moth_dirent *moth_readdir(void *dir) __asm__("readdir64");]])
-
--- The names in a folder, sorted; nil: there is none.
-local function list(path)
-  local dir = ffi.C.opendir(path)
-  if dir == nil then return nil end
-  local out = {}
-  while true do
-    local entry = ffi.C.moth_readdir(dir)
-    if entry == nil then break end
-    local name = ffi.string(entry.name)
-    if name:sub(1, 1) ~= "." then out[#out + 1] = name end
-  end
-  ffi.C.closedir(dir)
-  table.sort(out)
-  return out
-end
 
 local known = { jpg = true, jpeg = true, png = true }
 
 -- Adds the images below a folder.
 local function collect(path, label, files, labels)
-  for _, name in ipairs(list(path) or {}) do
+  for _, name in ipairs(system.list(path) or {}) do
     local full = path .. "/" .. name
     if known[(name:match("%.(%w+)$") or ""):lower()] then
       files[#files + 1], labels[#labels + 1] = full, label
@@ -49,7 +28,7 @@ local ImageFolder = class("ImageFolder", Dataset)
 -- the names of the folders in alphabetical order. channels: 3 (RGB), 1, 4, or 0: as in the file.
 ImageFolder.__init = signature.init("datasets.ImageFolder(path root, *, callable transform?, \z
   callable target_transform?, size channels=3)", function(self, o)
-  local names = list(o.root)
+  local names = system.list(o.root)
   if not names then check.fail("[datasets.ImageFolder] there is no folder %s", o.root) end
   local files, labels = {}, {}
   self.root, self.classes, self.class_to_idx = o.root, {}, {}

@@ -121,6 +121,35 @@ formulas.gelu_tanh = function(x)
   return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ^ 3)))
 end
 
+-- Word i of a seed's stream: Philox-4x32-10, as in kernels/math_bits.h.
+local function random_word(seed, i)
+  local block = math.floor(i / 4)
+  local v = { [0] = block % 2 ^ 32, math.floor(block / 2 ^ 32), 0, 0 }
+  local key0, key1 = seed % 2 ^ 32, math.floor(seed / 2 ^ 32) % 2 ^ 32
+  local function product(a, b) -- upper and lower word
+    local p = ffi.cast("uint64_t", a) * ffi.cast("uint64_t", b)
+    return tonumber(bit.rshift(p, 32)), tonumber(bit.band(p, 0xffffffffULL))
+  end
+  local function xor(a, b, c) return bit.bxor(bit.tobit(a), bit.tobit(b), bit.tobit(c)) % 2 ^ 32 end
+  for _ = 1, 10 do
+    local high0, low0 = product(v[0], 0xd2511f53)
+    local high1, low1 = product(v[2], 0xcd9e8d57)
+    v = { [0] = xor(high1, v[1], key0), low1, xor(high0, v[3], key1), low0 }
+    key0, key1 = (key0 + 0x9e3779b9) % 2 ^ 32, (key1 + 0xbb67ae85) % 2 ^ 32
+  end
+  return v[i % 4]
+end
+local function uniform(word) return math.floor(word / 256) * 2 ^ -24 end
+formulas.randint_at = random_word
+formulas.rand_at = function(seed, i) return uniform(random_word(seed, i)) end
+formulas.randn_at = function(seed, i)
+  local first, second = random_word(seed, i - i % 2), random_word(seed, i - i % 2 + 1)
+  local r = math.sqrt(-2 * math.log((math.floor(first / 256) + 1) * 2 ^ -24))
+  local quadrant, rest = math.floor(second / 2 ^ 30), math.floor(second % 2 ^ 30 / 64)
+  local angle = ((rest - 2 ^ 23) * 2 ^ -24 + quadrant) * math.pi / 2
+  return r * (i % 2 == 0 and math.cos or math.sin)(angle)
+end
+
 -- Integers: division rounds down, by zero it gives 0; bits through 64-bit integers.
 local function bits(f)
   return function(a, b)

@@ -337,6 +337,18 @@ define("dot", "a b acc?", function(c, a)
   return of_node(c.b:dot(x, y, acc))
 end)
 
+-- ---- random numbers -----------------------------------------------------------------------------
+
+for name, d in each { rand = dtypes.float32, randn = dtypes.float32, randint = dtypes.int64 } do
+  define(name, "seed offset", function(c, a)
+    local seed, offset = c:node(a.seed), c:node(a.offset)
+    for _, x in ipairs { seed, offset } do
+      if x.d.is_float then c:fail("%s needs integers, got %s", a.usage, tile.describe(x)) end
+    end
+    return of_node(c.b:random(name .. "_at", d, seed, offset))
+  end)
+end
+
 -- ---- at compile time ----------------------------------------------------------------------------
 
 define("static_range", "start stop step?", function(c, a)

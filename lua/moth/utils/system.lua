@@ -13,6 +13,33 @@ function M.now()
   return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
 end
 
+pcall(ffi.cdef, [[
+typedef struct moth_dirent { uint64_t ino; int64_t off; uint16_t length; uint8_t type; char name[256]; } moth_dirent;
+void *opendir(const char *path); int closedir(void *dir);
+moth_dirent *moth_readdir(void *dir) __asm__("readdir64");]])
+
+--- The names in a folder, sorted, without hidden ones; nil: there is none.
+function M.list(path)
+  local dir = ffi.C.opendir(path)
+  if dir == nil then return nil end
+  local out = {}
+  while true do
+    local entry = ffi.C.moth_readdir(dir)
+    if entry == nil then break end
+    local name = ffi.string(entry.name)
+    if name:sub(1, 1) ~= "." then out[#out + 1] = name end
+  end
+  ffi.C.closedir(dir)
+  table.sort(out)
+  return out
+end
+
+--- Seconds of processor time that all threads of this process have taken.
+function M.cpu_time()
+  ffi.C.clock_gettime(2, instant)
+  return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
+end
+
 --- Seconds since 1970, with fractions.
 function M.time()
   ffi.C.clock_gettime(0, instant)
@@ -25,4 +52,5 @@ function M.pid() return ffi.C.getpid() end
 --- Whether a file descriptor (1: standard output, 2: standard error) is a terminal that is not "dumb".
 function M.is_terminal(fd) return ffi.C.isatty(fd) == 1 and os.getenv("TERM") ~= "dumb" end
 
-return signature.all(M, { "system.time()", "system.pid()", "system.is_terminal(size fd)", "system.now()" })
+return signature.all(M, { "system.time()", "system.pid()", "system.is_terminal(size fd)", "system.now()",
+  "system.cpu_time()", "system.list(path path)" })

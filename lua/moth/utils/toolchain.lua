@@ -135,6 +135,12 @@ local function intact(path)
   return from > 0 and text:sub(from + 1) == SEAL:format(B.sha256(text:sub(1, from)))
 end
 
+--- What `make` wrote to a file that was kept; nil if it is broken.
+function M.kept(path)
+  local text = M.read(path)
+  return text and intact(path) and text:sub(1, #text - seal_size) or nil
+end
+
 -- Removes what was not used for longest, where the folder's files ending in `suffix` take more than `limit` bytes.
 local function trim(folder, suffix, limit)
   local list = M.output(("cd %s && ls -t -l --time-style=+ | awk '{ print $5, $NF }'"):format(quoted(folder)))
