@@ -96,6 +96,25 @@ try("load_idx", function() return path end, function(p) return require "moth_lua
 os.remove(path)
 ]]
 
+-- A kernel of the program's own: programs that have run have written, others have not.
+local kernels = [[
+local tl = moth.kernel.lang
+local slow = moth.kernel.jit(function(x, n, B)
+  local i = tl.program_id(0) * B + tl.arange(0, B)
+  local a = tl.load(x + i)
+  for _ = 1, n do a = a * 0.5 + 1 end
+  tl.store(x + i, a)
+end, { constexpr = { "B" } })
+local x = moth.zeros(64 * 40000)
+slow{ 1 }(x, 2, { B = 64 })
+x:zero_()
+try("kernel", function() return x end, function(t) slow{ 40000 }(t, 200000, { B = 64 }) end)
+local first, count = x[1]:item(), x:gt(0):sum():item()
+assert(first > 1.9 and count > 0 and count % 64 == 0 and count < x:numel(), count)
+slow{ 40000 }(x, 2, { B = 64 })
+assert(x:min():item() >= 1)
+]]
+
 -- Ops that write to tensors run to their end.
 local writers = [[
 local x, y, z = moth.full({ 3e7 }, 4), moth.full({ 3e7 }, 1.5), moth.full({ 3e7 }, 2 / 3)
@@ -131,6 +150,10 @@ describe("Ctrl-C #noasan", function()
   it("ends long ops in the middle, and what they held is released", function()
     if preload ~= "" then return pending("sanitizers are too slow for this") end
     assert.equal("done\n", run("MOTH_NUM_THREADS=2", ops))
+  end)
+  it("ends a launch of many programs between two of them", function()
+    if preload ~= "" then return pending("sanitizers are too slow for this") end
+    for threads = 1, 2 do assert.equal("done\n", run("MOTH_NUM_THREADS=" .. threads, kernels)) end
   end)
   it("ends the reading of a file that expands to a gigabyte", function()
     if preload ~= "" then return pending("sanitizers are too slow for this") end

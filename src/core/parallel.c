@@ -67,16 +67,17 @@ static int64_t now_ns(void) {
 }
 
 /* Runs a range in parts of some 10 ms and checks the flag before each. Ranges of less than PARTS grains, of some 10
- * us each, are not split, as each part costs a start. */
-static void run(MothRange fn, void *ctx, int64_t begin, int64_t end, int64_t grain) {
+ * us each, are not split, as each part costs a start; with `fine` the first part is a grain. */
+static void run(MothRange fn, void *ctx, int64_t begin, int64_t end, int64_t grain, bool fine) {
   enum { PARTS = 64, SHORT = 5000000, LONG = 15000000 };
   int64_t grains = (end - begin) / grain;
   if (__builtin_expect(!moth_stop, 1)) {
     fn(ctx, begin, end);
     return;
   }
-  int64_t part = grains < PARTS ? end - begin : grains / PARTS * grain;
-  int64_t before = grains < PARTS ? 0 : now_ns();
+  bool whole = !fine && grains < PARTS;
+  int64_t part = whole ? end - begin : fine ? grain : grains / PARTS * grain;
+  int64_t before = whole ? 0 : now_ns();
   while (begin < end && !moth_stopped()) {
     int64_t to = end - begin > part ? begin + part : end;
     fn(ctx, begin, to);
@@ -92,13 +93,13 @@ static void run(MothRange fn, void *ctx, int64_t begin, int64_t end, int64_t gra
   }
 }
 
-void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx) {
+static void loop(int64_t n, int64_t grain, MothRange fn, void *ctx, bool fine) {
   if (n <= 0)
     return;
   if (grain < 1)
     grain = 1;
   if (n <= grain) {
-    run(fn, ctx, 0, n, grain);
+    run(fn, ctx, 0, n, grain, fine);
     return;
   }
   int64_t pieces = (n + grain - 1) / grain;
@@ -106,7 +107,7 @@ void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx) {
   if (threads > pieces)
     threads = (int)pieces;
   if (threads <= 1) {
-    run(fn, ctx, 0, n, grain);
+    run(fn, ctx, 0, n, grain, fine);
     return;
   }
   const volatile sig_atomic_t *flag = moth_stop;
@@ -119,7 +120,19 @@ void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx) {
       end = n;
     moth_stop = flag;
     if (begin < end)
-      run(fn, ctx, begin, end, grain);
+      run(fn, ctx, begin, end, grain, fine);
     moth_stop = k ? NULL : flag;
   }
+}
+
+void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx) {
+  loop(n, grain, fn, ctx, false);
+}
+
+bool moth_parallel_for_launch(int64_t n, int64_t grain, MothRange fn, void *ctx) {
+  const volatile sig_atomic_t *was = moth_stop, *flag = moth_interrupt_flag();
+  moth_stop = flag;
+  loop(n, grain, fn, ctx, true);
+  moth_stop = was;
+  return !flag || !*flag;
 }

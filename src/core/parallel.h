@@ -20,6 +20,10 @@ typedef void (*MothRange)(void *ctx, int64_t begin, int64_t end);
  * depend on where ranges end: sums use fixed chunks instead (kernels/cpu). */
 MOTH_API void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx);
 
+/* The same for functions that the program has written, which write where it says: while the host's flag is not set, one
+ * grain after the other, and more where these are short. False: it was set, and ranges were left out. */
+MOTH_API bool moth_parallel_for_launch(int64_t n, int64_t grain, MothRange fn, void *ctx);
+
 /* The number in MOTH_NUM_THREADS, else in OMP_NUM_THREADS, else the machine's. */
 int moth_num_threads_at_start(void);
 

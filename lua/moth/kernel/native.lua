@@ -16,7 +16,7 @@ M.reader = formulas.reader(function(name) return texts[name] end)
 ffi.cdef [[
 typedef union { uint64_t p; int64_t i; double d; } MothKernelSlot;
 typedef void (*MothKernelRange)(void *ctx, int64_t begin, int64_t end);
-void moth_parallel_for(int64_t n, int64_t grain, MothKernelRange fn, void *ctx);
+bool moth_parallel_for_launch(int64_t n, int64_t grain, MothKernelRange fn, void *ctx);
 ]]
 ffi.cdef "void moth_kernel(MothKernelSlot *args, int64_t begin, int64_t end);"
 local C = ffi.load("libmoth.so")
@@ -173,7 +173,9 @@ function M.compile(prog)
       end
     end
     slots[n].i, slots[n + 1].i, slots[n + 2].i, slots[n + 3].i = gx, gy, gz, 0
-    C.moth_parallel_for(gx * gy * gz, grain, call, slots)
+    if not C.moth_parallel_for_launch(gx * gy * gz, grain, call, slots) then
+      B.ops.empty({ 0 }) -- raises "interrupted"
+    end
     if slots[n + 3].i ~= 0 then check.fail("[kernel] %s: no memory for the blocks of a program", prog.name) end
   end
   return { run = run, source = source }
