@@ -202,6 +202,11 @@ describe("compile #quick", function()
       assert.error_matches(function() moth.compile.config.recompile_limit = limit end, "an integer of at least 1, got")
     end
     assert.equal(64, compile.config.recompile_limit)
+    assert.error_matches(function() moth.compile.config.cc = 1 end, "the command of a C compiler, got number")
+    moth.compile.config.cc = "clang"
+    assert.equal("clang", moth.compile.config.cc)
+    moth.compile.config.cc = nil
+    assert.is_nil(moth.compile.config.cc)
     assert.error_matches(function() compile(moth.ones(1)) end, "a function or a module, got a tensor")
   end)
 

@@ -16,6 +16,7 @@ local checks = require "moth.compile.check"
 local graphs = require "moth.compile.graph"
 local explain = require "moth.compile.explain"
 local pace = require "moth.compile.pace"
+local toolchain = require "moth.utils.toolchain"
 local each = require "moth.each"
 local C = B.compile
 local keep, rethrow = trace.keep, trace.rethrow
@@ -26,19 +27,21 @@ local M = {}
 -- it runs uncompiled), suppress_errors (where a backend fails, a warning, and the ops run one by one), check (each
 -- compiled segment also runs call by call, on copies, and is compared: MOTH_COMPILE_CHECK=1), repro_after ("dynamo" or
 -- "aot": a segment that fails is reduced, and a script that shows it written to moth_compile_debug; false), measure
--- (callables that turn out slower than uncompiled turn themselves off; true).
+-- (callables that turn out slower than uncompiled turn themselves off; true), cc (the C compiler for kernels, before
+-- cc, gcc and clang; MOTH_CC goes before it).
 local settings = { recompile_limit = 64, suppress_errors = false, measure = true,
   check = checks.is_set("MOTH_COMPILE_CHECK"), repro_after = checks.repro_after() or false }
 C.set_check(settings.check)
 
 local function unknown_setting(key)
   return check.fail("[compile.config] there is no '%s'; there are verbose, recompile_limit, suppress_errors, check, "
-    .. "repro_after, measure", tostring(key))
+    .. "repro_after, measure, cc", tostring(key))
 end
 
 M.config = setmetatable({}, {
   __index = function(_, key)
     if key == "verbose" then return C.set_verbose() end
+    if key == "cc" then return toolchain.config.cc end
     local value = settings[key]
     if value == nil then return unknown_setting(key) end
     return value
@@ -46,6 +49,11 @@ M.config = setmetatable({}, {
   __newindex = function(_, key, value)
     if key == "verbose" then
       C.set_verbose(value and true or false)
+    elseif key == "cc" then
+      if value ~= nil and type(value) ~= "string" then
+        check.fail("[compile.config] cc is the command of a C compiler, got %s", type(value))
+      end
+      toolchain.config.cc = value
     elseif settings[key] == nil then
       unknown_setting(key)
     elseif key == "suppress_errors" or key == "check" or key == "measure" then

@@ -58,7 +58,7 @@ local libraries = {} -- path -> library: one that is collected is closed
 
 --- The library of a text, compiled where it was not yet, quick or not; nil and a message where that fails.
 function M.library(source, cc, quick)
-  local folder = toolchain.folder("kernels")
+  local folder = toolchain.folder("kernels", "MOTHINDUCTOR_CACHE_DIR")
   if not folder then return nil, "there is no folder to compile in; set XDG_CACHE_HOME or TMPDIR" end
   local f = flags(cc, quick)
   local code = source:gsub("/%*.-%*/", "") -- the lines that a kernel stands in do not count

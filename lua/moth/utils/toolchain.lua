@@ -91,12 +91,15 @@ end
 local own = system.pid() .. tostring({}):match("0x(%x+)")
 
 local folders = {} -- path -> path that is used
---- The folder `name` below $XDG_CACHE_HOME/moth (~/.cache/moth), made for this user alone. One that cannot be made
--- or is not safe to load code from is said once, and a folder of this process takes its place.
-function M.folder(name)
+--- The folder `name` below $XDG_CACHE_HOME/moth (~/.cache/moth), or the one that the environment's variable
+-- `own_variable` names, made for this user alone. One that cannot be made or is not safe to load code from is said
+-- once, and a folder of this process takes its place.
+function M.folder(name, own_variable)
   local cache, home = os.getenv("XDG_CACHE_HOME"), os.getenv("HOME")
   if not cache or cache == "" then cache = home and home ~= "" and home .. "/.cache" end
   local path = (cache or "$HOME/.cache") .. "/moth/" .. name
+  local given = own_variable and os.getenv(own_variable)
+  if given and given ~= "" then cache, path = given, given end
   if not folders[path] then
     local why = not cache and "neither XDG_CACHE_HOME nor HOME is set" or wrong(path)
     if cache and why then
