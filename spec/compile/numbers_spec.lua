@@ -100,6 +100,22 @@ describe("compile: numbers of graphs #quick", function()
     assert.equal(2, seen.graphs)
   end)
 
+  it("tell whether they have differed: a backend may pin the others", function()
+    local varied = {}
+    local code, seen = backend(function(g)
+      local list = {}
+      for i, k in ipairs(g:numbers()) do
+        list[i] = k.varied
+        if not k.varied then k:pin() end
+      end
+      varied[#varied + 1] = list
+    end)
+    local compiled = compile(function(x, k) return (x * k + 2) * 3 end, { backend = code })
+    for n = 1, 10 do assert.equal((n + 2) * 3, compiled(moth.ones(1), n):item()) end
+    assert.equal(2, seen.graphs)
+    assert.same({ { false, false, false }, { true, false, false } }, varied)
+  end)
+
   it("that make an error make it at their line", function()
     local code = backend()
     local compiled = compile(function(x, p) return moth.nn.functional.dropout(x, p, true) end, { backend = code })
@@ -207,6 +223,17 @@ describe("compile: sizes of graphs #quick", function()
     assert.equal(0, compile.counters().skipped)
     for n = 1, 8 do compiled(moth.ones(n)) end
     assert.equal(16, seen.calls)
+  end)
+
+  it("have the outputs of all codes in one order", function()
+    local code, seen = backend(function(g) g:pin_sizes() end)
+    local function f(x)
+      local y = x * 2
+      return y:view(-1), x + 5 -- y is an output, too, as it shares memory with one
+    end
+    local compiled = compile(f, { dynamic = true, backend = code })
+    for n = 1, 6 do same(f, compiled, function() return { moth.ones(n % 2 + 2, 2) } end) end
+    assert.equal(2, seen.graphs)
   end)
 
   it("with gradients, writes and views of inputs", function()

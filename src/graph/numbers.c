@@ -29,7 +29,7 @@ uint32_t moth_segment_numbers(const MothSegment *s, bool sizes, MothValue *out) 
   return n;
 }
 
-static bool same_value(const MothValue *a, const MothValue *b) {
+bool moth_trace_value_same(const MothValue *a, const MothValue *b) {
   if (a->tag != b->tag || a->n != b->n)
     return false;
   if (a->tag == MOTH_V_INTS)
@@ -85,7 +85,7 @@ static bool has_sizes(const MothSegment *s, MothTraceCode *c) {
 static bool holds(const MothSegment *s, MothTraceCode *c) {
   for (uint32_t i = 0; i < c->npins; i++) {
     const MothTracePin *p = &c->pins[i];
-    if (!same_value(&s->records[p->record]->args[p->arg].value, &p->value))
+    if (!moth_trace_value_same(&s->records[p->record]->args[p->arg].value, &p->value))
       return false;
   }
   return has_sizes(s, c);

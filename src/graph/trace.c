@@ -333,6 +333,7 @@ static void take_values(MothRecord *r, const MothCall *c) {
       moth_generator_retain(c->args[i].u.g);
       moth_generator_release(a->value.u.g);
     }
+    a->varied = a->varied || a->value.u.i != c->args[i].u.i || a->value.tag != c->args[i].tag;
     a->value = c->args[i];
   }
 }
@@ -564,6 +565,9 @@ static bool refit(MothSegment *s, MothRecord *r, const MothCall *c, uint32_t nnu
     MothTraceArg *args = r->args;
     MothTraceMeta *inputs = r->inputs, metas[MOTH_MAX_RESULTS];
     memcpy(metas, r->metas, sizeof metas);
+    for (int i = 0; i < c->op->nargs; i++)
+      now->args[i].varied =
+          args[i].varied || !moth_trace_value_same(&args[i].value, &now->args[i].value);
     r->args = now->args;
     r->inputs = now->inputs;
     memcpy(r->metas, now->metas, sizeof metas);

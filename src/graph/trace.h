@@ -43,6 +43,7 @@ enum { MOTH_TRACE_LEAF = 1, MOTH_TRACE_VIEW = 2, MOTH_TRACE_OF_GRAPH = 4 };
 typedef struct MothTraceArg {
   MothValue value; /* lists and strings are the record's own */
   bool free;       /* the last call's: not compared */
+  bool varied;     /* it has differed between calls */
   uint32_t number; /* in a graph: its place among the graph's numbers, from 1; 0: a constant */
 } MothTraceArg;
 
@@ -250,6 +251,7 @@ MothStatus moth_record_call(const MothRecord *r, MothSegment *s, MothTensor **va
 MothStatus moth_record_new(MothSegment *s, const MothCall *c, uint32_t nnumbers, uint32_t nnew,
                            MothTensor *const *fresh, MothRecord **out);
 void moth_record_free(MothRecord *r);
+bool moth_trace_value_same(const MothValue *a, const MothValue *b); /* numbers and lists of them */
 /* Frees a list or string, or releases a generator. */
 void moth_trace_value_free(MothValue v);
 /* A copy that owns its list or string, or retains its generator; tensors are left out. */

@@ -123,7 +123,7 @@ static void push_list(lua_State *L, int n, const int64_t *list) {
   }
 }
 
-/* Pushes the arguments: values of nodes as { node =, result = }, numbers of the graph as { number =, value = }; `n` is their
+/* Pushes the arguments: values of nodes as { node =, result = }, numbers of the graph as { number =, value =, varied = }; `n` is their
  * number. */
 static void push_args(lua_State *L, const MothGraphNode *n) {
   const MothGraphRef *ref = n->refs;
@@ -141,9 +141,11 @@ static void push_args(lua_State *L, const MothGraphNode *n) {
     } else {
       moth_lua_push_value(L, &n->op->args[i], v);
       if (n->args[i].number) {
-        lua_createtable(L, 0, 2);
+        lua_createtable(L, 0, 3);
         lua_insert(L, -2);
         lua_setfield(L, -2, "value");
+        lua_pushboolean(L, n->args[i].varied);
+        lua_setfield(L, -2, "varied");
         lua_pushnumber(L, n->args[i].number);
         lua_setfield(L, -2, "number");
       }
@@ -518,8 +520,8 @@ static bool shares_with_output(const MothSegment *s, uint32_t i, const uint32_t 
   return shares;
 }
 
-/* The outputs become those that they were, those that are wanted, and what shares memory with these: a write to one is seen
- * in the others. */
+/* To the outputs come those that are wanted, and what shares memory with these: a write to one is seen in the others. What
+ * is compiled returns them in their order, and is forgotten where there are more now. */
 static MothStatus add_outputs(MothSegment *s, MothTraceEnd *end) {
   uint32_t *list = malloc(sizeof *list * ((size_t)s->nvalues + 1)), n = 0;
   if (!list)
@@ -531,8 +533,10 @@ static MothStatus add_outputs(MothSegment *s, MothTraceEnd *end) {
     free(list);
     return status;
   }
+  for (; n < end->noutputs; n++)
+    list[n] = end->outputs[n];
   for (uint32_t i = 0; i < s->nvalues; i++)
-    if (s->values[i]->keys & MOTH_KEY_LAZY && (is_output(end, i) || is_wanted(s, i)))
+    if (is_wanted(s, i) && !is_output(end, i))
       list[n++] = i;
   for (uint32_t i = 0, wanted = n; i < s->nvalues; i++) {
     bool there = !(s->values[i]->keys & MOTH_KEY_LAZY);
@@ -541,6 +545,8 @@ static MothStatus add_outputs(MothSegment *s, MothTraceEnd *end) {
     if (!there && shares_with_output(s, i, list, wanted))
       list[n++] = i;
   }
+  if (n > end->noutputs)
+    moth_end_forget(end);
   free(end->outputs);
   end->outputs = list;
   end->noutputs = n;

@@ -11,10 +11,10 @@
 --
 -- Numbers. In the graph that a backend gets, arguments that differ from call to call (`x * k`, a learning rate, a
 -- count of steps) are not constants but numbers of the graph: among node.args stands an object { name = "k1",
--- index = 1, value = what it was when the graph was made }. The function that the backend returns is called with the
--- graph's inputs, and then, if the graph has numbers, with a list of theirs: code(x1, …, xn, { k1, …, km }). What
--- relies on a value pins it: v = number:pin() returns it, and the backend is asked again where it is another;
--- g:pin_numbers() pins all.
+-- index = 1, value = what it was when the graph was made, varied = whether it has differed between calls so far }. The
+-- function that the backend returns is called with the graph's inputs, and then, if the graph has numbers, with a list
+-- of theirs: code(x1, …, xn, { k1, …, km }). What relies on a value pins it: v = number:pin() returns it, and the
+-- backend is asked again where it is another; g:pin_numbers() pins all.
 --
 -- Sizes. g.dynamic is true where the graph holds for other sizes of the inputs than those in meta (moth.compile's
 -- option dynamic, or a third shape). Sizes that ops get as arguments are then numbers, too, whose values may be lists.
@@ -52,10 +52,11 @@ function M.is_node(x) return type(x) == "table" and getmetatable(x) == Node end
 --- Is x a number of a graph?
 function M.is_number(x) return type(x) == "table" and getmetatable(x) == Number end
 
-local function number_of(g, index, value)
+local function number_of(g, index, value, varied)
   local number = g.known[index]
   if not number then
-    number = setmetatable({ graph = g, index = index, name = "k" .. index, value = value }, Number)
+    number = setmetatable({ graph = g, index = index, name = "k" .. index, value = value,
+      varied = varied or false }, Number)
     g.known[index] = number
   end
   return number
@@ -86,7 +87,7 @@ local function value_of(g, v)
     local node = node_of(g, v.node)
     return v.result == 1 and node or node[v.result]
   end
-  if v.number then return number_of(g, v.number, v.value) end
+  if v.number then return number_of(g, v.number, v.value, v.varied) end
   local list = { n = v.n }
   for i = 1, v.n or #v do list[i] = value_of(g, v[i]) end
   return list
