@@ -119,7 +119,7 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
 end
 files.cpp_extension = "library.extension"
 for file, fields in each({
-  capi = "C", ["data.files"] = "mmap", ["data.diagnose"] = "diagnose",
+  capi = "C", ["data.files"] = "mmap", ["data.diagnose"] = "diagnose", ["data.fetch"] = "is_main",
   io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
   ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",

@@ -189,6 +189,11 @@ describe("files as data #quick", function()
     assert.error_matches(function() moth.datasets.ImageFolder("/nowhere") end, "there is no folder /nowhere")
   end)
 
+  it("Arrow files: not read, but the error says how to convert them #M237", function()
+    assert.error_matches(function() data.arrow.open("a.parquet") end,
+      "a.parquet: Arrow and Parquet files are not supported; HINT: convert the columns to .npy by pyarrow.*python3 %-c")
+  end)
+
   it("samplers: lists, functions, random parts; sequences are padded #M228 #M229", function()
     local ds = data.TensorDataset(moth.arange(1, 7))
     local function order(sampler)

@@ -150,7 +150,8 @@ describe("workers of a DataLoader #threads", function()
     end
     local file = assert(io.open("/dev/null"))
     finally(function() file:close() end)
-    assert.matches("dataset%.files%[2%] is an open file; HINT: open it in get", why { files = { "x", file } })
+    assert.matches("dataset%.files%[2%] is an open file: it cannot go to a worker; HINT: open it in get",
+      why { files = { "x", file } })
     local w = moth.ones(1, { requires_grad = true })
     assert.matches("dataset%.w is a tensor that requires a gradient", why { w = w })
     assert.matches("dataset%.run is a coroutine", why { run = coroutine.create(print) })
@@ -244,6 +245,10 @@ describe("workers of a DataLoader #threads", function()
     assert.is_true(system.now() - begin < 2)
     for _ = 1, 20 do loader:iter() end -- not even begun
     assert.is_true(B.threads.running() <= 8)
+    for n = 1, 80 do -- compiled code keeps closures: iterators are none
+      for _ in loader:iter() do if n % 2 == 0 then break end end
+      for _ in loader:enumerate() do break end -- luacheck: ignore
+    end
   end)
 
   it("two loaders at once, and loops that nest", function()
@@ -401,7 +406,26 @@ describe("workers of a DataLoader #threads", function()
     assert.same(rest(a:iter()), rest(b:iter()))
   end)
 
-  it("there is no fork: CUDA, open libraries and threads stay usable #M222 #M224", function()
+  it("a dataset may be a plain table, and a network a part of it", function()
+    local net = moth.nn.Sequential(moth.nn.Linear(2, 3), moth.nn.BatchNorm1d(3)):requires_grad_(false):eval()
+    local plain = { size = function() return 4 end }
+    function plain.get(_, i) return net(moth.full({ 1, 2 }, i)):squeeze(1) end
+    local function all(n)
+      local out = {}
+      for x in data.DataLoader(plain, { batch_size = 2, num_workers = n }):iter() do out[#out + 1] = x end
+      return moth.cat(out)
+    end
+    assert.is_true(moth.equal(all(0), all(2)))
+  end)
+
+  it("a script is not run again in a worker: is_main says where one is #M224", function()
+    assert.is_true(moth.is_main())
+    for x in data.DataLoader(dataset(2, function() return moth.is_main() end), { num_workers = 1 }):iter() do
+      assert.is_false(x[1]:item())
+    end
+  end)
+
+  it("there is no fork: CUDA, open libraries and threads stay usable #M222", function()
     moth.randn(300, 300):mm(moth.randn(300, 300)) -- OpenMP's threads run
     local loader = data.DataLoader(rows(8), { batch_size = 4, num_workers = 2, multiprocessing_context = "fork" })
     assert.equal(2, #epoch(loader))

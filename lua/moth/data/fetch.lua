@@ -32,6 +32,9 @@ M.get_worker_info = signature("data.get_worker_info()", function()
   if current then current.asked = true end
   return current and current.info
 end)
+--- Whether this is the program itself, not a worker: for scripts that are written for PyTorch, where workers run the
+-- script again. Here they do not.
+M.is_main = signature("is_main()", function() return current == nil end)
 M.worker_info = signature.alias("data.worker_info", M.get_worker_info)
 function M.set_info(info) current = { info = info } end
 

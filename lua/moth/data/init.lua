@@ -1,7 +1,10 @@
 --- moth.data: datasets, samplers, loaders. Each file is loaded when it is first asked for.
-local files = { DataLoader = { "loader" }, default_collate = { "collate", "default" },
-  prefetcher = { "diagnose", "prefetcher" }, WebDataset = { "webdataset" }, pad_collate = { "collate", "PadCollate" },
-  get_worker_info = { "fetch", "get_worker_info" }, worker_info = { "fetch", "worker_info" } }
+local files = {
+  DataLoader = { "loader" }, default_collate = { "collate", "default" }, pad_collate = { "collate", "PadCollate" },
+  get_worker_info = { "fetch", "get_worker_info" }, worker_info = { "fetch", "worker_info" },
+  WebDataset = { "webdataset" }, Tokenizer = { "tokenizer" }, arrow = { "arrow" },
+  prefetcher = { "diagnose", "prefetcher" },
+}
 for _, name in ipairs({ "Dataset", "TensorDataset", "Subset", "ConcatDataset", "random_split", "IterableDataset",
   "ChainDataset", "StackDataset" }) do
   files[name] = { "dataset", name }

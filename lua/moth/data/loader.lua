@@ -58,8 +58,8 @@ DataLoader.__init = signature.init("data.DataLoader(Dataset|Iterable dataset, co
   if self.iterable then
     self.order = {}
   else
-    self.sampler = o.sampler or o.shuffle and sampler.RandomSampler(dataset, { generator = generator })
-      or sampler.SequentialSampler(dataset)
+    self.sampler = o.sampler or o.shuffle and sampler.RandomSampler { data_source = dataset, generator = generator }
+      or sampler.SequentialSampler { data_source = dataset }
     self.order = o.batch_sampler and (o.batch_sampler.sampler or o.batch_sampler) or self.sampler -- draws the order
   end
 end)
@@ -132,17 +132,29 @@ local function open_pool(self, whole, seed)
   return pool
 end
 
-local function finish(self, pool, ...)
-  if (...) == nil and pool ~= self.pool then
-    unfinished[pool] = nil
-    pool:stop()
+-- What iter() returns where there are workers: an object and no closure, since compiled code keeps the closures that it
+-- calls for ever, and with one of a loop that was broken off its threads.
+local Iterator = {}
+Iterator.__index = Iterator
+
+local function given(self, ...)
+  local loader, position = self.loader, self.position
+  if (...) ~= nil then
+    position.given = position.given + 1
+    if loader.pin_memory then return pinned(...) end
+    return ...
   end
-  return ...
+  if loader.epoch == position then loader.epoch = nil end -- finished: the next epoch draws a new order
+  if self.pool ~= loader.pool then
+    unfinished[self.pool] = nil
+    self.pool:stop()
+  end
 end
+function Iterator.__call(self) return given(self, self.epoch:next()) end
 
 -- ---- an epoch ------------------------------------------------------------------------------------------
 
--- The batches of an epoch after the first `skip`, not pinned.
+-- The batches of an epoch after the first `skip`, not pinned: a function; or an Iterator.
 local function batches(self, skip)
   local base = moth.randint(0, 2 ^ 53, { 1 }, { generator = generator(self) }):item()
   local whole = not self.iterable and self.dataset.get_batch and not self.collate_fn and true or false
@@ -154,7 +166,7 @@ local function batches(self, skip)
     local pool = open_pool(self, whole, base)
     local epoch = pool:epoch(request, base, request and skip or 0)
     for _ = 1, request and 0 or skip do epoch:next() end
-    return function() return finish(self, pool, epoch:next()) end
+    return setmetatable({ loader = self, pool = pool, epoch = epoch }, Iterator)
   end
   local source = { dataset = self.dataset, collate_fn = self.collate_fn, whole = whole, batch_size = self.batch_size,
     drop_last = self.drop_last }
@@ -191,6 +203,10 @@ function DataLoader:iter()
     next_batch = batches(self, 0)
   end
   self.epoch = epoch
+  if type(next_batch) == "table" then
+    next_batch.position = epoch
+    return next_batch
+  end
   local function count(...)
     if (...) == nil then
       if self.epoch == epoch then self.epoch = nil end -- finished: the next epoch draws a new order
@@ -229,16 +245,17 @@ function DataLoader.__call(self, ...)
   return go_on(loops, next_batch, last, next_batch())
 end
 
---- `for i, x, y in loader:enumerate() do`: as iter(), with the number of the batch, from 1, first.
-function DataLoader:enumerate()
-  local next_batch, i = self:iter(), 0
-  local function numbered(...)
-    if (...) == nil then return nil end
-    i = i + 1
-    return i, ...
-  end
-  return function() return numbered(next_batch()) end
+local Enumerator = {} -- no closure either
+
+local function numbered(self, ...)
+  if (...) == nil then return nil end
+  self.i = self.i + 1
+  return self.i, ...
 end
+function Enumerator.__call(self) return numbered(self, self.iterator()) end
+
+--- `for i, x, y in loader:enumerate() do`: as iter(), with the number of the batch, from 1, first.
+function DataLoader:enumerate() return setmetatable({ iterator = self:iter(), i = 0 }, Enumerator) end
 
 local function size_of(self) return not self.iterable and self.dataset:size() or nil end
 

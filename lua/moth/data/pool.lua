@@ -53,7 +53,8 @@ function Pool:__init(source, o)
   end
   local graph, sent, at = transfer.encode(source, "")
   if not graph then
-    check.fail("%s %s is %s, which cannot go to a worker; see docs/data.md, \"Workers\"", where, at:sub(2), sent)
+    local what, hint = sent:match("^(.-)(; HINT: .*)$")
+    check.fail("%s %s is %s: it cannot go to a worker%s", where, at:sub(2), what or sent, hint or "")
   end
   self.sent = sent
   self.n, self.timeout, self.iterable = o.num_workers, o.timeout, o.iterable

@@ -1,0 +1,135 @@
+-- Byte-pair encoding from a tokenizer.json.
+
+local moth = require "moth"
+local unicode = require "moth.data.unicode"
+local cjson = require "cjson"
+local data = moth.data
+
+-- The 256 characters that stand for bytes in a byte-level vocabulary.
+local function byte_characters()
+  local out, extra = {}, 0
+  for b = 0, 255 do
+    local plain = b >= 33 and b <= 126 or b >= 161 and b <= 172 or b >= 174
+    out[#out + 1] = unicode.char(plain and b or 256 + extra)
+    if not plain then extra = extra + 1 end
+  end
+  return out
+end
+
+local function tokenizer(model, fields)
+  local path = os.tmpname()
+  finally(function() os.remove(path) end)
+  fields.model = model
+  local f = assert(io.open(path, "w"))
+  f:write(cjson.encode(fields))
+  f:close()
+  return data.Tokenizer(path)
+end
+
+local space = unicode.char(0x120) -- stands for a space
+local function byte_level(fields)
+  local vocab, merges, n = {}, {}, 0
+  for _, c in ipairs(byte_characters()) do
+    vocab[c] = n
+    n = n + 1
+  end
+  for _, m in ipairs({ "h e", "l l", "he ll", "hell o", space .. " w", "o r", space .. "w or", "l d", "1 2",
+    "12 3" }) do
+    merges[#merges + 1] = m
+    vocab[m:gsub(" ", "")] = n
+    n = n + 1
+  end
+  fields.added_tokens = { { id = n, content = "<|end|>", special = true } }
+  return tokenizer({ type = "BPE", vocab = vocab, merges = merges }, fields)
+end
+
+local function words(tok, text)
+  local out = {}
+  for k, id in ipairs(tok:encode(text)) do out[k] = tok:token(id):gsub(space, "_") end
+  return table.concat(out, " ")
+end
+
+describe("tokenizers #quick", function()
+  it("GPT-2's: words, merges by rank, every byte", function()
+    local tok = byte_level { pre_tokenizer = { type = "ByteLevel", add_prefix_space = false } }
+    assert.equal("hello _wor ld", words(tok, "hello world"))
+    assert.equal("hello ' l l", words(tok, "hello'll"):gsub("ll$", "l l"))
+    assert.equal("123 4 5", words(tok, "12345"))
+    assert.equal("_ _ _wor", words(tok, "   wor"))
+    assert.equal("he <|end|> he", words(tok, "he<|end|>he"))
+    local all = {}
+    for b = 0, 255 do all[#all + 1] = string.char(b) end
+    local text = table.concat(all) .. "naïve 你好 🙂\r\n\t x  "
+    assert.equal(text, tok:decode(tok:encode(text)))
+    assert.equal("hehe", tok:decode(tok:encode("he<|end|>he"), { skip_special_tokens = true }))
+    assert.equal(267, tok:size())
+    assert.equal(267, tok:id("<|end|>")) -- the file says 266
+    assert.equal("", tok:decode(tok:encode("")))
+    local prefixed = byte_level { pre_tokenizer = { type = "ByteLevel", add_prefix_space = true } }
+    assert.equal("_wor ld <|end|> _wor", words(prefixed, "world<|end|>wor"))
+    local ids, mask = tok({ "hello", "hello world" }, { pad_id = 5 })
+    assert.same({ 2, 3 }, ids:size())
+    assert.same({ ids[1][1]:item(), 5, 5 }, ids[1]:totable())
+    assert.same({ { true, false, false }, { true, true, true } }, mask:totable())
+    assert.same({ 2, 2 }, (tok({ "hello", "hello world" }, { max_length = 2 })):size())
+    assert.error_matches(function() tok:decode({ 999 }) end, "no token 999; ids are from 1 to 267")
+  end)
+
+  it("Llama 3's words: three digits, line breaks, contractions of any case", function()
+    local pattern = [[(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*]]
+      .. [[|\s*[\r\n]+|\s+(?!\S)|\s+]]
+    local tok = byte_level { pre_tokenizer = { type = "Sequence", pretokenizers = {
+      { type = "Split", pattern = { Regex = pattern }, behavior = "Isolated" },
+      { type = "ByteLevel", add_prefix_space = false, use_regex = false } } } }
+    assert.equal("123 123 1", words(tok, "1231231"))
+    assert.equal("hello _wor ld", words(tok, "hello world"))
+    local text = "DON'T\n\n  x!!\r\n ?"
+    assert.equal(text, tok:decode(tok:encode(text)))
+    assert.error_matches(function()
+      byte_level { pre_tokenizer = { type = "Split", pattern = { Regex = "a+" } } }
+    end, "its pattern is not known: a%+")
+  end)
+
+  it("Llama 2's: spaces as a character, bytes for what is unknown", function()
+    local vocab, n = { ["<unk>"] = 0 }, 0
+    local function add(token)
+      n = n + 1
+      vocab[token] = n
+    end
+    for b = 0, 255 do add(("<0x%02X>"):format(b)) end
+    for _, t in ipairs({ "▁", "h", "i", "hi", "▁hi" }) do add(t) end
+    local merges = { { "h", "i" }, { "▁", "hi" } }
+    local tok = tokenizer({ type = "BPE", vocab = vocab, merges = merges, byte_fallback = true,
+      unk_token = "<unk>" }, { normalizer = { type = "Sequence", normalizers = { { type = "Prepend", prepend = "▁" },
+      { type = "Replace", pattern = { String = " " }, content = "▁" } } } })
+    local ids = tok:encode("hi hié")
+    assert.same({ "▁hi", "▁hi", "<0xC3>", "<0xA9>" }, { tok:token(ids[1]), tok:token(ids[2]), tok:token(ids[3]),
+      tok:token(ids[4]) })
+    assert.equal("hi hié", tok:decode(ids))
+  end)
+
+  it("refuses what it does not know", function()
+    local other = { type = "WordPiece", vocab = {} }
+    assert.error_matches(function() tokenizer(other, {}) end, "its model is 'WordPiece'; BPE")
+    assert.error_matches(function() data.Tokenizer("/nowhere.json") end, "cannot open /nowhere.json")
+    assert.is_true(unicode.is_letter(0x4f60) and unicode.is_number(0x2167) and unicode.is_space(0x3000))
+    assert.is_false(unicode.is_letter(0x1f642) or unicode.is_letter(64) or unicode.is_number(58))
+  end)
+
+  it("workers tokenize", function()
+    local tok = byte_level { pre_tokenizer = { type = "ByteLevel" } }
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    local f = io.open(path, "w")
+    f:write("hello world\nhe\nworld 123\n")
+    f:close()
+    local lines = data.TextLines(path, { transform = function(line)
+      return moth.tensor(tok:encode(line), { dtype = moth.int64 })
+    end })
+    local ids, lengths = data.DataLoader(lines, { batch_size = 3, num_workers = 2, collate_fn = data.pad_collate() })
+      :iter()()
+    assert.same({ 3, 5 }, ids:size())
+    assert.equal("hello world", tok:decode(ids[1]:narrow(1, 1, 3)))
+    assert.equal(3, lengths[1]:item())
+  end)
+end)
