@@ -452,6 +452,8 @@ describe("compile: what others get wrong in silence, by " .. name .. " #quick", 
   end)
 
   it("hooks, retained gradients and double backward of lazy tensors", function()
+    -- Gradients of gradients sum the uses of an input in another order: numbers without rounding.
+    local function whole(x) return x:mul(4):round():div(4) end
     check(function(x)
       local y = x * x
       local seen = {}
@@ -463,7 +465,7 @@ describe("compile: what others get wrong in silence, by " .. name .. " #quick", 
       local g = moth.autograd.grad(z, x, nil, true, true)
       local gg = moth.autograd.grad(g:sum(), x)
       return z, g, gg, seen[1]
-    end, function() return { randn(3):requires_grad_(true) } end)
+    end, function() return { whole(randn(3)):requires_grad_(true) } end)
     check(function(x)
       local y = x * 2
       y:retain_grad()

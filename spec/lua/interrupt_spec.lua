@@ -73,6 +73,12 @@ try("scatter_add", function() return moth.zeros(1e6), ids(3e7, 1e6), moth.ones(3
   return z:scatter_add(1, i, s)
 end)
 try("nonzero", function() return r(4e7):gt(0) end, function(x) return x:nonzero() end)
+local chain = moth.compile(function(x) return (x:lgamma() * 2):lgamma() + x:lgamma() end, { backend = "blocks" })
+chain(moth.rand(10))
+try("compiled, in blocks", function() return moth.rand(3e7) end, chain)
+local plan = moth.compile(function(x) return (x * 2):mm(x) + 1 end, { backend = "blocks" })
+plan(moth.rand(10, 10))
+try("compiled, a kernel", function() return moth.rand(4000, 4000) end, plan)
 try("unique", function() return ids(5e6, 1e6) end, function(x) return x:unique() end)
 ]]
 
