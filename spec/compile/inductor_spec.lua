@@ -4,6 +4,7 @@ local B = require "moth_lua"
 local moth = require "moth"
 local O = require "ops.support"
 local S = require "compile.support"
+local F = moth.nn.functional
 local inductor = require "moth.compile.inductor"
 local toolchain = require "moth.utils.toolchain"
 local ops = B.ops
@@ -185,7 +186,125 @@ describe("inductor", function()
     end, function() return { moth.randn(5, 4) } end)
   end)
 
-  it("leaves segments with gradients, writes and random numbers as they were", function()
+  local function near(f, ...)
+    local inputs = { ... }
+    local want, got = { f(unpack(inputs)) }, { compile(f)(unpack(inputs)) }
+    for i, w in ipairs(want) do
+      assert.are.same(w:size(), got[i]:size())
+      assert.are.equal(w.dtype, got[i].dtype)
+      if not moth.allclose(got[i], w, { rtol = 1e-5, atol = 3e-4, equal_nan = true }) then
+        local far = (got[i] - w):abs():max():item()
+        error(("result %d, [%s] differs by %g"):format(i, table.concat(w:size(), ", "), far), 0)
+      end
+    end
+  end
+
+  fused("makes relu(x * 2 + 1):sum() one kernel #M303", function()
+    for _, shape in ipairs { { 7, 5 }, { 300, 700 }, { 3 }, { 40000 } } do
+      local x = moth.randn(shape)
+      moth.compile.reset()
+      near(function(t) return (t * 2 + 1):relu():sum() end, x)
+      assert.are.equal(1, moth.compile.counters().groups)
+    end
+    assert.is_true(moth.compile.counters().kernels <= 1)
+  end)
+
+  fused("reduces rows, columns and all, of any dimensions", function()
+    local x = moth.randn(5, 33, 9)
+    near(function(t)
+      local y = (t * 2 + 1):tanh()
+      return y:sum(3), y:mean({ 2, 3 }), y:amax(3, true), (y * y):sum(3)
+    end, x)
+    near(function(t) return (t * 2):sum(1), (t * 2):amin(1), (t + 1):mean(1, true) end, x)
+    near(function(t) return (t * 2):sum(2), (t:exp() + 1):prod(2) end, x)
+    near(function(t) return (t * 2):sum({ 1, 3 }), (t * t):amax({ 1, 3 }) end, x)
+    near(function(t) return (t * 2):var(), (t + 1):std(2), (t * 3):logsumexp(3) end, x)
+    near(function(t) return (t:gt(0)):logical_not():any(3), (t:gt(9)):logical_not():all() end, x)
+    near(function(t) return (t * 2):sum(1) end, moth.randn(3000, 70))
+    near(function(t) return (t * 2):sum(1), t * 2 end, moth.randn(3001, 700))
+    near(function(t) return (t * 2):mean() end, moth.randn(3, 100000))
+    near(function(t) return (t * 2):sum(2) end, moth.randn(3, 100000))
+    near(function(t) return (t * 2):sum(3) end, moth.randn(2, 3, 4):transpose(1, 3))
+    near(function(t) return (t * 2):sum({ 1 }) end, moth.randint(-99, 99, { 300, 7 }))
+    near(function(t) return (t * 2):amax(2), (t + 1):amin(2) end, moth.randint(-99, 99, { 3, 7 }))
+    near(function(t) return (t:to(moth.float64) * 2):sum(2):to(moth.float32) end, x)
+    near(function(t) return (t * 2):amax(3) end, x / (x:gt(1):logical_not():to(moth.float32)))
+  end)
+
+  fused("fuses softmax, norms and losses with what is beside them", function()
+    local x, w, b = moth.randn(4, 21, 40), moth.randn(40), moth.randn(40)
+    near(function(t) return (t * 0.5):softmax(3), (t * 0.5):log_softmax(3) end, x)
+    near(function(t) return F.gelu(F.layer_norm(t, { 40 }, w, b)) end, x)
+    near(function(t) return F.rms_norm(t, { 40 }, w) * 2 end, x)
+    near(function(t) return t * (t * t):mean(-1, true):add(1e-5):rsqrt() * w end, x)
+    near(function(t) return F.mse_loss(t * 2, x), F.l1_loss(t, x * 2) end, x + 1)
+    near(function(t) return F.group_norm(t, 7, moth.ones(21), nil):relu() end, x)
+    near(function(t) return (F.linear(t, moth.ones(60, 40), moth.ones(60)) * 0.1):softmax(-1) end, x)
+    local groups = counted(function() near(function(t) return (t * 0.5):softmax(3) end, x) end)
+    assert.are.equal(1, groups)
+    -- an op with nothing to fuse with stays a call of the library
+    groups = counted(function() near(function(t) return t:softmax(3), F.layer_norm(t, { 40 }, w, b) end, x) end)
+    assert.are.equal(0, groups)
+  end)
+
+  fused("makes a product and one kernel of a linear layer and softmax #M307 #M325", function()
+    local l, x = moth.nn.Linear(64, 600), moth.randn(30, 64)
+    local groups, calls = counted(function()
+      moth.no_grad(function() near(function(t) return l(t):softmax(2) end, x) end)
+    end)
+    assert.are.equal(1, groups)
+    assert.are.equal(6, calls) -- the bias, and the five of softmax; the product is not among them
+  end)
+
+  fused("fuses casts and operands of several dtypes", function()
+    local x, h = moth.randn(6, 7), moth.randn(6, 7):to(moth.float16)
+    local i, m = moth.randint(-5, 5, { 6, 7 }), moth.randn(6, 7):gt(0)
+    check(function(t) return (t:to(moth.float64) * 2):to(moth.float32) + 1 end, function() return { x } end)
+    check(function(t, u) return (t * u + 1):relu(), (t + i) * 2, (t * m):neg(), (i * m + 3) * 2 end,
+      function() return { x, h } end)
+    check(function(t) return (t + 0.5):relu():to(moth.float32) * x end, function() return { h } end)
+    check(function(t) return (t * 2 + 1):to(moth.float32):sin(), t:to(moth.int32) * 3 end, function() return { i } end)
+  end)
+
+  fused("gives the same bits on any number of threads", function()
+    local x = moth.randn(700, 900)
+    local c = compile(function(t)
+      local y = (t * 2 + 1):relu()
+      return y:sum(), y:sum(1), y:sum(2), (y * 0.1):softmax(2)
+    end)
+    local was = moth.get_num_threads()
+    local want
+    for _, n in ipairs { 1, 2, 3 } do
+      moth.set_num_threads(n)
+      local got = {}
+      for k, t in ipairs { c(x) } do got[k] = S.text(t) end
+      want = want or got
+      assert.are.same(want, got)
+    end
+    moth.set_num_threads(was)
+  end)
+
+  fused("computes gradients by kernels of a plain graph", function()
+    local m = moth.nn.Sequential(moth.nn.Linear(20, 30), moth.nn.GELU(), moth.nn.LayerNorm(30), moth.nn.Linear(30, 9))
+    local c = compile(m)
+    local x, t = moth.randn(15, 20), moth.randn(15, 9)
+    local function step(f)
+      m:zero_grad()
+      local loss = F.mse_loss(f(x), t)
+      loss:backward()
+      local list = { loss:detach() }
+      for _, p in ipairs(m:parameters()) do list[#list + 1] = p.grad:clone() end
+      return list
+    end
+    local want = step(m)
+    local groups = counted(function() c(x) end)
+    assert.is_true(groups > 0)
+    for _ = 1, 2 do
+      for k, g in ipairs(step(c)) do assert.is_true(moth.allclose(g, want[k], { rtol = 1e-4, atol = 1e-6 })) end
+    end
+  end)
+
+  it("gives eager's results with gradients, writes and random numbers", function()
     check(function(x) return (x * 2 + 1):relu() end, function()
       return { B.set_requires_grad(moth.randn(3, 4), true) }
     end)

@@ -89,7 +89,7 @@ local function map_in(g, call)
       local shift = #shape - #v.facts.shape
       for k, size in ipairs(v.facts.shape) do
         local axis = info.axes[k]
-        if size > 1 and axis then
+        if size ~= 1 and axis then
           if axes[k + shift] and axes[k + shift] ~= axis or used[axis] and used[axis] ~= k + shift then return nil end
           axes[k + shift], used[axis] = axis, k + shift
         end
@@ -97,7 +97,7 @@ local function map_in(g, call)
     end
   end
   for i, size in ipairs(shape) do
-    if size > 1 and not axes[i] then
+    if size ~= 1 and not axes[i] then
       if #shape ~= #g.shape or g.shape[i] ~= size or used[i] then return nil end
       axes[i], used[i] = i, i
     end
@@ -105,7 +105,7 @@ local function map_in(g, call)
   end
   local full, row = true, g.dims ~= nil
   for i, size in ipairs(g.shape) do
-    if size > 1 then
+    if size ~= 1 then
       full = full and used[i] ~= nil
       if g.dims then row = row and (used[i] ~= nil) == not g.dims[i] end
     end
@@ -218,7 +218,8 @@ local function build(calls)
       end
     end
   end
-  -- An open group that reads an operand of a call over its shape.
+  -- An open group that reads an operand of a call over its shape. Parts of a fused op do not join for that alone: its
+  -- own kernel reads its operands once, too.
   local function beside(call, shape)
     local best
     for g in each(open) do
@@ -230,8 +231,15 @@ local function build(calls)
     end
     return best
   end
+  local function close_all()
+    local list = {}
+    for g in each(open) do list[#list + 1] = g end
+    table.sort(list, function(a, b) return a.order < b.order end)
+    for _, g in ipairs(list) do close(g) end
+  end
   for _, call in ipairs(calls) do
     call.group = nil
+    if call.barrier then close_all() end -- it writes to what groups may read
     local able = (call.map or call.reduce or call.view) and #call.results == 1
     local own
     each_value(call.args, call.args.n, function(v)
@@ -253,7 +261,7 @@ local function build(calls)
     end
     if not own and able and not call.view then
       local shape = call.map and call.results[1].facts.shape or call.reduce.x.facts.shape
-      own = lower.numel(shape) > 0 and beside(call, shape)
+      own = lower.numel(shape) > 0 and call.owner == call and beside(call, shape)
       if own then info, dims = place(own, call) end
       if not info and lower.numel(shape) > 0 then
         own = start(shape)
@@ -336,10 +344,29 @@ local function find_results(steps, outputs)
     step.results = {}
     for _, call in ipairs(step.calls) do
       for _, v in ipairs(call.results) do
-        if needed[v] then step.results[#step.results + 1] = v end
+        if needed[v] and not (step.fused and call.moved) then step.results[#step.results + 1] = v end
       end
     end
   end
+end
+
+-- Views among the results of groups run behind them, on the memory of what they show: unless they are row-major and
+-- nobody has that itself, so that they may have memory of their own. Returns the steps, and whether there were any.
+local function move_views(steps)
+  local out, any = {}, false
+  for _, step in ipairs(steps) do
+    out[#out + 1] = step
+    local is_result = {}
+    for _, v in ipairs(step.fused and step.results or {}) do is_result[v] = true end
+    for _, call in ipairs(step.fused and step.calls or {}) do
+      local v = call.results[1]
+      if call.view and is_result[v] and not call.moved and (is_result[call.args[1]] or not lower.is_dense(v.facts)) then
+        call.moved, any = true, true -- users in the group have no need of it
+        out[#out + 1] = { calls = { call } }
+      end
+    end
+  end
+  return out, any
 end
 
 --- Finds the results of steps, and splits groups that do not pay, or that nobody needs. Returns the steps.
@@ -354,7 +381,11 @@ function M.finish(steps, outputs)
     end
     if step.fused then out[#out + 1] = step end
   end
-  find_results(out, outputs)
+  local any
+  repeat
+    find_results(out, outputs)
+    out, any = move_views(out)
+  until not any
   return out
 end
 

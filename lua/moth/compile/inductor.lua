@@ -3,11 +3,12 @@
 -- and all of them one file of C (moth.kernel.native). The plan of the graph launches them (moth.compile.runtime), and
 -- runs the other calls as recorded.
 --
--- For segments that record no gradient, write to nothing and draw no random numbers; the rest runs call by call. Where
--- there is no C compiler, the backend is "blocks". Kernels take sizes, strides and numbers as arguments: graphs that
--- differ in these alone share them. Maps give eager's bits, but where the compiler contracts sums and products inside a
--- formula in another way than in eager's loop: the last bit of acosh, atanh and log1p, so far. Reductions of floats add
--- in another order, which does not depend on the number of threads.
+-- Segments that record gradients, write to tensors or draw random numbers become plain graphs first, forward and
+-- backward (moth.compile.aot). Where there is no C compiler, the backend is "blocks". Kernels take sizes, strides and
+-- numbers as arguments: graphs that differ in these alone share them. Maps give eager's bits, but where the compiler
+-- contracts sums and products inside a formula in another way than in eager's loop: the last bit of acosh, atanh and
+-- log1p, so far. Reductions of floats add in another order, which does not depend on the number of threads.
+local aot = require "moth.compile.aot"
 local B = require "moth_lua"
 local blocks = require "moth.compile.blocks"
 local fuse = require "moth.compile.fuse"
@@ -22,11 +23,11 @@ local toolchain = require "moth.utils.toolchain"
 local M = {}
 local C = B.compile
 
---- Kernels compiled, groups and calls in them, since the start: for tests and reports.
-M.counters = { kernels = 0, groups = 0, fused = 0 }
+M.counters = require "moth.compile.generated"
 
--- The calls of a graph, and its outputs; nil if it has a call that writes, draws, or records a gradient.
-local function read(graph)
+-- The calls of a graph, and its outputs; nil if it has a call that records a gradient, or, unless it is a plain graph
+-- of moth.compile.aot, one that writes or draws.
+local function read(graph, is_plain)
   local value, calls, outputs = {}, {}, {}
   local function values_of(node, call)
     local list = {}
@@ -57,11 +58,12 @@ local function read(graph)
     elseif node.op == "call" then
       local f = C.graph_node(graph.handle, node.id)
       local op = ops.get(node.target)
-      if not op or op.draws or op.writes then return nil end
+      if not op or not is_plain and (op.draws or op.writes) then return nil end
       for _, meta in ipairs(node.metas) do
         if meta.requires_grad then return nil end
       end
       local call = { target = node.target, node = node.id, record = f.plain and op or nil }
+      call.barrier = op.writes ~= nil or node.target:sub(-1) == "_"
       call.unit = { call = call, place = node.place, owners = {} }
       call.given = convert(node.args)
       call.given.n = node.args.n
@@ -78,11 +80,12 @@ end
 local function rewrite(graph, calls, steps)
   local replaced = {}
   for _, call in ipairs(calls) do replaced[call] = true end
-  local list = {}
+  local list, listed = {}, {}
   for _, step in ipairs(steps) do
     for _, call in ipairs(step.calls) do
       replaced[call] = nil
-      if not call.node then list[#list + 1] = call end
+      if not call.node and not listed[call] then list[#list + 1] = call end
+      listed[call] = true
     end
   end
   table.sort(list, function(a, b) return a.at < b.at end)
@@ -165,12 +168,8 @@ local function note(graph, steps)
   end
 end
 
---- The backend: the plan of the graph, and true: values that are no outputs are deferred. nil and true: the calls run
--- one by one. What cannot be compiled runs in blocks.
-function M.backend(graph)
-  graph:pin_sizes()
-  local calls, outputs = read(graph)
-  if not calls then return nil, true end
+-- The plan of a graph whose calls are known; nil: there is nothing to fuse, or no compiler.
+local function plan(graph, calls, outputs)
   local steps, programs = fuse.steps(calls, outputs), {}
   for _, step in ipairs(steps) do
     if step.fused then
@@ -179,12 +178,12 @@ function M.backend(graph)
     end
   end
   local cc = #programs > 0 and compiler()
-  if not cc then return blocks.backend(graph) end
+  if not cc then return nil end
   log(steps)
   local new, message = native.programs(programs, cc)
   if not new then
     toolchain.log("fusion", true, "compile: the C compiler failed, pointwise calls run in blocks: %s", message)
-    return blocks.backend(graph)
+    return nil
   end
   M.counters.kernels = M.counters.kernels + new
   note(graph, steps)
@@ -197,9 +196,28 @@ function M.backend(graph)
     end
     run[i] = step.fused and runtime.launch(step) or step.calls[1].node
   end
-  local plan = C.plan_new(graph.handle, run)
-  if not C.plan_facts(plan).pure then return nil, true end
-  return plan, true
+  return C.plan_new(graph.handle, run)
+end
+
+--- The backend of plain graphs (moth.compile.aot): what runs one.
+function M.inner(graph)
+  local calls, outputs = read(graph, true)
+  return calls and plan(graph, calls, outputs) or C.plan_new(graph.handle)
+end
+
+local with_gradients = aot.backend(M.inner)
+
+--- The backend: the plan of the graph, and true: values that are no outputs are deferred. nil and true: the calls run
+-- one by one. What cannot be compiled runs in blocks. Segments that record gradients, write or draw random numbers go
+-- through moth.compile.aot.
+function M.backend(graph, inputs)
+  local calls, outputs = read(graph)
+  if not calls then return with_gradients(graph, inputs) end
+  graph:pin_sizes()
+  local made = plan(graph, calls, outputs)
+  if not made then return blocks.backend(graph) end
+  if not C.plan_facts(made).pure then return nil, true end
+  return made, true
 end
 
 return M

@@ -18,6 +18,7 @@ local explain = require "moth.compile.explain"
 local pace = require "moth.compile.pace"
 local toolchain = require "moth.utils.toolchain"
 local each = require "moth.each"
+local generated = require "moth.compile.generated"
 local C = B.compile
 local keep, rethrow = trace.keep, trace.rethrow
 
@@ -225,10 +226,12 @@ end
 
 --- What was counted on this thread since the start or reset(): calls of compiled functions; graphs (segments with a
 -- record of their own), graph_breaks (different ones), recompiles (differences that made another record); ops recorded,
--- followed, and skipped (run as they came); compile_seconds; turned_off (callables that were slower than uncompiled).
+-- followed, and skipped (run as they came); compile_seconds; turned_off (callables that were slower than uncompiled);
+-- groups of calls that became one kernel, kernels (different ones, which were not there yet).
 M.counters = signature("compile.counters()", function()
   local counters = C.counters()
   counters.turned_off = pace.turned_off
+  counters.kernels, counters.groups = generated.kernels, generated.groups
   return counters
 end)
 
@@ -237,7 +240,7 @@ M.reset = signature("compile.reset()", function()
   for box in each(boxes) do
     box.trace, box.off, box.pace = nil, nil, box.measured and pace.new()
   end
-  pace.turned_off = 0
+  pace.turned_off, generated.kernels, generated.groups, generated.fused = 0, 0, 0, 0
   C.reset_counters()
 end)
 

@@ -28,7 +28,9 @@ function M.launch(step)
   local slots = Slots(n + 5) -- which kernel, the arguments, the grid, a place for "no memory"
   slots[0].i = k.number
   local out = { nodes = {}, results = {}, operands = {}, temporaries = {}, in_place = k.in_place or false }
-  for i, call in ipairs(step.calls) do out.nodes[i] = call.node end
+  for _, call in ipairs(step.calls) do
+    if not call.moved then out.nodes[#out.nodes + 1] = call.node end
+  end
   local is_result, at, numbers = {}, { {}, {}, {} }, {}
   for _, v in ipairs(step.results) do is_result[v] = true end
   for i, a in ipairs(k.args) do
