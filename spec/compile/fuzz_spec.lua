@@ -182,6 +182,7 @@ local function count_loud() nloud = nloud + 1 end
 local function is_close(a, b)
   local function parts(text)
     local rest = text:gsub("%f[%w]%x+%f[^%w]", function(hex) return #hex % 8 == 0 and "#" .. #hex or nil end)
+    rest = rest:gsub("%-?%d+%.%d+", function(n) return ("%.3g"):format(tonumber(n)) end)
     local list = {}
     for hex in text:gmatch("%f[%w]%x+%f[^%w]") do
       if #hex % 8 == 0 then list[#list + 1] = hex end
