@@ -271,8 +271,8 @@ bundle:
 gpu-check:
 	@B=$(B) sh bench/gpu/check.sh
 
-# The lab, kernels, modules, files and random programs against PyTorch, where python3 has it: a tool of ours, not part
-# of the test. MOTH_SEED and MOTH_CASES choose the programs.
+# The lab, ops, kernels, modules, files and random programs against PyTorch, where python3 has it: a tool of ours, not part
+# of the test. MOTH_SEED and MOTH_CASES choose the programs; OPS="cross kron": these names of PyTorch's op database alone.
 parity: all
 	@for d in float64:1e-6 float32:1e-3; do \
 	  $(HERE) spec/parity/lab.lua $${d%:*} $(B)/parity_$${d%:*}.safetensors && \
@@ -289,6 +289,8 @@ parity: all
 	@$(HERE) spec/parity/signatures.lua | python3 spec/parity/signatures.py
 	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
 	  $(HERE) spec/parity/modules.lua $(B)/parity_modules.json
+	@rm -rf $(B)/parity_ops && python3 spec/parity/ops.py make $(B)/parity_ops $(OPS) && \
+	  $(HERE) spec/parity/ops.lua $(B)/parity_ops && python3 spec/parity/ops.py check $(B)/parity_ops
 	@rm -rf $(B)/parity_events
 	@$(HERE) spec/parity/events.lua $(B)/parity_events
 	@python3 spec/parity/events.py $(B)/parity_events

@@ -422,3 +422,19 @@ MOTH_FN real m_addcmul(real a, real b, real c, real value) {
 MOTH_FN real m_addcdiv(real a, real b, real c, real value) {
   return a + value * b / c;
 }
+
+// ---- parts of a number ------------------------------------------------------------------------
+
+// The exponent e with 0.5 <= |x| 2^-e < 1; 0 for 0, Inf and NaN. In double: no float32 is denormal there.
+MOTH_FN real m_frexp_exponent(real x) {
+  double d = (double)m_abs(x), scaled = d < 0x1p-1022 ? d * 0x1p54 : d;
+  int e = (int)(m_f64_bits(scaled) >> 52) - 1022 - (d < 0x1p-1022 ? 54 : 0);
+  return d > 0 && d < (double)m_inf() ? (real)e : 0;
+}
+MOTH_FN real m_frexp_mantissa(real x) {
+  double d = (double)x, a = d < 0 ? -d : d, scaled = a < 0x1p-1022 ? d * 0x1p54 : d;
+  unsigned long long bits = m_f64_bits(scaled) & 0x800fffffffffffffull;
+  return a > 0 && a < (double)m_inf() ? (real)m_f64_from_bits(bits | 0x3fe0000000000000ull) : x;
+}
+
+#include "math_special.h"

@@ -49,6 +49,9 @@ MOTH_FN real m_shift_right(real a, real b) {
 MOTH_FN real m_pow(real a, real b) {
   return (real)(a | (b ^ 1));
 }
+MOTH_FN real m_heaviside(real x, real zero) {
+  return (real)(x | zero);
+}
 
 #else
 
@@ -177,6 +180,23 @@ MOTH_FN real m_remainder(real a, real b) {
 MOTH_FN real m_div_floor(real a, real b) {
   real r = m_fmod(a, b), q = m_div_trunc(a, b);
   return r != 0 && m_negative_(r) != m_negative_(b) ? (real)(q - 1) : q;
+}
+MOTH_FN real m_gcd(real a, real b) {
+  a = m_abs(a);
+  b = m_abs(b);
+  while (b != 0) {
+    real r = (real)(a % b);
+    a = b;
+    b = r;
+  }
+  return a;
+}
+MOTH_FN real m_lcm(real a, real b) {
+  real g = m_gcd(a, b);
+  return g == 0 ? (real)0 : m_abs((real)(a / g * b));
+}
+MOTH_FN real m_heaviside(real x, real zero) {
+  return x == 0 ? zero : (real)(x > 0);
 }
 // Shifts by a negative number or by all bits or more leave 0, or -1 of a negative number >> b.
 MOTH_FN real m_shift_left(real a, real b) {

@@ -84,6 +84,12 @@
 #ifndef moth_libm_pow
 #define moth_libm_pow MOTH_LIBM_(pow)
 #endif
+#ifndef moth_libm_exp
+#define moth_libm_exp MOTH_LIBM_(exp)
+#endif
+#ifndef moth_libm_log1p
+#define moth_libm_log1p MOTH_LIBM_(log1p)
+#endif
 #ifndef moth_libm_log
 #define moth_libm_log MOTH_LIBM_(log)
 #endif

@@ -1,8 +1,8 @@
 --- What the specs of spec/ops share: samples of op records made into tensors, layouts, references, comparing.
 --
 -- A record's sample is the text of an argument list. It is evaluated in an environment with seeded makers (randn,
--- rand, randint, tensor); nothing of it depends on moth's generator. MOTH_SEED changes the data, MOTH_OP=name (or
--- a Lua pattern) restricts a run to some ops, MOTH_CASES=1000 runs all cases with three sets of
+-- rand, randint, tensor); nothing of it depends on moth's generator. MOTH_SEED changes the data, MOTH_OP=name (a
+-- Lua pattern, or several with commas) restricts a run to some ops, MOTH_CASES=1000 runs all cases with three sets of
 -- data, MOTH_CASES=10 leaves out large tensors. MOTH_DEVICE=cuda puts the tensors there (references stay on the CPU)
 -- and MOTH_FRACTION=0.1 runs a tenth of the cases, chosen by the seed. A failure is one line that repeats it.
 local ffi = require "ffi"
@@ -43,8 +43,13 @@ S.dtype_of = dtype_of
 --- The records that MOTH_OP asks for.
 function S.selected()
   local only, out = os.getenv("MOTH_OP"), {}
+  local function asked(name)
+    for pattern in (only .. ","):gmatch("(.-),") do
+      if name == pattern or name:find("^" .. pattern .. "$") then return true end
+    end
+  end
   for _, op in ipairs(S.records) do
-    if not only or op.name == only or op.name:find("^" .. only .. "$") then out[#out + 1] = op end
+    if not only or asked(op.name) then out[#out + 1] = op end
   end
   return out
 end
@@ -358,7 +363,7 @@ end
 local function ref_environment(dtype)
   local C = ffi.C
   local lib = { erf = C.erf, expm1 = C.expm1, log1p = C.log1p, round = C.nearbyint, lgamma = C.lgamma,
-    polygamma = polygamma, math = math, bit = bit }
+    polygamma = polygamma, math = math, bit = bit, special = require "ops.special_references", select = select }
   if dtype == "bool" then lib.bit = { band = bit.band, bor = bit.bor, bxor = bit.bxor,
     bnot = function(x) return 1 - x end } end
   return lib

@@ -16,7 +16,7 @@ MothStatus moth_eval_all(const MothOp *op, int nargs, const MothValue *args, Mot
   return moth_op_call_variant(op, MOTH_FUNCTIONAL, nargs, args, NULL, out);
 }
 
-MothTensor *moth_take(MothValue *v) {
+MothTensor *moth_take_value(MothValue *v) {
   MothTensor *t = v->tag == MOTH_V_TENSOR ? v->u.t : NULL;
   *v = moth_v_none();
   return t;

@@ -66,6 +66,48 @@ return {
     local weight = view(part, join(list(n), ones_n(x.ndim - dim - 1)))
     return lerp(index_select(x, dim, i, 0), index_select(x, dim, j, 0), as(weight, x.dtype))]] },
 
+  -- Positions along dim, in a shape that broadcasts with x.
+  along = { "x, dim", "view(arange_of(x, 0, x.shape[dim], none), replace(ones_n(x.ndim), dim, x.shape[dim]))" },
+  -- The last position so far at which x is what the running extreme became.
+  last_hits = { "x, extreme, dim", [[
+    local hit = when(is_float(x), logical_or(eq(x, extreme), isnan(x)), eq(x, extreme))
+    return native_running_max(where(hit, along(x, dim), 0), dim)]] },
+  -- An offset of a slice, within 0 and n; a negative one counts from the end.
+  offset_in = { "i, n, other",
+    "when(given(i), when(lt(i, 0), larger(i + n, 0), smaller(i, n)), other)" },
+  -- The areas between neighbours of y along dim, at places x or dx apart.
+  trapezoids = { "given_y, given_x, dx, dim", [[
+    local y = when(is_float(given_y), as(given_y, working(given_y)), to(given_y, default_dtype()))
+    local n = y.shape[dim]
+    local m, first = larger(n - 1, 0), smaller(n, 1)
+    local x = when(given(given_x), as(given_x, when(is_float(given_x), working(given_x), y.dtype)), y)
+    local size = when(equal(x.ndim, 1), replace(ones_n(y.ndim), dim, x.numel), join(ones_n(y.ndim - x.ndim), x.shape))
+    local places = reshape(x, size)
+    local k = places.shape[dim]
+    local steps = narrow(places, dim, smaller(k, 1), larger(k - 1, 0)) - narrow(places, dim, 0, larger(k - 1, 0))
+    local sums = narrow(y, dim, 0, m) + narrow(y, dim, first, m)
+    return when(given(given_x), sums * steps, sums * dx) * 0.5]] },
+  -- The quantiles of self along dim, or of all: rank q (n - 1) among the n sorted elements. nan: those that are not NaN.
+  quantile_of = { "self, q, dim, keepdim, interpolation, nan", [[
+    local x = when(both(given(dim), gt(self.ndim, 0)), movedim(self, when(given(dim), dim, 0), -1), reshape(self, list(self.numel)))
+    local values, positions = sort(x, -1, false, 0)
+    local n = values.shape[-1]
+    local many = both(negate(is_number(q)), gt(q.ndim, 0))
+    local points = when(is_number(q), full_of(self, list(1), as_number(q), none), reshape(as(q, self.dtype), list(q.numel)))
+    local numbers = as(sum(logical_not(isnan(values)), list(-1), true), values.dtype)
+    local ranks = when(nan, clamp(points * (numbers - 1), 0, none), where(ne(numbers, n), n - 1, points * (n - 1)))
+    local at = expand(clamp(detach(ranks), 0, n - 1), join(first_n(x.shape, x.ndim - 1), list(points.numel)))
+    local rank = when(eq(interpolation, "lower"), floor(at), when(eq(interpolation, "higher"), ceil(at),
+      when(eq(interpolation, "nearest"), round(at), at)))
+    local low = floor(rank)
+    local below = gather(values, -1, to(low, dtype_named("int64")), 0)
+    local above = gather(values, -1, to(ceil(rank), dtype_named("int64")), 0)
+    local between = when(eq(interpolation, "linear"), lerp(below, above, ranks - low),
+      when(eq(interpolation, "midpoint"), lerp(below, above, 0.5), below))
+    local size = when(keepdim, when(both(given(dim), gt(self.ndim, 0)), replace(self.shape, when(given(dim), dim, 0), 1), ones_n(self.ndim)),
+      first_n(x.shape, x.ndim - 1))
+    return reshape(movedim(between, -1, 0), when(many, join(list(points.numel), size), size))]] },
+
   -- ---- sums and reductions -------------------------------------------------------------------------
   scale = { "x, k", "when(equal(k, 1), x, x * k)" },
   sum_over = { "x, dims", "when(equal(length(dims), 0), x, sum(x, dims))" }, -- of no dimension none
@@ -126,6 +168,23 @@ return {
       when(equal(k, 0), masked_fill(grad * result * -inf, ge(exponent, 0), 0), grad * result * log_of(k)),
       masked_fill(log(self) * result, logical_and(eq(self, 0), ge(exponent, 0)), 0) * grad)]] },
 
+  -- grad times log(other), 0 where self is 0 and the logarithm is not finite, or NaN.
+  xlogy_backward_self = { "grad, self, other", [[
+    local g = xlogy(grad, other)
+    return when(is_number(other), when(le(as_number(other), 0), masked_fill(g, eq(self, 0), 0), g),
+      masked_fill(g, logical_and(eq(self, 0), le(other, 0)), 0))]] },
+  xlog1py_backward_self = { "grad, self, other", [[
+    local g = special_xlog1py(grad, other)
+    return when(is_number(other), when(le(as_number(other), -1), masked_fill(g, eq(self, 0), 0), g),
+      masked_fill(g, logical_and(eq(self, 0), le(other, -1)), 0))]] },
+  zeta_backward = { "grad, self, other", [[
+    local k = as_number(self)
+    return grad * when(is_number(self), special_zeta(k + 1, other) * (0 - k), neg(self * special_zeta(self + 1, other)))]] },
+  -- y - result / self, and `limit` where self is near 0.
+  over_self = { "y, self, result, limit", [[
+    local near = le(abs(self), eps_of(self))
+    return where(near, limit, y - result / masked_fill(self, near, 1))]] },
+
   element = { "x, dim, i, keepdim", "when(keepdim, narrow(x, dim, i, 1), select(x, dim, i))" },
   transposed_size = { "n, kernel, stride, padding, output_padding, dilation",
     "(n - 1) * stride + dilation * (kernel - 1) + 1 - padding * 2 + output_padding" },
@@ -177,6 +236,10 @@ return {
     local x = reshape(expand(a, join(lead, list(m, k))), list(product(lead), m, k))
     local y = reshape(expand(b, join(lead, list(k, w))), list(product(lead), k, w))
     return view(bmm(x, y), join(lead, list(m, w)))]] },
+  -- beta x + alpha y in the shape of y; with beta 0 x counts for nothing.
+  added = { "x, y, beta, alpha", [[
+    local full = expand(x, y.shape)
+    return when(equal(beta, 0), scale(y, alpha), scale(full, beta) + scale(y, alpha))]] },
   linear_backward_input = { "grad, weight", [[
     local rows = mm(as_rows(grad), weight)
     return when(equal(grad.ndim, 2), rows, reshape(rows, replace(grad.shape, -1, weight.shape[1])))]] },

@@ -253,10 +253,10 @@ function M.writer(graph, outputs, state, indent)
   local function taken(x, block)
     if is_node(x) and (x.kind == "tensor" or x.kind == "any") then
       if is_statement(x) and owns(x) and blocks_of[x][block] and not (block == root and twice[x]) then
-        return ("moth_v_tensor(moth_take(&v[%d]))"):format(at[x])
+        return ("moth_v_tensor(moth_take_value(&v[%d]))"):format(at[x])
       end
       if x.what == "result" and blocks_of[x.args[1]][block] and not (block == root and twice[x]) then
-        return ("moth_v_tensor(moth_take(&v[%d]))"):format(at[x.args[1]] + x.more)
+        return ("moth_v_tensor(moth_take_value(&v[%d]))"):format(at[x.args[1]] + x.more)
       end
       return ("moth_value_keep(%s)"):format(value(x))
     end

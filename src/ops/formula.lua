@@ -167,7 +167,7 @@ function M.backward(op, by_name, helpers)
     lines[#lines + 1] = set and ("    MOTH_GO(moth_gradset_%s(%s, need, v + %d));"):format(target, list, at)
       or ("    MOTH_GO(moth_eval_all(MOTH_OP(%s), %d, %s, v + %d));"):format(target, nvalues, list, at)
     for i, a in ipairs(args) do
-      lines[#lines + 1] = ("    if (need & %du)\n      out[moth_node_edge(node, %d)] = moth_take(&v[%d]);"):format(
+      lines[#lines + 1] = ("    if (need & %du)\n      out[moth_node_edge(node, %d)] = moth_take_value(&v[%d]);"):format(
         2 ^ a.at, a.at, at + i - 1)
       differentiable[a.at] = true
       saves_for[a.at] = mask_of(saved)

@@ -119,7 +119,7 @@ local function need(op, where, symbol)
 end
 
 local function complete(op)
-  local stem = op.name:gsub("_$", "")
+  local stem = op.name:gsub("_$", "_inplace")
   if op.kind == "pointwise" then
     op.cpu, op.cuda_kernel, op.shape = "moth_cpu_pointwise", "moth_cuda_pointwise", "pointwise"
     need(op, "math", "m_" .. op.scalar)

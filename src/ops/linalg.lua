@@ -1,4 +1,6 @@
 -- Matrix products. On the CPU each is a fixed partition into single-threaded BLAS calls.
+local frac = { "either(is_float(self), both(whole(beta), whole(alpha)))", "beta and alpha must be integers for {self.dtype}", "type" }
+
 return {
 { "mm(Tensor self, Tensor mat2) -> Tensor",
   kind = "matmul", amp = "low",
@@ -171,4 +173,88 @@ return {
   errors = { { "randn(2,2,2)", "1%-D" } },
   doc = "Of a vector the matrix with it on a diagonal (above the main one: diagonal > 0), of a matrix a copy of that \z
     diagonal." },
+{ "addmv(Tensor self, Tensor mat, Tensor vec, Scalar beta=1, Scalar alpha=1) -> Tensor",
+  kind = "composite",
+  expr = "added(self, mv(mat, vec), beta, alpha)",
+  check = { frac, { "both(equal(mat.ndim, 2), equal(vec.ndim, 1))", "expected a 2-D mat and a 1-D vec" } },
+  grad = "composite",
+  reference = "addmv",
+  samples = { "randn(3), randn(3,4), randn(4)", "randn(), randn(3,4), randn(4), 0.5, 2" },
+  errors = { { "randn(3), randn(3,4), randn(3)", "cannot be multiplied" }, { "randn(3), randn(3), randn(3)", "2%-D" } },
+  doc = "beta self + alpha mat @ vec; with beta 0 self counts for nothing." },
+{ "addr(Tensor self, Tensor vec1, Tensor vec2, Scalar beta=1, Scalar alpha=1) -> Tensor",
+  kind = "composite",
+  expr = [[
+    local y = added(self, outer(vec1, vec2), beta, alpha)
+    return when(either(is_float(y), is_int(self)), y, when(is_int(vec1), y, to(y, dtype_named("bool"))))]],
+  check = { frac, { "both(equal(vec1.ndim, 1), equal(vec2.ndim, 1))", "expected two 1-D tensors" } },
+  grad = "composite",
+  reference = "addr",
+  samples = { "randn(3,4), randn(3), randn(4)", "randn(4), randn(3), randn(4), 0.5, 2" },
+  errors = { { "randn(3,3), randn(3), randn(4)", "broadcast|expand" }, { "randn(3), randn(1,3), randn(3)", "1%-D" } },
+  doc = "beta self + alpha outer(vec1, vec2); with beta 0 self counts for nothing." },
+{ "addbmm(Tensor self, Tensor batch1, Tensor batch2, Scalar beta=1, Scalar alpha=1) -> Tensor",
+  kind = "composite",
+  expr = [[
+    local work = working(batch1)
+    return as(added(as(self, work), as(sum(bmm(as(batch1, work), as(batch2, work)), list(0)), work), beta, alpha), batch1.dtype)]],
+  check = { frac, { "both(equal(batch1.ndim, 3), equal(batch2.ndim, 3))", "expected two 3-D batches" } },
+  grad = "composite",
+  reference = "addbmm",
+  samples = { "randn(3,5), randn(2,3,4), randn(2,4,5)", "randn(5), randn(2,3,4), randn(2,4,5), 0.5, 2" },
+  errors = { { "randn(3,5), randn(2,3,4), randn(2,3,5)", "cannot be multiplied" }, { "randn(3,5), randn(3,4), randn(4,5)", "3%-D" } },
+  doc = "beta self + alpha times the sum of batch1 @ batch2 over the batch." },
+{ "inner(Tensor self, Tensor other) -> Tensor",
+  kind = "composite",
+  expr = [[
+    local k = when(gt(self.ndim, 0), self.shape[-1], 1)
+    local a = reshape(self, list(product(first_n(self.shape, self.ndim - 1)), k))
+    local b = reshape(other, list(product(first_n(other.shape, other.ndim - 1)), k))
+    local rest = join(first_n(self.shape, self.ndim - 1), first_n(other.shape, other.ndim - 1))
+    return when(either(equal(self.ndim, 0), equal(other.ndim, 0)), self * other, reshape(mm(a, t(b)), rest))]],
+  check = {
+    { "either(either(equal(self.ndim, 0), equal(other.ndim, 0)), equal(self.shape[-1], other.shape[-1]))",
+      "the last sizes differ: {self.shape} and {other.shape}" },
+  },
+  grad = "composite",
+  reference = "inner",
+  samples = { "randn(4), randn(4)", "randn(2,4), randn(3,4)", "randn(2,3), randn()" },
+  errors = { { "randn(3), randn(4)", "last sizes differ" } },
+  doc = "Sums of products over the last dimensions." },
+{ "linalg_cross(Tensor self, Tensor other, Dim dim=-1) -> Tensor",
+  kind = "composite",
+  expr = [[
+    local size = wide(self.shape, other.shape)
+    local a, b = expand(as(self, working(self)), size), expand(as(other, working(other)), size)
+    return narrowed(rolled(a, dim, -1) * rolled(b, dim, -2) - rolled(a, dim, -2) * rolled(b, dim, -1), self)]],
+  check = {
+    { "both(equal(self.ndim, other.ndim), gt(self.ndim, 0))", "self and other must have as many dimensions, got {self.ndim} and {other.ndim}" },
+    { "both(equal(self.shape[dim], 3), equal(other.shape[dim], 3))", "dimension {dim} must have size 3, got {self.shape} and {other.shape}" },
+  },
+  grad = "composite",
+  reference = "cross",
+  samples = { "randn(4,3), randn(4,3)", "randn(3,2), randn(3,1), 1" },
+  errors = { { "randn(4), randn(4)", "size 3" }, { "randn(3), randn(2,3)", "as many" }, { "randn(3), randn(3), 2", "out of range" } },
+  doc = "The cross product of vectors along dim." },
+{ "linalg_vecdot(Tensor x, Tensor y, Dim dim=-1) -> Tensor",
+  kind = "composite",
+  expr = [[
+    local size = wide(x.shape, y.shape)
+    return when(is_float(x), op.sum(x * y, list(dim + length(size) - x.ndim)),
+      to(op.sum(x * y, list(dim + length(size) - x.ndim)), x.dtype))]],
+  check = { { "both(gt(x.ndim, 0), gt(y.ndim, 0))", "expected at least 1 dimension" } },
+  grad = "composite",
+  reference = "vecdot",
+  samples = { "randn(2,4), randn(2,4)", "randn(2,4), randn(4)", "randn(3,2), randn(3,2), 1" },
+  errors = { { "randn(3), randn(4)", "broadcast" } },
+  doc = "Sums of products along dim." },
+{ "linalg_vector_norm(Tensor x, Scalar ord=2, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
+  kind = "composite",
+  expr = "norm(when(given(dtype), to(x, dtype), x), ord, dim, keepdim)",
+  check = { { "is_float(x)", "expected a float dtype, got {x.dtype}", "type" } },
+  grad = "composite",
+  reference = "vector_norm",
+  samples = { "randn(3,4)", "randn(3,4), 3, 1", "randn(3,4), inf, {1,2}, true" },
+  errors = { { "randn(2), 2, 2", "out of range" }, { "tensor({1},{dtype=int64})", "float" } },
+  doc = "The norm of x as a vector, over dim." },
 }

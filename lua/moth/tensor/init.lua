@@ -1,5 +1,5 @@
 --- Tensors in Lua: the metatable (methods, fields, operators, indexing) and methods that are not ops.
--- Fields: x.grad, x.grad_fn, x.data, x.shape. All else is a method.
+-- Fields: x.grad, x.grad_fn, x.data, x.shape, x.T, x.mT (and H, mH). All else is a method.
 local ffi = require "ffi"
 local B = require "moth_lua"
 local each = require "moth.each"
@@ -624,6 +624,15 @@ local index = require "moth.tensor.index"
 local get, set = index.get, index.set
 local rows = require "moth.autograd.row_grad"
 
+-- x.T and x.H: a matrix transposed; x.mT and x.mH: the last two dimensions of batches of matrices.
+local function matrix(name, many)
+  return function(x)
+    if B.dim(x) == 2 then return done(ops.transpose(x, 1, 2)) end
+    check.fail("[%s] expected a matrix, got %d dimensions; x.%s swaps the last two", name, B.dim(x), many)
+  end
+end
+local turned = { T = matrix("T", "mT"), H = matrix("H", "mH"), mT = ops.adjoint, mH = ops.adjoint }
+
 function mt.__index(x, k)
   local found = methods[k]
   if found ~= nil then return found end
@@ -631,6 +640,7 @@ function mt.__index(x, k)
   if k == "shape" then return methods.size(x) end
   if k == "grad_fn" then return B.grad_fn(x) end
   if k == "data" then return data_of(x) end
+  if turned[k] then return turned[k](x) end
   if type(k) == "string" then
     local cls = B.class_of(x)
     if cls and cls[k] ~= nil then return cls[k] end
@@ -641,7 +651,7 @@ end
 
 --- For completion: the fields and methods of a tensor.
 function mt.__names()
-  local list = { "grad", "shape", "grad_fn", "data" }
+  local list = { "grad", "shape", "grad_fn", "data", "T", "mT", "H", "mH" }
   for name in each(methods) do list[#list + 1] = name end
   return list
 end

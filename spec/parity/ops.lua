@@ -1,0 +1,218 @@
+-- Runs the cases that ops.py wrote: luajit spec/parity/ops.lua DIR.
+local ffi = require "ffi"
+local B = require "moth_lua"
+local moth = require "moth"
+local signature = require "moth.utils.signature"
+local ops = B.ops
+
+local dir = arg[1]
+local bytes = assert(assert(io.open(dir .. "/cases.bin", "rb")):read "*a")
+local out = assert(io.open(dir .. "/results.bin", "wb"))
+local records = {}
+for _, op in ipairs(require "moth.ops_table") do records[op.name] = op end
+
+-- The function that PyTorch's name stands for.
+local other = {
+  __radd__ = function(x, y) return y + x end, __rsub__ = function(x, y) return y - x end,
+  __rmul__ = function(x, y) return y * x end, __rdiv__ = function(x, y) return y / x end,
+  __rmod__ = function(x, y) return y % x end, __rpow__ = function(x, y) return y ^ x end,
+  __rmatmul__ = function(x, y) return moth.matmul(y, x) end,
+}
+local function present(root, name)
+  local ok, v = pcall(function() return root[name] end)
+  if ok then return v end
+end
+local sample = moth.zeros(1, 1)
+local function named(name)
+  if other[name] then return other[name] end
+  local x = moth
+  for part in name:gmatch "[^.]+" do x = x and present(x, part) end
+  if x then return x end
+  local last = name:match "[^.]+$"
+  if name:find "^nn%.functional%." then return present(moth.nn.functional, last) or present(moth, last) end
+  local method = not name:find(".", 1, true) and (present(sample, name) or present(sample, name .. "_"))
+  if type(method) == "function" then return method end
+  if B.is_tensor(method) then return function(t) return t[name] end end
+end
+
+-- ---- positions and dimensions from 1 --------------------------------------------------------------
+
+local function from_1(v)
+  if type(v) == "number" then return v >= 0 and v + 1 or v end
+  if B.is_tensor(v) then
+    if moth.is_dtype and B.tensor_dtype(v).is_floating_point or B.tensor_dtype(v).name == "bool" then return v end
+    return ops.where(ops.ge(v, 0), ops.to(ops.add(v, 1), { dtype = B.tensor_dtype(v) }), v)
+  end
+  if type(v) == "table" then
+    local list = {}
+    for i, x in ipairs(v) do list[i] = from_1(x) end
+    return list
+  end
+  return v
+end
+
+-- How each parameter counts: by its place and by its name.
+local function parameters(name, fn)
+  local by = {}
+  local last = name:match "[^.]+$"
+  local place = 0
+  local function add(parameter, yes)
+    place = place + 1
+    by[place], by[parameter] = yes, yes
+  end
+  if signature.of(fn) then
+    local _, list = signature.parameters(fn)
+    for _, p in ipairs(list) do
+      local index = p.type:find "Tensor" and p.name:find "^ind[ei][xc]"
+      add(p.name, p.type:find "Dim" ~= nil or p.type:find "Index" ~= nil or index ~= nil)
+    end
+    return by
+  end
+  local op = records[last] or records[last .. "_"] or records[last .. "_dim"] or records["linalg_" .. last]
+    or records["special_" .. last]
+  local inside, depth = op and op.schema:match "^[%w_]+(%b())" or "()", 0
+  for part in (inside:sub(2, -2):gsub("[%[(,)%]]", function(c)
+    if c == "(" or c == "[" then depth = depth + 1 elseif c == ")" or c == "]" then depth = depth - 1
+    elseif depth == 0 then return "\n" end
+  end) .. "\n"):gmatch "(.-)\n" do
+    local kind, parameter = part:match "^%s*(%S+)%s+([%w_]+)"
+    if kind then add(parameter, kind:find "^Dim" ~= nil or kind:find "^Index" ~= nil) end
+  end
+  return by
+end
+local by_hand = { -- parameters of functions without a readable signature, and lists of positions
+  hsplit = { [2] = "list" }, vsplit = { [2] = "list" }, dsplit = { [2] = "list" },
+  tensor_split = { [2] = "list", [3] = true, dim = true }, tensordot = { [3] = "list", dims = "list" },
+  trapz = { [4] = true, dim = true }, swapaxes = { [2] = true, [3] = true }, swapdims = { [2] = true, [3] = true },
+  moveaxis = { [2] = true, [3] = true },
+  max = { [2] = "number", dim = true }, min = { [2] = "number", dim = true },
+}
+
+-- ---- results ----------------------------------------------------------------------------------------
+
+local function write(list)
+  if not list then return out:write("-1\n") end
+  out:write(#list, "\n")
+  for _, t in ipairs(list) do
+    if not B.is_tensor(t) then
+      out:write(type(t), " 0\n\n")
+    else
+      t = ops.contiguous(B.alias(t, false))
+      local n = B.numel(t) * B.itemsize(t)
+      out:write(B.tensor_dtype(t).name, " ", n, " ", table.concat(B.size(t), " "), "\n")
+      if n > 0 then out:write(ffi.string(ffi.cast("const char *", B.pointer(t)), n)) end
+      out:write "\n"
+    end
+  end
+end
+
+local function flat(list, into)
+  for i = 1, list.n or #list do
+    local v = list[i]
+    if B.is_tensor(v) then into[#into + 1] = v
+    elseif type(v) == "table" then flat(v, into)
+    elseif type(v) == "number" or type(v) == "boolean" then into[#into + 1] = moth.tensor(v) end
+  end
+  return into
+end
+
+local function weights(t, fn)
+  local w = ops[fn](ops.arange(1, B.numel(t) + 1, 1, { dtype = "float64" }))
+  return ops.to(ops.reshape(w, B.size(t)), { dtype = B.tensor_dtype(t) })
+end
+local function total(list, fn)
+  local sum
+  for _, t in ipairs(list) do
+    if B.requires_grad(t) then
+      local part = ops.sum(ops.mul(t, weights(t, fn)))
+      sum = sum and ops.add(sum, part) or part
+    end
+  end
+  return sum
+end
+
+local inputs
+local function leaves(v)
+  if B.is_tensor(v) then if B.requires_grad(v) then inputs[#inputs + 1] = v end
+  elseif type(v) == "table" then for _, x in ipairs(v) do leaves(x) end end
+end
+
+local function gradients(loss, again)
+  local found = { moth.autograd.grad({ loss }, inputs, nil, true, again, true) }
+  local all = {}
+  for i, x in ipairs(inputs) do all[i] = found[i] or ops.zeros_like(B.alias(x, false)) end
+  return all
+end
+
+local function case(number, name, args, n, options)
+  local ok, message = pcall(function()
+    local fn = named(name)
+    if not fn then error("moth has no " .. name, 0) end
+    local by = by_hand[name] or parameters(name, fn)
+    inputs = {}
+    for i = 1, n do leaves(args[i]) end
+    local keys = {}
+    for key in pairs(options) do keys[#keys + 1] = key end
+    table.sort(keys)
+    for _, key in ipairs(keys) do leaves(options[key]) end
+    local function counted(how, v)
+      if how == "number" and type(v) ~= "number" or how == "list" and type(v) == "number" then return v end
+      return how and from_1(v) or v
+    end
+    for i = 1, n do args[i] = counted(by[i], args[i]) end
+    for _, key in ipairs(keys) do options[key] = counted(by[key], options[key]) end
+    if next(options) ~= nil then
+      n = n + 1
+      args[n] = options
+    end
+    while n > 1 and args[n] == nil do n = n - 1 end
+    local function pack(...) return { n = select("#", ...), ... } end
+    local results = flat(pack(fn(unpack(args, 1, n))), {})
+    local floats = {}
+    for _, r in ipairs(results) do if B.requires_grad(r) then floats[#floats + 1] = r end end
+    local first, second, why = nil, nil, ""
+    if #inputs > 0 and #floats > 0 then
+      local good, err = pcall(function()
+        first = gradients(total(floats, "cos"), true)
+        local again = total(first, "sin")
+        if again then second = gradients(again, false) else
+          second = {}
+          for i, x in ipairs(inputs) do second[i] = ops.zeros_like(B.alias(x, false)) end
+        end
+      end)
+      if not good then why = tostring(err):gsub("\n", " ") end
+    end
+    out:write(number, " ok ", why, "\n")
+    write(results)
+    write(first)
+    write(second)
+  end)
+  if not ok then out:write(number, " error ", (tostring(message):gsub("\n", "\\n")), "\n") end
+end
+
+local function T(at, size, dtype, shape, grad, order)
+  local t = ops.empty(shape, { dtype = dtype })
+  if size > 0 then ffi.copy(ffi.cast("char *", B.pointer(t)), ffi.cast("const char *", bytes) + at, size) end
+  if #order > 0 then -- the strides of the sample: row-major in this order
+    local back = {}
+    for i, d in ipairs(order) do back[d] = i end
+    t = ops.permute(ops.contiguous(ops.permute(t, order)), back)
+  end
+  if grad then B.set_requires_grad(t, true) end
+  return t
+end
+
+-- A line at a time: one chunk of all of them has too many constants.
+local first = true
+for line in io.lines(dir .. "/cases.lua") do
+  if not first then
+    local chunk = assert(loadstring("local case, T, dtype = ... " .. line))
+    local ok, err = pcall(chunk, case, T, B.dtype)
+    if not ok then
+      local number = line:match "^case%((%d+)"
+      out:write(number, " error arguments: ", (tostring(err):gsub("\n", "\\n")), "\n")
+    end
+  end
+  first = false
+end
+out:close()

@@ -1,0 +1,359 @@
+"""moth's ops against PyTorch's op database: values, dtypes, shapes, first and second gradients, errors.
+
+    python3 ops.py make DIR [name …]    writes DIR/cases.lua and DIR/cases.bin, which ops.lua runs
+    python3 ops.py check DIR [-v]       compares DIR/results.bin, and prints one table
+
+Without names: all of the database, but what moth leaves out (below, with the reason)."""
+import math
+import os
+import pickle
+import random
+import struct
+import sys
+import types
+import warnings
+
+import torch
+
+warnings.simplefilter("ignore")
+try:
+    import expecttest  # noqa: F401
+except ImportError:  # the database's module asks for it, and does not use it here
+    stub = types.ModuleType("expecttest")
+    stub.TestCase = object
+    stub.assert_expected_inline = None
+    sys.modules["expecttest"] = stub
+
+SAMPLES = int(os.environ.get("MOTH_CASES", "40"))  # of an op and a dtype
+DTYPES = {
+    torch.float64: ("float64", 1e-7), torch.float32: ("float32", 1e-4), torch.float16: ("float16", 1e-2),
+    torch.bfloat16: ("bfloat16", 5e-2), torch.int64: ("int64", 0), torch.int32: ("int32", 0),
+    torch.int16: ("int16", 0), torch.int8: ("int8", 0), torch.uint8: ("uint8", 0), torch.bool: ("bool", 0),
+}
+NAMES = {name: dtype for dtype, (name, _) in DTYPES.items()}
+# Results that are positions, which moth counts from 1 (counted from 0); -1: all.
+POSITIONS = {
+    "sort": [1], "topk": [1], "kthvalue": [1], "median": [1], "nanmedian": [1], "mode": [1], "cummax": [1], "cummin": [1],
+    "max": [1], "min": [1], "argmax": [0], "argmin": [0], "argsort": [0], "nonzero": [-1], "argwhere": [0],
+    "searchsorted": [0], "bucketize": [0], "unique": [1], "unique_consecutive": [1], "tril_indices": [0],
+    "triu_indices": [0], "unravel_index": [-1], "nonzero_static": [0],
+    "where": [],
+}
+# Samples of values alone: random numbers, uninitialised memory.
+RANDOM = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "normal", "uniform",
+          "rand_like", "randn_like", "randint_like", "randint", "randn", "rand", "bernoulli", "multinomial", "cauchy",
+          "exponential", "geometric", "log_normal", "nn.functional.dropout", "nn.functional.dropout2d",
+          "nn.functional.dropout3d", "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout",
+          "nn.functional.rrelu"}
+
+
+def is_random(name):
+    return name in RANDOM
+
+
+class Writer:
+    def __init__(self, directory):
+        self.lua = open(os.path.join(directory, "cases.lua"), "w")
+        self.bin = open(os.path.join(directory, "cases.bin"), "wb")
+        self.count = 0
+        self.lua.write("local case, T, dtype = ...\n")
+
+    def tensor(self, t):
+        strided = t.detach()
+        contiguous = strided.contiguous()
+        raw = (contiguous.view(torch.int16) if t.dtype == torch.bfloat16 else contiguous).numpy().tobytes()
+        at = self.bin.tell()
+        self.bin.write(raw)
+        order = sorted(range(t.dim()), key=lambda d: -strided.stride(d))
+        return 'T(%d, %d, "%s", {%s}, %s, {%s})' % (
+            at, len(raw), DTYPES[t.dtype][0], ", ".join(map(str, t.shape)), "true" if t.requires_grad else "false",
+            ", ".join(str(d + 1) for d in order) if not strided.is_contiguous() else "")
+
+    def value(self, v):
+        if v is None:
+            return "nil"
+        if torch.is_tensor(v):
+            if v.dtype not in DTYPES or v.layout != torch.strided:
+                raise NotImplementedError("a tensor of %s" % v.dtype)
+            return self.tensor(v)
+        if isinstance(v, bool):
+            return "true" if v else "false"
+        if isinstance(v, (int, float)):
+            if isinstance(v, float):
+                if math.isnan(v):
+                    return "0/0"
+                if math.isinf(v):
+                    return "math.huge" if v > 0 else "-math.huge"
+                return "%.17g" % v
+            return "%d" % v if abs(v) < 2 ** 53 else "%dLL" % v if abs(v) < 2 ** 63 else "%.17g" % v
+        if isinstance(v, str):
+            return '"%s"' % v
+        if isinstance(v, (list, tuple)):
+            return "{%s}" % ", ".join(self.value(x) for x in v)
+        if isinstance(v, torch.dtype):
+            if v not in DTYPES:
+                raise NotImplementedError(str(v))
+            return 'dtype "%s"' % DTYPES[v][0]
+        raise NotImplementedError("an argument that is a %s" % type(v).__name__)
+
+    def case(self, number, name, args, kwargs):
+        kw = {k: v for k, v in kwargs.items() if k not in ("device", "layout", "pin_memory", "memory_format") and v is not None}
+        text = "case(%d, \"%s\", {%s}, %d, {%s})\n" % (
+            number, name, ", ".join("[%d] = %s" % (i + 1, self.value(a)) for i, a in enumerate(args)), len(args),
+            ", ".join('["%s"] = %s' % (k, self.value(v)) for k, v in kw.items()))
+        self.lua.write(text)
+
+
+def flat(result):
+    if result is None:
+        return []
+    if torch.is_tensor(result):
+        return [result]
+    if isinstance(result, (list, tuple)):
+        return [t for part in result for t in flat(part)]
+    return [torch.tensor(result)]
+
+
+def leaves(v):
+    if torch.is_tensor(v):
+        return [v]
+    if isinstance(v, (list, tuple)):
+        return [t for part in v for t in leaves(part)]
+    return []
+
+
+def weights(t, fn):
+    return fn(torch.arange(1, t.numel() + 1, dtype=torch.float64)).reshape(t.shape).to(t.dtype)
+
+
+def clone(v):
+    if torch.is_tensor(v):
+        return v.detach().clone(memory_format=torch.preserve_format).requires_grad_(v.requires_grad)
+    if isinstance(v, (list, tuple)):
+        return type(v)(clone(x) for x in v) if not isinstance(v, torch.Size) else v
+    return v
+
+
+def packed(t):
+    if t.dtype not in DTYPES or t.layout != torch.strided:
+        raise NotImplementedError("a result of %s" % t.dtype)
+    t = t.resolve_conj().resolve_neg().contiguous()
+    return DTYPES[t.dtype][0], (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy()
+
+
+def unpacked(p):
+    t = torch.from_numpy(p[1])
+    return t.view(torch.bfloat16) if p[0] == "bfloat16" else t
+
+
+def run(op, sample):
+    """Results, gradients, second gradients (None where there are none)."""
+    given, kwargs = [clone(sample.input)] + [clone(a) for a in sample.args], {k: clone(v) for k, v in sample.kwargs.items()}
+    names = sorted(k for k, v in kwargs.items() if leaves(v))
+    inputs = [t for a in given + [kwargs[k] for k in names] for t in leaves(a) if t.requires_grad]
+    results = flat(op(*given, **kwargs))
+    first = second = None
+    floats = [r for r in results if r.dtype.is_floating_point and r.requires_grad]
+    if inputs and floats:
+        try:
+            loss = sum((r * weights(r, torch.cos)).sum() for r in floats)
+            first = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
+            if any(g is not None and g.requires_grad for g in first):
+                again = sum((g * weights(g, torch.sin)).sum() for g in first if g is not None and g.requires_grad)
+                try:
+                    second = torch.autograd.grad(again, inputs, allow_unused=True)
+                except RuntimeError:
+                    second = None
+        except RuntimeError:
+            first = None
+    zero = [torch.zeros_like(t) for t in inputs]
+    first = first and [g if g is not None else z for g, z in zip(first, zero)]
+    second = second and [g if g is not None else z for g, z in zip(second, zero)]
+    def plain(list_):
+        return list_ and [packed(torch.zeros(t.shape, dtype=t.dtype) if t._is_zerotensor() else t.detach()) for t in list_]
+
+    return plain(results), plain(first), plain(second)
+
+
+def database(wanted):
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for op in op_db:
+        if not wanted or op.name in wanted:
+            yield op
+
+
+def make(directory, wanted):
+    os.makedirs(directory, exist_ok=True)
+    out, expected = Writer(directory), []
+    for op in database(wanted):
+        full = op.name + ("." + op.variant_test_name if op.variant_test_name else "")
+        for dtype in DTYPES:
+            if dtype not in op.supported_dtypes("cpu"):
+                continue
+            grad = dtype == torch.float64 and op.supports_autograd
+            torch.manual_seed(1)
+            random.seed(1)
+            try:
+                samples = op.sample_inputs("cpu", dtype, requires_grad=grad)
+                for k, sample in enumerate(samples):
+                    if k >= (SAMPLES if dtype == torch.float64 else max(4, SAMPLES // 4)):
+                        break
+                    entry = {"op": op.name, "name": full, "dtype": dtype}
+                    try:
+                        torch.manual_seed(1)
+                        entry["want"] = run(op, sample)
+                        entry["inverse"] = bool(sample.kwargs.get("return_inverse"))
+                        entry["text"] = " ".join(str(sample).split())[:220]
+                        kwargs = dict(sample.kwargs)
+                        out.case(len(expected), op.name, [sample.input] + list(sample.args), kwargs)
+                    except NotImplementedError as e:
+                        entry = {"op": op.name, "name": full, "dtype": dtype, "skip": str(e)}
+                    except Exception as e:  # PyTorch's own refusals
+                        entry = {"op": op.name, "name": full, "dtype": dtype, "skip": "PyTorch: " + str(e)[:100]}
+                    expected.append(entry)
+            except Exception as e:
+                expected.append({"op": op.name, "name": full, "dtype": dtype, "skip": "samples: " + str(e)[:100]})
+        if op.error_inputs_func is not None:
+            try:
+                for error in op.error_inputs("cpu"):
+                    sample = error.sample_input
+                    entry = {"op": op.name, "name": full, "dtype": "error", "error": str(error.error_regex),
+                             "text": " ".join(str(sample).split())[:220]}
+                    try:
+                        out.case(len(expected), op.name, [sample.input] + list(sample.args), sample.kwargs)
+                    except Exception as e:
+                        entry = {"op": op.name, "name": full, "dtype": "error", "skip": str(e)[:100]}
+                    expected.append(entry)
+            except Exception:
+                pass
+    pickle.dump(expected, open(os.path.join(directory, "expected.pkl"), "wb"))
+
+
+def results_of(directory):
+    data = open(os.path.join(directory, "results.bin"), "rb").read()
+    at, out = 0, {}
+
+    def line():
+        nonlocal at
+        end = data.index(b"\n", at)
+        text = data[at:end].decode("utf-8", "replace")
+        at = end + 1
+        return text
+
+    def tensors():
+        nonlocal at
+        n = int(line())
+        if n < 0:
+            return None
+        found = []
+        for _ in range(n):
+            words = line().split()
+            dtype, shape = words[0], [int(w) for w in words[2:]]
+            size = int(words[1])
+            raw = data[at:at + size]
+            at += size + 1
+            if dtype not in NAMES:
+                found.append(dtype)
+                continue
+            kind = NAMES[dtype]
+            if size == 0:
+                t = torch.empty(shape, dtype=kind)
+            else:
+                t = torch.frombuffer(bytearray(raw), dtype=kind).reshape(shape)
+            found.append(t)
+        return found
+
+    while at < len(data):
+        head = line().split(" ", 2)
+        if head[1] == "error":
+            out[int(head[0])] = ("error", head[2].replace("\\n", "\n"))
+        else:
+            out[int(head[0])] = ("ok", tensors(), tensors(), head[2] if len(head) > 2 else "", tensors())
+    return out
+
+
+def differs(got, want, tolerance):
+    if isinstance(got, str):
+        return "a %s" % got
+    if list(got.shape) != list(want.shape):
+        return "shape %s, PyTorch %s" % (list(got.shape), list(want.shape))
+    a, b = got.to(torch.float64), want.to(torch.float64)
+    if not torch.allclose(a, b, rtol=max(tolerance, 1e-12), atol=tolerance, equal_nan=True):
+        off = (a - b).abs()
+        return "values off by %.3g; got %s, PyTorch %s" % (
+            off[off == off].max().item() if (off == off).any() else math.nan, a.flatten()[:6].tolist(), b.flatten()[:6].tolist())
+    return None
+
+
+def compare(entry, got):
+    if "error" in entry:
+        return None if got[0] == "error" else "no error where PyTorch says: " + entry["error"][:120]
+    if got[0] == "error":
+        return "refused: " + got[1]
+    want, first, second = [part and [unpacked(p) for p in part] for part in entry["want"]]
+    tolerance = DTYPES[entry["dtype"]][1]
+    if len(got[1]) != len(want):
+        return "%d results, PyTorch %d" % (len(got[1]), len(want))
+    positions = POSITIONS.get(entry["op"], [])
+    if entry["op"].startswith("unique") and not entry["inverse"]:
+        positions = []
+    for k, (a, b) in enumerate(zip(got[1], want)):
+        if torch.is_tensor(a) and (k in positions or -1 in positions) and not a.dtype.is_floating_point:
+            a = a - 1
+        if is_random(entry["op"]):
+            if not torch.is_tensor(a) or list(a.shape) != list(b.shape):
+                return "result %d: shape" % (k + 1)
+        else:
+            what = differs(a, b, max(tolerance, DTYPES[b.dtype][1]))
+            if what:
+                return "result %d: %s" % (k + 1, what)
+        if a.dtype != b.dtype:
+            return "result %d: dtype %s, PyTorch %s" % (k + 1, a.dtype, b.dtype)
+    if is_random(entry["op"]):
+        return None
+    for what, mine, theirs in (("gradient", got[2], first), ("second gradient", got[4], second)):
+        if theirs is None:
+            continue
+        if mine is None:
+            return "no %s: %s" % (what, got[3])
+        for k, (a, b) in enumerate(zip(mine, theirs)):
+            wrong = differs(a, b, tolerance * 10)
+            if wrong:
+                return "%s %d: %s" % (what, k + 1, wrong)
+    return None
+
+
+def check(directory, verbose):
+    expected = pickle.load(open(os.path.join(directory, "expected.pkl"), "rb"))
+    got, table, notes = results_of(directory), {}, {}
+    for number, entry in enumerate(expected):
+        row = table.setdefault(entry["name"], [0, 0, 0])  # agree, differ, skipped
+        if "skip" in entry:
+            row[2] += 1
+            continue
+        what = compare(entry, got.get(number, ("error", "the run ended before")))
+        row[1 if what else 0] += 1
+        if what:
+            notes.setdefault(entry["name"], []).append("%s: %s\n      %s" % (entry["dtype"], what, entry.get("text", "")))
+    works = 0
+    for name in sorted(table):
+        agree, differ, skipped = table[name]
+        works += agree > 0 and differ == 0
+        if differ or verbose:
+            print("%-50s %5d agree %5d differ %5d skipped" % (name, agree, differ, skipped))
+            for note in notes.get(name, [])[: 40 if verbose else 3]:
+                print("    " + note)
+    total = [sum(row[k] for row in table.values()) for k in range(3)]
+    names = {}
+    for entry in expected:
+        names.setdefault(entry["op"], []).append(entry["name"])
+    some = sum(any(table[f][0] for f in full) for full in names.values())
+    print("%d names, %d with samples that agree, %d of %d rows without a difference; samples: %d agree, %d differ, %d skipped"
+          % (len(names), some, works, len(table), *total))
+
+
+if sys.argv[1] == "make":
+    make(sys.argv[2], set(sys.argv[3:]))
+else:
+    check(sys.argv[2], "-v" in sys.argv)
