@@ -67,7 +67,7 @@ end
 --- Calls a function of tl with values; a list of values.
 function M.build(c, name, args, n)
   local v = M.builders[name](c, args, n)
-  return { v }
+  return v and v.k == "values" and v.list or { v }
 end
 
 -- A constant integer.
@@ -329,6 +329,69 @@ for name, kind in each { cumsum = "sum", cumprod = "prod", cummax = "max", cummi
     return of_node(c.b:scan(kind, x, dimension(c, a, x, 1), flag(c, a, "reverse")))
   end)
 end
+-- Element i of p along a dimension of that size, which goes. A maximum with what is below all keeps NaN and -0.
+local function pick(c, x, i, p, dim)
+  local at = c.b:pure { op = "arange", lo = 0, d = dtypes.int64, shape = { p } }
+  for _ = dim + 1, #x.shape do at = c.b:expand(at, #at.shape + 1) end
+  local here = c.b:binary("eq", at, c.b:const(i))
+  if x.d.class == "bool" then return c.b:reduce("any", c.b:where(here, x, c.b:const(false)), dim) end
+  local kind, rest = "sum", 0
+  if x.d.is_float then kind, rest = "max", -math.huge end
+  return c.b:reduce(kind, c.b:where(here, x, c.b:const(rest, x.d)), dim)
+end
+
+-- Neighbours are joined by a function of the program, again and again, so that it need not be commutative.
+define("reduce", "x dim combine keepdim?", function(c, a)
+  local given = a.x.k == "table" and a.x.t or { a.x }
+  local list, n = {}, #given
+  for i = 1, n do
+    list[i] = c:node(given[i])
+    local d = tile.computed(list[i].d)
+    list[i] = c.b:cast(list[i], d)
+    if #list[i].shape == 0 or not tile.same(list[i].shape, list[1].shape) then
+      c:fail("%s takes a block, or blocks of one shape, got %s", a.usage, tile.describe(list[i]))
+    end
+  end
+  if n == 0 then c:fail("%s takes a block, or a list of blocks", a.usage) end
+  if a.combine.k ~= "fn" then
+    c:fail("%s: 'combine' is a function of %d values that returns %d", a.usage, 2 * n, n)
+  end
+  local dim = dimension(c, a, list[1])
+  local left = list[1].shape[dim]
+  while left > 1 do
+    local p = 2
+    while left % p > 0 do p = p + 1 end
+    if p > 61 then c:fail("%s: a dimension of %d: use one with small divisors, as a power of 2", a.usage, left) end
+    local shape = { unpack(list[1].shape) }
+    shape[dim] = left / p
+    table.insert(shape, dim + 1, p)
+    left = left / p
+    local joined
+    for i = 0, p - 1 do
+      local values = {}
+      for k, x in ipairs(list) do values[k] = of_node(pick(c, c.b:reshape(x, shape), i, p, dim + 1)) end
+      if joined then
+        local args = { unpack(joined) }
+        for k = 1, n do args[n + k] = values[k] end
+        values = c:call(c.frame, a.combine, args, 2 * n)
+        for k = 1, n do
+          if not values[k] then c:fail("%s: 'combine' returns %d values, not %d", a.usage, #values, n) end
+          local y = c.b:cast(c:node(values[k]), list[k].d)
+          values[k] = of_node(c.b:broadcast(y, joined[k].node.shape))
+        end
+      end
+      joined = values
+    end
+    for k = 1, n do list[k] = joined[k].node end
+  end
+  for k, x in ipairs(list) do -- a dimension of 1 is left
+    local shape = { unpack(x.shape) }
+    if not flag(c, a, "keepdim") then table.remove(shape, dim) end
+    local all = x.d.class == "bool" and "any" or x.d.is_float and "max" or "sum"
+    list[k] = of_node(#shape > 0 and c.b:reshape(x, shape) or c.b:reduce(all, x, dim))
+  end
+  return n == 1 and list[1] or { k = "values", list = list }
+end)
 define("dot", "a b acc?", function(c, a)
   local x, y, acc = c:node(a.a), c:node(a.b), maybe(c, a.acc)
   if #x.shape ~= 2 or #y.shape ~= 2 or x.shape[2] ~= y.shape[1] then
