@@ -170,7 +170,7 @@ function M.write(ops, sources, write)
 #ifndef MOTH_GEN_REDUCTIONS_H
 #define MOTH_GEN_REDUCTIONS_H
 
-/* Loops over elements. Those from MOTH_REDUCE_VAR on are of CUDA alone. */
+/* Loops over elements; behind them var and logsumexp in one pass, of CUDA alone, and the searches. */
 enum {
 %s
   MOTH_NREDUCE,
