@@ -243,9 +243,9 @@ describe("workers of a DataLoader #threads", function()
     for _ in busy:iter() do break end -- luacheck: ignore
     assert.equal(0, settle())
     assert.is_true(system.now() - begin < 2)
-    for _ = 1, 20 do loader:iter() end -- not even begun
+    for _ = 1, 8 do loader:iter() end -- not even begun
     assert.is_true(B.threads.running() <= 8)
-    for n = 1, 80 do -- compiled code keeps closures: iterators are none
+    for n = 1, 30 do -- compiled code keeps closures: iterators are none
       for _ in loader:iter() do if n % 2 == 0 then break end end
       for _ in loader:enumerate() do break end -- luacheck: ignore
     end

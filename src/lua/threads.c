@@ -215,6 +215,9 @@ static void *run_thread(void *data) {
   if (handlers_stack)
     sigaltstack(&stack, NULL);
   self = t;
+  char name[16]; /* for those who look at the process */
+  snprintf(name, sizeof name, "moth worker %u", (unsigned)t->number % 1000);
+  pthread_setname_np(pthread_self(), name);
   sigset_t open;
   sigemptyset(&open);
   sigaddset(&open, stop_signal);

@@ -12,12 +12,21 @@ local T = B.threads
 local function traced(e) return trace.traceback(type(e) == "string" and e or tostring(e)) end
 
 -- Tensors that default_collate made are nobody else's: they are released at once, not at the next garbage collection.
+-- Returns their bytes.
 local function free(v)
-  if B.is_tensor(v) then v:free() return end
-  if type(v) == "table" and getmetatable(v) == nil then
-    for _, value in each(v) do free(value) end
+  local n = 0
+  if B.is_tensor(v) then
+    n = v:numel() * B.tensor_dtype(v).itemsize
+    v:free()
+  elseif type(v) == "table" and getmetatable(v) == nil then
+    for _, value in each(v) do n = n + free(value) end
   end
+  return n
 end
+
+-- The samples of such a batch are garbage of about its size. The usual rule would let each worker keep as much of it as
+-- half of what the process uses.
+local COLLECT = 32 * 2 ^ 20
 
 -- Sends the values of a batch; objects, which a message can't carry, as a graph.
 local function send(self, kind, epoch, b, ...)
@@ -51,7 +60,11 @@ local function make(self, epoch, b, seed, positions, oldest, base)
   local function deliver(...)
     local open = send(self, "batch", epoch, b, ...)
     if fresh then
-      for k = 1, select("#", ...) do free((select(k, ...))) end
+      for k = 1, select("#", ...) do self.bytes = self.bytes + free((select(k, ...))) end
+      if self.bytes > COLLECT then
+        collectgarbage()
+        self.bytes = 0
+      end
     end
     return open
   end
@@ -85,7 +98,7 @@ return function(inbox, results, graph, o)
   os.exit = function(status) -- luacheck: ignore
     error(("os.exit(%s) in a worker would end the whole process; HINT: call error()"):format(tostring(status or "")), 2)
   end
-  local self = { results = results, id = o.id, num_workers = o.num_workers, iterators = {} }
+  local self = { results = results, id = o.id, num_workers = o.num_workers, iterators = {}, bytes = 0 }
   T.set_note(-1)
   local ok, e = xpcall(start, traced, self, graph, o)
   if not ok then
