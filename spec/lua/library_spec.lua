@@ -426,6 +426,11 @@ describe("a function of an op of one's own", function()
     assert.is_close(x * (x * 2):sigmoid(), op(x, 2))
     assert.is_true(moth.autograd.gradcheck(op, { x }))
     fails("'sigmiod' is no argument, op or function", lib.define, lib, "g(Tensor x) -> Tensor", { expr = "sigmiod(x)" })
+    fails("result 1 is no tensor, but of kind list", lib.define, lib, "h(Tensor x) -> Tensor", { expr = "x.shape" })
+    for _, text in ipairs { "1", "none", "x.shape", "given(x)" } do
+      fails("it is no tensor, but of kind %a+", lib.define, lib, "i(Tensor x) -> Tensor",
+        { impl = function(x) return x + 1 end, grad = { x = text } })
+    end
   end)
 end)
 

@@ -212,6 +212,9 @@ local function formulas(op)
     for name in names:gmatch("[%w_]+") do of[#of + 1] = name end
     if text ~= "unimplemented" then
       local ok, err = pcall(graph.check, op, text, known)
+      if ok and #of == 1 and err[1] ~= "tensor" and err[1] ~= "any" then
+        ok, err = false, "it is no tensor, but of kind " .. tostring(err[1])
+      end
       if not ok then check.fail("[library.define] %s: the derivative by %s, \"%s\": %s", op.name, names, text, err) end
     end
     list[#list + 1] = { of = of, text = text }
@@ -353,6 +356,11 @@ local function composite_of(op)
   local graph = require "moth.records.graph"
   local records_ = require "moth.records"
   local ok, err = pcall(graph.check, op, op.expr)
+  for i, kind in ipairs(ok and err or {}) do
+    if ok and kind ~= "tensor" and kind ~= "any" then
+      ok, err = false, ("result %d is no tensor, but of kind %s"):format(i, kind)
+    end
+  end
   if not ok then check.fail("[library.define] %s: the expression \"%s\": %s", op.name, op.expr, err) end
   return function(...)
     local given = {}

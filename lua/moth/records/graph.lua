@@ -317,8 +317,12 @@ local function outputs_of(op, text, kinds)
   return of[key].outputs
 end
 
---- Reads the text; an unknown name is an error.
-function M.check(op, text, kinds) outputs_of(op, text, kinds) end
+--- Reads the text; an unknown name is an error. Returns the kinds of its values: "tensor", "number", "list" …
+function M.check(op, text, kinds)
+  local found = {}
+  for i, x in ipairs(outputs_of(op, text, kinds)) do found[i] = expr.kind_of(x) end
+  return found
+end
 
 local NONE = {}
 
