@@ -136,9 +136,14 @@ local function compiler()
 end
 
 local function log(steps)
-  if not toolchain.logs("fusion") then return end
+  local fusion, code, number = toolchain.logs("fusion"), toolchain.logs("output_code"), 0
+  if not fusion and not code then return end
   for _, step in ipairs(steps) do
-    if step.fused then
+    if step.fused and code then
+      number = number + 1
+      toolchain.log("output_code", false, "%s", "\n" .. schedule.source(step.kernel, "fused" .. number))
+    end
+    if step.fused and fusion then
       toolchain.log("fusion", false, ("kernel of %d calls over [%s]: %s"):format(#step.calls,
         table.concat(step.shape, ", "), step.kernel.text))
     end

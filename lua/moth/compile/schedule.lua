@@ -12,6 +12,7 @@
 -- split follows from the sizes alone, so that results do not depend on the number of threads.
 local dtypes = require "moth.codegen.dtypes"
 local lower = require "moth.compile.lower"
+local lua_text = require "moth.codegen.tile_lua"
 local tile = require "moth.codegen.tile"
 
 local M = {}
@@ -827,6 +828,18 @@ local function described(group)
   return table.concat(list, ", ")
 end
 
+-- What parameters are called: results, operands, numbers, sizes.
+function Emit:name_params()
+  local count, is_result = {}, {}
+  for _, v in ipairs(self.group.results) do is_result[v] = true end
+  for i, a in ipairs(self.args) do
+    local stem = a.phase and "phase" or a.value and (is_result[a.value] and "out" or "x") or a.scratch and "part"
+      or a.number and "k" or "n"
+    count[stem] = (count[stem] or 0) + 1
+    self.params[i].name = stem .. (a.phase and "" or count[stem])
+  end
+end
+
 -- Whether each element of an operand is read before the same element of a result is written, and not again.
 function Emit:is_in_place(all)
   local first
@@ -845,6 +858,28 @@ function Emit:is_in_place(all)
     end
   end
   return true
+end
+
+--- A program in the kernel language: a line for moth.kernel.jit, and one that launches it.
+function M.source(kernel, name)
+  local names, types = {}, {}
+  for i, p in ipairs(kernel.prog.params) do
+    local a = kernel.args[i]
+    names[i] = p.name
+    if a.value then
+      types[#types + 1] = ("%s: %s [%s]"):format(p.name, p.d.name, table.concat(a.value.facts.shape, ", "))
+    elseif a.scratch then
+      types[#types + 1] = ("%s: %s [%d]"):format(p.name, a.scratch, a.numel)
+    else
+      local v = a.size or a.number
+      types[#types + 1] = ("%s = %s"):format(p.name, tostring(type(v) == "table" and v.value or v))
+    end
+  end
+  local list = table.concat(names, ", ")
+  local launch = ("%s{ %d }(%s)"):format(name, kernel.grid, list)
+  if kernel.second then launch = ("%s   then, with phase = 1, %s{ %d }"):format(launch, name, kernel.second) end
+  return ("-- %s\nlocal %s = moth.kernel.jit(%s, { name = \"%s\" })\n-- %s\n-- %s\n"):format(kernel.text, name,
+    lua_text.print(kernel.prog, names), name, table.concat(types, ", "), launch)
 end
 
 --- The program of a group: { prog, args, grid, second, phase, work, in_place, text }. args: what its parameters are, in
@@ -870,6 +905,7 @@ function M.program(group)
   for i = #self.head, 1, -1 do table.insert(self.b.list, 1, self.head[i]) end
   local prog = { name = "fused", params = self.params, class = self.class, body = self.b.list, flat = true,
     biggest = BLOCK }
+  self:name_params()
   return { prog = prog, args = self.args, grid = self.grid, second = self.second, phase = self.phase,
     work = self.work, in_place = self.in_place, text = described(group) }
 end

@@ -76,7 +76,14 @@ local function nan_first(f)
 end
 
 local formulas = {
-  add = function(a, b) return a + b end, sub = function(a, b) return a - b end, mul = function(a, b) return a * b end,
+  add = function(a, b, alpha) return a + (alpha or 1) * b end,
+  sub = function(a, b, alpha) return a - (alpha or 1) * b end,
+  where = function(c, a, b) return c ~= 0 and a or b end, masked_fill = function(a, c, b) return c ~= 0 and b or a end,
+  lerp = function(a, b, w) return a + w * (b - a) end, addcmul = function(a, b, c, k) return a + k * b * c end,
+  addcdiv = function(a, b, c, k) return a + k * b / c end, clamp = function(a, lo, hi)
+    return a ~= a and a or math.min(math.max(a, lo), hi)
+  end, lowest = function() return -math.huge end, highest = function() return math.huge end,
+  mul = function(a, b) return a * b end,
   div = function(a, b) return a / b end, neg = function(a) return -a end, abs = math.abs,
   square = function(a) return a * a end, relu = function(a) return a < 0 and 0 or a end,
   sign = function(a) return a > 0 and 1 or a < 0 and -1 or a end,

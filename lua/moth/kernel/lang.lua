@@ -257,6 +257,25 @@ define("where", "condition x y", function(c, a)
   end
   return of_node(c.b:where(c:node(a.condition), c:node(a.x), c:node(a.y)))
 end)
+local predicates = {} -- formulas of ops whose results are truths
+define("formula", "name dtype x? y? z? w?", function(c, a)
+  local name = a.name.k == "const" and a.name.v
+  local d = dtype_of(c, a, "dtype")
+  if not next(predicates) then
+    for _, op in ipairs(require "moth.ops_table") do
+      if op.kind == "pointwise" and op.out == "bool" then predicates[op.scalar] = true end
+    end
+  end
+  if type(name) ~= "string" or not require("moth.kernel.native").reader.has("m_" .. name, d.kind) then
+    c:fail("%s: there is no formula %s of %s in kernels/math.h", a.usage, reader.describe(a.name), d.name)
+  end
+  local list = {}
+  for _, key in ipairs { "x", "y", "z", "w" } do
+    if a[key] then list[#list + 1] = c:node(a[key]) end
+  end
+  return of_node(c.b:exact(name, d.form ~= 0 and dtypes.float32 or d,
+    predicates[name] and dtypes.bool or d.form ~= 0 and dtypes.float32 or d, unpack(list)))
+end)
 define("to cast", "x dtype", function(c, a)
   return of_node(c.b:cast(c:node(a.x), dtype_of(c, a, "dtype")))
 end)
