@@ -78,7 +78,7 @@ describe("tl.reduce", function()
   it("says what is wrong", function()
     local x, out = moth.randn(4), moth.empty(1)
     local function one(a) return a end
-    local function wide(a) return tl.expand(a, 3) + tl.arange(0, 5) end
+    local function wide(a) return tl.expand(a, 2) + tl.arange(0, 5) end
     local function fails(message, f, n)
       local k = moth.kernel.jit(f, { constexpr = { "N" } })
       assert.error_matches(function() k{ 1 }(x, out, { N = n or 4 }) end, message)
