@@ -58,7 +58,7 @@ local function input(...)
 end
 
 describe("the joint graph", function()
-  it("of an MLP, a TransformerEncoderLayer, convolutions with norms, an LSTM cell", function()
+  it("of an MLP, a TransformerEncoderLayer, convolutions with norms, an LSTM cell #M300", function()
     moth.manual_seed(1)
     same_module(nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 3)), input(5, 6))
     same_module(nn.TransformerEncoderLayer(8, 2, { dim_feedforward = 16, dropout = 0.1 }), input(4, 3, 8))

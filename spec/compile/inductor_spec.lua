@@ -44,7 +44,7 @@ local function counted(fn)
   return inductor.counters.groups - groups, inductor.counters.fused - calls
 end
 
-describe("inductor", function()
+describe("inductor #M302", function()
   fused("makes relu(x * 2 + 1) one kernel", function()
     local x = moth.randn(7, 5)
     local function f(t) return (t * 2 + 1):relu() end
@@ -370,7 +370,7 @@ describe("inductor", function()
     assert.is_true(collectgarbage("count") - before < 200)
   end)
 
-  it("runs the recorded calls where there is no compiler", function()
+  it("runs the recorded calls where there is no compiler #M306", function()
     local cc = toolchain.cc
     toolchain.cc = function() return nil end
     local x = moth.randn(3)

@@ -175,4 +175,32 @@ print(pcall(f, moth.ones(2)))
     assert.is_true(moth.equal(f(x), compile(f)(x)))
     assert.matches("data_ptr", compile.explain(f, x).break_reasons[1])
   end)
+
+  it("shows each stage: the graph, forward and backward, kernels, code #M270", function()
+    local text = run("MOTH_LOGS=aot_joint_graph,aot_graphs,fusion,output_code", [[
+local function f(x) return (x * 2 + 1):relu():tanh() end
+print(compile.capture(f, { moth.ones(3) }))
+compile(f, { backend = "aot_eager" })(moth.ones(3):requires_grad_(true)):sum():backward()
+moth.no_grad(compile(f, { backend = "inductor" }), moth.ones(10))
+]])
+    assert.matches("graph%(x1: float32%[3%]%)", text)
+    assert.matches("%[moth aot_joint_graph%] joint graph of segment 1\n", text)
+    assert.matches("%[moth aot_graphs%] forward graph of segment 1\n", text)
+    assert.matches("%[moth aot_graphs%] backward graph of segment 1\n", text)
+    if not text:find("no C compiler", 1, true) then
+      assert.matches("%[moth fusion%] kernel of 4 calls over %[10%]", text)
+      assert.matches("%[moth output_code%] ", text)
+    end
+  end)
+
+  it("keeps the layout of a transposed input, without a copy #M304", function()
+    local function f(x) return ((x * 2 + 1):relu() * 0.5):tanh() end
+    local x = moth.randn(6, 5):t()
+    local compiled = compile(f, { backend = "inductor" })
+    local want, got = moth.no_grad(f, x), moth.no_grad(compiled, x)
+    assert.same(want:stride(), got:stride())
+    assert.is_true(moth.equal(want, got))
+    local _, by_name = moth.dispatch.count(function() return moth.no_grad(compiled, x) end)
+    assert.is_nil(by_name.contiguous or by_name.clone or by_name.copy_)
+  end)
 end)

@@ -14,6 +14,7 @@ local modes = require "moth.compile.modes"
 local module = require "moth.compile.module"
 local checks = require "moth.compile.check"
 local graphs = require "moth.compile.graph"
+local decompositions = require "moth.compile.decompositions"
 local explain = require "moth.compile.explain"
 local pace = require "moth.compile.pace"
 local toolchain = require "moth.utils.toolchain"
@@ -165,7 +166,11 @@ end
 -- with suppress_errors, has the segment's ops run one by one.
 local function compiler(backend, given)
   return function(handle, inputs)
-    local ok, code, own = xpcall(backend, keep, graphs.new(handle), inputs)
+    local g = graphs.new(handle)
+    local ok, code, own = xpcall(function()
+      decompositions.apply(g)
+      return backend(g, inputs)
+    end, keep)
     if ok and (is_built_in(backend) or is_aot(backend)) then return code, own end
     if ok and not check.is_callable(code) then
       ok, code = false, "[compile] the backend must return a function of the graph's inputs, got " .. type(code)
@@ -287,6 +292,9 @@ function M.explain(fn, ...)
 end
 
 M.capture = explain.capture
+
+--- What ops are made of, by their records' texts, and functions that the program sets in their place.
+M.decompositions = decompositions.table
 
 --- The smallest part of a graph with which a backend fails: moth.compile.minify(graph or function, inputs, { backend =
 -- "inductor", check = true, save = path }). It returns { script, ops, call_count, inputs, message }, and prints as a
