@@ -19,13 +19,20 @@ local compile = setmetatable({}, {
   end,
 })
 
--- f of the arguments that make(n) gives for call n, eagerly and compiled: equal to the bit.
+-- Equal to the bit; but sums of kernels are in another order, and a gradient that several parts are added to may be
+-- written to another number of times.
+local function same(want, got)
+  local function any_version(text) return (text:gsub(" v%d+ ", " ")) end
+  if backend ~= "inductor" or not S.is_close(any_version(got), any_version(want)) then assert.equal(want, got) end
+end
+
+-- f of the arguments that make(n) gives for call n, eagerly and compiled: equal.
 local function check(f, make, calls, o)
   local compiled = compile(f, o)
   for n = 1, calls or 4 do
     local want = S.outcome(f, function() return make(n) end)
     local got = S.outcome(compiled, function() return make(n) end)
-    assert.equal(want, got)
+    same(want, got)
   end
 end
 
@@ -316,7 +323,7 @@ describe("compile #quick", function()
   end)
 end)
 
-for _, name in ipairs { "eager", "blocks", "inductor" } do
+for _, name in ipairs { "eager", "aot_eager", "blocks", "inductor" } do
 describe("compile: what others get wrong in silence, by " .. name .. " #quick", function()
   before_each(function()
     backend = name
@@ -617,7 +624,7 @@ describe("compile: what others get wrong in silence, by " .. name .. " #quick", 
         value:backward()
         return S.text { logits, value, gpt:parameters() }
       end
-      assert.equal(loss(gpt), loss(compiled))
+      same(loss(gpt), loss(compiled))
     end
     assert.equal(0, compile.counters().graph_breaks)
   end)

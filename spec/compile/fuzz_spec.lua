@@ -1,7 +1,6 @@
 -- Random programs, compiled: what they return, write, leave behind and differentiate is eager's, to the bit. A failure
 -- names its seed: MOTH_SEED=n runs that program alone; MOTH_CASES is how many are run (200), MOTH_BACKEND the backend
 -- for all of them.
-local ffi = require "ffi"
 local moth = require "moth"
 local S = require "compile.support"
 local toolchain = require "moth.utils.toolchain"
@@ -178,35 +177,6 @@ end
 local nloud = 0
 local function count_loud() nloud = nloud + 1 end
 
--- Whether two texts differ in the last bits of float32 numbers alone.
-local function is_close(a, b)
-  local function parts(text)
-    local rest = text:gsub("%f[%w]%x+%f[^%w]", function(hex) return #hex % 8 == 0 and "#" .. #hex or nil end)
-    rest = rest:gsub("%-?%d+%.%d+", function(n) return ("%.3g"):format(tonumber(n)) end)
-    local list = {}
-    for hex in text:gmatch("%f[%w]%x+%f[^%w]") do
-      if #hex % 8 == 0 then list[#list + 1] = hex end
-    end
-    return rest, table.concat(list)
-  end
-  local function number(hex)
-    local bytes = hex:gsub("%x%x", function(x) return string.char(tonumber(x, 16)) end)
-    return ffi.cast("const float *", ffi.cast("const char *", bytes))[0]
-  end
-  local rest_a, hex_a = parts(a)
-  local rest_b, hex_b = parts(b)
-  if rest_a ~= rest_b then return false end
-  for i = 1, #hex_a, 8 do
-    local x, y = hex_a:sub(i, i + 7), hex_b:sub(i, i + 7)
-    if x ~= y then
-      x, y = number(x), number(y)
-      local near = math.abs(x - y) <= 1e-4 + 2e-3 * math.max(math.abs(x), math.abs(y))
-      if not near and (x == x or y == y) then return false end
-    end
-  end
-  return true
-end
-
 local function check(seed, backend)
   local f = program(seed)
   local function interpret(g)
@@ -245,7 +215,7 @@ local function check(seed, backend)
     local got = outcome(compiled)
     local loud = type(options.backend) == "string" and got:find("a value of a compiled function is looked at", 1, true)
     if loud then count_loud() end
-    local close = options.backend == "inductor" and got ~= want and is_close(got, want)
+    local close = options.backend == "inductor" and got ~= want and S.is_close(got, want)
     if got ~= want and not loud and not close then
       local a, b, at = got, want, 1
       while a:byte(at) == b:byte(at) do at = at + 1 end

@@ -1,4 +1,5 @@
 -- What the specs of compile share: a state of tensors as text, to the bit; a program run eagerly and compiled.
+local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
 local S = {}
@@ -71,6 +72,35 @@ function S.outcome(f, make, seed)
   state[#state + 1] = "arguments " .. S.text(args)
   state[#state + 1] = "generator " .. table.concat({ B.generator_state(nil) }, " ")
   return table.concat(state, "\n"), r[1]
+end
+
+--- Whether two texts differ in the last bits of float32 numbers alone.
+function S.is_close(a, b)
+  local function parts(text)
+    local rest = text:gsub("%f[%w]%x+%f[^%w]", function(hex) return #hex % 8 == 0 and "#" .. #hex or nil end)
+    rest = rest:gsub("%-?%d+%.%d+", function(n) return ("%.3g"):format(tonumber(n)) end)
+    local list = {}
+    for hex in text:gmatch("%f[%w]%x+%f[^%w]") do
+      if #hex % 8 == 0 then list[#list + 1] = hex end
+    end
+    return rest, table.concat(list)
+  end
+  local function number(hex)
+    local raw = hex:gsub("%x%x", function(x) return string.char(tonumber(x, 16)) end)
+    return ffi.cast("const float *", ffi.cast("const char *", raw))[0]
+  end
+  local rest_a, hex_a = parts(a)
+  local rest_b, hex_b = parts(b)
+  if rest_a ~= rest_b then return false end
+  for i = 1, #hex_a, 8 do
+    local x, y = hex_a:sub(i, i + 7), hex_b:sub(i, i + 7)
+    if x ~= y then
+      x, y = number(x), number(y)
+      local near = math.abs(x - y) <= 1e-4 + 2e-3 * math.max(math.abs(x), math.abs(y))
+      if not near and (x == x or y == y) then return false end
+    end
+  end
+  return true
 end
 
 return S

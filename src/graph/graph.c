@@ -550,6 +550,9 @@ MothStatus moth_graph_run(MothGraph *g, MothTensor *const *inputs, uint32_t ninp
       break;
     case MOTH_NODE_CALL:
       status = moth_graph_call(n, numbers, values, values + nvalues, results);
+      if (status != MOTH_OK && status != MOTH_ERR_HOST && status != MOTH_ERR_INTERRUPTED &&
+          n->place && n->place[0] && moth_trace_host.failed)
+        status = moth_trace_host.failed(n->place, status);
       for (int i = 0; i < n->nresults && status == MOTH_OK; i++)
         own[i] = results[i].u.t;
       break;
