@@ -534,6 +534,16 @@ describe("the end of a process with workers #threads", function()
     assert.is_true(took < 8)
     text, status = run(launcher, [[
       local ds = dataset(9, function(_, i) while i > 1 do end return i end)
+      for x in data.DataLoader(ds, { num_workers = 1 }):iter() do
+        os.execute "sleep 0.5" -- until its loop is compiled
+        print "over"
+        break
+      end]])
+    assert.matches("moth: warning: a worker thread has not ended within 2 s of its loader[^\n]*\n", text)
+    assert.matches("over\n", text)
+    assert.equal(0, status)
+    text, status = run(launcher, [[
+      local ds = dataset(9, function(_, i) while i > 1 do end return i end)
       local next_batch = data.DataLoader(ds, { num_workers = 1, timeout = 0.2 }):iter()
       next_batch()
       print(pcall(next_batch))]])

@@ -390,7 +390,10 @@ static int thread_gc(lua_State *L) {
     thread_stop(t);
     ended = thread_join(t, 0.02);
   }
-  thread_abandon(t);
+  static _Atomic bool said;
+  if (thread_abandon(t) && !atomic_exchange(&said, true))
+    fprintf(stderr, "moth: warning: a worker thread has not ended within 2 s of its loader; it is "
+                    "left to itself, with its memory\n");
   thread_release(t);
   return 0;
 }

@@ -21,7 +21,7 @@ local DataLoader = class.sequence(class("DataLoader"), function()
   check.fail("[data.DataLoader] a loader cannot be indexed: loop over loader:iter(), or take samples of its dataset")
 end)
 
-require "moth.data.dataset" -- the types Dataset and Iterable of signatures
+local TensorDataset = require("moth.data.dataset").TensorDataset -- and the types Dataset, Iterable of signatures
 
 --- collate_fn: list of samples { n = …, … } -> values of the batch. pin_memory copies the tensors of batches to pinned
 -- memory if there is CUDA, for x:cuda{non_blocking = true}. num_workers: threads that make the batches, 0: the caller;
@@ -171,10 +171,12 @@ local function batches(self, skip)
   local source = { dataset = self.dataset, collate_fn = self.collate_fn, whole = whole, batch_size = self.batch_size,
     drop_last = self.drop_last }
   if request then
+    local draws = not whole or getmetatable(self.dataset) ~= TensorDataset -- that one takes no random numbers
     return function()
       local positions = request()
       if positions == nil then return nil end
       b = b + 1
+      if not draws then return fetch.map(source, positions) end
       return fetch.seeded(fetch.seed(base, b), fetch.map, source, positions)
     end
   end
