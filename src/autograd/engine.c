@@ -57,6 +57,10 @@ typedef struct Task {
 
 static _Thread_local Task *running; /* innermost */
 
+bool moth_pass_frees(const MothNode *n) {
+  return running && !running->retain && !n->is_inner;
+}
+
 static void task_free(Task *t) {
   for (int32_t i = 0; t->grads && i < t->ngrads; i++)
     moth_tensor_release(t->grads[i]);

@@ -157,6 +157,8 @@ MOTH_API void moth_grad_of_gradients(bool on);
 typedef struct MothApart {
   bool next, now;
 } MothApart;
+/* Whether what n has saved is released once the pass that runs on this thread has run it. */
+MOTH_API bool moth_pass_frees(const MothNode *n);
 extern _Thread_local MothApart moth_apart __attribute__((tls_model("initial-exec")));
 
 /* In-place on a view: the base gets a history that goes through the view (view.c). */

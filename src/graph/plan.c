@@ -444,6 +444,7 @@ void moth_plan_release(MothPlan *p) {
     MothPlanStep *s = &p->steps[i];
     free(s->values);
     free(s->drops);
+    free(s->ends);
     moth_blocks_free(s->blocks);
     for (uint32_t k = 0; k < s->nlaunches; k++) {
       free(s->launches[k].at);

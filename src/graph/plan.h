@@ -77,6 +77,11 @@ MOTH_API MothStatus moth_plan_finish(MothPlan *p);
 MOTH_API MothStatus moth_plan_run(MothPlan *p, MothTensor *const *inputs, uint32_t ninputs,
                                   const MothValue *numbers, MothTensor **outputs, bool checked);
 
+/* The same with checked inputs whose references are the plan's: each is released, and NULL, behind the step that uses it
+ * last. */
+MOTH_API MothStatus moth_plan_consume(MothPlan *p, MothTensor **inputs, uint32_t ninputs,
+                                      const MothValue *numbers, MothTensor **outputs);
+
 typedef struct MothPlanFacts {
   uint32_t ninputs, noutputs, nsteps;
   uint32_t ndirect, ndispatched, nviews, nblocks, nlaunched; /* steps of each kind */

@@ -100,20 +100,33 @@ static bool has_tensor(const MothPlanValue *v) {
   return v->place == MOTH_PLACE_FRESH || v->place == MOTH_PLACE_GIVEN;
 }
 
-static MothStatus make_drops(MothPlan *p) {
+static bool is_input(const MothPlanValue *v) {
+  return v->place == MOTH_PLACE_INPUT;
+}
+
+/* For each step a list of values that `fits` and that it uses last: their numbers, or those of inputs. */
+static MothStatus list_ends(MothPlan *p, bool (*fits)(const MothPlanValue *v), bool inputs) {
   uint32_t *count = calloc((size_t)p->nsteps + 1, sizeof *count);
   MothStatus status = count ? MOTH_OK : no_memory();
   for (uint32_t i = 0; count && i < p->nvalues; i++)
-    if (has_tensor(&p->values[i]) && p->values[i].last < p->nsteps)
+    if (fits(&p->values[i]) && p->values[i].last < p->nsteps)
       count[p->values[i].last]++;
-  for (uint32_t i = 0; i < p->nsteps && status == MOTH_OK; i++)
-    if (count[i] && !(p->steps[i].drops = malloc(sizeof(uint32_t) * count[i])))
+  for (uint32_t i = 0; i < p->nsteps && status == MOTH_OK; i++) {
+    uint32_t *list = count[i] ? malloc(sizeof(uint32_t) * count[i]) : NULL;
+    if (count[i] && !list)
       status = no_memory();
-  for (uint32_t i = 0; i < p->nvalues && status == MOTH_OK; i++)
-    if (has_tensor(&p->values[i]) && p->values[i].last < p->nsteps) {
-      MothPlanStep *s = &p->steps[p->values[i].last];
+    *(inputs ? &p->steps[i].ends : &p->steps[i].drops) = list;
+  }
+  for (uint32_t i = 0; i < p->nvalues && status == MOTH_OK; i++) {
+    const MothPlanValue *v = &p->values[i];
+    if (!fits(v) || v->last >= p->nsteps)
+      continue;
+    MothPlanStep *s = &p->steps[v->last];
+    if (inputs)
+      s->ends[s->nends++] = v->input;
+    else
       s->drops[s->ndrops++] = i;
-    }
+  }
   free(count);
   return status;
 }
@@ -314,7 +327,8 @@ static MothStatus make_buffers(MothPlan *p) {
 MothStatus moth_plan_lay_out(MothPlan *p) {
   mark_owned(p);
   MOTH_TRY(mark_lives(p));
-  MOTH_TRY(make_drops(p));
+  MOTH_TRY(list_ends(p, has_tensor, false));
+  MOTH_TRY(list_ends(p, is_input, true));
   MOTH_TRY(make_buffers(p));
   for (uint32_t i = 0; i < p->nvalues; i++)
     if (p->values[i].fake &&

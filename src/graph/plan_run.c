@@ -291,7 +291,8 @@ static MothStatus fail_at(const MothPlan *p, const MothPlanStep *s, MothStatus s
   return moth_trace_host.failed(place, status);
 }
 
-static MothStatus run_steps(const MothPlan *p, MothPlanFrame *f) {
+/* owned: the inputs, if they are the plan's to release. */
+static MothStatus run_steps(const MothPlan *p, MothPlanFrame *f, MothTensor **owned) {
   uint32_t made = 0;
   for (uint32_t i = 0; i < p->nsteps; i++) {
     const MothPlanStep *s = &p->steps[i];
@@ -307,6 +308,10 @@ static MothStatus run_steps(const MothPlan *p, MothPlanFrame *f) {
       MothTensor **t = &f->values[s->drops[k]];
       moth_tensor_release(*t);
       *t = NULL;
+    }
+    for (uint32_t k = 0; k < s->nends && owned; k++) {
+      moth_tensor_release(owned[s->ends[k]]);
+      owned[s->ends[k]] = NULL;
     }
     for (uint32_t k = 0; k < made; k++)
       if (p->apart[k].last == i)
@@ -382,8 +387,8 @@ static void finish(const MothPlan *p, MothPlanFrame *f, MothTensor **outputs, bo
   drop_arena(p, f);
 }
 
-static MothStatus run_here(MothPlan *p, MothTensor *const *inputs, const MothValue *numbers,
-                           MothTensor **outputs) {
+static MothStatus run_here(MothPlan *p, MothTensor *const *inputs, MothTensor **owned,
+                           const MothValue *numbers, MothTensor **outputs) {
   MothThread *t = &moth_thread;
   MothPlanFrame *f = take_frame(p);
   if (!f)
@@ -396,7 +401,7 @@ static MothStatus run_here(MothPlan *p, MothTensor *const *inputs, const MothVal
     f->numbers = numbers;
     for (uint32_t i = 0; i < p->ninputs; i++)
       f->values[p->inputs[i]] = inputs[i];
-    status = run_steps(p, f);
+    status = run_steps(p, f, owned);
   }
   t->include = include;
   t->exclude = exclude;
@@ -408,8 +413,8 @@ static MothStatus run_here(MothPlan *p, MothTensor *const *inputs, const MothVal
   return status;
 }
 
-MothStatus moth_plan_run(MothPlan *p, MothTensor *const *inputs, uint32_t ninputs,
-                         const MothValue *numbers, MothTensor **outputs, bool checked) {
+static MothStatus run(MothPlan *p, MothTensor *const *inputs, MothTensor **owned, uint32_t ninputs,
+                      const MothValue *numbers, MothTensor **outputs, bool checked) {
   Fit fit;
   MothThread *t = &moth_thread;
   if (!p->finished)
@@ -422,9 +427,24 @@ MothStatus moth_plan_run(MothPlan *p, MothTensor *const *inputs, uint32_t ninput
     other = moth_plan_for(p, inputs, numbers);
     fit = other ? FITS : OTHERWISE;
   }
-  MothStatus status = fit == FITS ? run_here(other ? other : p, inputs, numbers, outputs)
+  MothStatus status = fit == FITS ? run_here(other ? other : p, inputs, owned, numbers, outputs)
                                   : moth_graph_run(p->graph, inputs, ninputs, numbers, outputs);
   t->no_grad = no_grad;
   moth_plan_release(other);
+  return status;
+}
+
+MothStatus moth_plan_run(MothPlan *p, MothTensor *const *inputs, uint32_t ninputs,
+                         const MothValue *numbers, MothTensor **outputs, bool checked) {
+  return run(p, inputs, NULL, ninputs, numbers, outputs, checked);
+}
+
+MothStatus moth_plan_consume(MothPlan *p, MothTensor **inputs, uint32_t ninputs,
+                             const MothValue *numbers, MothTensor **outputs) {
+  MothStatus status = run(p, inputs, inputs, ninputs, numbers, outputs, true);
+  for (uint32_t i = 0; i < ninputs; i++) {
+    moth_tensor_release(inputs[i]);
+    inputs[i] = NULL;
+  }
   return status;
 }

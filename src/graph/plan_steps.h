@@ -71,6 +71,7 @@ typedef struct MothPlanStep {
   uint32_t nresults, nreads; /* values; of launches, reads that are temporaries come last */
   uint32_t *values;          /* results, then what is read */
   uint32_t ndrops, *drops;   /* tensors that are released behind it */
+  uint32_t nends, *ends;     /* inputs, by their numbers, that it uses last */
   struct MothBlocks *blocks;
   MothPlanLaunched *launches;
   uint32_t nlaunches;

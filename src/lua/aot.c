@@ -401,60 +401,89 @@ static MothStatus run_forward(lua_State *L, int handle, MothAotRun *r, int64_t *
   return status;
 }
 
+/* Runs the segment whose handle is at index `handle`; given: its numbers, or NULL. outputs, NULL before, are the
+ * caller's. */
+static MothStatus run_segment(lua_State *L, int handle, MothTensor **inputs, const MothValue *given,
+                              MothTensor **outputs) {
+  MothAot *a = ((MothHandle *)lua_touserdata(L, handle))->u.other;
+  uint32_t n = a->ninputs, nmade = a->joint->nroots + a->parts.nextra;
+  uint32_t nnumbers = a->program->nnumbers;
+  size_t size = sizeof(MothTensor *) * ((size_t)n + nmade + 1) +
+                sizeof(MothValue) * ((size_t)nnumbers + 1) + sizeof(int64_t) * ((size_t)n + 1);
+  MothValue *values = calloc(1, size);
+  if (!values)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  int64_t *versions = (int64_t *)(values + nnumbers + 1);
+  MothTensor **list = (MothTensor **)(versions + n + 1);
+  MothAotRun r = {.aot = a,
+                  .inputs = inputs,
+                  .made = list,
+                  .outputs = outputs,
+                  .before = list + nmade,
+                  .numbers = values};
+  moth_graph_numbers(a->program, given, values);
+  MothStatus s = fits(a, inputs, values) ? run_forward(L, handle, &r, versions)
+                                         : moth_graph_run(a->program, inputs, n, given, outputs);
+  for (uint32_t i = 0; i < nmade; i++)
+    moth_tensor_release(r.made[i]);
+  for (uint32_t i = 0; i < n; i++)
+    moth_tensor_release(r.before[i]);
+  free(values);
+  for (uint32_t i = 0; i < a->joint->noutputs && s != MOTH_OK; i++) {
+    moth_tensor_release(outputs[i]);
+    outputs[i] = NULL;
+  }
+  return s;
+}
+
 /* The compiled segment: a function of its inputs, and a list of its numbers if it has some, that returns the list of its
  * outputs. */
 static int aot_run(lua_State *L) {
-  MothAot *a = check_aot(L, lua_upvalueindex(1));
-  uint32_t n = a->ninputs, noutputs = a->joint->noutputs;
-  uint32_t nmade = a->joint->nroots + a->parts.nextra, nnumbers = a->program->nnumbers;
+  const MothAot *a = check_aot(L, lua_upvalueindex(1));
+  uint32_t n = a->ninputs, noutputs = a->joint->noutputs, nnumbers = a->program->nnumbers;
   uint32_t got = (uint32_t)lua_gettop(L);
   bool numbered = got == n + 1 && lua_istable(L, (int)got);
   if (got != n + numbered)
     return moth_lua_error(L, "the compiled graph has %d inputs, got %d", (int)n, (int)got);
   luaL_checkstack(L, 32, "compile");
-  for (uint32_t i = 0; i < n; i++)
-    moth_lua_check_tensor(L, (int)i + 1, "compile");
   lua_pushvalue(L, lua_upvalueindex(1));
   int handle = lua_gettop(L);
-  size_t tensors = 2 * (size_t)n + nmade + noutputs + 1;
-  size_t size = sizeof(MothTensor *) * tensors + sizeof(MothValue) * (nnumbers + 1) +
-                sizeof(int64_t) * (n + 1);
-  MothValue *values = lua_newuserdata(L, size);
-  memset(values, 0, size);
-  int64_t *versions = (int64_t *)(values + nnumbers + 1);
-  MothTensor **list = (MothTensor **)(versions + n + 1);
-  MothAotRun r = {.aot = a,
-                  .inputs = list,
-                  .made = list + n,
-                  .outputs = list + n + nmade,
-                  .before = list + n + nmade + noutputs,
-                  .numbers = values};
+  size_t tensors = (size_t)n + noutputs + 1;
+  MothTensor **inputs = lua_newuserdata(L, sizeof *inputs * tensors), **outputs = inputs + n;
+  memset(inputs, 0, sizeof *inputs * tensors);
   for (uint32_t i = 0; i < n; i++)
-    r.inputs[i] = ((MothHandle *)lua_touserdata(L, (int)i + 1))->u.t;
+    inputs[i] = moth_lua_check_tensor(L, (int)i + 1, "compile");
   const MothValue *given =
       numbered && nnumbers ? moth_lua_graph_numbers(L, a->program, (int)n + 1) : NULL;
-  moth_graph_numbers(a->program, given, values);
   lua_State *outer = moth_lua_current;
   moth_lua_current = L;
-  MothStatus s = fits(a, r.inputs, values)
-                     ? run_forward(L, handle, &r, versions)
-                     : moth_graph_run(a->program, r.inputs, n, given ? given : NULL, r.outputs);
+  MothStatus s = run_segment(L, handle, inputs, given, outputs);
   moth_lua_current = outer;
-  for (uint32_t i = 0; i < nmade; i++)
-    moth_tensor_release(r.made[i]);
-  for (uint32_t i = 0; i < n; i++)
-    moth_tensor_release(r.before[i]);
-  if (s) {
-    for (uint32_t i = 0; i < noutputs; i++)
-      moth_tensor_release(r.outputs[i]);
+  if (s)
     return moth_lua_raise(L, s);
-  }
   lua_createtable(L, (int)noutputs, 0);
   for (uint32_t i = 0; i < noutputs; i++) {
-    moth_lua_push_tensor(L, r.outputs[i]);
+    moth_lua_push_tensor(L, outputs[i]);
     lua_rawseti(L, -2, (int)i + 1);
   }
   return 1;
+}
+
+bool moth_lua_is_segment(lua_State *L, int idx) {
+  return lua_tocfunction(L, idx) == aot_run;
+}
+
+MothStatus moth_lua_run_segment(lua_State *L, int idx, MothTensor **inputs, uint32_t n,
+                                const MothValue *numbers, MothTensor **outputs) {
+  lua_getupvalue(L, idx, 1);
+  int handle = lua_gettop(L);
+  const MothAot *a = ((MothHandle *)lua_touserdata(L, handle))->u.other;
+  MothStatus s =
+      a->ninputs == n
+          ? run_segment(L, handle, inputs, numbers, outputs)
+          : moth_fail(MOTH_ERR_VALUE, "the compiled graph has %u inputs, got %u", a->ninputs, n);
+  lua_settop(L, handle - 1);
+  return s;
 }
 
 void moth_lua_open_aot(lua_State *L) { /* the table of the compiler's functions is on top */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "graph/plan.h"
 #include "lua/aot.h"
 
 typedef struct Context {
@@ -379,7 +380,16 @@ static MothStatus run_graph(lua_State *L, MothNode *n, MothAot *a, int env,
   MothStatus status = list ? arguments(n, b, grads, list) : no_memory();
   if (status == MOTH_OK) {
     lua_rawgeti(L, env, b->number);
-    status = moth_aot_call(L, b->graph, list, nlist, ((Context *)n->ctx)->numbers, made, nout);
+    const MothValue *numbers = b->graph->nnumbers ? ((Context *)n->ctx)->numbers : NULL;
+    MothPlan *plan = moth_lua_to_plan(L, lua_gettop(L));
+    if (plan && moth_pass_frees(n)) { /* saved values go as they are used */
+      for (uint32_t i = 0; i < b->ntakes; i++)
+        moth_function_free(n, (int)b->takes[i]);
+      status = moth_plan_consume(plan, list, nlist, numbers, made);
+      lua_pop(L, 1);
+    } else {
+      status = moth_aot_call(L, b->graph, list, nlist, ((Context *)n->ctx)->numbers, made, nout);
+    }
   }
   for (uint32_t i = 0; list && i < nlist; i++)
     moth_tensor_release(list[i]);

@@ -703,8 +703,9 @@ static void relate_views(const MothSegment *s, const MothTraceEnd *end, MothTens
   }
 }
 
-/* Runs the plan and takes what it gives. */
-static MothStatus run_plan(MothPlan *p, MothSegment *s, const MothTraceEnd *end) {
+/* Runs the plan, or the compiled segment at idx, and takes what it gives. */
+static MothStatus run_direct(lua_State *L, MothPlan *p, int idx, MothSegment *s,
+                             const MothTraceEnd *end) {
   enum { FEW = 64 };
   MothTensor *some[2 * FEW], **all = some;
   uint32_t n = 0, ninputs = 0;
@@ -720,6 +721,7 @@ static MothStatus run_plan(MothPlan *p, MothSegment *s, const MothTraceEnd *end)
       all[n++] = s->values[i];
   }
   MothTensor **made = all + n;
+  memset(made, 0, sizeof *made * end->noutputs);
   MothValue few[FEW], *numbers = few;
   uint32_t nnumbers = end->code->nnumbers;
   if (nnumbers > FEW && !(numbers = malloc(sizeof *numbers * nnumbers))) {
@@ -729,7 +731,9 @@ static MothStatus run_plan(MothPlan *p, MothSegment *s, const MothTraceEnd *end)
   }
   if (nnumbers)
     moth_segment_numbers(s, end->code->dynamic, numbers);
-  MothStatus status = moth_plan_run(p, all, n, nnumbers ? numbers : NULL, made, true);
+  const MothValue *given = nnumbers ? numbers : NULL;
+  MothStatus status = p ? moth_plan_run(p, all, n, given, made, true)
+                        : moth_lua_run_segment(L, idx, all, n, given, made);
   if (numbers != few)
     free(numbers);
   bool ran = status == MOTH_OK;
@@ -751,8 +755,8 @@ static MothStatus run_code(lua_State *L, MothSegment *s, const MothTraceEnd *end
   int top = lua_gettop(L);
   lua_rawgeti(L, top, end->code->id);
   MothPlan *plan = moth_lua_to_plan(L, top + 1);
-  if (plan)
-    return run_plan(plan, s, end);
+  if (plan || moth_lua_is_segment(L, top + 1))
+    return run_direct(L, plan, top + 1, s, end);
   int n = push_inputs(L, s);
   if (n < 0)
     return too_many();

@@ -213,6 +213,10 @@ struct MothGraph;
 void moth_lua_open_plans(lua_State *L);
 struct MothPlan *moth_lua_to_plan(lua_State *L, int idx);
 struct MothGraph *moth_lua_to_graph(lua_State *L, int idx);
+/* Whether a compiled segment with gradients is at idx (aot.c); runs it: outputs, all NULL before, are the caller's. */
+bool moth_lua_is_segment(lua_State *L, int idx);
+MothStatus moth_lua_run_segment(lua_State *L, int idx, MothTensor **inputs, uint32_t n,
+                                const MothValue *numbers, MothTensor **outputs);
 /* The numbers of the graph in the list at idx, in a userdata that is pushed; lists among them are pushed, too. */
 MothValue *moth_lua_graph_numbers(lua_State *L, const struct MothGraph *g, int idx);
 /* Pushes a graph, with a reference of its own. The tensors of the list at idx, in a userdata that is pushed. */
