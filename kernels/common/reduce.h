@@ -1,5 +1,5 @@
 /* The layout of a reduction, for every device: which dimensions are kept and which are reduced, each without sizes of 1,
- * merged where they step evenly, outermost first by input stride. If the smallest step belongs to a reduced dimension, a
+ * merged where their strides allow it, outermost first by input stride. If the smallest stride belongs to a reduced one, a
  * kernel runs along it ("rows": one accumulator at a time), else across the innermost kept dimension ("columns": many
  * accumulators at a time), so that the inner loop walks memory in order. */
 #ifndef MOTH_COMMON_REDUCE_H
@@ -36,7 +36,7 @@ typedef struct MothReduce {
   MothReduceOut out;
   const MothReduceLayout *layout; /* CUDA: all of the reduction, in one call */
   /* The CPU: a part, whose elements are `rows` rows of n. Strides in bytes. */
-  int64_t rows, row_stride, n, step;
+  int64_t rows, row_stride, n, stride;
   const MothParam *shift; /* of each result, or NULL: all 0 */
   MothParam *acc;         /* partial results, one for each row or column */
 } MothReduce;

@@ -33,6 +33,6 @@ typedef struct MothLoss {
    * from row to row of `grad`. */
   double total;
   double *loss;
-  int64_t grad_step;
+  int64_t grad_stride;
 } MothLoss;
 #endif

@@ -71,7 +71,7 @@ static MothLoss rows_of(const Loss *l, int64_t begin, int64_t end) {
   q.out = q.out ? (char *)q.out + at : NULL;
   q.target += begin;
   q.loss += begin;
-  q.grad = q.grad ? q.grad + begin * q.grad_step : NULL;
+  q.grad = q.grad ? q.grad + begin * q.grad_stride : NULL;
   return q;
 }
 
@@ -121,13 +121,13 @@ MothStatus moth_cpu_cross_entropy_backward(MothCall *c) {
   MOTH_GO(moth_cpu_contiguous_as(grad_output, MOTH_FLOAT64, &grad));
   l.q.out = c->results[0].u.t->data;
   l.q.grad = (const double *)grad->data;
-  l.q.grad_step = 1;
+  l.q.grad_stride = 1;
   if (reduction != MOTH_REDUCTION_NONE) {
     g = l.q.grad[0];
     if (reduction == MOTH_REDUCTION_MEAN)
       g /= l.counted;
     l.q.grad = &g;
-    l.q.grad_step = 0;
+    l.q.grad_stride = 0;
   }
   moth_parallel_for(l.q.rows, moth_cpu_grain(4 * l.q.n), backward_range, &l);
 done:

@@ -119,7 +119,7 @@ static void reduce_task(const Plan *p, int64_t outer, int64_t from, int64_t n, i
   q.rows = rows ? n : run1 - run0;
   q.row_stride = rows ? p->width.in : p->run.in;
   q.n = rows ? run1 - run0 : n;
-  q.step = rows ? p->run.in : p->width.in;
+  q.stride = rows ? p->run.in : p->width.in;
   p->partials->none(q.acc, n);
   for (int64_t pos = pos0; pos < pos1; pos++, moth_walk_next(&w)) {
     q.in = in + w.at;
@@ -167,7 +167,7 @@ static void plan_store(const Plan *p, MothTensor *out) {
   MothWalk w;
   moth_walk_init(&w, p->nkept, size, stride, 0);
   const MothKernels *k = moth_cpu_kernels(out->dtype);
-  MothReduce q = {.n = p->width.size, .step = p->width.out * item};
+  MothReduce q = {.n = p->width.size, .stride = p->width.out * item};
   for (int64_t o = 0; o < p->outer; o++, moth_walk_next(&w)) {
     q.out.values = out->data + w.at;
     q.acc = p->acc + o * p->width.size;

@@ -213,16 +213,16 @@ static void scan_rows_$NAME(void *out, const void *in, int64_t rows, int64_t n) 
   }
 }
 
-/* The same down columns: n elements, `step` apart. */
-static void scan_cols_$NAME(void *out, const void *in, int64_t n, int64_t step, int64_t cols) {
+/* The same down columns: n elements, `stride` apart. */
+static void scan_cols_$NAME(void *out, const void *in, int64_t n, int64_t stride, int64_t cols) {
   for (int64_t from = 0; from < cols; from += SCAN_COLS) {
     int64_t m = cols - from < SCAN_COLS ? cols - from : SCAN_COLS;
     $WIDE acc[SCAN_COLS];
     for (int64_t c = 0; c < m; c++)
       acc[c] = $NONE;
     for (int64_t i = 0; i < n; i++) {
-      const stored *a = (const stored *)in + i * step + from;
-      $STORED *o = ($STORED *)out + i * step + from;
+      const stored *a = (const stored *)in + i * stride + from;
+      $STORED *o = ($STORED *)out + i * stride + from;
       MOTH_VECTOR for (int64_t c = 0; c < m; c++) {
         acc[c] = $JOIN(($WIDE)$MAPA, acc[c]);
         o[c] = $PUTCOL;

@@ -125,7 +125,7 @@ local function write_scans(scans, texts, write)
 static void (*const scans_of_rows[])(void *out, const void *in, int64_t rows, int64_t n) = {
 %s
 };
-static void (*const scans_of_columns[])(void *out, const void *in, int64_t n, int64_t step, int64_t cols) = {
+static void (*const scans_of_columns[])(void *out, const void *in, int64_t n, int64_t stride, int64_t cols) = {
 %s
 };
 ]]):format(table.concat(rows, "\n"), table.concat(columns, "\n"))

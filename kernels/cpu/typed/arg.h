@@ -51,7 +51,7 @@ enum { ARG_COLS = 256, ARG_ROWS = 1 << 30 };
   for (int64_t i = i0; i < i1; i++) {                                                              \
     arg_pos here = (arg_pos)(i - i0);                                                              \
     MOTH_VECTOR for (int64_t c = 0; c < m; c++) {                                                  \
-      real x = LOAD(a[i * step + c]);                                                              \
+      real x = LOAD(a[i * stride + c]);                                                            \
       int better = BEATS(x, best[c]);                                                              \
       best[c] = better ? x : best[c];                                                              \
       at[c] = better ? here : at[c];                                                               \
@@ -59,7 +59,7 @@ enum { ARG_COLS = 256, ARG_ROWS = 1 << 30 };
   }
 
 MOTH_TYPED void arg_cols(const struct MothReduce *q) {
-  const int64_t n = q->rows, cols = q->n, step = q->row_stride / (int64_t)sizeof(stored);
+  const int64_t n = q->rows, cols = q->n, stride = q->row_stride / (int64_t)sizeof(stored);
   const bool min = q->op == MOTH_REDUCE_ARGMIN;
   int64_t *pos = q->out.pos;
   stored *value = q->out.values;
@@ -86,7 +86,7 @@ MOTH_TYPED void arg_cols(const struct MothReduce *q) {
           pos[from + c] = i0 + at[c];
     }
     for (int64_t c = 0; value && c < m; c++)
-      value[from + c] = a[pos[from + c] * step + c];
+      value[from + c] = a[pos[from + c] * stride + c];
   }
 }
 

@@ -33,7 +33,7 @@ MOTH_TYPED_FLOAT void cross_entropy(const struct MothLoss *q) {
   }
 }
 
-/* out = the derivative of grad[r * grad_step] * loss[r] by the logits. */
+/* out = the derivative of grad[r * grad_stride] * loss[r] by the logits. */
 MOTH_TYPED_FLOAT void cross_entropy_backward(const struct MothLoss *q) {
   const double *weight = q->weight;
   double total = q->total, smoothing = q->smoothing;
@@ -46,7 +46,7 @@ MOTH_TYPED_FLOAT void cross_entropy_backward(const struct MothLoss *q) {
       memset(o, 0, (size_t)n * sizeof(stored));
       continue;
     }
-    double g = q->grad[r * q->grad_step], w = weight ? weight[t] : 1,
+    double g = q->grad[r * q->grad_stride], w = weight ? weight[t] : 1,
            even = g * smoothing / (double)n;
     real max = row_max(a, n);
     double sum = row_sumexp(a, o, n, max);

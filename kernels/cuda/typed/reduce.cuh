@@ -1,7 +1,7 @@
 /* Reductions of any layout in a fixed order. Three shapes:
- *   rows     the innermost step is a reduced one. Short rows: a group of 1 to 32 lanes each; long ones: a
+ *   rows     the smallest stride is a reduced one. Short rows: a group of 1 to 32 lanes each; long ones: a
  *            block each, or, where rows are few, a block for each piece of a row
- *   columns  the innermost step is a kept one: a tile of columns at a time, threads with the same columns
+ *   columns  the smallest stride is a kept one: a tile of columns at a time, threads with the same columns
  *            take every ty-th row; cut into pieces as well
  * The totals of pieces go through memory and are joined by a second kernel. How a reduction is cut
  * depends on shape, strides, alignment and the number of multiprocessors: on one device the same call
@@ -10,12 +10,12 @@
 enum { ROW_THREADS = 256, SHORT_ROW = 1024, SEGMENT = 64, PIECE = 8192 };
 constexpr int COL_PACK = PACK < 4 ? PACK : 4, COL_UNROLL = sizeof(stored) <= 2 ? 8 : 4;
 
-/* Steps in bytes, but kept_out in elements. Sizes of dimensions that are read in packs count packs. */
+/* Strides in bytes, but kept_out in elements. Sizes of dimensions that are read in packs count packs. */
 struct Layout {
   const char *in;
   int nkept, nred;
   int64_t outs, count;
-  int64_t run_step; /* from element to element of the innermost reduced dimension */
+  int64_t run_stride; /* from element to element of the innermost reduced dimension */
   WideDiv kept[MOTH_MAX_DIMS], red[MOTH_MAX_DIMS];
   int64_t kept_in[MOTH_MAX_DIMS], kept_out[MOTH_MAX_DIMS], red_in[MOTH_MAX_DIMS];
 };
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
       head = begin;
       origin = begin;
       if (V > 1)
-        origin += (int64_t)(-(uintptr_t)(in + begin * l.run_step) & 15) / (int)sizeof(stored);
+        origin += (int64_t)(-(uintptr_t)(in + begin * l.run_stride) & 15) / (int)sizeof(stored);
       origin = origin < end ? origin : end;
       j = 0;
       tail = origin + (end - origin) / V * V;
@@ -117,11 +117,11 @@ __global__ void __launch_bounds__(ROW_THREADS)
                                                  : tail + (threadIdx.x - (origin - head));
         if (at < end && (at < origin || at >= tail)) {
           real x[1];
-          load_pack<1>(in + at * l.run_step, x);
+          load_pack<1>(in + at * l.run_stride, x);
           acc = Op::widen(Op::template chunk<1, 1>(x, at, 0));
         }
       }
-      in += origin * l.run_step;
+      in += origin * l.run_stride;
     }
     int64_t last = (tail - origin) / V, leap = (int64_t)SEGMENT * blockDim.x;
     for (; j < last; j += leap) {
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
       for (int k = 0; k < V; k++)
         acc[k] = Op::join(acc[k], Op::widen(part[k]));
     }
-    int64_t step = l.nkept ? l.kept_out[l.nkept - 1] : 0;
+    int64_t stride = l.nkept ? l.kept_out[l.nkept - 1] : 0;
 #pragma unroll
     for (int k = 0; k < V; k++) {
       if (ty > 1)
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
       if (parts)
         parts[piece * l.outs + slot * V + k] = acc[k];
       else
-        Op::finish(out, s.out + k * step, acc[k]);
+        Op::finish(out, s.out + k * stride, acc[k]);
     }
   }
 }
@@ -248,7 +248,7 @@ static Layout reduce_layout(const MothReduce *r, int64_t pack) {
   l.nred = k->nred;
   l.outs = k->outs;
   l.count = k->count;
-  l.run_step = k->nred ? k->red[k->nred - 1].in : 0;
+  l.run_stride = k->nred ? k->red[k->nred - 1].in : 0;
   for (int d = 0; d < k->nkept; d++) {
     l.kept[d] = wide_div(k->kept[d].size);
     l.kept_in[d] = k->kept[d].in;
