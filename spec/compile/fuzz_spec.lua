@@ -130,6 +130,15 @@ function steps.backward() local a, b, kind = pick(), pick(), rnd(6) return funct
   local g = leaf.grad or b(e).grad
   return g and g * 2
 end) end end
+-- A gradient with a history. It is not differentiated here: its sums may be added up in another order than eager's.
+function steps.second() local a, b = pick(), pick() return function(e) try(e, function()
+  local x = a(e)
+  local loss = (x * x * b(e)):tanh():sum()
+  if not loss:requires_grad() or not x:requires_grad() then return nil end
+  local g = moth.autograd.grad(loss, x, { create_graph = true })
+  e.log[#e.log + 1] = tostring(g:requires_grad())
+  return g:detach()
+end) end end
 function steps.pointer() local a = pick() return function(e)
   local x = a(e)
   if x:numel() > 0 then e.log[#e.log + 1] = tostring(x:detach():contiguous():data()[0]) end

@@ -66,8 +66,7 @@ describe("compile: the pace #quick", function()
     end)
   end)
 
-  it("is not measured with config.measure = false, for functions as backends, or where results require grad", function()
-    local w = moth.randn(2):requires_grad_(true)
+  it("is not measured with config.measure = false, or for functions as backends", function()
     with_clock({ 200, 100 }, function(tick)
       local function f(x)
         tick()
@@ -86,8 +85,6 @@ describe("compile: the pace #quick", function()
       compile.config.measure = true
       assert.equal(100, n)
       assert.equal(0, compile.counters().turned_off)
-      stderr(function() n = calls({ backend = "blocks" }, w) end) -- nothing is compiled there: it can only lose
-      assert.is_true(n < 60)
     end)
   end)
 

@@ -14,6 +14,7 @@ void moth_joint_parts_free(MothJointParts *p) {
   moth_graph_release(p->backward);
   free(p->saved);
   free(p->takes);
+  free(p->users);
   *p = (MothJointParts){0};
 }
 
@@ -92,6 +93,56 @@ static MothStatus list_saved(Divide *d, MothJointParts *p) {
     }
     input += from_outside;
   }
+  return MOTH_OK;
+}
+
+/* By node, in `results`: the results whose gradients it is computed from, or, of what is computed of saved values alone,
+ * of its users. */
+static void find_results(const MothJoint *j, uint64_t *results) {
+  uint32_t at = 0, given = 0;
+  for (MothGraphNode *n = j->graph->first; n; n = n->next) {
+    uint64_t all = 0;
+    n->mark = at;
+    if (is_gradient(n))
+      all = j->nresults > 64 ? UINT64_MAX : 1ull << j->given[given];
+    given += is_gradient(n);
+    for (uint32_t i = 0; i < n->nrefs; i++)
+      all |= results[n->refs[i].node->mark];
+    results[at++] = n->backward ? all : 0;
+  }
+  for (MothGraphNode *n = j->graph->last; n; n = n->prev)
+    for (uint32_t i = 0; i < n->nrefs && n->backward; i++) {
+      const MothGraphNode *m = n->refs[i].node;
+      bool alone = m->backward && m->kind == MOTH_NODE_CALL;
+      for (uint32_t k = 0; k < m->nrefs && alone; k++)
+        alone = !results[m->refs[k].node->mark];
+      if (alone)
+        results[m->mark] |= results[n->mark];
+    }
+}
+
+static MothStatus list_users(Divide *d, MothJointParts *p) {
+  const MothJoint *j = d->joint;
+  uint64_t *results = calloc((size_t)j->graph->nnodes + 1, sizeof *results);
+  uint32_t total = 0;
+  for (const MothGraphNode *n = j->graph->first; n; n = n->next)
+    total += n->backward ? n->nrefs : 0;
+  p->users = calloc((size_t)total + 1, sizeof *p->users);
+  if (!results || !p->users) {
+    free(results);
+    return no_memory();
+  }
+  find_results(j, results);
+  for (const MothGraphNode *n = j->graph->first; n; n = n->next)
+    for (uint32_t i = 0; i < n->nrefs && n->backward && n->kind == MOTH_NODE_CALL; i++) {
+      MothGraphRef v = n->refs[i];
+      while (is_view(v.node) && !v.node->backward)
+        v = v.node->refs[0];
+      for (uint32_t k = 0; k < p->nsaved && !v.node->backward; k++)
+        if (p->saved[k].id == v.node->id && p->saved[k].result == v.result)
+          p->users[p->nusers++] = (MothJointUser){k, results[n->mark]};
+    }
+  free(results);
   return MOTH_OK;
 }
 
@@ -184,6 +235,8 @@ MothStatus moth_joint_divide(const MothJoint *j, const MothJointParts *kept, Mot
     mark_wanted(&d);
   if (status == MOTH_OK && !kept) {
     status = list_saved(&d, out);
+    if (status == MOTH_OK)
+      status = list_users(&d, out);
     if (status == MOTH_OK)
       status = build_forward(&d, out);
   }

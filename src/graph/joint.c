@@ -18,6 +18,10 @@ typedef struct Trace {
   const MothThread *outside; /* the thread's modes */
   uint32_t nvalues, nlists;
   const MothValue *numbers;
+  const MothJointInput *given;
+  uint32_t ninputs;
+  MothJointUse use; /* of a derivable input, by a call */
+  void *ctx;
   bool separate;
   MothTensor **
       uses; /* leaves whose gradients are asked for: inputs, or aliases of them, one for each use */
@@ -128,7 +132,8 @@ static MothStatus pass_on(MothNode *n, MothTensor *const *grads, uint32_t need, 
 }
 
 /* x with a node of its own, through which this use's gradient goes. */
-static MothStatus use_of(Trace *t, MothTensor *x, uint32_t input, MothTensor **out) {
+static MothStatus use_of(void *ctx, MothTensor *x, uint32_t input, MothTensor **out) {
+  Trace *t = ctx;
   MothNode *node;
   MothTensor *alias;
   MOTH_TRY(moth_tensor_alias(x, false, &alias));
@@ -153,15 +158,15 @@ static MothStatus run_separate(Trace *t, const MothGraphNode *n, MothValue *resu
     MothTensor *x = t->values[slot];
     t->places[i].slot = slot;
     t->refs[i] = (MothGraphRef){&t->places[i], 0};
-    if (n->modes.no_grad || !moth_tensor_requires_grad(x) || is_target(t, n, x) ||
+    if (n->modes.no_grad || is_target(t, n, x) ||
         n->op->id == UINT16_MAX) /* a pass, and what it gives, know leaves by identity */
       continue;
-    while (input < t->joint->ninputs && t->inputs[input] != x)
+    while (input < t->ninputs && t->inputs[input] != x)
       input++;
-    if (input == t->joint->ninputs)
+    if (input == t->ninputs || !t->given[input].requires_grad)
       continue;
     t->places[i].slot = t->nvalues + t->nlists + i;
-    MOTH_TRY(use_of(t, x, input, &t->values[t->places[i].slot]));
+    MOTH_TRY(t->use(t->ctx, x, input, &t->values[t->places[i].slot]));
   }
   MOTH_TRY(run_call(t, &call, results));
   for (int r = 0; r < n->nresults; r++) /* a composite may give its argument back */
@@ -454,24 +459,89 @@ static MothStatus trace_apart(Trace *t, const MothJointInput *inputs, MothTensor
   return status;
 }
 
+static MothStatus make_lists(Trace *t) {
+  MOTH_TRY(moth_graph_check(t->program));
+  for (MothGraphNode *n = t->program->first; n; n = n->next) {
+    n->slot = t->nvalues;
+    t->nvalues += n->nresults;
+    t->nlists = n->nrefs > t->nlists ? n->nrefs : t->nlists;
+  }
+  t->values = calloc((size_t)t->nvalues + 2 * (size_t)t->nlists + 2, sizeof(MothTensor *));
+  t->inputs = calloc((size_t)t->ninputs + 1, sizeof(MothTensor *));
+  t->places = calloc((size_t)t->nlists + 1, sizeof *t->places);
+  t->refs = calloc((size_t)t->nlists + 1, sizeof *t->refs);
+  return t->values && t->inputs && t->places && t->refs ? MOTH_OK : no_memory();
+}
+
+static void free_lists(Trace *t) {
+  for (uint32_t i = 0; t->values && i < t->nvalues; i++)
+    moth_tensor_release(t->values[i]);
+  for (uint32_t i = 0; i < t->nuses; i++)
+    moth_tensor_release(t->uses[i]);
+  free(t->uses);
+  free(t->use_of);
+  free(t->places);
+  free(t->refs);
+  free(t->values);
+  free(t->inputs);
+}
+
+static bool has_all(const Trace *t, const MothGraphNode *n) {
+  for (uint32_t i = 0; i < n->nrefs; i++)
+    if (!t->values[n->refs[i].node->slot + n->refs[i].result])
+      return false;
+  return true;
+}
+
+MothStatus moth_joint_run(MothGraph *program, const MothJointInput *given, uint32_t ninputs,
+                          MothTensor *const *inputs, const MothValue *numbers, MothJointUse use,
+                          void *ctx, MothTensor **outputs) {
+  Trace t = {.program = program,
+             .numbers = numbers,
+             .given = given,
+             .ninputs = ninputs,
+             .use = use,
+             .ctx = ctx};
+  uint32_t at = 0;
+  MothStatus status = make_lists(&t);
+  for (MothGraphNode *n = program->first; n && status == MOTH_OK; n = n->next) {
+    MothTensor **own = t.values + n->slot;
+    MothValue results[MOTH_MAX_RESULTS];
+    if (n->kind == MOTH_NODE_PLACEHOLDER) {
+      moth_tensor_retain(*own = t.inputs[at] = inputs[at]);
+      at++;
+    } else if (n->kind == MOTH_NODE_CALL) {
+      bool there = has_all(&t, n);
+      if (there)
+        status = run_separate(&t, n, results);
+      else if (moth_node_writes(n) || moth_op_draws(n->op))
+        status = moth_fail(MOTH_ERR_STATE, "%s needs an input that is not there", n->name);
+      for (int i = 0; i < n->nresults && status == MOTH_OK; i++)
+        own[i] = there ? results[i].u.t : NULL;
+    } else if (n->kind == MOTH_NODE_OUTPUT) {
+      for (uint32_t i = 0; i < n->nrefs; i++)
+        moth_tensor_retain(outputs[i] = t.values[n->refs[i].node->slot + n->refs[i].result]);
+    }
+  }
+  free_lists(&t);
+  return status;
+}
+
 MothStatus moth_joint_trace(MothGraph *program, const MothJointTrace *how, MothJoint **out) {
   MothJoint *j = calloc(1, sizeof *j);
-  Trace t = {.program = program, .joint = j, .separate = how->separate, .numbers = how->numbers};
+  Trace t = {.program = program,
+             .joint = j,
+             .separate = how->separate,
+             .numbers = how->numbers,
+             .given = how->inputs,
+             .ninputs = how->ninputs,
+             .use = use_of};
+  t.ctx = &t;
   uint32_t ninputs = how->ninputs;
   Pass p = {0};
   MothStatus status = MOTH_OK;
-  MOTH_GO(moth_graph_check(program));
-  for (MothGraphNode *n = program->first; n; n = n->next) {
-    n->slot = t.nvalues;
-    t.nvalues += n->nresults;
-    t.nlists = n->nrefs > t.nlists ? n->nrefs : t.nlists;
-  }
-  t.values = calloc((size_t)t.nvalues + 2 * (size_t)t.nlists + 2, sizeof(MothTensor *));
-  t.places = calloc((size_t)t.nlists + 1, sizeof *t.places);
-  t.refs = calloc((size_t)t.nlists + 1, sizeof *t.refs);
-  t.inputs = calloc((size_t)ninputs + 1, sizeof(MothTensor *));
-  if (!j || !t.values || !t.inputs || !t.places || !t.refs ||
-      !(j->graph = moth_graph_new(program->name)) ||
+  MOTH_GO(make_lists(&t));
+  if (!j || !(j->graph = moth_graph_new(program->name)) ||
       !moth_graph_set_numbers(j->graph, program->nnumbers)) {
     status = no_memory();
     goto done;
@@ -491,16 +561,7 @@ done:
   free(p.inputs);
   free(p.out);
   moth_functional_free(&t.f);
-  for (uint32_t i = 0; t.values && i < t.nvalues; i++)
-    moth_tensor_release(t.values[i]);
-  for (uint32_t i = 0; i < t.nuses; i++)
-    moth_tensor_release(t.uses[i]);
-  free(t.uses);
-  free(t.use_of);
-  free(t.places);
-  free(t.refs);
-  free(t.values);
-  free(t.inputs);
+  free_lists(&t);
   if (status != MOTH_OK) {
     moth_gradients_forget(); /* of a pass that was not finished */
     moth_joint_free(j);

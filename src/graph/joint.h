@@ -69,6 +69,15 @@ typedef struct MothJointTrace {
  * recorded then. */
 MOTH_API MothStatus moth_joint_trace(MothGraph *program, const MothJointTrace *how,
                                      MothJoint **out);
+/* Runs the program on tensors, as recorded, but that each use of an input that requires a gradient is of what `use` gives in
+ * its place, a reference of which the callback keeps: calls in program order, their arguments from the last to the first;
+ * the edges of a separate joint graph are these uses in reverse. An input may be NULL: outputs that need it are NULL then; an
+ * error, where a call that writes or draws needs it. */
+typedef MothStatus (*MothJointUse)(void *ctx, MothTensor *x, uint32_t input, MothTensor **out);
+MOTH_API MothStatus moth_joint_run(MothGraph *program, const MothJointInput *given,
+                                   uint32_t ninputs, MothTensor *const *inputs,
+                                   const MothValue *numbers, MothJointUse use, void *ctx,
+                                   MothTensor **outputs);
 /* Finds out which arguments of j, traced so, are numbers of the program, by tracing it with others. pinned: those that are
  * constants of j, in and out. kinds: for which sorts of the others it holds (moth_joint_takes). */
 MOTH_API MothStatus moth_joint_find_numbers(MothJoint *j, MothGraph *program,
@@ -89,12 +98,21 @@ typedef struct MothJointSaved {
   int32_t output; /* its place among the forward graph's outputs; -1 for inputs */
 } MothJointSaved;
 
+/* A call of backward that uses a saved value, as a node of the engine would have saved it. */
+typedef struct MothJointUser {
+  uint32_t saved;
+  uint64_t
+      results; /* bits of the results whose gradients it is computed from; all, where there are more than 64 */
+} MothJointUser;
+
 typedef struct MothJointParts {
   MothGraph *forward; /* inputs -> roots, then saved values */
   MothGraph
       *backward; /* the saved values that it takes, then given gradients -> gradients; NULL: none */
   uint32_t *takes, ntakes;
   MothJointSaved *saved;
+  MothJointUser *users;
+  uint32_t nusers;
   uint32_t nsaved, nextra; /* nextra: outputs of forward behind the roots */
 } MothJointParts;
 

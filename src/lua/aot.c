@@ -156,9 +156,9 @@ static MothStatus prepare(MothAot *a, MothTensor *const *inputs) {
     }
   MOTH_TRY(check_aliases(a, inputs));
   moth_joint_find_inner(a->joint);
-  for (uint32_t i = 0; a->passes && !a->freed && i < a->joint->noutputs; i++)
-    if (a->joint->outputs[i].inner) /* it could not be run again: MothNode.expand */
-      return moth_fail(MOTH_ERR_STATE, "backward is called in it, and it returns steps of one way");
+  if (a->passes && !a->freed && a->joint->nresults) /* it could not be run again */
+    return moth_fail(MOTH_ERR_STATE,
+                     "backward is called in it, and a result may be differentiated");
   return MOTH_OK;
 }
 

@@ -18,17 +18,43 @@ typedef struct Context {
   uint64_t generator[2];
   bool replayable, freed;
   uint32_t nsaved;
-  MothValue *numbers; /* of the program, behind `used` */
-  bool used[];        /* saved tensors that backward has used: freed with the graph, as of calls */
+  MothValue *numbers; /* of the program, behind this */
+  uint64_t ran;       /* the results whose histories backward has freed */
+  uint64_t last;      /* those of the backward that runs, or has run */
 } Context;
 
-/* What only running the segment again needs goes with the first. */
+/* Saved values are freed as those of the calls would be: a value goes once all calls that use it have run. What only running
+ * the segment again needs goes with the last. */
+static bool is_used_later(const Context *c, uint32_t saved) {
+  const MothJointParts *p = &c->aot->parts;
+  for (uint32_t k = 0; k < p->nusers; k++)
+    if (p->users[k].saved == saved && !(p->users[k].results & (c->ran | c->last)))
+      return true;
+  return false;
+}
+
 static void done(MothNode *n) {
   Context *c = n->ctx;
-  c->freed = true;
-  for (uint32_t i = 0; i < n->nsaved; i++)
-    if (i >= c->nsaved || c->used[i])
+  bool left = false;
+  c->ran |= c->last;
+  for (uint32_t i = 0; i < c->nsaved; i++) {
+    bool used = is_used_later(c, i);
+    left = left || used;
+    if (!used)
       moth_function_free(n, (int)i);
+  }
+  for (uint32_t i = c->nsaved; i < n->nsaved && !left; i++)
+    moth_function_free(n, (int)i);
+  c->freed = !left;
+}
+
+/* Whether a call would run again that has freed what it had saved. */
+static bool is_freed(const Context *c, uint64_t results) {
+  const MothJointParts *p = &c->aot->parts;
+  for (uint32_t k = 0; k < p->nusers; k++)
+    if (p->users[k].results & c->ran && p->users[k].results & results)
+      return true;
+  return false;
 }
 
 static void drop(MothNode *n) {
@@ -76,9 +102,6 @@ static MothStatus stand_in(MothNode *n, uint32_t k, MothTensor *t, bool create, 
 }
 
 static MothStatus check_replayable(const MothAot *a, const Context *c) {
-  if (a->passes)
-    return moth_fail(MOTH_ERR_STATE, "compile: a graph that runs backward itself cannot be run "
-                                     "again for gradients of gradients; compile without backend");
   for (uint32_t i = 0; i < a->ninputs; i++)
     if (a->joint->written[i] && !a->copies)
       return moth_fail(MOTH_ERR_STATE,
@@ -91,19 +114,50 @@ static MothStatus check_replayable(const MothAot *a, const Context *c) {
                                    "little for gradients of gradients");
 }
 
-/* The segment, run again from the inputs that n has saved: ways are the `nways` inputs that get gradients, by the node's
- * inputs edges[i]; the caller releases inputs and outputs. */
+/* The segment, run again from the inputs that n has saved. */
 typedef struct Again {
-  MothTensor **inputs, **outputs, **ways;
-  uint32_t *edges;
-  int nways;
+  MothTensor **inputs, **outputs, **ways; /* ways: for the node's inputs edges[i] */
+  uint32_t *edges, nways, cap, nused;
+  char missing[512]; /* why an input is not there */
+  MothNode *node;
+  bool create;
 } Again;
 
 static void free_again(const MothAot *a, Again *r) {
   for (uint32_t i = 0; r->inputs && i < a->ninputs + a->joint->noutputs; i++)
     moth_tensor_release(r->inputs[i]);
+  for (uint32_t i = 0; i < r->nways; i++)
+    moth_tensor_release(r->ways[i]);
   free(r->inputs);
+  free(r->ways);
   free(r->edges);
+}
+
+/* A way for input k of the node. */
+static MothStatus add_way(Again *r, MothTensor *x, uint32_t k, MothTensor **out) {
+  if (r->nways == r->cap)
+    return moth_fail(MOTH_ERR_STATE, "a compiled graph uses its inputs in another way than traced");
+  MOTH_TRY(stand_in(r->node, k, x, r->create, out));
+  r->edges[r->nways] = k;
+  r->ways[r->nways++] = *out;
+  return MOTH_OK;
+}
+
+static MothStatus add_use(void *ctx, MothTensor *x, uint32_t input, MothTensor **out) {
+  Again *r = ctx;
+  const MothAot *a = ((const Context *)r->node->ctx)->aot;
+  uint32_t k = 0;
+  if (a->separate) /* the uses in reverse */
+    return add_way(r, x, r->cap - 1 - r->nused++, out);
+  while (k < r->nways && a->joint->edges[r->edges[k]] != input)
+    k++;
+  if (k < r->nways) {
+    *out = r->ways[k];
+    return MOTH_OK;
+  }
+  for (k = 0; k < r->cap && a->joint->edges[k] != input;)
+    k++;
+  return add_way(r, x, k, out);
 }
 
 static MothStatus run_again(MothNode *n, bool create, Again *r) {
@@ -111,40 +165,50 @@ static MothStatus run_again(MothNode *n, bool create, Again *r) {
   const MothAot *a = c->aot;
   const MothJoint *j = a->joint;
   uint64_t now[2];
-  *r = (Again){.inputs = calloc(2 * (size_t)a->ninputs + j->noutputs + 1, sizeof *r->inputs),
-               .edges = calloc((size_t)a->ninputs + 1, sizeof *r->edges)};
-  if (!r->inputs || !r->edges)
+  *r = (Again){.inputs = calloc((size_t)a->ninputs + j->noutputs + 1, sizeof *r->inputs),
+               .ways = calloc((size_t)j->nedges + 1, sizeof *r->ways),
+               .edges = calloc((size_t)j->nedges + 1, sizeof *r->edges),
+               .cap = j->nedges,
+               .node = n,
+               .create = create};
+  if (!r->inputs || !r->ways || !r->edges)
     return no_memory();
   r->outputs = r->inputs + a->ninputs;
-  r->ways = r->outputs + j->noutputs;
-  for (uint32_t i = 0; i < a->ninputs; i++) {
-    MOTH_TRY(moth_function_saved(n, a->saved_at[i], &r->inputs[i]));
-    if (!r->inputs[i])
-      return moth_node_freed(n);
-  }
-  for (uint32_t i = 0; i < a->ninputs; i++) {
-    uint32_t k = 0;
-    while (k < j->nedges && j->edges[k] != i)
-      k++;
-    if (k == j->nedges)
-      continue;
-    MothTensor *saved = r->inputs[i];
-    r->inputs[i] = NULL;
-    MothStatus status = stand_in(n, k, saved, create, &r->inputs[i]);
-    moth_tensor_release(saved);
-    MOTH_TRY(status);
-    r->edges[r->nways] = k;
-    r->ways[r->nways++] = r->inputs[i];
+  for (uint32_t i = 0; i < a->ninputs; i++) { /* one that was written to since may not be needed */
+    MothStatus status = moth_function_saved(n, a->saved_at[i], &r->inputs[i]);
+    if (status == MOTH_OK && !r->inputs[i])
+      status = moth_node_freed(n);
+    if (status != MOTH_OK && status != MOTH_ERR_STATE)
+      return status;
+    if (status != MOTH_OK)
+      snprintf(r->missing, sizeof r->missing, "%s", moth_last_error());
   }
   if (a->draws) {
     moth_generator_get_state(moth_aot_generator(a), &now[0], &now[1]);
     moth_generator_set_state(moth_aot_generator(a), c->generator[0], c->generator[1]);
   }
-  MothStatus status = moth_graph_run(a->program, r->inputs, a->ninputs,
-                                     a->program->nnumbers ? c->numbers : NULL, r->outputs);
+  const MothValue *numbers = a->program->nnumbers ? c->numbers : NULL;
+  MothStatus status =
+      moth_joint_run(a->program, a->inputs, a->ninputs, r->inputs, numbers, add_use, r, r->outputs);
   if (a->draws)
     moth_generator_set_state(moth_aot_generator(a), now[0], now[1]);
-  return status;
+  return status != MOTH_OK && r->missing[0] ? moth_fail(MOTH_ERR_STATE, "%s", r->missing) : status;
+}
+
+/* The errors of what the calls have saved: written to since, or freed. */
+static MothStatus check_saved(MothNode *n) {
+  const Context *c = n->ctx;
+  const MothJointParts *p = &c->aot->parts;
+  for (uint32_t k = 0; k < p->nusers; k++) {
+    MothTensor *t = NULL;
+    if (!(p->users[k].results & c->last))
+      continue;
+    MOTH_TRY(moth_function_saved(n, (int)p->users[k].saved, &t));
+    if (!t)
+      return moth_node_freed(n);
+    moth_tensor_release(t);
+  }
+  return MOTH_OK;
 }
 
 static MothStatus replay(MothNode *n, MothAot *a, MothTensor *const *grads, bool create,
@@ -156,18 +220,24 @@ static MothStatus replay(MothNode *n, MothAot *a, MothTensor *const *grads, bool
   int nroots = 0;
   MothStatus status = MOTH_OK;
   MOTH_GO(check_replayable(a, n->ctx));
-  MOTH_GO(run_again(n, create, &r));
-  list = calloc(2 * (size_t)j->noutputs + a->ninputs + 1, sizeof *list);
+  MOTH_GO(check_saved(n));
+  uint64_t seq = moth_seq_at(((Context *)n->ctx)->first); /* where its calls were */
+  status = run_again(n, create, &r);
+  moth_seq_at(seq);
+  MOTH_GO(status);
+  list = calloc(2 * (size_t)j->noutputs + j->nedges + 1, sizeof *list);
   MOTH_GO(list ? MOTH_OK : no_memory());
   MothTensor **given = list + j->noutputs, **results = given + j->noutputs;
   for (uint32_t i = 0; i < j->noutputs; i++)
     if (j->outputs[i].nr >= 0 && grads[j->outputs[i].nr]) {
+      if (!r.outputs[i])
+        MOTH_GO(moth_fail(MOTH_ERR_STATE, "%s", r.missing));
       list[nroots] = r.outputs[i];
       given[nroots++] = grads[j->outputs[i].nr];
     }
   if (nroots && r.nways)
-    MOTH_GO(moth_grad(list, given, nroots, r.ways, r.nways, create, create, true, results));
-  for (int i = 0; i < r.nways; i++)
+    MOTH_GO(moth_grad(list, given, nroots, r.ways, (int)r.nways, create, create, true, results));
+  for (uint32_t i = 0; i < r.nways; i++)
     out[r.edges[i]] = results[i];
 done:
   moth_set_grad_enabled(was);
@@ -189,6 +259,9 @@ static MothStatus pass_all_on(MothNode *n, MothTensor *const *grads, uint32_t ne
 
 /* The histories of the outputs become those of the segment run again; n passes gradients on to these. */
 static MothStatus lead_to(MothNode *n, const MothAot *a, const Again *r) {
+  for (uint32_t i = 0; i < a->joint->noutputs; i++)
+    if (a->joint->outputs[i].nr >= 0 && !r->outputs[i])
+      return moth_fail(MOTH_ERR_STATE, "%s", r->missing);
   for (int i = 0; i < n->ninputs; i++) {
     moth_node_release(n->inputs[i].node);
     n->inputs[i].node = NULL;
@@ -279,12 +352,10 @@ static MothAotBackward *find(MothAot *a, const char *key, const MothValue *numbe
 /* What backward graph b is called with: the saved values, then gradients. */
 static MothStatus arguments(MothNode *n, const MothAotBackward *b, MothTensor *const *grads,
                             MothTensor **list) {
-  Context *c = n->ctx;
   for (uint32_t i = 0; i < b->ntakes; i++) {
     MOTH_TRY(moth_function_saved(n, (int)b->takes[i], &list[i]));
     if (!list[i])
       return moth_node_freed(n);
-    c->used[b->takes[i]] = true;
   }
   for (uint32_t i = 0; i < b->ngiven; i++)
     moth_tensor_retain(list[b->ntakes + i] = grads[b->given[i]]);
@@ -378,17 +449,20 @@ static MothStatus run_graph(lua_State *L, MothNode *n, MothAot *a, int env,
     nout += b->gradient[k] >= 0;
   MothTensor **list = calloc((size_t)nlist + nout + 1, sizeof *list), **made = list + nlist;
   MothStatus status = list ? arguments(n, b, grads, list) : no_memory();
-  if (status == MOTH_OK) {
+  const MothValue *numbers = ((Context *)n->ctx)->numbers;
+  if (status == MOTH_OK && moth_grad_enabled()) { /* linear: its gradient is that of its calls */
+    status = moth_graph_run(b->graph, list, nlist, b->graph->nnumbers ? numbers : NULL, made);
+  } else if (status == MOTH_OK) {
     lua_rawgeti(L, env, b->number);
-    const MothValue *numbers = b->graph->nnumbers ? ((Context *)n->ctx)->numbers : NULL;
     MothPlan *plan = moth_lua_to_plan(L, lua_gettop(L));
     if (plan && moth_pass_frees(n)) { /* saved values go as they are used */
       for (uint32_t i = 0; i < b->ntakes; i++)
-        moth_function_free(n, (int)b->takes[i]);
-      status = moth_plan_consume(plan, list, nlist, numbers, made);
+        if (!is_used_later(n->ctx, b->takes[i]))
+          moth_function_free(n, (int)b->takes[i]);
+      status = moth_plan_consume(plan, list, nlist, b->graph->nnumbers ? numbers : NULL, made);
       lua_pop(L, 1);
     } else {
-      status = moth_aot_call(L, b->graph, list, nlist, ((Context *)n->ctx)->numbers, made, nout);
+      status = moth_aot_call(L, b->graph, list, nlist, numbers, made, nout);
     }
   }
   for (uint32_t i = 0; list && i < nlist; i++)
@@ -418,10 +492,16 @@ static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor 
                               MothTensor **out) {
   MothAotBackward *b = NULL;
   int top = lua_gettop(L);
-  if (a->freed)
+  Context *c = n->ctx;
+  c->last = 0;
+  for (int i = 0; i < n->nresults; i++)
+    if (grads[i])
+      c->last |= n->nresults > 64 ? UINT64_MAX : 1ull << i;
+  if (a->freed || (c->ran && is_freed(c, c->last)))
     return moth_node_freed(n);
-  if (moth_grad_enabled() || !is_usual(n, grads))
-    return replay(n, a, grads, moth_grad_enabled(), out);
+  bool create = moth_grad_enabled();
+  if ((create && !c->ran) || !is_usual(n, grads))
+    return replay(n, a, grads, create, out);
   char *key = key_of(a, grads, n->nresults);
   if (!key)
     return no_memory();
@@ -429,16 +509,18 @@ static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor 
   int env = lua_gettop(L);
   MothStatus status = MOTH_OK;
   b = find(a, key, ((Context *)n->ctx)->numbers);
+  moth_set_grad_enabled(false);
   if (!b && a->nbackward < MOST_GRAPHS)
     status = compile(L, n, a, env, key, grads, &b);
+  moth_set_grad_enabled(create);
   free(key);
   uint32_t include = moth_thread_state()->include;
-  if (status == MOTH_OK && b && b->number) {
+  if (status == MOTH_OK && b && b->number && (!create || !b->ntakes)) {
     moth_thread_state()->include &= ~(uint32_t)MOTH_KEY_AUTOCAST; /* its casts are calls */
     status = run_graph(L, n, a, env, b, grads, out);
     moth_thread_state()->include = include;
   } else if (status == MOTH_OK) {
-    status = replay(n, a, grads, false, out);
+    status = replay(n, a, grads, create, out);
   }
   lua_settop(L, top);
   return status;
@@ -491,8 +573,7 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   MothTensor **results = list + ninputs;
   bool inner = false;
   uint32_t nnumbers = a->program->nnumbers;
-  size_t used = (a->parts.nsaved + sizeof(MothValue)) / sizeof(MothValue) * sizeof(MothValue);
-  Context *c = calloc(1, sizeof *c + used + sizeof(MothValue) * (nnumbers + 1));
+  Context *c = calloc(1, sizeof *c + sizeof(MothValue) * (nnumbers + 1));
   MothNode *n = NULL;
   MothStatus status = list && c ? MOTH_OK : no_memory();
   MOTH_GO(status);
@@ -506,7 +587,7 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   c->nsaved = a->parts.nsaved;
   c->replayable = !moth_thread_state()->saved_hooks;
   memcpy(c->generator, r->generator, sizeof c->generator);
-  c->numbers = (MothValue *)((char *)c + sizeof *c + used);
+  c->numbers = (MothValue *)(c + 1);
   memcpy(c->numbers, r->numbers, sizeof *c->numbers * nnumbers);
   lua_pushvalue(L, -1);
   c->aot = a;
@@ -515,11 +596,12 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   uint32_t nsaved = c->replayable ? a->nkept : a->parts.nsaved;
   MOTH_GO(moth_function_record("CompiledFunctionBackward", backward, drop, c, list, (int)ninputs,
                                results, (int)nresults, (int)nsaved, &n));
-  if (inner && !a->freed) {
+  if (!a->freed) {
     uint64_t count = 64 * (uint64_t)a->program->nnodes + nedges;
     moth_node_reserve(n, count);
     c->first = n->seq - count;
-    n->expand = expand;
+    if (inner)
+      n->expand = expand;
   }
   c = NULL;
   n->keeps_none = true;
