@@ -248,6 +248,48 @@ describe("the joint graph", function()
     end
   end)
 
+  it("is there to be looked at, as is what it is divided into #M300", function()
+    local w = moth.randn(4, 2):requires_grad_(true)
+    local function f(x) return (x:matmul(w) + 1):relu():sum() end
+    local joint, forward, backward = moth.compile.aot(f, { moth.randn(3, 4) })
+    local function targets(g)
+      local list = {}
+      for node in g:nodes() do if node.op == "call" then list[#list + 1] = node.target end end
+      return table.concat(list, " ")
+    end
+    assert.equal("mm add relu sum", targets(forward))
+    assert.equal("mm add relu sum view expand threshold_backward transpose mm", targets(joint))
+    assert.equal("view expand threshold_backward transpose mm", targets(backward))
+    assert.equal(nil, (select(3, moth.compile.aot(function(x) return x + 1 end, { moth.ones(2) }))))
+    assert.error_matches(function() moth.compile.aot(function(x) return x:sum():item() end, { w }) end, "breaks")
+  end)
+
+  it("saves less with recompute, which computes the same gradients #M300", function()
+    local w = moth.randn(8, 8):requires_grad_(true)
+    local function f(x) -- what is saved by default: x, the argument of exp …, three in a row; with the cut one of them
+      local h = x:matmul(w)
+      local y = h:tanh():exp():sin()
+      return (y * y:sigmoid()):matmul(w):sum()
+    end
+    local function saved(o)
+      local _, _, backward = moth.compile.aot(f, { moth.randn(4, 8) }, o)
+      local n = 0
+      for node in backward:nodes() do if node.op == "placeholder" and node.name:find("^saved") then n = n + 1 end end
+      return n
+    end
+    assert.is_true(saved { recompute = true } < saved())
+    local backend = aot.backend(aot.interpret, { separate = true, recompute = true })
+    local compiled = moth.compile(f, { backend = backend })
+    local function outcome(call)
+      moth.manual_seed(3)
+      local x = moth.randn(4, 8):requires_grad_(true)
+      w.grad = nil
+      call(x):backward()
+      return S.text { x, w }
+    end
+    assert.equal(outcome(f), outcome(compiled))
+  end)
+
   it("raises eager's errors: a second backward, what was saved is written to", function()
     local compiled = moth.compile(function(x) return x:exp() end, { backend = "aot_eager" })
     local x = moth.ones(2):requires_grad_(true)

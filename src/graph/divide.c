@@ -24,6 +24,7 @@ typedef struct Divide {
   MothGraphRef *map;
   MothGraphRef *refs; /* of one node */
   bool *wanted;       /* by backward, of forward's values */
+  bool *kept;         /* saved; of the others that are wanted the calls run again */
   uint32_t nvalues, nrefs;
 } Divide;
 
@@ -54,12 +55,12 @@ static MothStatus copy_node(Divide *d, MothGraph *g, const MothGraphNode *n) {
   return MOTH_OK;
 }
 
-/* Marks what backward wants of forward: views are made again, so that their bases are saved. */
-static void mark_wanted(Divide *d) {
+/* Marks what backward wants of forward: with `again` also what calls that run again want. */
+static void mark_wanted(Divide *d, bool again) {
   for (const MothGraphNode *n = d->joint->graph->last; n; n = n->prev) {
     bool used = n->backward && n->kind == MOTH_NODE_CALL;
-    if (is_view(n) && !n->backward)
-      used = d->wanted[n->slot];
+    for (uint8_t i = 0; i < n->nresults && again && !n->backward && n->kind == MOTH_NODE_CALL; i++)
+      used = used || (d->wanted[n->slot + i] && !d->kept[n->slot + i]);
     if (n->kind == MOTH_NODE_OUTPUT) { /* a gradient may be a value of forward */
       for (uint32_t i = d->joint->nroots; i < n->nrefs; i++)
         if (!n->refs[i].node->backward)
@@ -81,7 +82,7 @@ static MothStatus list_saved(Divide *d, MothJointParts *p) {
   for (const MothGraphNode *n = j->graph->first; n; n = n->next) {
     bool from_outside = n->kind == MOTH_NODE_PLACEHOLDER && !n->backward;
     for (uint8_t i = 0; i < n->nresults; i++) {
-      if (n->backward || !d->wanted[n->slot + i] || is_view(n))
+      if (n->backward || !d->wanted[n->slot + i] || !d->kept[n->slot + i])
         continue;
       MothJointSaved *s = &p->saved[p->nsaved++];
       *s = (MothJointSaved){n->id, i, from_outside ? (int32_t)input : -1, -1, -1};
@@ -121,29 +122,45 @@ static void find_results(const MothJoint *j, uint64_t *results) {
     }
 }
 
+/* The saved values that v is, or is computed again from. */
+static MothStatus add_users(Divide *d, MothJointParts *p, MothGraphRef v, uint64_t results) {
+  if (v.node->backward)
+    return MOTH_OK;
+  if (!d->kept[slot_of(v)]) {
+    for (uint32_t i = 0; i < v.node->nrefs; i++)
+      MOTH_TRY(add_users(d, p, v.node->refs[i], results));
+    return MOTH_OK;
+  }
+  uint32_t saved = 0;
+  while (saved < p->nsaved &&
+         (p->saved[saved].id != v.node->id || p->saved[saved].result != v.result))
+    saved++;
+  for (uint32_t i = 0; i < p->nusers; i++)
+    if (p->users[i].saved == saved && p->users[i].results == results)
+      return MOTH_OK;
+  if ((p->nusers & (p->nusers - 1)) == 0) { /* a power of 2 */
+    MothJointUser *more = realloc(p->users, sizeof *more * (p->nusers ? 2 * (size_t)p->nusers : 1));
+    if (!more)
+      return no_memory();
+    p->users = more;
+  }
+  p->users[p->nusers++] = (MothJointUser){saved, results};
+  return MOTH_OK;
+}
+
 static MothStatus list_users(Divide *d, MothJointParts *p) {
   const MothJoint *j = d->joint;
   uint64_t *results = calloc((size_t)j->graph->nnodes + 1, sizeof *results);
-  uint32_t total = 0;
-  for (const MothGraphNode *n = j->graph->first; n; n = n->next)
-    total += n->backward ? n->nrefs : 0;
-  p->users = calloc((size_t)total + 1, sizeof *p->users);
-  if (!results || !p->users) {
-    free(results);
+  if (!results)
     return no_memory();
-  }
   find_results(j, results);
-  for (const MothGraphNode *n = j->graph->first; n; n = n->next)
-    for (uint32_t i = 0; i < n->nrefs && n->backward && n->kind == MOTH_NODE_CALL; i++) {
-      MothGraphRef v = n->refs[i];
-      while (is_view(v.node) && !v.node->backward)
-        v = v.node->refs[0];
-      for (uint32_t k = 0; k < p->nsaved && !v.node->backward; k++)
-        if (p->saved[k].id == v.node->id && p->saved[k].result == v.result)
-          p->users[p->nusers++] = (MothJointUser){k, results[n->mark]};
-    }
+  MothStatus status = MOTH_OK;
+  for (const MothGraphNode *n = j->graph->first; n && status == MOTH_OK; n = n->next)
+    for (uint32_t i = 0; i < n->nrefs && n->backward && n->kind == MOTH_NODE_CALL; i++)
+      if (status == MOTH_OK)
+        status = add_users(d, p, n->refs[i], results[n->mark]);
   free(results);
-  return MOTH_OK;
+  return status;
 }
 
 static MothStatus build_forward(Divide *d, MothJointParts *p) {
@@ -202,7 +219,9 @@ static MothStatus build_backward(Divide *d, const MothJointParts *saved, MothJoi
     out->takes[out->ntakes++] = i;
   }
   for (const MothGraphNode *n = j->graph->first; n && status == MOTH_OK; n = n->next) {
-    bool again = !n->backward && is_view(n) && d->wanted[n->slot] && !d->map[n->slot].node;
+    bool again = false;
+    for (uint8_t i = 0; i < n->nresults && !n->backward && n->kind == MOTH_NODE_CALL; i++)
+      again = again || (d->wanted[n->slot + i] && !d->kept[n->slot + i]);
     if (is_gradient(n) || (n->backward && n->kind == MOTH_NODE_CALL) || again)
       status = copy_node(d, g, n);
   }
@@ -218,7 +237,26 @@ static MothStatus build_backward(Divide *d, const MothJointParts *saved, MothJoi
   return status;
 }
 
-MothStatus moth_joint_divide(const MothJoint *j, const MothJointParts *kept, MothJointParts *out) {
+/* What is saved: what an earlier division has; the cut; or all that is wanted, of views the base. */
+static MothStatus choose_kept(Divide *d, const MothJointParts *earlier, bool recompute) {
+  for (const MothGraphNode *n = d->joint->graph->first; n; n = n->next)
+    for (uint8_t i = 0; i < n->nresults; i++)
+      d->kept[n->slot + i] = !earlier && !n->backward && !is_view(n);
+  for (uint32_t i = 0; earlier && i < earlier->nsaved; i++) {
+    const MothGraphNode *n = moth_graph_node(d->joint->graph, earlier->saved[i].id);
+    if (n)
+      d->kept[n->slot + earlier->saved[i].result] = true;
+  }
+  if (earlier || !recompute)
+    return MOTH_OK;
+  mark_wanted(d, true); /* the values that the derivatives save */
+  MOTH_TRY(moth_joint_cut(d->joint, d->wanted, d->kept));
+  memset(d->wanted, 0, sizeof *d->wanted * d->nvalues);
+  return MOTH_OK;
+}
+
+MothStatus moth_joint_divide(const MothJoint *j, const MothJointParts *kept, bool recompute,
+                             MothJointParts *out) {
   Divide d = {.joint = j};
   MothStatus status = MOTH_OK;
   *out = (MothJointParts){0};
@@ -230,9 +268,12 @@ MothStatus moth_joint_divide(const MothJoint *j, const MothJointParts *kept, Mot
   d.map = calloc((size_t)d.nvalues + 1, sizeof *d.map);
   d.refs = calloc((size_t)d.nrefs + 1, sizeof *d.refs);
   d.wanted = calloc((size_t)d.nvalues + 1, sizeof *d.wanted);
-  status = d.map && d.refs && d.wanted ? MOTH_OK : no_memory();
+  d.kept = calloc((size_t)d.nvalues + 1, sizeof *d.kept);
+  status = d.map && d.refs && d.wanted && d.kept ? MOTH_OK : no_memory();
   if (status == MOTH_OK)
-    mark_wanted(&d);
+    status = choose_kept(&d, kept, recompute);
+  if (status == MOTH_OK)
+    mark_wanted(&d, true);
   if (status == MOTH_OK && !kept) {
     status = list_saved(&d, out);
     if (status == MOTH_OK)
@@ -245,6 +286,7 @@ MothStatus moth_joint_divide(const MothJoint *j, const MothJointParts *kept, Mot
   free(d.map);
   free(d.refs);
   free(d.wanted);
+  free(d.kept);
   if (status != MOTH_OK)
     moth_joint_parts_free(out);
   return status;

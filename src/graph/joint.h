@@ -117,9 +117,13 @@ typedef struct MothJointParts {
 } MothJointParts;
 
 /* Divides j; its passes have run. kept: what an earlier division of the same segment has saved, of which backward must
- * be computed (no forward graph is made then); NULL: what the derivatives save. */
+ * be computed (no forward graph is made then); NULL: what the derivatives save, or, with `recompute`, less of it, from
+ * which cheap calls make the rest again. */
 MOTH_API MothStatus moth_joint_divide(const MothJoint *j, const MothJointParts *kept,
-                                      MothJointParts *out);
+                                      bool recompute, MothJointParts *out);
+/* The cut (cut.c). wanted: the values, at their slots, that the derivatives save; kept: of these and of those from which
+ * they are computed by cheap calls, the ones with the fewest bytes. */
+MothStatus moth_joint_cut(const MothJoint *j, const bool *wanted, bool *kept);
 MOTH_API void moth_joint_parts_free(MothJointParts *p);
 
 /* --- passes (passes.c) ------------------------------------------------------------------------------------ */

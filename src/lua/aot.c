@@ -169,13 +169,13 @@ static MothAot *check_aot(lua_State *L, int idx) {
 
 static int aot_run(lua_State *L);
 
-/* aot_new(graph, inputs, compile, separate) -> a function of the inputs, the joint graph; or nil, why the segment runs
+/* aot_new(graph, inputs, compile, separate, recompute) -> a function of the inputs, the joint graph; or nil, why the segment runs
  * as recorded. compile(kind, graph, inputs, joint graph, number of roots,
  * whether no gradient is wanted) returns a function of a graph's inputs. */
 static int c_aot_new(lua_State *L) {
   uint32_t n;
   MothGraph *program = moth_lua_to_graph(L, 1);
-  bool separate = lua_toboolean(L, 4);
+  bool separate = lua_toboolean(L, 4), recompute = lua_toboolean(L, 5);
   lua_settop(L, 3);
   MothTensor **inputs = moth_lua_tensors(L, 2, &n);
   MothHandle *h = moth_lua_new_handle(L, MOTH_MAGIC_AOT, &key_aot_meta);
@@ -187,6 +187,7 @@ static int c_aot_new(lua_State *L) {
   a->program = program;
   a->ninputs = n;
   a->separate = separate;
+  a->recompute = recompute;
   for (uint32_t i = 0; i < n; i++) {
     MothStatus s = moth_tensor_fake_of(inputs[i], &a->inputs[i].fake);
     if (s)
@@ -200,7 +201,7 @@ static int c_aot_new(lua_State *L) {
   }
   MothStatus s = moth_joint_simplify(a->joint);
   if (s == MOTH_OK)
-    s = moth_joint_divide(a->joint, NULL, &a->parts);
+    s = moth_joint_divide(a->joint, NULL, a->recompute, &a->parts);
   if (s == MOTH_OK)
     s = plan_saved(a);
   if (s)

@@ -37,9 +37,9 @@ typedef struct MothAot {
   bool *
       pinned; /* numbers of the program that are constants; the others are of these kinds (joint.h) */
   uint32_t kinds;
-  bool separate; /* joint.h */
-  bool passes;   /* the segment runs backward itself */
-  bool freed;    /* which has freed what its outputs' histories had saved */
+  bool separate, recompute; /* joint.h */
+  bool passes;              /* the segment runs backward itself */
+  bool freed;               /* which has freed what its outputs' histories had saved */
 } MothAot;
 
 #define MOTH_MAGIC_AOT 0x6d6f746841686561ull

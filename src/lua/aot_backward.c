@@ -370,7 +370,7 @@ static MothStatus trace(MothAot *a, MothAotBackward *b, MothTensor *const *grads
   if (n)
     MOTH_TRY(moth_joint_find_numbers(*joint, a->program, &how, b->pinned, &b->kinds));
   MOTH_TRY(moth_joint_simplify(*joint));
-  return moth_joint_divide(*joint, &a->parts, parts);
+  return moth_joint_divide(*joint, &a->parts, false, parts);
 }
 
 static void free_backward(MothAotBackward *b) {

@@ -4,6 +4,8 @@
 --     local backend = aot.backend(function(graph, inputs, info) return graph:interpreter() end)
 --     local fast = moth.compile(model, { backend = backend })
 --
+--     local joint, forward, backward = moth.compile.aot(model, { x })   -- the graphs of a function, to look at
+--
 -- An inner backend gets PLAIN graphs and returns what runs one: function(values...) -> a list of the outputs (or the
 -- outputs). It is called for the forward graph when a segment is compiled, for a backward graph when that is first
 -- run: one for each set of outputs whose gradients are given, and for other strides of these. All that has to do with
@@ -50,7 +52,7 @@ local function log(topic, title, handle)
 end
 
 -- The segment of a graph, compiled by `inner`; or nil and the reason.
-local function compile(graph, inputs, inner, separate)
+local function compile(graph, inputs, inner, o)
   local index = M.counters.segments + 1
   return C.aot_new(graph.handle, inputs, function(kind, handle, values, joint, nroots, inference)
     local g = graphs.new(handle)
@@ -63,18 +65,20 @@ local function compile(graph, inputs, inner, separate)
         type(fn))
     end
     return fn
-  end, separate)
+  end, o.separate, o.recompute)
 end
 
 --- A backend for any segment, of one for plain graphs: inner(graph, inputs, info) -> function(values...) -> list.
--- separate = true: a backward graph returns a gradient for each use of an input, which the engine sums: the same bits
--- as without a graph also where there are gradients from elsewhere.
-function M.backend(inner, separate)
+-- Options: separate = true: a backward graph returns a gradient for each use of an input, which the engine sums: the
+-- same bits as without a graph also where there are gradients from elsewhere. recompute = true: of what the derivatives
+-- save, the fewest bytes are, from which pointwise calls and views compute the rest again in backward; else all of it.
+function M.backend(inner, o)
   if not check.is_callable(inner) then
     check.fail("[compile.aot] expected a function(graph, inputs, info), got %s", type(inner))
   end
+  o = type(o) == "boolean" and { separate = o } or check.options("compile.aot.backend", o, "separate recompute")
   local function backend(graph, inputs)
-    local fn, why = compile(graph, inputs, inner, separate)
+    local fn, why = compile(graph, inputs, inner, o)
     if fn then
       M.counters.segments = M.counters.segments + 1
       return fn, true -- values that are no outputs are deferred
@@ -88,10 +92,38 @@ function M.backend(inner, separate)
   return backend
 end
 
+-- What inner gives while a function is only looked at: its graphs are read, and the calls run as they are.
+local function look(list, o)
+  local backend
+  backend = function(graph, inputs)
+    local fn, why = compile(graph, inputs, M.interpret, o)
+    if not fn then check.fail("[compile.aot] %s", why) end
+    local joint, forward, backward = C.aot_parts(fn)
+    list[#list + 1] = { graphs.new(joint), graphs.new(forward), backward and graphs.new(backward) }
+    return fn, true
+  end
+  M.made[backend] = true
+  return backend
+end
+
+-- The joint graph of f(unpack(inputs)), its forward graph and, if a result requires a gradient, its backward graph (for
+-- gradients of all of them). f runs once. Options as of M.backend. An error where the graph breaks.
+local function graphs_of(f, inputs, o)
+  if not check.is_callable(f) then check.fail("[compile.aot] expected a function or a module, got %s", type(f)) end
+  if type(inputs) ~= "table" then check.fail("[compile.aot] expected a list of inputs, got %s", type(inputs)) end
+  local list = {}
+  o = check.options("compile.aot", o, "separate recompute")
+  local moth_compile = require "moth.compile"
+  local compiled = moth_compile(function(...) return f(...) end, { backend = look(list, o), fullgraph = true })
+  local _ = { compiled(unpack(inputs, 1, inputs.n or #inputs)) }
+  if #list ~= 1 then check.fail("[compile.aot] the function calls no op that could be recorded") end
+  return unpack(list[1], 1, 3)
+end
+
 --- The inner backend that runs the calls one by one.
 function M.interpret(graph) return graph:interpreter() end
 
 --- The backend "aot_eager".
-M.eager = M.backend(M.interpret, true)
+M.eager = M.backend(M.interpret, { separate = true })
 
-return M
+return setmetatable(M, { __call = function(_, ...) return graphs_of(...) end, __module_name = "moth.compile.aot" })

@@ -301,4 +301,8 @@ M.decompositions = decompositions.table
 -- script of Lua that fails in the same way.
 function M.minify(...) return require("moth.compile.minify").minify(...) end
 
-return setmetatable(M, { __call = function(_, ...) return compile(...) end, __module_name = "moth.compile" })
+-- Parts that few programs need are loaded when they are asked for.
+local parts = { aot = "moth.compile.aot" }
+
+return setmetatable(M, { __call = function(_, ...) return compile(...) end, __module_name = "moth.compile",
+  __index = function(_, key) return parts[key] and require(parts[key]) end })
