@@ -48,7 +48,7 @@ describe("moth.diagnose #quick #M240", function()
         assert.same({ 4, 3 }, x:size())
         assert.equal(4, y:numel())
         work(0.005)
-      end, { steps = 60, quiet = true }) -- more than an epoch
+      end, { steps = 55, quiet = true }) -- more than an epoch
     assert.equal("compute bound", r.verdict)
     assert.is_true(math.abs(r.wait + r.copy + r.compute - 1) < 1e-6)
   end)
@@ -58,7 +58,7 @@ describe("moth.diagnose #quick #M240", function()
     local env = debug.getfenv(print) -- where moth's files find it
     env.print = function(line) printed[#printed + 1] = line end
     finally(function() env.print = old end)
-    moth.diagnose(loader(function(_, i) return i end), function() work(0.002) end, { steps = 3 })
+    moth.diagnose(loader(function(_, i) return i end), function() work(0.03) end, { steps = 3 })
     env.print = old
     assert.matches("^3 steps: waiting for the loader %d+ %%, copying 0 %%, computing %d+ %%; ", printed[1])
     assert.matches("^compute bound: the loader keeps up", printed[2])

@@ -63,7 +63,7 @@ describe("DataLoader #quick", function()
     assert.equal(5, n)
   end)
 
-  it("shuffles anew each epoch, repeatably with a generator", function()
+  it("shuffles anew each epoch, repeatably with a generator #M246", function()
     local function order(loader)
       local out = {}
       for _, b in ipairs(epoch(loader)) do
