@@ -154,6 +154,37 @@ return function(M, t)
     return out
   end
 
+  function M.scatter_reduce(a)
+    local out, d = clone(a.self), wrap(a.dim, #a.self.shape)
+    local lists = {}
+    each(a.index.shape, function(i, at)
+      local p = place(out, with(at, d, a.index.data[i] - 1))
+      lists[p] = lists[p] or (a.include_self and { a.self.data[p] } or {})
+      table.insert(lists[p], a.src.data[place(a.src, at)])
+    end)
+    for p, list in pairs(lists) do
+      local v = list[1]
+      for i = 2, #list do
+        if a.reduce == "prod" then v = v * list[i]
+        elseif a.reduce == "amax" then v = math.max(v, list[i])
+        elseif a.reduce == "amin" then v = math.min(v, list[i])
+        else v = v + list[i] end
+      end
+      out.data[p] = a.reduce == "mean" and v / #list or v
+    end
+    return out
+  end
+  function M.scatter_extreme(a)
+    return M.scatter_reduce({ self = a.self, dim = a.dim, index = a.index, src = a.src, include_self = a.include_self,
+      reduce = a.largest and "amax" or "amin" })
+  end
+  function M.index_reduce(a)
+    local d = wrap(a.dim, #a.self.shape)
+    local index = made(a.source.shape, function(at) return a.index.data[at[d] + 1] end)
+    return M.scatter_reduce({ self = a.self, dim = a.dim, index = index, src = a.source, reduce = a.reduce,
+      include_self = a.include_self })
+  end
+
   -- ---- running values and order ----------------------------------------------------------------------
 
   local function running(better, want)

@@ -123,6 +123,7 @@ function M.gcd(a, b)
   while b ~= 0 do a, b = b, a % b end
   return a
 end
+function M.trunc(x) return x < 0 and math.ceil(x) or math.floor(x) end
 function M.shift_left(a, b) return b < 0 and 0 or a * 2 ^ b end
 
 return M

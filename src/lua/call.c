@@ -388,6 +388,20 @@ static bool read_switch(const Reader *r, const char *k) {
   return lua_toboolean(r->L, -1);
 }
 
+/* The value on top, a memory_format of PyTorch's: moth's tensors are row-major, and it says nothing. */
+static void read_memory_format(lua_State *L, const Reader *r) {
+  static const char *const known[] = {"contiguous_format", "preserve_format", "channels_last",
+                                      "channels_last_3d"};
+  const char *given = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (!strcmp(given, known[i]))
+      return;
+  moth_lua_error(L,
+                 "[%s] option 'memory_format' must be moth.contiguous_format, preserve_format, "
+                 "channels_last or channels_last_3d",
+                 r->op->name);
+}
+
 static void read_keywords(Reader *r, int idx, MothValue *args, bool *given, bool *requires_grad,
                           bool *pinned, MothTensor **out) {
   lua_State *L = r->L;
@@ -416,6 +430,8 @@ static void read_keywords(Reader *r, int idx, MothValue *args, bool *given, bool
       *out = moth_lua_check_tensor(L, -1, "option 'out'");
     } else if (k && r->op->factory && !strcmp(k, "pin_memory")) {
       *pinned = read_switch(r, k);
+    } else if (k && !strcmp(k, "memory_format")) {
+      read_memory_format(L, r);
     } else {
       if (!k)
         k = luaL_typename(L, -2);

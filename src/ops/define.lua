@@ -223,6 +223,63 @@ return {
 
   diagonal_of = { "x, offset", "op.diagonal(x, offset, 0, 1)" },
 
+  -- ---- scatter_reduce: what lies along dim of one line alone meets in one place ----------------------
+  -- y in place of self where nothing of self shall count.
+  only_given = { "self, dim, index, include_self, y, index_base",
+    "when(include_self, self, scatter(self, dim, index, y, index_base))" },
+  narrowed_to = { "x, shape", "when(same_list(x.shape, shape), x, as_strided(x, shape, x.stride))" },
+  -- The largest (smallest) of src wins by being written last.
+  scattered_extreme = { "self, dim, index, src, largest_, include_self, index_base", [[
+    local x = narrowed_to(src, index.shape)
+    local key = when(both(is_float(x), negate(largest_)), masked_fill(x, isnan(x), -inf), x)
+    local values, order = sort(key, dim, negate(largest_), 0)
+    local best = scatter(self, dim, gather(index, dim, order, 0), gather(x, dim, order, 0), index_base)
+    local there = scatter(zeros_of(self, self.shape, dtype_named("bool")), dim, index, 1, index_base)
+    local with_self = when(largest_, maximum(self, best), minimum(self, best))
+    return where(there, when(include_self, with_self, best), self)]] },
+  -- Of what is equal to the result each has the same share of its gradient.
+  extreme_share = { "grad, mine, theirs, dim, index, index_base",
+    "grad / scatter_add(mine, dim, index, theirs, index_base)" },
+  extreme_mine = { "self, dim, index, include_self, result, index_base", [[
+    local there = scatter(zeros_of(self, self.shape, dtype_named("bool")), dim, index, 1, index_base)
+    return as(when(include_self, eq(self, result), logical_not(there)), self.dtype)]] },
+  extreme_theirs = { "self, dim, index, src, result, index_base",
+    "as(eq(narrowed_to(src, index.shape), gather(result, dim, index, index_base)), self.dtype)" },
+  extreme_grad_self = { "grad, self, dim, index, src, include_self, result, index_base", [[
+    local mine = extreme_mine(self, dim, index, include_self, result, index_base)
+    local theirs = extreme_theirs(self, dim, index, src, result, index_base)
+    return mine * extreme_share(grad, mine, theirs, dim, index, index_base)]] },
+  extreme_grad_src = { "grad, self, dim, index, src, include_self, result, index_base", [[
+    local mine = extreme_mine(self, dim, index, include_self, result, index_base)
+    local theirs = extreme_theirs(self, dim, index, src, result, index_base)
+    local g = theirs * gather(extreme_share(grad, mine, theirs, dim, index, index_base), dim, index, index_base)
+    return when(same_list(src.shape, index.shape), g,
+      written(zeros_of(grad, src.shape, none), function(w) return as_strided(w, index.shape, w.stride) end, g))]] },
+  -- Products: index sorted, then each run's product by doubling, which the last of the run has.
+  scattered_prod = { "self, dim, index, src, include_self, index_base", [[
+    local start = only_given(self, dim, index, include_self, 1, index_base)
+    local at, order = sort(index, dim, false, 0)
+    local n = when(equal(at.ndim, 0), 1, at.shape[dim])
+    local x = gather(narrowed_to(src, index.shape), dim, order, 0)
+    local runs = fold(x, doublings(n), function(y, k)
+      local stride = power_of(2, k)
+      local same = eq(narrow(at, dim, stride, n - stride), narrow(at, dim, 0, n - stride))
+      local b = narrow(y, dim, stride, n - stride)
+      return cat(tensors(narrow(y, dim, 0, stride), where(same, b * narrow(y, dim, 0, n - stride), b)), dim)
+    end)
+    local m = when(gt(n, 0), n - 1, 0)
+    local ends = full_of(self, with_size(at, dim, 1), 1, dtype_named("bool"))
+    local last = when(equal(at.ndim, 0), ends,
+      cat(tensors(ne(narrow(at, dim, n - m, m), narrow(at, dim, 0, m)), narrow(ends, dim, 0, n - m)), dim))
+    local none_yet = scatter(ones_like(self), dim, index, 0, index_base)
+    return start * scatter_add(none_yet, dim, at, where(last, runs, 0), index_base)]] },
+  scattered_mean = { "self, dim, index, src, include_self, index_base", [[
+    local x = narrowed_to(src, index.shape)
+    local total = scatter_add(only_given(self, dim, index, include_self, 0, index_base), dim, index, x, index_base)
+    local ones = only_given(ones_like(self), dim, index, include_self, 0, index_base)
+    local n = scatter_add(ones, dim, index, ones_like(x), index_base)
+    return when(is_float(self), total / n, floor_divide(total, n))]] },
+
   -- ---- linear --------------------------------------------------------------------------------------
   -- x (…, n) as (rows, n)
   as_rows = { "x", "when(equal(x.ndim, 2), x, reshape(x, list(product(first_n(x.shape, x.ndim - 1)), x.shape[-1])))" },

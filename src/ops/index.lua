@@ -105,6 +105,76 @@ return {
     { "randn(3), 1, tensor(2,{dtype=int64}), randn(0)", "src must not be smaller than index" },
   },
   doc = "self with src added at index along dim." },
+{ "scatter_reduce(Tensor self, Dim dim, IndexTensor index, Tensor src, enum('prod','mean','amax','amin','sum') reduce, bool include_self=true, index_base) -> Tensor",
+  kind = "composite",
+  expr = [[
+    local start = only_given(self, dim, index, include_self, 0, index_base)
+    return when(equal(index.numel, 0), clone(self), when(eq(reduce, "sum"),
+      scatter_add(start, dim, index, narrowed_to(src, index.shape), index_base),
+      when(eq(reduce, "mean"), scattered_mean(self, dim, index, src, include_self, index_base),
+        when(eq(reduce, "prod"), scattered_prod(self, dim, index, src, include_self, index_base),
+          native_scatter_extreme(self, dim, index, src, eq(reduce, "amax"), include_self, index_base)))))]],
+  check = {
+    { "same_dtype(self, src)", "src must have the dtype of self, {self.dtype}, got {src.dtype}", "type" },
+    { "equal(index.ndim, src.ndim)", "index and src must have as many dimensions, got {index.ndim} and {src.ndim}" },
+    "covers(src, index)",
+  },
+  grad = "composite",
+  reference = "scatter_reduce",
+  samples = {
+    "randn(3,4), 2, randint(1, 5, {3,6}), randn(3,6), 'sum'", "randn(3,4), 1, randint(1, 4, {5,4}), randn(5,4), 'prod'",
+    "randn(3,4), 1, tensor({{3,1,2}},{dtype=int64}), randn(2,4), 'mean', false", "randn(4), 1, randint(1, 5, {7}), randn(7), 'amax'",
+    "randn(3,4), 2, randint(1, 4, {3,5}), randn(3,5), 'amin', false", "randn(3,4), 2, randint(1, 4, {3,5}), randn(3,5), 'prod', false",
+  },
+  errors = {
+    { "randn(3), 1, tensor({4},{dtype=int64}), randn(1), 'sum'", "index 4 is out of range" },
+    { "randn(3), 1, randn(2), randn(2), 'sum'", "integer" },
+    { "randn(3), 1, tensor({1,2},{dtype=int64}), randn(1), 'sum'", "src must not be smaller than index" },
+    { "randn(3), 1, tensor({1},{dtype=int64}), randn(1), 'max'", "reduce" },
+  },
+  doc = "self joined with src at index along dim, by sum, prod, mean, amax or amin; without include_self only what src \z
+    gives counts where there is any. Equal extremes share the gradient." },
+{ "native_scatter_extreme(Tensor self, Dim dim, IndexTensor index, Tensor src, bool largest, bool include_self, index_base) -> Tensor",
+  kind = "composite", keep = true,
+  expr = "scattered_extreme(self, dim, index, src, largest, include_self, index_base)",
+  grad = {
+    self = "extreme_grad_self(grad, self, dim, index, src, include_self, result, index_base)",
+    src = "extreme_grad_src(grad, self, dim, index, src, include_self, result, index_base)",
+  },
+  reference = "scatter_extreme",
+  samples = {
+    "randn(7), 1, tensor({1,5,3},{dtype=int64}), randn(3), true, true",
+    "randn(3,4), 2, tensor({{1,3},{2,4},{4,1}},{dtype=int64}), randn(3,2), false, false",
+  },
+  errors = { { "randn(3), 1, tensor({4},{dtype=int64}), randn(1), true, true", "index 4 is out of range" } },
+  doc = "scatter_reduce by amax (largest) or amin." },
+{ "index_reduce(Tensor self, Dim dim, IndexTensor index, Tensor source, enum('prod','mean','amax','amin') reduce, bool include_self=true, index_base) -> Tensor",
+  kind = "composite",
+  expr = [[
+    local x, y = atleast_1d(self), atleast_1d(source)
+    local rows = view(reshape(index, list(index.numel)), replace(ones_n(x.ndim), dim, index.numel))
+    local at = expand(rows, replace(x.shape, dim, index.numel))
+    local how = when(eq(reduce, "prod"), scatter_reduce(x, dim, at, y, "prod", include_self, index_base),
+      when(eq(reduce, "mean"), scatter_reduce(x, dim, at, y, "mean", include_self, index_base),
+        when(eq(reduce, "amax"), scatter_reduce(x, dim, at, y, "amax", include_self, index_base),
+          scatter_reduce(x, dim, at, y, "amin", include_self, index_base))))
+    return reshape(how, self.shape)]],
+  check = {
+    vector, { "equal(self.ndim, source.ndim)", "source must have as many dimensions as self, {self.ndim}, got {source.ndim}" },
+    { "equal(when(equal(source.ndim, 0), 1, source.shape[dim]), index.numel)", "source must have {index.numel} positions along dim, as index" },
+  },
+  grad = "composite",
+  reference = "index_reduce",
+  samples = {
+    "randn(4,3), 1, tensor({1,4,4},{dtype=int64}), randn(3,3), 'prod'", "randn(3,4), 2, tensor({1,1},{dtype=int64}), randn(3,2), 'mean'",
+    "randn(4,3), 1, tensor({1,4,4},{dtype=int64}), randn(3,3), 'amax', false", "randn(4), 1, tensor({2},{dtype=int64}), randn(1), 'amin'",
+  },
+  errors = {
+    { "randn(3), 1, tensor({4},{dtype=int64}), randn(1), 'prod'", "index 4 is out of range" },
+    { "randn(3), 1, randn(2), randn(2), 'prod'", "integer" },
+    { "randn(3), 1, tensor({1},{dtype=int64}), randn(2), 'amax'", "positions" },
+  },
+  doc = "self with the rows of source joined at index along dim, by prod, mean, amax or amin; as scatter_reduce." },
 { "index_select(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",
   kind = "gather", dtypes = stored,
   dims = { index = "*I" }, out = "(with_size(self, dim, index.numel))",

@@ -120,7 +120,8 @@ local function enum_constants(ops)
   for _, op in ipairs(ops) do
     for _, a in ipairs(op.args) do
       for i, value in ipairs(a.values or {}) do
-        local name = ("MOTH_%s_%s"):format(a.name:upper(), value:upper())
+        -- MOTH_REDUCE_ begins the names of the loops of reductions
+        local name = ("MOTH_%s_%s"):format(a.name == "reduce" and "SCATTER" or a.name:upper(), value:upper())
         if not known[name] then names[#names + 1] = ("%s = %d"):format(name, i - 1) end
         if (known[name] or i) ~= i then schema.fail(op, ("'%s' of enum %s is at another place elsewhere"):format(value, a.name)) end
         known[name] = i

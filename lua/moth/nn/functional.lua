@@ -98,8 +98,8 @@ F.instance_norm = signature("F.instance_norm(Tensor input, Tensor running_mean?,
     return y:view(size)
   end)
 
--- Convolution and pooling, losses, resizing.
-for _, part in ipairs({ "conv", "loss", "resize" }) do
+-- Convolution and pooling, losses, resizing, and the rest.
+for _, part in ipairs({ "conv", "loss", "resize", "more" }) do
   for name, fn in each(require("moth.nn.functional_" .. part)) do F[name] = fn end
 end
 

@@ -91,8 +91,8 @@ return function(F, methods)
     end
     return list_of(out, name)
   end
-  --- A list of views: `indices_or_sections` parts along dim whose sizes differ by at most 1, or those that begin at 1 and
-  -- at the positions of a list or tensor.
+  --- A list of views: `indices_or_sections` parts along dim whose sizes differ by at most 1, or those that begin at 1
+  -- and at the positions of a list or tensor.
   both("tensor_split(Tensor input, count|int[]|Tensor indices_or_sections, Dim dim=1)", function(x, into, dim)
     if B.dim(x) == 0 then check.fail("[tensor_split] a 0-dim tensor has no parts") end
     return parts("tensor_split", x, into, dim)
