@@ -241,6 +241,54 @@ describe("blocks #quick", function()
     for _ = 1, 3 do for i = 1, 3 do assert.is_true(moth.equal(f(x, i), co[i]())) end end
   end)
 
+  it("has a frame for each run: an op of the program runs the plan within itself", function()
+    local plan, depth = nil, 0
+    local again = moth.library.define("blocksspec::again(Tensor self) -> Tensor", {
+      impl = function(x)
+        if depth == 3 or not plan then return x * 3 end
+        depth = depth + 1
+        local out = plan(x)
+        collectgarbage()
+        depth = depth - 1
+        return out
+      end,
+      dims = { self = "*" }, out = "*",
+    })
+    local function f(x)
+      local y = (x + 1):relu() * 0.5
+      return (again(y) * 2 + y):tanh() + y:sum(1)
+    end
+    local x = moth.randn(40, 50)
+    plan = plan_of(f, x)
+    depth = 0
+    local function want(t, d)
+      local y = (t + 1):relu() * 0.5
+      local inner
+      if d == 3 then inner = y * 3 else inner = want(y, d + 1) end
+      return (inner * 2 + y):tanh() + y:sum(1)
+    end
+    for _ = 1, 2 do assert.is_true(moth.equal(want(x, 0), (plan(x)))) end
+  end)
+
+  it("leaks nothing in 2000 steps of training", function()
+    local x = moth.randn(8, 8, { requires_grad = true })
+    local function f(t) return (chain(t, t) + moth.dropout(t, 0.2, true)):sum() end
+    local c = moth.compile(f, { backend = "blocks" })
+    local function steps(n)
+      for _ = 1, n do
+        x.grad = nil
+        c(x):backward()
+      end
+      collectgarbage()
+      collectgarbage()
+      return moth.memory.stats().live, collectgarbage("count")
+    end
+    local live, memory = steps(200)
+    local more, most = steps(2000)
+    assert.is_true(more - live < 100000, more - live)
+    assert.is_true(most - memory < 100, most - memory)
+  end)
+
   it("does not depend on the number of threads", function()
     local x, y = moth.randn(1000, 333), moth.randn(333)
     local c = moth.compile(chain, { backend = "blocks" })
