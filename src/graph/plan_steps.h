@@ -141,6 +141,11 @@ struct MothPlan {
 
 /* Grows *list, of size bytes an element, to hold n. */
 bool moth_plan_grow(void *list, uint32_t *cap, uint32_t n, size_t size);
+/* A value; takes over the reference of fake (NULL: a temporary). */
+MothStatus moth_plan_add_value(MothPlan *p, MothTensor *fake, uint32_t *id);
+void moth_plan_free_call(MothPlanCall *c);
+/* Notes the graph's calls. inputs: tensors whose sizes the plan is for; numbers: of the graph; NULL: as recorded. */
+MothStatus moth_plan_replay(MothPlan *p, MothTensor *const *inputs, const MothValue *numbers);
 MothPlanStep *moth_plan_add_step(MothPlan *p, MothPlanStepKind kind);
 MothStatus moth_plan_add_call(MothPlan *p, uint32_t call);
 /* Sets places, offsets, the peak and what each step drops. */

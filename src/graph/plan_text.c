@@ -1,0 +1,92 @@
+/* Plans for people: facts, and steps as text. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/plan_steps.h"
+
+uint32_t moth_plan_noutputs(const MothPlan *p) {
+  return p->noutputs;
+}
+
+MothGraph *moth_plan_graph(const MothPlan *p) {
+  return p->graph;
+}
+
+static bool is_pure(const MothPlan *p) {
+  bool pure = true;
+  for (uint32_t i = 0; i < p->ncalls && pure; i++) {
+    const MothPlanCall *c = &p->calls[i];
+    pure = !c->op->draws && !c->ntargets && !c->op->returns_self &&
+           (c->op->memory == MOTH_MEMORY_NEW || c->op->memory == MOTH_MEMORY_VIEW);
+    for (int k = 0; k < c->op->nargs && pure; k++)
+      pure = !c->op->args[k].mutated;
+  }
+  return pure;
+}
+
+static bool needs_grad(const MothGraph *g) {
+  for (const MothGraphNode *n = g->first; n; n = n->next)
+    for (int i = 0; i < n->nresults; i++)
+      if (n->kind == MOTH_NODE_CALL && n->metas[i].keys & MOTH_KEY_AUTOGRAD)
+        return true;
+  return false;
+}
+
+MothPlanFacts moth_plan_facts(const MothPlan *p) {
+  MothPlanFacts f = {.ninputs = p->ninputs,
+                     .noutputs = p->noutputs,
+                     .nsteps = p->nsteps,
+                     .pure = is_pure(p),
+                     .needs_grad = needs_grad(p->graph),
+                     .arena_bytes = p->arena_bytes,
+                     .peak_bytes = p->peak_bytes};
+  uint32_t *counts[] = {&f.ndirect, &f.ndispatched, &f.nviews, &f.nblocks, &f.nlaunched};
+  for (uint32_t i = 0; i < p->nsteps; i++) {
+    ++*counts[p->steps[i].kind];
+    if (p->steps[i].kind >= MOTH_STEP_BLOCKS)
+      f.nfused += p->steps[i].ncalls;
+  }
+  return f;
+}
+
+static void put_value(const MothPlan *p, uint32_t id, char *text, size_t size) {
+  static const char *const places[] = {"input", "held", "none", "arena", "view", "fresh", "given"};
+  const MothPlanValue *v = &p->values[id];
+  size_t n = strlen(text);
+  if (v->place == MOTH_PLACE_ARENA)
+    snprintf(text + n, size - n, v->apart ? " %%%u@block %lld" : " %%%u@%lld", id,
+             v->apart ? (long long)v->buffer : (long long)v->offset);
+  else
+    snprintf(text + n, size - n, " %%%u:%s", id, places[v->place]);
+}
+
+char *moth_plan_text(const MothPlan *p) {
+  static const char *const kinds[] = {"kernel", "dispatched", "view", "blocks", "launches"};
+  size_t size = 4096, n = 0;
+  char *text = malloc(size), line[2048];
+  if (!text)
+    return NULL;
+  text[0] = 0;
+  for (uint32_t i = 0; i < p->nsteps; i++) {
+    const MothPlanStep *s = &p->steps[i];
+    snprintf(line, sizeof line, "%-10s %s(%u)", kinds[s->kind],
+             s->call < p->ncalls ? p->calls[s->call].op->name : "?", s->ncalls);
+    for (uint32_t k = 0; k < s->nresults + s->nreads; k++) {
+      if (k == s->nresults)
+        strncat(line, " <-", sizeof line - strlen(line) - 1);
+      put_value(p, s->values[k], line, sizeof line);
+    }
+    size_t more = strlen(line) + 2;
+    if (n + more > size) {
+      char *bigger = realloc(text, size = 2 * (n + more));
+      if (!bigger) {
+        free(text);
+        return NULL;
+      }
+      text = bigger;
+    }
+    n += (size_t)sprintf(text + n, "%s\n", line);
+  }
+  return text;
+}
