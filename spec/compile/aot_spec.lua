@@ -290,6 +290,78 @@ describe("the joint graph", function()
     assert.equal(outcome(f), outcome(compiled))
   end)
 
+  it("works with checkpoints, functions of one's own, anomaly mode, hooks of saved tensors, train and eval", function()
+    local function x34() return { moth.ones(3, 4):requires_grad_(true) } end
+    local w = moth.randn(4, 4):requires_grad_(true)
+    same(function(x)
+      return moth.utils.checkpoint(function(y) return F.dropout((y:matmul(w)):tanh(), 0.3, true) end, x * 2)
+    end, x34)
+    local Cube = moth.autograd.Function {
+      forward = function(ctx, x)
+        ctx:save_for_backward(x)
+        return x * x * x
+      end,
+      backward = function(ctx, g)
+        local x = ctx:saved_tensors()
+        return g * x * x * 3
+      end,
+    }
+    same(function(x) return Cube(x:matmul(w)):relu() + 1 end, x34)
+    same(function(x)
+      local out
+      moth.autograd.detect_anomaly(function()
+        out = (x:matmul(w)):exp():sum()
+        out:backward(nil, { retain_graph = true })
+      end)
+      return out
+    end, x34)
+    local packed = 0
+    same(function(x)
+      local out
+      moth.autograd.graph.saved_tensors_hooks(function(t)
+        packed = packed + 1
+        return t
+      end, function(t) return t end, function() out = x:matmul(w):tanh() end)
+      return out
+    end, x34)
+    assert.is_true(packed > 0)
+    local net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4))
+    same_module(net:eval(), function() return { moth.ones(3, 4):requires_grad_(true) } end)
+    same_module(net:train(), input(3, 4))
+  end)
+
+  it("leaks nothing in thousands of calls", function()
+    local w, seen = moth.randn(4, 4):requires_grad_(true), moth.zeros(4)
+    local compiled = moth.compile(function(x)
+      local h = F.dropout(x:matmul(w):tanh(), 0.3, true)
+      moth.no_grad(function() seen:add_(h:mean(1)) end)
+      return h:sum(), h:t()
+    end, { backend = "aot_eager" })
+    local x = moth.randn(3, 4)
+    local function calls(n)
+      for i = 1, n do
+        local loss, h = compiled(x)
+        if i % 4 == 1 then loss:backward() end
+        if i % 4 == 2 then moth.autograd.grad(loss, w, { create_graph = true }):sum():backward() end
+        if i % 4 == 3 then moth.autograd.grad(loss, h, { allow_unused = true }) end
+        w.grad = nil
+        if i % 200 == 0 then collectgarbage() end
+      end
+      collectgarbage()
+      collectgarbage()
+      local f = io.open("/proc/self/statm")
+      if not f then return 0, 0 end
+      local _, pages = f:read("*n", "*n")
+      f:close()
+      return pages * 4, collectgarbage("count")
+    end
+    calls(2000)
+    local rss, lua = calls(2000)
+    local rss_later, lua_later = calls(6000)
+    assert.is_true(rss_later - rss < 3000, ("%d KB more"):format(rss_later - rss))
+    assert.is_true(lua_later - lua < 300, ("%d KB of Lua more"):format(lua_later - lua))
+  end)
+
   it("raises eager's errors: a second backward, what was saved is written to", function()
     local compiled = moth.compile(function(x) return x:exp() end, { backend = "aot_eager" })
     local x = moth.ones(2):requires_grad_(true)

@@ -19,32 +19,30 @@ typedef struct Context {
   bool replayable, freed;
   uint32_t nsaved;
   MothValue *numbers; /* of the program, behind this */
+  bool *used;         /* saved values that calls use that have not run */
   uint64_t ran;       /* the results whose histories backward has freed */
   uint64_t last;      /* those of the backward that runs, or has run */
 } Context;
 
 /* Saved values are freed as those of the calls would be: a value goes once all calls that use it have run. What only running
  * the segment again needs goes with the last. */
-static bool is_used_later(const Context *c, uint32_t saved) {
+static bool mark_used(Context *c, uint64_t ran) {
   const MothJointParts *p = &c->aot->parts;
+  bool any = false;
+  memset(c->used, 0, sizeof *c->used * c->nsaved);
   for (uint32_t k = 0; k < p->nusers; k++)
-    if (p->users[k].saved == saved && !(p->users[k].results & (c->ran | c->last)))
-      return true;
-  return false;
+    if (!(p->users[k].results & ran))
+      any = c->used[p->users[k].saved] = true;
+  return any;
 }
 
 static void done(MothNode *n) {
   Context *c = n->ctx;
-  bool left = false;
   c->ran |= c->last;
-  for (uint32_t i = 0; i < c->nsaved; i++) {
-    bool used = is_used_later(c, i);
-    left = left || used;
-    if (!used)
+  bool left = mark_used(c, c->ran);
+  for (uint32_t i = 0; i < n->nsaved; i++)
+    if (i < c->nsaved ? !c->used[i] : !left)
       moth_function_free(n, (int)i);
-  }
-  for (uint32_t i = c->nsaved; i < n->nsaved && !left; i++)
-    moth_function_free(n, (int)i);
   c->freed = !left;
 }
 
@@ -456,8 +454,10 @@ static MothStatus run_graph(lua_State *L, MothNode *n, MothAot *a, int env,
     lua_rawgeti(L, env, b->number);
     MothPlan *plan = moth_lua_to_plan(L, lua_gettop(L));
     if (plan && moth_pass_frees(n)) { /* saved values go as they are used */
+      Context *c = n->ctx;
+      mark_used(c, c->ran | c->last);
       for (uint32_t i = 0; i < b->ntakes; i++)
-        if (!is_used_later(n->ctx, b->takes[i]))
+        if (!c->used[b->takes[i]])
           moth_function_free(n, (int)b->takes[i]);
       status = moth_plan_consume(plan, list, nlist, b->graph->nnumbers ? numbers : NULL, made);
       lua_pop(L, 1);
@@ -573,7 +573,8 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   MothTensor **results = list + ninputs;
   bool inner = false;
   uint32_t nnumbers = a->program->nnumbers;
-  Context *c = calloc(1, sizeof *c + sizeof(MothValue) * (nnumbers + 1));
+  Context *c =
+      calloc(1, sizeof *c + sizeof(MothValue) * (nnumbers + 1) + sizeof(bool) * a->parts.nsaved);
   MothNode *n = NULL;
   MothStatus status = list && c ? MOTH_OK : no_memory();
   MOTH_GO(status);
@@ -588,6 +589,7 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   c->replayable = !moth_thread_state()->saved_hooks;
   memcpy(c->generator, r->generator, sizeof c->generator);
   c->numbers = (MothValue *)(c + 1);
+  c->used = (bool *)(c->numbers + nnumbers + 1);
   memcpy(c->numbers, r->numbers, sizeof *c->numbers * nnumbers);
   lua_pushvalue(L, -1);
   c->aot = a;
