@@ -266,6 +266,17 @@ describe("inductor #M302", function()
     check(function(t) return (t * 2 + 1):to(moth.float32):sin(), t:to(moth.int32) * 3 end, function() return { i } end)
   end)
 
+  fused("goes over operands that lie along other dimensions in tiles, without copies #M304 #M305", function()
+    local x, y = moth.randn(37, 70), moth.randn(70, 37)
+    local function f(t, u) return (t:t() * 2 + u):relu(), t:t() + 1 end
+    local groups = counted(function() check(f, function() return { x, y } end) end)
+    assert.is_true(groups >= 1)
+    check(function(t) return (t:permute(3, 1, 2) * 2 + 1):tanh() * t:permute(3, 1, 2):contiguous() end,
+      function() return { moth.randn(3, 33, 5) } end)
+    check(function(t, u) return (t:t():narrow(1, 2, 30) * 2 + 1):relu() * u:narrow(1, 2, 30) end,
+      function() return { x, y } end)
+  end)
+
   fused("gives the same bits on any number of threads", function()
     local x = moth.randn(700, 900)
     local c = compile(function(t)

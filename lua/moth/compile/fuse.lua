@@ -18,6 +18,7 @@ local each_value, same = lower.each_value, lower.same
 local CALLS, OPERANDS = 96, 24
 -- A reduction whose rows are fewer and longer is shared by several programs, and nothing behind it can join.
 M.ROWS, M.LENGTH = 16, 65536
+M.SHORT = 16 -- rows for which loops are not worth while, either
 
 local function leader(g)
   while g and g.into do g = g.into end
@@ -72,7 +73,7 @@ local function shape_of(g)
     end
   end
   local by_row = g.dims[last] or false
-  return by_row, by_row and (rows >= M.ROWS or length <= M.LENGTH), rows, length
+  return by_row, by_row and length >= M.SHORT and (rows >= M.ROWS or length <= M.LENGTH), rows, length
 end
 M.shape_of = shape_of
 

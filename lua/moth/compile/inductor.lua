@@ -220,7 +220,7 @@ function M.backend(graph, inputs)
   if not calls then return with_gradients(graph, inputs) end
   graph:pin_sizes()
   local made = plan(graph, calls, outputs)
-  if not made then return blocks.backend(graph) end
+  if not made then return blocks.backend(graph, inputs) end
   if not C.plan_facts(made).pure then return nil, true end
   return made, true
 end

@@ -145,6 +145,8 @@ function M.formula(call)
     d = dtypes[name_of(B.result_type(list[1], list[2]))]
   end
   if not d or d.class == "uint" or not M.reader.has("m_" .. op.scalar, d.kind) then return nil end
+  -- Compilers have no vectors of float16: rounding to it between ops takes longer than eager's passes over memory do.
+  if d.name == "float16" then return nil end
   if op.promote == "float" and not d.is_float then return nil end
   if not d.is_float and op.limits then return nil end
   local any = false

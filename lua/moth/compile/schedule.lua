@@ -2,7 +2,8 @@
 --
 -- Axes that lie one behind the other in all operands are one. Then there are three ways to go over them:
 --
---   flat     maps alone: a program computes CHUNK elements of the last axis
+--   flat     maps alone: a program computes CHUNK elements of the last axis; or tiles of two axes, where operands lie
+--            along another one
 --   rows     the last axis is reduced: a program has a row of it. It is gone over once for each stage: the values that
 --            a reduction needs, then those that need its result
 --   columns  another axis is reduced: a program has a block of columns, and goes down them
@@ -22,6 +23,8 @@ local i64, f32, f64, bool = dtypes.int64, dtypes.float32, dtypes.float64, dtypes
 
 -- Elements of a row that one program of maps takes, and those of a block.
 local CHUNK, BLOCK = 16384, 1024
+-- Rows and columns of a tile, where operands lie along different axes.
+local TILE = { 64, 16 }
 -- Columns of a block, and elements that a program takes of what it shares with others.
 local COLUMNS, SHARE = 512, 32768
 
@@ -429,6 +432,67 @@ local function minimum(self, x, y)
   return b:where(b:binary("lt", x, y), b:cast(x, i64), b:cast(y, i64))
 end
 
+-- The axis along which an operand lies that does not lie along the last one: maps of such go over tiles of both.
+function Emit:other_axis(all)
+  local last = #self.axes
+  for _, a in ipairs(all) do
+    local step = a.steps[last]
+    for k = 1, step ~= 0 and step ~= 1 and last - 1 or 0 do
+      if a.steps[k] == 1 then return k end
+    end
+  end
+end
+
+-- Blocks of numbers that are one for all elements, made ahead of the loop.
+function Emit:stay_ahead(here, shape)
+  local b, last, kept = self.b, #self.axes, {}
+  here.stay = function(x) return kept[x] end
+  for _, call in ipairs(self.group.calls) do
+    local f = call.map
+    if f and not f.copy and not is_apart(f) and f.dtype.is_float then
+      for i, v in ipairs(f.operands) do
+        local x
+        if not is_value(v) then
+          x = self:numbered(call, i, v, f.dtype)
+        elseif self.reads[call] and self.reads[call][v] and self.reads[call][v].steps[last] == 0 then
+          x = self:operand(call, v, here)
+          x = #x.shape == 0 and b:cast(x, f.dtype)
+        end
+        if x and i ~= f.mask then
+          x = b:cast(x, f.dtype.form ~= 0 and f32 or f.dtype)
+          kept[x] = kept[x] or b:stay(x, shape)
+        end
+      end
+    end
+  end
+end
+
+function Emit:tiles(other)
+  local b, last = self.b, #self.axes
+  local across, down = math.ceil(self.axes[last].size / TILE[2]), math.ceil(self.axes[other].size / TILE[1])
+  local pid = b:pure { op = "program_id", axis = 0, d = i64, shape = {}, weak = true }
+  local rest, column = self:split(pid, self:size(across))
+  local more, row = self:split(rest, self:size(down))
+  local at, n = {}, 1
+  local function outer(_, k) return k ~= last and k ~= other end
+  self:positions(more, outer, at)
+  for k, axis in ipairs(self.axes) do
+    if outer(axis, k) then n = n * axis.size end
+  end
+  local here = { at = at, memo = {}, reduced = {} }
+  here.rows = here.memo
+  self:stay_ahead(here, { TILE[2] })
+  local function range(start, size, length)
+    return self:add(self:mul(start, self:const(length)), b:pure { op = "arange", d = i64, shape = { size }, lo = 0 })
+  end
+  at[other] = b:expand(range(row, TILE[1], TILE[1]), 2)
+  at[last] = range(column, TILE[2], TILE[2])
+  here.mask = b:binary("bitwise_and", b:binary("lt", at[other], self:axis_size(other)),
+    b:binary("lt", at[last], self:axis_size(last)))
+  self:stores(self.group.results, here)
+  self.grid, self.work = n * across * down, TILE[1] * TILE[2]
+end
+
 function Emit:flat()
   local b, last = self.b, #self.axes
   local n = self.axes[last].size
@@ -447,31 +511,9 @@ function Emit:flat()
     lo = self:mul(piece, self:const(CHUNK))
     hi = minimum(self, self:add(lo, self:const(CHUNK)), self:axis_size(last))
   end
-  local kept = {}
-  local here = { at = at, memo = {}, reduced = {}, rows = nil }
-  -- Blocks of one number are made ahead of the loop.
-  here.stay = function(x) return kept[x] end
-  local function prepare()
-    for _, call in ipairs(self.group.calls) do
-      local f = call.map
-      if f and not f.copy and not is_apart(f) and f.dtype.is_float then
-        for i, v in ipairs(f.operands) do
-          local x
-          if not is_value(v) then
-            x = self:numbered(call, i, v, f.dtype)
-          elseif self.reads[call] and self.reads[call][v] and self.reads[call][v].steps[last] == 0 then
-            x = b:cast(self:operand(call, v, here), f.dtype)
-          end
-          if x and i ~= f.mask then
-            x = b:cast(x, f.dtype.form ~= 0 and f32 or f.dtype)
-            kept[x] = kept[x] or b:stay(x, { BLOCK })
-          end
-        end
-      end
-    end
-  end
+  local here = { at = at, memo = {}, reduced = {} }
   here.rows = here.memo
-  prepare()
+  self:stay_ahead(here, { BLOCK })
   self:blocks(last, lo, hi, BLOCK, here, function(inside) self:stores(self.group.results, inside) end)
   self.grid, self.work = rows * pieces, math.min(n, CHUNK)
 end
@@ -896,7 +938,8 @@ function M.program(group)
   if group.dims then by_row, alone = require("moth.compile.fuse").shape_of(group) end
   if not group.dims then
     self.in_place = self:is_in_place(all)
-    self:flat()
+    local other = self:other_axis(all)
+    if other then self:tiles(other) else self:flat() end
   elseif by_row and alone then
     self:rows()
   else
