@@ -64,39 +64,48 @@ static uint32_t list_sizes(const MothSegment *s, int64_t *out) {
   return n;
 }
 
-static bool has_sizes(const MothSegment *s, MothTraceCode *c) {
+/* The sizes of a call, listed when a code first asks for them. */
+typedef struct Sizes {
+  int64_t few[256], *list;
+  uint32_t n;
+} Sizes;
+
+static bool has_sizes(const MothSegment *s, MothTraceCode *c, Sizes *now) {
   if (!c->sized || c->stamp == s->last->sizes)
     return true;
-  int64_t few[256], *now = few;
-  uint32_t n = list_sizes(s, NULL);
-  if (n != c->nsizes)
+  if (!now->list) {
+    now->n = list_sizes(s, NULL);
+    now->list = now->n > 256 ? malloc(sizeof *now->list * now->n) : now->few;
+    if (!now->list)
+      return false;
+    list_sizes(s, now->list);
+  }
+  if (now->n != c->nsizes || memcmp(now->list, c->sizes, sizeof *now->list * now->n) != 0)
     return false;
-  if (n > 256 && !(now = malloc(sizeof *now * n)))
-    return false;
-  list_sizes(s, now);
-  bool same = !n || memcmp(now, c->sizes, sizeof *now * n) == 0;
-  if (now != few)
-    free(now);
-  if (same)
-    c->stamp = s->last->sizes;
-  return same;
+  c->stamp = s->last->sizes;
+  return true;
 }
 
-static bool holds(const MothSegment *s, MothTraceCode *c) {
+static bool holds(const MothSegment *s, MothTraceCode *c, Sizes *now) {
   for (uint32_t i = 0; i < c->npins; i++) {
     const MothTracePin *p = &c->pins[i];
     if (!moth_trace_value_same(&s->records[p->record]->args[p->arg].value, &p->value))
       return false;
   }
-  return has_sizes(s, c);
+  return has_sizes(s, c, now);
 }
 
 void moth_end_select(const MothSegment *s, MothTraceEnd *end) {
-  if (end->code && holds(s, end->code))
-    return;
+  Sizes now;
+  now.list = NULL;
+  if (end->code && holds(s, end->code, &now))
+    goto done;
   end->code = end->codes;
-  while (end->code && !holds(s, end->code))
+  while (end->code && !holds(s, end->code, &now))
     end->code = end->code->older;
+done:
+  if (now.list && now.list != now.few)
+    free(now.list);
 }
 
 static void free_code(MothTraceCode *c) {
@@ -114,6 +123,7 @@ void moth_end_forget(MothTraceEnd *end) {
     free_code(c);
   }
   end->code = NULL;
+  end->compile_ns = 0;
 }
 
 static bool add_pins(const MothSegment *s, MothTraceCode *c, const bool *pinned) {

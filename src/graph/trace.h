@@ -86,6 +86,7 @@ struct MothTraceEnd {
   char *reason, *where; /* of the break; NULL: the callable returned */
   MothTraceCode *codes; /* all that the backend has made of it, newest first */
   MothTraceCode *code;  /* the one that holds for this call; NULL: none has been made */
+  int64_t compile_ns;   /* what making the codes took */
   uint32_t noutputs;
   uint32_t *outputs; /* numbers of the values that the codes return */
   uint32_t *classes; /* of each value: the first one that shares its storage; NULL: not known yet */

@@ -470,8 +470,8 @@ static int c_copies(lua_State *L) {
 /* Weak: [a trace's address] = its userdata, whose environment has `compile` (graph, inputs -> a callable) and, by the
  * numbers of the ends, lists of callables by the ids of their codes. */
 static char key_backends;
-/* Of a segment: what is compiled for more sets of numbers or sizes than this costs more than it gains. */
-enum { MOST_CODES = 8 };
+/* Most sets of numbers or sizes that a segment is compiled for; where compiling takes longer than SLOW nanoseconds each. */
+enum { MOST_CODES = 64, MOST_SLOW_CODES = 8, SLOW = 20000000 };
 
 void moth_lua_set_backend(lua_State *L, MothTrace *t, int trace, int backend) {
   t->host = t;
@@ -657,14 +657,15 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
         note(end, "a backend compiled it again for other numbers or sizes");
         moth_trace_counters()->graphs++;
         moth_trace_counters()->recompiles++;
-        moth_trace_new_way(end->trace);
       }
     } else {
       status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
     }
   }
   moth_graph_release(g);
-  moth_trace_counters()->compile_ns += moth_trace_now() - begin;
+  int64_t took = moth_trace_now() - begin;
+  end->compile_ns += took;
+  moth_trace_counters()->compile_ns += took;
   return status;
 }
 
@@ -787,6 +788,11 @@ static MothStatus run_code(lua_State *L, MothSegment *s, const MothTraceEnd *end
   return status;
 }
 
+static bool has_enough(const MothTraceEnd *end) {
+  int n = end->codes ? end->codes->id : 0;
+  return n >= (n && end->compile_ns / n > SLOW ? MOST_SLOW_CODES : MOST_CODES);
+}
+
 static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   lua_State *L = moth_lua_current;
   MothThread *t = moth_thread_state();
@@ -796,7 +802,7 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   moth_end_select(s, end);
   if (end->code && end->code->plain)
     return MOTH_OK;
-  if (!end->code && end->codes && end->codes->id >= MOST_CODES) {
+  if (!end->code && has_enough(end)) {
     note(end, "it has code for enough numbers or sizes; with others its calls run one by one");
     return MOTH_OK;
   }
