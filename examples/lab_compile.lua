@@ -40,9 +40,8 @@ pipe = io.popen(("MOTH_LOGS=output_code '%s' %s %s 2>&1"):format(moth_program, p
 local code = pipe:read("*a")
 pipe:close()
 os.remove(path)
-local at, last = 1, nil -- the kernels stand behind the functions of one number that they call
-for place in code:gmatch("()\nstatic void ") do last = last or place end
-if last then at = last + 1 end
+-- The kernels stand behind the functions of one number that they call; a comment names the ops of each, with lines.
+local at = (code:find("\n/%*[^\n]*%*/\nstatic ") or 0) + 1
 local kernels, done = code:sub(at), {}
 for _, name in ipairs(names) do
   if kernels:find("%f[%w_]" .. name .. "%f[^%w_]") or kernels:find("m_" .. name .. "_", 1, true) then
