@@ -346,7 +346,7 @@ static MothStatus check(const MothPlan *p, bool any, MothTensor *const *inputs, 
   if (n != p->ninputs)
     return moth_fail(MOTH_ERR_VALUE, "the graph has %u inputs, got %u", p->ninputs, n);
   if (t->include & (MOTH_KEY_FAKE | MOTH_KEY_PENDING) || moth_released_storages ||
-      ((t->nabove > 1 || t->nbelow) && moth_is_traced()))
+      ((t->nabove || t->nbelow) && moth_is_traced()))
     *fit = OTHERWISE;
   for (uint32_t i = 0; i < n; i++) {
     const MothTensor *want = p->values[p->inputs[i]].fake;
