@@ -144,6 +144,21 @@ describe("DataLoader #quick", function()
     end, "one or the other")
   end)
 
+  it("does not take a missing value for the end", function()
+    local D = data.Dataset:subclass("D")
+    function D.size() return 3 end
+    function D.get(_, i) if i < 2 then return i end end
+    for n = 0, 1 do
+      local next_batch = data.DataLoader(D(), { num_workers = n }):iter()
+      assert.same({ 1 }, next_batch():totable())
+      assert.error_matches(function() next_batch() end, "get%(2%) of the dataset returned nothing")
+      local loader = data.DataLoader(rows(2), { num_workers = n, collate_fn = function() end })
+      assert.error_matches(function() loader:iter()() end, "collate_fn returned nothing: the loop would end here")
+    end
+    D.get_batch = function() end
+    assert.error_matches(function() data.DataLoader(D()):iter()() end, "get_batch%(positions%) returned nothing")
+  end)
+
   it("goes on where another stood, within an epoch and after it", function()
     local function labels(iterator, n)
       local out = {}

@@ -10,18 +10,28 @@ local M = {}
 
 local function pack(...) return { n = select("#", ...), ... } end
 
+-- The values of a batch; an error where the loop would take the first for its end.
+local function some(what, ...)
+  if (...) == nil then check.fail("[data.DataLoader] %s returned nothing: the loop would end here", what) end
+  return ...
+end
+
 --- The values of the batch of the samples at `positions` (a list, or an int64 tensor). source: { dataset, collate_fn?,
 -- whole: by get_batch }
 function M.map(source, positions)
   local dataset = source.dataset
   if source.whole then
     if not B.is_tensor(positions) then positions = moth.tensor(positions, { dtype = moth.int64 }) end
-    return dataset:get_batch(positions)
+    return some("get_batch(positions)", dataset:get_batch(positions))
   end
   if B.is_tensor(positions) then positions = positions:totable() end
   local samples = {}
-  for k, i in ipairs(positions) do samples[k] = pack(dataset:get(i)) end
-  return (source.collate_fn or collate.default)(samples)
+  for k, i in ipairs(positions) do
+    local sample = pack(dataset:get(i))
+    if sample.n == 0 then check.fail("[data.DataLoader] get(%s) of the dataset returned nothing", tostring(i)) end
+    samples[k] = sample
+  end
+  return some("collate_fn", (source.collate_fn or collate.default)(samples))
 end
 
 -- What a worker knows of itself; see M.info.
@@ -77,7 +87,7 @@ function M.iterate(source, id, num_workers, seed, base)
     end
     if #samples == 0 or source.drop_last and #samples < (source.batch_size or 1) then return nil end
     if not source.batch_size then return unpack(samples[1], 1, samples[1].n) end
-    return (source.collate_fn or collate.default)(samples)
+    return some("collate_fn", (source.collate_fn or collate.default)(samples))
   end
 end
 
