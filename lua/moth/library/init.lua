@@ -159,7 +159,7 @@ M.backends = {}
 --- Adds a type of device, in host memory, and gives it kernels: register_backend("mydev", { add = function(args,
 -- results) … end }). Its name has up to 31 letters, digits and _. A kernel gets the op's arguments and the results that
 -- the shape rule has made, and fills them in. Tensors go there by x:to("mydev"), back by x:cpu(). Ops whose records
--- say kernel = "all devices" (copies) need no kernel. There may be several such devices; an op defined by `define` names
+-- say kernel = "all devices" (copies) need no kernel. There may be several such devices; an op defined by define names
 -- its functions for them.
 function M.register_backend(name, kernels)
   B.register_backend(name)
