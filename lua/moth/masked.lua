@@ -43,6 +43,7 @@ reduction("prod", 1, ops.prod)
 reduction("amax", -inf, ops.amax)
 reduction("amin", inf, ops.amin)
 reduction("logsumexp", -inf, function(x, dim, keepdim)
+  if not B.tensor_dtype(x).is_floating_point then x = ops.to(x, { dtype = B.default_dtype() }) end
   if dim then return ops.logsumexp(x, dim, keepdim) end
   dim = {}
   for d = 1, B.dim(x) do dim[d] = d end
@@ -56,8 +57,11 @@ local function along(name, identity, op)
     return (op(filled(x, mask_of(name, x, mask), identity), dim))
   end)
 end
-along("cumsum", 0, ops.cumsum)
-along("cumprod", 1, ops.cumprod)
+local function same_dtype(op) -- sums of integers, too, keep their dtype
+  return function(x, dim) return ops.to(op(x, dim), { dtype = B.tensor_dtype(x) }) end
+end
+along("cumsum", 0, same_dtype(ops.cumsum))
+along("cumprod", 1, same_dtype(ops.cumprod))
 along("softmax", -inf, ops.softmax)
 along("log_softmax", -inf, ops.log_softmax)
 along("softmin", inf, function(x, dim) return ops.softmax(ops.neg(x), dim) end)

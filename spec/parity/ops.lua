@@ -16,6 +16,14 @@ local other = {
   __radd__ = function(x, y) return y + x end, __rsub__ = function(x, y) return y - x end,
   __rmul__ = function(x, y) return y * x end, __rdiv__ = function(x, y) return y / x end,
   __rmod__ = function(x, y) return y % x end, __rpow__ = function(x, y) return y ^ x end,
+  __rand__ = function(x, y) return moth.bitwise_and(y, x) end,
+  __ror__ = function(x, y) return moth.bitwise_or(y, x) end,
+  __rxor__ = function(x, y) return moth.bitwise_xor(y, x) end,
+  ["nn.functional.embedding_bag"] = function(weight, index, o)
+    return moth.nn.functional.embedding_bag(index, weight, o)
+  end,
+  ["special.polygamma"] = function(x, n) return moth.polygamma(x, n) end,
+  polygamma = function(x, n) return moth.polygamma(x, n) end,
   __rmatmul__ = function(x, y) return moth.matmul(y, x) end,
 }
 local function present(root, name)
@@ -80,11 +88,14 @@ local function parameters(name, fn)
   end
   return by
 end
+local target = { [2] = true, target = true }
 local by_hand = { -- parameters of functions without a readable signature, and lists of positions
   hsplit = { [2] = "list" }, vsplit = { [2] = "list" }, dsplit = { [2] = "list" },
   tensor_split = { [2] = "list", [3] = true, dim = true }, tensordot = { [3] = "list", dims = "list" },
   trapz = { [4] = true, dim = true }, swapaxes = { [2] = true, [3] = true }, swapdims = { [2] = true, [3] = true },
   moveaxis = { [2] = true, [3] = true },
+  ["nn.functional.multi_margin_loss"] = target, ["nn.functional.multilabel_margin_loss"] = target,
+  ["nn.functional.embedding_bag"] = { [2] = true, offsets = true, padding_idx = true },
   max = { [2] = "number", dim = true }, min = { [2] = "number", dim = true },
 }
 

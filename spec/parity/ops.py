@@ -37,7 +37,8 @@ POSITIONS = {
     "max": [1], "min": [1], "argmax": [0], "argmin": [0], "argsort": [0], "nonzero": [-1], "argwhere": [0],
     "searchsorted": [0], "bucketize": [0], "unique": [1], "unique_consecutive": [1], "tril_indices": [0],
     "triu_indices": [0], "unravel_index": [-1], "nonzero_static": [0],
-    "where": [],
+    "masked.argmax": [0], "masked.argmin": [0], "nn.functional.adaptive_max_pool1d": [1],
+    "nn.functional.adaptive_max_pool2d": [1], "nn.functional.max_pool1d": [1], "nn.functional.max_pool2d": [1],
 }
 # Samples of values alone: random numbers, uninitialised memory.
 RANDOM = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "normal", "uniform",

@@ -272,7 +272,7 @@ return {
     local last = when(equal(at.ndim, 0), ends,
       cat(tensors(ne(narrow(at, dim, n - m, m), narrow(at, dim, 0, m)), narrow(ends, dim, 0, n - m)), dim))
     local none_yet = scatter(ones_like(self), dim, index, 0, index_base)
-    return start * scatter_add(none_yet, dim, at, where(last, runs, 0), index_base)]] },
+    return start * scatter_add(none_yet, dim, at, masked_fill(runs, logical_not(last), 0), index_base)]] },
   scattered_mean = { "self, dim, index, src, include_self, index_base", [[
     local x = narrowed_to(src, index.shape)
     local total = scatter_add(only_given(self, dim, index, include_self, 0, index_base), dim, index, x, index_base)

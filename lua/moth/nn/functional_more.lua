@@ -164,6 +164,20 @@ define("multi_margin_loss", "Tensor input, Tensor target, count p=1, number marg
     return reduce(B.dim(x) < 2 and ops.reshape(loss, {}) or loss, reduction)
   end)
 
+--- Sum of max(0, 1 - x_y + x_i) over the targets y of a row and the classes i that are no target, divided by the
+-- number of classes. target (N, C): positions, up to the first that is not positive.
+define("multilabel_margin_loss", "Tensor input, Tensor target, REDUCTION", function(x, target, reduction)
+  local vector = B.dim(x) < 2
+  local rows, at = vector and ops.reshape(x, { 1, -1 }) or x, vector and ops.reshape(target, { 1, -1 }) or target
+  local counts = ops.cumprod(ops.to(ops.ge(at, 1), { dtype = "int64" }), 2)
+  at = ops.where(ops.gt(counts, 0), at, 1)
+  local is_target = ops.gt(ops.scatter_add(ops.zeros_like(counts), 2, at, counts), 0)
+  local off = ops.clamp(ops.add(ops.sub(1, ops.unsqueeze(ops.gather(rows, 2, at), 3)), ops.unsqueeze(rows, 2)), 0)
+  local pairs_ = ops.logical_and(ops.gt(ops.unsqueeze(counts, 3), 0), ops.logical_not(ops.unsqueeze(is_target, 2)))
+  local loss = ops.div(ops.sum(ops.masked_fill(off, ops.logical_not(pairs_), 0), { 2, 3 }), B.size(rows, 2))
+  return reduce(vector and ops.reshape(loss, {}) or loss, reduction)
+end)
+
 --- For each row: the mean over classes of the logistic loss of each.
 define("multilabel_soft_margin_loss", "Tensor input, Tensor target, Tensor weight?, REDUCTION",
   function(x, y, weight, reduction)
@@ -176,10 +190,64 @@ define("multilabel_soft_margin_loss", "Tensor input, Tensor target, Tensor weigh
 define("triplet_margin_with_distance_loss", "Tensor anchor, Tensor positive, Tensor negative, *, \z
   callable distance_function?, number margin=1, bool swap=false, REDUCTION",
   function(anchor, positive, negative, distance, margin, swap, reduction)
+    if margin <= 0 then
+      check.fail("[F.triplet_margin_with_distance_loss] margin must be positive, got %g", margin)
+    end
     distance = distance or moth.nn.functional.pairwise_distance
     local near, far = distance(anchor, positive), distance(anchor, negative)
     if swap then far = ops.minimum(far, distance(positive, negative)) end
     return reduce(ops.clamp(ops.add(ops.sub(near, far), margin), 0), reduction)
   end)
+
+-- ---- bags -------------------------------------------------------------------------------------------
+
+--- Rows of weight (V, D) joined by bags: input (B, n) has a bag in each row; a vector has bags that begin at `offsets`
+-- (positions). mode: mean, sum or max; per_sample_weights (of the shape of input) for sum. Rows of padding_idx count
+-- for nothing. Empty bags give 0.
+define("embedding_bag", "Tensor input, Tensor weight, Tensor offsets?, *, 'mean'|'sum'|'max' mode='mean', \z
+  Tensor per_sample_weights?, bool include_last_offset=false, Index padding_idx?",
+  function(index, weight, offsets, mode, worth, last, padding)
+    local n = B.numel(index)
+    local bags, bag
+    if B.dim(index) == 2 then
+      if offsets then check.fail("[F.embedding_bag] offsets go with a 1-D input, got %s", B.format(index)) end
+      bags = B.size(index, 1)
+      bag = ops.repeat_interleave(ops.arange(1, bags + 1, 1, { dtype = "int64" }), B.size(index, 2))
+    else
+      if not offsets then check.fail("[F.embedding_bag] a 1-D input needs offsets") end
+      bags = B.numel(offsets) - (last and 1 or 0)
+      local starts = ops.narrow(offsets, 1, 1, bags)
+      bag = ops.sub(ops.searchsorted(starts, ops.arange(1, n + 1, 1, { dtype = "int64" }), false, true), 1)
+    end
+    bag = ops.to(bag, { device = B.tensor_device(weight) })
+    local flat = ops.reshape(index, { -1 })
+    if worth and mode ~= "sum" then check.fail("[F.embedding_bag] per_sample_weights are for mode = 'sum'") end
+    if padding then
+      if padding < 0 then padding = padding + B.size(weight, 1) + 1 end
+      local kept = ops.reshape(ops.nonzero(ops.ne(flat, padding)), { -1 })
+      flat, bag = ops.index_select(flat, 1, kept), ops.index_select(bag, 1, kept)
+      worth = worth and ops.index_select(ops.reshape(worth, { -1 }), 1, kept)
+    end
+    local rows = ops.index_select(weight, 1, flat)
+    if worth then rows = ops.mul(rows, ops.reshape(worth, { -1, 1 })) end
+    local zeros = ops.zeros({ bags, B.size(weight, 2) }, like(weight))
+    if mode == "max" then
+      return (ops.scatter_reduce(zeros, 1, ops.expand(ops.unsqueeze(bag, 2), B.size(rows)), rows, "amax", false))
+    end
+    local total = ops.index_add(zeros, 1, bag, rows)
+    if mode == "sum" then return total end
+    local ones = ops.ones({ B.numel(bag) }, like(weight))
+    local counts = ops.index_add(ops.zeros({ bags }, like(weight)), 1, bag, ones)
+    return (ops.div(total, ops.unsqueeze(ops.clamp(counts, 1), 2)))
+  end)
+
+for _, name in ipairs({ "bilinear", "nearest" }) do
+  --- interpolate by the mode in the name; bilinear: with align_corners.
+  define("upsample_" .. name, "Tensor input, size|size[] size?, number|number[] scale_factor?",
+  function(x, size, factor)
+    return moth.nn.functional.interpolate(x, { size = size, scale_factor = factor, mode = name,
+      align_corners = name == "bilinear" or nil })
+  end)
+end
 
 return F

@@ -313,8 +313,10 @@ end)
 
 -- var_mean, std_mean; unbiased = false is correction = 0, as in PyTorch.
 local function with_mean(name, op)
-  both(name .. "(Tensor input, Dim|Dim[] dim?, int correction=1, bool keepdim=false, *, bool unbiased?)",
+  both(name .. "(Tensor input, Dim|Dim[]|bool dim?, int|bool correction=1, bool keepdim=false, *, bool unbiased?)",
     function(x, dim, correction, keepdim, unbiased)
+      if type(correction) == "boolean" then unbiased = correction end
+      if type(dim) == "boolean" then dim, unbiased = nil, dim end
       if unbiased ~= nil then correction = unbiased and 1 or 0 end
       if type(dim) == "number" then dim = { dim } end
       return op(x, dim, correction, keepdim), ops.mean(x, dim, keepdim)

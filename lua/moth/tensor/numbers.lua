@@ -106,9 +106,14 @@ return function(F, methods)
     return x
   end)
   -- Of real numbers, and without lazy bits, the tensor itself.
-  for _, name in ipairs({ "resolve_conj", "resolve_neg" }) do
+  for _, name in ipairs({ "resolve_conj", "resolve_neg", "conj", "conj_physical", "real" }) do
     both(name .. "(Tensor input)", function(x) return x end)
   end
+  --- The angle of real numbers: pi below 0, else 0; NaN stays.
+  both("angle(Tensor input)", function(x)
+    if not dtype_of(x).is_floating_point then x = ops.to(x, { dtype = B.default_dtype() }) end
+    return (ops.where(ops.isnan(x), x, ops.mul(ops.to(ops.lt(x, 0), { dtype = dtype_of(x) }), math.pi)))
+  end)
   --- A copy with all elements `value`.
   both("fill(Tensor input, Tensor|number|bool value)", function(x, value) return (ops.fill_(ops.clone(x), value)) end)
   --- A 0-dim tensor.
@@ -321,6 +326,39 @@ return function(F, methods)
       out[#out + 1] = ops.sub(ends, starts)
     end
     return unpack(out)
+  end)
+
+  --- How many elements (with weight: how much) lie between the edges of bins, and these: histogram(x, 10) of its range,
+  -- histogram(x, 10, { range = { 0, 1 } }), histogram(x, edges). density: scaled to an integral of 1.
+  both("histogram(Tensor input, count|Tensor bins, number[] range?, Tensor weight?, bool density=false)",
+  function(x, bins, range, weight, density)
+    if not dtype_of(x).is_floating_point then check.fail("[histogram] expected floats, got %s", B.format(x)) end
+    local flat, edges = ops.reshape(x, { -1 }), bins
+    if not is_tensor(bins) then
+      local low, high = 0, 1
+      if range then
+        if #range ~= 2 or range[1] > range[2] then check.fail("[histogram] range must be { low, high }") end
+        low, high = range[1], range[2]
+      elseif B.numel(x) > 0 then
+        low, high = ops.amin(flat):item(), ops.amax(flat):item()
+      end
+      if low == high then low, high = low - 0.5, high + 0.5 end
+      edges = ops.linspace(low, high, bins + 1, like(x))
+    elseif B.dim(bins) ~= 1 or B.numel(bins) < 2 then
+      check.fail("[histogram] edges must be a vector of at least 2, got %s", B.format(bins))
+    end
+    local n = B.numel(edges) - 1
+    local at = ops.searchsorted(edges, flat, false, true) -- the edge above; from 1: below all, n + 2: beyond all
+    at = ops.where(ops.eq(flat, edges[n + 1]), n + 1, at)
+    local inside = ops.logical_and(ops.gt(at, 1), ops.lt(at, n + 2))
+    local worth = weight and ops.reshape(weight, { -1 }) or ops.ones_like(flat)
+    local counts = ops.index_add(ops.zeros({ n }, like(x)), 1, ops.clamp(ops.sub(at, 1), 1, n),
+      ops.masked_fill(worth, ops.logical_not(inside), 0))
+    if density then
+      local widths = ops.sub(ops.narrow(edges, 1, 2, n), ops.narrow(edges, 1, 1, n))
+      counts = ops.div(counts, ops.mul(ops.sum(counts), widths))
+    end
+    return counts, edges
   end)
 
   -- ---- random --------------------------------------------------------------------------------------------

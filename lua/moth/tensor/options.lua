@@ -92,7 +92,7 @@ return function(F, methods)
 
   -- Dimensions from 1, none of them twice.
   local function dims_of(name, x, list)
-    local n, out, seen = B.dim(x), {}, {}
+    local n, out, seen = math.max(B.dim(x), 1), {}, {}
     for i, d in ipairs(list) do
       local p = is_number(d) and (d < 0 and d + n + 1 or d) or 0
       if p < 1 or p > n or p ~= math.floor(p) then
@@ -137,11 +137,12 @@ return function(F, methods)
   F.moveaxis, methods.moveaxis = F.movedim, F.movedim
 
   -- cumsum(x, dim, { dtype = … }): converted first.
-  for _, name in ipairs({ "cumsum", "cumprod", "logsumexp" }) do
+  for _, name in ipairs({ "cumsum", "cumprod" }) do
     front(name, { "dtype" }, function(op, _, x, ...)
       local n = select("#", ...)
       local rest, values = taken({ "dtype" }, n, ...)
-      return op(ops.to(x, { dtype = values[1] }), with_rest(rest, n - 1, ...))
+      local to = { dtype = values[1] }
+      return (ops.to(op(ops.to(x, to), with_rest(rest, n - 1, ...)), to))
     end)
   end
 
