@@ -175,8 +175,24 @@ static bool is_same(double a, double b, bool exact, double scale, double part) {
   return !exact && isfinite(a) && isfinite(b) && fabs(a - b) <= part * (fabs(b) + scale);
 }
 
-/* Elements of a that differ from b's, in words; *same where there are none. */
-static MothStatus compare_elements(MothTensor *a, MothTensor *b, bool exact, bool *same, Text *t) {
+/* The largest element of t but infinities, without its sign; 0: it has none, or is not of floats. */
+static MothStatus largest(MothTensor *t, double *out) {
+  MothTensor *x;
+  if (!moth_dtype_is_float((MothDType)t->dtype))
+    return MOTH_OK;
+  MOTH_TRY(on_host(t, MOTH_FLOAT64, &x));
+  const double *p = (const double *)(void *)x->data;
+  for (int64_t i = 0; i < x->numel; i++)
+    if (isfinite(p[i]) && fabs(p[i]) > *out)
+      *out = fabs(p[i]);
+  moth_tensor_release(x);
+  return MOTH_OK;
+}
+
+/* Elements of a that differ from b's, in words; *same where there are none. scale: of the values that count as a's
+ * kind; of its own elements where they are larger. */
+static MothStatus compare_elements(MothTensor *a, MothTensor *b, bool exact, double scale,
+                                   bool *same, Text *t) {
   MothTensor *x = NULL, *y = NULL;
   MothDType d = (MothDType)b->dtype;
   bool is_float = moth_dtype_is_float(d);
@@ -191,7 +207,7 @@ static MothStatus compare_elements(MothTensor *a, MothTensor *b, bool exact, boo
     goto done;
   }
   const double *p = (const double *)(void *)x->data, *q = (const double *)(void *)y->data;
-  double scale = 0, worst = -1;
+  double worst = -1;
   int64_t count = 0, at = 0;
   for (int64_t i = 0; i < y->numel; i++)
     if (isfinite(q[i]) && fabs(q[i]) > scale)
@@ -276,9 +292,23 @@ static void put_name(Text *t, const MothSegment *s, uint32_t n) {
     put_input(t, s, n);
 }
 
-static bool same_versions(const MothSegment *a, const MothSegment *b, Text *t) {
+/* Gradients that are 0 but for rounding are nothing beside the others: they share a scale. */
+static bool record_is_gradient(const MothRecord *r) {
+  return r && !strcmp(r->op->name, "gradient_of");
+}
+
+static bool is_outside(const MothSegment *s, uint32_t n) {
+  for (uint32_t k = 0; k < s->nrecords; k++)
+    if (n >= s->records[k]->first && n < s->records[k]->first + s->records[k]->nnew)
+      return true;
+  return false;
+}
+
+/* Of results only where `exact`: a backend may make them in one go, as the engine's sums. */
+static bool same_versions(const MothSegment *a, const MothSegment *b, bool exact, Text *t) {
   for (uint32_t n = 0; n < a->nvalues; n++) {
-    if (!is_made(a->values[n]) || !is_made(b->values[n]))
+    if (!is_made(a->values[n]) || !is_made(b->values[n]) || (!exact && !is_outside(a, n)) ||
+        record_is_gradient(record_of(a, n)))
       continue;
     long long va = *moth_version_of(a->values[n]), vb = *moth_version_of(b->values[n]);
     if (va == vb)
@@ -307,8 +337,24 @@ static bool same_sharing(const MothSegment *a, const MothSegment *b, Text *t) {
   return true;
 }
 
+/* What an optimizer makes of such a gradient is of any size. */
+static bool is_stepped(const MothSegment *s, uint32_t n) {
+  const MothRecord *r = record_of(s, n);
+  if (r && r->op->kind == MOTH_KIND_EFFECT)
+    return true;
+  for (uint32_t k = 0; k < s->nrecords; k++)
+    for (uint32_t i = 0; i < s->records[k]->nnumbers; i++)
+      if (s->records[k]->op->kind == MOTH_KIND_EFFECT && s->records[k]->numbers[i] == n)
+        return true;
+  return false;
+}
+
 static MothStatus same_values(const MothSegment *a, const MothSegment *b, bool exact, bool *same,
                               Text *t) {
+  double scale = 0;
+  for (uint32_t k = 0; k < b->nrecords; k++)
+    if (record_is_gradient(b->records[k]) && is_made(b->values[b->records[k]->result[0]]))
+      MOTH_TRY(largest(b->values[b->records[k]->result[0]], &scale));
   for (uint32_t k = 0; k <= a->nrecords; k++) { /* results in program order, then inputs */
     const MothRecord *r = k < a->nrecords ? a->records[k] : NULL;
     for (uint32_t i = 0; i < (r ? r->op->nresults : a->nvalues); i++) {
@@ -319,8 +365,9 @@ static MothStatus same_values(const MothSegment *a, const MothSegment *b, bool e
       put_name(t, a, n);
       put(t, ": ");
       *same = same_facts(a->values[n], b->values[n], exact, t);
-      if (*same)
-        MOTH_TRY(compare_elements(a->values[n], b->values[n], exact, same, t));
+      if (*same && (exact || !is_stepped(a, n)))
+        MOTH_TRY(compare_elements(a->values[n], b->values[n], exact,
+                                  record_is_gradient(r) ? scale : 0, same, t));
       if (!*same)
         return MOTH_OK;
       t->n = begin;
@@ -425,7 +472,10 @@ static MothStatus same_gradients(const MothSegment *a, const MothSegment *b, boo
     if (status != MOTH_OK) { /* eager's own error, which the program will see */
       status = status == MOTH_ERR_INTERRUPTED ? status : MOTH_OK;
     } else {
+      double scale = 0;
       status = run_backward(&x, seeds);
+      for (int i = 0; i < y.nleaves && status == MOTH_OK; i++)
+        status = y.grads[i] ? largest(y.grads[i], &scale) : MOTH_OK;
       for (int i = 0; i < x.nleaves && status == MOTH_OK && *same; i++) {
         uint32_t n = 0;
         while (n < a->nvalues && a->values[n] != x.of[i])
@@ -442,8 +492,9 @@ static MothStatus same_gradients(const MothSegment *a, const MothSegment *b, boo
           *same = false;
         } else if (x.grads[i]) {
           *same = same_facts(x.grads[i], y.grads[i], false, t);
-          if (*same) /* gradients of several results are added up in any order */
-            status = compare_elements(x.grads[i], y.grads[i], exact && x.nroots == 1, same, t);
+          if (*same) /* those of several results are added up in any order */
+            status =
+                compare_elements(x.grads[i], y.grads[i], exact && x.nroots == 1, scale, same, t);
         }
         if (*same) {
           t->n = begin;
@@ -466,7 +517,7 @@ done:
 
 static MothStatus compare(MothSegment *a, MothSegment *b, bool exact, bool *same, Text *t) {
   MOTH_TRY(same_values(a, b, exact, same, t));
-  *same = *same && same_versions(a, b, t) && same_sharing(a, b, t);
+  *same = *same && same_versions(a, b, exact, t) && same_sharing(a, b, t);
   return *same ? same_gradients(a, b, exact, same, t) : MOTH_OK;
 }
 

@@ -69,7 +69,7 @@ function Report:__tostring()
     add("  graph %d: %s, %s, for %s", i, count_text(#names, "op"), self.places[i],
       g.dynamic and "any sizes" or "these sizes")
     add("    %s", names_text(names))
-    local kernels = g:kernels()
+    local kernels = self.kernels[i]
     for k, list in ipairs(kernels) do
       if k > 3 then
         add("    ... and %s", count_text(#kernels - 3, "kernel"))
@@ -104,26 +104,31 @@ local function notes(t, breaks)
   return list
 end
 
---- Runs fn(...) once, compiled, and tells what became of it: graphs (a list), graph_count, graph_break_count, op_count,
--- ops_per_graph, ops (names, for each graph), places ("file:first-last line", for each), kinds (the kinds of ops, and by
--- name how many), break_reasons (texts with file:line), recompile_reasons (of a compiled fn: the differences between its
--- calls so far). print() fits a screen; print(report.graphs[1]) shows a graph. compile(fn, note): a callable that calls
--- note(graph), its box, and the box of fn.
+--- Runs fn(...) once, compiled, and tells what became of it: graphs (a list), graph_count, graph_break_count,
+-- op_count, ops_per_graph, break_reasons (texts with file:line), recompile_reasons (of a compiled fn: the differences
+-- between its calls so far), kinds (of ops, and by name how many); for each graph ops (names), places ("file:first-last
+-- line") and kernels (lists of ops). print() fits a screen; print(report.graphs[1]) shows a graph. compile(fn, note): a
+-- callable that calls note(graph), its box, and the box of fn.
 function M.explain(compile, fn, ...)
   if not check.is_callable(fn) then
     check.fail("[compile.explain] expected a function or a module, got %s", type(fn))
   end
   local list = {}
-  local targets, places = {}, {}
+  local targets, places, kernels = {}, {}, {}
   local call, box, known = compile(fn, function(g) -- as it was recorded: a backend may change it
-    list[#list + 1], targets[#list + 1], places[#list + 1] = g, {}, places_text(g)
+    list[#list + 1], targets[#list + 1], places[#list + 1], kernels[#list + 1] = g, {}, places_text(g), {}
     for node in g:nodes() do
       if node.op == "call" then table.insert(targets[#list], node.target) end
     end
   end)
-  call(...)
+  graphs.watch_kernels(function(ops) -- of the graph, or of those that it has become
+    if #list > 0 then table.insert(kernels[#list], ops) end
+  end)
+  local ok, message = xpcall(call, trace.keep, ...)
+  graphs.watch_kernels(nil)
+  if not ok then trace.rethrow(message) end
   local report = { graphs = list, graph_count = #list, op_count = 0, ops_per_graph = {}, ops = {}, kinds = {},
-    places = places, break_reasons = notes(box.trace, true),
+    places = places, kernels = kernels, break_reasons = notes(box.trace, true),
     recompile_reasons = notes(known and known.trace, false) }
   for i, names in ipairs(targets) do
     for _, name in ipairs(names) do

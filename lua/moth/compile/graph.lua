@@ -249,8 +249,13 @@ function Graph:pin_sizes() C.graph_pin(self.handle) end
 
 local kernels = setmetatable({}, { __mode = "k" }) -- handle of a graph -> list of lists of names
 
+local watcher
+--- Has fn called with the ops of each kernel that is noted from now on; nil: nobody.
+function M.watch_kernels(fn) watcher = fn end
+
 --- For backends: calls of these ops have become one kernel. moth.compile.explain shows it.
 function Graph:add_kernel(ops)
+  if watcher then watcher(ops) end
   kernels[self.handle] = kernels[self.handle] or {}
   table.insert(kernels[self.handle], ops)
 end
