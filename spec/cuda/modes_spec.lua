@@ -71,3 +71,36 @@ describe("compile: reduce-overhead on CUDA #M289", function()
     for _ = 1, 4 do assert.equal(3, cpu(moth.ones(2))[1]:item()) end
   end)
 end)
+
+describe("compile: the whole step on CUDA", function()
+  it("is one graph, and eager's to the bit", function()
+    moth.compile.config.measure = false
+    local function train(backend)
+      moth.manual_seed(1)
+      local m = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 2)):to("cuda")
+      local opt = moth.optim.AdamW(m:parameters(), { lr = 1e-3 })
+      local function step(x, y, k)
+        opt:zero_grad()
+        local loss = moth.mse_loss(m(x), y) * k
+        loss:backward()
+        nn.utils.clip_grad_norm_(m:parameters(), 1)
+        opt:step()
+        return loss
+      end
+      if backend then step = moth.compile(step, { backend = backend, fullgraph = true }) end
+      local all = {}
+      for k = 1, 4 do
+        all[k] = step(moth.randn(4, 3, { device = "cuda" }), moth.randn(4, 2, { device = "cuda" }), k):detach()
+      end
+      for _, p in ipairs(m:parameters()) do all[#all + 1] = p:detach() end
+      return all
+    end
+    local want = train()
+    for _, backend in ipairs { "eager", "aot_eager", "blocks" } do
+      moth.compile.reset()
+      for i, t in ipairs(train(backend)) do assert.is_true(moth.equal(want[i], t)) end
+      assert.equal(0, moth.compile.counters().graph_breaks)
+    end
+    moth.compile.config.measure = true
+  end)
+end)

@@ -53,6 +53,7 @@ function M.wrap(m, call)
     __call = function(_, ...) return call(...) end,
     __tostring = function() return tostring(m) end,
     __names = function() return nn_module.__names(m) end,
+    __pairs = function() return next, m end, -- of a Lua that asks for it; in Lua 5.1 pairs() of the stand-in is empty
   })
 end
 
