@@ -286,6 +286,7 @@ parity: all
 	@d=$(B)/parity_files; rm -rf $$d; mkdir -p $$d; python3 spec/parity/files.py make $$d && f=$$(cd $$d && ls) && \
 	  $(HERE) spec/parity/files.lua $$d $$f && \
 	  python3 spec/parity/files.py check $$d $$f
+	@python3 spec/parity/data.py $(B)/parity_data && $(HERE) spec/parity/data.lua $(B)/parity_data
 	@$(HERE) spec/parity/signatures.lua | python3 spec/parity/signatures.py
 	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
 	  $(HERE) spec/parity/modules.lua $(B)/parity_modules.json

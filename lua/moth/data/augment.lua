@@ -60,10 +60,16 @@ return function(Transform)
     bool antialias=true", "size interpolation antialias", nil,
     function(self, x) return F.resize(x, self.size, self.interpolation, self.antialias) end)
 
+  -- Where the middle m of n begins; a half is rounded to even, or, where the image is smaller, towards it.
+  local function middle(n, m)
+    local half = math.floor(math.abs(n - m) / 2)
+    if n < m then return 1 - half end
+    return 1 + half + ((n - m) % 2 == 1 and half % 2 or 0)
+  end
   define("CenterCrop", "count|count[] size", "size", function(self) self.size = pair(self.size) end, function(self, x)
     local h, w = F.size("CenterCrop", x)
     local height, width = self.size[1], self.size[2]
-    return F.crop(x, math.floor((h - height) / 2 + 0.5) + 1, math.floor((w - width) / 2 + 0.5) + 1, height, width)
+    return F.crop(x, middle(h, height), middle(w, width), height, width)
   end)
 
   define("Pad", "size|size[] padding, number fill=0, 'constant'|'edge'|'reflect' padding_mode='constant'",

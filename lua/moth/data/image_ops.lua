@@ -195,14 +195,15 @@ local function warp(where, x, m, mode, fill)
       out, total = out and out:add_(part) or part, total and total:add_(weight) or weight
     end
   end
-  if fill ~= 0 then out = out + (1 - total) * fill end
+  if fill and mode == "nearest" then out = out + (1 - total) * fill
+  elseif fill then out = (out - fill) * total + fill end -- as torchvision: at the border, the image is faded twice
   return back(out)
 end
 
 --- Turned by `angle` degrees clockwise, moved by translate = { x, y } pixels, scaled, sheared by { x, y } degrees,
--- about the middle. What comes from outside is `fill`.
+-- about the middle. What comes from outside is 0, or is faded into `fill`.
 M.affine = signature("transforms.functional.affine(Tensor img, number angle, number[] translate, number scale, \z
-  number|number[] shear, 'nearest'|'bilinear' interpolation='nearest', number fill=0)",
+  number|number[] shear, 'nearest'|'bilinear' interpolation='nearest', number fill?)",
 function(x, angle, translate, scale, shear, mode, fill)
   if type(shear) == "number" then shear = { shear, 0 } end
   if scale <= 0 then check.fail("[transforms.affine] scale must be above 0, got %g", scale) end
@@ -219,7 +220,7 @@ end)
 
 --- Turned by `angle` degrees counter-clockwise, in the same size.
 M.rotate = signature("transforms.functional.rotate(Tensor img, number angle, \z
-  'nearest'|'bilinear' interpolation='nearest', number fill=0)",
+  'nearest'|'bilinear' interpolation='nearest', number fill?)",
 function(x, angle, mode, fill) return M.affine(x, -angle, { 0, 0 }, 1, 0, mode, fill) end)
 
 -- ---- colours ------------------------------------------------------------------------------------------
