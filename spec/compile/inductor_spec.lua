@@ -96,8 +96,8 @@ describe("inductor #M302", function()
     end
     return list
   end
-  for k, dtype in ipairs { "float32", "int32", "bfloat16", "uint8", "float64", "int64" } do
-    local every = 2 * k - 1
+  for rank, dtype in ipairs { "float32", "int32", "bfloat16", "uint8", "float64", "int64" } do
+    local every = 2 * rank - 1
     fused(("computes pointwise ops of %s, 1 in %d"):format(dtype, every), function()
       local list = samples(dtype, every)
       for first = 1, #list, 30 do
