@@ -1,5 +1,5 @@
--- Transforms, image files and tokenizers beside torchvision, Pillow and tokenizers. Usage: python3 spec/parity/data.py DIR;
--- luajit spec/parity/data.lua DIR
+-- Transforms, image files and tokenizers beside torchvision, Pillow and tokenizers. Usage:
+-- python3 spec/parity/data.py DIR; luajit spec/parity/data.lua DIR
 local moth = require "moth"
 local cjson = require "cjson"
 
@@ -35,10 +35,10 @@ for _, case in ipairs(cases) do
     else
       local far = (y - expected):abs():max():item()
       worst = math.max(worst, far / case.tolerance)
-      if not (far <= case.tolerance) then fail("%s: differs by %g", case.code, far) end
+      if far > case.tolerance or far ~= far then fail("%s: differs by %g", case.code, far) end
     end
   end
 end
-print(("%s data: %d cases beside torchvision, Pillow, tokenizers; %d wrong; the largest difference %.2f of what is allowed")
+print(("%s data: %d cases beside torchvision, Pillow, tokenizers; %d wrong; the largest difference %.2f of the allowed")
   :format(wrong == 0 and "✓" or "✗", #cases, wrong, worst))
 os.exit(wrong == 0 and 0 or 1, true)

@@ -1,7 +1,7 @@
 """What torchvision, Pillow and tokenizers make of images and texts, for spec/parity/data.lua.
 
-Usage: python3 spec/parity/data.py DIR writes inputs and results as .npy files and cases.json. Packages that are not installed
-are left out; their names are printed."""
+Usage: python3 spec/parity/data.py DIR writes inputs and results as .npy files and cases.json. Packages that are not
+installed are left out; their names are printed."""
 import json
 import os
 import random
@@ -117,7 +117,8 @@ def texts():
         t.save(path)
         for s in samples:
             ids = t.encode(s).ids
-            cases.append({"tokenizer": path, "text": s, "ids": ids, "decoded": t.decode(ids, skip_special_tokens=False)})
+            decoded = t.decode(ids, skip_special_tokens=False)
+            cases.append({"tokenizer": path, "text": s, "ids": ids, "decoded": decoded})
 
 
 for part in (images, files, texts):
