@@ -88,8 +88,10 @@ local function parameters(name, fn)
   end
   return by
 end
+-- Parameters of functions without a readable signature, and lists of positions: true, "list" or "number" alone.
 local target = { [2] = true, target = true }
-local by_hand = { -- parameters of functions without a readable signature, and lists of positions
+local by_hand = {
+  index_put = { [2] = true },
   hsplit = { [2] = "list" }, vsplit = { [2] = "list" }, dsplit = { [2] = "list" },
   tensor_split = { [2] = "list", [3] = true, dim = true }, tensordot = { [3] = "list", dims = "list" },
   trapz = { [4] = true, dim = true }, swapaxes = { [2] = true, [3] = true }, swapdims = { [2] = true, [3] = true },

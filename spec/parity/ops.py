@@ -288,6 +288,8 @@ def differs(got, want, tolerance):
 
 
 def compare(entry, got):
+    if got[0] == "error" and got[1].startswith("moth has no "):
+        return got[1]
     if "error" in entry:
         return None if got[0] == "error" else "no error where PyTorch says: " + entry["error"][:120]
     if got[0] == "error":

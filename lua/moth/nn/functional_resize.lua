@@ -51,6 +51,13 @@ for _, name in ipairs({ "interpolate", "upsample" }) do
     bool align_corners?)"):format(name), interpolate)
 end
 
+-- How many images (C, H, W) there are in sizes (…, C, H, W).
+local function images(s)
+  local n = 1
+  for d = 1, #s - 3 do n = n * s[d] end
+  return n
+end
+
 --- (…, C r^2, H, W) -> (…, C, H r, W r)
 F.pixel_shuffle = signature("F.pixel_shuffle(Tensor input, count upscale_factor)", function(x, r)
   local s = B.size(x)
@@ -59,7 +66,7 @@ F.pixel_shuffle = signature("F.pixel_shuffle(Tensor input, count upscale_factor)
     check.fail("[F.pixel_shuffle] expected (…, C, H, W) with C a multiple of %d, got %s", r * r, B.format(x))
   end
   local c, h, w = s[n - 2] / (r * r), s[n - 1], s[n]
-  local y = x:reshape({ -1, c, r, r, h, w }):permute(1, 2, 5, 3, 6, 4)
+  local y = x:reshape({ images(s), c, r, r, h, w }):permute(1, 2, 5, 3, 6, 4)
   s[n - 2], s[n - 1], s[n] = c, h * r, w * r
   return y:reshape(s)
 end)
@@ -71,7 +78,7 @@ F.pixel_unshuffle = signature("F.pixel_unshuffle(Tensor input, count downscale_f
     check.fail("[F.pixel_unshuffle] expected (…, C, H, W) with H and W multiples of %d, got %s", r, B.format(x))
   end
   local c, h, w = s[n - 2], s[n - 1] / r, s[n] / r
-  local y = x:reshape({ -1, c, h, r, w, r }):permute(1, 2, 4, 6, 3, 5)
+  local y = x:reshape({ images(s), c, h, r, w, r }):permute(1, 2, 4, 6, 3, 5)
   s[n - 2], s[n - 1], s[n] = c * r * r, h, w
   return y:reshape(s)
 end)

@@ -394,7 +394,9 @@ return function(F, methods)
   --- randint(high, size) or randint(low, high, size): integers from low (0) on, below high.
   local randint = ops.randint
   local function integers(a, b, c, ...)
-    if type(b) == "table" and c == nil and #b > 0 and b.size == nil then return done(randint(0, a, b)) end
+    if type(b) == "table" and c == nil and (#b > 0 or next(b) == nil) and b.size == nil then
+      return done(randint(0, a, b))
+    end
     if type(b) == "table" and type(c) == "table" then return done(randint(0, a, b, c, ...)) end
     return done(randint(a, b, c, ...))
   end
@@ -454,7 +456,6 @@ return function(F, methods)
   F.constant_pad_nd = signature("constant_pad_nd(Tensor input, int[] pad, number|bool value=0)", function(x, pad, value)
     return (ops.pad(x, pad, "constant", type(value) == "boolean" and (value and 1 or 0) or value))
   end)
-  methods.resize_as_ = nil
 
   return { vander = vander }
 end
