@@ -330,6 +330,26 @@ describe("the joint graph", function()
     same_module(net:train(), input(3, 4))
   end)
 
+  it("tells of an inner backend that fails, or runs without it with suppress_errors", function()
+    local backend = aot.backend(function(graph, _, info)
+      if info.kind == "backward" then error("no idea how") end
+      return graph:interpreter()
+    end)
+    local compiled = moth.compile(function(x) return x:sin():sum() end, { backend = backend })
+    local x = moth.ones(3):requires_grad_(true)
+    assert.error_matches(function() compiled(x):backward() end, "no idea how")
+    moth.compile.config.suppress_errors = true
+    compiled(x):backward()
+    moth.compile.config.suppress_errors = false
+    assert.near(math.cos(1), x.grad[1]:item(), 1e-6)
+    local wrong = aot.backend(function() return function() return { moth.ones(2) } end end)
+    assert.error_matches(function() moth.compile(function(y) return y + 1 end, { backend = wrong })(x) end,
+      "output 1 of a compiled graph is float32 %[2%] cpu, not float32 %[3%]")
+    assert.error_matches(function() aot.backend(1) end, "expected a function")
+    assert.error_matches(function() aot.backend(aot.interpret, { seperate = true }) end, "seperate")
+    assert.error_matches(function() moth.compile.aot(1, {}) end, "expected a function or a module")
+  end)
+
   it("leaks nothing in thousands of calls", function()
     local w, seen = moth.randn(4, 4):requires_grad_(true), moth.zeros(4)
     local compiled = moth.compile(function(x)

@@ -225,6 +225,8 @@ local function check(seed, backend)
     local loud = type(options.backend) == "string" and got:find("a value of a compiled function is looked at", 1, true)
     if loud then count_loud() end
     local close = options.backend == "inductor" and got ~= want and S.is_close(got, want)
+    local late = "modified by an inplace operation" -- a graph that is run again has values of its own: no error there
+    if got ~= want and options.backend and want:find(late, 1, true) and not got:find(late, 1, true) then return end
     if got ~= want and not loud and not close then
       local a, b, at = got, want, 1
       while a:byte(at) == b:byte(at) do at = at + 1 end

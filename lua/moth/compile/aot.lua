@@ -34,6 +34,7 @@ local B = require "moth_lua"
 local check = require "moth.utils.check"
 local graphs = require "moth.compile.graph"
 local toolchain = require "moth.utils.toolchain"
+local trace = require "moth.lang.trace"
 local C = B.compile
 
 local M = {}
@@ -59,7 +60,14 @@ local function compile(graph, inputs, inner, o)
     if joint then log("aot_joint_graph", ("joint graph of segment %d"):format(index), joint) end
     log("aot_graphs", ("%s graph of segment %d"):format(kind, index), handle)
     if kind == "backward" then M.counters.backwards = M.counters.backwards + 1 end
-    local fn = inner(g, values, { kind = kind, index = index, nroots = nroots, inference = inference })
+    local ok, fn = xpcall(inner, trace.keep, g, values, { kind = kind, index = index, nroots = nroots,
+      inference = inference })
+    if not ok then
+      if not require("moth.compile").config.suppress_errors then trace.rethrow(fn) end
+      io.stderr:write(("[moth] warning: compile: a backend failed, the calls of a %s graph run one by one: %s\n")
+        :format(kind, tostring(fn)))
+      return g:interpreter()
+    end
     if not check.is_callable(fn) then
       check.fail("[compile.aot] the inner backend must return a function of the graph's inputs, got %s",
         type(fn))
