@@ -123,6 +123,22 @@ describe("the joint graph", function()
     assert.equal(nil, b.grad)
   end)
 
+  it("computes only the gradients that are asked for", function()
+    local x, w = moth.ones(2):requires_grad_(true), moth.ones(2):requires_grad_(true)
+    local seen
+    local compiled = moth.compile(function(a, b) return (a * b):sum() end, { backend = aot.backend(function(g, _, info)
+      if info.kind == "backward" then seen = g:count() end
+      return g:interpreter()
+    end) })
+    local y = w * 1
+    local loss = compiled(x, y)
+    moth.no_grad(function() x:mul_(2) end) -- y's gradient would need it
+    assert.same({ 1, 1 }, moth.autograd.grad(loss, x, { retain_graph = true }):totable())
+    local few = seen
+    assert.error_matches(function() compiled(x, y + 0):backward() loss:backward() end, "modified by an inplace")
+    assert.is_true(few < seen)
+  end)
+
   it("takes gradients with any strides", function()
     local a = moth.randn(3, 4):requires_grad_(true)
     local compiled = moth.compile(function(x) return x:tanh() end, { backend = "aot_eager" })

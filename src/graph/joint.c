@@ -18,6 +18,7 @@ typedef struct Trace {
   const MothThread *outside; /* the thread's modes */
   uint32_t nvalues, nlists;
   const MothValue *numbers;
+  const bool *wanted;
   const MothJointInput *given;
   uint32_t ninputs;
   MothJointUse use; /* of a derivable input, by a call */
@@ -335,7 +336,7 @@ static MothStatus add_gradient(Trace *t, MothTensor *grad, uint32_t nr, MothGrap
 }
 
 typedef struct Pass {
-  MothTensor **roots, **grads, **inputs, **out; /* inputs: borrowed, the last use first */
+  MothTensor **roots, **grads, **inputs, **out, **asked; /* inputs: borrowed, the last use first */
   uint32_t n, nout;
 } Pass;
 
@@ -360,9 +361,20 @@ static MothStatus run_backward(Trace *t, MothTensor *const *grads, Pass *p) {
   t->f.place = "";
   moth_thread.include |= t->outside->include & MOTH_KEY_AUTOCAST;
   memcpy(moth_thread.autocast, t->outside->autocast, sizeof moth_thread.autocast);
-  MOTH_TRY(moth_grad(p->roots, p->grads, (int)p->n, p->inputs, (int)t->nuses, true, false, true,
-                     p->out));
+  uint32_t n_asked = 0;
+  for (uint32_t i = 0; i < t->nuses; i++)
+    if (!t->wanted || t->wanted[i])
+      p->asked[n_asked++] = p->inputs[i];
+  if (n_asked)
+    MOTH_TRY(moth_grad(p->roots, p->grads, (int)p->n, p->asked, (int)n_asked, true, false, true,
+                       p->out));
   p->nout = t->nuses;
+  for (uint32_t i = t->nuses; i-- > 0;) /* to the places of their edges */
+    if (!t->wanted || t->wanted[i]) {
+      MothTensor *g = p->out[--n_asked];
+      p->out[n_asked] = NULL;
+      p->out[i] = g;
+    }
   j->after = last ? last->next : j->graph->first;
   return MOTH_OK;
 }
@@ -412,7 +424,9 @@ static MothStatus trace(Trace *t, const MothJointInput *inputs, MothTensor *cons
   p->grads = calloc((size_t)n + 1, sizeof *p->grads);
   p->inputs = calloc((size_t)t->nuses + 1, sizeof *p->inputs);
   p->out = calloc((size_t)t->nuses + 1, sizeof *p->out);
-  if (!j->given || !j->gradient || !j->edges || !p->roots || !p->grads || !p->inputs || !p->out)
+  p->asked = calloc((size_t)t->nuses + 1, sizeof *p->asked);
+  if (!j->given || !j->gradient || !j->edges || !p->roots || !p->grads || !p->inputs || !p->out ||
+      !p->asked)
     return no_memory();
   j->nedges = t->nuses;
   for (uint32_t i = 0; i < t->nuses;
@@ -533,6 +547,7 @@ MothStatus moth_joint_trace(MothGraph *program, const MothJointTrace *how, MothJ
              .joint = j,
              .separate = how->separate,
              .numbers = how->numbers,
+             .wanted = how->wanted,
              .given = how->inputs,
              .ninputs = how->ninputs,
              .use = use_of};
@@ -560,6 +575,7 @@ done:
   free(p.grads);
   free(p.inputs);
   free(p.out);
+  free(p.asked);
   moth_functional_free(&t.f);
   free_lists(&t);
   if (status != MOTH_OK) {

@@ -59,6 +59,7 @@ typedef struct MothJointTrace {
    * NULL: all are, row-major. */
   MothTensor *const *grads;
   const MothValue *numbers; /* of the program; NULL: the recorded ones */
+  const bool *wanted;       /* by edge: whether its gradient is asked for; NULL: all are */
   bool derive;              /* else backward is left out. It runs under the thread's autocast. */
   /* Gradients of an input are one for each of its uses, the last use first, so that their sum with gradients from
    * elsewhere is what it is without a graph, to the bit. */

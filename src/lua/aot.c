@@ -24,6 +24,7 @@ static void free_aot(MothAot *a) {
     free(b->key);
     free(b->given);
     free(b->takes);
+    free(b->wanted);
     moth_graph_release(b->graph);
     free(b->pinned);
     free(b->numbers);
@@ -133,7 +134,8 @@ static MothStatus prepare(MothAot *a, MothTensor *const *inputs) {
   MOTH_TRY(find_generator(a));
   for (const MothGraphNode *n = a->program->first; n; n = n->next)
     a->passes = a->passes || (n->op && moth_is_pass(n->op));
-  MothJointTrace how = {a->inputs, a->ninputs, NULL, NULL, true, a->separate};
+  MothJointTrace how = {
+      .inputs = a->inputs, .ninputs = a->ninputs, .derive = true, .separate = a->separate};
   MothStatus status = moth_joint_trace(a->program, &how, &a->joint);
   if (status != MOTH_OK && a->passes && strstr(moth_last_error(), "a second time")) {
     how.derive = false;

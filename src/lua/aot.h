@@ -10,6 +10,8 @@ typedef struct MothAotBackward {
   char *key;
   MothGraph *graph;
   int number; /* its callable in the environment; 0: it cannot be compiled, and the segment is run again */
+  bool *wanted; /* by the node's inputs: whether their gradients are asked for; NULL: all are */
+  bool nothing; /* none of them gets one */
   bool *pinned; /* numbers for which it holds */
   MothValue *numbers;
   uint32_t kinds;

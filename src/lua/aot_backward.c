@@ -210,7 +210,7 @@ static MothStatus check_saved(MothNode *n) {
 }
 
 static MothStatus replay(MothNode *n, MothAot *a, MothTensor *const *grads, bool create,
-                         MothTensor **out) {
+                         uint32_t need, MothTensor **out) {
   const MothJoint *j = a->joint;
   Again r = {0};
   MothTensor **list = NULL;
@@ -218,7 +218,11 @@ static MothStatus replay(MothNode *n, MothAot *a, MothTensor *const *grads, bool
   int nroots = 0;
   MothStatus status = MOTH_OK;
   MOTH_GO(check_replayable(a, n->ctx));
-  MOTH_GO(check_saved(n));
+  bool all = true;
+  for (uint32_t k = 0; k < j->nedges; k++)
+    all = all && need >> (k < 31 ? k : 31) & 1;
+  if (all)
+    MOTH_GO(check_saved(n));
   uint64_t seq = moth_seq_at(((Context *)n->ctx)->first); /* where its calls were */
   status = run_again(n, create, &r);
   moth_seq_at(seq);
@@ -315,10 +319,9 @@ static MothStatus expand(MothNode *n, MothTensor *t) {
 /* --- backward graphs -------------------------------------------------------------------------------------------------- */
 
 /* What decides about a backward graph: which gradients there are, their strides, autocast. NULL: no memory. */
-static char *key_of(const MothAot *a, MothTensor *const *grads, uint32_t n) {
-  size_t cap = 64 + (size_t)n * (MOTH_MAX_DIMS * 21 + 4), at = 0;
+static char *key_of(const bool *wanted, uint32_t nedges, MothTensor *const *grads, uint32_t n) {
+  size_t cap = 64 + nedges + (size_t)n * (MOTH_MAX_DIMS * 21 + 4), at = 0;
   char *key = malloc(cap);
-  (void)a;
   if (!key)
     return NULL;
   key[0] = 0;
@@ -330,7 +333,23 @@ static char *key_of(const MothAot *a, MothTensor *const *grads, uint32_t n) {
     for (int k = 0; g && !g->contiguous && k < g->ndim; k++)
       at += (size_t)snprintf(key + at, cap - at, "%lld,", (long long)g->stride[k]);
   }
+  for (uint32_t k = 0; wanted && k < nedges; k++)
+    at += (size_t)snprintf(key + at, cap - at, "%d", wanted[k]);
   return key;
+}
+
+/* Which of n's inputs are asked for their gradients (MothBackward's `need`); NULL: all. The caller frees it. */
+static bool *wanted_of(const MothNode *n, const MothAot *a, uint32_t need) {
+  uint32_t nedges = a->joint->nedges;
+  bool all = true, *wanted = calloc((size_t)nedges + 1, sizeof *wanted);
+  for (uint32_t k = 0; wanted && k < nedges; k++) {
+    wanted[k] = n->inputs[k].node && need >> (k < 31 ? k : 31) & 1;
+    all = all && wanted[k];
+  }
+  if (!all)
+    return wanted;
+  free(wanted);
+  return NULL;
 }
 
 static bool same_numbers(const MothAot *a, const MothAotBackward *b, const MothValue *numbers) {
@@ -363,7 +382,13 @@ static MothStatus arguments(MothNode *n, const MothAotBackward *b, MothTensor *c
 static MothStatus trace(MothAot *a, MothAotBackward *b, MothTensor *const *grads, MothJoint **joint,
                         MothJointParts *parts) {
   uint32_t n = a->program->nnumbers;
-  MothJointTrace how = {a->inputs, a->ninputs, grads, n ? b->numbers : NULL, true, a->separate};
+  MothJointTrace how = {.inputs = a->inputs,
+                        .ninputs = a->ninputs,
+                        .grads = grads,
+                        .numbers = n ? b->numbers : NULL,
+                        .wanted = b->wanted,
+                        .derive = true,
+                        .separate = a->separate};
   MOTH_TRY(moth_joint_trace(a->program, &how, joint));
   if (n)
     MOTH_TRY(moth_joint_find_numbers(*joint, a->program, &how, b->pinned, &b->kinds));
@@ -376,6 +401,7 @@ static void free_backward(MothAotBackward *b) {
   free(b->given);
   free(b->gradient);
   free(b->takes);
+  free(b->wanted);
   free(b->pinned);
   free(b->numbers);
   free(b);
@@ -383,7 +409,7 @@ static void free_backward(MothAotBackward *b) {
 
 /* A backward graph for these gradients, compiled; number 0: the segment is to be run again. env: of the handle. */
 static MothStatus compile(lua_State *L, MothNode *n, MothAot *a, int env, char *key,
-                          MothTensor *const *grads, MothAotBackward **out) {
+                          const bool *wanted, MothTensor *const *grads, MothAotBackward **out) {
   MothJoint *joint = NULL;
   MothJointParts parts = {0};
   MothTensor **list = NULL;
@@ -395,13 +421,16 @@ static MothStatus compile(lua_State *L, MothNode *n, MothAot *a, int env, char *
   b->key = strdup(key);
   b->pinned = calloc((size_t)nnumbers + 1, sizeof *b->pinned);
   b->numbers = calloc((size_t)nnumbers + 1, sizeof *b->numbers);
-  MOTH_GO(b->key && b->pinned && b->numbers ? MOTH_OK : no_memory());
+  if (wanted && (b->wanted = calloc((size_t)a->joint->nedges + 1, sizeof *wanted)))
+    memcpy(b->wanted, wanted, sizeof *wanted * a->joint->nedges);
+  MOTH_GO(b->key && b->pinned && b->numbers && (b->wanted || !wanted) ? MOTH_OK : no_memory());
   memcpy(b->pinned, a->pinned, sizeof *b->pinned * nnumbers);
   memcpy(b->numbers, ((Context *)n->ctx)->numbers, sizeof *b->numbers * nnumbers);
   status = trace(a, b, grads, &joint, &parts);
   if (status == MOTH_ERR_MEMORY || status == MOTH_ERR_INTERRUPTED)
     goto done;
   if (status != MOTH_OK || !parts.backward) {
+    b->nothing = status == MOTH_OK;
     if (status != MOTH_OK && moth_log_on("aot"))
       moth_log_write("aot", "backward runs as recorded: %s", moth_error_text(1));
     status = MOTH_OK;
@@ -489,7 +518,7 @@ static bool is_usual(const MothNode *n, MothTensor *const *grads) {
 enum { MOST_GRAPHS = 16 };
 
 static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor *const *grads,
-                              MothTensor **out) {
+                              uint32_t need, MothTensor **out) {
   MothAotBackward *b = NULL;
   int top = lua_gettop(L);
   Context *c = n->ctx;
@@ -501,26 +530,30 @@ static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor 
     return moth_node_freed(n);
   bool create = moth_grad_enabled();
   if ((create && !c->ran) || !is_usual(n, grads))
-    return replay(n, a, grads, create, out);
-  char *key = key_of(a, grads, n->nresults);
-  if (!key)
+    return replay(n, a, grads, create, need, out);
+  bool *wanted = wanted_of(n, a, need);
+  char *key = key_of(wanted, a->joint->nedges, grads, n->nresults);
+  if (!key) {
+    free(wanted);
     return no_memory();
+  }
   lua_getfenv(L, -1);
   int env = lua_gettop(L);
   MothStatus status = MOTH_OK;
   b = find(a, key, ((Context *)n->ctx)->numbers);
   moth_set_grad_enabled(false);
   if (!b && a->nbackward < MOST_GRAPHS)
-    status = compile(L, n, a, env, key, grads, &b);
+    status = compile(L, n, a, env, key, wanted, grads, &b);
   moth_set_grad_enabled(create);
   free(key);
+  free(wanted);
   uint32_t include = moth_thread_state()->include;
   if (status == MOTH_OK && b && b->number && (!create || !b->ntakes)) {
     moth_thread_state()->include &= ~(uint32_t)MOTH_KEY_AUTOCAST; /* its casts are calls */
     status = run_graph(L, n, a, env, b, grads, out);
     moth_thread_state()->include = include;
-  } else if (status == MOTH_OK) {
-    status = replay(n, a, grads, create, out);
+  } else if (status == MOTH_OK && !(b && b->nothing)) {
+    status = replay(n, a, grads, create, need, out);
   }
   lua_settop(L, top);
   return status;
@@ -529,7 +562,6 @@ static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor 
 static MothStatus backward(MothNode *n, MothTensor *const *grads, uint32_t need, MothTensor **out) {
   lua_State *L = moth_lua_current;
   const Context *c = n->ctx;
-  (void)need;
   if (!L)
     return moth_lua_no_state();
   if (!lua_checkstack(L, 32))
@@ -541,7 +573,7 @@ static MothStatus backward(MothNode *n, MothTensor *const *grads, uint32_t need,
   bool running = segment && segment->running;
   if (segment)
     segment->running = true; /* its calls are not noted */
-  MothStatus status = backward_of(L, n, h->u.other, grads, out);
+  MothStatus status = backward_of(L, n, h->u.other, grads, need, out);
   if (segment)
     segment->running = running;
   lua_pop(L, 1);
