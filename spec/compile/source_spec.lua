@@ -2,6 +2,7 @@
 -- compiled graph does, on the CPU, in the interpreter, and on CUDA (emulated, too).
 local moth = require "moth"
 local inductor = require "moth.compile.inductor"
+local kernels = require "kernel.kernels"
 local schedule = require "moth.compile.schedule"
 local toolchain = require "moth.utils.toolchain"
 local F = moth.nn.functional
@@ -87,12 +88,11 @@ describe("generated kernels as sources", function()
     end)
   end
 
-  it("are interpreted, too", function()
-    local want, list = kernels_of(function(t) return (t * 2 + 1):relu() - t end, moth.ones(2, 100))
-    assert.are.equal(1, #list)
-    assert.truthy(list[1].text:find('tl.formula("relu", tl.float32', 1, true))
-    assert.are.same({ 2, 100 }, want[1]:size())
-  end)
+  for _, name in ipairs { "all", "columns", "norm", "numbers", "tiles" } do
+    it(("'%s' is interpreted, each access checked"):format(name), function()
+      kernels.with({ MOTH_KERNEL_INTERPRET = "1" }, function() check(name) end)
+    end)
+  end
 
   it("names what is fused, and where it stands #M315", function()
     local _, list = kernels_of(function(t) return (t * 2 + 1):relu() end, x)

@@ -11,16 +11,14 @@
 -- owner for the call that eager runs as one kernel: where its field `apart` is false it stays whole.
 local B = require "moth_lua"
 local dtypes = require "moth.codegen.dtypes"
-local formulas = require "moth.codegen.formulas"
 local graphs = require "moth.compile.graph"
 local records = require "moth.records"
-local texts = require "moth.codegen.texts"
 local each = require "moth.each"
 
 local M = {}
 local rgraph = records.graph
 
-M.reader = formulas.reader(function(name) return texts[name] end)
+M.reader = require("moth.kernel.native").reader
 
 local function name_of(object) return (tostring(object):gsub("^moth%.", "")) end
 
