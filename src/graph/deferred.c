@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/tensor.h"
 #include "dispatch/lazy.h"
 #include "graph/trace.h"
@@ -26,17 +27,15 @@ typedef struct Deferred {
   uint64_t drawn[2];
   MothValue *varying; /* arguments of the records that other calls change, by records */
   uint32_t nrecords, nvalues, nscratch, nvarying;
+  size_t
+      bytes; /* of this, with the lists (but for `made`) behind it: one block, since many calls have such a note */
 } Deferred;
 
-static void free_lists(Deferred *d) {
+static void free_block(Deferred *d) {
   for (uint32_t i = 0; i < d->nvarying; i++)
     moth_trace_value_free(d->varying[i]);
-  free(d->varying);
-  free(d->records);
-  free(d->inputs);
-  free(d->versions);
-  free(d->classes);
   free(d->made);
+  moth_free(d, d->bytes);
 }
 
 static void deferred_free(void *ctx) {
@@ -45,25 +44,38 @@ static void deferred_free(void *ctx) {
     moth_tensor_release(d->inputs[i]);
   for (uint32_t i = 0; d->made && i < d->nvalues; i++)
     moth_tensor_release(d->made[i]);
-  free_lists(d);
   moth_trace_release(d->trace);
-  free(d);
+  free_block(d);
   atomic_fetch_sub(&moth_ndeferred, 1);
 }
 
-/* Copies the arguments that other calls change. */
-static bool keep_varying(Deferred *d, const MothSegment *s) {
-  uint32_t n = moth_segment_numbers(s, true, NULL);
-  d->varying = malloc(sizeof *d->varying * ((size_t)n + 1));
-  if (!d->varying)
-    return false;
+/* A note of s without tensors; NULL: no memory. */
+static Deferred *new_block(const MothSegment *s, const MothTraceEnd *end) {
+  size_t nvalues = s->nvalues, nvarying = moth_segment_numbers(s, true, NULL);
+  size_t bytes = sizeof(Deferred) + nvarying * sizeof(MothValue) + s->nrecords * sizeof(void *) +
+                 nvalues * (sizeof(void *) + sizeof(int64_t) + sizeof(uint32_t));
+  Deferred *d = moth_alloc(bytes);
+  if (!d)
+    return NULL;
+  memset(d, 0, sizeof *d);
+  d->bytes = bytes;
+  d->varying = (MothValue *)(d + 1);
+  d->records = (MothRecord **)(d->varying + nvarying);
+  d->inputs = (MothTensor **)(d->records + s->nrecords);
+  d->versions = (int64_t *)(d->inputs + nvalues);
+  d->classes = (uint32_t *)(d->versions + nvalues);
+  memset(d->inputs, 0, nvalues * sizeof *d->inputs);
+  memcpy(d->records, s->records, s->nrecords * sizeof *d->records);
+  memcpy(d->classes, end->classes, nvalues * sizeof *d->classes);
   moth_segment_numbers(s, true, d->varying);
-  for (; d->nvarying < n; d->nvarying++) {
+  for (; d->nvarying < nvarying; d->nvarying++) {
     MothValue v = d->varying[d->nvarying];
-    if (!moth_trace_value_copy(&d->varying[d->nvarying], &v))
-      return false;
+    if (!moth_trace_value_copy(&d->varying[d->nvarying], &v)) {
+      free_block(d);
+      return NULL;
+    }
   }
-  return true;
+  return d;
 }
 
 static bool is_left(const MothTensor *t) {
@@ -78,17 +90,8 @@ MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end) {
     return MOTH_OK;
   MothTensor *origin;
   MOTH_TRY(moth_tensor_new_fake(0, NULL, MOTH_FLOAT32, (MothDevice){MOTH_CPU, 0}, &origin));
-  Deferred *d = calloc(1, sizeof *d);
-  if (d) {
-    d->records = malloc(sizeof *d->records * s->nrecords);
-    d->inputs = calloc(s->nvalues, sizeof *d->inputs);
-    d->versions = calloc(s->nvalues, sizeof *d->versions);
-    d->classes = malloc(sizeof *d->classes * s->nvalues);
-  }
-  if (!d || !d->records || !d->inputs || !d->versions || !d->classes || !keep_varying(d, s)) {
-    if (d)
-      free_lists(d);
-    free(d);
+  Deferred *d = new_block(s, end);
+  if (!d) {
     moth_tensor_release(origin);
     return moth_fail(MOTH_ERR_MEMORY, "out of memory");
   }
@@ -97,8 +100,6 @@ MothStatus moth_segment_defer(MothSegment *s, MothTraceEnd *end) {
   atomic_fetch_add_explicit(&d->trace->refs, 1, memory_order_relaxed);
   d->nrecords = s->nrecords;
   d->nvalues = s->nvalues;
-  memcpy(d->records, s->records, sizeof *d->records * s->nrecords);
-  memcpy(d->classes, end->classes, sizeof *d->classes * s->nvalues);
   memcpy(d->drawn, s->drawn, sizeof d->drawn);
   for (uint32_t k = 0; k < s->nrecords; k++) {
     const MothRecord *r = s->records[k];
