@@ -89,6 +89,16 @@ describe("the joint graph", function()
         return y, v, y[{ { 1, 2 } }]:detach()
       end, two)
       same(function(x) return x:view(-1), x:t(), x:detach() end, two)
+      for _, both in ipairs { true, false } do -- views of what was detached from a history
+        same(function(x, b)
+          local d = (both and x or b):detach()
+          local v = d:select(1, 1)
+          return both and d or b * 2, v, (x * 2):sum()
+        end, function()
+          local x, b = unpack(two())
+          return { x * 1, b * 1 }
+        end)
+      end
       same(function(x, b) return x + 1, x + 1, (x * b):sum() end, two)
       same(function(x, b) -- an input that needs no gradient is written to
         local state = B.set_requires_grad(x:detach():clone(), false)

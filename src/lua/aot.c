@@ -363,11 +363,17 @@ static MothStatus make_outputs(const MothAot *a, MothTensor *const *inputs, Moth
   }
   for (uint32_t i = 0; i < j->noutputs; i++) {
     const MothJointOutput *o = &j->outputs[i];
-    MothTensor *base = o->base >= 0 ? outputs[o->base] : NULL;
-    if (o->base_input >= 0)
+    MothTensor *base = o->base >= 0 ? outputs[o->base] : NULL, *apart = NULL;
+    if (!base && o->base_input >= 0) {
       base = inputs[o->base_input]->base ? inputs[o->base_input]->base : inputs[o->base_input];
+      if (moth_tensor_requires_grad(base) && !moth_tensor_requires_grad(o->fake->base)) {
+        MOTH_TRY(moth_tensor_alias(base, false, &apart)); /* a view of x:detach() */
+        base = apart;
+      }
+    }
     if (base)
       moth_tensor_retain(outputs[i]->base = base);
+    moth_tensor_release(apart);
   }
   return MOTH_OK;
 }
