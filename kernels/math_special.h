@@ -36,7 +36,7 @@ MOTH_FN double m_erfcx_of_(double x) {
   double t = a > 1e300 ? 1 : (a - 4) / (a + 4);
   double y = m_erfcx_sum_(t) / (1 + 2 * a);
   double square = moth_libm_exp(a * a);
-  return x < 0 ? 2 * square - y : x != x ? x : y;
+  return x < 0 ? 2 * square - y : x != x ? x : x == 0 ? 1 : y;
 }
 MOTH_FN real m_erfcx(real x) {
   return (real)m_erfcx_of_((double)x);
@@ -201,7 +201,7 @@ MOTH_FN real m_logaddexp2(real a, real b) {
   return a != a || b != b ? a + b : m + m_log1p_unit_(m_exp2(d)) * (real)1.4426950408889634;
 }
 MOTH_FN real m_heaviside(real x, real zero) {
-  return x == 0 ? zero : x != x ? x : x > 0 ? 1 : 0;
+  return x == 0 ? zero : x > 0 ? 1 : 0;
 }
 MOTH_FN real m_signbit(real x) {
   return m_copysign(1, x) < 0 ? 1 : 0;
@@ -269,7 +269,9 @@ MOTH_FN double m_i1_large_(double t) {
   return m_chebyshev_(c, 25, t);
 }
 MOTH_FN double m_i0e_of_(double a) {
-  return a <= 8 ? m_i0_small_(a * 0.25 - 1) : m_i0_large_(16 / a - 1) / moth_libm_sqrt(a);
+  return a == 0   ? 1
+         : a <= 8 ? m_i0_small_(a * 0.25 - 1)
+                  : m_i0_large_(16 / a - 1) / moth_libm_sqrt(a);
 }
 MOTH_FN double m_i1e_of_(double a) {
   return a <= 8 ? m_i1_small_(a * 0.25 - 1) * a : m_i1_large_(16 / a - 1) / moth_libm_sqrt(a);
@@ -453,7 +455,7 @@ MOTH_FN double m_bessel_j0_of_(double a) {
          c = moth_libm_cos(a);
   double far =
       (m_bessel_p0_(2 * u - 1) * (c + s) - q * (s - c)) / moth_libm_sqrt(3.14159265358979324 * a);
-  return a <= 8 ? m_bessel_j0_small_(a * a * 0.03125 - 1) : far;
+  return a == 0 ? 1 : a <= 8 ? m_bessel_j0_small_(a * a * 0.03125 - 1) : far;
 }
 MOTH_FN double m_bessel_j1_of_(double a) {
   double u = 64 / (a * a), q = m_bessel_q1_(2 * u - 1) / a, s = moth_libm_sin(a),

@@ -169,7 +169,9 @@ local function case(number, name, args, n, options)
     table.sort(keys)
     for _, key in ipairs(keys) do leaves(options[key]) end
     local function counted(how, v)
-      if how == "number" and type(v) ~= "number" or how == "list" and type(v) == "number" then return v end
+      if how == "number" and type(v) ~= "number" or how == "list" and (type(v) == "number" or B.is_tensor(v) and B.dim(v) == 0) then
+        return v
+      end
       return how and from_1(v) or v
     end
     for i = 1, n do args[i] = counted(by[i], args[i]) end

@@ -184,6 +184,46 @@ def database(wanted):
             yield op
 
 
+def extra(name):
+    """Samples beside the database's: without elements, 0-dim, with NaN and infinities, with other strides."""
+    nan, inf = math.nan, math.inf
+    f = lambda *a, **k: torch.tensor(*a, dtype=torch.float64, **k)
+    e, z = torch.zeros(0, dtype=torch.float64), torch.zeros(0, 3, dtype=torch.float64)
+    odd = f([[1, nan, -inf, inf, 0, -0.0, 2, 2]])
+    t = torch.arange(12, dtype=torch.float64).reshape(3, 4).t() / 7 - 0.5
+    return {
+        "cummax": [(z, 0), (z, 1), (odd, 1), (t, 0), (f(2.0), 0)], "cummin": [(z, 1), (odd, 1), (t, 1), (f(2.0), 0)],
+        "logcumsumexp": [(z, 0), (odd, 1), (t, 0), (f([-inf, -inf, 1.0]), 0), (f(2.0), 0)],
+        "mode": [(t, 0), (f(3.0),), (f([3, 1, 1, 3, 2]),)], "msort": [(odd.t(),), (z,)],
+        "quantile": [(odd, 0.5), (t, 0.3, 0), (t, f([0.1, 1.0]), 1, True), (f(2.0), 0.5), (f([inf, 1.0]), 0.0)],
+        "nanquantile": [(odd, 0.5), (f([nan, nan]), 0.5), (t, 0.3, 0)], "nansum": [(odd,), (e,), (odd, 1, True)],
+        "nanmean": [(odd,), (e,), (odd, 1)], "nanmedian": [(odd,), (odd, 1), (t, 0), (f([nan, nan]),), (f([nan, nan]), 0)],
+        "histc": [(e,), (t, 5), (t, 5, -1, 1), (f([1.0, 1.0]), 4)], "cov": [(t,), (f([1.0, 2.0]),), (torch.zeros(2, 0).double(),)],
+        "corrcoef": [(t,), (odd,)], "unfold": [(t, 0, 2, 1), (t, 1, 3, 1), (f(2.0), 0, 1, 1), (z, 1, 2, 1)],
+        "take": [(t, torch.tensor([[0, -1], [5, 2]]))], "diag_embed": [(z,), (t, 1), (t, -1, 0, 2)],
+        "rot90": [(t,), (t, 3), (t, -1), (z, 1)], "kron": [(z, t), (t, f(2.0)), (f([1.0, 2]), t)],
+        "trapezoid": [(e,), (z,), (t,), (t, f([1.0, 2, 4]))], "cumulative_trapezoid": [(z,), (t,), (f([1.0]),)],
+        "heaviside": [(odd, f(0.5))], "fmax": [(odd, odd.flip(1)), (e, f(1.0))], "fmin": [(odd, odd.flip(1))],
+        "copysign": [(odd, -odd), (odd, odd.flip(1)), (odd, -1.0)], "signbit": [(odd,), (-odd,)], "hypot": [(odd, odd.flip(1))],
+        "xlogy": [(odd, odd.flip(1)), (f([0.0, 0.0]), f([0.0, -1.0]))], "sinc": [(odd,), (e,)], "erfinv": [(f([1.0, -1, 2, nan, 0]),)],
+        "logaddexp2": [(odd, odd), (odd, odd.flip(1))], "clamp": [(odd, f(-1.0), f(1.5)), (odd, None, odd.flip(1)), (t, t + 1, t - 1)],
+        "select_scatter": [(t, f([1.0, 2, 3]), 0, 1)], "diagonal_scatter": [(t, f([1.0, 2, 3]))],
+        "index_fill": [(t, 1, torch.tensor([0, -1]), 2.0), (z, 1, torch.tensor([0]), 2.0)],
+        "renorm": [(t, 2, 0, 0.5), (t, 1, 1, 1.0)], "dist": [(e, e), (odd, odd), (t, t * 2, 0)],
+        "scatter_reduce": [(t, 0, torch.tensor([[0, 0, 3], [0, 1, 3]]), t * 2, r) for r in ("sum", "prod", "mean", "amax", "amin")],
+        "frexp": [(odd,), (f([5e-324, -3.0, 1e308]),)], "gradient": [(t,)], "block_diag": [(t, z)],
+        "inner": [(t, t), (z, z)], "addr": [(torch.zeros(0, 3).double(), e, f([1.0, 2, 3]))],
+        "searchsorted": [(f([1.0, 3, 3, nan]), f([nan, 3, inf, -inf])), (e, f([1.0]))], "bucketize": [(odd, f([0.0, 1.0]))],
+        "unique_consecutive": [(e,), (odd,), (f([nan, nan]),)], "igamma": [(f([0, 1, 2, inf, -1, 5]), f([0, 0, inf, 1, 1, 5]))],
+        "igammac": [(f([0, 1, 2, inf, -1, 5]), f([0, 0, inf, 1, 1, 5]))], "i0": [(odd,)], "special.i0e": [(odd,)],
+        "special.i1": [(odd,)], "special.i1e": [(odd,)], "special.erfcx": [(odd,)], "special.entr": [(odd,)],
+        "special.log_ndtr": [(odd,)], "special.ndtri": [(f([0, 1, -1, 2, nan, 0.5]),)], "special.zeta": [(odd + 2, odd.flip(1))],
+        "special.xlog1py": [(odd, odd.flip(1))], "special.airy_ai": [(odd,)], "special.bessel_j1": [(odd,)],
+        "special.bessel_y0": [(odd,)], "special.modified_bessel_k0": [(odd,)], "tensor_split": [(t, 3), (e, 2)],
+        "cross": [(torch.zeros(0, 3), torch.zeros(0, 3))], "unique": [(e,), (f([2.0, 1, 2]),)], "float_power": [(odd, 2), (t, f(0.5))],
+    }.get(name, [])
+
+
 def make(directory, wanted):
     os.makedirs(directory, exist_ok=True)
     out, expected = Writer(directory), []
@@ -197,6 +237,11 @@ def make(directory, wanted):
             random.seed(1)
             try:
                 samples = op.sample_inputs("cpu", dtype, requires_grad=grad)
+                if dtype == torch.float64 and extra(op.name):
+                    from torch.testing._internal.opinfo.core import SampleInput
+                    more = [[a.clone().requires_grad_(grad) if torch.is_tensor(a) and a.is_floating_point() else a for a in args]
+                            for args in extra(op.name)]
+                    samples = [SampleInput(args[0], args=tuple(args[1:])) for args in more] + list(samples)
                 for k, sample in enumerate(samples):
                     if k >= (SAMPLES if dtype == torch.float64 else max(4, SAMPLES // 4)):
                         break

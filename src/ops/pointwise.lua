@@ -156,9 +156,9 @@ return {
 { "heaviside(Tensor self, Tensor values) -> Tensor",
   kind = "pointwise", scalar = "heaviside", promote = "same", dtypes = any, inplace = true,
   grad = "none",
-  ref = "self == 0 and values or self > 0 and 1 or self ~= self and self or 0",
+  ref = "self == 0 and values or self > 0 and 1 or 0",
   samples = { "randn(3,4), randn(3,4)", "tensor{-2, 0, 3}, tensor{0.5}" },
-  doc = "0 below 0, 1 above, values at 0." },
+  doc = "0 below 0, 1 above, values at 0; 0 of NaN." },
 { "logaddexp2(Tensor self, Tensor other) -> Tensor",
   kind = "pointwise", scalar = "logaddexp2", promote = "float",
   grad = {

@@ -168,7 +168,8 @@ return {
     local found = when(equal(n, 0), start, fold(start, steps, function(p, k) -- how many are before: each bit, from the top
       local next = p + power_of(2, steps - 1 - k)
       local there = gather(table, 1, clamp(next, none, n) - 1, 0)
-      local beyond = when(upper, gt(there, wanted), ge(there, wanted))
+      local over = when(upper, gt(there, wanted), ge(there, wanted))
+      local beyond = when(is_float(s), logical_or(over, logical_and(isnan(there), eq(wanted, wanted))), over)
       return where(logical_or(beyond, gt(next, n)), p, next)
     end))
     local positions = reshape(found + index_base, input.shape)
@@ -189,7 +190,7 @@ return {
     { "randn(2,3), randn(3,3)", "same sizes" }, { "randn(), randn(2)", "at least 1" }, { "randn(2,2), randn()", "same sizes" },
   },
   doc = "Where each input belongs in a sorted sequence (rows: along the last dimension): the position before which it goes \z
-    in, in front of equal ones, or behind them with right or side = 'right'." },
+    in, in front of equal ones, or behind them with right or side = 'right'. NaN is larger than all numbers." },
 { "bucketize(Tensor input, Tensor boundaries, bool out_int32=false, bool right=false, index_base) -> Tensor",
   kind = "composite",
   expr = "searchsorted(boundaries, input, out_int32, right, none, none, index_base)",
