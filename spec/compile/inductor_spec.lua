@@ -257,6 +257,19 @@ describe("inductor #M302", function()
     assert.are.equal(6, calls) -- the bias, and the five of softmax; the product is not among them
   end)
 
+  it("names no op that its record takes apart: a new one fuses, too", function()
+    for _, name in ipairs { "lower", "fuse", "schedule", "emit", "emit_maps", "emit_reductions", "inductor" } do
+      local path = assert(package.searchpath("moth.compile." .. name, package.path))
+      local text = toolchain.read(path):gsub("%-%-[^\n]*", "")
+      for _, op in ipairs(require "moth.ops_table") do
+        local apart = op.decompose or op.kind == "composite" and op.expr
+        if apart and op.name ~= "matmul" and #op.name > 3 then -- a kind; words of messages
+          assert.is_nil(text:find("[\"'%s]" .. op.name .. "[\"'%s]"), name .. " has " .. op.name)
+        end
+      end
+    end
+  end)
+
   fused("fuses casts and operands of several dtypes", function()
     local x, h = moth.randn(6, 7), moth.randn(6, 7):to(moth.float16)
     local i, m = moth.randint(-5, 5, { 6, 7 }), moth.randn(6, 7):gt(0)
