@@ -57,6 +57,7 @@ end)
 
 --- Powers of the elements of vectors: (…, n) gives (…, n, N), from 0 to N - 1.
 M.vander = signature("vander(Tensor x, *, size N?)", function(x, n)
+  if B.dim(x) == 0 then x = ops.unsqueeze(x, 1) end
   return (require("moth.tensor.functions").vander(x, n))
 end)
 
@@ -75,6 +76,32 @@ M.matrix_power = signature("matrix_power(Tensor A, int n)", function(x, n)
   if result then return result end
   local one = ops.eye(B.size(x, -1), { dtype = B.tensor_dtype(x), device = B.tensor_device(x) })
   return (ops.clone(ops.expand(one, B.size(x))))
+end)
+
+-- 1 / k! for k = 0 … 18: with matrices of norm 1/2 the next term is below 1e-22.
+local inverse_factorials = { 1 }
+for k = 1, 18 do inverse_factorials[k + 1] = inverse_factorials[k] / k end
+
+--- The exponentials of square matrices: Taylor's series of A / 2^s, squared s times, s by the largest norm of the batch.
+M.matrix_exp = signature("matrix_exp(Tensor A)", function(x)
+  if B.dim(x) < 2 or B.size(x, -1) ~= B.size(x, -2) then
+    check.fail("[matrix_exp] expected square matrices, got %s", B.format(x))
+  end
+  if not B.tensor_dtype(x).is_floating_point then
+    check.fail("[matrix_exp] expected floats, got %s", B.format(x))
+  end
+  if B.numel(x) == 0 then return (ops.clone(x)) end
+  local dtype = B.tensor_dtype(x)
+  x = ops.to(x, { dtype = "float64" }) -- squaring multiplies errors
+  local norm = ops.amax(ops.sum(ops.abs(B.alias(x, false)), -1)):item()
+  local finite = norm > 0.5 and norm < math.huge
+  local squarings = finite and math.max(0, math.ceil(math.log(norm * 2) / math.log(2))) or 0
+  local a = ops.mul(x, 2 ^ -squarings)
+  local one = ops.eye(B.size(x, -1), { dtype = "float64", device = B.tensor_device(x) })
+  local y = ops.mul(one, inverse_factorials[19])
+  for k = 18, 1, -1 do y = ops.add(ops.matmul(a, y), ops.mul(one, inverse_factorials[k])) end
+  for _ = 1, squarings do y = ops.matmul(y, y) end
+  return (ops.to(y, { dtype = dtype }))
 end)
 
 return M

@@ -134,6 +134,8 @@ describe("families", function()
     local worth = moth.tensor({ { 2, 1 } })
     same(F.embedding_bag(int { { 1, 3 } }, w, { mode = "sum", per_sample_weights = worth }), { { 7, 10 } })
     assert.has_error(function() F.embedding_bag(int { 1 }, w) end)
+    local x3, w3, at = moth.randn(4, 3), moth.randn(5, 3), int { 1, 5, 2, 2 }
+    assert.is_close(F.cross_entropy(F.linear(x3, w3), at), F.linear_cross_entropy(x3, w3, at))
     assert.same({ 0, 1, 2, 2 }, { unpack(F.pixel_shuffle(moth.zeros(0, 4, 1, 1), 2):size()) })
     assert.same({}, { unpack(moth.randint(3, {}):size()) })
     assert.is_close({ math.pi, 0 }, moth.tensor({ -2, 3 }):angle())

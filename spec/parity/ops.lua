@@ -97,6 +97,7 @@ local by_hand = {
   trapz = { [4] = true, dim = true }, swapaxes = { [2] = true, [3] = true }, swapdims = { [2] = true, [3] = true },
   moveaxis = { [2] = true, [3] = true },
   ["nn.functional.multi_margin_loss"] = target, ["nn.functional.multilabel_margin_loss"] = target,
+  ["nn.functional.linear_cross_entropy"] = { [3] = true, target = true },
   ["nn.functional.embedding_bag"] = { [2] = true, offsets = true, padding_idx = true },
   max = { [2] = "number", dim = true }, min = { [2] = "number", dim = true },
 }

@@ -152,6 +152,20 @@ for n = 1, 3 do unpooling(n) end
 
 -- ---- losses -----------------------------------------------------------------------------------------
 
+--- cross_entropy of the logits linear(input, linear_weight, linear_bias); linear_weight (C, …, features): the
+-- dimensions behind C are those of target behind its rows.
+define("linear_cross_entropy", "Tensor input, Tensor linear_weight, Tensor target, *, Tensor linear_bias?, \z
+  Tensor weight?, REDUCTION, int ignore_index=-100, number label_smoothing=0",
+  function(x, w, target, bias, weight, reduction, ignore_index, label_smoothing)
+    local size, out = B.size(w), B.size(x)
+    local features = table.remove(size)
+    out[#out] = nil
+    for _, n in ipairs(size) do out[#out + 1] = n end
+    local logits = ops.linear(x, ops.reshape(w, { -1, features }), bias and ops.reshape(bias, { -1 }))
+    return moth.nn.functional.cross_entropy(ops.reshape(logits, out), target, { weight = weight,
+      reduction = reduction, ignore_index = ignore_index, label_smoothing = label_smoothing })
+  end)
+
 --- Sum of max(0, margin - x_y + x_i)^p over the classes i but y, divided by their number; target (N) of positions.
 define("multi_margin_loss", "Tensor input, Tensor target, count p=1, number margin=1, Tensor weight?, REDUCTION",
   function(x, target, p, margin, weight, reduction)

@@ -200,6 +200,8 @@ return function(F, methods)
     end
     return (ops.linalg_cross(x, y, dim))
   end)
+  --- moth.linalg.matrix_exp.
+  both("matrix_exp(Tensor input)", function(x) return (require("moth.linalg").matrix_exp(x)) end)
   --- The sum of products of two vectors.
   F.vdot, methods.vdot = signature.alias("vdot", ops.dot), signature.alias("vdot", ops.dot)
   --- x summed to a shape that broadcasts to its own.
