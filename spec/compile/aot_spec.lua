@@ -100,6 +100,7 @@ describe("the joint graph", function()
         end)
       end
       same(function(x, b) return x + 1, x + 1, (x * b):sum() end, two)
+      same(function(x) return moth.no_grad(function() return x:view(-1):narrow(1, 1, 4) end), x + 1 end, two)
       same(function(x, b) -- an input that needs no gradient is written to
         local state = B.set_requires_grad(x:detach():clone(), false)
         state:mul_(2)

@@ -270,7 +270,12 @@ static MothStatus describe_outputs(Trace *t) {
     for (uint32_t k = 0; base && k < n; k++)
       if (j->outputs[k].fake == base)
         j->outputs[i].base = (int32_t)k;
-    if (base) /* an alias of the input, maybe */
+    bool outside = false; /* the input, or an alias of it for one use; not another view of it */
+    for (uint32_t k = 0; base && k < t->ninputs && !outside; k++)
+      outside = t->inputs[k] == base;
+    for (uint32_t k = 0; base && k < t->nuses && !outside; k++)
+      outside = t->uses[k] == base;
+    if (outside)
       j->outputs[i].base_input = moth_functional_store(&t->f, base)->input;
   }
   for (uint32_t i = 0; i < j->ninputs; i++)
