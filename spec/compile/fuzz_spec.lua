@@ -6,6 +6,7 @@ local S = require "compile.support"
 local toolchain = require "moth.utils.toolchain"
 local F = moth.nn.functional
 
+local again = false -- a segment is run again for its gradients, from its inputs: an error if these are gone
 local state
 local function rnd(n)
   state = (state * 1664525 + 1013904223) % 2 ^ 32
@@ -123,6 +124,7 @@ function steps.backward() local a, b, kind = pick(), pick(), rnd(6) return funct
   if kind == 2 and leaf.grad then moth.no_grad(function() leaf.grad:mul_(0.5) end) end
   local loss = (x * e.call):sum()
   if loss:requires_grad() then
+    again = again or kind == 3
     if kind == 3 then return (moth.autograd.grad(loss, x, { retain_graph = true })) end
     if kind == 4 then x:backward(moth.ones_like(x) * 2, { retain_graph = true }) else loss:backward() end
   end
@@ -130,7 +132,6 @@ function steps.backward() local a, b, kind = pick(), pick(), rnd(6) return funct
   local g = leaf.grad or b(e).grad
   return g and g * 2
 end) end end
-local again = false -- a segment is run again for its gradients, from its inputs: an error if these are gone
 -- A gradient with a history. It is not differentiated here: its sums may be added up in another order than eager's.
 function steps.second() local a, b = pick(), pick() return function(e) try(e, function()
   local x = a(e)
