@@ -134,7 +134,10 @@ local function unpooling(n)
     if lead < 1 or lead > 2 then
       check.fail("[F.%s] expected %d or %d dimensions, got %s", name, n + 1, n + 2, B.format(x))
     end
-    local function entry(v, i) return type(v) == "table" and v[i] or v end
+    local function entry(v, i)
+      if type(v) ~= "table" then return v end
+      return v[i] or v[1] or check.fail("[F.%s] expected %d sizes, got none", name, n)
+    end
     for i = 1, lead do out[i] = size[i] end
     for i = 1, n do
       local d = lead + i

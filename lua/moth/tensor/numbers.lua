@@ -4,7 +4,6 @@
 local B = require "moth_lua"
 local ops = B.ops
 local check = require "moth.utils.check"
-local each = require "moth.each"
 local signature = require "moth.utils.signature"
 local list_of = require "moth.tensor.list"
 
@@ -450,11 +449,9 @@ return function(F, methods)
   -- ---- other names -----------------------------------------------------------------------------------------
 
   F.trapz, methods.trapz = signature.alias("trapz", ops.trapezoid), signature.alias("trapz", ops.trapezoid)
-  for name, of in each({ repeat_ = "repeat", tile = "tile" }) do
-    local copy = require("moth.tensor").methods[name]
-    methods[of] = copy
-    if of == "tile" then F.tile = copy end
-  end
+  local tensor_methods = require("moth.tensor").methods
+  methods["repeat"] = signature.alias("repeat", tensor_methods.repeat_)
+  F.tile = tensor_methods.tile
   F.constant_pad_nd = signature("constant_pad_nd(Tensor input, int[] pad, number|bool value=0)", function(x, pad, value)
     return (ops.pad(x, pad, "constant", type(value) == "boolean" and (value and 1 or 0) or value))
   end)

@@ -5,6 +5,7 @@ local B = require "moth_lua"
 local ops = B.ops
 local check = require "moth.utils.check"
 local each = require "moth.each"
+local signature = require "moth.utils.signature"
 
 return function(F, methods)
   local function done(...) return ... end
@@ -23,8 +24,9 @@ return function(F, methods)
     return next(rest) ~= nil and rest or nil, values
   end
 
-  -- fn(op, n, …) serves calls whose last argument has an option of `names` or that wants(…) accepts; others are op(…).
-  local function front(name, names, fn, wants)
+  -- fn(op, name, …) serves calls whose last argument has an option of `names` or that wants(…) accepts; others are
+  -- op(…). other: another name of the same.
+  local function front(name, names, fn, wants, other)
     local function define(own, op)
       local function call(...)
         local n = select("#", ...)
@@ -42,6 +44,7 @@ return function(F, methods)
       methods[own] = call
     end
     define(name, ops[name])
+    if other then define(other, signature.alias(other, ops[name])) end
     if ops[name .. "_"] then define(name .. "_", ops[name .. "_"]) end
   end
   -- The arguments before the options, then what is left of these.
@@ -103,7 +106,11 @@ return function(F, methods)
     end
     return out, seen
   end
-  local function is_list(v) return type(v) == "table" and getmetatable(v) == nil and (#v > 0 or next(v) == nil) end
+  local function is_list(v)
+    if type(v) ~= "table" or getmetatable(v) ~= nil then return false end
+    for key in each(v) do if type(key) ~= "number" then return false end end
+    return true
+  end
   local function list_in(_, a) return is_list(a) or type(a) == "table" and is_list(a.dim) end
 
   --- squeeze(x, { 1, 3 }): without these dimensions, where they have size 1.
@@ -133,8 +140,7 @@ return function(F, methods)
       end
     end
     return n > 0 and ops.permute(x, order) or x
-  end, function(_, a) return is_list(a) or type(a) == "table" and is_list(a.source) end)
-  F.moveaxis, methods.moveaxis = F.movedim, F.movedim
+  end, function(_, a) return is_list(a) or type(a) == "table" and is_list(a.source) end, "moveaxis")
 
   -- cumsum(x, dim, { dtype = … }): converted first.
   for _, name in ipairs({ "cumsum", "cumprod" }) do

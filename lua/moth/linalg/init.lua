@@ -82,7 +82,7 @@ end)
 local inverse_factorials = { 1 }
 for k = 1, 18 do inverse_factorials[k + 1] = inverse_factorials[k] / k end
 
---- The exponentials of square matrices: Taylor's series of A / 2^s, squared s times, s by the largest norm of the batch.
+--- The exponentials of square matrices: Taylor's series of A / 2^s, squared s times, s by the batch's largest norm.
 M.matrix_exp = signature("matrix_exp(Tensor A)", function(x)
   if B.dim(x) < 2 or B.size(x, -1) ~= B.size(x, -2) then
     check.fail("[matrix_exp] expected square matrices, got %s", B.format(x))
