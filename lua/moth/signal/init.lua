@@ -2,6 +2,7 @@
 -- of M points, for spectra.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local lazy = require "moth.lang.lazy"
 local signature = require "moth.utils.signature"
 local ops = B.ops
@@ -46,7 +47,7 @@ end)
 window("general_hamming", "", "number alpha=0.54, ", function(m, sym, o, alpha)
   return cosines(m, sym, o, { alpha, 1 - alpha })
 end)
-for name, a in pairs({ hamming = { 0.54, 0.46 }, hann = { 0.5, 0.5 }, blackman = { 0.42, 0.5, 0.08 },
+for name, a in each({ hamming = { 0.54, 0.46 }, hann = { 0.5, 0.5 }, blackman = { 0.42, 0.5, 0.08 },
   nuttall = { 0.3635819, 0.4891775, 0.1365995, 0.0106411 } }) do
   window(name, "", "", function(m, sym, o) return cosines(m, sym, o, a) end)
 end

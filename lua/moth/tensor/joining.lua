@@ -3,6 +3,7 @@
 local B = require "moth_lua"
 local ops = B.ops
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local signature = require "moth.utils.signature"
 local list_of = require "moth.tensor.list"
 
@@ -114,7 +115,7 @@ return function(F, methods)
   splitting("vsplit", 2, function() return 1 end)
   splitting("dsplit", 3, function() return 3 end)
 
-  for name, of in pairs({ split_with_sizes = "split", unsafe_split = "split", unsafe_chunk = "chunk" }) do
+  for name, of in each({ split_with_sizes = "split", unsafe_split = "split", unsafe_chunk = "chunk" }) do
     F[name] = signature.alias(name, require("moth.tensor").functions[of])
     methods[name] = F[name]
   end
