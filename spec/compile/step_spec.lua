@@ -83,6 +83,16 @@ describe("compile: the whole step #quick", function()
     assert.same({ 1, 1, 0 }, { graphs, c.graphs, c.recompiles })
   end)
 
+  it("is one compilation a size where learning rate, loss scale and batch size change", function()
+    local function sized()
+      local m = mlp()
+      return m, function(n) return moth.randn(4 + n % 3, 3), moth.randn(4 + n % 3, 2) end
+    end
+    for _, backend in ipairs { "aot_eager", "blocks" } do
+      assert.is_true(same(sized, 40, "SGD", { backend = backend }).graphs <= 5)
+    end
+  end)
+
   it("shows the pass and the gradients in the graph", function()
     local text
     local w = moth.randn(3):requires_grad_(true)

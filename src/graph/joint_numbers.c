@@ -114,14 +114,26 @@ static void others(const Compare *c, MothValue *to, uint32_t only) {
   }
 }
 
-static bool any_left(const bool *pinned, uint32_t n) {
+static uint32_t left(const bool *pinned, uint32_t n) {
+  uint32_t count = 0;
   for (uint32_t k = 0; k < n; k++)
-    if (!pinned[k])
-      return true;
+    count += !pinned[k];
+  return count;
+}
+
+static bool any_left(const bool *pinned, uint32_t n) {
+  return left(pinned, n) > 0;
+}
+
+static bool has_varied(const MothGraph *g, uint32_t number) {
+  for (const MothGraphNode *n = g->first; n; n = n->next)
+    for (int i = 0; n->op && i < n->op->nargs; i++)
+      if (n->args[i].number == number && n->args[i].varied)
+        return true;
   return false;
 }
 
-enum { FEW = 8 };
+enum { FEW = 8 }; /* tried one by one: each costs a trace */
 
 MothStatus moth_joint_find_numbers(MothJoint *j, MothGraph *program, const MothJointTrace *how,
                                    bool *pinned, uint32_t *kinds) {
@@ -136,11 +148,16 @@ MothStatus moth_joint_find_numbers(MothJoint *j, MothGraph *program, const MothJ
     pinned[k] = pinned[k] || !is_number(&from[k]) || !isfinite(as_double(&from[k]));
   others(&c, to, n);
   if (any_left(pinned, n) && !holds_for(j, program, how, &c)) {
-    if (n > FEW)
+    /* One that has not differed between calls so far, and does later, has the segment compiled again. */
+    for (uint32_t k = 0; k < n && n > FEW; k++)
+      pinned[k] = pinned[k] || !has_varied(program, k + 1);
+    if (left(pinned, n) > FEW)
       memset(pinned, true, sizeof *pinned * n);
-    for (uint32_t k = 0; k < n && n <= FEW; k++) {
+    for (uint32_t k = 0; k < n; k++) {
+      if (pinned[k])
+        continue;
       others(&c, to, k);
-      pinned[k] = pinned[k] || !holds_for(j, program, how, &c);
+      pinned[k] = !holds_for(j, program, how, &c);
     }
     others(&c, to, n);
   }
