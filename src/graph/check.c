@@ -82,7 +82,7 @@ static MothStatus dry_make(const MothSegment *s, MothSegment *dry) {
   return status;
 }
 
-/* What the program holds of s is held of dry, in `held`: a backend makes what is held. */
+/* Retains the copies of the values that the program still holds, in `held`: a backend computes only what is held. */
 static void hold_alike(const MothSegment *s, const MothSegment *dry, MothTensor **held) {
   for (uint32_t i = 0; i < s->nvalues; i++)
     if (s->values[i]->keys & MOTH_KEY_LAZY &&

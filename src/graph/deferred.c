@@ -171,7 +171,7 @@ static void each_written(const MothRecord *r, bool *marks, const uint32_t *class
     marks[classes[*number++]] = true;
 }
 
-/* What a value takes: marks by record, and by class. */
+/* What has to be computed for a value: marks by record, and by class. */
 typedef struct Needs {
   bool *records, *wanted, *written, *own;
   bool draws;

@@ -266,7 +266,7 @@ static MothStatus take_results(MothFunctional *f, const MothCall *c, MothGraphNo
   return MOTH_OK;
 }
 
-/* What the functional variant of an in-place call would give: known before the call runs. */
+/* The result of the functional variant of an in-place call, which is known before the call runs. */
 static MothStatus result_of(const MothCall *c, MothValue *made) {
   MothCall again = {.op = c->op, .args = c->args, .results = made, .variant = MOTH_FUNCTIONAL};
   MothThread *t = &moth_thread;

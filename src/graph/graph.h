@@ -110,8 +110,8 @@ MOTH_API uint32_t moth_graph_eliminate(MothGraph *g);
 /* Each value is made before it is used, by a node of the graph. */
 MOTH_API MothStatus moth_graph_check(const MothGraph *g);
 
-/* What is made of the graph holds for number k (from 1; 0: all of them) or, `sizes`, for the sizes of this call only: with
- * others it is made anew. */
+/* What a backend makes of the graph is valid for the present value of number k only (from 1; 0: of all numbers) or, with
+ * `sizes`, for the present sizes only. For others the graph is compiled again. */
 MOTH_API void moth_graph_pin(MothGraph *g, uint32_t k, bool sizes);
 
 /* Runs the nodes one by one, as recorded; numbers: nnumbers values, NULL: the recorded ones. outputs[i] is owned by the caller. ninputs must be the number of placeholders;

@@ -75,7 +75,7 @@ typedef struct MothRecord {
 typedef struct MothTrace MothTrace;
 typedef struct MothGraphPlan MothGraphPlan;
 
-/* Where the segment ends that begins behind another end, or at the beginning. */
+/* A place where a segment has ended. The segment begins behind another end, or at the beginning of the trace. */
 struct MothTraceEnd {
   MothRecord *last; /* of the segment */
   MothRecord *next; /* what came after it */
@@ -155,7 +155,7 @@ typedef struct MothRecorder {
   char late[512];
 } MothRecorder;
 
-/* What is noted and has not run, of a thread. */
+/* The calls of a thread that are noted and have not run. */
 typedef struct MothSegment {
   MothRecorder *recorder; /* retained */
   MothRecord *last;
@@ -218,7 +218,7 @@ MOTH_API MothStatus moth_recorder_end(MothRecorder *r);
 MOTH_API void moth_recorder_release(MothRecorder *r);
 /* The innermost call here that notes; NULL: none. */
 MOTH_API MothRecorder *moth_recorder_open(void);
-/* What was noted has failed where nobody could be told: the end of its call says so. */
+/* Noted calls have failed where no error could be raised: the end of the call of the callable raises it. */
 MOTH_API void moth_segment_late(MothStatus s);
 /* Whether calls of this thread are being noted, or the notes of one are running. */
 MOTH_API bool moth_recording(void);
