@@ -42,12 +42,34 @@ describe("compile: the pace #quick", function()
       local text = stderr(function()
         for _ = 1, 80 do assert.equal(3, compiled(moth.ones(2))[1]:item()) end
       end)
-      assert.matches("pace_spec%.lua:%d+ takes 0%.12 us compiled and 0%.1 us uncompiled: it runs uncompiled", text)
+      assert.matches("pace_spec%.lua:%d+ takes 0%.12 us compiled and 0%.1 us uncompiled: "
+        .. "on tensors of up to 64 elements it runs uncompiled", text)
       assert.equal(1, select(2, text:gsub("warning", "")))
       assert.equal(1, compile.counters().turned_off)
       assert.is_true(compiling < 50)
       compile.reset()
       assert.equal(0, compile.counters().turned_off)
+    end)
+  end)
+
+  it("is turned off for the sizes at which it is slower", function()
+    with_clock({ 120, 100 }, function(tick)
+      local slow = true
+      local compiled = compile(function(x)
+        if slow or not compile.is_compiling() then tick() end
+        return (x * 2 + 1):relu()
+      end, { backend = "blocks", dynamic = true })
+      local function calls(n)
+        local before = compile.counters().calls
+        for _ = 1, 80 do compiled(moth.ones(n)) end
+        return compile.counters().calls - before
+      end
+      stderr(function() assert.is_true(calls(3) < 60) end)
+      slow = false
+      assert.is_true(calls(5000) > 60)
+      assert.equal(80, calls(5000))
+      assert.equal(0, calls(3))
+      assert.equal(1, compile.counters().turned_off)
     end)
   end)
 

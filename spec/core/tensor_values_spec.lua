@@ -12,6 +12,12 @@ end
 local function shape(expected, t) assert.equal("[" .. table.concat(expected, ", ") .. "]", tostring(t:size())) end
 
 describe("tensor", function()
+  it("keeps the sign of a zero", function()
+    for _, dtype in ipairs { moth.float16, moth.bfloat16, moth.float32, moth.float64 } do
+      assert.equal(-math.huge, 1 / moth.tensor({ -0.0 }, { dtype = dtype }):item())
+    end
+  end)
+
   it("in-place methods return self and take alpha #M028 #M029", function()
     local v, g = moth.tensor { 1, 2 }, moth.tensor { 10, 20 }
     assert.is_true(rawequal(v, v:mul_(0.5):add_(g)))

@@ -72,12 +72,13 @@ static void fill_from(lua_State *L, Fill *f, int depth) {
     if (type == LUA_TNUMBER) {
       double d = lua_tonumber(L, -1);
       MothValue v = moth_v_float(d);
-      if (d == floor(d) && fabs(d) <= 9007199254740992.0)
+      bool is_float = moth_dtype_is_float(f->dtype);
+      if (!is_float && d == floor(d) && fabs(d) <= 9007199254740992.0)
         v = moth_v_int((int64_t)d);
-      else if (d != floor(d) && f->dtype != MOTH_BOOL && !moth_dtype_is_float(f->dtype))
+      else if (d != floor(d) && f->dtype != MOTH_BOOL && !is_float)
         moth_lua_error(L, "[tensor] %.14g is not integral and does not go into %s", d,
                        moth_dtype_name(f->dtype));
-      if (!moth_dtype_is_float(f->dtype) && moth_dtype_check_number(f->dtype, v, "an element"))
+      if (!is_float && moth_dtype_check_number(f->dtype, v, "an element"))
         moth_lua_error(L, "[tensor] %s", moth_error_text(1));
       moth_dtype_store(f->dtype, f->at, v);
       f->saw |= SAW_NUMBER;

@@ -203,7 +203,7 @@ local function recorded(box, fn, ...) return run(box.trace or new_trace(box), fn
 
 local function compiled(fn, box)
   return function(...)
-    if box.off or C.recording() then return fn(...) end -- a part of the graph that is being recorded
+    if C.recording() then return fn(...) end -- a part of the graph that is being recorded
     if box.pace and settings.measure and not settings.check and box.trace then
       return pace.call(box, recorded, fn, ...)
     end
@@ -243,7 +243,7 @@ end)
 --- Forgets all that was recorded, and the counters.
 M.reset = signature("compile.reset()", function()
   for box in each(boxes) do
-    box.trace, box.off, box.pace = nil, nil, box.measured and pace.new()
+    box.trace, box.pace = nil, box.measured and pace.new()
   end
   pace.turned_off, generated.kernels, generated.groups, generated.fused = 0, 0, 0, 0
   C.reset_counters()
@@ -302,7 +302,7 @@ M.decompositions = decompositions.table
 function M.minify(...) return require("moth.compile.minify").minify(...) end
 
 -- Parts that few programs need are loaded when they are asked for.
-local parts = { aot = "moth.compile.aot" }
-
-return setmetatable(M, { __call = function(_, ...) return compile(...) end, __module_name = "moth.compile",
-  __index = function(_, key) return parts[key] and require(parts[key]) end })
+local lazy = require "moth.lang.lazy"
+local module_of = lazy(M, "moth.compile.", { aot = "aot" }, "moth.compile")
+getmetatable(module_of).__call = function(_, ...) return compile(...) end
+return M

@@ -1,11 +1,13 @@
 --- Whether a compiled callable is worth it: after a while some of its calls run uncompiled, in turn with compiled ones,
--- and if these are slower, all run uncompiled from then on, with one warning.
+-- and if these are slower, all run uncompiled from then on, with one warning. Each class of sizes (the elements of the
+-- first tensor among the arguments) is measured by itself: what is slower on small tensors may be faster on large ones.
 --
 -- The fastest of each kind is compared, so that collections of garbage and other programs count little. Calls that
 -- record something new do not count. Calls whose results require grad do where nothing is compiled: what a compiled
 -- forward costs and saves shows in backward, too. On other devices than the CPU nothing is measured, as kernels run on
 -- when a call returns.
 local B = require "moth_lua"
+local element = require "moth.tensor.element"
 local C = B.compile
 
 local M = {}
@@ -14,23 +16,34 @@ local M = {}
 -- count, and how often this is tried. A callable is slower above this factor.
 local FIRST, CALLS, ENOUGH, ROUNDS, FACTOR = 24, 24, 6, 3, 1.08
 
---- How many callables were turned off since the start or reset().
+--- How many callables were turned off, for one class of sizes each, since the start or reset().
 M.turned_off = 0
 
---- What a callable's calls are measured in.
-function M.new(round) return { calls = 0, round = round or 1, n = { 0, 0 }, best = { math.huge, math.huge } } end
+local numel, mt = element.number("numel", B.numel), B.Tensor
 
-local function first_tensor(...)
-  for i = 1, select("#", ...) do
-    local v = select(i, ...)
+--- What is known of a callable: by class of sizes "off", "on" (decided), or what its calls are measured in.
+function M.new() return {} end
+
+local function measure(round) return { calls = 0, round = round, n = { 0, 0 }, best = { math.huge, math.huge } } end
+
+local function first_tensor(x, ...)
+  if getmetatable(x) == mt then return x end
+  for i = 1, select("#", x, ...) do
+    local v = select(i, x, ...)
     if B.is_tensor(v) then return v end
     if type(v) == "table" and getmetatable(v) == nil and B.is_tensor(v[1]) then return v[1] end
   end
 end
 
--- What a call says about the pace: false where it cannot count.
-local function counts(box, ...)
-  local t = first_tensor(...)
+-- Classes end at these numbers of elements.
+local function class_of(n)
+  if n <= 1024 then return n <= 64 and 64 or 1024 end
+  if n <= 262144 then return n <= 16384 and 16384 or 262144 end
+  return n <= 4194304 and 4194304 or math.huge
+end
+
+-- Whether a call can count. Where it is not on the CPU, none of the callable's does.
+local function counts(box, t)
   if not t then return true end
   if tostring(B.tensor_device(t)) ~= "cpu" then
     box.pace = nil
@@ -39,39 +52,49 @@ local function counts(box, ...)
   return not B.requires_grad(t) or not C.is_compiled(box.trace)
 end
 
-local function decide(box)
-  local p = box.pace
+local function decide(box, class, p)
+  if not box.pace then return end
   if p.n[1] < ENOUGH or p.n[2] < ENOUGH then
-    box.pace = p.round < ROUNDS and M.new(p.round + 1) or nil
+    box.pace[class] = p.round < ROUNDS and measure(p.round + 1) or "on"
     return
   end
-  box.pace = nil
+  box.pace[class] = "on"
   if p.best[1] <= p.best[2] * FACTOR then return end
-  box.off = true
+  box.pace[class] = "off"
   M.turned_off = M.turned_off + 1
-  io.stderr:write(("[moth] warning: compile: %s takes %.3g us compiled and %.3g us uncompiled: it runs uncompiled "
-    .. "from now on; moth.compile.config.measure = false keeps it compiled\n"):format(box.name, p.best[1] / 1e3,
-    p.best[2] / 1e3))
+  local sizes = class == math.huge and "more than 4194304" or "up to " .. class
+  io.stderr:write(("[moth] warning: compile: %s takes %.3g us compiled and %.3g us uncompiled: on tensors of %s "
+    .. "elements it runs uncompiled from now on; moth.compile.config.measure = false keeps it compiled\n")
+    :format(box.name, p.best[1] / 1e3, p.best[2] / 1e3, sizes))
 end
 
--- kind: 1 compiled, 2 uncompiled, 0 not measured.
-local function done(box, kind, begin, before, ...)
-  local took, p = C.clock() - begin, box.pace
-  if p and kind > 0 and C.progress() == before and counts(box, ...) then
+-- kind: 1 compiled, 2 uncompiled, 0 not measured. t: the first tensor.
+local function done(box, class, t, kind, begin, before, ...)
+  local took, p = C.clock() - begin, box.pace and box.pace[class]
+  if type(p) ~= "table" then return ... end -- decided by a call inside of this one
+  if kind > 0 and C.progress() == before and counts(box, t) then
     p.n[kind] = p.n[kind] + 1
     p.best[kind] = math.min(p.best[kind], took)
   end
-  if box.pace and p.calls >= FIRST + CALLS then decide(box) end
+  if p.calls >= FIRST + CALLS then decide(box, class, p) end
   return ...
 end
 
 --- fn(...), by compiled(box, fn, ...) or as it is.
 function M.call(box, compiled, fn, ...)
-  local p = box.pace
+  local t = first_tensor(...)
+  local class = t and class_of(numel(t)) or 64
+  local p = box.pace[class]
+  if p == "on" then return compiled(box, fn, ...) end
+  if p == "off" then return fn(...) end
+  if not p then
+    p = measure(1)
+    box.pace[class] = p
+  end
   p.calls = p.calls + 1
   local kind = p.calls <= FIRST and 0 or p.calls % 2 + 1
-  if kind == 2 then return done(box, 2, C.clock(), C.progress(), fn(...)) end
-  return done(box, kind, C.clock(), C.progress(), compiled(box, fn, ...))
+  if kind == 2 then return done(box, class, t, 2, C.clock(), C.progress(), fn(...)) end
+  return done(box, class, t, kind, C.clock(), C.progress(), compiled(box, fn, ...))
 end
 
 return M
