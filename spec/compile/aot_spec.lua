@@ -421,6 +421,30 @@ describe("the joint graph", function()
     assert.error_matches(function() loss:backward() end, "modified by an inplace operation")
   end)
 
+  it("frees nothing of what a backward reaches only in the compiled graph", function()
+    local x = moth.ones(3):requires_grad_(true)
+    local function run(compile)
+      local before = compile(function(t) return t:exp() end)
+      local f = compile(function(t, h) return h:tanh(), (t * 2):sum() end)
+      local list = {}
+      for _, h in ipairs { x:exp(), before(x), compile(function(t) return t * 9 end)(x) } do
+        x.grad = nil
+        h:sum():backward(nil, { retain_graph = true })
+        local a, loss = f(x, h)
+        loss:backward() -- h is an input of the segment, but not of the loss
+        list[#list + 1] = S.text(moth.autograd.grad(h:sum(), x, { create_graph = true }))
+        a:sum():backward()
+        list[#list + 1] = S.text(x.grad)
+        assert.error_matches(function() a:sum():backward() end, "second time")
+      end
+      return list
+    end
+    local want = run(function(f) return f end)
+    for _, backend in ipairs { "aot_eager", "blocks" } do
+      assert.same(want, run(function(f) return moth.compile(f, { backend = backend }) end))
+    end
+  end)
+
   it("of a whole training step", function()
     local function train(compile)
       moth.manual_seed(3)

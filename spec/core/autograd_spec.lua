@@ -211,6 +211,15 @@ describe("autograd", function()
     assert.equal(1, select(2, moth.dispatch.count(function() s:backward() end)).zeros)
   end)
 
+  it("grad by a result frees nothing of the op that made it", function()
+    local x = leaf { 1, 2 }
+    local h = x:exp()
+    grad(h:sum(), h)
+    h:sum():backward()
+    assert.near(math.exp(1), x.grad[1]:item(), 1e-5)
+    fails("a second time", function() h:sum():backward() end)
+  end)
+
   it("a second backward needs retain_graph #M086 #quick", function()
     local x = leaf(2)
     local y = (x * x):exp()

@@ -29,6 +29,7 @@ typedef struct Entry {
   int32_t slots;
   bool needed;
   bool visited;
+  bool reached; /* by edges that lead here in an uncompiled graph, too */
 } Entry;
 
 typedef struct Capture {
@@ -528,7 +529,10 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
       return no_memory();
     memset(out, 0, out_size);
   }
-  bool watched = false, ran = false;
+  bool watched = false, ran = false, runs = accumulate_leaves;
+  for (int k = 0; k < n->ninputs && !runs; k++) /* else it is only asked for its own gradient */
+    runs = n->inputs[k].node && t->entries[find(t, n->inputs[k].node)].needed;
+  e->reached |= some;
   if (some) {
     for (int i = 0; i < nargs && i < 32; i++) {
       int first = n->op ? n->edge_of[i] : i;
@@ -568,7 +572,8 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
     watched = false;
     MOTH_GO(moth_watch_end(n, out, n->ninputs, MOTH_OK));
   }
-  if (!t->retain && !n->is_inner && moth_node_release_saved(n) && n->hooks)
+  bool frees = !t->retain && !n->is_inner && (n->done ? ran : runs && e->reached);
+  if (frees && moth_node_release_saved(n) && n->hooks)
     moth_hooks_cut(&n->hooks);
   for (int i = 0; i < e->slots; i++) {
     moth_tensor_release(grads[i]);
@@ -579,6 +584,7 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
     if (!to)
       continue;
     int32_t j = find(t, to);
+    t->entries[j].reached |= e->reached && (out[k] || !n->keeps_none);
     if (sum && out[k] == sum) { /* the part was added to the sum in place */
       moth_tensor_release(out[k]);
       out[k] = NULL;

@@ -85,7 +85,8 @@ struct MothNode {
   MothResultMeta *results;
   uint16_t ninputs, nsaved, nresults;
   bool released;
-  bool keeps_none; /* gradients that are undefined stay so: no zeros are made for several results */
+  bool
+      keeps_none; /* undefined gradients stay so: no zeros are made, nodes that get none free nothing */
   bool
       is_inner; /* inner node of a CopySlices: its saved values are released with that one, not before */
   uint16_t edge_of[MOTH_MAX_ARGS + 1]; /* first input of each argument */
