@@ -429,7 +429,7 @@ describe("a function of an op of one's own", function()
     fails("result 1 is no tensor, but of kind list", lib.define, lib, "h(Tensor x) -> Tensor", { expr = "x.shape" })
     for _, text in ipairs { "1", "none", "x.shape", "given(x)" } do
       fails("it is no tensor, but of kind %a+", lib.define, lib, "i(Tensor x) -> Tensor",
-        { impl = function(x) return x + 1 end, grad = { x = text } })
+        { impl = function(y) return y + 1 end, grad = { x = text } })
     end
   end)
 end)

@@ -170,7 +170,8 @@ local function case(number, name, args, n, options)
     table.sort(keys)
     for _, key in ipairs(keys) do leaves(options[key]) end
     local function counted(how, v)
-      if how == "number" and type(v) ~= "number" or how == "list" and (type(v) == "number" or B.is_tensor(v) and B.dim(v) == 0) then
+      local is_one = type(v) == "number" or B.is_tensor(v) and B.dim(v) == 0
+      if how == "number" and type(v) ~= "number" or how == "list" and is_one then
         return v
       end
       return how and from_1(v) or v

@@ -19,7 +19,8 @@ NVCC_FLAGS   = -std=c++20 -O3 $(GENCODE) $(if $(word 2,$(CUDA_ARCH)),--compress-
   -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wno-unused-function \
   --expt-relaxed-constexpr -diag-suppress 177,550,20012 $(INCLUDES) -D_GNU_SOURCE
 EMU_FLAGS    = -std=c++20 -g1 -O1 -fPIC -fvisibility=hidden -fwrapv -fno-strict-aliasing -Wall -Wextra \
-  -Wno-unused-function -Wno-unused-parameter -Wno-unknown-pragmas $(WERROR) $(SAN_FLAGS) $(INCLUDES) -D_GNU_SOURCE $(ISA_generic)
+  -Wno-unused-function -Wno-unused-parameter -Wno-unknown-pragmas -Wno-missing-field-initializers $(WERROR) $(SAN_FLAGS) \
+  $(INCLUDES) -D_GNU_SOURCE $(ISA_generic)
 
 $(GEN)/cuda/%.cu: $(GEN)/sources.mk ;
 
