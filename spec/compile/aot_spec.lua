@@ -445,6 +445,32 @@ describe("the joint graph", function()
     end
   end)
 
+  it("frees what the calls of one gradient have saved, not those of another", function()
+    for _, backend in ipairs { "eager", "aot_eager", "blocks" } do
+      local function f(x, w) return x:exp() + w:exp(), (x:tanh() * 2):sum() end
+      if backend ~= "eager" then f = moth.compile(f, { backend = backend }) end
+      local x, w = moth.ones(3):requires_grad_(true), moth.ones(3):requires_grad_(true)
+      local y, z = f(x, w)
+      local by_x = moth.autograd.grad(y:sum(), x)
+      assert.error_matches(function() moth.autograd.grad(y:sum(), x) end, "second time")
+      local by_w = moth.autograd.grad(y:sum(), w)
+      assert.equal(S.text(by_x), S.text(by_w))
+      assert.error_matches(function() y:sum():backward() end, "second time")
+      z:backward()
+      assert.near(2 * (1 - math.tanh(1) ^ 2), x.grad[1]:item(), 1e-5)
+      assert.error_matches(function() z:backward() end, "second time")
+      local function linear(t)
+        local h = t * 2
+        return h, -h
+      end
+      local h, k = (backend == "eager" and linear or moth.compile(linear, { backend = backend }))(x)
+      for _ = 1, 2 do
+        k:sum():backward()
+        assert.equal(S.text(-moth.ones(3)), S.text(moth.autograd.grad(k:sum(), h)))
+      end
+    end
+  end)
+
   it("of a whole training step", function()
     local function train(compile)
       moth.manual_seed(3)

@@ -122,13 +122,26 @@ static void find_results(const MothJoint *j, uint64_t *results) {
     }
 }
 
+/* By node, whose marks find_results has set: the edges whose gradients are computed from it. */
+static void find_edges(const MothJoint *j, uint64_t *edges) {
+  const MothGraphNode *end = j->graph->last;
+  for (uint32_t k = 0; k < j->nedges; k++)
+    if (j->gradient[k] >= 0)
+      edges[end->refs[j->nroots + (uint32_t)j->gradient[k]].node->mark] |=
+          j->nedges > 64 ? UINT64_MAX : 1ull << k;
+  for (const MothGraphNode *n = end->prev; n; n = n->prev)
+    for (uint32_t i = 0; i < n->nrefs; i++)
+      edges[n->refs[i].node->mark] |= edges[n->mark];
+}
+
 /* The saved values that v is, or is computed again from. */
-static MothStatus add_users(Divide *d, MothJointParts *p, MothGraphRef v, uint64_t results) {
+static MothStatus add_users(Divide *d, MothJointParts *p, MothGraphRef v, uint64_t results,
+                            uint64_t edges) {
   if (v.node->backward)
     return MOTH_OK;
   if (!d->kept[slot_of(v)]) {
     for (uint32_t i = 0; i < v.node->nrefs; i++)
-      MOTH_TRY(add_users(d, p, v.node->refs[i], results));
+      MOTH_TRY(add_users(d, p, v.node->refs[i], results, edges));
     return MOTH_OK;
   }
   uint32_t saved = 0;
@@ -136,7 +149,7 @@ static MothStatus add_users(Divide *d, MothJointParts *p, MothGraphRef v, uint64
          (p->saved[saved].id != v.node->id || p->saved[saved].result != v.result))
     saved++;
   for (uint32_t i = 0; i < p->nusers; i++)
-    if (p->users[i].saved == saved && p->users[i].results == results)
+    if (p->users[i].saved == saved && p->users[i].results == results && p->users[i].edges == edges)
       return MOTH_OK;
   if ((p->nusers & (p->nusers - 1)) == 0) { /* a power of 2 */
     MothJointUser *more = realloc(p->users, sizeof *more * (p->nusers ? 2 * (size_t)p->nusers : 1));
@@ -144,21 +157,24 @@ static MothStatus add_users(Divide *d, MothJointParts *p, MothGraphRef v, uint64
       return no_memory();
     p->users = more;
   }
-  p->users[p->nusers++] = (MothJointUser){saved, results};
+  p->users[p->nusers++] = (MothJointUser){saved, results, edges};
   return MOTH_OK;
 }
 
 static MothStatus list_users(Divide *d, MothJointParts *p) {
   const MothJoint *j = d->joint;
-  uint64_t *results = calloc((size_t)j->graph->nnodes + 1, sizeof *results);
+  size_t nnodes = (size_t)j->graph->nnodes + 1;
+  uint64_t *results = calloc(2 * nnodes, sizeof *results), *edges = results + nnodes;
   if (!results)
     return no_memory();
   find_results(j, results);
+  find_edges(j, edges);
   MothStatus status = MOTH_OK;
   for (const MothGraphNode *n = j->graph->first; n && status == MOTH_OK; n = n->next)
     for (uint32_t i = 0; i < n->nrefs && n->backward && n->kind == MOTH_NODE_CALL; i++)
       if (status == MOTH_OK)
-        status = add_users(d, p, n->refs[i], results[n->mark]);
+        status = add_users(d, p, n->refs[i], results[n->mark],
+                           edges[n->mark] ? edges[n->mark] : UINT64_MAX);
   free(results);
   return status;
 }

@@ -104,6 +104,7 @@ typedef struct MothJointUser {
   uint32_t saved;
   uint64_t
       results; /* bits of the results whose gradients it is computed from; all, where there are more than 64 */
+  uint64_t edges; /* bits of the edges whose gradients are computed from it; as `results` */
 } MothJointUser;
 
 typedef struct MothJointParts {

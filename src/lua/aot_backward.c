@@ -17,29 +17,38 @@ typedef struct Context {
   uint64_t first; /* of the sequence numbers that the node has reserved */
   uint64_t generator[2];
   bool replayable, freed;
+  bool ran; /* backward has freed some of it */
   uint32_t nsaved;
   MothValue *numbers; /* of the program, behind this */
   bool *used;         /* saved values that calls use that have not run */
-  uint64_t ran;       /* the results whose histories backward has freed */
-  uint64_t last;      /* those of the backward that runs, or has run */
+  bool *gone;         /* by user: the call has run, and would have freed what it had saved */
+  uint64_t last;      /* the results that the backward that runs, or has run, begins at */
+  uint64_t edges;     /* the edges whose gradients it asks for */
 } Context;
+
+/* Whether the backward that runs, or has run last, computes what this user does. */
+static bool runs(const Context *c, const MothJointUser *u) {
+  return u->results & c->last && u->edges & c->edges;
+}
 
 /* Saved values are freed as those of the calls would be: a value goes once all calls that use it have run. What only running
  * the segment again needs goes with the last. */
-static bool mark_used(Context *c, uint64_t ran) {
+static bool mark_used(Context *c) {
   const MothJointParts *p = &c->aot->parts;
   bool any = false;
   memset(c->used, 0, sizeof *c->used * c->nsaved);
   for (uint32_t k = 0; k < p->nusers; k++)
-    if (!(p->users[k].results & ran))
+    if (!c->gone[k] && !runs(c, &p->users[k]))
       any = c->used[p->users[k].saved] = true;
   return any;
 }
 
 static void done(MothNode *n) {
   Context *c = n->ctx;
-  c->ran |= c->last;
-  bool left = mark_used(c, c->ran);
+  bool left = mark_used(c) || (n->expand && !c->aot->parts.nusers); /* its calls free nothing */
+  for (uint32_t k = 0; k < c->aot->parts.nusers; k++)
+    c->gone[k] = c->gone[k] || runs(c, &c->aot->parts.users[k]);
+  c->ran = true;
   for (uint32_t i = 0; i < n->nsaved; i++)
     if (i < c->nsaved ? !c->used[i] : !left)
       moth_function_free(n, (int)i);
@@ -47,10 +56,10 @@ static void done(MothNode *n) {
 }
 
 /* Whether a call would run again that has freed what it had saved. */
-static bool is_freed(const Context *c, uint64_t results) {
+static bool is_freed(const Context *c) {
   const MothJointParts *p = &c->aot->parts;
   for (uint32_t k = 0; k < p->nusers; k++)
-    if (p->users[k].results & c->ran && p->users[k].results & results)
+    if (c->gone[k] && runs(c, &p->users[k]))
       return true;
   return false;
 }
@@ -199,7 +208,7 @@ static MothStatus check_saved(MothNode *n) {
   const MothJointParts *p = &c->aot->parts;
   for (uint32_t k = 0; k < p->nusers; k++) {
     MothTensor *t = NULL;
-    if (!(p->users[k].results & c->last))
+    if (!runs(c, &p->users[k]))
       continue;
     MOTH_TRY(moth_function_saved(n, (int)p->users[k].saved, &t));
     if (!t)
@@ -484,7 +493,7 @@ static MothStatus run_graph(lua_State *L, MothNode *n, MothAot *a, int env,
     MothPlan *plan = moth_lua_to_plan(L, lua_gettop(L));
     if (plan && moth_pass_frees(n)) { /* saved values go as they are used */
       Context *c = n->ctx;
-      mark_used(c, c->ran | c->last);
+      mark_used(c);
       for (uint32_t i = 0; i < b->ntakes; i++)
         if (!c->used[b->takes[i]])
           moth_function_free(n, (int)b->takes[i]);
@@ -526,7 +535,11 @@ static MothStatus backward_of(lua_State *L, MothNode *n, MothAot *a, MothTensor 
   for (int i = 0; i < n->nresults; i++)
     if (grads[i])
       c->last |= n->nresults > 64 ? UINT64_MAX : 1ull << i;
-  if (a->freed || (c->ran && is_freed(c, c->last)))
+  c->edges = 0;
+  for (uint32_t k = 0; k < a->joint->nedges; k++)
+    if (n->inputs[k].node && need >> (k < 31 ? k : 31) & 1)
+      c->edges |= a->joint->nedges > 64 ? UINT64_MAX : 1ull << k;
+  if (a->freed || is_freed(c))
     return moth_node_freed(n);
   bool create = moth_grad_enabled();
   if ((create && !c->ran) || !is_usual(n, grads))
@@ -605,8 +618,8 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   MothTensor **results = list + ninputs;
   bool inner = false;
   uint32_t nnumbers = a->program->nnumbers;
-  Context *c =
-      calloc(1, sizeof *c + sizeof(MothValue) * (nnumbers + 1) + sizeof(bool) * a->parts.nsaved);
+  Context *c = calloc(1, sizeof *c + sizeof(MothValue) * (nnumbers + 1) +
+                             sizeof(bool) * ((size_t)a->parts.nsaved + a->parts.nusers));
   MothNode *n = NULL;
   MothStatus status = list && c ? MOTH_OK : no_memory();
   MOTH_GO(status);
@@ -622,6 +635,7 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   memcpy(c->generator, r->generator, sizeof c->generator);
   c->numbers = (MothValue *)(c + 1);
   c->used = (bool *)(c->numbers + nnumbers + 1);
+  c->gone = c->used + a->parts.nsaved;
   memcpy(c->numbers, r->numbers, sizeof *c->numbers * nnumbers);
   lua_pushvalue(L, -1);
   c->aot = a;
