@@ -209,9 +209,11 @@ demo: deps all
 # Without it, all specs run, and those of ops a second time on the emulation of CUDA (`make test`: three
 # tenths of their cases, by the seed; `make test-full`: all).
 RUN      = $(LUAJIT) spec/runner.lua
-SPECS_CPU = $(filter-out spec/cuda spec/fuzz spec/parity,$(patsubst %/,%,$(wildcard spec/*/))) $(wildcard spec/*_spec.lua)
+SPECS_CPU = $(filter-out spec/compile spec/cuda spec/fuzz spec/parity,$(patsubst %/,%,$(wildcard spec/*/))) $(wildcard spec/*_spec.lua)
 # runs(arguments for each, more environment of the second time)
-runs     = $(1) $(or $(SPECS),$(SPECS_CPU) --with MOTH_CUDA=emu -- $(1) spec/cuda \
+# Compiling collects all garbage: each file of spec/compile has a process without what the others leave.
+runs     = $(1) $(or $(SPECS),$(SPECS_CPU) $(foreach f,$(wildcard spec/compile/*_spec.lua),--with -- $(1) $(f)) \
+  --with MOTH_CUDA=emu -- $(1) spec/cuda \
   --with MOTH_CUDA=emu MOTH_CUDA_SYNC=1 MOTH_DEVICE=cuda $(2) -- $(1) spec/ops)
 test: deps-test cudaemu
 	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow,MOTH_FRACTION=0.3)
