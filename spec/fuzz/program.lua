@@ -16,7 +16,7 @@ ffi.cdef "unsigned int alarm(unsigned int seconds);"
 local P = {}
 P.POOL = 16
 local MOST = 4096       -- elements: what a result may have to go into the pool
-local SECONDS = 5       -- of processor time, for a line
+local SECONDS = 5       -- of processor time, for a line; and one for each GB of memory it takes anew
 local DEADLINE = 120    -- of the clock: then the process ends by SIGALRM
 
 local is_tensor = B.is_tensor
@@ -364,9 +364,11 @@ function P:run(line, pure, strict)
   local ok_before, before = pcall(state_of, self, line, pure and #line % 4 == 0)
   if not ok_before then before = {} end
   ffi.C.alarm(DEADLINE)
+  moth.memory.reset_peak()
+  local live = moth.memory.stats().live
   local from = os.clock()
   local ok, err = pcall(chunk)
-  local took = os.clock() - from
+  local took = os.clock() - from - (moth.memory.stats().peak - live) / 1e9
   local wrong = self.finding
   if not ok and not wrong then wrong = P.complaint(err, strict, self.raises) end
   if wrong and type(err) == "string" then wrong = wrong .. ": " .. err:sub(1, 600) end

@@ -196,8 +196,7 @@ MothStatus moth_cuda_program_new(int device, const MothCudaSource *s, MothCudaPr
   MothCudaProgram *p = (MothCudaProgram *)calloc(1, sizeof *p);
   if (!p)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: a program");
-  MothStatus status =
-      s->image ? load(s->image, s->image_size, s, p) : load(c.image, c.size, s, p);
+  MothStatus status = s->image ? load(s->image, s->image_size, s, p) : load(c.image, c.size, s, p);
   if (status != MOTH_OK)
     moth_cuda_program_free(p);
   else

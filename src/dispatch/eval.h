@@ -18,7 +18,7 @@ enum { MOTH_LIST_MAX = 2 * MOTH_MAX_DIMS };
 MothStatus moth_eval(const MothOp *op, int nargs, const MothValue *args, MothValue *out);
 /* The same with all its results, op->nresults of them. */
 MothStatus moth_eval_all(const MothOp *op, int nargs, const MothValue *args, MothValue *out);
-MothTensor *moth_take_value(MothValue *v);        /* moves the tensor out */
+MothTensor *moth_take_value(MothValue *v);  /* moves the tensor out */
 MothTensor *moth_keep(MothValue v);         /* retains it */
 void moth_drop_values(MothValue *v, int n); /* releases the tensors among them */
 

@@ -793,6 +793,20 @@ static bool has_enough(const MothTraceEnd *end) {
   return n >= (n && end->compile_ns / n > SLOW ? MOST_SLOW_CODES : MOST_CODES);
 }
 
+/* A full collection: what garbage holds is not wanted. Where one takes long (a large heap of Lua's), at most a
+ * twentieth of the time goes to it: then what garbage holds may be computed, too. */
+static void collect(lua_State *L) {
+  enum { QUICK = 20 * 1000 * 1000, SHARE = 20 };
+  static _Thread_local int64_t took, until;
+  int64_t start = moth_trace_now();
+  if (took > QUICK && start < until)
+    return;
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  int64_t end = moth_trace_now();
+  took = end - start;
+  until = end + SHARE * took;
+}
+
 static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   lua_State *L = moth_lua_current;
   MothThread *t = moth_thread_state();
@@ -818,8 +832,8 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   lua_getfenv(L, -1);
   int env = lua_gettop(L);
   MothStatus status = MOTH_OK;
-  if (!end->code || (!end->code->defers && wants_more(s, end))) { /* garbage wants nothing */
-    lua_gc(L, LUA_GCCOLLECT, 0);
+  if (!end->code || (!end->code->defers && wants_more(s, end))) {
+    collect(L);
     if (end->codes && wants_more(s, end)) {
       if (end->code)
         moth_trace_counters()->recompiles++;

@@ -80,12 +80,13 @@ end
 -- Options: separate = true: a backward graph returns a gradient for each use of an input, which the engine sums: the
 -- same bits as without a graph also where there are gradients from elsewhere. recompute = true: of what the derivatives
 -- save, the fewest bytes are, from which pointwise calls and views compute the rest again in backward; else all of it.
-function M.backend(inner, o)
+function M.backend(inner, o, name)
   if not check.is_callable(inner) then
-    check.fail("[compile.aot] expected a function(graph, inputs, info), got %s", type(inner))
+    check.fail("[compile.aot.backend] expected a function(graph, inputs, info), got %s", type(inner))
   end
   o = type(o) == "boolean" and { separate = o } or check.options("compile.aot.backend", o, "separate recompute")
   local function backend(graph, inputs)
+    graphs.check(name or "compile.aot.backend", graph)
     local fn, why = compile(graph, inputs, inner, o)
     if fn then
       M.counters.segments = M.counters.segments + 1
@@ -129,9 +130,9 @@ local function graphs_of(f, inputs, o)
 end
 
 --- The inner backend that runs the calls one by one.
-function M.interpret(graph) return graph:interpreter() end
+function M.interpret(graph) return graphs.check("compile.aot.interpret", graph):interpreter() end
 
 --- The backend "aot_eager".
-M.eager = M.backend(M.interpret, { separate = true })
+M.eager = M.backend(M.interpret, { separate = true }, "compile.aot.eager")
 
 return setmetatable(M, { __call = function(_, ...) return graphs_of(...) end, __module_name = "moth.compile.aot" })

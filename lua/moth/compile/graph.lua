@@ -46,6 +46,14 @@ function M.new(handle)
   return setmetatable({ handle = handle, cache = setmetatable({}, { __mode = "v" }), known = {} }, Graph)
 end
 
+--- x, which must be a graph; `name` is the function that asks.
+function M.check(name, x)
+  if type(x) ~= "table" or getmetatable(x) ~= Graph then
+    check.fail("[%s] expected a graph of moth.compile, got %s", name, type(x))
+  end
+  return x
+end
+
 --- Is x a node of a graph?
 function M.is_node(x) return type(x) == "table" and getmetatable(x) == Node end
 
