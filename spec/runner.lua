@@ -3,7 +3,8 @@
 --     luajit spec/runner.lua [--build=build] [--preload=libasan.so] [--wrap="valgrind -q"] [-- busted arguments]
 --         [--with NAME=VALUE … -- busted arguments] …
 --
--- Each --with starts a further run, with more in its environment; the totals are of all runs.
+-- Each --with starts a further run, with more in its environment; the totals are of all runs. The further ones, one
+-- after the other, run beside the first (MOTH_TEST_JOBS=1: behind it); what they print comes when that has ended.
 -- busted reports through spec/reporter.lua, which also keeps its counts and the spec now running in a
 -- file: if the process dies, what it was at is known. The last line is always
 -- `N passed, M failed, K skipped`; the exit status is 0 only if nothing failed and something passed.
@@ -129,6 +130,30 @@ local function perform(run)
   for key in pairs(total) do total[key] = total[key] + state[key] end
 end
 
-for _, run in ipairs(runs) do perform(run) end
+--- Starts the runs from the second on in a process of their own.
+local function beside()
+  local command = { quote(os.getenv("LUAJIT") or arg[-1] or "luajit"), quote(arg[0]) }
+  for key, value in pairs(options) do command[#command + 1] = quote("--" .. key .. "=" .. value) end
+  command[#command + 1] = "--"
+  local at
+  for k, a in ipairs(rest) do if not at and a == "--with" then at = k end end
+  for k = at, #rest do command[#command + 1] = quote(rest[k]) end
+  return assert(io.popen("MOTH_TEST_JOBS=1 " .. table.concat(command, " ") .. " 2>&1"))
+end
+
+local empty = #runs[1].args == 0 and #runs > 1 -- of a process that runs what follows the first
+local others = not empty and #runs > 1 and os.getenv("MOTH_TEST_JOBS") ~= "1" and beside()
+for k, run in ipairs(runs) do
+  if not (empty and k == 1) and not (others and k > 1) then perform(run) end
+end
+if others then
+  local text = others:read("*a")
+  others:close()
+  local shown, passed, failed, skipped = text:match("^(.*)\n(%d+) passed, (%d+) failed, (%d+) skipped\n$")
+  io.write(shown or text, "\n")
+  total.passed = total.passed + (tonumber(passed) or 0)
+  total.failed = total.failed + (tonumber(failed) or 1)
+  total.skipped = total.skipped + (tonumber(skipped) or 0)
+end
 io.write(("%d passed, %d failed, %d skipped\n"):format(total.passed, total.failed, total.skipped))
 os.exit(total.failed == 0 and 0 or 1, true)
