@@ -122,7 +122,7 @@ describe("the lab", function()
       local loader = data.DataLoader(ds, { batch_size = 32, shuffle = true })
       local model = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.Dropout(0.5), nn.Linear(16, 10))
       local optimizer = optim.AdamW(model:parameters())
-      for x, y in loader() do
+      for _, x, y in loader() do
         optimizer:zero_grad()
         nn.functional.cross_entropy(model(x), y):backward()
         optimizer:step()

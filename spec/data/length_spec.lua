@@ -41,12 +41,26 @@ describe("datasets, loaders and samplers #quick", function()
     local seen = {}
     for i, batch in loader:enumerate() do seen[i] = batch:size(1) end
     assert.same({ 4, 4, 2 }, seen)
+    for i, batch in loader() do seen[i] = seen[i] - batch:size(1) end
+    assert.same({ 0, 0, 0 }, seen)
     assert.error_matches(function() return loader[1] end, "cannot be indexed: loop over loader:iter%(%)")
     assert.equal(2, #data.BatchSampler(data.SequentialSampler(7), 4))
     assert.equal(7, #data.RandomSampler(7))
     assert.error_matches(function() return data.SequentialSampler(7)[1] end, "use iter%(%)")
     assert.equal(3, #data.DataLoader(data.TensorDataset(x), 4, true, { generator = moth.Generator(1) }))
     assert.equal(2, #data.DataLoader { dataset = data.TensorDataset(x), batch_size = 4, drop_last = true })
+  end)
+
+  it("are looped over by their samples, with and without the position", function()
+    local ds = data.TensorDataset(x, moth.arange(10))
+    local sum, at = 0, 0
+    for row, y in ds:iter() do sum = sum + y:item() + row:numel() * 0 end
+    assert.equal(45, sum)
+    for i, _, y in ds() do sum, at = sum - y:item(), at + i end
+    assert.same({ 0, 55 }, { sum, at })
+    for i, a, b in data.Subset(ds, { 3, 2 }):enumerate() do sum = sum + i * b:item() + a:numel() * 0 end
+    assert.equal(1 * 2 + 2 * 1, sum)
+    assert.error_matches(function() for _ in ds do error("no") end end, "write for x, y in dataset:iter%(%) do")
   end)
 
   it("random_split gives the parts one after the other", function()

@@ -5,6 +5,8 @@
 --     function Squares:get(i) return i, i * i end       -- i from 1 to size(); any number of values
 --     local ds = Squares()
 --     #ds, ds[3]                                        --> 100, { 3, 9 }: several values are a list
+--     for x, y in ds:iter() do … end
+--     for i, x, y in ds() do … end                      -- with the position; or ds:enumerate()
 --
 -- A dataset with `get_batch(positions)` (an int64 tensor) returns whole batches, collated: the DataLoader then makes no
 -- single samples.
@@ -38,6 +40,31 @@ function Dataset:check_position(i)
     check.fail("%s: position %s is out of range: expected 1 to %d", self.__name, tostring(i), self:size())
   end
   return i
+end
+
+--- An iterator over the samples: for x, y in dataset:iter() do.
+function Dataset:iter()
+  local i, n = 0, self:size()
+  return function()
+    i = i + 1
+    if i <= n then return self:get(i) end
+  end
+end
+
+--- The same with the position first: for i, x, y in dataset:enumerate() do, or in dataset() do.
+function Dataset:enumerate()
+  local i, n = 0, self:size()
+  return function()
+    i = i + 1
+    if i <= n then return i, self:get(i) end
+  end
+end
+
+function Dataset.__call(self, ...)
+  if select("#", ...) > 0 then
+    check.fail("%s: write for x, y in dataset:iter() do, or for i, x, y in dataset() do", self.__name)
+  end
+  return self:enumerate()
 end
 
 function Dataset.__tostring(self) return ("%s(%d samples)"):format(self.__name, self:size()) end

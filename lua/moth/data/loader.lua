@@ -1,8 +1,8 @@
 --- data.DataLoader: batches of a dataset.
 --
 --     local loader = data.DataLoader(ds, { batch_size = 64, shuffle = true, num_workers = 2 })
---     for x, y in loader:iter() do … end          -- or: in loader() do, in loader do
---     for i, x, y in loader:enumerate() do … end  -- with the number of the batch, from 1
+--     for x, y in loader:iter() do … end          -- or: in loader do
+--     for i, x, y in loader() do … end            -- with the number of the batch, from 1; or loader:enumerate()
 --     print(#loader)                              -- batches in an epoch
 --
 -- Where the dataset has get_batch and no collate_fn is given, a batch is one call of get_batch (one index_select per
@@ -230,9 +230,9 @@ local function go_on(loops, next_batch, last, first, ...)
   return first, ...
 end
 
---- `for x, y in loader() do` and `for x, y in loader do`: as iter().
+--- `for i, x, y in loader() do`: as enumerate(). `for x, y in loader do`: as iter().
 function DataLoader.__call(self, ...)
-  if select("#", ...) == 0 then return self:iter() end
+  if select("#", ...) == 0 then return self:enumerate() end
   local loops = self.loops
   if not loops then
     loops = setmetatable({}, { __mode = "k" })
