@@ -793,18 +793,17 @@ static bool has_enough(const MothTraceEnd *end) {
   return n >= (n && end->compile_ns / n > SLOW ? MOST_SLOW_CODES : MOST_CODES);
 }
 
-/* A full collection: what garbage holds is not wanted. Where one takes long (a large heap of Lua's), at most a
- * twentieth of the time goes to it: then what garbage holds may be computed, too. */
+/* A full collection: what garbage holds is not wanted. With a large heap of Lua's at most a twentieth of the time goes
+ * to it: then what garbage holds may be computed, too. */
 static void collect(lua_State *L) {
-  enum { QUICK = 20 * 1000 * 1000, SHARE = 20 };
-  static _Thread_local int64_t took, until;
+  enum { LARGE = 64 << 10, SHARE = 20 }; /* in KB; in parts of the time */
+  static _Thread_local int64_t until;
   int64_t start = moth_trace_now();
-  if (took > QUICK && start < until)
+  if (start < until && lua_gc(L, LUA_GCCOUNT, 0) > LARGE)
     return;
   lua_gc(L, LUA_GCCOLLECT, 0);
   int64_t end = moth_trace_now();
-  took = end - start;
-  until = end + SHARE * took;
+  until = end + SHARE * (end - start);
 }
 
 static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
