@@ -167,7 +167,7 @@ static bool is_plain(const MothGraphNode *n) {
   return plain;
 }
 
-/* graph_node(g, id) -> { kind, name, target, place, args, metas, uses, tensor }, or nil */
+/* graph_node(g, id) -> { kind, name, target, place, args, metas, tensor }, or nil */
 static int c_graph_node(lua_State *L) {
   static const char *const kinds[] = {"placeholder", "get_attr", "call", "output"};
   MothGraph *g = check_graph(L, 1);
@@ -201,8 +201,6 @@ static int c_graph_node(lua_State *L) {
     moth_lua_push_tensor(L, n->tensor);
     lua_setfield(L, -2, "tensor");
   }
-  lua_pushnumber(L, moth_graph_uses(g, n));
-  lua_setfield(L, -2, "uses");
   lua_pushboolean(L, is_plain(n));
   lua_setfield(L, -2, "plain");
   lua_pushboolean(L, n->modes.no_grad);

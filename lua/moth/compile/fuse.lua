@@ -177,11 +177,17 @@ end
 
 -- The steps of calls, of which only those that `keeps` allows are fused.
 local function build(calls)
-  local steps, open = {}, {}
+  local steps, open = {}, {} -- open groups by their shape, in order
+  local function shut(g)
+    local list = open[g.key]
+    for i, other in ipairs(list) do
+      if other == g then table.remove(list, i) break end
+    end
+  end
   local function close(g)
     if g.closed then return end
     g.closed = true
-    open[g] = nil
+    shut(g)
     steps[#steps + 1] = g
   end
   local function merge(into, g)
@@ -192,13 +198,15 @@ local function build(calls)
     into.noperands = into.noperands + g.noperands
     into.dims = into.dims or g.dims
     g.into, g.calls = into, nil
-    open[g] = nil
+    shut(g)
   end
   local order = 0
   local function start(shape)
     order = order + 1
-    local g = { shape = shape, calls = {}, noperands = 0, info = {}, reads = {}, order = order }
-    open[g] = true
+    local g = { shape = shape, calls = {}, noperands = 0, info = {}, reads = {}, order = order,
+      key = table.concat(shape, " ") }
+    open[g.key] = open[g.key] or {}
+    table.insert(open[g.key], g)
     return g
   end
   local function operands_of(call)
@@ -222,19 +230,18 @@ local function build(calls)
   -- An open group that reads an operand of a call over its shape. Parts of a fused op do not join for that alone: its
   -- own kernel reads its operands once, too.
   local function beside(call, shape)
-    local best
-    for g in each(open) do
-      if same(g.shape, shape) and (not best or g.order < best.order) then
-        for _, v in ipairs(operands_of(call)) do
-          if g.reads[v] and same(v.facts.shape, shape) then best = g break end
-        end
+    local list, operands = open[table.concat(shape, " ")] or {}, operands_of(call)
+    for _, g in ipairs(list) do
+      for _, v in ipairs(operands) do
+        if g.reads[v] and same(v.facts.shape, shape) then return g end
       end
     end
-    return best
   end
   local function close_all()
     local list = {}
-    for g in each(open) do list[#list + 1] = g end
+    for _, groups in each(open) do
+      for _, g in ipairs(groups) do list[#list + 1] = g end
+    end
     table.sort(list, function(a, b) return a.order < b.order end)
     for _, g in ipairs(list) do close(g) end
   end
@@ -242,20 +249,19 @@ local function build(calls)
     call.group = nil
     if call.barrier then close_all() end -- it writes to what groups may read
     local able = (call.map or call.reduce or call.view) and #call.results == 1
-    local own
+    local own, info, dims
     each_value(call.args, call.args.n, function(v)
       local g = group_of(v)
       if not g or g == own then return end
-      if able and not own and place(g, call) then
-        own = g
-      elseif able and own and can_merge(own, g) then
+      if able and own and can_merge(own, g) then
         merge(own, g)
-      else
-        close(g)
+        info = nil
+        return
       end
+      if able and not own then info, dims = place(g, call) end
+      if able and not own and info then own = g else close(g) end
     end)
-    local info, dims
-    if own then info, dims = place(own, call) end
+    if own and not info then info, dims = place(own, call) end
     if own and not info then -- it fitted one alone
       close(own)
       own = nil
@@ -267,7 +273,7 @@ local function build(calls)
       if not info and lower.numel(shape) > 0 then
         own = start(shape)
         info, dims = place(own, call)
-        if not info then open[own] = nil end
+        if not info then shut(own) end
       end
     end
     if info then

@@ -101,6 +101,9 @@ local function value_of(g, v)
   return list
 end
 
+--- The number of the graph that stands among the binding's arguments as v.
+function Graph:number(v) return number_of(self, v.number, v.value, v.varied) end
+
 local function facts(node)
   return C.graph_node(node.graph.handle, node.id) or check.fail("the node %d is not in its graph any more", node.id)
 end

@@ -19,6 +19,7 @@ local ops = require "moth.dispatch.ops"
 local runtime = require "moth.compile.runtime"
 local schedule = require "moth.compile.schedule"
 local toolchain = require "moth.utils.toolchain"
+local trace = require "moth.lang.trace"
 
 local M = {}
 local C = B.compile
@@ -29,13 +30,13 @@ M.counters = require "moth.compile.generated"
 -- of moth.compile.aot, one that writes or draws.
 local function read(graph, is_plain)
   local value, calls, outputs = {}, {}, {}
-  local function values_of(node, call)
+  local function values_of(id, metas, call)
     local list = {}
-    value[node] = list
-    for i, meta in ipairs(node.metas) do
+    value[id] = list
+    for i, meta in ipairs(metas) do
       local fake
-      list[i] = { facts = lower.facts(meta), call = call, node = node.id, result = i, fake = function()
-        fake = fake or C.graph_fake(graph.handle, node.id, i)
+      list[i] = { facts = lower.facts(meta), call = call, node = id, result = i, fake = function()
+        fake = fake or C.graph_fake(graph.handle, id, i)
         return fake
       end }
     end
@@ -43,34 +44,30 @@ local function read(graph, is_plain)
   end
   local function convert(v)
     if type(v) ~= "table" then return v end
-    if value[v] then return value[v][1] end
-    if graphs.is_number(v) then return v end
-    local node = rawget(v, "node")
-    if node and value[node] then return value[node][rawget(v, "result")] end
-    if getmetatable(v) ~= nil then return v end
+    if v.node then return value[v.node][v.result] end
+    if v.number then return graph:number(v) end
     local list = { n = v.n or #v }
     for i = 1, list.n do list[i] = convert(v[i]) end
     return list
   end
-  for node in graph:nodes() do
-    if node.op == "placeholder" or node.op == "get_attr" then
-      values_of(node)
-    elseif node.op == "call" then
-      local f = C.graph_node(graph.handle, node.id)
-      local op = ops.get(node.target)
+  for _, id in ipairs(C.graph_nodes(graph.handle)) do
+    local f = C.graph_node(graph.handle, id)
+    if f.kind == "placeholder" or f.kind == "get_attr" then
+      values_of(id, f.metas)
+    elseif f.kind == "call" then
+      local op = ops.get(f.target)
       if not op or not is_plain and (op.draws or op.writes) then return nil end
-      for _, meta in ipairs(node.metas) do
+      for _, meta in ipairs(f.metas) do
         if meta.requires_grad then return nil end
       end
-      local call = { target = node.target, node = node.id, record = f.plain and op or nil }
-      call.barrier = op.writes ~= nil or node.target:sub(-1) == "_"
-      call.unit = { call = call, place = node.place, owners = {} }
-      call.given = convert(node.args)
-      call.given.n = node.args.n
-      call.results = values_of(node, call)
+      local call = { target = f.target, node = id, record = f.plain and op or nil }
+      call.barrier = op.writes ~= nil or f.target:sub(-1) == "_"
+      call.unit = { call = call, place = f.place, owners = {} }
+      call.given = convert(f.args)
+      call.results = values_of(id, f.metas, call)
       calls[#calls + 1] = call
     else
-      for i = 1, node.args.n do outputs[i] = convert(node.args[i]) end
+      outputs = convert(f.args)
     end
   end
   return calls, outputs
@@ -204,10 +201,22 @@ local function plan(graph, calls, outputs)
   return C.plan_new(graph.handle, run)
 end
 
+-- fn(…) without LuaJIT's compiler, which takes longer for code that runs once than it saves.
+local function interpreted(fn, ...)
+  if not jit.status() then return fn(...) end
+  jit.off()
+  local results = { xpcall(fn, trace.keep, ...) }
+  jit.on()
+  if not results[1] then trace.rethrow(results[2]) end
+  return unpack(results, 2, table.maxn(results))
+end
+
 --- The backend of plain graphs (moth.compile.aot): what runs one.
 function M.inner(graph)
-  local calls, outputs = read(graph, true)
-  return calls and plan(graph, calls, outputs) or C.plan_new(graph.handle)
+  return interpreted(function()
+    local calls, outputs = read(graph, true)
+    return calls and plan(graph, calls, outputs) or C.plan_new(graph.handle)
+  end)
 end
 
 local with_gradients = aot.backend(M.inner)
@@ -216,10 +225,10 @@ local with_gradients = aot.backend(M.inner)
 -- one by one. What cannot be compiled runs in blocks. Segments that record gradients, write or draw random numbers go
 -- through moth.compile.aot.
 function M.backend(graph, inputs)
-  local calls, outputs = read(graph)
+  local calls, outputs = interpreted(read, graph)
   if not calls then return with_gradients(graph, inputs) end
   graph:pin_sizes()
-  local made = plan(graph, calls, outputs)
+  local made = interpreted(plan, graph, calls, outputs)
   if not made then return blocks.backend(graph, inputs) end
   if not C.plan_facts(made).pure then return nil, true end
   return made, true

@@ -41,8 +41,8 @@ local is_number = graphs.is_number
 function M.each_value(args, n, fn)
   for i = 1, n do
     local v = args[i]
-    if type(v) == "table" and not is_number(v) then
-      if v.facts then fn(v) else M.each_value(v, v.n or #v, fn) end
+    if type(v) == "table" then
+      if v.facts then fn(v) elseif not is_number(v) then M.each_value(v, v.n or #v, fn) end
     end
   end
 end

@@ -13,9 +13,11 @@
 -- split follows from the sizes alone, so that results do not depend on the number of threads.
 local Emit = require "moth.compile.emit"
 local fuse = require "moth.compile.fuse"
+local graphs = require "moth.compile.graph"
 local lower = require "moth.compile.lower"
 local lua_text = require "moth.codegen.tile_lua"
 local tile = require "moth.codegen.tile"
+local toolchain = require "moth.utils.toolchain"
 require "moth.compile.emit_maps"
 require "moth.compile.emit_reductions"
 
@@ -85,11 +87,72 @@ function M.source(kernel, name)
     lua_text.print(kernel.prog, names), name, table.concat(types, ", "), launch)
 end
 
---- The program of a group: { prog, args, grid, second, phase, work, in_place, text }. args: what its parameters are, in
--- their order: { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs; second: how
--- many of the second launch, before which parameter `phase` (from 0) becomes 1; work: elements of a program; in_place:
--- of moth.compile.runtime. text: what is fused, and where it stands.
-function M.program(group)
+-- ---- equal groups -----------------------------------------------------------------------------------
+
+local function is_number(v) return type(v) == "table" and graphs.is_number(v) end
+
+-- All of a group that its program depends on, as text, and the values and numbers of the graph in it, in order: groups
+-- of equal texts have one program, with other arguments.
+local function signature(group)
+  local parts, refs, place = {}, {}, {}
+  local function put(v) parts[#parts + 1] = v end
+  local function list(t) put(table.concat(t, ",")) end
+  local function flags(t, n)
+    for i = 1, n do put(tostring(t[i] or false)) end
+  end
+  local function operand(v)
+    if type(v) == "number" then return put(("#%.17g%s"):format(v, 1 / v == -math.huge and "-" or "")) end
+    if type(v) ~= "table" then return put(tostring(v)) end
+    if place[v] then return put("@" .. place[v]) end
+    refs[#refs + 1] = v
+    place[v] = #refs
+    if is_number(v) then return put("@" .. #refs .. "k") end
+    put("@" .. #refs .. v.facts.dtype.name)
+    list(v.facts.shape)
+    list(v.facts.stride)
+    local info = group.info[v]
+    if info then
+      put(info.level .. (info.late and " late" or ""))
+      flags(info.axes, #v.facts.shape)
+    end
+  end
+  list(group.shape)
+  if group.dims then flags(group.dims, #group.shape) end
+  for _, call in ipairs(group.calls) do
+    local f = call.map
+    if f then
+      put(f.copy and "copy" or f.op.name .. " " .. f.name .. " " .. f.dtype.name .. " " .. tostring(f.mask))
+      for _, v in ipairs(f.operands) do operand(v) end
+      put(":")
+      for _, v in ipairs(f.parameters) do operand(v) end
+    elseif call.reduce then
+      put(call.reduce.join)
+      operand(call.reduce.x)
+      flags(call.reduce.dims, #call.reduce.x.facts.shape)
+    else
+      put("view")
+      operand(call.args[1])
+    end
+    put("=")
+    operand(call.results[1])
+  end
+  for _, v in ipairs(group.results) do operand(v) end
+  return table.concat(parts, " "), refs, place
+end
+
+local known, count, MOST = {}, 0, 4096 -- programs by signature
+
+-- A program for other values: those of `refs`.
+local function instance(base, refs, text)
+  local k = { base = base, args = {}, text = text, grid = base.grid, second = base.second, phase = base.phase,
+    work = base.work, in_place = base.in_place, prog = base.prog }
+  for i, a in ipairs(base.args) do
+    k.args[i] = not a.at and a or a.is_value and { value = refs[a.at] } or { number = refs[a.at], float = a.float }
+  end
+  return k
+end
+
+local function program(group)
   local self = setmetatable({ group = group, params = {}, args = {}, class = {}, roots = {}, numbers = {}, sizes = {},
     stages = {}, head = {}, free = {} }, Emit)
   self.b = tile.builder(function(message, ...) error(message:format(...), 0) end, function() end)
@@ -110,7 +173,30 @@ function M.program(group)
   local prog = { name = "fused", params = self.params, class = self.class, body = self.b.list, flat = true }
   self:name_params()
   return { prog = prog, args = self.args, grid = self.grid, second = self.second, phase = self.phase,
-    work = self.work, in_place = self.in_place, text = described(group) }
+    work = self.work, in_place = self.in_place }
+end
+
+--- The program of a group: { prog, args, grid, second, phase, work, in_place, text }. args: what its parameters are, in
+-- their order: { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs; second: how
+-- many of the second launch, before which parameter `phase` (from 0) becomes 1; work: elements of a program; in_place:
+-- of moth.compile.runtime. text: what is fused, and where it stands.
+function M.program(group)
+  local text = described(group)
+  local sig, refs, place = signature(group)
+  local keep = not toolchain.logs("output_code") -- which needs programs that are not compiled yet
+  local base = keep and known[sig]
+  if not base then
+    base = program(group)
+    for i, a in ipairs(base.args) do -- it holds no values of this graph
+      local at = place[a.value or is_number(a.number) and a.number or 0]
+      if at then base.args[i] = { at = at, is_value = a.value ~= nil, float = a.float } end
+    end
+    if keep then
+      if count >= MOST then known, count = {}, 0 end
+      known[sig], count = base, count + 1
+    end
+  end
+  return instance(base, refs, text)
 end
 
 return M

@@ -3,6 +3,7 @@ local ffi = require "ffi"
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local dialect = require "moth.codegen.tile_c"
+local each = require "moth.each"
 local formulas = require "moth.codegen.formulas"
 local plan = require "moth.codegen.tile_plan"
 local printer = require "moth.codegen.tile_print"
@@ -106,20 +107,24 @@ local function printed(k)
   return p, ("/* %s */\n%s\n"):format((k.text:gsub("%*/", "* /")), dialect.functions(p, k.prog, body, "fused@"))
 end
 
---- Compiles programs, { prog, text = a comment, work = elements of one }, in one file, but those that there are
--- already: each gets `call`, a function of a range of programs, whose arguments begin with `number`, and `grain`, how
--- many programs are worth a thread. Returns the number of new ones; nil and a message where the compiler fails.
+--- Compiles programs, { prog, text = a comment, work = elements of one, base = a program that several are equal to, or
+-- nil }, in one file, but those that there are already: each gets `call`, a function of a range of programs, whose
+-- arguments begin with `number`, and `grain`, how many programs are worth a thread. A base loses its `prog`. Returns
+-- the number of new ones; nil and a message where the compiler fails.
 function M.programs(list, cc)
   local new, printers, parts, cases = {}, {}, {}, {}
   for _, k in ipairs(list) do
-    local p, text = printed(k)
-    k.key = B.sha256(stripped(text))
-    k.kernel = loaded[k.key] or new[k.key]
+    local base = k.base or k
+    if not base.key then
+      base.printer, base.code = printed { prog = base.prog, text = k.text }
+      base.key = B.sha256(stripped(base.code))
+    end
+    k.kernel = loaded[base.key] or new[base.key]
     if not k.kernel then
       local number = #parts + 1
       k.kernel = { number = number }
-      new[k.key] = k.kernel
-      printers[number], parts[number] = p, (text:gsub("@", tostring(number)))
+      new[base.key] = k.kernel
+      printers[number], parts[number] = base.printer, (base.code:gsub("@", tostring(number)))
       cases[number] = ("  case %d:\n    fused%d(a + 1, begin, end);\n    break;"):format(number, number)
     end
     k.number = k.kernel.number
@@ -135,15 +140,16 @@ function M.programs(list, cc)
     local lib, message = M.library(source, cc, true)
     if not lib then return nil, message end
     local call = ffi.cast("MothKernelRange", lib.moth_kernel)
-    for _, k in ipairs(list) do
-      local kernel = k.kernel
-      if new[k.key] == kernel then
-        kernel.lib, kernel.call = lib, call
-        loaded[k.key] = kernel
-      end
+    for key, kernel in each(new) do
+      kernel.lib, kernel.call = lib, call
+      loaded[key] = kernel
     end
   end
-  for _, k in ipairs(list) do k.call = k.kernel.call end
+  for _, k in ipairs(list) do
+    k.call = k.kernel.call
+    local base = k.base or k
+    base.prog, base.printer, base.code = nil, nil, nil
+  end
   return #parts
 end
 
