@@ -9,14 +9,14 @@ local F = moth.nn.functional
 
 -- f's results, compiled, and its kernels: { kernel, text }.
 local function kernels_of(f, ...)
-  local list, program = {}, schedule.program
-  schedule.program = function(group)
-    local k = program(group)
+  local list, kernel = {}, schedule.kernel
+  schedule.kernel = function(group)
+    local k = schedule.program(group)
     list[#list + 1] = { kernel = k, text = schedule.source(k, "fused") }
     return k
   end
   local ok, results = pcall(function(...) return { moth.compile(f, { backend = "inductor" })(...) } end, ...)
-  schedule.program = program
+  schedule.kernel = kernel
   assert(ok, results)
   return results, list
 end

@@ -13,13 +13,13 @@ local B = require "moth_lua"
 local blocks = require "moth.compile.blocks"
 local fuse = require "moth.compile.fuse"
 local graphs = require "moth.compile.graph"
+local interpreted = require "moth.compile.interpreted"
 local lower = require "moth.compile.lower"
 local native = require "moth.kernel.native"
 local ops = require "moth.dispatch.ops"
 local runtime = require "moth.compile.runtime"
 local schedule = require "moth.compile.schedule"
 local toolchain = require "moth.utils.toolchain"
-local trace = require "moth.lang.trace"
 
 local M = {}
 local C = B.compile
@@ -175,7 +175,7 @@ local function plan(graph, calls, outputs)
   local steps, programs = fuse.steps(calls, outputs), {}
   for _, step in ipairs(steps) do
     if step.fused then
-      step.kernel = schedule.program(step)
+      step.kernel = schedule.kernel(step)
       programs[#programs + 1] = step.kernel
     end
   end
@@ -199,16 +199,6 @@ local function plan(graph, calls, outputs)
     run[i] = step.fused and runtime.launch(step) or step.calls[1].node
   end
   return C.plan_new(graph.handle, run)
-end
-
--- fn(…) without LuaJIT's compiler, which takes longer for code that runs once than it saves.
-local function interpreted(fn, ...)
-  if not jit.status() then return fn(...) end
-  jit.off()
-  local results = { xpcall(fn, trace.keep, ...) }
-  jit.on()
-  if not results[1] then trace.rethrow(results[2]) end
-  return unpack(results, 2, table.maxn(results))
 end
 
 --- The backend of plain graphs (moth.compile.aot): what runs one.

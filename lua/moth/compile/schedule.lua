@@ -145,14 +145,18 @@ local known, count, MOST = {}, 0, 4096 -- programs by signature
 -- A program for other values: those of `refs`.
 local function instance(base, refs, text)
   local k = { base = base, args = {}, text = text, grid = base.grid, second = base.second, phase = base.phase,
-    work = base.work, in_place = base.in_place, prog = base.prog }
+    work = base.work, in_place = base.in_place }
   for i, a in ipairs(base.args) do
     k.args[i] = not a.at and a or a.is_value and { value = refs[a.at] } or { number = refs[a.at], float = a.float }
   end
   return k
 end
 
-local function program(group)
+--- The program of a group: { prog, args, grid, second, phase, work, in_place, text }. args: what its parameters are, in
+-- their order: { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs; second: how
+-- many of the second launch, before which parameter `phase` (from 0) becomes 1; work: elements of a program; in_place:
+-- of moth.compile.runtime. text: what is fused, and where it stands.
+function M.program(group)
   local self = setmetatable({ group = group, params = {}, args = {}, class = {}, roots = {}, numbers = {}, sizes = {},
     stages = {}, head = {}, free = {} }, Emit)
   self.b = tile.builder(function(message, ...) error(message:format(...), 0) end, function() end)
@@ -173,30 +177,25 @@ local function program(group)
   local prog = { name = "fused", params = self.params, class = self.class, body = self.b.list, flat = true }
   self:name_params()
   return { prog = prog, args = self.args, grid = self.grid, second = self.second, phase = self.phase,
-    work = self.work, in_place = self.in_place }
+    work = self.work, in_place = self.in_place, text = described(group) }
 end
 
---- The program of a group: { prog, args, grid, second, phase, work, in_place, text }. args: what its parameters are, in
--- their order: { value }, { number, float }, { size }, { scratch = dtype, numel }. grid: how many programs; second: how
--- many of the second launch, before which parameter `phase` (from 0) becomes 1; work: elements of a program; in_place:
--- of moth.compile.runtime. text: what is fused, and where it stands.
-function M.program(group)
-  local text = described(group)
+--- The program of a group as M.program gives it, with `base` in the place of `prog`: what groups that differ in their
+-- values alone share. While code is logged, each group has its own.
+function M.kernel(group)
+  if toolchain.logs("output_code") then return M.program(group) end -- shows programs that are not compiled yet
   local sig, refs, place = signature(group)
-  local keep = not toolchain.logs("output_code") -- which needs programs that are not compiled yet
-  local base = keep and known[sig]
+  local base = known[sig]
   if not base then
-    base = program(group)
+    base = M.program(group)
     for i, a in ipairs(base.args) do -- it holds no values of this graph
       local at = place[a.value or is_number(a.number) and a.number or 0]
       if at then base.args[i] = { at = at, is_value = a.value ~= nil, float = a.float } end
     end
-    if keep then
-      if count >= MOST then known, count = {}, 0 end
-      known[sig], count = base, count + 1
-    end
+    if count >= MOST then known, count = {}, 0 end
+    known[sig], count = base, count + 1
   end
-  return instance(base, refs, text)
+  return instance(base, refs, described(group))
 end
 
 return M

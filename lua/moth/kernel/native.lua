@@ -147,8 +147,7 @@ function M.programs(list, cc)
   end
   for _, k in ipairs(list) do
     k.call = k.kernel.call
-    local base = k.base or k
-    base.prog, base.printer, base.code = nil, nil, nil
+    if k.base then k.base.prog, k.base.printer, k.base.code = nil, nil, nil end
   end
   return #parts
 end
