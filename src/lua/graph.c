@@ -794,7 +794,7 @@ static bool has_enough(const MothTraceEnd *end) {
 /* A full collection: what garbage holds is not wanted. With a large heap of Lua's at most a twentieth of the time goes
  * to it: then what garbage holds may be computed, too. */
 static void collect(lua_State *L) {
-  enum { LARGE = 64 << 10, SHARE = 20 }; /* in KB; in parts of the time */
+  enum { LARGE = 256 << 10, SHARE = 20 }; /* in KB; in parts of the time */
   static _Thread_local int64_t until;
   int64_t start = moth_trace_now();
   if (start < until && lua_gc(L, LUA_GCCOUNT, 0) > LARGE)
