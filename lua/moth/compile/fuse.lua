@@ -154,16 +154,51 @@ local function view_in(g, call)
   return axes and { axes = axes, level = info.level, late = info.late }
 end
 
+-- ---- writes to inputs -------------------------------------------------------------------------------
+
+-- Whether a group reads what input x shows, but for the elements that `call` writes there, each at its place.
+local function reads(g, x, call, info)
+  for v in each(g.reads) do
+    if lower.root(v) == x then
+      if v ~= x or not call then return true end
+      for _, c in ipairs(g.calls) do
+        local y = c.results[1]
+        local fits = c.map and same(y.facts.shape, x.facts.shape) and same(g.info[y].axes, info.axes)
+        for _, operand in ipairs(c.map and c.map.operands or { c.args[1] }) do
+          if operand == x and not fits then return true end
+        end
+      end
+    end
+  end
+  return false
+end
+
+-- Whether a group reads an input that another writes to.
+local function conflict(g, other)
+  for _, x in ipairs(other.written or {}) do
+    if reads(g, x) then return true end
+  end
+  return false
+end
+
 -- What a call would be in group g; nil: it does not fit.
 local function place(g, call)
   if #g.calls >= CALLS or g.noperands >= OPERANDS then return nil end
+  if call.into then
+    local info = not g.dims and map_in(g, call)
+    return info and info.level == "full" and not reads(g, call.into, call, info) and info or nil
+  end
   if call.map then return map_in(g, call) end
-  if call.reduce then return reduce_in(g, call) end
+  if call.reduce then
+    if g.written then return nil end
+    return reduce_in(g, call)
+  end
   if call.view then return view_in(g, call) end
 end
 
 -- Whether two groups can become one.
 local function can_merge(a, b)
+  if (a.written or b.written) and (a.dims or b.dims or conflict(a, b) or conflict(b, a)) then return false end
   if not same(a.shape, b.shape) or #a.calls + #b.calls > CALLS or a.noperands + b.noperands > OPERANDS then
     return false
   end
@@ -196,6 +231,10 @@ local function build(calls)
     for v, info in each(g.info) do into.info[v] = info end
     for v in each(g.reads) do into.reads[v] = true end
     into.noperands = into.noperands + g.noperands
+    for _, x in ipairs(g.written or {}) do
+      into.written = into.written or {}
+      table.insert(into.written, x)
+    end
     into.dims = into.dims or g.dims
     g.into, g.calls = into, nil
     shut(g)
@@ -220,6 +259,10 @@ local function build(calls)
     g.calls[#g.calls + 1] = call
     g.info[call.results[1]] = info
     if dims then g.dims = dims end
+    if call.into then
+      g.written = g.written or {}
+      table.insert(g.written, call.into)
+    end
     for _, v in ipairs(operands_of(call)) do
       if not g.info[v] and not g.reads[v] then
         g.reads[v] = true
@@ -237,17 +280,19 @@ local function build(calls)
       end
     end
   end
-  local function close_all()
+  local function close_all(which)
     local list = {}
     for _, groups in each(open) do
-      for _, g in ipairs(groups) do list[#list + 1] = g end
+      for _, g in ipairs(groups) do
+        if not which or which(g) then list[#list + 1] = g end
+      end
     end
     table.sort(list, function(a, b) return a.order < b.order end)
     for _, g in ipairs(list) do close(g) end
   end
   for _, call in ipairs(calls) do
     call.group = nil
-    if call.barrier then close_all() end -- it writes to what groups may read
+    if call.barrier and not call.into then close_all() end -- it writes to what groups may read
     local able = (call.map or call.reduce or call.view) and #call.results == 1
     local own, info, dims
     each_value(call.args, call.args.n, function(v)
@@ -266,7 +311,10 @@ local function build(calls)
       close(own)
       own = nil
     end
-    if not own and able and not call.view then
+    if call.into then
+      close_all(function(g) return g ~= own and (not own or reads(g, call.into)) end)
+    end
+    if not own and able and not call.view and not call.into then
       local shape = call.map and call.results[1].facts.shape or call.reduce.x.facts.shape
       own = lower.numel(shape) > 0 and call.owner == call and beside(call, shape)
       if own then info, dims = place(own, call) end
@@ -328,6 +376,7 @@ end
 -- dims, info, results, fused = true }: results are the values that others need. outputs: values that are kept.
 function M.steps(calls, outputs)
   local steps
+  lower.find_idle(calls, outputs)
   repeat
     steps = build(lower.expand(calls))
   until not undo(steps)
@@ -351,7 +400,7 @@ local function find_results(steps, outputs)
     step.results = {}
     for _, call in ipairs(step.calls) do
       for _, v in ipairs(call.results) do
-        if needed[v] and not (step.fused and call.moved) then step.results[#step.results + 1] = v end
+        if (needed[v] or call.into) and not (step.fused and call.moved) then step.results[#step.results + 1] = v end
       end
     end
   end

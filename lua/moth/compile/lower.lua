@@ -55,6 +55,12 @@ end
 
 local resolve = M.resolve
 
+--- The value whose memory a view shows.
+function M.root(v)
+  while v.call and v.call.view do v = v.call.args[1] end
+  return v
+end
+
 --- Row-major without gaps.
 function M.is_dense(m)
   local step = 1
@@ -184,6 +190,18 @@ local function copy_of(call)
     return nil
   end
   return is_packed(out) and { copy = true, operands = { x }, parameters = {}, dtype = out.dtype } or nil
+end
+
+-- The copy of a value into an input at the end of a plain graph, as a map whose result lies there.
+local function write_of(call)
+  local x, v = call.args[1], call.args[2]
+  if call.target ~= "copy_" or not is_value(x) or not is_value(v) or x.call then return nil end
+  local to, from = x.facts, v.facts
+  if not to.dtype or not from.dtype or to.device ~= "cpu" or from.device ~= "cpu" then return nil end
+  if to.dtype.class == "uint" or from.dtype.class == "uint" or not is_packed(to) then return nil end
+  if not M.same(to.shape, from.shape) then return nil end
+  call.into = x
+  return { copy = true, operands = { v }, parameters = {}, dtype = to.dtype }
 end
 
 -- ---- noting what records do --------------------------------------------------------------------------
@@ -345,7 +363,7 @@ local function fake_of(v)
 end
 
 local function known(call) -- what it is without being taken apart
-  call.map = M.formula(call) or copy_of(call)
+  call.map = M.formula(call) or copy_of(call) or write_of(call)
   if call.map then return true end
   if call.record and call.record.memory == "view" then
     call.view = true
@@ -479,16 +497,47 @@ local function resolved(given)
   return list
 end
 
+--- Marks copies, as `idle`, of what nobody else uses, where neither is written to: the value itself may take their
+-- place.
+function M.find_idle(calls, outputs)
+  local uses, written, from = {}, {}, {}
+  local function use(v) uses[v] = (uses[v] or 0) + 1 end
+  for _, call in ipairs(calls) do
+    M.each_value(call.given, call.given.n, use)
+    if call.record and call.record.memory == "view" then from[call.results[1]] = call.given[1] end
+    if call.barrier then
+      M.each_value(call.given, call.given.n, function(v)
+        while v do
+          written[v] = true
+          v = from[v]
+        end
+      end)
+    end
+  end
+  M.each_value(outputs, outputs.n or #outputs, use)
+  for _, call in ipairs(calls) do
+    local x, y = call.given[1], call.results[1]
+    call.idle = call.target == "clone" and call.record and is_value(x) and x.call ~= nil and not from[x]
+      and #x.call.results == 1 and uses[x] == 1 and not written[x] and not written[y] and not x.call.barrier
+      and x.facts.dtype == y.facts.dtype and M.same(x.facts.shape, y.facts.shape)
+      and M.same(x.facts.stride, y.facts.stride) or false
+  end
+end
+
 --- Takes calls of a graph apart, whose arguments are `given`. A call whose unit.apart is false stays whole.
 function M.expand(calls)
   local out, values = {}, {}
   for _, call in ipairs(calls) do
-    call.map, call.view = nil, nil
+    call.map, call.view, call.into = nil, nil, nil
     for _, v in ipairs(call.results) do v.same = nil end
   end
   for _, call in ipairs(calls) do
     call.args, call.unit.count = resolved(call.given), 0
-    expand(call, values, out)
+    if call.idle then
+      call.results[1].same = call.args[1]
+    else
+      expand(call, values, out)
+    end
   end
   for i, call in ipairs(out) do call.at = i end
   return out

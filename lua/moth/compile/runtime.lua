@@ -28,15 +28,17 @@ function M.launch(step)
   local slots = Slots(n + 5) -- which kernel, the arguments, the grid, a place for "no memory"
   slots[0].i = k.number
   local out = { nodes = {}, results = {}, operands = {}, temporaries = {}, in_place = k.in_place or false }
+  local into = {}
   for _, call in ipairs(step.calls) do
     if not call.moved then out.nodes[#out.nodes + 1] = call.node end
+    if call.into then into[call.results[1]] = call.into end
   end
   local is_result, at, numbers = {}, { {}, {}, {} }, {}
-  for _, v in ipairs(step.results) do is_result[v] = true end
+  for _, v in ipairs(step.results) do is_result[v] = not into[v] end
   for i, a in ipairs(k.args) do
     if a.value then
-      local list = is_result[a.value] and out.results or out.operands
-      list[#list + 1] = { a.value.node, a.value.result }
+      local list, v = is_result[a.value] and out.results or out.operands, into[a.value] or a.value
+      list[#list + 1] = { v.node, v.result }
       table.insert(at[list == out.results and 1 or 2], i)
     elseif a.scratch then
       table.insert(out.temporaries, a.numel * 8)

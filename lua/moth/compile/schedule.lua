@@ -133,7 +133,7 @@ local function signature(group)
       put("view")
       operand(call.args[1])
     end
-    put("=")
+    put(call.into and place[call.into] and "=@" .. place[call.into] or "=")
     operand(call.results[1])
   end
   for _, v in ipairs(group.results) do operand(v) end
@@ -172,6 +172,10 @@ function M.program(group)
     self:rows()
   else
     self:shared(not by_row)
+  end
+  for _, call in ipairs(group.calls) do -- writes to an input that is read, too
+    local from, to = call.into and self.roots[call.into], self.roots[call.results[1]]
+    if from and to then self.class[to] = self.class[from] end
   end
   for i = #self.head, 1, -1 do table.insert(self.b.list, 1, self.head[i]) end
   local prog = { name = "fused", params = self.params, class = self.class, body = self.b.list, flat = true }
