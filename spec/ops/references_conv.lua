@@ -280,4 +280,125 @@ end
 M.max_pool1d_with_indices, M.max_pool1d = in_one_dimension(max_pool), in_one_dimension(M.max_pool2d)
 M.avg_pool1d, M.adaptive_avg_pool1d = in_one_dimension(avg_pool), in_one_dimension(avg_pool)
 
+-- ---- three dimensions ------------------------------------------------------------------------------
+
+local function triple(v, default)
+  if v == nil then return { default, default, default } end
+  if type(v) == "number" then return { v, v, v } end
+  return #v == 1 and { v[1], v[1], v[1] } or v
+end
+local function volumes(shape)
+  if #shape == 5 then return shape, function(s) return s end end
+  return { 1, unpack(shape) }, function(s) return { unpack(s, 2) } end
+end
+-- Calls fn(i, j, k) for all positions of a box of three sizes, from 0.
+local function box(size, fn)
+  for i = 0, size[1] - 1 do for j = 0, size[2] - 1 do for k = 0, size[3] - 1 do fn(i, j, k) end end end
+end
+
+-- fn(from, to, weight) for each product, `from` in the tensor that the windows go over.
+local function products3(a, x, k, out, fn)
+  local s, p, d = triple(a.stride, 1), triple(a.padding, 0), triple(a.dilation, 1)
+  local cg, kg = x[2] / a.groups, k / a.groups
+  local o, w = out, a.weight.shape
+  for n = 0, x[1] - 1 do for j = 0, k - 1 do for c = 0, cg - 1 do
+    local channel = math.floor(j / kg) * cg + c
+    box({ o[3], o[4], o[5] }, function(oz, oy, ox)
+      box({ w[3], w[4], w[5] }, function(kz, ky, kx)
+        local z, y, v = oz * s[1] + kz * d[1] - p[1], oy * s[2] + ky * d[2] - p[2], ox * s[3] + kx * d[3] - p[3]
+        if z < 0 or y < 0 or v < 0 or z >= x[3] or y >= x[4] or v >= x[5] then return end
+        local tap = (kz * w[4] + ky) * w[5] + kx
+        local at = j * cg + c
+        fn((((n * x[2] + channel) * x[3] + z) * x[4] + y) * x[5] + v + 1,
+          (((n * k + j) * o[3] + oz) * o[4] + oy) * o[5] + ox + 1, at * w[3] * w[4] * w[5] + tap + 1)
+      end)
+    end)
+  end end end
+end
+local function biased(out, bias)
+  local area = out.shape[3] * out.shape[4] * out.shape[5]
+  for i, v in ipairs(out.data) do
+    out.data[i] = v + (bias and bias.data[math.floor((i - 1) / area) % out.shape[2] + 1] or 0)
+  end
+end
+function M.conv3d(a)
+  local x, unbatch = volumes(a.input.shape)
+  local s, p, d, w = triple(a.stride, 1), triple(a.padding, 0), triple(a.dilation, 1), a.weight.shape
+  local size = { x[1], w[1] }
+  for i = 1, 3 do size[i + 2] = math.floor((x[i + 2] + 2 * p[i] - d[i] * (w[i + 2] - 1) - 1) / s[i]) + 1 end
+  local out = new(size)
+  products3(a, x, w[1], size, function(i, o, k)
+    out.data[o] = out.data[o] + a.input.data[i] * a.weight.data[k]
+  end)
+  biased(out, a.bias)
+  out.shape = unbatch(size)
+  return out
+end
+function M.conv_transpose3d(a)
+  local x, unbatch = volumes(a.input.shape)
+  local s, p, d, w = triple(a.stride, 1), triple(a.padding, 0), triple(a.dilation, 1), a.weight.shape
+  local e = triple(a.output_padding, 0)
+  local size = { x[1], w[2] * a.groups }
+  for i = 1, 3 do size[i + 2] = (x[i + 2] - 1) * s[i] - 2 * p[i] + d[i] * (w[i + 2] - 1) + e[i] + 1 end
+  local out = new(size)
+  products3(a, size, x[2], x, function(o, i, k)
+    out.data[o] = out.data[o] + a.input.data[i] * a.weight.data[k]
+  end)
+  biased(out, a.bias)
+  out.shape = unbatch(size)
+  return out
+end
+
+-- Calls fn(position of the result, list of positions of self, size of the window with its padding, start of the volume).
+local function pool3(a, fn)
+  local x, unbatch = volumes(a.self.shape)
+  local counts, ats = {}, {}
+  for i = 1, 3 do
+    if a.kernel_size then
+      local k = triple(a.kernel_size)
+      counts[i], ats[i] = windows(x[i + 2], k[i], (a.stride and triple(a.stride) or k)[i], triple(a.padding, 0)[i],
+        triple(a.dilation, 1)[i], a.ceil_mode)
+    else
+      counts[i], ats[i] = adaptive(x[i + 2], triple(a.output_size)[i])
+    end
+  end
+  local o, volume = 0, x[3] * x[4] * x[5]
+  for p = 0, x[1] * x[2] - 1 do
+    box(counts, function(i, j, k)
+      o = o + 1
+      local zs, cz = ats[1](i)
+      local ys, cy = ats[2](j)
+      local xs, cx = ats[3](k)
+      local list = {}
+      for _, z in ipairs(zs) do for _, y in ipairs(ys) do for _, v in ipairs(xs) do
+        list[#list + 1] = p * volume + (z * x[4] + y) * x[5] + v + 1
+      end end end
+      fn(o, list, cz * cy * cx, p * volume)
+    end)
+  end
+  return unbatch({ x[1], x[2], unpack(counts) })
+end
+local function max_pool3(a)
+  local best, at = {}, {}
+  local shape = pool3(a, function(o, list, _, start)
+    for _, i in ipairs(list) do
+      local v = a.self.data[i]
+      if not best[o] or v > best[o] then best[o], at[o] = v, i - start end
+    end
+  end)
+  return { shape = shape, data = best }, { shape = shape, data = at }
+end
+local function avg_pool3(a)
+  local mean = {}
+  local shape = pool3(a, function(o, list, padded)
+    local s = 0
+    for _, i in ipairs(list) do s = s + a.self.data[i] end
+    mean[o] = s / divisor(a, list, padded)
+  end)
+  return { shape = shape, data = mean }
+end
+M.max_pool3d_with_indices, M.adaptive_max_pool3d_with_indices = max_pool3, max_pool3
+M.max_pool3d = function(a) return (max_pool3(a)) end
+M.adaptive_max_pool3d, M.avg_pool3d, M.adaptive_avg_pool3d = M.max_pool3d, avg_pool3, avg_pool3
+
 return M
