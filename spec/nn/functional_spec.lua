@@ -14,7 +14,7 @@ describe("interpolate #quick", function()
     close(F.interpolate(image, { size = { 2, 3 }, mode = "area" }), F.avg_pool2d(image, 2))
     close(nn.Upsample { scale_factor = { 2, 1 }, mode = "bilinear" } (image),
       F.interpolate(image, { size = { 8, 6 }, mode = "bilinear" }))
-    assert.equal("Upsample(scale_factor=2, mode='nearest')", tostring(nn.Upsample { scale_factor = 2 }))
+    assert.equal("Upsample(scale_factor=2.0, mode='nearest')", tostring(nn.Upsample { scale_factor = 2 }))
     -- a constant image stays constant
     close(F.interpolate(moth.full({ 1, 1, 3, 5 }, 7), { size = { 10, 2 }, mode = "bilinear" }),
       moth.full({ 1, 1, 10, 2 }, 7))

@@ -77,8 +77,9 @@ describe("arguments by position #quick", function()
     end
     fails("%[nn%.Linear%] unknown option 'bais'; did you mean 'bias'%?", nn.Linear, 3, 4, { bais = true })
     fails("%[nn%.Linear%] argument 'bias': expected true or false, got 1", nn.Linear, 3, 4, 1)
-    fails("%[nn%.MultiheadAttention%] too many arguments", nn.MultiheadAttention, 8, 2, 0, true, true)
-    fails("%[nn%.Embedding%] unknown option 'max_norm'", nn.Embedding, 8, 2, { max_norm = 1 })
+    fails("%[nn%.MultiheadAttention%] too many arguments", nn.MultiheadAttention, 8, 2, 0, true, true, true, 8, 8, true,
+      "cpu", moth.float32, 1)
+    fails("%[nn%.Embedding%] unknown option 'maxnorm'; did you mean 'max_norm'", nn.Embedding, 8, 2, { maxnorm = 1 })
     fails("%[F%.dropout%] argument 'p': expected a number", F.dropout, moth.ones(2), "0.5")
     fails("%[nn%.init%.normal_%] argument 'std': expected a number", nn.init.normal_, moth.ones(2), 0, "1")
   end)

@@ -349,7 +349,7 @@ function M.conv_transpose3d(a)
   return out
 end
 
--- Calls fn(position of the result, list of positions of self, size of the window with its padding, start of the volume).
+-- Calls fn(position of the result, positions of self, size of the window with its padding, start of the volume).
 local function pool3(a, fn)
   local x, unbatch = volumes(a.self.shape)
   local counts, ats = {}, {}

@@ -3,6 +3,7 @@
 -- The table is that of moth.nn.functional_activation.
 local B = require "moth_lua"
 local class = require "moth.class"
+local check = require "moth.utils.check"
 local Module = require "moth.nn.module"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
@@ -10,6 +11,7 @@ local ops = B.ops
 
 -- A number, dimension or word as PyTorch's repr shows it.
 local function show(p, value)
+  if p.name == "lambd" then return ("%.14g"):format(value) end
   if type(value) == "string" then return ("%s='%s'"):format(p.name, value) end
   if p.type == "Dim" then return ("%s=%d"):format(p.name, value > 0 and value - 1 or value) end
   return value == math.floor(value) and ("%s=%.1f"):format(p.name, value) or ("%s=%.14g"):format(p.name, value)
@@ -53,4 +55,30 @@ local function make(row)
 end
 
 for _, row in ipairs(require("moth.nn.functional_activation").rows) do M[row[1]] = make(row) end
+
+--- nn.RReLU(lower, upper): leaky_relu with a random slope for each element while training, else with the mean slope.
+M.RReLU = class("RReLU", Module)
+M.RReLU.__init = signature.init("nn.RReLU(number lower=0.125, number upper=0.3333333333333333, bool inplace=false)",
+  function(self, o)
+    if o.lower > o.upper then
+      check.fail("[nn.RReLU] lower must not be above upper, got %g and %g", o.lower, o.upper)
+    end
+    self.lower, self.upper, self.inplace = o.lower, o.upper, o.inplace
+  end)
+function M.RReLU:forward(x)
+  return require("moth.nn.functional").rrelu(x, self.lower, self.upper, self.training, self.inplace)
+end
+function M.RReLU:extra_repr()
+  return ("lower=%.16g, upper=%.16g%s"):format(self.lower, self.upper, self.inplace and ", inplace=True" or "")
+end
+
+--- nn.Softmax2d(): softmax over the channels of (N, C, H, W) or (C, H, W), at each place.
+M.Softmax2d = class("Softmax2d", Module)
+M.Softmax2d.__init = signature.init("nn.Softmax2d()", function() end)
+function M.Softmax2d:forward(x) -- luacheck: ignore self
+  local n = B.dim(check.tensor("nn.Softmax2d", "input", x))
+  if n ~= 3 and n ~= 4 then check.fail("nn.Softmax2d: expected an input of 3 or 4 dimensions, got %d", n) end
+  return ops.softmax(x, -3)
+end
+
 return M

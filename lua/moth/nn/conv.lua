@@ -1,4 +1,4 @@
---- nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d.
+--- nn.Conv1d, 2d, 3d and nn.ConvTranspose1d, 2d, 3d.
 --
 --     nn.Conv2d(1, 32, 3, { padding = 1 })                  -- or by position: nn.Conv2d(1, 32, 3, 1, 1)
 --     nn.Conv2d(32, 64, { 3, 5 }, { stride = 2, padding = { 1, 2 }, groups = 4, bias = false })
@@ -84,9 +84,29 @@ local function make(name, n, transposed)
   end
 
   if transposed then
-    --- (N, C, …) -> (N, K, …)
-    function cls:forward(x)
-      return op(x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+    -- The output_padding that gives the sizes `want` (the last n of a list).
+    local function padding_for(self, x, want)
+      if type(want) ~= "table" or #want ~= n and #want ~= B.dim(x) then
+        check.fail("[%s] output_size: expected %d sizes, or %d", where, n, B.dim(x))
+      end
+      local list = {}
+      for i = 1, n do
+        local own = (B.size(x, B.dim(x) - n + i) - 1) * self.stride[i] - 2 * self.padding[i]
+          + self.dilation[i] * (self.kernel_size[i] - 1) + 1
+        list[i] = want[#want - n + i] - own
+        if list[i] < 0 or list[i] >= math.max(self.stride[i], self.dilation[i]) then
+          check.fail("[%s] output_size must be between %d and %d in dimension %d, got %d", where, own,
+            own + math.max(self.stride[i], self.dilation[i]) - 1, B.dim(x) - n + i, want[#want - n + i])
+        end
+      end
+      return list
+    end
+
+    --- (N, C, …) -> (N, K, …); output_size: sizes of the result, in place of output_padding
+    function cls:forward(x, output_size)
+      local more = self.output_padding
+      if output_size then more = padding_for(self, check.tensor(where, "input", x), output_size) end
+      return op(x, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation)
     end
   else
     function cls:forward(x)
@@ -122,6 +142,7 @@ local function make(name, n, transposed)
 end
 
 return {
-  Conv1d = make("Conv1d", 1), Conv2d = make("Conv2d", 2),
+  Conv1d = make("Conv1d", 1), Conv2d = make("Conv2d", 2), Conv3d = make("Conv3d", 3),
   ConvTranspose1d = make("ConvTranspose1d", 1, true), ConvTranspose2d = make("ConvTranspose2d", 2, true),
+  ConvTranspose3d = make("ConvTranspose3d", 3, true),
 }

@@ -4,6 +4,7 @@ local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
 local functional = require "moth.nn.functional"
+local each = require "moth.each"
 
 local Dropout = class("Dropout", Module)
 
@@ -35,6 +36,15 @@ for n = 1, 3 do
     if not self.training then return x end
     return fn(x, self.p, true, self.inplace)
   end
+end
+
+--- nn.AlphaDropout and nn.FeatureAlphaDropout, of whole channels: dropout that keeps mean and variance of what SELU
+-- gives.
+for name, form in each({ AlphaDropout = "alpha_dropout", FeatureAlphaDropout = "feature_alpha_dropout" }) do
+  M[name] = class(name, Dropout)
+  M[name].__init = init(name)
+  local fn = functional[form]
+  M[name].forward = function(self, x) return fn(x, self.p, self.training, self.inplace) end
 end
 
 return M

@@ -19,8 +19,9 @@ local F = {}
 for _, name in ipairs({ "linear", "relu_", "leaky_relu_", "elu_", "silu_", "softplus", "hardtanh_", "sigmoid", "tanh",
   "softmax", "log_softmax", "mse_loss", "l1_loss", "relu6_", "selu_", "celu_", "hardsigmoid_", "hardswish_",
   "softsign", "glu", "prelu", "layer_norm", "rms_norm", "group_norm", "batch_norm", "pad",
-  "conv_transpose1d", "conv_transpose2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d",
-  "adaptive_avg_pool2d", "scaled_dot_product_attention", "hardshrink", "softshrink", "tanhshrink" }) do
+  "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+  "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "scaled_dot_product_attention", "hardshrink",
+  "softshrink", "tanhshrink" }) do
   F[name] = B.ops[name]
 end
 F.logsigmoid = signature("F.logsigmoid(Tensor input)", B.ops.log_sigmoid)
@@ -42,21 +43,6 @@ F.dropout = signature("F.dropout(Tensor input, number p=0.5, bool training=true,
   if inplace and training then return x:copy_(y) end
   return y
 end)
-
---- index (…) of positions, weight (V, D) -> (…, D). Row padding_idx gets no gradient. sparse: the gradient of weight,
--- if it is a leaf, is a row gradient (moth.row_grad).
-F.embedding = signature("F.embedding(Tensor input, Tensor weight, Index padding_idx?, *, bool sparse=false)",
-  function(index, weight, padding_idx, sparse)
-    if padding_idx and padding_idx < 0 then padding_idx = B.size(weight, 1) + 1 + padding_idx end
-    if sparse and B.is_leaf(weight) and B.requires_grad(weight) and B.grad_enabled() then
-      return require("moth.autograd.row_grad").embedding(weight, index, padding_idx)
-    end
-    local out = moth.embedding(weight, index)
-    if padding_idx and B.requires_grad(out) then
-      return moth.where(index:eq(padding_idx):unsqueeze(-1), out:detach(), out)
-    end
-    return out
-  end)
 
 --- positions (…) -> int64 (…, num_classes); num_classes = -1: the largest position.
 F.one_hot = signature("F.one_hot(Tensor tensor, int num_classes=-1)", function(index, num_classes)
@@ -99,7 +85,7 @@ F.instance_norm = signature("F.instance_norm(Tensor input, Tensor running_mean?,
   end)
 
 -- Convolution and pooling, losses, resizing, and the rest.
-for _, part in ipairs({ "conv", "loss", "resize", "more" }) do
+for _, part in ipairs({ "conv", "pool", "loss", "resize", "embedding", "more" }) do
   for name, fn in each(require("moth.nn.functional_" .. part)) do F[name] = fn end
 end
 

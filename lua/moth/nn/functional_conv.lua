@@ -38,7 +38,7 @@ local function convolution(name, n)
     return op(x, weight, bias, stride, padding, dilation, groups)
   end)
 end
-F.conv1d, F.conv2d = convolution("conv1d", 1), convolution("conv2d", 2)
+F.conv1d, F.conv2d, F.conv3d = convolution("conv1d", 1), convolution("conv2d", 2), convolution("conv3d", 3)
 
 -- The indices are positions in the image, flattened.
 local function max_pool(name)
@@ -49,13 +49,14 @@ local function max_pool(name)
     return (return_indices and both or plain)(x, kernel_size, stride, padding, dilation, ceil_mode)
   end)
 end
-F.max_pool1d, F.max_pool2d = max_pool("max_pool1d"), max_pool("max_pool2d")
+F.max_pool1d, F.max_pool2d, F.max_pool3d = max_pool("max_pool1d"), max_pool("max_pool2d"), max_pool("max_pool3d")
 
---- output_size: a number or two; -1 keeps a size.
-F.adaptive_max_pool2d = signature("F.adaptive_max_pool2d(Tensor input, int|int[] output_size, \z
-  bool return_indices=false)", function(x, output_size, return_indices)
-  return (return_indices and B.ops.adaptive_max_pool2d_with_indices or B.ops.adaptive_max_pool2d)(x, output_size)
-end)
+--- output_size: a number or one for each dimension; -1 keeps a size.
+for _, name in ipairs({ "adaptive_max_pool2d", "adaptive_max_pool3d" }) do
+  local plain, both = B.ops[name], B.ops[name .. "_with_indices"]
+  F[name] = signature(("F.%s(Tensor input, int|int[] output_size, bool return_indices=false)"):format(name),
+    function(x, output_size, return_indices) return (return_indices and both or plain)(x, output_size) end)
+end
 
 local windows = "int|int[] kernel_size, int|int[] dilation=1, int|int[] padding=0, int|int[] stride=1"
 

@@ -21,26 +21,68 @@ end
 
 -- ---- of classes ------------------------------------------------------------------------------------
 
---- logits (N, C) or (N, C, d1, …), target (N) or (N, d1, …) of positions 1..C; weight (C)
+-- x (N, C, d1, …) as rows (N d1 …, C); its dimension of classes.
+local function by_rows(x) return x:movedim(2, -1):reshape(-1, B.size(x, 2)) end
+
+local function same_size(x, y) return table.concat(B.size(x), " ") == table.concat(B.size(y), " ") end
+
+-- Cross-entropy against probabilities of the logits' shape.
+local function soft_cross_entropy(input, target, weight, reduction, smoothing)
+  local dim = B.dim(input) == 1 and 1 or 2
+  local classes = B.size(input, dim)
+  if smoothing > 0 then target = target * (1 - smoothing) + smoothing / classes end
+  local each_class = input:log_softmax(dim) * target
+  if weight then
+    local shape = {}
+    for d = 1, B.dim(input) do shape[d] = d == dim and classes or 1 end
+    each_class = each_class * weight:view(shape)
+  end
+  local loss = -each_class:sum(dim)
+  if reduction == "mean" then return loss:sum() / (B.numel(input) / math.max(classes, 1)) end
+  return reduce(loss, reduction)
+end
+
+--- logits (C), (N, C) or (N, C, d1, …), target (), (N) or (N, d1, …) of positions 1..C, or probabilities of the
+-- logits' shape; weight (C)
 define("cross_entropy", "Tensor input, Tensor target, Tensor weight?, int ignore_index=-100, REDUCTION, \z
   number label_smoothing=0", function(input, target, weight, ignore, reduction, smoothing)
+  if B.tensor_dtype(target).is_floating_point and B.dim(input) > 0 and same_size(input, target) then
+    if smoothing < 0 or smoothing > 1 then
+      check.fail("[F.cross_entropy] label_smoothing must be between 0 and 1, got %g", smoothing)
+    end
+    return soft_cross_entropy(input, target, weight, reduction, smoothing)
+  end
   if B.dim(input) <= 2 then return ops.cross_entropy(input, target, weight, reduction, ignore, smoothing) end
-  local flat = input:movedim(2, -1):reshape(-1, B.size(input, 2))
-  local loss = ops.cross_entropy(flat, target:reshape(-1), weight, reduction, ignore, smoothing)
+  local size = B.size(input)
+  table.remove(size, 2)
+  if table.concat(size, " ") ~= table.concat(B.size(target), " ") then
+    check.fail("[F.cross_entropy] expected target of shape [%s], or probabilities of input's shape, got input %s and \z
+      target %s", table.concat(size, ", "), B.format(input), B.format(target))
+  end
+  local loss = ops.cross_entropy(by_rows(input), target:reshape(-1), weight, reduction, ignore, smoothing)
   return reduction == "none" and loss:view(target:size()) or loss
 end)
 
---- log-probabilities (N, C), target (N) of positions 1..C; weight (C)
+--- log-probabilities (C), (N, C) or (N, C, d1, …), target (), (N) or (N, d1, …) of positions 1..C; weight (C)
 define("nll_loss", "Tensor input, Tensor target, Tensor weight?, int ignore_index=-100, REDUCTION",
   function(input, target, given, ignore, reduction)
-    if not given and ignore == -100 then return ops.nll_loss(input, target, reduction) end
-    local counts = target:ne(ignore)
-    local at = moth.where(counts, target, 1)
-    local picked = input:gather(2, at:unsqueeze(2)):squeeze(2):neg()
+    if not given and ignore == -100 and B.dim(input) == 2 then return ops.nll_loss(input, target, reduction) end
+    local size = B.size(input)
+    table.remove(size, #size == 1 and 1 or 2)
+    if #B.size(input) == 0 or table.concat(size, " ") ~= table.concat(B.size(target), " ") then
+      check.fail("[F.nll_loss] expected (C) and (), (N, C) and (N), or (N, C, d1, …) and (N, d1, …), got input %s and \z
+        target %s", B.format(input), B.format(target))
+    end
+    local rows = B.dim(input) == 1 and input:unsqueeze(1) or by_rows(input)
+    local at = target:reshape(-1)
+    local counts = at:ne(ignore)
+    at = moth.where(counts, at, 1)
+    local picked = rows:gather(2, at:unsqueeze(2)):squeeze(2):neg()
     local weight = counts:to(input:dtype())
     if given then weight = weight * given:index_select(1, at) end
     local loss = picked * weight
     if reduction == "mean" then return loss:sum() / weight:sum() end
+    if reduction == "none" then return loss:view(B.size(target)) end
     return reduce(loss, reduction)
   end)
 

@@ -1,4 +1,4 @@
---- The part of moth.nn.functional about distances of rows, shuffled channels, noise, unpooling and margins. Parameters
+--- The part of moth.nn.functional about distances of rows, shuffled channels, noise and margins. Parameters
 -- are PyTorch's, in its order.
 local B = require "moth_lua"
 local moth = require "moth"
@@ -113,52 +113,12 @@ define("rrelu", "Tensor input, number lower=0.125, number upper=0.33333333333333
   return inplace and ops.copy_(x, y) or y
 end)
 
--- ---- pools -----------------------------------------------------------------------------------------
-
-define("adaptive_max_pool1d", "Tensor input, size|size[] output_size, bool return_indices=false",
-  function(x, size, return_indices)
-    local n = type(size) == "table" and size[1] or size
-    local y, at = ops.adaptive_max_pool2d_with_indices(ops.unsqueeze(x, -2), { 1, n })
-    y = ops.squeeze(y, -2)
-    if return_indices then return y, ops.squeeze(at, -2) end
-    return y
-  end)
-
--- max_unpool1d to 3d: values put back at the positions that pooling gave, zeros elsewhere.
-local function unpooling(n)
-  local name = ("max_unpool%dd"):format(n)
-  define(name, "Tensor input, Tensor indices, count|count[] kernel_size, count|count[] stride?, \z
-    size|size[] padding=0, size[] output_size?", function(x, at, kernel, stride, padding, output_size)
-    local size = B.size(x)
-    local lead, cells, inner, out = #size - n, 1, 1, {}
-    if lead < 1 or lead > 2 then
-      check.fail("[F.%s] expected %d or %d dimensions, got %s", name, n + 1, n + 2, B.format(x))
-    end
-    local function entry(v, i)
-      if type(v) ~= "table" then return v end
-      return v[i] or v[1] or check.fail("[F.%s] expected %d sizes, got none", name, n)
-    end
-    for i = 1, lead do out[i] = size[i] end
-    for i = 1, n do
-      local d = lead + i
-      local k = entry(kernel, i)
-      local own = (size[d] - 1) * entry(stride or kernel, i) - 2 * entry(padding, i) + k
-      out[d] = output_size and output_size[#output_size - n + i] or own
-      cells, inner = cells * out[d], inner * size[d]
-    end
-    local rows = B.numel(x) / math.max(inner, 1)
-    local zeros = ops.zeros({ rows, cells }, like(x))
-    return (ops.reshape(ops.scatter(zeros, 2, ops.reshape(at, { rows, inner }), ops.reshape(x, { rows, inner })), out))
-  end)
-end
-for n = 1, 3 do unpooling(n) end
-
 -- ---- losses -----------------------------------------------------------------------------------------
 
 --- cross_entropy of the logits linear(input, linear_weight, linear_bias); linear_weight (C, …, features): the
 -- dimensions behind C are those of target behind its rows.
 define("linear_cross_entropy", "Tensor input, Tensor linear_weight, Tensor target, *, Tensor linear_bias?, \z
-  Tensor weight?, REDUCTION, int ignore_index=-100, number label_smoothing=0",
+  Tensor weight?, REDUCTION, int ignore_index?, number label_smoothing=0",
   function(x, w, target, bias, weight, reduction, ignore_index, label_smoothing)
     local size, out = B.size(w), B.size(x)
     local features = table.remove(size)
@@ -166,7 +126,7 @@ define("linear_cross_entropy", "Tensor input, Tensor linear_weight, Tensor targe
     for _, n in ipairs(size) do out[#out + 1] = n end
     local logits = ops.linear(x, ops.reshape(w, { -1, features }), bias and ops.reshape(bias, { -1 }))
     return moth.nn.functional.cross_entropy(ops.reshape(logits, out), target, { weight = weight,
-      reduction = reduction, ignore_index = ignore_index, label_smoothing = label_smoothing })
+      reduction = reduction, ignore_index = ignore_index or -100, label_smoothing = label_smoothing })
   end)
 
 --- Sum of max(0, margin - x_y + x_i)^p over the classes i but y, divided by their number; target (N) of positions.
@@ -214,48 +174,6 @@ define("triplet_margin_with_distance_loss", "Tensor anchor, Tensor positive, Ten
     local near, far = distance(anchor, positive), distance(anchor, negative)
     if swap then far = ops.minimum(far, distance(positive, negative)) end
     return reduce(ops.clamp(ops.add(ops.sub(near, far), margin), 0), reduction)
-  end)
-
--- ---- bags -------------------------------------------------------------------------------------------
-
---- Rows of weight (V, D) joined by bags: input (B, n) has a bag in each row; a vector has bags that begin at `offsets`
--- (positions). mode: mean, sum or max; per_sample_weights (of the shape of input) for sum. Rows of padding_idx count
--- for nothing. Empty bags give 0.
-define("embedding_bag", "Tensor input, Tensor weight, Tensor offsets?, *, 'mean'|'sum'|'max' mode='mean', \z
-  Tensor per_sample_weights?, bool include_last_offset=false, Index padding_idx?",
-  function(index, weight, offsets, mode, worth, last, padding)
-    local n = B.numel(index)
-    local bags, bag
-    if B.dim(index) == 2 then
-      if offsets then check.fail("[F.embedding_bag] offsets go with a 1-D input, got %s", B.format(index)) end
-      bags = B.size(index, 1)
-      bag = ops.repeat_interleave(ops.arange(1, bags + 1, 1, { dtype = "int64" }), B.size(index, 2))
-    else
-      if not offsets then check.fail("[F.embedding_bag] a 1-D input needs offsets") end
-      bags = B.numel(offsets) - (last and 1 or 0)
-      local starts = ops.narrow(offsets, 1, 1, bags)
-      bag = ops.sub(ops.searchsorted(starts, ops.arange(1, n + 1, 1, { dtype = "int64" }), false, true), 1)
-    end
-    bag = ops.to(bag, { device = B.tensor_device(weight) })
-    local flat = ops.reshape(index, { -1 })
-    if worth and mode ~= "sum" then check.fail("[F.embedding_bag] per_sample_weights are for mode = 'sum'") end
-    if padding then
-      if padding < 0 then padding = padding + B.size(weight, 1) + 1 end
-      local kept = ops.reshape(ops.nonzero(ops.ne(flat, padding)), { -1 })
-      flat, bag = ops.index_select(flat, 1, kept), ops.index_select(bag, 1, kept)
-      worth = worth and ops.index_select(ops.reshape(worth, { -1 }), 1, kept)
-    end
-    local rows = ops.index_select(weight, 1, flat)
-    if worth then rows = ops.mul(rows, ops.reshape(worth, { -1, 1 })) end
-    local zeros = ops.zeros({ bags, B.size(weight, 2) }, like(weight))
-    if mode == "max" then
-      return (ops.scatter_reduce(zeros, 1, ops.expand(ops.unsqueeze(bag, 2), B.size(rows)), rows, "amax", false))
-    end
-    local total = ops.index_add(zeros, 1, bag, rows)
-    if mode == "sum" then return total end
-    local ones = ops.ones({ B.numel(bag) }, like(weight))
-    local counts = ops.index_add(ops.zeros({ bags }, like(weight)), 1, bag, ones)
-    return (ops.div(total, ops.unsqueeze(ops.clamp(counts, 1), 2)))
   end)
 
 for _, name in ipairs({ "bilinear", "nearest" }) do

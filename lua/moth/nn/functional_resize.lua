@@ -3,52 +3,149 @@
 --     F.interpolate(x, { scale_factor = 2 })                          -- nearest
 --     F.interpolate(x, { size = { 64, 64 }, mode = "bilinear" })
 local B = require "moth_lua"
+local moth = require "moth"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local ops = B.ops
 
 local F = {}
 
-local modes = { nearest = 0, linear = 3, bilinear = 4, trilinear = 5, area = 0 } -- mode -> the dimensions it needs
+-- mode -> the dimensions it needs (0: any)
+local modes = { nearest = 0, ["nearest-exact"] = 0, linear = 3, bilinear = 4, bicubic = 4, trilinear = 5, area = 0 }
+local names = "nearest, nearest-exact, linear, bilinear, bicubic, trilinear or area"
 
-local function interpolate(x, sizes, scale_factor, mode, align_corners)
+-- The weight of an element at distance t (a tensor) under a filter; a: the slope of the cubic.
+local function filter(kind, t, a)
+  t = t:abs()
+  if kind == "linear" then return (1 - t):clamp({ min = 0 }) end
+  local near = ((a + 2) * t - (a + 3)) * t * t + 1
+  local far = ((t - 5) * t + 8) * t * a - 4 * a
+  return moth.where(t:le(1), near, moth.where(t:lt(2), far, 0))
+end
+
+-- The elements of n that each of `size` results is made of, and their weights: positions (size, taps) from 1, weights
+-- (size, taps) or nil where there is one. scale: elements of the input for one of the result.
+local function taps(mode, n, size, scale, align_corners, antialias)
+  local i = moth.arange(0, size, 1, { dtype = moth.float64 })
+  if mode == "nearest" or mode == "nearest-exact" then
+    local at = ((mode == "nearest" and i or i + 0.5) * scale):floor():clamp(0, n - 1)
+    return (at + 1):to(moth.int64):unsqueeze(2), nil
+  end
+  local kind = mode == "bicubic" and "cubic" or "linear"
+  local reach = kind == "cubic" and 2 or 1
+  if align_corners and not antialias then
+    scale = size > 1 and (n - 1) / (size - 1) or 0
+  elseif align_corners then
+    scale = size > 1 and (n - 1) / (size - 1) or 0
+  end
+  local at = align_corners and not antialias and i * scale or (i + 0.5) * scale - 0.5
+  if antialias then -- the filter is as wide as the elements of the result
+    local wide = math.max(scale, 1)
+    local count = math.min(n, 2 * math.ceil(reach * wide) + 1)
+    local first = (at + 0.5 - reach * wide + 0.5):floor():clamp(0, n - count)
+    local places = first:unsqueeze(2) + moth.arange(0, count, 1, { dtype = moth.float64 })
+    local weights = filter(kind, (places - at:unsqueeze(2)) / wide, -0.5)
+    -- What lies out of the window that PyTorch cuts counts nothing.
+    local low = (at + 0.5 - reach * wide + 0.5):floor():clamp(0, n):unsqueeze(2)
+    local high = (at + 0.5 + reach * wide + 0.5):floor():clamp(0, n):unsqueeze(2)
+    weights = moth.where(places:ge(low):logical_and(places:lt(high)), weights, 0)
+    return (places + 1):to(moth.int64), weights / weights:sum(2, true)
+  end
+  if kind == "linear" and not align_corners then at = at:clamp({ min = 0 }) end
+  local first = at:floor()
+  local offsets = moth.arange(1 - reach, reach + 1, 1, { dtype = moth.float64 })
+  local places = first:unsqueeze(2) + offsets
+  local weights = filter(kind, places - at:unsqueeze(2), -0.75)
+  return (places:clamp(0, n - 1) + 1):to(moth.int64), weights
+end
+
+-- x resampled along dimension d: each result is a sum of a few weighted elements.
+local function resample(x, d, places, weights)
+  places = places:to(B.tensor_device(x))
+  local columns = B.size(places, 2)
+  if not weights then return (ops.index_select(x, d, places:reshape(-1))) end
+  local shape = {}
+  for i = 1, B.dim(x) do shape[i] = i == d and B.size(places, 1) or 1 end
+  weights = weights:to({ dtype = B.tensor_dtype(x), device = B.tensor_device(x) })
+  local total
+  for k = 1, columns do
+    local part = ops.index_select(x, d, places:select(2, k)) * weights:select(2, k):reshape(shape)
+    total = total and total + part or part
+  end
+  return total
+end
+
+local function resized(x, size, scales, mode, align_corners, antialias)
+  local half = B.tensor_dtype(x).itemsize < 4 and B.tensor_dtype(x).is_floating_point
+  local y = half and x:float() or x
+  for i = 1, #size do
+    local d = i + 2
+    local n = B.size(x, d)
+    if n ~= size[i] or scales[i] ~= 1 then
+      y = resample(y, d, taps(mode, n, size[i], scales[i], align_corners, antialias))
+    end
+  end
+  return half and y:to(B.tensor_dtype(x)) or y
+end
+
+local function interpolate(x, sizes, scale_factor, mode, align_corners, recompute, antialias)
   local where, n = "[F.interpolate]", B.dim(x) - 2
   if n < 1 then check.fail("%s expected (N, C, d1, …), got %d dimensions", where, B.dim(x)) end
-  if not modes[mode] then
-    check.fail("%s mode is nearest, linear, bilinear, trilinear or area, got '%s'", where, tostring(mode))
-  end
+  if not modes[mode] then check.fail("%s mode is %s, got '%s'", where, names, tostring(mode)) end
   if modes[mode] > 0 and modes[mode] ~= n + 2 then
     check.fail("%s mode '%s' is for %d dimensions, got %d", where, mode, modes[mode], n + 2)
   end
   if (sizes == nil) == (scale_factor == nil) then check.fail("%s give size or scale_factor", where) end
-  if align_corners ~= nil and not mode:find("linear") then
-    check.fail("%s align_corners is for the linear modes, not '%s'", where, mode)
+  local smooth = mode:find("linear") or mode == "bicubic"
+  if align_corners ~= nil and not smooth then
+    check.fail("%s align_corners is for the linear modes and bicubic, not '%s'", where, mode)
   end
-  local size, given = {}, sizes or scale_factor
+  if antialias and (mode ~= "bilinear" and mode ~= "bicubic") then
+    check.fail("%s antialias is for bilinear and bicubic, not '%s'", where, mode)
+  end
+  if recompute and sizes then check.fail("%s recompute_scale_factor goes with scale_factor, not with size", where) end
+  local size, scales, exact, given = {}, {}, true, sizes or scale_factor
   for i = 1, n do
     local v = type(given) == "table" and given[i] or type(given) ~= "table" and given or nil
+    local own = B.size(x, 2 + i)
     if scale_factor then
-      size[i] = math.floor(B.size(x, 2 + i) * check.number("F.interpolate", "scale_factor", v, 0))
+      size[i] = math.floor(own * check.number("F.interpolate", "scale_factor", v, 0))
     else
       size[i] = check.integer("F.interpolate", "size", v, 1)
+    end
+    -- PyTorch's coordinates follow the factor that was given, not the ratio of the sizes.
+    scales[i] = (sizes or recompute) and own / size[i] or 1 / v
+    exact = exact and (sizes ~= nil or recompute or scales[i] == own / size[i])
+    if size[i] < 1 or own < 1 then
+      check.fail("%s there is nothing to interpolate: from %d to %d elements in dimension %d", where, own, size[i],
+        i + 2)
     end
   end
   if type(given) == "table" and #given ~= n then
     check.fail("%s %d numbers for %d dimensions", where, #given, n)
   end
-  if mode == "nearest" then return ops.upsample_nearest(x, size) end
-  if mode ~= "area" then return ops.upsample_linear(x, size, align_corners == true) end
-  if n == 1 then return ops.adaptive_avg_pool1d(x, size) end
-  if n == 2 then return ops.adaptive_avg_pool2d(x, size) end
-  check.fail("%s mode 'area' is for 3 or 4 dimensions, got %d", where, n + 2)
+  if smooth and not B.tensor_dtype(x).is_floating_point then
+    check.fail("%s mode '%s' needs a float dtype, got %s", where, mode, B.format(x))
+  end
+  if mode == "area" then
+    return ops[("adaptive_avg_pool%dd"):format(n <= 3 and n or check.fail("%s mode 'area' is for 3 to 5 dimensions, \z
+      got %d", where, n + 2))](x, size)
+  end
+  if not antialias and (exact or align_corners) then
+    if mode == "nearest" then return ops.upsample_nearest(x, size) end
+    if mode:find("linear") then return ops.upsample_linear(x, size, align_corners == true) end
+  end
+  return resized(x, size, scales, mode, align_corners == true, antialias)
 end
 
 --- Resizes x (N, C, d1, …) to `size` (a number, or one for each of d1, …) or by `scale_factor` (likewise; sizes are
--- rounded down); mode: "nearest", "linear", "bilinear", "trilinear", "area" (means).
--- Coordinates are scaled by the ratio of the sizes (PyTorch's recompute_scale_factor = true).
+-- rounded down); mode: "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area" (means).
+-- align_corners: the first and the last element stay where they are. antialias: of bilinear and bicubic; the filter
+-- grows where sizes shrink. recompute_scale_factor: the coordinates follow the ratio of the sizes.
 for _, name in ipairs({ "interpolate", "upsample" }) do
   F[name] = signature(("F.%s(Tensor input, int|int[] size?, number|number[] scale_factor?, string mode='nearest', \z
-    bool align_corners?)"):format(name), interpolate)
+    bool align_corners?%s)"):format(name, name == "interpolate"
+    and ", bool recompute_scale_factor?, bool antialias=false" or ""), interpolate)
 end
 
 -- How many images (C, H, W) there are in sizes (…, C, H, W).

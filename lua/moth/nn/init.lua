@@ -9,7 +9,8 @@ local here = "moth.nn."
 local files = {
   Module = "module", Parameter = "parameter", Sequential = "sequential", ModuleList = "module_list",
   ModuleDict = "module_dict", Linear = "linear", Flatten = "flatten", Unflatten = "unflatten",
-  Identity = "identity", Embedding = "embedding", MultiheadAttention = "multihead_attention",
+  Identity = "identity", Bilinear = "bilinear", ParameterList = "parameter_list", ParameterDict = "parameter_dict",
+  AdaptiveLogSoftmaxWithLoss = "adaptive_softmax", MultiheadAttention = "multihead_attention",
   PReLU = "prelu", functional = "functional", init = "init_", utils = "utils",
 }
 
@@ -17,8 +18,10 @@ local files = {
 -- are loaded first, then the others; so a class needs no entry here.
 local groups = {
   { "activation", "LU", "^Soft", "^Hard", "Sigmoid$", "Tanh" }, { "conv", "^Conv" }, { "dropout", "^Dropout" },
-  { "loss", "Loss$" }, { "norm", "Norm" }, { "padding", "Pad%dd$" }, { "pool", "Pool%dd$", "[fF]old$" },
-  { "resize", "^Pixel", "^Upsample" }, { "rnn", "RNN", "LSTM", "GRU" }, { "transformer", "^Transformer" },
+  { "embedding", "^Embedding" }, { "lazy", "^Lazy", "^Uninitialized" }, { "loss", "Loss$" }, { "norm", "Norm" },
+  { "padding", "Pad%dd$" }, { "pool", "ool%dd$", "[fF]old$" },
+  { "resize", "^Pixel", "^Upsampl", "Shuffle$" },
+  { "rnn", "RNN", "LSTM", "GRU" }, { "transformer", "^Transformer" },
 }
 
 local function fits(group, name)

@@ -128,4 +128,58 @@ define("orthogonal_", "Tensor tensor, number gain=1, Generator generator?", func
   return t
 end)
 
+--- A convolution's weight (K, C, k…) that passes channels on: the identity at the centre of the kernel, for each group.
+define("dirac_", "Tensor tensor, count groups=1", function(t, groups)
+  local n = B.dim(t)
+  if n < 3 or n > 5 then check.fail("[nn.init.dirac_] needs a tensor of 3 to 5 dimensions, got %d", n) end
+  if B.size(t, 1) % groups ~= 0 then
+    check.fail("[nn.init.dirac_] groups (%d) must divide the first size, %d", groups, B.size(t, 1))
+  end
+  moth.no_grad(function()
+    B.ops.zero_(t)
+    local each_group = B.size(t, 1) / groups
+    local centre = {}
+    for d = 3, n do centre[d] = math.floor(B.size(t, d) / 2) + 1 end
+    for g = 0, groups - 1 do
+      for c = 1, math.min(each_group, B.size(t, 2)) do
+        local at = t:select(1, g * each_group + c):select(1, c)
+        for d = 3, n do at = at:select(1, centre[d]) end
+        at:fill_(1)
+      end
+    end
+  end)
+  return t
+end)
+
+--- Normal with deviation std; in each column a share of `sparsity` of the rows is 0.
+define("sparse_", "Tensor tensor, number sparsity, number std=0.01, Generator generator?",
+  function(t, sparsity, std, generator)
+    if B.dim(t) ~= 2 then check.fail("[nn.init.sparse_] needs a tensor of 2 dimensions, got %d", B.dim(t)) end
+    local rows, columns = B.size(t, 1), B.size(t, 2)
+    local zeros = math.ceil(sparsity * rows)
+    moth.no_grad(function()
+      B.ops.normal_(t, 0, std, generator)
+      for c = 1, columns do
+        local which = moth.randperm(rows, { generator = generator }):narrow(1, 1, zeros):to(B.tensor_device(t))
+        t:select(2, c):index_fill_(1, which, 0)
+      end
+    end)
+    return t
+  end)
+
+--- Normal, but only between a and b: by the inverse of the normal's distribution.
+define("trunc_normal_", "Tensor tensor, number mean=0, number std=1, number a=-2, number b=2, Generator generator?",
+  function(t, mean, std, a, b, generator)
+    moth.no_grad(function()
+      -- Computed in float64: half the numbers of a float32 near 1 are lost to the tails.
+      local ends = moth.tensor({ (a - mean) / std, (b - mean) / std }, { dtype = moth.float64 })
+      local share = ((ends / math.sqrt(2)):erf() + 1) / 2
+      local low, high = share[1]:item(), share[2]:item()
+      local u = moth.empty(t:size(), { dtype = moth.float64, device = t:device() })
+      B.ops.uniform_(u, 2 * low - 1, 2 * high - 1, generator)
+      t:copy_((u:erfinv() * (std * math.sqrt(2)) + mean):clamp(a, b))
+    end)
+    return t
+  end)
+
 return M

@@ -26,12 +26,17 @@ local rows = {
   { "SoftMarginLoss", "soft_margin_loss", reduction },
   { "HingeEmbeddingLoss", "hinge_embedding_loss", "number margin=1", reduction },
   { "PoissonNLLLoss", "poisson_nll_loss", "bool log_input=true", "bool full=false", "number eps=1e-8", reduction },
+  { "MultiMarginLoss", "multi_margin_loss", "count p=1", "number margin=1", weight, reduction },
+  { "MultiLabelMarginLoss", "multilabel_margin_loss", reduction },
+  { "MultiLabelSoftMarginLoss", "multilabel_soft_margin_loss", weight, reduction },
   -- of three tensors
   { "MarginRankingLoss", "margin_ranking_loss", "number margin=0", reduction, three = true },
   { "CosineEmbeddingLoss", "cosine_embedding_loss", "number margin=0", reduction, three = true },
   { "TripletMarginLoss", "triplet_margin_loss", "number margin=1", "number p=2", "number eps=1e-6", "bool swap=false",
     reduction, three = true },
   { "GaussianNLLLoss", "gaussian_nll_loss", "*", "bool full=false", "number eps=1e-6", reduction, three = true },
+  { "TripletMarginWithDistanceLoss", "triplet_margin_with_distance_loss", "*", "callable distance_function?",
+    "number margin=1", "bool swap=false", reduction, three = true, named = true },
   -- not losses, but of the same form
   { "CosineSimilarity", "cosine_similarity", "Dim dim=2", "number eps=1e-8" },
   { "PairwiseDistance", "pairwise_distance", "number p=2", "number eps=1e-6", "bool keepdim=false" },
@@ -58,7 +63,13 @@ local function make(row)
     if i <= n then return self[names[i]], options(self, i + 1) end
   end
 
-  if row.three then
+  if row.named then
+    function cls:forward(a, b, c)
+      local o = {}
+      for _, key in ipairs(names) do o[key] = self[key] end
+      return fn(a, b, c, o)
+    end
+  elseif row.three then
     function cls:forward(a, b, c) return fn(a, b, c, options(self, 1)) end
   elseif n == 1 then
     function cls:forward(input, target) return fn(input, target, self[k1]) end

@@ -1,5 +1,6 @@
 --- nn.MultiheadAttention: projections of query, key and value, attention by heads, and a projection of the result.
 local moth = require "moth"
+local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
@@ -10,10 +11,12 @@ local init = require "moth.nn.init_"
 
 local MultiheadAttention = class("MultiheadAttention", Module)
 
---- dropout: of the weights; kdim, vdim: embed_dim if not given.
+--- dropout: of the weights; kdim, vdim: embed_dim if not given. add_bias_kv: a key and a value of parameters bias_k,
+-- bias_v (1, 1, E) behind those given; add_zero_attn: a key and a value of zeros.
 -- in_proj_weight (3 E, E), or q_, k_ and v_proj_weight where kdim or vdim differ; in_proj_bias (3 E); out_proj
 MultiheadAttention.__init = signature.init("nn.MultiheadAttention(count embed_dim, count num_heads, number dropout=0, \z
-  bool bias=true, *, count kdim?, count vdim?, bool batch_first=false, device device?, dtype dtype?)", function(self, o)
+  bool bias=true, bool add_bias_kv=false, bool add_zero_attn=false, count kdim?, count vdim?, bool batch_first=false, \z
+  device device?, dtype dtype?)", function(self, o)
   local E = o.embed_dim
   self.embed_dim, self.num_heads = E, o.num_heads
   if E % o.num_heads ~= 0 then
@@ -30,6 +33,11 @@ MultiheadAttention.__init = signature.init("nn.MultiheadAttention(count embed_di
     self.v_proj_weight = Parameter(moth.empty({ E, self.vdim }, like))
   end
   if o.bias then self.in_proj_bias = Parameter(moth.empty({ 3 * E }, like)) end
+  if o.add_bias_kv then
+    self.bias_k = Parameter(moth.empty({ 1, 1, E }, like))
+    self.bias_v = Parameter(moth.empty({ 1, 1, E }, like))
+  end
+  self.add_zero_attn = o.add_zero_attn
   self.out_proj = Linear(E, E, { bias = o.bias, dtype = o.dtype, device = o.device })
   self:reset()
 end)
@@ -43,6 +51,10 @@ function MultiheadAttention:reset()
     init.zeros_(self.in_proj_bias)
     init.zeros_(self.out_proj.bias)
   end
+  if self.bias_k then
+    init.xavier_normal_(self.bias_k)
+    init.xavier_normal_(self.bias_v)
+  end
 end
 
 -- x (N, T, in) -> (N, heads, T, E / heads), by part 1 (query), 2 (key) or 3 (value) of the input projection
@@ -50,8 +62,22 @@ local function project(self, x, part, name)
   local E = self.embed_dim
   local w = self.in_proj_weight and self.in_proj_weight:narrow(1, (part - 1) * E + 1, E) or self[name]
   local b = self.in_proj_bias and self.in_proj_bias:narrow(1, (part - 1) * E + 1, E) or nil
-  local y = moth.linear(x, w, b)
-  return y:view(y:size(1), y:size(2), self.num_heads, E / self.num_heads):transpose(2, 3)
+  local y, n = moth.linear(x, w, b), B.size(x, 1)
+  local more = part == 2 and self.bias_k or part == 3 and self.bias_v
+  local rows = { y }
+  if more then rows[2] = more:expand({ n, 1, E }) end
+  if part > 1 and self.add_zero_attn then rows[#rows + 1] = y:new_zeros({ n, 1, E }) end
+  if #rows > 1 then y = moth.cat(rows, 2) end
+  return y:view(n, B.size(y, 2), self.num_heads, E / self.num_heads):transpose(2, 3)
+end
+
+-- A mask with columns of zeros (false) for the keys that the module adds.
+local function widened(self, m)
+  local more = (self.bias_k and 1 or 0) + (self.add_zero_attn and 1 or 0)
+  if not m or more == 0 then return m end
+  local size = B.size(m)
+  size[#size] = more
+  return moth.cat({ m, m:new_zeros(size) }, -1)
 end
 
 -- attn_mask and key_padding_mask as one mask for scaled_dot_product_attention. In the module's masks, as in PyTorch's,
@@ -89,6 +115,7 @@ function MultiheadAttention:forward(...)
   if padding and padding:dim() == 1 then padding = padding:unsqueeze(1) end
   local q = project(self, x[1], 1, "q_proj_weight")
   local k, v = project(self, x[2], 2, "k_proj_weight"), project(self, x[3], 3, "v_proj_weight")
+  attn_mask, padding = widened(self, attn_mask), widened(self, padding)
   local mask = merge(attn_mask, padding, q)
   if causal and (mask or need_weights) then
     local no = moth.full({ q:size(3), k:size(3) }, -math.huge, { dtype = q:dtype(), device = q:device() }):triu(1)

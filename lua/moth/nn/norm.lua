@@ -19,6 +19,8 @@ local function shape_of(where, v)
 end
 local function listed(shape) return "(" .. table.concat(shape, ", ") .. (#shape == 1 and ",)" or ")") end
 
+local function without_bias(self, with_weight) return with_weight and not self.bias and ", bias=False" or "" end
+
 -- weight and bias of a shape, or none
 local function affine(self, shape, o, with_weight, with_bias)
   local like = { dtype = o.dtype, device = o.device }
@@ -47,8 +49,8 @@ LayerNorm.reset = reset
 function LayerNorm:forward(x) return moth.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps) end
 
 function LayerNorm:extra_repr()
-  return ("%s, eps=%.14g, elementwise_affine=%s"):format(listed(self.normalized_shape), self.eps,
-    show(self.elementwise_affine))
+  return ("%s, eps=%.14g, elementwise_affine=%s%s"):format(listed(self.normalized_shape), self.eps,
+    show(self.elementwise_affine), without_bias(self, self.elementwise_affine))
 end
 
 local RMSNorm = class("RMSNorm", Module)
@@ -77,12 +79,12 @@ M.GroupNorm = GroupNorm
 
 --- num_channels: a multiple of num_groups
 GroupNorm.__init = signature.init("nn.GroupNorm(count num_groups, count num_channels, number eps=1e-5, \z
-  bool affine=true, device device?, dtype dtype?)", function(self, o)
+  bool affine=true, device device?, dtype dtype?, *, bool bias=true)", function(self, o)
   if o.num_channels % o.num_groups ~= 0 then
     check.fail("[nn.GroupNorm] %d channels are not divisible into %d groups", o.num_channels, o.num_groups)
   end
   self.num_groups, self.num_channels, self.eps, self.affine = o.num_groups, o.num_channels, o.eps, o.affine
-  affine(self, { o.num_channels }, o, o.affine, o.affine)
+  affine(self, { o.num_channels }, o, o.affine, o.affine and o.bias)
   self:reset()
 end)
 GroupNorm.reset = reset
@@ -91,19 +93,20 @@ GroupNorm.reset = reset
 function GroupNorm:forward(x) return moth.group_norm(x, self.num_groups, self.weight, self.bias, self.eps) end
 
 function GroupNorm:extra_repr()
-  return ("%d, %d, eps=%.14g, affine=%s"):format(self.num_groups, self.num_channels, self.eps, show(self.affine))
+  return ("%d, %d, eps=%.14g, affine=%s%s"):format(self.num_groups, self.num_channels, self.eps, show(self.affine),
+    without_bias(self, self.affine))
 end
 
 -- ---- with running statistics -------------------------------------------------------------------------
 
 local function statistics(name, with_affine, track)
   local text = ("nn.%s(count num_features, number eps=1e-5, number|false momentum=0.1, bool affine=%s, \z
-    bool track_running_stats=%s, device device?, dtype dtype?)"):format(name, with_affine, track)
+    bool track_running_stats=%s, device device?, dtype dtype?, *, bool bias=true)"):format(name, with_affine, track)
   return signature.init(text, function(self, o)
     local n, like = o.num_features, { dtype = o.dtype, device = o.device }
     self.num_features, self.eps, self.momentum = n, o.eps, o.momentum
     self.affine, self.track_running_stats = o.affine, o.track_running_stats
-    affine(self, { n }, o, o.affine, o.affine)
+    affine(self, { n }, o, o.affine, o.affine and o.bias)
     if o.track_running_stats then
       self:register_buffer("running_mean", moth.zeros({ n }, like))
       self:register_buffer("running_var", moth.ones({ n }, like))
@@ -143,8 +146,9 @@ local function averaged(self, mean, var)
 end
 
 local function listing(self)
-  return ("%d, eps=%.14g, momentum=%s, affine=%s, track_running_stats=%s"):format(self.num_features, self.eps,
-    self.momentum and ("%.14g"):format(self.momentum) or "None", show(self.affine), show(self.track_running_stats))
+  return ("%d, eps=%.14g, momentum=%s, affine=%s%s, track_running_stats=%s"):format(self.num_features, self.eps,
+    self.momentum and ("%.14g"):format(self.momentum) or "None", show(self.affine), without_bias(self, self.affine),
+    show(self.track_running_stats))
 end
 
 -- The number of dimensions that the input of a class may have.
@@ -194,6 +198,25 @@ for size, d in each(dims) do
     averaged(self, mean, var)
     return y
   end
+end
+
+-- ---- across channels ---------------------------------------------------------------------------------
+
+--- nn.LocalResponseNorm(size): x / (k + alpha mean(x^2 of `size` channels around))^beta.
+local LocalResponseNorm = class("LocalResponseNorm", Module)
+M.LocalResponseNorm = LocalResponseNorm
+LocalResponseNorm.__init = signature.init("nn.LocalResponseNorm(count size, number alpha=0.0001, number beta=0.75, \z
+  number k=1)", function(self, o) self.size, self.alpha, self.beta, self.k = o.size, o.alpha, o.beta, o.k end)
+
+--- x (N, C, …) -> its shape
+function LocalResponseNorm:forward(x)
+  return functional.local_response_norm(check.tensor("nn.LocalResponseNorm", "input", x), self.size, self.alpha,
+    self.beta, self.k)
+end
+
+function LocalResponseNorm:extra_repr()
+  return ("%d, alpha=%.14g, beta=%.14g, k=%s"):format(self.size, self.alpha, self.beta,
+    self.k == math.floor(self.k) and ("%.1f"):format(self.k) or ("%.14g"):format(self.k))
 end
 
 return M

@@ -91,6 +91,10 @@ function M.load(module, source, o)
   if type(source) ~= "table" then
     check.fail("load_state_dict: expected a state dict of %s, got %s", where, type(source))
   end
+  for path, m in module:named_modules() do -- lazy modules take their sizes from the checkpoint
+    local weight = rawget(m, "_lazy") and rawget(source, path == "" and "weight" or path .. ".weight")
+    if weight and B.is_tensor(weight) then m:initialize_from(weight) end
+  end
   local own = M.save(module)
   local missing, unexpected, mismatched, wrong = compare(own, source)
   local lines, skipped = {}, {}

@@ -1,0 +1,107 @@
+--- The part of moth.nn.functional about tables of vectors: embedding, embedding_bag. Positions count from 1.
+local B = require "moth_lua"
+local moth = require "moth"
+local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
+local ops = B.ops
+
+local F = {}
+
+-- Scales the rows of weight that index names, in place, to a norm of at most max_norm.
+local function renorm(weight, index, max_norm, p)
+  moth.no_grad(function()
+    local table_of = B.alias(weight, false)
+    local rows = ops.reshape(index, { -1 }) -- one that comes twice is written twice, with the same numbers
+    if B.numel(rows) == 0 then return end
+    local values = ops.index_select(table_of, 1, rows)
+    local norm = ops.norm(values, p, 2, true)
+    local factor = ops.where(ops.gt(norm, max_norm), ops.div(max_norm, ops.add(norm, 1e-7)), 1)
+    ops.index_copy_(table_of, 1, rows, ops.mul(values, factor))
+  end)
+end
+
+-- Divides the gradient of each row of `out`, at positions `index`, by how often its position occurs.
+local function by_frequency(out, index, n)
+  if not (B.requires_grad(out) and B.grad_enabled()) then return out end
+  local flat = ops.to(ops.reshape(index, { -1 }), { dtype = "int64" })
+  local like = { dtype = B.tensor_dtype(out), device = B.tensor_device(out) }
+  local counts = ops.index_add(ops.zeros({ n }, like), 1, flat, ops.ones({ B.numel(flat) }, like))
+  local shape = B.size(index)
+  shape[#shape + 1] = 1
+  local scale = ops.reshape(ops.reciprocal(ops.index_select(counts, 1, flat)), shape)
+  out:register_hook(function(g) return g * scale end)
+  return out
+end
+
+--- index (…) of positions, weight (V, D) -> (…, D). Row padding_idx gets no gradient. max_norm: the rows that are read
+-- are first scaled, in place, to a norm_type-norm of at most max_norm. scale_grad_by_freq: the gradient of a row is
+-- divided by how often index has it. sparse: the gradient of weight, if a leaf, is a row gradient (moth.row_grad).
+F.embedding = signature("F.embedding(Tensor input, Tensor weight, Index padding_idx?, number max_norm?, \z
+  number norm_type=2, bool scale_grad_by_freq=false, bool sparse=false)",
+  function(index, weight, padding_idx, max_norm, norm_type, by_freq, sparse)
+    if padding_idx and padding_idx < 0 then padding_idx = B.size(weight, 1) + 1 + padding_idx end
+    if max_norm then renorm(weight, index, max_norm, norm_type) end
+    if sparse and B.is_leaf(weight) and B.requires_grad(weight) and B.grad_enabled() then
+      if by_freq then check.fail("[F.embedding] scale_grad_by_freq does not go with sparse") end
+      return require("moth.autograd.row_grad").embedding(weight, index, padding_idx)
+    end
+    local out = moth.embedding(weight, index)
+    if by_freq then out = by_frequency(out, index, B.size(weight, 1)) end
+    if padding_idx and B.requires_grad(out) then
+      return moth.where(index:eq(padding_idx):unsqueeze(-1), out:detach(), out)
+    end
+    return out
+  end)
+
+--- Rows of weight (V, D) joined by bags: input (B, n) has a bag in each row; a vector has bags that begin at `offsets`
+-- (positions). mode: mean, sum or max; per_sample_weights (of the shape of input) for sum. Rows of padding_idx count
+-- for nothing. Empty bags give 0. max_norm, norm_type, scale_grad_by_freq, sparse as for embedding.
+F.embedding_bag = signature("F.embedding_bag(Tensor input, Tensor weight, Tensor offsets?, number max_norm?, \z
+  number norm_type=2, bool scale_grad_by_freq=false, 'mean'|'sum'|'max' mode='mean', bool sparse=false, \z
+  Tensor per_sample_weights?, bool include_last_offset=false, Index padding_idx?)",
+  function(index, weight, offsets, max_norm, norm_type, by_freq, mode, sparse, worth, last, padding)
+    if worth and mode ~= "sum" then check.fail("[F.embedding_bag] per_sample_weights are for mode = 'sum'") end
+    if worth and table.concat(B.size(worth), " ") ~= table.concat(B.size(index), " ") then
+      check.fail("[F.embedding_bag] per_sample_weights must have the shape of input, got %s and %s", B.format(worth),
+        B.format(index))
+    end
+    if mode == "max" and (by_freq or sparse) then
+      check.fail("[F.embedding_bag] mode = 'max' does not go with %s", by_freq and "scale_grad_by_freq" or "sparse")
+    end
+    local on = { dtype = "int64", device = B.tensor_device(index) }
+    local n = B.numel(index)
+    local bags, bag
+    if B.dim(index) == 2 then
+      if offsets then check.fail("[F.embedding_bag] offsets go with a 1-D input, got %s", B.format(index)) end
+      bags = B.size(index, 1)
+      bag = ops.repeat_interleave(ops.arange(1, bags + 1, 1, on), B.size(index, 2))
+    elseif B.dim(index) == 1 then
+      if not offsets then check.fail("[F.embedding_bag] a 1-D input needs offsets") end
+      bags = B.numel(offsets) - (last and 1 or 0)
+      if bags < 0 then check.fail("[F.embedding_bag] include_last_offset needs at least one offset") end
+      local starts = ops.narrow(ops.to(offsets, { dtype = "int64" }), 1, 1, bags)
+      bag = ops.sub(ops.searchsorted(starts, ops.arange(1, n + 1, 1, on), false, true), 1)
+    else
+      check.fail("[F.embedding_bag] expected an input of 1 or 2 dimensions, got %s", B.format(index))
+    end
+    local flat = ops.reshape(index, { -1 })
+    if padding then
+      if padding < 0 then padding = padding + B.size(weight, 1) + 1 end
+      local kept = ops.reshape(ops.nonzero(ops.ne(flat, padding)), { -1 })
+      flat, bag = ops.index_select(flat, 1, kept), ops.index_select(bag, 1, kept)
+      worth = worth and ops.index_select(ops.reshape(worth, { -1 }), 1, kept)
+    end
+    local rows = F.embedding(flat, weight, nil, max_norm, norm_type, by_freq, sparse)
+    if worth then rows = ops.mul(rows, ops.reshape(worth, { -1, 1 })) end
+    local like = { dtype = B.tensor_dtype(weight), device = B.tensor_device(weight) }
+    local zeros = ops.zeros({ bags, B.size(weight, 2) }, like)
+    if mode == "max" then
+      return (ops.scatter_reduce(zeros, 1, ops.expand(ops.unsqueeze(bag, 2), B.size(rows)), rows, "amax", false))
+    end
+    local total = ops.index_add(zeros, 1, bag, rows)
+    if mode == "sum" then return total end
+    local counts = ops.index_add(ops.zeros({ bags }, like), 1, bag, ops.ones({ B.numel(bag) }, like))
+    return (ops.div(total, ops.unsqueeze(ops.clamp(counts, 1), 2)))
+  end)
+
+return F

@@ -1,0 +1,179 @@
+-- Layers in three dimensions, bags, lists of parameters, lazy modules, adaptive softmax. spec/parity/nn.lua compares
+-- all of them with PyTorch; here is what needs no PyTorch.
+local moth = require "moth"
+local nn, F = moth.nn, moth.nn.functional
+
+local function positions(list) return moth.tensor(list, { dtype = moth.int64 }) end
+
+describe("three dimensions #quick", function()
+  it("a convolution with a kernel of depth 1 is that of each plane", function()
+    local x = moth.randn({ 2, 3, 4, 5, 6 }, { dtype = moth.float64 })
+    local w = moth.randn({ 4, 3, 1, 3, 2 }, { dtype = moth.float64 })
+    local y = F.conv3d(x, w, nil, 1, { 0, 1, 1 })
+    for d = 1, 4 do
+      assert.is_true(y:select(3, d):allclose(F.conv2d(x:select(3, d), w:squeeze(3), nil, 1, 1)))
+    end
+  end)
+  it("transposed is the derivative of plain", function()
+    local w = moth.randn({ 3, 2, 2, 3, 2 }, { dtype = moth.float64 })
+    local x = moth.randn({ 1, 2, 5, 6, 7 }, { dtype = moth.float64, requires_grad = true })
+    local y = F.conv3d(x, w, nil, 2, 1)
+    local g = moth.randn(y:size(), { dtype = moth.float64 })
+    local dx = moth.autograd.grad(y, x, { grad_outputs = g })
+    local module = nn.ConvTranspose3d(3, 2, { 2, 3, 2 }, { stride = 2, padding = 1, bias = false }):double()
+    module.weight:detach():copy_(w)
+    assert.is_true(module(g, { 5, 6, 7 }):allclose(dx))
+    assert.error_matches(function() module(g, { 9, 6, 7 }) end, "output_size must be between 4 and 5 in dimension 3")
+  end)
+  it("unpooling puts maxima back", function()
+    for n = 1, 3 do
+      local size = { 2, 3, 4, 6, 4 }
+      while #size > n + 2 do size[#size] = nil end
+      local x = moth.rand(size) + 1
+      local y, at = F["max_pool" .. n .. "d"](x, 2, { return_indices = true })
+      local back = nn["MaxUnpool" .. n .. "d"](2)(y, at)
+      assert.is_true(moth.where(back:gt(0), x, 0):equal(back))
+      assert.is_near(y:sum():item(), back:sum():item(), 1e-3)
+    end
+    local at = positions { { { { 1, 2 }, { 3, 4 } } } }
+    assert.error_matches(function() F.max_unpool2d(moth.ones(1, 1, 2, 2), at, 2, 2, 0, { 9, 4 }) end,
+      "%[F.max_unpool2d%] output_size must be between 3 and 5 in dimension 3, got 9")
+  end)
+end)
+
+describe("fractional pooling #quick", function()
+  it("takes a maximum of each window, with its position", function()
+    moth.manual_seed(1)
+    local x = moth.randn(2, 3, 9, 8)
+    local y, at = F.fractional_max_pool2d(x, 2, { 4, 5 }, nil, true)
+    assert.equal("[2, 3, 4, 5]", tostring(y:size()))
+    assert.is_true(x:flatten(3):gather(3, at:flatten(3)):equal(y:flatten(3)))
+    assert.error_matches(function() F.fractional_max_pool2d(x, 2, 9) end,
+      "9 windows of size 2 do not fit into 9 elements")
+    assert.error_matches(function() nn.FractionalMaxPool3d(2) end, "give output_size or output_ratio")
+  end)
+end)
+
+describe("EmbeddingBag #quick", function()
+  it("joins rows, by offsets or rows, and knows empty bags", function()
+    local bag = nn.EmbeddingBag(5, 3, { mode = "sum" })
+    local w = bag.weight:detach()
+    local y = bag(positions { 1, 3, 3, 5 }, positions { 1, 3, 3 })
+    assert.is_true(y[1]:allclose(w[1] + w[3]))
+    assert.is_true(y[2]:equal(moth.zeros(3)))
+    assert.is_true(y[3]:allclose(w[3] + w[5]))
+    assert.is_true(bag(positions { { 1, 3 }, { 3, 5 } }):allclose(moth.stack { y[1], y[3] }))
+    assert.error_matches(function() bag(positions { 1, 2 }) end,
+      "%[F.embedding_bag%] a 1%-D input needs offsets; in EmbeddingBag")
+    assert.error_matches(function()
+      F.embedding_bag(positions { { 1 } }, w, { per_sample_weights = moth.ones(1, 1) })
+    end, "mode = 'sum'")
+  end)
+  it("Embedding with max_norm changes the rows that it reads, and no other", function()
+    local e = nn.Embedding.from_pretrained(moth.full({ 3, 4 }, 2), { max_norm = 1 })
+    e(positions { 2, 2 })
+    assert.is_near(1, e.weight[2]:norm():item(), 1e-5)
+    assert.equal(4, e.weight[1]:norm():item())
+    assert.same({}, { e.weight.grad })
+    assert.is_false(e(positions { 1 }):requires_grad())
+  end)
+  it("scale_grad_by_freq divides by how often a row is read", function()
+    local e = nn.Embedding(3, 2, { scale_grad_by_freq = true })
+    e(positions { 1, 1, 3 }):sum():backward()
+    assert.same({ { 1, 1 }, { 0, 0 }, { 1, 1 } }, e.weight.grad:totable())
+  end)
+end)
+
+describe("lists of parameters #quick", function()
+  it("by position", function()
+    local list = nn.ParameterList { moth.ones(2), nn.Parameter(moth.zeros(3)) }
+    list:append(moth.ones(1))
+    assert.same({ 3, 3 }, { #list, #list:parameters() })
+    list[2] = nn.Parameter(moth.full({ 4 }, 7))
+    assert.equal("[4]", tostring(list:state_dict()["1"]:size()))
+    assert.is_true(rawequal(list[-1], list[3]))
+    local copy = list:clone()
+    copy[1]:detach():fill_(5)
+    assert.equal(1, list[1][1]:item())
+    assert.error_matches(function() nn.ParameterList { 3 } end, "expected a parameter, got number")
+  end)
+  it("by name", function()
+    local dict = nn.ParameterDict { b = moth.ones(2), a = moth.zeros(1) }
+    assert.same({ "a", "b" }, dict:keys())
+    assert.is_true(nn.Parameter.is(dict.a))
+    assert.error_matches(function() nn.ParameterDict { a = 3 } end, "'a' must be a parameter or a tensor, got number")
+  end)
+end)
+
+describe("lazy modules #quick", function()
+  it("take sizes from the first input, under the same handles", function()
+    local net = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+    local opt = moth.optim.SGD(net:parameters(), { lr = 0.1 })
+    local handle = net[5].weight
+    net(moth.randn(2, 3, 6, 6)):sum():backward()
+    local before = net[5].weight:detach():clone()
+    opt:step()
+    assert.is_true(rawequal(handle, net[5].weight))
+    assert.is_false(before:equal(net[5].weight:detach()))
+    assert.equal("Linear(in_features=64, out_features=3, bias=True)", tostring(net[5]))
+    assert.equal(nn.Conv2d, getmetatable(net[1]))
+  end)
+  it("take them from a state dict, too, and the dtype that they were given", function()
+    local lazy = nn.LazyConvTranspose1d(4, 3):double()
+    lazy:load_state_dict(nn.ConvTranspose1d(2, 4, 3):double():state_dict())
+    assert.same({ moth.float64, 2 }, { lazy.weight:dtype(), lazy.in_channels })
+    assert.error_matches(function() nn.LazyLinear(3)(3) end, "argument 'input': expected a tensor")
+  end)
+end)
+
+describe("AdaptiveLogSoftmaxWithLoss #quick", function()
+  it("is one softmax over all classes", function()
+    local m = nn.AdaptiveLogSoftmaxWithLoss(16, 20, { 4, 10 })
+    local x, y = moth.randn(6, 16), positions { 1, 4, 5, 10, 11, 20 }
+    local out, loss = m(x, y)
+    local all = m:log_prob(x)
+    assert.is_true(all:exp():sum(2):allclose(moth.ones(6), 1e-5, 1e-5))
+    assert.is_true(all:gather(2, y:unsqueeze(2)):squeeze(2):allclose(out, 1e-5, 1e-5))
+    assert.is_near(-out:mean():item(), loss:item(), 1e-6)
+    assert.is_true(m:predict(x):equal(all:argmax(2)))
+    assert.error_matches(function() m(x, y + 1) end, "targets are from 1 to 20, got 2 to 21")
+  end)
+end)
+
+describe("interpolate #quick", function()
+  it("antialias keeps means of what shrinks; bicubic keeps the corners", function()
+    local x = moth.rand({ 1, 1, 12, 12 }, { dtype = moth.float64 })
+    for _, mode in ipairs { "bilinear", "bicubic" } do
+      local y = F.interpolate(x, { size = 4, mode = mode, antialias = true })
+      assert.is_near(x:mean():item(), y:mean():item(), 0.1)
+    end
+    local y = F.interpolate(x, { scale_factor = 1.5, mode = "bicubic", align_corners = true })
+    assert.is_near(x[1][1][12][12]:item(), y[1][1][18][18]:item(), 1e-12)
+    assert.error_matches(function() F.interpolate(x, { size = 4, antialias = true }) end, "antialias is for bilinear")
+  end)
+end)
+
+describe("norms without bias #quick", function()
+  it("have a weight alone", function()
+    for _, m in ipairs { nn.LayerNorm(4, { bias = false }), nn.GroupNorm(2, 4, { bias = false }),
+      nn.BatchNorm2d(4, { bias = false }), nn.InstanceNorm2d(4, { affine = true, bias = false }) } do
+      assert.same({ true, nil }, { m.weight ~= nil, m.bias })
+      assert.matches("bias=False", tostring(m))
+      assert.equal("[2, 4, 4, 4]", tostring(m(moth.randn(2, 4, 4, 4)):size()))
+    end
+  end)
+end)
+
+describe("initialisers #quick", function()
+  it("dirac_ passes channels on, sparse_ leaves zeros, trunc_normal_ stays inside", function()
+    local conv = nn.Conv2d(3, 3, 3, { padding = 1, bias = false })
+    nn.init.dirac_(conv.weight)
+    local x = moth.randn(1, 3, 5, 5)
+    assert.is_true(conv(x):allclose(x))
+    local w = nn.init.sparse_(moth.empty(10, 4), 0.25)
+    assert.same({ 3, 3, 3, 3 }, w:eq(0):sum(1):totable())
+    local t = nn.init.trunc_normal_(moth.empty(2000), 1, 2, 0, 2)
+    assert.is_true(t:amin():item() >= 0 and t:amax():item() <= 2)
+    assert.is_near(1, t:mean():item(), 0.1)
+  end)
+end)
