@@ -471,6 +471,31 @@ describe("the joint graph", function()
     end
   end)
 
+  it("says so where the gradient by a result is asked for that it no longer has", function()
+    local function f(x) -- r is computed from h
+      local h = x * 2
+      return h, h * 3 + x:exp()
+    end
+    for _, backend in ipairs { "aot_eager", "blocks" } do
+      local x = moth.ones(3):requires_grad_(true)
+      local compiled = moth.compile(f, { backend = backend })
+      local h, r = compiled(x)
+      assert.equal(3, moth.autograd.grad(r:sum(), h, { retain_graph = true })[1]:item())
+      h, r = compiled(x)
+      moth.autograd.grad(r:sum(), x) -- frees the inputs, which it could be computed again from
+      for _, root in ipairs { r, h + r } do
+        assert.error_matches(function()
+          moth.autograd.grad(root:sum(), h, { allow_unused = true })
+        end, "second time.*retain_graph")
+      end
+      assert.equal(5, moth.autograd.grad((h * 5):sum(), h)[1]:item())
+      local function apart(t) return t * 2, t * 3 end
+      h, r = moth.compile(apart, { backend = backend })(x)
+      moth.autograd.grad(r:sum(), x)
+      assert.is_nil((moth.autograd.grad(r:sum(), h, { allow_unused = true })))
+    end
+  end)
+
   it("of a whole training step", function()
     local function train(compile)
       moth.manual_seed(3)

@@ -77,8 +77,8 @@ end
 --- Whether two texts differ in the last bits of float32 numbers alone.
 function S.is_close(a, b)
   local function parts(text)
+    text = text:gsub("%-?%d+%.%d+", function(n) return ("%.3g"):format(tonumber(n)) end)
     local rest = text:gsub("%f[%w]%x+%f[^%w]", function(hex) return #hex % 8 == 0 and "#" .. #hex or nil end)
-    rest = rest:gsub("%-?%d+%.%d+", function(n) return ("%.3g"):format(tonumber(n)) end)
     local list = {}
     for hex in text:gmatch("%f[%w]%x+%f[^%w]") do
       if #hex % 8 == 0 then list[#list + 1] = hex end

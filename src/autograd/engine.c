@@ -456,13 +456,19 @@ static MothStatus deliver(Task *t, int32_t slot, const MothNode *to, MothTensor 
   return s;
 }
 
-static void capture(int32_t at, const Capture *captures, int ncaptures, MothTensor **grads,
-                    MothTensor **captured) {
-  for (int i = 0; i < ncaptures; i++)
-    if (captures[i].entry == at && grads[captures[i].nr]) {
+static MothStatus capture(const MothNode *n, int32_t at, const Capture *captures, int ncaptures,
+                          MothTensor **grads, MothTensor **captured) {
+  for (int i = 0; i < ncaptures; i++) {
+    if (captures[i].entry != at)
+      continue;
+    if (__builtin_expect(n->lacks != NULL, 0) && n->lacks(n, captures[i].nr, grads))
+      return moth_node_freed(n);
+    if (grads[captures[i].nr]) {
       captured[i] = grads[captures[i].nr];
       moth_tensor_retain(captured[i]);
     }
+  }
+  return MOTH_OK;
 }
 
 static MothStatus run_leaf(Task *t, int32_t at, const Capture *captures, int ncaptures,
@@ -471,7 +477,7 @@ static MothStatus run_leaf(Task *t, int32_t at, const Capture *captures, int nca
   MothTensor *leaf = n->ctx, **slot = &t->grads[t->entries[at].grads];
   if (leaf->grad->hooks && *slot)
     MOTH_TRY(moth_run_hooks(leaf->grad->hooks, 0, slot));
-  capture(at, captures, ncaptures, slot, captured);
+  MOTH_TRY(capture(n, at, captures, ncaptures, slot, captured));
   MothTensor *g = *slot, *shown = NULL, *none = NULL;
   MothStatus status = MOTH_OK;
   if (!g)
@@ -517,7 +523,7 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
   }
   if (accumulate_leaves && n->retained)
     MOTH_TRY(keep_grads(n, grads));
-  capture(at, captures, ncaptures, grads, captured);
+  MOTH_TRY(capture(n, at, captures, ncaptures, grads, captured));
   uint32_t need = 0;
   int nargs = n->op ? n->op->nargs : n->ninputs;
   MothTensor *few[32] = {NULL}, **out = few, *sum = NULL;

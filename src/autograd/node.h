@@ -71,6 +71,8 @@ struct MothNode {
   /* Of a node that stands for several: before the gradient of its result t is asked for in particular (by a hook,
    * retain_grad, autograd.grad), which others of its results may lead to. */
   MothStatus (*expand)(MothNode *node, MothTensor *t);
+  /* Of such a node: whether it no longer tells what part of these gradients of its results leads to result nr. */
+  bool (*lacks)(const MothNode *node, uint16_t nr, MothTensor *const *grads);
   void (*done)(MothNode *node); /* instead of freeing all saved tensors, once backward has run */
   void *ctx;
   uint64_t seq;      /* later nodes run first */

@@ -21,7 +21,7 @@ typedef struct MothJointOutput {
   int32_t base_input;
   int64_t offset; /* in elements, behind the beginning of the root or input */
   bool whole;     /* all of the root, as it is */
-  bool inner;     /* other outputs are computed from it */
+  uint64_t leads; /* bits of the results that are computed from it; of more than 64: all bits */
 } MothJointOutput;
 
 typedef struct MothJointRoot {
@@ -133,7 +133,7 @@ MOTH_API void moth_joint_parts_free(MothJointParts *p);
 /* Views that show all of their argument as it is, and equal calls, become one value; what nobody uses is removed. Roots
  * stay values of their own. How many calls are left. */
 MOTH_API MothStatus moth_joint_simplify(MothJoint *j);
-/* Sets `inner` of the outputs. */
+/* Sets `leads` of the outputs. */
 MOTH_API void moth_joint_find_inner(MothJoint *j);
 /* Metadata of each call is what its op gives for its arguments: a pass has made no mistake. */
 MOTH_API MothStatus moth_graph_verify(MothGraph *g);

@@ -242,8 +242,11 @@ MothStatus moth_joint_simplify(MothJoint *j) {
 
 /* --- outputs that others are computed from ------------------------------------------------------------------------ */
 
-/* Marks what is computed from `root`, and tells whether another result is among it. */
-static bool leads_on(MothJoint *j, const MothJointOutput *of) {
+/* The results that are computed from `of`. */
+static uint64_t leads_to(MothJoint *j, const MothJointOutput *of) {
+  uint64_t results = 0;
+  if (of->root < 0 || j->nresults > 64)
+    return UINT64_MAX;
   for (MothGraphNode *n = j->graph->first; n; n = n->next) {
     n->mark = n == j->roots[of->root].value.node;
     for (uint32_t i = 0; i < n->nrefs; i++)
@@ -252,16 +255,16 @@ static bool leads_on(MothJoint *j, const MothJointOutput *of) {
   for (uint32_t i = 0; i < j->noutputs; i++) {
     const MothJointOutput *o = &j->outputs[i];
     if (o != of && o->nr >= 0 && (o->root < 0 || j->roots[o->root].value.node->mark))
-      return true;
+      results |= 1ull << o->nr;
   }
-  return false;
+  return results;
 }
 
 void moth_joint_find_inner(MothJoint *j) {
   for (uint32_t i = 0; i < j->noutputs; i++) {
     MothJointOutput *o = &j->outputs[i];
     if (o->nr >= 0 && j->nresults > 1)
-      o->inner = o->root < 0 || leads_on(j, o);
+      o->leads = leads_to(j, o);
   }
 }
 

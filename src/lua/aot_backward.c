@@ -287,12 +287,28 @@ static MothStatus lead_to(MothNode *n, const MothAot *a, const Again *r) {
   return MOTH_OK;
 }
 
+/* The results that are computed from result nr. */
+static uint64_t leads(const MothAot *a, uint16_t nr) {
+  uint64_t results = 0;
+  for (uint32_t i = 0; i < a->joint->noutputs; i++)
+    if (a->joint->outputs[i].nr == nr)
+      results |= a->joint->outputs[i].leads;
+  return results;
+}
+
+static bool lacks(const MothNode *n, uint16_t nr, MothTensor *const *grads) {
+  const Context *c = n->ctx;
+  uint64_t results = c->freed && n->backward != pass_all_on ? leads(c->aot, nr) : 0;
+  for (uint16_t i = 0; results && i < n->nresults; i++)
+    if (grads[i] && i != nr && results >> (i < 63 ? i : 63) & 1)
+      return true;
+  return false;
+}
+
 static MothStatus expand(MothNode *n, MothTensor *t) {
   const Context *c = n->ctx;
   const MothAot *a = c->aot;
-  bool inner = false;
-  for (uint32_t i = 0; i < a->joint->noutputs; i++)
-    inner = inner || (a->joint->outputs[i].nr == t->grad->nr && a->joint->outputs[i].inner);
+  bool inner = leads(a, t->grad->nr) != 0;
   const MothInput *to = &n->inputs[t->grad->nr];
   if (n->backward == pass_all_on)
     return moth_set_history(t, to->node, to->nr);
@@ -626,7 +642,7 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
   for (uint32_t k = 0; k < a->joint->nedges; k++)
     list[k] = r->inputs[a->joint->edges[k]];
   for (uint32_t i = 0; i < a->joint->noutputs; i++) {
-    inner = inner || a->joint->outputs[i].inner;
+    inner = inner || a->joint->outputs[i].leads;
     if (a->joint->outputs[i].nr >= 0)
       results[a->joint->outputs[i].nr] = r->outputs[i];
   }
@@ -648,8 +664,10 @@ MothStatus moth_aot_record(lua_State *L, const MothAotRun *r) {
     uint64_t count = 64 * (uint64_t)a->program->nnodes + nedges;
     moth_node_reserve(n, count);
     c->first = n->seq - count;
-    if (inner)
+    if (inner) {
       n->expand = expand;
+      n->lacks = lacks;
+    }
   }
   c = NULL;
   n->keeps_none = true;
