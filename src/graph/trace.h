@@ -87,6 +87,9 @@ struct MothTraceEnd {
   MothTraceCode *codes; /* all that the backend has made of it, newest first */
   MothTraceCode *code;  /* the one that holds for this call; NULL: none has been made */
   int64_t compile_ns;   /* what making the codes took */
+  int64_t trial; /* runs at which the backend is asked again, for code to stay; 0: it has been */
+  bool settled;  /* it is asked for code to stay */
+  bool known;    /* what the program holds is known: a code that defers the rest was made */
   uint32_t noutputs;
   uint32_t *outputs; /* numbers of the values that the codes return */
   uint32_t *classes; /* of each value: the first one that shares its storage; NULL: not known yet */

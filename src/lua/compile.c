@@ -436,6 +436,15 @@ static int c_is_compiled(lua_State *L) {
   return 1;
 }
 
+/* in_trial(trace) -> whether a segment runs code that will be replaced */
+static int c_in_trial(lua_State *L) {
+  const MothTraceEnd *end = check_trace(L, 1)->ends;
+  while (end && !end->trial)
+    end = end->older;
+  lua_pushboolean(L, end != NULL);
+  return 1;
+}
+
 static int c_set_verbose(lua_State *L) {
   lua_pushboolean(L, verbose);
   if (!lua_isnoneornil(L, 1))
@@ -494,6 +503,7 @@ void moth_lua_open_compile(lua_State *L) { /* the binding's table is on top, and
                                  {"clock", c_clock},
                                  {"progress", c_progress},
                                  {"is_compiled", c_is_compiled},
+                                 {"in_trial", c_in_trial},
                                  {"notes", c_notes},
                                  {NULL, NULL}};
   gate_table(L, true);

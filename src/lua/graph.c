@@ -627,8 +627,9 @@ static void note(const MothTraceEnd *end, const char *what) {
     moth_trace_host.broke(end->trace, NULL, text);
 }
 
-/* Has the backend compile the segment; its callable goes to the list of its end. With it comes whether it defers values that
- * are no outputs; nil and true: the calls are to run one by one, always; nil alone: they do so this time. */
+/* Has the backend compile the segment, for good where the end is settled; its callable goes to the list of its end. With it
+ * comes whether it defers values that are no outputs; nil and true: the calls are to run one by one, always; nil alone:
+ * they do so this time. A number behind them: after so many runs the end is settled, and the backend asked again. */
 static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int env) {
   MothGraph *g;
   int64_t begin = moth_trace_now();
@@ -639,9 +640,13 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
   atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
   MothStatus status = push_input_list(L, s);
   if (status == MOTH_OK)
-    status = moth_lua_call(L, 2, 2);
-  bool flag = status == MOTH_OK && lua_toboolean(L, -1);
-  bool none = status == MOTH_OK && lua_isnil(L, -2);
+    lua_pushboolean(L, end->settled);
+  if (status == MOTH_OK)
+    status = moth_lua_call(L, 3, 3);
+  bool flag = status == MOTH_OK && lua_toboolean(L, -2);
+  bool none = status == MOTH_OK && lua_isnil(L, -3);
+  if (status == MOTH_OK && !end->settled && !end->trial && lua_isnumber(L, -1))
+    end->trial = end->runs + (int64_t)lua_tonumber(L, -1);
   if (status == MOTH_OK && (flag || !none)) {
     bool another = end->codes != NULL;
     MothTraceCode *c =
@@ -649,7 +654,8 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
     if (c) {
       c->defers = flag && !none;
       c->plain = flag && none;
-      lua_pop(L, 1);
+      end->known = end->known || c->defers;
+      lua_pop(L, 2);
       lua_rawseti(L, -2, c->id);
       if (another) { /* the first came with the end */
         note(end, "a backend compiled it again for other numbers or sizes");
@@ -810,6 +816,11 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   *done = false;
   if (!L || !lua_checkstack(L, 32))
     return MOTH_OK;
+  if (end->trial && end->runs >= end->trial) {
+    end->trial = 0;
+    end->settled = true;
+    moth_end_forget(end);
+  }
   moth_end_select(s, end);
   if (end->code && end->code->plain)
     return MOTH_OK;
@@ -829,7 +840,7 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   lua_getfenv(L, -1);
   int env = lua_gettop(L);
   MothStatus status = MOTH_OK;
-  if (!end->code || (!end->code->defers && wants_more(s, end))) {
+  if (end->code ? !end->code->defers && wants_more(s, end) : !end->known) {
     collect(L);
     if (end->codes && wants_more(s, end)) {
       if (end->code)
@@ -846,7 +857,8 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   moth_set_grad_enabled(recording);
   if (!end->code) {
     bool known = end->classes != NULL;
-    status = add_outputs(s, end);
+    if (!end->known)
+      status = add_outputs(s, end);
     if (status == MOTH_OK && !known && end->draws) /* else it was taken before */
       moth_generator_get_state(moth_default_generator(), &s->drawn[0], &s->drawn[1]);
     if (status == MOTH_OK)

@@ -87,7 +87,8 @@ end
 
 -- The function of a backend, or nil where recorded ops run one by one.
 local function check_backend(backend)
-  if backend == nil or backend == "eager" then return nil end
+  if backend == nil then return require("moth.compile.tiers").backend end
+  if backend == "eager" then return nil end
   if backend == "inductor" or backend == "blocks" then return require("moth.compile." .. backend).backend end
   if backend == "aot_eager" then return require("moth.compile.aot").eager end
   if type(backend) == "string" or not check.is_callable(backend) then
@@ -151,7 +152,7 @@ end
 
 -- A backend of moth's own may return nil: the segment's ops run one by one.
 local function is_built_in(backend)
-  for _, name in ipairs { "inductor", "blocks" } do
+  for _, name in ipairs { "tiers", "inductor", "blocks" } do
     if backend == (package.loaded["moth.compile." .. name] or {}).backend then return true end
   end
   return modes.made[backend] or false
@@ -165,13 +166,13 @@ end
 -- What the recorder calls to have a segment compiled: the program's function gets a graph and the first inputs. nil,
 -- with suppress_errors, has the segment's ops run one by one.
 local function compiler(backend, given)
-  return function(handle, inputs)
+  return function(handle, inputs, settled)
     local g = graphs.new(handle)
-    local ok, code, own = xpcall(function()
+    local ok, code, own, runs = xpcall(function()
       decompositions.apply(g)
-      return backend(g, inputs)
+      return backend(g, inputs, settled)
     end, keep)
-    if ok and (is_built_in(backend) or is_aot(backend)) then return code, own end
+    if ok and (is_built_in(backend) or is_aot(backend)) then return code, own, runs end
     if ok and not check.is_callable(code) then
       ok, code = false, "[compile] the backend must return a function of the graph's inputs, got " .. type(code)
     end
@@ -191,7 +192,7 @@ local function new_box(fn, o)
     dynamic = dynamics[flag(o, "dynamic")] or 0 }
   check_mode(o.mode)
   local backend = modes.backend(o.mode, check_backend(o.backend), o.backend)
-  box.backend_given = o.backend or "eager"
+  box.backend_given = o.backend or "inductor"
   box.backend = backend and compiler(backend, o.backend)
   boxes[box] = true
   box.measured = backend and is_built_in(backend)
@@ -284,7 +285,7 @@ function M.explain(fn, ...)
     box.backend = function(handle, inputs)
       local g = graphs.new(handle)
       note(g)
-      if inner then return inner(handle, inputs) end
+      if inner then return inner(handle, inputs, true) end
       return g:interpreter()
     end
     return compiled(f, box), box, known

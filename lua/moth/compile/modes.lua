@@ -178,10 +178,10 @@ local function tuned(backend, name)
   end
 end
 
---- The backend that a mode makes of one (nil: "inductor", or none in mode "default"), and its name.
+--- The backend that a mode makes of one, and its name (nil: "inductor", but in mode "default").
 function M.backend(mode, backend, name)
   if mode == nil or mode == "default" then return backend, name end
-  if not backend and name == nil then backend, name = require("moth.compile.inductor").backend, "inductor" end
+  if name == nil then backend, name = require("moth.compile.inductor").backend, "inductor" end
   backend = backend or interpreted
   local made = mode == "max-autotune" and reduced(tuned(backend, name or "eager")) or reduced(backend)
   M.made[made] = true
