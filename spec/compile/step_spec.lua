@@ -212,7 +212,8 @@ describe("compile: the whole step #quick", function()
     end
     local _, want = pcall(twice, moth.ones(3))
     local _, got = pcall(compile(twice), moth.ones(3))
-    assert.equal(want:gsub("^[^ ]* ", ""), (got:gsub("^[^ ]* ", "")))
+    local function text(e) return (e:gsub("^[^ ]* ", ""):gsub("%w+Backward0?", "a node")) end
+    assert.equal(text(want), text(got))
     check(function(x)
       local y = (x * w):sum()
       local z = w * 2
@@ -239,25 +240,27 @@ end)
 
 describe("compile: the whole step, memory", function()
   it("is flat over 2,000 steps", function()
-    moth.manual_seed(1)
-    local m, batch = mlp()
-    local opt = moth.optim.AdamW(m:parameters(), { lr = 1e-3 })
-    local step = compile(function(...)
-      opt:zero_grad()
-      local loss = m:loss(...)
-      loss:backward()
-      opt:step()
-      return loss
-    end)
-    local function live()
-      for _ = 1, 200 do step(batch()) end
-      collectgarbage()
-      collectgarbage()
-      return moth.memory.stats().live
+    for _, backend in ipairs { "eager", "blocks", "inductor" } do
+      moth.manual_seed(1)
+      local m, batch = mlp()
+      local opt = moth.optim.AdamW(m:parameters(), { lr = 1e-3 })
+      local step = compile(function(...)
+        opt:zero_grad()
+        local loss = m:loss(...)
+        loss:backward()
+        opt:step()
+        return loss
+      end, { backend = backend })
+      local function live()
+        for _ = 1, 200 do step(batch()) end
+        collectgarbage()
+        collectgarbage()
+        return moth.memory.stats().live
+      end
+      live()
+      local before = live()
+      for _ = 1, 8 do live() end
+      assert.is_true(live() <= before + 4096)
     end
-    live()
-    local before = live()
-    for _ = 1, 8 do live() end
-    assert.is_true(live() <= before + 4096)
   end)
 end)

@@ -166,3 +166,12 @@ MothTraceCode *moth_end_add_code(const MothSegment *s, MothTraceEnd *end, bool d
   end->codes = end->code = c;
   return c;
 }
+
+bool moth_code_is_resized(const MothTraceCode *c) {
+  const MothTraceCode *o = c->older;
+  bool all = c->dynamic && c->sized && o;
+  for (; all && o; o = o->older)
+    all = o->dynamic && o->sized &&
+          (o->nsizes != c->nsizes || memcmp(o->sizes, c->sizes, sizeof *c->sizes * c->nsizes) != 0);
+  return all;
+}

@@ -332,6 +332,8 @@ MOTH_API void moth_end_select(const MothSegment *s, MothTraceEnd *end);
  * value alone; NULL: none. NULL: no memory. */
 MOTH_API MothTraceCode *moth_end_add_code(const MothSegment *s, MothTraceEnd *end, bool dynamic,
                                           bool sized, const bool *pinned);
+/* Whether c is for other sizes than the earlier codes of its end, which it has, are. */
+MOTH_API bool moth_code_is_resized(const MothTraceCode *c);
 /* Frees all codes of `end`. */
 MOTH_API void moth_end_forget(MothTraceEnd *end);
 /* t, lazy, becomes made, which is released. */

@@ -657,7 +657,8 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
       end->known = end->known || c->defers;
       lua_pop(L, 2);
       lua_rawseti(L, -2, c->id);
-      if (another) { /* the first came with the end */
+      /* The first came with the end; moth's own backends lay another plan for other sizes, of the same kernels. */
+      if (another && !(c->defers && moth_code_is_resized(c))) {
         note(end, "a backend compiled it again for other numbers or sizes");
         moth_trace_counters()->graphs++;
         moth_trace_counters()->recompiles++;

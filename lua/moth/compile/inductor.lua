@@ -125,7 +125,8 @@ local said = false
 
 local function compiler()
   local cc = toolchain.cc()
-  if not cc and not said then
+  local named = os.getenv("MOTH_CC") or "" -- of one that is none the search has told
+  if not cc and not said and named == "" then
     toolchain.log("fusion", true, "compile: there is no C compiler: pointwise calls run in blocks; MOTH_CC names one")
     said = true
   end

@@ -1,7 +1,7 @@
 --- moth.compile: records the ops of a function while it runs, and runs them in segments.
 --
 --     local fast = moth.compile(model)          -- or a function
---     local y = fast(x)                          -- what model(x) gives, to the bit
+--     local y = fast(x)                          -- what model(x) gives
 --     print(moth.compile.explain(model, x))      -- graphs, breaks with their reasons
 --
 -- Lua runs on each call; what is recorded is which ops it calls (src/graph/trace.h). docs/compile.md says what that is
@@ -215,8 +215,8 @@ end
 --- fn, a function or a module, compiled: a callable with the same results, gradients and effects. A compiled module
 -- gives the fields and methods of the module. Options: fullgraph = true makes a break of the graph an error; dynamic =
 -- true compares no sizes, false has each shape recorded of its own (nil: from the third on, sizes are not compared);
--- backend: "eager", which runs the recorded ops one by one, "inductor", which fuses pointwise ops into C, or a
--- function(graph, inputs) that returns what runs it; mode: "default".
+-- backend: "eager", which runs the recorded ops one by one; "aot_eager"; "blocks", plans; "inductor", which also
+-- generates kernels in C; a function(graph, inputs) that returns what runs it; nil: moth.compile.tiers; mode: "default".
 local function compile(fn, o, ...)
   if select("#", ...) > 0 then check.fail("[compile] takes two arguments, a function and a table of options") end
   o = check.options("compile", o, "fullgraph dynamic backend mode")
