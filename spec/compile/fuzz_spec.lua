@@ -228,7 +228,7 @@ local function check(seed, backend)
     local got = outcome(compiled)
     local loud = type(options.backend) == "string" and got:find("a value of a compiled function is looked at", 1, true)
     local close = options.backend == "inductor" and got ~= want and S.is_close(got, want)
-    -- A compiled graph may have a value of its own where a call saves the tensor that is written to later: no error there.
+    -- A compiled graph may have a value of its own where a call saves a tensor that is written to later: no error.
     local late = "modified by an inplace operation"
     local _, here = got:gsub(late, "")
     local _, there = want:gsub(late, "")

@@ -215,8 +215,8 @@ end
 --- fn, a function or a module, compiled: a callable with the same results, gradients and effects. A compiled module
 -- gives the fields and methods of the module. Options: fullgraph = true makes a break of the graph an error; dynamic =
 -- true compares no sizes, false has each shape recorded of its own (nil: from the third on, sizes are not compared);
--- backend: "eager", which runs the recorded ops one by one; "aot_eager"; "blocks", plans; "inductor", which also
--- generates kernels in C; a function(graph, inputs) that returns what runs it; nil: moth.compile.tiers; mode: "default".
+-- backend: "eager", the recorded ops one by one; "aot_eager"; "blocks", plans; "inductor", plans with kernels that are
+-- generated in C; a function(graph, inputs) that returns what runs it; nil: moth.compile.tiers. mode: "default".
 local function compile(fn, o, ...)
   if select("#", ...) > 0 then check.fail("[compile] takes two arguments, a function and a table of options") end
   o = check.options("compile", o, "fullgraph dynamic backend mode")
