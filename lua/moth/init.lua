@@ -114,7 +114,7 @@ if package.loaded.luassert then require "moth.utils.testing" end -- assert.is_cl
 local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
-  "capi", "compile", "kernel", "benchmark", "special", "linalg",
+  "capi", "compile", "kernel", "benchmark", "profiler", "special", "linalg",
   "signal", "masked" }) do
   files[name] = name
 end
@@ -124,7 +124,7 @@ for file, fields in each({
   io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
   ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",
-  ["device.stream"] = "Stream Event stream",
+  ["device.stream"] = "Stream Event stream", benchmark = "tic",
 }) do
   for field in fields:gmatch("%S+") do files[field] = { file, field } end
 end

@@ -496,8 +496,13 @@ static MothStatus run_leaf(Task *t, int32_t at, const Capture *captures, int nca
     moth_tensor_retain(shown = *slot);
   g = *slot;
   *slot = NULL;
+  const MothObserver *o = moth_observed();
+  int64_t began = o ? o->begin_node(n) : -1;
   if (g)
-    MOTH_GO(accumulate_leaf(t, leaf, g, &kept));
+    status = accumulate_leaf(t, leaf, g, &kept);
+  if (o)
+    o->end(began);
+  MOTH_GO(status);
   if (kept && leaf->grad->hooks)
     MOTH_GO(moth_run_after_hooks(leaf->grad->hooks, leaf));
   if (n->hooks)
@@ -562,7 +567,11 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
         MOTH_GO(zeros_for(&n->results[i], &grads[i]));
     if (need) {
       sum = moth_view_sum = sum_of_parts(t, n);
+      const MothObserver *o = moth_observed();
+      int64_t began = o ? o->begin_node(n) : -1;
       status = n->backward(n, grads, need, out);
+      if (o)
+        o->end(began);
       moth_view_sum = NULL;
       if (status != MOTH_OK && status != MOTH_ERR_HOST && moth_last_error()[0] != '[')
         moth_error_prefix("[%s] ", n->name);

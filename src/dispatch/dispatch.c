@@ -18,6 +18,7 @@ MothStatus (*moth_autograd_step)(MothCall *c);
 MothStatus (*moth_subclass_step)(MothCall *c);
 MothStatus (*moth_lazy_revive)(MothTensor *t);
 bool (*moth_follow)(MothCall *c, MothStatus *status);
+const MothObserver *moth_observer;
 
 enum {
   SLOW_KEYS = MOTH_KEY_SUBCLASS | MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST |
@@ -472,7 +473,11 @@ static MothStatus failed(const MothCall *c, MothStatus s) {
 }
 
 MothStatus moth_run_bound(MothCall *c, MothKernel kernel) {
+  const MothObserver *o = moth_observed();
+  int64_t at = o ? o->begin_call(c) : -1;
   MothStatus s = run_kernel(c, kernel);
+  if (o)
+    o->end_call(at, c, s);
   return __builtin_expect(s == MOTH_OK, 1) ? MOTH_OK : failed(c, s);
 }
 
@@ -599,7 +604,7 @@ static MothStatus wait_for_lazy(MothCall *c) {
   return moth_redispatch_anew(c);
 }
 
-MothStatus moth_dispatch(MothCall *c) {
+static inline __attribute__((always_inline)) MothStatus dispatch(MothCall *c) {
   look_at_tensors(c);
   for (int i = 0; i < c->op->nresults; i++)
     c->results[i] = moth_v_none();
@@ -610,6 +615,18 @@ MothStatus moth_dispatch(MothCall *c) {
     return run_prepared(c);
   MothStatus s = moth_redispatch(c);
   return __builtin_expect(s == MOTH_OK, 1) ? MOTH_OK : failed(c, s);
+}
+
+static __attribute__((noinline)) MothStatus dispatch_observed(const MothObserver *o, MothCall *c) {
+  int64_t at = o->begin_call(c);
+  MothStatus s = dispatch(c);
+  o->end_call(at, c, s);
+  return s;
+}
+
+MothStatus moth_dispatch(MothCall *c) {
+  const MothObserver *o = moth_observed();
+  return __builtin_expect(o != NULL, 0) ? dispatch_observed(o, c) : dispatch(c);
 }
 
 /* --- shape rules alone ------------------------------------------------------------------------- */

@@ -238,6 +238,20 @@ MOTH_API void moth_modes_reset(void);
 
 /* --- calling ---------------------------------------------------------------------------------- */
 
+/* Sees calls, nodes of backward and compiled segments while a profile is recorded (src/profile), on all threads; what a
+ * begin returns goes to its end. NULL: nothing is recorded. */
+typedef struct MothObserver {
+  int64_t (*begin_call)(const MothCall *c);
+  void (*end_call)(int64_t at, const MothCall *c, MothStatus s);
+  int64_t (*begin_node)(const MothNode *n);
+  int64_t (*begin_compiled)(const char *name);
+  void (*end)(int64_t at); /* of the last two */
+} MothObserver;
+extern const MothObserver *moth_observer; /* read and set atomically */
+static inline const MothObserver *moth_observed(void) {
+  return __atomic_load_n(&moth_observer, __ATOMIC_ACQUIRE);
+}
+
 /* Runs a call from the top. args must be complete and of the right tags (see moth_op_check); they are not changed: all
  * steps see a canonical copy (moth_canonical). */
 MOTH_API MothStatus moth_dispatch(MothCall *c);

@@ -145,8 +145,12 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **out) {
     bool done = false;
     if (end && moth_segment_checks)
       status = moth_segment_check(s, end);
+    const MothObserver *o = end && t->host ? moth_observed() : NULL;
+    int64_t at = o ? o->begin_compiled("compiled segment") : -1;
     if (status == MOTH_OK && end && t->host && moth_trace_host.run)
       status = moth_trace_host.run(s, end, &done);
+    if (o)
+      o->end(at);
     if (status == MOTH_OK && !done)
       status = moth_segment_run_each(s);
     else if (status == MOTH_OK && end->code && end->code->defers)

@@ -455,6 +455,13 @@ static void push_where(lua_State *L) {
   lua_replace(L, -2);
 }
 
+const char *moth_lua_library(lua_State *L) {
+  push_metatable(L, &key_library);
+  const char *library = lua_tostring(L, -1);
+  lua_pop(L, 1);
+  return library;
+}
+
 void moth_lua_push_where(lua_State *L) {
   push_where(L);
   lua_pop(L, 1);

@@ -81,6 +81,8 @@ MothDevice moth_lua_check_device(lua_State *L, int idx);
 
 /* Pushes "file:line: " of the nearest Lua function that is not of moth's own files. */
 void moth_lua_push_where(lua_State *L);
+/* How sources of moth's own Lua functions begin; NULL: not known. The state retains it. */
+const char *moth_lua_library(lua_State *L);
 /* Whether an int64_t or uint64_t cdata that int64 can hold is at idx: its value. */
 bool moth_lua_int64(lua_State *L, int idx, int64_t *out);
 /* The argument at idx; an error, at the user's line and with the name of the called function, if it is of another
@@ -198,6 +200,7 @@ void moth_lua_open_backends(lua_State *L);
 void moth_lua_open_streams(lua_State *L);
 void moth_lua_open_threads(lua_State *L);
 void moth_lua_open_media(lua_State *L);
+void moth_lua_open_profile(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
 void moth_lua_open_compile(lua_State *L);
 void moth_lua_open_graphs(lua_State *L);

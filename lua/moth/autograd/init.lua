@@ -323,4 +323,10 @@ signature.all(M, {
 })
 --- no_grad under PyTorch's other name.
 M.inference_mode = signature.alias("inference_mode", M.no_grad)
+--- moth.profiler's functions under their older name.
+M.profiler = require("moth.lang.lazy").strict({
+  profile = function(...) return require("moth.profiler").profile(...) end,
+  record_function = function(...) return require("moth.profiler").record_function(...) end,
+}, "moth.autograd.profiler")
+
 return M

@@ -11,6 +11,7 @@
 -- made buffers, compilation.
 local check = require "moth.utils.check"
 local class = require "moth.class"
+local signature = require "moth.utils.signature"
 local now = require("moth.utils.system").now
 local Measurement = require "moth.benchmark.measurement"
 local Compare = require "moth.benchmark.compare"
@@ -156,6 +157,22 @@ end
 --- Prints a table of measurements, and returns it: a Compare.
 function M.compare(results)
   return Compare(Compare.check("benchmark.compare", results)):trim_significant_figures():print()
+end
+
+local Clock = class "Clock"
+
+--- A clock that starts now, once all devices have finished: local t = moth.tic(); …; print(t:toc()).
+M.tic = signature("benchmark.tic()", function() return Clock() end)
+
+function Clock:__init()
+  synchronize()
+  self.start = now()
+end
+
+--- The seconds since it started, once all devices have finished what was asked of them.
+function Clock:toc()
+  synchronize()
+  return now() - self.start
 end
 
 --- The speed of this machine, and where measurements stand below its roofline: roofline.lua.

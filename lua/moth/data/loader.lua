@@ -13,6 +13,8 @@ local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
+local range = require "moth.profiler.range"
+local LOADER = range.kinds.loader
 local fetch = require "moth.data.fetch"
 local sampler = require "moth.data.sampler"
 local each = require "moth.each"
@@ -150,7 +152,8 @@ local function given(self, ...)
     self.pool:stop()
   end
 end
-function Iterator.__call(self) return given(self, self.epoch:next()) end
+local function next_of(self) return given(self, self.epoch:next()) end
+function Iterator.__call(self) return range(LOADER, "dataloader.next", next_of, self) end
 
 -- ---- an epoch ------------------------------------------------------------------------------------------
 
@@ -217,8 +220,10 @@ function DataLoader:iter()
     end
     return ...
   end
-  if not self.pin_memory then return function() return count(next_batch()) end end
-  return function() return count(pinned(next_batch())) end
+  local function plain() return count(next_batch()) end
+  local function pinning() return count(pinned(next_batch())) end
+  local fn = self.pin_memory and pinning or plain
+  return function() return range(LOADER, "dataloader.next", fn) end
 end
 
 -- `for x, y in loader do`: Lua calls the loader itself with the first value of the last batch. Loops in progress are

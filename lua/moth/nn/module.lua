@@ -48,12 +48,23 @@ function Module:forward()
   check.fail("%s has no forward; write function %s:forward(x) ... end", self.__name, self.__name)
 end
 
---- Calling a module runs its hooks and forward; m:forward(x) runs no hooks.
-function Module.__call(self, ...)
-  -- No tail calls: this frame says where in a network an error happened (moth.trace).
+local recorder -- of moth.profiler, while it records modules
+
+local function call(self, ...)
   if not self._hooks then return select(1, self:forward(...)) end
   return select(1, hooks.call(self, ...))
 end
+
+--- Calling a module runs its hooks and forward; m:forward(x) runs no hooks.
+function Module.__call(self, ...)
+  -- No tail calls: this frame says where in a network an error happened (moth.trace).
+  if recorder then return select(1, recorder.call(call, self, ...)) end
+  if not self._hooks then return select(1, self:forward(...)) end
+  return select(1, hooks.call(self, ...))
+end
+
+-- From now on calls of modules run by r.call(call, module, ...), or, with false, by themselves.
+function Module.__record(r) recorder = r or nil end
 
 -- ---- fields ----------------------------------------------------------------------------------------
 

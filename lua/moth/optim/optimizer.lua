@@ -22,6 +22,8 @@ local signature = require "moth.utils.signature"
 local Parameter = require "moth.nn.parameter"
 local rows = require "moth.autograd.row_grad"
 local each = require "moth.each"
+local range = require "moth.profiler.range"
+local profiling, OPTIMIZER = B.profile.running, range.kinds.optimizer
 
 local Optimizer = class("Optimizer")
 
@@ -134,6 +136,13 @@ function Optimizer:zero_grad(...)
   for _, group in ipairs(self.param_groups) do Parameter.zero_grads(group.params, none) end
 end
 
+local function update(self)
+  for _, group in ipairs(self.param_groups) do
+    moth.no_grad(self.step_rows, self, group)
+    moth.no_grad(self.step_group, self, group)
+  end
+end
+
 --- @tparam[opt] function closure computes the loss anew and returns it @return what it returned
 function Optimizer:step(closure)
   if closure ~= nil and type(closure) ~= "function" then
@@ -141,9 +150,10 @@ function Optimizer:step(closure)
   end
   local loss = closure and moth.enable_grad(closure)
   if self.step_group == nil then check.fail("optim.%s has no step", self.__name) end
-  for _, group in ipairs(self.param_groups) do
-    moth.no_grad(self.step_rows, self, group)
-    moth.no_grad(self.step_group, self, group)
+  if profiling() then
+    range(OPTIMIZER, "Optimizer.step#" .. self.__name, update, self)
+  else
+    update(self)
   end
   return loss
 end

@@ -42,6 +42,13 @@ commands.t = { "%t expr", timing, function(session, code)
     duration(times[11])))
 end }
 
+commands.prof = { "%prof expr", "profile an expression: the table of its ops; the page is in moth-profile.html",
+  function(session, code)
+    local prof = require("moth.profiler").profile({ with_modules = true }, compile(session, code, "%prof"))
+    session.out:write(prof:key_averages():table { row_limit = 15 }, "\n")
+    session.out:write("the page: ", prof:report("moth-profile.html"), "\n")
+  end }
+
 commands.who = { "%who", "the variables of this session, globals too", function(session)
   local show = require "moth.repl.show"
   for _, name in ipairs(session.locals:names()) do

@@ -22,6 +22,7 @@ typedef struct Command {
   int argc;
   char **argv;
   int status;
+  bool profiles;
 } Command;
 
 static const char usage[] =
@@ -30,6 +31,9 @@ static const char usage[] =
     "  -l module  require a module; a global of its last name holds it (-l moth.nn sets nn)\n"
     "  -i         be interactive after the script or -e\n"
     "  -          run standard input as a script\n"
+    "  --profile[=file]  profile the script: a table on standard error, a page in file "
+    "(moth-profile.html; or .json\n"
+    "             for Perfetto, .svg for a flame graph)\n"
     "  --version  print the versions of moth and LuaJIT\n"
     "  --help     print this\n"
     "Without a script moth is interactive; if standard input is no terminal, that is the script.\n";
@@ -222,6 +226,21 @@ static int run_script(lua_State *L, const char *file, int argc, char **argv) {
   return report(L, status);
 }
 
+/* Calls start(path) or finish() of moth.profiler.script. */
+static int profiler(lua_State *L, const char *name, const char *path) {
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moth.profiler.script");
+  int status = call(L, 1, 1);
+  if (status == 0) {
+    lua_getfield(L, -1, name);
+    lua_remove(L, -2);
+    if (path)
+      lua_pushstring(L, path);
+    status = call(L, path ? 1 : 0, 0);
+  }
+  return report(L, status);
+}
+
 /* ---- the prompt -------------------------------------------------------------------------------
  * Runs moth.repl, with line editing (edit.c) and calls that Ctrl-C stops. */
 
@@ -293,6 +312,15 @@ static int fail_usage(const char *what) {
   return 1;
 }
 
+/* The file of --profile=file, "" of --profile; NULL: another option. */
+static const char *profile_path(const char *option) {
+  static const char name[] = "--profile";
+  size_t n = sizeof name - 1;
+  if (strncmp(option, name, n) != 0 || (option[n] && option[n] != '='))
+    return NULL;
+  return option + n + (option[n] == '=');
+}
+
 /* The index of the first argument that is not an option, or argc. Handles --help and other options that only print. */
 static int find_script(int argc, char **argv, bool *done, int *status) {
   int i = 1;
@@ -310,7 +338,7 @@ static int find_script(int argc, char **argv, bool *done, int *status) {
     *done = false;
     if (strcmp(option, "--") == 0)
       return i + 1;
-    if (strcmp(option, "-i") == 0)
+    if (strcmp(option, "-i") == 0 || profile_path(option))
       continue;
     if (strcmp(option, "-e") == 0 || strcmp(option, "-l") == 0) {
       if (++i < argc)
@@ -325,15 +353,15 @@ static int find_script(int argc, char **argv, bool *done, int *status) {
   return i;
 }
 
-static int run_command(lua_State *L) {
-  Command *command = lua_touserdata(L, 1);
+/* Runs what the command line says; command->status is 0 if all of it went well. */
+static void run_all(lua_State *L, Command *command) {
   int argc = command->argc;
   char **argv = command->argv;
   bool done = false, interactive = false, has_code = false, has_moth = false;
   lua_settop(L, 0);
   int script = find_script(argc, argv, &done, &command->status);
   if (done)
-    return 0;
+    return;
 
   lua_gc(L, LUA_GCSTOP, 0);
   luaL_openlibs(L);
@@ -347,30 +375,42 @@ static int run_command(lua_State *L) {
     bool is_code = strcmp(argv[i], "-e") == 0;
     if (strcmp(argv[i], "-i") == 0)
       interactive = true;
+    if (profile_path(argv[i]) && !command->profiles) {
+      if (profiler(L, "start", profile_path(argv[i])) != 0)
+        return;
+      command->profiles = true;
+    }
     if (!is_code && strcmp(argv[i], "-l") != 0)
       continue;
     i++;
     if (is_code && !has_moth && require(L, "moth") != 0)
-      return 0;
+      return;
     has_moth = has_moth || is_code;
     has_code = has_code || is_code;
     if ((is_code ? run_code(L, argv[i]) : require(L, argv[i])) != 0)
-      return 0;
+      return;
   }
   if (script < argc || (!has_code && !interactive && !isatty(STDIN_FILENO))) {
     const char *file = script < argc && strcmp(argv[script], "-") != 0 ? argv[script] : NULL;
     int nargs = script < argc ? argc - script - 1 : 0;
     if (run_script(L, file, nargs, argv + argc - nargs) != 0)
-      return 0;
+      return;
     has_code = true;
   }
   if (interactive || !has_code) {
     if (!has_moth)
       require(L, "moth"); /* the prompt works without it */
     if (prompt(L) != 0)
-      return 0;
+      return;
   }
   command->status = 0;
+}
+
+static int run_command(lua_State *L) {
+  Command *command = lua_touserdata(L, 1);
+  run_all(L, command);
+  if (command->profiles && profiler(L, "finish", NULL) != 0)
+    command->status = 1;
   return 0;
 }
 

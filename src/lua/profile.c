@@ -1,0 +1,184 @@
+/* The recorder (profile/profile.h) for lua/moth/profiler. */
+#include "profile/profile.h"
+
+#include <string.h>
+
+#include "core/dtype.h"
+#include "lua/moth_lua.h"
+
+#define MAGIC_PROFILE 0x6d6f74685072666cull
+
+static char key_meta;
+
+/* --- the line of the program --------------------------------------------------------------------------- */
+
+enum { MOST_FRAMES = 12, LEVELS = 60 };
+
+/* The frames of Lua functions outside moth's library from the innermost one on. */
+static int32_t here(int frames) {
+  lua_State *L = moth_lua_current;
+  struct {
+    char source[256];
+    int line;
+  } found[MOST_FRAMES];
+  int n = 0;
+  lua_Debug ar;
+  if (!L || !lua_checkstack(L, 8))
+    return -1;
+  const char *library = moth_lua_library(L);
+  for (int level = 0; n < frames && level < LEVELS && lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Sl", &ar);
+    if (ar.currentline <= 0 || (library && strncmp(ar.source, library, strlen(library)) == 0))
+      continue;
+    const char *source = *ar.source == '@' ? ar.source + 1 : ar.short_src;
+    size_t length = strlen(source),
+           skip = length >= sizeof found[n].source ? length - sizeof found[n].source + 1 : 0;
+    strcpy(found[n].source, source + skip);
+    found[n++].line = ar.currentline;
+  }
+  int32_t place = -1;
+  while (n-- > 0)
+    place = moth_profile_intern(place, found[n].source, found[n].line);
+  return place;
+}
+
+/* --- functions ------------------------------------------------------------------------------------------- */
+
+/* profile_start(max_events, shapes, memory, frames) */
+static int b_start(lua_State *L) {
+  MothProfileOptions o = {.max_events = moth_lua_check_integer(L, 1, 1, 2147483647),
+                          .shapes = lua_toboolean(L, 2),
+                          .memory = lua_toboolean(L, 3),
+                          .frames = (int32_t)moth_lua_check_integer(L, 4, 0, MOST_FRAMES)};
+  moth_profile_here = here;
+  MothStatus s = moth_profile_start(&o);
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+static int profile_gc(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, 1, MAGIC_PROFILE);
+  if (h && h->u.other)
+    moth_profile_free(h->u.other);
+  if (h)
+    h->u.other = NULL;
+  return 0;
+}
+
+/* profile_stop() -> the recording, or nil */
+static int b_stop(lua_State *L) {
+  MothHandle *h = lua_newuserdata(L, sizeof *h);
+  h->magic = MAGIC_PROFILE;
+  h->u.other = NULL;
+  lua_pushlightuserdata(L, &key_meta);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  lua_setmetatable(L, -2);
+  h->u.other = moth_profile_stop();
+  return h->u.other ? 1 : 0;
+}
+
+static const MothProfile *check(lua_State *L) {
+  MothHandle *h = moth_lua_check_handle(L, 1, MAGIC_PROFILE, "recording");
+  return h->u.other;
+}
+
+static int b_running(lua_State *L) {
+  lua_pushboolean(L, moth_profile_running());
+  return 1;
+}
+
+/* profile_begin(kind, name) -> token */
+static int b_begin(lua_State *L) {
+  int64_t kind = moth_lua_check_integer(L, 1, MOTH_EVENT_RANGE, MOTH_EVENT_COMPILED);
+  const char *name = luaL_checkstring(L, 2);
+  moth_lua_sync(L);
+  lua_State *outer = moth_lua_current;
+  moth_lua_current = L;
+  lua_pushnumber(L, (lua_Number)moth_profile_begin((MothEventKind)kind, name));
+  moth_lua_current = outer;
+  return 1;
+}
+
+static int b_end(lua_State *L) {
+  moth_profile_end((int64_t)luaL_checknumber(L, 1));
+  return 0;
+}
+
+static void set_number(lua_State *L, const char *name, int64_t value) {
+  lua_pushnumber(L, (lua_Number)value);
+  lua_setfield(L, -2, name);
+}
+
+/* profile_info(recording) -> { threads, names, places, duration, lost, lost_since, began }. The pointers in `threads` live
+ * as long as the recording. Numbers of names and places count from 0, places are { source, line, caller }. */
+static int b_info(lua_State *L) {
+  const MothProfile *p = check(L);
+  lua_createtable(L, 0, 8);
+  lua_newtable(L);
+  for (int i = 0; i < moth_profile_threads(p); i++) {
+    const MothProfileThread *t = moth_profile_thread(p, i);
+    lua_createtable(L, 0, 4);
+    set_number(L, "id", t->id);
+    set_number(L, "n", t->n);
+    lua_pushlightuserdata(L, (void *)t->chunks);
+    lua_setfield(L, -2, "chunks");
+    lua_pushlightuserdata(L, t->shapes);
+    lua_setfield(L, -2, "shapes");
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "threads");
+  lua_newtable(L);
+  for (uint32_t i = 0; i < moth_profile_names(p); i++) {
+    lua_pushstring(L, moth_profile_name_at(p, i));
+    lua_rawseti(L, -2, (int)i);
+  }
+  lua_setfield(L, -2, "names");
+  lua_newtable(L);
+  for (int32_t i = 0; i < moth_profile_places(p); i++) {
+    MothPlace at = moth_profile_place_at(p, i);
+    lua_createtable(L, 0, 3);
+    lua_pushstring(L, at.source);
+    lua_setfield(L, -2, "source");
+    set_number(L, "line", at.line);
+    set_number(L, "caller", at.caller);
+    lua_rawseti(L, -2, i);
+  }
+  lua_setfield(L, -2, "places");
+  int64_t since;
+  set_number(L, "duration", moth_profile_duration(p));
+  set_number(L, "lost", moth_profile_lost(p, &since));
+  set_number(L, "lost_since", since);
+  set_number(L, "began", moth_profile_began(p));
+  return 1;
+}
+
+/* profile_write_chrome(recording, path) */
+static int b_write_chrome(lua_State *L) {
+  const MothProfile *p = check(L);
+  MothStatus s = moth_profile_write_chrome(p, luaL_checkstring(L, 2));
+  return s ? moth_lua_raise(L, s) : 0;
+}
+
+void moth_lua_open_profile(lua_State *L) {
+  static const luaL_Reg fns[] = {
+      {"start", b_start}, {"stop", b_stop}, {"running", b_running},           {"begin", b_begin},
+      {"finish", b_end},  {"info", b_info}, {"write_chrome", b_write_chrome}, {NULL, NULL}};
+  lua_newtable(L);
+  luaL_register(L, NULL, fns);
+  set_number(L, "event_size", sizeof(MothEvent));
+  set_number(L, "chunk", MOTH_PROFILE_CHUNK);
+  lua_newtable(L); /* dtypes by their codes in shapes */
+  for (int d = 0; d < MOTH_NDTYPES; d++) {
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, moth_dtype_name((MothDType)d));
+    lua_setfield(L, -2, "name");
+    set_number(L, "size", (int64_t)moth_dtype_size((MothDType)d));
+    lua_rawseti(L, -2, d);
+  }
+  lua_setfield(L, -2, "dtypes");
+  lua_setfield(L, -2, "profile");
+  lua_pushlightuserdata(L, &key_meta);
+  lua_newtable(L);
+  lua_pushcfunction(L, profile_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}

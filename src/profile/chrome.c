@@ -1,0 +1,246 @@
+/* A recording as Chrome's trace format. See profile.h. Times are in us; begin and end are rounded to ns before the
+ * difference is taken, so that events of a track nest exactly, as Perfetto wants it. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/dtype.h"
+#include "core/error.h"
+#include "profile/profile.h"
+
+typedef struct Out {
+  FILE *file;
+  char *at, *end;
+  char text[1 << 16];
+} Out;
+
+enum { LINE = 4096 }; /* the longest piece that is put without a check */
+
+static void flush(Out *o) {
+  fwrite(o->text, 1, (size_t)(o->at - o->text), o->file);
+  o->at = o->text;
+}
+
+static inline void need(Out *o) {
+  if (o->end - o->at < LINE)
+    flush(o);
+}
+
+static inline void put(Out *o, const char *text) {
+  size_t n = strlen(text);
+  memcpy(o->at, text, n);
+  o->at += n;
+}
+
+static inline void put_integer(Out *o, int64_t i) {
+  char digits[24], *d = digits + sizeof digits;
+  uint64_t u = i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
+  do
+    *--d = (char)('0' + u % 10);
+  while (u /= 10);
+  if (i < 0)
+    *--d = '-';
+  size_t n = (size_t)(digits + sizeof digits - d);
+  memcpy(o->at, d, n);
+  o->at += n;
+}
+
+static inline void put_us(Out *o, int64_t ns) {
+  put_integer(o, ns / 1000);
+  int64_t rest = ns % 1000;
+  *o->at++ = '.';
+  *o->at++ = (char)('0' + rest / 100);
+  *o->at++ = (char)('0' + rest / 10 % 10);
+  *o->at++ = (char)('0' + rest % 10);
+}
+
+/* A string with its quotes; at most 1000 bytes of it. */
+static void put_string(Out *o, const char *text) {
+  static const char hex[] = "0123456789abcdef";
+  need(o);
+  *o->at++ = '"';
+  for (int i = 0; text[i] && i < 1000 - 6; i++) {
+    unsigned char c = (unsigned char)text[i];
+    if (c == '"' || c == '\\') {
+      *o->at++ = '\\';
+      *o->at++ = (char)c;
+    } else if (c < 0x20 || c == 0x7f || c == '<') { /* "</script" in a page that contains it */
+      put(o, "\\u00");
+      *o->at++ = hex[c >> 4];
+      *o->at++ = hex[c & 15];
+    } else {
+      *o->at++ = (char)c;
+    }
+    need(o);
+  }
+  *o->at++ = '"';
+}
+
+static const MothEvent *event_at(const MothProfileThread *t, int64_t i) {
+  return &t->chunks[i / MOTH_PROFILE_CHUNK][i % MOTH_PROFILE_CHUNK];
+}
+
+static const char *category(int kind) {
+  static const char *const names[] = {"cpu_op", "backward",   "user_annotation", "module",
+                                      "step",   "dataloader", "optimizer",       "compiled"};
+  return names[kind];
+}
+
+static void put_shapes(Out *o, const int64_t *s) {
+  int64_t n = *s++;
+  const int64_t *first = s;
+  put(o, ",\"Input Dims\":[");
+  for (int64_t i = 0; i < n; i++) {
+    int64_t ndim = s[1];
+    put(o, i ? ",[" : "[");
+    for (int64_t d = 0; d < ndim; d++) {
+      if (d)
+        *o->at++ = ',';
+      put_integer(o, s[2 + d]);
+    }
+    put(o, "]");
+    s += 2 + ndim;
+    need(o);
+  }
+  put(o, "],\"Input type\":[");
+  s = first;
+  for (int64_t i = 0; i < n; i++) {
+    put(o, i ? ",\"" : "\"");
+    put(o, moth_dtype_name((MothDType)s[0]));
+    put(o, "\"");
+    s += 2 + s[1];
+    need(o);
+  }
+  put(o, "]");
+}
+
+static void put_event(Out *o, const MothProfile *p, const MothProfileThread *t, int pid,
+                      const MothEvent *e, int64_t begin, int64_t end) {
+  bool node = e->kind == MOTH_EVENT_NODE;
+  need(o);
+  put(o, ",\n{\"ph\":\"X\",\"cat\":\"");
+  put(o, category(e->kind));
+  put(o, "\",\"pid\":");
+  put_integer(o, pid);
+  put(o, ",\"tid\":");
+  put_integer(o, t->id);
+  put(o, ",\"ts\":");
+  put_us(o, begin);
+  put(o, ",\"dur\":");
+  put_us(o, end - begin);
+  put(o, ",\"name\":");
+  if (e->kind == MOTH_EVENT_OP) {
+    char name[160];
+    snprintf(name, sizeof name, "moth::%s", moth_profile_name_at(p, e->name));
+    put_string(o, name);
+  } else {
+    put_string(o, moth_profile_name_at(p, e->name));
+  }
+  need(o);
+  put(o, ",\"args\":{\"bytes\":");
+  put_integer(o, e->bytes);
+  if (e->seq) {
+    put(o, ",\"Sequence number\":");
+    put_integer(o, (int64_t)e->seq);
+  }
+  if (e->shapes >= 0)
+    put_shapes(o, t->shapes + e->shapes);
+  if (e->place >= 0) {
+    MothPlace at = moth_profile_place_at(p, e->place);
+    char line[1100];
+    snprintf(line, sizeof line, "%.1000s:%d", at.source, at.line);
+    put(o, ",\"place\":");
+    put_string(o, line);
+  }
+  need(o);
+  put(o, "}}");
+  /* An arrow from the call to its node: of a composite and its parts, from the outermost one. */
+  if (e->seq && (node || e->parent < 0 || event_at(t, e->parent)->seq != e->seq)) {
+    need(o);
+    put(o, node ? ",\n{\"ph\":\"f\",\"bp\":\"e\"" : ",\n{\"ph\":\"s\"");
+    put(o, ",\"cat\":\"fwdbwd\",\"name\":\"fwdbwd\",\"id\":");
+    put_integer(o, (int64_t)e->seq);
+    put(o, ",\"pid\":");
+    put_integer(o, pid);
+    put(o, ",\"tid\":");
+    put_integer(o, t->id);
+    put(o, ",\"ts\":");
+    put_us(o, begin);
+    put(o, "}");
+  }
+}
+
+static void put_named(Out *o, const char *what, int pid, int64_t tid, const char *name) {
+  need(o);
+  put(o, ",\n{\"ph\":\"M\",\"name\":\"");
+  put(o, what);
+  put(o, "\",\"pid\":");
+  put_integer(o, pid);
+  put(o, ",\"tid\":");
+  put_integer(o, tid);
+  put(o, ",\"args\":{\"name\":");
+  put_string(o, name);
+  put(o, "}}");
+}
+
+/* The ends of a track's events as they are written: open ones end with the recording, none ends behind its parent. */
+static int64_t *ends_of(const MothProfile *p, const MothProfileThread *t) {
+  int64_t *ends = malloc(sizeof *ends * (size_t)(t->n + 1)), last = moth_profile_duration(p);
+  for (int64_t i = 0; ends && i < t->n; i++) {
+    const MothEvent *e = event_at(t, i);
+    int64_t most = e->parent >= 0 ? ends[e->parent] : last;
+    ends[i] = e->end < e->begin || e->end > most ? most : e->end;
+    if (ends[i] < e->begin)
+      ends[i] = e->begin;
+  }
+  return ends;
+}
+
+static MothStatus write_all(const MothProfile *p, Out *o) {
+  int pid = (int)getpid();
+  put(o, "{\"schemaVersion\":1,\"displayTimeUnit\":\"ns\",\"moth_version\":");
+  put_string(o, moth_version());
+  put(o, ",\"baseTimeNanoseconds\":");
+  put_integer(o, moth_profile_began(p));
+  put(o, ",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":");
+  put_integer(o, pid);
+  put(o, ",\"args\":{\"labels\":\"CPU\"}}");
+  put_named(o, "process_name", pid, pid, "moth");
+  for (int k = 0; k < moth_profile_threads(p); k++) {
+    const MothProfileThread *t = moth_profile_thread(p, k);
+    char name[64];
+    snprintf(name, sizeof name, t->id == pid ? "main thread" : "thread %lld", (long long)t->id);
+    put_named(o, "thread_name", pid, t->id, name);
+    int64_t *ends = ends_of(p, t);
+    if (!ends)
+      return moth_fail(MOTH_ERR_MEMORY, "profiler: out of memory");
+    for (int64_t i = 0; i < t->n; i++) {
+      const MothEvent *e = event_at(t, i);
+      put_event(o, p, t, pid, e, e->begin, ends[i]);
+    }
+    free(ends);
+  }
+  need(o);
+  put(o, "\n]}\n");
+  flush(o);
+  return MOTH_OK;
+}
+
+MothStatus moth_profile_write_chrome(const MothProfile *p, const char *path) {
+  Out *o = malloc(sizeof *o);
+  if (!o)
+    return moth_fail(MOTH_ERR_MEMORY, "profiler: out of memory");
+  o->at = o->text;
+  o->end = o->text + sizeof o->text;
+  o->file = fopen(path, "w");
+  MothStatus s = o->file ? write_all(p, o) : MOTH_OK;
+  bool bad = !o->file || ferror(o->file);
+  if (o->file && fclose(o->file) != 0)
+    bad = true;
+  if (bad && s == MOTH_OK)
+    s = moth_fail(MOTH_ERR_IO, "profiler: '%s' cannot be written: %s", path, strerror(errno));
+  free(o);
+  return s;
+}
