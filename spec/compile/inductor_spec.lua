@@ -407,4 +407,27 @@ describe("inductor #M302", function()
     toolchain.cc = cc
     assert.is_true(ok, message)
   end)
+
+  fused("has reductions of one stage in one loop, with what is stored there", function()
+    local native = require "moth.kernel.native"
+    local library, text = native.library, nil
+    native.library = function(source, ...)
+      text = source
+      return library(source, ...)
+    end
+    local function f(x, y)
+      local z = x * y + 1.25
+      return z, z:sum(2), (z * x):sum(2), z:amax(2)
+    end
+    local x, y = moth.randn(37, 1500), moth.randn(37, 1500)
+    x[3][7] = 0 / 0
+    local got = { pcall(compile(f), x, y) }
+    native.library = library
+    assert.is_true(got[1], got[2])
+    for i, want in ipairs { f(x, y) } do
+      assert.is_true(moth.allclose(got[i + 1], want, { rtol = 1e-5, atol = 1e-4, equal_nan = true }))
+    end
+    local _, loops = text:gsub("omp simd[^\n]*reduction", "")
+    assert.are.equal(1, loops)
+  end)
 end)

@@ -182,6 +182,32 @@ local function reduce_bounds(p, s)
   return bounds
 end
 
+--- The accumulator of a reduction in a loop: lines `before` and `after` it, a clause for the loop, and effects(text),
+-- the lines for an element.
+function M.accumulator(p, s, acc)
+  local none, form, clause = joined(p, s.kind, s.d)
+  local a = { before = { ("%s %s = %s;"):format(s.d.real, acc, none) }, after = {} }
+  local nans = not clause and s.d.is_float and "nans_" .. acc
+  if clause then
+    a.clause = (clause:gsub("acc", acc))
+  else
+    -- As a comparison and, for floats, a flag: compilers make vectors of these.
+    form = s.kind == "max" and "x > a ? x : a" or "x < a ? x : a"
+    a.clause = ("reduction(%s : %s)"):format(s.kind, acc)
+  end
+  if nans then
+    a.before[2] = ("int %s = 0;"):format(nans)
+    a.clause = ("%s reduction(| : %s)"):format(a.clause, nans)
+    a.after[1] = ("if (%s) %s = %s;"):format(nans, acc, print_.literal(p, 0 / 0, s.d))
+  end
+  function a.effects(text)
+    local lines = { ("%s = %s;"):format(acc, join_text(form, acc, text)) }
+    if nans then lines[2] = ("%s |= %s != %s;"):format(nans, text, text) end
+    return lines
+  end
+  return a
+end
+
 function M.reduce(p, s)
   local x, shape = s[1], s[1].shape
   local scalar = #s.shape == 0
@@ -191,29 +217,15 @@ function M.reduce(p, s)
     return scalar and ("%s = %s;"):format(name, text) or ("%s[%s] = %s;"):format(name, print_.flat(s.shape, idx), text)
   end
   if s.kind:find("^arg") then return arg_reduce(p, s, target) end
-  local none, form, clause = joined(p, s.kind, s.d)
+  local none, form = joined(p, s.kind, s.d)
   if s.dim == nil or s.dim == #shape then
     -- An accumulator for each row; of all elements, one.
     local level = s.dim and #shape - 1 or 0
-    local float = s.d.is_float and not clause
-    local before = { ("%s acc = %s;"):format(s.d.real, none) }
-    local after = { target(without(p:positions(shape), s.dim), "acc") }
-    if not s.dim then after = { target({}, "acc") } end
-    if not clause then
-      -- As a comparison and, for floats, a flag: compilers make vectors of these.
-      form = s.kind == "max" and "x > a ? x : a" or "x < a ? x : a"
-      clause = ("reduction(%s : acc)"):format(s.kind)
-      if float then
-        before[2] = "int nans = 0;"
-        clause = clause .. " reduction(| : nans)"
-        table.insert(after, 1, ("if (nans) acc = %s;"):format(print_.literal(p, 0 / 0, s.d)))
-      end
-    end
+    local acc = M.accumulator(p, s, "acc")
+    table.insert(acc.after, target(s.dim and without(p:positions(shape), s.dim) or {}, "acc"))
     p:each_element(shape, function(idx)
-      local text = p:element(x, idx)
-      p:effect(("acc = %s;"):format(join_text(form, "acc", text)))
-      if float then p:effect(("nans |= %s != %s;"):format(text, text)) end
-    end, { simd = clause, before = { [level] = before }, after = { [level + 1] = after },
+      for _, text in ipairs(acc.effects(p:element(x, idx))) do p:effect(text) end
+    end, { simd = acc.clause, before = { [level] = acc.before }, after = { [level + 1] = acc.after },
       bounds = reduce_bounds(p, s) })
   else
     p:each_element(s.shape, function(idx)

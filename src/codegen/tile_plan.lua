@@ -197,47 +197,74 @@ local function find_inplace(prog)
   end)
 end
 
--- What a store or an assignment of a block writes to, its mask, and whether it can share a loop.
-local function target_of(s, prog)
+-- What changes nothing in a reduction.
+local nothing = { sum = 0, any = 0, prod = 1, all = 1, max = -math.huge, min = math.huge }
+
+-- Whether a reduction of where(mask, x, what changes nothing) may share a loop; `joins`: whether any may.
+local function may_join(s, joins)
+  local x = s.op == "reduce" and joins and #s.shape == 0 and s[1]
+  if not x or x.op ~= "where" or #x.shape ~= 1 or not nothing[s.kind] then return false end
+  local other = x[3]
+  while other.op == "broadcast" do other = other[1] end
+  return other.op == "const" and other.value == nothing[s.kind]
+end
+
+-- What a store or an assignment of a block writes to, its mask, and whether it can share a loop. A reduction writes to
+-- itself.
+local function target_of(s, prog, joins)
   if s.op == "store" then return s.distinct and s or prog.class[s.root], s[3] end
+  if may_join(s, joins) then return s, s[1][1] end
   if s.op ~= "assign" or s.skip then return nil end
   local x = s[1]
   return s.var, x.op == "where" and x[3].op == "var" and x[3].var == s.var and x[1] or nil
 end
 
-local moves = { apply = true, cast = true, where = true, broadcast = true, param = true, program_id = true,
-  num_programs = true, index = true }
+local function loop_shape(s) return s.op == "reduce" and s[1].shape or s.shape end
 
--- Stores and assignments of one shape and mask that follow each other share a loop, if they write to different memory;
--- scalars between them are computed ahead.
-local function join_stores(prog, list)
+local moves = { apply = true, cast = true, where = true, broadcast = true, param = true, program_id = true,
+  num_programs = true, index = true, load = true, var = true }
+
+-- Stores, assignments and reductions of one shape and mask that follow each other share a loop, if they write to
+-- different memory; scalars between them are computed ahead, or behind where they need a reduction's result.
+local function join_stores(prog, list, joins)
   local i = 1
   while i <= #list do
     local s = list[i]
-    if s.body then join_stores(prog, s.body) end
+    if s.body then join_stores(prog, s.body, joins) end
     if s.yes then
-      join_stores(prog, s.yes)
-      join_stores(prog, s.no)
+      join_stores(prog, s.yes, joins)
+      join_stores(prog, s.no, joins)
     end
-    local target, mask = target_of(s, prog)
-    if target and #s.shape > 0 then
+    local target, mask = target_of(s, prog, joins)
+    if target and #loop_shape(s) > 0 then
       local written, group, ahead, rest, k = { [target] = true }, { s }, {}, {}, i + 1
+      local behind, late, set = {}, {}, {} -- late: what the loop gives; set: variables that are assigned behind it
+      late[s] = s.op == "reduce" or nil
       while list[k] do
         local one = list[k]
-        local to, its_mask = target_of(one, prog)
-        if to then
-          if its_mask ~= mask or written[to] or not tile.same(one.shape, s.shape) then break end
+        local to, its_mask = target_of(one, prog, joins)
+        local is_late = one.op == "var" and set[one.var] or false
+        for m = 1, 4 do is_late = is_late or one[m] and late[one[m]] or false end
+        if to and #loop_shape(one) > 0 then
+          if is_late or its_mask ~= mask or written[to] or not tile.same(loop_shape(one), loop_shape(s)) then break end
           written[to] = true
           group[#group + 1] = one
           rest[#rest + 1] = one
+          late[one] = one.op == "reduce" or nil
         elseif one.op == "load" and written[prog.class[one.root]] or one.op == "var" and written[one.var] then
           break
-        elseif not one.shape or own[one.op] or effects[one.op] then
+        elseif one.op == "assign" and not one.skip and is_late then
+          behind[#behind + 1] = one
+          set[one.var] = true
+        elseif not one.shape or own[one.op] or effects[one.op] or one.op == "assign" then
           break
         elseif #one.shape > 0 or one.op == "const" then
+          if is_late then break end
           rest[#rest + 1] = one
         elseif moves[one.op] then
-          ahead[#ahead + 1] = one
+          local where = is_late and behind or ahead
+          where[#where + 1] = one
+          late[one] = is_late or nil
         else
           break
         end
@@ -247,12 +274,12 @@ local function join_stores(prog, list)
         s.together = group
         for m = 2, #group do group[m].leader = s end
         local at = i
-        for _, one in ipairs(ahead) do
-          list[at] = one
-          at = at + 1
+        for _, part in ipairs { ahead, { s }, rest, behind } do
+          for _, one in ipairs(part) do
+            list[at] = one
+            at = at + 1
+          end
         end
-        list[at] = s
-        for m, one in ipairs(rest) do list[at + m] = one end
         i = k - 1
       end
     end
@@ -261,11 +288,12 @@ local function join_stores(prog, list)
 end
 
 --- Prepares a program. Each live statement gets `at`, its number; blocks that are arrays get `array`; statements
--- `before`, the arrays that are filled ahead of them. stay: blocks that are to stay arrays (tile.lua) are.
-function M.prepare(prog, stay)
+-- `before`, the arrays that are filled ahead of them. stay: blocks that are to stay arrays (tile.lua) are; joins:
+-- reductions may share loops.
+function M.prepare(prog, stay, joins)
   drop_dead(prog)
   find_inplace(prog)
-  join_stores(prog, prog.body)
+  join_stores(prog, prog.body, joins)
   local at, all, sinks = 0, {}, {}
   walk(prog.body, nil, nil, function(s)
     at = at + 1

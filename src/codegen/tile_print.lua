@@ -366,26 +366,47 @@ local function effect_of(p, s, x, idx)
     p:write_memory(value, s.d))
 end
 
+-- The mask behind which nothing is stored, assigned or joined.
+local function mask_of(s)
+  local x = s[1]
+  if s.op == "store" then return s[3] end
+  if x.op ~= "where" then return nil end
+  return (s.op == "reduce" or x[3].op == "var" and x[3].var == s.var and not x[3].array) and x[1] or nil
+end
+
 -- Those that share a loop (plan): all their values come before all their effects.
 local function elements(p, s)
   if s.leader then return end
-  local x, mask = s[1], nil
-  if s.op == "store" then
-    mask = s[3]
-  elseif x.op == "where" and x[3].op == "var" and x[3].var == s.var and not x[3].array then
-    mask = x[1]
+  local mask, group = mask_of(s), s.together or { s }
+  local shape = s.op == "reduce" and s[1].shape or s.shape
+  local bounds = p:bounds(mask, shape)
+  local before, after, clauses, accumulators = {}, {}, {}, {}
+  for _, one in ipairs(group) do
+    if one.op == "assign" and bounds and not bounds.holds[mask] then bounds = nil end
+    if one.op == "reduce" then
+      local name, a = "v" .. one.id, p.dialect.accumulator(p, one, "acc" .. one.id)
+      p:put("%s %s;", one.d.real, name)
+      accumulators[one] = a
+      for _, text in ipairs(a.before) do before[#before + 1] = text end
+      for _, text in ipairs(a.after) do after[#after + 1] = text end
+      after[#after + 1] = ("%s = acc%d;"):format(name, one.id)
+      clauses[#clauses + 1] = a.clause
+    end
   end
-  local bounds = p:bounds(mask, s.shape)
-  if bounds and not bounds.holds[mask] and s.op == "assign" then bounds = nil end
-  p:each_element(s.shape, function(idx)
+  p:each_element(shape, function(idx)
     local effects = {}
-    for i, one in ipairs(s.together or { s }) do
+    for _, one in ipairs(group) do
       local value = one.op == "store" and one[2] or one[1]
       if one.op == "assign" and bounds then value = value[2] end -- behind the bounds they stay
-      effects[i] = effect_of(p, one, value, idx)
+      if accumulators[one] then
+        for _, text in ipairs(accumulators[one].effects(p:element(value, idx))) do effects[#effects + 1] = text end
+      else
+        effects[#effects + 1] = effect_of(p, one, value, idx)
+      end
     end
     for _, text in ipairs(effects) do p:effect(text) end
-  end, { simd = "", once = #s.shape == 0, bounds = bounds })
+  end, { simd = table.concat(clauses, " "), once = #shape == 0, bounds = bounds, before = { [0] = before },
+    after = { after } })
 end
 
 statements.store = elements
@@ -396,7 +417,10 @@ function statements.assign(p, s)
   p:put("V%d = %s;", s.var.id, p:element(s[1], {}))
 end
 
-function statements.reduce(p, s) p.dialect.reduce(p, s) end
+function statements.reduce(p, s)
+  if s.together or s.leader then return elements(p, s) end
+  p.dialect.reduce(p, s)
+end
 function statements.scan(p, s) p.dialect.scan(p, s) end
 function statements.dot(p, s) p.dialect.dot(p, s) end
 function statements.barrier(p) p.dialect.barrier(p) end

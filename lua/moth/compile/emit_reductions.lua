@@ -100,7 +100,7 @@ function Emit:park(parked, s, inside)
     if result then
       local offset, root, d = self:offset(self.writes[result], inside.at), self:pointer(result), v.facts.dtype
       if self:stage(v) == s then self.b:store(root, d, offset, self:value(v, inside), inside.mask) end
-      if self:stage(v) <= s then inside.memo[v] = self.b:load(root, d, offset, inside.mask) end
+      if self:stage(v) < s then inside.memo[v] = self.b:load(root, d, offset, inside.mask) end
     end
   end
 end

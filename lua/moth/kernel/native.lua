@@ -102,7 +102,7 @@ local function stripped(text) return (text:gsub("/%*.-%*/", "")) end
 
 -- Names end in @, which is replaced by the program's number.
 local function printed(k)
-  plan.prepare(k.prog, true)
+  plan.prepare(k.prog, true, true)
   local p, body = printer.body { prog = k.prog, dialect = dialect, formulas = M.reader, texts = texts }
   return p, ("/* %s */\n%s\n"):format((k.text:gsub("%*/", "* /")), dialect.functions(p, k.prog, body, "fused@"))
 end
