@@ -34,6 +34,7 @@ function Emit:param(arg, name)
 end
 
 function Emit:pointer(v)
+  v = self.same[v] or v
   if not self.roots[v] then self.roots[v] = self:param { value = v } end
   return self.roots[v]
 end

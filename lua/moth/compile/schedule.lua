@@ -158,8 +158,11 @@ end
 -- of moth.compile.runtime. text: what is fused, and where it stands.
 function M.program(group)
   local self = setmetatable({ group = group, params = {}, args = {}, class = {}, roots = {}, numbers = {}, sizes = {},
-    stages = {}, head = {}, free = {} }, Emit)
+    stages = {}, head = {}, free = {}, same = {} }, Emit)
   self.b = tile.builder(function(message, ...) error(message:format(...), 0) end, function() end)
+  for _, call in ipairs(group.calls) do -- an input that is read and written is one parameter
+    if call.into and group.reads[call.into] then self.same[call.results[1]] = call.into end
+  end
   local all = self:iteration()
   for _, v in ipairs(group.results) do self:pointer(v) end
   local by_row, alone = nil, nil
@@ -172,10 +175,6 @@ function M.program(group)
     self:rows()
   else
     self:shared(not by_row)
-  end
-  for _, call in ipairs(group.calls) do -- writes to an input that is read, too
-    local from, to = call.into and self.roots[call.into], self.roots[call.results[1]]
-    if from and to then self.class[to] = self.class[from] end
   end
   for i = #self.head, 1, -1 do table.insert(self.b.list, 1, self.head[i]) end
   local prog = { name = "fused", params = self.params, class = self.class, body = self.b.list, flat = true }
