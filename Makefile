@@ -296,6 +296,8 @@ parity: all
 	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
 	  $(HERE) spec/parity/modules.lua $(B)/parity_modules.json
 	@python3 spec/parity/nn.py $(B)/parity_nn.json && $(HERE) spec/parity/nn.lua $(B)/parity_nn.json
+	@d=$(B)/parity_optim; rm -rf $$d; mkdir -p $$d; python3 spec/parity/optim.py make $$d && \
+	  $(HERE) spec/parity/optim.lua $$d && python3 spec/parity/optim.py check $$d
 	@rm -rf $(B)/parity_ops && python3 spec/parity/ops.py make $(B)/parity_ops $(OPS) && \
 	  $(HERE) spec/parity/ops.lua $(B)/parity_ops && python3 spec/parity/ops.py check $(B)/parity_ops
 	@rm -rf $(B)/parity_events

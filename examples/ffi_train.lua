@@ -66,7 +66,7 @@ for step = 1, STEPS do
   check(C.moth_backward(root, nil, 1, false, false))
   for i, p in ipairs(params) do lists[0][i - 1], lists[1][i - 1] = p, C.moth_tensor_grad(p) end
   C.moth_set_grad_enabled(false)
-  check(C.moth_sgd_step(lists[0], 4, lists[1], 4, nil, 0, value(0.5), 0, 0, 0, false, false, true, nil))
+  check(C.moth_sgd_step(lists[0], 4, lists[1], 4, nil, 0, value(0.5), 0, 0, 0, false, false, true, nil, nil))
   C.moth_set_grad_enabled(true)
   for _, p in ipairs(params) do check(C.moth_tensor_set_grad(p, nil)) end
   check(C.moth_tensor_item(root[0], item))

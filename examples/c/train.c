@@ -105,7 +105,7 @@ int main(void) {
     moth_set_grad_enabled(false);             /* do not record the step */
     check(moth_adam_step(params, PARAMS, grads, PARAMS, mean, PARAMS, square, PARAMS, NULL, 0,
                          moth_v_float(1e-2), 0.9, 0.999, 1e-8, 0, moth_v_int(step), false, false,
-                         false, NULL));
+                         false, NULL, NULL));
     moth_set_grad_enabled(true);
     if (step == 1 || step % 50 == 0)
       printf("step %3d  loss %.4f\n", step, item(loss));

@@ -1,13 +1,13 @@
-/* sgd_step and adam_step: all parameters of a call in one parallel region, cut into chunks. Tensors that are not
- * row-major are updated in a row-major copy, which is copied back afterwards. */
-#include "kernels/common/optimizer.h"
+/* Optimizer steps: all parameters of a call in one parallel region, cut into chunks. Tensors that are not row-major are
+ * updated in a row-major copy, which is copied back afterwards. Nothing is written where found_inf is not 0. */
+#include "kernels/cpu/optimizer.h"
 
 #include <math.h>
 
 #include "core/alloc.h"
 #include "core/parallel.h"
 #include "kernels/cpu/util.h"
-#include "unpack/nn.h"
+#include "unpack/optim.h"
 
 enum { CHUNK = 16384, ROLES = MOTH_STEP_ROLES };
 
@@ -30,7 +30,9 @@ static void step_chunk(const Step *s, const Group *g, int64_t from) {
   for (int i = 0; i < ROLES; i++)
     q.p[i] = g->t[i] ? g->t[i]->data + from : NULL;
   const MothKernels *k = moth_cpu_kernels(g->t[0]->dtype);
-  if (q.sgd)
+  if (q.numbers)
+    moth_steps[moth_isa][g->t[0]->dtype][q.loop](q.p, q.numbers, q.n);
+  else if (q.sgd)
     k->sgd_step(&q);
   else
     k->adam_step(&q);
@@ -102,9 +104,21 @@ static MothStatus read_scale(MothTensor *t, double *scale) {
   return read_number(t ? moth_v_tensor(t) : moth_v_int(1), scale);
 }
 
+/* Whether a gradient overflowed: then the step is skipped. */
+static MothStatus read_found(MothTensor *t, bool *skip) {
+  double found;
+  MOTH_TRY(read_number(t ? moth_v_tensor(t) : moth_v_int(0), &found));
+  *skip = found != 0;
+  return MOTH_OK;
+}
+
 MothStatus moth_cpu_sgd_step(MothCall *c) {
   MOTH_UNPACK_SGD_STEP(c)
   double scale, rate;
+  bool skip;
+  MOTH_TRY(read_found(found_inf, &skip));
+  if (skip)
+    return MOTH_OK;
   MOTH_TRY(read_scale(grad_scale, &scale));
   MOTH_TRY(read_number(lr, &rate));
   MothSgd h = {rate, momentum, dampening, weight_decay, scale, nesterov, maximize, first};
@@ -116,6 +130,10 @@ MothStatus moth_cpu_sgd_step(MothCall *c) {
 MothStatus moth_cpu_adam_step(MothCall *c) {
   MOTH_UNPACK_ADAM_STEP(c)
   double scale, rate, count;
+  bool skip;
+  MOTH_TRY(read_found(found_inf, &skip));
+  if (skip)
+    return MOTH_OK;
   MOTH_TRY(read_scale(grad_scale, &scale));
   MOTH_TRY(read_number(lr, &rate));
   MOTH_TRY(read_number(step, &count));
@@ -133,4 +151,33 @@ MothStatus moth_cpu_adam_step(MothCall *c) {
   MothValue lists[ROLES] = {params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs};
   Step s = {.step.adam = &h};
   return step_run(&s, lists, amsgrad ? 5 : 4);
+}
+
+MothStatus moth_cpu_update(MothCall *c, const MothUpdate *u) {
+  double args[MOTH_UPDATE_ARGS] = {0}, numbers[MOTH_UPDATE_NUMBERS];
+  for (int i = 0; i < u->nargs; i++) {
+    MothValue v = c->args[u->args[i]];
+    if (v.tag == MOTH_V_BOOL)
+      args[i] = v.u.b;
+    else if (v.tag == MOTH_V_NONE || (v.tag == MOTH_V_TENSOR && !v.u.t))
+      args[i] = i == u->grad_scale;
+    else
+      MOTH_TRY(read_number(v, &args[i]));
+  }
+  if (u->found_inf >= 0 && args[u->found_inf] != 0)
+    return MOTH_OK;
+  u->numbers(args, numbers);
+  MothValue lists[ROLES];
+  int roles = 0, variant = 0, bit = 1;
+  for (int i = 0; i < u->nlists; i++) {
+    MothValue list = c->args[u->lists[i]];
+    if (!u->optional[i] || list.n)
+      lists[roles++] = list;
+    if (u->optional[i]) {
+      variant += list.n ? bit : 0;
+      bit *= 2;
+    }
+  }
+  Step s = {.step.numbers = numbers, .step.loop = u->first + variant};
+  return step_run(&s, lists, roles);
 }

@@ -1,16 +1,17 @@
-/* sgd_step and adam_step: many tensors per launch. A tensor that is not row-major is updated in a row-major copy,
+/* Optimizer steps: many tensors per launch. A tensor that is not row-major is updated in a row-major copy,
  * which is copied back afterwards; such a gradient is read from a copy. */
 #include "kernels/cuda/optimizer.h"
 
 #include <math.h>
 
 #include "kernels/cuda/util.h"
-#include "unpack/nn.h"
+#include "unpack/optim.h"
 
 namespace {
 
 struct Step {
   MothStep step;
+  const MothStepValues *values; /* of a generated step */
   MothCudaRun run;
   const MothValue *lists; /* params, grads, states */
   int roles;
@@ -21,8 +22,11 @@ MothStatus flush(Step *s, MothDType dtype) {
   const MothCudaKernels *k = moth_cuda_kernels[dtype];
   if (s->table.n == 0)
     return MOTH_OK;
-  MothStatus status =
-      s->step.sgd ? k->sgd_step(&s->run, &s->step) : k->adam_step(&s->run, &s->step);
+  MothStatus status;
+  if (s->values)
+    status = moth_cuda_steps[dtype][s->step.loop](&s->run, s->values, &s->table);
+  else
+    status = s->step.sgd ? k->sgd_step(&s->run, &s->step) : k->adam_step(&s->run, &s->step);
   s->table.n = 0;
   return status;
 }
@@ -101,26 +105,75 @@ double number_of(MothValue v) {
   return v.tag == MOTH_V_TENSOR ? 1 : moth_as_double(v);
 }
 
-MothStatus step_run(MothCall *c, Step *s, const MothTensor *scale, MothValue lr, MothValue step) {
+/* Launches for all dtypes among the parameters. */
+MothStatus step_all(Step *s) {
   uint32_t dtypes = 0;
-  MothOwned numbers[3];
-  MothTensor *p;
-  MOTH_TRY(moth_cuda_run(c, &s->run));
-  s->step.table = &s->table;
-  MOTH_TRY(on_device(scale, &numbers[0], &s->table.scale, &s->table.scale_f64));
-  MOTH_TRY(on_device(tensor_of(lr), &numbers[1], &s->table.lr, &s->table.lr_f64));
-  MOTH_TRY(on_device(tensor_of(step), &numbers[2], &s->table.step, &s->table.step_f64));
-  for (uint32_t i = 0; i < s->lists[0].n; i++) {
-    p = s->lists[0].u.tensors[i];
-    dtypes |= 1u << p->dtype;
-  }
+  for (uint32_t i = 0; i < s->lists[0].n; i++)
+    dtypes |= 1u << s->lists[0].u.tensors[i]->dtype;
   for (int d = 0; d < MOTH_NDTYPES; d++)
     if (dtypes >> d & 1)
       MOTH_TRY(step_dtype(s, (MothDType)d));
   return MOTH_OK;
 }
 
+MothStatus step_run(MothCall *c, Step *s, const MothTensor *scale, const MothTensor *found,
+                    MothValue lr, MothValue step) {
+  MothOwned numbers[4];
+  MOTH_TRY(moth_cuda_run(c, &s->run));
+  s->step.table = &s->table;
+  MOTH_TRY(on_device(found, &numbers[3], &s->table.found, &s->table.found_f64));
+  MOTH_TRY(on_device(scale, &numbers[0], &s->table.scale, &s->table.scale_f64));
+  MOTH_TRY(on_device(tensor_of(lr), &numbers[1], &s->table.lr, &s->table.lr_f64));
+  MOTH_TRY(on_device(tensor_of(step), &numbers[2], &s->table.step, &s->table.step_f64));
+  return step_all(s);
+}
+
 } // namespace
+
+MothStatus moth_cuda_update(MothCall *c, const MothUpdate *u) {
+  MothStepValues values = {};
+  MothOwned numbers[MOTH_STEP_TENSORS + 1];
+  Step s = {};
+  MothStepTable *t = &s.table;
+  MOTH_TRY(moth_cuda_run(c, &s.run));
+  s.step.table = t;
+  s.values = &values;
+  for (int i = 0; i < u->nargs; i++) {
+    MothValue v = c->args[u->args[i]];
+    const MothTensor *tensor = tensor_of(v);
+    values.args[i] = i == u->grad_scale;
+    if (tensor && i == u->found_inf) {
+      MOTH_TRY(on_device(tensor, &numbers[MOTH_STEP_TENSORS], &t->found, &t->found_f64));
+    } else if (tensor) {
+      if (t->nargs == MOTH_STEP_TENSORS)
+        return moth_fail(MOTH_ERR_VALUE, "more than %d numbers are tensors",
+                         (int)MOTH_STEP_TENSORS);
+      int k = t->nargs++;
+      t->arg_at[k] = (unsigned char)i;
+      MOTH_TRY(on_device(tensor, &numbers[k], &t->args[k], &t->arg_f64[k]));
+    } else if (v.tag == MOTH_V_BOOL) {
+      values.args[i] = v.u.b;
+    } else if (v.tag != MOTH_V_NONE && v.tag != MOTH_V_TENSOR) {
+      values.args[i] = moth_as_double(v);
+    }
+  }
+  if (t->nargs == 0)
+    u->numbers(values.args, values.numbers);
+  MothValue lists[MOTH_STEP_ROLES];
+  int variant = 0, bit = 1;
+  for (int i = 0; i < u->nlists; i++) {
+    MothValue list = c->args[u->lists[i]];
+    if (!u->optional[i] || list.n)
+      lists[s.roles++] = list;
+    if (u->optional[i]) {
+      variant += list.n ? bit : 0;
+      bit *= 2;
+    }
+  }
+  s.lists = lists;
+  s.step.loop = u->first + variant;
+  return step_all(&s);
+}
 
 MothStatus moth_cuda_sgd_step(MothCall *c) {
   MOTH_UNPACK_SGD_STEP(c)
@@ -130,7 +183,7 @@ MothStatus moth_cuda_sgd_step(MothCall *c) {
   s.step.sgd = &h;
   s.lists = lists;
   s.roles = momentum != 0 ? 3 : 2;
-  return step_run(c, &s, grad_scale, lr, moth_v_int(1));
+  return step_run(c, &s, grad_scale, found_inf, lr, moth_v_int(1));
 }
 
 MothStatus moth_cuda_adam_step(MothCall *c) {
@@ -152,5 +205,5 @@ MothStatus moth_cuda_adam_step(MothCall *c) {
   s.step.adam = &h;
   s.lists = lists;
   s.roles = amsgrad ? 5 : 4;
-  return step_run(c, &s, grad_scale, lr, step);
+  return step_run(c, &s, grad_scale, found_inf, lr, step);
 }

@@ -1,4 +1,4 @@
--- sgd_step and adam_step on the device against the CPU: many tensors of mixed sizes, dtypes and layouts in one call,
+-- Optimizer steps on the device against the CPU: many tensors of mixed sizes, dtypes and layouts in one call,
 -- and the scale of the gradients that is read on the device.
 local moth = require "moth"
 
@@ -91,5 +91,61 @@ describe("optimizer steps on CUDA", function()
       a[2], b[2] = {}, {}
       compare(a, b)
     end
+  end)
+  it("steps whose kernels are written from their records", function()
+    local ops = moth.ops.moth
+    -- Name, number of lists, the numbers; then which of the states may be empty.
+    for _, case in ipairs {
+      { "adagrad_step", 3, 0.1, 0.1, 0.1, 1e-6, 3, true }, { "adadelta_step", 4, 1, 0.9, 1e-4, 0.1, false },
+      { "adamax_step", 4, 0.01, 0.9, 0.99, 1e-3, 0.1, 3, true },
+      { "nadam_step", 4, 0.01, 0.9, 0.99, 1e-3, 0.1, 0.004, 2, 0.4, true, false },
+      { "radam_step", 4, 0.01, 0.9, 0.99, 1e-3, 0.1, 9, false, true },
+      { "rmsprop_step", 3, {}, {}, 0.01, 0.9, 1e-2, 0.1, 0, false },
+      { "rmsprop_step", 4, {}, 0.01, 0.9, 1e-2, 0.1, 0.9, true },
+      { "rprop_step", 4, 0.5, 1.2, 1e-3, 0.4, false }, { "asgd_step", 3, 0.1, 0.25, 0.01, 0.1, true },
+      { "lion_step", 3, 0.01, 0.9, 0.99, 0.1, true },
+    } do
+      for _, d in ipairs { { "float32" }, { "float32", "float64", "bfloat16", "float16" } } do
+        local name, count = case[1], case[2]
+        local a, b = lists(count, d)
+        for k = 3, count do -- squares and steps are positive
+          for i = 1, #a[k] do
+            a[k][i]:abs_():add_(0.5)
+            b[k][i]:abs_():add_(0.5)
+          end
+        end
+        local function call(x, ...)
+          local given = {}
+          for k = 1, count do given[k] = x[k] end
+          for k = 3, #case do given[#given + 1] = case[k] end
+          for k = 1, select("#", ...) do given[#given + 1] = (select(k, ...)) end
+          ops[name](unpack(given))
+        end
+        call(b, moth.tensor(0.5):to "cuda", moth.ones({}):to "cuda") -- nothing is written
+        call(a, moth.tensor(0.5), moth.zeros({}))
+        call(b, moth.tensor(0.5):to "cuda", moth.zeros({}):to "cuda")
+        a[2], b[2] = {}, {}
+        compare(a, b)
+      end
+    end
+  end)
+  it("numbers of a step that lie on the device", function()
+    local params = {}
+    for k, device in ipairs { "cpu", "cuda" } do
+      moth.manual_seed(4)
+      local p = moth.randn(5, 3)
+      p = p:to(device):requires_grad_()
+      params[k] = p
+      for _, name in ipairs { "Adam", "NAdam", "ASGD", "RAdam", "LAMB" } do
+        local o = moth.optim[name]({ p }, { lr = moth.tensor(0.01):to(device), capturable = k == 2 })
+        for t = 1, 4 do
+          p.grad = moth.cos(p:detach() * t)
+          if k == 2 then o.found_inf = (t == 2 and moth.ones or moth.zeros)({}, { device = device }) end
+          if k == 2 or t ~= 2 then o:step() end
+        end
+        if k == 2 then assert.equal(3, o.state[p].step:item()) end
+      end
+    end
+    assert.is_true(moth.allclose(params[1]:detach(), params[2]:detach():cpu(), 1e-5, 1e-5))
   end)
 end)

@@ -241,3 +241,16 @@ safetensors(
     torch.tensor([1, 2, 3, 4], dtype=torch.bfloat16).view(torch.uint8).numpy().tobytes() + b"\0\1\2",
 )
 safetensors("f8.safetensors", {"w": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}, b"\0\0")
+
+
+# The state of an optimizer after three steps, with its parameters and those after two more.
+
+w = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+b = torch.nn.Parameter(torch.tensor([[0.5]]))
+adam = torch.optim.Adam([{"params": [w]}, {"params": [b], "lr": 0.25}], lr=0.125, amsgrad=True, weight_decay=0.1)
+for t in range(1, 6):
+    w.grad, b.grad = torch.tensor([t, -1.0, 1.0 / t]), torch.tensor([[t - 2.0]])
+    if t == 4:
+        torch.save({"state": adam.state_dict(), "w": w.data.clone(), "b": b.data.clone()}, path("adam.pt"))
+    adam.step()
+print("adam.pt: after two more steps", w.tolist(), b.tolist())

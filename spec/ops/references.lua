@@ -530,6 +530,7 @@ local function each_element(a, fn)
 end
 function M.sgd_step(a)
   local buffers = a.momentum_buffers
+  if a.found_inf and a.found_inf.data[1] ~= 0 then return { a.params, buffers } end
   local scale = (a.maximize and -1 or 1) * (a.grad_scale and a.grad_scale.data[1] or 1)
   each_element(a, function(k, i)
     local p = a.params[k].data
@@ -544,6 +545,7 @@ function M.sgd_step(a)
   return { a.params, buffers }
 end
 function M.adam_step(a)
+  if a.found_inf and a.found_inf.data[1] ~= 0 then return { a.params, a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs } end
   local scale = (a.maximize and -1 or 1) * (a.grad_scale and a.grad_scale.data[1] or 1)
   each_element(a, function(k, i)
     local p, m, v = a.params[k].data, a.exp_avgs[k].data, a.exp_avg_sqs[k].data
@@ -564,6 +566,7 @@ function M.adam_step(a)
 end
 
 for name, fn in pairs(require "ops.references_conv") do M[name] = fn end
+for name, fn in pairs(require "ops.references_optim") do M[name] = fn end
 -- normalisation and order -----------------------------------------------------------------------
 
 -- Elements that share key(at) are normalised together; w and b at param(at) (from 1).

@@ -14,6 +14,13 @@ return {
   -- The shape of a gradient that bit i of need asks for; of the others nothing is computed.
   needed = { "need, i, shape", "when(bit(need, i), shape, list(0))" },
   loss_shape = { "target, reduction", 'when(eq(reduction, "none"), target.shape, first_n(target.shape, 0))' },
+  -- ---- optimizer steps -----------------------------------------------------------------------------
+  step_grad = { "grad, grad_scale, maximize", [[
+    local scaled = when(given(grad_scale), grad * grad_scale, grad)
+    return when(maximize, neg(scaled), scaled)]] },
+  -- The new value, unless a gradient overflowed.
+  unless_found = { "found_inf, old, new", "when(given(found_inf), where(ne(found_inf, 0), old, new), new)" },
+
   adaptive = { "asked, size", "when(lt(asked, 0), size, asked)" },
 
   -- ---- tensors made beside others: of their dtype if none is given, on their device ----------------

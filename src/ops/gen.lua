@@ -29,6 +29,7 @@ local formula = require "formula"
 local formulas = require "moth.codegen.formulas"
 local reductions = require "reductions"
 local shapes = require "shapes"
+local steps = require "steps"
 local writers = require "writers"
 
 local out_dir = assert(arg[1], "usage: luajit gen.lua OUT")
@@ -133,15 +134,16 @@ local function complete(op)
     end
   elseif op.kind ~= "view" then
     op.cpu = "moth_cpu_" .. op.name
-    local shared = not text.cpu:find("%s" .. op.cpu .. "%(") and reductions.kernel_of(op)
-    if shared then op.cpu = "moth_cpu_" .. shared end
-    need(op, "cpu", op.cpu)
     op.cuda_kernel = "moth_cuda_" .. op.name
-    if shared then op.cuda_kernel = "moth_cuda_" .. shared end
+    local own = text.cpu:find("%s" .. op.cpu .. "%(")
+    op.is_generated_step = not own and steps.is_step(op)
+    local shared = not own and reductions.kernel_of(op)
+    if shared then op.cpu, op.cuda_kernel = "moth_cpu_" .. shared, "moth_cuda_" .. shared end
+    if not op.is_generated_step then need(op, "cpu", op.cpu) end
     op.all_devices = op.kernel == "all devices"
     if op.all_devices and not text.cuda:find(" " .. op.cuda_kernel .. "(", 1, true) then
       op.cuda_kernel = nil
-    else
+    elseif not op.is_generated_step then
       need(op, "cuda", op.cuda_kernel)
     end
   end
@@ -240,7 +242,7 @@ local function families_of(pattern)
   return list
 end
 local reader = formulas.reader(function(name) return assert(read(root .. "/kernels/" .. name), name) end)
-checked(writers.run, ops, { header = header, formulas = reader,
+checked(writers.run, ops, by_name, { header = header, formulas = reader,
   read = function(path) return assert(read(root .. "/" .. path), path) end,
   families = families_of(("%s/kernels/cpu/typed/*.h %s/kernels/cpu/*.c"):format(root, root)),
   cuda_families = families_of(("%s/kernels/cuda/typed/*.cuh %s/kernels/cuda/*.cu"):format(root, root)) }, write)

@@ -1,20 +1,4 @@
--- Ops that networks are made of, and the optimizer steps.
--- Of optimizer steps.
-local function as_many(name)
-  return { "equal(length(" .. name .. "), length(params))",
-    name .. " must be as many as params: expected {length(params)}, got {length(" .. name .. ")}" }
-end
-local function one_number(name)
-  return { "either(is_number(" .. name .. "), equal(" .. name .. ".numel, 1))",
-    name .. " must be a tensor of one element, got the shape {" .. name .. ".shape}" }
-end
-local function no_bool(name)
-  return { "either(is_number(" .. name .. "), negate(equal(" .. name .. ".dtype, dtype_named('bool'))))",
-    name .. " must be a number, got a tensor of bool", "type" }
-end
-local zero_dim = { "either(negate(given(grad_scale)), equal(grad_scale.ndim, 0))",
-  "grad_scale must be a 0-dim tensor, got {grad_scale.ndim} dimensions" }
-
+-- Ops that networks are made of.
 return {
 { "softmax(Tensor self, Dim dim, dtype? dtype=none) -> Tensor",
   kind = "fused", amp = "high",
@@ -196,81 +180,6 @@ return {
   samples = { "randn(4,5), 0.3", "randn(4,5), 0.3, false" },
   errors = { { "randn(2), 1.5", "between 0 and 1" } },
   doc = "native_dropout in training, self otherwise." },
-{ "sgd_step(Tensor[]! params, Tensor[] grads, Tensor[]! momentum_buffers, Operand lr, float momentum, float dampening, float weight_decay, bool nesterov, bool maximize, bool first, Tensor? grad_scale=none) -> ()",
-  kind = "effect",
-  dims = { params = "* : float", grads = "* : params", momentum_buffers = "* : params", grad_scale = "*Z : float" },
-  check = {
-    as_many "grads", one_number "lr", no_bool "lr", zero_dim,
-    { "either(negate(nesterov), both(gt(momentum, 0), equal(dampening, 0)))", "nesterov needs a momentum and no dampening" },
-    { "either(equal(momentum, 0), equal(length(momentum_buffers), length(params)))",
-      "momentum_buffers must be as many as params: expected {length(params)}, got {length(momentum_buffers)}" },
-  },
-  over = { param = "params", grad = "grads", buffer = "momentum_buffers" },
-  update = { "param, buffer", [[
-    local g = when(maximize, neg(grad), grad)
-    local d = when(given(grad_scale), g * grad_scale, g) + param * weight_decay
-    local b = when(given(buffer), when(first, d, buffer * momentum + d * (1 - dampening)), d)
-    return param - when(given(buffer), when(nesterov, d + b * momentum, b), d) * as_number(lr), b]] },
-  grad = "none",
-  reference = "sgd_step",
-  samples = {
-    "{randn(3,4), randn(5)}, {randn(3,4), randn(5)}, {}, 0.1, 0, 0, 0.01, false, false, true",
-    "{randn(3,4)}, {randn(3,4)}, {randn(3,4)}, 0.1, 0.9, 0, 0.01, true, false, false",
-    "{randn(7)}, {randn(7)}, {randn(7)}, 0.1, 0.9, 0.1, 0, false, true, true",
-    "{randn(7)}, {randn(7)}, {randn(7)}, 0.1, 0.9, 0, 0.1, false, false, false, rand()" },
-  errors = {
-    { "{randn(2)}, {randn(3)}, {}, 0.1, 0, 0, 0, false, false, true", "shape" },
-    { "{randn(2)}, {}, {}, 0.1, 0, 0, 0, false, false, true", "as many" },
-    { "{randn(2)}, {randn(2)}, {}, 0.1, 0, 0, 0, false, false, true, randn(2)", "0%-dim" },
-    { "{randn(2)}, {randn(2)}, {}, randn(2), 0, 0, 0, false, false, true", "one element" },
-  },
-  doc = "One SGD step over all parameters, in place. momentum_buffers may be empty without momentum; \z
-    `first` fills them with the gradient. grad_scale, a 0-dim float tensor, multiplies the gradients. \z
-    It and lr, where that is a tensor of one element, are read on the device that they lie on." },
-{ "adam_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! max_exp_avg_sqs, Operand lr, float beta1, float beta2, float eps, float weight_decay, Operand step, bool decoupled, bool amsgrad, bool maximize, Tensor? grad_scale=none) -> ()",
-  kind = "effect",
-  dims = {
-    params = "* : float", grads = "* : params", exp_avgs = "* : params", exp_avg_sqs = "* : params",
-    max_exp_avg_sqs = "* : params", grad_scale = "*Z : float",
-  },
-  check = {
-    as_many "grads", as_many "exp_avgs", as_many "exp_avg_sqs", one_number "lr", no_bool "lr", one_number "step", no_bool "step",
-    zero_dim, { "either(negate(is_number(step)), ge(as_number(step), 1))", "step counts from 1, got {as_number(step)}" },
-    { "either(negate(amsgrad), equal(length(max_exp_avg_sqs), length(params)))",
-      "max_exp_avg_sqs must be as many as params: expected {length(params)}, got {length(max_exp_avg_sqs)}" },
-  },
-  over = {
-    param = "params", grad = "grads", exp_avg = "exp_avgs", exp_avg_sq = "exp_avg_sqs", max_exp_avg_sq = "max_exp_avg_sqs",
-  },
-  update = { "param, exp_avg, exp_avg_sq, max_exp_avg_sq", [[
-    local scaled = when(given(grad_scale), grad * grad_scale, grad)
-    local g0 = when(maximize, neg(scaled), scaled)
-    local g = when(decoupled, g0, g0 + param * weight_decay)
-    local rate, t = as_number(lr), as_number(step)
-    local p = when(decoupled, param * (1 - rate * weight_decay), param)
-    local m = exp_avg + (g - exp_avg) * (1 - beta1)
-    local v = exp_avg_sq * beta2 + g * g * (1 - beta2)
-    local top = when(amsgrad, maximum(max_exp_avg_sq, v), v)
-    local root = sqrt(top) / power_of(1 - power_of(beta2, t), 0.5) + eps
-    return p - m / root * (rate / (1 - power_of(beta1, t))), m, v, top]] },
-  grad = "none",
-  reference = "adam_step",
-  samples = {
-    "{randn(3,4)}, {randn(3,4)}, {randn(3,4)}, {rand(3,4)}, {}, 0.01, 0.9, 0.99, 1e-8, 0.1, 3, false, false, false",
-    "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {}, 0.01, 0.9, 0.99, 1e-8, 0.1, 1, true, false, true",
-    "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {rand(7)}, 0.01, 0.9, 0.99, 1e-8, 0, 2, false, true, false",
-    "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {}, 0.01, 0.9, 0.99, 1e-8, 0.1, 2, true, false, false, rand()" },
-  errors = {
-    { "{randn(2)}, {randn(3)}, {randn(2)}, {randn(2)}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 1, false, false, false", "shape" },
-    { "{randn(2)}, {}, {}, {}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 1, false, false, false", "as many" },
-    { "{randn(2)}, {randn(2)}, {randn(2)}, {rand(2)}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 1, false, false, false, \z
-       tensor(2, {dtype=int64})", "float" },
-    { "{randn(2)}, {randn(2)}, {randn(2)}, {rand(2)}, {}, 0.1, 0.9, 0.99, 1e-8, 0, 0, false, false, false", "from 1" },
-    { "{randn(2)}, {randn(2)}, {randn(2)}, {rand(2)}, {}, 0.1, 0.9, 0.99, 1e-8, 0, rand(2), false, false, false",
-      "one element" },
-  },
-  doc = "One Adam (decoupled = false) or AdamW step over all parameters, in place; `step` counts from 1. \z
-    grad_scale, and lr and step as tensors, as for sgd_step." },
 { "smooth_l1_loss(Tensor self, Tensor target, enum('mean','sum','none') reduction='mean', float beta=1 >= 0) -> Tensor",
   kind = "composite",
   expr = "reduced(smooth_l1(self, target, beta, 1), reduction)",

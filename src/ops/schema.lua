@@ -14,7 +14,7 @@ M.types = { -- schema type -> MothType
 }
 
 M.families = { "pointwise", "activation", "create", "view", "reduce", "linalg", "index", "sort", "nn", "norm", "conv",
-  "conv3d", "attention", "random", "special", "places", "statistics" }
+  "conv3d", "attention", "random", "special", "places", "statistics", "optim" }
 
 local function fail(op, what)
   error(("%s: %s: %s"):format(op.place or "?", op.name or "?", what), 0)

@@ -19,6 +19,7 @@ extern "C" {
 namespace {
 #include "kernels/cuda/typed/create.cuh"
 #include "kernels/cuda/typed/random.cuh"
+#include "kernels/cuda/typed/steps.cuh"
 #include "kernels/cuda/typed/optimizer.cuh"
 #include "kernels/cuda/typed/scatter.cuh"
 #include "kernels/cuda/typed/gemm.cuh"

@@ -137,11 +137,18 @@ local function save_npy(value, path)
   B.save_npy(path, ops.contiguous(ops.to(B.alias(value, false), { device = "cpu" })))
 end
 
+local function save_pt(value, path)
+  local ok, err = pcall(require("moth.io.torch_file").save, value, path)
+  if not ok then check.fail("%s", err) end
+end
+
 --- Saves a tensor or a table of tensors, tables, numbers, strings, booleans, dtypes. The file is replaced atomically. A
--- tensor saved under a name that ends in .npy makes a NumPy file. Errors name the value that cannot be saved, or path
+-- tensor saved under a name that ends in .npy makes a NumPy file, a value under one in .pt or .pth a file for
+-- torch.load (moth/io/torch_file.lua). Errors name the value that cannot be saved, or path
 -- and reason.
 function M.save(value, path)
   if path:sub(-4) == ".npy" then return save_npy(value, path) end
+  if path:find("%.pth?$") then return save_pt(value, path) end
   local out = { names = {}, tensors = {}, used = {}, seen = {} }
   local ok, tree = pcall(pack, value, "", out, 1)
   if not ok then check.fail("%s", tree) end

@@ -9,6 +9,6 @@ local class = require "moth.class"
 local Adam = require "moth.optim.adam"
 
 local AdamW = class("AdamW", Adam)
-AdamW.decoupled, AdamW.__init = true, Adam.with_decay("optim.AdamW", 1e-2)
+AdamW.__init = Adam.with_decay("optim.AdamW", 1e-2, true)
 
 return AdamW

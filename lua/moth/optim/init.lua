@@ -3,7 +3,9 @@ local class = require "moth.class"
 local signature = require "moth.utils.signature"
 
 local files = { Optimizer = "optimizer", SGD = "sgd", Adam = "adam", AdamW = "adamw", RMSprop = "rmsprop",
-  Adagrad = "adagrad", lr_scheduler = "lr_scheduler" }
+  Adagrad = "adagrad", Adadelta = "adadelta", Adamax = "adamax", NAdam = "nadam", RAdam = "radam", Rprop = "rprop",
+  ASGD = "asgd", Lion = "lion", LAMB = "lamb", SparseAdam = "sparse_adam", Adafactor = "adafactor",
+  Muon = "muon", LBFGS = "lbfgs", swa_utils = "swa_utils", lr_scheduler = "lr_scheduler" }
 
 local optim = {}
 

@@ -17,12 +17,18 @@ local M = {}
 local LRScheduler = class("LRScheduler")
 M.LRScheduler = LRScheduler
 
-function LRScheduler:__init(optimizer)
+-- last_epoch: of a schedule that is continued, -1 of a new one.
+function LRScheduler:__init(optimizer, last_epoch)
   if type(optimizer) ~= "table" or type(optimizer.param_groups) ~= "table" then
     check.fail("[lr_scheduler.%s] expected an optimizer, got %s", self.__name, class.name(optimizer))
   end
-  self.optimizer, self.base_lrs, self.last_epoch = optimizer, {}, 0
+  last_epoch = last_epoch or -1
+  self.optimizer, self.base_lrs, self.last_epoch = optimizer, {}, last_epoch + 1
   for i, group in ipairs(optimizer.param_groups) do
+    if last_epoch >= 0 and not group.initial_lr then
+      check.fail("[lr_scheduler.%s] group %d has no initial_lr, which last_epoch = %d needs: load the optimizer's \z
+        state_dict first, or load this schedule's instead of giving last_epoch", self.__name, i, last_epoch)
+    end
     group.initial_lr = group.initial_lr or Optimizer.get_lr(group)
     self.base_lrs[i] = group.initial_lr
   end
@@ -32,6 +38,14 @@ end
 --- rate(base, epoch, i): the learning rate of group i, which began with `base`, after `epoch` steps. Subclasses
 -- override it.
 function LRScheduler:rate() check.fail("lr_scheduler.%s has no rate", self.__name) end
+
+--- chain(lr, epoch, i): the rate of group i after step `epoch`, from the one before it, `lr`, which other schedules
+-- have changed as well (ChainedScheduler).
+function LRScheduler:chain(lr, epoch, i)
+  local base = self.base_lrs[i]
+  local before = self:rate(base, epoch - 1, i)
+  return before ~= 0 and lr * (self:rate(base, epoch, i) / before) or self:rate(base, epoch, i)
+end
 
 -- Sets the optimizer's rates for the current epoch.
 function LRScheduler:apply()
@@ -56,11 +70,13 @@ end
 --- The current rates, one per group, as a list.
 function LRScheduler:get_last_lr() return { unpack(self.last_lr) } end
 
+local unsaved = { optimizer = true, schedulers = true, lambdas = true, products = true }
+
 --- All plain values; functions (of LambdaLR) are not saved.
 function LRScheduler:state_dict()
   local sd = {}
   for key, value in each(self) do
-    if key ~= "optimizer" and key ~= "schedulers" and type(value) ~= "function" and key ~= "lambdas" then
+    if not unsaved[key] and type(value) ~= "function" then
       sd[key] = type(value) == "table" and { unpack(value) } or value
     end
   end
@@ -79,14 +95,15 @@ signature.type("Optimizer", function(v) return type(v) == "table" and type(rawge
   "an optimizer")
 
 -- A class whose parameters, in PyTorch's order, become fields; verify(self) checks them.
-local function define(name, parameters, rate, verify)
+local function define(name, parameters, rate, verify, chain)
   local cls = class(name, LRScheduler)
-  cls.__init = signature.init(("lr_scheduler.%s(Optimizer optimizer, %s)"):format(name, parameters), function(self, o)
+  local text = ("lr_scheduler.%s(Optimizer optimizer, %s, int last_epoch=-1)"):format(name, parameters)
+  cls.__init = signature.init(text, function(self, o)
     for key, value in each(o) do self[key] = value end
     if verify then verify(self) end
-    LRScheduler.__init(self, o.optimizer)
+    LRScheduler.__init(self, o.optimizer, o.last_epoch)
   end)
-  cls.rate = rate
+  cls.rate, cls.chain = rate, chain or cls.chain
   M[name] = cls
 end
 
@@ -110,6 +127,10 @@ define("ExponentialLR", "number gamma", function(self, base, epoch) return base 
 --- From base to eta_min in T_max epochs, along half a cosine (and back, Loshchilov and Hutter 2017).
 define("CosineAnnealingLR", "count T_max, number eta_min=0", function(self, base, epoch)
   return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * epoch / self.T_max)) / 2
+end, nil, function(self, lr, epoch, i)
+  local pi, T, low = math.pi, self.T_max, self.eta_min
+  if (epoch - 1 - T) % (2 * T) == 0 then return lr + (self.base_lrs[i] - low) * (1 - math.cos(pi / T)) / 2 end
+  return (1 + math.cos(pi * epoch / T)) / (1 + math.cos(pi * (epoch - 1) / T)) * (lr - low) + low
 end)
 
 --- From start_factor base to end_factor base, evenly, in total_iters epochs: warm-up.
@@ -127,6 +148,9 @@ define("ConstantLR", "number factor=0.33333333333333333, size total_iters=5", fu
   return epoch < self.total_iters and base * self.factor or base
 end, function(self) check.number("lr_scheduler.ConstantLR", "factor", self.factor, 0) end)
 
+-- The rate of a schedule that does not look at what others have made of it.
+local function absolute(self, _, epoch, i) return self:rate(self.base_lrs[i], epoch, i) end
+
 --- rate = base lr_lambda(epoch); lr_lambda is a function or a list of them, one per group.
 define("LambdaLR", "function|list lr_lambda", function(self, base, epoch, i)
   local fn = type(self.lambdas) == "table" and self.lambdas[i] or self.lambdas
@@ -136,7 +160,23 @@ define("LambdaLR", "function|list lr_lambda", function(self, base, epoch, i)
     check.fail("[lr_scheduler.LambdaLR] lr_lambda must return a number, got %s for epoch %d", type(factor), epoch)
   end
   return base * factor
-end, function(self) self.lambdas, self.lr_lambda = self.lr_lambda, nil end)
+end, function(self) self.lambdas, self.lr_lambda = self.lr_lambda, nil end, absolute)
+
+--- rate = base lr_lambda(1) lr_lambda(2) … lr_lambda(epoch); lr_lambda as for LambdaLR.
+define("MultiplicativeLR", "function|list lr_lambda", function(self, base, epoch, i)
+  local fn = type(self.lambdas) == "table" and self.lambdas[i] or self.lambdas
+  if type(fn) ~= "function" then check.fail("[lr_scheduler.MultiplicativeLR] there is no function for group %d", i) end
+  local products = self.products[i] or { [0] = 1 }
+  self.products[i] = products
+  for k = #products + 1, epoch do
+    local factor = fn(k)
+    if type(factor) ~= "number" then
+      check.fail("[lr_scheduler.MultiplicativeLR] lr_lambda must return a number, got %s for epoch %d", type(factor), k)
+    end
+    products[k] = products[k - 1] * factor
+  end
+  return base * products[epoch]
+end, function(self) self.lambdas, self.lr_lambda, self.products = self.lr_lambda, nil, {} end)
 
 --- base (1 - epoch / total_iters)^power, 0 after total_iters epochs.
 define("PolynomialLR", "count total_iters=5, number power=1", function(self, base, epoch)
@@ -152,9 +192,13 @@ define("CosineAnnealingWarmRestarts", "count T_0, count T_mult=1, number eta_min
     while since >= length do since, length = since - length, length * self.T_mult end
   end
   return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * since / length)) / 2
-end)
+end, nil, absolute)
 
-M.OneCycleLR = require("moth.optim.one_cycle")(LRScheduler)
+for _, file in ipairs { "one_cycle", "cyclic" } do
+  local cls = require("moth.optim." .. file)(LRScheduler)
+  cls.chain = absolute
+  M[cls.__name] = cls
+end
 
 -- ---- by a metric -------------------------------------------------------------------------------------
 
@@ -244,20 +288,69 @@ function SequentialLR:apply()
   self.last_lr = s:get_last_lr()
 end
 
-function SequentialLR:state_dict()
-  local sd = LRScheduler.state_dict(self)
-  sd.schedulers = {}
-  for i, s in ipairs(self.schedulers) do sd.schedulers[i] = s:state_dict() end
-  return sd
+--- ChainedScheduler({ a, b, … }): each step is one of all schedules, of which each changes what the ones before it have
+-- made of the rate. All of one optimizer.
+local Chained = class("ChainedScheduler", LRScheduler)
+M.ChainedScheduler = Chained
+
+Chained.__init = signature.init("lr_scheduler.ChainedScheduler(list schedulers, Optimizer optimizer?)",
+  function(self, o)
+    local list = o.schedulers
+    if #list == 0 then check.fail("[lr_scheduler.ChainedScheduler] expected at least one scheduler") end
+    local optimizer = o.optimizer or type(list[1]) == "table" and list[1].optimizer
+    for i, s in ipairs(list) do
+      if type(s) ~= "table" or s.optimizer == nil or s.optimizer ~= optimizer then
+        check.fail("[lr_scheduler.ChainedScheduler] scheduler %d belongs to another optimizer", i)
+      end
+      if not s.chain or s.schedulers or class.is_a(s, Plateau) then
+        check.fail("[lr_scheduler.ChainedScheduler] a %s cannot be chained", s.__name)
+      end
+    end
+    self.schedulers = list
+    LRScheduler.__init(self, optimizer)
+  end)
+
+-- At the beginning the product of what all schedules make of the first rate; else from the rate that is there.
+function Chained:apply()
+  self.last_lr = self.last_lr or {}
+  for i, group in ipairs(self.optimizer.param_groups) do
+    local base = self.base_lrs[i]
+    local lr = self.last_epoch == 0 and base or self.moved and self.last_lr[i] or Optimizer.get_lr(group)
+    for _, s in ipairs(self.moved and {} or self.schedulers) do
+      if self.last_epoch == 0 then
+        lr = base == 0 and 0 or lr * (s:rate(base, 0, i) / base)
+      else
+        lr = s:chain(lr, self.last_epoch, i)
+      end
+      s.last_epoch = self.last_epoch
+    end
+    self.last_lr[i] = lr
+    Optimizer.set_lr(group, lr)
+  end
 end
 
-function SequentialLR:load_state_dict(sd)
-  for i, s in ipairs(sd.schedulers or {}) do self.schedulers[i]:load_state_dict(s) end
-  local plain = {}
-  for key, value in each(sd) do
-    if key ~= "schedulers" then plain[key] = value end
+-- The schedules' states beside their own.
+for _, cls in ipairs { SequentialLR, Chained } do
+  function cls:state_dict()
+    local sd = LRScheduler.state_dict(self)
+    sd.schedulers = {}
+    for i, s in ipairs(self.schedulers) do sd.schedulers[i] = s:state_dict() end
+    return sd
   end
-  LRScheduler.load_state_dict(self, plain)
+
+  function cls:load_state_dict(sd)
+    for i, s in ipairs(type(sd) == "table" and sd.schedulers or {}) do self.schedulers[i]:load_state_dict(s) end
+    local plain = sd
+    if type(sd) == "table" then
+      plain = {}
+      for key, value in each(sd) do
+        if key ~= "schedulers" then plain[key] = value end
+      end
+    end
+    self.moved = true -- rates are those of the state, not a step from those that are there
+    LRScheduler.load_state_dict(self, plain)
+    self.moved = nil
+  end
 end
 
 return M

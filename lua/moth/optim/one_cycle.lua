@@ -11,19 +11,9 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
+local of_group = require "moth.optim.of_group"
 
-local function of(v, i)
-  if type(v) == "table" then return v[i] end
-  return v
-end
-
--- A number, or a list of one for each group.
-local function check_each(where, name, v, groups)
-  if type(v) == "table" and #v ~= #groups then
-    check.fail("%s %s has %d numbers for %d groups", where, name, #v, #groups)
-  end
-  for i = 1, type(v) == "table" and #v or 1 do check.number(where, name, of(v, i), 0) end
-end
+local of, check_each = of_group.value, of_group.check
 
 return function(LRScheduler)
   local OneCycleLR = class("OneCycleLR", LRScheduler)
@@ -33,7 +23,7 @@ return function(LRScheduler)
     count total_steps?, count epochs?, count steps_per_epoch?, number pct_start=0.3, \z
     'cos'|'linear' anneal_strategy='cos', bool cycle_momentum=true, number|number[] base_momentum=0.85, \z
     number|number[] max_momentum=0.95, number div_factor=25, number final_div_factor=1e4, \z
-    bool three_phase=false)", function(self, o)
+    bool three_phase=false, int last_epoch=-1)", function(self, o)
     local where, optimizer = "[lr_scheduler.OneCycleLR]", o.optimizer
     if (o.total_steps == nil) == (o.epochs == nil or o.steps_per_epoch == nil) then
       check.fail("%s give total_steps, or epochs and steps_per_epoch", where)
@@ -50,7 +40,7 @@ return function(LRScheduler)
         check.fail("%s optim.%s has no momentum; give cycle_momentum = false", where, optimizer.__name)
       end
     end
-    LRScheduler.__init(self, optimizer)
+    LRScheduler.__init(self, optimizer, o.last_epoch)
   end)
 
   -- Interpolates between `points`, one phase from each to the next, at `step`.

@@ -16,6 +16,7 @@
 -- first access).
 local B = require "moth_lua"
 local moth = require "moth"
+local keep = require("moth.tensor.scope").keep
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
@@ -56,9 +57,18 @@ end
 --- The __init of an optimizer that takes `params` and then the parameters of a signature:
 -- MySGD.__init = Optimizer.init("optim.MySGD", "number lr=1e-3, number momentum=0", function(self, params, o) … end).
 -- `finish`, if there is one, checks the options and may change them; lr, weight_decay, momentum and eps are at least 0.
+-- Every optimizer made by it also takes foreach and fused, which change nothing (a step is one call of an op for all
+-- parameters anyway), and differentiable, which must be false.
 function Optimizer.init(name, parameters, finish)
-  local text = ("%s(list|Tensor params, %s)"):format(name, parameters)
+  local by_name = parameters:find("*, ", 1, true) and "" or "*, "
+  local text = ("%s(list|Tensor params, %s, %sbool foreach?, bool fused?, bool differentiable=false)"):format(name,
+    parameters, by_name)
   return signature.init(text, function(self, o)
+    if o.differentiable then
+      check.fail("[%s] a differentiable step is not there: step() records no gradient. Write the update with ops (see \z
+        moth.func.functional_call), or use differentiable = false", name)
+    end
+    o.foreach, o.fused, o.differentiable = nil, nil, nil
     for _, key in ipairs({ "lr", "weight_decay", "momentum", "eps" }) do
       if B.is_tensor(o[key]) then
         if B.numel(o[key]) ~= 1 then check.fail("[%s] %s: expected a tensor of one element", name, key) end
@@ -73,6 +83,10 @@ function Optimizer.init(name, parameters, finish)
   end)
 end
 
+-- What a group may have that is no option: what schedulers note, a name, and options of PyTorch's without effect.
+local of_groups = { name = true, initial_lr = true, max_lr = true, min_lr = true, max_momentum = true,
+  base_momentum = true, swa_lr = true, foreach = true, fused = true }
+
 --- Adds { params = a parameter or a list of them, … }; other options are taken from the defaults.
 function Optimizer:add_param_group(group)
   local where = "optim." .. self.__name
@@ -83,7 +97,7 @@ function Optimizer:add_param_group(group)
   end
   for key, value in each(group) do
     if key ~= "params" then
-      if self.defaults[key] == nil and key ~= "name" and key ~= "initial_lr" then
+      if self.defaults[key] == nil and not of_groups[key] then
         check.fail("%s: unknown option '%s' in a group", where, tostring(key))
       end
       local default = self.defaults[key]
@@ -136,6 +150,36 @@ function Optimizer:zero_grad(...)
   for _, group in ipairs(self.param_groups) do Parameter.zero_grads(group.params, none) end
 end
 
+-- Whether to leave the step out since a gradient overflowed: found_inf, a tensor that GradScaler sets, is not 0. It is
+-- read here if that waits for nothing, or if the numbers of steps are kept by the host; else by the kernels.
+local function overflowed(self)
+  local found = self.found_inf
+  self.passed_inf = nil
+  if not found then return false end
+  if B.tensor_device(found).type ~= "cpu" and self:counts_on_device() then
+    self.passed_inf = found
+    return false
+  end
+  return found:item() ~= 0
+end
+
+--- Whether GradScaler may leave it to step() to look at found_inf.
+Optimizer.supports_found_inf = false
+
+--- Whether a step that is left out needs nothing of the host.
+function Optimizer:counts_on_device()
+  for _, group in ipairs(self.param_groups) do
+    if not group.capturable then return false end
+  end
+  return true
+end
+
+--- What ops take as grad_scale and found_inf: GradScaler's scale divides, that of ops multiplies.
+function Optimizer:scale_and_found()
+  local scale = self.grad_scale
+  return scale and moth.reciprocal(scale:detach()):reshape({}) or nil, self.passed_inf and self.passed_inf:reshape({})
+end
+
 local function update(self)
   for _, group in ipairs(self.param_groups) do
     moth.no_grad(self.step_rows, self, group)
@@ -143,13 +187,15 @@ local function update(self)
   end
 end
 
---- @tparam[opt] function closure computes the loss anew and returns it @return what it returned
+--- Updates the parameters from their gradients.
+-- @tparam[opt] function closure computes the loss anew and returns it @return what it returned
 function Optimizer:step(closure)
   if closure ~= nil and type(closure) ~= "function" then
     check.fail("[optim.%s] step: expected a function that computes the loss, got %s", self.__name, class.name(closure))
   end
   local loss = closure and moth.enable_grad(closure)
   if self.step_group == nil then check.fail("optim.%s has no step", self.__name) end
+  if overflowed(self) then return loss end
   if profiling() then
     range(OPTIMIZER, "Optimizer.step#" .. self.__name, update, self)
   else
@@ -169,6 +215,59 @@ function Optimizer:step_rows(group)
     end
     if g then self:step_row(group, p, g:coalesce()) end
   end
+end
+
+-- ---- hooks -----------------------------------------------------------------------------------------
+
+-- A hook is a function of the optimizer. The methods of an optimizer with hooks are its own, so that others pay
+-- nothing, and steps that a subclass defines have hooks, too.
+local function with_hooks(self, method)
+  local hooks = rawget(self, "hooks") or {}
+  self.hooks = hooks
+  if hooks[method] then return hooks[method] end
+  hooks[method] = { pre = {}, post = {} }
+  local run = self[method]
+  self[method] = function(optimizer, ...)
+    for _, handle in ipairs(hooks[method].pre) do handle.fn(optimizer, ...) end
+    local result = run(optimizer, ...)
+    for _, handle in ipairs(hooks[method].post) do
+      local other = handle.fn(optimizer, result)
+      if method == "state_dict" and other ~= nil then result = other end
+    end
+    return result
+  end
+  return hooks[method]
+end
+
+local Handle = class("OptimizerHookHandle")
+function Handle:__init(hooks, at, fn) self.hooks, self.at, self.fn = hooks, at, fn end
+function Handle:remove()
+  local left = {}
+  for _, handle in ipairs(self.hooks[self.at]) do -- into a new list: a caller may be iterating over the old one
+    if handle ~= self then left[#left + 1] = handle end
+  end
+  self.hooks[self.at] = left
+end
+
+local function registers(method, at)
+  local name = ("register_%s_%s_hook"):format(method, at)
+  Optimizer[name] = function(self, fn)
+    if not check.is_callable(fn) then
+      check.fail("[optim.%s] %s: expected a function, got %s", self.__name, name, class.name(fn))
+    end
+    local hooks = with_hooks(self, method)
+    local handle, list = Handle(hooks, at, fn), { unpack(hooks[at]) }
+    list[#list + 1] = handle
+    hooks[at] = list
+    return handle
+  end
+end
+--- register_step_pre_hook(fn), register_step_post_hook(fn), and the same for state_dict and load_state_dict:
+-- fn(optimizer) is called before or after; that after state_dict may return another one. Returns a handle with
+-- remove().
+for _, method in ipairs { "step", "state_dict", "load_state_dict" } do
+  registers(method, "pre")
+  registers(method, "post")
 end
 
 -- ---- saving ----------------------------------------------------------------------------------------
@@ -207,8 +306,45 @@ local function restored(value, p, key)
   return out
 end
 
---- Loads the state_dict of an optimizer over the same parameters.
-function Optimizer:load_state_dict(sd)
+-- Numbers of a state, which PyTorch keeps in tensors: as tensors if the group is capturable, one for all parameters of
+-- a device with the same numbers; else as numbers.
+local function as_kept(self, state, group, p, shared)
+  for _, key in ipairs(self.scalars or {}) do
+    local value = state[key]
+    if value ~= nil then
+      value = B.is_tensor(value) and value:item() or value
+      state[key] = group.capturable and Optimizer.new_count(shared, p, key, value) or value
+    end
+  end
+end
+
+--- A number of a state on p's device: one tensor for all parameters that have the same in the table `shared`.
+function Optimizer.new_count(shared, p, key, value)
+  local device = B.tensor_device(p)
+  local name = ("%s %s %.17g"):format(tostring(device), key, value)
+  shared[name] = shared[name] or keep(moth.full({}, value, { dtype = moth.float32, device = device }))
+  return shared[name]
+end
+
+--- Parts the counts of parameters that step now from those of `absent`, states of parameters without a gradient this
+-- time: what the former share with one of them becomes a tensor of their own. buckets: by the tensor of steps.
+function Optimizer.part_counts(absent, buckets, scalars)
+  for _, s in ipairs(absent) do
+    local bucket = B.is_tensor(s.step) and buckets[s.step]
+    if bucket then
+      for _, key in ipairs(scalars) do
+        local own = keep(s[key]:clone())
+        for _, state in ipairs(bucket.states) do state[key] = own end
+      end
+      buckets[s.step] = nil
+    end
+  end
+end
+
+local function describe(v) return B.is_tensor(v) and tostring(v:size()) or class.name(v) end
+
+-- The groups and states of sd, checked against the optimizer's.
+local function check_saved(self, sd)
   local where = "load_state_dict of optim." .. self.__name
   if type(sd) ~= "table" or type(sd.param_groups) ~= "table" or type(sd.state) ~= "table" then
     check.fail("%s: expected { state = …, param_groups = … }", where)
@@ -217,27 +353,62 @@ function Optimizer:load_state_dict(sd)
     check.fail("%s: it has %d parameter groups, the optimizer %d", where, #sd.param_groups, #self.param_groups)
   end
   for g, group in ipairs(self.param_groups) do
-    local n = #(sd.param_groups[g].params or {})
-    if n ~= #group.params then
-      check.fail("%s: group %d has %d parameters, that of the optimizer %d", where, g, n, #group.params)
-    end
-  end
-  local state = setmetatable({}, state_meta)
-  for g, group in ipairs(self.param_groups) do
     local saved = sd.param_groups[g]
-    for key, value in each(saved) do
-      if key == "lr" then Optimizer.set_lr(group, value) elseif key ~= "params" then group[key] = value end
+    local n = type(saved) == "table" and #(saved.params or {})
+    if n ~= #group.params then
+      check.fail("%s: group %d has %s parameters, that of the optimizer %d", where, g, tostring(n), #group.params)
+    end
+    for key, default in each(self.defaults) do
+      local value = saved[key]
+      local number = key == "lr" and (type(value) == "number" or B.is_tensor(value))
+      if value ~= nil and not number and type(value) ~= type(default) and type(value) ~= self.nullable[key] then
+        check.fail("%s: option '%s' of group %d: expected a %s, got %s", where, key, g, type(default), describe(value))
+      end
     end
     for i, p in ipairs(group.params) do
       local of = sd.state[saved.params[i]]
-      if of and next(of) ~= nil then
-        for key, value in each(of) do
-          if B.is_tensor(value) and B.dim(value) > 0 and tostring(value:size()) ~= tostring(p:size()) then
-            check.fail("%s: %s of parameter %d has shape %s, the parameter %s", where, tostring(key), i,
-              tostring(value:size()), tostring(p:size()))
-          end
+      if of ~= nil and type(of) ~= "table" then
+        check.fail("%s: the state of parameter %d: expected a table, got %s", where, i, class.name(of))
+      end
+      for key, value in each(of or {}) do
+        if B.is_tensor(value) and B.dim(value) > 0 and self.own_shape[key] == nil and tostring(value:size()) ~=
+            tostring(p:size()) then
+          check.fail("%s: %s of parameter %d has shape %s, the parameter %s", where, tostring(key), i,
+            tostring(value:size()), tostring(p:size()))
         end
+      end
+    end
+  end
+end
+
+-- Keys of states that have not the shape of their parameters; options that are false where they are not given, with
+-- their type else.
+Optimizer.own_shape, Optimizer.nullable = {}, {}
+
+--- Loads the state_dict of an optimizer over the same parameters: moth's, or one of PyTorch's that torch.save wrote.
+function Optimizer:load_state_dict(sd)
+  check_saved(self, sd)
+  local state, shared = setmetatable({}, state_meta), {}
+  for g, group in ipairs(self.param_groups) do
+    local saved, capturable = sd.param_groups[g], group.capturable
+    for key, value in each(saved) do
+      if key == "lr" then
+        Optimizer.set_lr(group, value)
+      elseif self.defaults[key] ~= nil or of_groups[key] and key ~= "foreach" and key ~= "fused" then
+        if type(value) == "table" then
+          local list = {}
+          for k, v in each(value) do list[k] = v end
+          value = list
+        end
+        group[key] = value
+      end
+    end
+    group.capturable = capturable -- how this optimizer runs, whatever the saved one did
+    for i, p in ipairs(group.params) do
+      local of = sd.state[saved.params[i]]
+      if of and next(of) ~= nil then
         state[p] = moth.no_grad(restored, of, p)
+        as_kept(self, state[p], group, p, shared)
       end
     end
   end

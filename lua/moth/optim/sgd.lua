@@ -35,11 +35,21 @@ function SGD:step_row(group, p, g) -- luacheck: ignore self
   p:index_add_(1, g:indices(), g:values() * (group.maximize and lr or -lr))
 end
 
-local function run(group, lists, first)
+SGD.supports_found_inf = true
+
+-- A buffer that a step left out has not filled is one of zeros: with dampening the next step would not see that.
+function SGD:counts_on_device()
+  for _, group in ipairs(self.param_groups) do
+    if group.momentum ~= 0 and group.dampening ~= 0 then return false end
+  end
+  return true
+end
+
+local function run(group, lists, first, ...)
   if #lists.params == 0 then return end
   local lr = Optimizer.rate(group, lists.params[1])
   B.ops.sgd_step(lists.params, lists.grads, lists.buffers, lr, group.momentum, group.dampening,
-    group.weight_decay, group.nesterov, group.maximize, first)
+    group.weight_decay, group.nesterov, group.maximize, first, ...)
 end
 
 local function new_lists() return { params = {}, grads = {}, buffers = {} } end
@@ -47,6 +57,7 @@ local function new_lists() return { params = {}, grads = {}, buffers = {} } end
 -- One op call for all parameters, and one for those without a momentum buffer yet.
 function SGD:step_group(group)
   local old, new, state = new_lists(), new_lists(), self.state
+  local scale, found = self:scale_and_found()
   for _, p in ipairs(group.params) do
     local grad = B.get_grad(p)
     if grad then
@@ -55,7 +66,7 @@ function SGD:step_group(group)
         local s = state[p]
         if not s.momentum_buffer then
           lists = new
-          s.momentum_buffer = keep(moth.empty_like(p))
+          s.momentum_buffer = keep(found and moth.zeros_like(p) or moth.empty_like(p))
         end
         lists.buffers[#lists.buffers + 1] = s.momentum_buffer
       end
@@ -63,8 +74,8 @@ function SGD:step_group(group)
       lists.grads[#lists.grads + 1] = grad
     end
   end
-  run(group, old, false)
-  run(group, new, true)
+  run(group, old, false, scale, found)
+  run(group, new, not found, scale, found)
   for _, lists in ipairs({ old, new }) do -- free our handles now, as in Adam
     for _, grad in ipairs(lists.grads) do B.free(grad) end
   end

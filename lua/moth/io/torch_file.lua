@@ -1,0 +1,246 @@
+--- Files that torch.load reads: moth.save(value, "file.pt").
+--
+-- The file is PyTorch's: an uncompressed zip archive of a pickle, which has the values, and the bytes of each storage.
+-- Tables whose keys are 1 … n become lists, others and empty ones dictionaries, a state dict an OrderedDict. A table
+-- that has `state` and `param_groups` is that of an optimizer: its parameters are numbered from 0, its state is a
+-- dictionary. Only PyTorch's own names stand in it, so that torch.load(…, weights_only=True), the default, takes it.
+local ffi = require "ffi"
+local bit = require "bit"
+local B = require "moth_lua"
+local Ordered = require "moth.nn.ordered"
+local each = require "moth.each"
+local ops = B.ops
+
+local M = {}
+
+local MOST = 2 ^ 32 - 2 ^ 20 -- bytes of an archive without zip64
+
+-- ---- the pickle ----------------------------------------------------------------------------------
+
+local function u16(n) return string.char(n % 256, math.floor(n / 256) % 256) end
+local function u32(n) return u16(n % 65536) .. u16(math.floor(n / 65536)) end
+
+local storages = { float32 = "FloatStorage", float64 = "DoubleStorage", float16 = "HalfStorage",
+  bfloat16 = "BFloat16Storage", int64 = "LongStorage", int32 = "IntStorage", int16 = "ShortStorage",
+  int8 = "CharStorage", uint8 = "ByteStorage", bool = "BoolStorage" }
+
+local function text(s) return "X" .. u32(#s) .. s end
+
+local number_of = ffi.typeof("union { double d; uint8_t b[8]; }")
+local function float(x)
+  local n, bytes = number_of(), {}
+  n.d = x
+  for i = 0, 7 do bytes[8 - i] = string.char(n.b[i]) end
+  return "G" .. table.concat(bytes)
+end
+local function integer(n)
+  if n >= -2 ^ 31 and n < 2 ^ 31 then return "J" .. u32(n % 2 ^ 32) end
+  local rest = n % 2 ^ 64 -- of two's complement; exact, since |n| is at most 2^53
+  local bytes = {}
+  for i = 1, 8 do
+    bytes[i] = string.char(n < 0 and i == 8 and 255 or math.floor(rest / 2 ^ (8 * (i - 1))) % 256)
+  end
+  return "\138\8" .. table.concat(bytes)
+end
+local function number(n)
+  if n == math.floor(n) and math.abs(n) <= 2 ^ 53 then return integer(n) end
+  return float(n)
+end
+local function ints(list)
+  local t = { "(" }
+  for _, n in ipairs(list) do t[#t + 1] = integer(n) end
+  return table.concat(t) .. "t"
+end
+
+local write
+
+local function write_tensor(t, path, out)
+  local name = B.tensor_dtype(t).name
+  if not storages[name] then error(("save: '%s': PyTorch has no file format for %s"):format(path, name), 0) end
+  local whole = ops.contiguous(ops.to(B.alias(t, false), { device = "cpu" }))
+  out.tensors[#out.tensors + 1] = whole
+  out.put("ctorch._utils\n_rebuild_tensor_v2\n((", text "storage", "ctorch\n", storages[name], "\n",
+    text(tostring(#out.tensors - 1)), text "cpu", integer(B.numel(whole)), "tQ", integer(0), ints(B.size(whole)),
+    ints(B.stride(whole)), B.requires_grad(t) and "\136" or "\137", "ccollections\nOrderedDict\n)RtR")
+end
+
+local function write_key(key, path, out)
+  local kind = type(key)
+  if kind == "string" then out.put(text(key)) elseif kind == "number" then out.put(number(key))
+  elseif kind == "boolean" then out.put(key and "\136" or "\137")
+  else error(("save: a key of type %s in '%s' cannot be saved"):format(kind, path), 0) end
+end
+
+local function write_dict(keys, t, path, out, depth, shift)
+  out.put("(")
+  for _, key in ipairs(keys) do
+    write_key(shift and key - 1 or key, path, out)
+    write(rawget(t, key), path == "" and tostring(key) or path .. "." .. tostring(key), out, depth + 1)
+  end
+  out.put("u")
+end
+
+local function sorted_keys(t)
+  local keys = {}
+  for key in each(t) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b)
+    if type(a) == type(b) and type(a) ~= "boolean" then return a < b end
+    return type(a) < type(b)
+  end)
+  return keys
+end
+
+-- The groups of an optimizer with parameters from 0.
+local function from_0(groups)
+  local out = {}
+  for g, group in ipairs(groups) do
+    out[g] = {}
+    for key, value in each(group) do out[g][key] = value end
+    out[g].params = {}
+    for i, p in ipairs(group.params) do out[g].params[i] = p - 1 end
+  end
+  return out
+end
+
+local function write_optimizer(sd, path, out, depth)
+  local keys, from_1 = {}, true
+  for key, s in each(sd.state) do
+    from_1 = from_1 and key ~= 0
+    if next(s) ~= nil then keys[#keys + 1] = key end
+  end
+  for _, group in ipairs(sd.param_groups) do
+    for _, p in ipairs(group.params) do from_1 = from_1 and p ~= 0 end
+  end
+  table.sort(keys)
+  out.put("}(", text "state", "}")
+  write_dict(keys, sd.state, path .. ".state", out, depth + 1, from_1)
+  out.put(text "param_groups")
+  write(from_1 and from_0(sd.param_groups) or sd.param_groups, path .. ".param_groups", out, depth + 1)
+  for _, key in ipairs(sorted_keys(sd)) do
+    if key ~= "state" and key ~= "param_groups" then
+      write_key(key, path, out)
+      write(sd[key], path .. "." .. tostring(key), out, depth + 1)
+    end
+  end
+  out.put("u")
+end
+
+local function write_table(t, path, out, depth)
+  if depth > 300 or out.seen[t] then error(("save: the table at '%s' contains itself"):format(path), 0) end
+  local meta = getmetatable(t)
+  if type(meta) == "table" and rawget(meta, "__name") and not Ordered.is(t) then
+    error(("save: a %s at '%s' cannot be saved%s"):format(meta.__name, path,
+      type(t.state_dict) == "function" and "; save its :state_dict()" or ""), 0)
+  end
+  out.seen[t] = true
+  if Ordered.is(t) then
+    out.put("ccollections\nOrderedDict\n)R")
+    write_dict(Ordered.keys(t), t, path, out, depth)
+  elseif type(t.state) == "table" and type(t.param_groups) == "table" then
+    write_optimizer(t, path, out, depth)
+  else
+    local keys = sorted_keys(t)
+    local list = #keys > 0
+    for i, key in ipairs(keys) do list = list and key == i end
+    if list then
+      out.put("](")
+      for i = 1, #keys do write(t[i], path == "" and tostring(i) or path .. "." .. i, out, depth + 1) end
+      out.put("e")
+    else
+      out.put("}")
+      write_dict(keys, t, path, out, depth)
+    end
+  end
+  out.seen[t] = nil
+end
+
+function write(v, path, out, depth)
+  if B.is_tensor(v) then return write_tensor(v, path, out) end
+  local kind = type(v)
+  if kind == "table" then return write_table(v, path, out, depth) end
+  if kind == "number" then return out.put(number(v)) end
+  if kind == "string" then return out.put(text(v)) end
+  if kind == "boolean" then return out.put(v and "\136" or "\137") end
+  if kind == "nil" then return out.put("N") end
+  if B.is_dtype(v) then return out.put("ctorch\n", v.name, "\n") end
+  error(("save: a %s at '%s' cannot be saved; tensors, tables, numbers, strings, booleans can"):format(kind, path), 0)
+end
+
+-- ---- the archive ---------------------------------------------------------------------------------
+
+local crc_table = ffi.new("uint32_t[256]")
+for i = 0, 255 do
+  local c = i
+  for _ = 1, 8 do c = bit.bxor(bit.rshift(c, 1), bit.band(c, 1) == 1 and 0xedb88320 or 0) end
+  crc_table[i] = bit.tobit(c) % 2 ^ 32
+end
+local function crc32(p, n)
+  local c = bit.tobit(0xffffffff)
+  for i = 0, n - 1 do
+    c = bit.bxor(bit.rshift(c, 8), bit.tobit(crc_table[bit.band(bit.bxor(c, p[i]), 255)]))
+  end
+  return bit.bnot(c) % 2 ^ 32
+end
+
+-- { bytes, number of them, kept alive }
+local function bytes_of(value)
+  if type(value) == "string" then return ffi.cast("const uint8_t *", value), #value end
+  return ffi.cast("const uint8_t *", B.data_ptr(value)), B.numel(value) * B.tensor_dtype(value).itemsize
+end
+
+local function write_archive(f, name, members)
+  local at, central = 0, {}
+  for _, m in ipairs(members) do
+    local p, n = bytes_of(m[2])
+    local path = name .. "/" .. m[1]
+    local crc = crc32(p, n)
+    -- The bytes begin at a multiple of 64, as PyTorch's do: the header is as long as that needs.
+    local pad = -(at + 30 + #path + 4) % 64
+    local fields = u16(0) .. u16(0) .. u32(0) .. u32(crc) .. u32(n) .. u32(n) .. u16(#path)
+    assert(f:write("PK\3\4", u16(10), fields, u16(pad + 4), path, "FB", u16(pad), ("Z"):rep(pad)))
+    local done = 0
+    while done < n do
+      local k = math.min(n - done, 2 ^ 26)
+      assert(f:write(ffi.string(p + done, k)))
+      done = done + k
+    end
+    central[#central + 1] = "PK\1\2" .. u16(10) .. u16(10) .. fields .. u16(0) .. u16(0) .. u16(0) .. u16(0) .. u32(0)
+      .. u32(at) .. path
+    at = at + 30 + #path + 4 + pad + n
+  end
+  local directory = table.concat(central)
+  assert(f:write(directory, "PK\5\6", u16(0), u16(0), u16(#central), u16(#central), u32(#directory), u32(at), u16(0)))
+end
+
+--- Writes the file; a temporary one beside it takes its place when it is whole. An error is a string.
+function M.save(value, path)
+  local parts, tensors = { "\128\2" }, {}
+  local out = { tensors = tensors, seen = {}, put = function(...)
+    for i = 1, select("#", ...) do parts[#parts + 1] = (select(i, ...)) end
+  end }
+  write(value, "", out, 1)
+  out.put(".")
+  local members, total = { { "data.pkl", table.concat(parts) }, { "byteorder", "little" } }, 0
+  for i, t in ipairs(tensors) do
+    members[#members + 1] = { "data/" .. (i - 1), t }
+    total = total + B.numel(t) * B.tensor_dtype(t).itemsize
+  end
+  members[#members + 1] = { "version", "3\n" }
+  if total > MOST then
+    error(("save: %s: %.1f GB are more than a .pt file of moth holds, 4 GB: save as .safetensors"):format(path,
+      total / 1e9), 0)
+  end
+  local work = path .. ".part"
+  local f, why = io.open(work, "wb")
+  if not f then error(("save: %s"):format(why), 0) end
+  local name = path:match("([^/]+)%.%w+$") or "archive"
+  local ok, err = pcall(write_archive, f, name, members)
+  local closed = f:close()
+  if ok and closed then ok, err = os.rename(work, path) end
+  if not ok or not closed then
+    os.remove(work)
+    error(("save: %s: %s"):format(path, tostring(err)), 0)
+  end
+end
+
+return M
