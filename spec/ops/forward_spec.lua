@@ -444,7 +444,7 @@ local function run_structured(op)
   end
 end
 
---- Ops that only write to lists: the written lists against the reference, in every float dtype.
+--- Ops that only write: the written tensors and lists against the reference, in every float dtype.
 local function run_writing(op)
   local function run(base, dtype, layout)
     local args, checks = laid_out(op, fresh(op, converted(op, base, dtype)), layout)
@@ -457,8 +457,10 @@ local function run_writing(op)
     for i, a in ipairs(op.args) do
       if a.mutated then
         k = k + 1
-        for j, t in ipairs(args[i]) do
-          must(S.compare(S.values(t), want[k][j].data, dtype, tolerance(op, dtype)))
+        local got, due = args[i], want[k]
+        if is_tensor(got) then got, due = { got }, { due } end
+        for j, t in ipairs(got) do
+          must(S.compare(S.values(t), due[j].data, dtype, tolerance(op, dtype)))
         end
       end
     end

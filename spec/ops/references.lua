@@ -565,6 +565,31 @@ function M.adam_step(a)
   return { a.params, a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs }
 end
 
+-- loss scaling
+
+function M.amp_unscale(a)
+  local inv, found = a.inv_scale.data[1], a.found_inf.data
+  for _, g in ipairs(a.grads) do
+    for i, v in ipairs(g.data) do
+      if v - v ~= 0 then found[1] = 1 end
+      g.data[i] = v * inv
+    end
+  end
+  return { a.grads, a.found_inf }
+end
+function M.amp_update_scale(a)
+  local scale, tracker = a.scale.data, a.growth_tracker.data
+  if a.found_inf.data[1] ~= 0 then
+    scale[1], tracker[1] = scale[1] * a.backoff_factor, 0
+  elseif tracker[1] + 1 >= a.growth_interval then
+    local grown = scale[1] * a.growth_factor
+    scale[1], tracker[1] = grown == math.huge and scale[1] or grown, 0
+  else
+    tracker[1] = tracker[1] + 1
+  end
+  return { a.scale, a.growth_tracker }
+end
+
 for name, fn in pairs(require "ops.references_conv") do M[name] = fn end
 for name, fn in pairs(require "ops.references_optim") do M[name] = fn end
 -- normalisation and order -----------------------------------------------------------------------

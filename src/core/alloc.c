@@ -65,6 +65,7 @@ typedef struct Cache {
   List lists[NSMALL];
   int64_t live_delta;
   int64_t allocs_delta;
+  bool failed_by_order;
 } Cache;
 
 /* A pointer, since the static TLS of a library that is opened at run time is scarce. */
@@ -77,11 +78,18 @@ static pthread_key_t thread_key;
 
 static _Atomic int64_t live, device_live, peak, cached, allocs, system_allocs;
 bool (*moth_alloc_collect)(void);
+void (*moth_alloc_watch)(const void *p, int64_t bytes, MothDevice device);
+static _Atomic int64_t limit; /* of host memory; 0: none */
 static _Atomic int64_t fail_countdown;
 static _Atomic bool fail_forever;
 static bool guarded, uncached;
-/* Whether blocks are cached and no failure is simulated: one test for the usual case. */
+/* Whether blocks are cached, no failure is simulated, nothing is recorded or limited: one test for the usual case. */
 static _Atomic bool plain = true;
+
+static void set_plain(void) {
+  atomic_store(&plain, !guarded && !uncached && !atomic_load(&limit) &&
+                           atomic_load(&fail_countdown) == 0 && !moth_alloc_watch);
+}
 
 static __attribute__((noinline)) void flush_counts(Cache *c) {
   int64_t now = atomic_fetch_add(&live, c->live_delta) + c->live_delta;
@@ -140,7 +148,7 @@ __attribute__((constructor)) static void alloc_init(void) {
   uncached = true;
 #endif
 #endif
-  plain = !guarded && !uncached;
+  set_plain();
 }
 
 bool moth_alloc_guarded(void) {
@@ -177,6 +185,10 @@ static bool should_fail(void) {
   }
   atomic_fetch_sub(&fail_countdown, 1);
   return false;
+}
+
+bool moth_alloc_failed_by_order(void) {
+  return cache && cache->failed_by_order;
 }
 
 bool moth_alloc_must_fail(void) {
@@ -319,14 +331,14 @@ static void *alloc_apart(size_t size) {
   return p;
 }
 
-static __attribute__((noinline)) void *alloc_any(size_t n) {
+static bool above_limit(size_t n) {
+  int64_t most = atomic_load_explicit(&limit, memory_order_relaxed);
+  int64_t now = atomic_load_explicit(&live, memory_order_relaxed) + (cache ? cache->live_delta : 0);
+  return most && now + (int64_t)n > most;
+}
+
+static void *alloc_cached(size_t n) {
   size_t size;
-  if (!atomic_load_explicit(&plain, memory_order_relaxed)) {
-    if (should_fail() || n > (size_t)INT64_MAX - 2 * HUGE_PAGE)
-      return NULL;
-    if (guarded || uncached)
-      return alloc_apart(n ? n : 1);
-  }
   if (n <= SMALL_MAX) {
     Cache *c = my_cache();
     if (!c)
@@ -347,10 +359,31 @@ static __attribute__((noinline)) void *alloc_any(size_t n) {
   return p;
 }
 
+static int64_t counted_size(size_t n);
+
+static __attribute__((noinline)) void *alloc_any(size_t n) {
+  if (atomic_load_explicit(&plain, memory_order_relaxed))
+    return alloc_cached(n);
+  Cache *c = my_cache();
+  bool ordered = should_fail();
+  if (c)
+    c->failed_by_order = ordered;
+  if (ordered || n > (size_t)INT64_MAX - 2 * HUGE_PAGE || above_limit(n))
+    return NULL;
+  void *p = guarded || uncached ? alloc_apart(n ? n : 1) : alloc_cached(n);
+  void (*watch)(const void *, int64_t, MothDevice) = moth_alloc_watch;
+  if (p && watch)
+    watch(p, counted_size(n), (MothDevice){MOTH_CPU, 0});
+  return p;
+}
+
 static __attribute__((noinline)) void free_any(void *p, size_t n) {
   size_t size;
   if (!p)
     return;
+  void (*watch)(const void *, int64_t, MothDevice) = moth_alloc_watch;
+  if (watch)
+    watch(p, -counted_size(n), (MothDevice){MOTH_CPU, 0});
   if (guarded || uncached) {
     size = n ? n : 1;
     count(-(int64_t)size);
@@ -466,5 +499,20 @@ void moth_memory_empty_cache(void) {
 void moth_memory_fail_at(int64_t n, bool forever) {
   atomic_store(&fail_forever, forever);
   atomic_store(&fail_countdown, n > 0 ? n : 0);
-  atomic_store(&plain, n <= 0 && !guarded && !uncached);
+  set_plain();
+}
+
+void moth_alloc_set_watch(void (*watch)(const void *, int64_t, MothDevice)) {
+  moth_alloc_watch = watch;
+  set_plain();
+}
+
+int64_t moth_alloc_set_limit(int64_t bytes) {
+  int64_t was = atomic_exchange(&limit, bytes > 0 ? bytes : 0);
+  set_plain();
+  return was;
+}
+
+int64_t moth_alloc_limit(void) {
+  return atomic_load(&limit);
 }

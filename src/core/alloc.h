@@ -20,6 +20,16 @@ MOTH_API int64_t moth_alloc_live(void);
  * moth_memory_fail_at. */
 MOTH_API void moth_alloc_count_device(int64_t bytes);
 MOTH_API bool moth_alloc_must_fail(void);
+/* Set while allocations are recorded (history.c): called when a block has been allocated (bytes > 0) and before it is freed
+ * (bytes < 0), on any thread, with no lock held. moth_alloc_set_watch changes it. */
+MOTH_API extern void (*moth_alloc_watch)(const void *p, int64_t bytes, MothDevice device);
+MOTH_API void moth_alloc_set_watch(void (*watch)(const void *p, int64_t bytes, MothDevice device));
+/* Whether this thread's last allocation failed since moth_memory_fail_at said so. */
+bool moth_alloc_failed_by_order(void);
+/* An allocation of host memory that would bring the live bytes above the limit fails; 0: no limit. Exact to 64 KB for
+ * each other thread. Returns the former limit. */
+MOTH_API int64_t moth_alloc_set_limit(int64_t bytes);
+MOTH_API int64_t moth_alloc_limit(void);
 /* Set by the binding: runs the garbage collector of this thread's host language; false where there is none. Device
  * allocators call it before they fail, with no lock held. */
 MOTH_API extern bool (*moth_alloc_collect)(void);

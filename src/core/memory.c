@@ -5,22 +5,37 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/history.h"
 
 static const char *cpu_why_not(int index) {
   return index ? "there is one cpu device, cpu:0" : NULL;
 }
+static __attribute__((noinline)) void *without_memory(size_t n) {
+  char limit[64] = "", held[1024];
+  MothMemStats st;
+  void *p = NULL;
+  /* A failure that was asked for (moth_memory_fail_at) is not mended. */
+  if (!moth_alloc_failed_by_order() && moth_alloc_collect && moth_alloc_collect()) {
+    moth_memory_empty_cache();
+    p = moth_alloc(n);
+  }
+  if (p)
+    return p;
+  moth_memory_stats(&st);
+  if (moth_alloc_limit())
+    snprintf(limit, sizeof limit, ", %lld are allowed", (long long)moth_alloc_limit());
+  moth_history_holders(held, sizeof held);
+  moth_fail(MOTH_ERR_MEMORY,
+            "out of memory: could not allocate %zu bytes on cpu (%lld bytes are live, "
+            "%lld cached%s)%s",
+            n, (long long)st.live, (long long)st.cached, limit, held);
+  return NULL;
+}
+
 static void *cpu_alloc(int index, size_t n) {
   (void)index;
   void *p = moth_alloc(n);
-  if (__builtin_expect(!p, 0)) {
-    MothMemStats st;
-    moth_memory_stats(&st);
-    moth_fail(MOTH_ERR_MEMORY,
-              "out of memory: could not allocate %zu bytes on cpu (%lld bytes are live, "
-              "%lld cached)",
-              n, (long long)st.live, (long long)st.cached);
-  }
-  return p;
+  return __builtin_expect(p != NULL, 1) ? p : without_memory(n);
 }
 static void cpu_free(int index, void *p, size_t n) {
   (void)index;

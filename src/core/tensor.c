@@ -10,6 +10,7 @@
 
 #include "core/alloc.h"
 #include "core/dtype.h"
+#include "core/history.h"
 #include "core/memory.h"
 
 enum { EMBED_MAX = 4096, STORAGE_HEADER = 64 };
@@ -84,6 +85,8 @@ static MothStatus storage_new(size_t nbytes, MothDevice device, MothStorage **ou
       return MOTH_ERR_MEMORY;
     }
   }
+  if (__builtin_expect(moth_alloc_watch != NULL, 0))
+    moth_history_mark(embed ? (void *)s : s->data, (int64_t)nbytes);
   *out = s;
   return MOTH_OK;
 }

@@ -20,6 +20,7 @@
 #include "cuda/heap.h"
 extern "C" {
 #include "core/alloc.h"
+#include "core/history.h"
 }
 
 namespace {
@@ -343,7 +344,7 @@ const char *bytes(double n, char *buf) {
 }
 
 void out_of_memory(Heap *h, size_t n, uint64_t pool) {
-  char a[32], b[32], c[32], d[32], e[32], limit[64] = "", f[32];
+  char a[32], b[32], c[32], d[32], e[32], limit[64] = "", f[32], held[1024];
   size_t available = 0, total = moth_cuda_props(h->device)->total;
   {
     MothRelaxed relaxed;
@@ -354,12 +355,13 @@ void out_of_memory(Heap *h, size_t n, uint64_t pool) {
   if (h->limit)
     snprintf(limit, sizeof limit, ", %s allowed to this process", bytes((double)h->limit, f));
   int64_t cached = m->reserved.current - m->allocated.current;
+  moth_history_holders(held, sizeof held);
   moth_fail(MOTH_ERR_MEMORY,
             "CUDA out of memory: tried to allocate %s on cuda:%d; total %s%s, %s free, %s live in "
-            "%lld tensors, %s cached, %lld retries; HINT: %s",
+            "%lld tensors, %s cached, %lld retries%s; HINT: %s",
             bytes((double)n, a), h->device, bytes((double)total, b), limit,
             bytes((double)available, c), bytes((double)m->allocated.current, d),
-            (long long)m->blocks.current, bytes((double)cached, e), (long long)m->retries,
+            (long long)m->blocks.current, bytes((double)cached, e), (long long)m->retries, held,
             pool ? "a graph is being captured, and the cache cannot be flushed: call "
                    "moth.cuda.empty_cache() before"
             : cached > m->allocated.current / 4
@@ -369,9 +371,8 @@ void out_of_memory(Heap *h, size_t n, uint64_t pool) {
                   "moth.scope() for what is done with");
 }
 
-} // namespace
-
-void *moth_cuda_alloc(int device, size_t n) {
+/* *size: the bytes of the block. */
+void *allocate(int device, size_t n, size_t *size_of) {
   Heap *h = &heaps[device];
   if (moth_cuda_set_device(device) != MOTH_OK)
     return nullptr;
@@ -387,6 +388,7 @@ void *moth_cuda_alloc(int device, size_t n) {
       Block *b = refused ? nullptr : obtain(h, pool, stream, size, &e);
       if (b) {
         use(h, b, size, n);
+        *size_of = b->size;
         return b->p;
       }
       if (e != cudaErrorMemoryAllocation) {
@@ -404,9 +406,20 @@ void *moth_cuda_alloc(int device, size_t n) {
   }
 }
 
+} // namespace
+
+void *moth_cuda_alloc(int device, size_t n) {
+  size_t size = 0;
+  void *p = allocate(device, n, &size);
+  if (p && moth_alloc_watch)
+    moth_alloc_watch(p, (int64_t)size, MothDevice{MOTH_CUDA, (uint8_t)device});
+  return p;
+}
+
 void moth_cuda_free(int device, void *p, size_t n) {
-  (void)n;
   Heap *h = &heaps[device];
+  if (p && moth_alloc_watch)
+    moth_alloc_watch(p, -(int64_t)n, MothDevice{MOTH_CUDA, (uint8_t)device});
   MothLock lock(&h->lock);
   Block **at = find_used(h, p);
   if (!at)

@@ -9,6 +9,7 @@
 #include "core/parallel.h"
 #include "device/device.h"
 #include "dispatch/async.h"
+#include "dispatch/autocast.h"
 #include "dispatch/define.h"
 #include "dispatch/lazy.h"
 #include "dispatch/steps.h"
@@ -368,52 +369,6 @@ static MothStatus run_backend(MothCall *c) {
 
 /* --- the steps above -------------------------------------------------------------------------- */
 
-/* Autocast: converts float tensors to the dtype of the op's `amp` policy. */
-static MothStatus autocast(MothCall *c) {
-  c->keys &= ~(uint32_t)MOTH_KEY_AUTOCAST;
-  int on = moth_thread.autocast[c->device.type];
-  if (!on || c->op->amp == MOTH_AMP_KEEP || c->variant != MOTH_FUNCTIONAL)
-    return moth_redispatch(c);
-  MothDType low = (MothDType)(on - 1), to;
-  to = c->op->amp == MOTH_AMP_LOW ? low : MOTH_FLOAT32;
-  if (c->op->amp == MOTH_AMP_WIDEST) {
-    to = low;
-    for (int i = 0; i < c->op->nargs; i++)
-      if (c->args[i].tag == MOTH_V_TENSOR && c->args[i].u.t->dtype == MOTH_FLOAT32)
-        to = MOTH_FLOAT32;
-  }
-  MothValue args[MOTH_MAX_ARGS];
-  MothTensor *mine[MOTH_MAX_ARGS];
-  int nmine = 0;
-  memcpy(args, c->args, sizeof(MothValue) * c->op->nargs);
-  MothStatus s = MOTH_OK;
-  uint32_t include = moth_thread.include;
-  moth_thread.include &= ~(uint32_t)MOTH_KEY_AUTOCAST;
-  for (int i = 0; i < c->op->nargs && s == MOTH_OK; i++) {
-    if (args[i].tag != MOTH_V_TENSOR)
-      continue;
-    MothTensor *t = args[i].u.t;
-    if (!moth_dtype_is_float((MothDType)t->dtype) || t->dtype == MOTH_FLOAT64 || t->dtype == to)
-      continue;
-    MothValue cast[2] = {args[i], moth_v_dtype(to)};
-    s = moth_call1(MOTH_OP(to), 2, cast, &mine[nmine]);
-    if (s == MOTH_OK)
-      args[i] = moth_v_tensor(mine[nmine++]);
-  }
-  if (s == MOTH_OK) {
-    MothValue *keep = c->args;
-    c->args = args;
-    for (int i = 0; i < nmine; i++)
-      c->keys |= mine[i]->keys & ~moth_thread.exclude & MOTH_KEY_AUTOGRAD;
-    s = moth_redispatch(c);
-    c->args = keep;
-  }
-  moth_thread.include = include;
-  for (int i = 0; i < nmine; i++)
-    moth_tensor_release(mine[i]);
-  return s;
-}
-
 MothStatus moth_redispatch(MothCall *c) {
   if (__builtin_expect(!(c->keys & SLOW_KEYS), 1))
     return c->op->composite && !c->op->keep ? expand(c) : run_backend(c);
@@ -422,7 +377,7 @@ MothStatus moth_redispatch(MothCall *c) {
   if (c->keys & MOTH_KEY_LAZY)
     return wait_for_lazy(c);
   if (c->keys & MOTH_KEY_AUTOCAST)
-    return autocast(c);
+    return moth_autocast(c);
   if (c->op->composite && !c->op->keep) /* expanded here: its parts come through the dispatcher */
     return expand(c);
   if (c->keys & MOTH_KEY_AUTOGRAD) {

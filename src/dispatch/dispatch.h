@@ -198,6 +198,8 @@ typedef struct MothThread {
   bool no_grad;                    /* the user turned recording off */
   MothFrame *saved_hooks;          /* retained, as the next: src/autograd/saved.c */
   MothFrame *watchers;             /* of nodes: src/autograd/hooks.c */
+  MothFrame *casts; /* of weights, in the outermost autocast scope: src/dispatch/autocast.c */
+  bool no_cast_cache;
 } MothThread;
 
 /* The frame, with its one reference, becomes the innermost one of the stack. */

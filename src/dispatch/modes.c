@@ -162,12 +162,13 @@ static void count_modes(const MothModes *m, int by) {
   void (*count)(MothFrame * f) = by > 0 ? moth_frame_retain : moth_frame_release;
   count(m->thread.saved_hooks);
   count(m->thread.watchers);
+  count(m->thread.casts);
 }
 
 void moth_modes_forget(MothModes *m) {
   count_modes(m, -1);
   m->thread.nabove = m->thread.nbelow = 0;
-  m->thread.saved_hooks = m->thread.watchers = NULL;
+  m->thread.saved_hooks = m->thread.watchers = m->thread.casts = NULL;
 }
 
 void moth_modes_save(MothModes *to) {
@@ -184,6 +185,7 @@ void moth_modes_save(MothModes *to) {
 void moth_modes_load(const MothModes *from) {
   swap_frame(&moth_thread.saved_hooks, from->thread.saved_hooks);
   swap_frame(&moth_thread.watchers, from->thread.watchers);
+  swap_frame(&moth_thread.casts, from->thread.casts);
   moth_thread = from->thread;
   for (int i = 0; i < moth_thread.nabove; i++)
     intercept_above[i] = from->above[i];
@@ -212,6 +214,7 @@ bool moth_modes_any(void) {
 void moth_modes_reset(void) {
   swap_frame(&moth_thread.saved_hooks, NULL);
   swap_frame(&moth_thread.watchers, NULL);
+  swap_frame(&moth_thread.casts, NULL);
   MothThread fresh = {.nabove = keep_own(intercept_above, moth_thread.nabove)};
   fresh.include = fresh.nabove ? MOTH_KEY_ABOVE : 0;
   moth_thread = fresh;

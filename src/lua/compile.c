@@ -51,6 +51,7 @@ static const struct {
                  {"scope_end", GATE_ALWAYS},
                  {"grad_enabled", GATE_ALWAYS},
                  {"set_autocast", GATE_ALWAYS},
+                 {"autocast_state", GATE_ALWAYS},
                  {"set_grad_enabled", GATE_ALWAYS},
                  {"open_modes", GATE_ALWAYS},
                  {"close_modes", GATE_ALWAYS},

@@ -6,6 +6,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "dispatch/autocast.h"
 #include "dispatch/registry.h"
 #include "dispatch/subclass.h"
 #include "lua/moth_lua.h"
@@ -462,8 +463,9 @@ static int b_set_fake(lua_State *L) { /* (on) -> was */
   return 1;
 }
 
-/* set_autocast({ [type of device] = dtype or false, … }) -> the former settings of these types. Nothing changes if one
- * of them is invalid. */
+/* set_autocast({ [type of device] = dtype or false, …, [1] = whether casts of weights are remembered }) -> the former
+ * settings of these types, with [2] = true if that call has opened the scope in which they are: setting them again
+ * closes it. Nothing changes if one of them is invalid. */
 static int b_set_autocast(lua_State *L) {
   MothThread *t = moth_thread_state();
   uint8_t to[MOTH_NDEVICES];
@@ -495,8 +497,39 @@ static int b_set_autocast(lua_State *L) {
   }
   memcpy(t->autocast, to, sizeof to);
   t->include &= ~(uint32_t)MOTH_KEY_AUTOCAST;
+  bool any = false;
   for (int i = 0; i < moth_device_ntypes(); i++)
-    t->include |= to[i] ? MOTH_KEY_AUTOCAST : 0;
+    any = any || to[i];
+  t->include |= any ? MOTH_KEY_AUTOCAST : 0;
+  lua_pushboolean(L, !t->no_cast_cache);
+  lua_rawseti(L, 2, 1);
+  lua_rawgeti(L, 1, 1);
+  t->no_cast_cache = lua_isnil(L, -1) ? t->no_cast_cache : !lua_toboolean(L, -1);
+  lua_rawgeti(L, 1, 2);
+  if (lua_toboolean(L, -1))
+    moth_autocast_close();
+  else if (any && moth_autocast_open()) {
+    lua_pushboolean(L, 1);
+    lua_rawseti(L, 2, 2);
+  }
+  lua_settop(L, 2);
+  return 1;
+}
+
+/* autocast_state() -> { [type of device] = dtype or false, …, [1] = whether casts of weights are remembered }, which
+ * set_autocast takes */
+static int b_autocast_state(lua_State *L) {
+  MothThread *t = moth_thread_state();
+  lua_newtable(L);
+  for (int i = 0; i < moth_device_ntypes(); i++) {
+    if (t->autocast[i])
+      moth_lua_push_dtype(L, (MothDType)(t->autocast[i] - 1));
+    else
+      lua_pushboolean(L, 0);
+    lua_setfield(L, -2, moth_memory(i)->name);
+  }
+  lua_pushboolean(L, !t->no_cast_cache);
+  lua_rawseti(L, -2, 1);
   return 1;
 }
 
@@ -642,6 +675,7 @@ void moth_lua_open_modes(lua_State *L) {
                                  {"pop_trace", b_pop_trace},
                                  {"set_fake", b_set_fake},
                                  {"set_autocast", b_set_autocast},
+                                 {"autocast_state", b_autocast_state},
                                  {"device_types", b_device_types},
                                  {"register_backend", b_register_backend},
                                  {"register_kernel", b_register_kernel},

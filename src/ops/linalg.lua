@@ -70,7 +70,7 @@ return {
   },
   doc = "Matrix product with broadcast leading dimensions; vectors are rows or columns." },
 { "dot(Tensor self, Tensor other) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "widest",
   expr = [[
     local product = self * other -- a product of matrices does not round each term to float16
     return when(both(same_dtype(self, other), is_float(self)), squeeze(mm(unsqueeze(self, 0), unsqueeze(other, 1))),
@@ -249,7 +249,7 @@ return {
   errors = { { "randn(3), randn(4)", "broadcast" } },
   doc = "Sums of products along dim." },
 { "linalg_vector_norm(Tensor x, Scalar ord=2, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "norm(when(given(dtype), to(x, dtype), x), ord, dim, keepdim)",
   check = { { "is_float(x)", "expected a float dtype, got {x.dtype}", "type" } },
   grad = "composite",

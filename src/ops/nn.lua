@@ -110,7 +110,7 @@ return {
   errors = { { "randn(3), randn(4,5), randint(1, 6, {4}), nil, 'none', -100, 0", "shape" } },
   doc = "Derivative of cross_entropy by the logits." },
 { "nll_loss(Tensor self, IndexTensor target, enum('mean','sum','none') reduction='mean', index_base) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "reduced(neg(squeeze(gather(self, 1, unsqueeze(target, 1), index_base), 1)), reduction)",
   check = {
     { "both(equal(self.ndim, 2), both(equal(target.ndim, 1), equal(self.shape[0], target.shape[0])))",
@@ -127,7 +127,7 @@ return {
   },
   doc = "Negative log-likelihood of classes (N) under log-probabilities (N, C)." },
 { "mse_loss(Tensor self, Tensor target, enum('mean','sum','none') reduction='mean') -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "reduced(square(self - target), reduction)",
   check = {
     { "either(is_float(self), is_float(target))",
@@ -139,7 +139,7 @@ return {
   errors = { { "randn(2,3), randn(4)", "broadcast" }, { "randn(2), randn(2), 'avg'", "reduction" } },
   doc = "Squared difference; reduction: mean, sum, none." },
 { "l1_loss(Tensor self, Tensor target, enum('mean','sum','none') reduction='mean') -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "reduced(abs(self - target), reduction)",
   check = {
     { "either(is_float(self), is_float(target))",
@@ -151,7 +151,7 @@ return {
   errors = { { "randn(2,3), randn(4)", "broadcast" }, { "randn(2), randn(2), 'avg'", "reduction" } },
   doc = "Absolute difference; reduction: mean, sum, none." },
 { "binary_cross_entropy_with_logits(Tensor self, Tensor target, enum('mean','sum','none') reduction='mean') -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "reduced((1 - target) * self - log_sigmoid(self), reduction)",
   grad = "composite",
   reference = "binary_cross_entropy_with_logits",
@@ -181,7 +181,7 @@ return {
   errors = { { "randn(2), 1.5", "between 0 and 1" } },
   doc = "native_dropout in training, self otherwise." },
 { "smooth_l1_loss(Tensor self, Tensor target, enum('mean','sum','none') reduction='mean', float beta=1 >= 0) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "reduced(smooth_l1(self, target, beta, 1), reduction)",
   check = {
     { "either(is_float(self), is_float(target))",
@@ -196,7 +196,7 @@ return {
   },
   doc = "d^2 / (2 beta) where d = |self - target| is below beta, else d - beta / 2; reduction: mean, sum, none." },
 { "huber_loss(Tensor self, Tensor target, enum('mean','sum','none') reduction='mean', float delta=1 > 0) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "reduced(smooth_l1(self, target, delta, delta), reduction)",
   check = {
     { "either(is_float(self), is_float(target))",
@@ -211,7 +211,7 @@ return {
   },
   doc = "d^2 / 2 where d = |self - target| is below delta, else delta (d - delta / 2); reduction: mean, sum, none." },
 { "kl_div(Tensor self, Tensor target, enum('mean','sum','none','batchmean') reduction='mean', bool log_target=false) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = [[
     local same = same_dtype(self, target)
     local t = when(same, as(target, working(target)), target) -- halves are rounded once
@@ -236,7 +236,7 @@ return {
   doc = "target (log(target) - self), self being log-probabilities; 0 where target is 0. log_target: target is \z
     logarithms, too. reduction: mean, sum, none, or batchmean, the sum divided by the first size." },
 { "binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=none, enum('mean','sum','none') reduction='mean') -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = [[
     local loss = neg(target * bounded_log(self) + (1 - target) * bounded_log(1 - self))
     return reduced(when(given(weight), loss * weight, loss), reduction)]],

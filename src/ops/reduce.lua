@@ -117,7 +117,7 @@ return {
   errors = { { "randn(2), 2", "out of range" }, { "tensor({1,2},{dtype=int64})", "float" } },
   doc = "Variance over dim, divided by n - correction (Welford)." },
 { "std(Tensor self, Dim[]? dim=none, int correction=1, bool keepdim=false) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "narrowed(flat_power(var(as(self, working(self)), dim, correction, keepdim), 0.5), self)",
   grad = "composite",
   reference = "std",
@@ -134,7 +134,7 @@ return {
   errors = { { "randn(2), 2", "out of range" } },
   doc = "log(sum(exp(self))) over dim, without overflow." },
 { "norm(Tensor self, Scalar p=2, Dim[]? dim=none, bool keepdim=false) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = [[
     local q = as_number(p) / 1
     local x = as(self, working(self))
@@ -163,7 +163,7 @@ return {
   errors = { { "randn(2), 2", "out of range" } },
   doc = "Running sum along dim." },
 { "cumprod(Tensor self, Dim dim) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   join = "prod",
   expr = [[
     local dtype = when(is_float(self), self.dtype, dtype_named("int64"))

@@ -14,7 +14,8 @@ M.types = { -- schema type -> MothType
 }
 
 M.families = { "pointwise", "activation", "create", "view", "reduce", "linalg", "index", "sort", "nn", "norm", "conv",
-  "conv3d", "attention", "random", "special", "places", "statistics", "optim" }
+  "conv3d", "attention", "random", "special", "places", "statistics", "optim",
+  "amp" }
 
 local function fail(op, what)
   error(("%s: %s: %s"):format(op.place or "?", op.name or "?", what), 0)
@@ -367,7 +368,7 @@ end
 -- The parts that other ops, derivatives and optimizers are made of: not on `moth`, nor on tensors, but among the objects
 -- of moth.ops.moth. So are those of moth.special.
 local function is_internal(name)
-  return name:find("_backward") ~= nil or name:find("^special_") ~= nil or name:find("^native_") ~= nil or name:find("_forward$") ~= nil
+  return name:find("_backward") ~= nil or name:find("^special_") ~= nil or name:find("^amp_") ~= nil or name:find("^native_") ~= nil or name:find("_forward$") ~= nil
     or name:find("_step$") ~= nil or name:find("_double") ~= nil
 end
 

@@ -43,7 +43,7 @@ return {
   errors = { { "randn(2), 2", "out of range" } },
   doc = "The smallest so far along dim, and the position of the last such." },
 { "logcumsumexp(Tensor self, Dim dim) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = [[
     local x = atleast_1d(as(self, working(self)))
     local n = x.shape[dim]
@@ -201,7 +201,7 @@ return {
   errors = { { "randn(2), randn(2,2)", "1%-D" } },
   doc = "The position of the first boundary that is not below input (right: that is above it)." },
 { "dist(Tensor self, Tensor other, Scalar p=2) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = "norm(self - other, p)",
   check = { is_float },
   grad = "composite",
@@ -209,7 +209,7 @@ return {
   samples = { "randn(3,4), randn(3,4)", "randn(3,1), randn(4), 1", "randn(4), randn(4), inf" },
   doc = "The p-norm of self - other." },
 { "renorm(Tensor self, Scalar p, Dim dim, Scalar maxnorm) -> Tensor",
-  kind = "composite",
+  kind = "composite", amp = "high",
   expr = [[
     local size = norm(self, p, others(self.ndim, list(dim)), true)
     return self * where(gt(size, maxnorm), maxnorm / (size + 1e-7), 1)]],

@@ -2,6 +2,7 @@
  * it. */
 // clang-format off
 #include "kernels/cuda/typed/prelude.cuh"
+#include "kernels/cuda/amp.h"
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/scatter.h"
 extern "C" {

@@ -50,6 +50,8 @@ function M.get_device_capability(device)
   local p = C.properties(device)
   return p.major, p.minor
 end
+--- Whether the device computes in bfloat16: from compute capability 8.0 (Ampere) on. False without CUDA.
+function M.is_bf16_supported(device) return B.cuda_why() == nil and C.properties(device).major >= 8 end
 --- Waits for all work of the device; raises its errors.
 function M.synchronize(device) S.synchronize_device(B.device("cuda:" .. C.device(device))) end
 
@@ -124,6 +126,7 @@ M.empty_cache = C.empty_cache
 M.mem_get_info = C.mem_get_info
 --- Limits the share of the device's memory: set_per_process_memory_fraction(0.5, device).
 M.set_per_process_memory_fraction = C.set_fraction
+M.set_memory_fraction = C.set_fraction
 --- Bytes of pinned host memory: in use, cached.
 M.pinned_memory = C.pinned_memory
 M.empty_pinned_cache = C.empty_pinned_cache
@@ -262,6 +265,9 @@ end
 --- Functions or modules whose forward and backward are graphs: see lua/moth/cuda/graphed.lua.
 function M.make_graphed_callables(...) return require("moth.cuda.graphed")(...) end
 
+--- moth.amp under PyTorch's older name.
+M.amp = require "moth.amp"
+
 --- A kernel in CUDA C, compiled while the program runs: see lua/moth/cuda/compile.lua.
 function M.compile(...) return require("moth.cuda.compile")(...) end
 
@@ -299,6 +305,7 @@ signature.all(M, { "cuda.Stream(size|device device?, int priority=0)", "cuda.Eve
   "cuda.set_stream(any stream)",
   "cuda.set_rng_state(number[] state)", "cuda.manual_seed(size seed)", "cuda.manual_seed_all(size seed)",
   "cuda.set_per_process_memory_fraction(number fraction, size|device device?)",
+  "cuda.set_memory_fraction(number fraction, size|device device?)",
   "cuda.capture(any graph, callable fn, *, any pool?, any stream?, \z
     'global'|'thread_local'|'relaxed' capture_error_mode='global')",
 }, true)
@@ -307,7 +314,7 @@ for _, name in ipairs({ "is_available", "why", "device_count", "init", "is_initi
   "pinned_memory", "empty_pinned_cache" }) do
   M[name] = signature(("cuda.%s()"):format(name), M[name])
 end
-for _, name in ipairs({ "get_device_properties", "get_device_name", "get_device_capability", "synchronize",
+for _, name in ipairs({ "get_device_properties", "get_device_name", "get_device_capability", "is_bf16_supported", "synchronize",
   "current_stream", "default_stream", "memory_stats", "memory_snapshot", "memory_allocated", "max_memory_allocated",
   "memory_reserved", "max_memory_reserved", "reset_peak_memory_stats", "reset_max_memory_allocated",
   "reset_accumulated_memory_stats", "mem_get_info", "memory_summary" }) do

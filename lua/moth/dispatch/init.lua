@@ -96,32 +96,8 @@ function M.fake_mode(fn, ...)
   return within(B.set_fake, B.set_fake, true, fn, ...)
 end
 
---- In fn(...) ops that gain from it run in bfloat16 (or options.dtype), by the policy in their records.
--- autocast(fn, …) or autocast({dtype=, enabled=, device=}, fn, …): on every device, or only on those of one type.
-function M.autocast(options, fn, ...)
-  if check.is_callable(options) then return M.autocast({}, options, fn, ...) end
-  check.options("autocast", options or 0, "dtype enabled device")
-  if not check.is_callable(fn) then check.fail("[autocast] expected a function, got %s", type(fn)) end
-  local enabled = options.enabled
-  if enabled == nil then enabled = true end
-  if type(enabled) ~= "boolean" then
-    check.fail("[autocast] option 'enabled': expected true or false, got %s", type(enabled))
-  end
-  local dtype, device = B.dtype(options.dtype or "bfloat16"), options.device
-  if dtype.name ~= "bfloat16" and dtype.name ~= "float16" then
-    check.fail("[autocast] expected bfloat16 or float16, got %s", dtype.name)
-  end
-  local types = B.device_types()
-  if device ~= nil then
-    local wanted = (tostring(device):gsub(":%d+$", ""))
-    if not types[wanted] then
-      check.fail("[autocast] expected a device such as \"cpu\" or \"cuda\", got %s", tostring(device))
-    end
-    types = { [wanted] = true }
-  end
-  for name in each(types) do types[name] = enabled and dtype end
-  return within(B.set_autocast, B.set_autocast, types, fn, ...)
-end
+--- moth.amp.autocast.
+M.autocast = require("moth.amp.autocast").autocast
 
 return signature.all(M, { "dispatch_mode(function handler, callable fn, ...)", "dispatch.count(callable fn, ...)",
   "dispatch.trace(callable fn, ...)", "dispatch.table(string name)",

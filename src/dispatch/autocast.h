@@ -1,0 +1,12 @@
+/* The step of the dispatcher that converts arguments for mixed precision, and the scope in which it remembers the
+ * casts of weights: src/dispatch/autocast.c. */
+#ifndef MOTH_DISPATCH_AUTOCAST_H
+#define MOTH_DISPATCH_AUTOCAST_H
+#include "dispatch/dispatch.h"
+
+MothStatus moth_autocast(MothCall *c);
+/* Opens the scope on this thread; false: one is open already (or there is no memory: then nothing is remembered). Who
+ * got true closes it. */
+MOTH_API bool moth_autocast_open(void);
+MOTH_API void moth_autocast_close(void);
+#endif
