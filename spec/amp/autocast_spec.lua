@@ -11,7 +11,8 @@ describe("amp.autocast #quick", function()
     local x, w = moth.randn(3, 4), moth.randn(5, 4)
     assert.equal(moth.bfloat16, amp.autocast("cpu", function() return F.linear(x, w) end):dtype())
     assert.equal(moth.float16, amp.autocast("cpu", { dtype = "float16" }, function() return F.linear(x, w) end):dtype())
-    assert.equal(moth.float32, amp.autocast("cuda", { dtype = "float16" }, function() return F.linear(x, w) end):dtype())
+    assert.equal(moth.float32, amp.autocast("cuda", { dtype = "float16" }, function() return F.linear(x,
+      w) end):dtype())
     assert.equal(moth.bfloat16, amp.autocast(function(a, b) return F.linear(a, b) end, x, w):dtype())
   end)
 
@@ -24,7 +25,8 @@ describe("amp.autocast #quick", function()
     for _, name in ipairs({ "mm", "bmm", "linear", "conv2d", "addmm", "baddbmm", "attention_forward" }) do
       assert.equal("low", of[name], name)
     end
-    for _, name in ipairs({ "softmax", "log_softmax", "cross_entropy", "mse_loss", "nll_loss", "sum", "mean", "norm", "exp",
+    for _, name in ipairs({ "softmax", "log_softmax", "cross_entropy", "mse_loss", "nll_loss", "sum", "mean", "norm",
+      "exp",
       "native_layer_norm", "binary_cross_entropy_with_logits" }) do
       assert.equal("high", of[name], name)
     end
@@ -35,7 +37,8 @@ describe("amp.autocast #quick", function()
       local function of_result(fn) return under(dtype, fn):dtype() end
       assert.equal(dtype, of_result(function() return x:matmul(y) end))
       assert.equal(dtype, of_result(function() return F.conv2d(x:view(1, 1, 3, 3), y:view(1, 1, 3, 3)) end))
-      for _, fn in ipairs { function() return low:softmax(1) end, function() return low:sum() end, function() return low:norm() end,
+      for _, fn in ipairs { function() return low:softmax(1) end, function() return low:sum() end,
+        function() return low:norm() end,
         function() return F.mse_loss(low, y) end, function() return F.layer_norm(low, { 3 }) end,
         function() return F.cross_entropy(low, moth.tensor({ 1, 2, 3 }, { dtype = moth.int64 })) end } do
         assert.equal(moth.float32, of_result(fn))
@@ -83,8 +86,10 @@ describe("amp.autocast #quick", function()
 
   it("checks its options", function()
     local function f() end
-    assert.error_matches(function() amp.autocast({ dtype = moth.float32 }, f) end, "expected bfloat16 or float16, got float32")
-    assert.error_matches(function() amp.autocast({ dytpe = moth.float16 }, f) end, "unknown option 'dytpe'; did you mean 'dtype'")
+    assert.error_matches(function() amp.autocast({ dtype = moth.float32 }, f) end,
+      "expected bfloat16 or float16, got float32")
+    assert.error_matches(function() amp.autocast({ dytpe = moth.float16 }, f) end,
+      "unknown option 'dytpe'; did you mean 'dtype'")
     assert.error_matches(function() amp.autocast({ enabled = 1 }, f) end, "'enabled': expected true or false")
     assert.error_matches(function() amp.autocast({ device = "cdua" }, f) end, "expected a device such as")
     assert.error_matches(function() amp.autocast("cpu", { device = "cpu" }, f) end, "given twice")
@@ -119,7 +124,8 @@ describe("amp.autocast #quick", function()
     assert.is_true(last < 0.8 * first)
   end)
 
-  it("remembers casts of weights until the outermost scope ends, for each version, and not without the option", function()
+  it("remembers casts of weights until the outermost scope ends, for each version, and not without the option",
+    function()
     local w, x = moth.randn(4, 4, { requires_grad = true }), moth.randn(2, 4)
     local function casts(fn)
       local _, by_name = moth.dispatch.count(fn)

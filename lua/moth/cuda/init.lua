@@ -314,7 +314,8 @@ for _, name in ipairs({ "is_available", "why", "device_count", "init", "is_initi
   "pinned_memory", "empty_pinned_cache" }) do
   M[name] = signature(("cuda.%s()"):format(name), M[name])
 end
-for _, name in ipairs({ "get_device_properties", "get_device_name", "get_device_capability", "is_bf16_supported", "synchronize",
+for _, name in ipairs({ "get_device_properties", "get_device_name", "get_device_capability", "is_bf16_supported",
+  "synchronize",
   "current_stream", "default_stream", "memory_stats", "memory_snapshot", "memory_allocated", "max_memory_allocated",
   "memory_reserved", "max_memory_reserved", "reset_peak_memory_stats", "reset_max_memory_allocated",
   "reset_accumulated_memory_stats", "mem_get_info", "memory_summary" }) do
