@@ -4,8 +4,7 @@ enum { UNSCALE_THREADS = 256 };
 
 #if MOTH_IS_FLOAT
 __global__ void __launch_bounds__(UNSCALE_THREADS)
-    unscale_kernel(const __grid_constant__ MothUnscaleTable t, const float *inv_scale,
-                   float *found_inf) {
+    unscale_kernel(const __grid_constant__ MothUnscale t) {
   int lo = 0, hi = t.n;
   while (hi - lo > 1) {
     int mid = (lo + hi) / 2;
@@ -18,7 +17,7 @@ __global__ void __launch_bounds__(UNSCALE_THREADS)
   int64_t rest = t.numel[lo] - begin;
   int m = rest < MOTH_UNSCALE_CHUNK ? (int)rest : (int)MOTH_UNSCALE_CHUNK;
   stored *x = (stored *)t.p[lo] + begin;
-  real factor = (real)*inv_scale;
+  real factor = (real)*t.inv_scale;
   bool bad = false;
   for (int i = threadIdx.x; i < m; i += UNSCALE_THREADS) {
     real v = LOAD(x[i]);
@@ -26,17 +25,16 @@ __global__ void __launch_bounds__(UNSCALE_THREADS)
     x[i] = STORE(v * factor);
   }
   if (bad)
-    *found_inf = 1; /* all threads store the same */
+    *t.found_inf = 1; /* all threads store the same */
 }
 #endif
 
-MOTH_TYPED MothStatus unscale(const MothCudaRun *run, const MothUnscaleTable *t,
-                              const float *inv_scale, float *found_inf) {
+MOTH_TYPED MothStatus unscale(const MothCudaRun *run, const MothUnscale *t) {
 #if MOTH_IS_FLOAT
   return moth_launch("amp_unscale", unscale_kernel, dim3(t->first[t->n]), dim3(UNSCALE_THREADS), 0,
-                     run->stream, *t, inv_scale, found_inf);
+                     run->stream, *t);
 #else
-  (void)run, (void)t, (void)inv_scale, (void)found_inf;
+  (void)run, (void)t;
   return moth_fail(MOTH_ERR_TYPE, "expected a float dtype");
 #endif
 }
@@ -50,9 +48,7 @@ namespace {
 
 struct Unscale {
   MothCudaRun run;
-  const float *inv_scale;
-  float *found_inf;
-  MothUnscaleTable table;
+  MothUnscale table;
 };
 
 MothStatus flush(Unscale *u, int dtype) {
@@ -64,7 +60,7 @@ MothStatus flush(Unscale *u, int dtype) {
 }
 
 MothStatus push(Unscale *u, const MothTensor *t) {
-  MothUnscaleTable *q = &u->table;
+  MothUnscale *q = &u->table;
   int64_t chunks = moth_ceil_div(t->numel, MOTH_UNSCALE_CHUNK);
   if (q->n == MOTH_UNSCALE_SLOTS || (q->n > 0 && chunks + q->first[q->n] > 0x7fffffff))
     MOTH_TRY(flush(u, t->dtype));
@@ -103,8 +99,8 @@ MothStatus moth_cuda_amp_unscale(MothCall *c) {
   MOTH_TRY(moth_cuda_run(c, &u.run));
   MOTH_TRY(moth_cuda_contiguous_as(inv_scale, MOTH_FLOAT32, &factor.t));
   MOTH_TRY(moth_cuda_contiguous_as(found_inf, MOTH_FLOAT32, &found.t));
-  u.inv_scale = (const float *)factor->data;
-  u.found_inf = (float *)found->data;
+  u.table.inv_scale = (const float *)factor->data;
+  u.table.found_inf = (float *)found->data;
   for (uint32_t i = 0; i < grads.n; i++)
     dtypes |= 1u << grads.u.tensors[i]->dtype;
   for (int d = 0; d < MOTH_NDTYPES; d++) {

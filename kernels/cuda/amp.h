@@ -5,10 +5,12 @@
 #include <stdint.h>
 
 enum { MOTH_UNSCALE_SLOTS = 128, MOTH_UNSCALE_CHUNK = 8192 };
-typedef struct MothUnscaleTable {
+typedef struct MothUnscale {
   int n;
+  const float *inv_scale;
+  float *found_inf;
   unsigned first[MOTH_UNSCALE_SLOTS + 1]; /* number of each tensor's first chunk */
   int64_t numel[MOTH_UNSCALE_SLOTS];
   void *p[MOTH_UNSCALE_SLOTS];
-} MothUnscaleTable;
+} MothUnscale;
 #endif

@@ -9,6 +9,7 @@
 
 #include "core/alloc.h"
 #include "device/stream.h"
+#include "dispatch/autocast.h"
 
 static _Atomic uint64_t next_seq = 1;
 static _Thread_local uint64_t
@@ -169,9 +170,14 @@ static void drop_grad(MothTensor *t) {
   moth_free(m, sizeof *m);
 }
 
+static bool is_weight(const MothTensor *t) {
+  return moth_tensor_requires_grad(t) && moth_tensor_is_leaf(t);
+}
+
 __attribute__((constructor)) static void autograd_init(void) {
   moth_tensor_drop_grad = drop_grad;
   moth_autograd_step = moth_autograd_record;
+  moth_autocast_is_weight = is_weight;
 }
 
 /* --- edges ------------------------------------------------------------------------------------ */

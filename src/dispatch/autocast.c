@@ -13,6 +13,8 @@
 #include "core/dtype.h"
 #include "dispatch/steps.h"
 
+bool (*moth_autocast_is_weight)(const MothTensor *t);
+
 typedef struct Cast {
   MothTensor *weight, *low; /* retained; weight NULL: a free slot */
   int64_t version;
@@ -85,7 +87,7 @@ static Cast *find(Casts *c, const MothTensor *weight, MothDType dtype) {
 }
 
 static bool is_weight(const MothTensor *t) {
-  return t->dtype == MOTH_FLOAT32 && moth_tensor_requires_grad(t) && moth_tensor_is_leaf(t) &&
+  return t->dtype == MOTH_FLOAT32 && moth_autocast_is_weight && moth_autocast_is_weight(t) &&
          !t->carried && !(t->keys & (MOTH_KEY_FAKE | MOTH_KEY_LAZY)) && !moth_is_traced() &&
          !(moth_thread.include & (MOTH_KEY_FAKE | MOTH_KEY_LAZY));
 }

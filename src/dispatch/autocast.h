@@ -5,6 +5,8 @@
 #include "dispatch/dispatch.h"
 
 MothStatus moth_autocast(MothCall *c);
+/* Set by src/autograd: whether t is a leaf that requires a gradient. */
+MOTH_API extern bool (*moth_autocast_is_weight)(const MothTensor *t);
 /* Opens the scope on this thread; false: one is open already (or there is no memory: then nothing is remembered). Who
  * got true closes it. */
 MOTH_API bool moth_autocast_open(void);

@@ -25,7 +25,9 @@ function M.disable_saved_tensors_hooks(message, fn, ...)
   return within(B.disable_saved_hooks, B.close_frame, message, fn, ...)
 end
 
---- Tensors that fn(...) saves for backward are kept in host memory until backward needs them. save_on_cpu(fn, …) or
+--- Tensors that fn(...) saves for backward are kept in host memory until backward needs them, but not parameters
+-- (leaves
+-- that require a gradient), which stay alive anyway. save_on_cpu(fn, …) or
 -- save_on_cpu({ pin_memory = true }, fn, …): page-locked memory, for faster copies.
 function M.save_on_cpu(options, fn, ...)
   if check.is_callable(options) then return M.save_on_cpu({}, options, fn, ...) end
@@ -33,7 +35,7 @@ function M.save_on_cpu(options, fn, ...)
   if not check.is_callable(fn) then check.fail("[save_on_cpu] expected a function, got %s", type(fn)) end
   local function pack(x)
     local device = B.tensor_device(x)
-    if device.type == "cpu" then return x end
+    if device.type == "cpu" or B.is_leaf(x) and B.requires_grad(x) then return x end
     local host = B.ops.to(x, { device = "cpu" })
     return { pin and host:pin_memory() or host, device }
   end

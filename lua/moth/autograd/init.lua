@@ -299,6 +299,7 @@ function M.queue_callback(fn) B.queue_callback(fn) end
 
 --- Hooks on saved tensors, on several gradients, on nodes: see moth.autograd.graph.
 M.graph = require "moth.autograd.graph"
+M.saved_tensors_hooks, M.save_on_cpu = M.graph.saved_tensors_hooks, M.graph.save_on_cpu
 
 --- detect_anomaly(fn, …): an error of backward, NaN included, says where the op was called whose derivative it came
 -- from. With { check_nan = false } before fn, errors alone.
