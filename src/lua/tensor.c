@@ -341,6 +341,7 @@ static int b_data_ptr(lua_State *L) {
   lua_pushnumber(L, (lua_Number)(uintptr_t)t->data);
   return 1;
 }
+NUMBER(b_storage_id, (uintptr_t)t->storage)
 NUMBER(b_storage_ptr, (uintptr_t)t->storage->data)
 NUMBER(b_storage_nbytes, moth_storage_nbytes(t))
 BOOLEAN(b_is_contiguous, t->contiguous)
@@ -633,6 +634,7 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"version", b_version},
                                  {"bump_version", b_bump_version},
                                  {"data_ptr", b_data_ptr},
+                                 {"storage_id", b_storage_id},
                                  {"storage_ptr", b_storage_ptr},
                                  {"storage_nbytes", b_storage_nbytes},
                                  {"is_contiguous", b_is_contiguous},

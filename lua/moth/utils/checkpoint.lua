@@ -16,6 +16,7 @@ local graph = require "moth.autograd.graph"
 local within = require "moth.dispatch.within"
 local trace = require "moth.lang.trace"
 local check = require "moth.utils.check"
+local signature = require "moth.utils.signature"
 local each = require "moth.each"
 local is_tensor = B.is_tensor
 
@@ -87,21 +88,19 @@ end
 
 --- Two scopes, for the option context_fn, between which results of ops are kept: policy is a list of names of ops, or
 -- policy(ctx, op, …) → one of CheckpointPolicy, for each op below autograd; ctx.is_recompute tells the run.
-function M.create_selective_checkpoint_contexts(policy)
+M.create_selective_checkpoint_contexts = signature(
+  "utils.create_selective_checkpoint_contexts(string[]|callable policy)", function(policy)
   local decide = policy
-  if type(policy) == "table" and check.is_plain(policy) then
+  if not check.is_callable(policy) then
     local set = {}
     for i, name in ipairs(policy) do
-      if type(name) ~= "string" or not (require("moth.dispatch.ops").get(name)) then
-        check.fail("[create_selective_checkpoint_contexts] argument 'policy': element %d is no name of an op: %s", i,
-          tostring(name))
+      if not require("moth.dispatch.ops").get(name) then
+        check.fail("[utils.create_selective_checkpoint_contexts] argument 'policy': element %d is no name of an op: %s",
+          i, name)
       end
       set[name] = "must_save"
     end
     decide = function(_, op) return set[op] or "prefer_recompute" end
-  elseif not check.is_callable(policy) then
-    check.fail("[create_selective_checkpoint_contexts] argument 'policy': expected a list of names of ops, or a \z
-      function, got %s", type(policy))
   end
   local dispatch = require "moth.dispatch"
   local kept, count = {}, {} -- op -> results in their order; how many the second run has taken
@@ -144,7 +143,7 @@ function M.create_selective_checkpoint_contexts(policy)
     end, fn, ...)
   end
   return forward, recompute
-end
+end)
 
 -- ---- without backward in backward ------------------------------------------------------------------------
 
