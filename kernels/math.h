@@ -6,7 +6,8 @@
 //   MOTH_FN         what a function starts with, as static inline __attribute__((always_inline)),
 //   real            the compute type, as float,
 //   MOTH_REAL_KIND  1 float32, 2 float64, 3 signed integer, 4 unsigned integer, 5 bool (0 or 1 in
-//                   an unsigned char),
+//                   an unsigned char), 6 and 7 the structs of two of float32 and float64 (math_complex.h,
+//                   for src/codegen alone),
 // and may define moth_libm_<name> to replace a function of libm. float16 and bfloat16 compute in
 // float32 between the conversions below.
 //
@@ -30,6 +31,9 @@
 
 #include "math_bits.h"
 #include "math_libm.h"
+#if MOTH_REAL_KIND == 6 || MOTH_REAL_KIND == 7
+#include "math_complex.h"
+#else
 #if MOTH_REAL_KIND == 1 || MOTH_REAL_KIND == 2
 #include "math_float.h"
 #else
@@ -64,6 +68,12 @@ MOTH_FN real m_fmin(real a, real b) {
 #endif
 MOTH_FN real m_square(real x) {
   return m_mul(x, x);
+}
+MOTH_FN real m_sgn(real x) {
+  return m_sign(x);
+}
+MOTH_FN real m_conj(real x) {
+  return x;
 }
 #if MOTH_REAL_KIND == 4 || MOTH_REAL_KIND == 5
 MOTH_FN real m_relu(real x) {
@@ -115,5 +125,6 @@ MOTH_FN unsigned char m_logical_xor(real a, real b) {
 MOTH_FN unsigned char m_logical_not(real x) {
   return (unsigned char)(x == 0);
 }
+#endif
 
 #endif

@@ -52,6 +52,10 @@ MOTH_FN real m_rsqrt(real x) {
 MOTH_FN real m_reciprocal(real x) {
   return 1 / x;
 }
+MOTH_FN real m_angle(real x) {
+  real angle = x < 0 ? (real)3.14159265358979323846 : (real)0;
+  return x == x ? angle : x;
+}
 MOTH_FN real m_isnan(real x) {
   return x != x ? (real)1 : (real)0;
 }

@@ -102,3 +102,18 @@
 #ifndef moth_libm_lgamma
 #define moth_libm_lgamma MOTH_LIBM_(lgamma)
 #endif
+#ifndef moth_libm_sinh
+#define moth_libm_sinh MOTH_LIBM_(sinh)
+#endif
+#ifndef moth_libm_cosh
+#define moth_libm_cosh MOTH_LIBM_(cosh)
+#endif
+#ifndef moth_libm_expm1
+#define moth_libm_expm1 MOTH_LIBM_(expm1)
+#endif
+#ifndef moth_libm_asinh
+#define moth_libm_asinh MOTH_LIBM_(asinh)
+#endif
+#ifndef moth_libm_exp2
+#define moth_libm_exp2 MOTH_LIBM_(exp2)
+#endif

@@ -132,7 +132,6 @@ describe("documentation #M057", function()
     for name in ([[
       func.vmap
       func.jvp
-      complex64
       sparse
       linalg.svd
       linalg.inv

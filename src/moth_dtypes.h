@@ -4,7 +4,8 @@
 #define MOTH_DTYPES_H
 
 /* Every dtype, once: X(ENUM, name, C type of an element, compute type, class). Ordered by promotion
- * within a class. The last three are for storage and exchange: few ops compute in them. */
+ * within a class. From uint16 on ops have a dtype only if their records name its class: uint16, uint32 and uint64 are
+ * for storage and exchange, the complex ones are pairs of floats. */
 #define MOTH_DTYPE_LIST(X)                                                                         \
   X(FLOAT32, float32, float, float, FLOAT)                                                         \
   X(FLOAT64, float64, double, double, FLOAT)                                                       \
@@ -18,7 +19,16 @@
   X(BOOL, bool, uint8_t, uint8_t, BOOL)                                                            \
   X(UINT16, uint16, uint16_t, uint16_t, INT)                                                       \
   X(UINT32, uint32, uint32_t, uint32_t, INT)                                                       \
-  X(UINT64, uint64, uint64_t, uint64_t, INT)
+  X(UINT64, uint64, uint64_t, uint64_t, INT)                                                       \
+  X(COMPLEX64, complex64, MothComplex64, MothComplex64, COMPLEX)                                   \
+  X(COMPLEX128, complex128, MothComplex128, MothComplex128, COMPLEX)
+
+typedef struct MothComplex64 {
+  float re, im;
+} MothComplex64;
+typedef struct MothComplex128 {
+  double re, im;
+} MothComplex128;
 
 typedef enum MothDType {
 #define MOTH_X(E, name, ctype, compute, cls) MOTH_##E,

@@ -4,7 +4,7 @@
 
 MothParam moth_param_of(MothValue v, MothDType dtype) {
   MothParam p;
-  if (moth_dtype_is_float(dtype))
+  if (moth_dtype_is_inexact(dtype))
     p.d = moth_as_double(v);
   else
     moth_dtype_store(MOTH_INT64, &p.i, v);

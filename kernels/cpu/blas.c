@@ -27,12 +27,16 @@ typedef void (*Sgemm)(int, int, int, int, int, int, float, const float *, int, c
 typedef void (*Dgemm)(int, int, int, int, int, int, double, const double *, int, const double *,
                       int, double, double *, int);
 
+typedef void (*Zgemm)(int, int, int, int, int, int, const void *, const void *, int, const void *,
+                      int, const void *, void *, int); /* and cblas_cgemm */
+
 /* dnnl_sgemm: row-major, 0 is success. */
 typedef int (*Onednn)(char, char, int64_t, int64_t, int64_t, float, const float *, int64_t,
                       const float *, int64_t, float, float *, int64_t);
 
 static Sgemm sgemm;
 static Dgemm dgemm;
+static Zgemm cgemm, zgemm;
 static Onednn onednn;
 static const char *name = "none";
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -53,6 +57,8 @@ static void open_blas(void) {
     *(void **)&parallel = dlsym(lib, "openblas_get_parallel");
     *(void **)&sgemm = dlsym(lib, "cblas_sgemm");
     *(void **)&dgemm = dlsym(lib, "cblas_dgemm");
+    *(void **)&cgemm = dlsym(lib, "cblas_cgemm");
+    *(void **)&zgemm = dlsym(lib, "cblas_zgemm");
     /* 0: serial, 2: OpenMP. A pthread build beside OpenMP doubles the time of a step. */
     if (sgemm && dgemm && parallel && parallel() != 1) {
       name = path;
@@ -60,6 +66,7 @@ static void open_blas(void) {
     }
     sgemm = NULL;
     dgemm = NULL;
+    cgemm = zgemm = NULL;
     dlclose(lib);
   }
 }
@@ -124,8 +131,51 @@ static void plain(const MothGemm *g) {
     }
 }
 
+static MothComplex128 complex_at(const MothGemm *g, const char *p, int64_t i) {
+  if (g->dtype == MOTH_COMPLEX128)
+    return ((const MothComplex128 *)(const void *)p)[i];
+  MothComplex64 z = ((const MothComplex64 *)(const void *)p)[i];
+  return (MothComplex128){(double)z.re, (double)z.im};
+}
+
+static void plain_complex(const MothGemm *g) {
+  for (int64_t i = 0; i < g->m; i++)
+    for (int64_t j = 0; j < g->n && !moth_stopped(); j++) {
+      MothComplex128 sum = {0, 0}, old = {0, 0};
+      for (int64_t k = 0; k < g->k; k++) {
+        MothComplex128 x = complex_at(g, g->a, i * g->a_row + k * g->a_col);
+        MothComplex128 y = complex_at(g, g->b, k * g->b_row + j * g->b_col);
+        sum.re += x.re * y.re - x.im * y.im;
+        sum.im += x.re * y.im + x.im * y.re;
+      }
+      if (g->beta != 0)
+        old = complex_at(g, g->c, i * g->c_row + j);
+      sum.re = g->alpha * sum.re + g->beta * old.re;
+      sum.im = g->alpha * sum.im + g->beta * old.im;
+      if (g->dtype == MOTH_COMPLEX128)
+        ((MothComplex128 *)g->c)[i * g->c_row + j] = sum;
+      else
+        ((MothComplex64 *)g->c)[i * g->c_row + j] = (MothComplex64){(float)sum.re, (float)sum.im};
+    }
+}
+
+/* ta, tb: whether the operand is transposed. */
+static void complex_block(const MothGemm *g, bool ta, bool tb, int lda, int ldb, int ldc) {
+  MothComplex64 alpha = {(float)g->alpha, 0}, beta = {(float)g->beta, 0};
+  MothComplex128 wide_alpha = {g->alpha, 0}, wide_beta = {g->beta, 0};
+  if (g->dtype == MOTH_COMPLEX64 ? !cgemm : !zgemm)
+    plain_complex(g);
+  else if (g->dtype == MOTH_COMPLEX64)
+    cgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, (int)g->m, (int)g->n, (int)g->k,
+          &alpha, g->a, lda, g->b, ldb, &beta, g->c, ldc);
+  else
+    zgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, (int)g->m, (int)g->n, (int)g->k,
+          &wide_alpha, g->a, lda, g->b, ldb, &wide_beta, g->c, ldc);
+}
+
 static void block(const MothGemm *g) {
-  if ((g->dtype != MOTH_FLOAT32 || !sgemm) && (g->dtype != MOTH_FLOAT64 || !dgemm)) {
+  bool is_complex = moth_dtype_is_complex((MothDType)g->dtype);
+  if (!is_complex && (g->dtype != MOTH_FLOAT32 || !sgemm) && (g->dtype != MOTH_FLOAT64 || !dgemm)) {
     plain(g);
     return;
   }
@@ -136,6 +186,10 @@ static void block(const MothGemm *g) {
   lda = lda < wa ? wa : lda;
   ldb = ldb < wb ? wb : ldb;
   ldc = ldc < g->n ? g->n : ldc;
+  if (is_complex) {
+    complex_block(g, ta, tb, (int)lda, (int)ldb, (int)ldc);
+    return;
+  }
   if (suits_onednn(g) && onednn(ta ? 'T' : 'N', tb ? 'T' : 'N', g->m, g->n, g->k, (float)g->alpha,
                                 g->a, lda, g->b, ldb, (float)g->beta, g->c, ldc) == 0)
     return;
@@ -196,7 +250,10 @@ void moth_gemm(const MothGemm *g, bool parallel) {
     return;
   pthread_once(&once, open_blas);
   if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX || !g->k) {
-    plain(g);
+    if (moth_dtype_is_complex((MothDType)g->dtype))
+      plain_complex(g);
+    else
+      plain(g);
     return;
   }
   Grid grid = {g, 1, 1, g->m, g->n};

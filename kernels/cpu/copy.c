@@ -71,7 +71,19 @@ static void fill_range(void *ctx, int64_t begin, int64_t end) {
   moth_cpu_kernels(f->dtype)->fill(&s);
 }
 
+/* Fills with a number, in the dtype of t. */
+static void fill_complex(MothTensor *t, MothValue v) {
+  MothComplex128 element;
+  moth_dtype_store((MothDType)t->dtype, &element, v);
+  MothTensor one = {.dtype = t->dtype, .numel = 1, .contiguous = true, .data = (char *)&element};
+  moth_cpu_copy(t, &one);
+}
+
 static MothStatus fill(MothTensor *t, MothValue v) {
+  if (moth_dtype_is_complex((MothDType)t->dtype)) {
+    fill_complex(t, v);
+    return MOTH_OK;
+  }
   if (t->contiguous) {
     Fill f = {t->data, moth_itemsize(t), moth_param_of(v, (MothDType)t->dtype), t->dtype};
     moth_parallel_for(t->numel, MOTH_GRAIN, fill_range, &f);
@@ -93,6 +105,13 @@ MothStatus moth_cpu_fill_(MothCall *c) {
   if (v.tag == MOTH_V_TENSOR) {
     if (v.u.t->ndim != 0)
       return moth_fail(MOTH_ERR_VALUE, "the value must be a number or a 0-dim tensor");
+    if (moth_dtype_is_complex((MothDType)v.u.t->dtype)) {
+      if (!moth_dtype_is_complex((MothDType)c->results[0].u.t->dtype))
+        return moth_fail(MOTH_ERR_TYPE, "a complex value does not go into a %s tensor",
+                         moth_dtype_name((MothDType)c->results[0].u.t->dtype));
+      moth_cpu_copy(c->results[0].u.t, v.u.t);
+      return MOTH_OK;
+    }
     MOTH_TRY(moth_tensor_item(v.u.t, &v));
   }
   return fill(c->results[0].u.t, v);
@@ -147,11 +166,30 @@ MothStatus moth_cpu_eye(MothCall *c) {
   return MOTH_OK;
 }
 
+MothStatus moth_cpu_as_strided_backward(MothCall *c);
+static MothStatus parts_of_as_strided_backward(MothCall *c) {
+  MothTensor *out = c->results[0].u.t, grad, result;
+  MothValue args[MOTH_MAX_ARGS], results[1] = {moth_v_tensor(&result)};
+  MothCall inner = *c;
+  memcpy(args, c->args, sizeof(MothValue) * c->op->nargs);
+  args[0] = moth_v_tensor(&grad);
+  inner.args = args;
+  inner.results = results;
+  for (int which = 0; which < 2; which++) {
+    moth_cpu_see_part(c->args[0].u.t, which, &grad);
+    moth_cpu_see_part(out, which, &result);
+    MOTH_TRY(moth_cpu_as_strided_backward(&inner));
+  }
+  return MOTH_OK;
+}
+
 /* out (base geometry): each element of grad is added to the element that as_strided read. Serial: several may
  * go to the same one. */
 MothStatus moth_cpu_as_strided_backward(MothCall *c) {
   MOTH_UNPACK_AS_STRIDED_BACKWARD(c)
   MothTensor *out = c->results[0].u.t, *grad;
+  if (moth_dtype_is_complex((MothDType)out->dtype))
+    return parts_of_as_strided_backward(c);
   MOTH_TRY(fill(out, moth_v_int(0)));
   /* The base's elements are at base_offset + index . base_stride of a flat buffer of sums. */
   int64_t reach = 0;

@@ -14,9 +14,10 @@ extern int moth_isa; /* the level in use: kernels/cpu/level.c */
 typedef void (*MothLoop)(char **p, const int64_t *stride, int64_t n, const MothParam *params);
 
 /* The loops of one pointwise op, by instruction set, then by dtype: from MOTH_FLOAT32, from MOTH_INT8, and from
- * MOTH_UINT16 on, whose loops are compiled for one set. NULL where the op has not the dtypes, or not the dtype. */
+ * MOTH_UINT16 on, whose loops are compiled for one set, and from MOTH_COMPLEX64. NULL where the op has not the dtypes, or
+ * not the dtype. */
 typedef struct MothLoops {
-  const MothLoop *of_float[MOTH_NISAS], *of_int[MOTH_NISAS], *of_uint;
+  const MothLoop *of_float[MOTH_NISAS], *of_int[MOTH_NISAS], *of_uint, *of_complex[MOTH_NISAS];
 } MothLoops;
 
 #define MOTH_FN static inline __attribute__((always_inline, unused))

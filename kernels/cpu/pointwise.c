@@ -10,7 +10,7 @@ MothStatus moth_cpu_pointwise(MothCall *c) {
   MothTensor *out = c->results[0].u.t;
   MothLoop loop = moth_cpu_loop(op->loops[MOTH_CPU], (int)dtype);
   MothParam params[MOTH_MAX_ARGS];
-  double scalars[MOTH_ITER_OPERANDS];
+  MothComplex128 scalars[MOTH_ITER_OPERANDS]; /* the largest element */
   MothTensor *cast[MOTH_ITER_OPERANDS];
   const MothTensor *operand[MOTH_ITER_OPERANDS]; /* NULL: a number, at data[k] */
   char *data[MOTH_ITER_OPERANDS];

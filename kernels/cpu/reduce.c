@@ -182,11 +182,46 @@ static MothStatus partials(size_t n, MothParam **out) {
   return moth_fail(MOTH_ERR_MEMORY, "out of memory: %zu partial results", n);
 }
 
+/* prod of complex numbers, in complex128; `mask`: the dimensions that are reduced. */
+static MothStatus complex_prod(const MothTensor *t, uint32_t mask, MothTensor *out) {
+  MothTensor *in = NULL, *wide = NULL;
+  MothStatus status = MOTH_OK;
+  int64_t step[MOTH_MAX_DIMS], index[MOTH_MAX_DIMS] = {0}, at = 0, next = 1;
+  for (int i = t->ndim - 1; i >= 0; i--) {
+    step[i] = mask >> i & 1 ? 0 : next;
+    next *= mask >> i & 1 ? 1 : t->shape[i];
+  }
+  MOTH_GO(moth_cpu_contiguous_as(t, MOTH_COMPLEX128, &in));
+  MOTH_GO(moth_tensor_new(out->ndim, out->shape, MOTH_COMPLEX128, out->device, &wide));
+  MothComplex128 *o = (void *)wide->data;
+  const MothComplex128 *x = (const void *)in->data;
+  for (int64_t i = 0; i < wide->numel; i++)
+    o[i] = (MothComplex128){1, 0};
+  for (int64_t i = 0; i < in->numel; i++) {
+    MothComplex128 p = o[at];
+    o[at] = (MothComplex128){p.re * x[i].re - p.im * x[i].im, p.re * x[i].im + p.im * x[i].re};
+    for (int d = t->ndim - 1; d >= 0; d--) {
+      at += step[d];
+      if (++index[d] < t->shape[d])
+        break;
+      at -= step[d] * t->shape[d];
+      index[d] = 0;
+    }
+  }
+  moth_cpu_copy(out, wide);
+done:
+  moth_tensor_release(in);
+  moth_tensor_release(wide);
+  return status;
+}
+
 /* Every reduction whose join is a simple one, by its record. */
 MothStatus moth_cpu_reduce(MothCall *c) {
   const MothReduction *r = c->op->reduction;
   const MothTensor *t = c->args[0].u.t;
   MothTensor *out = c->results[0].u.t, *cast = NULL;
+  if (moth_dtype_is_complex((MothDType)out->dtype))
+    return complex_prod(t, moth_reduce_mask(c->args[1], t->ndim), out);
   bool truth = r->join == MOTH_JOIN_ANY || r->join == MOTH_JOIN_ALL;
   if (!truth && moth_reduce_converts((MothDType)t->dtype, (MothDType)out->dtype)) {
     MOTH_TRY(moth_cpu_contiguous_as(t, (MothDType)out->dtype, &cast));

@@ -11,7 +11,8 @@ typedef struct MothKernels {
   MOTH_TYPED_MEMBERS         /* a function pointer for each kernel of kernels/cpu/typed */
 } MothKernels;
 
-extern const MothKernels *const moth_kernels[MOTH_NISAS][MOTH_NDTYPES]; /* generated */
+extern const MothKernels
+    *const moth_kernels[MOTH_NISAS][MOTH_NDTYPES]; /* generated; NULL for complex dtypes */
 
 static inline const MothKernels *moth_cpu_kernels(int dtype) {
   return moth_kernels[moth_isa][dtype];
@@ -20,7 +21,9 @@ static inline const MothKernels *moth_cpu_kernels(int dtype) {
 static inline MothLoop moth_cpu_loop(const MothLoops *loops, int dtype) {
   if (dtype < MOTH_INT8)
     return loops->of_float[moth_isa][dtype];
-  return dtype < MOTH_UINT16 ? loops->of_int[moth_isa][dtype - MOTH_INT8]
-                             : loops->of_uint[dtype - MOTH_UINT16];
+  if (dtype < MOTH_UINT16)
+    return loops->of_int[moth_isa][dtype - MOTH_INT8];
+  return dtype < MOTH_COMPLEX64 ? loops->of_uint[dtype - MOTH_UINT16]
+                                : loops->of_complex[moth_isa][dtype - MOTH_COMPLEX64];
 }
 #endif

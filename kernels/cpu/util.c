@@ -52,10 +52,76 @@ static bool copy_transposed(MothTensor *dst, const MothTensor *src) {
   return true;
 }
 
+void moth_cpu_see_part(const MothTensor *t, int which, MothTensor *out) {
+  MothDType part = moth_dtype_real((MothDType)t->dtype);
+  *out = *t;
+  out->dtype = (uint8_t)part;
+  for (int i = 0; i < t->ndim; i++)
+    out->stride[i] = t->stride[i] * 2;
+  out->offset = t->offset * 2 + (which == 1);
+  out->data = t->data ? t->data + (which == 1) * moth_dtype_size(part) : NULL;
+  if (which == 2) {
+    out->shape[out->ndim] = 2;
+    out->stride[out->ndim++] = 1;
+    out->numel *= 2;
+  } else {
+    out->contiguous = t->numel <= 1;
+  }
+}
+
+#define IS_TRUE(name, type)                                                                        \
+  static void name(char **p, const int64_t *s, int64_t n, const MothParam *k) {                    \
+    (void)k;                                                                                       \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+      const type *z = (const type *)(p[1] + i * s[1]);                                             \
+      *(uint8_t *)(p[0] + i * s[0]) = z->re != 0 || z->im != 0;                                    \
+    }                                                                                              \
+  }
+IS_TRUE(complex64_is_true, MothComplex64)
+IS_TRUE(complex128_is_true, MothComplex128)
+
+static void copy_complex(MothTensor *dst, const MothTensor *src) {
+  bool to = moth_dtype_is_complex((MothDType)dst->dtype),
+       from = moth_dtype_is_complex((MothDType)src->dtype);
+  static const float nothing = 0;
+  MothTensor d, s,
+      zero = {.dtype = MOTH_FLOAT32,
+              .numel = 1,
+              .contiguous = true,
+              .data = (char *)(uintptr_t)&nothing};
+  if (dst->dtype == MOTH_BOOL) {
+    MothIter it;
+    moth_iter_init(&it, dst->ndim, dst->shape);
+    moth_iter_add(&it, dst);
+    moth_iter_add(&it, src);
+    moth_iter_prepare(&it);
+    moth_iter_run(&it, src->dtype == MOTH_COMPLEX64 ? complex64_is_true : complex128_is_true, NULL,
+                  MOTH_GRAIN);
+    return;
+  }
+  if (to && from && dst->ndim == src->ndim && dst->ndim < MOTH_MAX_DIMS) {
+    moth_cpu_see_part(dst, 2, &d);
+    moth_cpu_see_part(src, 2, &s);
+    moth_cpu_copy(&d, &s);
+    return;
+  }
+  for (int which = 0; which < (to ? 2 : 1); which++) {
+    if (to)
+      moth_cpu_see_part(dst, which, &d);
+    if (from)
+      moth_cpu_see_part(src, which, &s);
+    moth_cpu_copy(to ? &d : dst, from ? &s : which == 0 ? src : &zero);
+  }
+}
+
 void moth_cpu_copy(MothTensor *dst, const MothTensor *src) {
   MothIter it;
   if (!dst->numel || copy_transposed(dst, src))
     return;
+  if (__builtin_expect(dst->dtype >= MOTH_COMPLEX64 || src->dtype >= MOTH_COMPLEX64, 0)) {
+    copy_complex(dst, src);
+    return;
+  }
   moth_iter_init(&it, dst->ndim, dst->shape);
   moth_iter_add(&it, dst);
   moth_iter_add(&it, src);

@@ -5,6 +5,31 @@ extern "C" {
 #include "kernels/cpu/util.h"
 }
 
+/* Complex tensors by their parts, as moth_cpu_copy. */
+static MothStatus copy_complex(MothTensor *dst, const MothTensor *src) {
+  bool to = moth_dtype_is_complex((MothDType)dst->dtype),
+       from = moth_dtype_is_complex((MothDType)src->dtype);
+  MothTensor d = {}, s = {};
+  if (dst->dtype == MOTH_BOOL)
+    return moth_fail(MOTH_ERR_TYPE, "complex to bool is not implemented on cuda; use x:ne(0)");
+  if (to && from && dst->ndim == src->ndim && dst->ndim < MOTH_MAX_DIMS) {
+    moth_cpu_see_part(dst, 2, &d);
+    moth_cpu_see_part(src, 2, &s);
+    return moth_cuda_copy(&d, &s);
+  }
+  for (int which = 0; which < (to ? 2 : 1); which++) {
+    if (to)
+      moth_cpu_see_part(dst, which, &d);
+    if (from)
+      moth_cpu_see_part(src, which, &s);
+    if (which == 1 && !from)
+      MOTH_TRY(moth_cuda_fill(&d, moth_v_int(0)));
+    else
+      MOTH_TRY(moth_cuda_copy(to ? &d : dst, from ? &s : src));
+  }
+  return MOTH_OK;
+}
+
 MothStatus moth_cuda_copy(MothTensor *dst, const MothTensor *src) {
   cudaStream_t stream = moth_cuda_stream(dst->device.index);
   MOTH_TRY(moth_cuda_set_device(dst->device.index));
@@ -15,6 +40,8 @@ MothStatus moth_cuda_copy(MothTensor *dst, const MothTensor *src) {
                                   cudaMemcpyDeviceToDevice, stream));
     return MOTH_OK;
   }
+  if (dst->dtype >= MOTH_COMPLEX64 || src->dtype >= MOTH_COMPLEX64)
+    return copy_complex(dst, src);
   MothIter it;
   moth_iter_init(&it, dst->ndim, dst->shape);
   moth_iter_add(&it, dst);
@@ -27,6 +54,13 @@ MothStatus moth_cuda_copy(MothTensor *dst, const MothTensor *src) {
 }
 
 MothStatus moth_cuda_fill(MothTensor *t, MothValue v) {
+  if (moth_dtype_is_complex((MothDType)t->dtype)) {
+    MothTensor part = {};
+    moth_cpu_see_part(t, 0, &part);
+    MOTH_TRY(moth_cuda_fill(&part, v));
+    moth_cpu_see_part(t, 1, &part);
+    return moth_cuda_fill(&part, moth_v_int(0));
+  }
   MOTH_TRY(moth_cuda_set_device(t->device.index));
   MothIter it;
   moth_iter_init(&it, t->ndim, t->shape);

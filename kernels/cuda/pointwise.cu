@@ -1,5 +1,8 @@
 /* The kernel of all pointwise ops: operands to the compute dtype, then one loop of the table. */
 #include "kernels/cuda/util.h"
+extern "C" {
+#include "kernels/cpu/util.h"
+}
 
 MothStatus moth_cuda_pointwise(MothCall *c) {
   const MothOp *op = c->op;
@@ -21,8 +24,18 @@ MothStatus moth_cuda_pointwise(MothCall *c) {
       params[nparams++] = moth_pointwise_param(op, i, v, dtype);
       continue;
     }
-    if (v.tag == MOTH_V_TENSOR && v.u.t->device.type == MOTH_CPU)
-      MOTH_TRY(moth_tensor_item(v.u.t, &v)); /* 0-dim: the dispatcher lets no others pass */
+    if (v.tag == MOTH_V_TENSOR && v.u.t->device.type == MOTH_CPU) {
+      /* 0-dim: the dispatcher lets no others pass */
+      if (moth_dtype_is_complex((MothDType)v.u.t->dtype)) {
+        MothTensor one = *v.u.t;
+        one.dtype = (uint8_t)dtype;
+        one.data = reinterpret_cast<char *>(p.number[k++]);
+        moth_cpu_copy(&one, v.u.t);
+        moth_iter_add_scalar(&it, NULL);
+        continue;
+      }
+      MOTH_TRY(moth_tensor_item(v.u.t, &v));
+    }
     if (v.tag != MOTH_V_TENSOR) {
       moth_dtype_store(i == op->cond ? MOTH_BOOL : dtype, p.number[k++], v);
       moth_iter_add_scalar(&it, NULL);

@@ -12,7 +12,7 @@ extern "C" {
  * numbers: an element in stored form each. */
 typedef struct MothPointwise {
   const MothIter *it;
-  unsigned char number[MOTH_ITER_OPERANDS][8];
+  unsigned char number[MOTH_ITER_OPERANDS][16];
   const MothParam *params;
   cudaStream_t stream;
 } MothPointwise;

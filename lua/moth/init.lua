@@ -44,10 +44,11 @@ for name, fn in each(B.ops) do
 end
 
 for _, name in ipairs({ "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64",
-  "bool", "uint16", "uint32", "uint64" }) do
+  "bool", "uint16", "uint32", "uint64", "complex64", "complex128" }) do
   moth[name] = B.dtype(name)
 end
 moth.float, moth.double, moth.half = moth.float32, moth.float64, moth.float16
+moth.cfloat, moth.cdouble = moth.complex64, moth.complex128
 moth.char, moth.byte, moth.short, moth.int, moth.long = moth.int8, moth.uint8, moth.int16, moth.int32, moth.int64
 
 local signature = require "moth.utils.signature"

@@ -68,7 +68,7 @@ describe("npy", function()
 
   it("refuses what a tensor cannot hold, with the reason", function()
     for name, why in pairs({ object = "are Python objects", record = "are records", text = "are text",
-      bytes = "are text", complex = "are complex numbers", time = "are dates" }) do
+      bytes = "are text", time = "are dates" }) do
       assert.error_matches(function() load(name .. ".npy") end, name .. "%.npy: npy: the elements.*" .. why)
     end
   end)

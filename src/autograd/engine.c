@@ -563,7 +563,7 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
     if (ran && n->hooks)
       MOTH_GO(moth_run_node_hooks(n->hooks, MOTH_HOOK_PRE, n, NULL, 0, grads, e->slots));
     for (int i = 0; i < e->slots && n->nresults > 1 && !n->keeps_none; i++)
-      if (!grads[i] && moth_dtype_is_float((MothDType)n->results[i].dtype))
+      if (!grads[i] && moth_dtype_is_inexact((MothDType)n->results[i].dtype))
         MOTH_GO(zeros_for(&n->results[i], &grads[i]));
     if (need) {
       sum = moth_view_sum = sum_of_parts(t, n);
@@ -667,6 +667,11 @@ static MothStatus seed(Task *t, MothTensor *root, MothTensor *grad, int32_t at, 
     if (root->numel != 1)
       return moth_fail(MOTH_ERR_VALUE,
                        "grad can be implicitly created only for scalar outputs, got %s; give "
+                       "y:backward(gradient)",
+                       moth_tensor_format(root, a, sizeof a));
+    if (moth_dtype_is_complex((MothDType)root->dtype))
+      return moth_fail(MOTH_ERR_VALUE,
+                       "grad can be implicitly created only for real scalar outputs, got %s; give "
                        "y:backward(gradient)",
                        moth_tensor_format(root, a, sizeof a));
     uint32_t keep = moth_enter_as(root);

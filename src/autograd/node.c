@@ -8,8 +8,10 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/dtype.h"
 #include "device/stream.h"
 #include "dispatch/autocast.h"
+#include "ops/pointwise.h"
 
 static _Atomic uint64_t next_seq = 1;
 static _Thread_local uint64_t
@@ -299,6 +301,25 @@ MothStatus moth_node_result(MothNode *n, int result, MothValue *out) {
   return unpack_slot(n, 16 + result, out);
 }
 
+static MothStatus conjugated(MothValue *v) {
+  MothTensor *t = v->tag == MOTH_V_TENSOR ? v->u.t : NULL;
+  if (!t || __builtin_expect(!moth_dtype_is_complex((MothDType)t->dtype), 1))
+    return MOTH_OK;
+  MothStatus s = moth_conj_physical(t, &v->u.t);
+  if (s != MOTH_OK)
+    *v = moth_v_none();
+  moth_tensor_release(t);
+  return s;
+}
+MothStatus moth_node_arg_conj(MothNode *n, int arg, MothValue *out) {
+  MOTH_TRY(unpack_slot(n, arg, out));
+  return conjugated(out);
+}
+MothStatus moth_node_result_conj(MothNode *n, int result, MothValue *out) {
+  MOTH_TRY(unpack_slot(n, 16 + result, out));
+  return conjugated(out);
+}
+
 MothValue moth_node_shape(const MothNode *n, int arg) {
   const MothInput *in = &n->inputs[n->edge_of[arg]];
   return moth_v_ints(in->shape, in->ndim);
@@ -330,9 +351,9 @@ MothStatus moth_tensor_set_requires_grad(MothTensor *t, bool on) {
         "requires_grad: you can only change requires_grad flags of leaf variables; use "
         "detach() to get one that needs no gradient");
   }
-  if (on && !moth_dtype_is_float((MothDType)t->dtype))
+  if (on && !moth_dtype_is_inexact((MothDType)t->dtype))
     return moth_fail(MOTH_ERR_TYPE,
-                     "requires_grad: only float tensors can require gradients, got %s",
+                     "requires_grad: only float and complex tensors can require gradients, got %s",
                      moth_tensor_format(t, buf, sizeof buf));
   if (!t->grad && !on)
     return MOTH_OK;

@@ -151,6 +151,9 @@ MOTH_API MothStatus moth_set_history(MothTensor *t, MothNode *n, int nr);
 /* For backward functions, beside moth_node_arg and moth_node_result: shapes and dtypes that are known without saved
  * values. */
 MothValue moth_node_shape(const MothNode *n, int arg);
+/* moth_node_arg and moth_node_result, complex tensors conjugated. */
+MothStatus moth_node_arg_conj(MothNode *n, int arg, MothValue *out);
+MothStatus moth_node_result_conj(MothNode *n, int result, MothValue *out);
 MothValue moth_node_stride(const MothNode *n, int arg);
 MothValue moth_node_offset(const MothNode *n, int arg);
 

@@ -157,7 +157,7 @@ done:
 MothStatus moth_save_tensor(MothSaved *s, MothTensor *t, bool result, bool apart) {
   MothSavedHooks *h = innermost();
   s->version = *moth_version_of(t);
-  s->requires_grad = result && moth_dtype_is_float((MothDType)t->dtype);
+  s->requires_grad = result && moth_dtype_is_inexact((MothDType)t->dtype);
   if (h && !h->disabled)
     return pack(h, t, result, apart, s);
   if (result || apart) {

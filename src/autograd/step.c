@@ -233,7 +233,7 @@ MothStatus moth_autograd_record(MothCall *c) {
   }
   for (int i = 0; i < op->nresults; i++) {
     MothTensor *t = c->results[i].u.t;
-    if (!moth_dtype_is_float((MothDType)t->dtype))
+    if (!moth_dtype_is_inexact((MothDType)t->dtype))
       continue; /* indices and masks */
     if (op->stats && i >= op->stats)
       break;
@@ -283,7 +283,7 @@ MothStatus moth_function_record(const char *name, MothBackward backward, void (*
   moth_node_stamp(n);
   for (int i = 0; i < nresults; i++) {
     moth_node_set_result(n, i, results[i]);
-    if (moth_dtype_is_float((MothDType)results[i]->dtype))
+    if (moth_dtype_is_inexact((MothDType)results[i]->dtype))
       MOTH_GO(moth_set_history(results[i], n, i));
   }
 done:

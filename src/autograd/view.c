@@ -10,11 +10,13 @@
 #include "autograd/formulas.h"
 #include "autograd/node.h"
 #include "core/alloc.h"
+#include "core/dtype.h"
 #include "ops/create.h"
 #include "ops/view.h"
 
 typedef struct Slice {
-  MothNode *fn; /* the node of the op that wrote */
+  MothNode *fn;    /* the node of the op that wrote */
+  MothDType dtype; /* of the view; the base's may be a complex one */
   int ndim, base_ndim;
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS], offset;
   int64_t base_stride[MOTH_MAX_DIMS],
@@ -27,9 +29,23 @@ static void drop_slice(MothNode *n) {
   moth_free(s, sizeof *s);
 }
 
+/* t as pairs of floats, or of pairs of floats, if a view of it has another dtype. */
+static MothStatus seen_as(MothTensor *t, MothDType dtype, MothTensor **out) {
+  if ((MothDType)t->dtype == dtype) {
+    moth_tensor_retain(t);
+    *out = t;
+    return MOTH_OK;
+  }
+  return moth_dtype_is_complex(dtype) ? moth_view_as_complex(t, out) : moth_view_as_real(t, out);
+}
+
 static MothStatus slice_of(const Slice *s, MothTensor *t, MothTensor **out) {
-  return moth_as_strided(t, s->shape, s->ndim, s->stride, s->ndim,
-                         moth_v_int(t->offset + s->offset), out);
+  MothTensor *seen;
+  MOTH_TRY(seen_as(t, s->dtype, &seen));
+  MothStatus status = moth_as_strided(seen, s->shape, s->ndim, s->stride, s->ndim,
+                                      moth_v_int(seen->offset + s->offset), out);
+  moth_tensor_release(seen);
+  return status;
 }
 
 /* A copy of the base's gradient with the base's strides, so that the slice has the same geometry in it. The caller
@@ -98,7 +114,8 @@ MothStatus moth_rebase_history(MothTensor *view, MothNode *fn) {
   s->ndim = view->ndim;
   memcpy(s->shape, view->shape, sizeof(int64_t) * view->ndim);
   memcpy(s->stride, view->stride, sizeof(int64_t) * view->ndim);
-  s->offset = view->offset - base->offset;
+  s->dtype = (MothDType)view->dtype;
+  s->offset = view->offset - base->offset * moth_itemsize(base) / moth_itemsize(view);
   s->base_ndim = base->ndim;
   memcpy(s->base_stride, base->stride, sizeof(int64_t) * base->ndim);
   s->extent = base->contiguous ? 0 : 1;
@@ -143,8 +160,12 @@ static MothStatus view_again(MothTensor *view) {
   bool no_grad = moth_thread.no_grad;
   moth_thread.exclude &= ~(uint32_t)MOTH_KEY_AUTOGRAD;
   moth_thread.no_grad = false;
-  MothStatus s = moth_as_strided(base, view->shape, view->ndim, view->stride, view->ndim,
-                                 moth_v_int(view->offset), &fresh);
+  MothTensor *seen = NULL;
+  MothStatus s = seen_as(base, (MothDType)view->dtype, &seen);
+  if (s == MOTH_OK)
+    s = moth_as_strided(seen, view->shape, view->ndim, view->stride, view->ndim,
+                        moth_v_int(view->offset), &fresh);
+  moth_tensor_release(seen);
   moth_thread.exclude = exclude;
   moth_thread.no_grad = no_grad;
   MOTH_TRY(s);

@@ -25,7 +25,7 @@ local function expression(k, d, formulas, node, at)
 end
 
 -- What is written for a value: C type of the result, and the value in it.
-local function out_type(k, d) return k.out == "mask" and "uint8_t" or d.stored end
+local function out_type(k, d) return k.out == "mask" and "uint8_t" or k.out == "part" and d.part or d.stored end
 
 local function stored_value(k, d, formulas, at)
   local text = expression(k, d, formulas, k.value, at)
@@ -70,7 +70,10 @@ function M.loop(k, d, name, formulas, options)
     if lanes then put("#endif") end
   end
   put("%s void %s(char **p, const int64_t *s, int64_t n, const MothParam *k) {", linkage, name)
-  for i = 0, k.nparams - 1 do put("  const %s k%d = (%s)k[%d].%s;", d.real, i, d.real, i, d.is_float and "d" or "i") end
+  for i = 0, k.nparams - 1 do
+    if d.part then put("  const %s k%d = {(%s)k[%d].d, 0};", d.real, i, d.part, i)
+    else put("  const %s k%d = (%s)k[%d].%s;", d.real, i, d.real, i, d.is_float and "d" or "i") end
+  end
   if k.nparams == 0 then put("  (void)k;") end
   if k.long then
     put("  if (s[0] == sizeof(%s) && s[1] == sizeof(%s)) {", out, input_type(k, d, 1))

@@ -5,6 +5,12 @@ local dtypes = require "moth.codegen.dtypes"
 
 local M = {}
 
+-- All but the complex ones, which are converted as pairs of floats. They stand at the end of the list.
+M.plain = {}
+for _, d in ipairs(dtypes) do
+  if d.class ~= "complex" then M.plain[#M.plain + 1] = d end
+end
+
 -- Integers that float32 does not hold go to 16 bits through double; those that double does not hold are first cut in a
 -- way that the rounding does not see.
 local exact = {
@@ -41,7 +47,7 @@ end
 -- The formulas of all conversions into a dtype.
 function M.formulas(to)
   local list = {}
-  for _, from in ipairs(dtypes) do
+  for _, from in ipairs(to.class ~= "complex" and M.plain or {}) do
     for _, name in ipairs(select(2, M.value(to, from, "x"))) do list[#list + 1] = name end
   end
   return list
@@ -86,7 +92,7 @@ static void copy_same(char **p, const int64_t *s, int64_t n, const MothParam *k)
 function M.c(to)
   local t, names, o = {}, {}, to.stored
   local stretch = 1024 / to.size
-  for i, from in ipairs(dtypes) do
+  for i, from in ipairs(M.plain) do
     local a = from.stored
     names[i] = name_of(to, from)
     if from == to then
@@ -111,7 +117,7 @@ static MothStatus %s(const MothPointwise *p) {
 --- The same for CUDA: functions of type MothCudaLoop. The text needs kernels/cuda/typed/pointwise.cuh.
 function M.cuda(to)
   local t, names = {}, {}
-  for i, from in ipairs(dtypes) do
+  for i, from in ipairs(M.plain) do
     local name = name_of(to, from)
     local value = from == to and "x"
       or M.value(to, from, "x", { m_f16_to_f32 = "f16_load", m_f32_to_f16 = "f16_store" })

@@ -35,16 +35,17 @@ function M.launch(k, d, name, formulas)
   end
   for i = 0, k.nparams - 1 do
     fields[#fields + 1] = ("  %s k%d;"):format(d.real, i)
-    init[#init + 1] = ("  f.k%d = (%s)p->params[%d].%s;"):format(i, d.real, i, d.is_float and "d" or "i")
+    init[#init + 1] = d.part and ("  f.k%d.re = (%s)p->params[%d].d;\n  f.k%d.im = 0;"):format(i, d.part, i, i)
+      or ("  f.k%d = (%s)p->params[%d].%s;"):format(i, d.real, i, d.is_float and "d" or "i")
   end
-  local out = k.out == "mask" and "uint8_t" or d.stored
+  local out = k.out == "mask" and "uint8_t" or k.out == "part" and d.part or d.stored
   local value = expression(k, d, formulas, k.value)
   if k.out == "mask" then
     value = "(uint8_t)" .. value
   elseif d.kind == 5 then
     value = ("(%s)(%s != 0)"):format(d.stored, value)
   else
-    value = d.form == 0 and write[0]:format(d.stored, value) or write[d.form]:format(value)
+    value = d.part and value or d.form == 0 and write[0]:format(d.stored, value) or write[d.form]:format(value)
   end
   return ([[
 /* %s */

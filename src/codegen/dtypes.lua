@@ -1,8 +1,9 @@
 -- The dtypes as generated code sees them, in the order of MOTH_DTYPE_LIST (src/moth_dtypes.h).
 --   stored   C type of an element in memory            real     C type that is computed in
 --   kind     MOTH_REAL_KIND of kernels/math.h          form     0 stored is real, 1 float16, 2 bfloat16
+--   part     of complex dtypes: C type of the real and the imaginary part
 --   class    what records name in `dtypes`: float, int, bool; "uint" are the dtypes for storage and exchange, which an
---            op has if its record says so
+--            op has if its record says so, as it has "complex"
 --   suffix   of formulas in files of several dtypes
 local M = {}
 
@@ -25,5 +26,8 @@ dtype("bool", "uint8_t", "unsigned char", 5, 0, "bool", "bool", 1)
 dtype("uint16", "uint16_t", "unsigned short", 4, 0, "uint", "u16", 2)
 dtype("uint32", "uint32_t", "unsigned int", 4, 0, "uint", "u32", 4)
 dtype("uint64", "uint64_t", "unsigned long long", 4, 0, "uint", "u64", 8)
+dtype("complex64", "struct complex_c64", "struct complex_c64", 6, 0, "complex", "c64", 8)
+dtype("complex128", "struct complex_c128", "struct complex_c128", 7, 0, "complex", "c128", 16)
+M.complex64.part, M.complex128.part = "float", "double"
 
 return M

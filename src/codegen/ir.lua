@@ -7,7 +7,7 @@
 --   name, place        of the function, and what it stands for, for readers of the generated text
 --   inputs             a list of "element" (of the dtype) or "mask" (bytes that are 0 or 1)
 --   nparams            how many numbers it takes
---   out                "element" or "mask"
+--   out                "element", "mask", or "part": of complex dtypes a float, else an element
 --   value              the node that each element of the result is
 --   long               whether the formula is long enough to be worth a function with a schedule of its own
 -- The printers (c.lua, cuda.lua) turn it into text for a dtype.
@@ -49,7 +49,7 @@ function M.pointwise(op)
   end
   return {
     name = op.name, place = op.schema, inputs = inputs, nparams = nparams,
-    out = op.out == "bool" and "mask" or "element",
+    out = op.out == "bool" and "mask" or op.out == "real" and "part" or "element",
     value = M.apply(op.scalar, unpack(arguments)),
     long = #inputs == 1 and nparams == 0 and (op.dtypes == "float" or op.promote == "float"),
   }

@@ -20,10 +20,8 @@ static const struct {
   const char *name;
   int64_t size;
   int class;
-  bool is_signed;
 } dtypes[MOTH_NDTYPES] = {
-#define MOTH_X(E, name, ctype, compute, cls)                                                       \
-  [MOTH_##E] = {#name, sizeof(ctype), MOTH_CLASS_##cls, (ctype)-1 < 1},
+#define MOTH_X(E, name, ctype, compute, cls) [MOTH_##E] = {#name, sizeof(ctype), MOTH_CLASS_##cls},
     MOTH_DTYPE_LIST(MOTH_X)
 #undef MOTH_X
 };
@@ -57,6 +55,9 @@ MothDType moth_dtype_promote(MothDType a, MothDType b) {
   if (a == b)
     return a;
   int ca = dtypes[a].class, cb = dtypes[b].class;
+  if (ca == MOTH_CLASS_COMPLEX || cb == MOTH_CLASS_COMPLEX) /* the wider parts */
+    return ca == cb || moth_dtype_complex(a) == MOTH_COMPLEX128 ? MOTH_COMPLEX128
+                                                                : moth_dtype_complex(b);
   if (ca != cb)
     return ca > cb ? a : b;
   if (ca == MOTH_CLASS_FLOAT) {
@@ -72,7 +73,8 @@ MothDType moth_dtype_promote(MothDType a, MothDType b) {
 
 MothStatus moth_dtype_common(MothDType a, MothDType b, MothDType *out) {
   *out = moth_dtype_promote(a, b);
-  if (a == b || !(moth_dtype_is_stored(a) || moth_dtype_is_stored(b)) || moth_dtype_is_float(*out))
+  if (a == b || !(moth_dtype_is_stored(a) || moth_dtype_is_stored(b)) ||
+      moth_dtype_is_inexact(*out))
     return MOTH_OK;
   return moth_fail(MOTH_ERR_TYPE,
                    "%s and %s have no common dtype: uint16, uint32 and uint64 promote with floats "
@@ -85,7 +87,7 @@ MothLimits moth_dtype_limits(MothDType d) {
   uint64_t all = UINT64_MAX >> (64 - bits);
   if (d == MOTH_BOOL)
     return (MothLimits){0, 1};
-  if (dtypes[d].is_signed)
+  if (dtypes[d].name[0] != 'u')
     return (MothLimits){(int64_t) ~(all >> 1), all >> 1};
   return (MothLimits){0, all};
 }
@@ -101,6 +103,7 @@ static double infinite_from(MothDType d) {
 bool moth_dtype_fits(MothDType d, MothValue v) {
   if (d == MOTH_BOOL || v.tag == MOTH_V_BOOL)
     return true;
+  d = moth_dtype_real(d);
   double x = moth_as_double(v);
   if (moth_dtype_is_float(d))
     return !(fabs(x) >= infinite_from(d)) || isinf(x);
@@ -117,6 +120,7 @@ MothStatus moth_dtype_check_number(MothDType d, MothValue v, const char *what) {
   double x = moth_as_double(v);
   if (moth_dtype_fits(d, v))
     return MOTH_OK;
+  d = moth_dtype_real(d);
   if (moth_dtype_is_float(d)) {
     double top = d == MOTH_FLOAT16 ? 65504 : d == MOTH_BFLOAT16 ? 0x1.fep127 : 0x1.fffffep127;
     snprintf(range, sizeof range, "%.8g to %.8g", -top, top);
@@ -202,6 +206,12 @@ void moth_dtype_store(MothDType d, void *element, MothValue v) {
   case MOTH_BOOL:
     *(uint8_t *)element = v.tag == MOTH_V_FLOAT ? v.u.d != 0 : v.u.i != 0;
     break;
+  case MOTH_COMPLEX64:
+    *(MothComplex64 *)element = (MothComplex64){(float)moth_as_double(v), 0};
+    break;
+  case MOTH_COMPLEX128:
+    *(MothComplex128 *)element = (MothComplex128){moth_as_double(v), 0};
+    break;
   case MOTH_NDTYPES:
     break;
   }
@@ -235,6 +245,10 @@ MothValue moth_dtype_load(MothDType d, const void *element) {
     return moth_v_uint(*(const uint64_t *)element);
   case MOTH_BOOL:
     return moth_v_bool(*(const uint8_t *)element != 0);
+  case MOTH_COMPLEX64:
+    return moth_v_float((double)((const MothComplex64 *)element)->re);
+  case MOTH_COMPLEX128:
+    return moth_v_float(((const MothComplex128 *)element)->re);
   case MOTH_NDTYPES:
     break;
   }
@@ -244,8 +258,10 @@ MothValue moth_dtype_load(MothDType d, const void *element) {
 double moth_dtype_epsilon(MothDType d) {
   switch (d) {
   case MOTH_FLOAT64:
+  case MOTH_COMPLEX128:
     return 0x1p-52;
   case MOTH_FLOAT32:
+  case MOTH_COMPLEX64:
     return 0x1p-23;
   case MOTH_FLOAT16:
     return 0x1p-10;

@@ -3,15 +3,34 @@
 #define MOTH_CORE_DTYPE_H
 #include "moth.h"
 
-enum { MOTH_CLASS_BOOL, MOTH_CLASS_INT, MOTH_CLASS_FLOAT };
+enum { MOTH_CLASS_BOOL, MOTH_CLASS_INT, MOTH_CLASS_FLOAT, MOTH_CLASS_COMPLEX };
 
 int moth_dtype_class(MothDType d);
 /* The code of a name, or -1. */
 MOTH_API int moth_dtype_find(const char *name);
 
-/* For storage and exchange: uint16, uint32, uint64. They promote with floats only. */
-static inline bool moth_dtype_is_stored(MothDType d) {
+/* Ops have it only if their records say so: uint16, uint32, uint64 and the complex ones. */
+static inline bool moth_dtype_is_opt_in(MothDType d) {
   return d >= MOTH_UINT16 && d < MOTH_NDTYPES;
+}
+/* For storage and exchange: uint16, uint32, uint64. They promote with floats and complex dtypes only. */
+static inline bool moth_dtype_is_stored(MothDType d) {
+  return d >= MOTH_UINT16 && d <= MOTH_UINT64;
+}
+static inline bool moth_dtype_is_complex(MothDType d) {
+  return d == MOTH_COMPLEX64 || d == MOTH_COMPLEX128;
+}
+/* Float or complex: what can have a gradient. */
+static inline bool moth_dtype_is_inexact(MothDType d) {
+  return moth_dtype_is_float(d) || moth_dtype_is_complex(d);
+}
+/* The dtype of the parts of a complex one; others as they are. */
+static inline MothDType moth_dtype_real(MothDType d) {
+  return d == MOTH_COMPLEX64 ? MOTH_FLOAT32 : d == MOTH_COMPLEX128 ? MOTH_FLOAT64 : d;
+}
+/* The complex dtype whose parts hold a dtype: complex128 for float64 and complex128, else complex64. */
+static inline MothDType moth_dtype_complex(MothDType d) {
+  return d == MOTH_FLOAT64 || d == MOTH_COMPLEX128 ? MOTH_COMPLEX128 : MOTH_COMPLEX64;
 }
 /* The least and the largest number of an integer dtype or of bool. */
 typedef struct MothLimits {
@@ -26,7 +45,7 @@ MOTH_API MothStatus moth_dtype_check_number(MothDType d, MothValue v, const char
 /* Whether there is a common dtype of a and b: *out. */
 MOTH_API MothStatus moth_dtype_common(MothDType a, MothDType b, MothDType *out);
 
-/* Converts a value to one element of dtype d, and back. */
+/* Converts a value to one element of dtype d, and back; of a complex element its real part. */
 MOTH_API void moth_dtype_store(MothDType d, void *element, MothValue v);
 MOTH_API MothValue moth_dtype_load(MothDType d, const void *element);
 

@@ -225,6 +225,7 @@ static MothTensor *header_new(void) {
   t->grad = NULL;
   t->carried = NULL;
   t->number = 0;
+  t->is_number = false;
   return t;
 }
 
@@ -251,7 +252,7 @@ static MothStatus tensor_make(int ndim, const int64_t *shape, MothDType dtype, M
     return status;
   }
   t->keys = (1u << device.type) | (fake ? MOTH_KEY_FAKE : 0) |
-            (moth_dtype_is_stored(dtype) ? MOTH_KEY_STORED : 0);
+            (moth_dtype_is_opt_in(dtype) ? MOTH_KEY_OPT_IN : 0);
   t->dtype = (uint8_t)dtype;
   t->device = device;
   t->ndim = (uint8_t)ndim;
@@ -297,12 +298,13 @@ MothStatus moth_tensor_from_ptr(void *data, int ndim, const int64_t *shape, Moth
   MothTensor *t;
   MOTH_TRY(check_making("from_ptr", ndim, shape, dtype, out));
   MOTH_TRY(tensor_make(ndim, shape, dtype, (MothDevice){MOTH_CPU, 0}, true, &t));
-  if (t->numel && (!data || (uintptr_t)data % (uintptr_t)moth_dtype_size(dtype))) {
+  uintptr_t aligned = (uintptr_t)moth_dtype_size(moth_dtype_real(dtype));
+  if (t->numel && (!data || (uintptr_t)data % aligned)) {
     moth_tensor_release(t);
     return moth_fail(MOTH_ERR_VALUE, "from_ptr: %s is no address of %s elements",
                      data ? "what is not aligned" : "NULL", moth_dtype_name(dtype));
   }
-  t->keys = MOTH_KEY_CPU | (moth_dtype_is_stored(dtype) ? MOTH_KEY_STORED : 0);
+  t->keys = MOTH_KEY_CPU | (moth_dtype_is_opt_in(dtype) ? MOTH_KEY_OPT_IN : 0);
   t->data = t->storage->data = data;
   t->storage->foreign = true;
   t->storage->release = release;
@@ -443,7 +445,12 @@ static MothTensor *share(MothTensor *src) {
 
 MothStatus moth_tensor_view(MothTensor *src, int ndim, const int64_t *shape, const int64_t *stride,
                             int64_t offset, MothTensor **out) {
-  int64_t numel = 0, itemsize = moth_itemsize(src);
+  return moth_tensor_view_as(src, (MothDType)src->dtype, ndim, shape, stride, offset, out);
+}
+
+MothStatus moth_tensor_view_as(MothTensor *src, MothDType dtype, int ndim, const int64_t *shape,
+                               const int64_t *stride, int64_t offset, MothTensor **out) {
+  int64_t numel = 0, itemsize = moth_dtype_size(dtype);
   MOTH_TRY(moth_shape_numel(ndim, shape, itemsize, &numel));
   int64_t lo = offset, hi = offset;
   bool bad = false;
@@ -464,6 +471,11 @@ MothStatus moth_tensor_view(MothTensor *src, int ndim, const int64_t *shape, con
   MothTensor *t = share(src);
   if (!t)
     return MOTH_ERR_MEMORY;
+  if (t->dtype != dtype) {
+    t->dtype = (uint8_t)dtype;
+    t->keys = (t->keys & ~(uint32_t)MOTH_KEY_OPT_IN) |
+              (moth_dtype_is_opt_in(dtype) ? MOTH_KEY_OPT_IN : 0);
+  }
   t->ndim = (uint8_t)ndim;
   t->numel = numel;
   t->offset = offset;
@@ -512,7 +524,7 @@ MothStatus moth_tensor_new_lazy(MothDType dtype, MothDevice device, MothTensor *
   if (!t)
     return MOTH_ERR_MEMORY;
   t->keys = (1u << device.type) | MOTH_KEY_FAKE | MOTH_KEY_LAZY |
-            (moth_dtype_is_stored(dtype) ? MOTH_KEY_STORED : 0);
+            (moth_dtype_is_opt_in(dtype) ? MOTH_KEY_OPT_IN : 0);
   t->dtype = (uint8_t)dtype;
   t->device = device;
   t->data = NULL;
@@ -629,8 +641,14 @@ int moth_tensor_overlap(const MothTensor *a, const MothTensor *b) {
         hi[k] += reach;
     }
   }
+  for (int k = 0; k < 2 && a->dtype != b->dtype; k++) { /* in bytes */
+    lo[k] *= moth_itemsize(ts[k]);
+    hi[k] = (hi[k] + 1) * moth_itemsize(ts[k]) - 1;
+  }
   if (hi[0] < lo[1] || hi[1] < lo[0])
     return 0;
+  if (moth_itemsize(a) != moth_itemsize(b))
+    return 2;
   /* Interleaved columns of one matrix: the same strides, offsets that differ by less than a stride. */
   if (a->ndim == b->ndim && a->ndim > 0) {
     int64_t shift = llabs(a->offset - b->offset);

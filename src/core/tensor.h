@@ -22,13 +22,13 @@ enum {
   MOTH_KEY_AUTOGRAD = 1u << 10,
   MOTH_KEY_AUTOCAST = 1u << 11,
   MOTH_KEY_ABOVE = 1u << 12,  /* interceptors above everything */
-  MOTH_KEY_STORED = 1u << 14, /* of a dtype for storage: few ops have kernels for it */
+  MOTH_KEY_OPT_IN = 1u << 14, /* of a dtype that ops have only if their records say so */
   /* Of a tensor: queued work may be writing its elements (device/stream.h). Of a thread: its kernels are queued. */
   MOTH_KEY_PENDING = 1u << 15,
   /* Of a tensor: a recorded call is to make it, which has not run yet; fake until then (src/graph/trace.h). */
   MOTH_KEY_LAZY = 1u << 16,
   MOTH_KEYS_DEVICE = 0xff,
-  MOTH_KEYS_DATA = MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_STORED |
+  MOTH_KEYS_DATA = MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_OPT_IN |
                    MOTH_KEY_PENDING /* keys that follow from storage and dtype */
 };
 
@@ -71,6 +71,7 @@ struct MothTensor {
   MothDevice device;
   uint8_t ndim;
   bool contiguous; /* row-major without gaps: follows from shape and stride */
+  bool is_number;  /* a complex number of the host language, 0-dim: one in promotion, too */
   uint32_t
       number; /* among the values of the calls being recorded: a hint, to be checked (graph/trace.h) */
   int64_t numel;
@@ -126,6 +127,10 @@ MothStatus moth_shape_numel(int ndim, const int64_t *shape, int64_t itemsize, in
  * this is verified. The view's base is t or t's base. */
 MOTH_API MothStatus moth_tensor_view(MothTensor *t, int ndim, const int64_t *shape,
                                      const int64_t *stride, int64_t offset, MothTensor **out);
+/* The same in another dtype: stride and offset count its elements. The caller sees to alignment. */
+MOTH_API MothStatus moth_tensor_view_as(MothTensor *t, MothDType dtype, int ndim,
+                                        const int64_t *shape, const int64_t *stride, int64_t offset,
+                                        MothTensor **out);
 /* The same bytes without history: detach (shared version) or, with fresh_version, `.data`. The alias carries what t
  * carries. */
 MOTH_API MothStatus moth_tensor_alias(MothTensor *t, bool fresh_version, MothTensor **out);

@@ -1,5 +1,6 @@
 /* The steps of a call. See dispatch.h. */
 #include "dispatch/dispatch.h"
+#include "dispatch/parts.h"
 
 #include <string.h>
 
@@ -254,7 +255,7 @@ static inline MothStatus run_kernel(MothCall *c, MothKernel kernel) {
 }
 
 /* Tensors of a dtype for storage are allowed in ops whose records name it, and in views. */
-static MothStatus check_stored(const MothCall *c) {
+static MothStatus check_opt_in(const MothCall *c) {
   const MothOp *op = c->op;
   if (op->kind == MOTH_KIND_POINTWISE || op->kind == MOTH_KIND_VIEW ||
       op->kind == MOTH_KIND_COMPOSITE)
@@ -263,7 +264,7 @@ static MothStatus check_stored(const MothCall *c) {
     MothValue v = c->args[i];
     uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
     for (uint32_t k = 0; k < n; k++)
-      MOTH_TRY(moth_check_stored(
+      MOTH_TRY(moth_check_opt_in(
           op, (MothDType)(v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k])->dtype));
   }
   return MOTH_OK;
@@ -304,6 +305,21 @@ static MothStatus check_memory(const MothCall *c) {
   return MOTH_OK;
 }
 
+/* Whether a kernel for floats is to compute complex results, or from complex arguments. */
+static bool sees_parts(const MothCall *c) {
+  const MothOp *op = c->op;
+  bool any = op->nresults && c->results[0].tag == MOTH_V_TENSOR &&
+             moth_dtype_is_complex((MothDType)c->results[0].u.t->dtype);
+  for (int i = 0; i < op->nargs && !any; i++) {
+    MothValue v = c->args[i];
+    uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
+    for (uint32_t k = 0; k < n; k++)
+      any |= moth_dtype_is_complex(
+          (MothDType)(v.tag == MOTH_V_TENSOR ? v.u.t : v.u.tensors[k])->dtype);
+  }
+  return any;
+}
+
 static MothStatus no_rule(const MothOp *op);
 static MothStatus wait_for_lazy(MothCall *c);
 
@@ -313,8 +329,8 @@ static MothStatus run_backend(MothCall *c) {
     MOTH_TRY(check_written(c));
   if (op->composite && !moth_kernel_of(op, c->device.type))
     return run_composite(c);
-  if (__builtin_expect(c->keys & MOTH_KEY_STORED, 0))
-    MOTH_TRY(check_stored(c));
+  if (__builtin_expect(c->keys & MOTH_KEY_OPT_IN, 0))
+    MOTH_TRY(check_opt_in(c));
   bool computes = op->kind != MOTH_KIND_VIEW && !(c->keys & MOTH_KEY_FAKE);
   if (__builtin_expect(
           computes && atomic_load_explicit(&moth_released_storages, memory_order_relaxed) != 0, 0))
@@ -346,7 +362,13 @@ static MothStatus run_backend(MothCall *c) {
   }
   if (computes) {
     MothKernel kernel = moth_kernel_of(op, c->device.type);
-    s = kernel ? run_kernel(c, kernel) : no_kernel(c);
+    if (__builtin_expect(op->cpu_complex && c->device.type != MOTH_CPU, 0) && sees_parts(c))
+      s = moth_fail(MOTH_ERR_TYPE, "complex tensors are not supported by this op on this device; "
+                                   "compute on the CPU: x:cpu()");
+    else if (kernel && __builtin_expect(!op->own_complex, 0) && sees_parts(c))
+      s = moth_run_parts(c, kernel);
+    else
+      s = kernel ? run_kernel(c, kernel) : no_kernel(c);
   } else if (op->defined && !op->fake && op->nresults && !op->returns_self) {
     s = moth_fail(MOTH_ERR_STATE, "the op has no fake function, which gives shape and dtype of the "
                                   "results; define it with `fake` or `shape`");

@@ -96,6 +96,8 @@ typedef enum MothAmp { MOTH_AMP_KEEP, MOTH_AMP_LOW, MOTH_AMP_HIGH, MOTH_AMP_WIDE
  * It reads the geometry and dtypes of tensors, never their elements, and allocates nothing. */
 typedef MothStatus (*MothShape)(const MothCall *c, MothMeta *out);
 
+/* The result of a pointwise op of complex operands has the dtype of their parts. */
+enum { MOTH_OUT_REAL = -2 };
 struct MothOp {
   const char *name;
   const char *schema;
@@ -119,13 +121,16 @@ struct MothOp {
   bool repeats;       /* the same arguments give the same results */
   bool cross_device;  /* its tensors may be on several devices */
   bool internal;      /* a part of other ops: not for users' programs */
-  int8_t cond;        /* pointwise: the argument that is a bool mask, or -1 */
+  bool own_complex;   /* its kernels read complex elements; else they see the parts: parts.h */
+  bool cpu_complex;   /* and no other device's do */
+  uint32_t parts_with; /* bits of the arguments that then get a dimension, as tensors do */
+  int8_t cond;         /* pointwise: the argument that is a bool mask, or -1 */
   const struct MothReduction
       *reduction; /* of a reduction by a simple join: kernels/common/reduce.h */
   /* The loops of a pointwise op, by device, for its backend's kernel of all pointwise ops. On the CPU a MothLoops
    * (kernels/cpu/loop.h); moth_op_set_loops. */
   const void *loops[MOTH_NDEVICES];
-  int16_t out_dtype;       /* fixed result dtype, or -1 */
+  int16_t out_dtype;       /* fixed result dtype, or MOTH_OUT_REAL, or -1 */
   uint16_t dtypes;         /* mask of compute dtypes */
   uint32_t differentiable; /* arguments that have a derivative */
   const uint32_t
@@ -353,5 +358,5 @@ MOTH_API MothStatus moth_broadcast(int na, const int64_t *a, int nb, const int64
  * dimensions, 0-dim tensors, numbers. */
 MOTH_API MothStatus moth_result_type(int n, const MothValue *values, MothDType *out);
 /* Whether an op has kernels for a dtype for storage, as uint16. */
-MothStatus moth_check_stored(const MothOp *op, MothDType dtype);
+MothStatus moth_check_opt_in(const MothOp *op, MothDType dtype);
 #endif

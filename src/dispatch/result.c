@@ -4,9 +4,14 @@
 #include "core/dtype.h"
 #include "dispatch/dispatch.h"
 
-MothStatus moth_check_stored(const MothOp *op, MothDType dtype) {
-  if (!moth_dtype_is_stored(dtype) || op->dtypes >> dtype & 1)
+MothStatus moth_check_opt_in(const MothOp *op, MothDType dtype) {
+  if (!moth_dtype_is_opt_in(dtype) || op->dtypes >> dtype & 1)
     return MOTH_OK;
+  if (moth_dtype_is_complex(dtype))
+    return moth_fail(MOTH_ERR_TYPE,
+                     "not implemented for %s; compute with its parts: moth.view_as_real(x), "
+                     "moth.real(x), moth.imag(x), moth.abs(x)",
+                     moth_dtype_name(dtype));
   const char *wide = dtype == MOTH_UINT16 ? "int32" : "int64";
   return moth_fail(MOTH_ERR_TYPE, "not implemented for %s; convert with x:to(moth.%s)",
                    moth_dtype_name(dtype), wide);
@@ -22,8 +27,8 @@ MothStatus moth_meta_too_long(int ndim, const int64_t *shape) {
 static inline MothStatus make(MothCall *c, int i, MothDType dtype, MothDevice device, int ndim,
                               const int64_t *shape) {
   MothTensor *t;
-  if (__builtin_expect(moth_dtype_is_stored(dtype), 0))
-    MOTH_TRY(moth_check_stored(c->op, dtype));
+  if (__builtin_expect(moth_dtype_is_opt_in(dtype), 0))
+    MOTH_TRY(moth_check_opt_in(c->op, dtype));
   if (__builtin_expect((c->keys & MOTH_KEY_FAKE) != 0, 0))
     MOTH_TRY(moth_tensor_new_fake(ndim, shape, dtype, device, &t));
   else
@@ -83,7 +88,8 @@ static MothStatus make_view(MothCall *c, const MothMeta *m) {
     c->results[0] = moth_v_tensor(view);
     return MOTH_OK;
   }
-  MOTH_TRY(moth_tensor_view(t, m->ndim, m->shape, m->stride, m->offset, &view));
+  MOTH_TRY(
+      moth_tensor_view_as(t, (MothDType)m->dtype, m->ndim, m->shape, m->stride, m->offset, &view));
   if (moth_thread.no_grad && (t->keys & MOTH_KEY_AUTOGRAD)) { /* the view is not differentiable */
     moth_tensor_release(view->base);
     view->base = NULL;
@@ -110,8 +116,8 @@ MothStatus moth_make_results(MothCall *c, const MothMeta *metas) {
                          "the tensor written to holds several elements in one place (an expanded "
                          "view?); clone() it first");
       if (goes_to_target(c, i, m)) {
-        if (moth_dtype_is_stored((MothDType)m->dtype))
-          MOTH_TRY(moth_check_stored(c->op, (MothDType)m->dtype));
+        if (moth_dtype_is_opt_in((MothDType)m->dtype))
+          MOTH_TRY(moth_check_opt_in(c->op, (MothDType)m->dtype));
         use(c, i, c->target[i]);
         continue;
       }
@@ -162,6 +168,10 @@ MothStatus moth_result_type(int n, const MothValue *values, MothDType *out) {
     if (v.tag == MOTH_V_TENSOR) {
       k = v.u.t->ndim ? 0 : 1;
       d = (MothDType)v.u.t->dtype;
+      if (v.u.t->is_number) {
+        k = 2;
+        d = moth_dtype_complex(moth_default_dtype());
+      }
     } else if (v.tag == MOTH_V_FLOAT) {
       k = 2;
       d = moth_default_dtype();

@@ -39,7 +39,7 @@ static MothStatus promoted(const MothCall *c, MothDType *out) {
 /* An error for numbers out of range of the compute dtype. Limits of clamp may be out of range. */
 static MothStatus check_numbers(const MothCall *c, MothDType dtype) {
   const MothOp *op = c->op;
-  bool is_float = moth_dtype_is_float(dtype);
+  bool is_float = moth_dtype_is_inexact(dtype);
   for (int i = 0; i < op->nargs; i++) {
     MothValue v = c->args[i];
     bool parameter = op->args[i].type == MOTH_T_SCALAR;
@@ -83,7 +83,7 @@ MothStatus moth_shape_pointwise(const MothCall *c, MothMeta *out) {
       continue;
     if (t && typed < 0)
       typed = t->dtype;
-    one_dtype = one_dtype && t && t->dtype == typed;
+    one_dtype = one_dtype && t && t->dtype == typed && !t->is_number;
   }
   if (!first)
     return moth_fail(MOTH_ERR_TYPE, "at least one argument must be a tensor");
@@ -97,17 +97,22 @@ MothStatus moth_shape_pointwise(const MothCall *c, MothMeta *out) {
   MothDType dtype = (MothDType)typed;
   if (!one_dtype && op->promote != MOTH_PROMOTE_SELF)
     MOTH_TRY(promoted(c, &dtype));
-  bool is_float = moth_dtype_is_float(dtype);
+  bool is_float = moth_dtype_is_inexact(dtype);
   if (op->promote == MOTH_PROMOTE_FLOAT && !is_float) {
     dtype = moth_default_dtype();
     is_float = true;
   }
-  MOTH_TRY(moth_check_stored(op, dtype));
+  MOTH_TRY(moth_check_opt_in(op, dtype));
   if (!(op->dtypes >> dtype & 1))
     return moth_fail(MOTH_ERR_TYPE, "not implemented for %s", moth_dtype_name(dtype));
   if (!is_float || !one_dtype)
     MOTH_TRY(check_numbers(c, dtype));
+  if (op->out_dtype == MOTH_OUT_REAL && c->variant == MOTH_INPLACE && moth_dtype_is_complex(dtype))
+    return moth_fail(MOTH_ERR_TYPE, "a %s tensor cannot hold the float result in place",
+                     moth_dtype_name(dtype));
   out->compute = (uint8_t)dtype;
-  MothDType to = op->out_dtype >= 0 ? (MothDType)op->out_dtype : dtype;
+  MothDType to = op->out_dtype >= 0               ? (MothDType)op->out_dtype
+                 : op->out_dtype == MOTH_OUT_REAL ? moth_dtype_real(dtype)
+                                                  : dtype;
   return moth_meta_set(out, to, ndim, shape);
 }

@@ -1,6 +1,7 @@
 /* Shape rules of src/ops/view.lua; views have no kernels. */
 #include <string.h>
 
+#include "core/dtype.h"
 #include "dispatch/dispatch.h"
 #include "dispatch/shape.h"
 #include "unpack/view.h"
@@ -264,4 +265,51 @@ MothStatus moth_shape_diagonal(const MothCall *c, MothMeta *out) {
   if (n > 0)
     at += offset < 0 ? -offset * self->stride[a] : offset * self->stride[b];
   return moth_meta_set_view(out, self, k, shape, stride, at);
+}
+
+MothStatus moth_shape_view_as_real(const MothCall *c, MothMeta *out) {
+  MOTH_UNPACK_VIEW_AS_REAL(c)
+  int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
+  int n = self->ndim;
+  if (!moth_dtype_is_complex((MothDType)self->dtype))
+    return moth_fail(MOTH_ERR_TYPE, "expected a complex tensor, got %s",
+                     moth_dtype_name((MothDType)self->dtype));
+  if (n == MOTH_MAX_DIMS)
+    return moth_fail(MOTH_ERR_VALUE, "a tensor has at most %d dimensions", MOTH_MAX_DIMS);
+  for (int i = 0; i < n; i++) {
+    shape[i] = self->shape[i];
+    stride[i] = self->stride[i] * 2;
+  }
+  shape[n] = 2;
+  stride[n] = 1;
+  MOTH_TRY(moth_meta_set_view(out, self, n + 1, shape, stride, self->offset * 2));
+  out->dtype = (uint8_t)moth_dtype_real((MothDType)self->dtype);
+  return MOTH_OK;
+}
+
+MothStatus moth_shape_view_as_complex(const MothCall *c, MothMeta *out) {
+  MOTH_UNPACK_VIEW_AS_COMPLEX(c)
+  int64_t stride[MOTH_MAX_DIMS];
+  int n = self->ndim - 1;
+  if (self->dtype != MOTH_FLOAT32 && self->dtype != MOTH_FLOAT64)
+    return moth_fail(MOTH_ERR_TYPE, "expected float32 or float64, got %s",
+                     moth_dtype_name((MothDType)self->dtype));
+  if (n < 0 || self->shape[n] != 2)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "the last dimension must have size 2: real and imaginary part");
+  if (self->stride[n] != 1)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "the last dimension must have stride 1, got %lld; use contiguous()",
+                     (long long)self->stride[n]);
+  bool even = self->offset % 2 == 0;
+  for (int i = 0; i < n; i++) {
+    even = even && (self->stride[i] % 2 == 0 || self->shape[i] <= 1);
+    stride[i] = self->stride[i] / 2;
+  }
+  if (!even)
+    return moth_fail(MOTH_ERR_VALUE,
+                     "strides and offset, but the last stride, must be even; use clone()");
+  MOTH_TRY(moth_meta_set_view(out, self, n, self->shape, stride, self->offset / 2));
+  out->dtype = (uint8_t)moth_dtype_complex((MothDType)self->dtype);
+  return MOTH_OK;
 }

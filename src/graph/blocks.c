@@ -82,9 +82,9 @@ bool moth_blocks_takes(const MothPlan *p, const MothPlanCall *c) {
     return false;
   const MothTensor *result = p->values[c->result[0]].fake;
   bool stored =
-      moth_dtype_is_stored((MothDType)result->dtype) || moth_dtype_is_stored((MothDType)c->compute);
+      moth_dtype_is_opt_in((MothDType)result->dtype) || moth_dtype_is_opt_in((MothDType)c->compute);
   for (uint32_t i = 0; i < c->nrefs; i++)
-    stored = stored || moth_dtype_is_stored((MothDType)p->values[c->refs[i]].fake->dtype);
+    stored = stored || moth_dtype_is_opt_in((MothDType)p->values[c->refs[i]].fake->dtype);
   return !stored && result->contiguous;
 }
 

@@ -79,7 +79,7 @@ static bool is_direct(const MothCall *c, MothKernel kernel) {
   uint32_t devices = c->keys & MOTH_KEYS_DEVICE;
   return kernel && c->op->memory == MOTH_MEMORY_NEW && c->op->shape && !c->op->defined &&
          !writes(c) && c->device.type == MOTH_CPU && !(devices & ~(uint32_t)MOTH_KEY_CPU) &&
-         !(c->keys & MOTH_KEY_STORED);
+         !(c->keys & MOTH_KEY_OPT_IN);
 }
 
 /* Whether the view's offset is that of its tensor plus something. */

@@ -34,7 +34,7 @@ static void set_header(MothPlanFrame *f, const MothPlanValue *v) {
   MothTensor *t = &f->headers[v->header];
   const MothTensor *fake = v->fake;
   atomic_init(&t->refs, 1);
-  t->keys = fake->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_STORED);
+  t->keys = fake->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_OPT_IN);
   t->dtype = fake->dtype;
   t->device = fake->device;
   t->ndim = fake->ndim;

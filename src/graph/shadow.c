@@ -90,7 +90,7 @@ static MothStatus alias_of(MothTensor *other, const MothTensor *t, MothTensor **
   a->contiguous = t->contiguous;
   a->numel = t->numel;
   a->offset = t->offset;
-  a->keys = (a->keys & ~(uint32_t)MOTH_KEY_STORED) | (t->keys & MOTH_KEY_STORED);
+  a->keys = (a->keys & ~(uint32_t)MOTH_KEY_OPT_IN) | (t->keys & MOTH_KEY_OPT_IN);
   if (a->storage->data)
     a->data = (char *)a->storage->data + a->offset * moth_itemsize(a);
   memcpy(a->shape, t->shape, sizeof(int64_t) * t->ndim);
@@ -102,7 +102,7 @@ static MothStatus alias_of(MothTensor *other, const MothTensor *t, MothTensor **
 static MothStatus bytes_of(MothTensor *t, MothTensor **out) {
   MOTH_TRY(moth_tensor_alias(t, false, out));
   MothTensor *a = *out;
-  a->keys &= ~(uint32_t)MOTH_KEY_STORED;
+  a->keys &= ~(uint32_t)MOTH_KEY_OPT_IN;
   a->dtype = MOTH_UINT8;
   a->ndim = 1;
   a->contiguous = true;

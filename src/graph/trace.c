@@ -212,7 +212,7 @@ static void modes_now(MothTraceModes *m) {
 }
 
 bool moth_meta_of(const MothTensor *t, bool outside, MothTraceMeta *m) {
-  m->keys = t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_STORED | MOTH_KEY_AUTOGRAD);
+  m->keys = t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_OPT_IN | MOTH_KEY_AUTOGRAD);
   m->dtype = t->dtype;
   m->ndim = t->ndim;
   m->device = t->device;
@@ -246,7 +246,7 @@ static Match match_input(const MothTraceMeta *m, const MothTensor *t) {
   if (t->base)
     place |=
         t->base->keys & MOTH_KEY_AUTOGRAD ? MOTH_TRACE_VIEW | MOTH_TRACE_OF_GRAPH : MOTH_TRACE_VIEW;
-  if (m->keys != (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_STORED | MOTH_KEY_AUTOGRAD)) ||
+  if (m->keys != (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_OPT_IN | MOTH_KEY_AUTOGRAD)) ||
       m->dtype != t->dtype || m->ndim != t->ndim || m->device.type != t->device.type ||
       m->device.index != t->device.index || m->place != place)
     return DIFFERENT;

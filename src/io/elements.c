@@ -5,7 +5,8 @@
 void moth_elements_copy(MothDType dtype, bool swap, void *out, const uint8_t *from,
                         int64_t nbytes) {
   uint8_t *to = out;
-  int64_t item = moth_dtype_size(dtype);
+  bool is_complex = dtype == MOTH_COMPLEX64 || dtype == MOTH_COMPLEX128;
+  int64_t item = moth_dtype_size(dtype) / (is_complex ? 2 : 1);
   if (nbytes <= 0)
     return;
   if (dtype == MOTH_BOOL) {

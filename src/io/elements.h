@@ -6,7 +6,7 @@
 #include "moth.h"
 
 /* Copies nbytes (a multiple of the item size) from `from`, which may be unaligned, to `out`; with
- * swap, the bytes of each element in reverse. `from` and `out` may be equal. Any byte but 0 is written
+ * swap, the bytes of each element (of each part of a complex one) in reverse. `from` and `out` may be equal. Any byte but 0 is written
  * as 1 for bool: kernels require that, files do not ensure it. Cannot fail. */
 MOTH_API void moth_elements_copy(MothDType dtype, bool swap, void *out, const uint8_t *from,
                                  int64_t nbytes);

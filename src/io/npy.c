@@ -11,9 +11,10 @@ static const char magic[6] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
 
 /* NumPy's letter and size of each dtype. */
 static const char *const descriptions[MOTH_NDTYPES] = {
-    [MOTH_FLOAT32] = "f4", [MOTH_FLOAT64] = "f8", [MOTH_FLOAT16] = "f2", [MOTH_INT8] = "i1",
-    [MOTH_UINT8] = "u1",   [MOTH_INT16] = "i2",   [MOTH_INT32] = "i4",   [MOTH_INT64] = "i8",
-    [MOTH_BOOL] = "b1",    [MOTH_UINT16] = "u2",  [MOTH_UINT32] = "u4",  [MOTH_UINT64] = "u8",
+    [MOTH_FLOAT32] = "f4",   [MOTH_FLOAT64] = "f8",     [MOTH_FLOAT16] = "f2", [MOTH_INT8] = "i1",
+    [MOTH_UINT8] = "u1",     [MOTH_INT16] = "i2",       [MOTH_INT32] = "i4",   [MOTH_INT64] = "i8",
+    [MOTH_BOOL] = "b1",      [MOTH_UINT16] = "u2",      [MOTH_UINT32] = "u4",  [MOTH_UINT64] = "u8",
+    [MOTH_COMPLEX64] = "c8", [MOTH_COMPLEX128] = "c16",
 };
 
 /* The header that is being read. */
@@ -102,8 +103,6 @@ static const char *refusal(char kind) {
   case 'M':
   case 'm':
     return "are dates or times; save .astype('int64')";
-  case 'c':
-    return "are complex numbers, which moth does not have; save .real and .imag";
   default:
     return NULL;
   }

@@ -16,11 +16,11 @@ enum { PREFIX = 8 };
 
 /* The dtypes that moth has, by the names of the format. */
 static const char *const dtype_names[MOTH_NDTYPES] = {
-    [MOTH_FLOAT32] = "F32",   [MOTH_FLOAT64] = "F64", [MOTH_FLOAT16] = "F16",
-    [MOTH_BFLOAT16] = "BF16", [MOTH_INT8] = "I8",     [MOTH_UINT8] = "U8",
-    [MOTH_INT16] = "I16",     [MOTH_INT32] = "I32",   [MOTH_INT64] = "I64",
-    [MOTH_BOOL] = "BOOL",     [MOTH_UINT16] = "U16",  [MOTH_UINT32] = "U32",
-    [MOTH_UINT64] = "U64",
+    [MOTH_FLOAT32] = "F32",   [MOTH_FLOAT64] = "F64",   [MOTH_FLOAT16] = "F16",
+    [MOTH_BFLOAT16] = "BF16", [MOTH_INT8] = "I8",       [MOTH_UINT8] = "U8",
+    [MOTH_INT16] = "I16",     [MOTH_INT32] = "I32",     [MOTH_INT64] = "I64",
+    [MOTH_BOOL] = "BOOL",     [MOTH_UINT16] = "U16",    [MOTH_UINT32] = "U32",
+    [MOTH_UINT64] = "U64",    [MOTH_COMPLEX64] = "C64", /* complex128: none */
 };
 
 static MothStatus no_memory(void) {
@@ -111,7 +111,7 @@ static MothStatus read_dtype(MothJson *json, MothSafetensorsEntry *entry) {
   MothText text;
   MOTH_TRY(moth_json_string(json, &text));
   for (int d = 0; d < MOTH_NDTYPES; d++)
-    if (strcmp(text.text, dtype_names[d]) == 0 && strlen(text.text) == text.n) {
+    if (dtype_names[d] && strcmp(text.text, dtype_names[d]) == 0 && strlen(text.text) == text.n) {
       entry->dtype = (MothDType)d;
       return MOTH_OK;
     }
@@ -378,6 +378,11 @@ static MothStatus place_entry(MothSafetensorsEntry *entry, int64_t *end) {
     return moth_fail(MOTH_ERR_VALUE,
                      "safetensors: \"%.200s\" has an invalid dtype or number of dimensions",
                      entry->name);
+  if (!dtype_names[entry->dtype])
+    return moth_fail(MOTH_ERR_VALUE,
+                     "safetensors: \"%.200s\" is %s, which the format does not have; save "
+                     "moth.view_as_real(x)",
+                     entry->name, moth_dtype_name(entry->dtype));
   for (int d = 0; d < entry->ndim; d++)
     if (entry->shape[d] < 0)
       return moth_fail(MOTH_ERR_VALUE, "safetensors: \"%.200s\" has a negative size", entry->name);

@@ -62,6 +62,19 @@ static int bad(const Reader *r, const MothArg *a, const char *expected, int idx)
                         expected, luaL_typename(L, idx), r->op->schema);
 }
 
+/* A complex number as a 0-dim tensor, which takes its place on the stack. */
+static MothValue complex_operand(lua_State *L, int idx, const double *z) {
+  MothTensor *t;
+  MothStatus s = moth_tensor_new(0, NULL, MOTH_COMPLEX128, (MothDevice){MOTH_CPU, 0}, &t);
+  if (s != MOTH_OK)
+    moth_lua_raise(L, s);
+  memcpy(t->data, z, 2 * sizeof *z);
+  t->is_number = true;
+  moth_lua_push_tensor(L, t);
+  lua_replace(L, idx);
+  return moth_v_tensor(t);
+}
+
 static int64_t read_int(const Reader *r, const MothArg *a, int idx) {
   double d = lua_tonumber(r->L, idx);
   int64_t i;
@@ -229,6 +242,9 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int 
       return moth_v_bool(lua_toboolean(L, idx));
     if (a->type == MOTH_T_OPERAND && moth_lua_int64(L, idx, &i))
       return moth_v_int(i);
+    double z[2];
+    if (a->type == MOTH_T_OPERAND && moth_lua_complex(L, idx, z))
+      return complex_operand(L, idx, z);
     bad(r, a, a->type == MOTH_T_OPERAND ? "a tensor or a number" : "a tensor", idx);
     break;
   }

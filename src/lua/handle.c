@@ -259,6 +259,44 @@ bool moth_lua_int64(lua_State *L, int idx, int64_t *out) {
   return ok;
 }
 
+/* Functions of lua/moth/tensor/complex.lua: read(x) -> real and imaginary part, or nothing; make(re, im). */
+static const char complex_read, complex_make;
+
+static int b_complex_numbers(lua_State *L) {
+  for (int i = 1; i <= 2; i++) {
+    lua_pushlightuserdata(L, (void *)(uintptr_t)(i == 1 ? &complex_read : &complex_make));
+    lua_pushvalue(L, i);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+  }
+  return 0;
+}
+
+static void push_registered(lua_State *L, const char *key) {
+  lua_pushlightuserdata(L, (void *)(uintptr_t)key);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+}
+
+bool moth_lua_complex(lua_State *L, int idx, double *z) {
+  if (lua_type(L, idx) != LUA_TCDATA)
+    return false;
+  lua_pushvalue(L, idx);
+  push_registered(L, &complex_read);
+  lua_insert(L, -2);
+  lua_call(L, 1, 2);
+  bool ok = lua_isnumber(L, -1);
+  z[0] = lua_tonumber(L, -2);
+  z[1] = lua_tonumber(L, -1);
+  lua_pop(L, 2);
+  return ok;
+}
+
+void moth_lua_push_complex(lua_State *L, double re, double im) {
+  push_registered(L, &complex_make);
+  lua_pushnumber(L, re);
+  lua_pushnumber(L, im);
+  lua_call(L, 2, 1);
+}
+
 void moth_lua_type(lua_State *L, int idx, int type) {
   if (lua_type(L, idx) != type)
     moth_lua_error(L, "argument %d: expected a %s, got %s", idx, lua_typename(L, type),
@@ -382,8 +420,10 @@ static int dtype_index(lua_State *L) {
     lua_pushinteger(L, (lua_Integer)moth_dtype_size(d));
   else if (!strcmp(k, "is_floating_point"))
     lua_pushboolean(L, moth_dtype_is_float(d));
+  else if (!strcmp(k, "is_complex"))
+    lua_pushboolean(L, moth_dtype_is_complex(d));
   else
-    return no_field(L, "dtype", k, "name, itemsize, is_floating_point");
+    return no_field(L, "dtype", k, "name, itemsize, is_floating_point, is_complex");
   return 1;
 }
 
@@ -769,7 +809,8 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
   static const luaL_Reg device[] = {
       {"__tostring", device_tostring}, {"__index", device_index}, {NULL, NULL}};
   static const luaL_Reg generator[] = {{"__gc", generator_gc}, {NULL, NULL}};
-  static const luaL_Reg fns[] = {{"set_trace", b_set_trace},
+  static const luaL_Reg fns[] = {{"complex_numbers", b_complex_numbers},
+                                 {"set_trace", b_set_trace},
                                  {"library", b_library},
                                  {"raise", b_raise},
                                  {"named", b_named},

@@ -84,6 +84,9 @@ void moth_lua_push_where(lua_State *L);
 /* How sources of moth's own Lua functions begin; NULL: not known. The state retains it. */
 const char *moth_lua_library(lua_State *L);
 /* Whether an int64_t or uint64_t cdata that int64 can hold is at idx: its value. */
+/* Whether the value is a complex number (a cdata), and its parts z[2]; pushes one. */
+bool moth_lua_complex(lua_State *L, int idx, double *z);
+void moth_lua_push_complex(lua_State *L, double re, double im);
 bool moth_lua_int64(lua_State *L, int idx, int64_t *out);
 /* The argument at idx; an error, at the user's line and with the name of the called function, if it is of another
  * type. */

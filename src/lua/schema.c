@@ -187,6 +187,7 @@ MothOp *moth_lua_read_op(lua_State *L) {
   op->cond = -1;
   op->out_dtype = -1;
   op->dtypes = UINT16_MAX;
+  op->own_complex = true;
   lua_getfield(L, -1, "args");
   for (int i = 0; i < nargs; i++) {
     lua_rawgeti(L, -1, i + 1);

@@ -30,7 +30,7 @@ static MothTensor *only_tensor(lua_State *L) {
 
 /* --- from tables ------------------------------------------------------------------------------- */
 
-enum { SAW_BOOL = 1, SAW_NUMBER = 2 };
+enum { SAW_BOOL = 1, SAW_NUMBER = 2, SAW_COMPLEX = 4 };
 
 /* The shape of a nested table, taken from its first elements. */
 static int table_shape(lua_State *L, int idx, int64_t *shape) {
@@ -69,10 +69,11 @@ static void fill_from(lua_State *L, Fill *f, int depth) {
   if (depth == f->ndim) {
     int type = lua_type(L, -1);
     int64_t whole;
+    double z[2];
     if (type == LUA_TNUMBER) {
       double d = lua_tonumber(L, -1);
       MothValue v = moth_v_float(d);
-      bool is_float = moth_dtype_is_float(f->dtype);
+      bool is_float = moth_dtype_is_inexact(f->dtype);
       if (!is_float && d == floor(d) && fabs(d) <= 9007199254740992.0)
         v = moth_v_int((int64_t)d);
       else if (d != floor(d) && f->dtype != MOTH_BOOL && !is_float)
@@ -88,6 +89,12 @@ static void fill_from(lua_State *L, Fill *f, int depth) {
     } else if (moth_lua_int64(L, lua_gettop(L), &whole)) {
       moth_dtype_store(f->dtype, f->at, moth_v_int(whole));
       f->saw |= SAW_NUMBER;
+    } else if (moth_lua_complex(L, lua_gettop(L), z)) {
+      f->saw |= SAW_NUMBER | SAW_COMPLEX;
+      if (f->dtype == MOTH_COMPLEX64)
+        *(MothComplex64 *)(void *)f->at = (MothComplex64){(float)z[0], (float)z[1]};
+      else if (f->dtype == MOTH_COMPLEX128)
+        *(MothComplex128 *)(void *)f->at = (MothComplex128){z[0], z[1]};
     } else {
       moth_lua_error(L, "[tensor] expected a number or boolean, got %s at depth %d",
                      luaL_typename(L, -1), depth);
@@ -148,6 +155,14 @@ static int b_tensor(lua_State *L) {
     fill_from(L, &f, 0);
     lua_pop(L, 1);
   }
+  if (f.saw & SAW_COMPLEX && !moth_dtype_is_complex(dtype)) {
+    if (!lua_isnoneornil(L, 2))
+      return moth_lua_error(L, "[tensor] a complex number does not go into %s",
+                            moth_dtype_name(dtype));
+    lua_settop(L, 1);
+    moth_lua_push_dtype(L, moth_dtype_complex(moth_default_dtype()));
+    return b_tensor(L);
+  }
   if (lua_isnoneornil(L, 2) && f.saw == (SAW_BOOL | SAW_NUMBER))
     return moth_lua_error(L, "[tensor] the table mixes numbers and booleans; give {dtype = ...}");
   return 1;
@@ -156,6 +171,16 @@ static int b_tensor(lua_State *L) {
 /* --- to Lua ------------------------------------------------------------------------------------ */
 
 static void push_element(lua_State *L, MothDType dtype, const void *p) {
+  if (dtype == MOTH_COMPLEX64) {
+    const MothComplex64 *z = p;
+    moth_lua_push_complex(L, (double)z->re, (double)z->im);
+    return;
+  }
+  if (dtype == MOTH_COMPLEX128) {
+    const MothComplex128 *z = p;
+    moth_lua_push_complex(L, z->re, z->im);
+    return;
+  }
   MothValue v = moth_dtype_load(dtype, p);
   if (v.tag == MOTH_V_BOOL)
     lua_pushboolean(L, v.u.b);
@@ -163,8 +188,8 @@ static void push_element(lua_State *L, MothDType dtype, const void *p) {
     lua_pushnumber(L, moth_as_double(v));
 }
 
-/* The element at positions 2 to top of the stack, one for each dimension. */
-static MothStatus element_at(lua_State *L, MothTensor *t, int top, MothValue *out) {
+/* The bytes of the element at positions 2 to top of the stack, one for each dimension. */
+static MothStatus element_at(lua_State *L, MothTensor *t, int top, void *element) {
   int64_t offset = 0;
   if (top - 1 != t->ndim)
     moth_lua_error(L, "[item] expected %d positions, one for each dimension, got %d", t->ndim,
@@ -187,14 +212,20 @@ static MothStatus element_at(lua_State *L, MothTensor *t, int top, MothValue *ou
   }
   if (moth_tensor_is_fake(t))
     moth_lua_error(L, "[item] a fake tensor has no values");
-  char element[8];
   MOTH_TRY(moth_tensor_check_memory(t));
   MOTH_TRY(moth_tensor_ready(t));
   MOTH_TRY(moth_memory(t->device.type)
                ->to_host(t->device.index, element, t->data + offset * moth_itemsize(t),
                          (size_t)moth_itemsize(t)));
-  *out = moth_dtype_load((MothDType)t->dtype, element);
   return MOTH_OK;
+}
+
+/* The bytes of the only element. */
+static MothStatus only_element(MothTensor *t, void *element) {
+  MothValue checked;
+  MOTH_TRY(moth_tensor_item(t, &checked));
+  return moth_memory(t->device.type)
+      ->to_host(t->device.index, element, t->data, (size_t)moth_itemsize(t));
 }
 
 /* item(t, position, …) -> number or boolean; beyond 2^53 two more numbers: the high and low 32 bits. high is not
@@ -205,9 +236,19 @@ static int b_item(lua_State *L) {
   int top = lua_gettop(L);
   while (top > 1 && lua_isnil(L, top))
     top--;
-  MothStatus s = top > 1 ? element_at(L, t, top, &v) : moth_tensor_item(t, &v);
+  MothComplex128 element;
+  bool is_complex = moth_dtype_is_complex((MothDType)t->dtype);
+  MothStatus s = top > 1      ? element_at(L, t, top, &element)
+                 : is_complex ? only_element(t, &element)
+                              : moth_tensor_item(t, &v);
   if (s)
     return moth_lua_raise(L, s);
+  if (is_complex) {
+    push_element(L, (MothDType)t->dtype, &element);
+    return 1;
+  }
+  if (top > 1)
+    v = moth_dtype_load((MothDType)t->dtype, &element);
   if (v.tag == MOTH_V_BOOL) {
     lua_pushboolean(L, v.u.b);
   } else if (v.tag == MOTH_V_FLOAT) {

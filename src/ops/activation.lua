@@ -1,5 +1,5 @@
 -- More activations and elementary functions; composites of them stand at the end.
-local floats = "float"
+local floats, complex = "float", ",complex"
 
 return {
 { "relu6(Tensor self) -> Tensor",
@@ -72,20 +72,20 @@ return {
   samples = { "randn(5,3)" },
   doc = "self / (1 + |self|)." },
 { "asinh(Tensor self) -> Tensor",
-  kind = "pointwise", scalar = "asinh", promote = "float", inplace = true,
+  kind = "pointwise", scalar = "asinh", promote = "float", dtypes = floats .. complex, inplace = true,
   grad = { self = "grad * rsqrt(square(self) + 1)" },
   ref = "(self < 0 and -1 or 1) * (math.abs(self) > 1e9 and math.log(2 * math.abs(self)) or \z
     log1p(math.abs(self) + self * self / (1 + math.sqrt(self * self + 1))))",
   samples = { "randn(5,3)" },
   doc = "Inverse hyperbolic sine." },
 { "acosh(Tensor self) -> Tensor",
-  kind = "pointwise", scalar = "acosh", promote = "float", inplace = true,
+  kind = "pointwise", scalar = "acosh", promote = "float", dtypes = floats .. complex, inplace = true,
   grad = { self = "grad * rsqrt(self - 1) * rsqrt(self + 1)" },
   ref = "log1p(self - 1 + math.sqrt((self - 1) * (self + 1)))",
   samples = { "rand(5,3) + 1.5" },
   doc = "Inverse hyperbolic cosine; NaN below 1." },
 { "atanh(Tensor self) -> Tensor",
-  kind = "pointwise", scalar = "atanh", promote = "float", inplace = true,
+  kind = "pointwise", scalar = "atanh", promote = "float", dtypes = floats .. complex, inplace = true,
   grad = { self = "grad / (1 - square(self))" },
   ref = "0.5 * log1p(2 * self / (1 - self))",
   samples = { "rand(5,3) * 1.5 - 0.75" },

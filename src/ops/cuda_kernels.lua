@@ -61,7 +61,7 @@ local function write_typed(sources, write)
   for _, family in ipairs(sources.cuda_families) do
     if not family.path:find("/typed/", 1, true) then beside[#beside + 1] = ('#include "%s"'):format(family.path) end
   end
-  for _, d in ipairs(dtypes) do
+  for _, d in ipairs(cast.plain) do
     local head = banner .. "\n" .. kernels.dtype_macros(d) .. ('#define MOTH_FORMULAS "formulas/cuda_%d.h"\n'):format(d.kind)
     local text, casts = cast.cuda(d)
     write(("cuda/%s_casts.cu"):format(d.name), table.concat({ head,
@@ -89,10 +89,10 @@ local function write_tables(ops, write)
     for i, d in ipairs(dtypes) do list[i] = has(d) and pattern:format(d.name) or "nullptr" end
     t[#t + 1] = ("const %s *const %s[MOTH_NDTYPES] = {%s};"):format(type_of, name, table.concat(list, ", "))
   end
-  local function always() return true end
-  local function is_computed_in(d) return d.class ~= "uint" end
+  local function has_casts(d) return d.class ~= "complex" end -- as pairs of floats: src/dispatch/parts.c
+  local function is_computed_in(d) return d.class ~= "uint" and d.class ~= "complex" end
   local function is_float(d) return d.is_float end
-  for _, d in ipairs(dtypes) do
+  for _, d in ipairs(cast.plain) do
     t[#t + 1] = ("extern const MothCudaLoop moth_cuda_casts_%s[];"):format(d.name)
     if is_computed_in(d) then t[#t + 1] = ("extern const MothCudaKernels moth_cuda_kernels_%s;"):format(d.name) end
     if is_float(d) then t[#t + 1] = ("extern const MothCudaAttentionKernels moth_cuda_attention_%s;"):format(d.name) end
@@ -108,7 +108,7 @@ local function write_tables(ops, write)
       t[#t + 1] = ("static const MothCudaLoop loops_%s[MOTH_NDTYPES] = {%s};"):format(op.name, table.concat(row, ", "))
     end
   end
-  by_dtype("MothCudaLoop", "moth_cuda_casts", "moth_cuda_casts_%s", always)
+  by_dtype("MothCudaLoop", "moth_cuda_casts", "moth_cuda_casts_%s", has_casts)
   by_dtype("MothCudaKernels", "moth_cuda_kernels", "&moth_cuda_kernels_%s", is_computed_in)
   by_dtype("MothCudaAttentionKernels", "moth_cuda_attention", "&moth_cuda_attention_%s", is_float)
   local seen = {}

@@ -8,7 +8,8 @@ return {
   narrowed = { "y, x", "when(equal(working(x), x.dtype), y, as(y, x.dtype))" },
 
   -- ---- shapes of results ---------------------------------------------------------------------------
-  summed = { "x, dtype", 'when(given(dtype), dtype, when(is_float(x), x.dtype, dtype_named("int64")))' },
+  inexact = { "x", "either(is_float(x), is_complex(x))" },
+  summed = { "x, dtype", 'when(given(dtype), dtype, when(inexact(x), x.dtype, dtype_named("int64")))' },
   -- x's shape with size n in dimension d; that of a 0-dim tensor as it is.
   with_size = { "x, d, n", "when(equal(x.ndim, 0), x.shape, replace(x.shape, d, n))" },
   -- The shape of a gradient that bit i of need asks for; of the others nothing is computed.
@@ -29,6 +30,22 @@ return {
     "beside(like, full(shape, value, default_to(dtype, like.dtype), like.device))" },
   arange_of = { "like, start, stop, dtype",
     'beside(like, arange(start, stop, 1, default_to(dtype, dtype_named("int64")), like.device))' },
+
+  -- ---- complex numbers -----------------------------------------------------------------------------
+  -- The part of grad that turns self about 0, by its absolute value; nothing at 0.
+  -- With real and imaginary parts beside each other, as view_as_complex wants them.
+  paired = { "x", "when(is_contiguous(x), x, clone(x))" },
+  sgn_backward = { "grad, x", [[
+    local size = abs(x)
+    local safe = masked_fill(size, eq(size, 0), 1)
+    local y = x / safe
+    local g = grad / safe
+    return when(is_complex(x), masked_fill(g - y * real(conj(y) * g), eq(size, 0), 0), zeros_like(grad))]] },
+  angle_backward = { "grad, x", [[
+    local a, b = op.real(x), when(is_complex(x), imag(x), x)
+    local s = a * a + b * b
+    local g = grad / masked_fill(s, eq(s, 0), 1)
+    return when(is_complex(x), complex(neg(g * b), g * a), zeros_like(grad))]] },
 
   -- ---- powers --------------------------------------------------------------------------------------
   power = { "x, p", "when(equal(p, 0.5), sqrt(x), pow(x, p))" },
@@ -172,8 +189,9 @@ return {
   pow_backward_exponent = { "grad, self, exponent, result", [[
     local k = as_number(self)
     return when(is_number(self),
-      when(equal(k, 0), masked_fill(grad * result * -inf, ge(exponent, 0), 0), grad * result * log_of(k)),
-      masked_fill(log(self) * result, logical_and(eq(self, 0), ge(exponent, 0)), 0) * grad)]] },
+      when(equal(k, 0), masked_fill(grad * result * -inf, ge(op.real(exponent), 0), 0), grad * result * log_of(k)),
+      masked_fill(log(when(is_complex(result), as(self, result.dtype), self)) * result,
+        logical_and(eq(self, 0), ge(op.real(exponent), 0)), 0) * grad)]] },
 
   -- grad times log(other), 0 where self is 0 and the logarithm is not finite, or NaN.
   xlogy_backward_self = { "grad, self, other", [[

@@ -206,6 +206,7 @@ function M.writer(graph, outputs, state, indent)
     either = function(n) return ("%s || %s"):format(condition(n.args[1]), condition(n.args[2])) end,
     negate = function(n) return ("!%s"):format(condition(n.args[1])) end,
     is_float = function(n) return ("moth_dtype_is_float((MothDType)%s)"):format(dtype_of(n.args[1])) end,
+    is_complex = function(n) return ("moth_dtype_is_complex((MothDType)%s)"):format(dtype_of(n.args[1])) end,
     is_int = function(n) return ("moth_dtype_class((MothDType)%s) == MOTH_CLASS_INT"):format(dtype_of(n.args[1])) end,
     bit = function(n) return ("%s.u.i >> %s.u.i & 1"):format(value(n.args[1]), value(n.args[2])) end,
     whole = function(n) return ("%s.tag != MOTH_V_FLOAT"):format(value(n.args[1])) end,

@@ -10,7 +10,7 @@
 --   eq ne lt le gt ge         of numbers and strings (of tensors and operands they are the ops; equal(x, 2) compares an
 --                             operand that is a number)
 --   both either negate        of conditions
---   is_float(x) is_number(x) same_dtype(x, y) records(x) is_contiguous(x) viewable(x, size)
+--   is_float(x) is_complex(x) is_number(x) same_dtype(x, y) records(x) is_contiguous(x) viewable(x, size)
 --   beside(x, zeros(…))       a new tensor like x: fake if x is, of x's subclass
 --   written(x, part, value)   x, a new tensor, with value copied into part(x), a view of it
 --   x.shape x.ndim x.numel x.dtype x.device; list[i], from the end by -1
@@ -214,6 +214,7 @@ local functions = {
   end,
   is_float = function_of("is_float", "condition", "tensor or dtype"),
   is_int = function_of("is_int", "condition", "tensor or dtype"),
+  is_complex = function_of("is_complex", "condition", "tensor or dtype"),
   bit = function_of("bit", "condition", "number", "number"),
   whole = function_of("whole", "condition", "number"),
   expands = function_of("expands", "condition", "list", "list"),

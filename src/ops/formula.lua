@@ -72,6 +72,9 @@ function M.backward(op, by_name, helpers)
     if helpers[name] then return { nresults = 1, args = {}, helper = true } end
   end })
 
+  -- The derivative of a holomorphic function, conjugated, is the formula of conjugated values (PyTorch's convention).
+  local conjugated = (op.dtypes or ""):find("complex", 1, true) and op.holomorphic ~= false and "_conj" or ""
+
   -- The graph of a formula, with what it loads noted in `saved`.
   local function new_graph(saved, extra)
     local graph
@@ -84,7 +87,7 @@ function M.backward(op, by_name, helpers)
       if extra and extra[name] then return extra[name] end
       local a = op.index[name]
       if a then
-        local node = load(("moth_node_arg(node, %d"):format(a.at), kind_of[a.type], a.at)
+        local node = load(("moth_node_arg%s(node, %d"):format(conjugated, a.at), kind_of[a.type], a.at)
         node.values = a.values or false
         if a.type == "TENSOR" then
           node.field = function(field)
@@ -110,7 +113,7 @@ function M.backward(op, by_name, helpers)
         leaf.c = ("moth_v_tensor(grads[%d])"):format(i)
         return leaf
       elseif what == "result" and i < op.nresults then
-        return load(("moth_node_result(node, %d"):format(i), "tensor", 16 + i)
+        return load(("moth_node_result%s(node, %d"):format(conjugated, i), "tensor", 16 + i)
       end
     end
     graph = expr.graph(names, ops, define)

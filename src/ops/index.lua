@@ -30,7 +30,7 @@ local rows = {
 
 return {
 { "cat(Tensor[] tensors, Dim dim=0) -> Tensor",
-  kind = "gather", dtypes = stored, shape = "cat", amp = "widest",
+  kind = "gather", dtypes = stored .. ",complex", shape = "cat", amp = "widest",
   loop = [[
     local from, r = 0, nil
     for _, t in ipairs(tensors) do
@@ -61,7 +61,7 @@ return {
   errors = { { "{randn(2,3), randn(2,4)}", "size" }, { "{}", "at least one" }, { "{randn(2)}, 3", "out of range" } },
   doc = "Tensors of one shape joined along a new dimension." },
 { "gather(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",
-  kind = "gather", dtypes = stored,
+  kind = "gather", dtypes = stored .. ",complex", parts = "index",
   dims = { index = "*I" }, out = "*I", check = { "picks(self, dim, index)" },
   loop = "load(self, at(out, dim, load(index, out) - index_base))",
   grad = { self = "gather_backward(grad, self.shape, dim, index, index_base)" },
@@ -73,7 +73,7 @@ return {
   },
   doc = "out[i][j] = self[index[i][j]][j] for dim 1, and so on." },
 { "scatter(Tensor self, Dim dim, IndexTensor index, Operand src, index_base) -> Tensor",
-  kind = "scatter", dtypes = stored, inplace = true,
+  kind = "scatter", dtypes = stored .. ",complex", parts = "index", inplace = true,
   dims = { self = "*", src = "*S : self" }, out = "*",
   check = { "picks(self, dim, index)", "covers(src, index)", 'in_range(src, self.dtype, "src")' },
   store = "last", over = "index.shape",
@@ -91,7 +91,7 @@ return {
   },
   doc = "self with src written at index along dim; of several writes to one place the last stays." },
 { "scatter_add(Tensor self, Dim dim, IndexTensor index, Tensor src, index_base) -> Tensor",
-  kind = "scatter", inplace = true,
+  kind = "scatter", dtypes = "float,int,bool,complex", parts = "index", inplace = true,
   dims = { self = "*", src = "*S : self" }, out = "*",
   check = { "picks(self, dim, index)", "covers(src, index)" },
   store = "add", over = "index.shape",
@@ -176,7 +176,7 @@ return {
   },
   doc = "self with the rows of source joined at index along dim, by prod, mean, amax or amin; as scatter_reduce." },
 { "index_select(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",
-  kind = "gather", dtypes = stored,
+  kind = "gather", dtypes = stored .. ",complex",
   dims = { index = "*I" }, out = "(with_size(self, dim, index.numel))",
   check = {
     vector,
@@ -192,7 +192,7 @@ return {
   },
   doc = "The positions `index` of dim, in that order; a copy." },
 { "index_add(Tensor self, Dim dim, IndexTensor index, Tensor source, index_base) -> Tensor",
-  kind = "scatter", inplace = true,
+  kind = "scatter", dtypes = "float,int,bool,complex", inplace = true,
   dims = { self = "*", source = "*S : self" }, out = "*",
   let = { ["*W"] = "with_size(self, dim, index.numel)" }, check = { vector, rows },
   store = "add", over = "source.shape",
@@ -206,7 +206,7 @@ return {
   },
   doc = "self with the rows of source added at index along dim." },
 { "index_copy(Tensor self, Dim dim, IndexTensor index, Tensor source, index_base) -> Tensor",
-  kind = "scatter", dtypes = stored, inplace = true,
+  kind = "scatter", dtypes = stored .. ",complex", inplace = true,
   dims = { self = "*", source = "*S : self" }, out = "*",
   let = { ["*W"] = "with_size(self, dim, index.numel)" }, check = { vector, rows },
   store = "last", over = "source.shape",
@@ -222,7 +222,7 @@ return {
   },
   doc = "self with the rows of source written at index along dim." },
 { "gather_nd(Tensor self, Dim[] dims, IndexTensor index, index_base) -> Tensor",
-  kind = "gather", dtypes = stored, shape = "gather_nd",
+  kind = "gather", dtypes = stored .. ",complex", shape = "gather_nd",
   loop = nd_place .. "return load(self, at_self)",
   grad = { self = "gather_nd_backward(grad, self.shape, dims, index, index_base)" },
   reference = "gather_nd",
@@ -243,7 +243,7 @@ return {
     the n dims; of one dim, index holds the positions themselves. -1 is the last position. The dimensions (…) of index stand \z
     in place of dims if these follow one another, else in front. What x[{ i, j }] is made of; a copy." },
 { "scatter_nd_(Tensor! self, Dim[] dims, IndexTensor index, Tensor src, bool accumulate=false, index_base) -> self",
-  kind = "scatter", dtypes = stored, shape = "scatter_nd",
+  kind = "scatter", dtypes = stored .. ",complex", shape = "scatter_nd",
   store = "accumulate", over = "gather_nd(self, dims, index, index_base).shape",
   loop = nd_place .. "return at_self, load(src, broadcast(src, out))",
   grad = {
@@ -268,14 +268,14 @@ return {
   doc = "Writes src, broadcast, to positions in several dimensions, as gather_nd reads them; with accumulate adds it. Of \z
     several writes to one place the last stays. What x[{ i, j }] = v is made of." },
 { "masked_select(Tensor self, Mask mask) -> Tensor",
-  kind = "extern", dtypes = stored, shape = "dynamic",
+  kind = "extern", dtypes = stored .. ",complex", parts = "mask", shape = "dynamic",
   grad = { self = "masked_select_backward(grad, self.shape, mask)" },
   reference = "masked_select",
   samples = { "randn(3,4), randn(3,4):gt(0)", "randn(3,4), randn(4):gt(0)" },
   errors = { { "randn(3), randn(3)", "bool" }, { "randn(3), randn(2):gt(0)", "broadcast" } },
   doc = "The elements where mask is true, as a vector." },
 { "masked_scatter(Tensor self, Mask mask, Tensor source) -> Tensor",
-  kind = "extern", dtypes = stored, inplace = true,
+  kind = "extern", dtypes = stored .. ",complex", parts = "mask", inplace = true,
   dims = { source = "*S : self" }, out = "(wide(self.shape, mask.shape))",
   grad = { self = "masked_fill(grad, mask, 0)", source = "masked_scatter_backward(grad, mask, source.shape)" },
   reference = "masked_scatter",

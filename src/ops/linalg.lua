@@ -1,9 +1,9 @@
 -- Matrix products. On the CPU each is a fixed partition into single-threaded BLAS calls.
-local frac = { "either(is_float(self), both(whole(beta), whole(alpha)))", "beta and alpha must be integers for {self.dtype}", "type" }
+local frac = { "either(inexact(self), both(whole(beta), whole(alpha)))", "beta and alpha must be integers for {self.dtype}", "type" }
 
 return {
 { "mm(Tensor self, Tensor mat2) -> Tensor",
-  kind = "matmul", amp = "low",
+  kind = "matmul", dtypes = "float,int,bool,complex", parts = "cpu", amp = "low",
   contract = "self ik, mat2 kj -> ij",
   grad = { self = "mm(grad, t(mat2))", mat2 = "mm(t(self), grad)" },
   reference = "mm",
@@ -14,7 +14,7 @@ return {
   },
   doc = "Matrix product (n×k by k×m)." },
 { "bmm(Tensor self, Tensor mat2) -> Tensor",
-  kind = "matmul", amp = "low",
+  kind = "matmul", dtypes = "float,int,bool,complex", parts = "cpu", amp = "low",
   contract = "self bik, mat2 bkj -> bij",
   grad = { self = "bmm(grad, transpose(mat2, 1, 2))", mat2 = "bmm(transpose(self, 1, 2), grad)" },
   reference = "bmm",
@@ -25,10 +25,10 @@ return {
   },
   doc = "Batched matrix product." },
 { "addmm(Tensor self, Tensor mat1, Tensor mat2, Scalar beta=1, Scalar alpha=1) -> Tensor",
-  kind = "matmul", amp = "low",
+  kind = "matmul", dtypes = "float,int,bool,complex", parts = "cpu", amp = "low",
   dims = { self = "*S : mat1" }, check = {
     { "expands(S, list(I, J))", "self of shape {S} cannot be expanded to the product's shape {list(I, J)}" },
-    { "either(is_float(self), both(whole(beta), whole(alpha)))", "beta and alpha must be integers for {self.dtype}", "type" },
+    { "either(inexact(self), both(whole(beta), whole(alpha)))", "beta and alpha must be integers for {self.dtype}", "type" },
   },
   contract = "mat1 ik, mat2 kj -> ij", finish = "when(equal(beta, 0), s0 * alpha, self * beta + s0 * alpha)",
   grad = {
@@ -73,8 +73,8 @@ return {
   kind = "composite", amp = "widest",
   expr = [[
     local product = self * other -- a product of matrices does not round each term to float16
-    return when(both(same_dtype(self, other), is_float(self)), squeeze(mm(unsqueeze(self, 0), unsqueeze(other, 1))),
-      when(is_float(self), sum(product), to(sum(product), self.dtype)))]],
+    return when(both(same_dtype(self, other), inexact(self)), squeeze(mm(unsqueeze(self, 0), unsqueeze(other, 1))),
+      when(inexact(self), sum(product), to(sum(product), self.dtype)))]],
   check = {
     { "both(equal(self.ndim, 1), equal(other.ndim, 1))",
       "expected two 1-D tensors" },
@@ -111,7 +111,7 @@ return {
   errors = { { "randn(3,4), randn(3)", "1%-D" }, { "randn(2), randn(2,2)", "1%-D" } },
   doc = "Outer product of two vectors." },
 { "linear(Tensor input, Tensor weight, Tensor? bias=none) -> Tensor",
-  kind = "matmul", amp = "low",
+  kind = "matmul", dtypes = "float,int,bool,complex", parts = "cpu", amp = "low",
   dims = { bias = "J : input" },
   contract = "input *k, weight jk -> *j", finish = "when(given(bias), s0 + bias, s0)",
   grad = {
@@ -129,10 +129,10 @@ return {
   },
   doc = "input @ weight^T + bias over the last dimension; weight is (out, in)." },
 { "baddbmm(Tensor self, Tensor batch1, Tensor batch2, Scalar beta=1, Scalar alpha=1) -> Tensor",
-  kind = "matmul", amp = "low",
+  kind = "matmul", dtypes = "float,int,bool,complex", parts = "cpu", amp = "low",
   dims = { self = "*S : batch1" }, check = {
     { "expands(S, list(B, I, J))", "self of shape {S} cannot be expanded to the product's shape {list(B, I, J)}" },
-    { "either(is_float(self), both(whole(beta), whole(alpha)))", "beta and alpha must be integers for {self.dtype}", "type" },
+    { "either(inexact(self), both(whole(beta), whole(alpha)))", "beta and alpha must be integers for {self.dtype}", "type" },
   },
   contract = "batch1 bik, batch2 bkj -> bij",
   finish = "when(equal(beta, 0), s0 * alpha, self * beta + s0 * alpha)",
@@ -186,7 +186,7 @@ return {
   kind = "composite",
   expr = [[
     local y = added(self, outer(vec1, vec2), beta, alpha)
-    return when(either(is_float(y), is_int(self)), y, when(is_int(vec1), y, to(y, dtype_named("bool"))))]],
+    return when(either(inexact(y), is_int(self)), y, when(is_int(vec1), y, to(y, dtype_named("bool"))))]],
   check = { frac, { "both(equal(vec1.ndim, 1), equal(vec2.ndim, 1))", "expected two 1-D tensors" } },
   grad = "composite",
   reference = "addr",
@@ -240,14 +240,14 @@ return {
   kind = "composite",
   expr = [[
     local size = wide(x.shape, y.shape)
-    return when(is_float(x), op.sum(x * y, list(dim + length(size) - x.ndim)),
+    return when(inexact(x), op.sum(conj(x) * y, list(dim + length(size) - x.ndim)),
       to(op.sum(x * y, list(dim + length(size) - x.ndim)), x.dtype))]],
   check = { { "both(gt(x.ndim, 0), gt(y.ndim, 0))", "expected at least 1 dimension" } },
   grad = "composite",
   reference = "vecdot",
   samples = { "randn(2,4), randn(2,4)", "randn(2,4), randn(4)", "randn(3,2), randn(3,2), 1" },
   errors = { { "randn(3), randn(4)", "broadcast" } },
-  doc = "Sums of products along dim." },
+  doc = "Sums of products along dim; of complex numbers with conjugates of x." },
 { "linalg_vector_norm(Tensor x, Scalar ord=2, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
   kind = "composite", amp = "high",
   expr = "norm(when(given(dtype), to(x, dtype), x), ord, dim, keepdim)",

@@ -2,7 +2,7 @@
 -- threads. Positions (argmax, max) count from index_base.
 return {
 { "sum(Tensor self, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
-  kind = "reduce", amp = "high",
+  kind = "reduce", dtypes = "float,int,bool,complex", amp = "high",
   out = "summed(self, dtype)",
   join = "sum",
   grad = { self = "reduce_expand(grad, self.shape, dim, keepdim)" },
@@ -11,9 +11,9 @@ return {
   errors = { { "randn(2), 2", "out of range" }, { "randn(2,2), {1,1}", "twice" } },
   doc = "Sum over dim (all without one). Integers and bool give int64." },
 { "mean(Tensor self, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
-  kind = "reduce", amp = "high",
+  kind = "reduce", dtypes = "float,int,bool,complex", amp = "high",
   let = { T = "default_to(dtype, self.dtype)" }, out = "T",
-  check = { { "is_float(T)", "expected a float dtype, got {T}; give one by dtype", "type" } },
+  check = { { "inexact(T)", "expected a float dtype, got {T}; give one by dtype", "type" } },
   join = "sum", finish = "s0 / count",
   grad = { self = "mean_backward(grad, self.shape, dim, keepdim)" },
   reference = "mean",
@@ -21,7 +21,7 @@ return {
   errors = { { "randn(2), 2", "out of range" }, { "tensor({1,2},{dtype=int64})", "float" } },
   doc = "Arithmetic mean over dim." },
 { "prod(Tensor self, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
-  kind = "reduce", amp = "high",
+  kind = "reduce", dtypes = "float,int,bool,complex", parts = "cpu", amp = "high",
   out = "summed(self, dtype)",
   join = "prod",
   grad = { self = "prod_backward(grad, self, dim, keepdim)" },
@@ -116,6 +116,14 @@ return {
   samples = { "randn(3,4)", "randn(3,4), 1", "randn(2,3,4), {1,3}, 0, true" },
   errors = { { "randn(2), 2", "out of range" }, { "tensor({1,2},{dtype=int64})", "float" } },
   doc = "Variance over dim, divided by n - correction (Welford)." },
+{ "vdot(Tensor self, Tensor other) -> Tensor",
+  kind = "composite",
+  expr = "dot(conj(self), other)",
+  grad = "composite",
+  reference = "dot",
+  samples = { "randn(4), randn(4)" },
+  errors = { { "randn(3), randn(4)", "size" }, { "randn(2,2), randn(2)", "1%-D" } },
+  doc = "The inner product of two vectors, with conjugates of the first." },
 { "std(Tensor self, Dim[]? dim=none, int correction=1, bool keepdim=false) -> Tensor",
   kind = "composite", amp = "high",
   expr = "narrowed(flat_power(var(as(self, working(self)), dim, correction, keepdim), 0.5), self)",
@@ -137,16 +145,17 @@ return {
   kind = "composite", amp = "high",
   expr = [[
     local q = as_number(p) / 1
-    local x = as(self, working(self))
+    local y = when(is_complex(self), abs(self), self)
+    local x = as(y, working(y))
     local powers = when(equal(q, 2), square(x), flat_power(abs(x), q))
-    local general = narrowed(flat_power(sum(powers, dim, keepdim), 1 / q), self)
-    local zero = eq(self, 0)
-    local ones = masked_fill(masked_fill(self, logical_not(zero), 1), zero, 0)
-    return when(equal(q, 1), sum(abs(self), dim, keepdim), when(equal(q, inf), amax(abs(self), dim, keepdim),
-      when(equal(q, -inf), amin(abs(self), dim, keepdim),
-        when(equal(q, 0), sum(ones, dim, keepdim, self.dtype), general))))]],
+    local general = narrowed(flat_power(sum(powers, dim, keepdim), 1 / q), y)
+    local zero = eq(y, 0)
+    local ones = masked_fill(masked_fill(y, logical_not(zero), 1), zero, 0)
+    return when(equal(q, 1), sum(abs(y), dim, keepdim), when(equal(q, inf), amax(abs(y), dim, keepdim),
+      when(equal(q, -inf), amin(abs(y), dim, keepdim),
+        when(equal(q, 0), sum(ones, dim, keepdim, y.dtype), general))))]],
   check = {
-    { "either(either(is_float(self), is_int(self)), equal(p, 2))", "not implemented for {self.dtype}", "type" },
+    { "either(either(inexact(self), is_int(self)), equal(p, 2))", "not implemented for {self.dtype}", "type" },
   },
   grad = "composite",
   reference = "norm",
@@ -154,7 +163,7 @@ return {
   errors = { { "randn(2), 2, 2", "out of range" } },
   doc = "p-norm over dim. Its derivative at 0 is 0." },
 { "cumsum(Tensor self, Dim dim) -> Tensor",
-  kind = "scan", amp = "high",
+  kind = "scan", dtypes = "float,int,bool,complex", amp = "high",
   out = "summed(self, none)",
   join = "sum",
   grad = { self = "cumsum_backward(grad, dim)" },

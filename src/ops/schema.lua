@@ -147,10 +147,10 @@ local function is(kind) return function(v) return type(v) == kind, "a " .. kind 
 local function flag(v) return v == true, "true, or absent" end
 
 local function dtype_classes(v)
-  local known = { float = true, int = true, bool = true, uint = true }
-  if type(v) ~= "string" then return false, "a list of float, int, bool, uint" end
+  local known = { float = true, int = true, bool = true, uint = true, complex = true }
+  if type(v) ~= "string" then return false, "a list of float, int, bool, uint, complex" end
   for class in (v .. ","):gmatch("(.-),") do
-    if not known[class] then return false, "a list of float, int, bool, uint, as \"float,int\"" end
+    if not known[class] then return false, "a list of float, int, bool, uint, complex, as \"float,int\"" end
   end
   return true
 end
@@ -260,6 +260,8 @@ local keys = {
   tolerance = tolerance,
   kernel = one_of("all devices"), -- that of the CPU serves all devices that have none of their own
   inplace = flag, keep = flag, cross_device = flag,
+  holomorphic = function(v) return v == false, "false, or absent" end,
+  parts = is "string",
   stats = function(v) return type(v) == "number" and v >= 1, "the number of results that have a derivative" end,
 }
 
@@ -285,7 +287,7 @@ local function check_shape(op)
     if op.check and not op.expr then fail(op, "check needs an expr") end
   elseif op.kind == "pointwise" then
     if op.dims or op.let or op.check or op.shape then fail(op, "pointwise ops have one shape rule: no dims, let, check or shape") end
-    if op.out ~= nil and op.out ~= "bool" then fail(op, ("out = %s: expected bool, or nothing"):format(tostring(op.out))) end
+    if op.out ~= nil and op.out ~= "bool" and op.out ~= "real" then fail(op, ("out = %s: expected bool, real, or nothing"):format(tostring(op.out))) end
   elseif op.shape then
     if patterns or op.check then fail(op, "shape names a C rule: dims, let, out and check go without it") end
   elseif op.kind == "view" then

@@ -11,16 +11,16 @@ template <class T, int V> struct alignas(sizeof(T) * V) Lane { T v[V]; };
 struct FlatIn {
   const void *p;
   int stride;
-  unsigned long long bits;
+  unsigned long long bits[2];
 };
 template <int N> struct Flat {
   void *out;
   FlatIn in[N];
 };
 
-template <class T> __device__ __forceinline__ T from_bits(unsigned long long bits) {
+template <class T> __device__ __forceinline__ T from_bits(const unsigned long long *bits) {
   T x;
-  memcpy(&x, &bits, sizeof x);
+  memcpy(&x, bits, sizeof x);
   return x;
 }
 
@@ -143,8 +143,8 @@ static MothStatus pointwise(const char *name, const MothPointwise *p, const F &f
            (stride == 0 || (uintptr_t)it->data[k] % (size[k] * V) == 0);
     if (k == 0)
       continue;
-    in[k - 1] = {it->data[k], stride ? 1 : 0, 0};
-    memcpy(&in[k - 1].bits, p->number[k], 8);
+    in[k - 1] = {it->data[k], stride ? 1 : 0, {0, 0}};
+    memcpy(in[k - 1].bits, p->number[k], 16);
   }
   if (flat) {
     Flat<N> a;

@@ -62,6 +62,36 @@ local function row(out, o, checked)
   return rows
 end
 
+-- fn with pairs of floats in place of complex inputs and results: its gradient by both parts is, together, the complex
+-- one of PyTorch's convention, and its differences are those along 1 and i.
+local function in_parts(fn, inputs)
+  if is_tensor(inputs) then inputs = { inputs } end
+  local n = inputs.n or #inputs
+  local list, complex = { n = n }, {}
+  for i = 1, n do
+    local x = inputs[i]
+    list[i] = x
+    if is_tensor(x) and B.tensor_dtype(x).is_complex and B.requires_grad(x) then
+      list[i] = B.set_requires_grad(ops.clone(ops.view_as_real(B.alias(x, false))), true)
+      complex[i] = true
+    end
+  end
+  local function parts(y)
+    return is_tensor(y) and B.tensor_dtype(y).is_complex and ops.view_as_real(y) or y
+  end
+  local function wrapped(first, ...)
+    if select("#", ...) == 0 then return parts(first) end
+    local results = { first, ... }
+    for i = 1, select("#", ...) + 1 do results[i] = parts(results[i]) end
+    return unpack(results, 1, select("#", ...) + 1)
+  end
+  return function(...)
+    local args = { ... }
+    for i in each(complex) do args[i] = ops.view_as_complex(args[i]) end
+    return wrapped(fn(unpack(args, 1, math.max(n, select("#", ...)))))
+  end, list
+end
+
 local function compare(name, fn, inputs, eps, atol, rtol, repeats)
   if is_tensor(inputs) then inputs = { inputs } end
   local n = inputs.n or #inputs
@@ -163,16 +193,17 @@ local function compare(name, fn, inputs, eps, atol, rtol, repeats)
 end
 
 --- Compares the gradients of fn(inputs…) by autograd with central differences, element by element.
--- inputs: a table of float64 tensors (those that require grad are checked; other values are passed on).
+-- inputs: a table of float64 and complex128 tensors (those that require grad are checked; other values are passed on).
 -- eps (1e-6), atol (1e-5), rtol (1e-3), repeats (true: a second run must give the same bits).
 -- Returns true; an error names output, input, element and both values.
 function M.gradcheck(fn, inputs, eps, atol, rtol, repeats)
+  fn, inputs = in_parts(fn, inputs)
   return compare("gradcheck", fn, inputs, eps, atol, rtol, repeats)
 end
 
 --- The same for the gradients of fn: their derivatives by the inputs and by the incoming gradients.
 function M.gradgradcheck(fn, inputs, eps, atol, rtol, repeats)
-  if is_tensor(inputs) then inputs = { inputs } end
+  fn, inputs = in_parts(fn, inputs)
   local n = inputs.n or #inputs
   local places, all = {}, { n = n }
   for i = 1, n do

@@ -93,7 +93,11 @@ local function pack_tensor(t, path, out)
   local name = name_for(path, out)
   out.names[#out.names + 1] = name
   out.tensors[#out.tensors + 1] = ops.contiguous(ops.to(B.alias(t, false), { device = "cpu" }))
-  return { k = "x", v = name, g = B.requires_grad(t) and B.is_leaf(t) or nil }
+  local kind = "x"
+  if B.tensor_dtype(t).is_complex then -- as floats: the format has no complex128
+    kind, out.tensors[#out.tensors] = "c", ops.view_as_real(out.tensors[#out.tensors])
+  end
+  return { k = kind, v = name, g = B.requires_grad(t) and B.is_leaf(t) or nil }
 end
 
 function pack(v, path, out, depth)
@@ -185,9 +189,10 @@ end
 
 function unpack_value(node, from)
   local k = type(node) == "table" and node.k
-  if k == "x" then
+  if k == "x" or k == "c" then
     local t = from.tensors[node.v]
     if not t then check.fail("load: %s: tensor '%s' is missing", from.path, tostring(node.v)) end
+    if k == "c" then t = B.alias(ops.clone(ops.view_as_complex(t)), false) end
     t = from.place and from.place(t) or t
     if node.g then B.set_requires_grad(t, true) end
     return t

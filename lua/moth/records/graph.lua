@@ -99,7 +99,7 @@ local classes
 local function class_of(t) -- a tensor, or the name of a dtype
   if not classes then
     classes = {}
-    for _, class in ipairs { "float", "int", "bool", "uint" } do
+    for _, class in ipairs { "float", "int", "bool", "uint", "complex" } do
       for _, name in ipairs(require("moth.ops_table").classes[class]) do classes[name] = class end
     end
   end
@@ -248,6 +248,7 @@ local rules = {
   given = function(x) return x ~= nil end,
   negate = function(a) return not a end,
   is_float = function(t) return class_of(t) == "float" end,
+  is_complex = function(t) return class_of(t) == "complex" end,
   is_int = function(t) return class_of(t) == "int" end,
   is_number = function(x) return not is_tensor(x) end,
   is_on_cpu = function(t) return device_of(t) == "cpu" end,

@@ -221,6 +221,7 @@ local function like(x) return { dtype = dtype_of(x), device = device_of(x) } end
 local function put_masked(view, mask, v)
   if not is_tensor(v) then
     local fraction = type(v) == "number" and v % 1 ~= 0 and not dtype_of(view).is_floating_point
+      and not dtype_of(view).is_complex
     return ops.masked_fill_(view, mask, fraction and ops.full({}, v, like(view)) or v) -- truncated as by copy_
   end
   v = without_ones(ops.to(v, like(view)), 1)
@@ -233,7 +234,7 @@ local function put_masked(view, mask, v)
 end
 
 local function set(x, k, v, accumulate)
-  if type(v) == "table" then v = B.tensor(v, dtype_of(x)) end
+  if type(v) == "table" or type(v) == "cdata" and dtype_of(x).is_complex then v = B.tensor(v, dtype_of(x)) end
   if type(v) ~= "number" and type(v) ~= "boolean" and not is_tensor(v) then
     fail("expected a number or a tensor to assign, got %s", type(v))
   end

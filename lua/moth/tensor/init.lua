@@ -132,7 +132,7 @@ local ctype = {
   float32 = "float", float64 = "double", float16 = "uint16_t", bfloat16 = "uint16_t", int8 = "int8_t",
   uint8 = "uint8_t",
   int16 = "int16_t", int32 = "int32_t", int64 = "int64_t", bool = "uint8_t",
-  uint16 = "uint16_t", uint32 = "uint32_t", uint64 = "uint64_t",
+  uint16 = "uint16_t", uint32 = "uint32_t", uint64 = "uint64_t", complex64 = "complex float", complex128 = "complex",
 }
 local pointer_type = {}
 
@@ -214,7 +214,8 @@ end
 B.names[methods.to] = "to"
 
 for name, dtype in each({ float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16",
-  char = "int8", byte = "uint8", short = "int16", int = "int32", long = "int64", bool = "bool" }) do
+  char = "int8", byte = "uint8", short = "int16", int = "int32", long = "int64", bool = "bool", cfloat = "complex64",
+  cdouble = "complex128" }) do
   dtype = B.dtype(dtype)
   method(name .. "(Tensor input)", function(x) return (ops.to(x, dtype)) end)
 end
@@ -448,6 +449,7 @@ end)
 
 local tolerance = {
   float64 = { 1e-7, 1e-7 }, float32 = { 1.3e-6, 1e-5 }, float16 = { 1e-3, 1e-5 }, bfloat16 = { 1.6e-2, 1e-5 },
+  complex128 = { 1e-7, 1e-7 }, complex64 = { 1.3e-6, 1e-5 },
 }
 M.tolerance = tolerance
 
@@ -455,7 +457,9 @@ M.tolerance = tolerance
 method([[allclose(Tensor input, Tensor other, number rtol=1e-5, number atol=1e-8, bool equal_nan=false)]],
 function(a, b, rtol, atol, equal_nan)
   a, b = B.alias(a, false), B.alias(b, false)
-  local x, y = ops.to(a, { dtype = "float64" }), ops.to(b, { dtype = "float64" })
+  local complex = B.tensor_dtype(a).is_complex or B.tensor_dtype(b).is_complex
+  local wide = { dtype = complex and "complex128" or "float64" }
+  local x, y = ops.to(a, wide), ops.to(b, wide)
   local close = ops.le(ops.abs(ops.sub(x, y)), ops.add(ops.mul(ops.abs(y), rtol), atol))
   close = ops.logical_and(close, ops.isfinite(y))
   close = ops.logical_or(close, ops.eq(x, y))
@@ -624,14 +628,16 @@ local index = require "moth.tensor.index"
 local get, set = index.get, index.set
 local rows = require "moth.autograd.row_grad"
 
--- x.T and x.H: a matrix transposed; x.mT and x.mH: the last two dimensions of batches of matrices.
+-- x.T and x.H: a matrix transposed; x.mT and x.mH: the last two dimensions of batches of matrices; x.H and x.mH also
+-- conjugate complex numbers.
 local function matrix(name, many)
   return function(x)
-    if B.dim(x) == 2 then return done(ops.transpose(x, 1, 2)) end
+    if B.dim(x) == 2 then return done(name == "H" and ops.adjoint(x) or ops.transpose(x, 1, 2)) end
     check.fail("[%s] expected a matrix, got %d dimensions; x.%s swaps the last two", name, B.dim(x), many)
   end
 end
-local turned = { T = matrix("T", "mT"), H = matrix("H", "mH"), mT = ops.adjoint, mH = ops.adjoint }
+local turned = { T = matrix("T", "mT"), H = matrix("H", "mH"), mH = ops.adjoint,
+  mT = function(x) return done(ops.transpose(x, -2, -1)) end }
 
 function mt.__index(x, k)
   local found = methods[k]

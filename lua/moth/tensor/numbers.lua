@@ -92,10 +92,6 @@ return function(F, methods)
   end
   both("isposinf(Tensor input)", function(x) return (infinite(x, math.huge)) end)
   both("isneginf(Tensor input)", function(x) return (infinite(x, -math.huge)) end)
-  both("isreal(Tensor input)", function(x) return (ops.ones_like(x, { dtype = "bool" })) end)
-  --- The sign: of real numbers as sign.
-  F.sgn, methods.sgn = signature.alias("sgn", ops.sign), signature.alias("sgn", ops.sign)
-  methods.sgn_ = signature.alias("sgn_", ops.sign_)
   --- other - input * alpha
   both("rsub(Tensor input, Tensor|number other, number alpha=1)", function(x, y, alpha)
     return (ops.sub(y, x, alpha))
@@ -105,14 +101,6 @@ return function(F, methods)
     return x
   end)
   -- Of real numbers, and without lazy bits, the tensor itself.
-  for _, name in ipairs({ "resolve_conj", "resolve_neg", "conj", "conj_physical", "real" }) do
-    both(name .. "(Tensor input)", function(x) return x end)
-  end
-  --- The angle of real numbers: pi below 0, else 0; NaN stays.
-  both("angle(Tensor input)", function(x)
-    if not dtype_of(x).is_floating_point then x = ops.to(x, { dtype = B.default_dtype() }) end
-    return (ops.where(ops.isnan(x), x, ops.mul(ops.to(ops.lt(x, 0), { dtype = dtype_of(x) }), math.pi)))
-  end)
   --- A copy with all elements `value`.
   both("fill(Tensor input, Tensor|number|bool value)", function(x, value) return (ops.fill_(ops.clone(x), value)) end)
   --- A 0-dim tensor.
@@ -201,8 +189,6 @@ return function(F, methods)
   end)
   --- moth.linalg.matrix_exp.
   both("matrix_exp(Tensor input)", function(x) return (require("moth.linalg").matrix_exp(x)) end)
-  --- The sum of products of two vectors.
-  F.vdot, methods.vdot = signature.alias("vdot", ops.dot), signature.alias("vdot", ops.dot)
   --- x summed to a shape that broadcasts to its own.
   both("sum_to_size(Tensor input, size... size)", function(x, size)
     local own, dims = B.size(x), {}

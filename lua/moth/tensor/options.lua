@@ -218,14 +218,15 @@ return function(F, methods)
       local value = src
       if type(src) == "table" then value = src.value or src.src end
       src = B.is_tensor(value) and value
-        or ops.full(B.size(index), value, { dtype = B.tensor_dtype(x), device = B.tensor_device(x) })
+        or F.full(B.size(index), value, { dtype = B.tensor_dtype(x), device = B.tensor_device(x) })
     end
     local y
     if how == "add" then y = ops.scatter_add(x, dim, index, src)
     elseif how == "multiply" then y = ops.scatter_reduce(x, dim, index, src, "prod")
+    elseif not how then y = ops.scatter(x, dim, index, src)
     else check.fail("[%s] reduce must be 'add' or 'multiply', got %s", own, tostring(how)) end
     return own:sub(-1) == "_" and ops.copy_(x, y) or y
-  end)
+  end, function(_, _, _, src) return type(src) == "cdata" end)
 
   -- sort and argsort are stable: `stable` says nothing.
   for _, name in ipairs({ "sort", "argsort" }) do

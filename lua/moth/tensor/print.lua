@@ -14,8 +14,21 @@ end
 
 local function is_int(v) return v == math.floor(v) and math.abs(v) < 1e15 end
 
+local formatter
+
+-- 1.5000-2.0000i: the parts by formats of their own.
+local function complex_formatter(values, dtype)
+  local re, im = {}, {}
+  for i, v in ipairs(values) do re[i], im[i] = v.re, v.im end
+  local real, imag = formatter(re, dtype), formatter(im, dtype)
+  return function(v)
+    local text = imag(v.im)
+    return real(v.re) .. (text:find("^-") and "" or "+") .. text .. "i"
+  end
+end
+
 -- One formatter for all the numbers shown.
-local function formatter(values, dtype)
+function formatter(values, dtype)
   if dtype == "bool" then return tostring end
   local float = dtype:find("float") ~= nil
   local integral, largest, smallest = true, 0, math.huge
@@ -108,7 +121,8 @@ function M.tensor(x)
   local summarise = B.numel(x) > options.threshold
   local values = {}
   collect(plain, values, summarise)
-  local format, width = formatter(values, dtype), 0
+  local is_complex = B.tensor_dtype(x).is_complex
+  local format, width = (is_complex and complex_formatter or formatter)(values, is_complex and "float64" or dtype), 0
   for _, v in ipairs(values) do width = math.max(width, #format(v)) end
   if dim == 0 then return format(values[1]) .. "\n" .. footer(x) end
   return lines(plain, format, width, 0, summarise) .. "\n" .. footer(x)
