@@ -137,7 +137,6 @@ describe("documentation #M057", function()
       linalg.inv
       svd
       inverse
-      fft
       amp
       quantization
       nn.SyncBatchNorm

@@ -47,6 +47,20 @@ return {
     local g = grad / masked_fill(s, eq(s, 0), 1)
     return when(is_complex(x), complex(neg(g * b), g * a), zeros_like(grad))]] },
 
+  -- ---- Fourier transforms ----------------------------------------------------------------------------
+  fft_r2c_backward = { "grad, shape, dim, scale", [[
+    local d = dim[-1]
+    local rest = zeros_of(grad, replace(grad.shape, d, shape[d] - grad.shape[d]), none)
+    return op.real(native_fft_c2c(cat(tensors(grad, rest), d), dim, scale, 1))]] },
+  -- Elements whose conjugates are left out count twice.
+  fft_c2r_backward = { "grad, dim, scale", [[
+    local d = dim[-1]
+    local n = grad.shape[d]
+    local g = native_fft_r2c(grad, dim, scale)
+    local k = along(g, d)
+    local once = logical_or(eq(k, 0), eq(k * 2, n))
+    return g * where(once, 1, 2)]] },
+
   -- ---- powers --------------------------------------------------------------------------------------
   power = { "x, p", "when(equal(p, 0.5), sqrt(x), pow(x, p))" },
   -- x to the power of p, with the derivative 0 where x is 0, not infinity (whose product with the next derivative, 0,

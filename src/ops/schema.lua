@@ -14,7 +14,7 @@ M.types = { -- schema type -> MothType
 }
 
 M.families = { "pointwise", "activation", "create", "view", "reduce", "linalg", "index", "sort", "nn", "norm", "conv",
-  "conv3d", "attention", "random", "special", "places", "statistics", "optim",
+  "conv3d", "attention", "random", "special", "fft", "places", "statistics", "optim",
   "amp" }
 
 local function fail(op, what)

@@ -1,0 +1,21 @@
+-- Fourier transforms over the dimensions `dim`, whose numbers are multiplied by `scale`; what moth.fft is made of.
+return {
+{ "native_fft_c2c(Tensor self, Dim[] dim, float scale, int sign) -> Tensor",
+  kind = "extern", dtypes = "complex", parts = "none", shape = "native_fft_c2c",
+  grad = { self = "native_fft_c2c(grad, dim, scale, 0 - sign)" },
+  none = "spec/ops/complex_spec.lua: the generated samples are real; spec/fft has its own",
+  samples = { "view_as_complex(randn(3,4,2)), {1,2}, 1, -1" },
+  doc = "Sums with exp(sign 2 pi i j k / n) for each k." },
+{ "native_fft_r2c(Tensor self, Dim[] dim, float scale) -> Tensor",
+  kind = "extern", dtypes = "float,complex", parts = "none", shape = "native_fft_r2c",
+  grad = { self = "fft_r2c_backward(grad, self.shape, dim, scale)" },
+  none = "spec/ops/complex_spec.lua: the results are complex; spec/fft has its own",
+  samples = { "randn(3,4), {1,2}, 1" },
+  doc = "The same of real numbers, sign -1: of the last dimension of `dim` the first n / 2 + 1." },
+{ "native_fft_c2r(Tensor self, Dim[] dim, float scale, int last >= 1) -> Tensor",
+  kind = "extern", dtypes = "float,complex", parts = "none", shape = "native_fft_c2r",
+  grad = { self = "fft_c2r_backward(grad, dim, scale)" },
+  none = "spec/ops/complex_spec.lua: the generated samples are real; spec/fft has its own",
+  samples = { "view_as_complex(randn(3,4,2)), {1,2}, 1, 6" },
+  doc = "The inverse of native_fft_r2c, sign 1: the last dimension of `dim` gets size `last`." },
+}
