@@ -1,4 +1,4 @@
-/* native_dropout: output and mask in one pass; the mask's bits are the CPU's.
+/* native_dropout: output and mask in one pass, and the mask alone; its bits are the CPU's.
  */
 #include "kernels/common/random.h"
 #include "kernels/cuda/util.h"
@@ -20,4 +20,18 @@ MothStatus moth_cuda_native_dropout(MothCall *c) {
   r.in = in->data;
   r.mask = (uint8_t *)c->results[1].u.t->data;
   return moth_cuda_kernels[out->dtype]->random_fill(&run, &r, philox);
+}
+
+MothStatus moth_cuda_native_dropout_mask(MothCall *c) {
+  MOTH_UNPACK_NATIVE_DROPOUT_MASK(c)
+  MothTensor *mask = c->results[0].u.t;
+  MothCudaRun run;
+  MOTH_TRY(moth_cuda_run(c, &run));
+  MothCudaPhilox philox = moth_cuda_philox(mask->device.index, generator, mask->numel);
+  MothRandom r = {};
+  r.what = MOTH_RANDOM_DROPOUT;
+  r.n = mask->numel;
+  r.a = p;
+  r.mask = (uint8_t *)mask->data;
+  return moth_cuda_kernels[MOTH_FLOAT32]->random_fill(&run, &r, philox);
 }

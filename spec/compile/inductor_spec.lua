@@ -430,4 +430,38 @@ describe("inductor #M302", function()
     local _, loops = text:gsub("omp simd[^\n]*reduction", "")
     assert.are.equal(1, loops)
   end)
+
+  fused("drops with eager's mask inside a kernel, in eager's order of draws", function()
+    local w = moth.randn(30)
+    local function f(x, p)
+      local a = F.dropout(F.gelu(F.layer_norm(x, { 30 }, w, w)), p) * 2 + x
+      local r = moth.rand(3)
+      return a, F.dropout(x * 2, 0.5) + 1, r, F.dropout(x, 1) + x
+    end
+    for _, p in ipairs { 0.1, 0.75, 0 } do
+      local c, x = compile(function(t) return f(t, p) end), moth.randn(20, 30)
+      local groups = 0
+      for call = 1, 3 do
+        moth.manual_seed(call)
+        local want = { f(x, p) }
+        local behind = moth.rand(2)
+        moth.manual_seed(call)
+        local got
+        groups = counted(function() got = { c(x) } end)
+        assert.is_true(moth.equal(behind, moth.rand(2)))
+        assert.is_true(moth.equal(want[1]:eq(x), got[1]:eq(x)))
+        assert.is_true(moth.allclose(want[1], got[1], { rtol = 1e-5, atol = 1e-5 }))
+        for i = 2, 4 do assert.is_true(moth.equal(want[i], got[i])) end
+        if call == 1 then assert.is_true(groups <= 2) end
+      end
+      -- The mask is saved for backward.
+      local function gradient(g)
+        moth.manual_seed(9)
+        local y = x:clone():requires_grad_(true)
+        local a, b = g(y, p)
+        return moth.autograd.grad((a * a):sum() + b:sum(), { y })[1]
+      end
+      assert.is_true(moth.allclose(gradient(c), gradient(f), { rtol = 1e-4, atol = 1e-4 }))
+    end
+  end)
 end)

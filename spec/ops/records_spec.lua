@@ -194,7 +194,7 @@ describe("a mistake in a record is found by its samples:", function()
     { "smoothing forgotten", "cross_entropy", "decompose", " + smooth", "" },
     { "the mean of another number", "cross_entropy", "decompose", "sum(loss) / sum(w)", "mean(loss)" },
     { "no scale in dropout", "native_dropout", "decompose", "1 / (1 - p)", "1" },
-    { "the kept for the dropped", "native_dropout", "decompose", "generator), 0)", "generator), 1)" },
+    { "the kept for the dropped", "native_dropout_mask", "decompose", "generator), 0)", "generator), 1)" },
     { "one divisor for another", "var", "finish", "s0 - correction", "s0" },
     { "a mean that is a sum", "mean", "finish", "s0 / count", "s0" },
     { "the wrong join", "amax", "join", "max", "min" },

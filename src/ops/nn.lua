@@ -163,13 +163,23 @@ return {
   dims = { self = "* : float" }, out = { "*", "* : bool" },
   draw = "bits",
   decompose = [[
-    local keep = eq(bernoulli_(empty_like(self), p, generator), 0)
+    local keep = native_dropout_mask(self.shape, p, self.device, generator)
     return dropout_backward(self, keep, when(lt(p, 1), 1 / (1 - p), 0)), keep]],
   grad = { self = "native_dropout_grad(grad, result1, p)" },
   none = "random values",
   samples = { "randn(4,5), 0.3" },
   errors = { { "randn(2), 1.5", "between 0 and 1" }, { "randn(2), 0/0", "between 0 and 1" } },
   doc = "self / (1 - p) with each element zeroed with probability p, and the bool mask of the kept ones." },
+{ "native_dropout_mask(int[] size, float p in [0,1], device? device=none, Generator? generator=none) -> Tensor",
+  kind = "random",
+  out = "*size : bool",
+  draw = "bits",
+  decompose = "eq(bernoulli_(empty(size, dtype_named(\"float32\"), device), p, generator), 0)",
+  grad = "none",
+  none = "random values",
+  samples = { "{4,5}, 0.3", "{3,0}, 0.3", "{7}, 1" },
+  errors = { { "{2}, 1.5", "between 0 and 1" }, { "{-2}, 0.5", "must not be negative" } },
+  doc = "The mask of native_dropout alone, for a tensor of these sizes." },
 { "dropout(Tensor self, float p=0.5 in [0,1], bool train=true, Generator? generator=none) -> Tensor",
   kind = "composite",
   expr = [[

@@ -209,7 +209,7 @@ static void random_int(void *out, int64_t begin, int64_t end, uint64_t seed, uin
 }
 
 #if MOTH_IS_FLOAT
-/* out = in / (1 - p) where kept, else 0; mask: 1 where kept. */
+/* out = in / (1 - p) where kept, else 0, unless it is NULL; mask: 1 where kept. */
 static void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int64_t end,
                     uint64_t seed, uint64_t offset, double p) {
   stored *o = out;
@@ -222,6 +222,11 @@ static void dropout(void *out, uint8_t *mask, const void *in, int64_t begin, int
     int64_t n = end - i < 4 * RUN ? end - i : 4 * RUN;
     philox_ahead(seed, offset + (uint64_t)(i / 4), (int)((n + 3) / 4), word,
                  (Ahead){a + i + 4 * RUN, o + i + 4 * RUN});
+    if (!o) {
+      MOTH_VECTOR for (int64_t k = 0; k < n; k++) mask[i + k] =
+          (uint8_t)((unsigned)(word[k] >= t.limit) & some);
+      continue;
+    }
     MOTH_VECTOR for (int64_t k = 0; k < n; k++) {
       unsigned keep = (unsigned)(word[k] >= t.limit) & some;
       mask[i + k] = (uint8_t)keep;

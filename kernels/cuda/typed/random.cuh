@@ -204,7 +204,7 @@ MOTH_TYPED MothStatus bernoulli_each(const MothCudaRun *run, const MothRandom *r
                      moth_cuda_fault(run->device), run->op);
 }
 
-/* out = in / (1 - p) where kept, else 0; mask tells which. */
+/* out = in / (1 - p) where kept, else 0; mask tells which. in and out may be NULL: the mask alone. */
 struct alignas(RANDOM_LANES) MaskLanes {
   uint8_t v[RANDOM_LANES];
 };
@@ -217,12 +217,12 @@ __global__ void __launch_bounds__(RANDOM_THREADS)
     return;
   bool whole = aligned && i + RANDOM_LANES <= n;
   RandomLanes x = {};
-  if (whole) {
+  if (whole && in) {
     x = *reinterpret_cast<const RandomLanes *>(in + i);
   } else {
 #pragma unroll
     for (int k = 0; k < RANDOM_LANES; k++)
-      if (i + k < n)
+      if (in && i + k < n)
         x.v[k] = in[i + k];
   }
   unsigned word[RANDOM_LANES < 4 ? 4 : RANDOM_LANES];
@@ -235,14 +235,16 @@ __global__ void __launch_bounds__(RANDOM_THREADS)
     x.v[k] = STORE(keep ? LOAD(x.v[k]) * scale : (real)0);
   }
   if (whole) {
-    *reinterpret_cast<RandomLanes *>(out + i) = x;
+    if (out)
+      *reinterpret_cast<RandomLanes *>(out + i) = x;
     *reinterpret_cast<MaskLanes *>(mask + i) = m;
     return;
   }
 #pragma unroll
   for (int k = 0; k < RANDOM_LANES; k++)
     if (i + k < n) {
-      out[i + k] = x.v[k];
+      if (out)
+        out[i + k] = x.v[k];
       mask[i + k] = m.v[k];
     }
 #endif

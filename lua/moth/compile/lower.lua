@@ -329,7 +329,7 @@ local function way_of(record, values)
     return function() return reduce(record, values) end
   elseif record.kind == "composite" and record.expr then
     return function() return rgraph.evaluate(record, record.expr, values) end
-  elseif record.kind == "fused" and record.decompose then
+  elseif (record.kind == "fused" or record.kind == "random") and record.decompose then
     return function() return rgraph.evaluate(record, record.decompose, values) end
   elseif record.kind == "matmul" and record.contract and record.finish then
     -- The product alone, by the same op: without the arguments that `finish` adds.
@@ -391,8 +391,8 @@ local function has_base(record)
   return false
 end
 
--- The calls of a log as calls with values; `values` knows the fakes.
-local function read_log(log, values, unit, owner, out)
+-- The calls of a log as calls with values; `values` knows the fakes. draws: one of them may draw random numbers.
+local function read_log(log, values, unit, owner, out, draws)
   local function value_of(v)
     if B.is_tensor(v) then
       if not values[v] then return nil, true end
@@ -424,7 +424,9 @@ local function read_log(log, values, unit, owner, out)
       end
       call.results[i] = values[r]
     end
-    if not call.fn or call.record.writes or call.record.draws or has_base(call.record) then return false end
+    if not call.fn or call.record.writes or has_base(call.record) then return false end
+    if call.record.draws and not draws then return false end
+    draws = draws and not call.record.draws
     if not call.alias and not expand(call, values, out, owner) then return false end
   end
   return true
@@ -463,7 +465,7 @@ function expand(call, values, out, owner)
     local results, log = nil, nil
     if way then results, log = traced(way) end
     local parts, mine = {}, {}
-    local fits = results and read_log(log, values, unit, owner, parts)
+    local fits = results and read_log(log, values, unit, owner, parts, record.draws)
     for _, part in ipairs(fits and record.kind == "fused" and parts or {}) do
       fits = fits and (part.map or part.reduce or part.view) -- else its kernel is better
     end
