@@ -464,4 +464,19 @@ describe("inductor #M302", function()
       assert.is_true(moth.allclose(gradient(c), gradient(f), { rtol = 1e-4, atol = 1e-4 }))
     end
   end)
+
+  fused("has what a product's operand is summed for in the kernel that makes the operand", function()
+    local function f(g, x, w)
+      local d = g * x:gt(0)
+      local y = d:mm(w)
+      local z = y:mm(w:t())
+      return z, d:sum(1), d:amax(1) + z[1], y:sum(1)
+    end
+    local g, x, w = moth.randn(40, 30), moth.randn(40, 30), moth.randn(30, 20)
+    local c, got = compile(f), nil
+    assert.are.equal(1, (counted(function() got = { c(g, x, w) } end)))
+    for i, want in ipairs { f(g, x, w) } do
+      assert.is_true(moth.allclose(got[i], want, { rtol = 1e-5, atol = 1e-4 }))
+    end
+  end)
 end)

@@ -210,7 +210,9 @@ local function can_merge(a, b)
   return true
 end
 
--- The steps of calls, of which only those that `keeps` allows are fused.
+local function is_able(call) return (call.map or call.reduce or call.view) and #call.results == 1 or false end
+
+-- The steps of calls.
 local function build(calls)
   local steps, open = {}, {} -- open groups by their shape, in order
   local function shut(g)
@@ -290,10 +292,50 @@ local function build(calls)
     table.sort(list, function(a, b) return a.order < b.order end)
     for _, g in ipairs(list) do close(g) end
   end
+  local users, epoch = {}, {} -- of values; how many barriers come before a call
+  local begun, done = {}, {} -- calls that are looked at, and those that have a place
+  local barriers = 0
   for _, call in ipairs(calls) do
     call.group = nil
+    if call.barrier then barriers = barriers + 1 end
+    epoch[call] = barriers
+    if is_able(call) and not call.into then
+      each_value(call.args, call.args.n, function(v)
+        users[v] = users[v] or {}
+        table.insert(users[v], call)
+      end)
+    end
+  end
+  local function is_ready(call)
+    local ready = true
+    each_value(call.args, call.args.n, function(v) ready = ready and (not v.call or done[v.call] or false) end)
+    return ready
+  end
+  local visit
+  -- A call is about to close a group: those behind it that can join come first.
+  local function hurry(g, before)
+    local i = 1
+    while not g.closed and g.calls and g.calls[i] do
+      for _, call in ipairs(users[g.calls[i].results[1]] or {}) do
+        if not begun[call] and epoch[call] == epoch[before] and is_ready(call) and place(g, call) then
+          visit(call)
+          g = leader(g)
+          if g.closed then return end
+        end
+      end
+      i = i + 1
+    end
+  end
+  function visit(call)
+    begun[call] = true
     if call.barrier and not call.into then close_all() end -- it writes to what groups may read
-    local able = (call.map or call.reduce or call.view) and #call.results == 1
+    local able = is_able(call)
+    if not able and not call.barrier then
+      each_value(call.args, call.args.n, function(v)
+        local g = group_of(v)
+        if g then hurry(g, call) end
+      end)
+    end
     local own, info, dims
     each_value(call.args, call.args.n, function(v)
       local g = group_of(v)
@@ -329,6 +371,10 @@ local function build(calls)
     else
       steps[#steps + 1] = { calls = { call } }
     end
+    done[call] = true
+  end
+  for _, call in ipairs(calls) do
+    if not begun[call] then visit(call) end
   end
   for _, call in ipairs(calls) do
     if call.group then close(leader(call.group)) end
