@@ -440,7 +440,7 @@ describe("inductor #M302", function()
     end
     for _, p in ipairs { 0.1, 0.75, 0 } do
       local c, x = compile(function(t) return f(t, p) end), moth.randn(20, 30)
-      local groups = 0
+      local groups
       for call = 1, 3 do
         moth.manual_seed(call)
         local want = { f(x, p) }
