@@ -21,7 +21,8 @@ M.turned_off = 0
 
 local numel, mt = element.number("numel", B.numel), B.Tensor
 
---- What is known of a callable: by class of sizes "off", "on" (decided), or what its calls are measured in.
+--- What is known of a callable: by class of sizes "off", "on" (decided), or what its calls are measured in; some_off:
+-- one of them is off.
 function M.new() return {} end
 
 local function measure(round) return { calls = 0, round = round, n = { 0, 0 }, best = { math.huge, math.huge } } end
@@ -30,7 +31,7 @@ local function first_tensor(x, ...)
   if getmetatable(x) == mt then return x end
   for i = 1, select("#", x, ...) do
     local v = select(i, x, ...)
-    if B.is_tensor(v) then return v end
+    if getmetatable(v) == mt or B.is_tensor(v) then return v end
     if type(v) == "table" and getmetatable(v) == nil and B.is_tensor(v[1]) then return v[1] end
   end
 end
@@ -60,7 +61,7 @@ local function decide(box, class, p)
   end
   box.pace[class] = "on"
   if p.best[1] <= p.best[2] * FACTOR then return end
-  box.pace[class] = "off"
+  box.pace[class], box.pace.some_off = "off", true
   M.turned_off = M.turned_off + 1
   local sizes = class == math.huge and "more than 4194304" or "up to " .. class
   io.stderr:write(("[moth] warning: compile: %s takes %.3g us compiled and %.3g us uncompiled: on tensors of %s "
@@ -80,13 +81,18 @@ local function done(box, class, t, kind, begin, before, ...)
   return ...
 end
 
+--- Whether calls with these arguments run uncompiled. LuaJIT compiles this into the program's loop.
+function M.is_off(p, ...)
+  local t = first_tensor(...)
+  return p[t and class_of(numel(t)) or 64] == "off"
+end
+
 --- fn(...), by compiled(box, fn, ...) or as it is.
 function M.call(box, compiled, fn, ...)
   local t = first_tensor(...)
   local class = t and class_of(numel(t)) or 64
   local p = box.pace[class]
   if p == "on" then return compiled(box, fn, ...) end
-  if p == "off" then return fn(...) end
   if not p then
     p = measure(1)
     box.pace[class] = p
