@@ -93,7 +93,21 @@ static void run(MothRange fn, void *ctx, int64_t begin, int64_t end, int64_t gra
   }
 }
 
-static void loop(int64_t n, int64_t grain, MothRange fn, void *ctx, bool fine) {
+/* libgomp is not built for ThreadSanitizer, which has to be told that threads begin after what was before the loop, and
+ * that the loop ends after them. */
+#ifdef __SANITIZE_THREAD__
+void __tsan_acquire(void *at);
+void __tsan_release(void *at);
+#define ACQUIRE(at) __tsan_acquire(at)
+#define RELEASE(at) __tsan_release(at)
+#define UNSEEN      __attribute__((no_sanitize("thread"), noinline))
+#else
+#define ACQUIRE(at) (void)(at)
+#define RELEASE(at) (void)(at)
+#define UNSEEN
+#endif
+
+UNSEEN static void loop(int64_t n, int64_t grain, MothRange fn, void *ctx, bool fine) {
   if (n <= 0)
     return;
   if (grain < 1)
@@ -112,8 +126,10 @@ static void loop(int64_t n, int64_t grain, MothRange fn, void *ctx, bool fine) {
   }
   const volatile sig_atomic_t *flag = moth_stop;
   has_team = true;
+  RELEASE(ctx);
 #pragma omp parallel num_threads(threads)
   {
+    ACQUIRE(ctx);
     int k = omp_get_thread_num(), m = omp_get_num_threads();
     int64_t begin = pieces * k / m * grain, end = pieces * (k + 1) / m * grain;
     if (end > n)
@@ -122,7 +138,9 @@ static void loop(int64_t n, int64_t grain, MothRange fn, void *ctx, bool fine) {
     if (begin < end)
       run(fn, ctx, begin, end, grain, fine);
     moth_stop = k ? NULL : flag;
+    RELEASE(ctx);
   }
+  ACQUIRE(ctx);
 }
 
 void moth_parallel_for(int64_t n, int64_t grain, MothRange fn, void *ctx) {
