@@ -496,6 +496,45 @@ describe("the joint graph", function()
     end
   end)
 
+  it("holds what is computed from constants alone, and computes it once", function()
+    local function f(x, w, k, other)
+      local t = x:size(1)
+      local keep = moth.ones(t, t):tril():eq(0)
+      local angle = (moth.arange(t):float():unsqueeze(2) * 0.1 * (other or 1)):cos()
+      local written = moth.zeros(t, 1)
+      written[1]:add_(2)
+      local table_ = (moth.arange(4):float() * 2):sin() -- is returned: memory of its own each time
+      local s = x:matmul(x:t()):masked_fill(keep, -9):softmax(-1)
+      return (s:matmul(x) * angle * w * k + written):sum(), table_, angle:view(-1)
+    end
+    local held = 0
+    local backend = aot.backend(function(graph, _, info)
+      for node in graph:nodes() do
+        if node.op == "get_attr" then held = held + 1 end
+        assert(info.kind ~= "forward" or node.target ~= "tril")
+      end
+      return graph:interpreter()
+    end, true)
+    for _, chosen in ipairs { backend, "aot_eager", "blocks", "inductor" } do
+      for _, grad in ipairs(chosen == "inductor" and { true } or { true, false }) do
+        local compiled = moth.compile(f, { backend = chosen })
+        for n = 1, 6 do
+          local function make()
+            moth.manual_seed(n)
+            return { moth.randn(n < 4 and 3 or 5, 4), moth.randn(4):requires_grad_(grad), n, n > 2 and n or nil }
+          end
+          local want, got = S.outcome(f, make), S.outcome(compiled, make)
+          if chosen == "inductor" then assert.is_true(S.is_close(got, want)) else assert.equal(want, got) end
+        end
+        local a = select(2, compiled(moth.ones(3, 4), moth.ones(4), 1))
+        a:zero_()
+        assert.is_true(moth.equal(select(2, compiled(moth.ones(3, 4), moth.ones(4), 1)),
+          (moth.arange(4):float() * 2):sin()))
+      end
+    end
+    assert.is_true(held >= 4, tostring(held))
+  end)
+
   it("of a whole training step", function()
     local function train(compile)
       moth.manual_seed(3)

@@ -97,6 +97,8 @@ static bool is_seen(const MothJoint *j, const MothGraphNode *n) {
 /* A vertex for what comes in to value v, and one for what goes out: the edge between is cut where v is saved. */
 static bool add_value(Net *net, const MothJoint *j, const MothGraphNode *n, uint8_t i,
                       const bool *wanted, bool ends) {
+  if (n->kind == MOTH_NODE_GET_ATTR)
+    return true; /* both graphs hold it */
   uint32_t in = FIRST + 2 * (n->slot + i), out = in + 1;
   const MothTraceMeta *m = &n->metas[i];
   bool view = n->kind == MOTH_NODE_CALL && n->op->memory == MOTH_MEMORY_VIEW;

@@ -82,7 +82,8 @@ static MothStatus list_saved(Divide *d, MothJointParts *p) {
   for (const MothGraphNode *n = j->graph->first; n; n = n->next) {
     bool from_outside = n->kind == MOTH_NODE_PLACEHOLDER && !n->backward;
     for (uint8_t i = 0; i < n->nresults; i++) {
-      if (n->backward || !d->wanted[n->slot + i] || !d->kept[n->slot + i])
+      if (n->backward || n->kind == MOTH_NODE_GET_ATTR || !d->wanted[n->slot + i] ||
+          !d->kept[n->slot + i])
         continue;
       MothJointSaved *s = &p->saved[p->nsaved++];
       *s = (MothJointSaved){n->id, i, from_outside ? (int32_t)input : -1, -1, -1};
@@ -137,7 +138,7 @@ static void find_edges(const MothJoint *j, uint64_t *edges) {
 /* The saved values that v is, or is computed again from. */
 static MothStatus add_users(Divide *d, MothJointParts *p, MothGraphRef v, uint64_t results,
                             uint64_t edges) {
-  if (v.node->backward)
+  if (v.node->backward || v.node->kind == MOTH_NODE_GET_ATTR)
     return MOTH_OK;
   if (!d->kept[slot_of(v)]) {
     for (uint32_t i = 0; i < v.node->nrefs; i++)
@@ -238,7 +239,8 @@ static MothStatus build_backward(Divide *d, const MothJointParts *saved, MothJoi
     bool again = false;
     for (uint8_t i = 0; i < n->nresults && !n->backward && n->kind == MOTH_NODE_CALL; i++)
       again = again || (d->wanted[n->slot + i] && !d->kept[n->slot + i]);
-    if (is_gradient(n) || (n->backward && n->kind == MOTH_NODE_CALL) || again)
+    bool held = n->kind == MOTH_NODE_GET_ATTR && (n->backward || d->wanted[n->slot]);
+    if (is_gradient(n) || (n->backward && n->kind == MOTH_NODE_CALL) || held || again)
       status = copy_node(d, g, n);
   }
   const MothGraphNode *end = j->graph->last;

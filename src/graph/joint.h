@@ -130,13 +130,21 @@ MOTH_API void moth_joint_parts_free(MothJointParts *p);
 
 /* --- passes (passes.c) ------------------------------------------------------------------------------------ */
 
-/* Views that show all of their argument as it is, and equal calls, become one value; what nobody uses is removed. Roots
- * stay values of their own. How many calls are left. */
-MOTH_API MothStatus moth_joint_simplify(MothJoint *j);
+/* Views that show all of their argument as it is, and equal calls, become one value; what nobody uses is removed; what is
+ * computed from constants is held. Roots stay values of their own. pinned: numbers of the program that are constants, in
+ * and out. */
+MOTH_API MothStatus moth_joint_simplify(MothJoint *j, const MothGraph *program, bool *pinned);
+/* What calls of g take that is computed from constants alone is computed, and held by g; the calls that computed it are
+ * left. Numbers of the program that have not varied are constants then, and pinned. g must not write to what it has
+ * views of. *nheld: how many values are held now. */
+MOTH_API MothStatus moth_graph_fold(MothGraph *g, const MothGraph *program, bool *pinned,
+                                    uint32_t *nheld);
 /* Sets `leads` of the outputs. */
 MOTH_API void moth_joint_find_inner(MothJoint *j);
 /* Metadata of each call is what its op gives for its arguments: a pass has made no mistake. */
 MOTH_API MothStatus moth_graph_verify(MothGraph *g);
 /* Whether the call writes to one of its arguments. */
 bool moth_node_writes(const MothGraphNode *n);
+/* Calls fn for each value that n, which writes, writes to. */
+void moth_node_each_written(const MothGraphNode *n, void (*fn)(MothGraphRef ref));
 #endif

@@ -17,8 +17,7 @@ bool moth_node_writes(const MothGraphNode *n) {
   return any;
 }
 
-/* Calls fn for each value that n writes to. */
-static void each_written(const MothGraphNode *n, void (*fn)(MothGraphRef ref)) {
+void moth_node_each_written(const MothGraphNode *n, void (*fn)(MothGraphRef ref)) {
   const MothGraphRef *ref = n->refs;
   for (int i = 0; i < n->op->nargs; i++) {
     MothValue v = n->args[i].value;
@@ -150,7 +149,7 @@ static MothStatus merge(MothJoint *j, MothGraphNode **instead) {
     n->mark = 0;
   for (MothGraphNode *n = g->first; n; n = n->next)
     if (moth_node_writes(n) && n->op != MOTH_OP(copy_))
-      each_written(n, make_own);
+      moth_node_each_written(n, make_own);
   for (MothGraphNode *n = g->first; n; n = n->next)
     if (n->kind == MOTH_NODE_PLACEHOLDER)
       n->mark = 0;
@@ -172,7 +171,7 @@ static MothStatus merge(MothJoint *j, MothGraphNode **instead) {
     if (n->kind != MOTH_NODE_CALL)
       continue;
     if (moth_node_writes(n)) {
-      each_written(n, count_write);
+      moth_node_each_written(n, count_write);
       continue;
     }
     if (is_identity(n)) {
@@ -227,7 +226,8 @@ static void remove_unused(MothJoint *j) {
   }
 }
 
-MothStatus moth_joint_simplify(MothJoint *j) {
+MothStatus moth_joint_simplify(MothJoint *j, const MothGraph *program, bool *pinned) {
+  uint32_t nheld;
   MothGraphNode **instead = calloc((size_t)j->graph->nnodes + 2, sizeof(MothGraphNode *));
   if (!instead)
     return no_memory();
@@ -236,6 +236,11 @@ MothStatus moth_joint_simplify(MothJoint *j) {
   MothStatus status = merge(j, instead);
   free(instead);
   MOTH_TRY(status);
+  remove_unused(j);
+  MOTH_TRY(moth_graph_verify(j->graph));
+  MOTH_TRY(moth_graph_fold(j->graph, program, pinned, &nheld));
+  if (!nheld)
+    return MOTH_OK;
   remove_unused(j);
   return moth_graph_verify(j->graph);
 }
@@ -327,7 +332,7 @@ MothStatus moth_graph_verify(MothGraph *g) {
     if (segment)
       segment->running = true;
     for (MothGraphNode *n = g->first; n && status == MOTH_OK; n = n->next)
-      if (n->kind == MOTH_NODE_PLACEHOLDER)
+      if (n->kind == MOTH_NODE_PLACEHOLDER || n->kind == MOTH_NODE_GET_ATTR)
         status = fake_of_meta(&n->metas[0], &values[n->slot]);
       else if (n->kind == MOTH_NODE_CALL && n->op != MOTH_OP(as_strided))
         status = verify_call(n, values, values + nvalues);

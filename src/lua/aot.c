@@ -201,7 +201,7 @@ static int c_aot_new(lua_State *L) {
     lua_pushstring(L, moth_error_text(1));
     return 2;
   }
-  MothStatus s = moth_joint_simplify(a->joint);
+  MothStatus s = moth_joint_simplify(a->joint, program, a->pinned);
   if (s == MOTH_OK)
     s = moth_joint_divide(a->joint, NULL, a->recompute, &a->parts);
   if (s == MOTH_OK)

@@ -417,7 +417,7 @@ static MothStatus trace(MothAot *a, MothAotBackward *b, MothTensor *const *grads
   MOTH_TRY(moth_joint_trace(a->program, &how, joint));
   if (n)
     MOTH_TRY(moth_joint_find_numbers(*joint, a->program, &how, b->pinned, &b->kinds));
-  MOTH_TRY(moth_joint_simplify(*joint));
+  MOTH_TRY(moth_joint_simplify(*joint, a->program, b->pinned));
   return moth_joint_divide(*joint, &a->parts, false, parts);
 }
 

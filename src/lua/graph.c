@@ -1,5 +1,5 @@
 /* Graphs for Lua, and backends that are functions of Lua: lua/moth/compile/graph.lua makes objects of these. */
-#include "graph/graph.h"
+#include "graph/joint.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -274,6 +274,19 @@ static MothStatus insert_run(MothCall *c, void *ctx) {
     c->results[k] = moth_v_none();
   }
   return s;
+}
+
+/* graph_fold(graph) -> how many values it holds now that it computed from constants. It must be one without writes. */
+static int c_graph_fold(lua_State *L) {
+  MothGraph *g = check_graph(L, 1);
+  uint32_t n = 0;
+  MothStatus s = moth_graph_fold(g, g, g->pinned, &n);
+  if (s)
+    return moth_lua_raise(L, s);
+  if (n)
+    moth_graph_eliminate(g);
+  lua_pushinteger(L, (lua_Integer)n);
+  return 1;
 }
 
 /* graph_insert(g, before or 0, fakes, ids, results, fn, args) -> id: the call of an op that fn(unpack(args)) is, with fakes
@@ -935,6 +948,7 @@ void moth_lua_open_graphs(lua_State *L) { /* the table of the compiler's functio
                                  {"graph_fake", c_graph_fake},
                                  {"graph_insert", c_graph_insert},
                                  {"graph_erase", c_graph_erase},
+                                 {"graph_fold", c_graph_fold},
                                  {"graph_replace", c_graph_replace},
                                  {"graph_eliminate", c_graph_eliminate},
                                  {"graph_check", c_graph_check},

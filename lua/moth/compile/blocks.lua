@@ -13,7 +13,9 @@ local joint = aot.backend(function(graph) return C.plan_new(graph.handle) end, t
 function M.backend(graph, inputs)
   if not select(3, C.graph_facts(graph.handle)) then
     local plan = C.plan_new(graph.handle)
-    if C.plan_facts(plan).pure then return plan, true end
+    if C.plan_facts(plan).pure then
+      return C.graph_fold(graph.handle) > 0 and C.plan_new(graph.handle) or plan, true
+    end
   end
   return joint(graph, inputs)
 end

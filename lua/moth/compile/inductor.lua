@@ -220,6 +220,7 @@ function M.backend(graph, inputs)
   local calls, outputs = interpreted(read, graph)
   if not calls then return with_gradients(graph, inputs) end
   graph:pin_sizes()
+  if C.graph_fold(graph.handle) > 0 then calls, outputs = interpreted(read, graph) end
   local made = interpreted(plan, graph, calls, outputs)
   if not made then return blocks.backend(graph, inputs) end
   if not C.plan_facts(made).pure then return nil, true end
