@@ -204,7 +204,8 @@ local function check(seed, backend)
     end
     return g:interpreter()
   end
-  local options = ({ { backend = "eager" }, { backend = "eager", dynamic = true }, { dynamic = false }, { backend = interpret },
+  local options = ({ { backend = "eager" }, { backend = "eager", dynamic = true }, { dynamic = false },
+    { backend = interpret },
     { backend = interpret, dynamic = true }, { backend = "blocks" },
     { backend = "blocks", dynamic = true }, { backend = "aot_eager" } })[seed % 8 + 1]
   backend = backend or os.getenv("MOTH_BACKEND")
@@ -232,7 +233,7 @@ local function check(seed, backend)
     local got = outcome(compiled)
     local loud = type(options.backend) ~= "function" and got:find("a value of a compiled function is looked at", 1, true)
     local close = (backend == "default" or options.backend == "inductor") and got ~= want and S.is_close(got, want)
-    -- A compiled graph may have a value of its own where a call saves a tensor that is written to later: no error.
+    -- A compiled graph may have a value of its own where a call saves a tensor that is written later: no error.
     local late = "modified by an inplace operation"
     local _, here = got:gsub(late, "")
     local _, there = want:gsub(late, "")
