@@ -231,7 +231,8 @@ local function check(seed, backend)
     local want = outcome(f)
     again = false
     local got = outcome(compiled)
-    local loud = type(options.backend) ~= "function" and got:find("a value of a compiled function is looked at", 1, true)
+    local loud = type(options.backend) ~= "function"
+      and got:find("a value of a compiled function is looked at", 1, true)
     local close = (backend == "default" or options.backend == "inductor") and got ~= want and S.is_close(got, want)
     -- A compiled graph may have a value of its own where a call saves a tensor that is written later: no error.
     local late = "modified by an inplace operation"
