@@ -14,7 +14,7 @@ local M = {}
 
 -- Calls before the first that is measured; those measured, every second one uncompiled; how many of each kind must
 -- count, and how often this is tried. A callable is slower above this factor.
-local FIRST, CALLS, ENOUGH, ROUNDS, FACTOR = 24, 24, 6, 3, 1.08
+local FIRST, CALLS, ENOUGH, ROUNDS, FACTOR = 24, 24, 6, 3, 1.05
 
 --- How many callables were turned off, for one class of sizes each, since the start or reset().
 M.turned_off = 0
