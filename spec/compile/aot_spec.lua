@@ -535,6 +535,23 @@ describe("the joint graph", function()
     assert.is_true(held >= 4, tostring(held))
   end)
 
+  it("copies no gradient that it makes", function()
+    local clones = 0
+    local compiled = moth.compile(function(x, w)
+      (x:matmul(w):relu()):sum():backward()
+      local g = w.grad
+      w.grad = nil
+      return g
+    end, { backend = aot.backend(function(graph)
+      for node in graph:nodes() do clones = clones + (node.target == "clone" and 1 or 0) end
+      return graph:interpreter()
+    end, true) })
+    local x, w = moth.randn(3, 4), moth.randn(4, 2):requires_grad_(true)
+    local g = compiled(x, w)
+    assert.equal(0, clones)
+    assert.is_true(moth.equal(g, moth.autograd.grad(x:matmul(w):relu():sum(), w)))
+  end)
+
   it("of a whole training step", function()
     local function train(compile)
       moth.manual_seed(3)

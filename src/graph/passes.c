@@ -205,7 +205,8 @@ static bool may_go(const MothGraphNode *n) {
          (n->op->drops || n->op == MOTH_OP(as_strided_scatter));
 }
 
-static void remove_unused(MothJoint *j) {
+/* In `mark`: how often a node's values are used. */
+static void count_uses(MothJoint *j) {
   MothGraph *g = j->graph;
   for (MothGraphNode *n = g->first; n; n = n->next)
     n->mark = 0;
@@ -214,6 +215,11 @@ static void remove_unused(MothJoint *j) {
   for (MothGraphNode *n = g->first; n; n = n->next)
     for (uint32_t i = 0; i < n->nrefs; i++)
       n->refs[i].node->mark++;
+}
+
+static void remove_unused(MothJoint *j) {
+  MothGraph *g = j->graph;
+  count_uses(j);
   for (MothGraphNode *n = g->last, *prev; n; n = prev) {
     prev = n->prev;
     if (n->mark || !may_go(n))
@@ -222,6 +228,49 @@ static void remove_unused(MothJoint *j) {
       n->refs[i].node->mark--;
     if (j->after == n)
       j->after = n->next;
+    moth_graph_remove(g, n);
+  }
+}
+
+/* A copy, which is not written to, of new memory that nobody else uses: of gradients that the engine would have taken over,
+ * had the notes not held them. */
+static bool is_idle_copy(const MothGraphNode *n) {
+  if (n->kind != MOTH_NODE_CALL || n->op != MOTH_OP(clone) || n->slot)
+    return false;
+  const MothGraphNode *of = n->refs[0].node;
+  return of->kind == MOTH_NODE_CALL && of->variant == MOTH_FUNCTIONAL && of->nresults == 1 &&
+         of->op->memory == MOTH_MEMORY_NEW && !of->op->defined && !moth_node_writes(of) &&
+         of->mark == 1 && of->backward == n->backward && of->metas[0].contiguous &&
+         same_meta(&n->metas[0], &of->metas[0]);
+}
+
+static void note_write(MothGraphRef ref) {
+  ref.node->slot = 1;
+}
+
+static void remove_copies(MothJoint *j) {
+  MothGraph *g = j->graph;
+  count_uses(j);
+  for (MothGraphNode *n = g->first; n; n = n->next)
+    n->slot = 0;
+  for (MothGraphNode *n = g->first; n; n = n->next)
+    if (moth_node_writes(n))
+      moth_node_each_written(n, note_write);
+  for (MothGraphNode *n = g->first, *next; n; n = next) {
+    next = n->next;
+    if (!is_idle_copy(n))
+      continue;
+    MothGraphNode *of = n->refs[0].node;
+    of->mark = n->mark;
+    for (MothGraphNode *user = next; user; user = user->next)
+      for (uint32_t i = 0; i < user->nrefs; i++)
+        if (user->refs[i].node == n)
+          user->refs[i].node = of;
+    for (uint32_t i = 0; i < j->nroots; i++)
+      if (j->roots[i].value.node == n)
+        j->roots[i].value.node = of;
+    if (j->after == n)
+      j->after = next;
     moth_graph_remove(g, n);
   }
 }
@@ -237,6 +286,7 @@ MothStatus moth_joint_simplify(MothJoint *j, const MothGraph *program, bool *pin
   free(instead);
   MOTH_TRY(status);
   remove_unused(j);
+  remove_copies(j);
   MOTH_TRY(moth_graph_verify(j->graph));
   MOTH_TRY(moth_graph_fold(j->graph, program, pinned, &nheld));
   if (!nheld)
