@@ -298,6 +298,8 @@ parity: all
 	@python3 spec/parity/nn.py $(B)/parity_nn.json && $(HERE) spec/parity/nn.lua $(B)/parity_nn.json
 	@d=$(B)/parity_optim; rm -rf $$d; mkdir -p $$d; python3 spec/parity/optim.py make $$d && \
 	  $(HERE) spec/parity/optim.lua $$d && python3 spec/parity/optim.py check $$d
+	@d=$(B)/parity_models; rm -rf $$d; mkdir -p $$d; if python3 spec/parity/models.py $$d; then \
+	  $(HERE) spec/parity/models.lua $$d; else [ $$? = 3 ]; fi
 	@rm -rf $(B)/parity_ops && python3 spec/parity/ops.py make $(B)/parity_ops $(OPS) && \
 	  $(HERE) spec/parity/ops.lua $(B)/parity_ops && python3 spec/parity/ops.py check $(B)/parity_ops
 	@rm -rf $(B)/parity_events

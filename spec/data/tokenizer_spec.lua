@@ -50,6 +50,29 @@ local function words(tok, text)
 end
 
 describe("tokenizers #quick", function()
+  it("read GPT-2's vocab.json and merges.txt, and folders", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    os.execute("mkdir " .. dir)
+    finally(function() os.execute("rm -r " .. dir) end)
+    local vocab = { ["<|endoftext|>"] = 300 }
+    for i, c in ipairs(byte_characters()) do vocab[c] = i - 1 end
+    vocab.he, vocab.hel = 256, 257
+    for name, text in pairs { ["vocab.json"] = cjson.encode(vocab), ["merges.txt"] = "#version: 0.2\nh e\nhe l\n" } do
+      local f = assert(io.open(dir .. "/" .. name, "w"))
+      f:write(text)
+      f:close()
+    end
+    for _, path in ipairs { dir, dir .. "/vocab.json" } do
+      local tok = data.Tokenizer(path)
+      local ids = tok:encode "hello<|endoftext|>"
+      assert.equal("hel", tok:token(ids[1]))
+      assert.equal(301, ids[4])
+      assert.equal("hello", tok:decode(ids, true))
+    end
+    assert.error_matches(function() data.Tokenizer(dir .. "/none") end, "cannot open")
+  end)
+
   it("GPT-2's: words, merges by rank, every byte", function()
     local tok = byte_level { pre_tokenizer = { type = "ByteLevel", add_prefix_space = false } }
     assert.equal("hello _wor ld", words(tok, "hello world"))

@@ -1,6 +1,7 @@
---- Text as tokens: byte-pair encoding from a tokenizer.json, as Hugging Face's tokenizers write it (GPT-2, Llama …).
+--- Text as tokens: byte-pair encoding from a tokenizer.json, as Hugging Face's tokenizers write it (GPT-2, Llama …), or
+-- from GPT-2's vocab.json and merges.txt.
 --
---     local tok = data.Tokenizer("tokenizer.json")
+--     local tok = data.Tokenizer("tokenizer.json")                     -- or the folder of a model
 --     local ids = tok:encode("Hello world")            -- a list; ids count from 1, those of the file from 0
 --     print(tok:decode(ids))
 --     local batch, mask = tok({ "one", "two words" })  -- int64 (2, longest), padded, and where tokens are
@@ -139,19 +140,50 @@ local function read_steps(self, step, kind)
   end
 end
 
+local function content_of(path)
+  local f, why = io.open(path, "rb")
+  local text = f and f:read("*a") -- nil of a folder
+  if f then f:close() end
+  return text, why
+end
+
+-- The file's JSON. Of GPT-2's older form, vocab.json with merges.txt beside it, what a tokenizer.json would have.
+local function read_file(self, path, cjson)
+  local text, why = content_of(path)
+  if not text then
+    self.path = path .. "/tokenizer.json"
+    text = content_of(self.path)
+    if not text then
+      self.path = path .. "/vocab.json"
+      text = content_of(self.path)
+    end
+    if not text then
+      check.fail("[data.Tokenizer] cannot open %s", why or path .. ": no tokenizer.json, no vocab.json")
+    end
+  end
+  local json
+  json, why = cjson.decode(text)
+  if type(json) ~= "table" then refuse(self, "no JSON: %s", tostring(why)) end
+  local merges = type(json.model) ~= "table" and content_of((self.path:match "^.*/" or "") .. "merges.txt")
+  if not merges then return json end
+  local list, added = {}, {}
+  for line in merges:gmatch "[^\r\n]+" do
+    if not line:find "^#version" then list[#list + 1] = line end
+  end
+  local last = "<|endoftext|>"
+  if json[last] then added[1] = { content = last, id = json[last], special = true } end
+  return { model = { type = "BPE", vocab = json, merges = list }, added_tokens = added,
+    pre_tokenizer = { type = "ByteLevel", add_prefix_space = false }, decoder = { type = "ByteLevel" } }
+end
+
+--- path: a tokenizer.json, a vocab.json with merges.txt beside it (GPT-2), or a folder that has one of them
 Tokenizer.__init = signature.init("data.Tokenizer(path path)", function(self, o)
   local ok, cjson = pcall(require, "cjson.safe")
   if not ok then check.fail("[data.Tokenizer] needs lua-cjson (Debian: lua-cjson)") end
-  local f, why = io.open(o.path, "rb")
-  if not f then check.fail("[data.Tokenizer] cannot open %s", why) end
-  local text = f:read("*a")
-  f:close()
   cjson = cjson.new()
   cjson.decode_max_depth(100)
-  local json
-  json, why = cjson.decode(text)
   self.path = o.path
-  if type(json) ~= "table" then refuse(self, "no JSON: %s", tostring(why)) end
+  local json = read_file(self, o.path, cjson)
   local function value(v) return v ~= cjson.null and v or nil end
   local model = value(json.model) or {}
   if model.type and model.type ~= "BPE" or not model.vocab or not model.merges then

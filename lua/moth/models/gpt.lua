@@ -1,9 +1,17 @@
 --- moth.models.GPT: a decoder-only language model as GPT-2: learned positions, norms before each part, the head tied
 -- to the token embedding.
+--
+--     local net = moth.models.GPT.from_pretrained "gpt2"          -- a folder with config.json and model.safetensors
+--     local tok = moth.data.Tokenizer "gpt2"
+--     local ids = moth.tensor({ tok:encode "Hello" }, { dtype = moth.int64 })
+--     print(tok:decode(net:generate(ids, 40, { temperature = 0.8, top_k = 50 })[1]))
 local moth = require "moth"
 local nn = require "moth.nn"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local signature = require "moth.utils.signature"
+local generate = require "moth.models.generate"
+local pretrained = require "moth.models.pretrained"
 local LayerNorm = nn.LayerNorm
 
 local Attention = nn.class("GPT.Attention")
@@ -13,12 +21,14 @@ function Attention:__init(c)
   self.c_proj = nn.Linear(c.n_embd, c.n_embd, { bias = c.bias })
   self.dropout = nn.Dropout(c.dropout)
 end
---- x (B, T, C) -> (B, T, C): each position sees itself and those before it
-function Attention:forward(x)
+--- x (B, T, C) -> (B, T, C): each position sees itself and those before it, of layer i those in the cache, too
+function Attention:forward(x, at, i)
   local B, T, C = x:size(1), x:size(2), x:size(3)
   local qkv = self.c_attn(x):view(B, T, 3, self.heads, C / self.heads):permute(3, 1, 4, 2, 5)
-  local y = moth.scaled_dot_product_attention(qkv:select(1, 1), qkv:select(1, 2), qkv:select(1, 3),
-    { dropout_p = self.training and self.p or 0, is_causal = true })
+  local q, k, v = qkv:select(1, 1), qkv:select(1, 2), qkv:select(1, 3)
+  if at.cache then k, v = at.cache:append(i, k, v) end
+  local y = moth.scaled_dot_product_attention(q, k, v,
+    { dropout_p = self.training and self.p or 0, attn_mask = at.mask, is_causal = at.causal })
   return self.dropout(self.c_proj(y:transpose(2, 3):reshape(B, T, C)))
 end
 
@@ -31,8 +41,8 @@ function Block:__init(c)
   self.c_proj = nn.Linear(4 * c.n_embd, c.n_embd, { bias = c.bias })
   self.dropout = nn.Dropout(c.dropout)
 end
-function Block:forward(x)
-  x = x + self.attn(self.ln_1(x))
+function Block:forward(x, at, i)
+  x = x + self.attn(self.ln_1(x), at, i)
   local h = nn.functional.gelu(self.c_fc(self.ln_2(x)), "tanh")
   return x + self.dropout(self.c_proj(h))
 end
@@ -44,7 +54,7 @@ GPT.__init = signature.init("models.GPT(*, count vocab_size, size n_layer=12, co
   if c.n_embd % c.n_head ~= 0 then
     check.fail("[models.GPT] n_embd (%d) must be a multiple of n_head (%d)", c.n_embd, c.n_head)
   end
-  self.config = c
+  self.config, self.max_length = c, c.block_size
   self.wte = nn.Embedding(c.vocab_size, c.n_embd)
   self.wpe = nn.Embedding(c.block_size, c.n_embd)
   self.drop = nn.Dropout(c.dropout)
@@ -68,46 +78,57 @@ function GPT:reset()
   end
 end
 
+--- Keys and values of `length` tokens of each row.
+function GPT:new_cache(rows, length)
+  local c = self.config
+  return generate.Cache(c.n_layer, rows, c.n_head, length, c.n_embd / c.n_head, self.wte.weight)
+end
+
+--- Logits of tokens behind those in the cache.
+-- idx (B, T), ids from 1; cache of new_cache, or nil; mask (B, all tokens), bool: false where padding is; last: of the
+-- last token only
+function GPT:decode(idx, cache, mask, last)
+  local T, past = idx:size(2), cache and cache.n or 0
+  if past + T > self.config.block_size then
+    check.fail("[models.GPT] %d tokens are more than block_size, %d", past + T, self.config.block_size)
+  end
+  local at = { cache = cache }
+  at.causal, at.mask = generate.attention_mask(T, past, mask, idx:device())
+  local x = self.drop(self.wte(idx) + self.wpe(generate.positions(T, past, mask, idx:device())))
+  for i = 1, self.config.n_layer do x = self.h[i](x, at, i) end
+  if cache then cache:advance(T) end
+  if last then x = x:narrow(2, T, 1) end
+  return moth.linear(self.ln_f(x), self.wte.weight)
+end
+
 --- idx (B, T) tokens from 1; targets (B, T) likewise, optional.
 -- @return logits (B, T, vocab_size); with targets also the mean cross-entropy
 function GPT:forward(idx, targets)
-  local T = idx:size(2)
-  if T > self.config.block_size then
-    check.fail("[models.GPT] %d tokens are more than block_size, %d", T, self.config.block_size)
-  end
-  local at = moth.arange(1, T + 1, { dtype = moth.int64, device = idx:device() })
-  local x = self.drop(self.wte(idx) + self.wpe(at))
-  for i = 1, self.config.n_layer do x = self.h[i](x) end
-  local logits = moth.linear(self.ln_f(x), self.wte.weight)
+  local logits = self:decode(idx)
   if not targets then return logits end
   local flat = logits:view(-1, self.config.vocab_size)
   return logits, nn.functional.cross_entropy(flat, targets:reshape(-1))
 end
 
-local to_generate = signature("models.GPT:generate(Tensor idx, size max_new_tokens, number temperature=1, \z
-  count top_k?, Generator generator?)", function(...) return ... end)
+generate.install(GPT, "GPT")
 
---- Extends idx (B, T) by max_new_tokens tokens, each drawn from the model's probabilities.
--- @return (B, T + max_new_tokens)
-function GPT:generate(...)
-  local idx, max_new_tokens, temperature, top_k, generator = to_generate(...)
-  local training = self.training
-  self:eval()
-  moth.no_grad(function()
-    for _ = 1, max_new_tokens do
-      local T, most = idx:size(2), self.config.block_size
-      local seen = T > most and idx:narrow(2, T - most + 1, most) or idx
-      local logits = self(seen):select(2, -1) / temperature
-      if top_k and top_k < self.config.vocab_size then
-        local least = moth.topk(logits, top_k, 2):narrow(2, top_k, 1)
-        logits = logits:masked_fill(logits:lt(least), -math.huge)
-      end
-      local next_token = moth.multinomial(logits:softmax(2), 1, { generator = generator })
-      idx = moth.cat({ idx, next_token }, 2)
-    end
-  end)
-  if training then self:train() end
-  return idx
+--- The model of a folder that Hugging Face's save_pretrained wrote (GPT2LMHeadModel or GPT2Model).
+function GPT.from_pretrained(folder)
+  local where = "models.GPT.from_pretrained"
+  local config, sd = pretrained.read(folder, where)
+  local function of(names, default) return pretrained.field(config, where, names, default) end
+  local own = {}
+  for name, t in each(sd) do
+    local short = name:gsub("^transformer%.", ""):gsub("%.mlp%.", ".")
+    -- Theirs are (in, out).
+    if short:find "%.c_%l+%.weight$" then t = t:t() end
+    own[short] = t
+  end
+  local model = GPT {
+    vocab_size = of "vocab_size", n_layer = of "n_layer", n_head = of "n_head", n_embd = of "n_embd",
+    block_size = of "n_positions n_ctx", dropout = of("resid_pdrop", 0.1),
+  }
+  return pretrained.load(model, own, where, { "attn%.bias$", "attn%.masked_bias$", "^lm_head%.weight$" }):eval()
 end
 
 return GPT

@@ -1,0 +1,83 @@
+--- Models as Hugging Face's save_pretrained writes them: a folder with config.json and model.safetensors (or its parts,
+-- or pytorch_model.bin).
+local moth = require "moth"
+local check = require "moth.utils.check"
+local each = require "moth.each"
+
+local M = {}
+
+local function json(path, where)
+  local ok, cjson = pcall(require, "cjson.safe")
+  if not ok then check.fail("[%s] needs lua-cjson (Debian: lua-cjson)", where) end
+  local f, why = io.open(path, "rb")
+  if not f then check.fail("[%s] cannot open %s", where, why) end
+  local text = f:read("*a")
+  f:close()
+  local value, err = cjson.decode(text)
+  if type(value) ~= "table" then check.fail("[%s] %s: no JSON: %s", where, path, tostring(err)) end
+  local function plain(t)
+    for key, v in each(t) do
+      if v == cjson.null then t[key] = nil elseif type(v) == "table" then plain(v) end
+    end
+    return t
+  end
+  return plain(value)
+end
+
+local function exists(path)
+  local f = io.open(path, "rb")
+  if f then f:close() end
+  return f ~= nil
+end
+
+--- @return the table of config.json, and { name = tensor } of the weights
+function M.read(folder, where)
+  if type(folder) ~= "string" then check.fail("[%s] expected a folder, got %s", where, type(folder)) end
+  local config = json(folder .. "/config.json", where)
+  for _, name in ipairs { "model.safetensors", "pytorch_model.bin" } do
+    if exists(folder .. "/" .. name) then return config, moth.load(folder .. "/" .. name) end
+  end
+  local index = folder .. "/model.safetensors.index.json"
+  if not exists(index) then
+    check.fail("[%s] %s has neither model.safetensors nor pytorch_model.bin", where, folder)
+  end
+  local parts, all = {}, {}
+  for _, file in each(json(index, where).weight_map or {}) do parts[file] = true end
+  for file in each(parts) do
+    for name, t in each(moth.load(folder .. "/" .. file)) do all[name] = t end
+  end
+  return config, all
+end
+
+--- A field of a config: one of several names, or a default; an error without both.
+function M.field(config, where, names, default)
+  for name in names:gmatch "[%w_.]+" do
+    local value = config
+    for part in name:gmatch "[^.]+" do value = type(value) == "table" and value[part] or nil end
+    if value ~= nil then return value end
+  end
+  if default == nil then check.fail("[%s] config.json has no %s", where, names) end
+  return default
+end
+
+--- Loads weights whose names were brought to the model's; an error names those that are missing. ignore: patterns of
+-- names that a checkpoint may have beside. tied: { name = name of the weight that stands in where it is missing }.
+function M.load(model, sd, where, ignore, tied)
+  for name, other in each(tied or {}) do
+    if sd[name] == nil then sd[name] = sd[other] end
+  end
+  local missing, unexpected = model:load_state_dict(sd, { strict = false })
+  local odd = {}
+  for _, name in ipairs(unexpected) do
+    local known = false
+    for _, pattern in ipairs(ignore or {}) do known = known or name:find(pattern) ~= nil end
+    if not known then odd[#odd + 1] = name end
+  end
+  if #missing > 0 or #odd > 0 then
+    check.fail("[%s] the weights do not fit: missing %s; unknown %s", where,
+      #missing > 0 and table.concat(missing, ", ") or "none", #odd > 0 and table.concat(odd, ", ") or "none")
+  end
+  return model
+end
+
+return M

@@ -1,0 +1,98 @@
+--- models.resnet18, resnet34, resnet50: residual networks (He et al. 2015), with torchvision's names, so that its
+-- checkpoints load.
+--
+--     local net = moth.models.resnet18 { num_classes = 1000 }
+--     net:load_state_dict(moth.load "resnet18-f37072fd.pth")
+--     net.fc = nn.Linear(net.fc.in_features, 2)                       -- for other classes
+local moth = require "moth"
+local each = require "moth.each"
+local nn = require "moth.nn"
+local signature = require "moth.utils.signature"
+
+local function conv3x3(from, to, stride)
+  return nn.Conv2d(from, to, 3, { stride = stride, padding = 1, bias = false })
+end
+
+local Basic = nn.class("ResNet.BasicBlock")
+Basic.expansion = 1
+function Basic:__init(from, planes, stride, downsample)
+  self.conv1, self.bn1 = conv3x3(from, planes, stride), nn.BatchNorm2d(planes)
+  self.relu = nn.ReLU()
+  self.conv2, self.bn2 = conv3x3(planes, planes, 1), nn.BatchNorm2d(planes)
+  if downsample then self.downsample = downsample end
+end
+function Basic:forward(x)
+  local y = self.relu(self.bn1(self.conv1(x)))
+  y = self.bn2(self.conv2(y))
+  return self.relu(y + (self.downsample and self.downsample(x) or x))
+end
+
+local Bottleneck = nn.class("ResNet.Bottleneck")
+Bottleneck.expansion = 4
+function Bottleneck:__init(from, planes, stride, downsample)
+  self.conv1, self.bn1 = nn.Conv2d(from, planes, 1, { bias = false }), nn.BatchNorm2d(planes)
+  self.conv2, self.bn2 = conv3x3(planes, planes, stride), nn.BatchNorm2d(planes)
+  self.conv3, self.bn3 = nn.Conv2d(planes, planes * 4, 1, { bias = false }), nn.BatchNorm2d(planes * 4)
+  self.relu = nn.ReLU()
+  if downsample then self.downsample = downsample end
+end
+function Bottleneck:forward(x)
+  local y = self.relu(self.bn1(self.conv1(x)))
+  y = self.relu(self.bn2(self.conv2(y)))
+  y = self.bn3(self.conv3(y))
+  return self.relu(y + (self.downsample and self.downsample(x) or x))
+end
+
+local ResNet = nn.class("ResNet")
+
+local function stage(self, block, planes, blocks, stride)
+  local list = {}
+  for i = 1, blocks do
+    local s = i == 1 and stride or 1
+    local out, downsample = planes * block.expansion, nil
+    if s ~= 1 or self.planes ~= out then
+      downsample = nn.Sequential(nn.Conv2d(self.planes, out, 1, { stride = s, bias = false }), nn.BatchNorm2d(out))
+    end
+    list[i] = block(self.planes, planes, s, downsample)
+    self.planes = out
+  end
+  return nn.Sequential(list)
+end
+
+-- block: BasicBlock or Bottleneck; layers: blocks of each of the four stages; small: a first layer for images of about
+-- 32 x 32 (3 x 3, without pooling).
+function ResNet:__init(block, layers, o)
+  self.planes = 64
+  self.conv1 = o.small_images and conv3x3(o.in_channels, 64, 1)
+    or nn.Conv2d(o.in_channels, 64, 7, { stride = 2, padding = 3, bias = false })
+  self.bn1, self.relu = nn.BatchNorm2d(64), nn.ReLU()
+  self.maxpool = o.small_images and nn.Identity() or nn.MaxPool2d(3, { stride = 2, padding = 1 })
+  for i, planes in ipairs { 64, 128, 256, 512 } do
+    self["layer" .. i] = stage(self, block, planes, layers[i], i == 1 and 1 or 2)
+  end
+  self.avgpool = nn.AdaptiveAvgPool2d(1)
+  self.fc = nn.Linear(512 * block.expansion, o.num_classes)
+  self.planes = nil
+  for _, m in self:named_modules() do
+    if m.__name == "Conv2d" then nn.init.kaiming_normal_(m.weight, { mode = "fan_out", nonlinearity = "relu" }) end
+  end
+end
+
+--- The features of the last stage: x (N, 3, H, W) -> (N, 512 or 2048, H / 32, W / 32)
+function ResNet:features(x)
+  x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+  return self.layer4(self.layer3(self.layer2(self.layer1(x))))
+end
+
+--- x (N, 3, H, W) -> scores (N, num_classes)
+function ResNet:forward(x) return self.fc(moth.flatten(self.avgpool(self:features(x)), 2)) end
+
+local M = { ResNet = ResNet }
+for name, of in each { resnet18 = { Basic, { 2, 2, 2, 2 } }, resnet34 = { Basic, { 3, 4, 6, 3 } },
+  resnet50 = { Bottleneck, { 3, 4, 6, 3 } } } do
+  local text = "models.%s(*, count num_classes=1000, count in_channels=3, bool small_images=false)"
+  M[name] = signature(text:format(name), function(num_classes, in_channels, small_images)
+    return ResNet(of[1], of[2], { num_classes = num_classes, in_channels = in_channels, small_images = small_images })
+  end)
+end
+return M
