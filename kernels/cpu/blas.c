@@ -20,6 +20,7 @@
 #include "core/environment.h"
 #include "core/parallel.h"
 #include "kernels/cpu/table.h"
+#include "kernels/cpu/util.h"
 
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
 typedef void (*Sgemm)(int, int, int, int, int, int, float, const float *, int, const float *, int,
@@ -245,9 +246,36 @@ static int64_t blocks_for(double flops) {
   return n;
 }
 
+/* Few rows times a weight of 2 MB and more, each of whose rows lies in one piece: kernels/cpu/typed/rows.h reads it
+ * at the speed of the memory. For smaller ones BLAS is as fast. By shape alone. */
+static bool suits_rows(const MothGemm *g) {
+  return g->m <= 16 && g->a_col == 1 && g->b_row == 1 && g->k >= 64 && g->n >= 4 &&
+         (g->dtype == MOTH_FLOAT32 || g->dtype == MOTH_FLOAT64) &&
+         (double)g->n * (double)g->k >= 524288;
+}
+
+enum { ROWS_BLOCK = 64 }; /* columns between two looks at Ctrl-C, and of a thread at least */
+
+static void rows_range(void *ctx, int64_t begin, int64_t end) {
+  const MothGemm *g = ctx;
+  for (int64_t i = begin; i < end && !moth_stopped(); i++) {
+    int64_t from = i * ROWS_BLOCK;
+    int64_t to = from + ROWS_BLOCK < g->n ? from + ROWS_BLOCK : g->n;
+    moth_cpu_kernels(g->dtype)->gemm_rows(g, from, to);
+  }
+}
+
 void moth_gemm(const MothGemm *g, bool parallel) {
   if (!g->m || !g->n)
     return;
+  if (suits_rows(g)) {
+    int64_t blocks = (g->n + ROWS_BLOCK - 1) / ROWS_BLOCK;
+    if (parallel)
+      moth_parallel_for(blocks, moth_cpu_grain(ROWS_BLOCK * g->k), rows_range, (void *)g);
+    else
+      rows_range((void *)g, 0, blocks);
+    return;
+  }
   pthread_once(&once, open_blas);
   if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX || !g->k) {
     if (moth_dtype_is_complex((MothDType)g->dtype))

@@ -81,8 +81,9 @@ for name, class in pairs { gpt2 = "GPT", llama = "Llama", llama_tied = "Llama", 
             local first = ints({ { unpack(row, 1, c - 1) } }, 1)
             local seen = o.attention_mask and moth.cat({ mask:narrow(1, r, 1), moth.ones({ 1, c - 1 - mask:size(2) },
               { dtype = moth.int64 }) }, 2)
-            local l = moth.no_grad(function() return net:decode(first, nil, seen and seen:ne(0)):select(2, -1) end)
-            l = generate.penalised(l, first, o.repetition_penalty or 1)
+            seen = seen and seen:ne(0)
+            local l = moth.no_grad(function() return net:decode(first, nil, seen):select(2, -1) end)
+            l = generate.penalised(l, first, o.repetition_penalty or 1, seen)
             return l[1][k + 1]:item()
           end
           local mine, theirs = next_of(got[r][c]), next_of(id)

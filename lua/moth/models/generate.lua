@@ -13,8 +13,9 @@ local parameters = "Tensor idx, size max_new_tokens, number temperature=1, count
   number top_p=1, number repetition_penalty=1, bool do_sample=true, count|count[] eos_token_id?, count pad_token_id?, \z
   Tensor attention_mask?, function streamer?, bool use_cache=true"
 
--- Scores of tokens that were there are divided by the penalty, negative ones multiplied.
-function M.penalised(logits, idx, penalty)
+--- Scores of tokens that were there are divided by the penalty, negative ones multiplied. Padding was not there.
+function M.penalised(logits, idx, penalty, mask)
+  if mask then idx = moth.where(mask, idx, idx:narrow(2, idx:size(2), 1)) end
   local scores = logits:gather(2, idx)
   return logits:scatter(2, idx, moth.where(scores:lt(0), scores * penalty, scores / penalty))
 end
@@ -41,9 +42,9 @@ function M.filtered(logits, o)
 end
 
 -- The next token of each row, (B, 1), from logits (B, V).
-local function pick(logits, idx, o)
+local function pick(logits, idx, mask, o)
   if logits:dtype() ~= moth.float64 then logits = logits:to(moth.float32) end
-  if o.repetition_penalty ~= 1 then logits = M.penalised(logits, idx, o.repetition_penalty) end
+  if o.repetition_penalty ~= 1 then logits = M.penalised(logits, idx, o.repetition_penalty, mask) end
   if not o.do_sample or o.temperature == 0 then return logits:argmax(2, true) end
   logits = M.filtered(logits, o)
   return moth.multinomial(logits:softmax(2), 1, { generator = o.generator })
@@ -93,7 +94,7 @@ local function run(model, o)
       seen = seen:narrow(2, seen:size(2) - model.max_length + 1, model.max_length)
     end
     local logits = model:decode(seen, cache, mask, true):select(2, -1)
-    new = pick(logits, idx, o)
+    new = pick(logits, idx, mask, o)
     if finished then
       new = moth.where(finished, pad, new)
       for _, id in ipairs(ends) do finished = finished:logical_or(new:eq(id)) end
