@@ -143,8 +143,8 @@ describe("models of text #quick", function()
   it("say what a folder lacks", function()
     fails("cannot open", models.Llama.from_pretrained, "spec/models/none")
     fails("the weights do not fit", models.Llama.from_pretrained, folder .. "broken")
-    fails("must be a multiple of num_key_value_heads", models.Llama, { num_attention_heads = 4,
-      num_key_value_heads = 3 })
+    fails("must be a multiple of num_key_value_heads", models.Llama, { vocab_size = 5, hidden_size = 8,
+      intermediate_size = 8, num_hidden_layers = 1, num_attention_heads = 4, num_key_value_heads = 3 })
   end)
 
   it("train: a Llama learns a sequence", function()

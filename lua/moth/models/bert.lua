@@ -64,7 +64,7 @@ end
 local BERT = nn.class("BERT")
 
 --- pooler: a layer over the first token, the second result of a call
-BERT.__init = signature.init("models.BERT(*, count vocab_size=30522, count hidden_size=768, \z
+BERT.__init = signature.init("models.BERT(*, count vocab_size, count hidden_size=768, \z
   count num_hidden_layers=12, count num_attention_heads=12, count intermediate_size=3072, \z
   count max_position_embeddings=512, count type_vocab_size=2, number layer_norm_eps=1e-12, number dropout=0.1, \z
   number attention_dropout=0.1, bool pooler=true, number initializer_range=0.02)", function(self, c)

@@ -97,8 +97,8 @@ end
 local Llama = nn.class("Llama")
 
 --- rope_scaling: { rope_type = "linear", factor = … }, or the fields of Llama 3.1's config.json
-Llama.__init = signature.init("models.Llama(*, count vocab_size=32000, count hidden_size=4096, \z
-  count intermediate_size=11008, count num_hidden_layers=32, count num_attention_heads=32, \z
+Llama.__init = signature.init("models.Llama(*, count vocab_size, count hidden_size, count intermediate_size, \z
+  count num_hidden_layers, count num_attention_heads, \z
   count num_key_value_heads?, count head_dim?, count max_position_embeddings=2048, number rms_norm_eps=1e-6, \z
   number rope_theta=10000, table rope_scaling?, bool tie_word_embeddings=false, bool attention_bias=false, \z
   bool output_bias=true, bool mlp_bias=false, number initializer_range=0.02)", function(self, c)

@@ -1,5 +1,5 @@
 --- models.ViT, and vit_b_16, vit_b_32, vit_l_16: a transformer over patches of an image (Dosovitskiy et al. 2021), with
--- torchvision's names.
+-- torchvision's names. num_classes is 1000 in its checkpoints.
 local moth = require "moth"
 local each = require "moth.each"
 local nn = require "moth.nn"
@@ -37,7 +37,7 @@ local ViT = nn.class("ViT")
 
 ViT.__init = signature.init("models.ViT(*, count image_size=224, count patch_size=16, count num_layers=12, \z
   count num_heads=12, count hidden_dim=768, count mlp_dim=3072, number dropout=0, number attention_dropout=0, \z
-  count num_classes=1000, count in_channels=3)", function(self, o)
+  count num_classes, count in_channels=3)", function(self, o)
   if o.image_size % o.patch_size ~= 0 then
     check.fail("[models.ViT] image_size (%d) must be a multiple of patch_size (%d)", o.image_size, o.patch_size)
   end
@@ -66,7 +66,7 @@ end
 local M = { ViT = ViT }
 for name, of in each { vit_b_16 = { 16, 12, 12, 768, 3072 }, vit_b_32 = { 32, 12, 12, 768, 3072 },
   vit_l_16 = { 16, 24, 16, 1024, 4096 } } do
-  M[name] = signature(("models.%s(*, count num_classes=1000, count image_size=224, number dropout=0)"):format(name),
+  M[name] = signature(("models.%s(*, count num_classes, count image_size=224, number dropout=0)"):format(name),
     function(num_classes, image_size, dropout)
       return ViT { patch_size = of[1], num_layers = of[2], num_heads = of[3], hidden_dim = of[4], mlp_dim = of[5],
         num_classes = num_classes, image_size = image_size, dropout = dropout }
