@@ -259,9 +259,12 @@ enum { ROWS_BLOCK = 64 }; /* columns between two looks at Ctrl-C, and of a threa
 static void rows_range(void *ctx, int64_t begin, int64_t end) {
   const MothGemm *g = ctx;
   for (int64_t i = begin; i < end && !moth_stopped(); i++) {
-    int64_t from = i * ROWS_BLOCK;
-    int64_t to = from + ROWS_BLOCK < g->n ? from + ROWS_BLOCK : g->n;
-    moth_cpu_kernels(g->dtype)->gemm_rows(g, from, to);
+    int64_t from = i * ROWS_BLOCK, size = moth_dtype_size((MothDType)g->dtype);
+    MothGemm part = *g;
+    part.n = g->n - from < ROWS_BLOCK ? g->n - from : ROWS_BLOCK;
+    part.b = (const char *)g->b + from * g->b_col * size;
+    part.c = (char *)g->c + from * size;
+    moth_cpu_kernels(g->dtype)->gemm_rows(&part);
   }
 }
 

@@ -49,11 +49,10 @@ MOTH_FN void rows_tile(const MothGemm *g, const real *a, const real *b, real *c,
     }
 }
 
-/* All rows of the columns [from, to). */
-MOTH_TYPED_REAL void gemm_rows(const struct MothGemm *g, int64_t from, int64_t to) {
+MOTH_TYPED_REAL void gemm_rows(const struct MothGemm *g) {
   const real *a = g->a;
-  for (int64_t j = from; j < to; j += COLUMNS) {
-    int cols = to - j < COLUMNS ? (int)(to - j) : COLUMNS;
+  for (int64_t j = 0; j < g->n; j += COLUMNS) {
+    int cols = g->n - j < COLUMNS ? (int)(g->n - j) : COLUMNS;
     const real *b = (const real *)g->b + j * g->b_col;
     real *c = (real *)g->c + j;
     for (int64_t r = 0; r < g->m; r += ROWS) {

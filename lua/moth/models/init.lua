@@ -6,8 +6,7 @@
 -- `from_pretrained(folder)`).
 local each = require "moth.each"
 local files = { GPT = "gpt", minigpt = "minigpt", Llama = "llama", BERT = "bert", LeNet = "lenet", UNet = "unet",
-  VAE = "vae", ViT = { "vit", "ViT" }, ResNet = { "resnet", "ResNet" }, VGG = { "vgg", "VGG" },
-  MobileNetV2 = { "mobilenet", "MobileNetV2" }, mobilenet_v2 = { "mobilenet", "mobilenet_v2" } }
+  VAE = "vae", ViT = { "vit", "ViT" }, mobilenet_v2 = "mobilenet" }
 for file, names in each { resnet = "resnet18 resnet34 resnet50", dcgan = "DCGANGenerator DCGANDiscriminator",
   vgg = "vgg11 vgg13 vgg16 vgg19 vgg11_bn vgg13_bn vgg16_bn vgg19_bn", vit = "vit_b_16 vit_b_32 vit_l_16" } do
   for name in names:gmatch "[%w_]+" do files[name] = { file, name } end

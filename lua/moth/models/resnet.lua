@@ -87,7 +87,7 @@ end
 --- x (N, 3, H, W) -> scores (N, num_classes)
 function ResNet:forward(x) return self.fc(moth.flatten(self.avgpool(self:features(x)), 2)) end
 
-local M = { ResNet = ResNet }
+local M = {}
 for name, of in each { resnet18 = { Basic, { 2, 2, 2, 2 } }, resnet34 = { Basic, { 3, 4, 6, 3 } },
   resnet50 = { Bottleneck, { 3, 4, 6, 3 } } } do
   local text = "models.%s(*, count num_classes=1000, count in_channels=3, bool small_images=false)"

@@ -46,7 +46,7 @@ local plans = {
   vgg19 = "64 64 M 128 128 M 256 256 256 256 M 512 512 512 512 M 512 512 512 512 M",
 }
 
-local M = { VGG = VGG }
+local M = {}
 for name, plan in each(plans) do
   for _, batch_norm in ipairs { false, true } do
     local full = batch_norm and name .. "_bn" or name
