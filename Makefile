@@ -296,6 +296,7 @@ parity: all
 	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
 	  $(HERE) spec/parity/modules.lua $(B)/parity_modules.json
 	@python3 spec/parity/nn.py $(B)/parity_nn.json && $(HERE) spec/parity/nn.lua $(B)/parity_nn.json
+	@python3 spec/parity/sampling.py $(B)/parity_sampling.json && $(HERE) spec/parity/sampling.lua $(B)/parity_sampling.json
 	@d=$(B)/parity_optim; rm -rf $$d; mkdir -p $$d; python3 spec/parity/optim.py make $$d && \
 	  $(HERE) spec/parity/optim.lua $$d && python3 spec/parity/optim.py check $$d
 	@d=$(B)/parity_models; rm -rf $$d; mkdir -p $$d; if python3 spec/parity/models.py $$d; then \

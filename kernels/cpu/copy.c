@@ -12,8 +12,7 @@
 
 /* --- copies ----------------------------------------------------------------------------------- */
 
-/* Between devices the bytes go row-major, in the source's dtype. */
-static MothStatus copy_across(MothTensor *dst, MothTensor *src, bool non_blocking) {
+MothStatus moth_cpu_copy_across(MothTensor *dst, MothTensor *src, bool non_blocking) {
   MothDevice far = src->device.type == MOTH_CPU ? dst->device : src->device;
   const MothDeviceOps *ops = moth_device_ops((MothDeviceType)far.type);
   if (ops->copy)
@@ -33,7 +32,7 @@ static MothStatus copy_across(MothTensor *dst, MothTensor *src, bool non_blockin
 
 static MothStatus copy_any(MothTensor *dst, MothTensor *src, bool non_blocking) {
   if (dst->device.type != src->device.type)
-    return copy_across(dst, src, non_blocking);
+    return moth_cpu_copy_across(dst, src, non_blocking);
   if (moth_tensor_overlap(dst, src) != 2) {
     moth_cpu_copy(dst, src);
     return MOTH_OK;

@@ -11,6 +11,8 @@
 MOTH_API void moth_cpu_copy(MothTensor *dst, const MothTensor *src);
 /* One part of a complex tensor (0 real, 1 imaginary), or both as a last dimension (2): a header without references. */
 MOTH_API void moth_cpu_see_part(const MothTensor *t, int which, MothTensor *out);
+/* dst = src, which lie on different devices, one of them the CPU. */
+MothStatus moth_cpu_copy_across(MothTensor *dst, MothTensor *src, bool non_blocking);
 /* t itself (retained) if it is row-major, else a row-major copy. The caller releases *out. */
 MothStatus moth_cpu_contiguous(const MothTensor *t, MothTensor **out);
 /* The same in another dtype. */

@@ -133,3 +133,91 @@ describe("recurrent layers", function()
       tostring(nn.LSTM(3, 4, { num_layers = 2, batch_first = true })))
   end)
 end)
+
+describe("packed sequences #quick", function()
+  local rnn = nn.utils.rnn
+  local lengths = { 2, 5, 3, 5 }
+  local function sequences(size)
+    local list = {}
+    for i, n in ipairs(lengths) do list[i] = moth.randn({ n, size }, { dtype = moth.float64 }) end
+    return list
+  end
+
+  it("pack, pad and unpack are inverse, with and without order", function()
+    local list = sequences(2)
+    local packed = rnn.pack_sequence(list, false)
+    assert.same({ 4, 4, 3, 2, 2 }, packed.batch_sizes:totable())
+    local x, counts = rnn.pad_packed_sequence(packed, true, -1, 7)
+    assert.equal("[4, 7, 2]", tostring(x:size()))
+    assert.same(lengths, counts:totable())
+    assert.equal(-1, x[1][3][1]:item())
+    for i, t in ipairs(rnn.unpack_sequence(packed)) do assert.is_true(t:equal(list[i])) end
+    assert.is_true(rnn.pad_sequence(list, true, 0, "left")[1][4]:equal(list[1][1]))
+    assert.error_matches(function() rnn.pack_sequence(list) end, "lengths must not rise; give enforce_sorted = false")
+    assert.error_matches(function() rnn.pad_packed_sequence(3) end, "expected a packed sequence, got number")
+    assert.error_matches(function() rnn.pack_padded_sequence(x, { 9, 1, 1, 1 }, true) end,
+      "a length of 9 in a sequence")
+  end)
+
+  it("give each sequence what it gives alone", function()
+    for _, m in ipairs { nn.LSTM(3, 4, 2, { bidirectional = true }), nn.GRU(3, 4, { bidirectional = true }),
+      nn.RNN(3, 4, 2), nn.LSTM(3, 4, { proj_size = 2, bidirectional = true }) } do
+      m:double()
+      local list = sequences(3)
+      local out, state = m(rnn.pack_sequence(list, false))
+      local h = type(state) == "table" and state[1] or state
+      for i, y in ipairs(rnn.unpack_sequence(out)) do
+        local want, last = m(list[i])
+        assert.is_true(y:allclose(want, 1e-9, 1e-12))
+        assert.is_true(h:select(2, i):allclose(type(last) == "table" and last[1] or last, 1e-9, 1e-12))
+      end
+    end
+  end)
+end)
+
+describe("the fused layers #quick", function()
+  it("are their cells, step by step, forward and backward", function()
+    for kind, layer in pairs { LSTM = nn.LSTM(3, 5):double(), GRU = nn.GRU(3, 5):double() } do
+      local cell = nn[kind .. "Cell"](3, 5):double()
+      for _, name in ipairs { "weight_ih", "weight_hh", "bias_ih", "bias_hh" } do
+        cell[name]:detach():copy_(layer[name .. "_l0"])
+      end
+      local x = moth.randn({ 4, 11, 3 }, { dtype = moth.float64 })
+      local state
+      local sum = 0
+      for t = 1, 4 do
+        state = cell(x[t], state)
+        sum = sum + (kind == "LSTM" and state[1] or state):sin():sum()
+      end
+      local out, last = layer(x)
+      assert.is_near(sum:item(), out:sin():sum():item(), 1e-10)
+      if kind == "LSTM" then
+        sum, out = sum + state[2]:sum(), out:sin():sum() + last[2]:sum()
+      else
+        out = out:sin():sum()
+      end
+      sum:backward()
+      out:backward()
+      for _, name in ipairs { "weight_ih", "weight_hh", "bias_ih", "bias_hh" } do
+        assert.is_true(cell[name].grad:allclose(layer[name .. "_l0"].grad, 1e-9, 1e-11), kind .. name)
+      end
+    end
+  end)
+  it("do not depend on the number of threads", function()
+    local was = moth.get_num_threads()
+    local x, w = moth.randn(6, 33, 4 * 40), moth.randn(160, 40)
+    local h, c = moth.randn(33, 40), moth.randn(33, 40)
+    moth.set_num_threads(1)
+    local one = moth.lstm_layer(x, w, h, c)
+    moth.set_num_threads(2)
+    assert.is_true(one:equal((moth.lstm_layer(x, w, h, c))))
+    moth.set_num_threads(was)
+  end)
+  it("project h where proj_size says so", function()
+    local m = nn.LSTM(3, 6, 2, { proj_size = 2, bidirectional = true })
+    local out, state = m(moth.randn(4, 5, 3))
+    assert.same({ "[4, 5, 4]", "[4, 5, 2]", "[4, 5, 6]" }, { tostring(out:size()), tostring(state[1]:size()),
+      tostring(state[2]:size()) })
+    assert.error_matches(function() nn.LSTM(3, 4, { proj_size = 4 }) end, "proj_size must be smaller than hidden_size")
+  end)
+end)

@@ -300,4 +300,71 @@ return function(M, t)
     end
     return out
   end
+
+  -- ---- connectionist temporal classification, by plain recursion ------------------------------------
+
+  local function log_sum(list)
+    local top, sum = -math.huge, 0
+    for _, v in ipairs(list) do top = math.max(top, v) end
+    if top == -math.huge then return top end
+    for _, v in ipairs(list) do sum = sum + math.exp(v - top) end
+    return top + math.log(sum)
+  end
+  -- What the kernels share: sizes, the class of state s (from 0) of sequence n, whether s - 2 may come before s.
+  local function ctc(a)
+    local q = { T = a.log_probs.shape[1], N = a.log_probs.shape[2], C = a.log_probs.shape[3], S = a.target.shape[2] }
+    q.L = 2 * q.S + 1
+    function q.class(n, s) return s % 2 == 1 and a.target.data[n * q.S + (s - 1) / 2 + 1] or a.blank end
+    function q.skip(n, s) return s % 2 == 1 and s > 1 and q.class(n, s) ~= q.class(n, s - 2) end
+    function q.p(step, n, k) return a.log_probs.data[(step * q.N + n) * q.C + k] end
+    return q
+  end
+  function M.ctc_loss_forward(a)
+    local q = ctc(a)
+    local losses, alpha = new({ q.N }), new({ q.N, q.T, q.L }, -math.huge)
+    for n = 0, q.N - 1 do
+      local steps, L = a.input_lengths.data[n + 1], 2 * a.target_lengths.data[n + 1] + 1
+      local function place(step, s) return (n * q.T + step) * q.L + s + 1 end
+      for i = 0, steps - 1 do
+        for s = 0, L - 1 do
+          local from = { i == 0 and s < 2 and 0 or -math.huge }
+          if i > 0 then
+            from = { alpha.data[place(i - 1, s)], s > 0 and alpha.data[place(i - 1, s - 1)] or -math.huge,
+              q.skip(n, s) and alpha.data[place(i - 1, s - 2)] or -math.huge }
+          end
+          alpha.data[place(i, s)] = log_sum(from) + q.p(i, n, q.class(n, s))
+        end
+      end
+      losses.data[n + 1] = -log_sum { alpha.data[place(steps - 1, L - 1)],
+        L > 1 and alpha.data[place(steps - 1, L - 2)] or -math.huge }
+    end
+    return losses, alpha
+  end
+  function M.ctc_loss_backward(a)
+    local q = ctc(a)
+    local out = new({ q.T, q.N, q.C })
+    for n = 0, q.N - 1 do
+      local steps, L = a.input_lengths.data[n + 1], 2 * a.target_lengths.data[n + 1] + 1
+      local function alpha(step, s) return a.log_alpha.data[(n * q.T + step) * q.L + s + 1] end
+      local loss = -log_sum { alpha(steps - 1, L - 1), L > 1 and alpha(steps - 1, L - 2) or -math.huge }
+      local behind = {}
+      for i = steps - 1, 0, -1 do
+        local beta = {}
+        for s = 0, L - 1 do
+          local from = { i == steps - 1 and s >= L - 2 and 0 or -math.huge }
+          if i < steps - 1 then
+            from = { behind[s], behind[s + 1] or -math.huge,
+              s + 2 < L and q.skip(n, s + 2) and behind[s + 2] or -math.huge }
+          end
+          local k = q.class(n, s)
+          beta[s] = log_sum(from) + q.p(i, n, k)
+          local at = (i * q.N + n) * q.C + k
+          local share = math.exp(alpha(i, s) + beta[s] - q.p(i, n, k) + loss)
+          out.data[at] = out.data[at] - share * a.grad_output.data[n + 1]
+        end
+        behind = beta
+      end
+    end
+    return out
+  end
 end

@@ -86,7 +86,10 @@ local function run(case)
     end
     count = count + #order[case.name]
   end
+  local leaves = { unpack(inputs, 1, count) }
+  if case.name == "CTCLoss" then inputs[1] = inputs[1]:log_softmax(3) end
   local out, total = flat({}, m(unpack(inputs, 1, count))), nil
+  inputs = leaves
   if #out ~= #case.outputs then differs(case.name, "%d results, PyTorch's %d", #out, #case.outputs) end
   for i, t in ipairs(case.outputs) do
     same(case.name, "result " .. i, out[i], tensor(t, true))

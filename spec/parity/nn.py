@@ -48,7 +48,7 @@ def case(name, args, *inputs, lua=None, calls=None, text=True, **options):
     shown = repr(m).replace(", bias=True", "") if "Norm" in name else repr(m)
     shown = shown.replace("affine=False, bias=False", "affine=False")  # of norms it is shown where it says something
     shown = shown.replace("size=[", "size=(").replace("], mode", "), mode") if "psampl" in name else shown
-    out = flat(m(*inputs, **calls))
+    out = flat(m(inputs[0].log_softmax(2), *inputs[1:], **calls) if name == "CTCLoss" else m(*inputs, **calls))
     if before is None:
         before = {k: plain(v) for k, v in m.state_dict().items()}
     total = sum((o * torch.arange(1, o.numel() + 1).reshape(o.shape)).sum() for o in out if o.requires_grad)
@@ -185,18 +185,16 @@ labels = torch.tensor([[3, 0, -1, 1, 4], [0, 1, 2, 3, 4], [-1, 0, 0, 0, 0], [2, 
 case("MultiLabelMarginLoss", [], a, labels, text=False)
 case("AdaptiveLogSoftmaxWithLoss", [8, 20, [4, 10]], r(6, 8), torch.tensor([0, 3, 4, 9, 10, 19]), div_value=2.0)
 case("AdaptiveLogSoftmaxWithLoss", [8, 20, [4, 10]], r(8), torch.tensor(11), div_value=2.0, head_bias=True)
-lp = r(7, 3, 5).log_softmax(2)
-if "ctc" in sys.argv:
-    t2 = torch.tensor([[1, 2, 2, 3], [4, 1, 0, 0], [2, 0, 0, 0]])
-    for red in ("mean", "sum", "none"):
-        lengths = {"input_lengths": torch.tensor([7, 6, 5]), "target_lengths": torch.tensor([4, 2, 1])}
-        case("CTCLoss", [], lp, t2, calls=lengths, reduction=red, text=False)
-        case("CTCLoss", [], lp, torch.tensor([1, 2, 2, 3, 4, 1, 2]), calls=lengths, reduction=red, text=False)
-        short = {"input_lengths": torch.tensor([7, 6, 0]), "target_lengths": torch.tensor([4, 2, 1])}
-        case("CTCLoss", [], lp, t2, calls=short, reduction=red, zero_infinity=True, text=False)
-        case("CTCLoss", [3], lp, torch.tensor([[1, 2, 2, 4], [4, 1, 0, 0], [2, 0, 0, 0]]), calls=lengths, lua=[4], reduction=red, text=False)
-else:
-    seen.add("CTCLoss")
+lp = r(7, 3, 5)
+# Of logits: as the derivative by log-probabilities PyTorch gives that by the logits.
+t2 = torch.tensor([[1, 2, 2, 3], [4, 1, 0, 0], [2, 0, 0, 0]])
+for red in ("mean", "sum", "none"):
+    lengths = {"input_lengths": torch.tensor([7, 6, 5]), "target_lengths": torch.tensor([4, 2, 1])}
+    case("CTCLoss", [], lp, t2, calls=lengths, reduction=red, text=False)
+    case("CTCLoss", [], lp, torch.tensor([1, 2, 2, 3, 4, 1, 2]), calls=lengths, reduction=red, text=False)
+    short = {"input_lengths": torch.tensor([7, 6, 0]), "target_lengths": torch.tensor([4, 2, 1])}
+    case("CTCLoss", [], lp, t2, calls=short, reduction=red, zero_infinity=True, text=False)
+    case("CTCLoss", [3], lp, torch.tensor([[1, 2, 2, 4], [4, 1, 0, 0], [2, 0, 0, 0]]), calls=lengths, lua=[4], reduction=red, text=False)
 # recurrent and attention
 s = r(6, 3, 4)
 for name in ("RNN", "LSTM", "GRU"):

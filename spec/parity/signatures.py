@@ -26,7 +26,9 @@ TEXTS["nn.functional.max_pool2d"] = TEXTS["nn.functional.max_pool1d"]
 OWN = {"generator", "ignore_mismatched_sizes"}
 DEFAULTS = {
     "nn.functional.softmax dim", "nn.functional.softmin dim", "nn.Softmax dim", "nn.Softmin dim", "nn.LogSoftmax dim",
-    "nn.functional.one_hot num_classes", "nn.utils.pad_sequence batch_first", "utils.data.BatchSampler drop_last",
+    "nn.utils.fuse_conv_bn_weights conv_b", "nn.utils.fuse_conv_bn_weights bn_w", "nn.utils.fuse_conv_bn_weights bn_b",
+    "nn.utils.fuse_linear_bn_weights linear_b", "nn.utils.fuse_linear_bn_weights bn_w",
+    "nn.utils.fuse_linear_bn_weights bn_b", "nn.functional.one_hot num_classes", "nn.utils.pad_sequence batch_first", "utils.data.BatchSampler drop_last",
     "utils.data.DataLoader batch_size", "utils.data.DistributedSampler num_replicas", "utils.data.DistributedSampler rank",
 }
 

@@ -379,6 +379,57 @@ return {
     local stat = list(x.shape[0], x.shape[1], product(drop_n(x.shape, 2)))
     return norm_gradients(g, x, w, eps, stat, list(0, 2), stat, list(0, 2), list(1, stat[1], 1), false, training, mean,
       rstd)]] },
+  -- ---- recurrent layers: backward through time, a row of gradients for each step -----------------------
+  in_time = { "x, reverse", "when(reverse, flip(x, list(0)), x)" }, -- steps in the order in which they are made
+  states_before = { "x0, x", "op.cat(tensors(unsqueeze(x0, 0), narrow(x, 0, 0, x.shape[0] - 1)), 0)" },
+  lstm_gradients = { "g, gc, gg, weight, h0, c0, output, cells, gates, reverse", [[
+    local T, N, h = gates.shape[0], h0.shape[0], h0.shape[1]
+    local out, cell, gate = in_time(output, reverse), in_time(cells, reverse), in_time(gates, reverse)
+    local dout = in_time(when(given(g), g, zeros_like(output)), reverse)
+    local dcell = in_time(when(given(gc), gc, zeros_like(cells)), reverse)
+    local dgate = in_time(when(given(gg), gg, zeros_like(gates)), reverse)
+    local before = states_before(c0, cell)
+    local rows = fold(zeros_of(h0, list(1, N, h * 6), none), T, function(rows, k)
+      local behind, s = select(rows, 0, k), T - 1 - k
+      local a, more = select(gate, 0, s), select(dgate, 0, s)
+      local i, f, n, o = narrow(a, 1, 0, h), narrow(a, 1, h, h), narrow(a, 1, h * 2, h), narrow(a, 1, h * 3, h)
+      local y = tanh(select(cell, 0, s))
+      local dh = narrow(behind, 1, 0, h) + select(dout, 0, s)
+      local dc = narrow(behind, 1, h, h) + select(dcell, 0, s) + dh * o * (1 - y * y)
+      local d = op.cat(tensors(
+        (dc * n + narrow(more, 1, 0, h)) * i * (1 - i),
+        (dc * select(before, 0, s) + narrow(more, 1, h, h)) * f * (1 - f),
+        (dc * i + narrow(more, 1, h * 2, h)) * (1 - n * n),
+        (dh * y + narrow(more, 1, h * 3, h)) * o * (1 - o)), 1)
+      return op.cat(tensors(rows, unsqueeze(op.cat(tensors(matmul(d, weight), dc * f, d), 1), 0)), 0)
+    end)
+    local d = flip(narrow(narrow(rows, 0, 1, T), 2, h * 2, h * 4), list(0))
+    local last = select(rows, 0, T)
+    local dweight = matmul(t(reshape(d, list(T * N, h * 4))), reshape(states_before(h0, out), list(T * N, h)))
+    return in_time(d, reverse), dweight, narrow(last, 1, 0, h), narrow(last, 1, h, h)]] },
+  gru_gradients = { "g, gg, weight, h0, output, gates, reverse", [[
+    local T, N, h = gates.shape[0], h0.shape[0], h0.shape[1]
+    local out, gate = in_time(output, reverse), in_time(gates, reverse)
+    local dout = in_time(when(given(g), g, zeros_like(output)), reverse)
+    local dgate = in_time(when(given(gg), gg, zeros_like(gates)), reverse)
+    local before = states_before(h0, out)
+    local rows = fold(zeros_of(h0, list(1, N, h * 7), none), T, function(rows, k)
+      local s = T - 1 - k
+      local a, more = select(gate, 0, s), select(dgate, 0, s)
+      local r, z, n, hidden = narrow(a, 1, 0, h), narrow(a, 1, h, h), narrow(a, 1, h * 2, h), narrow(a, 1, h * 3, h)
+      local dh = narrow(select(rows, 0, k), 1, 0, h) + select(dout, 0, s)
+      local dn = (dh * (1 - z) + narrow(more, 1, h * 2, h)) * (1 - n * n)
+      local dz = (dh * (select(before, 0, s) - n) + narrow(more, 1, h, h)) * z * (1 - z)
+      local dr = (dn * hidden + narrow(more, 1, 0, h)) * r * (1 - r)
+      local dy = op.cat(tensors(dr, dz, dn * r + narrow(more, 1, h * 3, h)), 1)
+      local row = op.cat(tensors(dh * z + matmul(dy, weight), dr, dz, dn, dy), 1)
+      return op.cat(tensors(rows, unsqueeze(row, 0)), 0)
+    end)
+    local all = flip(narrow(rows, 0, 1, T), list(0))
+    local dy = reshape(narrow(all, 2, h * 4, h * 3), list(T * N, h * 3))
+    return in_time(narrow(all, 2, h, h * 3), reverse), matmul(t(dy), reshape(before, list(T * N, h))),
+      sum(dy, list(0)), narrow(select(rows, 0, T), 1, 0, h)]] },
+
   -- v (C) reshaped to broadcast with the channels of x (N, C, …).
   by_channel = { "v, x", "reshape(v, join(list(v.numel), ones_n(x.ndim - 2)))" },
   -- The weight of each target in cross_entropy: that of its class, 0 if it is ignored.

@@ -183,6 +183,7 @@ local function whole_text(family, sources, seen)
   seen = seen or {}
   for path in family.text:gmatch('#include "([^"]+)"') do
     local own = path:match("^kernels/cpu/typed/([%w_]+)%.h$") or path:match("^kernels/cpu/(attention_[%w_]+)%.h$")
+      or path:match("^kernels/cpu/(recurrent_[%w_]+)%.h$")
     local text = sources.texts[path] or (own and sources.read(path))
     if text and not seen[path] then
       seen[path] = true
@@ -279,33 +280,41 @@ local function write_typed(sources, write)
   write("kernel_tables.c", table.concat(t, "\n"))
 end
 
--- What attention does between its products, for the types that it computes in.
-local function write_attention(sources, write)
-  write_formulas("attention", whole_text({ text = '#include "kernels/cpu/attention_rows.h"' }, sources), sources, write)
-  local t, rows = { banner, '#include "kernels/cpu/attention.h"\n' }, {}
+-- Structures of functions that are compiled for each type that they compute in and each instruction set, from
+-- kernels/cpu/<name>_rows.h: what attention and recurrent layers do between their products.
+local structured = {
+  { name = "attention", struct = "MothAttentionRows", functions = "weights, finish, backward, dot, add" },
+  { name = "recurrent", struct = "MothRecurrentRows",
+    functions = "packed, pack_transposed, pack_columns, multiply, lstm, lstm_backward, gru, gru_backward" },
+}
+
+local function write_structured(family, sources, write)
+  local name, struct = family.name, family.struct
+  local head = ('#include "kernels/cpu/%s_rows.h"\n'):format(name)
+  write_formulas(name, whole_text({ text = head }, sources), sources, write)
+  local t, rows = { banner, ('#include "kernels/cpu/%s.h"\n'):format(name) }, {}
   for i = 1, 2 do
     local d, row = dtypes[i], {}
     for _, isa in ipairs(M.isas) do
-      local name = ("moth_attention_rows_%s_%s"):format(d.name, isa)
-      write(("kernels/attention_%s_%s.c"):format(d.name, isa), banner .. M.dtype_macros(d)
-        .. formulas_of("attention", d) .. ("#include \"kernels/cpu/typed/prelude.h\"\n#include \"kernels/cpu/attention_rows.h\"\n\z
-        extern const MothAttentionRows %s;\nconst MothAttentionRows %s = {weights, finish, backward, dot, add};\n")
-        :format(name, name))
-      t[#t + 1] = ("extern const MothAttentionRows %s;"):format(name)
-      row[#row + 1] = "&" .. name
+      local symbol = ("moth_%s_rows_%s_%s"):format(name, d.name, isa)
+      write(("kernels/%s_%s_%s.c"):format(name, d.name, isa), banner .. M.dtype_macros(d) .. formulas_of(name, d)
+        .. '#include "kernels/cpu/typed/prelude.h"\n' .. head
+        .. ("extern const %s %s;\nconst %s %s = {%s};\n"):format(struct, symbol, struct, symbol, family.functions))
+      t[#t + 1] = ("extern const %s %s;"):format(struct, symbol)
+      row[#row + 1] = "&" .. symbol
     end
     rows[i] = ("  {%s},"):format(table.concat(row, ", "))
   end
-  t[#t + 1] = "const MothAttentionRows *const moth_attention_rows[2][MOTH_NISAS] = {"
+  t[#t + 1] = ("const %s *const moth_%s_rows[2][MOTH_NISAS] = {"):format(struct, name)
   t[#t + 1] = table.concat(rows, "\n") .. "\n};\n"
-  write("attention_table.c", table.concat(t, "\n"))
+  write(name .. "_table.c", table.concat(t, "\n"))
 end
 
 --- sources: { formulas = reader, families = { { name, path, text }, … }, texts = generated headers by name, read(path) }
 function M.write(ops, sources, write)
   write_pointwise(ops, sources.formulas, write)
   write_typed(sources, write)
-  write_attention(sources, write)
+  for _, family in ipairs(structured) do write_structured(family, sources, write) end
 end
 
 return M

@@ -1,4 +1,13 @@
 -- Ops that networks are made of.
+-- Of recurrent layers: one direction of one layer, all its time steps. The projection of the inputs, with its bias, is
+-- a linear of its own before.
+local sequence = {
+  { "ge(T, 1)", "the sequence is empty: input has the shape {list(T, N, G)}" },
+  { "both(ge(H, 1), ge(N, 0))", "the state must have at least one element for each sequence, got {list(N, H)}" },
+}
+local four_gates = { "equal(G, H * 4)", "input must have 4 * {H} columns, those of the gates, got {G}" }
+local three_gates = { "equal(G, H * 3)", "input must have 3 * {H} columns, those of the gates, got {G}" }
+
 return {
 { "softmax(Tensor self, Dim dim, dtype? dtype=none) -> Tensor",
   kind = "fused", amp = "high",
@@ -263,4 +272,164 @@ return {
   },
   doc = "Cross-entropy of probabilities against target in [0, 1], times weight; logarithms are not below -100. With \z
     logits binary_cross_entropy_with_logits is the stable way." },
+{ "ctc_loss_forward(Tensor log_probs, IndexTensor target, Tensor input_lengths, Tensor target_lengths, Index blank, bool zero_infinity=false, index_base) -> (Tensor, Tensor)",
+  kind = "extern", kernel = "all devices", stats = 1, amp = "high",
+  dims = { log_probs = "T N C : float", target = "N S", input_lengths = "N : int", target_lengths = "N : int" },
+  out = { "N", "N T (S * 2 + 1) : working(log_probs)" },
+  check = { { "both(ge(blank, 0), lt(blank, C))", "blank must be one of the {C} classes" } },
+  grad = {
+    log_probs = "ctc_loss_backward(grad, log_probs, target, input_lengths, target_lengths, result1, blank, zero_infinity, index_base)",
+    input_lengths = "no", target_lengths = "no",
+  },
+  reference = "ctc_loss_forward",
+  samples = {
+    "randn(4,2,3):log_softmax(3), tensor({{2,3},{2,1}},{dtype=int64}), tensor({4,3},{dtype=int64}), tensor({2,1},{dtype=int64}), 1",
+    "randn(5,1,4):log_softmax(3), tensor({{2,2}},{dtype=int64}), tensor({5},{dtype=int64}), tensor({2},{dtype=int64}), 4, true",
+  },
+  errors = {
+    { "randn(4,1,3), tensor({{2,3}},{dtype=int64}), tensor({5},{dtype=int64}), tensor({2},{dtype=int64}), 1", "input length of 5" },
+    { "randn(4,1,3), tensor({{2,3}},{dtype=int64}), tensor({4},{dtype=int64}), tensor({3},{dtype=int64}), 1", "target length of 3" },
+    { "randn(4,1,3), tensor({{2,4}},{dtype=int64}), tensor({4},{dtype=int64}), tensor({2},{dtype=int64}), 1", "class 4 is out of range" },
+    { "randn(4,1,3), tensor({{2,1}},{dtype=int64}), tensor({4},{dtype=int64}), tensor({2},{dtype=int64}), 1", "is the blank" },
+    { "randn(4,3), tensor({{2,1}},{dtype=int64}), tensor({4},{dtype=int64}), tensor({2},{dtype=int64}), 1", "dimensions" },
+  },
+  doc = "Connectionist temporal classification: for each sequence of log_probs (T, N, C) the negative logarithm of the \z
+    probability of its target (N, S), over all alignments; and the logarithms of the probabilities of all beginnings. \z
+    zero_infinity: 0, without a gradient, where there is no alignment. F.ctc_loss has the reductions." },
+{ "ctc_loss_backward(Tensor grad_output, Tensor log_probs, IndexTensor target, Tensor input_lengths, Tensor target_lengths, Tensor log_alpha, Index blank, bool zero_infinity=false, index_base) -> Tensor",
+  kind = "extern", kernel = "all devices",
+  dims = {
+    grad_output = "N : float", log_probs = "T N C : float", target = "N S", input_lengths = "N : int", target_lengths = "N : int",
+    log_alpha = "N T L : float",
+  },
+  let = { L = "S * 2 + 1" }, out = "T N C : log_probs",
+  check = { { "both(ge(blank, 0), lt(blank, C))", "blank must be one of the {C} classes" } },
+  grad = "unimplemented",
+  reference = "ctc_loss_backward",
+  samples = {
+    "randn(2), randn(4,2,3):log_softmax(3), tensor({{2,3},{2,1}},{dtype=int64}), tensor({4,3},{dtype=int64}), tensor({2,1},{dtype=int64}), randn(2,4,5):double(), 1",
+  },
+  errors = {
+    { "randn(1), randn(4,2,3), tensor({{2,3},{2,1}},{dtype=int64}), tensor({4,3},{dtype=int64}), tensor({2,1},{dtype=int64}), randn(2,4,5), 1", "shape" },
+  },
+  tolerance = { float32 = { 1e-4, 1e-4 }, float16 = { 2e-2, 2e-2 }, bfloat16 = { 1e-1, 1e-1 }, why = "exponentials of rounded sums" },
+  doc = "Derivative of ctc_loss_forward by log_probs." },
+{ "lstm_layer(Tensor input, Tensor weight, Tensor h0, Tensor c0, bool reverse=false) -> (Tensor, Tensor, Tensor)",
+  kind = "fused", kernel = "all devices", amp = "high",
+  dims = { input = "T N G : float", h0 = "N H : input", weight = "G H : input", c0 = "N H : input" },
+  out = { "T N H", "T N H", "T N G" },
+  check = { sequence[1], sequence[2], four_gates },
+  keep = true, -- the weight is packed once for all steps
+  decompose = [[
+    local x, h = when(reverse, flip(input, list(0)), input), h0.shape[1]
+    local rows = fold(unsqueeze(op.cat(tensors(h0, c0, zeros_of(h0, list(h0.shape[0], h * 4), none)), 1), 0), x.shape[0],
+      function(rows, k)
+        local before = select(rows, 0, k)
+        local g = select(x, 0, k) + matmul(narrow(before, 1, 0, h), t(weight))
+        local i, f = sigmoid(narrow(g, 1, 0, h)), sigmoid(narrow(g, 1, h, h))
+        local n, o = tanh(narrow(g, 1, h * 2, h)), sigmoid(narrow(g, 1, h * 3, h))
+        local c = f * narrow(before, 1, h, h) + i * n
+        return op.cat(tensors(rows, unsqueeze(op.cat(tensors(o * tanh(c), c, i, f, n, o), 1), 0)), 0)
+      end)
+    local all = narrow(rows, 0, 1, x.shape[0])
+    local y = when(reverse, flip(all, list(0)), all)
+    return narrow(y, 2, 0, h), narrow(y, 2, h, h), narrow(y, 2, h * 2, h * 4)]],
+  grad = { ["input, weight, h0, c0"] = {
+    once = "lstm_layer_backward(grad, grad1, grad2, weight, h0, c0, result, result1, result2, reverse)",
+    again = "lstm_gradients(grad, grad1, grad2, weight, h0, c0, result, result1, result2, reverse)" } },
+  tolerance = { float32 = { 1e-5, 1e-5 }, float16 = { 2e-3, 2e-3 }, bfloat16 = { 2e-2, 2e-2 }, why = "rounded at each step" },
+  none = "decompose says the values",
+  samples = {
+    "randn(3,2,8), randn(8,2), randn(2,2), randn(2,2)", "randn(2,9,12), randn(12,3), randn(9,3), randn(9,3), true",
+    "randn(1,1,20), randn(20,5), randn(1,5), randn(1,5)", "randn(2,0,8), randn(8,2), randn(0,2), randn(0,2)",
+  },
+  errors = {
+    { "randn(0,2,8), randn(8,2), randn(2,2), randn(2,2)", "empty" },
+    { "randn(3,2,9), randn(9,2), randn(2,2), randn(2,2)", "4 %* 2 columns" },
+    { "randn(3,2,8), randn(8,3), randn(2,2), randn(2,2)", "weight" }, { "randn(3,8), randn(8,2), randn(2,2), randn(2,2)", "dimensions" },
+    { "randn(3,2,8), randn(8,2), randn(2,2), randn(3,2)", "c0" },
+  },
+  doc = "All steps of an LSTM: input (T, N, 4 H), the projected inputs, weight (4 H, H), states h0 and c0 (N, H). Gates \z
+    stand in the order input, forget, cell, output. Gives h and c of every step (T, N, H) and the activated gates \z
+    (T, N, 4 H). reverse: from the last step to the first." },
+{ "lstm_layer_backward(Tensor? grad_output, Tensor? grad_cells, Tensor? grad_gates, Tensor weight, Tensor h0, Tensor c0, Tensor output, Tensor cells, Tensor gates, bool reverse) -> (Tensor, Tensor, Tensor, Tensor)",
+  kind = "fused", kernel = "all devices",
+  dims = {
+    gates = "T N G : float", h0 = "N H : gates", weight = "G H : gates", c0 = "N H : gates", output = "T N H : gates",
+    cells = "T N H : gates", grad_output = "T N H : gates", grad_cells = "T N H : gates", grad_gates = "T N G : gates",
+  },
+  out = { "T N G : gates", "G H : gates", "N H : gates", "N H : gates" },
+  check = { sequence[1], sequence[2], four_gates },
+  keep = true,
+  decompose = "return lstm_gradients(grad_output, grad_cells, grad_gates, weight, h0, c0, output, cells, gates, reverse)",
+  grad = "unimplemented",
+  tolerance = { float32 = { 1e-5, 1e-5 }, float16 = { 1e-2, 1e-2 }, bfloat16 = { 1e-1, 1e-1 }, why = "rounded at each step" },
+  none = "decompose says the values",
+  samples = {
+    "randn(3,2,2), nil, nil, randn(8,2), randn(2,2), randn(2,2), randn(3,2,2), randn(3,2,2), rand(3,2,8), false",
+    "randn(2,9,3), randn(2,9,3), randn(2,9,12), randn(12,3), randn(9,3), randn(9,3), randn(2,9,3), randn(2,9,3), rand(2,9,12), true",
+    "nil, randn(1,1,5), nil, randn(20,5), randn(1,5), randn(1,5), randn(1,1,5), randn(1,1,5), rand(1,1,20), false",
+  },
+  errors = {
+    { "randn(3,2,2), nil, nil, randn(8,2), randn(2,2), randn(2,2), randn(3,2,2), randn(3,2,2), rand(3,2,9), false", "weight|columns" },
+    { "randn(3,2,3), nil, nil, randn(8,2), randn(2,2), randn(2,2), randn(3,2,2), randn(3,2,2), rand(3,2,8), false", "grad_output" },
+  },
+  doc = "Derivatives of lstm_layer by input, weight, h0 and c0." },
+{ "gru_layer(Tensor input, Tensor weight, Tensor? bias, Tensor h0, bool reverse=false) -> (Tensor, Tensor)",
+  kind = "fused", kernel = "all devices", amp = "high",
+  dims = { input = "T N G : float", h0 = "N H : input", weight = "G H : input", bias = "G : input" },
+  out = { "T N H", "T N (H * 4)" },
+  check = { sequence[1], sequence[2], three_gates },
+  keep = true,
+  decompose = [[
+    local x, h = when(reverse, flip(input, list(0)), input), h0.shape[1]
+    local rows = fold(unsqueeze(op.cat(tensors(h0, zeros_of(h0, list(h0.shape[0], h * 4), none)), 1), 0), x.shape[0],
+      function(rows, k)
+        local before, xs = narrow(select(rows, 0, k), 1, 0, h), select(x, 0, k)
+        local product = matmul(before, t(weight))
+        local y = when(given(bias), product + bias, product)
+        local r = sigmoid(narrow(xs, 1, 0, h) + narrow(y, 1, 0, h))
+        local z = sigmoid(narrow(xs, 1, h, h) + narrow(y, 1, h, h))
+        local hidden = narrow(y, 1, h * 2, h)
+        local n = tanh(narrow(xs, 1, h * 2, h) + r * hidden)
+        return op.cat(tensors(rows, unsqueeze(op.cat(tensors(n + z * (before - n), r, z, n, hidden), 1), 0)), 0)
+      end)
+    local all = narrow(rows, 0, 1, x.shape[0])
+    local y = when(reverse, flip(all, list(0)), all)
+    return narrow(y, 2, 0, h), narrow(y, 2, h, h * 4)]],
+  grad = { ["input, weight, bias, h0"] = {
+    once = "gru_layer_backward(grad, grad1, weight, h0, result, result1, reverse)",
+    again = "gru_gradients(grad, grad1, weight, h0, result, result1, reverse)" } },
+  tolerance = { float32 = { 1e-5, 1e-5 }, float16 = { 2e-3, 2e-3 }, bfloat16 = { 2e-2, 2e-2 }, why = "rounded at each step" },
+  none = "decompose says the values",
+  samples = {
+    "randn(3,2,6), randn(6,2), randn(6), randn(2,2)", "randn(2,9,9), randn(9,3), nil, randn(9,3), true",
+    "randn(1,1,15), randn(15,5), randn(15), randn(1,5)",
+  },
+  errors = {
+    { "randn(0,2,6), randn(6,2), nil, randn(2,2)", "empty" }, { "randn(3,2,8), randn(8,2), nil, randn(2,2)", "3 %* 2 columns" },
+    { "randn(3,2,6), randn(6,2), randn(5), randn(2,2)", "bias" },
+  },
+  doc = "All steps of a GRU: input (T, N, 3 H), the projected inputs, weight (3 H, H) and bias (3 H) of the hidden part, \z
+    state h0 (N, H). Gates stand in the order reset, update, new. Gives h of every step (T, N, H), and the activated gates \z
+    with the hidden part of the third behind them (T, N, 4 H). reverse: from the last step to the first." },
+{ "gru_layer_backward(Tensor? grad_output, Tensor? grad_gates, Tensor weight, Tensor h0, Tensor output, Tensor gates, bool reverse) -> (Tensor, Tensor, Tensor, Tensor)",
+  kind = "fused", kernel = "all devices",
+  dims = {
+    h0 = "N H : float", weight = "G H : h0", output = "T N H : h0", gates = "T N F : h0", grad_output = "T N H : h0",
+    grad_gates = "T N F : h0",
+  },
+  out = { "T N G : h0", "G H : h0", "G : h0", "N H : h0" },
+  check = { sequence[1], sequence[2], three_gates, { "equal(F, H * 4)", "gates must have 4 * {H} columns, got {F}" } },
+  keep = true,
+  decompose = "return gru_gradients(grad_output, grad_gates, weight, h0, output, gates, reverse)",
+  grad = "unimplemented",
+  tolerance = { float32 = { 1e-5, 1e-5 }, float16 = { 1e-2, 1e-2 }, bfloat16 = { 1e-1, 1e-1 }, why = "rounded at each step" },
+  none = "decompose says the values",
+  samples = {
+    "randn(3,2,2), nil, randn(6,2), randn(2,2), randn(3,2,2), rand(3,2,8), false",
+    "randn(2,9,3), randn(2,9,12), randn(9,3), randn(9,3), randn(2,9,3), rand(2,9,12), true",
+  },
+  errors = { { "randn(3,2,2), nil, randn(6,2), randn(2,2), randn(3,2,2), rand(3,2,6), false", "4 %* 2 columns" } },
+  doc = "Derivatives of gru_layer by input, weight, bias and h0." },
 }

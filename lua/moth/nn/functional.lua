@@ -85,7 +85,7 @@ F.instance_norm = signature("F.instance_norm(Tensor input, Tensor running_mean?,
   end)
 
 -- Convolution and pooling, losses, resizing, and the rest.
-for _, part in ipairs({ "conv", "pool", "loss", "resize", "embedding", "more" }) do
+for _, part in ipairs({ "conv", "pool", "grid", "loss", "resize", "embedding", "more" }) do
   for name, fn in each(require("moth.nn.functional_" .. part)) do F[name] = fn end
 end
 

@@ -119,6 +119,50 @@ define("binary_cross_entropy", "Tensor input, Tensor target, Tensor weight?, RED
 define("kl_div", "Tensor input, Tensor target, 'mean'|'sum'|'none'|'batchmean' reduction='mean', \z
   bool log_target=false", ops.kl_div)
 
+--- log_probs (T, N, C), or (T, C) of one sequence; targets (N, S), or all targets one behind the other (sum of
+-- target_lengths); lengths: vectors of N integers, or lists. blank: the position of the blank's class. 'mean' divides
+-- each loss by the length of its target. zero_infinity: 0, without a gradient, where inputs are too short.
+define("ctc_loss", "Tensor log_probs, Tensor targets, int|int[]|Tensor input_lengths, \z
+  int|int[]|Tensor target_lengths, Index blank=1, REDUCTION, bool zero_infinity=false",
+  function(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
+    local where = "[F.ctc_loss]"
+    local batched = B.dim(log_probs) == 3
+    if not batched and B.dim(log_probs) ~= 2 then
+      check.fail("%s expected log-probabilities (T, N, C) or (T, C), got %s", where, B.format(log_probs))
+    end
+    local rows = batched and log_probs or log_probs:unsqueeze(2)
+    local N = B.size(rows, 2)
+    local function lengths(name, given)
+      local t = given
+      if not B.is_tensor(t) then t = moth.tensor(type(t) == "table" and t or { t }, { dtype = moth.int64 }) end
+      t = t:reshape(-1)
+      if B.numel(t) ~= N then check.fail("%s %d %s for %d sequences", where, B.numel(t), name, N) end
+      return t
+    end
+    local ins, outs = lengths("input_lengths", input_lengths), lengths("target_lengths", target_lengths)
+    if B.dim(targets) == 1 then -- one behind the other: padded by a class that no length reaches
+      local counts, list, at, longest = outs:totable(), {}, 1, 0
+      for _, n in ipairs(counts) do longest = math.max(longest, n) end
+      for i, n in ipairs(counts) do
+        if n < 0 or at + n - 1 > B.numel(targets) then
+          check.fail("%s the target lengths sum to more than the %d targets", where, B.numel(targets))
+        end
+        list[i] = moth.pad(targets:narrow(1, at, n), { 0, longest - n }, "constant", 1)
+        at = at + n
+      end
+      targets = N > 0 and moth.stack(list) or targets:reshape(0, 0)
+    elseif B.dim(targets) ~= 2 then
+      check.fail("%s expected targets (N, S) or a vector, got %s", where, B.format(targets))
+    end
+    local loss = ops.ctc_loss_forward(rows, targets, ins, outs, blank, zero_infinity)
+    if reduction == "mean" then
+      loss = loss / outs:clamp({ min = 1 }):to({ dtype = loss:dtype(), device = loss:device() })
+      return loss:mean()
+    end
+    if not batched and reduction == "none" then return loss:squeeze(1) end
+    return reduce(loss, reduction)
+  end)
+
 -- ---- of numbers ------------------------------------------------------------------------------------
 
 define("smooth_l1_loss", "Tensor input, Tensor target, REDUCTION, number beta=1", ops.smooth_l1_loss)

@@ -37,6 +37,7 @@ local rows = {
   { "GaussianNLLLoss", "gaussian_nll_loss", "*", "bool full=false", "number eps=1e-6", reduction, three = true },
   { "TripletMarginWithDistanceLoss", "triplet_margin_with_distance_loss", "*", "callable distance_function?",
     "number margin=1", "bool swap=false", reduction, three = true, named = true },
+  { "CTCLoss", "ctc_loss", "Index blank=1", reduction, "bool zero_infinity=false", four = true },
   -- not losses, but of the same form
   { "CosineSimilarity", "cosine_similarity", "Dim dim=2", "number eps=1e-8" },
   { "PairwiseDistance", "pairwise_distance", "number p=2", "number eps=1e-6", "bool keepdim=false" },
@@ -69,6 +70,8 @@ local function make(row)
       for _, key in ipairs(names) do o[key] = self[key] end
       return fn(a, b, c, o)
     end
+  elseif row.four then
+    function cls:forward(a, b, c, d) return fn(a, b, c, d, options(self, 1)) end
   elseif row.three then
     function cls:forward(a, b, c) return fn(a, b, c, options(self, 1)) end
   elseif n == 1 then

@@ -373,6 +373,15 @@ function Module:register_forward_hook(fn) return hooks.register(self, "forward",
 function Module:register_full_backward_pre_hook(fn) return hooks.register(self, "backward_pre", fn) end
 function Module:register_full_backward_hook(fn) return hooks.register(self, "backward", fn) end
 
+--- Hooks of state dicts, for this module's part of them; each registration returns a handle with remove().
+-- state_dict_pre: fn(module, prefix) before its entries are collected; state_dict_post: fn(module, state_dict, prefix)
+-- after; load_state_dict_pre: fn(module, state_dict, prefix), which may change the entries (of a copy);
+-- load_state_dict_post: fn(module, missing, unexpected), lists of names.
+function Module:register_state_dict_pre_hook(fn) return state_dict.register(self, "state_dict_pre", fn) end
+function Module:register_state_dict_post_hook(fn) return state_dict.register(self, "state_dict_post", fn) end
+function Module:register_load_state_dict_pre_hook(fn) return state_dict.register(self, "load_state_dict_pre", fn) end
+function Module:register_load_state_dict_post_hook(fn) return state_dict.register(self, "load_state_dict_post", fn) end
+
 --- The text between the parentheses of the printed module; subclasses override it.
 function Module.extra_repr() return "" end
 

@@ -6,17 +6,50 @@
 local B = require "moth_lua"
 local moth = require "moth"
 local Ordered = require "moth.nn.ordered"
+local class = require "moth.class"
 local check = require "moth.utils.check"
 local each = require "moth.each"
 
 local M = {}
 
-local function collect(module, prefix, out)
+-- Hooks of a module's state dicts: register_state_dict_pre_hook and others of nn.Module.
+local function run_hooks(module, kind, ...)
+  local list = rawget(module, "_state_hooks")
+  for _, h in ipairs(list and list[kind] or {}) do h.fn(module, ...) end
+end
+
+local Handle = class("StateDictHook")
+function Handle:__init(module, kind, fn) self.module, self.kind, self.fn = module, kind, fn end
+function Handle:remove()
+  local list, kept = rawget(self.module, "_state_hooks"), {}
+  for _, h in ipairs(list[self.kind]) do
+    if h ~= self then kept[#kept + 1] = h end
+  end
+  list[self.kind] = kept
+end
+
+--- Adds fn to the hooks of a kind; returns a handle with remove().
+function M.register(module, kind, fn)
+  if type(fn) ~= "function" then check.fail("[register_%s_hook] expected a function, got %s", kind, class.name(fn)) end
+  local hooks = rawget(module, "_state_hooks")
+  if not hooks then
+    hooks = {}
+    rawset(module, "_state_hooks", hooks)
+  end
+  local handle, list = Handle(module, kind, fn), { unpack(hooks[kind] or {}) }
+  list[#list + 1] = handle
+  hooks[kind] = list
+  return handle
+end
+
+local function collect(module, prefix, out, bare)
+  if not bare then run_hooks(module, "state_dict_pre", prefix) end
   for name, p in Ordered.items(module:registry("_parameters")) do out[prefix .. name] = B.detach(p, false) end
   for name, b in Ordered.items(module:registry("_buffers")) do
     if not module._transient[name] then out[prefix .. name] = B.detach(b, false) end
   end
-  for name, child in Ordered.items(module:registry("_modules")) do collect(child, prefix .. name .. ".", out) end
+  for name, child in Ordered.items(module:registry("_modules")) do collect(child, prefix .. name .. ".", out, bare) end
+  if not bare then run_hooks(module, "state_dict_post", out, prefix) end
   return out
 end
 
@@ -95,7 +128,17 @@ function M.load(module, source, o)
     local weight = rawget(m, "_lazy") and rawget(source, path == "" and "weight" or path .. ".weight")
     if weight and B.is_tensor(weight) then m:initialize_from(weight) end
   end
-  local own = M.save(module)
+  local hooked = false
+  for _, m in ipairs(module:modules()) do hooked = hooked or rawget(m, "_state_hooks") ~= nil end
+  if hooked then
+    local copy = {}
+    for name in each(source) do copy[name] = rawget(source, name) end
+    source = copy -- hooks may change it
+    for path, m in module:named_modules() do
+      run_hooks(m, "load_state_dict_pre", source, path == "" and "" or path .. ".")
+    end
+  end
+  local own = collect(module, "", Ordered.new(), true)
   local missing, unexpected, mismatched, wrong = compare(own, source)
   local lines, skipped = {}, {}
   if o.strict ~= false and #missing > 0 then lines[1] = "missing keys: " .. quoted(missing) end
@@ -114,6 +157,9 @@ function M.load(module, source, o)
       table.concat(lines, "\n  ")))
   end
   moth.no_grad(copy_all, own, source, skipped)
+  if hooked then
+    for _, m in ipairs(module:modules()) do run_hooks(m, "load_state_dict_post", missing, unexpected) end
+  end
   return missing, unexpected, mismatched
 end
 

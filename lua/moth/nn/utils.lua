@@ -10,6 +10,15 @@ local each = require "moth.each"
 
 local M = {}
 
+require("moth.lang.lazy")(M, "moth.nn.utils_", {
+  rnn = "rnn", parametrize = "parametrize", parametrizations = "parametrizations", prune = "prune",
+  fuse_conv_bn_weights = { "fuse", "fuse_conv_bn_weights" }, fuse_conv_bn_eval = { "fuse", "fuse_conv_bn_eval" },
+  fuse_linear_bn_weights = { "fuse", "fuse_linear_bn_weights" },
+  fuse_linear_bn_eval = { "fuse", "fuse_linear_bn_eval" },
+  create_feature_extractor = { "fuse", "create_feature_extractor" },
+  consume_prefix_in_state_dict_if_present = { "fuse", "consume_prefix_in_state_dict_if_present" },
+}, "moth.nn.utils")
+
 local function gradients(where, parameters)
   if B.is_tensor(parameters) then parameters = { parameters } end
   if type(parameters) ~= "table" then
@@ -52,6 +61,36 @@ end)
 --- The norm of all gradients as one vector, a 0-dim tensor.
 M.grad_norm = signature("nn.utils.grad_norm(list|Tensor parameters, number norm_type=2)", function(parameters, p)
   return moth.no_grad(total_norm, gradients("grad_norm", parameters), p)
+end)
+
+local function list_of(where, tensors)
+  if B.is_tensor(tensors) then return { tensors } end
+  for i = 1, #tensors do
+    if not B.is_tensor(tensors[i]) then
+      check.fail("[%s] expected tensors, got %s as element %d", where, class.name(tensors[i]), i)
+    end
+  end
+  return tensors
+end
+
+--- The norm of all tensors as one vector, a 0-dim tensor.
+M.get_total_norm = signature("nn.utils.get_total_norm(list|Tensor tensors, number norm_type=2, \z
+  bool error_if_nonfinite=false)", function(tensors, p, must_be_finite)
+  local norm = moth.no_grad(total_norm, list_of("nn.utils.get_total_norm", tensors), p)
+  if must_be_finite and not norm:isfinite():item() then
+    check.fail("[nn.utils.get_total_norm] the norm is %g", norm:item())
+  end
+  return norm
+end)
+
+--- Scales the gradients in place by max_norm / total_norm where that is below 1: clip_grad_norm_ with a norm that is
+-- known.
+M.clip_grads_with_norm_ = signature("nn.utils.clip_grads_with_norm_(list|Tensor parameters, number max_norm, \z
+  Tensor total_norm)", function(parameters, max_norm, norm)
+  moth.no_grad(function()
+    local factor = (max_norm / (norm + 1e-6)):clamp({ max = 1 })
+    for _, g in ipairs(gradients("clip_grads_with_norm_", parameters)) do g:mul_(factor) end
+  end)
 end)
 
 local function clamp_all(grads, value)
