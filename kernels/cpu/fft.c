@@ -270,7 +270,7 @@ static MothStatus plan_for(int64_t n, bool is_double, bool cut, Plan **out) {
     }
   }
   pthread_mutex_unlock(&lock);
-  Plan *p, *old;
+  Plan *p = NULL, *old;
   MOTH_TRY(make_plan(n, is_double, cut, &p)); /* unlocked: it asks for other plans */
   pthread_mutex_lock(&lock);
   int at = 0;
