@@ -115,10 +115,10 @@ return {
     "when(given(i), when(lt(i, 0), larger(i + n, 0), smaller(i, n)), other)" },
   -- The areas between neighbours of y along dim, at places x or dx apart.
   trapezoids = { "given_y, given_x, dx, dim", [[
-    local y = when(is_float(given_y), as(given_y, working(given_y)), to(given_y, default_dtype()))
+    local y = when(inexact(given_y), as(given_y, working(given_y)), to(given_y, default_dtype()))
     local n = y.shape[dim]
     local m, first = larger(n - 1, 0), smaller(n, 1)
-    local x = when(given(given_x), as(given_x, when(is_float(given_x), working(given_x), y.dtype)), y)
+    local x = when(given(given_x), as(given_x, when(inexact(given_x), working(given_x), y.dtype)), y)
     local size = when(equal(x.ndim, 1), replace(ones_n(y.ndim), dim, x.numel), join(ones_n(y.ndim - x.ndim), x.shape))
     local places = reshape(x, size)
     local k = places.shape[dim]
@@ -317,7 +317,7 @@ return {
     local total = scatter_add(only_given(self, dim, index, include_self, 0, index_base), dim, index, x, index_base)
     local ones = only_given(ones_like(self), dim, index, include_self, 0, index_base)
     local n = scatter_add(ones, dim, index, ones_like(x), index_base)
-    return when(is_float(self), total / n, floor_divide(total, n))]] },
+    return when(inexact(self), total / n, floor_divide(total, n))]] },
 
   -- ---- linear --------------------------------------------------------------------------------------
   -- x (…, n) as (rows, n)

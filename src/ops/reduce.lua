@@ -175,9 +175,9 @@ return {
   kind = "composite", amp = "high",
   join = "prod",
   expr = [[
-    local dtype = when(is_float(self), self.dtype, dtype_named("int64"))
+    local dtype = when(inexact(self), self.dtype, dtype_named("int64"))
     local n = when(equal(self.ndim, 0), 1, self.shape[dim])
-    local start = to(self, when(is_float(self), working(self), dtype), none, false, true)
+    local start = to(self, when(inexact(self), working(self), dtype), none, false, true)
     local y = fold(start, doublings(n), function(x, k) -- products alone: differentiable where elements are 0, too
       local stride = power_of(2, k)
       local before, a, b = narrow(x, dim, 0, stride), narrow(x, dim, stride, n - stride), narrow(x, dim, 0, n - stride)

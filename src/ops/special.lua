@@ -48,7 +48,7 @@ return {
 { "mvlgamma(Tensor self, int p) -> Tensor",
   kind = "composite",
   expr = [[
-    local x = when(is_float(self), self, to(self, default_dtype()))
+    local x = when(inexact(self), self, to(self, default_dtype()))
     local i = arange(0, p, 1, working(x), self.device) * 0.5
     local y = sum(lgamma(unsqueeze(as(x, working(x)), -1) - i), list(self.ndim)) + p * (p - 1) * 0.28618247146235004
     return narrowed(y, x)]],

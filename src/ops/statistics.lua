@@ -121,7 +121,7 @@ return {
   doc = "quantile of the elements that are not NaN." },
 { "nansum(Tensor self, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
   kind = "composite",
-  expr = "sum(when(is_float(self), masked_fill(self, isnan(self), 0), self), dim, keepdim, dtype)",
+  expr = "sum(when(inexact(self), masked_fill(self, isnan(self), 0), self), dim, keepdim, dtype)",
   grad = "composite",
   reference = "nansum",
   samples = { "randn(3,4)", "tensor{{1, nan, 3}, {nan, nan, 2}}, 1", "tensor{{1, nan, 3}, {nan, nan, 2}}, {2}, true" },
@@ -203,7 +203,7 @@ return {
 { "dist(Tensor self, Tensor other, Scalar p=2) -> Tensor",
   kind = "composite", amp = "high",
   expr = "norm(self - other, p)",
-  check = { is_float },
+  check = { { "inexact(self)", "expected a float dtype, got {self.dtype}", "type" } },
   grad = "composite",
   reference = "dist",
   samples = { "randn(3,4), randn(3,4)", "randn(3,1), randn(4), 1", "randn(4), randn(4), inf" },
@@ -225,17 +225,18 @@ return {
 { "cov(Tensor self, int correction=1, Tensor? fweights=none, Tensor? aweights=none) -> Tensor",
   kind = "composite",
   expr = [[
-    local float = when(is_float(self), self, to(self, default_dtype()))
+    local float = when(inexact(self), self, to(self, default_dtype()))
     local x = when(lt(self.ndim, 2), reshape(float, list(1, self.numel)), float)
     local weighted = either(given(fweights), given(aweights))
-    local one = full_of(x, list(x.shape[1]), 1, none)
-    local worth = when(given(aweights), as(aweights, x.dtype), one)
-    local w = worth * when(given(fweights), as(fweights, x.dtype), one)
+    local part = op.real(x)
+    local one = full_of(part, list(x.shape[1]), 1, none)
+    local worth = when(given(aweights), as(aweights, part.dtype), one)
+    local w = worth * when(given(fweights), as(fweights, part.dtype), one)
     local total = sum(w)
     local factor = total - sum(w * worth) * correction / total
     local mean = sum(x * w, list(1), true) / total
     local centred = x - mean
-    local c = matmul(when(weighted, centred * w, centred), t(centred)) / clamp(factor, 0, none)
+    local c = matmul(when(weighted, centred * w, centred), t(conj(centred))) / clamp(factor, 0, none)
     return when(equal(x.shape[0], 1), reshape(c, list()), c)]],
   check = {
     { "le(self.ndim, 2)", "expected at most 2 dimensions, got {self.ndim}" },
@@ -255,10 +256,12 @@ return {
 { "corrcoef(Tensor self) -> Tensor",
   kind = "composite",
   expr = [[
-    local c = cov(when(is_float(self), as(self, working(self)), self))
-    local deviation = sqrt(diagonal_of(c, 0))
-    local r = when(equal(c.ndim, 0), c / c, clamp(c / unsqueeze(deviation, 1) / unsqueeze(deviation, 0), -1, 1))
-    return when(is_float(self), narrowed(r, self), r)]],
+    local c = cov(when(inexact(self), as(self, working(self)), self))
+    local deviation = sqrt(op.real(diagonal_of(c, 0)))
+    local q = c / unsqueeze(deviation, 1) / unsqueeze(deviation, 0)
+    local cut = when(is_complex(q), complex(clamp(op.real(q), -1, 1), clamp(imag(q), -1, 1)), clamp(q, -1, 1))
+    local r = when(equal(c.ndim, 0), c / c, cut)
+    return when(inexact(self), narrowed(r, self), r)]],
   check = { { "le(self.ndim, 2)", "expected at most 2 dimensions, got {self.ndim}" } },
   grad = "composite",
   reference = "corrcoef",

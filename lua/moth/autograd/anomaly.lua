@@ -20,7 +20,10 @@ local function traceback()
   return table.concat(lines, "\n")
 end
 
-local function has_nan(t) return B.tensor_dtype(t).is_floating_point and B.ops.any(B.ops.isnan(t)):item() end
+local function has_nan(t)
+  local d = B.tensor_dtype(t)
+  return (d.is_floating_point or d.is_complex) and B.ops.any(B.ops.isnan(t)):item()
+end
 
 --- Runs fn(...), forward and backward. An error of backward says which op's derivative it came from and where that op
 -- was called; a derivative that gives NaN is such an error. detect_anomaly(fn, …) or detect_anomaly({ check_nan =

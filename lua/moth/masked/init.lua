@@ -43,7 +43,8 @@ reduction("prod", 1, ops.prod)
 reduction("amax", -inf, ops.amax)
 reduction("amin", inf, ops.amin)
 reduction("logsumexp", -inf, function(x, dim, keepdim)
-  if not B.tensor_dtype(x).is_floating_point then x = ops.to(x, { dtype = B.default_dtype() }) end
+  local d = B.tensor_dtype(x)
+  if not d.is_floating_point and not d.is_complex then x = ops.to(x, { dtype = B.default_dtype() }) end
   if dim then return ops.logsumexp(x, dim, keepdim) end
   dim = {}
   for d = 1, B.dim(x) do dim[d] = d end
@@ -77,7 +78,8 @@ position("argmax", -inf, ops.argmax)
 position("argmin", inf, ops.argmin)
 
 local function as_float(x)
-  return B.tensor_dtype(x).is_floating_point and x or ops.to(x, { dtype = B.default_dtype() })
+  local d = B.tensor_dtype(x)
+  return (d.is_floating_point or d.is_complex) and x or ops.to(x, { dtype = B.default_dtype() })
 end
 --- The mean of what the mask leaves; NaN where it leaves nothing.
 M.mean = signature("mean(Tensor input, Dim|Dim[] dim?, *, bool keepdim=false, dtype dtype?, Tensor mask?)",

@@ -256,7 +256,7 @@ local function widened(list, terms, result)
     for _, l in ipairs(term) do sums = sums or not kept[l] end
     common = B.promote(common, B.tensor_dtype(list[i]))
   end
-  if not sums or common.is_floating_point then return list end
+  if not sums or common.is_floating_point or common.is_complex then return list end
   local out = {}
   for i, t in ipairs(list) do out[i] = ops.to(t, { dtype = "int64" }) end
   return out
@@ -474,6 +474,9 @@ end)
 
 --- x with NaN replaced by `nan` (0) and infinities by posinf and neginf (the largest and least of the dtype).
 both("nan_to_num(Tensor input, number nan=0, number posinf?, number neginf?)", function(x, nan, posinf, neginf)
+  if B.tensor_dtype(x).is_complex then
+    return (ops.view_as_complex(F.nan_to_num(ops.view_as_real(x), nan, posinf, neginf)))
+  end
   if not B.tensor_dtype(x).is_floating_point then return (ops.clone(x)) end
   local limit = require("moth.tensor").finfo(B.tensor_dtype(x)).max
   local y = ops.masked_fill(x, ops.isnan(x), nan)

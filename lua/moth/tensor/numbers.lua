@@ -81,8 +81,10 @@ return function(F, methods)
   end)
   --- Powers computed, and given, in float64.
   both("float_power(Tensor|number input, Tensor|number exponent)", function(x, y)
-    local double = { dtype = "float64" }
-    return (ops.pow(is_tensor(x) and ops.to(x, double) or x, is_tensor(y) and ops.to(y, double) or y))
+    local function wide(v)
+      return is_tensor(v) and ops.to(v, { dtype = dtype_of(v).is_complex and "complex128" or "float64" }) or v
+    end
+    return (ops.pow(wide(x), wide(y)))
   end)
   both("deg2rad(Tensor input)", function(x) return (ops.mul(x, math.pi / 180)) end)
   both("rad2deg(Tensor input)", function(x) return (ops.mul(x, 180 / math.pi)) end)
@@ -249,7 +251,9 @@ return function(F, methods)
     if type(spacing) == "table" and #spacing ~= #dims then
       check.fail("[gradient] spacing must have one entry for each of %d dimensions, got %d", #dims, #spacing)
     end
-    if not dtype_of(x).is_floating_point then x = ops.to(x, { dtype = B.default_dtype() }) end
+    if not dtype_of(x).is_floating_point and not dtype_of(x).is_complex then
+      x = ops.to(x, { dtype = B.default_dtype() })
+    end
     local out = {}
     for i, d in ipairs(dims) do
       local n, h = B.size(x, d), type(spacing) == "table" and spacing[i] or spacing
