@@ -43,8 +43,8 @@ reduction("prod", 1, ops.prod)
 reduction("amax", -inf, ops.amax)
 reduction("amin", inf, ops.amin)
 reduction("logsumexp", -inf, function(x, dim, keepdim)
-  local d = B.tensor_dtype(x)
-  if not d.is_floating_point and not d.is_complex then x = ops.to(x, { dtype = B.default_dtype() }) end
+  local kind = B.tensor_dtype(x)
+  if not kind.is_floating_point and not kind.is_complex then x = ops.to(x, { dtype = B.default_dtype() }) end
   if dim then return ops.logsumexp(x, dim, keepdim) end
   dim = {}
   for d = 1, B.dim(x) do dim[d] = d end
