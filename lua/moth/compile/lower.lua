@@ -15,6 +15,8 @@ local graphs = require "moth.compile.graph"
 local records = require "moth.records"
 local each = require "moth.each"
 
+-- Classes of dtypes that generated kernels do not compute in.
+local apart = { uint = true, complex = true }
 local M = {}
 local rgraph = records.graph
 
@@ -133,7 +135,7 @@ function M.formula(call)
   for i, a in ipairs(op.args) do
     local v = call.args[i]
     if is_value(v) then
-      if not v.facts.dtype or v.facts.device ~= "cpu" or v.facts.dtype.class == "uint" then return nil end
+      if not v.facts.dtype or v.facts.device ~= "cpu" or apart[v.facts.dtype.class] then return nil end
       if op.cond ~= a.name then tensors[#tensors + 1] = v end
     elseif a.type ~= "SCALAR" then
       others[#others + 1] = v
@@ -148,7 +150,7 @@ function M.formula(call)
     if type(list[2]) == "boolean" then return nil end
     d = dtypes[name_of(B.result_type(list[1], list[2]))]
   end
-  if not d or d.class == "uint" or not M.reader.has("m_" .. op.scalar, d.kind) then return nil end
+  if not d or apart[d.class] or not M.reader.has("m_" .. op.scalar, d.kind) then return nil end
   -- Compilers have no vectors of float16: rounding to it between ops takes longer than eager's passes over memory do.
   if d.name == "float16" then return nil end
   if op.promote == "float" and not d.is_float then return nil end
@@ -186,7 +188,7 @@ local copies = { to_copy = true, clone = true }
 local function copy_of(call)
   local x, out = call.args[1], call.results[1] and call.results[1].facts
   if not copies[call.target] or not is_value(x) or not x.facts.dtype or not out.dtype then return nil end
-  if x.facts.device ~= "cpu" or out.device ~= "cpu" or x.facts.dtype.class == "uint" or out.dtype.class == "uint" then
+  if x.facts.device ~= "cpu" or out.device ~= "cpu" or apart[x.facts.dtype.class] or apart[out.dtype.class] then
     return nil
   end
   return is_packed(out) and { copy = true, operands = { x }, parameters = {}, dtype = out.dtype } or nil
@@ -198,7 +200,7 @@ local function write_of(call)
   if call.target ~= "copy_" or not is_value(x) or not is_value(v) or x.call then return nil end
   local to, from = x.facts, v.facts
   if not to.dtype or not from.dtype or to.device ~= "cpu" or from.device ~= "cpu" then return nil end
-  if to.dtype.class == "uint" or from.dtype.class == "uint" or not is_packed(to) then return nil end
+  if apart[to.dtype.class] or apart[from.dtype.class] or not is_packed(to) then return nil end
   if not M.same(to.shape, from.shape) then return nil end
   call.into = x
   return { copy = true, operands = { v }, parameters = {}, dtype = to.dtype }
@@ -241,7 +243,7 @@ local function reduction_of(call)
   local join, x, out = reducing[call.target], call.args[1], call.results[1] and call.results[1].facts
   if not join or not is_value(x) or not out.dtype or #out.shape ~= #x.facts.shape or #out.shape == 0 then return nil end
   local d = x.facts.dtype
-  if not d or d.class == "uint" or x.facts.device ~= "cpu" or numel(x.facts.shape) == 0 then return nil end
+  if not d or apart[d.class] or x.facts.device ~= "cpu" or numel(x.facts.shape) == 0 then return nil end
   if join == "any" or join == "all" then
     if d.name ~= "bool" then return nil end
   elseif out.dtype ~= d or d.class == "bool" or d.form ~= 0 and (join == "sum" or join == "prod") then
