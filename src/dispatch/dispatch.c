@@ -306,10 +306,13 @@ static MothStatus check_memory(const MothCall *c) {
 }
 
 /* Whether a kernel for floats is to compute complex results, or from complex arguments. */
-static bool sees_parts(const MothCall *c) {
+static inline bool sees_parts(const MothCall *c) {
   const MothOp *op = c->op;
-  bool any = op->nresults && c->results[0].tag == MOTH_V_TENSOR &&
-             moth_dtype_is_complex((MothDType)c->results[0].u.t->dtype);
+  bool made = op->nresults && c->results[0].tag == MOTH_V_TENSOR;
+  if (__builtin_expect(
+          !((c->keys | (made ? c->results[0].u.t->keys : 0)) & (uint32_t)MOTH_KEY_OPT_IN), 1))
+    return false;
+  bool any = made && moth_dtype_is_complex((MothDType)c->results[0].u.t->dtype);
   for (int i = 0; i < op->nargs && !any; i++) {
     MothValue v = c->args[i];
     uint32_t n = v.tag == MOTH_V_TENSOR ? 1 : v.tag == MOTH_V_TENSORS ? v.n : 0;
