@@ -135,7 +135,7 @@ end
 
 local function pointwise_case(op, args, checks)
   local dtype = compute_dtype(op, args)
-  local out_dtype = op.out or dtype
+  local out_dtype = op.out == "bool" and "bool" or dtype
   local ok, result = pcall(call, op.name, args)
   if S.class[dtype] ~= "float" and supports(op, dtype) and fractional_parameter(op, args) then
     if ok then error("a fractional parameter went into " .. dtype, 0) end
