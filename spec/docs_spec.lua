@@ -133,10 +133,6 @@ describe("documentation #M057", function()
       func.vmap
       func.jvp
       sparse
-      linalg.svd
-      linalg.inv
-      svd
-      inverse
       amp
       quantization
       nn.SyncBatchNorm

@@ -39,6 +39,7 @@ static Sgemm sgemm;
 static Dgemm dgemm;
 static Zgemm cgemm, zgemm;
 static Onednn onednn;
+static void *library;
 static const char *name = "none";
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -63,6 +64,7 @@ static void open_blas(void) {
     /* 0: serial, 2: OpenMP. A pthread build beside OpenMP doubles the time of a step. */
     if (sgemm && dgemm && parallel && parallel() != 1) {
       name = path;
+      library = lib;
       return;
     }
     sgemm = NULL;
@@ -94,6 +96,11 @@ static bool suits_onednn(const MothGemm *g) {
 const char *moth_blas_name(void) {
   pthread_once(&once, open_blas);
   return name;
+}
+
+void *moth_blas_symbol(const char *symbol) {
+  pthread_once(&once, open_blas);
+  return library ? dlsym(library, symbol) : NULL;
 }
 
 /* Without BLAS, and for dtypes that BLAS lacks: one element of C at a time, summed in k's order. */

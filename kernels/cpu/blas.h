@@ -13,4 +13,6 @@ static inline double moth_gemm_flops(const MothGemm *g) {
 void moth_gemm(const MothGemm *g, bool parallel);
 /* The BLAS in use: its path, or "none". */
 MOTH_API const char *moth_blas_name(void);
+/* A function of that library; NULL: there is none. */
+void *moth_blas_symbol(const char *symbol);
 #endif

@@ -173,7 +173,9 @@ end
 local function structured_case(op, args, dtype, checks, want)
   local results = pack(pcall(call, op.name, args))
   if not results[1] then
-    if S.class[dtype] ~= "float" and is_type_error(results[2]) then
+    local low = (dtype == "float16" or dtype == "bfloat16")
+      and results[2]:find("low precision and complex dtypes", 1, true)
+    if low or S.class[dtype] ~= "float" and is_type_error(results[2]) then
       count.refused = count.refused + 1
       return
     end
@@ -422,10 +424,22 @@ local function run_structured(op)
   for i, text in ipairs(op.samples) do
     local base = S.evaluate(text, { seed = S.seed + i })
     naive_case(op, i, base)
+    -- Rounded to integers, or of equal rows, a matrix is singular.
+    local factors = op.family == "decompositions"
     for _, dtype in ipairs(S.dtypes) do
       local args = converted(op, base, dtype)
-      for _, layout in ipairs(S.layouts) do
+      if factors and S.class[dtype] ~= "float" then
+        count.case(where(op, i, dtype), function()
+          local ok, err = pcall(call, op.name, args)
+          if not ok and not is_type_error(err) then error(err, 0) end
+          if ok and op.name ~= "native_lu_rows" then error("was accepted", 0) end
+          count.refused = count.refused + 1
+        end)
+        args = nil
+      end
+      for _, layout in ipairs(args and S.layouts or {}) do
         local mine, checks = laid_out(op, args, layout)
+        if factors and layout == "expanded" then mine = nil end
         if mine and (op.name ~= "as_strided" or layout == "contiguous") then -- it reads the storage, not the elements
           count.case(where(op, i, dtype, layout), function()
             local want = expected(op, mine, base)
@@ -437,7 +451,7 @@ local function run_structured(op)
           end)
         end
       end
-      if not op.returns_self then variants_of(op, i, args, dtype) end
+      if args and not op.returns_self then variants_of(op, i, args, dtype) end
     end
     fakes = fakes + 1
     count.case(where(op, i, "fake"), fake_case, op, fresh(op, base))
@@ -654,7 +668,8 @@ describe("forward", function()
         elseif op.factory then run_factory(op)
         else run_structured(op)
         end
-        if op.nresults > 0 and not S.small then run_larger(op) end
+        -- Naive factorizations of large matrices take too long: spec/lua/linalg_spec.lua has large ones.
+        if op.nresults > 0 and not S.small and op.family ~= "decompositions" then run_larger(op) end
         S.seed = S.seed + 1000
       end
       S.seed = seed

@@ -10,6 +10,12 @@ local ops_total, ops_first, ops_second, without = 0, 0, {}, {}
 
 local function call(name, args) return ops[name](unpack(args, 1, args.n)) end
 
+-- Ops that read one triangle of symmetric matrices: their derivative is that along symmetric matrices.
+local symmetric = {}
+for name in ("linalg_cholesky_ex linalg_cholesky native_eigh linalg_eigh linalg_eigvalsh"):gmatch "%S+" do
+  symmetric[name] = true
+end
+
 --- Of which arguments does an op have a derivative? All floats of a composite; false: unimplemented.
 local function differentiable(op, name)
   if op.grad == "composite" then return true end
@@ -42,6 +48,7 @@ local function as_function(op, name, text, seed, want)
       local v = args[i]
       if type(v) == "table" and v.input then
         v = given[v.input]
+        if symmetric[op.name] then v = ops.mul(ops.add(v, ops.transpose(v, -2, -1)), 0.5) end
         if i == 1 and mutates then v = ops.clone(v) end
       elseif type(v) == "table" and type(v[1]) == "table" and v[1].input then
         local list = {}

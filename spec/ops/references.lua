@@ -799,6 +799,7 @@ end
 require "ops.references_making"(M, { numel = numel, new = new, each = each, wrap = wrap, strides = strides })
 require "ops.references_composite"(M, { numel = numel, new = new, strides = strides, each = each, wrap = wrap,
   along = along, ordered = ordered, picked = picked })
+require "ops.references_decompositions"(M, { numel = numel })
 require "ops.references_statistics"(M, { numel = numel, new = new, strides = strides, each = each, wrap = wrap,
   along = along, groups = groups })
 

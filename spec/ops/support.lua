@@ -147,10 +147,28 @@ local function environment(options)
   for _, d in ipairs(S.dtypes) do env[d] = moth[d] end
   env.randn = maker(options.integers and function() return math.floor(uniform() * 7) - 3 end or normal)
   env.rand = maker(options.integers and function() return math.floor(uniform() * 3) + 1 end or uniform)
+  env.zeros = maker(function() return 0 end)
   function env.randint(low, high, size)
     local shape, data = sizes(size), {}
     for i = 1, product(shape) do data[i] = low + math.floor(uniform() * (high - low)) end
     return S.make(shape, "int64", data)
+  end
+  -- The identity; symmetric and symmetric positive-definite matrices.
+  function env.eye(n)
+    n = scale(n)
+    local data = {}
+    for i = 1, n * n do data[i] = (i - 1) % (n + 1) == 0 and 1 or 0 end
+    return S.make({ n, n }, dtype, data)
+  end
+  function env.sym(...)
+    local x = env.randn(...)
+    return B.ops.add(x, B.ops.transpose(x, -2, -1))
+  end
+  function env.spd(...)
+    local x = env.randn(...)
+    local n = B.size(x, -1)
+    local wide = B.ops.mul(B.ops.eye(n, { dtype = dtype, device = S.device }), n)
+    return B.ops.add(B.ops.matmul(x, B.ops.transpose(x, -2, -1)), wide)
   end
   function env.tensor(v, o)
     if o then return B.ops.to(moth.tensor(v, o), { device = S.device }) end

@@ -24,6 +24,14 @@ local other = {
   end,
   ["special.polygamma"] = function(x, n) return moth.polygamma(x, n) end,
   polygamma = function(x, n) return moth.polygamma(x, n) end,
+  -- Functions of PyTorch's database.
+  ["linalg.pinv.singular"] = function(a, b) return moth.linalg.pinv(a:matmul(b.mT)) end,
+  ["linalg.lstsq.grad_oriented"] = function(a, b, o)
+    local x, residuals = moth.linalg.lstsq(a, b, o)
+    return x, residuals
+  end,
+  svd_lowrank = function(a, b, o) return moth.svd_lowrank(a:matmul(b.mT), o) end,
+  pca_lowrank = function(a, b, o) return moth.pca_lowrank(a:matmul(b.mT), o) end,
   __rmatmul__ = function(x, y) return moth.matmul(y, x) end,
 }
 local function present(root, name)
@@ -91,7 +99,7 @@ end
 -- Parameters of functions without a readable signature, and lists of positions: true, "list" or "number" alone.
 local target = { [2] = true, target = true }
 local by_hand = {
-  index_put = { [2] = true },
+  index_put = { [2] = true }, lu_solve = {}, lu_unpack = {}, ["linalg.lu_solve"] = {}, ["linalg.ldl_solve"] = {},
   hsplit = { [2] = "list" }, vsplit = { [2] = "list" }, dsplit = { [2] = "list" },
   tensor_split = { [2] = "list", [3] = true, dim = true }, tensordot = { [3] = "list", dims = "list" },
   trapz = { [4] = true, dim = true }, swapaxes = { [2] = true, [3] = true }, swapdims = { [2] = true, [3] = true },
@@ -101,6 +109,21 @@ local by_hand = {
   ["nn.functional.embedding_bag"] = { [2] = true, offsets = true, padding_idx = true },
   max = { [2] = "number", dim = true }, min = { [2] = "number", dim = true },
 }
+
+-- Results that are defined up to signs, as in ops.py.
+local function columns(x, s) return ops.abs(ops.narrow(x, -1, 1, B.size(s, -1))) end
+local signs = {
+  ["linalg.eigh"] = function(w, v) return w, ops.abs(v) end,
+  ["linalg.svd"] = function(u, s, vh) return columns(u, s), s, ops.abs(ops.narrow(vh, -2, 1, B.size(s, -1))) end,
+  svd = function(u, s, v) return columns(u, s), s, columns(v, s) end,
+}
+-- Inputs of which one triangle is read, as in ops.py.
+local function symmetric(args) args[1] = ops.div(ops.add(args[1], ops.transpose(args[1], -2, -1)), 2) end
+local function triangular(at)
+  return function(args, options) args[at] = (options.upper and ops.triu or ops.tril)(args[at]) end
+end
+local prepared = { ["linalg.eigh"] = symmetric, ["linalg.eigvalsh"] = symmetric, ["linalg.matrix_sqrth"] = symmetric,
+  cholesky_solve = triangular(2), cholesky_inverse = triangular(1) }
 
 -- ---- results ----------------------------------------------------------------------------------------
 
@@ -177,6 +200,7 @@ local function case(number, name, args, n, options)
       return how and from_1(v) or v
     end
     for i = 1, n do args[i] = counted(by[i], args[i]) end
+    if prepared[name] then prepared[name](args, options) end
     for _, key in ipairs(keys) do options[key] = counted(by[key], options[key]) end
     if next(options) ~= nil then
       n = n + 1
@@ -184,7 +208,8 @@ local function case(number, name, args, n, options)
     end
     while n > 1 and args[n] == nil do n = n - 1 end
     local function pack(...) return { n = select("#", ...), ... } end
-    local results = flat(pack(fn(unpack(args, 1, n))), {})
+    local same = function(...) return ... end
+    local results = flat(pack((signs[name] or same)(fn(unpack(args, 1, n)))), {})
     local floats = {}
     for _, r in ipairs(results) do if B.requires_grad(r) then floats[#floats + 1] = r end end
     local first, second, why = nil, nil, ""

@@ -562,7 +562,8 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
       MOTH_GO(moth_watch_begin(n, grads, e->slots));
     if (ran && n->hooks)
       MOTH_GO(moth_run_node_hooks(n->hooks, MOTH_HOOK_PRE, n, NULL, 0, grads, e->slots));
-    for (int i = 0; i < e->slots && n->nresults > 1 && !n->keeps_none; i++)
+    bool fills = n->nresults > 1 && !n->keeps_none && !(n->op && n->op->absent);
+    for (int i = 0; i < e->slots && fills; i++)
       if (!grads[i] && moth_dtype_is_inexact((MothDType)n->results[i].dtype))
         MOTH_GO(zeros_for(&n->results[i], &grads[i]));
     if (need) {

@@ -20,6 +20,10 @@ MothStatus moth_grad_narrow_backward(const MothValue *a, MothValue *out);
 MothStatus moth_grad_select_backward(const MothValue *a, MothValue *out);
 /* (grad, shape, dim, start, stop, step) */
 MothStatus moth_grad_slice_backward(const MothValue *a, MothValue *out);
+/* (grad, det(A), A): also where A is singular; src/autograd/matrices.c */
+MothStatus moth_grad_det_backward(const MothValue *a, MothValue *out);
+/* (Q, R) -> Q; an error if they have no derivative: Q is not there, or it has columns beside those of A's space */
+MothStatus moth_grad_qr_differentiable(const MothValue *a, MothValue *out);
 /* Gradients of query, key and value (bits 0, 1, 2 of need); src/autograd/attention.c.
  * (grad, grad_logsumexp, query, key, value, attn_mask, output, logsumexp, state, dropout_p, is_causal, scale) */
 MothStatus moth_gradset_attention(const MothValue *a, uint32_t need, MothValue *out);

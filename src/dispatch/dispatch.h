@@ -120,6 +120,7 @@ struct MothOp {
   bool draws;         /* takes random numbers: not reordered with other ops of the same generator */
   bool repeats;       /* the same arguments give the same results */
   bool cross_device;  /* its tensors may be on several devices */
+  bool absent;        /* in backward, gradients of results that have none are NULL */
   bool internal;      /* a part of other ops: not for users' programs */
   bool own_complex;   /* its kernels read complex elements; else they see the parts: parts.h */
   bool cpu_complex;   /* and no other device's do */

@@ -34,6 +34,10 @@ static inline MothValue moth_value_keep(MothValue v) {
     moth_tensor_retain(v.u.t);
   return v;
 }
+/* t as a value; none where there is none. */
+static inline MothValue moth_v_given(MothTensor *t) {
+  return t ? moth_v_tensor(t) : moth_v_none();
+}
 static inline MothValue moth_value_or(MothValue v, MothValue other) {
   return v.tag == MOTH_V_NONE ? other : v;
 }

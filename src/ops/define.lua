@@ -67,8 +67,8 @@ return {
   -- would be NaN).
   flat_power = { "x, p", [[
     local zero = eq(x, 0)
-    return when(both(both(gt(p, 0), lt(p, 1)), records(x)), masked_fill(power(masked_fill(x, zero, 1), p), zero, 0),
-      power(x, p))]] },
+    return when(both(both(lt(p, 1), negate(equal(p, 0))), records(x)),
+      masked_fill(power(masked_fill(x, zero, 1), p), zero, when(lt(p, 0), inf, 0)), power(x, p))]] },
 
   -- ---- losses --------------------------------------------------------------------------------------
   reduced = { "loss, reduction",
@@ -502,4 +502,125 @@ return {
   adaptive_max_pool2d_backward = { "grad, indices, shape, index_base",
     "max_pool2d_backward(grad, indices, shape, none, none, none, none, index_base)" },
   adaptive_avg_pool2d_like = { "grad, shape", "adaptive_avg_pool2d(grad, last_n(shape, 2))" },
+
+  -- ---- matrices, the last two dimensions -----------------------------------------------------------
+  precise = { "x", 'either(equal(x.dtype, dtype_named("float32")), equal(x.dtype, dtype_named("float64")))' },
+  batch_of = { "x", "first_n(x.shape, x.ndim - 2)" },
+  eye_like = { "x", "beside(x, eye(x.shape[-1], none, x.dtype, x.device))" },
+  -- Whether b is to A of linalg.solve vectors, not matrices.
+  is_vector_of = { "a, b", "either(equal(b.ndim, 1), same_list(b.shape, first_n(a.shape, a.ndim - 1)))" },
+  -- The lower triangle with 1 on its diagonal.
+  unit_lower = { "x", "tril(x, -1) + beside(x, eye(x.shape[-2], x.shape[-1], x.dtype, x.device))" },
+  -- y after Householder reflection i: y - tau v v' y.
+  reflected = { "y, vectors, tau, i", [[
+    local v = narrow(vectors, -1, i, 1)
+    return y - matmul(v * unsqueeze(narrow(tau, -1, i, 1), -1), matmul(adjoint(v), y))]] },
+  -- 1 or -1 by the number of rows that pivots exchange.
+  exchanges_sign = { "pivots", [[
+    local moved = sum(ne(pivots, arange_of(pivots, 1, pivots.shape[-1] + 1, pivots.dtype)), list(-1))
+    return remainder(moved, 2) * -2 + 1]] },
+  -- Singular values s (from the largest) up to this count as 0.
+  rank_limit = { "s, x, atol, rtol", [[
+    local top = amax(cat(tensors(s, zeros_of(s, replace(s.shape, -1, 1), none)), -1), list(-1), true)
+    local usual = eps_of(x) * larger(x.shape[-1], x.shape[-2])
+    local least = when(given(atol), when(is_number(atol), top * 0 + as_number(atol), unsqueeze(atol, -1)), top * 0)
+    local own = where(gt(least, 0), top * 0, top * usual)
+    local relative = when(given(rtol), when(is_number(rtol), top * as_number(rtol), top * unsqueeze(rtol, -1)), own)
+    return maximum(relative, least)]] },
+  -- L^-T (tril(L' g), its diagonal halved) L^-1, the symmetric part.
+  cholesky_backward = { "grad, result, upper", [[
+    local l, g = when(upper, adjoint(result), result), when(upper, adjoint(grad), grad)
+    local phi = matmul(adjoint(l), g)
+    local half = native_solve_triangular(adjoint(l), (tril(phi) + tril(phi, -1)) * 0.5, true, false)
+    local full = adjoint(native_solve_triangular(adjoint(l), adjoint(half), true, false))
+    return (full + adjoint(full)) * 0.5]] },
+  triangular_gradient = { "grad, a, x, upper, unit", [[
+    local full = neg(matmul(native_solve_triangular(adjoint(a), grad, negate(upper), unit), adjoint(x)))
+    return when(upper, triu(full, when(unit, 1, 0)), tril(full, when(unit, -1, 0)))]] },
+  -- Rows of x by LU's pivots: P' x, or P x.
+  rows_of = { "x, rows", "gather(x, -2, expand(unsqueeze(rows, -1), x.shape), 0)" },
+  lu_backward = { "grad, lu, pivots", [[
+    local m, n = lu.shape[-2], lu.shape[-1]
+    local k = smaller(m, n)
+    local top, gtop = narrow(lu, -2, 0, k), narrow(grad, -2, 0, k)
+    local square, g = narrow(top, -1, 0, k), narrow(gtop, -1, 0, k)
+    local right, gright = narrow(top, -1, k, n - k), narrow(gtop, -1, k, n - k)
+    local below, gbelow = narrow(narrow(lu, -2, k, m - k), -1, 0, k), narrow(narrow(grad, -2, k, m - k), -1, 0, k)
+    local l, u = unit_lower(square), triu(square)
+    local strict = tril(matmul(adjoint(l), tril(g, -1)) - matmul(gright, adjoint(right)), -1)
+    local phi = strict + triu(matmul(triu(g), adjoint(u)) - matmul(adjoint(below), gbelow))
+    local left = native_solve_triangular(adjoint(l), phi, true, true)
+    local corner = adjoint(native_solve_triangular(u, adjoint(left), true, false))
+    local wide_ = cat(tensors(corner, native_solve_triangular(adjoint(l), gright, true, true)), -1)
+    local tall = cat(tensors(corner, adjoint(native_solve_triangular(u, adjoint(gbelow), true, false))), -2)
+    local values, order = sort(native_lu_rows(pivots, m), -1, false, 0)
+    return rows_of(when(gt(m, n), tall, wide_), order)]] },
+  lu_solve_gradient = { "grad, lu, pivots, x, adjoint_", [[
+    local l, u, rows = unit_lower(lu), triu(lu), native_lu_rows(pivots, lu.shape[-1])
+    local r = native_solve_triangular(adjoint(u), neg(matmul(grad, adjoint(x))), false, false)
+    local plain = tril(native_solve_triangular(adjoint(l), matmul(r, adjoint(u)), true, true), -1) + triu(r)
+    local y = rows_of(x, rows)
+    local g = native_solve_triangular(l, rows_of(grad, rows), false, true)
+    local h = native_solve_triangular(u, g, true, false)
+    local other = neg(tril(matmul(y, adjoint(g)), -1) + triu(matmul(matmul(adjoint(l), y), adjoint(h))))
+    return when(adjoint_, other, plain)]] },
+  -- A' X = grad: by A's factors, or as a function of A where it is differentiated again.
+  solve_again = { "a, lu, pivots, grad", [[
+    local again, lu2, pivots2, info = native_solve(adjoint(a), grad, false)
+    local lead = batch_of(grad)
+    local known = native_lu_solve(expand(lu, join(lead, last_n(lu.shape, 2))), expand(pivots, join(lead, last_n(pivots.shape, 1))),
+      grad, true)
+    return when(either(records(a), records(grad)), again, known)]] },
+  slogdet_backward = { "grad, a", [[
+    local x, lu, pivots, info = native_solve(adjoint(a), eye_like(a) * unsqueeze(unsqueeze(grad, -1), -1), false)
+    return x]] },
+  pinv_backward = { "grad, p, a", [[
+    local ph, gh = adjoint(p), adjoint(grad)
+    local k, j = matmul(gh, p), matmul(p, gh)
+    local kp, pj = matmul(k, ph), matmul(ph, j)
+    local flat = kp - adjoint(matmul(p, k)) - matmul(matmul(a, p), kp) + matmul(matmul(ph, p), gh - matmul(k, a))
+    local tall = pj - adjoint(matmul(j, p)) + matmul(matmul(gh - matmul(a, j), p), ph) - matmul(matmul(pj, p), a)
+    return when(le(a.shape[-2], a.shape[-1]), flat, tall)]] },
+  -- Of A = Q R; of a wide A the first square part of R counts.
+  qr_backward = { "gq, gr, q, r", [[
+    local m, n = q.shape[-2], r.shape[-1]
+    local by_r = when(given(gr), matmul(gr, adjoint(r)), none)
+    local by_q = when(given(gq), matmul(adjoint(q), gq), none)
+    local both_ = when(given(gq), when(given(gr), by_r - by_q, neg(by_q)), by_r)
+    local up = triu(both_)
+    local tall = matmul(q, tril(adjoint(up), -1) + up)
+    local tall_q = when(given(gq), tall + gq, tall)
+    local skew = tril(adjoint(both_) - both_, -1)
+    local flat = adjoint(native_solve_triangular(narrow(r, -1, 0, smaller(m, n)), adjoint(matmul(q, skew)), true, false))
+    local whole_ = cat(tensors(flat, zeros_of(flat, replace(flat.shape, -1, larger(n - m, 0)), none)), -1)
+    return when(ge(m, n), adjoint(native_solve_triangular(r, adjoint(tall_q), true, false)),
+      when(given(gr), whole_ + matmul(q, gr), whole_))]] },
+  eigh_backward = { "gw, gv, w, v", [[
+    local i = arange_of(w, 0, w.shape[-1], none)
+    local gaps = masked_fill(unsqueeze(w, -2) - unsqueeze(w, -1), eq(unsqueeze(i, -1), i), inf)
+    local turned = when(given(gv), matmul(adjoint(v), gv) / gaps, none)
+    local middle = when(given(gw), turned + diag_embed(gw), turned)
+    return when(given(gv), matmul(matmul(v, middle), adjoint(v)), matmul(v * unsqueeze(gw, -2), adjoint(v)))]] },
+  skew_part = { "x", "x - adjoint(x)" },
+  -- Of the first min(m, n) singular vectors: the others of full matrices have no derivative.
+  svd_backward = { "gu_all, gs, gv_all, u_all, s, v_all", [[
+    local k, m, n = s.shape[-1], u_all.shape[-2], v_all.shape[-1]
+    local u, v = narrow(u_all, -1, 0, k), narrow(v_all, -2, 0, k)
+    local gu = when(given(gu_all), narrow(gu_all, -1, 0, k), none)
+    local gv = when(given(gv_all), narrow(gv_all, -2, 0, k), none)
+    local i, squares = arange_of(s, 0, k, none), s * s
+    local gaps = masked_fill(unsqueeze(squares, -2) - unsqueeze(squares, -1), eq(unsqueeze(i, -1), i), inf)
+    local row, column = unsqueeze(s, -2), unsqueeze(s, -1)
+    local by_u = when(given(gu_all), skew_part(matmul(adjoint(u), gu)) / gaps * row, none)
+    local by_v = when(given(gv_all), skew_part(matmul(v, adjoint(gv))) / gaps * column, none)
+    local turned = when(given(gu_all), when(given(gv_all), by_u + by_v, by_u), by_v)
+    local middle = when(given(gs), turned + diag_embed(gs), turned)
+    local scaled_u = when(both(given(gu_all), gt(m, k)), gu / row, none)
+    local scaled_v = when(both(given(gv_all), gt(n, k)), gv / column, none)
+    local core = matmul(matmul(u, middle), v)
+    local beyond_u = when(both(given(gu_all), gt(m, k)),
+      core + matmul(scaled_u - matmul(u, matmul(adjoint(u), scaled_u)), v), core)
+    local all = when(both(given(gv_all), gt(n, k)),
+      beyond_u + matmul(u, scaled_v - matmul(matmul(scaled_v, adjoint(v)), v)), beyond_u)
+    return when(either(given(gu_all), given(gv_all)), all, matmul(u * unsqueeze(gs, -2), v))]] },
 }

@@ -110,7 +110,7 @@ function M.backward(op, by_name, helpers)
       i = tonumber(i) or 0
       if what == "grad" and i < op.nresults then
         local leaf = graph.node("leaf", "tensor", {}, "grad" .. i)
-        leaf.c = ("moth_v_tensor(grads[%d])"):format(i)
+        leaf.c = (op.absent and "moth_v_given(grads[%d])" or "moth_v_tensor(grads[%d])"):format(i)
         return leaf
       elseif what == "result" and i < op.nresults then
         return load(("moth_node_result%s(node, %d"):format(conjugated, i), "tensor", 16 + i)

@@ -13,8 +13,8 @@ M.types = { -- schema type -> MothType
   ["Tensor[]"] = "TENSORS", string = "STRING", enum = "ENUM", dtype = "DTYPE", device = "DEVICE", Generator = "GENERATOR",
 }
 
-M.families = { "pointwise", "activation", "create", "view", "reduce", "linalg", "index", "sort", "nn", "norm", "conv",
-  "conv3d", "attention", "random", "special", "fft", "places", "statistics", "optim",
+M.families = { "pointwise", "activation", "create", "view", "reduce", "linalg", "decompositions", "index", "sort", "nn", "norm",
+  "conv", "conv3d", "attention", "random", "special", "fft", "places", "statistics", "optim",
   "amp" }
 
 local function fail(op, what)
@@ -262,6 +262,7 @@ local keys = {
   inplace = flag, keep = flag, cross_device = flag,
   holomorphic = function(v) return v == false, "false, or absent" end,
   parts = is "string",
+  absent = flag, -- gradients of results that have none are `none` in formulas, not zeros
   stats = function(v) return type(v) == "number" and v >= 1, "the number of results that have a derivative" end,
 }
 
@@ -368,7 +369,7 @@ local function canonical(op)
 end
 
 -- The parts that other ops, derivatives and optimizers are made of: not on `moth`, nor on tensors, but among the objects
--- of moth.ops.moth. So are those of moth.special.
+-- of moth.ops.moth. So are those of moth.special and moth.linalg.
 local function is_internal(name)
   return name:find("_backward") ~= nil or name:find("^special_") ~= nil or name:find("^amp_") ~= nil or name:find("^native_") ~= nil or name:find("_forward$") ~= nil
     or name:find("_step$") ~= nil or name:find("_double") ~= nil

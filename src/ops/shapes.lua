@@ -91,11 +91,12 @@ end
 
 -- What the error of a pattern may say: what its names stand for.
 local function known_c(f, input)
-  local parts, seen = {}, {}
+  local parts, seen, bound = {}, {}, {}
   for _, word in ipairs(input.words) do
     local name = word.name or word.star
     local known = name and f.rule.names[name]
-    if known and not seen[name] and (not word.binds or word.length) then
+    if word.binds and not word.length then bound[name] = true end -- by this pattern, which does not fit
+    if known and not seen[name] and not bound[name] then
       seen[name] = true
       local c = known.c or known.kind == "list" and list_c(name) or ("moth_v_int(%s)"):format(size_c(name))
       if word.binds then c = ("moth_v_int(l_%s)"):format(name) end -- its length

@@ -233,7 +233,7 @@ local function write_family(ops, write)
     field("promote", promote_code[op.promote] or "MOTH_PROMOTE_NONE")
     field("amp", amp_code[op.amp] or "MOTH_AMP_KEEP")
     for _, flag in ipairs({ "inplace", "returns_self", "fuses", "drops", "draws", "repeats", "factory", "keep", "cross_device",
-      "geometry", "internal" }) do
+      "absent", "geometry", "internal" }) do
       if op[flag] then field(flag, "true") end
     end
     if op.stats then field("stats", op.stats) end

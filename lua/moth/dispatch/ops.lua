@@ -198,7 +198,9 @@ M.moth = require("moth.lang.lazy")({}, "moth.ops.moth", objects)
 
 local families = { -- in the order of the page; others follow under their own names
   { "create", "Creation" }, { "random", "Random numbers" }, { "pointwise", "Element by element" },
-  { "reduce", "Reductions" }, { "view", "Shapes and views" }, { "index", "Indexing" }, { "linalg", "Linear algebra" },
+  { "reduce", "Reductions" }, { "view", "Shapes and views" }, { "index", "Indexing" },
+  { "linalg", "Products of matrices" },
+  { "decompositions", "Linear algebra" },
   { "nn", "Networks" },
 }
 

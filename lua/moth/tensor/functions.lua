@@ -518,7 +518,7 @@ both("cdist(Tensor x1, Tensor x2, number p=2)", function(x, y, p)
   return (ops.norm(ops.sub(ops.unsqueeze(x, -2), ops.unsqueeze(y, -3)), p, -1))
 end)
 
-for _, file in ipairs({ "options", "joining", "numbers", "complex", "spectra" }) do
+for _, file in ipairs({ "options", "joining", "numbers", "matrices", "complex", "spectra" }) do
   for name, fn in each(require("moth.tensor." .. file)(F, methods) or {}) do M[name] = fn end
 end
 

@@ -189,8 +189,6 @@ return function(F, methods)
     end
     return (ops.linalg_cross(x, y, dim))
   end)
-  --- moth.linalg.matrix_exp.
-  both("matrix_exp(Tensor input)", function(x) return (require("moth.linalg").matrix_exp(x)) end)
   --- x summed to a shape that broadcasts to its own.
   both("sum_to_size(Tensor input, size... size)", function(x, size)
     local own, dims = B.size(x), {}

@@ -158,7 +158,13 @@ return function(F, methods)
     if o and o.p ~= nil or type(p) == "string" then
       local word = o and o.p or p
       if word == "nuc" then
-        check.fail("[%s] p = 'nuc' needs singular values, which moth does not compute", own)
+        local dim, keepdim = ...
+        local given = o or type(dim) == "table" and not is_list(dim) and dim or type(keepdim) == "table" and keepdim
+          or {}
+        if given == dim then dim, keepdim = nil, nil elseif given == keepdim then keepdim = nil end
+        if dim == nil then dim = given.dim end
+        if keepdim == nil then keepdim = given.keepdim end
+        return (require("moth.linalg").matrix_norm(x, "nuc", dim, keepdim, { dtype = given.dtype }))
       end
       if word ~= "fro" and type(word) == "string" then
         check.fail("[%s] p is a number or 'fro', got '%s'", own, word)
