@@ -205,6 +205,43 @@ describe("example", function()
     assert.is_true(tonumber(last) < 0.7 * tonumber(first), text)
   end)
 
+  it("lstm_lm: an LSTM learns bytes, with a curve and a checkpoint", function()
+    local curve = os.tmpname() .. ".svg"
+    finally(function() os.remove(curve) end)
+    local text = example("lstm_lm", "--steps 10 --hidden 32 --streams 4 --curve " .. curve)
+    has(text, "step 10 of 10: loss", "curve: " .. curve)
+    assert.is_true(number(text, "loss") > number(text, "step 10 of 10: loss"))
+    assert.is_truthy(assert(io.open(curve)):read("*a"):find("<svg", 1, true))
+  end)
+
+  it("vae: the bound falls; a run goes on from its checkpoint", function()
+    local path = os.tmpname()
+    os.remove(path)
+    finally(function() os.remove(path) end)
+    local options = "--batch 16 --checkpoint " .. path
+    example("vae", "--steps 20 " .. options)
+    local resumed, whole = example("vae", "--steps 40 " .. options), example("vae", "--steps 40 --batch 16")
+    has(resumed, "goes on from step 20")
+    assert.equal(number(whole, "step 40 of 40: loss"), number(resumed, "step 40 of 40: loss"))
+    assert.is_true(number(whole, "-> ") < 120)
+  end)
+
+  it("unet_segmentation, dcgan: pictures", function()
+    local text = example("unet_segmentation", "--steps 20 --size 16")
+    has(text, "IoU of frame")
+    assert.is_true(number(text, "mean IoU") > 0.3)
+    has(example("dcgan", "--steps 2 --batch 4 --channels 2"), "step 2 of 2", "real ones for real with")
+  end)
+
+  it("word2vec: words of a kind are near, by row gradients", function()
+    assert.is_true(number(example("word2vec", "--steps 300"), "; ") > 15)
+  end)
+
+  it("translate: a transformer learns to turn digits around", function()
+    local text = example("translate", "--steps 150 --longest 3")
+    assert.is_true(tonumber(text:match("(%d+) of 50 numbers")) > 25, text)
+  end)
+
   it("train_minigpt: a corpus in one .bin file, a GPT that learns from it #M235", function()
     local text = example("train_minigpt", "--steps 40")
     has(text, "tokens, 120576 weights", "step 40: loss")

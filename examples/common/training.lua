@@ -1,0 +1,70 @@
+--- What the training examples share: options of the command line, progress, a curve of the loss as a picture, and a
+-- checkpoint from which a run that was stopped goes on.
+local moth = require "moth"
+io.stdout:setvbuf "line"
+local M = {}
+
+--- The options of the command line, `--name value`, over defaults; numbers where the default is one. Every example
+-- takes --steps, --curve FILE.svg (or .png), --checkpoint FILE.
+function M.options(defaults)
+  local o = {}
+  for name, value in pairs(defaults) do o[name] = value end
+  for i = 1, #arg, 2 do
+    local name = arg[i]:match "^%-%-(%w+)$"
+    if not name or arg[i + 1] == nil or defaults[name] == nil and name ~= "curve" and name ~= "checkpoint" then
+      local names = { "--curve", "--checkpoint" }
+      for key in pairs(defaults) do names[#names + 1] = "--" .. key end
+      table.sort(names)
+      error("options are " .. table.concat(names, ", ") .. ", each with a value", 0)
+    end
+    o[name] = type(defaults[name]) == "number" and assert(tonumber(arg[i + 1]), arg[i]) or arg[i + 1]
+  end
+  return o
+end
+
+local function exists(path)
+  local f = io.open(path, "rb")
+  if f then f:close() end
+  return f ~= nil
+end
+
+--- Calls step(i), which returns a loss, for each step; prints every tenth of them.
+-- o: options; parts: { name = object with a state_dict }. Returns the first and the last tenth's mean loss.
+function M.run(o, parts, step)
+  local losses, from = {}, 1
+  if o.checkpoint and exists(o.checkpoint) then
+    local saved = moth.load(o.checkpoint)
+    for name, part in pairs(parts) do part:load_state_dict(saved[name]) end
+    moth.set_rng_state(saved.rng)
+    losses, from = saved.losses, #saved.losses + 1
+    print(("goes on from step %d of %s"):format(from - 1, o.checkpoint))
+  end
+  local every = math.max(1, math.floor(o.steps / 10))
+  local function save()
+    local all = { losses = losses, rng = moth.get_rng_state() }
+    for name, part in pairs(parts) do all[name] = part:state_dict() end
+    moth.save(all, o.checkpoint)
+  end
+  local function mean(first, last)
+    local sum = 0
+    for i = first, last do sum = sum + losses[i] end
+    return sum / (last - first + 1)
+  end
+  local began = os.time()
+  for i = from, o.steps do
+    losses[i] = step(i)
+    if i % every == 0 then
+      print(("step %d of %d: loss %.4f, %d s"):format(i, o.steps, mean(i - every + 1, i), os.time() - began))
+      if o.checkpoint then save() end
+    end
+  end
+  if o.checkpoint then save() end
+  if o.curve then
+    local axes = { title = "training", xlabel = "step", ylabel = "loss" }
+    moth.plot.lines({ { losses, label = "loss" } }, axes):save(o.curve)
+    print("curve: " .. o.curve)
+  end
+  return mean(1, every), mean(o.steps - every + 1, o.steps)
+end
+
+return M
