@@ -40,7 +40,7 @@ end
 
 -- One op call per number of steps taken: one for all parameters, unless some had no gradient at times.
 function Adam:step_group(group)
-  local by_step, order, state, fresh, absent = {}, {}, self.state, {}, {}
+  local by_step, order, state, fresh, absent = {}, {}, self.state, {}, nil
   local scale, found = self:scale_and_found()
   for _, p in ipairs(group.params) do
     local grad = B.get_grad(p)
@@ -53,21 +53,24 @@ function Adam:step_group(group)
       if not group.capturable then s.step = s.step + 1 end
       local lists = by_step[s.step]
       if not lists then
-        lists = { n = 0, params = {}, grads = {}, avgs = {}, squares = {}, maxima = {}, states = {} }
+        lists = { n = 0, params = {}, grads = {}, avgs = {}, squares = {}, maxima = {}, first = s,
+          states = group.capturable and {} }
         by_step[s.step] = lists
         order[#order + 1] = lists
       end
       local n = lists.n + 1
       lists.n = n
-      lists.params[n], lists.grads[n], lists.states[n] = p, grad, s
+      lists.params[n], lists.grads[n] = p, grad
       lists.avgs[n], lists.squares[n], lists.maxima[n] = s.exp_avg, s.exp_avg_sq, s.max_exp_avg_sq
+      if lists.states then lists.states[n] = s end
     elseif group.capturable then
+      absent = absent or {}
       absent[#absent + 1] = rawget(state, p)
     end
   end
-  Optimizer.part_counts(absent, by_step, self.scalars)
+  if absent then Optimizer.part_counts(absent, by_step, self.scalars) end
   for _, lists in ipairs(order) do
-    local step = lists.states[1].step
+    local step = lists.first.step
     if group.capturable then
       step:add_(1)
       if found then step:sub_(found:ne(0):to(step:dtype())) end

@@ -153,9 +153,12 @@ end
 -- Whether to leave the step out since a gradient overflowed: found_inf, a tensor that GradScaler sets, is not 0. It is
 -- read here if that waits for nothing, or if the numbers of steps are kept by the host; else by the kernels.
 local function overflowed(self)
-  local found = self.found_inf
+  local found = rawget(self, "found_inf")
+  if not found then
+    if rawget(self, "passed_inf") then self.passed_inf = nil end
+    return false
+  end
   self.passed_inf = nil
-  if not found then return false end
   if B.tensor_device(found).type ~= "cpu" and self:counts_on_device() then
     self.passed_inf = found
     return false
@@ -176,8 +179,9 @@ end
 
 --- What ops take as grad_scale and found_inf: GradScaler's scale divides, that of ops multiplies.
 function Optimizer:scale_and_found()
-  local scale = self.grad_scale
-  return scale and moth.reciprocal(scale:detach()):reshape({}) or nil, self.passed_inf and self.passed_inf:reshape({})
+  local scale, found = rawget(self, "grad_scale"), rawget(self, "passed_inf")
+  if not scale and not found then return end
+  return scale and moth.reciprocal(scale:detach()):reshape({}) or nil, found and found:reshape({})
 end
 
 local function update(self)
