@@ -392,7 +392,7 @@ static MothStatus along(const MothTensor *in, MothTensor *out, int dim, int kind
   int64_t n = kind == MOTH_FFT_C2R ? out->shape[dim] : in->shape[dim];
   if (!out->numel)
     return MOTH_OK;
-  Lines l = {.k = moth_cpu_kernels(part), .lanes = is_double ? 8 : 16};
+  Lines l = {.k = moth_cpu_kernels((int)part), .lanes = is_double ? 8 : 16};
   l.count = 1;
   for (int d = 0; d < in->ndim; d++)
     if (d != dim) {

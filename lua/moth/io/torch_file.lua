@@ -20,7 +20,8 @@ local MOST = 2 ^ 32 - 2 ^ 20 -- bytes of an archive without zip64
 local function u16(n) return string.char(n % 256, math.floor(n / 256) % 256) end
 local function u32(n) return u16(n % 65536) .. u16(math.floor(n / 65536)) end
 
-local storages = { float32 = "FloatStorage", float64 = "DoubleStorage", float16 = "HalfStorage",
+local storages = { float32 = "FloatStorage", float64 = "DoubleStorage",
+  complex64 = "ComplexFloatStorage", complex128 = "ComplexDoubleStorage", float16 = "HalfStorage",
   bfloat16 = "BFloat16Storage", int64 = "LongStorage", int32 = "IntStorage", int16 = "ShortStorage",
   int8 = "CharStorage", uint8 = "ByteStorage", bool = "BoolStorage" }
 

@@ -605,7 +605,8 @@ local finfo = {
   bfloat16 = { bits = 16, eps = 2 ^ -7, max = (2 - 2 ^ -7) * 2 ^ 127, tiny = 2 ^ -126 },
 }
 for _, f in each(finfo) do f.min, f.smallest_normal = -f.max, f.tiny end
---- Limits of a float dtype: bits, eps, max, min, tiny.
+finfo.complex64, finfo.complex128 = finfo.float32, finfo.float64
+--- Limits of a float dtype, or of the parts of a complex one: bits, eps, max, min, tiny.
 M.finfo = signature("finfo(dtype dtype?)", function(dtype)
   dtype = dtype and B.dtype(dtype) or B.default_dtype()
   return finfo[dtype.name] or check.fail("[finfo] expected a float dtype, got %s; see moth.iinfo", tostring(dtype))
