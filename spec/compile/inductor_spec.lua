@@ -479,4 +479,42 @@ describe("inductor #M302", function()
       assert.is_true(moth.allclose(got[i], want, { rtol = 1e-5, atol = 1e-4 }))
     end
   end)
+
+  fused("puts lists together in the kernel that uses them", function()
+    local r = moth.randn
+    local cat = moth.cat
+    local function same(groups, f, ...)
+      local c, args = compile(f), { ... }
+      local got
+      local n = counted(function() got = { c(unpack(args)) } end)
+      for i, want in ipairs { f(...) } do assert.is_true(moth.equal(want, got[i])) end
+      assert.are.equal(groups, n)
+    end
+    same(1, function(a, b) return cat({ a, b }, 2) * 2 + 1 end, r(5, 3), r(5, 4))
+    same(1, function(a, b) return cat({ a, b }, 1) * 2 + 1 end, r(5, 3), r(4, 3))
+    same(1, function(a, b, c) return cat({ a:transpose(1, 3), b, c }, 2) * 2 + 1 end, r(7, 3, 5), r(5, 1, 7),
+      r(5, 2, 7))
+    same(1, function(a, b, c) return cat({ a, b, c }, 1) * 2 + 1 end, r(1), r(1), r(1))
+    same(1, function(a, b, c) return cat({ a:expand(5, 4), b, c:expand(5, 3) }, 2) * 2 + 1 end, r(5, 1), r(5, 1),
+      r(1, 3))
+    same(1, function(a, b, w) return cat({ a, b }, -1) * w + w end, r(4, 5), r(4, 6), r(3, 4, 11))
+    same(2, function(a, b) return (cat({ a, b }, 2) * 2):amax(2), (cat({ a, b }, 1) * 2):amax(1) end, r(9, 2000),
+      r(9, 2000))
+    same(1, function(a, w) return cat({ a, a, a }, -1) * w + w end, moth.randint(1, 9, { 4, 5 }),
+      moth.randint(1, 9, { 15 }))
+    same(0, function(a, b) return cat({ a, b }, 2) end, r(5, 3), r(5, 4)) -- alone it is the library's
+    -- Rotary positions.
+    local function rotate(x, cos, sin)
+      local a, b = x[{ {}, {}, { 1, 4 } }], x[{ {}, {}, { 5, 8 } }]
+      return x * cos + cat({ -b, a }, 3) * sin
+    end
+    same(1, rotate, r(2, 6, 8), r(6, 8), r(6, 8))
+    local c = compile(rotate)
+    local function gradient(f)
+      moth.manual_seed(2)
+      local x = r(2, 6, 8):requires_grad_(true)
+      return moth.autograd.grad((f(x, r(6, 8), r(6, 8)) ^ 2):sum(), { x })[1]
+    end
+    assert.is_true(moth.allclose(gradient(c), gradient(rotate), { rtol = 1e-5, atol = 1e-5 }))
+  end)
 end)

@@ -104,24 +104,31 @@ function Emit:iteration()
       end)
     end
   end
+  local begins = {} -- axes along which lists are put together: no outer one is joined with them
+  for _, call in ipairs(g.calls) do
+    local axis = call.map and call.map.cat and g.info[call.results[1]].axes[call.map.dim]
+    if axis then begins[axis] = true end
+  end
   local axes = {}
+  self.place_of = {} -- of an axis of the group: which of `axes` it is the first in, and the elements of one step there
   for _, a in ipairs(all) do a.steps = {} end
   for _, i in ipairs(order) do
     local last = axes[#axes]
     local reduced, size = g.dims and g.dims[i] or false, g.shape[i]
-    local joined = last ~= nil and last.reduced == reduced
+    local joined = last ~= nil and last.reduced == reduced and not begins[i]
     for _, a in ipairs(all) do
       joined = joined and (a.row and reduced or a.steps[#axes] == (a.strides[i] or 0) * size)
     end
     if joined then
-      last.size = last.size * size
+      last.size, last.within = last.size * size, last.within * size
     else
-      axes[#axes + 1] = { size = size, reduced = reduced }
+      axes[#axes + 1] = { size = size, reduced = reduced, within = 1 }
+      self.place_of[i] = #axes
     end
     for _, a in ipairs(all) do a.steps[#axes] = a.strides[i] or 0 end
   end
   if #axes == 0 then
-    axes[1] = { size = 1, reduced = false }
+    axes[1] = { size = 1, reduced = false, within = 1 }
     for _, a in ipairs(all) do a.steps[1] = 1 end
   end
   self.axes = axes
@@ -208,10 +215,41 @@ function Emit:operand(call, v, here)
   return known
 end
 
+-- An element of a list that is put together: the piece that it lies in is read, the others are not.
+function Emit:put_together(call, here)
+  local f, b = call.map, self.b
+  local axis = self.place_of[self.group.info[call.results[1]].axes[f.dim]]
+  local within, at = self.axes[axis].within, here.at[axis]
+  local result
+  for i = #f.cat, 1, -1 do
+    local v = f.operands[i]
+    local lo, hi = f.cat[i] * within, (f.cat[i] + v.facts.shape[f.dim]) * within
+    local moved = { unpack(here.at, 1, #self.axes) }
+    if lo > 0 then moved[axis] = b:binary("sub", at, self:size(lo)) end
+    local inside = i < #f.cat and b:binary("lt", at, self:size(hi)) or nil
+    local there = inside
+    if lo > 0 then
+      local behind = b:binary("ge", at, self:size(lo))
+      there = there and b:binary("bitwise_and", behind, there) or behind
+    end
+    local offset = self:offset(self.reads[call][v], moved)
+    if #offset.shape > 0 then
+      there = b:broadcast(there, offset.shape)
+      if here.mask then there = b:binary("bitwise_and", b:broadcast(here.mask, offset.shape), there) end
+    elseif #at.shape > 0 then
+      there = nil -- the same element for all, which is there
+    end
+    local x = b:load(self:pointer(v), v.facts.dtype, offset, there)
+    result = result and b:where(inside, x, result) or x
+  end
+  return result
+end
+
 function Emit:map(call, here)
   local v = call.results[1]
   local f, b, out = call.map, self.b, v.facts.dtype
   if f.copy then return b:cast(self:operand(call, f.operands[1], here), out) end
+  if f.cat then return self:put_together(call, here) end
   local d = f.dtype
   local compute, list = d.form ~= 0 and f32 or d, {}
   for i, operand in ipairs(f.operands) do

@@ -28,7 +28,7 @@ function Emit:stay_ahead(here, shape)
   here.stay = function(x) return kept[x] end
   for _, call in ipairs(self.group.calls) do
     local f = call.map
-    if f and not f.copy and not is_apart(f) and f.dtype.is_float then
+    if f and not f.copy and not f.cat and not is_apart(f) and f.dtype.is_float then
       for i, v in ipairs(f.operands) do
         local x
         if not is_value(v) then

@@ -85,6 +85,7 @@ local function map_in(g, call)
   for i = 1, #shape do axes[i] = false end
   for _, v in ipairs(call.map.operands) do
     local info = lower.is_value(v) and group_of(v) == g and g.info[v]
+    if info and call.map.cat then return nil end -- its elements lie elsewhere
     if info then
       late = late or info.late
       local shift = #shape - #v.facts.shape

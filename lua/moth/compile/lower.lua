@@ -2,6 +2,7 @@
 --
 --   map     an element of the result from those of the operands at its place: { name, dtype, operands,
 --           parameters }
+--           or, of a list that is put together, where its pieces begin: { cat, dim, operands }
 --   reduce  { join, dims, x }: the dimensions of a set become 1
 --   view    other sizes and strides of a value
 --
@@ -194,6 +195,27 @@ local function copy_of(call)
   return is_packed(out) and { copy = true, operands = { x }, parameters = {}, dtype = out.dtype } or nil
 end
 
+local PIECES = 4 -- of a list that is put together: each is a comparison for each element
+
+-- A list of tensors put together, as a map: { cat = where the pieces begin in dimension `dim`, … }.
+local function cat_of(call)
+  local list, out = call.args[1], call.results[1] and call.results[1].facts
+  if call.target ~= "cat" or not call.record or type(list) ~= "table" or not out.dtype or out.device ~= "cpu" then
+    return nil
+  end
+  local dim, from, at, n = call.args[2] or 1, {}, 0, list.n or #list
+  dim = dim > 0 and dim or dim + #out.shape + 1
+  if n < 2 or n > PIECES or not is_packed(out) or out.dtype.class == "uint" then return nil end
+  for i = 1, n do
+    local v = list[i]
+    if not is_value(v) or v.facts.dtype ~= out.dtype or #v.facts.shape ~= #out.shape then return nil end
+    if numel(v.facts.shape) == 0 then return nil end
+    from[i] = at
+    at = at + v.facts.shape[dim]
+  end
+  return { cat = from, dim = dim, operands = list, parameters = {}, dtype = out.dtype, op = call.record, name = "cat" }
+end
+
 -- The copy of a value into an input at the end of a plain graph, as a map whose result lies there.
 local function write_of(call)
   local x, v = call.args[1], call.args[2]
@@ -365,7 +387,7 @@ local function fake_of(v)
 end
 
 local function known(call) -- what it is without being taken apart
-  call.map = M.formula(call) or copy_of(call) or write_of(call)
+  call.map = M.formula(call) or copy_of(call) or write_of(call) or cat_of(call)
   if call.map then return true end
   if call.record and call.record.memory == "view" then
     call.view = true

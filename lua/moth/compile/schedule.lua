@@ -121,7 +121,7 @@ local function signature(group)
   for _, call in ipairs(group.calls) do
     local f = call.map
     if f then
-      put(f.copy and "copy" or f.op.name .. " " .. f.name .. " " .. f.dtype.name .. " " .. tostring(f.mask))
+      put(f.copy and "copy" or f.op.name .. " " .. f.name .. " " .. f.dtype.name .. " " .. tostring(f.mask or f.dim))
       for _, v in ipairs(f.operands) do operand(v) end
       put(":")
       for _, v in ipairs(f.parameters) do operand(v) end
