@@ -119,6 +119,10 @@ describe("random numbers on CUDA", function()
           end)
           same(dtype .. n, a, b)
           assert(moth.equal(masks[1], masks[2]))
+          local alone, there = both(function(device, g)
+            return moth.ops.moth.native_dropout_mask({ 3, n }, p, device, { generator = g })
+          end)
+          assert(moth.equal(masks[1], alone:cpu()) and moth.equal(masks[1], there:cpu()))
         end
       end
     end
