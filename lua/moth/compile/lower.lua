@@ -205,7 +205,7 @@ local function cat_of(call)
   end
   local dim, from, at, n = call.args[2] or 1, {}, 0, list.n or #list
   dim = dim > 0 and dim or dim + #out.shape + 1
-  if n < 2 or n > PIECES or not is_packed(out) or out.dtype.class == "uint" then return nil end
+  if n < 2 or n > PIECES or not is_packed(out) or apart[out.dtype.class] then return nil end
   for i = 1, n do
     local v = list[i]
     if not is_value(v) or v.facts.dtype ~= out.dtype or #v.facts.shape ~= #out.shape then return nil end
