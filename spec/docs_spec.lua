@@ -133,10 +133,8 @@ describe("documentation #M057", function()
       func.vmap
       func.jvp
       sparse
-      amp
       quantization
       nn.SyncBatchNorm
-      optim.LBFGS
       onnx
       export
       distributed

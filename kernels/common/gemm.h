@@ -5,7 +5,8 @@
 
 /* C (m, n) = alpha * A (m, k) @ B (k, n) + beta * C. Element (i, j) of A is a[i * a_row + j * a_col], in elements; one of
  * the two strides is 1, the other at least the number of elements along it; the same for B. Rows of C are contiguous,
- * c_row apart. With beta = 0, C is not read. float16 and bfloat16 are summed in float32, integers wrap. */
+ * c_row apart. With beta = 0, C is not read. Products of float16 and bfloat16 are summed in float32 (on the CPU, C is
+ * float32 then), integers wrap. */
 typedef struct MothGemm {
   int dtype;
   int64_t m, n, k;

@@ -1,5 +1,5 @@
-/* mm, bmm, addmm, baddbmm, linear: makes the operands readable for BLAS, then calls moth_gemm. float16 and
- * bfloat16 are computed in float32. */
+/* mm, bmm, addmm, baddbmm, linear: makes the operands readable for BLAS, then calls moth_gemm. Products of float16 and
+ * bfloat16 are summed in float32, and rounded once. */
 #include "unpack/linalg.h"
 #include "core/dtype.h"
 #include "core/parallel.h"
@@ -52,7 +52,8 @@ static void batch_range(void *ctx, int64_t begin, int64_t end) {
     MothGemm g = w->g;
     set_a(&g, w->a, i * w->a->stride[0]);
     set_b(&g, w->b, i * w->b->stride[0]);
-    g.c = w->out->data + i * g.m * g.n * moth_itemsize(w->out);
+    g.c =
+        w->out->data + i * g.m * g.n * moth_itemsize(w->out); /* float32 where a and b are halves */
     moth_gemm(&g, w->parallel);
   }
 }
@@ -67,8 +68,8 @@ static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double 
   MothStatus status = MOTH_OK;
   if (!out->numel)
     return MOTH_OK;
-  MOTH_GO(readable(a, work, &ra));
-  MOTH_GO(readable(b, work, &rb));
+  MOTH_GO(readable(a, dtype, &ra));
+  MOTH_GO(readable(b, dtype, &rb));
   MothTensor *target = out;
   if (work != dtype) {
     MOTH_GO(moth_tensor_new(out->ndim, out->shape, work, out->device, &wide));
@@ -77,7 +78,7 @@ static MothStatus product(MothTensor *out, MothTensor *a, MothTensor *b, double 
     target = wide;
   }
   int n = out->ndim;
-  MothGemm g = {.dtype = (int)work,
+  MothGemm g = {.dtype = (int)dtype,
                 .m = out->shape[n - 2],
                 .n = out->shape[n - 1],
                 .k = a->shape[a->ndim - 1],

@@ -54,7 +54,7 @@ struct Unscale {
 MothStatus flush(Unscale *u, int dtype) {
   if (u->table.n == 0)
     return MOTH_OK;
-  MothStatus s = moth_cuda_kernels[dtype]->unscale(&u->run, &u->table, u->inv_scale, u->found_inf);
+  MothStatus s = moth_cuda_kernels[dtype]->unscale(&u->run, &u->table);
   u->table.n = 0;
   return s;
 }

@@ -101,14 +101,6 @@ end
 local random = require "moth.tensor.random"
 for name, fn in each(random) do moth[name] = fn end
 
---- Statistics of the allocator: live, peak, cached bytes; allocs, system calls.
-moth.memory = lazy.strict({
-  stats = signature("memory.stats()", B.memory_stats), reset_peak = signature("memory.reset_peak()", B.reset_peak),
-  empty_cache = signature("memory.empty_cache()", B.empty_cache),
-  --- For tests: the n-th allocation from now fails, and all after it.
-  fail_at = signature("memory.fail_at(int n, bool for_ever?)", B.fail_at),
-}, "moth.memory")
-
 -- Modules, loaded when first used.
 if package.loaded.luassert then require "moth.utils.testing" end -- assert.is_close
 
@@ -116,7 +108,7 @@ local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi", "compile", "kernel", "benchmark", "profiler", "special", "linalg", "fft",
-  "signal", "masked", "amp" }) do
+  "signal", "masked", "amp", "memory" }) do
   files[name] = name
 end
 files.cpp_extension = "library.extension"

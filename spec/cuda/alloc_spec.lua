@@ -103,7 +103,7 @@ describe("the allocator of CUDA memory", function()
     assert.equal(stat("allocation", "allocated") - stat("allocation", "freed"), stat("allocation"))
   end)
 
-  it("hands a block out again at once on its stream, not on another", function()
+  it("hands a block out again at once on its stream, not on another #M345", function()
     if not there() then return end
     local other = cuda.Stream()
     local x = bytes(3000)
@@ -114,7 +114,7 @@ describe("the allocator of CUDA memory", function()
     assert.equal(p, bytes(3000):data_ptr())
   end)
 
-  it("keeps a block back that another stream uses, until that is done", function()
+  it("keeps a block back that another stream uses, until that is done #M345", function()
     if not there() then return end
     local other = cuda.Stream()
     local x = bytes(3000)
@@ -131,7 +131,7 @@ describe("the allocator of CUDA memory", function()
     assert.has_error(function() moth.ones(2):record_stream(other) end)
   end)
 
-  it("says what is there and what is missing when memory is out", function()
+  it("says what is there and what is missing when memory is out #M344", function()
     if not there() then return end
     local total = cuda.get_device_properties().total_memory
     cuda.set_per_process_memory_fraction(64 * MiB / total)
@@ -212,7 +212,7 @@ describe("the allocator of CUDA memory", function()
     assert.equal(1000, x:sum():item())
   end)
 
-  it("counts what is there now and at the most", function()
+  it("counts what is there now and at the most #M336", function()
     if not there() then return end
     cuda.reset_peak_memory_stats()
     local base = cuda.memory_allocated()

@@ -34,6 +34,8 @@ typedef struct Policy {
       cheap_from; /* the time (ns) from which on one more collection takes at most a hundredth of the time */
 } Policy;
 static _Thread_local Policy policy MOTH_LUA_TLS = {0, SOME_GROWTH, GROWTH, 0};
+static _Atomic int64_t pressure =
+    GROWTH; /* the growth in bytes after which a full collection runs in any case */
 static _Thread_local MothLuaScope *innermost MOTH_LUA_TLS; /* the moth.scope that is open */
 static bool push_scope(lua_State *L);
 
@@ -60,7 +62,7 @@ static __attribute__((noinline)) void maybe_collect(lua_State *L, int64_t growth
   policy.cheap_from = end + SHARE * (end - start);
   policy.look = SOME_GROWTH;
   policy.live_after = moth_alloc_live();
-  policy.allowed = policy.live_after / 2 > GROWTH ? policy.live_after / 2 : GROWTH;
+  policy.allowed = policy.live_after / 2 > pressure ? policy.live_after / 2 : pressure;
 }
 
 static inline void after_growth(lua_State *L) {
@@ -697,6 +699,17 @@ static int b_named(lua_State *L) {
   return 1;
 }
 
+/* gc_pressure(bytes or nil) -> the bytes before */
+static int b_gc_pressure(lua_State *L) {
+  lua_pushnumber(L, (lua_Number)pressure);
+  if (!lua_isnoneornil(L, 1)) {
+    pressure = moth_lua_check_integer(L, 1, 0, 9e15);
+    policy.allowed = pressure;
+    policy.look = pressure < SOME_GROWTH ? pressure : SOME_GROWTH;
+  }
+  return 1;
+}
+
 static int b_dtype(lua_State *L) {
   moth_lua_push_dtype(L, moth_lua_check_dtype(L, 1));
   return 1;
@@ -814,6 +827,7 @@ void moth_lua_open_handles(lua_State *L) { /* the binding's table is on top */
                                  {"library", b_library},
                                  {"raise", b_raise},
                                  {"named", b_named},
+                                 {"gc_pressure", b_gc_pressure},
                                  {"dtype", b_dtype},
                                  {"device", b_device},
                                  {"generator", b_generator},

@@ -12,6 +12,7 @@ local within = require "moth.dispatch.within"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local each = require "moth.each"
+local summary = require "moth.memory.summary"
 require "moth.device.stream" -- methods of streams and events
 local C, S = B.cuda, B.stream
 
@@ -131,30 +132,9 @@ M.set_memory_fraction = C.set_fraction
 M.pinned_memory = C.pinned_memory
 M.empty_pinned_cache = C.empty_pinned_cache
 
-local function size(n)
-  for _, unit in ipairs({ "B", "KiB", "MiB", "GiB" }) do
-    if n < 10240 or unit == "GiB" then return ("%.0f %s"):format(n, unit) end
-    n = n / 1024
-  end
-end
-
---- The statistics and the contents of the cache, as a text.
+--- The statistics and the contents of the cache, as a text (moth.memory.summary("cuda")).
 function M.memory_summary(device)
-  local s = C.memory_stats(device)
-  local rule = ("+%s+"):format(("-"):rep(74))
-  local function line(text) return ("| %-73s|"):format(text:sub(1, 73)) end
-  local out = { rule, line(("CUDA memory of cuda:%d   out of memory: %d   cache flushed: %d"):format(C.device(device),
-    s.num_ooms, s.num_alloc_retries)), rule,
-    ("| %-16s |%12s |%12s |%12s |%12s |"):format("", "current", "peak", "allocated", "freed"), rule }
-  for _, row in ipairs({ { "allocated", "allocated_bytes", size }, { "active", "active_bytes", size },
-    { "requested", "requested_bytes", size }, { "reserved", "reserved_bytes", size },
-    { "tensors", "allocation", tostring }, { "segments", "segment", tostring } }) do
-    local cells = {}
-    for i, what in ipairs({ "current", "peak", "allocated", "freed" }) do
-      cells[i] = row[3](s[row[2] .. ".all." .. what])
-    end
-    out[#out + 1] = ("| %-16s |%12s |%12s |%12s |%12s |"):format(row[1], unpack(cells))
-  end
+  local s, size = C.memory_stats(device), summary.size
   local kinds = {}
   for _, segment in ipairs(C.memory_snapshot(device)) do
     local kind = (segment.is_private and "graphs', " or "") .. segment.segment_type
@@ -167,16 +147,16 @@ function M.memory_summary(device)
       end
     end
   end
-  out[#out + 1] = rule
+  local more = {}
   for _, kind in ipairs({ "small", "large", "graphs', small", "graphs', large" }) do
     local k = kinds[kind]
     if k then
-      out[#out + 1] = line(("%s segments: %d; free in them: %s in %d pieces, the largest %s"):format(kind, k.n,
-        size(k.free), k.pieces, size(k.largest)))
+      more[#more + 1] = ("%s segments: %d; free in them: %s in %d pieces, the largest %s"):format(kind, k.n,
+        size(k.free), k.pieces, size(k.largest))
     end
   end
-  out[#out + 1] = rule
-  return table.concat(out, "\n")
+  return summary.format(("CUDA memory of cuda:%d   out of memory: %d   cache flushed: %d"):format(C.device(device),
+    s.num_ooms, s.num_alloc_retries), s, more)
 end
 
 -- graphs ------------------------------------------------------------------------------------------

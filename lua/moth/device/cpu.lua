@@ -6,6 +6,9 @@
 --     device.synchronize()
 local streams = require "moth.device.stream"
 local signature = require "moth.utils.signature"
+local summary = require "moth.memory.summary"
+local each = require "moth.each"
+local B = require "moth_lua"
 
 local M = {}
 
@@ -23,6 +26,21 @@ function M.default_stream() return streams.default_stream("cpu") end
 --- Waits for all streams of the CPU; raises their errors.
 function M.synchronize() streams.synchronize("cpu") end
 
+-- ---- memory: host memory, under the names of moth.cuda ----------------------------------------------------
+
+--- Current, peak and reserved bytes and counts, as "allocated_bytes.all.peak".
+function M.memory_stats() return summary.of_cpu() end
+for name, key in each({ memory_allocated = "allocated_bytes.all.current",
+  max_memory_allocated = "allocated_bytes.all.peak", memory_reserved = "reserved_bytes.all.current" }) do
+  M[name] = signature(("cpu.%s()"):format(name), function() return summary.of_cpu()[key] end)
+end
+function M.reset_peak_memory_stats() B.reset_peak() end
+--- Returns unused cached memory to the system.
+function M.empty_cache() B.empty_cache() end
+--- The statistics as a text.
+function M.memory_summary() return summary.text() end
+
 return signature.all(M, { "cpu.is_available()", "cpu.device_count()", "cpu.current_device()",
   "cpu.Stream(int priority=0)", "cpu.Event(bool enable_timing=false)", "cpu.current_stream()", "cpu.default_stream()",
-  "cpu.synchronize()" }, true)
+  "cpu.synchronize()", "cpu.memory_stats()", "cpu.reset_peak_memory_stats()", "cpu.empty_cache()",
+  "cpu.memory_summary()" }, true)

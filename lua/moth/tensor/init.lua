@@ -60,6 +60,7 @@ methods.size = facts("size", B.named(B.size, "size"))
 methods.stride = facts("stride", B.named(B.stride, "stride"))
 
 methods.data_ptr, methods.free = B.named(B.data_ptr, "data_ptr"), B.named(B.free, "free")
+methods.release = B.named(B.free, "release")
 
 -- Properties for hot loops.
 local function fact(name, of, compiled)

@@ -1,0 +1,54 @@
+--- moth.memory: what tensors take: statistics, a record of allocations with the lines that made them, a breakdown by
+-- purpose, an estimate, a limit. See docs/memory.md.
+--
+--     print(moth.memory.summary())
+--     moth.memory.record_history(true)
+--     local before = moth.memory.snapshot()
+--     step()
+--     print(moth.memory.diff(before, moth.memory.snapshot()))
+local B = require "moth_lua"
+local signature = require "moth.utils.signature"
+local check = require "moth.utils.check"
+local summary = require "moth.memory.summary"
+
+local M = {
+  --- Statistics of the CPU's allocator: live, peak, cached bytes; allocs, system calls. moth.cpu.memory_stats() has
+  -- them
+  -- under PyTorch's names.
+  stats = signature("memory.stats()", B.memory_stats),
+  reset_peak = signature("memory.reset_peak()", B.reset_peak),
+  empty_cache = signature("memory.empty_cache()", B.empty_cache),
+  --- For tests: the n-th allocation from now fails, and all after it.
+  fail_at = signature("memory.fail_at(int n, bool for_ever?)", B.fail_at),
+}
+
+--- The statistics of a device (default: the CPU) as a table of text, in one form for all devices.
+M.summary = signature("memory.summary(device device?)", summary.text)
+
+--- Limits the live bytes of host memory: an allocation beyond them collects garbage, tries again, and raises an out of
+-- memory error. false: no limit. Returns the limit before, or false. For CUDA: moth.cuda.set_memory_fraction.
+M.set_limit = signature("memory.set_limit(int|false bytes)", function(bytes)
+  if bytes and bytes <= 0 then check.fail("[memory.set_limit] expected a positive number of bytes, got %g", bytes) end
+  local was = B.memory_limit(bytes or 0)
+  return was > 0 and was or false
+end)
+--- The limit of host memory in bytes, or false.
+M.limit = signature("memory.limit()", function()
+  local now = B.memory_limit()
+  return now > 0 and now or false
+end)
+
+--- Lua's collector does not see the bytes of tensors: a full collection runs when they have grown by this many since
+-- the
+-- last one (64 MB), or by half of what is alive, if that is more; earlier where it costs little. Returns the number
+-- before.
+M.set_gc_pressure = signature("memory.set_gc_pressure(size bytes)", function(bytes) return (B.gc_pressure(bytes)) end)
+
+local files = {}
+for file, fields in require("moth.each")({
+  history = "record_history is_recording snapshot diff events timeline",
+  breakdown = "breakdown by_module", estimate = "estimate", leak = "leak_check holders",
+}) do
+  for field in fields:gmatch("%S+") do files[field] = { file, field } end
+end
+return require("moth.lang.lazy")(M, "moth.memory.", files, "moth.memory")
