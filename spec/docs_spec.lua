@@ -130,8 +130,6 @@ describe("documentation #M057", function()
 
   it("what the README says is not there is not", function()
     for name in ([[
-      func.vmap
-      func.jvp
       sparse
       quantization
       nn.SyncBatchNorm

@@ -48,6 +48,17 @@ describe("example", function()
       "[moth.float32 2x3, cpu, fake]", "expected two float32 tensors of one shape; got a: float32 [2] cpu")
   end)
 
+  it("per_sample_gradients, hessian_vector, ensemble: moth.func at work #M504", function()
+    has(example("per_sample_gradients"), "MLP: 64 samples", "CNN: 64 samples", "difference is below 1e-5: true",
+      "at most 64: true")
+    local text = example("hessian_vector")
+    has(text, "of 129 x 129: true")
+    assert.is_true(number(text, "after one step") < number(text, "the loss before"))
+    text = example("ensemble")
+    assert.is_true(number(text, " to ") < 0.05)
+    assert.is_true(number(text, "answers:") < number(text, "within the data,"))
+  end)
+
   it("ffi_train: trains through the C API alone #M511", function()
     assert.is_true(number(example("ffi_train", 100), "loss 0.7285 -> ") < 0.2)
   end)

@@ -121,6 +121,7 @@ for file, fields in each({
 }) do
   for field in fields:gmatch("%S+") do files[field] = { file, field } end
 end
-moth.autograd = lazy.strict(autograd, "moth.autograd")
+moth.autograd = lazy(autograd, "moth.autograd.", { functional = "functional", forward_ad = "forward_ad" },
+  "moth.autograd")
 
 return lazy(moth, "moth.", files, "moth")

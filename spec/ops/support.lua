@@ -535,4 +535,64 @@ function S.counter(what)
   return c
 end
 
+-- derivatives --------------------------------------------------------------------------------------
+
+function S.call(name, args) return S.ops[name](unpack(args, 1, args.n)) end
+
+--- Of which arguments does an op have a derivative? All floats of a composite; false: unimplemented.
+function S.differentiable(op, name)
+  if op.grad == "composite" then return true end
+  if type(op.grad) ~= "table" then return nil end
+  local formula = op.grad[name]
+  if formula == "unimplemented" then return false end
+  return formula ~= nil or nil
+end
+
+function S.has_derivative(op)
+  if op.grad == "none" then return false end
+  if op.name:find("^%w+_like$") or op.name == "empty" then return false end
+  return true
+end
+
+-- Ops that read one triangle of symmetric matrices: their derivative is that along symmetric matrices.
+local symmetric = {}
+for name in ("linalg_cholesky_ex linalg_cholesky native_eigh linalg_eigh linalg_eigvalsh"):gmatch "%S+" do
+  symmetric[name] = true
+end
+
+--- A sample as a function of its float tensors: fn, inputs. `want` says which arguments take part.
+function S.as_function(op, name, text, data, want)
+  local base = S.evaluate(text, { seed = data, smooth = true })
+  local inputs = {}
+  local args = S.map(op, base, function(t, a)
+    if S.dtype_of(t) ~= "float64" or not a or want(a.name) == nil then return t end
+    inputs[#inputs + 1] = B.set_requires_grad(S.ops.clone(t), true)
+    return { input = #inputs }
+  end)
+  local mutates = op.returns_self or name ~= op.name
+  local function fn(...)
+    local given = { ... }
+    local full = { n = args.n }
+    for i = 1, args.n do
+      local v = args[i]
+      if type(v) == "table" and v.input then
+        v = given[v.input]
+        if symmetric[op.name] then v = S.ops.mul(S.ops.add(v, S.ops.transpose(v, -2, -1)), 0.5) end
+        if i == 1 and mutates then v = S.ops.clone(v) end
+      elseif type(v) == "table" and type(v[1]) == "table" and v[1].input then
+        local list = {}
+        for k, x in ipairs(v) do list[k] = given[x.input] end
+        v = list
+      elseif i == 1 and mutates and B.is_tensor(v) then
+        v = S.ops.clone(v)
+      end
+      full[i] = v
+    end
+    moth.manual_seed(11)
+    if op.stats == 1 then return (S.call(name, full)) end
+    return S.call(name, full)
+  end
+  return fn, inputs
+end
+
 return S

@@ -19,6 +19,7 @@
 #include "core/alloc.h"
 #include "core/dtype.h"
 #include "device/stream.h"
+#include "dispatch/batch.h"
 #include "ops/create.h"
 #include "ops/pointwise.h"
 
@@ -311,6 +312,10 @@ static MothStatus accumulate(const Task *t, MothTensor **slot, MothTensor *grad)
 static MothStatus fit(const MothNode *n, int k, MothTensor **grad) {
   const MothInput *in = &n->inputs[k];
   MothTensor *g = *grad;
+  if (__builtin_expect(g->keys & MOTH_KEY_BATCH, 0)) {
+    MOTH_TRY(moth_batch_sum_out(in->node->level, grad));
+    g = *grad;
+  }
   if (g->ndim != in->ndim || memcmp(g->shape, in->shape, sizeof(int64_t) * in->ndim) != 0) {
     MothValue v = moth_v_none();
     MothStatus s =
@@ -350,6 +355,13 @@ static MothStatus accumulate_leaf(const Task *t, MothTensor *leaf, MothTensor *g
   MothAutogradMeta *m = leaf->grad;
   MothTensor *g = NULL;
   bool drop;
+  if (moth_batch_level(grad) > m->level) {
+    moth_tensor_release(grad);
+    return moth_fail(
+        MOTH_ERR_STATE,
+        "backward() inside vmap would give a tensor outside of it a gradient for each of "
+        "the batch; use moth.func.grad, or call backward() outside");
+  }
   MothStatus s = refuse_fake(grad, leaf->keys & MOTH_KEY_FAKE, &drop);
   *kept = !drop;
   if (drop) {
@@ -570,7 +582,10 @@ static MothStatus run_node_here(Task *t, int32_t at, const Capture *captures, in
       sum = moth_view_sum = sum_of_parts(t, n);
       const MothObserver *o = moth_observed();
       int64_t began = o ? o->begin_node(n) : -1;
+      uint64_t level = moth_thread.level;
+      moth_thread.level = n->level > level ? n->level : level;
       status = n->backward(n, grads, need, out);
+      moth_thread.level = level;
       if (o)
         o->end(began);
       moth_view_sum = NULL;

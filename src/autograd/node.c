@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "autograd/tangent.h"
 #include "core/alloc.h"
 #include "core/dtype.h"
 #include "device/stream.h"
@@ -32,13 +33,15 @@ uint64_t moth_seq_at(uint64_t next) {
 }
 
 MothAutogradMeta *moth_meta(MothTensor *t) {
+  if (t->grad)
+    return t->grad;
+  t->grad = moth_alloc(sizeof *t->grad);
   if (!t->grad) {
-    t->grad = moth_alloc(sizeof *t->grad);
-    if (t->grad)
-      memset(t->grad, 0, sizeof *t->grad);
-    else
-      moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate autograd's part of a tensor");
+    moth_fail(MOTH_ERR_MEMORY, "out of memory: could not allocate autograd's part of a tensor");
+    return NULL;
   }
+  memset(t->grad, 0, sizeof *t->grad);
+  t->grad->level = moth_thread.level;
   return t->grad;
 }
 
@@ -54,6 +57,7 @@ MothNode *moth_node_new(const char *name, int ninputs, int nsaved, int nresults)
   atomic_init(&n->refs, 1);
   n->name = name;
   n->seq = take_seq();
+  n->level = moth_thread.level;
   n->size = size;
   n->inputs = (MothInput *)(n + 1);
   n->saved = (MothSaved *)(n->inputs + ninputs);
@@ -169,6 +173,8 @@ static void drop_grad(MothTensor *t) {
   moth_tensor_release(m->grad);
   moth_node_release(m->node);
   moth_hooks_free(&m->hooks);
+  if (m->tangents)
+    moth_tangents_free(m->tangents);
   moth_free(m, sizeof *m);
 }
 

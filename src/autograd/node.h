@@ -76,6 +76,7 @@ struct MothNode {
   void (*done)(MothNode *node); /* instead of freeing all saved tensors, once backward has run */
   void *ctx;
   uint64_t seq;      /* later nodes run first */
+  uint64_t level;    /* of the innermost vmap in which it was made (dispatch/batch.h); 0: none */
   MothNode *pending; /* the next node in the list of nodes to be freed */
   MothHook *hooks;
   MothAutogradMeta *retained; /* of results whose .grad is kept (retain_grad) */
@@ -106,8 +107,10 @@ struct MothAutogradMeta {
   bool retain_grad;   /* it is in the list of its node */
   bool fake;          /* with retain_grad: the tensor is */
   MothAutogradMeta *next_retained;
-  int64_t view_version; /* of the view when its node was made */
-  atomic_flag lock;     /* of accumulator: several threads may use one leaf */
+  int64_t view_version;         /* of the view when its node was made */
+  uint64_t level;               /* of a leaf, as MothNode.level */
+  struct MothTangent *tangents; /* owned; tangent.h */
+  atomic_flag lock;             /* of accumulator: several threads may use one leaf */
 };
 
 MothAutogradMeta *moth_meta(MothTensor *t); /* made if there is none; NULL: no memory */
@@ -171,6 +174,9 @@ extern _Thread_local MothApart moth_apart __attribute__((tls_model("initial-exec
 MothStatus moth_rebase_history(MothTensor *view, MothNode *n);
 /* Records a node for a call: the Autograd step of the dispatcher (step.c). */
 MothStatus moth_autograd_record(MothCall *c);
+/* A node of a call that was made, with what the gradients of the arguments in `need` read of it, for its formulas alone:
+ * it is part of no graph. */
+MothStatus moth_node_of_call(const MothCall *c, uint32_t need, MothNode **out);
 /* Runs the steps below Autograd, unrecorded. */
 MOTH_API MothStatus moth_autograd_below(MothCall *c);
 
@@ -216,6 +222,17 @@ MothStatus moth_watch_end(MothNode *n, MothTensor *const *grads, int ngrads, Mot
 /* Runs the callbacks of moth_queue_callback for a pass that ended with `status`. */
 MothStatus moth_run_callbacks(MothStatus status);
 
+/* --- batch.c ---------------------------------------------------------------------------------- */
+
+/* t's dimension `dim` as the batch of a level (vmap's inputs), and back: dimension `dim` of *out has `size` elements, also
+ * if t is not batched at this level. Both are differentiable. */
+MOTH_API MothStatus moth_batch_enter(MothTensor *t, int dim, uint64_t level, MothTensor **out);
+MOTH_API MothStatus moth_batch_leave(MothTensor *t, int dim, uint64_t level, int64_t size,
+                                     MothTensor **out);
+/* Sums *grad over the batches of those vmaps that are closed and that a tensor made at `level` was not part of: each of
+ * the batch has used the same tensor. */
+MothStatus moth_batch_sum_out(uint64_t level, MothTensor **grad);
+
 /* --- engine.c --------------------------------------------------------------------------------- */
 
 /* The number of the innermost running pass of this thread; 0: none, -1: its callbacks are running. */
@@ -256,7 +273,8 @@ static inline bool moth_saved_is_tensor(const MothSaved *s) {
 MOTH_API MothStatus moth_alias_for_graph(MothTensor *t, MothTensor **out);
 
 MOTH_API MothNode *moth_tensor_node(MothTensor *t); /* borrowed; NULL for leaves */
-/* A node made by the host: its gradients are for `inputs`, `results` get its history. It saves up to `nsaved` tensors:
+/* A node made by the host: its gradients are for `inputs`, `results` get its history; results that are inputs were
+ * written to in place. It saves up to `nsaved` tensors:
  * moth_function_save adds t, which may be NULL, or (`result` from 0; else -1) a tensor with the elements of a result;
  * moth_function_saved returns it. Saved tensors are freed with the graph, however deep it is; references to the
  * host's values only when the host collects garbage. */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "autograd/node.h"
+#include "autograd/tangent.h"
 #include "core/alloc.h"
 #include "core/dtype.h"
 #include "device/device.h"
@@ -174,6 +175,13 @@ MothStatus moth_save_tensor(MothSaved *s, MothTensor *t, bool result, bool apart
 /* --- unpacking --------------------------------------------------------------------------------- */
 
 MothStatus moth_alias_for_graph(MothTensor *t, MothTensor **out) {
+  if (__builtin_expect(t->keys & MOTH_KEY_TANGENT, 0)) {
+    MOTH_TRY(moth_tensor_alias(t, false, out));
+    MothStatus shared = moth_tangents_share(*out, t);
+    if (shared != MOTH_OK)
+      moth_tensor_release(*out);
+    return shared;
+  }
   if (__builtin_expect(!moth_is_traced(), 1))
     return moth_tensor_alias(t, false, out);
   uint32_t exclude = moth_thread.exclude;

@@ -4,6 +4,7 @@
 #include "autograd/node.h"
 #include "core/alloc.h"
 #include "core/dtype.h"
+#include "dispatch/eval.h"
 #include "ops/create.h"
 
 static bool needs_grad(const MothTensor *t) {
@@ -51,7 +52,7 @@ static MothStatus save(MothNode *n, int slot, MothValue v, bool apart) {
   return MOTH_OK;
 }
 
-static MothStatus check_inplace(MothCall *c, MothTensor *self) {
+static MothStatus check_inplace(MothTensor *self) {
   if (!needs_grad(self) && !(self->base && moth_requires_grad(self->base)))
     return MOTH_OK;
   if (moth_tensor_is_leaf(self) && moth_requires_grad(self))
@@ -66,7 +67,6 @@ static MothStatus check_inplace(MothCall *c, MothTensor *self) {
         MOTH_ERR_STATE,
         "a view of a leaf Variable that requires grad is being used in an in-place "
         "operation; wrap it in moth.no_grad(function() ... end) if no gradient is wanted");
-  (void)c;
   return MOTH_OK;
 }
 
@@ -85,7 +85,7 @@ static MothStatus undefined(MothNode *n, MothTensor *const *grads, uint32_t need
 
 /* Arguments are saved before the op runs: an in-place op overwrites them. The one that it overwrites is saved as a
  * copy. */
-static MothStatus make_node(MothCall *c, uint32_t need, MothNode **out) {
+static MothStatus make_node(const MothCall *c, uint32_t need, MothNode **out) {
   const MothOp *op = c->op;
   uint32_t saves = 0;
   for (int i = 0; i < op->nargs; i++)
@@ -152,6 +152,42 @@ done:
   return MOTH_OK;
 }
 
+MothStatus moth_node_of_call(const MothCall *c, uint32_t need, MothNode **out) {
+  const MothOp *op = c->op;
+  uint32_t saves = 0;
+  MothNode *n;
+  MOTH_TRY(make_node(c, need, &n));
+  /* Formulas of lists ask which inputs have a node. */
+  MothNode *any = moth_node_new("Tangent", 0, 0, 0);
+  if (!any) {
+    moth_node_release(n);
+    return MOTH_ERR_MEMORY;
+  }
+  for (int i = 0; i < op->nargs; i++) {
+    if (!(need >> i & 1))
+      continue;
+    saves |= op->saves_for[i];
+    int end = i + 1 < op->nargs ? n->edge_of[i + 1] : n->ninputs;
+    for (int k = n->edge_of[i]; k < end; k++)
+      if (!n->inputs[k].node) {
+        moth_node_retain(any);
+        n->inputs[k].node = any;
+      }
+  }
+  moth_node_release(any);
+  for (int i = 0; i < op->nresults; i++) {
+    if (n->nresults)
+      moth_node_set_result(n, i, c->results[i].u.t);
+    if (!(saves >> (16 + i) & 1))
+      continue;
+    MothSaved *s = &n->saved[n->nsaved++];
+    *s = (MothSaved){.slot = (uint8_t)(16 + i), .version = *moth_version_of(c->results[i].u.t)};
+    s->value = moth_value_keep(c->results[i]);
+  }
+  *out = n;
+  return MOTH_OK;
+}
+
 MothStatus moth_autograd_below(MothCall *c) {
   uint32_t exclude = moth_thread.exclude;
   moth_thread.exclude |= MOTH_KEY_AUTOGRAD;
@@ -199,13 +235,13 @@ MothStatus moth_autograd_record(MothCall *c) {
   bool inplace = c->variant == MOTH_INPLACE;
   if (c->target)
     for (int i = 0; i < op->nresults; i++)
-      MOTH_TRY(check_inplace(c, c->target[i]));
+      MOTH_TRY(check_inplace(c->target[i]));
   for (int i = 0; i < op->nargs; i++) /* lists that are written to (optimizer steps) */
     if (op->args[i].mutated && c->args[i].tag == MOTH_V_TENSORS)
       for (uint32_t k = 0; k < c->args[i].n; k++)
-        MOTH_TRY(check_inplace(c, c->args[i].u.tensors[k]));
+        MOTH_TRY(check_inplace(c->args[i].u.tensors[k]));
     else if (op->defined && op->args[i].mutated && c->args[i].tag == MOTH_V_TENSOR)
-      MOTH_TRY(check_inplace(c, c->args[i].u.t));
+      MOTH_TRY(check_inplace(c->args[i].u.t));
   if (c->variant == MOTH_OUT && need)
     return moth_fail(MOTH_ERR_STATE, "functions with out arguments don't support automatic "
                                      "differentiation, but one of the arguments requires grad");
@@ -259,6 +295,13 @@ done:
   return status;
 }
 
+static bool is_one_of(const MothTensor *t, MothTensor *const *list, int n) {
+  for (int i = 0; i < n; i++)
+    if (list[i] == t)
+      return true;
+  return false;
+}
+
 MothStatus moth_function_record(const char *name, MothBackward backward, void (*drop)(MothNode *),
                                 void *ctx, MothTensor **inputs, int ninputs, MothTensor **results,
                                 int nresults, int nsaved, MothNode **out) {
@@ -269,11 +312,14 @@ MothStatus moth_function_record(const char *name, MothBackward backward, void (*
     return MOTH_ERR_MEMORY;
   MothStatus status = MOTH_OK;
   n->backward = backward;
-  for (int i = 0; i < nresults; i++)
-    if (results[i]->grad) {
+  for (int i = 0; i < nresults; i++) {
+    if (is_one_of(results[i], inputs, ninputs)) /* written to in place */
+      MOTH_GO(check_inplace(results[i]));
+    else if (results[i]->grad && (results[i]->grad->node || results[i]->grad->requires_grad)) {
       status = moth_fail(MOTH_ERR_STATE, "result %d of %s has a history of its own", i + 1, name);
       goto done;
     }
+  }
   for (int i = 0; i < ninputs; i++) {
     if (inputs[i])
       MOTH_GO(moth_node_set_input(n, i, inputs[i], needs_grad(inputs[i])));
@@ -283,7 +329,11 @@ MothStatus moth_function_record(const char *name, MothBackward backward, void (*
   moth_node_stamp(n);
   for (int i = 0; i < nresults; i++) {
     moth_node_set_result(n, i, results[i]);
-    if (moth_dtype_is_inexact((MothDType)results[i]->dtype))
+    if (!moth_dtype_is_inexact((MothDType)results[i]->dtype))
+      continue;
+    if (results[i]->base && is_one_of(results[i], inputs, ninputs))
+      MOTH_GO(moth_rebase_history(results[i], n));
+    else
       MOTH_GO(moth_set_history(results[i], n, i));
   }
 done:

@@ -221,6 +221,7 @@ static MothStatus accumulator_of(MothTensor *t, MothNode **out) {
     *out = m->accumulator;
   } else if ((*out = moth_node_new("AccumulateGrad", 0, 0, 0))) {
     (*out)->seq = MOTH_SEQ_LEAF;
+    (*out)->level = m->level;
     (*out)->ctx = t;
     (*out)->drop = drop_accumulator;
     moth_tensor_retain(t);

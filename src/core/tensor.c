@@ -313,6 +313,13 @@ MothStatus moth_tensor_from_ptr(void *data, int ndim, const int64_t *shape, Moth
   return MOTH_OK;
 }
 
+MothStatus moth_batch_unreadable(const MothTensor *t) {
+  (void)t;
+  return moth_fail(MOTH_ERR_STATE,
+                   "the elements of a tensor inside vmap cannot be read: it stands for each of a "
+                   "batch; return it from the function, or use where() instead of a condition");
+}
+
 void moth_tensor_carry(MothTensor *t, MothCarried *carried) {
   MothCarried *old = t->carried;
   t->keys = (t->keys & ~(old ? old->keys : 0)) | (carried ? carried->keys : 0);

@@ -27,6 +27,8 @@ enum {
   MOTH_KEY_PENDING = 1u << 15,
   /* Of a tensor: a recorded call is to make it, which has not run yet; fake until then (src/graph/trace.h). */
   MOTH_KEY_LAZY = 1u << 16,
+  MOTH_KEY_BATCH = 1u << 17,   /* of a tensor: it stands for one of a batch (dispatch/batch.h) */
+  MOTH_KEY_TANGENT = 1u << 18, /* of a tensor: it has a tangent (autograd/tangent.h) */
   MOTH_KEYS_DEVICE = 0xff,
   MOTH_KEYS_DATA = MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_OPT_IN |
                    MOTH_KEY_PENDING /* keys that follow from storage and dtype */
@@ -53,7 +55,7 @@ typedef struct MothVersion {
   int64_t value;
 } MothVersion;
 
-/* Data attached to a tensor: the class of the host's subclass, later a batch or a tangent. Constant, so that a tensor
+/* Data attached to a tensor: the class of the host's subclass, or a batch. Constant, so that a tensor
  * shares it with its aliases (detach, saved values). Views and results of ops have none, unless a step of the
  * dispatcher sets it. */
 typedef struct MothCarried {
@@ -91,10 +93,12 @@ struct MothTensor {
 MOTH_API extern MothStatus (*moth_tensor_await)(MothTensor *t);
 extern void (*moth_pending_drop)(void *ticket);
 extern void (*moth_pending_drain)(void);
-/* To be called before elements of t are read or written on the host. Errors: those of the work. */
+MOTH_API MothStatus moth_batch_unreadable(const MothTensor *t); /* the error */
+/* To be called before elements of t are read or written on the host. Errors: those of the work; t is batched. */
 static inline MothStatus moth_tensor_ready(const MothTensor *t) {
-  return __builtin_expect(t->keys & MOTH_KEY_PENDING, 0) ? moth_tensor_await((MothTensor *)t)
-                                                         : MOTH_OK;
+  if (__builtin_expect(t->keys & (MOTH_KEY_PENDING | MOTH_KEY_BATCH), 0))
+    return t->keys & MOTH_KEY_BATCH ? moth_batch_unreadable(t) : moth_tensor_await((MothTensor *)t);
+  return MOTH_OK;
 }
 
 /* Recorded calls of this thread that have not run yet, in a word: MOTH_UNRUN_ANY, MOTH_UNRUN_WRITES (one of them

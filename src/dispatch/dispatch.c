@@ -11,12 +11,14 @@
 #include "device/device.h"
 #include "dispatch/async.h"
 #include "dispatch/autocast.h"
+#include "dispatch/batch.h"
 #include "dispatch/define.h"
 #include "dispatch/lazy.h"
 #include "dispatch/steps.h"
 #include "dispatch/subclass.h"
 
 MothStatus (*moth_autograd_step)(MothCall *c);
+MothStatus (*moth_tangent_step)(MothCall *c);
 MothStatus (*moth_subclass_step)(MothCall *c);
 MothStatus (*moth_lazy_revive)(MothTensor *t);
 bool (*moth_follow)(MothCall *c, MothStatus *status);
@@ -24,7 +26,7 @@ const MothObserver *moth_observer;
 
 enum {
   SLOW_KEYS = MOTH_KEY_SUBCLASS | MOTH_KEY_BELOW | MOTH_KEY_AUTOGRAD | MOTH_KEY_AUTOCAST |
-              MOTH_KEY_ABOVE | MOTH_KEY_LAZY
+              MOTH_KEY_ABOVE | MOTH_KEY_LAZY | MOTH_KEY_BATCH | MOTH_KEY_TANGENT
 };
 
 /* --- below all steps: shape rule, kernel, target ---------------------------------------------------- */
@@ -405,6 +407,10 @@ MothStatus moth_redispatch(MothCall *c) {
     return moth_autocast(c);
   if (c->op->composite && !c->op->keep) /* expanded here: its parts come through the dispatcher */
     return expand(c);
+  if (c->keys & MOTH_KEY_TANGENT) {
+    c->keys &= ~(uint32_t)MOTH_KEY_TANGENT;
+    return moth_tangent_step(c);
+  }
   if (c->keys & MOTH_KEY_AUTOGRAD) {
     c->keys &= ~(uint32_t)MOTH_KEY_AUTOGRAD;
     if (moth_autograd_step)
@@ -413,6 +419,10 @@ MothStatus moth_redispatch(MothCall *c) {
   }
   if (c->keys & MOTH_KEY_BELOW)
     return moth_intercept(c, false);
+  if (c->keys & MOTH_KEY_BATCH) {
+    c->keys &= ~(uint32_t)MOTH_KEY_BATCH;
+    return moth_batch_step(c);
+  }
   c->keys &= ~(uint32_t)MOTH_KEY_SUBCLASS;
   if (!moth_subclass_step)
     return moth_redispatch(c);
@@ -486,7 +496,10 @@ static void each_argument(const MothCall *c, void (*each)(MothTensor *t)) {
     each(c->target[i]);
 }
 
-enum { INTERCEPTED = MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS | MOTH_KEY_LAZY };
+enum {
+  INTERCEPTED = MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS | MOTH_KEY_LAZY |
+                MOTH_KEY_BATCH | MOTH_KEY_TANGENT
+};
 
 /* Runs a call that is not all on the CPU, is intercepted, or whose arguments are not canonical, with copies of the
  * arguments. */

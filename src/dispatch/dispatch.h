@@ -1,7 +1,7 @@
 /* The dispatcher: ops, calls, keys, interceptors.
  *
- * The steps of a call: canonical arguments -> Intercept (above) -> Autocast -> Autograd -> Intercept (below) ->
- * tensor subclasses -> shape rule -> results (fake tensors end here) -> backend. `keys` has the steps still to come; a step does
+ * The steps of a call: canonical arguments -> Intercept (above) -> Autocast -> Tangents -> Autograd -> Intercept (below) ->
+ * Batches -> tensor subclasses -> shape rule -> results (fake tensors end here) -> backend. `keys` has the steps still to come; a step does
  * its work and calls moth_redispatch, which continues below it. One test of one word (the thread's keys OR those of the
  * tensors) decides whether any step but shape rule and backend is needed. */
 #ifndef MOTH_DISPATCH_DISPATCH_H
@@ -90,6 +90,17 @@ typedef enum MothPromote {
   MOTH_PROMOTE_FLOAT,
   MOTH_PROMOTE_SELF
 } MothPromote;
+/* How a call with batched tensors becomes one with a dimension more (src/ops/batch.lua, dispatch/batch_rules.c). LOOP: a
+ * call for each element. */
+typedef enum MothBatchRule {
+  MOTH_BATCH_LOOP,
+  MOTH_BATCH_POINTWISE, /* broadcast */
+  MOTH_BATCH_FRONT,     /* a dimension in front */
+  MOTH_BATCH_FOLD,      /* a part of the first dimension, which the op doesn't look at */
+  MOTH_BATCH_MATMUL,
+  MOTH_BATCH_RANDOM,
+  MOTH_BATCH_ERROR /* the sizes of its results depend on elements */
+} MothBatchRule;
 typedef enum MothAmp { MOTH_AMP_KEEP, MOTH_AMP_LOW, MOTH_AMP_HIGH, MOTH_AMP_WIDEST } MothAmp;
 
 /* A shape rule: describes the op->nresults results of a call whose arguments are canonical, or fails with a message.
@@ -146,6 +157,11 @@ struct MothOp {
   MothKernel
       autograd; /* the same: records the call itself, where one of its arguments requires grad */
   MothKernel composite;
+  MothKernel decomposed; /* of a fused op: the same by other ops, as its record says; NULL: none */
+  uint8_t batch;         /* MothBatchRule */
+  uint32_t batched;      /* with FRONT and FOLD: the arguments that may have the batch dimension */
+  uint8_t
+      batched_ndim; /* with FOLD: of the first of them, its dimensions; one less: without the first one */
   MothBackward backward;
   const char *backward_name;
   MothKernel kernels[MOTH_NDEVICES];
@@ -206,6 +222,11 @@ typedef struct MothThread {
   MothFrame *watchers;             /* of nodes: src/autograd/hooks.c */
   MothFrame *casts; /* of weights, in the outermost autocast scope: src/dispatch/autocast.c */
   bool no_cast_cache;
+  MothFrame *vmaps; /* batch.h */
+  uint64_t
+      level; /* of the innermost vmap in which tensors are made; backward sets that of its nodes */
+  uint64_t
+      tangents; /* tangents of this level and above are not looked at; 0: all are (src/autograd/tangent.h) */
 } MothThread;
 
 /* The frame, with its one reference, becomes the innermost one of the stack. */
@@ -297,7 +318,10 @@ MothStatus moth_stoppable_end(const volatile sig_atomic_t *outer);
 /* Copies the call's results to its targets, unless they are the same tensors: for steps that make results themselves. */
 MOTH_API MothStatus moth_put_in_targets(MothCall *c);
 
-/* For factories called on behalf of t, which is not an argument: the result is fake if t is, and shares t->carried.
+/* *out, a new tensor, with what t carries: of its class, or batched, with an own copy for each element. On an error
+ * *out is released. */
+MOTH_API MothStatus moth_made_as(const MothTensor *t, MothTensor **out);
+/* For factories called on behalf of t, which is not an argument: the result is fake if t is, and carries what t does.
  *   uint32_t keep = moth_enter_as(t);
  *   return moth_leave_as(keep, t, moth_zeros(…, out), out); */
 static inline uint32_t moth_enter_as(const MothTensor *t) {
@@ -308,13 +332,13 @@ static inline uint32_t moth_enter_as(const MothTensor *t) {
 static inline MothStatus moth_leave_as(uint32_t keep, const MothTensor *t, MothStatus s,
                                        MothTensor **out) {
   moth_thread_state()->include = keep;
-  if (s == MOTH_OK)
-    moth_tensor_carry_as(*out, t);
-  return s;
+  return s == MOTH_OK && t->carried ? moth_made_as(t, out) : s;
 }
 
 /* Autograd's step, set by src/autograd; NULL passes. */
 extern MothStatus (*moth_autograd_step)(MothCall *c);
+/* The same: that of tangents. */
+extern MothStatus (*moth_tangent_step)(MothCall *c);
 
 /* --- shape rules and results -------------------------------------------------------------------------- */
 

@@ -43,9 +43,10 @@ static inline MothValue moth_value_or(MothValue v, MothValue other) {
 }
 /* Can t have this size (-1: inferred) without a copy? True of a wrong size, too: the view refuses it. */
 bool moth_viewable(const MothTensor *t, MothValue size);
-/* Whether autograd records ops on v. */
+/* Whether ops on v must have derivatives: autograd records them, or v has a tangent. */
 static inline bool moth_value_records(MothValue v) {
-  return !moth_thread.no_grad && v.tag == MOTH_V_TENSOR && moth_tensor_requires_grad(v.u.t);
+  return v.tag == MOTH_V_TENSOR && ((!moth_thread.no_grad && moth_tensor_requires_grad(v.u.t)) ||
+                                    v.u.t->keys & MOTH_KEY_TANGENT);
 }
 /* The dtype in which several ops on t are computed, to round once: float32 for halves, else t's own. */
 static inline MothDType moth_working_dtype(const MothTensor *t) {
@@ -58,6 +59,14 @@ static inline MothDType moth_working_dtype(const MothTensor *t) {
 /* moth_eval of a factory on behalf of `like`: the result is fake if `like` is. */
 MothStatus moth_eval_beside(const MothTensor *like, const MothOp *op, int nargs,
                             const MothValue *args, MothValue *out);
+/* *x, a new tensor that values are to be written to, with a copy for each of the batches of these values (vmap). */
+MothStatus moth_match_batches(MothValue *x, int n, const MothValue *values);
+static inline MothStatus moth_match_batch(MothValue *x, int n, const MothValue *values) {
+  uint32_t keys = 0;
+  for (int i = 0; i < n; i++)
+    keys |= values[i].tag == MOTH_V_TENSOR ? values[i].u.t->keys : 0;
+  return keys & MOTH_KEY_BATCH ? moth_match_batches(x, n, values) : MOTH_OK;
+}
 /* Zeros of `like`'s dtype, on its device. */
 MothStatus moth_zeros_as(const MothTensor *like, const int64_t *shape, int ndim, MothTensor **out);
 

@@ -163,12 +163,13 @@ static void count_modes(const MothModes *m, int by) {
   count(m->thread.saved_hooks);
   count(m->thread.watchers);
   count(m->thread.casts);
+  count(m->thread.vmaps);
 }
 
 void moth_modes_forget(MothModes *m) {
   count_modes(m, -1);
   m->thread.nabove = m->thread.nbelow = 0;
-  m->thread.saved_hooks = m->thread.watchers = m->thread.casts = NULL;
+  m->thread.saved_hooks = m->thread.watchers = m->thread.casts = m->thread.vmaps = NULL;
 }
 
 void moth_modes_save(MothModes *to) {
@@ -186,6 +187,7 @@ void moth_modes_load(const MothModes *from) {
   swap_frame(&moth_thread.saved_hooks, from->thread.saved_hooks);
   swap_frame(&moth_thread.watchers, from->thread.watchers);
   swap_frame(&moth_thread.casts, from->thread.casts);
+  swap_frame(&moth_thread.vmaps, from->thread.vmaps);
   moth_thread = from->thread;
   for (int i = 0; i < moth_thread.nabove; i++)
     intercept_above[i] = from->above[i];
@@ -204,7 +206,7 @@ static uint8_t keep_own(MothInterceptor *list, uint8_t n) {
 
 bool moth_modes_any(void) {
   const MothThread *t = &moth_thread;
-  bool any = t->nbelow || t->no_grad || t->exclude || t->saved_hooks || t->watchers ||
+  bool any = t->nbelow || t->no_grad || t->exclude || t->saved_hooks || t->watchers || t->vmaps ||
              t->include & ~(uint32_t)MOTH_KEY_ABOVE;
   for (int i = 0; i < t->nabove; i++)
     any = any || !intercept_above[i].thread;
@@ -215,6 +217,7 @@ void moth_modes_reset(void) {
   swap_frame(&moth_thread.saved_hooks, NULL);
   swap_frame(&moth_thread.watchers, NULL);
   swap_frame(&moth_thread.casts, NULL);
+  swap_frame(&moth_thread.vmaps, NULL);
   MothThread fresh = {.nabove = keep_own(intercept_above, moth_thread.nabove)};
   fresh.include = fresh.nabove ? MOTH_KEY_ABOVE : 0;
   moth_thread = fresh;

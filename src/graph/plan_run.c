@@ -345,12 +345,13 @@ static MothStatus check(const MothPlan *p, bool any, MothTensor *const *inputs, 
   *fit = FITS;
   if (n != p->ninputs)
     return moth_fail(MOTH_ERR_VALUE, "the graph has %u inputs, got %u", p->ninputs, n);
-  if (t->include & (MOTH_KEY_FAKE | MOTH_KEY_PENDING) || moth_released_storages ||
+  if (t->include & (MOTH_KEY_FAKE | MOTH_KEY_PENDING | MOTH_KEY_BATCH) || moth_released_storages ||
       ((t->nabove || t->nbelow) && moth_is_traced()))
     *fit = OTHERWISE;
   for (uint32_t i = 0; i < n; i++) {
     const MothTensor *want = p->values[p->inputs[i]].fake;
-    if (inputs[i]->keys & (MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING | MOTH_KEY_LAZY))
+    if (inputs[i]->keys & (MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING | MOTH_KEY_LAZY |
+                           MOTH_KEY_BATCH | MOTH_KEY_TANGENT))
       *fit = OTHERWISE;
     Fit one = checked ? FITS : fits(want, inputs[i]);
     if (one == WRONG && any && inputs[i]->dtype == want->dtype && inputs[i]->ndim == want->ndim &&

@@ -351,7 +351,8 @@ static inline bool number_tensor(MothSegment *s, MothTensor *t, bool revives, ui
   }
   if (t->keys & MOTH_KEY_LAZY && (!revives || moth_lazy_revive(t) != MOTH_OK))
     return false;
-  if (t->keys & (MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING))
+  if (t->keys &
+      (MOTH_KEY_FAKE | MOTH_KEY_SUBCLASS | MOTH_KEY_PENDING | MOTH_KEY_BATCH | MOTH_KEY_TANGENT))
     return false;
   k = s->nvalues + (*nnew)++;
   s->values[k] = t;
@@ -662,6 +663,8 @@ static const char *not_recordable(const MothCall *c) {
                        : "sizes of its result depend on elements";
   if (c->keys & MOTH_KEY_SUBCLASS)
     return "a tensor of a subclass";
+  if (c->keys & (MOTH_KEY_BATCH | MOTH_KEY_TANGENT))
+    return c->keys & MOTH_KEY_BATCH ? "vmap" : "a tensor with a tangent";
   if (moth_thread.include & MOTH_KEY_FAKE)
     return "fake mode";
   if ((c->keys | moth_thread.include) & MOTH_KEY_PENDING)

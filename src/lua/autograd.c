@@ -341,7 +341,10 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
   lua_pushnumber(L, (lua_Number)need);
   lua_pushboolean(L, n->released);
   for (int i = 0; i < n->nresults; i++)
-    retain_push(L, grads[i]);
+    if (grads[i])
+      retain_push(L, grads[i]);
+    else
+      lua_pushnil(L);
   MOTH_TRY(moth_lua_call(L, 3 + n->nresults, 1));
   MothStatus s = MOTH_OK;
   if (!lua_istable(L, -1)) {
@@ -367,14 +370,20 @@ static MothStatus backward_function(MothNode *n, MothTensor *const *grads, uint3
   return s;
 }
 
-/* record(name, fn, inputs, ninputs, outputs[, saved, nsaved, ofs, nkept]) -> node: outputs (new tensors) get a
- * history. saved[i] is kept with the node; ofs[i]: it has the elements of that output (from 1). The last nkept of
+static int b_increment_version(lua_State *L) {
+  ++*moth_version_of(moth_lua_check_tensor(L, 1, "increment_version"));
+  return 0;
+}
+
+/* record(name, fn, inputs, ninputs, outputs[, saved, nsaved, ofs, nkept, keeps_none]) -> node: outputs (new tensors, or
+ * inputs that were written to) get a history. keeps_none: fn gets nil for results without a gradient. saved[i] is kept with the node; ofs[i]: it has the elements of that output (from 1). The last nkept of
  * them are not checked for changes, and stay when backward frees the graph. */
 static int b_record(lua_State *L) {
   size_t len;
   const char *name = moth_lua_bytes(L, 1, &len);
   moth_lua_type(L, 2, LUA_TFUNCTION);
-  lua_settop(L, 9);
+  lua_settop(L, 10);
+  bool keeps_none = lua_toboolean(L, 10);
   bool saves = !lua_isnil(L, 6);
   int n = check_count(L, 4), nout = 0, nsaved = saves ? check_count(L, 7) : 0,
       nkept = saves ? check_count(L, 9) : 0;
@@ -407,6 +416,7 @@ static int b_record(lua_State *L) {
     moth_free(f, sizeof *f);
     return moth_lua_raise(L, s);
   }
+  node->keeps_none = keeps_none;
   for (int i = 0; i < nsaved && !s; i++) {
     lua_rawgeti(L, 8, i + 1);
     double of = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
@@ -442,7 +452,8 @@ static int b_saved(lua_State *L) {
 }
 
 void moth_lua_open_autograd(lua_State *L) {
-  static const luaL_Reg fns[] = {{"backward", b_backward},
+  static const luaL_Reg fns[] = {{"increment_version", b_increment_version},
+                                 {"backward", b_backward},
                                  {"grad", b_grad},
                                  {"get_grad", b_get_grad},
                                  {"set_grad", b_set_grad},

@@ -68,7 +68,8 @@ static inline double load(MothDType dtype, const char *data, int64_t at) {
 
 static inline bool is_here(const MothTensor *t) {
   return t && !(moth_unrun & MOTH_UNRUN_WRITES) &&
-         (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_PENDING)) == MOTH_KEY_CPU &&
+         (t->keys & (MOTH_KEYS_DEVICE | MOTH_KEY_FAKE | MOTH_KEY_PENDING | MOTH_KEY_BATCH |
+                     MOTH_KEY_TANGENT)) == MOTH_KEY_CPU &&
          !atomic_load_explicit(&moth_released_storages, memory_order_relaxed);
 }
 

@@ -290,6 +290,8 @@ __attribute__((constructor)) static void handle_subclasses(void) {
 static int b_make_subclass(lua_State *L) {
   MothTensor *t = moth_lua_check_tensor(L, 1, "make_subclass"), *out;
   moth_lua_type(L, 2, LUA_TTABLE);
+  if (t->keys & MOTH_KEY_BATCH)
+    return moth_lua_error(L, "a tensor inside vmap cannot be made one of a subclass");
   Class *c = moth_alloc(sizeof *c);
   MothStatus s =
       c ? moth_tensor_alias(t, false, &out) : moth_fail(MOTH_ERR_MEMORY, "out of memory");

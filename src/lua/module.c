@@ -24,6 +24,7 @@ __attribute__((visibility("default"))) int luaopen_moth_lua(lua_State *L) {
   moth_lua_open_tensor(L);
   moth_lua_open_elements(L);
   moth_lua_open_autograd(L);
+  moth_lua_open_func(L);
   moth_lua_open_hooks(L);
   moth_lua_open_coroutines(L);
   moth_lua_open_leaves(L);

@@ -191,6 +191,7 @@ void moth_lua_open_calls(lua_State *L);
 void moth_lua_open_tensor(lua_State *L);
 void moth_lua_open_elements(lua_State *L);
 void moth_lua_open_autograd(lua_State *L);
+void moth_lua_open_func(lua_State *L);
 void moth_lua_open_hooks(lua_State *L);
 void moth_lua_open_coroutines(lua_State *L);
 void moth_lua_open_leaves(lua_State *L);

@@ -8,6 +8,7 @@
 #include "core/parallel.h"
 #include "core/random.h"
 #include "device/cuda.h"
+#include "dispatch/subclass.h"
 #include "lua/moth_lua.h"
 
 static MothTensor *arg_tensor(lua_State *L, int idx) {
@@ -515,7 +516,8 @@ static int b_alias(lua_State *L) {
   MothStatus s = moth_tensor_alias(arg_tensor(L, 1), lua_toboolean(L, 2), &t);
   if (s)
     return moth_lua_raise(L, s);
-  moth_tensor_carry(t, NULL);
+  if (t->keys & MOTH_KEY_SUBCLASS) /* a batch stays */
+    moth_tensor_carry(t, NULL);
   moth_lua_push_tensor(L, t);
   return 1;
 }

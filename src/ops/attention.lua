@@ -34,7 +34,7 @@ return {
     sees 1 to i. Rows that see nothing are 0. enable_gqa: the heads (third dimension from the end) of key and value \z
     are shared by groups of those of query. attn_mask may need a gradient (then the weights are kept as a whole)." },
 { "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p in [0,1], bool is_causal, float scale, Generator? generator=none) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", amp = "low",
+  kind = "fused", batch = "fold", amp = "low",
   dims = { query = "B H L E : float", key = "B K S E : query", value = "B K S V : query" },
   out = { "B H L V", "B H L : working(query)", "2 : int64" }, check = masked,
   keep = true, -- the kernel never makes the whole matrix of weights
@@ -70,7 +70,7 @@ return {
     the result, the logarithm of each row's sum of exponentials (B, H, L), and the state of the random numbers that \z
     dropout took." },
 { "attention_backward(Tensor grad_output, Tensor? grad_logsumexp, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor output, Tensor logsumexp, Tensor state, float dropout_p in [0,1], bool is_causal, float scale) -> (Tensor, Tensor, Tensor)",
-  kind = "fused",
+  kind = "fused", batch = "fold",
   dims = {
     grad_output = "B H L V : float", grad_logsumexp = "B H L : float", query = "B H L E : float", key = "B K S E : query",
     value = "B K S V : query", output = "B H L V : float", logsumexp = "B H L : float", state = "2 : int64",

@@ -9,8 +9,8 @@ local shapes = require "shapes"
 
 local M = {}
 
---- The function of a record. ops: by name.
-function M.text(op, ops)
+--- The function of a record; or, of the given name, that of what a fused op is made of (`decompose`). ops: by name.
+function M.text(op, ops, symbol, expression)
   local state = { temps = 0, lists = 0 }
   local function new_graph()
     local graph
@@ -31,7 +31,7 @@ function M.text(op, ops)
   end
 
   local lines = {}
-  for _, check in ipairs(op.check or {}) do
+  for _, check in ipairs(not expression and op.check or {}) do
     shapes.condition(op, check, state, function(text)
       local graph = new_graph()
       return graph, evaluate(graph, text, "check")
@@ -39,7 +39,8 @@ function M.text(op, ops)
   end
 
   local graph = new_graph()
-  local values = evaluate(graph, op.expr, "expr")
+  local values = evaluate(graph, expression or op.expr, expression and "decompose" or "expr")
+  symbol = symbol or op.composite
   if #values ~= op.nresults then
     schema.fail(op, ("expr gives %d values, the schema has %d results"):format(#values, op.nresults))
   end
@@ -50,8 +51,8 @@ function M.text(op, ops)
   local writer = emit.writer(graph, values, state, 1)
   for _, l in ipairs(writer.block()) do lines[#lines + 1] = l end
   for i, v in ipairs(values) do lines[#lines + 1] = ("  c->results[%d] = %s;"):format(i - 1, writer.take(v)) end
-  return table.concat({ ("/* %s */"):format(op.place), ("MothStatus %s(MothCall *c);"):format(op.composite),
-    ("MothStatus %s(MothCall *c) {\n  MothStatus status = MOTH_OK;"):format(op.composite), emit.declare(state),
+  return table.concat({ ("/* %s */"):format(op.place), ("MothStatus %s(MothCall *c);"):format(symbol),
+    ("MothStatus %s(MothCall *c) {\n  MothStatus status = MOTH_OK;"):format(symbol), emit.declare(state),
     table.concat(lines, "\n"),
     ("  goto done;\ndone:\n  moth_drop_values(v, %d);\n  return status;\n}\n"):format(math.max(1, state.temps)) }, "\n")
 end

@@ -442,9 +442,9 @@ return {
   -- Repeats the heads of x (B, K, S, E) for query (B, H, L, E), whose heads share them in groups of H / K; and sums over
   -- the groups.
   as_heads = { "x, query",
-    "when(equal(x.shape[1], query.shape[1]), x, repeat_interleave(x, query.shape[1] / x.shape[1], 1))" },
+    "when(equal(x.shape[1], query.shape[1]), x, repeat_interleave(x, floor_divide(query.shape[1], x.shape[1]), 1))" },
   from_heads = { "g, x", [[
-    local shared = list(x.shape[0], x.shape[1], g.shape[1] / x.shape[1], g.shape[2], g.shape[3])
+    local shared = list(x.shape[0], x.shape[1], floor_divide(g.shape[1], x.shape[1]), g.shape[2], g.shape[3])
     return when(equal(x.shape[1], g.shape[1]), g, sum(reshape(g, shared), list(2)))]] },
   attention_scores = { "query, key, attn_mask, is_causal, scale", [[
     local s = matmul(query, transpose(as_heads(key, query), -2, -1)) * scale

@@ -15,7 +15,7 @@ local list_makers = {
 }
 local function is_statement(node)
   return node.kind == "need" or node.what == "op" or node.what == "ops" or node.what == "load" or node.what == "beside"
-    or node.what == "written" or node.what == "fold" or list_makers[node.what]
+    or node.what == "written" or node.what == "matched" or node.what == "fold" or list_makers[node.what]
     or (node.what == "when" and node.kind ~= "number" and node.kind ~= "condition" and node.kind ~= "string")
 end
 
@@ -340,6 +340,10 @@ function M.writer(graph, outputs, state, indent)
       line(depth + 1, "moth_drop(&v[%d]);", k)
       line(depth + 1, "v[%d] = made%d;", k, k)
       line(depth, "}")
+    elseif node.what == "matched" then
+      local made = table.remove(args, 1)
+      line(depth, "v[%d] = moth_value_keep(%s);", k, made)
+      line(depth, "MOTH_GO(moth_match_batch(&v[%d], %d, (MothValue[]){%s}));", k, #args, table.concat(args, ", "))
     elseif node.what == "written" then
       line(depth, "v[%d] = moth_value_keep(%s);", k, args[1])
     elseif node.what == "load" then

@@ -241,8 +241,9 @@ local functions = {
     if not makes(x) then fail("written: the first argument must be the call of an op that makes a tensor") end
     if has_jumps(part) then fail(no_jumps) end
     local fresh = make(x.what, x.kind, x.args, x.more, true) -- not shared with other uses
-    local copied = make("op", "tensor", { part(fresh), value }, "copy_")
-    return make("written", "tensor", { fresh, copied })
+    local matched = make("matched", "tensor", { fresh, value })
+    local copied = make("op", "tensor", { part(matched), value }, "copy_")
+    return make("written", "tensor", { matched, copied })
   end,
   fold = function(start, count, fn)
     if not is_tensor(start) or kind(count) ~= "number" or type(fn) ~= "function" then
@@ -315,6 +316,11 @@ local function call_of(name, op)
     local args, n = { ... }, select("#", ...)
     if not op.helper and n > #op.args then fail("%s takes %d arguments, got %d", name, #op.args, n) end
     for i = 1, n do if args[i] == nil then args[i] = make("none", "none", {}) end end
+    if op.returns_self and makes(args[1]) then -- writes to a tensor that is made for it
+      local list = { args[1] }
+      for i = 2, n do if is_tensor(args[i]) then list[#list + 1] = args[i] end end
+      args[1] = make("matched", "tensor", list)
+    end
     if op.nresults == 1 then return make("op", "tensor", args, name) end
     local all, results = make("ops", "tensor", args, name), {}
     all.count = op.nresults

@@ -22,6 +22,7 @@ table.insert(package.loaders, function(name)
   local path = folder == "codegen" and "/src/codegen/" or folder == "lang" and "/lua/moth/lang/"
   return path and assert(loadfile(root .. path .. file .. ".lua"))
 end)
+local batch = require "batch"
 local composite = require "composite"
 local fields = require "fields"
 local schema = require "schema"
@@ -148,6 +149,11 @@ local function complete(op)
     end
   end
   fields.check(op, by_name)
+  op.batch_rule, op.batched, op.batched_ndim = batch.rule(op)
+  if op.decompose then
+    op.decomposed = "moth_decomposed_" .. stem
+    op.decomposed_text = composite.text(op, by_name, op.decomposed, op.decompose)
+  end
   if references and op.reference and not references[op.reference] then
     problems[#problems + 1] = ("%s: %s: there is no reference '%s' in spec/ops/references*.lua"):format(op.place, op.name,
       op.reference)

@@ -30,7 +30,7 @@ local rows = {
 
 return {
 { "cat(Tensor[] tensors, Dim dim=0) -> Tensor",
-  kind = "gather", dtypes = stored .. ",complex", shape = "cat", amp = "widest",
+  kind = "gather", batch = "front", dtypes = stored .. ",complex", shape = "cat", amp = "widest",
   loop = [[
     local from, r = 0, nil
     for _, t in ipairs(tensors) do
@@ -61,7 +61,7 @@ return {
   errors = { { "{randn(2,3), randn(2,4)}", "size" }, { "{}", "at least one" }, { "{randn(2)}, 3", "out of range" } },
   doc = "Tensors of one shape joined along a new dimension." },
 { "gather(Tensor self, Dim dim, IndexTensor index, index_base) -> Tensor",
-  kind = "gather", dtypes = stored .. ",complex", parts = "index",
+  kind = "gather", batch = "front", dtypes = stored .. ",complex", parts = "index",
   dims = { index = "*I" }, out = "*I", check = { "picks(self, dim, index)" },
   loop = "load(self, at(out, dim, load(index, out) - index_base))",
   grad = { self = "gather_backward(grad, self.shape, dim, index, index_base)" },
@@ -73,7 +73,7 @@ return {
   },
   doc = "out[i][j] = self[index[i][j]][j] for dim 1, and so on." },
 { "scatter(Tensor self, Dim dim, IndexTensor index, Operand src, index_base) -> Tensor",
-  kind = "scatter", dtypes = stored .. ",complex", parts = "index", inplace = true,
+  kind = "scatter", batch = "front", dtypes = stored .. ",complex", parts = "index", inplace = true,
   dims = { self = "*", src = "*S : self" }, out = "*",
   check = { "picks(self, dim, index)", "covers(src, index)", 'in_range(src, self.dtype, "src")' },
   store = "last", over = "index.shape",
@@ -91,7 +91,7 @@ return {
   },
   doc = "self with src written at index along dim; of several writes to one place the last stays." },
 { "scatter_add(Tensor self, Dim dim, IndexTensor index, Tensor src, index_base) -> Tensor",
-  kind = "scatter", dtypes = "float,int,bool,complex", parts = "index", inplace = true,
+  kind = "scatter", batch = "front", dtypes = "float,int,bool,complex", parts = "index", inplace = true,
   dims = { self = "*", src = "*S : self" }, out = "*",
   check = { "picks(self, dim, index)", "covers(src, index)" },
   store = "add", over = "index.shape",

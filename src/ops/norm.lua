@@ -151,7 +151,7 @@ return {
   },
   doc = "self / sqrt(mean of its squares over the last dimensions + eps), times weight; eps is the dtype's by default." },
 { "native_group_norm(Tensor self, Tensor? weight, Tensor? bias, int groups >= 1, float eps) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", stats = 1, amp = "high",
+  kind = "fused", batch = "fold", stats = 1, amp = "high",
   dims = { self = "N C * : float", weight = "C : float", bias = "C : float" },
   out = { "N C *", "N groups : working(self)", "N groups : working(self)" }, check = { divisible },
   decompose = [[

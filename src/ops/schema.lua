@@ -259,6 +259,7 @@ local keys = {
   ref = is "string", reference = is "string", none = is "string",
   tolerance = tolerance,
   kernel = one_of("all devices"), -- that of the CPU serves all devices that have none of their own
+  batch = one_of("front", "fold", "loop", "matmul"), -- batch.lua
   inplace = flag, keep = flag, cross_device = flag,
   holomorphic = function(v) return v == false, "false, or absent" end,
   parts = is "string",

@@ -24,7 +24,7 @@ return {
   errors = { { "randn(2), 2", "out of range" } },
   doc = "The positions that sort gives." },
 { "topk(Tensor self, int k, Dim dim=-1, bool largest=true, bool sorted=true, index_base) -> (Tensor, Tensor)",
-  kind = "extern",
+  kind = "extern", batch = "front",
   let = { ["*S"] = "with_size(self, dim, k)" }, out = { "*S", "*S : int64" },
   check = {
     { "both(ge(k, 0), le(k, self.shape[dim]))", "k must be between 0 and the {self.shape[dim]} elements along dim, got {k}" },

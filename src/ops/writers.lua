@@ -180,6 +180,7 @@ local function write_family(ops, write)
     if op.kind == "pointwise" then declare(("extern const struct MothLoops moth_loops_%s;"):format(op.name)) end
     if op.cpu then declare(("MothStatus %s(MothCall *c);"):format(op.cpu)) end
     if op.composite then declare(("MothStatus %s(MothCall *c);"):format(op.composite)) end
+    if op.decomposed then declare(("MothStatus %s(MothCall *c);"):format(op.decomposed)) end
     if op.backward then declare(("MothStatus moth_backward_%s(MothNode *node, MothTensor *const *grads, uint32_t need, MothTensor **out);"):format(op.name)) end
   end
   for _, op in ipairs(ops) do
@@ -256,6 +257,10 @@ local function write_family(ops, write)
     if op.limits then field("limits", "limits_" .. op.name) end
     if op.shape and op.shape ~= "dynamic" then field("shape", "moth_shape_" .. op.shape) end
     if op.composite then field("composite", op.composite) end
+    if op.decomposed then field("decomposed", op.decomposed) end
+    field("batch", "MOTH_BATCH_" .. op.batch_rule:upper())
+    if op.batched > 0 then field("batched", ("0x%xu"):format(op.batched)) end
+    if op.batched_ndim > 0 then field("batched_ndim", op.batched_ndim) end
     if op.backward then
       field("saves_for", "saves_" .. op.name)
       field("backward", "moth_backward_" .. op.name)
@@ -338,6 +343,7 @@ end
 local function write_composites(ops, write)
   local t = { banner, '#include "dispatch/pattern.h"\n' }
   for _, op in ipairs(ops) do t[#t + 1] = op.composite_text end
+  for _, op in ipairs(ops) do t[#t + 1] = op.decomposed_text end
   write("composite.c", table.concat(t, "\n"))
 end
 

@@ -115,6 +115,16 @@ function M.watch_nodes(callbacks, fn, ...)
   return within(B.watch_nodes, B.close_frame, callbacks, fn, ...)
 end
 
+--- The graph of a tensor (or of x.grad_fn) as an indented tree: a line for each node, what it leads to below it; a node
+-- that is reached again is `name ^number`. names: { w = w, … } marks these tensors.
+function M.tree(of, names) return require("moth.autograd.drawing").tree(of, names) end
+--- The same in the language of Graphviz: `dot -Tsvg` makes a picture of it.
+function M.dot(of, names) return require("moth.autograd.drawing").dot(of, names) end
+
+--- Tells autograd that a tensor was written to by other means than ops (through data(), C): backward then refuses what
+-- it has saved of it.
+function M.increment_version(tensor) B.increment_version(tensor) end
+
 -- ---- hooks of nodes ---------------------------------------------------------------------------------
 
 local NodeHandle = {}
@@ -139,4 +149,5 @@ return signature.all(M, {
   "saved_tensors_hooks(function pack, function unpack, callable fn, ...)",
   "disable_saved_tensors_hooks(string message, callable fn, ...)",
   "register_multi_grad_hook(Tensor[] tensors, function fn, *, string mode='all')",
-  "watch_nodes(table callbacks, callable fn, ...)" })
+  "watch_nodes(table callbacks, callable fn, ...)", "tree(any of, table names?)", "dot(any of, table names?)",
+  "increment_version(Tensor tensor)" })

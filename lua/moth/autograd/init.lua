@@ -142,8 +142,17 @@ end
 
 --- Declares results without a gradient.
 function Context:mark_non_differentiable(...) self[own].non_differentiable = { ... } end
---- Declares inputs that forward has changed in place: for PyTorch's programs, not needed here.
-function Context.mark_dirty() end
+--- Declares inputs that forward has changed in place and returns: they get the history themselves.
+function Context:mark_dirty(...) self[own].dirty = { ... } end
+--- With false, backward gets nil, not zeros, for results whose gradient nobody has given.
+function Context:set_materialize_grads(value) self[own].keeps_none = value == false end
+--- Keeps tensors for jvp, which runs right after forward.
+function Context:save_for_forward(...) self[own].forward = { n = select("#", ...), ... } end
+--- Returns these.
+function Context:saved_for_forward()
+  local saved = self[own].forward
+  if saved then return unpack(saved, 1, saved.n) end
+end
 
 local function contains(t, x)
   for i = 1, #t do if t[i] == x then return i end end
@@ -217,8 +226,16 @@ local function give_history(spec, ctx, args, nargs, results)
   for i = 1, results.n do
     local r = results[i]
     if B.is_tensor(r) and not (mine.non_differentiable and contains(mine.non_differentiable, r)) then
-      outputs[#outputs + 1] = B.detach(r, false)
+      outputs[#outputs + 1] = mine.dirty and contains(mine.dirty, r) and r or B.detach(r, false)
       nr_of[i] = #outputs
+    end
+  end
+  for _, x in ipairs(mine.dirty or {}) do
+    local given, returned = false, false
+    for i = 1, nargs do given = given or args[i] == x end
+    for i = 1, results.n do returned = returned or results[i] == x end
+    if not given or not returned then
+      error(("function %s: mark_dirty is for inputs that forward returns"):format(spec.name), 0)
     end
   end
   if #outputs == 0 then return results end
@@ -241,7 +258,8 @@ local function give_history(spec, ctx, args, nargs, results)
     end
     return grads
   end
-  B.record(spec.name .. "Backward", backward, args, nargs, outputs, saved, n, of, n - (mine.saved or 0))
+  B.record(spec.name .. "Backward", backward, args, nargs, outputs, saved, n, of, n - (mine.saved or 0),
+    mine.keeps_none == true)
   local out = { n = results.n }
   for i = 1, results.n do out[i] = nr_of[i] and outputs[nr_of[i]] or results[i] end
   return out
@@ -258,14 +276,142 @@ local function new_context(args, nargs)
   return ctx, record
 end
 
-local function apply(spec, ...)
-  local nargs, args = select("#", ...), { ... }
-  local ctx, record = new_context(args, nargs)
-  local results = { n = 0 }
+-- The results of forward, which records nothing and sees no tangents; after(ctx) is called then.
+local function run_forward(spec, ctx, args, nargs, after)
+  local results, was = { n = 0 }, B.dual_limit(1)
   local function keep(...) results = { n = select("#", ...), ... } end
-  keep(M.no_grad(spec.forward, ctx, ...))
+  local ok, err = xpcall(function()
+    if spec.setup_context then
+      keep(M.no_grad(spec.forward, unpack(args, 1, nargs)))
+      local inputs = { n = nargs, unpack(args, 1, nargs) }
+      M.no_grad(spec.setup_context, ctx, inputs, results.n == 1 and results[1] or results)
+    else
+      keep(M.no_grad(spec.forward, ctx, unpack(args, 1, nargs)))
+    end
+  end, trace.keep)
+  B.dual_limit(was)
+  if not ok then trace.rethrow(err) end
+  if after then after(ctx) end
+  return results
+end
+
+local forward_mode, batched
+
+-- The results of a function, a list with n.
+local function apply(spec, args, nargs, after)
+  local level, dual, highest = 0, nil, 0
+  for i = 1, nargs do
+    if B.is_tensor(args[i]) then
+      level = math.max(level, spec.vmap and B.batch_level(args[i]) or 0)
+      local duals, number = B.dual_levels(args[i])
+      if duals and number > highest then dual, highest = duals[1], number end
+    end
+  end
+  if dual then return forward_mode(spec, args, nargs, dual, after) end
+  if level > 0 then return batched(spec, args, nargs, level) end
+  local ctx, record = new_context(args, nargs)
+  local results = run_forward(spec, ctx, args, nargs, after)
   if record then results = give_history(spec, ctx, args, nargs, results) end
-  return unpack(results, 1, results.n)
+  return results
+end
+
+-- Calls fn with tangents from `limit` on off.
+local function limited(limit, fn)
+  local was = B.dual_limit(limit)
+  local ok, err = xpcall(fn, trace.keep)
+  B.dual_limit(was)
+  if not ok then trace.rethrow(err) end
+end
+
+-- The function on arguments with tangents at the level `dual`: by its jvp, else by its backward, which is linear in the
+-- gradients v that it gets: the derivative by v, in the direction of the tangents.
+function forward_mode(spec, args, nargs, dual, after)
+  local tangents, results, made = {}, nil, {}
+  for i = 1, nargs do tangents[i] = B.is_tensor(args[i]) and B.dual_tangent(args[i], dual) or nil end
+  local function by_jvp(ctx)
+    limited(dual, function() made = { spec.jvp(ctx, unpack(tangents, 1, nargs)) } end)
+    if after then after(ctx) end
+  end
+  local function by_backward()
+    local inputs, xs, ts, kept = {}, {}, {}, false
+    for i = 1, nargs do
+      local x = args[i]
+      inputs[i] = x
+      if B.is_tensor(x) then kept = kept or B.grad_enabled() and B.requires_grad(x) end
+      if tangents[i] then
+        if B.requires_grad(x) then
+          x = B.ops.view(x, B.size(x))
+        else
+          x = B.set_requires_grad(B.alias(x, false), true)
+        end
+        B.dual_share(x, args[i]) -- what backward saves of it has them all
+        inputs[i], xs[#xs + 1], ts[#ts + 1] = x, x, tangents[i]
+      end
+    end
+    local ys, vs, at = {}, {}, {}
+    local create = B.grad_enabled()
+    M.enable_grad(function()
+      results = apply(spec, inputs, nargs, after)
+      for i = 1, results.n do
+        local y = results[i]
+        if B.is_tensor(y) and B.requires_grad(y) then
+          ys[#ys + 1], at[#ys + 1] = y, i
+          vs[#ys] = B.set_requires_grad(B.alias(B.ops.zeros_like(y), false), true)
+        end
+      end
+      if #ys == 0 then return end
+      local from, weights = {}, {}
+      local gs = { M.collect(ys, xs, vs, true, true, true) }
+      for k = 1, #xs do
+        if gs[k] and B.requires_grad(gs[k]) then from[#from + 1], weights[#weights + 1] = gs[k], ts[k] end
+      end
+      local found = #from > 0 and { M.collect(from, vs, weights, true, create, true) } or {}
+      for k, i in ipairs(at) do made[i] = found[k] end
+    end)
+    if not kept then
+      for i = 1, results.n do
+        if B.is_tensor(results[i]) and B.requires_grad(results[i]) then
+          local y = results[i]
+          results[i] = B.alias(y, false)
+          if B.dual_levels(y) then B.dual_share(results[i], y) end
+        end
+      end
+    end
+  end
+  limited(dual, function()
+    if spec.jvp then results = apply(spec, args, nargs, by_jvp) else by_backward() end
+  end)
+  for i = 1, results.n do
+    if B.is_tensor(results[i]) and made[i] ~= nil then B.dual_set(results[i], made[i], dual) end
+  end
+  return results
+end
+
+-- The function on a batch, by spec.vmap(info, in_dims, …), which returns its results for the whole batch (a table of
+-- several) and their dimensions of the batch.
+function batched(spec, args, nargs, level)
+  local given, dims, size = {}, {}, nil
+  for i = 1, nargs do
+    given[i], dims[i] = args[i], false
+    if B.is_tensor(args[i]) and B.batch_level(args[i]) == level then
+      size = size or B.size(B.batch_physical(args[i]))[1]
+      given[i], dims[i] = B.batch_leave(args[i], 1, level, size), 1
+    end
+  end
+  local out, out_dims = spec.vmap({ batch_size = size, randomness = B.vmap_randomness(level) }, dims,
+    unpack(given, 1, nargs))
+  local single = B.is_tensor(out)
+  local results, made = { n = single and 1 or #out }, single and { out } or out
+  for i = 1, results.n do
+    local dim = out_dims
+    if type(out_dims) == "table" then dim = out_dims[i] end
+    if dim == nil then
+      error(("function %s: vmap must return its results and their dimensions"):format(spec.name), 0)
+    end
+    if dim and dim < 0 then dim = dim + B.dim(made[i]) + 1 end
+    results[i] = dim and B.batch_enter(made[i], dim, level) or made[i]
+  end
+  return results
 end
 
 --- For ops defined at run time (moth.library): the history of results that were computed already, by
@@ -282,14 +428,28 @@ end
 --- A function with its own derivative.
 -- moth.autograd.Function{ name=, forward = function(ctx, ...) … end, backward = function(ctx, grad) … end } is called
 -- like a function, or by F.apply(...). backward returns one value per input of forward, nil where there is no gradient.
+-- It may also have: setup_context(ctx, inputs, output), then forward gets no ctx; jvp(ctx, tangent, …), one tangent per
+-- input, nil where there is none, returns those of the results (without it forward mode uses backward); and
+-- vmap(info, in_dims, …), which returns the results for a whole batch and their dimensions (without it vmap looks into
+-- forward and backward).
 function M.Function(spec)
   if type(spec.forward) ~= "function" or type(spec.backward) ~= "function" then
     check.fail("[Function] expected a table with functions 'forward' and 'backward'")
   end
-  spec = { name = spec.name or "Function", forward = spec.forward, backward = spec.backward }
+  for _, name in ipairs({ "setup_context", "jvp", "vmap" }) do
+    if spec[name] ~= nil and type(spec[name]) ~= "function" then
+      check.fail("[Function] '%s': expected a function, got %s", name, type(spec[name]))
+    end
+  end
+  spec = { name = spec.name or "Function", forward = spec.forward, backward = spec.backward, jvp = spec.jvp,
+    vmap = spec.vmap, setup_context = spec.setup_context }
   local f = { name = spec.name }
-  function f.apply(...) return apply(spec, ...) end
-  return setmetatable(f, { __call = function(_, ...) return apply(spec, ...) end,
+  local function call(...)
+    local results = apply(spec, { ... }, select("#", ...))
+    return unpack(results, 1, results.n)
+  end
+  f.apply = call
+  return setmetatable(f, { __call = function(_, ...) return call(...) end,
     __tostring = function() return "<Function " .. spec.name .. ">" end })
 end
 

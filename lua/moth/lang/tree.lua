@@ -25,6 +25,9 @@ local function keys(t)
   return list
 end
 
+--- The keys of a table in the order of its fields.
+function M.keys(t) return keys(t) end
+
 local function visit(node, list, above)
   if not is_branch(node) then
     list[#list + 1] = node
@@ -92,5 +95,5 @@ function M.map(f, tree, ...)
   return apply(f, {}, tree, ...)
 end
 
-return signature.all(M, { "tree.flatten(any tree)", "tree.unflatten(table list, any spec)",
+return signature.all(M, { "tree.keys(table t)", "tree.flatten(any tree)", "tree.unflatten(table list, any spec)",
   "tree.map(callable f, any tree, ...)" })

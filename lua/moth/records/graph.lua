@@ -357,6 +357,7 @@ function M.evaluate(op, text, values, kinds)
     if what == "dtype_named" then return node.more end
     if what == "op" then return (call(node.more, unpack(all(args), 1, #args))) end
     if what == "beside" then return (call(node.more, unpack(all(args, 2), 2, #args))) end
+    if what == "matched" then return value(node.args[1]) end
     if what == "written" then
       value(args[2])
       return value(args[1])

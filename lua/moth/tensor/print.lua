@@ -105,6 +105,7 @@ local function footer(x)
   local s = ("[moth.%s %s, %s"):format(B.tensor_dtype(x).name, #size == 0 and "0-dim" or table.concat(size, "x"),
     tostring(B.tensor_device(x)))
   if B.is_fake(x) then s = s .. ", fake" end
+  if B.batch_level(x) > 0 then s = s .. ", inside vmap" end
   local fn = B.requires_grad(x) and B.grad_fn(x)
   if fn then s = s .. ", grad_fn=" .. tostring(fn) elseif B.requires_grad(x) then s = s .. ", requires_grad" end
   return s .. "]"
@@ -113,7 +114,7 @@ end
 function M.tensor(x)
   local ok, dim = pcall(B.dim, x)
   if not ok then return "[released tensor]" end
-  if B.is_fake(x) then return footer(x) end
+  if B.is_fake(x) or B.batch_level(x) > 0 then return footer(x) end
   if B.numel(x) == 0 then return "[]\n" .. footer(x) end
   local plain = B.alias(x, false)
   if tostring(B.tensor_device(x)) ~= "cpu" then plain = ops.to(plain, { device = "cpu" }) end
