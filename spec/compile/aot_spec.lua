@@ -535,6 +535,28 @@ describe("the joint graph", function()
     assert.is_true(held >= 4, tostring(held))
   end)
 
+  it("runs call by call where hooks get what calls save: checkpoints of several layers", function()
+    moth.manual_seed(2)
+    local net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    local function f(x)
+      local h = moth.utils.checkpoint(function(t) return net[4](net[3](net[2](t))) end, net[1](x))
+      return net[5](h * 2):tanh():mean()
+    end
+    local function run(g)
+      local list = {}
+      for n = 1, 3 do
+        net:zero_grad()
+        g(moth.full({ 3, 4 }, n)):backward()
+        list[n] = S.text(net[1].weight.grad) .. S.text(net[3].weight.grad)
+      end
+      return list
+    end
+    local want = run(f)
+    for _, backend in ipairs { "eager", "aot_eager", "blocks" } do
+      assert.same(want, run(moth.compile(f, { backend = backend })))
+    end
+  end)
+
   it("copies no gradient that it makes", function()
     local clones = 0
     local compiled = moth.compile(function(x, w)

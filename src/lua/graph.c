@@ -830,6 +830,9 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   *done = false;
   if (!L || !lua_checkstack(L, 32))
     return MOTH_OK;
+  for (uint32_t k = 0; t->saved_hooks && k < s->nrecords; k++)
+    if (!s->records[k]->modes.no_grad)
+      return MOTH_OK; /* the hooks (a checkpoint's) get what each call saves, in its order */
   if (end->trial && end->runs >= end->trial) {
     end->trial = 0;
     end->settled = true;
