@@ -107,7 +107,7 @@ if package.loaded.luassert then require "moth.utils.testing" end -- assert.is_cl
 local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
-  "capi", "compile", "kernel", "benchmark", "profiler", "special", "linalg", "fft",
+  "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
   "signal", "masked", "amp", "memory" }) do
   files[name] = name
 end

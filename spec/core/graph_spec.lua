@@ -446,30 +446,88 @@ describe("watching nodes #quick", function()
 end)
 
 describe("anomaly detection #quick", function()
-  it("says which op's derivative made NaN or failed, and where it was called", function()
-    local x = moth.tensor({ 0 }, { requires_grad = true })
-    local function bad()
-      local y = x:sqrt() -- a tail call would leave no frame
-      return y
-    end
-    local ok, err = pcall(moth.autograd.detect_anomaly, function() (bad() * 0):sum():backward() end)
+  local function bad(x)
+    local y = x:sqrt() -- a tail call would leave no frame
+    return y
+  end
+  local zero = moth.tensor({ 0 }, { requires_grad = true })
+
+  it("says which op's derivative made NaN or failed, and where it was called #M448", function()
+    local ok, err = pcall(moth.autograd.detect_anomaly, function() (bad(zero) * 0):sum():backward() end)
     assert.is_false(ok)
-    assert.is_truthy(err:find("SqrtBackward0 returned nan values in gradient 1; SqrtBackward0, recorded at:", 1, true))
-    assert.is_truthy(err:find("graph_spec.lua:%d+: in function 'bad'"), err)
+    assert.is_truthy(err:find("Function 'SqrtBackward0' returned nan values in its 0th output (the gradient of self). "
+      .. "The forward call was made here:\n", 1, true), err)
+    local line = debug.getinfo(bad, "S").linedefined + 1
+    assert.is_truthy(err:find("made here:\n  [^\n]*graph_spec.lua:" .. line .. "\n"), err)
     assert.is_nil(err:find("lua/moth", 1, true))
     assert.equal(7, moth.autograd.detect_anomaly({ check_nan = false }, function()
-      (bad() * 0):sum():backward()
+      (bad(zero) * 0):sum():backward()
       return 7
     end))
     local function broken()
-      local y = x:exp()
+      local y = zero:exp()
       moth.no_grad(function() y:add_(1) end)
       y:sum():backward()
     end
-    fails("modified by an inplace operation.*in ExpBackward0, recorded at:.*graph_spec",
+    fails("modified by an inplace operation.*in ExpBackward0. The forward call was made here:.*graph_spec",
       moth.autograd.detect_anomaly, broken)
     fails("^mine$", moth.autograd.detect_anomaly, function() error("mine", 0) end)
     fails("unknown option", moth.autograd.detect_anomaly, { nan = true }, print)
+  end)
+
+  it("finds NaN in modules, loops, composites, derivatives of derivatives, functions of one's own #M472", function()
+    local function planted(f)
+      local ok, err = pcall(moth.autograd.detect_anomaly, f)
+      assert.is_false(ok)
+      assert.is_truthy(err:find("returned nan values", 1, true), err)
+      local line = tonumber(err:match("made here:\n%s*[^\n]-graph_spec.lua:(%d+)"))
+      return line, err
+    end
+    local here = debug.getinfo(1, "l").currentline
+    local Net = moth.nn.class("Net")
+    function Net.__init() end
+    function Net.forward(_, x)
+      local y = x:sqrt()
+      return y
+    end
+    assert.equal(here + 4, (planted(function() (Net()(zero) * 0):sum():backward() end)))
+    assert.equal(here + 11, (planted(function()
+      local y = zero + 1
+      for k = 1, 3 do
+        y = (y - 1):sqrt() * 0 + k
+      end
+      y:sum():backward()
+    end)))
+    planted(function()
+      local x = moth.tensor({ 0 }, { requires_grad = true })
+      local g = moth.autograd.grad(x:pow(1.5):sum(), x, nil, nil, true)[1]
+      local y = g:pow(0.5) * 0
+      y:sum():backward()
+    end)
+    local F = moth.autograd.Function { name = "Mine", forward = function(_, x) return x * 1 end,
+      backward = function(_, g) return g * (0 / 0) end }
+    local _, err = planted(function() F(zero):sum():backward() end)
+    assert.is_truthy(err:find("Function 'MineBackward", 1, true) or err:find("Function 'Mine", 1, true), err)
+  end)
+
+  it("can be on until it is off again, looks for Inf if asked, and nests #M468", function()
+    assert.is_false(moth.autograd.is_anomaly_enabled())
+    moth.autograd.set_detect_anomaly(true)
+    local ok, err = pcall(function() (bad(zero) * 0):sum():backward() end)
+    assert.is_true(moth.autograd.is_anomaly_enabled())
+    moth.autograd.set_detect_anomaly(false)
+    assert.is_false(ok)
+    assert.is_truthy(err:find("returned nan", 1, true))
+    assert.is_false(moth.autograd.is_anomaly_enabled())
+    local function infinite() bad(zero):sum():backward() end -- 1 / 0
+    moth.autograd.detect_anomaly(infinite)
+    fails("returned inf values in its 0th output", moth.autograd.detect_anomaly, { check_inf = true }, infinite)
+    fails("returned inf values", moth.autograd.detect_anomaly, { check_nan = true }, function()
+      moth.autograd.detect_anomaly({ check_inf = true }, infinite)
+    end)
+    zero.grad = nil
+    infinite()
+    assert.equal(math.huge, zero.grad:item())
   end)
 end)
 

@@ -14,32 +14,57 @@ static char key_meta;
 
 enum { MOST_FRAMES = 12, LEVELS = 60 };
 
-/* The frames of Lua functions outside moth's library from the innermost one on. */
+typedef struct Frame {
+  const char *source;
+  int line;
+} Frame;
+
+/* The frames of Lua functions outside of moth's library from the innermost one on; their sources live as long as these
+ * functions. */
+static int frames_of(lua_State *L, int most, Frame *found) {
+  lua_Debug ar;
+  const char *library = moth_lua_library(L);
+  size_t length = library ? strlen(library) : 0;
+  int n = 0;
+  for (int level = 0; n < most && level < LEVELS && lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Sl", &ar);
+    if (ar.currentline <= 0 || (length && strncmp(ar.source, library, length) == 0))
+      continue;
+    found[n++] = (Frame){ar.source, ar.currentline};
+  }
+  return n;
+}
+
+/* "train.lua" of "@train.lua"; the first line of a chunk's text. */
+static const char *name_of(const char *source, char *text, size_t size) {
+  size_t n = strcspn(source, "\n"), from = *source == '@' || *source == '=';
+  size_t skip = n - from >= size ? n - size + 1 : from; /* the end of a long path says more */
+  memcpy(text, source + skip, n - skip);
+  text[n - skip] = 0;
+  return text;
+}
+
 static int32_t here(int frames) {
   lua_State *L = moth_lua_current;
-  struct {
-    char source[256];
-    int line;
-  } found[MOST_FRAMES];
-  int n = 0;
-  lua_Debug ar;
+  Frame found[MOST_FRAMES];
+  char text[256];
   if (!L || !lua_checkstack(L, 8))
     return -1;
-  const char *library = moth_lua_library(L);
-  for (int level = 0; n < frames && level < LEVELS && lua_getstack(L, level, &ar); level++) {
-    lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0 || (library && strncmp(ar.source, library, strlen(library)) == 0))
-      continue;
-    const char *source = *ar.source == '@' ? ar.source + 1 : ar.short_src;
-    size_t length = strlen(source),
-           skip = length >= sizeof found[n].source ? length - sizeof found[n].source + 1 : 0;
-    strcpy(found[n].source, source + skip);
-    found[n++].line = ar.currentline;
-  }
   int32_t place = -1;
-  while (n-- > 0)
-    place = moth_profile_intern(place, found[n].source, found[n].line);
+  for (int n = frames_of(L, frames, found); n-- > 0;)
+    place = moth_profile_intern(place, name_of(found[n].source, text, sizeof text), found[n].line);
   return place;
+}
+
+/* frames(n) -> "train.lua:12\ntrain.lua:30\n": at most n lines, the innermost first */
+static int b_frames(lua_State *L) {
+  Frame found[MOST_FRAMES];
+  char text[MOST_FRAMES * 280], *at = text, source[256];
+  int n = frames_of(L, (int)moth_lua_check_integer(L, 1, 1, MOST_FRAMES), found);
+  for (int i = 0; i < n; i++)
+    at += sprintf(at, "%s:%d\n", name_of(found[i].source, source, sizeof source), found[i].line);
+  lua_pushlstring(L, text, (size_t)(at - text));
+  return 1;
 }
 
 /* --- functions ------------------------------------------------------------------------------------------- */
@@ -161,7 +186,8 @@ static int b_write_chrome(lua_State *L) {
 void moth_lua_open_profile(lua_State *L) {
   static const luaL_Reg fns[] = {
       {"start", b_start}, {"stop", b_stop}, {"running", b_running},           {"begin", b_begin},
-      {"finish", b_end},  {"info", b_info}, {"write_chrome", b_write_chrome}, {NULL, NULL}};
+      {"finish", b_end},  {"info", b_info}, {"write_chrome", b_write_chrome}, {"frames", b_frames},
+      {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, fns);
   set_number(L, "event_size", sizeof(MothEvent));

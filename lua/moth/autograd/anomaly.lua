@@ -1,56 +1,108 @@
 --- Anomaly detection: which op's derivative fails, or makes NaN, and where the program called that op.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
-local each = require "moth.each"
 local trace = require "moth.lang.trace"
 local graph = require "moth.autograd.graph"
 
-local function place(node)
-  return node:name() .. ", recorded at:\n" .. (node.metadata.traceback or "(outside of detect_anomaly)")
+local M = {}
+
+local frames = B.profile.frames
+local function forward_of(node)
+  local kept = node.metadata.traceback
+  return kept and "The forward call was made here:\n" .. kept:gsub("[^\n]+", "  %0"):gsub("\n$", "")
+    or "The forward call was made before anomaly detection was on."
 end
 
--- A traceback without moth's own lines.
-local library = debug.getinfo(1, "S").short_src:match("^(.*)autograd[/\\]anomaly%.lua$")
-local function traceback()
-  local lines = {}
-  for line in debug.traceback("", 3):gmatch("[^\n]+") do
-    local own = library and line:find(library, 1, true) or line:find("[C]:", 1, true)
-    if line:match("^%s") and not own then lines[#lines + 1] = "  " .. line:match("^%s*(.*)$") end
-  end
-  return table.concat(lines, "\n")
-end
-
-local function has_nan(t)
+-- "nan", "inf" or nil: what the elements of a gradient have that they should not.
+local function wrong(t, inf)
   local d = B.tensor_dtype(t)
-  return (d.is_floating_point or d.is_complex) and B.ops.any(B.ops.isnan(t)):item()
+  if not (d.is_floating_point or d.is_complex) then return nil end
+  if d.is_floating_point then
+    local sum = B.ops.sum(B.ops.mul(t, 0)):item() -- NaN if and only if an element is NaN or infinite
+    if sum == sum then return nil end
+  end
+  if B.ops.any(B.ops.isnan(t)):item() then return "nan" end
+  return inf and B.ops.any(B.ops.isinf(t)):item() and "inf" or nil
 end
 
---- Runs fn(...), forward and backward. An error of backward says which op's derivative it came from and where that op
--- was called; a derivative that gives NaN is such an error. detect_anomaly(fn, …) or detect_anomaly({ check_nan =
--- false }, fn, …). Slow: it keeps a traceback for each op.
-local function detect_anomaly(options, fn, ...)
-  if check.is_callable(options) then return detect_anomaly({}, options, fn, ...) end
-  local check_nan = check.options("detect_anomaly", options or 0, "check_nan").check_nan ~= false
-  if not check.is_callable(fn) then check.fail("[detect_anomaly] expected a function, got %s", type(fn)) end
-  local failed
-  local callbacks = {
-    made = function(node) node.metadata.traceback = traceback() end,
+local by_node -- names of arguments with a derivative, by the names of nodes
+
+-- The argument whose gradient is output i (from 1) of a node, as the op's record names it, or nil.
+local function argument(node, i)
+  if not by_node then
+    by_node = {}
+    local ops = require "moth.dispatch.ops"
+    for _, name in ipairs(ops.list()) do
+      local op = ops.get(name)
+      local list = {}
+      for _, a in ipairs(op.args) do
+        if a.type == "TENSOR" or a.type == "OPERAND" then list[#list + 1] = a.name end
+      end
+      if op.node then by_node[op.node] = list end
+    end
+  end
+  local list = by_node[node:name()]
+  return list and list[i]
+end
+
+local function watcher(check_nan, check_inf)
+  local w = { failed = nil }
+  w.callbacks = {
+    made = function(node) node.metadata.traceback = frames(12) end,
     finish = function(node, grads, ok)
-      if not ok then failed = failed or place(node) end
+      if not ok then w.failed = w.failed or ("in %s. %s"):format(node:name(), forward_of(node)) end
       if not (ok and check_nan) then return end
-      for i, g in each(grads) do
-        if B.is_tensor(g) and has_nan(g) then
-          error(("function %s returned nan values in gradient %d; %s"):format(node:name(), i, place(node)), 0)
+      for i = 1, grads and grads.n or 0 do
+        local what = B.is_tensor(grads[i]) and wrong(grads[i], check_inf)
+        if what then
+          local name = argument(node, i)
+          error(("Function '%s' returned %s values in its %dth output%s. %s"):format(node:name(), what, i - 1,
+            name and (" (the gradient of %s)"):format(name) or "", forward_of(node)), 0)
         end
       end
     end,
   }
+  return w
+end
+
+local function options_of(name, o)
+  o = check.options(name, o, "check_nan check_inf")
+  for _, key in ipairs { "check_nan", "check_inf" } do
+    if o[key] ~= nil and type(o[key]) ~= "boolean" then
+      check.fail("[%s] option '%s': expected true or false, got %s", name, key, type(o[key]))
+    end
+  end
+  return o.check_nan ~= false, o.check_inf or false
+end
+
+--- Runs fn(...), forward and backward. An error of backward says which op's derivative it came from and where that op
+-- was called; a derivative that gives NaN is such an error. detect_anomaly(fn, …) or detect_anomaly(options, fn, …):
+-- check_nan (true), check_inf (false). It keeps a traceback for each op that is recorded.
+function M.detect_anomaly(options, fn, ...)
+  if check.is_callable(options) then return M.detect_anomaly({}, options, fn, ...) end
+  local check_nan, check_inf = options_of("detect_anomaly", options)
+  if not check.is_callable(fn) then check.fail("[detect_anomaly] expected a function, got %s", type(fn)) end
+  local w = watcher(check_nan, check_inf)
   local function pack(...) return { n = select("#", ...), ... } end
-  local results = pack(xpcall(graph.watch_nodes, trace.keep, callbacks, fn, ...))
+  local results = pack(xpcall(graph.watch_nodes, trace.keep, w.callbacks, fn, ...))
   if results[1] then return unpack(results, 2, results.n) end
   local err = results[2]
-  if failed and type(err) == "string" and not err:find(failed, 1, true) then err = err .. "\nin " .. failed end
+  if w.failed and type(err) == "string" and not err:find(w.failed, 1, true) then err = err .. "\n" .. w.failed end
   trace.rethrow(err)
 end
 
-return detect_anomaly
+local on -- the open watcher of set_detect_anomaly
+
+--- The same from now on, until set_detect_anomaly(false). NaN is an error of backward; other errors do not name the
+-- forward call.
+function M.set_detect_anomaly(mode, options)
+  local check_nan, check_inf = options_of("set_detect_anomaly", options)
+  if on then B.close_frame(on.frame) end
+  on = mode and watcher(check_nan, check_inf) or nil
+  if on then on.frame, on.check_nan = B.watch_nodes(on.callbacks), check_nan end
+end
+
+function M.is_anomaly_enabled() return on ~= nil end
+function M.is_anomaly_check_nan_enabled() return on ~= nil and on.check_nan end
+
+return M

@@ -463,7 +463,11 @@ M.saved_tensors_hooks, M.save_on_cpu = M.graph.saved_tensors_hooks, M.graph.save
 
 --- detect_anomaly(fn, …): an error of backward, NaN included, says where the op was called whose derivative it came
 -- from. With { check_nan = false } before fn, errors alone.
-function M.detect_anomaly(...) return require("moth.autograd.anomaly")(...) end
+function M.detect_anomaly(...) return require("moth.autograd.anomaly").detect_anomaly(...) end
+--- set_detect_anomaly(true): the same from now on, for this thread; off by default, and then without cost.
+function M.set_detect_anomaly(mode, o) require("moth.autograd.anomaly").set_detect_anomaly(mode, o) end
+function M.is_anomaly_enabled() return require("moth.autograd.anomaly").is_anomaly_enabled() end
+function M.is_anomaly_check_nan_enabled() return require("moth.autograd.anomaly").is_anomaly_check_nan_enabled() end
 
 --- Compares the gradients of fn (float64) with finite differences.
 -- Returns true, or raises an error that names input, element and both values.
@@ -473,6 +477,7 @@ function M.gradgradcheck(...) return require("moth.autograd.gradcheck").gradgrad
 
 signature.all(M, {
   "no_grad(callable fn, ...)", "enable_grad(callable fn, ...)", "no_grad_fn(callable fn)",
+  "set_detect_anomaly(bool mode, table options?)", "is_anomaly_enabled()", "is_anomaly_check_nan_enabled()",
   "set_grad_enabled(bool mode)", "is_grad_enabled()", "collecting()", "topo(any grad_fn)",
   "queue_callback(function fn)", "Function(table spec)",
   "record(table spec, table inputs, table flat, size n, table results, size nresults, callable setup)",
