@@ -86,8 +86,8 @@ end
 
 --- Runs model(...), and backward from the sum of its results: what first is NaN, or Inf in a module's result. nil:
 -- nothing is. A table that prints as a line: { what = "nan" or "inf", phase = "before", "forward" or "backward", module
--- (its path; "" is the model), kind, op, index (of the first such element), inputs_finite, place (of the call), name (of
--- a parameter or input) }. Gradients, buffers and the generator's state stay as they were.
+-- (its path; "" is the model), kind, op, index (of the first such element), inputs_finite, place (of the call), name
+-- (of a parameter or input) }. Gradients, buffers and the generator's state stay as they were.
 function M.find_nan(model, ...)
   local found
   local function tell(t)
