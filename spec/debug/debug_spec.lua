@@ -166,3 +166,13 @@ describe("runs compared op by op #quick", function()
     assert.truthy(tostring(audit):find("two runs differ: result 2: mul differs", 1, true), tostring(audit))
   end)
 end)
+
+describe("debug.leak_check #quick", function()
+  it("is memory.leak_check #M453", function()
+    local kept = {}
+    local report = moth.debug.leak_check(function() kept[#kept + 1] = moth.zeros(100) end)
+    assert.truthy(tostring(report):find("debug_spec.lua:" .. debug.getinfo(1, "l").currentline - 1, 1, true),
+      tostring(report))
+    assert.error_matches(function() moth.debug.leak_check(3) end, "%[debug.leak_check%]")
+  end)
+end)
