@@ -30,7 +30,7 @@ static MothStatus drop(MothDType dtype, const void *in, void *out, MothTensor *m
                      .mask = (uint8_t *)mask->data,
                      .seed = philox.seed,
                      .offset = philox.offset},
-               .k = moth_cpu_kernels(dtype)};
+               .k = moth_cpu_kernels((int)dtype)};
   moth_parallel_for(mask->numel, moth_cpu_random_grain(mask->numel), dropout_range, &d);
   return MOTH_OK;
 }

@@ -226,7 +226,9 @@ static MothStatus make_cut(Plan *p) {
   return MOTH_OK;
 }
 
-static MothStatus make_plan(int64_t n, bool is_double, bool cut, Plan **out) {
+/* noinline: gcc 12 takes *out for unset after a failure. */
+static __attribute__((noinline)) MothStatus make_plan(int64_t n, bool is_double, bool cut,
+                                                      Plan **out) {
   Plan *p = moth_alloc(sizeof *p);
   if (!p)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: the factors of a transform");

@@ -11,6 +11,15 @@ int64_t moth_dtype_size(MothDType d) {
   return sizes[d];
 }
 
+const char *moth_dtype_name(MothDType d) {
+  static const char *const names[MOTH_NDTYPES] = {
+#define MOTH_X(upper, name, type, ...) #name,
+      MOTH_DTYPE_LIST(MOTH_X)
+#undef MOTH_X
+  };
+  return names[d];
+}
+
 const volatile sig_atomic_t *moth_interrupt_flag(void) {
   return NULL;
 }

@@ -5,7 +5,11 @@ local B = require "moth_lua"
 local S = require "ops.support"
 local patterns = require "moth.library.patterns"
 
-local function text_of(sizes, dtype) return ("%s [%s]"):format(dtype, table.concat(sizes, ", ")) end
+local function text_of(sizes, dtype)
+  local parts = {} -- with a wrong pattern, a tensor named A may stand for a size
+  for k, size in ipairs(sizes) do parts[k] = type(size) == "number" and size or type(size) end
+  return ("%s [%s]"):format(dtype, table.concat(parts, ", "))
+end
 
 -- The rule of a record as one of moth.library, or nil; with other patterns of results, if they are given.
 local function rule_of(record, out)
@@ -43,7 +47,11 @@ local function done(record, args)
 end
 
 -- A message without the place, the op and the list of arguments behind it.
-local function bare(message)
+-- Which of two arguments a size comes from is decided at the call where one of them may be missing; the build names one.
+local function bare(message, record)
+  for _, a in ipairs(record and record.dims and record.args or {}) do
+    if a.optional and record.dims[a.name] then message = message:gsub("; [%w*]+ = %-?%d+ as in [%w_]+", "") end
+  end
   return (message:gsub("^.-%] ", "", 1):gsub("; got [%w_]+: %w+ %[.*$", ""):gsub("; in .*$", ""))
 end
 
@@ -76,6 +84,9 @@ describe("patterns in Lua", function()
   it("that are wrong are found by the samples", function()
     local same = { -- in the samples, or always
       col2im = "floor_divide%(R, L%)",
+      native_qr = "%*D K N", -- R's rows are as many as Q's columns, but for 'complete', which has no sample of that shape
+      native_ormqr = "%*D P K", -- Q is square in the samples
+      ctc_loss_backward = "T S C", -- one target in the samples
     }
     local missed, tried = {}, 0
     for _, record in ipairs(S.selected()) do
@@ -143,7 +154,7 @@ describe("patterns in Lua", function()
           earlier = earlier or theirs ~= nil and theirs:find(text) ~= nil
         end
         if err and not earlier then -- without err: refused by the kernel
-          assert.equal(bare(theirs), bare(err), record.name)
+          assert.equal(bare(theirs, record), bare(err, record), record.name)
           refused = refused + 1
         end
       end

@@ -111,6 +111,16 @@ local function objection(name, message)
   if not message:find("surface_spec%.lua:%d+:") then return "the error is not at the line of the call" end
 end
 
+-- Settings that a call may have left.
+local pressure = moth.memory.set_gc_pressure(64 * 2 ^ 20)
+local function reset()
+  moth.memory.fail_at(0)
+  moth.memory.set_limit(false)
+  moth.memory.set_gc_pressure(pressure)
+  moth.memory.record_history(false)
+  moth.autograd.set_detect_anomaly(false)
+end
+
 local function restore(fn)
   local dtype, threads, level = moth.get_default_dtype(), moth.get_num_threads(), moth.cpu_level()
   local rng, deterministic = moth.get_rng_state(), moth.are_deterministic_algorithms_enabled()
@@ -122,7 +132,7 @@ local function restore(fn)
   moth.set_rng_state(rng)
   moth.use_deterministic_algorithms(deterministic)
   moth.set_grad_enabled(recording)
-  moth.memory.fail_at(0)
+  reset()
 end
 
 local function text_of(fn) return (signature.of(type(fn) == "table" and fn.__init or fn)) end
@@ -178,6 +188,7 @@ describe("every public function #surface", function()
               elseif kind == "many" and not takes_many(name, fn) then
                 tell(name, call, "too many arguments pass")
               end
+              if name:find("^memory%.") or name:find("anomaly") then reset() end
             end
           end
         end

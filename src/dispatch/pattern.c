@@ -27,7 +27,9 @@ static bool next_word(const char **at, const MothKnown *known, int nknown, Word 
   const char *name = p[0] == '*' && w->length > 1 ? p + 1 : p;
   size_t n = strcspn(name, " ?:");
   for (int i = 0; i < nknown && !w->known; i++)
-    if (strlen(known[i].name) == n && !memcmp(known[i].name, name, n))
+    if (strlen(known[i].name) == n && !memcmp(known[i].name, name, n) &&
+        !(known[i].value.tag == MOTH_V_INT &&
+          known[i].value.u.i < 0)) /* not bound: an optional argument is none */
       w->known = &known[i];
   return true;
 }

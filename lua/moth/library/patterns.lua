@@ -72,8 +72,8 @@ local function match(f, input, sizes)
       local from = key and f.from[key]
       local reason = not from and "" or word.star and ("; the dimensions %s are those of %s"):format(word.text, from)
         or ("; %s = %d as in %s"):format(word.text, wanted, from)
-      check.fail("[%s] %s must have the shape %s, got %s%s", f.op.name, name, pattern_text(words, known),
-        shape_text(sizes), reason)
+      local text = pattern_text(words, from == name and before or known)
+      check.fail("[%s] %s must have the shape %s, got %s%s", f.op.name, name, text, shape_text(sizes), reason)
     end
   end
   for key, value in each(before) do known[key] = value end
