@@ -114,7 +114,7 @@ M.lion_step = step("params exp_avgs", function(at, a)
   at.params = at.params * (1 - a.lr * a.weight_decay) - a.lr * d
   at.exp_avgs = a.beta2 * at.exp_avgs + (1 - a.beta2) * at.g
 end)
-M.lamb_step = step("exp_avgs exp_avg_sqs directions", function(at, a)
+M.lamb_step = step("params exp_avgs exp_avg_sqs directions", function(at, a)
   at.exp_avgs = a.beta1 * at.exp_avgs + (1 - a.beta1) * at.g
   at.exp_avg_sqs = a.beta2 * at.exp_avg_sqs + (1 - a.beta2) * at.g ^ 2
   local mean, square = at.exp_avgs / (1 - a.beta1 ^ a.step), at.exp_avg_sqs / (1 - a.beta2 ^ a.step)

@@ -105,7 +105,7 @@ return {
     local root = sqrt(top) / power_of(1 - power_of(beta2, t), 0.5) + eps
     local x = p - m / root * (rate / (1 - power_of(beta1, t)))
     return unless_found(found_inf, param, x), unless_found(found_inf, exp_avg, m), unless_found(found_inf, exp_avg_sq, v),
-      unless_found(found_inf, max_exp_avg_sq, top)]] },
+      when(amsgrad, unless_found(found_inf, max_exp_avg_sq, top), top)]] },
   grad = "none",
   reference = "adam_step",
   samples = {
