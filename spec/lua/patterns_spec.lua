@@ -47,7 +47,7 @@ local function done(record, args)
 end
 
 -- A message without the place, the op and the list of arguments behind it.
--- Which of two arguments a size comes from is decided at the call where one of them may be missing; the build names one.
+-- Which of two arguments a size comes from is decided at the call where one may be missing; the build names one.
 local function bare(message, record)
   for _, a in ipairs(record and record.dims and record.args or {}) do
     if a.optional and record.dims[a.name] then message = message:gsub("; [%w*]+ = %-?%d+ as in [%w_]+", "") end
@@ -84,7 +84,7 @@ describe("patterns in Lua", function()
   it("that are wrong are found by the samples", function()
     local same = { -- in the samples, or always
       col2im = "floor_divide%(R, L%)",
-      native_qr = "%*D K N", -- R's rows are as many as Q's columns, but for 'complete', which has no sample of that shape
+      native_qr = "%*D K N", -- R's rows are as many as Q's columns; no sample of 'complete' is tall
       native_ormqr = "%*D P K", -- Q is square in the samples
       ctc_loss_backward = "T S C", -- one target in the samples
     }
