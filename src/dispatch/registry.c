@@ -12,7 +12,8 @@
 enum { CHUNK = 512, NCHUNKS = 128 }; /* 65536: as many as an id of 16 bits can name */
 
 typedef struct Names {
-  size_t mask, used; /* used: also the entries of removed ops */
+  struct Names *older; /* the table that this one has replaced */
+  size_t mask, used;   /* used: also the entries of removed ops */
   _Atomic(MothOp *) at[];
 } Names;
 
@@ -72,6 +73,7 @@ static Names *with_place(void) {
   for (size_t i = 0; old && i <= old->mask; i++)
     if (old->at[i] && old->at[i] != &removed)
       put(t, old->at[i]);
+  t->older = old;
   atomic_store_explicit(&names, t, memory_order_release);
   return t; /* the old one is kept: another thread may be reading it */
 }
