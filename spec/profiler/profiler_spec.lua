@@ -303,9 +303,9 @@ describe("the parts of a step #quick", function()
       x:exp()
     end)
     assert.equal(3, #prof:top(3))
-    local gap = prof:gaps()[1]
+    local gap -- not always the longest: other programs run, too
+    for _, g in ipairs(prof:gaps()) do gap = g.before == "moth::exp" and g or gap end
     assert.equal("moth::tanh", gap.after)
-    assert.equal("moth::exp", gap.before)
     assert.is_true(gap.duration > 5000)
     assert.truthy(gap.place:find("profiler_spec.lua"))
     assert.truthy(tostring(prof:gaps { least_us = 100 }):find("in gaps"))
