@@ -209,16 +209,15 @@ demo: deps all
 # Without it, all specs run, and those of ops a second time on the emulation of CUDA (`make test`: three
 # tenths of their cases, by the seed; `make test-full`: all).
 RUN      = $(LUAJIT) spec/runner.lua
-SPECS_CPU = $(filter-out spec/compile spec/memory spec/ops spec/cuda spec/fuzz spec/parity,$(patsubst %/,%,$(wildcard spec/*/))) $(wildcard spec/*_spec.lua)
-# runs(arguments for each, more environment of the second time)
-# Compiling and looking for leaks collect all garbage: these files have a process without what the others leave. The
-# first run and the others, which run beside it, take about the same time.
+# What takes longest comes first: the runner's processes take the folders in this order.
+SPECS_CPU = $(if $(CHOSEN),spec/compile,$(wildcard spec/compile/*_spec.lua)) \
+  $(filter-out spec/compile spec/ops spec/cuda spec/fuzz spec/parity,$(patsubst %/,%,$(wildcard spec/*/))) $(wildcard spec/*_spec.lua)
+# runs(arguments for each, more environment for the ops on the emulation)
 # A filter alone (SPECS=--tags=quick) is one of all specs of the CPU.
 CHOSEN   = $(filter --%,$(SPECS))
-on_cpu   = $(1) $(SPECS_CPU) --with -- $(1) spec/ops --with -- $(1) spec/memory $(foreach f,$(if $(CHOSEN),spec/compile,$(wildcard spec/compile/*_spec.lua)),--with -- $(1) $(f))
-runs     = $(if $(SPECS),$(if $(filter-out --%,$(SPECS)),$(1) $(SPECS),$(call on_cpu,$(1) $(CHOSEN))),$(call on_cpu,$(1)) \
-  --with MOTH_CUDA=emu -- $(1) spec/cuda \
-  --with MOTH_CUDA=emu MOTH_CUDA_SYNC=1 MOTH_DEVICE=cuda $(2) -- $(1) spec/ops)
+runs     = $(if $(SPECS),$(1) $(SPECS) $(if $(filter-out --%,$(SPECS)),,spec/ops $(SPECS_CPU)),$(1) spec/ops \
+  --with MOTH_CUDA=emu MOTH_CUDA_SYNC=1 MOTH_DEVICE=cuda $(2) -- $(1) spec/ops \
+  --with MOTH_CUDA=emu -- $(1) spec/cuda --with -- $(1) $(SPECS_CPU))
 test: deps-test cudaemu
 	@$(RUN) --build=$(B) -- $(call runs,--exclude-tags=slow,MOTH_FRACTION=0.3)
 test-full: deps-test cudaemu

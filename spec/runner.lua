@@ -1,14 +1,17 @@
---- Runs the specs in a process of its own and tells how it went.
+--- Runs the specs in processes of their own and tells how it went.
 --
 --     luajit spec/runner.lua [--build=build] [--preload=libasan.so] [--wrap="valgrind -q"] [-- busted arguments]
 --         [--with NAME=VALUE … -- busted arguments] …
 --
--- Each --with starts a further run, with more in its environment; the totals are of all runs. The further ones, one
--- after the other, run beside the first (MOTH_TEST_JOBS=1: behind it); what they print comes when that has ended.
+-- Each file or folder of the arguments has a process: no spec collects another's garbage, and one that dies takes
+-- nothing with it. Each --with starts a further list, with more in its environment; the totals are of all lists.
+-- MOTH_TEST_JOBS processes (the number of processors, at most 4) run at a time; then what a process prints comes when
+-- it has ended.
 -- busted reports through spec/reporter.lua, which also keeps its counts and the spec now running in a
 -- file: if the process dies, what it was at is known. The last line is always
 -- `N passed, M failed, K skipped`; the exit status is 0 only if nothing failed and something passed.
--- MOTH_TEST_TIMEOUT (seconds, 1500) ends a run that hangs.
+-- MOTH_TEST_TIMEOUT (seconds, 1500) ends a process that hangs.
+local lfs = require "lfs" -- busted needs it, too
 
 local options = { build = "build" }
 local rest = {}
@@ -18,7 +21,7 @@ while arg[i] do
   if arg[i] == "--" then
     for k = i + 1, #arg do rest[#rest + 1] = arg[k] end
     break
-  elseif key == "build" or key == "preload" or key == "wrap" then
+  elseif key == "build" or key == "preload" or key == "wrap" or key == "worker" then
     options[key] = value
   else
     io.stderr:write("runner: unknown argument " .. arg[i] .. "\n")
@@ -30,20 +33,33 @@ end
 local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
 
 -- The runs: busted's arguments and environment of each.
-local runs = { { args = {}, env = {} } }
+local runs = {}
 do
-  local run, in_env = runs[1], false
+  local lists = { { args = {}, env = {} } }
+  local list, in_env = lists[1], false
   for _, a in ipairs(rest) do
     if a == "--with" then
-      run, in_env = { args = {}, env = {} }, true
-      runs[#runs + 1] = run
+      list, in_env = { args = {}, env = {} }, true
+      lists[#lists + 1] = list
     elseif in_env and a == "--" then
       in_env = false
     elseif in_env then
       local name, value = a:match("^([%w_]+)=(.*)$")
-      run.env[name or error("runner: --with takes NAME=VALUE, got " .. a, 0)] = value
+      list.env[name or error("runner: --with takes NAME=VALUE, got " .. a, 0)] = value
     else
-      run.args[#run.args + 1] = a
+      list.args[#list.args + 1] = a
+    end
+  end
+  for _, each in ipairs(lists) do
+    local flags, paths = {}, {}
+    for _, a in ipairs(each.args) do
+      local to = lfs.attributes(a, "mode") and paths or flags
+      to[#to + 1] = a
+    end
+    for k = 1, math.max(#paths, 1) do
+      local args = { unpack(flags) }
+      args[#args + 1] = paths[k]
+      runs[#runs + 1] = { args = args, env = each.env }
     end
   end
 end
@@ -65,7 +81,8 @@ end
 
 local total = { passed = 0, failed = 0, skipped = 0 }
 
-local function perform(run)
+--- Runs busted; `quiet`: what it prints comes at the end. @return whether it was interrupted (Ctrl-C)
+local function perform(run, quiet)
   local state_file = os.tmpname()
   local environment = {
     MOTH_BUILD = build,
@@ -89,7 +106,9 @@ local function perform(run)
     title[#title + 1] = name .. "=" .. value
   end
   table.sort(title)
-  if #title > 0 then io.write("with ", table.concat(title, " "), "\n") end
+  title = #title > 0 and "with " .. table.concat(title, " ") .. "\n" or ""
+  local output_file = quiet and os.tmpname()
+  if not quiet then io.write(title) end
   io.flush()
 
   local command = { "exec timeout --foreground -k 5", tostring(timeout), "env" }
@@ -99,6 +118,7 @@ local function perform(run)
   command[#command + 1] = quote(os.getenv("BUSTED") or "/usr/bin/busted")
   command[#command + 1] = "--ignore-lua -o spec/reporter.lua"
   for _, a in ipairs(run.args) do command[#command + 1] = quote(a) end
+  if quiet then command[#command + 1] = ">" .. quote(output_file) .. " 2>&1" end
 
   local code, signal = outcome(os.execute(table.concat(command, " ")))
 
@@ -110,9 +130,16 @@ local function perform(run)
   end
   os.remove(state_file)
 
+  local text = {}
+  if quiet then
+    file = io.open(output_file)
+    text[1] = title .. (file and file:read("*a") or "")
+    if file then file:close() end
+    os.remove(output_file)
+  end
   local function complain(...)
     state.failed = state.failed + 1
-    io.write("✗ ", string.format(...), "\n")
+    text[#text + 1] = "✗ " .. string.format(...) .. "\n"
   end
 
   local at = state.at and state.at ~= "" and (" in: " .. state.at) or ""
@@ -124,36 +151,67 @@ local function perform(run)
     complain("the process ended early with exit status %d%s", code, at)
   elseif code ~= 0 and state.failed == 0 then
     complain("all specs passed, but the exit status is %d: see the tool's report above", code)
-  elseif state.passed + state.failed == 0 then
-    complain("no spec ran")
   end
   for key in pairs(total) do total[key] = total[key] + state[key] end
+  io.write(table.concat(text))
+  io.flush()
+  return signal == 2
 end
 
---- Starts the runs from the second on in a process of their own.
-local function beside()
-  local command = { quote(os.getenv("LUAJIT") or arg[-1] or "luajit"), quote(arg[0]) }
-  for key, value in pairs(options) do command[#command + 1] = quote("--" .. key .. "=" .. value) end
-  command[#command + 1] = "--"
-  local at
-  for k, a in ipairs(rest) do if not at and a == "--with" then at = k end end
-  for k = at, #rest do command[#command + 1] = quote(rest[k]) end
-  return assert(io.popen("MOTH_TEST_JOBS=1 " .. table.concat(command, " ") .. " 2>&1"))
+-- Several processes take the runs in order from a folder, each by making a folder in it, which only one can do.
+local function cores()
+  local pipe = io.popen("getconf _NPROCESSORS_ONLN")
+  local n = tonumber(pipe:read("*l"))
+  pipe:close()
+  return n or 1
 end
 
-local empty = #runs[1].args == 0 and #runs > 1 -- of a process that runs what follows the first
-local others = not empty and #runs > 1 and os.getenv("MOTH_TEST_JOBS") ~= "1" and beside()
+local jobs = math.min(tonumber(os.getenv("MOTH_TEST_JOBS")) or math.min(cores(), 4), #runs)
+local claims = options.worker
+if not claims then
+  claims = os.tmpname()
+  os.remove(claims)
+  assert(lfs.mkdir(claims))
+end
+
+local workers = {}
+if not options.worker then
+  local command = { quote(os.getenv("LUAJIT") or arg[-1] or "luajit") }
+  for _, a in ipairs({ arg[0], "--worker=" .. claims, unpack(arg) }) do command[#command + 1] = quote(a) end
+  for k = 2, jobs do workers[k - 1] = assert(io.popen(table.concat(command, " "), "w")) end
+end
 for k, run in ipairs(runs) do
-  if not (empty and k == 1) and not (others and k > 1) then perform(run) end
+  if not lfs.attributes(claims .. "/stop") and lfs.mkdir(claims .. "/" .. k) then
+    if perform(run, jobs > 1) then lfs.mkdir(claims .. "/stop") end
+  end
 end
-if others then
-  local text = others:read("*a")
-  others:close()
-  local shown, passed, failed, skipped = text:match("^(.*)\n(%d+) passed, (%d+) failed, (%d+) skipped\n$")
-  io.write(shown or text, "\n")
-  total.passed = total.passed + (tonumber(passed) or 0)
-  total.failed = total.failed + (tonumber(failed) or 1)
-  total.skipped = total.skipped + (tonumber(skipped) or 0)
+
+local function line(t) return ("%d passed, %d failed, %d skipped\n"):format(t.passed, t.failed, t.skipped) end
+
+if options.worker then
+  local file = assert(io.open(claims .. "/totals", "a"))
+  file:write(line(total))
+  file:close()
+  os.exit(0, true)
 end
-io.write(("%d passed, %d failed, %d skipped\n"):format(total.passed, total.failed, total.skipped))
+for _, worker in ipairs(workers) do worker:close() end
+local file, ended = io.open(claims .. "/totals"), 0
+for text in file and file:lines() or function() end do
+  local passed, failed, skipped = text:match("^(%d+) passed, (%d+) failed, (%d+) skipped$")
+  total.passed, total.failed = total.passed + tonumber(passed), total.failed + tonumber(failed)
+  total.skipped = total.skipped + tonumber(skipped)
+  ended = ended + 1
+end
+if file then file:close() end
+if ended < #workers then
+  total.failed = total.failed + 1
+  io.write("✗ a process that runs specs ended early\n")
+end
+for k in lfs.dir(claims) do if k ~= "." and k ~= ".." then os.remove(claims .. "/" .. k) end end
+lfs.rmdir(claims)
+if total.passed + total.failed == 0 then
+  total.failed = 1
+  io.write("✗ no spec ran\n")
+end
+io.write(line(total))
 os.exit(total.failed == 0 and 0 or 1, true)

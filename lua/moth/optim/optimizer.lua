@@ -184,12 +184,14 @@ function Optimizer:scale_and_found()
   return scale and moth.reciprocal(scale:detach()):reshape({}) or nil, found and found:reshape({})
 end
 
-local function update(self)
+local function update_groups(self)
   for _, group in ipairs(self.param_groups) do
-    moth.no_grad(self.step_rows, self, group)
-    moth.no_grad(self.step_group, self, group)
+    if rows.any() then self:step_rows(group) end
+    self:step_group(group)
   end
 end
+
+local function update(self) moth.no_grad(update_groups, self) end
 
 --- Updates the parameters from their gradients.
 -- @tparam[opt] function closure computes the loss anew and returns it @return what it returned
@@ -210,7 +212,6 @@ end
 
 -- Updates parameters with row gradients by step_row(group, p, row gradient), if the optimizer has it.
 function Optimizer:step_rows(group)
-  if not rows.any() then return end
   for _, p in ipairs(group.params) do
     local g = rows.rows(p)
     if g and not self.step_row then
