@@ -73,6 +73,8 @@ moth.use_deterministic_algorithms = signature("use_deterministic_algorithms(bool
   function(on) B.cuda.deterministic(on) end)
 moth.are_deterministic_algorithms_enabled = signature("are_deterministic_algorithms_enabled()",
   function() return (B.cuda.deterministic()) end)
+--- The topics of which moth speaks on stderr, as MOTH_LOGS: "dispatch,+autograd" ("+": in detail); "": none.
+moth.set_logs = signature("set_logs(string topics)", B.log)
 --- "generic", "avx2" or "avx512"; can be set for tests (as by MOTH_CPU).
 moth.cpu_level = signature("cpu_level(string level?)", function(level) return (B.cpu_level(level)) end)
 
@@ -114,6 +116,7 @@ end
 files.cpp_extension = "library.extension"
 for file, fields in each({
   capi = "C", ["data.files"] = "mmap", ["data.diagnose"] = "diagnose", ["data.fetch"] = "is_main",
+  ["utils.config"] = "config", ["repl.ask"] = "help",
   io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
   ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",

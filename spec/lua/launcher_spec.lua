@@ -65,11 +65,26 @@ describe("launcher #quick", function()
   end)
 
   it("logs calls where MOTH_LOGS says so", function()
-    local text = run([[MOTH_LOGS=x,dispatch $M -e 'x = moth.ones(2) + 1']])
+    local text = run([[MOTH_LOGS=fusion,dispatch $M -e 'x = moth.ones(2) + 1']])
     local ones, add = text:match("^(%[moth dispatch%] ones [^\n]*)\n(%[moth dispatch%] add [^\n]*)\n$")
     assert.matches("ones %[%]  size: {2}  %(src/ops/create.lua:%d+%)  moth_cpu_ones ", ones)
     assert.matches("add %[CPU%]  self: float32 %[2%] cpu, other: 1, alpha: 1  %(src/ops/pointwise.lua:%d+%)  moth", add)
-    assert.equals("", (run([[MOTH_LOGS=other $M -e 'x = moth.ones(2) + 1']])))
+    assert.equals("", (run([[MOTH_LOGS=all,-dispatch $M -e 'x = moth.ones(2) + 1']])))
+    assert.matches("^%[moth%] warning: MOTH_LOGS: there is no topic 'other'; topics are all, .*dispatch.*\n$",
+      (run([[MOTH_LOGS=other,-cuda $M -e 'x = moth.ones(2) + 1']])))
+    assert.equals("", (run([[TORCH_LOGS=other $M -e 'x = moth.ones(2) + 1']]))) -- PyTorch has other topics
+  end)
+
+  it("logs backward, with the rank in front of each line #M470", function()
+    local step = [[ $M -e 'x = moth.ones(3):requires_grad_(); (x * 2):sum():backward()']]
+    assert.matches("^%[moth autograd%] backward 1 from SumBackward0: 3 of 3 nodes ran\n$",
+      (run("MOTH_LOGS=autograd" .. step)))
+    local lines = run("RANK=3 MOTH_LOGS=+autograd,dist,recompiles" .. step)
+    assert.matches("^%[rank 3%] %[moth autograd%]   SumBackward0: float32 %[%] cpu\n"
+      .. "%[rank 3%] %[moth autograd%]   MulBackward0: float32 %[3%] cpu\n", lines)
+    assert.matches("%[rank 3%] %[moth autograd%] backward 1 [^\n]+\n$", lines)
+    assert.equals("", (run([[$M -e 'moth.set_logs "dispatch" moth.set_logs "" x = moth.ones(2)']])))
+    assert.matches("^%[moth dispatch%] ones", (run([[$M -e 'moth.set_logs "dispatch" x = moth.ones(2)']])))
   end)
 
   it("requires modules by their last name", function()

@@ -205,6 +205,60 @@ describe("the prompt #quick", function()
     assert.matches("  v +3\n", out)
   end)
 
+  it("shows the frames of an error, and has expressions see their variables: %debug", function()
+    local path = os.tmpname()
+    local f = assert(io.open(path, "w"))
+    f:write([[
+      local kept = 7
+      local function inner(x, k)
+        local y = x * k
+        return y + moth.randn(3, 3) + kept
+      end
+      function step(x)
+        local r = moth.no_grad(function()
+          local scale = 2
+          local z = inner(x, scale)
+          return z
+        end)
+        return r
+      end]])
+    f:close()
+    local out, errors = session { "%run " .. path, "k = 'of the session'", "step(moth.ones(2, 4))", "%debug",
+      "k + kept", "y:sum()", "nothing.at_all", "%up", "scale", "k", "%up", "%up", "%up", "%debug 9", "%debug 1",
+      "x:size(2)",
+      "%debug end", "k", "%debug off", "%debug", "%debug on", "step({})", "%debug", "%locals" }
+    os.remove(path)
+    assert.matches(">  1  [^\n]+:4 in inner\n +return y %+ [^\n]+\n"
+      .. " +x = float32 %[2, 4%] cpu, k = 2, y = float32", out)
+    assert.matches("\n   2  [^\n]+:9 in [^\n]+\n[^\n]+\n +scale = 2, x = ", out)
+    assert.matches("\n   3  [^\n]+:7 in step\n", out)
+    assert.not_matches("moth/", out:match("^(.-)\n9\n")) -- no frames of the prompt's or of no_grad's own
+    assert.matches("\n9\n16%.\n", out)
+    assert.matches("\n2  [^\n]+:9 in [^\n]+\n  scale +2\n  x +float32 %[2, 4%] cpu\n2\n\"of the session\"\n", out)
+    assert.matches("\n4\n\"of the session\"\n", out)
+    assert.matches("\n  x +{}\n", out)
+    assert.matches("there are frames 1 to 4", errors)
+    assert.matches("there was no error yet", errors)
+  end)
+
+  it("helps from scripts, too: moth.help, moth.config #M464 #M512 #M516", function()
+    local out, errors = session { "moth.help()", "moth.help 'debug'", "moth.help(moth.relu)",
+      "moth.help(moth.nn.Linear)", "moth.help 'profiler'", "moth.help(moth.debug)", "print(moth.config())",
+      "moth.config().blas.path",
+      "moth.config().moth.version == moth.version" }
+    assert.equal("", errors)
+    assert.matches("moth.help \"relu\"", out)
+    assert.matches("\n  find_nan +Runs model", out)
+    assert.matches("\n  compare_runs +Runs", out)
+    assert.matches("relu%(Tensor self%) %-> Tensor\n.-defined at src/ops/pointwise.lua:%d+", out)
+    assert.matches("class Linear.-linear.lua:%d+", out)
+    assert.matches("\n  step_breakdown +", out)
+    for _, name in ipairs { "moth", "lua", "cpu", "blas", "oneDNN", "turbojpeg", "cc", "cuda" } do
+      assert.matches("\n" .. name .. " +[^\n]+", out)
+    end
+    assert.matches("true\n$", out)
+  end)
+
   it("times, runs files, draws", function()
     local path = os.tmpname()
     local f = assert(io.open(path, "w"))

@@ -12,12 +12,15 @@
  * at the end.
  *
  * All computations are dispatched ops: with create_graph they are recorded. No recursion, one thread. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/formulas.h"
 #include "autograd/node.h"
 #include "core/alloc.h"
 #include "core/dtype.h"
+#include "core/log.h"
 #include "device/stream.h"
 #include "dispatch/batch.h"
 #include "ops/create.h"
@@ -53,7 +56,9 @@ typedef struct Task {
   bool
       counts; /* the reference count tells whether a gradient is shared: not under moth_is_traced */
   bool all;   /* every node runs, not only those that lead to inputs */
-  int64_t id; /* of the pass */
+  int log;    /* the level of MOTH_LOGS=autograd */
+  int32_t ran;
+  int64_t id;         /* of the pass */
   struct Task *outer; /* the pass that this one runs in */
 } Task;
 
@@ -638,12 +643,26 @@ done:
   return status;
 }
 
+static void log_node(const Task *t, const Entry *e) {
+  char text[512] = "", one[160];
+  for (int i = 0; i < e->slots; i++) {
+    const MothTensor *g = t->grads[e->grads + i];
+    size_t used = strlen(text);
+    snprintf(text + used, sizeof text - used, "%s%s", i ? ", " : "",
+             g ? moth_tensor_format(g, one, sizeof one) : "none");
+  }
+  moth_log_write("autograd", "  %s: %s", e->node->name, text);
+}
+
 /* Runs a node on its stream, which waits for the gradients; the caller's stream waits for results that the caller
  * sees. */
 static MothStatus run_node(Task *t, int32_t at, const Capture *captures, int ncaptures,
                            MothTensor **captured, bool accumulate_leaves) {
   Entry *e = &t->entries[at];
   MothNode *n = e->node;
+  t->ran++;
+  if (t->log > 1)
+    log_node(t, e);
   for (int i = 0; i < e->slots; i++) {
     MothTensor *g = t->grads[e->grads + i];
     if (g && t->streams[e->grads + i])
@@ -705,6 +724,7 @@ static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor
             .create = create,
             .all = !inputs,
             .counts = !moth_is_traced(),
+            .log = moth_log_level("autograd"),
             .id = atomic_fetch_add_explicit(&passes, 1, memory_order_relaxed) + 1,
             .outer = running};
   Capture few[16], *captures = few;
@@ -796,6 +816,10 @@ static MothStatus pass(MothTensor **roots, MothTensor **grads, int n, MothTensor
     }
 done:
   running = t.outer;
+  if (t.log)
+    moth_log_write("autograd", "backward %" PRId64 " from %s: %d of %d nodes ran%s", t.id,
+                   t.n ? t.entries[0].node->name : "nothing", t.ran, t.n,
+                   status == MOTH_OK ? "" : ", then it failed");
   if (status != MOTH_OK)
     for (int i = 0; out && i < ninputs; i++) {
       moth_tensor_release(out[i]);

@@ -7,28 +7,74 @@
 
 #include "core/environment.h"
 
-static char topics[256];
+/* docs/environment.md says what each prints. */
+static const char *const known[] = {
+    "aot",  "aot_graphs", "aot_joint_graph", "autograd", "autotuning",  "cuda",       "dispatch",
+    "dist", "fusion",     "graph_breaks",    "kernel",   "output_code", "recompiles",
+};
+enum { KNOWN = sizeof known / sizeof *known };
+static signed char levels[KNOWN]; /* 0: off, 1: on, 2: in detail */
+static char rank[24];
 
-__attribute__((constructor)) static void log_init(void) {
-  const char *own = moth_env_text("MOTH_LOGS");
-  moth_log_set(own ? own : moth_env_text("TORCH_LOGS"));
+static int topic_at(const char *word, size_t n) {
+  for (int i = 0; i < KNOWN; i++)
+    if (strlen(known[i]) == n && memcmp(known[i], word, n) == 0)
+      return i;
+  return -1;
 }
 
-void moth_log_set(const char *s) {
-  snprintf(topics, sizeof topics, ",%s,", s ? s : "");
+static void set(const char *s, bool complain) {
+  memset(levels, 0, sizeof levels);
+  while (s && *s) {
+    size_t n = strcspn(s, ", ");
+    const char *word = s;
+    signed char level = 1;
+    s += n + (s[n] != 0);
+    if (n && (*word == '+' || *word == '-')) {
+      level = *word == '+' ? 2 : 0;
+      word++;
+      n--;
+    }
+    int at = topic_at(word, n);
+    if (at >= 0)
+      levels[at] = level;
+    else if (n == 3 && memcmp(word, "all", 3) == 0)
+      memset(levels, level, sizeof levels);
+    else if (n && complain) {
+      char list[256] = "all";
+      for (int i = 0; i < KNOWN; i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), ", %s", known[i]);
+      fprintf(stderr, "[moth] warning: MOTH_LOGS: there is no topic '%.*s'; topics are %s\n",
+              (int)n, word, list);
+    }
+  }
+}
+
+__attribute__((constructor)) static void log_init(void) {
+  const char *own = moth_env_text("MOTH_LOGS"), *number = moth_env_text("RANK");
+  set(own ? own : moth_env_text("TORCH_LOGS"), own != NULL);
+  if (number)
+    snprintf(rank, sizeof rank, "[rank %.10s] ", number);
+}
+
+void moth_log_set(const char *topics) {
+  set(topics, true);
+}
+
+int moth_log_level(const char *topic) {
+  int at = topic_at(topic, strlen(topic));
+  return at < 0 ? 0 : levels[at];
 }
 
 bool moth_log_on(const char *topic) {
-  char word[64];
-  int n = snprintf(word, sizeof word, ",%s,", topic);
-  return n > 0 && strstr(topics, word) != NULL;
+  return moth_log_level(topic) > 0;
 }
 
 void moth_log_write(const char *topic, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   flockfile(stderr); /* other threads' lines stand apart */
-  fprintf(stderr, "[moth %s] ", topic);
+  fprintf(stderr, "%s[moth %s] ", rank, topic);
   vfprintf(stderr, fmt, ap); /* of any length: generated code */
   fputc('\n', stderr);
   funlockfile(stderr);

@@ -40,6 +40,14 @@ static Sizes behind(int64_t n, const int64_t *sizes, int count) {
   return s;
 }
 
+/* The batch, and behind it `rank` dimensions: the last ones are those of an element, the others are 1. */
+static Sizes lined_up(int64_t batch, int rank, const int64_t *shape, int ndim) {
+  Sizes s = {{batch}, rank + 1};
+  for (int d = 1; d <= rank; d++)
+    s.v[d] = d <= rank - ndim ? 1 : shape[d - 1 - (rank - ndim)];
+  return s;
+}
+
 /* Calls op with all its arguments. */
 static MothStatus call(MothBatchCall *b, const MothOp *op, const MothValue *args) {
   MothValue full[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
@@ -634,10 +642,7 @@ static MothStatus indexed_nd(MothBatchCall *b) {
     MOTH_GO(front(b, src, &m, &q));
     if (src->ndim > rank)
       goto done;
-    Sizes to = {{b->size}, rank + 1};
-    for (int d = 1; d <= rank; d++)
-      to.v[d] = d <= rank - src->ndim ? 1 : src->shape[d - 1 - (rank - src->ndim)];
-    MOTH_GO(reshape(q, to, &m, &q));
+    MOTH_GO(reshape(q, lined_up(b->size, rank, src->shape, src->ndim), &m, &q));
     args[3] = moth_v_tensor(q);
     args[4] = c->args[4];
     MOTH_GO(moth_call1(op, op->nargs, args, &result));
@@ -663,13 +668,10 @@ static MothStatus filled(MothBatchCall *b) {
   if (b->physical[1]) {
     value = b->physical[1];
     int ndim = self->ndim - 1, own_dims = value->ndim - 1;
-    Sizes s = {{b->size}, ndim + 1};
     if (own_dims > ndim)
       return moth_fail(MOTH_ERR_VALUE, "a tensor of %d dimensions cannot be written to one of %d",
                        own_dims, ndim);
-    for (int d = 1; d <= ndim; d++)
-      s.v[d] = d <= ndim - own_dims ? 1 : value->shape[d - (ndim - own_dims)];
-    MOTH_GO(reshape(value, s, &m, &value));
+    MOTH_GO(reshape(value, lined_up(b->size, ndim, value->shape + 1, own_dims), &m, &value));
     v = moth_v_tensor(value);
   }
   MothValue args[] = {moth_v_tensor(self), v, moth_v_bool(false)};
@@ -690,10 +692,8 @@ static MothStatus selected(MothBatchCall *b) {
   int ndim, own_dims = p->ndim - 1;
   MothStatus status = MOTH_OK;
   MOTH_TRY(moth_broadcast(own_dims, p->shape + 1, mask->ndim, mask->shape, &ndim, wide));
-  Sizes s = {{b->size}, ndim + 1}, all = behind(b->size, wide, ndim);
-  for (int d = 1; d <= ndim; d++)
-    s.v[d] = d <= ndim - own_dims ? 1 : p->shape[d - (ndim - own_dims)];
-  MOTH_GO(reshape(p, s, &m, &p));
+  Sizes all = behind(b->size, wide, ndim);
+  MOTH_GO(reshape(p, lined_up(b->size, ndim, p->shape + 1, own_dims), &m, &p));
   MOTH_GO(moth_expand(p, all.v, all.n, &p));
   own(&m, p);
   MOTH_GO(moth_expand(mask, all.v, all.n, &both));
@@ -722,10 +722,8 @@ static MothStatus viewed(MothBatchCall *b) {
     MOTH_TRY(moth_view(p, s.v, s.n, &b->results[0]));
     b->done = true;
   } else if (c->op == MOTH_OP(expand)) {
-    Sizes ones = {{b->size}, s.n};
     int more = meta->ndim - (p->ndim - 1);
-    for (int d = 1; d < s.n; d++)
-      ones.v[d] = d <= more ? 1 : p->shape[d - more];
+    Sizes ones = lined_up(b->size, meta->ndim, p->shape + 1, p->ndim - 1);
     if (more)
       MOTH_TRY(moth_view(p, ones.v, ones.n, &t));
     MothStatus status = moth_expand(t, s.v, s.n, &b->results[0]);

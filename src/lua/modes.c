@@ -422,6 +422,8 @@ static void push_line(lua_State *L, const MothCall *c) {
 static MothStatus log_run(MothCall *c, void *ctx) {
   (void)ctx;
   lua_State *L = moth_lua_current;
+  if (!moth_log_on("dispatch"))
+    return moth_redispatch(c);
   if (L && lua_checkstack(L, 12)) {
     push_line(L, c);
     moth_log_write("dispatch", "%s", lua_tostring(L, -1));
@@ -432,6 +434,21 @@ static MothStatus log_run(MothCall *c, void *ctx) {
     moth_log_write("dispatch", "%s  (%s)", text, c->op->place);
   }
   return moth_redispatch(c);
+}
+
+static void log_calls(void) {
+  static _Thread_local bool logging; /* interceptors belong to threads */
+  if (!moth_log_on("dispatch") || logging)
+    return;
+  logging = true;
+  moth_intercept_push(true, (MothInterceptor){log_run, NULL, true, NULL, true});
+}
+
+/* log(topics): as MOTH_LOGS, from now on */
+static int b_log(lua_State *L) {
+  moth_log_set(luaL_optstring(L, 1, ""));
+  log_calls();
+  return 0;
 }
 
 /* trace: collects the same lines */
@@ -677,6 +694,7 @@ void moth_lua_open_modes(lua_State *L) {
                                  {"pop_trace", b_pop_trace},
                                  {"set_fake", b_set_fake},
                                  {"set_autocast", b_set_autocast},
+                                 {"log", b_log},
                                  {"autocast_state", b_autocast_state},
                                  {"device_types", b_device_types},
                                  {"register_backend", b_register_backend},
@@ -708,9 +726,5 @@ void moth_lua_open_modes(lua_State *L) {
   lua_pushcfunction(L, function_tostring);
   lua_setfield(L, -2, "__tostring");
   lua_rawset(L, LUA_REGISTRYINDEX);
-  static _Thread_local bool logging; /* interceptors belong to threads */
-  if (moth_log_on("dispatch") && !logging) {
-    logging = true;
-    moth_intercept_push(true, (MothInterceptor){log_run, NULL, true, NULL, true});
-  }
+  log_calls();
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "core/log.h"
 #include "core/parallel.h"
 #include "core/random.h"
 #include "device/cuda.h"
@@ -658,10 +657,6 @@ static int b_cuda_why(lua_State *L) {
     lua_pushnil(L);
   return 1;
 }
-static int b_log(lua_State *L) {
-  moth_log_set(luaL_optstring(L, 1, ""));
-  return 0;
-}
 
 void moth_lua_open_tensor(lua_State *L) {
   static const luaL_Reg fns[] = {{"tensor", b_tensor},
@@ -704,7 +699,6 @@ void moth_lua_open_tensor(lua_State *L) {
                                  {"cpu_level", b_cpu_level},
                                  {"format", b_format},
                                  {"cuda_why", b_cuda_why},
-                                 {"log", b_log},
                                  {NULL, NULL}};
   luaL_register(L, NULL, fns);
   lua_newtable(

@@ -24,9 +24,13 @@ local function is_rethrown()
   return false
 end
 
---- The handler for xpcall: stores the frames and returns the error unchanged.
+--- The handler for xpcall: stores the frames and returns the error unchanged. M.observer, if set, is called first: it
+-- may look at the frames.
 function M.keep(e)
-  if not is_rethrown() then frames = debug.traceback("", 2) end
+  if not is_rethrown() then
+    frames = debug.traceback("", 2)
+    if M.observer then M.observer(e) end
+  end
   return e
 end
 

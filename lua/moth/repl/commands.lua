@@ -96,20 +96,19 @@ commands.help = { "%help", "this list", function(session)
   session.out:write(table.concat(list))
 end }
 
+local function debugger() return require "moth.repl.debugger" end
+commands.debug = { "%debug [N]", "the frames of the last error with their variables; expressions then see those of one",
+  function(session, what) debugger().command(session, what) end }
+commands.up = { "%up", "in %debug: the frame that called this one", function(session) debugger().move(session, 1) end }
+commands.down = { "%down", "in %debug: the frame that this one called",
+  function(session) debugger().move(session, -1) end }
+commands.locals = { "%locals", "in %debug: the variables of the frame",
+  function(session) debugger().locals(session) end }
+
 local function explain(session, path)
-  local value
-  if require("moth.repl.complete").keys(path) then
-    local moth = require "moth"
-    -- A name of the session, else of moth: conv2d, nn.Conv2d, StepLR.
-    for _, place in ipairs { session.locals.env, moth, moth.nn, moth.optim, moth.optim.lr_scheduler, moth.data,
-      moth.nn.functional, moth.nn.utils, moth.autograd } do
-      value = require("moth.repl.complete").resolve(place, path)
-      if value ~= nil then break end
-    end
-  end
-  local help = require "moth.repl.help"
-  local text = help.text(path, value) or ("nothing is named '" .. path .. "'; ??" .. path .. " looks through the docs")
-  session.out:write(help.fitted(text, require("moth.repl.terminal").columns(session.out)), "\n")
+  local text = require("moth.repl.ask").about(path, session.locals.env)
+  local columns = require("moth.repl.terminal").columns(session.out)
+  session.out:write(require("moth.repl.help").fitted(text, columns), "\n")
 end
 
 --- The command on a line, as a function of the session, or nil if the line is Lua.
@@ -128,7 +127,7 @@ function M.find(line)
   if not name then return nil end
   return function(session)
     local command = commands[name] or error("there is no command %" .. name .. "; %help lists them", 0)
-    if rest == "" and command[1]:find(" ", 1, true) then error("usage: " .. command[1] .. ": " .. command[2], 0) end
+    if rest == "" and command[1]:find(" %a") then error("usage: " .. command[1] .. ": " .. command[2], 0) end
     return command[3](session, rest)
   end
 end

@@ -155,10 +155,12 @@ end
 function M.doc(value, path)
   if type(value) == "function" or rawget(value, "__name") then
     local f = type(value) == "function" and value or rawget(value, "__init") or rawget(value, "forward")
-    local info = f and debug.getinfo(f, "S")
+    local signed, given = signature.of(f)
+    local info = f and debug.getinfo(given or f, "S")
     local lines = info and info.what ~= "C" and info.source:find("^@") and read_lines(info.source:sub(2))
     if not lines then return nil end
-    return comment_above(lines, info.linedefined) or (f ~= value and head_comment(lines)) or nil
+    return comment_above(lines, first_line(lines, info.linedefined, signed)) or (f ~= value and head_comment(lines))
+      or nil
   end
   if package.loaded[path] ~= value then return nil end
   for name, module in each(package.loaded) do -- under several names, one of them that of its file

@@ -6,6 +6,7 @@
 --
 -- `host` has functions of the launcher: read_line(prompt) -> line, nil at the end, false when interrupted; call(fn) ->
 -- true, results … or false, message with traceback; load_history, save_history, columns.
+local debugger = require "moth.repl.debugger"
 local locals = require "moth.repl.locals"
 local show = require "moth.repl.show"
 local source = require "moth.lang.source"
@@ -74,7 +75,10 @@ end
 
 --- Runs a chunk and shows what it returns; the first value is kept in `_`. True if there was no error.
 function M.evaluate(session, chunk)
-  local results = pack(session.host.call(chunk))
+  local results = pack(session.host.call(function()
+    local r = pack(debugger.call(session, chunk))
+    return unpack(r, 1, r.n)
+  end))
   if not results[1] then
     session.out:flush()
     io.stderr:write(session.colour("error", own_frames(tostring(results[2]))), "\n")
@@ -103,7 +107,11 @@ local function read_chunk(session)
   local function read(prompt)
     return session.host.read_line(session.quiet and "" or session.colour("prompt", prompt))
   end
-  local line = read "> "
+  local line = read(session.mark and session.mark .. "> " or "> ")
+  if line == nil and session.mark then -- Ctrl-D leaves %debug, and then the prompt
+    debugger.leave(session)
+    return "nothing"
+  end
   if line == nil then return "end" end
   if not line or line:match("^%s*$") then return "nothing" end
   local command = require("moth.repl.commands").find(line)

@@ -86,13 +86,17 @@ end
 local Locals = {}
 Locals.__index = Locals
 
---- A new, empty set: `env` is the environment of chunks.
+--- A new, empty set: `env` is the environment of chunks. `frame`, if set, has values that it gives first: { name =
+-- { value } }.
 function M.new(globals)
   globals = globals or _G
   local declared, values, before = {}, {}, {}
   for k, v in each(globals) do before[k] = v end
+  local self
   local env = setmetatable({}, {
     __index = function(_, k)
+      local seen = self.frame and self.frame[k]
+      if seen then return seen[1] end
       if declared[k] then return values[k] end
       return globals[k]
     end,
@@ -100,8 +104,8 @@ function M.new(globals)
       if declared[k] then values[k] = v else globals[k] = v end
     end,
   })
-  return setmetatable({ env = env, declared = declared, values = values, globals = globals, before = before },
-    Locals)
+  self = setmetatable({ env = env, declared = declared, values = values, globals = globals, before = before }, Locals)
+  return self
 end
 
 function Locals:declare(names)
@@ -119,10 +123,13 @@ local function changed(self)
   end
   return list
 end
---- The names of declared locals and of globals that the session made, sorted.
+--- The names of declared locals and of globals that the session made, sorted; and those of the frame.
 function Locals:names()
   local list = {}
   for n in each(self.declared) do list[#list + 1] = n end
+  for n in each(self.frame or {}) do
+    if not self.declared[n] then list[#list + 1] = n end
+  end
   for _, n in ipairs(changed(self)) do
     if not self.declared[n] then list[#list + 1] = n end
   end

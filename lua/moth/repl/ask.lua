@@ -1,0 +1,71 @@
+--- moth.help: the docs of a name or a value, as `?name` at the prompt shows them.
+local B = require "moth_lua"
+local each = require "moth.each"
+local signature = require "moth.utils.signature"
+local help = require "moth.repl.help"
+local complete = require "moth.repl.complete"
+
+local M = {}
+
+-- A name of `env` (the session's variables), else of moth: conv2d, nn.Conv2d, StepLR.
+local function find(path, env)
+  if not complete.keys(path) then return nil end
+  local moth = require "moth"
+  for _, place in ipairs { env or { moth = moth }, moth, moth.nn, moth.optim, moth.optim.lr_scheduler, moth.data,
+    moth.nn.functional, moth.nn.utils, moth.autograd } do
+    local value = complete.resolve(place, path)
+    if value ~= nil then return value end
+  end
+end
+
+-- The doc of a module and a line for each of its functions and classes.
+local function of_module(path, module)
+  local lines, names = { help.doc(module, path) or path }, {}
+  for name in each(complete.fields(module)) do if not name:find("^_") then names[#names + 1] = name end end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local ok, value = pcall(function() return module[name] end)
+    local kind = ok and type(value)
+    local doc = (kind == "function" or kind == "table") and help.doc(value, path .. "." .. name) or ""
+    lines[#lines + 1] = ("  %-28s %s"):format(name, doc:match("^(.-%.)%s%u") or doc:match("^[^\n]*"))
+  end
+  return table.concat(lines, "\n")
+end
+
+local function is_module(value)
+  local mt = type(value) == "table" and getmetatable(value)
+  return type(mt) == "table" and rawget(mt, "__module_name") ~= nil
+end
+
+--- The text of `?path`; `env`: the variables of a session.
+function M.about(path, env)
+  local value = find(path, env)
+  if is_module(value) then return of_module(getmetatable(value).__module_name, value) end
+  return help.text(path, value) or ("nothing is named '" .. path .. "'; ??" .. path .. " looks through the docs")
+end
+
+local overview = [[
+moth.help "relu"          signature, doc and source of an op, a function, a class (nn.Linear) or a module ("debug")
+moth.help(moth.relu)      the same of a value
+moth.config()             what moth found on this machine
+At the prompt: ?name, ??word searches names and docs, %help lists the commands.
+Modules: nn, optim, data, amp, autograd, func, compile, kernel, profiler, debug, memory, linalg, fft, models
+Guides are in docs/, examples in examples/.]]
+
+local function text_of(what)
+  if what == nil then return overview end
+  if type(what) == "string" then return M.about(what) end
+  if is_module(what) then return of_module(getmetatable(what).__module_name, what) end
+  if type(what) == "function" then
+    for name, f in each(B.ops) do
+      if rawequal(f, what) then return help.text(name, what) end
+    end
+  end
+  return help.text(type(what) == "table" and rawget(what, "__name") or type(what), what)
+end
+
+--- Prints what `what` is: a name ("relu", "nn.Linear", "debug") or a value (moth.relu, a module, an object); without
+-- it, where to look.
+M.help = signature("help(any what?)", function(what) print(text_of(what)) end)
+
+return M
