@@ -239,3 +239,79 @@ describe("ctc_loss #quick", function()
       positions { 0, 0 }):item())
   end)
 end)
+
+describe("orthogonal #quick", function()
+  local orthogonal = nn.utils.parametrizations.orthogonal
+
+  local function layer(rows, columns, map, o)
+    return orthogonal(nn.Linear(columns, rows):double(), "weight", map, o)
+  end
+  local function is_orthogonal(w)
+    local g = w:size(-2) >= w:size(-1) and w.mT:matmul(w) or w:matmul(w.mT)
+    return g:allclose(moth.eye(g:size(-1), { dtype = g:dtype() }):expand(g:size()), 1e-9, 1e-9)
+  end
+
+  it("holds for each map and shape, after steps too, and takes orthogonal values", function()
+    for _, map in ipairs { "matrix_exp", "cayley", "householder" } do
+      for _, size in ipairs { { 3, 3 }, { 2, 4 }, { 4, 2 } } do
+        local m = layer(size[1], size[2], map)
+        assert.is_true(is_orthogonal(m.weight:detach()))
+        local before = m.weight:detach():clone()
+        local sgd = moth.optim.SGD(m:parameters(), { lr = 0.1 })
+        m(moth.randn({ 5, size[2] }, { dtype = moth.float64 })):square():sum():backward()
+        sgd:step()
+        assert.is_true(is_orthogonal(m.weight:detach()))
+        assert.is_false(m.weight:detach():allclose(before))
+        m.weight = before
+        assert.is_true(m.weight:detach():allclose(before))
+      end
+    end
+  end)
+  it("begins without a base at reflections of the value; the other maps have no inverse", function()
+    local q = moth.linalg.qr(moth.randn({ 4, 2 }, { dtype = moth.float64 }))
+    local plain = nn.Linear(2, 4):double()
+    plain.weight:detach():copy_(q)
+    orthogonal(plain, "weight", "householder", { use_trivialization = false })
+    assert.is_close(q, plain.weight:detach())
+    local m = layer(3, 3, "cayley", { use_trivialization = false })
+    assert.is_true(is_orthogonal(m.weight:detach()))
+    assert.error_matches(function() m.weight = moth.eye(3):double() end, "no inverse without a base")
+    assert.error_matches(function() layer(3, 3, "cayleigh") end, "orthogonal_map")
+  end)
+  it("takes batches of matrices", function()
+    local conv = nn.Conv1d(3, 2, 4):double()
+    orthogonal(conv)
+    assert.is_true(is_orthogonal(conv.weight:detach()))
+  end)
+end)
+
+describe("weight_norm of older programs #quick", function()
+  it("loads weight_g and weight_v", function()
+    local m = nn.utils.weight_norm(nn.Linear(2, 3))
+    m:load_state_dict { bias = moth.zeros(3), weight_g = moth.full({ 3, 1 }, 2), weight_v = moth.ones(3, 2) }
+    assert.is_close(moth.full({ 3, 2 }, math.sqrt(2)), m.weight:detach())
+    nn.utils.remove_weight_norm(m)
+    assert.equal(nn.Linear, getmetatable(m))
+    assert.is_close(moth.full({ 3, 2 }, math.sqrt(2)), m.weight:detach())
+  end)
+end)
+
+describe("pruning classes #quick", function()
+  local prune = nn.utils.prune
+  it("apply as the functions do, and take masks of one's own", function()
+    local m = nn.Linear(4, 4)
+    prune.L1Unstructured.apply(m, "weight", 0.5)
+    assert.equal(8, m.weight:eq(0):sum():item())
+    local First = require "moth.class" ("First", prune.BasePruningMethod)
+    function First:__init(n) self.n = n end
+    function First:compute_mask(_, mask)
+      mask:view(-1):narrow(1, 1, self.n):zero_()
+      return mask
+    end
+    First:apply(m, "bias", 3)
+    assert.same({ true, true, true, false }, m.bias:eq(0):totable())
+    prune.global_unstructured({ { m, "weight" } }, prune.L1Unstructured, 8)
+    assert.equal(16, m.weight:eq(0):sum():item())
+    assert.error_matches(function() prune.global_unstructured({ { m, "weight" } }, {}, 1) end, "pruning_method")
+  end)
+end)

@@ -14,7 +14,7 @@ cases, seen = [], set()
 # Not in the list: containers, bases, what is deprecated, what needs several devices, what has a case of its own.
 APART = {
     "Module", "Container", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "RNNBase",
-    "RNNCellBase", "DataParallel", "SyncBatchNorm", "NLLLoss2d", "LinearCrossEntropyLoss", "Transformer", "AlphaDropout",
+    "RNNCellBase", "DataParallel", "NLLLoss2d", "Transformer", "AlphaDropout",
     "CrossMapLRN2d",  # its running sum of channels forgets to let one go
     "FeatureAlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU", "TripletMarginWithDistanceLoss",
     "TransformerEncoder", "TransformerDecoder", "TransformerEncoderLayer", "TransformerDecoderLayer",
@@ -107,6 +107,10 @@ for d, x in ((1, line), (2, image), (3, volume)):
         case(kind + n, [[1, 2] * d], x, text=kind != "ZeroPad")
     case("ConstantPad" + n, [2, 1.5], x)
 case("BatchNorm1d", [4], r(5, 4))
+case("SyncBatchNorm", [4], image)
+case("SyncBatchNorm", [4, 1e-3, 0.2, False], r(5, 4))
+case("LinearCrossEntropyLoss", [5, 10], r(3, 5), torch.tensor([2, 0, 9]), bias=True)
+case("LinearCrossEntropyLoss", [5, 10], r(3, 5), torch.randint(10, (3, 4, 2)), out_features=[4, 2], label_smoothing=0.1, text=False)
 for d in (2, 3):
     x = (image, volume)[d - 2]
     u = torch.rand(2, 4, d)

@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.utils.data.distributed
 
-GIVEN_UP = {"size_average", "reduce", "_stacklevel", "self", "last_epoch", "foreach"}
+GIVEN_UP = {"size_average", "reduce", "_stacklevel", "self", "foreach"}
 # PyTorch's own texts, where inspect finds none; and places of its own.
 TEXTS = {
     "nn.RNN": "(input_size, hidden_size, num_layers=1, nonlinearity='tanh', bias=True, batch_first=False, dropout=0.0, "
@@ -18,19 +18,30 @@ TEXTS = {
     "nn.functional.max_pool1d": "(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, "
                                 "return_indices=False)",
     "nn.functional.adaptive_max_pool2d": "(input, output_size, return_indices=False)",
+    "nn.functional.conv_tbc": "(input, weight, bias, pad=0)",
+    "nn.functional.native_channel_shuffle": "(input, groups)",
+    "nn.functional.threshold_": "(input, threshold, value)",
+    "nn.functional.rrelu_": "(input, lower=1/8, upper=1/3, training=False)",
     "nn.functional.gelu": "(input, approximate='none')",
 }
 TEXTS["nn.GRU"] = TEXTS["nn.LSTM"]
 TEXTS["nn.functional.max_pool2d"] = TEXTS["nn.functional.max_pool1d"]
 # moth's own: names, or defaults that differ with a reason.
 OWN = {"generator", "ignore_mismatched_sizes"}
+# Options of all optimizers, whether PyTorch's has them or not: a program may change the optimizer and keep them.
+OF_ALL = {"foreach", "fused", "differentiable"}
 DEFAULTS = {
     "nn.functional.softmax dim", "nn.functional.softmin dim", "nn.Softmax dim", "nn.Softmin dim", "nn.LogSoftmax dim",
     "nn.utils.fuse_conv_bn_weights conv_b", "nn.utils.fuse_conv_bn_weights bn_w", "nn.utils.fuse_conv_bn_weights bn_b",
     "nn.utils.fuse_linear_bn_weights linear_b", "nn.utils.fuse_linear_bn_weights bn_w",
     "nn.utils.fuse_linear_bn_weights bn_b", "nn.functional.one_hot num_classes", "nn.utils.pad_sequence batch_first", "utils.data.BatchSampler drop_last",
-    "utils.data.DataLoader batch_size", "utils.data.DistributedSampler num_replicas", "utils.data.DistributedSampler rank",
+    "utils.data.DataLoader batch_size", "utils.data.DataLoader prefetch_factor",
+    "optim.Muon adjust_lr_fn", "nn.utils.weight_norm dim",
+    *("nn.functional.multi_head_attention_forward " + n for n in ("in_proj_weight", "in_proj_bias", "bias_k", "bias_v",
+                                                                  "out_proj_bias")), "utils.data.DistributedSampler num_replicas", "utils.data.DistributedSampler rank",
 }
+# What moth has and PyTorch has not, by name only: decoupled_weight_decay, the option that state dicts carry.
+MORE = {"optim.AdamW decoupled_weight_decay", "optim.Adagrad capturable", "utils.data.DataLoader seed"}
 
 
 def theirs(place):
@@ -96,7 +107,9 @@ for line in sys.stdin:
             errors.append(f"position {i + 1} is {name}, PyTorch's {want[i].name if i < len(want) else 'none'}")
             break
     for name, kind, default, _ in (p.rsplit(" ", 3) for p in parameters):
-        if name in OWN or variadic:
+        if name in OWN or variadic or place.startswith("optim.") and name in OF_ALL:
+            continue
+        if f"{place} {name}" in MORE:
             continue
         if name not in found:
             errors.append(f"PyTorch has no {name}")

@@ -89,4 +89,6 @@ for _, part in ipairs({ "conv", "pool", "grid", "loss", "resize", "embedding", "
   for name, fn in each(require("moth.nn.functional_" .. part)) do F[name] = fn end
 end
 
+for name, fn in each(require("moth.nn.functional_attention").F) do F[name] = fn end
+
 return F

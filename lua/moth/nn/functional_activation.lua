@@ -61,4 +61,9 @@ for _, row in ipairs(M.rows) do
   end
 end
 
+--- x, value where x <= threshold, in place.
+M.forms.threshold_ = signature("F.threshold_(Tensor input, number threshold, number value)", function(x, at, value)
+  return M.forms.threshold(x, at, value, true)
+end)
+
 return M

@@ -54,6 +54,17 @@ define("channel_shuffle", "Tensor input, count groups", function(x, groups)
   return (ops.reshape(ops.transpose(ops.reshape(x, split), 2, 3), size))
 end)
 
+F.native_channel_shuffle = signature.alias("F.native_channel_shuffle", F.channel_shuffle)
+
+--- A convolution along time: input (T, N, C), weight (width, C, O), bias (O) -> (T + 2 pad - width + 1, N, O).
+define("conv_tbc", "Tensor input, Tensor weight, Tensor bias, size pad=0", function(x, weight, bias, pad)
+  if B.dim(x) ~= 3 or B.dim(weight) ~= 3 then
+    check.fail("[F.conv_tbc] expected (T, N, C) and (width, C, O), got %s and %s", B.format(x), B.format(weight))
+  end
+  local y = ops.conv1d(ops.permute(x, { 2, 3, 1 }), ops.permute(weight, { 3, 2, 1 }), bias, 1, pad)
+  return (ops.permute(y, { 3, 1, 2 }))
+end)
+
 --- x / (k + alpha mean(x^2 of `size` channels around))^beta.
 define("local_response_norm", "Tensor input, count size, number alpha=0.0001, number beta=0.75, number k=1",
   function(x, size, alpha, beta, k)
@@ -112,6 +123,10 @@ define("rrelu", "Tensor input, number lower=0.125, number upper=0.33333333333333
   end
   return inplace and ops.copy_(x, y) or y
 end)
+
+--- rrelu in place.
+define("rrelu_", "Tensor input, number lower=0.125, number upper=0.3333333333333333, bool training=false",
+  function(x, lower, upper, training) return F.rrelu(x, lower, upper, training, true) end)
 
 -- ---- losses -----------------------------------------------------------------------------------------
 

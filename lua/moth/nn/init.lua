@@ -10,7 +10,8 @@ local files = {
   Module = "module", Parameter = "parameter", Sequential = "sequential", ModuleList = "module_list",
   ModuleDict = "module_dict", Linear = "linear", Flatten = "flatten", Unflatten = "unflatten",
   Identity = "identity", Bilinear = "bilinear", ParameterList = "parameter_list", ParameterDict = "parameter_dict",
-  AdaptiveLogSoftmaxWithLoss = "adaptive_softmax", MultiheadAttention = "multihead_attention",
+  AdaptiveLogSoftmaxWithLoss = "adaptive_softmax", SyncBatchNorm = "sync_batchnorm",
+  LinearCrossEntropyLoss = "linear_cross_entropy", MultiheadAttention = "multihead_attention",
   PReLU = "prelu", functional = "functional", init = "init_", utils = "utils",
 }
 

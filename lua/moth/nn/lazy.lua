@@ -23,6 +23,12 @@ M.UninitializedParameter = signature("nn.UninitializedParameter(bool requires_gr
   return Parameter(moth.empty({ 0 }, { dtype = dtype, device = device }), { requires_grad = requires_grad })
 end)
 
+--- A buffer without elements: nn.UninitializedBuffer{ dtype = … }.
+M.UninitializedBuffer = signature("nn.UninitializedBuffer(bool requires_grad=false, device device?, dtype dtype?)",
+  function(requires_grad, device, dtype)
+    return moth.empty({ 0 }, { dtype = dtype, device = device, requires_grad = requires_grad })
+  end)
+
 -- The fields of a module that a fresh one does not replace.
 local kept = { training = true, _hooks = true, _parameters = true, _buffers = true, _modules = true, _transient = true,
   _lazy = true }

@@ -396,4 +396,6 @@ function Module.__tostring(self)
   return self.__name .. "(\n  " .. table.concat(lines, "\n  ") .. "\n)"
 end
 
+require "moth.nn.module_more"(Module)
+
 return Module

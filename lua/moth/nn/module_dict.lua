@@ -42,6 +42,21 @@ end
 
 function ModuleDict:get(name) return rawget(self:registry("_modules"), name) end
 function ModuleDict:keys() return Ordered.keys(self:registry("_modules")) end
+function ModuleDict:values() return Ordered.values(self:registry("_modules")) end
+--- `for name, value in dict:items() do`
+function ModuleDict:items() return Ordered.items(self:registry("_modules")) end
 function ModuleDict:size() return #self:keys() end
+
+--- Removes the entry of a name and returns it.
+function ModuleDict:pop(name)
+  local value = self:get(name)
+  if value == nil then check.fail("[nn.ModuleDict] pop: there is no '%s'", tostring(name)) end
+  self[name] = nil
+  return value
+end
+
+function ModuleDict:clear()
+  for _, name in ipairs(self:keys()) do self[name] = nil end
+end
 
 return ModuleDict

@@ -114,4 +114,35 @@ function ModuleList:extend(list)
   return self
 end
 
+local function replace_all(self, list)
+  for i = 1, math.max(#list, #self) do rawset(self, i, list[i]) end
+  adopt(self)
+end
+
+local function position(self, i, n)
+  if type(i) ~= "number" or i ~= math.floor(i) then
+    check.fail("[nn.%s] expected a position, got %s", self.__name, tostring(i))
+  end
+  local at = i < 0 and #self + 1 + i or i
+  if at < 1 or at > n then check.fail("[nn.%s] position %d: there are %d modules", self.__name, i, #self) end
+  return at
+end
+
+--- Puts a module before position i (one beyond the end: appends).
+function ModuleList:insert(i, m)
+  if not Module.is(m) then check.fail("[nn.%s] insert: expected a module, got %s", self.__name, class.name(m)) end
+  local list = { unpack(self) }
+  table.insert(list, position(self, i, #list + 1), m)
+  replace_all(self, list)
+  return self
+end
+
+--- Removes the module at a position, the last if not given, and returns it.
+function ModuleList:pop(i)
+  local list = { unpack(self) }
+  local m = table.remove(list, position(self, i or -1, #list))
+  replace_all(self, list)
+  return m
+end
+
 return ModuleList

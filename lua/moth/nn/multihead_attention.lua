@@ -1,6 +1,5 @@
 --- nn.MultiheadAttention: projections of query, key and value, attention by heads, and a projection of the result.
 local moth = require "moth"
-local B = require "moth_lua"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
@@ -8,6 +7,7 @@ local Module = require "moth.nn.module"
 local Parameter = require "moth.nn.parameter"
 local Linear = require "moth.nn.linear"
 local init = require "moth.nn.init_"
+local attend = require("moth.nn.functional_attention").attend
 
 local MultiheadAttention = class("MultiheadAttention", Module)
 
@@ -57,45 +57,6 @@ function MultiheadAttention:reset()
   end
 end
 
--- x (N, T, in) -> (N, heads, T, E / heads), by part 1 (query), 2 (key) or 3 (value) of the input projection
-local function project(self, x, part, name)
-  local E = self.embed_dim
-  local w = self.in_proj_weight and self.in_proj_weight:narrow(1, (part - 1) * E + 1, E) or self[name]
-  local b = self.in_proj_bias and self.in_proj_bias:narrow(1, (part - 1) * E + 1, E) or nil
-  local y, n = moth.linear(x, w, b), B.size(x, 1)
-  local more = part == 2 and self.bias_k or part == 3 and self.bias_v
-  local rows = { y }
-  if more then rows[2] = more:expand({ n, 1, E }) end
-  if part > 1 and self.add_zero_attn then rows[#rows + 1] = y:new_zeros({ n, 1, E }) end
-  if #rows > 1 then y = moth.cat(rows, 2) end
-  return y:view(n, B.size(y, 2), self.num_heads, E / self.num_heads):transpose(2, 3)
-end
-
--- A mask with columns of zeros (false) for the keys that the module adds.
-local function widened(self, m)
-  local more = (self.bias_k and 1 or 0) + (self.add_zero_attn and 1 or 0)
-  if not m or more == 0 then return m end
-  local size = B.size(m)
-  size[#size] = more
-  return moth.cat({ m, m:new_zeros(size) }, -1)
-end
-
--- attn_mask and key_padding_mask as one mask for scaled_dot_product_attention. In the module's masks, as in PyTorch's,
--- true EXCLUDES a position.
-local function merge(attn_mask, padding, q)
-  local function additive(m)
-    if m:dtype() ~= moth.bool then return m end
-    return moth.zeros(m.shape, { dtype = q:dtype(), device = q:device() }):masked_fill(m, -math.huge)
-  end
-  local mask = attn_mask and additive(attn_mask)
-  if mask and mask:dim() == 3 then mask = mask:view(-1, q:size(2), mask:size(2), mask:size(3)) end
-  if padding then
-    padding = additive(padding):view(padding:size(1), 1, 1, padding:size(2))
-    mask = mask and mask + padding or padding
-  end
-  return mask
-end
-
 local arguments = signature("nn.MultiheadAttention:forward(Tensor query, Tensor key?, Tensor value?, \z
   Tensor key_padding_mask?, bool need_weights=true, Tensor attn_mask?, bool average_attn_weights=true, \z
   bool is_causal=false)", function(...) return ... end)
@@ -113,28 +74,14 @@ function MultiheadAttention:forward(...)
     if not batched then x[i] = x[i]:unsqueeze(1) elseif not self.batch_first then x[i] = x[i]:transpose(1, 2) end
   end
   if padding and padding:dim() == 1 then padding = padding:unsqueeze(1) end
-  local q = project(self, x[1], 1, "q_proj_weight")
-  local k, v = project(self, x[2], 2, "k_proj_weight"), project(self, x[3], 3, "v_proj_weight")
-  attn_mask, padding = widened(self, attn_mask), widened(self, padding)
-  local mask = merge(attn_mask, padding, q)
-  if causal and (mask or need_weights) then
-    local no = moth.full({ q:size(3), k:size(3) }, -math.huge, { dtype = q:dtype(), device = q:device() }):triu(1)
-    mask, causal = attn_mask and mask or mask and mask + no or no, false
+  local y, weights = attend(self, x, padding, need_weights, attn_mask, average, causal,
+    self.training and self.dropout or 0)
+  y = self.out_proj(y)
+  if not batched then
+    y, weights = y:squeeze(1), weights and weights:squeeze(1)
+  elseif not self.batch_first then
+    y = y:transpose(1, 2)
   end
-  local p = self.training and self.dropout or 0
-  local y, weights
-  if need_weights then
-    local scores = (q * (1 / math.sqrt(q:size(4)))):matmul(k:transpose(-2, -1))
-    if mask then scores = scores + mask end
-    weights = moth.dropout(scores:softmax(-1), p, p > 0)
-    y = weights:matmul(v)
-    if average then weights = weights:mean(2) end
-    if not batched then weights = weights:squeeze(1) end
-  else
-    y = moth.scaled_dot_product_attention(q, k, v, { attn_mask = mask, dropout_p = p, is_causal = causal })
-  end
-  y = self.out_proj(y:transpose(2, 3):reshape(q:size(1), q:size(3), self.embed_dim))
-  if not batched then y = y:squeeze(1) elseif not self.batch_first then y = y:transpose(1, 2) end
   return y, weights
 end
 

@@ -1,36 +1,25 @@
---- Normalisation: nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.BatchNorm1d/2d/3d, nn.InstanceNorm1d/2d/3d.
+--- Normalisation: nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.BatchNorm1d/2d/3d, nn.InstanceNorm1d/2d/3d,
+-- nn.LocalResponseNorm, nn.CrossMapLRN2d.
+local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
-local Parameter = require "moth.nn.parameter"
 local functional = require "moth.nn.functional"
-local init = require "moth.nn.init_"
+local parts = require "moth.nn.norm_statistics"
 local each = require "moth.each"
+
+local affine, reset, show, without_bias = parts.affine, parts.reset, parts.show, parts.without_bias
 
 local M = {}
 
-local function show(v) return v and "True" or "False" end
 local function shape_of(where, v)
   if type(v) == "number" then return { v } end
   if #v == 0 then check.fail("[%s] normalized_shape is an empty list", where) end
   return v
 end
 local function listed(shape) return "(" .. table.concat(shape, ", ") .. (#shape == 1 and ",)" or ")") end
-
-local function without_bias(self, with_weight) return with_weight and not self.bias and ", bias=False" or "" end
-
--- weight and bias of a shape, or none
-local function affine(self, shape, o, with_weight, with_bias)
-  local like = { dtype = o.dtype, device = o.device }
-  if with_weight then self.weight = Parameter(moth.empty(shape, like)) end
-  if with_bias then self.bias = Parameter(moth.empty(shape, like)) end
-end
-local function reset(self)
-  if self.weight then init.ones_(self.weight) end
-  if self.bias then init.zeros_(self.bias) end
-end
 
 local LayerNorm = class("LayerNorm", Module)
 M.LayerNorm = LayerNorm
@@ -99,58 +88,6 @@ end
 
 -- ---- with running statistics -------------------------------------------------------------------------
 
-local function statistics(name, with_affine, track)
-  local text = ("nn.%s(count num_features, number eps=1e-5, number|false momentum=0.1, bool affine=%s, \z
-    bool track_running_stats=%s, device device?, dtype dtype?, *, bool bias=true)"):format(name, with_affine, track)
-  return signature.init(text, function(self, o)
-    local n, like = o.num_features, { dtype = o.dtype, device = o.device }
-    self.num_features, self.eps, self.momentum = n, o.eps, o.momentum
-    self.affine, self.track_running_stats = o.affine, o.track_running_stats
-    affine(self, { n }, o, o.affine, o.affine and o.bias)
-    if o.track_running_stats then
-      self:register_buffer("running_mean", moth.zeros({ n }, like))
-      self:register_buffer("running_var", moth.ones({ n }, like))
-      self:register_buffer("num_batches_tracked", moth.zeros({}, { dtype = moth.int64, device = o.device }))
-    end
-    self:reset()
-  end)
-end
-
--- Resets parameters and running statistics.
-local function reset_statistics(self)
-  reset(self)
-  if not self.track_running_stats then return end
-  self.running_mean:zero_()
-  self.running_var:fill_(1)
-  self.num_batches_tracked:zero_()
-end
-
--- The running statistics that a forward pass updates, and with which momentum. Under momentum = false these are copies,
--- which take the batch's own statistics and go to `averaged`: 1 / num_batches_tracked is not read from its device.
-local function running(self)
-  local mean, var = self.running_mean, self.running_var
-  if not (self.training and self.track_running_stats) then return mean, var, self.momentum or 0 end
-  self.num_batches_tracked:add_(1)
-  if self.momentum then return mean, var, self.momentum end
-  return mean:clone(), var:clone(), 1
-end
-
--- Moves the running statistics towards a batch's, so that they are the averages of all batches.
-local function averaged(self, mean, var)
-  if rawequal(mean, self.running_mean) then return end
-  moth.no_grad(function()
-    local weight = self.num_batches_tracked:to(mean:dtype()):reciprocal()
-    self.running_mean:lerp_(mean, weight)
-    self.running_var:lerp_(var, weight)
-  end)
-end
-
-local function listing(self)
-  return ("%d, eps=%.14g, momentum=%s, affine=%s%s, track_running_stats=%s"):format(self.num_features, self.eps,
-    self.momentum and ("%.14g"):format(self.momentum) or "None", show(self.affine), without_bias(self, self.affine),
-    show(self.track_running_stats))
-end
-
 -- The number of dimensions that the input of a class may have.
 local dims = { ["1d"] = { 2, 3 }, ["2d"] = { 4, 4 }, ["3d"] = { 5, 5 } }
 
@@ -160,8 +97,8 @@ for size, d in each(dims) do
   M[name] = BatchNorm
 
   --- num_features: the channels; momentum = false (Python's None): the average of all batches
-  BatchNorm.__init = statistics(name, "true", "true")
-  BatchNorm.reset = reset_statistics
+  BatchNorm.__init = parts.statistics(name, "true", "true")
+  BatchNorm.reset = parts.reset_statistics
 
   --- x (N, C, …) -> its shape
   function BatchNorm:forward(x)
@@ -170,22 +107,18 @@ for size, d in each(dims) do
       check.fail("nn.%s: expected an input of %s dimensions, got %d", name,
         d[1] == d[2] and tostring(d[1]) or d[1] .. " or " .. d[2], n)
     end
-    local own = self.training or not self.track_running_stats
-    local mean, var, momentum = running(self)
-    local y = moth.batch_norm(x, mean, var, self.weight, self.bias, own, momentum, self.eps)
-    averaged(self, mean, var)
-    return y
+    return parts.normalize(self, x)
   end
 
-  BatchNorm.extra_repr = listing
+  BatchNorm.extra_repr = parts.listing
 
   local instance = "InstanceNorm" .. size
   local InstanceNorm = class(instance, Module)
   M[instance] = InstanceNorm
   local rank = tonumber(size:sub(1, 1)) + 2
 
-  InstanceNorm.__init = statistics(instance, "false", "false")
-  InstanceNorm.reset, InstanceNorm.extra_repr = reset_statistics, listing
+  InstanceNorm.__init = parts.statistics(instance, "false", "false")
+  InstanceNorm.reset, InstanceNorm.extra_repr = parts.reset_statistics, parts.listing
 
   --- x (N, C, …) -> its shape
   function InstanceNorm:forward(x)
@@ -193,9 +126,9 @@ for size, d in each(dims) do
       check.fail("nn.%s: expected an input of %d dimensions, got %d", instance, rank, x:dim())
     end
     if not self.track_running_stats then return moth.instance_norm(x, self.weight, self.bias, self.eps) end
-    local mean, var, momentum = running(self)
+    local mean, var, momentum = parts.running(self)
     local y = functional.instance_norm(x, mean, var, self.weight, self.bias, self.training, momentum, self.eps)
-    averaged(self, mean, var)
+    parts.averaged(self, mean, var)
     return y
   end
 end
@@ -217,6 +150,27 @@ end
 function LocalResponseNorm:extra_repr()
   return ("%d, alpha=%.14g, beta=%.14g, k=%s"):format(self.size, self.alpha, self.beta,
     self.k == math.floor(self.k) and ("%.1f"):format(self.k) or ("%.14g"):format(self.k))
+end
+
+--- nn.CrossMapLRN2d(size): LocalResponseNorm of the channels up to floor((size - 1) / 2) before and behind, of images.
+-- PyTorch's keeps the first of these channels one channel too long, from channel floor((size + 3) / 2) on; this one
+-- does not.
+local CrossMapLRN2d = class("CrossMapLRN2d", Module)
+M.CrossMapLRN2d = CrossMapLRN2d
+CrossMapLRN2d.__init = signature.init("nn.CrossMapLRN2d(count size, number alpha=0.0001, number beta=0.75, \z
+  number k=1)", function(self, o) self.size, self.alpha, self.beta, self.k = o.size, o.alpha, o.beta, o.k end)
+
+--- x (N, C, H, W) -> its shape
+function CrossMapLRN2d:forward(x)
+  if B.dim(check.tensor("nn.CrossMapLRN2d", "input", x)) ~= 4 then
+    check.fail("nn.CrossMapLRN2d: expected an input of 4 dimensions, got %d", x:dim())
+  end
+  local width = 2 * math.floor((self.size - 1) / 2) + 1
+  return functional.local_response_norm(x, width, self.alpha * width / self.size, self.beta, self.k)
+end
+
+function CrossMapLRN2d:extra_repr()
+  return ("%d, alpha=%.14g, beta=%.14g, k=%.14g"):format(self.size, self.alpha, self.beta, self.k)
 end
 
 return M

@@ -49,7 +49,22 @@ end
 
 function ParameterDict:get(name) return rawget(self:registry("_parameters"), name) end
 function ParameterDict:keys() return Ordered.keys(self:registry("_parameters")) end
+function ParameterDict:values() return Ordered.values(self:registry("_parameters")) end
+--- `for name, value in dict:items() do`
+function ParameterDict:items() return Ordered.items(self:registry("_parameters")) end
 function ParameterDict:size() return #self:keys() end
+
+--- Removes the entry of a name and returns it.
+function ParameterDict:pop(name)
+  local value = self:get(name)
+  if value == nil then check.fail("[nn.ParameterDict] pop: there is no '%s'", tostring(name)) end
+  self[name] = nil
+  return value
+end
+
+function ParameterDict:clear()
+  for _, name in ipairs(self:keys()) do self[name] = nil end
+end
 
 local function line(p)
   local device = B.tensor_device(p)

@@ -161,9 +161,19 @@ end
 
 -- ---- layers ----------------------------------------------------------------------------------------
 
+--- The base of nn.RNN, nn.LSTM and nn.GRU, and that of the cells: for is_a.
+local RNNBase, RNNCellBase = class("RNNBase", Module), class("RNNCellBase", Module)
+for _, cls in ipairs { RNNBase, RNNCellBase } do
+  M[cls.__name] = cls
+  function cls.__init()
+    check.fail("[nn.%s] is a base only: make an nn.RNN, nn.LSTM or nn.GRU%s", cls.__name,
+      cls == RNNCellBase and "Cell" or "")
+  end
+end
+
 local function layers(kind)
   local where = "nn." .. kind
-  local cls = class(kind, Module)
+  local cls = class(kind, RNNBase)
 
   local parameters = "%s(count input_size, count hidden_size, layers num_layers=1, %sbool bias=true, \z
     bool batch_first=false, number dropout=0, bool bidirectional=false, %sdevice device?, dtype dtype?)"
@@ -314,7 +324,7 @@ end
 
 local function cells(kind)
   local where = "nn." .. kind .. "Cell"
-  local cls = class(kind .. "Cell", Module)
+  local cls = class(kind .. "Cell", RNNCellBase)
 
   local text = ("%s(count input_size, count hidden_size, bool bias=true, %sdevice device?, dtype dtype?)"):format(where,
     kind == "RNN" and "'tanh'|'relu' nonlinearity='tanh', " or "")

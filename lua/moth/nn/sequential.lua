@@ -34,6 +34,7 @@ end
 Sequential.__index, Sequential.__newindex = ModuleList.__index, ModuleList.__newindex
 Sequential.size, Sequential.iter, Sequential.append = ModuleList.size, ModuleList.iter, ModuleList.append
 Sequential.extend, Sequential.registry = ModuleList.extend, ModuleList.registry
+Sequential.insert, Sequential.pop = ModuleList.insert, ModuleList.pop
 
 -- Modules of moth.nn without children and hooks retain neither their input nor their output, so Sequential may free
 -- the tensors between them. plain[cls]: whether a class is moth.nn's own.

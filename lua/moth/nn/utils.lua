@@ -12,6 +12,7 @@ local M = {}
 
 require("moth.lang.lazy")(M, "moth.nn.utils_", {
   rnn = "rnn", parametrize = "parametrize", parametrizations = "parametrizations", prune = "prune",
+  weight_norm = { "parametrizations", "weight_norm" }, spectral_norm = { "parametrizations", "spectral_norm" },
   fuse_conv_bn_weights = { "fuse", "fuse_conv_bn_weights" }, fuse_conv_bn_eval = { "fuse", "fuse_conv_bn_eval" },
   fuse_linear_bn_weights = { "fuse", "fuse_linear_bn_weights" },
   fuse_linear_bn_eval = { "fuse", "fuse_linear_bn_eval" },
@@ -48,6 +49,28 @@ local function clip(grads, max_norm, p, must_be_finite)
   for _, g in ipairs(grads) do g:mul_(factor) end
   return norm
 end
+
+for _, name in ipairs { "weight_norm", "spectral_norm" } do
+  M["remove_" .. name] = signature(("nn.utils.remove_%s(Module module, string name='weight')"):format(name),
+    function(module, tensor) return M.parametrize.remove_parametrizations(module, tensor) end)
+end
+
+--- A new module of a class, with the arguments of its constructor, whose parameters have no values yet: for those that
+-- are loaded at once. Functions of nn.init that fill tensors do nothing meanwhile.
+M.skip_init = signature("nn.utils.skip_init(table module_cls, ...)", function(cls, ...)
+  if not cls.__module then check.fail("[nn.utils.skip_init] expected a module class, such as nn.Linear") end
+  local init, saved = require "moth.nn.init_", {}
+  for name, fn in each(init) do
+    if name:sub(-1) == "_" then saved[name] = fn end
+  end
+  for name in each(saved) do init[name] = function(t) return t end end
+  local function done(ok, ...)
+    for name, fn in each(saved) do init[name] = fn end
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return done(pcall(cls, ...))
+end)
 
 --- Scales the gradients in place so that the norm of all of them, as one vector, is at most max_norm.
 -- norm_type: math.huge for the maximum

@@ -8,6 +8,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Module = require "moth.nn.module"
+local each = require "moth.each"
 local parametrize = require "moth.nn.utils_parametrize"
 
 local M = {}
@@ -16,6 +17,19 @@ local function tensor_of(where, module, name)
   local t = module[name]
   if not B.is_tensor(t) then check.fail("[%s] %s has no tensor '%s'", where, module.__name, name) end
   return t
+end
+
+-- State dicts of PyTorch's older nn.utils.weight_norm and spectral_norm have other names.
+local function loads_old_names(module, name, names)
+  module:register_load_state_dict_pre_hook(function(_, sd, prefix)
+    for old, new in each(parametrize.is_parametrized(module, name) and names or {}) do
+      local from = prefix .. name .. old
+      if sd[from] ~= nil then
+        sd[("%sparametrizations.%s.%s"):format(prefix, name, new)] = sd[from]
+        sd[from] = nil
+      end
+    end
+  end)
 end
 
 -- ---- weight norm -------------------------------------------------------------------------------------
@@ -44,7 +58,9 @@ M.weight_norm = signature("nn.utils.parametrizations.weight_norm(Module module, 
       check.fail("[nn.utils.parametrizations.weight_norm] dim %d is out of range: '%s' has %d dimensions", dim, name,
         B.dim(t))
     end
-    return parametrize.register_parametrization(module, name, WeightNorm(dim), { unsafe = true })
+    parametrize.register_parametrization(module, name, WeightNorm(dim), { unsafe = true })
+    loads_old_names(module, name, { _g = "original0", _v = "original1" })
+    return module
   end)
 
 -- ---- spectral norm -----------------------------------------------------------------------------------
@@ -96,78 +112,112 @@ M.spectral_norm = signature("nn.utils.parametrizations.spectral_norm(Module modu
   if B.dim(t) == 0 or math.abs(dim) > B.dim(t) then
     check.fail("[%s] dim %d is out of range: '%s' has %d dimensions", where, dim, name, B.dim(t))
   end
-  return parametrize.register_parametrization(module, name, SpectralNorm(t, n, dim, eps))
+  parametrize.register_parametrization(module, name, SpectralNorm(t, n, dim, eps))
+  loads_old_names(module, name, { _orig = "original", _u = "0._u", _v = "0._v" })
+  return module
 end)
 
 -- ---- orthogonal --------------------------------------------------------------------------------------
 
 local Orthogonal = class("_Orthogonal", Module)
 
--- e^a by Taylor's series of a / 2^s, squared s times.
-local function matrix_exp(a)
-  local norm = a:detach():abs():sum(2):amax():item()
-  local s = norm > 0.5 and math.ceil(math.log(norm / 0.5) / math.log(2)) or 0
-  local x = a / 2 ^ s
-  local sum = moth.eye(B.size(a, 1), { dtype = a:dtype(), device = a:device() }) + x
-  local power = x
-  for k = 2, 14 do
-    power = power:matmul(x) / k
-    sum = sum + power
+-- A square matrix whose first columns are those of w, made orthonormal; random ones fill it up.
+local function completed(w)
+  local lead, n, k = B.size(w), B.size(w, -2), B.size(w, -1)
+  if k < n then
+    lead[#lead] = n - k
+    w = moth.cat({ w, moth.randn(lead, { dtype = w:dtype(), device = w:device() }) }, -1)
   end
-  for _ = 1, s do sum = sum:matmul(sum) end
-  return sum
+  local q, r = moth.linalg.qr(w)
+  return q * r:diagonal(0, -2, -1):sign():unsqueeze(-2) -- columns of w that are orthonormal stay as they are
 end
 
-function Orthogonal:__init(w)
-  self.shape = { B.size(w, 1), B.size(w, 2) }
+-- x (…, n, k), n >= k, as a skew-symmetric matrix (…, n, n).
+local function skew(x, n, k)
+  x = x:tril()
+  if n ~= k then
+    local size = B.size(x)
+    size[#size] = n - k
+    x = moth.cat({ x, x:new_zeros(size) }, -1)
+  end
+  return x - x.mT
+end
+
+local function eye_like(a) return moth.eye(B.size(a, -1), { dtype = a:dtype(), device = a:device() }) end
+
+-- Of the diagonal of x only the signs count.
+local maps = {
+  matrix_exp = function(x, n, k) return moth.linalg.matrix_exp(skew(x, n, k)) end,
+  cayley = function(x, n, k)
+    local half = skew(x, n, k) / 2
+    local one = eye_like(half)
+    return moth.linalg.solve(one - half, (one + half):expand(B.size(half)))
+  end,
+  householder = function(x)
+    local a = x:tril(-1)
+    local tau = 2 / (1 + (a * a):sum(-2))
+    return moth.linalg.householder_product(a, tau) * x:detach():diagonal(0, -2, -1):sign():unsqueeze(-2)
+  end,
+}
+
+function Orthogonal:__init(w, map, trivial)
+  self.shape, self.orthogonal_map, self.trivial = B.size(w), map, trivial
 end
 
 function Orthogonal:forward(x)
-  local n, k = B.size(x, 1), B.size(x, 2)
-  local wide = n < k
-  if wide then
-    x = x:t()
-    n, k = k, n
-  end
-  local a = x:tril()
-  if n ~= k then a = moth.cat({ a, a:new_zeros({ n, n - k }) }, 2) end
-  local q = matrix_exp(a - a:t())
-  if n ~= k then q = q:narrow(2, 1, k) end
+  local wide = B.size(x, -2) < B.size(x, -1)
+  if wide then x = x.mT end
+  local n, k = B.size(x, -2), B.size(x, -1)
+  local q = maps[self.orthogonal_map](x, n, k)
+  if B.size(q, -1) ~= k then q = q:narrow(-1, 1, k) end
   if self.base then q = self.base:matmul(q) end
-  return wide and q:t() or q
+  return wide and q.mT or q
 end
 
---- The weight begins as the orthogonal matrix next to what it was: the base; the original is what is trained from 0.
+-- With a base: the orthogonal matrix next to w; what is trained begins at minus the identity, which all maps send to
+-- the identity. Without: the reflectors of w; the other maps have no inverse.
 function Orthogonal:right_inverse(w)
-  local wide = B.size(w, 1) < B.size(w, 2)
-  local m = wide and w:t() or w
-  local n, k = B.size(m, 1), B.size(m, 2)
-  -- The columns first, made orthonormal in order; random ones fill up the square.
-  local rows = m:t():double()
-  if n > k then rows = moth.cat({ rows, moth.randn({ n - k, n }, { dtype = moth.float64 }) }, 1) end
-  rows = rows:contiguous()
-  for i = 1, n do
-    local row = rows:select(1, i)
-    for _ = 1, i > 1 and 2 or 0 do
-      local before = rows:narrow(1, 1, i - 1)
-      row:sub_(before:matmul(row):unsqueeze(1):matmul(before):squeeze(1))
-    end
-    row:div_(row:norm())
+  if table.concat(B.size(w), " ") ~= table.concat(self.shape, " ") then
+    check.fail("[nn.utils.parametrizations.orthogonal] expected a tensor of shape [%s], got %s",
+      table.concat(self.shape, ", "), B.format(w))
   end
-  self:register_buffer("base", rows:t():contiguous():to(w:dtype()))
-  return w:new_zeros({ B.size(w, 1), B.size(w, 2) })
+  local wide = B.size(w, -2) < B.size(w, -1)
+  local m = wide and w.mT or w
+  if self.trivial then
+    self:register_buffer("base", completed(m):contiguous())
+    local start = moth.zeros_like(w)
+    start:diagonal(0, -2, -1):fill_(-1)
+    return start
+  end
+  if self.orthogonal_map ~= "householder" then
+    check.fail("[nn.utils.parametrizations.orthogonal] %s has no inverse without a base: a value cannot be assigned; \z
+      use orthogonal_map = 'householder', or use_trivialization = true", self.orthogonal_map)
+  end
+  local a, tau = moth.geqrf(m)
+  local d = a:diagonal(0, -2, -1)
+  d:copy_(d:sign() * moth.where(tau:eq(0), -1, 1))
+  return wide and a.mT:contiguous() or a
 end
 
---- An orthogonal matrix (rows or columns orthonormal, whichever are fewer): the exponential of a skew-symmetric one.
--- orthogonal_map: only "matrix_exp". use_trivialization = false: without a base; it begins as a part of the identity.
+--- An orthogonal matrix, or a batch of them (rows or columns orthonormal, whichever are fewer).
+-- orthogonal_map: "matrix_exp", the exponential of a skew-symmetric matrix; "cayley", (1 + A / 2) (1 - A / 2)^-1 of
+-- one; "householder", a product of reflections; by default matrix_exp for square matrices, else householder.
+-- use_trivialization = false: without the base that the tensor's value gives; matrix_exp and cayley cannot begin at a
+-- value then, and begin at that of the tensor as it is.
 M.orthogonal = signature("nn.utils.parametrizations.orthogonal(Module module, string name='weight', \z
-  'matrix_exp' orthogonal_map?, *, bool use_trivialization=true)", function(module, name, _, trivial)
-  local where = "nn.utils.parametrizations.orthogonal"
-  local t = tensor_of(where, module, name)
-  if B.dim(t) ~= 2 then check.fail("[%s] '%s' must be a matrix, got %s", where, name, B.format(t)) end
-  local p = Orthogonal(t)
-  if not trivial then p.right_inverse = function(_, w) return w:new_zeros({ B.size(w, 1), B.size(w, 2) }) end end
-  return parametrize.register_parametrization(module, name, p)
-end)
+  'matrix_exp'|'cayley'|'householder' orthogonal_map?, *, bool use_trivialization=true)",
+  function(module, name, map, trivial)
+    local where = "nn.utils.parametrizations.orthogonal"
+    local t = tensor_of(where, module, name)
+    if B.dim(t) < 2 then
+      check.fail("[%s] '%s' must be a matrix or a batch of them, got %s", where, name, B.format(t))
+    end
+    map = map or (B.size(t, -2) == B.size(t, -1) and "matrix_exp" or "householder")
+    local p = Orthogonal(t, map, trivial)
+    if not trivial and map ~= "householder" then p.right_inverse = false end -- the tensor itself is trained
+    parametrize.register_parametrization(module, name, p, { unsafe = true })
+    p.right_inverse = nil
+    return module
+  end)
 
 return M

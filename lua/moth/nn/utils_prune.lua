@@ -11,6 +11,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Parameter = require "moth.nn.parameter"
+local each = require "moth.each"
 
 local M = {}
 
@@ -180,9 +181,64 @@ define("custom_from_mask", "Module module, string name, Tensor mask", function(m
   return apply("custom_from_mask", module, name, mask)
 end)
 
---- Prunes parameters { { module, name }, … } together: the smallest of all of them. method: "l1" or "random".
-define("global_unstructured", "list parameters, 'l1'|'random' pruning_method, number amount, *, Generator generator?",
-  function(parameters, method, amount, generator)
+-- ---- methods as classes ------------------------------------------------------------------------------
+
+--- The base of methods of one's own: compute_mask(tensor, default_mask) returns a mask of the tensor's shape, 0 where
+-- it prunes; default_mask has the elements that are left.
+--
+--     local EverySecond = require "moth.class" ("EverySecond", nn.utils.prune.BasePruningMethod)
+--     function EverySecond:compute_mask(t, mask) … end
+--     EverySecond:apply(layer, "weight")        -- further arguments go to __init
+local Base = class("BasePruningMethod")
+M.BasePruningMethod = Base
+function Base:__init(...)
+  if select("#", ...) > 0 then check.fail("[nn.utils.prune.%s] has no arguments", self.__name) end
+end
+local target = signature("nn.utils.prune.apply(Module module, string name, ...)", function(...) return ... end)
+local function method_class(where, cls)
+  if type(cls) ~= "table" or type(cls.compute_mask) ~= "function" then
+    check.fail("[nn.utils.prune.%s] expected a class with a method compute_mask, called as Class:apply(module, name)",
+      where)
+  end
+end
+
+--- Prunes module[name] by a new object of the class.
+function Base.apply(cls, ...)
+  method_class("apply", cls)
+  local function run(module, name, ...)
+    local p, old = state_of("apply", module, name)
+    local mask = old or moth.ones_like(p:detach())
+    local method = cls(...)
+    local new = moth.no_grad(method.compute_mask, method, p:detach(), mask:clone())
+    if not B.is_tensor(new) then
+      check.fail("[nn.utils.prune.%s] compute_mask must return a tensor, got %s", cls.__name, class.name(new))
+    end
+    return apply("apply", module, name, new)
+  end
+  return run(target(...))
+end
+
+-- PyTorch's classes: their apply is the function.
+for name, fn in each { Identity = "identity", L1Unstructured = "l1_unstructured", LnStructured = "ln_structured",
+  RandomUnstructured = "random_unstructured", RandomStructured = "random_structured",
+  CustomFromMask = "custom_from_mask" } do
+  local cls = class(name, Base)
+  M[name] = cls
+  function cls.apply(self, ...)
+    if self == cls then return M[fn](...) end
+    return M[fn](self, ...) -- called with a dot, as in Python
+  end
+end
+
+--- Prunes parameters { { module, name }, … } together: the smallest of all of them. method: "l1" or "random", or
+-- prune.L1Unstructured or prune.RandomUnstructured.
+define("global_unstructured", "list parameters, 'l1'|'random'|table pruning_method, number amount, *, \z
+  Generator generator?", function(parameters, method, amount, generator)
+    if method == M.L1Unstructured then method = "l1" elseif method == M.RandomUnstructured then method = "random" end
+    if type(method) == "table" then
+      check.fail("[nn.utils.prune.global_unstructured] pruning_method is 'l1', 'random', prune.L1Unstructured or \z
+        prune.RandomUnstructured")
+    end
     local scores, total = {}, 0
     for i, pair in ipairs(parameters) do
       if type(pair) ~= "table" or type(pair[2]) ~= "string" then

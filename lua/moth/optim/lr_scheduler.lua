@@ -70,6 +70,9 @@ end
 --- The current rates, one per group, as a list.
 function LRScheduler:get_last_lr() return { unpack(self.last_lr) } end
 
+--- The rates that the current epoch has, one per group.
+function LRScheduler:get_lr() return self:get_last_lr() end
+
 local unsaved = { optimizer = true, schedulers = true, lambdas = true, products = true }
 
 --- All plain values; functions (of LambdaLR) are not saved.
