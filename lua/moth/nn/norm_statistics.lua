@@ -51,7 +51,8 @@ function M.reset_statistics(self)
 end
 
 --- The running statistics that a forward pass updates, and with which momentum. Under momentum = false these are
--- copies, which take the batch's own statistics and go to `averaged`: 1 / num_batches_tracked is not read from its device.
+-- copies, which take the batch's own statistics and go to `averaged`: 1 / num_batches_tracked is not read from its
+-- device.
 function M.running(self)
   local mean, var = self.running_mean, self.running_var
   if not (self.training and self.track_running_stats) then return mean, var, self.momentum or 0 end
