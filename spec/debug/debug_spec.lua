@@ -176,3 +176,53 @@ describe("debug.leak_check #quick", function()
     assert.error_matches(function() moth.debug.leak_check(3) end, "%[debug.leak_check%]")
   end)
 end)
+
+describe("debug.accuracy", function()
+  it("gives each call's error by backend and dtype, and names where it grows #M460", function()
+    moth.manual_seed(1)
+    local model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+    local x = moth.randn(3, 6)
+    local report = debug_of.accuracy(model, x, { backends = { "eager", "inductor", "bfloat16" } })
+    assert.equal(4, #report)
+    for _, row in ipairs(report) do
+      assert.is_true(row.error.eager < 1e-6 and row.error.inductor < 1e-6)
+      assert.is_true(row.error.bfloat16 > 1e-4 and row.error.bfloat16 < 0.05, row.op)
+      assert.matches("debug_spec.lua:%d+", row.place)
+    end
+    assert.matches("layer_norm +[%d.e-]+ +[%d.e-]+ +[%d.e-]+  .*debug_spec", tostring(report))
+    assert.equal(4, #debug_of.accuracy(model, x))
+  end)
+
+  it("names a backend's wrong call, cancellation, and calls that overflow", function()
+    local function wrong(graph)
+      local run = graph:interpreter()
+      return function(...)
+        local results = { run(...) }
+        results[2] = results[2] * 1.01
+        return unpack(results)
+      end
+    end
+    local function f(x)
+      local y = x:exp()
+      local z = y:sin()
+      return z * 2
+    end
+    local report = debug_of.accuracy(f, moth.rand(5), { backends = { "eager", wrong } })
+    assert.equal("sin", report.worst[wrong].op)
+    assert.is_true(math.abs(report[2].error[wrong] - 0.01) < 1e-4)
+    assert.is_true(report[1].error[wrong] < 1e-6)
+    report = debug_of.accuracy(function(x)
+      local y = x * 1000
+      local z = y + 1e6
+      local w = z - 1e6
+      return w - y
+    end, moth.rand(5))
+    assert.equal("sub", report.worst.eager.op)
+    assert.equal(math.huge, debug_of.accuracy(function(x) return x * 60000 end, moth.ones(2) * 2,
+      { backends = { "float16" } })[1].error.float16)
+    assert.equal(0, debug_of.accuracy(function(x) return x + x end, moth.zeros(0, 3))[1].error.inductor)
+    assert.error_matches(function() debug_of.accuracy(f, 3) end, "input 1: expected a tensor, got number")
+    assert.error_matches(function() debug_of.accuracy(f, moth.ones(1), { backend = "eager" }) end, "unknown option")
+    assert.error_matches(function() debug_of.accuracy(3) end, "expected a function or a module, got number")
+  end)
+end)

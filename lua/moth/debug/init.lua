@@ -13,5 +13,6 @@ return require("moth.lang.lazy")(M, "moth.debug.", {
   assert_same_device = { "grads", "assert_same_device" },
   digest = { "runs", "digest" },
   compare_runs = { "runs", "compare_runs" },
+  accuracy = { "accuracy", "accuracy" },
   determinism_audit = { "runs", "determinism_audit" },
 }, "moth.debug")

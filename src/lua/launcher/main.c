@@ -29,6 +29,8 @@ static const char usage[] =
     "usage: moth [options] [script [args]]\n"
     "  -e code    run code, with `moth` loaded as a global\n"
     "  -l module  require a module; a global of its last name holds it (-l moth.nn sets nn)\n"
+    "  -j cmd[=a,b]  LuaJIT's own commands: off, on, flush, p=fl (its sampling profiler), v, dump, "
+    "bc\n"
     "  -i         be interactive after the script or -e\n"
     "  -          run standard input as a script\n"
     "  --profile[=file]  profile the script: a table on standard error, a page in file "
@@ -214,6 +216,23 @@ static int run_code(lua_State *L, const char *code) {
   return report(L, status ? status : call(L, 0, 0));
 }
 
+/* off, on, flush: functions of jit; else the start function of jit.p, jit.v, jit.dump. */
+static int jit_command(lua_State *L, const char *command) {
+  static const char code[] =
+      "local name, rest = (...):match('^(%w+)=?(.*)$')\n"
+      "if not name then error('-j: expected a command such as off or p=fl', 0) end\n"
+      "local list = {}\n"
+      "for word in rest:gmatch('[^,]+') do list[#list + 1] = word end\n"
+      "if name == 'on' or name == 'off' or name == 'flush' then return "
+      "jit[name](tonumber(list[1])) end\n"
+      "local found, module = pcall(require, 'jit.' .. name)\n"
+      "if not found or not module.start then error('-j: LuaJIT has no command ' .. name, 0) end\n"
+      "module.start(unpack(list))";
+  int status = luaL_loadbuffer(L, code, sizeof code - 1, "=(command line)");
+  lua_pushstring(L, command);
+  return report(L, status ? status : call(L, 1, 0));
+}
+
 /* Runs a file (NULL: standard input) with the rest of the command line as its arguments. */
 static int run_script(lua_State *L, const char *file, int argc, char **argv) {
   int status = luaL_loadfile(L, file);
@@ -321,6 +340,11 @@ static const char *profile_path(const char *option) {
   return option + n + (option[n] == '=');
 }
 
+/* The command of -jcmd; "" of -j, which has it in the next word; NULL: another option. */
+static const char *jit_word(const char *option) {
+  return option[1] == 'j' ? option + 2 : NULL;
+}
+
 /* The index of the first argument that is not an option, or argc. Handles --help and other options that only print. */
 static int find_script(int argc, char **argv, bool *done, int *status) {
   int i = 1;
@@ -338,12 +362,13 @@ static int find_script(int argc, char **argv, bool *done, int *status) {
     *done = false;
     if (strcmp(option, "--") == 0)
       return i + 1;
-    if (strcmp(option, "-i") == 0 || profile_path(option))
+    const char *jit = jit_word(option);
+    if (strcmp(option, "-i") == 0 || profile_path(option) || (jit && *jit))
       continue;
-    if (strcmp(option, "-e") == 0 || strcmp(option, "-l") == 0) {
+    if (strcmp(option, "-e") == 0 || strcmp(option, "-l") == 0 || jit) {
       if (++i < argc)
         continue;
-      *status = fail_usage("-e and -l need an argument");
+      *status = fail_usage("-e, -l and -j need an argument");
     } else {
       *status = fail_usage("unknown option");
     }
@@ -380,7 +405,10 @@ static void run_all(lua_State *L, Command *command) {
         return;
       command->profiles = true;
     }
-    if (!is_code && strcmp(argv[i], "-l") != 0)
+    const char *jit = jit_word(argv[i]);
+    if (jit && jit_command(L, *jit ? jit : argv[++i]) != 0)
+      return;
+    if (!is_code && (jit || strcmp(argv[i], "-l") != 0))
       continue;
     i++;
     if (is_code && !has_moth && require(L, "moth") != 0)
