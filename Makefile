@@ -324,11 +324,10 @@ fuzz: deps-dev
 	@MOTH_CASES=$$(($(or $(FUZZ_RUNS),1000000) / 1000)) MOTH_SEED=$$(date +%s) MOTH_TEST_TIMEOUT=7200 $(RUN) --build=$(B)/asan \
 	  --preload=$$(gcc -print-file-name=libasan.so) -- spec/lua/binding_spec.lua
 
-# The reference of the ops, written from their table.
-docs: all
-	@mkdir -p $(B)/docs
-	$(call say,DOC,$(B)/docs/ops.md)
-	$(Q)$(B)/moth -e 'io.write(moth.ops.reference())' > $(B)/docs/ops.md
+# The reference: a page for each op, class and module, the guides, a search. Open $(B)/docs/index.html.
+docs: deps-test all
+	$(call say,DOC,$(B)/docs/index.html)
+	$(Q)$(B)/moth -e 'require("moth.reference.pages").write("$(B)/docs", ".")'
 
 # ---- installing ---------------------------------------------------------------------------------
 
@@ -388,7 +387,7 @@ help:
 	  'make bench       speed; make fuzz FUZZ_SECONDS=25 or FUZZ_RUNS=1000000: parsers, calls, hooks, C API, binding' \
 	  'make bundle      LuaJIT, busted and what they need as a relocatable archive; BUNDLE=openmp: with OpenBLAS' \
 	  'make gpu-check   on a machine with a GPU: build, specs, figures beside PyTorch; OUT=folder' \
-	  'make docs        the reference of the ops, build/docs/ops.md' \
+	  'make docs        the reference, with a search: build/docs/index.html' \
 	  'make install     PREFIX=/usr/local DESTDIR=; uninstall; the rock: luarocks make rocks/moth-scm-1.rockspec' \
 	  'make clean       remove build/' \
 	  'Variables: V=1 shows commands, B=dir builds elsewhere, CC, CFLAGS, SPECS=spec/io or --tags=quick'

@@ -164,18 +164,4 @@ describe("documentation #M057", function()
     for path in pipe:lines() do assert.is_truthy(text:find("(../" .. path .. ")", 1, true), path) end
     pipe:close()
   end)
-
-  it("the reference of the ops has every op, once, with what its record says", function()
-    local text, seen = moth.ops.reference(), {}
-    for name in text:gmatch("\n### ([%w_]+)\n") do
-      assert.is_nil(seen[name])
-      seen[name] = true
-    end
-    for _, name in ipairs(moth.ops.list()) do
-      local op = moth.ops.get(name)
-      assert.is_true(seen[name], name)
-      assert.is_truthy(text:find(("\n### %s\n\n    %s\n\n%s\n"):format(name, op.schema, op.doc), 1, true), name)
-      assert.is_truthy(text:find(("](#%s)"):format(name), 1, true), name)
-    end
-  end)
 end)

@@ -173,6 +173,10 @@ local function strings(v)
   return true
 end
 
+local function pair_of_strings(v)
+  return type(v) == "table" and #v == 2 and type(v[1]) == "string" and type(v[2]) == "string", "two strings"
+end
+
 local function pairs_of_strings(v)
   for _, pair in ipairs(type(v) == "table" and v or { false }) do
     if type(pair) ~= "table" or type(pair[1]) ~= "string" or type(pair[2]) ~= "string" then
@@ -247,6 +251,7 @@ end
 local keys = {
   kind = one_of(unpack(kinds.names)), -- mandatory
   doc = is "string", samples = strings, errors = pairs_of_strings,
+  example = pair_of_strings, -- of the ops of the table: examples.lua
   grad = derivative,
   scalar = is "string", promote = one_of("same", "float", "self"), dtypes = dtype_classes,
   limits = limits,
@@ -405,6 +410,20 @@ function M.each_checked(items, fn)
   if #problems > 0 then error(table.concat(problems, "\n"), 0) end
 end
 
+-- Gives records their examples, which stand in a file of their own.
+local function add_examples(path, records)
+  local examples = assert(loadfile(path, "t"))()
+  M.each_checked(records, function(r)
+    local name = r[1][1]:match("^[%w_]+")
+    if not is_internal(name) and not examples[name] then
+      fail({ place = ("src/ops/%s.lua:%d"):format(r[2], r[3] or 0), name = name }, "an example is missing in src/ops/examples.lua")
+    end
+    r[1].example, examples[name] = examples[name], nil
+  end)
+  local name = next(examples)
+  if name then fail({ place = path, name = name }, "there is no such op") end
+end
+
 --- All records, in order, checked: { name, args, kind, ... , place = "src/ops/x.lua:12" }; and by name.
 function M.load(dir)
   local ops, by_name, records = {}, {}, {}
@@ -415,6 +434,7 @@ function M.load(dir)
     local lines = lines_of(path)
     for _, record in ipairs(chunk()) do records[#records + 1] = { record, family, lines[record[1]] } end
   end
+  add_examples(dir .. "/examples.lua", records)
   M.each_checked(records, function(r)
     local op = read(unpack(r, 1, 3))
     if by_name[op.name] then fail(op, "defined twice") end

@@ -18,20 +18,6 @@ local function find(path, env)
   end
 end
 
--- The doc of a module and a line for each of its functions and classes.
-local function of_module(path, module)
-  local lines, names = { help.doc(module, path) or path }, {}
-  for name in each(complete.fields(module)) do if not name:find("^_") then names[#names + 1] = name end end
-  table.sort(names)
-  for _, name in ipairs(names) do
-    local ok, value = pcall(function() return module[name] end)
-    local kind = ok and type(value)
-    local doc = (kind == "function" or kind == "table") and help.doc(value, path .. "." .. name) or ""
-    lines[#lines + 1] = ("  %-28s %s"):format(name, doc:match("^(.-%.)%s%u") or doc:match("^[^\n]*"))
-  end
-  return table.concat(lines, "\n")
-end
-
 local function is_module(value)
   local mt = type(value) == "table" and getmetatable(value)
   return type(mt) == "table" and rawget(mt, "__module_name") ~= nil
@@ -40,7 +26,7 @@ end
 --- The text of `?path`; `env`: the variables of a session.
 function M.about(path, env)
   local value = find(path, env)
-  if is_module(value) then return of_module(getmetatable(value).__module_name, value) end
+  if is_module(value) then return help.text(getmetatable(value).__module_name, value) end
   return help.text(path, value) or ("nothing is named '" .. path .. "'; ??" .. path .. " looks through the docs")
 end
 
@@ -55,7 +41,7 @@ Guides are in docs/, examples in examples/.]]
 local function text_of(what)
   if what == nil then return overview end
   if type(what) == "string" then return M.about(what) end
-  if is_module(what) then return of_module(getmetatable(what).__module_name, what) end
+  if is_module(what) then return help.text(getmetatable(what).__module_name, what) end
   if type(what) == "function" then
     for name, f in each(B.ops) do
       if rawequal(f, what) then return help.text(name, what) end

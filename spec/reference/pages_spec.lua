@@ -1,0 +1,114 @@
+-- The reference as HTML: a page for each op, links that lead somewhere, the words of `?name`, a search that finds.
+local moth = require "moth"
+local pages = require "moth.reference.pages"
+local entry = require "moth.reference.entry"
+local collect = require "moth.reference.collect"
+local html = require "moth.reference.html"
+
+local function succeeds(command) return os.execute(command .. " >/dev/null 2>&1") == 0 end
+
+-- The words of HTML, or of text.
+local function words(text) return (text:gsub("%s+", " "):match("^ ?(.-) ?$")) end
+local function words_of(page)
+  page = page:match("</nav>(.*)$"):gsub("</?a[^>]*>", ""):gsub("</?code>", ""):gsub("<[^>]*>", " ")
+  return words(html.unescaped(page))
+end
+
+describe("the reference", function()
+  local folder, files, guides = os.tmpname(), {}, succeeds "command -v cmark-gfm"
+  os.remove(folder)
+
+  lazy_setup(function()
+    local count = pages.write(folder, guides and "." or nil)
+    local pipe = io.popen(("cd %s && find . -type f"):format(folder))
+    for path in pipe:lines() do
+      local f = assert(io.open(folder .. "/" .. path:sub(3), "rb"))
+      files[path:sub(3)] = f:read("*a")
+      count = count - 1
+      f:close()
+    end
+    pipe:close()
+    assert.equal(0, count)
+  end)
+  lazy_teardown(function() os.execute("rm -rf " .. folder) end)
+
+  it("has a page for each op that users call, and all others on one", function()
+    local n = 0
+    for path in pairs(files) do if path:find("^ops/") then n = n + 1 end end
+    for _, name in ipairs(moth.ops.list()) do
+      local op = moth.ops.get(name)
+      if op.internal then
+        assert.is_truthy(files["parts.html"]:find(('id="%s"'):format(name), 1, true), name)
+      else
+        assert.is_string(files["ops/" .. name .. ".html"], name)
+        n = n - 1
+      end
+    end
+    assert.equal(0, n)
+  end)
+
+  it("has no dead links, and needs no other site", function()
+    local dead, links, anchors = {}, 0, {}
+    for path, text in pairs(files) do
+      for id in text:gmatch(' id="([^"]*)"') do anchors[path .. "#" .. id] = true end
+    end
+    for path, text in pairs(files) do
+      if path:find("%.html$") then
+        assert.is_nil(text:find("<link") or text:find("<script src") or text:find("@import"), path)
+        for kind, url in text:gmatch(' (%l+)="([^"]*)"') do
+          if kind == "href" or kind == "src" then
+            links = links + 1
+            local target, anchor = url:match("^([^#]*)#?(.*)$")
+            local to = target == "" and path or (path:match("^(.*/)") or "") .. target
+            while to:find("[^/]+/%.%./") do to = to:gsub("[^/]+/%.%./", "", 1) end
+            local found = url:find("^https?:") and kind == "href"
+              or files[to] and (anchor == "" or anchors[to .. "#" .. anchor])
+            if not found then dead[#dead + 1] = path .. " -> " .. url end
+          end
+        end
+      end
+    end
+    assert.equal("", table.concat(dead, "\n"))
+    assert.is_true(links > 5000, links .. " links")
+  end)
+
+  it("says the same as ?name", function()
+    for _, thing in ipairs(collect()) do
+      local path, value = thing[1], thing[2]
+      local found = entry.of(path, value)
+      local op = value == nil and not found.op.internal
+      local page = files[(op and "ops/" or type(value) == "table" and "lua/" or "none") .. path .. ".html"]
+      if page then
+        local text = words((entry.text(found):gsub("/%S*/(lua/moth/)", "%1"):gsub("`", "")))
+        page = words_of(page):gsub("`", "")
+        if not page:find(text, 1, true) then assert.equal(text, page) end
+      end
+    end
+    assert.matches("d/d self</th><td><pre><a href=\"../parts.html#softmax_backward\">", files["ops/softmax.html"])
+    assert.matches("%[%[0.2689, 0.7311%],", files["ops/softmax.html"])
+    assert.matches('id="step"', files["lua/moth.optim.Optimizer.html"])
+    assert.matches('id="multi_dot"', files["lua/moth.linalg.html"])
+  end)
+
+  it("has the guides, with their tables and pictures", function()
+    if not guides then return pending("there is no cmark-gfm") end
+    assert.matches("<table>", files["guides/records.html"])
+    assert.matches('href="records.html"', files["guides/custom_ops.html"])
+    assert.matches('<img src="spirals.png"', files["guides/README.html"])
+    assert.matches("MothStatus", files["sources/src-moth.h.html"])
+  end)
+
+  it("is searched in the browser #slow", function()
+    if not succeeds "command -v chromium" then return pending("there is no chromium") end
+    local function found(query)
+      local pipe = io.popen(("timeout 60 chromium --headless --no-sandbox --disable-gpu --dump-dom \z
+        'file://%s/index.html?q=%s' 2>/dev/null"):format(folder, query))
+      local rows = pipe:read("*a"):match('<table id="found">(.-)</table>')
+      pipe:close()
+      return rows
+    end
+    assert.matches('^<tr><td><a href="ops/cross_entropy.html">', found("cross%20entropy"))
+    assert.matches('href="lua/moth.nn.Linear.html"', found("Linear"))
+    assert.matches("nothing has these words", found("surely_nothing_here"))
+  end)
+end)
