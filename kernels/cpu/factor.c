@@ -16,7 +16,7 @@ typedef struct Factor {
   const int32_t *given; /* pivots that were given */
   int64_t k;            /* the number of pivots, or of right-hand sides */
   size_t part, lwork;
-  bool upper, unit, adjoint;
+  bool upper, unit, adjoint, hermitian, pivot;
 } Factor;
 
 static void cholesky_one(void *ctx, int64_t i, char *work) {
@@ -56,11 +56,70 @@ MothStatus moth_cpu_linalg_cholesky_ex(MothCall *c) {
   return MOTH_OK;
 }
 
+/* Step k of an elimination without exchanges; the result is info. */
+#define ELIMINATE(name, T)                                                                         \
+  static int name(T *a, int64_t m, int64_t n, int64_t k, int info) {                               \
+    T pivot = a[k * m + k];                                                                        \
+    if (pivot == 0)                                                                                \
+      return info ? info : (int)k + 1;                                                             \
+    for (int64_t i = k + 1; i < m; i++)                                                            \
+      a[k * m + i] /= pivot;                                                                       \
+    for (int64_t j = k + 1; j < n; j++)                                                            \
+      for (int64_t i = k + 1; i < m; i++)                                                          \
+        a[j * m + i] -= a[k * m + i] * a[j * m + k];                                               \
+    return info;                                                                                   \
+  }
+ELIMINATE(eliminate_f32, float)
+ELIMINATE(eliminate_f64, double)
+
+#define ELIMINATE_PAIRS(name, T)                                                                   \
+  static int name(T *a, int64_t m, int64_t n, int64_t k, int info) {                               \
+    T *p = a + 2 * (k * m + k), re = p[0], im = p[1], size = re * re + im * im;                    \
+    if (size == 0)                                                                                 \
+      return info ? info : (int)k + 1;                                                             \
+    for (int64_t i = k + 1; i < m; i++) {                                                          \
+      T *x = a + 2 * (k * m + i), u = x[0], v = x[1];                                              \
+      x[0] = (u * re + v * im) / size;                                                             \
+      x[1] = (v * re - u * im) / size;                                                             \
+    }                                                                                              \
+    for (int64_t j = k + 1; j < n; j++)                                                            \
+      for (int64_t i = k + 1; i < m; i++) {                                                        \
+        const T *x = a + 2 * (k * m + i), *y = a + 2 * (j * m + k);                                \
+        T *z = a + 2 * (j * m + i);                                                                \
+        z[0] -= x[0] * y[0] - x[1] * y[1];                                                         \
+        z[1] -= x[0] * y[1] + x[1] * y[0];                                                         \
+      }                                                                                            \
+    return info;                                                                                   \
+  }
+ELIMINATE_PAIRS(eliminate_c64, float)
+ELIMINATE_PAIRS(eliminate_c128, double)
+
+/* Elimination of a column-major m x n matrix, column after column. */
+static int lu_without_pivots(const Factor *f, char *a, int32_t *pivots) {
+  int64_t m = f->a.m, n = f->a.n;
+  int info = 0;
+  for (int64_t k = 0; k < f->k; k++) {
+    pivots[k] = (int32_t)k + 1;
+    if (f->a.is_complex && f->a.real == 8)
+      info = eliminate_c128((double *)a, m, n, k, info);
+    else if (f->a.is_complex)
+      info = eliminate_c64((float *)a, m, n, k, info);
+    else if (f->a.real == 8)
+      info = eliminate_f64((double *)a, m, n, k, info);
+    else
+      info = eliminate_f32((float *)a, m, n, k, info);
+  }
+  return info;
+}
+
 static void lu_one(void *ctx, int64_t i, char *work) {
   const Factor *f = ctx;
   int m = (int)f->a.m, n = (int)f->a.n, lda = moth_leading(m), info = 0;
   moth_load_columns(&f->a, i, work, m);
-  f->lapack->getrf(&m, &n, work, &lda, f->pivots + i * f->k, &info);
+  if (f->pivot)
+    f->lapack->getrf(&m, &n, work, &lda, f->pivots + i * f->k, &info);
+  else
+    info = lu_without_pivots(f, work, f->pivots + i * f->k);
   moth_store_columns(work, m, m, n, f->out + i * m * n * (int64_t)f->a.item, f->a.item);
   f->info[i] = info;
 }
@@ -73,8 +132,7 @@ MothStatus moth_cpu_linalg_lu_factor_ex(MothCall *c) {
   int64_t at;
   int code;
   char name[64];
-  if (!pivot)
-    return moth_fail(MOTH_ERR_VALUE, "LU without pivots is not implemented; leave pivot out");
+  f.pivot = pivot;
   MOTH_TRY(moth_lapack((MothDType)A->dtype, &f.lapack));
   MOTH_TRY(moth_matrices(A, &f.a));
   f.k = moth_min64(f.a.m, f.a.n);
@@ -114,15 +172,18 @@ static void lu_solve_one(void *ctx, int64_t i, char *work) {
   char *x = work + f->part;
   moth_load_columns(&f->a, i, work, n);
   moth_load_columns(&f->b, i, x, n);
-  f->lapack->getrs(f->adjoint ? "T" : "N", &n, &k, work, &ld, f->given + i * n, x, &ld, &info, 1);
+  f->lapack->getrs(!f->adjoint       ? "N"
+                   : f->a.is_complex ? "C"
+                                     : "T",
+                   &n, &k, work, &ld, f->given + i * n, x, &ld, &info, 1);
   moth_store_columns(x, n, n, k, f->out + i * n * k * (int64_t)f->a.item, f->a.item);
 }
 
 /* Runs one of the solvers with given pivots. */
 static MothStatus solve(MothCall *c, const MothTensor *a, const MothTensor *pivots,
-                        const MothTensor *b, bool adjoint, bool signs,
+                        const MothTensor *b, bool adjoint, bool signs, bool hermitian,
                         void (*one)(void *ctx, int64_t i, char *work)) {
-  Factor f = {.out = c->results[0].u.t->data, .adjoint = adjoint};
+  Factor f = {.out = c->results[0].u.t->data, .adjoint = adjoint, .hermitian = hermitian};
   MothTensor *p = NULL;
   MothStatus status;
   MOTH_TRY(moth_lapack((MothDType)a->dtype, &f.lapack));
@@ -142,7 +203,7 @@ static MothStatus solve(MothCall *c, const MothTensor *a, const MothTensor *pivo
 
 MothStatus moth_cpu_native_lu_solve(MothCall *c) {
   MOTH_UNPACK_NATIVE_LU_SOLVE(c)
-  return solve(c, LU, pivots, B, turned, false, lu_solve_one);
+  return solve(c, LU, pivots, B, turned, false, false, lu_solve_one);
 }
 
 MothStatus moth_cpu_native_lu_rows(MothCall *c) {
@@ -169,9 +230,9 @@ static void triangular_one(void *ctx, int64_t i, char *work) {
   const Factor *f = ctx;
   int n = (int)f->a.n, k = (int)f->b.n, lda = moth_leading(n), ldb = moth_leading(k);
   char *x = f->out + i * n * k * (int64_t)f->a.item;
-  double one = 1;
-  float one_f = 1;
-  const void *alpha = f->a.item == 4 ? (const void *)&one_f : (const void *)&one;
+  double one[2] = {1, 0};
+  float one_f[2] = {1, 0};
+  const void *alpha = f->a.real == 4 ? (const void *)one_f : (const void *)one;
   moth_load_rows(&f->a, i, work, n);
   moth_load_rows(&f->b, i, x, k);
   /* A X = B in row-major memory is X' A' = B' in LAPACK's. */
@@ -197,7 +258,8 @@ static void ldl_one(void *ctx, int64_t i, char *work) {
   int n = (int)f->a.n, lda = moth_leading(n), info = 0, lwork = (int)f->lwork;
   size_t item = f->a.item;
   moth_load_columns(&f->a, i, work, n);
-  f->lapack->sytrf("L", &n, work, &lda, f->pivots + i * n, work + f->part, &lwork, &info, 1);
+  (f->hermitian ? f->lapack->hetrf : f->lapack->sytrf)("L", &n, work, &lda, f->pivots + i * n,
+                                                       work + f->part, &lwork, &info, 1);
   for (int col = 1; col < n; col++)
     memset(work + (size_t)col * (size_t)n * item, 0, (size_t)col * item);
   moth_store_columns(work, n, n, n, f->out + i * n * n * (int64_t)item, item);
@@ -218,9 +280,11 @@ MothStatus moth_cpu_linalg_ldl_factor_ex(MothCall *c) {
   if (!f.a.n)
     return MOTH_OK;
   int size = (int)f.a.n, ask = -1, info = 0;
-  double best[1] = {0};
-  f.lapack->sytrf("L", &size, best, &size, &info, best, &ask, &info, 1);
-  f.lwork = (size_t)moth_get_real(best, 0, f.a.item);
+  double best[2] = {0};
+  (hermitian ? f.lapack->hetrf : f.lapack->sytrf)("L", &size, best, &size, &info, best, &ask, &info,
+                                                  1);
+  f.lwork = (size_t)moth_get_real(best, 0, f.a.real);
+  f.hermitian = hermitian;
   f.part = moth_part(f.a.n * f.a.n, f.a.item);
   double n = (double)f.a.n;
   MOTH_TRY(moth_lapack_each(f.a.count, n * n * n / 3,
@@ -237,11 +301,12 @@ static void ldl_solve_one(void *ctx, int64_t i, char *work) {
   char *x = work + f->part;
   moth_load_columns(&f->a, i, work, n);
   moth_load_columns(&f->b, i, x, n);
-  f->lapack->sytrs("L", &n, &k, work, &ld, f->given + i * n, x, &ld, &info, 1);
+  (f->hermitian ? f->lapack->hetrs : f->lapack->sytrs)("L", &n, &k, work, &ld, f->given + i * n, x,
+                                                       &ld, &info, 1);
   moth_store_columns(x, n, n, k, f->out + i * n * k * (int64_t)f->a.item, f->a.item);
 }
 
 MothStatus moth_cpu_native_ldl_solve(MothCall *c) {
   MOTH_UNPACK_NATIVE_LDL_SOLVE(c)
-  return solve(c, LD, pivots, B, false, true, ldl_solve_one);
+  return solve(c, LD, pivots, B, false, true, hermitian, ldl_solve_one);
 }

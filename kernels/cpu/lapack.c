@@ -16,8 +16,8 @@
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/util.h"
 
-static MothLapack single_precision, double_precision;
-static const char *missing; /* the first function that the library lacks */
+static MothLapack tables[4]; /* by s, d, c, z */
+static const char *missing;  /* the first function that the library lacks */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void find(void *field, char letter, const char *name) {
@@ -30,16 +30,29 @@ static void find(void *field, char letter, const char *name) {
 }
 
 static void open_lapack(void) {
-#define FIND(name, arguments)                                                                      \
-  find(&single_precision.name, 's', #name);                                                        \
-  find(&double_precision.name, 'd', #name);
-  MOTH_LAPACK_LIST(FIND)
-#undef FIND
+#define SHARED(field, real, complex, arguments)                                                    \
+  find(&tables[0].field, 's', #real);                                                              \
+  find(&tables[1].field, 'd', #real);                                                              \
+  find(&tables[2].field, 'c', #complex);                                                           \
+  find(&tables[3].field, 'z', #complex);
+#define REAL(field, name, arguments)                                                               \
+  find(&tables[0].field, 's', #name);                                                              \
+  find(&tables[1].field, 'd', #name);
+#define COMPLEX(field, name, arguments)                                                            \
+  find(&tables[2].field, 'c', #name);                                                              \
+  find(&tables[3].field, 'z', #name);
+  MOTH_LAPACK_LIST(SHARED)
+  MOTH_LAPACK_REAL_LIST(REAL)
+  MOTH_LAPACK_COMPLEX_LIST(COMPLEX)
+#undef SHARED
+#undef REAL
+#undef COMPLEX
 }
 
 MothStatus moth_lapack(MothDType dtype, const MothLapack **out) {
   pthread_once(&once, open_lapack);
-  *out = dtype == MOTH_FLOAT32 ? &single_precision : &double_precision;
+  *out = &tables[(moth_dtype_is_complex(dtype) ? 2 : 0) +
+                 (moth_dtype_real(dtype) == MOTH_FLOAT32 ? 0 : 1)];
   if (missing)
     return moth_fail(MOTH_ERR_STATE,
                      "needs LAPACK, whose %s was not found in the BLAS library (%s); install "
@@ -53,6 +66,8 @@ MothStatus moth_matrices(const MothTensor *t, MothMatrices *out) {
   out->m = t->shape[t->ndim - 2];
   out->n = t->shape[t->ndim - 1];
   out->item = (size_t)moth_itemsize(t);
+  out->is_complex = moth_dtype_is_complex((MothDType)t->dtype);
+  out->real = out->is_complex ? out->item / 2 : out->item;
   out->count = 1;
   for (int d = 0; d < t->ndim - 2; d++)
     out->count *= t->shape[d];
@@ -82,9 +97,12 @@ static void load(const char *from, int64_t line, int64_t step, int64_t rows, int
     else if (item == 4)
       for (int64_t j = 0; j < n; j++)
         memcpy(b + j * 4, a + j * step * 4, 4);
-    else
+    else if (item == 8)
       for (int64_t j = 0; j < n; j++)
         memcpy(b + j * 8, a + j * step * 8, 8);
+    else
+      for (int64_t j = 0; j < n; j++)
+        memcpy(b + j * 16, a + j * step * 16, 16);
   }
 }
 

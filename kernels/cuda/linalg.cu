@@ -93,6 +93,9 @@ MothStatus moth_cuda_native_ormqr(MothCall *c) {
 MothStatus moth_cuda_native_eigh(MothCall *c) {
   return on_host(c);
 }
+MothStatus moth_cuda_native_eig(MothCall *c) {
+  return on_host(c);
+}
 MothStatus moth_cuda_native_svd(MothCall *c) {
   return on_host(c);
 }

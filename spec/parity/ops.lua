@@ -33,6 +33,18 @@ local other = {
   svd_lowrank = function(a, b, o) return moth.svd_lowrank(a:matmul(b.mT), o) end,
   pca_lowrank = function(a, b, o) return moth.pca_lowrank(a:matmul(b.mT), o) end,
   __rmatmul__ = function(x, y) return moth.matmul(y, x) end,
+  __getitem__ = function(x, key)
+    if type(key) ~= "table" or B.is_tensor(key) then key = { key } end
+    return x[key]
+  end,
+  einsum = function(tensors, equation) return moth.einsum(equation, tensors) end,
+  where = function(x, condition, y) return moth.where(condition, x, y) end,
+  zero_ = function(x) return ops.clone(x):zero_() end,
+  item = function(x) return moth.tensor(x:item(), { dtype = x:dtype() }) end,
+  bincount = function(x, o)
+    local weights, least = o and o.weights, o and o.minlength
+    return moth.bincount(ops.add(x, 1), { weights = weights, minlength = least })
+  end,
 }
 local function present(root, name)
   local ok, v = pcall(function() return root[name] end)
@@ -43,7 +55,7 @@ local function named(name)
   if other[name] then return other[name] end
   local x = moth
   for part in name:gmatch "[^.]+" do x = x and present(x, part) end
-  if x then return x end
+  if type(x) == "function" or type(x) == "table" then return x end
   local last = name:match "[^.]+$"
   if name:find "^nn%.functional%." then return present(moth.nn.functional, last) or present(moth, last) end
   local method = not name:find(".", 1, true) and (present(sample, name) or present(sample, name .. "_"))
@@ -154,7 +166,9 @@ local function flat(list, into)
 end
 
 local function weights(t, fn)
-  local w = ops[fn](ops.arange(1, B.numel(t) + 1, 1, { dtype = "float64" }))
+  local k = ops.arange(1, B.numel(t) + 1, 1, { dtype = "float64" })
+  local w = ops[fn](k)
+  if B.tensor_dtype(t).is_complex then w = ops.complex(w, ops.reciprocal(k)) end
   return ops.to(ops.reshape(w, B.size(t)), { dtype = B.tensor_dtype(t) })
 end
 local function total(list, fn)
@@ -162,6 +176,7 @@ local function total(list, fn)
   for _, t in ipairs(list) do
     if B.requires_grad(t) then
       local part = ops.sum(ops.mul(t, weights(t, fn)))
+      if B.tensor_dtype(t).is_complex then part = ops.real(part) end
       sum = sum and ops.add(sum, part) or part
     end
   end
@@ -248,8 +263,8 @@ end
 local first = true
 for line in io.lines(dir .. "/cases.lua") do
   if not first then
-    local chunk = assert(loadstring("local case, T, dtype = ... " .. line))
-    local ok, err = pcall(chunk, case, T, B.dtype)
+    local chunk = assert(loadstring("local case, T, dtype, complex = ... " .. line))
+    local ok, err = pcall(chunk, case, T, B.dtype, moth.complex)
     if not ok then
       local number = line:match "^case%((%d+)"
       out:write(number, " error arguments: ", (tostring(err):gsub("\n", "\\n")), "\n")

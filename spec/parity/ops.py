@@ -29,7 +29,9 @@ DTYPES = {
     torch.float64: ("float64", 1e-7), torch.float32: ("float32", 1e-4), torch.float16: ("float16", 1e-2),
     torch.bfloat16: ("bfloat16", 5e-2), torch.int64: ("int64", 0), torch.int32: ("int32", 0),
     torch.int16: ("int16", 0), torch.int8: ("int8", 0), torch.uint8: ("uint8", 0), torch.bool: ("bool", 0),
+    torch.complex128: ("complex128", 1e-7), torch.complex64: ("complex64", 1e-4),
 }
+DERIVED = (torch.float64, torch.complex128)  # those whose gradients are compared
 NAMES = {name: dtype for dtype, (name, _) in DTYPES.items()}
 # Results that are positions, which moth counts from 1 (counted from 0); -1: all.
 POSITIONS = {
@@ -83,7 +85,7 @@ class Writer:
         self.lua = open(os.path.join(directory, "cases.lua"), "w")
         self.bin = open(os.path.join(directory, "cases.bin"), "wb")
         self.count = 0
-        self.lua.write("local case, T, dtype = ...\n")
+        self.lua.write("local case, T, dtype, complex = ...\n")
 
     def tensor(self, t):
         strided = t.detach()
@@ -96,6 +98,12 @@ class Writer:
             at, len(raw), DTYPES[t.dtype][0], ", ".join(map(str, t.shape)), "true" if t.requires_grad else "false",
             ", ".join(str(d + 1) for d in order) if not strided.is_contiguous() else "")
 
+    def slice(self, v):  # positions from 1, both ends included
+        if v.start is None and v.stop is None and v.step is None:
+            return "{}"
+        start, stop = v.start or 0, -1 if v.stop is None else v.stop - 1 if v.stop <= 0 else v.stop
+        return "{%d, %d, %d}" % (start + (start >= 0), stop, v.step or 1)
+
     def value(self, v):
         if v is None:
             return "nil"
@@ -105,6 +113,12 @@ class Writer:
             return self.tensor(v)
         if isinstance(v, bool):
             return "true" if v else "false"
+        if isinstance(v, complex):
+            return "complex(%s, %s)" % (self.value(v.real), self.value(v.imag))
+        if isinstance(v, slice):
+            return self.slice(v)
+        if v is Ellipsis:
+            return '"..."'
         if isinstance(v, (int, float)):
             if isinstance(v, float):
                 if math.isnan(v):
@@ -150,7 +164,18 @@ def leaves(v):
 
 
 def weights(t, fn):
-    return fn(torch.arange(1, t.numel() + 1, dtype=torch.float64)).reshape(t.shape).to(t.dtype)
+    k = torch.arange(1, t.numel() + 1, dtype=torch.float64)
+    w = fn(k)
+    return (torch.complex(w, 1 / k) if t.is_complex() else w).reshape(t.shape).to(t.dtype)
+
+
+def weighted(t, fn):
+    total = (t * weights(t, fn)).sum()
+    return total.real if t.is_complex() else total
+
+
+def inexact(t):
+    return t.is_floating_point() or t.is_complex()
 
 
 def clone(v):
@@ -182,13 +207,13 @@ def run(op, sample):
         PREPARED[op.name](given, kwargs)
     results = flat(SIGNS.get(op.name, lambda r: r)(op(*given, **kwargs)))
     first = second = None
-    floats = [r for r in results if r.dtype.is_floating_point and r.requires_grad]
+    floats = [r for r in results if inexact(r) and r.requires_grad]
     if inputs and floats:
         try:
-            loss = sum((r * weights(r, torch.cos)).sum() for r in floats)
+            loss = sum(weighted(r, torch.cos) for r in floats)
             first = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
             if any(g is not None and g.requires_grad for g in first):
-                again = sum((g * weights(g, torch.sin)).sum() for g in first if g is not None and g.requires_grad)
+                again = sum(weighted(g, torch.sin) for g in first if g is not None and g.requires_grad)
                 try:
                     second = torch.autograd.grad(again, inputs, allow_unused=True)
                 except RuntimeError:
@@ -260,7 +285,7 @@ def make(directory, wanted):
         for dtype in DTYPES:
             if dtype not in op.supported_dtypes("cpu"):
                 continue
-            grad = dtype == torch.float64 and op.supports_autograd
+            grad = dtype in DERIVED and op.supports_autograd
             torch.manual_seed(1)
             random.seed(1)
             try:
@@ -271,7 +296,7 @@ def make(directory, wanted):
                             for args in extra(op.name)]
                     samples = [SampleInput(args[0], args=tuple(args[1:])) for args in more] + list(samples)
                 for k, sample in enumerate(samples):
-                    if k >= (SAMPLES if dtype == torch.float64 else max(4, SAMPLES // 4)):
+                    if k >= (SAMPLES if dtype in DERIVED else max(4, SAMPLES // 4)):
                         break
                     entry = {"op": op.name, "name": full, "dtype": dtype}
                     try:
@@ -352,7 +377,12 @@ def differs(got, want, tolerance):
         return "a %s" % got
     if list(got.shape) != list(want.shape):
         return "shape %s, PyTorch %s" % (list(got.shape), list(want.shape))
-    a, b = got.to(torch.float64), want.to(torch.float64)
+    if got.is_complex() or want.is_complex():
+        a, b = got.to(torch.complex128), want.to(torch.complex128)
+        unknown = a.isnan() & b.isnan()  # a part that is NaN
+        a, b = [torch.view_as_real(x.masked_fill(unknown, 0)) for x in (a, b)]
+    else:
+        a, b = got.to(torch.float64), want.to(torch.float64)
     if not torch.allclose(a, b, rtol=max(tolerance, 1e-12), atol=tolerance, equal_nan=True):
         off = (a - b).abs()
         return "values off by %.3g; got %s, PyTorch %s" % (

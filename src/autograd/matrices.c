@@ -39,7 +39,8 @@ MothStatus moth_grad_det_backward(const MothValue *a, MothValue *out) {
     MOTH_GO(moth_eval_beside(
         A, MOTH_OP(eye), 4,
         (MothValue[]){n, n, moth_v_dtype((MothDType)A->dtype), moth_v_device(A->device)}, &v[3]));
-    MOTH_GO(OP(mul, &v[4], a[0], a[1]));
+    MOTH_GO(OP(conj, &v[9], a[1]));
+    MOTH_GO(OP(mul, &v[4], a[0], v[9]));
     MOTH_GO(OP(unsqueeze, &v[5], v[4], moth_v_int(-1)));
     MOTH_GO(OP(unsqueeze, &v[6], v[5], moth_v_int(-1)));
     MOTH_GO(OP(mul, &v[7], v[3], v[6]));

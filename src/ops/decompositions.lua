@@ -2,7 +2,7 @@
 -- these. The matrices are the last two dimensions; those in front are a batch. Derivatives are expressions of the same ops.
 local rounding = { float32 = { 2e-3, 2e-3 }, float64 = { 1e-7, 1e-7 }, why = "sums in the library's order, and ill-conditioned samples" }
 local function precise(a)
-  return { "precise(" .. a .. ")", "low precision and complex dtypes are not supported: got {" .. a .. ".dtype}; convert by x:float()", "type" }
+  return { "precise(" .. a .. ")", "low precision dtypes are not supported: got {" .. a .. ".dtype}; convert by x:float()", "type" }
 end
 local function matrix(a)
   return { "gt(" .. a .. ".ndim, 1)", "expected matrices, at least 2 dimensions, got {" .. a .. ".shape}" }
@@ -17,7 +17,7 @@ local whole = { "tensor({{1,0},{0,1}},{dtype=int64})", "float|low precision" }
 return {
 -- ---- Cholesky ----------------------------------------------------------------------------------------
 { "linalg_cholesky_ex(Tensor A, bool upper=false, bool check_errors=false) -> (Tensor, Tensor)",
-  kind = "extern", dims = { A = "*D N N : float" }, out = { "*D N N", "*D : int32" }, check = { precise "A" }, stats = 1,
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D N N : inexact" }, out = { "*D N N", "*D : int32" }, check = { precise "A" }, stats = 1,
   grad = { A = "cholesky_backward(grad, result, upper)" },
   reference = "cholesky_ex", tolerance = rounding,
   samples = { "spd(3,3)", "spd(2,3,3), true", "spd(0,0)", "spd(2,0,3,3)", "spd(2,3,1,1)" },
@@ -53,7 +53,7 @@ return {
 
 -- ---- triangular matrices -------------------------------------------------------------------------------
 { "native_solve_triangular(Tensor A, Tensor B, bool upper, bool unitriangular) -> Tensor",
-  kind = "extern", dims = { A = "*D N N : float", B = "*D N K : A" }, out = "*D N K", check = { precise "A" },
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D N N : inexact", B = "*D N K : A" }, out = "*D N K", check = { precise "A" },
   grad = {
     B = "native_solve_triangular(adjoint(A), grad, negate(upper), unitriangular)",
     A = "triangular_gradient(grad, A, result, upper, unitriangular)",
@@ -80,12 +80,12 @@ return {
 
 -- ---- LU ------------------------------------------------------------------------------------------------
 { "linalg_lu_factor_ex(Tensor A, bool pivot=true, bool check_errors=false) -> (Tensor, Tensor, Tensor)",
-  kind = "extern", dims = { A = "*D M N : float" }, let = { K = "smaller(M, N)" },
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D M N : inexact" }, let = { K = "smaller(M, N)" },
   out = { "*D M N", "*D K : int32", "*D : int32" }, check = { precise "A" }, stats = 1,
   grad = { A = "lu_backward(grad, result, result1)" },
   reference = "lu_factor", tolerance = rounding,
-  samples = { "randn(3,3)", "randn(2,4,3)", "randn(2,3,5)", "randn(0,3)", "randn(2,0,3,3)" },
-  errors = { vector, whole, { "randn(3,3), false", "without pivots" }, { "zeros(2,2), true, true", "the matrix is singular: U%[1, 1%] is 0" } },
+  samples = { "randn(3,3)", "randn(2,4,3)", "randn(2,3,5)", "randn(0,3)", "randn(2,0,3,3)", "randn(4,3) + 3 * eye(4):narrow(2, 1, 3), false" },
+  errors = { vector, whole, { "zeros(2,2), true, true", "the matrix is singular: U%[1, 1%] is 0" } },
   doc = "L and U of P L U = A in one matrix (L below the diagonal, its own is 1), the pivots (row i was exchanged with row \z
     pivots[i], from 1, as LAPACK has it), and per matrix 0, or the first position on U's diagonal that is 0." },
 { "linalg_lu_factor(Tensor A, bool pivot=true) -> (Tensor, Tensor)",
@@ -121,13 +121,14 @@ return {
   kind = "composite", check = { matrix "A", precise "A" },
   expr = [[
     local lu, pivots, info = linalg_lu_factor_ex(A, pivot, false)
-    return lu_unpack(lu, pivots)]],
+    local p, l, u = lu_unpack(lu, pivots)
+    return when(pivot, p, zeros_of(A, list(0), none)), l, u]],
   grad = "composite", reference = "lu", tolerance = rounding,
   samples = { "randn(3,3)", "randn(2,4,3)", "randn(2,3,4)" },
   errors = { vector, whole },
   doc = "P, L and U with P L U = A: a permutation, a lower triangle with 1 on its diagonal, an upper triangle." },
 { "native_lu_solve(Tensor LU, IndexTensor pivots, Tensor B, bool turned) -> Tensor",
-  kind = "extern", dims = { LU = "*D N N : float", pivots = "*D N", B = "*D N K : LU" }, out = "*D N K", check = { precise "LU" },
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { LU = "*D N N : inexact", pivots = "*D N", B = "*D N K : LU" }, out = "*D N K", check = { precise "LU" },
   grad = {
     LU = "lu_solve_gradient(grad, LU, pivots, result, turned)", B = "native_lu_solve(LU, pivots, grad, negate(turned))",
   },
@@ -237,7 +238,7 @@ return {
   kind = "composite", check = { square "A", precise "A" },
   expr = [[
     local u, s, vh = native_svd(A, false, true)
-    local products = products_of_others(s, list(s.ndim - 1)) * unsqueeze(linalg_det(u) * linalg_det(vh), -1)
+    local products = products_of_others(s, list(s.ndim - 1)) * unsqueeze(conj(linalg_det(u) * linalg_det(vh)), -1)
     return matmul(u * unsqueeze(products, -2), vh)]],
   grad = "composite", reference = "cofactors", tolerance = rounding,
   samples = { "randn(3,3)", "randn(2,3,3)", "randn(1,1)" },
@@ -248,8 +249,8 @@ return {
   expr = [[
     local lu, pivots, info = linalg_lu_factor_ex(A)
     local d = diagonal(lu, 0, -2, -1)
-    return prod(sign(d), list(-1)) * exchanges_sign(pivots), sum(log(abs(d)), list(-1))]],
-  grad = { A = "slogdet_backward(grad1, A)" },
+    return prod(sgn(d), list(-1)) * exchanges_sign(pivots), sum(log(abs(d)), list(-1))]],
+  grad = { A = "slogdet_backward(grad, grad1, result, A)" },
   reference = "slogdet", tolerance = rounding,
   samples = { "randn(3,3)", "randn(2,3,3)", "randn(0,0)" },
   errors = { not_square, vector, whole },
@@ -258,7 +259,7 @@ return {
   kind = "composite", check = { square "self", precise "self" },
   expr = [[
     local sign_, log_ = linalg_slogdet(self)
-    return masked_fill(log_, lt(sign_, 0), 0 / 0)]],
+    return when(is_complex(self), log(sign_) + log_, masked_fill(log_, lt(op.real(sign_), 0), 0 / 0))]],
   grad = "composite", reference = "logdet", tolerance = rounding,
   samples = { "spd(3,3)", "spd(2,3,3)" },
   errors = { not_square, vector, whole },
@@ -266,7 +267,7 @@ return {
 
 -- ---- QR ------------------------------------------------------------------------------------------------
 { "native_qr(Tensor A, enum('reduced','complete','r') mode='reduced') -> (Tensor, Tensor)",
-  kind = "extern", dims = { A = "*D M N : float" },
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D M N : inexact" },
   let = { K = "smaller(M, N)", ["*Q"] = 'when(eq(mode, "r"), list(0), join(D, list(M, when(eq(mode, "complete"), M, smaller(M, N)))))',
     H = 'when(eq(mode, "complete"), M, smaller(M, N))' },
   out = { "*Q", "*D H N" }, check = { precise "A" }, absent = true,
@@ -287,13 +288,13 @@ return {
   errors = { vector, whole, { "randn(2,2), 'full'", "mode" } },
   doc = "Q with orthonormal columns and an upper triangle R with Q R = A. mode: reduced, complete (Q is square) or r (Q is empty)." },
 { "geqrf(Tensor self) -> (Tensor, Tensor)",
-  kind = "extern", dims = { self = "*D M N : float" }, let = { K = "smaller(M, N)" }, out = { "*D M N", "*D K" }, check = { precise "self" },
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { self = "*D M N : inexact" }, let = { K = "smaller(M, N)" }, out = { "*D M N", "*D K" }, check = { precise "self" },
   grad = "unimplemented", reference = "geqrf", tolerance = rounding,
   samples = { "randn(3,3)", "randn(2,4,3)", "randn(3,4)", "randn(0,3)" },
   errors = { vector, whole },
   doc = "R and, below it, the Householder vectors of a QR factorization; and their scales." },
 { "native_householder_product(Tensor A, Tensor tau) -> Tensor",
-  kind = "extern", dims = { A = "*D M N : float", tau = "*D 1 K : A" }, out = "*D M N", check = { precise "A",
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D M N : inexact", tau = "*D 1 K : A" }, out = "*D M N", check = { precise "A",
     { "both(ge(M, N), ge(N, K))", "expected no more columns than rows, and no more scales than columns, got {A.shape} and {K}" } },
   grad = "unimplemented", reference = "native_householder", tolerance = rounding,
   samples = { "randn(4,3), rand(1,2)", "randn(2,3,3), rand(2,1,3)" },
@@ -314,7 +315,7 @@ return {
   errors = { { "randn(2,3), randn(2)", "no more columns" }, { "randn(3), randn(1)", "at least 2" }, { "randn(2,3,3), rand(3)", "tau must have" } },
   doc = "The first columns of a product of Householder reflections, as geqrf gives them: Q." },
 { "native_ormqr(Tensor self, Tensor tau, Tensor other, bool left, bool transpose) -> Tensor",
-  kind = "extern", dims = { self = "*D M N : float", tau = "*D 1 K : self", other = "*D P Q : self" }, out = "*D P Q",
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { self = "*D M N : inexact", tau = "*D 1 K : self", other = "*D P Q : self" }, out = "*D P Q",
   check = { precise "self", { "both(ge(N, K), ge(M, K))", "no more scales than columns are expected, got {self.shape} and {K}" },
     { "equal(M, when(left, P, Q))", "self {self.shape} and other {other.shape} do not fit" } },
   grad = "unimplemented", reference = "native_ormqr", tolerance = rounding,
@@ -340,19 +341,19 @@ return {
 
 -- ---- eigenvalues and singular values ----------------------------------------------------------------------
 { "native_eigh(Tensor A, enum('L','U') UPLO, bool vectors) -> (Tensor, Tensor)",
-  kind = "extern", dims = { A = "*D N N : float" }, let = { ["*V"] = "when(vectors, join(D, list(N, N)), list(0))" },
-  out = { "*D N", "*V" }, check = { precise "A" }, absent = true,
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D N N : inexact" }, let = { ["*V"] = "when(vectors, join(D, list(N, N)), list(0))" },
+  out = { "*D N : real_of(A)", "*V" }, check = { precise "A" }, absent = true,
   grad = { A = "eigh_backward(grad, grad1, result, result1)" },
   reference = "eigh", tolerance = rounding,
   samples = { "sym(3,3), 'L', true", "sym(2,4,4), 'U', true", "sym(0,0), 'L', true", "sym(2,1,1), 'L', true" },
   errors = { { "randn(2,3), 'L', true", "must have the shape" }, { "randn(2,2), 'A', true", "UPLO" }, { "tensor{{1,0},{nan,1}}, 'L', true", "infinite or NaN" } },
-  doc = "Eigenvalues in rising order, and eigenvectors (columns), of symmetric matrices of which one triangle is read." },
+  doc = "Eigenvalues in rising order, and eigenvectors (columns), of symmetric (hermitian) matrices of which one triangle is read." },
 { "linalg_eigh(Tensor A, enum('L','U') UPLO='L') -> (Tensor, Tensor)",
   kind = "composite", expr = "native_eigh(A, UPLO, true)", check = { square "A", precise "A" },
   grad = "composite", reference = "eigh", tolerance = rounding,
   samples = { "sym(3,3)", "sym(2,3,3), 'U'" },
   errors = { not_square, vector, { "randn(2,2), 'A'", "UPLO" } },
-  doc = "Eigenvalues in rising order, and eigenvectors (columns), of symmetric matrices, of which the triangle UPLO is read. \z
+  doc = "Eigenvalues in rising order, and eigenvectors (columns), of symmetric (hermitian) matrices, of which the triangle UPLO is read. \z
     The largest component of each vector is positive." },
 { "linalg_eigvalsh(Tensor A, enum('L','U') UPLO='L') -> Tensor",
   kind = "composite", check = { square "A", precise "A" },
@@ -364,10 +365,10 @@ return {
   errors = { not_square, vector, { "randn(2,2), 'A'", "UPLO" } },
   doc = "The eigenvalues of symmetric matrices, in rising order. Equal ones have a derivative, too." },
 { "native_svd(Tensor A, bool full_matrices, bool vectors) -> (Tensor, Tensor, Tensor)",
-  kind = "extern", dims = { A = "*D M N : float" },
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D M N : inexact" },
   let = { K = "smaller(M, N)", ["*U"] = "when(vectors, join(D, list(M, when(full_matrices, M, smaller(M, N)))), list(0))",
     ["*V"] = "when(vectors, join(D, list(when(full_matrices, N, smaller(M, N)), N)), list(0))" },
-  out = { "*U", "*D K", "*V" }, check = { precise "A" }, absent = true,
+  out = { "*U", "*D K : real_of(A)", "*V" }, check = { precise "A" }, absent = true,
   grad = { A = "svd_backward(grad, grad1, grad2, result, result1, result2)" },
   reference = "svd", tolerance = rounding,
   samples = { "randn(3,3), false, true", "randn(2,4,3), false, true", "randn(2,3,4), false, true", "randn(3,3), true, true", "randn(0,3), true, true",
@@ -420,11 +421,37 @@ return {
   errors = { vector, whole, { "randn(2,3), nil, nil, true", "square" } },
   doc = "The number of singular values above max(atol, rtol s1); rtol is max(m, n) eps if neither is given." },
 
+{ "native_eig(Tensor A, bool vectors) -> (Tensor, Tensor)",
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D N N : inexact" },
+  let = { ["*V"] = "when(vectors, join(D, list(N, N)), list(0))" },
+  out = { "*D N : complex_of(A)", "*V : complex_of(A)" }, check = { precise "A" }, absent = true,
+  grad = { A = "eig_backward(grad, grad1, result, result1)" },
+  none = "spec/ops/complex_spec.lua: the results are complex",
+  samples = { "randn(3,3), true", "randn(2,4,4), true", "randn(0,0), true", "randn(2,1,1), false" },
+  errors = { { "randn(2,3), true", "must have the shape" }, { "randn(3), true", "must have" }, { "tensor{{1,0},{nan,1}}, true", "infinite or NaN" } },
+  doc = "linalg.eig; without vectors the second result is empty." },
+{ "linalg_eig(Tensor A) -> (Tensor, Tensor)",
+  kind = "composite", expr = "native_eig(A, true)", check = { square "A", precise "A" },
+  grad = "composite", none = "spec/ops/complex_spec.lua: the results are complex",
+  samples = { "randn(3,3)", "randn(2,3,3)" },
+  errors = { not_square, vector, whole },
+  doc = "Eigenvalues, in no certain order, and eigenvectors (columns, of norm 1) of square matrices: complex numbers. The \z
+    largest component of each vector is real and positive." },
+{ "linalg_eigvals(Tensor A) -> Tensor",
+  kind = "composite", check = { square "A", precise "A" },
+  expr = [[
+    local w, v = native_eig(A, records(A))
+    return w]],
+  grad = "composite", none = "spec/ops/complex_spec.lua: the results are complex",
+  samples = { "randn(3,3)", "randn(2,3,3)" },
+  errors = { not_square, vector, whole },
+  doc = "The eigenvalues of square matrices, in no certain order: complex numbers." },
+
 -- ---- least squares, LDL ----------------------------------------------------------------------------------
 { "native_lstsq(Tensor A, Tensor B, float rcond, enum('gels','gelsy','gelsd','gelss') driver) -> (Tensor, Tensor, Tensor)",
-  kind = "extern", dims = { A = "*D M N : float", B = "*D M K : A" },
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D M N : inexact", B = "*D M K : A" },
   let = { ["*S"] = 'when(either(eq(driver, "gelsd"), eq(driver, "gelss")), join(D, list(smaller(M, N))), list(0))' },
-  out = { "*D N K", "*D : int64", "*S" }, check = { precise "A" }, stats = 1,
+  out = { "*D N K", "*D : int64", "*S : real_of(A)" }, check = { precise "A" }, stats = 1,
   grad = {
     A = "pinv_backward(matmul(grad, adjoint(B)), linalg_pinv(A), A)", B = "matmul(adjoint(linalg_pinv(A)), grad)",
   },
@@ -434,7 +461,7 @@ return {
   errors = { { "randn(3,2), randn(2,2), 0, 'gels'", "must have the shape" }, { "randn(3,2), randn(3,2), 0, 'qr'", "driver" } },
   doc = "The X of least norm for which A X - B is least, the rank of A, and its singular values where the driver computes them." },
 { "linalg_ldl_factor_ex(Tensor A, bool hermitian=false, bool check_errors=false) -> (Tensor, Tensor, Tensor)",
-  kind = "extern", dims = { A = "*D N N : float" }, out = { "*D N N", "*D N : int32", "*D : int32" }, check = { precise "A" },
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { A = "*D N N : inexact" }, out = { "*D N N", "*D N : int32", "*D : int32" }, check = { precise "A" },
   grad = "unimplemented", reference = "ldl_factor", tolerance = rounding,
   samples = { "spd(3,3)", "spd(2,3,3)", "spd(0,0)" },
   errors = { not_square, vector, { "zeros(2,2), false, true", "the matrix is singular: D%[1, 1%] is 0" } },
@@ -449,9 +476,9 @@ return {
   samples = { "spd(3,3)" },
   errors = { not_square, vector, { "zeros(2,2)", "singular" } },
   doc = "linalg.ldl_factor_ex, where singular matrices are errors." },
-{ "native_ldl_solve(Tensor LD, IndexTensor pivots, Tensor B) -> Tensor",
-  kind = "extern", dims = { LD = "*D N N : float", pivots = "*D N", B = "*D N K : LD" }, out = "*D N K", check = { precise "LD" },
-  grad = { LD = "unimplemented", B = "native_ldl_solve(LD, pivots, grad)" },
+{ "native_ldl_solve(Tensor LD, IndexTensor pivots, Tensor B, bool hermitian=false) -> Tensor",
+  kind = "extern", dtypes = "float,complex", parts = "none", holomorphic = false, dims = { LD = "*D N N : inexact", pivots = "*D N", B = "*D N K : LD" }, out = "*D N K", check = { precise "LD" },
+  grad = { LD = "unimplemented", B = "when(hermitian, native_ldl_solve(LD, pivots, grad, true), conj(native_ldl_solve(LD, pivots, conj(grad), false)))" },
   reference = "ldl_solve", tolerance = rounding,
   samples = { "randn(3,3) + 3 * eye(3), tensor({1,2,3},{dtype=int64}), randn(3,2)" },
   errors = { { "randn(3,3), tensor({1,2,-4},{dtype=int64}), randn(3,1)", "between 1 and 3" } },
@@ -462,8 +489,8 @@ return {
     { "same_list(pivots.shape, first_n(LD.shape, LD.ndim - 1))", "pivots must have the shape {first_n(LD.shape, LD.ndim - 1)}, got {pivots.shape}" } },
   expr = [[
     local lead, n = wide(batch_of(LD), batch_of(B)), LD.shape[-1]
-    return native_ldl_solve(expand(LD, join(lead, list(n, n))), expand(pivots, join(lead, list(n))), expand(B, join(lead, last_n(B.shape, 2))))]],
-  grad = { LD = "unimplemented", B = "sum_to(linalg_ldl_solve(LD, pivots, grad, hermitian), B.shape)" }, reference = "ldl_solve", tolerance = rounding,
+    return native_ldl_solve(expand(LD, join(lead, list(n, n))), expand(pivots, join(lead, list(n))), expand(B, join(lead, last_n(B.shape, 2))), hermitian)]],
+  grad = { LD = "unimplemented", B = "sum_to(when(hermitian, linalg_ldl_solve(LD, pivots, grad, true), conj(linalg_ldl_solve(LD, pivots, conj(grad), false))), B.shape)" }, reference = "ldl_solve", tolerance = rounding,
   samples = { "randn(3,3) + 3 * eye(3), tensor({1,2,3},{dtype=int64}), randn(2,3,2)" },
   errors = { { "randn(3,3), tensor({1,2,3},{dtype=int64}), randn(2,1)", "do not fit" } },
   doc = "X with A X = B, from linalg.ldl_factor(A)." },

@@ -504,7 +504,7 @@ return {
   adaptive_avg_pool2d_like = { "grad, shape", "adaptive_avg_pool2d(grad, last_n(shape, 2))" },
 
   -- ---- matrices, the last two dimensions -----------------------------------------------------------
-  precise = { "x", 'either(equal(x.dtype, dtype_named("float32")), equal(x.dtype, dtype_named("float64")))' },
+  precise = { "x", 'either(is_complex(x), either(equal(x.dtype, dtype_named("float32")), equal(x.dtype, dtype_named("float64"))))' },
   batch_of = { "x", "first_n(x.shape, x.ndim - 2)" },
   eye_like = { "x", "beside(x, eye(x.shape[-1], none, x.dtype, x.device))" },
   -- Whether b is to A of linalg.solve vectors, not matrices.
@@ -571,8 +571,9 @@ return {
     local known = native_lu_solve(expand(lu, join(lead, last_n(lu.shape, 2))), expand(pivots, join(lead, last_n(pivots.shape, 1))),
       grad, true)
     return when(either(records(a), records(grad)), again, known)]] },
-  slogdet_backward = { "grad, a", [[
-    local x, lu, pivots, info = native_solve(adjoint(a), eye_like(a) * unsqueeze(unsqueeze(grad, -1), -1), false)
+  slogdet_backward = { "gsign, glog, sign_, a", [[
+    local g = when(is_complex(a), complex(glog, neg(imag(conj(gsign) * sign_))), glog)
+    local x, lu, pivots, info = native_solve(adjoint(a), eye_like(a) * unsqueeze(unsqueeze(g, -1), -1), false)
     return x]] },
   pinv_backward = { "grad, p, a", [[
     local ph, gh = adjoint(p), adjoint(grad)
@@ -588,9 +589,11 @@ return {
     local by_q = when(given(gq), matmul(adjoint(q), gq), none)
     local both_ = when(given(gq), when(given(gr), by_r - by_q, neg(by_q)), by_r)
     local up = triu(both_)
-    local tall = matmul(q, tril(adjoint(up), -1) + up)
+    local even = when(is_complex(r), triu(up, 1) + diag_embed(op.real(diagonal(up, 0, -2, -1))), up) -- R's diagonal is real
+    local tall = matmul(q, tril(adjoint(up), -1) + even)
     local tall_q = when(given(gq), tall + gq, tall)
-    local skew = tril(adjoint(both_) - both_, -1)
+    local strict = tril(adjoint(both_) - both_, -1)
+    local skew = when(is_complex(r), strict + diag_embed(diagonal(adjoint(both_) - both_, 0, -2, -1) * 0.5), strict)
     local flat = adjoint(native_solve_triangular(narrow(r, -1, 0, smaller(m, n)), adjoint(matmul(q, skew)), true, false))
     local whole_ = cat(tensors(flat, zeros_of(flat, replace(flat.shape, -1, larger(n - m, 0)), none)), -1)
     return when(ge(m, n), adjoint(native_solve_triangular(r, adjoint(tall_q), true, false)),
@@ -601,6 +604,20 @@ return {
     local turned = when(given(gv), matmul(adjoint(v), gv) / gaps, none)
     local middle = when(given(gw), turned + diag_embed(gw), turned)
     return when(given(gv), matmul(matmul(v, middle), adjoint(v)), matmul(v * unsqueeze(gw, -2), adjoint(v)))]] },
+  -- Eigenvectors of norm 1.
+  eig_backward = { "gw, gv, w, v", [[
+    local i = arange_of(w, 0, w.shape[-1], none)
+    local gaps = masked_fill(conj(unsqueeze(w, -2) - unsqueeze(w, -1)), eq(unsqueeze(i, -1), i), inf)
+    local product = when(given(gv), matmul(adjoint(v), gv), none)
+    local lengths = when(given(gv), matmul(adjoint(v), v * unsqueeze(op.real(diagonal(product, 0, -2, -1)), -2)), none)
+    local turned = when(given(gv), (product - lengths) / gaps, none)
+    local middle = when(given(gv), when(given(gw), turned + diag_embed(gw), turned), diag_embed(gw))
+    local x, lu, pivots, info = native_solve(adjoint(v), matmul(middle, adjoint(v)), false)
+    return x]] },
+  -- Complex singular vectors have phases, too.
+  with_phases = { "x, gaps, s", [[
+    local y = x / gaps * unsqueeze(s, -2)
+    return when(is_complex(x), y + diag_embed(diagonal(x, 0, -2, -1) / (s * 2)), y)]] },
   skew_part = { "x", "x - adjoint(x)" },
   -- Of the first min(m, n) singular vectors: the others of full matrices have no derivative.
   svd_backward = { "gu_all, gs, gv_all, u_all, s, v_all", [[
@@ -611,7 +628,7 @@ return {
     local i, squares = arange_of(s, 0, k, none), s * s
     local gaps = masked_fill(unsqueeze(squares, -2) - unsqueeze(squares, -1), eq(unsqueeze(i, -1), i), inf)
     local row, column = unsqueeze(s, -2), unsqueeze(s, -1)
-    local by_u = when(given(gu_all), skew_part(matmul(adjoint(u), gu)) / gaps * row, none)
+    local by_u = when(given(gu_all), with_phases(skew_part(matmul(adjoint(u), gu)), gaps, s), none)
     local by_v = when(given(gv_all), skew_part(matmul(v, adjoint(gv))) / gaps * column, none)
     local turned = when(given(gu_all), when(given(gv_all), by_u + by_v, by_u), by_v)
     local middle = when(given(gs), turned + diag_embed(gs), turned)

@@ -149,6 +149,12 @@ function M.writer(graph, outputs, state, indent)
     end,
     wrap = function(n) return ("moth_number_wrap(%s, %s)"):format(value(n.args[1]), value(n.args[2])) end,
     working = function(n) return ("moth_v_dtype(moth_working_dtype(%s))"):format(tensor_c(n.args[1])) end,
+    real_of = function(n)
+      return ("moth_v_dtype(moth_dtype_real((MothDType)%s->dtype))"):format(tensor_c(n.args[1]))
+    end,
+    complex_of = function(n)
+      return ("moth_v_dtype(moth_dtype_complex((MothDType)%s->dtype))"):format(tensor_c(n.args[1]))
+    end,
     eps_of = function(n) return ("moth_v_float(moth_dtype_epsilon((MothDType)%s->dtype))"):format(tensor_c(n.args[1])) end,
     log_of = function(n) return ("moth_v_float(log(moth_as_double(%s)))"):format(value(n.args[1])) end,
     dtype_named = function(n) return ("moth_v_dtype(MOTH_%s)"):format(n.more:upper()) end,
@@ -185,15 +191,15 @@ function M.writer(graph, outputs, state, indent)
   end
 
   -- A number as a double, in the simplest C.
-  local plain = { ndim = true, numel = true, length = true, dtype = true, working = true }
+  local casts = { ndim = "", length = "", numel = "(double)", dtype = "(int)", working = "(int)", real_of = "(int)",
+    complex_of = "(int)" }
   local function double(x)
     if type(x) == "number" then
       if math.abs(x) == math.huge then return x > 0 and "INFINITY" or "-INFINITY" end
       return x == math.floor(x) and ("%d"):format(x) or ("%.17g"):format(x)
     end
-    if is_node(x) and plain[x.what] then
-      local cast = (x.what == "numel" and "(double)") or ((x.what == "dtype" or x.what == "working") and "(int)") or ""
-      return cast .. value(x):match("^moth_v_%a+%((.*)%)$")
+    if is_node(x) and casts[x.what] then
+      return casts[x.what] .. value(x):match("^moth_v_%a+%((.*)%)$")
     end
     return ("moth_as_double(%s)"):format(value(x))
   end

@@ -22,7 +22,7 @@
 --   inverse(permutation) wide(shape, shape) kept(shape, dims) last_n(l, n)
 --   dtype_named("int64"); as_number(x): an operand that is a number
 --   reach(size, stride, offset): the elements of storage up to the last of that geometry; power_of(x, y)
---   length(l) product(l) least(l) largest(l) doublings(n): how many make n or more of 1; wrap(dim, n) working(x) eps_of(x)
+--   length(l) product(l) least(l) largest(l) doublings(n): how many make n or more of 1; wrap(dim, n) working(x) eps_of(x) real_of(x) complex_of(x)
 --   default_to(x, y) default_dtype()
 --   whole(x): the number is an integer; bit(n, i): bit i of n is set; is_float and is_int take dtypes, too
 --   expands(shape, shape): the first can be broadcast to the second
@@ -297,6 +297,8 @@ local functions = {
   power_of = function_of("power_of", "number", "number", "number"),
   wrap = function_of("wrap", "number", "number", "number"),
   working = function_of("working", "number", "tensor"),
+  real_of = function_of("real_of", "number", "tensor"),
+  complex_of = function_of("complex_of", "number", "tensor"),
   eps_of = function_of("eps_of", "number", "tensor"),
   log_of = function(x)
     if type(x) == "number" then return math.log(x) end

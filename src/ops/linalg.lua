@@ -251,7 +251,7 @@ return {
 { "linalg_vector_norm(Tensor x, Scalar ord=2, Dim[]? dim=none, bool keepdim=false, dtype? dtype=none) -> Tensor",
   kind = "composite", amp = "high",
   expr = "norm(when(given(dtype), to(x, dtype), x), ord, dim, keepdim)",
-  check = { { "is_float(x)", "expected a float dtype, got {x.dtype}", "type" } },
+  check = { { "inexact(x)", "expected a float dtype, got {x.dtype}", "type" } },
   grad = "composite",
   reference = "vector_norm",
   samples = { "randn(3,4)", "randn(3,4), 3, 1", "randn(3,4), inf, {1,2}, true" },

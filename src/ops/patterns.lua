@@ -10,7 +10,7 @@
 -- and in results, beside these:
 --   n          the value of an argument, a number, or (*size) a list
 --   (a + b)    an expression (expr.lua) of a number or a list
--- Behind " : " stands the dtype. Of an argument: a class (float, int, bool), a dtype, or the name of the argument that has
+-- Behind " : " stands the dtype. Of an argument: a class (float, int, bool; inexact: float or complex), a dtype, or the name of the argument that has
 -- the same. Of a result: a dtype, the name of an argument that has the same, or an expression of a dtype; the first
 -- tensor's where nothing stands.
 --
@@ -21,7 +21,7 @@
 -- numbers in expressions, `*D` and `N?` lists (D, N). `check` = { { condition, message } } comes last.
 local M = {}
 
-local classes = { float = true, int = true, bool = true }
+local classes = { float = true, int = true, bool = true, inexact = true }
 M.dtypes = {} -- names of dtypes
 for name in ("float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool uint16 uint32 uint64"):gmatch("%w+") do
   M.dtypes[name] = true
@@ -159,7 +159,7 @@ local function bind(op, input, names)
     local other = op.index[input.dtype]
     local alike = other and (other.type == "TENSOR" or (other.type == "TENSORS" and a.type == "TENSORS"))
     if not alike or other.optional or other == a then
-      fail("'%s' is no dtype, no class (float, int, bool), and no other tensor that is always given", input.dtype)
+      fail("'%s' is no dtype, no class (float, int, bool, inexact), and no other tensor that is always given", input.dtype)
     end
   end
 end

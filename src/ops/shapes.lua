@@ -14,12 +14,14 @@ local M = {}
 
 local makes_tensors = { op = true, ops = true, beside = true, written = true, fold = true }
 
+local dtype_kinds = { dtype = true, working = true, real_of = true, complex_of = true, dtype_named = true,
+  default_dtype = true }
 -- Is the value of a node a dtype?
 local function is_dtype(x)
   if not expr.is_node(x) then return false end
   if x.what == "default_to" then return is_dtype(x.args[2]) end
   if x.what == "when" then return is_dtype(x.args[2]) or is_dtype(x.args[3]) end
-  return x.is_dtype or x.what == "dtype" or x.what == "working" or x.what == "dtype_named" or x.what == "default_dtype"
+  return x.is_dtype or dtype_kinds[x.what]
 end
 
 -- The nodes of a text: their values may be computed by writer.
@@ -227,6 +229,9 @@ local function match(f, input)
     if other then
       line(f, "if (%s != t_%s->dtype)", own, other.name)
       line(f, "  return moth_dtypes_differ(%q, t_%s, %q, t_%s);", other.name, other.name, a.name, a.name)
+    elseif input.dtype == "inexact" then
+      line(f, "if (!moth_dtype_is_inexact((MothDType)%s))", own)
+      line(f, "  return moth_dtype_wrong(%q, t_%s, \"a float or complex\");", a.name, a.name)
     elseif patterns.is_class(input.dtype) then
       line(f, "if (moth_dtype_class((MothDType)%s) != MOTH_CLASS_%s)", own, input.dtype:upper())
       line(f, "  return moth_dtype_wrong(%q, t_%s, \"a %s\");", a.name, a.name, input.dtype)

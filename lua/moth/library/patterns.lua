@@ -88,6 +88,11 @@ local function match_dtype(f, input, t)
       check.fail("[%s] %s and %s must have the same dtype, got %s and %s", f.op.name, wanted, input.arg.name, theirs,
         own)
     end
+  elseif wanted == "inexact" then
+    local class = f.graph.class_of(t)
+    if class ~= "float" and class ~= "complex" then
+      check.fail("[%s] %s must have a float or complex dtype, got %s", f.op.name, input.arg.name, own)
+    end
   elseif (patterns.is_class(wanted) and f.graph.class_of(t) or own) ~= wanted then
     check.fail("[%s] %s must have %s %s dtype, got %s", f.op.name, input.arg.name,
       patterns.is_class(wanted) and "a" or "the", wanted, own)

@@ -1,6 +1,6 @@
 --- moth.linalg: linear algebra by PyTorch's names. Matrices are the last two dimensions, those in front are a batch.
 --
--- Factorizations, systems and norms of float32 and float64 by LAPACK, with derivatives of every order
+-- Factorizations, systems and norms of float32, float64 and complex tensors by LAPACK, with derivatives of every order
 -- (src/ops/decompositions.lua has their records).
 local B = require "moth_lua"
 local check = require "moth.utils.check"
@@ -96,17 +96,18 @@ for k = 1, 18 do inverse_factorials[k + 1] = inverse_factorials[k] / k end
 --- The exponentials of square matrices: Taylor's series of A / 2^s, squared s times, s by the batch's largest norm.
 M.matrix_exp = signature("linalg.matrix_exp(Tensor A)", function(x)
   square("linalg.matrix_exp", x)
-  if not B.tensor_dtype(x).is_floating_point then
-    check.fail("[linalg.matrix_exp] expected floats, got %s", B.format(x))
+  local dtype = B.tensor_dtype(x)
+  if not dtype.is_floating_point and not dtype.is_complex then
+    check.fail("[linalg.matrix_exp] expected floats or complex numbers, got %s", B.format(x))
   end
   if B.numel(x) == 0 then return (ops.clone(x)) end
-  local dtype = B.tensor_dtype(x)
-  x = ops.to(x, { dtype = "float64" }) -- squaring multiplies errors
+  local wide = dtype.is_complex and "complex128" or "float64"
+  x = ops.to(x, { dtype = wide }) -- squaring multiplies errors
   local norm = ops.amax(ops.sum(ops.abs(B.alias(x, false)), -1)):item()
   local finite = norm > 0.5 and norm < math.huge
   local squarings = finite and math.max(0, math.ceil(math.log(norm * 2) / math.log(2))) or 0
   local a = ops.mul(x, 2 ^ -squarings)
-  local one = ops.eye(B.size(x, -1), { dtype = "float64", device = B.tensor_device(x) })
+  local one = ops.eye(B.size(x, -1), { dtype = wide, device = B.tensor_device(x) })
   local y = ops.mul(one, inverse_factorials[19])
   for k = 18, 1, -1 do y = ops.add(ops.matmul(a, y), ops.mul(one, inverse_factorials[k])) end
   for _ = 1, squarings do y = ops.matmul(y, y) end
@@ -210,13 +211,6 @@ M.polar = signature("linalg.polar(Tensor A)", function(x)
   local u, s, vh = ops.linalg_svd(x, false)
   return ops.matmul(u, vh), ops.matmul(ops.mul(ops.adjoint(vh), ops.unsqueeze(s, -2)), vh)
 end)
-
-for _, name in ipairs({ "eig", "eigvals" }) do
-  M[name] = signature(("linalg.%s(Tensor A)"):format(name), function()
-    check.fail("[linalg.%s] is not there yet: its results are complex numbers; of symmetric matrices use linalg.%sh",
-      name, name)
-  end)
-end
 
 require "moth.linalg.norms"(M)
 

@@ -8,8 +8,9 @@ return function(M)
   local inf = math.huge
 
   local function real(x, dtype, name)
-    if not B.tensor_dtype(x).is_floating_point then
-      check.fail("[%s] expected a float dtype, got %s", name, B.format(x))
+    local d = B.tensor_dtype(x)
+    if not d.is_floating_point and not d.is_complex then
+      check.fail("[%s] expected a float or complex dtype, got %s", name, B.format(x))
     end
     return dtype and ops.to(x, { dtype = dtype }) or x
   end

@@ -225,6 +225,14 @@ local rules = {
     local dtype = dtype_of(t)
     return (dtype == "float16" or dtype == "bfloat16") and "float32" or dtype
   end,
+  real_of = function(t)
+    local dtype = dtype_of(t)
+    return dtype == "complex64" and "float32" or dtype == "complex128" and "float64" or dtype
+  end,
+  complex_of = function(t)
+    local dtype = dtype_of(t)
+    return (dtype == "float64" or dtype == "complex128") and "complex128" or "complex64"
+  end,
   eps_of = function(t) return epsilon[dtype_of(t)] end,
   reach = function(size, stride, offset)
     local n = offset + 1
