@@ -371,6 +371,13 @@ return L, V:abs()]=], [=[
 [[0.7071, 0.7071],
  [0.7071, 0.7071]]]=] },
   linalg_eigvalsh = { "moth.linalg.eigvalsh(moth.tensor{ { 2, 1 }, { 1, 2 } })", "[1., 3.]" },
+  linalg_eig = { [=[
+local L, V = moth.linalg.eig(moth.tensor{ { 0, -1 }, { 1, 0 } })
+return L, V:abs()]=], [=[
+[0.+1.i, 0.-1.i]
+[[0.7071, 0.7071],
+ [0.7071, 0.7071]]]=] },
+  linalg_eigvals = { "moth.linalg.eigvals(moth.tensor{ { 0, -1 }, { 1, 0 } })", "[0.+1.i, 0.-1.i]" },
   linalg_svd = { [=[
 local U, S, Vh = moth.linalg.svd(moth.tensor{ { 0, 3 }, { 2, 0 } })
 return S, U:matmul(moth.diag(S)):matmul(Vh):round()]=], [=[
