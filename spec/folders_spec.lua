@@ -6,7 +6,7 @@ local floors = {
   ["src/device"] = 2, ["src/io"] = 2,
   ["src/dispatch"] = 3,
   ["src/autograd"] = 4, ["src/cuda"] = 4, ["kernels/common"] = 4,
-  ["src/composite"] = 5, ["kernels/cpu"] = 5,
+  ["src/comm"] = 5, ["src/composite"] = 5, ["kernels/cpu"] = 5,
   ["src/graph"] = 6, ["src/profile"] = 6, ["kernels/cuda"] = 6,
   ["src/lua"] = 7,
 }

@@ -1,0 +1,270 @@
+/* The tcp engine: opening, closing. See tcp.h. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "comm/tcp.h"
+#include "comm/thread.h"
+#include "comm/wire.h"
+#include "core/error.h"
+#include "core/parallel.h"
+
+/* In front of everything on a new connection. */
+typedef struct Hello {
+  uint64_t magic, secret;
+  uint32_t rank, channel;
+} Hello;
+#define HELLO_MAGIC 0x6d6f746874637031ull
+
+const char *moth_tcp_rank(const MothTcp *e, int rank, char *text, size_t n) {
+  const char *about = e->peers[rank].about;
+  snprintf(text, n, about[0] ? "rank %d (%s)" : "rank %d", moth_group_world_rank(e->group, rank),
+           about);
+  return text;
+}
+
+/* What only the ranks of this group know: rank 0 draws it, the store hands it out. */
+static uint64_t draw_secret(void) {
+  uint64_t secret = 0;
+  FILE *f = fopen("/dev/urandom", "rb");
+  if (!f || fread(&secret, sizeof secret, 1, f) != 1)
+    secret = (uint64_t)(moth_wire_now() * 1e9) ^ (uint64_t)getpid() << 32;
+  if (f)
+    fclose(f);
+  return secret;
+}
+
+static void take(MothTcp *e, int rank, uint32_t channel, int fd) {
+  int *at = channel ? &e->peers[rank].control : &e->peers[rank].data;
+  if (*at >= 0)
+    close(*at);
+  *at = fd;
+  int size = 4 << 20;
+  if (!channel) {
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+  }
+}
+
+enum { PENDING = 256 };
+
+/* Accepts the connections of the higher ranks; strangers, and halves of a hello, are dropped. */
+static MothStatus accept_higher(MothTcp *e, int listener, uint64_t secret, double deadline) {
+  MothGroup *g = e->group;
+  struct {
+    int fd;
+    size_t n;
+    Hello hello;
+  } wait[PENDING];
+  int nwait = 0, missing = 2 * (g->size - 1 - g->rank);
+  MothStatus status = MOTH_OK;
+  while (missing > 0 && status == MOTH_OK) {
+    struct pollfd p[PENDING + 1] = {{.fd = listener, .events = POLLIN}};
+    for (int i = 0; i < nwait; i++)
+      p[i + 1] = (struct pollfd){.fd = wait[i].fd, .events = POLLIN};
+    poll(p, (nfds_t)nwait + 1, moth_wire_left(deadline, 50));
+    const volatile sig_atomic_t *flag = moth_interrupt_flag();
+    if (flag && *flag)
+      status = moth_interrupted();
+    else if (moth_wire_now() >= deadline) {
+      char list[200] = "", one[16];
+      for (int i = g->rank + 1; i < g->size; i++)
+        if (e->peers[i].control < 0 && strlen(list) < sizeof list - 20) {
+          snprintf(one, sizeof one, "%s%d", list[0] ? ", " : "", moth_group_world_rank(g, i));
+          strcat(list, one);
+        }
+      status = moth_fail(MOTH_ERR_IO, "rank %d waited in vain for connections of rank %s",
+                         moth_group_world_rank(g, g->rank), list);
+    }
+    for (int i = nwait - 1; i >= 0; i--) {
+      if (!p[i + 1].revents)
+        continue;
+      ssize_t k =
+          recv(wait[i].fd, (char *)&wait[i].hello + wait[i].n, sizeof wait[i].hello - wait[i].n, 0);
+      if (k < 0 && (errno == EAGAIN || errno == EINTR))
+        continue;
+      if (k > 0)
+        wait[i].n += (size_t)k;
+      if (k > 0 && wait[i].n < sizeof(Hello))
+        continue;
+      Hello h = wait[i].hello;
+      bool right = k > 0 && h.magic == HELLO_MAGIC && h.secret == secret && (int)h.rank > g->rank &&
+                   (int)h.rank < g->size && h.channel < 2;
+      if (right) {
+        take(e, (int)h.rank, h.channel, wait[i].fd);
+        missing--;
+      } else {
+        close(wait[i].fd);
+      }
+      wait[i] = wait[--nwait];
+    }
+    int fd = p[0].revents ? accept(listener, NULL, NULL) : -1;
+    if (fd >= 0 && (nwait == PENDING || moth_wire_prepare(fd) < 0)) {
+      close(fd);
+    } else if (fd >= 0) {
+      wait[nwait].fd = fd;
+      wait[nwait++].n = 0;
+    }
+  }
+  for (int i = 0; i < nwait; i++)
+    close(wait[i].fd);
+  return status;
+}
+
+static MothStatus connect_lower(MothTcp *e, int rank, const char *host, int port, uint64_t secret,
+                                double deadline) {
+  for (uint32_t channel = 0; channel < 2; channel++) {
+    int fd = moth_wire_connect(host, port, deadline);
+    if (fd < 0)
+      return errno == EINTR
+                 ? moth_interrupted()
+                 : moth_fail(MOTH_ERR_IO, "cannot connect to rank %d at %s port %d: %s",
+                             moth_group_world_rank(e->group, rank), host, port, strerror(errno));
+    Hello h = {HELLO_MAGIC, secret, (uint32_t)e->group->rank, channel};
+    take(e, rank, channel, fd);
+    if (moth_wire_write(fd, &h, sizeof h, deadline) < 0)
+      return moth_fail(MOTH_ERR_IO, "cannot talk to rank %d at %s port %d: %s",
+                       moth_group_world_rank(e->group, rank), host, port, strerror(errno));
+  }
+  return MOTH_OK;
+}
+
+/* Each rank publishes where it listens: "address port pid host secret". */
+MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, double timeout) {
+  MothGroup *g = e->group;
+  double deadline = moth_wire_now() + timeout;
+  char address[128], host[64] = "?", name[200], value[300];
+  int port, n;
+  if (g->size == 1)
+    return MOTH_OK;
+  moth_store_address(store, address, sizeof address);
+  int listener = moth_wire_listen(address, 0, &port);
+  if (listener < 0)
+    return moth_fail(MOTH_ERR_IO, "cannot listen on %s: %s", address, strerror(errno));
+  gethostname(host, sizeof host - 1);
+  uint64_t secret = g->rank == 0 ? draw_secret() : 0;
+  n = snprintf(value, sizeof value, "%s %d %d %s %llu", address, port, (int)getpid(), host,
+               (unsigned long long)secret);
+  snprintf(name, sizeof name, "%s/%d", key, g->rank);
+  MothStatus status =
+      moth_store_set(store, (MothBytes){name, strlen(name)}, (MothBytes){value, (size_t)n});
+  MothBytes *keys = calloc((size_t)g->size, 2 * sizeof *keys), *values = keys + g->size;
+  char(*names)[200] = calloc((size_t)g->size, sizeof *names);
+  void *block = NULL;
+  if (status == MOTH_OK && (!keys || !names))
+    status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  for (int i = 0; status == MOTH_OK && i < g->size; i++) {
+    snprintf(names[i], sizeof names[i], "%s/%d", key, i);
+    keys[i] = (MothBytes){names[i], strlen(names[i])};
+  }
+  if (status == MOTH_OK) {
+    status = moth_store_get(store, g->size, keys, timeout, values, &block);
+    if (status != MOTH_OK && strstr(moth_last_error(), "nobody set"))
+      status = moth_fail(MOTH_ERR_IO, "not all %d ranks came within %g s (%s)", g->size, timeout,
+                         moth_last_error());
+  }
+  for (int i = 0; status == MOTH_OK && i < g->size; i++) {
+    char text[300], at[128], where[64];
+    int its_port, pid;
+    unsigned long long its_secret;
+    snprintf(text, sizeof text, "%.*s", (int)values[i].n, values[i].data);
+    if (sscanf(text, "%127s %d %d %63s %llu", at, &its_port, &pid, where, &its_secret) != 5) {
+      status = moth_fail(MOTH_ERR_IO, "rank %d published nonsense", i);
+      break;
+    }
+    if (i == 0)
+      secret = its_secret;
+    snprintf(e->peers[i].about, sizeof e->peers[i].about, "pid %d on %s", pid, where);
+    if (i < g->rank)
+      status = connect_lower(e, i, at, its_port, secret, deadline);
+  }
+  if (status == MOTH_OK)
+    status = accept_higher(e, listener, secret, deadline);
+  close(listener);
+  free(block);
+  free(keys);
+  free(names);
+  return status;
+}
+
+static void free_engine(MothTcp *e) {
+  for (int i = 0; e->peers && i < e->group->size; i++) {
+    if (e->peers[i].data >= 0)
+      close(e->peers[i].data);
+    if (e->peers[i].control >= 0)
+      close(e->peers[i].control);
+    free(e->peers[i].text);
+  }
+  if (e->alarm[0] >= 0)
+    close(e->alarm[0]);
+  if (e->bell[0] >= 0)
+    close(e->bell[0]);
+  pthread_mutex_destroy(&e->lock);
+  pthread_cond_destroy(&e->changed);
+  free(e->peers);
+  free(e->scratch);
+  free(e);
+}
+
+static MothStatus tcp_open(MothGroup *g, MothStore *store, const char *key, double timeout) {
+  MothTcp *e = calloc(1, sizeof *e);
+  if (!e)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  e->group = g;
+  e->last_posted = &e->posted;
+  e->alarm[0] = e->bell[0] = -1;
+  moth_comm_lock(&e->lock, &e->changed);
+  e->peers = calloc((size_t)g->size, sizeof *e->peers);
+  for (int i = 0; e->peers && i < g->size; i++) {
+    e->peers[i].data = e->peers[i].control = -1;
+    e->peers[i].last = &e->peers[i].first;
+  }
+  MothStatus status = MOTH_OK;
+  if (!e->peers || moth_wire_bell(e->alarm) < 0 || moth_wire_bell(e->bell) < 0)
+    status = moth_fail(MOTH_ERR_MEMORY, "no memory or descriptors for the group");
+  if (status == MOTH_OK)
+    status = moth_tcp_connect(e, store, key, timeout);
+  g->state = e;
+  if (status == MOTH_OK && moth_comm_thread(&e->thread, "moth control", moth_tcp_control, e))
+    status = moth_fail(MOTH_ERR_MEMORY, "no thread could be started");
+  if (status != MOTH_OK) {
+    free_engine(e);
+    g->state = NULL;
+  }
+  return status;
+}
+
+static void tcp_wake(MothGroup *g) {
+  MothTcp *e = g->state;
+  if (e) {
+    moth_wire_ring(e->alarm);
+    moth_wire_ring(e->bell);
+  }
+}
+
+static void tcp_close(MothGroup *g) {
+  MothTcp *e = g->state;
+  pthread_mutex_lock(&e->lock);
+  e->closing = true;
+  pthread_mutex_unlock(&e->lock);
+  moth_wire_ring(e->bell);
+  pthread_join(e->thread, NULL);
+  pthread_mutex_lock(&g->lock); /* nobody wakes it any more */
+  g->closed = true;
+  g->state = NULL;
+  pthread_mutex_unlock(&g->lock);
+  free_engine(e);
+}
+
+const MothEngine moth_engine_tcp = {
+    .name = "tcp",
+    .open = tcp_open,
+    .run = moth_tcp_run,
+    .post = moth_tcp_post,
+    .wake = tcp_wake,
+    .close = tcp_close,
+};

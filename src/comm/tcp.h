@@ -1,0 +1,57 @@
+/* The tcp engine: a full mesh with two connections for each pair of ranks.
+ *
+ * The first carries collectives, on the group's thread (tcp.c, tcp_collectives.c): each step sends a head in front of its
+ * data, so that a mismatch is seen at the first byte. The second is served by a thread of its own (tcp_control.c): sends
+ * and receives, and what ranks tell each other: that one leaves, what one has called last, the text of a fault. As every
+ * rank has this connection to every other one, a rank that dies is seen by all at once, and by its own number. */
+#ifndef MOTH_COMM_TCP_H
+#define MOTH_COMM_TCP_H
+#include "comm/comm.h"
+
+typedef struct MothTcpFrame MothTcpFrame;
+
+typedef struct MothTcpPeer {
+  int data, control; /* sockets; -1: of this rank itself, or closed */
+  char about[96];    /* "pid 123 on host" */
+  _Atomic bool left; /* it said that it leaves */
+  _Atomic bool gone; /* its connection broke */
+  /* of the control thread */
+  MothTcpFrame *first, **last; /* frames to be sent */
+  size_t sent;                 /* bytes of the first one, with its head */
+  MothCommHead head;           /* of the frame that comes in */
+  size_t got;                  /* bytes of the head, then of the data */
+  bool has_head;
+  MothWork *work; /* the receive that the data is for */
+  char *text;     /* or memory for it */
+  bool holds;     /* the data waits for a receive */
+  /* answers to a question, under the engine's lock */
+  bool answered;
+  int64_t seq, completed;
+  char call[400]; /* its last one */
+} MothTcpPeer;
+
+typedef struct MothTcp {
+  MothGroup *group;
+  MothTcpPeer *peers;
+  int alarm[2]; /* rings once the group is broken or closing; polled by the group's thread */
+  int bell[2];  /* wakes the control thread */
+  pthread_t thread;
+  bool has_thread;
+  pthread_mutex_t lock; /* of the fields below */
+  pthread_cond_t changed;
+  MothWork *posted, **last_posted; /* handed to the control thread */
+  bool ask, closing, announced;
+  char *scratch;
+  size_t nscratch; /* of the group's thread */
+} MothTcp;
+
+/* Opens the connections to all other ranks. */
+MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, double timeout);
+bool moth_tcp_run(MothGroup *g, MothWork *w);
+void *moth_tcp_control(void *engine);
+void moth_tcp_post(MothGroup *g, MothWork *w);
+/* Asks all ranks what they do, and writes who keeps w waiting. On the group's thread. */
+void moth_tcp_diagnose(MothTcp *e, const MothWork *w, char *text, size_t n);
+/* "rank 1 (pid 123 on host)" */
+const char *moth_tcp_rank(const MothTcp *e, int rank, char *text, size_t n);
+#endif
