@@ -317,6 +317,17 @@ describe("the joint graph", function()
     assert.equal(outcome(f), outcome(compiled))
   end)
 
+  it("computes nothing again from what the program may write to", function()
+    local x = moth.randn(5):requires_grad_(true)
+    local compiled = moth.compile(function() return (x + 3):square(), x * x end, {
+      backend = aot.backend(aot.interpret, { recompute = true }) })
+    local want = (x.data + 3) * 2
+    local y = compiled() -- x is saved for the other result alone
+    moth.no_grad(function() x:add_(1) end)
+    y:sum():backward()
+    assert.is_true(moth.equal(want, x.grad))
+  end)
+
   it("works with checkpoints, functions of one's own, anomaly mode, hooks of saved tensors, train and eval", function()
     local function x34() return { moth.ones(3, 4):requires_grad_(true) } end
     local w = moth.randn(4, 4):requires_grad_(true)

@@ -72,3 +72,29 @@ describe("compiled ops, backend " .. backend .. ":", function()
   end
 end)
 end
+
+-- Errors that depend on elements, which are raised where the call runs. All others are raised where it is recorded.
+local late = { "out of range", "between 1 and", "singular", "positive%-definite", "infinite or NaN", "selects",
+  "length of", "is the blank", "probability must", "number or a 0%-dim" }
+
+it("compiled ops raise their errors at their lines, in eager's words", function()
+  local count = 0
+  for _, op in ipairs(O.selected()) do
+    local call = ops[op.name]
+    for _, e in ipairs(call and op.errors or {}) do
+      local made, given = pcall(O.evaluate, e[1], { seed = 1 })
+      local n = made and (given.n or #given)
+      local passed, message = pcall(call, unpack(made and given or {}, 1, n))
+      local by_elements = false
+      for _, pattern in ipairs(late) do by_elements = by_elements or tostring(message):find(pattern) ~= nil end
+      if made and not passed and not by_elements then
+        count = count + 1
+        local compiled = moth.compile(function(...) return pcall(call, ...) end, { backend = "eager" })
+        local ran, ok, got = pcall(compiled, unpack(given, 1, n))
+        assert.is_true(ran and not ok, ("%s(%s): %s"):format(op.name, e[1], tostring(ok)))
+        assert.equal(S.message(message), S.message(got))
+      end
+    end
+  end
+  assert.is_true(count > 500 or os.getenv("MOTH_OP") ~= nil)
+end)

@@ -12,6 +12,23 @@ local function bytes(t)
   return (s:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
 end
 
+-- Of the dtypes whose elements S.is_close reads as numbers: how many bytes an element has, the number, and how far two
+-- of them may be apart, by themselves and for each of their size.
+local function reader(ctype) return function(raw) return ffi.cast(ctype, ffi.cast("const char *", raw))[0] end end
+local function read_bfloat16(raw) return reader("const float *")("\0\0" .. raw) end
+local function read_float16(raw)
+  local bits = reader("const uint16_t *")(raw)
+  local sign, e, m = bits >= 0x8000 and -1 or 1, math.floor(bits / 1024) % 32, bits % 1024
+  if e == 31 then return m > 0 and 0 / 0 or sign / 0 end
+  return sign * (e > 0 and (1 + m / 1024) * 2 ^ (e - 15) or m * 2 ^ -24)
+end
+local floats = {
+  float32 = { size = 4, read = reader("const float *"), near = 1e-4, part = 2e-3 },
+  float64 = { size = 8, read = reader("const double *"), near = 1e-8, part = 1e-8 },
+  bfloat16 = { size = 2, read = read_bfloat16, near = 0.1, part = 0.1 },
+  float16 = { size = 2, read = read_float16, near = 0.02, part = 0.02 },
+}
+
 --- A tensor as text: dtype, device, sizes, strides, requires_grad, version, leaf, elements; its gradient, too.
 function S.text(t)
   if type(t) == "table" then
@@ -74,30 +91,35 @@ function S.outcome(f, make, seed)
   return table.concat(state, "\n"), r[1]
 end
 
---- Whether two texts differ in the last bits of float32 numbers alone.
-function S.is_close(a, b)
-  local function parts(text)
-    text = text:gsub("%-?%d+%.%d+", function(n) return ("%.3g"):format(tonumber(n)) end)
-    local rest = text:gsub("%f[%w]%x+%f[^%w]", function(hex) return #hex % 8 == 0 and "#" .. #hex or nil end)
-    local list = {}
-    for hex in text:gmatch("%f[%w]%x+%f[^%w]") do
-      if #hex % 8 == 0 then list[#list + 1] = hex end
-    end
-    return rest, table.concat(list)
-  end
-  local function number(hex)
-    local raw = hex:gsub("%x%x", function(x) return string.char(tonumber(x, 16)) end)
-    return ffi.cast("const float *", ffi.cast("const char *", raw))[0]
-  end
-  local rest_a, hex_a = parts(a)
-  local rest_b, hex_b = parts(b)
-  if rest_a ~= rest_b then return false end
-  for i = 1, #hex_a, 8 do
-    local x, y = hex_a:sub(i, i + 7), hex_b:sub(i, i + 7)
-    if x ~= y then
-      x, y = number(x), number(y)
-      local near = math.abs(x - y) <= 1e-4 + 2e-3 * math.max(math.abs(x), math.abs(y))
-      if not near and (x == x or y == y) then return false end
+-- A text without the elements of floats, and these: { dtype, raw } each.
+local function parts(text)
+  local list = {}
+  text = text:gsub("%-?%d+%.%d+[e%d+-]*", function(n) return ("%.2g"):format(tonumber(n)) end)
+  text = text:gsub("(moth%.(%w+) %S+ [%d,]* [%d,-]* [v%d]* ?%w+ %w+ )(%x+)", function(front, dtype, hex)
+    local d = floats[dtype]
+    if not d then return nil end
+    list[#list + 1] = { d, (hex:gsub("%x%x", function(x) return string.char(tonumber(x, 16)) end)) }
+    return front .. #hex
+  end)
+  return text, list
+end
+
+--- Whether two texts differ in the last bits of floats alone. Where a tensor has bfloat16 elements, as under autocast,
+-- all are compared as these are. bits: only NaNs may have other bits (a sum of two has the bits of either).
+function S.is_close(a, b, bits)
+  local rest_a, list_a = parts(a)
+  local rest_b, list_b = parts(b)
+  if rest_a ~= rest_b or #list_a ~= #list_b then return false end
+  local rough = a:find("moth.bfloat16", 1, true) ~= nil
+  for k, one in ipairs(list_a) do
+    local d, x, y = one[1], one[2], list_b[k][2]
+    local bound = rough and floats.bfloat16 or d
+    for i = 1, x ~= y and #x or 0, d.size do
+      local u, v = d.read(x:sub(i, i + d.size - 1)), d.read(y:sub(i, i + d.size - 1))
+      if u ~= v then
+        local near = not bits and math.abs(u - v) <= bound.near + bound.part * math.max(math.abs(u), math.abs(v))
+        if not near and (u == u or v == v) then return false end
+      end
     end
   end
   return true

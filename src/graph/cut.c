@@ -1,9 +1,9 @@
 /* Which values to save for backward: a smallest cut, by bytes, between what forward has and what backward wants.
  *
  * A value can be computed again in backward from the arguments of its call if the call is cheap: pointwise, or a view.
- * Products, attention, reductions, convolutions and calls that draw or write are not. What the program sees, inputs and
- * outputs, is saved only where the derivatives save it: it may write to it. Of equal cuts the one nearest to backward is
- * taken, where least is computed again. */
+ * Products, attention, reductions, convolutions and calls that draw or write are not. The program may write to inputs and
+ * outputs: they are saved only where the derivatives save them, and only views are computed from them again. Of equal
+ * cuts the one nearest to backward is taken, where least is computed again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,17 +81,29 @@ static void push(Net *net) {
   }
 }
 
-static bool is_cheap(const MothGraphNode *n) {
-  bool view = n->kind == MOTH_NODE_CALL && n->op->memory == MOTH_MEMORY_VIEW;
-  return n->kind == MOTH_NODE_CALL && n->variant == MOTH_FUNCTIONAL && !n->op->draws &&
-         !moth_node_writes(n) && (view || n->op->kind == MOTH_KIND_POINTWISE);
+static bool is_view(const MothGraphNode *n) {
+  return n->kind == MOTH_NODE_CALL && n->op->memory == MOTH_MEMORY_VIEW;
 }
 
+/* Whether the program sees the value, or what it is a view of. */
 static bool is_seen(const MothJoint *j, const MothGraphNode *n) {
+  while (is_view(n))
+    n = n->refs[0].node;
   bool seen = n->kind == MOTH_NODE_PLACEHOLDER;
   for (uint32_t i = 0; i < j->nroots; i++)
     seen = seen || j->roots[i].value.node == n;
   return seen;
+}
+
+static bool is_cheap(const MothJoint *j, const MothGraphNode *n) {
+  bool cheap = n->kind == MOTH_NODE_CALL && n->variant == MOTH_FUNCTIONAL && !n->op->draws &&
+               !moth_node_writes(n);
+  if (!cheap || is_view(n))
+    return cheap;
+  cheap = n->op->kind == MOTH_KIND_POINTWISE;
+  for (uint32_t i = 0; i < n->nrefs && cheap; i++)
+    cheap = !is_seen(j, n->refs[i].node);
+  return cheap;
 }
 
 /* A vertex for what comes in to value v, and one for what goes out: the edge between is cut where v is saved. */
@@ -101,13 +113,13 @@ static bool add_value(Net *net, const MothJoint *j, const MothGraphNode *n, uint
     return true; /* both graphs hold it */
   uint32_t in = FIRST + 2 * (n->slot + i), out = in + 1;
   const MothTraceMeta *m = &n->metas[i];
-  bool view = n->kind == MOTH_NODE_CALL && n->op->memory == MOTH_MEMORY_VIEW;
-  bool may = !view && (!is_seen(j, n) || wanted[n->slot + i]);
+  bool cheap = is_cheap(j, n);
+  bool may = !is_view(n) && (!is_seen(j, n) || wanted[n->slot + i]);
   int64_t bytes = m->numel * moth_dtype_size((MothDType)m->dtype) + 1;
   bool ok = add_edge(net, in, out, may ? bytes : WHOLE);
-  if (!is_cheap(n))
+  if (!cheap)
     ok = ok && add_edge(net, SOURCE, in, WHOLE);
-  for (uint32_t k = 0; k < n->nrefs && is_cheap(n); k++)
+  for (uint32_t k = 0; k < n->nrefs && cheap; k++)
     ok =
         ok && add_edge(net, FIRST + 2 * (n->refs[k].node->slot + n->refs[k].result) + 1, in, WHOLE);
   return ok && (!ends || add_edge(net, out, SINK, WHOLE));
