@@ -1,6 +1,7 @@
 -- Random programs, compiled: what they return, write, leave behind and differentiate is eager's, to the bit. A failure
 -- names its seed: MOTH_SEED=n runs that program alone; MOTH_CASES is how many are run (200), from MOTH_FROM (1) on,
--- MOTH_BACKEND the backend for all of them ("default": that of moth.compile, which generates kernels after two runs then).
+-- MOTH_BACKEND the backend for all of them ("default": that of moth.compile, which generates kernels after two runs
+-- then).
 local moth = require "moth"
 local S = require "compile.support"
 local toolchain = require "moth.utils.toolchain"

@@ -409,6 +409,24 @@ describe("inductor #M302", function()
     assert.is_true(ok, message)
   end)
 
+  fused("runs in blocks, with one warning, where a kernel cannot be generated", function()
+    local schedule = require "moth.compile.schedule"
+    local kernel, err, text = schedule.kernel, io.stderr, ""
+    schedule.kernel = function() error("a planted mistake") end
+    inductor.strict = false
+    io.stderr = { write = function(_, line) text = text .. line end } -- luacheck: ignore
+    local x = moth.randn(40)
+    local ok, message = pcall(function()
+      for k = 1, 2 do
+        local function f(t) return (t * k + 1):relu() end
+        assert.is_true(moth.equal(compile(f)(x), f(x)))
+      end
+    end)
+    schedule.kernel, io.stderr, inductor.strict = kernel, err, true -- luacheck: ignore
+    assert.is_true(ok, message)
+    assert.matches("^%[moth%] warning: compile: no kernels for a graph[^\n]*a planted mistake\n$", text)
+  end)
+
   fused("has reductions of one stage in one loop, with what is stored there", function()
     local native = require "moth.kernel.native"
     local library, text = native.library, nil
@@ -498,6 +516,8 @@ describe("inductor #M302", function()
     same(1, function(a, b, c) return cat({ a, b, c }, 1) * 2 + 1 end, r(1), r(1), r(1))
     same(1, function(a, b, c) return cat({ a:expand(5, 4), b, c:expand(5, 3) }, 2) * 2 + 1 end, r(5, 1), r(5, 1),
       r(1, 3))
+    same(1, function(a, b, w) return cat({ a:expand(2, 1, 8), b:transpose(2, 3) }, 2) + w end, r(1, 1, 8), r(2, 8, 4),
+      r(1, 5, 8)) -- tiles: a piece lies along one axis of them, where it begins along the other
     same(1, function(a, b, w) return cat({ a, b }, -1) * w + w end, r(4, 5), r(4, 6), r(3, 4, 11))
     same(2, function(a, b) return (cat({ a, b }, 2) * 2):amax(2), (cat({ a, b }, 1) * 2):amax(1) end, r(9, 2000),
       r(9, 2000))

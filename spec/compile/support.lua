@@ -5,6 +5,7 @@ local moth = require "moth"
 local S = {}
 
 moth.compile.config.measure = false -- what specs compile stays compiled, however slow
+require("moth.compile.inductor").strict = true
 
 local function bytes(t)
   if B.numel(t) == 0 then return "" end

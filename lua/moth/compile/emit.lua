@@ -233,9 +233,8 @@ function Emit:put_together(call, here)
       there = there and b:binary("bitwise_and", behind, there) or behind
     end
     local offset = self:offset(self.reads[call][v], moved)
-    if #offset.shape > 0 then
-      there = b:broadcast(there, offset.shape)
-      if here.mask then there = b:binary("bitwise_and", b:broadcast(here.mask, offset.shape), there) end
+    if #offset.shape > 0 then -- of a tile the two may lie along different axes
+      if here.mask then there = b:binary("bitwise_and", here.mask, there) end
     elseif #at.shape > 0 then
       there = nil -- the same element for all, which is there
     end

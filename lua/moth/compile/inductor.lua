@@ -171,8 +171,8 @@ local function note(graph, steps)
   end
 end
 
--- The plan of a graph whose calls are known; nil: there is nothing to fuse, or no compiler.
-local function plan(graph, calls, outputs)
+-- The steps of a graph's calls, and the programs of those that are fused.
+local function programs_of(calls, outputs)
   local steps, programs = fuse.steps(calls, outputs), {}
   for _, step in ipairs(steps) do
     if step.fused then
@@ -180,7 +180,31 @@ local function plan(graph, calls, outputs)
       programs[#programs + 1] = step.kernel
     end
   end
-  local cc = #programs > 0 and compiler()
+  return steps, programs
+end
+
+--- Whether a kernel that cannot be generated, which is a mistake of moth, is an error: so for specs.
+M.strict = false
+local told = {}
+
+-- The same; nil, with one warning, where a kernel cannot be generated.
+local function try_programs(calls, outputs)
+  if M.strict then return programs_of(calls, outputs) end
+  local ok, steps, programs = pcall(programs_of, calls, outputs)
+  if ok then return steps, programs end
+  local message = tostring(steps)
+  if message:find("interrupted", 1, true) then error(steps, 0) end
+  if not told[message] then
+    told[message] = true
+    io.stderr:write(("[moth] warning: compile: no kernels for a graph, it runs in blocks; please report this: %s\n")
+      :format(message))
+  end
+end
+
+-- The plan of a graph whose calls are known; nil: there is nothing to fuse, or no compiler.
+local function plan(graph, calls, outputs)
+  local steps, programs = try_programs(calls, outputs)
+  local cc = steps and #programs > 0 and compiler()
   if not cc then return nil end
   log(steps)
   local new, message = native.programs(programs, cc)
