@@ -353,39 +353,79 @@ static int64_t blocks_for(double flops) {
   return n;
 }
 
-/* Few rows times a weight of 2 MB and more, each of whose rows lies in one piece: kernels/cpu/typed/rows.h reads it
- * at the speed of the memory. For smaller ones BLAS is as fast. By shape alone. */
-static bool suits_rows(const MothGemm *g) {
-  return g->m <= 16 && g->a_col == 1 && g->b_row == 1 && g->k >= 64 && g->n >= 4 &&
-         (g->dtype == MOTH_FLOAT32 || g->dtype == MOTH_FLOAT64) &&
-         (double)g->n * (double)g->k >= 524288;
+/* Whether the processor multiplies what the product is of: bfloat16. */
+static bool multiplies_half(const MothGemm *g) {
+#if defined(__x86_64__)
+  return g->dtype == MOTH_BFLOAT16 && moth_isa == MOTH_ISA_AVX512 &&
+         __builtin_cpu_supports("avx512bf16");
+#else
+  (void)g;
+  return false;
+#endif
 }
 
-enum { ROWS_BLOCK = 64 }; /* columns between two looks at Ctrl-C, and of a thread at least */
+/* Few rows: kernels/cpu/typed/rows.h reads B at the speed of the memory, where BLAS packs it. By shape alone. */
+static bool suits_rows(const MothGemm *g) {
+  if (g->m > (g->b_row == 1 && g->k >= 1024 ? 32 : 16) || g->a_col != 1 || g->n < 16 || g->k < 16 ||
+      !moth_dtype_is_float(g->dtype))
+    return false;
+  return (double)g->n * (double)g->k >= 65536 &&
+         (g->b_row == 1 || g->m <= 4 || !multiplies_half(g));
+}
+
+/* Columns between two looks at Ctrl-C, and of a thread at least. Rows of B are read in pieces that long. */
+enum { ROWS_BLOCK = 64, ROWS_STRIP = 512 };
+
+typedef struct Rows {
+  MothGemm g;
+  int64_t block;
+  bool native;
+} Rows;
 
 static void rows_range(void *ctx, int64_t begin, int64_t end) {
-  const MothGemm *g = ctx;
+  const Rows *r = ctx;
+  const MothGemm *g = &r->g;
+  int64_t size = moth_dtype_size((MothDType)g->dtype);
   for (int64_t i = begin; i < end && !moth_stopped(); i++) {
-    int64_t from = i * ROWS_BLOCK, size = moth_dtype_size((MothDType)g->dtype);
+    int64_t from = i * r->block;
     MothGemm part = *g;
-    part.n = g->n - from < ROWS_BLOCK ? g->n - from : ROWS_BLOCK;
+    part.n = g->n - from < r->block ? g->n - from : r->block;
     part.b = (const char *)g->b + from * g->b_col * size;
-    part.c = (char *)g->c + from * size;
-    moth_cpu_kernels(g->dtype)->gemm_rows(&part);
+    part.c = (char *)g->c + from * moth_dtype_size(sum_dtype(g));
+    moth_cpu_kernels(g->dtype)->gemm_rows(&part, r->native);
   }
+}
+
+/* false: out of memory. */
+static bool rows(const MothGemm *g, bool parallel) {
+  Rows r = {.g = *g,
+            .block = g->b_row == 1 ? ROWS_BLOCK : ROWS_STRIP,
+            .native = g->b_row == 1 && multiplies_half(g)};
+  float *wide = NULL;
+  size_t bytes = sizeof(float) * (size_t)(g->m * g->k);
+  if (is_half(g) && !r.native) {
+    wide = moth_alloc(bytes);
+    if (!wide)
+      return false;
+    widen(wide, g->a, g->dtype, g->m, g->k, g->a_row, 1);
+    r.g.a = wide;
+    r.g.a_row = g->k;
+  }
+  int64_t blocks = (g->n + r.block - 1) / r.block;
+  if (parallel)
+    moth_parallel_for(blocks, moth_cpu_grain(r.block * g->k), rows_range, &r);
+  else
+    rows_range(&r, 0, blocks);
+  if (wide)
+    moth_free(wide, bytes);
+  return true;
 }
 
 void moth_gemm(const MothGemm *g, bool parallel) {
   if (!g->m || !g->n)
     return;
-  if (suits_rows(g)) {
-    int64_t blocks = (g->n + ROWS_BLOCK - 1) / ROWS_BLOCK;
-    if (parallel)
-      moth_parallel_for(blocks, moth_cpu_grain(ROWS_BLOCK * g->k), rows_range, (void *)g);
-    else
-      rows_range((void *)g, 0, blocks);
+  if (suits_rows(g) && rows(g, parallel))
     return;
-  }
   pthread_once(&once, open_blas);
   if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX || !g->k) {
     if (moth_dtype_is_complex((MothDType)g->dtype))

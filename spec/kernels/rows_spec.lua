@@ -1,6 +1,7 @@
--- Products of few rows with a large weight, which have a kernel of their own (kernels/cpu/typed/rows.h): against
+-- Products of few rows which have a kernel of their own (kernels/cpu/typed/rows.h): against
 -- float64, by size and layout; the same bits for any number of rows and threads.
 local moth = require "moth"
+local each = require "moth.each"
 
 describe("products of few rows", function()
   local function exact(x, w) return x:to(moth.float64):matmul(w:to(moth.float64):t()) end
@@ -24,6 +25,31 @@ describe("products of few rows", function()
           10 * tolerance))
       end
     end
+  end)
+
+  it("are right for 16-bit floats, and where rows of the second matrix lie in one piece", function()
+    moth.manual_seed(2)
+    local tolerance = { float32 = 1e-4, float64 = 1e-11, bfloat16 = 1e-2, float16 = 2e-3 }
+    for name, near in each(tolerance) do
+      for _, s in ipairs { { 300, 259 }, { 1033, 77 }, { 262, 513 } } do
+        local k, n = s[1], s[2]
+        local w = moth.randn(k, n):to(moth[name])
+        local weight = w:t():contiguous()
+        for _, m in ipairs { 1, 3, 5, 16, 17, 32 } do
+          local x = moth.randn(m, k):to(moth[name])
+          local want = exact(x, weight)
+          local limit = near * want:abs():max():item()
+          for _, y in ipairs { x:matmul(w), moth.linear(x, weight), x:matmul(w:narrow(2, 2, n - 1)) } do
+            local off = n - y:size(2)
+            local far = (y:to(moth.float64) - want:narrow(2, 1 + off, n - off)):abs():max():item()
+            assert.is_true(far <= limit, ("%s %d x %d x %d: %g of %g"):format(name, m, k, n, far, limit))
+          end
+        end
+      end
+    end
+    local bias, w = moth.randn(1, 300), moth.randn(300, 300)
+    local sum = moth.addmm(bias, moth.ones(3, 300), w, { beta = 0.5, alpha = 2 })
+    assert.is_true(moth.allclose(sum[2], (bias * 0.5 + w:sum(1) * 2):view(-1), 0, 1e-3))
   end)
 
   it("have the same bits for any number of rows and threads", function()
