@@ -1,6 +1,6 @@
 --- Measurements that need a process of their own: prints numbers for bench/run.lua.
 --   require   the milliseconds of require "moth" and the process's resident MB
---   cnn, gpt  peak MB of thirty steps of bench/steps.lua, the model and all
+--   step NAME COUNT  peak MB of so many steps of bench/steps.lua, the model and all
 --   drop      peak MB of ten steps of 200 temporaries of 4 MB that are dropped; free: that are freed
 local ffi = require "ffi"
 ffi.cdef [[
@@ -25,10 +25,10 @@ if arg[1] == "require" then
   return
 end
 
-if arg[1] == "cnn" or arg[1] == "gpt" then
+if arg[1] == "step" then
   package.path = "./?.lua;" .. package.path
-  local step = require("bench.steps")[arg[1]]()
-  for _ = 1, 30 do step() end
+  local step = require("bench.steps")[arg[2]]()
+  for _ = 1, tonumber(arg[3]) do step() end
   print(moth.memory.stats().peak / 2 ^ 20)
   return
 end

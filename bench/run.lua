@@ -1,7 +1,9 @@
 --- make bench: moth against its floor (bench/floor.c) and PyTorch, in one run, alternating; see bench/README.md.
 --   luajit bench/run.lua [--quick] [--rows=pattern] [--threads=n] [--no-torch]
 package.path = "./?.lua;" .. package.path
-local ffi = require "ffi"
+local measuring = require "bench.measure"
+local now, median, place, once = measuring.now, measuring.median, measuring.place, measuring.once
+local number, ratio, read = measuring.number, measuring.ratio, measuring.read
 
 local quick, only_threads, pattern, use_torch = false, nil, nil, true
 for _, a in ipairs(arg) do
@@ -18,26 +20,6 @@ end
 local SECONDS = quick and 0.006 or 0.025 -- of one repetition
 local REPEAT = quick and 5 or 15
 
-ffi.cdef [[
-struct bench_time { long s, ns; };
-int clock_gettime(int clock, struct bench_time *t);
-int usleep(unsigned us);
-int sched_getcpu(void);
-int sched_getaffinity(int pid, size_t size, uint64_t *mask);
-int sched_setaffinity(int pid, size_t size, const uint64_t *mask);
-]]
-local clock = ffi.new("struct bench_time")
-local function now()
-  ffi.C.clock_gettime(1, clock)
-  return tonumber(clock.s) + 1e-9 * tonumber(clock.ns)
-end
-
-local function median(list)
-  table.sort(list)
-  local n = #list
-  return n % 2 == 1 and list[(n + 1) / 2] or (list[n / 2] + list[n / 2 + 1]) / 2
-end
-
 local moth = require "moth"
 local rows = require "bench.rows"
 local floor = require "bench.floor"
@@ -47,47 +29,6 @@ if use_torch then torch, why = require("bench.torch").start(floor.folder) end
 
 -- measuring ---------------------------------------------------------------------------------------
 
--- One thread: moth and PyTorch alternate on one core, which so never sleeps; a core that wakes is slow for a while.
--- Returns that core, or nil if all are in use.
-local all_cores, core = ffi.new("uint64_t[16]"), nil
-local known = ffi.C.sched_getaffinity(0, 128, all_cores) > 0
-local function place(threads)
-  if not known then return nil end
-  if threads > 1 then
-    core = nil
-    ffi.C.sched_setaffinity(0, 128, all_cores)
-  elseif not core then
-    local mask = ffi.new("uint64_t[16]")
-    core = ffi.C.sched_getcpu()
-    mask[math.floor(core / 64)] = 2ULL ^ (core % 64)
-    ffi.C.sched_setaffinity(0, 128, mask)
-  end
-  return core
-end
-
-local function seconds(f, n)
-  local start = now()
-  f(n)
-  return now() - start
-end
-
--- The count of iterations that takes SECONDS.
-local function calibrate(f)
-  f(2)
-  local n = 1
-  while true do
-    local took = seconds(f, n)
-    if took >= SECONDS / 2 then return n end
-    n = math.max(n + 1, math.floor(n * math.min(10, SECONDS / math.max(took, 1e-9))))
-  end
-end
-
--- One repetition: a warm-up, to clear the effects of the last one, then n iterations.
-local function once(f, n)
-  f(math.min(n, 3))
-  return seconds(f, n) / n
-end
-
 -- Medians of the times, and of the ratios within the repetitions.
 local function measure(row, threads)
   moth.set_num_threads(threads)
@@ -96,14 +37,14 @@ local function measure(row, threads)
   r.floor(1)
   r.moth(1)
   if not r.check() then error(("bench: %s: moth and the floor do not agree"):format(row.name), 0) end
-  local nm, nf = calibrate(r.moth), calibrate(r.floor)
+  local nm, nf = measuring.calibrate(r.moth, SECONDS), measuring.calibrate(r.floor, SECONDS)
   if torch then torch.prepare(row.torch[1], ("%d"):format(row.torch[2]), threads, SECONDS, on or "any") end
   local m, f, t, mf, mt = {}, {}, {}, {}, {}
   for i = 1, quick and REPEAT or row.pairs or REPEAT do
     m[i], f[i] = once(r.moth, nm), once(r.floor, nf)
     mf[i] = m[i] / f[i]
     if torch then
-      if threads > 1 then ffi.C.usleep(2000) end -- until moth's threads have gone to sleep
+      if threads > 1 then measuring.rest() end
       t[i] = torch.run()
       mt[i] = m[i] / t[i]
     end
@@ -114,21 +55,12 @@ end
 
 -- table -------------------------------------------------------------------------------------------
 
-local scale = { ns = 1e9, us = 1e6, MB = 1, ms = 1 }
 local missed, total = 0, 0
-
-local function number(x, unit)
-  if not x then return "-" end
-  x = x * scale[unit]
-  return (x < 10 and "%.2f %s" or x < 100 and "%.1f %s" or "%.0f %s"):format(x, unit)
-end
 
 local function line(name, threads, m, f, t, mf, mt, goal)
   print((("%-28s %3s %11s %11s %11s %8s %8s  %s"):format(name, threads, m, f, t, mf, mt, goal):gsub("%s+$", "")))
   io.flush()
 end
-
-local function ratio(x) return x and ("%.2f"):format(x) or "-" end
 
 -- notes: the missed goals; remark: remarkable figures that are no goal on every machine
 local function report(name, threads, unit, r, notes, remark)
@@ -148,13 +80,6 @@ end
 -- processes ---------------------------------------------------------------------------------------
 
 local function luajit() return arg[-1] or "luajit" end
-
-local function read(command)
-  local p = io.popen(command)
-  local text = p:read("*a")
-  p:close()
-  return text
-end
 
 -- Starts a program that prints numbers n times; returns the medians.
 local function fresh(command, n)
@@ -201,7 +126,7 @@ end
 local function peak_rows()
   for _, r in ipairs { { "cnn", "CNN training step: peak" }, { "gpt", "char_gpt step: peak" } } do
     if wanted(r[2]) then
-      local m = fresh(luajit() .. " bench/fresh.lua " .. r[1], 1)[1]
+      local m = fresh(luajit() .. " bench/fresh.lua step " .. r[1] .. " 30", 1)[1]
       local t = torch and fresh("python3 bench/torch_server.py peak " .. r[1] .. "_step 2> /dev/null", 1)[1]
       if not m then error("bench: bench/fresh.lua " .. r[1] .. " failed", 0) end
       local ratio_torch = t and m / t
