@@ -1,23 +1,82 @@
---- Whole training steps: bench/rows_*.lua times them, bench/fresh.lua measures their peak memory. Each function returns
--- step(), which returns the loss; torch_server.py has the same in PyTorch.
+--- Whole training steps: bench/rows_*.lua and bench/training.lua time them, bench/fresh.lua measures their peak memory.
+-- Each function returns step(), which returns the loss; torch_training.py and torch_server.py have the same in PyTorch.
 local moth = require "moth"
 local nn = moth.nn
 
 local M = {}
 
---- The network of examples/fashion_cnn.lua, batch 64.
-function M.cnn()
-  local model = nn.Sequential(nn.Conv2d(1, 32, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2),
-    nn.Conv2d(32, 64, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(),
-    nn.Dropout(0.25), nn.Linear(128, 10))
-  local criterion = nn.CrossEntropyLoss()
+local function classifier(model, x)
   local optimizer = moth.optim.Adam(model:parameters(), { lr = 1e-3 })
-  local x, labels = moth.rand(64, 1, 28, 28), moth.randint(1, 11, { 64 })
+  local labels = moth.randint(1, 11, { x:size(1) })
   return function()
     optimizer:zero_grad()
-    local loss = criterion(model(x), labels)
+    local loss = nn.functional.cross_entropy(model(x), labels)
     loss:backward()
     optimizer:step()
+    return loss:item()
+  end
+end
+
+function M.mlp()
+  return classifier(nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Dropout(0.2), nn.Linear(256, 256), nn.ReLU(),
+    nn.Dropout(0.2), nn.Linear(256, 10)), moth.rand(64, 784))
+end
+
+--- The network of examples/fashion_cnn.lua, batch 64.
+function M.cnn()
+  return classifier(nn.Sequential(nn.Conv2d(1, 32, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(32, 64, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(),
+    nn.Dropout(0.25), nn.Linear(128, 10)), moth.rand(64, 1, 28, 28))
+end
+
+--- Forward and backward of two layers. Inputs, hidden size, batch, time steps.
+M.recurrent_shapes = { { 128, 256, 16, 32 }, { 32, 64, 16, 32 }, { 32, 128, 32, 64 }, { 512, 512, 32, 32 } }
+for _, kind in ipairs { "lstm", "gru" } do
+  for _, s in ipairs(M.recurrent_shapes) do
+    M[("%s_%d_%d_%d_%d"):format(kind, unpack(s))] = function()
+      local net = nn[kind:upper()](s[1], s[2], { num_layers = 2, batch_first = true })
+      local x = moth.randn(s[3], s[4], s[1]):requires_grad_(true)
+      local g = moth.randn(s[3], s[4], s[2])
+      return function()
+        net:zero_grad()
+        x.grad = nil
+        local y = net(x)
+        y:backward(g)
+        return 0
+      end
+    end
+  end
+end
+
+local function resnet(batch, size)
+  return function()
+    return classifier(moth.models.resnet18 { num_classes = 10 }, moth.randn(batch, 3, size, size))
+  end
+end
+M.resnet_32, M.resnet_224 = resnet(32, 32), resnet(4, 224)
+
+function M.vit()
+  return classifier(moth.models.ViT { image_size = 64, patch_size = 8, num_layers = 6, num_heads = 6, hidden_dim = 384,
+    mlp_dim = 1536, num_classes = 10 }, moth.randn(8, 3, 64, 64))
+end
+
+function M.dcgan()
+  local c, latent, batch = 32, 100, 32
+  local g = moth.models.DCGANGenerator { latent = latent, channels = c, image_size = 32 }
+  local d = moth.models.DCGANDiscriminator { channels = c, image_size = 32 }
+  local og = moth.optim.Adam(g:parameters(), { lr = 1e-3, betas = { 0.5, 0.999 } })
+  local od = moth.optim.Adam(d:parameters(), { lr = 1e-3, betas = { 0.5, 0.999 } })
+  local real, ones, zeros = moth.rand(batch, 3, 32, 32) * 2 - 1, moth.ones(batch), moth.zeros(batch)
+  local bce = nn.functional.binary_cross_entropy_with_logits
+  return function()
+    local drawn = g(moth.randn(batch, latent))
+    od:zero_grad()
+    local loss = bce(d(real), ones * 0.9) + bce(d(drawn:detach()), zeros)
+    loss:backward()
+    od:step()
+    og:zero_grad()
+    bce(d(drawn), ones):backward()
+    og:step()
     return loss:item()
   end
 end

@@ -3,9 +3,10 @@
     prepare ROW SIZE THREADS SECONDS CORE   sets a row up on this core or on "any", finds the count that takes
                                             SECONDS; answers "ok"
     run                                     runs the row once; answers the seconds of one iteration
-Anything else ends it. Times are time.perf_counter around a plain Python loop.
+Anything else ends it. Times are time.perf_counter (with BENCH_CLOCK=cpu: of the processor) around a plain Python loop.
 
     torch_server.py peak ROW           prints the most MB of tensors at a time, in setting up and three iterations
+The training steps of bench/training.lua are rows, too: torch_training.py.
 """
 import gc
 import math
@@ -14,6 +15,7 @@ import sys
 import time
 
 import torch
+import torch_training
 
 F = torch.nn.functional
 all_cores = os.sched_getaffinity(0)
@@ -288,12 +290,17 @@ rows = {
     "max_pool": max_pool,
     "cnn_step": cnn_step,
 }
+sys.modules.setdefault("torch_server", sys.modules[__name__])
+rows.update(torch_training.rows())
+
+
+now = time.process_time if os.environ.get("BENCH_CLOCK") == "cpu" else time.perf_counter
 
 
 def seconds(run, n):
-    start = time.perf_counter()
+    start = now()
     run(n)
-    return time.perf_counter() - start
+    return now() - start
 
 
 def say(what):

@@ -377,39 +377,37 @@ static bool suits_rows(const MothGemm *g) {
 enum { ROWS_BLOCK = 64, ROWS_STRIP = 512 };
 
 typedef struct Rows {
-  MothGemm g;
+  MothRows p;
   int64_t block;
-  bool native;
 } Rows;
 
 static void rows_range(void *ctx, int64_t begin, int64_t end) {
   const Rows *r = ctx;
-  const MothGemm *g = &r->g;
+  const MothGemm *g = &r->p.gemm;
   int64_t size = moth_dtype_size((MothDType)g->dtype);
   for (int64_t i = begin; i < end && !moth_stopped(); i++) {
     int64_t from = i * r->block;
-    MothGemm part = *g;
-    part.n = g->n - from < r->block ? g->n - from : r->block;
-    part.b = (const char *)g->b + from * g->b_col * size;
-    part.c = (char *)g->c + from * moth_dtype_size(sum_dtype(g));
-    moth_cpu_kernels(g->dtype)->gemm_rows(&part, r->native);
+    MothRows part = r->p;
+    part.gemm.n = g->n - from < r->block ? g->n - from : r->block;
+    part.gemm.b = (const char *)g->b + from * g->b_col * size;
+    part.gemm.c = (char *)g->c + from * moth_dtype_size(sum_dtype(g));
+    moth_cpu_kernels(g->dtype)->gemm_rows(&part);
   }
 }
 
 /* false: out of memory. */
 static bool rows(const MothGemm *g, bool parallel) {
-  Rows r = {.g = *g,
-            .block = g->b_row == 1 ? ROWS_BLOCK : ROWS_STRIP,
-            .native = g->b_row == 1 && multiplies_half(g)};
+  Rows r = {.p = {.gemm = *g, .native = g->b_row == 1 && multiplies_half(g)},
+            .block = g->b_row == 1 ? ROWS_BLOCK : ROWS_STRIP};
   float *wide = NULL;
   size_t bytes = sizeof(float) * (size_t)(g->m * g->k);
-  if (is_half(g) && !r.native) {
+  if (is_half(g) && !r.p.native) {
     wide = moth_alloc(bytes);
     if (!wide)
       return false;
     widen(wide, g->a, g->dtype, g->m, g->k, g->a_row, 1);
-    r.g.a = wide;
-    r.g.a_row = g->k;
+    r.p.gemm.a = wide;
+    r.p.gemm.a_row = g->k;
   }
   int64_t blocks = (g->n + r.block - 1) / r.block;
   if (parallel)

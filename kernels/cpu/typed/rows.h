@@ -5,9 +5,7 @@
 #if MOTH_STORED && defined(__AVX2__)
 #include <immintrin.h>
 #endif
-#include <stdbool.h>
-
-#include "kernels/common/gemm.h"
+#include "kernels/cpu/blas.h"
 #include "kernels/cpu/typed/prelude.h"
 
 #if defined(__AVX512F__)
@@ -247,15 +245,14 @@ static ROWS_NATIVE void rows_native(const MothGemm *g) {
 }
 #endif
 
-/* A is of C's dtype, but with `native` of B's: see moth_gemm. */
-MOTH_TYPED_FLOAT void gemm_rows(const struct MothGemm *g, bool native) {
+MOTH_TYPED_FLOAT void gemm_rows(const struct MothRows *p) {
+  const MothGemm *g = &p->gemm;
 #if MOTH_STORED == 2 && defined(__AVX512F__) && defined(__x86_64__)
-  if (native && g->b_row == 1) {
+  if (p->native && g->b_row == 1) {
     rows_native(g);
     return;
   }
 #endif
-  (void)native;
   if (g->b_row == 1)
     rows_dots(g);
   else
