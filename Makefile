@@ -166,7 +166,7 @@ endif
 
 # ---- building and using -------------------------------------------------------------------------
 
-.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bundle gpu-check parity fuzz docs install install-lua uninstall clean help
+.PHONY: all libs lint-c cuda cuda-release cudaemu cuda-lib emu-lib check deps deps-test deps-dev deps-cover demo test test-full asan ubsan-clang tsan valgrind faults soak coverage lint bench bundle gpu-check parity fuzz docs tour install install-lua uninstall clean help
 
 all: check
 	$(SUBMAKE) B=$(B) SAN=$(SAN) libs
@@ -329,6 +329,10 @@ fuzz: deps-dev
 docs: deps-test all
 	$(call say,DOC,$(B)/docs/index.html)
 	$(Q)$(B)/moth -e 'require("moth.reference.pages").write("$(B)/docs", ".")'
+
+# The lines that the source tour links to.
+tour:
+	@$(LUAJIT) spec/tour.lua
 
 # ---- installing ---------------------------------------------------------------------------------
 

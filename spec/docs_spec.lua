@@ -4,7 +4,7 @@
 local moth = require "moth"
 local nn, optim, data = moth.nn, moth.optim, moth.data
 
-local pages = { "README.md" }
+local pages = { "README.md", "CONTRIBUTING.md" }
 do
   local pipe = io.popen("ls docs/*.md")
   for path in pipe:lines() do pages[#pages + 1] = path end
@@ -87,7 +87,11 @@ end
 local function as_chunk(code) return loadstring("return " .. code) and "local _ = " .. code or code end
 
 -- Pages without code.
-local prose = { ["docs/environment.md"] = true, ["docs/threads.md"] = true }
+local prose = { ["docs/environment.md"] = true, ["docs/threads.md"] = true, ["docs/source_tour.md"] = true,
+  ["docs/advice.md"] = true, ["CONTRIBUTING.md"] = true }
+
+local shows = { ["docs/phase00.md"] = " #M515", ["docs/pitfalls.md"] = " #M506", ["docs/debugging.md"] = " #M463",
+  ["docs/phase01.md"] = " #M503", ["docs/advice.md"] = " #M507", ["CONTRIBUTING.md"] = " #M499" }
 
 describe("documentation #M057", function()
   lazy_setup(function() moth.save({ weight = moth.ones(2) }, saved) end)
@@ -103,7 +107,7 @@ describe("documentation #M057", function()
       it(path .. " has something to run", function() assert.is_true(#found_blocks + #found_cells > 0) end)
     end
     if #found_blocks > 0 then
-      it(path .. ": the blocks run and print what they say", function()
+      it(path .. ": the blocks run and print what they say" .. (shows[path] or ""), function()
         for _, block in ipairs(found_blocks) do
           local expected = {}
           for said in block[2]:gmatch("%-%-> ([^\n]*)") do expected[#expected + 1] = said end
@@ -118,9 +122,9 @@ describe("documentation #M057", function()
       end)
     end
 
-    it(path .. ": its links lead somewhere", function()
+    it(path .. ": its links lead somewhere" .. (shows[path] or ""), function()
       local folder = path:match("^(.*/)") or ""
-      for target in text:gmatch("%]%(([^)#:]+)%)") do
+      for target in text:gmatch("%]%(([^)#:]+)[#)]") do
         local f = io.open(folder .. target)
         assert.is_truthy(f, path .. ": " .. target)
         f:close()
@@ -128,14 +132,18 @@ describe("documentation #M057", function()
     end)
   end
 
+  it("the source tour leads to lines that have what it says #M498 #M514", function()
+    local wrong, _, count = require("tour").check()
+    assert.equal("", table.concat(wrong, "\n"))
+    assert.is_true(count >= 14)
+  end)
+
   it("what the README says is not there is not", function()
     for name in ([[
       sparse
       quantization
-      nn.SyncBatchNorm
       onnx
       export
-      distributed
     ]]):gmatch("%S+") do
       local found = moth
       for key in name:gmatch("[^.]+") do

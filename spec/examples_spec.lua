@@ -37,6 +37,34 @@ describe("example", function()
       "80 of 80 places computed by hand are right")
   end)
 
+  it("async_timing: a launch is not the work #M485 #M486", function()
+    has(example("async_timing", "1500"), "product of 1500 x 1500 on a stream of", "two events of the stream",
+      "launch is the smaller one: true; the result is there: true")
+  end)
+
+  it("bench_determinism: two runs to the bit #M455 #M458", function()
+    local text = example("bench_determinism", "--quick")
+    for _, name in ipairs { "index_add", "scatter_add", "embedding's gradient" } do
+      assert.matches(name .. " +[%d.]+ ms +[%d.]+ ms +[%d.]+ true, ", text)
+    end
+  end)
+
+  it("nan, leak, debug_lab: planted faults are named #M472 #M473", function()
+    has(example("nan"), "the loss: nan", "nan in the output of 1.1 (Normalise), op div", "its inputs were finite: true",
+      "false: Function '", "examples/nan.lua", "find_nan: nil")
+    has(example("leak"), "held by history[", "examples/leak.lua:13", "no leak in 5 steps")
+    local text = example("debug_lab")
+    has(text, "1.weight   vanishing", "3.bias     vanishing", "flagged: 0", "forward", "backward", "optimizer")
+    assert.is_true(number(text, "   loss ") > number(text, " -> "))
+  end)
+
+  it("checklist: what the course teaches, demonstrated #M501", function()
+    local text = example("checklist")
+    local passed = select(2, text:gsub("md  pass\n", ""))
+    assert.is_true(passed >= 10, text)
+    assert.not_matches("FAIL", text)
+  end)
+
   it("ext_add: an op of a library of C, compiled when it is loaded #noasan", function()
     local folder = os.tmpname()
     os.remove(folder)
