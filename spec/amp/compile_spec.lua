@@ -30,6 +30,22 @@ describe("autocast in moth.compile #noasan", function()
     end
   end)
 
+  it("conversions are fused where no gradients are recorded, too, around and inside the function #M266", function()
+    local w = moth.randn(64, 64)
+    local function h(x) return (x:matmul(w) * 2 + 1):relu():float():exp() end
+    local function inside(x) return moth.autocast(h, x) end
+    local x = moth.randn(64, 64) * 0.1
+    for _, around in ipairs { false, true } do
+      moth.compile.reset()
+      local f = moth.compile(around and h or inside, { backend = "inductor" })
+      local want = moth.autocast(h, x)
+      local got = moth.no_grad(function() return around and moth.autocast(f, x) or f(x) end)
+      assert.equal("float32", got:dtype().name)
+      assert.is_true(moth.allclose(want, got, 2e-2, 2e-2))
+      assert.equal(require("moth.utils.toolchain").cc() and 1 or 0, moth.compile.counters().groups)
+    end
+  end)
+
   it("is seen around and inside a compiled function, to the bit of the eager run", function()
     local x, w = moth.randn(8, 8), moth.randn(8, 8)
     local function inside(a, b)

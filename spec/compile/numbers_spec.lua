@@ -262,3 +262,37 @@ describe("compile: sizes of graphs #quick", function()
     assert.is_true(seen.graphs <= 2) -- a size of 1 broadcasts: it may be a graph of its own
   end)
 end)
+
+describe("compile: sizes of graphs with gradients", function()
+  it("are two graphs for any lengths by moth's own backends, which keep 64 plans", function()
+    local w = moth.randn(4, 4):requires_grad_(true)
+    local function step(x)
+      w.grad = nil
+      local loss = (x:matmul(w):tanh() * x):mean()
+      loss:backward()
+      return loss, w.grad
+    end
+    for _, name in ipairs { "aot_eager", "blocks", "inductor" } do
+      if name ~= "inductor" or toolchain.cc() then
+        compile.reset()
+        local aot = require "moth.compile.aot"
+        local compiled = compile(step, { backend = name })
+        local before = aot.counters.segments
+        local function made() return aot.counters.segments - before end
+        local function run(n)
+          moth.manual_seed(n)
+          local x = moth.randn(n, 4)
+          local want = { step(x) }
+          for i, got in ipairs { compiled(x) } do assert.is_true(moth.allclose(got, want[i], { atol = 1e-6 })) end
+        end
+        for n = 2, 80 do run(n) end
+        local n = made()
+        assert.is_true(n >= 64 and n <= 66 and compile.counters().graphs <= 2)
+        for _ = 1, 256 do compiled(moth.ones(3, 4)) end
+        run(80) -- takes the place of the one used longest ago
+        for _, again in ipairs { 80, 3, 66, 2 } do run(again) end
+        assert.equal(n + 1, made())
+      end
+    end
+  end)
+end)

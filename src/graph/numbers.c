@@ -104,6 +104,8 @@ void moth_end_select(const MothSegment *s, MothTraceEnd *end) {
   while (end->code && !holds(s, end->code, &now))
     end->code = end->code->older;
 done:
+  if (end->code)
+    end->code->used = end->runs;
   if (now.list && now.list != now.few)
     free(now.list);
 }
@@ -123,6 +125,7 @@ void moth_end_forget(MothTraceEnd *end) {
     free_code(c);
   }
   end->code = NULL;
+  end->ncodes = 0;
   end->compile_ns = 0;
 }
 
@@ -161,17 +164,35 @@ MothTraceCode *moth_end_add_code(const MothSegment *s, MothTraceEnd *end, bool d
   }
   if (sized)
     list_sizes(s, c->sizes);
-  c->id = end->codes ? end->codes->id + 1 : 1;
+  c->id = ++end->ncodes;
+  c->made = c->used = end->runs;
   c->older = end->codes;
   end->codes = end->code = c;
   return c;
 }
 
-bool moth_code_is_resized(const MothTraceCode *c) {
-  const MothTraceCode *o = c->older;
-  bool all = c->dynamic && c->sized && o;
-  for (; all && o; o = o->older)
-    all = o->dynamic && o->sized &&
-          (o->nsizes != c->nsizes || memcmp(o->sizes, c->sizes, sizeof *c->sizes * c->nsizes) != 0);
+bool moth_end_is_resized(const MothSegment *s, const MothTraceEnd *end) {
+  uint32_t n = list_sizes(s, NULL);
+  int64_t *now = malloc(sizeof *now * ((size_t)n + 1));
+  bool all = now && end->codes && end->trace->dynamic;
+  if (all)
+    list_sizes(s, now);
+  for (const MothTraceCode *c = end->codes; c && all; c = c->older)
+    all = c->sized && (c->nsizes != n || memcmp(c->sizes, now, sizeof *now * n) != 0);
+  free(now);
   return all;
+}
+
+int moth_end_drop_oldest(MothTraceEnd *end) {
+  MothTraceCode **oldest = NULL;
+  for (MothTraceCode **at = &end->codes; *at; at = &(*at)->older)
+    if (!oldest || (*at)->used < (*oldest)->used)
+      oldest = at;
+  MothTraceCode *gone = *oldest;
+  int id = gone->id;
+  *oldest = gone->older;
+  if (end->code == gone)
+    end->code = NULL;
+  free_code(gone);
+  return id;
 }

@@ -84,7 +84,8 @@ struct MothTraceEnd {
   int number;          /* from 1 */
   int64_t runs;
   char *reason, *where; /* of the break; NULL: the callable returned */
-  MothTraceCode *codes; /* all that the backend has made of it, newest first */
+  MothTraceCode *codes; /* what the backend has made of it and is kept, newest first */
+  int ncodes;           /* all that it has made */
   MothTraceCode *code;  /* the one that holds for this call; NULL: none has been made */
   int64_t compile_ns;   /* what making the codes took */
   int64_t trial; /* runs at which the backend is asked again, for code to stay; 0: it has been */
@@ -106,11 +107,13 @@ typedef struct MothTracePin {
  * hold for some of their values only: those are pins. `sized`: it holds for one set of sizes. */
 struct MothTraceCode {
   MothTraceCode *older;
-  int id;       /* among those of its end, from 1 */
-  bool defers;  /* makes its outputs only: other values that are held stay lazy */
-  bool plain;   /* the backend wants the calls to run one by one */
-  bool dynamic; /* sizes among arguments are numbers, too */
+  int id;             /* among those of its end, from 1 */
+  int64_t made, used; /* runs of the end when it was made, and when it was selected last */
+  bool defers;        /* makes its outputs only: other values that are held stay lazy */
+  bool plain;         /* the backend wants the calls to run one by one */
+  bool dynamic;       /* sizes among arguments are numbers, too */
   bool sized;
+  bool resized;   /* of a backend of moth's own: earlier ones are for other sizes */
   uint64_t stamp; /* of the segment's last record, when its sizes were `sizes` */
   uint32_t npins, nsizes, nnumbers;
   MothTracePin *pins;
@@ -332,8 +335,10 @@ MOTH_API void moth_end_select(const MothSegment *s, MothTraceEnd *end);
  * value alone; NULL: none. NULL: no memory. */
 MOTH_API MothTraceCode *moth_end_add_code(const MothSegment *s, MothTraceEnd *end, bool dynamic,
                                           bool sized, const bool *pinned);
-/* Whether c is for other sizes than the earlier codes of its end, which it has, are. */
-MOTH_API bool moth_code_is_resized(const MothTraceCode *c);
+/* Whether what s has noted differs from what each code of its end, which has some, is for in its sizes. */
+MOTH_API bool moth_end_is_resized(const MothSegment *s, const MothTraceEnd *end);
+/* Frees the code of `end`, which has some, that was used longest ago; its id. */
+MOTH_API int moth_end_drop_oldest(MothTraceEnd *end);
 /* Frees all codes of `end`. */
 MOTH_API void moth_end_forget(MothTraceEnd *end);
 /* t, lazy, becomes made, which is released. */

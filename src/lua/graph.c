@@ -481,8 +481,10 @@ static int c_copies(lua_State *L) {
 /* Weak: [a trace's address] = its userdata, whose environment has `compile` (graph, inputs -> a callable) and, by the
  * numbers of the ends, lists of callables by the ids of their codes. */
 static char key_backends;
-/* Most sets of numbers or sizes that a segment is compiled for; where compiling takes longer than SLOW nanoseconds each. */
-enum { MOST_CODES = 64, MOST_SLOW_CODES = 8, SLOW = 20000000 };
+/* Most sets of numbers or sizes that a segment is compiled for; where compiling takes longer than SLOW nanoseconds each. Of
+ * other sizes by moth's own backends, which lay another plan of the same kernels, MOST_CODES are kept, and where that many
+ * are there, one more comes each WAIT runs. */
+enum { MOST_CODES = 64, MOST_SLOW_CODES = 8, SLOW = 20000000, WAIT = 256 };
 
 void moth_lua_set_backend(lua_State *L, MothTrace *t, int trace, int backend) {
   t->host = t;
@@ -661,7 +663,7 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
   if (status == MOTH_OK && !end->settled && !end->trial && lua_isnumber(L, -1))
     end->trial = end->runs + (int64_t)lua_tonumber(L, -1);
   if (status == MOTH_OK && (flag || !none)) {
-    bool another = end->codes != NULL;
+    bool another = end->codes != NULL, resized = moth_end_is_resized(s, end);
     MothTraceCode *c =
         moth_end_add_code(s, end, g->dynamic, !g->dynamic || g->sizes_pinned, g->pinned);
     if (c) {
@@ -670,8 +672,9 @@ static MothStatus compile(lua_State *L, MothSegment *s, MothTraceEnd *end, int e
       end->known = end->known || c->defers;
       lua_pop(L, 2);
       lua_rawseti(L, -2, c->id);
-      /* The first came with the end; moth's own backends lay another plan for other sizes, of the same kernels. */
-      if (another && !(c->defers && moth_code_is_resized(c))) {
+      c->resized = c->defers && resized;
+      /* The first came with the end. */
+      if (another && !c->resized) {
         note(end, "a backend compiled it again for other numbers or sizes");
         moth_trace_counters()->graphs++;
         moth_trace_counters()->recompiles++;
@@ -806,9 +809,29 @@ static MothStatus run_code(lua_State *L, MothSegment *s, const MothTraceEnd *end
   return status;
 }
 
-static bool has_enough(const MothTraceEnd *end) {
-  int n = end->codes ? end->codes->id : 0;
-  return n >= (n && end->compile_ns / n > SLOW ? MOST_SLOW_CODES : MOST_CODES);
+/* Whether no code is made for what s has noted. env: the environment of the trace, where the codes are. */
+static bool has_enough(lua_State *L, const MothSegment *s, MothTraceEnd *end, int env) {
+  int kept = 0, others = 0;
+  bool own = true;
+  for (const MothTraceCode *c = end->codes; c; c = c->older) {
+    kept++;
+    others += !c->resized;
+    own = own && c->defers;
+  }
+  if (!kept)
+    return false;
+  if (!own || !moth_end_is_resized(s, end))
+    return (own ? others : end->ncodes) >=
+           (end->compile_ns / end->ncodes > SLOW ? MOST_SLOW_CODES : MOST_CODES);
+  if (kept < MOST_CODES)
+    return false;
+  if (end->runs - end->codes->made < WAIT)
+    return true;
+  lua_rawgeti(L, env, end->number);
+  lua_pushnil(L);
+  lua_rawseti(L, -2, moth_end_drop_oldest(end));
+  lua_pop(L, 1);
+  return false;
 }
 
 /* A full collection: what garbage holds is not wanted. With a large heap of Lua's at most a twentieth of the time goes
@@ -841,10 +864,6 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   moth_end_select(s, end);
   if (end->code && end->code->plain)
     return MOTH_OK;
-  if (!end->code && has_enough(end)) {
-    note(end, "it has code for enough numbers or sizes; with others its calls run one by one");
-    return MOTH_OK;
-  }
   int top = lua_gettop(L);
   lua_pushlightuserdata(L, &key_backends);
   lua_rawget(L, LUA_REGISTRYINDEX);
@@ -856,6 +875,11 @@ static MothStatus run(MothSegment *s, MothTraceEnd *end, bool *done) {
   }
   lua_getfenv(L, -1);
   int env = lua_gettop(L);
+  if (!end->code && has_enough(L, s, end, env)) {
+    note(end, "it has code for enough numbers or sizes; with others its calls run one by one");
+    lua_settop(L, top);
+    return MOTH_OK;
+  }
   MothStatus status = MOTH_OK;
   if (end->code ? !end->code->defers && wants_more(s, end) : !end->known) {
     collect(L);

@@ -3,8 +3,8 @@
 -- and all of them one file of C (moth.kernel.native). The plan of the graph launches them (moth.compile.runtime), and
 -- runs the other calls as recorded.
 --
--- Segments that record gradients, write to tensors or draw random numbers become plain graphs first, forward and
--- backward (moth.compile.aot). Where there is no C compiler, the backend is "blocks". Kernels take sizes, strides and
+-- Segments that record gradients, write to tensors, draw random numbers or run under autocast become plain graphs
+-- first, forward and backward (moth.compile.aot). Where there is no C compiler, the backend is "blocks". Kernels take sizes, strides and
 -- numbers as arguments: graphs that differ in these alone share them. Maps give eager's bits, but where the compiler
 -- contracts sums and products inside a formula in another way than in eager's loop: the last bit of acosh, atanh and
 -- log1p, so far. Reductions of floats add in another order, which does not depend on the number of threads.
@@ -27,7 +27,7 @@ local C = B.compile
 M.counters = require "moth.compile.generated"
 
 -- The calls of a graph, and its outputs; nil if it has a call that records a gradient, or, unless it is a plain graph
--- of moth.compile.aot, one that writes or draws.
+-- of moth.compile.aot, one that writes, draws or is under autocast (there the casts are calls).
 local function read(graph, is_plain)
   local value, calls, outputs = {}, {}, {}
   local function values_of(id, metas, call)
@@ -56,7 +56,7 @@ local function read(graph, is_plain)
       values_of(id, f.metas)
     elseif f.kind == "call" then
       local op = ops.get(f.target)
-      if not op or not is_plain and (op.draws or op.writes) then return nil end
+      if not op or not is_plain and (op.draws or op.writes or f.autocast) then return nil end
       for _, meta in ipairs(f.metas) do
         if meta.requires_grad then return nil end
       end
@@ -238,8 +238,7 @@ end
 local with_gradients = aot.backend(M.inner, { recompute = true })
 
 --- The backend: the plan of the graph, and true: values that are no outputs are deferred. nil and true: the calls run
--- one by one. What cannot be compiled runs in blocks. Segments that record gradients, write or draw random numbers go
--- through moth.compile.aot.
+-- one by one. What cannot be compiled runs in blocks. Other segments, as said above, go through moth.compile.aot.
 function M.backend(graph, inputs)
   local calls, outputs = interpreted(read, graph)
   if not calls then return with_gradients(graph, inputs) end
