@@ -42,6 +42,9 @@ MOTH_FN real m_frac(real x) {
 MOTH_FN real m_copysign(real x, real y) {
   return MOTH_REAL_LIBM_(copysign)(x, y);
 }
+MOTH_FN real m_nextafter(real x, real y) {
+  return MOTH_REAL_LIBM_(nextafter)(x, y);
+}
 MOTH_FN real m_sqrt(real x) {
   return MOTH_REAL_LIBM_(sqrt)(x);
 }

@@ -51,6 +51,12 @@
 #ifndef moth_libm_copysignf
 #define moth_libm_copysignf MOTH_LIBM_(copysignf)
 #endif
+#ifndef moth_libm_nextafter
+#define moth_libm_nextafter MOTH_LIBM_(nextafter)
+#endif
+#ifndef moth_libm_nextafterf
+#define moth_libm_nextafterf MOTH_LIBM_(nextafterf)
+#endif
 #ifndef moth_libm_sin
 #define moth_libm_sin MOTH_LIBM_(sin)
 #endif

@@ -253,7 +253,7 @@ MothStatus moth_cpu_var(MothCall *c) {
   MothParam *mean, *acc;
   MOTH_TRY(partials(2 * n, &mean));
   acc = mean + n;
-  double count = (double)p.layout.count, divisor = (double)(p.layout.count - correction);
+  double count = (double)p.layout.count, divisor = count - correction;
   reduce_run(&p, MOTH_REDUCE_SUM, NULL, mean);
   for (int64_t i = 0; i < p.layout.outs; i++)
     mean[i].d /= count;

@@ -8,7 +8,7 @@ extern "C" {
 
 /* Reduces t over the dimensions in mask; `out` says where to. */
 static MothStatus reduce_run(MothCall *c, const MothTensor *t, uint32_t mask, int op,
-                             const MothReduceOut &out, int64_t correction = 0) {
+                             const MothReduceOut &out, double correction = 0) {
   MothReduceLayout layout;
   MothReduce r = {};
   MothCudaRun run;
@@ -24,13 +24,13 @@ static MothStatus reduce_run(MothCall *c, const MothTensor *t, uint32_t mask, in
   r.in = t->data;
   r.layout = &layout;
   r.out = out;
-  r.out.divisor = (double)(layout.count - correction);
+  r.out.divisor = (double)layout.count - correction;
   return moth_cuda_kernels[t->dtype]->reduce(&run, &r);
 }
 
 /* Values alone. */
 static MothStatus values_run(MothCall *c, const MothTensor *t, int op, int finish,
-                             int64_t correction) {
+                             double correction) {
   const MothTensor *values = c->results[0].u.t;
   MothReduceOut out = {};
   out.values = values->data;

@@ -160,6 +160,17 @@ describe("complex values", function()
     near(moth.randn({ 0, 3 }, { dtype = moth.complex128 }):sum(), moth.zeros({}, { dtype = moth.complex128 }))
   end)
 
+  it("without dimensions are reduced, gathered and written like others", function()
+    local x, at = moth.tensor(1 + 2i), moth.tensor({ 1 }, { dtype = moth.int64 })
+    for _, name in ipairs { "sum", "mean", "prod", "cumsum", "cumprod" } do
+      assert.equal(1 + 2i, x[name](x, 1):item(), name)
+    end
+    assert.equal(1 + 2i, x:sum():item())
+    assert.equal(1 + 2i, x:gather(1, at[1]):item())
+    assert.equal(2 + 3i, x:index_add(1, at, moth.tensor(1 + 1i)):item())
+    assert.equal(5i, x:scatter(1, at[1], moth.tensor(5i)):item())
+  end)
+
   it("are summed and multiplied", function()
     local x, y = z { 5, 4, 3 }, z { 5, 3, 2 }
     near(x:sum(2), moth.complex(moth.real(x):sum(2), moth.imag(x):sum(2)))

@@ -39,6 +39,31 @@ local other = {
   end,
   einsum = function(tensors, equation) return moth.einsum(equation, tensors) end,
   where = function(x, condition, y) return moth.where(condition, x, y) end,
+  ["normal.in_place"] = function(x, mean, std) return ops.clone(x):normal_(mean, std) end,
+  ["nn.functional.embedding"] = function(weight, index, o)
+    return moth.nn.functional.embedding(index, weight, o)
+  end,
+  slice = function(x, dim, first, stop, step, o)
+    if type(dim) == "table" then dim, first, stop, step = dim.dim, dim.start, dim["end"], dim.step
+    elseif type(first) == "table" then first, stop, step = first.start, first["end"], first.step
+    elseif type(stop) == "table" then stop, step = stop["end"], stop.step
+    elseif type(step) == "table" then step = step.step end
+    dim = dim or 1
+    return ops.slice(x, dim, first or 0, math.min(stop or B.size(x, dim), B.size(x, dim)), step or 1)
+  end,
+  to = function(x, ...)
+    for i = 1, select("#", ...) do
+      local v = select(i, ...)
+      if type(v) == "table" and v.dtype then v = v.dtype end
+      if B.is_tensor(v) then v = v:dtype() end
+      if type(v) ~= "string" and type(v) ~= "boolean" and v ~= nil and type(v) ~= "table" then return x:to(v) end
+    end
+    return x:to({ copy = true })
+  end,
+  grid_sampler_2d = function(x, grid, mode, pad, align)
+    mode, pad = ({ [0] = "bilinear", "nearest", "bicubic" })[mode], ({ [0] = "zeros", "border", "reflection" })[pad]
+    return moth.nn.functional.grid_sample(x, grid, { mode = mode, padding_mode = pad, align_corners = align })
+  end,
   zero_ = function(x) return ops.clone(x):zero_() end,
   item = function(x) return moth.tensor(x:item(), { dtype = x:dtype() }) end,
   bincount = function(x, o)
@@ -46,6 +71,7 @@ local other = {
     return moth.bincount(ops.add(x, 1), { weights = weights, minlength = least })
   end,
 }
+other.grid_sampler_3d = other.grid_sampler_2d
 local function present(root, name)
   local ok, v = pcall(function() return root[name] end)
   if ok then return v end
@@ -118,6 +144,12 @@ local by_hand = {
   moveaxis = { [2] = true, [3] = true },
   ["nn.functional.multi_margin_loss"] = target, ["nn.functional.multilabel_margin_loss"] = target,
   ["nn.functional.linear_cross_entropy"] = { [3] = true, target = true },
+  ["nn.functional.cross_entropy"] = { [2] = true, target = true, ignore_index = true },
+  ["nn.functional.nll_loss"] = { [2] = true, target = true, ignore_index = true },
+  ["nn.functional.ctc_loss"] = { [2] = true, targets = true, blank = true },
+  ["nn.functional.one_hot"] = { true }, ["nn.functional.embedding"] = { [2] = true, padding_idx = true },
+  searchsorted = { sorter = true }, narrow = { [2] = true, [3] = true }, slice = { [2] = true, dim = true },
+  roll = { [3] = true, dims = true },
   ["nn.functional.embedding_bag"] = { [2] = true, offsets = true, padding_idx = true },
   max = { [2] = "number", dim = true }, min = { [2] = "number", dim = true },
 }
@@ -130,7 +162,7 @@ local signs = {
   svd = function(u, s, v) return columns(u, s), s, columns(v, s) end,
 }
 -- Inputs of which one triangle is read, as in ops.py.
-local function symmetric(args) args[1] = ops.div(ops.add(args[1], ops.transpose(args[1], -2, -1)), 2) end
+local function symmetric(args) args[1] = ops.div(ops.add(args[1], ops.adjoint(args[1])), 2) end
 local function triangular(at)
   return function(args, options) args[at] = (options.upper and ops.triu or ops.tril)(args[at]) end
 end

@@ -39,8 +39,8 @@ POSITIONS = {
     "max": [1], "min": [1], "argmax": [0], "argmin": [0], "argsort": [0], "nonzero": [-1], "argwhere": [0],
     "searchsorted": [0], "bucketize": [0], "unique": [1], "unique_consecutive": [1], "tril_indices": [0],
     "triu_indices": [0], "unravel_index": [-1], "nonzero_static": [0],
-    "masked.argmax": [0], "masked.argmin": [0], "nn.functional.adaptive_max_pool1d": [1],
-    "nn.functional.adaptive_max_pool2d": [1], "nn.functional.max_pool1d": [1], "nn.functional.max_pool2d": [1],
+    "masked.argmax": [0], "masked.argmin": [0],
+    **{"nn.functional." + kind + "max_pool%dd" % n: [1] for kind in ("", "adaptive_", "fractional_") for n in (1, 2, 3)},
 }
 # Samples of values alone: random numbers, uninitialised memory.
 RANDOM = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "normal", "uniform",
@@ -58,7 +58,7 @@ SIGNS = {"linalg.eigh": lambda r: (r[0], r[1].abs()),
 # Ops that read one triangle: their inputs are made symmetric (triangular), as PyTorch's own checks do. Else gradients of
 # what is not read would be compared.
 def symmetric(given, kwargs):
-    given[0] = (given[0] + given[0].mT) / 2
+    given[0] = (given[0] + given[0].mH) / 2
 
 
 def triangular(at):
@@ -70,7 +70,10 @@ def triangular(at):
 PREPARED = {"linalg.eigh": symmetric, "linalg.eigvalsh": symmetric, "linalg.matrix_sqrth": symmetric,
             "cholesky_solve": triangular(1), "cholesky_inverse": triangular(0)}
 # Samples that are arguments of a function of PyTorch's database, which ops.lua has under the same name.
-FUNCTIONS = {"linalg.pinv.singular", "linalg.lstsq.grad_oriented"}
+FUNCTIONS = {"linalg.pinv.singular", "linalg.lstsq.grad_oriented", "normal.in_place"}
+LARGE = 100000  # elements: samples with more are left out
+# Errors for arguments that share memory, which samples do not after they were written to a file.
+SHARED = ("unsupported operation", "single memory location")
 # Where PyTorch's results are the worse ones: op -> dtypes, or "second" for NaN among second gradients.
 WORSE = {"matrix_exp": ["float32", "float16", "bfloat16"],  # computed in these; moth computes in float64
          "linalg.norm": "second", "linalg.vector_norm": "second"}  # of norms at 0
@@ -129,8 +132,9 @@ class Writer:
             return "%d" % v if abs(v) < 2 ** 53 else "%dLL" % v if abs(v) < 2 ** 63 else "%.17g" % v
         if isinstance(v, str):
             return '"%s"' % v
-        if isinstance(v, (list, tuple)):
-            return "{%s}" % ", ".join(self.value(x) for x in v)
+        if isinstance(v, (list, tuple)):  # a size that is None: -1
+            sizes = any(x is None for x in v) and not any(torch.is_tensor(x) or isinstance(x, slice) for x in v)
+            return "{%s}" % ", ".join("-1" if x is None and sizes else self.value(x) for x in v)
         if isinstance(v, torch.dtype):
             if v not in DTYPES:
                 raise NotImplementedError(str(v))
@@ -299,6 +303,8 @@ def make(directory, wanted):
                     if k >= (SAMPLES if dtype in DERIVED else max(4, SAMPLES // 4)):
                         break
                     entry = {"op": op.name, "name": full, "dtype": dtype}
+                    if sum(t.numel() for a in (sample.input, sample.args, list(sample.kwargs.values())) for t in leaves(a)) > LARGE:
+                        continue
                     try:
                         torch.manual_seed(1)
                         entry["want"] = run(op, sample)
@@ -317,6 +323,8 @@ def make(directory, wanted):
             try:
                 for error in op.error_inputs("cpu"):
                     sample = error.sample_input
+                    if any(text in str(error.error_regex) for text in SHARED):
+                        continue
                     entry = {"op": op.name, "name": full, "dtype": "error", "error": str(error.error_regex),
                              "text": " ".join(str(sample).split())[:220]}
                     try:

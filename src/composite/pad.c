@@ -83,13 +83,14 @@ static MothStatus pad_by(MothCall *c, MothTensor *self, int n_pad, const int64_t
                        (long long)pad[i], (long long)n);
     if (mode == MOTH_MODE_REPLICATE && n == 0 && pad[i] > 0)
       return moth_fail(MOTH_ERR_VALUE, "an empty dimension has no edge to replicate");
-    grow[i] = pad[i] > 0 ? pad[i] : 0;
+    /* The edge may be cut off on one side and be repeated on the other. */
+    grow[i] = pad[i] > 0 || (mode == MOTH_MODE_REPLICATE && n) ? pad[i] : 0;
     any |= grow[i] > 0;
   }
   moth_tensor_retain(x);
   for (int i = 0; i < n_pad; i += 2) { /* cut */
     int d = self->ndim - 1 - i / 2;
-    int64_t lo = pad[i] < 0 ? -pad[i] : 0, hi = pad[i + 1] < 0 ? -pad[i + 1] : 0;
+    int64_t lo = pad[i] < grow[i] ? -pad[i] : 0, hi = pad[i + 1] < grow[i + 1] ? -pad[i + 1] : 0;
     if (!lo && !hi)
       continue;
     MOTH_TRY(then(moth_narrow(x, d, lo, x->shape[d] - lo - hi, &out), x));

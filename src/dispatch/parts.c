@@ -19,6 +19,8 @@ enum { MOST = 64 };
 typedef struct Made {
   MothTensor *t[MOST];
   int n;
+  bool
+      lift; /* 0-dim tensors get a dimension of size 1: the call names one, which must not be that of the parts */
 } Made;
 
 static MothStatus keep(Made *m, MothTensor *t) {
@@ -30,7 +32,7 @@ static MothStatus keep(Made *m, MothTensor *t) {
   return MOTH_OK;
 }
 
-static MothStatus parts_of(MothTensor *t, MothTensor **out) {
+static MothStatus parts_of(MothTensor *t, bool lift, MothTensor **out) {
   int64_t shape[MOTH_MAX_DIMS], stride[MOTH_MAX_DIMS];
   if (t->ndim == MOTH_MAX_DIMS)
     return moth_fail(MOTH_ERR_VALUE, "complex tensors of %d dimensions have too many for this op",
@@ -39,9 +41,14 @@ static MothStatus parts_of(MothTensor *t, MothTensor **out) {
     shape[i] = t->shape[i];
     stride[i] = t->stride[i] * 2;
   }
-  shape[t->ndim] = 2;
-  stride[t->ndim] = 1;
-  return moth_tensor_view_as(t, moth_dtype_real((MothDType)t->dtype), t->ndim + 1, shape, stride,
+  int n = t->ndim;
+  if (lift && !n) {
+    shape[n] = 1;
+    stride[n++] = 2;
+  }
+  shape[n] = 2;
+  stride[n++] = 1;
+  return moth_tensor_view_as(t, moth_dtype_real((MothDType)t->dtype), n, shape, stride,
                              t->offset * 2, out);
 }
 
@@ -51,7 +58,7 @@ static MothStatus seen(Made *m, MothTensor *t, MothDType to, MothTensor **out) {
     MOTH_TRY(moth_call1(MOTH_OP(to), 2, (MothValue[]){moth_v_tensor(t), moth_v_dtype(to)}, &t));
     MOTH_TRY(keep(m, t));
   }
-  MOTH_TRY(parts_of(t, out));
+  MOTH_TRY(parts_of(t, m->lift, out));
   return keep(m, *out);
 }
 
@@ -62,9 +69,14 @@ static MothStatus widened(Made *m, MothTensor *t, MothTensor **out) {
     shape[i] = t->shape[i];
     stride[i] = t->stride[i];
   }
-  shape[t->ndim] = 2;
-  stride[t->ndim] = 0;
-  MOTH_TRY(moth_tensor_view(t, t->ndim + 1, shape, stride, t->offset, out));
+  int n = t->ndim;
+  if (m->lift && !n) {
+    shape[n] = 1;
+    stride[n++] = 1;
+  }
+  shape[n] = 2;
+  stride[n++] = 0;
+  MOTH_TRY(moth_tensor_view(t, n, shape, stride, t->offset, out));
   return keep(m, *out);
 }
 
@@ -99,6 +111,26 @@ static MothDType complex_of(const MothCall *c) {
   return MOTH_NDTYPES;
 }
 
+static const int64_t first_dimension = 0;
+
+/* Whether the op has dimensions among its arguments. */
+static bool names_dimension(const MothCall *c) {
+  for (int i = 0; i < c->op->nargs; i++)
+    if (c->op->args[i].type == MOTH_T_DIM || c->op->args[i].type == MOTH_T_DIMS)
+      return true;
+  return false;
+}
+
+/* Whether results keep the dimensions that the call names. */
+static bool keeps_dimensions(const MothCall *c) {
+  if (c->op->kind != MOTH_KIND_REDUCE)
+    return true;
+  for (int i = 0; i < c->op->nargs; i++)
+    if (!strcmp(c->op->args[i].name, "keepdim"))
+      return c->args[i].u.i != 0;
+  return false;
+}
+
 /* The arguments as the kernel sees them; `lists` has space for those that are lists of tensors. */
 static MothStatus see_arguments(const MothCall *c, Made *m, MothDType to, MothValue *args,
                                 MothTensor **list) {
@@ -111,7 +143,11 @@ static MothStatus see_arguments(const MothCall *c, Made *m, MothDType to, MothVa
     MothValue v = args[i] = c->args[i];
     const MothArg *a = &op->args[i];
     MothTensor *t;
-    if (a->type == MOTH_T_DTYPE && v.tag == MOTH_V_DTYPE) {
+    bool all = a->type == MOTH_T_DIMS && (v.tag == MOTH_V_NONE || !v.n);
+    if (all && c->args[0].tag == MOTH_V_TENSOR && !c->args[0].u.t->ndim) {
+      args[i] =
+          moth_v_ints(&first_dimension, 1); /* all of a 0-dim tensor, but not that of the parts */
+    } else if (a->type == MOTH_T_DTYPE && v.tag == MOTH_V_DTYPE) {
       args[i] = moth_v_dtype(moth_dtype_real((MothDType)v.u.i));
     } else if (v.tag == MOTH_V_TENSORS) {
       if (v.n > MOST)
@@ -145,11 +181,12 @@ MothStatus moth_run_parts(MothCall *c, MothKernel kernel) {
   MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
   MothTensor *list[MOST];
   MothCall inner = *c;
-  Made made = {.n = 0};
+  Made made = {.n = 0, .lift = names_dimension(c)};
   /* Its parts are not recorded a second time. */
   uint32_t exclude = moth_thread.exclude;
   moth_thread.exclude |= MOTH_KEY_AUTOGRAD | MOTH_KEY_ABOVE | MOTH_KEY_BELOW | MOTH_KEY_SUBCLASS;
   MothStatus s = see_arguments(c, &made, to, args, list);
+  made.lift = made.lift && keeps_dimensions(c);
   for (int i = 0; i < c->op->nresults && s == MOTH_OK; i++) {
     results[i] = c->results[i];
     if (results[i].tag == MOTH_V_TENSOR &&

@@ -194,6 +194,21 @@ static MothValue read_tensors(Reader *r, const MothArg *a, int idx) {
   return moth_v_tensors(list, (uint32_t)n);
 }
 
+/* A 0-dim tensor, or one of one element, where a number stands: its value. */
+static bool tensor_number(const Reader *r, const MothArg *a, int idx, MothValue *out) {
+  MothHandle *h = moth_lua_handle(r->L, idx, MOTH_MAGIC_TENSOR);
+  if (!h || !h->u.t || h->u.t->ndim || moth_dtype_is_complex((MothDType)h->u.t->dtype))
+    return false;
+  if (moth_tensor_requires_grad(h->u.t))
+    moth_lua_error(r->L,
+                   "[%s] argument '%s': a number has no gradient, and this tensor requires one; "
+                   "give x:item() or x:detach()",
+                   r->op->name, a->name);
+  if (moth_tensor_item(h->u.t, out) != MOTH_OK)
+    moth_lua_error(r->L, "[%s] argument '%s': %s", r->op->name, a->name, moth_last_error());
+  return true;
+}
+
 static const char *expected_of(const MothArg *a) {
   switch ((MothType)a->type) {
   case MOTH_T_TENSOR:
@@ -221,6 +236,7 @@ static const char *expected_of(const MothArg *a) {
 /* The value at idx, of this type (to `last` for a list of plain numbers), for argument a. */
 static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int type) {
   lua_State *L = r->L;
+  MothValue value;
   if (type == LUA_TNIL) {
     if (!a->optional && !a->has_default)
       bad(r, a, expected_of(a), idx);
@@ -256,13 +272,24 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int 
       return moth_v_bool(lua_toboolean(L, idx));
     if (moth_lua_int64(L, idx, &i))
       return moth_v_int(i);
+    if (tensor_number(r, a, idx, &value))
+      return value;
     bad(r, a, "a number", idx);
     break;
   }
   case MOTH_T_INT:
+    if (type == LUA_TUSERDATA && tensor_number(r, a, idx, &value) && value.tag == MOTH_V_INT)
+      return value;
     return moth_v_int(read_int(r, a, idx));
-  case MOTH_T_DIM:
   case MOTH_T_INDEX:
+    if (type == LUA_TUSERDATA && tensor_number(r, a, idx, &value) && value.tag == MOTH_V_INT) {
+      lua_pushnumber(L, moth_as_double(value));
+      int64_t position = read_position(r, a, lua_gettop(L));
+      lua_pop(L, 1);
+      return moth_v_int(position);
+    }
+    return moth_v_int(read_position(r, a, idx));
+  case MOTH_T_DIM:
     return moth_v_int(read_position(r, a, idx));
   case MOTH_T_INDEX_BASE:
     return moth_v_int(1);
@@ -272,6 +299,8 @@ static MothValue read_value(Reader *r, const MothArg *a, int idx, int last, int 
       return moth_v_float(lua_tonumber(L, idx));
     if (moth_lua_int64(L, idx, &i))
       return moth_v_float((double)i);
+    if (tensor_number(r, a, idx, &value))
+      return moth_v_float(moth_as_double(value));
     bad(r, a, "a number", idx);
     break;
   }

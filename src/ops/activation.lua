@@ -99,17 +99,12 @@ return {
 { "logit(Tensor self, Scalar? eps=none) -> Tensor",
   kind = "composite",
   expr = [[
-    local x = as(self, working(self))
+    local x = when(is_float(self), as(self, working(self)), to(self, default_dtype()))
     local y = when(given(eps), clamp(x, eps, 1 - eps), x)
-    return as(log(y) - log(1 - y), self.dtype) -- no quotient: its derivative at 0 and 1 would be NaN]],
-  check = {
-    { "is_float(self)",
-      "expected a float dtype, got {self.dtype}", "type" },
-  },
+    return when(is_float(self), as(log(y) - log(1 - y), self.dtype), log(y) - log(1 - y)) -- no quotient: its derivative at 0 and 1 would be NaN]],
   grad = "composite",
   reference = "logit",
   samples = { "rand(5,3) * 0.8 + 0.1", "rand(5,3), 0.1" },
-  errors = { { "tensor({1,2},{dtype=int64})", "float" } },
   doc = "log(self / (1 - self)); self is cut to [eps, 1 - eps] if eps is given." },
 { "prelu(Tensor self, Tensor weight) -> Tensor",
   kind = "composite",
@@ -143,13 +138,14 @@ return {
 { "isclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool equal_nan=false) -> Tensor",
   kind = "composite",
   expr = [[
-    local ints = both(negate(is_float(self)), negate(is_float(other))) -- small ones would wrap
+    local ints = both(negate(inexact(self)), negate(inexact(other))) -- small ones would wrap
     local a = when(ints, to(self, dtype_named("int64")), self)
     local b = when(ints, to(other, dtype_named("int64")), other)
     local distance, same = abs(a - b), eq(a, b)
     local close = logical_and(le(distance, abs(b) * rtol + atol), isfinite(distance))
     local equal_too = when(both(equal_nan, negate(ints)), logical_or(same, logical_and(isnan(a), isnan(b))), same)
     return logical_or(equal_too, close)]],
+  check = { { "both(ge(rtol, 0), ge(atol, 0))", "rtol and atol must be at least 0, got {rtol} and {atol}" } },
   grad = "none",
   reference = "isclose",
   samples = { "randn(3,4), randn(3,4), 0.5, 0.5", "tensor{1, inf, nan}, tensor{1, inf, nan}" },
@@ -187,7 +183,7 @@ return {
     local x = as(self, working(self))
     return as(x - tanh(x), self.dtype)]],
   check = {
-    { "is_float(self)",
+    { "inexact(self)",
       "expected a float dtype, got {self.dtype}", "type" },
   },
   grad = "composite",

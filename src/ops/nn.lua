@@ -151,7 +151,7 @@ return {
   kind = "composite", amp = "high",
   expr = "reduced(abs(self - target), reduction)",
   check = {
-    { "either(is_float(self), is_float(target))",
+    { "either(inexact(self), inexact(target))",
       "a loss needs a float dtype, got {self.dtype}", "type" },
   },
   grad = "composite",
@@ -193,7 +193,8 @@ return {
   kind = "composite",
   expr = [[
     local dropped, mask = native_dropout(self, p, generator)
-    return when(either(negate(train), equal(p, 0)), self, dropped)]],
+    local pairs_ = self * native_dropout_mask(self.shape, p, self.device, generator) * when(lt(p, 1), 1 / (1 - p), 0)
+    return when(either(negate(train), equal(p, 0)), self, when(is_complex(self), pairs_, dropped))]],
   grad = "composite",
   none = "random values",
   samples = { "randn(4,5), 0.3", "randn(4,5), 0.3, false" },

@@ -136,8 +136,10 @@ local function define(suffix_of, kernel)
     return written(out, kernel(one, x, dims, sizes, norm))
   end)
   local function several(name, default)
-    local text = ("%s(Tensor input, int[] s?, Dim[] dim?, %s)"):format(name, norms)
+    local text = ("%s(Tensor input, int|int[] s?, Dim|Dim[] dim?, %s)"):format(name, norms)
     M[name] = signature(text, function(x, s, dim, norm, out)
+      if type(dim) == "number" then dim = { dim } end
+      if type(s) == "number" then s = { s } end
       local dims, sizes = places(name, x, s, dim or default)
       return written(out, kernel(name, x, dims, sizes, norm))
     end)

@@ -187,11 +187,12 @@ M.lstsq = signature("linalg.lstsq(Tensor A, Tensor B, number rcond?, *, 'gels'|'
     a, b = ops.expand(a, joined(front, { m, n })), ops.expand(b, joined(front, { m, k }))
     local eps = require("moth").finfo(dtype_of(a)).eps
     local x, rank, values = ops.native_lstsq(a, b, rcond or eps * math.max(m, n), o.driver)
-    local none = { dtype = dtype_of(a), device = B.tensor_device(a) }
+    local real = dtype_of(a).is_complex and B.tensor_dtype(ops.real(a)) or dtype_of(a)
+    local none = { dtype = real, device = B.tensor_device(a) }
     local residuals = ops.empty({ 0 }, none)
     local function is_full() return o.driver == "gels" or B.numel(rank) > 0 and ops.all(ops.eq(rank, n)):item() end
     if m > n and o.driver ~= "gelsy" and is_full() then
-      residuals = ops.sum(ops.square(ops.sub(ops.matmul(a, x), b)), -2)
+      residuals = ops.sum(ops.square(ops.abs(ops.sub(ops.matmul(a, x), b))), -2)
     end
     if o.driver == "gels" then rank = ops.empty({ 0 }, { dtype = "int64", device = none.device }) end
     return vector and ops.squeeze(x, -1) or x, residuals, rank, values

@@ -92,13 +92,15 @@ local function variance(x, dim, correction, keepdim, mask)
   x, dim = as_float(x), list(dim)
   local n = count(x, mask, dim, true)
   local mean = ops.div(ops.sum(filled(x, mask, 0), dim, true), n)
-  local squares = filled(ops.square(ops.sub(x, mean)), mask, 0)
+  local off = ops.sub(x, mean)
+  if B.tensor_dtype(x).is_complex then off = ops.abs(off) end
+  local squares = filled(ops.square(off), mask, 0)
   local total = ops.sum(squares, dim, keepdim)
   if not keepdim then n = ops.reshape(n, B.size(total)) end
   return ops.div(total, ops.clamp(ops.sub(n, correction), 0))
 end
 for _, name in ipairs({ "var", "std" }) do
-  M[name] = signature(name .. "(Tensor input, Dim|Dim[] dim?, bool unbiased?, *, int correction=1, \z
+  M[name] = signature(name .. "(Tensor input, Dim|Dim[] dim?, bool unbiased?, *, number correction=1, \z
     bool keepdim=false, dtype dtype?, Tensor mask?)", function(x, dim, unbiased, correction, keepdim, dtype, mask)
     if unbiased ~= nil then correction = unbiased and 1 or 0 end
     local v = variance(converted(x, dtype), dim, correction, keepdim, mask_of(name, x, mask))

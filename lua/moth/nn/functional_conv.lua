@@ -23,8 +23,19 @@ local function extended(x, n, more)
   return x
 end
 
+-- Complex tensors: four convolutions of their parts.
+local function of_parts(op)
+  return function(x, weight, bias, ...)
+    if not (B.tensor_dtype(x).is_complex and B.tensor_dtype(weight).is_complex) then return (op(x, weight, bias, ...)) end
+    local a, b, c, d = moth.real(x), moth.imag(x), moth.real(weight), moth.imag(weight)
+    local re = moth.sub(op(a, c, bias and moth.real(bias) or nil, ...), op(b, d, nil, ...))
+    local im = moth.add(op(a, d, bias and moth.imag(bias) or nil, ...), op(b, c, nil, ...))
+    return (moth.complex(re, im))
+  end
+end
+
 local function convolution(name, n)
-  local op = B.ops[name]
+  local op = of_parts(B.ops[name])
   local text = ("F.%s(Tensor input, Tensor weight, Tensor bias?, int|int[] stride=1, int|int[]|'same'|'valid' \z
     padding=0, int|int[] dilation=1, count groups=1)"):format(name)
   return signature(text, function(x, weight, bias, stride, padding, dilation, groups)
@@ -39,6 +50,12 @@ local function convolution(name, n)
   end)
 end
 F.conv1d, F.conv2d, F.conv3d = convolution("conv1d", 1), convolution("conv2d", 2), convolution("conv3d", 3)
+
+for _, name in ipairs({ "conv_transpose1d", "conv_transpose2d", "conv_transpose3d" }) do
+  local fn = of_parts(B.ops[name])
+  B.names[fn] = name
+  F[name] = fn
+end
 
 -- The indices are positions in the image, flattened.
 local function max_pool(name)

@@ -174,7 +174,9 @@ define("margin_ranking_loss", "Tensor input1, Tensor input2, Tensor target, numb
 
 --- x where y is 1, max(0, margin - x) where y is -1.
 define("hinge_embedding_loss", "Tensor input, Tensor target, number margin=1, REDUCTION",
-  function(x, y, margin, reduction) return reduce(moth.where(y:eq(1), x, (margin - x):relu()), reduction) end)
+  function(x, y, margin, reduction)
+    return reduce(moth.where(y:ne(1), (margin - x):relu(), 0) + moth.where(y:ne(-1), x, 0), reduction)
+  end)
 
 --- log(1 + exp(-y x)), y being 1 or -1.
 define("soft_margin_loss", "Tensor input, Tensor target, REDUCTION",

@@ -134,7 +134,36 @@ return function(F, methods)
   -- The variance of complex numbers is that of both parts together.
   front("var", function(var, x, ...) return (ops.add(var(ops.real(x), ...), var(ops.imag(x), ...))) end)
   front("std", function(_, x, ...) return (ops.sqrt(F.var(x, ...))) end)
-  for _, name in ipairs { "any", "all", "nonzero" } do
+  front("sinc", function(_, x)
+    local zero = ops.eq(x, 0)
+    local turn = ops.mul(ops.masked_fill(x, zero, 1), math.pi)
+    return (ops.masked_fill(ops.div(ops.sin(turn), turn), zero, 1))
+  end)
+  front("softsign", function(_, x) return (ops.div(x, ops.add(ops.abs(x), 1))) end)
+  -- The largest real part, which is taken out of exponents.
+  local function largest(...)
+    local m = B.alias((...), false)
+    return (ops.masked_fill(m, ops.logical_not(ops.isfinite(m)), 0))
+  end
+  front("logsumexp", function(_, x, dim, keepdim)
+    if type(dim) == "table" and dim.dim then dim, keepdim = dim.dim, dim.keepdim end
+    local m = largest(ops.amax(ops.real(x), dim, true))
+    local y = ops.add(ops.log(ops.sum(ops.exp(ops.sub(x, m)), dim, true)), m)
+    return keepdim and y or (ops.reshape(y, B.size(ops.sum(B.alias(x, false), dim))))
+  end)
+  local exponents = F.logsumexp
+  local function logsumexp(x, ...) -- integers, too
+    local kind = B.is_tensor(x) and B.tensor_dtype(x)
+    if kind and not kind.is_floating_point and not kind.is_complex then x = ops.to(x, { dtype = B.default_dtype() }) end
+    return done(exponents(x, ...))
+  end
+  B.names[logsumexp] = "logsumexp"
+  F.logsumexp, methods.logsumexp = logsumexp, logsumexp
+  front("logaddexp", function(_, x, y)
+    local m = largest(ops.maximum(ops.real(x), ops.real(y)))
+    return (ops.add(ops.log(ops.add(ops.exp(ops.sub(x, m)), ops.exp(ops.sub(y, m)))), m))
+  end)
+  for _, name in ipairs { "any", "all", "nonzero", "argwhere", "nonzero_static" } do
     front(name, function(fn, x, ...) return fn(ops.ne(x, 0), ...) end)
   end
 

@@ -312,20 +312,22 @@ both("median(Tensor input, Dim dim?, bool keepdim=false)", function(x, dim, keep
 end)
 
 -- var_mean, std_mean; unbiased = false is correction = 0, as in PyTorch.
-local function with_mean(name, op)
-  both(name .. "(Tensor input, Dim|Dim[]|bool dim?, int|bool correction=1, bool keepdim=false, *, bool unbiased?)",
+local function with_mean(name, plain)
+  both(name .. "(Tensor input, Dim|Dim[]|bool dim?, number|bool correction=1, bool keepdim=false, *, bool unbiased?)",
     function(x, dim, correction, keepdim, unbiased)
       if type(correction) == "boolean" then unbiased = correction end
       if type(dim) == "boolean" then dim, unbiased = nil, dim end
       if unbiased ~= nil then correction = unbiased and 1 or 0 end
       if type(dim) == "number" then dim = { dim } end
+      -- of complex numbers: the function of moth, for both parts
+      local op = B.tensor_dtype(x).is_complex and F[plain] or ops[plain]
       return op(x, dim, correction, keepdim), ops.mean(x, dim, keepdim)
     end)
 end
 --- Variance and mean over dim (all): var_mean(x, { dim = 2, unbiased = false }).
-with_mean("var_mean", ops.var)
+with_mean("var_mean", "var")
 --- Standard deviation and mean.
-with_mean("std_mean", ops.std)
+with_mean("std_mean", "std")
 
 --- Least and largest element (along dim).
 both("aminmax(Tensor input, Dim|Dim[] dim?, bool keepdim=false)", function(x, dim, keepdim)
@@ -453,7 +455,7 @@ end)
 -- ---- elements ----------------------------------------------------------------------------------------
 
 --- Repeats each slice along dim; `repeats` is a number, or a 1-D integer tensor with one for each slice.
-both("repeat_interleave(Tensor input, Tensor|size repeats, Dim dim?)", function(x, repeats, dim)
+both("repeat_interleave(Tensor input, Tensor|size repeats, Dim dim?, *, size output_size?)", function(x, repeats, dim)
   if not is_tensor(repeats) then return (ops.repeat_interleave(x, repeats, dim)) end
   if dim == nil then x, dim = ops.reshape(x, { -1 }), 1 end
   local n = B.size(x, dim)
@@ -510,8 +512,10 @@ function(start, stop, steps, base, dtype, device, requires_grad)
   return (ops.to(ops.where(near, whole, powers), { dtype = kind }))
 end)
 
---- Distances between the rows of x (…, P, M) and y (…, R, M): (…, P, R). p (2)
-both("cdist(Tensor x1, Tensor x2, number p=2)", function(x, y, p)
+--- Distances between the rows of x (…, P, M) and y (…, R, M): (…, P, R). p (2); compute_mode is accepted for PyTorch's
+-- sake: differences are computed, no products.
+both("cdist(Tensor x1, Tensor x2, number p=2, 'use_mm_for_euclid_dist_if_necessary'|'use_mm_for_euclid_dist'|\z
+  'donot_use_mm_for_euclid_dist' compute_mode='use_mm_for_euclid_dist_if_necessary')", function(x, y, p)
   if B.dim(x) < 2 or B.dim(y) < 2 or B.size(x, -1) ~= B.size(y, -1) then
     check.fail("[cdist] expected (…, P, M) and (…, R, M), got %s and %s", B.format(x), B.format(y))
   end

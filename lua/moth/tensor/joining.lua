@@ -146,7 +146,7 @@ return function(F, methods)
     if B.tensor_dtype(at).is_floating_point or B.tensor_dtype(at).name == "bool" then
       check.fail("[unravel_index] expected an integer tensor, got %s", B.format(at))
     end
-    local rest, out = ops.sub(at, 1), {}
+    local rest, out = ops.sub(ops.to(at, { dtype = "int64" }), 1), {}
     for d = #shape, 1, -1 do
       out[d] = ops.add(ops.remainder(rest, shape[d]), 1)
       rest = ops.floor_divide(rest, shape[d])

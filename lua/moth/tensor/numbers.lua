@@ -73,7 +73,18 @@ return function(F, methods)
 
   --- self * 2^other.
   both("ldexp(Tensor input, Tensor|number other)", function(x, n)
-    return (ops.mul(x, is_tensor(n) and ops.exp2(n) or 2 ^ n))
+    if not is_tensor(n) then return (ops.mul(x, 2 ^ n)) end
+    local kind, own = B.tensor_dtype(x), B.tensor_dtype(n)
+    local is_float = kind.is_floating_point and not own.is_floating_point
+    return (ops.mul(x, ops.exp2(is_float and ops.to(n, { dtype = kind }) or n)))
+  end)
+  --- The next number of the dtype, float32 or float64, after input in the direction of other.
+  both("nextafter(Tensor input, Tensor other)", function(x, y)
+    local a, b = B.tensor_dtype(x).name, B.tensor_dtype(y).name
+    if a ~= b or (a ~= "float32" and a ~= "float64") then
+      check.fail("[nextafter] expected two tensors of float32, or of float64, got %s and %s", B.format(x), B.format(y))
+    end
+    return (ops.native_nextafter(x, y))
   end)
   --- Mantissa in [0.5, 1) and exponent (int32): input = mantissa 2^exponent.
   both("frexp(Tensor input)", function(x)
@@ -348,6 +359,59 @@ return function(F, methods)
       counts = ops.div(counts, ops.mul(ops.sum(counts), widths))
     end
     return counts, edges
+  end)
+
+  --- How many points, the rows of input (N, D), lie between the edges of D dimensions: counts (D dimensions), and a list
+  -- of D vectors of edges. bins: a number for each dimension, or edges; range: lows and highs by turns.
+  both("histogramdd(Tensor input, count|count[]|Tensor[] bins, *, number[] range?, Tensor weight?, bool density=false)",
+  function(x, bins, range, weight, density)
+    if not dtype_of(x).is_floating_point then check.fail("[histogramdd] expected floats, got %s", B.format(x)) end
+    if B.dim(x) < 2 then check.fail("[histogramdd] expected points, the last dimension being theirs, got %s", B.format(x)) end
+    local dims = B.size(x, -1)
+    x = ops.reshape(x, { -1, dims })
+    if type(bins) == "number" then
+      local same = {}
+      for d = 1, dims do same[d] = bins end
+      bins = same
+    end
+    if #bins ~= dims then check.fail("[histogramdd] bins must be for %d dimensions, got %d", dims, #bins) end
+    if range and #range ~= 2 * dims then
+      check.fail("[histogramdd] range must have a low and a high for each of %d dimensions, got %d numbers", dims, #range)
+    end
+    local rows, worth = B.size(x, 1), weight and ops.reshape(weight, { -1 })
+    local cell = ops.zeros({ rows }, { dtype = "int64", device = B.tensor_device(x) })
+    local inside, edges, size, volume
+    for d = 1, dims do
+      local column, e = ops.select(x, 2, d), bins[d]
+      if not is_tensor(e) then
+        local low, high = 0, 1
+        if range then
+          low, high = range[2 * d - 1], range[2 * d]
+        elseif rows > 0 then
+          low, high = ops.amin(column):item(), ops.amax(column):item()
+        end
+        if low == high then low, high = low - 0.5, high + 0.5 end
+        e = ops.linspace(low, high, bins[d] + 1, like(x))
+      elseif B.dim(e) ~= 1 or B.numel(e) < 2 then
+        check.fail("[histogramdd] edges must be vectors of at least 2, got %s", B.format(e))
+      end
+      local n = B.numel(e) - 1
+      local at = ops.searchsorted(e, column, false, true)
+      at = ops.where(ops.eq(column, e[n + 1]), n + 1, at)
+      local within = ops.logical_and(ops.gt(at, 1), ops.lt(at, n + 2))
+      inside = inside and ops.logical_and(inside, within) or within
+      cell = ops.add(ops.mul(cell, n), ops.clamp(ops.sub(at, 2), 0, n - 1))
+      edges, size = edges or {}, size or {}
+      edges[d], size[d] = e, n
+      local widths = ops.sub(ops.narrow(e, 1, 2, n), ops.narrow(e, 1, 1, n))
+      volume = volume and ops.reshape(ops.outer(volume, widths), { -1 }) or widths
+    end
+    local cells = 1
+    for d = 1, dims do cells = cells * size[d] end
+    worth = ops.masked_fill(worth or ops.ones({ rows }, like(x)), ops.logical_not(inside), 0)
+    local counts = ops.index_add(ops.zeros({ cells }, like(x)), 1, ops.add(cell, 1), worth)
+    if density then counts = ops.div(counts, ops.mul(ops.sum(counts), volume)) end
+    return ops.reshape(counts, size), edges
   end)
 
   -- ---- random --------------------------------------------------------------------------------------------
