@@ -23,5 +23,11 @@ for file, names in require "moth.each" {
 } do
   for name in names:gmatch("%S+") do files[name] = { file, name } end
 end
+for name, file in require "moth.each" { -- what needs no group (docs/planner.md)
+  plan = "planner.plan", estimate = "planner.estimate", advise = "planner.advise", simulate = "planner.simulate",
+  schedule = "pipeline",
+} do
+  files[name] = file
+end
 
 return require("moth.lang.lazy")({}, "moth.distributed.", files)
