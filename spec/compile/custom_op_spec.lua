@@ -40,6 +40,17 @@ describe("a custom op in a compiled function #quick", function()
     assert.equal(0, compile.counters().graph_breaks)
   end)
 
+  it("that is made of others is recorded as these", function()
+    local clip = moth.library.define("compile_spec::clip(Tensor x) -> Tensor", { kind = "composite",
+      impl = function(x) return x:clamp(0, 1) end })
+    local x = moth.tensor({ -1, 0.25, 3 }, { requires_grad = true })
+    local y = compile(function(v) return clip(v * 2) + 1 end, { fullgraph = true })(x)
+    assert.same({ 1, 1.5, 2 }, y:totable())
+    y:sum():backward()
+    assert.same({ 0, 2, 0 }, x.grad:totable())
+    moth.library.undefine(clip)
+  end)
+
   it("whose kernel raises says so, with the op's name", function()
     local broken = moth.library.custom_op("compile_spec::broken", { schema = "(Tensor x) -> Tensor",
       fn = function() error("the kernel gave up") end, fake = function(x) return moth.empty_like(x) end })

@@ -307,6 +307,49 @@ describe("the derivative of an op of one's own", function()
       few(x, 1):sum():backward()
     end)
   end)
+  it("that is a function has tangents, too: by its backward, differentiated again", function()
+    local func = moth.func
+    local lib = moth.library("lib_jvp", "FRAGMENT")
+    local lsm = lib:define("lsm(Tensor x) -> Tensor", { impl = function(x) return x:log_softmax(-1) end })
+    lib:register_autograd("lsm", {
+      setup_context = function(ctx, _, output) ctx:save_for_backward(output) end,
+      backward = function(ctx, g)
+        local y = ctx:saved_tensors()
+        return g - y:exp() * g:sum(-1, true)
+      end })
+    local mix = lib:define("mix(Tensor[] xs, Tensor w) -> (Tensor, Tensor)", {
+      impl = function(xs, w)
+        local s = xs[1] * w[1] + xs[2] * w[2]
+        return s, s:square()
+      end,
+      grad = function(ctx, g1, g2)
+        local g = g1 + g2 * 2 * ctx.result
+        return { g * ctx.w[1], g * ctx.w[2] }, moth.stack { (g * ctx.xs[1]):sum(), (g * ctx.xs[2]):sum() }
+      end })
+    local f64 = { dtype = "float64" }
+    local x, t, u = moth.randn(3, 4, f64), moth.randn(3, 4, f64), moth.randn(3, 4, f64)
+    local function plain(v) return v:log_softmax(-1) end
+    local function jvp(f, at, by) return (select(2, func.jvp(f, { at }, { by }))) end
+    local function same(make) assert.is_true(moth.allclose(make(lsm), make(plain))) end
+    same(function(f) return jvp(f, x, t) end)
+    same(function(f) return func.grad(function(v) return jvp(f, v, t):square():sum() end)(x) end)
+    same(function(f) return jvp(func.grad(function(v) return (f(v) * u):square():sum() end), x, t) end)
+    same(function(f) return jvp(function(v) return jvp(f, v, t) end, x, u) end)
+    same(function(f) return func.hessian(function(v) return f(v)[1] end)(x[1]) end)
+    local w, tw = moth.randn(2, f64), moth.randn(2, f64)
+    local function by_parts(a, b, c)
+      local s = a * c[1] + b * c[2]
+      return { s, s:square() }
+    end
+    local _, got = func.jvp(function(a, b, c) return { mix({ a, b }, c) } end, { x, u, w }, { t, x, tw })
+    local _, want = func.jvp(by_parts, { x, u, w }, { t, x, tw })
+    assert.is_true(moth.allclose(got[1], want[1]) and moth.allclose(got[2], want[2]))
+    local noise = lib:define("noise(Tensor x) -> Tensor", { kind = "random",
+      impl = function(v) return moth.rand_like(v) end, grad = function(_, g) return g end })
+    fails("forward mode: 'lib_jvp::noise' draws random numbers", jvp, noise, x, t)
+    lib:destroy()
+  end)
+
   it("of a composite takes the place of that of its parts #M137", function()
     local calls, lib = 0, open "mylib"
     local function loss(x, target) -- logits (N, C), classes (N)

@@ -5,6 +5,7 @@
  *   pointwise  its Jacobian is diagonal, so the formula of its gradient gives the tangent: the sum over the arguments of
  *              the formula with the tangent in place of the gradient
  *   any other  the gradient formula g(v) is linear in v, and the tangent is the gradient of <g(v), tangents> by v
+ *              (a derivative by a function of the host: g is the backward of the call, which is run again)
  *   writing    the tangent of what is written, written to the tangent of the target
  * Ops without a derivative give results without a tangent. */
 #include "autograd/tangent.h"
@@ -356,6 +357,11 @@ static MothTensor *tangent_at(const Forward *f, const MothNode *n, int edge) {
   return NULL;
 }
 
+/* Whether result i of an op has a derivative. */
+static bool differs(const MothOp *op, const MothTensor *result, int i) {
+  return moth_dtype_is_float((MothDType)result->dtype) && !(op->stats && i >= op->stats);
+}
+
 /* The gradient by v of <g(v), tangents>, where g(v) is the formula of the gradients for v in place of those of the
  * results. */
 static MothStatus of_formula(Forward *f, MothNode *n) {
@@ -375,12 +381,11 @@ static MothStatus of_formula(Forward *f, MothNode *n) {
   moth_thread.exclude &= ~(uint32_t)MOTH_KEY_AUTOGRAD;
   for (int i = 0; i < op->nresults; i++) {
     MothTensor *r = c->results[i].u.t;
-    bool differs = moth_dtype_is_float((MothDType)r->dtype) && !(op->stats && i >= op->stats);
     moth_thread.no_grad = true;
     status = moth_zeros_as(r, r->shape, r->ndim, &v[i]);
     moth_thread.no_grad = false;
     MOTH_GO(status);
-    if (!differs)
+    if (!differs(op, r, i))
       continue;
     MOTH_GO(moth_tensor_set_requires_grad(v[i], true));
     of[nby] = i;
@@ -409,6 +414,115 @@ done:
   release_all(weights, nweights);
   release_all(out, n->ninputs);
   moth_free(out, 3 * sizeof *out * (size_t)n->ninputs);
+  return status;
+}
+
+/* Tensors to which the graph of a call is made: those that have a tangent, with a leaf in place of one without history. */
+typedef struct Leaves {
+  MothTensor **at, **tangents; /* owned, and borrowed */
+  int n;
+  bool recorded; /* one of them, or of the tangents, has history */
+} Leaves;
+
+static MothStatus take_leaf(Forward *f, Leaves *l, MothTensor **t) {
+  MothTensor *tangent = tangent_of(f, *t), *leaf = *t;
+  if (!tangent)
+    return MOTH_OK;
+  l->recorded |= moth_tensor_requires_grad(*t) || moth_tensor_requires_grad(tangent);
+  if (moth_tensor_requires_grad(*t)) {
+    moth_tensor_retain(leaf);
+  } else {
+    MOTH_TRY(moth_alias_for_graph(*t, &leaf));
+    MothStatus s = moth_tensor_set_requires_grad(leaf, true);
+    if (s != MOTH_OK) {
+      moth_tensor_release(leaf);
+      return s;
+    }
+  }
+  l->tangents[l->n] = tangent;
+  l->at[l->n++] = *t = leaf;
+  return MOTH_OK;
+}
+
+/* Of an op whose derivative is a function of the host: as of_formula, but g(v) is the backward of a recorded call. */
+static MothStatus of_function(Forward *f) {
+  MothCall *c = f->c;
+  const MothOp *op = c->op;
+  int count = 0, lists = 0, nby = 0, of[MOTH_MAX_RESULTS];
+  for (int i = 0; i < op->nargs; i++) {
+    count += c->args[i].tag == MOTH_V_TENSORS ? (int)c->args[i].n : 1;
+    lists += c->args[i].tag == MOTH_V_TENSORS ? (int)c->args[i].n : 0;
+  }
+  size_t size = (4 * (size_t)count + (size_t)lists) * sizeof(MothTensor *);
+  MothTensor **memory = moth_alloc(size), *v[MOTH_MAX_RESULTS] = {NULL},
+             *made[MOTH_MAX_RESULTS] = {NULL}, *roots[MOTH_MAX_RESULTS];
+  MothValue args[MOTH_MAX_ARGS], results[MOTH_MAX_RESULTS];
+  if (!memory)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  memset(memory, 0, size);
+  Leaves l = {.at = memory, .tangents = memory + count};
+  MothTensor **grads = memory + 2 * count, **weights = memory + 3 * count,
+             **list = memory + 4 * count;
+  bool no_grad = moth_thread.no_grad;
+  uint32_t exclude = moth_thread.exclude;
+  MothStatus status = MOTH_OK;
+  for (int i = 0; i < op->nresults; i++)
+    results[i] = moth_v_none();
+  for (int i = 0; i < op->nargs; i++) {
+    args[i] = c->args[i];
+    if (args[i].tag == MOTH_V_TENSOR)
+      MOTH_GO(take_leaf(f, &l, &args[i].u.t));
+    if (args[i].tag != MOTH_V_TENSORS)
+      continue;
+    memcpy(list, args[i].u.tensors, args[i].n * sizeof *list);
+    args[i].u.tensors = list;
+    for (uint32_t k = 0; k < args[i].n; k++)
+      MOTH_GO(take_leaf(f, &l, &list[k]));
+    list += args[i].n;
+  }
+  moth_thread.no_grad = false;
+  moth_thread.exclude &= ~(uint32_t)MOTH_KEY_AUTOGRAD;
+  MOTH_GO(moth_eval_all(op, op->nargs, args, results));
+  for (int i = 0; i < op->nresults; i++) {
+    MothTensor *r = results[i].u.t;
+    if (!moth_tensor_requires_grad(r) || !differs(op, r, i))
+      continue;
+    moth_thread.no_grad = true;
+    status = moth_zeros_as(r, r->shape, r->ndim, &v[nby]);
+    moth_thread.no_grad = false;
+    MOTH_GO(status);
+    MOTH_GO(moth_tensor_set_requires_grad(v[nby], true));
+    roots[nby] = r;
+    of[nby++] = i;
+  }
+  if (nby)
+    MOTH_GO(moth_grad(roots, v, nby, l.at, l.n, true, true, true, grads));
+  int n = 0;
+  for (int k = 0; k < l.n; k++) {
+    MothTensor *g = grads[k];
+    grads[k] = NULL;
+    if (!g || !moth_tensor_requires_grad(g)) {
+      moth_tensor_release(g);
+      continue;
+    }
+    grads[n++] = g;
+    MOTH_GO(like_result(l.tangents[k], g, &weights[n - 1]));
+  }
+  if (n)
+    MOTH_GO(moth_grad(grads, weights, n, v, nby, false, !no_grad && l.recorded, true, made));
+  for (int k = 0; k < nby; k++) {
+    f->tangents[of[k]] = made[k];
+    made[k] = NULL;
+  }
+done:
+  moth_thread.no_grad = no_grad;
+  moth_thread.exclude = exclude;
+  release_all(made, MOTH_MAX_RESULTS);
+  release_all(v, MOTH_MAX_RESULTS);
+  release_all(grads, 2 * count);
+  moth_drop_values(results, op->nresults);
+  release_all(l.at, l.n);
+  moth_free(memory, size);
   return status;
 }
 
@@ -460,10 +574,13 @@ static MothStatus compute(Forward *f) {
     return f->need & 1 ? of_view(f) : MOTH_OK;
   if (!op->backward && !op->autograd && can_take_apart(op))
     return of_parts(f);
-  if (op->autograd)
+  if (op->autograd && moth_call_is_random(c))
     return moth_fail(MOTH_ERR_STATE,
-                     "forward mode: '%s' was defined without it; give it the kind composite",
+                     "forward mode: '%s' draws random numbers, and its derivative is a function; "
+                     "define the derivative by formulas",
                      op->name);
+  if (op->autograd)
+    return of_function(f);
   if (!op->backward || !(f->need & op->differentiable))
     return MOTH_OK;
   MothNode *n = NULL;
@@ -667,7 +784,8 @@ static MothStatus give(Forward *f, int i) {
   MOTH_TRY(apart(f, i));
   MOTH_TRY(moth_dual_set(r, f->tangents[i], f->d));
   MothNode *n = r->grad->node;
-  for (int k = 0; n && n->op == f->c->op && k < n->nsaved; k++)
+  bool own = n && (n->op == f->c->op || f->c->op->autograd); /* or the host's, of this call */
+  for (int k = 0; own && k < n->nsaved; k++)
     if (n->saved[k].slot == 16 + i && n->saved[k].value.tag == MOTH_V_TENSOR)
       MOTH_TRY(moth_dual_set(n->saved[k].value.u.t, f->tangents[i], f->d));
   return MOTH_OK;

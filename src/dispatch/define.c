@@ -56,7 +56,7 @@ static MothStatus check_result(const MothCall *c, int i) {
   if (!t)
     return moth_fail(MOTH_ERR_TYPE, "the kernel has not set result %d of %d: %s", i + 1,
                      c->op->nresults, c->op->schema);
-  if (fake != moth_tensor_is_fake(t))
+  if (fake != moth_tensor_is_fake(t) && !(t->keys & MOTH_KEY_LAZY)) /* not computed yet: compile */
     return moth_fail(MOTH_ERR_TYPE, "result %d is a %s tensor, where a %s one is due", i + 1,
                      fake ? "real" : "fake", fake ? "fake" : "real");
   if (c->op->memory != MOTH_MEMORY_NEW)
