@@ -298,6 +298,8 @@ parity: all
 	  $(HERE) spec/parity/modules.lua $(B)/parity_modules.json
 	@python3 spec/parity/nn.py $(B)/parity_nn.json && $(HERE) spec/parity/nn.lua $(B)/parity_nn.json
 	@python3 spec/parity/sampling.py $(B)/parity_sampling.json && $(HERE) spec/parity/sampling.lua $(B)/parity_sampling.json
+	@python3 -W ignore spec/parity/distributions.py $(B)/parity_distributions.json && \
+	  $(HERE) spec/parity/distributions.lua $(B)/parity_distributions.json
 	@d=$(B)/parity_optim; rm -rf $$d; mkdir -p $$d; python3 spec/parity/optim.py make $$d && \
 	  $(HERE) spec/parity/optim.lua $$d && python3 spec/parity/optim.py check $$d
 	@d=$(B)/parity_models; rm -rf $$d; mkdir -p $$d; if python3 spec/parity/models.py $$d; then \

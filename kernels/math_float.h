@@ -197,8 +197,21 @@ MOTH_FN real m_softsign(real x) {
   real y = x / (1 + m_abs(x));
   return m_abs(x) == m_inf() ? m_copysign(1, x) : y;
 }
+// y + digamma(d) for d > 0: recurrence up to 10, then the asymptotic series.
+MOTH_FN double m_digamma_up_(double d, double y) {
+  for (; d < 10; d += 1)
+    y -= 1 / d;
+  double z = 1 / (d * d);
+  double s =
+      ((((((1.0 / 12 * z - 691.0 / 32760) * z + 1.0 / 132) * z - 1.0 / 240) * z + 1.0 / 252) * z -
+        1.0 / 120) *
+           z +
+       1.0 / 12) *
+      z;
+  return d > 1e100 ? moth_libm_log(d) : y + (moth_libm_log(d) - 0.5 / d - s);
+}
 // In double for both kinds: float32 <= 1.5 ULP; float64 relative to max(1, |result|) 2^-47.
-// Recurrence up to 10, then the asymptotic series; poles are NaN, as in PyTorch, 0 is -+Inf.
+// Poles are NaN, as in PyTorch, 0 is -+Inf.
 MOTH_FN real m_digamma(real x) {
   double d = (double)x, y = 0;
   if (x == 0)
@@ -210,16 +223,7 @@ MOTH_FN real m_digamma(real x) {
     y = -3.14159265358979324 / moth_libm_tan(3.14159265358979324 * f);
     d = 1 - d;
   }
-  for (; d < 10; d += 1)
-    y -= 1 / d;
-  double z = 1 / (d * d);
-  double s =
-      ((((((1.0 / 12 * z - 691.0 / 32760) * z + 1.0 / 132) * z - 1.0 / 240) * z + 1.0 / 252) * z -
-        1.0 / 120) *
-           z +
-       1.0 / 12) *
-      z;
-  return d > 1e100 ? (real)moth_libm_log(d) : (real)(y + (moth_libm_log(d) - 0.5 / d - s));
+  return (real)m_digamma_up_(d, y);
 }
 // Hurwitz' zeta(s, q), the sum of (q + k)^-s over k >= 0, for whole s >= 2 and q > 0: ten terms or more,
 // then Euler and Maclaurin's series; relative error 1e-15.

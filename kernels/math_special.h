@@ -663,6 +663,117 @@ MOTH_FN real m_igammac(real a, real x) {
   return (real)m_incomplete_gamma_((double)a, (double)x, 1);
 }
 
+// ---- derivatives of samples ----------------------------------------------------------------------
+// A sample x = F^-1(u) of a distribution with a parameter a moves by -(dF/da) / p(x) if the parameter does and u stays.
+// With R = F / p, that is -((d log p/da) R + dR/da); for 1 - F the sign is the other one. R needs no gamma function.
+
+// For the gamma distribution of shape a and rate 1, for large a: Cornish and Fisher's expansion of x in the normal
+// quantile z, and its derivative by a. From 400 on its relative error is below 1e-6. From 400 on its relative error is below 1e-6.
+MOTH_FN double m_gamma_sample_far_(double a, double x) {
+  double r = 1 / moth_libm_sqrt(a), z = (x - a) * r;
+  for (int k = 0; k < 6; k++) {
+    double q = z * z;
+    double f = z + r * ((q - 1) / 3 + r * (z * (q - 7) / 36 - r * ((3 * q + 7) * q - 16) / 810));
+    double g = 1 + r * (2 * z / 3 + r * ((3 * q - 7) / 36 - r * (12 * q + 14) * z / 810));
+    z -= (f - (x - a) * r) / g;
+  }
+  double q = z * z;
+  return 1 + r * (z / 2 - r * r * (z * (q - 7) / 72 - r * ((3 * q + 7) * q - 16) / 810));
+}
+// By the series of F below a + 1: x times the sum of x^n / (a ... (a + n)) (digamma(a + n + 1) - log x); else by the
+// continued fraction of 1 - F (Lentz's form) and its derivative.
+MOTH_FN double m_gamma_sample_of_(double a, double x) {
+  double inf = (double)m_inf();
+  if (!(a > 0) || !(x >= 0) || a == inf || x == inf)
+    return (double)m_nan();
+  if (x == 0)
+    return 0;
+  if (a > 400)
+    return m_gamma_sample_far_(a, x);
+  double log = moth_libm_log(x), psi = m_digamma_up_(a, 0);
+  if (x < a + 1) {
+    double term = 1, sum = 0;
+    for (int n = 0; n < 10000; n++) {
+      term /= a + n;
+      psi += 1 / (a + n);
+      double add = term * (psi - log);
+      sum += add;
+      if (n > 2 && add < 1e-16 * sum && add > -1e-16 * sum)
+        break;
+      term *= x;
+    }
+    return x * sum;
+  }
+  double b = x + 1 - a, c = 1e300, dc = 0, d = 1 / b, dd = d * d, h = d, dh = dd;
+  for (int k = 1; k < 10000; k++) {
+    double n = k * (a - k);
+    b += 2;
+    double e = n * d + b, de = k * d + n * dd - 1;
+    double f = b + n / c, df = -1 + k / c - n * dc / (c * c);
+    e = e == 0 ? 1e-300 : e;
+    f = f == 0 ? 1e-300 : f;
+    d = 1 / e;
+    dd = -de * d * d;
+    c = f;
+    dc = df;
+    double step = d * c, dstep = dd * c + d * dc;
+    dh = dh * step + h * dstep;
+    h *= step;
+    if (step - 1 < 1e-15 && step - 1 > -1e-15 && dstep < 1e-15 && dstep > -1e-15)
+      break;
+  }
+  return x * ((log - psi) * h + dh);
+}
+MOTH_FN real m_standard_gamma_grad(real a, real x) {
+  return (real)m_gamma_sample_of_((double)a, (double)x);
+}
+// For x of Beta(a, total - a), divided by 1 - x, by the continued fraction of the incomplete beta function of x, or of
+// 1 - x, whichever converges, and its derivative by a.
+MOTH_FN double m_dirichlet_grad_of_(double x, double a, double total) {
+  double b = total - a;
+  if (!(a > 0) || !(b > 0) || !(x >= 0) || !(x <= 1))
+    return (double)m_nan();
+  if (x == 0)
+    return 0;
+  int low = x <= (a + 1) / (total + 2);
+  double p = low ? a : b, q = low ? b : a, y = low ? x : 1 - x, dp = low, dq = 1 - low;
+  double c = 1, dc = 0, e = 1 - (p + q) * y / (p + 1);
+  double de = -y * ((dp + dq) * (p + 1) - (p + q) * dp) / ((p + 1) * (p + 1));
+  e = e == 0 ? 1e-300 : e;
+  double d = 1 / e, dd = -de * d * d, h = d, dh = dd;
+  for (int m = 1; m < 20000; m++) {
+    double before = h, dbefore = dh;
+    for (int odd = 0; odd < 2; odd++) {
+      double s = p + 2 * m, num = odd ? -(p + m) * (p + q + m) * y : m * (q - m) * y;
+      double dnum = odd ? -y * (dp * (p + q + m) + (p + m) * (dp + dq)) : m * dq * y;
+      double den = odd ? s * (s + 1) : (s - 1) * s,
+             dden = odd ? (2 * s + 1) * dp : (2 * s - 1) * dp;
+      double n = num / den, dn = (dnum - n * dden) / den;
+      e = 1 + n * d;
+      de = dn * d + n * dd;
+      double f = 1 + n / c, df = dn / c - n * dc / (c * c);
+      e = e == 0 ? 1e-300 : e;
+      f = f == 0 ? 1e-300 : f;
+      d = 1 / e;
+      dd = -de * d * d;
+      c = f;
+      dc = df;
+      dh = dh * (d * c) + h * (dd * c + d * dc);
+      h *= d * c;
+    }
+    double change = h - before, dchange = dh - dbefore, least = 1e-15 * (h < 0 ? -h : h);
+    if (change < least && change > -least && dchange < least && dchange > -least)
+      break;
+  }
+  double slope = moth_libm_log(x) - m_digamma_up_(a, 0) + m_digamma_up_(total, 0);
+  // R / (1 - x) = x h / p
+  double value = x / p * (slope * h + dh - (low ? h / p : 0));
+  return low ? -value : value;
+}
+MOTH_FN real m_dirichlet_grad(real x, real a, real total) {
+  return (real)m_dirichlet_grad_of_((double)x, (double)a, (double)total);
+}
+
 // ---- orthogonal polynomials of degree n, truncated; 0 for n < 0 --------------------------------------
 // Their recurrences take n steps: NaN for a million and more, where there is no other form.
 

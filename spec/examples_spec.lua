@@ -87,6 +87,11 @@ describe("example", function()
     assert.is_true(number(text, "answers:") < number(text, "within the data,"))
   end)
 
+  it("bayes_regression: the guessed posterior comes near the exact one", function()
+    local text = example("bayes_regression", 300)
+    assert.is_true(number(text, "after:  KL to the exact posterior") < 0.5)
+  end)
+
   it("ffi_train: trains through the C API alone #M511", function()
     assert.is_true(number(example("ffi_train", 100), "loss 0.7285 -> ") < 0.2)
   end)

@@ -110,7 +110,7 @@ local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
-  "signal", "masked", "amp", "memory", "distributed" }) do
+  "signal", "masked", "amp", "memory", "distributed", "distributions" }) do
   files[name] = name
 end
 files.cpp_extension = "library.extension"

@@ -107,6 +107,20 @@ describe("random numbers on CUDA", function()
       end
     end
   end)
+  it("gamma, Poisson and binomial: the same samples but for rounding", function()
+    local a = moth.rand(41, 13):double() * 20
+    for name, draw in pairs {
+      gamma = function(at, o) return moth.standard_gamma(at, o) end,
+      poisson = function(at, o) return moth.poisson(at.T, o) end,
+      binomial = function(at, o) return moth.binomial((at * 9):floor(), moth.full_like(at, 0.3):narrow(1, 1, 1), o) end,
+    } do
+      local x, y = both(function(device, g)
+        return draw(a:to(device), { generator = g })
+      end)
+      local near = (x - y):abs():le(x:abs() * 1e-9)
+      assert(near:double():mean():item() > 0.99, name)
+    end
+  end)
   it("dropout: the same mask, kept values scaled", function()
     for _, dtype in ipairs(floats) do
       for _, n in ipairs(sizes) do

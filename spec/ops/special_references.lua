@@ -100,6 +100,43 @@ function M.igamma(a, x)
   return x ^ a * math.exp(-x) * sum
 end
 
+-- The derivatives of samples by a parameter: -(dF/da) / p(x), by differences of F.
+function M.standard_gamma_grad(a, x)
+  local h = 1e-4 * a
+  if a <= 0 or x < 0 then return 0 / 0 end
+  if x == 0 then return 0 end
+  local d = (M.igamma(a + h, x) - M.igamma(a - h, x)) / (2 * h)
+  return -d * C.tgamma(a) / (x ^ (a - 1) * math.exp(-x))
+end
+-- The integral over t = x s^4 of t^(a - 1) (1 - t)^(b - 1) log(t), and without log.
+local function incomplete_beta(a, b, x, log)
+  return simpson(function(s)
+    local t = x * s ^ 4
+    return t <= 0 and 0 or 4 * x * s ^ 3 * t ^ (a - 1) * (1 - t) ^ (b - 1) * (log and math.log(t) or 1)
+  end, 1, 4000)
+end
+function M.dirichlet_grad(x, a, total)
+  local b = total - a
+  local function psi(z) -- digamma
+    local sum = 0
+    while z < 20 do sum, z = sum - 1 / z, z + 1 end
+    return sum + math.log(z) - 0.5 / z - 1 / (12 * z ^ 2) + 1 / (120 * z ^ 4)
+  end
+  if a <= 0 or b <= 0 or x < 0 or x > 1 then return 0 / 0 end
+  if x == 0 then return 0 end
+  if x == 1 then return (psi(total) - psi(a)) / b end
+  if x > 0.5 then -- of 1 - F
+    local y, h = 1 - x, 1e-4
+    local function rest(c)
+      return incomplete_beta(b, c, y) * C.tgamma(b + c) / (C.tgamma(b) * C.tgamma(c))
+    end
+    local beta = C.tgamma(a) * C.tgamma(b) / C.tgamma(total)
+    return (rest(a + h) - rest(a - h)) / (2 * h) * beta / (x ^ (a - 1) * y ^ b)
+  end
+  local all = incomplete_beta(a, b, x)
+  return -(incomplete_beta(a, b, x, true) - (psi(a) - psi(total)) * all) / (x ^ (a - 1) * (1 - x) ^ b)
+end
+
 local function terms(n, first, fn)
   n = n < 0 and math.ceil(n) or math.floor(n)
   local p, q = 1, first

@@ -378,7 +378,7 @@ end
 -- of moth.ops.moth. So are those of moth.special and moth.linalg.
 local function is_internal(name)
   return name:find("_backward") ~= nil or name:find("^special_") ~= nil or name:find("^amp_") ~= nil or name:find("^native_") ~= nil or name:find("_forward$") ~= nil
-    or name:find("_step$") ~= nil or name:find("_double") ~= nil
+    or name:find("_step$") ~= nil or name:find("_double") ~= nil or name:find("_grad$") ~= nil
 end
 
 -- The op of a record, checked by itself.
