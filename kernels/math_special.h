@@ -690,13 +690,13 @@ MOTH_FN double m_gamma_sample_of_(double a, double x) {
     return 0;
   if (a > 400)
     return m_gamma_sample_far_(a, x);
-  double log = moth_libm_log(x), psi = m_digamma_up_(a, 0);
+  double logarithm = moth_libm_log(x), psi = m_digamma_up_(a, 0);
   if (x < a + 1) {
     double term = 1, sum = 0;
     for (int n = 0; n < 10000; n++) {
       term /= a + n;
       psi += 1 / (a + n);
-      double add = term * (psi - log);
+      double add = term * (psi - logarithm);
       sum += add;
       if (n > 2 && add < 1e-16 * sum && add > -1e-16 * sum)
         break;
@@ -722,7 +722,7 @@ MOTH_FN double m_gamma_sample_of_(double a, double x) {
     if (step - 1 < 1e-15 && step - 1 > -1e-15 && dstep < 1e-15 && dstep > -1e-15)
       break;
   }
-  return x * ((log - psi) * h + dh);
+  return x * ((logarithm - psi) * h + dh);
 }
 MOTH_FN real m_standard_gamma_grad(real a, real x) {
   return (real)m_gamma_sample_of_((double)a, (double)x);

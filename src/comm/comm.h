@@ -206,10 +206,10 @@ static inline int moth_group_world_rank(const MothGroup *g, int rank) {
 }
 
 /* c[i] = a[i] op b[i]; n elements. c may be a or b. */
-void moth_comm_reduce(int reduce, MothDType dtype, const void *a, const void *b, void *c,
-                      int64_t n);
+void moth_reduce_elements(int reduce, MothDType dtype, const void *a, const void *b, void *c,
+                          int64_t n);
 /* c[i] /= by: for avg. */
-void moth_comm_divide(MothDType dtype, void *c, int64_t n, int by);
+void moth_divide_elements(MothDType dtype, void *c, int64_t n, int by);
 
 /* MOTH_DISTRIBUTED_DEBUG: 0 off, 1 info, 2 detail. */
 int moth_comm_debug(void);

@@ -142,9 +142,9 @@ static void reduce_all(Board *b, MothWork *w, int64_t first, int64_t n, char *to
   MothDType dtype = (MothDType)w->head.dtype;
   put(to, b->calls[0]->in + first * w->itemsize, n * w->itemsize);
   for (int i = 1; i < b->size; i++)
-    moth_comm_reduce(w->head.reduce, dtype, to, b->calls[i]->in + first * w->itemsize, to, n);
+    moth_reduce_elements(w->head.reduce, dtype, to, b->calls[i]->in + first * w->itemsize, to, n);
   if (w->head.reduce == MOTH_COMM_AVG)
-    moth_comm_divide(dtype, to, n, b->size);
+    moth_divide_elements(dtype, to, n, b->size);
 }
 
 static int64_t bytes_for(const MothWork *w, int size, int rank) {

@@ -115,14 +115,14 @@ static void reduce_halves(int reduce, bool bf16, const uint16_t *a, const uint16
       x[i] = bf16 ? m_bf16_to_f32(a[at + i]) : m_f16_to_f32(a[at + i]);
       y[i] = bf16 ? m_bf16_to_f32(b[at + i]) : m_f16_to_f32(b[at + i]);
     }
-    moth_comm_reduce(reduce, MOTH_FLOAT32, x, y, x, m);
+    moth_reduce_elements(reduce, MOTH_FLOAT32, x, y, x, m);
     for (int64_t i = 0; i < m; i++)
       c[at + i] = bf16 ? m_f32_to_bf16(x[i]) : m_f32_to_f16(x[i]);
   }
 }
 
-void moth_comm_reduce(int reduce, MothDType dtype, const void *a, const void *b, void *c,
-                      int64_t n) {
+void moth_reduce_elements(int reduce, MothDType dtype, const void *a, const void *b, void *c,
+                          int64_t n) {
   switch (dtype) {
   case MOTH_FLOAT32:
     REDUCE_FLOAT(float);
@@ -154,22 +154,22 @@ void moth_comm_reduce(int reduce, MothDType dtype, const void *a, const void *b,
     if (reduce == MOTH_COMM_PROD)
       COMPLEX_PRODUCT(MothComplex64, float)
     else
-      moth_comm_reduce(reduce, MOTH_FLOAT32, a, b, c, 2 * n);
+      moth_reduce_elements(reduce, MOTH_FLOAT32, a, b, c, 2 * n);
     break;
   case MOTH_COMPLEX128:
     if (reduce == MOTH_COMM_PROD)
       COMPLEX_PRODUCT(MothComplex128, double)
     else
-      moth_comm_reduce(reduce, MOTH_FLOAT64, a, b, c, 2 * n);
+      moth_reduce_elements(reduce, MOTH_FLOAT64, a, b, c, 2 * n);
     break;
   case MOTH_NDTYPES:
     break;
   }
 }
 
-void moth_comm_divide(MothDType dtype, void *c, int64_t n, int by) {
+void moth_divide_elements(MothDType dtype, void *c, int64_t n, int by) {
   if (dtype == MOTH_COMPLEX64 || dtype == MOTH_COMPLEX128) {
-    moth_comm_divide(dtype == MOTH_COMPLEX64 ? MOTH_FLOAT32 : MOTH_FLOAT64, c, 2 * n, by);
+    moth_divide_elements(dtype == MOTH_COMPLEX64 ? MOTH_FLOAT32 : MOTH_FLOAT64, c, 2 * n, by);
   } else if (dtype == MOTH_FLOAT32) {
     float *x = c, d = (float)by;
     for (int64_t i = 0; i < n; i++)

@@ -70,7 +70,9 @@ MothStatus moth_comm_check(const MothGroup *g, const MothCommRequest *r) {
   case MOTH_COMM_ALL_TO_ALL:
     if (r->in_splits && r->out_splits) {
       MOTH_TRY(check_splits(op, "the input", r->in_splits, g->size, r->nin));
-      return check_splits(op, "the output", r->out_splits, g->size, r->nout);
+      MOTH_TRY(check_splits(op, "the output", r->out_splits, g->size, r->nout));
+      return check_count(op, "what this rank receives from itself", r->out_splits[g->rank],
+                         r->in_splits[g->rank], "as many as it sends itself");
     }
     if (r->nin % size)
       return moth_fail(MOTH_ERR_VALUE,

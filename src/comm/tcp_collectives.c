@@ -108,8 +108,8 @@ static int send_some(Run *r, Transfer *t) {
 
 static void reduce_some(Run *r, Transfer *t, int64_t held) {
   const int64_t size = r->w->itemsize, whole = held / size * size;
-  moth_comm_reduce(r->w->head.reduce, (MothDType)r->w->head.dtype, t->own + t->reduced, t->data,
-                   t->to + t->reduced, held / size);
+  moth_reduce_elements(r->w->head.reduce, (MothDType)r->w->head.dtype, t->own + t->reduced, t->data,
+                       t->to + t->reduced, held / size);
   t->reduced += whole;
   if (held > whole)
     memmove(t->data, t->data + whole, (size_t)(held - whole));
@@ -285,9 +285,9 @@ static bool small_all_reduce(Run *r) {
   char *all = r->e->scratch;
   copy(all + r->g->rank * n, w->in, (size_t)n);
   for (int i = 1; i < r->g->size; i++)
-    moth_comm_reduce(w->head.reduce, (MothDType)w->head.dtype, all, all + i * n, all, w->nin);
+    moth_reduce_elements(w->head.reduce, (MothDType)w->head.dtype, all, all + i * n, all, w->nin);
   if (w->head.reduce == MOTH_COMM_AVG)
-    moth_comm_divide((MothDType)w->head.dtype, all, w->nin, r->g->size);
+    moth_divide_elements((MothDType)w->head.dtype, all, w->nin, r->g->size);
   copy(w->out, all, (size_t)n);
   return true;
 }
@@ -326,7 +326,7 @@ static bool ring_reduce(Run *r, const char *in, char *out, int64_t count, char *
   int mine = ring(r, rank + 1);
   int64_t at = chunk(r, count, mine), n = chunk(r, count, mine + 1) - at;
   if (r->w->head.reduce == MOTH_COMM_AVG)
-    moth_comm_divide((MothDType)r->w->head.dtype, out + at, n / r->w->itemsize, size);
+    moth_divide_elements((MothDType)r->w->head.dtype, out + at, n / r->w->itemsize, size);
   return true;
 }
 
@@ -398,7 +398,7 @@ static bool reduce_scatter(Run *r) {
   }
   copy(w->out, from, (size_t)n);
   if (w->head.reduce == MOTH_COMM_AVG)
-    moth_comm_divide((MothDType)w->head.dtype, w->out, w->nout, size);
+    moth_divide_elements((MothDType)w->head.dtype, w->out, w->nout, size);
   return true;
 }
 

@@ -77,7 +77,7 @@ end
 local ops, by_name = checked(schema.load, here)
 local text = {
   shape = sources("src/dispatch/*.c"),
-  cpu = sources("kernels/cpu/*.c"),
+  cpu = sources("kernels/cpu/*.c", "src/comm/*.c"),
   cuda = sources("kernels/cuda/*.cu"),
   composite = sources("src/composite/*.c"),
   math = sources("kernels/math*.h"),
@@ -87,7 +87,7 @@ local text = {
 
 -- The place of each function that a record may name: symbol -> "kernels/cpu/sort.c:41", for traces.
 local defined = {}
-for _, glob in ipairs { "kernels/cpu/*.c", "kernels/cuda/*.cu", "src/composite/*.c", "src/dispatch/*.c" } do
+for _, glob in ipairs { "kernels/cpu/*.c", "src/comm/*.c", "kernels/cuda/*.cu", "src/composite/*.c", "src/dispatch/*.c" } do
   local p = io.popen(("cd %s && grep -HnoE '^MothStatus moth_(cpu|cuda|composite|shape)_[a-z0-9_]+' %s 2>/dev/null"):format(
     root, glob))
   for line in p:lines() do

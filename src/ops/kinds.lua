@@ -87,9 +87,9 @@ function M.facts(op)
   return {
     memory = op.returns_self and "self" or op.nresults == 0 and "none" or kind.memory,
     fuses = not op.keep and told,
-    drops = op.kind ~= "effect" and #writes == 0,
+    drops = op.kind ~= "effect" and #writes == 0 and not op.collective,
     draws = generator or op.kind == "random",
-    repeats = not generator and op.kind ~= "random" and op.none == nil,
+    repeats = not generator and op.kind ~= "random" and op.none == nil and not op.collective,
     writes = writes,
     factory = not tensor and op.nresults > 0,
   }

@@ -123,14 +123,22 @@ function WeightedRandomSampler:positions()
 end
 
 --- The share of one of several processes: disjoint, of equal size, from one permutation for all ranks.
--- rank: from 0; drop_last = false: the first samples are repeated to make the shares equal. set_epoch(e) changes the
--- permutation; without it every epoch repeats the order.
+-- num_replicas, rank (from 0): default those of moth.distributed's process group. drop_last = false: the first samples
+-- are repeated to make the shares equal. set_epoch(e) changes the permutation; else each epoch has the same order.
 local DistributedSampler = class("DistributedSampler", Sampler)
 M.DistributedSampler = DistributedSampler
 
-DistributedSampler.__init = signature.init("data.DistributedSampler(Sized dataset, count num_replicas, size rank, \z
+DistributedSampler.__init = signature.init("data.DistributedSampler(Sized dataset, count num_replicas?, size rank?, \z
   bool shuffle=true, size seed=0, bool drop_last=false)", function(self, o)
   self.source, self.epoch, self.seed = o.dataset, 0, o.seed
+  if not (o.num_replicas and o.rank) then
+    local dist = require "moth.distributed"
+    if not dist.is_initialized() then
+      check.fail("[data.DistributedSampler] there is no process group: give num_replicas and rank, or call "
+        .. "dist.init_process_group before")
+    end
+    o.num_replicas, o.rank = o.num_replicas or dist.get_world_size(), o.rank or dist.get_rank()
+  end
   self.num_replicas, self.rank, self.shuffle, self.drop_last = o.num_replicas, o.rank, o.shuffle, o.drop_last
   if o.rank >= o.num_replicas then
     check.fail("[data.DistributedSampler] rank %d is none of the %d replicas; ranks count from 0", o.rank,
@@ -139,6 +147,11 @@ DistributedSampler.__init = signature.init("data.DistributedSampler(Sized datase
 end)
 
 function DistributedSampler:set_epoch(epoch) self.epoch = epoch end
+
+--- The size of the batch of all replicas together, of batches of so many for each.
+function DistributedSampler:global_batch(batch_size)
+  return check.integer("[data.DistributedSampler.global_batch]", "batch_size", batch_size, 1) * self.num_replicas
+end
 
 function DistributedSampler:size()
   local n = size_of(self.source) / self.num_replicas

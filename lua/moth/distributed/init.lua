@@ -30,4 +30,6 @@ for name, file in require "moth.each" { -- what needs no group (docs/planner.md)
   files[name] = file
 end
 
+files.DistributedDataParallel, files.hooks, files.nn = "ddp", "hooks", "nn"
+
 return require("moth.lang.lazy")({}, "moth.distributed.", files)

@@ -12,7 +12,8 @@ local files = {
   Identity = "identity", Bilinear = "bilinear", ParameterList = "parameter_list", ParameterDict = "parameter_dict",
   AdaptiveLogSoftmaxWithLoss = "adaptive_softmax", SyncBatchNorm = "sync_batchnorm",
   LinearCrossEntropyLoss = "linear_cross_entropy", MultiheadAttention = "multihead_attention",
-  PReLU = "prelu", functional = "functional", init = "init_", utils = "utils",
+  PReLU = "prelu", functional = "functional", init = "init_", parallel = "parallel",
+  DataParallel = function() return require("moth.nn.parallel").DataParallel end, utils = "utils",
 }
 
 -- Files whose fields are all names of moth.nn, with patterns of the names. For a name, files with a matching pattern

@@ -49,7 +49,12 @@ function M.write(root, write)
       local text = read(root .. "/" .. path)
       sources[path] = text ~= nil
       if text then
-        write(page, html.page(path, "../", ("<h1>%s</h1>\n<pre>%s</pre>"):format(path, html.escape(text))))
+        local n = 0
+        text = (html.escape(text) .. "\n"):gsub("(.-)\n", function(line)
+          n = n + 1
+          return ('<a id="L%d"></a>%s\n'):format(n, line)
+        end)
+        write(page, html.page(path, "../", ("<h1>%s</h1>\n<pre>%s</pre>"):format(path, text)))
       end
     end
     return sources[path] and page
