@@ -5,6 +5,7 @@
 #include "kernels/cpu/util.h"
 #include "unpack/random.h"
 
+#undef MOTH_FN
 #define MOTH_FN        static inline __attribute__((unused))
 #define real           double
 #define MOTH_REAL_KIND 2

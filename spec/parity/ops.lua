@@ -43,7 +43,7 @@ local other = {
   ["nn.functional.embedding"] = function(weight, index, o)
     return moth.nn.functional.embedding(index, weight, o)
   end,
-  slice = function(x, dim, first, stop, step, o)
+  slice = function(x, dim, first, stop, step)
     if type(dim) == "table" then dim, first, stop, step = dim.dim, dim.start, dim["end"], dim.step
     elseif type(first) == "table" then first, stop, step = first.start, first["end"], first.step
     elseif type(stop) == "table" then stop, step = stop["end"], stop.step

@@ -4,10 +4,11 @@
 -- runs the other calls as recorded.
 --
 -- Segments that record gradients, write to tensors, draw random numbers or run under autocast become plain graphs
--- first, forward and backward (moth.compile.aot). Where there is no C compiler, the backend is "blocks". Kernels take sizes, strides and
--- numbers as arguments: graphs that differ in these alone share them. Maps give eager's bits, but where the compiler
--- contracts sums and products inside a formula in another way than in eager's loop: the last bit of acosh, atanh and
--- log1p, so far. Reductions of floats add in another order, which does not depend on the number of threads.
+-- first, forward and backward (moth.compile.aot). Where there is no C compiler, the backend is "blocks". Kernels take
+-- sizes, strides and numbers as arguments: graphs that differ in these alone share them. Maps give eager's bits, but
+-- where the compiler contracts sums and products inside a formula in another way than in eager's loop: the last bit of
+-- acosh, atanh and log1p, so far. Reductions of floats add in another order, which does not depend on the number of
+-- threads.
 local aot = require "moth.compile.aot"
 local B = require "moth_lua"
 local blocks = require "moth.compile.blocks"

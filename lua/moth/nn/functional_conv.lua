@@ -26,7 +26,8 @@ end
 -- Complex tensors: four convolutions of their parts.
 local function of_parts(op)
   return function(x, weight, bias, ...)
-    if not (B.tensor_dtype(x).is_complex and B.tensor_dtype(weight).is_complex) then return (op(x, weight, bias, ...)) end
+    local complex = B.tensor_dtype(x).is_complex and B.tensor_dtype(weight).is_complex
+    if not complex then return (op(x, weight, bias, ...)) end
     local a, b, c, d = moth.real(x), moth.imag(x), moth.real(weight), moth.imag(weight)
     local re = moth.sub(op(a, c, bias and moth.real(bias) or nil, ...), op(b, d, nil, ...))
     local im = moth.add(op(a, d, bias and moth.imag(bias) or nil, ...), op(b, c, nil, ...))

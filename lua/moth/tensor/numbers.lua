@@ -361,12 +361,15 @@ return function(F, methods)
     return counts, edges
   end)
 
-  --- How many points, the rows of input (N, D), lie between the edges of D dimensions: counts (D dimensions), and a list
-  -- of D vectors of edges. bins: a number for each dimension, or edges; range: lows and highs by turns.
-  both("histogramdd(Tensor input, count|count[]|Tensor[] bins, *, number[] range?, Tensor weight?, bool density=false)",
+  --- How many points, the rows of input (N, D), lie between the edges of D dimensions: counts (D dimensions), and a
+  -- list of D vectors of edges. bins: a number for each dimension, or edges; range: lows and highs by turns.
+  both("histogramdd(Tensor input, count|count[]|Tensor[] bins, *, number[] range?, Tensor weight?, \z
+    bool density=false)",
   function(x, bins, range, weight, density)
     if not dtype_of(x).is_floating_point then check.fail("[histogramdd] expected floats, got %s", B.format(x)) end
-    if B.dim(x) < 2 then check.fail("[histogramdd] expected points, the last dimension being theirs, got %s", B.format(x)) end
+    if B.dim(x) < 2 then
+      check.fail("[histogramdd] expected points, the last dimension being theirs, got %s", B.format(x))
+    end
     local dims = B.size(x, -1)
     x = ops.reshape(x, { -1, dims })
     if type(bins) == "number" then
@@ -376,7 +379,8 @@ return function(F, methods)
     end
     if #bins ~= dims then check.fail("[histogramdd] bins must be for %d dimensions, got %d", dims, #bins) end
     if range and #range ~= 2 * dims then
-      check.fail("[histogramdd] range must have a low and a high for each of %d dimensions, got %d numbers", dims, #range)
+      check.fail("[histogramdd] range must have a low and a high for each of %d dimensions, got %d numbers",
+        dims, #range)
     end
     local rows, worth = B.size(x, 1), weight and ops.reshape(weight, { -1 })
     local cell = ops.zeros({ rows }, { dtype = "int64", device = B.tensor_device(x) })

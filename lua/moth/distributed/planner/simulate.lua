@@ -141,15 +141,14 @@ local function advance(sim, rank)
     local a = program[sim.at[rank]]
     if not a then return end
     local what = a[1]
-    if sim.waiting[rank] then -- it was entered before
-      what = nil
-    elseif what == "run" then
+    local entered = sim.waiting[rank] ~= nil -- it waits: its call was counted before
+    if what == "run" then
       local before = sim.last[rank]
       local start = before and before.stop or 0
       local e = event(sim, rank, "compute", a[3] or "run", start, start + a[2], before)
       e.work = true
       sim.last[rank] = e
-    elseif what == "start" or what == "call" then
+    elseif not entered and (what == "start" or what == "call") then
       local ranks = a[4]
       local key = sim.keys[ranks] or ranks.size and rank .. "of" .. ranks.size or table.concat(ranks, ",")
       if not ranks.size then sim.keys[ranks] = key end
@@ -157,7 +156,7 @@ local function advance(sim, rank)
       if what == "start" then sim.works[rank][a[6] or "?"] = c end
       if what == "call" then sim.waiting[rank] = c end
       settle(sim, c)
-    elseif what == "send" or what == "recv" then
+    elseif not entered and (what == "send" or what == "recv") then
       local from, to = what == "send" and rank or a[3], what == "send" and a[3] or rank
       local c = enter(sim, rank, "send", a[2], { from, to }, a[4] or what, "p" .. from .. ">" .. to)
       if a[5] then sim.works[rank][a[5]] = c else sim.waiting[rank] = c end
