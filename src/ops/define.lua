@@ -73,12 +73,12 @@ return {
   -- ---- losses --------------------------------------------------------------------------------------
   reduced = { "loss, reduction",
     [[when(eq(reduction, "mean"), mean(loss), when(eq(reduction, "sum"), sum(loss), loss))]] },
-  -- d^2 / (2 beta) where d = |x - y| < beta, else d - beta / 2; times `scale`. d is clamped to beta before squaring: no
-  -- overflow in the branch not taken.
+  -- d^2 / (2 beta) where |d| < beta, else |d| - beta / 2, of d = x - y; times `scale`. As a product with d cut to beta: the
+  -- second derivative at 0 is that of the square, and nothing overflows in a branch not taken.
   smooth_l1 = { "x, y, beta, scale", [[
-    local d = abs(x - y)
-    local c = clamp(d, none, beta)
-    return when(equal(beta, 0), d * scale, c * (0.5 * scale / beta) * c + (d - c) * scale)]] },
+    local d = x - y
+    local c = clamp(d, beta * -1, beta)
+    return when(equal(beta, 0), abs(d) * scale, c * (scale / beta) * (d - c * 0.5))]] },
   -- log(x), not below -100. The argument is clamped at exp(-102), not 0: the derivative infinity times 0 would be NaN.
   bounded_log = { "x", "clamp(log(clamp(x, 5.0345753587649823e-45, none)), -100, none)" },
 
