@@ -24,7 +24,8 @@ local function program(list, dtype, grad)
       local base = O.evaluate(c.text, { seed = c.seed })
       c.args = O.map(c.op, base, function(t, a)
         t = O.dtype_of(t) == "float64" and ops.to(t, { dtype = dtype, copy = true }) or ops.clone(t)
-        return grad and is_float(t) and not (a and a.mutated) and B.set_requires_grad(t, true) or t
+        local differs = grad and is_float(t) and not (a and (a.mutated or not O.differentiable(c.op, a.name)))
+        return differs and B.set_requires_grad(t, true) or t
       end)
       c.n = c.args.n or #c.op.args
     end
