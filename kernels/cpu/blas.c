@@ -367,7 +367,7 @@ static bool multiplies_half(const MothGemm *g) {
 /* Few rows: kernels/cpu/typed/rows.h reads B at the speed of the memory, where BLAS packs it. By shape alone. */
 static bool suits_rows(const MothGemm *g) {
   if (g->m > (g->b_row == 1 && g->k >= 1024 ? 32 : 16) || g->a_col != 1 || g->n < 16 || g->k < 16 ||
-      !moth_dtype_is_float(g->dtype))
+      !moth_dtype_is_float((MothDType)g->dtype))
     return false;
   return (double)g->n * (double)g->k >= 65536 &&
          (g->b_row == 1 || g->m <= 4 || !multiplies_half(g));

@@ -28,6 +28,26 @@ static void release_dual(MothDual *d) {
     moth_free(d, sizeof *d);
 }
 
+static MothDual *open_duals;
+static atomic_flag open_lock = ATOMIC_FLAG_INIT;
+
+static void lock_open(void) {
+  while (atomic_flag_test_and_set_explicit(&open_lock, memory_order_acquire))
+    ;
+}
+static void unlock_open(void) {
+  atomic_flag_clear_explicit(&open_lock, memory_order_release);
+}
+
+bool moth_dual_is_open(const void *address) {
+  lock_open();
+  const MothDual *d = open_duals;
+  while (d && d != address)
+    d = d->next;
+  unlock_open();
+  return d != NULL;
+}
+
 MothStatus moth_dual_open(MothDual **out) {
   static _Atomic uint64_t last;
   MothDual *d = moth_alloc(sizeof *d);
@@ -37,6 +57,10 @@ MothStatus moth_dual_open(MothDual **out) {
   atomic_init(&d->refs, 1);
   atomic_flag_clear(&d->lock);
   d->level = atomic_fetch_add(&last, 1) + 1;
+  lock_open();
+  d->next = open_duals;
+  open_duals = d;
+  unlock_open();
   *out = d;
   return MOTH_OK;
 }
@@ -62,6 +86,13 @@ static void unlink_tangent(MothTangent *t) {
 
 void moth_dual_close(MothDual *d) {
   atomic_store(&d->closed, true);
+  lock_open();
+  MothDual **at = &open_duals;
+  while (*at && *at != d)
+    at = &(*at)->next;
+  if (*at)
+    *at = d->next;
+  unlock_open();
   for (;;) {
     lock(d);
     MothTangent *t = d->all;

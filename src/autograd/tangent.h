@@ -16,6 +16,7 @@ typedef struct MothDual {
   _Atomic bool closed;
   atomic_flag lock; /* of `all` */
   struct MothTangent *all;
+  struct MothDual *next; /* of the open ones */
 } MothDual;
 
 typedef struct MothTangent {
@@ -27,6 +28,8 @@ typedef struct MothTangent {
 
 MOTH_API MothStatus moth_dual_open(MothDual **out); /* owned */
 MOTH_API void moth_dual_close(MothDual *d);         /* and releases it */
+/* Whether an address is that of an open level. */
+MOTH_API bool moth_dual_is_open(const void *address);
 /* An alias of t, recorded as a view, with a tangent. Errors: shapes, dtypes and devices differ; t is no float. */
 MOTH_API MothStatus moth_dual_make(MothTensor *t, MothTensor *tangent, MothDual *d,
                                    MothTensor **out);

@@ -86,6 +86,8 @@ static int b_batch_physical(lua_State *L) {
 
 static MothDual *check_dual(lua_State *L, int idx) {
   moth_lua_type(L, idx, LUA_TLIGHTUSERDATA);
+  if (!moth_dual_is_open(lua_touserdata(L, idx)))
+    moth_lua_error(L, "the level of tangents is not open any more");
   return lua_touserdata(L, idx);
 }
 static int b_dual_open(lua_State *L) {

@@ -303,6 +303,9 @@ static int b_define_op(lua_State *L) {
   Owner *o = owner_of(L);
   const char *saves = luaL_optstring(L, 2, NULL);
   lua_settop(L, 2);
+  lua_pushvalue(L, 1);
+  if (!moth_lua_describes_op(L))
+    return moth_lua_error(L, "the table describes no op: moth.library makes it of a schema");
   if (o->n == o->size) {
     MothOp **more = realloc(o->ops, sizeof *more * (size_t)(o->size + 64));
     if (!more)
@@ -310,7 +313,6 @@ static int b_define_op(lua_State *L) {
     o->ops = more;
     o->size += 64;
   }
-  lua_pushvalue(L, 1);
   MothOp *op = moth_lua_read_op(L);
   if (!op)
     return moth_lua_error(L, "out of memory");

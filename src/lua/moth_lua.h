@@ -185,6 +185,8 @@ void moth_lua_push_op(lua_State *L, MothLuaEntry entry);
 
 /* The op that the table on top describes (schema.c); the caller frees it, unless it is registered. NULL: no memory. */
 MothOp *moth_lua_read_op(lua_State *L);
+/* Whether the table on top has what every op has: name, schema, arguments with names. */
+bool moth_lua_describes_op(lua_State *L);
 
 void moth_lua_open_handles(lua_State *L);
 void moth_lua_open_calls(lua_State *L);

@@ -147,6 +147,30 @@ static void read_arg(lua_State *L, Block *b, MothArg *a) {
   a->def = default_of(L, b, a);
 }
 
+/* Whether the table on top has a string under key; pops it. */
+static bool has_text(lua_State *L, const char *key) {
+  lua_getfield(L, -1, key);
+  bool text = lua_type(L, -1) == LUA_TSTRING;
+  lua_pop(L, 1);
+  return text;
+}
+
+bool moth_lua_describes_op(lua_State *L) {
+  double nargs = number_of(L, "nargs", 0), nresults = number_of(L, "nresults", 0);
+  if (!has_text(L, "name") || !has_text(L, "schema") || !(nargs >= 0 && nargs <= MOTH_MAX_ARGS) ||
+      !(nresults >= 0 && nresults <= MOTH_MAX_RESULTS))
+    return false;
+  lua_getfield(L, -1, "args");
+  bool all = nargs < 1 || lua_istable(L, -1);
+  for (int i = 1; i <= (int)nargs && all; i++) {
+    lua_rawgeti(L, -1, i);
+    all = lua_istable(L, -1) && has_text(L, "name");
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return all;
+}
+
 MothOp *moth_lua_read_op(lua_State *L) {
   int nargs = (int)number_of(L, "nargs", 0);
   size_t texts = 0;
