@@ -8,6 +8,7 @@
 
 #include "core/alloc.h"
 #include "core/parallel.h"
+#include "kernels/cpu/conv_columns.h"
 #include "kernels/cpu/conv_product.h"
 #include "kernels/cpu/util.h"
 #include "unpack/conv.h"
@@ -328,6 +329,8 @@ MothStatus moth_cpu_conv2d(MothCall *c) {
   p.out = y->data;
   if (moth_conv_is_product(&p.g)) {
     moth_conv_product(&p, dtype);
+  } else if (moth_conv_suits_columns(&p)) {
+    MOTH_GO(moth_conv_by_columns(&p, dtype));
   } else {
     MOTH_GO(axes_open(&p.g, &axes));
     axis_forward(&p.g, 0, false, &axes.y);
@@ -377,6 +380,11 @@ MothStatus moth_cpu_conv2d_backward_input(MothCall *c) {
   p.out = gx->data;
   if (moth_conv_is_product(g)) {
     moth_conv_product(&p, dtype);
+    finish(out, gx);
+    goto done;
+  }
+  if (moth_conv_suits_columns(&p)) {
+    MOTH_GO(moth_conv_by_columns(&p, dtype));
     finish(out, gx);
     goto done;
   }
@@ -503,30 +511,6 @@ static void dots_range(void *ctx, int64_t begin, int64_t end) {
   moth_free(planes, bytes);
 }
 
-typedef struct Join {
-  const char *partial;
-  char *out;
-  int64_t n, chunks;
-  MothDType dtype;
-} Join;
-
-static void join_range(void *ctx, int64_t begin, int64_t end) {
-  const Join *j = ctx;
-  for (int64_t c = 0; c < j->chunks; c++) {
-    if (j->dtype == MOTH_FLOAT64) {
-      const double *p = (const double *)j->partial + c * j->n;
-      double *o = (double *)j->out;
-      for (int64_t i = begin; i < end; i++)
-        o[i] = c ? o[i] + p[i] : p[i];
-    } else {
-      const float *p = (const float *)j->partial + c * j->n;
-      float *o = (float *)j->out;
-      for (int64_t i = begin; i < end; i++)
-        o[i] = c ? o[i] + p[i] : p[i];
-    }
-  }
-}
-
 static MothStatus dots(const MothConvProduct *p, const Axes *a, MothDType dtype) {
   const MothConv *g = &p->g;
   int64_t identity[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -586,10 +570,8 @@ static MothStatus dots(const MothConvProduct *p, const Axes *a, MothDType dtype)
   double flops = 2.0 * (double)(g->n * d.y_plane) * (double)(g->k * d.kk);
   moth_parallel_for(tasks * d.chunks, moth_cpu_flops_grain(flops / (double)(tasks * d.chunks)),
                     dots_range, &d);
-  if (d.chunks > 1) {
-    Join j = {d.partial, p->out, g->k * d.kk, d.chunks, dtype};
-    moth_parallel_for(j.n, moth_cpu_grain(d.chunks), join_range, &j);
-  }
+  if (d.chunks > 1)
+    moth_conv_join(d.partial, d.chunks, p->out, g->k * d.kk, dtype);
   moth_free(work, bytes);
   if (d.failed)
     return moth_fail(MOTH_ERR_MEMORY, "out of memory: the planes of a strip");
@@ -618,6 +600,8 @@ MothStatus moth_cpu_conv2d_backward_weight(MothCall *c) {
   p.out = gw->data;
   if (moth_conv_is_product(g)) {
     MOTH_GO(moth_conv_product_weight(&p, dtype));
+  } else if (moth_conv_suits_columns(&p)) {
+    MOTH_GO(moth_conv_by_columns(&p, dtype));
   } else {
     MOTH_GO(axes_open(g, &axes));
     /* If planes stay few with one for each kernel position: the gradient then needs no layout. */

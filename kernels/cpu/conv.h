@@ -3,6 +3,8 @@
 #define MOTH_CPU_CONV_H
 #include <stdint.h>
 
+#include "kernels/common/window.h"
+
 /* Note [Convolution by shifts]
  *
  * An image is first copied into planes that include its padding and are split by the stride: phase (a, b) of a
@@ -73,4 +75,23 @@ typedef struct MothConvDots {
   void *out;
   int64_t out_row;
 } MothConvDots;
+
+/* A matrix of columns: row c * ntaps + t has, for each result, the pixel of channel c that kernel position taps[t] reads, or
+ * 0. Results are numbered by image, row and column (`outer` images) or by row, column and image (`inner` images, whose
+ * pixels lie side by side in `image`, too); one of outer and inner is 1. */
+typedef struct MothConvColumns {
+  const MothConv *g;
+  const int32_t *taps;
+  int64_t ntaps, channels, outer, inner;
+  int64_t image_stride, channel_stride; /* of `image`, in elements */
+  void *image, *columns;
+  int64_t row; /* of columns, in elements */
+} MothConvColumns;
+
+/* to[j * to_row + i] = from[i * from_row + j] */
+typedef struct MothConvTranspose {
+  const void *from;
+  void *to;
+  int64_t rows, cols, from_row, to_row;
+} MothConvTranspose;
 #endif

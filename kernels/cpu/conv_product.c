@@ -111,6 +111,35 @@ void moth_conv_product(const MothConvProduct *p, MothDType dtype) {
   images_run(&s);
 }
 
+typedef struct Join {
+  const char *parts;
+  char *out;
+  int64_t n, count;
+  MothDType dtype;
+} Join;
+
+static void join_range(void *ctx, int64_t begin, int64_t end) {
+  const Join *j = ctx;
+  for (int64_t c = 0; c < j->count; c++) {
+    if (j->dtype == MOTH_FLOAT64) {
+      const double *p = (const double *)j->parts + c * j->n;
+      double *o = (double *)j->out;
+      for (int64_t i = begin; i < end; i++)
+        o[i] = c ? o[i] + p[i] : p[i];
+    } else {
+      const float *p = (const float *)j->parts + c * j->n;
+      float *o = (float *)j->out;
+      for (int64_t i = begin; i < end; i++)
+        o[i] = c ? o[i] + p[i] : p[i];
+    }
+  }
+}
+
+void moth_conv_join(const void *parts, int64_t count, void *out, int64_t n, MothDType dtype) {
+  Join j = {parts, out, n, count, dtype};
+  moth_parallel_for(n, moth_cpu_grain(count), join_range, &j);
+}
+
 static void chunks_range(void *ctx, int64_t begin, int64_t end) {
   const Images *s = ctx;
   for (int64_t i = begin; i < end; i++) {
@@ -161,15 +190,7 @@ MothStatus moth_conv_product_weight(const MothConvProduct *p, MothDType dtype) {
       moth_cpu_flops_grain(moth_gemm_flops(&s.gemm) * (double)g->n / (double)s.chunks),
       chunks_range, &s);
   if (more) {
-    memcpy(p->out, more, (size_t)(all * size));
-    for (int64_t i = 1; i < s.chunks; i++) {
-      const char *part = more + i * all * size;
-      for (int64_t j = 0; j < all; j++)
-        if (dtype == MOTH_FLOAT64)
-          ((double *)p->out)[j] += ((const double *)part)[j];
-        else
-          ((float *)p->out)[j] += ((const float *)part)[j];
-    }
+    moth_conv_join(more, s.chunks, p->out, all, dtype);
     moth_free(more, bytes + (size_t)(all * size));
   }
   return MOTH_OK;

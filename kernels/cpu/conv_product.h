@@ -11,4 +11,7 @@ bool moth_conv_is_product(const MothConv *g);
 void moth_conv_product(const MothConvProduct *p, MothDType dtype);
 /* A weight product. Error: no memory. */
 MothStatus moth_conv_product_weight(const MothConvProduct *p, MothDType dtype);
+
+/* out[i] = parts[i] + parts[n + i] + ..., in this order; out may be the first part. */
+void moth_conv_join(const void *parts, int64_t count, void *out, int64_t n, MothDType dtype);
 #endif

@@ -284,3 +284,105 @@ MOTH_TYPED_REAL void conv_dots(const struct MothConvDots *d) {
       conv_dots_one(d, i, j);
   }
 }
+
+/* --- columns: kernels/cpu/conv_columns.c --------------------------------------------------------- */
+
+#if defined __AVX512F__ && MOTH_REAL_KIND == 1
+static inline void conv_add(real *to, const real *from, int64_t n) {
+  for (int64_t j = 0; j < n; j += 16) {
+    __mmask16 k = conv_mask(j, 0, n);
+    __m512 sum =
+        _mm512_add_ps(_mm512_maskz_loadu_ps(k, to + j), _mm512_maskz_loadu_ps(k, from + j));
+    _mm512_mask_storeu_ps(to + j, k, sum);
+  }
+}
+#else
+static inline void conv_add(real *to, const real *from, int64_t n) {
+  MOTH_VECTOR for (int64_t j = 0; j < n; j++) to[j] += from[j];
+}
+#endif
+
+/* What kernel position t reads: results [from, to) of a row, rows [lo, hi); pixel (y, x) for result (0, 0). */
+typedef struct ConvTap {
+  int64_t from, to, lo, hi, y, x;
+} ConvTap;
+static ConvTap conv_tap(const MothConv *g, int64_t t) {
+  ConvTap a = {.y = t / g->kernel[1] * g->dilation[0] - g->padding[0],
+               .x = t % g->kernel[1] * g->dilation[1] - g->padding[1]};
+  inside(a.x, g->stride[1], g->w, g->ow, &a.from, &a.to);
+  inside(a.y, g->stride[0], g->h, g->oh, &a.lo, &a.hi);
+  return a;
+}
+
+MOTH_TYPED_REAL void conv_columns(const struct MothConvColumns *p) {
+  const MothConv *g = p->g;
+  const int64_t n = p->inner, line = g->ow * n, down = g->stride[0] * g->w * n;
+  for (int64_t i = 0; i < p->channels * p->ntaps; i++) {
+    const ConvTap a = conv_tap(g, p->taps[i % p->ntaps]);
+    real *o = (real *)p->columns + i * p->row;
+    const real *image = (const real *)p->image + i / p->ntaps * p->channel_stride;
+    for (int64_t u = 0; u < p->outer; u++, o += g->oh * line, image += p->image_stride) {
+      const real *s = image + ((a.y + a.lo * g->stride[0]) * g->w + a.x) * n;
+      real *to = o + a.lo * line;
+      memset(o, 0, (size_t)(a.lo * line) * sizeof(real));
+      if (g->stride[1] == 1) {
+        conv_padded(to, s, down, a.hi - a.lo, a.from * n, a.to * n, line);
+        to += (a.hi - a.lo) * line;
+      } else {
+        for (int64_t y = a.lo; y < a.hi; y++, to += line, s += down) {
+          memset(to, 0, (size_t)(a.from * n) * sizeof(real));
+          if (n == 1)
+            for (int64_t x = a.from; x < a.to; x++)
+              to[x] = s[x * g->stride[1]];
+          else
+            for (int64_t x = a.from; x < a.to; x++)
+              conv_copy(to + x * n, s + x * g->stride[1] * n, n);
+          memset(to + a.to * n, 0, (size_t)((g->ow - a.to) * n) * sizeof(real));
+        }
+      }
+      memset(to, 0, (size_t)((g->oh - a.hi) * line) * sizeof(real));
+    }
+  }
+}
+
+/* The other way: each column's elements are added to their pixels. */
+MOTH_TYPED_REAL void conv_images(const struct MothConvColumns *p) {
+  const MothConv *g = p->g;
+  const int64_t n = p->inner, line = g->ow * n, down = g->stride[0] * g->w * n;
+  for (int64_t c = 0; c < p->channels; c++)
+    for (int64_t u = 0; u < p->outer; u++) {
+      real *image = (real *)p->image + c * p->channel_stride + u * p->image_stride;
+      memset(image, 0, (size_t)(g->h * g->w * n) * sizeof(real));
+      for (int64_t t = 0; t < p->ntaps; t++) {
+        const ConvTap a = conv_tap(g, p->taps[t]);
+        const real *from = (const real *)p->columns + (c * p->ntaps + t) * p->row;
+        from += (u * g->oh + a.lo) * line;
+        real *to = image + ((a.y + a.lo * g->stride[0]) * g->w + a.x) * n;
+        for (int64_t y = a.lo; y < a.hi; y++, to += down, from += line) {
+          if (g->stride[1] == 1)
+            conv_add(to + a.from * n, from + a.from * n, (a.to - a.from) * n);
+          else if (n == 1)
+            for (int64_t x = a.from; x < a.to; x++)
+              to[x * g->stride[1]] += from[x];
+          else
+            for (int64_t x = a.from; x < a.to; x++)
+              conv_add(to + x * g->stride[1] * n, from + x * n, n);
+        }
+      }
+    }
+}
+
+/* By blocks, whose lines stay in cache. */
+MOTH_TYPED_REAL void conv_transpose(const struct MothConvTranspose *p) {
+  enum { BLOCK = 16 };
+  for (int64_t j = 0; j < p->cols; j += BLOCK)
+    for (int64_t i = 0; i < p->rows; i += BLOCK) {
+      int64_t rows = p->rows - i < BLOCK ? p->rows - i : BLOCK;
+      int64_t cols = p->cols - j < BLOCK ? p->cols - j : BLOCK;
+      const real *from = (const real *)p->from + i * p->from_row + j;
+      real *to = (real *)p->to + j * p->to_row + i;
+      for (int64_t x = 0; x < cols; x++)
+        for (int64_t y = 0; y < rows; y++)
+          to[x * p->to_row + y] = from[y * p->from_row + x];
+    }
+}
