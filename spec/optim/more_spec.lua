@@ -239,7 +239,7 @@ describe("options of optimizers #quick", function()
   end)
 
   it("a gradient that overflowed leaves the step out", function()
-    for _, name in ipairs { "SGD", "Adam", "AdamW", "NAdam", "RMSprop", "Lion", "ASGD", "LAMB" } do
+    for _, name in ipairs { "SGD", "Adam", "AdamW", "NAdam", "RMSprop", "Lion", "ASGD", "LAMB", "Adafactor" } do
       local q = p()
       q.grad = moth.ones(2)
       local o = optim[name]({ q })
@@ -252,6 +252,18 @@ describe("options of optimizers #quick", function()
       o:step()
       assert.is_true(q:detach():ne(1):all():item(), name)
     end
+    local matrix = moth.eye(3):requires_grad_()
+    matrix.grad = moth.ones(3, 3)
+    local muon = optim.Muon { matrix }
+    muon.found_inf = moth.ones({})
+    muon:step()
+    assert.is_true(matrix:detach():equal(moth.eye(3)))
+    local embedding = moth.nn.Embedding(3, 2, { sparse = true })
+    embedding(moth.tensor({ 2 }, { dtype = moth.int64 })):sum():backward()
+    local before, sparse = embedding.weight:detach():clone(), optim.SparseAdam(embedding:parameters())
+    sparse.found_inf = moth.ones({})
+    sparse:step()
+    assert.is_true(embedding.weight:detach():equal(before))
     local a, b = p(), p()
     local one, two = optim.SGD({ a }, { lr = 0.5 }), optim.SGD({ b }, { lr = 0.5 })
     a.grad, b.grad = moth.full({ 2 }, 0.25), moth.full({ 2 }, 256)
@@ -259,6 +271,15 @@ describe("options of optimizers #quick", function()
     one:step()
     two:step()
     assert.same(a:detach():totable(), b:detach():totable())
+    for _, name in ipairs { "Adafactor", "Muon", "LAMB" } do
+      local x, y = moth.eye(2):requires_grad_(), moth.eye(2):requires_grad_()
+      x.grad, y.grad = moth.full({ 2, 2 }, 0.25), moth.full({ 2, 2 }, 256)
+      one, two = optim[name] { x }, optim[name] { y }
+      two.grad_scale = moth.tensor(1024)
+      one:step()
+      two:step()
+      assert.is_true(x:detach():equal(y:detach()), name)
+    end
   end)
 
   it("hooks run before and after", function()

@@ -16,6 +16,13 @@ MothStatus moth_eval_all(const MothOp *op, int nargs, const MothValue *args, Mot
   return moth_op_call_variant(op, MOTH_FUNCTIONAL, nargs, args, NULL, out);
 }
 
+MothStatus moth_eval_store(MothTensor *to, MothValue from) {
+  MothTensor *same;
+  MOTH_TRY(moth_call1(MOTH_OP(copy_), 2, (MothValue[]){moth_v_tensor(to), from}, &same));
+  moth_tensor_release(same);
+  return MOTH_OK;
+}
+
 MothTensor *moth_take_value(MothValue *v) {
   MothTensor *t = v->tag == MOTH_V_TENSOR ? v->u.t : NULL;
   *v = moth_v_none();

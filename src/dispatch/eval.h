@@ -21,6 +21,8 @@ MothStatus moth_eval_all(const MothOp *op, int nargs, const MothValue *args, Mot
 MothTensor *moth_take_value(MothValue *v);  /* moves the tensor out */
 MothTensor *moth_keep(MothValue v);         /* retains it */
 void moth_drop_values(MothValue *v, int n); /* releases the tensors among them */
+/* Copies a value into a tensor, for ops that write to their arguments. */
+MothStatus moth_eval_store(MothTensor *to, MothValue from);
 
 /* Releases a temporary. */
 static inline void moth_drop(MothValue *v) {
@@ -33,6 +35,10 @@ static inline MothValue moth_value_keep(MothValue v) {
   if (v.tag == MOTH_V_TENSOR)
     moth_tensor_retain(v.u.t);
   return v;
+}
+/* Tensor i of a list; none of an empty one. */
+static inline MothValue moth_list_tensor(MothValue list, uint32_t i) {
+  return i < list.n ? moth_v_tensor(list.u.tensors[i]) : moth_v_none();
 }
 /* t as a value; none where there is none. */
 static inline MothValue moth_v_given(MothTensor *t) {

@@ -19,8 +19,18 @@ return {
   step_grad = { "grad, grad_scale, maximize", [[
     local scaled = when(given(grad_scale), grad * grad_scale, grad)
     return when(maximize, neg(scaled), scaled)]] },
+  -- Means of Adam and the direction of LAMB: m, v, d.
+  lamb_direction = { "param, grad, exp_avg, exp_avg_sq, beta1, beta2, eps, weight_decay, step, maximize, grad_scale", [[
+    local g = step_grad(grad, grad_scale, maximize)
+    local t = as_number(step)
+    local m = exp_avg + (g - exp_avg) * (1 - beta1)
+    local v = exp_avg_sq * beta2 + g * g * (1 - beta2)
+    local root = sqrt(v) / power_of(1 - power_of(beta2, t), 0.5) + eps
+    return m, v, m / root / (1 - power_of(beta1, t)) + param * weight_decay]] },
   -- The new value, unless a gradient overflowed.
-  unless_found = { "found_inf, old, new", "when(given(found_inf), where(ne(found_inf, 0), old, new), new)" },
+  unless_found = { "found_inf, old, new", [[
+    local found = when(given(found_inf), ne(found_inf, 0), none)
+    return when(given(found_inf), where(found, old, new), new)]] },
 
   adaptive = { "asked, size", "when(lt(asked, 0), size, asked)" },
 

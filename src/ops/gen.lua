@@ -138,9 +138,13 @@ local function complete(op)
     op.cuda_kernel = "moth_cuda_" .. op.name
     local own = text.cpu:find("%s" .. op.cpu .. "%(")
     op.is_generated_step = not own and steps.is_step(op)
+    if op.is_generated_step and op.kernel == "all devices" then
+      op.composite_text, op.is_generated_step = composite.step(op, by_name), false
+      defined[op.cpu], own = op.place, true
+    end
     local shared = not own and reductions.kernel_of(op)
     if shared then op.cpu, op.cuda_kernel = "moth_cpu_" .. shared, "moth_cuda_" .. shared end
-    if not op.is_generated_step then need(op, "cpu", op.cpu) end
+    if not op.is_generated_step and not op.composite_text then need(op, "cpu", op.cpu) end
     op.all_devices = op.kernel == "all devices"
     if op.all_devices and not text.cuda:find(" " .. op.cuda_kernel .. "(", 1, true) then
       op.cuda_kernel = nil

@@ -330,26 +330,109 @@ return {
     { "{randn(2)}, {randn(3)}, {rand(2)}, 0.01, 0.9, 0.99, 0, false", "shape" }, { "{randn(2)}, {randn(2)}, {}, 0.01, 0.9, 0.99, 0, false", "as many" },
   },
   doc = "One Lion step over all parameters, in place." },
-{ "lamb_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! directions, float beta1, float beta2, float eps, float weight_decay, Operand step, bool maximize, Tensor? grad_scale=none, Tensor? found_inf=none) -> ()",
+{ "lamb_directions(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! directions, float beta1, float beta2, float eps, float weight_decay, Operand step, bool maximize, Tensor? grad_scale=none, Tensor? found_inf=none) -> ()",
   kind = "effect",
   dims = like_params "exp_avgs exp_avg_sqs directions",
   check = step_checks("exp_avgs exp_avg_sqs directions", "step"),
   over = { param = "params", grad = "grads", exp_avg = "exp_avgs", exp_avg_sq = "exp_avg_sqs", direction = "directions" },
   update = { "exp_avg, exp_avg_sq, direction", [[
-    local g = step_grad(grad, grad_scale, maximize)
-    local t = as_number(step)
-    local m = exp_avg + (g - exp_avg) * (1 - beta1)
-    local v = exp_avg_sq * beta2 + g * g * (1 - beta2)
-    local root = sqrt(v) / power_of(1 - power_of(beta2, t), 0.5) + eps
-    local d = m / root / (1 - power_of(beta1, t)) + param * weight_decay
+    local m, v, d = lamb_direction(param, grad, exp_avg, exp_avg_sq, beta1, beta2, eps, weight_decay, step, maximize, grad_scale)
     return unless_found(found_inf, exp_avg, m), unless_found(found_inf, exp_avg_sq, v), unless_found(found_inf, direction, d)]] },
   grad = "none",
-  reference = "lamb_step",
+  reference = "lamb_directions",
   samples = {
     "{randn(3,4), randn(5)}, {randn(3,4), randn(5)}, {randn(3,4), randn(5)}, {rand(3,4), rand(5)}, {randn(3,4), randn(5)}, 0.9, 0.99, 1e-6, 0, 3, false",
     "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {randn(7)}, 0.9, 0.99, 1e-6, 0.1, 1, true, rand()" },
   errors = {
     { "{randn(2)}, {randn(3)}, {rand(2)}, {rand(2)}, {rand(2)}, 0.9, 0.99, 1e-6, 0, 3, false", "shape" }, { "{randn(2)}, {randn(2)}, {rand(2)}, {rand(2)}, {}, 0.9, 0.99, 1e-6, 0, 3, false", "as many" },
   },
-  doc = "The direction of a LAMB step of all parameters, which are not written to; the means of Adam are." },
+  doc = "The directions of a LAMB step of all parameters, which are not written to; the means of Adam are." },
+{ "lamb_step(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Operand lr, float beta1, float beta2, float eps, float weight_decay, Operand step, bool maximize, Tensor? grad_scale=none, Tensor? found_inf=none) -> ()",
+  kind = "effect", kernel = "all devices",
+  dims = like_params "exp_avgs exp_avg_sqs",
+  check = step_checks("exp_avgs exp_avg_sqs", "lr step"),
+  over = { param = "params", grad = "grads", exp_avg = "exp_avgs", exp_avg_sq = "exp_avg_sqs" },
+  update = { "param, exp_avg, exp_avg_sq", [[
+    local m, v, d = lamb_direction(param, grad, exp_avg, exp_avg_sq, beta1, beta2, eps, weight_decay, step, maximize, grad_scale)
+    local of_x, of_d = linalg_vector_norm(param), linalg_vector_norm(d)
+    local ratio = where(logical_and(gt(of_x, 0), gt(of_d, 0)), of_x / of_d, 1)
+    local x = param - d * ratio * as_number(lr)
+    return unless_found(found_inf, param, x), unless_found(found_inf, exp_avg, m), unless_found(found_inf, exp_avg_sq, v)]] },
+  grad = "none",
+  reference = "lamb_step",
+  samples = {
+    "{randn(3,4), randn(5)}, {randn(3,4), randn(5)}, {randn(3,4), randn(5)}, {rand(3,4), rand(5)}, 0.1, 0.9, 0.99, 1e-6, 0, 3, false",
+    "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, 0.1, 0.9, 0.99, 1e-6, 0.1, 1, true, rand()",
+    "{zeros(3), zeros(0)}, {randn(3), zeros(0)}, {randn(3), zeros(0)}, {rand(3), zeros(0)}, 0.1, 0.9, 0.99, 1e-6, 0, 1, false" },
+  errors = {
+    { "{randn(2)}, {randn(3)}, {rand(2)}, {rand(2)}, 0.1, 0.9, 0.99, 1e-6, 0, 3, false", "shape" }, { "{randn(2)}, {randn(2)}, {rand(2)}, {}, 0.1, 0.9, 0.99, 1e-6, 0, 3, false", "as many" },
+  },
+  doc = "One LAMB step over all parameters, in place: by lamb_directions and a norm of each parameter and direction." },
+{ "adafactor_step(Tensor[]! params, Tensor[] grads, Tensor[]! row_vars, Tensor[]! col_vars, Tensor[]! variances, float lr, float beta2_decay, float eps1, float eps2, float d, float weight_decay, float step, bool maximize, Tensor? grad_scale=none, Tensor? found_inf=none) -> ()",
+  kind = "effect", kernel = "all devices",
+  dims = { params = "* : float", grads = "* : params", variances = "* : params",
+    grad_scale = "*Z : float", found_inf = "*Y : float" },
+  check = step_checks("row_vars? col_vars? variances?", ""),
+  over = { param = "params", grad = "grads", row_var = "row_vars", col_var = "col_vars", variance = "variances" },
+  update = { "param, row_var, col_var, variance", [[
+    local g = step_grad(grad, grad_scale, maximize)
+    local root, share = power_of(param.numel, 0.5), power_of(step, beta2_decay)
+    local least = when(lt(eps1, 0), eps_of(param), eps1)
+    local size = clamp(linalg_vector_norm(param) / root, eps2) * smaller(lr, power_of(step, -0.5))
+    local square = g * g
+    local old_row, old_col = when(given(row_var), row_var, param), when(given(col_var), col_var, param)
+    local old = when(given(variance), variance, param)
+    local row = when(given(row_var), lerp(row_var, op.mean(square, list(-1), true), share), param)
+    local col = when(given(col_var), lerp(col_var, op.mean(square, list(-2), true), share), param)
+    local own = when(given(variance), lerp(variance, square, share), param)
+    local v = when(given(variance), own, matmul(row, col) / clamp(op.mean(row, list(-2), true), least))
+    local u = rsqrt(clamp(v, least * least)) * g
+    local x = param * (1 - lr * weight_decay) - u * (size / clamp(linalg_vector_norm(u) / (root * d), 1))
+    return unless_found(found_inf, param, x), unless_found(found_inf, old_row, row), unless_found(found_inf, old_col, col),
+      unless_found(found_inf, old, own)]] },
+  grad = "none",
+  reference = "adafactor_step",
+  tolerance = { float16 = { 1e-2, 1e-2 }, bfloat16 = { 3e-2, 3e-2 }, why = "squares and norms of the parameter's dtype" },
+  samples = {
+    "{randn(3,4), randn(2,5)}, {randn(3,4), randn(2,5)}, {rand(3,1), rand(2,1)}, {rand(1,4), rand(1,5)}, {}, 0.01, -0.8, -1, 1e-3, 1, 0, 3, false",
+    "{randn(7), randn()}, {randn(7), randn()}, {}, {}, {rand(7), rand()}, 0.5, -0.5, 1e-4, 1e-3, 1.5, 0.1, 2, true",
+    "{randn(3,4)}, {randn(3,4)}, {rand(3,1)}, {rand(1,4)}, {}, 0.01, -0.8, 1e-8, 1e-3, 1, 0.1, 1, false, rand()",
+    "{randn(7)}, {randn(7)}, {}, {}, {rand(7)}, 0.5, -0.5, 1e-4, 1e-3, 1.5, 0.1, 2, true, nil, rand()" },
+  errors = {
+    { "{randn(2)}, {randn(3)}, {}, {}, {rand(2)}, 0.01, -0.8, -1, 1e-3, 1, 0, 3, false", "shape" },
+    { "{randn(2)}, {}, {}, {}, {rand(2)}, 0.01, -0.8, -1, 1e-3, 1, 0, 3, false", "as many" },
+  },
+  doc = "One Adafactor step over all parameters, in place: of matrices (row_vars, col_vars) or of vectors (variances). \z
+    eps1 below 0: the epsilon of the dtype." },
+{ "muon_step(Tensor[]! params, Tensor[] grads, Tensor[]! momentum_buffers, float lr, float weight_decay, float momentum, bool nesterov, float ns_a, float ns_b, float ns_c, float eps, int ns_steps, enum('original','match_rms_adamw','spectral_unclamped') adjust_lr='original', Tensor? grad_scale=none, Tensor? found_inf=none) -> ()",
+  kind = "effect", kernel = "all devices",
+  dims = { params = "A B : float", grads = "A B : params", momentum_buffers = "A B : params", grad_scale = "*Z : float", found_inf = "*Y : float" },
+  check = step_checks("momentum_buffers", ""),
+  over = { param = "params", grad = "grads", buffer = "momentum_buffers" },
+  update = { "param, buffer", [[
+    local g = when(given(grad_scale), grad * grad_scale, grad)
+    local b = lerp(buffer, g, 1 - momentum)
+    local rows, columns = param.shape[0], param.shape[1]
+    local tall, low = gt(rows, columns), to(when(nesterov, lerp(g, b, momentum), b), dtype_named("bfloat16"))
+    local flat = when(tall, transpose(low, 0, 1), low)
+    local u = fold(flat / clamp(linalg_vector_norm(flat), eps), ns_steps, function(x, i)
+      local gram = matmul(x, transpose(x, 0, 1))
+      return addmm(x, addmm(gram, gram, gram, ns_b, ns_c), x, ns_a)
+    end)
+    local scale = when(eq(adjust_lr, "original"), power_of(larger(1, rows / columns), 0.5),
+      when(eq(adjust_lr, "match_rms_adamw"), 0.2 * power_of(larger(rows, columns), 0.5), power_of(rows / columns, 0.5)))
+    local x = param * (1 - lr * weight_decay) - to(when(tall, transpose(u, 0, 1), u), param.dtype) * (lr * scale)
+    return unless_found(found_inf, param, x), unless_found(found_inf, buffer, b)]] },
+  grad = "none",
+  reference = "muon_step", tolerance = { float64 = { 3e-2, 3e-2 }, float32 = { 3e-2, 3e-2 }, float16 = { 3e-2, 3e-2 }, bfloat16 = { 3e-2, 3e-2 }, why = "products in bfloat16" },
+  samples = {
+    "{randn(3,4), randn(5,2)}, {randn(3,4), randn(5,2)}, {randn(3,4), randn(5,2)}, 0.1, 0.1, 0.9, true, 3.4445, -4.775, 2.0315, 1e-7, 5",
+    "{randn(4,3)}, {randn(4,3)}, {randn(4,3)}, 0.1, 0, 0.9, false, 3, -3.2, 1.2, 1e-7, 2, 'match_rms_adamw', rand()",
+    "{randn(2,3)}, {randn(2,3)}, {randn(2,3)}, 0.1, 0, 0.9, false, 3, -3.2, 1.2, 1e-7, 2, 'spectral_unclamped', nil, rand()" },
+  errors = {
+    { "{randn(2)}, {randn(2)}, {randn(2)}, 0.1, 0, 0.9, false, 3, -3.2, 1.2, 1e-7, 2", "dim" },
+    { "{randn(2,2)}, {randn(2,2)}, {}, 0.1, 0, 0.9, false, 3, -3.2, 1.2, 1e-7, 2", "as many" },
+  },
+  doc = "One Muon step over all parameters, matrices, in place: ns_steps of Newton and Schulz with three coefficients make the \z
+    momentum nearly orthogonal; adjust_lr: by what lr is multiplied for a shape." },
 }

@@ -8,8 +8,6 @@
 --   2. m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2          (exp_avg, exp_avg_sq)
 --   3. d = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay x
 --   4. x = x - lr r d, r = |x| / |d|, or 1 where one of the norms is 0
--- Steps 1 to 3 are one op for all parameters, step 4 some for each; none waits for its device.
-local moth = require "moth"
 local betas = require "moth.optim.betas"
 
 return require "moth.optim.stepped" ("LAMB", {
@@ -17,20 +15,8 @@ return require "moth.optim.stepped" ("LAMB", {
     bool maximize=false, bool capturable=false",
   verify = betas.verify("optim.LAMB", { 0.9, 0.999 }),
   op = "lamb_step", states = { "exp_avg", "exp_avg_sq" },
-  call = function(op, l, group, _, s, ...)
-    l.directions = {}
-    for i, p in ipairs(l.params) do l.directions[i] = moth.empty_like(p) end
-    op(l.params, l.grads, l.exp_avg, l.exp_avg_sq, l.directions, group.betas[1], group.betas[2], group.eps,
-      group.weight_decay, s.step, group.maximize, ...)
-  end,
-  finish = function(_, l, _, rate, _, found)
-    for i, p in ipairs(l.params) do
-      local d = l.directions[i]
-      local of_x, of_d = moth.linalg_vector_norm(p), moth.linalg_vector_norm(d)
-      local ratio = moth.where(moth.logical_and(of_x:gt(0), of_d:gt(0)), of_x / of_d, 1) * rate
-      local step = d * ratio
-      if found then step = moth.where(found:ne(0), 0, step) end
-      p:sub_(step)
-    end
+  call = function(op, l, group, rate, s, ...)
+    op(l.params, l.grads, l.exp_avg, l.exp_avg_sq, rate, group.betas[1], group.betas[2], group.eps, group.weight_decay,
+      s.step, group.maximize, ...)
   end,
 })

@@ -15,7 +15,7 @@ local check = require "moth.utils.check"
 local Optimizer = require "moth.optim.optimizer"
 
 local SparseAdam = class("SparseAdam", Optimizer)
-SparseAdam.scalars = { "step" }
+SparseAdam.scalars, SparseAdam.supports_found_inf = { "step" }, true
 
 SparseAdam.__init = Optimizer.init("optim.SparseAdam", "number|Tensor lr=1e-3, number[] betas?, number eps=1e-8, *, \z
   bool maximize=false", require("moth.optim.betas").verify("optim.SparseAdam", { 0.9, 0.999 }))
@@ -28,6 +28,8 @@ function SparseAdam:step_row(group, p, g)
   s.step = s.step + 1
   local i, v, b1, b2 = g:indices(), g:values(), group.betas[1], group.betas[2]
   if group.maximize then v = v:neg() end
+  local scale = self:scale_and_found()
+  if scale then v = v * scale end
   local old_m, old_v = s.exp_avg:index_select(1, i), s.exp_avg_sq:index_select(1, i)
   local dm, dv = (v - old_m):mul_(1 - b1), (v * v - old_v):mul_(1 - b2)
   s.exp_avg:index_add_(1, i, dm)

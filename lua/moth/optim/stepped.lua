@@ -4,13 +4,13 @@
 --       call = function(op, lists, group, rate, s, …) op(lists.params, lists.grads, lists.exp_avg, rate, …) end })
 --
 --   states      names of tensors like the parameter, zeros at first
---   optional    name -> function(group): whether the group has that state (else its list is empty)
+--   optional    name -> function(group, p): whether p has that state (else its list is empty)
+--   sort        function(p): parameters of one call have the same; for ops that take one sort of states
 --   start       name -> function(group, p): the first value of a state, instead of zeros
 --   scalars     numbers of a state, with "step" first; those of parameters with the same numbers are advanced together
 --   begin       name -> function(group): the first value of a number, instead of 0
 --   before, after   function(group, s): { name = value }, the new numbers before and after the op; before: step + 1
 --   call        calls the op; the values at the end are grad_scale and found_inf
---   finish      function(self, lists, group, rate, s, found): what is left to do after the op
 local B = require "moth_lua"
 local keep = require("moth.tensor.scope").keep
 local moth = require "moth"
@@ -37,7 +37,7 @@ local function new_state(self, spec, group, p, shared)
   local s = {}
   for _, name in ipairs(spec.states) do
     local optional = spec.optional and spec.optional[name]
-    if not optional or optional(group) then
+    if not optional or optional(group, p) then
       local start = spec.start and spec.start[name]
       s[name] = keep(start and start(group, p) or moth.zeros_like(p))
     end
@@ -51,6 +51,7 @@ end
 
 -- What parameters have in common that are updated by one call.
 local function key_of(s, scalars)
+  if #scalars == 0 then return true end
   local first = s[scalars[1]]
   if #scalars < 2 or B.is_tensor(first) then return first or true end
   local parts = {}
@@ -68,7 +69,7 @@ return function(name, spec)
   local cls = class(name, Optimizer)
   cls.__init = Optimizer.init("optim." .. name, spec.parameters, spec.verify)
   cls.scalars, cls.supports_found_inf = spec.scalars or { "step" }, true
-  local before, states = spec.before or one_more, spec.states
+  local before, states = spec.before or #cls.scalars > 0 and one_more, spec.states
 
   --- One op call for all parameters that have taken as many steps.
   function cls:step_group(group)
@@ -77,11 +78,12 @@ return function(name, spec)
       local grad = B.get_grad(p)
       if grad then
         local s = rawget(self.state, p)
-        if not s or s[states[1]] == nil then
+        if not s or next(s) == nil then
           s = new_state(self, spec, group, p, shared)
           self.state[p] = s
         end
         local key = key_of(s, scalars)
+        if spec.sort then key = ("%s %s"):format(tostring(key), tostring(spec.sort(p))) end
         local bucket = buckets[key]
         if not bucket then
           bucket = new_bucket(spec)
@@ -100,9 +102,8 @@ return function(name, spec)
     for _, bucket in ipairs(order) do
       local lists, s = bucket.lists, bucket.states[1]
       local rate = group.lr and Optimizer.rate(group, lists.params[1])
-      advance(bucket, before(group, s), found)
+      if before then advance(bucket, before(group, s), found) end
       spec.call(B.ops[spec.op], lists, group, rate, s, scale, found)
-      if spec.finish then spec.finish(self, lists, group, rate, s, found) end
       if spec.after then advance(bucket, spec.after(group, s), found) end
       -- Free our handles now, so that zero_grad releases the gradients while their memory is still in cache.
       for _, grad in ipairs(lists.grads) do B.free(grad) end
