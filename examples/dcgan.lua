@@ -3,9 +3,8 @@
 --
 --     moth examples/dcgan.lua [--steps 400] [--samples samples.png] [--curve gan.svg] [--checkpoint gan.mth]
 local moth = require "moth"
-local here = arg[0]:match "^(.-)[^/]*$"
-local training = dofile(here .. "common/training.lua")
-local shapes = dofile(here .. "common/shapes.lua")
+local training = require "moth.examples.training"
+local shapes = require "moth.examples.shapes"
 local bce = moth.nn.functional.binary_cross_entropy_with_logits
 local o = training.options { steps = 400, batch = 16, channels = 8, latent = 16, lr = 1e-3, samples = "" }
 moth.manual_seed(1)

@@ -3,7 +3,7 @@
 --
 --     moth examples/lstm_lm.lua [--text FILE] [--steps 200] [--curve lm.svg] [--checkpoint lm.mth]
 local moth = require "moth"
-local training = dofile(arg[0]:match "^(.-)[^/]*$" .. "common/training.lua")
+local training = require "moth.examples.training"
 local nn, F = moth.nn, moth.nn.functional
 local o = training.options { steps = 200, text = arg[0], hidden = 96, length = 32, streams = 16, lr = 0.02 }
 moth.manual_seed(1)

@@ -2,7 +2,7 @@
 --
 --     moth examples/translate.lua [--steps 300] [--curve t.svg] [--checkpoint t.mth]
 local moth = require "moth"
-local training = dofile(arg[0]:match "^(.-)[^/]*$" .. "common/training.lua")
+local training = require "moth.examples.training"
 local nn, F = moth.nn, moth.nn.functional
 local o = training.options { steps = 300, batch = 32, width = 32, lr = 3e-3, longest = 5 }
 moth.manual_seed(1)

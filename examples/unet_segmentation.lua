@@ -2,9 +2,8 @@
 --
 --     moth examples/unet_segmentation.lua [--steps 200] [--picture out.png] [--curve unet.svg] [--checkpoint unet.mth]
 local moth = require "moth"
-local here = arg[0]:match "^(.-)[^/]*$"
-local training = dofile(here .. "common/training.lua")
-local shapes = dofile(here .. "common/shapes.lua")
+local training = require "moth.examples.training"
+local shapes = require "moth.examples.shapes"
 local o = training.options { steps = 200, batch = 8, channels = 8, lr = 5e-3, size = 32, picture = "" }
 moth.manual_seed(1)
 

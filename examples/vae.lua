@@ -2,9 +2,8 @@
 --
 --     moth examples/vae.lua [--steps 600] [--samples samples.png] [--curve vae.svg] [--checkpoint vae.mth]
 local moth = require "moth"
-local here = arg[0]:match "^(.-)[^/]*$"
-local training = dofile(here .. "common/training.lua")
-local shapes = dofile(here .. "common/shapes.lua")
+local training = require "moth.examples.training"
+local shapes = require "moth.examples.shapes"
 local o = training.options { steps = 600, batch = 64, latent = 8, lr = 2e-3, samples = "" }
 moth.manual_seed(1)
 

@@ -3,7 +3,7 @@
 --
 --     moth examples/word2vec.lua [--steps 400] [--dim 16] [--curve w2v.svg] [--checkpoint w2v.mth]
 local moth = require "moth"
-local training = dofile(arg[0]:match "^(.-)[^/]*$" .. "common/training.lua")
+local training = require "moth.examples.training"
 local nn, F = moth.nn, moth.nn.functional
 local o = training.options { steps = 400, dim = 16, batch = 128, negatives = 4, lr = 0.02 }
 moth.manual_seed(1)

@@ -1,0 +1,151 @@
+--- Fine-tuning on a folder of images: a network trained on some digits learns others from few pictures, once by its last
+-- layer alone and then as a whole, with a rate for each part.
+--
+--     moth examples/finetune.lua [--images FOLDER] [--steps 150] [--few 5] [--batch 50] [--lr 0.003]
+--                                [--curve c.svg] [--checkpoint FILE] [--picture some.png]
+--
+-- --images: a folder with a folder of .png or .jpg files for each class. Without it, one is made: the digits 5 to 9 of
+-- MNIST ($MOTH_DATA/mnist), --few of each; or, where MNIST is not there, pictures that are drawn.
+local moth = require "moth"
+local nn, optim, data, datasets, T = moth.nn, moth.optim, moth.data, moth.datasets, moth.transforms
+local training = require "moth.examples.training"
+local o = training.options { steps = 150, few = 5, batch = 50, lr = 3e-3, images = "", picture = "" }
+moth.manual_seed(1)
+
+local to_tensor = T.Compose { T.ToTensor(), T.Normalize({ 0.1307 }, { 0.3081 }) }
+
+-- ---- the pictures --------------------------------------------------------------------------------------
+
+local function make_folder(path) os.execute(("mkdir -p '%s'"):format(path)) end
+local mnist = datasets.MNIST.available(nil, "test")
+local source = mnist and datasets.MNIST(nil, { train = false }) or datasets.Synthetic { train = false }
+print(mnist and "pictures: MNIST's test images" or "pictures: drawn ones; MNIST is not in $MOTH_DATA")
+
+-- Which of the source's pictures have one of the classes, in their order.
+local function having(first, last)
+  local at = {}
+  for i = 1, source:size() do
+    local _, class = source:get(i)
+    if class >= first and class <= last then at[#at + 1] = i end
+  end
+  return at
+end
+
+local folder = o.images
+if folder == "" then
+  folder = os.tmpname()
+  os.remove(folder)
+  local count = {}
+  for _, i in ipairs(having(6, 10)) do -- classes count from 1: the digits 5 to 9
+    local image, class = source:get(i)
+    local k = (count[class] or 0) + 1
+    count[class] = k
+    local place = ("%s/%s/%d"):format(folder, k <= o.few and "train" or "test", class - 1)
+    if k == 1 or k == o.few + 1 then make_folder(place) end
+    if k <= o.few + 200 then
+      moth.plot.save_image(image:view(1, 28, 28):to(moth.float32) / 255, ("%s/%d.png"):format(place, i))
+    end
+  end
+end
+local train = datasets.ImageFolder(o.images ~= "" and folder or folder .. "/train", { channels = 1,
+  transform = T.Compose { T.Resize { 28, 28 }, T.RandomAffine(8, { translate = { 0.08, 0.08 } }), to_tensor } })
+local test = datasets.ImageFolder(o.images ~= "" and folder or folder .. "/test", { channels = 1,
+  transform = T.Compose { T.Resize { 28, 28 }, to_tensor } })
+print(tostring(train))
+
+-- ---- the network ---------------------------------------------------------------------------------------
+
+local Net = nn.class "Net"
+function Net:__init(classes)
+  self.features = nn.Sequential(nn.Conv2d(1, 16, 3, 1, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(16, 32, 3, 1, 1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+  self.head = nn.Linear(32 * 7 * 7, classes)
+end
+function Net:forward(x) return self.head(self.features(x)) end
+
+local function accuracy(net, loader)
+  net:eval()
+  local right, n = 0, 0
+  moth.no_grad(function()
+    for x, y in loader:iter() do
+      right, n = right + net(x):argmax(2):eq(y):sum():item(), n + y:numel()
+    end
+  end)
+  net:train()
+  return 100 * right / n
+end
+
+-- A function that gives batch after batch, without end.
+local function batches(set, size)
+  local loader = data.DataLoader(set, { batch_size = size, shuffle = true, drop_last = true, num_workers = 2 })
+  local next_batch
+  return function()
+    local x, y
+    if next_batch then x, y = next_batch() end
+    if not x then
+      next_batch = loader:iter()
+      x, y = next_batch()
+    end
+    return x, y
+  end
+end
+
+local function step(net, opt, x, y)
+  opt:zero_grad()
+  local loss = nn.functional.cross_entropy(net(x), y)
+  loss:backward()
+  opt:step()
+  return loss:item()
+end
+
+-- Trained on the digits 0 to 4, all of them: the network that somebody else made.
+local net = Net(5)
+local before = optim.AdamW(net:parameters(), { lr = 2e-3 })
+source.transform = to_tensor
+local next_batch = batches(data.Subset(source, moth.tensor(having(1, 5), { dtype = moth.int64 })), 64)
+for _ = 1, o.steps do step(net, before, next_batch()) end
+
+-- ---- fine-tuning ---------------------------------------------------------------------------------------
+
+local tests = data.DataLoader(test, { batch_size = 200, num_workers = 2 })
+local fresh = Net(#train.classes)
+net.head = nn.Linear(32 * 7 * 7, #train.classes)
+for _, p in ipairs(net.features:parameters()) do p:requires_grad_(false) end
+-- Their statistics, too, stay those of the many pictures.
+local function freeze_statistics()
+  for _, m in ipairs(net.features:modules()) do
+    if m:is_a(nn.BatchNorm2d) then m:eval() end
+  end
+end
+
+local size = math.min(o.batch, train:size())
+next_batch = batches(train, size)
+local opt = optim.AdamW({ { params = net.head:parameters() } }, { lr = o.lr })
+local function tune()
+  net:train()
+  freeze_statistics()
+  return step(net, opt, next_batch())
+end
+print(("last layer before: %.1f %%"):format(accuracy(net, tests)))
+for _ = 1, math.floor(o.steps / 3) do tune() end
+print(("last layer after %d steps: %.1f %%"):format(math.floor(o.steps / 3), accuracy(net, tests)))
+
+for _, p in ipairs(net.features:parameters()) do p:requires_grad_(true) end
+opt:add_param_group { params = net.features:parameters(), lr = o.lr / 10 }
+training.run(o, { net = net, opt = opt }, tune)
+local tuned = accuracy(net, tests)
+
+local other = optim.AdamW(fresh:parameters(), { lr = o.lr })
+for _ = 1, o.steps do step(fresh, other, next_batch()) end
+print(("%d pictures of each class: fine-tuned %.1f %%, from the beginning %.1f %% right"):format(
+  math.floor(train:size() / #train.classes), tuned, accuracy(fresh, tests)))
+if o.picture ~= "" then
+  local x, y = data.DataLoader(test, { batch_size = 48, shuffle = true }):iter()()
+  net:eval()
+  local guess = moth.no_grad(net.forward, net, x):argmax(2)
+  local seen = (x * 0.3081 + 0.1307):expand({ x:size(1), 3, 28, 28 }):clone()
+  local wrong = guess:ne(y):view(-1, 1, 1):to(moth.float32) * 0.5 -- in red
+  seen:select(2, 1):copy_(seen:select(2, 1) + wrong)
+  moth.plot.images(seen:clamp(0, 1), { nrow = 12 }):save(o.picture)
+end
+if o.images == "" then os.execute(("rm -r '%s'"):format(folder)) end
