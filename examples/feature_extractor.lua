@@ -1,5 +1,5 @@
---- What a ResNet computes inside, without a change to the model: by a forward hook, by the parts of the model as a feature
--- extractor, and a picture of what a layer sees.
+--- What a ResNet computes inside, without a change to the model: by a forward hook, by the parts of the model as a
+-- feature extractor, and a picture of what a layer sees.
 --
 --     moth examples/feature_extractor.lua [--picture features.png]
 local moth = require "moth"

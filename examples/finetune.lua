@@ -1,5 +1,5 @@
---- Fine-tuning on a folder of images: a network trained on some digits learns others from few pictures, once by its last
--- layer alone and then as a whole, with a rate for each part.
+--- Fine-tuning on a folder of images: a network trained on some digits learns others from few pictures, first by its
+-- last layer alone and then as a whole, with a rate for each part.
 --
 --     moth examples/finetune.lua [--images FOLDER] [--steps 150] [--few 5] [--batch 50] [--lr 0.003]
 --                                [--curve c.svg] [--checkpoint FILE] [--picture some.png]

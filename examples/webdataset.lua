@@ -1,5 +1,5 @@
---- Training from a stream of .tar files: shards of pictures and classes are written, then read by two workers, shuffled on
--- the way, decoded and never unpacked. Files from elsewhere do as well: --shards "train-{000..009}.tar".
+--- Training from a stream of .tar files: shards of pictures and classes are written, then read by two workers, shuffled
+-- on the way, decoded and never unpacked. Files from elsewhere do as well: --shards "train-{000..009}.tar".
 --
 --     moth examples/webdataset.lua [--shards PATTERN] [--classes 10] [--steps 300] [--batch 64] [--lr 0.002]
 --                                  [--curve c.svg] [--checkpoint FILE]

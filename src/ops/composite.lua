@@ -87,7 +87,7 @@ function M.step(op, ops)
   for element, list in pairs(op.over) do lists[element] = op.index[list].at end
   local graph
   graph = expr.graph(function(name)
-    local at, leaf = lists[name], nil
+    local at, leaf = lists[name]
     if at then
       leaf = graph.node("leaf", "tensor", {}, "element " .. at)
       leaf.c = ("moth_list_tensor(c->args[%d], i)"):format(at)
