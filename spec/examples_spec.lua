@@ -281,6 +281,33 @@ describe("example", function()
     assert.is_true(number(example("word2vec", "--steps 300"), "; ") > 15)
   end)
 
+  it("finetune: a folder of images, the last layer first, then all", function()
+    local text = example("finetune", "--steps 12 --few 2")
+    has(text, "ImageFolder: 10 images", "5 classes", "step 12 of 12: loss")
+    assert.is_true(number(text, "last layer after 4 steps:") > number(text, "last layer before:"), text)
+  end)
+
+  it("webdataset: .tar files as a stream, by workers", function()
+    local text = example("webdataset", "--steps 20 --batch 32")
+    has(text, "samples of", "in 4 shards", "640 samples in 1 epochs")
+    assert.is_true(number(text, "step 20 of 20: loss") < number(text, "step 2 of 20: loss"), text)
+  end)
+
+  it("feature_extractor: what a ResNet computes inside #M171", function()
+    local path = os.tmpname() .. ".png"
+    finally(function() os.remove(path) end)
+    has(example("feature_extractor", "--picture " .. path), "layer3   output [1, 256, 4, 4]",
+      "the extractor gives the same:\ttrue", "without hooks the model gives the same:\ttrue",
+      "one channel set to 0 moves the logits:\ttrue", "written: " .. path)
+  end)
+
+  it("bench_ddp_memory: buckets cost a copy of the gradients, views of them do not #M341", function()
+    local text = example("bench_ddp_memory", "--quick")
+    local function peak(name) return tonumber(text:match(name .. " +([%d.]+)")) end
+    local one, copies, views = peak "one process", peak "gradients and buckets", peak "views of buckets"
+    assert.is_true(copies > one + 0.2 and views < copies - 0.2, text)
+  end)
+
   it("translate: a transformer learns to turn digits around", function()
     local text = example("translate", "--steps 150 --longest 3")
     assert.is_true(tonumber(text:match("(%d+) of 50 numbers")) > 25, text)

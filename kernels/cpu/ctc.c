@@ -1,12 +1,13 @@
 /* Connectionist temporal classification (Graves et al. 2006): the probability that a sequence of distributions gives a
  * target, over all ways to put blanks between its labels and to repeat them. A target of S labels has 2 S + 1 states:
  * its labels with a blank before each and one behind. All sums are of logarithms, in float64. Sequences are independent:
- * the same bits for any number of threads. Tensors of other devices are brought here. */
+ * the same bits for any number of threads. */
 #include <math.h>
 #include <string.h>
 
 #include "core/alloc.h"
 #include "core/parallel.h"
+#include "kernels/common/ctc.h"
 #include "kernels/cpu/util.h"
 #include "unpack/nn.h"
 
@@ -17,32 +18,6 @@ typedef struct Ctc {
   MothTensor *losses, *alpha, *grad, *out; /* float64: (N), (N, T, L), (N), (T, N, C) */
   double *beta;
 } Ctc;
-
-static MothStatus here(MothTensor *t, MothDType dtype, MothTensor **out) {
-  MothTensor *copy;
-  if (t->device.type == MOTH_CPU)
-    return moth_cpu_contiguous_as(t, dtype, out);
-  MOTH_TRY(
-      moth_tensor_new(t->ndim, t->shape, (MothDType)t->dtype, (MothDevice){MOTH_CPU, 0}, &copy));
-  MothStatus status = moth_cpu_copy_across(copy, t, false);
-  if (status == MOTH_OK)
-    status = moth_cpu_contiguous_as(copy, dtype, out);
-  moth_tensor_release(copy);
-  return status;
-}
-
-/* dst = src, converted, where dst may lie on another device. */
-static MothStatus put(MothTensor *dst, MothTensor *src) {
-  MothTensor *same;
-  if (dst->device.type == MOTH_CPU) {
-    moth_cpu_copy(dst, src);
-    return MOTH_OK;
-  }
-  MOTH_TRY(moth_cpu_contiguous_as(src, (MothDType)dst->dtype, &same));
-  MothStatus status = moth_cpu_copy_across(dst, same, false);
-  moth_tensor_release(same);
-  return status;
-}
 
 static void ctc_close(Ctc *q) {
   moth_tensor_release(q->log_probs);
@@ -73,31 +48,13 @@ static MothStatus ctc_open(Ctc *q, MothTensor *log_probs, MothTensor *targets,
   q->blank = blank;
   q->base = base;
   q->zero_infinity = zero_infinity;
-  MOTH_TRY(here(log_probs, MOTH_FLOAT64, &q->log_probs));
-  MOTH_TRY(here(targets, MOTH_INT64, &q->targets));
-  MOTH_TRY(here(input_lengths, MOTH_INT64, &q->input_lengths));
-  MOTH_TRY(here(target_lengths, MOTH_INT64, &q->target_lengths));
-  for (int64_t n = 0; n < q->N; n++) {
-    int64_t t = length_of(q->input_lengths, n), s = length_of(q->target_lengths, n);
-    if (t < 0 || t > q->T)
-      return moth_fail(MOTH_ERR_VALUE,
-                       "an input length of %lld: expected 0 to %lld, the steps of log_probs",
-                       (long long)t, (long long)q->T);
-    if (s < 0 || s > q->S)
-      return moth_fail(MOTH_ERR_VALUE,
-                       "a target length of %lld: expected 0 to %lld, the columns of target",
-                       (long long)s, (long long)q->S);
-    for (int64_t i = 0; i < s; i++) {
-      int64_t given = ((const int64_t *)q->targets->data)[n * q->S + i];
-      if (given < base || given - base >= q->C)
-        return moth_fail(MOTH_ERR_INDEX, "class %lld is out of range: expected %lld to %lld",
-                         (long long)given, (long long)base, (long long)(q->C - 1 + base));
-      if (given - base == blank)
-        return moth_fail(MOTH_ERR_VALUE, "target %lld is the blank, class %lld",
-                         (long long)(i + base), (long long)given);
-    }
-  }
-  return MOTH_OK;
+  MOTH_TRY(moth_cpu_contiguous_as(log_probs, MOTH_FLOAT64, &q->log_probs));
+  MOTH_TRY(moth_cpu_contiguous_as(targets, MOTH_INT64, &q->targets));
+  MOTH_TRY(moth_cpu_contiguous_as(input_lengths, MOTH_INT64, &q->input_lengths));
+  MOTH_TRY(moth_cpu_contiguous_as(target_lengths, MOTH_INT64, &q->target_lengths));
+  return moth_ctc_check((const int64_t *)q->input_lengths->data,
+                        (const int64_t *)q->target_lengths->data, (const int64_t *)q->targets->data,
+                        q->N, q->T, q->S, q->C, blank, base);
 }
 
 /* The class of a state. */
@@ -157,8 +114,8 @@ MothStatus moth_cpu_ctc_loss_forward(MothCall *c) {
   MOTH_GO(moth_tensor_new(1, &q.N, MOTH_FLOAT64, cpu, &q.losses));
   MOTH_GO(moth_tensor_new(3, alpha->shape, MOTH_FLOAT64, cpu, &q.alpha));
   moth_parallel_for(q.N, moth_cpu_grain(40 * q.T * q.L), forward_range, &q);
-  MOTH_GO(put(losses, q.losses));
-  MOTH_GO(put(alpha, q.alpha));
+  moth_cpu_copy(losses, q.losses);
+  moth_cpu_copy(alpha, q.alpha);
 done:
   ctc_close(&q);
   return status;
@@ -208,14 +165,14 @@ MothStatus moth_cpu_ctc_loss_backward(MothCall *c) {
   MothTensor *out = c->results[0].u.t;
   MOTH_GO(ctc_open(&q, log_probs, target, input_lengths, target_lengths, blank, zero_infinity,
                    index_base));
-  MOTH_GO(here(grad_output, MOTH_FLOAT64, &q.grad));
-  MOTH_GO(here(log_alpha, MOTH_FLOAT64, &q.alpha));
+  MOTH_GO(moth_cpu_contiguous_as(grad_output, MOTH_FLOAT64, &q.grad));
+  MOTH_GO(moth_cpu_contiguous_as(log_alpha, MOTH_FLOAT64, &q.alpha));
   MOTH_GO(moth_tensor_new(3, out->shape, MOTH_FLOAT64, (MothDevice){MOTH_CPU, 0}, &q.out));
   q.beta = moth_alloc((size_t)(2 * q.N * q.L) * sizeof(double));
   if (!q.beta)
     MOTH_GO(moth_fail(MOTH_ERR_MEMORY, "out of memory: %lld states", (long long)(q.N * q.L)));
   moth_parallel_for(q.N, moth_cpu_grain(60 * q.T * q.L), backward_range, &q);
-  MOTH_GO(put(out, q.out));
+  moth_cpu_copy(out, q.out);
 done:
   ctc_close(&q);
   return status;

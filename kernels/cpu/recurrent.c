@@ -1,8 +1,7 @@
 /* Layers of an LSTM or a GRU: all time steps of one direction. The projection of the inputs is a product of its own,
  * before; here each step is a small product with a weight that is packed once, and one pass over its gates. Sequences do
  * not depend on each other: threads take some of them, through all steps. Backward the weight is packed the other way;
- * its own derivative is one product over all steps. Tensors of other devices are brought here: nn.LSTM and nn.GRU go step
- * by step there. */
+ * its own derivative is one product over all steps. */
 #include "kernels/cpu/recurrent.h"
 
 #include <string.h>
@@ -52,27 +51,20 @@ static char *at(const Layer *l, int which, int64_t element) {
 }
 
 static MothStatus take(Layer *l, int which, MothTensor *t) {
-  if (!t || t->device.type == MOTH_CPU)
-    return t ? moth_cpu_contiguous_as(t, l->dtype, &l->t[which]) : MOTH_OK;
-  MOTH_TRY(moth_tensor_new(t->ndim, t->shape, l->dtype, HOST, &l->t[which]));
-  return moth_cpu_copy_across(l->t[which], t, false);
+  return t ? moth_cpu_contiguous_as(t, l->dtype, &l->t[which]) : MOTH_OK;
 }
 
 /* A tensor for a result: itself where it has the dtype that is computed in, else a new one, which `give` copies. */
 static MothStatus make(Layer *l, int which, MothTensor *result) {
-  if (result->dtype != l->dtype || result->device.type != MOTH_CPU)
+  if (result->dtype != l->dtype)
     return moth_tensor_new(result->ndim, result->shape, l->dtype, HOST, &l->t[which]);
   moth_tensor_retain(result);
   l->t[which] = result;
   return MOTH_OK;
 }
-static MothStatus give(const Layer *l, int which, MothTensor *result) {
-  if (l->t[which] == result)
-    return MOTH_OK;
-  if (result->device.type != MOTH_CPU)
-    return moth_cpu_copy_across(result, l->t[which], false);
-  moth_cpu_copy(result, l->t[which]);
-  return MOTH_OK;
+static void give(const Layer *l, int which, MothTensor *result) {
+  if (l->t[which] != result)
+    moth_cpu_copy(result, l->t[which]);
 }
 
 static MothStatus layer_open(Layer *l, const MothTensor *x, const MothTensor *h0, bool lstm,
@@ -191,9 +183,9 @@ MothStatus moth_cpu_lstm_layer(MothCall *c) {
   MOTH_GO(make(&l, CELLS, cells));
   MOTH_GO(make(&l, GATES, gates));
   MOTH_GO(forward(&l));
-  MOTH_GO(give(&l, OUT, out));
-  MOTH_GO(give(&l, CELLS, cells));
-  MOTH_GO(give(&l, GATES, gates));
+  give(&l, OUT, out);
+  give(&l, CELLS, cells);
+  give(&l, GATES, gates);
 done:
   layer_close(&l);
   return status;
@@ -212,8 +204,8 @@ MothStatus moth_cpu_gru_layer(MothCall *c) {
   MOTH_GO(make(&l, OUT, out));
   MOTH_GO(make(&l, GATES, gates));
   MOTH_GO(forward(&l));
-  MOTH_GO(give(&l, OUT, out));
-  MOTH_GO(give(&l, GATES, gates));
+  give(&l, OUT, out);
+  give(&l, GATES, gates);
 done:
   layer_close(&l);
   return status;
@@ -269,7 +261,8 @@ static MothStatus backward(Layer *l, MothTensor *dweight) {
   moth_parallel_for(l->N, grain(l), backward_range, l);
   MOTH_TRY(make(l, DWEIGHT, dweight));
   weight_gradient(l, l->lstm ? DIN : DHIDDEN, l->t[DWEIGHT]);
-  return give(l, DWEIGHT, dweight);
+  give(l, DWEIGHT, dweight);
+  return MOTH_OK;
 }
 
 MothStatus moth_cpu_lstm_layer_backward(MothCall *c) {
@@ -292,9 +285,9 @@ MothStatus moth_cpu_lstm_layer_backward(MothCall *c) {
   MOTH_GO(make(&l, DH, dh0));
   MOTH_GO(make(&l, DC, dc0));
   MOTH_GO(backward(&l, dweight));
-  MOTH_GO(give(&l, DIN, dinput));
-  MOTH_GO(give(&l, DH, dh0));
-  MOTH_GO(give(&l, DC, dc0));
+  give(&l, DIN, dinput);
+  give(&l, DH, dh0);
+  give(&l, DC, dc0);
 done:
   layer_close(&l);
   return status;
@@ -317,7 +310,8 @@ static MothStatus bias_gradient(Layer *l, MothTensor *dbias) {
   for (int64_t j = 0; j < G; j++)
     moth_dtype_store(l->dtype, at(l, DBIAS, j), moth_v_float(sums[j]));
   moth_free(sums, bytes);
-  return give(l, DBIAS, dbias);
+  give(l, DBIAS, dbias);
+  return MOTH_OK;
 }
 
 MothStatus moth_cpu_gru_layer_backward(MothCall *c) {
@@ -338,8 +332,8 @@ MothStatus moth_cpu_gru_layer_backward(MothCall *c) {
   MOTH_GO(moth_tensor_new(dinput->ndim, dinput->shape, l.dtype, HOST, &l.t[DHIDDEN]));
   MOTH_GO(backward(&l, dweight));
   MOTH_GO(bias_gradient(&l, dbias));
-  MOTH_GO(give(&l, DIN, dinput));
-  MOTH_GO(give(&l, DH, dh0));
+  give(&l, DIN, dinput);
+  give(&l, DH, dh0);
 done:
   layer_close(&l);
   return status;

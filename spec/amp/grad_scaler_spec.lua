@@ -138,7 +138,7 @@ describe("amp.GradScaler #quick", function()
     assert.is_true(losses[40] < 0.7 * losses[1])
   end)
 
-  it("saves what it needs to go on #M255", function()
+  it("saves what it needs to go on #M210 #M255", function()
     local s = amp.GradScaler { init_scale = 128, growth_interval = 2 }
     local _, opt, loss = problem()
     s:scale(loss()):backward()

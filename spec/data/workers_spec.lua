@@ -93,6 +93,23 @@ describe("workers of a DataLoader #threads", function()
     assert.same({ 1, 2, 3, 4, 5 }, x:select(2, 1):totable())
   end)
 
+  it("share a mapped file: no worker reads or copies it #M250", function()
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    local f = assert(io.open(path, "wb"))
+    f:write(("\1\2\3\4"):rep(3000))
+    f:close()
+    local x = moth.mmap(path, { dtype = moth.uint8 }):view(6, 2000)
+    local first, k = function(samples) return samples[1] end, 0
+    local rows = dataset(6, function(_, i) return x[i] end)
+    for row in data.DataLoader(rows, { num_workers = 2, collate_fn = first }):iter() do
+      k = k + 1
+      assert.equal(x[k]:data_ptr(), row[1]:data_ptr())
+      assert.equal(5000, row[1]:sum():item())
+    end
+    assert.equal(6, k)
+  end)
+
   it("copy functions with their upvalues, objects, metatables, cycles and globals", function()
     local count, shared, Point = 10, { n = 0 }, moth.class("Point")
     function Point:__init(v) self.v = v end

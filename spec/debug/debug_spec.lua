@@ -89,7 +89,7 @@ describe("debug.grad_report #quick", function()
   end)
 end)
 
-describe("debug.check_step #quick #M466", function()
+describe("debug.check_step #quick #M216 #M466", function()
   it("says what was forgotten, all of it at once", function()
     local model = net()
     local opt = moth.optim.SGD({ model[1].weight, model[1].bias }, { lr = 0.1 })
@@ -106,6 +106,10 @@ describe("debug.check_step #quick #M466", function()
     opt = moth.optim.SGD(model:parameters(), { lr = 0.1 })
     opt:zero_grad()
     debug_of.check_step { model = model, opt = opt, loss = model(x):sum(), inputs = x }
+    model(x):sum():backward()
+    assert.error_matches(function() debug_of.check_step { model = model, opt = opt } end,
+      "0.weight has a gradient already")
+    debug_of.check_step { model = model, opt = opt, accumulate = true }
   end)
 end)
 

@@ -1,10 +1,8 @@
--- nn.SyncBatchNorm: alone it is batch norm; with an exchange, the statistics are those of all processes.
+-- nn.SyncBatchNorm alone is batch norm. Several processes: spec/distributed/sync_batchnorm_spec.lua.
 local moth = require "moth"
 local nn = moth.nn
 
 describe("SyncBatchNorm #quick", function()
-  after_each(function() nn.SyncBatchNorm.exchange = nil end)
-
   it("takes the place of every batch norm, with its parameters and statistics", function()
     local net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm1d(2), nn.LayerNorm(2)))
     local weight, mean = net[2].weight, net[2].running_mean
@@ -29,22 +27,10 @@ describe("SyncBatchNorm #quick", function()
     assert.is_true(bn.running_var:equal(sync.running_var))
   end)
 
-  it("is, for two processes with the same batch, batch norm of it twice", function()
-    for _, momentum in ipairs { 0.3, false } do
-      local bn = nn.BatchNorm2d(3, { momentum = momentum }):double()
-      local sync = nn.SyncBatchNorm.convert_sync_batchnorm(bn:clone())
-      local x = moth.randn({ 2, 3, 2, 5 }, { dtype = moth.float64, requires_grad = true })
-      local w = moth.randn({ 2, 3, 2, 5 }, { dtype = moth.float64 })
-      local whole = bn(moth.cat { x, x })
-      local expected = moth.autograd.grad((whole * moth.cat { w, w }):sum(), x)
-      nn.SyncBatchNorm.exchange = function(t) return t * 2 end
-      local y = sync(x)
-      assert.is_close(whole:narrow(1, 1, 2), y)
-      -- The gradient that this process gets is its half of the whole's.
-      assert.is_close(expected, 2 * moth.autograd.grad((y * w):sum(), x))
-      assert.is_close(bn.running_mean, sync.running_mean)
-      assert.is_close(bn.running_var, sync.running_var)
-      assert.is_true(sync:eval()(x):allclose(bn:eval()(x)))
-    end
+  it("says what is no process group", function()
+    local sync = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(3), "group")
+    assert.error_matches(function() sync(moth.randn(4, 3, 2, 5)) end,
+      "must be a process group of moth.distributed, got string")
+    sync:eval()(moth.randn(4, 3, 2, 5))
   end)
 end)

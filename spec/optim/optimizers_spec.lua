@@ -188,7 +188,7 @@ describe("optimizers #quick", function()
     for name, t in results[1]:items() do assert.is_true(t:equal(results[2][name]), name) end
   end)
 
-  it("state_dict resumes to the bit", function()
+  it("state_dict resumes to the bit #M210", function()
     local x, y = moth.randn(8, 4), moth.randn(8, 2)
     for _, name in ipairs({ "SGD", "Adam", "AdamW", "Adagrad", "RMSprop" }) do
       local function make()

@@ -274,7 +274,7 @@ return {
   doc = "Cross-entropy of probabilities against target in [0, 1], times weight; logarithms are not below -100. With \z
     logits binary_cross_entropy_with_logits is the stable way." },
 { "ctc_loss_forward(Tensor log_probs, IndexTensor target, Tensor input_lengths, Tensor target_lengths, Index blank, bool zero_infinity=false, index_base) -> (Tensor, Tensor)",
-  kind = "extern", kernel = "all devices", stats = 1, amp = "high",
+  kind = "extern", stats = 1, amp = "high",
   dims = { log_probs = "T N C : float", target = "N S", input_lengths = "N : int", target_lengths = "N : int" },
   out = { "N", "N T (S * 2 + 1) : working(log_probs)" },
   check = { { "both(ge(blank, 0), lt(blank, C))", "blank must be one of the {C} classes" } },
@@ -298,7 +298,7 @@ return {
     probability of its target (N, S), over all alignments; and the logarithms of the probabilities of all beginnings. \z
     zero_infinity: 0, without a gradient, where there is no alignment. F.ctc_loss has the reductions." },
 { "ctc_loss_backward(Tensor grad_output, Tensor log_probs, IndexTensor target, Tensor input_lengths, Tensor target_lengths, Tensor log_alpha, Index blank, bool zero_infinity=false, index_base) -> Tensor",
-  kind = "extern", kernel = "all devices",
+  kind = "extern",
   dims = {
     grad_output = "N : float", log_probs = "T N C : float", target = "N S", input_lengths = "N : int", target_lengths = "N : int",
     log_alpha = "N T L : float",
@@ -316,7 +316,7 @@ return {
   tolerance = { float32 = { 1e-4, 1e-4 }, float16 = { 2e-2, 2e-2 }, bfloat16 = { 1e-1, 1e-1 }, why = "exponentials of rounded sums" },
   doc = "Derivative of ctc_loss_forward by log_probs." },
 { "lstm_layer(Tensor input, Tensor weight, Tensor h0, Tensor c0, bool reverse=false) -> (Tensor, Tensor, Tensor)",
-  kind = "fused", kernel = "all devices", amp = "high",
+  kind = "fused", amp = "high",
   dims = { input = "T N G : float", h0 = "N H : input", weight = "G H : input", c0 = "N H : input" },
   out = { "T N H", "T N H", "T N G" },
   check = { sequence[1], sequence[2], four_gates },
@@ -354,7 +354,7 @@ return {
     stand in the order input, forget, cell, output. Gives h and c of every step (T, N, H) and the activated gates \z
     (T, N, 4 H). reverse: from the last step to the first." },
 { "lstm_layer_backward(Tensor? grad_output, Tensor? grad_cells, Tensor? grad_gates, Tensor weight, Tensor h0, Tensor c0, Tensor output, Tensor cells, Tensor gates, bool reverse) -> (Tensor, Tensor, Tensor, Tensor)",
-  kind = "fused", kernel = "all devices",
+  kind = "fused",
   dims = {
     gates = "T N G : float", h0 = "N H : gates", weight = "G H : gates", c0 = "N H : gates", output = "T N H : gates",
     cells = "T N H : gates", grad_output = "T N H : gates", grad_cells = "T N H : gates", grad_gates = "T N G : gates",
@@ -377,7 +377,7 @@ return {
   },
   doc = "Derivatives of lstm_layer by input, weight, h0 and c0." },
 { "gru_layer(Tensor input, Tensor weight, Tensor? bias, Tensor h0, bool reverse=false) -> (Tensor, Tensor)",
-  kind = "fused", kernel = "all devices", amp = "high",
+  kind = "fused", amp = "high",
   dims = { input = "T N G : float", h0 = "N H : input", weight = "G H : input", bias = "G : input" },
   out = { "T N H", "T N (H * 4)" },
   check = { sequence[1], sequence[2], three_gates },
@@ -415,7 +415,7 @@ return {
     state h0 (N, H). Gates stand in the order reset, update, new. Gives h of every step (T, N, H), and the activated gates \z
     with the hidden part of the third behind them (T, N, 4 H). reverse: from the last step to the first." },
 { "gru_layer_backward(Tensor? grad_output, Tensor? grad_gates, Tensor weight, Tensor h0, Tensor output, Tensor gates, bool reverse) -> (Tensor, Tensor, Tensor, Tensor)",
-  kind = "fused", kernel = "all devices",
+  kind = "fused",
   dims = {
     h0 = "N H : float", weight = "G H : h0", output = "T N H : h0", gates = "T N F : h0", grad_output = "T N H : h0",
     grad_gates = "T N F : h0",

@@ -75,11 +75,12 @@ function M.assert_same_device(model, ...)
   if wrong then check.fail("[assert_same_device] %s; move them with :to(device)", wrong) end
 end
 
---- check_step{ model =, opt =, loss =, inputs = }: to be called between forward and loss:backward(). An error that
--- lists what is wrong: gradients of the last step are still there (zero_grad), the model is in evaluation mode, tensors
--- are on several devices, the loss is no scalar, not finite or requires no gradient, parameters that the optimizer does
--- not have.
-function M.check_step(model, opt, loss, inputs)
+--- check_step{ model =, opt =, loss =, inputs =, accumulate = }: to be called between forward and loss:backward(). An
+-- error that lists what is wrong: gradients of the last step are still there (zero_grad), the model is in evaluation
+-- mode, tensors are on several devices, the loss is no scalar, not finite or requires no gradient, parameters that the
+-- optimizer does not have. accumulate = true: gradients are summed over several calls of backward, so that earlier ones
+-- may be there.
+function M.check_step(model, opt, loss, inputs, accumulate)
   local wrong = {}
   local function tell(...) wrong[#wrong + 1] = string.format(...) end
   if not model.training then tell("the model is in evaluation mode: call model:train()") end
@@ -87,9 +88,12 @@ function M.check_step(model, opt, loss, inputs)
   if device then tell("%s", device) end
   local stale
   for name, p in model:named_parameters() do
-    if p.grad and not stale and p.grad:abs():max():item() ~= 0 then stale = name end
+    if accumulate or stale then break end
+    if p.grad and p.grad:numel() > 0 and p.grad:abs():max():item() ~= 0 then stale = name end
   end
-  if stale then tell("%s has a gradient already: call opt:zero_grad() before backward", stale) end
+  if stale then
+    tell("%s has a gradient already: call opt:zero_grad() before backward, or say accumulate = true", stale)
+  end
   if loss then
     if loss:numel() ~= 1 then tell("the loss has %d elements: reduce it with :mean() or :sum()", loss:numel()) end
     if not B.requires_grad(loss) then
@@ -115,5 +119,5 @@ end
 
 return require("moth.utils.signature").all(M, {
   "grad_report(Module model, *, number vanishing=1e-7, number exploding=1e3)",
-  "check_step(*, Module model, any opt?, Tensor loss?, any inputs?)",
+  "check_step(*, Module model, any opt?, Tensor loss?, any inputs?, bool accumulate=false)",
   "assert_same_device(Module model, ...)" })

@@ -145,7 +145,8 @@ end
 local Cache = require "moth.class" "KVCache"
 M.Cache = Cache
 
---- Room for `length` tokens: layers of (batch, heads, length, dim) keys and values, on like's device, of its dtype.
+--- An empty cache of `length` tokens at most: for each layer keys and values, (batch, heads, length, dim), on like's
+-- device and of its dtype.
 function Cache:__init(layers, batch, heads, length, dim, like)
   self.n, self.length, self.keys, self.values = 0, length, {}, {}
   local o = { dtype = B.tensor_dtype(like), device = B.tensor_device(like) }

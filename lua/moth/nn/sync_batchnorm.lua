@@ -11,37 +11,33 @@ local Ordered = require "moth.nn.ordered"
 
 local SyncBatchNorm = class("SyncBatchNorm", norm.BatchNorm1d)
 
---- The exchange between processes: a function(tensor, group) that returns the sum of the tensors of all processes, new
--- and without a history; nil while there are no processes but this one. Set by whoever makes process groups; group is
--- what nn.SyncBatchNorm was given, nil for all processes.
-SyncBatchNorm.exchange = nil
-
 SyncBatchNorm.__init = parts.statistics("SyncBatchNorm", "true", "true", "any process_group?, ")
 
--- The derivative of a sum over processes is the sum over processes of the gradients.
-local Sum
-local function summed(x, group)
-  Sum = Sum or moth.autograd.Function {
-    name = "SumOfProcesses",
-    forward = function(ctx, t, given)
-      ctx.group = given
-      return SyncBatchNorm.exchange(t, given)
-    end,
-    backward = function(ctx, grad) return SyncBatchNorm.exchange(grad:contiguous(), ctx.group), nil end,
-  }
-  return Sum(x, group)
+-- The group whose processes share their statistics, or nil: there is none, or it has one process.
+local function group_of(self)
+  local groups = package.loaded["moth.distributed.group"]
+  local given = self.process_group
+  if given ~= nil and not (groups and getmetatable(given) == groups.ProcessGroup) then
+    check.fail("[nn.SyncBatchNorm] process_group must be a process group of moth.distributed, got %s", type(given))
+  end
+  if not (given or groups and groups.is_initialized()) then return nil end
+  local group = groups.of(given, "nn.SyncBatchNorm")
+  return group.size > 1 and group or nil
 end
 
--- Mean and variance over all processes, in two exchanges, and the number of elements of a channel.
+-- Mean and variance over all processes, in two sums over them, and the number of elements of a channel.
 local function statistics(x, group)
-  local n, c = B.numel(x), B.size(x, 2)
+  local all_reduce = moth.distributed.nn.all_reduce
+  local function summed(t) return all_reduce(t, { group = group }) end
+  local dtype, n, c = B.tensor_dtype(x), B.numel(x), B.size(x, 2)
+  if dtype == moth.float16 or dtype == moth.bfloat16 then x = x:to(moth.float32) end
   local dims, shape = { 1 }, { 1, c }
   for d = 3, B.dim(x) do dims[#dims + 1], shape[d] = d, 1 end
   local mine = moth.cat({ x:sum(dims), x:new_full({ 1 }, n / c) }, 1)
-  local all = summed(mine, group)
+  local all = summed(mine)
   local count = all:narrow(1, c + 1, 1):detach()
   local mean = all:narrow(1, 1, c) / count
-  local var = summed((x - mean:view(shape)):square():sum(dims), group) / count
+  local var = summed((x - mean:view(shape)):square():sum(dims)) / count
   return mean, var, count, shape
 end
 
@@ -50,9 +46,10 @@ function SyncBatchNorm:forward(x)
   if B.dim(check.tensor("nn.SyncBatchNorm", "input", x)) < 2 then
     check.fail("nn.SyncBatchNorm: expected an input of at least 2 dimensions, got %d", B.dim(x))
   end
-  if not (self.training and SyncBatchNorm.exchange) then return parts.normalize(self, x) end
-  local mean, var, count, shape = statistics(x, self.process_group)
-  local y = (x - mean:view(shape)) * (var + self.eps):rsqrt():view(shape)
+  local group = self.training and group_of(self)
+  if not group then return parts.normalize(self, x) end
+  local mean, var, count, shape = statistics(x, group)
+  local y = ((x - mean:view(shape)) * (var + self.eps):rsqrt():view(shape)):to(B.tensor_dtype(x))
   if self.weight then y = y * self.weight:view(shape) end
   if self.bias then y = y + self.bias:view(shape) end
   if self.track_running_stats then
