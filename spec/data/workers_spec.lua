@@ -101,8 +101,8 @@ describe("workers of a DataLoader #threads", function()
     f:close()
     local x = moth.mmap(path, { dtype = moth.uint8 }):view(6, 2000)
     local first, k = function(samples) return samples[1] end, 0
-    local rows = dataset(6, function(_, i) return x[i] end)
-    for row in data.DataLoader(rows, { num_workers = 2, collate_fn = first }):iter() do
+    local mapped = dataset(6, function(_, i) return x[i] end)
+    for row in data.DataLoader(mapped, { num_workers = 2, collate_fn = first }):iter() do
       k = k + 1
       assert.equal(x[k]:data_ptr(), row[1]:data_ptr())
       assert.equal(5000, row[1]:sum():item())
