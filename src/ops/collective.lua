@@ -63,7 +63,7 @@ return {
     targets are different." },
 { "comm_copy_to(Tensor self, int group=0 >= 0, int size=1 >= 1) -> Tensor",
   kind = "extern", kernel = "all devices", collective = true, dtypes = "float,int,bool,uint,complex", parts = "none", dims = { self = "*" }, out = "*",
-  grad = { self = "comm_all_reduce(grad, group, size)" },
+  grad = { self = "comm_reduce_from(grad, group, size)" },
   none = "of one rank it is a copy",
   samples = { "randn(3,2)", "randn(0)" },
   errors = { { "randn(2), -1", "group" } },

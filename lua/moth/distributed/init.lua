@@ -17,6 +17,8 @@ for file, names in require "moth.each" {
   store = "TCPStore HashStore PrefixStore",
   collectives = [[all_reduce broadcast reduce all_gather all_gather_into_tensor reduce_scatter reduce_scatter_tensor
     all_to_all all_to_all_single gather scatter barrier monitored_barrier]],
+  mesh = "device_mesh init_device_mesh DeviceMesh",
+  placement = "full_tensor",
   messages = "send recv isend irecv batch_isend_irecv",
   objects = [[all_gather_object broadcast_object_list gather_object scatter_object_list send_object_list
     recv_object_list]],
@@ -31,5 +33,6 @@ for name, file in require "moth.each" { -- what needs no group (docs/planner.md)
 end
 
 files.DistributedDataParallel, files.hooks, files.nn = "ddp", "hooks", "nn"
+files.tp, files.parallelize_module = "tp", { "tp", "parallelize_module" }
 
 return require("moth.lang.lazy")({}, "moth.distributed.", files)

@@ -33,6 +33,15 @@ local function gradients(where, parameters)
   return grads
 end
 
+-- Of parameters that are cut over ranks: the norm of all parts. Nil if there are none, or the file is not loaded.
+local function norm_over_ranks(parameters, p)
+  local placement = package.loaded["moth.distributed.placement"]
+  if B.is_tensor(parameters) then parameters = { parameters } end
+  if placement and type(parameters) == "table" and placement.any(parameters) then
+    return moth.no_grad(placement.grad_norm, parameters, p, B.get_grad)
+  end
+end
+
 local function total_norm(grads, p)
   if #grads == 0 then return moth.zeros() end
   local norms = {}
@@ -40,8 +49,8 @@ local function total_norm(grads, p)
   return moth.stack(norms):norm(p)
 end
 
-local function clip(grads, max_norm, p, must_be_finite)
-  local norm = total_norm(grads, p)
+local function clip(grads, max_norm, p, must_be_finite, norm)
+  norm = norm or total_norm(grads, p)
   if must_be_finite and not norm:isfinite():item() then
     check.fail("clip_grad_norm_: the norm of the gradients is %g", norm:item())
   end
@@ -72,18 +81,20 @@ M.skip_init = signature("nn.utils.skip_init(table module_cls, ...)", function(cl
   return done(pcall(cls, ...))
 end)
 
---- Scales the gradients in place so that the norm of all of them, as one vector, is at most max_norm.
+--- Scales the gradients in place so that the norm of all of them, as one vector, is at most max_norm. Parameters that
+-- are cut over ranks (fully_shard, tp.parallelize) count as whole ones: all those ranks call it.
 -- norm_type: math.huge for the maximum
 -- @return the norm before, a 0-dim tensor
 M.clip_grad_norm_ = signature("nn.utils.clip_grad_norm_(list|Tensor parameters, number max_norm, number norm_type=2, \z
   bool error_if_nonfinite=false)", function(parameters, max_norm, p, must_be_finite)
   check.number("clip_grad_norm_", "max_norm", max_norm, 0)
-  return moth.no_grad(clip, gradients("clip_grad_norm_", parameters), max_norm, p, must_be_finite)
+  return moth.no_grad(clip, gradients("clip_grad_norm_", parameters), max_norm, p, must_be_finite,
+    norm_over_ranks(parameters, p))
 end)
 
 --- The norm of all gradients as one vector, a 0-dim tensor.
 M.grad_norm = signature("nn.utils.grad_norm(list|Tensor parameters, number norm_type=2)", function(parameters, p)
-  return moth.no_grad(total_norm, gradients("grad_norm", parameters), p)
+  return norm_over_ranks(parameters, p) or moth.no_grad(total_norm, gradients("grad_norm", parameters), p)
 end)
 
 local function list_of(where, tensors)

@@ -1,0 +1,218 @@
+--- Where a parameter's elements are: what it is a part of, and how that is cut over ranks. Kept beside the tensor,
+-- which is a plain one: the local part.
+--
+--     local p = placement.of(weight)      -- nil: the whole tensor is here
+--     p.shape                             -- of the whole tensor
+--     p.cuts                              -- a list of { group =, dim =, parts =, unit = }: first p.cuts[1] is cut, …
+--     placement.boxes(weight)             -- what the local part has: { { offset, start, size }, … }, lists from 0
+--     placement.full_tensor(weight)       -- all ranks call it
+--
+-- A dimension of n rows is cut as torch.chunk does: ceil(n / ranks) for each rank, less or none for the last ones.
+-- `parts`: the dimension consists of that many equal blocks, each of which is cut (query, key and value in one weight).
+-- `unit`: rows that stay together (those of a head).
+local check = require "moth.utils.check"
+local collectives = require "moth.distributed.collectives"
+local moth = require "moth"
+local signature = require "moth.utils.signature"
+
+local M = {}
+
+local known = setmetatable({}, { __mode = "k" })
+
+local function copy(list)
+  local out = {}
+  for i, v in ipairs(list) do out[i] = v end
+  return out
+end
+
+--- The placement of a tensor, or nil.
+function M.of(t) return known[t] end
+
+--- Records that t is a part of a tensor of this shape.
+function M.set(t, shape, cuts)
+  known[t] = { shape = copy(shape), cuts = cuts }
+  return t
+end
+
+--- The first row (from 0) and the number of rows of rank r, of a block of n rows.
+function M.rows(n, size, r, unit)
+  unit = unit or 1
+  local units = n / unit
+  local each = math.ceil(units / size)
+  local first = math.min(r * each, units)
+  return first * unit, (math.min(first + each, units) - first) * unit
+end
+
+--- Checks that a dimension of n rows can be cut so; returns the cut. `what`: for the error.
+function M.cut(group, dim, n, o, what)
+  local parts, unit = o and o.parts or 1, o and o.unit or 1
+  if n % (parts * unit) ~= 0 then
+    check.fail("%s: dimension %d has %d rows, which %d blocks of units of %d do not divide", what, dim, n, parts, unit)
+  end
+  return { group = group, dim = dim, parts = parts, unit = unit }
+end
+
+--- The part of a tensor that a rank has, contiguous, with memory of its own.
+function M.part(t, cut, rank)
+  return moth.no_grad(function()
+    local block = t:size(cut.dim) / cut.parts
+    local first, n = M.rows(block, cut.group.size, rank or cut.group.rank, cut.unit)
+    local pieces = {}
+    for k = 1, cut.parts do pieces[k] = t:detach():narrow(cut.dim, (k - 1) * block + first + 1, n) end
+    return cut.parts == 1 and pieces[1]:clone():contiguous() or moth.cat(pieces, cut.dim)
+  end)
+end
+
+-- The tensor that has n rows in the dimension of the cut, from the parts of all ranks.
+local function gathered(t, cut, n)
+  local group, dim = cut.group, cut.dim
+  local block = n / cut.parts
+  local _, most = M.rows(block, group.size, 0, cut.unit)
+  local shape = copy(t.shape)
+  shape[dim] = most * cut.parts
+  local padded = t
+  if t:size(dim) ~= shape[dim] then
+    padded = t:new_zeros(shape)
+    if t:size(dim) > 0 then padded:narrow(dim, 1, t:size(dim)):copy_(t) end
+  end
+  table.insert(shape, 1, group.size)
+  local all = moth.empty(shape, { dtype = t:dtype(), device = t:device() })
+  collectives.all_gather_into_tensor(all, padded:contiguous(), { group = group })
+  local pieces = {}
+  for k = 1, cut.parts do
+    for r = 0, group.size - 1 do
+      local _, rows = M.rows(block, group.size, r, cut.unit)
+      if rows > 0 then pieces[#pieces + 1] = all:select(1, r + 1):narrow(dim, (k - 1) * rows + 1, rows) end
+    end
+  end
+  if #pieces == 0 then return t:clone() end
+  return moth.cat(pieces, dim)
+end
+
+-- The shapes before each cut: of the whole tensor, of what the first cut leaves here, …
+local function shapes(p)
+  local list = { p.shape }
+  for i, cut in ipairs(p.cuts) do
+    local s = copy(list[i])
+    local _, n = M.rows(s[cut.dim] / cut.parts, cut.group.size, cut.group.rank, cut.unit)
+    s[cut.dim] = n * cut.parts
+    list[i + 1] = s
+  end
+  return list
+end
+
+--- The shape of the part that this rank has.
+function M.local_shape(p)
+  local list = shapes(p)
+  return list[#list]
+end
+
+--- The whole tensor, without history; `like`: a tensor of the same placement as `t` (default: t itself), such as its
+-- gradient's or its optimizer's state's parameter. All ranks call it.
+M.full_tensor = signature("distributed.full_tensor(Tensor tensor, Tensor like?)", function(t, like)
+  local p = known[like or t]
+  if not p then return t:detach() end
+  local list = shapes(p)
+  return moth.no_grad(function()
+    local x = t:detach()
+    x = x:reshape(list[#list])
+    for i = #p.cuts, 1, -1 do
+      local cut = p.cuts[i]
+      x = gathered(x, cut, list[i][cut.dim])
+    end
+    return x
+  end)
+end)
+
+--- The part of a whole tensor that belongs to where `like` is placed here.
+function M.part_of(full, like)
+  local p = known[like]
+  if not p then return full end
+  local x = full
+  for _, cut in ipairs(p.cuts) do x = M.part(x, cut) end
+  return x
+end
+
+--- What the local part has of the whole tensor, as boxes: offset (in the whole tensor), start (in the part), size; each
+-- a list with a number from 0 for each dimension. Nil if the tensor has no placement.
+function M.boxes(t)
+  local p = known[t]
+  if not p then return nil end
+  local ndim = #p.shape
+  local function zeros()
+    local z = {}
+    for i = 1, ndim do z[i] = 0 end
+    return z
+  end
+  local boxes = { { offset = zeros(), start = zeros(), size = copy(p.shape) } }
+  local before = p.shape
+  for i, cut in ipairs(p.cuts) do
+    local d, block, left = cut.dim, before[cut.dim] / cut.parts, {}
+    local first, n = M.rows(block, cut.group.size, cut.group.rank, cut.unit)
+    for k = 0, cut.parts - 1 do -- rows first … first + n of block k go to k * n …
+      for _, b in ipairs(boxes) do
+        local from = math.max(b.start[d], k * block + first)
+        local to = math.min(b.start[d] + b.size[d], k * block + first + n)
+        if to > from then
+          local piece = { offset = copy(b.offset), start = copy(b.start), size = copy(b.size) }
+          piece.offset[d] = b.offset[d] + from - b.start[d]
+          piece.start[d] = k * n + from - (k * block + first)
+          piece.size[d] = to - from
+          left[#left + 1] = piece
+        end
+      end
+    end
+    boxes, before = left, shapes(p)[i + 1]
+  end
+  return boxes
+end
+
+-- Norms over ranks -----------------------------------------------------------------------------------
+
+-- The groups that hold other parts of a parameter, as a list and as a key.
+local function groups_of(p)
+  local place, list, key = known[p], {}, {}
+  for i, cut in ipairs(place and place.cuts or {}) do
+    list[i], key[i] = cut.group, cut.group.number
+  end
+  return list, table.concat(key, ",")
+end
+
+--- Whether a list has parameters that are cut over ranks.
+function M.any(parameters)
+  for _, p in ipairs(parameters) do if known[p] then return true end end
+  return false
+end
+
+--- The norm of the gradients of parameters as one vector, over the ranks that hold their parts; a 0-dim tensor. All of
+-- those ranks call it.
+function M.grad_norm(parameters, norm_type, grads_of)
+  local sets, order = {}, {}
+  for _, p in ipairs(parameters) do
+    local list, key = groups_of(p)
+    local set = sets[key]
+    if not set then
+      set = { groups = list, norms = {} }
+      sets[key] = set
+      order[#order + 1] = set
+    end
+    local g = grads_of(p)
+    if g and g:numel() > 0 then set.norms[#set.norms + 1] = g:norm(norm_type):to(moth.float32) end
+  end
+  local infinite, sums = norm_type == math.huge, {}
+  for i, set in ipairs(order) do
+    local sum = #set.norms > 0 and moth.stack(set.norms):norm(norm_type) or moth.zeros()
+    if not infinite then sum = sum:pow(norm_type) end
+    sum = sum:reshape(1)
+    for _, group in ipairs(set.groups) do
+      collectives.all_reduce(sum, { op = infinite and "max" or "sum", group = group })
+    end
+    sums[i] = sum
+  end
+  if #sums == 0 then return moth.zeros() end
+  local all = moth.cat(sums)
+  if infinite then return all:max() end
+  return all:sum():pow(1 / norm_type)
+end
+
+return M
