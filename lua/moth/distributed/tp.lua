@@ -366,11 +366,12 @@ M.parallelize = signature("distributed.tp.parallelize(Module module, DeviceMesh|
 end)
 
 --- PyTorch's name and order: parallelize_module(module, device_mesh, parallelize_plan).
-M.parallelize_module = M.parallelize
+M.parallelize_module = signature.alias("distributed.tp.parallelize_module", M.parallelize)
 
 local function maker(text, style)
   local name = text:match("^[%w_]+")
   M[name] = signature("distributed.tp." .. text, function(o)
+    o = o or {}
     o[1] = style
     return o
   end, true)
