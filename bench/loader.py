@@ -1,25 +1,29 @@
-"""PyTorch's side of bench/loader.lua: prints the samples per second of each epoch. Usage: loader.py WORKERS EPOCHS"""
-import sys
-import time
-
+"""PyTorch's side of bench/loader.lua: a row of torch_server.py."""
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-torch.set_num_threads(1)
-x = torch.randint(0, 256, (20000, 28, 28), dtype=torch.uint8)
-y = torch.randint(0, 10, (20000,))
+N = 20000
 
 
 class Small(Dataset):
+    def __init__(self):
+        self.x = torch.randint(0, 256, (N, 28, 28), dtype=torch.uint8)
+        self.y = torch.randint(0, 10, (N,))
+
     def __len__(self):
-        return 20000
+        return N
 
     def __getitem__(self, i):
-        return x[i].float().div_(255).sub_(0.28).div_(0.35), y[i]
+        return self.x[i].float().div_(255).sub_(0.28).div_(0.35), self.y[i]
 
 
-for _ in range(int(sys.argv[2])):
-    start, n = time.time(), 0
-    for a, b in DataLoader(Small(), batch_size=64, shuffle=True, num_workers=int(sys.argv[1])):
-        n += a.shape[0]
-    print(n / (time.time() - start), flush=True)
+def loader(workers):
+    data = Small()
+
+    def run(n):
+        for _ in range(n):
+            count = 0
+            for x, _ in DataLoader(data, batch_size=64, shuffle=True, num_workers=workers):
+                count += x.shape[0]
+            assert count == N
+    return run

@@ -4,12 +4,15 @@ local signature = require "moth.utils.signature"
 local M = {}
 
 pcall(ffi.cdef, "int isatty(int fd); int getpid(void);")
-pcall(ffi.cdef, "typedef struct { long s, ns; } moth_clock; int clock_gettime(int id, moth_clock *t);")
+-- By a name of moth's own: scripts declare clock_gettime, too, with a struct of theirs.
+pcall(ffi.cdef, [[
+typedef struct { long s, ns; } moth_clock;
+int moth_clock_gettime(int id, moth_clock *t) __asm__("clock_gettime");]])
 
 local instant = ffi.new("moth_clock")
 --- Seconds of the monotonic clock.
 function M.now()
-  ffi.C.clock_gettime(1, instant)
+  ffi.C.moth_clock_gettime(1, instant)
   return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
 end
 
@@ -36,13 +39,13 @@ end
 
 --- Seconds of processor time that all threads of this process have taken.
 function M.cpu_time()
-  ffi.C.clock_gettime(2, instant)
+  ffi.C.moth_clock_gettime(2, instant)
   return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
 end
 
 --- Seconds since 1970, with fractions.
 function M.time()
-  ffi.C.clock_gettime(0, instant)
+  ffi.C.moth_clock_gettime(0, instant)
   return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
 end
 
