@@ -76,6 +76,16 @@ describe("example", function()
       "[moth.float32 2x3, cpu, fake]", "expected two float32 tensors of one shape; got a: float32 [2] cpu")
   end)
 
+  it("pretend: a device of one's own, from a file of C #noasan", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    finally(function() os.execute("rm -rf " .. folder) end)
+    local text, status = output(("cd / && env -u LUA_PATH -u LUA_CPATH -u LD_PRELOAD MOTH_EXTENSIONS=%s %s/moth \z
+      %s/examples/pretend/pretend.lua"):format(folder, build, here))
+    assert.equal("0", status, text)
+    has(text, "[moth.float32 2x3, pretend]", "a slice, a sum: [3, 2]\t12", "kernels of the device ran")
+  end)
+
   it("per_sample_gradients, hessian_vector, ensemble: moth.func at work #M504", function()
     has(example("per_sample_gradients"), "MLP: 64 samples", "CNN: 64 samples", "difference is below 1e-5: true",
       "at most 64: true")

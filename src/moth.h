@@ -368,6 +368,29 @@ MOTH_API MothStatus moth_op_infer(const MothOp *op, int nargs, const MothValue *
 /* Sets op's kernel for a backend. */
 MOTH_API MothStatus moth_op_register(const char *name, MothDeviceType backend, MothKernel kernel);
 
+/* --- devices of one's own ---------------------------------------------------------------------- */
+
+/* A type of device. The host need not be able to read its memory: only these functions do. They may be called on any
+ * thread. alloc returns NULL after moth_fail has said why; addresses may be added to. to_host and from_host move n
+ * bytes, and are done when they return. */
+typedef struct MothBackend {
+  const char *name;                  /* up to 31 letters, digits and _: "mydev" */
+  const char *(*why_not)(int index); /* why a device cannot be used, or NULL. NULL: there is 0 */
+  void *(*alloc)(int index, size_t n);
+  void (*free)(int index, void *p, size_t n);
+  MothStatus (*to_host)(int index, void *host, const void *device, size_t n);
+  MothStatus (*from_host)(int index, void *device, const void *host, size_t n);
+  MothKernel
+      fallback; /* of ops without a kernel for it, such as moth_call_on_cpu; NULL: they are errors */
+} MothBackend;
+
+/* Adds a type of device; *b is copied, its name too. Errors: the name is malformed or taken, a function but why_not and
+ * fallback is NULL, there are MOTH_NDEVICES types already. */
+MOTH_API MothStatus moth_backend_add(const MothBackend *b,
+                                     MothDeviceType *out); /* out may be NULL */
+/* A kernel for any device: that of the CPU, on copies of the arguments. */
+MOTH_API MothStatus moth_call_on_cpu(MothCall *c);
+
 /* --- ops of one's own ------------------------------------------------------------------------- */
 
 /* Sets the message of this thread and returns status: how a kernel fails. */
@@ -382,6 +405,9 @@ MOTH_API MothValue moth_call_arg(const MothCall *c,
                                  int i); /* tag MOTH_V_NONE if there is no such argument */
 MOTH_API void *
 moth_call_stream(const MothCall *c); /* on CUDA the cudaStream_t to launch on, else NULL */
+/* Result i, borrowed: of ops whose shape rule has made it, with elements that the kernel is to write; NULL: the kernel sets
+ * it. */
+MOTH_API MothTensor *moth_call_result(const MothCall *c, int i);
 /* Result i, whose reference the call takes over. Errors: there is no such result; then t is released. An op whose
  * schema ends in `-> self` has no result to set. */
 MOTH_API MothStatus moth_call_set_result(MothCall *c, int i, MothTensor *t);
@@ -435,6 +461,9 @@ MOTH_API MothStatus moth_op_undefine(const MothOp *op);
 typedef struct MothLibrary MothLibrary;
 MOTH_API void moth_def(MothLibrary *m, const char *schema, MothKernel kernel);
 MOTH_API void moth_def_op(MothLibrary *m, const MothOpDef *def);
+MOTH_API void moth_def_backend(MothLibrary *m, const MothBackend *b); /* moth_backend_add */
+/* The kernel of any op for a type of device: moth_impl(m, "add", "mydev", add). */
+MOTH_API void moth_impl(MothLibrary *m, const char *op, const char *device, MothKernel kernel);
 MOTH_API void moth_library_run(const char *name, const char *place, const char *version,
                                void (*define)(MothLibrary *));
 MOTH_API const char *moth_library_error(void);

@@ -5,6 +5,7 @@
 #include "core/parallel.h"
 #include "device/device.h"
 #include "dispatch/dispatch.h"
+#include "dispatch/on_cpu.h"
 #include "kernels/common/iter.h"
 #include "kernels/common/sequence.h"
 #include "kernels/cpu/util.h"
@@ -17,17 +18,33 @@ MothStatus moth_cpu_copy_across(MothTensor *dst, MothTensor *src, bool non_block
   const MothDeviceOps *ops = moth_device_ops((MothDeviceType)far.type);
   if (ops->copy)
     return ops->copy(dst, src, non_blocking);
-  if (!src->contiguous || !dst->contiguous || src->dtype != dst->dtype || src->ndim != dst->ndim ||
-      src->numel != dst->numel)
+  bool to_host = dst->device.type == MOTH_CPU;
+  if (!to_host && src->device.type != MOTH_CPU)
     return moth_fail(MOTH_ERR_VALUE,
-                     "a copy between devices needs row-major tensors of one shape and dtype");
+                     "a copy between two devices goes through the cpu: x:cpu():to(device)");
+  bool plain =
+      src->contiguous && dst->contiguous && src->dtype == dst->dtype && src->numel == dst->numel;
   size_t n = (size_t)(src->numel * moth_itemsize(src));
-  if (dst->device.type == MOTH_CPU)
+  if (plain && to_host)
     return ops->memory.to_host(far.index, dst->data, src->data, n);
-  if (src->device.type == MOTH_CPU)
+  if (plain)
     return ops->memory.from_host(far.index, dst->data, src->data, n);
-  return moth_fail(MOTH_ERR_VALUE,
-                   "a copy between two devices goes through the cpu: x:cpu():to(device)");
+  MothHostCopy copy = {0};
+  MothStatus s = moth_host_fetch(&copy, to_host ? src : dst, to_host);
+  if (s == MOTH_OK && to_host)
+    moth_cpu_copy(dst, copy.view);
+  if (s == MOTH_OK && !to_host) {
+    moth_cpu_copy(copy.view, src);
+    s = moth_host_send(&copy);
+  }
+  moth_host_drop(&copy);
+  return s;
+}
+
+/* Whether the call is left to the CPU, as its tensors lie in memory that the host cannot read. */
+static bool is_apart(const MothTensor *dst, const MothTensor *src) {
+  return dst->device.type == src->device.type &&
+         moth_device_ops((MothDeviceType)dst->device.type)->apart;
 }
 
 static MothStatus copy_any(MothTensor *dst, MothTensor *src, bool non_blocking) {
@@ -46,12 +63,16 @@ static MothStatus copy_any(MothTensor *dst, MothTensor *src, bool non_blocking) 
 }
 
 MothStatus moth_cpu_copy_(MothCall *c) {
+  if (is_apart(c->results[0].u.t, c->args[1].u.t))
+    return moth_call_on_cpu(c);
   return copy_any(c->results[0].u.t, c->args[1].u.t, c->args[2].u.b);
 }
 MothStatus moth_cpu_clone(MothCall *c) {
   return copy_any(c->results[0].u.t, c->args[0].u.t, false);
 }
 MothStatus moth_cpu_to_copy(MothCall *c) {
+  if (is_apart(c->results[0].u.t, c->args[0].u.t))
+    return moth_call_on_cpu(c);
   return copy_any(c->results[0].u.t, c->args[0].u.t, c->args[3].u.b);
 }
 

@@ -651,6 +651,22 @@ describe("a library of C #noasan", function()
     other:close()
     assert.same({ 2 }, c.scale(moth.ones(1)):totable())
   end)
+  it("may be a text: cpp_extension.load_inline", function()
+    local text = [[
+      static MothStatus twice(MothCall *c) {
+        MothTensor *out;
+        MothStatus s = moth_mul(moth_call_arg(c, 0), moth_v_int(2), &out);
+        return s ? s : moth_call_set_result(c, 0, out);
+      }
+      MOTH_LIBRARY(inline_ops, m) { moth_def(m, "twice(Tensor x) -> Tensor", twice); }]]
+    local load_inline = moth.cpp_extension.load_inline
+    local options = { name = "inline_ops", c_sources = text, build_directory = dir .. "/inline" }
+    assert.same({ 2, 4 }, load_inline(options).twice(moth.tensor { 1, 2 }):totable())
+    assert.same({ 2, 4 }, load_inline(options).twice(moth.tensor { 1, 2 }):totable())
+    fails("%[cpp_extension.load_inline%] expected c_sources", load_inline, { name = "a" })
+    fails("unknown option 'sources'", load_inline, { name = "a", sources = "a.c" })
+    fails("source_1.cpp:1:.-error", load_inline, { name = "a", cpp_sources = "int f( {", build_directory = dir })
+  end)
   it("is compiled by cpp_extension.load, once for its sources and flags #M131", function()
     local kept = os.getenv("MOTH_EXTENSIONS")
     ffi.C.setenv("MOTH_EXTENSIONS", dir .. "/kept", 1)

@@ -100,6 +100,41 @@ MothStatus moth_device_add(const MothDeviceOps *ops, MothDeviceType *out) {
   return s;
 }
 
+static const char *there_is_one(int index) {
+  return index ? "there is one device of this type" : NULL;
+}
+
+MothStatus moth_backend_add(const MothBackend *b, MothDeviceType *out) {
+  MothDeviceType type;
+  if (!b || !b->name || !b->alloc || !b->free || !b->to_host || !b->from_host)
+    return moth_fail(MOTH_ERR_TYPE, "backend_add: a device needs a name and the functions alloc, "
+                                    "free, to_host and from_host");
+  size_t bytes = strlen(b->name) + 1;
+  struct {
+    MothDeviceOps ops;
+    char name[];
+  } *own = calloc(1, sizeof *own + bytes); /* for the life of the process */
+  if (!own)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  memcpy(own->name, b->name, bytes);
+  own->ops = (MothDeviceOps){
+      .memory = {.name = own->name,
+                 .why_not = b->why_not ? b->why_not : there_is_one,
+                 .alloc = b->alloc,
+                 .free = b->free,
+                 .to_host = b->to_host,
+                 .from_host = b->from_host},
+      .fallback = b->fallback,
+      .apart = true,
+  };
+  MothStatus s = moth_device_add(&own->ops, &type);
+  if (s != MOTH_OK)
+    free(own);
+  else if (out)
+    *out = type;
+  return s;
+}
+
 MothStatus moth_device_parse(const char *s, MothDevice *out) {
   for (int i = 0; i < moth_device_ntypes(); i++) {
     const MothDeviceOps *ops = moth_device_ops((MothDeviceType)i);

@@ -16,6 +16,8 @@ typedef struct MothDeviceOps {
   int (*current)(void);
   void (*set_current)(int index);
   const MothStreamOps *streams; /* device/stream.h; NULL: there are none */
+  MothKernel fallback;          /* of ops without a kernel; NULL: they are errors */
+  bool apart;                   /* the host cannot read its memory, and it has no `copy` */
 } MothDeviceOps;
 
 static inline const MothDeviceOps *moth_device_ops(MothDeviceType type) {

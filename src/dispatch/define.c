@@ -33,6 +33,12 @@ void *moth_call_stream(const MothCall *c) {
   return now ? s->handle(now) : NULL;
 }
 
+MothTensor *moth_call_result(const MothCall *c, int i) {
+  return c && i >= 0 && i < c->op->nresults && c->results[i].tag == MOTH_V_TENSOR
+             ? c->results[i].u.t
+             : NULL;
+}
+
 MothStatus moth_call_set_result(MothCall *c, int i, MothTensor *t) {
   MothStatus s = MOTH_OK;
   if (!c || !t)
@@ -224,6 +230,20 @@ void moth_def_op(MothLibrary *m, const MothOpDef *def) {
 
 void moth_def(MothLibrary *m, const char *schema, MothKernel kernel) {
   moth_def_op(m, &(MothOpDef){.schema = schema, .all = kernel});
+}
+
+void moth_def_backend(MothLibrary *m, const MothBackend *b) {
+  if (m && !m->status)
+    m->status = moth_backend_add(b, NULL);
+}
+
+void moth_impl(MothLibrary *m, const char *op, const char *device, MothKernel kernel) {
+  if (!m || m->status)
+    return;
+  int type = device ? moth_device_find(device) : -1;
+  m->status = type < 0 ? moth_fail(MOTH_ERR_VALUE, "there is no type of device '%s'",
+                                   device ? device : "NULL")
+                       : moth_op_register(op, (MothDeviceType)type, kernel);
 }
 
 void moth_library_run(const char *name, const char *place, const char *version,

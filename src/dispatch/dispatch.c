@@ -43,7 +43,10 @@ static const char *backend_name(int device_type) {
   return moth_memory(device_type)->name;
 }
 
-static MothStatus no_kernel(const MothCall *c) {
+static MothStatus no_kernel(MothCall *c) {
+  MothKernel fallback = moth_device_ops((MothDeviceType)c->device.type)->fallback;
+  if (fallback)
+    return fallback(c);
   char have[64 * MOTH_NDEVICES] = "";
   for (int i = 0; i < MOTH_NDEVICES; i++)
     if (moth_kernel_of(c->op, i)) {

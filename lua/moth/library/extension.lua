@@ -8,6 +8,7 @@
 -- headers beside them, flags, compilers and moth's own headers.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local signature = require "moth.utils.signature"
 local toolchain = require "moth.utils.toolchain"
 local M = {}
@@ -117,6 +118,15 @@ local function plan(o, sources, target)
   return commands, objects, B.sha256(table.concat(depends, "\0"))
 end
 
+-- Where libraries are kept.
+local function folder_for(options)
+  local root = options.build_directory or os.getenv("MOTH_EXTENSIONS")
+  if not root then return toolchain.folder "extensions" end
+  local said, made = output("mkdir -p " .. quoted(root))
+  if not made then check.fail("[cpp_extension.load] %s", said) end
+  return root
+end
+
 --- Compiles sources unless the library is cached, loads it and returns its ops by their names without the namespace.
 -- options: name, sources; extra_cflags, extra_cuda_cflags, extra_ldflags, extra_include_paths (lists); build_directory;
 -- verbose = true prints the commands.
@@ -129,13 +139,7 @@ function M.load(options)
   elseif #sources == 0 then
     check.fail("[cpp_extension.load] option 'sources': expected a list of files")
   end
-  local root = options.build_directory or os.getenv("MOTH_EXTENSIONS")
-  if root then
-    local said, made = output("mkdir -p " .. quoted(root))
-    if not made then check.fail("[cpp_extension.load] %s", said) end
-  else
-    root = toolchain.folder "extensions"
-  end
+  local root = folder_for(options)
   -- The hash does not depend on where the result is written.
   local _, _, hash = plan(options, sources, "")
   local path, found = toolchain.keep {
@@ -164,5 +168,43 @@ function M.load(options)
   return ops
 end
 
-return signature.all(M, { "cpp_extension.load(table options)", "cpp_extension.include_paths()",
+-- The languages that load_inline takes: PyTorch's names, the ends of files.
+local inline = { { "c_sources", "c" }, { "cpp_sources", "cpp" }, { "cuda_sources", "cu" } }
+
+--- load, of sources that are texts: c_sources, cpp_sources, cuda_sources (a text or a list each). The other options are
+-- those of load. moth.h and moth_ops.h are included before each.
+function M.load_inline(options)
+  check.options("cpp_extension.load_inline", options, "name c_sources cpp_sources cuda_sources extra_cflags \z
+    extra_cuda_cflags extra_ldflags extra_include_paths build_directory verbose")
+  local own, texts, all = {}, {}, {}
+  for key, value in each(options) do own[key] = value end
+  for _, language in ipairs(inline) do
+    own[language[1]] = nil
+    local head = "#include <moth.h>\n#include <moth_ops.h>\n#line 1\n"
+    if language[2] ~= "c" then head = 'extern "C" {\n#include <moth.h>\n#include <moth_ops.h>\n}\n#line 1\n' end
+    for _, text in ipairs(list(options, language[1])) do
+      texts[#texts + 1] = { ("source_%d.%s"):format(#texts + 1, language[2]), head .. text .. "\n" }
+      all[#all + 1] = head .. text
+    end
+  end
+  if #texts == 0 then
+    check.fail("[cpp_extension.load_inline] expected c_sources, cpp_sources or cuda_sources: texts, or lists of texts")
+  end
+  local folder = ("%s/inline_%s"):format(folder_for(options), B.sha256(table.concat(all, "\0")):sub(1, 16))
+  output("mkdir -p " .. quoted(folder))
+  own.sources = {}
+  for i, t in ipairs(texts) do
+    own.sources[i] = folder .. "/" .. t[1]
+    if read(own.sources[i]) ~= t[2] then
+      local f, why = io.open(own.sources[i], "wb")
+      if not f then check.fail("[cpp_extension.load_inline] %s", why) end
+      f:write(t[2])
+      f:close()
+    end
+  end
+  return M.load(own)
+end
+
+return signature.all(M, { "cpp_extension.load(table options)", "cpp_extension.load_inline(table options)",
+  "cpp_extension.include_paths()",
   "cpp_extension.library_paths()", "cpp_extension.makefile()" })
