@@ -33,7 +33,7 @@ MothStatus moth_cuda_native_eigh(MothCall *c) {
   return moth_call_on_cpu(c);
 }
 MothStatus moth_cuda_native_eig(MothCall *c) {
-  return on_host(c);
+  return moth_call_on_cpu(c);
 }
 MothStatus moth_cuda_native_svd(MothCall *c) {
   return moth_call_on_cpu(c);
