@@ -73,7 +73,8 @@ describe("a device of one's own #noasan", function()
   end)
 
   it("is spoken of in errors", function()
-    fails("%[mm%] self and mat2 shapes cannot be multiplied.-pretend:0", moth.mm, there { { 1, 2 } }, there { { 1, 2 } })
+    local row = there { { 1, 2 } }
+    fails("%[mm%] self and mat2 shapes cannot be multiplied.-pretend:0", moth.mm, row, row)
     fails("%[add%].-pretend:0", function() return there { 1 } + moth.tensor { 1 } end)
     fails("%[searchsorted%]", moth.searchsorted, there { 1, 2 }, there { { 1 }, { 2 } }, { side = "no" })
     fails("the device 'pretend' has no %d+ bytes left", moth.empty, 2 ^ 30, { device = "pretend" })
