@@ -33,6 +33,7 @@ for name, file in require "moth.each" { -- what needs no group (docs/planner.md)
 end
 
 files.DistributedDataParallel, files.hooks, files.nn = "ddp", "hooks", "nn"
+files.fully_shard = { "fsdp", "fully_shard" }
 files.tp, files.parallelize_module = "tp", { "tp", "parallelize_module" }
 
 return require("moth.lang.lazy")({}, "moth.distributed.", files)

@@ -120,7 +120,7 @@ M.full_tensor = signature("distributed.full_tensor(Tensor tensor, Tensor like?)"
       local cut = p.cuts[i]
       x = gathered(x, cut, list[i][cut.dim])
     end
-    return x
+    return p.scalar and x:reshape({}) or x
   end)
 end)
 
