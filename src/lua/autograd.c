@@ -124,6 +124,35 @@ static int b_set_grad(lua_State *L) {
   return s ? moth_lua_raise(L, s) : 0;
 }
 
+/* gradients(params) -> those that have a gradient (params itself where all have), their gradients. */
+static int b_gradients(lua_State *L) {
+  moth_lua_type(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  int n = (int)lua_objlen(L, 1), found = 0;
+  lua_createtable(L, n, 0);
+  for (int i = 1; i <= n; i++) {
+    lua_rawgeti(L, 1, i);
+    MothTensor *g = moth_tensor_grad(moth_lua_check_tensor(L, -1, "grad"));
+    lua_pop(L, 1);
+    if (g) {
+      retain_push(L, g);
+      lua_rawseti(L, 2, ++found);
+    }
+  }
+  if (found == n)
+    return 2;
+  lua_createtable(L, found, 0);
+  for (int i = 1, k = 0; i <= n; i++) {
+    lua_rawgeti(L, 1, i);
+    if (moth_tensor_grad(moth_lua_check_tensor(L, -1, "grad")))
+      lua_rawseti(L, 3, ++k);
+    else
+      lua_pop(L, 1);
+  }
+  lua_insert(L, 2);
+  return 2;
+}
+
 /* zero_grads(params): sets every .grad of the list to nil, in one call. */
 static int b_zero_grads(lua_State *L) {
   moth_lua_type(L, 1, LUA_TTABLE);
@@ -457,6 +486,7 @@ void moth_lua_open_autograd(lua_State *L) {
                                  {"grad", b_grad},
                                  {"get_grad", b_get_grad},
                                  {"set_grad", b_set_grad},
+                                 {"gradients", b_gradients},
                                  {"zero_grads", b_zero_grads},
                                  {"requires_grad", b_requires_grad},
                                  {"set_requires_grad", b_set_requires_grad},

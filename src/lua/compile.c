@@ -76,6 +76,7 @@ static const struct {
                  {"is_leaf", GATE_OTHERS},
                  {"grad_fn", GATE_OTHERS},
                  {"get_grad", GATE_ALWAYS},
+                 {"gradients", GATE_ALWAYS},
                  {"set_grad", GATE_ALWAYS},
                  {"zero_grads", GATE_ALWAYS},
                  {"backward", GATE_ALWAYS}, /* these two break the graph themselves */

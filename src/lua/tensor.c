@@ -397,26 +397,45 @@ static int b_tensor_device(lua_State *L) {
   return 1;
 }
 
-/* free(t): releases the tensor now; using the handle afterwards is an error. */
-static int b_free(lua_State *L) {
-  MothHandle *h = moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR);
-  if (!h || (lua_gettop(L) > 1 && !lua_isnil(L, 2)))
-    only_tensor(L); /* raises */
+/* Releases the tensor on top of the stack. */
+static void free_top(lua_State *L) {
+  MothHandle *h = moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR);
   MothTensor *t = h->u.t;
+  int idx = lua_gettop(L);
+  h->u.t = NULL;
   if (t && t->grad &&
       t->grad->hooks) { /* the graph may still run them: another handle takes over */
-    lua_settop(L, 1);
-    lua_getfenv(L, 1);
-    h->u.t = NULL;
+    lua_getfenv(L, idx);
     moth_lua_push_tensor(L, t);
     lua_insert(L, -2);
     lua_setfenv(L, -2);
-    return 0;
+    lua_pop(L, 1);
+    return;
   }
-  h->u.t = NULL;
   moth_tensor_release(t);
   lua_pushvalue(L, lua_upvalueindex(1)); /* without a finalizer: nothing is left to release */
-  lua_setmetatable(L, 1);
+  lua_setmetatable(L, idx);
+}
+
+/* free_all(list): free for each. */
+static int b_free_all(lua_State *L) {
+  moth_lua_type(L, 1, LUA_TTABLE);
+  for (int i = 1, n = (int)lua_objlen(L, 1); i <= n; i++) {
+    lua_rawgeti(L, 1, i);
+    if (!moth_lua_handle(L, -1, MOTH_MAGIC_TENSOR))
+      moth_lua_error(L, "free_all: element %d is no tensor", i);
+    free_top(L);
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
+/* free(t): releases the tensor now; using the handle afterwards is an error. */
+static int b_free(lua_State *L) {
+  if (!moth_lua_handle(L, 1, MOTH_MAGIC_TENSOR) || (lua_gettop(L) > 1 && !lua_isnil(L, 2)))
+    only_tensor(L); /* raises */
+  lua_settop(L, 1);
+  free_top(L);
   return 0;
 }
 
@@ -705,6 +724,9 @@ void moth_lua_open_tensor(lua_State *L) {
       L); /* the metatable of released tensors, which Lua fills with that of tensors but for __gc */
   lua_pushvalue(L, -1);
   lua_setfield(L, -3, "Released");
+  lua_pushvalue(L, -1);
+  lua_pushcclosure(L, b_free_all, 1);
+  lua_setfield(L, -3, "free_all");
   lua_pushcclosure(L, b_free, 1);
   lua_setfield(L, -2, "free");
   lua_pushliteral(L, MOTH_VERSION);

@@ -42,30 +42,31 @@ end
 function Adam:step_group(group)
   local by_step, order, state, fresh, absent = {}, {}, self.state, {}, nil
   local scale, found = self:scale_and_found()
-  for _, p in ipairs(group.params) do
-    local grad = B.get_grad(p)
-    if grad then
-      local s = state[p]
-      if not s.step then
-        s = new_state(p, group, group.capturable and Optimizer.new_count(fresh, p, "step", 0) or 0)
-        state[p] = s
-      end
-      if not group.capturable then s.step = s.step + 1 end
-      local lists = by_step[s.step]
-      if not lists then
-        lists = { n = 0, params = {}, grads = {}, avgs = {}, squares = {}, maxima = {}, first = s,
-          states = group.capturable and {} }
-        by_step[s.step] = lists
-        order[#order + 1] = lists
-      end
-      local n = lists.n + 1
-      lists.n = n
-      lists.params[n], lists.grads[n] = p, grad
-      lists.avgs[n], lists.squares[n], lists.maxima[n] = s.exp_avg, s.exp_avg_sq, s.max_exp_avg_sq
-      if lists.states then lists.states[n] = s end
-    elseif group.capturable then
-      absent = absent or {}
-      absent[#absent + 1] = rawget(state, p)
+  local params, grads = B.gradients(group.params)
+  for i, p in ipairs(params) do
+    local s = state[p]
+    if not s.step then
+      s = new_state(p, group, group.capturable and Optimizer.new_count(fresh, p, "step", 0) or 0)
+      state[p] = s
+    end
+    if not group.capturable then s.step = s.step + 1 end
+    local lists = by_step[s.step]
+    if not lists then
+      lists = { n = 0, params = {}, grads = {}, avgs = {}, squares = {}, maxima = {}, first = s,
+        states = group.capturable and {} }
+      by_step[s.step] = lists
+      order[#order + 1] = lists
+    end
+    local n = lists.n + 1
+    lists.n = n
+    lists.params[n], lists.grads[n] = p, grads[i]
+    lists.avgs[n], lists.squares[n], lists.maxima[n] = s.exp_avg, s.exp_avg_sq, s.max_exp_avg_sq
+    if lists.states then lists.states[n] = s end
+  end
+  if group.capturable and #params < #group.params then
+    absent = {}
+    for _, p in ipairs(group.params) do
+      if not B.get_grad(p) then absent[#absent + 1] = rawget(state, p) end
     end
   end
   if absent then Optimizer.part_counts(absent, by_step, self.scalars) end
@@ -79,7 +80,7 @@ function Adam:step_group(group)
       Optimizer.rate(group, lists.params[1]), group.betas[1], group.betas[2], group.eps, group.weight_decay, step,
       group.decoupled_weight_decay, group.amsgrad, group.maximize, scale, found)
     -- Free our handles now, so that zero_grad releases the gradients while their memory is still in cache.
-    for i = 1, lists.n do B.free(lists.grads[i]) end
+    B.free_all(lists.grads)
   end
 end
 

@@ -45,40 +45,38 @@ function SGD:counts_on_device()
   return true
 end
 
-local function run(group, lists, first, ...)
-  if #lists.params == 0 then return end
-  local lr = Optimizer.rate(group, lists.params[1])
-  B.ops.sgd_step(lists.params, lists.grads, lists.buffers, lr, group.momentum, group.dampening,
-    group.weight_decay, group.nesterov, group.maximize, first, ...)
+local function run(group, params, grads, buffers, first, scale, found)
+  if #params == 0 then return end
+  B.ops.sgd_step(params, grads, buffers, Optimizer.rate(group, params[1]), group.momentum, group.dampening,
+    group.weight_decay, group.nesterov, group.maximize, first, scale, found)
 end
 
-local function new_lists() return { params = {}, grads = {}, buffers = {} } end
-
--- One op call for all parameters, and one for those without a momentum buffer yet.
-function SGD:step_group(group)
-  local old, new, state = new_lists(), new_lists(), self.state
-  local scale, found = self:scale_and_found()
-  for _, p in ipairs(group.params) do
-    local grad = B.get_grad(p)
-    if grad then
-      local lists = old
-      if group.momentum ~= 0 then
-        local s = state[p]
-        if not s.momentum_buffer then
-          lists = new
-          s.momentum_buffer = keep(found and moth.zeros_like(p) or moth.empty_like(p))
-        end
-        lists.buffers[#lists.buffers + 1] = s.momentum_buffer
-      end
-      lists.params[#lists.params + 1] = p
-      lists.grads[#lists.grads + 1] = grad
+-- One op call for the parameters with a momentum buffer, and one for those that have none yet.
+local function with_momentum(self, group, params, grads, scale, found)
+  local old, new = { {}, {}, {} }, { {}, {}, {} }
+  for i, p in ipairs(params) do
+    local s, lists = self.state[p], old
+    if not s.momentum_buffer then
+      lists = new
+      s.momentum_buffer = keep(found and moth.zeros_like(p) or moth.empty_like(p))
     end
+    local n = #lists[1] + 1
+    lists[1][n], lists[2][n], lists[3][n] = p, grads[i], s.momentum_buffer
   end
-  run(group, old, false, scale, found)
-  run(group, new, not found, scale, found)
-  for _, lists in ipairs({ old, new }) do -- free our handles now, as in Adam
-    for _, grad in ipairs(lists.grads) do B.free(grad) end
+  run(group, old[1], old[2], old[3], false, scale, found)
+  run(group, new[1], new[2], new[3], not found, scale, found)
+end
+
+local none = {}
+function SGD:step_group(group)
+  local params, grads = B.gradients(group.params)
+  local scale, found = self:scale_and_found()
+  if group.momentum == 0 then
+    run(group, params, grads, none, false, scale, found)
+  else
+    with_momentum(self, group, params, grads, scale, found)
   end
+  B.free_all(grads) -- our handles, so that zero_grad gives the memory back
 end
 
 return SGD

@@ -106,7 +106,7 @@ return function(name, spec)
       spec.call(B.ops[spec.op], lists, group, rate, s, scale, found)
       if spec.after then advance(bucket, spec.after(group, s), found) end
       -- Free our handles now, so that zero_grad releases the gradients while their memory is still in cache.
-      for _, grad in ipairs(lists.grads) do B.free(grad) end
+      B.free_all(lists.grads)
     end
   end
   return cls
