@@ -140,7 +140,7 @@ describe("documentation #M057", function()
 
   it("what the README says is not there is not", function()
     for name in ([[
-      sparse
+      sparse_csc_tensor
       quantization
       onnx
       export

@@ -291,6 +291,10 @@ describe("example", function()
     assert.is_true(number(example("word2vec", "--steps 300"), "; ") > 15)
   end)
 
+  it("graph_conv: a network on a graph, by products with a sparse matrix", function()
+    assert.is_true(number(example("graph_conv", "--steps 25 --people 200"), "told right: ") > 70)
+  end)
+
   it("finetune: a folder of images, the last layer first, then all", function()
     local text = example("finetune", "--steps 12 --few 2")
     has(text, "ImageFolder: 10 images", "5 classes", "step 12 of 12: loss")

@@ -204,12 +204,14 @@ static MothStatus check_index(const MothTensor *t, int64_t base, int64_t size, i
   moth_parallel_for(t->numel, MOTH_GRAIN, index_range, &r);
   if (moth_stopped()) { /* not all are checked */
     moth_tensor_release(*wide);
+    *wide = NULL;
     return moth_interrupted();
   }
   if (r.first_bad == INT64_MAX)
     return MOTH_OK;
   int64_t bad = r.in[r.first_bad];
   moth_tensor_release(*wide);
+  *wide = NULL;
   return moth_cpu_index_fail(what, bad, base, size, dim);
 }
 

@@ -88,6 +88,7 @@ moth.finfo, moth.iinfo = tensor.finfo, tensor.iinfo
 moth.allclose = tensor.allclose
 moth.equal = tensor.equal
 moth.newaxis = "newaxis" -- in a key: a dimension of size 1
+moth.strided, moth.sparse_coo, moth.sparse_csr = "strided", "sparse_coo", "sparse_csr" -- what x:layout() is
 for _, name in ipairs({ "arange", "max", "min", "split", "chunk", "unbind", "where" }) do
   moth[name] = tensor.functions[name]
 end
@@ -110,14 +111,15 @@ local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
-  "signal", "masked", "amp", "memory", "distributed", "distributions" }) do
+  "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions" }) do
   files[name] = name
 end
 files.cpp_extension = "library.extension"
 for file, fields in each({
   capi = "C", ["data.files"] = "mmap", ["data.diagnose"] = "diagnose", ["data.fetch"] = "is_main",
   ["utils.config"] = "config", ["repl.ask"] = "help",
-  io = "save load load_safetensors save_safetensors", dispatch = "dispatch_mode fake_mode autocast",
+  io = "save load load_safetensors save_safetensors", sparse = "sparse_coo_tensor sparse_csr_tensor",
+  dispatch = "dispatch_mode fake_mode autocast",
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
   ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",
   ["device.stream"] = "Stream Event stream", benchmark = "tic",

@@ -659,6 +659,33 @@ static MothStatus finish_factory(const Options *options, MothTensor **made) {
   return s;
 }
 
+/* Objects that compute ops themselves, such as sparse tensors: tables whose metatable has a function __op(name, …).
+ * Pushes that of the first one among the arguments, or at the head of a list. */
+static bool push_handler(lua_State *L, int top) {
+  for (int i = 1; i <= top; i++) {
+    if (lua_type(L, i) != LUA_TTABLE)
+      continue;
+    if (luaL_getmetafield(L, i, "__op"))
+      return true;
+    lua_rawgeti(L, i, 1);
+    if (lua_type(L, -1) == LUA_TTABLE && luaL_getmetafield(L, -1, "__op")) {
+      lua_remove(L, -2);
+      return true;
+    }
+    lua_pop(L, 1);
+  }
+  return false;
+}
+
+static int call_handler(lua_State *L, const MothOp *op, MothVariant variant, int top) {
+  char name[96];
+  lua_insert(L, 1);
+  lua_pushstring(L, op_name(op, (int)variant, name, sizeof name));
+  lua_insert(L, 2);
+  lua_call(L, top + 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
 enum { ENTRY = 1, META }; /* op_call's upvalues; META: the metatable of tensors */
 
 static int op_call(lua_State *L) {
@@ -672,6 +699,8 @@ static int op_call(lua_State *L) {
   moth_lua_enter(L);
   int top = lua_gettop(L);
   if (!read_plain(L, entry, top, args)) {
+    if (__builtin_expect(push_handler(L, top), 0))
+      return call_handler(L, op, variant, top);
     r.L = L;
     r.op = op;
     read_all(&r, entry, top, args, &options);

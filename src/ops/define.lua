@@ -266,6 +266,22 @@ return {
     return when(accumulate, grad, scatter_nd_(clone(grad), dims, index, zero, false, index_base))]] },
   masked_select_backward = { "grad, shape, mask",
     "sum_to(masked_scatter(zeros_of(grad, wide(shape, mask.shape), none), mask, grad), shape)" },
+  -- Sparse matrices by rows. The row of each of n elements, from 0: how many rows begin behind the first and not after it.
+  sparse_rows = { "crow, n, index_base", [[
+    local rows = crow.shape[0] - 1
+    local starts = narrow(crow, 0, smaller(rows, 1), larger(rows - 1, 0))
+    local ones = full_of(crow, starts.shape, 1, dtype_named("int64"))
+    local marks = index_add(zeros_of(crow, list(n + 1), dtype_named("int64")), 0, starts, ones, index_base)
+    return narrow(cumsum(marks, 0), 0, 0, n)]] },
+  -- The product of the transposed matrix, which has n rows, and x: sorted by columns here, if that is not given.
+  sparse_transposed_mm = { "crow, cols, values, x, n, t_crow, t_cols, order, index_base", [[
+    local by_column = argsort(cols, 0, false, 0)
+    local sorted = index_select(cols, 0, by_column, 0)
+    local starts = searchsorted(sorted, arange_of(cols, index_base, n + 1 + index_base, none), false, false, none, none, index_base)
+    local rows = index_select(sparse_rows(crow, cols.shape[0], index_base), 0, by_column, 0) + index_base
+    return when(given(t_crow),
+      native_sparse_mm(t_crow, t_cols, index_select(values, 0, order, index_base), x, none, none, none, index_base),
+      native_sparse_mm(starts, rows, index_select(values, 0, by_column, 0), x, none, none, none, index_base))]] },
   -- sort and topk: scatters grad to the positions of the values
   scatter_back = { "grad, shape, dim, index, index_base",
     "when(equal(grad.ndim, 0), grad, scatter(zeros_of(grad, shape, none), dim, index, grad, index_base))" },

@@ -2,7 +2,7 @@
 --
 --     local e = nn.Embedding(100000, 64, { sparse = true })
 --     e(tokens):sum():backward()
---     e.weight.grad:is_sparse()      --> true; :indices() (n), :values() (n, 64), :coalesce(), :to_dense()
+--     e.weight.grad      --> a sparse tensor (moth.sparse): :indices() (1, n), :values() (n, 64)
 --
 -- backward of F.embedding with sparse = true adds to a row gradient, not to a tensor of the table's size; `.grad` then
 -- returns it. optim.SGD (without momentum and weight decay) and optim.Adagrad change only its rows, other optimizers
@@ -36,14 +36,23 @@ local function joined(self)
   return self.parts[1]
 end
 
-function RowGradient.is_sparse() return true end
 --- Positions of rows, (n); they may repeat unless the gradient is coalesced.
 function RowGradient:indices() return joined(self)[1] end
 --- The rows, (n, …).
 function RowGradient:values() return joined(self)[2] end
-function RowGradient:size(dim) return dim and self.shape[dim] or self.shape end
-function RowGradient:dtype() return B.tensor_dtype(self:values()) end
-function RowGradient:device() return B.tensor_device(self:values()) end
+
+--- The gradient as users see it: a sparse tensor over the same memory.
+function RowGradient:tensor()
+  local part = joined(self)
+  if self.seen_of ~= part then
+    require "moth.sparse"
+    local T, Pattern = require "moth.sparse.tensor", require "moth.sparse.pattern"
+    local pattern = Pattern("coo", { self.shape[1] }, ops.reshape(part[1], { 1, -1 }))
+    if self.coalesced then pattern.sorted = true end
+    self.seen, self.seen_of = T.new(pattern, part[2], { unpack(self.shape) }), part
+  end
+  return self.seen
+end
 
 --- Sorts the rows and adds up repeated ones, in place. Returns itself.
 function RowGradient:coalesce()
@@ -65,10 +74,6 @@ function RowGradient:to_dense()
   return ops.index_add(zeros, 1, part[1], part[2])
 end
 
-function RowGradient:__tostring()
-  return ("RowGradient(%d rows of %s)"):format(B.numel(self:indices()), tostring(self.shape))
-end
-
 --- Adds rows to the gradient of a parameter.
 function M.add(p, indices, values)
   local g = gradients[p]
@@ -80,8 +85,8 @@ function M.add(p, indices, values)
   end
 end
 
---- The gradient of a tensor: its row gradient, its ordinary one (to which rows are added if it has both), or nil.
-function M.get(p)
+-- The row gradient of p, or its ordinary one, to which rows are added if it has both, or nil.
+local function either(p)
   local g = gradients[p]
   if not g then return B.get_grad(p) end
   local dense = B.get_grad(p)
@@ -91,11 +96,25 @@ function M.get(p)
   return dense
 end
 
---- Sets it: a tensor, a row gradient or nil.
+--- The gradient of a tensor: a sparse tensor, an ordinary one, or nil.
+function M.get(p)
+  local g = either(p)
+  return class.is_a(g, RowGradient) and g:tensor() or g
+end
+
+--- Sets it: a tensor, a sparse one or nil. A sparse one of more than one sparse dimension becomes an ordinary one.
 function M.set(p, g)
-  if class.is_a(g, RowGradient) then
-    gradients[p] = g
-    return B.set_grad(p, nil)
+  if class.name(g) == "SparseTensor" then
+    if tostring(g:size()) ~= tostring(p:size()) or g:dtype() ~= p:dtype() or g:device() ~= p:device() then
+      require("moth.utils.check").fail("[grad] the gradient of a tensor %s is like it, got %s of %s on %s",
+        B.format(p), tostring(g:size()), g:dtype().name, tostring(g:device()))
+    end
+    if g:sparse_dim() == 1 and not g:is_sparse_csr() then
+      B.set_grad(p, nil)
+      gradients[p] = RowGradient(ops.reshape(g:indices(), { -1 }), B.alias(g:values(), false), p:size())
+      return
+    end
+    g = B.alias(g:to_dense(), false)
   end
   gradients[p] = nil
   return B.set_grad(p, g)
@@ -122,10 +141,11 @@ function M.empty(list)
   end
 end
 
---- The row gradient of p if it has no ordinary one; else nil, and its rows are added to its .grad.
+--- The row gradient of p if it has no ordinary one, as the optimizers take it: indices() (n), values() (n, …),
+-- coalesce(), which changes it in place. Else nil, and its rows are added to its .grad.
 function M.rows(p)
   if not gradients[p] then return nil end
-  local g = M.get(p)
+  local g = either(p)
   return gradients[p] and g or nil
 end
 

@@ -45,6 +45,11 @@ local function pack_table(t, path, out, depth)
   if depth > MAX_DEPTH then error(("save: tables nest deeper than %d at '%s'"):format(MAX_DEPTH, path), 0) end
   local meta = getmetatable(t)
   local ordered = Ordered.is(t)
+  if type(meta) == "table" and rawget(meta, "__name") == "SparseTensor" then
+    local parts = pack_table(require("moth.sparse").__parts(t), path, out, depth)
+    parts.k = "sp"
+    return parts
+  end
   if not ordered and type(meta) == "table" and rawget(meta, "__name") then
     error(("save: a %s at '%s' cannot be saved%s"):format(meta.__name, path,
       type(t.state_dict) == "function" and "; save its :state_dict()" or ""), 0)
@@ -203,6 +208,7 @@ function unpack_value(node, from)
   elseif k == "z" then return nil
   elseif k == "d" then return B.dtype(node.v)
   elseif k == "t" or k == "sd" then return unpack_table(node, from)
+  elseif k == "sp" then return require("moth.sparse").__from_parts(unpack_table(node, from))
   end
   check.fail("load: %s: the description of the table is damaged", from.path)
 end

@@ -58,7 +58,7 @@ local Embedding = class("Embedding", Module)
 M.Embedding = Embedding
 
 --- weight (num_embeddings, embedding_dim). Row padding_idx starts as zeros and gets no gradient. max_norm, norm_type,
--- scale_grad_by_freq: see F.embedding. sparse: the gradient of the weight holds the rows read only (see moth.row_grad).
+-- scale_grad_by_freq: see F.embedding. sparse: the gradient of the weight holds the rows read only (see moth.sparse).
 Embedding.__init = signature.init("nn.Embedding(size num_embeddings, size embedding_dim, Index padding_idx?, \z
   number max_norm?, number norm_type=2, bool scale_grad_by_freq=false, bool sparse=false, *, device device?, \z
   dtype dtype?)", function(self, o)

@@ -35,7 +35,7 @@ end
 
 --- index (…) of positions, weight (V, D) -> (…, D). Row padding_idx gets no gradient. max_norm: the rows that are read
 -- are first scaled, in place, to a norm_type-norm of at most max_norm. scale_grad_by_freq: the gradient of a row is
--- divided by how often index has it. sparse: the gradient of weight, if a leaf, is a row gradient (moth.row_grad).
+-- divided by how often index has it. sparse: the gradient of weight, if a leaf, is a sparse tensor (moth.sparse).
 F.embedding = signature("F.embedding(Tensor input, Tensor weight, Index padding_idx?, number max_norm?, \z
   number norm_type=2, bool scale_grad_by_freq=false, bool sparse=false)",
   function(index, weight, padding_idx, max_norm, norm_type, by_freq, sparse)

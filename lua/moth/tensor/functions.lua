@@ -486,8 +486,19 @@ both("nan_to_num(Tensor input, number nan=0, number posinf?, number neginf?)", f
   return (ops.masked_fill(y, ops.eq(x, -math.huge), neginf or -limit))
 end)
 
---- Whether x is a row gradient (moth.row_grad): no tensor is.
-methods.is_sparse = signature("is_sparse(Tensor input)", function() return false end)
+-- Sparse tensors are objects of another kind (moth.sparse).
+for _, name in ipairs({ "is_sparse", "is_sparse_csr" }) do
+  methods[name] = signature(name .. "(Tensor input)", function() return false end)
+end
+methods.layout = signature("layout(Tensor input)", function() return "strided" end)
+methods.to_dense = signature("to_dense(Tensor input)", function(x) return x end)
+for _, name in ipairs({ "to_sparse", "to_sparse_coo", "to_sparse_csr", "sparse_mask" }) do
+  methods[name] = function(...)
+    local result = require("moth.sparse")[name](...)
+    return result
+  end
+  B.names[methods[name]] = name
+end
 
 --- x in one dimension; a view where strides allow.
 both("ravel(Tensor input)", function(x) return (ops.reshape(x, { -1 })) end)

@@ -190,6 +190,10 @@ local function complain(s, p, v)
         tostring(key))
     end
   end
+  local mt = type(v) == "table" and getmetatable(v)
+  if mt and rawget(mt, "__op") and p.expected:find("a tensor", 1, true) then
+    fail(s, "argument '%s': expected %s, got a %s; use its to_dense()", p.name, p.expected, mt.__name)
+  end
   fail(s, "argument '%s': expected %s, got %s", p.name, p.expected, shown(v))
 end
 
