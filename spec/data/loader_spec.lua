@@ -129,6 +129,24 @@ describe("DataLoader #quick", function()
     assert.same({ 5 }, epoch(loader)[3][2]:totable())
   end)
 
+  it("gives samples as they are where there are no batches", function()
+    local ds = data.TensorDataset(moth.arange(6):view(3, 2), moth.arange(3))
+    for workers = 0, 2, 2 do
+      local first = {}
+      for x, y in data.DataLoader(ds, { batch_size = false, num_workers = workers }):iter() do
+        assert.same({ 1, 0 }, { x:dim(), y:dim() })
+        first[#first + 1] = x[1]:item()
+      end
+      assert.same({ 0, 2, 4 }, first)
+    end
+    local sum = function(x, y) return x:sum() + y end
+    local loader = data.DataLoader(ds, { batch_size = false, collate_fn = sum })
+    assert.equal(3, loader:size())
+    assert.equal(1, loader:iter()():item())
+    assert.error_matches(function() data.DataLoader(ds, { batch_size = false, drop_last = true }) end,
+      "excludes batch_sampler and drop_last")
+  end)
+
   it("says what is wrong", function()
     local ds = rows(3)
     assert.error_matches(function() data.DataLoader(ds, { num_workers = -1 }) end, "'num_workers'")

@@ -24,6 +24,7 @@ describe("three dimensions #quick", function()
     module.weight:detach():copy_(w)
     assert.is_true(module(g, { 5, 6, 7 }):allclose(dx))
     assert.error_matches(function() module(g, { 9, 6, 7 }) end, "output_size must be between 4 and 5 in dimension 3")
+    assert.error_matches(function() module(g, { output_sizes = 9 }) end, "did you mean 'output_size'")
   end)
   it("unpooling puts maxima back", function()
     for n = 1, 3 do

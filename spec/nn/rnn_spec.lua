@@ -39,10 +39,11 @@ describe("recurrent cells #quick", function()
       local a, b = part(k, x, h)
       gate[k] = k == 3 and math.tanh(a + b) or sigmoid(a + b)
     end
-    local state = cell(X, { H, C })
+    local new_h, new_c = cell(X, { H, C })
     local want = gate[2] * c + gate[1] * gate[3]
-    assert.is_near(want, state[2]:item(), 1e-6)
-    assert.is_near(gate[4] * math.tanh(want), state[1]:item(), 1e-6)
+    assert.is_near(want, new_c:item(), 1e-6)
+    assert.is_near(gate[4] * math.tanh(want), new_h:item(), 1e-6)
+    assert.error_matches(function() cell(X, H) end, "h, c = cell%(x, { h, c }%)")
   end)
 
   it("GRUCell", function()
@@ -67,8 +68,9 @@ describe("recurrent layers", function()
       local x, state = moth.randn(T, N, I), nil
       local out, last = m(x)
       for t = 1, T do
-        state = cell(x[t], state)
-        close(out[t], kind == "LSTM" and state[1] or state)
+        local new_h, new_c = cell(x[t], state)
+        state = new_c and { new_h, new_c } or new_h
+        close(out[t], new_h)
       end
       local h, c = last, nil
       if kind == "LSTM" then h, c = unpack(last) end
@@ -186,8 +188,9 @@ describe("the fused layers #quick", function()
       local state
       local sum = 0
       for t = 1, 4 do
-        state = cell(x[t], state)
-        sum = sum + (kind == "LSTM" and state[1] or state):sin():sum()
+        local h, c = cell(x[t], state)
+        state = c and { h, c } or h
+        sum = sum + h:sin():sum()
       end
       local out, last = layer(x)
       assert.is_near(sum:item(), out:sin():sum():item(), 1e-10)

@@ -23,10 +23,21 @@ local function same_shape(a, b)
   return true
 end
 
+-- The names of a table, those that are strings in their order.
+local function names_of(t)
+  local names = {}
+  for key in each(t) do names[#names + 1] = key end
+  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
+  return names
+end
+
 --- One value per sample as one value: tensors are stacked; numbers become a tensor (int64 if all are integral,
 -- else the default float dtype); booleans a bool tensor; tables are collated field by field; strings stay a list.
-function M.values(list)
+-- join: a function of a list of values which gives one, or nil where the rules above hold.
+function M.values(list, join)
   local first = list[1]
+  local joined = join and join(list)
+  if joined then return joined end
   if B.is_tensor(first) then
     for i = 2, #list do
       if not B.is_tensor(list[i]) then
@@ -50,13 +61,13 @@ function M.values(list)
   if kind == "boolean" then return moth.tensor(list) end
   if kind ~= "table" then return list end
   local out = {}
-  for key in each(first) do
+  for _, key in ipairs(names_of(first)) do
     local column = {}
     for i, sample in ipairs(list) do
       if sample[key] == nil then check.fail("data: sample %d of a batch has no field '%s'", i, tostring(key)) end
       column[i] = sample[key]
     end
-    out[key] = M.values(column)
+    out[key] = M.values(column, join)
   end
   return out
 end
@@ -82,8 +93,9 @@ M.default = signature("data.default_collate(list batch)", function(samples)
 end)
 
 --- A collate function for sequences: data.pad_collate { padding_value = 0, batch_first = true, lengths = true }.
--- Tensors that differ in their first size are padded to the longest of the batch, (N, length, …); with lengths, a
--- tensor of the lengths of the first of them comes as one more value at the end. All else is collated as by default.
+-- Tensors that differ in their first size, in tables of a sample too, are padded to the longest of the batch,
+-- (N, length, …); with lengths, a tensor of the lengths of the first of them (in tables: in the order of names) comes
+-- as one more value at the end. All else is collated as by default.
 local PadCollate = class("PadCollate")
 M.PadCollate = PadCollate
 PadCollate.__init = signature.init("data.pad_collate(number padding_value=0, bool batch_first=true, bool lengths=true)",
@@ -99,29 +111,36 @@ end
 function PadCollate.__call(self, samples)
   if #samples == 0 then check.fail("[data.pad_collate] there are no samples") end
   local out, n, lengths = {}, samples[1].n or #samples[1], nil
+  local o = { batch_first = self.batch_first, padding_value = self.padding_value }
+  local function join(list)
+    for _, t in ipairs(list) do
+      if not B.is_tensor(t) or B.dim(t) == 0 then return nil end
+    end
+    if not lengths then
+      local counts = {}
+      for i, t in ipairs(list) do counts[i] = B.size(t, 1) end
+      lengths = moth.tensor(counts, { dtype = moth.int64 })
+    end
+    return (differ(list) or not self.batch_first) and moth.nn.utils.pad_sequence(list, o) or nil
+  end
   for k = 1, n do
-    local column, all = {}, true
+    local column = {}
     for i, sample in ipairs(samples) do
       if sample[k] == nil then check.fail("data: value %d of sample %d of a batch is nil", k, i) end
-      column[i], all = sample[k], all and B.is_tensor(sample[k]) and B.dim(sample[k]) > 0
+      column[i] = sample[k]
     end
-    if all and not lengths then
-      local list = {}
-      for i, t in ipairs(column) do list[i] = B.size(t, 1) end
-      lengths = moth.tensor(list, { dtype = moth.int64 })
-    end
-    if all and (differ(column) or not self.batch_first) then
-      local o = { batch_first = self.batch_first, padding_value = self.padding_value }
-      out[k] = (moth.nn.utils.pad_sequence(column, o))
-    else
-      out[k] = M.values(column)
-    end
+    out[k] = M.values(column, join)
   end
   if self.lengths then
     n = n + 1
     out[n] = lengths
   end
   return unpack(out, 1, n)
+end
+
+--- The values of the only sample of a batch, for loaders that do not collate.
+function M.one(samples)
+  return unpack(samples[1], 1, samples[1].n)
 end
 
 return M

@@ -15,6 +15,7 @@ local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local range = require "moth.profiler.range"
 local LOADER = range.kinds.loader
+local collate = require "moth.data.collate"
 local fetch = require "moth.data.fetch"
 local sampler = require "moth.data.sampler"
 local each = require "moth.each"
@@ -25,19 +26,23 @@ end)
 
 local TensorDataset = require("moth.data.dataset").TensorDataset -- and the types Dataset, Iterable of signatures
 
---- collate_fn: list of samples { n = …, … } -> values of the batch. pin_memory copies the tensors of batches to pinned
+--- batch_size = false: no batches, samples come as the dataset gives them (or as collate_fn makes of their values).
+-- collate_fn: list of samples { n = …, … } -> values of the batch. pin_memory copies the tensors of batches to pinned
 -- memory if there is CUDA, for x:cuda{non_blocking = true}. num_workers: threads that make the batches, 0: the caller;
 -- each has prefetch_factor batches on their way. persistent_workers: they stay for the next epoch, with their copy of
 -- the dataset. timeout: seconds to wait for a batch, 0: any time. worker_init_fn(id) is called in each, id from 0.
 -- generator: draws the order and the seeds of the epochs; seed = n stands for Generator(n). multiprocessing_context is
 -- read over: there are no processes.
-DataLoader.__init = signature.init("data.DataLoader(Dataset|Iterable dataset, count batch_size?, bool shuffle?, \z
+DataLoader.__init = signature.init("data.DataLoader(Dataset|Iterable dataset, count|false batch_size?, bool shuffle?, \z
   Sampler|Tensor|Index[]|function sampler?, Sampler|list|function batch_sampler?, size num_workers=0, \z
   callable collate_fn?, bool pin_memory=false, \z
   bool drop_last=false, number timeout=0, callable worker_init_fn?, string multiprocessing_context?, *, \z
   Generator generator?, size seed?, count prefetch_factor=2, bool persistent_workers=false)", function(self, o)
   local where, dataset = "[data.DataLoader]", o.dataset
   if o.sampler and o.shuffle then check.fail("%s shuffle is up to the sampler; give one or the other", where) end
+  if o.batch_size == false and (o.batch_sampler or o.drop_last) then
+    check.fail("%s batch_size = false makes no batches: it excludes batch_sampler and drop_last", where)
+  end
   if o.batch_sampler and (o.batch_size or o.shuffle or o.sampler or o.drop_last) then
     check.fail("%s batch_sampler excludes batch_size, shuffle, sampler and drop_last", where)
   end
@@ -52,6 +57,10 @@ DataLoader.__init = signature.init("data.DataLoader(Dataset|Iterable dataset, co
   end
   local generator = o.generator or o.seed and moth.Generator(o.seed)
   self.dataset, self.collate_fn, self.batch_sampler = dataset, o.collate_fn, o.batch_sampler
+  if o.batch_size == false then
+    local of = o.collate_fn
+    self.collate_fn = of and function(samples) return of(collate.one(samples)) end or collate.one
+  end
   self.batch_size, self.drop_last, self.generator = o.batch_size or 1, o.drop_last, generator
   self.pin_memory = o.pin_memory and moth.cuda.is_available()
   self.num_workers, self.prefetch_factor, self.persistent_workers = o.num_workers, o.prefetch_factor,

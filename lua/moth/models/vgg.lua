@@ -1,5 +1,5 @@
 --- models.vgg11, vgg13, vgg16, vgg19 and vgg11_bn …: plain stacks of 3 x 3 convolutions (Simonyan and Zisserman 2015),
--- with torchvision's names. num_classes is 1000 in its checkpoints.
+-- with torchvision's names.
 local moth = require "moth"
 local each = require "moth.each"
 local nn = require "moth.nn"
@@ -50,7 +50,7 @@ local M = {}
 for name, plan in each(plans) do
   for _, batch_norm in ipairs { false, true } do
     local full = batch_norm and name .. "_bn" or name
-    M[full] = signature(("models.%s(*, count num_classes, count in_channels=3, number dropout=0.5)"):format(full),
+    M[full] = signature(("models.%s(*, count num_classes=1000, count in_channels=3, number dropout=0.5)"):format(full),
       function(num_classes, in_channels, dropout)
         return VGG(plan, batch_norm, { num_classes = num_classes, in_channels = in_channels, dropout = dropout })
       end)

@@ -1,5 +1,5 @@
 --- models.ViT, and vit_b_16, vit_b_32, vit_l_16: a transformer over patches of an image (Dosovitskiy et al. 2021), with
--- torchvision's names. num_classes is 1000 in its checkpoints.
+-- torchvision's names.
 local moth = require "moth"
 local each = require "moth.each"
 local nn = require "moth.nn"
@@ -66,7 +66,7 @@ end
 local M = { ViT = ViT }
 for name, of in each { vit_b_16 = { 16, 12, 12, 768, 3072 }, vit_b_32 = { 32, 12, 12, 768, 3072 },
   vit_l_16 = { 16, 24, 16, 1024, 4096 } } do
-  M[name] = signature(("models.%s(*, count num_classes, count image_size=224, number dropout=0)"):format(name),
+  M[name] = signature(("models.%s(*, count num_classes=1000, count image_size=224, number dropout=0)"):format(name),
     function(num_classes, image_size, dropout)
       return ViT { patch_size = of[1], num_layers = of[2], num_heads = of[3], hidden_dim = of[4], mlp_dim = of[5],
         num_classes = num_classes, image_size = image_size, dropout = dropout }

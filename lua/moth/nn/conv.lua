@@ -84,9 +84,13 @@ local function make(name, n, transposed)
   end
 
   if transposed then
+    local read = signature(("%s:forward(Tensor input, int|int[] output_size?)"):format(where),
+      function(...) return ... end)
+
     -- The output_padding that gives the sizes `want` (the last n of a list).
     local function padding_for(self, x, want)
-      if type(want) ~= "table" or #want ~= n and #want ~= B.dim(x) then
+      if type(want) == "number" then want = sizes.of(where, "output_size", want, n) end
+      if #want ~= n and #want ~= B.dim(x) then
         check.fail("[%s] output_size: expected %d sizes, or %d", where, n, B.dim(x))
       end
       local list = {}
@@ -105,7 +109,10 @@ local function make(name, n, transposed)
     --- (N, C, …) -> (N, K, …); output_size: sizes of the result, in place of output_padding
     function cls:forward(x, output_size)
       local more = self.output_padding
-      if output_size then more = padding_for(self, check.tensor(where, "input", x), output_size) end
+      if output_size ~= nil then
+        x, output_size = read(x, output_size)
+        more = padding_for(self, x, output_size)
+      end
       return op(x, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation)
     end
   else

@@ -135,7 +135,7 @@ define("ctc_loss", "Tensor log_probs, Tensor targets, int|int[]|Tensor input_len
     local function lengths(name, given)
       local t = given
       if not B.is_tensor(t) then t = moth.tensor(type(t) == "table" and t or { t }, { dtype = moth.int64 }) end
-      t = t:reshape(-1)
+      t = t:reshape(-1):to(B.tensor_device(rows)) -- lengths are given as they are known: on the CPU, as a rule
       if B.numel(t) ~= N then check.fail("%s %d %s for %d sequences", where, B.numel(t), name, N) end
       return t
     end

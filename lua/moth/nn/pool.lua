@@ -116,8 +116,11 @@ for n = 1, 3 do
     self.stride = sizes.of(where, "stride", o.stride or o.kernel_size, n)
     self.padding = sizes.of(where, "padding", o.padding, n)
   end)
+  local read = signature(("nn.%s:forward(Tensor input, Tensor indices, int[] output_size?)"):format(name),
+    function(...) return ... end)
   --- x, the positions of pooling, output_size: sizes where pooling has left out a rest
-  function cls:forward(x, indices, output_size)
+  function cls:forward(...)
+    local x, indices, output_size = read(...)
     return fn(x, indices, self.kernel_size, self.stride, self.padding, output_size)
   end
   function cls:extra_repr()

@@ -76,7 +76,8 @@ local function state_list(where, kind, given)
   local list = B.is_tensor(given) and { given } or given
   local n = kind == "LSTM" and 2 or 1
   if type(list) ~= "table" or #list ~= n then
-    check.fail("%s: the state is %s", where, n == 2 and "a table { h, c }" or "a tensor")
+    check.fail("%s: the state is %s", where, n == 1 and "a tensor" or where:find("Cell", 1, true)
+      and "a table { h, c }: h, c = cell(x, { h, c })" or "a table { h, c }")
   end
   return list
 end
@@ -336,7 +337,8 @@ local function cells(kind)
 
   cls.reset = reset
 
-  --- x (N, input_size) or (input_size); state h, of an LSTM { h, c } -> the new state
+  --- x (N, input_size) or (input_size); state h, of an LSTM { h, c }
+  -- @return the new h; of an LSTM also c
   function cls:forward(x, state)
     local batched = B.dim(check.tensor(where, "input", x)) == 2
     if not batched then x = x:unsqueeze(1) end
@@ -349,8 +351,7 @@ local function cells(kind)
     local gx = moth.linear(x, self.weight_ih, self.bias_ih)
     local after = step_of(kind, self.nonlinearity)(gx, from, self.weight_hh, self.bias_hh)
     for i = 1, n do if not batched then after[i] = after[i]:squeeze(1) end end
-    if n == 2 then return after end
-    return after[1]
+    return after[1], after[2]
   end
 
   function cls:extra_repr() return ("%d, %d"):format(self.input_size, self.hidden_size) end
