@@ -129,6 +129,15 @@ describe("nn.Module #quick", function()
     m.mean = nil
     assert.same({ "scratch" }, names(m:named_buffers()))
     assert.error_matches(function() m:register_buffer("x", 3) end, "'tensor': expected a tensor")
+    local data = moth.zeros(2)
+    m.count = nil
+    m.kept, m.passing = nn.Buffer(data), nn.Buffer(data, false)
+    data:fill_(3)
+    assert.same({ 3, 3 }, m.kept:totable())
+    assert.same({ "kept" }, m:state_dict():keys())
+    assert.equal(3, #names(m:named_buffers()))
+    m.kept = moth.ones(2)
+    assert.same({ "kept" }, m:state_dict():keys())
   end)
 
   it("switches training and evaluation recursively #M168", function()

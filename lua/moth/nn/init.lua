@@ -7,7 +7,7 @@ local here = "moth.nn."
 
 -- name -> file
 local files = {
-  Module = "module", Parameter = "parameter", Sequential = "sequential", ModuleList = "module_list",
+  Module = "module", Parameter = "parameter", Buffer = "buffer", Sequential = "sequential", ModuleList = "module_list",
   ModuleDict = "module_dict", Linear = "linear", Flatten = "flatten", Unflatten = "unflatten",
   Identity = "identity", Bilinear = "bilinear", ParameterList = "parameter_list", ParameterDict = "parameter_dict",
   AdaptiveLogSoftmaxWithLoss = "adaptive_softmax", SyncBatchNorm = "sync_batchnorm",

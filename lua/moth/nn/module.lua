@@ -17,6 +17,7 @@ local class = require "moth.class"
 local check = require "moth.utils.check"
 local signature = require "moth.utils.signature"
 local Ordered = require "moth.nn.ordered"
+local Buffer = require "moth.nn.buffer"
 local Parameter = require "moth.nn.parameter"
 local hooks = require "moth.nn.hooks"
 local state_dict = require "moth.nn.state_dict"
@@ -93,6 +94,7 @@ end
 local function registry_of(value)
   if Parameter.is(value) then return "_parameters" end
   if Module.is(value) then return "_modules" end
+  if Buffer.is(value) then return "_buffers" end
 end
 
 local function holder(self, key)
@@ -110,6 +112,7 @@ local function register(self, registry, key, value)
   end
   local old = holder(self, key)
   if old and old ~= registry then self[old][key] = nil end
+  if Buffer.is(value) then self._transient[key] = not Buffer.is_persistent(value) or nil end
   self[registry][key] = value
 end
 

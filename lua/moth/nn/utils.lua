@@ -239,19 +239,49 @@ M.average = signature("nn.utils.average(list list)", function(list)
   return out
 end)
 
---- A listing of all modules with the shape and size of their parameters, as a string.
-M.summary = signature("nn.utils.summary(Module model)", function(model)
+-- The shapes of what each module gives for an input, as text, by module. The model runs as in evaluation.
+local function outputs_of(model, input)
+  local shapes, handles, training = {}, {}, {}
+  local function show(output)
+    if B.is_tensor(output) then return tostring(output:size()) end
+    if type(output) ~= "table" then return type(output) end
+    local parts = {}
+    for i, v in ipairs(output) do parts[i] = show(v) end
+    return "{ " .. table.concat(parts, ", ") .. " }"
+  end
+  for _, m in model:named_modules() do
+    training[m] = m.training
+    handles[#handles + 1] = m:register_forward_hook(function(_, _, output) shapes[m] = show(output) end)
+  end
+  model:eval()
+  local ok, message = pcall(moth.no_grad, function()
+    if B.is_tensor(input) then return model(input) end
+    return model(unpack(input))
+  end)
+  for _, h in ipairs(handles) do h:remove() end
+  for _, m in model:named_modules() do m.training = training[m] end
+  if not ok then error(message, 0) end
+  return shapes
+end
+
+--- A listing of all modules with the shape and size of their parameters, as a string; with an input (a tensor, or a
+-- list of arguments) also with the shapes of what they give for it.
+M.summary = signature("nn.utils.summary(Module model, Tensor|table input?)", function(model, input)
   local fmt = require "moth.lang.fmt"
-  local lines = { ("%-36s %-18s %-16s %12s"):format("Module", "Parameter", "Shape", "Numbers") }
+  local shapes = input and outputs_of(model, input) or {}
+  local lines = { ("%-36s %-18s %-16s %12s%s"):format("Module", "Parameter", "Shape", "Numbers", input
+    and "  Output" or "") }
   for path, m in model:named_modules() do
     local where = ("%s (%s)"):format(path == "" and "." or path, m.__name)
-    local own = false
+    local own, output = false, shapes[m] and "  " .. shapes[m] or ""
     for name, p in m:named_parameters({ recurse = false }) do
-      lines[#lines + 1] = ("%-36s %-18s %-16s %12s"):format(own and "" or where, name,
-        "[" .. table.concat(B.size(p), ", ") .. "]", fmt.commas(B.numel(p)))
+      lines[#lines + 1] = ("%-36s %-18s %-16s %12s%s"):format(own and "" or where, name,
+        "[" .. table.concat(B.size(p), ", ") .. "]", fmt.commas(B.numel(p)), own and "" or output)
       own = true
     end
-    if not own then lines[#lines + 1] = where end
+    if not own then
+      lines[#lines + 1] = output == "" and where or ("%-36s %-18s %-16s %12s%s"):format(where, "", "", "", output)
+    end
   end
   lines[#lines + 1] = "Parameters: " .. fmt.commas(require("moth.nn.module").num_parameters(model))
   return table.concat(lines, "\n")
