@@ -224,12 +224,12 @@ describe("files as data #quick", function()
     assert.same({ { 1, -1, -1 }, { 2, 2, -1 }, { 3, 3, 3 } }, x:totable())
     assert.same({ 1, 2, 3 }, i:totable())
     assert.same({ 1, 2, 3 }, lengths:totable())
-    function Words.get(_, i) return { id = i, part = { text = "t" .. i, x = moth.full({ 4 - i }, i) } } end
+    function Words.get(_, k) return { id = k, part = { text = "t" .. k, x = moth.full({ 4 - k }, k) } } end
     x, lengths = loader:iter()()
     assert.same({ { 1, 1, 1 }, { 2, 2, -1 }, { 3, -1, -1 } }, x.part.x:totable())
     assert.same({ "t1", "t2", "t3" }, x.part.text)
     assert.same({ 3, 2, 1 }, lengths:totable())
-    function Words.get(_, i) return moth.full({ i }, i), i end
+    function Words.get(_, k) return moth.full({ k }, k), k end
     assert.error_matches(function() data.DataLoader(Words(), { batch_size = 2 }):iter()() end,
       "sample 2 of a batch has a tensor of shape %[2%], the first one of %[1%].*HINT: collate_fn = data.pad_collate")
   end)

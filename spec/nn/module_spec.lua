@@ -235,6 +235,17 @@ FashionClassifier(
 end)
 
 describe("state dicts #quick", function()
+  it("slices of lists have the same modules, both ends included", function()
+    local s = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 3), nn.Tanh()):eval()
+    local part = s[{ 2, 3 }]
+    assert.same({ "2.weight", "2.bias" }, part:state_dict():keys())
+    assert.equal(s[3], part[2])
+    assert.is_false(part.training)
+    assert.same({ 4, 2, 3, 0 }, { #s[{}], #s[{ { 1, 2 } }], #s[{ -3, -1 }], #s[{ 3, 2 }] })
+    assert.same({ "0.weight", "0.bias" }, nn.ModuleList({ nn.ReLU(), nn.Linear(1, 1) })[{ 2 }]:state_dict():keys())
+    assert.error_matches(function() return s[{ 1, 2, 3 }] end, "written list%[{ first, last }%]")
+  end)
+
   it("nn.Sequential frees what goes from one child to the next, and only what nobody else may hold", function()
     local Keeper = nn.class("Keeper")
     function Keeper:forward(x)

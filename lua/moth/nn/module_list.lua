@@ -1,4 +1,5 @@
---- nn.ModuleList: modules by position. `for i, m in ipairs(list) do`, `list[1]`, `list[-1]`, `#list`.
+--- nn.ModuleList: modules by position. `for i, m in ipairs(list) do`, `list[1]`, `list[-1]`, `#list`; `list[{ 2, -1 }]`
+-- is a list of the same modules, from the second to the last.
 local class = require "moth.class"
 local check = require "moth.utils.check"
 local Ordered = require "moth.nn.ordered"
@@ -59,8 +60,31 @@ function ModuleList:registry(name)
   return Module.registry(self, name)
 end
 
+-- The modules from one position to another, as { first, last } or { { first, last } }. Numbered ones of a ModuleList
+-- get new names, those of a Sequential keep theirs, as in PyTorch.
+local function slice(self, key)
+  if #key == 1 and type(key[1]) == "table" then key = key[1] end
+  local n, bounds = #self, { 1, -1 }
+  for i = 1, 2 do
+    local at = key[i] == nil and bounds[i] or key[i]
+    if #key > 2 or type(at) ~= "number" or at ~= math.floor(at) then
+      check.fail("%s: a slice is written list[{ first, last }], both ends included", self.__name)
+    end
+    bounds[i] = at < 0 and n + 1 + at or at
+  end
+  local cls = self.__numbered and ModuleList or require "moth.nn.sequential"
+  local out, names = cls(), Ordered.keys(self:registry("_modules"))
+  for i = math.max(bounds[1], 1), math.min(bounds[2], n) do
+    out:add_module(self.__numbered and names[i]:find("^%d+$") and tostring(#out) or names[i], rawget(self, i))
+  end
+  out.training = self.training
+  return out
+end
+ModuleList.__numbered = true
+
 function ModuleList.__index(self, key)
   if type(key) == "number" then return key < 0 and rawget(self, #self + 1 + key) or nil end
+  if type(key) == "table" then return slice(self, key) end
   local value = getmetatable(self)[key]
   if value ~= nil then return value end
   adopt(self)
