@@ -1,6 +1,7 @@
 --- What the training examples share: options of the command line, progress, a curve of the loss as a picture, and a
 -- checkpoint from which a run that was stopped goes on.
 local moth = require "moth"
+local each = require "moth.each"
 io.stdout:setvbuf "line"
 local M = {}
 
@@ -8,12 +9,12 @@ local M = {}
 -- takes --steps, --curve FILE.svg (or .png), --checkpoint FILE.
 function M.options(defaults)
   local o = {}
-  for name, value in pairs(defaults) do o[name] = value end
+  for name, value in each(defaults) do o[name] = value end
   for i = 1, #arg, 2 do
     local name = arg[i]:match "^%-%-(%w+)$"
     if not name or arg[i + 1] == nil or defaults[name] == nil and name ~= "curve" and name ~= "checkpoint" then
       local names = { "--curve", "--checkpoint" }
-      for key in pairs(defaults) do names[#names + 1] = "--" .. key end
+      for key in each(defaults) do names[#names + 1] = "--" .. key end
       table.sort(names)
       error("options are " .. table.concat(names, ", ") .. ", each with a value", 0)
     end
@@ -34,7 +35,7 @@ function M.run(o, parts, step)
   local losses, from = {}, 1
   if o.checkpoint and exists(o.checkpoint) then
     local saved = moth.load(o.checkpoint)
-    for name, part in pairs(parts) do part:load_state_dict(saved[name]) end
+    for name, part in each(parts) do part:load_state_dict(saved[name]) end
     moth.set_rng_state(saved.rng)
     losses, from = saved.losses, #saved.losses + 1
     print(("goes on from step %d of %s"):format(from - 1, o.checkpoint))
@@ -42,7 +43,7 @@ function M.run(o, parts, step)
   local every = math.max(1, math.floor(o.steps / 10))
   local function save()
     local all = { losses = losses, rng = moth.get_rng_state() }
-    for name, part in pairs(parts) do all[name] = part:state_dict() end
+    for name, part in each(parts) do all[name] = part:state_dict() end
     moth.save(all, o.checkpoint)
   end
   local function mean(first, last)

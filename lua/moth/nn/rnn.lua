@@ -6,7 +6,8 @@
 --
 -- Parameters have PyTorch's names and gates its order (LSTM: input, forget, cell, output; GRU: reset, update, new), so
 -- that its checkpoints load. The input projections of all time steps are one matrix product; the steps of an LSTM or a
--- GRU are one op (lstm_layer, gru_layer). Sequences of different lengths come packed (nn.utils.rnn).
+-- GRU are one op (lstm_layer, gru_layer) on the CPU and CUDA. Sequences of different lengths come packed
+-- (nn.utils.rnn).
 local moth = require "moth"
 local B = require "moth_lua"
 local class = require "moth.class"
@@ -96,13 +97,19 @@ local function step_by_step(self, kind, gx, state, suffix, backward, b)
   return moth.stack(out, 1), state
 end
 
+-- Devices that have the op of all steps.
+local fused = { cpu = true, cuda = true }
+local function is_fused(self, x, suffix)
+  return fused[B.tensor_device(x).type] and not self["weight_hr" .. suffix]
+end
+
 -- The same as one op, where there is one.
 local function all_steps(self, kind, gx, state, suffix, backward, b)
   local w, last = self["weight_hh" .. suffix], backward and 1 or -1
-  if kind == "LSTM" and not self["weight_hr" .. suffix] then
+  if kind == "LSTM" and is_fused(self, gx, suffix) then
     local out, cells = moth.lstm_layer(gx, w, state[1], state[2], backward)
     return out, { out:select(1, last), cells:select(1, last) }
-  elseif kind == "GRU" then
+  elseif kind == "GRU" and is_fused(self, gx, suffix) then
     local out = moth.gru_layer(gx, w, b, state[1], backward)
     return out, { out:select(1, last) }
   end
@@ -215,7 +222,7 @@ local function layers(kind)
   -- One direction of one layer: x (T, N, in), or packed rows (R, in), to h of each step and the last state.
   local function run(self, x, state, suffix, backward, batch_sizes)
     local b_ih, b_hh = self["bias_ih" .. suffix], self["bias_hh" .. suffix]
-    if lstm and b_ih and not self["weight_hr" .. suffix] then
+    if lstm and b_ih and is_fused(self, x, suffix) then
       b_ih, b_hh = b_ih + b_hh, nil
     end
     local gx = moth.linear(x, self["weight_ih" .. suffix], b_ih)
