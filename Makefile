@@ -116,6 +116,7 @@ $(B)/moth_lua.so: $(LUA_O) $(B)/libmoth.so
 $(B)/moth: $(MAIN_O)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ $(LDFLAGS) -lluajit-5.1 $(LIBS)
+	$(Q)ln -sf moth $(B)/mothrun
 
 # compile(where the object is, source pattern, flags): the first rule that fits is taken.
 define compile
@@ -361,6 +362,7 @@ install-lua: all
 	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(LIBDIR) $(B)/libmoth.so $(wildcard $(B)/libmoth_cuda.so)
 	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(CLUADIR) $(B)/moth_lua.so
 	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(BINDIR) $(B)/moth
+	$(Q)ln -sf moth $(DESTDIR)$(BINDIR)/mothrun
 	$(Q)rm -rf $(DESTDIR)$(LUADIR)/moth # a file of an older version would be found before a folder of its name
 	$(Q)for dir in lua $(GEN); do (cd $$dir && find moth -name '*.lua' \
 	  -exec install -D -m 644 {} $(abspath $(DESTDIR)$(LUADIR))/{} \;) || exit 1; done
@@ -376,7 +378,7 @@ install: install-lua
 uninstall:
 	rm -rf $(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(INCDIR)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libmoth.so libmoth_cuda.so) $(DESTDIR)$(CLUADIR)/moth_lua.so \
-	  $(DESTDIR)$(BINDIR)/moth $(DESTDIR)$(PKGDIR)/moth.pc
+	  $(DESTDIR)$(BINDIR)/moth $(DESTDIR)$(BINDIR)/mothrun $(DESTDIR)$(PKGDIR)/moth.pc
 
 clean:
 	rm -rf build

@@ -39,6 +39,7 @@ __attribute__((visibility("default"))) int luaopen_moth_lua(lua_State *L) {
   moth_lua_open_comm(L);
   moth_lua_open_reducer(L);
   moth_lua_open_unit(L);
+  moth_lua_open_processes(L);
   moth_lua_open_memory(L);
   moth_lua_open_media(L);
   moth_lua_open_cuda(L);

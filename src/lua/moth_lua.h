@@ -207,6 +207,7 @@ void moth_lua_open_streams(lua_State *L);
 void moth_lua_open_comm(lua_State *L);
 void moth_lua_open_reducer(lua_State *L);
 void moth_lua_open_unit(lua_State *L);
+void moth_lua_open_processes(lua_State *L);
 void moth_lua_open_threads(lua_State *L);
 void moth_lua_open_memory(lua_State *L);
 void moth_lua_open_media(lua_State *L);

@@ -74,6 +74,9 @@ end
 
 local DDP = class("DistributedDataParallel", Module)
 
+-- The reducer of each module: an elastic run wraps a module again, and the hooks of the one before must go.
+local reducers = setmetatable({}, { __mode = "k" })
+
 local function connect_hook(self)
   local hook, results = self._comm_hook, {}
   if not hook then return end
@@ -94,10 +97,11 @@ end
 
 local function make_reducer(self, order)
   local o = self._options
-  if self._reducer then R.close(self._reducer) end
+  if reducers[self.module] then R.close(reducers[self.module]) end
   self._bucket_of, self._nbuckets = assign(self._params, order, o.bucket_cap_mb)
   self._reducer = R.new(self._group.number, self._params, self._names, self._bucket_of, self._nbuckets, {
     find_unused = o.find_unused_parameters, as_view = o.gradient_as_bucket_view, is_static = o.static_graph })
+  reducers[self.module] = self._reducer
   connect_hook(self)
 end
 

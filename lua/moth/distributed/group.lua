@@ -3,6 +3,7 @@
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local class = require "moth.class"
+local elastic = require "moth.distributed.launch.elastic"
 local signature = require "moth.utils.signature"
 local store = require "moth.distributed.store"
 
@@ -13,7 +14,8 @@ local TIMEOUT = 600
 
 -- Of this Lua state. `made`: how many groups were made from the store, the same on all ranks, so that each has a key
 -- of its own. `servers`: of this process, by "host:port"; they stay, since other ranks may still connect.
-local state = { made = 0, servers = {}, groups = {} }
+-- generation: of an elastic run (elastic.lua).
+local state = { made = 0, servers = {}, groups = {}, generation = 0 }
 
 --- A group: rank, size, ranks (in the whole job, a list by rank + 1), backend, name, timeout.
 local ProcessGroup = class("ProcessGroup")
@@ -113,8 +115,11 @@ local function join(o)
   check.fail("[distributed.init_process_group] init_method: expected env:// or tcp://host:port, got %s", method)
 end
 
--- Keys of a run that the launcher started again are others than before.
-local function run_prefix() return "run/" .. (tonumber(os.getenv("TORCHELASTIC_RESTART_COUNT")) or 0) .. "/" end
+-- Keys of a run that the launcher started again are others than before, and so are those of its generations.
+local function run_prefix()
+  local run = tonumber(os.getenv "MOTH_RUN" or os.getenv "TORCHELASTIC_RESTART_COUNT") or 0
+  return elastic.prefix("run/" .. run, state.generation)
+end
 
 --- Joins the group of all processes of the job. backend: "gloo" (the default) or "tcp" (CPU), "local" (ranks are
 -- threads of this process, which have the same init_method local://name), "fake" (any number of ranks, of which this
@@ -132,14 +137,18 @@ M.init_process_group = signature("distributed.init_process_group(string backend=
   local timeout = o.timeout or TIMEOUT
   if timeout <= 0 then check.fail(where .. "timeout: expected seconds above 0, got %g", timeout) end
   local rank, size, from, by_agent = o.rank, o.world_size, nil, nil
-  local key = run_prefix()
+  local key
   if backend == "local" or backend == "fake" then
     if not (rank and size) then check.fail(where .. "the backend %s needs rank and world_size", backend) end
-    key = key .. (o.init_method or "local://default")
+    key = run_prefix() .. (o.init_method or "local://default")
   else
     if o.store and not (rank and size) then check.fail(where .. "with a store, rank and world_size are needed") end
     rank, size, from, by_agent = join { rank = rank, world_size = size, init_method = o.init_method,
       store = o.store, timeout = timeout }
+    if os.getenv "MOTH_JOIN" and state.generation == 0 then
+      rank, size = require "moth.distributed.elastic".join(from, timeout)
+    end
+    key = run_prefix()
   end
   if rank >= size then
     check.fail(where .. "rank %d is none of the %d ranks, which count from 0", rank, size)
@@ -149,6 +158,14 @@ M.init_process_group = signature("distributed.init_process_group(string backend=
   state.default = make(backend, rank, size, nil, from, key .. "group/" .. state.made, timeout)
   if by_agent then C.watch(from.host, from.port, from.token, run_prefix() .. "fault") end
 end, true)
+
+--- The keys of this run; for elastic.lua, which sets the generation first.
+function M.run_prefix(generation)
+  if generation and generation ~= state.generation then state.generation, state.made = generation, 0 end
+  return run_prefix(), state.generation
+end
+--- The store of the default group.
+function M.store() return state.store end
 
 --- Leaves a group (default: all of them). Other ranks that still wait for this one get an error.
 M.destroy_process_group = signature("distributed.destroy_process_group(ProcessGroup group?)", function(group)

@@ -32,6 +32,7 @@ for name, file in require "moth.each" { -- what needs no group (docs/planner.md)
   files[name] = file
 end
 
+files.elastic, files.reform, files.checkpoint = "elastic", { "elastic", "reform" }, "checkpoint"
 files.DistributedDataParallel, files.hooks, files.nn = "ddp", "hooks", "nn"
 files.fully_shard = { "fsdp", "fully_shard" }
 files.tp, files.parallelize_module = "tp", { "tp", "parallelize_module" }

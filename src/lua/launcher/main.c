@@ -27,6 +27,7 @@ typedef struct Command {
 
 static const char usage[] =
     "usage: moth [options] [script [args]]\n"
+    "       moth run [options] script [args]   in several processes: moth run --help\n"
     "  -e code    run code, with `moth` loaded as a global\n"
     "  -l module  require a module; a global of its last name holds it (-l moth.nn sets nn)\n"
     "  -j cmd[=a,b]  LuaJIT's own commands: off, on, flush, p=fl (its sampling profiler), v, dump, "
@@ -260,6 +261,33 @@ static int profiler(lua_State *L, const char *name, const char *path) {
   return report(L, status);
 }
 
+/* `moth run …` and `mothrun …`: the index of the first word after it, or 0. */
+static int launch_words(int argc, char **argv) {
+  const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
+  if (argc > 0 && strcmp(slash ? slash + 1 : argv[0], "mothrun") == 0)
+    return 1;
+  return argc > 1 && strcmp(argv[1], "run") == 0 ? 2 : 0;
+}
+
+/* Runs moth.distributed.run with the words from `first` on; returns the exit code. */
+static int launch(lua_State *L, int argc, char **argv, int first) {
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moth.distributed.run");
+  int status = call(L, 1, 1);
+  if (status == 0) {
+    lua_getfield(L, -1, "command");
+    lua_createtable(L, argc, 0);
+    for (int i = first; i < argc; i++) {
+      lua_pushstring(L, argv[i]);
+      lua_rawseti(L, -2, i - first + 1);
+    }
+    status = call(L, 1, 1);
+  }
+  int code = status == 0 ? (int)lua_tointeger(L, -1) : 1;
+  report(L, status);
+  return code;
+}
+
 /* ---- the prompt -------------------------------------------------------------------------------
  * Runs moth.repl, with line editing (edit.c) and calls that Ctrl-C stops. */
 
@@ -384,7 +412,8 @@ static void run_all(lua_State *L, Command *command) {
   char **argv = command->argv;
   bool done = false, interactive = false, has_code = false, has_moth = false;
   lua_settop(L, 0);
-  int script = find_script(argc, argv, &done, &command->status);
+  int words = launch_words(argc, argv);
+  int script = words ? argc : find_script(argc, argv, &done, &command->status);
   if (done)
     return;
 
@@ -395,6 +424,10 @@ static void run_all(lua_State *L, Command *command) {
   lua_setfield(L, LUA_REGISTRYINDEX, "moth.interrupt");
   set_paths(L);
   set_arg(L, argc, argv, script < argc ? script : 0);
+  if (words) {
+    command->status = launch(L, argc, argv, words);
+    return;
+  }
   command->status = 1;
   for (int i = 1; i < script && argv[i][0] == '-'; i++) {
     bool is_code = strcmp(argv[i], "-e") == 0;
@@ -443,6 +476,8 @@ static int run_command(lua_State *L) {
 }
 
 int main(int argc, char **argv) {
+  if (getenv("TORCHELASTIC_RUN_ID")) /* a worker: the launcher passes on whole lines */
+    setvbuf(stdout, NULL, _IOLBF, 0);
   Command command = {.argc = argc, .argv = argv};
   lua_State *L = luaL_newstate();
   if (!L) {
