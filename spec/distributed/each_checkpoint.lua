@@ -1,0 +1,69 @@
+-- A checkpoint on one rank: saves, or loads what any number of ranks have saved, in the folder dir.
+-- Weights are known functions of their positions.
+local moth = require "moth"
+local dist = moth.distributed
+local placement = require "moth.distributed.placement"
+local nn = moth.nn
+
+local M = {}
+
+-- A module of which two tensors are cut over the ranks, on different dimensions, one also as blocks.
+function M.make(size, seed)
+  moth.manual_seed(seed)
+  local whole = nn.Sequential(nn.Linear(5, 12), nn.Linear(12, 7), nn.BatchNorm1d(7))
+  local group = size > 1 and dist.is_initialized() and require("moth.distributed.group").of(nil, "spec") or nil
+  if group then
+    for i, o in ipairs { { dim = 1, parts = 2 }, { dim = 2, parts = 1 } } do
+      local p = whole[i].weight
+      local cut = placement.cut(group, o.dim, p:size(o.dim), o, "spec")
+      local part = nn.Parameter(placement.part(p, cut))
+      whole[i]._parameters.weight = placement.set(part, p.shape, { cut })
+    end
+  end
+  local opt = moth.optim.Adam(whole:parameters(), { lr = 0.1 })
+  return whole, opt
+end
+
+function M.step(m, opt, seed) -- gradients that are functions of the whole tensor's positions
+  moth.manual_seed(seed)
+  for _, p in m:named_parameters() do
+    local place = placement.of(p)
+    local g = moth.randn(place and place.shape or p.shape)
+    p.grad = placement.part_of(g, p)
+  end
+  opt:step()
+end
+
+function M.whole(t, like) return placement.full_tensor(t, like) end
+
+function M.save(rank, size, dir, async)
+  local m, opt = M.make(size, 1)
+  for i = 1, 3 do M.step(m, opt, i) end
+  m[3].running_mean:fill_(3)
+  local saved = dist.checkpoint.save({ model = m, optim = opt, step = 3, extra = { moth.arange(4), name = "x" },
+    z = moth.view_as_complex(moth.ones(3, 2)) }, dir, { async = async })
+  saved:wait()
+  local info = dist.checkpoint.info(dir)
+  assert(info.world_size == size and table.concat(info.tensors["model.0.weight"].shape, ",") == "12,5")
+  assert(rank < size)
+end
+
+function M.load(_, size, dir)
+  local m, opt = M.make(size, 2)
+  local z = moth.view_as_complex(moth.zeros(3, 2))
+  local c = dist.checkpoint.load({ model = m, optim = opt, step = 0, extra = {}, z = z }, dir)
+  assert(c.step == 3 and c.extra.name == "x" and moth.equal(c.extra[1], moth.arange(4)))
+  assert(moth.view_as_real(z):sum():item() == 6 and m[3].running_mean:sum():item() == 21)
+  local one, plain = M.make(1, 1)
+  for i = 1, 3 do M.step(one, plain, i) end
+  for k = 1, 2 do
+    local w = m[k].weight
+    assert(moth.equal(M.whole(w), one[k].weight:detach()), "weights")
+    assert(moth.equal(M.whole(opt.state[w].exp_avg, w), plain.state[one[k].weight].exp_avg), "state")
+  end
+  M.step(m, opt, 4) -- it goes on as one process would
+  M.step(one, plain, 4)
+  assert(moth.equal(M.whole(m[1].weight), one[1].weight:detach()), "the step after")
+end
+
+return M
