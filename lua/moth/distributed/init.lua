@@ -27,7 +27,7 @@ for file, names in require "moth.each" {
 end
 for name, file in require "moth.each" { -- what needs no group (docs/planner.md)
   plan = "planner.plan", estimate = "planner.estimate", advise = "planner.advise", simulate = "planner.simulate",
-  schedule = "pipeline",
+  schedule = "pipeline.schedule", pipeline = "pipeline",
 } do
   files[name] = file
 end
