@@ -4,10 +4,11 @@ local signature = require "moth.utils.signature"
 local M = {}
 
 pcall(ffi.cdef, "int isatty(int fd); int getpid(void);")
--- By a name of moth's own: scripts declare clock_gettime, too, with a struct of theirs.
+-- By names of moth's own: scripts declare clock_gettime, too, with a struct of theirs.
 pcall(ffi.cdef, [[
 typedef struct { long s, ns; } moth_clock;
-int moth_clock_gettime(int id, moth_clock *t) __asm__("clock_gettime");]])
+int moth_clock_gettime(int id, moth_clock *t) __asm__("clock_gettime");
+int moth_nanosleep(const moth_clock *t, moth_clock *left) __asm__("nanosleep");]])
 
 local instant = ffi.new("moth_clock")
 --- Seconds of the monotonic clock.
@@ -49,6 +50,12 @@ function M.time()
   return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
 end
 
+--- Waits for so many seconds, or until a signal comes.
+function M.sleep(seconds)
+  local t = ffi.new("moth_clock", math.floor(seconds), (seconds % 1) * 1e9)
+  ffi.C.moth_nanosleep(t, nil)
+end
+
 --- The id of this process.
 function M.pid() return ffi.C.getpid() end
 
@@ -56,4 +63,4 @@ function M.pid() return ffi.C.getpid() end
 function M.is_terminal(fd) return ffi.C.isatty(fd) == 1 and os.getenv("TERM") ~= "dumb" end
 
 return signature.all(M, { "system.time()", "system.pid()", "system.is_terminal(size fd)", "system.now()",
-  "system.cpu_time()", "system.list(path path)" })
+  "system.cpu_time()", "system.list(path path)", "system.sleep(number seconds)" })
