@@ -17,7 +17,7 @@ function Plan:__tostring()
     local l = self[i]
     out[#out + 1] = ("%-34s %5d %-10s %9.0f %6.1f %7.1f %8.1f %8.1f"):format(layout.short(l), l.micro, l.recompute,
       l.time.tokens, 100 * l.time.mfu, l.memory.total / 2 ^ 30, 100 * l.time.communication / l.time.step,
-      100 * l.time.pipeline / l.time.step)
+      math.max(0, 100 * l.time.pipeline / l.time.step))
   end
   out[#out + 1] = "Times are within about 10 % of published runs; compare layouts rather than figures."
   return table.concat(out, "\n")
