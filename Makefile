@@ -297,6 +297,8 @@ parity: all
 	@$(HERE) spec/parity/signatures.lua | python3 spec/parity/signatures.py
 	@python3 spec/parity/modules.py $(B)/parity_modules.json && \
 	  $(HERE) spec/parity/modules.lua $(B)/parity_modules.json
+	@python3 spec/parity/schedules.py $(B)/parity_schedules.json && \
+	  $(HERE) spec/parity/schedules.lua $(B)/parity_schedules.json
 	@python3 spec/parity/nn.py $(B)/parity_nn.json && $(HERE) spec/parity/nn.lua $(B)/parity_nn.json
 	@python3 spec/parity/sampling.py $(B)/parity_sampling.json && $(HERE) spec/parity/sampling.lua $(B)/parity_sampling.json
 	@python3 -W ignore spec/parity/distributions.py $(B)/parity_distributions.json && \

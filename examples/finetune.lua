@@ -1,15 +1,16 @@
 --- Fine-tuning on a folder of images: a network trained on some digits learns others from few pictures, first by its
 -- last layer alone and then as a whole, with a rate for each part.
 --
---     moth examples/finetune.lua [--images FOLDER] [--steps 150] [--few 5] [--batch 50] [--lr 0.003]
+--     moth examples/finetune.lua [--images FOLDER] [--before 600] [--steps 150] [--few 5] [--batch 50] [--lr 0.003]
 --                                [--curve c.svg] [--checkpoint FILE] [--picture some.png]
 --
+-- --before: steps of the network that others learn from; --steps: of the new one, a third of them its last layer alone.
 -- --images: a folder with a folder of .png or .jpg files for each class. Without it, one is made: the digits 5 to 9 of
 -- MNIST ($MOTH_DATA/mnist), --few of each; or, where MNIST is not there, pictures that are drawn.
 local moth = require "moth"
 local nn, optim, data, datasets, T = moth.nn, moth.optim, moth.data, moth.datasets, moth.transforms
 local training = require "moth.examples.training"
-local o = training.options { steps = 150, few = 5, batch = 50, lr = 3e-3, images = "", picture = "" }
+local o = training.options { before = 600, steps = 150, few = 5, batch = 50, lr = 3e-3, images = "", picture = "" }
 moth.manual_seed(1)
 
 local to_tensor = T.Compose { T.ToTensor(), T.Normalize({ 0.1307 }, { 0.3081 }) }
@@ -103,7 +104,7 @@ local net = Net(5)
 local before = optim.AdamW(net:parameters(), { lr = 2e-3 })
 source.transform = to_tensor
 local next_batch = batches(data.Subset(source, moth.tensor(having(1, 5), { dtype = moth.int64 })), 64)
-for _ = 1, o.steps do step(net, before, next_batch()) end
+for _ = 1, o.before do step(net, before, next_batch()) end
 
 -- ---- fine-tuning ---------------------------------------------------------------------------------------
 
@@ -127,17 +128,20 @@ local function tune()
   return step(net, opt, next_batch())
 end
 print(("last layer before: %.1f %%"):format(accuracy(net, tests)))
-for _ = 1, math.floor(o.steps / 3) do tune() end
-print(("last layer after %d steps: %.1f %%"):format(math.floor(o.steps / 3), accuracy(net, tests)))
+local first = math.floor(o.steps / 3)
+for _ = 1, first do tune() end
+local other = optim.AdamW(fresh:parameters(), { lr = o.lr })
+for _ = 1, first do step(fresh, other, next_batch()) end
+print(("last layer after %d steps: %.1f %%, a new network: %.1f %%"):format(first, accuracy(net, tests),
+  accuracy(fresh, tests)))
 
 for _, p in ipairs(net.features:parameters()) do p:requires_grad_(true) end
 opt:add_param_group { params = net.features:parameters(), lr = o.lr / 10 }
 training.run(o, { net = net, opt = opt }, tune)
 local tuned = accuracy(net, tests)
 
-local other = optim.AdamW(fresh:parameters(), { lr = o.lr })
 for _ = 1, o.steps do step(fresh, other, next_batch()) end
-print(("%d pictures of each class: fine-tuned %.1f %%, from the beginning %.1f %% right"):format(
+print(("%d pictures of each class, all layers: fine-tuned %.1f %%, a new network %.1f %% right"):format(
   math.floor(train:size() / #train.classes), tuned, accuracy(fresh, tests)))
 if o.picture ~= "" then
   local x, y = data.DataLoader(test, { batch_size = 48, shuffle = true }):iter()()

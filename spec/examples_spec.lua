@@ -296,7 +296,7 @@ describe("example", function()
   end)
 
   it("finetune: a folder of images, the last layer first, then all", function()
-    local text = example("finetune", "--steps 12 --few 2")
+    local text = example("finetune", "--before 20 --steps 12 --few 2")
     has(text, "ImageFolder: 10 images", "5 classes", "step 12 of 12: loss")
     assert.is_true(number(text, "last layer after 4 steps:") > number(text, "last layer before:"), text)
   end)

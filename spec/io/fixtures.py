@@ -253,4 +253,9 @@ for t in range(1, 6):
     if t == 4:
         torch.save({"state": adam.state_dict(), "w": w.data.clone(), "b": b.data.clone()}, path("adam.pt"))
     adam.step()
+multistep = torch.optim.lr_scheduler.MultiStepLR(torch.optim.SGD([w], lr=1.0), [2, 5, 5], gamma=0.5)
+for t in range(4):
+    multistep.optimizer.step()
+    multistep.step()
+torch.save(multistep.state_dict(), path("multistep.pt"))
 print("adam.pt: after two more steps", w.tolist(), b.tolist())

@@ -63,6 +63,18 @@ describe("learning-rate schedules #quick #M208", function()
     assert.same(rates(a, opt, 4), rates(b, opt2, 4))
   end)
 
+  it("go on from a file of PyTorch's", function()
+    local opt = optimizer(1)
+    local sched = S.MultiStepLR(opt, { 1, 2 }, 0.1)
+    sched:load_state_dict(moth.load "spec/io/fixtures/multistep.pt") -- of { 2, 5, 5 } and 0.5, after 4 steps
+    assert.same({ 0.5, 0.125, 0.125 }, rates(sched, opt, 3))
+    local plateau = S.ReduceLROnPlateau(opt, { patience = 3 })
+    plateau:load_state_dict { best = 0.5, num_bad_epochs = 3, cooldown_counter = 0, last_epoch = 9, _last_lr = { 0.25 },
+      min_lrs = { 0 }, factor = 0.5, patience = 3 }
+    plateau:step(0.6)
+    assert.same({ 0.125 }, plateau:get_last_lr())
+  end)
+
   it("OneCycleLR goes up and down, the momentum down and up", function()
     local o = { max_lr = 1, epochs = 5, steps_per_epoch = 2, pct_start = 0.3, div_factor = 4, final_div_factor = 10,
       anneal_strategy = "linear" }

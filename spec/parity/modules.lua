@@ -106,6 +106,28 @@ for name, rows in pairs(want.optim) do
   end
 end
 
+-- Of an embedding whose gradients have the rows that were read.
+local of_rows = {
+  SparseAdam = optim.SparseAdam, Adagrad = function(p) return optim.Adagrad(p, { lr = 0.1 }) end,
+  SGD = function(p) return optim.SGD(p, { lr = 0.1 }) end,
+  SparseAdam_o = function(p)
+    return optim.SparseAdam(p, { lr = 0.1, betas = { 0.7, 0.9 }, eps = 1e-3, maximize = true })
+  end,
+}
+for name, rows in pairs(want.sparse) do
+  local e = nn.Embedding(6, 3, { sparse = true })
+  e.weight:detach():copy_(moth.linspace(-0.9, 1, 18):view(6, 3))
+  local o = of_rows[name](e:parameters())
+  for t, row in ipairs(rows) do
+    o:zero_grad()
+    local ids = moth.tensor({ (t - 1) % 6 + 1, 2 * (t - 1) % 6 + 1, (t - 1) % 6 + 1 }, { dtype = moth.int64 })
+    local loss = (e(ids):sin() * moth.linspace(1, 3, 3)):sum()
+    loss:backward()
+    o:step()
+    same(name .. " of rows, step " .. t, e.weight:detach():view(-1), moth.tensor(row))
+  end
+end
+
 local L = optim.lr_scheduler
 local losses = { 1, .9, .95, .95, .95, .95, .95, .95, .8, .8, .8, .8 }
 local schedules = {

@@ -99,6 +99,19 @@ def trained(make):
     return rows
 
 
+def rows_alone(make):
+    """Of an embedding whose gradients have the rows that were read."""
+    e = nn.Embedding(6, 3, sparse=True)
+    e.weight.data = torch.linspace(-0.9, 1, 18).reshape(6, 3)
+    optimizer, rows = make(e.parameters()), []
+    for t in range(20):
+        optimizer.zero_grad()
+        (e(torch.tensor([t % 6, (2 * t) % 6, t % 6])).sin() * torch.linspace(1, 3, 3)).sum().backward()
+        optimizer.step()
+        rows.append(e.weight.detach().reshape(-1).tolist())
+    return rows
+
+
 def rates(make, metrics=None):
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     schedule, rows = make(optimizer), [optimizer.param_groups[0]["lr"]]
@@ -115,6 +128,12 @@ optimizers = {
     "RMSprop_c": trained(lambda w: O.RMSprop(w, lr=0.01, centered=True, momentum=0.9, weight_decay=0.1)),
     "Adagrad": trained(lambda w: O.Adagrad(w, lr=0.1, lr_decay=0.1, weight_decay=0.01)),
 }
+sparse = {
+    "SparseAdam": rows_alone(O.SparseAdam),
+    "SparseAdam_o": rows_alone(lambda w: O.SparseAdam(w, lr=0.1, betas=(0.7, 0.9), eps=1e-3, maximize=True)),
+    "SGD": rows_alone(lambda w: O.SGD(w, lr=0.1)),
+    "Adagrad": rows_alone(lambda w: O.Adagrad(w, lr=0.1)),
+}
 losses = [1, 0.9, 0.95, 0.95, 0.95, 0.95, 0.95, 0.95, 0.8, 0.8, 0.8, 0.8]
 schedules = {
     "poly": rates(lambda o: L.PolynomialLR(o, total_iters=7, power=2)),
@@ -124,4 +143,4 @@ schedules = {
     "plateau": rates(lambda o: L.ReduceLROnPlateau(o, patience=2, factor=0.5, cooldown=1), losses),
 }
 with open(sys.argv[1], "w") as f:
-    json.dump({"modules": modules, "functions": functions, "optim": optimizers, "sched": schedules}, f)
+    json.dump({"modules": modules, "functions": functions, "optim": optimizers, "sparse": sparse, "sched": schedules}, f)

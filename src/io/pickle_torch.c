@@ -9,6 +9,7 @@
 /* Names that are known. Each dtype has two, too: torch.FloatStorage and torch.float32. */
 typedef enum Global {
   ORDERED_DICT,
+  COUNTER,
   REBUILD_TENSOR,
   REBUILD_TENSOR_V2,
   REBUILD_TENSOR_V3,
@@ -20,6 +21,7 @@ typedef enum Global {
 
 static const char *const globals[NGLOBALS] = {
     [ORDERED_DICT] = "collections.OrderedDict",
+    [COUNTER] = "collections.Counter",
     [REBUILD_TENSOR] = "torch._utils._rebuild_tensor",
     [REBUILD_TENSOR_V2] = "torch._utils._rebuild_tensor_v2",
     [REBUILD_TENSOR_V3] = "torch._utils._rebuild_tensor_v3",
@@ -266,6 +268,10 @@ MothStatus moth_pickle_reduce(MothPickleMachine *m) {
       return moth_pickle_damaged(m, "an OrderedDict that is not made empty");
     MOTH_TRY(moth_pickle_new_container(m, MOTH_PICKLE_ORDERED, &made));
     return moth_pickle_push(m, made);
+  case COUNTER: /* a dictionary: PyTorch writes it for the milestones of MultiStepLR */
+    if (items_of(m, arguments, item, 1) != 1 || item[0].kind != MOTH_PICKLE_DICT)
+      return moth_pickle_damaged(m, "a Counter that is not made of a dictionary");
+    return moth_pickle_push(m, item[0]);
   case REBUILD_TENSOR:
   case REBUILD_TENSOR_V2:
     return rebuild_tensor(m, arguments, false);

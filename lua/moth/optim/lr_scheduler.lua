@@ -86,7 +86,28 @@ function LRScheduler:state_dict()
   return sd
 end
 
+-- What a state dict of PyTorch says, under moth's names: options that this schedule has, too, and how far it is.
+local function of_pytorch(self, sd)
+  local first = sd._schedulers and sd._schedulers[1] -- a chain counts in its parts alone
+  local own = { base_lrs = sd.base_lrs or self.base_lrs, last_epoch = sd.last_epoch or first and first.last_epoch,
+    last_lr = sd._last_lr, bad = sd.num_bad_epochs, waiting = sd.cooldown_counter, min_lr = sd.min_lrs,
+    schedulers = sd._schedulers, milestones = sd._milestones }
+  for key, value in each(sd) do
+    if own[key] == nil and type(value) == type(rawget(self, key)) and type(value) ~= "table" then own[key] = value end
+  end
+  if type(sd.milestones) == "table" then -- how often each of them comes
+    own.milestones = {}
+    for at, times in each(sd.milestones) do
+      for _ = 1, times do table.insert(own.milestones, tonumber(at)) end
+    end
+    table.sort(own.milestones)
+  end
+  return own
+end
+
+--- The state of a schedule of the same kind: moth's, or one of PyTorch's that torch.save wrote.
 function LRScheduler:load_state_dict(sd)
+  if type(sd) == "table" and sd._last_lr then sd = of_pytorch(self, sd) end
   if type(sd) ~= "table" or type(sd.base_lrs) ~= "table" or type(sd.last_epoch) ~= "number" then
     check.fail("[lr_scheduler.%s] load_state_dict: expected what state_dict gave, got %s", self.__name, class.name(sd))
   end
@@ -342,6 +363,7 @@ for _, cls in ipairs { SequentialLR, Chained } do
   end
 
   function cls:load_state_dict(sd)
+    if type(sd) == "table" and sd._last_lr then sd = of_pytorch(self, sd) end
     for i, s in ipairs(type(sd) == "table" and sd.schedulers or {}) do self.schedulers[i]:load_state_dict(s) end
     local plain = sd
     if type(sd) == "table" then
