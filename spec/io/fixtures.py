@@ -141,7 +141,7 @@ hostile("hidden.pt", {"w": [1, {"deep": Call(exec, ("1",))}]})
 import torch.hub
 
 hostile("torch_load.pt", Call(torch.hub.load, ("a/b", "c")))
-hostile("instance.pt", Call(collections.Counter, ({"a": 1},)))
+hostile("instance.pt", Call(collections.deque, ([1],)))
 hostile("set.pt", {1, 2})
 hostile("numpy.pt", np.float64(0.5))
 hostile("huge_integer.pt", 2**70)

@@ -229,7 +229,7 @@ describe("PyTorch's files #M197", function()
 
   local refusals = { -- file, the reason; none of them may run or end the process
     system = "posix%.system.*nothing was run", eval4 = "builtins%.eval", hidden = "__builtin__%.exec",
-    torch_load = "torch%.hub%.load", instance = "collections%.Counter", set = "a set; save a list",
+    torch_load = "torch%.hub%.load", instance = "collections%.deque", set = "a set; save a list",
     numpy = "numpy%..*a NumPy value", huge_integer = "more than 64 bits", cycle = "contains itself",
     deep = "nest deeper than 100", protocol0 = "protocol 2 to 5", long4 = "more than 64 bits",
     string = "longer than the data", memo = "out of order", inst = "operation 0x53", newobj = "operation 0x81",
