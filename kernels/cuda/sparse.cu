@@ -34,6 +34,16 @@ __device__ __forceinline__ int64_t column_of(const Call &q, int64_t j) {
   return moth_index(q.fault, q.op, MOTH_FAULT_INDEX, 0, q.p.cols[j], q.p.base, q.columns);
 }
 
+/* Each row begins where the one before does, or behind it, the first at the first element, and behind the last row are no
+ * elements: else a fault. */
+__global__ void __launch_bounds__(THREADS) check_kernel(const Call q) {
+  int64_t r = (int64_t)blockIdx.x * THREADS + threadIdx.x, all = q.p.base + q.p.nnz;
+  if (r > q.p.rows)
+    return;
+  int64_t low = r == q.p.rows ? all : r == 0 ? q.p.base : q.p.crow[r - 1];
+  moth_index(q.fault, q.op, MOTH_FAULT_INDEX, 0, q.p.crow[r], low, r == 0 ? 1 : all - low + 1);
+}
+
 template <class T> __global__ void __launch_bounds__(THREADS) mm_kernel(const Call q) {
   int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
   if (i >= q.p.rows * q.p.k)
@@ -111,6 +121,9 @@ MothStatus run(MothCall *c, const MothTensor *crow, const MothTensor *cols,
   q.op = c->op->id;
   q.fault = moth_cuda_fault(c->device.index);
   int64_t n = values ? q.p.rows * q.p.k : q.p.nnz;
+  MOTH_TRY(moth_launch(c->op->name, check_kernel,
+                       dim3((unsigned)moth_ceil_div(q.p.rows + 1, (int64_t)THREADS)), dim3(THREADS),
+                       0, stream, q));
   if (dtype == MOTH_INT64)
     MOTH_TRY(launch<int64_t>(c, stream, q, n));
   else if (dtype == MOTH_FLOAT64)

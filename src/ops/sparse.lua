@@ -14,6 +14,8 @@ local places = "IndexTensor? t_crow=none, IndexTensor? t_cols=none, IndexTensor?
 local int = ",{dtype=int64})"
 local outside = "tensor({1,3}" .. int .. ", tensor({1,9}" .. int .. ", "
 local beyond = "tensor({1,4}" .. int .. ", tensor({1,2}" .. int .. ", "
+local falling = "tensor({1,3,2,3}" .. int .. ", tensor({1,2}" .. int .. ", "
+local late = "tensor({2,3}" .. int .. ", tensor({1,2}" .. int .. ", "
 
 return {
 { "native_sparse_mm(IndexTensor crow, IndexTensor cols, Tensor values, Tensor dense, " .. places .. ") -> Tensor",
@@ -39,6 +41,8 @@ return {
   errors = {
     { outside .. "randn(2), randn(3,4)", "index 9 is out of range" },
     { beyond .. "randn(2), randn(3,4)", "index 4 is out of range" },
+    { falling .. "randn(2), randn(3,4)", "crow must rise|index 2" },
+    { late .. "randn(2), randn(3,4)", "crow must rise|index 2" },
     { indices .. ", randn(3), randn(3)", "must have 2 dimensions" },
     { indices .. ", randn(2), randn(3,4)", "values must have the shape" },
     { indices .. ", randn(3), randn(3,4), tensor({1,2,3,4},{dtype=int64})", "go together" },
@@ -67,6 +71,8 @@ return {
   errors = {
     { outside .. "randn(1,4), randn(3,4)", "index 9 is out of range" },
     { beyond .. "randn(1,4), randn(3,4)", "index 4 is out of range" },
+    { falling .. "randn(3,4), randn(3,4)", "crow must rise|index 2" },
+    { late .. "randn(1,4), randn(3,4)", "crow must rise|index 2" },
     { indices .. ", randn(3), randn(3,4)", "must have 2 dimensions" },
     { indices .. ", randn(2,4), randn(3,4)", "mat1 has 2 rows" },
     { indices .. ", randn(3,4), randn(3,5)", "mat2 must have the shape" },

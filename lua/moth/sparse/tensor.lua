@@ -60,7 +60,7 @@ function Sparse.__index(self, key)
     return g and with(self, g) or nil
   end
   if type(key) ~= "string" then return methods.at(self, key) end
-  if key:sub(1, 1) == "_" or key == "is_a" then return Sparse[key] end
+  if key:sub(1, 1) == "_" or key == "is_a" or key == "state_dict" then return Sparse[key] end -- asked of any object
   unknown(key)
 end
 function Sparse.__newindex(self, key, value)
