@@ -114,7 +114,7 @@ for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms
   "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions" }) do
   files[name] = name
 end
-files.cpp_extension, files.multiprocessing = "library.extension", "distributed.spawn"
+files.cpp_extension, files.multiprocessing, files.zero = "library.extension", "distributed.spawn", "distributed.zero"
 for file, fields in each({
   capi = "C", ["data.files"] = "mmap", ["data.diagnose"] = "diagnose", ["data.fetch"] = "is_main",
   ["utils.config"] = "config", ["repl.ask"] = "help",

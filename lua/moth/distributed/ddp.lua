@@ -17,6 +17,7 @@ local groups = require "moth.distributed.group"
 local moth = require "moth"
 local Module = require "moth.nn.module"
 local objects = require "moth.distributed.objects"
+local placement = require "moth.distributed.placement"
 local signature = require "moth.utils.signature"
 local Work = require "moth.distributed.work"
 
@@ -140,9 +141,10 @@ DDP.__init = signature.init(NAME .. "(Module module, *, list device_ids?, any ou
   self._options, self.module = o, o.module
   self._params, self._names, self._rest, self._passes = {}, {}, {}, 0
   for name, p in o.module:named_parameters() do
-    if p:requires_grad() then
+    local own = placement.is_cut_over(p, self._group) -- experts: each rank has others
+    if p:requires_grad() and not own then
       self._params[#self._params + 1], self._names[#self._names + 1] = p, name
-    else
+    elseif not own then
       self._rest[#self._rest + 1] = p
     end
   end

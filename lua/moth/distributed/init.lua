@@ -19,6 +19,7 @@ for file, names in require "moth.each" {
     all_to_all all_to_all_single gather scatter barrier monitored_barrier]],
   mesh = "device_mesh init_device_mesh DeviceMesh",
   placement = "full_tensor",
+  state_dict = [[get_model_state_dict set_model_state_dict get_optimizer_state_dict set_optimizer_state_dict]],
   messages = "send recv isend irecv batch_isend_irecv",
   objects = [[all_gather_object broadcast_object_list gather_object scatter_object_list send_object_list
     recv_object_list]],
@@ -34,7 +35,9 @@ end
 
 files.elastic, files.reform, files.checkpoint = "elastic", { "elastic", "reform" }, "checkpoint"
 files.DistributedDataParallel, files.hooks, files.nn = "ddp", "hooks", "nn"
-files.fully_shard = { "fsdp", "fully_shard" }
+files.fully_shard, files.fsdp = { "fully_shard", "fully_shard" }, "fsdp"
+files.ZeroRedundancyOptimizer, files.MoE = "zero_optimizer", "moe"
+files.context, files.context_parallel = "context", { "context", "context_parallel" }
 files.tp, files.parallelize_module = "tp", { "tp", "parallelize_module" }
 
 return require("moth.lang.lazy")({}, "moth.distributed.", files)

@@ -10,6 +10,7 @@
 -- A dimension of n rows is cut as torch.chunk does: ceil(n / ranks) for each rank, less or none for the last ones.
 -- `parts`: the dimension consists of that many equal blocks, each of which is cut (query, key and value in one weight).
 -- `unit`: rows that stay together (those of a head).
+local B = require "moth_lua"
 local check = require "moth.utils.check"
 local collectives = require "moth.distributed.collectives"
 local moth = require "moth"
@@ -43,6 +44,18 @@ function M.rows(n, size, r, unit)
   return first * unit, (math.min(first + each, units) - first) * unit
 end
 
+--- Whether ranks of a group have different parts of t.
+function M.is_cut_over(t, group)
+  for _, cut in ipairs(known[t] and known[t].cuts or {}) do
+    local common = 0
+    for _, r in ipairs(cut.group.ranks) do
+      for _, other in ipairs(group.ranks) do if r == other then common = common + 1 end end
+    end
+    if common > 1 then return true end
+  end
+  return false
+end
+
 --- Checks that a dimension of n rows can be cut so; returns the cut. `what`: for the error.
 function M.cut(group, dim, n, o, what)
   local parts, unit = o and o.parts or 1, o and o.unit or 1
@@ -57,9 +70,12 @@ function M.part(t, cut, rank)
   return moth.no_grad(function()
     local block = t:size(cut.dim) / cut.parts
     local first, n = M.rows(block, cut.group.size, rank or cut.group.rank, cut.unit)
-    local pieces = {}
-    for k = 1, cut.parts do pieces[k] = t:detach():narrow(cut.dim, (k - 1) * block + first + 1, n) end
-    return cut.parts == 1 and pieces[1]:clone():contiguous() or moth.cat(pieces, cut.dim)
+    local pieces, whole = {}, t:detach()
+    for k = 1, cut.parts do pieces[k] = whole:narrow(cut.dim, (k - 1) * block + first + 1, n) end
+    local part = moth.cat(pieces, cut.dim)
+    B.free(whole) -- the whole's memory is not to wait for the collector
+    for _, piece in ipairs(pieces) do B.free(piece) end
+    return part
   end)
 end
 

@@ -1,0 +1,442 @@
+--- fully_shard: a module whose parameters, gradients and optimizer's state are cut over the ranks of a group; whole
+-- parameters are there while a unit computes only.
+--
+--     for _, block in ipairs(model.blocks:children()) do dist.fully_shard(block, { mesh = mesh.dp }) end
+--     dist.fully_shard(model, { mesh = mesh.dp })              -- what is left: the outermost module comes last
+--     local opt = optim.AdamW(model:parameters(), { lr = 1e-3 })
+--     loss_of(model(x), y):backward(); opt:step()              -- as one process; each rank has its part of the batch
+--
+-- Each call makes a unit of the module's parameters that are in no other unit. They become their shards in place: rows
+-- of the first dimension, as torch.chunk cuts it; names and handles stay. Before the unit's forward, and before its
+-- backward, its parameters are gathered in one call; the next unit's are on their way meanwhile. Behind its forward,
+-- and behind its backward, they are released; gradients are averaged over the ranks, and are those of the shards.
+--
+-- A mesh of two dimensions shards along the second, and has replicas along the first (HSDP).
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local class = require "moth.class"
+local each = require "moth.each"
+local mesh = require "moth.distributed.mesh"
+local moth = require "moth"
+local Ordered = require "moth.nn.ordered"
+local Parameter = require "moth.nn.parameter"
+local placement = require "moth.distributed.placement"
+local signature = require "moth.utils.signature"
+
+local U = B.unit
+local M = {}
+local WHERE = "[distributed.fully_shard] "
+
+local units = setmetatable({}, { __mode = "k" })      -- module -> its unit
+local unit_of = setmetatable({}, { __mode = "k" })    -- parameter -> its unit
+local neighbors = setmetatable({}, { __mode = "v" })  -- number of a group -> a handle of a unit
+
+-- The units of a model, from its first forward on: what has run in which order. `forward`: the order in the last pass;
+-- `now`: in this one; `backward`: units in the order in which their forwards ended, since the last backward.
+local Tree = class("Tree")
+function Tree:__init() self.units, self.depth, self.forward, self.now, self.backward = {}, 0, nil, {}, {} end
+
+-- A unit -----------------------------------------------------------------------------------------------
+
+local Unit = class("Unit")
+
+-- Puts the whole parameters where the modules look for them, or the shards.
+local function show(unit, whole)
+  for i, places in ipairs(unit.places) do
+    local t = whole and unit.full[i] or unit.shards[i]
+    for _, place in ipairs(places) do rawset(place[1]._parameters, place[2], t) end
+  end
+end
+
+-- The units below a module that is called by nobody else's unit, named by their paths.
+local function adopt(root)
+  local tree = Tree()
+  for path, m in root.module:named_modules() do
+    local unit = units[m]
+    if unit and not unit.tree then
+      unit.tree, tree.units[#tree.units + 1] = tree, unit
+      unit.name = path == "" and root.module.__name or path
+      if unit.handle then U.set_name(unit.handle, unit.name) end
+      if unit.reshard_after_forward == nil then unit.reshard_after_forward = unit ~= root end
+    end
+  end
+  return tree
+end
+
+local function end_of_forward(tree)
+  for _, unit in ipairs(tree.units) do -- gathered ahead, but not called
+    if U.state(unit.handle) == "gathering" then U.reshard(unit.handle) end
+  end
+  tree.forward, tree.now = tree.now, {}
+end
+
+local function end_of_backward(tree, message)
+  tree.in_backward, tree.at, tree.backward = false, nil, {}
+  for _, unit in ipairs(tree.units) do unit.waiting = 0 end
+  if message then
+    for _, unit in ipairs(tree.units) do
+      B.comm.group_break(unit.group.handle, ("backward failed on rank %d: %s"):format(unit.group.ranks[unit.group.rank
+        + 1], tostring(message)))
+    end
+    return
+  end
+  for _, unit in ipairs(tree.units) do U.flush(unit.handle) end
+  for _, unit in ipairs(tree.units) do
+    if unit.reshard_after_backward then U.reshard(unit.handle) end
+  end
+  for _, unit in ipairs(tree.units) do U.finish(unit.handle) end
+end
+
+function Unit:enter()
+  if not self.tree then adopt(self) end
+  local tree = self.tree
+  tree.depth = tree.depth + 1
+  U.ready(self.handle)
+  show(self, true)
+  if tree.in_backward then return end -- a checkpoint computes it again
+  local now, order = tree.now, tree.forward
+  now[#now + 1] = self
+  local next_one = self.prefetch_forward
+  if not next_one and order then
+    if order[#now] == self then next_one = { order[#now + 1] } else tree.forward = nil end
+  end
+  for _, unit in ipairs(next_one or {}) do U.gather(unit.handle) end
+end
+
+function Unit:leave()
+  local tree = self.tree
+  tree.depth = tree.depth - 1
+  show(self, false)
+  if tree.in_backward then return end
+  if B.grad_enabled() then tree.backward[#tree.backward + 1] = self end
+  if self.reshard_after_forward then U.reshard(self.handle) end
+  if tree.depth == 0 then end_of_forward(tree) end
+end
+
+-- Called by the first gradient of a result.
+function Unit:before_backward()
+  local tree = self.tree
+  if not tree.in_backward then
+    tree.in_backward = true
+    B.queue_callback(function(message) end_of_backward(tree, message) end)
+  end
+  U.ready(self.handle)
+  local order, next_one = tree.backward, self.prefetch_backward
+  if not next_one then
+    for i = tree.at or #order, 1, -1 do
+      if order[i] == self then
+        tree.at, next_one = i, { order[i - 1] }
+        break
+      end
+    end
+  end
+  for _, unit in ipairs(next_one or {}) do
+    if unit ~= self then U.gather_later(unit.handle) end
+  end
+end
+
+-- What was written into the whole parameters, to the shards.
+function Unit:write_back()
+  for i, p in ipairs(self.shards) do
+    local cuts, whole = placement.of(p).cuts, self.full[i]:detach()
+    if whole:dim() == 0 then whole = whole:reshape(1) end
+    p:detach():copy_(placement.part(whole, cuts[#cuts]))
+  end
+end
+
+-- fn(tensor) for the tensors among values, also in plain tables.
+local function each_tensor(v, fn, depth)
+  if B.is_tensor(v) then
+    fn(v)
+  elseif type(v) == "table" and depth < 8 and check.is_plain(v) then
+    for _, inner in each(v) do each_tensor(inner, fn, depth + 1) end
+  end
+end
+
+local function converted(v, dtype, depth)
+  if B.is_tensor(v) then
+    return B.tensor_dtype(v).is_floating_point and B.tensor_dtype(v) ~= dtype and v:to(dtype) or v
+  elseif type(v) == "table" and depth < 8 and getmetatable(v) == nil then
+    local copy = {}
+    for key, inner in each(v) do copy[key] = converted(inner, dtype, depth + 1) end
+    return copy
+  end
+  return v
+end
+
+local function convert_all(dtype, n, ...)
+  local list = { ... }
+  for i = 1, n do list[i] = converted(list[i], dtype, 0) end
+  return unpack(list, 1, n)
+end
+
+-- Frozen parameters are read in backward after the last gradient of a parameter has come, until those of the inputs are
+-- there: then they are released, or at the end of backward.
+local function watch_inputs(unit, ...)
+  local frozen, release = false, unit.reshard_after_backward
+  for _, p in ipairs(unit.shards) do frozen = frozen or not B.requires_grad(p) end
+  U.set_after_backward(unit.handle, unit.sync, release and not frozen)
+  if not (frozen and release and B.grad_enabled()) then return end
+  for i = 1, select("#", ...) do
+    each_tensor((select(i, ...)), function(t)
+      if B.requires_grad(t) and not B.is_leaf(t) then
+        unit.waiting = unit.waiting + 1
+        t:register_hook(function()
+          unit.waiting = unit.waiting - 1
+          if unit.waiting == 0 and unit.tree.in_backward then U.reshard(unit.handle) end
+        end)
+      end
+    end, 0)
+  end
+end
+
+local function finish(unit, ok, ...)
+  unit:leave()
+  if not ok then error((...), 0) end
+  if B.grad_enabled() then
+    for i = 1, select("#", ...) do
+      each_tensor((select(i, ...)), function(t)
+        if B.requires_grad(t) and not B.is_leaf(t) then
+          t:register_hook(function() unit:before_backward() end)
+        end
+      end, 0)
+    end
+  end
+  return ...
+end
+
+local function forward_of(unit)
+  local mp, forward = unit.mp, unit.forward
+  local function run(module, ...)
+    if mp.param_dtype and mp.cast_forward_inputs then
+      return forward(module, convert_all(mp.param_dtype, select("#", ...), ...))
+    end
+    return forward(module, ...)
+  end
+  local function out(...)
+    if mp.output_dtype then return convert_all(mp.output_dtype, select("#", ...), ...) end
+    return ...
+  end
+  return function(module, ...)
+    unit:enter()
+    watch_inputs(unit, ...)
+    return out(finish(unit, pcall(run, module, ...)))
+  end
+end
+
+-- Making it --------------------------------------------------------------------------------------------
+
+-- The parameters below a module that are in no unit, a list, and the places of each: { { module, name }, … }.
+local function collect(module, ignored)
+  local params, places, at, seen = {}, {}, {}, {}
+  local function visit(m)
+    if seen[m] or m ~= module and units[m] then return end
+    seen[m] = true
+    for name, p in Ordered.items(m:registry("_parameters")) do
+      if unit_of[p] then
+        check.fail(WHERE .. "parameter '%s' of nn.%s is shared with %s, which is a unit of its own: shard the module \z
+          that holds both first", name, m.__name, unit_of[p].name)
+      end
+      if not ignored[p] then
+        if not at[p] then
+          params[#params + 1] = p
+          at[p], places[#params] = #params, {}
+        end
+        table.insert(places[at[p]], { m, name })
+      end
+    end
+    for _, child in Ordered.items(m:registry("_modules")) do visit(child) end
+  end
+  visit(module)
+  return params, places
+end
+
+local function is_fake(t) return B.is_fake(t) end
+
+-- Gives the fake parameters and buffers of the modules at `places` memory and values, one module at a time, calling
+-- take(p, whole parameter) for each parameter before the next module comes.
+local function materialize(places, init, device, take)
+  local done = {}
+  for _, list in ipairs(places) do
+    local m = list[1][1]
+    if not done[m] then
+      done[m] = true
+      local own = {}
+      for name, p in Ordered.items(m._parameters) do
+        if is_fake(p) then
+          own[#own + 1] = { name, p }
+          rawset(m._parameters, name, Parameter(moth.empty(p.shape, { dtype = p:dtype(), device = device })))
+        end
+      end
+      for name, b in Ordered.items(m._buffers) do
+        if is_fake(b) then rawset(m._buffers, name, moth.zeros(b.shape, { dtype = b:dtype(), device = device })) end
+      end
+      if #own > 0 then
+        if init then
+          init(m)
+        elseif m.reset then
+          m:reset()
+        else
+          check.fail(WHERE .. "nn.%s has fake parameters and no method reset: give init_fn, a function that gives a \z
+            module's parameters their first values", m.__name)
+        end
+      end
+      for _, pair in ipairs(own) do
+        local whole = m._parameters[pair[1]]
+        rawset(m._parameters, pair[1], pair[2])
+        take(pair[2], whole)
+        B.free(whole)
+      end
+    end
+  end
+end
+
+-- The shard of p takes the place of its elements.
+local function shard(unit, p, source, o)
+  local cut = { group = unit.group, dim = 1, parts = 1, unit = 1 }
+  local before = placement.of(p)
+  local shape = before and before.shape or p.shape
+  local cuts = {}
+  for i, c in ipairs(before and before.cuts or {}) do cuts[i] = c end
+  cuts[#cuts + 1] = cut
+  local scalar = #shape == 0
+  if scalar then shape = { 1 } end
+  local rows = source:detach()
+  if scalar then rows = rows:reshape(1) end
+  local part = unit.group.size == 1 and rows:contiguous() or placement.part(rows, cut)
+  if o.offload then part = part:to("cpu") end
+  B.set_data(p, part)
+  B.free(rows) -- handles: memory is not to wait for the collector
+  if unit.group.size > 1 then B.free(part) end
+  placement.set(p, shape, cuts)
+  placement.of(p).scalar = scalar or nil
+end
+
+local policies = { param_dtype = "dtype", reduce_dtype = "dtype", output_dtype = "dtype", cast_forward_inputs = "bool" }
+
+local function policy(mp)
+  local o = check.options(WHERE .. "mp", mp, "param_dtype reduce_dtype output_dtype cast_forward_inputs")
+  local out = { cast_forward_inputs = true }
+  for key, value in each(o) do
+    if policies[key] == "dtype" then
+      if not (B.is_dtype(value) and value.is_floating_point) then
+        check.fail(WHERE .. "mp.%s: expected a floating-point dtype, got %s", key, tostring(value))
+      end
+    elseif type(value) ~= "boolean" then
+      check.fail(WHERE .. "mp.%s: expected true or false, got %s", key, tostring(value))
+    end
+    out[key] = value
+  end
+  return out
+end
+
+local function groups_of(v)
+  if type(v) == "table" and getmetatable(v) == mesh.DeviceMesh and #v.shape == 2 then
+    return v:group(2), v:group(1)
+  end
+  return mesh.group_of(v, "fully_shard"), nil
+end
+
+local function methods(module, unit)
+  --- Gathers, or releases, the parameters of this module's unit; while they are gathered, module._parameters has them.
+  function module.unshard()
+    U.ready(unit.handle)
+    show(unit, true)
+  end
+  function module.reshard()
+    show(unit, false)
+    U.reshard(unit.handle)
+  end
+  local function all(fn)
+    for _, m in ipairs(module:modules()) do if units[m] then fn(units[m]) end end
+  end
+  --- With false, backward only adds to whole gradients on this rank; the next one with true reduces the sum.
+  function module:set_requires_gradient_sync(on)
+    all(function(u)
+      u.sync = on ~= false
+      U.set_after_backward(u.handle, u.sync, u.reshard_after_backward and u.waiting == 0)
+    end)
+    return self
+  end
+  function module:set_reshard_after_forward(on)
+    all(function(u) u.reshard_after_forward = on ~= false end)
+    return self
+  end
+  function module:set_reshard_after_backward(on)
+    all(function(u) u.reshard_after_backward = on ~= false end)
+    return self
+  end
+  local function prefetches(key)
+    return function(self, list)
+      unit[key] = {}
+      for i, m in ipairs(list) do
+        unit[key][i] = units[m] or check.fail(WHERE .. "%s: element %d is no module of fully_shard", key, i)
+      end
+      return self
+    end
+  end
+  module.set_modules_to_forward_prefetch = prefetches "prefetch_forward"
+  module.set_modules_to_backward_prefetch = prefetches "prefetch_backward"
+end
+
+--- Makes a unit of a module's parameters, in place; returns the module. All ranks of the mesh call it.
+-- mesh: a mesh of one dimension, or of two (replicas, shards), or a group; default: all ranks
+-- reshard_after_forward: release parameters behind forward, too (ZeRO-3), or keep them until backward is over (ZeRO-2);
+-- default: true, but false for the outermost module, whose backward begins at once
+-- mp: { param_dtype, reduce_dtype, output_dtype, cast_forward_inputs = true }: parameters are gathered, and computed
+-- with, in param_dtype, gradients are reduced in reduce_dtype; shards keep their own dtype
+-- offload: shards, and so the optimizer's state, stay in the host's memory
+-- ignored_params: a list of parameters that stay as they are
+-- init_fn: of fake parameters (moth.fake_mode(function() return Net() end)): function(module), which gives them values;
+-- default: module:reset(). One module is whole at a time.
+M.fully_shard = signature("distributed.fully_shard(Module module, *, DeviceMesh|ProcessGroup mesh?, \z
+  bool reshard_after_forward?, table mp?, bool offload=false, list ignored_params?, callable init_fn?)",
+function(module, o)
+  if units[module] then check.fail(WHERE .. "nn.%s is a unit already", module.__name) end
+  local unit = Unit()
+  unit.group, unit.replicas = groups_of(o.mesh)
+  unit.module, unit.name, unit.mp = module, module.__name, policy(o.mp)
+  unit.reshard_after_forward, unit.reshard_after_backward, unit.sync = o.reshard_after_forward, true, true
+  unit.waiting = 0
+  local ignored = {}
+  for _, p in ipairs(o.ignored_params or {}) do ignored[p] = true end
+  unit.shards, unit.places = collect(module, ignored)
+  local device
+  for i, p in ipairs(unit.shards) do
+    device = device or p:device()
+    if not B.is_leaf(p) then check.fail(WHERE .. "parameter %d of nn.%s is no leaf", i, module.__name) end
+  end
+  moth.no_grad(function()
+    local shapes, real = {}, {}
+    for i, p in ipairs(unit.shards) do shapes[p], real[i] = { unpack(p.shape) }, not is_fake(p) end
+    materialize(unit.places, o.init_fn, device, function(p, whole) shard(unit, p, whole, o) end)
+    unit.full = {}
+    local dtypes, same = {}, unit.group.size == 1
+    for i, p in ipairs(unit.shards) do
+      if real[i] then shard(unit, p, p, o) end
+      dtypes[i] = unit.mp.param_dtype and p:dtype().is_floating_point and unit.mp.param_dtype or p:dtype()
+      same = same and dtypes[i] == p:dtype() and p:device() == device
+    end
+    for i, p in ipairs(unit.shards) do -- of one rank the whole is the shard
+      local whole = same and p:detach():reshape(shapes[p])
+        or moth.empty(shapes[p], { dtype = dtypes[i], device = device })
+      unit.full[i] = Parameter(whole, { requires_grad = p:requires_grad() })
+      unit_of[p] = unit
+    end
+  end)
+  local number = unit.group.number
+  unit.handle = U.new(number, unit.replicas and unit.replicas.number, unit.full, unit.shards, unit.name,
+    unit.mp.reduce_dtype, neighbors[number])
+  neighbors[number] = unit.handle
+  units[module] = unit
+  unit.forward = module.forward
+  module.forward = forward_of(unit)
+  methods(module, unit)
+  rawset(module, "__name", "FSDP" .. module.__name)
+  return module
+end, true)
+
+--- The unit of a module, or nil; for files of this folder.
+function M.unit(module) return units[module] end
+
+return M

@@ -1,0 +1,44 @@
+-- Experts over ranks on one rank, against one process with all tokens.
+local moth = require "moth"
+local dist = require "moth.distributed"
+local compare = require "distributed.compare"
+local close = compare.close
+
+return function(rank, size)
+  local alone = dist.device_mesh({ size, 1 }, { "all", "one" })
+  for _, experts in ipairs { 8, 5 } do -- 5 are uneven, and fewer than 8 ranks
+    moth.manual_seed(2)
+    local cut = dist.MoE(6, 10, { num_experts = experts, top_k = 2, mesh = alone.all })
+    moth.manual_seed(2)
+    local one = dist.MoE(6, 10, { num_experts = experts, top_k = 2, mesh = alone.one })
+    moth.manual_seed(9)
+    local x = moth.randn(4 * size, 3, 6)
+    local mine = x:narrow(1, 4 * rank + 1, 4):clone():requires_grad_()
+    local all = x:clone():requires_grad_()
+    local y, z = cut(mine), one(all)
+    close("result", y, z:narrow(1, 4 * rank + 1, 4))
+    y:pow(2):mean():backward()
+    z:pow(2):mean():backward()
+    close("input", mine.grad / size, all.grad:narrow(1, 4 * rank + 1, 4))
+    dist.all_reduce(cut.router.weight.grad, { op = "avg" })
+    compare.modules("experts of " .. experts, cut, one)
+    assert(cut.counts:sum():item() == 4 * 3 * 2 and cut.aux_loss:item() >= 0.5)
+    -- the norm counts each expert once
+    close("norm", moth.nn.utils.grad_norm(cut:parameters()), moth.nn.utils.grad_norm(one:parameters()))
+  end
+
+  -- in DistributedDataParallel: experts stay, the rest is averaged
+  local net = moth.nn.Sequential(moth.nn.Linear(6, 6), dist.MoE(6, 4, { num_experts = 2 * size, top_k = 1 }))
+  local ddp = dist.DistributedDataParallel(net)
+  ddp(moth.randn(7, 6)):sum():backward()
+  compare.same("linear", net[1].weight.grad)
+  compare.same("router", net[2].router.weight.grad)
+  for _, names in ipairs(ddp:buckets()) do
+    for _, name in ipairs(names) do assert(size == 1 or not name:find "w[12]", name) end
+  end
+  local ok, message = pcall(dist.MoE, 4, 4, { num_experts = 2, top_k = 3 })
+  assert(not ok and message:find("top_k is 3, of 2 experts", 1, true), message)
+  ok, message = pcall(net[2], moth.ones(2, 5))
+  assert(not ok and message:find("expected tokens of 6 numbers, got [2, 5]", 1, true), message)
+  dist.barrier()
+end

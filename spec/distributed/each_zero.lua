@@ -1,0 +1,143 @@
+-- The wrappers over fully_shard on one rank: FullyShardedDataParallel, ZeroRedundancyOptimizer, moth.zero; state dicts.
+local moth = require "moth"
+local dist = require "moth.distributed"
+local compare = require "distributed.compare"
+local nn, fsdp = moth.nn, dist.fsdp
+local close = compare.close
+
+local function make() return nn.Sequential(nn.Linear(6, 11), nn.Tanh(), nn.Linear(11, 8), nn.BatchNorm1d(8),
+  nn.Linear(8, 5)) end
+
+local function fails(text, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert(not ok and message:find(text, 1, true), message)
+end
+
+return function(rank, size)
+  local lossf = nn.MSELoss()
+  moth.manual_seed(4)
+  local first = make():eval() -- batch statistics are those of each rank
+  local x, y = moth.randn(4 * size, 6), moth.randn(4 * size, 5)
+  local mine, target = x:narrow(1, 4 * rank + 1, 4), y:narrow(1, 4 * rank + 1, 4)
+
+  local function reference(steps, make_optimizer)
+    local one = first:clone()
+    local opt = make_optimizer(one:parameters())
+    for _ = 1, steps do
+      opt:zero_grad()
+      lossf(one(x), y):backward()
+      opt:step()
+    end
+    return one, opt
+  end
+  local function adam(params) return moth.optim.AdamW(params, { lr = 0.01 }) end
+
+  -- the strategies give equal parameters #M377
+  local one, one_opt = reference(3, adam)
+  local strategies = { "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD" }
+  if size == 4 then strategies[4] = "HYBRID_SHARD" end
+  local net, opt
+  for _, strategy in ipairs(strategies) do
+    local o = { sharding_strategy = strategy, auto_wrap_policy = fsdp.transformer_auto_wrap_policy { nn.Linear } }
+    if strategy == "HYBRID_SHARD" then o.device_mesh = dist.device_mesh { 2, 2 } end
+    local wrapped = first:clone()
+    if rank > 0 then moth.no_grad(function() wrapped[1].weight:zero_() end) end
+    o.sync_module_states = true
+    net = fsdp.FullyShardedDataParallel(wrapped, o)
+    opt = adam(net:parameters())
+    for _ = 1, 3 do
+      opt:zero_grad()
+      lossf(net(mine), target):backward()
+      opt:step()
+    end
+    compare.modules(strategy, net.module, one)
+    assert(tostring(net):find("FSDPLinear", 1, true), "printing shows units #M375")
+  end
+  net:no_sync(function() lossf(net(mine), target):backward() end)
+  net:clip_grad_norm_(1)
+
+  -- whole states, there and back #M383
+  local sd = net:state_dict { full = true }
+  if rank == 0 then
+    for name, t in one:named_parameters() do close("state " .. name, sd[name], t) end
+    assert(sd["3.running_mean"]:size(1) == 8)
+  else
+    assert(next(sd) == nil)
+  end
+  local again = fsdp.FullyShardedDataParallel(make():eval(), { auto_wrap_policy =
+    fsdp.size_based_auto_wrap_policy { min_num_params = 80 } })
+  again:load_state_dict(sd, { full = true, broadcast = true })
+  compare.modules("loaded", again.module, one:clone())
+  local parts = again:state_dict()
+  again:load_state_dict(parts)
+  again:summon_full_params(function()
+    close("summoned", again.module[1].weight, one[1].weight)
+    moth.no_grad(function() again.module[1].weight:mul_(2) end)
+  end)
+  close("written back", dist.full_tensor(again.module[1].weight), one[1].weight * 2)
+  local osd = dist.get_optimizer_state_dict(net, opt, { full_state_dict = true })
+  close("moments", osd.state["0.weight"].exp_avg, one_opt.state[one[1].weight].exp_avg)
+  local other = adam(again:parameters())
+  dist.set_optimizer_state_dict(again, other, osd, { full_state_dict = true })
+  local p = again.module[1].weight
+  close("moments back", dist.full_tensor(other.state[p].exp_avg, p), osd.state["0.weight"].exp_avg)
+  fails("0.weight: the state has [2, 2], the model [11, 6]", dist.set_model_state_dict, again,
+    { ["0.weight"] = moth.ones(2, 2) }, { full_state_dict = true, strict = false })
+  fails("expected FULL_SHARD", fsdp.FullyShardedDataParallel, make(), { sharding_strategy = "HALF" })
+
+  -- the optimizer's state over the ranks
+  local ddp = dist.DistributedDataParallel(first:clone())
+  local zero = dist.ZeroRedundancyOptimizer(ddp:parameters(), moth.optim.AdamW, { lr = 0.01 })
+  for _ = 1, 3 do
+    zero:zero_grad()
+    lossf(ddp(mine), target):backward()
+    zero:step()
+  end
+  compare.modules("ZeroRedundancyOptimizer", ddp.module, one)
+  local kept = 0
+  for _, q in ipairs(ddp:parameters()) do if next(zero.state[q]) then kept = kept + q:numel() end end
+  assert(size == 1 or kept < first:num_parameters() * 0.8, "state of " .. kept)
+  fails("consolidate_state_dict", zero.state_dict, zero)
+  zero:consolidate_state_dict(0)
+  if rank == 0 then
+    local full = zero:state_dict()
+    close("consolidated", full.state[1].exp_avg, one_opt.state[one[1].weight].exp_avg)
+    zero:load_state_dict(full)
+  end
+
+  -- a configuration, stage by stage #M384 #M385 #M386
+  local reached = reference(2, adam)
+  for stage = 0, 3 do
+    local engine, optimizer = moth.zero.initialize { model = first:clone(), config = {
+      zero_optimization = { stage = stage, min_unit_params = 50 }, gradient_accumulation_steps = 2,
+      optimizer = { type = "AdamW", params = { lr = 0.01 } }, train_micro_batch_size_per_gpu = 2 } }
+    for _ = 1, 2 do
+      for half = 0, 1 do
+        local loss = lossf(engine(mine:narrow(1, 1 + 2 * half, 2)), target:narrow(1, 1 + 2 * half, 2))
+        engine:backward(loss)
+        engine:step()
+      end
+    end
+    assert(engine.global_steps == 2 and optimizer)
+    for name, t in reached:named_parameters() do
+      local model = stage < 2 and engine.net.module or engine.net
+      local owner = model:get_submodule(name:match "^(.*)%." or "")
+      close(("stage %d %s"):format(stage, name), dist.full_tensor(owner._parameters[name:match "[^.]+$"]), t)
+    end
+  end
+  for _, stage in ipairs { 1, 3 } do
+    local half = moth.zero.initialize { model = first:clone(), config = { fp16 = { enabled = true,
+      initial_scale_power = 40 }, gradient_clipping = 1, zero_optimization = { stage = stage },
+      optimizer = { type = "Adam", params = { lr = 0.01 } }, scheduler = { type = "WarmupLR" } } }
+    for _ = 1, 3 do
+      half:backward(lossf(half(mine):float(), target))
+      half:step()
+    end
+    assert(half.scale.value < 2 ^ 40 and half.global_steps < 3, "the scale fell")
+  end
+  fails("stage: 0, 1, 2 or 3, got 4", moth.zero.initialize, { model = first, config = {
+    zero_optimization = { stage = 4 } } })
+  fails("there is no optimizer", moth.zero.initialize, { model = first, config = {} })
+  assert(moth.zero.ZeroOptimizer(first:parameters(), { stage = 1, lr = 0.1 }):owned())
+  dist.barrier()
+end
