@@ -43,7 +43,7 @@ return function(rank, size)
     if before then before(cut) end
     local a = moth.optim.Adam(cut:parameters(), { lr = 0.01, weight_decay = 0.1 })
     local b = moth.optim.Adam(one:parameters(), { lr = 0.01, weight_decay = 0.1 })
-    for step = 1, 4 do
+    for step = 1, 3 do
       a:zero_grad()
       b:zero_grad()
       local l, m = lossf(cut(mine), target), lossf(one(x), y)
@@ -73,13 +73,14 @@ return function(rank, size)
     n = n + 1
     assert(cut:parameters()[n]:requires_grad() == p:requires_grad() and name)
   end
-  train("keep", { reshard_after_forward = false })
-  train("default", {})
-  train("prefetch", {}, nil, function(m)
-    m:set_modules_to_forward_prefetch { m.blocks[1] }
-    m.blocks[1]:set_modules_to_forward_prefetch { m.blocks[2], m.blocks[3] }
-    m.blocks[3]:set_modules_to_backward_prefetch { m.blocks[2], m.blocks[1] }
-  end)
+  if size < 8 then
+    train("keep", { reshard_after_forward = false })
+    train("prefetch", {}, nil, function(m)
+      m:set_modules_to_forward_prefetch { m.blocks[1] }
+      m.blocks[1]:set_modules_to_forward_prefetch { m.blocks[2], m.blocks[3] }
+      m.blocks[3]:set_modules_to_backward_prefetch { m.blocks[2], m.blocks[1] }
+    end)
+  end
   if size % 2 == 0 then
     local mesh = dist.device_mesh({ 2, size / 2 }, { "replica", "shard" })
     local hybrid = train("replicas", { mesh = mesh })
@@ -126,6 +127,19 @@ return function(rank, size)
     lossf(m(mine), target):backward()
     lossf(one(x), y):backward()
     compare.modules("checkpoint", m, one)
+  end
+
+  if size == 2 then -- compiled, before and after
+    local one, m = net:clone(), net:clone()
+    for i = 1, 3 do m.blocks[i].forward = moth.compile(getmetatable(m.blocks[i]).forward) end
+    shard(m)
+    for _, call in ipairs { m, moth.compile(m) } do
+      m:zero_grad()
+      one:zero_grad()
+      lossf(call(mine), target):backward()
+      lossf(one(x), y):backward()
+      compare.modules("compiled", m, one)
+    end
   end
 
   -- parameters that took no part keep no gradient; an error in forward leaves the module usable

@@ -93,6 +93,22 @@ return function(rank, size)
       return tp.gather(y, 2, mesh)
     end })
 
+  -- models of moth.models
+  if 4 % size == 0 then
+    local plan = { ["h.*.attn.c_attn"] = { "column", parts = 3, unit = 4 }, ["h.*.attn.c_proj"] = "row",
+      ["h.*.c_fc"] = "column", ["h.*.c_proj"] = "row" }
+    local words = moth.randint(1, 12, { 2, 6 })
+    check("GPT", size, moth.models.GPT { vocab_size = 11, n_layer = 2, n_head = 4, n_embd = 16, block_size = 8 }, plan,
+      words)
+    local names = {}
+    for name in ("q_proj k_proj v_proj"):gmatch "%S+" do names["model.*.*.*." .. name] = { "column", unit = 4 } end
+    for name in ("gate_proj up_proj"):gmatch "%S+" do names["model.*.*.*." .. name] = "column" end
+    for name in ("o_proj down_proj"):gmatch "%S+" do names["model.*.*.*." .. name] = "row" end
+    check("Llama", size, moth.models.Llama { vocab_size = 11, hidden_size = 16, intermediate_size = 20,
+      num_hidden_layers = 2, num_attention_heads = 8 / 2, num_key_value_heads = math.max(2, size), head_dim = 4 },
+      names, words)
+  end
+
   -- embeddings by rows and by columns, the loss on a cut vocabulary
   local ids = moth.randint(1, 14, { 3, 5 })
   check("vocabulary", size, nn.Embedding(13, 6, 2), { [""] = "row" }, ids)

@@ -16,20 +16,21 @@ local LayerNorm = nn.LayerNorm
 
 local Attention = nn.class("GPT.Attention")
 function Attention:__init(c)
-  self.heads, self.p = c.n_head, c.dropout
+  self.dim, self.p = c.n_embd / c.n_head, c.dropout
   self.c_attn = nn.Linear(c.n_embd, 3 * c.n_embd, { bias = c.bias })
   self.c_proj = nn.Linear(c.n_embd, c.n_embd, { bias = c.bias })
   self.dropout = nn.Dropout(c.dropout)
 end
 --- x (B, T, C) -> (B, T, C): each position sees itself and those before it, of layer i those in the cache, too
 function Attention:forward(x, at, i)
-  local B, T, C = x:size(1), x:size(2), x:size(3)
-  local qkv = self.c_attn(x):view(B, T, 3, self.heads, C / self.heads):permute(3, 1, 4, 2, 5)
+  local B, T, qkv = x:size(1), x:size(2), self.c_attn(x)
+  local heads = qkv:size(3) / (3 * self.dim) -- some of them, if they are cut over ranks
+  qkv = qkv:view(B, T, 3, heads, self.dim):permute(3, 1, 4, 2, 5)
   local q, k, v = qkv:select(1, 1), qkv:select(1, 2), qkv:select(1, 3)
   if at.cache then k, v = at.cache:append(i, k, v) end
   local y = moth.scaled_dot_product_attention(q, k, v,
     { dropout_p = self.training and self.p or 0, attn_mask = at.mask, is_causal = at.causal })
-  return self.dropout(self.c_proj(y:transpose(2, 3):reshape(B, T, C)))
+  return self.dropout(self.c_proj(y:transpose(2, 3):reshape(B, T, heads * self.dim)))
 end
 
 local Block = nn.class("GPT.Block")

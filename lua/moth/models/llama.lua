@@ -56,13 +56,13 @@ function Attention:__init(c)
 end
 function Attention:forward(x, at, i)
   local B, T = x:size(1), x:size(2)
-  local q = rotated(self.q_proj(x):view(B, T, self.heads, self.dim):transpose(2, 3), at.cos, at.sin)
-  local k = rotated(self.k_proj(x):view(B, T, self.kv_heads, self.dim):transpose(2, 3), at.cos, at.sin)
-  local v = self.v_proj(x):view(B, T, self.kv_heads, self.dim):transpose(2, 3)
+  local function heads(y) return y:view(B, T, y:size(3) / self.dim, self.dim):transpose(2, 3) end -- those of this rank
+  local q = rotated(heads(self.q_proj(x)), at.cos, at.sin)
+  local k, v = rotated(heads(self.k_proj(x)), at.cos, at.sin), heads(self.v_proj(x))
   if at.cache then k, v = at.cache:append(i, k, v) end
   local y = moth.scaled_dot_product_attention(q, k, v, { attn_mask = at.mask, is_causal = at.causal,
     enable_gqa = self.heads ~= self.kv_heads })
-  return self.o_proj(y:transpose(2, 3):reshape(B, T, self.heads * self.dim))
+  return self.o_proj(y:transpose(2, 3):reshape(B, T, q:size(2) * self.dim))
 end
 
 local MLP = nn.class("Llama.MLP")
