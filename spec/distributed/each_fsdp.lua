@@ -156,6 +156,22 @@ return function(rank, size)
     assert(m.a.weight.grad and m.b.weight.grad == nil)
   end
 
+  -- an overflow in one rank's shard leaves out the step on all
+  do
+    local m = dist.fully_shard(nn.Linear(8, 8 * size))
+    local scaler, sgd = moth.amp.GradScaler { enabled = true }, moth.optim.SGD(m:parameters(), { lr = 1 })
+    local was = m.weight:detach():clone()
+    scaler:scale(m(moth.ones(1, 8)):sum()):backward()
+    if rank == size - 1 then moth.no_grad(function() m.weight.grad:fill_(math.huge) end) end
+    scaler:step(sgd)
+    assert(moth.equal(was, m.weight:detach()), "the step was left out")
+    scaler:update()
+    sgd:zero_grad()
+    scaler:scale(m(moth.ones(1, 8)):sum()):backward()
+    scaler:step(sgd)
+    close("scaled", m.weight, was - 1)
+  end
+
   -- fake parameters get their values when they are sharded, module by module
   do
     moth.manual_seed(20)

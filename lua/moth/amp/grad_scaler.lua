@@ -123,6 +123,8 @@ local function unscale(self, optimizer, s, allow_float16)
     B.ops.amp_unscale(d.grads, inverse, s.found[name])
     for _, grad in ipairs(d.own) do B.free(grad) end
   end
+  local placement = package.loaded["moth.distributed.placement"]
+  if placement then placement.share_overflow(optimizer, s.found) end -- parameters may be cut over ranks
 end
 
 --- Divides the gradients of an optimizer by the scale, in place, for who wants to clip or look at them before step().

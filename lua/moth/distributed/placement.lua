@@ -13,6 +13,7 @@
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 local collectives = require "moth.distributed.collectives"
+local each = require "moth.each"
 local moth = require "moth"
 local signature = require "moth.utils.signature"
 
@@ -39,9 +40,9 @@ end
 function M.rows(n, size, r, unit)
   unit = unit or 1
   local units = n / unit
-  local each = math.ceil(units / size)
-  local first = math.min(r * each, units)
-  return first * unit, (math.min(first + each, units) - first) * unit
+  local share = math.ceil(units / size)
+  local first = math.min(r * share, units)
+  return first * unit, (math.min(first + share, units) - first) * unit
 end
 
 --- Whether ranks of a group have different parts of t.
@@ -192,6 +193,29 @@ local function groups_of(p)
     list[i], key[i] = cut.group, cut.group.number
   end
   return list, table.concat(key, ",")
+end
+
+--- For moth.amp's GradScaler: found[device] ~= 0 where a gradient of this rank overflowed becomes so on all ranks that
+-- have parts of the optimizer's parameters.
+function M.share_overflow(optimizer, found)
+  local seen, list, any = {}, {}, nil
+  for _, group in ipairs(optimizer.param_groups) do
+    for _, p in ipairs(group.params) do
+      for _, cut in ipairs(known[p] and known[p].cuts or {}) do
+        if not seen[cut.group] then
+          seen[cut.group], list[#list + 1] = true, cut.group
+        end
+      end
+    end
+  end
+  if #list == 0 then return end
+  for _, t in each(found) do
+    local here = t:to("cpu"):reshape(1)
+    any = any and any + here or here:clone()
+  end
+  any = any or moth.zeros(1)
+  for _, group in ipairs(list) do collectives.all_reduce(any, { op = "max", group = group }) end
+  for _, t in each(found) do t:copy_(any:reshape(t.shape)) end
 end
 
 --- Whether a list has parameters that are cut over ranks.

@@ -1,9 +1,9 @@
 --- Several kinds of parallelism on a device mesh: tensor parallelism within a group of neighbours, fully_shard over the
 -- other ranks; the result is that of one process.
 --
---     moth run --nproc-per-node 2 examples/3d.lua        -- tp 2
---     moth run --nproc-per-node 4 examples/3d.lua        -- dp 2, tp 2
---     moth run --nproc-per-node 8 examples/3d.lua        -- replicas 2, dp 2, tp 2
+--     moth run --nproc-per-node 2 examples/fsdp_tp.lua        -- tp 2
+--     moth run --nproc-per-node 4 examples/fsdp_tp.lua        -- dp 2, tp 2
+--     moth run --nproc-per-node 8 examples/fsdp_tp.lua        -- replicas 2, dp 2, tp 2
 local moth = require "moth"
 local dist = require "moth.distributed"
 local nn, optim = moth.nn, moth.optim
