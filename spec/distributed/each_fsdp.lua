@@ -156,6 +156,19 @@ return function(rank, size)
     assert(m.a.weight.grad and m.b.weight.grad == nil)
   end
 
+  -- a block is called by itself, before and after the whole
+  do
+    local one, m = net:clone(), shard(net:clone())
+    local v = moth.randn(2, 10)
+    close("block", m.blocks[1](v), one.blocks[1](v))
+    lossf(m(mine), target):backward()
+    close("block", m.blocks[1](v), one.blocks[1](v))
+    lossf(m(mine), target):backward()
+    lossf(one(x), y):backward()
+    lossf(one(x), y):backward()
+    compare.modules("blocks", m, one)
+  end
+
   -- an overflow in one rank's shard leaves out the step on all
   do
     local m = dist.fully_shard(nn.Linear(8, 8 * size))
@@ -218,6 +231,23 @@ return function(rank, size)
     end
   end
 
+  if dist.get_backend() ~= "local" then -- a model that nobody has any more is freed
+    local function live()
+      for _ = 1, 3 do
+        collectgarbage()
+        moth.zeros(1)
+      end
+      return moth.memory.stats().live
+    end
+    local function once()
+      dist.fully_shard(nn.Linear(256, 256))(moth.ones(1, 256)):sum():backward()
+    end
+    once()
+    local before = live()
+    for _ = 1, 3 do once() end
+    assert(live() - before < 100000, "bytes left: " .. live() - before)
+  end
+
   -- errors
   local function fails(text, fn, ...)
     local ok, message = pcall(fn, ...)
@@ -229,6 +259,12 @@ return function(rank, size)
   pair[2].weight = pair[1].weight
   dist.fully_shard(pair[1])
   fails("parameter 'weight' of nn.Linear is shared with Linear, which is a unit of its own", dist.fully_shard, pair)
+  fails("is cut over ranks: copy it before fully_shard", twice.clone, twice)
+  fails("move it, or convert it, before fully_shard", twice.to, twice, moth.float64)
+  if size > 1 then
+    local other = dist.fully_shard(nn.Linear(2, rank == 1 and 3 or 2))
+    fails("parameter 1 is unit FSDPLinear: float32 [", other, moth.ones(1, 2))
+  end
   fails("mp.param_dtype: expected a floating-point dtype", dist.fully_shard, nn.Linear(2, 2), { mp = {
     param_dtype = moth.int64 } })
   dist.barrier()

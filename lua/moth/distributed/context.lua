@@ -147,7 +147,7 @@ end
 local function backward(ctx, grad)
   local q, k, v, out, lse = ctx:saved_tensors()
   local o = ctx.o
-  local dq, state = moth.zeros_like(q), moth.zeros({ 2 }, { dtype = moth.int64 })
+  local dq, state = moth.zeros_like(q), moth.zeros({ 2 }, { dtype = moth.int64, device = q:device() })
   local function empty(t, n) return t:new_zeros(shape_with(t, n)) end
   local dk, dv = empty(k, k:size(3)), empty(v, v:size(3))
   grad = grad:contiguous()

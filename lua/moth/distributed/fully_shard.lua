@@ -18,6 +18,7 @@ local class = require "moth.class"
 local each = require "moth.each"
 local mesh = require "moth.distributed.mesh"
 local moth = require "moth"
+local objects = require "moth.distributed.objects"
 local Ordered = require "moth.nn.ordered"
 local Parameter = require "moth.nn.parameter"
 local placement = require "moth.distributed.placement"
@@ -27,8 +28,9 @@ local U = B.unit
 local M = {}
 local WHERE = "[distributed.fully_shard] "
 
-local units = setmetatable({}, { __mode = "k" })      -- module -> its unit
-local unit_of = setmetatable({}, { __mode = "k" })    -- parameter -> its unit
+-- A module keeps its unit: a table with weak keys would keep both for ever, as a unit refers to its module.
+local function unit_at(module) return rawget(module, "_fsdp_unit") end
+local owner = setmetatable({}, { __mode = "k" })      -- parameter -> the name of its unit's module
 local neighbors = setmetatable({}, { __mode = "v" })  -- number of a group -> a handle of a unit
 
 -- The units of a model, from its first forward on: what has run in which order. `forward`: the order in the last pass;
@@ -48,19 +50,40 @@ local function show(unit, whole)
   end
 end
 
--- The units below a module that is called by nobody else's unit, named by their paths.
+-- All ranks have the same units.
+local function compare(tree, root)
+  local mine = {}
+  for _, unit in ipairs(tree.units) do
+    for _, p in ipairs(unit.shards) do
+      local place = placement.of(p)
+      mine[#mine + 1] = ("unit %s: %s [%s]"):format(unit.name, p:dtype().name, table.concat(place.shape, ", "))
+    end
+  end
+  for rank, theirs in ipairs(objects.all_gather_object(mine, { group = root.group })) do
+    for i = 1, math.max(#mine, #theirs) do
+      if mine[i] ~= theirs[i] then
+        check.fail(WHERE .. "the modules of the ranks differ: parameter %d is %s on rank %d, and %s on rank %d", i,
+          mine[i] or "not there", root.group.ranks[root.group.rank + 1], theirs[i] or "not there",
+          root.group.ranks[rank])
+      end
+    end
+  end
+end
+
+-- The units below a module that no unit has called, named by their paths. Those that were called by themselves before
+-- are its own from now on.
 local function adopt(root)
   local tree = Tree()
   for path, m in root.module:named_modules() do
-    local unit = units[m]
-    if unit and not unit.tree then
+    local unit = unit_at(m)
+    if unit and (not unit.tree or unit.tree.depth == 0) then
       unit.tree, tree.units[#tree.units + 1] = tree, unit
       unit.name = path == "" and root.module.__name or path
-      if unit.handle then U.set_name(unit.handle, unit.name) end
-      if unit.reshard_after_forward == nil then unit.reshard_after_forward = unit ~= root end
+      U.set_name(unit.handle, unit.name)
+      if unit.is_auto then unit.reshard_after_forward = unit ~= root end
     end
   end
-  return tree
+  compare(tree, root)
 end
 
 local function end_of_forward(tree)
@@ -230,12 +253,12 @@ end
 local function collect(module, ignored)
   local params, places, at, seen = {}, {}, {}, {}
   local function visit(m)
-    if seen[m] or m ~= module and units[m] then return end
+    if seen[m] or m ~= module and unit_at(m) then return end
     seen[m] = true
     for name, p in Ordered.items(m:registry("_parameters")) do
-      if unit_of[p] then
+      if owner[p] then
         check.fail(WHERE .. "parameter '%s' of nn.%s is shared with %s, which is a unit of its own: shard the module \z
-          that holds both first", name, m.__name, unit_of[p].name)
+          that holds both first", name, m.__name, owner[p])
       end
       if not ignored[p] then
         if not at[p] then
@@ -348,7 +371,7 @@ local function methods(module, unit)
     U.reshard(unit.handle)
   end
   local function all(fn)
-    for _, m in ipairs(module:modules()) do if units[m] then fn(units[m]) end end
+    for _, m in ipairs(module:modules()) do if unit_at(m) then fn(unit_at(m)) end end
   end
   --- With false, backward only adds to whole gradients on this rank; the next one with true reduces the sum.
   function module:set_requires_gradient_sync(on)
@@ -359,7 +382,7 @@ local function methods(module, unit)
     return self
   end
   function module:set_reshard_after_forward(on)
-    all(function(u) u.reshard_after_forward = on ~= false end)
+    all(function(u) u.reshard_after_forward, u.is_auto = on ~= false, false end)
     return self
   end
   function module:set_reshard_after_backward(on)
@@ -370,9 +393,14 @@ local function methods(module, unit)
     return function(self, list)
       unit[key] = {}
       for i, m in ipairs(list) do
-        unit[key][i] = units[m] or check.fail(WHERE .. "%s: element %d is no module of fully_shard", key, i)
+        unit[key][i] = unit_at(m) or check.fail(WHERE .. "%s: element %d is no module of fully_shard", key, i)
       end
       return self
+    end
+  end
+  for name, what in each { convert = "move it, or convert it,", clone = "copy it" } do
+    module[name] = function()
+      check.fail(WHERE .. "nn.%s is cut over ranks: %s before fully_shard", module.__name, what)
     end
   end
   module.set_modules_to_forward_prefetch = prefetches "prefetch_forward"
@@ -392,12 +420,12 @@ end
 M.fully_shard = signature("distributed.fully_shard(Module module, *, DeviceMesh|ProcessGroup mesh?, \z
   bool reshard_after_forward?, table mp?, bool offload=false, list ignored_params?, callable init_fn?)",
 function(module, o)
-  if units[module] then check.fail(WHERE .. "nn.%s is a unit already", module.__name) end
+  if unit_at(module) then check.fail(WHERE .. "nn.%s is a unit already", module.__name) end
   local unit = Unit()
   unit.group, unit.replicas = groups_of(o.mesh)
   unit.module, unit.name, unit.mp = module, module.__name, policy(o.mp)
   unit.reshard_after_forward, unit.reshard_after_backward, unit.sync = o.reshard_after_forward, true, true
-  unit.waiting = 0
+  unit.is_auto, unit.waiting = o.reshard_after_forward == nil, 0
   local ignored = {}
   for _, p in ipairs(o.ignored_params or {}) do ignored[p] = true end
   unit.shards, unit.places = collect(module, ignored)
@@ -421,14 +449,14 @@ function(module, o)
       local whole = same and p:detach():reshape(shapes[p])
         or moth.empty(shapes[p], { dtype = dtypes[i], device = device })
       unit.full[i] = Parameter(whole, { requires_grad = p:requires_grad() })
-      unit_of[p] = unit
+      owner[p] = unit.name
     end
   end)
   local number = unit.group.number
   unit.handle = U.new(number, unit.replicas and unit.replicas.number, unit.full, unit.shards, unit.name,
     unit.mp.reduce_dtype, neighbors[number])
   neighbors[number] = unit.handle
-  units[module] = unit
+  rawset(module, "_fsdp_unit", unit)
   unit.forward = module.forward
   module.forward = forward_of(unit)
   methods(module, unit)
@@ -437,6 +465,6 @@ function(module, o)
 end, true)
 
 --- The unit of a module, or nil; for files of this folder.
-function M.unit(module) return units[module] end
+function M.unit(module) return unit_at(module) end
 
 return M

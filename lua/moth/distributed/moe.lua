@@ -89,7 +89,8 @@ local function exchange(self, counts)
   local per_rank, group = experts_of(self), self.group
   local n, from = per_rank[group.rank + 1], {}
   for r = 1, group.size do from[r] = n end
-  local theirs = moth.empty({ n * group.size }, { dtype = moth.int64 })
+  local like = { dtype = moth.int64, device = counts:device() }
+  local theirs = moth.empty({ n * group.size }, like)
   collectives.all_to_all_single(theirs, counts, from, per_rank, { group = group })
   local mine, rows = counts:totable(), theirs:totable()
   local send, receive, of_row, at = {}, {}, {}, 1
@@ -101,14 +102,15 @@ local function exchange(self, counts)
     for e = 1, n do
       local k = rows[(r - 1) * n + e]
       receive[r] = receive[r] + k
-      if k > 0 then of_row[#of_row + 1] = moth.full({ k }, e, { dtype = moth.int64 }) end
+      if k > 0 then of_row[#of_row + 1] = moth.full({ k }, e, like) end
     end
   end
-  return send, receive, #of_row > 0 and moth.cat(of_row) or moth.empty({ 0 }, { dtype = moth.int64 })
+  return send, receive, #of_row > 0 and moth.cat(of_row) or moth.empty({ 0 }, like)
 end
 
 local function back(order) -- the inverse of a permutation
-  return moth.empty_like(order):scatter(1, order, moth.arange(1, order:numel() + 1, { dtype = moth.int64 }))
+  local places = moth.arange(1, order:numel() + 1, { dtype = moth.int64, device = order:device() })
+  return moth.empty_like(order):scatter(1, order, places)
 end
 
 --- x (…, dim) -> the same. Afterwards aux_loss is the load-balancing loss of Switch Transformer over this rank's tokens
