@@ -220,6 +220,11 @@ return function(rank, size)
       assert(after.peak - before <= limit, ("peak %d over %d"):format(after.peak - before, limit))
       print(("peak over live: %.2f units"):format((after.peak - before - count * one / size) / one))
     end
+    if size > 1 then -- parameters, gradients and the optimizer's state are 1 / ranks #M378
+      local b = moth.memory.breakdown(m, moth.optim.Adam(m:parameters()), v).measured
+      local bytes, limit = b.parameters + b.gradients + b.optimizer_state, 4 * count * width * width * 4 / size
+      assert(bytes <= limit * 1.05, "bytes: " .. bytes / limit)
+    end
     -- 1.5 times the bytes of DistributedDataParallel #M380
     if size == 2 and dist.get_backend() ~= "local" then
       m:set_reshard_after_forward(true)

@@ -158,6 +158,10 @@ return function(rank, size)
   fails("unknown option 'part'", tp.parallelize, mlp, mesh, { ["0"] = { "column", part = 2 } })
   fails("dimension 1 has 10 rows, which 3 blocks of units of 1 do not divide", tp.parallelize, mlp:clone(), mesh,
     { ["0"] = { "column", parts = 3 } })
+  if size > 2 then
+    fails("with 2 heads has none for rank " .. size - 1, tp.parallelize, nn.MultiheadAttention(4, 2), mesh,
+      { [""] = "heads" })
+  end
   if size == 3 then fails("3 ranks do not divide", dist.nn.reduce_scatter, moth.ones(4)) end
   if size % 2 == 0 then
     local two = dist.device_mesh({ size / 2, 2 }, { "dp", "tp" })

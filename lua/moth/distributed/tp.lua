@@ -207,9 +207,10 @@ function styles.heads(module, group, o)
   local heads, E = module.num_heads, module.embed_dim
   local dim = E / heads
   local _, mine = placement.rows(heads, group.size, group.rank)
-  if mine == 0 then
-    check.fail("[distributed.tp] nn.MultiheadAttention with %d heads has none for rank %d of %d", heads, group.rank,
-      group.size)
+  local _, last = placement.rows(heads, group.size, group.size - 1)
+  if last == 0 then -- an error on all ranks
+    check.fail("[distributed.tp] nn.MultiheadAttention with %d heads has none for rank %d of %d", heads,
+      group.size - 1, group.size)
   end
   cut(module, "in_proj_weight", group, 1, { parts = 3, unit = dim })
   cut(module, "in_proj_bias", group, 1, { parts = 3, unit = dim })
