@@ -186,7 +186,7 @@ local function gather_members(store, g, limit)
 end
 
 --- For a worker that the launcher has started into a run: waits until it is taken in. Returns rank and size.
-function M.join(store, limit)
+function M._join(store, limit)
   local run = groups.run_prefix(0):sub(1, -2)
   store:set(run .. "/join/" .. worker(), "1")
   return gather_members(store, tonumber(store:get(run .. "/joined/" .. worker())), limit)

@@ -146,7 +146,7 @@ M.init_process_group = signature("distributed.init_process_group(string backend=
     rank, size, from, by_agent = join { rank = rank, world_size = size, init_method = o.init_method,
       store = o.store, timeout = timeout }
     if os.getenv "MOTH_JOIN" and state.generation == 0 then
-      rank, size = require "moth.distributed.elastic".join(from, timeout)
+      rank, size = require "moth.distributed.elastic"._join(from, timeout)
     end
     key = run_prefix()
   end
