@@ -57,6 +57,24 @@ describe("a custom op in a compiled function #quick", function()
     fails("the kernel gave up", compile(function(x) return broken(x):sum():item() end), moth.ones(3))
   end)
 
+  it("whose fake function lies is an error, with the op's name; other strides are a copy", function()
+    local function wrong(name, fn)
+      local op = moth.library.custom_op("compile_spec::" .. name, { schema = "(Tensor x) -> Tensor", fn = fn,
+        fake = function(x) return moth.empty_like(x) end })
+      local fast = compile(function(x) return ((op(x) * 3 + 1):relu() * 2):sum(1) end, { backend = "inductor" })
+      return function(x)
+        local y
+        for _ = 1, 3 do y = fast(x) end
+        return y:totable()
+      end
+    end
+    local x = moth.arange(6, { dtype = "float32" }):view(2, 3)
+    fails("%[compile_spec::short%] result 1 is float32 %[1, 3%], where the op's fake function gave float32 %[2, 3%]",
+      wrong("short", function(t) return t:narrow(1, 1, 1):clone() end), x)
+    fails("%[compile_spec::wide%] result 1 is float64 %[2, 3%]", wrong("wide", function(t) return t:double() end), x)
+    assert.same({ 22, 34, 46 }, wrong("turned", function(t) return t.mT:clone().mT end)(x))
+  end)
+
   it("is not what reads a tensor's bytes: that breaks the graph, and fullgraph refuses it #M136 #M275", function()
     local function reads(x)
       local y = x * 2

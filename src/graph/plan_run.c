@@ -4,10 +4,12 @@
 
 #include "core/alloc.h"
 #include "core/dtype.h"
+#include "core/error.h"
 #include "dispatch/lazy.h"
 #include "dispatch/subclass.h"
 #include "graph/blocks.h"
 #include "graph/plan_steps.h"
+#include "ops/create.h"
 
 /* --- frames --------------------------------------------------------------------------------------------- */
 
@@ -192,6 +194,34 @@ static MothStatus run_direct(const MothPlanCall *call, MothPlanFrame *f) {
   return moth_run_bound(&c, call->kernel);
 }
 
+/* An op that was defined at run time may give something else than its fake function said, on which later steps rely: other
+ * strides are a copy, another shape or dtype is an error. */
+static MothStatus match(const MothOp *op, int i, MothTensor **result, const MothTensor *fake) {
+  char got[256], said[256];
+  MothTensor *t = *result, *copy;
+  bool same = t->dtype == fake->dtype && t->ndim == fake->ndim, layout = true;
+  for (int d = 0; d < fake->ndim && same; d++) {
+    same = t->shape[d] == fake->shape[d];
+    layout = layout && (t->shape[d] <= 1 || t->stride[d] == fake->stride[d]);
+  }
+  if (same && (layout || !fake->numel))
+    return MOTH_OK;
+  if (same && fake->contiguous) {
+    MOTH_TRY(moth_tensor_new(t->ndim, t->shape, (MothDType)t->dtype, t->device, &copy));
+    MothStatus s = moth_copy_(copy, t, false);
+    *result = s == MOTH_OK ? copy : t;
+    moth_tensor_release(s == MOTH_OK ? t : copy);
+    return s;
+  }
+  moth_shape_format(t->ndim, same ? t->stride : t->shape, got, sizeof got);
+  moth_shape_format(fake->ndim, same ? fake->stride : fake->shape, said, sizeof said);
+  return moth_fail(MOTH_ERR_TYPE,
+                   "[%s] result " MOTH_AT "%d is %s %s%s, where the op's fake function gave %s %s; "
+                   "mend that function: moth.library.opcheck finds the difference",
+                   op->name, i, moth_dtype_name((MothDType)t->dtype), same ? "with strides " : "",
+                   got, moth_dtype_name((MothDType)fake->dtype), said);
+}
+
 static MothStatus run_dispatched(const MothPlan *p, const MothPlanCall *call, MothPlanFrame *f) {
   MothValue results[MOTH_MAX_RESULTS];
   MothTensor *target[MOTH_MAX_RESULTS];
@@ -203,15 +233,18 @@ static MothStatus run_dispatched(const MothPlan *p, const MothPlanCall *call, Mo
   for (uint32_t i = 0; i < call->ntargets; i++)
     target[i] = f->values[call->refs[call->nrefs - call->ntargets + i]];
   MOTH_TRY(moth_dispatch(&c));
+  MothStatus status = MOTH_OK;
   for (int i = 0; i < call->op->nresults; i++) {
     uint32_t id = call->result[i];
+    if (call->op->defined && call->op->memory == MOTH_MEMORY_NEW && status == MOTH_OK)
+      status = match(call->op, i, &results[i].u.t, p->values[id].fake);
     MothTensor *t = results[i].u.t;
     if (p->values[id].place != MOTH_PLACE_GIVEN || f->values[id] == t)
       moth_tensor_release(t); /* an argument */
     else
       f->values[id] = t;
   }
-  return MOTH_OK;
+  return status;
 }
 
 static void run_view(const MothPlan *p, const MothPlanCall *call, MothPlanFrame *f) {

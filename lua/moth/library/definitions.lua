@@ -266,8 +266,8 @@ local function save_all(op)
   end
 end
 
---- Sets op's derivative: spec.backward(ctx, grad …) returns a gradient for each argument, nil where there is none;
--- spec.setup_context(ctx, inputs, output) saves what it reads.
+--- Sets op's derivative: spec.backward(ctx, grad …) returns a gradient for each argument, nil where there is none, to
+-- the last one that is asked for at least; spec.setup_context(ctx, inputs, output) saves what it reads.
 function M.derivative(name, spec)
   local op = own(name, "library.register_autograd")
   if type(spec.backward) ~= "function" or (spec.setup_context and type(spec.setup_context) ~= "function") then
@@ -279,24 +279,25 @@ function M.derivative(name, spec)
         by a function; a record may have formulas", name, a.name)
     end
   end
-  local setup = spec.setup_context or save_all(op)
+  local setup, place = spec.setup_context or save_all(op), place_of(spec.backward)
   local node = node_name(op.name):gsub("Backward0$", "")
   B.implement(name, "autograd", function(args, results)
     -- A gradient for each tensor: those of lists one after the other.
-    local flat, counts, n = {}, {}, 0
+    local flat, counts, n, due = {}, {}, 0, 0
     for i, a in ipairs(op.args) do
       local list = a.type == "TENSORS" and args[i] or nil
       counts[i] = list and #list or false
       for k = 1, list and #list or 1 do
         n = n + 1
         if list then flat[n] = list[k] else flat[n] = args[i] end
+        if B.is_tensor(flat[n]) and B.requires_grad(flat[n]) then due = i end -- what follows needs no nil
       end
     end
     local function backward(ctx, ...)
       local grads, out, at = pack(spec.backward(ctx, ...)), {}, 0
-      if grads.n ~= op.nargs then
-        error(("the backward of '%s' returned %d gradient%s, where it has %d argument%s: %s"):format(name, grads.n,
-          grads.n == 1 and "" or "s", op.nargs, op.nargs == 1 and "" or "s", op.schema), 0)
+      if grads.n < due or grads.n > op.nargs then
+        error(("the backward of '%s' (%s) returned %d gradient%s, where it has %d argument%s: %s"):format(name, place,
+          grads.n, grads.n == 1 and "" or "s", op.nargs, op.nargs == 1 and "" or "s", op.schema), 0)
       end
       for i = 1, op.nargs do
         for k = 1, counts[i] or 1 do

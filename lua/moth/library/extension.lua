@@ -180,11 +180,12 @@ function M.load_inline(options)
   for key, value in each(options) do own[key] = value end
   for _, language in ipairs(inline) do
     own[language[1]] = nil
-    local head = "#include <moth.h>\n#include <moth_ops.h>\n#line 1\n"
-    if language[2] ~= "c" then head = 'extern "C" {\n#include <moth.h>\n#include <moth_ops.h>\n}\n#line 1\n' end
-    for _, text in ipairs(list(options, language[1])) do
-      texts[#texts + 1] = { ("source_%d.%s"):format(#texts + 1, language[2]), head .. text .. "\n" }
-      all[#all + 1] = head .. text
+    local head = "#include <moth.h>\n#include <moth_ops.h>\n"
+    if language[2] ~= "c" then head = 'extern "C" {\n' .. head .. "}\n" end
+    for i, text in ipairs(list(options, language[1])) do
+      text = ('%s#line 1 "%s, text %d"\n%s\n'):format(head, language[1], i, text) -- for the compiler's messages
+      texts[#texts + 1] = { ("source_%d.%s"):format(#texts + 1, language[2]), text }
+      all[#all + 1] = text
     end
   end
   if #texts == 0 then
