@@ -209,23 +209,6 @@ static bool finite_matrix(const void *a, int64_t n, const MothMatrices *of) {
   return true;
 }
 
-enum { NOT_FINITE = -1000 };
-
-/* The error of the first matrix that failed. */
-static MothStatus failure(const MothTensor *a, const int32_t *info, int64_t count) {
-  int64_t at;
-  int code;
-  char name[64];
-  if (!moth_first_failure(info, count, &at, &code))
-    return MOTH_OK;
-  moth_matrix_name(a, at, name, sizeof name);
-  return moth_fail(MOTH_ERR_VALUE,
-                   code == NOT_FINITE
-                       ? "%s has elements that are infinite or NaN"
-                       : "no convergence: %s is ill-conditioned (LAPACK's error code %d)",
-                   name, code);
-}
-
 /* What the vector of n elements, `step` apart, is to be multiplied by: 1 or -1, or a number of absolute value 1. */
 static void direction(const char *v, int64_t n, int64_t step, const MothMatrices *of,
                       double out[2]) {
@@ -276,7 +259,7 @@ static void eigh_one(void *ctx, int64_t i, char *work) {
     moth_load_rows(&w->a, i, a, n);
   for (int64_t r = 0; r < n; r++) /* the other triangle is not read */
     if (!finite_matrix(a + (r * n + (upper ? r : 0)) * item, upper ? n - r : r + 1, &w->a)) {
-      w->info[i] = NOT_FINITE;
+      w->info[i] = MOTH_NOT_FINITE;
       return;
     }
   const char *job = w->vectors ? "V" : "N", *uplo = upper ? "L" : "U";
@@ -308,7 +291,7 @@ static MothStatus run(Work *w, const MothTensor *a, double flops,
   memset(w->info, 0, (size_t)count * 4);
   MothStatus status = moth_lapack_each(count, flops, w->bytes, one, w);
   if (status == MOTH_OK)
-    status = failure(a, w->info, count);
+    status = moth_matrices_check(a, w->info, count, MOTH_NO_CONVERGENCE);
   moth_tensor_release(info);
   return status;
 }
@@ -372,7 +355,7 @@ static void eig_one(void *ctx, int64_t i, char *work) {
   MothMatrices numbers = {.item = 2 * real, .real = real, .is_complex = true};
   moth_load_columns(&w->a, i, a, n);
   if (!finite_matrix(a, (int64_t)n * n, &w->a)) {
-    w->info[i] = NOT_FINITE;
+    w->info[i] = MOTH_NOT_FINITE;
     return;
   }
   if (w->a.is_complex) {
@@ -438,7 +421,7 @@ static void svd_one(void *ctx, int64_t i, char *work) {
   int *integers = (int *)(work + w->at[2]);
   moth_load_rows(&w->a, i, a, m);
   if (!finite_matrix(a, (int64_t)m * n, &w->a)) {
-    w->info[i] = NOT_FINITE;
+    w->info[i] = MOTH_NOT_FINITE;
     return;
   }
   if (w->a.is_complex)
@@ -533,7 +516,7 @@ static void lstsq_one(void *ctx, int64_t i, char *work) {
   bool pairs = w->a.is_complex;
   moth_load_columns(&w->a, i, a, m);
   if (!finite_matrix(a, (int64_t)m * n, &w->a)) {
-    w->info[i] = NOT_FINITE;
+    w->info[i] = MOTH_NOT_FINITE;
     return;
   }
   memset(b, 0, (size_t)(big * k * item));
@@ -575,9 +558,6 @@ static void lstsq_one(void *ctx, int64_t i, char *work) {
 MothStatus moth_cpu_native_lstsq(MothCall *c) {
   MOTH_UNPACK_NATIVE_LSTSQ(c)
   Work w;
-  int64_t at;
-  int code;
-  char name[64];
   MOTH_TRY(begin(c, A, &w));
   MOTH_TRY(moth_matrices(B, &w.b));
   w.driver = driver;
@@ -626,14 +606,9 @@ MothStatus moth_cpu_native_lstsq(MothCall *c) {
   memset(w.info, 0, (size_t)count * 4);
   MothStatus status = moth_lapack_each(count, 4.0 * (double)m * (double)n * (double)(w.k + k),
                                        w.bytes, lstsq_one, &w);
-  if (status == MOTH_OK && driver == MOTH_DRIVER_GELS &&
-      moth_first_failure(w.info, count, &at, &code) && code > 0)
-    status = moth_fail(MOTH_ERR_VALUE,
-                       "%s has not full rank: element " MOTH_AT "%d of its triangular factor's "
-                       "diagonal is 0; use the driver gelsd",
-                       moth_matrix_name(A, at, name, sizeof name), code - 1);
   if (status == MOTH_OK)
-    status = failure(A, w.info, count);
+    status = moth_matrices_check(
+        A, w.info, count, driver == MOTH_DRIVER_GELS ? MOTH_NOT_FULL_RANK : MOTH_NO_CONVERGENCE);
   moth_tensor_release(infos);
   return status;
 }

@@ -39,9 +39,6 @@ MothStatus moth_cpu_linalg_cholesky_ex(MothCall *c) {
   MOTH_UNPACK_LINALG_CHOLESKY_EX(c)
   Factor f = {
       .out = c->results[0].u.t->data, .info = (int32_t *)c->results[1].u.t->data, .upper = upper};
-  int64_t at;
-  int code;
-  char name[64];
   MOTH_TRY(moth_lapack((MothDType)A->dtype, &f.lapack));
   MOTH_TRY(moth_matrices(A, &f.a));
   memset(f.info, 0, (size_t)f.a.count * 4);
@@ -49,11 +46,7 @@ MothStatus moth_cpu_linalg_cholesky_ex(MothCall *c) {
     return MOTH_OK;
   double n = (double)f.a.n;
   MOTH_TRY(moth_lapack_each(f.a.count, n * n * n / 3, 1, cholesky_one, &f));
-  if (check_errors && moth_first_failure(f.info, f.a.count, &at, &code))
-    return moth_fail(MOTH_ERR_VALUE,
-                     "%s is not positive-definite: its leading minor of order %d is not",
-                     moth_matrix_name(A, at, name, sizeof name), code);
-  return MOTH_OK;
+  return check_errors ? moth_matrices_check(A, f.info, f.a.count, MOTH_NOT_POSITIVE) : MOTH_OK;
 }
 
 /* Step k of an elimination without exchanges; the result is info. */
@@ -129,9 +122,6 @@ MothStatus moth_cpu_linalg_lu_factor_ex(MothCall *c) {
   Factor f = {.out = c->results[0].u.t->data,
               .pivots = (int32_t *)c->results[1].u.t->data,
               .info = (int32_t *)c->results[2].u.t->data};
-  int64_t at;
-  int code;
-  char name[64];
   f.pivot = pivot;
   MOTH_TRY(moth_lapack((MothDType)A->dtype, &f.lapack));
   MOTH_TRY(moth_matrices(A, &f.a));
@@ -142,10 +132,7 @@ MothStatus moth_cpu_linalg_lu_factor_ex(MothCall *c) {
   double k = (double)f.k;
   MOTH_TRY(moth_lapack_each(f.a.count, k * (double)f.a.m * (double)f.a.n,
                             moth_part(f.a.m * f.a.n, f.a.item), lu_one, &f));
-  if (check_errors && moth_first_failure(f.info, f.a.count, &at, &code))
-    return moth_fail(MOTH_ERR_VALUE, "%s is singular: U[" MOTH_AT "%d, " MOTH_AT "%d] is 0",
-                     moth_matrix_name(A, at, name, sizeof name), code - 1, code - 1);
-  return MOTH_OK;
+  return check_errors ? moth_matrices_check(A, f.info, f.a.count, MOTH_SINGULAR_U) : MOTH_OK;
 }
 
 /* Pivots, row-major, if each is between 1 (LDL: -n) and n: LAPACK uses them as positions unchecked. */
@@ -271,9 +258,6 @@ MothStatus moth_cpu_linalg_ldl_factor_ex(MothCall *c) {
   Factor f = {.out = c->results[0].u.t->data,
               .pivots = (int32_t *)c->results[1].u.t->data,
               .info = (int32_t *)c->results[2].u.t->data};
-  int64_t at;
-  int code;
-  char name[64];
   MOTH_TRY(moth_lapack((MothDType)A->dtype, &f.lapack));
   MOTH_TRY(moth_matrices(A, &f.a));
   memset(f.info, 0, (size_t)f.a.count * 4);
@@ -289,10 +273,7 @@ MothStatus moth_cpu_linalg_ldl_factor_ex(MothCall *c) {
   double n = (double)f.a.n;
   MOTH_TRY(moth_lapack_each(f.a.count, n * n * n / 3,
                             f.part + moth_part((int64_t)f.lwork, f.a.item), ldl_one, &f));
-  if (check_errors && moth_first_failure(f.info, f.a.count, &at, &code))
-    return moth_fail(MOTH_ERR_VALUE, "%s is singular: D[" MOTH_AT "%d, " MOTH_AT "%d] is 0",
-                     moth_matrix_name(A, at, name, sizeof name), code - 1, code - 1);
-  return MOTH_OK;
+  return check_errors ? moth_matrices_check(A, f.info, f.a.count, MOTH_SINGULAR_D) : MOTH_OK;
 }
 
 static void ldl_solve_one(void *ctx, int64_t i, char *work) {

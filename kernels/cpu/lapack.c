@@ -61,22 +61,6 @@ MothStatus moth_lapack(MothDType dtype, const MothLapack **out) {
   return MOTH_OK;
 }
 
-MothStatus moth_matrices(const MothTensor *t, MothMatrices *out) {
-  out->t = t;
-  out->m = t->shape[t->ndim - 2];
-  out->n = t->shape[t->ndim - 1];
-  out->item = (size_t)moth_itemsize(t);
-  out->is_complex = moth_dtype_is_complex((MothDType)t->dtype);
-  out->real = out->is_complex ? out->item / 2 : out->item;
-  out->count = 1;
-  for (int d = 0; d < t->ndim - 2; d++)
-    out->count *= t->shape[d];
-  if (out->m > 1 << 30 || out->n > 1 << 30)
-    return moth_fail(MOTH_ERR_VALUE, "a matrix of %lldx%lld is too large for LAPACK",
-                     (long long)out->m, (long long)out->n);
-  return MOTH_OK;
-}
-
 static const char *matrix_at(const MothTensor *t, int64_t i) {
   int64_t at = 0;
   for (int d = t->ndim - 3; d >= 0; d--) {
@@ -161,22 +145,4 @@ void moth_set_real(void *p, int64_t i, size_t item, double v) {
     ((float *)p)[i] = (float)v;
   else
     ((double *)p)[i] = v;
-}
-
-bool moth_first_failure(const int32_t *info, int64_t count, int64_t *at, int *code) {
-  for (int64_t i = 0; i < count; i++)
-    if (info[i]) {
-      *at = i;
-      *code = info[i];
-      return true;
-    }
-  return false;
-}
-
-const char *moth_matrix_name(const MothTensor *t, int64_t at, char *buffer, size_t size) {
-  if (t->ndim <= 2)
-    snprintf(buffer, size, "the matrix");
-  else
-    snprintf(buffer, size, "matrix " MOTH_AT "%lld of the batch", (long long)at);
-  return buffer;
 }

@@ -3,7 +3,7 @@
 #ifndef MOTH_CPU_LAPACK_H
 #define MOTH_CPU_LAPACK_H
 #include "dispatch/dispatch.h"
-#include "moth.h"
+#include "kernels/common/matrices.h"
 
 /* X(field, name for real numbers, for complex ones, arguments): all are given by address; the lengths of texts follow
  * behind, as gfortran has it. */
@@ -113,15 +113,6 @@ typedef struct MothLapack {
 /* Those for a dtype (float32, float64, complex64, complex128). Error: there is no such library, or it lacks a function. */
 MothStatus moth_lapack(MothDType dtype, const MothLapack **out);
 
-/* Sizes and strides of the matrices in the last two dimensions of a tensor. */
-typedef struct MothMatrices {
-  const MothTensor *t;
-  int64_t m, n, count;
-  size_t item, real; /* bytes of an element, and of its parts */
-  bool is_complex;
-} MothMatrices;
-/* Error: a size is beyond LAPACK's integers. */
-MothStatus moth_matrices(const MothTensor *t, MothMatrices *out);
 /* Copies matrix i to `to`, row-major: row j begins at element j * ld. */
 void moth_load_rows(const MothMatrices *x, int64_t i, void *to, int64_t ld);
 /* The same column-major: column j begins at j * ld. */
@@ -145,9 +136,4 @@ static inline size_t moth_part(int64_t n, size_t item) {
 /* Reads and writes a real element of a work array as a double; of complex arrays the parts, i from 0 by turns. */
 double moth_get_real(const void *p, int64_t i, size_t item);
 void moth_set_real(void *p, int64_t i, size_t item, double v);
-
-/* The first matrix whose info is not 0: fills *at and *info. False: there is none. */
-bool moth_first_failure(const int32_t *info, int64_t count, int64_t *at, int *code);
-/* "matrix 3 of the batch" or "the matrix", for messages. */
-const char *moth_matrix_name(const MothTensor *t, int64_t at, char *buffer, size_t size);
 #endif

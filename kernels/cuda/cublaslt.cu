@@ -165,6 +165,10 @@ static cudaDataType_t lt_type(MothDType dtype) {
   switch (dtype) {
   case MOTH_FLOAT64:
     return CUDA_R_64F;
+  case MOTH_COMPLEX64:
+    return CUDA_C_32F;
+  case MOTH_COMPLEX128:
+    return CUDA_C_64F;
   case MOTH_FLOAT16:
     return CUDA_R_16F;
   case MOTH_BFLOAT16:
@@ -172,6 +176,10 @@ static cudaDataType_t lt_type(MothDType dtype) {
   default:
     return CUDA_R_32F;
   }
+}
+
+static bool is_wide(const MothGemm *g) {
+  return g->dtype == MOTH_FLOAT64 || g->dtype == MOTH_COMPLEX128;
 }
 
 /* Replaces the *Init functions of the header, which call the library by name, not through our table. */
@@ -191,12 +199,14 @@ static MothStatus layout(const MothGemm *g, int64_t rows, int64_t cols, int64_t 
 
 static MothStatus describe(const MothGemm *g, Plan *p) {
   const Key *key = &p->key;
-  bool wide = g->dtype == MOTH_FLOAT64;
+  bool pairs = moth_dtype_is_complex((MothDType)g->dtype), wide = is_wide(g);
   LT_TRY(cublasLtMatmulDescInit_internal, &p->op, sizeof p->op,
          wide        ? CUBLAS_COMPUTE_64F
          : key->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                      : CUBLAS_COMPUTE_32F,
-         wide ? CUDA_R_64F : CUDA_R_32F);
+         pairs  ? lt_type((MothDType)g->dtype)
+         : wide ? CUDA_R_64F
+                : CUDA_R_32F);
   int32_t ta = key->ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb = key->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
   LT_TRY(cublasLtMatmulDescSetAttribute, &p->op, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
   LT_TRY(cublasLtMatmulDescSetAttribute, &p->op, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
@@ -288,11 +298,13 @@ MothStatus moth_cublaslt_gemm(const MothCudaRun *run, const MothGemm *g, bool *d
   if (g->bias)
     LT_TRY(cublasLtMatmulDescSetAttribute, &p.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias,
            sizeof g->bias);
-  float alpha32 = (float)g->alpha, beta32 = (float)g->beta;
-  bool wide = g->dtype == MOTH_FLOAT64;
+  /* Complex products read both parts. */
+  const double alpha64[2] = {g->alpha, 0}, beta64[2] = {g->beta, 0};
+  const float alpha32[2] = {(float)g->alpha, 0}, beta32[2] = {(float)g->beta, 0};
+  bool wide = is_wide(g);
   LT_TRY(cublasLtMatmul, handles[run->device], &p.op,
-         wide ? (const void *)&g->alpha : (const void *)&alpha32, g->b, &p.a, g->a, &p.b,
-         wide ? (const void *)&g->beta : (const void *)&beta32, g->c, &p.c, g->c, &p.c, &p.algo,
+         wide ? (const void *)alpha64 : (const void *)alpha32, g->b, &p.a, g->a, &p.b,
+         wide ? (const void *)beta64 : (const void *)beta32, g->c, &p.c, g->c, &p.c, &p.algo,
          workspace.p, p.workspace, run->stream);
   *done = true;
   return MOTH_OK;

@@ -7,13 +7,42 @@ extern "C" {
 }
 #include "unpack/linalg.h"
 
+/* A product of complex matrices where the library has none: a thread for each element of C, sums in k's order. */
+template <class R> __global__ void complex_kernel(MothGemm g, int64_t numel) {
+  for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < numel;
+       at += (int64_t)gridDim.x * blockDim.x) {
+    int64_t j = at % g.n, i = at / g.n % g.m, batch = at / g.n / g.m;
+    const R *a = static_cast<const R *>(g.a) + 2 * (batch * g.a_batch + i * g.a_row);
+    const R *b = static_cast<const R *>(g.b) + 2 * (batch * g.b_batch + j * g.b_col);
+    R *c = static_cast<R *>(g.c) + 2 * (batch * g.c_batch + i * g.c_row + j);
+    R re = 0, im = 0;
+    for (int64_t q = 0; q < g.k; q++) {
+      const R *x = a + 2 * q * g.a_col, *y = b + 2 * q * g.b_row;
+      re += x[0] * y[0] - x[1] * y[1];
+      im += x[0] * y[1] + x[1] * y[0];
+    }
+    c[0] = (R)g.alpha * re + (g.beta != 0 ? (R)g.beta * c[0] : (R)0);
+    c[1] = (R)g.alpha * im + (g.beta != 0 ? (R)g.beta * c[1] : (R)0);
+  }
+}
+static MothStatus own_gemm(const MothCudaRun *run, const MothGemm *g) {
+  if (!moth_dtype_is_complex((MothDType)g->dtype))
+    return moth_cuda_kernels[g->dtype]->gemm(run, g);
+  int64_t numel = g->batch * g->m * g->n, blocks = (numel + 255) / 256;
+  dim3 grid((unsigned)(blocks < 65535 ? blocks : 65535));
+  return g->dtype == MOTH_COMPLEX64 ? moth_launch("gemm", complex_kernel<float>, grid, dim3(256), 0,
+                                                  run->stream, *g, numel)
+                                    : moth_launch("gemm", complex_kernel<double>, grid, dim3(256),
+                                                  0, run->stream, *g, numel);
+}
+
 MothStatus moth_cuda_gemm(const MothCudaRun *run, const MothGemm *g) {
   if (!g->m || !g->n || !g->batch)
     return MOTH_OK;
   bool done = false;
-  if (g->k && moth_dtype_is_float((MothDType)g->dtype) && !moth_cuda_settings.own_gemm)
+  if (g->k && moth_dtype_is_inexact((MothDType)g->dtype) && !moth_cuda_settings.own_gemm)
     MOTH_TRY(moth_cublaslt_gemm(run, g, &done));
-  return done ? MOTH_OK : moth_cuda_kernels[g->dtype]->gemm(run, g);
+  return done ? MOTH_OK : own_gemm(run, g);
 }
 
 /* A matrix, or one per batch, as BLAS can read it: element (r, c) at p + r * row + c * col. */
@@ -79,6 +108,11 @@ static MothStatus product(const MothCudaRun *run, MothTensor *out, int64_t batch
   return moth_cuda_gemm(run, &g);
 }
 
+/* Whether a product can add a row to each of its own: of complex numbers the library has none that does. */
+static bool takes_bias(const MothTensor *out) {
+  return !moth_dtype_is_complex((MothDType)out->dtype);
+}
+
 static MothStatus multiply(MothCall *c, MothTensor *self, MothTensor *mat2) {
   MothTensor *out = c->results[0].u.t;
   MothCudaRun run;
@@ -112,8 +146,9 @@ MothStatus moth_cuda_addmm(MothCall *c) {
   double by = moth_as_double(beta);
   int64_t n = out->shape[1];
   /* A contiguous row to be added with factor 1 is passed as a bias. */
-  bool row = by == 1 && self->numel == n && n > 1 && self->shape[self->ndim - 1] == n &&
-             self->stride[self->ndim - 1] == 1 && self->dtype == out->dtype;
+  bool row = by == 1 && takes_bias(out) && self->numel == n && n > 1 &&
+             self->shape[self->ndim - 1] == n && self->stride[self->ndim - 1] == 1 &&
+             self->dtype == out->dtype;
   if (by != 0 && !row) /* beta = 0 ignores self, NaN included */
     MOTH_TRY(moth_cuda_copy(out, self));
   MOTH_TRY(left.take(mat1));
@@ -159,6 +194,10 @@ MothStatus moth_cuda_linear(MothCall *c) {
   }
   MOTH_TRY(w.take(weight));
   w.transpose();
+  if (bias && !takes_bias(out)) {
+    MOTH_TRY(moth_cuda_copy(out, bias));
+    return product(&run, out, 1, in, w, nullptr, 1, 1);
+  }
   if (bias)
     MOTH_TRY(moth_cuda_contiguous(bias, &added.t));
   return product(&run, out, 1, in, w, bias ? added->data : nullptr, 1, 0);

@@ -47,15 +47,22 @@ __global__ void __launch_bounds__(THREADS)
       out[i + k] = !keep[k] ? (T)0 : in ? in[i + k] : one;
 }
 
+/* An element of complex128. */
+struct Wide {
+  uint64_t re = 0, im = 0;
+  Wide() = default;
+  __host__ __device__ explicit Wide(int) {}
+};
+
 /* Keeps lowest <= col - row <= highest. */
-MothStatus triangle(MothTensor *out, const void *in, uint64_t one, int64_t lowest, int64_t highest,
-                    cudaStream_t stream) {
+MothStatus triangle(MothTensor *out, const void *in, const uint64_t one[2], int64_t lowest,
+                    int64_t highest, cudaStream_t stream) {
   int64_t cols = out->shape[out->ndim - 1], rows = out->shape[out->ndim - 2], n = out->numel;
   auto run = [&](auto t, auto lanes) {
     typedef decltype(t) T;
     constexpr int V = decltype(lanes)::value;
     T x;
-    memcpy(&x, &one, sizeof x);
+    memcpy(static_cast<void *>(&x), one, sizeof x);
     return moth_launch("triangle", triangle_kernel<T, V>,
                        dim3((unsigned)moth_ceil_div(n, (int64_t)THREADS * V)), dim3(THREADS), 0,
                        stream, (T *)out->data, (const T *)in, x, n, wide_div(cols), wide_div(rows),
@@ -72,9 +79,11 @@ MothStatus triangle(MothTensor *out, const void *in, uint64_t one, int64_t lowes
   case 4:
     return aligned ? run(uint32_t(), std::integral_constant<int, 4>())
                    : run(uint32_t(), std::integral_constant<int, 1>());
-  default:
+  case 8:
     return aligned ? run(uint64_t(), std::integral_constant<int, 2>())
                    : run(uint64_t(), std::integral_constant<int, 1>());
+  default:
+    return run(Wide(), std::integral_constant<int, 1>());
   }
 }
 
@@ -87,11 +96,17 @@ MothStatus side(MothCall *c, bool upper) {
   if (out->numel == 0)
     return MOTH_OK;
   MOTH_TRY(moth_cuda_contiguous(self, &in.t));
-  return triangle(out, in->data, 0, upper ? diagonal : INT64_MIN, upper ? INT64_MAX : diagonal,
+  const uint64_t none[2] = {0, 0};
+  return triangle(out, in->data, none, upper ? diagonal : INT64_MIN, upper ? INT64_MAX : diagonal,
                   stream);
 }
 
 } // namespace
+
+MothStatus moth_cuda_keep_triangle(MothTensor *t, bool upper, cudaStream_t stream) {
+  const uint64_t none[2] = {0, 0};
+  return triangle(t, t->data, none, upper ? 0 : INT64_MIN, upper ? INT64_MAX : 0, stream);
+}
 
 MothStatus moth_cuda_tril(MothCall *c) {
   return side(c, false);
@@ -103,11 +118,11 @@ MothStatus moth_cuda_triu(MothCall *c) {
 MothStatus moth_cuda_eye(MothCall *c) {
   MothTensor *out = c->results[0].u.t;
   cudaStream_t stream;
-  uint64_t one = 0;
+  uint64_t one[2] = {0, 0};
   MOTH_TRY(moth_cuda_enter(c, &stream));
   if (out->numel == 0)
     return MOTH_OK;
-  moth_dtype_store((MothDType)out->dtype, &one, moth_v_int(1));
+  moth_dtype_store((MothDType)out->dtype, one, moth_v_int(1));
   return triangle(out, nullptr, one, 0, 0, stream);
 }
 

@@ -12,6 +12,8 @@ extern "C" {
 MothStatus moth_cuda_copy(MothTensor *dst, const MothTensor *src);
 /* Sets all elements of t to v. */
 MothStatus moth_cuda_fill(MothTensor *t, MothValue v);
+/* Zeros below (upper) or above the diagonals of a row-major t, in place. */
+MothStatus moth_cuda_keep_triangle(MothTensor *t, bool upper, cudaStream_t stream);
 /* t itself (retained) if it is row-major and of the dtype, else such a copy. The caller releases it. */
 MothStatus moth_cuda_contiguous_as(const MothTensor *t, MothDType dtype, MothTensor **out);
 /* The same, broadcast to a shape. */

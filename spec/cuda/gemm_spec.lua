@@ -190,6 +190,26 @@ describe("products by cuBLASLt", function()
     end)
   end)
 
+  it("multiplies complex matrices, by the library and by the own kernel", function()
+    if not there() then return end
+    for _, dtype in ipairs { "complex64", "complex128" } do
+      local a, b = fill({ 5, 7 }, dtype) * (1 + 2i), fill({ 7, 3 }, dtype) * (2 - 1i)
+      local row, turned = fill({ 3 }, dtype) * 1i, b.mT:contiguous().mT
+      for _, own in ipairs { false, true } do
+        matmul.own_gemm = own
+        same("mm", moth.mm, a, turned)
+        same("bmm", moth.bmm, a:expand(2, 5, 7), b:expand(2, 7, 3))
+        same("addmm", moth.addmm, row, a, b)
+        same("addmm 2", function(r, x, y) return moth.addmm(r, x, y, 2, 3) end, row, a, b)
+        same("linear", moth.linear, a, turned.mT, row)
+        same("mm of nothing", moth.mm, a:narrow(2, 1, 0), b:narrow(1, 1, 0))
+      end
+      matmul.own_gemm = false
+      same("tril", function(x) return x:tril(-1) + x:triu(2) end, a)
+      same("prod", function(x) return x:prod(1) end, a) -- on the CPU, on copies
+    end
+  end)
+
   it("rounds float32 operands only when allowed", function()
     if not there() then return end
     local a = moth.full({ 16, 16 }, 1 + 2 ^ -20, { device = "cuda" })

@@ -97,6 +97,12 @@ static void *find_library(const char *soname) {
 #else
 #define TOOLKIT "13"
 #endif
+/* cuFFT and cuSOLVER count from one less. */
+#if defined __CUDACC_VER_MAJOR__ && __CUDACC_VER_MAJOR__ < 13
+#define MATH "11"
+#else
+#define MATH "12"
+#endif
 
 /* version: of the functions below, by what it takes and gives */
 enum Version { NONE, RESULT, ONE, TWO };
@@ -114,6 +120,9 @@ static const struct {
      {"libnvtx3interop.so.1", "libnvtx3interop.so", "libnvToolsExt.so.1", "libnvToolsExt.so"},
      NONE,
      nullptr},
+    {"cuFFT", {"libcufft.so." MATH, "libcufft.so"}, ONE, "cufftGetVersion"},
+    {"cuSOLVER", {"libcusolver.so." MATH, "libcusolver.so"}, ONE, "cusolverGetVersion"},
+    {"cuBLAS", {"libcublas.so." TOOLKIT, "libcublas.so"}, NONE, nullptr},
 };
 
 MothStatus moth_cuda_lib_open(MothCudaLib which, void **handle) {
@@ -133,6 +142,11 @@ MothStatus moth_cuda_lib_open(MothCudaLib which, void **handle) {
       "of each python3 in $PATH, ~/.local, /opt/* (last said: %s); HINT: name its "
       "folder in MOTH_CUDA_LIB",
       libraries[which].name, names, folder ? folder : "", folder ? ", " : "", said);
+}
+
+void moth_cuda_lib_warn(const char *what) {
+  fprintf(stderr, "[moth] warning: %s on CUDA devices runs on the CPU, on copies: %s\n", what,
+          moth_last_error());
 }
 
 MothStatus moth_cuda_library(int i, const char **name, int64_t *version) {

@@ -10,6 +10,9 @@ typedef enum MothCudaLib {
   MOTH_CUDA_NCCL,
   MOTH_CUDA_CUPTI,
   MOTH_CUDA_NVTX,
+  MOTH_CUDA_CUFFT,
+  MOTH_CUDA_CUSOLVER,
+  MOTH_CUDA_CUBLAS,
   MOTH_CUDA_NLIBS
 } MothCudaLib;
 
@@ -17,6 +20,9 @@ typedef enum MothCudaLib {
  * path, the toolkit's folder, Python's packages. The handle stays open. Error: the names that were tried, and what
  * the loader said. */
 MothStatus moth_cuda_lib_open(MothCudaLib which, void **handle);
+
+/* A warning on stderr: `what` runs on the CPU, on copies, as moth_last_error says. To be called once. */
+void moth_cuda_lib_warn(const char *what);
 
 /* Opens library i, from 0: its name, NULL behind the last, and its version in its own form, 0 if unknown. Error: as
  * above; the name is set, too. */

@@ -1,5 +1,5 @@
 # The CUDA backend: libmoth_cuda.so by nvcc; and from the same sources by g++ libmoth_cudaemu.so, on libmoth_emu.so,
-# which emulates CUDA: language, runtime, cuBLASLt and NVRTC. Included by the Makefile; both backends link against
+# which emulates CUDA: language, runtime, cuBLASLt, cuSOLVER, cuFFT and NVRTC. Included by the Makefile; both backends link against
 # libmoth.so, which opens them at run time.
 
 CUDA_ARCH   ?= 90a

@@ -371,8 +371,7 @@ static MothStatus run_backend(MothCall *c) {
   if (computes) {
     MothKernel kernel = moth_kernel_of(op, c->device.type);
     if (__builtin_expect(op->cpu_complex && c->device.type != MOTH_CPU, 0) && sees_parts(c))
-      s = moth_fail(MOTH_ERR_TYPE, "complex tensors are not supported by this op on this device; "
-                                   "compute on the CPU: x:cpu()");
+      s = moth_call_on_cpu(c);
     else if (kernel && __builtin_expect(!op->own_complex, 0) && sees_parts(c))
       s = moth_run_parts(c, kernel);
     else

@@ -4,7 +4,8 @@
  * seen as floats with one dimension more, of size 2, behind the others: dimensions are counted from 0 here, so that
  * their numbers stay right. Indices and masks that have the dimensions of the tensors get the last one, too
  * (MothOp.parts_with), and real tensors among complex ones become complex. Records name the class "complex" for such
- * ops; ops whose kernels read complex elements say parts = "none", or "cpu" if only those of the CPU do. */
+ * ops; ops whose kernels read complex elements say parts = "none", or "cpu" if only those of the CPU do: on other devices
+ * such calls run there, on copies. */
 #include "dispatch/parts.h"
 
 #include <math.h>

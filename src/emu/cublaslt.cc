@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include <complex>
 #include <vector>
 
 #define MOTH_FN static inline __attribute__((unused))
@@ -52,7 +53,7 @@ template <class T> static cublasStatus_t set(T *to, const void *value, size_t si
 
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDescOpaque_t *d, size_t size,
                                                cublasComputeType_t compute, cudaDataType_t scale) {
-  if ((compute == CUBLAS_COMPUTE_64F) != (scale == CUDA_R_64F))
+  if ((compute == CUBLAS_COMPUTE_64F) != (scale == CUDA_R_64F || scale == CUDA_C_64F))
     return CUBLAS_STATUS_INVALID_VALUE;
   return init(d, size,
               {compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr});
@@ -233,6 +234,24 @@ template <class T> static void multiply(const Product &p) {
   }
 }
 
+/* Of complex numbers; alpha and beta are real. */
+template <class R> static void multiply_pairs(const Product &p) {
+  typedef std::complex<R> Z;
+  for (int64_t batch = 0; batch < p.lc.batch; batch++)
+    for (int64_t j = 0; j < p.s.n; j++)
+      for (int64_t i = 0; i < p.s.m; i++) {
+        Z sum = 0, *to = static_cast<Z *>(p.c) + batch * p.lc.step + i + j * p.lc.ld;
+        for (int64_t q = 0; q < p.s.k; q++)
+          sum += static_cast<const Z *>(
+                     p.a)[batch * p.la.step +
+                          (p.d.trans_a == CUBLAS_OP_T ? q + i * p.la.ld : i + q * p.la.ld)] *
+                 static_cast<const Z *>(
+                     p.b)[batch * p.lb.step +
+                          (p.d.trans_b == CUBLAS_OP_T ? j + q * p.lb.ld : q + j * p.lb.ld)];
+        *to = (R)p.alpha * sum + (p.beta != 0 ? (R)p.beta * *to : Z(0));
+      }
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDescOpaque_t *d,
                               const void *alpha, const void *a, cublasLtMatrixLayoutOpaque_t *la,
                               const void *b, cublasLtMatrixLayoutOpaque_t *lb, const void *beta,
@@ -243,17 +262,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDescOpaque_
   uint32_t align[4];
   memcpy(align, algo->data, sizeof align);
   const void *pointers[4] = {a, b, c, out};
+  bool pairs = la->type == CUDA_C_32F || la->type == CUDA_C_64F;
   bool right = handle == &the_context && sizes(d, la, lb, lc, &p.s) && c == out &&
                lout->ld == lc->ld && workspace_size >= wanted(p.s) &&
                (workspace != nullptr) == (workspace_size > 0) &&
-               (d->epilogue != CUBLASLT_EPILOGUE_BIAS || d->bias);
+               (d->epilogue != CUBLASLT_EPILOGUE_BIAS || (d->bias && !pairs)) &&
+               (!pairs || d->scale == la->type);
   for (int i = 0; i < 4; i++)
     right = right && align[i] && (uintptr_t)pointers[i] % align[i] == 0;
   if (!right)
     return CUBLAS_STATUS_INVALID_VALUE;
   if (told_to("fail"))
     return CUBLAS_STATUS_EXECUTION_FAILED;
-  bool wide = d->scale == CUDA_R_64F;
+  bool wide = d->scale == CUDA_R_64F || d->scale == CUDA_C_64F;
   p.alpha = wide ? *static_cast<const double *>(alpha) : *static_cast<const float *>(alpha);
   p.beta = wide ? *static_cast<const double *>(beta) : *static_cast<const float *>(beta);
   cudaError_t e = moth_emu_launch(
@@ -261,7 +282,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDescOpaque_
       [=]() {
         if (workspace_size)
           memset(workspace, 0x5a, workspace_size);
-        if (wide)
+        if (pairs && wide)
+          multiply_pairs<double>(p);
+        else if (pairs)
+          multiply_pairs<float>(p);
+        else if (wide)
           multiply<double>(p);
         else
           multiply<float>(p);

@@ -17,8 +17,15 @@ typedef enum {
   CUBLAS_COMPUTE_64F = 70,
   CUBLAS_COMPUTE_32F_FAST_TF32 = 77
 } cublasComputeType_t;
-typedef enum { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
-enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
+typedef enum {
+  CUDA_R_32F = 0,
+  CUDA_R_64F = 1,
+  CUDA_R_16F = 2,
+  CUDA_C_32F = 4,
+  CUDA_C_64F = 5,
+  CUDA_R_16BF = 14
+} cudaDataType_t;
+enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_OP_C = 2 };
 typedef enum { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 } cublasLtEpilogue_t;
 typedef enum {
   CUBLASLT_MATMUL_DESC_TRANSA = 3,

@@ -3,7 +3,7 @@ local frac = { "either(inexact(self), both(whole(beta), whole(alpha)))", "beta a
 
 return {
 { "mm(Tensor self, Tensor mat2) -> Tensor",
-  kind = "matmul", dtypes = "float,int,bool,complex", parts = "cpu", amp = "low",
+  kind = "matmul", dtypes = "float,int,bool,complex", parts = "none", amp = "low",
   contract = "self ik, mat2 kj -> ij",
   grad = { self = "mm(grad, t(mat2))", mat2 = "mm(t(self), grad)" },
   reference = "mm",
@@ -14,7 +14,7 @@ return {
   },
   doc = "Matrix product (n×k by k×m)." },
 { "bmm(Tensor self, Tensor mat2) -> Tensor",
-  kind = "matmul", dtypes = "float,int,bool,complex", parts = "cpu", amp = "low",
+  kind = "matmul", dtypes = "float,int,bool,complex", parts = "none", amp = "low",
   contract = "self bik, mat2 bkj -> bij",
   grad = { self = "bmm(grad, transpose(mat2, 1, 2))", mat2 = "bmm(transpose(self, 1, 2), grad)" },
   reference = "bmm",
@@ -25,7 +25,7 @@ return {
   },
   doc = "Batched matrix product." },
 { "addmm(Tensor self, Tensor mat1, Tensor mat2, Scalar beta=1, Scalar alpha=1) -> Tensor",
-  kind = "matmul", dtypes = "float,int,bool,complex", parts = "cpu", amp = "low",
+  kind = "matmul", dtypes = "float,int,bool,complex", parts = "none", amp = "low",
   dims = { self = "*S : mat1" }, check = {
     { "expands(S, list(I, J))", "self of shape {S} cannot be expanded to the product's shape {list(I, J)}" },
     { "either(inexact(self), both(whole(beta), whole(alpha)))", "beta and alpha must be integers for {self.dtype}", "type" },
@@ -111,7 +111,7 @@ return {
   errors = { { "randn(3,4), randn(3)", "1%-D" }, { "randn(2), randn(2,2)", "1%-D" } },
   doc = "Outer product of two vectors." },
 { "linear(Tensor input, Tensor weight, Tensor? bias=none) -> Tensor",
-  kind = "matmul", dtypes = "float,int,bool,complex", parts = "cpu", amp = "low",
+  kind = "matmul", dtypes = "float,int,bool,complex", parts = "none", amp = "low",
   dims = { bias = "J : input" },
   contract = "input *k, weight jk -> *j", finish = "when(given(bias), s0 + bias, s0)",
   grad = {
@@ -129,7 +129,7 @@ return {
   },
   doc = "input @ weight^T + bias over the last dimension; weight is (out, in)." },
 { "baddbmm(Tensor self, Tensor batch1, Tensor batch2, Scalar beta=1, Scalar alpha=1) -> Tensor",
-  kind = "matmul", dtypes = "float,int,bool,complex", parts = "cpu", amp = "low",
+  kind = "matmul", dtypes = "float,int,bool,complex", parts = "none", amp = "low",
   dims = { self = "*S : batch1" }, check = {
     { "expands(S, list(B, I, J))", "self of shape {S} cannot be expanded to the product's shape {list(B, I, J)}" },
     { "either(inexact(self), both(whole(beta), whole(alpha)))", "beta and alpha must be integers for {self.dtype}", "type" },
