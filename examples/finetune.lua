@@ -1,16 +1,17 @@
---- Fine-tuning on a folder of images: a network trained on some digits learns others from few pictures, first by its
+--- Fine-tuning on a folder of images: a network trained on many pictures learns another kind from few, first by its
 -- last layer alone and then as a whole, with a rate for each part.
 --
---     moth examples/finetune.lua [--images FOLDER] [--before 600] [--steps 150] [--few 5] [--batch 50] [--lr 0.003]
+--     moth examples/finetune.lua [--images FOLDER] [--before 400] [--steps 150] [--few 2] [--batch 50] [--lr 0.003]
 --                                [--curve c.svg] [--checkpoint FILE] [--picture some.png]
 --
--- --before: steps of the network that others learn from; --steps: of the new one, a third of them its last layer alone.
--- --images: a folder with a folder of .png or .jpg files for each class. Without it, one is made: the digits 5 to 9 of
--- MNIST ($MOTH_DATA/mnist), --few of each; or, where MNIST is not there, pictures that are drawn.
+-- --images: a folder with a folder of .png or .jpg files for each class. Without it, one is made: MNIST's digits
+-- ($MOTH_DATA/mnist) in a mirror, --few of each; or, where MNIST is not there, pictures that are drawn.
+-- --before: steps of the network that others learn from; --steps: of the new one, after a third as many of its last
+-- layer alone.
 local moth = require "moth"
 local nn, optim, data, datasets, T = moth.nn, moth.optim, moth.data, moth.datasets, moth.transforms
 local training = require "moth.examples.training"
-local o = training.options { before = 600, steps = 150, few = 5, batch = 50, lr = 3e-3, images = "", picture = "" }
+local o = training.options { before = 400, steps = 150, few = 2, batch = 50, lr = 3e-3, images = "", picture = "" }
 moth.manual_seed(1)
 
 local to_tensor = T.Compose { T.ToTensor(), T.Normalize({ 0.1307 }, { 0.3081 }) }
@@ -22,29 +23,22 @@ local mnist = datasets.MNIST.available(nil, "test")
 local source = mnist and datasets.MNIST(nil, { train = false }) or datasets.Synthetic { train = false }
 print(mnist and "pictures: MNIST's test images" or "pictures: drawn ones; MNIST is not in $MOTH_DATA")
 
--- Which of the source's pictures have one of the classes, in their order.
-local function having(first, last)
-  local at = {}
-  for i = 1, source:size() do
-    local _, class = source:get(i)
-    if class >= first and class <= last then at[#at + 1] = i end
-  end
-  return at
-end
+local many = math.floor(source:size() * 0.8) -- of these the first network learns; the folder is made of the others
 
 local folder = o.images
 if folder == "" then
   folder = os.tmpname()
   os.remove(folder)
   local count = {}
-  for _, i in ipairs(having(6, 10)) do -- classes count from 1: the digits 5 to 9
+  for i = many + 1, source:size() do
     local image, class = source:get(i)
     local k = (count[class] or 0) + 1
     count[class] = k
     local place = ("%s/%s/%d"):format(folder, k <= o.few and "train" or "test", class - 1)
     if k == 1 or k == o.few + 1 then make_folder(place) end
-    if k <= o.few + 200 then
-      moth.plot.save_image(image:view(1, 28, 28):to(moth.float32) / 255, ("%s/%d.png"):format(place, i))
+    if k <= o.few + 100 then
+      local picture = image:view(1, 28, 28):to(moth.float32) / 255
+      moth.plot.save_image(picture:flip { 3 }, ("%s/%d.png"):format(place, i))
     end
   end
 end
@@ -99,11 +93,11 @@ local function step(net, opt, x, y)
   return loss:item()
 end
 
--- Trained on the digits 0 to 4, all of them: the network that somebody else made.
-local net = Net(5)
+-- The network that somebody else made.
+local net = Net(10)
 local before = optim.AdamW(net:parameters(), { lr = 2e-3 })
 source.transform = to_tensor
-local next_batch = batches(data.Subset(source, moth.tensor(having(1, 5), { dtype = moth.int64 })), 64)
+local next_batch = batches(data.Subset(source, moth.arange(1, many + 1)), 64)
 for _ = 1, o.before do step(net, before, next_batch()) end
 
 -- ---- fine-tuning ---------------------------------------------------------------------------------------

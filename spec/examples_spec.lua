@@ -297,7 +297,7 @@ describe("example", function()
 
   it("finetune: a folder of images, the last layer first, then all", function()
     local text = example("finetune", "--before 20 --steps 12 --few 2")
-    has(text, "ImageFolder: 10 images", "5 classes", "step 12 of 12: loss")
+    has(text, "ImageFolder: 20 images", "10 classes", "step 12 of 12: loss")
     assert.is_true(number(text, "last layer after 4 steps:") > number(text, "last layer before:"), text)
   end)
 
