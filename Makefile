@@ -307,8 +307,8 @@ parity: all
 	  $(HERE) spec/parity/optim.lua $$d && python3 spec/parity/optim.py check $$d
 	@d=$(B)/parity_models; rm -rf $$d; mkdir -p $$d; if python3 spec/parity/models.py $$d; then \
 	  $(HERE) spec/parity/models.lua $$d; else [ $$? = 3 ]; fi
-	@rm -rf $(B)/parity_ops && python3 spec/parity/ops.py make $(B)/parity_ops $(OPS) && \
-	  $(HERE) spec/parity/ops.lua $(B)/parity_ops && python3 spec/parity/ops.py check $(B)/parity_ops
+	@rm -rf $(B)/parity_ops && python3 spec/parity/ops.py $(B)/parity_ops $(OPS) && \
+	  $(HERE) spec/parity/ops.lua $(B)/parity_ops && python3 spec/parity/ops_check.py $(B)/parity_ops
 	@rm -rf $(B)/parity_events
 	@$(HERE) spec/parity/events.lua $(B)/parity_events
 	@python3 spec/parity/events.py $(B)/parity_events

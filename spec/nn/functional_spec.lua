@@ -30,6 +30,33 @@ describe("interpolate #quick", function()
     } do assert.error_matches(function() F.interpolate(x, case[1]) end, case[2]) end
   end)
 
+  it("images of uint8, rounded", function()
+    local x = moth.tensor({ { { { 0, 255 }, { 10, 20 } } } }, { dtype = moth.uint8 })
+    local y = F.interpolate(x, { size = { 2, 3 }, mode = "bilinear", align_corners = true })
+    assert.equal(moth.uint8, y:dtype())
+    assert.same({ { { { 0, 128, 255 }, { 10, 15, 20 } } } }, y:totable())
+    local sharp = F.interpolate(x, { size = { 5, 5 }, mode = "bicubic" }) -- beyond 0 and 255: cut, not wrapped
+    assert.equal(0, sharp[{ 1, 1, 1, 1 }]:item())
+    assert.equal(255, sharp[{ 1, 1, 1, 5 }]:item())
+  end)
+
+  it("convolution and maxima of integers are exact, or refused", function()
+    local x = moth.arange(16):view(1, 1, 4, 4) -- int64
+    local ones = moth.ones({ 1, 1, 2, 2 }, { dtype = moth.int64 })
+    assert.same({ { { { 10, 18 }, { 42, 50 } } } }, F.conv2d(x, ones, nil, 2):totable())
+    assert.equal(moth.int64, F.conv2d(x, ones):dtype())
+    assert.same({ 1, 3, 5, 3 }, F.conv_transpose1d(moth.tensor({ { { 1, 2, 3 } } }, { dtype = moth.int64 }),
+      ones:view(1, 1, 4)[{ {}, {}, { 1, 2 } }]):flatten():totable())
+    for _, dtype in ipairs { moth.int8, moth.uint8, moth.int32 } do
+      local y, at = F.max_pool2d(x:to(dtype), 2, { return_indices = true })
+      assert.equal(dtype, y:dtype())
+      assert.same({ 5, 7, 13, 15 }, y:flatten():totable())
+      assert.same({ 6, 8, 14, 16 }, at:flatten():totable())
+    end
+    assert.error_matches(function() F.conv2d(x * 1e15, ones) end, "F.conv2d%] sums of integers may exceed 2%^53")
+    assert.error_matches(function() F.max_pool2d(x * 1e15, 2) end, "F.max_pool2d%].*2%^53")
+  end)
+
   it("pixel_shuffle and back", function()
     local x = moth.arange(8):to(moth.float32):view(1, 4, 1, 2)
     assert.same({ { { { 0, 2, 1, 3 }, { 4, 6, 5, 7 } } } }, F.pixel_shuffle(x, 2):totable())

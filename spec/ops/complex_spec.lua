@@ -208,6 +208,40 @@ describe("complex values", function()
   end)
 end)
 
+describe("functions of complex tensors that are made of others", function()
+  it("pad, cut windows, scan, normalise", function()
+    local x = z { 3, 4 }
+    local padded = moth.pad(x, { 1, 2 }, "constant", 2i)
+    near(padded[{ {}, { 2, 5 } }]:clone(), x)
+    assert.equal(2i, padded[{ 1, 1 }]:item())
+    assert.equal(2i, moth.constant_pad_nd(x, { 0, 1 }, 2i)[{ 3, 5 }]:item())
+    near(moth.pad(x, { 1, 0 })[{ {}, { 2, 5 } }]:clone(), x)
+    assert.error_matches(function() moth.pad(x, { 1, 1 }, "reflect", 2i) end, "takes no value")
+    near(moth.logcumsumexp(x, 2):exp(), x:exp():cumsum(2), 1e-10)
+    local far = moth.complex(moth.tensor({ -1e4, 1e4 }, { dtype = moth.float64 }), moth.zeros(2, { dtype = moth.float64 }))
+    near(moth.logcumsumexp(far, 1), far)
+    near(moth.nn.functional.rms_norm(x, { 4 }, nil, 0), x / (x * x):mean(2, true):sqrt())
+    local columns = moth.nn.functional.unfold(x:view(1, 1, 3, 4), 2)
+    near(columns[{ 1, {}, 1 }]:clone(), moth.stack { x[{ 1, 1 }], x[{ 1, 2 }], x[{ 2, 1 }], x[{ 2, 2 }] })
+    near(moth.masked.logsumexp(x, 1, { mask = moth.ones(3, 4):gt(0) }):exp(), x:exp():sum(1), 1e-10)
+  end)
+
+  it("apply the reflections of geqrf under autograd, too", function()
+    local a = z { 4, 3 }
+    local q, tau = moth.geqrf(a)
+    local c = z { 4, 2 }
+    for _, transposed in ipairs { false, true } do
+      local plain = moth.ormqr(q, tau, c, true, transposed)
+      near(moth.ormqr(q:clone():requires_grad_(true), tau, c, true, transposed):detach(), plain)
+    end
+  end)
+
+  it("are not dropped into real tensors", function()
+    local x = moth.ones(2)
+    assert.error_matches(function() x:masked_fill(x:gt(0), 2i) end, "'value' is complex128")
+  end)
+end)
+
 describe("derivatives of complex functions", function()
   local function check(fn, ...) assert.is_true(moth.autograd.gradcheck(fn, { ... })) end
   local function var(...) return z({ ... }):requires_grad_(true) end

@@ -34,8 +34,7 @@ local other = {
   pca_lowrank = function(a, b, o) return moth.pca_lowrank(a:matmul(b.mT), o) end,
   __rmatmul__ = function(x, y) return moth.matmul(y, x) end,
   __getitem__ = function(x, key)
-    if type(key) ~= "table" or B.is_tensor(key) then key = { key } end
-    return x[key]
+    return x[key] -- a list, whose positions are moth's already
   end,
   einsum = function(tensors, equation) return moth.einsum(equation, tensors) end,
   where = function(x, condition, y) return moth.where(condition, x, y) end,
@@ -43,13 +42,29 @@ local other = {
   ["nn.functional.embedding"] = function(weight, index, o)
     return moth.nn.functional.embedding(index, weight, o)
   end,
+  arange = function(...)
+    local list, n = { ... }, select("#", ...)
+    local o = list[n]
+    if type(o) == "table" and o["end"] then
+      local stop = o["end"]
+      o["end"] = nil
+      return moth.arange(n > 1 and list[1] or 0, stop, o)
+    end
+    return moth.arange(unpack(list, 1, n))
+  end,
   slice = function(x, dim, first, stop, step)
     if type(dim) == "table" then dim, first, stop, step = dim.dim, dim.start, dim["end"], dim.step
     elseif type(first) == "table" then first, stop, step = first.start, first["end"], first.step
     elseif type(stop) == "table" then stop, step = stop["end"], stop.step
     elseif type(step) == "table" then step = step.step end
     dim = dim or 1
-    return ops.slice(x, dim, first or 0, math.min(stop or B.size(x, dim), B.size(x, dim)), step or 1)
+    local size = B.size(x, dim)
+    local function within(at, default)
+      at = at or default
+      return math.max(0, math.min(at < 0 and at + size or at, size))
+    end
+    first, stop = within(first, 0), within(stop, size)
+    return ops.slice(x, dim, first, math.max(first, stop), step or 1)
   end,
   to = function(x, ...)
     for i = 1, select("#", ...) do
@@ -65,7 +80,11 @@ local other = {
     return moth.nn.functional.grid_sample(x, grid, { mode = mode, padding_mode = pad, align_corners = align })
   end,
   zero_ = function(x) return ops.clone(x):zero_() end,
-  item = function(x) return moth.tensor(x:item(), { dtype = x:dtype() }) end,
+  item = function(x)
+    local kind = x:dtype()
+    local wide = kind.is_complex and "complex128" or kind.is_floating_point and "float64" or kind.name == "bool" and "bool"
+    return moth.tensor(x:item(), { dtype = wide or "int64" })
+  end,
   bincount = function(x, o)
     local weights, least = o and o.weights, o and o.minlength
     return moth.bincount(ops.add(x, 1), { weights = weights, minlength = least })
@@ -95,7 +114,8 @@ local function from_1(v)
   if type(v) == "number" then return v >= 0 and v + 1 or v end
   if B.is_tensor(v) then
     if moth.is_dtype and B.tensor_dtype(v).is_floating_point or B.tensor_dtype(v).name == "bool" then return v end
-    return ops.where(ops.ge(v, 0), ops.to(ops.add(v, 1), { dtype = B.tensor_dtype(v) }), v)
+    local wide = ops.to(v, { dtype = "int64" }) -- the last position + 1 may not fit into a small one
+    return ops.where(ops.ge(v, 0), ops.add(wide, 1), wide)
   end
   if type(v) == "table" then
     local list = {}
@@ -158,6 +178,7 @@ local by_hand = {
 local function columns(x, s) return ops.abs(ops.narrow(x, -1, 1, B.size(s, -1))) end
 local signs = {
   ["linalg.eigh"] = function(w, v) return w, ops.abs(v) end,
+  ["linalg.eig"] = function(w, v) return w, ops.abs(v) end,
   ["linalg.svd"] = function(u, s, vh) return columns(u, s), s, ops.abs(ops.narrow(vh, -2, 1, B.size(s, -1))) end,
   svd = function(u, s, v) return columns(u, s), s, columns(v, s) end,
 }
@@ -192,7 +213,10 @@ local function flat(list, into)
     local v = list[i]
     if B.is_tensor(v) then into[#into + 1] = v
     elseif type(v) == "table" then flat(v, into)
-    elseif type(v) == "number" or type(v) == "boolean" then into[#into + 1] = moth.tensor(v) end
+    elseif type(v) == "boolean" then into[#into + 1] = moth.tensor(v)
+    elseif type(v) == "number" then
+      into[#into + 1] = moth.tensor(v, { dtype = v == math.floor(v) and "int64" or "float64" })
+    end
   end
   return into
 end

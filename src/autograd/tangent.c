@@ -2,8 +2,8 @@
  *
  * The rule of an op follows from its kind and its derivative formulas:
  *   view       the op on the tangent
- *   pointwise  its Jacobian is diagonal, so the formula of its gradient gives the tangent: the sum over the arguments of
- *              the formula with the tangent in place of the gradient
+ *   pointwise  of real numbers: its Jacobian is diagonal, so the formula of its gradient gives the tangent: the sum over
+ *              the arguments of the formula with the tangent in place of the gradient
  *   any other  the gradient formula g(v) is linear in v, and the tangent is the gradient of <g(v), tangents> by v
  *              (a derivative by a function of the host: g is the backward of the call, which is run again)
  *   writing    the tangent of what is written, written to the tangent of the target
@@ -207,8 +207,9 @@ MothStatus moth_tangents_share(MothTensor *to, const MothTensor *from) {
 
 MothStatus moth_dual_make(MothTensor *t, MothTensor *tangent, MothDual *d, MothTensor **out) {
   char a[256], b[256];
-  if (!moth_dtype_is_float((MothDType)t->dtype))
-    return moth_fail(MOTH_ERR_TYPE, "make_dual: a float tensor can have a tangent, got %s",
+  if (!moth_dtype_is_inexact((MothDType)t->dtype))
+    return moth_fail(MOTH_ERR_TYPE,
+                     "make_dual: a float or complex tensor can have a tangent, got %s",
                      moth_tensor_format(t, a, sizeof a));
   if (t->ndim != tangent->ndim ||
       memcmp(t->shape, tangent->shape, sizeof(int64_t) * t->ndim) != 0 ||
@@ -335,6 +336,15 @@ static bool shape_is(const MothTensor *a, const MothTensor *b) {
   return a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof(int64_t) * a->ndim);
 }
 
+/* Whether no tensor of a pointwise call is complex: the gradient formulas of complex ones hold conjugates. */
+static bool is_real(const MothCall *c) {
+  bool real = !moth_dtype_is_complex((MothDType)c->results[0].u.t->dtype);
+  for (int i = 0; i < c->op->nargs && real; i++)
+    real =
+        c->args[i].tag != MOTH_V_TENSOR || !moth_dtype_is_complex((MothDType)c->args[i].u.t->dtype);
+  return real;
+}
+
 /* By the gradient formulas of a diagonal Jacobian; *fits: they do not sum over what was broadcast. */
 static MothStatus of_pointwise(Forward *f, MothNode *n, bool *fits) {
   MothCall *c = f->c;
@@ -390,7 +400,7 @@ static MothTensor *tangent_at(const Forward *f, const MothNode *n, int edge) {
 
 /* Whether result i of an op has a derivative. */
 static bool differs(const MothOp *op, const MothTensor *result, int i) {
-  return moth_dtype_is_float((MothDType)result->dtype) && !(op->stats && i >= op->stats);
+  return moth_dtype_is_inexact((MothDType)result->dtype) && !(op->stats && i >= op->stats);
 }
 
 /* The gradient by v of <g(v), tangents>, where g(v) is the formula of the gradients for v in place of those of the
@@ -594,13 +604,6 @@ static MothStatus compute(Forward *f) {
   const MothOp *op = c->op;
   if (op == MOTH_OP(detach) || !op->nresults)
     return MOTH_OK;
-  for (int i = 0; i < op->nresults; i++) {
-    MothDType dtype = (MothDType)c->results[i].u.t->dtype;
-    if (moth_dtype_is_inexact(dtype) && !moth_dtype_is_float(dtype))
-      return moth_fail(MOTH_ERR_STATE,
-                       "forward mode: complex tensors cannot have tangents; use grad "
-                       "or vjp");
-  }
   if (op->memory == MOTH_MEMORY_VIEW)
     return f->need & 1 ? of_view(f) : MOTH_OK;
   if (!op->backward && !op->autograd && can_take_apart(op))
@@ -620,7 +623,7 @@ static MothStatus compute(Forward *f) {
   MothStatus s = moth_node_of_call(c, f->need & op->differentiable, &n);
   moth_thread.saved_hooks = hooks;
   MOTH_TRY(s);
-  bool fits = op->kind == MOTH_KIND_POINTWISE && op->nresults == 1;
+  bool fits = op->kind == MOTH_KIND_POINTWISE && op->nresults == 1 && is_real(c);
   if (fits)
     s = of_pointwise(f, n, &fits);
   if (!fits && s == MOTH_OK) {
@@ -687,7 +690,7 @@ done:
 static MothStatus write_tangent(Forward *f, MothTensor *t, MothTensor *tangent) {
   MothTensor *self;
   MothValue value = moth_v_tensor(tangent);
-  if (!moth_dtype_is_float((MothDType)t->dtype) || (!tangent_of(f, t) && !tangent))
+  if (!moth_dtype_is_inexact((MothDType)t->dtype) || (!tangent_of(f, t) && !tangent))
     return MOTH_OK;
   MOTH_TRY(own_tangent(f, t, 1, &value));
   MothValue args[] = {moth_v_tensor(tangent_of(f, t)), value};
@@ -711,7 +714,7 @@ static MothStatus scatter_tangent(Forward *f) {
   MothCall *c = f->c;
   MothTensor *self = c->args[0].u.t, *src = c->args[3].u.t, *zeros = NULL, *result;
   MothTensor *from = tangent_of(f, src);
-  if (!moth_dtype_is_float((MothDType)self->dtype))
+  if (!moth_dtype_is_inexact((MothDType)self->dtype))
     return MOTH_OK;
   if (!from)
     MOTH_TRY(moth_zeros_as(src, src->shape, src->ndim, &zeros));
@@ -840,7 +843,7 @@ static MothStatus step(MothCall *c) {
   moth_thread.tangents = d->level;
   MothStatus s = compute(&f);
   for (int i = 0; i < c->op->nresults && s == MOTH_OK; i++)
-    if (f.tangents[i] && moth_dtype_is_float((MothDType)c->results[i].u.t->dtype))
+    if (f.tangents[i] && moth_dtype_is_inexact((MothDType)c->results[i].u.t->dtype))
       s = give(&f, i);
   moth_thread.tangents = limit;
   release_all(f.tangents, MOTH_MAX_RESULTS);

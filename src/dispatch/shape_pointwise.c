@@ -36,7 +36,8 @@ static MothStatus promoted(const MothCall *c, MothDType *out) {
   return moth_result_type(n, typed, out);
 }
 
-/* An error for numbers out of range of the compute dtype. Limits of clamp may be out of range. */
+/* An error for numbers that the compute dtype has not: out of range (limits of clamp may be), or
+ * complex. */
 static MothStatus check_numbers(const MothCall *c, MothDType dtype) {
   const MothOp *op = c->op;
   bool is_float = moth_dtype_is_inexact(dtype);
@@ -44,6 +45,11 @@ static MothStatus check_numbers(const MothCall *c, MothDType dtype) {
     MothValue v = c->args[i];
     bool parameter = op->args[i].type == MOTH_T_SCALAR;
     int limit = op->limits ? op->limits[i] : 0;
+    if (v.tag == MOTH_V_TENSOR && op->promote == MOTH_PROMOTE_SELF && i != op->cond &&
+        moth_dtype_is_complex((MothDType)v.u.t->dtype) && !moth_dtype_is_complex(dtype))
+      return moth_fail(MOTH_ERR_TYPE, "argument '%s' is %s, but the computation is in %s",
+                       op->args[i].name, moth_dtype_name((MothDType)v.u.t->dtype),
+                       moth_dtype_name(dtype));
     if (v.tag != MOTH_V_FLOAT && v.tag != MOTH_V_INT)
       continue;
     if (!is_float && v.tag == MOTH_V_FLOAT && (parameter || op->promote == MOTH_PROMOTE_SELF))

@@ -331,7 +331,8 @@ return {
   expr = [[
     local x, k, vectors = when(left, other, adjoint(other)), tau.shape[-1], unit_lower(self)
     local last_first = either(both(left, negate(transpose)), both(negate(left), transpose))
-    local y = fold(x, k, function(y, i) return reflected(y, vectors, tau, when(last_first, k - 1 - i, i)) end)
+    local scales = when(both(is_complex(tau), negate(last_first)), conj(tau), tau)
+    local y = fold(x, k, function(y, i) return reflected(y, vectors, scales, when(last_first, k - 1 - i, i)) end)
     return when(either(records(other), either(records(self), records(tau))), when(left, y, adjoint(y)),
       native_ormqr(self, unsqueeze(tau, -2), other, left, transpose))]],
   grad = "composite", reference = "ormqr", tolerance = rounding,

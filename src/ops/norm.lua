@@ -136,8 +136,10 @@ return {
 { "rms_norm(Tensor self, int[] normalized_shape, Tensor? weight=none, Scalar? eps=none) -> Tensor",
   kind = "composite",
   expr = [[
-    local y, rstd = native_rms_norm(self, weight, length(normalized_shape), default_to(eps, eps_of(self)))
-    return y]],
+    local small, dims = default_to(eps, eps_of(self)), length(normalized_shape)
+    local z = self * rsqrt(mean(square(self), range(self.ndim - dims, self.ndim), true) + small)
+    local y, rstd = native_rms_norm(self, weight, dims, small)
+    return when(is_complex(self), when(given(weight), z * weight, z), y)]],
   check = {
     { "both(ge(length(normalized_shape), 1), same_list(last_n(self.shape, length(normalized_shape)), normalized_shape))",
       "normalized_shape must be the last dimensions of self, which has the shape {self.shape}, got {normalized_shape}" },

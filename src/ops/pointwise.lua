@@ -150,7 +150,7 @@ return {
   doc = "The absolute value of self with the sign of other; that of -0 counts." },
 { "native_nextafter(Tensor self, Tensor other) -> Tensor",
   kind = "pointwise", scalar = "nextafter", promote = "same", dtypes = floats,
-  grad = "none",
+  grad = { self = "grad", other = "zeros_like(grad)" },
   ref = "self == other and other or self + (other > self and 1 or -1) * 2 ^ -60 * math.abs(self)",
   samples = { "randn(3,4), randn(3,4)", "randn(3,1), randn(4)" },
   doc = "nextafter of float32 and float64; of halves the number of float32 rounded." },
@@ -563,7 +563,10 @@ return {
   grad = { self = "masked_fill(grad, mask, 0)", value = "where(mask, grad, 0)" },
   ref = "mask and value or self",
   samples = { "randn(3,4), randn(3,4):gt(0), 2", "randn(3,4), randn(4):gt(0), -1.5" },
-  errors = { { "randn(2), randn(2), 2", "must be bool" } },
+  errors = {
+    { "randn(2), randn(2), 2", "must be bool" },
+    { "randn(2), randn(2):gt(0), moth.complex(0, 1)", "'value' is complex128, but the computation is in float" },
+  },
   doc = "self with `value` where mask is true." },
 
 -- activations

@@ -17,12 +17,13 @@ local function converted(x, dtype) return dtype and ops.to(x, { dtype = dtype })
 -- x with an identity where the mask is false.
 local function filled(x, mask, identity)
   if not mask then return x end
-  if math.abs(identity) == inf and not B.tensor_dtype(x).is_floating_point then
-    local limits = require("moth.tensor").iinfo(B.tensor_dtype(x))
+  local kind = B.tensor_dtype(x)
+  if math.abs(identity) == inf and not kind.is_floating_point and not kind.is_complex then
+    local limits = require("moth.tensor").iinfo(kind)
     identity = identity > 0 and limits.max or limits.min
     if limits.bits == 64 then identity = identity > 0 and 0x7fffffffffffffffLL or -0x7fffffffffffffffLL - 1LL end
   end
-  return ops.where(mask, x, ops.full({}, identity, { dtype = B.tensor_dtype(x), device = B.tensor_device(x) }))
+  return ops.where(mask, x, ops.full({}, identity, { dtype = kind, device = B.tensor_device(x) }))
 end
 local function list(dim) return type(dim) == "number" and { dim } or dim end
 local function count(x, mask, dim, keepdim)
@@ -45,10 +46,12 @@ reduction("amin", inf, ops.amin)
 reduction("logsumexp", -inf, function(x, dim, keepdim)
   local kind = B.tensor_dtype(x)
   if not kind.is_floating_point and not kind.is_complex then x = ops.to(x, { dtype = B.default_dtype() }) end
-  if dim then return ops.logsumexp(x, dim, keepdim) end
-  dim = {}
-  for d = 1, B.dim(x) do dim[d] = d end
-  return ops.logsumexp(x, dim, keepdim)
+  local logsumexp = require("moth.tensor").methods.logsumexp -- complex numbers, too
+  if not dim then
+    dim = {}
+    for d = 1, B.dim(x) do dim[d] = d end
+  end
+  return logsumexp(x, dim, keepdim)
 end)
 
 -- Of one dimension, in the shape of input.

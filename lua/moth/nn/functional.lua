@@ -18,13 +18,13 @@ local F = {}
 -- Ops as they are: F.relu(x), F.softmax(x, dim), F.linear(input, weight, bias), F.mse_loss(x, y, { reduction }).
 for _, name in ipairs({ "linear", "relu_", "leaky_relu_", "elu_", "silu_", "softplus", "hardtanh_", "sigmoid", "tanh",
   "softmax", "log_softmax", "mse_loss", "l1_loss", "relu6_", "selu_", "celu_", "hardsigmoid_", "hardswish_",
-  "glu", "prelu", "layer_norm", "rms_norm", "group_norm", "batch_norm", "pad",
+  "glu", "prelu", "layer_norm", "rms_norm", "group_norm", "batch_norm",
   "avg_pool1d", "avg_pool2d", "avg_pool3d",
   "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "scaled_dot_product_attention", "hardshrink",
   "softshrink", "tanhshrink" }) do
   F[name] = B.ops[name]
 end
-F.softsign = moth.softsign
+F.softsign, F.pad = moth.softsign, moth.pad -- of complex tensors, too
 F.logsigmoid = signature("F.logsigmoid(Tensor input)", B.ops.log_sigmoid)
 
 -- F.relu(x, true) and other activations that can work in place.

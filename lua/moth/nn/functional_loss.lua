@@ -50,6 +50,7 @@ define("cross_entropy", "Tensor input, Tensor target, Tensor weight?, int ignore
     if smoothing < 0 or smoothing > 1 then
       check.fail("[F.cross_entropy] label_smoothing must be between 0 and 1, got %g", smoothing)
     end
+    if ignore > 0 then check.fail("[F.cross_entropy] ignore_index is for positions, not for probabilities") end
     return soft_cross_entropy(input, target, weight, reduction, smoothing)
   end
   if B.dim(input) <= 2 then return ops.cross_entropy(input, target, weight, reduction, ignore, smoothing) end
@@ -170,7 +171,11 @@ define("huber_loss", "Tensor input, Tensor target, REDUCTION, number delta=1", o
 
 --- max(0, -y (x1 - x2) + margin), y being 1 where x1 should rank higher and -1 where x2 should.
 define("margin_ranking_loss", "Tensor input1, Tensor input2, Tensor target, number margin=0, REDUCTION",
-  function(x1, x2, y, margin, reduction) return reduce((y * (x2 - x1) + margin):relu(), reduction) end)
+  function(x1, x2, y, margin, reduction)
+    local cut = y * (x2 - x1)
+    if not B.tensor_dtype(cut).is_floating_point then cut = cut:to(B.default_dtype()) end
+    return reduce((cut + margin):relu(), reduction)
+  end)
 
 --- x where y is 1, max(0, margin - x) where y is -1.
 define("hinge_embedding_loss", "Tensor input, Tensor target, number margin=1, REDUCTION",
@@ -229,6 +234,7 @@ define("pairwise_distance", "Tensor x1, Tensor x2, number p=2, number eps=1e-6, 
 --- max(0, d(anchor, positive) - d(anchor, negative) + margin)
 define("triplet_margin_loss", "Tensor anchor, Tensor positive, Tensor negative, number margin=1, number p=2, \z
   number eps=1e-6, bool swap=false, REDUCTION", function(anchor, positive, negative, margin, p, eps, swap, reduction)
+  if margin <= 0 then check.fail("[F.triplet_margin_loss] margin must be positive, got %g", margin) end
   local near, far = F.pairwise_distance(anchor, positive, p, eps), F.pairwise_distance(anchor, negative, p, eps)
   if swap then far = moth.minimum(far, F.pairwise_distance(positive, negative, p, eps)) end
   return reduce((near - far + margin):relu(), reduction)

@@ -76,7 +76,8 @@ local function resample(x, d, places, weights)
 end
 
 local function resized(x, size, scales, mode, align_corners, antialias)
-  local half = B.tensor_dtype(x).itemsize < 4 and B.tensor_dtype(x).is_floating_point
+  local kind = B.tensor_dtype(x)
+  local half = kind.itemsize < 4 and kind.is_floating_point
   local y = half and x:float() or x
   for i = 1, #size do
     local d = i + 2
@@ -85,7 +86,7 @@ local function resized(x, size, scales, mode, align_corners, antialias)
       y = resample(y, d, taps(mode, n, size[i], scales[i], align_corners, antialias))
     end
   end
-  return half and y:to(B.tensor_dtype(x)) or y
+  return half and y:to(kind) or y
 end
 
 local function interpolate(x, sizes, scale_factor, mode, align_corners, recompute, antialias)
@@ -123,6 +124,10 @@ local function interpolate(x, sizes, scale_factor, mode, align_corners, recomput
   end
   if type(given) == "table" and #given ~= n then
     check.fail("%s %d numbers for %d dimensions", where, #given, n)
+  end
+  if smooth and B.tensor_dtype(x).name == "uint8" then -- images: computed in float32, rounded
+    local y = interpolate(x:float(), sizes, scale_factor, mode, align_corners, recompute, antialias)
+    return y:round():clamp(0, 255):to(moth.uint8)
   end
   if smooth and not B.tensor_dtype(x).is_floating_point then
     check.fail("%s mode '%s' needs a float dtype, got %s", where, mode, B.format(x))

@@ -16,6 +16,9 @@ local function window(name, positional, named, fn)
     local list, n = { ... }, select("#", ...)
     local sym, dtype, device, requires_grad = unpack(list, n - 3, n)
     local o = { dtype = dtype, device = device }
+    if dtype and not B.dtype(dtype).is_floating_point then
+      check.fail("[%s] expected a float dtype, got %s", name, B.dtype(dtype).name)
+    end
     local y
     if m == 0 then
       y = ops.empty({ 0 }, o)

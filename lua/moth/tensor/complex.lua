@@ -159,9 +159,32 @@ return function(F, methods)
   end
   B.names[logsumexp] = "logsumexp"
   F.logsumexp, methods.logsumexp = logsumexp, logsumexp
-  front("logaddexp", function(_, x, y)
-    local m = largest(ops.maximum(ops.real(x), ops.real(y)))
-    return (ops.add(ops.log(ops.add(ops.exp(ops.sub(x, m)), ops.exp(ops.sub(y, m)))), m))
+  -- The one with the larger real part keeps its imaginary part, beyond pi, too.
+  local function logaddexp(x, y)
+    local first = ops.ge(ops.real(x), ops.real(y))
+    local large, small = ops.where(first, x, y), ops.where(first, y, x)
+    local none = ops.eq(ops.real(large), -math.huge) -- both are: exp(-inf - -inf) would be NaN
+    local between = ops.masked_fill(ops.sub(small, large), none, 0)
+    return (ops.where(none, small, ops.add(large, ops.log1p(ops.exp(between)))))
+  end
+  front("logaddexp", function(_, x, y) return logaddexp(x, y) end)
+  front("logcumsumexp", function(_, x, dim)
+    if type(dim) == "table" then dim = dim.dim end
+    local n, step = B.dim(x) == 0 and 1 or B.size(x, dim), 1
+    while step < n do -- sums of 2, 4, 8 … elements
+      x = ops.cat({ ops.narrow(x, dim, 1, step),
+        logaddexp(ops.narrow(x, dim, step + 1, n - step), ops.narrow(x, dim, 1, n - step)) }, dim)
+      step = step * 2
+    end
+    return x
+  end)
+  front("pad", function(pad, x, sizes, mode, value)
+    if type(mode) == "table" then mode, value = mode.mode, mode.value end
+    if not read(value) then return (pad(x, sizes, mode or "constant", value or 0)) end
+    if mode ~= nil and mode ~= "constant" then check.fail("[pad] mode '%s' takes no value", tostring(mode)) end
+    local inside = ops.pad(ops.ones_like(B.alias(x, false), { dtype = "bool" }), sizes)
+    return (ops.where(inside, pad(x, sizes), ops.fill_(ops.empty({}, { dtype = B.tensor_dtype(x),
+      device = B.tensor_device(x) }), value)))
   end)
   for _, name in ipairs { "any", "all", "nonzero", "argwhere", "nonzero_static" } do
     front(name, function(fn, x, ...) return fn(ops.ne(x, 0), ...) end)

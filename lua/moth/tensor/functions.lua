@@ -337,7 +337,7 @@ end)
 
 --- Differences of neighbours along dim (default: the last), n times; `prepend` and `append` are joined to x first.
 both("diff(Tensor input, size n=1, Dim dim=-1, Tensor prepend?, Tensor append?)", function(x, n, dim, prepend, append)
-  if prepend or append then
+  if n > 0 and (prepend or append) then
     local parts = { prepend, x }
     if not prepend then parts = { x } end
     parts[#parts + 1] = append
@@ -503,10 +503,13 @@ end
 --- x in one dimension; a view where strides allow.
 both("ravel(Tensor input)", function(x) return (ops.reshape(x, { -1 })) end)
 both("fliplr(Tensor input)", function(x) return (ops.flip(x, 2)) end)
-both("flipud(Tensor input)", function(x) return (ops.flip(x, 1)) end)
+both("flipud(Tensor input)", function(x)
+  if B.dim(x) < 1 then check.fail("[flipud] expected at least 1 dimension, got %s", B.format(x)) end
+  return (ops.flip(x, 1))
+end)
 
 --- base ^ linspace(start, stop, steps), truncated for an integer dtype.
-F.logspace = signature("logspace(number start, number stop, size steps, number base=10, *, dtype dtype?, \z
+F.logspace = signature("logspace(number|Tensor start, number|Tensor stop, size steps, number base=10, *, dtype dtype?, \z
   device device?, bool requires_grad=false)",
 function(start, stop, steps, base, dtype, device, requires_grad)
   local options = { dtype = dtype, device = device }

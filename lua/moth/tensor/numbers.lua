@@ -508,9 +508,10 @@ return function(F, methods)
   local tensor_methods = require("moth.tensor").methods
   methods["repeat"] = signature.alias("repeat", tensor_methods.repeat_)
   F.tile = tensor_methods.tile
-  F.constant_pad_nd = signature("constant_pad_nd(Tensor input, int[] pad, number|bool value=0)", function(x, pad, value)
-    return (ops.pad(x, pad, "constant", type(value) == "boolean" and (value and 1 or 0) or value))
-  end)
+  F.constant_pad_nd = signature("constant_pad_nd(Tensor input, int[] pad, number|complex|bool value=0)",
+    function(x, pad, value)
+      return (F.pad(x, pad, "constant", type(value) == "boolean" and (value and 1 or 0) or value))
+    end)
 
   return { vander = vander }
 end

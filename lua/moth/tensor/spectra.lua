@@ -43,7 +43,6 @@ return function(F, methods)
     if given and (B.dim(given) ~= 1 or B.size(given, 1) ~= win_length) then
       check.fail("[%s] expected a window of win_length = %d points, got %s", name, win_length, B.format(given))
     end
-    if given and dtype_of(given).is_complex then check.fail("[%s] the window must be real", name) end
     local float = dtype_of(x).name:find("complex128") and "float64" or dtype_of(x).is_complex and "float32" or nil
     local w = given or ops.ones({ win_length }, { dtype = float or dtype_of(x), device = B.tensor_device(x) })
     if win_length < n_fft then
@@ -56,12 +55,10 @@ return function(F, methods)
   local function stft(x, n_fft, hop, win_length, window_, center, pad_mode, normalized, onesided, return_complex)
     local dims = B.dim(x)
     if dims ~= 1 and dims ~= 2 then check.fail("[stft] expected 1 or 2 dimensions, got %s", B.format(x)) end
-    if return_complex == false then
-      check.fail("[stft] results are complex; moth.view_as_real(y) has their parts")
-    end
     local complex = dtype_of(x).is_complex
-    if onesided == nil then onesided = not complex end
-    if onesided and complex then check.fail("[stft] onesided results need a real tensor") end
+    local twosided = complex or window_ ~= nil and dtype_of(window_).is_complex
+    if onesided == nil then onesided = not twosided end
+    if onesided and twosided then check.fail("[stft] onesided results need a real tensor and a real window") end
     hop = hop or math.max(1, math.floor(n_fft / 4))
     local w = full_window("stft", x, n_fft, win_length, window_)
     if dims == 1 then x = ops.unsqueeze(x, 1) end
@@ -85,12 +82,13 @@ return function(F, methods)
     local norm = normalized and "ortho" or "backward"
     local y = onesided and fft.rfft(frames, { norm = norm }) or fft.fft(frames, { norm = norm })
     y = ops.transpose(y, 2, 3)
-    return dims == 1 and ops.squeeze(y, 1) or y
+    if dims == 1 then y = ops.squeeze(y, 1) end
+    return return_complex == false and ops.view_as_real(y) or y
   end
   --- Spectra of overlapping frames of a signal (time) or (batch, time): (…, n_fft / 2 + 1, frames), complex; of
   -- complex signals, or with onesided = false, n_fft rows. Frames are hop_length (n_fft / 4) apart and multiplied by
   -- the window of win_length points (ones); with center the first one is centered on the first
-  -- element, and the signal is padded by pad_mode.
+  -- element, and the signal is padded by pad_mode. return_complex = false: real and imaginary parts as a last dimension.
   local stft_text = "stft(Tensor input, count n_fft, count hop_length?, count win_length?, Tensor window?, \z
     bool center=true, 'reflect'|'constant'|'replicate'|'circular' pad_mode='reflect', bool normalized=false, \z
     bool onesided?, bool return_complex?)"
@@ -106,7 +104,13 @@ return function(F, methods)
     if dims == 2 then x = ops.unsqueeze(x, 1) end
     local rows, count = B.size(x, 2), B.size(x, 3)
     if onesided == nil then onesided = rows ~= n_fft end
-    if onesided and return_complex then check.fail("[istft] complex results need onesided = false") end
+    local real_window = window_ == nil or not dtype_of(window_).is_complex
+    if onesided and (return_complex or not real_window) then
+      check.fail("[istft] complex results, and complex windows, need onesided = false")
+    end
+    if not real_window and not return_complex then
+      check.fail("[istft] a complex window gives complex results: say return_complex = true")
+    end
     local expected = onesided and math.floor(n_fft / 2) + 1 or n_fft
     if rows ~= expected then
       check.fail("[istft] expected %d frequencies for n_fft = %d, got %d", expected, n_fft, rows)
@@ -116,8 +120,8 @@ return function(F, methods)
     local fft = require("moth.fft")
     local norm = normalized and "ortho" or "backward"
     local spectra = ops.transpose(x, 2, 3)
-    local frames = onesided and fft.irfft(spectra, { n = n_fft, norm = norm }) or fft.ifft(spectra, { norm = norm })
-    if not onesided and not return_complex then frames = ops.real(frames) end
+    if not return_complex then spectra = ops.narrow(spectra, 3, 1, math.floor(n_fft / 2) + 1) end -- the rest follows
+    local frames = return_complex and fft.ifft(spectra, { norm = norm }) or fft.irfft(spectra, { n = n_fft, norm = norm })
     frames = ops.mul(frames, w)
     -- frames added at their places, and what the squared window adds up to there
     local total = n_fft + hop * (count - 1)

@@ -64,6 +64,7 @@ end
 local types = {
   Tensor = { B.is_tensor, "a tensor" },
   number = { is "number", "a number" },
+  complex = { function(v) return ffi.istype("complex", v) or ffi.istype("complex float", v) end, "a complex number" },
   int = { is_integer, "an integer" },
   size = { function(v) return is_integer(v) and v >= 0 end, "an integer of at least 0" },
   count = { function(v) return is_integer(v) and v >= 1 end, "an integer of at least 1" },
