@@ -18,14 +18,25 @@ local function noise(t)
   return B.tensor_dtype(t).is_complex and ops.complex(part, ops.mul(ops.flip(part, 1), 0.7)) or part
 end
 
+-- Ops that read one triangle of Hermitian matrices.
+local hermitian = {}
+for name in ("linalg_cholesky_ex linalg_cholesky linalg_eigh linalg_eigvalsh"):gmatch "%S+" do
+  hermitian[name] = true
+end
+-- Results up to a factor of modulus 1, of which the absolute values are checked.
+local turned = { linalg_eigh = true, linalg_svd = true, linalg_eig = true }
+-- Parts of these, whose results only they read.
+local inner = { native_eigh = true, native_svd = true, native_eig = true }
+
 -- A sample as a function of its float tensors, which become complex.
 local function complex_sample(op, text, seed)
   local args = S.evaluate(text, { seed = seed, smooth = true })
   local inputs, small = {}, true
   args = S.map(op, args, function(t, a)
-    if S.dtype_of(t) ~= "float64" or not a then return t end
+    local is_complex = B.tensor_dtype(t).is_complex
+    if S.dtype_of(t) ~= "float64" and not is_complex or not a then return t end
     small = small and B.numel(t) <= LARGE
-    local z = ops.complex(t, noise(t))
+    local z = is_complex and ops.clone(t) or ops.complex(t, noise(t))
     if S.differentiable(op, a.name) == nil then return z end
     inputs[#inputs + 1] = B.set_requires_grad(z, true)
     return { input = #inputs }
@@ -36,6 +47,7 @@ local function complex_sample(op, text, seed)
       local v = args[i]
       if type(v) == "table" and v.input then
         v = given[v.input]
+        if hermitian[op.name] then v = ops.mul(ops.add(v, ops.adjoint(v)), 0.5) end
       elseif type(v) == "table" and type(v[1]) == "table" and v[1].input then
         local list = {}
         for k, x in ipairs(v) do list[k] = given[x.input] end
@@ -46,7 +58,10 @@ local function complex_sample(op, text, seed)
       if a and B.is_tensor(v) and (a.mutated or i == 1 and op.returns_self) then full[i] = ops.clone(v) end
     end
     if op.stats == 1 then return (S.call(op.name, full)) end
-    return S.call(op.name, full)
+    if not turned[op.name] then return S.call(op.name, full) end
+    local results = { S.call(op.name, full) }
+    for i, r in ipairs(results) do results[i] = B.tensor_dtype(r).is_complex and ops.abs(r) or r end
+    return unpack(results)
   end
   return fn, inputs, small
 end
@@ -125,7 +140,7 @@ describe("complex derivatives", function()
   for _, op in ipairs(require "moth.ops_table") do
     local asked = os.getenv("MOTH_OP")
     local wanted = not asked or ("," .. asked .. ","):find("," .. op.name .. ",", 1, true)
-    if wanted and S.has_derivative(op) and not op.draws then
+    if wanted and S.has_derivative(op) and not op.draws and not inner[op.name] then
       it(S.title(op), function()
         for i, text in ipairs(op.samples) do
           local fn, inputs, small = complex_sample(op, text, S.seed + i)
@@ -140,7 +155,11 @@ describe("complex derivatives", function()
               local list = { ... }
               counter.case(where, function()
                 local ok, err = pcall(f, unpack(list))
-                if not ok and not tostring(err):find("derivative of [%w_]+.- is not implemented") then error(err, 0) end
+                err = tostring(err)
+                if not ok and not err:find("derivative of [%w_]+.- is not implemented")
+                  and not err:find("the derivative needs Q", 1, true) then
+                  error(err, 0)
+                end
               end)
             end
             unless_missing(first, check.gradcheck, fn, inputs)

@@ -170,6 +170,7 @@ local function environment(options)
     local wide = B.ops.mul(B.ops.eye(n, { dtype = dtype, device = S.device }), n)
     return B.ops.add(B.ops.matmul(x, B.ops.transpose(x, -2, -1)), wide)
   end
+  env.view_as_complex = B.ops.view_as_complex
   function env.tensor(v, o)
     if o then return B.ops.to(moth.tensor(v, o), { device = S.device }) end
     local t = B.ops.to(moth.tensor(v, { dtype = dtype }), { device = S.device })

@@ -82,8 +82,8 @@ local other = {
   zero_ = function(x) return ops.clone(x):zero_() end,
   item = function(x)
     local kind = x:dtype()
-    local wide = kind.is_complex and "complex128" or kind.is_floating_point and "float64" or kind.name == "bool" and "bool"
-    return moth.tensor(x:item(), { dtype = wide or "int64" })
+    local wide = kind.is_complex and "complex128" or kind.is_floating_point and "float64" or "int64"
+    return moth.tensor(x:item(), { dtype = kind.name == "bool" and "bool" or wide })
   end,
   bincount = function(x, o)
     local weights, least = o and o.weights, o and o.minlength

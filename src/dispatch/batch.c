@@ -95,8 +95,8 @@ static MothStatus element(MothTensor *physical, MothTensor *of, MothTensor **out
   if (physical->shape[0] == 0) /* there is none: elements that nobody reads */
     return moth_tensor_new(n, physical->shape + 1, (MothDType)physical->dtype, physical->device,
                            out);
-  MOTH_TRY(moth_tensor_view(of ? of : physical, n, physical->shape + 1, physical->stride + 1,
-                            physical->offset, out));
+  MOTH_TRY(moth_tensor_view_as(of ? of : physical, (MothDType)physical->dtype, n,
+                               physical->shape + 1, physical->stride + 1, physical->offset, out));
   if (!of) {
     MothTensor *base = (*out)->base;
     (*out)->base = NULL;

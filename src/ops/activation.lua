@@ -102,6 +102,7 @@ return {
     local x = when(is_float(self), as(self, working(self)), to(self, default_dtype()))
     local y = when(given(eps), clamp(x, eps, 1 - eps), x)
     return when(is_float(self), as(log(y) - log(1 - y), self.dtype), log(y) - log(1 - y)) -- no quotient: its derivative at 0 and 1 would be NaN]],
+  check = { { "negate(is_complex(self))", "not implemented for {self.dtype}", "type" } },
   grad = "composite",
   reference = "logit",
   samples = { "rand(5,3) * 0.8 + 0.1", "rand(5,3), 0.1" },

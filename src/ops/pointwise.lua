@@ -615,7 +615,9 @@ return {
   doc = "Gaussian error linear unit, tanh approximation." },
 { "silu(Tensor self) -> Tensor",
   kind = "pointwise", scalar = "silu", promote = "float", dtypes = floats .. complex, inplace = true,
-  grad = { self = "silu_backward(grad, self)" },
+  grad = { self = [[
+    local s = sigmoid(self)
+    return when(is_complex(self), grad * (s + self * s * (1 - s)), silu_backward(grad, self))]] },
   ref = "self / (1 + math.exp(-self))",
   samples = { "randn(5,3)" },
   doc = "self * sigmoid(self)." },

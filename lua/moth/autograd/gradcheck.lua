@@ -213,6 +213,10 @@ function M.gradgradcheck(fn, inputs, eps, atol, rtol, repeats)
   -- incoming gradients: fixed numbers without a pattern
   local outs, seeds = outputs_of(fn, all), 0
   for o, out in ipairs(outs) do
+    if B.tensor_dtype(out.tensor).name ~= "float64" then
+      check.fail("[gradgradcheck] output %d is %s; differences need float64", out.place,
+        B.tensor_dtype(out.tensor).name)
+    end
     local v = ops.clone(B.alias(out.tensor, false))
     local p, put = writable(v)
     for k = 0, B.numel(v) - 1 do p[k] = math.sin(12.9898 * (k + 1) + 78.233 * o) + 0.1 end

@@ -36,7 +36,8 @@ end
 
 -- Integers, computed in float64: no result may be rounded.
 local function of_integers(name, op, x, weight, bias, ...)
-  if largest(x) * largest(weight) * (B.numel(weight) + 1) + (bias and largest(bias) or 0) > exact then overflow(name, x) end
+  local most = largest(x) * largest(weight) * (B.numel(weight) + 1) + (bias and largest(bias) or 0)
+  if most > exact then overflow(name, x) end
   return (op(x:double(), weight:double(), bias and bias:double() or nil, ...):to(B.tensor_dtype(x)))
 end
 

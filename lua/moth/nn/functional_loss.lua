@@ -234,7 +234,7 @@ define("pairwise_distance", "Tensor x1, Tensor x2, number p=2, number eps=1e-6, 
 --- max(0, d(anchor, positive) - d(anchor, negative) + margin)
 define("triplet_margin_loss", "Tensor anchor, Tensor positive, Tensor negative, number margin=1, number p=2, \z
   number eps=1e-6, bool swap=false, REDUCTION", function(anchor, positive, negative, margin, p, eps, swap, reduction)
-  if margin <= 0 then check.fail("[F.triplet_margin_loss] margin must be positive, got %g", margin) end
+  if margin < 0 then check.fail("[F.triplet_margin_loss] margin must not be negative, got %g", margin) end
   local near, far = F.pairwise_distance(anchor, positive, p, eps), F.pairwise_distance(anchor, negative, p, eps)
   if swap then far = moth.minimum(far, F.pairwise_distance(positive, negative, p, eps)) end
   return reduce((near - far + margin):relu(), reduction)

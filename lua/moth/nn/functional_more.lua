@@ -137,7 +137,8 @@ define("linear_cross_entropy", "Tensor input, Tensor linear_weight, Tensor targe
   function(x, w, target, bias, weight, reduction, ignore_index, label_smoothing)
     local size, out = B.size(w), B.size(x)
     if #size > 2 and #out < 2 then
-      check.fail("[F.linear_cross_entropy] linear_weight %s needs a batch, (N, features), got %s", B.format(w), B.format(x))
+      check.fail("[F.linear_cross_entropy] linear_weight %s needs a batch, (N, features), got %s", B.format(w),
+        B.format(x))
     end
     if ignore_index and B.tensor_dtype(target).is_floating_point then
       check.fail("[F.linear_cross_entropy] ignore_index is for positions, not for probabilities")

@@ -509,8 +509,8 @@ both("flipud(Tensor input)", function(x)
 end)
 
 --- base ^ linspace(start, stop, steps), truncated for an integer dtype.
-F.logspace = signature("logspace(number|Tensor start, number|Tensor stop, size steps, number base=10, *, dtype dtype?, \z
-  device device?, bool requires_grad=false)",
+F.logspace = signature("logspace(number|Tensor start, number|Tensor stop, size steps, number base=10, *, \z
+  dtype dtype?, device device?, bool requires_grad=false)",
 function(start, stop, steps, base, dtype, device, requires_grad)
   local options = { dtype = dtype, device = device }
   local kind = B.tensor_dtype(ops.empty({ 0 }, options))

@@ -88,7 +88,7 @@ return function(F, methods)
   --- Spectra of overlapping frames of a signal (time) or (batch, time): (…, n_fft / 2 + 1, frames), complex; of
   -- complex signals, or with onesided = false, n_fft rows. Frames are hop_length (n_fft / 4) apart and multiplied by
   -- the window of win_length points (ones); with center the first one is centered on the first
-  -- element, and the signal is padded by pad_mode. return_complex = false: real and imaginary parts as a last dimension.
+  -- element, and the signal is padded by pad_mode. return_complex = false: the parts as a last dimension.
   local stft_text = "stft(Tensor input, count n_fft, count hop_length?, count win_length?, Tensor window?, \z
     bool center=true, 'reflect'|'constant'|'replicate'|'circular' pad_mode='reflect', bool normalized=false, \z
     bool onesided?, bool return_complex?)"
@@ -120,8 +120,9 @@ return function(F, methods)
     local fft = require("moth.fft")
     local norm = normalized and "ortho" or "backward"
     local spectra = ops.transpose(x, 2, 3)
-    if not return_complex then spectra = ops.narrow(spectra, 3, 1, math.floor(n_fft / 2) + 1) end -- the rest follows
-    local frames = return_complex and fft.ifft(spectra, { norm = norm }) or fft.irfft(spectra, { n = n_fft, norm = norm })
+    local half = math.floor(n_fft / 2) + 1 -- of real signals, from which the rest follows
+    local frames = return_complex and fft.ifft(spectra, { norm = norm })
+      or fft.irfft(ops.narrow(spectra, 3, 1, half), { n = n_fft, norm = norm })
     frames = ops.mul(frames, w)
     -- frames added at their places, and what the squared window adds up to there
     local total = n_fft + hop * (count - 1)
