@@ -143,7 +143,6 @@ describe("documentation #M057", function()
       sparse_csc_tensor
       quantization
       onnx
-      export
     ]]):gmatch("%S+") do
       local found = moth
       for key in name:gmatch("[^.]+") do

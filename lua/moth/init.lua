@@ -111,7 +111,8 @@ local files = { F = function() return require("moth.nn").functional end }
 for _, name in ipairs({ "nn", "models", "optim", "data", "datasets", "transforms", "utils", "fmt", "ops", "dispatch",
   "library", "testing", "class", "tensorboard", "plot", "func", "tree", "interop", "bench", "backends", "cuda", "cpu",
   "capi", "compile", "kernel", "benchmark", "profiler", "debug", "special", "linalg", "fft",
-  "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions" }) do
+  "signal", "masked", "sparse", "amp", "memory", "distributed", "distributions",
+  "export", "jit" }) do
   files[name] = name
 end
 files.cpp_extension, files.multiprocessing, files.zero = "library.extension", "distributed.spawn", "distributed.zero"
@@ -122,7 +123,8 @@ for file, fields in each({
   dispatch = "dispatch_mode fake_mode autocast",
   ["dispatch.subclass"] = "tensor_subclass make_subclass type", ["tensor.scope"] = "scope",
   ["nn.utils"] = "remap summary", ["tensor.print"] = "set_printoptions describe",
-  ["device.stream"] = "Stream Event stream", benchmark = "tic",
+  ["device.stream"] = "Stream Event stream", benchmark = "tic", export = "Dim",
+  ["export.control"] = "cond while_loop",
 }) do
   for field in fields:gmatch("%S+") do files[field] = { file, field } end
 end

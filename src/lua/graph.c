@@ -207,10 +207,11 @@ static int c_graph_node(lua_State *L) {
   lua_setfield(L, -2, "no_grad");
   if (n->modes.include & MOTH_KEY_AUTOCAST) {
     lua_createtable(L, 0, 2);
-    for (int i = 0; i < 2; i++) {
-      lua_pushstring(L, moth_dtype_name((MothDType)n->modes.autocast[i]));
-      lua_setfield(L, -2, i == MOTH_CPU ? "cpu" : "cuda");
-    }
+    for (int i = 0; i < 2; i++)
+      if (n->modes.autocast[i]) {
+        lua_pushstring(L, moth_dtype_name((MothDType)(n->modes.autocast[i] - 1)));
+        lua_setfield(L, -2, i == MOTH_CPU ? "cpu" : "cuda");
+      }
     lua_setfield(L, -2, "autocast");
   }
   if (n->op && n->variant == MOTH_OUT) {

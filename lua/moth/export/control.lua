@@ -1,0 +1,151 @@
+--- moth.cond and moth.while_loop: branches and loops on elements of tensors that an exported program keeps.
+--
+--     local y = moth.cond(x:sum():gt(0), function(x) return x + 1 end, function(x) return x - 1 end, { x })
+--     i, s = moth.while_loop(function(i, s) return i:lt(10) end, function(i, s) return i + 1, s * 2 end, { i, s })
+--
+-- Called as they are, they are Lua's `if` and `while`. While a program is recorded, each function becomes a program of
+-- its own, and the call is one of an op that is defined for that time.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local records = require "moth.export.record"
+local programs = require "moth.export.program"
+local library = require "moth.library"
+
+local M = {}
+
+local function checked(where, list, ...)
+  if B.is_tensor(list) or type(list) ~= "table" then
+    check.fail("[%s] expected a list of tensors as operands, got %s", where, type(list))
+  end
+  for i = 1, #list do
+    if not B.is_tensor(list[i]) then
+      check.fail("[%s] operand %d: expected a tensor, got %s", where, i, type(list[i]))
+    end
+  end
+  for i = 1, select("#", ...) do
+    if not check.is_callable((select(i, ...))) then
+      check.fail("[%s] expected functions, got %s", where, type((select(i, ...))))
+    end
+  end
+end
+
+local function is_true(where, t)
+  if type(t) == "boolean" then return t end
+  if not B.is_tensor(t) or t:numel() ~= 1 then
+    check.fail("[%s] the condition is a tensor of one element or a boolean, got %s", where,
+      B.is_tensor(t) and "one of size " .. tostring(t:size()) or type(t))
+  end
+  local v = t:item()
+  return v ~= 0 and v ~= false
+end
+
+-- ---- recording -----------------------------------------------------------------------------------
+
+local count = 0
+
+local function metas_of(program)
+  local metas, out = {}, {}
+  for _, input in ipairs(program.inputs) do metas[input.name] = input end
+  for _, node in ipairs(program.nodes) do
+    for i, name in ipairs(node.out) do metas[name] = node.metas[i] end
+  end
+  for i, name in ipairs(program.outputs) do out[i] = metas[name] or false end
+  return out
+end
+
+local function same_results(where, a, b, what)
+  local x, y = metas_of(a), metas_of(b)
+  local same = #x == #y
+  for i = 1, same and #x or 0 do
+    if x[i] and y[i] then
+      same = same and x[i].dtype == y[i].dtype and table.concat(x[i].shape, ",") == table.concat(y[i].shape, ",")
+    end
+  end
+  if not same then check.fail("[%s] %s: results of the same number, dtypes and sizes are expected", where, what) end
+end
+
+-- An op for one call, whose results are like those of a program; `make` turns its node into a call.
+local function stand_in(name, like, make)
+  count = count + 1
+  local op = ("moth_export::%s_%d"):format(name, count)
+  local results = {}
+  for i = 1, #like do results[i] = "Tensor" end
+  local function fake(operands)
+    local out, device = {}, operands[1] and operands[1]:device()
+    for i, meta in ipairs(like) do out[i] = B.fake(B.ops.empty(meta.shape, { dtype = meta.dtype, device = device })) end
+    return unpack(out)
+  end
+  local fn = library.define(("%s(Tensor[] operands) -> %s"):format(op, #like == 1 and results[1]
+    or "(" .. table.concat(results, ", ") .. ")"), { impl = fake, fake = fake })
+  return { op = op, fn = fn, make = make }
+end
+
+local function call_of(recorder, made, operands)
+  recorder.controls[made.op] = made.make
+  return made.fn(operands)
+end
+
+local function rest(list, from)
+  local out = { kind = "list", n = list.n - from + 1 }
+  for i = from, list.n do out[i - from + 1] = list[i] end
+  return out
+end
+
+local function part(program) return { kind = "program", program = program } end
+
+--- cond(pred, true_fn, false_fn, operands): true_fn(unpack(operands)) where pred, a tensor of one element, is true (not
+-- 0), else false_fn's. Both give as many tensors, of the same dtypes and sizes.
+function M.cond(pred, true_fn, false_fn, operands, ...)
+  operands = operands or {}
+  if select("#", ...) > 0 then check.fail("[cond] takes a condition, two functions and a list of operands") end
+  checked("cond", operands, true_fn, false_fn)
+  local recorder = records.active()
+  if not recorder or type(pred) == "boolean" or not B.is_tensor(pred) then
+    if is_true("cond", pred) then return true_fn(unpack(operands)) end
+    return false_fn(unpack(operands))
+  end
+  if pred:numel() ~= 1 then is_true("cond", pred) end
+  local list = { pred }
+  for i, t in ipairs(operands) do list[i + 1] = t end
+  return call_of(recorder, recorder:programs({ true_fn, false_fn }, operands, function(parts)
+    local a, b = parts[1], parts[2]
+    same_results("cond", a, b, "true_fn and false_fn give different ones")
+    return stand_in("cond", metas_of(a), function(call)
+      local given = call.args[1]
+      return { op = "cond", out = call.out, metas = call.metas, at = call.at, autocast = call.autocast, args = { n = 4,
+        given[1], part(a), part(b), rest(given, 2) } }
+    end)
+  end), list)
+end
+
+--- while_loop(test, body, operands): while test(unpack(operands)) is true, operands become body's results, which are as
+-- many, of the same dtypes and sizes. Returns them.
+function M.while_loop(test, body, operands, ...)
+  if select("#", ...) > 0 then check.fail("[while_loop] takes two functions and a list of operands") end
+  checked("while_loop", operands, test, body)
+  local recorder = records.active()
+  if not recorder then
+    local list, n = operands, #operands
+    while is_true("while_loop", (test(unpack(list, 1, n)))) do
+      list = { body(unpack(list, 1, n)) }
+      if #list ~= n then check.fail("[while_loop] the body gives %d values for %d operands", #list, n) end
+    end
+    return unpack(list, 1, n)
+  end
+  return call_of(recorder, recorder:programs({ test, body }, operands, function(parts)
+    local a, b = parts[1], parts[2]
+    if #a.outputs ~= 1 then check.fail("[while_loop] the test gives one tensor, got %d", #a.outputs) end
+    local state = { inputs = b.inputs, nodes = {}, outputs = {} }
+    for i, input in ipairs(b.inputs) do state.outputs[i] = input.name end
+    same_results("while_loop", state, b, "the body's results are not like its operands")
+    return stand_in("while_loop", b.inputs, function(call)
+      return { op = "while_loop", out = call.out, metas = call.metas, at = call.at, autocast = call.autocast,
+        args = { n = 3, part(a), part(b), call.args[1] } }
+    end)
+  end), operands)
+end
+
+programs.controls.cond = function(args) return M.cond(args[1], args[2], args[3], args[4]) end
+programs.controls.while_loop = function(args) return M.while_loop(args[1], args[2], args[3]) end
+
+return M

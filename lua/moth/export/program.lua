@@ -1,0 +1,208 @@
+--- What an exported function does, as data: inputs, calls of ops in their order, outputs. It is run, printed, checked
+-- and written to files; docs/export.md.
+--
+--     program.inputs    { { name = "x", dtype = "float32", shape = { "batch" or size, … } }, … }
+--     program.nodes     { { op = "linear", args = { n =, … }, out = { names of results },
+--                       metas = { { dtype =, shape = }, … }, at = "model.lua:12",
+--                       autocast = { cpu = "bfloat16" } or nil }, … }
+--     program.outputs   names of values and of tensors of the state
+--     program.dims      { name = { min =, max = } }, program.example = { name = size }
+--
+-- An argument is a number, string, boolean, dtype or nil as the op takes it, or a table with a `kind`: "value" and
+-- "state" (name), "size" (a formula of moth.export.sizes), "device" (type), "list" (n, items), "program" (of cond and
+-- while_loop). Positions count from 1, as in Lua.
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local sizes = require "moth.export.sizes"
+local each = require "moth.each"
+
+local M = {}
+
+local Program = {}
+Program.__index = Program
+Program.__module_name = "moth.export.Program"
+
+--- Makes a table of this form a program.
+function M.new(t) return setmetatable(t, Program) end
+
+--- Ops that are calls of other programs, by name: function(run, args) -> results. moth.export.control fills it.
+M.controls = {}
+
+-- ---- running -------------------------------------------------------------------------------------
+
+local function resolve(v, env)
+  if type(v) ~= "table" then return v end
+  local kind = v.kind
+  if kind == "value" then return env.values[v.name] end
+  if kind == "state" then return env.state[v.name] end
+  if kind == "size" then return sizes.evaluate(v, env.dims) end
+  if kind == "device" then return env.device or v.name end
+  if kind == "program" then
+    return function(...) return v.program:run(env.state, env.dims, { n = select("#", ...), ... }, env.device) end
+  end
+  local list = {}
+  for i = 1, v.n do list[i] = resolve(v[i], env) end
+  return list
+end
+
+-- The values that are used for the last time by each node: they are let go behind it.
+local function last_uses(program)
+  local at, ends = {}, {}
+  local function note(v, i)
+    if type(v) ~= "table" then return end
+    if v.kind == "value" then at[v.name] = i end
+    if v.kind == "list" then
+      for k = 1, v.n do note(v[k], i) end
+    end
+  end
+  for i, node in ipairs(program.nodes) do
+    for _, name in ipairs(node.out) do at[name] = i end
+    for k = 1, node.args.n do note(node.args[k], i) end
+    for _, v in ipairs(node.into or {}) do note(v, i) end
+  end
+  for _, name in ipairs(program.outputs) do at[name] = nil end
+  for name, i in each(at) do
+    ends[i] = ends[i] or {}
+    table.insert(ends[i], name)
+  end
+  return ends
+end
+
+--- The op with a name, of the table or of one's own; nil: there is none.
+function M.op(name)
+  if B.ops[name] then return B.ops[name] end
+  return B.op_facts(name) and require("moth.dispatch.ops").object(name) or nil
+end
+
+local function call(node, args, env)
+  local control = M.controls[node.op]
+  if control then return control(args) end
+  local fn = M.op(node.op)
+  if not fn then check.fail("[export] there is no op '%s' (at %s)", node.op, node.at) end
+  if node.into then
+    local out = {}
+    for i, v in ipairs(node.into) do out[i] = resolve(v, env) end
+    args.n = args.n + 1
+    args[args.n] = { out = #out == 1 and out[1] or out }
+  end
+  return fn(unpack(args, 1, args.n))
+end
+
+local function autocast_call(node, args, env)
+  local was = B.set_autocast(node.autocast)
+  local results = { pcall(call, node, args, env) }
+  B.set_autocast(was)
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, table.maxn(results))
+end
+
+--- Runs it: `state` are tensors by name, dims sizes by name, inputs a list. Returns the outputs.
+function Program:run(state, dims, inputs, device)
+  self.ends = self.ends or last_uses(self)
+  local values = {}
+  local env = { values = values, state = state, dims = dims, device = device }
+  for i, input in ipairs(self.inputs) do values[input.name] = inputs[i] end
+  for i, node in ipairs(self.nodes) do
+    local args = { n = node.args.n }
+    for k = 1, args.n do args[k] = resolve(node.args[k], env) end
+    local out = node.out
+    if #out == 1 then
+      values[out[1]] = (node.autocast and autocast_call or call)(node, args, env)
+    else
+      local results = { (node.autocast and autocast_call or call)(node, args, env) }
+      for k, name in ipairs(out) do values[name] = results[k] end
+    end
+    for _, name in ipairs(self.ends[i] or {}) do values[name] = nil end
+  end
+  local outputs = {}
+  for i, name in ipairs(self.outputs) do
+    local v = values[name]
+    if v == nil then v = state[name] end
+    outputs[i] = v
+  end
+  return unpack(outputs, 1, #self.outputs)
+end
+
+-- ---- text ----------------------------------------------------------------------------------------
+
+local function shape_text(shape)
+  local list = {}
+  for i, n in ipairs(shape) do
+    list[i] = type(n) == "table" and sizes.text(n) or type(n) == "number" and ("%d"):format(n) or tostring(n)
+  end
+  return "[" .. table.concat(list, ", ") .. "]"
+end
+
+local function meta_text(meta) return meta.dtype .. shape_text(meta.shape) end
+
+local function arg_text(v)
+  if type(v) == "string" then return "'" .. v .. "'" end
+  if B.is_dtype(v) then return v.name end
+  if type(v) ~= "table" then return tostring(v) end
+  if v.kind == "value" then return "%" .. v.name end
+  if v.kind == "state" then return v.name end
+  if v.kind == "size" then return sizes.text(v) end
+  if v.kind == "device" then return "'" .. v.name .. "'" end
+  if v.kind == "program" then return ("program of %d calls"):format(#v.program.nodes) end
+  local list = {}
+  for i = 1, v.n do list[i] = arg_text(v[i]) end
+  return "{" .. table.concat(list, ", ") .. "}"
+end
+
+local function trimmed(args)
+  local n, list = args.n, {}
+  while n > 0 and args[n] == nil do n = n - 1 end
+  for i = 1, n do list[i] = arg_text(args[i]) end
+  return table.concat(list, ", ")
+end
+
+local function node_lines(program, indent, lines)
+  for _, node in ipairs(program.nodes) do
+    local metas, names = {}, {}
+    for i, meta in ipairs(node.metas) do metas[i] = meta_text(meta) end
+    for i, name in ipairs(node.out) do names[i] = "%" .. name end
+    lines[#lines + 1] = ("%s%-56s %s  %s"):format(indent, ("%s = %s(%s)"):format(table.concat(names, ", "), node.op,
+      trimmed(node.args)), table.concat(metas, ", "), node.at):gsub("%s+$", "")
+    for k = 1, node.args.n do
+      local v = node.args[k]
+      if type(v) == "table" and v.kind == "program" then
+        lines[#lines + 1] = indent .. "  argument " .. k .. ":"
+        node_lines(v.program, indent .. "    ", lines)
+      end
+    end
+  end
+  local names = {}
+  for i, name in ipairs(program.outputs) do names[i] = program.of_state[name] and name or "%" .. name end
+  lines[#lines + 1] = indent .. "return " .. table.concat(names, ", ")
+end
+
+function Program:__tostring()
+  local inputs, lines = {}, {}
+  for i, input in ipairs(self.inputs) do inputs[i] = ("%%%s: %s"):format(input.name, meta_text(input)) end
+  lines[1] = ("program(%s)"):format(table.concat(inputs, ", "))
+  node_lines(self, "  ", lines)
+  return table.concat(lines, "\n")
+end
+
+--- Iterates over the calls of the program, and of those in it, in their order.
+function Program:calls()
+  local list = {}
+  local function add(program)
+    for _, node in ipairs(program.nodes) do
+      list[#list + 1] = node
+      for k = 1, node.args.n do
+        local v = node.args[k]
+        if type(v) == "table" and v.kind == "program" then add(v.program) end
+      end
+    end
+  end
+  add(self)
+  local i = 0
+  return function()
+    i = i + 1
+    return list[i]
+  end
+end
+
+M.Program = Program
+return M

@@ -1,0 +1,519 @@
+--- Records a function or module as a program (moth.export.program): once for a fixed set of sizes, or at several sizes
+-- of its dynamic dimensions, of which the differences are made formulas.
+local B = require "moth_lua"
+local moth = require "moth"
+local check = require "moth.utils.check"
+local tree = require "moth.lang.tree"
+local class = require "moth.class"
+local each = require "moth.each"
+local sizes = require "moth.export.sizes"
+local programs = require "moth.export.program"
+local trace = require "moth.lang.trace"
+local capture = require("moth.compile.explain").capture
+
+local M = {}
+
+local WHERE = "export"
+
+-- ---- names ---------------------------------------------------------------------------------------
+
+local function is_module(fn) return type(fn) == "table" and type(fn.named_parameters) == "function" end
+
+-- The names of a function's arguments, as its source has them.
+local function names_of(fn)
+  local f, first = fn, 1
+  if type(fn) == "table" then f, first = rawget(fn, "forward") or fn.forward, 2 end
+  local list = {}
+  if type(f) ~= "function" then return list end
+  for i = first, debug.getinfo(f, "u").nparams or 0 do list[#list + 1] = debug.getlocal(f, i) end
+  return list
+end
+
+local function unique(used, name)
+  local n, free = 1, name
+  while used[free] do
+    n = n + 1
+    free = name .. "_" .. n
+  end
+  used[free] = true
+  return free
+end
+
+--- What tells one tensor from another: its place in memory. Handles differ for those of the binding's own making.
+function M.key_of(t)
+  return ("%d %d %s %s %s"):format(B.storage_id(t), B.storage_offset(t), t:dtype().name, table.concat(t:size(), ","),
+    table.concat(t:stride(), ","))
+end
+
+--- The tensors of a module by name, with { kind = "parameter" or "buffer", tensor = }, and their names by key_of.
+function M.state_of(fn)
+  local state, names = {}, {}
+  if not is_module(fn) then return state, names end
+  for name, p in fn:named_parameters() do
+    state[name], names[M.key_of(p)] = { kind = "parameter", tensor = p }, name
+  end
+  for name, b in fn:named_buffers() do
+    local key = M.key_of(b)
+    if not names[key] then state[name], names[key] = { kind = "buffer", tensor = b }, name end
+  end
+  return state, names
+end
+
+-- ---- inputs --------------------------------------------------------------------------------------
+
+local function dim_of(where, spec)
+  if type(spec) == "string" then return sizes.Dim(spec) end
+  if class.is_a(spec, sizes.Dim) then return spec end
+  check.fail("[export] dynamic_shapes: %s: expected moth.Dim(name) or a name, got %s", where, class.name(spec))
+end
+
+-- The dimensions of one tensor: { [dimension] = Dim }.
+local function dims_of_tensor(where, t, spec, out)
+  if spec == nil or spec == false then return {} end
+  if type(spec) ~= "table" or class.is_a(spec, sizes.Dim) then
+    check.fail("[export] dynamic_shapes: %s: expected a table { [dimension] = moth.Dim(…) }, got %s", where,
+      class.name(spec))
+  end
+  local list = {}
+  for key, value in each(spec) do
+    local ndim = t:dim()
+    if type(key) ~= "number" or key ~= math.floor(key) or key == 0 or math.abs(key) > ndim then
+      check.fail("[export] dynamic_shapes: %s has %d dimensions, no dimension %s", where, ndim, tostring(key))
+    end
+    local at = key < 0 and ndim + 1 + key or key
+    local dim = dim_of(where, value)
+    local known = out.dims[dim.name]
+    if known and (known.min ~= dim.min or known.max ~= dim.max or known.multiple_of ~= dim.multiple_of) then
+      check.fail("[export] dynamic_shapes: there are two dimensions '%s' with different ranges", dim.name)
+    end
+    if out.example[dim.name] and out.example[dim.name] ~= t:size(at) then
+      check.fail("[export] dynamic_shapes: '%s' is %d and %d in the example's tensors: the same name is the same size",
+        dim.name, out.example[dim.name], t:size(at))
+    end
+    if not sizes.fits(dim, t:size(at)) then
+      check.fail("[export] dynamic_shapes: %s has %d in dimension %d, which is not in the range of %s", where,
+        t:size(at), at, tostring(dim))
+    end
+    out.dims[dim.name] = { min = dim.min, max = dim.max, multiple_of = dim.multiple_of }
+    out.example[dim.name] = t:size(at)
+    list[at] = dim.name
+  end
+  return list
+end
+
+-- Walks the arguments and dynamic_shapes side by side, in the order of tree.flatten.
+local function collect(where, value, spec, out)
+  if B.is_tensor(value) then
+    local name = unique(out.used, where:gsub("[^%w_]", "_"))
+    local dims, shape = dims_of_tensor(where, value, spec, out), {}
+    for i, n in ipairs(value:size()) do shape[i] = dims[i] or n end
+    out.inputs[#out.inputs + 1] = { name = name, dtype = value:dtype().name, shape = shape,
+      device = value:device().type }
+    out.tensors[#out.tensors + 1] = value
+    return
+  end
+  if type(value) == "table" and check.is_plain(value) then
+    for _, key in ipairs(tree.keys(value)) do
+      collect(where .. "_" .. tostring(key), value[key], type(spec) == "table" and spec[key] or nil, out)
+    end
+    return
+  end
+  local kind = type(value)
+  if kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
+    check.fail("[export] argument %s: expected tensors, numbers, strings, booleans or tables of them, got %s", where,
+      class.name(value))
+  end
+end
+
+--- What stands behind a list of arguments: { inputs, tensors, leaves, spec, dims, example }.
+function M.inputs(fn, args, dynamic)
+  local out = { inputs = {}, tensors = {}, dims = {}, example = {}, used = {} }
+  local names = names_of(fn)
+  local list = {}
+  for i = 1, args.n or table.maxn(args) do list[i] = args[i] end
+  for key in each(dynamic or {}) do
+    local known = type(key) == "number" and list[key] ~= nil
+    for i, name in ipairs(names) do known = known or name == key and list[i] ~= nil end
+    if not known then check.fail("[export] dynamic_shapes: there is no argument %s", tostring(key)) end
+  end
+  for _, i in ipairs(tree.keys(list)) do
+    local name = names[i] or "x" .. i
+    collect(name, list[i], dynamic and (dynamic[i] or dynamic[name]), out)
+  end
+  out.leaves, out.spec = tree.flatten(list)
+  return out
+end
+
+-- ---- one record ----------------------------------------------------------------------------------
+
+local autocast_types = { "cpu", "cuda" }
+
+local function autocast_of(facts)
+  if not facts.autocast then return nil end
+  local out = {}
+  for _, name in ipairs(autocast_types) do out[name] = facts.autocast[name] end
+  return next(out) and out or nil
+end
+
+-- The arguments of a call as Lua gives them: positions count from 1, without saying so.
+local function given_args(target, args, value)
+  local facts = B.op_facts(target) or B.op_facts((target:gsub("_$", "")))
+  local out = { n = 0 }
+  for i = 1, args.n or #args do
+    if facts.args[i].type ~= "INDEX_BASE" then
+      out.n = out.n + 1
+      out[out.n] = value(args[i])
+    end
+  end
+  return out
+end
+
+-- The program of a graph. The recorder names the tensors that it holds.
+local function program_of(graph, inputs, recorder, results)
+  local made, nodes, count, placeholder = {}, {}, 0, 0 -- made: by the node's id
+  local program = { inputs = inputs, nodes = nodes, of_state = {}, results = results }
+  local function result_of(id, result)
+    local known = made[id]
+    return known.kind and known or { kind = "value", name = known.out[result] }
+  end
+  local function value(v)
+    local kind = type(v)
+    if kind == "number" or kind == "string" or kind == "boolean" or v == nil or B.is_dtype(v) then return v end
+    if B.is_device(v) then return { kind = "device", name = v.type } end
+    if kind == "table" and rawget(v, "result") and rawget(v, "node") then return result_of(v.node.id, v.result) end
+    if kind == "table" and rawget(v, "id") and made[v.id] then return result_of(v.id, 1) end
+    if kind ~= "table" or getmetatable(v) ~= nil then
+      check.fail("[export] an argument that is a %s cannot be exported", class.name(v))
+    end
+    local list = { kind = "list", n = v.n or #v }
+    for i = 1, list.n do list[i] = value(v[i]) end
+    return list
+  end
+  for node in graph:nodes() do
+    local op = node.op
+    if op == "placeholder" then
+      placeholder = placeholder + 1
+      made[node.id] = { kind = "value", name = inputs[placeholder].name }
+    elseif op == "get_attr" then
+      local name = recorder:name_of(node.tensor)
+      program.of_state[name], recorder.held[name] = true, true
+      made[node.id] = { kind = "state", name = name }
+    elseif op == "output" then
+      program.outputs = {}
+      local list = node.args
+      for i = 1, list.n or #list do program.outputs[i] = value(list[i]).name end
+    else
+      local facts = B.compile.graph_node(graph.handle, node.id)
+      local args, call = node.args, { op = node.target, out = {}, metas = {}, at = node.place,
+        autocast = autocast_of(facts) }
+      call.args = given_args(facts.target, args, value)
+      for i, meta in ipairs(node.metas) do
+        count = count + 1
+        call.out[i] = tostring(count)
+        call.metas[i] = { dtype = meta.dtype.name, shape = meta.shape }
+      end
+      if facts.out then
+        call.into = {}
+        for i, ref in ipairs(facts.out) do call.into[i] = result_of(ref.node, ref.result) end
+      end
+      made[node.id] = { out = call.out }
+      nodes[#nodes + 1] = recorder:control(call) or call
+    end
+  end
+  return programs.new(program)
+end
+
+local Recorder = {}
+Recorder.__index = Recorder
+
+--- Keeps the names of the tensors that graphs hold; `state` and `names` are those of M.state_of.
+function M.recorder(state, names)
+  return setmetatable({ state = state, names = names, controls = {}, held = {}, parts = {}, at = 0 },
+    Recorder)
+end
+
+function Recorder:name_of(t)
+  local key = M.key_of(t)
+  local name = self.names[key]
+  if not name then
+    local n = 1
+    while self.state["constant_" .. n] do n = n + 1 end
+    name = "constant_" .. n
+    self.state[name], self.names[key] = { kind = "constant", tensor = t:detach() }, name
+  end
+  return name
+end
+
+-- A call of an op that stands for cond or while_loop is that.
+function Recorder:control(node)
+  local make = self.controls[node.op]
+  return make and make(node)
+end
+
+local active -- the recorder of the export that runs; moth.export.control asks for it
+function M.active() return active end
+
+-- The arguments of fn from the tensors of one record, and the results' tensors; `results` gets their structure.
+local function body(fn, given, results)
+  return function(...)
+    local at, list, leaves, n = 0, { ... }, {}, 0
+    for i, leaf in ipairs(given.leaves) do
+      if B.is_tensor(leaf) then
+        at = at + 1
+        leaf = list[at]
+      end
+      leaves[i] = leaf
+    end
+    for _, i in ipairs(given.spec.keys) do n = math.max(n, i) end
+    local flat, spec = tree.flatten({ moth.no_grad(fn, unpack(tree.unflatten(leaves, given.spec), 1, n)) })
+    local kept = {}
+    results.spec, results.leaves = spec, {}
+    for i, leaf in ipairs(flat) do
+      local kind = type(leaf)
+      if B.is_tensor(leaf) then
+        kept[#kept + 1] = leaf
+        results.leaves[i] = { tensor = #kept }
+      elseif kind == "number" or kind == "string" or kind == "boolean" then
+        results.leaves[i] = { constant = leaf }
+      else
+        check.fail("[export] the function returns a %s: expected tensors, numbers, strings, booleans or tables of them",
+          class.name(leaf))
+      end
+    end
+    return kept
+  end
+end
+
+-- A record of fn on tensors. Graphs do not nest: where cond or while_loop asks for the programs of its functions, the
+-- record is given up, they are recorded, and it begins anew.
+local function attempt(fn, given, tensors, recorder)
+  local results = {}
+  recorder.at, recorder.wanted = 0, nil
+  local outer = active
+  active = recorder
+  local ok, graph = xpcall(capture, trace.keep, body(fn, given, results), tensors)
+  active = outer
+  if ok then return program_of(graph, given.inputs, recorder, results) end
+  if recorder.wanted then return end
+  local first, why, rest = tostring(graph):match(
+    "^(.-)%[[%w_.]+%] fullgraph = true, but the graph breaks: ([^\n]*)(.*)$")
+  if not why then trace.rethrow(graph) end
+  local elements = why:find("^item") or why:find("^totable") or why:find("^tostring")
+  trace.rethrow(("%s[export] the program cannot be recorded as one: %s\nHINT: %s%s"):format(first, why, elements
+    and "a branch or loop on elements is moth.cond(pred, f, g, { x }) or moth.while_loop(test, body, { x })"
+    or "docs/compile.md lists what breaks a graph", rest))
+end
+
+--- A program of fn on tensors like given.tensors, but for the sizes of dims.
+function M.once(fn, given, dims, recorder)
+  local tensors = {}
+  for i, input in ipairs(given.inputs) do
+    local t, shape, same = given.tensors[i], {}, true
+    for k, n in ipairs(input.shape) do
+      shape[k] = dims[n] or n
+      same = same and shape[k] == t:size(k)
+    end
+    tensors[i] = same and t:detach() or B.ops.empty(shape, { dtype = t:dtype(), device = t:device() })
+  end
+  recorder.parts = {}
+  while true do
+    local program = attempt(fn, given, tensors, recorder)
+    if program then return program end
+    local wanted, parts = recorder.wanted, {}
+    for i, like in ipairs(wanted.given.tensors) do
+      local t = B.ops.empty(like.size, { dtype = like.dtype, device = like.device })
+      wanted.given.tensors[i], wanted.given.leaves[i] = t, t
+    end
+    for i, part in ipairs(wanted.functions) do
+      local own = M.recorder(recorder.state, recorder.names)
+      own.held = recorder.held
+      parts[i] = M.once(part, wanted.given, {}, own)
+    end
+    recorder.parts[#recorder.parts + 1] = wanted.finish(parts)
+  end
+end
+
+--- For the next call of cond or while_loop in the record that runs: what `finish` makes of the programs of functions on
+-- operands.
+function Recorder:programs(functions, operands, finish)
+  self.at = self.at + 1
+  local made = self.parts[self.at]
+  if made then return made end
+  local given = { inputs = {}, tensors = {}, leaves = {}, spec = { keys = {} } }
+  for i, t in ipairs(operands) do
+    given.inputs[i] = { name = "operand_" .. i, dtype = t:dtype().name, shape = t:size(), device = t:device().type }
+    given.tensors[i] = { size = t:size(), dtype = t:dtype(), device = t:device() }
+    given.spec.keys[i], given.spec[i] = i, false
+  end
+  self.wanted = { functions = functions, given = given, finish = finish }
+  error("[export] the record begins anew", 0)
+end
+
+-- ---- several records -----------------------------------------------------------------------------
+
+local function point_text(point)
+  local parts = {}
+  for _, name in ipairs(tree.keys(point)) do parts[#parts + 1] = ("%s = %d"):format(name, point[name]) end
+  return table.concat(parts, ", ")
+end
+
+-- The sizes to record at: the example's, then one dimension at a time, then all together.
+local function points_of(given)
+  local names = tree.keys(given.dims)
+  local points, probes = { given.example }, {}
+  for _, name in ipairs(names) do
+    probes[name] = sizes.probes(given.dims[name], given.example[name])
+    for _, n in ipairs(probes[name]) do
+      local point = {}
+      for _, other in ipairs(names) do point[other] = given.example[other] end
+      point[name] = n
+      points[#points + 1] = point
+    end
+  end
+  for k = 1, #names > 1 and 3 or 0 do
+    local point, differs = {}, 0
+    for i, name in ipairs(names) do
+      local list = probes[name]
+      point[name] = list[(k + i - 2) % math.max(#list, 1) + 1] or given.example[name]
+      if point[name] ~= given.example[name] then differs = differs + 1 end
+    end
+    if differs > 1 then points[#points + 1] = point end
+  end
+  return points, names
+end
+
+local function differs(points, i, node, other, what)
+  local a = node and ("%s at %s"):format(node.op, node.at) or "the end"
+  local b = other and ("%s at %s"):format(other.op, other.at) or "the end"
+  check.fail("[%s] %s: with %s it is %s, with %s it is %s\nHINT: a branch or loop that depends on a size is recorded "
+    .. "as it ran; take the dimension out of dynamic_shapes, or export one program for each case", WHERE, what,
+    point_text(points[1]), a, point_text(points[i]), b)
+end
+
+local function same_constant(a, b)
+  local x, y = a.tensor, b.tensor
+  return x:dtype() == y:dtype() and moth.equal(x, y)
+end
+
+-- What the records' values have in common: a constant or a formula.
+local function merge(list, n, points, names, node, where, state, ranges)
+  local first = list[1]
+  local kind = type(first) == "table" and not B.is_dtype(first) and first.kind or type(first)
+  local same = true
+  for i = 2, n do
+    local v = list[i]
+    local other = type(v) == "table" and not B.is_dtype(v) and v.kind or type(v)
+    if other ~= kind then differs(points, i, node, node, where .. " is of another kind") end
+    same = same and v == first
+  end
+  if same then return first end
+  if kind == "number" then
+    local f = sizes.fit(points, list, names, ranges)
+    if f == nil then
+      check.fail("[%s] %s of %s (%s) depends on a size in no way that can be followed: it is %s with %s, %s with %s\n"
+        .. "HINT: sums, products and quotients of sizes can be followed; give this dimension a fixed size", WHERE,
+        where, node.op, node.at, tostring(list[1]), point_text(points[1]), tostring(list[2]), point_text(points[2]))
+    end
+    if type(f) == "table" then f.kind = "size" end
+    return f
+  elseif kind == "value" or kind == "device" then
+    for i = 2, n do
+      if list[i].name ~= first.name then differs(points, i, node, node, where .. " is another value") end
+    end
+    return first
+  elseif kind == "state" then
+    for i = 2, n do
+      local a, b = state[first.name], state[list[i].name]
+      if a ~= b and (a.kind ~= "constant" or b.kind ~= "constant" or not same_constant(a, b)) then
+        check.fail("[%s] %s of %s (%s) is a tensor that Lua makes anew at each call, and which depends on a size: make "
+          .. "it by ops (arange, full, …)", WHERE, where, node.op, node.at)
+      end
+    end
+    return first
+  elseif kind == "list" then
+    local out = { kind = "list", n = first.n }
+    for i = 2, n do
+      if list[i].n ~= first.n then differs(points, i, node, node, where .. " has another length") end
+    end
+    for k = 1, first.n do
+      local items = {}
+      for i = 1, n do items[i] = list[i][k] end
+      out[k] = merge(items, n, points, names, node, where, state, ranges)
+    end
+    return out
+  elseif kind == "program" then
+    return first
+  end
+  return check.fail("[%s] %s of %s (%s) is %s with %s, but %s with %s", WHERE, where, node.op, node.at, tostring(first),
+    point_text(points[1]), tostring(list[2]), point_text(points[2]))
+end
+
+-- The size of a result: a number, a formula, or "?" where it is neither.
+local function merge_size(list, points, names, ranges)
+  local f = sizes.fit(points, list, names, ranges)
+  if type(f) == "table" then f.kind = "size" end
+  return f or "?"
+end
+
+local function merge_records(records, points, names, state, ranges)
+  local out = records[1]
+  for i = 2, #records do
+    for k = 1, math.max(#out.nodes, #records[i].nodes) do
+      local a, b = out.nodes[k], records[i].nodes[k]
+      if not a or not b or a.op ~= b.op or #a.out ~= #b.out or a.args.n ~= b.args.n then
+        differs(points, i, a, b, "the calls depend on a size")
+      end
+    end
+  end
+  for k, node in ipairs(out.nodes) do
+    for j = 1, node.args.n do
+      local list = {}
+      for i, record in ipairs(records) do list[i] = record.nodes[k].args[j] end
+      node.args[j] = merge(list, #records, points, names, node, "argument " .. j, state, ranges)
+    end
+    for r, meta in ipairs(node.metas) do
+      for d = 1, #meta.shape do
+        local list = {}
+        for i, record in ipairs(records) do list[i] = record.nodes[k].metas[r].shape[d] or -1 end
+        meta.shape[d] = merge_size(list, points, names, ranges)
+      end
+    end
+  end
+  for i = 2, #records do
+    if table.concat(records[i].outputs, " ") ~= table.concat(out.outputs, " ") then
+      local constants = false
+      for j, name in ipairs(out.outputs) do
+        constants = constants or state[name] ~= nil and state[records[i].outputs[j]] ~= nil
+      end
+      if not constants then check.fail("[%s] the results depend on a size", WHERE) end
+    end
+  end
+  return out
+end
+
+--- Records fn: returns the program, { name = { kind, tensor } } of the tensors it holds, and what its inputs are.
+function M.record(fn, args, dynamic)
+  local given = M.inputs(fn, args, dynamic)
+  local state, names = M.state_of(fn)
+  local points, dim_names = points_of(given)
+  local records = {}
+  for i, point in ipairs(points) do
+    local recorder = M.recorder(state, names)
+    local ok, program = pcall(M.once, fn, given, point, recorder)
+    if not ok then
+      if i == 1 then error(program, 0) end
+      check.fail("[%s] with %s, where the example has %s: %s\nHINT: limit the dimension by min, max and multiple_of",
+        WHERE, point_text(point), point_text(points[1]), tostring(program))
+    end
+    records[i] = program
+    program.of_state = recorder.held
+  end
+  local program = #records > 1 and merge_records(records, points, dim_names, state, given.dims) or records[1]
+  program.dims, program.example = given.dims, given.example
+  -- Only what the program holds: constants of the other records, parameters that nothing reads, are left out.
+  local held = {}
+  for name in each(program.of_state) do held[name] = state[name] end
+  return program, held, given, state
+end
+
+return M

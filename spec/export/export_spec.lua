@@ -1,0 +1,210 @@
+-- Exported programs: the same bits as the function, sizes by formulas, files that are checked, control flow.
+local moth = require "moth"
+local nn = moth.nn
+local dir = os.tmpname()
+
+local function path(name) return dir .. "_" .. name end
+
+local function saved(ep, name)
+  moth.export.save(ep, path(name))
+  return moth.export.load(path(name))
+end
+
+local function same(a, b)
+  local x, y = moth.tree.flatten(a), moth.tree.flatten(b)
+  assert.equal(#x, #y)
+  for i = 1, #x do assert.is_true(moth.is_tensor(x[i]) and moth.equal(x[i], y[i]) or x[i] == y[i]) end
+end
+
+-- Exported, written, read: the results of the function to the bit, at the example's sizes and at others.
+local function agrees(fn, args, dynamic, more)
+  local ep = moth.export(fn, args, { dynamic_shapes = dynamic })
+  local loaded = saved(ep, "agrees.mth2")
+  assert.equal(tostring(ep), tostring(loaded))
+  for _, list in ipairs { args, more } do
+    moth.no_grad(function()
+      local expected = { fn(unpack(list)) }
+      same(expected, { ep(unpack(list)) })
+      same(expected, { loaded(unpack(list)) })
+    end)
+  end
+  return loaded
+end
+
+local function fails(pattern, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.truthy(message:find(pattern), message)
+  return message
+end
+
+describe("moth.export", function()
+  teardown(function() os.remove(dir) end)
+
+  it("gives a program of ops, with sizes and places, that runs as the module does #quick #M414 #M415 #M416", function()
+    local net = nn.Sequential(nn.Conv2d(1, 4, 3, { padding = 1 }), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+      nn.Flatten(), nn.Linear(64, 10)):eval()
+    local ep = agrees(net, { moth.randn(2, 1, 8, 8) }, { { [1] = moth.Dim("batch", { min = 1, max = 64 }) } },
+      { moth.randn(5, 1, 8, 8) })
+    local text = tostring(ep)
+    assert.truthy(text:find("%4 = max_pool2d(%3", 1, true))
+    assert.truthy(text:find("float32[batch, 64]", 1, true))
+    assert.truthy(text:find("export_spec.lua:%d+"))
+    assert.same({ "0.bias", "0.weight", "1.bias", "1.weight", "5.bias", "5.weight" }, ep.signature.parameters)
+    assert.same({ "1.running_mean", "1.running_var" }, ep.signature.buffers)
+    assert.same({ 1, 64, multiple_of = 1 }, ep.ranges.batch)
+    assert.equal("conv2d", ep.graph:find("conv2d").target)
+  end)
+
+  it("runs by plan and by generated kernels, and trains as a module", function()
+    local net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    local x = moth.randn(3, 4)
+    net:eval()
+    local ep = saved(moth.export(net, { x }), "train.mth2")
+    for _, backend in ipairs { "eager", "blocks" } do
+      assert.is_true(moth.equal(net(x), ep:compile({ backend = backend })(x)))
+    end
+    local module = ep:module()
+    assert.equal(4, #module:parameters())
+    module(x):sum():backward()
+    net(x):sum():backward()
+    assert.is_true(moth.equal(net[1].weight.grad, module["0"].weight.grad))
+    local opt = moth.optim.SGD(module:parameters(), { lr = 0.1 })
+    local before = module(x):detach()
+    opt:step()
+    assert.is_false(moth.equal(before, module(x):detach()))
+    same(module:state_dict()["0.weight"], module["0"].weight:detach())
+  end)
+
+  it("follows sizes: sums, products, quotients, roots #M418", function()
+    agrees(function(x, y)
+      local b, t = x:size(1), x:size(2)
+      return x:reshape({ b * t, 3 }), moth.cat({ x, y }, 2), x / t, x:sum() / math.sqrt(b),
+        moth.arange(1, t), x:narrow(2, 1, math.floor((t + 1) / 2))
+    end, { moth.randn(2, 4, 3), moth.randn(2, 5, 3) },
+      { { [1] = "batch", [2] = "time" }, { [1] = "batch", [-2] = "other" } },
+      { moth.randn(6, 9, 3), moth.randn(6, 2, 3) })
+    agrees(nn.Conv2d(1, 2, 3, { stride = 2 }), { moth.randn(1, 1, 16, 16) },
+      { { [3] = moth.Dim("h", { min = 8, max = 64 }) } }, { moth.randn(1, 1, 31, 16) })
+    agrees(nn.LSTM(3, 4, 2, { batch_first = true }):eval(), { moth.randn(4, 2, 3) }, { { [1] = "b", [2] = "t" } },
+      { moth.randn(2, 7, 3) })
+    local gpt = moth.models.GPT { vocab_size = 20, block_size = 16, n_layer = 1, n_head = 2, n_embd = 8 }:eval()
+    agrees(gpt, { moth.randint(1, 21, { 2, 5 }) },
+      { { [1] = "batch", [2] = moth.Dim("time", { min = 2, max = 16 }) } }, { moth.randint(1, 21, { 3, 12 }) })
+  end)
+
+  it("refuses what the program was not made for, and says why #quick #M418", function()
+    local ep = moth.export(function(x, scale, o) return { y = x * scale, n = o.n } end,
+      { moth.ones(2, 3), 2, { n = "text" } }, { dynamic_shapes = { { [1] = moth.Dim("rows", { min = 1, max = 8 }) } } })
+    same({ y = moth.ones(4, 3) * 2, n = "text" }, ep(moth.ones(4, 3), 2, { n = "text" }))
+    fails("rows is 9, outside its range of 1 to 8", ep, moth.ones(9, 3), 2, { n = "text" })
+    fails("dimension 2 is 4, and the program was exported for 3", ep, moth.ones(2, 4), 2, { n = "text" })
+    fails("another dtype; expected float32 %[rows, 3%], got float64", ep, moth.ones(2, 3):double(), 2, { n = "text" })
+    fails("argument 2 was 2 .*got 3", ep, moth.ones(2, 3), 3, { n = "text" })
+    fails("not of the form", ep, moth.ones(2, 3))
+    fails("takes 3 arguments, got 4", ep, moth.ones(2, 3), 2, { n = "text" }, 1)
+    fails("expected a tensor, got string", ep, "x", 2, { n = "text" })
+  end)
+
+  it("names a branch on elements or on sizes, with its line, and what to write #quick #M417 #M432 #M435", function()
+    fails("item, at .*export_spec.lua:%d+.*moth%.cond", moth.export,
+      function(x) if x:sum():item() > 0 then return x end return -x end, { moth.ones(2) })
+    fails("with n = 2 it is neg at .*export_spec.lua:%d+, with n = %d it is add", moth.export,
+      function(x) return x:size(1) > 2 and x + 1 or -x end, { moth.ones(2) }, { dynamic_shapes = { { [1] = "n" } } })
+    fails("in no way", moth.export, function(x) return x * (x:size(1) % 3) end, { moth.ones(2) },
+      { dynamic_shapes = { { [1] = "n" } } })
+  end)
+
+  it("keeps moth.cond and moth.while_loop as programs of their own #M417", function()
+    local w = moth.tensor { 3, 4 }
+    local function f(x)
+      return moth.cond(x:sum():gt(0), function(y) return y * w end, function(y)
+        return moth.cond(y:max():lt(-5), function(z) return z end, function(z) return z - 1 end, { y })
+      end, { x })
+    end
+    for _, values in ipairs { { 1, 2 }, { -1, -2 }, { -7, -8 } } do
+      local x = moth.tensor(values)
+      same(f(x), moth.export(f, { moth.ones(2) })(x))
+      same(f(x), saved(moth.export(f, { moth.ones(2) }), "cond.mth2")(x))
+    end
+    local function loop(n, s)
+      return moth.while_loop(function(i) return i:lt(n) end, function(i, t) return i + 1, t * 2 end,
+        { moth.zeros({}), s })
+    end
+    assert.equal(8, (select(2, loop(moth.tensor(3), moth.ones({})))):item())
+    fails("operands", moth.cond, moth.tensor(true), f, f, moth.ones(1))
+    fails("different ones", moth.export, function(x)
+      return moth.cond(x:sum():gt(0), function(y) return y end, function(y) return y:sum() end, { x })
+    end, { moth.ones(2) })
+    fails("one element", moth.cond, moth.ones(2), f, f, {})
+  end)
+
+  it("keeps autocast, writes to inputs, random ops and shared tensors", function()
+    local lin = nn.Linear(3, 3)
+    local ep = agrees(function(x) return moth.autocast(function() return lin(x) end), x:sum() end, { moth.randn(2, 3) })
+    assert.truthy(tostring(ep):find("bfloat16[2, 3]", 1, true))
+    local add = saved(moth.export(function(x) x:add_(1) return x:sum() end, { moth.zeros(2) }), "write.mth2")
+    local x = moth.zeros(2)
+    assert.equal(2, add(x):item())
+    assert.equal(1, x[1]:item())
+    local drop = saved(moth.export(function(y) return y:dropout(0.5) end, { moth.ones(64) }), "drop.mth2")
+    moth.manual_seed(3)
+    local first = drop(moth.ones(64))
+    moth.manual_seed(3)
+    assert.is_true(moth.equal(first, moth.ones(64):dropout(0.5)))
+    local tied = nn.Module()
+    tied.a, tied.b = lin, nn.Linear(3, 3)
+    tied.b.weight = lin.weight
+    tied.forward = function(self, v) return self.b(self.a(v)) end
+    agrees(tied, { moth.randn(1, 3) })
+  end)
+
+  it("files are checked: another op, a damaged value, another version #M416", function()
+    local file = path("file.mth2")
+    moth.export.save(moth.export(function(x) return (x + 1):relu() end, { moth.ones(2) }), file)
+    local tensors, metadata = moth.load_safetensors(file)
+    local function with(old, new)
+      local m = { format = metadata.format, moth = "0.0.9", graph = metadata.graph }
+      if old == "format" then m.format = new else
+        local n
+        m.graph, n = m.graph:gsub(old, new)
+        assert.is_true(n > 0, old)
+      end
+      local other = path("other.mth2")
+      moth.save_safetensors(tensors, other, m)
+      return pcall(moth.export.load, other)
+    end
+    local function refused(pattern, ...)
+      local ok, message = with(...)
+      assert.is_false(ok)
+      assert.truthy(message:find(pattern), message)
+    end
+    assert.is_true((with("export_spec", "export_spec")))
+    refused("does not have", '"relu"', '"nothing"')
+    refused("had other arguments", "relu%(Tensor self%)", "relu(Tensor self, float by)")
+    refused("before it is made", '{"v":"1"}', '{"v":"7"}')
+    refused("is not what the file says", '"dtype":"float32","shape":%[2%]}%],"op":"relu"',
+      '"dtype":"int64","shape":[2]}],"op":"relu"')
+    refused("damaged", '"nodes":%[', '"nodes":7,"x":[')
+    refused("its format is 'moth.export 9', written by moth 0.0.9", "format", "moth.export 9")
+    refused("no file of export.save", "format", "pt")
+    fails("moth.load reads it", function()
+      moth.save({ 1 }, file)
+      moth.export.load(file)
+    end)
+  end)
+
+  it("moth.jit.trace and script are older names of it #M297 #M425 #M426", function()
+    local net = nn.Sequential(nn.Linear(3, 2), nn.ReLU()):eval()
+    local x = moth.randn(4, 3)
+    local traced = moth.jit.trace(net, { x })
+    assert.is_true(moth.equal(net(x), traced(x)))
+    moth.jit.save(traced, path("jit.mth2"))
+    assert.is_true(moth.equal(net(x), moth.jit.load(path("jit.mth2"))(x)))
+    local scripted = moth.jit.script(net)
+    assert.is_true(moth.equal(net(x), scripted(x)))
+    assert.equal(scripted, moth.jit.script(scripted))
+    assert.is_true(moth.equal(net(x), moth.compile(scripted)(x)))
+    fails("differs from the function's", moth.jit.trace, function(y) return y * os.clock() end, x)
+  end)
+end)
