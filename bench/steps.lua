@@ -102,4 +102,19 @@ function M.gpt()
   end
 end
 
+--- GPT-2 of 124M parameters: M.new_tokens tokens behind a prompt of 16, greedily, with a cache.
+M.new_tokens = 16
+local function decode(rows)
+  return function()
+    local model = moth.models.GPT { vocab_size = 50257 }
+    model:eval()
+    local prompt = moth.randint(1, 50258, { rows, 16 })
+    return function()
+      local ids = model:generate(prompt, M.new_tokens, { do_sample = false })
+      return ids:size(2)
+    end
+  end
+end
+M.decode_1, M.decode_8 = decode(1), decode(8)
+
 return M

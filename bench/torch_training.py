@@ -120,6 +120,37 @@ def gpt():
     return lambda: run(1)
 
 
+def decode(rows, count=16):
+    def make():
+        from torch_server import GPT
+        net = GPT(50257, 12, 12, 768, 1024).eval()
+        prompt = torch.randint(0, 50257, (rows, 16))
+
+        def block(layer, x, cache, past):
+            b, t, c = x.shape
+            qkv = layer.c_attn(layer.ln_1(x)).view(b, t, 3, layer.heads, c // layer.heads).permute(2, 0, 3, 1, 4)
+            cache[:, :, :, past:past + t] = qkv[1:]
+            k, v = cache[:, :, :, :past + t]
+            y = F.scaled_dot_product_attention(qkv[0], k, v, is_causal=past == 0)
+            x = x + layer.out(y.transpose(1, 2).reshape(b, t, c))
+            return x + layer.c_proj(F.gelu(layer.c_fc(layer.ln_2(x)), approximate="tanh"))
+
+        @torch.inference_mode()
+        def step():
+            caches = [torch.empty(2, rows, 12, 16 + count, 64) for _ in net.h]
+            ids, new, past = prompt, prompt, 0
+            for _ in range(count):
+                x = net.wte(new) + net.wpe(torch.arange(past, past + new.shape[1]))
+                for layer, cache in zip(net.h, caches):
+                    x = block(layer, x, cache, past)
+                past += new.shape[1]
+                new = F.linear(net.ln_f(x[:, -1:]), net.wte.weight).argmax(-1)
+                ids = torch.cat((ids, new), 1)
+            return ids.shape[1]
+        return step
+    return make
+
+
 def dcgan():
     c, latent, batch = 32, 100, 32
 
@@ -153,7 +184,7 @@ def dcgan():
 
 
 steps = {"mlp": mlp, "cnn": cnn, "resnet_32": resnet(32, 32), "resnet_224": resnet(4, 224), "vit": vit, "gpt": gpt,
-         "dcgan": dcgan}
+         "dcgan": dcgan, "decode_1": decode(1), "decode_8": decode(8)}
 for kind in ("lstm", "gru"):
     for shape in ((128, 256, 16, 32), (32, 64, 16, 32), (32, 128, 32, 64), (512, 512, 32, 32)):
         steps["_".join(map(str, (kind, *shape)))] = recurrent(kind, *shape)

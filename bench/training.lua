@@ -46,7 +46,8 @@ for _, kind in ipairs { "lstm", "gru" } do
 end
 for _, r in ipairs { { "resnet_32", "ResNet-18, 32 of 32x32", 1 }, { "resnet_224", "ResNet-18, 4 of 224x224", 1 },
   { "vit", "ViT-small, 8 of 64x64", 0.85 }, { "gpt", "char_gpt, 16 x 128", 0.85 },
-  { "dcgan", "DCGAN, 32 of 32x32", 0.7 } } do
+  { "dcgan", "DCGAN, 32 of 32x32", 0.7 }, { "decode_1", "GPT-2 124M, 16 tokens", 1 },
+  { "decode_8", "GPT-2 124M, 8 x 16 tokens", 1 } } do
   rows[#rows + 1] = r
 end
 local MEAN_GOAL = 0.75 -- of the shapes of a recurrent layer
