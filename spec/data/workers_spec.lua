@@ -480,7 +480,9 @@ describe("workers of a DataLoader #threads", function()
     some(100)
     local rss, before, fds = status("VmRSS"), threads(), descriptors()
     some(900)
-    assert.is_true(status("VmRSS") - rss < 4000, ("%d kB, then %d"):format(rss, status("VmRSS")))
+    if preload == "" then -- a sanitizer keeps notes of threads that have ended
+      assert.is_true(status("VmRSS") - rss < 4000, ("%d kB, then %d"):format(rss, status("VmRSS")))
+    end
     assert.equal(2, settle())
     assert.equal(before, threads())
     assert.is_true(descriptors() <= fds)

@@ -216,6 +216,24 @@ describe("the fused layers #quick", function()
     assert.is_true(one:equal((moth.lstm_layer(x, w, h, c))))
     moth.set_num_threads(was)
   end)
+  it("leave their results, not what is inside, to the collector", function()
+    local T, N, H = 32, 16, 64
+    for _, kind in ipairs { "GRU", "LSTM" } do
+      local net, x = nn[kind](H, H, { num_layers = 2 }), moth.randn(T, N, H)
+      local results = (kind == "LSTM" and 2 or 1) * 2 * T * N * H * 4 -- h, and c, of two layers
+      local function run() moth.no_grad(function() net(x) end) end
+      run()
+      collectgarbage()
+      collectgarbage()
+      collectgarbage "stop"
+      finally(function() collectgarbage "restart" end)
+      local before = moth.memory.stats().live
+      run()
+      local more = moth.memory.stats().live - before
+      collectgarbage "restart"
+      assert.is_true(more < results + 2 ^ 18, ("%s leaves %d bytes, its results are %d"):format(kind, more, results))
+    end
+  end)
   it("project h where proj_size says so", function()
     local m = nn.LSTM(3, 6, 2, { proj_size = 2, bidirectional = true })
     local out, state = m(moth.randn(4, 5, 3))

@@ -493,6 +493,12 @@ return moth.embedding(moth.tensor{ { 1, 2 }, { 3, 4 } }, index)]=], [=[
   huber_loss = { [[moth.huber_loss(moth.tensor{ 1, 2 }, moth.tensor{ 1.5, 4 }, "none")]], "[0.1250, 1.5000]" },
   kl_div = { [[moth.kl_div(moth.tensor{ 0.5, 0.5 }:log(), moth.tensor{ 0.25, 0.75 }, "sum")]], "0.1308" },
   binary_cross_entropy = { "moth.binary_cross_entropy(moth.tensor{ 0.5, 0.9 }, moth.tensor{ 1, 0 })", "1.4979" },
+  lstm_direction = { [=[
+local x, h0 = moth.zeros(3, 2, 5), moth.zeros(2, 2)
+return (moth.lstm_direction(x, moth.zeros(8, 5), nil, moth.zeros(8, 2), h0, h0)):size()]=], "[3, 2, 2]" },
+  gru_direction = { [=[
+local x, h0 = moth.zeros(3, 2, 5), moth.zeros(2, 2)
+return moth.gru_direction(x, moth.zeros(6, 5), nil, moth.zeros(6, 2), nil, h0):size()]=], "[3, 2, 2]" },
   lstm_layer = { [=[
 local input, weight, h0 = moth.zeros(3, 2, 8), moth.zeros(8, 2), moth.zeros(2, 2)
 return (moth.lstm_layer(input, weight, h0, h0)):size()]=], "[3, 2, 2]" },

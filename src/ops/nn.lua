@@ -353,6 +353,20 @@ return {
   doc = "All steps of an LSTM: input (T, N, 4 H), the projected inputs, weight (4 H, H), states h0 and c0 (N, H). Gates \z
     stand in the order input, forget, cell, output. Gives h and c of every step (T, N, H) and the activated gates \z
     (T, N, 4 H). reverse: from the last step to the first." },
+{ "lstm_direction(Tensor input, Tensor weight_ih, Tensor? bias, Tensor weight_hh, Tensor h0, Tensor c0, bool reverse=false) -> (Tensor, Tensor)",
+  kind = "composite",
+  expr = [[
+    local out, cells, gates = lstm_layer(linear(input, weight_ih, bias), weight_hh, h0, c0, reverse)
+    return out, cells]],
+  grad = "composite",
+  none = "lstm_layer has one",
+  samples = {
+    "randn(3,2,5), randn(8,5), randn(8), randn(8,2), randn(2,2), randn(2,2)",
+    "randn(2,3,4), randn(12,4), nil, randn(12,3), randn(3,3), randn(3,3), true",
+  },
+  errors = { { "randn(3,2,5), randn(8,4), nil, randn(8,2), randn(2,2), randn(2,2)", "cannot be multiplied" } },
+  doc = "One direction of an LSTM's layer: input (T, N, I), weight_ih (4 H, I), bias (4 H) the sum of both, weight_hh \z
+    (4 H, H), states h0 and c0 (N, H). Gives h and c of every step (T, N, H). reverse: from the last step to the first." },
 { "lstm_layer_backward(Tensor? grad_output, Tensor? grad_cells, Tensor? grad_gates, Tensor weight, Tensor h0, Tensor c0, Tensor output, Tensor cells, Tensor gates, bool reverse) -> (Tensor, Tensor, Tensor, Tensor)",
   kind = "fused",
   dims = {
@@ -414,6 +428,20 @@ return {
   doc = "All steps of a GRU: input (T, N, 3 H), the projected inputs, weight (3 H, H) and bias (3 H) of the hidden part, \z
     state h0 (N, H). Gates stand in the order reset, update, new. Gives h of every step (T, N, H), and the activated gates \z
     with the hidden part of the third behind them (T, N, 4 H). reverse: from the last step to the first." },
+{ "gru_direction(Tensor input, Tensor weight_ih, Tensor? bias_ih, Tensor weight_hh, Tensor? bias_hh, Tensor h0, bool reverse=false) -> Tensor",
+  kind = "composite",
+  expr = [[
+    local out, gates = gru_layer(linear(input, weight_ih, bias_ih), weight_hh, bias_hh, h0, reverse)
+    return out]],
+  grad = "composite",
+  none = "gru_layer has one",
+  samples = {
+    "randn(3,2,5), randn(6,5), randn(6), randn(6,2), randn(6), randn(2,2)",
+    "randn(2,3,4), randn(9,4), nil, randn(9,3), nil, randn(3,3), true",
+  },
+  errors = { { "randn(3,2,5), randn(6,4), nil, randn(6,2), nil, randn(2,2)", "cannot be multiplied" } },
+  doc = "One direction of a GRU's layer: input (T, N, I), weight_ih (3 H, I), bias_ih (3 H), weight_hh (3 H, H), bias_hh \z
+    (3 H), state h0 (N, H). Gives h of every step (T, N, H). reverse: from the last step to the first." },
 { "gru_layer_backward(Tensor? grad_output, Tensor? grad_gates, Tensor weight, Tensor h0, Tensor output, Tensor gates, bool reverse) -> (Tensor, Tensor, Tensor, Tensor)",
   kind = "fused",
   dims = {

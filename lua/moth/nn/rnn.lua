@@ -225,6 +225,15 @@ local function layers(kind)
     if lstm and b_ih and is_fused(self, x, suffix) then
       b_ih, b_hh = b_ih + b_hh, nil
     end
+    if not (batch_sizes or rnn or self["weight_hr" .. suffix]) then -- one op: no handles keep what is inside
+      local w_ih, w_hh, last = self["weight_ih" .. suffix], self["weight_hh" .. suffix], backward and 1 or -1
+      if not lstm then
+        local out = moth.gru_direction(x, w_ih, b_ih, w_hh, b_hh, state[1], backward)
+        return out, { out:select(1, last) }
+      end
+      local out, cells = moth.lstm_direction(x, w_ih, b_ih, w_hh, state[1], state[2], backward)
+      return out, { out:select(1, last), cells:select(1, last) }
+    end
     local gx = moth.linear(x, self["weight_ih" .. suffix], b_ih)
     if batch_sizes then return packed_steps(self, kind, gx, state, suffix, backward, b_hh, batch_sizes) end
     return all_steps(self, kind, gx, state, suffix, backward, b_hh)
