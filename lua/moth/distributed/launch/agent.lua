@@ -5,6 +5,7 @@
 local B = require "moth_lua"
 local class = require "moth.class"
 local Elastic = require "moth.distributed.launch.elastic"
+local now = require("moth.utils.system").now
 local Rendezvous = require "moth.distributed.launch.rendezvous"
 local Workers = require "moth.distributed.launch.workers"
 
@@ -86,6 +87,7 @@ end
 function Agent:cause(w) return ("%s %s"):format(who(self, w), why(w)) end
 
 -- Of those that failed at the same time: one killed by a signal, then one with an error other than of a broken group.
+-- The second result: whether even that one only says that another rank has failed.
 local function first_of(failed)
   local best, value
   for _, w in ipairs(failed) do
@@ -94,7 +96,7 @@ local function first_of(failed)
     local v = w.status < 0 and 3 or follows and 0 or message and 2 or 1
     if not best or v > value then best, value = w, v end
   end
-  return best
+  return best, value == 0
 end
 
 -- The first error, once more at the end, where it is seen.
@@ -162,8 +164,19 @@ local function watch(self, round)
     local failed = {}
     for _, e in ipairs(ended) do if e.status ~= 0 then failed[#failed + 1] = e end end
     if #failed > 0 then
-      local first = first_of(failed)
+      local first, follows = first_of(failed)
       self.failure = first
+      if follows and self.o.max_nodes > 1 then -- the machine whose worker that is says so, or is silent
+        local deadline, kind = now() + SILENCE + 1
+        repeat
+          kind = look_around(self, round)
+          if not kind then P.wait({}, self.o.monitor_interval) end
+        until kind or now() > deadline
+        if kind then
+          w:stop(kind == "changed" and 0 or GRACE)
+          return kind
+        end
+      end
       local text = self:cause(first)
       if not self.elastic:lost(self, round, failed, text) then
         finish(self, round, "failed", text)
