@@ -36,6 +36,33 @@ end
 
 function M.whole(t, like) return placement.full_tensor(t, like) end
 
+-- The same with fully_shard; the losses of two more steps.
+function M.sharded(_, size, dir, what)
+  moth.manual_seed(what == "save" and 5 or 6)
+  local m = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+  if size > 1 then
+    dist.fully_shard(m[1])
+    dist.fully_shard(m)
+  end
+  local opt, losses = moth.optim.Adam(m:parameters(), { lr = 0.1 }), {}
+  local function step(i)
+    moth.manual_seed(i)
+    opt:zero_grad()
+    local loss = m(moth.randn(4, 5)):square():mean()
+    loss:backward()
+    opt:step()
+    return loss:item()
+  end
+  if what == "save" then
+    for i = 1, 3 do step(i) end
+    dist.checkpoint.save({ m = m, opt = opt }, dir)
+  else
+    dist.checkpoint.load({ m = m, opt = opt }, dir)
+  end
+  for i = 1, 2 do losses[i] = ("%.5f"):format(step(10 + i)) end
+  return table.concat(losses, " ")
+end
+
 function M.save(rank, size, dir, async)
   local m, opt = M.make(size, 1)
   for i = 1, 3 do M.step(m, opt, i) end

@@ -45,6 +45,13 @@ local function processes()
   return text
 end
 
+local function free_port()
+  local store = moth.distributed.TCPStore("127.0.0.1", 0, { is_master = true, token = "x" })
+  local port = store.port
+  store:close()
+  return port
+end
+
 local VARIABLES = [[
   local t = {}
   for name in ("RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_NAME TORCHELASTIC_RUN_ID OMP_NUM_THREADS \z
@@ -110,9 +117,7 @@ describe("moth run", function()
   end)
 
   it("joins two launchers #M373", function()
-    local free = moth.distributed.TCPStore("127.0.0.1", 0, { is_master = true, token = "x" })
-    local port = free.port
-    free:close()
+    local port = free_port()
     local flags = "--nnodes 2 --nproc-per-node %d --rdzv-endpoint 127.0.0.1:" .. port .. " --rdzv-id two %s"
     local code = [[
       dist.init_process_group()
@@ -142,6 +147,35 @@ describe("moth run", function()
     a, b, rc, rc2 = both "die"
     assert.same({ 5, true }, { rc, rc2 ~= 0 }, a .. b)
     assert.matches("rank 0 %(pid", b)
+  end)
+
+  it("starts all again when a machine comes or goes #slow", function()
+    local port = free_port()
+    local script = written [[
+      dist.init_process_group("gloo", { timeout = 30 })
+      print("size " .. dist.get_world_size())
+      for _ = 1, 40 do
+        dist.barrier()
+        require("moth_lua").process.wait({}, 0.05)
+      end
+      print "end"]]
+    local command = ("MOTH_LUAJIT_WARNING=0 exec %s run --nnodes 1:2 --nproc-per-node 1 --rdzv-id a \z
+      --rdzv-endpoint 127.0.0.1:%d --rdzv-conf last_call_timeout=0.2 %s 2>&1"):format(MOTH, port, script)
+    local out = os.tmpname()
+    local first = io.popen(("(%s) > %s; echo $?"):format(command, out))
+    for _ = 1, 200 do
+      if read(out):find "size 1" then break end
+      B.process.wait({}, 0.02)
+    end
+    -- The second one is killed a while after it has joined.
+    local second = io.popen(("(%s) & sleep 1.5; kill -9 $!; echo gone"):format(command))
+    assert.matches("size 2.*gone", second:read "*a")
+    second:close()
+    assert.equal("0", first:read "*a":match "%d+", read(out))
+    first:close()
+    assert.matches("size 1.-size 2.-has not been heard of.-size 1\nend", read(out))
+    os.remove(out)
+    os.remove(script)
   end)
 
   it("leaves no process behind", function()
