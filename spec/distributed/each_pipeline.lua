@@ -101,6 +101,22 @@ return function(rank, size)
   assert(most == f1b1.schedule.peak[rank] and most == size - rank, "held: " .. most)
 
   if size == 1 then
+    -- zb: the first part of backward leaves the weights of linear layers to the second one
+    for _, recompute in ipairs { false, true } do
+      local layer = nn.Linear(6, 2)
+      local stages = dist.pipeline({ layer }, { microbatches = 1, schedule = "zb", recompute = recompute })
+      local v, g = moth.randn(2, 3, 6):requires_grad_(true), moth.randn(2, 3, 2)
+      layer(v):backward(g)
+      local w, b = layer.weight.grad, layer.bias.grad
+      layer:zero_grad()
+      local part = stages.stages[1]
+      part:forward(1, { v }, false)
+      local grads = part:backward_inputs(1, { g })
+      assert(not layer.weight.grad and moth.equal(layer.bias.grad, b))
+      near(grads[1], v.grad, "gradient of the input")
+      part:backward_weights(1)
+      near(layer.weight.grad, w, "gradient of the weight")
+    end
     local ok, message = pcall(f1b1.step, f1b1, moth.randn(4, 6), moth.randn(4, 6), mse)
     assert(not ok and message:find("4 rows are too few for 6", 1, true), message)
     ok, message = pcall(dist.pipeline, { nn.Linear(2, 2) }, { split = { 2 } })

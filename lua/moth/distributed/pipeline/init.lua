@@ -114,8 +114,10 @@ Pipeline.__init = signature.init("distributed.pipeline(Module|table layers, *, c
       table.insert(mine[s], module)
     end
   end
+  local splits = false
+  for _, a in ipairs(self.schedule[rank]) do splits = splits or a.op == "W" end
   for s = 1, self.schedule.stages do
-    if self.schedule.place[s] == rank then self.stages[s] = Stage(s, mine[s] or {}, o.recompute) end
+    if self.schedule.place[s] == rank then self.stages[s] = Stage(s, mine[s], o.recompute, splits) end
   end
   self._edges = Edges(self._group)
 end)
