@@ -69,6 +69,9 @@ function M.save(rank, size, dir, async)
   m[3].running_mean:fill_(3)
   local saved = dist.checkpoint.save({ model = m, optim = opt, step = 3, extra = { moth.arange(4), name = "x" },
     z = moth.view_as_complex(moth.ones(3, 2)) }, dir, { async = async })
+  if async then -- what is written is what was there when it was called
+    moth.no_grad(function() for _, p in m:named_parameters() do p:zero_() end end)
+  end
   saved:wait()
   local info = dist.checkpoint.info(dir)
   assert(info.world_size == size and table.concat(info.tensors["model.0.weight"].shape, ",") == "12,5")

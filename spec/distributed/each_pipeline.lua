@@ -110,8 +110,8 @@ return function(rank, size)
       local w, b = layer.weight.grad, layer.bias.grad
       layer:zero_grad()
       local part = stages.stages[1]
-      part:forward(1, { v }, false)
-      local grads = part:backward_inputs(1, { g })
+      part:forward(1, { v:detach() }, false) -- it frees what it gets
+      local grads = part:backward_inputs(1, { g:clone() })
       assert(not layer.weight.grad and moth.equal(layer.bias.grad, b))
       near(grads[1], v.grad, "gradient of the input")
       part:backward_weights(1)

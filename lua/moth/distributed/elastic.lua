@@ -25,6 +25,7 @@ local groups = require "moth.distributed.group"
 local moth = require "moth"
 local now = require("moth.utils.system").now
 local objects = require "moth.distributed.objects"
+local placement = require "moth.distributed.placement"
 local signature = require "moth.utils.signature"
 local tree = require "moth.distributed.tree"
 
@@ -73,6 +74,10 @@ State.__init = signature.init("distributed.elastic.State(table fields)", functio
       check.fail("[distributed.elastic.State] '%s' cannot be the name of a field", tostring(name))
     end
     values[name] = v
+    if moth.nn.Module.is(v) and placement.any(v:parameters()) then
+      check.fail("[distributed.elastic.State] '%s' is cut over the ranks, so that no rank has the part of another: \z
+        let all start again from a dist.checkpoint (--max-restarts)", name)
+    end
   end
   rawset(self, "_values", values)
   rawset(self, "_commits", 0)

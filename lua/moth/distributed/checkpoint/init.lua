@@ -141,8 +141,9 @@ function(state, dir, o)
         local mine = chunk.rank == g.rank and files.key("", chunk.offset) == files.key("", b.offset)
           and files.key("", chunk.size) == files.key("", b.size)
         if mine then
-          local t = entries.stored(entries.part(e.tensor, b.start, b.size))
-          if o.async and t:data_ptr() == e.tensor:data_ptr() then t = t:clone() end
+          local part = entries.part(e.tensor, b.start, b.size)
+          local t = entries.stored(part)
+          if o.async and t:data_ptr() == part:data_ptr() then t = t:clone() end
           job.keys[#job.keys + 1] = files.key(e.name, b.offset)
           job.tensors[#job.tensors + 1] = t
         end

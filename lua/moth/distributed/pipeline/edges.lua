@@ -21,10 +21,15 @@ function Edges:__init(group)
   self.group, self.queues, self.sent = group, {}, {}
 end
 
+local function finish(sent)
+  sent.work:wait()
+  sent.tensor:free()
+end
+
 local function drop_done(self)
   local left = {}
   for _, w in ipairs(self.sent) do
-    if w.work:is_completed() then w.work:wait() else left[#left + 1] = w end
+    if w.work:is_completed() then finish(w) else left[#left + 1] = w end
   end
   self.sent = left
 end
@@ -109,7 +114,7 @@ end
 
 --- Waits until all that was sent may be changed.
 function Edges:flush()
-  for _, w in ipairs(self.sent) do w.work:wait() end
+  for _, w in ipairs(self.sent) do finish(w) end
   self.sent = {}
 end
 

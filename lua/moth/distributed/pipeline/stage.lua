@@ -3,8 +3,11 @@
 -- Backward in two parts (zb, zbv): the gradients of the weights of nn.Linear are put off. Its backward gives the
 -- gradient of its input, and keeps input and gradient of output; their product, the weight's gradient, is the second
 -- part.
+--
+-- What comes from other stages is freed as soon as it is used, not by the collector.
 local autograd = require "moth.autograd"
 local class = require "moth.class"
+local each = require "moth.each"
 local moth = require "moth"
 
 local Stage = class("Stage")
@@ -63,7 +66,10 @@ function Stage:forward(micro, inputs, first, evaluating, loss)
   local leaves = {}
   for i, t in ipairs(inputs) do
     leaves[i] = t
-    if not first and t:dtype().is_floating_point then leaves[i] = t:detach():requires_grad_(true) end
+    if not first and t:dtype().is_floating_point then
+      leaves[i] = t:detach():requires_grad_(true)
+      t:free()
+    end
   end
   local outputs
   self.active = self.splits
@@ -107,6 +113,7 @@ function Stage:backward(micro, gradients)
   self.kept[micro] = nil
   local outs, grads = roots(k, gradients)
   if #outs > 0 then autograd.backward(outs, grads) end
+  for _, g in each(gradients or {}) do g:free() end
   return input_gradients(k)
 end
 
