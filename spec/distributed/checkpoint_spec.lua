@@ -35,13 +35,19 @@ describe("dist.checkpoint #M383", function()
     on(2, "load")
   end)
 
+  -- What a function of each_checkpoint returns, the same on all ranks.
+  local function losses(size, what, kind)
+    local code = 'print(require("distributed.each_checkpoint").%s(rank, size, %q, %q))'
+    local out = ranks.run { size = size, code = code:format(kind or "sharded", dir, what) }
+    for _, r in ipairs(out) do assert.equal(out[1].out, r.out) end
+    return out[1].out:match "^%S+ %S+"
+  end
+
+  it("has the layers of a pipeline of 2 ranks", function()
+    assert.equal(losses(2, "save", "stages"), each_checkpoint.stages(0, 1, dir, "load"))
+  end)
+
   it("has the parts of fully_shard: saved by 3 ranks, loaded by 2 and 1", function()
-    local function losses(size, what)
-      local code = 'print(require("distributed.each_checkpoint").sharded(rank, size, %q, %q))'
-      local out = ranks.run { size = size, code = code:format(dir, what) }
-      for _, r in ipairs(out) do assert.equal(out[1].out, r.out) end
-      return out[1].out:match "^%S+ %S+"
-    end
     local expected = losses(3, "save")
     assert.matches("^[%d.]+ [%d.]+$", expected)
     assert.equal(expected, losses(2, "load"))

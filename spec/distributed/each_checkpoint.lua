@@ -63,6 +63,35 @@ function M.sharded(_, size, dir, what)
   return table.concat(losses, " ")
 end
 
+-- A pipeline, saved by stages; one process loads the whole model.
+function M.stages(_, size, dir, what)
+  moth.manual_seed(8)
+  local list = {}
+  for i = 1, 4 do list[i] = nn.Linear(3, 3) end
+  local x, y = moth.randn(4, 3), moth.randn(4, 3)
+  local m = size > 1 and dist.pipeline(list, { microbatches = 2, schedule = "zb" }) or nn.Sequential(list)
+  local opt = moth.optim.Adam(m:parameters(), { lr = 0.1 })
+  local function step()
+    opt:zero_grad()
+    local loss
+    if size > 1 then
+      loss = m:step(x, y, nn.functional.mse_loss)
+    else
+      loss = nn.functional.mse_loss(m(x), y)
+      loss:backward()
+    end
+    opt:step()
+    return loss:item()
+  end
+  if what == "save" then
+    for _ = 1, 2 do step() end
+    dist.checkpoint.save({ m = m, opt = opt }, dir)
+  else
+    dist.checkpoint.load({ m = m, opt = opt }, dir)
+  end
+  return ("%.5f %.5f"):format(step(), step())
+end
+
 function M.save(rank, size, dir, async)
   local m, opt = M.make(size, 1)
   for i = 1, 3 do M.step(m, opt, i) end
