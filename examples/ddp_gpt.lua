@@ -69,6 +69,6 @@ for step = 1, tonumber(options.steps) do
   sum = sum + backward() -- the gradients of all parts travel with this one
   nn.utils.clip_grad_norm_(net:parameters(), 1)
   opt:step()
-  if rank == 0 and step % 20 == 0 then print(("step %d: loss %.3f"):format(step, sum)) end
+  if rank == 0 and step % 10 == 0 then print(("step %d: loss %.3f"):format(step, sum)) end
 end
 dist.destroy_process_group()

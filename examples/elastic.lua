@@ -34,7 +34,7 @@ dist.elastic.run(state, function()
     state.step = state.step + 1
     state:commit()
     if rank == 0 and state.step % 50 == 0 then print(("step %d: loss %.4f"):format(state.step, loss:item())) end
-    if state.step > 60 and size < 3 then moth.utils.system.sleep(0.01) end -- time for the new process to come
+    if state.step > 60 and size < 3 then moth.utils.system.sleep(0.005) end -- time for the new process to come
   end
 end)
 

@@ -28,7 +28,7 @@ for step = 1, 3 do
     elseif rank == 0 then
       loss = validate() -- the mistake: a collective under `if rank == 0`
     else
-      moth.utils.system.sleep(1.5)
+      moth.utils.system.sleep(1.2)
     end
     if rank == 0 then print("validation loss " .. loss) end -- … and only this on one
   end

@@ -42,7 +42,7 @@ describe("example", function()
   it("fsdp_tp: tensor parallel and shards on a mesh #M391", function()
     example(4, "fsdp_tp", "", "DeviceMesh%(replica=1, dp=2, tp=2%)", "step 5", "are off by")
   end)
-  it("ddp_gpt", function() example(2, "ddp_gpt", "--steps 20", "step 20: loss %d") end)
+  it("ddp_gpt", function() example(2, "ddp_gpt", "--steps 10", "step 10: loss %d") end)
   it("pipeline #M389", function()
     local tmp = os.tmpname()
     local svg = tmp .. ".svg"
