@@ -191,6 +191,7 @@ local function watch(self, round)
     self.elastic:admit(round)
     local kind = look_around(self, round)
     if kind then
+      if kind == "failed" then say("on another machine %s", self.elastic:reason()) end
       w:stop(kind == "changed" and 0 or GRACE)
       return kind
     end
@@ -230,6 +231,8 @@ function Agent:run()
   P.catch(CATCH)
   local ok, code = xpcall(function()
     self.rendezvous = Rendezvous(self.o)
+    local name = self.rendezvous:connect()
+    if name then return 128 + (NUMBERS[name] or 0) end
     self.workers = Workers()
     return rounds(self)
   end, function(message)

@@ -28,6 +28,12 @@ function Elastic:fault(text)
   self.store:compare_set(Elastic.prefix(self.run, g) .. "fault", "", text)
 end
 
+--- What the workers were told.
+function Elastic:reason()
+  local g = self.on and tonumber(self.store:get(self.key):match "^%d+") or 0
+  return self.store:get(Elastic.prefix(self.run, g) .. "fault", 5)
+end
+
 -- The next generation: fn(list of ids) changes the list; false: it stays. Returns its number.
 local function change(self, text, fn)
   while true do

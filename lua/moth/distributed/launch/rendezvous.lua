@@ -44,11 +44,26 @@ function Rendezvous:__init(o)
       fail("%s", (tostring(server):gsub("^.-store: ", ""):gsub("MASTER_PORT, or 0 for", "--master-port, or none for")))
     end
   end
-  local ok, client = pcall(store.TCPStore, o.host, self.port, { token = self.token, timeout = self.timeout })
-  if not ok then fail("%s", (tostring(client):gsub("^.-store: ", ""))) end
-  self.store = client
-  self.id = client:add("agents", 1) - 1
-  self.name = P.host()
+end
+
+--- Connects to the store, which another machine may not have begun yet. Returns a signal that has ended the wait.
+function Rendezvous:connect()
+  local deadline = now() + self.timeout
+  while true do
+    local ok, client = pcall(store.TCPStore, self.o.host, self.port, { token = self.token, timeout = 0.5 })
+    if ok then
+      client:set_timeout(self.timeout)
+      self.store, self.name = client, (P.host())
+      self.id = client:add("agents", 1) - 1
+      return nil
+    end
+    local text = tostring(client)
+    if now() > deadline or not text:find("no store answers", 1, true) then
+      fail("%s", (text:gsub("^.-store: ", ""):gsub("within [%d.]+ s", ("within %g s"):format(self.timeout))))
+    end
+    local name = P.caught()
+    if name and name ~= "CHLD" then return name end
+  end
 end
 
 -- The value of a key, or nil.
@@ -172,7 +187,7 @@ function Rendezvous:leave(key, n)
 end
 
 function Rendezvous:close()
-  self.store:close()
+  if self.store then self.store:close() end
   if self.server then C.server_close(self.server) end
 end
 
