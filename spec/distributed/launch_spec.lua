@@ -206,6 +206,7 @@ describe("moth run", function()
       ["--nproc-per-nod 2 x"] = "nproc%-per%-node", ["--nproc-per-node 0 x"] = "at least 1",
       ["--nnodes 2 x"] = "rdzv%-endpoint", ["--node-rank 3 x"] = "none of 1", ["--tee 5 x"] = "0 to 3",
       ["--max-restarts"] = "needs a value", [""] = "no script", ["--max-restarts -1 x"] = "at least 0",
+      ["--rdzv-backend etcd x"] = "static and c10d",
     } do
       local words = {}
       for w in flags:gmatch "%S+" do words[#words + 1] = w end

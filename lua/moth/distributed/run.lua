@@ -39,7 +39,8 @@ function M.command(words)
   local ok, code = pcall(M.main, words)
   if ok then return code end
   io.stdout:flush()
-  io.stderr:write(tostring(code), "\n")
+  local text = tostring(code):gsub("^[^\n]-%.lua:%d+: ", "") -- the line is moth's own
+  io.stderr:write(text:find "^moth run: " and "" or "moth run: ", text, "\n")
   return 1
 end
 

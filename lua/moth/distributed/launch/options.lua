@@ -1,5 +1,6 @@
 --- The command line of `moth run`: torchrun's flags, with - or _ between words, `--flag value` or `--flag=value`. One
--- that is not given comes from the variable PET_FLAG, as torchrun has it.
+-- that is not given comes from the variable PET_FLAG, as torchrun has it. --local-addr, --start-method, --use-env and
+-- --run-path are taken and change nothing.
 local B = require "moth_lua"
 local check = require "moth.utils.check"
 
@@ -27,7 +28,6 @@ stopped.
   -t, --tee S               the same to the files and, with the rank in front, to the terminal
   --local-ranks-filter R,…  whose output is shown
   --role NAME               in ROLE_NAME (default)
-  --local-addr HOST         the address of this machine
   -m, --module              the script is the name of a module
   --no-python, --no-lua     the script is any program
   MOTH_STORE_TOKEN          a secret of the job's processes (one machine: drawn at random)
@@ -146,6 +146,9 @@ function M.parse(words)
   end
   if o.node_rank and o.node_rank >= o.max_nodes then
     fail("--node-rank %d is none of %d machines, which count from 0", o.node_rank, o.max_nodes)
+  end
+  if o.rdzv_backend and o.rdzv_backend ~= "static" and o.rdzv_backend ~= "c10d" then
+    fail("--rdzv-backend: there are static and c10d, both the store of machine 0; got %s", o.rdzv_backend)
   end
   o.redirects, o.tee = streams(o, "redirects"), streams(o, "tee")
   o.conf = {}
