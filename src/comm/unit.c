@@ -149,6 +149,12 @@ MothStatus moth_unit_gather(MothUnit *u) {
   MothStatus status = MOTH_OK;
   for (int i = 0; i < u->n; i++) {
     const Part *p = &u->parts[i];
+    if (moth_tensor_is_fake(p->shard)) {
+      status = moth_fail(
+          MOTH_ERR_STATE,
+          "[fully_shard] parameters of %s are fake: they have no memory to be gathered", u->name);
+      goto done;
+    }
     MOTH_GO(copy_rows(p->shard, 0, rows_of_rank(p, u->group->rank), p->width, own + p->at_bytes,
                       (MothDType)p->full->dtype, false));
   }

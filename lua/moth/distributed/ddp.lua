@@ -80,7 +80,7 @@ local reducers = setmetatable({}, { __mode = "k" })
 
 local function connect_hook(self)
   local hook, results = self._comm_hook, {}
-  if not hook then return end
+  if not hook or not self._reducer then return end
   R.set_hook(self._reducer, function(i) results[i] = hook(Bucket(self, i)) end, function(i)
     local r = results[i]
     results[i] = nil
@@ -133,6 +133,35 @@ local function compare(self)
   if first then check.fail("[%s] the modules of the ranks differ: %s", NAME, first) end
 end
 
+-- Under dist.record: what backward would send, when it would.
+local function record_buckets(self)
+  local order, left, sum, works = {}, {}, {}, {}
+  for i = #self._params, 1, -1 do order[#order + 1] = i end
+  self._bucket_of, self._nbuckets = assign(self._params, order, self._options.bucket_cap_mb)
+  self._rebuilt, self._options.broadcast_buffers = true, false
+  local function reset()
+    for b = 1, self._nbuckets do left[b], sum[b] = 0, 0 end
+    for i, b in ipairs(self._bucket_of) do left[b], sum[b] = left[b] + 1, sum[b] + self._params[i]:numel() end
+  end
+  reset()
+  for i, p in ipairs(self._params) do
+    p:register_post_accumulate_grad_hook(function()
+      if self._paused then return end
+      local b = self._bucket_of[i]
+      left[b] = left[b] - 1
+      if left[b] == 0 then
+        local flat = moth.empty({ sum[b] }, { dtype = p:dtype() })
+        works[#works + 1] = collectives.all_reduce(flat, { async = true, group = self._group })
+        if #works == self._nbuckets then
+          for _, w in ipairs(works) do w:wait() end
+          works = {}
+          reset()
+        end
+      end
+    end)
+  end
+end
+
 DDP.__init = signature.init(NAME .. "(Module module, *, list device_ids?, any output_device?, \z
   bool broadcast_buffers=true, ProcessGroup process_group?, number bucket_cap_mb=25, \z
   bool find_unused_parameters=false, bool gradient_as_bucket_view=false, bool static_graph=false)", function(self, o)
@@ -149,6 +178,7 @@ DDP.__init = signature.init(NAME .. "(Module module, *, list device_ids?, any ou
     end
   end
   if #self._params == 0 then check.fail("[%s] the module has no parameter that requires a gradient", NAME) end
+  if B.is_fake(self._params[1]) then return record_buckets(self) end
   compare(self)
   local all, order = { unpack(self._params) }, {}
   for _, t in ipairs(self._rest) do all[#all + 1] = t end
@@ -188,10 +218,11 @@ end
 
 --- Calls fn; backwards within only add to the gradients of this rank. The next backward outside reduces the sum.
 DDP.no_sync = signature.method("nn.parallel.DistributedDataParallel.no_sync(function fn)", function(self, fn)
-  local was = R.set_sync(self._reducer, false)
+  local was = not self._paused
+  if self._reducer then R.set_sync(self._reducer, false) end -- none under dist.record
   self._paused = true
   local function done(ok, ...)
-    R.set_sync(self._reducer, was)
+    if self._reducer then R.set_sync(self._reducer, was) end
     self._paused = not was
     if not ok then error((...), 0) end
     return ...

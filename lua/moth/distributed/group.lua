@@ -51,6 +51,9 @@ function M.of(group, what)
   return group or state.default
 end
 
+--- The group of this process with a number, or nil.
+function M.numbered(n) for _, g in ipairs(state.groups) do if g.number == n then return g end end end
+
 --- The rank in group of a rank of the whole job.
 function M.rank_in(group, rank, what, argument)
   for i, r in ipairs(group.ranks) do if r == rank then return i - 1 end end

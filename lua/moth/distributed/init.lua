@@ -27,8 +27,8 @@ for file, names in require "moth.each" {
   for name in names:gmatch("%S+") do files[name] = { file, name } end
 end
 for name, file in require "moth.each" { -- what needs no group (docs/planner.md)
-  plan = "planner.plan", estimate = "planner.estimate", advise = "planner.advise", simulate = "planner.simulate",
-  schedule = "pipeline.schedule", pipeline = "pipeline",
+  plan = "planner.plan", estimate = "planner.estimate", advise = "planner.advise", record = "planner.record",
+  simulate = "planner.simulate", schedule = "pipeline.schedule", pipeline = "pipeline",
 } do
   files[name] = file
 end

@@ -7,12 +7,12 @@ local C = B.comm
 
 local Work = class("Work")
 
---- handle: of the binding; after: called once it is done, with the work.
+--- handle: of the binding, nil for one that dist.record has made; after: called once it is done, with the work.
 function Work:__init(handle, after) self.handle, self.after = handle, after end
 
 --- Waits; raises the error of the call. With a timeout (seconds): false if it is not done by then.
 Work.wait = signature.method("distributed.Work.wait(number timeout?)", function(self, timeout)
-  if not C.work_wait(self.handle, timeout) then return false end
+  if self.handle and not C.work_wait(self.handle, timeout) then return false end
   local after = self.after
   if after then
     self.after = nil
@@ -23,8 +23,8 @@ end)
 
 --- Whether it has ended, by success or by an error.
 Work.is_completed = signature.method("distributed.Work.is_completed()", function(self)
-  local state = C.work_state(self.handle)
-  return state == "done" or state == "failed"
+  local state = self.handle and C.work_state(self.handle)
+  return not state or state == "done" or state == "failed"
 end)
 --- Its error as a text, or nil.
 Work.exception = signature.method("distributed.Work.exception()", function(self)
