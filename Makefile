@@ -99,8 +99,15 @@ $(GEN)/sources.mk: $(wildcard src/ops/*.lua src/dispatch/*.c src/composite/*.c s
 
 $(GEN)/%.c: $(GEN)/sources.mk ;
 
-libs: $(B)/libmoth.so $(if $(LUA_C),$(B)/moth_lua.so) $(B)/moth
+# Data of process groups over several hosts, by Debian's Gloo, where that is: libmoth.so opens it at run time.
+GLOO     := $(if $(wildcard /usr/include/gloo/rendezvous/context.h),$(shell command -v g++))
+libs: $(B)/libmoth.so $(if $(LUA_C),$(B)/moth_lua.so) $(B)/moth $(if $(GLOO),$(B)/libmoth_gloo.so)
 	@:
+
+$(B)/libmoth_gloo.so: src/comm/gloo.cc src/comm/gloo_shim.h $(B)/.flags
+	$(call say,C++,$@)
+	$(Q)$(GLOO) -std=c++17 -O2 -g -fPIC -fvisibility=hidden $(WARN) $(if $(SAN),-fsanitize=$(SAN)) -Isrc -shared \
+	  -Wl,-z,nodelete -Wl,-z,defs -o $@ $< -lgloo -lpthread
 
 $(B)/libmoth.so: $(CORE_O)
 	$(call say,LD,$@)
@@ -193,6 +200,7 @@ check:
 	$(info $(call find,OpenBLAS openmp,$(OPENBLAS),matrix products fall back to slow own code; HINT: make deps))
 	$(info $(call find,oneDNN,$(ONEDNN),large float32 products take longer; HINT: make deps))
 	$(info $(call find,nvcc,$(NVCC),built without CUDA))
+	$(info $(call find,Gloo,$(if $(GLOO),headers),process groups use own sockets alone; HINT: make deps))
 	$(info $(call find,busted,$(wildcard $(BUSTED)),no `make test`; HINT: make deps))
 	$(info $(call find,clang,$(call version,$(CLANG),--version),no lint and no fuzzing; HINT: make deps-dev))
 	$(info $(call find,clang-format,$(call version,clang-format,--version),no lint; HINT: make deps-dev))
@@ -361,7 +369,7 @@ HEADERS   = src/moth.h src/moth_dtypes.h $(GEN)/moth_ops.h
 # All that Lua needs, with what its extensions are compiled against; install adds what C programs need.
 install-lua: all
 	$(call say,PUT,$(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(LIBDIR)/libmoth.so $(DESTDIR)$(BINDIR)/moth)
-	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(LIBDIR) $(B)/libmoth.so $(wildcard $(B)/libmoth_cuda.so)
+	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(LIBDIR) $(B)/libmoth.so $(wildcard $(B)/libmoth_cuda.so $(B)/libmoth_gloo.so)
 	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(CLUADIR) $(B)/moth_lua.so
 	$(INSTALL) 755 $(STRIP) -t $(DESTDIR)$(BINDIR) $(B)/moth
 	$(Q)ln -sf moth $(DESTDIR)$(BINDIR)/mothrun
@@ -379,7 +387,7 @@ install: install-lua
 	  'Libs: $(strip -L$${libdir} -lmoth $(RPATH))' 'Cflags: -I$${includedir}' > $(DESTDIR)$(PKGDIR)/moth.pc
 uninstall:
 	rm -rf $(DESTDIR)$(LUADIR)/moth $(DESTDIR)$(INCDIR)
-	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libmoth.so libmoth_cuda.so) $(DESTDIR)$(CLUADIR)/moth_lua.so \
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libmoth.so libmoth_cuda.so libmoth_gloo.so) $(DESTDIR)$(CLUADIR)/moth_lua.so \
 	  $(DESTDIR)$(BINDIR)/moth $(DESTDIR)$(BINDIR)/mothrun $(DESTDIR)$(PKGDIR)/moth.pc
 
 clean:

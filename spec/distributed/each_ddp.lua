@@ -26,6 +26,13 @@ local function distance(a, b)
   return worst
 end
 
+local function distance_of_gradients(a, b)
+  local worst, p = 0, {}
+  for name, t in b:named_parameters() do p[name] = t end
+  for name, t in a:named_parameters() do worst = math.max(worst, (t.grad - p[name].grad):abs():max():item()) end
+  return worst
+end
+
 local function same_on_all(m)
   local flat = {}
   for _, p in m:named_parameters() do flat[#flat + 1] = p:detach():view(-1) end
@@ -109,6 +116,82 @@ return function(rank, size)
     ddp(moth.ones(2, 3), rank == 0 and "a" or "b"):sum():backward()
     assert(net.a.weight.grad and net.c.weight.grad == nil, "used by no rank: no gradient")
     assert(math.abs(net.a.weight.grad[1][1]:item() - 2 / size) < 1e-6, "used by one rank")
+  end
+
+  -- several buckets, of which one rank fills some late: the order of calls is the same
+  do
+    local Two = nn.class("Two")
+    function Two:__init() self.a, self.b, self.c = nn.Linear(30, 30), nn.Linear(30, 30), nn.Linear(30, 30) end
+    function Two:forward(v, whole) return whole and self.c(self.b(self.a(v))) or self.a(v) end
+    local ddp = DDP(Two(), { find_unused_parameters = true, bucket_cap_mb = 0.003 })
+    for i = 1, 3 do ddp(moth.ones(2, 30), (rank + i) % 2 == 0):sum():backward() end
+    assert(#ddp:buckets() > 2 and same_on_all(ddp.module))
+  end
+
+  -- checkpointed parts, autocast, gradients accumulated by one graph
+  for _, o in ipairs { {}, { static_graph = true } } do
+    local m = make()
+    local ddp = DDP(m, o)
+    local one = copy_of(m)
+    function m:forward(v)
+      v = moth.utils.checkpoint(function(t) return self[2](self[1](t)) end, v)
+      return self[4](self[3](v))
+    end
+    for _ = 1, 2 do
+      ddp:zero_grad()
+      one:zero_grad()
+      loss(ddp(mine), target):backward()
+      loss(one(x), y):backward()
+      assert(distance_of_gradients(m, one) < 1e-6, "checkpoint")
+    end
+    ddp:zero_grad()
+    moth.autocast("cpu", { dtype = moth.bfloat16 }, function() loss(ddp(mine), target):backward() end)
+    assert(distance_of_gradients(m, one) < 0.05 and m[1].weight.grad:dtype() == moth.float32, "autocast")
+  end
+
+  -- compiled: the module, within
+  do
+    local m = make()
+    local ddp = DDP(m)
+    local one = copy_of(m)
+    local step = moth.compile(function(v, w) return loss(ddp(v), w) end)
+    for _ = 1, 3 do
+      ddp:zero_grad()
+      one:zero_grad()
+      step(mine, target):backward()
+      loss(one(x), y):backward()
+      assert(distance_of_gradients(m, one) < 1e-6, "compiled")
+    end
+  end
+
+  -- join: rank r has r + 1 batches
+  do
+    local m = make()
+    local ddp = DDP(m, { bucket_cap_mb = 0.002 })
+    local one = copy_of(m)
+    local a, b = moth.optim.SGD(ddp:parameters(), { lr = 0.1 }), moth.optim.SGD(one:parameters(), { lr = 0.1 })
+    local result = dist.join(ddp, function()
+      for _ = 1, rank + 1 do
+        a:zero_grad()
+        loss(ddp(mine), target):backward()
+        a:step()
+      end
+      return "result"
+    end)
+    assert(result == "result")
+    for i = 1, size do
+      b:zero_grad()
+      for r = i - 1, size - 1 do (loss(one(x:narrow(1, 6 * r + 1, 6)), y:narrow(1, 6 * r + 1, 6)) / size):backward() end
+      b:step()
+    end
+    assert(distance(m, one) < 1e-6 and same_on_all(m), "join")
+    loss(ddp(mine), target):backward() -- as before
+    local ok, message = pcall(dist.join, ddp, function()
+      for _ = 1, rank + 1 do loss(ddp(mine), target):backward() end
+    end, { throw_on_early_termination = true })
+    assert(size == 1 or not ok and message:find("ranks have no more inputs", 1, true), message)
+    loss(ddp(mine), target):backward()
+    dist.barrier()
   end
 
   -- hooks: their losses fall, ranks stay equal

@@ -1,12 +1,25 @@
 -- Runs programs on several ranks, for the specs of this folder: as processes (run) and as threads of this one
 -- (threads). The spec holds the store, as the launcher does, so that there is no fixed port. All processes end with the
 -- call: they run under `timeout -s KILL`.
+local ffi = require "ffi"
 local dist = require "moth.distributed"
 local B = require "moth_lua"
 
 local M = {}
 
 local LUAJIT = os.getenv("LUAJIT") or "luajit"
+
+-- The library of a sanitizer, which the ranks load, but the shell does not: with that of threads it crashes.
+ffi.cdef "int setenv(const char *, const char *, int); int unsetenv(const char *);"
+local PRELOAD = os.getenv "LD_PRELOAD"
+local SLOW = PRELOAD and 10 or 1
+
+local function shell_of(commands)
+  if PRELOAD then ffi.C.unsetenv "LD_PRELOAD" end
+  local shell = assert(io.popen(commands, "r"))
+  if PRELOAD then ffi.C.setenv("LD_PRELOAD", PRELOAD, 1) end
+  return shell
+end
 
 local function read(path)
   local f = io.open(path, "rb")
@@ -34,18 +47,19 @@ function M.run(o)
     if not ok then io.stdout:write("ERROR ", message, "\n") os.exit(1) end
     if dist.is_initialized() then dist.destroy_process_group() end]]):format(
     o.join == false and "" or ("dist.init_process_group(%q, { timeout = %g })"):format(o.backend or "gloo",
-      o.timeout or 20), o.code))
+      o.timeout or 20 * SLOW), o.code))
   f:close()
   local commands = {}
   for rank = 0, o.size - 1 do
     local env = type(o.env) == "function" and o.env(rank) or o.env or {}
     commands[#commands + 1] = ("(RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d \z
       MOTH_STORE_TOKEN=specs TORCHELASTIC_USE_AGENT_STORE=%s OMP_NUM_THREADS=1 MOTH_LUAJIT_WARNING=0 %s \z
-      sh -c 'echo $$ > %s.%d.pid; exec timeout -s KILL %d %s %s' > %s.%d 2>&1; echo $? > %s.%d.rc) &"):format(rank,
-      o.size, rank, store.port, o.agent == false and "0" or "1", table.concat(env, " "), path, rank, o.limit or 20,
-      LUAJIT, path, path, rank, path, rank)
+      sh -c 'echo $$ > %s.%d.pid; exec timeout -s KILL %d %s%s %s' > %s.%d 2>&1; echo $? > %s.%d.rc) &"):format(rank,
+      o.size, rank, store.port, o.agent == false and "0" or "1", table.concat(env, " "), path, rank,
+      (o.limit or 20) * SLOW, PRELOAD and ("env LD_PRELOAD=%s "):format(PRELOAD) or "", LUAJIT, path, path, rank, path,
+      rank)
   end
-  local shell = assert(io.popen(table.concat(commands, "\n") .. "\nwait", "r"))
+  local shell = shell_of(table.concat(commands, "\n") .. "\nwait")
   if o.meanwhile then
     o.meanwhile(function(rank)
       local pid = tonumber(read(("%s.%d.pid"):format(path, rank)))

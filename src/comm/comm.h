@@ -120,7 +120,7 @@ typedef struct MothEngine {
   void (*close)(MothGroup *g);
 } MothEngine;
 
-extern const MothEngine moth_engine_tcp, moth_engine_local, moth_engine_fake;
+extern const MothEngine moth_engine_tcp, moth_engine_gloo, moth_engine_local, moth_engine_fake;
 
 /* A line of the flight recorder. */
 typedef struct MothCommRecord {
@@ -139,7 +139,8 @@ struct MothGroup {
   _Atomic int refs;
   int number, rank, size;
   const MothEngine *engine;
-  void *state; /* of the engine */
+  const char *by; /* by what its data travels */
+  void *state;    /* of the engine */
   double timeout;
   char name[64];
   const int *ranks; /* in the default group; NULL: the same */
@@ -152,8 +153,8 @@ struct MothGroup {
   MothWork *running;
   _Atomic bool closing;
   bool closed;
-  int64_t seq, completed; /* of the last collective call made, done */
-  int64_t messages;       /* the number of sends and receives */
+  int64_t seq;      /* of the last collective call made */
+  int64_t messages; /* the number of sends and receives */
   char last_where[MOTH_COMM_WHERE];
   MothCommHead last_head;
   MothCommRecord *records; /* a ring of MOTH_COMM_RECORDS */
@@ -176,6 +177,8 @@ MOTH_API MothGroup *moth_group_find(int64_t number); /* retained; NULL: there is
 /* Breaks the group with this text, unless it is broken; any thread. */
 MOTH_API void moth_group_fault(MothGroup *g, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* By what its data travels: the engine's name; for "gloo" on one host "tcp". */
+MOTH_API const char *moth_group_engine(const MothGroup *g);
 MOTH_API bool moth_group_is_broken(MothGroup *g, char *text, size_t n);
 /* A thread that waits for a key of the store, and breaks all groups of this process with its value. */
 MOTH_API MothStatus moth_comm_watch(const char *host, int port, const char *token, const char *key);

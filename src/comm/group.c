@@ -69,9 +69,12 @@ int moth_comm_debug(void) {
   int now = atomic_load(&level);
   if (now < 0) {
     const char *name = moth_env_text("MOTH_DISTRIBUTED_DEBUG") ? "MOTH_DISTRIBUTED_DEBUG"
-                                                               : "TORCH_DISTRIBUTED_DEBUG";
+                                                               : "TORCH_DISTRIBUTED_DEBUG",
+               *nccl = moth_env_text("NCCL_DEBUG");
     now = moth_env_choice(name, words);
-    atomic_store(&level, now < 0 ? now = 0 : now);
+    if (now < 0) /* NCCL's own variable makes the other engines talk, too */
+      now = nccl && (strcmp(nccl, "INFO") == 0 || strcmp(nccl, "TRACE") == 0);
+    atomic_store(&level, now);
   }
   return now;
 }
@@ -132,8 +135,6 @@ void moth_work_finish(MothWork *w, const char *error) {
       snprintf(w->text, n, "[%s] %s failed on rank %d: %s", moth_comm_op_name(w->head.op), head,
                moth_group_world_rank(g, g->rank), error);
   }
-  if (w->head.op < MOTH_COMM_SEND)
-    g->completed = w->head.seq;
   note(g, w, error ? MOTH_WORK_FAILED : MOTH_WORK_DONE);
   atomic_store(&w->state, error ? MOTH_WORK_FAILED : MOTH_WORK_DONE);
   w->next = g->done; /* the reference of the queue: the user's thread drops it */
@@ -235,10 +236,10 @@ static MothWork *work_of(MothGroup *g, const MothCommRequest *r) {
   return w;
 }
 
-static void say(MothGroup *g, const MothWork *w) {
-  char head[300];
+/* Of MOTH_DISTRIBUTED_DEBUG. */
+static void say(const MothGroup *g, const char *text, const char *where) {
   fprintf(stderr, "[moth] rank %d group %s: %s%s%s\n", moth_group_world_rank(g, g->rank), g->name,
-          moth_comm_head_text(&w->head, head, sizeof head), w->where[0] ? " at " : "", w->where);
+          text, where[0] ? " at " : "", where);
 }
 
 MothStatus moth_comm_start(MothGroup *g, const MothCommRequest *r, MothWork **out) {
@@ -276,8 +277,10 @@ MothStatus moth_comm_start(MothGroup *g, const MothCommRequest *r, MothWork **ou
     pthread_cond_broadcast(&g->changed);
   }
   pthread_mutex_unlock(&g->lock);
-  if (moth_comm_debug() == 2)
-    say(g, w);
+  if (moth_comm_debug() == 2) {
+    char text[300];
+    say(g, moth_comm_head_text(&w->head, text, sizeof text), w->where);
+  }
   if (direct) {
     moth_work_begin(w);
     g->engine->post(g, w);
@@ -370,6 +373,8 @@ void moth_group_fault(MothGroup *g, const char *fmt, ...) {
     g->engine->wake(g); /* under the lock, which closing takes before it frees the engine's state */
   }
   pthread_mutex_unlock(&g->lock);
+  if (first && moth_comm_debug())
+    say(g, text, "");
   if (first)
     dump(g);
 }
@@ -495,6 +500,10 @@ static void free_group(MothGroup *g) {
   free(g);
 }
 
+const char *moth_group_engine(const MothGroup *g) {
+  return g->by;
+}
+
 void moth_group_retain(MothGroup *g) {
   atomic_fetch_add(&g->refs, 1);
 }
@@ -507,9 +516,9 @@ MothStatus moth_group_new(const char *backend, int rank, int size, const int *ra
                           MothStore *store, const char *key, double timeout, MothGroup **out) {
   const MothEngine *engine = strcmp(backend, "local") == 0  ? &moth_engine_local
                              : strcmp(backend, "fake") == 0 ? &moth_engine_fake
-                             : strcmp(backend, "tcp") == 0 || strcmp(backend, "gloo") == 0
-                                 ? &moth_engine_tcp
-                                 : NULL;
+                             : strcmp(backend, "gloo") == 0 ? &moth_engine_gloo
+                             : strcmp(backend, "tcp") == 0  ? &moth_engine_tcp
+                                                            : NULL;
   if (!engine)
     return moth_fail(MOTH_ERR_VALUE, "there is no backend '%s'", backend);
   if (size < 1 || rank < 0 || rank >= size)
@@ -522,6 +531,7 @@ MothStatus moth_group_new(const char *backend, int rank, int size, const int *ra
   g->rank = rank;
   g->size = size;
   g->engine = engine;
+  g->by = engine->name;
   g->timeout = timeout;
   g->last = &g->first;
   snprintf(g->name, sizeof g->name, "%s", key);
@@ -550,6 +560,11 @@ MothStatus moth_group_new(const char *backend, int rank, int size, const int *ra
     return status;
   }
   *out = g;
+  if (moth_comm_debug()) {
+    char text[80];
+    snprintf(text, sizeof text, "%d ranks joined, engine %s", size, g->by);
+    say(g, text, "");
+  }
   return MOTH_OK;
 }
 

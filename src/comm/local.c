@@ -205,33 +205,33 @@ static bool has_result(const MothGroup *g, const MothWork *w) {
 /* Under the lock: the first call that is another than that of rank 0, as a text. */
 static bool all_same(Board *b) {
   char one[300], other[300];
+  const MothWork *p = b->calls[0];
+  const MothGroup *g = b->groups[0];
   for (int i = 1; i < b->size; i++) {
-    const MothWork *p = b->calls[0], *q = b->calls[i];
-    const MothGroup *g = b->groups[0];
-    int first = g ? moth_group_world_rank(g, 0) : 0, second = g ? moth_group_world_rank(g, i) : i;
-    bool same = moth_comm_same_call(&p->head, &q->head);
-    if (!same)
-      snprintf(b->mismatch, sizeof b->mismatch,
-               "the calls of ranks do not match: rank %d calls %s%s%s, rank %d calls %s%s%s", first,
-               moth_comm_head_text(&p->head, one, sizeof one), p->where[0] ? " at " : "", p->where,
-               second, moth_comm_head_text(&q->head, other, sizeof other),
-               q->where[0] ? " at " : "", q->where);
-    for (int k = 0; same && k < b->size && p->head.op == MOTH_COMM_ALL_TO_ALL; k++) {
-      const MothWork *r = b->calls[k];
-      int64_t gives = bytes_for(r, b->size, i);
-      int64_t takes = q->splits ? q->splits[b->size + k] : q->nout / b->size * q->itemsize;
-      if (gives != takes) {
-        snprintf(
-            b->mismatch, sizeof b->mismatch,
-            "rank %d gives %lld bytes where rank %d expects %lld in #%lld all_to_all: sizes or "
-            "splits of the two ranks differ",
-            k, (long long)gives, i, (long long)takes, (long long)q->head.seq);
-        return false;
-      }
-    }
-    if (!same)
-      return false;
+    const MothWork *q = b->calls[i];
+    if (moth_comm_same_call(&p->head, &q->head))
+      continue;
+    snprintf(b->mismatch, sizeof b->mismatch,
+             "the calls of ranks do not match: rank %d calls %s%s%s, rank %d calls %s%s%s",
+             g ? moth_group_world_rank(g, 0) : 0, moth_comm_head_text(&p->head, one, sizeof one),
+             p->where[0] ? " at " : "", p->where, g ? moth_group_world_rank(g, i) : i,
+             moth_comm_head_text(&q->head, other, sizeof other), q->where[0] ? " at " : "",
+             q->where);
+    return false;
   }
+  for (int i = 0; i < b->size && p->head.op == MOTH_COMM_ALL_TO_ALL; i++)
+    for (int k = 0; k < b->size; k++) {
+      const MothWork *from = b->calls[k], *to = b->calls[i];
+      int64_t gives = bytes_for(from, b->size, i);
+      int64_t takes = to->splits ? to->splits[b->size + k] : to->nout / b->size * to->itemsize;
+      if (gives == takes)
+        continue;
+      snprintf(b->mismatch, sizeof b->mismatch,
+               "rank %d gives %lld bytes where rank %d expects %lld in #%lld all_to_all: sizes or "
+               "splits of the two ranks differ",
+               k, (long long)gives, i, (long long)takes, (long long)to->head.seq);
+      return false;
+    }
   return true;
 }
 

@@ -126,11 +126,9 @@ static MothStatus mark_ready(MothReducer *r, Param *p) {
   return send_ready(r);
 }
 
-/* Which parameters took part on any rank. */
+/* Which parameters took part on any rank: behind all buckets, so that the order of calls does not depend on it. */
 static MothStatus agree_on_used(MothReducer *r) {
   const int64_t n = r->nparams;
-  for (int i = 0; i < r->nparams; i++)
-    r->used[i] = r->params[i].ready;
   MothCommRequest request = {.op = MOTH_COMM_ALL_REDUCE,
                              .reduce = MOTH_COMM_MAX,
                              .dtype = MOTH_INT32,
@@ -166,10 +164,10 @@ static MothStatus complete(MothReducer *r) {
         "%s; the other ranks wait for %s. Give find_unused_parameters = true, or leave "
         "out what the loss does not depend on",
         missing, missing == 1 ? "" : "s", r->group->rank, names, missing == 1 ? "it" : "them");
-  if (r->used)
-    MOTH_TRY(agree_on_used(r));
   for (int i = 0; i < r->nparams; i++) {
     Param *p = &r->params[i];
+    if (r->used)
+      r->used[i] = p->ready;
     if (p->ready)
       continue;
     MothTensor *grad = moth_tensor_grad(p->t);
@@ -180,7 +178,7 @@ static MothStatus complete(MothReducer *r) {
       MOTH_TRY(copy(p->view, grad));
     MOTH_TRY(mark_ready(r, p));
   }
-  return MOTH_OK;
+  return r->used ? agree_on_used(r) : MOTH_OK;
 }
 
 static MothStatus finish_bucket(MothReducer *r, int index) {
@@ -246,7 +244,9 @@ static MothStatus at_end(void *ctx, MothStatus status) {
   if (status != MOTH_OK || s != MOTH_OK) { /* the other ranks wait for buckets that do not come */
     char text[800];
     snprintf(text, sizeof text, "%s", moth_last_error());
-    moth_group_fault(r->group, "backward failed on rank %d: %s", r->group->rank, text);
+    moth_group_fault(r->group, "backward failed on rank %d: %s",
+                     moth_group_world_rank(r->group, r->group->rank),
+                     text[0] ? text : "a function of the program raised an error");
     for (int i = 0; i < r->nbuckets; i++) /* their memory must not go while it is written to */
       if (r->buckets[i].work)
         moth_work_wait(r->buckets[i].work, 5, &(bool){false});
@@ -397,6 +397,22 @@ void moth_reducer_free(MothReducer *r) {
   free(r->order);
   free(r->used);
   free(r);
+}
+
+/* Under join: this rank has no more inputs. */
+MothStatus moth_reducer_shadow(MothReducer *r) {
+  for (int i = 0; i < r->nbuckets; i++) {
+    MOTH_TRY(fill_zero(r->buckets[i].buffer));
+    MOTH_TRY(send_bucket(r, i));
+  }
+  if (r->used) {
+    memset(r->used, 0, (size_t)r->nparams * sizeof *r->used);
+    MOTH_TRY(agree_on_used(r));
+  }
+  for (int i = 0; i < r->nbuckets; i++)
+    MOTH_TRY(finish_bucket(r, i));
+  reset(r);
+  return MOTH_OK;
 }
 
 bool moth_reducer_set_sync(MothReducer *r, bool on) {

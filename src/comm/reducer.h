@@ -29,6 +29,8 @@ MOTH_API MothStatus moth_reducer_new(MothGroup *g, int nparams, MothTensor **par
 MOTH_API void moth_reducer_free(MothReducer *r);
 /* With false, backward only adds to gradients. Returns what it was. */
 MOTH_API bool moth_reducer_set_sync(MothReducer *r, bool on);
+/* The calls of one backward, with zeros: for a rank that has nothing to compute while others do. */
+MOTH_API MothStatus moth_reducer_shadow(MothReducer *r);
 MOTH_API void moth_reducer_set_hook(MothReducer *r, MothReducerHook hook);
 MOTH_API MothTensor *moth_reducer_buffer(MothReducer *r, int bucket); /* borrowed */
 /* The parameters in the order in which their gradients came first; the number of backwards that were reduced. */

@@ -16,6 +16,7 @@
 struct MothStore {
   pthread_mutex_t lock; /* held during a call */
   int fd;
+  bool known; /* it has answered to the hello */
   _Atomic bool broken;
   char host[256];
   int port;
@@ -33,11 +34,15 @@ static MothStatus lost(MothStore *s, const char *what, int error) {
                    s->port, why);
 }
 
+/* Seconds that a store may take to greet: who listens there may be no store at all. */
+#define GREETING 2.0
+
 /* Sends a frame, reads the reply into *reply, whose first byte is the status. */
 static MothStatus exchange(MothStore *s, const char *what, MothBuffer *frame, double timeout,
                            MothBuffer *in) {
   /* Half a minute more than the server may take. */
-  double deadline = moth_wire_now() + (isfinite(timeout) && timeout < 1e8 ? timeout : 1e8) + 30;
+  double deadline =
+      moth_wire_now() + (isfinite(timeout) && timeout < 1e8 ? timeout : 1e8) + (s->known ? 30 : 0);
   if (frame->failed) {
     moth_buffer_free(frame);
     return moth_fail(MOTH_ERR_MEMORY, "store: out of memory");
@@ -144,16 +149,26 @@ MothStatus moth_store_connect(const char *host, int port, const char *token, dou
   size_t at = moth_frame_begin(&frame, MOTH_STORE_HELLO);
   moth_frame_add(&frame, (MothBytes){token, strlen(token)});
   moth_frame_end(&frame, at);
-  MothStatus status = call(s, "hello", &frame, timeout, 0, NULL, &in);
+  MothStatus status =
+      call(s, "hello", &frame, timeout < GREETING ? timeout : GREETING, 0, NULL, &in);
   if (status != MOTH_OK) {
     if (strstr(moth_last_error(), "wrong token"))
       status = moth_fail(MOTH_ERR_VALUE,
                          "store: the store at %s port %d refused this process: wrong token; all "
                          "processes of a job need the same MOTH_STORE_TOKEN",
                          host, port);
+    else if (status == MOTH_ERR_IO) {
+      char why[300];
+      snprintf(why, sizeof why, "%s", moth_last_error());
+      status = moth_fail(MOTH_ERR_IO,
+                         "%s; it has not greeted as a store of moth's: does another program use "
+                         "this MASTER_PORT?",
+                         why);
+    }
     moth_store_free(s);
     return status;
   }
+  s->known = true;
   moth_buffer_free(&in);
   *out = s;
   return MOTH_OK;

@@ -7,9 +7,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "comm/gloo.h"
 #include "comm/tcp.h"
 #include "comm/thread.h"
 #include "comm/wire.h"
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/parallel.h"
 
@@ -60,7 +62,7 @@ static MothStatus accept_higher(MothTcp *e, int listener, uint64_t secret, doubl
     size_t n;
     Hello hello;
   } wait[PENDING];
-  int nwait = 0, missing = 2 * (g->size - 1 - g->rank);
+  int nwait = 0, missing = (e->own_data ? 2 : 1) * (g->size - 1 - g->rank);
   MothStatus status = MOTH_OK;
   while (missing > 0 && status == MOTH_OK) {
     struct pollfd p[PENDING + 1] = {{.fd = listener, .events = POLLIN}};
@@ -117,7 +119,7 @@ static MothStatus accept_higher(MothTcp *e, int listener, uint64_t secret, doubl
 
 static MothStatus connect_lower(MothTcp *e, int rank, const char *host, int port, uint64_t secret,
                                 double deadline) {
-  for (uint32_t channel = 0; channel < 2; channel++) {
+  for (uint32_t channel = e->own_data ? 0 : 1; channel < 2; channel++) {
     int fd = moth_wire_connect(host, port, deadline);
     if (fd < 0)
       return errno == EINTR
@@ -133,12 +135,44 @@ static MothStatus connect_lower(MothTcp *e, int rank, const char *host, int port
   return MOTH_OK;
 }
 
-/* Each rank publishes where it listens: "address port pid host secret". */
+/* Publishes what other ranks need; an error if another process has done so as this rank. */
+static MothStatus claim(MothGroup *g, MothStore *store, const char *name, MothBytes value) {
+  MothBytes now;
+  void *block = NULL;
+  MOTH_TRY(moth_store_compare_set(store, (MothBytes){name, strlen(name)}, (MothBytes){"", 0}, value,
+                                  &now, &block));
+  MothStatus status = MOTH_OK;
+  if (now.n != value.n || memcmp(now.data, value.data, now.n) != 0) {
+    char text[300] = "", at[128], host[64] = "?";
+    int port, pid = 0;
+    snprintf(text, sizeof text, "%.*s", (int)now.n, now.data);
+    sscanf(text, "%127s %d %d %63s", at, &port, &pid, host);
+    status = moth_fail(MOTH_ERR_VALUE,
+                       "rank %d is there already (pid %d on %s): it was started twice, or another "
+                       "job uses the same MASTER_ADDR and MASTER_PORT",
+                       moth_group_world_rank(g, g->rank), pid, host);
+  }
+  free(block);
+  return status;
+}
+
+/* MOTH_GLOO=always, never, hosts (between hosts alone: on one machine own sockets are faster). */
+static int wish_for_gloo(const MothGroup *g) {
+  static const char *const words[] = {"never", "hosts", "always", NULL};
+  int wish = moth_env_choice("MOTH_GLOO", words);
+  if (g->engine != &moth_engine_gloo || !moth_gloo_available())
+    return 0;
+  return wish < 0 ? 1 : wish;
+}
+
+/* Each rank publishes where it listens: "address port pid host secret detail gloo". All read all, and so agree on what rank
+ * 0 wishes. */
 MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, double timeout) {
   MothGroup *g = e->group;
   double deadline = moth_wire_now() + timeout;
   char address[128], host[64] = "?", name[200], value[300];
   int port, n;
+  g->by = "tcp";
   if (g->size == 1)
     return MOTH_OK;
   moth_store_address(store, address, sizeof address);
@@ -147,11 +181,10 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
     return moth_fail(MOTH_ERR_IO, "cannot listen on %s: %s", address, strerror(errno));
   gethostname(host, sizeof host - 1);
   uint64_t secret = g->rank == 0 ? draw_secret() : 0;
-  n = snprintf(value, sizeof value, "%s %d %d %s %llu", address, port, (int)getpid(), host,
-               (unsigned long long)secret);
+  n = snprintf(value, sizeof value, "%s %d %d %s %llu %d %d", address, port, (int)getpid(), host,
+               (unsigned long long)secret, moth_comm_debug() == 2, wish_for_gloo(g));
   snprintf(name, sizeof name, "%s/%d", key, g->rank);
-  MothStatus status =
-      moth_store_set(store, (MothBytes){name, strlen(name)}, (MothBytes){value, (size_t)n});
+  MothStatus status = claim(g, store, name, (MothBytes){value, (size_t)n});
   MothBytes *keys = calloc((size_t)g->size, 2 * sizeof *keys), *values = keys + g->size;
   char(*names)[200] = calloc((size_t)g->size, sizeof *names);
   void *block = NULL;
@@ -167,23 +200,46 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
       status = moth_fail(MOTH_ERR_IO, "not all %d ranks came within %g s (%s)", g->size, timeout,
                          moth_last_error());
   }
+  int wish = 0;
+  bool hosts = false, all = true;
+  char first[64] = "";
   for (int i = 0; status == MOTH_OK && i < g->size; i++) {
     char text[300], at[128], where[64];
-    int its_port, pid;
+    int its_port, pid, detail, gloo;
+    snprintf(text, sizeof text, "%.*s", (int)values[i].n, values[i].data);
+    if (sscanf(text, "%127s %d %d %63s %*u %d %d", at, &its_port, &pid, where, &detail, &gloo) != 6)
+      continue;
+    if (i == 0) {
+      wish = gloo;
+      memcpy(first, where, sizeof first);
+    }
+    all &= gloo > 0;
+    hosts |= strcmp(first, where) != 0;
+  }
+  e->own_data = !all || !(wish == 2 || (wish == 1 && hosts));
+  for (int i = 0; status == MOTH_OK && i < g->size; i++) {
+    char text[300], at[128], where[64];
+    int its_port, pid, detail;
     unsigned long long its_secret;
     snprintf(text, sizeof text, "%.*s", (int)values[i].n, values[i].data);
-    if (sscanf(text, "%127s %d %d %63s %llu", at, &its_port, &pid, where, &its_secret) != 5) {
+    if (sscanf(text, "%127s %d %d %63s %llu %d", at, &its_port, &pid, where, &its_secret,
+               &detail) != 6) {
       status = moth_fail(MOTH_ERR_IO, "rank %d published nonsense", i);
       break;
     }
-    if (i == 0)
+    if (i == 0) {
       secret = its_secret;
+      e->detail = detail;
+    }
     snprintf(e->peers[i].about, sizeof e->peers[i].about, "pid %d on %s", pid, where);
     if (i < g->rank)
       status = connect_lower(e, i, at, its_port, secret, deadline);
   }
   if (status == MOTH_OK)
     status = accept_higher(e, listener, secret, deadline);
+  g->by = e->own_data ? "tcp" : "gloo";
+  if (status == MOTH_OK && !e->own_data)
+    status = moth_gloo_connect(e, store, key, deadline);
   close(listener);
   free(block);
   free(keys);
@@ -192,6 +248,7 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
 }
 
 static void free_engine(MothTcp *e) {
+  moth_gloo_close(e);
   for (int i = 0; e->peers && i < e->group->size; i++) {
     if (e->peers[i].data >= 0)
       close(e->peers[i].data);
@@ -243,6 +300,7 @@ static void tcp_wake(MothGroup *g) {
   if (e) {
     moth_wire_ring(e->alarm);
     moth_wire_ring(e->bell);
+    moth_gloo_wake(e);
   }
 }
 
@@ -262,6 +320,15 @@ static void tcp_close(MothGroup *g) {
 
 const MothEngine moth_engine_tcp = {
     .name = "tcp",
+    .open = tcp_open,
+    .run = moth_tcp_run,
+    .post = moth_tcp_post,
+    .wake = tcp_wake,
+    .close = tcp_close,
+};
+
+const MothEngine moth_engine_gloo = {
+    .name = "gloo",
     .open = tcp_open,
     .run = moth_tcp_run,
     .post = moth_tcp_post,

@@ -15,6 +15,8 @@ typedef struct MothTcpPeer {
   char about[96];    /* "pid 123 on host" */
   _Atomic bool left; /* it said that it leaves */
   _Atomic bool gone; /* its connection broke */
+  int64_t
+      met[2]; /* gloo: the last call in which a head was received, sent; of the group's thread */
   /* of the control thread */
   MothTcpFrame *first, **last; /* frames to be sent */
   size_t sent;                 /* bytes of the first one, with its head */
@@ -26,21 +28,26 @@ typedef struct MothTcpPeer {
   bool holds;     /* the data waits for a receive */
   /* answers to a question, under the engine's lock */
   bool answered;
-  int64_t seq, completed;
-  char call[400]; /* its last one */
+  int64_t made;      /* the number of its last collective call */
+  MothCommHead call; /* the one that was asked for, or its last one if it has not come there */
+  char where[MOTH_COMM_WHERE];
 } MothTcpPeer;
 
 typedef struct MothTcp {
   MothGroup *group;
   MothTcpPeer *peers;
-  int alarm[2]; /* rings once the group is broken or closing; polled by the group's thread */
-  int bell[2];  /* wakes the control thread */
+  void *gloo;         /* where data travels by the library Gloo; NULL: by own sockets */
+  _Atomic bool waits; /* gloo: the group's thread is in a step */
+  bool detail;        /* rank 0 runs with MOTH_DISTRIBUTED_DEBUG=DETAIL */
+  int alarm[2];       /* rings once the group is broken or closing; polled by the group's thread */
+  int bell[2];        /* wakes the control thread */
   pthread_t thread;
-  bool has_thread;
-  pthread_mutex_t lock; /* of the fields below */
+  bool has_thread, own_data; /* own_data: data connections are needed */
+  pthread_mutex_t lock;      /* of the fields below */
   pthread_cond_t changed;
   MothWork *posted, **last_posted; /* handed to the control thread */
-  bool ask, closing, announced;
+  int64_t question; /* the number of a call that all ranks are to be asked for; 0: none */
+  bool closing, announced;
   char *scratch;
   size_t nscratch; /* of the group's thread */
 } MothTcp;
@@ -50,6 +57,13 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
 bool moth_tcp_run(MothGroup *g, MothWork *w);
 void *moth_tcp_control(void *engine);
 void moth_tcp_post(MothGroup *g, MothWork *w);
+/* Asks all ranks for their call of this number. Answers come by and by. */
+void moth_tcp_ask(MothTcp *e, int64_t seq);
+/* Whether a rank has answered that it called something else than w: who and what, as a text. */
+bool moth_tcp_compare(MothTcp *e, const MothWork *w, char *text, size_t n);
+/* A rank sent this head where w's was expected: what both have called. */
+void moth_tcp_mismatch(MothTcp *e, const MothWork *w, int peer, const MothCommHead *theirs,
+                       char *text, size_t n);
 /* Asks all ranks what they do, and writes who keeps w waiting. On the group's thread. */
 void moth_tcp_diagnose(MothTcp *e, const MothWork *w, char *text, size_t n);
 /* "rank 1 (pid 123 on host)" */

@@ -1,225 +1,32 @@
-/* The collectives of the tcp engine, on the group's thread. Each is a sequence of steps; in a step a rank sends to some
- * ranks and receives from some, all at the same time. */
-#include <errno.h>
-#include <poll.h>
-#include <stdio.h>
+/* The collectives of the engines tcp and gloo, on the group's thread: sequences of steps. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
-#include "comm/tcp.h"
-#include "comm/thread.h"
+#include "comm/tcp_steps.h"
 #include "comm/wire.h"
 #include "core/error.h"
 
 enum {
   SMALL = 16 << 10,        /* bytes that go to all ranks directly rather than around the ring */
   SMALL_OF_TWO = 64 << 10, /* the same for two ranks */
-  PIECE = 256 << 10,       /* what is received before it is reduced */
   CHAIN = 1 << 20          /* pieces of a broadcast along the chain */
 };
 
-/* One direction of a step. */
-typedef struct Transfer {
-  int peer;
-  bool sends;
-  char *data;      /* sent from, or received to (the scratch memory of reductions) */
-  int64_t n;       /* bytes */
-  const char *own; /* a reduction: to[i] = own[i] op received[i] */
-  char *to;
-  uint32_t number; /* of the step; 0: counted */
-  MothCommHead head;
-  size_t head_done;
-  int64_t done,
-      reduced; /* bytes; while reducing, `done` counts all and data holds what is not reduced yet */
-} Transfer;
-
-typedef struct Run {
-  MothTcp *e;
-  MothGroup *g;
-  MothWork *w;
-  uint32_t step;
-} Run;
+typedef MothTransfer Transfer;
+typedef MothRun Run;
 
 static void copy(char *to, const char *from, size_t n) {
   if (n > 0 && to != from)
     memmove(to, from, n);
 }
 
-/* --- faults ------------------------------------------------------------------------------------- */
-
-/* The connection to a rank broke: the control thread, or the launcher, knows more. */
-static bool lost(Run *r, int peer, int error) {
-  MothTcpPeer *p = &r->e->peers[peer];
-  char rank[160], text[16];
-  double until = moth_wire_now() + (moth_comm_watched() ? 0.6 : 0.25);
-  while (moth_wire_now() < until && !moth_group_is_broken(r->g, text, sizeof text) &&
-         !atomic_load(&p->left)) {
-    struct pollfd alarm = {.fd = r->e->alarm[0], .events = POLLIN};
-    poll(&alarm, 1, 2);
-  }
-  if (atomic_load(&p->left))
-    moth_group_fault(r->g,
-                     "%s has left the group: its process called destroy_process_group, or ended",
-                     moth_tcp_rank(r->e, peer, rank, sizeof rank));
-  else
-    moth_group_fault(r->g, "%s closed its connection (%s): its process has ended",
-                     moth_tcp_rank(r->e, peer, rank, sizeof rank), strerror(error));
-  return false;
-}
-
-static bool differ(Run *r, const MothCommHead *theirs) {
-  char mine[300], other[300];
-  if (theirs->magic != r->w->head.magic) {
-    moth_group_fault(r->g, "what rank %d sent is no message of moth's", (int)theirs->sender);
-    return false;
-  }
-  int here = moth_group_world_rank(r->g, r->g->rank),
-      there = moth_group_world_rank(r->g, theirs->sender);
-  moth_group_fault(r->g, "the calls of ranks do not match: rank %d calls %s%s%s, rank %d calls %s",
-                   here, moth_comm_head_text(&r->w->head, mine, sizeof mine),
-                   r->w->where[0] ? " at " : "", r->w->where, there,
-                   moth_comm_head_text(theirs, other, sizeof other));
-  return false;
-}
-
-/* --- steps -------------------------------------------------------------------------------------- */
-
-/* 1: progress, 0: none now, -1: the group is broken. */
-static int send_some(Run *r, Transfer *t) {
-  struct iovec v[2];
-  int n = 0;
-  if (t->head_done < sizeof t->head)
-    v[n++] = (struct iovec){(char *)&t->head + t->head_done, sizeof t->head - t->head_done};
-  if (t->done < t->n)
-    v[n++] = (struct iovec){t->data + t->done, (size_t)(t->n - t->done)};
-  struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
-  ssize_t k = sendmsg(r->e->peers[t->peer].data, &m, MSG_NOSIGNAL);
-  if (k < 0)
-    return errno == EAGAIN || errno == EINTR ? 0 : (lost(r, t->peer, errno), -1);
-  size_t head = sizeof t->head - t->head_done;
-  if ((size_t)k < head)
-    head = (size_t)k;
-  t->head_done += head;
-  t->done += k - (ssize_t)head;
-  return 1;
-}
-
-static void reduce_some(Run *r, Transfer *t, int64_t held) {
-  const int64_t size = r->w->itemsize, whole = held / size * size;
-  moth_reduce_elements(r->w->head.reduce, (MothDType)r->w->head.dtype, t->own + t->reduced, t->data,
-                       t->to + t->reduced, held / size);
-  t->reduced += whole;
-  if (held > whole)
-    memmove(t->data, t->data + whole, (size_t)(held - whole));
-}
-
-static int receive_some(Run *r, Transfer *t) {
-  int fd = r->e->peers[t->peer].data;
-  ssize_t k;
-  if (t->head_done < sizeof t->head) {
-    k = recv(fd, (char *)&t->head + t->head_done, sizeof t->head - t->head_done, 0);
-    if (k > 0 && (t->head_done += (size_t)k) == sizeof t->head) {
-      bool same = t->head.magic == r->w->head.magic && moth_comm_same_call(&t->head, &r->w->head);
-      if (same && (t->head.nbytes != t->n || t->head.step != t->number)) {
-        moth_group_fault(
-            r->g,
-            "rank %d gives %lld bytes where rank %d expects %lld in #%lld %s: sizes or splits "
-            "of the two ranks differ",
-            moth_group_world_rank(r->g, t->peer), (long long)t->head.nbytes,
-            moth_group_world_rank(r->g, r->g->rank), (long long)t->n, (long long)r->w->head.seq,
-            moth_comm_op_name(r->w->head.op));
-        return -1;
-      }
-      if (!same)
-        return differ(r, &t->head) ? 0 : -1;
-    }
-  } else {
-    int64_t held = t->own ? t->done - t->reduced : t->done, want = t->n - t->done;
-    if (t->own && want > PIECE - held)
-      want = PIECE - held;
-    k = recv(fd, t->data + held, (size_t)want, 0);
-    if (k > 0) {
-      t->done += k;
-      held += k;
-      if (t->own && (held >= PIECE / 2 || t->done == t->n))
-        reduce_some(r, t, held);
-    }
-  }
-  if (k == 0)
-    return lost(r, t->peer, ECONNRESET), -1;
-  if (k < 0)
-    return errno == EAGAIN || errno == EINTR ? 0 : (lost(r, t->peer, errno), -1);
-  return 1;
-}
-
-static bool is_done(const Transfer *t) {
-  return t->head_done == sizeof t->head && t->done == t->n;
-}
-
-static bool timed_out(Run *r) {
-  char text[MOTH_COMM_TEXT];
-  moth_tcp_diagnose(r->e, r->w, text, sizeof text);
-  moth_group_fault(r->g, "%s", text);
-  return false;
-}
-
-/* Runs transfers until all are done. */
 static bool step(Run *r, Transfer *t, int n) {
-  struct pollfd few[18], *p = few;
-  bool ok = true;
-  r->step++;
-  for (int i = 0; i < n; i++) {
-    t[i].head = r->w->head;
-    if (!t[i].number)
-      t[i].number = r->step;
-    t[i].head.step = t[i].number;
-    t[i].head.nbytes = t[i].n;
-    t[i].head_done = 0;
-    t[i].done = t[i].reduced = 0;
-    if (t[i].sends)
-      r->g->stats.bytes_sent += t[i].n;
-    else
-      r->g->stats.bytes_received += t[i].n;
-  }
-  if (n + 1 > 18 && !(p = malloc((size_t)(n + 1) * sizeof *p))) {
-    moth_group_fault(r->g, "rank %d has no memory", moth_group_world_rank(r->g, r->g->rank));
-    return false;
-  }
-  for (;;) {
-    int left = 0, moved = 0;
-    for (int i = 0; i < n && ok; i++) {
-      if (is_done(&t[i]))
-        continue;
-      int k = t[i].sends ? send_some(r, &t[i]) : receive_some(r, &t[i]);
-      ok = k >= 0;
-      moved |= k > 0;
-      left += !is_done(&t[i]);
-    }
-    if (!ok || left == 0)
-      break;
-    if (moved)
-      continue;
-    int np = 1;
-    p[0] = (struct pollfd){.fd = r->e->alarm[0], .events = POLLIN};
-    for (int i = 0; i < n; i++)
-      if (!is_done(&t[i]))
-        p[np++] = (struct pollfd){.fd = r->e->peers[t[i].peer].data,
-                                  .events = t[i].sends ? POLLOUT : POLLIN};
-    poll(p, (nfds_t)np, moth_wire_left(r->w->deadline, 1000));
-    if (p[0].revents) { /* broken or closing */
-      ok = false;
-      break;
-    }
-    if (moth_wire_now() >= r->w->deadline) {
-      ok = timed_out(r);
-      break;
-    }
-  }
-  if (p != few)
-    free(p);
-  return ok;
+  return r->e->gloo ? moth_gloo_step(r, t, n) : moth_tcp_step(r, t, n);
+}
+
+/* Memory that a step needs to receive n bytes that it reduces. */
+static int64_t room_for(const Run *r, int64_t n) {
+  return r->e->gloo ? n : MOTH_TCP_PIECE;
 }
 
 static Transfer send_to(int peer, const char *data, int64_t n) {
@@ -336,7 +143,8 @@ static bool all_reduce(Run *r) {
   int64_t n = w->nin * w->itemsize;
   if (n <= (size == 2 ? SMALL_OF_TWO : SMALL))
     return small_all_reduce(r);
-  if (!scratch(r, PIECE) || !ring_reduce(r, w->in, w->out, w->nin, r->e->scratch))
+  if (!scratch(r, room_for(r, chunk(r, w->nin, 1))) ||
+      !ring_reduce(r, w->in, w->out, w->nin, r->e->scratch))
     return false;
   for (int s = 0; s < size - 1; s++) {
     int a = ring(r, rank + 1 - s), b = ring(r, rank - s);
@@ -352,10 +160,11 @@ static bool reduce(Run *r) {
   MothWork *w = r->w;
   int rank = r->g->rank, size = r->g->size;
   int64_t n = w->nin * w->itemsize;
-  char *room = scratch(r, PIECE + n);
-  if (!room || !ring_reduce(r, w->in, room + PIECE, w->nin, room))
+  int64_t own_room = room_for(r, chunk(r, w->nin, 1));
+  char *room = scratch(r, own_room + n + 1);
+  if (!room || !ring_reduce(r, w->in, room + own_room, w->nin, room))
     return false;
-  char *sums = room + PIECE;
+  char *sums = room + own_room;
   Transfer *t = calloc((size_t)size, sizeof *t);
   if (!t) {
     moth_group_fault(r->g, "rank %d has no memory", moth_group_world_rank(r->g, rank));
@@ -384,10 +193,11 @@ static bool reduce_scatter(Run *r) {
   MothWork *w = r->w;
   int rank = r->g->rank, size = r->g->size;
   int64_t n = w->nout * w->itemsize;
-  char *room = scratch(r, PIECE + 2 * n);
+  int64_t own_room = room_for(r, n);
+  char *room = scratch(r, own_room + 2 * n + 1);
   if (!room)
     return false;
-  char *partial[2] = {room + PIECE, room + PIECE + n};
+  char *partial[2] = {room + own_room, room + own_room + n};
   const char *from = w->in + ring(r, rank - 1) * n;
   for (int s = 0; s < size - 1; s++) {
     int b = ring(r, rank - s - 2);
@@ -538,6 +348,11 @@ static bool barrier(Run *r) {
   return true;
 }
 
+static void describe_nothing(Run *r, int peer, Transfer *s, Transfer *v) {
+  (void)r, (void)peer;
+  s->n = v->n = 0;
+}
+
 /* A group of one rank. */
 static bool alone(MothWork *w) {
   if (w->head.op != MOTH_COMM_BARRIER && w->out && w->out != w->in)
@@ -546,7 +361,7 @@ static bool alone(MothWork *w) {
 }
 
 bool moth_tcp_run(MothGroup *g, MothWork *w) {
-  Run r = {.e = g->state, .g = g, .w = w};
+  Run r = {.e = g->state, .g = g, .w = w, .look = moth_wire_now() + 0.1, .pause = 0.1};
   static bool (*const run[])(Run *) = {[MOTH_COMM_ALL_REDUCE] = all_reduce,
                                        [MOTH_COMM_BROADCAST] = broadcast,
                                        [MOTH_COMM_REDUCE] = reduce,
@@ -557,5 +372,8 @@ bool moth_tcp_run(MothGroup *g, MothWork *w) {
                                        [MOTH_COMM_SCATTER] = gather,
                                        [MOTH_COMM_PERMUTE] = permute,
                                        [MOTH_COMM_BARRIER] = barrier};
-  return g->size == 1 ? alone(w) : run[w->head.op](&r);
+  if (g->size == 1)
+    return alone(w);
+  /* In detail, all ranks compare their calls first: some collectives do not bring each pair of ranks together. */
+  return (!r.e->detail || all_at_once(&r, describe_nothing)) && run[w->head.op](&r);
 }

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "comm/gloo.h"
 #include "comm/tcp.h"
 #include "comm/thread.h"
 #include "comm/wire.h"
@@ -15,11 +16,17 @@
 enum {
   FAULT = 64, /* a text */
   QUESTION,
-  ANSWER, /* seq: of the last collective made, count: done; a text that says which */
+  ANSWER, /* seq: of the last collective made; a Call */
   LEAVING
 };
 
-enum { EAGER = 64 << 20 }; /* the largest message that is read before its receive is there */
+enum { EAGER = 32 << 20 }; /* the largest message that is read before its receive is there */
+
+/* What a rank answers: a call and its line. */
+typedef struct Call {
+  MothCommHead head;
+  char where[MOTH_COMM_WHERE];
+} Call;
 
 /* A frame to be sent. */
 struct MothTcpFrame {
@@ -54,17 +61,15 @@ static void enqueue(MothTcpPeer *p, MothTcpFrame *f) {
   p->last = &f->next;
 }
 
-static void tell(Control *c, int peer, uint8_t what, const MothCommHead *like, const char *text) {
+static void tell(Control *c, int peer, uint8_t what, int64_t seq, const void *text, size_t n) {
   MothTcpPeer *p = &c->e->peers[peer];
-  size_t n = strlen(text);
   if (p->control < 0 || atomic_load(&p->gone))
     return;
   MothTcpFrame *f = calloc(1, sizeof *f + n + 1);
   if (!f)
     return;
-  if (like)
-    f->head = *like;
   f->head.magic = 0x6d6f7468;
+  f->head.seq = seq;
   f->head.op = what;
   f->head.sender = c->g->rank;
   f->head.nbytes = (int64_t)n;
@@ -72,10 +77,10 @@ static void tell(Control *c, int peer, uint8_t what, const MothCommHead *like, c
   enqueue(p, f);
 }
 
-static void tell_all(Control *c, uint8_t what, const char *text) {
+static void tell_all(Control *c, uint8_t what, int64_t seq, const char *text) {
   for (int i = 0; i < c->g->size; i++)
     if (i != c->g->rank)
-      tell(c, i, what, NULL, text);
+      tell(c, i, what, seq, text, strlen(text));
 }
 
 /* A rank whose connection broke without a word. Where a launcher watches, it knows how the process ended. */
@@ -142,7 +147,8 @@ static MothWork *take_receive(Control *c, int peer, const MothCommHead *h) {
       continue;
     char mine[300], theirs[300];
     bool same = h->dtype == w->head.dtype && h->count == w->head.count && h->ndim == w->head.ndim &&
-                memcmp(h->shape, w->head.shape, sizeof h->shape) == 0;
+                memcmp(h->shape, w->head.shape, sizeof h->shape) == 0 &&
+                h->nbytes == w->nout * w->itemsize;
     if (!same)
       moth_group_fault(
           c->g, "the calls of ranks do not match: rank %d calls %s%s%s, rank %d calls %s",
@@ -195,15 +201,43 @@ static void begin_data(Control *c, int peer) {
   p->holds = !p->text;
 }
 
-static void answer(Control *c, int peer) {
-  MothGroup *g = c->g;
-  char text[400], head[300];
+/* This rank's call of a number, or its last one. Returns the number of that. */
+static int64_t find_call(MothGroup *g, int64_t seq, Call *call) {
   pthread_mutex_lock(&g->lock);
-  MothCommHead h = {.seq = g->seq, .count = g->completed};
-  moth_comm_head_text(&g->last_head, head, sizeof head);
-  snprintf(text, sizeof text, "%s%s%s", head, g->last_where[0] ? " at " : "", g->last_where);
+  int64_t made = g->seq;
+  *call = (Call){.head = g->last_head};
+  memcpy(call->where, g->last_where, sizeof call->where);
+  for (int64_t i = g->nrecords - 1; i >= 0 && i >= g->nrecords - MOTH_COMM_RECORDS; i--) {
+    const MothCommRecord *r = &g->records[i % MOTH_COMM_RECORDS];
+    if (r->head.op >= MOTH_COMM_SEND || r->head.seq != seq)
+      continue;
+    call->head = r->head;
+    memcpy(call->where, r->where, sizeof call->where);
+    break;
+  }
   pthread_mutex_unlock(&g->lock);
-  tell(c, peer, ANSWER, &h, text);
+  return made;
+}
+
+static void answer(Control *c, int peer) {
+  Call call;
+  int64_t made = find_call(c->g, c->e->peers[peer].head.seq, &call);
+  tell(c, peer, ANSWER, made, &call, sizeof call);
+}
+
+static void take_answer(MothTcp *e, MothTcpPeer *p) {
+  Call call;
+  if (p->head.nbytes != sizeof call)
+    return;
+  memcpy(&call, p->text, sizeof call);
+  call.where[sizeof call.where - 1] = 0;
+  pthread_mutex_lock(&e->lock);
+  p->answered = true;
+  p->made = p->head.seq;
+  p->call = call.head;
+  memcpy(p->where, call.where, sizeof p->where);
+  pthread_cond_broadcast(&e->changed);
+  pthread_mutex_unlock(&e->lock);
 }
 
 static void end_data(Control *c, int peer) {
@@ -234,13 +268,7 @@ static void end_data(Control *c, int peer) {
     answer(c, peer);
     break;
   case ANSWER:
-    pthread_mutex_lock(&e->lock);
-    p->answered = true;
-    p->seq = p->head.seq;
-    p->completed = p->head.count;
-    snprintf(p->call, sizeof p->call, "%s", p->text);
-    pthread_cond_broadcast(&e->changed);
-    pthread_mutex_unlock(&e->lock);
+    take_answer(e, p);
     break;
   case LEAVING:
     atomic_store(&p->left, true);
@@ -462,7 +490,7 @@ static void settle(Control *c, double *next) {
   if (broken && !c->e->announced) {
     c->e->announced = true;
     fail_sends(c, text);
-    tell_all(c, FAULT, text);
+    tell_all(c, FAULT, 0, text);
   }
   double a = fail_receives(c, broken ? text : NULL), b = broken ? 1e18 : fail_sends(c, NULL);
   if (broken)
@@ -477,16 +505,17 @@ static void serve(Control *c, struct pollfd *p, int *peers) {
   for (;;) {
     double next = 1e18;
     pthread_mutex_lock(&e->lock);
-    bool closing = e->closing, ask = e->ask;
-    e->ask = false;
+    bool closing = e->closing;
+    int64_t question = e->question;
+    e->question = 0;
     pthread_mutex_unlock(&e->lock);
     take_posted(c);
-    if (ask)
-      tell_all(c, QUESTION, "");
+    if (question)
+      tell_all(c, QUESTION, question, "");
     settle(c, &next);
     if (closing && end == 0) {
       end = moth_wire_now() + 1;
-      tell_all(c, LEAVING, "");
+      tell_all(c, LEAVING, 0, "");
     }
     for (int i = 0; i < c->g->size; i++)
       write_some(c, i);
@@ -505,7 +534,10 @@ static void serve(Control *c, struct pollfd *p, int *peers) {
           .fd = peer->control,
           .events = (short)((peer->holds ? 0 : POLLIN) | (peer->first ? POLLOUT : 0))};
     }
-    poll(p, (nfds_t)n, next >= 1e17 ? -1 : moth_wire_left(next, 100000));
+    int most = e->gloo ? 50 : 100000;
+    poll(p, (nfds_t)n, next >= 1e17 ? (e->gloo ? most : -1) : moth_wire_left(next, most));
+    if (atomic_load(&e->waits)) /* for deadlines, and for what was posted after the group broke */
+      moth_gloo_wake(e);
     if (p[0].revents)
       moth_wire_hush(e->bell);
     for (int i = 1; i < n; i++)
@@ -551,23 +583,79 @@ void *moth_tcp_control(void *engine) {
 
 /* --- who is it ---------------------------------------------------------------------------------- */
 
-void moth_tcp_diagnose(MothTcp *e, const MothWork *w, char *text, size_t n) {
-  MothGroup *g = e->group;
-  char head[300], rank[160];
-  double until = moth_wire_now() + 0.25;
+void moth_tcp_ask(MothTcp *e, int64_t seq) {
   pthread_mutex_lock(&e->lock);
-  for (int i = 0; i < g->size; i++)
-    e->peers[i].answered = i == g->rank;
-  e->ask = true;
+  for (int i = 0; i < e->group->size; i++)
+    e->peers[i].answered = i == e->group->rank;
+  e->question = seq;
+  pthread_mutex_unlock(&e->lock);
   moth_wire_ring(e->bell);
+}
+
+/* Under the lock: waits for the answers of all ranks but those that are gone; at most so long. */
+static void await_answers(MothTcp *e, int only, double timeout) {
+  MothGroup *g = e->group;
+  double until = moth_wire_now() + timeout;
   for (;;) {
     int missing = 0;
     for (int i = 0; i < g->size; i++)
-      missing += !e->peers[i].answered && !atomic_load(&e->peers[i].gone);
+      missing +=
+          (only < 0 || i == only) && !e->peers[i].answered && !atomic_load(&e->peers[i].gone);
     if (missing == 0 || moth_wire_now() >= until || atomic_load(&g->broken))
-      break;
+      return;
     moth_comm_wait(&e->lock, &e->changed, until, 0.05);
   }
+}
+
+/* "rank 0 calls … at …, rank 1 calls … at …" */
+static void say_both(const MothGroup *g, const Call *mine, int peer, const MothCommHead *theirs,
+                     const char *where, char *text, size_t n) {
+  char a[300], b[300];
+  snprintf(text, n, "the calls of ranks do not match: rank %d calls %s%s%s, rank %d calls %s%s%s",
+           moth_group_world_rank(g, g->rank), moth_comm_head_text(&mine->head, a, sizeof a),
+           mine->where[0] ? " at " : "", mine->where, moth_group_world_rank(g, peer),
+           moth_comm_head_text(theirs, b, sizeof b), where[0] ? " at " : "", where);
+}
+
+bool moth_tcp_compare(MothTcp *e, const MothWork *w, char *text, size_t n) {
+  Call mine;
+  bool differs = false;
+  find_call(e->group, w->head.seq, &mine);
+  pthread_mutex_lock(&e->lock);
+  for (int i = 0; i < e->group->size && !differs; i++) {
+    const MothTcpPeer *p = &e->peers[i];
+    if (i == e->group->rank || !p->answered || p->call.seq != w->head.seq)
+      continue;
+    differs = !moth_comm_same_call(&p->call, &w->head);
+    if (differs)
+      say_both(e->group, &mine, i, &p->call, p->where, text, n);
+  }
+  pthread_mutex_unlock(&e->lock);
+  return differs;
+}
+
+/* One of the two may be further: it did its part of a call without a word from the other. So both say what they called as
+ * the number of the one behind. */
+void moth_tcp_mismatch(MothTcp *e, const MothWork *w, int peer, const MothCommHead *theirs,
+                       char *text, size_t n) {
+  Call mine;
+  MothTcpPeer *p = &e->peers[peer];
+  int64_t seq = theirs->seq < w->head.seq ? theirs->seq : w->head.seq;
+  find_call(e->group, seq, &mine);
+  moth_tcp_ask(e, seq);
+  pthread_mutex_lock(&e->lock);
+  await_answers(e, peer, 0.25);
+  bool known = p->answered && p->call.seq == seq;
+  say_both(e->group, &mine, peer, known ? &p->call : theirs, known ? p->where : "", text, n);
+  pthread_mutex_unlock(&e->lock);
+}
+
+void moth_tcp_diagnose(MothTcp *e, const MothWork *w, char *text, size_t n) {
+  MothGroup *g = e->group;
+  char head[300], rank[160];
+  moth_tcp_ask(e, w->head.seq);
+  pthread_mutex_lock(&e->lock);
+  await_answers(e, -1, 0.25);
   size_t at = (size_t)snprintf(text, n, "timed out after %g s in %s%s%s: ", w->timeout,
                                moth_comm_head_text(&w->head, head, sizeof head),
                                w->where[0] ? " at " : "", w->where);
@@ -583,9 +671,11 @@ void moth_tcp_diagnose(MothTcp *e, const MothWork *w, char *text, size_t n) {
       at += (size_t)snprintf(text + at, n - at,
                              "%s%s does not answer: it is stopped, or cannot be reached", comma,
                              rank);
-    else if (p->seq < w->head.seq)
-      at += (size_t)snprintf(text + at, n - at, "%s%s has not called it; its last call was %s",
-                             comma, rank, p->seq > 0 ? p->call : "none");
+    else if (p->made < w->head.seq)
+      at += (size_t)snprintf(
+          text + at, n - at, "%s%s has not called it; its last call was %s%s%s", comma, rank,
+          p->made > 0 ? moth_comm_head_text(&p->call, head, sizeof head) : "none",
+          p->made > 0 && p->where[0] ? " at " : "", p->made > 0 ? p->where : "");
     else
       continue;
     comma = "; ";

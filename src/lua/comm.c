@@ -1,5 +1,6 @@
 /* The store, process groups and their calls, for lua/moth/distributed. */
 #include "comm/comm.h"
+#include "comm/gloo.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -282,6 +283,14 @@ static int b_watch(lua_State *L) { /* (host, port, token, key) */
   return moth_lua_done(L, moth_comm_watch(luaL_checkstring(L, 1), (int)luaL_checkinteger(L, 2),
                                           luaL_checkstring(L, 3), luaL_checkstring(L, 4)));
 }
+static int b_has_gloo(lua_State *L) {
+  lua_pushboolean(L, moth_gloo_available());
+  return 1;
+}
+static int b_engine(lua_State *L) { /* (group) -> by what its data travels: "tcp", "gloo", … */
+  lua_pushstring(L, moth_group_engine(group_at(L, 1)));
+  return 1;
+}
 static int b_unwatch(lua_State *L) {
   (void)L;
   moth_comm_unwatch();
@@ -433,6 +442,8 @@ void moth_lua_open_comm(lua_State *L) { /* the binding's table is on top: into i
                                  {"group_record", b_record},
                                  {"watch", b_watch},
                                  {"unwatch", b_unwatch},
+                                 {"has_gloo", b_has_gloo},
+                                 {"group_engine", b_engine},
                                  {"start", b_start},
                                  {"work_wait", b_work_wait},
                                  {"work_state", b_work_state},

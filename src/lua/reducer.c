@@ -84,6 +84,10 @@ static int b_set_sync(lua_State *L) { /* (reducer, on) -> what it was */
   lua_pushboolean(L, moth_reducer_set_sync(held_at(L, 1)->r, lua_toboolean(L, 2)));
   return 1;
 }
+static int b_shadow(lua_State *L) { /* (reducer) */
+  moth_lua_enter(L);
+  return moth_lua_done(L, moth_reducer_shadow(held_at(L, 1)->r));
+}
 static int b_buffer(lua_State *L) { /* (reducer, bucket) -> its buffer */
   MothTensor *t = moth_reducer_buffer(held_at(L, 1)->r, (int)luaL_checkinteger(L, 2) - 1);
   if (!t)
@@ -138,9 +142,8 @@ b_set_hook(lua_State *L) { /* (reducer, start, finish): functions of a bucket's 
 void moth_lua_open_reducer(
     lua_State *L) { /* the binding's table is on top: into its field reducer */
   static const luaL_Reg fns[] = {
-      {"new", b_new},       {"close", reducer_gc}, {"set_sync", b_set_sync},
-      {"buffer", b_buffer}, {"order", b_order},    {"set_hook", b_set_hook},
-      {NULL, NULL}};
+      {"new", b_new},     {"close", reducer_gc},    {"set_sync", b_set_sync}, {"buffer", b_buffer},
+      {"order", b_order}, {"set_hook", b_set_hook}, {"shadow", b_shadow},     {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, fns);
   moth_lua_new_class(L, &key_reducer, "moth.Reducer", reducer_gc);

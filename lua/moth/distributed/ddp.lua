@@ -74,6 +74,8 @@ end
 -- The module ---------------------------------------------------------------------------------------
 
 local DDP = class("DistributedDataParallel", Module)
+signature.type("DistributedDataParallel", function(v) return type(v) == "table" and getmetatable(v) == DDP end,
+  "a DistributedDataParallel")
 
 -- The reducer of each module: an elastic run wraps a module again, and the hooks of the one before must go.
 local reducers = setmetatable({}, { __mode = "k" })
@@ -106,9 +108,9 @@ local function make_reducer(self, order)
   connect_hook(self)
 end
 
--- The tensors of rank 0, to all.
-local function broadcast_all(self, list)
-  local works, root = {}, self._group.ranks[1]
+-- The tensors of a rank, to all.
+local function broadcast_all(self, list, root)
+  local works = {}
   for i, t in ipairs(list) do
     works[i] = collectives.broadcast(t:detach(), root, { group = self._group, async = true })
   end
@@ -180,18 +182,30 @@ DDP.__init = signature.init(NAME .. "(Module module, *, list device_ids?, any ou
   if #self._params == 0 then check.fail("[%s] the module has no parameter that requires a gradient", NAME) end
   if B.is_fake(self._params[1]) then return record_buckets(self) end
   compare(self)
-  local all, order = { unpack(self._params) }, {}
-  for _, t in ipairs(self._rest) do all[#all + 1] = t end
-  for _, t in o.module:named_buffers() do all[#all + 1] = t end
-  broadcast_all(self, all)
+  self:_broadcast_all(self._group.ranks[1])
+  local order = {}
   for i = #self._params, 1, -1 do order[#order + 1] = i end
   make_reducer(self, order)
 end)
 
+-- For dist.join: parameters and buffers of a rank, to all; buffers, if they follow one rank at all.
+function DDP:_broadcast_all(root)
+  local all = { unpack(self._params) }
+  for _, t in ipairs(self._rest) do all[#all + 1] = t end
+  for _, t in self.module:named_buffers() do all[#all + 1] = t end
+  broadcast_all(self, all, root)
+end
+function DDP:_broadcast_buffers(root)
+  if not self._options.broadcast_buffers then return end
+  local buffers = {}
+  for _, t in self.module:named_buffers() do buffers[#buffers + 1] = t end
+  broadcast_all(self, buffers, root)
+end
+
 -- After the first reduced backward the buckets follow the order in which rank 0's gradients came.
 local function rebuild(self)
   local passes, order = R.order(self._reducer)
-  if passes == 0 then return end
+  if passes == 0 and not self._shadowed then return end
   self._rebuilt = true
   local seen = {}
   for _, i in ipairs(order) do seen[i] = true end
@@ -204,14 +218,13 @@ end
 
 function DDP:forward(...)
   if self.training and moth.is_grad_enabled() and not self._paused then
-    if not self._rebuilt and not self._options.find_unused_parameters and not self._options.static_graph then
+    local root, o = self._group.ranks[1], self._options
+    if self._joining then
+      root = self._joining.announce(self)
+    elseif not self._rebuilt and not o.find_unused_parameters and not o.static_graph then
       rebuild(self)
     end
-    if self._options.broadcast_buffers then
-      local buffers = {}
-      for _, t in self.module:named_buffers() do buffers[#buffers + 1] = t end
-      broadcast_all(self, buffers)
-    end
+    self:_broadcast_buffers(root)
   end
   return self.module(...)
 end

@@ -30,7 +30,7 @@ end
 signature.type("ProcessGroup", function(v) return type(v) == "table" and getmetatable(v) == ProcessGroup end,
   "a process group")
 
-local backends = { gloo = "tcp", tcp = "tcp", ["local"] = "local", fake = "fake" }
+local backends = { gloo = "gloo", tcp = "tcp", ["local"] = "local", fake = "fake" }
 
 local function make(backend, rank, size, ranks, from, key, timeout)
   local g = setmetatable({}, ProcessGroup)
@@ -86,13 +86,19 @@ local function is_set(name)
   return text == "1" or text == "true"
 end
 
--- A store for this job: that of the launcher, else one that rank 0 runs.
-local function store_at(host, port, rank, timeout)
+-- A store for this job: that of the launcher, else one that rank 0 runs. Port 0, a free one, is for a process alone.
+local function store_at(host, port, rank, size, timeout)
   local token = os.getenv("MOTH_STORE_TOKEN") or ""
   local by_agent = is_set "TORCHELASTIC_USE_AGENT_STORE"
   local key = host .. ":" .. port
   if rank == 0 and not by_agent and not state.servers[key] then
-    state.servers[key] = C.serve(host, port, token)
+    local server, bound = C.serve(host, port, token)
+    state.servers[key] = { server, bound }
+  end
+  if port == 0 then
+    local own = state.servers[key]
+    if size > 1 or not own then check.fail "[distributed.init_process_group] port 0: other ranks cannot know it" end
+    port = own[2]
   end
   return store.TCPStore(host, port, { timeout = timeout, token = token }), by_agent
 end
@@ -105,7 +111,7 @@ local function join(o)
     rank = rank or number_of("RANK", "which process this is")
     size = size or number_of("WORLD_SIZE", "how many processes there are")
     local host, port = needed("MASTER_ADDR", "where rank 0 is"), number_of("MASTER_PORT", "the port of rank 0")
-    return rank, size, store_at(host, port, rank, o.timeout)
+    return rank, size, store_at(host, port, rank, size, o.timeout)
   elseif name == "tcp" then
     local host, port = place:match("^%[?(.-)%]?:(%d+)$")
     if not host then
@@ -113,7 +119,7 @@ local function join(o)
     end
     rank = rank or number_of("RANK", "which process this is")
     size = size or number_of("WORLD_SIZE", "how many processes there are")
-    return rank, size, store_at(host, tonumber(port), rank, o.timeout)
+    return rank, size, store_at(host, tonumber(port), rank, size, o.timeout)
   end
   check.fail("[distributed.init_process_group] init_method: expected env:// or tcp://host:port, got %s", method)
 end
@@ -191,7 +197,8 @@ end)
 --- Whether this process has joined.
 M.is_initialized = signature("distributed.is_initialized()", function() return state.default ~= nil end)
 M.is_available = signature("distributed.is_available()", function() return true end)
-M.is_gloo_available = signature("distributed.is_gloo_available()", function() return true end)
+--- Whether the library Gloo is there, by which data of the backend "gloo" travels between hosts.
+M.is_gloo_available = signature("distributed.is_gloo_available()", function() return C.has_gloo() end)
 M.is_nccl_available = signature("distributed.is_nccl_available()", function() return false end)
 M.is_mpi_available = signature("distributed.is_mpi_available()", function() return false end)
 

@@ -34,7 +34,7 @@ for name, file in require "moth.each" { -- what needs no group (docs/planner.md)
 end
 
 files.elastic, files.reform, files.checkpoint = "elastic", { "elastic", "reform" }, "checkpoint"
-files.DistributedDataParallel, files.hooks, files.nn = "ddp", "hooks", "nn"
+files.DistributedDataParallel, files.hooks, files.nn, files.join = "ddp", "hooks", "nn", "join"
 files.fully_shard, files.fsdp = { "fully_shard", "fully_shard" }, "fsdp"
 files.ZeroRedundancyOptimizer, files.MoE = "zero_optimizer", "moe"
 files.context, files.context_parallel = "context", { "context", "context_parallel" }

@@ -1,0 +1,27 @@
+-- The same specs with data by the library Gloo, on one host, where "gloo" would take moth's own sockets.
+local ranks = require "distributed.ranks"
+local dist = require "moth.distributed"
+
+local function run(name, more, size)
+  if not dist.is_gloo_available() then pending("libgloo-dev: not built") end
+  return ranks.run { size = size or 2, env = { "MOTH_GLOO=always" }, code = ([[
+    assert(require("moth_lua").comm.group_engine(dist.new_group().handle) == "gloo")
+    require("distributed.%s")(rank, size%s) print "fine"]]):format(name, more and (", %q"):format(more) or "") }
+end
+
+local function agree(results, victim)
+  for i, r in ipairs(results) do
+    assert(i - 1 == victim or r.rc == 0 and r.out == "fine\n", ("rank %d ended with %s: %s"):format(i - 1,
+      tostring(r.rc), r.out))
+  end
+end
+
+describe("by Gloo", function()
+  it("collectives #M353 #M355", function() agree(run("each_collective", nil, 3)) end)
+  it("collectives as ops", function() agree(run "each_op") end)
+  it("calls that differ are quoted on both sides", function() agree(run "each_mismatch") end)
+  it("a rank that dies or stops is named", function()
+    agree(run("each_fault", "killed in the middle", 3), 1)
+    agree(run("each_fault", "stopped", 3))
+  end)
+end)
