@@ -58,6 +58,17 @@ return function(_, size)
   case("uneven, full", 11, {}, 2, 2, 3)
   if 48 % (2 * size) == 0 then case("balanced", 48, { is_causal = true, load_balance = true }, 4, 2, 4) end
 
+  if size < 4 then -- gradients across ranks
+    local mesh = dist.device_mesh { size }
+    local function input() return moth.randn({ 1, 1, 5, 2 }, { dtype = moth.float64 }):requires_grad_() end
+    local lengths = size == 3 and { 2, 2, 1 } or size == 2 and { 3, 2 } or nil
+    assert(moth.autograd.gradcheck(function(a, b, c)
+      local y = context.ring_attention(dist.tp.split(a, 3, mesh), dist.tp.split(b, 3, mesh), dist.tp.split(c, 3, mesh),
+        { is_causal = true, lengths = lengths })
+      return dist.tp.gather(y, 3, mesh, 5)
+    end, { input(), input(), input() }))
+  end
+
   -- a block of a transformer, its sequence cut #M392
   local layer = nn.TransformerEncoderLayer(8, 2, 16, 0, { batch_first = true })
   local one, cut = layer:clone(), layer:clone()

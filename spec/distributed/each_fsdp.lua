@@ -198,11 +198,11 @@ return function(rank, size)
   end
 
   -- bytes: a step's peak over what is there before and after is at most the gradients' shards and three units #M379
-  do
-    local width, count = 384, 6
-    local layers = {}
-    for i = 1, count do layers[i] = dist.fully_shard(nn.Linear(width, width, { bias = false })) end
-    local m = dist.fully_shard(nn.Sequential(unpack(layers)))
+  if size == 2 then
+    local width, count = 256, 6
+    local layers, o = {}, { mesh = dist.new_group() }
+    for i = 1, count do layers[i] = dist.fully_shard(nn.Linear(width, width, { bias = false }), o) end
+    local m = dist.fully_shard(nn.Sequential(unpack(layers)), o)
     local v = moth.randn(1, width)
     local function step() m(v):sum():backward() end
     step()
@@ -220,6 +220,20 @@ return function(rank, size)
       assert(after.peak - before <= limit, ("peak %d over %d"):format(after.peak - before, limit))
       print(("peak over live: %.2f units"):format((after.peak - before - count * one / size) / one))
     end
+    -- the order of calls: each unit is gathered before it is used, the next one ahead, in backward, too; its gradients
+    -- are on their way while the one before it computes #M379
+    if size > 1 then
+      local calls, from = {}, #dist.flight_record(o.mesh)
+      m:set_reshard_after_forward(true)
+      step()
+      local record = dist.flight_record(o.mesh)
+      for i = from + 1, #record do
+        local what, unit = record[i].where:match "^fully_shard %((%a)%a* of (%d)%)$"
+        calls[#calls + 1] = what and what .. unit or record[i].op
+      end
+      local expected = "p0 p1 p2 p3 p4 p5 p5 p4 g5 p3 g4 p2 g3 p1 g2 p0 g1 g0"
+      assert(table.concat(calls, " ") == expected, table.concat(calls, " "))
+    end
     if size > 1 then -- parameters, gradients and the optimizer's state are 1 / ranks #M378
       local b = moth.memory.breakdown(m, moth.optim.Adam(m:parameters()), v).measured
       local bytes, limit = b.parameters + b.gradients + b.optimizer_state, 4 * count * width * width * 4 / size
@@ -229,9 +243,9 @@ return function(rank, size)
     if size == 2 and dist.get_backend() ~= "local" then
       m:set_reshard_after_forward(true)
       step()
-      local s = dist.stats().bytes_sent
+      local s = dist.stats(o.mesh).bytes_sent
       step()
-      s = dist.stats().bytes_sent - s
+      s = dist.stats(o.mesh).bytes_sent - s
       assert(math.abs(s / (count * width * width * 4) - 1.5) < 0.01, "bytes sent: " .. s)
     end
   end

@@ -27,6 +27,15 @@ return function(rank, size)
     close("norm", moth.nn.utils.grad_norm(cut:parameters()), moth.nn.utils.grad_norm(one:parameters()))
   end
 
+  if size < 4 then -- gradients across ranks
+    moth.manual_seed(3)
+    local moe = dist.MoE(3, 2, { num_experts = 3, top_k = 2, average = false, dtype = moth.float64 })
+    local v = moth.randn({ 6, 3 }, { dtype = moth.float64 }):requires_grad_()
+    assert(moth.autograd.gradcheck(function(t)
+      return dist.tp.gather(moe(dist.tp.split(t, 1)), 1)
+    end, v))
+  end
+
   -- in DistributedDataParallel: experts stay, the rest is averaged
   local net = moth.nn.Sequential(moth.nn.Linear(6, 6), dist.MoE(6, 4, { num_experts = 2 * size, top_k = 1 }))
   local ddp = dist.DistributedDataParallel(net)
