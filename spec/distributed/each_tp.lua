@@ -127,6 +127,9 @@ return function(rank, size)
     local goal = moth.tensor({ 3, 16, 1, 9 }, { dtype = moth.int64 })
     local loss = tp.loss_parallel(mesh, function() return F.cross_entropy(tp.split(logits, 2, mesh), goal) end)
     close("loss_parallel", loss, F.cross_entropy(logits, goal))
+    local criterion = nn.CrossEntropyLoss { reduction = "sum", label_smoothing = 0.2 }
+    loss = tp.loss_parallel(mesh, function() return criterion(tp.split(logits, 2, mesh), goal) end)
+    close("loss_parallel", loss, criterion(logits, goal))
   end
 
   -- layers #M387

@@ -14,7 +14,7 @@
 #include "ops/create.h"
 #include "ops/random.h"
 
-bool moth_segment_checks;
+_Atomic bool moth_segment_checks;
 
 enum { GENERATORS = 16 };
 

@@ -293,7 +293,7 @@ MothStatus moth_segment_finish(MothSegment *s, MothTraceEnd **end);
 MothStatus moth_segment_run_each(MothSegment *s);
 /* Whether each segment runs twice on copies first, as it is compiled and one by one: MOTH_COMPILE_CHECK (check.c). An
  * error where results, effects or gradients differ. */
-MOTH_API extern bool moth_segment_checks;
+MOTH_API extern _Atomic bool moth_segment_checks; /* of all threads */
 MothStatus moth_segment_check(MothSegment *s, MothTraceEnd *end);
 /* Copies, which share storages as the tensors do, with histories of their own: out[i] is the caller's. */
 MOTH_API MothStatus moth_tensor_copies(MothTensor *const *in, uint32_t n, MothTensor **out);

@@ -463,7 +463,7 @@ M.cross_entropy = signature("distributed.tp.cross_entropy(Tensor input, Tensor t
   return loss:sum() / kept:sum()
 end, true)
 
---- Calls fn(…), in which F.cross_entropy takes logits cut along the classes.
+--- Calls fn(…), in which F.cross_entropy and nn.CrossEntropyLoss take logits cut along the classes.
 M.loss_parallel = signature("distributed.tp.loss_parallel(DeviceMesh|ProcessGroup mesh, callable fn, ...)",
 function(where, fn, ...)
   local group = mesh.group_of(where, "tp.loss_parallel")
@@ -475,8 +475,14 @@ function(where, fn, ...)
       return M.cross_entropy(x, target, { mesh = group, ignore_index = ignore, reduction = reduction,
         label_smoothing = smoothing })
     end)
+  local Loss = require("moth.nn.loss").CrossEntropyLoss
+  local forward = Loss.forward
+  function Loss:forward(x, target)
+    return both(x, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
+  end
   rawset(functional, "cross_entropy", both)
   local function done(ok, ...)
+    Loss.forward = forward
     rawset(functional, "cross_entropy", was)
     if not ok then error((...), 0) end
     return ...
