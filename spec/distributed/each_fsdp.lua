@@ -86,6 +86,7 @@ return function(rank, size)
     local hybrid = train("replicas", { mesh = mesh })
     for _, p in ipairs(hybrid:parameters()) do compare.same("replicas", p:detach(), mesh:group "replica") end
   end
+  if size == 8 then return dist.barrier() end -- what follows does not depend on the number of ranks
   local low, _, opt = train("bfloat16", { mp = { param_dtype = moth.bfloat16, reduce_dtype = moth.float32 } }, 0.05,
     nil, { mp = { param_dtype = moth.bfloat16, reduce_dtype = moth.float32, output_dtype = moth.float32 } })
   for _, p in ipairs(low:parameters()) do
@@ -131,9 +132,9 @@ return function(rank, size)
 
   if size == 2 then -- compiled, before and after
     local one, m = net:clone(), net:clone()
-    for i = 1, 3 do m.blocks[i].forward = moth.compile(getmetatable(m.blocks[i]).forward) end
+    for i = 1, 3 do m.blocks[i].forward = moth.compile(getmetatable(m.blocks[i]).forward, { backend = "blocks" }) end
     shard(m)
-    for _, call in ipairs { m, moth.compile(m) } do
+    for _, call in ipairs { m, moth.compile(m, { backend = "blocks" }) } do
       m:zero_grad()
       one:zero_grad()
       lossf(call(mine), target):backward()
