@@ -1,10 +1,32 @@
 -- fully_shard, on threads and on processes; the ranks check themselves.
 local ranks = require "distributed.ranks"
+local moth = require "moth"
+local dist = require "moth.distributed"
 
 describe("fully_shard #M374 #M376 #M378 #M382 #M404", function()
   for _, size in ipairs { 1, 2, 3, 4, 8 } do
     it(("equals one process, on %d threads"):format(size), function() ranks.threads("distributed.each_fsdp", size) end)
   end
+  it("raises an error for each allocation that fails, and works again in a new group", function()
+    dist.init_process_group("local", { rank = 0, world_size = 1, init_method = "local://fsdp", timeout = 5 })
+    local errors = 0
+    for n = 1, 120, 3 do
+      local o = { mesh = dist.new_group { 0 }, mp = { param_dtype = moth.bfloat16, reduce_dtype = moth.float32 } }
+      local net = moth.nn.Sequential(moth.nn.Linear(64, 64), moth.nn.Linear(64, 64))
+      dist.fully_shard(net[1], o)
+      dist.fully_shard(net, o)
+      local x = moth.randn(2, 64)
+      net(x):sum():backward()
+      moth.memory.fail_at(n)
+      local ok, message = pcall(function() net(x):sum():backward() end)
+      moth.memory.fail_at(0)
+      errors = errors + (ok and 0 or 1)
+      assert(ok or message:find "out of memory", message)
+      dist.destroy_process_group(o.mesh)
+    end
+    dist.destroy_process_group()
+    assert.is_true(errors > 20)
+  end)
   it("names the rank that ended in the middle of a step, and calls that do not match", function()
     local code = [[
       local nn = moth.nn

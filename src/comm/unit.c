@@ -212,6 +212,8 @@ MothStatus moth_unit_ready(MothUnit *u) {
   if (status == MOTH_OK)
     u->state = MOTH_UNIT_FULL;
 done:
+  if (status != MOTH_OK && u->state == MOTH_UNIT_GATHERING)
+    u->state = MOTH_UNIT_SHARDED;
   forget_gather(u);
   return status;
 }
@@ -328,8 +330,13 @@ static MothStatus start_reduce(MothUnit *u) {
                          .where = where};
     s = moth_comm_start(u->group, &r, &u->reducing);
   }
-  if (s == MOTH_OK)
+  if (s == MOTH_OK) {
     u->chain->reducing = u;
+  } else {
+    moth_tensor_release(u->buffer);
+    moth_tensor_release(u->result);
+    u->buffer = u->result = NULL;
+  }
   reset(u);
   return s;
 }
@@ -486,6 +493,32 @@ void moth_unit_set_after_backward(MothUnit *u, bool reduce, bool reshard) {
   u->reshard = reshard;
 }
 
+static void drop(MothWork *w) {
+  if (w)
+    moth_work_wait(w, 5, &(bool){false}); /* its memory is written to */
+  moth_work_release(w);
+}
+
+void moth_unit_abandon(MothUnit *u) {
+  if (u->chain->reducing == u)
+    u->chain->reducing = NULL;
+  if (u->chain->later == u)
+    u->chain->later = NULL;
+  drop(u->gathering);
+  drop(u->reducing);
+  drop(u->averaging);
+  moth_tensor_release(u->flat);
+  moth_tensor_release(u->buffer);
+  moth_tensor_release(u->result);
+  u->gathering = u->reducing = u->averaging = NULL;
+  u->flat = u->buffer = u->result = NULL;
+  for (int i = 0; i < u->n && !u->is_alias; i++)
+    if (u->parts[i].full->numel > 0)
+      moth_storage_resize(u->parts[i].full, 0);
+  u->state = MOTH_UNIT_SHARDED;
+  reset(u);
+}
+
 /* --- making it ---------------------------------------------------------------------------------- */
 
 static MothStatus add_part(MothUnit *u, Part *p, MothTensor *full, MothTensor *shard) {
@@ -539,7 +572,8 @@ MothStatus moth_unit_new(MothGroup *group, MothGroup *replicas, int n, MothTenso
   if (replicas)
     moth_group_retain(replicas);
   snprintf(u->name, sizeof u->name, "%s", options.name);
-  u->chain = options.neighbor ? options.neighbor->chain : calloc(1, sizeof *u->chain);
+  MothUnit *other = options.neighbor;
+  u->chain = other && other->group == group ? other->chain : calloc(1, sizeof *u->chain);
   u->parts = calloc((size_t)n + 1, sizeof *u->parts);
   if (u->chain)
     u->chain->refs++;
@@ -567,21 +601,11 @@ done:
   return status;
 }
 
-static void drop(MothWork *w) {
-  if (w)
-    moth_work_wait(w, 5, &(bool){false}); /* its memory is written to */
-  moth_work_release(w);
-}
-
 void moth_unit_free(MothUnit *u) {
   if (!u)
     return;
-  drop(u->gathering);
-  drop(u->reducing);
-  drop(u->averaging);
-  moth_tensor_release(u->flat);
-  moth_tensor_release(u->buffer);
-  moth_tensor_release(u->result);
+  if (u->chain)
+    moth_unit_abandon(u);
   for (int i = 0; i < u->n; i++) {
     Part *p = &u->parts[i];
     if (p->hook)
@@ -589,14 +613,8 @@ void moth_unit_free(MothUnit *u) {
     moth_tensor_release(p->full);
     moth_tensor_release(p->shard);
   }
-  if (u->chain) {
-    if (u->chain->reducing == u)
-      u->chain->reducing = NULL;
-    if (u->chain->later == u)
-      u->chain->later = NULL;
-    if (--u->chain->refs == 0)
-      free(u->chain);
-  }
+  if (u->chain && --u->chain->refs == 0)
+    free(u->chain);
   moth_group_release(u->group);
   moth_group_release(u->replicas);
   free(u->parts);

@@ -33,6 +33,9 @@ MOTH_API MothStatus moth_unit_ready(MothUnit *u);
 /* Releases the memory of the parameters, also of those that are on their way. */
 MOTH_API MothStatus moth_unit_reshard(MothUnit *u);
 
+/* After an error: waits a while for what is in flight, forgets it, and releases the parameters. */
+MOTH_API void moth_unit_abandon(MothUnit *u);
+
 /* What happens when all gradients of a backward are there: with reduce they are averaged over the ranks, and each has
  * its part as the gradient of its shards; with reshard the parameters are released first. */
 MOTH_API void moth_unit_set_after_backward(MothUnit *u, bool reduce, bool reshard);

@@ -78,6 +78,11 @@ static int b_set_after_backward(lua_State *L) { /* (unit, reduce, reshard) */
   return 0;
 }
 
+static int b_abandon(lua_State *L) { /* (unit) */
+  moth_unit_abandon(unit_at(L, 1));
+  return 0;
+}
+
 static int run(lua_State *L, MothStatus (*fn)(MothUnit *u)) {
   MothUnit *u = unit_at(L, 1);
   if (moth_unrun)
@@ -116,6 +121,7 @@ void moth_lua_open_unit(lua_State *L) { /* the binding's table is on top: into i
                                  {"reshard", b_reshard},
                                  {"flush", b_flush},
                                  {"finish", b_finish},
+                                 {"abandon", b_abandon},
                                  {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, fns);

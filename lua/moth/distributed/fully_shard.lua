@@ -102,6 +102,7 @@ local function end_of_backward(tree, message)
       B.comm.group_break(unit.group.handle, ("backward failed on rank %d: %s"):format(unit.group.ranks[unit.group.rank
         + 1], tostring(message)))
     end
+    for _, unit in ipairs(tree.units) do U.abandon(unit.handle) end
     return
   end
   for _, unit in ipairs(tree.units) do U.flush(unit.handle) end
