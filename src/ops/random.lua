@@ -98,11 +98,12 @@ return {
   check = {
     { "either(replacement, le(num_samples, C))",
       "cannot draw {num_samples} samples without replacement: more than the {C} classes" },
+    { "lt(0, C)", "cannot draw {num_samples} samples: there are no classes" },
   },
   grad = "none",
   none = "random values",
   samples = { "rand(4), 2", "rand(3,4), 5, true" },
-  errors = { { "rand(3), 4", "more than" }, { "rand(3), 0", "num_samples" }, { "randn(3) - 9, 1", "negative" } },
+  errors = { { "rand(3), 4", "more than" }, { "rand(2,0), 3, true", "there are no classes" }, { "rand(3), 0", "num_samples" }, { "randn(3) - 9, 1", "negative" } },
   doc = "Positions drawn with the weights in the rows of self." },
 { "exponential_(Tensor! self, float lambd=1 > 0, Generator? generator=none) -> self",
   kind = "composite",
