@@ -66,6 +66,25 @@ describe("dist.record", function()
     assert.equal(0, #of(program, "run", "detach"))
   end)
 
+  it("has the collectives of weights that are cut, among the ranks of the group", function()
+    dist.destroy_process_group()
+    dist.init_process_group("fake", { rank = 0, world_size = 64 })
+    local mesh = dist.device_mesh({ 8, 8 }, { "dp", "tp" })
+    local net = moth.fake_mode(function()
+      local m = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64))
+      dist.tp.parallelize(m, mesh.tp, { ["0"] = "column", ["1"] = "row" })
+      return nn.parallel.DistributedDataParallel(m, { process_group = mesh:group "dp" })
+    end)
+    local program = dist.record(function()
+      net(moth.randn(16, 64):requires_grad_(true)):sum():backward()
+    end, { gpu = gpu })
+    local calls, start = of(program, "call"), of(program, "start")[1][2]
+    assert.equal(2, #calls) -- one in each pass
+    for _, c in ipairs(calls) do assert.same({ 16 * 64 * 4, { size = 8, near = 8 } }, { c[2][3], c[2][4] }) end
+    assert.same({ size = 8, near = 1 }, start[4])
+    assert.equal((2 * 64 * 256 + 256 + 8 * 64) / 8 * 4, start[3])
+  end)
+
   it("counts attention in both passes", function()
     local program = dist.record(function()
       local q = moth.randn(2, 4, 256, 64):requires_grad_(true)

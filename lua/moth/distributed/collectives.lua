@@ -75,8 +75,8 @@ end
 --- Starts a call; for files of this folder. o: group, async, timeout, op, root, tag, uneven, in_splits, out_splits.
 function M.start(name, group, from, to, o, after)
   local any = from or to
-  if M.recorder and (not any or B.is_fake(any)) then -- dist.record
-    local finish = M.recorder(name, group, from, to, o.async)
+  if group.backend == "fake" and (any and B.is_fake(any) or not any and M.recorder) then -- dist.record
+    local finish = M.recorder and M.recorder(name, group, from, to, o.async)
     return o.async and Work(nil, finish) or nil
   end
   local handle = C.start(group.handle, name, from, to, o.op, o.root, o.tag, o.timeout, o.uneven, o.in_splits,

@@ -48,7 +48,7 @@ end
 -- Seconds of an op on the device; 0 of a view, and of what only makes memory.
 local function seconds(gpu, name, args, results)
   local op = require("moth.dispatch.ops").get(name)
-  if op and op.kind == "view" or name == "detach" or name:find "empty" then return 0 end
+  if op and op.kind == "view" or name == "detach" or name == "comm_copy_to" or name:find "empty" then return 0 end
   local a, r, moved = {}, {}, 0
   for i, t in ipairs(args) do
     a[i] = { unpack(t.shape) }
