@@ -212,6 +212,7 @@ local function flat(list, into)
   for i = 1, list.n or #list do
     local v = list[i]
     if B.is_tensor(v) then into[#into + 1] = v
+    elseif moth.sparse.is_sparse(v) then into[#into + 1] = v:to_dense()
     elseif type(v) == "table" then flat(v, into)
     elseif type(v) == "boolean" then into[#into + 1] = moth.tensor(v)
     elseif type(v) == "number" then
@@ -319,8 +320,8 @@ end
 local first = true
 for line in io.lines(dir .. "/cases.lua") do
   if not first then
-    local chunk = assert(loadstring("local case, T, dtype, complex = ... " .. line))
-    local ok, err = pcall(chunk, case, T, B.dtype, moth.complex)
+    local chunk = assert(loadstring("local case, T, dtype, complex, moth = ... " .. line))
+    local ok, err = pcall(chunk, case, T, B.dtype, moth.complex, moth)
     if not ok then
       local number = line:match "^case%((%d+)"
       out:write(number, " error arguments: ", (tostring(err):gsub("\n", "\\n")), "\n")

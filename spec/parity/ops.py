@@ -131,8 +131,11 @@ class Writer:
         if v is None:
             return "nil"
         if torch.is_tensor(v):
+            if v.layout == torch.sparse_csr and v.dim() == 2 and v.dtype in DTYPES:
+                parts = [v.crow_indices() + 1, v.col_indices() + 1, v.values().detach()]
+                return "moth.sparse_csr_tensor(%s, {%s})" % (", ".join(map(self.tensor, parts)), ", ".join(map(str, v.shape)))
             if v.dtype not in DTYPES or v.layout != torch.strided:
-                raise NotImplementedError("a tensor of %s" % v.dtype)
+                raise NotImplementedError("a tensor of %s, %s" % (v.dtype, v.layout))
             return self.tensor(v)
         if isinstance(v, bool):
             return "true" if v else "false"
@@ -210,6 +213,8 @@ def inexact(t):
 
 
 def clone(v):
+    if torch.is_tensor(v) and v.layout != torch.strided:
+        return v.detach().clone()  # gradients are compared by dense tensors
     if torch.is_tensor(v):
         return v.detach().clone(memory_format=torch.preserve_format).requires_grad_(v.requires_grad)
     if isinstance(v, (list, tuple)):
@@ -218,6 +223,7 @@ def clone(v):
 
 
 def packed(t):
+    t = t if t.layout == torch.strided else t.to_dense()
     if t.dtype not in DTYPES or t.layout != torch.strided:
         raise NotImplementedError("a result of %s" % t.dtype)
     t = t.resolve_conj().resolve_neg().contiguous()

@@ -44,6 +44,11 @@ describe("products of sparse matrices #quick", function()
     close(moth.addmm(b, s, x), b + a:mm(x))
     close(moth.sparse.addmm(b, s, x, { beta = 2, alpha = 3 }), b * 2 + a:mm(x) * 3)
     close(moth.sparse.addmm(moth.zeros(n, 2), moth.randn(n, 1) * 0, moth.zeros(1, 2):to_sparse()), moth.zeros(n, 2))
+    local r = matrix(moth.tensor { 1, 2, 3, 4, 5, -6, 7, -8 }):coalesce() -- row 4 is empty
+    local one = moth.tensor { { 1 }, { 10 }, { 100 }, { 1000 } }
+    local function row(reduce) return moth.sparse.mm(r, one, reduce):squeeze(2):totable() end
+    assert.same({ { 26, 7000, -298.5, 0, 6000 }, { 60, 7000, 3, 0, 6000 }, { -8, 7000, -600, 0, 6000 } },
+      { row "mean", row "amax", row "amin" })
     local sampled = moth.sparse.sampled_addmm(s, b, x.T, { beta = 2, alpha = 3 })
     close(sampled:to_dense(), a * 2 + b:mm(x.T) * a:ne(0) * 3)
     local layer = nn.Linear(m, 6)
@@ -64,6 +69,9 @@ describe("products of sparse matrices #quick", function()
     local function square(values) return moth.sparse.mm(matrix(values), matrix(values):t()):to_dense() end
     assert.is_true(check(square, { v }))
     local function sampled(values, a, b) return moth.sparse.sampled_addmm(matrix(values), a, b):to_dense() end
+    for _, reduce in ipairs { "mean", "amax", "amin" } do
+      assert.is_true(check(function(values, dense) return moth.sparse.mm(matrix(values), dense, reduce) end, { v, x }))
+    end
     local a, b = moth.randn(n, 2, o), moth.randn(2, m, o)
     assert.is_true(check(sampled, { v, a, b }) and again(sampled, { v, a, b }))
     assert.is_true(check(function(values) return moth.sparse.softmax(matrix(values), 2):to_dense() end, { v }))

@@ -74,12 +74,15 @@ describe("a sparse tensor #quick", function()
         close(f(a[layout](a), b[layout](b)):to_dense(), f(x, y))
       end
     end
-    local z = d:clone()
-    assert.equal(z, z:add_(a, 2))
-    close(z, d + x * 2)
+    local y2 = d:clone()
+    assert.equal(y2, y2:add_(a, 2))
+    close(y2, d + x * 2)
     close((example() + example()):coalesce():to_dense(), example():to_dense() * 2)
     close(example():abs():to_dense(), example():to_dense()) -- of sums, not of what is added up
     close((a * moth.tensor(2)):to_dense(), x * 2)
+    local z = a:to(moth.complex128) * moth.complex(1, 2)
+    close(moth.real(z):to_dense(), x)
+    close(moth.imag(z):to_dense(), x * 2)
   end)
 
   it("is transposed, indexed, cut and joined", function()

@@ -22,6 +22,8 @@ for file, names in require "moth.each" {
   transformed = "TransformedDistribution LogNormal LogisticNormal LogitRelaxedBernoulli RelaxedBernoulli \z
     ExpRelaxedCategorical RelaxedOneHotCategorical",
   von_mises = "VonMises",
+  lkj = "LKJCholesky GeneralizedPareto",
+  transforms_joined = "CatTransform StackTransform CumulativeDistributionTransform identity_transform",
   kl = "kl_divergence register_kl",
   registry = "biject_to transform_to",
   transforms = "Transform ExpTransform SigmoidTransform TanhTransform SoftplusTransform AbsTransform SoftmaxTransform \z

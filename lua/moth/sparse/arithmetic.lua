@@ -29,7 +29,7 @@ local function same_size(name, a, b)
 end
 
 local function no_number(name, v)
-  if type(v) == "number" then
+  if T.is_number(v) then
     check.fail("[%s] a sparse tensor and a number make a dense one: use s:to_dense()", name)
   end
 end
@@ -49,8 +49,10 @@ local function add(name, a, b, alpha)
   local values = ops.cat({ ops.to(a.elements, { dtype = dtype }), ops.to(right, { dtype = dtype }) }, 1)
   return T.as(new(p, values, a.full):coalesce(), a)
 end
-method("add(Sparse|Tensor|number other, number alpha=1)", function(a, b, alpha) return add("add", a, b, alpha) end)
-method("sub(Sparse|Tensor|number other, number alpha=1)", function(a, b, alpha) return add("sub", a, b, -alpha) end)
+method("add(Sparse|Tensor|number other, number|complex alpha=1)",
+  function(a, b, alpha) return add("add", a, b, alpha) end)
+method("sub(Sparse|Tensor|number other, number|complex alpha=1)",
+  function(a, b, alpha) return add("sub", a, b, -alpha) end)
 function T.reversed.add(a, b, alpha) return add("add", a, b, alpha or 1) end
 function T.reversed.sub(a, b, alpha) return add("sub", a, b, -(alpha or 1)) end
 -- x:add_(s): only the rows of s change.
@@ -89,7 +91,7 @@ local function common(a, b)
   local values = ops.mul(ops.index_select(a.elements, 1, found), ops.index_select(b.elements, 1, at))
   return T.as(new(p, values, a.full), like)
 end
-local function scalar(v) return type(v) == "number" or B.is_tensor(v) and B.dim(v) == 0 end
+local function scalar(v) return T.is_number(v) or B.is_tensor(v) and B.dim(v) == 0 end
 -- The elements of a dense tensor, broadcast to the size of s, at its places.
 local function elements_of(name, s, x)
   if B.dim(x) > #s.full then
@@ -109,8 +111,8 @@ local function div(a, b)
   end
   return with(a, ops.div(a.elements, scalar(b) and b or elements_of("div", a, b)))
 end
-method("mul(Sparse|Tensor|number other)", mul)
-method("div(Sparse|Tensor|number other)", div)
+method("mul(Sparse|Tensor|number|complex other)", mul)
+method("div(Sparse|Tensor|number|complex other)", div)
 T.reversed.mul, T.reversed.div = mul, div
 method("pow(number exponent)", function(s, e)
   if e <= 0 then check.fail("[pow] 0 to the power of %g is not 0; use s:to_dense():pow(%g)", e, e) end
@@ -121,7 +123,7 @@ end)
 local function operator(key, name, fn)
   Sparse[key] = function(a, b)
     for _, v in ipairs({ a, b }) do
-      if not (is_sparse(v) or B.is_tensor(v) or type(v) == "number") then
+      if not (is_sparse(v) or B.is_tensor(v) or T.is_number(v)) then
         check.fail("[%s] expected a tensor or a number, got %s", name, class.name(v))
       end
     end

@@ -143,20 +143,29 @@ local function any_sparse(name, ...)
   check.fail("[sparse.%s] expected a sparse tensor; moth.%s is for dense ones", name, name)
 end
 --- The product of two matrices, of which one or both are sparse: (n, m) by (m, k). Two sparse ones make a sparse one.
-M.mm = signature("sparse.mm(Tensor|Sparse mat1, Tensor|Sparse mat2)", function(a, b)
+-- reduce: how the products of a row's elements are joined, of a sparse mat1 and a dense mat2; "amax" and "amin" are
+-- over the elements that are there.
+M.mm = signature("sparse.mm(Tensor|Sparse mat1, Tensor|Sparse mat2, 'sum'|'mean'|'amax'|'amin' reduce='sum')",
+function(a, b, reduce)
   any_sparse("mm", a, b)
+  if reduce ~= "sum" then
+    if not T.is_sparse(a) or T.is_sparse(b) then
+      check.fail("[sparse.mm] reduce = '%s' takes a sparse mat1 and a dense mat2", reduce)
+    end
+    return (T.reduced_product("sparse.mm", a, b, reduce))
+  end
   if T.is_sparse(a) then return (a:mm(b)) end
   return (T.reversed.mm(a, b))
 end)
 --- beta input + alpha mat1 mat2, where mat1 or mat2 is sparse and input dense.
-M.addmm = signature("sparse.addmm(Tensor input, Tensor|Sparse mat1, Tensor|Sparse mat2, *, number beta=1, \z
-  number alpha=1)", function(x, a, b, beta, alpha)
+M.addmm = signature("sparse.addmm(Tensor input, Tensor|Sparse mat1, Tensor|Sparse mat2, *, number|complex beta=1, \z
+  number|complex alpha=1)", function(x, a, b, beta, alpha)
   any_sparse("addmm", a, b)
   return (T.addmm(x, a, b, beta, alpha))
 end)
 --- beta input + alpha (mat1 mat2) at the places of input alone: mat1 (n, k), mat2 (k, m), input (n, m).
-M.sampled_addmm = signature("sparse.sampled_addmm(Sparse input, Tensor mat1, Tensor mat2, *, number beta=1, \z
-  number alpha=1)", T.sampled_addmm)
+M.sampled_addmm = signature("sparse.sampled_addmm(Sparse input, Tensor mat1, Tensor mat2, *, number|complex beta=1, \z
+  number|complex alpha=1)", T.sampled_addmm)
 --- The sum over all, or some dimensions: dense where no sparse dimension is left.
 M.sum = signature("sparse.sum(Sparse input, Dim|Dim[] dim?)", function(s, dim) return (s:sum(dim)) end)
 --- softmax along dim over the elements that are there; the others count as -inf.

@@ -28,18 +28,38 @@ local function promoted(a, b)
   return ops.to(a, dtype), ops.to(b, dtype)
 end
 
---- A matrix by a dense one, (n, m) by (m, k).
-local function product(name, s, x)
+local function check_sizes(name, s, x)
   T.matrix(s, name)
   if B.dim(x) ~= 2 or B.size(x, 1) ~= s.full[2] then
     check.fail("[%s] a sparse matrix of shape %s cannot be multiplied by %s", name, tostring(s:size()), B.format(x))
   end
+end
+--- A matrix by a dense one, (n, m) by (m, k).
+local function product(name, s, x)
+  check_sizes(name, s, x)
   s = s:coalesce()
   local values, dense = promoted(s.elements, x)
   local crow, cols, t_crow, t_cols, order = places(s, dense)
   return ops.native_sparse_mm(crow, cols, values, dense, t_crow, t_cols, order)
 end
 T.product = product
+--- As product, where the terms of a sum are joined otherwise: by their mean, largest or least. 0 in rows without
+-- elements.
+function T.reduced_product(name, s, x, reduce)
+  if reduce == "sum" then return (product(name, s, x)) end
+  check_sizes(name, s, x)
+  s = s:coalesce()
+  local p = s.pattern
+  if reduce == "mean" then
+    local y, n = product(name, s, x), s.full[1]
+    local count = ops.sub(ops.narrow(p:crow(), 1, 2, n), ops.narrow(p:crow(), 1, 1, n))
+    return (ops.div(y, ops.unsqueeze(ops.to(ops.clamp(count, 1), { dtype = B.tensor_dtype(y) }), 2)))
+  end
+  local values, dense = promoted(s.elements, x)
+  local terms = ops.mul(ops.index_select(dense, 1, p:cols()), ops.unsqueeze(values, 2))
+  local zeros = ops.zeros({ s.full[1], B.size(x, 2) }, { dtype = B.tensor_dtype(terms), device = s:device() })
+  return (ops.index_reduce(zeros, 1, p:rows(), terms, reduce, false))
+end
 -- The transposed matrix, for a product: its elements need not lie in order yet.
 local function transposed(s)
   s = s:coalesce()

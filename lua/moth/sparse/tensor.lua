@@ -8,6 +8,7 @@
 -- them, and CSR, of matrices. A call of an op with a sparse tensor comes here by __op (src/lua/call.c): to the method
 -- of that name, or an error that names to_dense().
 -- This file: facts and conversions. arithmetic.lua, products.lua, shapes.lua and reductions.lua add methods.
+local ffi = require "ffi"
 local B = require "moth_lua"
 local moth = require "moth"
 local class = require "moth.class"
@@ -23,6 +24,10 @@ local M = { SparseTensor = Sparse }
 
 local function is_sparse(v) return type(v) == "table" and getmetatable(v) == Sparse end
 signature.type("Sparse", is_sparse, "a sparse tensor")
+local double, float = ffi.typeof("complex"), ffi.typeof("complex float")
+local function is_complex(v) return ffi.istype(double, v) or ffi.istype(float, v) end
+signature.type("complex", is_complex, "a complex number")
+function M.is_number(v) return type(v) == "number" or is_complex(v) end
 M.is_sparse = is_sparse
 
 --- A sparse tensor; moth.sparse has the constructors for users.
