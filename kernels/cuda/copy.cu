@@ -36,6 +36,8 @@ MothStatus moth_cuda_copy(MothTensor *dst, const MothTensor *src) {
   if (dst->numel == 0)
     return MOTH_OK;
   if (dst->contiguous && src->contiguous && dst->dtype == src->dtype && dst->numel == src->numel) {
+    if (dst->data == src->data)
+      return MOTH_OK;
     MOTH_CUDA_TRY(cudaMemcpyAsync(dst->data, src->data, (size_t)(dst->numel * moth_itemsize(dst)),
                                   cudaMemcpyDeviceToDevice, stream));
     return MOTH_OK;

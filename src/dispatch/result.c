@@ -46,11 +46,13 @@ static void use(MothCall *c, int i, MothTensor *t) {
   c->results[i] = moth_v_tensor(t);
 }
 
-/* Whether writing to `target` while t is read gives the same as a separate result. Pointwise ops read the elements of
- * their arguments before they write that of the result. */
-static bool apart(const MothCall *c, const MothTensor *target, const MothTensor *t) {
+/* Whether writing to `target` while argument k, t, is read gives the same as a separate result. Pointwise ops read the
+ * elements of their arguments before they write that of the result; scatters begin with the elements of self. */
+static bool apart(const MothCall *c, const MothTensor *target, int k, const MothTensor *t) {
   int overlap = moth_tensor_overlap(target, t);
-  return overlap == 0 || (overlap == 1 && c->op->kind == MOTH_KIND_POINTWISE);
+  return overlap == 0 ||
+         (overlap == 1 && (c->op->kind == MOTH_KIND_POINTWISE ||
+                           (c->op->kind == MOTH_KIND_SCATTER && c->op->inplace && k == 0)));
 }
 
 /* Kernels write pointwise results by strides, others row-major, in CUDA's by 16 bytes at a time. */
@@ -69,10 +71,10 @@ static bool goes_to_target(const MothCall *c, int i, const MothMeta *m) {
     return false;
   for (int k = 0; k < c->op->nargs; k++) {
     MothValue v = c->args[k];
-    if (v.tag == MOTH_V_TENSOR && !apart(c, target, v.u.t))
+    if (v.tag == MOTH_V_TENSOR && !apart(c, target, k, v.u.t))
       return false;
     for (uint32_t n = 0; v.tag == MOTH_V_TENSORS && n < v.n; n++)
-      if (!apart(c, target, v.u.tensors[n]))
+      if (!apart(c, target, k, v.u.tensors[n]))
         return false;
   }
   for (int k = 0; k < c->op->nresults; k++)

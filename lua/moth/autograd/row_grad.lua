@@ -62,7 +62,7 @@ function RowGradient:coalesce()
   local size = B.size(part[2])
   size[1] = B.numel(indices)
   local zeros = ops.zeros(size, { dtype = B.tensor_dtype(part[2]), device = B.tensor_device(part[2]) })
-  self.parts = { { indices, ops.index_add(zeros, 1, inverse, part[2]) } }
+  self.parts = { { indices, ops.index_add_(zeros, 1, inverse, part[2]) } }
   self.coalesced = true
   return self
 end
@@ -71,7 +71,7 @@ end
 function RowGradient:to_dense()
   local part = joined(self)
   local zeros = ops.zeros(self.shape, { dtype = B.tensor_dtype(part[2]), device = B.tensor_device(part[2]) })
-  return ops.index_add(zeros, 1, part[1], part[2])
+  return ops.index_add_(zeros, 1, part[1], part[2])
 end
 
 --- Adds rows to the gradient of a parameter.
