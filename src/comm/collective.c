@@ -1,5 +1,5 @@
-/* The collective ops of src/ops/collective.lua: one kernel for all devices, which takes elements through the host's
- * memory where they are elsewhere. */
+/* The collective ops of src/ops/collective.lua: one kernel for all devices, which copies elements where the group wants them:
+ * to the host, or to the device of its NCCL. */
 #include <string.h>
 
 #include "comm/comm.h"
@@ -7,14 +7,18 @@
 #include "ops/view.h"
 #include "unpack/collective.h"
 
-/* t's elements, contiguous, on the host; owned. */
-static MothStatus host_of(MothTensor *t, MothTensor **out) {
-  if (t->device.type == MOTH_CPU && t->contiguous) {
+static bool is_there(const MothTensor *t, MothDevice d) {
+  return t->device.type == d.type && t->device.index == d.index && t->contiguous;
+}
+
+/* t's elements, contiguous, on the device d; owned. */
+static MothStatus elements_on(MothTensor *t, MothDevice d, MothTensor **out) {
+  if (is_there(t, d)) {
     moth_tensor_retain(t);
     *out = t;
     return MOTH_OK;
   }
-  MOTH_TRY(moth_tensor_new(t->ndim, t->shape, (MothDType)t->dtype, (MothDevice){MOTH_CPU, 0}, out));
+  MOTH_TRY(moth_tensor_new(t->ndim, t->shape, (MothDType)t->dtype, d, out));
   MothValue args[2] = {moth_v_tensor(*out), moth_v_tensor(t)}, result[MOTH_MAX_RESULTS];
   MothStatus s = moth_op_call(moth_op_find("copy_"), 2, args, result);
   if (s == MOTH_OK)
@@ -57,13 +61,13 @@ static MothStatus run(MothCall *c, MothCommRequest r, MothTensor *self, int64_t 
     moth_group_release(g);
     return status;
   }
-  MOTH_GO(host_of(self, &in));
-  if (result->device.type == MOTH_CPU && result->contiguous) {
+  r.device = g ? moth_group_device(g) : (MothDevice){MOTH_CPU, 0};
+  MOTH_GO(elements_on(self, r.device, &in));
+  if (is_there(result, r.device)) {
     moth_tensor_retain(result);
     out = result;
   } else {
-    MOTH_GO(moth_tensor_new(result->ndim, result->shape, (MothDType)result->dtype,
-                            (MothDevice){MOTH_CPU, 0}, &out));
+    MOTH_GO(moth_tensor_new(result->ndim, result->shape, (MothDType)result->dtype, r.device, &out));
   }
   r.dtype = (MothDType)in->dtype;
   r.in = in->data;

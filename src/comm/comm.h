@@ -71,11 +71,12 @@ _Static_assert(sizeof(MothCommHead) == 128, "a head has 128 bytes");
 typedef struct MothGroup MothGroup;
 typedef struct MothWork MothWork;
 
-/* What the user's thread asks for. Memory is contiguous, on the host. */
+/* What the user's thread asks for. Memory is contiguous: on the host, or, for collectives by NCCL, on `device`. */
 typedef struct MothCommRequest {
   int op, reduce, root; /* root: also the peer of send and recv (-1: any) */
   int tag;
   MothDType dtype;
+  MothDevice device;
   int ndim;
   const int64_t *shape; /* of what each rank gives, for comparison; ndim -1: ranks may differ */
   const void *in;
@@ -102,6 +103,7 @@ struct MothWork {
   int64_t *splits; /* all_to_all: the bytes for each rank, then those from each rank */
   int peer;        /* send, recv; afterwards the rank that sent */
   MothTensor *tensors[2];
+  MothEvent *ready;                     /* CUDA: what the caller's stream had to do before */
   double timeout, deadline, t0, t1, t2; /* t0: made, t1: begun, t2: done */
   char where[MOTH_COMM_WHERE];
   char *text; /* of an error */
@@ -120,7 +122,8 @@ typedef struct MothEngine {
   void (*close)(MothGroup *g);
 } MothEngine;
 
-extern const MothEngine moth_engine_tcp, moth_engine_gloo, moth_engine_local, moth_engine_fake;
+extern const MothEngine moth_engine_tcp, moth_engine_gloo, moth_engine_nccl, moth_engine_local,
+    moth_engine_fake;
 
 /* A line of the flight recorder. */
 typedef struct MothCommRecord {
@@ -139,8 +142,9 @@ struct MothGroup {
   _Atomic int refs;
   int number, rank, size;
   const MothEngine *engine;
-  const char *by; /* by what its data travels */
-  void *state;    /* of the engine */
+  MothDevice device; /* of its collectives' memory */
+  const char *by;    /* by what its data travels */
+  void *state;       /* of the engine */
   double timeout;
   char name[64];
   const int *ranks; /* in the default group; NULL: the same */
@@ -164,7 +168,7 @@ struct MothGroup {
   MothCommStats stats;
 };
 
-/* Makes a group: all its ranks call this with the same key. backend: "tcp", "gloo", "local", "fake". store: not needed for
+/* Makes a group: all its ranks call this with the same key. backend: "tcp", "gloo", "nccl", "local", "fake". store: not needed for
  * the latter two. ranks (may be NULL): the numbers of its ranks in messages. */
 MOTH_API MothStatus moth_group_new(const char *backend, int rank, int size, const int *ranks,
                                    MothStore *store, const char *key, double timeout,
@@ -179,6 +183,8 @@ MOTH_API void moth_group_fault(MothGroup *g, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* By what its data travels: the engine's name; for "gloo" on one host "tcp". */
 MOTH_API const char *moth_group_engine(const MothGroup *g);
+/* Where tensors of its collectives must be: on the host, or the CUDA device of its NCCL. Sends and receives: on the host. */
+MOTH_API MothDevice moth_group_device(const MothGroup *g);
 MOTH_API bool moth_group_is_broken(MothGroup *g, char *text, size_t n);
 /* A thread that waits for a key of the store, and breaks all groups of this process with its value. */
 MOTH_API MothStatus moth_comm_watch(const char *host, int port, const char *token, const char *key);

@@ -90,6 +90,7 @@ void moth_work_release(MothWork *w) {
     return;
   for (int i = 0; i < 2; i++)
     moth_tensor_release(w->tensors[i]);
+  moth_event_free(w->ready);
   moth_group_release(w->group);
   free(w->splits);
   free(w->text);
@@ -248,6 +249,16 @@ MothStatus moth_comm_start(MothGroup *g, const MothCommRequest *r, MothWork **ou
   MothWork *w = work_of(g, r);
   if (!w)
     return moth_fail(MOTH_ERR_MEMORY, "[%s] out of memory", moth_comm_op_name(r->op));
+  if (r->device.type != MOTH_CPU) {
+    MothStatus status = moth_event_new(r->device.type, false, &w->ready);
+    if (status == MOTH_OK)
+      status = moth_event_record(w->ready, NULL);
+    if (status != MOTH_OK) {
+      w->refs = 1;
+      moth_work_release(w);
+      return status;
+    }
+  }
   pthread_mutex_lock(&g->lock);
   if (g->closing || atomic_load(&g->broken)) {
     char text[MOTH_COMM_TEXT];
@@ -500,6 +511,9 @@ static void free_group(MothGroup *g) {
   free(g);
 }
 
+MothDevice moth_group_device(const MothGroup *g) {
+  return g->device;
+}
 const char *moth_group_engine(const MothGroup *g) {
   return g->by;
 }
@@ -518,6 +532,7 @@ MothStatus moth_group_new(const char *backend, int rank, int size, const int *ra
                              : strcmp(backend, "fake") == 0 ? &moth_engine_fake
                              : strcmp(backend, "gloo") == 0 ? &moth_engine_gloo
                              : strcmp(backend, "tcp") == 0  ? &moth_engine_tcp
+                             : strcmp(backend, "nccl") == 0 ? &moth_engine_nccl
                                                             : NULL;
   if (!engine)
     return moth_fail(MOTH_ERR_VALUE, "there is no backend '%s'", backend);

@@ -103,6 +103,7 @@ static MothStatus send_bucket(MothReducer *r, int index) {
   MothCommRequest request = {.op = MOTH_COMM_ALL_REDUCE,
                              .reduce = MOTH_COMM_AVG,
                              .dtype = (MothDType)memory->dtype,
+                             .device = memory->device,
                              .ndim = memory->ndim,
                              .shape = memory->shape,
                              .in = memory->data,
@@ -129,17 +130,32 @@ static MothStatus mark_ready(MothReducer *r, Param *p) {
 /* Which parameters took part on any rank: behind all buckets, so that the order of calls does not depend on it. */
 static MothStatus agree_on_used(MothReducer *r) {
   const int64_t n = r->nparams;
+  MothDevice where = moth_group_device(r->group);
+  MothTensor *own = NULL, *there = NULL;
+  MOTH_TRY(moth_tensor_from_ptr(r->used, 1, &n, MOTH_INT32, NULL, NULL, &own));
+  MothStatus status = MOTH_OK;
+  if (where.type == MOTH_CPU)
+    moth_tensor_retain(there = own);
+  else
+    MOTH_GO(moth_tensor_new(1, &n, MOTH_INT32, where, &there));
+  MOTH_GO(copy(there, own));
   MothCommRequest request = {.op = MOTH_COMM_ALL_REDUCE,
                              .reduce = MOTH_COMM_MAX,
                              .dtype = MOTH_INT32,
+                             .device = where,
                              .ndim = 1,
                              .shape = &n,
-                             .in = r->used,
-                             .out = r->used,
+                             .in = there->data,
+                             .out = there->data,
                              .nin = n,
                              .nout = n,
                              .where = "DistributedDataParallel (unused parameters)"};
-  return moth_comm_run(r->group, &request);
+  MOTH_GO(moth_comm_run(r->group, &request));
+  MOTH_GO(copy(own, there));
+done:
+  moth_tensor_release(own);
+  moth_tensor_release(there);
+  return status;
 }
 
 /* Those without a gradient in this backward: an error that names them, or zeros. */
@@ -310,9 +326,9 @@ static MothStatus make_buckets(MothReducer *r) {
       MOTH_GO(moth_fail(MOTH_ERR_VALUE, "a bucket has no parameters"));
     MothDType dtype = (MothDType)like->dtype;
     MOTH_GO(moth_tensor_new(1, &length[i], dtype, like->device, &r->buckets[i].buffer));
-    if (like->device.type != MOTH_CPU)
-      MOTH_GO(
-          moth_tensor_new(1, &length[i], dtype, (MothDevice){MOTH_CPU, 0}, &r->buckets[i].host));
+    MothDevice wanted = moth_group_device(r->group);
+    if (like->device.type != wanted.type)
+      MOTH_GO(moth_tensor_new(1, &length[i], dtype, wanted, &r->buckets[i].host));
     length[i] = 0;
   }
   for (int i = 0; i < r->nparams; i++) {

@@ -1,5 +1,6 @@
 /* What a call of a collective must satisfy on its own rank. */
 #include "comm/comm.h"
+#include "comm/nccl.h"
 #include "core/error.h"
 
 static MothStatus check_count(const char *op, const char *what, int64_t n, int64_t want,
@@ -30,6 +31,11 @@ static MothStatus check_rank(const MothGroup *g, const char *op, const char *wha
 MothStatus moth_comm_check(const MothGroup *g, const MothCommRequest *r) {
   const char *op = moth_comm_op_name(r->op);
   const int64_t size = g->size;
+  bool moves = r->op < MOTH_COMM_BARRIER;
+  if (moves && (r->device.type != g->device.type || r->device.index != g->device.index))
+    return moth_fail(MOTH_ERR_TYPE, "[%s] the tensors are on another device than the group", op);
+  if (moves && g->device.type == MOTH_CUDA)
+    MOTH_TRY(moth_nccl_check(r));
   bool at_root = r->root == g->rank;
   switch (r->op) {
   case MOTH_COMM_REDUCE_SCATTER:

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "comm/gloo.h"
+#include "comm/nccl.h"
 #include "comm/tcp.h"
 #include "comm/thread.h"
 #include "comm/wire.h"
@@ -172,9 +173,9 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
   double deadline = moth_wire_now() + timeout;
   char address[128], host[64] = "?", name[200], value[300];
   int port, n;
-  g->by = "tcp";
+  g->by = g->engine == &moth_engine_nccl ? "nccl" : "tcp";
   if (g->size == 1)
-    return MOTH_OK;
+    return g->engine == &moth_engine_nccl ? moth_nccl_connect(e, store, key, deadline) : MOTH_OK;
   moth_store_address(store, address, sizeof address);
   int listener = moth_wire_listen(address, 0, &port);
   if (listener < 0)
@@ -237,9 +238,12 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
   }
   if (status == MOTH_OK)
     status = accept_higher(e, listener, secret, deadline);
-  g->by = e->own_data ? "tcp" : "gloo";
+  if (!e->own_data)
+    g->by = "gloo";
   if (status == MOTH_OK && !e->own_data)
     status = moth_gloo_connect(e, store, key, deadline);
+  if (status == MOTH_OK && g->engine == &moth_engine_nccl)
+    status = moth_nccl_connect(e, store, key, deadline);
   close(listener);
   free(block);
   free(keys);
@@ -249,6 +253,7 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
 
 static void free_engine(MothTcp *e) {
   moth_gloo_close(e);
+  moth_nccl_close(e);
   for (int i = 0; e->peers && i < e->group->size; i++) {
     if (e->peers[i].data >= 0)
       close(e->peers[i].data);
@@ -329,6 +334,15 @@ const MothEngine moth_engine_tcp = {
 
 const MothEngine moth_engine_gloo = {
     .name = "gloo",
+    .open = tcp_open,
+    .run = moth_tcp_run,
+    .post = moth_tcp_post,
+    .wake = tcp_wake,
+    .close = tcp_close,
+};
+
+const MothEngine moth_engine_nccl = {
+    .name = "nccl",
     .open = tcp_open,
     .run = moth_tcp_run,
     .post = moth_tcp_post,

@@ -37,6 +37,7 @@ typedef struct MothTcp {
   MothGroup *group;
   MothTcpPeer *peers;
   void *gloo;         /* where data travels by the library Gloo; NULL: by own sockets */
+  void *nccl;         /* collectives of CUDA tensors by NCCL; NULL: of the host's */
   _Atomic bool waits; /* gloo: the group's thread is in a step */
   bool detail;        /* rank 0 runs with MOTH_DISTRIBUTED_DEBUG=DETAIL */
   int alarm[2];       /* rings once the group is broken or closing; polled by the group's thread */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/nccl.h"
 #include "comm/tcp_steps.h"
 #include "comm/wire.h"
 #include "core/error.h"
@@ -372,8 +373,10 @@ bool moth_tcp_run(MothGroup *g, MothWork *w) {
                                        [MOTH_COMM_SCATTER] = gather,
                                        [MOTH_COMM_PERMUTE] = permute,
                                        [MOTH_COMM_BARRIER] = barrier};
-  if (g->size == 1)
+  bool on_device = r.e->nccl && w->head.op != MOTH_COMM_BARRIER;
+  if (g->size == 1 && !on_device)
     return alone(w);
   /* In detail, all ranks compare their calls first: some collectives do not bring each pair of ranks together. */
-  return (!r.e->detail || all_at_once(&r, describe_nothing)) && run[w->head.op](&r);
+  return (!r.e->detail || all_at_once(&r, describe_nothing)) &&
+         (on_device ? moth_nccl_run(&r) : run[w->head.op](&r));
 }

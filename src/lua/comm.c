@@ -1,6 +1,7 @@
 /* The store, process groups and their calls, for lua/moth/distributed. */
 #include "comm/comm.h"
 #include "comm/gloo.h"
+#include "comm/nccl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -291,6 +292,16 @@ static int b_engine(lua_State *L) { /* (group) -> by what its data travels: "tcp
   lua_pushstring(L, moth_group_engine(group_at(L, 1)));
   return 1;
 }
+static int b_has_nccl(lua_State *L) {
+  lua_pushboolean(L, moth_nccl_available());
+  return 1;
+}
+static int
+b_group_device(lua_State *L) { /* (group) -> "cpu", "cuda:0": where its collectives take tensors */
+  char text[32];
+  lua_pushstring(L, moth_device_format(moth_group_device(group_at(L, 1)), text, sizeof text));
+  return 1;
+}
 static int b_unwatch(lua_State *L) {
   (void)L;
   moth_comm_unwatch();
@@ -299,13 +310,14 @@ static int b_unwatch(lua_State *L) {
 
 /* --- calls -------------------------------------------------------------------------------------- */
 
-static MothTensor *memory_at(lua_State *L, int idx, const char *op) {
+static MothTensor *memory_at(lua_State *L, int idx, const char *op, MothDevice where) {
   if (lua_isnoneornil(L, idx))
     return NULL;
   MothTensor *t = moth_lua_check_tensor(L, idx, op);
   moth_lua_done(L, moth_tensor_ready(t));
-  if (moth_tensor_is_fake(t) || !t->contiguous || t->device.type != MOTH_CPU)
-    moth_lua_error(L, "[%s] expected contiguous elements in the host's memory", op);
+  if (moth_tensor_is_fake(t) || !t->contiguous || t->device.type != where.type ||
+      t->device.index != where.index)
+    moth_lua_error(L, "[%s] expected contiguous elements on the device of the group", op);
   return t;
 }
 
@@ -327,7 +339,8 @@ static int b_start(lua_State *L) {
   MothGroup *g = group_at(L, 1);
   int op = op_at(L, 2), nin_splits, nout_splits;
   const char *name = moth_comm_op_name(op);
-  MothTensor *in = memory_at(L, 3, name), *out = memory_at(L, 4, name);
+  MothDevice where_to = op < MOTH_COMM_BARRIER ? moth_group_device(g) : (MothDevice){MOTH_CPU, 0};
+  MothTensor *in = memory_at(L, 3, name, where_to), *out = memory_at(L, 4, name, where_to);
   int reduce = lua_isnil(L, 5) ? 0 : moth_comm_reduce_of(luaL_checkstring(L, 5));
   int root = (int)luaL_optinteger(L, 6, -1), tag = (int)luaL_optinteger(L, 7, 0);
   double timeout = luaL_optnumber(L, 8, 0);
@@ -365,6 +378,7 @@ static int b_start(lua_State *L) {
                        .root = root,
                        .tag = tag,
                        .dtype = any ? (MothDType)any->dtype : MOTH_UINT8,
+                       .device = where_to,
                        .ndim = uneven ? -1
                                : like ? like->ndim
                                       : 0,
@@ -443,6 +457,8 @@ void moth_lua_open_comm(lua_State *L) { /* the binding's table is on top: into i
                                  {"watch", b_watch},
                                  {"unwatch", b_unwatch},
                                  {"has_gloo", b_has_gloo},
+                                 {"has_nccl", b_has_nccl},
+                                 {"group_device", b_group_device},
                                  {"group_engine", b_engine},
                                  {"start", b_start},
                                  {"work_wait", b_work_wait},

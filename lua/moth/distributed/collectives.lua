@@ -19,23 +19,28 @@ local REDUCING = "*, ReduceOp op='sum', ProcessGroup group?, bool async=false, n
 
 -- Memory --------------------------------------------------------------------------------------------
 
-local function is_plain(t) return t:is_contiguous() and t:device().type == "cpu" end
+-- The group's collectives take tensors on the host, or on the device of its NCCL; sends and receives on the host.
+local function is_plain(t, device)
+  if not t:is_contiguous() then return false end
+  local own = t:device()
+  return own.type == "cpu" and device == "cpu" or tostring(own) == device
+end
 
--- t's elements, contiguous, in the host's memory.
-local function given(t)
-  if is_plain(t) then return t end
-  return moth.no_grad(function() return t:detach():to("cpu"):contiguous() end)
+-- t's elements, contiguous, on the device.
+local function given(t, device)
+  if is_plain(t, device) then return t end
+  return moth.no_grad(function() return t:detach():to(device):contiguous() end)
 end
 -- Memory for t's elements, and a function that puts them into t, if that is not t itself.
-local function wanted(t)
-  if is_plain(t) then return t end
-  local own = moth.empty(t.shape, { dtype = t:dtype() })
+local function wanted(t, device)
+  if is_plain(t, device) then return t end
+  local own = moth.empty(t.shape, { dtype = t:dtype(), device = device })
   return own, function() moth.no_grad(function() t:detach():copy_(own) end) end
 end
 -- For tensors that are read and written.
-local function changed(t)
-  if is_plain(t) then return t end
-  local own = given(t)
+local function changed(t, device)
+  if is_plain(t, device) then return t end
+  local own = given(t, device)
   return own, function() moth.no_grad(function() t:detach():copy_(own) end) end
 end
 
@@ -58,7 +63,7 @@ local function stacked(list, like, group, what, name)
   end
   local shape = { group.size }
   for i, n in ipairs(like.shape) do shape[i + 1] = n end
-  return moth.empty(shape, { dtype = like:dtype() })
+  return moth.empty(shape, { dtype = like:dtype(), device = group.device })
 end
 local function fill(all, list)
   moth.no_grad(function() for i, t in ipairs(list) do all:select(1, i):copy_(t:detach()) end end)
@@ -96,14 +101,14 @@ end
 -- (integers, bool). The result is the same to the bit on all ranks.
 define("all_reduce(Tensor tensor, " .. REDUCING .. ")", function(t, o)
   local g = groups.of(o.group, "all_reduce")
-  local own, after = changed(t)
+  local own, after = changed(t, g.device)
   return start("all_reduce", g, own, own, o, after)
 end)
 
 --- The tensor of rank src, to all.
 define("broadcast(Tensor tensor, size src, " .. COMMON .. ")", function(t, src, o)
   local g = groups.of(o.group, "broadcast")
-  local own, after = changed(t)
+  local own, after = changed(t, g.device)
   o.root = groups.rank_in(g, src, "broadcast", "src")
   return start("broadcast", g, own, own, o, g.rank ~= o.root and after or nil)
 end)
@@ -112,36 +117,36 @@ end)
 define("reduce(Tensor tensor, size dst, " .. REDUCING .. ")", function(t, dst, o)
   local g = groups.of(o.group, "reduce")
   o.root = groups.rank_in(g, dst, "reduce", "dst")
-  local own, after = changed(t)
+  local own, after = changed(t, g.device)
   return start("reduce", g, own, g.rank == o.root and own or nil, o, g.rank == o.root and after or nil)
 end)
 
 --- The tensors of all ranks into one: along the first dimension, or with a dimension of the group's size in front.
 define("all_gather_into_tensor(Tensor output, Tensor input, " .. COMMON .. ")", function(out, t, o)
   local g = groups.of(o.group, "all_gather_into_tensor")
-  local own, after = wanted(out)
-  return start("all_gather", g, given(t), own, o, after)
+  local own, after = wanted(out, g.device)
+  return start("all_gather", g, given(t, g.device), own, o, after)
 end)
 
 --- The tensors of all ranks, which have one shape, into a list of tensors, by rank + 1.
 define("all_gather(Tensor[] tensor_list, Tensor tensor, " .. COMMON .. ")", function(list, t, o)
   local g = groups.of(o.group, "all_gather")
   local all = stacked(list, t, g, "all_gather", "tensor_list")
-  return start("all_gather", g, given(t), all, o, spread(all, list))
+  return start("all_gather", g, given(t, g.device), all, o, spread(all, list))
 end)
 
 --- Reduces tensors of size ranks * n; rank r has the r-th part, of size n.
 define("reduce_scatter_tensor(Tensor output, Tensor input, " .. REDUCING .. ")", function(out, t, o)
   local g = groups.of(o.group, "reduce_scatter_tensor")
-  local own, after = wanted(out)
-  return start("reduce_scatter", g, given(t), own, o, after)
+  local own, after = wanted(out, g.device)
+  return start("reduce_scatter", g, given(t, g.device), own, o, after)
 end)
 
 --- The same from a list of tensors, one for each rank.
 define("reduce_scatter(Tensor output, Tensor[] input_list, " .. REDUCING .. ")", function(out, list, o)
   local g = groups.of(o.group, "reduce_scatter")
   local all = fill(stacked(list, out, g, "reduce_scatter", "input_list"), list)
-  local own, after = wanted(out)
+  local own, after = wanted(out, g.device)
   return start("reduce_scatter", g, all, own, o, after)
 end)
 
@@ -177,13 +182,13 @@ define("all_to_all_single(Tensor output, Tensor input, size[] output_split_sizes
     for i = 1, g.size do list[i] = x:size(1) / g.size end
     return list
   end
-  local own, after = wanted(out)
+  local own, after = wanted(out, g.device)
   if out_splits or in_splits then
     o.uneven = true
     o.out_splits = elements(out_splits or even(out), out, g, "output_split_sizes")
     o.in_splits = elements(in_splits or even(t), t, g, "input_split_sizes")
   end
-  return start("all_to_all", g, given(t), own, o, after)
+  return start("all_to_all", g, given(t, g.device), own, o, after)
 end)
 
 --- The i-th tensor of the input list to rank i - 1; the output list has theirs. Shapes may differ.
@@ -201,7 +206,7 @@ define("all_to_all(Tensor[] output_tensor_list, Tensor[] input_tensor_list, " ..
       end
       splits[i], sum = t:numel(), sum + t:numel()
     end
-    return moth.empty({ sum }, { dtype = list[1]:dtype() }), splits
+    return moth.empty({ sum }, { dtype = list[1]:dtype(), device = g.device }), splits
   end
   local to, out_splits = flat(outs, "output_tensor_list")
   local from, in_splits = flat(ins, "input_tensor_list")
@@ -230,7 +235,7 @@ define("gather(Tensor tensor, Tensor[] gather_list?, size dst=0, " .. COMMON .. 
     check.fail("[distributed.gather] gather_list: rank %d, dst, needs it, and no other rank has one", dst)
   end
   local all = at_root and stacked(list, t, g, "gather", "gather_list") or nil
-  return start("gather", g, given(t), all, o, all and spread(all, list))
+  return start("gather", g, given(t, g.device), all, o, all and spread(all, list))
 end)
 
 --- The tensors of a list of rank src to the ranks; the others give no list.
@@ -241,7 +246,7 @@ define("scatter(Tensor tensor, Tensor[] scatter_list?, size src=0, " .. COMMON .
   if at_root ~= (list ~= nil) then
     check.fail("[distributed.scatter] scatter_list: rank %d, src, needs it, and no other rank has one", src)
   end
-  local own, after = wanted(t)
+  local own, after = wanted(t, g.device)
   local all = at_root and fill(stacked(list, t, g, "scatter", "scatter_list"), list) or nil
   return start("scatter", g, all, own, o, after)
 end)

@@ -30,12 +30,13 @@ end
 signature.type("ProcessGroup", function(v) return type(v) == "table" and getmetatable(v) == ProcessGroup end,
   "a process group")
 
-local backends = { gloo = "gloo", tcp = "tcp", ["local"] = "local", fake = "fake" }
+local backends = { gloo = "gloo", tcp = "tcp", nccl = "nccl", ["local"] = "local", fake = "fake" }
 
 local function make(backend, rank, size, ranks, from, key, timeout)
   local g = setmetatable({}, ProcessGroup)
   g.handle, g.number = C.group(backends[backend], rank, size, ranks, from and from.handle, key, timeout)
   g.rank, g.size, g.backend, g.name, g.timeout = rank, size, backend, key, timeout
+  g.device = C.group_device(g.handle)
   g.ranks = ranks or {}
   if not ranks then for i = 1, size do g.ranks[i] = i - 1 end end
   state.groups[#state.groups + 1] = g
@@ -133,7 +134,8 @@ local function run_prefix()
   return elastic.prefix("run/" .. run, state.generation)
 end
 
---- Joins the group of all processes of the job. backend: "gloo" (the default) or "tcp" (CPU), "local" (ranks are
+--- Joins the group of all processes of the job. backend: "gloo" (the default) or "tcp" (CPU; CUDA tensors through the
+-- host), "nccl" (each rank on its current CUDA device, with tensors that stay there), "local" (ranks are
 -- threads of this process, which have the same init_method local://name), "fake" (any number of ranks, of which this
 -- process is one; nothing is sent). Without rank, world_size and init_method they come from RANK, WORLD_SIZE,
 -- MASTER_ADDR and MASTER_PORT. timeout: seconds that a collective, or joining, may take.
@@ -143,8 +145,7 @@ M.init_process_group = signature("distributed.init_process_group(string backend=
   local where = "[distributed.init_process_group] "
   if state.default then check.fail(where .. "there is a process group already: destroy_process_group ends it") end
   if not backends[backend] then
-    check.fail(where .. "there is no backend '%s'; there are gloo, tcp, local, fake%s", backend,
-      backend == "nccl" and "; CUDA tensors go through the host's memory with gloo" or "")
+    check.fail(where .. "there is no backend '%s'; there are gloo, tcp, nccl, local, fake", backend)
   end
   local timeout = o.timeout or TIMEOUT
   if timeout <= 0 then check.fail(where .. "timeout: expected seconds above 0, got %g", timeout) end
@@ -202,7 +203,8 @@ M.is_initialized = signature("distributed.is_initialized()", function() return s
 M.is_available = signature("distributed.is_available()", function() return true end)
 --- Whether the library Gloo is there, by which data of the backend "gloo" travels between hosts.
 M.is_gloo_available = signature("distributed.is_gloo_available()", function() return C.has_gloo() end)
-M.is_nccl_available = signature("distributed.is_nccl_available()", function() return false end)
+--- Whether NCCL's library and a CUDA device are there.
+M.is_nccl_available = signature("distributed.is_nccl_available()", function() return C.has_nccl() end)
 M.is_mpi_available = signature("distributed.is_mpi_available()", function() return false end)
 
 --- This process's rank in a group, from 0; -1 if it is not in it.

@@ -12,12 +12,12 @@ local OPTIONS = "*, ProcessGroup group?, int tag=0, number timeout?"
 local function send(t, dst, o, async)
   local g = groups.of(o.group, "send")
   o.root, o.async = groups.rank_in(g, dst, "send", "dst"), async
-  return collectives.start("send", g, collectives.given(t), nil, o)
+  return collectives.start("send", g, collectives.given(t, "cpu"), nil, o)
 end
 
 local function receive(t, src, o, async)
   local g = groups.of(o.group, "recv")
-  local own, after = collectives.wanted(t)
+  local own, after = collectives.wanted(t, "cpu")
   o.root, o.async = src and groups.rank_in(g, src, "recv", "src") or -1, true
   local work = collectives.start("recv", g, nil, own, o, after)
   if async then return work end
