@@ -279,6 +279,7 @@ lint: deps-dev
 bench: all
 	$(HERE) bench/run.lua
 	$(HERE) bench/training.lua
+	$(HERE) bench/distributed.lua
 
 # A relocatable folder with LuaJIT and busted; BUNDLE=openmp: with OpenBLAS. And all that needs a GPU.
 bundle:

@@ -1,5 +1,5 @@
-/* The collective ops of src/ops/collective.lua: one kernel for all devices, which copies elements where the group wants them:
- * to the host, or to the device of its NCCL. */
+/* The collective ops of src/ops/collective.lua: one kernel for all devices, which copies elements where the group wants
+ * them: to the host, or to the device of its NCCL. */
 #include <string.h>
 
 #include "comm/comm.h"
