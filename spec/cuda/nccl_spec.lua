@@ -1,5 +1,5 @@
--- The backend "nccl" in a world of one rank: tensors stay on their device, streams are in order. On the emulation of CUDA
--- nccl_double.cc stands for NCCL.
+-- The backend "nccl" in a world of one rank: tensors stay on their device, streams are in order. On the emulation of
+-- CUDA nccl_double.cc stands for NCCL.
 local moth = require "moth"
 local dist = require "moth.distributed"
 local ffi = require "ffi"
