@@ -10,6 +10,8 @@ local class = require "moth.class"
 local collectives = require "moth.distributed.collectives"
 local each = require "moth.each"
 local groups = require "moth.distributed.group"
+local moth = require "moth"
+local nn_utils = require "moth.nn.utils"
 local objects = require "moth.distributed.objects"
 local Optimizer = require "moth.optim.optimizer"
 local signature = require "moth.utils.signature"
@@ -33,6 +35,48 @@ local function share_out(params, size)
     owner[params[i]] = least - 1
   end
   return owner
+end
+
+local BUCKET, LARGE = 2 ^ 16, 2 ^ 14 -- elements: of a message of small parameters; of a parameter that goes alone
+
+-- Parameters of one owner, dtype and device that travel together: small ones in a copy.
+local function buckets_of(self)
+  local list, open = {}, {}
+  for _, p in ipairs(self.params) do
+    local owner = self.owner[p]
+    local large = p:numel() >= LARGE
+    local key = owner .. p:dtype().name .. tostring(p:device())
+    local bucket = not large and open[key] or nil
+    if not bucket or bucket.n + p:numel() > BUCKET then
+      bucket = { owner = owner, n = 0, params = {} }
+      if not large then open[key] = bucket end
+      list[#list + 1] = bucket
+    end
+    bucket.params[#bucket.params + 1], bucket.n = p, bucket.n + p:numel()
+  end
+  return list
+end
+
+-- Starts to give a bucket's parameters to all; returns what waits for it.
+local function send(group, bucket)
+  local mine, params = bucket.owner == group.rank, bucket.params
+  local o = { group = group, async = true }
+  if #params == 1 then
+    local work = collectives.broadcast(params[1]:detach(), group.ranks[bucket.owner + 1], o)
+    return function() work:wait() end
+  end
+  local flat = moth.no_grad(function()
+    if not mine then return moth.empty({ bucket.n }, { dtype = params[1]:dtype(), device = params[1]:device() }) end
+    local parts = {}
+    for i, p in ipairs(params) do parts[i] = p:detach():reshape(-1) end
+    return moth.cat(parts)
+  end)
+  local work = collectives.broadcast(flat, group.ranks[bucket.owner + 1], o)
+  return function()
+    work:wait()
+    if not mine then nn_utils.vector_to_parameters(flat, params) end
+    B.free(flat)
+  end
 end
 
 --- params: a list of parameters or of groups, the same on all ranks; optimizer_class: such as optim.Adam; options: of
@@ -66,7 +110,7 @@ function ZeRO:step(closure)
   if closure ~= nil and type(closure) ~= "function" then
     check.fail("[%s] step: expected a function that computes the loss", NAME)
   end
-  local loss = closure and require("moth").enable_grad(closure)
+  local loss = closure and moth.enable_grad(closure)
   local grads, works = {}, {}
   for i, p in ipairs(self.params) do
     if self.owner[p] ~= self.group.rank then
@@ -77,11 +121,10 @@ function ZeRO:step(closure)
   local ok, message = pcall(self.optim.step, self.optim)
   for i, g in each(grads) do B.set_grad(self.params[i], g) end
   if not ok then error(message, 0) end
-  for i, p in ipairs(self.params) do
-    works[i] = collectives.broadcast(p:detach(), self.group.ranks[self.owner[p] + 1], { group = self.group,
-      async = true })
+  for i, bucket in ipairs(buckets_of(self)) do
+    works[i] = send(self.group, bucket)
   end
-  for _, w in ipairs(works) do w:wait() end
+  for _, finish in ipairs(works) do finish() end
   return loss
 end
 
