@@ -70,10 +70,16 @@ MOTH_TYPED void sparse_mm(const struct MothSparse *p) {
     const stored *b = (const stored *)p->b;
     stored *out = (stored *)p->out + r * p->k;
     if (p->k == 1) {
-      real sum = 0;
-      for (int64_t j = begin; j < end; j++)
-        sum += LOAD(((const stored *)p->values)[j]) * LOAD(b[p->cols[j] - p->base]);
-      out[0] = STORE(sum);
+      const stored *v = (const stored *)p->values;
+      const int64_t *at = p->cols, base = p->base;
+      real sum[4] = {0};
+      int64_t j = begin;
+      for (; j + 4 <= end; j += 4)
+        for (int l = 0; l < 4; l++)
+          sum[l] += LOAD(v[j + l]) * LOAD(b[at[j + l] - base]);
+      for (; j < end; j++)
+        sum[0] += LOAD(v[j]) * LOAD(b[at[j] - base]);
+      out[0] = STORE((real)((sum[0] + sum[1]) + (sum[2] + sum[3])));
       continue;
     }
 #if MOTH_IS_FLOAT && !MOTH_STORED
