@@ -561,6 +561,17 @@ describe("compile: what others get wrong in silence, by " .. name .. " #quick", 
     end
   end)
 
+  it("the dispatches of a forward can be counted, eager and compiled #M073", function()
+    local function model(x) return ((x + 1) * 2):exp():tanh() end
+    local x = moth.randn(4)
+    local eager, by_name = moth.dispatch.count(model, x)
+    assert.equal(4, eager)
+    assert.same({ add = 1, mul = 1, exp = 1, tanh = 1 }, by_name)
+    local compiled = compile(model, { backend = "blocks" })
+    compiled(x)
+    assert.equal(0, (moth.dispatch.count(compiled, x))) -- one call of what was compiled
+  end)
+
   it("modes that see the calls", function()
     local calls = {}
     local compiled = compile(function(x) return (x + 1) * 2 end)

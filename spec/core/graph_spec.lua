@@ -639,3 +639,55 @@ describe("what hooks hold #quick", function()
     end
   end)
 end)
+
+describe("gradients of the middle of a graph", function()
+  local edges, grad = moth.autograd.graph, moth.autograd.grad
+  local function close(a, b) assert.is_true(moth.allclose(a, b, 1e-6, 1e-7), tostring(a)) end
+
+  it("are asked for by edges", function()
+    local x = moth.tensor({ 1, 2, 3 }, { requires_grad = true })
+    local y = x * 2
+    local edge = edges.get_gradient_edge(y)
+    assert.equal("MulBackward0", edge.node:name())
+    assert.equal(1, edge.output_nr)
+    close(grad((y * y):sum(), edge, { retain_graph = true }), y.data * 2)
+    close(grad({ edges.get_gradient_edge((y * y):sum()) }, { x }), x.data * 8)
+    assert.equal("AccumulateGrad", edges.get_gradient_edge(x).node:name())
+    local z = x * 2
+    edge = edges.get_gradient_edge(z)
+    z:mul_(3)
+    assert.error_matches(function() grad(z:sum(), edge) end, "written to in place")
+    assert.error_matches(function() edges.get_gradient_edge(moth.ones(2)) end, "does not require")
+    assert.error_matches(function() grad(x:sum(), { 1 }) end, "gradient edges")
+  end)
+
+  it("come in batches, and as zeros where there are none", function()
+    local x, y = moth.tensor({ 1, 2, 3 }, { requires_grad = true }), moth.ones(2, { requires_grad = true })
+    close(grad(x * x, x, { grad_outputs = moth.eye(3), is_grads_batched = true }), moth.diag(x.data * 2))
+    local a, b = grad(x * x, { x, y },
+      { grad_outputs = moth.eye(3), is_grads_batched = true, materialize_grads = true })
+    assert.equal("[3, 3]", tostring(a:size()))
+    assert.equal("[3, 2]", tostring(b:size()))
+    close((select(2, grad(x:sum(), { x, y }, { materialize_grads = true }))), moth.zeros(2))
+    assert.error_matches(function() grad(x * x, x, { is_grads_batched = true }) end, "needs grad_outputs")
+  end)
+
+  it("survive writes where saved tensors are copied first", function()
+    local x = moth.tensor({ 1, 2, 3 }, { requires_grad = true })
+    edges.allow_mutation_on_saved_tensors(function()
+      local a = x * 1
+      local y = a * a
+      a:zero_()
+      local e = x:exp()
+      e:narrow(1, 1, 1):zero_() -- a view of what is saved
+      local total = y:sum() + e:sum()
+      total:backward()
+      assert.error_matches(function() edges.allow_mutation_on_saved_tensors(print) end, "on already")
+    end)
+    close(x.grad, x.data * 2 + moth.tensor { 0, math.exp(2), math.exp(3) })
+    local a = x * 1
+    local y = a * a
+    a:zero_()
+    assert.error_matches(function() y:sum():backward() end, "modified by an inplace operation")
+  end)
+end)

@@ -86,10 +86,11 @@ local function compare(got, want)
   end
 end
 
--- One set of batched operands, at one level.
-local function check(op, name, list, batched)
+-- One set of batched operands, at one level, for the first `size` sets of data.
+local function check(op, name, list, batched, size)
+  size = size or SIZE
   local rows = {}
-  for k = 1, SIZE do
+  for k = 1, size do
     local values = {}
     for i, path in ipairs(batched) do values[i] = get(list[k], path) end
     rows[k] = pack(run(op, name, with(list[1], batched, values)))
@@ -97,7 +98,7 @@ local function check(op, name, list, batched)
   local stacked, dims = {}, {}
   for i, path in ipairs(batched) do
     local each = {}
-    for k = 1, SIZE do each[k] = get(list[k], path) end
+    for k = 1, size do each[k] = get(list[k], path) end
     stacked[i], dims[i] = ops.stack(each, i % 2 == 1 and 1 or -1), i % 2 == 1 and 1 or -1
   end
   local results = pack(vmap(function(...)
@@ -105,8 +106,26 @@ local function check(op, name, list, batched)
   end, dims)(unpack(stacked)))
   for r = 1, results.n do
     local want = {}
-    for k = 1, SIZE do want[k] = rows[k][r] end
+    for k = 1, size do want[k] = rows[k][r] end
     compare(results[r], ops.stack(want))
+  end
+end
+
+-- A batch of none: results of none, of the shapes and dtypes that those of one have.
+local function check_empty(op, name, list, batched)
+  local rows, stacked = pack(run(op, name, list[1])), {}
+  for i, path in ipairs(batched) do
+    local one = ops.unsqueeze(get(list[1], path), 1)
+    stacked[i] = ops.clone(ops.narrow(one, 1, 1, 0))
+  end
+  local results = pack(vmap(function(...) return run(op, name, with(list[1], batched, { ... })) end)(unpack(stacked)))
+  for r = 1, results.n do
+    local size = B.size(rows[r])
+    table.insert(size, 1, 0)
+    if not S.same_shape(B.size(results[r]), size) or S.dtype_of(results[r]) ~= S.dtype_of(rows[r]) then
+      local want = S.dtype_of(rows[r]) .. " " .. S.show(size)
+      error(("an empty batch gives %s, expected %s"):format(B.format(results[r]), want), 0)
+    end
   end
 end
 
@@ -177,6 +196,10 @@ describe("vmap", function()
             if runs then
               local where = ("%s sample %d"):format(name, i)
               cases.case(where .. ", all batched", check, op, name, list, paths)
+              if i == 1 then
+                cases.case(where .. ", a batch of one", check, op, name, list, paths, 1)
+                cases.case(where .. ", a batch of none", check_empty, op, name, list, paths)
+              end
               for k = 1, #paths > 1 and #paths or 0 do
                 local path = paths[k]
                 local a = op.args[path[1]]

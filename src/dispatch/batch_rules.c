@@ -336,7 +336,7 @@ static MothStatus grouped(MothBatchCall *b) {
   const MothOp *op = c->op;
   bool by_weight = op == MOTH_OP(conv2d_backward_weight),
        by_input = op == MOTH_OP(conv2d_backward_input);
-  if (op != MOTH_OP(conv2d) && !by_weight && !by_input)
+  if ((op != MOTH_OP(conv2d) && !by_weight && !by_input) || !b->size) /* no groups for none */
     return MOTH_OK;
   MothValue args[MOTH_MAX_ARGS];
   int64_t sizes[8];
@@ -858,7 +858,7 @@ static MothStatus stack(MothBatchCall *b, MothTensor **list, int i) {
 MothStatus moth_batch_loop(MothBatchCall *b, MothGenerator *same) {
   const MothOp *op = b->c->op;
   static _Atomic uint8_t warned[1024];
-  if (!same && !op->returns_self && op->id < sizeof warned && !atomic_exchange(&warned[op->id], 1))
+  if (!same && b->size && !op->returns_self && op->id < sizeof warned && !atomic_exchange(&warned[op->id], 1))
     fprintf(
         stderr,
         "[moth] warning: vmap: there is no rule for %s with these arguments; it is called for each "

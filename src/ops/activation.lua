@@ -18,7 +18,7 @@ return {
   kind = "pointwise", scalar = "selu_backward", promote = "same", dtypes = floats,
   grad = {
     grad_output = "selu_backward(grad, self)",
-    self = "grad * grad_output * where(le(self, 0), exp(self) * 1.7580993408473766, 0)",
+    self = "grad * grad_output * where(lt(self, 0), exp(self) * 1.7580993408473766, 0)",
   },
   ref = "grad_output * 1.0507009873554805 * (self > 0 and 1 or 1.6732632423543772 * math.exp(self))",
   samples = { "randn(5,3), randn(5,3)" },
@@ -33,7 +33,7 @@ return {
   kind = "pointwise", scalar = "celu_backward", promote = "same", dtypes = floats,
   grad = {
     grad_output = "celu_backward(grad, self, alpha)",
-    self = "grad * grad_output * where(le(self, 0), exp(self / alpha) / alpha, 0)",
+    self = "grad * grad_output * where(lt(self, 0), exp(self / alpha) / alpha, 0)",
   },
   ref = "self > 0 and grad_output or grad_output * math.exp(self / alpha)",
   samples = { "randn(5,3), randn(5,3), 0.7" },

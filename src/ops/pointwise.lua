@@ -669,7 +669,7 @@ return {
   kind = "pointwise", scalar = "elu_backward", promote = "same", dtypes = floats,
   grad = {
     grad_output = "elu_backward(grad, self, alpha)",
-    self = "grad * grad_output * where(le(self, 0), exp(self) * alpha, 0)",
+    self = "grad * grad_output * where(lt(self, 0), exp(self) * alpha, 0)",
   },
   ref = "self > 0 and grad_output or grad_output * alpha * math.exp(self)",
   samples = { "randn(5,3), randn(5,3), 0.7" },

@@ -7,6 +7,7 @@
 local B = require "moth_lua"
 local within = require "moth.dispatch.within"
 local check = require "moth.utils.check"
+local each = require "moth.each"
 local signature = require "moth.utils.signature"
 local M = {}
 
@@ -121,6 +122,75 @@ function M.tree(of, names) return require("moth.autograd.drawing").tree(of, name
 --- The same in the language of Graphviz: `dot -Tsvg` makes a picture of it.
 function M.dot(of, names) return require("moth.autograd.drawing").dot(of, names) end
 
+local Edge = {}
+Edge.__index = Edge
+function Edge.__tostring(e) return ("<gradient edge: result %d of %s>"):format(e.output_nr, e.node:name()) end
+-- The node that a gradient of t goes to, and its place among the node's results, from 1.
+local function edge_of(t)
+  local view = require("moth.autograd").enable_grad(B.ops.view, t, B.size(t))
+  local to = view.grad_fn:next_functions()[1]
+  return to[1], to[2]
+end
+--- Where the gradient of a tensor goes to in the graph: { node =, output_nr = }, which autograd.grad takes in the place
+-- of the tensor, among inputs and outputs. An error if the tensor does not require a gradient.
+function M.get_gradient_edge(tensor)
+  if not B.requires_grad(tensor) then
+    check.fail("[get_gradient_edge] the tensor does not require a gradient; got %s", B.format(tensor))
+  end
+  local node, output_nr = edge_of(tensor)
+  return setmetatable({ node = node, output_nr = output_nr, tensor = tensor }, Edge)
+end
+-- The tensor of an edge, as long as its gradient goes there.
+function Edge:tensor_of()
+  if edge_of(self.tensor):id() ~= self.node:id() then
+    check.fail("[grad] the tensor of a gradient edge was written to in place since; ask for its edge afterwards")
+  end
+  return self.tensor
+end
+--- Whether x is a gradient edge.
+function M.is_edge(x) return getmetatable(x) == Edge end
+
+local mutation_allowed = false
+--- While fn(...) runs, tensors that backward needs may be written to in place: before that, what is saved of them is
+-- copied. Backward must run within fn. Nested calls are an error.
+function M.allow_mutation_on_saved_tensors(fn, ...)
+  if mutation_allowed then check.fail("[allow_mutation_on_saved_tensors] it is on already") end
+  local get, again = require("moth.dispatch.ops").get, require("moth.debug.nan").again
+  local saved = setmetatable({}, { __mode = "k" }) -- by entry, as long as the graph needs it
+  local function pack(x)
+    local entry = { tensor = x, storage = x:storage():data_ptr() }
+    saved[entry] = true
+    return entry
+  end
+  local function unpack_entry(entry) return entry.copy or entry.tensor end
+  local function keep(target)
+    if not B.is_tensor(target) or B.numel(target) == 0 then return end
+    local storage = target:storage():data_ptr()
+    for entry in each(saved) do
+      if entry.storage == storage and not entry.copy then entry.copy = B.ops.clone(B.alias(entry.tensor, false)) end
+    end
+  end
+  local function handler(func, args, kwargs)
+    local op = get(func.name) or get((func.name:gsub("_$", "")))
+    if func.name:find("_$") then keep(args[1]) end
+    for i, a in ipairs(op and op.args or {}) do
+      if a.mutated and type(args[i]) == "table" and not B.is_tensor(args[i]) then
+        for _, t in ipairs(args[i]) do keep(t) end
+      elseif a.mutated then
+        keep(args[i])
+      end
+    end
+    return again(func, args, kwargs)
+  end
+  local function set(on)
+    mutation_allowed = on or false
+    return false
+  end
+  return within(set, set, true, function(...)
+    return require("moth.dispatch").dispatch_mode(handler, M.saved_tensors_hooks, pack, unpack_entry, fn, ...)
+  end, ...)
+end
+
 --- Tells autograd that a tensor was written to by other means than ops (through data(), C): backward then refuses what
 -- it has saved of it.
 function M.increment_version(tensor) B.increment_version(tensor) end
@@ -150,4 +220,5 @@ return signature.all(M, {
   "disable_saved_tensors_hooks(string message, callable fn, ...)",
   "register_multi_grad_hook(Tensor[] tensors, function fn, *, string mode='all')",
   "watch_nodes(table callbacks, callable fn, ...)", "tree(any of, table names?)", "dot(any of, table names?)",
-  "increment_version(Tensor tensor)" })
+  "increment_version(Tensor tensor)", "get_gradient_edge(Tensor tensor)",
+  "allow_mutation_on_saved_tensors(callable fn, ...)" })

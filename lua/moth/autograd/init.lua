@@ -39,10 +39,59 @@ end
 -- this, so that Lua functions that write to .grad themselves can tell (collecting()).
 function M.collect(...) return within(set_collecting, set_collecting, true, B.grad, ...) end
 
---- d outputs / d inputs, one return value per input; .grad fields do not change.
-function M.grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused)
+-- The tensors of a list in which edges (graph.get_gradient_edge) may stand for them.
+local function tensors_of(name, x)
+  if B.is_tensor(x) then return { x } end
+  if M.graph.is_edge(x) then return { x:tensor_of() } end
+  local out = {}
+  for i = 1, #x do
+    out[i] = M.graph.is_edge(x[i]) and x[i]:tensor_of() or x[i]
+    if not B.is_tensor(out[i]) then
+      check.fail("[grad] argument '%s': expected tensors or gradient edges, got %s as element %d", name,
+        type(out[i]), i)
+    end
+  end
+  return out
+end
+
+--- d outputs / d inputs, one return value per input; .grad fields do not change. Either may be edges, as
+-- graph.get_gradient_edge gives them. is_grads_batched: grad_outputs have one dimension more, in front, and so have the
+-- gradients. materialize_grads: zeros in place of nil for inputs that outputs do not depend on.
+function M.grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused, is_grads_batched,
+    materialize_grads)
   if retain_graph == nil then retain_graph = create_graph end
-  return M.collect(list(outputs), list(inputs), list(grad_outputs), retain_graph, create_graph, allow_unused)
+  outputs, inputs, grad_outputs = tensors_of("outputs", outputs), tensors_of("inputs", inputs), list(grad_outputs)
+  allow_unused = allow_unused or materialize_grads
+  local function collect(...)
+    return M.collect(outputs, inputs, { ... }, is_grads_batched or retain_graph, create_graph, allow_unused)
+  end
+  if not is_grads_batched and not materialize_grads then
+    return M.collect(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused)
+  end
+  local n, found = #inputs
+  if is_grads_batched then
+    if not grad_outputs then check.fail "[grad] is_grads_batched needs grad_outputs, with a batch in front" end
+    local there = {} -- vmap's results are tensors
+    local results = { require("moth.autograd.func").vmap(function(...)
+      local grads, out = { collect(...) }, {}
+      for i = 1, n do
+        if grads[i] ~= nil then there[#there + 1], out[#out + 1] = i, grads[i] end
+      end
+      return unpack(out)
+    end)(unpack(grad_outputs)) }
+    found = {}
+    for k, i in ipairs(there) do found[i] = results[k] end
+  else
+    found = { M.collect(outputs, inputs, grad_outputs, retain_graph, create_graph, true) }
+  end
+  for i = 1, materialize_grads and n or 0 do
+    if found[i] == nil then
+      local size, x = B.size(inputs[i]), inputs[i]
+      if is_grads_batched then table.insert(size, 1, B.size(grad_outputs[1], 1)) end
+      found[i] = B.ops.zeros(size, { dtype = B.tensor_dtype(x), device = B.tensor_device(x) })
+    end
+  end
+  return unpack(found, 1, n)
 end
 
 --- Whether grad, which must not change .grad, is running.
@@ -481,8 +530,8 @@ signature.all(M, {
   "set_grad_enabled(bool mode)", "is_grad_enabled()", "collecting()", "topo(any grad_fn)",
   "queue_callback(function fn)", "Function(table spec)",
   "record(table spec, table inputs, table flat, size n, table results, size nresults, callable setup)",
-  "grad(Tensor|Tensor[] outputs, Tensor|Tensor[] inputs, Tensor|Tensor[] grad_outputs?, bool retain_graph?, \z
-    bool create_graph=false, bool allow_unused=false)",
+  "grad(Tensor|table outputs, Tensor|table inputs, Tensor|Tensor[] grad_outputs?, bool retain_graph?, \z
+    bool create_graph=false, bool allow_unused=false, bool is_grads_batched=false, bool materialize_grads=false)",
   "backward(Tensor|Tensor[] tensors, Tensor|Tensor[] grad_tensors?, bool retain_graph?, bool create_graph=false)",
   "collect(table outputs, table inputs, table gradients?, bool retain_graph=false, bool create_graph=false, \z
     bool allow_unused=false, bool of_gradients=false)",
