@@ -858,7 +858,8 @@ static MothStatus stack(MothBatchCall *b, MothTensor **list, int i) {
 MothStatus moth_batch_loop(MothBatchCall *b, MothGenerator *same) {
   const MothOp *op = b->c->op;
   static _Atomic uint8_t warned[1024];
-  if (!same && b->size && !op->returns_self && op->id < sizeof warned && !atomic_exchange(&warned[op->id], 1))
+  if (!same && b->size && !op->returns_self && op->id < sizeof warned &&
+      !atomic_exchange(&warned[op->id], 1))
     fprintf(
         stderr,
         "[moth] warning: vmap: there is no rule for %s with these arguments; it is called for each "
