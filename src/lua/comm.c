@@ -186,13 +186,13 @@ static int64_t *integers_at(lua_State *L, int idx, int *n) {
   return list;
 }
 
-/* (backend, rank, size, ranks or nil, store or nil, key, timeout) -> group, number */
+/* (backend, rank, size, ranks or nil, store or nil, key, timeout, seconds for all to come) -> group, number */
 static int b_group(lua_State *L) {
   const char *backend = luaL_checkstring(L, 1);
   int rank = (int)luaL_checkinteger(L, 2), size = (int)luaL_checkinteger(L, 3), n;
   MothStore *store = lua_isnoneornil(L, 5) ? NULL : store_at(L, 5);
   const char *key = luaL_checkstring(L, 6);
-  double timeout = luaL_checknumber(L, 7);
+  double timeout = luaL_checknumber(L, 7), join = luaL_optnumber(L, 8, timeout);
   int64_t *list = integers_at(L, 4, &n);
   int *ranks = list ? lua_newuserdata(L, (size_t)(n + 1) * sizeof *ranks) : NULL;
   for (int i = 0; i < n; i++)
@@ -201,7 +201,8 @@ static int b_group(lua_State *L) {
     return moth_lua_error(L, "a group of %d ranks needs as many numbers, got %d", size, n);
   MothHandle *h = moth_lua_new_handle(L, MAGIC_GROUP, &key_group);
   MothGroup *g = NULL;
-  moth_lua_done(L, moth_group_new(backend, rank, size, ranks, store, key, timeout, &g));
+  moth_lua_done(L, moth_group_new(backend, rank, size, ranks, store, key, join, &g));
+  g->timeout = timeout;
   h->u.other = g;
   lua_pushinteger(L, g->number);
   return 2;

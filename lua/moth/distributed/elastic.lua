@@ -32,6 +32,7 @@ local tree = require "moth.distributed.tree"
 local C = B.comm
 local M = {}
 
+local MEETING = 10 -- seconds in which those that have all come connect to each other
 local DECISION = 5 -- seconds in which the launcher says who goes on
 
 -- The state -----------------------------------------------------------------------------------------
@@ -190,11 +191,27 @@ local function gather_members(store, g, limit)
   return place_in(members)
 end
 
---- For a worker that the launcher has started into a run: waits until it is taken in. Returns rank and size.
-function M._join(store, limit)
+-- Makes the group of generation g, or of a later one: of whom the launcher says, with those that still live.
+local function form(store, g, backend, limit)
+  while true do
+    local rank, size = gather_members(store, g, limit)
+    if not rank then check.fail("[distributed.reform] this process is not among those that go on") end
+    local _, here = groups.run_prefix()
+    local ok, why = groups.within(MEETING, groups.init_process_group, backend,
+      { rank = rank, world_size = size, timeout = limit })
+    if ok then return rank, size end
+    -- One may have died after it had come.
+    g = here + 1
+    local members = groups.run_prefix(g) .. "members"
+    if not pcall(store.wait, store, members, DECISION) then error(why, 0) end
+  end
+end
+
+--- For a worker that the launcher has started into a run: waits until it is taken in.
+function M._join(store, backend, limit)
   local run = groups.run_prefix(0):sub(1, -2)
   store:set(run .. "/join/" .. worker(), "1")
-  return gather_members(store, tonumber(store:get(run .. "/joined/" .. worker())), limit)
+  form(store, tonumber(store:get(run .. "/joined/" .. worker())), backend, limit)
 end
 
 --- Leaves all groups and makes the one of those that are left, and of those that join; returns its rank and size. The
@@ -210,10 +227,7 @@ M.reform = signature("distributed.reform(*, number timeout?)", function(o)
   groups.run_prefix(g)
   store:wait(members, o.timeout or DECISION)
   groups.destroy_process_group()
-  local rank, size = gather_members(store, g + 1, limit)
-  if not rank then check.fail("[distributed.reform] this process is not among those that go on") end
-  groups.init_process_group(backend, { rank = rank, world_size = size, timeout = limit })
-  return rank, size
+  return form(store, g + 1, backend, limit)
 end, true)
 
 --- Calls fn(state, …) on all ranks, with the same state; again when ranks have died or joined, after going back to the

@@ -34,7 +34,8 @@ local backends = { gloo = "gloo", tcp = "tcp", nccl = "nccl", ["local"] = "local
 
 local function make(backend, rank, size, ranks, from, key, timeout)
   local g = setmetatable({}, ProcessGroup)
-  g.handle, g.number = C.group(backends[backend], rank, size, ranks, from and from.handle, key, timeout)
+  g.handle, g.number = C.group(backends[backend], rank, size, ranks, from and from.handle, key, timeout,
+    state.join_limit)
   g.rank, g.size, g.backend, g.name, g.timeout = rank, size, backend, key, timeout
   g.device = C.group_device(g.handle)
   g.ranks = ranks or {}
@@ -159,7 +160,7 @@ M.init_process_group = signature("distributed.init_process_group(string backend=
     rank, size, from, by_agent = join { rank = rank, world_size = size, init_method = o.init_method,
       store = o.store, timeout = timeout }
     if os.getenv "MOTH_JOIN" and state.generation == 0 then
-      rank, size = require "moth.distributed.elastic"._join(from, timeout)
+      return require "moth.distributed.elastic"._join(from, backend, timeout)
     end
     key = run_prefix()
   end
@@ -176,6 +177,13 @@ end, true)
 function M.run_prefix(generation)
   if generation and generation ~= state.generation then state.generation, state.made = generation, 0 end
   return run_prefix(), state.generation
+end
+--- Calls fn, in which the ranks of a new group must come within so many seconds.
+function M.within(seconds, fn, ...)
+  state.join_limit = seconds
+  local ok, why = pcall(fn, ...)
+  state.join_limit = nil
+  return ok, why
 end
 --- The store of the default group.
 function M.store() return state.store end
