@@ -41,10 +41,10 @@ end
 --- Starts the worker of a place. rank: in the whole job; nil: one that joins a run (id: its number).
 function Agent:start(round, local_rank, rank, id)
   local o, r = self.o, self.rendezvous
-  local role = o.role or "default"
+  local role, place = o.role or "default", rank or round.first + local_rank -- of one that joins: until it has joined
   local variables = {
-    RANK = rank or id, LOCAL_RANK = local_rank, WORLD_SIZE = round.world, LOCAL_WORLD_SIZE = o.max_local,
-    GROUP_RANK = round.node, GROUP_WORLD_SIZE = #round.nodes, ROLE_RANK = rank or id, ROLE_WORLD_SIZE = round.world,
+    RANK = place, LOCAL_RANK = local_rank, WORLD_SIZE = round.world, LOCAL_WORLD_SIZE = o.max_local,
+    GROUP_RANK = round.node, GROUP_WORLD_SIZE = #round.nodes, ROLE_RANK = place, ROLE_WORLD_SIZE = round.world,
     ROLE_NAME = role, MASTER_ADDR = r.host, MASTER_PORT = r.port, MOTH_STORE_TOKEN = r.token,
     MOTH_RUN = round.number, TORCHELASTIC_USE_AGENT_STORE = "True", TORCHELASTIC_RESTART_COUNT = self.restarts,
     TORCHELASTIC_MAX_RESTARTS = o.max_restarts, TORCHELASTIC_RUN_ID = self.id,
