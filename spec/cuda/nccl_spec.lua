@@ -112,6 +112,16 @@ describe("NCCL #M354", function()
     end
   end)
 
+  it("leaves what lies on the host to own sockets: fully_shard", function()
+    local ok, why = join()
+    if not ok then return pending(why) end
+    local m = moth.nn.Linear(4, 2):to "cuda"
+    dist.fully_shard(m)
+    m(moth.ones(3, 4, { device = "cuda" })):sum():backward()
+    assert.equal("cuda", m.weight.grad:device().type)
+    assert.equal(3, m.bias.grad[2]:item())
+  end)
+
   it("is aborted after an error", function()
     if not emulated then return pending "the double of NCCL is for the emulation" end
     local ok, why = join()

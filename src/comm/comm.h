@@ -183,7 +183,8 @@ MOTH_API void moth_group_fault(MothGroup *g, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* By what its data travels: the engine's name; for "gloo" on one host "tcp". */
 MOTH_API const char *moth_group_engine(const MothGroup *g);
-/* Where tensors of its collectives must be: on the host, or the CUDA device of its NCCL. Sends and receives: on the host. */
+/* Where its collectives take tensors beside the host: the CUDA device of its NCCL; else the host. Sends and receives: on
+ * the host alone. */
 MOTH_API MothDevice moth_group_device(const MothGroup *g);
 MOTH_API bool moth_group_is_broken(MothGroup *g, char *text, size_t n);
 /* A thread that waits for a key of the store, and breaks all groups of this process with its value. */

@@ -31,10 +31,10 @@ static MothStatus check_rank(const MothGroup *g, const char *op, const char *wha
 MothStatus moth_comm_check(const MothGroup *g, const MothCommRequest *r) {
   const char *op = moth_comm_op_name(r->op);
   const int64_t size = g->size;
-  bool moves = r->op < MOTH_COMM_BARRIER;
-  if (moves && (r->device.type != g->device.type || r->device.index != g->device.index))
+  if (r->device.type != MOTH_CPU &&
+      (r->device.type != g->device.type || r->device.index != g->device.index))
     return moth_fail(MOTH_ERR_TYPE, "[%s] the tensors are on another device than the group", op);
-  if (moves && g->device.type == MOTH_CUDA)
+  if (r->device.type == MOTH_CUDA)
     MOTH_TRY(moth_nccl_check(r));
   bool at_root = r->root == g->rank;
   switch (r->op) {

@@ -373,7 +373,7 @@ bool moth_tcp_run(MothGroup *g, MothWork *w) {
                                        [MOTH_COMM_SCATTER] = gather,
                                        [MOTH_COMM_PERMUTE] = permute,
                                        [MOTH_COMM_BARRIER] = barrier};
-  bool on_device = r.e->nccl && w->head.op != MOTH_COMM_BARRIER;
+  bool on_device = r.e->nccl && w->ready; /* memory of the host travels by own sockets */
   if (g->size == 1 && !on_device)
     return alone(w);
   /* In detail, all ranks compare their calls first: some collectives do not bring each pair of ranks together. */
