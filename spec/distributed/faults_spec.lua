@@ -24,6 +24,7 @@ describe("a rank that", function()
       survive(ranks.run { size = 3, code = program("each_fault", ("%q"):format(how)) }, 1, rc)
     end)
   end
+  it("leaves is named, on threads", function() ranks.threads("distributed.each_left", 3) end)
   it("is stopped is named after the timeout, and is told when it goes on #M397", function()
     survive(ranks.run { size = 3, code = program("each_fault", '"stopped"') })
   end)

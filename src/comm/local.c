@@ -30,7 +30,7 @@ typedef struct Board {
   pthread_mutex_t
       lock; /* of the fields below; never held while a group's lock is taken, except for none */
   pthread_cond_t changed;
-  int joined, left;
+  int joined, left, first_left;
   MothGroup **groups; /* of each rank; NULL: not there, or left */
   MothWork **calls;   /* of each rank; NULL: not there yet */
   int arrived, leaving;
@@ -272,8 +272,8 @@ static bool local_run(MothGroup *g, MothWork *w) {
   while (b->round == round && !text[0]) {
     if (b->left > 0)
       snprintf(text, sizeof text,
-               "a rank of the local group has left it: it called "
-               "destroy_process_group, or its thread has ended");
+               "rank %d has left the group: it called destroy_process_group, or its thread ended",
+               moth_group_world_rank(g, b->first_left));
     else if (atomic_load(&g->broken) || g->closing)
       snprintf(text, sizeof text, "the group is broken");
     else if (moth_wire_now() >= w->deadline)
@@ -447,7 +447,8 @@ static void local_close(MothGroup *g) {
   end_receives(g, b, "the process group was destroyed");
   pthread_mutex_lock(&b->lock);
   b->groups[g->rank] = NULL;
-  b->left++;
+  if (b->left++ == 0)
+    b->first_left = g->rank;
   pthread_cond_broadcast(&b->changed);
   pthread_mutex_unlock(&b->lock);
   g->state = NULL;
