@@ -1,5 +1,5 @@
-/* Linear algebra on CUDA devices, by cuSOLVER and cuBLAS (solver.h). Without them, and for least squares and LDL, by the
- * CPU's kernels on copies of the arguments; MOTH_LOGS=device says so. Derivatives and
+/* Linear algebra on CUDA devices, by cuSOLVER and cuBLAS (solver.h). Without them, and for what they lack (LDL of hermitian
+ * matrices, least squares but by QR), by the CPU's kernels on copies of the arguments; MOTH_LOGS=device says so. Derivatives and
  * composites run on the device, as they are made of products.
  *
  * Matrices are column-major there: copies of transposes. Eigenvectors and singular vectors get the signs that they have on
@@ -190,26 +190,26 @@ MothStatus set_signs(const MothCudaRun &run, MothDType dtype, const Vectors &v, 
 }
 const Vectors NO_VECTORS = {nullptr, 0, 0, 0, 0};
 
-/* Pivots from 1 to n as int32; others are faults, and exchange nothing. */
-__global__ void pivots_kernel(int32_t *to, const int64_t *from, int64_t k, int64_t n, int64_t numel,
-                              MothFault *f, int op) {
+/* Pivots from 1 to n (signs: or -1 to -n) as int32; others are faults, and exchange nothing. */
+__global__ void pivots_kernel(int32_t *to, const int64_t *from, int64_t k, int64_t n, bool signs,
+                              int64_t numel, MothFault *f, int op) {
   EACH(i, numel) {
-    int64_t v = from[i];
-    if (v < 1 || v > n) {
+    int64_t v = from[i], place = signs && v < 0 ? -v : v;
+    if (place < 1 || place > n) {
       moth_fault(f, op, MOTH_FAULT_INDEX, -1, v, 1, n);
       v = i % k + 1;
     }
     to[i] = (int32_t)v;
   }
 }
-MothStatus take_pivots(const MothCudaRun &run, const MothTensor *pivots, int64_t n,
+MothStatus take_pivots(const MothCudaRun &run, const MothTensor *pivots, int64_t n, bool signs,
                        MothScratch *out) {
   MothOwned wide;
   int64_t k = pivots->shape[pivots->ndim - 1];
   MOTH_TRY(moth_cuda_contiguous_as(pivots, MOTH_INT64, &wide.t));
   MOTH_TRY(out->take(run.device, (size_t)wide->numel * 4));
   return moth_launch("pivots", pivots_kernel, blocks_for(wide->numel), dim3(THREADS), 0, run.stream,
-                     out->as<int32_t>(), reinterpret_cast<const int64_t *>(wide->data), k, n,
+                     out->as<int32_t>(), reinterpret_cast<const int64_t *>(wide->data), k, n, signs,
                      wide->numel, moth_cuda_fault(run.device), run.op);
 }
 
@@ -255,6 +255,32 @@ __global__ void pairs_kernel(R *values, R *vectors, const R *w, const R *v, int6
   }
 }
 
+/* The first 0 on the diagonals of column-major matrices with ld rows is their info. */
+template <class T>
+__global__ void diagonal_kernel(const T *a, int64_t ld, int64_t step, int64_t k, int parts,
+                                int64_t count, int32_t *info) {
+  EACH(b, count) {
+    for (int64_t i = 0; i < k && !info[b]; i++) {
+      const T *x = a + (b * step + i * ld + i) * parts;
+      if (x[0] == 0 && x[parts - 1] == 0)
+        info[b] = (int32_t)i + 1;
+    }
+  }
+}
+
+template <class T> __global__ void conjugate_kernel(T *a, int64_t numel) {
+  EACH(i, numel) a[2 * i + 1] = -a[2 * i + 1];
+}
+MothStatus conjugate(const Work &w, MothTensor *t) {
+  auto launch = [&](auto *a, auto kernel) {
+    return moth_launch("conjugate", kernel, blocks_for(t->numel), dim3(THREADS), 0, w.run.stream, a,
+                       t->numel);
+  };
+  return !w.a.is_complex ? MOTH_OK
+         : w.a.real == 4 ? launch(reinterpret_cast<float *>(t->data), conjugate_kernel<float>)
+                         : launch(reinterpret_cast<double *>(t->data), conjugate_kernel<double>);
+}
+
 } // namespace
 
 /* --- factors -------------------------------------------------------------------------------------- */
@@ -291,8 +317,10 @@ MothStatus moth_cuda_native_solve_triangular(MothCall *c) {
   MOTH_TRY(moth_cuda_contiguous(A, &a.t));
   MOTH_TRY(moth_cuda_copy(out, B));
   /* A X = B in row-major memory is X' A' = B' in the library's. */
-  return moth_solver_trsm(&w.s, !upper, unitriangular, B->shape[B->ndim - 1], w.a.n, a->data,
-                          out->data);
+  int64_t n = w.a.n, k = B->shape[B->ndim - 1];
+  const MothTriangular t = {false,   !upper, false, unitriangular != 0, k, n,
+                            a->data, n,      n * n, out->data,          k, n * k};
+  return moth_solver_trsm(&w.s, &t);
 }
 
 MothStatus moth_cuda_linalg_lu_factor_ex(MothCall *c) {
@@ -325,7 +353,7 @@ MothStatus moth_cuda_native_lu_rows(MothCall *c) {
   MothScratch p;
   MOTH_TRY(moth_cuda_run(c, &run));
   if (pivots->numel)
-    MOTH_TRY(take_pivots(run, pivots, n, &p));
+    MOTH_TRY(take_pivots(run, pivots, n, false, &p));
   if (!out->numel)
     return MOTH_OK;
   MOTH_TRY(moth_launch("lu_rows", rows_kernel, blocks_for(out->numel / n), dim3(THREADS), 0,
@@ -346,7 +374,7 @@ MothStatus moth_cuda_native_lu_solve(MothCall *c) {
   MOTH_TRY(begin(c, LU, &w, &here));
   if (!here)
     return moth_call_on_cpu(c);
-  MOTH_TRY(take_pivots(w.run, pivots, w.a.n, &p));
+  MOTH_TRY(take_pivots(w.run, pivots, w.a.n, false, &p));
   MOTH_TRY(columns(LU, &a.t));
   MOTH_TRY(columns(B, &b.t));
   MOTH_TRY(moth_solver_getrs(&w.s, turned, w.a.n, B->shape[B->ndim - 1], a->data, p.as<int32_t>(),
@@ -554,14 +582,95 @@ MothStatus moth_cuda_native_svd(MothCall *c) {
   return set_signs(w.run, w.s.dtype, more, NO_VECTORS, w.a.count, tall - w.k, 0);
 }
 
-/* --- by the CPU alone ----------------------------------------------------------------------------- */
+/* --- least squares and LDL ------------------------------------------------------------------------ */
 
+/* Of full rank, by QR. With fewer rows than columns: A' = Q R, so that X = conj(Q) R'^-1 B is the shortest solution. */
 MothStatus moth_cuda_native_lstsq(MothCall *c) {
-  return moth_call_on_cpu(c);
+  MOTH_UNPACK_NATIVE_LSTSQ(c)
+  MothTensor *out = c->results[0].u.t;
+  MothOwned a, b, tau, x, top;
+  Work w;
+  bool here;
+  MOTH_TRY(begin(c, A, &w, &here));
+  int64_t k = B->shape[B->ndim - 1];
+  if (!here || driver != MOTH_DRIVER_GELS || !A->numel || !k)
+    return moth_call_on_cpu(c);
+  int64_t m = w.a.m, n = w.a.n, most = moth_max64(m, n), least = w.k;
+  bool tall = m >= n;
+  MOTH_TRY((tall ? columns : rows)(A, &a.t));
+  MOTH_TRY(finite(w, a, 0));
+  MOTH_TRY(make(A, 1, least, &tau.t));
+  MOTH_TRY(moth_solver_geqrf(&w.s, most, least, a->data, m * n, tau->data));
+  auto launch = [&](auto *p, auto kernel) {
+    return moth_launch("diagonal", kernel, blocks_for(w.a.count), dim3(THREADS), 0, w.run.stream, p,
+                       most, m * n, least, w.a.is_complex ? 2 : 1, w.a.count, w.s.info);
+  };
+  MOTH_TRY(w.a.real == 4
+               ? launch(reinterpret_cast<const float *>(a->data), diagonal_kernel<float>)
+               : launch(reinterpret_cast<const double *>(a->data), diagonal_kernel<double>));
+  MOTH_TRY(failed(w, MOTH_NOT_FULL_RANK));
+  MOTH_TRY(columns(B, &b.t));
+  if (tall)
+    MOTH_TRY(moth_solver_ormqr(&w.s, true, true, m, k, n, a->data, m, n, tau->data, b->data));
+  const MothTriangular t = {true,    true, !tall, false,   least, k,
+                            a->data, most, m * n, b->data, m,     m * k};
+  MOTH_TRY(moth_solver_trsm(&w.s, &t));
+  if (!tall) {
+    MothOwned rest, first;
+    MOTH_TRY(conjugate(w, b));
+    MOTH_TRY(make(A, k, n, &x.t)); /* column-major, n x k */
+    MOTH_TRY(moth_cuda_fill(x, moth_v_int(0)));
+    MOTH_TRY(transposed(x, &rest.t));
+    MOTH_TRY(rows_of(rest, m, &first.t));
+    MOTH_TRY(store(first, b));
+    MOTH_TRY(moth_solver_ormqr(&w.s, true, false, n, k, m, a->data, n, m, tau->data, x->data));
+    MOTH_TRY(conjugate(w, x));
+    MOTH_TRY(store(out, x));
+  } else {
+    MothOwned view;
+    MOTH_TRY(transposed(b, &view.t));
+    MOTH_TRY(rows_of(view, n, &top.t));
+    MOTH_TRY(moth_cuda_copy(out, top));
+  }
+  return moth_cuda_fill(c->results[1].u.t, moth_v_int(least));
 }
+
 MothStatus moth_cuda_linalg_ldl_factor_ex(MothCall *c) {
-  return moth_call_on_cpu(c);
+  MOTH_UNPACK_LINALG_LDL_FACTOR_EX(c)
+  MothOwned a;
+  Work w;
+  bool here;
+  MOTH_TRY(begin(c, A, &w, &here));
+  if (!here || (hermitian && w.a.is_complex))
+    return moth_call_on_cpu(c);
+  if (A->numel) {
+    MOTH_TRY(columns(A, &a.t));
+    MOTH_TRY(moth_solver_sytrf(&w.s, w.a.n, a->data,
+                               reinterpret_cast<int32_t *>(c->results[1].u.t->data)));
+    MOTH_TRY(store(c->results[0].u.t, a));
+    MOTH_TRY(moth_cuda_keep_triangle(c->results[0].u.t, false, w.run.stream));
+  }
+  MOTH_TRY(give_info(w, c->results[2].u.t));
+  return check_errors ? failed(w, MOTH_SINGULAR_D) : MOTH_OK;
 }
+
 MothStatus moth_cuda_native_ldl_solve(MothCall *c) {
-  return moth_call_on_cpu(c);
+  MOTH_UNPACK_NATIVE_LDL_SOLVE(c)
+  MothTensor *out = c->results[0].u.t;
+  MothOwned a, b;
+  MothScratch p;
+  Work w;
+  bool here;
+  if (!out->numel)
+    return MOTH_OK;
+  MOTH_TRY(begin(c, LD, &w, &here));
+  if (!here || (hermitian && w.a.is_complex))
+    return moth_call_on_cpu(c);
+  MOTH_TRY(take_pivots(w.run, pivots, w.a.n, true, &p));
+  MOTH_TRY(columns(LD, &a.t));
+  MOTH_TRY(columns(B, &b.t));
+  MOTH_TRY(
+      moth_solver_sytrs(&w.s, w.a.n, B->shape[B->ndim - 1], a->data, p.as<int32_t>(), b->data));
+  MOTH_TRY(store(out, b));
+  return moth_cuda_leave(c);
 }

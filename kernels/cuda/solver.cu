@@ -31,7 +31,9 @@
   X(cusolverDnXsyevd_bufferSize)                                                                   \
   X(cusolverDnXsyevd)                                                                              \
   X(cusolverDnXgesvd_bufferSize)                                                                   \
-  X(cusolverDnXgesvd)
+  X(cusolverDnXgesvd)                                                                              \
+  X(cusolverDnXsytrs_bufferSize)                                                                   \
+  X(cusolverDnXsytrs)
 /* Those that a library may lack. */
 #define LATE_FUNCTIONS(X)                                                                          \
   X(cusolverDnXsyevBatched_bufferSize)                                                             \
@@ -56,6 +58,11 @@
     (cusolverDnHandle_t, cublasSideMode_t, cublasOperation_t, int, int, int, const void *, int,    \
      const void *, void *, int, void *, int, int *),                                               \
     solver, cusolverDnSormqr, cusolverDnDormqr, cusolverDnCunmqr, cusolverDnZunmqr)                \
+  X(sytrf_size, (cusolverDnHandle_t, int, void *, int, int *), solver,                             \
+    cusolverDnSsytrf_bufferSize, cusolverDnDsytrf_bufferSize, cusolverDnCsytrf_bufferSize,         \
+    cusolverDnZsytrf_bufferSize)                                                                   \
+  X(sytrf, (cusolverDnHandle_t, cublasFillMode_t, int, void *, int, int *, void *, int, int *),    \
+    solver, cusolverDnSsytrf, cusolverDnDsytrf, cusolverDnCsytrf, cusolverDnZsytrf)                \
   X(potrf_batched, (cusolverDnHandle_t, cublasFillMode_t, int, void **, int, int *, int), solver,  \
     cusolverDnSpotrfBatched, cusolverDnDpotrfBatched, cusolverDnCpotrfBatched,                     \
     cusolverDnZpotrfBatched)                                                                       \
@@ -418,25 +425,57 @@ MothStatus moth_solver_gesvd(const MothSolver *s, char job, int64_t m, int64_t n
   return MOTH_OK;
 }
 
-MothStatus moth_solver_trsm(const MothSolver *s, bool upper, bool unit, int64_t m, int64_t n,
-                            const void *a, void *b) {
+MothStatus moth_solver_trsm(const MothSolver *s, const MothTriangular *t) {
   Session w;
   const double one[2] = {1, 0};
   const float one_f[2] = {1, 0};
   const void *alpha = letter(s) % 2 ? static_cast<const void *>(one) : one_f;
-  cublasFillMode_t uplo = upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER;
-  cublasDiagType_t diag = unit ? CUBLAS_DIAG_UNIT : CUBLAS_DIAG_NON_UNIT;
+  cublasSideMode_t side = t->left ? CUBLAS_SIDE_LEFT : CUBLAS_SIDE_RIGHT;
+  cublasFillMode_t uplo = t->upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER;
+  cublasOperation_t trans = t->transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  cublasDiagType_t diag = t->unit ? CUBLAS_DIAG_UNIT : CUBLAS_DIAG_NON_UNIT;
+  int m = (int)t->m, n = (int)t->n, lda = (int)t->lda, ldb = (int)t->ldb;
   MOTH_TRY(w.open(s));
-  if (batched(s, n)) {
+  if (batched(s, t->left ? m : n)) {
     Addresses all, right;
-    MOTH_TRY(all.take(s, a, n * n));
-    MOTH_TRY(right.take(s, b, m * n));
-    BLAS(trsm_batched[letter(s)], w.h->blas, CUBLAS_SIDE_RIGHT, uplo, CUBLAS_OP_N, diag, (int)m,
-         (int)n, alpha, all.at(), (int)n, right.at(), (int)m, (int)s->count);
+    MOTH_TRY(all.take(s, t->a, t->a_step));
+    MOTH_TRY(right.take(s, t->b, t->b_step));
+    BLAS(trsm_batched[letter(s)], w.h->blas, side, uplo, trans, diag, m, n, alpha, all.at(), lda,
+         right.at(), ldb, (int)s->count);
     return MOTH_OK;
   }
   for (int64_t i = 0; i < s->count; i++)
-    BLAS(trsm[letter(s)], w.h->blas, CUBLAS_SIDE_RIGHT, uplo, CUBLAS_OP_N, diag, (int)m, (int)n,
-         alpha, at(s, a, i * n * n), (int)n, at(s, b, i * m * n), (int)m);
+    BLAS(trsm[letter(s)], w.h->blas, side, uplo, trans, diag, m, n, alpha,
+         at(s, t->a, i * t->a_step), lda, at(s, t->b, i * t->b_step), ldb);
+  return MOTH_OK;
+}
+
+MothStatus moth_solver_sytrf(const MothSolver *s, int64_t n, void *a, int32_t *pivots) {
+  Session w;
+  MOTH_TRY(w.open(s));
+  SOLVE(sytrf_size[letter(s)], w.h->solver, (int)n, a, (int)n, &w.lwork);
+  MOTH_TRY(w.take(s));
+  for (int64_t i = 0; i < s->count; i++)
+    SOLVE(sytrf[letter(s)], w.h->solver, CUBLAS_FILL_MODE_LOWER, (int)n, at(s, a, i * n * n),
+          (int)n, pivots + i * n, w.device.p, w.lwork, s->info + i);
+  return MOTH_OK;
+}
+
+MothStatus moth_solver_sytrs(const MothSolver *s, int64_t n, int64_t k, const void *a,
+                             const int32_t *pivots, void *b) {
+  Session w;
+  cudaDataType t = type_of(s);
+  cublasFillMode_t uplo = CUBLAS_FILL_MODE_LOWER;
+  MothScratch wide;
+  MOTH_TRY(w.open(s));
+  MOTH_TRY(wide.take(s->run->device, (size_t)(s->count * n) * sizeof(int64_t)));
+  MOTH_TRY(convert(s, wide.as<int64_t>(), pivots, s->count * n));
+  SOLVE(cusolverDnXsytrs_bufferSize, w.h->solver, uplo, n, k, t, a, n, wide.as<int64_t>(), t, b, n,
+        &w.on_device, &w.on_host);
+  MOTH_TRY(w.take(s));
+  for (int64_t i = 0; i < s->count; i++)
+    SOLVE(cusolverDnXsytrs, w.h->solver, uplo, n, k, t, at(s, a, i * n * n), n,
+          wide.as<int64_t>() + i * n, t, at(s, b, i * n * k), n, w.device.p, w.on_device, w.host,
+          w.on_host, s->info + i);
   return MOTH_OK;
 }

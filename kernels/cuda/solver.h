@@ -45,7 +45,19 @@ MothStatus moth_solver_geev(const MothSolver *s, int64_t n, void *a, void *w, vo
 /* m >= n; a is overwritten. job: 'N', 'S' or 'A'; u of m x (n or m), vt of n x n; NULL where job is 'N'. */
 MothStatus moth_solver_gesvd(const MothSolver *s, char job, int64_t m, int64_t n, void *a, void *w,
                              void *u, void *vt);
-/* X with X A = B over b, of m x n; A triangular, of n x n. */
-MothStatus moth_solver_trsm(const MothSolver *s, bool upper, bool unit, int64_t m, int64_t n,
-                            const void *a, void *b);
+/* A triangular solve: X with A X = B (left) or X A = B over b, of m x n; the matrices of a batch are *_step elements apart. */
+struct MothTriangular {
+  bool left, upper, transposed, unit;
+  int64_t m, n;
+  const void *a;
+  int64_t lda, a_step;
+  void *b;
+  int64_t ldb, b_step;
+};
+MothStatus moth_solver_trsm(const MothSolver *s, const MothTriangular *t);
+/* L D L' of the lower triangle of a symmetric matrix, in place; pivots as LAPACK's sytrf has them. */
+MothStatus moth_solver_sytrf(const MothSolver *s, int64_t n, void *a, int32_t *pivots);
+/* The solution of A X = B over b, of k columns. */
+MothStatus moth_solver_sytrs(const MothSolver *s, int64_t n, int64_t k, const void *a,
+                             const int32_t *pivots, void *b);
 #endif

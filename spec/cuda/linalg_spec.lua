@@ -61,6 +61,11 @@ local functions = {
   eigh = function(a) return L.eigh(a:add(a.mH), "U") end,
   eigvalsh = function(a) return L.eigvalsh(a:add(a.mH)) end,
   inverse = function(a) return L.inv(a) end,
+  ldl = function(a) return L.ldl_factor_ex(a) end,
+  ldl_solve = function(a)
+    local ld, pivots = L.ldl_factor(a)
+    return L.ldl_solve(ld, pivots, a)
+  end,
 }
 local of_any_shape = {
   lu = functions.lu,
@@ -82,6 +87,10 @@ local of_any_shape = {
     return u:narrow(-1, 1, k), s, vh:narrow(-2, 1, k)
   end,
   svdvals = function(a) return L.svdvals(a) end,
+  lstsq = function(a)
+    local x, _, rank = L.lstsq(a, a:sum(-1, true) * a, { driver = "gels" })
+    return x, rank
+  end,
 }
 
 describe("linear algebra on CUDA", function()
@@ -157,6 +166,9 @@ describe("linear algebra on CUDA", function()
     fails("matrix 2 of the batch has elements that are infinite or NaN", L.svdvals, bad)
     bad[{ 2, 1, 1 }], bad[{ 2, 1, 3 }] = 1, 0 / 0 -- not read by eigh
     assert.equal(1, L.eigvalsh(bad):max():item())
+    fails("matrix 2 of the batch has not full rank: element 2 of its", L.lstsq,
+      moth.tensor({ { { 1, 0 }, { 0, 1 }, { 1, 2 } }, { { 1, 2 }, { 0, 0 }, { 0, 0 } } }):cuda(),
+      moth.ones({ 2, 3, 1 }, { device = "cuda" }), { driver = "gels" })
     fails("index 4 is out of range: expected 1 to 3", function()
       L.lu_solve(bad, moth.tensor({ 1, 4, 3 }, { dtype = "int32", device = "cuda" }):expand(4, 3), bad):cpu()
     end)
@@ -184,6 +196,9 @@ describe("linear algebra on CUDA", function()
       fails("cusolverDnXsyevBatched", L.eigh, b)
       fails("cusolverDnXgeev", L.eig, a)
       fails("cusolverDnXgesvd", L.svd, a)
+      fails("sytrf", L.ldl_factor_ex, good)
+      fails("cusolverDnXsytrs", L.ldl_solve, lu, pivots, a)
+      fails("cusolverDnXgeqrf", L.lstsq, a, a, { driver = "gels" })
       fails("trsm", L.solve_triangular, a, a, true)
     end)
     ffi.C.unsetenv "MOTH_EMU_CUSOLVER"

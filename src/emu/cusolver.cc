@@ -287,6 +287,43 @@ static cublasStatus_t getrs_batched(cudaDataType type, cublasHandle_t handle,
   });
 }
 
+/* --- LDL ------------------------------------------------------------------------------------------ */
+
+static cusolverStatus_t sytrf_size(int n, int lda, int *size) {
+  *size = WORKSPACE;
+  return n > 0 && lda >= n ? CUSOLVER_STATUS_SUCCESS : CUSOLVER_STATUS_INVALID_VALUE;
+}
+static cusolverStatus_t sytrf(cudaDataType type, cusolverDnHandle_t handle, cublasFillMode_t uplo,
+                              int n, void *a, int lda, int *pivots, void *work, int lwork,
+                              int *info) {
+  if (n < 1 || lda < n || !pivots || !work || lwork < WORKSPACE)
+    return CUSOLVER_STATUS_INVALID_VALUE;
+  return solve(handle, work, WORKSPACE * size_of(type), [=]() {
+    with_workspace(type, [&](void *own, int *size) {
+      call(type, "sytrf", uplo_of(uplo), &n, a, &lda, pivots, own, size, info);
+    });
+  });
+}
+cusolverStatus_t cusolverDnXsytrs_bufferSize(cusolverDnHandle_t, cublasFillMode_t, int64_t n,
+                                             int64_t, cudaDataType type, const void *, int64_t lda,
+                                             const int64_t *, cudaDataType type_b, void *,
+                                             int64_t ldb, size_t *device, size_t *host) {
+  return sizes(is_known(type) && type == type_b && n > 0 && lda >= n && ldb >= n, device, host);
+}
+cusolverStatus_t cusolverDnXsytrs(cusolverDnHandle_t handle, cublasFillMode_t uplo, int64_t n,
+                                  int64_t k, cudaDataType type, const void *a, int64_t lda,
+                                  const int64_t *pivots, cudaDataType type_b, void *b, int64_t ldb,
+                                  void *on_device, size_t device, void *on_host, size_t host,
+                                  int *info) {
+  if (!is_known(type) || type != type_b || !has(on_device, device, on_host, host))
+    return CUSOLVER_STATUS_INVALID_VALUE;
+  return solve(handle, on_device, device, [=]() {
+    int size = (int)n, columns = (int)k, ld = (int)lda, ld_b = (int)ldb;
+    std::vector<int> p(pivots, pivots + n);
+    call(type, "sytrs", uplo_of(uplo), &size, &columns, a, &ld, p.data(), b, &ld_b, info);
+  });
+}
+
 /* --- QR ------------------------------------------------------------------------------------------- */
 
 cusolverStatus_t cusolverDnXgeqrf_bufferSize(cusolverDnHandle_t, cusolverDnParams_t, int64_t m,

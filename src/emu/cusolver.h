@@ -100,6 +100,16 @@ cusolverStatus_t cusolverDnXgesvd(cusolverDnHandle_t, cusolverDnParams_t, signed
                                   cudaDataType type_u, void *u, int64_t ldu, cudaDataType type_vt,
                                   void *vt, int64_t ldvt, cudaDataType computed, void *on_device,
                                   size_t device, void *on_host, size_t host, int *info);
+cusolverStatus_t cusolverDnXsytrs_bufferSize(cusolverDnHandle_t, cublasFillMode_t uplo, int64_t n,
+                                             int64_t k, cudaDataType type, const void *a,
+                                             int64_t lda, const int64_t *pivots,
+                                             cudaDataType type_b, void *b, int64_t ldb,
+                                             size_t *device, size_t *host);
+cusolverStatus_t cusolverDnXsytrs(cusolverDnHandle_t, cublasFillMode_t uplo, int64_t n, int64_t k,
+                                  cudaDataType type, const void *a, int64_t lda,
+                                  const int64_t *pivots, cudaDataType type_b, void *b, int64_t ldb,
+                                  void *on_device, size_t device, void *on_host, size_t host,
+                                  int *info);
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t *handle);
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream);
@@ -119,6 +129,11 @@ cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream);
   cusolverStatus_t name(cusolverDnHandle_t handle, cublasSideMode_t side, cublasOperation_t trans, \
                         int m, int n, int k, const void *a, int lda, const void *tau, void *c,     \
                         int ldc, void *work, int lwork, int *info)
+#define EMU_SYTRF_SIZE(name)                                                                       \
+  cusolverStatus_t name(cusolverDnHandle_t handle, int n, void *a, int lda, int *size)
+#define EMU_SYTRF(name)                                                                            \
+  cusolverStatus_t name(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, void *a, int lda, \
+                        int *pivots, void *work, int lwork, int *info)
 #define EMU_POTRF_BATCHED(name)                                                                    \
   cusolverStatus_t name(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, void **a,         \
                         int lda, int *info, int count)
@@ -148,6 +163,10 @@ cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream);
     cusolverDnDormqr_bufferSize, cusolverDnCunmqr_bufferSize, cusolverDnZunmqr_bufferSize)         \
   X(EMU_ORMQR, ormqr(type, handle, side, trans, m, n, k, a, lda, tau, c, ldc, work, lwork, info),  \
     cusolverDnSormqr, cusolverDnDormqr, cusolverDnCunmqr, cusolverDnZunmqr)                        \
+  X(EMU_SYTRF_SIZE, sytrf_size(n, lda, size), cusolverDnSsytrf_bufferSize,                         \
+    cusolverDnDsytrf_bufferSize, cusolverDnCsytrf_bufferSize, cusolverDnZsytrf_bufferSize)         \
+  X(EMU_SYTRF, sytrf(type, handle, uplo, n, a, lda, pivots, work, lwork, info), cusolverDnSsytrf,  \
+    cusolverDnDsytrf, cusolverDnCsytrf, cusolverDnZsytrf)                                          \
   X(EMU_POTRF_BATCHED, potrf_batched(type, handle, uplo, n, a, lda, info, count),                  \
     cusolverDnSpotrfBatched, cusolverDnDpotrfBatched, cusolverDnCpotrfBatched,                     \
     cusolverDnZpotrfBatched)                                                                       \
