@@ -215,7 +215,8 @@ void moth_lua_open_profile(lua_State *L);
 void moth_lua_open_cuda(lua_State *L);
 void moth_lua_open_compile(lua_State *L);
 void moth_lua_open_graphs(lua_State *L);
-/* The function at `backend` compiles the segments of the trace t, whose userdata is at `trace` (graph.c). */
+void moth_lua_open_segments(lua_State *L);
+/* The function at `backend` compiles the segments of the trace t, whose userdata is at `trace` (segment.c). */
 struct MothTrace;
 void moth_lua_set_backend(lua_State *L, struct MothTrace *t, int trace, int backend);
 /* The arguments (trace, exact, differs) of trace_check: whether its results are compared to the bit, and what is called with
