@@ -24,5 +24,5 @@ return {
   { "scatter", function(o) return dist.scatter(zeros(o), o.rank == o.root and list(o) or nil, o.root, o.options) end,
     rooted = true },
   { "permute_ranks", function(o) return dist.nn.shift(zeros(o), 1, { group = o.options.group }) end },
-  { "barrier", function(o) return dist.barrier { group = o.options.group, async = o.options.async } end, bare = true },
+  { "barrier", function(o) return dist.barrier(o.options) end, bare = true },
 }

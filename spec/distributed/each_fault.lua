@@ -18,14 +18,15 @@ return function(rank, size, how)
   local victim, groups, works = 1, {}, {}
   local pids = dist.all_gather_object(ffi.C.getpid())
   local large = how == "killed in the middle"
-  for k in ipairs(calls) do groups[k] = dist.new_group(nil, { timeout = how == "stopped" and 0.5 or 60 }) end
-  local messages = dist.new_group(nil, { timeout = how == "stopped" and 0.5 or 60 })
+  local limit = how == "stopped" and 0.5 or 60
+  for k in ipairs(calls) do groups[k] = dist.new_group() end
+  local messages = dist.new_group()
   dist.barrier()
   local function start(k)
     local call, group = calls[k], groups[k]
     if call[1] == "permute_ranks" then return end -- it has no asynchronous form
     local o = { rank = rank, size = size, n = large and 500000 or 5, dtype = moth.float32, root = k % size,
-      options = { group = group, async = true } }
+      options = { group = group, async = true, timeout = limit } }
     return call[2](o)
   end
   if rank == victim then
@@ -48,9 +49,11 @@ return function(rank, size, how)
     or ("rank %d %%(pid %d on .-%%) is gone"):format(victim, pids[victim + 1])
   for k, group in ipairs(groups) do
     works[k] = { message_of(function() works[k] = start(k) end) or works[k] }
-    works[k][2] = message_of(function() works[k].barrier = dist.barrier { group = group, async = true } end)
+    works[k][2] = message_of(function()
+      works[k].barrier = dist.barrier { group = group, async = true, timeout = limit }
+    end)
   end
-  local got = message_of(function() dist.recv(moth.empty(2), victim, { group = messages }) end)
+  local got = message_of(function() dist.recv(moth.empty(2), victim, { group = messages, timeout = limit }) end)
   local late = ("rank %d %%(.-has sent nothing"):format(victim)
   assert(got and (got:find(expected) or how == "stopped" and got:find(late)), "recv: " .. tostring(got))
   for k, group in ipairs(groups) do

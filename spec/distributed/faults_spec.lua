@@ -88,7 +88,7 @@ describe("a step of DistributedDataParallel", function()
       end }, nil, "rank 2 %(pid 4711%) was killed by signal 9")
   end)
   it("in which a rank is stopped", function()
-    each(ranks.run { size = 3, timeout = 0.5, code = step:format [[
+    each(ranks.run { size = 3, timeout = 1.5, code = step:format [[
       local pids = dist.all_gather_object(ffi.C.getpid())
       if rank == 2 then m[2].weight:register_hook(function() ffi.C.kill(pids[3], 19) end) end
       local was = pcall
