@@ -212,7 +212,7 @@ local function flat(list, into)
   for i = 1, list.n or #list do
     local v = list[i]
     if B.is_tensor(v) then into[#into + 1] = v
-    elseif moth.sparse.is_sparse(v) then into[#into + 1] = v:to_dense()
+    elseif v ~= nil and moth.sparse.is_sparse(v) then into[#into + 1] = v:to_dense()
     elseif type(v) == "table" then flat(v, into)
     elseif type(v) == "boolean" then into[#into + 1] = moth.tensor(v)
     elseif type(v) == "number" then
