@@ -104,6 +104,27 @@ MothStatus moth_cpu_comm_all_gather(MothCall *c) {
   MOTH_UNPACK_COMM_ALL_GATHER(c)
   return run(c, (MothCommRequest){.op = MOTH_COMM_ALL_GATHER}, self, group, size);
 }
+MothStatus moth_cpu_comm_unshard(MothCall *c) {
+  MOTH_UNPACK_COMM_UNSHARD(c)
+  (void)ranks, (void)dtype, (void)reduce;
+  const MothTensor *result = c->results[0].u.t;
+  MothTensor *shard;
+  if (self->dtype == result->dtype) {
+    moth_tensor_retain(self);
+    shard = self;
+  } else {
+    MOTH_TRY(
+        moth_tensor_new(self->ndim, self->shape, (MothDType)result->dtype, self->device, &shard));
+    MothStatus s = put_back(self, shard);
+    if (s != MOTH_OK) {
+      moth_tensor_release(shard);
+      return s;
+    }
+  }
+  MothStatus s = run(c, (MothCommRequest){.op = MOTH_COMM_ALL_GATHER}, shard, group, size);
+  moth_tensor_release(shard);
+  return s;
+}
 MothStatus moth_cpu_comm_reduce_scatter(MothCall *c) {
   MOTH_UNPACK_COMM_REDUCE_SCATTER(c)
   return run(c, (MothCommRequest){.op = MOTH_COMM_REDUCE_SCATTER}, self, group, size);

@@ -18,7 +18,8 @@
 --   and calls of ops whose record has `writes` (native_batch_norm, sgd_step, adam_step, random fills, ops of one's
 --   own), which write to inputs or to a `clone` that nothing else reads before. Such a call keeps its place among the
 --   readers of what it writes to (views of it included); its results and what it has written to are used behind it.
--- * Calls that draw random numbers keep their order, and are all there. All other calls may change places.
+-- * Calls that draw random numbers keep their order, and are all there; so do collectives (comm_*), as all ranks call
+--   them in the same order. All other calls may change places.
 -- * What is computed from constants alone (masks, tables of positions) is there: get_attr nodes, not to be written to.
 -- * Inputs have dtypes, sizes and strides as noted in their `meta` each time; they may not be written to (but as
 --   above), nor become outputs in the forward graph.

@@ -19,6 +19,12 @@ local FIRST, CALLS, ENOUGH, ROUNDS, FACTOR = 24, 24, 6, 3, 1.05
 --- How many callables were turned off, for one class of sizes each, since the start or reset().
 M.turned_off = 0
 
+-- How many calls of keep() there were.
+local kept = 0
+
+--- Called where all ranks of a group must take the same way: what is being recorded stays compiled, whatever it takes.
+function M.keep() kept = kept + 1 end
+
 local numel, mt = element.number("numel", B.numel), B.Tensor
 
 --- What is known of a callable: by class of sizes "off", "on" (decided), or what its calls are measured in; some_off:
@@ -72,6 +78,7 @@ end
 -- kind: 1 compiled, 2 uncompiled, 0 not measured. t: the first tensor.
 local function done(box, class, t, kind, begin, before, ...)
   local took, p = C.clock() - begin, box.pace and box.pace[class]
+  if type(p) == "table" and p.kept ~= kept then box.pace, p = nil, nil end
   if type(p) ~= "table" then return ... end -- decided by a call inside of this one
   if kind > 0 and C.progress() == before and counts(box, t) then
     p.n[kind] = p.n[kind] + 1
@@ -97,7 +104,7 @@ function M.call(box, compiled, fn, ...)
     p = measure(1)
     box.pace[class] = p
   end
-  p.calls = p.calls + 1
+  p.calls, p.kept = p.calls + 1, kept
   -- Small tensors gain little by other code than the first: they need not wait for it.
   if p.calls == FIRST + 1 and class > 1024 and C.in_trial(box.trace) then p.calls = FIRST end
   local kind = p.calls <= FIRST and 0 or p.calls % 2 + 1

@@ -22,6 +22,7 @@ local objects = require "moth.distributed.objects"
 local Ordered = require "moth.nn.ordered"
 local Parameter = require "moth.nn.parameter"
 local placement = require "moth.distributed.placement"
+local recorded = require "moth.distributed.fully_shard_recorded"
 local signature = require "moth.utils.signature"
 
 local U = B.unit
@@ -243,7 +244,21 @@ local function forward_of(unit)
     if mp.output_dtype then return convert_all(mp.output_dtype, select("#", ...), ...) end
     return ...
   end
+  -- While ops are recorded; the places are shards again when it is over.
+  local function compiled(ok, ...)
+    show(unit, false)
+    if not ok then error((...), 0) end
+    return out(...)
+  end
   return function(module, ...)
+    if B.compile.recording() then
+      local reason = recorded.reason(unit)
+      if not reason then
+        recorded.gather(unit)
+        return compiled(pcall(run, module, ...))
+      end
+      B.compile.break_graph(("fully_shard: unit %s: %s"):format(unit.name, reason))
+    end
     unit:enter()
     watch_inputs(unit, ...)
     return out(finish(unit, pcall(run, module, ...)))
@@ -428,6 +443,7 @@ function(module, o)
   unit.group, unit.replicas = groups_of(o.mesh)
   unit.module, unit.name, unit.mp = module, module.__name, policy(o.mp)
   unit.reshard_after_forward, unit.reshard_after_backward, unit.sync = o.reshard_after_forward, true, true
+  unit.offload = o.offload
   unit.is_auto, unit.waiting = o.reshard_after_forward == nil, 0
   local ignored = {}
   for _, p in ipairs(o.ignored_params or {}) do ignored[p] = true end

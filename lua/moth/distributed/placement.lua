@@ -245,7 +245,7 @@ function M.grad_norm(parameters, norm_type, grads_of)
     if not infinite then sum = sum:pow(norm_type) end
     sum = sum:reshape(1)
     for _, group in ipairs(set.groups) do
-      collectives.all_reduce(sum, { op = infinite and "max" or "sum", group = group })
+      sum = B.ops.comm_reduce_by(sum, infinite and "max" or "sum", group.number, group.size)
     end
     sums[i] = sum
   end

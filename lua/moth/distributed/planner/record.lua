@@ -65,7 +65,8 @@ end
 
 -- comm_* ops, as dist.simulate calls them; which tensor's bytes count.
 local kinds = { comm_all_reduce = "all_reduce", comm_reduce_by = "all_reduce", comm_reduce_from = "all_reduce",
-  comm_all_gather = "all_gather", comm_reduce_scatter = "reduce_scatter", comm_all_to_all = "all_to_all",
+  comm_all_gather = "all_gather", comm_unshard = "all_gather", comm_reduce_scatter = "reduce_scatter",
+  comm_all_to_all = "all_to_all",
   comm_broadcast = "broadcast", comm_reduce = "broadcast", all_reduce = "all_reduce", all_gather = "all_gather",
   reduce_scatter = "reduce_scatter", all_to_all = "all_to_all", broadcast = "broadcast", reduce = "broadcast",
   barrier = "barrier", gather = "all_gather", scatter = "broadcast" }
@@ -107,7 +108,7 @@ return signature("distributed.record(function fn, *, any gpu='h100')", function(
       for i = 2, args.n or #args do -- group and size come last
         if type(args[i]) == "number" and i == (args.n or #args) - 1 then group = groups.numbered(args[i]) or all end
       end
-      local whole = func.name == "comm_all_gather" and made[1] or given[1]
+      local whole = (func.name == "comm_all_gather" or func.name == "comm_unshard") and made[1] or given[1]
       program[#program + 1] = { "call", kinds[func.name], bytes_of(whole), ranks(group), func.name }
     else
       run(func.name, seconds(gpu, func.name, given, made))
