@@ -18,6 +18,26 @@ describe("dist.estimate", function()
     assert.equal(2.1e9, e.bytes_sent)
   end)
 
+  it("prints the limits, as explain() does the breaks #M321", function()
+    local e = dist.estimate { params = 1e9, world = 4, pp = 4, microbatches = 8, tp = 8, layers = 32 }
+    near(3 / 11, e.bubble, 1e-12, "bubble")
+    assert.equal(1.5 * e.bytes_sent, e.fsdp_bytes_sent)
+    assert.is_true(e.tp_latency > 1e-4 and e.tp_latency < 0.1)
+    for _, line in ipairs { "fully_shard +9.00 GB", "tp latency +[%d.]+ ms", "bubble +27.27 %%" } do
+      assert.is_truthy(tostring(e):find(line), tostring(e))
+    end
+    assert.equal(0, dist.estimate { tp = 1, pp = 1 }.tp_latency)
+    local l = dist.estimate { model = "llama3-8b", layout = { dp = 8, tp = 2, pp = 4, batch = 64 } }
+    near(3 / 11, l.time.bubble, 1e-12, "bubble of a layout")
+    assert.is_truthy(tostring(l):find "limits: data parallelism sends [%d.]+ GB a rank, latency of tensor parallelism "
+      and tostring(l):find "bubble 27.3 %%", tostring(l))
+    -- 16 bits twice, 32 bits once, by seven of eight ranks
+    local shard = dist.estimate { model = "llama3-8b", layout = { dp = 8 } }
+    near(shard.shape.params * 8 * 7 / 8, shard.time.bytes_sent, 1e-12, "FSDP")
+    local report = moth.compile.explain(function(x) return (x + 1):sum():item() end, moth.ones(3))
+    assert.is_truthy(tostring(report):find "1 break" and tostring(report):find "item", tostring(report))
+  end)
+
   local slow, fast = "h100-500w", "h100" -- torchtitan's, and others'
   local gpt = { layers = 96, hidden = 12288, heads = 96, ffn = 49152, vocab = 131072, seq = 4096, tied = true }
   local function titan3d(v)
@@ -87,6 +107,7 @@ describe("dist.estimate", function()
 
   it("says what is wrong", function()
     assert.error_matches(function() dist.estimate {} end, "one of the options 'params' and 'model'")
+    assert.error_matches(function() dist.estimate { model = "gpt2", pp = 2 } end, "stand in 'layout'")
     assert.error_matches(function() dist.estimate { model = "llama3-8" } end, "did you mean 'llama3%-8b'")
     assert.error_matches(function() dist.estimate { model = "gpt2", gpu = "h1000" } end, "did you mean 'h100'")
     assert.error_matches(function() dist.estimate { model = "gpt2", layout = { dp = 3, batch = 4 } } end,

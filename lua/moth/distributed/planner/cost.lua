@@ -47,13 +47,14 @@ local function slowest(s, pp)
   return best * pp / (s.layers + head)
 end
 
+local function tp_calls(lay) return lay.recompute == "full" and 12 or 8 end
+
 -- Exposed seconds of tensor and context parallelism in one micro-batch on one stage.
 local function within_layers(s, gpu, lay, attention)
   local layers = s.layers / lay.pp
   local tokens = lay.micro * lay.seq / lay.cp
   -- An all_gather and a reduce_scatter before and after attention and feed-forward, forward, backward and again.
-  local calls = lay.recompute == "full" and 12 or 8
-  local tp = calls * layers * hardware.collective(gpu, "all_gather", tokens * s.hidden * 2, lay.tp,
+  local tp = tp_calls(lay) * layers * hardware.collective(gpu, "all_gather", tokens * s.hidden * 2, lay.tp,
     near(gpu, lay.tp, 1))
   if lay.async_tp then tp = tp / 2 end
   -- Keys and values go round the ring under the attention of the block before; in backward their gradients, too.
@@ -102,6 +103,16 @@ local function data(s, gpu, lay, pass, micro_batches)
   return t
 end
 
+-- Bytes that a rank sends in a step: parameters in 16 bits, once or before each forward and backward; gradients in 32.
+local function sent(s, lay, micro_batches)
+  local ranks = lay.dp * lay.cp
+  local own = s.params / (lay.tp * lay.pp)
+  if lay.shard == "none" then return own * 4 * 2 * (ranks - 1) / ranks end
+  local shards = ranks / lay.replicas
+  local gathers = (lay.pp > 1 or lay.shard == "grads") and 1 or 2 * micro_batches
+  return own * (2 * gathers + 4) * (shards - 1) / shards + own * 4 / shards * 2 * (lay.replicas - 1) / lay.replicas
+end
+
 --- Bytes of one device at the peak of a step, by part.
 function M.memory(s, lay)
   local m, tokens = {}, lay.micro * lay.seq / lay.cp
@@ -142,7 +153,7 @@ function M.memory(s, lay)
 end
 
 --- Seconds of a step and its parts: { step, products, attention, elementwise, tp, cp, data, pipeline, optimizer,
--- tokens (a second and device), mfu }.
+-- tokens (a second and device), mfu, bubble (share), bytes_sent (by a rank, data parallel), tp_latency (seconds) }.
 function M.step(s, gpu, lay)
   local micro_batches = math.max(1, lay.batch / (lay.dp * lay.micro))
   local t = compute(s, gpu, lay)
@@ -168,6 +179,9 @@ function M.step(s, gpu, lay)
   t.tokens = tokens / t.step / world
   t.mfu = 3 * (layers + head + attention) * t.tokens / gpu.peak
   t.bubble = bubble / (1 + bubble)
+  t.bytes_sent = sent(s, lay, micro_batches)
+  t.tp_latency = micro_batches * tp_calls(lay) * s.layers / lay.pp
+    * hardware.collective(gpu, "all_gather", 0, lay.tp, near(gpu, lay.tp, 1))
   t.communication = t.tp + t.cp + t.data + edge
   return t
 end

@@ -32,6 +32,8 @@ function Layout:__tostring()
   out[#out + 1] = ("  memory %.1f GiB: states %.1f, working parameters %.1f, activations %.1f, a layer %.1f, \z
     logits %.1f"):format(m.total / 2 ^ 30, m.states / 2 ^ 30, m.working / 2 ^ 30, m.activations / 2 ^ 30,
       m.layer / 2 ^ 30, m.logits / 2 ^ 30)
+  out[#out + 1] = ("  limits: data parallelism sends %.2f GB a rank, latency of tensor parallelism %.2f ms, \z
+    bubble %.1f %%"):format(t.bytes_sent / 1e9, t.tp_latency * 1e3, 100 * t.bubble)
   return table.concat(out, "\n")
 end
 
