@@ -717,8 +717,9 @@ static int op_call(lua_State *L) {
     variant = MOTH_OUT;
     target = &options.out;
   }
+  bool forwarded = entry->index_base == 0 && moth_lua_current; /* from C */
   MothStatus s = run(L, op, variant, args, target, results,
-                     !(options.pinned || options.requires_grad || entry->index_base == 0));
+                     !(options.pinned || options.requires_grad || forwarded));
   if (s == MOTH_OK && (options.pinned || options.requires_grad))
     s = finish_factory(&options, &results[0].u.t);
   if (__builtin_expect(s != MOTH_OK, 0))

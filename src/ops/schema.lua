@@ -252,6 +252,9 @@ local keys = {
   kind = one_of(unpack(kinds.names)), -- mandatory
   doc = is "string", samples = strings, errors = pairs_of_strings,
   example = pair_of_strings, -- of the ops of the table: examples.lua
+  onnx = function(v) -- of the ops of the table: onnx.lua
+    return type(v) == "string" and loadstring("return " .. v) ~= nil, "an expression of Lua"
+  end,
   grad = derivative,
   scalar = is "string", promote = one_of("same", "float", "self"), dtypes = dtype_classes,
   limits = limits,
@@ -411,15 +414,15 @@ function M.each_checked(items, fn)
   if #problems > 0 then error(table.concat(problems, "\n"), 0) end
 end
 
--- Gives records their examples, which stand in a file of their own. That each op of users has one is asserted by
+-- Gives records a field that stands in a file of its own, by op. That each op of users has an example is asserted by
 -- spec/reference/examples_spec.lua: a new op builds without.
-local function add_examples(path, records)
-  local examples = assert(loadfile(path, "t"))()
+local function add_field(field, path, records)
+  local values = assert(loadfile(path, "t"))()
   M.each_checked(records, function(r)
     local name = r[1][1]:match("^[%w_]+")
-    r[1].example, examples[name] = examples[name], nil
+    r[1][field], values[name] = values[name], nil
   end)
-  local name = next(examples)
+  local name = next(values)
   if name then fail({ place = path, name = name }, "there is no such op") end
 end
 
@@ -433,7 +436,8 @@ function M.load(dir)
     local lines = lines_of(path)
     for _, record in ipairs(chunk()) do records[#records + 1] = { record, family, lines[record[1]] } end
   end
-  add_examples(dir .. "/examples.lua", records)
+  add_field("example", dir .. "/examples.lua", records)
+  add_field("onnx", dir .. "/onnx.lua", records)
   M.each_checked(records, function(r)
     local op = read(unpack(r, 1, 3))
     if by_name[op.name] then fail(op, "defined twice") end

@@ -143,6 +143,23 @@ function Exported:__call(...)
   return results_of(self, self.program:run(self.tensors, dims, tensors, self.device))
 end
 
+-- Inputs of the example's sizes, whose elements nobody has set.
+local function example_inputs(self)
+  local args = {}
+  local at = 0
+  for i, constant in ipairs(self.leaves) do
+    if constant == false then
+      at = at + 1
+      local input, shape = self.program.inputs[at], {}
+      for k, n in ipairs(input.shape) do shape[k] = self.example[n] or n end
+      args[i] = B.ops.empty(shape, { dtype = input.dtype, device = self.device or input.device })
+    else
+      args[i] = constant.value
+    end
+  end
+  return tree.unflatten(args, self.spec)
+end
+
 -- The module of a program: its tensors stand where they stood in the module that was exported.
 local Loaded = nn.class("ExportedModule")
 
@@ -181,29 +198,30 @@ end
 --- The program as a module, with its parameters and buffers by name: to train, to compile, to save a state dict of.
 function Exported:module() return Loaded(self) end
 
+--- The program with calls of these ops, { op = true }, replaced by those of what they are made of (docs/records.md).
+function Exported:decompose(set)
+  if type(set) ~= "table" then check.fail("[export] decompose: expected { op = true }, got %s", class.name(set)) end
+  local given = { inputs = self.program.inputs, tensors = {}, leaves = {}, spec = self.spec, dims = self.program.dims,
+    example = self.example }
+  given.leaves = tree.flatten(example_inputs(self))
+  for _, leaf in ipairs(given.leaves) do
+    if B.is_tensor(leaf) then given.tensors[#given.tensors + 1] = leaf end
+  end
+  local state, names = {}, {}
+  for name, s in each(self.held) do state[name], names[records.key_of(s.tensor)] = s, name end
+  local program, held = records.of(function(...)
+    local tensors, dims = bind(self, ...)
+    return results_of(self, self.program:run(self.tensors, dims, tensors, self.device, set))
+  end, given, state, names)
+  return Exported(program, held, self.spec, self.leaves)
+end
+
 --- The program compiled: moth.compile of it, with the same options.
 function Exported:compile(o)
   return moth.compile(function(...) return self(...) end, o)
 end
 
 -- ---- looking -------------------------------------------------------------------------------------
-
--- Inputs of the example's sizes, whose elements nobody has set.
-local function example_inputs(self)
-  local args = {}
-  local at = 0
-  for i, constant in ipairs(self.leaves) do
-    if constant == false then
-      at = at + 1
-      local input, shape = self.program.inputs[at], {}
-      for k, n in ipairs(input.shape) do shape[k] = self.example[n] or n end
-      args[i] = B.ops.empty(shape, { dtype = input.dtype, device = self.device or input.device })
-    else
-      args[i] = constant.value
-    end
-  end
-  return tree.unflatten(args, self.spec)
-end
 
 --- Arguments of the example's sizes; their elements are not set.
 function Exported:example_inputs() return unpack(example_inputs(self), 1, count_args(self.spec)) end

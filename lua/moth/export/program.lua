@@ -74,9 +74,23 @@ function M.op(name)
   return B.op_facts(name) and require("moth.dispatch.ops").object(name) or nil
 end
 
+-- The op by what its record says that it is made of.
+local function run_parts(node, args)
+  local records = require "moth.records"
+  local record, named, at = require("moth.dispatch.ops").get(node.op), {}, 0
+  for _, a in ipairs(record.args) do
+    if a.type ~= "INDEX_BASE" then
+      at = at + 1
+      named[a.name] = args[at]
+    end
+  end
+  return records.run(record, records.canonical(record, named))
+end
+
 local function call(node, args, env)
   local control = M.controls[node.op]
   if control then return control(args) end
+  if env.decompose and env.decompose[node.op] then return run_parts(node, args) end
   local fn = M.op(node.op)
   if not fn then check.fail("[export] there is no op '%s' (at %s)", node.op, node.at) end
   if node.into then
@@ -96,11 +110,12 @@ local function autocast_call(node, args, env)
   return unpack(results, 2, table.maxn(results))
 end
 
---- Runs it: `state` are tensors by name, dims sizes by name, inputs a list. Returns the outputs.
-function Program:run(state, dims, inputs, device)
+--- Runs it: `state` are tensors by name, dims sizes by name, inputs a list. Returns the outputs. decompose: ops by name
+-- that are computed by what they are made of.
+function Program:run(state, dims, inputs, device, decompose)
   self.ends = self.ends or last_uses(self)
   local values = {}
-  local env = { values = values, state = state, dims = dims, device = device }
+  local env = { values = values, state = state, dims = dims, device = device, decompose = decompose }
   for i, input in ipairs(self.inputs) do values[input.name] = inputs[i] end
   for i, node in ipairs(self.nodes) do
     local args = { n = node.args.n }

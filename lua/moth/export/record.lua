@@ -163,6 +163,8 @@ local function given_args(target, args, value)
     if facts.args[i].type ~= "INDEX_BASE" then
       out.n = out.n + 1
       out[out.n] = value(args[i])
+    elseif args[i] ~= 1 then
+      check.fail("[export] %s gets positions that count from 0: it cannot be recorded", target)
     end
   end
   return out
@@ -491,10 +493,9 @@ local function merge_records(records, points, names, state, ranges)
   return out
 end
 
---- Records fn: returns the program, { name = { kind, tensor } } of the tensors it holds, and what its inputs are.
-function M.record(fn, args, dynamic)
-  local given = M.inputs(fn, args, dynamic)
-  local state, names = M.state_of(fn)
+--- Records fn on what M.inputs says: returns the program, { name = { kind, tensor } } of the tensors it holds. state
+-- and names are those of M.state_of.
+function M.of(fn, given, state, names)
   local points, dim_names = points_of(given)
   local records = {}
   for i, point in ipairs(points) do
@@ -513,7 +514,14 @@ function M.record(fn, args, dynamic)
   -- Only what the program holds: constants of the other records, parameters that nothing reads, are left out.
   local held = {}
   for name in each(program.of_state) do held[name] = state[name] end
-  return program, held, given, state
+  return program, held
+end
+
+--- Records a function or module on arguments: the program, what it holds, and what M.inputs says.
+function M.record(fn, args, dynamic)
+  local given = M.inputs(fn, args, dynamic)
+  local program, held = M.of(fn, given, M.state_of(fn))
+  return program, held, given
 end
 
 return M

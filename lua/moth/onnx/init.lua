@@ -1,0 +1,83 @@
+--- moth.onnx: models as ONNX files. docs/onnx.md.
+--
+--     moth.onnx.export(model, x, "model.onnx", { input_names = { "input" }, output_names = { "output" },
+--       dynamic_axes = { input = { [1] = "batch" } } })
+--     moth.onnx.export(ep, nil, "model.onnx")                -- of an exported program
+local B = require "moth_lua"
+local check = require "moth.utils.check"
+local class = require "moth.class"
+local each = require "moth.each"
+local export = require "moth.export"
+local messages = require "moth.onnx.messages"
+local writer = require "moth.onnx.writer"
+
+local M = {}
+
+local function names(o, key)
+  local list = o[key]
+  if list == nil then return nil end
+  if type(list) ~= "table" then
+    check.fail("[onnx.export] %s: expected a list of names, got %s", key, class.name(list))
+  end
+  for i = 1, #list do
+    if type(list[i]) ~= "string" or list[i] == "" then
+      check.fail("[onnx.export] %s: element %d is no name", key, i)
+    end
+  end
+  return list
+end
+
+-- dynamic_axes, by the names of inputs, as dynamic_shapes.
+local function dynamic_shapes(axes, input_names, count)
+  local out = {}
+  for name, dims in each(axes) do
+    local at
+    for i = 1, count do
+      if name == (input_names and input_names[i] or nil) or name == i then at = i end
+    end
+    if at then
+      if type(dims) ~= "table" then
+        check.fail("[onnx.export] dynamic_axes: %s: expected { [dimension] = name }, got %s", tostring(name),
+          class.name(dims))
+      end
+      out[at] = {}
+      for d, label in each(dims) do out[at][d] = export.Dim(tostring(label)) end
+    end
+  end
+  return out
+end
+
+--- Writes a function, module or exported program as an ONNX file. args: a tensor, or a list of arguments. Options:
+-- input_names, output_names (lists), dynamic_axes ({ input = { [dimension] = name } }) or dynamic_shapes (as of
+-- moth.export), opset_version (17 to 20), index_base (0: positions count from 0 in the file; 1: as in Lua), dynamo and
+-- verbose (taken, without effect).
+function M.export(model, args, path, o, ...)
+  if select("#", ...) > 0 then check.fail("[onnx.export] takes a model, arguments, a path and options") end
+  o = check.options("onnx.export", o, "input_names output_names dynamic_axes dynamic_shapes opset_version index_base \z
+    dynamo verbose")
+  if type(path) ~= "string" then check.fail("[onnx.export] expected a path, got %s", class.name(path)) end
+  local opset = o.opset_version or 17
+  if type(opset) ~= "number" or opset < 17 or opset > 20 or opset ~= math.floor(opset) then
+    check.fail("[onnx.export] opset_version: 17 to 20 can be written, got %s", tostring(opset))
+  end
+  if o.index_base ~= nil and o.index_base ~= 0 and o.index_base ~= 1 then
+    check.fail("[onnx.export] index_base is 0 or 1, got %s", tostring(o.index_base))
+  end
+  local input_names, output_names = names(o, "input_names"), names(o, "output_names")
+  local ep = model
+  if not export.is_exported(model) then
+    if B.is_tensor(args) then args = { args } end
+    if type(args) ~= "table" then
+      check.fail("[onnx.export] expected a tensor or a list of arguments, got %s", class.name(args))
+    end
+    local dynamic = o.dynamic_shapes
+    if o.dynamic_axes then dynamic = dynamic_shapes(o.dynamic_axes, input_names, #args) end
+    ep = export(model, args, { dynamic_shapes = dynamic })
+  elseif o.dynamic_axes or o.dynamic_shapes then
+    check.fail("[onnx.export] the dimensions of an exported program are those it was exported with")
+  end
+  messages.write(writer.model(ep, { input_names = input_names, output_names = output_names, opset_version = opset,
+    index_base = o.index_base or 0 }), path)
+end
+
+return M

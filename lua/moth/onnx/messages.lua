@@ -1,0 +1,147 @@
+--- The messages of ONNX files (onnx.proto, of the ONNX specification, IR version 8), written.
+--
+-- A message is a list of pieces, strings and tensors, and the number of its bytes: elements go from the tensors' memory
+-- to the file, never through a Lua string.
+local ffi = require "ffi"
+local B = require "moth_lua"
+local proto = require "moth.tensorboard.proto"
+local check = require "moth.utils.check"
+
+local M = {}
+
+--- The codes of dtypes.
+M.codes = { float32 = 1, uint8 = 2, int8 = 3, uint16 = 4, int16 = 5, int32 = 6, int64 = 7, bool = 9, float16 = 10,
+  float64 = 11, uint32 = 12, uint64 = 13, complex64 = 14, complex128 = 15, bfloat16 = 16 }
+
+function M.code(dtype)
+  return M.codes[dtype] or check.fail("[onnx] there is no dtype %s in ONNX", tostring(dtype))
+end
+
+local Message = {}
+Message.__index = Message
+
+function M.new() return setmetatable({ n = 0 }, Message) end
+
+function Message:put(text)
+  self[#self + 1], self.n = text, self.n + #text
+  return self
+end
+function Message:int(field, v) return self:put(proto.int(field, v)) end
+function Message:string(field, v) return self:put(proto.bytes(field, v)) end
+function Message:float(field, v) return self:put(proto.float(field, v)) end
+
+--- A message in it.
+function Message:add(field, other)
+  self:put(proto.varint(field * 8 + 2) .. proto.varint(other.n))
+  for i = 1, #other do self[#self + 1] = other[i] end
+  self.n = self.n + other.n
+  return self
+end
+
+--- The elements of a contiguous tensor in host memory.
+function Message:elements(field, t)
+  local n = t:numel() * t:element_size()
+  self:put(proto.varint(field * 8 + 2) .. proto.varint(n))
+  if n > 0 then self[#self + 1], self.n = t, self.n + n end
+  return self
+end
+
+-- ---- parts of a model ----------------------------------------------------------------------------
+
+local function is_integer(v) return v == math.floor(v) and math.abs(v) < 2 ^ 53 end
+
+-- Attributes that are floats though their value is integral.
+local floats = { alpha = true, beta = true, epsilon = true, gamma = true, cubic_coeff_a = true,
+  extrapolation_value = true }
+
+--- An attribute: a number, boolean, string, list of numbers, tensor.
+function M.attribute(name, v)
+  local a = M.new():string(1, name)
+  local kind = type(v)
+  if kind == "boolean" then v, kind = v and 1 or 0, "number" end
+  if B.is_tensor(v) then
+    a:add(5, M.tensor(nil, v)):int(20, 4)
+  elseif kind == "string" then
+    a:string(4, v):int(20, 3)
+  elseif kind == "number" and is_integer(v) and not floats[name] then
+    a:int(3, v):int(20, 2)
+  elseif kind == "number" then
+    a:float(2, v):int(20, 1)
+  elseif type(v[1]) == "string" then
+    for _, item in ipairs(v) do a:string(9, item) end
+    a:int(20, 8)
+  else
+    for _, item in ipairs(v) do a:int(8, item) end
+    a:int(20, 7)
+  end
+  return a
+end
+
+--- A tensor with its elements; external = { location, offset }: these lie in another file.
+function M.tensor(name, t, external)
+  local m = M.new()
+  for _, n in ipairs(t:size()) do m:int(1, n) end
+  m:int(2, M.code(t:dtype().name))
+  if name then m:string(8, name) end
+  if external then
+    local function entry(key, value) m:add(13, M.new():string(1, key):string(2, value)) end
+    entry("location", external.location)
+    entry("offset", ("%d"):format(external.offset))
+    entry("length", ("%d"):format(t:numel() * t:element_size()))
+    return m:int(14, 1)
+  end
+  return m:elements(9, B.ops.contiguous(B.ops.to(B.alias(t, false), { device = "cpu" })))
+end
+
+--- A value with its type: shape has sizes and names of sizes; "?" is left open.
+function M.value(name, dtype, shape)
+  local dims = M.new()
+  for _, n in ipairs(shape) do
+    local dim = M.new()
+    if type(n) == "number" then dim:int(1, n) elseif n ~= "?" then dim:string(2, n) end
+    dims:add(1, dim)
+  end
+  return M.new():string(1, name):add(2, M.new():add(1, M.new():int(1, M.code(dtype)):add(2, dims)))
+end
+
+function M.node(op, inputs, outputs, attributes, name, place)
+  local m = M.new()
+  for _, v in ipairs(inputs) do m:string(1, v) end
+  for _, v in ipairs(outputs) do m:string(2, v) end
+  m:string(3, name):string(4, op)
+  for _, a in ipairs(attributes) do m:add(5, M.attribute(a[1], a[2])) end
+  if place ~= "" then m:string(6, place) end
+  return m
+end
+
+ffi.cdef [[
+typedef struct moth_onnx_file moth_onnx_file;
+size_t fwrite(const void *bytes, size_t size, size_t n, void *file);
+]]
+
+--- Writes a message to a file; the path is replaced when all is written.
+function M.write(message, path)
+  local temporary = path .. ".part"
+  local file, why = io.open(temporary, "wb")
+  if not file then check.fail("[onnx.export] %s", why) end
+  for _, piece in ipairs(message) do
+    local ok
+    if type(piece) == "string" then
+      ok = file:write(piece)
+    else
+      local n = piece:numel() * piece:element_size()
+      ok = ffi.C.fwrite(ffi.cast("const void *", B.pointer(piece)), 1, n, file) == n
+    end
+    if not ok then
+      file:close()
+      os.remove(temporary)
+      check.fail("[onnx.export] %s: writing failed", path)
+    end
+  end
+  if not file:close() then check.fail("[onnx.export] %s: writing failed", path) end
+  local ok
+  ok, why = os.rename(temporary, path)
+  if not ok then check.fail("[onnx.export] %s", why) end
+end
+
+return M

@@ -1,0 +1,387 @@
+--- Writes an exported program as an ONNX graph, by the rules in the records (`onnx`, src/ops/onnx.lua).
+--
+-- Positions. ONNX counts from 0, moth's Lua from 1. A value that is an index is stored from 0: what gives indices
+-- (argmax, topk) gives them so, what takes them (embedding, gather) takes them so, and where a number is made an index,
+-- or an index used as a number, 1 is taken away or added. An input that is only used as an index counts from 0 in the
+-- file; so does an output. index_base = 1 leaves both as they are in Lua.
+local B = require "moth_lua"
+local moth = require "moth"
+local check = require "moth.utils.check"
+local messages = require "moth.onnx.messages"
+local rules = require "moth.onnx.rules"
+local programs = require "moth.export.program"
+local tree = require "moth.lang.tree"
+local sizes = require "moth.export.sizes"
+
+local M = {}
+
+local Writer = {}
+Writer.__index = Writer
+
+local function refuse(message, ...) check.fail("[onnx.export] " .. message, ...) end
+
+-- ---- nodes and constants -------------------------------------------------------------------------
+
+function Writer:fresh(base)
+  local n, name = 1, base
+  while self.used[name] do
+    n = n + 1
+    name = base .. "_" .. n
+  end
+  self.used[name] = true
+  return name
+end
+
+local axes_are_inputs = {}
+for name in ("Max Min Mean Prod LogSumExp L1 L2"):gmatch("%w+") do axes_are_inputs["Reduce" .. name] = true end
+
+--- Adds a node; returns the names of its results.
+function Writer:node(op, inputs, count, attributes, place)
+  local list, made = {}, {}
+  if axes_are_inputs[op] and self.opset >= 18 and attributes.axes then
+    inputs[2], attributes.axes = self:ints(attributes.axes).name, nil
+  end
+  for _, key in ipairs(tree.keys(attributes)) do
+    if key ~= "outputs" and attributes[key] ~= nil then list[#list + 1] = { key, attributes[key] } end
+  end
+  for i = 1, count do made[i] = self:fresh(op:lower()) end
+  self.nodes[#self.nodes + 1] = { op = op, inputs = inputs, outputs = made, attributes = list, place = place }
+  return made
+end
+
+--- A constant tensor of the file.
+function Writer:tensor(t)
+  local name = self:fresh("constant")
+  self.initializers[#self.initializers + 1] = { name, t }
+  return rules.value(name, t:dtype().name, t:size())
+end
+
+--- A constant of one element, or the value of a formula of sizes.
+function Writer:constant(v, dtype)
+  if type(v) == "table" and v.terms then return self:formula(v, dtype) end
+  local key = dtype .. (type(v) == "table" and "[] " .. table.concat(v, ",") or (" %.17g"):format(v))
+  local known = self.constants[key]
+  if not known then
+    local t = type(v) == "table" and moth.tensor(v, { dtype = B.dtype(dtype) }) or B.ops.full({}, v, { dtype = dtype })
+    known = self:tensor(t)
+    self.constants[key] = known
+  end
+  return known
+end
+
+-- The size of a dimension, as a tensor of one element.
+function Writer:dim(name)
+  local known = self.dims[name]
+  if known then return known end
+  for _, input in ipairs(self.inputs) do
+    for i, n in ipairs(input.shape) do
+      if n == name then
+        local shape = self:node("Shape", { input.name }, 1, {}, "")
+        local at = self:constant({ i - 1 }, "int64")
+        known = self:node("Gather", { shape[1], at.name }, 1, { axis = 0 }, "")[1]
+        self.dims[name] = known
+        return known
+      end
+    end
+  end
+  return refuse("no input has the dimension %s", name)
+end
+
+-- A formula as a tensor of one element in a list: int64.
+function Writer:size(f)
+  if f.of then refuse("%s of a size as a size", f.of) end
+  local sum
+  local function number(v) return self:constant({ v }, "int64").name end
+  for _, term in ipairs(f.terms) do
+    local product = self:dim(term[2])
+    if term[3] then product = self:node("Mul", { product, self:dim(term[3]) }, 1, {}, "")[1] end
+    if term[1] ~= 1 then product = self:node("Mul", { product, number(term[1]) }, 1, {}, "")[1] end
+    sum = sum and self:node("Add", { sum, product }, 1, {}, "")[1] or product
+  end
+  if (f.add or 0) ~= 0 then sum = self:node("Add", { sum, number(f.add) }, 1, {}, "")[1] end
+  if f.div then sum = self:node("Div", { sum, number(f.div) }, 1, {}, "")[1] end
+  return sum
+end
+
+--- The value of a formula as a tensor without dimensions.
+function Writer:formula(f, dtype)
+  local plain = { terms = f.terms, add = f.add, div = f.div }
+  local v = self:node("Squeeze", { self:size(plain), self:constant({ 0 }, "int64").name }, 1, {}, "")[1]
+  if dtype ~= "int64" then v = self:node("Cast", { v }, 1, { to = messages.code(dtype) }, "")[1] end
+  if f.of == "sqrt" or f.of == "rsqrt" then v = self:node("Sqrt", { v }, 1, {}, "")[1] end
+  if f.of == "reciprocal" or f.of == "rsqrt" then v = self:node("Reciprocal", { v }, 1, {}, "")[1] end
+  return rules.value(v, dtype, {})
+end
+
+--- A list of sizes, numbers or formulas, as a tensor of int64.
+function Writer:ints(list)
+  local fixed, parts = true, {}
+  for _, n in ipairs(list) do
+    if type(n) == "string" then refuse("a size that depends on elements") end
+    fixed = fixed and type(n) == "number"
+  end
+  if fixed then
+    if #list == 0 then return self:tensor(B.ops.zeros({ 0 }, { dtype = "int64" })) end
+    return self:constant(list, "int64")
+  end
+  for i, n in ipairs(list) do
+    parts[i] = type(n) == "number" and self:constant({ n }, "int64").name or self:size(n)
+  end
+  return rules.value(self:node("Concat", parts, 1, { axis = 0 }, "")[1], "int64", { #list })
+end
+
+--- An error unless all calls that use result i of a call pass a test.
+function Writer:only(node, i, test)
+  for _, other in ipairs(self.program.nodes) do
+    for k = 1, other.args.n do
+      local v = other.args[k]
+      if type(v) == "table" and v.kind == "value" and v.name == node.out[i] and not test(other) then
+        refuse("%s (%s) is used by %s in a way that ONNX's does not give", node.op, node.at, other.op)
+      end
+    end
+  end
+  for _, name in ipairs(self.program.outputs) do
+    if name == node.out[i] then refuse("result %d of %s (%s) is none of ONNX's", i, node.op, node.at) end
+  end
+end
+
+-- ---- positions -----------------------------------------------------------------------------------
+
+local HOLDS_INDEX = 2 -- MothArg.holds: src/dispatch/dispatch.h
+local gives_index = { argmax = 1, argmin = 1, max_dim = 2, min_dim = 2, topk = 2, sort = 2 }
+local passes = {}
+for name in ([[view reshape flatten unflatten unsqueeze squeeze permute transpose t select narrow slice expand expand_as
+  clone contiguous detach view_as flip]]):gmatch("%S+") do passes[name] = true end
+
+-- Ops that read the sizes of a tensor alone.
+local shape_only = { zeros_like = true, ones_like = true, full_like = true, empty_like = true }
+
+local function is_index_arg(record, a)
+  return record.indices[a.name] or record.name == "one_hot" and a.name == "self"
+end
+
+-- The inputs that are used as indices only.
+local function index_inputs(program, records)
+  local as_index, as_number = {}, {}
+  for k = #program.nodes, 1, -1 do
+    local node = program.nodes[k]
+    local record = records[node.op]
+    local result_index = passes[node.op] and as_index[node.out[1]]
+    local result_number = passes[node.op] and as_number[node.out[1]]
+    local function note(v, a)
+      if type(v) ~= "table" then return end
+      if v.kind == "list" then
+        for i = 1, v.n do note(v[i], a) end
+      elseif v.kind == "value" then
+        if record and is_index_arg(record, a) then as_index[v.name] = true
+        elseif shape_only[node.op] then return
+        elseif passes[node.op] then
+          as_index[v.name] = as_index[v.name] or result_index
+          as_number[v.name] = as_number[v.name] or result_number
+        else as_number[v.name] = true
+        end
+      end
+    end
+    for i, a in ipairs(record and record.visible or {}) do note(node.args[i], a) end
+  end
+  return as_index, as_number
+end
+
+-- A value as a call wants it: from 0 where it is an index, a number elsewhere.
+function Writer:shifted(v, index)
+  if not v.dtype or (self.index[v.name] or false) == (index or false) then return v end
+  local key = v.name .. (index and " -1" or " +1")
+  if not self.moved[key] then
+    local one = self:constant(1, v.dtype)
+    local made = rules.value(self:node(index and "Sub" or "Add", { v.name, one.name }, 1, {}, "")[1], v.dtype, v.shape)
+    self.index[made.name], self.moved[key] = index or nil, made
+  end
+  return self.moved[key]
+end
+
+-- ---- calls ---------------------------------------------------------------------------------------
+
+-- The arguments of a call by name, as its rule sees them.
+function Writer:arguments(node, record)
+  local values = {}
+  local first
+  local function convert(v, a)
+    if type(v) ~= "table" or v.kind == "size" then return v end
+    if v.kind == "value" or v.kind == "state" then
+      local known = self.values[v.name] or self:state(v.name)
+      if passes[node.op] then return known end
+      return self:shifted(known, is_index_arg(record, a))
+    end
+    if v.kind == "list" then
+      local list = {}
+      for i = 1, v.n do list[i] = convert(v[i], a) end
+      return list
+    end
+    if v.kind == "program" then refuse("%s (%s) is not written to ONNX", node.op, node.at) end
+    return v.name
+  end
+  for i, a in ipairs(record.visible) do
+    local v = convert(node.args[i], a)
+    values[a.name] = v
+    if not first then first = rules.is_value(v) and v or type(v) == "table" and rules.is_value(v[1]) and v[1] end
+  end
+  local ndim = first and first.ndim or 0
+  local function position(d, a)
+    if type(d) ~= "number" then return d end
+    return d > 0 and d - 1 or d + ndim + (a.of_result and 1 or 0)
+  end
+  for _, a in ipairs(record.visible) do
+    local v = values[a.name]
+    if v ~= nil and a.type == "DIM" then values[a.name] = position(v, a)
+    elseif v ~= nil and a.type == "DIMS" then
+      local list = {}
+      for i, d in ipairs(type(v) == "table" and not v.kind and v or { v }) do list[i] = position(d, a) end
+      values[a.name] = list
+    elseif v ~= nil and a.type == "INDEX" then
+      if type(v) == "number" then values[a.name] = v > 0 and v - 1 or v
+      else values[a.name] = { kind = "size", terms = v.terms, add = (v.add or 0) - 1, div = v.div }
+      end
+    elseif a.type == "INTS" and type(v) == "number" then
+      values[a.name] = {}
+      for i = 1, a.count or 1 do values[a.name][i] = v end
+    elseif a.type == "BOOL" and v == nil then values[a.name] = a.default and a.default.value or false
+    end
+  end
+  return values
+end
+
+--- A tensor of the program as a constant of the file.
+function Writer:state(name)
+  local t = self.ep.tensors[name]
+  local v = rules.value(self:fresh(name), t:dtype().name, t:size())
+  self.initializers[#self.initializers + 1] = { v.name, t }
+  self.values[name] = v
+  return v
+end
+
+function Writer:call(node)
+  local record = self.records[node.op]
+  local rule = assert(loadstring("return " .. record.onnx))
+  if node.autocast then refuse("%s (%s) runs under autocast: export the model without it", node.op, node.at) end
+  setfenv(rule, rules.environment(self, node, self:arguments(node, record)))
+  local results = { rule() }
+  for i, meta in ipairs(node.metas) do
+    local v = results[i]
+    if v == nil then break end
+    local made = rules.value(v.name, meta.dtype, meta.shape)
+    if gives_index[node.op] == i then self.index[v.name] = true end
+    if passes[node.op] and i == 1 then
+      local from = node.args[1]
+      from = from.kind == "value" and self.values[from.name]
+      self.index[v.name] = from and self.index[from.name] or nil
+    end
+    self.values[node.out[i]] = made
+  end
+end
+
+-- ---- the graph -----------------------------------------------------------------------------------
+
+local records_by_name
+local function all_records()
+  if records_by_name then return records_by_name end
+  records_by_name = {}
+  for _, record in ipairs(require "moth.ops_table") do
+    record.visible, record.indices = {}, {}
+    local facts = B.op_facts(record.name)
+    for i, a in ipairs(record.args) do
+      record.indices[a.name] = facts and facts.args[i].holds == HOLDS_INDEX or nil
+      if a.type ~= "INDEX_BASE" then record.visible[#record.visible + 1] = a end
+    end
+    records_by_name[record.name] = record
+  end
+  return records_by_name
+end
+
+--- Whether an op has a rule.
+function M.has_rule(op) return (all_records()[op] or {}).onnx ~= nil end
+
+-- The program with ops that have no rule replaced by what they are made of.
+local function decomposed(ep)
+  local self_made = all_records()
+  for _ = 1, 8 do
+    local missing = {}
+    for node in ep.program:calls() do
+      if programs.controls[node.op] then refuse("%s (%s) is not written to ONNX", node.op, node.at) end
+      if not M.has_rule(node.op) then
+        local r = self_made[node.op]
+        if not (r and (r.expr or r.decompose)) then
+          refuse("there is no rule for %s (%s), and it is not made of other ops", node.op, node.at)
+        end
+        missing[node.op] = true
+      end
+    end
+    if next(missing) == nil then return ep end
+    ep = ep:decompose(missing)
+  end
+  return refuse("ops are made of each other")
+end
+
+--- The ModelProto of a program, as a message. o: input_names, output_names, opset_version, index_base, external.
+function M.model(ep, o)
+  ep = decomposed(ep)
+  local program = ep.program
+  local self = setmetatable({ ep = ep, program = program, opset = o.opset_version, used = {}, nodes = {},
+    initializers = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {},
+    records = all_records() }, Writer)
+  local as_index, as_number = index_inputs(program, self.records)
+  for i, input in ipairs(program.inputs) do
+    local name = self:fresh(o.input_names and o.input_names[i] or input.name)
+    local shape = {}
+    for k, n in ipairs(input.shape) do
+      shape[k] = type(n) == "string" and { kind = "size", terms = { { 1, n } }, add = 0 } or n
+    end
+    self.inputs[i] = { name = name, dtype = input.dtype, shape = input.shape }
+    self.values[input.name] = rules.value(name, input.dtype, shape)
+    if as_index[input.name] and o.index_base == 0 then
+      if as_number[input.name] then
+        refuse("the input %s is used as positions and as numbers: say index_base = 1 (positions count from 1 in the "
+          .. "file, too)", name)
+      end
+      self.index[name] = true
+    end
+  end
+  for _, node in ipairs(program.nodes) do self:call(node) end
+  local graph, outputs, indices = messages.new(), {}, {}
+  for i, name in ipairs(program.outputs) do
+    local v = self.values[name] or self:state(name)
+    if o.index_base == 1 then v = self:shifted(v, false) end
+    local wanted = self:fresh(o.output_names and o.output_names[i] or i == 1 and "output" or "output_" .. i)
+    self.nodes[#self.nodes + 1] = { op = "Identity", inputs = { v.name }, outputs = { wanted }, attributes = {},
+      place = "" }
+    outputs[i] = { wanted, v }
+    if self.index[v.name] then indices[#indices + 1] = wanted end
+  end
+  for _, input in ipairs(self.inputs) do
+    if self.index[input.name] then indices[#indices + 1] = input.name end
+  end
+  for i, node in ipairs(self.nodes) do
+    graph:add(1, messages.node(node.op, node.inputs, node.outputs, node.attributes, ("%s_%d"):format(node.op, i),
+      node.place))
+  end
+  graph:string(2, "moth")
+  for _, pair in ipairs(self.initializers) do graph:add(5, messages.tensor(pair[1], pair[2])) end
+  for _, input in ipairs(self.inputs) do graph:add(11, messages.value(input.name, input.dtype, input.shape)) end
+  for _, pair in ipairs(outputs) do
+    local shape = {}
+    for k, n in ipairs(pair[2].shape) do
+      shape[k] = type(n) == "table" and (n.div == nil and n.of == nil and sizes.text(n):gsub("%W", "_")) or n
+      if type(shape[k]) == "boolean" or type(n) == "table" and n.div then shape[k] = "?" end
+    end
+    graph:add(12, messages.value(pair[1], pair[2].dtype, shape))
+  end
+  local model = messages.new():int(1, 8):string(2, "moth"):string(3, B.version_string):add(7, graph)
+  model:add(8, messages.new():string(1, ""):int(2, self.opset))
+  model:add(14, messages.new():string(1, "moth.index_base"):string(2, ("%d"):format(o.index_base)))
+  if #indices > 0 then
+    table.sort(indices)
+    model:add(14, messages.new():string(1, "moth.indices"):string(2, table.concat(indices, " ")))
+  end
+  return model
+end
+
+return M

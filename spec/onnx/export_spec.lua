@@ -1,0 +1,130 @@
+-- ONNX files: their graph, read back by a small reader of protocol buffers. That onnxruntime computes the same is
+-- compared by `make parity` (spec/parity/onnx_files.lua).
+local moth = require "moth"
+local nn = moth.nn
+local path = os.tmpname()
+
+-- The fields of a message: { [number] = { values } }.
+local function fields(s)
+  local at, out = 1, {}
+  local function varint()
+    local v, scale = 0, 1
+    while true do
+      local b = s:byte(at)
+      at = at + 1
+      v = v + b % 128 * scale
+      if b < 128 then return v end
+      scale = scale * 128
+    end
+  end
+  while at <= #s do
+    local key = varint()
+    local field, wire = math.floor(key / 8), key % 8
+    local v
+    if wire == 0 then v = varint()
+    elseif wire == 2 then
+      local n = varint()
+      v, at = s:sub(at, at + n - 1), at + n
+    else
+      v, at = s:sub(at, at + (wire == 5 and 3 or 7)), at + (wire == 5 and 4 or 8)
+    end
+    out[field] = out[field] or {}
+    table.insert(out[field], v)
+  end
+  return out
+end
+
+local function strings(list, field)
+  local out = {}
+  for i, s in ipairs(list or {}) do out[i] = fields(s)[field][1] end
+  return out
+end
+
+-- { ops, inputs, outputs, initializers, shape = of the first input, opset }
+local function written(...)
+  moth.onnx.export(...)
+  local f = io.open(path, "rb")
+  local model = fields(f:read("*a"))
+  f:close()
+  local graph = fields(model[7][1])
+  local shape = {}
+  local kind = fields(fields(fields(graph[11][1])[2][1])[1][1])
+  for i, dim in ipairs(fields(kind[2][1])[1]) do
+    local d = fields(dim)
+    shape[i] = d[1] and d[1][1] or d[2] and d[2][1] or "?"
+  end
+  return { ops = table.concat(strings(graph[1], 4), " "), inputs = strings(graph[11], 1),
+    outputs = strings(graph[12], 1), initializers = strings(graph[5], 8), shape = shape,
+    opset = fields(model[8][1])[2][1], ir = model[1][1] }
+end
+
+local function fails(pattern, ...)
+  local ok, message = pcall(moth.onnx.export, ...)
+  assert.is_false(ok)
+  assert.truthy(message:find(pattern), message)
+end
+
+describe("moth.onnx.export", function()
+  teardown(function() os.remove(path) end)
+
+  it("writes a graph with the names and the dimensions that were given #quick #M422", function()
+    local net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)):eval()
+    local m = written(net, moth.randn(2, 1, 8, 8), path, { input_names = { "input" }, output_names = { "output" },
+      dynamic_axes = { input = { [1] = "batch_size" } }, opset_version = 17 })
+    assert.equal("Conv BatchNormalization Relu", m.ops:match("^%S+ %S+ %S+"))
+    assert.truthy(m.ops:find("Reshape Gemm Identity$"))
+    assert.same({ "input" }, m.inputs)
+    assert.same({ "output" }, m.outputs)
+    assert.same({ "batch_size", 1, 8, 8 }, m.shape)
+    assert.equal(17, m.opset)
+    assert.equal(8, m.ir)
+    local names = {}
+    for _, name in ipairs(m.initializers) do names[name] = true end
+    for name in pairs(net:state_dict()) do
+      assert.is_true(names[name] or name:find("num_batches") ~= nil, name)
+    end
+  end)
+
+  it("takes an exported program; the input keeps the argument's name #quick #M423", function()
+    local ep = moth.export(function(x) return x:softmax(2) end, { moth.randn(2, 3) })
+    local m = written(ep, nil, path, { dynamo = true })
+    assert.same({ "x" }, m.inputs)
+    assert.equal("Softmax Identity", m.ops)
+    fails("those it was exported with", ep, nil, path, { dynamic_axes = {} })
+  end)
+
+  it("positions count from 0 in the file: a pair of -1 and +1 is not there #quick", function()
+    local table_ = nn.Embedding(10, 4)
+    local m = written(function(idx) return table_(idx) end, moth.randint(1, 11, { 3 }), path)
+    assert.equal("Gather Identity", m.ops)
+    m = written(function(idx) return table_(idx) end, moth.randint(1, 11, { 3 }), path, { index_base = 1 })
+    assert.equal("Sub Gather Identity", m.ops)
+    m = written(function(x) return x:argmax(2) end, moth.randn(2, 3), path)
+    assert.equal("ArgMax Identity", m.ops)
+    m = written(function(x) return x:argmax(2) * 2 end, moth.randn(2, 3), path)
+    assert.equal("ArgMax Add Mul Identity", m.ops)
+    fails("index_base = 1", function(idx) return table_(idx), idx * 2 end, moth.randint(1, 11, { 3 }), path)
+  end)
+
+  it("ops without a rule are written as what they are made of; others are an error with op and line #M435", function()
+    local m = written(function(x) return moth.mse_loss(x, x * 2) end, moth.randn(3), path)
+    assert.truthy(m.ops:find("Mul"))
+    fails("no rule for im2col.*export_spec.lua:%d+", nn.Unfold(2), moth.randn(1, 1, 4, 4), path)
+    fails("training mode", nn.BatchNorm1d(3), moth.randn(2, 3), path)
+    fails("opset_version: 17 to 20", nn.ReLU(), moth.randn(2), path, { opset_version = 11 })
+    fails("unknown option 'x'", nn.ReLU(), moth.randn(2), path, { x = 1 })
+    fails("list of arguments", nn.ReLU(), 3, path)
+    fails("No such file", nn.ReLU(), moth.randn(2), "/no/such/folder/x.onnx")
+  end)
+
+  it("each rule of the table is of an op that can be exported, and is text that runs", function()
+    local count = 0
+    for _, record in ipairs(require "moth.ops_table") do
+      if record.onnx then
+        count = count + 1
+        assert.truthy(loadstring("return " .. record.onnx), record.name)
+      end
+    end
+    assert.is_true(count > 120)
+  end)
+end)
