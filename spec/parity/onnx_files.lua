@@ -70,5 +70,7 @@ local function several(x, y)
     moth.where(x:gt(0), x, y), x % 2, (x * y):sum(), x:clamp({ min = -1 }), x:log_softmax(2), x:logsumexp(1),
     moth.stack({ x, y }, 1), x:mean({ 2 }, { keepdim = true }), x:norm(), x:sort(2, { descending = true }), x:roll(1, 1)
 end
+write("in_place", nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(true), nn.Dropout(0.5)), { moth.randn(2, 4, 8, 8) }, batch,
+  { moth.randn(1, 4, 8, 8) })
 write("several", several, { moth.randn(4, 4), moth.randn(4, 4) }, nil, { moth.randn(4, 4), moth.randn(4, 4) })
 list:close()

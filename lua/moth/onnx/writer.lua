@@ -20,6 +20,28 @@ Writer.__index = Writer
 
 local function refuse(message, ...) check.fail("[onnx.export] " .. message, ...) end
 
+-- ---- records --------------------------------------------------------------------------------------
+
+local HOLDS_INDEX = 2 -- MothArg.holds: src/dispatch/dispatch.h
+local records_by_name
+local function all_records()
+  if records_by_name then return records_by_name end
+  records_by_name = {}
+  for _, record in ipairs(require "moth.ops_table") do
+    record.visible, record.indices = {}, {}
+    local facts = B.op_facts(record.name)
+    for i, a in ipairs(record.args) do
+      record.indices[a.name] = facts and facts.args[i].holds == HOLDS_INDEX or nil
+      if a.type ~= "INDEX_BASE" then record.visible[#record.visible + 1] = a end
+    end
+    records_by_name[record.name] = record
+  end
+  return records_by_name
+end
+
+-- The op that makes a new tensor of what "relu_" writes in place.
+local function functional(op) return all_records()[op] and op or (op:gsub("_$", "")) end
+
 -- ---- nodes and constants -------------------------------------------------------------------------
 
 function Writer:fresh(base)
@@ -147,7 +169,6 @@ end
 
 -- ---- positions -----------------------------------------------------------------------------------
 
-local HOLDS_INDEX = 2 -- MothArg.holds: src/dispatch/dispatch.h
 local gives_index = { argmax = 1, argmin = 1, max_dim = 2, min_dim = 2, topk = 2, sort = 2 }
 local passes = {}
 for name in ([[view reshape flatten unflatten unsqueeze squeeze permute transpose t select narrow slice expand expand_as
@@ -165,7 +186,7 @@ local function index_inputs(program, records)
   local as_index, as_number = {}, {}
   for k = #program.nodes, 1, -1 do
     local node = program.nodes[k]
-    local record = records[node.op]
+    local record = records[(node.op:gsub("_$", ""))] or records[node.op]
     local result_index = passes[node.op] and as_index[node.out[1]]
     local result_number = passes[node.op] and as_number[node.out[1]]
     local function note(v, a)
@@ -259,8 +280,8 @@ function Writer:state(name)
   return v
 end
 
-function Writer:call(node)
-  local record = self.records[node.op]
+function Writer:call(node, at)
+  local record = self.records[functional(node.op)]
   local rule = assert(loadstring("return " .. record.onnx))
   if node.autocast then refuse("%s (%s) runs under autocast: export the model without it", node.op, node.at) end
   setfenv(rule, rules.environment(self, node, self:arguments(node, record)))
@@ -277,28 +298,46 @@ function Writer:call(node)
     end
     self.values[node.out[i]] = made
   end
+  self:written(node, at)
+end
+
+-- Notes views, and calls that write to their first argument: from then on its name stands for the new value.
+function Writer:written(node, at)
+  local first = node.args[1]
+  if type(first) ~= "table" or first.kind ~= "value" and first.kind ~= "state" then return end
+  local root = self.root[first.name] or first.name
+  if passes[node.op] then self.root[node.out[1]] = root end
+  if functional(node.op) == node.op then return end
+  local program = self.program
+  local outside = first.kind == "state"
+  for _, input in ipairs(program.inputs) do outside = outside or input.name == root end
+  if outside then
+    refuse("%s (%s) writes to %s, which is not the program's own\nHINT: call :eval() before the export", node.op,
+      node.at, root)
+  end
+  local function other(v)
+    if type(v) ~= "table" then return false end
+    for i = 1, v.kind == "list" and v.n or 0 do
+      if other(v[i]) then return true end
+    end
+    return v.kind == "value" and v.name ~= first.name and (self.root[v.name] or v.name) == root
+  end
+  for i = at + 1, #program.nodes do
+    for k = 1, program.nodes[i].args.n do
+      if other(program.nodes[i].args[k]) then
+        refuse("%s (%s) writes to memory that another view shows at %s: use the op without _", node.op, node.at,
+          program.nodes[i].at)
+      end
+    end
+  end
+  self.values[first.name] = self.values[node.out[1]]
+  self.root[node.out[1]] = root
 end
 
 -- ---- the graph -----------------------------------------------------------------------------------
 
-local records_by_name
-local function all_records()
-  if records_by_name then return records_by_name end
-  records_by_name = {}
-  for _, record in ipairs(require "moth.ops_table") do
-    record.visible, record.indices = {}, {}
-    local facts = B.op_facts(record.name)
-    for i, a in ipairs(record.args) do
-      record.indices[a.name] = facts and facts.args[i].holds == HOLDS_INDEX or nil
-      if a.type ~= "INDEX_BASE" then record.visible[#record.visible + 1] = a end
-    end
-    records_by_name[record.name] = record
-  end
-  return records_by_name
-end
-
 --- Whether an op has a rule.
-function M.has_rule(op) return (all_records()[op] or {}).onnx ~= nil end
+function M.has_rule(op) return (all_records()[functional(op)] or {}).onnx ~= nil end
 
 -- The program with ops that have no rule replaced by what they are made of.
 local function decomposed(ep)
@@ -308,7 +347,7 @@ local function decomposed(ep)
     for node in ep.program:calls() do
       if programs.controls[node.op] then refuse("%s (%s) is not written to ONNX", node.op, node.at) end
       if not M.has_rule(node.op) then
-        local r = self_made[node.op]
+        local r = self_made[functional(node.op)]
         if not (r and (r.expr or r.decompose)) then
           refuse("there is no rule for %s (%s), and it is not made of other ops", node.op, node.at)
         end
@@ -326,7 +365,7 @@ function M.model(ep, o)
   ep = decomposed(ep)
   local program = ep.program
   local self = setmetatable({ ep = ep, program = program, opset = o.opset_version, used = {}, nodes = {},
-    initializers = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {},
+    initializers = {}, constants = {}, values = {}, dims = {}, index = {}, moved = {}, inputs = {}, root = {},
     records = all_records() }, Writer)
   local as_index, as_number = index_inputs(program, self.records)
   for i, input in ipairs(program.inputs) do
@@ -345,7 +384,7 @@ function M.model(ep, o)
       self.index[name] = true
     end
   end
-  for _, node in ipairs(program.nodes) do self:call(node) end
+  for i, node in ipairs(program.nodes) do self:call(node, i) end
   local graph, outputs, indices = messages.new(), {}, {}
   for i, name in ipairs(program.outputs) do
     local v = self.values[name] or self:state(name)
