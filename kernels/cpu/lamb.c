@@ -1,7 +1,11 @@
 /* LAMB, on every device: the directions of all parameters by one kernel, then norms and the step of each. */
 #include "core/alloc.h"
 #include "dispatch/eval.h"
-#include "moth_ops.h"
+#include "ops/create.h"
+#include "ops/linalg.h"
+#include "ops/optim.h"
+#include "ops/pointwise.h"
+#include "ops/view.h"
 #include "unpack/optim.h"
 
 /* d times |x| / |d| and the rate; without a factor where a norm is 0, and 0 where found_inf is not. */
@@ -60,7 +64,7 @@ static MothStatus step_all(MothCall *c, MothTensor **directions, MothValue rate)
                       moth_v_given(grad_scale),
                       moth_v_given(found_inf)};
   if (status == MOTH_OK)
-    status = moth_op_call(MOTH_OP(lamb_directions), 13, args, NULL);
+    status = moth_op_call(MOTH_OP(native_lamb_directions), 13, args, NULL);
   for (uint32_t i = 0; i < n && status == MOTH_OK; i++)
     status = step_one(params.u.tensors[i], directions[i], rate, found_inf);
   return status;

@@ -75,7 +75,7 @@ end
 
 -- Errors that depend on elements, which are raised where the call runs. All others are raised where it is recorded.
 local late = { "out of range", "between 1 and", "singular", "positive%-definite", "infinite or NaN", "selects",
-  "is one process", "length of", "is the blank", "probability must", "number or a 0%-dim" }
+  "is one process", "receives from itself", "length of", "is the blank", "probability must", "number or a 0%-dim" }
 
 it("compiled ops raise their errors at their lines, in eager's words", function()
   local count = 0

@@ -114,7 +114,7 @@ M.lion_step = step("params exp_avgs", function(at, a)
   at.params = at.params * (1 - a.lr * a.weight_decay) - a.lr * d
   at.exp_avgs = a.beta2 * at.exp_avgs + (1 - a.beta2) * at.g
 end)
-M.lamb_directions = step("params exp_avgs exp_avg_sqs directions", function(at, a)
+M.native_lamb_directions = step("params exp_avgs exp_avg_sqs directions", function(at, a)
   at.exp_avgs = a.beta1 * at.exp_avgs + (1 - a.beta1) * at.g
   at.exp_avg_sqs = a.beta2 * at.exp_avg_sqs + (1 - a.beta2) * at.g ^ 2
   local mean, square = at.exp_avgs / (1 - a.beta1 ^ a.step), at.exp_avg_sqs / (1 - a.beta2 ^ a.step)
@@ -149,7 +149,7 @@ M.lamb_step = whole("params exp_avgs exp_avg_sqs", function(p, k, a)
   local one = { params = { p }, grads = { a.grads[k] }, exp_avgs = { a.exp_avgs[k] },
     exp_avg_sqs = { a.exp_avg_sqs[k] }, directions = { copy } }
   for i, x in ipairs(p.data) do copy.data[i] = x end
-  M.lamb_directions(setmetatable(one, { __index = a }))
+  M.native_lamb_directions(setmetatable(one, { __index = a }))
   local d = one.directions[1].data
   local of_x, of_d = norm(p.data), norm(d)
   local ratio = of_x > 0 and of_d > 0 and of_x / of_d or 1

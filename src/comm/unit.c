@@ -21,7 +21,6 @@
 
 #include "core/error.h"
 #include "core/tensor.h"
-#include "moth_ops.h"
 
 /* Shared by the units of a group. */
 typedef struct Chain {

@@ -41,7 +41,7 @@ return {
   logical_xor = 'Xor(to(self, "bool"), to(other, "bool"))',
   where = 'Where(to(condition, "bool"), both(self, other))',
   masked_fill = 'Where(to(mask, "bool"), num(value, self), self)',
-  to_copy = "to(self, out.dtype)", clone = "Identity(self)", 
+  to_copy = "to(self, out.dtype)", clone = "Identity(self)",
   dropout = "(p == 0 or not train) and Identity(self) or refuse 'it draws: call :eval() before the export'",
   -- reductions and scans
   sum = "Cast(ReduceSum(to(self, out.dtype), ints(all(dim)), { keepdims = keepdim }), out)",

@@ -330,7 +330,7 @@ return {
     { "{randn(2)}, {randn(3)}, {rand(2)}, 0.01, 0.9, 0.99, 0, false", "shape" }, { "{randn(2)}, {randn(2)}, {}, 0.01, 0.9, 0.99, 0, false", "as many" },
   },
   doc = "One Lion step over all parameters, in place." },
-{ "lamb_directions(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! directions, float beta1, float beta2, float eps, float weight_decay, Operand step, bool maximize, Tensor? grad_scale=none, Tensor? found_inf=none) -> ()",
+{ "native_lamb_directions(Tensor[]! params, Tensor[] grads, Tensor[]! exp_avgs, Tensor[]! exp_avg_sqs, Tensor[]! directions, float beta1, float beta2, float eps, float weight_decay, Operand step, bool maximize, Tensor? grad_scale=none, Tensor? found_inf=none) -> ()",
   kind = "effect",
   dims = like_params "exp_avgs exp_avg_sqs directions",
   check = step_checks("exp_avgs exp_avg_sqs directions", "step"),
@@ -339,7 +339,7 @@ return {
     local m, v, d = lamb_direction(param, grad, exp_avg, exp_avg_sq, beta1, beta2, eps, weight_decay, step, maximize, grad_scale)
     return unless_found(found_inf, exp_avg, m), unless_found(found_inf, exp_avg_sq, v), unless_found(found_inf, direction, d)]] },
   grad = "none",
-  reference = "lamb_directions",
+  reference = "native_lamb_directions",
   samples = {
     "{randn(3,4), randn(5)}, {randn(3,4), randn(5)}, {randn(3,4), randn(5)}, {rand(3,4), rand(5)}, {randn(3,4), randn(5)}, 0.9, 0.99, 1e-6, 0, 3, false",
     "{randn(7)}, {randn(7)}, {randn(7)}, {rand(7)}, {randn(7)}, 0.9, 0.99, 1e-6, 0.1, 1, true, rand()" },
@@ -367,7 +367,7 @@ return {
   errors = {
     { "{randn(2)}, {randn(3)}, {rand(2)}, {rand(2)}, 0.1, 0.9, 0.99, 1e-6, 0, 3, false", "shape" }, { "{randn(2)}, {randn(2)}, {rand(2)}, {}, 0.1, 0.9, 0.99, 1e-6, 0, 3, false", "as many" },
   },
-  doc = "One LAMB step over all parameters, in place: by lamb_directions and a norm of each parameter and direction." },
+  doc = "One LAMB step over all parameters, in place: by native_lamb_directions and a norm of each parameter and direction." },
 { "adafactor_step(Tensor[]! params, Tensor[] grads, Tensor[]! row_vars, Tensor[]! col_vars, Tensor[]! variances, float lr, float beta2_decay, float eps1, float eps2, float d, float weight_decay, float step, bool maximize, Tensor? grad_scale=none, Tensor? found_inf=none) -> ()",
   kind = "effect", kernel = "all devices",
   dims = { params = "* : float", grads = "* : params", variances = "* : params",
