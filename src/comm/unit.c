@@ -21,6 +21,7 @@
 
 #include "core/error.h"
 #include "core/tensor.h"
+#include "ops/pointwise.h"
 
 /* Shared by the units of a group. */
 typedef struct Chain {
