@@ -36,7 +36,7 @@ local function visit(module, prefix, seen)
         if not pending[k] or prefix ~= "" then visit(v, name .. ".", seen) end
       elseif vmt and vmt.__call and rawget(v, "__name") then
         classes[name] = v
-      elseif vmt and vmt.__call then
+      elseif vmt and vmt.__call and not rawget(vmt, "__name") then -- an object of a class is no function
         functions[name] = v
       end
     end

@@ -76,6 +76,8 @@ static MothStatus move_result(MothCall *c, int i, MothTensor *made) {
 }
 
 MothStatus moth_call_on_cpu(MothCall *c) {
+  if (!c)
+    return moth_fail(MOTH_ERR_VALUE, "call_on_cpu: an argument is NULL");
   const MothOp *op = c->op;
   MothKernel kernel = moth_kernel_of(op, MOTH_CPU);
   MothCall call = *c;

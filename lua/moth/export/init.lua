@@ -42,8 +42,6 @@ function Exported:__init(program, held, spec, leaves)
     if s.kind == "constant" then self.constants[name] = s.tensor end
   end
 end
-M.ExportedProgram = Exported
-
 -- ---- calling -------------------------------------------------------------------------------------
 
 local function size_text(n) return type(n) == "number" and ("%d"):format(n) or n end
@@ -327,7 +325,7 @@ local function export(fn, args, o, ...)
 end
 
 --- Whether x is an exported program.
-M.is_exported = function(x) return class.is_a(x, Exported) end
+M.is_exported = signature("export.is_exported(any x?)", function(x) return class.is_a(x, Exported) end)
 
 --- Writes an exported program to one file: a safetensors file, whose metadata has the program as JSON.
 M.save = signature("export.save(any program, path path)", function(ep, path)
