@@ -50,7 +50,8 @@ local pick = { -- how a value of a type is chosen
   ["double*"] = "(below(8) ? &milliseconds : NULL)",
   ["Define"] = "(below(2) ? define : NULL)",
   ["MothOpDef*"] = "(below(4) ? &definition : NULL)", ["MothNode*"] = "NULL", ["MothCall*"] = "NULL",
-  ["MothLibrary*"] = "NULL", ["MothBackend*"] = "NULL", ["MothDeviceType*"] = "NULL", ["MothOp**"] = "(below(4) ? &defined : NULL)",
+  ["MothLibrary*"] = "NULL", ["MothBackend*"] = "NULL",
+  ["MothDeviceType*"] = "NULL", ["MothOp**"] = "(below(4) ? &defined : NULL)",
 }
 -- Takes any number of arguments: what they are no library can check.
 local variadic = { moth_fail = true }
