@@ -53,6 +53,10 @@ return function(rank, size)
       same(t, rank == root and reduced("sum", n, size):to(moth.float32) or of(rank, n), "reduce " .. n)
     end
   end
+  local long = moth.arange(700003):remainder(1001):float() + rank -- longer than the rings of shared memory
+  dist.all_reduce(long)
+  local sums = moth.arange(700003):remainder(1001):float() * size + size * (size - 1) / 2
+  assert(moth.equal(long, sums), "all_reduce of what is long")
   for _, kind in ipairs(kinds) do
     for _, n in ipairs { 17, 40003 } do
       for _, op in ipairs { "sum", "prod", kind ~= "complex64" and "max" or "sum" } do

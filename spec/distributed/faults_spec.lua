@@ -24,6 +24,9 @@ describe("a rank that", function()
       survive(ranks.run { size = 3, code = program("each_fault", ("%q"):format(how)) }, 1, rc)
     end)
   end
+  it("is killed in the middle is named by sockets, too", function()
+    survive(ranks.run { size = 3, backend = "tcp", code = program("each_fault", '"killed in the middle"') }, 1, 137)
+  end)
   it("leaves is named, on threads", function() ranks.threads("distributed.each_left", 3) end)
   it("is stopped is named after the timeout, and is told when it goes on #M397", function()
     survive(ranks.run { size = 3, code = program("each_fault", '"stopped"') })
@@ -32,6 +35,7 @@ describe("a rank that", function()
   it("calls something else: both calls are quoted, on all ranks", function()
     survive(ranks.run { size = 2, code = program "each_mismatch" })
     survive(ranks.run { size = 3, code = program("each_mismatch", "true") })
+    survive(ranks.run { size = 2, backend = "tcp", code = program("each_mismatch", "true") })
     ranks.threads("distributed.each_mismatch", 3)
   end)
   it("calls something else: at once with MOTH_DISTRIBUTED_DEBUG=DETAIL, which writes each call #M395 #M400", function()
@@ -75,7 +79,7 @@ describe("a step of DistributedDataParallel", function()
   it("in which a rank is killed while buckets travel", function()
     each(ranks.run { size = 3, code = step:format [[
       if rank == 2 then m[2].weight:register_hook(function() ffi.C.kill(ffi.C.getpid(), 9) end) end]] }, 2,
-      "rank 2 %(pid %d+ on .*%) is gone")
+      "rank 2 %(pid %d+ on .*%) is gone.*; it.* #%d+ all_reduce%(avg%) of float32 %[4160%] at DistributedDataParallel")
   end)
   it("in which the launcher knows why", function()
     each(ranks.run { size = 3, code = step:format [[
@@ -94,7 +98,10 @@ describe("a step of DistributedDataParallel", function()
       local was = pcall
       pcall = function(f)
         local ok, message = was(f)
-        if rank == 0 then ffi.C.kill(pids[3], 18) end
+        if rank == 0 then -- when rank 1 has asked it, too
+          require("moth_lua").process.wait({}, 0.1)
+          ffi.C.kill(pids[3], 18)
+        end
         return ok, message
       end]] }, nil, "rank 2 %(pid %d+ on .*%) does not answer: it is stopped")
   end)

@@ -1,4 +1,4 @@
--- The same specs with data by the library Gloo, on one host, where "gloo" would take moth's own sockets.
+-- The same specs with data by the library Gloo, on one host, where "gloo" would take memory that ranks share.
 local ranks = require "distributed.ranks"
 local dist = require "moth.distributed"
 

@@ -109,6 +109,13 @@ struct MothWork {
   char *text; /* of an error */
 };
 
+/* What a rank has called last. Ranks of one host share it (shared.h): so the others can say what one that died was doing. */
+typedef struct MothCommLast {
+  MothCommHead head; /* of its last collective call; seq 0: none */
+  char where[MOTH_COMM_WHERE];
+  _Atomic int64_t over; /* the number of the last one that has ended */
+} MothCommLast;
+
 /* An engine. All but open and close may be called from several threads. Errors of open are in moth_last_error(). */
 typedef struct MothEngine {
   const char *name;
@@ -120,6 +127,7 @@ typedef struct MothEngine {
   void (*expire)(MothGroup *g,
                  MothWork *w); /* w waits, after its deadline or in a broken group; may be NULL */
   void (*close)(MothGroup *g);
+  const MothCommLast *(*last_of)(MothGroup *g, int rank); /* NULL: it is not known; may be NULL */
 } MothEngine;
 
 extern const MothEngine moth_engine_tcp, moth_engine_gloo, moth_engine_nccl, moth_engine_local,
@@ -152,16 +160,15 @@ struct MothGroup {
   bool has_thread;
   pthread_mutex_t lock; /* of the fields below */
   pthread_cond_t changed;
-  MothWork *first, **last; /* the queue */
+  MothWork *first, **tail; /* the queue */
   MothWork *done;          /* works whose references the user's thread drops */
   MothWork *running;
   _Atomic bool closing;
   bool closed;
-  int64_t seq;      /* of the last collective call made */
-  int64_t messages; /* the number of sends and receives */
-  char last_where[MOTH_COMM_WHERE];
-  MothCommHead last_head;
-  MothCommRecord *records; /* a ring of MOTH_COMM_RECORDS */
+  int64_t seq;                  /* of the last collective call made */
+  int64_t messages;             /* the number of sends and receives */
+  MothCommLast *last, own_last; /* last: own_last, or memory that others see */
+  MothCommRecord *records;      /* a ring of MOTH_COMM_RECORDS */
   int64_t nrecords;
   _Atomic bool broken;
   char fault[MOTH_COMM_TEXT];
@@ -181,7 +188,11 @@ MOTH_API MothGroup *moth_group_find(int64_t number); /* retained; NULL: there is
 /* Breaks the group with this text, unless it is broken; any thread. */
 MOTH_API void moth_group_fault(MothGroup *g, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* By what its data travels: the engine's name; for "gloo" on one host "tcp". */
+/* The same because of a rank, which the text begins with (its number in the default group; -1: of none): what it has called
+ * last is added, where that is known. */
+MOTH_API void moth_group_blame(MothGroup *g, int world_rank, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* By what its data travels: "shared memory", "tcp", "gloo", "nccl"; or the engine's name. */
 MOTH_API const char *moth_group_engine(const MothGroup *g);
 /* Where its collectives take tensors beside the host: the CUDA device of its NCCL; else the host. Sends and receives: on
  * the host alone. */

@@ -137,6 +137,8 @@ void moth_work_finish(MothWork *w, const char *error) {
                moth_group_world_rank(g, g->rank), error);
   }
   note(g, w, error ? MOTH_WORK_FAILED : MOTH_WORK_DONE);
+  if (!error && w->head.op < MOTH_COMM_SEND)
+    atomic_store(&g->last->over, w->head.seq);
   atomic_store(&w->state, error ? MOTH_WORK_FAILED : MOTH_WORK_DONE);
   w->next = g->done; /* the reference of the queue: the user's thread drops it */
   g->done = w;
@@ -274,8 +276,8 @@ MothStatus moth_comm_start(MothGroup *g, const MothCommRequest *r, MothWork **ou
   w->t0 = moth_wire_now();
   g->stats.calls[r->op]++;
   if (r->op < MOTH_COMM_SEND) {
-    g->last_head = w->head;
-    memcpy(g->last_where, w->where, sizeof g->last_where);
+    g->last->head = w->head;
+    memcpy(g->last->where, w->where, sizeof g->last->where);
   }
   w->record = g->nrecords++;
   MothCommRecord *record = &g->records[w->record % MOTH_COMM_RECORDS];
@@ -283,8 +285,8 @@ MothStatus moth_comm_start(MothGroup *g, const MothCommRequest *r, MothWork **ou
   memcpy(record->where, w->where, sizeof record->where);
   bool direct = r->op >= MOTH_COMM_SEND && g->engine->post;
   if (!direct) {
-    *g->last = w;
-    g->last = &w->next;
+    *g->tail = w;
+    g->tail = &w->next;
     pthread_cond_broadcast(&g->changed);
   }
   pthread_mutex_unlock(&g->lock);
@@ -319,7 +321,7 @@ static void *run_group(void *data) {
       pthread_cond_wait(&g->changed, &g->lock);
     MothWork *w = g->first;
     if (w && !(g->first = w->next))
-      g->last = &g->first;
+      g->tail = &g->first;
     g->running = w;
     bool closing = g->closing;
     pthread_mutex_unlock(&g->lock);
@@ -369,15 +371,33 @@ static void dump(MothGroup *g) {
   fclose(f);
 }
 
-void moth_group_fault(MothGroup *g, const char *fmt, ...) {
+/* "; it was in #34 all_reduce(sum) of float32 [5] at train.lua:7", or what it had done. Under the lock, as the engine's state is needed. */
+static void add_last(MothGroup *g, int world_rank, char *text, size_t n) {
+  const MothCommLast *found = NULL;
+  for (int i = 0; i < g->size && g->engine->last_of; i++)
+    if (i != g->rank && moth_group_world_rank(g, i) == world_rank)
+      found = g->engine->last_of(g, i);
+  if (!found || found->head.seq <= 0)
+    return;
+  MothCommHead head = found->head;
+  char call[300], where[MOTH_COMM_WHERE];
+  memcpy(where, found->where, sizeof where);
+  where[sizeof where - 1] = 0;
+  bool over = atomic_load(&found->over) >= head.seq;
+  size_t at = strlen(text);
+  snprintf(text + at, n - at,
+           over ? "; its last call, which had ended, was %s%s%s" : "; it was in %s%s%s",
+           moth_comm_head_text(&head, call, sizeof call), where[0] ? " at " : "", where);
+}
+
+static void fault(MothGroup *g, int world_rank, const char *fmt, va_list args) {
   char text[MOTH_COMM_TEXT];
-  va_list args;
-  va_start(args, fmt);
   vsnprintf(text, sizeof text, fmt, args);
-  va_end(args);
   pthread_mutex_lock(&g->lock);
   bool first = !atomic_load(&g->broken) && !g->closed;
   if (first) {
+    if (world_rank >= 0)
+      add_last(g, world_rank, text, sizeof text);
     memcpy(g->fault, text, sizeof text);
     atomic_store(&g->broken, true);
     pthread_cond_broadcast(&g->changed);
@@ -388,6 +408,20 @@ void moth_group_fault(MothGroup *g, const char *fmt, ...) {
     say(g, text, "");
   if (first)
     dump(g);
+}
+
+void moth_group_fault(MothGroup *g, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  fault(g, -1, fmt, args);
+  va_end(args);
+}
+
+void moth_group_blame(MothGroup *g, int world_rank, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  fault(g, world_rank, fmt, args);
+  va_end(args);
 }
 
 bool moth_group_is_broken(MothGroup *g, char *text, size_t n) {
@@ -417,10 +451,15 @@ static void *run_watch(void *data) {
     atomic_store(&watching, false); /* the store is gone: groups do without it */
     return NULL;
   }
+  char text[MOTH_COMM_TEXT];
+  int rank;
+  snprintf(text, sizeof text, "%.*s", (int)(value.n < 1000 ? value.n : 1000), value.data);
+  if (sscanf(text, "rank %d (", &rank) != 1)
+    rank = -1;
   pthread_mutex_lock(&groups_lock);
   for (int i = 0; i < ngroups; i++)
     if (groups[i])
-      moth_group_fault(groups[i], "%.*s", (int)(value.n < 1000 ? value.n : 1000), value.data);
+      moth_group_blame(groups[i], rank, "%s", text);
   pthread_mutex_unlock(&groups_lock);
   free(block);
   return NULL;
@@ -548,7 +587,8 @@ MothStatus moth_group_new(const char *backend, int rank, int size, const int *ra
   g->engine = engine;
   g->by = engine->name;
   g->timeout = timeout;
-  g->last = &g->first;
+  g->tail = &g->first;
+  g->last = &g->own_last;
   snprintf(g->name, sizeof g->name, "%s", key);
   moth_comm_lock(&g->lock, &g->changed);
   g->records = calloc(MOTH_COMM_RECORDS, sizeof *g->records);

@@ -157,7 +157,7 @@ static MothStatus claim(MothGroup *g, MothStore *store, const char *name, MothBy
   return status;
 }
 
-/* MOTH_GLOO=always, never, hosts (between hosts alone: on one machine own sockets are faster). */
+/* MOTH_GLOO=always, never, hosts (between hosts alone: on one host shared memory is faster). */
 static int wish_for_gloo(const MothGroup *g) {
   static const char *const words[] = {"never", "hosts", "always", NULL};
   int wish = moth_env_choice("MOTH_GLOO", words);
@@ -166,13 +166,115 @@ static int wish_for_gloo(const MothGroup *g) {
   return wish < 0 ? 1 : wish;
 }
 
-/* Each rank publishes where it listens: "address port pid host secret detail gloo". All read all, and so agree on what rank
- * 0 wishes. */
+/* What each rank publishes: "address port pid host secret detail gloo file nonce". All read all, and so agree: on what rank
+ * 0 wishes, and by what data travels. */
+typedef struct Published {
+  char address[128], host[64];
+  int port, pid, detail, gloo, file; /* file: of shared memory; -1: none */
+  unsigned long long secret, nonce;
+} Published;
+
+static bool parse(MothBytes value, Published *p) {
+  char text[300];
+  snprintf(text, sizeof text, "%.*s", (int)value.n, value.data);
+  return sscanf(text, "%127s %d %d %63s %llu %d %d %d %llu", p->address, &p->port, &p->pid, p->host,
+                &p->secret, &p->detail, &p->gloo, &p->file, &p->nonce) == 9;
+}
+
+/* The values of all ranks at "key/rank<tail>". *block: to be freed. */
+static MothStatus read_all(MothGroup *g, MothStore *store, const char *key, const char *tail,
+                           double deadline, MothBytes *values, void **block) {
+  MothBytes *keys = calloc((size_t)g->size, sizeof *keys);
+  char(*names)[220] = calloc((size_t)g->size, sizeof *names);
+  MothStatus status = keys && names ? MOTH_OK : moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  for (int i = 0; status == MOTH_OK && i < g->size; i++) {
+    snprintf(names[i], sizeof names[i], "%s/%d%s", key, i, tail);
+    keys[i] = (MothBytes){names[i], strlen(names[i])};
+  }
+  double left = deadline - moth_wire_now();
+  if (status == MOTH_OK)
+    status = moth_store_get(store, g->size, keys, left > 0 ? left : 0, values, block);
+  free(keys);
+  free(names);
+  return status;
+}
+
+/* Opens the memory of all ranks, if all can. */
+static MothStatus share(MothTcp *e, MothStore *store, const char *key, const Published *all,
+                        double deadline) {
+  MothGroup *g = e->group;
+  bool ok = e->shared != NULL;
+  for (int i = 0; i < g->size && ok; i++)
+    ok = i == g->rank || (all[i].file >= 0 &&
+                          moth_shared_open(e->shared, i, all[i].pid, all[i].file, all[i].nonce));
+  char name[220];
+  snprintf(name, sizeof name, "%s/%d/shared", key, g->rank);
+  MOTH_TRY(moth_store_set(store, (MothBytes){name, strlen(name)}, (MothBytes){ok ? "1" : "0", 1}));
+  MothBytes *values = calloc((size_t)g->size, sizeof *values);
+  void *block = NULL;
+  if (!values)
+    return moth_fail(MOTH_ERR_MEMORY, "out of memory");
+  MothStatus status = read_all(g, store, key, "/shared", deadline, values, &block);
+  for (int i = 0; status == MOTH_OK && i < g->size; i++)
+    ok &= values[i].n == 1 && values[i].data[0] == '1';
+  if (status == MOTH_OK && ok) {
+    moth_shared_settle(e->shared);
+    e->own_data = false;
+    g->by = "shared memory";
+    g->last = moth_shared_last(e->shared, g->rank);
+  }
+  free(values);
+  free(block);
+  return status;
+}
+
+static MothStatus agree(MothTcp *e, MothStore *store, const char *key, int listener, double timeout,
+                        double deadline, Published *all) {
+  MothGroup *g = e->group;
+  MothBytes *values = calloc((size_t)g->size, sizeof *values);
+  void *block = NULL;
+  MothStatus status =
+      values ? read_all(g, store, key, "", deadline, values, &block) : MOTH_ERR_MEMORY;
+  if (status != MOTH_OK && strstr(moth_last_error(), "nobody set"))
+    status = moth_fail(MOTH_ERR_IO, "not all %d ranks came within %g s (%s)", g->size, timeout,
+                       moth_last_error());
+  bool hosts = false, gloo = true, shared = true;
+  for (int i = 0; status == MOTH_OK && i < g->size; i++) {
+    if (!parse(values[i], &all[i])) {
+      status = moth_fail(MOTH_ERR_IO, "rank %d published nonsense", i);
+      break;
+    }
+    gloo &= all[i].gloo > 0;
+    hosts |= strcmp(all[0].host, all[i].host) != 0;
+    shared &= all[i].file >= 0;
+    snprintf(e->peers[i].about, sizeof e->peers[i].about, "pid %d on %s", all[i].pid, all[i].host);
+  }
+  free(values);
+  free(block);
+  if (status != MOTH_OK)
+    return status;
+  e->detail = all[0].detail;
+  bool by_gloo = gloo && (all[0].gloo == 2 || (all[0].gloo == 1 && hosts));
+  e->own_data = !by_gloo;
+  if (by_gloo)
+    g->by = "gloo";
+  else if (shared && !hosts)
+    MOTH_TRY(share(e, store, key, all, deadline));
+  if (e->shared && g->last == &g->own_last) {
+    moth_shared_free(e->shared);
+    e->shared = NULL;
+  }
+  for (int i = 0; i < g->rank; i++)
+    MOTH_TRY(connect_lower(e, i, all[i].address, all[i].port, all[0].secret, deadline));
+  MOTH_TRY(accept_higher(e, listener, all[0].secret, deadline));
+  return by_gloo ? moth_gloo_connect(e, store, key, deadline) : MOTH_OK;
+}
+
 MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, double timeout) {
   MothGroup *g = e->group;
   double deadline = moth_wire_now() + timeout;
   char address[128], host[64] = "?", name[200], value[300];
-  int port, n;
+  int port, file = -1;
   g->by = g->engine == &moth_engine_nccl ? "nccl" : "tcp";
   if (g->size == 1)
     return g->engine == &moth_engine_nccl ? moth_nccl_connect(e, store, key, deadline) : MOTH_OK;
@@ -181,77 +283,35 @@ MothStatus moth_tcp_connect(MothTcp *e, MothStore *store, const char *key, doubl
   if (listener < 0)
     return moth_fail(MOTH_ERR_IO, "cannot listen on %s: %s", address, strerror(errno));
   gethostname(host, sizeof host - 1);
-  uint64_t secret = g->rank == 0 ? draw_secret() : 0;
-  n = snprintf(value, sizeof value, "%s %d %d %s %llu %d %d", address, port, (int)getpid(), host,
-               (unsigned long long)secret, moth_comm_debug() == 2, wish_for_gloo(g));
+  uint64_t secret = g->rank == 0 ? draw_secret() : 0, nonce = 0;
+  if (g->engine != &moth_engine_tcp && moth_env_flag("MOTH_SHARED_MEMORY", true))
+    e->shared = moth_shared_new(g->rank, g->size, &file, &nonce);
+  int n = snprintf(value, sizeof value, "%s %d %d %s %llu %d %d %d %llu", address, port,
+                   (int)getpid(), host, (unsigned long long)secret, moth_comm_debug() == 2,
+                   wish_for_gloo(g), file, (unsigned long long)nonce);
   snprintf(name, sizeof name, "%s/%d", key, g->rank);
   MothStatus status = claim(g, store, name, (MothBytes){value, (size_t)n});
-  MothBytes *keys = calloc((size_t)g->size, 2 * sizeof *keys), *values = keys + g->size;
-  char(*names)[200] = calloc((size_t)g->size, sizeof *names);
-  void *block = NULL;
-  if (status == MOTH_OK && (!keys || !names))
+  Published *all = calloc((size_t)g->size, sizeof *all);
+  if (status == MOTH_OK && !all)
     status = moth_fail(MOTH_ERR_MEMORY, "out of memory");
-  for (int i = 0; status == MOTH_OK && i < g->size; i++) {
-    snprintf(names[i], sizeof names[i], "%s/%d", key, i);
-    keys[i] = (MothBytes){names[i], strlen(names[i])};
-  }
-  if (status == MOTH_OK) {
-    status = moth_store_get(store, g->size, keys, timeout, values, &block);
-    if (status != MOTH_OK && strstr(moth_last_error(), "nobody set"))
-      status = moth_fail(MOTH_ERR_IO, "not all %d ranks came within %g s (%s)", g->size, timeout,
-                         moth_last_error());
-  }
-  int wish = 0;
-  bool hosts = false, all = true;
-  char first[64] = "";
-  for (int i = 0; status == MOTH_OK && i < g->size; i++) {
-    char text[300], at[128], where[64];
-    int its_port, pid, detail, gloo;
-    snprintf(text, sizeof text, "%.*s", (int)values[i].n, values[i].data);
-    if (sscanf(text, "%127s %d %d %63s %*u %d %d", at, &its_port, &pid, where, &detail, &gloo) != 6)
-      continue;
-    if (i == 0) {
-      wish = gloo;
-      memcpy(first, where, sizeof first);
-    }
-    all &= gloo > 0;
-    hosts |= strcmp(first, where) != 0;
-  }
-  e->own_data = !all || !(wish == 2 || (wish == 1 && hosts));
-  for (int i = 0; status == MOTH_OK && i < g->size; i++) {
-    char text[300], at[128], where[64];
-    int its_port, pid, detail;
-    unsigned long long its_secret;
-    snprintf(text, sizeof text, "%.*s", (int)values[i].n, values[i].data);
-    if (sscanf(text, "%127s %d %d %63s %llu %d", at, &its_port, &pid, where, &its_secret,
-               &detail) != 6) {
-      status = moth_fail(MOTH_ERR_IO, "rank %d published nonsense", i);
-      break;
-    }
-    if (i == 0) {
-      secret = its_secret;
-      e->detail = detail;
-    }
-    snprintf(e->peers[i].about, sizeof e->peers[i].about, "pid %d on %s", pid, where);
-    if (i < g->rank)
-      status = connect_lower(e, i, at, its_port, secret, deadline);
-  }
   if (status == MOTH_OK)
-    status = accept_higher(e, listener, secret, deadline);
-  if (!e->own_data)
-    g->by = "gloo";
-  if (status == MOTH_OK && !e->own_data)
-    status = moth_gloo_connect(e, store, key, deadline);
+    status = agree(e, store, key, listener, timeout, deadline, all);
   if (status == MOTH_OK && g->engine == &moth_engine_nccl)
     status = moth_nccl_connect(e, store, key, deadline);
   close(listener);
-  free(block);
-  free(keys);
-  free(names);
+  free(all);
   return status;
 }
 
+/* What a rank has called last, where its memory is seen. */
+static const MothCommLast *tcp_last_of(MothGroup *g, int rank) {
+  MothTcp *e = g->state;
+  return e && e->shared ? moth_shared_last(e->shared, rank) : NULL;
+}
+
 static void free_engine(MothTcp *e) {
+  e->group->last = &e->group->own_last;
+  moth_shared_free(e->shared);
   moth_gloo_close(e);
   moth_nccl_close(e);
   for (int i = 0; e->peers && i < e->group->size; i++) {
@@ -306,6 +366,7 @@ static void tcp_wake(MothGroup *g) {
     moth_wire_ring(e->alarm);
     moth_wire_ring(e->bell);
     moth_gloo_wake(e);
+    moth_shared_wake(e->shared);
   }
 }
 
@@ -319,6 +380,7 @@ static void tcp_close(MothGroup *g) {
   pthread_mutex_lock(&g->lock); /* nobody wakes it any more */
   g->closed = true;
   g->state = NULL;
+  g->last = &g->own_last;
   pthread_mutex_unlock(&g->lock);
   free_engine(e);
 }
@@ -330,6 +392,7 @@ const MothEngine moth_engine_tcp = {
     .post = moth_tcp_post,
     .wake = tcp_wake,
     .close = tcp_close,
+    .last_of = tcp_last_of,
 };
 
 const MothEngine moth_engine_gloo = {
@@ -339,6 +402,7 @@ const MothEngine moth_engine_gloo = {
     .post = moth_tcp_post,
     .wake = tcp_wake,
     .close = tcp_close,
+    .last_of = tcp_last_of,
 };
 
 const MothEngine moth_engine_nccl = {
@@ -348,4 +412,5 @@ const MothEngine moth_engine_nccl = {
     .post = moth_tcp_post,
     .wake = tcp_wake,
     .close = tcp_close,
+    .last_of = tcp_last_of,
 };

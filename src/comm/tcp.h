@@ -1,12 +1,14 @@
 /* The tcp engine: a full mesh with two connections for each pair of ranks.
  *
  * The first carries collectives, on the group's thread (tcp.c, tcp_collectives.c): each step sends a head in front of its
- * data, so that a mismatch is seen at the first byte. The second is served by a thread of its own (tcp_control.c): sends
+ * data, so that a mismatch is seen at the first byte. Where all ranks are on one host, memory that they share takes its place
+ * (shared.h). The second is served by a thread of its own (tcp_control.c): sends
  * and receives, and what ranks tell each other: that one leaves, what one has called last, the text of a fault. As every
  * rank has this connection to every other one, a rank that dies is seen by all at once, and by its own number. */
 #ifndef MOTH_COMM_TCP_H
 #define MOTH_COMM_TCP_H
 #include "comm/comm.h"
+#include "comm/shared.h"
 
 typedef struct MothTcpFrame MothTcpFrame;
 
@@ -37,13 +39,14 @@ typedef struct MothTcp {
   MothGroup *group;
   MothTcpPeer *peers;
   void *gloo;         /* where data travels by the library Gloo; NULL: by own sockets */
+  MothShared *shared; /* data travels by memory: all ranks are on this host; may be NULL */
   void *nccl;         /* collectives of CUDA tensors by NCCL; NULL: of the host's */
   _Atomic bool waits; /* gloo: the group's thread is in a step */
   bool detail;        /* rank 0 runs with MOTH_DISTRIBUTED_DEBUG=DETAIL */
   int alarm[2];       /* rings once the group is broken or closing; polled by the group's thread */
   int bell[2];        /* wakes the control thread */
   pthread_t thread;
-  bool has_thread, own_data; /* own_data: data connections are needed */
+  bool has_thread, own_data; /* own_data: neither by gloo nor by shared memory */
   pthread_mutex_t lock;      /* of the fields below */
   pthread_cond_t changed;
   MothWork *posted, **last_posted; /* handed to the control thread */

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "comm/gloo.h"
-#include "comm/tcp.h"
+#include "comm/tcp_steps.h"
 #include "comm/thread.h"
 #include "comm/wire.h"
 
@@ -98,8 +98,9 @@ static void mark_gone(Control *c, int peer) {
   p->last = &p->first;
   if (!atomic_load(&p->left) && c->suspect < 0) {
     c->suspect = peer;
-    c->suspect_until = moth_wire_now() + (moth_comm_watched() ? 0.3 : 0);
+    c->suspect_until = moth_wire_now() + (moth_comm_watched() ? MOTH_TCP_WORD : 0);
   }
+  moth_shared_wake(c->e->shared); /* who waits for one that has left */
 }
 
 static void write_some(Control *c, int peer) {
@@ -205,8 +206,8 @@ static void begin_data(Control *c, int peer) {
 static int64_t find_call(MothGroup *g, int64_t seq, Call *call) {
   pthread_mutex_lock(&g->lock);
   int64_t made = g->seq;
-  *call = (Call){.head = g->last_head};
-  memcpy(call->where, g->last_where, sizeof call->where);
+  *call = (Call){.head = g->last->head};
+  memcpy(call->where, g->last->where, sizeof call->where);
   for (int64_t i = g->nrecords - 1; i >= 0 && i >= g->nrecords - MOTH_COMM_RECORDS; i--) {
     const MothCommRecord *r = &g->records[i % MOTH_COMM_RECORDS];
     if (r->head.op >= MOTH_COMM_SEND || r->head.seq != seq)
@@ -481,7 +482,7 @@ static void settle(Control *c, double *next) {
   char text[MOTH_COMM_TEXT], rank[160];
   double now = moth_wire_now();
   if (c->suspect >= 0 && now >= c->suspect_until && !atomic_load(&c->g->broken))
-    moth_group_fault(c->g,
+    moth_group_blame(c->g, moth_group_world_rank(c->g, c->suspect),
                      "%s is gone: its connection broke, so its process was killed or has crashed",
                      moth_tcp_rank(c->e, c->suspect, rank, sizeof rank));
   else if (c->suspect >= 0 && c->suspect_until < *next)

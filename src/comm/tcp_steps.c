@@ -17,19 +17,23 @@
 bool moth_tcp_lost(MothRun *r, int peer, int error) {
   MothTcpPeer *p = &r->e->peers[peer];
   char rank[160], text[16];
-  double until = moth_wire_now() + (moth_comm_watched() ? 0.6 : 0.25);
-  while (moth_wire_now() < until && !moth_group_is_broken(r->g, text, sizeof text) &&
-         !atomic_load(&p->left)) {
+  double now = moth_wire_now(), word = now + (moth_comm_watched() ? MOTH_TCP_WORD : 0);
+  double until = word + 0.25;
+  while (now < (atomic_load(&p->left) ? word : until) &&
+         !moth_group_is_broken(r->g, text, sizeof text)) {
     struct pollfd alarm = {.fd = r->e->alarm[0], .events = POLLIN};
     poll(&alarm, 1, 2);
+    now = moth_wire_now();
   }
+  int number = moth_group_world_rank(r->g, peer);
+  moth_tcp_rank(r->e, peer, rank, sizeof rank);
   if (atomic_load(&p->left))
-    moth_group_fault(r->g,
+    moth_group_blame(r->g, number,
                      "%s has left the group: its process called destroy_process_group, or ended",
-                     moth_tcp_rank(r->e, peer, rank, sizeof rank));
+                     rank);
   else
-    moth_group_fault(r->g, "%s closed its connection (%s): its process has ended",
-                     moth_tcp_rank(r->e, peer, rank, sizeof rank), strerror(error));
+    moth_group_blame(r->g, number, "%s closed its connection (%s): its process has ended", rank,
+                     strerror(error));
   return false;
 }
 
@@ -138,6 +142,58 @@ static int receive_some(MothRun *r, MothTransfer *t) {
   return 1;
 }
 
+/* --- the same by shared memory ------------------------------------------------------------------ */
+
+static int send_shared(MothRun *r, MothTransfer *t) {
+  MothShared *s = r->e->shared;
+  const char *head = (const char *)&t->head;
+  int moved = 0;
+  if (t->head_done < sizeof t->head) {
+    int64_t k = moth_shared_write(s, t->peer, head + t->head_done,
+                                  (int64_t)(sizeof t->head - t->head_done));
+    t->head_done += (size_t)k;
+    moved = k > 0;
+  }
+  if (t->head_done == sizeof t->head && t->done < t->n) {
+    int64_t k = moth_shared_write(s, t->peer, t->data + t->done, t->n - t->done);
+    t->done += k;
+    moved |= k > 0;
+  }
+  return moved;
+}
+
+/* A reduction reads what came where it lies. */
+static int receive_shared(MothRun *r, MothTransfer *t) {
+  MothShared *s = r->e->shared;
+  int64_t n;
+  const char *from = moth_shared_read(s, t->peer, &n);
+  if (!from)
+    return 0;
+  if (t->head_done < sizeof t->head) {
+    size_t k = sizeof t->head - t->head_done;
+    if ((int64_t)k > n)
+      k = (size_t)n;
+    memcpy((char *)&t->head + t->head_done, from, k);
+    moth_shared_take(s, t->peer, (int64_t)k);
+    MothCommHead theirs = t->head;
+    return (t->head_done += k) < sizeof t->head || moth_tcp_check_head(r, t, &theirs) ? 1 : -1;
+  }
+  const int64_t size = r->w->itemsize;
+  int64_t k = t->n - t->done;
+  if (k > n)
+    k = n;
+  if (k > MOTH_TCP_PIECE / 4)
+    k = MOTH_TCP_PIECE / 4;
+  if (t->own)
+    moth_reduce_elements(r->w->head.reduce, (MothDType)r->w->head.dtype, t->own + t->done, from,
+                         t->to + t->done, k / size);
+  else
+    memcpy(t->data + t->done, from, (size_t)k);
+  t->done += k;
+  moth_shared_take(s, t->peer, k);
+  return 1;
+}
+
 static bool is_done(const MothTransfer *t) {
   return t->head_done == sizeof t->head && t->done == t->n;
 }
@@ -149,9 +205,74 @@ bool moth_tcp_timed_out(MothRun *r) {
   return false;
 }
 
+/* Moves what can be moved now: 1: something, 0: nothing, -1: the group is broken. *left: the transfers that are not done. */
+static int move_some(MothRun *r, MothTransfer *t, int n, int *left) {
+  int moved = 0;
+  *left = 0;
+  for (int i = 0; i < n; i++) {
+    if (is_done(&t[i]))
+      continue;
+    int k = r->e->shared ? (t[i].sends ? send_shared(r, &t[i]) : receive_shared(r, &t[i]))
+            : t[i].sends ? send_some(r, &t[i])
+                         : receive_some(r, &t[i]);
+    if (k < 0)
+      return -1;
+    moved |= k;
+    *left += !is_done(&t[i]);
+  }
+  return moved;
+}
+
+static bool poll_sockets(MothRun *r, const MothTransfer *t, int n, struct pollfd *p, double until) {
+  int np = 1;
+  p[0] = (struct pollfd){.fd = r->e->alarm[0], .events = POLLIN};
+  for (int i = 0; i < n; i++)
+    if (!is_done(&t[i]))
+      p[np++] = (struct pollfd){.fd = r->e->peers[t[i].peer].data,
+                                .events = t[i].sends ? POLLOUT : POLLIN};
+  int events = poll(p, (nfds_t)np, moth_wire_left(until, 1000));
+  return !p[0].revents && (events != 0 || moth_tcp_stalled(r));
+}
+
+enum { LOOKS = 40 };
+
+static void relax(void) {
+#if defined __x86_64__
+  __builtin_ia32_pause();
+#elif defined __aarch64__
+  __asm__ volatile("yield");
+#endif
+}
+
+/* Ranks that run at the same time need each other's data within microseconds: sleep comes after some looks. *idle: those in
+ * which nothing moved. */
+static bool await_shared(MothRun *r, const MothTransfer *t, int n, int *idle, double until) {
+  MothShared *s = r->e->shared;
+  if (++*idle < LOOKS) {
+    relax();
+    return true;
+  }
+  if (*idle == LOOKS) {
+    moth_shared_drowse(s);
+    return true;
+  }
+  if (atomic_load(&r->g->broken) || atomic_load(&r->g->closing))
+    return false;
+  for (int i = 0; i < n; i++) {
+    const MothTcpPeer *p = &r->e->peers[t[i].peer];
+    if (!is_done(&t[i]) && atomic_load(&p->left) && atomic_load(&p->gone))
+      return moth_tcp_lost(r, t[i].peer, ECONNRESET);
+  }
+  moth_shared_sleep(s, moth_wire_left(until, 1000));
+  moth_shared_rise(s);
+  *idle = 0;
+  return moth_wire_now() < r->look || moth_tcp_stalled(r);
+}
+
 bool moth_tcp_step(MothRun *r, MothTransfer *t, int n) {
   struct pollfd few[18], *p = few;
   bool ok = true;
+  int idle = 0;
   r->step++;
   for (int i = 0; i < n; i++) {
     t[i].head = r->w->head;
@@ -170,37 +291,24 @@ bool moth_tcp_step(MothRun *r, MothTransfer *t, int n) {
     moth_group_fault(r->g, "rank %d has no memory", moth_group_world_rank(r->g, r->g->rank));
     return false;
   }
-  for (;;) {
-    int left = 0, moved = 0;
-    for (int i = 0; i < n && ok; i++) {
-      if (is_done(&t[i]))
-        continue;
-      int k = t[i].sends ? send_some(r, &t[i]) : receive_some(r, &t[i]);
-      ok = k >= 0;
-      moved |= k > 0;
-      left += !is_done(&t[i]);
-    }
+  for (int left; ok;) {
+    int moved = move_some(r, t, n, &left);
+    ok = moved >= 0;
     if (!ok || left == 0)
       break;
-    if (moved)
+    if (moved) {
+      if (idle >= LOOKS)
+        moth_shared_rise(r->e->shared);
+      idle = 0;
       continue;
-    int np = 1;
-    p[0] = (struct pollfd){.fd = r->e->alarm[0], .events = POLLIN};
-    for (int i = 0; i < n; i++)
-      if (!is_done(&t[i]))
-        p[np++] = (struct pollfd){.fd = r->e->peers[t[i].peer].data,
-                                  .events = t[i].sends ? POLLOUT : POLLIN};
-    double next = r->look < r->w->deadline ? r->look : r->w->deadline;
-    int events = poll(p, (nfds_t)np, moth_wire_left(next, 1000));
-    if (p[0].revents || (events == 0 && !moth_tcp_stalled(r))) { /* broken or closing */
-      ok = false;
-      break;
     }
-    if (moth_wire_now() >= r->w->deadline) {
+    double until = r->look < r->w->deadline ? r->look : r->w->deadline;
+    ok = r->e->shared ? await_shared(r, t, n, &idle, until) : poll_sockets(r, t, n, p, until);
+    if (ok && idle == 0 && moth_wire_now() >= r->w->deadline)
       ok = moth_tcp_timed_out(r);
-      break;
-    }
   }
+  if (r->e->shared)
+    moth_shared_rise(r->e->shared);
   if (p != few)
     free(p);
   return ok;
