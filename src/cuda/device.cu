@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "cuda/lib.h"
-#include "cuda/nvtx.h"
 #include "cuda/rtc.h"
 #include "cuda/runtime.h"
 #include "layout.h"
@@ -255,10 +254,6 @@ static const MothCudaApi api = {moth_cuda_device_count,
                                 moth_cuda_program_kernel,
                                 moth_cuda_function_launch,
                                 moth_cuda_function_occupancy,
-                                moth_cuda_nvtx_push,
-                                moth_cuda_nvtx_pop,
-                                moth_cuda_nvtx_mark,
-                                moth_cuda_nvtx_open,
                                 moth_cuda_library};
 
 static MothStatus look_at(int i) {

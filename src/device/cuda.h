@@ -94,11 +94,6 @@ typedef struct MothCudaApi {
   MothStatus (*launch)(MothCudaFunction *f, int device, const unsigned *grid, const unsigned *block,
                        size_t shared, void **args);
   MothStatus (*occupancy)(MothCudaFunction *f, int device, int threads, size_t shared, int *blocks);
-  /* marks for profilers; false: there is no library for them */
-  bool (*nvtx_push)(const char *text);
-  bool (*nvtx_pop)(void);
-  bool (*nvtx_mark)(const char *text);
-  MothStatus (*nvtx_open)(void);
   /* opens CUDA's library i, from 0: its name (NULL behind the last), and its version as it counts itself;
    * the error says where it was looked for */
   MothStatus (*library)(int i, const char **name, int64_t *version);

@@ -395,26 +395,8 @@ static int b_occupancy(lua_State *L) { /* (program, i, device, threads, shared) 
   return 1;
 }
 
-/* --- marks, choices ----------------------------------------------------------------------------- */
+/* --- libraries, choices ------------------------------------------------------------------------- */
 
-static int
-b_nvtx(lua_State *L) { /* ("push" | "pop" | "mark", text) -> whether a profiler is attached */
-  static const char *const names[] = {"push", "pop", "mark", NULL};
-  int what = luaL_checkoption(L, 1, NULL, names);
-  const char *text = what == 1 ? "" : moth_lua_string(L, 2);
-  const MothCudaApi *api = moth_cuda_api();
-  lua_pushboolean(L, api && (what == 0   ? api->nvtx_push(text)
-                             : what == 1 ? api->nvtx_pop()
-                                         : api->nvtx_mark(text)));
-  return 1;
-}
-static int b_nvtx_why(lua_State *L) {
-  const MothCudaApi *api = moth_cuda_api();
-  if (api && api->nvtx_open() == MOTH_OK)
-    return 0;
-  lua_pushstring(L, moth_error_text(1));
-  return 1;
-}
 static int
 b_library(lua_State *L) { /* (i, from 1) -> name, version or nil, why not; nil at the end */
   const char *name;
@@ -477,8 +459,6 @@ void moth_lua_open_cuda(
                                  {"program", b_program},
                                  {"launch", b_launch},
                                  {"occupancy", b_occupancy},
-                                 {"nvtx", b_nvtx},
-                                 {"nvtx_why", b_nvtx_why},
                                  {"library", b_library},
                                  {"deterministic", b_deterministic},
                                  {NULL, NULL}};

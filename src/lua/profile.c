@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "core/environment.h"
 #include "lua/moth_lua.h"
+#include "profile/nvtx.h"
 
 #define MAGIC_PROFILE 0x6d6f74685072666cull
 
@@ -176,6 +178,21 @@ static int b_info(lua_State *L) {
   return 1;
 }
 
+/* nvtx("push" | "pop" | "mark", text) -> whether a tool is attached */
+static int b_nvtx(lua_State *L) {
+  static const char *const names[] = {"push", "pop", "mark", NULL};
+  static bool (*const calls[])(const char *) = {moth_nvtx_push, NULL, moth_nvtx_mark};
+  int what = luaL_checkoption(L, 1, NULL, names);
+  lua_pushboolean(L, calls[what] ? calls[what](moth_lua_string(L, 2)) : moth_nvtx_pop());
+  return 1;
+}
+
+/* nvtx_why() -> a text, or nil */
+static int b_nvtx_why(lua_State *L) {
+  lua_pushstring(L, moth_nvtx_why());
+  return 1;
+}
+
 /* profile_write_chrome(recording, path) */
 static int b_write_chrome(lua_State *L) {
   const MothProfile *p = check(L);
@@ -184,12 +201,21 @@ static int b_write_chrome(lua_State *L) {
 }
 
 void moth_lua_open_profile(lua_State *L) {
-  static const luaL_Reg fns[] = {
-      {"start", b_start}, {"stop", b_stop}, {"running", b_running},           {"begin", b_begin},
-      {"finish", b_end},  {"info", b_info}, {"write_chrome", b_write_chrome}, {"frames", b_frames},
-      {NULL, NULL}};
+  static const luaL_Reg fns[] = {{"start", b_start},
+                                 {"stop", b_stop},
+                                 {"running", b_running},
+                                 {"begin", b_begin},
+                                 {"finish", b_end},
+                                 {"info", b_info},
+                                 {"write_chrome", b_write_chrome},
+                                 {"frames", b_frames},
+                                 {"nvtx", b_nvtx},
+                                 {"nvtx_why", b_nvtx_why},
+                                 {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, fns);
+  lua_pushboolean(L, moth_env_flag("MOTH_NVTX", false));
+  lua_setfield(L, -2, "nvtx_wanted");
   set_number(L, "event_size", sizeof(MothEvent));
   set_number(L, "chunk", MOTH_PROFILE_CHUNK);
   lua_newtable(L); /* dtypes by their codes in shapes */

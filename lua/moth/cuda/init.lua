@@ -265,18 +265,20 @@ end
 
 -- marks -------------------------------------------------------------------------------------------
 
---- Ranges and marks for Nsight. Without NVIDIA's library they do nothing; nvtx.why() says where it was searched.
-local nvtx_range = B.named(C.nvtx, "nvtx.range")
+--- Ranges and marks for NVIDIA's tools (nsys, ncu), by NVTX; no device is needed. Where no tool runs they do nothing, and
+-- nvtx.why() says so. MOTH_NVTX=1: ranges of moth.profiler.record_function and of modules, too.
+local nvtx = B.profile.nvtx
+local nvtx_range = B.named(nvtx, "nvtx.range")
 M.nvtx = require("moth.lang.lazy").strict({
-  range_push = function(text) return C.nvtx("push", text) end,
-  range_pop = function() return C.nvtx("pop") end,
-  mark = function(text) return C.nvtx("mark", text) end,
+  range_push = function(text) return nvtx("push", text) end,
+  range_pop = function() return nvtx("pop") end,
+  mark = function(text) return nvtx("mark", text) end,
   --- Calls fn(...) inside a range.
   range = function(text, fn, ...)
     if not check.is_callable(fn) then check.fail("[nvtx.range] expected (text, function), got %s", type(fn)) end
-    return within(function() nvtx_range("push", text) end, function() C.nvtx("pop") end, nil, fn, ...)
+    return within(function() nvtx_range("push", text) end, function() nvtx("pop") end, nil, fn, ...)
   end,
-  why = C.nvtx_why,
+  why = B.profile.nvtx_why,
 }, "moth.cuda.nvtx")
 signature.all(M.nvtx, { "nvtx.range_push(string text)", "nvtx.range_pop()", "nvtx.mark(string text)", "nvtx.why()" })
 

@@ -2,10 +2,12 @@
 local C = require("moth_lua").profile
 local trace = require "moth.lang.trace"
 
-local running, begin, finish = C.running, C.begin, C.finish
+local running, begin, finish, nvtx = C.running, C.begin, C.finish, C.nvtx
+local marks = C.nvtx_wanted -- MOTH_NVTX=1: ranges go to NVIDIA's tools, too
 
 local function ended(at, ok, ...)
-  finish(at)
+  if marks then nvtx "pop" end
+  if at then finish(at) end
   if not ok then trace.rethrow((...)) end
   return ...
 end
@@ -17,8 +19,9 @@ M.kinds = { op = 0, node = 1, range = 2, module = 3, step = 4, loader = 5, optim
 
 -- fn(...), within a range of this kind and name where a profile is recorded; its results.
 local function call(_, kind, name, fn, ...)
-  if not running() then return fn(...) end
-  return ended(begin(kind, name), xpcall(fn, trace.keep, ...))
+  local at = running() and begin(kind, name)
+  if marks then nvtx("push", name) elseif not at then return fn(...) end
+  return ended(at, xpcall(fn, trace.keep, ...))
 end
 
 return setmetatable(M, { __call = call })
